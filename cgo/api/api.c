@@ -1,0 +1,242 @@
+#include "frame.h"
+#include "_cgo_export.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+struct redis_api redis;
+int in_child;
+
+static void forked(void) { in_child = 1; }
+
+/* Resolves the API table. Returns how many required functions are missing and
+ * writes their names. */
+static int resolve(RedisModuleCtx *ctx, char *missing, size_t cap) {
+    int (*get)(const char *, void *) = (int (*)(const char *, void *))(uintptr_t)((void **)ctx)[0];
+    int lost = 0;
+    size_t at = 0;
+    missing[0] = 0;
+#define REQUIRE(result, name, params) \
+    if (get("RedisModule_" #name, &redis.name) != REDIS_OK || !redis.name) { \
+        lost++; \
+        int n = snprintf(missing + at, cap - at, "%s%s", at ? ", " : "", #name); \
+        if (n > 0 && (size_t)n < cap - at) at += (size_t)n; \
+    }
+    REDIS_REQUIRED(REQUIRE)
+#define TRY(result, name, params) if (get("RedisModule_" #name, &redis.name) != REDIS_OK) redis.name = NULL;
+    REDIS_OPTIONAL(TRY)
+    return lost;
+}
+
+__attribute__((visibility("default")))
+int RedisModule_OnLoad(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    char missing[1024];
+    int lost = resolve(ctx, missing, sizeof missing);
+    if (lost) {
+        /* Without SetModuleAttribs there is no module to log for, hence NULL. */
+        if (redis.Log)
+            redis.Log(NULL, "warning", "jobmesh: this server lacks %d function(s) of the modules API that are needed: %s. Use Redis 7.0 or newer, or Valkey 8 or newer.", lost, missing);
+        else
+            fprintf(stderr, "jobmesh: this server's modules API is too old. Use Redis 7.0 or newer, or Valkey 8 or newer.\n");
+        return REDIS_ERR;
+    }
+    struct frame *f = frame_push(ctx);
+    f->args = redis.Realloc(f->args, ((size_t)argc + 1) * sizeof *f->args);
+    f->argcap = argc + 1;
+    f->argc = argc;
+    f->argv = argv;
+    for (int i = 0; i < argc; i++) f->args[i].p = redis.StringPtrLen(argv[i], &f->args[i].n);
+    int status = goLoad(f);
+    frame_pop(f);
+    return status;
+}
+
+int api_load(RedisModuleCtx *ctx, const char *name, int version) {
+    if (redis.IsModuleNameBusy(name)) return REDIS_ERR;
+    redis.SetModuleAttribs(ctx, name, version, REDIS_API_VERSION);
+    redis.SetModuleOptions(ctx, OPTION_HANDLE_IO_ERRORS);
+    return pthread_atfork(NULL, NULL, forked) == 0 ? REDIS_OK : REDIS_ERR;
+}
+
+/* --- events ------------------------------------------------------------- */
+
+static void on_event(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void *data) {
+    if (in_child) return;
+    int64_t a = 0, b = 0;
+    if (e.id == EVENT_FLUSHDB && data) a = ((RedisFlushInfo *)data)->dbnum;
+    if (e.id == EVENT_SWAPDB && data) {
+        a = ((RedisSwapInfo *)data)->first;
+        b = ((RedisSwapInfo *)data)->second;
+    }
+    struct frame *f = frame_push(ctx);
+    if (!f) return;
+    goEvent(f, (int)e.id, (int)sub, a, b);
+    frame_play(f, ctx);
+    frame_pop(f);
+}
+
+static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleString *key) {
+    (void)type;
+    /* Every DEL, EXPIRE and RENAME of the server passes here: let only the
+     * few that concern a data type cross. */
+    if (in_child || !(strcmp(event, "loaded") == 0 || strcmp(event, "restore") == 0 || strcmp(event, "rename_to") == 0 ||
+                      strcmp(event, "move_to") == 0))
+        return REDIS_OK;
+    struct frame *f = frame_push(ctx);
+    if (!f) return REDIS_OK;
+    f->db = redis.GetSelectedDb(ctx);
+    goKeyEvent(f, (char *)event, key);
+    frame_play(f, ctx);
+    frame_pop(f);
+    return REDIS_OK;
+}
+
+int api_subscribe(RedisModuleCtx *ctx) {
+    static const uint64_t wanted[] = { EVENT_ROLE, EVENT_FLUSHDB, EVENT_LOADING, EVENT_SHUTDOWN, EVENT_REPLICA, EVENT_SWAPDB, EVENT_FORK };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        if (redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ wanted[i], 1 }, on_event) != REDIS_OK) return REDIS_ERR;
+    /* Some 7.0 releases don't know this one; the cost is a stale policy until the next timer. */
+    redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ EVENT_CONFIG, 1 }, on_event);
+    return redis.SubscribeToKeyspaceEvents(ctx, NOTIFY_GENERIC | NOTIFY_LOADED, on_key);
+}
+
+static void on_timer(RedisModuleCtx *ctx, void *id) {
+    if (in_child) return;
+    struct frame *f = frame_push(ctx);
+    if (!f) return;
+    goTimer(f, (uintptr_t)id);
+    frame_play(f, ctx);
+    frame_pop(f);
+}
+
+uint64_t api_timer(RedisModuleCtx *ctx, int64_t after, uintptr_t id) {
+    return redis.CreateTimer(ctx, after, on_timer, (void *)id);
+}
+
+static void on_post(void *unused) {
+    (void)unused;
+    if (in_child) return;
+    goPosted();
+}
+
+int api_post(void) { return redis.EventLoopAddOneShot(on_post, NULL); }
+
+static void on_info(RedisModuleInfoCtx *ctx, int crash) {
+    /* After a crash nothing of Go's can be trusted to run. */
+    if (crash || in_child) return;
+    goInfo(ctx);
+}
+
+/* --- blocked clients ----------------------------------------------------- */
+
+static int on_reply(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    (void)argv;
+    (void)argc;
+    struct frame *f = redis.GetBlockedClientPrivateData(ctx);
+    if (f) frame_play(f, ctx);
+    return REDIS_OK;
+}
+
+static int on_timeout(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    (void)argv;
+    (void)argc;
+    RedisModuleBlockedClient *bc = redis.GetBlockedClientHandle(ctx);
+    struct frame *f = frame_push(ctx);
+    if (!f) return redis.ReplyWithNull(ctx);
+    int mine = goUnblocked(f, bc, 0);
+    frame_play(f, ctx);
+    frame_pop(f);
+    if (mine) redis.UnblockClient(bc, NULL);
+    return REDIS_OK;
+}
+
+static void on_disconnect(RedisModuleCtx *ctx, RedisModuleBlockedClient *bc) {
+    struct frame *f = frame_push(ctx);
+    if (!f) return;
+    int mine = goUnblocked(f, bc, 1);
+    frame_pop(f);
+    if (mine) redis.UnblockClient(bc, NULL);
+}
+
+static void on_free_privdata(RedisModuleCtx *ctx, void *data) {
+    struct frame *answer = data;
+    struct frame *f = frame_push(ctx);
+    if (f) {
+        goAnswered(f, answer, answer->played);
+        frame_play(f, ctx);
+        frame_pop(f);
+    }
+    frame_free(answer);
+}
+
+RedisModuleBlockedClient *api_block(RedisModuleCtx *ctx, int64_t timeout) {
+    RedisModuleBlockedClient *bc = redis.BlockClient(ctx, on_reply, on_timeout, on_free_privdata, timeout);
+    if (bc) redis.SetDisconnectCallback(bc, on_disconnect);
+    return bc;
+}
+
+/* --- data types ---------------------------------------------------------- */
+
+/* As with commands, the callbacks are not told which type they serve. */
+#define TYPE_SLOT(n) \
+    static void *load##n(RedisModuleIO *io, int encver) { return goTypeLoad(n, io, encver); } \
+    static void unlink##n(RedisModuleString *key, const void *value) { (void)key; if (!in_child) goTypeUnlink(n, (void *)value); }
+TYPE_SLOT(0) TYPE_SLOT(1) TYPE_SLOT(2) TYPE_SLOT(3)
+
+RedisModuleType *api_create_type(RedisModuleCtx *ctx, int slot, const char *name, int encver, RedisTypeMethods *m) {
+    static void *(*const loads[])(RedisModuleIO *, int) = { load0, load1, load2, load3 };
+    static void (*const unlinks[])(RedisModuleString *, const void *) = { unlink0, unlink1, unlink2, unlink3 };
+    if (slot < 0 || slot >= (int)(sizeof loads / sizeof *loads)) return NULL;
+    m->version = REDIS_TYPE_METHODS_VERSION;
+    m->rdb_load = loads[slot];
+    m->unlink = unlinks[slot];
+    return redis.CreateDataType(ctx, name, encver, m);
+}
+
+/* --- configuration ------------------------------------------------------- */
+
+static RedisModuleString *get_string(const char *name, void *slot) { (void)name; return goConfigGetString((int)(intptr_t)slot); }
+static long long get_numeric(const char *name, void *slot) { (void)name; return goConfigGet((int)(intptr_t)slot); }
+static int get_bool(const char *name, void *slot) { (void)name; return (int)goConfigGet((int)(intptr_t)slot); }
+static int set_string(const char *name, RedisModuleString *v, void *slot, RedisModuleString **err) {
+    (void)name;
+    size_t n;
+    const char *p = redis.StringPtrLen(v, &n);
+    return goConfigSet((int)(intptr_t)slot, (char *)p, n, 0, err);
+}
+static int set_numeric(const char *name, long long v, void *slot, RedisModuleString **err) { (void)name; return goConfigSet((int)(intptr_t)slot, NULL, 0, v, err); }
+static int set_bool(const char *name, int v, void *slot, RedisModuleString **err) { (void)name; return goConfigSet((int)(intptr_t)slot, NULL, 0, v, err); }
+
+int api_config(RedisModuleCtx *ctx, int slot, int kind, const char *name, const char *text, long long num, long long min, long long max, unsigned flags) {
+    void *data = (void *)(intptr_t)slot;
+    switch (kind) {
+    case 0: return redis.RegisterBoolConfig(ctx, name, (int)num, flags, get_bool, set_bool, NULL, data);
+    case 1: return redis.RegisterNumericConfig(ctx, name, num, flags, min, max, get_numeric, set_numeric, NULL, data);
+    default: return redis.RegisterStringConfig(ctx, name, text, flags, get_string, set_string, NULL, data);
+    }
+}
+
+/* --- the rest ------------------------------------------------------------ */
+
+int api_info(RedisModuleCtx *ctx) { return redis.RegisterInfoFunc(ctx, on_info); }
+
+int api_command_info(RedisModuleCommand *cmd, const char *summary, const char *complexity, const char *since, int arity, const char *tips, RedisKeySpec *specs, RedisCommandArg *args) {
+    static const RedisCommandInfoVersion version = { 1, sizeof(RedisCommandHistory), sizeof(RedisKeySpec), sizeof(RedisCommandArg) };
+    RedisCommandInfo info = { &version, summary, complexity, since, NULL, tips, arity, specs, args };
+    return redis.SetCommandInfo(cmd, &info);
+}
+
+RedisModuleCallReply *api_call(RedisModuleCtx *ctx, const char *cmd, RedisModuleString **argv, size_t argc) {
+    return redis.Call(ctx, cmd, "v", argv, argc);
+}
+
+/* Copies one field of INFO; returns its length, -1 where there is none. */
+int api_server_info(RedisModuleCtx *ctx, const char *section, const char *field, char *buf, size_t cap) {
+    RedisModuleServerInfoData *d = redis.GetServerInfo(ctx, section);
+    const char *v = redis.ServerInfoGetFieldC(d, field);
+    int n = -1;
+    if (v) n = snprintf(buf, cap, "%s", v);
+    redis.FreeServerInfo(ctx, d);
+    return n < (int)cap ? n : (int)cap - 1;
+}

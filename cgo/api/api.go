@@ -1,0 +1,408 @@
+package api
+
+// #cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra -Werror
+// #include <stdlib.h>
+// #include "frame.h"
+// static void log_text(RedisModuleCtx *ctx, const char *level, const char *text) { redis.Log(ctx, level, "%s", text); }
+// static void *r_alloc(size_t n) { return redis.Alloc(n); }
+// static void r_free(void *p) { redis.Free(p); }
+// static RedisModuleString *r_string(const char *p, size_t n) { return redis.CreateString(NULL, p, n); }
+// static void r_free_string(RedisModuleString *s) { redis.FreeString(NULL, s); }
+// static const char *r_string_ptr(const RedisModuleString *s, size_t *n) { return redis.StringPtrLen(s, n); }
+// static int r_context_flags(RedisModuleCtx *ctx) { return redis.GetContextFlags(ctx); }
+// static float r_memory_ratio(void) { return redis.GetUsedMemoryRatio(); }
+// static unsigned long long r_client_id(RedisModuleCtx *ctx) { return redis.GetClientId(ctx); }
+// static RedisModuleCtx *r_detached(RedisModuleCtx *ctx) { return redis.GetDetachedThreadSafeContext(ctx); }
+// static void r_stop_timer(RedisModuleCtx *ctx, uint64_t id) { redis.StopTimer(ctx, id, NULL); }
+// static int r_unblock(RedisModuleBlockedClient *bc, struct frame *f) { return redis.UnblockClient(bc, f); }
+// static int r_create_command(RedisModuleCtx *ctx, const char *name, int slot, const char *flags) {
+//     RedisCmdFunc entry = command_entry(slot);
+//     return entry ? redis.CreateCommand(ctx, name, entry, flags, 0, 0, 0) : REDIS_ERR;
+// }
+// static int r_create_container(RedisModuleCtx *ctx, const char *name, const char *flags) {
+//     return redis.CreateCommand(ctx, name, NULL, flags, 0, 0, 0);
+// }
+// static int r_create_subcommand(RedisModuleCtx *ctx, const char *parent, const char *name, int slot, const char *flags) {
+//     RedisModuleCommand *p = redis.GetCommand(ctx, parent);
+//     RedisCmdFunc entry = command_entry(slot);
+//     return p && entry ? redis.CreateSubcommand(p, name, entry, flags, 0, 0, 0) : REDIS_ERR;
+// }
+// static RedisModuleCommand *r_command(RedisModuleCtx *ctx, const char *name) { return redis.GetCommand(ctx, name); }
+// static int r_category(RedisModuleCtx *ctx, const char *name) { return redis.AddACLCategory ? redis.AddACLCategory(ctx, name) : REDIS_ERR; }
+// static int r_set_category(RedisModuleCommand *c, const char *name) { return redis.SetCommandACLCategories ? redis.SetCommandACLCategories(c, name) : REDIS_ERR; }
+// static int r_load_configs(RedisModuleCtx *ctx) { return redis.LoadConfigs(ctx); }
+// /* What a key holds: 0 nothing, 1 a value of type t (given back in *value), 2 something else. */
+// static int r_key_get(RedisModuleCtx *ctx, RedisModuleString *name, RedisModuleType *t, void **value) {
+//     RedisModuleKey *k = redis.OpenKey(ctx, name, KEY_READ | KEY_NOTOUCH);
+//     *value = NULL;
+//     if (!k) return 0;
+//     int held = 0;
+//     if (redis.KeyType(k) != KEYTYPE_EMPTY) {
+//         held = redis.KeyType(k) == KEYTYPE_MODULE && redis.ModuleTypeGetType(k) == t ? 1 : 2;
+//         if (held == 1) *value = redis.ModuleTypeGetValue(k);
+//     }
+//     redis.CloseKey(k);
+//     return held;
+// }
+// static int r_key_set(RedisModuleCtx *ctx, RedisModuleString *name, RedisModuleType *t, void *value) {
+//     RedisModuleKey *k = redis.OpenKey(ctx, name, KEY_READ | KEY_WRITE);
+//     int ok = redis.ModuleTypeSetValue(k, t, value);
+//     redis.CloseKey(k);
+//     return ok;
+// }
+// static int r_key_delete(RedisModuleCtx *ctx, RedisModuleString *name) {
+//     RedisModuleKey *k = redis.OpenKey(ctx, name, KEY_READ | KEY_WRITE);
+//     int ok = redis.DeleteKey(k);
+//     redis.CloseKey(k);
+//     return ok;
+// }
+// static const char *r_reply_proto(RedisModuleCallReply *r, size_t *n) { return redis.CallReplyProto(r, n); }
+// static void r_free_reply(RedisModuleCallReply *r) { redis.FreeCallReply(r); }
+// static uint64_t r_load_unsigned(RedisModuleIO *io) { return redis.LoadUnsigned(io); }
+// static char *r_load_bytes(RedisModuleIO *io, size_t *n) { return redis.LoadStringBuffer(io, n); }
+// static int r_io_error(RedisModuleIO *io) { return redis.IsIOError(io); }
+// static const RedisModuleString *r_io_key(RedisModuleIO *io) { return redis.GetKeyNameFromIO(io); }
+// static void r_info_section(RedisModuleInfoCtx *c, const char *name) { redis.InfoAddSection(c, name); }
+// static void r_info_int(RedisModuleInfoCtx *c, const char *name, long long v) { redis.InfoAddFieldLongLong(c, name, v); }
+// static void r_info_text(RedisModuleInfoCtx *c, const char *name, const char *v) { redis.InfoAddFieldCString(c, name, v); }
+// static void *r_api(void) { return &redis; }
+import "C"
+
+import (
+	"errors"
+	"unsafe"
+)
+
+// ErrRefused is the API's REDISMODULE_ERR: the server's log usually says why.
+var ErrRefused = errors.New("refused by the server")
+
+// Context is a RedisModuleCtx.
+type Context = unsafe.Pointer
+
+// String is a RedisModuleString.
+type String = unsafe.Pointer
+
+// Type is a RedisModuleType.
+type Type = unsafe.Pointer
+
+// Context flags (RedisModule_GetContextFlags) that callers ask about.
+const (
+	FlagLua          = C.CTX_LUA
+	FlagMulti        = C.CTX_MULTI
+	FlagReplica      = C.CTX_SLAVE
+	FlagCluster      = C.CTX_CLUSTER
+	FlagAOF          = C.CTX_AOF
+	FlagReplicated   = C.CTX_REPLICATED
+	FlagLoading      = C.CTX_LOADING
+	FlagDenyBlocking = C.CTX_DENY_BLOCKING
+	FlagRESP3        = C.CTX_RESP3
+)
+
+// Server events and their subevents, as given to [Handler.Event].
+const (
+	EventRole     = C.EVENT_ROLE // sub 0 now master, 1 now replica
+	EventFlush    = C.EVENT_FLUSHDB
+	EventLoading  = C.EVENT_LOADING // sub 0 RDB, 1 AOF, 2 replication, 3 ended, 4 failed
+	EventShutdown = C.EVENT_SHUTDOWN
+	EventReplica  = C.EVENT_REPLICA // sub 0 online, 1 offline
+	EventSwapDB   = C.EVENT_SWAPDB
+	EventFork     = C.EVENT_FORK // sub 0 born, 1 died
+	EventConfig   = C.EVENT_CONFIG
+)
+
+func status(code C.int) error {
+	if code != C.REDIS_OK {
+		return ErrRefused
+	}
+	return nil
+}
+
+func ctxOf(c Context) *C.RedisModuleCtx { return (*C.RedisModuleCtx)(c) }
+
+// cstring makes a NUL-terminated copy in C memory, to be freed with freeC.
+func cstring(s string) *C.char { return C.CString(s) }
+
+func freeC(p *C.char) { C.free(unsafe.Pointer(p)) }
+
+// Table returns the address of the resolved API table (struct redis_api), for
+// C code of other packages that includes redis.h.
+func Table() unsafe.Pointer { return C.r_api() }
+
+// Load names the module; called once, from [Handler.Load].
+func Load(ctx Context, name string, version int) error {
+	c := cstring(name)
+	defer freeC(c)
+	return status(C.api_load(ctxOf(ctx), c, C.int(version)))
+}
+
+// Subscribe turns on server events, key events and the INFO callback.
+func Subscribe(ctx Context) error {
+	if err := status(C.api_subscribe(ctxOf(ctx))); err != nil {
+		return err
+	}
+	return status(C.api_info(ctxOf(ctx)))
+}
+
+// Detached returns a context that lives as long as the module, for timers and logs.
+func Detached(ctx Context) Context { return Context(C.r_detached(ctxOf(ctx))) }
+
+// CreateCommand registers command slot (0 to 127) under a name. A slot below
+// zero makes a container: only its subcommands can be called.
+func CreateCommand(ctx Context, name string, slot int, flags string) error {
+	n, f := cstring(name), cstring(flags)
+	defer freeC(n)
+	defer freeC(f)
+	if slot < 0 {
+		return status(C.r_create_container(ctxOf(ctx), n, f))
+	}
+	return status(C.r_create_command(ctxOf(ctx), n, C.int(slot), f))
+}
+
+// CreateSubcommand registers a subcommand of a container.
+func CreateSubcommand(ctx Context, parent, name string, slot int, flags string) error {
+	p, n, f := cstring(parent), cstring(name), cstring(flags)
+	defer freeC(p)
+	defer freeC(n)
+	defer freeC(f)
+	return status(C.r_create_subcommand(ctxOf(ctx), p, n, C.int(slot), f))
+}
+
+// AddCategory makes an ACL category; false where the server can't (before 7.4).
+func AddCategory(ctx Context, name string) bool {
+	c := cstring(name)
+	defer freeC(c)
+	return C.r_category(ctxOf(ctx), c) == C.REDIS_OK
+}
+
+// SetCategory puts a command ("name" or "container|sub") into ACL categories.
+func SetCategory(ctx Context, command, categories string) bool {
+	n, c := cstring(command), cstring(categories)
+	defer freeC(n)
+	defer freeC(c)
+	cmd := C.r_command(ctxOf(ctx), n)
+	return cmd != nil && C.r_set_category(cmd, c) == C.REDIS_OK
+}
+
+// TypeMethods are a data type's C callbacks: function pointers of the types in
+// redis.h. They run in forked children and on other threads, and may not enter
+// Go. Nil ones are left out.
+type TypeMethods struct {
+	Save, Rewrite, MemUsage, Digest, Free, FreeEffort unsafe.Pointer
+}
+
+// CreateType registers a data type (name of exactly 9 characters) in slot 0 to 3.
+// Its rdb_load and unlink callbacks come to [Handler.TypeLoad] and [Handler.TypeUnlink].
+func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods) (Type, error) {
+	c := cstring(name)
+	defer freeC(c)
+	var t C.RedisTypeMethods
+	*(*unsafe.Pointer)(unsafe.Pointer(&t.rdb_save)) = m.Save
+	*(*unsafe.Pointer)(unsafe.Pointer(&t.aof_rewrite)) = m.Rewrite
+	*(*unsafe.Pointer)(unsafe.Pointer(&t.mem_usage)) = m.MemUsage
+	*(*unsafe.Pointer)(unsafe.Pointer(&t.digest)) = m.Digest
+	*(*unsafe.Pointer)(unsafe.Pointer(&t.free)) = m.Free
+	*(*unsafe.Pointer)(unsafe.Pointer(&t.free_effort)) = m.FreeEffort
+	p := C.api_create_type(ctxOf(ctx), C.int(slot), c, C.int(encver), &t)
+	if p == nil {
+		return nil, ErrRefused
+	}
+	return Type(p), nil
+}
+
+// KeyHolds says what a key holds.
+type KeyHolds int
+
+// What [KeyGet] finds.
+const (
+	KeyEmpty KeyHolds = iota
+	KeyOurs
+	KeyOther
+)
+
+// KeyGet looks a key up without touching its idle time.
+func KeyGet(ctx Context, name String, t Type) (unsafe.Pointer, KeyHolds) {
+	var value unsafe.Pointer
+	held := C.r_key_get(ctxOf(ctx), (*C.RedisModuleString)(name), (*C.RedisModuleType)(t), &value)
+	return value, KeyHolds(held)
+}
+
+// KeySet puts a value into the keyspace, replacing what was there.
+func KeySet(ctx Context, name String, t Type, value unsafe.Pointer) error {
+	return status(C.r_key_set(ctxOf(ctx), (*C.RedisModuleString)(name), (*C.RedisModuleType)(t), value))
+}
+
+// KeyDelete removes a key.
+func KeyDelete(ctx Context, name String) error {
+	return status(C.r_key_delete(ctxOf(ctx), (*C.RedisModuleString)(name)))
+}
+
+// NewString makes a RedisModuleString, to be freed with [FreeString].
+func NewString(b []byte) String {
+	return String(C.r_string((*C.char)(unsafe.Pointer(unsafe.SliceData(b))), C.size_t(len(b))))
+}
+
+// FreeString drops one reference.
+func FreeString(s String) { C.r_free_string((*C.RedisModuleString)(s)) }
+
+// StringBytes views a string's bytes; valid as long as the string.
+func StringBytes(s String) []byte {
+	var n C.size_t
+	p := C.r_string_ptr((*C.RedisModuleString)(s), &n)
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), int(n))
+}
+
+// ContextFlags returns the Flag bits of a context.
+func ContextFlags(ctx Context) int { return int(C.r_context_flags(ctxOf(ctx))) }
+
+// ClientID returns the calling client's ID; all ones while the AOF is replayed.
+func ClientID(ctx Context) uint64 { return uint64(C.r_client_id(ctxOf(ctx))) }
+
+// MemoryRatio returns used memory over maxmemory; 0 where there is no limit.
+func MemoryRatio() float64 { return float64(C.r_memory_ratio()) }
+
+// Log writes a line to the server's log. level: debug, verbose, notice, warning. Safe on any thread.
+func Log(ctx Context, level, text string) {
+	l, t := cstring(level), cstring(text)
+	defer freeC(l)
+	defer freeC(t)
+	C.log_text(ctxOf(ctx), l, t)
+}
+
+// StartTimer arranges one call of [Handler.Timer] with id, after ms milliseconds.
+func StartTimer(ctx Context, ms int64, id uintptr) uint64 {
+	return uint64(C.api_timer(ctxOf(ctx), C.int64_t(max(ms, 0)), C.uintptr_t(id)))
+}
+
+// StopTimer cancels a timer that hasn't fired.
+func StopTimer(ctx Context, timer uint64) { C.r_stop_timer(ctxOf(ctx), C.uint64_t(timer)) }
+
+// Post arranges one call of [Handler.Posted] on the main thread. Safe on any thread.
+func Post() error { return status(C.api_post()) }
+
+// Blocked is a RedisModuleBlockedClient.
+type Blocked = unsafe.Pointer
+
+// Block suspends the calling client for at most timeout ms (0: without limit).
+// Every Blocked needs exactly one [Unblock], except after [Handler.Unblocked]
+// answered true for it.
+func Block(ctx Context, timeout int64) Blocked {
+	return Blocked(C.api_block(ctxOf(ctx), C.int64_t(timeout)))
+}
+
+// Unblock gives a blocked client its answer, a frame from [NewFrame] which
+// from then on is the server's.
+func Unblock(b Blocked, answer *Frame) error {
+	return status(C.r_unblock((*C.RedisModuleBlockedClient)(b), answer.c()))
+}
+
+// Call runs a command and returns its reply as protocol text (RESP2).
+func Call(ctx Context, command string, args ...[]byte) ([]byte, error) {
+	name := cstring(command)
+	defer freeC(name)
+	n := len(args)
+	argv := (*[1 << 20]*C.RedisModuleString)(C.r_alloc(C.size_t(max(n, 1)) * C.size_t(unsafe.Sizeof(uintptr(0)))))[:n:n]
+	for i, a := range args {
+		argv[i] = (*C.RedisModuleString)(NewString(a))
+	}
+	reply := C.api_call(ctxOf(ctx), name, unsafe.SliceData(argv), C.size_t(n))
+	for _, s := range argv {
+		FreeString(String(s))
+	}
+	C.r_free(unsafe.Pointer(unsafe.SliceData(argv)))
+	if reply == nil {
+		return nil, ErrRefused
+	}
+	var size C.size_t
+	p := C.r_reply_proto(reply, &size)
+	out := C.GoBytes(unsafe.Pointer(p), C.int(size))
+	C.r_free_reply(reply)
+	return out, nil
+}
+
+// ServerInfo returns one field of a section of INFO; ok is false where there is none.
+func ServerInfo(ctx Context, section, field string) (string, bool) {
+	s, f := cstring(section), cstring(field)
+	defer freeC(s)
+	defer freeC(f)
+	var buf [256]C.char
+	n := C.api_server_info(ctxOf(ctx), s, f, &buf[0], C.size_t(len(buf)))
+	if n < 0 {
+		return "", false
+	}
+	return C.GoStringN(&buf[0], n), true
+}
+
+// ConfigKind is a configuration parameter's type.
+type ConfigKind int
+
+// The kinds of configuration parameter.
+const (
+	ConfigBool ConfigKind = iota
+	ConfigNumeric
+	ConfigString
+)
+
+// RegisterConfig registers a parameter; num is the default of a bool or numeric one.
+func RegisterConfig(ctx Context, slot int, kind ConfigKind, name, text string, num, lo, hi int64, immutable bool) error {
+	n, t := cstring(name), cstring(text)
+	defer freeC(n)
+	defer freeC(t)
+	var flags C.uint
+	if immutable {
+		flags = C.CONFIG_IMMUTABLE
+	}
+	return status(C.api_config(ctxOf(ctx), C.int(slot), C.int(kind), n, t, C.longlong(num), C.longlong(lo), C.longlong(hi), flags))
+}
+
+// LoadConfigs applies redis.conf's lines to the registered parameters.
+func LoadConfigs(ctx Context) error { return status(C.r_load_configs(ctxOf(ctx))) }
+
+// IO is a RedisModuleIO: an RDB being read.
+type IO = unsafe.Pointer
+
+// LoadUnsigned reads a number; 0 after an error, see [IOError].
+func LoadUnsigned(io IO) uint64 { return uint64(C.r_load_unsigned((*C.RedisModuleIO)(io))) }
+
+// LoadBytes reads a string into the server's memory; free it with [Free]. Nil after an error.
+func LoadBytes(io IO) []byte {
+	var n C.size_t
+	p := C.r_load_bytes((*C.RedisModuleIO)(io), &n)
+	if p == nil {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), int(n))
+}
+
+// IOError says whether reading has failed.
+func IOError(io IO) bool { return C.r_io_error((*C.RedisModuleIO)(io)) != 0 }
+
+// IOKey returns the name of the key being read, nil where it isn't known.
+func IOKey(io IO) []byte {
+	s := C.r_io_key((*C.RedisModuleIO)(io))
+	if s == nil {
+		return nil
+	}
+	return StringBytes(String(s))
+}
+
+// InfoSection starts a section of INFO; the server puts the module's name before it.
+func InfoSection(info unsafe.Pointer, name string) {
+	n := cstring(name)
+	defer freeC(n)
+	C.r_info_section((*C.RedisModuleInfoCtx)(info), n)
+}
+
+// InfoInt adds a number to the section.
+func InfoInt(info unsafe.Pointer, name string, v int64) {
+	n := cstring(name)
+	defer freeC(n)
+	C.r_info_int((*C.RedisModuleInfoCtx)(info), n, C.longlong(v))
+}
+
+// InfoText adds a text to the section.
+func InfoText(info unsafe.Pointer, name, v string) {
+	n, t := cstring(name), cstring(v)
+	defer freeC(n)
+	defer freeC(t)
+	C.r_info_text((*C.RedisModuleInfoCtx)(info), n, t)
+}

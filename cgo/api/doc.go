@@ -1,0 +1,32 @@
+// Package api is the C half of the binding to the Redis modules API: the table
+// of API functions, the module's entry point, the trampolines through which
+// Redis calls, and the playing back of replies. Its Go functions are thin and
+// unsafe; package rm is the one to use.
+//
+// # One crossing
+//
+// A command crosses from C into Go once. Before it, C lays the arguments flat
+// (struct slice); after it, C plays back the operations that Go left in the
+// frame (struct op): the reply, what to replicate, which key was touched.
+// Memory blocks pass between the two through the pool, without a crossing.
+//
+// # Rules that callers must keep
+//
+// Everything here runs on Redis' main thread, except [Post], [Log] and
+// [Alloc]/[Free] of blocks that no pool holds. A pointer put into a frame has
+// to stay valid until the command returns.
+//
+// # Learned the hard way
+//
+//   - RedisModule_Replicate from an event-loop callback kills the server at the
+//     next blocked client (Redis 7.0 to 8.0, Valkey 8 and 9). From [Post], call
+//     a command of one's own with [Call]; that command replicates.
+//   - RedisModule_ReplicateVerbatim costs a few nanoseconds where there is
+//     neither AOF nor replica, and is the only way to have the change counted
+//     (server.dirty, on which "save 60 1000" rests).
+//   - Persistence events fire in the forked child. None is subscribed to, and
+//     every trampoline returns at once in a child.
+//   - RENAME and MOVE call a value's unlink method although the value lives
+//     on: whoever lets go of a value there must be able to take it back at the
+//     rename_to and move_to events.
+package api

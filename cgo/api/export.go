@@ -1,0 +1,162 @@
+package api
+
+// #include "frame.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime/debug"
+	"unsafe"
+)
+
+// Handler is the Go side of the module: package rm.
+type Handler interface {
+	// Load runs once, when the server loads the module.
+	Load(f *Frame) error
+	// Command runs the command in a slot.
+	Command(slot int, f *Frame)
+	// Event reports a server event; a and b are its numbers (the flushed
+	// database or -1, the two swapped databases).
+	Event(f *Frame, event, sub int, a, b int64)
+	// KeyEvent reports that a key was loaded, restored, renamed to or moved to.
+	KeyEvent(f *Frame, event string, key String)
+	// Timer reports that a timer fired.
+	Timer(f *Frame, id uintptr)
+	// Posted runs what other goroutines left for the main thread.
+	Posted()
+	// Unblocked reports that a blocked client timed out or has gone. True
+	// where the client was still waiting for its answer.
+	Unblocked(f *Frame, b Blocked, gone bool) bool
+	// Answered reports that an answer was given, or that its client went before
+	// it could be.
+	Answered(f *Frame, answer *Frame, heard bool)
+	// TypeLoad reads a value of the type in a slot; nil refuses it.
+	TypeLoad(slot int, io IO, encver int) unsafe.Pointer
+	// TypeUnlink reports that a value has left its key.
+	TypeUnlink(slot int, value unsafe.Pointer)
+	// Info fills INFO.
+	Info(info unsafe.Pointer)
+	// ConfigGet, ConfigGetString and ConfigSet serve the parameter in a slot.
+	ConfigGet(slot int) int64
+	ConfigGetString(slot int) String
+	ConfigSet(slot int, text []byte, num int64) error
+	// Panicked reports a recovered panic.
+	Panicked(value any, stack []byte)
+}
+
+// handler is set once, before the server can call: the C entry points have no
+// other way to find the module.
+var handler Handler
+
+// SetHandler makes h the module's Go side. Call it from an init function.
+func SetHandler(h Handler) { handler = h }
+
+// recovered ends every way from C into Go: a panic is reported and answered,
+// and never reaches the server.
+func recovered(f *Frame) {
+	if r := recover(); r != nil {
+		stack := debug.Stack()
+		if f != nil {
+			f.Reset()
+			f.Error(fmt.Sprintf("ERR internal error: %.200v (the server's log has the details)", r))
+		}
+		handler.Panicked(r, stack)
+	}
+}
+
+//export goLoad
+func goLoad(f *C.struct_frame) (code C.int) {
+	code = C.REDIS_ERR
+	defer recovered((*Frame)(f))
+	if handler.Load((*Frame)(f)) == nil {
+		code = C.REDIS_OK
+	}
+	return code
+}
+
+//export goCommand
+func goCommand(slot C.int, f *C.struct_frame) {
+	defer recovered((*Frame)(f))
+	handler.Command(int(slot), (*Frame)(f))
+}
+
+//export goEvent
+func goEvent(f *C.struct_frame, event, sub C.int, a, b C.int64_t) {
+	defer recovered(nil)
+	handler.Event((*Frame)(f), int(event), int(sub), int64(a), int64(b))
+}
+
+//export goKeyEvent
+func goKeyEvent(f *C.struct_frame, event *C.char, key *C.RedisModuleString) {
+	defer recovered(nil)
+	handler.KeyEvent((*Frame)(f), C.GoString(event), String(key))
+}
+
+//export goTimer
+func goTimer(f *C.struct_frame, id C.uintptr_t) {
+	defer recovered(nil)
+	handler.Timer((*Frame)(f), uintptr(id))
+}
+
+//export goPosted
+func goPosted() {
+	defer recovered(nil)
+	handler.Posted()
+}
+
+//export goUnblocked
+func goUnblocked(f *C.struct_frame, b *C.RedisModuleBlockedClient, gone C.int) (mine C.int) {
+	defer recovered((*Frame)(f))
+	if handler.Unblocked((*Frame)(f), Blocked(b), gone != 0) {
+		mine = 1
+	}
+	return mine
+}
+
+//export goAnswered
+func goAnswered(f, answer *C.struct_frame, heard C.int32_t) {
+	defer recovered(nil)
+	handler.Answered((*Frame)(f), (*Frame)(answer), heard != 0)
+}
+
+//export goTypeLoad
+func goTypeLoad(slot C.int, io *C.RedisModuleIO, encver C.int) (value unsafe.Pointer) {
+	defer recovered(nil)
+	return handler.TypeLoad(int(slot), IO(io), int(encver))
+}
+
+//export goTypeUnlink
+func goTypeUnlink(slot C.int, value unsafe.Pointer) {
+	defer recovered(nil)
+	handler.TypeUnlink(int(slot), value)
+}
+
+//export goInfo
+func goInfo(info *C.RedisModuleInfoCtx) {
+	defer recovered(nil)
+	handler.Info(unsafe.Pointer(info))
+}
+
+//export goConfigGet
+func goConfigGet(slot C.int) C.longlong {
+	defer recovered(nil)
+	return C.longlong(handler.ConfigGet(int(slot)))
+}
+
+//export goConfigGetString
+func goConfigGetString(slot C.int) *C.RedisModuleString {
+	defer recovered(nil)
+	return (*C.RedisModuleString)(handler.ConfigGetString(int(slot)))
+}
+
+//export goConfigSet
+func goConfigSet(slot C.int, text *C.char, n C.size_t, num C.longlong, refusal **C.RedisModuleString) (code C.int) {
+	code = C.REDIS_ERR
+	defer recovered(nil)
+	err := handler.ConfigSet(int(slot), unsafe.Slice((*byte)(unsafe.Pointer(text)), int(n)), int64(num))
+	if err != nil {
+		*refusal = (*C.RedisModuleString)(NewString([]byte(err.Error())))
+		return C.REDIS_ERR
+	}
+	return C.REDIS_OK
+}

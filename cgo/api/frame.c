@@ -1,0 +1,172 @@
+#include "frame.h"
+#include "_cgo_export.h"
+
+#include <string.h>
+
+enum { MAX_DEPTH = 16 };
+
+struct pool pool;
+
+/* Calls nest (a command that calls a command), so each level has its frame.
+ * Kept for the life of the process; only the main thread comes here. */
+static struct frame *frames[MAX_DEPTH];
+static int depth;
+
+struct frame *frame_new(void) {
+    struct frame *f = redis.Calloc(1, sizeof *f);
+    f->opcap = 64;
+    f->ops = redis.Alloc(f->opcap * sizeof *f->ops);
+    f->textcap = 512;
+    f->text = redis.Alloc(f->textcap);
+    return f;
+}
+
+void frame_free(struct frame *f) {
+    redis.Free(f->args);
+    redis.Free(f->ops);
+    redis.Free(f->text);
+    redis.Free(f);
+}
+
+/* frame_grow_* make room for n more; 0 where that would overflow. */
+int frame_grow_ops(struct frame *f, uint32_t n) {
+    uint64_t want = (uint64_t)f->nops + n, cap = f->opcap;
+    while (cap < want) cap *= 2;
+    if (cap > UINT32_MAX) return 0;
+    f->ops = redis.Realloc(f->ops, cap * sizeof *f->ops);
+    f->opcap = (uint32_t)cap;
+    return 1;
+}
+
+int frame_grow_text(struct frame *f, uint32_t n) {
+    uint64_t want = (uint64_t)f->ntext + n, cap = f->textcap;
+    while (cap < want) cap *= 2;
+    if (cap > UINT32_MAX) return 0;
+    f->text = redis.Realloc(f->text, cap);
+    f->textcap = (uint32_t)cap;
+    return 1;
+}
+
+static int64_t now_ms(void) {
+    return redis.CachedMicroseconds ? redis.CachedMicroseconds() / 1000 : redis.Milliseconds();
+}
+
+struct frame *frame_push(RedisModuleCtx *ctx) {
+    if (depth == MAX_DEPTH) return NULL;
+    struct frame *f = frames[depth];
+    if (!f) {
+        f = frames[depth] = frame_new();
+        f->depth = depth;
+    }
+    depth++;
+    f->ctx = ctx;
+    f->argc = 0;
+    f->nops = f->ntext = 0;
+    f->now = now_ms();
+    return f;
+}
+
+/* A reply of megabytes must not stay with the frame for ever. */
+static void trim(struct frame *f) {
+    if (f->opcap > 4096) {
+        f->opcap = 64;
+        f->ops = redis.Realloc(f->ops, f->opcap * sizeof *f->ops);
+    }
+    if (f->textcap > 1 << 16) {
+        f->textcap = 512;
+        f->text = redis.Realloc(f->text, f->textcap);
+    }
+    if (f->argcap > 4096) {
+        redis.Free(f->args);
+        f->args = NULL;
+        f->argcap = 0;
+    }
+}
+
+void frame_pop(struct frame *f) {
+    f->nops = f->ntext = 0;
+    if (f->opcap > 4096 || f->textcap > 1 << 16 || f->argcap > 4096) trim(f);
+    depth--;
+    if (pool.uneven[0] | pool.uneven[1]) pool_balance();
+}
+
+/* Brings the classes Go ran low on, or filled up, back to the middle. */
+void pool_balance(void) {
+    for (int w = 0; w < 2; w++) {
+        uint64_t bits = pool.uneven[w];
+        pool.uneven[w] = 0;
+        for (; bits; bits &= bits - 1) {
+            int k = w * 64 + __builtin_ctzll(bits);
+            struct pool_class *c = &pool.c[k];
+            while (c->n < POOL_FILL) c->block[c->n++] = redis.Alloc((size_t)k * 16);
+            while (c->n > POOL_FILL) redis.Free(c->block[--c->n]);
+        }
+    }
+}
+
+static const char *text_of(struct frame *f, const struct op *o) {
+    return o->code == OP_BULK_TEXT ? f->text + o->v : (const char *)(intptr_t)o->v;
+}
+
+static void replicate(struct frame *f, RedisModuleCtx *ctx, const struct op *o) {
+    enum { FEW = 16 };
+    RedisModuleString *few[FEW], **args = few;
+    if (o->n > FEW) args = redis.Alloc(o->n * sizeof *args);
+    for (uint32_t i = 0; i < o->n; i++) args[i] = redis.CreateString(NULL, text_of(f, o + 1 + i), o[1 + i].n);
+    redis.Replicate(ctx, (const char *)(intptr_t)o->v, "v", args, (size_t)o->n);
+    for (uint32_t i = 0; i < o->n; i++) redis.FreeString(NULL, args[i]);
+    if (args != few) redis.Free(args);
+}
+
+void frame_play(struct frame *f, RedisModuleCtx *ctx) {
+    const struct op *o = f->ops, *end = o + f->nops;
+    f->played = 1;
+    for (; o < end; o++) {
+        switch (o->code) {
+        case OP_ARRAY: redis.ReplyWithArray(ctx, (long)o->v); break;
+        case OP_MAP: redis.ReplyWithMap(ctx, (long)o->v); break;
+        case OP_INT: redis.ReplyWithLongLong(ctx, o->v); break;
+        case OP_BULK:
+        case OP_BULK_TEXT: redis.ReplyWithStringBuffer(ctx, text_of(f, o), o->n); break;
+        case OP_SIMPLE: redis.ReplyWithSimpleString(ctx, f->text + o->v); break;
+        case OP_ERROR: redis.ReplyWithError(ctx, f->text + o->v); break;
+        case OP_NULL: redis.ReplyWithNull(ctx); break;
+        case OP_NULL_ARRAY: redis.ReplyWithNullArray(ctx); break;
+        case OP_WRONG_ARITY: redis.WrongArity(ctx); break;
+        case OP_REPLICATE: replicate(f, ctx, o); o += o->n; break;
+        case OP_VERBATIM: redis.ReplicateVerbatim(ctx); break;
+        case OP_TOUCH: redis.SignalModifiedKey(ctx, (RedisModuleString *)(intptr_t)o->v); break;
+        }
+    }
+}
+
+static int dispatch(int slot, RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    if (in_child) return REDIS_ERR;
+    struct frame *f = frame_push(ctx);
+    if (!f) return redis.ReplyWithError(ctx, "ERR module commands are nested too deeply");
+    if (argc > f->argcap) {
+        f->argcap = argc < 32 ? 32 : argc;
+        f->args = redis.Realloc(f->args, (size_t)f->argcap * sizeof *f->args);
+    }
+    f->argc = argc;
+    f->argv = argv;
+    f->db = redis.GetSelectedDb(ctx);
+    for (int i = 0; i < argc; i++) f->args[i].p = redis.StringPtrLen(argv[i], &f->args[i].n);
+    goCommand(slot, f);
+    frame_play(f, ctx);
+    frame_pop(f);
+    return REDIS_OK;
+}
+
+/* The API gives a command function no argument that would tell which command
+ * it serves, so each slot has a function of its own. */
+#define ENTRY(n) static int entry##n(RedisModuleCtx *c, RedisModuleString **v, int a) { return dispatch(0x##n, c, v, a); }
+#define ROW(F, r) F(r##0) F(r##1) F(r##2) F(r##3) F(r##4) F(r##5) F(r##6) F(r##7) F(r##8) F(r##9) F(r##a) F(r##b) F(r##c) F(r##d) F(r##e) F(r##f)
+#define ROWS(F) ROW(F, 0) ROW(F, 1) ROW(F, 2) ROW(F, 3) ROW(F, 4) ROW(F, 5) ROW(F, 6) ROW(F, 7)
+ROWS(ENTRY)
+#define NAME(n) entry##n,
+static const RedisCmdFunc entries[] = { ROWS(NAME) };
+
+RedisCmdFunc command_entry(int slot) {
+    return slot >= 0 && slot < (int)(sizeof entries / sizeof *entries) ? entries[slot] : NULL;
+}

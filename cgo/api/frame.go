@@ -1,0 +1,170 @@
+package api
+
+// #include "frame.h"
+// static void *r_alloc_raw(size_t n) { return redis.Alloc(n); }
+// static void r_free_raw(void *p) { redis.Free(p); }
+import "C"
+
+import "unsafe"
+
+// Frame is one call: its arguments and the answer being built (struct frame).
+type Frame C.struct_frame
+
+func (f *Frame) c() *C.struct_frame { return (*C.struct_frame)(f) }
+
+// NewFrame makes a frame for an answer given later ([Unblock]).
+func NewFrame() *Frame { return (*Frame)(C.frame_new()) }
+
+// Release frees a frame from NewFrame that was not handed over.
+func (f *Frame) Release() { C.frame_free(f.c()) }
+
+// Context returns the RedisModuleCtx of the call.
+func (f *Frame) Context() Context { return Context(f.ctx) }
+
+// NArgs counts the arguments, the command's name included.
+func (f *Frame) NArgs() int { return int(f.argc) }
+
+// Arg views argument i; valid until the call returns.
+func (f *Frame) Arg(i int) []byte {
+	a := unsafe.Slice(f.args, int(f.argc))[i]
+	return unsafe.Slice((*byte)(unsafe.Pointer(a.p)), int(a.n))
+}
+
+// ArgString returns argument i as the server's own string.
+func (f *Frame) ArgString(i int) String { return String(unsafe.Slice(f.argv, int(f.argc))[i]) }
+
+// Now is the time of the call, in unix ms.
+func (f *Frame) Now() int64 { return int64(f.now) }
+
+// DB is the selected database.
+func (f *Frame) DB() int { return int(f.db) }
+
+// Depth is 0 for a call from a client, one more for each call within a call.
+func (f *Frame) Depth() int { return int(f.depth) }
+
+// Reset drops what was answered so far.
+func (f *Frame) Reset() { f.nops, f.ntext = 0, 0 }
+
+func (f *Frame) op(code C.uint32_t, n int, v int64) {
+	if f.nops == f.opcap && C.frame_grow_ops(f.c(), 1) == 0 {
+		panic("reply has too many parts")
+	}
+	o := (*C.struct_op)(unsafe.Add(unsafe.Pointer(f.ops), uintptr(f.nops)*unsafe.Sizeof(C.struct_op{})))
+	o.code, o.n, o.v = code, C.uint32_t(n), C.int64_t(v)
+	f.nops++
+}
+
+// reserve takes n bytes of the frame's text buffer; fill them before anything
+// else is added. The offset goes to the operation that uses them.
+func (f *Frame) reserve(n int) (buf []byte, offset int64) {
+	if n > int(f.textcap-f.ntext) && (n > 1<<31 || C.frame_grow_text(f.c(), C.uint32_t(n)) == 0) {
+		panic("reply is too long")
+	}
+	offset = int64(f.ntext)
+	f.ntext += C.uint32_t(n)
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(f.text), offset)), n), offset
+}
+
+// Array starts an array of n elements.
+func (f *Frame) Array(n int) { f.op(C.OP_ARRAY, 0, int64(n)) }
+
+// Map starts a map of n pairs; clients on RESP2 see an array of 2n.
+func (f *Frame) Map(n int) { f.op(C.OP_MAP, 0, int64(n)) }
+
+// Int answers an integer.
+func (f *Frame) Int(v int64) { f.op(C.OP_INT, 0, v) }
+
+// Bulk answers a string that lies outside the Go heap and stays valid until
+// the call returns.
+func (f *Frame) Bulk(b []byte) {
+	f.op(C.OP_BULK, len(b), int64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))))
+}
+
+// BulkText reserves n bytes for a string answered by copy; the caller fills them at once.
+func (f *Frame) BulkText(n int) []byte {
+	buf, at := f.reserve(n)
+	f.op(C.OP_BULK_TEXT, n, at)
+	return buf
+}
+
+// Simple reserves n bytes for a simple string, which may hold no CR, LF or NUL.
+func (f *Frame) Simple(n int) []byte {
+	buf, at := f.reserve(n + 1)
+	buf[n] = 0
+	f.op(C.OP_SIMPLE, n, at)
+	return buf[:n]
+}
+
+// Error answers an error: its code, a space, and what is wrong.
+func (f *Frame) Error(text string) {
+	buf, at := f.reserve(len(text) + 1)
+	copy(buf, text)
+	buf[len(text)] = 0
+	f.op(C.OP_ERROR, len(text), at)
+}
+
+// Null answers the null bulk string, NullArray the null array.
+func (f *Frame) Null() { f.op(C.OP_NULL, 0, 0) }
+
+// NullArray answers the null array (RESP3 has one null for both).
+func (f *Frame) NullArray() { f.op(C.OP_NULL_ARRAY, 0, 0) }
+
+// WrongArity answers the server's error for a wrong number of arguments.
+func (f *Frame) WrongArity() { f.op(C.OP_WRONG_ARITY, 0, 0) }
+
+// Replicate sends a command to the AOF and the replicas; n arguments must
+// follow at once, by [Frame.Bulk] or [Frame.BulkText]. command is a C string
+// from [CString].
+func (f *Frame) Replicate(command CString, n int) {
+	f.op(C.OP_REPLICATE, n, int64(uintptr(command)))
+}
+
+// Verbatim replicates the command as it came, and counts one change.
+func (f *Frame) Verbatim() { f.op(C.OP_VERBATIM, 0, 0) }
+
+// Touch tells WATCH and client-side caching that a key changed.
+func (f *Frame) Touch(key String) { f.op(C.OP_TOUCH, 0, int64(uintptr(key))) }
+
+// CString is a NUL-terminated text in C memory that is never freed.
+type CString unsafe.Pointer
+
+// NewCString makes one.
+func NewCString(s string) CString { return CString(C.CString(s)) }
+
+// Alloc returns size bytes of the server's memory, uninitialised. Small sizes
+// come from the pool without a crossing. Main thread only.
+func Alloc(size int) unsafe.Pointer {
+	if k := (size + 15) >> 4; k <= C.POOL_CLASSES {
+		c := &C.pool.c[k]
+		if c.n > 0 {
+			c.n--
+			if c.n < C.POOL_LOW {
+				C.pool.uneven[k>>6] |= 1 << (k & 63)
+			}
+			return c.block[c.n]
+		}
+		C.pool.uneven[k>>6] |= 1 << (k & 63)
+		return C.r_alloc_raw(C.size_t(k << 4))
+	}
+	return C.r_alloc_raw(C.size_t(size))
+}
+
+// Free gives back what Alloc returned for the same size. Main thread only.
+func Free(p unsafe.Pointer, size int) {
+	if k := (size + 15) >> 4; k <= C.POOL_CLASSES {
+		c := &C.pool.c[k]
+		if c.n < C.POOL_DEPTH {
+			c.block[c.n] = p
+			c.n++
+			if c.n == C.POOL_DEPTH {
+				C.pool.uneven[k>>6] |= 1 << (k & 63)
+			}
+			return
+		}
+		C.pool.uneven[k>>6] |= 1 << (k & 63)
+	}
+	C.r_free_raw(p)
+}
+
+// FreeRaw gives back memory that the server handed out ([LoadBytes]).
+func FreeRaw(p unsafe.Pointer) { C.r_free_raw(p) }

@@ -1,0 +1,86 @@
+/* What C and Go share of one call: the flattened arguments on the way in, the
+ * reply and its side effects on the way out, and the pool of memory blocks.
+ * One crossing into Go serves a whole command (DESIGN.md, rule 4). */
+#ifndef JOBMESH_FRAME_H
+#define JOBMESH_FRAME_H
+
+#include "redis.h"
+
+/* Filled by RedisModule_OnLoad, constant from then on. */
+extern struct redis_api redis;
+
+struct slice { const char *p; size_t n; };
+
+/* One step of the answer. Strings are either pointed to (memory that stays
+ * valid until the frame is played) or lie in the frame's text buffer, at
+ * offset v. */
+enum opcode {
+    OP_ARRAY,      /* v elements follow */
+    OP_MAP,        /* v pairs follow; an array of 2v under RESP2 */
+    OP_INT,        /* v */
+    OP_BULK,       /* n bytes at pointer v */
+    OP_BULK_TEXT,  /* n bytes in the text buffer at v */
+    OP_SIMPLE,     /* NUL-terminated in the text buffer at v */
+    OP_ERROR,      /* likewise */
+    OP_NULL,
+    OP_NULL_ARRAY,
+    OP_WRONG_ARITY,
+    OP_REPLICATE,  /* to AOF and replicas: command name at pointer v, n OP_BULK/OP_BULK_TEXT arguments follow */
+    OP_VERBATIM,   /* replicate the command as it came; where nobody listens, only count the change */
+    OP_TOUCH       /* key name (a RedisModuleString) at pointer v was modified: WATCH, client-side caching */
+};
+
+struct op { uint32_t code, n; int64_t v; };
+
+struct frame {
+    RedisModuleCtx *ctx;
+    RedisModuleString **argv;
+    struct slice *args;
+    int32_t argc, argcap;
+    int64_t now;              /* unix ms */
+    int32_t db;
+    int32_t depth;            /* nesting: a command may call a command */
+    struct op *ops;
+    uint32_t nops, opcap;
+    char *text;
+    uint32_t ntext, textcap;
+    int32_t played;
+};
+
+/* Blocks of memory handed between C and Go without a crossing: Go takes and
+ * gives back, C tops up and drains after the crossing. Class k holds blocks
+ * of 16k bytes. */
+enum { POOL_CLASSES = 64, POOL_DEPTH = 32, POOL_LOW = 4, POOL_FILL = 16 };
+struct pool_class { uint32_t n; void *block[POOL_DEPTH]; };
+struct pool { uint64_t uneven[2]; struct pool_class c[POOL_CLASSES + 1]; };
+extern struct pool pool;
+
+/* True in a child that Redis forked: nothing may enter Go there (rule 1). */
+extern int in_child;
+
+struct frame *frame_push(RedisModuleCtx *ctx);
+void frame_play(struct frame *f, RedisModuleCtx *ctx);
+void frame_pop(struct frame *f);
+struct frame *frame_new(void);
+void frame_free(struct frame *f);
+int frame_grow_ops(struct frame *f, uint32_t n);
+int frame_grow_text(struct frame *f, uint32_t n);
+void pool_balance(void);
+
+/* Command slot i's entry point, or NULL past the last. */
+RedisCmdFunc command_entry(int slot);
+
+/* Everything else Go asks of C; see the Go wrappers for what each does. */
+int api_load(RedisModuleCtx *ctx, const char *name, int version);
+int api_info(RedisModuleCtx *ctx);
+int api_subscribe(RedisModuleCtx *ctx);
+RedisModuleType *api_create_type(RedisModuleCtx *ctx, int slot, const char *name, int encver, RedisTypeMethods *m);
+RedisModuleBlockedClient *api_block(RedisModuleCtx *ctx, int64_t timeout);
+uint64_t api_timer(RedisModuleCtx *ctx, int64_t after, uintptr_t id);
+int api_config(RedisModuleCtx *ctx, int slot, int kind, const char *name, const char *text, long long num, long long min, long long max, unsigned flags);
+int api_post(void);
+int api_command_info(RedisModuleCommand *cmd, const char *summary, const char *complexity, const char *since, int arity, const char *tips, RedisKeySpec *specs, RedisCommandArg *args);
+RedisModuleCallReply *api_call(RedisModuleCtx *ctx, const char *cmd, RedisModuleString **argv, size_t argc);
+int api_server_info(RedisModuleCtx *ctx, const char *section, const char *field, char *buf, size_t cap);
+
+#endif

@@ -1,0 +1,10 @@
+// Package record is the C side of a stored job and queue: the layout of both
+// in Redis' memory (record.h), and the data type's callbacks that must be C,
+// because Redis runs them in a forked child (rdb_save, aof_rewrite) or on its
+// lazy-free thread (free). They walk memory and touch no Go.
+//
+// The Go side of the same structures is package module/store; its tests
+// compare the two layouts. What is saved of a job, "the record", is one run of
+// bytes inside the structure, written out as it lies; store.JobFromRecord
+// checks and reads it.
+package record

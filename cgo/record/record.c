@@ -1,0 +1,114 @@
+#include "record.h"
+
+/* The API table of package api: C of two Go packages can't link to each other. */
+static const struct redis_api *redis;
+static struct jm_epoch epoch;
+
+void jm_init(const struct redis_api *api) { redis = api; }
+struct jm_epoch *jm_epoch(void) { return &epoch; }
+
+static const char *record(const struct jm_job *j) { return (const char *)&j->format; }
+static size_t record_len(const struct jm_job *j) { return sizeof *j - offsetof(struct jm_job, format) + j->body_len + j->parts; }
+
+enum { WAIT_REPL = 0 };
+
+/* Format 1: the epoch, then each job's record, then an empty string. A job
+ * that still waits for its replicas was promised to nobody, and isn't saved. */
+static void save_list(RedisModuleIO *io, const struct jm_job *j) {
+    for (; j; j = j->next)
+        if (j->state != WAIT_REPL) redis->SaveStringBuffer(io, record(j), record_len(j));
+}
+
+void jm_save(RedisModuleIO *io, void *value) {
+    const struct jm_queue *q = ((struct jm_box *)value)->queue;
+    redis->SaveUnsigned(io, epoch.process);
+    redis->SaveUnsigned(io, epoch.deliveries);
+    redis->SaveUnsigned(io, epoch.final);
+    if (q) {
+        save_list(io, q->head);
+        save_list(io, q->held_head);
+    }
+    redis->SaveStringBuffer(io, "", 0);
+}
+
+static void rewrite_list(RedisModuleIO *io, RedisModuleString *key, const struct jm_job *j) {
+    for (; j; j = j->next)
+        if (j->state != WAIT_REPL) redis->EmitAOF(io, "LOADJOB", "sb", key, record(j), record_len(j));
+}
+
+void jm_rewrite(RedisModuleIO *io, RedisModuleString *key, void *value) {
+    const struct jm_queue *q = ((struct jm_box *)value)->queue;
+    if (!q) return;
+    rewrite_list(io, key, q->head);
+    rewrite_list(io, key, q->held_head);
+}
+
+size_t jm_usage(const void *value) {
+    const struct jm_queue *q = ((const struct jm_box *)value)->queue;
+    return sizeof(struct jm_box) + (q ? sizeof *q + q->name_len + q->bytes : 0);
+}
+
+static void digest_list(RedisModuleDigest *d, const struct jm_job *j) {
+    for (; j; j = j->next) {
+        redis->DigestAddStringBuffer(d, record(j), record_len(j));
+        redis->DigestEndSequence(d);
+    }
+}
+
+void jm_digest(RedisModuleDigest *d, void *value) {
+    const struct jm_queue *q = ((struct jm_box *)value)->queue;
+    if (!q) return;
+    digest_list(d, q->head);
+    digest_list(d, q->held_head);
+}
+
+static void free_list(struct jm_job *j) {
+    while (j) {
+        struct jm_job *next = j->next;
+        redis->Free(j);
+        j = next;
+    }
+}
+
+/* Maybe on the lazy-free thread: nothing but this value may be touched. */
+void jm_free(void *value) {
+    struct jm_box *box = value;
+    struct jm_queue *q = box->queue;
+    redis->Free(box);
+    if (!q) return;
+    free_list(q->head);
+    free_list(q->held_head);
+    for (struct jm_tower *t = q->index[0]; t;) {
+        struct jm_tower *next = t->next[0];
+        redis->Free(t);
+        t = next;
+    }
+    redis->Free(q->name);
+    if (q->key) redis->FreeString(NULL, q->key);
+    redis->Free(q);
+}
+
+size_t jm_effort(RedisModuleString *key, const void *value) {
+    (void)key;
+    const struct jm_queue *q = ((const struct jm_box *)value)->queue;
+    return q ? q->len + q->held + 1 : 1;
+}
+
+#define FIELD(s, f) { #s "." #f, offsetof(struct s, f), sizeof(((struct s *)0)->f) }
+#define WHOLE(s) { #s, 0, sizeof(struct s) }
+static const struct jm_field layout[] = {
+    WHOLE(jm_job), FIELD(jm_job, hash_next), FIELD(jm_job, next), FIELD(jm_job, prev), FIELD(jm_job, timer_next),
+    FIELD(jm_job, timer_prev), FIELD(jm_job, queue), FIELD(jm_job, format), FIELD(jm_job, state), FIELD(jm_job, flags),
+    FIELD(jm_job, reserved), FIELD(jm_job, body_len), FIELD(jm_job, id), FIELD(jm_job, ctime), FIELD(jm_job, qtime),
+    FIELD(jm_job, etime), FIELD(jm_job, retry), FIELD(jm_job, delay), FIELD(jm_job, repl), FIELD(jm_job, nacks),
+    FIELD(jm_job, deliveries), FIELD(jm_job, parts),
+    WHOLE(jm_tower), FIELD(jm_tower, job), FIELD(jm_tower, level),
+    WHOLE(jm_queue), FIELD(jm_queue, hash_next), FIELD(jm_queue, hash), FIELD(jm_queue, box), FIELD(jm_queue, key),
+    FIELD(jm_queue, head), FIELD(jm_queue, tail), FIELD(jm_queue, held_head), FIELD(jm_queue, held_tail), FIELD(jm_queue, len),
+    FIELD(jm_queue, held), FIELD(jm_queue, bytes), FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
+    FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
+    FIELD(jm_queue, name_len), FIELD(jm_queue, index), FIELD(jm_queue, index_tail), FIELD(jm_queue, name),
+    { NULL, 0, 0 },
+};
+
+const struct jm_field *jm_layout(void) { return layout; }

@@ -1,0 +1,59 @@
+package record
+
+// #cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra -Werror
+// #include "record.h"
+import "C"
+
+import "unsafe"
+
+// Methods are the callbacks, as C function pointers.
+type Methods struct {
+	Save, Rewrite, MemUsage, Digest, Free, FreeEffort unsafe.Pointer
+}
+
+// Init gives the callbacks the table of API functions (struct redis_api) and
+// returns them.
+func Init(api unsafe.Pointer) Methods {
+	C.jm_init((*C.struct_redis_api)(api))
+	return Methods{
+		Save:       C.jm_save,
+		Rewrite:    C.jm_rewrite,
+		MemUsage:   C.jm_usage,
+		Digest:     C.jm_digest,
+		Free:       C.jm_free,
+		FreeEffort: C.jm_effort,
+	}
+}
+
+// FreeValue frees a keyspace value and what it owns.
+func FreeValue(box unsafe.Pointer) { C.jm_free(box) }
+
+// Epoch is what each saved queue says of the moment it was saved
+// (struct jm_epoch).
+type Epoch struct {
+	// Process identifies the run of the server: a random number.
+	Process uint64
+	// Deliveries counts the jobs handed out by that run. A saved queue
+	// position holds for an at-most-once job only while none followed it.
+	Deliveries uint64
+	// Final is 1 when the server saves for the last time before it exits.
+	Final uint64
+}
+
+// Now returns the epoch that will be saved; the caller keeps it up to date.
+func Now() *Epoch { return (*Epoch)(unsafe.Pointer(C.jm_epoch())) }
+
+// Field is one field of a C structure.
+type Field struct {
+	Name         string // structure.field, or the structure alone for its size
+	Offset, Size uintptr
+}
+
+// Layout lists the C structures' fields.
+func Layout() []Field {
+	var out []Field
+	for p := C.jm_layout(); p.name != nil; p = (*C.struct_jm_field)(unsafe.Add(unsafe.Pointer(p), unsafe.Sizeof(*p))) {
+		out = append(out, Field{C.GoString(p.name), uintptr(p.offset), uintptr(p.size)})
+	}
+	return out
+}

@@ -1,0 +1,80 @@
+/* A job and a queue as they lie in Redis' memory. package module/store has the
+ * same structures in Go, and writes them; C only walks and frees. Little
+ * endian, 64 bit. */
+#ifndef JOBMESH_RECORD_H
+#define JOBMESH_RECORD_H
+
+#include "../api/redis.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || __SIZEOF_POINTER__ != 8
+#error "jobmesh saves its structures as they lie: it needs a little-endian 64-bit machine"
+#endif
+
+struct jm_queue;
+
+struct jm_job {
+    struct jm_job *hash_next;
+    struct jm_job *next, *prev;
+    struct jm_job *timer_next, **timer_prev;
+    struct jm_queue *queue;
+    /* From here to the end of the body: the record. */
+    uint8_t format, state, flags, reserved;
+    uint32_t body_len;
+    uint8_t id[24];
+    uint64_t ctime;
+    int64_t qtime, etime;
+    uint32_t retry, delay;
+    uint16_t repl, nacks, deliveries, parts;
+    uint8_t body[];
+};
+
+struct jm_tower {
+    struct jm_job *job;
+    uint32_t level, unused;
+    struct jm_tower *next[];
+};
+
+enum { JM_LEVELS = 10 };
+
+struct jm_queue {
+    struct jm_queue *hash_next;
+    uint64_t hash;
+    struct jm_box *box;
+    RedisModuleString *key;
+    struct jm_job *head, *tail;
+    struct jm_job *held_head, *held_tail;
+    uint64_t len, held, bytes;
+    int64_t created, atime;
+    uint64_t jobs_in, jobs_out;
+    uint32_t waiters;
+    int32_t db;
+    uint8_t pause, flags;
+    uint16_t unused;
+    uint32_t name_len;
+    struct jm_tower *index[JM_LEVELS], *index_tail[JM_LEVELS];
+    char *name;
+};
+
+/* The value in the keyspace. It owns the queue, until the module takes that
+ * out of it (when the key is unlinked). */
+struct jm_box { struct jm_queue *queue; };
+
+/* What a saved queue tells of its moment, so that whoever loads it knows
+ * whether its queue positions still hold: the process that saved it, how many
+ * deliveries that had made, and whether it was about to exit for good. */
+struct jm_epoch { uint64_t process, deliveries, final; };
+
+void jm_init(const struct redis_api *api);
+struct jm_epoch *jm_epoch(void);
+void jm_save(RedisModuleIO *io, void *value);
+void jm_rewrite(RedisModuleIO *io, RedisModuleString *key, void *value);
+size_t jm_usage(const void *value);
+void jm_digest(RedisModuleDigest *d, void *value);
+void jm_free(void *value);
+size_t jm_effort(RedisModuleString *key, const void *value);
+
+struct jm_field { const char *name; size_t offset, size; };
+/* The structures' fields; a NULL name ends the list. */
+const struct jm_field *jm_layout(void);
+
+#endif

@@ -1,0 +1,182 @@
+package commands
+
+import (
+	"fmt"
+	"strings"
+
+	"jobmesh/cgo/record"
+	"jobmesh/rm"
+)
+
+// hello is Disque's HELLO (1.12): format, own ID, and the nodes with address,
+// port and priority.
+func (m *module) hello(c *rm.Ctx) {
+	port, err := m.server.ConfigValue("port")
+	if err != nil {
+		port = "0"
+	}
+	priority := "1"
+	if m.node.Leaving() {
+		priority = "100"
+	}
+	c.Array(3)
+	c.Int(1)
+	c.Text(m.node.NodeID())
+	c.Array(4)
+	c.Text(m.node.NodeID())
+	c.Text("") // an address is learned from other nodes
+	c.Text(port)
+	c.Text(priority)
+}
+
+// infoCommand is INFO jobs|queues with Disque's own field names (1.13, 8).
+func (m *module) infoCommand(c *rm.Ctx) {
+	if c.NArgs() > 3 {
+		fail(c, errSyntax)
+		return
+	}
+	section := ""
+	if c.NArgs() == 3 {
+		section = strings.ToLower(string(c.Arg(2)))
+	}
+	var out []string
+	if section == "" || section == "jobs" {
+		out = append(out, fmt.Sprintf("# Jobs\r\nregistered_jobs:%d\r\n", m.node.Jobs()))
+	}
+	if section == "" || section == "queues" {
+		out = append(out, fmt.Sprintf("# Queues\r\nregistered_queues:%d\r\n", m.node.Queues()))
+	}
+	c.Text(strings.Join(out, "\r\n"))
+}
+
+// flush is DEBUG FLUSHALL (1.16): every queue and job goes, whoever waits gets
+// the null array.
+func (m *module) flush(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	m.node.Flush()
+	c.Simple("OK")
+	m.settle(c)
+}
+
+const errCluster = "ERR Wrong CLUSTER subcommand or number of arguments"
+
+// cluster is Disque's CLUSTER (5.6), as far as a node alone has it.
+func (m *module) cluster(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	n, sub := c.NArgs(), c.Arg(2)
+	switch {
+	case is(sub, "MYID") && n == 3:
+		c.Text(m.node.NodeID())
+	case is(sub, "NODES") && n == 3:
+		c.Text(m.nodesText())
+	case is(sub, "INFO") && n == 3:
+		c.Text("cluster_state:ok\r\ncluster_known_nodes:1\r\ncluster_reachable_nodes:0\r\ncluster_size:1\r\n" +
+			"cluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\n")
+	case is(sub, "SAVECONFIG") && n == 3:
+		if err := m.saveNodes(); err != nil {
+			c.Error("ERR error saving the cluster node config: " + err.Error())
+			return
+		}
+		c.Simple("OK")
+	case is(sub, "LEAVING") && n == 3:
+		c.Simple(yesNo(m.node.Leaving()))
+	case is(sub, "LEAVING") && n == 4:
+		yes := is(c.Arg(3), "YES")
+		if !yes && !is(c.Arg(3), "NO") {
+			c.Error("ERR Wrong argument for CLUSTER LEAVING. Use 'yes' or 'no'")
+			return
+		}
+		m.node.SetLeaving(yes)
+		m.keepNodes()
+		c.Simple("OK")
+		m.settle(c)
+	case is(sub, "FORGET") && n == 4:
+		switch id := string(c.Arg(3)); {
+		case len(id) != 40:
+			c.Error("ERR Invalid node identifier")
+		case id == m.node.NodeID():
+			c.Error("ERR I tried hard but I can't forget myself...")
+		default:
+			c.Error("ERR Unknown node " + printable(id))
+		}
+	case is(sub, "RESET") && (n == 3 || n == 4):
+		hard := n == 4 && is(c.Arg(3), "HARD")
+		if n == 4 && !hard && !is(c.Arg(3), "SOFT") {
+			fail(c, errSyntax)
+			return
+		}
+		m.node.Flush()
+		m.node.SetLeaving(false)
+		if hard {
+			m.node.SetNodeID(newNodeID())
+		}
+		m.keepNodes()
+		c.Simple("OK")
+		m.settle(c)
+	default:
+		c.Error(errCluster)
+	}
+}
+
+// printable keeps what a client sent from breaking the line of an error.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// shutdown saves for the last time and exits, with queue positions that can be
+// believed: the way to restart at leisure with jobmesh.aof-enqueue-jobs-once.
+func (m *module) shutdown(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	if c.Listened() {
+		m.logHeld(c)
+		c.Replicate(m.effect.jobmesh, 1)
+		c.Text("FINAL")
+	}
+	c.Simple("OK")
+	// Only after this command's effects are in the log. Whatever is delivered
+	// in between is logged behind FINAL, and by that undoes it.
+	m.server.After(1, func(*rm.Ctx) {
+		record.Now().Final = 1
+		if _, err := m.server.Call("SHUTDOWN", "SAVE", "NOW"); err != nil {
+			record.Now().Final = 0
+			m.server.Log(rm.Warning, "JOBMESH SHUTDOWN: %v", err)
+		}
+	})
+}
+
+// logHeld logs the jobs that are in clients' hands: their deliveries weren't.
+func (m *module) logHeld(c *rm.Ctx) {
+	m.queues = m.queues[:0]
+	for cursor := uint64(0); ; {
+		if cursor = m.node.ScanQueues(cursor, &m.queues); cursor == 0 {
+			break
+		}
+	}
+	for _, q := range m.queues {
+		for j := q.HeldHead; j != nil; j = j.Next {
+			c.Replicate(m.effect.setJob, 1)
+			c.Bulk(j.StateRecord())
+		}
+	}
+}
+
+// finalEffect marks, in a log, the end of a run by JOBMESH SHUTDOWN.
+func (m *module) finalEffect(c *rm.Ctx) {
+	if !c.FromPeer() {
+		c.Error("ERR FINAL is a special command only processed from AOF")
+		return
+	}
+	m.final = true
+	c.Simple("OK")
+}

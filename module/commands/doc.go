@@ -1,0 +1,20 @@
+// Package commands is what clients and the server see of jobmesh: the commands
+// with their options, replies and errors, the data type, the configuration,
+// INFO, and the carrying out of what package engine leaves to be done.
+//
+// A command is parsed, given to the engine, answered from what that returns;
+// then [module.settle] carries out the engine's effects: logging to the AOF and
+// the replicas, answers to blocked clients, touched keys. [New] is the only
+// function for others.
+//
+// COMMANDS.md beside the code's parent is the reference; table.go holds the
+// same facts for COMMAND DOCS, and a test compares them.
+//
+// # What is logged
+//
+// Effects, by internal commands that may be applied twice: LOADJOB queue record
+// (a job as it lies in memory), SETJOB record-head (its changed state), DELJOB
+// id. Deliveries of at-least-once jobs are not logged, as in Disque: after a
+// crash such a job comes again when its retry time is over. Every step of an
+// at-most-once job is.
+package commands

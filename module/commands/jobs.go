@@ -1,0 +1,550 @@
+package commands
+
+import (
+	"strconv"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/rm"
+)
+
+// enter begins each command: it tells the engine the time, and refuses what is
+// not in database 0, where jobs live.
+func (m *module) enter(c *rm.Ctx) bool {
+	m.node.SetNow(c.Now())
+	m.ctx = c
+	if c.DB() != 0 {
+		c.Error("WRONGDB jobs live in database 0, this connection has selected another: SELECT 0 first")
+		return false
+	}
+	return true
+}
+
+func fail(c *rm.Ctx, err error) { c.Error(err.Error()) }
+
+func (m *module) addJob(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	a := &m.add
+	if _, err := parseAdd(c, a); err != nil {
+		fail(c, err)
+		return
+	}
+	if m.evicts {
+		c.Error("EVICTION the maxmemory-policy in force may evict queues with the jobs in them: CONFIG SET maxmemory-policy noeviction, or a volatile one, first")
+		return
+	}
+	m.watchMemory(len(a.Body))
+	if err := m.node.HasRoom(); err != nil {
+		fail(c, err)
+		m.settle(c)
+		return
+	}
+	j, err := m.node.AddJob(a)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	j.ID.Put((*[store.IDLen]byte)(c.SimpleBuffer(store.IDLen)))
+	m.settle(c)
+}
+
+func (m *module) getJob(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	g, err := parseGet(c)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	m.queues = m.queues[:0]
+	for i := g.first; i < c.NArgs(); i++ {
+		q := m.node.Queue(c.Arg(i))
+		if q == nil {
+			if err := m.Free(c.Arg(i)); err != nil {
+				fail(c, err)
+				return
+			}
+		}
+		m.queues = append(m.queues, q)
+	}
+	m.jobs = m.node.Fetch(m.queues, g.count, m.jobs[:0])
+	if len(m.jobs) > 0 {
+		c.Array(len(m.jobs))
+		for _, j := range m.jobs {
+			putJob(c, j, g.counters, false)
+		}
+		m.settle(c)
+		return
+	}
+	if g.nohang {
+		c.NullArray()
+		return
+	}
+	m.wait(c, &g)
+}
+
+// blocked is a client that waits in GETJOB.
+type blocked struct {
+	client   *rm.Client
+	counters bool
+}
+
+func (m *module) wait(c *rm.Ctx, g *get) {
+	switch {
+	case m.node.Leaving():
+		fail(c, engine.ErrLeaving)
+		return
+	case m.node.Passive():
+		fail(c, engine.ErrReplica)
+		return
+	case !c.CanBlock():
+		c.NullArray()
+		return
+	}
+	names := make([][]byte, 0, c.NArgs()-g.first)
+	seen := make(map[string]bool, c.NArgs()-g.first)
+	for i := g.first; i < c.NArgs(); i++ {
+		if name := c.Arg(i); !seen[string(name)] {
+			seen[string(name)] = true
+			names = append(names, name)
+		}
+	}
+	b := &blocked{counters: g.counters}
+	w, err := m.node.Wait(names, b)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	b.client, err = c.Block(g.timeout, func(c *rm.Ctx, gone bool) {
+		m.node.Cancel(w)
+		if !gone {
+			c.NullArray()
+		}
+	})
+	if err != nil {
+		m.node.Cancel(w)
+		c.Error("ERR " + err.Error())
+	}
+}
+
+// putJob answers one job as GETJOB does. byCopy is for answers that are given
+// after the call.
+func putJob(c *rm.Ctx, j *store.Job, counters, byCopy bool) {
+	n := 3
+	if counters {
+		n = 7
+	}
+	c.Array(n)
+	put := c.Bulk
+	if byCopy {
+		put = func(b []byte) { copy(c.BulkBuffer(len(b)), b) }
+	}
+	put(j.Queue.NameBytes())
+	putID(c, j)
+	put(j.Body())
+	if counters {
+		c.Text("nacks")
+		c.Int(int64(j.Nacks))
+		c.Text("additional-deliveries")
+		c.Int(int64(j.Deliveries))
+	}
+}
+
+func putID(c *rm.Ctx, j *store.Job) { j.ID.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen))) }
+
+// readIDs checks all the IDs before anything is done to any (1.0); those that
+// no job can have are left out.
+func (m *module) readIDs(c *rm.Ctx) bool {
+	m.ids = m.ids[:0]
+	for i := 1; i < c.NArgs(); i++ {
+		id, canonical, ok := store.ParseID(c.Arg(i))
+		if !ok {
+			fail(c, errBadID)
+			return false
+		}
+		if canonical {
+			m.ids = append(m.ids, id)
+		}
+	}
+	return true
+}
+
+// each applies an operation to each of the IDs and answers how many it did.
+func (m *module) each(c *rm.Ctx, do func(*store.ID) bool) {
+	if !m.enter(c) || !m.readIDs(c) {
+		return
+	}
+	if m.node.Passive() {
+		fail(c, engine.ErrReplica)
+		return
+	}
+	var done int64
+	for i := range m.ids {
+		if do(&m.ids[i]) {
+			done++
+		}
+	}
+	c.Int(done)
+	m.settle(c)
+}
+
+func (m *module) ackJob(c *rm.Ctx)  { m.each(c, m.ops.ack) }
+func (m *module) fastAck(c *rm.Ctx) { m.each(c, m.ops.fastAck) }
+func (m *module) dequeue(c *rm.Ctx) { m.each(c, m.ops.dequeue) }
+func (m *module) enqueue(c *rm.Ctx) { m.requeue(c, m.ops.enqueue) }
+func (m *module) nack(c *rm.Ctx)    { m.requeue(c, m.ops.nack) }
+
+// requeue is each for what may need memory.
+func (m *module) requeue(c *rm.Ctx, do func(*store.ID) bool) {
+	m.watchMemory(0)
+	m.node.SetNow(c.Now())
+	if err := m.node.HasRoom(); err != nil {
+		fail(c, err)
+		m.settle(c)
+		return
+	}
+	m.each(c, do)
+}
+
+// deleteJob is DELJOB, for clients and as the logged effect of any deletion.
+func (m *module) deleteJob(c *rm.Ctx) {
+	if (m.node.Passive() || m.node.Loading()) && c.FromPeer() {
+		m.apply(c, func() error {
+			if m.readIDs(c) {
+				for i := range m.ids {
+					m.node.Delete(&m.ids[i])
+				}
+				c.Int(int64(len(m.ids)))
+			}
+			return nil
+		})
+		return
+	}
+	m.each(c, m.ops.delete)
+}
+
+func (m *module) working(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	id, canonical, ok := store.ParseID(c.Arg(1))
+	switch {
+	case !ok:
+		fail(c, errBadID)
+		return
+	case m.node.Passive():
+		fail(c, engine.ErrReplica)
+		return
+	case !canonical:
+		fail(c, engine.ErrNoJob)
+		return
+	}
+	retry, err := m.node.Working(&id)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	c.Int(retry)
+	m.settle(c)
+}
+
+func (m *module) showJob(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	id, canonical, ok := store.ParseID(c.Arg(1))
+	if !ok {
+		fail(c, errBadID)
+		return
+	}
+	j := (*store.Job)(nil)
+	if canonical {
+		j = m.node.Job(&id)
+	}
+	if j == nil {
+		c.Null()
+		return
+	}
+	m.putDetails(c, j)
+}
+
+// putDetails answers a job as SHOW does: fields and values in Disque's order
+// (1.8), a map under RESP3.
+func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
+	now := m.node.Now()
+	c.Map(15)
+	c.Text("id")
+	putID(c, j)
+	c.Text("queue")
+	c.Bulk(j.Queue.NameBytes())
+	c.Text("state")
+	c.Text(stateNames[j.State])
+	for _, f := range [...]struct {
+		name  string
+		value int64
+	}{
+		{"repl", int64(j.Repl)},
+		{"ttl", max(0, (j.ETime-now+999)/1000)},
+		{"ctime", int64(j.CTime)},
+		{"delay", int64(j.Delay)},
+		{"retry", int64(j.Retry)},
+		{"nacks", int64(j.Nacks)},
+		{"additional-deliveries", int64(j.Deliveries)},
+	} {
+		c.Text(f.name)
+		c.Int(f.value)
+	}
+	c.Text("nodes-delivered")
+	c.Array(1)
+	c.Text(m.node.NodeID())
+	c.Text("nodes-confirmed")
+	c.Array(0)
+	c.Text("next-requeue-within")
+	if at := m.node.NextRequeue(j); at > 0 {
+		c.Int(max(0, at-now))
+	} else {
+		c.Null()
+	}
+	c.Text("next-awake-within")
+	c.Int(max(0, j.Awake()-now))
+	c.Text("body")
+	c.Bulk(j.Body())
+}
+
+// find looks a queue up for a reading command: wrong says that the key holds
+// something else, and the error is answered.
+func (m *module) find(c *rm.Ctx, name []byte) (q *store.Queue, wrong bool) {
+	if q = m.node.Queue(name); q == nil {
+		if err := m.Free(name); err != nil {
+			fail(c, err)
+			return nil, true
+		}
+	}
+	return q, false
+}
+
+func (m *module) queueLen(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	q, wrong := m.find(c, c.Arg(1))
+	switch {
+	case wrong:
+	case q == nil:
+		c.Int(0)
+	default:
+		c.Int(int64(q.Len))
+	}
+}
+
+func (m *module) queuePeek(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	count, ok := integer(c.Arg(2))
+	if !ok {
+		fail(c, errInteger)
+		return
+	}
+	q, wrong := m.find(c, c.Arg(1))
+	if wrong {
+		return
+	}
+	newest := count < 0
+	n := uint64(count)
+	if newest {
+		n = -n
+	}
+	if q == nil || q.Len == 0 {
+		n = 0
+	} else {
+		n = min(n, q.Len)
+	}
+	c.Array(int(n))
+	if n == 0 {
+		return
+	}
+	j := q.Head
+	if newest {
+		j = q.Tail
+	}
+	for ; n > 0; n-- {
+		putJob(c, j, false, false)
+		if newest {
+			j = j.Prev
+		} else {
+			j = j.Next
+		}
+	}
+}
+
+func (m *module) queueStat(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	name := c.Arg(1)
+	q, wrong := m.find(c, name)
+	if wrong {
+		return
+	}
+	waiting, since, last := m.node.Waiting(name)
+	if q != nil && !m.node.Visible(q) {
+		q = nil
+	}
+	if q == nil && waiting == 0 {
+		c.NullArray()
+		return
+	}
+	now := m.node.Now()
+	var s store.Queue
+	if q != nil {
+		s = *q
+	} else {
+		s.Created, s.ATime = since, last
+	}
+	c.Map(10)
+	c.Text("name")
+	c.Bulk(name)
+	for _, f := range [...]struct {
+		name  string
+		value int64
+	}{
+		{"len", int64(s.Len)},
+		{"age", max(0, (now-s.Created)/1000)},
+		{"idle", max(0, (now-s.ATime)/1000)},
+		{"blocked", int64(waiting)},
+	} {
+		c.Text(f.name)
+		c.Int(f.value)
+	}
+	c.Text("import-from")
+	c.Array(0)
+	for _, f := range [...]struct {
+		name  string
+		value int64
+	}{
+		{"import-rate", 0},
+		{"jobs-in", int64(s.JobsIn)},
+		{"jobs-out", int64(s.JobsOut)},
+	} {
+		c.Text(f.name)
+		c.Int(f.value)
+	}
+	c.Text("pause")
+	c.Text(pauseNames[s.Pause&3])
+}
+
+func (m *module) pause(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	mask, set, err := parsePause(c)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	q, wrong := m.find(c, c.Arg(1))
+	if wrong {
+		return
+	}
+	switch {
+	case set:
+		if mask, err = m.node.SetPause(c.Arg(1), mask); err != nil {
+			fail(c, err)
+			return
+		}
+	case q != nil:
+		mask = q.Pause
+	}
+	c.Simple(pauseNames[mask])
+	m.settle(c)
+}
+
+// stepsPerElement bounds a scan's work: that many buckets for each element
+// asked for (1.10).
+const stepsPerElement = 10
+
+func (s *scan) goesOn(step int64, found int, next uint64) bool {
+	if next == 0 {
+		return false
+	}
+	return s.busy || s.count < 0 || step < s.count*stepsPerElement && int64(found) < s.count
+}
+
+func putCursor(c *rm.Ctx, cursor uint64) {
+	c.Array(2)
+	c.Text(strconv.FormatUint(cursor, 10))
+}
+
+func (m *module) jobScan(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	s, err := parseScan(c, true)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	s.count = min(s.count, 1<<48)
+	found, next := m.jobs[:0], s.cursor
+	for step := int64(1); ; step++ {
+		at := len(found)
+		next = m.node.ScanJobs(next, &found)
+		kept := found[:at]
+		for _, j := range found[at:] {
+			if (s.states == 0 || s.states>>j.State&1 != 0) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue)) {
+				kept = append(kept, j)
+			}
+		}
+		found = kept
+		if !s.goesOn(step, len(found), next) {
+			break
+		}
+	}
+	m.jobs = found[:0]
+	putCursor(c, next)
+	c.Array(len(found))
+	for _, j := range found {
+		if s.all {
+			m.putDetails(c, j)
+		} else {
+			j.ID.Put((*[store.IDLen]byte)(c.SimpleBuffer(store.IDLen)))
+		}
+	}
+}
+
+func (m *module) queueScan(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	s, err := parseScan(c, false)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	s.count = min(s.count, 1<<48)
+	found, next := m.queues[:0], s.cursor
+	for step := int64(1); ; step++ {
+		at := len(found)
+		next = m.node.ScanQueues(next, &found)
+		kept := found[:at]
+		for _, q := range found[at:] {
+			if m.node.Visible(q) && (s.minLen == -1 || int64(q.Len) >= s.minLen) && (s.maxLen == -1 || int64(q.Len) <= s.maxLen) && s.importRate <= 0 {
+				kept = append(kept, q)
+			}
+		}
+		found = kept
+		if !s.goesOn(step, len(found), next) {
+			break
+		}
+	}
+	m.queues = found[:0]
+	putCursor(c, next)
+	c.Array(len(found))
+	for _, q := range found {
+		c.Bulk(q.NameBytes())
+	}
+}

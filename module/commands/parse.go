@@ -1,0 +1,337 @@
+package commands
+
+import (
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/rm"
+)
+
+// Errors of the parser; the texts are Disque's (disque-compat.md 1.0, 1.1).
+const (
+	errSyntax      engine.Refusal = "ERR syntax error"
+	errInteger     engine.Refusal = "ERR value is not an integer or out of range"
+	errTimeout     engine.Refusal = "ERR timeout is not an integer or out of range"
+	errTimeoutNeg  engine.Refusal = "ERR timeout is negative"
+	errBadID       engine.Refusal = "BADID Invalid Job ID format."
+	errReplicate   engine.Refusal = "ERR REPLICATE must be between 1 and 65535"
+	errTTL         engine.Refusal = "ERR TTL must be a number > 0"
+	errRetry       engine.Refusal = "ERR RETRY time must be a non negative number"
+	errDelay       engine.Refusal = "ERR DELAY time must be a non negative number"
+	errMaxLen      engine.Refusal = "ERR MAXLEN must be a positive number"
+	errAtMostOnce  engine.Refusal = "ERR With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)"
+	errDelayTTL    engine.Refusal = "ERR The specified DELAY is greater than TTL. Job refused since would never be delivered"
+	errCount       engine.Refusal = "ERR COUNT must be a number greater than zero"
+	errCursor      engine.Refusal = "ERR invalid cursor or option name"
+	errState       engine.Refusal = "ERR Invalid job state name"
+	errReply       engine.Refusal = "ERR Invalid REPLY type, try ID or ALL"
+	errInternalOp  engine.Refusal = "ERR LOADJOB is a special command only processed from AOF"
+	errInternalSet engine.Refusal = "ERR SETJOB is a special command only processed from AOF"
+)
+
+// is compares an option word, whatever its case; word is in capitals.
+func is(arg []byte, word string) bool {
+	if len(arg) != len(word) {
+		return false
+	}
+	for i := range len(word) {
+		c := arg[i]
+		if 'a' <= c && c <= 'z' {
+			c -= 'a' - 'A'
+		}
+		if c != word[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// integer reads a decimal number: a sign and leading zeros are taken, as by
+// Disque; an empty text, spaces and NUL bytes are not (disque-compat.md 1.0).
+func integer(b []byte) (v int64, ok bool) {
+	i, neg := 0, false
+	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
+		neg, i = b[0] == '-', 1
+	}
+	if i == len(b) {
+		return 0, false
+	}
+	var u uint64
+	for ; i < len(b); i++ {
+		d := uint64(b[i] - '0')
+		if d > 9 || u > (1<<63)/10 {
+			return 0, false
+		}
+		u = u*10 + d
+	}
+	if neg {
+		if u > 1<<63 {
+			return 0, false
+		}
+		return -int64(u), true
+	}
+	return int64(u), u < 1<<63
+}
+
+// between is integer within bounds.
+func between(b []byte, lo, hi int64) (int64, bool) {
+	v, ok := integer(b)
+	return v, ok && v >= lo && v <= hi
+}
+
+// maxTimeout keeps deadlines from overflowing: 146 million years.
+const maxTimeout = 1 << 62
+
+func timeout(b []byte) (int64, error) {
+	v, ok := integer(b)
+	switch {
+	case !ok:
+		return 0, errTimeout
+	case v < 0:
+		return 0, errTimeoutNeg
+	}
+	return min(v, maxTimeout), nil
+}
+
+// args is a command's arguments: what the parser sees, and all it sees.
+type args interface {
+	NArgs() int
+	Arg(i int) []byte
+}
+
+var _ args = (*rm.Ctx)(nil)
+
+// parseAdd reads ADDJOB into a. Options come first, then the timeout, then
+// what they mean together: that is the order in which errors count (1.1).
+func parseAdd(c args, a *engine.Add) (async bool, err error) {
+	*a = engine.Add{Queue: c.Arg(1), Body: c.Arg(2), TTL: engine.DefaultTTL, Retry: -1}
+	n := c.NArgs()
+	for i := 4; i < n; i++ {
+		opt, more, ok := c.Arg(i), i+1 < n, true
+		switch {
+		case is(opt, "ASYNC"):
+			async = true
+			continue
+		case !more:
+			return false, errSyntax
+		case is(opt, "REPLICATE"):
+			var v int64
+			v, ok = between(c.Arg(i+1), 1, engine.MaxReplicate)
+			a.Replicate, err = int(v), errReplicate
+		case is(opt, "TTL"):
+			a.TTL, ok = between(c.Arg(i+1), 1, engine.MaxSeconds)
+			err = errTTL
+		case is(opt, "RETRY"):
+			a.Retry, ok = between(c.Arg(i+1), 0, engine.MaxSeconds)
+			err = errRetry
+		case is(opt, "DELAY"):
+			a.Delay, ok = between(c.Arg(i+1), 0, engine.MaxSeconds)
+			err = errDelay
+		case is(opt, "MAXLEN"):
+			a.MaxLen, ok = between(c.Arg(i+1), 1, 1<<63-1)
+			err = errMaxLen
+		default:
+			return false, errSyntax
+		}
+		if !ok {
+			return false, err
+		}
+		i++
+	}
+	if _, err := timeout(c.Arg(3)); err != nil {
+		return false, err
+	}
+	if a.Replicate == 0 {
+		a.Replicate = 1 // min(3, nodes), and this is the only node
+	}
+	if a.Retry < 0 {
+		a.Retry = max(1, min(a.TTL/10, engine.MaxRetry))
+	}
+	if a.Replicate > 1 && a.Retry == 0 {
+		return false, errAtMostOnce
+	}
+	if a.Delay >= a.TTL {
+		return false, errDelayTTL
+	}
+	return async, nil
+}
+
+// get is a parsed GETJOB; the queues' names are the arguments from first on.
+type get struct {
+	nohang, counters bool
+	timeout          int64 // ms; 0: without limit
+	count            int
+	first            int
+}
+
+func parseGet(c args) (g get, err error) {
+	g.count = 1
+	n := c.NArgs()
+	for i := 1; i < n; i++ {
+		opt, more := c.Arg(i), i+1 < n
+		switch {
+		case is(opt, "FROM"):
+			if !more {
+				return g, errSyntax
+			}
+			g.first = i + 1
+			return g, nil
+		case is(opt, "NOHANG"):
+			g.nohang = true
+		case is(opt, "WITHCOUNTERS"):
+			g.counters = true
+		case is(opt, "TIMEOUT") && more:
+			i++
+			if g.timeout, err = timeout(c.Arg(i)); err != nil {
+				return g, err
+			}
+		case is(opt, "COUNT") && more:
+			i++
+			v, ok := between(c.Arg(i), 1, 1<<63-1)
+			if !ok {
+				return g, errCount
+			}
+			g.count = int(v)
+		default:
+			return g, errSyntax
+		}
+	}
+	return g, errSyntax
+}
+
+// scan is a parsed QSCAN or JSCAN.
+type scan struct {
+	cursor         uint64
+	count          int64
+	busy           bool
+	minLen, maxLen int64 // -1: no bound
+	importRate     int64
+	queue          []byte
+	byQueue        bool
+	states         uint8 // bit per state; 0: all
+	all            bool  // REPLY all
+}
+
+// parseScan reads a scan's options. Whatever is no complete option is taken
+// for the cursor, once (1.10).
+func parseScan(c args, jobs bool) (s scan, err error) {
+	s.count, s.minLen, s.maxLen, s.importRate = 100, -1, -1, -1
+	seen := false
+	n := c.NArgs()
+	for i := 1; i < n; i++ {
+		opt, more := c.Arg(i), i+1 < n
+		var number *int64
+		switch {
+		case is(opt, "BUSYLOOP"):
+			s.busy = true
+			continue
+		case is(opt, "COUNT") && more:
+			number = &s.count
+		case is(opt, "MINLEN") && more && !jobs:
+			number = &s.minLen
+		case is(opt, "MAXLEN") && more && !jobs:
+			number = &s.maxLen
+		case is(opt, "IMPORTRATE") && more && !jobs:
+			number = &s.importRate
+		case is(opt, "QUEUE") && more && jobs:
+			i++
+			s.queue, s.byQueue = c.Arg(i), true
+			continue
+		case is(opt, "STATE") && more && jobs:
+			i++
+			state, ok := stateNamed(c.Arg(i))
+			if !ok {
+				return s, errState
+			}
+			s.states |= 1 << state
+			continue
+		case is(opt, "REPLY") && more && jobs:
+			i++
+			switch {
+			case is(c.Arg(i), "ALL"):
+				s.all = true
+			case is(c.Arg(i), "ID"):
+				s.all = false
+			default:
+				return s, errReply
+			}
+			continue
+		case seen:
+			return s, errSyntax
+		default:
+			seen = true
+			var ok bool
+			if s.cursor, ok = cursor(opt); !ok {
+				return s, errCursor
+			}
+			continue
+		}
+		i++
+		v, ok := integer(c.Arg(i))
+		if !ok {
+			return s, errInteger
+		}
+		*number = v
+	}
+	return s, nil
+}
+
+// cursor reads an unsigned 64-bit number.
+func cursor(b []byte) (v uint64, ok bool) {
+	for _, c := range b {
+		d := uint64(c - '0')
+		if d > 9 || v > (1<<64-1-d)/10 {
+			return 0, false
+		}
+		v = v*10 + d
+	}
+	return v, len(b) > 0
+}
+
+var stateNames = [...]string{
+	store.StateWaitRepl: "wait-repl",
+	store.StateActive:   "active",
+	store.StateQueued:   "queued",
+	store.StateAcked:    "acked",
+}
+
+func stateNamed(b []byte) (uint8, bool) {
+	for state, name := range stateNames {
+		if len(b) == len(name) && is(b, upper(name)) {
+			return uint8(state), true
+		}
+	}
+	return 0, false
+}
+
+func upper(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if 'a' <= c && c <= 'z' {
+			b[i] = c - ('a' - 'A')
+		}
+	}
+	return string(b)
+}
+
+var pauseNames = [...]string{"none", "in", "out", "all"}
+
+// parsePause reads PAUSE's words into a mask (1.11). set says whether it is to
+// be applied: state and bcast alone change nothing.
+func parsePause(c args) (mask uint8, set bool, err error) {
+	for i := 2; i < c.NArgs(); i++ {
+		switch w := c.Arg(i); {
+		case is(w, "IN"):
+			mask, set = mask|engine.PauseIn, true
+		case is(w, "OUT"):
+			mask, set = mask|engine.PauseOut, true
+		case is(w, "ALL"):
+			mask, set = engine.PauseIn|engine.PauseOut, true
+		case is(w, "NONE"):
+			mask, set = 0, true
+		case is(w, "STATE"), is(w, "BCAST"):
+		default:
+			return 0, false, errSyntax
+		}
+	}
+	return mask, set, nil
+}

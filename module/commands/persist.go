@@ -1,0 +1,144 @@
+package commands
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"jobmesh/cgo/record"
+	"jobmesh/module/engine"
+	"jobmesh/rm"
+)
+
+// loadQueue reads a saved queue. It becomes known when its key's name is, by
+// keyEvent.
+func (m *module) loadQueue(r *rm.Reader, version int) (unsafe.Pointer, error) {
+	if version > queueEncoding {
+		return nil, fmt.Errorf("it was saved by a newer jobmesh, this one reads versions up to %d", queueEncoding)
+	}
+	b := (*box)(memory{}.Alloc(boxSize))
+	b.queue = m.node.NewQueueFor(unsafe.Pointer(b))
+	epoch := record.Epoch{Process: r.Uint(), Deliveries: r.Uint(), Final: r.Uint()}
+	for n := 0; ; n++ {
+		end := false
+		err := r.Bytes(func(rec []byte) error {
+			if end = len(rec) == 0; end {
+				return nil
+			}
+			return m.node.LoadRecord(b.queue, rec)
+		})
+		if err != nil {
+			return unsafe.Pointer(b), fmt.Errorf("job %d: %w", n, err)
+		}
+		if end {
+			break
+		}
+	}
+	m.saved = epoch
+	return unsafe.Pointer(b), nil
+}
+
+// trust says what the positions of a queue that was just loaded are worth.
+func (m *module) trust(*box) engine.Trust {
+	now := record.Now()
+	return engine.Trust{Exact: m.saved.Process == now.Process && m.saved.Deliveries == now.Deliveries}
+}
+
+// loading follows the loading of a data set: nothing is delivered before its
+// end, when all that was loaded is settled.
+func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
+	m.node.SetNow(c.Now())
+	m.ctx = c
+	switch phase {
+	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
+		m.phase, m.final, m.saved = phase, false, record.Epoch{}
+		m.node.BeginLoading()
+		return
+	}
+	m.node.EndLoading()
+	if phase == rm.LoadFailed || m.phase == rm.LoadReplica {
+		return
+	}
+	t := m.trust(nil)
+	switch {
+	case m.phase == rm.LoadAOF:
+		t = engine.Trust{Logged: true, Queued: m.enqueueOnce, Exact: m.enqueueOnce && m.final}
+	case m.enqueueOnce:
+		t.Queued, t.Exact = true, t.Exact || m.saved.Final != 0
+	}
+	m.node.Settle(t)
+	m.settle(c)
+	if m.enqueueOnce {
+		m.enqueueOnce = false
+		m.server.Log(rm.Notice, "jobs that were queued are queued again; aof-enqueue-jobs-once is off from now on")
+		// Not before the server has done loading: the file must not bring the
+		// option back with the next start.
+		m.server.After(0, func(*rm.Ctx) {
+			if _, err := m.server.Call("CONFIG", "REWRITE"); err != nil {
+				m.server.Log(rm.Warning, "set jobmesh.aof-enqueue-jobs-once to no in redis.conf before the next start: %v", err)
+			}
+		})
+	}
+}
+
+// role follows the server's role: a replica's node does nothing by itself.
+func (m *module) role(c *rm.Ctx, replica bool) {
+	m.node.SetNow(c.Now())
+	m.ctx = c
+	m.node.SetPassive(replica)
+	m.settle(c)
+	m.hurry()
+}
+
+// apply runs an effect that comes from the log or the master, and passes it on
+// as it came.
+func (m *module) apply(c *rm.Ctx, do func() error) {
+	m.node.SetNow(c.Now())
+	m.ctx = c
+	m.final = false
+	if err := do(); err != nil {
+		var refused engine.Refusal
+		text := err.Error()
+		if !errors.As(err, &refused) {
+			m.server.Log(rm.Warning, "%s: %v", c.Arg(0), err)
+			text = "ERR " + text
+		}
+		c.Error(text)
+		return
+	}
+	// What follows from an effect was logged by its author.
+	for _, e := range m.node.Effects() {
+		if e.Kind == engine.Touched {
+			c.Touch(rm.StringAt(e.Queue.Key))
+		}
+	}
+	c.Dirty()
+}
+
+func (m *module) loadJob(c *rm.Ctx) {
+	if !c.FromPeer() {
+		fail(c, errInternalOp)
+		return
+	}
+	m.apply(c, func() error {
+		if err := m.node.ApplyJob(c.Arg(1), c.Arg(2)); err != nil {
+			return err
+		}
+		c.Simple("OK")
+		return nil
+	})
+}
+
+func (m *module) setJob(c *rm.Ctx) {
+	if !c.FromPeer() {
+		fail(c, errInternalSet)
+		return
+	}
+	m.apply(c, func() error {
+		if err := m.node.ApplyState(c.Arg(1)); err != nil {
+			return err
+		}
+		c.Simple("OK")
+		return nil
+	})
+}

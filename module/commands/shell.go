@@ -1,0 +1,395 @@
+package commands
+
+import (
+	crand "crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime/metrics"
+	"strings"
+	"time"
+	"unsafe"
+
+	"jobmesh/cgo/api"
+	"jobmesh/cgo/record"
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/rm"
+)
+
+// module is the one instance: the engine, and what ties it to the server.
+type module struct {
+	server *rm.Server
+	ctx    *rm.Ctx // the call being served
+	node   *engine.Node
+	queue  *rm.DataType
+	effect struct{ loadJob, setJob, deleteJob, unlink, jobmesh rm.Effect }
+
+	timer   *rm.Timer
+	timerAt int64 // unix ms
+	idle    int   // calls since memory was looked at
+	grown   int   // bytes of bodies since then
+	evicts  bool  // the maxmemory-policy may evict queues
+	final   bool  // the log just replayed ended with a final shutdown
+	phase   rm.LoadPhase
+	saved   record.Epoch // of the queue that was loaded last
+
+	policyRead int64 // unix ms
+
+	nodesFile   string
+	enqueueOnce bool
+
+	// Reused by each command, so that none allocates.
+	add    engine.Add
+	jobs   []*store.Job
+	queues []*store.Queue
+	ids    []store.ID
+	ops    struct {
+		ack, fastAck, delete, enqueue, nack, dequeue func(*store.ID) bool
+	}
+}
+
+// box is the value in a queue's key (C: struct jm_box).
+type box struct{ queue *store.Queue }
+
+const boxSize = int(unsafe.Sizeof(box{}))
+
+// queueEncoding is the version of a saved queue: it is the record's format,
+// and the epoch before it, that it stands for.
+const queueEncoding = 1
+
+// New returns the module, to be registered.
+func New() *rm.Module {
+	m := &module{}
+	m.queue = &rm.DataType{
+		Name:    "jobmesh-q",
+		Version: queueEncoding,
+		Load:    m.loadQueue,
+		Drop:    record.FreeValue,
+		Unlink:  m.unlinked,
+	}
+	return &rm.Module{
+		Name:     "jobmesh",
+		Version:  1,
+		Commands: m.commands(),
+		Types:    []*rm.DataType{m.queue},
+		Configs: []*rm.Config{
+			rm.BoolConfig("aof-enqueue-jobs-once", false,
+				func() bool { return m.enqueueOnce },
+				func(v bool) error { m.enqueueOnce = v; return nil }),
+			rm.TextConfig("cluster-config-file", "jobmesh-nodes.conf", true,
+				func() string { return m.nodesFile },
+				m.setNodesFile),
+		},
+		Events: rm.Events{
+			Flush:   func(c *rm.Ctx, db int) { m.node.Flushed(db) },
+			Loading: m.loading,
+			Role:    m.role,
+			Swap:    func(c *rm.Ctx, a, b int) { m.node.SetNow(c.Now()); m.node.Swapped(a, b); m.settle(c) },
+			Config:  func(*rm.Ctx) { m.readPolicy() },
+			Key:     m.keyEvent,
+		},
+		Info:   m.info,
+		Before: m.before,
+		Start:  m.start,
+	}
+}
+
+func (m *module) setNodesFile(name string) error {
+	if name == "" || strings.ContainsAny(name, "/\x00") {
+		return errors.New("the file's name must not be empty nor hold a slash: it lies in the server's dir")
+	}
+	m.nodesFile = name
+	return nil
+}
+
+// before refuses servers on which the module would not keep its promises, and
+// makes what the data type needs before it is registered.
+func (m *module) before(s *rm.Server) error {
+	if s.ClusterMode() {
+		return errors.New("cluster-enabled is yes: Redis Cluster would send each queue's commands to one node, while any node of a job mesh serves any queue. Set cluster-enabled no")
+	}
+	m.server = s
+	methods := record.Init(api.Table())
+	m.queue.Methods = rm.Methods(methods)
+	m.effect.loadJob, m.effect.setJob = rm.NewEffect("LOADJOB"), rm.NewEffect("SETJOB")
+	m.effect.deleteJob, m.effect.jobmesh = rm.NewEffect("DELJOB"), rm.NewEffect("JOBMESH")
+	m.effect.unlink = rm.NewEffect("UNLINK")
+	var seed [32]byte
+	if _, err := crand.Read(seed[:]); err != nil {
+		return fmt.Errorf("no randomness: %w", err)
+	}
+	random := rand.NewChaCha8(seed)
+	record.Now().Process = random.Uint64()
+	m.node = engine.New(engine.Config{
+		Alloc:  memory{},
+		Keys:   m,
+		Random: random,
+		NodeID: newNodeID(),
+		Now:    time.Now().UnixMilli(),
+	})
+	m.ops.ack, m.ops.fastAck, m.ops.delete, m.ops.dequeue = m.node.Ack, m.node.FastAck, m.node.Delete, m.node.Dequeue
+	m.ops.enqueue = func(id *store.ID) bool { return m.node.Enqueue(id, false) }
+	m.ops.nack = func(id *store.ID) bool { return m.node.Enqueue(id, true) }
+	return nil
+}
+
+func (m *module) start(s *rm.Server) error {
+	if err := m.loadNodes(); err != nil {
+		return err
+	}
+	m.readPolicy()
+	m.node.SetPassive(s.Replica())
+	m.schedule(time.Now().UnixMilli() + 100)
+	return nil
+}
+
+// memory is the engine's allocator.
+type memory struct{ rm.Memory }
+
+// FreeKey implements store.KeyFreer.
+func (memory) FreeKey(key unsafe.Pointer) { rm.StringAt(key).Free() }
+
+// --- keyspace (engine.Keyspace) ------------------------------------------
+
+// Free implements engine.Keyspace.
+func (m *module) Free(name []byte) error {
+	key := rm.NewString(name)
+	defer key.Free()
+	_, err := m.queue.Value(m.ctx, key)
+	return err
+}
+
+// Adopt implements engine.Keyspace.
+func (m *module) Adopt(q *store.Queue) error {
+	b := (*box)(memory{}.Alloc(boxSize))
+	b.queue = q
+	q.Box = unsafe.Pointer(b)
+	q.Key = rm.NewString(q.NameBytes()).Pointer()
+	if err := m.queue.Set(m.ctx, rm.StringAt(q.Key), q.Box); err != nil {
+		q.Box = nil
+		memory{}.Free(unsafe.Pointer(b), boxSize)
+		return errors.New("ERR the queue's key can't be made: " + err.Error())
+	}
+	return nil
+}
+
+// Drop implements engine.Keyspace. The deletion comes back through unlinked.
+func (m *module) Drop(q *store.Queue) {
+	if m.ctx.Listened() {
+		m.ctx.Replicate(m.effect.unlink, 1)
+		name := q.NameBytes()
+		copy(m.ctx.BulkBuffer(len(name)), name)
+	}
+	// The queue's own string goes with the queue, while the server still uses it.
+	key := rm.NewString(q.NameBytes())
+	defer key.Free()
+	if err := m.ctx.Delete(key); err != nil {
+		m.server.Log(rm.Warning, "queue %q can't be removed: %v", q.NameBytes(), err)
+	}
+}
+
+// unlinked follows a value out of its key. C frees the box; the queue in it is
+// taken out, to be freed bit by bit, or taken back (RENAME, MOVE).
+func (m *module) unlinked(value unsafe.Pointer) {
+	b := (*box)(value)
+	if q := b.queue; q != nil {
+		b.queue = nil
+		m.node.Unlinked(value, q)
+		m.hurry()
+	}
+}
+
+func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, _ *rm.DataType, value unsafe.Pointer) {
+	m.node.SetNow(c.Now())
+	m.ctx = c
+	b := (*box)(value)
+	if b.queue == nil {
+		if b.queue = m.node.Reclaim(value); b.queue == nil {
+			return
+		}
+	}
+	q := b.queue
+	if q.Key != nil {
+		rm.StringAt(q.Key).Free()
+	}
+	q.Key = rm.NewString(key.Bytes()).Pointer()
+	dropped := m.node.Attached(q, key.Bytes(), c.DB())
+	if dropped > 0 {
+		m.server.Log(rm.Warning, "queue %q: %d of its jobs are left out, because jobs of the same IDs exist", key.Bytes(), dropped)
+	}
+	if event == "restore" {
+		m.node.SettleQueue(q, m.trust(b))
+	}
+	m.settle(c)
+}
+
+// --- effects ---------------------------------------------------------------
+
+// settle carries out what the engine left to be done, and sees to the timer.
+func (m *module) settle(c *rm.Ctx) {
+	effects := m.node.Effects()
+	listened := len(effects) > 0 && c.Listened()
+	for i := range effects {
+		e := &effects[i]
+		switch e.Kind {
+		case engine.LogJob:
+			if listened {
+				c.Replicate(m.effect.loadJob, 2)
+				c.Bulk(e.Job.Queue.NameBytes())
+				c.Bulk(e.Job.Record())
+			}
+		case engine.LogState:
+			if listened {
+				c.Replicate(m.effect.setJob, 1)
+				c.Bulk(e.Job.StateRecord())
+			}
+		case engine.LogDelete:
+			if listened {
+				c.Replicate(m.effect.deleteJob, 1)
+				e.ID.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen)))
+			}
+		case engine.Touched:
+			c.Touch(rm.StringAt(e.Queue.Key))
+		case engine.Serve:
+			m.serve(e.Waiter, e.Job)
+		case engine.Release:
+			b, err := e.Waiter.Client.(*blocked), e.Err
+			b.client.Answer(func(c *rm.Ctx) {
+				if err != nil {
+					fail(c, err)
+				} else {
+					c.NullArray()
+				}
+			}, nil)
+		}
+	}
+	if len(effects) > 0 && !listened {
+		c.Dirty()
+	}
+	record.Now().Deliveries = uint64(m.node.Stats.Delivered + m.node.Stats.Abandoned)
+	if at := m.node.EarliestArmed(); at < m.timerAt {
+		m.schedule(at)
+	}
+}
+
+func (m *module) serve(w *engine.Waiter, j *store.Job) {
+	b, id, deliveries := w.Client.(*blocked), j.ID, j.Deliveries
+	b.client.Answer(func(c *rm.Ctx) {
+		c.Array(1)
+		putJob(c, j, b.counters, true)
+	}, func(c *rm.Ctx) {
+		m.node.SetNow(c.Now())
+		m.ctx = c
+		m.node.Undeliver(&id, deliveries)
+		m.settle(c)
+	})
+}
+
+// --- time --------------------------------------------------------------------
+
+// schedule sets the one timer.
+func (m *module) schedule(at int64) {
+	if m.timer != nil {
+		m.timer.Stop()
+	}
+	m.timerAt = at
+	m.timer = m.server.After(max(0, at-time.Now().UnixMilli()), m.tick)
+}
+
+// hurry makes the next tick come at once.
+func (m *module) hurry() {
+	if m.server != nil && m.timerAt > m.node.Now()+1 {
+		m.schedule(m.node.Now() + 1)
+	}
+}
+
+func (m *module) tick(c *rm.Ctx) {
+	// Should the engine panic, the next tick must come all the same.
+	m.timer, m.timerAt = nil, math.MaxInt64
+	m.schedule(c.Now() + 1000)
+	m.node.SetNow(c.Now())
+	m.ctx = c
+	m.idle = memoryEvery
+	m.watchMemory(0)
+	if c.Now()-m.policyRead >= 1000 {
+		m.readPolicy()
+	}
+	next := m.node.Tick()
+	m.settle(c)
+	m.schedule(next)
+}
+
+// Memory is looked at once in memoryEvery commands that need some, or after
+// memoryBytes of bodies: to ask costs more than all the rest of ADDJOB's checks.
+const (
+	memoryEvery = 64
+	memoryBytes = 64 << 10
+)
+
+func (m *module) watchMemory(body int) {
+	m.idle++
+	m.grown += body
+	if m.idle >= memoryEvery || m.grown >= memoryBytes {
+		m.idle, m.grown = 0, 0
+		m.node.SetMemory(m.server.MemoryRatio())
+	}
+}
+
+// readPolicy finds out whether the server may evict queues. Without a limit it
+// evicts nothing.
+func (m *module) readPolicy() {
+	m.policyRead = m.node.Now()
+	policy, err := m.server.ConfigValue("maxmemory-policy")
+	limit, err2 := m.server.ConfigValue("maxmemory")
+	m.evicts = err == nil && err2 == nil && limit != "0" && strings.HasPrefix(policy, "allkeys-")
+}
+
+// --- INFO -----------------------------------------------------------------
+
+func (m *module) info(w *rm.InfoWriter) {
+	st := &m.node.Stats
+	w.Section("node")
+	w.Text("node_id", m.node.NodeID())
+	w.Text("leaving", yesNo(m.node.Leaving()))
+	w.Int("panics", m.server.Panics())
+	w.Section("jobs")
+	w.Int("registered_jobs", int64(m.node.Jobs()))
+	w.Section("queues")
+	w.Int("registered_queues", m.node.Queues())
+	w.Int("blocked_clients", int64(m.node.Blocked()))
+	w.Section("stats")
+	w.Int("jobs_added", st.Added)
+	w.Int("jobs_delivered", st.Delivered)
+	w.Int("jobs_acked", st.Acked)
+	w.Int("jobs_deleted", st.Deleted)
+	w.Int("jobs_expired", st.Expired)
+	w.Int("jobs_requeued", st.Requeued)
+	w.Int("jobs_nacked", st.Nacked)
+	w.Int("jobs_evicted", st.Evicted)
+	w.Int("adds_refused", st.Refused)
+	w.Int("answers_unheard", st.Abandoned)
+	w.Section("memory")
+	w.Int("memory_level", int64(m.node.MemoryLevel()))
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/total:bytes"}}
+	metrics.Read(heap)
+	w.Int("go_heap_bytes", int64(heap[0].Value.Uint64()))
+	w.Int("go_total_bytes", int64(heap[1].Value.Uint64()))
+}
+
+func yesNo(v bool) string {
+	if v {
+		return "yes"
+	}
+	return "no"
+}
+
+func newNodeID() string {
+	var b [20]byte
+	// Read never fails on the systems that the module runs on; a node without
+	// randomness has been refused before.
+	_, _ = crand.Read(b[:])
+	return fmt.Sprintf("%x%x", binary.BigEndian.Uint32(b[:4])|1<<31, b[4:])
+}

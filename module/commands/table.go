@@ -1,0 +1,89 @@
+package commands
+
+import "jobmesh/rm"
+
+const since = "1.0.0"
+
+// Arguments that several commands have.
+func keyArg() rm.Arg { return rm.Arg{Name: "queue", Kind: rm.ArgKey} }
+func idArgs(optional bool) []rm.Arg {
+	return []rm.Arg{{Name: "job-id", Kind: rm.ArgString, Multiple: true, Optional: optional}}
+}
+func word(token string) rm.Arg {
+	return rm.Arg{Name: token, Kind: rm.ArgToken, Token: token, Optional: true}
+}
+func number(token, name string) rm.Arg {
+	return rm.Arg{Name: name, Kind: rm.ArgInteger, Token: token, Optional: true}
+}
+func firstKey(flags uint64) []rm.KeySpec { return []rm.KeySpec{{Flags: flags, Position: 1, Step: 1}} }
+
+// commands is the table of all there are; COMMANDS.md has the same facts.
+func (m *module) commands() []rm.Command {
+	return []rm.Command{
+		{Name: "addjob", Run: m.addJob, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
+			Summary: "Adds a job to a queue.", Complexity: "O(1)", Since: since, Arity: -4, Keys: firstKey(rm.KeyInsert),
+			Args: []rm.Arg{keyArg(), {Name: "body", Kind: rm.ArgString}, {Name: "ms-timeout", Kind: rm.ArgInteger},
+				number("REPLICATE", "count"), number("DELAY", "seconds"), number("RETRY", "seconds"), number("TTL", "seconds"), number("MAXLEN", "count"), word("ASYNC")},
+		}},
+		{Name: "getjob", Run: m.getJob, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
+			Summary: "Takes jobs from queues, waiting for one where there is none.", Complexity: "O(N) with N jobs taken and queues named", Since: since, Arity: -2,
+			Keys: []rm.KeySpec{{Flags: rm.KeyModify, Keyword: "FROM", Position: 1, Last: -1, Step: 1}}, Tips: "nondeterministic_output",
+			Args: []rm.Arg{word("NOHANG"), number("TIMEOUT", "milliseconds"), number("COUNT", "count"), word("WITHCOUNTERS"),
+				{Name: "queue", Kind: rm.ArgKey, Token: "FROM", Multiple: true}},
+		}},
+		{Name: "ackjob", Run: m.ackJob, Flags: "write fast", Categories: "write fast", Info: rm.Info{
+			Summary: "Acknowledges jobs: they are done.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
+		{Name: "fastack", Run: m.fastAck, Flags: "write fast", Categories: "write fast", Info: rm.Info{
+			Summary: "Acknowledges jobs without making sure that every node learns of it.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
+		{Name: "deljob", Run: m.deleteJob, Flags: "write fast", Categories: "write fast", Info: rm.Info{
+			Summary: "Deletes jobs from this node.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
+		{Name: "enqueue", Run: m.enqueue, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
+			Summary: "Queues jobs that are not queued.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1, Args: idArgs(true)}},
+		{Name: "nack", Run: m.nack, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
+			Summary: "Gives jobs back as not done: they are queued again at once, and counted.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1, Args: idArgs(true)}},
+		{Name: "dequeue", Run: m.dequeue, Flags: "write fast", Categories: "write fast", Info: rm.Info{
+			Summary: "Takes jobs out of their queues without delivering them.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
+		{Name: "working", Run: m.working, Flags: "write fast", Categories: "write fast", Info: rm.Info{
+			Summary: "Postpones the next delivery of a job that is being worked on.", Complexity: "O(1)", Since: since, Arity: 2, Args: idArgs(false)[:1:1]}},
+		{Name: "show", Run: m.showJob, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
+			Summary: "Describes a job.", Complexity: "O(1)", Since: since, Arity: 2, Args: []rm.Arg{{Name: "job-id", Kind: rm.ArgString}}}},
+		{Name: "qlen", Run: m.queueLen, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
+			Summary: "Counts a queue's waiting jobs.", Complexity: "O(1)", Since: since, Arity: 2, Keys: firstKey(rm.KeyRead), Args: []rm.Arg{keyArg()}}},
+		{Name: "qpeek", Run: m.queuePeek, Flags: "readonly", Categories: "read slow", Info: rm.Info{
+			Summary: "Shows a queue's oldest jobs, or with a negative count its newest, and takes none.", Complexity: "O(N) with N jobs shown", Since: since, Arity: 3,
+			Keys: firstKey(rm.KeyRead), Args: []rm.Arg{keyArg(), {Name: "count", Kind: rm.ArgInteger}}}},
+		{Name: "qstat", Run: m.queueStat, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
+			Summary: "Describes a queue.", Complexity: "O(1)", Since: since, Arity: 2, Keys: firstKey(rm.KeyRead), Args: []rm.Arg{keyArg()}}},
+		{Name: "qscan", Run: m.queueScan, Flags: "readonly", Categories: "read slow", Info: rm.Info{
+			Summary: "Walks through the queues.", Complexity: "O(1) for each call, O(N) for all N queues", Since: since, Arity: -1, Tips: "nondeterministic_output",
+			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger, Optional: true}, number("COUNT", "count"), word("BUSYLOOP"), number("MINLEN", "count"), number("MAXLEN", "count"), number("IMPORTRATE", "rate")}}},
+		{Name: "jscan", Run: m.jobScan, Flags: "readonly", Categories: "read slow", Info: rm.Info{
+			Summary: "Walks through the jobs.", Complexity: "O(1) for each call, O(N) for all N jobs", Since: since, Arity: -1, Tips: "nondeterministic_output",
+			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger, Optional: true}, number("COUNT", "count"), word("BUSYLOOP"),
+				{Name: "queue", Kind: rm.ArgString, Token: "QUEUE", Optional: true}, {Name: "state", Kind: rm.ArgString, Token: "STATE", Optional: true, Multiple: true, Repeat: true},
+				{Name: "reply", Kind: rm.ArgOneOf, Token: "REPLY", Optional: true, Sub: []rm.Arg{{Name: "all", Kind: rm.ArgToken, Token: "all"}, {Name: "id", Kind: rm.ArgToken, Token: "id"}}}}}},
+		{Name: "pause", Run: m.pause, Flags: "write fast", Categories: "write fast", Info: rm.Info{
+			Summary: "Pauses a queue's input or output, or tells whether they are paused.", Complexity: "O(1)", Since: since, Arity: -3, Keys: firstKey(rm.KeyModify),
+			Args: []rm.Arg{keyArg(), {Name: "option", Kind: rm.ArgOneOf, Multiple: true, Sub: []rm.Arg{
+				{Name: "in", Kind: rm.ArgToken, Token: "in"}, {Name: "out", Kind: rm.ArgToken, Token: "out"}, {Name: "all", Kind: rm.ArgToken, Token: "all"},
+				{Name: "none", Kind: rm.ArgToken, Token: "none"}, {Name: "state", Kind: rm.ArgToken, Token: "state"}, {Name: "bcast", Kind: rm.ArgToken, Token: "bcast"}}}}}},
+		{Name: "loadjob", Run: m.loadJob, Flags: "write", Categories: "admin", Info: rm.Info{
+			Summary: "Internal: a logged job.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}, {Name: "record", Kind: rm.ArgString}}}},
+		{Name: "setjob", Run: m.setJob, Flags: "write", Categories: "admin", Info: rm.Info{
+			Summary: "Internal: a logged job's changed state.", Complexity: "O(1)", Since: since, Arity: 2, Args: []rm.Arg{{Name: "record", Kind: rm.ArgString}}}},
+		{Name: "jobmesh", Info: rm.Info{Summary: "A container for commands about the node.", Complexity: "Depends on subcommand.", Since: since, Arity: -2}, Sub: []rm.Command{
+			{Name: "hello", Run: m.hello, Flags: "readonly fast", Categories: "fast", Info: rm.Info{
+				Summary: "Describes this node and those it knows.", Complexity: "O(N) with N nodes", Since: since, Arity: 2}},
+			{Name: "info", Run: m.infoCommand, Flags: "readonly fast", Categories: "fast", Info: rm.Info{
+				Summary: "Counts jobs and queues, under Disque's names.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "section", Kind: rm.ArgString, Optional: true}}}},
+			{Name: "cluster", Run: m.cluster, Flags: "admin", Categories: "admin", Info: rm.Info{
+				Summary: "Shows and changes what the node is to the mesh.", Complexity: "O(N) with N nodes", Since: since, Arity: -3, Args: []rm.Arg{{Name: "subcommand", Kind: rm.ArgString}, {Name: "argument", Kind: rm.ArgString, Optional: true, Multiple: true}}}},
+			{Name: "flush", Run: m.flush, Flags: "write", Categories: "write dangerous", Info: rm.Info{
+				Summary: "Deletes all queues and jobs of this node.", Complexity: "O(N) with N queues", Since: since, Arity: 2}},
+			{Name: "shutdown", Run: m.shutdown, Flags: "admin", Categories: "admin dangerous", Info: rm.Info{
+				Summary: "Saves queues with their positions, and exits: for a controlled restart.", Complexity: "O(N) with N jobs", Since: since, Arity: 2}},
+			{Name: "final", Run: m.finalEffect, Flags: "write", Categories: "admin", Info: rm.Info{
+				Summary: "Internal: the log ended with JOBMESH SHUTDOWN.", Complexity: "O(1)", Since: since, Arity: 2}},
+		}},
+	}
+}

@@ -1,0 +1,24 @@
+package engine
+
+// Refusal is an error that clients get as it stands: a code in capitals, a
+// space, a sentence. The texts are Disque's where Disque has them
+// (disque-compat.md 1.0 to 1.7).
+type Refusal string
+
+// Error implements error.
+func (r Refusal) Error() string { return string(r) }
+
+// Refusals of the engine.
+const (
+	ErrNoRepl        Refusal = "NOREPL Not enough reachable nodes for the requested replication level"
+	ErrNoReplLeaving Refusal = "NOREPL Not enough reachable nodes for the requested replication level, since I'm unable to hold a copy of the message for the following reason: I'm leaving the cluster"
+	ErrNoReplMemory  Refusal = "NOREPL Not enough reachable nodes for the requested replication level, since I'm unable to hold a copy of the message for the following reason: I'm out of memory"
+	ErrMaxLen        Refusal = "MAXLEN Queue is already longer than the specified MAXLEN count"
+	ErrPaused        Refusal = "PAUSED Queue paused in input, try later"
+	ErrLeaving       Refusal = "LEAVING This node is leaving the cluster, please connect to a different one"
+	ErrOOM           Refusal = "OOM command not allowed when used memory > 'maxmemory'."
+	ErrNoJob         Refusal = "NOJOB Job not known in the context of this node."
+	ErrAcked         Refusal = "ACKED The job is acknowledged already, there is nothing left to work on."
+	ErrTooLate       Refusal = "TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery."
+	ErrReplica       Refusal = "READONLY You can't write against a read only replica."
+)

@@ -1,0 +1,367 @@
+package engine
+
+import (
+	"math"
+
+	"jobmesh/module/store"
+)
+
+// Add is an ADDJOB whose options are parsed and in range.
+type Add struct {
+	Queue, Body []byte
+	Replicate   int   // 1 to 65535
+	Retry       int64 // seconds; 0 makes the job at-most-once
+	TTL         int64 // seconds, > 0
+	Delay       int64 // seconds, < TTL
+	MaxLen      int64 // 0: no limit
+}
+
+// AddJob adds a job and returns it; valid until the next call.
+func (n *Node) AddJob(a *Add) (*store.Job, error) {
+	if n.passive {
+		return nil, ErrReplica
+	}
+	level := n.MemoryLevel()
+	if level > 0 || n.leaving || a.Replicate > 1 {
+		if err := n.unreachable(a.Replicate, level); err != nil {
+			n.Stats.Refused++
+			return nil, err
+		}
+	}
+	q := n.store.Queue(a.Queue)
+	if q != nil {
+		if a.MaxLen > 0 && q.Len >= uint64(a.MaxLen) {
+			n.Stats.Refused++
+			return nil, ErrMaxLen
+		}
+		if q.Pause&PauseIn != 0 {
+			n.Stats.Refused++
+			return nil, ErrPaused
+		}
+	} else {
+		var err error
+		if q, err = n.queue(a.Queue); err != nil {
+			return nil, err
+		}
+	}
+	j := n.store.NewJob(len(a.Body))
+	copy(j.Body(), a.Body)
+	j.ID = n.newID(a)
+	j.CTime = n.nextCTime()
+	j.ETime = n.now + a.TTL*1000
+	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
+	j.State = store.StateActive
+	n.store.Register(q, j)
+	n.Stats.Added++
+	if a.Delay > 0 {
+		j.QTime = n.now + a.Delay*1000
+		n.arm(j)
+		n.log(LogJob, j)
+		n.touch(q)
+		return j, nil
+	}
+	// The first queueing of a new job is silent: the log has it as queued.
+	n.push(j)
+	n.log(LogJob, j)
+	n.serve(q)
+	return j, nil
+}
+
+// unreachable refuses what this node alone can't promise. Above 75 % of
+// maxmemory, and when leaving, it would have to place all copies elsewhere.
+func (n *Node) unreachable(replicate, level int) error {
+	external := level > 0 || n.leaving
+	extra := replicate - 1
+	if external {
+		extra = replicate
+	}
+	const reachable = 0
+	switch {
+	case extra <= reachable:
+		return nil
+	case external && extra-1 == reachable && n.leaving:
+		return ErrNoReplLeaving
+	case external && extra-1 == reachable:
+		return ErrNoReplMemory
+	}
+	return ErrNoRepl
+}
+
+func (n *Node) newID(a *Add) store.ID {
+	var rnd [18]byte
+	a0, a1, a2 := n.random.Uint64(), n.random.Uint64(), n.random.Uint64()
+	for i := range 8 {
+		rnd[i], rnd[8+i] = byte(a0>>(8*i)), byte(a1>>(8*i))
+	}
+	rnd[16], rnd[17] = byte(a2), byte(a2>>8)
+	return store.MakeID(n.prefix, rnd, a.TTL, a.Retry > 0)
+}
+
+// nextCTime gives each job a creation time of its own, in ms*1e6, that only
+// grows, whatever the clock does.
+func (n *Node) nextCTime() uint64 {
+	c := uint64(max(n.now, 0)) * 1_000_000
+	if c <= n.ctime {
+		c = n.ctime + 1
+	}
+	n.ctime = c
+	return c
+}
+
+// push puts a job into its queue, without counting or logging.
+func (n *Node) push(j *store.Job) {
+	q := j.Queue
+	n.store.Push(j)
+	j.Flags |= store.FlagQueuedOnce
+	j.QTime = retryTime(n, j)
+	n.arm(j)
+	n.show(q)
+	q.ATime = n.now
+	q.JobsIn++
+	n.touch(q)
+}
+
+// requeue puts an active job into its queue (disque-compat.md 4.1) and says
+// whether it did. Any queueing but a job's first counts: as a NACK, or as an
+// additional delivery.
+func (n *Node) requeue(j *store.Job, nack bool) bool {
+	if j.State != store.StateActive || j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
+		return false
+	}
+	if nack {
+		j.Nacks = saturated(j.Nacks)
+		n.Stats.Nacked++
+	} else if j.Flags&store.FlagQueuedOnce != 0 {
+		j.Deliveries = saturated(j.Deliveries)
+		n.Stats.Requeued++
+	}
+	n.push(j)
+	n.log(LogState, j)
+	n.serve(j.Queue)
+	return true
+}
+
+func saturated(v uint16) uint16 {
+	if v < math.MaxUint16 {
+		v++
+	}
+	return v
+}
+
+// deliver takes a queued job out to be handed to a client. The retry time
+// starts now.
+func (n *Node) deliver(j *store.Job) {
+	q := j.Queue
+	n.store.Pull(j)
+	j.Flags |= store.FlagDelivered
+	j.QTime = retryTime(n, j)
+	n.arm(j)
+	q.ATime = n.now
+	q.JobsOut++
+	n.Stats.Delivered++
+	n.touch(q)
+	// An at-least-once job may come again after a crash; the other kind must
+	// never, so its delivery is logged before the client hears of it.
+	if j.Retry == 0 {
+		n.log(LogState, j)
+	}
+}
+
+// Fetch takes up to count jobs from the queues, one from each in turn
+// (disque-compat.md 1.2), and appends them to out. Nil queues are passed over.
+func (n *Node) Fetch(queues []*store.Queue, count int, out []*store.Job) []*store.Job {
+	if n.passive {
+		return out
+	}
+	for again := true; again; {
+		again = false
+		for _, q := range queues {
+			if count == 0 {
+				return out
+			}
+			if q == nil || q.Head == nil || q.Pause&PauseOut != 0 {
+				continue
+			}
+			j := q.Head
+			n.deliver(j)
+			out = append(out, j)
+			count--
+			again = true
+		}
+	}
+	return out
+}
+
+// Undeliver takes back a job that was meant for a client who has gone:
+// deliveries is what the job's counter was then. Nothing happens where the job
+// has moved on since.
+func (n *Node) Undeliver(id *store.ID, deliveries uint16) {
+	j := n.store.Lookup(id)
+	if j == nil || j.State != store.StateActive || j.Deliveries != deliveries || j.Flags&store.FlagDelivered == 0 {
+		return
+	}
+	n.Stats.Abandoned++
+	n.Stats.Delivered--
+	j.Flags &^= store.FlagDelivered
+	j.Queue.JobsOut--
+	j.Queue.JobsIn--
+	n.push(j)
+	if j.Retry == 0 {
+		n.log(LogState, j)
+	}
+	n.serve(j.Queue)
+}
+
+// Ack acknowledges a job. False where it isn't known, or is acknowledged.
+func (n *Node) Ack(id *store.ID) bool {
+	j := n.store.Lookup(id)
+	if j == nil {
+		return false
+	}
+	counted := j.State != store.StateAcked
+	if counted {
+		n.Stats.Acked++
+	}
+	// Alone in the mesh, there is nobody to tell.
+	n.remove(j)
+	return counted
+}
+
+// FastAck acknowledges a job without making sure that others learn of it.
+func (n *Node) FastAck(id *store.ID) bool {
+	j := n.store.Lookup(id)
+	if j == nil {
+		return false
+	}
+	n.Stats.Acked++
+	n.remove(j)
+	return true
+}
+
+// Delete removes this node's copy of a job.
+func (n *Node) Delete(id *store.ID) bool {
+	j := n.store.Lookup(id)
+	if j == nil {
+		return false
+	}
+	n.Stats.Deleted++
+	n.remove(j)
+	return true
+}
+
+// Enqueue puts a job back into its queue, for ENQUEUE or, with nack, for NACK.
+func (n *Node) Enqueue(id *store.ID, nack bool) bool {
+	j := n.store.Lookup(id)
+	return j != nil && n.requeue(j, nack)
+}
+
+// Dequeue takes a job out of its queue without delivering it.
+func (n *Node) Dequeue(id *store.ID) bool {
+	j := n.store.Lookup(id)
+	if j == nil || j.State != store.StateQueued {
+		return false
+	}
+	n.dequeue(j)
+	return true
+}
+
+func (n *Node) dequeue(j *store.Job) {
+	j.QTime = n.NextRequeue(j)
+	n.store.Pull(j)
+	n.arm(j)
+	j.Queue.ATime = n.now
+	n.touch(j.Queue)
+	n.log(LogState, j)
+}
+
+// Working postpones the next delivery of a job by its retry time, which it
+// returns in seconds (disque-compat.md 1.6).
+func (n *Node) Working(id *store.ID) (int64, error) {
+	j := n.store.Lookup(id)
+	switch {
+	case j == nil:
+		return 0, ErrNoJob
+	case j.State == store.StateAcked:
+		return 0, ErrAcked
+	}
+	created := int64(j.CTime / 1_000_000)
+	if ttl := j.ETime - created; ttl > 0 && n.now-created > ttl/2 {
+		return 0, ErrTooLate
+	}
+	if j.State == store.StateQueued {
+		// Nobody works on an at-most-once job that nobody has: leave it where
+		// it can be delivered from (spec 9.1, B7).
+		if j.Retry == 0 {
+			return 0, nil
+		}
+		n.dequeue(j)
+	}
+	if j.Retry > 0 {
+		j.QTime = retryTime(n, j)
+		n.arm(j)
+		n.log(LogState, j)
+	}
+	return int64(j.Retry), nil
+}
+
+// HasRoom refuses what needs memory above 95 % of maxmemory, after it has
+// tried to evict: acknowledged jobs and at-most-once jobs that were delivered.
+func (n *Node) HasRoom() error {
+	if n.MemoryLevel() < 2 {
+		return nil
+	}
+	if n.evictSome() == 0 {
+		n.Stats.Refused++
+		return ErrOOM
+	}
+	return nil
+}
+
+// evictSteps bounds one pass; at some tens of nanoseconds a job it stays well
+// under a millisecond.
+const evictSteps = 2000
+
+// evictSome walks on where the last pass ended, so that few evictable jobs
+// among many are found all the same.
+func (n *Node) evictSome() (evicted int) {
+	for range evictSteps {
+		n.scratch.jobs = n.scratch.jobs[:0]
+		n.evict = n.store.ScanJobs(n.evict, &n.scratch.jobs)
+		for _, j := range n.scratch.jobs {
+			if j.State == store.StateAcked || j.State == store.StateActive && j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
+				n.remove(j)
+				evicted++
+				n.Stats.Evicted++
+			}
+		}
+		if evicted >= 16 {
+			break
+		}
+	}
+	return evicted
+}
+
+// SetPause sets a queue's pause bits and returns what they are now. The queue
+// is made where it is needed to remember them.
+func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
+	q := n.store.Queue(name)
+	if q == nil {
+		if mask == 0 {
+			return 0, nil
+		}
+		if n.passive {
+			return 0, ErrReplica
+		}
+		var err error
+		if q, err = n.queue(name); err != nil {
+			return 0, err
+		}
+	}
+	q.Pause = mask
+	q.ATime = n.now
+	if mask != 0 {
+		n.show(q)
+	}
+	n.serve(q)
+	return mask, nil
+}

@@ -1,0 +1,189 @@
+package engine
+
+import (
+	"unsafe"
+
+	"jobmesh/module/store"
+)
+
+// limbo holds queues whose key has just let go of them: deleted, or renamed
+// and about to be taken back. The next tick buries those that weren't.
+type limbo struct {
+	box unsafe.Pointer
+	q   *store.Queue
+}
+
+// NewQueueFor makes a queue for a value that is being loaded; it gets its name
+// by [Node.Attached].
+func (n *Node) NewQueueFor(box unsafe.Pointer) *store.Queue {
+	q := n.store.AllocQueue(n.now)
+	q.Box = box
+	return q
+}
+
+// LoadRecord adds a saved job to a queue that isn't attached yet.
+func (n *Node) LoadRecord(q *store.Queue, rec []byte) error {
+	j, err := n.store.JobFromRecord(rec)
+	if err != nil {
+		return err
+	}
+	n.store.LoadInto(q, j)
+	return nil
+}
+
+// Unlinked takes a queue out of its key's value. Its jobs are no longer known.
+func (n *Node) Unlinked(box unsafe.Pointer, q *store.Queue) {
+	n.let(q)
+	q.Box = nil
+	n.limbo = append(n.limbo, limbo{box, q})
+}
+
+// let makes a queue's jobs unknown, whether it was visible or dormant.
+func (n *Node) let(q *store.Queue) {
+	if q.DB != 0 {
+		n.forgetDormant(q)
+		return
+	}
+	n.hide(q)
+	q.Waiters = 0
+	n.store.Detach(q)
+}
+
+func (n *Node) forgetDormant(q *store.Queue) {
+	for i, d := range n.dormant {
+		if d == q {
+			n.dormant = append(n.dormant[:i], n.dormant[i+1:]...)
+			return
+		}
+	}
+}
+
+// Reclaim finds the queue that was in a value before its key was renamed or
+// moved; nil where there is none.
+func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
+	for i := len(n.limbo) - 1; i >= 0; i-- {
+		if l := n.limbo[i]; l.box == box {
+			n.limbo = append(n.limbo[:i], n.limbo[i+1:]...)
+			l.q.Box = box
+			return l.q
+		}
+	}
+	return nil
+}
+
+// Attached makes a queue and its jobs known, under a name, after it was loaded,
+// restored, renamed or moved. In another database than 0 it lies dormant. It
+// returns how many jobs were dropped because their IDs are known already.
+func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
+	q.DB = int32(db)
+	if db != 0 {
+		n.dormant = append(n.dormant, q)
+		n.store.Rename(q, name)
+		return 0
+	}
+	dropped = n.store.Attach(q, name)
+	q.ATime = n.now
+	n.welcome(q)
+	if q.Len > 0 || q.Pause != 0 {
+		n.show(q)
+	}
+	n.serve(q)
+	return dropped
+}
+
+// bury gives up the queues in limbo.
+func (n *Node) bury() {
+	for _, l := range n.limbo {
+		n.store.Bury(l.q)
+	}
+	n.limbo = n.limbo[:0]
+}
+
+// Flushed forgets what a database holds (-1: all), just before its values are
+// freed by their owner.
+func (n *Node) Flushed(db int) {
+	n.bury()
+	if db <= 0 {
+		n.store.Forget()
+		n.visible, n.cursor, n.evict = 0, 0, 0
+	}
+	kept := n.dormant[:0]
+	for _, q := range n.dormant {
+		switch {
+		case db < 0:
+		case int(q.DB) == db:
+			// The table still knows its jobs: take them away from the value.
+			n.takeOut(q)
+		default:
+			kept = append(kept, q)
+		}
+	}
+	n.dormant = kept
+	for _, list := range n.waits {
+		n.countWaiters(list)
+	}
+}
+
+// takeOut leaves a value empty and buries what it had.
+func (n *Node) takeOut(q *store.Queue) {
+	*(**store.Queue)(q.Box) = nil
+	q.Box = nil
+	n.store.Bury(q)
+}
+
+// Swapped follows SWAPDB: queues fall dormant, others wake.
+func (n *Node) Swapped(a, b int) {
+	if b == 0 {
+		a, b = b, a
+	}
+	var out, in []*store.Queue
+	if a == 0 {
+		var cursor uint64
+		for {
+			cursor = n.store.ScanQueues(cursor, &out)
+			if cursor == 0 {
+				break
+			}
+		}
+	}
+	kept := n.dormant[:0]
+	for _, q := range n.dormant {
+		switch int(q.DB) {
+		case b:
+			q.DB = int32(a)
+		case a:
+			q.DB = int32(b)
+		}
+		if q.DB == 0 {
+			in = append(in, q)
+		} else {
+			kept = append(kept, q)
+		}
+	}
+	n.dormant = kept
+	for _, q := range out {
+		n.let(q)
+		q.DB = int32(b)
+		n.dormant = append(n.dormant, q)
+	}
+	for _, q := range in {
+		n.Attached(q, append([]byte(nil), q.NameBytes()...), 0)
+	}
+}
+
+// Flush removes every queue and job (DEBUG FLUSHALL); waiting clients get the
+// null array.
+func (n *Node) Flush() {
+	var all []*store.Queue
+	var cursor uint64
+	for {
+		cursor = n.store.ScanQueues(cursor, &all)
+		if cursor == 0 {
+			break
+		}
+	}
+	for _, q := range all {
+		n.keys.Drop(q)
+	}
+	n.endWaits(nil)
+}

@@ -1,0 +1,274 @@
+package engine
+
+import (
+	"math"
+
+	"jobmesh/module/store"
+)
+
+// Defaults and limits of ADDJOB (disque-compat.md 1.1).
+const (
+	DefaultTTL   = 86400 // seconds
+	MaxRetry     = 300   // seconds; the default is a tenth of TTL, at most this
+	MaxSeconds   = math.MaxInt32
+	MaxReplicate = 65535
+)
+
+// Pause bits of a queue (PAUSE).
+const (
+	PauseIn  uint8 = 1
+	PauseOut uint8 = 2
+)
+
+// queueVisible marks a queue that clients may see: one that has held a waiting
+// job, or is paused, since it was last idle. A key may exist before, for jobs
+// that are only delayed.
+const queueVisible uint8 = 1
+
+// Memory levels (disque-compat.md 4.5): shares of maxmemory.
+const (
+	levelExternal = 0.75 // take no new job
+	levelEvict    = 0.95 // evict, refuse whatever needs memory
+)
+
+// Idle times after which an empty queue is forgotten, by memory level, in ms.
+var idleLimit = [...]int64{300_000, 10_000, 2_000}
+
+// Keyspace is where queues live: a key each.
+type Keyspace interface {
+	// Free says whether a queue of that name could be made: nil, or the
+	// refusal (the key holds something else).
+	Free(name []byte) error
+	// Adopt puts a new queue into its key.
+	Adopt(q *store.Queue) error
+	// Drop removes an empty queue's key, and by that the queue.
+	Drop(q *store.Queue)
+}
+
+// Random is a source of random bits; a seeded one makes a run repeatable.
+type Random interface{ Uint64() uint64 }
+
+// Stats count what happened since the start.
+type Stats struct {
+	Added, Delivered, Acked, Deleted, Expired, Requeued, Nacked, Evicted, Refused, Abandoned int64
+}
+
+// Config is what a node is made of.
+type Config struct {
+	Alloc  store.Allocator
+	Keys   Keyspace
+	Random Random
+	NodeID string // 40 lower-case hex digits
+	Now    int64  // unix ms
+}
+
+// Node is one node.
+type Node struct {
+	Stats   Stats
+	store   *store.Store
+	keys    Keyspace
+	random  Random
+	nodeID  string
+	prefix  [4]byte
+	now     int64
+	ctime   uint64
+	effects []Effect
+	waits   map[string]*waitList
+	blocked int
+	visible int64
+	limbo   []limbo
+	dormant []*store.Queue
+	wake    int64 // the earliest deadline armed since the caller last asked
+	ratio   float64
+	leaving bool
+	passive bool
+	loading bool
+	cursor  uint64 // of the pass over idle queues
+	evict   uint64 // of the pass over evictable jobs
+	scratch struct {
+		jobs   []*store.Job
+		queues []*store.Queue
+	}
+}
+
+// New makes an empty node.
+func New(c Config) *Node {
+	n := &Node{
+		store:  store.New(c.Alloc, c.Random.Uint64(), c.Now),
+		keys:   c.Keys,
+		random: c.Random,
+		now:    c.Now,
+		waits:  map[string]*waitList{},
+		wake:   math.MaxInt64,
+	}
+	n.SetNodeID(c.NodeID)
+	return n
+}
+
+// SetNodeID renames the node (CLUSTER RESET HARD); id is 40 lower-case hex digits.
+func (n *Node) SetNodeID(id string) {
+	n.nodeID = id
+	for i := range n.prefix {
+		n.prefix[i] = hexDigit(id[2*i])<<4 | hexDigit(id[2*i+1])
+	}
+}
+
+func hexDigit(c byte) byte {
+	if c >= 'a' {
+		return c - 'a' + 10
+	}
+	return c - '0'
+}
+
+// NodeID returns the node's name.
+func (n *Node) NodeID() string { return n.nodeID }
+
+// SetNow tells the time, unix ms, before each event. It may jump.
+func (n *Node) SetNow(now int64) { n.now = now }
+
+// Now is the time last told.
+func (n *Node) Now() int64 { return n.now }
+
+// SetMemory tells used memory over maxmemory, 0 where there is no limit.
+func (n *Node) SetMemory(ratio float64) { n.ratio = ratio }
+
+// MemoryLevel is 0, 1 above 75 % of maxmemory, 2 above 95 %.
+func (n *Node) MemoryLevel() int {
+	switch {
+	case n.ratio > levelEvict:
+		return 2
+	case n.ratio > levelExternal:
+		return 1
+	}
+	return 0
+}
+
+// Leaving says whether the node is leaving the mesh.
+func (n *Node) Leaving() bool { return n.leaving }
+
+// SetLeaving starts or ends leaving. Clients that wait are sent away.
+func (n *Node) SetLeaving(yes bool) {
+	n.leaving = yes
+	if yes {
+		n.endWaits(ErrLeaving)
+	}
+}
+
+// Passive says whether the node only follows another one, as a Redis replica.
+func (n *Node) Passive() bool { return n.passive }
+
+// SetPassive makes the node a follower, which does nothing by itself, or ends
+// that: then what it holds is settled as after a crash.
+func (n *Node) SetPassive(yes bool) {
+	if n.passive && !yes {
+		n.passive = false
+		n.Settle(Trust{})
+		return
+	}
+	n.passive = yes
+	if yes {
+		n.endWaits(nil)
+	}
+}
+
+// Jobs counts the registered jobs, in any state.
+func (n *Node) Jobs() uint64 { return n.store.Jobs() }
+
+// Queues counts the queues that clients can see.
+func (n *Node) Queues() int64 { return n.visible }
+
+// Blocked counts the waiting clients.
+func (n *Node) Blocked() int { return n.blocked }
+
+// Job finds a job; nil where it isn't known.
+func (n *Node) Job(id *store.ID) *store.Job { return n.store.Lookup(id) }
+
+// Queue finds a queue; nil where there is none of that name.
+func (n *Node) Queue(name []byte) *store.Queue { return n.store.Queue(name) }
+
+// Visible says whether clients see the queue (QSTAT, QSCAN).
+func (n *Node) Visible(q *store.Queue) bool { return q.Flags&queueVisible != 0 }
+
+func (n *Node) show(q *store.Queue) {
+	if q.Flags&queueVisible == 0 {
+		q.Flags |= queueVisible
+		q.Created, q.JobsIn, q.JobsOut = n.now, 0, 0
+		n.visible++
+	}
+}
+
+func (n *Node) hide(q *store.Queue) {
+	if q.Flags&queueVisible != 0 {
+		q.Flags &^= queueVisible
+		n.visible--
+	}
+}
+
+// queue finds or makes a queue.
+func (n *Node) queue(name []byte) (*store.Queue, error) {
+	if q := n.store.Queue(name); q != nil {
+		return q, nil
+	}
+	if err := n.keys.Free(name); err != nil {
+		return nil, err
+	}
+	q := n.store.NewQueue(name, n.now)
+	if err := n.keys.Adopt(q); err != nil {
+		n.store.RemoveQueue(q)
+		return nil, err
+	}
+	n.welcome(q)
+	return q, nil
+}
+
+// welcome ties a queue that just got its name to the clients waiting for it.
+func (n *Node) welcome(q *store.Queue) {
+	if len(n.waits) > 0 {
+		if w := n.waits[string(q.NameBytes())]; w != nil {
+			q.Waiters = uint32(w.len)
+		}
+	}
+}
+
+func (n *Node) arm(j *store.Job) {
+	n.store.Arm(j)
+	if at := j.Awake(); at < n.wake {
+		n.wake = at
+	}
+}
+
+// EarliestArmed returns the earliest deadline set since the last call, unix ms;
+// a caller whose timer is later must set it anew.
+func (n *Node) EarliestArmed() int64 {
+	at := n.wake
+	n.wake = math.MaxInt64
+	return at
+}
+
+func retryTime(n *Node, j *store.Job) int64 {
+	if j.Retry == 0 {
+		return 0
+	}
+	return n.now + int64(j.Retry)*1000
+}
+
+// NextRequeue is when a job will be queued again, unix ms; 0 never. A queued
+// job's time moves on by itself, one retry time after the other.
+func (n *Node) NextRequeue(j *store.Job) int64 {
+	at := j.QTime
+	if j.State == store.StateQueued && j.Retry > 0 && at <= n.now {
+		step := int64(j.Retry) * 1000
+		at += (n.now - at + step) / step * step
+	}
+	return at
+}
+
+// ScanJobs is [store.Store.ScanJobs].
+func (n *Node) ScanJobs(cursor uint64, emit *[]*store.Job) uint64 {
+	return n.store.ScanJobs(cursor, emit)
+}
+
+// ScanQueues is [store.Store.ScanQueues].
+func (n *Node) ScanQueues(cursor uint64, emit *[]*store.Queue) uint64 {
+	return n.store.ScanQueues(cursor, emit)
+}

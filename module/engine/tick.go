@@ -1,0 +1,88 @@
+package engine
+
+import (
+	"math"
+
+	"jobmesh/module/store"
+)
+
+const (
+	tickBudget   = 2000 // jobs handled in one tick, well under a millisecond's work
+	reapBudget   = 4000
+	idleSteps    = 100   // buckets of the queue table looked at in one tick
+	housekeeping = 100   // ms between passes over idle queues under memory pressure
+	calm         = 1_000 // ms between them otherwise
+)
+
+// Tick does what is due, and returns when to call again (unix ms).
+func (n *Node) Tick() int64 {
+	n.bury()
+	more := n.store.Reap(reapBudget)
+	if n.passive || n.loading {
+		if more {
+			return n.now + 1
+		}
+		return n.now + calm
+	}
+	budget := tickBudget
+	for {
+		j := n.store.Due(n.now, &budget)
+		if j == nil {
+			break
+		}
+		n.due(j)
+	}
+	n.idleQueues()
+	if n.MemoryLevel() >= 2 {
+		n.evictSome()
+	}
+	next := n.now + calm
+	if n.MemoryLevel() > 0 {
+		next = n.now + housekeeping
+	}
+	if more || budget <= 0 {
+		next = n.now + 1
+	}
+	n.wake = math.MaxInt64
+	return max(min(next, n.store.NextWake()), n.now+1)
+}
+
+// due handles a job whose time has come (disque-compat.md 4.2).
+func (n *Node) due(j *store.Job) {
+	switch {
+	case j.ETime <= n.now:
+		n.Stats.Expired++
+		n.remove(j)
+	case j.State == store.StateActive && j.QTime > 0 && j.QTime <= n.now:
+		// A paused queue takes nothing back; an at-most-once job is let in all
+		// the same, for it has no second chance.
+		if j.Queue.Pause&PauseIn != 0 && j.Retry > 0 || !n.requeue(j, false) {
+			j.QTime = retryTime(n, j)
+			n.arm(j)
+		}
+	default:
+		n.arm(j)
+	}
+}
+
+// idleQueues forgets queues that are empty, unpaused, waited for by nobody,
+// and have been so for a while.
+func (n *Node) idleQueues() {
+	limit := idleLimit[n.MemoryLevel()]
+	for range idleSteps {
+		n.scratch.queues = n.scratch.queues[:0]
+		n.cursor = n.store.ScanQueues(n.cursor, &n.scratch.queues)
+		for _, q := range n.scratch.queues {
+			if q.Len > 0 || q.Waiters > 0 || q.Pause != 0 || n.now-q.ATime < limit {
+				continue
+			}
+			n.hide(q)
+			if q.Held == 0 {
+				n.keys.Drop(q)
+			}
+		}
+		if n.cursor == 0 {
+			return
+		}
+	}
+}

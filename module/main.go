@@ -1,0 +1,16 @@
+// Command module is jobmesh: built with -buildmode=c-shared it is the file for
+// redis.conf's loadmodule line.
+//
+// What is where: commands has the commands and ties them to the server, engine
+// is the state machine without I/O, store the memory that both work on. What
+// the server gives and takes goes through package rm.
+package main
+
+import (
+	"jobmesh/module/commands"
+	"jobmesh/rm"
+)
+
+func init() { rm.Register(commands.New()) }
+
+func main() {}

@@ -1,0 +1,16 @@
+// Package store holds jobs and queues in memory that it is given: no cgo, no
+// clock, no goroutine. Everything that lasts lies outside the Go heap, in the
+// layout that cgo/record shares, so Redis counts it, a forked child can walk
+// it, and Go's collector never looks at it.
+//
+// No operation takes time in proportion to what is stored:
+//
+//   - jobs by ID and queues by name: [Store.Lookup], [Store.Queue], on one
+//     linear-hashing table type that grows and shrinks a bucket at a time;
+//   - a queue's waiting jobs: one doubly linked list in order of (CTime, ID),
+//     with a sparse skip list over it for those that come back out of order;
+//   - the next job to wake: a hierarchical timer wheel, [Store.Due];
+//   - whole queues that go: [Store.Bury], then [Store.Reap] bit by bit.
+//
+// Package engine is the only caller. One thread at a time.
+package store

@@ -1,0 +1,104 @@
+package store
+
+// ID is a job ID in binary: 4 bytes of the creating node's ID, 18 random
+// bytes, and the TTL in minutes, big endian. As text it has Disque's 40
+// characters (disque-compat.md 2.1): D-, 8 hex digits, -, 24 of base64, -, 4 hex digits.
+type ID [24]byte
+
+// IDLen is the length of an ID as text.
+const IDLen = 40
+
+const (
+	b64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+	hex = "0123456789abcdef"
+	bad = 0xff
+)
+
+// The reverse tables; entries for other characters are bad.
+var (
+	unb64 = reverse(b64)
+	unhex = reverse(hex)
+)
+
+func reverse(alphabet string) (t [256]uint8) {
+	for i := range t {
+		t[i] = bad
+	}
+	for i := range len(alphabet) {
+		t[alphabet[i]] = uint8(i)
+	}
+	return t
+}
+
+// ParseID reads an ID's text. ok is Disque's shallow check, which decides
+// between -BADID and going on (1.0); canonical says that the text is one that
+// an ID can have. No job has another.
+func ParseID(b []byte) (id ID, canonical, ok bool) {
+	if len(b) != IDLen || b[0] != 'D' || b[1] != '-' || b[10] != '-' || b[35] != '-' {
+		return id, false, false
+	}
+	p := (*[IDLen]byte)(b)
+	var wrong uint8
+	for i := range 4 {
+		h, l := unhex[p[2+2*i]], unhex[p[3+2*i]]
+		wrong |= h | l
+		id[i] = h<<4 | l
+	}
+	for i := range 2 {
+		h, l := unhex[p[36+2*i]], unhex[p[37+2*i]]
+		wrong |= h | l
+		id[22+i] = h<<4 | l
+	}
+	// Good hex digits are below 16, good base64 below 64: only bad has the top bit.
+	for i := range 6 {
+		c0, c1, c2, c3 := unb64[p[11+4*i]], unb64[p[12+4*i]], unb64[p[13+4*i]], unb64[p[14+4*i]]
+		wrong |= c0 | c1 | c2 | c3
+		id[4+3*i], id[5+3*i], id[6+3*i] = c0<<2|c1>>4, c1<<4|c2>>2, c2<<6|c3
+	}
+	return id, wrong&0x80 == 0, true
+}
+
+// Put writes the ID's text.
+func (id *ID) Put(dst *[IDLen]byte) {
+	dst[0], dst[1], dst[10], dst[35] = 'D', '-', '-', '-'
+	for i := range 4 {
+		dst[2+2*i], dst[3+2*i] = hex[id[i]>>4], hex[id[i]&15]
+	}
+	for i := range 6 {
+		v := uint32(id[4+3*i])<<16 | uint32(id[5+3*i])<<8 | uint32(id[6+3*i])
+		dst[11+4*i], dst[12+4*i], dst[13+4*i], dst[14+4*i] = b64[v>>18], b64[v>>12&63], b64[v>>6&63], b64[v&63]
+	}
+	for i := range 2 {
+		dst[36+2*i], dst[37+2*i] = hex[id[22+i]>>4], hex[id[22+i]&15]
+	}
+}
+
+// AppendText appends the ID's text.
+func (id *ID) AppendText(dst []byte) []byte {
+	var t [IDLen]byte
+	id.Put(&t)
+	return append(dst, t[:]...)
+}
+
+// String returns the ID's text.
+func (id ID) String() string { return string(id.AppendText(nil)) }
+
+// TTLMinutes is the TTL that the ID tells, in minutes, at most 65535.
+func (id *ID) TTLMinutes() uint16 { return uint16(id[22])<<8 | uint16(id[23]) }
+
+// AtMostOnce says whether the job's retry time is 0: its TTL is even.
+func (id *ID) AtMostOnce() bool { return id[23]&1 == 0 }
+
+// MakeID makes the ID of a new job: retry says whether it has a retry time.
+func MakeID(node [4]byte, rnd [18]byte, ttlSeconds int64, retry bool) (id ID) {
+	minutes := min(max(ttlSeconds/60, 0), 0xffff)
+	if retry {
+		minutes |= 1
+	} else {
+		minutes &^= 1
+	}
+	copy(id[:4], node[:])
+	copy(id[4:22], rnd[:])
+	id[22], id[23] = byte(minutes>>8), byte(minutes)
+	return id
+}

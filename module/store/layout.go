@@ -1,0 +1,207 @@
+package store
+
+import (
+	"unsafe"
+)
+
+// States of a job, with Disque's numbers (disque-compat.md 2.3).
+const (
+	StateWaitRepl uint8 = iota
+	StateActive
+	StateQueued
+	StateAcked
+)
+
+// Flags of a job.
+const (
+	// FlagDelivered: a client has been given the job, or may have.
+	FlagDelivered uint8 = 1 << iota
+	// FlagQueuedOnce: the job has been in a queue before.
+	FlagQueuedOnce
+	// FlagIndexed: a tower of its queue's index points at it. Never saved as true.
+	FlagIndexed
+	// flagWaiting: the job is in the waiting list. Nor is this one.
+	flagWaiting
+
+	volatileFlags = FlagIndexed | flagWaiting
+	savedFlags    = FlagDelivered | FlagQueuedOnce | volatileFlags
+)
+
+// RecordFormat is the version of the record that this code writes and reads.
+const RecordFormat = 1
+
+// Job is a stored job; its body follows it (C: struct jm_job).
+type Job struct {
+	hashNext   *Job
+	Next, Prev *Job // neighbours in its queue's waiting or held list
+	timerNext  *Job
+	timerPrev  **Job // what points at us in a slot of the wheel; nil: not armed
+	Queue      *Queue
+
+	// From here to the end of the body: the record, saved as it lies.
+	Format     uint8
+	State      uint8
+	Flags      uint8
+	Reserved   uint8
+	BodyLen    uint32
+	ID         ID
+	CTime      uint64 // creation, ms*1e6 plus a sequence; the order in the queue
+	QTime      int64  // when to queue it again, unix ms; 0: never
+	ETime      int64  // expiry, unix ms
+	Retry      uint32 // seconds; 0: at most once
+	Delay      uint32 // seconds
+	Repl       uint16 // copies asked for
+	Nacks      uint16
+	Deliveries uint16 // additional ones
+	Parts      uint16 // bytes after the body; none in format 1
+}
+
+// Tower is a node of a queue's index: Level pointers follow it (C: struct jm_tower).
+type Tower struct {
+	job   *Job
+	level uint32
+	_     uint32
+}
+
+const maxLevel = 10
+
+// Queue is a stored queue (C: struct jm_queue).
+type Queue struct {
+	hashNext           *Queue
+	hash               uint64
+	Box                unsafe.Pointer // the key's value, which owns the queue; nil: detached
+	Key                unsafe.Pointer // the server's string of the name
+	Head, Tail         *Job           // waiting, oldest first
+	HeldHead, HeldTail *Job           // the other jobs
+	Len, Held          uint64         // how many wait, how many are held
+	Bytes              uint64         // memory of jobs and index
+	Created, ATime     int64          // unix ms
+	JobsIn, JobsOut    uint64
+	Waiters            uint32
+	DB                 int32
+	Pause              uint8
+	Flags              uint8
+	state              uint8
+	_                  uint8
+	nameLen            uint32
+	index, indexTail   [maxLevel]*Tower
+	name               unsafe.Pointer
+}
+
+// States of a queue, not saved.
+const (
+	queueLoose    uint8 = iota // not in the table of queues; its jobs aren't known
+	queueAttached              // in the table
+	queueBuried                // in the graveyard
+)
+
+const (
+	jobSize      = int(unsafe.Sizeof(Job{}))
+	recordOffset = int(unsafe.Offsetof(Job{}.Format))
+	recordHead   = jobSize - recordOffset
+	queueSize    = int(unsafe.Sizeof(Queue{}))
+	towerSize    = int(unsafe.Sizeof(Tower{}))
+)
+
+// MaxBody is the longest body, in bytes (the protocol's own limit is lower).
+const MaxBody = 1<<32 - 1
+
+// Allocator gives memory outside the Go heap.
+type Allocator interface {
+	// Alloc returns size bytes, uninitialised, aligned to 8.
+	Alloc(size int) unsafe.Pointer
+	// Free gives back what Alloc returned for that size.
+	Free(p unsafe.Pointer, size int)
+}
+
+// Size is the memory a job takes.
+func (j *Job) Size() int { return jobSize + int(j.BodyLen) }
+
+// Body is the job's body; valid as long as the job.
+func (j *Job) Body() []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(j), jobSize)), int(j.BodyLen))
+}
+
+// Record is the job as it is saved; valid as long as the job.
+func (j *Job) Record() []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(j), recordOffset)), recordHead+int(j.BodyLen))
+}
+
+// StateRecord is the record without the body.
+func (j *Job) StateRecord() []byte { return j.Record()[:recordHead] }
+
+// Awake is when the job next needs attention, unix ms: its expiry, or earlier
+// its next queueing.
+func (j *Job) Awake() int64 {
+	if j.State == StateActive && j.QTime > 0 && j.QTime < j.ETime {
+		return j.QTime
+	}
+	return j.ETime
+}
+
+// NameBytes is the queue's name; valid until it is renamed.
+func (q *Queue) NameBytes() []byte { return unsafe.Slice((*byte)(q.name), int(q.nameLen)) }
+
+// Field is one field of a structure, for the comparison with C.
+type Field struct {
+	Name         string
+	Offset, Size uintptr
+}
+
+// Layout lists the fields of the structures that C shares, under their C names.
+func Layout() []Field {
+	var j Job
+	var t Tower
+	var q Queue
+	return []Field{
+		{"jm_job", 0, unsafe.Sizeof(j)},
+		{"jm_job.hash_next", unsafe.Offsetof(j.hashNext), unsafe.Sizeof(j.hashNext)},
+		{"jm_job.next", unsafe.Offsetof(j.Next), unsafe.Sizeof(j.Next)},
+		{"jm_job.prev", unsafe.Offsetof(j.Prev), unsafe.Sizeof(j.Prev)},
+		{"jm_job.timer_next", unsafe.Offsetof(j.timerNext), unsafe.Sizeof(j.timerNext)},
+		{"jm_job.timer_prev", unsafe.Offsetof(j.timerPrev), unsafe.Sizeof(j.timerPrev)},
+		{"jm_job.queue", unsafe.Offsetof(j.Queue), unsafe.Sizeof(j.Queue)},
+		{"jm_job.format", unsafe.Offsetof(j.Format), unsafe.Sizeof(j.Format)},
+		{"jm_job.state", unsafe.Offsetof(j.State), unsafe.Sizeof(j.State)},
+		{"jm_job.flags", unsafe.Offsetof(j.Flags), unsafe.Sizeof(j.Flags)},
+		{"jm_job.reserved", unsafe.Offsetof(j.Reserved), unsafe.Sizeof(j.Reserved)},
+		{"jm_job.body_len", unsafe.Offsetof(j.BodyLen), unsafe.Sizeof(j.BodyLen)},
+		{"jm_job.id", unsafe.Offsetof(j.ID), unsafe.Sizeof(j.ID)},
+		{"jm_job.ctime", unsafe.Offsetof(j.CTime), unsafe.Sizeof(j.CTime)},
+		{"jm_job.qtime", unsafe.Offsetof(j.QTime), unsafe.Sizeof(j.QTime)},
+		{"jm_job.etime", unsafe.Offsetof(j.ETime), unsafe.Sizeof(j.ETime)},
+		{"jm_job.retry", unsafe.Offsetof(j.Retry), unsafe.Sizeof(j.Retry)},
+		{"jm_job.delay", unsafe.Offsetof(j.Delay), unsafe.Sizeof(j.Delay)},
+		{"jm_job.repl", unsafe.Offsetof(j.Repl), unsafe.Sizeof(j.Repl)},
+		{"jm_job.nacks", unsafe.Offsetof(j.Nacks), unsafe.Sizeof(j.Nacks)},
+		{"jm_job.deliveries", unsafe.Offsetof(j.Deliveries), unsafe.Sizeof(j.Deliveries)},
+		{"jm_job.parts", unsafe.Offsetof(j.Parts), unsafe.Sizeof(j.Parts)},
+		{"jm_tower", 0, unsafe.Sizeof(t)},
+		{"jm_tower.job", unsafe.Offsetof(t.job), unsafe.Sizeof(t.job)},
+		{"jm_tower.level", unsafe.Offsetof(t.level), unsafe.Sizeof(t.level)},
+		{"jm_queue", 0, unsafe.Sizeof(q)},
+		{"jm_queue.hash_next", unsafe.Offsetof(q.hashNext), unsafe.Sizeof(q.hashNext)},
+		{"jm_queue.hash", unsafe.Offsetof(q.hash), unsafe.Sizeof(q.hash)},
+		{"jm_queue.box", unsafe.Offsetof(q.Box), unsafe.Sizeof(q.Box)},
+		{"jm_queue.key", unsafe.Offsetof(q.Key), unsafe.Sizeof(q.Key)},
+		{"jm_queue.head", unsafe.Offsetof(q.Head), unsafe.Sizeof(q.Head)},
+		{"jm_queue.tail", unsafe.Offsetof(q.Tail), unsafe.Sizeof(q.Tail)},
+		{"jm_queue.held_head", unsafe.Offsetof(q.HeldHead), unsafe.Sizeof(q.HeldHead)},
+		{"jm_queue.held_tail", unsafe.Offsetof(q.HeldTail), unsafe.Sizeof(q.HeldTail)},
+		{"jm_queue.len", unsafe.Offsetof(q.Len), unsafe.Sizeof(q.Len)},
+		{"jm_queue.held", unsafe.Offsetof(q.Held), unsafe.Sizeof(q.Held)},
+		{"jm_queue.bytes", unsafe.Offsetof(q.Bytes), unsafe.Sizeof(q.Bytes)},
+		{"jm_queue.created", unsafe.Offsetof(q.Created), unsafe.Sizeof(q.Created)},
+		{"jm_queue.atime", unsafe.Offsetof(q.ATime), unsafe.Sizeof(q.ATime)},
+		{"jm_queue.jobs_in", unsafe.Offsetof(q.JobsIn), unsafe.Sizeof(q.JobsIn)},
+		{"jm_queue.jobs_out", unsafe.Offsetof(q.JobsOut), unsafe.Sizeof(q.JobsOut)},
+		{"jm_queue.waiters", unsafe.Offsetof(q.Waiters), unsafe.Sizeof(q.Waiters)},
+		{"jm_queue.db", unsafe.Offsetof(q.DB), unsafe.Sizeof(q.DB)},
+		{"jm_queue.pause", unsafe.Offsetof(q.Pause), unsafe.Sizeof(q.Pause)},
+		{"jm_queue.flags", unsafe.Offsetof(q.Flags), unsafe.Sizeof(q.Flags)},
+		{"jm_queue.name_len", unsafe.Offsetof(q.nameLen), unsafe.Sizeof(q.nameLen)},
+		{"jm_queue.index", unsafe.Offsetof(q.index), unsafe.Sizeof(q.index)},
+		{"jm_queue.index_tail", unsafe.Offsetof(q.indexTail), unsafe.Sizeof(q.indexTail)},
+		{"jm_queue.name", unsafe.Offsetof(q.name), unsafe.Sizeof(q.name)},
+	}
+}

@@ -1,0 +1,82 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// ErrRecord is the error of a saved job that can't be read; it is wrapped with
+// what is wrong, and where.
+var ErrRecord = errors.New("damaged job record")
+
+// ErrNewer is the error of a record made by a newer version.
+var ErrNewer = errors.New("job record of a newer format")
+
+// checkRecord reads a record's fixed part. Nothing is believed: the record
+// may come from a damaged file or a hostile RESTORE.
+func checkRecord(rec []byte, withBody bool) (head Job, err error) {
+	if len(rec) < recordHead {
+		return head, fmt.Errorf("%w: %d bytes, at least %d are needed", ErrRecord, len(rec), recordHead)
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&head), recordOffset)), recordHead), rec)
+	body := 0
+	if withBody {
+		body = int(head.BodyLen)
+	}
+	at := func(field uintptr) int { return int(field) - recordOffset }
+	switch {
+	case head.Format > RecordFormat:
+		return head, fmt.Errorf("%w: %d at byte 0, this version reads %d", ErrNewer, head.Format, RecordFormat)
+	case head.Format != RecordFormat:
+		return head, fmt.Errorf("%w: format %d at byte 0", ErrRecord, head.Format)
+	case head.State > StateAcked:
+		return head, fmt.Errorf("%w: state %d at byte %d", ErrRecord, head.State, at(unsafe.Offsetof(head.State)))
+	case head.Flags&^savedFlags != 0:
+		return head, fmt.Errorf("%w: flags %#x at byte %d", ErrRecord, head.Flags, at(unsafe.Offsetof(head.Flags)))
+	case head.Reserved != 0 || head.Parts != 0:
+		return head, fmt.Errorf("%w: parts that format %d doesn't have", ErrRecord, RecordFormat)
+	case len(rec) != recordHead+body:
+		return head, fmt.Errorf("%w: %d bytes follow the head, %d are announced at byte %d", ErrRecord, len(rec)-recordHead, body, at(unsafe.Offsetof(head.BodyLen)))
+	case head.ETime <= 0:
+		return head, fmt.Errorf("%w: expiry time %d at byte %d", ErrRecord, head.ETime, at(unsafe.Offsetof(head.ETime)))
+	case head.QTime < 0:
+		return head, fmt.Errorf("%w: queueing time %d at byte %d", ErrRecord, head.QTime, at(unsafe.Offsetof(head.QTime)))
+	case head.Repl == 0:
+		return head, fmt.Errorf("%w: 0 copies at byte %d", ErrRecord, at(unsafe.Offsetof(head.Repl)))
+	case head.ID.AtMostOnce() != (head.Retry == 0):
+		return head, fmt.Errorf("%w: ID %s doesn't fit a retry time of %d s", ErrRecord, head.ID, head.Retry)
+	}
+	head.Flags &^= volatileFlags
+	return head, nil
+}
+
+// JobFromRecord makes an unregistered job of a saved one. Its errors wrap
+// [ErrRecord] or [ErrNewer].
+func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
+	head, err := checkRecord(rec, true)
+	if err != nil {
+		return nil, err
+	}
+	j := s.NewJob(int(head.BodyLen))
+	copy(j.Record(), rec)
+	j.Flags = head.Flags
+	return j, nil
+}
+
+// ApplyState brings a known job to the state of a record, which may be without
+// its body; the lists are left alone. It returns nil where the job isn't known.
+func (s *Store) ApplyState(rec []byte) (*Job, error) {
+	head, err := checkRecord(rec, len(rec) > recordHead)
+	if err != nil {
+		return nil, err
+	}
+	j := s.Lookup(&head.ID)
+	if j == nil {
+		return nil, nil
+	}
+	j.State, j.Flags = head.State, head.Flags|j.Flags&volatileFlags
+	j.QTime, j.ETime = head.QTime, head.ETime
+	j.Nacks, j.Deliveries = head.Nacks, head.Deliveries
+	return j, nil
+}

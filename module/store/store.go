@@ -1,0 +1,319 @@
+package store
+
+import (
+	"math/bits"
+	"unsafe"
+)
+
+// Store holds jobs and queues.
+type Store struct {
+	alloc      Allocator
+	seed       uint64
+	jobs       table[Job, *Job]
+	queues     table[Queue, *Queue]
+	wheel      wheel
+	generation uint64 // grows with each Forget
+	graves     []*Queue
+}
+
+// New makes an empty store. seed keys its hashes; now is the time, unix ms.
+func New(alloc Allocator, seed uint64, now int64) *Store {
+	s := &Store{alloc: alloc, seed: seed, generation: 1}
+	s.jobs.init(alloc)
+	s.queues.init(alloc)
+	s.wheel.init(alloc, now)
+	return s
+}
+
+// NewJob allocates an unregistered job with room for a body.
+func (s *Store) NewJob(bodyLen int) *Job {
+	j := (*Job)(s.alloc.Alloc(jobSize + bodyLen))
+	*j = Job{Format: RecordFormat, BodyLen: uint32(bodyLen)}
+	return j
+}
+
+// FreeJob frees a job that isn't registered.
+func (s *Store) FreeJob(j *Job) { s.alloc.Free(unsafe.Pointer(j), j.Size()) }
+
+func (s *Store) find(id *ID) *Job {
+	j := s.jobs.first(id.hash())
+	for j != nil && j.ID != *id {
+		j = j.hashNext
+	}
+	return j
+}
+
+// Lookup finds a job; nil where it isn't known, or its queue is detached.
+func (s *Store) Lookup(id *ID) *Job {
+	if j := s.find(id); j != nil && j.Queue.state == queueAttached {
+		return j
+	}
+	return nil
+}
+
+// Jobs counts the jobs in the table.
+func (s *Store) Jobs() uint64 { return s.jobs.len }
+
+// Queues counts the attached queues.
+func (s *Store) Queues() uint64 { return s.queues.len }
+
+// Register makes a job known and puts it at the end of the queue's held list.
+// False, and nothing done, where its ID is known.
+func (s *Store) Register(q *Queue, j *Job) bool {
+	if !s.enter(j) {
+		return false
+	}
+	j.Queue = q
+	q.Bytes += uint64(j.Size())
+	insertHeld(q, j)
+	return true
+}
+
+// enter puts a job into the table; one of the same ID that only waits to be
+// reaped makes room.
+func (s *Store) enter(j *Job) bool {
+	if old := s.find(&j.ID); old != nil {
+		if old.Queue.state != queueBuried {
+			return false
+		}
+		s.Remove(old)
+	}
+	s.jobs.insert(j)
+	return true
+}
+
+// LoadInto puts a job that isn't known into the held list of a loose queue.
+func (s *Store) LoadInto(q *Queue, j *Job) {
+	j.Queue = q
+	q.Bytes += uint64(j.Size())
+	insertHeld(q, j)
+}
+
+// waiting says in which of its queue's lists a job is: a loaded job can be in
+// state queued and still be held.
+func waiting(j *Job) bool { return j.Flags&flagWaiting != 0 }
+
+// Remove forgets a job and frees it.
+func (s *Store) Remove(j *Job) {
+	s.Disarm(j)
+	s.jobs.remove(j)
+	s.free(j)
+}
+
+// free takes a job out of its queue and frees it.
+func (s *Store) free(j *Job) {
+	q := j.Queue
+	if waiting(j) {
+		s.removeWaiting(q, j)
+	} else {
+		removeHeld(q, j)
+	}
+	q.Bytes -= uint64(j.Size())
+	s.FreeJob(j)
+}
+
+// Push moves a held job into the waiting list, at the place that its creation
+// time gives it, and makes its state queued.
+func (s *Store) Push(j *Job) {
+	removeHeld(j.Queue, j)
+	s.insertWaiting(j.Queue, j)
+	j.State = StateQueued
+	j.Flags |= flagWaiting
+}
+
+// Pull moves a waiting job to the end of the held list and makes its state active.
+func (s *Store) Pull(j *Job) {
+	s.removeWaiting(j.Queue, j)
+	insertHeld(j.Queue, j)
+	j.State = StateActive
+	j.Flags &^= flagWaiting
+}
+
+// Queue finds an attached queue; nil where there is none of that name.
+func (s *Store) Queue(name []byte) *Queue {
+	h := s.hashName(name)
+	for q := s.queues.first(h); q != nil; q = q.hashNext {
+		if q.hash == h && string(q.NameBytes()) == string(name) {
+			return q
+		}
+	}
+	return nil
+}
+
+// AllocQueue makes a loose queue without a name.
+func (s *Store) AllocQueue(now int64) *Queue {
+	q := (*Queue)(s.alloc.Alloc(queueSize))
+	*q = Queue{Created: now, ATime: now}
+	return q
+}
+
+// NewQueue makes a queue and attaches it; there must be none of that name.
+func (s *Store) NewQueue(name []byte, now int64) *Queue {
+	q := s.AllocQueue(now)
+	s.Attach(q, name)
+	return q
+}
+
+// Rename gives a queue that isn't attached another name.
+func (s *Store) Rename(q *Queue, name []byte) {
+	if q.name != nil && string(q.NameBytes()) == string(name) {
+		return
+	}
+	p := s.alloc.Alloc(max(len(name), 1))
+	copy(unsafe.Slice((*byte)(p), len(name)), name)
+	s.freeName(q)
+	q.name, q.nameLen = p, uint32(len(name))
+}
+
+func (s *Store) freeName(q *Queue) {
+	if q.name != nil {
+		s.alloc.Free(q.name, max(int(q.nameLen), 1))
+	}
+}
+
+// Attach makes a loose queue and its jobs known under a name. Jobs whose IDs
+// are known already are dropped; it returns how many. It is O(1) for a queue
+// that was only detached, and walks one that was loaded.
+func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
+	known := q.hash == s.generation
+	s.Rename(q, name)
+	q.hash = s.hashName(name)
+	q.state = queueAttached
+	s.queues.insert(q)
+	if known {
+		return 0
+	}
+	for _, first := range []*Job{q.Head, q.HeldHead} {
+		var next *Job
+		for j := first; j != nil; j = next {
+			next = j.Next
+			j.timerPrev = nil
+			if !s.enter(j) {
+				s.free(j)
+				dropped++
+				continue
+			}
+			s.Arm(j)
+		}
+	}
+	return dropped
+}
+
+// Detach makes an attached queue and its jobs unknown, until it is attached
+// again. O(1).
+func (s *Store) Detach(q *Queue) {
+	s.queues.remove(q)
+	q.state = queueLoose
+	q.hash = s.generation
+}
+
+// Bury gives up a queue and its jobs; [Store.Reap] frees them.
+func (s *Store) Bury(q *Queue) {
+	if q.state == queueAttached {
+		s.Detach(q)
+	}
+	q.state = queueBuried
+	s.graves = append(s.graves, q)
+}
+
+// Reap frees up to n buried jobs, and says whether any are left.
+func (s *Store) Reap(n int) bool {
+	for len(s.graves) > 0 {
+		q := s.graves[len(s.graves)-1]
+		known := q.hash == s.generation
+		for ; n > 0 && q.Len+q.Held > 0; n-- {
+			j := q.Head
+			if j == nil {
+				j = q.HeldHead
+			}
+			if known {
+				s.Remove(j)
+			} else {
+				s.free(j)
+			}
+		}
+		if q.Len+q.Held > 0 {
+			return true
+		}
+		s.freeQueue(q)
+		s.graves = s.graves[:len(s.graves)-1]
+	}
+	return false
+}
+
+// RemoveQueue frees an attached queue that has no jobs.
+func (s *Store) RemoveQueue(q *Queue) {
+	s.Detach(q)
+	s.freeQueue(q)
+}
+
+func (s *Store) freeQueue(q *Queue) {
+	s.freeName(q)
+	if q.Key != nil {
+		s.keyFree(q.Key)
+	}
+	s.alloc.Free(unsafe.Pointer(q), queueSize)
+}
+
+func (s *Store) keyFree(key unsafe.Pointer) {
+	if k, ok := s.alloc.(KeyFreer); ok {
+		k.FreeKey(key)
+	}
+}
+
+// KeyFreer is an Allocator that also frees what [Queue].Key holds.
+type KeyFreer interface{ FreeKey(key unsafe.Pointer) }
+
+// Forget drops all that is known, touching no queue and no job: they belong to
+// the keyspace, whose owner frees them, maybe on another thread. Buried queues
+// are ours, and are reaped as before. It takes time for the table's segments only.
+func (s *Store) Forget() {
+	now := s.wheel.base
+	s.jobs.drop()
+	s.queues.drop()
+	s.wheel.drop(s.alloc)
+	s.jobs.init(s.alloc)
+	s.queues.init(s.alloc)
+	s.wheel.init(s.alloc, now)
+	s.generation++
+}
+
+// ScanJobs appends one bucket's jobs to emit and returns the next cursor; 0
+// begins, and 0 is the end. What is known for the whole of a scan is met at
+// least once.
+func (s *Store) ScanJobs(cursor uint64, emit *[]*Job) uint64 {
+	at := len(*emit)
+	next := s.jobs.scan(cursor, emit)
+	kept := (*emit)[:at]
+	for _, j := range (*emit)[at:] {
+		if j.Queue.state == queueAttached {
+			kept = append(kept, j)
+		}
+	}
+	*emit = kept
+	return next
+}
+
+// ScanQueues is ScanJobs for queues.
+func (s *Store) ScanQueues(cursor uint64, emit *[]*Queue) uint64 {
+	return s.queues.scan(cursor, emit)
+}
+
+// hashName hashes a queue's name, eight bytes at a time.
+func (s *Store) hashName(b []byte) uint64 {
+	h := s.seed ^ uint64(len(b))*0x9e3779b97f4a7c15
+	for len(b) >= 8 {
+		h = mix(h^*(*uint64)(unsafe.Pointer(unsafe.SliceData(b))), 0xa0761d6478bd642f)
+		b = b[8:]
+	}
+	var tail uint64
+	for i, c := range b {
+		tail |= uint64(c) << (8 * i)
+	}
+	return mix(h^tail, 0xe7037ed1a0b428db)
+}
+
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}

@@ -1,0 +1,244 @@
+package rm
+
+import (
+	"fmt"
+	"runtime/debug"
+	"unsafe"
+
+	"jobmesh/cgo/api"
+)
+
+func stack() []byte { return debug.Stack() }
+
+// String is a string of the server's (RedisModuleString).
+type String struct{ p api.String }
+
+// NewString makes one; give it back with Free.
+func NewString(b []byte) String { return String{api.NewString(b)} }
+
+// StringAt wraps a RedisModuleString kept elsewhere.
+func StringAt(p unsafe.Pointer) String { return String{p} }
+
+// Pointer returns the RedisModuleString, to be kept in the server's memory.
+func (s String) Pointer() unsafe.Pointer { return s.p }
+
+// Bytes views the content; valid as long as the string.
+func (s String) Bytes() []byte { return api.StringBytes(s.p) }
+
+// Free gives the string back.
+func (s String) Free() { api.FreeString(s.p) }
+
+// Ctx is one call into the module: a command, a timer, an event. It carries
+// the arguments, takes the reply, and is valid until the call returns.
+type Ctx struct {
+	f *api.Frame
+	s *Server
+}
+
+// Server returns the module's server.
+func (c *Ctx) Server() *Server { return c.s }
+
+// NArgs counts the arguments, the command's name included.
+func (c *Ctx) NArgs() int { return c.f.NArgs() }
+
+// Arg views argument i (0 is the command's name); valid until the call returns.
+func (c *Ctx) Arg(i int) []byte { return c.f.Arg(i) }
+
+// ArgString returns argument i as the server's own string, without copying it.
+func (c *Ctx) ArgString(i int) String { return String{c.f.ArgString(i)} }
+
+// Now is the time at which the call began, in unix ms.
+func (c *Ctx) Now() int64 { return c.f.Now() }
+
+// DB is the selected database.
+func (c *Ctx) DB() int { return c.f.DB() }
+
+// Array starts an array; its n elements follow.
+func (c *Ctx) Array(n int) { c.f.Array(n) }
+
+// Map starts a map; its n pairs follow. Clients on RESP2 see an array of 2n.
+func (c *Ctx) Map(n int) { c.f.Map(n) }
+
+// Int answers an integer.
+func (c *Ctx) Int(v int64) { c.f.Int(v) }
+
+// Bulk answers a bulk string without copying it. b must lie outside the Go
+// heap and stay as it is until the call returns.
+func (c *Ctx) Bulk(b []byte) { c.f.Bulk(b) }
+
+// Text answers a bulk string by copy.
+func (c *Ctx) Text(s string) { copy(c.f.BulkText(len(s)), s) }
+
+// BulkBuffer answers a bulk string of n bytes, which the caller writes into
+// the returned buffer before it does anything else with the Ctx.
+func (c *Ctx) BulkBuffer(n int) []byte { return c.f.BulkText(n) }
+
+// Simple answers a simple string (no CR, LF or NUL in it).
+func (c *Ctx) Simple(s string) { copy(c.f.Simple(len(s)), s) }
+
+// SimpleBuffer is BulkBuffer for a simple string.
+func (c *Ctx) SimpleBuffer(n int) []byte { return c.f.Simple(n) }
+
+// Null answers the null string.
+func (c *Ctx) Null() { c.f.Null() }
+
+// NullArray answers the null array; RESP3 has one null for both.
+func (c *Ctx) NullArray() { c.f.NullArray() }
+
+// Error answers an error: a code in capitals, a space, a sentence.
+func (c *Ctx) Error(text string) { c.f.Error(text) }
+
+// WrongArity answers the server's error for a wrong number of arguments.
+func (c *Ctx) WrongArity() { c.f.WrongArity() }
+
+// Dirty counts one change of the data set, for "save 60 1000" and the like,
+// where nothing else was replicated: where somebody listens it replicates the
+// command as it came.
+func (c *Ctx) Dirty() { c.f.Verbatim() }
+
+// Touch tells WATCH and client-side caching that a key was modified.
+func (c *Ctx) Touch(key String) { c.f.Touch(key.p) }
+
+// Effect is the name of a command that is replicated.
+type Effect struct{ name api.CString }
+
+// NewEffect prepares one; they are never freed.
+func NewEffect(command string) Effect { return Effect{api.NewCString(command)} }
+
+// Replicate sends an effect to the AOF and the replicas. Its n arguments
+// follow at once, by [Ctx.Bulk], [Ctx.Text] or [Ctx.BulkBuffer].
+func (c *Ctx) Replicate(e Effect, n int) { c.f.Replicate(e.name, n) }
+
+// Listened says whether anybody takes what is replicated: an AOF or a replica.
+// Where nobody does, building effects would be for nothing.
+func (c *Ctx) Listened() bool { return c.s.listen.now(c.f.Context()) }
+
+// FromPeer says whether the command comes from the AOF being loaded or from
+// this replica's master, rather than from a client.
+func (c *Ctx) FromPeer() bool {
+	return api.ClientID(c.f.Context()) == ^uint64(0) || api.ContextFlags(c.f.Context())&(api.FlagReplicated|api.FlagLoading) != 0
+}
+
+// RESP3 says whether the client speaks RESP3.
+func (c *Ctx) RESP3() bool { return api.ContextFlags(c.f.Context())&api.FlagRESP3 != 0 }
+
+// CanBlock says whether this call may block: not in MULTI, a script, or a call
+// by another module.
+func (c *Ctx) CanBlock() bool {
+	return api.ContextFlags(c.f.Context())&(api.FlagDenyBlocking|api.FlagMulti|api.FlagLua) == 0
+}
+
+// Client is a blocked client.
+type Client struct {
+	s   *Server
+	b   api.Blocked
+	end func(c *Ctx, gone bool)
+}
+
+// Block suspends the client for at most timeout ms (0: without limit). end is
+// called where the wait ends without [Client.Answer]: by timeout or CLIENT
+// UNBLOCK (gone is false, and end may reply), or because the client has gone.
+func (c *Ctx) Block(timeout int64, end func(c *Ctx, gone bool)) (*Client, error) {
+	b := api.Block(c.f.Context(), timeout)
+	if b == nil {
+		return nil, fmt.Errorf("the client can't be blocked: %w", api.ErrRefused)
+	}
+	cl := &Client{c.s, b, end}
+	c.s.blocked[b] = cl
+	return cl, nil
+}
+
+// Answer ends the wait with the reply that fill makes. Where the client is
+// gone before it can be given, unheard is called instead, on a Ctx of its own.
+// What fill answers is copied.
+func (cl *Client) Answer(fill func(*Ctx), unheard func(*Ctx)) {
+	s := cl.s
+	if _, waiting := s.blocked[cl.b]; !waiting {
+		return
+	}
+	delete(s.blocked, cl.b)
+	f := api.NewFrame()
+	fill(&Ctx{f, s})
+	if unheard != nil {
+		s.unheard[f] = unheard
+	}
+	if err := api.Unblock(cl.b, f); err != nil {
+		s.Log(Warning, "a blocked client can't be released: %v", err)
+	}
+}
+
+// Unblocked implements api.Handler.
+func (s *Server) Unblocked(f *api.Frame, b api.Blocked, gone bool) bool {
+	cl, waiting := s.blocked[b]
+	if !waiting {
+		return false
+	}
+	delete(s.blocked, b)
+	cl.end(s.ctxFor(f), gone)
+	return true
+}
+
+// Answered implements api.Handler.
+func (s *Server) Answered(f, answer *api.Frame, heard bool) {
+	unheard := s.unheard[answer]
+	delete(s.unheard, answer)
+	if unheard != nil && !heard {
+		unheard(s.ctxFor(f))
+	}
+}
+
+// Timer calls a function once, later.
+type Timer struct {
+	s     *Server
+	id    uintptr
+	timer uint64
+	run   func(*Ctx)
+}
+
+// After calls run in ms milliseconds.
+func (s *Server) After(ms int64, run func(*Ctx)) *Timer {
+	s.nextID++
+	t := &Timer{s: s, id: s.nextID, run: run}
+	s.timers[t.id] = t
+	t.timer = api.StartTimer(s.ctx, ms, t.id)
+	return t
+}
+
+// Stop cancels the timer; nothing happens where it has fired.
+func (t *Timer) Stop() {
+	if _, armed := t.s.timers[t.id]; armed {
+		delete(t.s.timers, t.id)
+		api.StopTimer(t.s.ctx, t.timer)
+	}
+}
+
+// Timer implements api.Handler.
+func (s *Server) Timer(f *api.Frame, id uintptr) {
+	if t, ok := s.timers[id]; ok {
+		delete(s.timers, id)
+		t.run(s.ctxFor(f))
+	}
+}
+
+// listeners knows whether an AOF or a replica takes what is replicated. To ask
+// costs microseconds, so it asks only after events that can change the answer:
+// an AOF begins, and a new replica is served, with a fork; a partial resync
+// needs a backlog that such a fork made.
+type listeners struct {
+	known, any bool
+}
+
+func (l *listeners) checkLater() { l.known = false }
+
+func (l *listeners) now(ctx api.Context) bool {
+	if !l.known {
+		l.any = api.ContextFlags(ctx)&api.FlagAOF != 0
+		for _, field := range []string{"connected_slaves", "repl_backlog_active"} {
+			if v, ok := api.ServerInfo(ctx, "replication", field); !ok || v != "0" {
+				l.any = true
+			}
+		}
+		l.known = true
+	}
+	return l.any
+}

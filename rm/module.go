@@ -1,0 +1,462 @@
+package rm
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"jobmesh/cgo/api"
+)
+
+// Documentation of commands, as COMMAND DOCS shows it.
+type (
+	// Info documents a command.
+	Info = api.CommandInfo
+	// Arg documents one argument.
+	Arg = api.Arg
+	// KeySpec says which arguments are keys, and what the command does to them.
+	KeySpec = api.KeySpec
+)
+
+// Kinds of documented argument, and uses of a key.
+const (
+	ArgString  = api.ArgString
+	ArgInteger = api.ArgInteger
+	ArgKey     = api.ArgKey
+	ArgToken   = api.ArgToken
+	ArgOneOf   = api.ArgOneOf
+	ArgBlock   = api.ArgBlock
+
+	KeyRead   = api.KeyRead
+	KeyModify = api.KeyModify
+	KeyInsert = api.KeyInsert
+)
+
+// Command is one command, or a container of subcommands (then Run is nil).
+type Command struct {
+	Name string
+	// Run serves the command. Its Ctx is valid until it returns.
+	Run func(*Ctx)
+	// Flags are those of RedisModule_CreateCommand, "write deny-oom fast".
+	Flags string
+	// Info documents the command. Where its Arity isn't zero it is enforced.
+	Info Info
+	// Categories are ACL categories beside the module's own, "read fast".
+	// Used where the server has them (7.4).
+	Categories string
+	Sub        []Command
+}
+
+// Events are the server events a module may want; any may be nil.
+type Events struct {
+	// Flush: a database (or all, -1) is about to be emptied; its values are
+	// freed without being unlinked.
+	Flush func(c *Ctx, db int)
+	// Loading: a data set is being loaded, or that has ended.
+	Loading func(c *Ctx, phase LoadPhase)
+	// Role: the server has become a replica, or a master.
+	Role func(c *Ctx, replica bool)
+	// Swap: two databases have changed places.
+	Swap func(c *Ctx, a, b int)
+	// Config: some CONFIG SET of the server's own parameters happened.
+	Config func(c *Ctx)
+	// Shutdown: the server is about to exit; everything is saved already.
+	Shutdown func(c *Ctx)
+	// Key: a key that holds a value of one of the module's types was loaded,
+	// restored, renamed or moved ("loaded", "restore", "rename_to", "move_to").
+	Key func(c *Ctx, event string, key String, t *DataType, value unsafe.Pointer)
+}
+
+// LoadPhase tells what is being loaded, or that loading is over.
+type LoadPhase int
+
+// The phases: three beginnings, two ends.
+const (
+	LoadRDB     LoadPhase = iota // from an RDB file
+	LoadAOF                      // from an AOF, its RDB preamble included
+	LoadReplica                  // from this replica's master
+	LoadEnded
+	LoadFailed
+)
+
+// Module describes a module.
+type Module struct {
+	Name     string
+	Version  int
+	Commands []Command
+	Types    []*DataType
+	Configs  []*Config
+	Events   Events
+	// Info fills INFO <name>.
+	Info func(*InfoWriter)
+	// Before runs first, before anything is registered; an error refuses the load.
+	Before func(s *Server) error
+	// Start runs when everything is registered and configured; an error
+	// refuses the load.
+	Start func(s *Server) error
+}
+
+// Register makes m the module of this shared object. Call it from init.
+func Register(m *Module) { api.SetHandler(&Server{module: m}) }
+
+// Server is the running module's view of the server.
+type Server struct {
+	module   *Module
+	ctx      api.Context // lives as long as the module
+	commands []*Command  // by slot
+	ctxs     [16]Ctx     // by nesting depth
+	timers   map[uintptr]*Timer
+	nextID   uintptr
+	blocked  map[api.Blocked]*Client
+	unheard  map[*api.Frame]func(*Ctx)
+	listen   listeners
+	panics   int64
+
+	mu     sync.Mutex
+	posted []func(*Server)
+	awake  bool
+}
+
+func (s *Server) ctxFor(f *api.Frame) *Ctx {
+	c := &s.ctxs[f.Depth()]
+	c.f, c.s = f, s
+	return c
+}
+
+// Load implements api.Handler.
+func (s *Server) Load(f *api.Frame) error {
+	if err := s.load(f); err != nil {
+		api.Log(s.ctx, "warning", fmt.Sprintf("%s can't be loaded: %v", s.module.Name, err))
+		return err
+	}
+	return nil
+}
+
+func (s *Server) load(f *api.Frame) error {
+	m, ctx := s.module, f.Context()
+	if err := api.Load(ctx, m.Name, m.Version); err != nil {
+		return fmt.Errorf("a module named %s is loaded already", m.Name)
+	}
+	s.ctx = api.Detached(ctx)
+	s.timers = map[uintptr]*Timer{}
+	s.blocked = map[api.Blocked]*Client{}
+	s.unheard = map[*api.Frame]func(*Ctx){}
+	s.listen.checkLater()
+	if m.Before != nil {
+		if err := m.Before(s); err != nil {
+			return err
+		}
+	}
+	for i, t := range m.Types {
+		if err := t.register(ctx, i); err != nil {
+			return fmt.Errorf("data type %s: %w", t.Name, err)
+		}
+	}
+	own := api.AddCategory(ctx, m.Name)
+	for i := range m.Commands {
+		if err := s.create(ctx, &m.Commands[i], "", own); err != nil {
+			return err
+		}
+	}
+	for i, c := range m.Configs {
+		if err := c.register(ctx, i); err != nil {
+			return fmt.Errorf("parameter %s: %w", c.Name, err)
+		}
+	}
+	if err := api.Subscribe(ctx); err != nil {
+		return fmt.Errorf("server events: %w", err)
+	}
+	if err := api.LoadConfigs(ctx); err != nil {
+		return fmt.Errorf("a line %s.… in redis.conf: %w", m.Name, err)
+	}
+	if err := s.arguments(f); err != nil {
+		return err
+	}
+	if m.Start != nil {
+		return m.Start(s)
+	}
+	return nil
+}
+
+func (s *Server) create(ctx api.Context, c *Command, parent string, own bool) error {
+	slot, full := -1, c.Name
+	if c.Run != nil {
+		slot = len(s.commands)
+		s.commands = append(s.commands, c)
+	}
+	var err error
+	if parent == "" {
+		err = api.CreateCommand(ctx, c.Name, slot, c.Flags)
+	} else {
+		full = parent + "|" + c.Name
+		err = api.CreateSubcommand(ctx, parent, c.Name, slot, c.Flags)
+	}
+	if err != nil {
+		return fmt.Errorf("command %s can't be registered: is there another command of that name?", full)
+	}
+	if err := api.SetCommandInfo(ctx, full, &c.Info); err != nil {
+		return fmt.Errorf("command %s: its documentation: %w", full, err)
+	}
+	if own {
+		api.SetCategory(ctx, full, strings.TrimSpace(s.module.Name+" "+c.Categories))
+	}
+	for i := range c.Sub {
+		if err := s.create(ctx, &c.Sub[i], c.Name, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// arguments applies loadmodule's arguments, pairs of a parameter's name (with
+// or without the module's) and a value. They count more than redis.conf's lines.
+func (s *Server) arguments(f *api.Frame) error {
+	if f.NArgs()%2 != 0 {
+		return fmt.Errorf("arguments come in pairs, name and value; %q has none", f.Arg(f.NArgs()-1))
+	}
+next:
+	for i := 0; i < f.NArgs(); i += 2 {
+		name := strings.TrimPrefix(strings.ToLower(string(f.Arg(i))), s.module.Name+".")
+		for _, c := range s.module.Configs {
+			if c.Name == name {
+				if err := c.parse(string(f.Arg(i + 1))); err != nil {
+					return fmt.Errorf("argument %s: %w", name, err)
+				}
+				continue next
+			}
+		}
+		return fmt.Errorf("unknown argument %q", name)
+	}
+	return nil
+}
+
+// Command implements api.Handler.
+func (s *Server) Command(slot int, f *api.Frame) {
+	cmd := s.commands[slot]
+	if n := cmd.Info.Arity; n > 0 && f.NArgs() != n || n < 0 && f.NArgs() < -n {
+		f.WrongArity()
+		return
+	}
+	cmd.Run(s.ctxFor(f))
+}
+
+// Event implements api.Handler.
+func (s *Server) Event(f *api.Frame, event, sub int, a, b int64) {
+	e, c := &s.module.Events, s.ctxFor(f)
+	switch event {
+	case api.EventFlush:
+		if sub == 0 && e.Flush != nil {
+			e.Flush(c, int(a))
+		}
+	case api.EventLoading:
+		if e.Loading != nil {
+			e.Loading(c, LoadPhase(sub))
+		}
+	case api.EventRole:
+		s.listen.checkLater()
+		if e.Role != nil {
+			e.Role(c, sub == 1)
+		}
+	case api.EventFork, api.EventReplica:
+		s.listen.checkLater()
+	case api.EventSwapDB:
+		if e.Swap != nil {
+			e.Swap(c, int(a), int(b))
+		}
+	case api.EventConfig:
+		s.listen.checkLater()
+		if e.Config != nil {
+			e.Config(c)
+		}
+	case api.EventShutdown:
+		if e.Shutdown != nil {
+			e.Shutdown(c)
+		}
+	}
+}
+
+// KeyEvent implements api.Handler.
+func (s *Server) KeyEvent(f *api.Frame, event string, key api.String) {
+	if s.module.Events.Key == nil {
+		return
+	}
+	for _, t := range s.module.Types {
+		if value, held := api.KeyGet(f.Context(), key, t.handle); held == api.KeyOurs {
+			s.module.Events.Key(s.ctxFor(f), event, String{key}, t, value)
+			return
+		}
+	}
+}
+
+// TypeLoad implements api.Handler.
+func (s *Server) TypeLoad(slot int, io api.IO, encver int) unsafe.Pointer {
+	t := s.module.Types[slot]
+	r := &Reader{io: io}
+	value, err := t.Load(r, encver)
+	if err == nil {
+		err = r.Err()
+	}
+	if err != nil {
+		if value != nil {
+			t.Drop(value)
+		}
+		api.Log(s.ctx, "warning", fmt.Sprintf("key %q: its value of type %s (encoding version %d) is refused: %v", api.IOKey(io), t.Name, encver, err))
+		return nil
+	}
+	return value
+}
+
+// TypeUnlink implements api.Handler.
+func (s *Server) TypeUnlink(slot int, value unsafe.Pointer) {
+	if t := s.module.Types[slot]; t.Unlink != nil {
+		t.Unlink(value)
+	}
+}
+
+// Info implements api.Handler.
+func (s *Server) Info(info unsafe.Pointer) {
+	if s.module.Info != nil {
+		s.module.Info(&InfoWriter{info})
+	}
+}
+
+// ConfigGet implements api.Handler.
+func (s *Server) ConfigGet(slot int) int64 { return s.module.Configs[slot].num() }
+
+// ConfigGetString implements api.Handler.
+func (s *Server) ConfigGetString(slot int) api.String { return s.module.Configs[slot].text() }
+
+// ConfigSet implements api.Handler.
+func (s *Server) ConfigSet(slot int, text []byte, num int64) error {
+	return s.module.Configs[slot].set(string(text), num)
+}
+
+// Panicked implements api.Handler.
+func (s *Server) Panicked(value any, stack []byte) {
+	s.panics++
+	api.Log(s.ctx, "warning", fmt.Sprintf("panic (recovered; please report it): %v", value))
+	for line := range strings.Lines(string(stack)) {
+		api.Log(s.ctx, "warning", strings.TrimRight(line, "\n"))
+	}
+}
+
+// Panics counts the panics recovered so far.
+func (s *Server) Panics() int64 { return s.panics }
+
+// Log writes to the server's log. Safe from any goroutine.
+func (s *Server) Log(level Level, format string, args ...any) {
+	api.Log(s.ctx, string(level), fmt.Sprintf(format, args...))
+}
+
+// Level is a log level of the server.
+type Level string
+
+// The server's log levels.
+const (
+	Debug   Level = "debug"
+	Verbose Level = "verbose"
+	Notice  Level = "notice"
+	Warning Level = "warning"
+)
+
+// ClusterMode says whether the server runs with cluster-enabled yes.
+func (s *Server) ClusterMode() bool { return api.ContextFlags(s.ctx)&api.FlagCluster != 0 }
+
+// Replica says whether the server is a replica now.
+func (s *Server) Replica() bool { return api.ContextFlags(s.ctx)&api.FlagReplica != 0 }
+
+// MemoryRatio is used memory over maxmemory; 0 without a limit. It costs some
+// tens of nanoseconds and a crossing.
+func (s *Server) MemoryRatio() float64 { return api.MemoryRatio() }
+
+// Call runs a command as the module and returns its reply as RESP2 text.
+func (s *Server) Call(command string, args ...string) (string, error) {
+	list := make([][]byte, len(args))
+	for i, a := range args {
+		list[i] = []byte(a)
+	}
+	out, err := api.Call(s.ctx, command, list...)
+	return string(out), err
+}
+
+// ConfigValue returns one of the server's own parameters (CONFIG GET).
+func (s *Server) ConfigValue(name string) (string, error) {
+	out, err := s.Call("CONFIG", "GET", name)
+	if err != nil {
+		return "", err
+	}
+	lines := strings.Split(out, "\r\n") // *2 $n name $m value ""
+	if len(lines) < 5 || lines[0] != "*2" {
+		return "", fmt.Errorf("CONFIG GET %s: unexpected answer %q", name, out)
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(lines[3], "$"))
+	if err != nil || n > len(lines[4]) {
+		return "", fmt.Errorf("CONFIG GET %s: unexpected answer %q", name, out)
+	}
+	return lines[4][:n], nil
+}
+
+// Memory allocates the server's memory: counted in used_memory, unknown to
+// Go's collector, safe to walk in a forked child. Main thread only.
+type Memory struct{}
+
+// Alloc returns size bytes, uninitialised.
+func (Memory) Alloc(size int) unsafe.Pointer { return api.Alloc(size) }
+
+// Free gives them back; size is that of Alloc.
+func (Memory) Free(p unsafe.Pointer, size int) { api.Free(p, size) }
+
+// Post runs f on the main thread, soon: 10 µs later where the server is idle,
+// a turn of the event loop later where it is busy. Safe from any goroutine.
+// What f does must not replicate (see the package's cgo/api); [Server.Call] a
+// command of the module's own that does.
+func (s *Server) Post(f func(*Server)) {
+	s.mu.Lock()
+	s.posted = append(s.posted, f)
+	wake := !s.awake
+	s.awake = true
+	s.mu.Unlock()
+	// One wake-up at a time serves any number of messages.
+	if wake {
+		if err := api.Post(); err != nil {
+			s.Log(Warning, "the event loop takes no more callbacks: %v", err)
+		}
+	}
+}
+
+// Posted implements api.Handler.
+func (s *Server) Posted() {
+	s.mu.Lock()
+	batch := s.posted
+	s.posted, s.awake = nil, false
+	s.mu.Unlock()
+	for _, f := range batch {
+		s.run(f)
+	}
+}
+
+// run keeps one message's panic from losing the rest of its batch.
+func (s *Server) run(f func(*Server)) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.Panicked(r, stack())
+		}
+	}()
+	f(s)
+}
+
+// Go runs f on a goroutine whose panic is logged and counted, and takes no
+// server down.
+func (s *Server) Go(f func()) {
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				trace := stack()
+				s.Post(func(s *Server) { s.Panicked(r, trace) })
+			}
+		}()
+		f()
+	}()
+}

@@ -1,0 +1,135 @@
+package rm
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"jobmesh/cgo/api"
+)
+
+// DataType is a native type: what TYPE shows of a key.
+type DataType struct {
+	// Name has exactly 9 characters of A-Z a-z 0-9 - _ and is unique among modules.
+	Name string
+	// Version is the encoding version that is saved with each value, 0 to 1023.
+	Version int
+	// Methods are the C callbacks.
+	Methods Methods
+	// Load reads a value of the given encoding version. After an error a value
+	// that is returned too is given to Drop.
+	Load func(r *Reader, version int) (unsafe.Pointer, error)
+	// Drop frees a half-loaded value.
+	Drop func(value unsafe.Pointer)
+	// Unlink reports that a value has left its key: deleted, overwritten or
+	// expired, but also renamed or moved, which an event tells right after.
+	Unlink func(value unsafe.Pointer)
+
+	handle api.Type
+}
+
+// Methods are a type's C callbacks (cgo/api/redis.h), as function pointers.
+type Methods = api.TypeMethods
+
+func (t *DataType) register(ctx api.Context, slot int) error {
+	if len(t.Name) != 9 {
+		return errors.New("the name must have 9 characters")
+	}
+	if t.Load == nil || t.Drop == nil {
+		return errors.New("Load and Drop are needed")
+	}
+	h, err := api.CreateType(ctx, slot, t.Name, t.Version, t.Methods)
+	t.handle = h
+	return err
+}
+
+// ErrWrongType is the answer to a key that holds something else.
+var ErrWrongType = errors.New("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+// Value returns the value of this type that a key holds, nil where there is no
+// such key, or [ErrWrongType].
+func (t *DataType) Value(c *Ctx, key String) (unsafe.Pointer, error) {
+	value, held := api.KeyGet(c.f.Context(), key.p, t.handle)
+	if held == api.KeyOther {
+		return nil, ErrWrongType
+	}
+	return value, nil
+}
+
+// Set puts a value into a key.
+func (t *DataType) Set(c *Ctx, key String, value unsafe.Pointer) error {
+	return api.KeySet(c.f.Context(), key.p, t.handle, value)
+}
+
+// Delete removes a key, whatever it holds.
+func (c *Ctx) Delete(key String) error { return api.KeyDelete(c.f.Context(), key.p) }
+
+// Reader reads a value from an RDB.
+type Reader struct {
+	io  api.IO
+	err error
+}
+
+// ErrTruncated says that an RDB ended early.
+var ErrTruncated = errors.New("the data ends early")
+
+// Uint reads a number.
+func (r *Reader) Uint() uint64 {
+	if r.Err() != nil {
+		return 0
+	}
+	return api.LoadUnsigned(r.io)
+}
+
+// Bytes reads a string and hands it to use, after which it is freed.
+func (r *Reader) Bytes(use func([]byte) error) error {
+	if r.Err() != nil {
+		return r.err
+	}
+	b := api.LoadBytes(r.io)
+	if b == nil {
+		return r.Err()
+	}
+	defer api.FreeRaw(unsafe.Pointer(unsafe.SliceData(b)))
+	return use(b)
+}
+
+// Err returns ErrTruncated once reading has failed.
+func (r *Reader) Err() error {
+	if r.err == nil && api.IOError(r.io) {
+		r.err = ErrTruncated
+	}
+	return r.err
+}
+
+// FlatType is a data type whose values are runs of bytes. It needs no C.
+type FlatType struct {
+	DataType
+	restore api.CString
+}
+
+// NewFlatType makes one. restore names a command of the module's that sets
+// such a value ("name key bytes"), which a rewritten AOF will use.
+func NewFlatType(name string, version int, restore string) *FlatType {
+	t := &FlatType{restore: api.NewCString(restore)}
+	t.Name, t.Version, t.Methods = name, version, api.FlatMethods()
+	t.Load = func(r *Reader, v int) (value unsafe.Pointer, err error) {
+		if v > version {
+			return nil, fmt.Errorf("encoding version %d is newer than this module's %d", v, version)
+		}
+		err = r.Bytes(func(b []byte) error {
+			value = t.New(len(b))
+			copy(t.Bytes(value), b)
+			return nil
+		})
+		return value, err
+	}
+	t.Drop = func(value unsafe.Pointer) { api.FreeRaw(value) }
+	return t
+}
+
+// New makes a value of n zero bytes.
+func (t *FlatType) New(n int) unsafe.Pointer { return api.NewFlat(t.restore, n) }
+
+// Bytes views a value's bytes, which may be changed in place.
+func (t *FlatType) Bytes(value unsafe.Pointer) []byte { return api.FlatBytes(value) }
