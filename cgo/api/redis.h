@@ -206,7 +206,6 @@ enum { CONFIG_IMMUTABLE = 1 };
     X(void, DigestAddStringBuffer, (RedisModuleDigest *, const char *, size_t)) \
     X(void, DigestAddLongLong, (RedisModuleDigest *, long long)) \
     X(void, DigestEndSequence, (RedisModuleDigest *)) \
-    X(long long, Milliseconds, (void)) \
     X(void, Log, (RedisModuleCtx *, const char *, const char *, ...))
 
 /* Used where the server has them. Without CachedMicroseconds (before 7.2) the

@@ -46,12 +46,12 @@ func (n *Node) AddJob(a *Add) (*store.Job, error) {
 	}
 	j := n.store.NewJob(len(a.Body))
 	copy(j.Body(), a.Body)
-	j.ID = n.newID(a)
+	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	j.CTime = n.nextCTime()
 	j.ETime = n.now + a.TTL*1000
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
 	j.State = store.StateActive
-	n.store.Register(q, j)
+	n.store.RegisterNew(q, j)
 	n.Stats.Added++
 	if a.Delay > 0 {
 		j.QTime = n.now + a.Delay*1000
@@ -85,16 +85,6 @@ func (n *Node) unreachable(replicate, level int) error {
 		return ErrNoReplMemory
 	}
 	return ErrNoRepl
-}
-
-func (n *Node) newID(a *Add) store.ID {
-	var rnd [18]byte
-	a0, a1, a2 := n.random.Uint64(), n.random.Uint64(), n.random.Uint64()
-	for i := range 8 {
-		rnd[i], rnd[8+i] = byte(a0>>(8*i)), byte(a1>>(8*i))
-	}
-	rnd[16], rnd[17] = byte(a2), byte(a2>>8)
-	return store.MakeID(n.prefix, rnd, a.TTL, a.Retry > 0)
 }
 
 // nextCTime gives each job a creation time of its own, in ms*1e6, that only

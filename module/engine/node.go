@@ -69,7 +69,7 @@ type Node struct {
 	keys    Keyspace
 	random  Random
 	nodeID  string
-	prefix  [4]byte
+	ids     *store.IDMaker
 	now     int64
 	ctime   uint64
 	effects []Effect
@@ -101,6 +101,7 @@ func New(c Config) *Node {
 		waits:  map[string]*waitList{},
 		wake:   math.MaxInt64,
 	}
+	n.ids = n.store.IDMaker([4]byte{})
 	n.SetNodeID(c.NodeID)
 	return n
 }
@@ -108,8 +109,8 @@ func New(c Config) *Node {
 // SetNodeID renames the node (CLUSTER RESET HARD); id is 40 lower-case hex digits.
 func (n *Node) SetNodeID(id string) {
 	n.nodeID = id
-	for i := range n.prefix {
-		n.prefix[i] = hexDigit(id[2*i])<<4 | hexDigit(id[2*i+1])
+	for i := range n.ids.Node {
+		n.ids.Node[i] = hexDigit(id[2*i])<<4 | hexDigit(id[2*i+1])
 	}
 }
 

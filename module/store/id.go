@@ -1,5 +1,7 @@
 package store
 
+import "encoding/binary"
+
 // ID is a job ID in binary: 4 bytes of the creating node's ID, 18 random
 // bytes, and the TTL in minutes, big endian. As text it has Disque's 40
 // characters (disque-compat.md 2.1): D-, 8 hex digits, -, 24 of base64, -, 4 hex digits.
@@ -89,16 +91,59 @@ func (id *ID) TTLMinutes() uint16 { return uint16(id[22])<<8 | uint16(id[23]) }
 // AtMostOnce says whether the job's retry time is 0: its TTL is even.
 func (id *ID) AtMostOnce() bool { return id[23]&1 == 0 }
 
-// MakeID makes the ID of a new job: retry says whether it has a retry time.
-func MakeID(node [4]byte, rnd [18]byte, ttlSeconds int64, retry bool) (id ID) {
+// IDMaker makes the IDs of new jobs.
+//
+// Of the 18 bytes that the format leaves to chance, 10 are random, which is
+// what makes an ID impossible to guess. The other 8 are a counter, run through
+// a bijection so that nothing shows. That makes IDs unique for certain, and it
+// gives the job table an order: a store undoes the bijection to hash an ID, so
+// jobs made one after the other lie in buckets one after the other, and
+// adding, fetching and acknowledging in order walks memory in order. To other
+// nodes' stores the same bits are as good as random.
+type IDMaker struct {
+	Node    [4]byte // the first four bytes of the node's ID
+	key     uint64
+	counter uint64
+}
+
+// Make makes an ID; retry says whether the job has a retry time. r0 and the low
+// 16 bits of r1 must be random.
+func (m *IDMaker) Make(r0, r1 uint64, ttlSeconds int64, retry bool) (id ID) {
 	minutes := min(max(ttlSeconds/60, 0), 0xffff)
 	if retry {
 		minutes |= 1
 	} else {
 		minutes &^= 1
 	}
-	copy(id[:4], node[:])
-	copy(id[4:22], rnd[:])
-	id[22], id[23] = byte(minutes>>8), byte(minutes)
+	m.counter++
+	copy(id[:4], m.Node[:])
+	binary.LittleEndian.PutUint64(id[4:], r0)
+	binary.LittleEndian.PutUint16(id[12:], uint16(r1))
+	binary.LittleEndian.PutUint64(id[14:], scramble(m.counter^m.key))
+	binary.BigEndian.PutUint16(id[22:], uint16(minutes))
 	return id
+}
+
+// hash is the position of an ID in a table whose maker has the key.
+func (id *ID) hash(key uint64) uint64 {
+	return unscramble(binary.LittleEndian.Uint64(id[14:])) ^ key
+}
+
+// The constants of the bijection are those of MurmurHash3's finalizer, and
+// their inverses modulo 2^64.
+const (
+	mul1, mul2 = 0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53
+	inv1, inv2 = 0x4f74430c22a54005, 0x9cb4b2f8129337db
+)
+
+func scramble(v uint64) uint64 {
+	v = (v ^ v>>33) * mul1
+	v = (v ^ v>>33) * mul2
+	return v ^ v>>33
+}
+
+func unscramble(v uint64) uint64 {
+	v = (v ^ v>>33) * inv2
+	v = (v ^ v>>33) * inv1
+	return v ^ v>>33
 }

@@ -32,7 +32,7 @@ const RecordFormat = 1
 
 // Job is a stored job; its body follows it (C: struct jm_job).
 type Job struct {
-	hashNext   *Job
+	entry           // chain in the table of jobs
 	Next, Prev *Job // neighbours in its queue's waiting or held list
 	timerNext  *Job
 	timerPrev  **Job // what points at us in a slot of the wheel; nil: not armed
@@ -67,7 +67,7 @@ const maxLevel = 10
 
 // Queue is a stored queue (C: struct jm_queue).
 type Queue struct {
-	hashNext           *Queue
+	entry              // chain in the table of queues
 	hash               uint64
 	Box                unsafe.Pointer // the key's value, which owns the queue; nil: detached
 	Key                unsafe.Pointer // the server's string of the name
@@ -155,7 +155,7 @@ func Layout() []Field {
 	var q Queue
 	return []Field{
 		{"jm_job", 0, unsafe.Sizeof(j)},
-		{"jm_job.hash_next", unsafe.Offsetof(j.hashNext), unsafe.Sizeof(j.hashNext)},
+		{"jm_job.hash_next", unsafe.Offsetof(j.entry), unsafe.Sizeof(j.entry)},
 		{"jm_job.next", unsafe.Offsetof(j.Next), unsafe.Sizeof(j.Next)},
 		{"jm_job.prev", unsafe.Offsetof(j.Prev), unsafe.Sizeof(j.Prev)},
 		{"jm_job.timer_next", unsafe.Offsetof(j.timerNext), unsafe.Sizeof(j.timerNext)},
@@ -180,7 +180,7 @@ func Layout() []Field {
 		{"jm_tower.job", unsafe.Offsetof(t.job), unsafe.Sizeof(t.job)},
 		{"jm_tower.level", unsafe.Offsetof(t.level), unsafe.Sizeof(t.level)},
 		{"jm_queue", 0, unsafe.Sizeof(q)},
-		{"jm_queue.hash_next", unsafe.Offsetof(q.hashNext), unsafe.Sizeof(q.hashNext)},
+		{"jm_queue.hash_next", unsafe.Offsetof(q.entry), unsafe.Sizeof(q.entry)},
 		{"jm_queue.hash", unsafe.Offsetof(q.hash), unsafe.Sizeof(q.hash)},
 		{"jm_queue.box", unsafe.Offsetof(q.Box), unsafe.Sizeof(q.Box)},
 		{"jm_queue.key", unsafe.Offsetof(q.Key), unsafe.Sizeof(q.Key)},

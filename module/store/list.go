@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math/bits"
 	"unsafe"
 )
@@ -18,8 +19,7 @@ func less(a, b *Job) bool {
 // then one more with a chance of 1 in 4. It comes from the ID and a seed, so a
 // run can be repeated and nobody can craft IDs that make the index useless.
 func (s *Store) height(j *Job) int {
-	_, r := bits.Mul64(j.ID.hash()^s.seed, 0xa0761d6478bd642f)
-	r ^= r >> 29
+	r := scramble(binary.LittleEndian.Uint64(j.ID[4:]) ^ s.seed)
 	if r&15 != 0 {
 		return 0
 	}

@@ -9,8 +9,8 @@ import (
 type Store struct {
 	alloc      Allocator
 	seed       uint64
-	jobs       table[Job, *Job]
-	queues     table[Queue, *Queue]
+	jobs       table // of Job
+	queues     table // of Queue
 	wheel      wheel
 	generation uint64 // grows with each Forget
 	graves     []*Queue
@@ -19,15 +19,26 @@ type Store struct {
 // New makes an empty store. seed keys its hashes; now is the time, unix ms.
 func New(alloc Allocator, seed uint64, now int64) *Store {
 	s := &Store{alloc: alloc, seed: seed, generation: 1}
-	s.jobs.init(alloc)
-	s.queues.init(alloc)
-	s.wheel.init(alloc, now)
+	s.begin(now)
 	return s
 }
 
+func (s *Store) begin(now int64) {
+	s.jobs.init(s.alloc, func(e *entry) uint64 { return jobOf(e).ID.hash(s.seed) })
+	s.queues.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
+	s.wheel.init(s.alloc, now)
+}
+
+// IDMaker returns a maker whose IDs this store keeps in order.
+func (s *Store) IDMaker(node [4]byte) *IDMaker { return &IDMaker{Node: node, key: s.seed} }
+
 // NewJob allocates an unregistered job with room for a body.
 func (s *Store) NewJob(bodyLen int) *Job {
-	j := (*Job)(s.alloc.Alloc(jobSize + bodyLen))
+	p := s.alloc.Alloc(jobSize + bodyLen)
+	// A store first: the compiler's check for nil is a load, and a load from a
+	// page never touched costs a second page fault at the store after it.
+	*(*uint64)(p) = 0
+	j := (*Job)(p)
 	*j = Job{Format: RecordFormat, BodyLen: uint32(bodyLen)}
 	return j
 }
@@ -36,11 +47,12 @@ func (s *Store) NewJob(bodyLen int) *Job {
 func (s *Store) FreeJob(j *Job) { s.alloc.Free(unsafe.Pointer(j), j.Size()) }
 
 func (s *Store) find(id *ID) *Job {
-	j := s.jobs.first(id.hash())
-	for j != nil && j.ID != *id {
-		j = j.hashNext
+	for e := s.jobs.first(id.hash(s.seed)); e != nil; e = e.next {
+		if j := jobOf(e); j.ID == *id {
+			return j
+		}
 	}
-	return j
+	return nil
 }
 
 // Lookup finds a job; nil where it isn't known, or its queue is detached.
@@ -63,10 +75,15 @@ func (s *Store) Register(q *Queue, j *Job) bool {
 	if !s.enter(j) {
 		return false
 	}
-	j.Queue = q
-	q.Bytes += uint64(j.Size())
-	insertHeld(q, j)
+	s.LoadInto(q, j)
 	return true
+}
+
+// RegisterNew is Register for a job whose ID was just made: nobody else can
+// have its 144 random bits, and to look would cost a cache miss.
+func (s *Store) RegisterNew(q *Queue, j *Job) {
+	s.jobs.insert(&j.entry, j.ID.hash(s.seed))
+	s.LoadInto(q, j)
 }
 
 // enter puts a job into the table; one of the same ID that only waits to be
@@ -78,7 +95,7 @@ func (s *Store) enter(j *Job) bool {
 		}
 		s.Remove(old)
 	}
-	s.jobs.insert(j)
+	s.jobs.insert(&j.entry, j.ID.hash(s.seed))
 	return true
 }
 
@@ -96,7 +113,7 @@ func waiting(j *Job) bool { return j.Flags&flagWaiting != 0 }
 // Remove forgets a job and frees it.
 func (s *Store) Remove(j *Job) {
 	s.Disarm(j)
-	s.jobs.remove(j)
+	s.jobs.remove(&j.entry, j.ID.hash(s.seed))
 	s.free(j)
 }
 
@@ -132,8 +149,8 @@ func (s *Store) Pull(j *Job) {
 // Queue finds an attached queue; nil where there is none of that name.
 func (s *Store) Queue(name []byte) *Queue {
 	h := s.hashName(name)
-	for q := s.queues.first(h); q != nil; q = q.hashNext {
-		if q.hash == h && string(q.NameBytes()) == string(name) {
+	for e := s.queues.first(h); e != nil; e = e.next {
+		if q := queueOf(e); q.hash == h && string(q.NameBytes()) == string(name) {
 			return q
 		}
 	}
@@ -179,7 +196,7 @@ func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
 	s.Rename(q, name)
 	q.hash = s.hashName(name)
 	q.state = queueAttached
-	s.queues.insert(q)
+	s.queues.insert(&q.entry, q.hash)
 	if known {
 		return 0
 	}
@@ -202,7 +219,7 @@ func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
 // Detach makes an attached queue and its jobs unknown, until it is attached
 // again. O(1).
 func (s *Store) Detach(q *Queue) {
-	s.queues.remove(q)
+	s.queues.remove(&q.entry, q.hash)
 	q.state = queueLoose
 	q.hash = s.generation
 }
@@ -272,9 +289,7 @@ func (s *Store) Forget() {
 	s.jobs.drop()
 	s.queues.drop()
 	s.wheel.drop(s.alloc)
-	s.jobs.init(s.alloc)
-	s.queues.init(s.alloc)
-	s.wheel.init(s.alloc, now)
+	s.begin(now)
 	s.generation++
 }
 
@@ -282,21 +297,22 @@ func (s *Store) Forget() {
 // begins, and 0 is the end. What is known for the whole of a scan is met at
 // least once.
 func (s *Store) ScanJobs(cursor uint64, emit *[]*Job) uint64 {
-	at := len(*emit)
-	next := s.jobs.scan(cursor, emit)
-	kept := (*emit)[:at]
-	for _, j := range (*emit)[at:] {
-		if j.Queue.state == queueAttached {
-			kept = append(kept, j)
+	e, next := s.jobs.scan(cursor)
+	for ; e != nil; e = e.next {
+		if j := jobOf(e); j.Queue.state == queueAttached {
+			*emit = append(*emit, j)
 		}
 	}
-	*emit = kept
 	return next
 }
 
 // ScanQueues is ScanJobs for queues.
 func (s *Store) ScanQueues(cursor uint64, emit *[]*Queue) uint64 {
-	return s.queues.scan(cursor, emit)
+	e, next := s.queues.scan(cursor)
+	for ; e != nil; e = e.next {
+		*emit = append(*emit, queueOf(e))
+	}
+	return next
 }
 
 // hashName hashes a queue's name, eight bytes at a time.

@@ -5,28 +5,25 @@ import (
 	"unsafe"
 )
 
+// entry is how a table sees its elements: each begins with one.
+type entry struct{ next *entry }
+
 // table is a linear-hashing table (Litwin 1980): it grows by splitting one
 // bucket with each insertion past its load, and shrinks by merging one, so no
 // operation ever rehashes much, and there is never a second table to look in.
 // Buckets lie in segments of segmentLen, allocated as needed; each bucket is
 // the head of a chain through the elements.
 //
-// An element hashes to 64 bits. Bucket i of a table of n buckets, with
-// 2^depth <= n < 2^(depth+1), holds the hashes whose low depth bits (or
-// depth+1 bits, where that bucket was split already) are i.
-type table[T any, P element[T]] struct {
+// An element hashes to 64 bits. In a table of n buckets, with
+// 2^depth <= n < 2^(depth+1), bucket i holds the hashes whose low depth bits
+// (or depth+1 bits, where that bucket was split already) are i.
+type table struct {
 	alloc    Allocator
-	segments []*[segmentLen]P
+	hash     func(*entry) uint64
+	segments []*[segmentLen]*entry
 	buckets  uint64 // how many there are
 	depth    uint
 	len      uint64
-}
-
-// element is what a table holds: a node with a chain link and a hash.
-type element[T any] interface {
-	*T
-	link() **T
-	tableHash() uint64
 }
 
 const (
@@ -35,26 +32,26 @@ const (
 	minBuckets   = 64
 )
 
-func (t *table[T, P]) init(alloc Allocator) {
-	*t = table[T, P]{alloc: alloc, buckets: minBuckets, depth: uint(bits.TrailingZeros(minBuckets))}
+func (t *table) init(alloc Allocator, hash func(*entry) uint64) {
+	*t = table{alloc: alloc, hash: hash, buckets: minBuckets, depth: uint(bits.TrailingZeros(minBuckets))}
 	t.addSegment()
 }
 
-func (t *table[T, P]) addSegment() {
-	s := (*[segmentLen]P)(t.alloc.Alloc(segmentBytes))
-	*s = [segmentLen]P{}
+func (t *table) addSegment() {
+	s := (*[segmentLen]*entry)(t.alloc.Alloc(segmentBytes))
+	*s = [segmentLen]*entry{}
 	t.segments = append(t.segments, s)
 }
 
 // drop frees the segments, not the elements.
-func (t *table[T, P]) drop() {
+func (t *table) drop() {
 	for _, s := range t.segments {
 		t.alloc.Free(unsafe.Pointer(s), segmentBytes)
 	}
 	t.segments = nil
 }
 
-func (t *table[T, P]) bucketOf(hash uint64) uint64 {
+func (t *table) bucketOf(hash uint64) uint64 {
 	b := hash & (1<<(t.depth+1) - 1)
 	if b >= t.buckets {
 		b &= 1<<t.depth - 1
@@ -62,28 +59,29 @@ func (t *table[T, P]) bucketOf(hash uint64) uint64 {
 	return b
 }
 
-func (t *table[T, P]) head(bucket uint64) *P {
+func (t *table) head(bucket uint64) **entry {
 	return &t.segments[bucket/segmentLen][bucket%segmentLen]
 }
 
 // first returns the head of the chain that a hash is in.
-func (t *table[T, P]) first(hash uint64) P { return *t.head(t.bucketOf(hash)) }
+func (t *table) first(hash uint64) *entry { return *t.head(t.bucketOf(hash)) }
 
-func (t *table[T, P]) insert(e P) {
-	h := t.head(t.bucketOf(e.tableHash()))
-	*e.link() = *h
+func (t *table) insert(e *entry, hash uint64) {
+	h := t.head(t.bucketOf(hash))
+	e.next = *h
 	*h = e
 	if t.len++; t.len > t.buckets {
 		t.split()
 	}
 }
 
-func (t *table[T, P]) remove(e P) {
-	p := (**T)(unsafe.Pointer(t.head(t.bucketOf(e.tableHash()))))
-	for *p != (*T)(e) {
-		p = P(*p).link()
+// remove takes out an element that is in the table.
+func (t *table) remove(e *entry, hash uint64) {
+	p := t.head(t.bucketOf(hash))
+	for *p != e {
+		p = &(*p).next
 	}
-	*p = *e.link()
+	*p = e.next
 	t.len--
 	// A margin of half keeps a table that hovers from splitting and merging in turn.
 	if t.len < t.buckets/2 && t.buckets > minBuckets {
@@ -92,23 +90,21 @@ func (t *table[T, P]) remove(e P) {
 }
 
 // split divides the next bucket in line between itself and a new last one.
-func (t *table[T, P]) split() {
+func (t *table) split() {
 	from, to := t.buckets-1<<t.depth, t.buckets
 	if to == uint64(len(t.segments))*segmentLen {
 		t.addSegment()
 	}
-	old := t.head(from)
-	e := *old
-	*old = nil
-	low, high := old, t.head(to)
-	*high = nil
+	low, high := t.head(from), t.head(to)
+	e := *low
+	*low, *high = nil, nil
 	for e != nil {
-		next := P(*e.link())
+		next := e.next
 		into := low
-		if e.tableHash()>>t.depth&1 != 0 {
+		if t.hash(e)>>t.depth&1 != 0 {
 			into = high
 		}
-		*e.link() = *into
+		e.next = *into
 		*into = e
 		e = next
 	}
@@ -118,15 +114,15 @@ func (t *table[T, P]) split() {
 }
 
 // merge undoes the last split.
-func (t *table[T, P]) merge() {
+func (t *table) merge() {
 	if t.buckets == 1<<t.depth {
 		t.depth--
 	}
 	t.buckets--
 	from, into := t.head(t.buckets), t.head(t.buckets-1<<t.depth)
 	for e := *from; e != nil; {
-		next := P(*e.link())
-		*e.link() = *into
+		next := e.next
+		e.next = *into
 		*into = e
 		e = next
 	}
@@ -139,37 +135,20 @@ func (t *table[T, P]) merge() {
 	}
 }
 
-// scan appends one bucket's elements to emit. The cursor is a position in the
-// space of bit-reversed hashes: there each bucket is one interval, which
-// growing divides and shrinking joins, so nothing that is there for a whole
-// scan is missed. 0 begins a scan, and ends it.
-func (t *table[T, P]) scan(cursor uint64, emit *[]P) uint64 {
+// scan returns one bucket's chain, and the next cursor. The cursor is a
+// position in the space of bit-reversed hashes: there each bucket is one
+// interval, which growing divides and shrinking joins, so nothing that is there
+// for a whole scan is missed. 0 begins a scan, and ends it.
+func (t *table) scan(cursor uint64) (chain *entry, next uint64) {
 	b := t.bucketOf(bits.Reverse64(cursor))
-	for e := *t.head(b); e != nil; e = P(*e.link()) {
-		*emit = append(*emit, e)
-	}
 	width := t.depth
 	if b >= 1<<t.depth || b+1<<t.depth < t.buckets {
 		width++
 	}
-	// The end of this bucket's interval; the last one's end wraps to 0.
+	// The end of this bucket's interval; the last one's wraps to 0.
 	size := uint64(1) << (64 - width)
-	return cursor&^(size-1) + size
+	return *t.head(b), cursor&^(size-1) + size
 }
 
-func (j *Job) link() **Job { return &j.hashNext }
-
-func (j *Job) tableHash() uint64 { return j.ID.hash() }
-
-func (q *Queue) link() **Queue { return &q.hashNext }
-
-func (q *Queue) tableHash() uint64 { return q.hash }
-
-// hash spreads an ID. Its random part is uniform where nodes are honest; the
-// rest is mixed in, and the product keeps crafted IDs from sharing low bits.
-func (id *ID) hash() uint64 {
-	a := *(*uint64)(unsafe.Pointer(&id[4]))
-	b := *(*uint64)(unsafe.Pointer(&id[12]))
-	hi, lo := bits.Mul64(a^0x9e3779b97f4a7c15, b^0xd6e8feb86659fd93)
-	return hi ^ lo
-}
+func jobOf(e *entry) *Job     { return (*Job)(unsafe.Pointer(e)) }
+func queueOf(e *entry) *Queue { return (*Queue)(unsafe.Pointer(e)) }
