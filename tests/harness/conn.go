@@ -1,0 +1,196 @@
+package harness
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Value is a reply, with its type: Kind is the protocol's own character.
+type Value struct {
+	Kind  byte
+	Str   string // of + - $ = ( , and #
+	Int   int64  // of :
+	Elems []Value
+	Null  bool // $-1, *-1 or _
+}
+
+// Err says whether the reply is an error that begins with a text.
+func (v Value) Err(prefix string) bool { return v.Kind == '-' && strings.HasPrefix(v.Str, prefix) }
+
+// NullArray and NullString tell the two nulls of RESP2 apart.
+func (v Value) NullArray() bool { return v.Kind == '*' && v.Null }
+
+// NullString says whether the reply is $-1.
+func (v Value) NullString() bool { return v.Kind == '$' && v.Null }
+
+// Strings are the texts of an array's elements.
+func (v Value) Strings() []string {
+	out := make([]string, len(v.Elems))
+	for i, e := range v.Elems {
+		out[i] = e.Str
+	}
+	return out
+}
+
+// Field is the value behind a name, in a map or a flat array.
+func (v Value) Field(name string) Value {
+	for i := 0; i+1 < len(v.Elems); i += 2 {
+		if v.Elems[i].Str == name {
+			return v.Elems[i+1]
+		}
+	}
+	return Value{}
+}
+
+// String shows the reply with its types.
+func (v Value) String() string {
+	switch {
+	case v.Null:
+		return string(v.Kind) + "null"
+	case v.Kind == ':':
+		return ":" + strconv.FormatInt(v.Int, 10)
+	case v.Kind == '*' || v.Kind == '%' || v.Kind == '~':
+		parts := make([]string, len(v.Elems))
+		for i, e := range v.Elems {
+			parts[i] = e.String()
+		}
+		return string(v.Kind) + "[" + strings.Join(parts, " ") + "]"
+	}
+	return fmt.Sprintf("%c%q", v.Kind, v.Str)
+}
+
+// Conn is a connection.
+type Conn struct {
+	t testing.TB
+	c net.Conn
+	r *bufio.Reader
+}
+
+func dial(addr string) (*Conn, error) {
+	c, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{c: c, r: bufio.NewReader(c)}, nil
+}
+
+// Dial connects; the connection closes with the test.
+func (s *Server) Dial() *Conn {
+	s.t.Helper()
+	c, err := dial(s.Addr())
+	require.NoError(s.t, err)
+	c.t = s.t
+	s.t.Cleanup(c.Close)
+	return c
+}
+
+// Dial3 connects with RESP3.
+func (s *Server) Dial3() *Conn {
+	c := s.Dial()
+	require.Equal(s.t, byte('%'), c.Do("HELLO", "3").Kind)
+	return c
+}
+
+// Do is a command on a connection of its own.
+func (s *Server) Do(args ...any) Value {
+	s.t.Helper()
+	c := s.Dial()
+	defer c.Close()
+	return c.Do(args...)
+}
+
+// Close closes the connection.
+func (c *Conn) Close() { c.c.Close() }
+
+// Do sends a command and reads its reply.
+func (c *Conn) Do(args ...any) Value {
+	c.Send(args...)
+	return c.Receive()
+}
+
+// Send sends a command.
+func (c *Conn) Send(args ...any) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(args))
+	for _, a := range args {
+		s := fmt.Sprint(a)
+		if raw, ok := a.([]byte); ok {
+			s = string(raw)
+		}
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(s), s)
+	}
+	_, err := io.WriteString(c.c, b.String())
+	if c.t != nil {
+		require.NoError(c.t, err)
+	}
+}
+
+// Receive reads a reply; it waits 20 seconds at most. A closed connection gives
+// the zero Value.
+func (c *Conn) Receive() Value {
+	c.c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	v, err := c.read()
+	if err != nil {
+		return Value{}
+	}
+	return v
+}
+
+// Silent says whether nothing comes for a while.
+func (c *Conn) Silent(d time.Duration) bool {
+	c.c.SetReadDeadline(time.Now().Add(d))
+	_, err := c.r.Peek(1)
+	var timeout net.Error
+	if err == nil {
+		return false
+	}
+	timeout, ok := err.(net.Error)
+	return ok && timeout.Timeout()
+}
+
+func (c *Conn) read() (v Value, err error) {
+	line, err := c.r.ReadString('\n')
+	if err != nil {
+		return v, err
+	}
+	line = strings.TrimSuffix(line, "\r\n")
+	v.Kind, v.Str = line[0], line[1:]
+	n, _ := strconv.ParseInt(v.Str, 10, 64)
+	switch v.Kind {
+	case ':':
+		v.Int = n
+	case '_':
+		v.Null = true
+	case '$', '=':
+		if v.Str = ""; n < 0 {
+			v.Null = true
+			return v, nil
+		}
+		buf := make([]byte, n+2)
+		if _, err = io.ReadFull(c.r, buf); err != nil {
+			return v, err
+		}
+		v.Str = string(buf[:n])
+	case '*', '%', '~', '>':
+		v.Str, v.Null = "", n < 0
+		if v.Kind == '%' {
+			n *= 2
+		}
+		for ; n > 0; n-- {
+			e, err := c.read()
+			if err != nil {
+				return v, err
+			}
+			v.Elems = append(v.Elems, e)
+		}
+	}
+	return v, nil
+}

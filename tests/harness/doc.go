@@ -1,0 +1,8 @@
+// Package harness starts real redis-servers with the module loaded, and talks
+// to them exactly: [Conn] tells a null array from a null string and a simple
+// string from a bulk string, which client libraries hide.
+//
+// Each server has a free port on 127.0.0.1 and a temporary folder, is killed
+// at the end of its test, and fails the test where it died or its log holds a
+// crash report or a recovered panic.
+package harness
