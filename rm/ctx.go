@@ -149,7 +149,7 @@ func (c *Ctx) Block(timeout int64, end func(c *Ctx, gone bool)) (*Client, error)
 }
 
 // Answer ends the wait with the reply that fill makes. Where the client is
-// gone before it can be given, unheard is called instead, on a Ctx of its own.
+// gone before it can be given, unheard is called instead, soon, on a Ctx of its own.
 // What fill answers is copied.
 func (cl *Client) Answer(fill func(*Ctx), unheard func(*Ctx)) {
 	s := cl.s
@@ -179,11 +179,12 @@ func (s *Server) Unblocked(f *api.Frame, b api.Blocked, gone bool) bool {
 }
 
 // Answered implements api.Handler.
-func (s *Server) Answered(f, answer *api.Frame, heard bool) {
+func (s *Server) Answered(answer *api.Frame, heard bool) {
 	unheard := s.unheard[answer]
 	delete(s.unheard, answer)
 	if unheard != nil && !heard {
-		unheard(s.ctxFor(f))
+		// Not here: the context of a client that has gone can't replicate.
+		s.After(0, unheard)
 	}
 }
 

@@ -86,7 +86,13 @@ static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleS
     struct frame *f = frame_push(ctx);
     if (!f) return REDIS_OK;
     f->db = redis.GetSelectedDb(ctx);
-    goKeyEvent(f, (char *)event, key);
+    /* While an RDB is loaded the name lies on the server's stack, and the
+     * server aborts where anybody retains it, as OpenKey does. */
+    size_t n;
+    const char *p = redis.StringPtrLen(key, &n);
+    RedisModuleString *name = redis.CreateString(NULL, p, n);
+    goKeyEvent(f, (char *)event, name);
+    redis.FreeString(NULL, name);
     frame_play(f, ctx);
     frame_pop(f);
     return REDIS_OK;
@@ -160,13 +166,9 @@ static void on_disconnect(RedisModuleCtx *ctx, RedisModuleBlockedClient *bc) {
 }
 
 static void on_free_privdata(RedisModuleCtx *ctx, void *data) {
+    (void)ctx;
     struct frame *answer = data;
-    struct frame *f = frame_push(ctx);
-    if (f) {
-        goAnswered(f, answer, answer->played);
-        frame_play(f, ctx);
-        frame_pop(f);
-    }
+    goAnswered(answer, answer->played);
     frame_free(answer);
 }
 

@@ -26,6 +26,11 @@
 //     (server.dirty, on which "save 60 1000" rests).
 //   - Persistence events fire in the forked child. None is subscribed to, and
 //     every trampoline returns at once in a child.
+//   - The "loaded" key event passes a name that lies on the server's stack: to
+//     open the key with it aborts the server ("You tried to retain an object
+//     allocated in the stack"). The trampoline passes a copy on.
+//   - In free_privdata of a blocked client that has gone, the context has no
+//     client: Replicate and SignalModifiedKey there crash the server.
 //   - RENAME and MOVE call a value's unlink method although the value lives
 //     on: whoever lets go of a value there must be able to take it back at the
 //     rename_to and move_to events.

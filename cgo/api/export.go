@@ -29,7 +29,7 @@ type Handler interface {
 	Unblocked(f *Frame, b Blocked, gone bool) bool
 	// Answered reports that an answer was given, or that its client went before
 	// it could be.
-	Answered(f *Frame, answer *Frame, heard bool)
+	Answered(answer *Frame, heard bool)
 	// TypeLoad reads a value of the type in a slot; nil refuses it.
 	TypeLoad(slot int, io IO, encver int) unsafe.Pointer
 	// TypeUnlink reports that a value has left its key.
@@ -114,9 +114,9 @@ func goUnblocked(f *C.struct_frame, b *C.RedisModuleBlockedClient, gone C.int) (
 }
 
 //export goAnswered
-func goAnswered(f, answer *C.struct_frame, heard C.int32_t) {
+func goAnswered(answer *C.struct_frame, heard C.int32_t) {
 	defer recovered(nil)
-	handler.Answered((*Frame)(f), (*Frame)(answer), heard != 0)
+	handler.Answered((*Frame)(answer), heard != 0)
 }
 
 //export goTypeLoad

@@ -75,6 +75,8 @@ func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
 // restored, renamed or moved. In another database than 0 it lies dormant. It
 // returns how many jobs were dropped because their IDs are known already.
 func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
+	// What this one replaces must not stand in the way of the same IDs.
+	n.bury()
 	q.DB = int32(db)
 	if db != 0 {
 		n.dormant = append(n.dormant, q)

@@ -107,7 +107,7 @@ func New(t testing.TB, opts ...Option) *Server {
 	s.conf = filepath.Join(s.Dir, "redis.conf")
 	lines := []string{
 		"bind 127.0.0.1", fmt.Sprintf("port %d", s.Port), "dir " + s.Dir, "logfile " + filepath.Join(s.Dir, "log"),
-		`save ""`, "enable-debug-command yes", "repl-diskless-sync-delay 0", "shutdown-timeout 0",
+		`save ""`, "enable-debug-command yes", "enable-module-command yes", "repl-diskless-sync-delay 0", "shutdown-timeout 0",
 	}
 	lines = append(lines, set.lines...)
 	if set.module != "" {
@@ -169,7 +169,12 @@ func (s *Server) Log() string {
 	return string(b)
 }
 
+// logTail is what matters of the log: a crash report's head, or the last lines.
 func (s *Server) logTail() string {
+	if _, report, crashed := strings.Cut(s.Log(), "REDIS BUG REPORT START"); crashed {
+		head, _, _ := strings.Cut(report, "------ INFO OUTPUT")
+		return head
+	}
 	lines := strings.Split(s.Log(), "\n")
 	return strings.Join(lines[max(0, len(lines)-60):], "\n")
 }

@@ -1,0 +1,296 @@
+package single
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+func TestDebugReloadIsLossless(t *testing.T) {
+	for _, aof := range []string{"no", "yes"} {
+		s := harness.Start(t, harness.WithConfig("appendonly "+aof))
+		c := s.Dial()
+		once := add(t, c, "q", "once", 0, "RETRY", 0)
+		again := add(t, c, "q", "again", 0)
+		held := add(t, c, "held", "b", 0)
+		delayed := add(t, c, "q", "later", 0, "DELAY", 100)
+		get(t, c, "held")
+		c.Do("NACK", held)
+		get(t, c, "held")
+		require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+		assert.Equal(t, "queued", state(c, once))
+		assert.Equal(t, "queued", state(c, again))
+		assert.Equal(t, "active", state(c, held))
+		assert.Equal(t, "active", state(c, delayed))
+		assert.Equal(t, int64(1), c.Do("SHOW", held).Field("nacks").Int)
+		assert.InDelta(t, 100_000, c.Do("SHOW", delayed).Field("next-requeue-within").Int, 2000)
+		assert.Equal(t, int64(2), c.Do("QLEN", "q").Int)
+		assert.Equal(t, []string{once, again}, []string{get(t, c, "q"), get(t, c, "q")})
+	}
+}
+
+func TestRestart_102_103_104(t *testing.T) {
+	for _, mode := range []string{"rdb", "aof", "aof-without-preamble", "aof-kill"} {
+		t.Run(mode, func(t *testing.T) {
+			conf := []string{"appendonly yes", "appendfsync always"}
+			switch mode {
+			case "rdb":
+				conf = []string{"save 3600 1000000"}
+			case "aof-without-preamble":
+				conf = append(conf, "aof-use-rdb-preamble no")
+			}
+			s := harness.Start(t, harness.WithConfig(conf...))
+			c := s.Dial()
+			waiting := add(t, c, "q", "waiting", 0, "RETRY", 2)
+			held := add(t, c, "h", "held", 0, "RETRY", 2)
+			get(t, c, "h")
+			acked := add(t, c, "q", "acked", 0)
+			c.Do("ACKJOB", acked)
+			expiring := add(t, c, "q", "x", 0, "TTL", 1)
+			delayed := add(t, c, "d", "delayed", 0, "DELAY", 3)
+			delayedOnce := add(t, c, "d1", "delayed", 0, "DELAY", 3, "RETRY", 0)
+			once := add(t, c, "once", "b", 0, "RETRY", 0)
+			delivered := add(t, c, "once2", "b", 0, "RETRY", 0)
+			get(t, c, "once2")
+			nacked := add(t, c, "n", "b", 0)
+			get(t, c, "n")
+			c.Do("NACK", nacked)
+			c.Do("PAUSE", "p", "in")
+			added := time.Now()
+			if mode == "aof-without-preamble" {
+				c.Do("BGREWRITEAOF")
+				harness.Await(t, 5*time.Second, "the rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
+			}
+			if mode == "aof-kill" {
+				s.Kill()
+			} else {
+				s.Stop()
+			}
+			s.Restart()
+			started := time.Now()
+			c = s.Dial()
+			assert.Equal(t, "active", state(c, waiting), "known, not queued")
+			assert.Equal(t, "active", state(c, held))
+			assert.True(t, c.Do("SHOW", acked).Null)
+			assert.Equal(t, int64(1), c.Do("SHOW", nacked).Field("nacks").Int)
+			assert.Equal(t, "none", c.Do("PAUSE", "p", "state").Str)
+			assert.Equal(t, "active", state(c, once))
+			harness.Await(t, 6*time.Second, "the retries", func() bool { return state(c, waiting) == "queued" && state(c, held) == "queued" })
+			assert.InDelta(t, 2, time.Since(started).Seconds(), 1)
+			harness.Await(t, 6*time.Second, "the delayed job", func() bool { return state(c, delayed) == "queued" })
+			assert.InDelta(t, 3, time.Since(added).Seconds(), 1, "at its own time")
+			harness.Await(t, 3*time.Second, "expiry", func() bool { return c.Do("SHOW", expiring).Null })
+			if mode != "rdb" {
+				assert.Equal(t, delayedOnce, get(t, c, "d1"), "not yet due, so not yet delivered")
+			}
+			for _, id := range []string{once, delivered} {
+				assert.Equal(t, int64(0), c.Do("ENQUEUE", id).Int, "never a second delivery")
+			}
+			assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "once", "once2").NullArray())
+		})
+	}
+}
+
+func TestControlledRestart_105(t *testing.T) {
+	for _, aof := range []string{"no", "yes"} {
+		t.Run("appendonly "+aof, func(t *testing.T) {
+			s := harness.Start(t, harness.WithConfig("appendonly "+aof))
+			c := s.Dial()
+			once, again := add(t, c, "q", "1", 0, "RETRY", 0), add(t, c, "q", "2", 0)
+			held, gone := add(t, c, "h", "3", 0), add(t, c, "g", "4", 0, "RETRY", 0)
+			get(t, c, "h")
+			get(t, c, "g")
+			require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.aof-enqueue-jobs-once", "yes").Str)
+			require.Equal(t, "OK", c.Do("CONFIG", "REWRITE").Str)
+			s.Stop("JOBMESH", "SHUTDOWN")
+			s.Restart()
+			c = s.Dial()
+			assert.Equal(t, "queued", state(c, once))
+			assert.Equal(t, "queued", state(c, again))
+			assert.Equal(t, "active", state(c, held))
+			assert.Equal(t, "active", state(c, gone))
+			assert.Equal(t, int64(0), c.Do("SHOW", again).Field("additional-deliveries").Int)
+			assert.Equal(t, "no", c.Do("CONFIG", "GET", "jobmesh.aof-enqueue-jobs-once").Elems[1].Str)
+			harness.Await(t, 3*time.Second, "the file to forget the option", func() bool {
+				b, err := os.ReadFile(filepath.Join(s.Dir, "redis.conf"))
+				return err == nil && !strings.Contains(string(b), "aof-enqueue-jobs-once yes")
+			})
+			assert.Equal(t, once, get(t, c, "q"))
+			s.Kill()
+			s.Restart()
+			assert.NotEqual(t, "queued", state(s.Dial(), once), "delivered once is enough")
+		})
+	}
+}
+
+func TestOptionWithoutFinalSaveKeepsAtMostOnce(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("save 3600 1000000"))
+	c := s.Dial()
+	once, again := add(t, c, "q", "1", 0, "RETRY", 0), add(t, c, "q", "2", 0)
+	require.Equal(t, "OK", c.Do("SAVE").Str)
+	require.Equal(t, once, get(t, c, "q"))
+	c.Do("CONFIG", "SET", "jobmesh.aof-enqueue-jobs-once", "yes")
+	c.Do("CONFIG", "REWRITE")
+	s.Kill()
+	s.Restart()
+	c = s.Dial()
+	assert.Equal(t, "active", state(c, once), "the file doesn't know that it was delivered")
+	assert.Equal(t, "queued", state(c, again))
+}
+
+func TestTruncatedAOF(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+	c := s.Dial()
+	var ids []string
+	for i := range 50 {
+		ids = append(ids, add(t, c, "q", fmt.Sprint("body", i), 0))
+	}
+	s.Kill()
+	files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	info, err := os.Stat(files[0])
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(files[0], info.Size()-10))
+	s.Restart()
+	c = s.Dial()
+	for _, id := range ids[:49] {
+		assert.Equal(t, "active", state(c, id))
+	}
+	assert.True(t, c.Do("SHOW", ids[49]).Null)
+}
+
+// A damaged or newer value is refused with a log line that names it.
+func TestDamagedRDB(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("save 3600 1000000", "rdbcompression no", "rdbchecksum no"))
+	c := s.Dial()
+	add(t, c, "named-queue", strings.Repeat("findme", 20), 0)
+	s.Stop("SHUTDOWN", "SAVE")
+	file := filepath.Join(s.Dir, "dump.rdb")
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	// The record's format byte lies 72 bytes before the body.
+	at := strings.Index(string(data), "findme") - 72
+	require.Equal(t, byte(1), data[at])
+	for value, complaint := range map[byte]string{9: "job record of a newer format", 0: "damaged job record"} {
+		data[at] = value
+		require.NoError(t, os.WriteFile(file, data, 0o600))
+		require.NoError(t, os.Remove(filepath.Join(s.Dir, "log")))
+		s.Launch()
+		s.AwaitEnd()
+		assert.Contains(t, s.Log(), `key "named-queue": its value of type jobmesh-q`)
+		assert.Contains(t, s.Log(), complaint)
+		assert.NotContains(t, s.Log(), "REDIS BUG REPORT")
+	}
+}
+
+func TestReplica(t *testing.T) {
+	for _, diskless := range []string{"no", "yes"} {
+		t.Run("diskless "+diskless, func(t *testing.T) {
+			master := harness.Start(t, harness.WithConfig("repl-diskless-sync "+diskless))
+			c := master.Dial()
+			early := add(t, c, "q", "early", 0, "RETRY", 1)
+			onceEarly := add(t, c, "once", "b", 0, "RETRY", 0)
+			replica := harness.Start(t, harness.WithConfig(fmt.Sprint("replicaof 127.0.0.1 ", master.Port)))
+			r := replica.Dial()
+			harness.Await(t, 15*time.Second, "the replica", func() bool { return replica.Info("replication", "master_link_status") == "up" })
+			late := add(t, c, "q", "late", 0, "RETRY", 1)
+			gone := add(t, c, "q", "gone", 0)
+			c.Do("ACKJOB", gone)
+			get(t, c, "once")
+			nacked := add(t, c, "n", "b", 0)
+			get(t, c, "n")
+			c.Do("NACK", nacked)
+			require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int)
+			for _, id := range []string{early, late} {
+				assert.False(t, r.Do("SHOW", id).Null, "the replica knows the job")
+			}
+			assert.True(t, r.Do("SHOW", gone).Null)
+			assert.Equal(t, int64(1), r.Do("SHOW", nacked).Field("nacks").Int)
+			assert.True(t, r.Do("ADDJOB", "q", "b", 0).Err("READONLY"))
+			assert.True(t, r.Do("GETJOB", "NOHANG", "FROM", "q").Err("READONLY"))
+			// A passive node doesn't queue by itself.
+			c.Do("DEQUEUE", early)
+			master.Kill()
+			require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+			harness.Await(t, 5*time.Second, "the promoted node to take over", func() bool { return state(r, early) == "queued" && state(r, late) == "queued" })
+			assert.Equal(t, int64(0), r.Do("ENQUEUE", onceEarly).Int, "never a second delivery")
+			assert.Equal(t, byte('+'), r.Do("ADDJOB", "q", "b", 0).Kind)
+		})
+	}
+}
+
+// Writes go on while a replica attaches: none may fall between the snapshot
+// and the stream.
+func TestReplicaAttachesUnderLoad(t *testing.T) {
+	master := harness.Start(t)
+	c := master.Dial()
+	for i := range 2000 {
+		add(t, c, "q", i, 0)
+	}
+	replica := harness.Start(t)
+	r := replica.Dial()
+	require.Equal(t, "OK", r.Do("REPLICAOF", "127.0.0.1", master.Port).Str)
+	up := func() bool { return replica.Info("replication", "master_link_status") == "up" }
+	n := 0
+	harness.Await(t, 20*time.Second, "the replica", func() bool {
+		for range 50 {
+			id := add(t, c, "q", n, 0)
+			if n++; n%3 == 0 {
+				c.Do("ACKJOB", id)
+			}
+		}
+		return up()
+	})
+	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int)
+	ids := func(c *harness.Conn) map[string]bool {
+		seen := map[string]bool{}
+		for _, e := range c.Do("JSCAN", "BUSYLOOP").Elems[1].Elems {
+			seen[e.Str] = true
+		}
+		return seen
+	}
+	assert.Equal(t, ids(c), ids(r))
+}
+
+// "save 1 1" rests on changes being counted, also where nobody listens.
+func TestChangesAreCounted(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	changes := func() string { return s.Info("persistence", "rdb_changes_since_last_save") }
+	before := changes()
+	id := add(t, c, "q", "b", 0)
+	afterAdd := changes()
+	assert.NotEqual(t, before, afterAdd)
+	get(t, c, "q")
+	afterGet := changes()
+	assert.NotEqual(t, afterAdd, afterGet)
+	c.Do("ACKJOB", id)
+	assert.NotEqual(t, afterGet, changes())
+	c.Do("ACKJOB", id)
+	c.Do("GETJOB", "NOHANG", "FROM", "q")
+}
+
+func TestConfiguration(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("jobmesh.cluster-config-file other.conf"))
+	assert.Equal(t, "other.conf", s.Do("CONFIG", "GET", "jobmesh.cluster-config-file").Elems[1].Str)
+	_, err := os.Stat(filepath.Join(s.Dir, "other.conf"))
+	assert.NoError(t, err)
+	assert.Equal(t, byte('-'), s.Do("CONFIG", "SET", "jobmesh.aof-enqueue-jobs-once", "maybe").Kind)
+	s = harness.Start(t, harness.WithModuleArgs("cluster-config-file by-arg.conf jobmesh.aof-enqueue-jobs-once yes"))
+	assert.Equal(t, "by-arg.conf", s.Do("CONFIG", "GET", "jobmesh.cluster-config-file").Elems[1].Str)
+	for _, args := range []string{"nonsense 1", "aof-enqueue-jobs-once", "aof-enqueue-jobs-once maybe", "cluster-config-file a/b"} {
+		s := harness.New(t, harness.WithModuleArgs(args))
+		s.Launch()
+		s.AwaitEnd()
+		assert.Contains(t, s.Log(), "jobmesh can't be loaded", args)
+	}
+}
