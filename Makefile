@@ -1,0 +1,55 @@
+# jobmesh's front door. "make help" lists what there is.
+SO       := jobmesh.so
+PREFIX   ?= /usr/local
+FUZZTIME ?= 60s
+GO       ?= go
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+SHELL    := /bin/bash
+
+.PHONY: all build setup run demo test bench fuzz lint vet install clean help
+
+all: build ## Build jobmesh.so (the same as: make build)
+
+build: ## Build jobmesh.so
+	$(GO) build -buildmode=c-shared -trimpath -o $(SO) ./module
+	@chmod +x $(SO) && rm -f jobmesh.h
+
+setup: ## Install what is missing (redis-server, gcc), or say how
+	@tests/setup.sh
+
+run: setup build ## Start a node on port 7711 (PORT=… for another)
+	@tests/run.sh
+
+demo: setup build ## Watch one job through add, get, crash, redelivery and acknowledgement
+	@$(GO) run ./tests/demo
+
+# One JSON stream through one tally, so that one line adds everything up.
+test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (60s)
+	@set -o pipefail; { \
+	  $(GO) test -json -count=1 -timeout 8m ./... ; \
+	  tests/fuzz.sh $(FUZZTIME) -json ; \
+	} | $(GO) run ./tests/tally
+
+bench: setup build ## Compare with Redis streams and lists (BENCH='-scale' for ten million jobs)
+	@$(GO) run ./tests/bench $(BENCH)
+
+fuzz: ## Run each fuzzer for FUZZTIME
+	@tests/fuzz.sh $(FUZZTIME)
+
+vet:
+	@unformatted=$$(gofmt -l cgo rm module tests); if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted" >&2; exit 1; fi
+	@$(GO) vet ./...
+
+lint: vet ## gofmt, go vet, staticcheck, and the C compiler's warnings
+	$(GO) run $(STATICCHECK) ./...
+	@$(GO) build -work -a -o /dev/null ./cgo/... 2>&1 | grep -v '^WORK=' || true
+	gcc -fsyntax-only -std=gnu11 -Wall -Wextra -Werror cgo/record/*.c cgo/api/flat.c
+
+install: build ## Copy jobmesh.so to PREFIX/lib/redis/modules
+	install -D -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/redis/modules/$(SO)
+
+clean: ## Remove what was built
+	rm -f $(SO) jobmesh.h
+
+help: ## List these
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
