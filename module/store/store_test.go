@@ -1,0 +1,396 @@
+package store_test
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sort"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"jobmesh/cgo/record"
+	"jobmesh/module/store"
+	"jobmesh/module/store/storetest"
+)
+
+// C walks and frees what Go writes: both must mean the same bytes.
+func TestLayoutIsThatOfC(t *testing.T) {
+	var c []store.Field
+	for _, f := range record.Layout() {
+		c = append(c, store.Field(f))
+	}
+	assert.Equal(t, c, store.Layout())
+}
+
+func TestIDText(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var id store.ID
+		copy(id[:], rapid.SliceOfN(rapid.Byte(), 24, 24).Draw(t, "id"))
+		text := id.AppendText(nil)
+		back, canonical, ok := store.ParseID(text)
+		assert.True(t, ok && canonical)
+		assert.Equal(t, id, back)
+	})
+	for _, bad := range []string{"", "D-", "d-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a10"} {
+		_, _, ok := store.ParseID([]byte(bad))
+		assert.False(t, ok, bad)
+	}
+	_, canonical, ok := store.ParseID([]byte("D-DCB833cf-8YL1NT17e9+wsA/09NqxscQI-05a1"))
+	assert.True(t, ok && !canonical)
+}
+
+func TestMadeIDsAreDistinctAndTellTheTTL(t *testing.T) {
+	s := store.New(storetest.New(), 7, 0)
+	m := s.IDMaker([4]byte{1, 2, 3, 4})
+	seen := map[store.ID]bool{}
+	for range 10_000 {
+		seen[m.Make(1, 1, 86400, true)] = true
+	}
+	assert.Len(t, seen, 10_000, "distinct even where the random part repeats")
+	for _, tc := range []struct {
+		ttl   int64
+		retry bool
+		want  uint16
+	}{{86400, true, 1441}, {86400, false, 1440}, {59, true, 1}, {59, false, 0}, {math.MaxInt32, true, 65535}, {math.MaxInt32, false, 65534}} {
+		id := m.Make(0, 0, tc.ttl, tc.retry)
+		assert.Equal(t, tc.want, id.TTLMinutes())
+		assert.Equal(t, !tc.retry, id.AtMostOnce())
+	}
+}
+
+// world is a store beside a simple model of it.
+type world struct {
+	alloc  *storetest.Alloc
+	s      *store.Store
+	ids    *store.IDMaker
+	r      *rand.Rand
+	queues map[string]map[store.ID]*store.Job // by name: what is known
+	ctime  uint64
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{alloc: storetest.New(), r: rand.New(rand.NewPCG(seed, 1)), queues: map[string]map[store.ID]*store.Job{}}
+	w.s = store.New(w.alloc, seed, 0)
+	w.ids = w.s.IDMaker([4]byte{})
+	return w
+}
+
+func (w *world) queue(name string) *store.Queue {
+	if w.queues[name] == nil {
+		w.queues[name] = map[store.ID]*store.Job{}
+		return w.s.NewQueue([]byte(name), 0)
+	}
+	return w.s.Queue([]byte(name))
+}
+
+func (w *world) add(name string) *store.Job {
+	q := w.queue(name)
+	j := w.s.NewJob(w.r.IntN(50))
+	// Mostly new, sometimes of the past, sometimes of the same moment.
+	w.ctime++
+	j.CTime = w.ctime
+	if w.r.IntN(3) == 0 {
+		j.CTime = w.r.Uint64N(w.ctime) + 1
+	}
+	j.ID = w.ids.Make(w.r.Uint64(), w.r.Uint64(), 60, true)
+	j.State, j.Retry, j.Repl, j.ETime = store.StateActive, 1, 1, 1+w.r.Int64N(1<<40)
+	w.s.RegisterNew(q, j)
+	w.s.Arm(j)
+	w.queues[name][j.ID] = j
+	return j
+}
+
+func (w *world) some(name string) *store.Job {
+	ids := make([]store.ID, 0, len(w.queues[name]))
+	for id := range w.queues[name] {
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	sort.Slice(ids, func(i, j int) bool { return bytes.Compare(ids[i][:], ids[j][:]) < 0 })
+	return w.queues[name][ids[w.r.IntN(len(ids))]]
+}
+
+func (w *world) check(t require.TestingT) {
+	for name, jobs := range w.queues {
+		q := w.s.Queue([]byte(name))
+		require.NotNil(t, q)
+		var waiting, held []*store.Job
+		var size uint64
+		for id, j := range jobs {
+			require.Same(t, j, w.s.Lookup(&id))
+			if j.State == store.StateQueued {
+				waiting = append(waiting, j)
+			} else {
+				held = append(held, j)
+			}
+			size += uint64(j.Size())
+		}
+		sort.Slice(waiting, func(i, k int) bool {
+			a, b := waiting[i], waiting[k]
+			if a.CTime != b.CTime {
+				return a.CTime < b.CTime
+			}
+			return bytes.Compare(a.ID[:], b.ID[:]) < 0
+		})
+		require.Equal(t, len(waiting), int(q.Len))
+		require.Equal(t, len(held), int(q.Held))
+		j, last := q.Head, (*store.Job)(nil)
+		for _, want := range waiting {
+			require.Same(t, want, j)
+			require.Same(t, last, j.Prev)
+			j, last = j.Next, j
+		}
+		require.Nil(t, j)
+		require.Same(t, last, q.Tail)
+		require.GreaterOrEqual(t, q.Bytes, size)
+	}
+}
+
+// Everything at once, against the model: order, lists, table, graveyard.
+func TestStoreAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapid.Uint64().Draw(t, "seed"))
+		for range rapid.IntRange(1, 600).Draw(t, "steps") {
+			name := fmt.Sprint("q", w.r.IntN(3))
+			j := w.some(name)
+			switch op := w.r.IntN(20); {
+			case op < 9 || j == nil:
+				j = w.add(name)
+				if w.r.IntN(4) > 0 {
+					w.s.Push(j)
+				}
+			case op < 12 && j.State == store.StateQueued:
+				w.s.Pull(j)
+			case op < 12:
+				w.s.Push(j)
+			case op < 17:
+				delete(w.queues[name], j.ID)
+				w.s.Remove(j)
+			case op == 17:
+				q := w.s.Queue([]byte(name))
+				id := j.ID
+				w.s.Detach(q)
+				require.Nil(t, w.s.Lookup(&id))
+				require.Zero(t, w.s.Attach(q, []byte(name)))
+			case op == 18:
+				id := j.ID
+				w.s.Bury(w.s.Queue([]byte(name)))
+				require.Nil(t, w.s.Lookup(&id))
+				delete(w.queues, name)
+			default:
+				w.s.Reap(w.r.IntN(10))
+			}
+		}
+		w.check(t)
+		for name := range w.queues {
+			w.s.Bury(w.s.Queue([]byte(name)))
+		}
+		require.False(t, w.s.Reap(math.MaxInt))
+		require.Zero(t, w.s.Jobs())
+		before := w.alloc.Blocks()
+		require.Less(t, before, 12, "only tables and wheel are left")
+	})
+}
+
+func TestScanMeetsWhatStays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapid.Uint64().Draw(t, "seed"))
+		stay := map[store.ID]bool{}
+		for range 200 {
+			stay[w.add("stay").ID] = true
+		}
+		var passing []*store.Job
+		cursor := uint64(0)
+		for {
+			var found []*store.Job
+			cursor = w.s.ScanJobs(cursor, &found)
+			for _, j := range found {
+				delete(stay, j.ID)
+			}
+			if cursor == 0 {
+				break
+			}
+			switch w.r.IntN(3) {
+			case 0:
+				for range w.r.IntN(100) {
+					passing = append(passing, w.add("pass"))
+				}
+			case 1:
+				for _, j := range passing {
+					w.s.Remove(j)
+				}
+				passing = nil
+			}
+		}
+		require.Empty(t, stay)
+	})
+}
+
+// The wheel against a sorted model, with a clock that jumps.
+func TestWheelAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapid.Uint64().Draw(t, "seed"))
+		armed := map[store.ID]*store.Job{}
+		now := int64(1_700_000_000_000)
+		none := 0
+		w.s.Due(now, &none)
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			switch w.r.IntN(8) {
+			case 0, 1, 2:
+				j := w.add("q")
+				j.ETime = now + w.r.Int64N(1<<uint(w.r.IntN(45))) - 5
+				w.s.Arm(j)
+				armed[j.ID] = j
+			case 3:
+				if j := w.some("q"); j != nil && armed[j.ID] != nil {
+					j.ETime = now + w.r.Int64N(100_000)
+					w.s.Arm(j)
+				}
+			case 4:
+				if j := w.some("q"); j != nil {
+					w.s.Disarm(j)
+					delete(armed, j.ID)
+				}
+			case 5:
+				now -= w.r.Int64N(1 << uint(w.r.IntN(34)))
+			default:
+				now += w.r.Int64N(1 << uint(w.r.IntN(40)))
+			}
+			// A clock that stepped back a little makes the wheel wait for it.
+			for try := 0; ; try++ {
+				budget := 1 + w.r.IntN(20)
+				j := w.s.Due(now, &budget)
+				if j == nil && budget > 0 {
+					break
+				}
+				if j != nil {
+					require.LessOrEqual(t, j.ETime, now, "too early")
+					require.Same(t, armed[j.ID], j)
+					delete(armed, j.ID)
+				}
+				require.Less(t, try, 100_000)
+			}
+			soonest := int64(math.MaxInt64)
+			for _, j := range armed {
+				soonest = min(soonest, j.ETime)
+			}
+			if soonest < math.MaxInt64 {
+				require.LessOrEqual(t, w.s.NextWake(), max(soonest, now+1001), "a wake-up would be missed")
+				require.Greater(t, soonest, now-1001, "a job is overdue")
+			}
+		}
+	})
+}
+
+func TestForgetTouchesNothing(t *testing.T) {
+	w := newWorld(3)
+	for i := range 5000 {
+		j := w.add(fmt.Sprint("q", i%10))
+		if i%2 == 0 {
+			w.s.Push(j)
+		}
+	}
+	w.s.Bury(w.s.Queue([]byte("q0")))
+	blocks := w.alloc.Blocks()
+	w.s.Forget()
+	assert.Zero(t, w.s.Jobs())
+	assert.Zero(t, w.s.Queues())
+	assert.InDelta(t, blocks, w.alloc.Blocks(), 5, "jobs and queues belong to others now")
+	assert.False(t, w.s.Reap(math.MaxInt))
+	assert.Equal(t, uint64(0), w.s.Jobs())
+	assert.Less(t, w.alloc.Blocks(), blocks-400, "but the buried queue's were ours")
+}
+
+func TestSteadyStateAllocatesNothingInGo(t *testing.T) {
+	s := store.New(&pool{}, 1, 0)
+	ids := s.IDMaker([4]byte{})
+	q := s.NewQueue([]byte("q"), 0)
+	var n uint64
+	cycle := func() {
+		n++
+		j := s.NewJob(100)
+		j.ID, j.CTime, j.ETime = ids.Make(n, n, 60, true), n, 1<<40
+		s.RegisterNew(q, j)
+		s.Push(j)
+		s.Arm(j)
+		id := q.Head.ID
+		s.Pull(q.Head)
+		s.Remove(s.Lookup(&id))
+	}
+	for range 1000 {
+		cycle()
+	}
+	assert.Zero(t, testing.AllocsPerRun(10_000, cycle))
+}
+
+func validRecord() []byte {
+	s := store.New(storetest.New(), 1, 0)
+	j := s.NewJob(3)
+	copy(j.Body(), "abc")
+	j.ID = s.IDMaker([4]byte{}).Make(1, 1, 60, true)
+	j.State, j.Repl, j.Retry, j.ETime = store.StateQueued, 1, 5, 1000
+	return append([]byte(nil), j.Record()...)
+}
+
+func TestRecords(t *testing.T) {
+	good := validRecord()
+	s := store.New(storetest.New(), 1, 0)
+	j, err := s.JobFromRecord(good)
+	require.NoError(t, err)
+	assert.Equal(t, good, j.Record())
+	for n := range good {
+		_, err := s.JobFromRecord(good[:n])
+		assert.ErrorIs(t, err, store.ErrRecord, "cut at %d", n)
+	}
+	for at, want := range map[int]error{0: store.ErrNewer, 1: store.ErrRecord, 2: store.ErrRecord, 3: store.ErrRecord, 4: store.ErrRecord, 70: store.ErrRecord} {
+		bad := append([]byte(nil), good...)
+		bad[at] = 0xff
+		_, err := s.JobFromRecord(bad)
+		assert.ErrorIs(t, err, want, "byte %d", at)
+	}
+}
+
+func FuzzJobFromRecord(f *testing.F) {
+	f.Add(validRecord())
+	f.Add([]byte{})
+	f.Add(make([]byte, 72))
+	f.Fuzz(func(t *testing.T, rec []byte) {
+		alloc := storetest.New()
+		s := store.New(alloc, 1, 0)
+		base := alloc.Blocks()
+		j, err := s.JobFromRecord(rec)
+		if err != nil {
+			require.Nil(t, j)
+			require.Equal(t, base, alloc.Blocks(), "a refused record leaves nothing behind")
+			return
+		}
+		again, err := s.JobFromRecord(j.Record())
+		require.NoError(t, err)
+		require.Equal(t, j.Record(), again.Record())
+		q := s.NewQueue([]byte("q"), 0)
+		require.True(t, s.Register(q, j))
+		require.False(t, s.Register(q, again))
+		s.Push(j)
+		s.Arm(j)
+		s.Remove(j)
+	})
+}
+
+func FuzzParseID(f *testing.F) {
+	f.Add([]byte("D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		id, canonical, ok := store.ParseID(b)
+		if canonical {
+			require.True(t, ok)
+			require.Equal(t, string(b), id.String())
+		} else if ok {
+			require.NotEqual(t, string(b), id.String())
+		}
+	})
+}
