@@ -1,0 +1,117 @@
+// Command example is a module written on package rm that has nothing to do with
+// queues: counters, as a data type of their own. Built with
+// -buildmode=c-shared, it is loaded like any module.
+package main
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"time"
+
+	"jobmesh/rm"
+)
+
+var counter = rm.NewFlatType("counter-t", 1, "COUNTER.RESTORE")
+
+func init() {
+	key := []rm.KeySpec{{Flags: rm.KeyModify, Position: 1, Step: 1}}
+	rm.Register(&rm.Module{
+		Name:    "counter",
+		Version: 1,
+		Types:   []*rm.DataType{&counter.DataType},
+		Commands: []rm.Command{
+			{Name: "counter.add", Flags: "write fast", Run: add, Info: rm.Info{Summary: "Adds to a counter.", Arity: 3, Keys: key}},
+			{Name: "counter.restore", Flags: "write", Run: restore, Info: rm.Info{Summary: "Sets a counter from an AOF.", Arity: 3, Keys: key}},
+			{Name: "counter.later", Flags: "blocking", Run: later, Info: rm.Info{Summary: "Answers from a goroutine, some milliseconds later.", Arity: 2}},
+			{Name: "counter.busy", Flags: "fast", Run: busy, Info: rm.Info{Summary: "Keeps goroutines and the collector busy.", Arity: 2}},
+			{Name: "counter.panic", Flags: "fast", Run: func(*rm.Ctx) { panic("asked for") }, Info: rm.Info{Summary: "Panics."}},
+			{Name: "counter.panics", Flags: "fast", Run: func(c *rm.Ctx) { c.Int(c.Server().Panics()) }, Info: rm.Info{Summary: "Counts panics."}},
+			{Name: "counter.gopanic", Flags: "fast", Run: func(c *rm.Ctx) {
+				c.Server().Go(func() { panic("in a goroutine") })
+				c.Simple("OK")
+			}, Info: rm.Info{Summary: "Panics in a goroutine."}},
+		},
+	})
+}
+
+func add(c *rm.Ctx) {
+	n, err := strconv.ParseInt(string(c.Arg(2)), 10, 64)
+	if err != nil {
+		c.Error("ERR value is not an integer or out of range")
+		return
+	}
+	value, err := counter.Value(c, c.ArgString(1))
+	if err != nil {
+		c.Error(err.Error())
+		return
+	}
+	if value == nil {
+		value = counter.New(8)
+		if err := counter.Set(c, c.ArgString(1), value); err != nil {
+			c.Error("ERR " + err.Error())
+			return
+		}
+	}
+	b := counter.Bytes(value)
+	sum := int64(binary.LittleEndian.Uint64(b)) + n
+	binary.LittleEndian.PutUint64(b, uint64(sum))
+	c.Int(sum)
+	c.Dirty()
+}
+
+func restore(c *rm.Ctx) {
+	value := counter.New(len(c.Arg(2)))
+	copy(counter.Bytes(value), c.Arg(2))
+	if err := counter.Set(c, c.ArgString(1), value); err != nil {
+		c.Error("ERR " + err.Error())
+		return
+	}
+	c.Simple("OK")
+	c.Dirty()
+}
+
+func later(c *rm.Ctx) {
+	ms, err := strconv.ParseUint(string(c.Arg(1)), 10, 16)
+	if err != nil || !c.CanBlock() {
+		c.Error("ERR a number of milliseconds is needed, and a client that can wait")
+		return
+	}
+	client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
+		if !gone {
+			c.Null()
+		}
+	})
+	if err != nil {
+		c.Error("ERR " + err.Error())
+		return
+	}
+	s := c.Server()
+	s.Go(func() {
+		time.Sleep(time.Duration(ms) * time.Millisecond)
+		s.Post(func(*rm.Server) { client.Answer(func(c *rm.Ctx) { c.Text("now") }, nil) })
+	})
+}
+
+func busy(c *rm.Ctx) {
+	n, err := strconv.Atoi(string(c.Arg(1)))
+	if err != nil || n < 0 || n > 100 {
+		c.Error("ERR a number from 0 to 100 is needed")
+		return
+	}
+	for range n {
+		c.Server().Go(func() {
+			var keep [64][]byte
+			for i := 0; ; i++ {
+				keep[i%len(keep)] = make([]byte, rand.IntN(1<<14))
+				if i%1000 == 0 {
+					runtime.GC()
+				}
+			}
+		})
+	}
+	c.Simple("OK")
+}
+
+func main() {}

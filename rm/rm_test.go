@@ -1,0 +1,106 @@
+package rm_test
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// build makes the example module.
+func build(t *testing.T) string {
+	so := filepath.Join(t.TempDir(), "example.so")
+	out, err := exec.Command("go", "build", "-buildmode=c-shared", "-o", so, "jobmesh/rm/example").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, exec.Command("chmod", "+x", so).Run())
+	return so
+}
+
+func TestExample(t *testing.T) {
+	so := build(t)
+
+	t.Run("command and type", func(t *testing.T) {
+		s := harness.Start(t, harness.WithModule(so))
+		c := s.Dial()
+		assert.Equal(t, int64(5), c.Do("COUNTER.ADD", "n", 5).Int)
+		assert.Equal(t, int64(3), c.Do("COUNTER.ADD", "n", -2).Int)
+		assert.Equal(t, "counter-t", c.Do("TYPE", "n").Str)
+		c.Do("SET", "text", "x")
+		assert.True(t, c.Do("COUNTER.ADD", "text", 1).Err("WRONGTYPE"))
+		assert.True(t, c.Do("COUNTER.ADD", "n").Err("ERR wrong number of arguments for 'counter.add' command"))
+		dump := []byte(c.Do("DUMP", "n").Str)
+		assert.Equal(t, "OK", c.Do("RESTORE", "m", 0, dump).Str)
+		assert.Equal(t, int64(4), c.Do("COUNTER.ADD", "m", 1).Int)
+		assert.Equal(t, []string{"n"}, c.Do("COMMAND", "GETKEYS", "COUNTER.ADD", "n", 1).Strings())
+		assert.Equal(t, "Adds to a counter.", c.Do("COMMAND", "DOCS", "counter.add").Elems[1].Field("summary").Str)
+	})
+
+	t.Run("restart", func(t *testing.T) {
+		for _, preamble := range []string{"yes", "no"} {
+			s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble "+preamble))
+			c := s.Dial()
+			c.Do("COUNTER.ADD", "n", 5)
+			c.Do("BGREWRITEAOF")
+			harness.Await(t, 10*time.Second, "the rewrite", func() bool {
+				return s.Info("persistence", "aof_rewrite_in_progress") == "0" && s.Info("persistence", "aof_rewrite_scheduled") == "0"
+			})
+			c.Do("COUNTER.ADD", "n", 1)
+			s.Stop()
+			s.Restart()
+			assert.Equal(t, int64(7), s.Do("COUNTER.ADD", "n", 1).Int)
+		}
+	})
+
+	t.Run("blocking", func(t *testing.T) {
+		s := harness.Start(t, harness.WithModule(so))
+		c := s.Dial()
+		assert.Equal(t, "now", c.Do("COUNTER.LATER", 20).Str)
+		gone := s.Dial()
+		gone.Send("COUNTER.LATER", 50)
+		gone.Close()
+		assert.Equal(t, "now", c.Do("COUNTER.LATER", 100).Str)
+		assert.Equal(t, byte('-'), c.Do("EVAL", "return redis.call('COUNTER.LATER','1')", 0).Kind)
+	})
+
+	// Rule 5: a panic never takes the server down.
+	t.Run("panics", func(t *testing.T) {
+		s := harness.Start(t, harness.WithModule(so), harness.WithPanics())
+		c := s.Dial()
+		assert.True(t, c.Do("COUNTER.PANIC").Err("ERR internal error: asked for"))
+		assert.Equal(t, "OK", c.Do("COUNTER.GOPANIC").Str)
+		harness.Await(t, 5*time.Second, "both panics to be counted", func() bool { return c.Do("COUNTER.PANICS").Int == 2 })
+		assert.Contains(t, s.Log(), "panic (recovered; please report it): in a goroutine")
+		assert.Contains(t, s.Log(), "rm/example/main.go")
+	})
+
+	// Rule 1: no Go in a forked child. Saves, rewrites and full syncs end while
+	// goroutines and the collector are busy; with Go in the child they hang.
+	t.Run("forks", func(t *testing.T) {
+		s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
+		c := s.Dial()
+		for i := range 2000 {
+			c.Do("COUNTER.ADD", fmt.Sprint("n", i), i)
+		}
+		require.Equal(t, "OK", c.Do("COUNTER.BUSY", 3).Str)
+		done := func(field string) func() bool { return func() bool { return s.Info("persistence", field) == "0" } }
+		for range 25 {
+			require.Equal(t, byte('+'), c.Do("BGSAVE").Kind)
+			harness.Await(t, 20*time.Second, "BGSAVE", done("rdb_bgsave_in_progress"))
+			require.Equal(t, "ok", s.Info("persistence", "rdb_last_bgsave_status"))
+			require.Equal(t, byte('+'), c.Do("BGREWRITEAOF").Kind)
+			harness.Await(t, 20*time.Second, "BGREWRITEAOF", done("aof_rewrite_in_progress"))
+			require.Equal(t, "ok", s.Info("persistence", "aof_last_bgrewrite_status"))
+		}
+		for range 3 {
+			r := harness.Start(t, harness.WithModule(so), harness.WithConfig(fmt.Sprint("replicaof 127.0.0.1 ", s.Port)))
+			harness.Await(t, 30*time.Second, "a full sync", func() bool { return r.Info("replication", "master_link_status") == "up" })
+			assert.Equal(t, int64(2000), r.Do("DBSIZE").Int)
+		}
+	})
+}
