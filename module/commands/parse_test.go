@@ -1,0 +1,86 @@
+package commands
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+)
+
+// words are a command's arguments.
+type words [][]byte
+
+func (w words) NArgs() int       { return len(w) }
+func (w words) Arg(i int) []byte { return w[i] }
+
+// FuzzParse gives every parser the same arguments: none may panic, and what
+// one accepts must be within its bounds.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{
+		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 ASYNC", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
+		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3",
+		"PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
+	} {
+		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		w := words(bytes.Split(line, []byte{0xff}))
+		if len(w) >= 4 {
+			var a engine.Add
+			if _, err := parseAdd(w, &a); err == nil {
+				require.True(t, a.Replicate >= 1 && a.Replicate <= engine.MaxReplicate)
+				require.True(t, a.TTL >= 1 && a.TTL <= math.MaxInt32)
+				require.True(t, a.Retry >= 0 && a.Retry <= math.MaxInt32)
+				require.True(t, a.Delay >= 0 && a.Delay < a.TTL)
+				require.True(t, a.MaxLen >= 0)
+				require.False(t, a.Retry == 0 && a.Replicate > 1)
+			}
+		}
+		if g, err := parseGet(w); err == nil {
+			require.True(t, g.first >= 2 && g.first < len(w))
+			require.True(t, g.count >= 1 && g.timeout >= 0)
+		}
+		for _, jobs := range []bool{false, true} {
+			if s, err := parseScan(w, jobs); err == nil {
+				require.Zero(t, s.states>>4)
+			}
+		}
+		if len(w) >= 3 {
+			if mask, _, err := parsePause(w); err == nil {
+				require.LessOrEqual(t, mask, uint8(3))
+			}
+		}
+		for _, b := range w {
+			v, ok := integer(b)
+			want, err := strconv.ParseInt(string(b), 10, 64)
+			require.Equal(t, err == nil, ok, "%q", b)
+			if ok {
+				require.Equal(t, want, v)
+			}
+			c, ok := cursor(b)
+			wantU, err := strconv.ParseUint(string(b), 10, 64)
+			require.Equal(t, err == nil, ok, "%q", b)
+			if ok {
+				require.Equal(t, wantU, c)
+			}
+		}
+	})
+}
+
+func TestIntegerBounds(t *testing.T) {
+	for text, want := range map[string]int64{"9223372036854775807": math.MaxInt64, "-9223372036854775808": math.MinInt64, "+007": 7, "-0": 0} {
+		v, ok := integer([]byte(text))
+		assert.True(t, ok, text)
+		assert.Equal(t, want, v)
+	}
+	for _, bad := range []string{"", "+", "-", " 1", "1 ", "1\x00", "9223372036854775808", "-9223372036854775809", "99999999999999999999999", "0x1"} {
+		_, ok := integer([]byte(bad))
+		assert.False(t, ok, bad)
+	}
+}

@@ -1,0 +1,307 @@
+package engine_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sort"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/store/storetest"
+)
+
+// keys is a keyspace that holds nothing but queues.
+type keys struct {
+	n     *engine.Node
+	boxes map[*store.Queue]unsafe.Pointer
+	taken map[string]bool
+}
+
+func (k *keys) Free(name []byte) error {
+	if k.taken[string(name)] {
+		return engine.Refusal("WRONGTYPE taken")
+	}
+	return nil
+}
+
+func (k *keys) Adopt(q *store.Queue) error {
+	box := unsafe.Pointer(&struct{ q *store.Queue }{q})
+	k.boxes[q], q.Box = box, box
+	return nil
+}
+
+func (k *keys) Drop(q *store.Queue) {
+	box := k.boxes[q]
+	delete(k.boxes, q)
+	k.n.Unlinked(box, q)
+}
+
+func node(now int64) (*engine.Node, *keys, *storetest.Alloc) {
+	alloc := storetest.New()
+	k := &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
+	k.n = engine.New(engine.Config{Alloc: alloc, Keys: k, Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now})
+	k.n.SetNow(now)
+	return k.n, k, alloc
+}
+
+// model is what a node should be, put as simply as can be.
+type model struct {
+	now  int64
+	jobs map[store.ID]*mjob
+	seq  int
+}
+
+type mjob struct {
+	id                   store.ID
+	queue                string
+	seq                  int
+	queued, delivered    bool
+	queuedOnce           bool
+	retry, qtime, expiry int64 // seconds, ms, ms
+	nacks, again         int
+}
+
+func (m *model) waiting(queue string) []*mjob {
+	var out []*mjob
+	for _, j := range m.jobs {
+		if j.queued && j.queue == queue {
+			out = append(out, j)
+		}
+	}
+	sort.Slice(out, func(a, b int) bool { return out[a].seq < out[b].seq })
+	return out
+}
+
+func (m *model) push(j *mjob) {
+	j.queued, j.queuedOnce, j.qtime = true, true, 0
+}
+
+func (m *model) requeue(j *mjob, nack bool) bool {
+	if j.queued || j.retry == 0 && j.delivered {
+		return false
+	}
+	if nack {
+		j.nacks++
+	} else if j.queuedOnce {
+		j.again++
+	}
+	m.push(j)
+	return true
+}
+
+func (m *model) tick() {
+	for id, j := range m.jobs {
+		switch {
+		case j.expiry <= m.now:
+			delete(m.jobs, id)
+		case !j.queued && j.qtime > 0 && j.qtime <= m.now:
+			m.requeue(j, false)
+		}
+	}
+}
+
+// FuzzOperations runs any sequence of operations on a node and on the model.
+func FuzzOperations(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})
+	f.Add([]byte{0, 16, 32, 1, 9, 255, 1, 4, 0, 9, 9, 1, 1, 1, 5, 6, 7})
+	f.Add([]byte{0x80, 0x90, 9, 9, 9, 9, 1, 0x11, 9, 9, 9, 9, 9, 2})
+	f.Fuzz(func(t *testing.T, ops []byte) {
+		if len(ops) > 400 {
+			ops = ops[:400]
+		}
+		m := &model{now: 1_700_000_000_000, jobs: map[store.ID]*mjob{}}
+		n, k, alloc := node(m.now)
+		var known []store.ID
+		at := 0
+		next := func() int {
+			if at >= len(ops) {
+				return 0
+			}
+			at++
+			return int(ops[at-1])
+		}
+		for at < len(ops) {
+			op := next()
+			arg := op >> 4
+			queue := fmt.Sprint("q", arg&1)
+			var j *mjob
+			var id store.ID
+			if len(known) > 0 {
+				id = known[arg%len(known)]
+				j = m.jobs[id]
+			}
+			n.SetNow(m.now)
+			switch op & 15 {
+			case 0, 1, 2:
+				a := engine.Add{Queue: []byte(queue), Body: ops[:at%7], Replicate: 1, TTL: 50, Retry: int64(arg & 3), Delay: int64(arg >> 2)}
+				got, err := n.AddJob(&a)
+				require.NoError(t, err)
+				m.seq++
+				j := &mjob{id: got.ID, queue: queue, seq: m.seq, retry: a.Retry, expiry: m.now + 50_000}
+				m.jobs[j.id] = j
+				known = append(known, j.id)
+				if a.Delay > 0 {
+					j.qtime = m.now + a.Delay*1000
+				} else {
+					m.push(j)
+				}
+			case 3, 4, 5:
+				got := n.Fetch([]*store.Queue{n.Queue([]byte(queue))}, 1+arg>>1, nil)
+				want := m.waiting(queue)
+				want = want[:min(len(want), 1+arg>>1)]
+				require.Equal(t, len(want), len(got))
+				for i, w := range want {
+					require.Equal(t, w.id, got[i].ID)
+					w.queued, w.delivered, w.qtime = false, true, 0
+					if w.retry > 0 {
+						w.qtime = m.now + w.retry*1000
+					}
+				}
+			case 6:
+				require.Equal(t, j != nil, n.Ack(&id))
+				delete(m.jobs, id)
+			case 7:
+				require.Equal(t, j != nil && m.requeue(j, true), n.Enqueue(&id, true))
+			case 8:
+				require.Equal(t, j != nil && m.requeue(j, false), n.Enqueue(&id, false))
+			case 9, 10, 11:
+				m.now += int64(next()) * 20
+				n.SetNow(m.now)
+				n.Tick()
+				m.tick()
+			case 12:
+				ok := n.Dequeue(&id)
+				require.Equal(t, j != nil && j.queued, ok)
+				if ok {
+					j.queued = false
+					j.qtime = n.Job(&id).QTime
+				}
+			case 13:
+				_, err := n.Working(&id)
+				require.Equal(t, j != nil, err != engine.ErrNoJob)
+				if err == nil && j.retry > 0 {
+					j.queued, j.qtime = false, m.now+j.retry*1000
+				}
+			case 14:
+				require.Equal(t, j != nil, n.Delete(&id))
+				delete(m.jobs, id)
+			case 15:
+				if q := n.Queue([]byte(queue)); q != nil {
+					k.Drop(q)
+					for id, j := range m.jobs {
+						if j.queue == queue {
+							delete(m.jobs, id)
+						}
+					}
+				}
+			}
+			n.Effects()
+			for id, w := range m.jobs {
+				got := n.Job(&id)
+				require.NotNil(t, got)
+				require.Equal(t, w.queued, got.State == store.StateQueued)
+				require.Equal(t, w.delivered, got.Flags&store.FlagDelivered != 0)
+				require.Equal(t, []int{w.nacks, w.again}, []int{int(got.Nacks), int(got.Deliveries)})
+				if !w.queued {
+					require.Equal(t, w.qtime, got.QTime)
+				}
+			}
+			for _, name := range []string{"q0", "q1"} {
+				if q := n.Queue([]byte(name)); q != nil {
+					require.Equal(t, len(m.waiting(name)), int(q.Len))
+				}
+			}
+		}
+		for _, name := range []string{"q0", "q1"} {
+			if q := n.Queue([]byte(name)); q != nil {
+				k.Drop(q)
+			}
+		}
+		n.Tick()
+		require.Zero(t, n.Jobs())
+		require.Less(t, alloc.Blocks(), 10, "memory is left behind")
+	})
+}
+
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	n, _, _ := node(1000)
+	a := engine.Add{Queue: []byte("q"), Body: make([]byte, 100), Replicate: 1, TTL: 1000, Retry: 10}
+	var out []*store.Job
+	var queues []*store.Queue
+	// The test's allocator does allocate in Go, three blocks a cycle at most.
+	mine := testing.AllocsPerRun(1000, func() {
+		if _, err := n.AddJob(&a); err != nil {
+			t.Fatal(err)
+		}
+		n.Effects()
+		queues = append(queues[:0], n.Queue(a.Queue))
+		out = n.Fetch(queues, 1, out[:0])
+		n.Effects()
+		n.Ack(&out[0].ID)
+		n.Effects()
+	})
+	assert.LessOrEqual(t, mine, 2.0, "the job's block, and now and then a tower's")
+}
+
+func TestWrongTypeIsRefused(t *testing.T) {
+	n, k, _ := node(1000)
+	k.taken["s"] = true
+	_, err := n.AddJob(&engine.Add{Queue: []byte("s"), Replicate: 1, TTL: 1})
+	assert.EqualError(t, err, "WRONGTYPE taken")
+	assert.Zero(t, n.Jobs())
+}
+
+// Thresholds of memory (1.1, 4.5): above 75 % no job is taken, above 95 %
+// what can be spared goes first.
+func TestMemoryLevels_96(t *testing.T) {
+	n, _, _ := node(1000)
+	add := func(retry int64) (*store.Job, error) {
+		return n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 1000, Retry: retry})
+	}
+	once, err := add(0)
+	require.NoError(t, err)
+	waiting, err := add(0)
+	require.NoError(t, err)
+	kept, err := add(10)
+	require.NoError(t, err)
+	ids := []store.ID{once.ID, waiting.ID, kept.ID}
+	n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, nil)
+	n.SetMemory(0.75)
+	assert.Equal(t, 0, n.MemoryLevel())
+	n.SetMemory(0.76)
+	assert.NoError(t, n.HasRoom())
+	_, err = add(10)
+	assert.Equal(t, engine.ErrNoReplMemory, err)
+	n.SetMemory(0.96)
+	assert.NoError(t, n.HasRoom(), "a delivered at-most-once job can be spared")
+	assert.Nil(t, n.Job(&ids[0]))
+	assert.NotNil(t, n.Job(&ids[1]))
+	assert.NotNil(t, n.Job(&ids[2]))
+	assert.Equal(t, engine.ErrOOM, n.HasRoom(), "and then nothing more")
+	n.SetMemory(0)
+	_, err = add(10)
+	assert.NoError(t, err)
+}
+
+func TestIdleQueuesGo_79(t *testing.T) {
+	n, _, _ := node(1000)
+	j, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 10_000, Retry: 10})
+	require.NoError(t, err)
+	id := j.ID
+	_, err = n.SetPause([]byte("paused"), engine.PauseIn)
+	require.NoError(t, err)
+	n.Ack(&id)
+	n.SetNow(1000 + 299_000)
+	n.Tick()
+	assert.NotNil(t, n.Queue([]byte("q")))
+	n.SetNow(1000 + 301_000)
+	n.Tick()
+	assert.Nil(t, n.Queue([]byte("q")))
+	assert.NotNil(t, n.Queue([]byte("paused")))
+	assert.Equal(t, int64(1), n.Queues())
+}
