@@ -3,6 +3,7 @@ module jobmesh
 go 1.26.0
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1
 	pgregory.net/rapid v1.3.0

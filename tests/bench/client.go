@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// server is the redis-server under test.
+type server struct {
+	cmd  *exec.Cmd
+	addr string
+	dir  string
+}
+
+func start() (*server, error) {
+	dir, err := os.MkdirTemp("", "jobmesh-bench")
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := l.Addr().(*net.TCPAddr)
+	l.Close()
+	so, err := filepath.Abs("jobmesh.so")
+	if err != nil {
+		return nil, err
+	}
+	binary := os.Getenv("JOBMESH_SERVER")
+	if binary == "" {
+		binary = "redis-server"
+	}
+	s := &server{addr: addr.String(), dir: dir}
+	s.cmd = exec.Command(binary, "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--dir", dir, "--save", "",
+		"--logfile", filepath.Join(dir, "log"), "--slowlog-log-slower-than", "1000", "--slowlog-max-len", "1000", "--loadmodule", so)
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	for range 500 {
+		if c, err := dial(s.addr); err == nil {
+			c.Close()
+			return s, nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	log, _ := os.ReadFile(filepath.Join(dir, "log"))
+	s.stop()
+	return nil, fmt.Errorf("the server doesn't start (is jobmesh.so built?):\n%s", log)
+}
+
+func (s *server) stop() {
+	s.cmd.Process.Kill()
+	s.cmd.Wait()
+	os.RemoveAll(s.dir)
+}
+
+// cpu is the server's user and system time so far.
+func (s *server) cpu() time.Duration {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+	check(err)
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+2:]))
+	user, _ := strconv.ParseInt(f[11], 10, 64)
+	system, _ := strconv.ParseInt(f[12], 10, 64)
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// conn speaks just enough of the protocol, and cheaply: the client shares the
+// machine with the server.
+type conn struct {
+	net.Conn
+	r *bufio.Reader
+	w *bufio.Writer
+}
+
+func dial(addr string) (*conn, error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{c, bufio.NewReaderSize(c, 64<<10), bufio.NewWriterSize(c, 64<<10)}, nil
+}
+
+func (c *conn) send(args ...string) {
+	c.w.WriteByte('*')
+	c.w.WriteString(strconv.Itoa(len(args)))
+	c.w.WriteString("\r\n")
+	for _, a := range args {
+		c.w.WriteByte('$')
+		c.w.WriteString(strconv.Itoa(len(a)))
+		c.w.WriteString("\r\n")
+		c.w.WriteString(a)
+		c.w.WriteString("\r\n")
+	}
+}
+
+// receive reads one reply and appends its strings to out.
+func (c *conn) receive(out []string) ([]string, error) {
+	line, err := c.r.ReadSlice('\n')
+	if err != nil {
+		return out, err
+	}
+	kind, rest := line[0], line[1:len(line)-2]
+	switch kind {
+	case '-':
+		return out, fmt.Errorf("server: %s", rest)
+	case '+', ':':
+		return append(out, string(rest)), nil
+	}
+	n, err := strconv.Atoi(string(rest))
+	if err != nil || n < 0 {
+		return out, err
+	}
+	if kind == '$' {
+		b := make([]byte, n+2)
+		if _, err := io.ReadFull(c.r, b); err != nil {
+			return out, err
+		}
+		return append(out, string(b[:n])), nil
+	}
+	for ; n > 0; n-- {
+		if out, err = c.receive(out); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+func (c *conn) do(args ...string) []string {
+	c.send(args...)
+	check(c.w.Flush())
+	out, err := c.receive(nil)
+	check(err)
+	return out
+}
+
+// each runs ops calls over the connections, pipeline at a time: make writes
+// call i, and take gets its reply.
+func each(conns []*conn, ops, pipeline int, make func(c *conn, who, i int) int, take func(who, i int, reply []string) error) {
+	var wg sync.WaitGroup
+	for who, c := range conns {
+		wg.Go(func() {
+			var reply []string
+			lo, hi := who*ops/len(conns), (who+1)*ops/len(conns)
+			for i := lo; i < hi; i += pipeline {
+				end := min(i+pipeline, hi)
+				calls := 1
+				for k := i; k < end; k++ {
+					calls = make(c, who, k)
+				}
+				check(c.w.Flush())
+				for k := i; k < end; k++ {
+					reply = reply[:0]
+					for range calls {
+						var err error
+						reply, err = c.receive(reply)
+						check(err)
+					}
+					check(take(who, k, reply))
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
