@@ -1,0 +1,28 @@
+package commands
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The reference names every command that is registered.
+func TestReferenceIsComplete(t *testing.T) {
+	text, err := os.ReadFile("../COMMANDS.md")
+	require.NoError(t, err)
+	for _, c := range (&module{}).commands() {
+		assert.NotEmpty(t, c.Info.Summary, c.Name)
+		assert.NotZero(t, c.Info.Arity, c.Name)
+		assert.Contains(t, string(text), strings.ToUpper(c.Name))
+		for _, s := range c.Sub {
+			assert.Regexp(t, `(?s)JOBMESH `+strings.ToUpper(s.Name), string(text))
+			assert.NotEmpty(t, s.Info.Summary, s.Name)
+		}
+	}
+	for _, c := range New().Configs {
+		assert.Contains(t, string(text), "| "+c.Name+" |")
+	}
+}
