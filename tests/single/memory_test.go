@@ -1,0 +1,103 @@
+package single
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// setRatio sets maxmemory so that what is used now is that share of it.
+func setRatio(t *testing.T, s *harness.Server, c *harness.Conn, ratio float64, level string) {
+	t.Helper()
+	used, err := strconv.ParseFloat(s.Info("memory", "used_memory"), 64)
+	require.NoError(t, err)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", int64(used/ratio)).Str)
+	harness.Await(t, 5*time.Second, "memory level "+level, func() bool { return s.Info("jobmesh", "jobmesh_memory_level") == level })
+}
+
+func TestMemory_96(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	body := strings.Repeat("x", 100_000)
+	var once []string
+	for range 300 {
+		once = append(once, add(t, c, "once", body, 0, "RETRY", 0))
+	}
+	c.Do("GETJOB", "COUNT", 200, "FROM", "once")
+	again := add(t, c, "q", body, 0)
+	get(t, c, "q")
+	setRatio(t, s, c, 0.85, "1")
+	v := c.Do("ADDJOB", "q", "b", 0)
+	assert.True(t, v.Err("NOREPL Not enough reachable nodes for the requested replication level, since I'm unable to hold a copy of the message for the following reason: I'm out of memory"), "%v", v)
+	assert.Equal(t, int64(1), c.Do("NACK", again).Int, "what is here goes on working")
+	get(t, c, "q")
+	used, _ := strconv.ParseFloat(s.Info("memory", "used_memory"), 64)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", int64(used/0.98)).Str)
+	harness.Await(t, 5*time.Second, "delivered at-most-once jobs to be evicted", func() bool { return s.Info("jobmesh", "jobmesh_jobs_evicted") != "0" })
+	assert.Equal(t, int64(100), c.Do("QLEN", "once").Int, "what waits is never evicted")
+	assert.False(t, c.Do("SHOW", again).Null)
+	assert.False(t, c.Do("SHOW", once[299]).Null)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", int64(used/3)).Str)
+	for _, cmd := range []string{"ADDJOB", "NACK", "ENQUEUE"} {
+		args := []any{cmd, again}
+		if cmd == "ADDJOB" {
+			args = []any{"ADDJOB", "q", "b", 0}
+		}
+		harness.Await(t, 5*time.Second, cmd+" to be refused", func() bool {
+			return c.Do(args...).Err("OOM command not allowed when used memory > 'maxmemory'.")
+		})
+	}
+	assert.Len(t, c.Do("GETJOB", "FROM", "once").Elems, 1)
+	assert.Equal(t, int64(1), c.Do("ACKJOB", again).Int)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", 0).Str)
+	harness.Await(t, 5*time.Second, "the limit to be gone", func() bool { return c.Do("ADDJOB", "q", "b", 0).Kind == '+' })
+}
+
+func TestEvictingPolicyIsRefused(t *testing.T) {
+	c := harness.Start(t).Dial()
+	c.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	add(t, c, "q", "no limit, so nothing is evicted", 0)
+	c.Do("CONFIG", "SET", "maxmemory", "1gb")
+	harness.Await(t, 5*time.Second, "ADDJOB to be refused", func() bool {
+		return c.Do("ADDJOB", "q", "b", 0).Err("EVICTION the maxmemory-policy in force may evict queues")
+	})
+	assert.Len(t, c.Do("GETJOB", "FROM", "q").Elems, 1)
+	c.Do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+	harness.Await(t, 5*time.Second, "ADDJOB to be accepted", func() bool { return c.Do("ADDJOB", "q", "b", 0).Kind == '+' })
+}
+
+// All that was added comes back: adding and acknowledging a million jobs in
+// turn must not make the server grow.
+func TestMemoryComesBack(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	used := func() int64 {
+		v, err := strconv.ParseInt(s.Info("memory", "used_memory"), 10, 64)
+		require.NoError(t, err)
+		return v
+	}
+	round := func() {
+		const n = 5000
+		for i := range n {
+			c.Send("ADDJOB", "q", strings.Repeat("x", i%300), 0)
+		}
+		ids := []any{"ACKJOB"}
+		for range n {
+			ids = append(ids, c.Receive().Str)
+		}
+		require.Equal(t, int64(n), c.Do(ids...).Int)
+	}
+	round()
+	before := used()
+	for range 10 {
+		round()
+	}
+	assert.Less(t, used(), before+1<<20)
+	assert.Equal(t, "0", jobs(s))
+}
