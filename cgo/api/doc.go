@@ -31,6 +31,10 @@
 //     allocated in the stack"). The trampoline passes a copy on.
 //   - In free_privdata of a blocked client that has gone, the context has no
 //     client: Replicate and SignalModifiedKey there crash the server.
+//   - The Go compiler's nil check reads the first byte of a block before
+//     anything is written to it. On a fresh page that read maps the zero page,
+//     and the write behind it faults once more and flushes other cores' TLBs: a
+//     tenth of ADDJOB. Blocks are handed over touched.
 //   - RENAME and MOVE call a value's unlink method although the value lives
 //     on: whoever lets go of a value there must be able to take it back at the
 //     rename_to and move_to events.

@@ -96,6 +96,15 @@ void frame_pop(struct frame *f) {
     if (pool.uneven[0] | pool.uneven[1]) pool_balance();
 }
 
+/* Touched by a store, for Go will look at it by a load first (its check for
+ * nil), and a load from a page never used costs a second page fault, at the
+ * store after it. */
+void *fresh_block(size_t size) {
+    uint64_t *p = redis.Alloc(size);
+    *p = 0;
+    return p;
+}
+
 /* Brings the classes Go ran low on, or filled up, back to the middle. */
 void pool_balance(void) {
     for (int w = 0; w < 2; w++) {
@@ -104,7 +113,7 @@ void pool_balance(void) {
         for (; bits; bits &= bits - 1) {
             int k = w * 64 + __builtin_ctzll(bits);
             struct pool_class *c = &pool.c[k];
-            while (c->n < POOL_FILL) c->block[c->n++] = redis.Alloc((size_t)k * 16);
+            while (c->n < POOL_FILL) c->block[c->n++] = fresh_block((size_t)k * 16);
             while (c->n > POOL_FILL) redis.Free(c->block[--c->n]);
         }
     }

@@ -1,7 +1,6 @@
 package api
 
 // #include "frame.h"
-// static void *r_alloc_raw(size_t n) { return redis.Alloc(n); }
 // static void r_free_raw(void *p) { redis.Free(p); }
 import "C"
 
@@ -144,9 +143,9 @@ func Alloc(size int) unsafe.Pointer {
 			return c.block[c.n]
 		}
 		C.pool.uneven[k>>6] |= 1 << (k & 63)
-		return C.r_alloc_raw(C.size_t(k << 4))
+		return C.fresh_block(C.size_t(k << 4))
 	}
-	return C.r_alloc_raw(C.size_t(size))
+	return C.fresh_block(C.size_t(size))
 }
 
 // Free gives back what Alloc returned for the same size. Main thread only.

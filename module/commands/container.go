@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"jobmesh/cgo/record"
 	"jobmesh/rm"
 )
 
@@ -147,9 +146,9 @@ func (m *module) shutdown(c *rm.Ctx) {
 	// Only after this command's effects are in the log. Whatever is delivered
 	// in between is logged behind FINAL, and by that undoes it.
 	m.server.After(1, func(*rm.Ctx) {
-		record.Now().Final = 1
+		m.epoch.Final = 1
 		if _, err := m.server.Call("SHUTDOWN", "SAVE", "NOW"); err != nil {
-			record.Now().Final = 0
+			m.epoch.Final = 0
 			m.server.Log(rm.Warning, "JOBMESH SHUTDOWN: %v", err)
 		}
 	})

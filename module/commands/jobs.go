@@ -138,13 +138,16 @@ func putJob(c *rm.Ctx, j *store.Job, counters, byCopy bool) {
 		n = 7
 	}
 	c.Array(n)
-	put := c.Bulk
+	name, body := j.Queue.NameBytes(), j.Body()
 	if byCopy {
-		put = func(b []byte) { copy(c.BulkBuffer(len(b)), b) }
+		copy(c.BulkBuffer(len(name)), name)
+		putID(c, j)
+		copy(c.BulkBuffer(len(body)), body)
+	} else {
+		c.Bulk(name)
+		putID(c, j)
+		c.Bulk(body)
 	}
-	put(j.Queue.NameBytes())
-	putID(c, j)
-	put(j.Body())
 	if counters {
 		c.Text("nacks")
 		c.Int(int64(j.Nacks))

@@ -39,9 +39,8 @@ func (m *module) loadQueue(r *rm.Reader, version int) (unsafe.Pointer, error) {
 }
 
 // trust says what the positions of a queue that was just loaded are worth.
-func (m *module) trust(*box) engine.Trust {
-	now := record.Now()
-	return engine.Trust{Exact: m.saved.Process == now.Process && m.saved.Deliveries == now.Deliveries}
+func (m *module) trust() engine.Trust {
+	return engine.Trust{Exact: m.saved.Process == m.epoch.Process && m.saved.Deliveries == m.epoch.Deliveries}
 }
 
 // loading follows the loading of a data set: nothing is delivered before its
@@ -59,7 +58,7 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	if phase == rm.LoadFailed || m.phase == rm.LoadReplica {
 		return
 	}
-	t := m.trust(nil)
+	t := m.trust()
 	switch {
 	case m.phase == rm.LoadAOF:
 		t = engine.Trust{Logged: true, Queued: m.enqueueOnce, Exact: m.enqueueOnce && m.final}

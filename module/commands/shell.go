@@ -37,6 +37,7 @@ type module struct {
 	saved   record.Epoch // of the queue that was loaded last
 
 	policyRead int64 // unix ms
+	epoch      *record.Epoch
 
 	nodesFile   string
 	enqueueOnce bool
@@ -122,7 +123,8 @@ func (m *module) before(s *rm.Server) error {
 		return fmt.Errorf("no randomness: %w", err)
 	}
 	random := rand.NewChaCha8(seed)
-	record.Now().Process = random.Uint64()
+	m.epoch = record.Now()
+	m.epoch.Process = random.Uint64()
 	m.node = engine.New(engine.Config{
 		Alloc:  memory{},
 		Keys:   m,
@@ -221,7 +223,7 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, _ *rm.DataType
 		m.server.Log(rm.Warning, "queue %q: %d of its jobs are left out, because jobs of the same IDs exist", key.Bytes(), dropped)
 	}
 	if event == "restore" {
-		m.node.SettleQueue(q, m.trust(b))
+		m.node.SettleQueue(q, m.trust())
 	}
 	m.settle(c)
 }
@@ -269,7 +271,7 @@ func (m *module) settle(c *rm.Ctx) {
 	if len(effects) > 0 && !listened {
 		c.Dirty()
 	}
-	record.Now().Deliveries = uint64(m.node.Stats.Delivered + m.node.Stats.Abandoned)
+	m.epoch.Deliveries = uint64(m.node.Stats.Delivered + m.node.Stats.Abandoned)
 	if at := m.node.EarliestArmed(); at < m.timerAt {
 		m.schedule(at)
 	}

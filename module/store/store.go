@@ -34,11 +34,7 @@ func (s *Store) IDMaker(node [4]byte) *IDMaker { return &IDMaker{Node: node, key
 
 // NewJob allocates an unregistered job with room for a body.
 func (s *Store) NewJob(bodyLen int) *Job {
-	p := s.alloc.Alloc(jobSize + bodyLen)
-	// A store first: the compiler's check for nil is a load, and a load from a
-	// page never touched costs a second page fault at the store after it.
-	*(*uint64)(p) = 0
-	j := (*Job)(p)
+	j := (*Job)(s.alloc.Alloc(jobSize + bodyLen))
 	*j = Job{Format: RecordFormat, BodyLen: uint32(bodyLen)}
 	return j
 }

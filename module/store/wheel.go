@@ -88,11 +88,6 @@ func (w *wheel) place(j *Job, deadline int64) {
 	if deadline-w.base > farthest || (deadline^w.base)>>(6*wheelLevels) != 0 {
 		// The last slot of the top level; it will be looked at again.
 		deadline = w.base | farthest
-		if deadline == w.base {
-			deadline = w.base
-			linkTimer(j, w.due)
-			return
-		}
 	}
 	level := (63 - bits.LeadingZeros64(uint64(deadline^w.base))) / 6
 	slot := int(deadline>>(6*level)) & (wheelSlots - 1)

@@ -64,14 +64,23 @@ func (s *server) stop() {
 	os.RemoveAll(s.dir)
 }
 
-// cpu is the server's user and system time so far.
+// cpu is the time that all of the server's threads have run. The kernel counts
+// it in nanoseconds there, and in hundredths of a second in /proc/PID/stat.
 func (s *server) cpu() time.Duration {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", s.cmd.Process.Pid))
 	check(err)
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+2:]))
-	user, _ := strconv.ParseInt(f[11], 10, 64)
-	system, _ := strconv.ParseInt(f[12], 10, 64)
-	return time.Duration(user+system) * 10 * time.Millisecond
+	var sum time.Duration
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // the thread has just ended
+		}
+		first, _, _ := strings.Cut(string(b), " ")
+		ns, err := strconv.ParseInt(first, 10, 64)
+		check(err)
+		sum += time.Duration(ns)
+	}
+	return sum
 }
 
 // conn speaks just enough of the protocol, and cheaply: the client shares the

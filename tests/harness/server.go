@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,18 +25,15 @@ type Server struct {
 	cmd      *exec.Cmd
 	done     chan struct{}
 	waitErr  error
-	mu       sync.Mutex
 	expected bool // its end was asked for
 	quiet    bool // panics are the test's own
 }
 
 type settings struct {
-	lines   []string
-	args    string
-	module  string
-	dir     string
-	quiet   bool
-	mayFail bool
+	lines  []string
+	args   string
+	module string
+	quiet  bool
 }
 
 // Option changes how a server is started.
