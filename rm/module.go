@@ -371,6 +371,10 @@ func (s *Server) Replica() bool { return api.ContextFlags(s.ctx)&api.FlagReplica
 // tens of nanoseconds and a crossing.
 func (s *Server) MemoryRatio() float64 { return api.MemoryRatio() }
 
+// WritesPaused says whether CLIENT PAUSE is in force: then a timer must not
+// replicate, or the server ends by an assertion.
+func (s *Server) WritesPaused() bool { return api.WritesPaused() }
+
 // Call runs a command as the module and returns its reply as RESP2 text.
 func (s *Server) Call(command string, args ...string) (string, error) {
 	list := make([][]byte, len(args))

@@ -8,23 +8,26 @@
 struct redis_api redis;
 int in_child;
 
+/* The server's look-up function; it stays valid after OnLoad. */
+static int (*lookup)(const char *, void *);
+
 static void forked(void) { in_child = 1; }
 
 /* Resolves the API table. Returns how many required functions are missing and
  * writes their names. */
 static int resolve(RedisModuleCtx *ctx, char *missing, size_t cap) {
-    int (*get)(const char *, void *) = (int (*)(const char *, void *))(uintptr_t)((void **)ctx)[0];
+    lookup = (int (*)(const char *, void *))(uintptr_t)((void **)ctx)[0];
     int lost = 0;
     size_t at = 0;
     missing[0] = 0;
 #define REQUIRE(result, name, params) \
-    if (get("RedisModule_" #name, &redis.name) != REDIS_OK || !redis.name) { \
+    if (lookup("RedisModule_" #name, &redis.name) != REDIS_OK || !redis.name) { \
         lost++; \
         int n = snprintf(missing + at, cap - at, "%s%s", at ? ", " : "", #name); \
         if (n > 0 && (size_t)n < cap - at) at += (size_t)n; \
     }
     REDIS_REQUIRED(REQUIRE)
-#define TRY(result, name, params) if (get("RedisModule_" #name, &redis.name) != REDIS_OK) redis.name = NULL;
+#define TRY(result, name, params) if (lookup("RedisModule_" #name, &redis.name) != REDIS_OK) redis.name = NULL;
     REDIS_OPTIONAL(TRY)
     return lost;
 }
@@ -50,6 +53,11 @@ int RedisModule_OnLoad(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) 
     int status = goLoad(f);
     frame_pop(f);
     return status;
+}
+
+void *api_symbol(const char *name) {
+    void *f = NULL;
+    return lookup(name, &f) == REDIS_OK ? f : NULL;
 }
 
 int api_load(RedisModuleCtx *ctx, const char *name, int version) {

@@ -11,6 +11,7 @@ package api
 // static const char *r_string_ptr(const RedisModuleString *s, size_t *n) { return redis.StringPtrLen(s, n); }
 // static int r_context_flags(RedisModuleCtx *ctx) { return redis.GetContextFlags(ctx); }
 // static float r_memory_ratio(void) { return redis.GetUsedMemoryRatio(); }
+// static int r_writes_paused(void) { return redis.AvoidReplicaTraffic(); }
 // static unsigned long long r_client_id(RedisModuleCtx *ctx) { return redis.GetClientId(ctx); }
 // static RedisModuleCtx *r_detached(RedisModuleCtx *ctx) { return redis.GetDetachedThreadSafeContext(ctx); }
 // static void r_stop_timer(RedisModuleCtx *ctx, uint64_t id) { redis.StopTimer(ctx, id, NULL); }
@@ -65,7 +66,6 @@ package api
 // static void r_info_section(RedisModuleInfoCtx *c, const char *name) { redis.InfoAddSection(c, name); }
 // static void r_info_int(RedisModuleInfoCtx *c, const char *name, long long v) { redis.InfoAddFieldLongLong(c, name, v); }
 // static void r_info_text(RedisModuleInfoCtx *c, const char *name, const char *v) { redis.InfoAddFieldCString(c, name, v); }
-// static void *r_api(void) { return &redis; }
 import "C"
 
 import (
@@ -124,9 +124,13 @@ func cstring(s string) *C.char { return C.CString(s) }
 
 func freeC(p *C.char) { C.free(unsafe.Pointer(p)) }
 
-// Table returns the address of the resolved API table (struct redis_api), for
-// C code of other packages that includes redis.h.
-func Table() unsafe.Pointer { return C.r_api() }
+// Symbol finds an API function by its name without RedisModule_, for C code of
+// other packages; nil where the server has none of that name.
+func Symbol(name string) unsafe.Pointer {
+	c := cstring("RedisModule_" + name)
+	defer freeC(c)
+	return unsafe.Pointer(C.api_symbol(c))
+}
 
 // Load names the module; called once, from [Handler.Load].
 func Load(ctx Context, name string, version int) error {
@@ -259,6 +263,9 @@ func ClientID(ctx Context) uint64 { return uint64(C.r_client_id(ctxOf(ctx))) }
 
 // MemoryRatio returns used memory over maxmemory; 0 where there is no limit.
 func MemoryRatio() float64 { return float64(C.r_memory_ratio()) }
+
+// WritesPaused says whether nothing may be replicated now (CLIENT PAUSE).
+func WritesPaused() bool { return C.r_writes_paused() != 0 }
 
 // Log writes a line to the server's log. level: debug, verbose, notice, warning. Safe on any thread.
 func Log(ctx Context, level, text string) {

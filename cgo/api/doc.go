@@ -31,6 +31,8 @@
 //     allocated in the stack"). The trampoline passes a copy on.
 //   - In free_privdata of a blocked client that has gone, the context has no
 //     client: Replicate and SignalModifiedKey there crash the server.
+//   - A timer that replicates while CLIENT PAUSE is in force ends the server by
+//     an assertion. Ask [WritesPaused] first, and come back later.
 //   - The Go compiler's nil check reads the first byte of a block before
 //     anything is written to it. On a fresh page that read maps the zero page,
 //     and the write behind it faults once more and flushes other cores' TLBs: a

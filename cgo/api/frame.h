@@ -80,6 +80,7 @@ RedisModuleBlockedClient *api_block(RedisModuleCtx *ctx, int64_t timeout);
 uint64_t api_timer(RedisModuleCtx *ctx, int64_t after, uintptr_t id);
 int api_config(RedisModuleCtx *ctx, int slot, int kind, const char *name, const char *text, long long num, long long min, long long max, unsigned flags);
 int api_post(void);
+void *api_symbol(const char *name);
 int api_command_info(RedisModuleCommand *cmd, const char *summary, const char *complexity, const char *since, int arity, const char *tips, RedisKeySpec *specs, RedisCommandArg *args);
 RedisModuleCallReply *api_call(RedisModuleCtx *ctx, const char *cmd, RedisModuleString **argv, size_t argc);
 int api_server_info(RedisModuleCtx *ctx, const char *section, const char *field, char *buf, size_t cap);

@@ -173,6 +173,7 @@ enum { CONFIG_IMMUTABLE = 1 };
     X(int, ReplicateVerbatim, (RedisModuleCtx *)) \
     X(int, GetContextFlags, (RedisModuleCtx *)) \
     X(float, GetUsedMemoryRatio, (void)) \
+    X(int, AvoidReplicaTraffic, (void)) \
     X(unsigned long long, GetClientId, (RedisModuleCtx *)) \
     X(RedisModuleBlockedClient *, BlockClient, (RedisModuleCtx *, RedisCmdFunc, RedisCmdFunc, RedisFreePrivdataFunc, long long)) \
     X(int, UnblockClient, (RedisModuleBlockedClient *, void *)) \

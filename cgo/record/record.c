@@ -1,10 +1,18 @@
 #include "record.h"
 
-/* The API table of package api: C of two Go packages can't link to each other. */
-static const struct redis_api *redis;
+static struct {
+#define FIELD_OF(result, name, params) result (*name) params;
+    JM_API(FIELD_OF)
+} redis;
 static struct jm_epoch epoch;
 
-void jm_init(const struct redis_api *api) { redis = api; }
+static const struct { const char *name; size_t offset; } needs[] = {
+#define NEED(result, name, params) { #name, __builtin_offsetof(__typeof__(redis), name) },
+    JM_API(NEED)
+};
+
+const char *jm_needs(int i) { return i >= 0 && i < (int)(sizeof needs / sizeof *needs) ? needs[i].name : NULL; }
+void jm_bind(int i, void *function) { *(void **)((char *)&redis + needs[i].offset) = function; }
 struct jm_epoch *jm_epoch(void) { return &epoch; }
 
 static const char *record(const struct jm_job *j) { return (const char *)&j->format; }
@@ -16,24 +24,24 @@ enum { WAIT_REPL = 0 };
  * that still waits for its replicas was promised to nobody, and isn't saved. */
 static void save_list(RedisModuleIO *io, const struct jm_job *j) {
     for (; j; j = j->next)
-        if (j->state != WAIT_REPL) redis->SaveStringBuffer(io, record(j), record_len(j));
+        if (j->state != WAIT_REPL) redis.SaveStringBuffer(io, record(j), record_len(j));
 }
 
 void jm_save(RedisModuleIO *io, void *value) {
     const struct jm_queue *q = ((struct jm_box *)value)->queue;
-    redis->SaveUnsigned(io, epoch.process);
-    redis->SaveUnsigned(io, epoch.deliveries);
-    redis->SaveUnsigned(io, epoch.final);
+    redis.SaveUnsigned(io, epoch.process);
+    redis.SaveUnsigned(io, epoch.deliveries);
+    redis.SaveUnsigned(io, epoch.final);
     if (q) {
         save_list(io, q->head);
         save_list(io, q->held_head);
     }
-    redis->SaveStringBuffer(io, "", 0);
+    redis.SaveStringBuffer(io, "", 0);
 }
 
 static void rewrite_list(RedisModuleIO *io, RedisModuleString *key, const struct jm_job *j) {
     for (; j; j = j->next)
-        if (j->state != WAIT_REPL) redis->EmitAOF(io, "LOADJOB", "sb", key, record(j), record_len(j));
+        if (j->state != WAIT_REPL) redis.EmitAOF(io, "LOADJOB", "sb", key, record(j), record_len(j));
 }
 
 void jm_rewrite(RedisModuleIO *io, RedisModuleString *key, void *value) {
@@ -50,8 +58,8 @@ size_t jm_usage(const void *value) {
 
 static void digest_list(RedisModuleDigest *d, const struct jm_job *j) {
     for (; j; j = j->next) {
-        redis->DigestAddStringBuffer(d, record(j), record_len(j));
-        redis->DigestEndSequence(d);
+        redis.DigestAddStringBuffer(d, record(j), record_len(j));
+        redis.DigestEndSequence(d);
     }
 }
 
@@ -65,7 +73,7 @@ void jm_digest(RedisModuleDigest *d, void *value) {
 static void free_list(struct jm_job *j) {
     while (j) {
         struct jm_job *next = j->next;
-        redis->Free(j);
+        redis.Free(j);
         j = next;
     }
 }
@@ -74,18 +82,18 @@ static void free_list(struct jm_job *j) {
 void jm_free(void *value) {
     struct jm_box *box = value;
     struct jm_queue *q = box->queue;
-    redis->Free(box);
+    redis.Free(box);
     if (!q) return;
     free_list(q->head);
     free_list(q->held_head);
     for (struct jm_tower *t = q->index[0]; t;) {
         struct jm_tower *next = t->next[0];
-        redis->Free(t);
+        redis.Free(t);
         t = next;
     }
-    redis->Free(q->name);
-    if (q->key) redis->FreeString(NULL, q->key);
-    redis->Free(q);
+    redis.Free(q->name);
+    if (q->key) redis.FreeString(NULL, q->key);
+    redis.Free(q);
 }
 
 size_t jm_effort(RedisModuleString *key, const void *value) {

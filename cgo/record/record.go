@@ -11,10 +11,12 @@ type Methods struct {
 	Save, Rewrite, MemUsage, Digest, Free, FreeEffort unsafe.Pointer
 }
 
-// Init gives the callbacks the table of API functions (struct redis_api) and
-// returns them.
-func Init(api unsafe.Pointer) Methods {
-	C.jm_init((*C.struct_redis_api)(api))
+// Init finds the API functions that the callbacks use, and returns the
+// callbacks. It must come before any of them can run.
+func Init(symbol func(name string) unsafe.Pointer) Methods {
+	for i := C.int(0); C.jm_needs(i) != nil; i++ {
+		C.jm_bind(i, symbol(C.GoString(C.jm_needs(i))))
+	}
 	return Methods{
 		Save:       C.jm_save,
 		Rewrite:    C.jm_rewrite,

@@ -4,7 +4,12 @@
 #ifndef JOBMESH_RECORD_H
 #define JOBMESH_RECORD_H
 
-#include "../api/redis.h"
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct RedisModuleIO RedisModuleIO;
+typedef struct RedisModuleString RedisModuleString;
+typedef struct RedisModuleDigest RedisModuleDigest;
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || __SIZEOF_POINTER__ != 8
 #error "jobmesh saves its structures as they lie: it needs a little-endian 64-bit machine"
@@ -64,7 +69,22 @@ struct jm_box { struct jm_queue *queue; };
  * deliveries that had made, and whether it was about to exit for good. */
 struct jm_epoch { uint64_t process, deliveries, final; };
 
-void jm_init(const struct redis_api *api);
+/* X(result, Name, (parameters)): the API functions that the callbacks use, in
+ * a table of their own. (A header of another package's would be no input of
+ * this one's build: after a change there, Go would link stale objects.) */
+#define JM_API(X) \
+    X(void, Free, (void *)) \
+    X(void, FreeString, (void *, RedisModuleString *)) \
+    X(void, SaveUnsigned, (RedisModuleIO *, uint64_t)) \
+    X(void, SaveStringBuffer, (RedisModuleIO *, const char *, size_t)) \
+    X(void, EmitAOF, (RedisModuleIO *, const char *, const char *, ...)) \
+    X(void, DigestAddStringBuffer, (RedisModuleDigest *, const char *, size_t)) \
+    X(void, DigestEndSequence, (RedisModuleDigest *))
+
+/* Function i's name, NULL past the last; and its address once it is found. */
+const char *jm_needs(int i);
+void jm_bind(int i, void *function);
+
 struct jm_epoch *jm_epoch(void);
 void jm_save(RedisModuleIO *io, void *value);
 void jm_rewrite(RedisModuleIO *io, RedisModuleString *key, void *value);

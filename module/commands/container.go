@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"jobmesh/module/engine"
 	"jobmesh/rm"
 )
 
@@ -106,6 +107,10 @@ func (m *module) cluster(c *rm.Ctx) {
 		hard := n == 4 && is(c.Arg(3), "HARD")
 		if n == 4 && !hard && !is(c.Arg(3), "SOFT") {
 			fail(c, errSyntax)
+			return
+		}
+		if m.node.Passive() {
+			fail(c, engine.ErrReplica)
 			return
 		}
 		m.node.Flush()

@@ -113,7 +113,7 @@ func (m *module) before(s *rm.Server) error {
 		return errors.New("cluster-enabled is yes: Redis Cluster would send each queue's commands to one node, while any node of a job mesh serves any queue. Set cluster-enabled no")
 	}
 	m.server = s
-	methods := record.Init(api.Table())
+	methods := record.Init(api.Symbol)
 	m.queue.Methods = rm.Methods(methods)
 	m.effect.loadJob, m.effect.setJob = rm.NewEffect("LOADJOB"), rm.NewEffect("SETJOB")
 	m.effect.deleteJob, m.effect.jobmesh = rm.NewEffect("DELJOB"), rm.NewEffect("JOBMESH")
@@ -282,13 +282,23 @@ func (m *module) serve(w *engine.Waiter, j *store.Job) {
 	b.client.Answer(func(c *rm.Ctx) {
 		c.Array(1)
 		putJob(c, j, b.counters, true)
-	}, func(c *rm.Ctx) {
-		m.node.SetNow(c.Now())
-		m.ctx = c
-		m.node.Undeliver(&id, deliveries)
-		m.settle(c)
-	})
+	}, func(c *rm.Ctx) { m.takeBack(c, id, deliveries) })
 }
+
+// takeBack returns a job whose client has gone to its queue.
+func (m *module) takeBack(c *rm.Ctx, id store.ID, deliveries uint16) {
+	if m.server.WritesPaused() {
+		m.server.After(pausedEvery, func(c *rm.Ctx) { m.takeBack(c, id, deliveries) })
+		return
+	}
+	m.node.SetNow(c.Now())
+	m.ctx = c
+	m.node.Undeliver(&id, deliveries)
+	m.settle(c)
+}
+
+// pausedEvery is how often a timer looks whether CLIENT PAUSE is over, ms.
+const pausedEvery = 50
 
 // --- time --------------------------------------------------------------------
 
@@ -314,6 +324,10 @@ func (m *module) tick(c *rm.Ctx) {
 	m.schedule(c.Now() + 1000)
 	m.node.SetNow(c.Now())
 	m.ctx = c
+	if m.server.WritesPaused() {
+		m.schedule(c.Now() + pausedEvery)
+		return
+	}
 	m.idle = memoryEvery
 	m.watchMemory(0)
 	if c.Now()-m.policyRead >= 1000 {

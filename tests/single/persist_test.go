@@ -217,6 +217,8 @@ func TestReplica(t *testing.T) {
 			assert.Equal(t, int64(1), r.Do("SHOW", nacked).Field("nacks").Int)
 			assert.True(t, r.Do("ADDJOB", "q", "b", 0).Err("READONLY"))
 			assert.True(t, r.Do("GETJOB", "NOHANG", "FROM", "q").Err("READONLY"))
+			assert.True(t, r.Do("JOBMESH", "FLUSH").Err("READONLY"))
+			assert.True(t, r.Do("JOBMESH", "CLUSTER", "RESET").Err("READONLY"))
 			// A passive node doesn't queue by itself.
 			c.Do("DEQUEUE", early)
 			master.Kill()
@@ -293,4 +295,20 @@ func TestConfiguration(t *testing.T) {
 		s.AwaitEnd()
 		assert.Contains(t, s.Log(), "jobmesh can't be loaded", args)
 	}
+}
+
+// A timer that replicates during CLIENT PAUSE would end the server.
+func TestClientPause(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes"))
+	c := s.Dial()
+	id := add(t, c, "q", "b", 0, "RETRY", 1)
+	expiring := add(t, c, "q2", "b", 0, "TTL", 1)
+	get(t, c, "q")
+	require.Equal(t, "OK", c.Do("CLIENT", "PAUSE", 2500, "WRITE").Str)
+	reader := s.Dial()
+	paused := time.Now()
+	harness.Await(t, 6*time.Second, "what was due during the pause", func() bool {
+		return state(reader, id) == "queued" && reader.Do("SHOW", expiring).Null
+	})
+	assert.GreaterOrEqual(t, time.Since(paused), 2400*time.Millisecond, "not before the pause is over")
 }
