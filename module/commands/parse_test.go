@@ -79,7 +79,7 @@ func TestIntegerBounds(t *testing.T) {
 		assert.True(t, ok, text)
 		assert.Equal(t, want, v)
 	}
-	for _, bad := range []string{"", "+", "-", " 1", "1 ", "1\x00", "9223372036854775808", "-9223372036854775809", "99999999999999999999999", "0x1"} {
+	for _, bad := range []string{"", "+", "-", " 1", "1 ", "1\x00", "9223372036854775808", "-9223372036854775809", "99999999999999999999999", "18446744073709551617", "0x1"} {
 		_, ok := integer([]byte(bad))
 		assert.False(t, ok, bad)
 	}
