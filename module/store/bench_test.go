@@ -101,3 +101,31 @@ func BenchmarkID(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkLookup finds jobs all over a table of a million.
+func BenchmarkLookup(b *testing.B) {
+	s := store.New(&pool{}, 1, 0)
+	ids := s.IDMaker([4]byte{})
+	q := s.NewQueue([]byte("q"), 0)
+	all := make([]store.ID, 1_000_000)
+	for n := range all {
+		j := s.NewJob(100)
+		j.ID = ids.Make(uint64(n), uint64(n), 60, true)
+		s.RegisterNew(q, j)
+		all[n] = j.ID
+	}
+	for _, tc := range []struct {
+		name string
+		step int
+	}{{"inOrder", 1}, {"scattered", 611953}} {
+		b.Run(tc.name, func(b *testing.B) {
+			i := 0
+			for b.Loop() {
+				i = (i + tc.step) % len(all)
+				if s.Lookup(&all[i]) == nil {
+					b.Fatal("lost")
+				}
+			}
+		})
+	}
+}

@@ -19,7 +19,7 @@ func less(a, b *Job) bool {
 // then one more with a chance of 1 in 4. It comes from the ID and a seed, so a
 // run can be repeated and nobody can craft IDs that make the index useless.
 func (s *Store) height(j *Job) int {
-	r := scramble(binary.LittleEndian.Uint64(j.ID[4:]) ^ s.seed)
+	r := scramble(binary.LittleEndian.Uint64(j.ID[4:]) ^ s.keys.height)
 	if r&15 != 0 {
 		return 0
 	}

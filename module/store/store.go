@@ -1,14 +1,16 @@
 package store
 
 import (
+	"encoding/binary"
 	"math/bits"
+	"math/rand/v2"
 	"unsafe"
 )
 
 // Store holds jobs and queues.
 type Store struct {
 	alloc      Allocator
-	seed       uint64
+	keys       keys
 	jobs       table // of Job
 	queues     table // of Queue
 	wheel      wheel
@@ -16,21 +18,34 @@ type Store struct {
 	graves     []*Queue
 }
 
-// New makes an empty store. seed keys its hashes; now is the time, unix ms.
+// keys are what the hashes of a store are keyed with. Any ID that a client sees
+// gives away the one for IDs, so none may tell another: with the one for names,
+// queue names could be made that all fall into one bucket.
+type keys struct{ id, name, height uint64 }
+
+func newKeys(seed uint64) keys {
+	var wide [32]byte
+	binary.LittleEndian.PutUint64(wide[:], seed)
+	r := rand.NewChaCha8(wide)
+	return keys{r.Uint64(), r.Uint64(), r.Uint64()}
+}
+
+// New makes an empty store. seed keys its hashes and should be random; now is
+// the time, unix ms.
 func New(alloc Allocator, seed uint64, now int64) *Store {
-	s := &Store{alloc: alloc, seed: seed, generation: 1}
+	s := &Store{alloc: alloc, keys: newKeys(seed), generation: 1}
 	s.begin(now)
 	return s
 }
 
 func (s *Store) begin(now int64) {
-	s.jobs.init(s.alloc, func(e *entry) uint64 { return jobOf(e).ID.hash(s.seed) })
+	s.jobs.init(s.alloc, func(e *entry) uint64 { return jobOf(e).ID.hash(s.keys.id) })
 	s.queues.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
 	s.wheel.init(s.alloc, now)
 }
 
 // IDMaker returns a maker whose IDs this store keeps in order.
-func (s *Store) IDMaker(node [4]byte) *IDMaker { return &IDMaker{Node: node, key: s.seed} }
+func (s *Store) IDMaker(node [4]byte) *IDMaker { return &IDMaker{Node: node, key: s.keys.id} }
 
 // NewJob allocates an unregistered job with room for a body.
 func (s *Store) NewJob(bodyLen int) *Job {
@@ -43,7 +58,7 @@ func (s *Store) NewJob(bodyLen int) *Job {
 func (s *Store) FreeJob(j *Job) { s.alloc.Free(unsafe.Pointer(j), j.Size()) }
 
 func (s *Store) find(id *ID) *Job {
-	for e := s.jobs.first(id.hash(s.seed)); e != nil; e = e.next {
+	for e := s.jobs.first(id.hash(s.keys.id)); e != nil; e = e.next {
 		if j := jobOf(e); j.ID == *id {
 			return j
 		}
@@ -75,10 +90,10 @@ func (s *Store) Register(q *Queue, j *Job) bool {
 	return true
 }
 
-// RegisterNew is Register for a job whose ID was just made: nobody else can
-// have its 144 random bits, and to look would cost a cache miss.
+// RegisterNew is Register for a job whose ID was just made: nobody else has
+// it (see [IDMaker]), and to look would cost a cache miss.
 func (s *Store) RegisterNew(q *Queue, j *Job) {
-	s.jobs.insert(&j.entry, j.ID.hash(s.seed))
+	s.jobs.insert(&j.entry, j.ID.hash(s.keys.id))
 	s.LoadInto(q, j)
 }
 
@@ -91,7 +106,7 @@ func (s *Store) enter(j *Job) bool {
 		}
 		s.Remove(old)
 	}
-	s.jobs.insert(&j.entry, j.ID.hash(s.seed))
+	s.jobs.insert(&j.entry, j.ID.hash(s.keys.id))
 	return true
 }
 
@@ -109,7 +124,7 @@ func waiting(j *Job) bool { return j.Flags&flagWaiting != 0 }
 // Remove forgets a job and frees it.
 func (s *Store) Remove(j *Job) {
 	s.Disarm(j)
-	s.jobs.remove(&j.entry, j.ID.hash(s.seed))
+	s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
 	s.free(j)
 }
 
@@ -313,7 +328,7 @@ func (s *Store) ScanQueues(cursor uint64, emit *[]*Queue) uint64 {
 
 // hashName hashes a queue's name, eight bytes at a time.
 func (s *Store) hashName(b []byte) uint64 {
-	h := s.seed ^ uint64(len(b))*0x9e3779b97f4a7c15
+	h := s.keys.name ^ uint64(len(b))*0x9e3779b97f4a7c15
 	for len(b) >= 8 {
 		h = mix(h^*(*uint64)(unsafe.Pointer(unsafe.SliceData(b))), 0xa0761d6478bd642f)
 		b = b[8:]

@@ -84,8 +84,12 @@ func (t *table) remove(e *entry, hash uint64) {
 	*p = e.next
 	t.len--
 	// A margin of half keeps a table that hovers from splitting and merging in turn.
-	if t.len < t.buckets/2 && t.buckets > minBuckets {
-		t.merge()
+	// Two at a time: one for each removal would leave an emptied table with
+	// half the buckets of its best days.
+	for range 2 {
+		if t.len < t.buckets/2 && t.buckets > minBuckets {
+			t.merge()
+		}
 	}
 }
 

@@ -17,10 +17,10 @@ import (
 type wheel struct {
 	base     int64 // unix ms up to which all is handed out or in due
 	slots    *slots
-	draining *slots // the slots of before the clock was set back; nil: none
-	drainAt  int    // how far they are drained
-	due      **Job  // jobs whose deadline has come
-	pending  **Job  // jobs on their way down a level
+	draining []*slots // the slots of before the clock was set back, each time
+	drainAt  int      // how far the last of them is drained
+	due      **Job    // jobs whose deadline has come
+	pending  **Job    // jobs on their way down a level
 	occupied [wheelLevels]uint64
 	armed    uint64
 }
@@ -33,21 +33,33 @@ const (
 	// backlash is how far the clock may step back before the wheel is set anew;
 	// until then it waits for the clock to catch up.
 	backlash = 1000
+	// latest is the latest time the wheel takes for real, in the year 6429: a
+	// level's room before its end, so that what lies further still has a slot.
+	latest = 1 << 47
 )
 
-type slots [wheelLevels * wheelSlots]*Job
+// The lists of due and pending jobs lie behind the slots, so that setting the
+// clock back moves all of them at once.
+type slots [pendingList + 1]*Job
 
 const (
-	slotsBytes = wheelLevels * wheelSlots * 8
-	listsBytes = 2 * 8
+	dueList     = wheelLevels * wheelSlots
+	pendingList = dueList + 1
+	slotsBytes  = (pendingList + 1) * 8
 )
 
 func (w *wheel) init(alloc Allocator, now int64) {
-	*w = wheel{base: max(now, 0), slots: newSlots(alloc)}
-	lists := (*[2]*Job)(alloc.Alloc(listsBytes))
-	*lists = [2]*Job{}
-	w.due, w.pending = &lists[0], &lists[1]
+	*w = wheel{base: sane(now)}
+	w.use(newSlots(alloc))
 }
+
+// use makes empty slots the wheel's.
+func (w *wheel) use(s *slots) {
+	w.slots, w.due, w.pending = s, &s[dueList], &s[pendingList]
+	w.occupied = [wheelLevels]uint64{}
+}
+
+func sane(now int64) int64 { return min(max(now, 0), latest) }
 
 func newSlots(alloc Allocator) *slots {
 	s := (*slots)(alloc.Alloc(slotsBytes))
@@ -57,9 +69,8 @@ func newSlots(alloc Allocator) *slots {
 
 func (w *wheel) drop(alloc Allocator) {
 	alloc.Free(unsafe.Pointer(w.slots), slotsBytes)
-	alloc.Free(unsafe.Pointer(w.due), listsBytes)
-	if w.draining != nil {
-		alloc.Free(unsafe.Pointer(w.draining), slotsBytes)
+	for _, d := range w.draining {
+		alloc.Free(unsafe.Pointer(d), slotsBytes)
 	}
 }
 
@@ -143,6 +154,7 @@ const postponement = 60_000
 // before its awake time as now tells it, however the clock jumps.
 func (s *Store) Due(now int64, budget *int) *Job {
 	w := &s.wheel
+	now = sane(now)
 	if now < w.base {
 		if w.base-now <= backlash {
 			return nil
@@ -150,7 +162,7 @@ func (s *Store) Due(now int64, budget *int) *Job {
 		s.setBack(now)
 	}
 	for *budget > 0 {
-		if w.draining != nil {
+		if len(w.draining) > 0 {
 			s.drain(budget)
 			continue
 		}
@@ -164,7 +176,13 @@ func (s *Store) Due(now int64, budget *int) *Job {
 			*budget--
 			unlinkTimer(j)
 			if j.Queue.state != queueAttached {
-				w.place(j, w.base+postponement)
+				// From now, not from base: else a clock that jumps ahead
+				// would bring it up once for every minute jumped over.
+				w.place(j, now+postponement)
+				continue
+			}
+			if later := j.Awake(); later > now {
+				w.place(j, later) // put off since it was armed
 				continue
 			}
 			w.armed--
@@ -192,7 +210,7 @@ func (s *Store) Due(now int64, budget *int) *Job {
 // timer is armed.
 func (s *Store) NextWake() int64 {
 	w := &s.wheel
-	if w.draining != nil || *w.pending != nil || *w.due != nil {
+	if len(w.draining) > 0 || *w.pending != nil || *w.due != nil {
 		return w.base
 	}
 	if w.armed == 0 {
@@ -204,41 +222,26 @@ func (s *Store) NextWake() int64 {
 	return math.MaxInt64
 }
 
-// setBack starts a new wheel at an earlier time; the old one's jobs move over
-// bit by bit.
+// setBack starts a new wheel at an earlier time; the jobs of the old one, due
+// ones too, move over bit by bit.
 func (s *Store) setBack(now int64) {
 	w := &s.wheel
-	for w.draining != nil {
-		all := math.MaxInt
-		s.drain(&all)
+	w.base = now
+	if w.armed == 0 {
+		w.occupied = [wheelLevels]uint64{}
+		return
 	}
-	w.draining, w.drainAt = w.slots, 0
-	w.slots = newSlots(s.alloc)
-	w.occupied = [wheelLevels]uint64{}
-	w.base = max(now, 0)
-	// What was due may no longer be: the slots of level 0 at its time take it.
-	for _, list := range []**Job{w.due, w.pending} {
-		if j := *list; j != nil {
-			*list = nil
-			tail := j
-			for tail.timerNext != nil {
-				tail = tail.timerNext
-			}
-			first := &w.draining[0]
-			tail.timerNext = *first
-			if *first != nil {
-				(*first).timerPrev = &tail.timerNext
-			}
-			*first = j
-			j.timerPrev = first
-		}
-	}
+	w.draining, w.drainAt = append(w.draining, w.slots), 0
+	w.use(newSlots(s.alloc))
 }
 
+// drain moves the jobs of the latest former wheel over, as far as the budget goes.
 func (s *Store) drain(budget *int) {
 	w := &s.wheel
-	for ; w.drainAt < len(w.draining); w.drainAt++ {
-		for j := w.draining[w.drainAt]; j != nil; j = w.draining[w.drainAt] {
+	last := len(w.draining) - 1
+	from := w.draining[last]
+	for ; w.drainAt < len(from); w.drainAt++ {
+		for j := from[w.drainAt]; j != nil; j = from[w.drainAt] {
 			if *budget == 0 {
 				return
 			}
@@ -247,6 +250,6 @@ func (s *Store) drain(budget *int) {
 			w.place(j, j.Awake())
 		}
 	}
-	s.alloc.Free(unsafe.Pointer(w.draining), slotsBytes)
-	w.draining = nil
+	s.alloc.Free(unsafe.Pointer(from), slotsBytes)
+	w.draining, w.drainAt = w.draining[:last], 0
 }

@@ -1,0 +1,219 @@
+package store_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/store"
+	"jobmesh/module/store/storetest"
+)
+
+func copyOf(t *testing.T, w *world, j *store.Job) *store.Job {
+	k, err := w.s.JobFromRecord(j.Record())
+	require.NoError(t, err)
+	return k
+}
+
+// A restored value may hold IDs that are known already, or one ID twice.
+func TestAttachDropsWhatIsKnown(t *testing.T) {
+	w := newWorld(1)
+	known := w.add("a")
+	blocks := w.alloc.Blocks()
+	q := w.s.AllocQueue(0)
+	w.s.LoadInto(q, copyOf(t, w, known))
+	fresh := copyOf(t, w, known)
+	fresh.ID[5]++
+	w.s.LoadInto(q, fresh)
+	w.s.LoadInto(q, copyOf(t, w, fresh))
+	require.Nil(t, w.s.Lookup(&fresh.ID), "not known before it is attached")
+
+	assert.Equal(t, 2, w.s.Attach(q, []byte("b")))
+	assert.Same(t, known, w.s.Lookup(&known.ID))
+	assert.Same(t, fresh, w.s.Lookup(&fresh.ID))
+	assert.Equal(t, uint64(fresh.Size()), q.Bytes)
+	due, _ := w.drive(t, fresh.ETime)
+	assert.Contains(t, due, fresh, "what is attached is armed")
+
+	w.s.Remove(fresh)
+	assert.Zero(t, q.Bytes)
+	w.s.RemoveQueue(q)
+	assert.Equal(t, blocks, w.alloc.Blocks())
+}
+
+func TestRegisterKnowsDetachedIDs(t *testing.T) {
+	w := newWorld(1)
+	j := w.add("a")
+	other := w.s.NewQueue([]byte("b"), 0)
+	k := copyOf(t, w, j)
+	w.s.Detach(w.s.Queue([]byte("a")))
+	assert.Nil(t, w.s.Lookup(&j.ID))
+	assert.False(t, w.s.Register(other, k), "detached jobs come back")
+	assert.Zero(t, other.Held)
+	w.s.Bury(j.Queue)
+	assert.True(t, w.s.Register(other, k), "buried ones don't")
+	assert.Same(t, k, w.s.Lookup(&k.ID))
+	assert.False(t, w.s.Reap(1))
+	assert.Same(t, k, w.s.Lookup(&k.ID))
+}
+
+func TestReapIsPiecemeal(t *testing.T) {
+	w := newWorld(1)
+	empty := w.alloc.Blocks()
+	for range 10 {
+		w.s.Push(w.add("q"))
+	}
+	w.s.Bury(w.s.Queue([]byte("q")))
+	assert.Equal(t, uint64(10), w.s.Jobs())
+	assert.True(t, w.s.Reap(4))
+	assert.Equal(t, uint64(6), w.s.Jobs())
+	assert.False(t, w.s.Reap(6))
+	assert.Equal(t, empty, w.alloc.Blocks())
+}
+
+func TestAttachAfterForgetLearnsTheJobsAgain(t *testing.T) {
+	w := newWorld(1)
+	empty := w.alloc.Blocks()
+	for range 100 {
+		w.s.Push(w.add("q"))
+	}
+	q := w.s.Queue([]byte("q"))
+	w.s.Detach(q)
+	w.s.Forget()
+	for id := range w.queues["q"] {
+		require.Nil(t, w.s.Lookup(&id))
+	}
+	require.Zero(t, w.s.Attach(q, []byte("q")))
+	w.check(t)
+	assert.Equal(t, uint64(100), w.s.Jobs())
+	w.s.Bury(q)
+	assert.False(t, w.s.Reap(math.MaxInt))
+	assert.Equal(t, empty, w.alloc.Blocks())
+}
+
+// The table grows and shrinks by whole segments, and loses nothing on the way.
+func TestTableOfSeveralSegments(t *testing.T) {
+	w := newWorld(1)
+	empty := w.alloc.Bytes
+	const n = 40_000
+	jobs := make([]*store.Job, 0, n)
+	for range n {
+		jobs = append(jobs, w.add("q"))
+	}
+	scan := func() (met map[store.ID]int) {
+		met = map[store.ID]int{}
+		var found []*store.Job
+		var cursor uint64
+		for {
+			found = found[:0]
+			cursor = w.s.ScanJobs(cursor, &found)
+			for _, j := range found {
+				met[j.ID]++
+			}
+			if cursor == 0 {
+				return met
+			}
+		}
+	}
+	met := scan()
+	assert.Len(t, met, n)
+	for _, times := range met {
+		require.Equal(t, 1, times, "a table that stands still gives each once")
+	}
+	for _, j := range jobs[:n-10] {
+		delete(w.queues["q"], j.ID)
+		w.s.Remove(j)
+	}
+	assert.Len(t, scan(), 10)
+	w.check(t)
+	w.s.Bury(w.s.Queue([]byte("q")))
+	w.s.Reap(math.MaxInt)
+	assert.LessOrEqual(t, w.alloc.Bytes-empty, 2*8192*8, "its memory is given back, but for a reserve")
+}
+
+func TestScanQueues(t *testing.T) {
+	w := newWorld(1)
+	for i := range 500 {
+		w.s.NewQueue(fmt.Append(nil, "queue number ", i), 0)
+	}
+	w.s.Detach(w.s.Queue([]byte("queue number 7")))
+	var all []*store.Queue
+	for cursor := w.s.ScanQueues(0, &all); cursor != 0; {
+		cursor = w.s.ScanQueues(cursor, &all)
+	}
+	assert.Len(t, all, 499)
+	assert.Equal(t, uint64(499), w.s.Queues())
+	for _, q := range all {
+		require.Same(t, q, w.s.Queue(q.NameBytes()))
+	}
+	assert.Nil(t, w.s.Queue([]byte("queue number 7")))
+	assert.Nil(t, w.s.Queue(nil))
+}
+
+// The alias names the embedded field: Alloc would hide the method.
+type counted = storetest.Alloc
+
+// keyed is an allocator that is told of freed keys.
+type keyed struct {
+	*counted
+	freed []unsafe.Pointer
+}
+
+func (k *keyed) FreeKey(p unsafe.Pointer) { k.freed = append(k.freed, p) }
+
+func TestAQueueTakesItsKeyAlong(t *testing.T) {
+	a := &keyed{counted: storetest.New()}
+	s := store.New(a, 1, 0)
+	blocks := a.Blocks()
+	q := s.NewQueue(nil, 0)
+	q.Key = unsafe.Pointer(q)
+	s.Detach(q)
+	s.Rename(q, []byte("another"))
+	s.Attach(q, []byte("another"))
+	assert.Same(t, q, s.Queue([]byte("another")))
+	s.RemoveQueue(q)
+	assert.Len(t, a.freed, 1)
+	assert.Equal(t, blocks, a.Blocks())
+}
+
+func TestApplyState(t *testing.T) {
+	w := newWorld(1)
+	j := w.add("q")
+	w.s.Push(j)
+	saved := append([]byte(nil), j.Record()...)
+	body := append([]byte(nil), j.Body()...)
+
+	k := copyOf(t, w, j)
+	k.State, k.Flags, k.QTime, k.ETime, k.Nacks, k.Deliveries = store.StateActive, store.FlagDelivered, 5, 77, 3, 4
+	k.CTime, k.Repl = 1<<60, 9 // not state: fixed when the job was made
+	for _, rec := range [][]byte{k.Record(), k.StateRecord()} {
+		got, err := w.s.ApplyState(rec)
+		require.NoError(t, err)
+		require.Same(t, j, got)
+		assert.Equal(t, store.FlagDelivered, j.Flags&(store.FlagDelivered|store.FlagQueuedOnce))
+		assert.Equal(t, []any{store.StateActive, int64(5), int64(77), uint16(3), uint16(4), int64(5)},
+			[]any{j.State, j.QTime, j.ETime, j.Nacks, j.Deliveries, j.Awake()})
+		assert.NotEqual(t, uint64(1<<60), j.CTime)
+		assert.Equal(t, uint16(1), j.Repl)
+		assert.Equal(t, body, j.Body())
+	}
+	w.s.Pull(j) // still in the waiting list, whatever its state says
+	assert.Equal(t, uint64(1), j.Queue.Held)
+
+	unknown := copyOf(t, w, j)
+	unknown.ID[4]++
+	got, err := w.s.ApplyState(unknown.StateRecord())
+	assert.NoError(t, err)
+	assert.Nil(t, got)
+	for n := range len(saved) {
+		if n == len(k.StateRecord()) {
+			continue
+		}
+		_, err := w.s.ApplyState(saved[:n])
+		assert.ErrorIs(t, err, store.ErrRecord)
+	}
+}
