@@ -3,6 +3,14 @@
 # cgo) and redis-server (to load it). As root it installs what is missing,
 # otherwise it prints the command that would.
 set -euo pipefail
+check_version() { # modules can do what jobmesh needs since Redis 7.0
+  local version
+  version=$(redis-server --version | sed -nE 's/.* v=([0-9]+)\..*/\1/p')
+  [ "${version:-0}" -ge 7 ] && return
+  echo "jobmesh needs Redis 7.0 or newer (or Valkey 8), and this is: $(redis-server --version)" >&2
+  echo "Newer packages: https://redis.io/docs/latest/operate/oss_and_stack/install/" >&2
+  exit 1
+}
 missing=()
 why=()
 need() { # command package reason
@@ -18,7 +26,10 @@ if ! command -v go >/dev/null 2>&1; then
   echo "jobmesh is written in Go: install Go 1.26 or newer first (https://go.dev/doc/install)." >&2
   exit 1
 fi
-[ ${#missing[@]} -eq 0 ] && exit 0
+if [ ${#missing[@]} -eq 0 ]; then
+  check_version
+  exit 0
+fi
 echo "jobmesh needs what is not on this machine yet:"
 printf '  %s\n' "${why[@]}"
 if [ "$(id -u)" -ne 0 ]; then
@@ -28,3 +39,4 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+check_version

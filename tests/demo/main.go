@@ -43,9 +43,14 @@ func show() error {
 	if err := server.Start(); err != nil {
 		return err
 	}
+	ended := make(chan struct{})
+	go func() {
+		server.Wait()
+		close(ended)
+	}()
 	defer func() {
 		server.Process.Kill()
-		server.Wait()
+		<-ended
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -56,9 +61,11 @@ func show() error {
 	defer c.Close()
 	for c.Ping(ctx).Err() != nil {
 		select {
-		case <-ctx.Done():
+		case <-ended:
 			log, _ := os.ReadFile(filepath.Join(dir, "log"))
-			return fmt.Errorf("the server doesn't start:\n%s", log)
+			return fmt.Errorf("the server ended:\n%s", log)
+		case <-ctx.Done():
+			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

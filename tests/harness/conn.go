@@ -2,6 +2,7 @@ package harness
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,7 +17,7 @@ import (
 // Value is a reply, with its type: Kind is the protocol's own character.
 type Value struct {
 	Kind  byte
-	Str   string // of + - $ = ( , and #
+	Str   string // of + - $ = ! ( , and #
 	Int   int64  // of :
 	Elems []Value
 	Null  bool // $-1, *-1 or _
@@ -57,7 +58,7 @@ func (v Value) String() string {
 		return string(v.Kind) + "null"
 	case v.Kind == ':':
 		return ":" + strconv.FormatInt(v.Int, 10)
-	case v.Kind == '*' || v.Kind == '%' || v.Kind == '~':
+	case v.Kind == '*' || v.Kind == '%' || v.Kind == '~' || v.Kind == '>':
 		parts := make([]string, len(v.Elems))
 		for i, e := range v.Elems {
 			parts[i] = e.String()
@@ -116,7 +117,7 @@ func (c *Conn) Do(args ...any) Value {
 	return c.Receive()
 }
 
-// Send sends a command.
+// Send sends a command and reads nothing: several in a row are a pipeline.
 func (c *Conn) Send(args ...any) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "*%d\r\n", len(args))
@@ -127,16 +128,20 @@ func (c *Conn) Send(args ...any) {
 		}
 		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(s), s)
 	}
+	c.c.SetWriteDeadline(time.Now().Add(patience))
 	_, err := io.WriteString(c.c, b.String())
 	if c.t != nil {
 		require.NoError(c.t, err)
 	}
 }
 
+// patience is how long a connection waits for the server.
+const patience = 20 * time.Second
+
 // Receive reads a reply; it waits 20 seconds at most. A closed connection gives
 // the zero Value.
 func (c *Conn) Receive() Value {
-	c.c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	c.c.SetReadDeadline(time.Now().Add(patience))
 	v, err := c.read()
 	if err != nil {
 		return Value{}
@@ -148,10 +153,6 @@ func (c *Conn) Receive() Value {
 func (c *Conn) Silent(d time.Duration) bool {
 	c.c.SetReadDeadline(time.Now().Add(d))
 	_, err := c.r.Peek(1)
-	var timeout net.Error
-	if err == nil {
-		return false
-	}
 	timeout, ok := err.(net.Error)
 	return ok && timeout.Timeout()
 }
@@ -161,15 +162,22 @@ func (c *Conn) read() (v Value, err error) {
 	if err != nil {
 		return v, err
 	}
-	line = strings.TrimSuffix(line, "\r\n")
+	if line = strings.TrimSuffix(line, "\r\n"); line == "" {
+		return v, errors.New("a reply without a type")
+	}
 	v.Kind, v.Str = line[0], line[1:]
-	n, _ := strconv.ParseInt(v.Str, 10, 64)
+	var n int64
+	if strings.IndexByte(":$=!*%~>", v.Kind) >= 0 {
+		if n, err = strconv.ParseInt(v.Str, 10, 64); err != nil {
+			return v, err
+		}
+	}
 	switch v.Kind {
 	case ':':
 		v.Int = n
 	case '_':
 		v.Null = true
-	case '$', '=':
+	case '$', '=', '!':
 		if v.Str = ""; n < 0 {
 			v.Null = true
 			return v, nil

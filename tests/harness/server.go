@@ -21,7 +21,9 @@ type Server struct {
 	Dir  string
 
 	t        testing.TB
+	binary   string
 	conf     string
+	lines    []string // of redis.conf, the port's aside
 	cmd      *exec.Cmd
 	done     chan struct{}
 	waitErr  error
@@ -33,6 +35,8 @@ type settings struct {
 	lines  []string
 	args   string
 	module string
+	binary string
+	dir    string
 	quiet  bool
 }
 
@@ -55,6 +59,17 @@ func WithModule(path string) Option { return func(s *settings) { s.module = path
 
 // WithPanics says that the test makes the module panic.
 func WithPanics() Option { return func(s *settings) { s.quiet = true } }
+
+// WithDir has the server work in a folder of the caller's, which stays.
+func WithDir(dir string) Option { return func(s *settings) { s.dir = dir } }
+
+// WithBinary starts another server than [Binary].
+func WithBinary(path string) Option { return func(s *settings) { s.binary = path } }
+
+// WithReplicaOf makes the server a replica of another.
+func WithReplicaOf(master *Server) Option {
+	return WithConfig("replicaof 127.0.0.1 " + strconv.Itoa(master.Port))
+}
 
 // Root is the repository's top folder.
 func Root(t testing.TB) string {
@@ -91,7 +106,7 @@ func New(t testing.TB, opts ...Option) *Server {
 	if module == "" {
 		module = filepath.Join(Root(t), "jobmesh.so")
 	}
-	set := settings{module: module}
+	set := settings{module: module, binary: Binary()}
 	for _, o := range opts {
 		o(&set)
 	}
@@ -99,35 +114,50 @@ func New(t testing.TB, opts ...Option) *Server {
 		_, err := os.Stat(set.module)
 		require.NoError(t, err, "the module isn't built: run make first")
 	}
-	s := &Server{t: t, Dir: t.TempDir(), Port: freePort(t), quiet: set.quiet}
+	if set.dir == "" {
+		set.dir = t.TempDir()
+	}
+	s := &Server{t: t, Dir: set.dir, binary: set.binary, quiet: set.quiet}
 	s.conf = filepath.Join(s.Dir, "redis.conf")
-	lines := []string{
-		"bind 127.0.0.1", fmt.Sprintf("port %d", s.Port), "dir " + s.Dir, "logfile " + filepath.Join(s.Dir, "log"),
+	s.lines = []string{
+		"bind 127.0.0.1", "dir " + s.Dir, "logfile " + filepath.Join(s.Dir, "log"),
 		`save ""`, "enable-debug-command yes", "enable-module-command yes", "repl-diskless-sync-delay 0", "shutdown-timeout 0",
 	}
-	lines = append(lines, set.lines...)
+	s.lines = append(s.lines, set.lines...)
 	if set.module != "" {
-		lines = append(lines, strings.TrimSpace("loadmodule "+set.module+" "+set.args))
+		s.lines = append(s.lines, strings.TrimSpace("loadmodule "+set.module+" "+set.args))
 	}
-	require.NoError(t, os.WriteFile(s.conf, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
+	s.usePort(freePort(t))
 	t.Cleanup(s.cleanup)
 	return s
 }
 
+// usePort writes redis.conf, a real file so that CONFIG REWRITE works.
+func (s *Server) usePort(port int) {
+	s.Port = port
+	text := fmt.Sprintf("port %d\n%s\n", port, strings.Join(s.lines, "\n"))
+	require.NoError(s.t, os.WriteFile(s.conf, []byte(text), 0o600))
+}
+
 // Start starts a server and waits until it serves.
 func Start(t testing.TB, opts ...Option) *Server {
+	t.Helper()
 	s := New(t, opts...)
-	s.Restart()
+	s.start(5)
 	return s
 }
 
 // Launch starts the process and doesn't wait for it to serve.
 func (s *Server) Launch() {
-	s.cmd = exec.Command(Binary(), s.conf)
-	s.expected = false
-	s.done = make(chan struct{})
-	require.NoError(s.t, s.cmd.Start())
-	cmd, done := s.cmd, s.done
+	s.t.Helper()
+	// Go's runtime reports what kills it to stderr, not to Redis's log.
+	errs, err := os.OpenFile(s.stderrPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	require.NoError(s.t, err)
+	defer errs.Close()
+	cmd, done := exec.Command(s.binary, s.conf), make(chan struct{})
+	cmd.Stdout, cmd.Stderr = errs, errs
+	require.NoError(s.t, cmd.Start())
+	s.cmd, s.done, s.expected = cmd, done, false
 	go func() {
 		s.waitErr = cmd.Wait()
 		close(done)
@@ -137,12 +167,24 @@ func (s *Server) Launch() {
 // Restart starts the server (again), with the same folder, file and port.
 func (s *Server) Restart() {
 	s.t.Helper()
+	s.start(0)
+}
+
+// start launches the server and awaits its service. Where another process took
+// the port meanwhile it tries that many others.
+func (s *Server) start(others int) {
+	s.t.Helper()
+	logged := len(s.Log())
 	s.Launch()
+	retry := false
 	Await(s.t, 30*time.Second, "the server to serve", func() bool {
-		select {
-		case <-s.done:
+		if s.Ended() {
+			if others > 0 && strings.Contains(s.Log()[logged:], "Address already in use") {
+				retry = true
+				return true
+			}
+			s.expected = true // it is told here
 			s.t.Fatalf("the server ended: %v\n%s", s.waitErr, s.logTail())
-		default:
 		}
 		c, err := dial(s.Addr())
 		if err != nil {
@@ -151,6 +193,10 @@ func (s *Server) Restart() {
 		defer c.Close()
 		return c.Do("PING").Str == "PONG"
 	})
+	if retry {
+		s.usePort(freePort(s.t))
+		s.start(others - 1)
+	}
 }
 
 // Addr is host and port.
@@ -165,8 +211,21 @@ func (s *Server) Log() string {
 	return string(b)
 }
 
-// logTail is what matters of the log: a crash report's head, or the last lines.
+func (s *Server) stderrPath() string { return filepath.Join(s.Dir, "stderr") }
+
+// Stderr is all that the server has printed beside its log: what Go's runtime
+// says before it ends the process.
+func (s *Server) Stderr() string {
+	b, _ := os.ReadFile(s.stderrPath())
+	return string(b)
+}
+
+// logTail is what matters of the log: the Go runtime's last words, a crash
+// report's head, or the last lines.
 func (s *Server) logTail() string {
+	if text := s.Stderr(); goDied(text) {
+		return text[:min(len(text), 8000)]
+	}
 	if _, report, crashed := strings.Cut(s.Log(), "REDIS BUG REPORT START"); crashed {
 		head, _, _ := strings.Cut(report, "------ INFO OUTPUT")
 		return head
@@ -177,6 +236,12 @@ func (s *Server) logTail() string {
 
 // Signal sends the process a signal.
 func (s *Server) Signal(sig syscall.Signal) { require.NoError(s.t, s.cmd.Process.Signal(sig)) }
+
+// Pause stops the process with SIGSTOP: connections stay, nothing answers.
+func (s *Server) Pause() { s.Signal(syscall.SIGSTOP) }
+
+// Resume ends a [Server.Pause].
+func (s *Server) Resume() { s.Signal(syscall.SIGCONT) }
 
 // Kill ends the server with SIGKILL.
 func (s *Server) Kill() {
@@ -208,25 +273,37 @@ func (s *Server) AwaitEnd() {
 	}
 }
 
+// Ended says whether the process has ended, asked or unasked.
+func (s *Server) Ended() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
 func (s *Server) cleanup() {
 	if s.cmd == nil {
 		return
 	}
-	died := false
-	select {
-	case <-s.done:
-		died = !s.expected
-	default:
+	died := s.Ended() && !s.expected
+	if !s.Ended() {
 		s.cmd.Process.Signal(syscall.SIGCONT)
 		s.cmd.Process.Kill()
 		<-s.done
 	}
 	log := s.Log()
-	if died || strings.Contains(log, "REDIS BUG REPORT") || !s.quiet && strings.Contains(log, "panic (recovered") {
+	if died || goDied(s.Stderr()) || strings.Contains(log, "ASSERTION FAILED") || strings.Contains(log, "REDIS BUG REPORT") || !s.quiet && strings.Contains(log, "panic (recovered") {
 		s.t.Errorf("the server crashed or panicked (died unasked: %v)\n%s", died, s.logTail())
 	} else if s.t.Failed() {
 		s.t.Logf("the server's log ends:\n%s", s.logTail())
 	}
+}
+
+// goDied says whether a process's stderr has the Go runtime's end in it.
+func goDied(stderr string) bool {
+	return strings.HasPrefix(stderr, "panic: ") || strings.Contains(stderr, "\npanic: ") || strings.Contains(stderr, "fatal error: ")
 }
 
 // Info returns one field of INFO.

@@ -14,15 +14,17 @@ import (
 )
 
 type event struct {
-	Action, Package, Test, Output, ImportPath string
-	Elapsed                                   float64
+	Action, Package, Test, Output string
+	Elapsed                       float64
 }
 
-// count reads events and writes what a person wants to see of them.
+// count reads events and writes what a person wants to see of them. A test with
+// subtests isn't counted beside them, unless it fails where they all passed.
 func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 	output := map[string][]string{}
-	// A failure above a failed subtest is the subtest's.
-	parents := map[string]bool{}
+	// What holds a test that was counted, or that failed: a package's key is
+	// its path and a blank.
+	counted, broken := map[string]bool{}, map[string]bool{}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
@@ -33,41 +35,61 @@ func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 		}
 		key := e.Package + " " + e.Test
 		switch e.Action {
+		case "start": // a run of its own, of a package that may have had another
+			delete(counted, key)
+			delete(broken, key)
+			delete(output, key)
+		case "run":
+			delete(counted, key)
+			delete(broken, key)
 		case "output":
 			output[key] = append(output[key], e.Output)
 		case "build-output":
 			fmt.Fprint(out, e.Output)
-		case "build-fail":
-			failed++
 		case "pass", "fail", "skip":
 			if e.Test == "" {
-				fmt.Fprintf(out, "%-5s %s (%.1f s)\n", e.Action, e.Package, e.Elapsed)
-				// A package can fail with none of its tests: a panic, a time-out.
-				if e.Action == "fail" && !parents[e.Package] {
+				// That a package has no tests is no news.
+				if e.Action != "skip" {
+					fmt.Fprintf(out, "%-5s %s (%.1f s)\n", e.Action, e.Package, e.Elapsed)
+				}
+				// A package can fail with none of its tests: it doesn't build,
+				// panics, runs out of time.
+				if e.Action == "fail" && !broken[key] {
 					failed++
 					fmt.Fprint(out, strings.Join(output[key], ""))
 				}
+				delete(output, key)
 				continue
 			}
-			switch {
-			case e.Action == "pass":
-				passed++
-			case e.Action == "skip":
-				skipped++
-				fmt.Fprint(out, strings.Join(output[key], ""))
-			case parents[key]:
-			default:
-				failed++
+			if e.Action != "pass" {
 				fmt.Fprint(out, strings.Join(output[key], ""))
 			}
-			if e.Action == "fail" {
-				parents[e.Package] = true
-				if i := strings.LastIndexByte(e.Test, '/'); i > 0 {
-					parents[e.Package+" "+e.Test[:i]] = true
+			switch {
+			case e.Action == "fail" && !broken[key]:
+				failed++
+			case counted[key]:
+			case e.Action == "skip":
+				skipped++
+			case e.Action == "pass":
+				passed++
+			}
+			for above := key; above != e.Package+" "; {
+				if i := strings.LastIndexByte(above, '/'); i > len(e.Package) {
+					above = above[:i]
+				} else {
+					above = e.Package + " "
+				}
+				counted[above] = true
+				if e.Action == "fail" {
+					broken[above] = true
 				}
 			}
 			delete(output, key)
 		}
+	}
+	if err := lines.Err(); err != nil {
+		fmt.Fprintln(out, "tally:", err)
+		failed++
 	}
 	return passed, failed, skipped
 }

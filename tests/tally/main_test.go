@@ -9,19 +9,56 @@ import (
 )
 
 func TestCount(t *testing.T) {
-	const in = `{"Action":"pass","Package":"a","Test":"One"}
-{"Action":"output","Package":"a","Test":"Two/sub","Output":"why it failed\n"}
-{"Action":"fail","Package":"a","Test":"Two/sub"}
+	for name, c := range map[string]struct {
+		in                      string
+		passed, failed, skipped int
+		shows                   []string
+	}{
+		"one of each": {`{"Action":"pass","Package":"a","Test":"One"}
+{"Action":"output","Package":"a","Test":"Two","Output":"why it failed\n"}
 {"Action":"fail","Package":"a","Test":"Two"}
+{"Action":"skip","Package":"a","Test":"Three"}
+{"Action":"fail","Package":"a"}`, 1, 1, 1, []string{"why it failed"}},
+		"subtests, not what holds them": {`{"Action":"run","Package":"a","Test":"T"}
+{"Action":"pass","Package":"a","Test":"T/x/y"}
+{"Action":"pass","Package":"a","Test":"T/x"}
+{"Action":"pass","Package":"a","Test":"T/z"}
+{"Action":"pass","Package":"a","Test":"T"}
+{"Action":"pass","Package":"a"}`, 2, 0, 0, nil},
+		"a failed subtest, once": {`{"Action":"fail","Package":"a/b","Test":"T/x/y"}
+{"Action":"fail","Package":"a/b","Test":"T/x"}
+{"Action":"pass","Package":"a/b","Test":"T/z"}
+{"Action":"fail","Package":"a/b","Test":"T"}
+{"Action":"fail","Package":"a/b"}`, 1, 1, 0, nil},
+		"a test that fails after its subtests": {`{"Action":"pass","Package":"a","Test":"T/x"}
+{"Action":"fail","Package":"a","Test":"T"}
+{"Action":"fail","Package":"a"}`, 1, 1, 0, nil},
+		"a package that doesn't build, once": {`{"ImportPath":"a","Action":"build-output","Output":"undefined: y\n"}
+{"ImportPath":"a","Action":"build-fail"}
+{"Action":"start","Package":"a"}
+{"Action":"fail","Package":"a","FailedBuild":"a"}`, 0, 1, 0, []string{"undefined: y"}},
+		"a second run that dies after a first that failed": {`{"Action":"start","Package":"a"}
+{"Action":"fail","Package":"a","Test":"T"}
 {"Action":"fail","Package":"a"}
-{"Action":"skip","Package":"b","Test":"Three"}
-{"Action":"fail","Package":"c"}
-{"ImportPath":"d","Action":"build-fail"}
-not json
-`
-	var out bytes.Buffer
-	passed, failed, skipped := count(strings.NewReader(in), &out)
-	assert.Equal(t, []int{1, 3, 1}, []int{passed, failed, skipped})
-	assert.Contains(t, out.String(), "why it failed")
-	assert.Contains(t, out.String(), "not json")
+{"Action":"start","Package":"a"}
+{"Action":"output","Package":"a","Output":"out of memory\n"}
+{"Action":"fail","Package":"a"}`, 0, 2, 0, []string{"out of memory"}},
+		"a test of a second run": {`{"Action":"start","Package":"a"}
+{"Action":"run","Package":"a","Test":"F"}
+{"Action":"pass","Package":"a","Test":"F/seed#0"}
+{"Action":"pass","Package":"a","Test":"F"}
+{"Action":"start","Package":"a"}
+{"Action":"run","Package":"a","Test":"F"}
+{"Action":"pass","Package":"a","Test":"F"}`, 2, 0, 0, nil},
+		"nothing": {"not json", 0, 0, 0, []string{"not json"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			passed, failed, skipped := count(strings.NewReader(c.in), &out)
+			assert.Equal(t, []int{c.passed, c.failed, c.skipped}, []int{passed, failed, skipped})
+			for _, s := range c.shows {
+				assert.Contains(t, out.String(), s)
+			}
+		})
+	}
 }

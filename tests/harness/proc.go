@@ -1,0 +1,44 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// clockTick is the unit of times in /proc/PID/stat: 1/100 s on every Linux
+// that Go runs on.
+const clockTick = 10 * time.Millisecond
+
+// stat is a field of /proc/PID/stat, numbered from 1 as in proc(5). It must lie
+// behind the second, the name, which can hold blanks.
+func (s *Server) stat(field int) int64 {
+	s.t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.PID()))
+	require.NoError(s.t, err)
+	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	n, err := strconv.ParseInt(fields[field-3], 10, 64)
+	require.NoError(s.t, err)
+	return n
+}
+
+// CPU is the processor time that the server has used, user and system, in steps
+// of 10 ms.
+func (s *Server) CPU() time.Duration {
+	return time.Duration(s.stat(14)+s.stat(15)) * clockTick
+}
+
+// RSS is the server's resident memory in bytes.
+func (s *Server) RSS() int64 { return s.stat(24) * int64(os.Getpagesize()) }
+
+// Client is a go-redis client, closed with the test.
+func (s *Server) Client() *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: s.Addr(), DisableIdentity: true})
+	s.t.Cleanup(func() { c.Close() })
+	return c
+}
