@@ -8,11 +8,11 @@ import (
 // entry is how a table sees its elements: each begins with one.
 type entry struct{ next *entry }
 
-// table is a linear-hashing table (Litwin 1980): it grows by splitting one
-// bucket with each insertion past its load, and shrinks by merging one, so no
-// operation ever rehashes much, and there is never a second table to look in.
-// Buckets lie in segments of segmentLen, allocated as needed; each bucket is
-// the head of a chain through the elements.
+// table is a linear-hashing table (Litwin 1980): it grows by splitting a few
+// buckets after as many insertions past its load, and shrinks by merging as
+// many, so no operation ever rehashes much, and there is never a second table
+// to look in. Buckets lie in segments of segmentLen, allocated as needed; each
+// bucket is the head of a chain through the elements.
 //
 // An element hashes to 64 bits. In a table of n buckets, with
 // 2^depth <= n < 2^(depth+1), bucket i holds the hashes whose low depth bits
@@ -24,12 +24,19 @@ type table struct {
 	buckets  uint64 // how many there are
 	depth    uint
 	len      uint64
+	touched  uint64 // keeps the compiler from dropping touch's loads
 }
 
 const (
 	segmentLen   = 8192
 	segmentBytes = segmentLen * 8
-	minBuckets   = 64
+	// step is how many buckets are split or merged at a time. The elements in
+	// them were last looked at long ago, so each is a cache miss; misses of
+	// several buckets overlap, where one bucket at a time would wait for each.
+	step = 16
+	// A multiple of step, as are segmentLen and all that is doubled from here:
+	// a step never crosses a level or a segment.
+	minBuckets = 64
 )
 
 func (t *table) init(alloc Allocator, hash func(*entry) uint64) {
@@ -70,8 +77,8 @@ func (t *table) insert(e *entry, hash uint64) {
 	h := t.head(t.bucketOf(hash))
 	e.next = *h
 	*h = e
-	if t.len++; t.len > t.buckets {
-		t.split()
+	if t.len++; t.len >= t.buckets+step {
+		t.grow()
 	}
 }
 
@@ -83,54 +90,68 @@ func (t *table) remove(e *entry, hash uint64) {
 	}
 	*p = e.next
 	t.len--
-	// A margin of half keeps a table that hovers from splitting and merging in turn.
-	// Two at a time: one for each removal would leave an emptied table with
-	// half the buckets of its best days.
-	for range 2 {
-		if t.len < t.buckets/2 && t.buckets > minBuckets {
-			t.merge()
+	// A margin of half keeps a table that hovers from growing and shrinking in
+	// turn. Shrinking by two buckets for each that is spare, it keeps up with
+	// removals.
+	if t.buckets > minBuckets && t.len < (t.buckets-step)/2 {
+		t.shrink()
+	}
+}
+
+// touch loads the elements of the buckets from first to first+step, one of each.
+func (t *table) touch(first uint64) {
+	for i := range uint64(step) {
+		if e := *t.head(first + i); e != nil {
+			t.touched += t.hash(e) + uint64(uintptr(unsafe.Pointer(e.next)))
 		}
 	}
 }
 
-// split divides the next bucket in line between itself and a new last one.
-func (t *table) split() {
+// grow divides the next buckets in line between themselves and as many new ones
+// at the end.
+func (t *table) grow() {
 	from, to := t.buckets-1<<t.depth, t.buckets
 	if to == uint64(len(t.segments))*segmentLen {
 		t.addSegment()
 	}
-	low, high := t.head(from), t.head(to)
-	e := *low
-	*low, *high = nil, nil
-	for e != nil {
-		next := e.next
-		into := low
-		if t.hash(e)>>t.depth&1 != 0 {
-			into = high
+	t.touch(from)
+	for i := range uint64(step) {
+		low, high := t.head(from+i), t.head(to+i)
+		e := *low
+		*low, *high = nil, nil
+		for e != nil {
+			next := e.next
+			into := low
+			if t.hash(e)>>t.depth&1 != 0 {
+				into = high
+			}
+			e.next = *into
+			*into = e
+			e = next
 		}
-		e.next = *into
-		*into = e
-		e = next
 	}
-	if t.buckets++; t.buckets == 2<<t.depth {
+	if t.buckets += step; t.buckets == 2<<t.depth {
 		t.depth++
 	}
 }
 
-// merge undoes the last split.
-func (t *table) merge() {
+// shrink undoes the last grow.
+func (t *table) shrink() {
 	if t.buckets == 1<<t.depth {
 		t.depth--
 	}
-	t.buckets--
-	from, into := t.head(t.buckets), t.head(t.buckets-1<<t.depth)
-	for e := *from; e != nil; {
-		next := e.next
-		e.next = *into
-		*into = e
-		e = next
+	t.buckets -= step
+	t.touch(t.buckets)
+	for i := range uint64(step) {
+		from, into := t.head(t.buckets+i), t.head(t.buckets+i-1<<t.depth)
+		for e := *from; e != nil; {
+			next := e.next
+			e.next = *into
+			*into = e
+			e = next
+		}
+		*from = nil
 	}
-	*from = nil
 	// One segment is kept in reserve, for the same reason as the margin.
 	if spare := len(t.segments) - 2; spare > 0 && t.buckets <= uint64(spare)*segmentLen {
 		last := t.segments[len(t.segments)-1]
