@@ -71,6 +71,8 @@ int api_load(RedisModuleCtx *ctx, const char *name, int version) {
 
 static void on_event(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void *data) {
     if (in_child) return;
+    /* Loading, for one, takes long and is not part of a turn. */
+    frame_turn();
     int64_t a = 0, b = 0;
     if (e.id == EVENT_FLUSHDB && data) a = ((RedisFlushInfo *)data)->dbnum;
     if (e.id == EVENT_SWAPDB && data) {
@@ -82,6 +84,13 @@ static void on_event(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void
     goEvent(f, (int)e.id, (int)sub, a, b);
     frame_play(f, ctx);
     frame_pop(f);
+}
+
+static void on_turn(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void *data) {
+    (void)ctx;
+    (void)e;
+    (void)data;
+    if (sub == AFTER_SLEEP) frame_turn();
 }
 
 static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleString *key) {
@@ -110,6 +119,7 @@ int api_subscribe(RedisModuleCtx *ctx) {
     static const uint64_t wanted[] = { EVENT_ROLE, EVENT_FLUSHDB, EVENT_LOADING, EVENT_SHUTDOWN, EVENT_REPLICA, EVENT_SWAPDB, EVENT_FORK };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ wanted[i], 1 }, on_event) != REDIS_OK) return REDIS_ERR;
+    if (redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ EVENT_EVENTLOOP, 1 }, on_turn) != REDIS_OK) return REDIS_ERR;
     /* Some 7.0 releases don't know this one; the cost is a stale policy until the next timer. */
     redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ EVENT_CONFIG, 1 }, on_event);
     return redis.SubscribeToKeyspaceEvents(ctx, NOTIFY_GENERIC | NOTIFY_LOADED, on_key);

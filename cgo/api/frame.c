@@ -48,13 +48,26 @@ int frame_grow_text(struct frame *f, uint32_t n) {
     return 1;
 }
 
+/* The time of this turn of the event loop; 0 until it is asked for, and always
+ * where the server doesn't tell when a turn begins. */
+static int64_t turn_ms;
+static int turn_known;
+
 /* Where the server lends no cached time, the kernel's coarse clock does: a
  * tick behind at most, and several times cheaper than the exact one. */
 static int64_t now_ms(void) {
     if (redis.CachedMicroseconds) return redis.CachedMicroseconds() / 1000;
+    if (turn_ms) return turn_ms;
     struct timespec t;
     clock_gettime(CLOCK_REALTIME_COARSE, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    int64_t ms = (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    if (turn_known) turn_ms = ms;
+    return ms;
+}
+
+void frame_turn(void) {
+    turn_known = 1;
+    turn_ms = 0;
 }
 
 struct frame *frame_push(RedisModuleCtx *ctx) {

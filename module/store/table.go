@@ -98,10 +98,17 @@ func (t *table) remove(e *entry, hash uint64) {
 	}
 }
 
-// touch loads the elements of the buckets from first to first+step, one of each.
+// touch loads the elements of the buckets from first to first+step, two of each.
 func (t *table) touch(first uint64) {
+	var second [step]*entry
 	for i := range uint64(step) {
 		if e := *t.head(first + i); e != nil {
+			second[i] = e.next
+			t.touched += t.hash(e)
+		}
+	}
+	for _, e := range second {
+		if e != nil {
 			t.touched += t.hash(e) + uint64(uintptr(unsafe.Pointer(e.next)))
 		}
 	}
