@@ -112,6 +112,7 @@ type Server struct {
 	blocked  map[api.Blocked]*Client
 	unheard  map[*api.Frame]func(*Ctx)
 	listen   listeners
+	pace     pace
 	panics   int64
 
 	mu     sync.Mutex
@@ -240,6 +241,7 @@ func (s *Server) Command(slot int, f *api.Frame) {
 		return
 	}
 	cmd.Run(s.ctxFor(f))
+	s.pace.breathe(f.Now())
 }
 
 // Event implements api.Handler.
