@@ -68,6 +68,18 @@ func TestExample(t *testing.T) {
 		assert.Equal(t, byte('-'), c.Do("EVAL", "return redis.call('COUNTER.LATER','1')", 0).Kind)
 	})
 
+	// Rule 3: one thread owns the state. Whatever goroutines hand over runs
+	// there, and one wake-up at a time serves any number of messages.
+	t.Run("posts", func(t *testing.T) {
+		c := harness.Start(t, harness.WithModule(so)).Dial()
+		for range 20 {
+			v := c.Do("COUNTER.POST", 50)
+			require.Len(t, v.Elems, 2)
+			assert.Equal(t, int64(5000), v.Elems[0].Int, "all of them, on the main thread")
+			assert.LessOrEqual(t, v.Elems[1].Int, int64(2), "calls into C: one that wakes, and what else the runtime does")
+		}
+	})
+
 	// Rule 5: a panic never takes the server down.
 	t.Run("panics", func(t *testing.T) {
 		s := harness.Start(t, harness.WithModule(so), harness.WithPanics())

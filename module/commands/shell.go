@@ -389,10 +389,14 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("answers_unheard", st.Abandoned)
 	w.Section("memory")
 	w.Int("memory_level", int64(m.node.MemoryLevel()))
-	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/total:bytes"}}
+	heap := []metrics.Sample{
+		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/total:bytes"},
+		{Name: "/gc/heap/allocs:objects"}, {Name: "/cgo/go-to-c-calls:calls"},
+	}
 	metrics.Read(heap)
-	w.Int("go_heap_bytes", int64(heap[0].Value.Uint64()))
-	w.Int("go_total_bytes", int64(heap[1].Value.Uint64()))
+	for i, name := range []string{"go_heap_bytes", "go_total_bytes", "go_allocations", "go_calls_to_c"} {
+		w.Int(name, int64(heap[i].Value.Uint64()))
+	}
 }
 
 func yesNo(v bool) string {

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"strconv"
+	"sync"
+	"syscall"
 	"time"
 
 	"jobmesh/rm"
@@ -26,6 +28,7 @@ func init() {
 			{Name: "counter.restore", Flags: "write", Run: restore, Info: rm.Info{Summary: "Sets a counter from an AOF.", Arity: 3, Keys: key}},
 			{Name: "counter.later", Flags: "blocking", Run: later, Info: rm.Info{Summary: "Answers from a goroutine, some milliseconds later.", Arity: 2}},
 			{Name: "counter.busy", Flags: "fast", Run: busy, Info: rm.Info{Summary: "Keeps goroutines and the collector busy.", Arity: 2}},
+			{Name: "counter.post", Flags: "blocking", Run: post, Info: rm.Info{Summary: "Has goroutines post messages to the main thread.", Arity: 2}},
 			{Name: "counter.panic", Flags: "fast", Run: func(*rm.Ctx) { panic("asked for") }, Info: rm.Info{Summary: "Panics."}},
 			{Name: "counter.panics", Flags: "fast", Run: func(c *rm.Ctx) { c.Int(c.Server().Panics()) }, Info: rm.Info{Summary: "Counts panics."}},
 			{Name: "counter.gopanic", Flags: "fast", Run: func(c *rm.Ctx) {
@@ -91,6 +94,44 @@ func later(c *rm.Ctx) {
 	s.Go(func() {
 		time.Sleep(time.Duration(ms) * time.Millisecond)
 		s.Post(func(*rm.Server) { client.Answer(func(c *rm.Ctx) { c.Text("now") }, nil) })
+	})
+}
+
+// post waits for its goroutines, which a real command must never do: so all
+// their messages are pending at once. It answers how many ran on the main
+// thread, and how many calls into C it took to have them run.
+func post(c *rm.Ctx) {
+	n, err := strconv.Atoi(string(c.Arg(1)))
+	if err != nil || n < 0 || n > 100 || !c.CanBlock() {
+		c.Error("ERR a number from 0 to 100 is needed, and a client that can wait")
+		return
+	}
+	client, err := c.Block(0, func(*rm.Ctx, bool) {})
+	if err != nil {
+		c.Error("ERR " + err.Error())
+		return
+	}
+	s, here, before, ran := c.Server(), syscall.Gettid(), runtime.NumCgoCall(), int64(0)
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			for range 100 {
+				s.Post(func(*rm.Server) {
+					if syscall.Gettid() == here {
+						ran++
+					}
+				})
+			}
+		})
+	}
+	all.Wait()
+	calls := runtime.NumCgoCall() - before
+	s.Post(func(*rm.Server) {
+		client.Answer(func(c *rm.Ctx) {
+			c.Array(2)
+			c.Int(ran)
+			c.Int(calls)
+		}, nil)
 	})
 }
 

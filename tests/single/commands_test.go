@@ -2,6 +2,8 @@ package single
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -161,6 +163,31 @@ func TestAnyBytes_15(t *testing.T) {
 			assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int)
 		}
 	}
+}
+
+// The protocol's own limit is 512 MiB: a body of that goes in and out again,
+// and one byte more is refused before it is sent, and changes nothing.
+func TestBiggestBody(t *testing.T) {
+	const limit = 512 << 20
+	s := harness.Start(t)
+	c := s.Dial()
+	body := strings.Repeat("0123456789abcdef", limit/16)
+	id := add(t, c, "q", body, 0)
+	v := c.Do("GETJOB", "NOHANG", "FROM", "q")
+	require.Len(t, v.Elems, 1)
+	assert.Equal(t, id, v.Elems[0].Elems[1].Str)
+	assert.True(t, body == v.Elems[0].Elems[2].Str, "the body has changed")
+	assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int)
+
+	raw, err := net.Dial("tcp", s.Addr())
+	require.NoError(t, err)
+	defer raw.Close()
+	_, err = fmt.Fprintf(raw, "*4\r\n$6\r\nADDJOB\r\n$1\r\nq\r\n$%d\r\n", limit+1)
+	require.NoError(t, err)
+	answer, err := io.ReadAll(raw)
+	require.NoError(t, err)
+	assert.Equal(t, "-ERR Protocol error: invalid bulk length\r\n", string(answer))
+	assert.Equal(t, "0", jobs(s))
 }
 
 func TestDelay_16_70(t *testing.T) {

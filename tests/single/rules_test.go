@@ -1,0 +1,116 @@
+package single
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+func number(t *testing.T, s *harness.Server, section, field string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(s.Info(section, field), 10, 64)
+	require.NoError(t, err, "%s %s", section, field)
+	return n
+}
+
+// pipeline adds, fetches and acknowledges n jobs.
+func pipeline(t *testing.T, c *harness.Conn, n int, body string) {
+	t.Helper()
+	for range n {
+		c.Send("ADDJOB", "q", body, 0)
+	}
+	for range n {
+		require.Equal(t, byte('+'), c.Receive().Kind)
+	}
+	for range n {
+		c.Send("GETJOB", "NOHANG", "FROM", "q")
+	}
+	ids := make([]string, n)
+	for i := range ids {
+		v := c.Receive()
+		require.Len(t, v.Elems, 1)
+		ids[i] = v.Elems[0].Elems[1].Str
+	}
+	for _, id := range ids {
+		c.Send("ACKJOB", id)
+	}
+	for range n {
+		require.Equal(t, int64(1), c.Receive().Int)
+	}
+}
+
+// Rule 1, with jobmesh's own type: no Go runs in a forked child. Were it so,
+// one save in two would hang beside goroutines that are as busy as these.
+func TestRule1_SavesEndWhileGoIsBusy(t *testing.T) {
+	so := filepath.Join(t.TempDir(), "busy.so")
+	build := exec.Command("go", "build", "-buildmode=c-shared", "-tags", "jobmesh_busy", "-o", so, "./module")
+	build.Dir = harness.Root(t)
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, exec.Command("chmod", "+x", so).Run())
+	s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
+	c := s.Dial()
+	for i := range 200 {
+		add(t, c, fmt.Sprint("q", i%20), "body", 0)
+	}
+	done := func(field string) func() bool { return func() bool { return s.Info("persistence", field) == "0" } }
+	for range 60 {
+		require.Equal(t, byte('+'), c.Do("BGSAVE").Kind)
+		harness.Await(t, 20*time.Second, "BGSAVE", done("rdb_bgsave_in_progress"))
+		require.Equal(t, "ok", s.Info("persistence", "rdb_last_bgsave_status"))
+		require.Equal(t, byte('+'), c.Do("BGREWRITEAOF").Kind)
+		harness.Await(t, 20*time.Second, "BGREWRITEAOF", done("aof_rewrite_in_progress"))
+		require.Equal(t, "ok", s.Info("persistence", "aof_last_bgrewrite_status"))
+	}
+	for range 3 {
+		r := harness.Start(t, harness.WithModule(so), harness.WithReplicaOf(s))
+		harness.Await(t, 30*time.Second, "a full sync", func() bool { return r.Info("replication", "master_link_status") == "up" })
+		assert.Equal(t, "200", jobs(r))
+	}
+}
+
+// Rule 2: what lasts lies in Redis' memory, not on the Go heap.
+func TestRule2_JobsLieInRedisMemory(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	const n, size = 20_000, 1000
+	pipeline(t, c, 100, "warm")
+	used, heap := number(t, s, "memory", "used_memory"), number(t, s, "jobmesh", "jobmesh_go_heap_bytes")
+	body := strings.Repeat("x", size)
+	for i := range n {
+		c.Send("ADDJOB", fmt.Sprint("q", i%1000), body, 0)
+	}
+	for range n {
+		require.Equal(t, byte('+'), c.Receive().Kind)
+	}
+	assert.Greater(t, number(t, s, "memory", "used_memory")-used, int64(n*size))
+	assert.Less(t, number(t, s, "jobmesh", "jobmesh_go_heap_bytes")-heap, int64(1<<20))
+	assert.Greater(t, c.Do("MEMORY", "USAGE", "q0", "SAMPLES", 0).Int, int64(n/1000*size))
+}
+
+// Rule 4: one crossing a command, and no garbage. The first jobs fill pools and
+// buffers; after that no command calls back into C, but for the look at the
+// server's memory in every 64th ADDJOB and the filling of a pool, nor allocates
+// in Go: what is left is INFO's and the timers'.
+func TestRule4_OneCrossingNoAllocation(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	const rounds, n = 20, 1000
+	body := strings.Repeat("x", 100)
+	pipeline(t, c, n, body)
+	calls, allocs := number(t, s, "jobmesh", "jobmesh_go_calls_to_c"), number(t, s, "jobmesh", "jobmesh_go_allocations")
+	for range rounds {
+		pipeline(t, c, n, body)
+	}
+	assert.Less(t, number(t, s, "jobmesh", "jobmesh_go_calls_to_c")-calls, int64(rounds*n*3/20))
+	assert.Less(t, number(t, s, "jobmesh", "jobmesh_go_allocations")-allocs, int64(rounds*n*3/100))
+}
