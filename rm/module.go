@@ -169,6 +169,9 @@ func (s *Server) load(f *api.Frame) error {
 	if err := api.Subscribe(ctx); err != nil {
 		return fmt.Errorf("server events: %w", err)
 	}
+	if v, ok := api.ServerInfo(ctx, "server", "valkey_version"); ok && strays(v) {
+		s.Log(Warning, "Valkey %s leaves a client in the target's database after COPY … DB …, and replicates that command wrongly, where a module like this one is loaded. Don't use COPY between databases, or update to 8.1.9, 9.0.6, 9.1.1 or newer", v)
+	}
 	if err := api.LoadConfigs(ctx); err != nil {
 		return fmt.Errorf("a line %s.… in redis.conf: %w", m.Name, err)
 	}
@@ -179,6 +182,18 @@ func (s *Server) load(f *api.Frame) error {
 		return m.Start(s)
 	}
 	return nil
+}
+
+// strays says whether a release of Valkey lets clients stray to another database
+// while a module listens to key events, as each does here; MOVE is mended by
+// cgo/api.
+func strays(version string) bool {
+	var major, minor, patch int
+	if n, _ := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); n < 3 {
+		return false
+	}
+	mended, some := map[[2]int]int{{8, 1}: 9, {9, 0}: 6, {9, 1}: 1}[[2]int{major, minor}]
+	return some && patch < mended
 }
 
 func (s *Server) create(ctx api.Context, c *Command, parent string, own bool) error {

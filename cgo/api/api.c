@@ -93,15 +93,10 @@ static void on_turn(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void 
     if (sub == AFTER_SLEEP) frame_turn();
 }
 
-static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleString *key) {
-    (void)type;
-    /* Every DEL, EXPIRE and RENAME of the server passes here: let only the
-     * few that concern a data type cross. */
-    if (in_child || !(strcmp(event, "loaded") == 0 || strcmp(event, "restore") == 0 || strcmp(event, "rename_to") == 0 ||
-                      strcmp(event, "move_to") == 0))
-        return REDIS_OK;
+/* A queue's key, or another's, may have come to a name. */
+static void key_came(RedisModuleCtx *ctx, const char *event, RedisModuleString *key) {
     struct frame *f = frame_push(ctx);
-    if (!f) return REDIS_OK;
+    if (!f) return;
     f->db = redis.GetSelectedDb(ctx);
     /* While an RDB is loaded the name lies on the server's stack, and the
      * server aborts where anybody retains it, as OpenKey does. */
@@ -112,6 +107,25 @@ static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleS
     redis.FreeString(NULL, name);
     frame_play(f, ctx);
     frame_pop(f);
+}
+
+static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleString *key) {
+    static int left; /* the database that MOVE takes its key from */
+    (void)type;
+    if (in_child) return REDIS_OK;
+    /* Every DEL, EXPIRE and RENAME of the server passes here: let only the
+     * few that concern a data type cross. */
+    if (strcmp(event, "loaded") == 0 || strcmp(event, "restore") == 0 || strcmp(event, "rename_to") == 0) {
+        key_came(ctx, event, key);
+    } else if (strcmp(event, "move_from") == 0) {
+        left = redis.GetSelectedDb(ctx);
+    } else if (strcmp(event, "move_to") == 0) {
+        key_came(ctx, event, key);
+        /* Some releases of Valkey 8.1 and 9 lend us the client itself, with
+         * the target selected, and leave it there: it would go on in the
+         * target, and MOVE be replicated as if it had come from there. */
+        redis.SelectDb(ctx, left);
+    }
     return REDIS_OK;
 }
 
