@@ -1,0 +1,106 @@
+package single
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// What the server knows of the module's commands.
+func TestServerKnowsTheCommands(t *testing.T) {
+	s := harness.Start(t)
+	c, three := s.Dial(), s.Dial3()
+	names := c.Do("COMMAND", "LIST", "FILTERBY", "MODULE", "jobmesh").Strings()
+	assert.Len(t, names, 19+6, "commands, and those of the container")
+	for _, name := range names {
+		for _, conn := range []*harness.Conn{c, three} {
+			docs := conn.Do("COMMAND", "DOCS", name)
+			require.Len(t, docs.Elems, 2, name)
+			assert.Equal(t, "jobmesh", docs.Elems[1].Field("module").Str, name)
+			assert.NotEmpty(t, docs.Elems[1].Field("summary").Str, name)
+			info := conn.Do("COMMAND", "INFO", name)
+			require.Len(t, info.Elems, 1)
+			assert.Equal(t, name, info.Elems[0].Elems[0].Str)
+		}
+	}
+	assert.Equal(t, "%", string(three.Do("COMMAND", "DOCS", "addjob").Kind))
+	assert.Equal(t, s.Do("JOBMESH", "CLUSTER", "MYID").Str, s.Info("jobmesh", "jobmesh_node_id"))
+	assert.Equal(t, "0", s.Info("everything", "jobmesh_panics"))
+}
+
+// The category is there where the server lets modules have one, from 7.4 on.
+func TestACLCategory(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	var major, minor int
+	fmt.Sscanf(s.Info("server", "redis_version"), "%d.%d", &major, &minor)
+	if categories := c.Do("ACL", "CAT").Strings(); !slices.Contains(categories, "jobmesh") {
+		require.True(t, major == 7 && minor < 4 && s.Info("server", "valkey_version") == "", "%v", categories)
+		return
+	}
+	assert.Contains(t, c.Do("COMMAND", "INFO", "getjob").Elems[0].Elems[6].Strings(), "@jobmesh")
+	assert.Contains(t, c.Do("COMMAND", "INFO", "getjob").Elems[0].Elems[6].Strings(), "@blocking")
+	// Valkey before 8.1 shows no module's commands here.
+	if names := c.Do("ACL", "CAT", "jobmesh").Strings(); len(names) > 0 {
+		assert.Subset(t, names, []string{"addjob", "jobmesh|flush"})
+	}
+	c.Do("ACL", "SETUSER", "w", "on", "nopass", "~*", "-@all", "+@jobmesh", "-jobmesh|flush")
+	u := s.Dial()
+	require.Equal(t, "OK", u.Do("AUTH", "w", "").Str)
+	id := add(t, u, "q", "b", 0)
+	assert.Equal(t, id, get(t, u, "q"))
+	assert.Equal(t, byte('*'), u.Do("JOBMESH", "HELLO").Kind)
+	assert.True(t, u.Do("JOBMESH", "FLUSH").Err("NOPERM"))
+	assert.True(t, u.Do("GET", "q").Err("NOPERM"))
+}
+
+// Saves in the background and full syncs end well while jobs come and go, and
+// replicas count the same bytes as their master.
+func TestBackgroundWork(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "auto-aof-rewrite-percentage 0"))
+	c := s.Dial()
+	work := func() {
+		for i := range 200 {
+			id := add(t, c, fmt.Sprint("q", i%7), i, 0)
+			if i%3 == 0 {
+				c.Do("ACKJOB", id)
+			}
+		}
+		get(t, c, "q1")
+	}
+	for _, how := range []struct{ cmd, busy, status string }{
+		{"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status"},
+		{"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status"},
+	} {
+		work()
+		require.Equal(t, byte('+'), c.Do(how.cmd).Kind)
+		work()
+		harness.Await(t, 20*time.Second, how.cmd, func() bool { return s.Info("persistence", how.busy) == "0" })
+		assert.Equal(t, "ok", s.Info("persistence", how.status))
+	}
+	replica := harness.Start(t, harness.WithReplicaOf(s))
+	sub := harness.Start(t, harness.WithReplicaOf(replica))
+	for _, r := range []*harness.Server{replica, sub} {
+		harness.Await(t, 20*time.Second, "the link", func() bool { return r.Info("replication", "master_link_status") == "up" })
+	}
+	work()
+	require.Equal(t, int64(1), c.Do("MOVE", "q2", 5).Int)
+	work()
+	for _, r := range []*harness.Server{replica, sub} {
+		harness.Await(t, 20*time.Second, "equal offsets", func() bool {
+			return r.Info("replication", "slave_repl_offset") == s.Info("replication", "master_repl_offset")
+		})
+		assert.Equal(t, jobs(s), jobs(r))
+		assert.Equal(t, s.Info("keyspace", "db5"), r.Info("keyspace", "db5"))
+	}
+	before := jobs(s)
+	s.Stop()
+	s.Restart()
+	assert.Equal(t, before, jobs(s))
+}
