@@ -6,7 +6,7 @@ GO       ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SHELL    := /bin/bash
 
-.PHONY: all build setup run demo test bench fuzz lint vet install clean help
+.PHONY: all build setup run demo test test-servers bench fuzz lint vet install clean help
 
 all: build ## Build jobmesh.so (the same as: make build)
 
@@ -31,6 +31,9 @@ test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (60s)
 	  exit $$bad; \
 	} | $(GO) run ./tests/tally
 
+test-servers: setup build ## Run what needs a server on other releases too: Redis 8, Valkey 8 and 9
+	@tests/servers.sh test
+
 bench: setup build ## Compare with Redis streams and lists (BENCH='-scale' for ten million jobs)
 	@$(GO) run ./tests/bench $(BENCH)
 
@@ -53,4 +56,4 @@ clean: ## Remove what was built
 	rm -f $(SO) jobmesh.h
 
 help: ## List these
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'

@@ -22,6 +22,8 @@ valkey-9.1.2  sid                          valkey  9.1.2-*
 '
 
 cache=${JOBMESH_SERVERS:-${XDG_CACHE_HOME:-$HOME/.cache}/jobmesh/servers}
+mkdir -p "$cache"
+cache=$(cd "$cache" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 say() { echo "servers.sh: $*" >&2; }
@@ -36,7 +38,7 @@ mirror() {
 apt() { # suites program arguments
   local dir="$work/$1" program=$2
   shift 2
-  "apt-$program" -qq -o Dir::State="$dir" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir" \
+  LC_ALL=C "apt-$program" -qq -o Dir::State="$dir" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir" \
     -o Dir::Etc::sourcelist="$dir/sources" -o Dir::Etc::sourceparts=/dev/null \
     -o Dir::Etc::preferences="$dir/preferences" -o Dir::Etc::preferencesparts=/dev/null \
     -o APT::Sandbox::User=root -o Acquire::Languages=none -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@"
@@ -101,7 +103,6 @@ exec "\$here/${loader#"$dir"/}" --library-path "\${paths#:}" "\$here/usr/bin/$3-
 SCRIPT
   chmod +x "$dir/server"
   "$dir/server" --version >/dev/null || { say "$name: doesn't start here"; return 1; }
-  mkdir -p "$cache"
   rm -rf "${cache:?}/$name"
   mv "$dir" "$cache/$name"
 }
@@ -123,10 +124,11 @@ if [ "${1:-}" != test ]; then
   for name in "${servers[@]}"; do echo "$name $cache/$name/server"; done
   exit 0
 fi
-set -o pipefail
-bad=0
-for name in "${servers[@]}"; do
-  echo "== $name"
-  JOBMESH_SERVER="$cache/$name/server" go test -json -count=1 -timeout 5m ./rm ./tests/single || bad=1
-done | go run ./tests/tally || bad=1
-exit $bad
+{
+  bad=0
+  for name in "${servers[@]}"; do
+    echo "== $name"
+    JOBMESH_SERVER="$cache/$name/server" go test -json -count=1 -timeout 5m ./rm ./tests/single || bad=1
+  done
+  exit $bad
+} | go run ./tests/tally
