@@ -89,6 +89,7 @@ func TestRestart_102_103_104(t *testing.T) {
 			assert.InDelta(t, 3, time.Since(added).Seconds(), 1, "at its own time")
 			harness.Await(t, 3*time.Second, "expiry", func() bool { return c.Do("SHOW", expiring).Null })
 			if mode != "rdb" {
+				harness.Await(t, 3*time.Second, "the other delayed job", func() bool { return state(c, delayedOnce) == "queued" })
 				assert.Equal(t, delayedOnce, get(t, c, "d1"), "not yet due, so not yet delivered")
 			}
 			for _, id := range []string{once, delivered} {
