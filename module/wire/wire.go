@@ -1,0 +1,312 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Kind is what a message is about.
+type Kind uint8
+
+// The kinds. A number, once released, keeps its meaning.
+const (
+	// ReplJob gives a copy of a job to hold; GotJob or Refused is the answer.
+	ReplJob Kind = iota + 1
+	// GotJob: the copy is held.
+	GotJob
+	// Refused: the copy isn't held; Count is the reason.
+	Refused
+	// Holders tells who else may hold a copy by now.
+	Holders
+	// Enqueue asks a holder to queue its copy, Span from now.
+	Enqueue
+	// WillQueue: the sender is about to queue the job, unless somebody objects.
+	WillQueue
+	// Queued: the sender has the job in its queue, or in a client's hands.
+	Queued
+	// Working: the job is being worked on, its next queueing is postponed.
+	Working
+	// SetAck: the job is acknowledged. GotAck is the answer.
+	SetAck
+	// GotAck: the sender knows that the job is acknowledged.
+	GotAck
+	// DelJob: the job can be forgotten.
+	DelJob
+	// NeedJobs asks for Count jobs of a queue, now or when some come.
+	NeedJobs
+	// YourJob hands a job over to be queued at the receiver.
+	YourJob
+	// Pause sets a queue's pause bits to Count.
+	Pause
+	// Heartbeat tells the sender's state, and what it knows of other nodes.
+	Heartbeat
+	// Failed: a majority holds a node, the first of Peers, for failed.
+	Failed
+	kinds
+)
+
+// Flags of messages.
+const (
+	NoReply   uint8 = 1 << iota // ReplJob: no answer is wanted
+	QueueIt                     // ReplJob: queue the copy, Span from now
+	CountNack                   // Queued: count a NACK
+	CountMore                   // Queued: count an additional delivery
+	Known                       // GotAck: the sender had a copy
+	Leaving                     // Heartbeat: the sender is leaving the mesh
+	Full                        // Heartbeat: the sender takes no copies, its memory is short
+)
+
+// Reasons of Refused.
+const (
+	NoMemory = iota + 1
+	IsLeaving
+	IsPaused
+	IsPassive
+	WrongType
+)
+
+// Node names a node by the first 8 bytes of its ID, big endian, with the lowest
+// bit 0. 0 is nobody.
+type Node uint64
+
+// NodeID is a node's whole ID.
+type NodeID [20]byte
+
+// Node shortens an ID.
+func (id *NodeID) Node() Node { return Node(binary.BigEndian.Uint64(id[:]) &^ 1) }
+
+// JobID is a job's ID in binary (package store).
+type JobID = [24]byte
+
+// Limits of what is read.
+const (
+	MaxHolders = 4096
+	MaxPeers   = 4096
+	MaxQueue   = 512 << 20 // bytes of a queue's name, and of a body
+	MaxAddr    = 255
+)
+
+// Peer is what a Heartbeat says of a third node.
+type Peer struct {
+	ID    NodeID
+	Addr  string
+	State uint8 // 0 well, 1 suspected, 2 failed
+}
+
+// Job is a copy of a job on its way.
+type Job struct {
+	CTime             uint64 // creation, ms*1e6 plus a sequence
+	Left              int64  // ms until it expires
+	Retry, Delay      uint32 // seconds
+	Repl              uint16
+	Nacks, Deliveries uint16
+	Body              []byte
+}
+
+// Message is any message: a kind uses some of the fields.
+type Message struct {
+	Kind    Kind
+	Flags   uint8
+	ID      JobID
+	Count   uint32
+	Span    int64 // ms
+	Holders []Node
+	Queue   []byte
+	Job     Job
+	Peers   []Peer
+}
+
+// What the kinds have beside kind and flags, in this order.
+const (
+	hasID = 1 << iota
+	hasCount
+	hasSpan
+	hasHolders
+	hasQueue
+	hasJob
+	hasPeers
+)
+
+var parts = [kinds]uint8{
+	ReplJob:   hasID | hasSpan | hasHolders | hasQueue | hasJob,
+	GotJob:    hasID,
+	Refused:   hasID | hasCount,
+	Holders:   hasID | hasHolders,
+	Enqueue:   hasID | hasSpan,
+	WillQueue: hasID,
+	Queued:    hasID,
+	Working:   hasID,
+	SetAck:    hasID | hasHolders,
+	GotAck:    hasID | hasHolders,
+	DelJob:    hasID,
+	NeedJobs:  hasCount | hasQueue,
+	YourJob:   hasID | hasHolders | hasQueue | hasJob,
+	Pause:     hasCount | hasQueue,
+	Heartbeat: hasPeers,
+	Failed:    hasPeers,
+}
+
+// Append appends a message's bytes.
+func (m *Message) Append(b []byte) []byte {
+	b = append(b, byte(m.Kind), m.Flags)
+	has := parts[m.Kind]
+	if has&hasID != 0 {
+		b = append(b, m.ID[:]...)
+	}
+	if has&hasCount != 0 {
+		b = binary.AppendUvarint(b, uint64(m.Count))
+	}
+	if has&hasSpan != 0 {
+		b = binary.AppendUvarint(b, uint64(max(m.Span, 0)))
+	}
+	if has&hasHolders != 0 {
+		b = binary.AppendUvarint(b, uint64(len(m.Holders)))
+		for _, h := range m.Holders {
+			b = binary.BigEndian.AppendUint64(b, uint64(h))
+		}
+	}
+	if has&hasQueue != 0 {
+		b = appendBytes(b, m.Queue)
+	}
+	if has&hasJob != 0 {
+		j := &m.Job
+		b = binary.LittleEndian.AppendUint64(b, j.CTime)
+		for _, v := range [...]uint64{uint64(max(j.Left, 0)), uint64(j.Retry), uint64(j.Delay), uint64(j.Repl), uint64(j.Nacks), uint64(j.Deliveries)} {
+			b = binary.AppendUvarint(b, v)
+		}
+		b = appendBytes(b, j.Body)
+	}
+	if has&hasPeers != 0 {
+		b = binary.AppendUvarint(b, uint64(len(m.Peers)))
+		for i := range m.Peers {
+			p := &m.Peers[i]
+			b = append(b, p.ID[:]...)
+			b = append(b, p.State, byte(len(p.Addr)))
+			b = append(b, p.Addr...)
+		}
+	}
+	return b
+}
+
+func appendBytes(b, v []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(len(v)))
+	return append(b, v...)
+}
+
+// ErrMessage is the error of bytes that are no message.
+var ErrMessage = errors.New("damaged message")
+
+// reader takes a message apart; after the first error it gives zeros.
+type reader struct {
+	b   []byte
+	at  int
+	err error
+}
+
+func (r *reader) fail(what string) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%w: %s at byte %d of %d", ErrMessage, what, r.at, len(r.b))
+	}
+}
+
+func (r *reader) take(n uint64, what string) []byte {
+	if r.err != nil || n > uint64(len(r.b)-r.at) {
+		r.fail(what + " is cut off")
+		return nil
+	}
+	v := r.b[r.at : r.at+int(n) : r.at+int(n)]
+	r.at += int(n)
+	return v
+}
+
+func (r *reader) uint(limit uint64, what string) uint64 {
+	if r.err != nil {
+		return 0
+	}
+	v, n := binary.Uvarint(r.b[r.at:])
+	if n <= 0 || v > limit {
+		r.fail(what + " is out of range")
+		return 0
+	}
+	r.at += n
+	return v
+}
+
+// Parse reads a message into m, which is overwritten; its slices of bytes point
+// into b. Holders and Peers reuse m's.
+func (m *Message) Parse(b []byte) error {
+	r := reader{b: b}
+	head := r.take(2, "the head")
+	if r.err != nil {
+		return r.err
+	}
+	*m = Message{Kind: Kind(head[0]), Flags: head[1], Holders: m.Holders[:0], Peers: m.Peers[:0]}
+	if m.Kind == 0 || m.Kind >= kinds {
+		r.at = 0
+		r.fail(fmt.Sprintf("kind %d", m.Kind))
+		return r.err
+	}
+	has := parts[m.Kind]
+	if has&hasID != 0 {
+		copy(m.ID[:], r.take(uint64(len(m.ID)), "the job's ID"))
+	}
+	if has&hasCount != 0 {
+		m.Count = uint32(r.uint(math.MaxUint32, "the count"))
+	}
+	if has&hasSpan != 0 {
+		m.Span = int64(r.uint(math.MaxInt64/2, "the span"))
+	}
+	if has&hasHolders != 0 {
+		raw := r.take(8*r.uint(MaxHolders, "the number of holders"), "the list of holders")
+		for ; len(raw) > 0; raw = raw[8:] {
+			h := Node(binary.BigEndian.Uint64(raw))
+			if h == 0 || h&1 != 0 {
+				r.fail("a holder")
+				break
+			}
+			m.Holders = append(m.Holders, h)
+		}
+	}
+	if has&hasQueue != 0 {
+		m.Queue = r.take(r.uint(MaxQueue, "the queue's length"), "the queue's name")
+	}
+	if has&hasJob != 0 {
+		j := &m.Job
+		if raw := r.take(8, "the creation time"); raw != nil {
+			j.CTime = binary.LittleEndian.Uint64(raw)
+		}
+		j.Left = int64(r.uint(math.MaxInt64/2, "the time left"))
+		j.Retry = uint32(r.uint(math.MaxInt32, "the retry time"))
+		j.Delay = uint32(r.uint(math.MaxInt32, "the delay"))
+		j.Repl = uint16(r.uint(math.MaxUint16, "the number of copies"))
+		j.Nacks = uint16(r.uint(math.MaxUint16, "the NACKs"))
+		j.Deliveries = uint16(r.uint(math.MaxUint16, "the deliveries"))
+		j.Body = r.take(r.uint(MaxQueue, "the body's length"), "the body")
+		if r.err == nil && (j.Repl == 0 || j.CTime == 0 || (m.ID[23]&1 == 0) != (j.Retry == 0)) {
+			r.fail("the job contradicts itself")
+		}
+	}
+	if has&hasPeers != 0 {
+		for n := r.uint(MaxPeers, "the number of nodes"); n > 0 && r.err == nil; n-- {
+			var p Peer
+			copy(p.ID[:], r.take(uint64(len(p.ID)), "a node's ID"))
+			if raw := r.take(2, "a node's state"); raw != nil {
+				p.State = raw[0]
+				p.Addr = string(r.take(uint64(raw[1]), "a node's address"))
+			}
+			if p.State > 2 || p.ID.Node() == 0 {
+				r.fail("a node's state")
+			}
+			m.Peers = append(m.Peers, p)
+		}
+		if m.Kind == Failed && len(m.Peers) != 1 {
+			r.fail("the number of failed nodes")
+		}
+	}
+	if r.err == nil && r.at != len(b) {
+		r.fail("bytes left over")
+	}
+	return r.err
+}

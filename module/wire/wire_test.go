@@ -1,0 +1,99 @@
+package wire
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func gen(t *rapid.T) Message {
+	m := Message{Kind: Kind(rapid.IntRange(1, int(kinds)-1).Draw(t, "kind")), Flags: rapid.Uint8().Draw(t, "flags")}
+	has := parts[m.Kind]
+	bytesOf := rapid.SliceOfN(rapid.Byte(), 0, 40)
+	if has&hasID != 0 {
+		copy(m.ID[:], rapid.SliceOfN(rapid.Byte(), 24, 24).Draw(t, "id"))
+	}
+	if has&hasCount != 0 {
+		m.Count = rapid.Uint32().Draw(t, "count")
+	}
+	if has&hasSpan != 0 {
+		m.Span = rapid.Int64Range(0, 1<<50).Draw(t, "span")
+	}
+	if has&hasHolders != 0 {
+		for range rapid.IntRange(0, 5).Draw(t, "holders") {
+			m.Holders = append(m.Holders, Node(rapid.Uint64Range(1, 1<<63-1).Draw(t, "holder")<<1))
+		}
+	}
+	if has&hasQueue != 0 {
+		m.Queue = bytesOf.Draw(t, "queue")
+	}
+	if has&hasJob != 0 {
+		m.Job = Job{
+			CTime: rapid.Uint64Min(1).Draw(t, "ctime"), Left: rapid.Int64Range(0, 1<<50).Draw(t, "left"),
+			Delay: rapid.Uint32Range(0, 1<<31-1).Draw(t, "delay"), Repl: rapid.Uint16Min(1).Draw(t, "repl"),
+			Nacks: rapid.Uint16().Draw(t, "nacks"), Deliveries: rapid.Uint16().Draw(t, "deliveries"), Body: bytesOf.Draw(t, "body"),
+		}
+		if m.ID[23]&1 != 0 {
+			m.Job.Retry = rapid.Uint32Range(1, 1<<31-1).Draw(t, "retry")
+		}
+	}
+	if has&hasPeers != 0 {
+		n := 1
+		if m.Kind == Heartbeat {
+			n = rapid.IntRange(0, 4).Draw(t, "peers")
+		}
+		for range n {
+			p := Peer{Addr: rapid.StringN(0, 20, 60).Draw(t, "addr"), State: rapid.Uint8Range(0, 2).Draw(t, "state")}
+			copy(p.ID[:], rapid.SliceOfN(rapid.ByteRange(1, 255), 20, 20).Draw(t, "node"))
+			m.Peers = append(m.Peers, p)
+		}
+	}
+	return m
+}
+
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := gen(t)
+		b := m.Append(nil)
+		got := Message{Holders: make([]Node, 3), Peers: make([]Peer, 3)}
+		require.NoError(t, got.Parse(b))
+		assert.Equal(t, b, got.Append(nil))
+		for n := range b {
+			assert.ErrorIs(t, got.Parse(b[:n]), ErrMessage, "cut after %d", n)
+		}
+		assert.ErrorIs(t, got.Parse(append(b, 0)), ErrMessage)
+	})
+}
+
+func TestHostileLengths(t *testing.T) {
+	var m Message
+	huge := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}
+	for _, k := range []Kind{NeedJobs, Pause, SetAck, Heartbeat} {
+		for at := 2; at < 40; at++ {
+			b := append(make([]byte, at), huge...)
+			b[0] = byte(k)
+			assert.ErrorIs(t, m.Parse(b), ErrMessage)
+		}
+	}
+}
+
+// FuzzMessage: whatever parses says the same again when it is written.
+func FuzzMessage(f *testing.F) {
+	for k := Kind(1); k < kinds; k++ {
+		m := Message{Kind: k, Holders: []Node{2}, Queue: []byte("q"), Job: Job{CTime: 1, Repl: 1, Body: []byte("b")}}
+		if k == Heartbeat || k == Failed {
+			m.Peers = []Peer{{ID: NodeID{1}, Addr: "127.0.0.1:1"}}
+		}
+		f.Add(m.Append(nil))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m, again Message
+		if m.Parse(b) != nil {
+			return
+		}
+		require.NoError(t, again.Parse(m.Append(nil)))
+		require.Equal(t, m.Append(nil), again.Append(nil))
+	})
+}
