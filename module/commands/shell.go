@@ -59,7 +59,7 @@ const boxSize = int(unsafe.Sizeof(box{}))
 
 // queueEncoding is the version of a saved queue: it is the record's format,
 // and the epoch before it, that it stands for.
-const queueEncoding = 1
+const queueEncoding = 2
 
 // New returns the module, to be registered.
 func New() *rm.Module {

@@ -44,7 +44,7 @@ func (n *Node) AddJob(a *Add) (*store.Job, error) {
 			return nil, err
 		}
 	}
-	j := n.store.NewJob(len(a.Body))
+	j := n.store.NewJob(len(a.Body), 0)
 	copy(j.Body(), a.Body)
 	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	j.CTime = n.nextCTime()

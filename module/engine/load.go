@@ -119,7 +119,7 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 
 // ApplyState is SETJOB: the changed state of a job. Unknown jobs are passed over.
 func (n *Node) ApplyState(rec []byte) error {
-	j, err := n.store.ApplyState(rec)
+	j, err := n.store.ApplyState(rec, nil)
 	if err != nil || j == nil {
 		return err
 	}

@@ -23,14 +23,22 @@ const (
 	// flagWaiting: the job is in the waiting list. Nor is this one.
 	flagWaiting
 
-	volatileFlags = FlagIndexed | flagWaiting
+	// FlagAnnounced: the other holders were told that QTime draws near, or need
+	// not be. Nor this one.
+	FlagAnnounced
+
+	volatileFlags = FlagIndexed | flagWaiting | FlagAnnounced
 	savedFlags    = FlagDelivered | FlagQueuedOnce | volatileFlags
 )
 
-// RecordFormat is the version of the record that this code writes and reads.
-const RecordFormat = 1
+// AnnounceMS is how long before a job is queued again its other holders are
+// told (WILLQUEUE; disque-compat.md 3), in ms.
+const AnnounceMS = 500
 
-// Job is a stored job; its body follows it (C: struct jm_job).
+// RecordFormat is the version of the record that this code writes and reads.
+const RecordFormat = 2
+
+// Job is a stored job; its body and then its parts follow it (C: struct jm_job).
 type Job struct {
 	entry           // chain in the table of jobs
 	Next, Prev *Job // neighbours in its queue's waiting or held list
@@ -53,7 +61,7 @@ type Job struct {
 	Repl       uint16 // copies asked for
 	Nacks      uint16
 	Deliveries uint16 // additional ones
-	Parts      uint16 // bytes after the body; none in format 1
+	Parts      uint16 // bytes after the body: room for holders, or 0
 }
 
 // Tower is a node of a queue's index: Level pointers follow it (C: struct jm_tower).
@@ -115,7 +123,7 @@ type Allocator interface {
 }
 
 // Size is the memory a job takes.
-func (j *Job) Size() int { return jobSize + int(j.BodyLen) }
+func (j *Job) Size() int { return jobSize + int(j.BodyLen) + int(j.Parts) }
 
 // Body is the job's body; valid as long as the job.
 func (j *Job) Body() []byte {
@@ -124,19 +132,24 @@ func (j *Job) Body() []byte {
 
 // Record is the job as it is saved; valid as long as the job.
 func (j *Job) Record() []byte {
-	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(j), recordOffset)), recordHead+int(j.BodyLen))
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(j), recordOffset)), recordHead+int(j.BodyLen)+int(j.Parts))
 }
 
-// StateRecord is the record without the body.
+// StateRecord is the record without body and parts.
 func (j *Job) StateRecord() []byte { return j.Record()[:recordHead] }
 
 // Awake is when the job next needs attention, unix ms: its expiry, or earlier
-// its next queueing.
+// QTime: its next queueing, or the announcement of that; the next step of its
+// replication or of the collection of its acknowledgements.
 func (j *Job) Awake() int64 {
-	if j.State == StateActive && j.QTime > 0 && j.QTime < j.ETime {
-		return j.QTime
+	if j.State == StateQueued || j.QTime == 0 {
+		return j.ETime
 	}
-	return j.ETime
+	at := j.QTime
+	if j.Parts > 0 && j.State == StateActive && j.Flags&FlagAnnounced == 0 && j.Retry > 0 {
+		at -= AnnounceMS
+	}
+	return min(at, j.ETime)
 }
 
 // NameBytes is the queue's name; valid until it is renamed.

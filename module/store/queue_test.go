@@ -191,7 +191,7 @@ func TestApplyState(t *testing.T) {
 	k.State, k.Flags, k.QTime, k.ETime, k.Nacks, k.Deliveries = store.StateActive, store.FlagDelivered, 5, 77, 3, 4
 	k.CTime, k.Repl = 1<<60, 9 // not state: fixed when the job was made
 	for _, rec := range [][]byte{k.Record(), k.StateRecord()} {
-		got, err := w.s.ApplyState(rec)
+		got, err := w.s.ApplyState(rec, nil)
 		require.NoError(t, err)
 		require.Same(t, j, got)
 		assert.Equal(t, store.FlagDelivered, j.Flags&(store.FlagDelivered|store.FlagQueuedOnce))
@@ -206,14 +206,14 @@ func TestApplyState(t *testing.T) {
 
 	unknown := copyOf(t, w, j)
 	unknown.ID[4]++
-	got, err := w.s.ApplyState(unknown.StateRecord())
+	got, err := w.s.ApplyState(unknown.StateRecord(), nil)
 	assert.NoError(t, err)
 	assert.Nil(t, got)
 	for n := range len(saved) {
 		if n == len(k.StateRecord()) {
 			continue
 		}
-		_, err := w.s.ApplyState(saved[:n])
+		_, err := w.s.ApplyState(saved[:n], nil)
 		assert.ErrorIs(t, err, store.ErrRecord)
 	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -22,7 +23,12 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 	copy(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&head), recordOffset)), recordHead), rec)
 	body := 0
 	if withBody {
-		body = int(head.BodyLen)
+		body = int(head.BodyLen) + int(head.Parts)
+		if len(rec) == recordHead+body {
+			if err := checkParts(rec[len(rec)-int(head.Parts):]); err != nil {
+				return head, err
+			}
+		}
 	}
 	at := func(field uintptr) int { return int(field) - recordOffset }
 	switch {
@@ -34,8 +40,8 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 		return head, fmt.Errorf("%w: state %d at byte %d", ErrRecord, head.State, at(unsafe.Offsetof(head.State)))
 	case head.Flags&^savedFlags != 0:
 		return head, fmt.Errorf("%w: flags %#x at byte %d", ErrRecord, head.Flags, at(unsafe.Offsetof(head.Flags)))
-	case head.Reserved != 0 || head.Parts != 0:
-		return head, fmt.Errorf("%w: parts that format %d doesn't have", ErrRecord, RecordFormat)
+	case head.Reserved != 0:
+		return head, fmt.Errorf("%w: a reserved byte isn't 0", ErrRecord)
 	case len(rec) != recordHead+body:
 		return head, fmt.Errorf("%w: %d bytes follow the head, %d are announced at byte %d", ErrRecord, len(rec)-recordHead, body, at(unsafe.Offsetof(head.BodyLen)))
 	case head.ETime <= 0:
@@ -58,22 +64,34 @@ func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := s.NewJob(int(head.BodyLen))
+	j := s.alloced(int(head.BodyLen), int(head.Parts))
 	copy(j.Record(), rec)
 	j.Flags = head.Flags
 	return j, nil
 }
 
 // ApplyState brings a known job to the state of a record, which may be without
-// its body; the lists are left alone. It returns nil where the job isn't known.
-func (s *Store) ApplyState(rec []byte) (*Job, error) {
+// its body and parts; the lists are left alone. holders, where not nil, are the
+// parts. It returns nil where the job isn't known.
+func (s *Store) ApplyState(rec, holders []byte) (*Job, error) {
 	head, err := checkRecord(rec, len(rec) > recordHead)
 	if err != nil {
+		return nil, err
+	}
+	if len(rec) > recordHead {
+		holders = rec[len(rec)-int(head.Parts):]
+	}
+	if err := checkParts(holders); err != nil {
 		return nil, err
 	}
 	j := s.Lookup(&head.ID)
 	if j == nil {
 		return nil, nil
+	}
+	for at := partsHead; at < len(holders); at += holderLen {
+		if node := binary.LittleEndian.Uint64(holders[at:]) &^ 1; node != 0 {
+			j, _ = s.AddHolder(j, node)
+		}
 	}
 	j.State, j.Flags = head.State, head.Flags|j.Flags&volatileFlags
 	j.QTime, j.ETime = head.QTime, head.ETime

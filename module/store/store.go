@@ -16,6 +16,7 @@ type Store struct {
 	wheel      wheel
 	generation uint64 // grows with each Forget
 	graves     []*Queue
+	hidden     *Queue
 }
 
 // keys are what the hashes of a store are keyed with. Any ID that a client sees
@@ -42,15 +43,31 @@ func (s *Store) begin(now int64) {
 	s.jobs.init(s.alloc, func(e *entry) uint64 { return jobOf(e).ID.hash(s.keys.id) })
 	s.queues.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
 	s.wheel.init(s.alloc, now)
+	s.hidden = s.AllocQueue(now)
+	s.hidden.state = queueAttached
 }
+
+// Hidden is a queue that no key has and no scan shows, for jobs of which
+// nothing but the ID is known.
+func (s *Store) Hidden() *Queue { return s.hidden }
 
 // IDMaker returns a maker whose IDs this store keeps in order.
 func (s *Store) IDMaker(node [4]byte) *IDMaker { return &IDMaker{Node: node, key: s.keys.id} }
 
-// NewJob allocates an unregistered job with room for a body.
-func (s *Store) NewJob(bodyLen int) *Job {
-	j := (*Job)(s.alloc.Alloc(jobSize + bodyLen))
-	*j = Job{Format: RecordFormat, BodyLen: uint32(bodyLen)}
+// NewJob allocates an unregistered job with room for a body and for holders.
+func (s *Store) NewJob(bodyLen, holders int) *Job {
+	parts := 0
+	if holders > 0 {
+		parts = partsHead + min(holders, maxHolders)*holderLen
+	}
+	j := s.alloced(bodyLen, parts)
+	clear(j.RawHolders())
+	return j
+}
+
+func (s *Store) alloced(bodyLen, parts int) *Job {
+	j := (*Job)(s.alloc.Alloc(jobSize + bodyLen + parts))
+	*j = Job{Format: RecordFormat, BodyLen: uint32(bodyLen), Parts: uint16(parts)}
 	return j
 }
 
@@ -297,6 +314,8 @@ type KeyFreer interface{ FreeKey(key unsafe.Pointer) }
 // are ours, and are reaped as before. It takes time for the table's segments only.
 func (s *Store) Forget() {
 	now := s.wheel.base
+	s.hidden.state, s.hidden.hash = queueBuried, s.generation
+	s.graves = append(s.graves, s.hidden)
 	s.jobs.drop()
 	s.queues.drop()
 	s.wheel.drop(s.alloc)

@@ -89,7 +89,7 @@ func (w *world) queue(name string) *store.Queue {
 
 func (w *world) add(name string) *store.Job {
 	q := w.queue(name)
-	j := w.s.NewJob(w.r.IntN(50))
+	j := w.s.NewJob(w.r.IntN(50), w.r.IntN(3))
 	// Mostly new, sometimes of the past, sometimes of the same moment.
 	w.ctime++
 	j.CTime = w.ctime
@@ -159,7 +159,27 @@ func TestStoreAgainstModel(t *testing.T) {
 		for range rapid.IntRange(1, 600).Draw(t, "steps") {
 			name := fmt.Sprint("q", w.r.IntN(3))
 			j := w.some(name)
-			switch op := w.r.IntN(20); {
+			switch op := w.r.IntN(22); {
+			case op >= 20 && j != nil:
+				node := 2 + 2*w.r.Uint64N(40)
+				held, n := j.HeldBy(node), j.Holders()
+				k, added := w.s.AddHolder(j, node)
+				require.Equal(t, !held, added)
+				if !held {
+					n++
+				}
+				require.Equal(t, n, k.Holders())
+				require.True(t, k.HeldBy(node))
+				require.Equal(t, w.r.IntN(2) == 0 || k.Confirm(node) || k.Confirmed() > 0, true)
+				w.queues[name][k.ID] = k
+				if w.r.IntN(8) == 0 {
+					require.True(t, k.DropHolder(node))
+					require.False(t, k.HeldBy(node))
+				}
+				restored, err := w.s.JobFromRecord(k.Record())
+				require.NoError(t, err)
+				require.Equal(t, k.RawHolders(), restored.RawHolders())
+				w.s.FreeJob(restored)
 			case op < 9 || j == nil:
 				j = w.add(name)
 				if w.r.IntN(4) > 0 {
@@ -194,7 +214,7 @@ func TestStoreAgainstModel(t *testing.T) {
 		require.False(t, w.s.Reap(math.MaxInt))
 		require.Zero(t, w.s.Jobs())
 		before := w.alloc.Blocks()
-		require.Less(t, before, 12, "only tables and wheel are left")
+		require.Less(t, before, 13, "only tables and wheel are left")
 	})
 }
 
@@ -314,7 +334,7 @@ func TestSteadyStateAllocatesNothingInGo(t *testing.T) {
 	var n uint64
 	cycle := func() {
 		n++
-		j := s.NewJob(100)
+		j := s.NewJob(100, 0)
 		j.ID, j.CTime, j.ETime = ids.Make(n, n, 60, true), n, 1<<40
 		s.RegisterNew(q, j)
 		s.Push(j)
@@ -331,7 +351,7 @@ func TestSteadyStateAllocatesNothingInGo(t *testing.T) {
 
 func validRecord() []byte {
 	s := store.New(storetest.New(), 1, 0)
-	j := s.NewJob(3)
+	j := s.NewJob(3, 0)
 	copy(j.Body(), "abc")
 	j.ID = s.IDMaker([4]byte{}).Make(1, 1, 60, true)
 	j.State, j.Repl, j.Retry, j.ETime = store.StateQueued, 1, 5, 1000
@@ -354,6 +374,44 @@ func TestRecords(t *testing.T) {
 		_, err := s.JobFromRecord(bad)
 		assert.ErrorIs(t, err, want, "byte %d", at)
 	}
+}
+
+func TestHolders(t *testing.T) {
+	s := store.New(storetest.New(), 1, 0)
+	q := s.NewQueue([]byte("q"), 0)
+	j := s.NewJob(3, 2)
+	copy(j.Body(), "abc")
+	j.ID = s.IDMaker([4]byte{}).Make(1, 1, 60, true)
+	j.State, j.Repl, j.Retry, j.ETime = store.StateActive, 1, 5, 1000
+	s.RegisterNew(q, j)
+	assert.Zero(t, j.Holders())
+	const many = 100
+	for node := uint64(2); node <= 2*many; node += 2 {
+		j, _ = s.AddHolder(j, node)
+	}
+	assert.Equal(t, many, j.Holders())
+	assert.Same(t, j, s.Lookup(&j.ID), "wherever it has moved")
+	assert.Equal(t, "abc", string(j.Body()))
+	assert.True(t, j.Confirm(4))
+	assert.False(t, j.Confirm(4), "again")
+	assert.False(t, j.Confirm(1000), "a stranger")
+	assert.Equal(t, 1, j.Confirmed())
+	j.SetAttempts(300)
+	assert.Equal(t, 255, j.Attempts())
+	j.ClearConfirmed()
+	assert.Zero(t, j.Confirmed())
+	assert.True(t, j.DropHolder(2))
+	assert.False(t, j.HeldBy(2))
+	assert.Equal(t, many-1, j.Holders())
+	restored, err := s.JobFromRecord(j.Record())
+	require.NoError(t, err)
+	assert.True(t, restored.HeldBy(200))
+	for _, parts := range [][]byte{{1}, make([]byte, 9), {1, 0, 0, 0, 0, 0, 0, 0}, append(make([]byte, 8), 2, 0, 0, 0, 0, 0, 0, 0)} {
+		_, err := s.ApplyState(j.StateRecord(), parts)
+		assert.ErrorIs(t, err, store.ErrRecord, "%v", parts)
+	}
+	_, err = s.ApplyState(j.StateRecord(), restored.RawHolders())
+	assert.NoError(t, err)
 }
 
 func FuzzJobFromRecord(f *testing.F) {

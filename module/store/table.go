@@ -98,6 +98,18 @@ func (t *table) remove(e *entry, hash uint64) {
 	}
 }
 
+// replace puts an element in another's place, whose next it already has.
+func (t *table) replace(old, by *entry, hash uint64) {
+	p := t.head(t.bucketOf(hash))
+	for *p != old {
+		if *p == nil {
+			return // it isn't known
+		}
+		p = &(*p).next
+	}
+	*p = by
+}
+
 // touch loads the elements of the buckets from first to first+step, two of each.
 func (t *table) touch(first uint64) {
 	var second [step]*entry

@@ -1,0 +1,197 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unsafe"
+)
+
+// The parts of a job: the other nodes that may hold a copy of it. They follow
+// the body in the same allocation, so they are saved with it and need no
+// pointer; a job that no other node ever had has none. A head of
+// partsHead bytes (how many holders, how often was tried to tell them of the
+// acknowledgement) and room for some holders: the first 8 bytes of a node's ID,
+// with the lowest bit for whether that node has confirmed.
+const (
+	partsHead  = 8
+	holderLen  = 8
+	maxHolders = (math.MaxUint16 - partsHead) / holderLen
+)
+
+func checkParts(p []byte) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if len(p) < partsHead || (len(p)-partsHead)%holderLen != 0 {
+		return fmt.Errorf("%w: %d bytes of holders", ErrRecord, len(p))
+	}
+	n := int(binary.LittleEndian.Uint16(p))
+	if partsHead+n*holderLen > len(p) {
+		return fmt.Errorf("%w: %d holders in %d bytes", ErrRecord, n, len(p))
+	}
+	for i := range (len(p) - partsHead) / holderLen {
+		if node := binary.LittleEndian.Uint64(p[partsHead+i*holderLen:]) &^ 1; (node != 0) != (i < n) {
+			return fmt.Errorf("%w: holder %d of %d", ErrRecord, i, n)
+		}
+	}
+	return nil
+}
+
+// RawHolders are the parts as they are saved; nil where there are none.
+func (j *Job) RawHolders() []byte {
+	if j.Parts == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(j), jobSize+int(j.BodyLen))), int(j.Parts))
+}
+
+// Holders counts the other nodes that may hold a copy.
+func (j *Job) Holders() int {
+	if j.Parts == 0 {
+		return 0
+	}
+	return int(binary.LittleEndian.Uint16(j.RawHolders()))
+}
+
+// Holder is the i-th holder's name (the first 8 bytes of its ID, the lowest bit
+// 0), and whether it has confirmed.
+func (j *Job) Holder(i int) (node uint64, confirmed bool) {
+	v := binary.LittleEndian.Uint64(j.RawHolders()[partsHead+i*holderLen:])
+	return v &^ 1, v&1 != 0
+}
+
+func (j *Job) setHolder(i int, v uint64) {
+	binary.LittleEndian.PutUint64(j.RawHolders()[partsHead+i*holderLen:], v)
+}
+
+func (j *Job) findHolder(node uint64) int {
+	for i := range j.Holders() {
+		if h, _ := j.Holder(i); h == node {
+			return i
+		}
+	}
+	return -1
+}
+
+// HeldBy says whether a node may hold a copy.
+func (j *Job) HeldBy(node uint64) bool { return j.findHolder(node) >= 0 }
+
+// Confirm marks a holder. False where it isn't one, or was marked.
+func (j *Job) Confirm(node uint64) bool {
+	i := j.findHolder(node)
+	if i < 0 {
+		return false
+	}
+	_, was := j.Holder(i)
+	j.setHolder(i, node|1)
+	return !was
+}
+
+// Confirmed counts the marked holders.
+func (j *Job) Confirmed() (n int) {
+	for i := range j.Holders() {
+		if _, yes := j.Holder(i); yes {
+			n++
+		}
+	}
+	return n
+}
+
+// ClearConfirmed takes all the marks away.
+func (j *Job) ClearConfirmed() {
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		j.setHolder(i, node)
+	}
+}
+
+// DropHolder takes a node out of the holders.
+func (j *Job) DropHolder(node uint64) bool {
+	i := j.findHolder(node)
+	if i < 0 {
+		return false
+	}
+	last := j.Holders() - 1
+	p := j.RawHolders()
+	copy(p[partsHead+i*holderLen:partsHead+(i+1)*holderLen], p[partsHead+last*holderLen:])
+	j.setHolder(last, 0)
+	binary.LittleEndian.PutUint16(p, uint16(last))
+	return true
+}
+
+// Attempts is how often the holders were told of the acknowledgement.
+func (j *Job) Attempts() int {
+	if j.Parts == 0 {
+		return 0
+	}
+	return int(j.RawHolders()[2])
+}
+
+// SetAttempts sets that, at most 255. Jobs without parts ignore it.
+func (j *Job) SetAttempts(n int) {
+	if j.Parts > 0 {
+		j.RawHolders()[2] = uint8(min(n, 255))
+	}
+}
+
+// AddHolder notes that another node may hold a copy. The job may have to move
+// for that: use the returned one from then on. added is false where the node
+// was noted before, or where there is no more room (8190 nodes).
+func (s *Store) AddHolder(j *Job, node uint64) (moved *Job, added bool) {
+	n := j.Holders()
+	if j.HeldBy(node) || n == maxHolders {
+		return j, false
+	}
+	if partsHead+(n+1)*holderLen > int(j.Parts) {
+		j = s.grow(j, min(max(2*n, 2), maxHolders))
+	}
+	j.setHolder(n, node)
+	binary.LittleEndian.PutUint16(j.RawHolders(), uint16(n+1))
+	return j, true
+}
+
+// grow moves a job to a block with room for more holders. It must be in a
+// queue's list.
+func (s *Store) grow(j *Job, holders int) *Job {
+	q := j.Queue
+	k := (*Job)(s.alloc.Alloc(jobSize + int(j.BodyLen) + partsHead + holders*holderLen))
+	*k = *j
+	k.Parts = uint16(partsHead + holders*holderLen)
+	copy(k.Body(), j.Body())
+	old := copy(k.RawHolders(), j.RawHolders())
+	clear(k.RawHolders()[old:])
+	head, tail := &q.HeldHead, &q.HeldTail
+	if waiting(j) {
+		head, tail = &q.Head, &q.Tail
+	}
+	if j.Prev != nil {
+		head = &j.Prev.Next
+	}
+	if j.Next != nil {
+		tail = &j.Next.Prev
+	}
+	*head, *tail = k, k
+	if j.timerPrev != nil {
+		*j.timerPrev = k
+		if k.timerNext != nil {
+			k.timerNext.timerPrev = &k.timerNext
+		}
+	}
+	if j.Flags&FlagIndexed != 0 {
+		s.towerOf(q, j).job = k
+	}
+	s.jobs.replace(&j.entry, &k.entry, j.ID.hash(s.keys.id))
+	q.Bytes += uint64(k.Size() - j.Size())
+	s.FreeJob(j)
+	return k
+}
+
+// towerOf finds the index's tower of a job that has one.
+func (s *Store) towerOf(q *Queue, j *Job) *Tower {
+	if t := q.index[0]; t.job == j {
+		return t
+	}
+	preds := q.before(j)
+	return *q.after(preds[0], 0)
+}
