@@ -180,8 +180,8 @@ func TestDamagedRDB(t *testing.T) {
 	require.NoError(t, err)
 	// The record's format byte lies 72 bytes before the body.
 	at := strings.Index(string(data), "findme") - 72
-	require.Equal(t, byte(1), data[at])
-	for value, complaint := range map[byte]string{9: "job record of a newer format", 0: "damaged job record"} {
+	require.Equal(t, byte(2), data[at])
+	for value, complaint := range map[byte]string{9: "job record of a newer format", 1: "damaged job record"} {
 		data[at] = value
 		require.NoError(t, os.WriteFile(file, data, 0o600))
 		require.NoError(t, os.Remove(filepath.Join(s.Dir, "log")))
