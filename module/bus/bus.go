@@ -1,0 +1,660 @@
+package bus
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config says how a bus is to work. Zero values mean the defaults.
+type Config struct {
+	// Listen is "host:port"; port 0 takes a free one.
+	Listen string
+	// Advertise is the "host:port" at which other nodes reach this one. An empty host
+	// means the address they see; a port 0 (or all empty) the one listened on.
+	Advertise string
+	ID        NodeID
+	// Secret proves membership. Empty: nothing is proved or encrypted, and
+	// only loopback addresses are listened on and dialled.
+	Secret []byte
+	// TLS is an operator's certificates, used for both roles; it needs a
+	// Secret too. Nil: certificates made for the life of the process.
+	TLS *tls.Config
+	// Features are bits that mean something to the owner; see Up.
+	Features uint32
+
+	// Wake is called by a goroutine when there is something to Drain, and not
+	// again until Drain is called. It must not block.
+	Wake func()
+	// Log is called by the owner and by goroutines, with Redis' levels
+	// ("debug", "verbose", "notice", "warning").
+	Log func(level, text string)
+
+	MaxFrame  int // largest payload of a frame and message, bytes; 4 KiB to 64 MiB; 1 MiB
+	MaxQueued int // bytes of buffers that wait for one peer; at least MaxFrame; 16 MiB
+	MaxInbox  int // bytes received and not drained, beyond which nothing is read; 64 MiB
+	// MaxPending is how many connections may be waiting to prove themselves; 64.
+	MaxPending int
+
+	HandshakeTimeout time.Duration // for dialling, and again for the handshake; 5 s
+	PingInterval     time.Duration // 1 s
+	IdleTimeout      time.Duration // a peer not heard for so long is cut off; 10 s
+	StallTimeout     time.Duration // a peer that takes no byte for so long is cut off; 60 s
+	RedialMin        time.Duration // after the first failure; 100 ms
+	RedialMax        time.Duration // 5 s
+
+	versions [2]uint16 // tests speak others
+}
+
+const (
+	minMaxFrame = 4 << 10
+	maxMaxFrame = 1 << largestClass
+)
+
+func (cfg *Config) complete() error {
+	for _, f := range []struct {
+		name       string
+		value      *int
+		preset     int
+		least, max int
+	}{
+		{"MaxFrame", &cfg.MaxFrame, 1 << 20, minMaxFrame, maxMaxFrame},
+		{"MaxQueued", &cfg.MaxQueued, max(16<<20, 2*cfg.MaxFrame), cfg.MaxFrame, 1 << 40},
+		{"MaxInbox", &cfg.MaxInbox, 64 << 20, 1, 1 << 40},
+		{"MaxPending", &cfg.MaxPending, 64, 1, 1 << 16},
+	} {
+		if *f.value == 0 {
+			*f.value = f.preset
+		}
+		if *f.value < f.least || *f.value > f.max {
+			return fmt.Errorf("%s is %d, not %d to %d", f.name, *f.value, f.least, f.max)
+		}
+	}
+	for _, f := range []struct {
+		name   string
+		value  *time.Duration
+		preset time.Duration
+	}{
+		{"HandshakeTimeout", &cfg.HandshakeTimeout, 5 * time.Second},
+		{"PingInterval", &cfg.PingInterval, time.Second},
+		{"IdleTimeout", &cfg.IdleTimeout, 10 * time.Second},
+		{"StallTimeout", &cfg.StallTimeout, time.Minute},
+		{"RedialMin", &cfg.RedialMin, 100 * time.Millisecond},
+		{"RedialMax", &cfg.RedialMax, 5 * time.Second},
+	} {
+		if *f.value == 0 {
+			*f.value = f.preset
+		}
+		if *f.value < 0 {
+			return fmt.Errorf("%s is negative", f.name)
+		}
+	}
+	if cfg.versions == [2]uint16{} {
+		cfg.versions = [2]uint16{oldestVersion, newestVersion}
+	}
+	switch {
+	case cfg.PingInterval*2 > cfg.IdleTimeout:
+		return fmt.Errorf("IdleTimeout (%v) is less than two PingIntervals (%v)", cfg.IdleTimeout, cfg.PingInterval)
+	case cfg.RedialMin > cfg.RedialMax:
+		return fmt.Errorf("RedialMin (%v) is more than RedialMax (%v)", cfg.RedialMin, cfg.RedialMax)
+	case cfg.TLS != nil && len(cfg.Secret) == 0:
+		return errors.New("certificates without a secret: set both, or neither")
+	case cfg.ID == NodeID{}:
+		return errors.New("no node ID")
+	}
+	return nil
+}
+
+// Bus is this node's end of the connections to all others. Its methods are the
+// owner's; see the package's documentation.
+type Bus struct {
+	cfg      Config
+	security *security // nil: no secret
+	instance instanceID
+	host     string // advertised
+	port     uint16
+	listener net.Listener
+	start    time.Time
+	pool     pool
+	report   reporter
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	workers sync.WaitGroup
+
+	// From the owner to the referee.
+	orders  stack
+	ordered chan struct{}
+	// From the other goroutines to the referee.
+	words chan any
+
+	// From the goroutines to the owner.
+	inbox      stack
+	inboxBytes atomic.Int64
+	waiting    atomic.Int64  // readers that wait for room
+	room       chan struct{} // lets one of them look again
+
+	pending  pending
+	accepted atomic.Uint64
+	refused  atomic.Uint64
+	panics   atomic.Uint64
+
+	// The owner's alone.
+	peers      map[NodeID]*peer
+	dirty      []*peer // with a batch
+	arrived    *parcel // taken from the inbox, not handled yet
+	messages   Messages
+	lastTicket uint64
+	dropped    uint64 // messages
+	closed     bool
+}
+
+// tally counts what happens on the connections to a peer.
+type tally struct {
+	bytesIn, bytesOut       atomic.Uint64
+	framesIn, framesOut     atomic.Uint64
+	messagesIn, messagesOut atomic.Uint64
+	connections             atomic.Uint64
+	rtt                     atomic.Int64 // time.Duration
+	heard                   atomic.Int64 // time.Duration since the bus was opened
+	lastError               atomic.Pointer[string]
+}
+
+// peer is what the owner knows of a node.
+type peer struct {
+	id     NodeID
+	tally  *tally
+	wanted bool
+	muted  bool    // forgotten, its Down is to come
+	conn   *conn   // nil unless up
+	batch  *parcel // this turn's messages
+	dirty  bool    // in Bus.dirty
+
+	dropped   uint64
+	episode   uint64 // messages dropped since the queue was last known to be full
+	oversized bool   // it was logged that a message is too large
+}
+
+// Open listens, and starts the goroutines. It may wait for a name server.
+func Open(cfg Config) (*Bus, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, fmt.Errorf("bus: %w", err)
+	}
+	b := &Bus{
+		cfg:     cfg,
+		start:   time.Now(),
+		ordered: make(chan struct{}, 1),
+		words:   make(chan any),
+		room:    make(chan struct{}, 1),
+		peers:   make(map[NodeID]*peer),
+		report:  reporter{log: cfg.Log, quiet: make(map[string]*silence)},
+		pending: pending{max: cfg.MaxPending},
+	}
+	if _, err := rand.Read(b.instance[:]); err != nil {
+		return nil, fmt.Errorf("bus: %w", err)
+	}
+	if len(cfg.Secret) > 0 {
+		var err error
+		if b.security, err = newSecurity(cfg.Secret, cfg.TLS); err != nil {
+			return nil, fmt.Errorf("bus: %w", err)
+		}
+		if len(cfg.Secret) < shortSecret {
+			b.report.always("warning", "Bus: the secret has %d bytes; with fewer than %d, whoever is dialled in a node's place can guess it", len(cfg.Secret), shortSecret)
+		}
+	}
+	if err := b.bind(); err != nil {
+		return nil, fmt.Errorf("bus: %w", err)
+	}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	r := &referee{bus: b, links: make(map[NodeID]*link)}
+	b.workers.Go(r.run)
+	b.workers.Go(b.listen)
+	return b, nil
+}
+
+// bind opens the listener and works out what to advertise.
+func (b *Bus) bind() error {
+	addr, err := net.ResolveTCPAddr("tcp", b.cfg.Listen)
+	if err != nil {
+		return err
+	}
+	if b.security == nil {
+		if err := loopbackOnly(addr.IP); err != nil {
+			return fmt.Errorf("listening on %s: %w", b.cfg.Listen, err)
+		}
+	}
+	var port int
+	if b.cfg.Advertise != "" {
+		host, portText, err := net.SplitHostPort(b.cfg.Advertise)
+		if err != nil {
+			return err
+		}
+		if len(host) > 255 {
+			return errors.New("the advertised host has more than 255 characters")
+		}
+		if port, err = strconv.Atoi(portText); err != nil || port < 0 || port > 65535 {
+			return fmt.Errorf("the advertised port is %q", portText)
+		}
+		b.host = host
+	}
+	listener, err := net.ListenTCP("tcp", addr)
+	if err != nil {
+		return err
+	}
+	if port == 0 {
+		port = listener.Addr().(*net.TCPAddr).Port
+	}
+	b.listener, b.port = listener, uint16(port)
+	return nil
+}
+
+// Addr is where the bus listens.
+func (b *Bus) Addr() net.Addr { return b.listener.Addr() }
+
+// Close says farewell to the peers, and returns when all goroutines have
+// ended, which takes about a second if a peer doesn't take its last bytes.
+func (b *Bus) Close() {
+	b.closed = true
+	b.cancel()
+	_ = b.listener.Close()
+	b.workers.Wait()
+	for _, p := range b.peers {
+		b.discard(p)
+		p.conn = nil
+	}
+}
+
+// Connect keeps one connection to this peer, until Forget. A changed address
+// is dialled next time.
+func (b *Bus) Connect(id NodeID, addr string) {
+	if id == b.cfg.ID {
+		return
+	}
+	p := b.peer(id, nil)
+	p.wanted = true
+	b.order(connectOrder{id, addr, p.tally})
+}
+
+// Forget ends the connection to a peer, and doesn't dial it again.
+// The peer may dial us, though.
+func (b *Bus) Forget(id NodeID) {
+	p := b.peers[id]
+	if p == nil {
+		return
+	}
+	b.discard(p)
+	p.wanted, p.muted = false, true
+	if p.conn == nil {
+		delete(b.peers, id)
+	}
+	b.order(forgetOrder{id})
+}
+
+// Meet dials an address to learn who is there. The outcome is a [Met] event
+// with the ticket returned. The connection stays, but is made again only after
+// Connect.
+func (b *Bus) Meet(addr string) (ticket uint64) {
+	b.lastTicket++
+	b.order(meetOrder{addr, b.lastTicket})
+	return b.lastTicket
+}
+
+func (b *Bus) order(note any) {
+	b.orders.push(&parcel{note: note})
+	select {
+	case b.ordered <- struct{}{}:
+	default:
+	}
+}
+
+// peer returns what is known of a node. With a nil t, a new tally is made
+// for a new one.
+func (b *Bus) peer(id NodeID, t *tally) *peer {
+	p := b.peers[id]
+	if p == nil {
+		if t == nil {
+			t = &tally{}
+		}
+		p = &peer{id: id, tally: t}
+		b.peers[id] = p
+	}
+	return p
+}
+
+// Send adds a copy of msg to this turn's batch for a peer. It returns false,
+// and counts, if the peer isn't connected, if too much waits for it already,
+// or if msg is larger than the peer takes.
+func (b *Bus) Send(id NodeID, msg []byte) bool {
+	p := b.peers[id]
+	if p == nil {
+		b.dropped++
+		return false
+	}
+	c := p.conn
+	if c == nil || p.muted || b.closed {
+		b.drop(p, 1)
+		return false
+	}
+	need := messageSize(len(msg))
+	if need > c.limit {
+		b.drop(p, 1)
+		if !p.oversized {
+			p.oversized = true
+			b.log("warning", "Bus: a message of %d bytes for %v is too large: a frame has at most %d", len(msg), id, c.limit)
+		}
+		return false
+	}
+	if p.batch != nil && len(p.batch.data)-headerSize+need > c.limit {
+		b.handOver(p)
+	}
+	if !b.makeRoom(p, need) {
+		b.drop(p, 1)
+		if p.episode == 0 {
+			b.log("warning", "Bus: %v takes too little: %d bytes wait for it, messages are dropped", id, c.queued.Load())
+		}
+		p.episode++
+		return false
+	}
+	p.batch.data = appendMessage(p.batch.data, msg)
+	p.batch.count++
+	if !p.dirty {
+		p.dirty = true
+		b.dirty = append(b.dirty, p)
+	}
+	return true
+}
+
+func (b *Bus) drop(p *peer, messages int) {
+	p.dropped += uint64(messages)
+	b.dropped += uint64(messages)
+}
+
+// makeRoom sees to a batch with room for size bytes more, if the peer's bound
+// allows it.
+func (b *Bus) makeRoom(p *peer, size int) bool {
+	old := p.batch
+	have, was := headerSize, 0
+	if old != nil {
+		if have, was = len(old.data), cap(old.data); have+size <= was {
+			return true
+		}
+		size = min(max(have-headerSize+size, 2*(was-headerSize)), p.conn.limit)
+	}
+	batch := b.pool.get(size)
+	more := int64(cap(batch.data) - was)
+	if queued := p.conn.queued.Load(); queued+more > int64(b.cfg.MaxQueued) {
+		b.pool.put(batch)
+		return false
+	} else if p.episode > 0 && queued < int64(b.cfg.MaxQueued/2) {
+		b.log("notice", "Bus: %v takes messages again, %d were dropped", p.id, p.episode)
+		p.episode = 0
+	}
+	p.conn.queued.Add(more)
+	batch.data = batch.data[:headerSize]
+	if old != nil {
+		batch.data = append(batch.data[:0], old.data...)
+		batch.count = old.count
+		b.pool.put(old)
+	}
+	p.batch = batch
+	return true
+}
+
+// handOver gives a peer's batch to its writer.
+func (b *Bus) handOver(p *peer) {
+	batch := p.batch
+	p.batch = nil
+	putHeader(batch.data, kindMessages)
+	if p.conn.out.push(batch) {
+		p.conn.poke()
+	}
+}
+
+// discard drops a peer's batch.
+func (b *Bus) discard(p *peer) {
+	if p.batch != nil {
+		b.drop(p, p.batch.count)
+		p.conn.queued.Add(-int64(cap(p.batch.data)))
+		b.pool.put(p.batch)
+		p.batch = nil
+	}
+}
+
+// Flush hands what was sent since the last Flush to the goroutines.
+func (b *Bus) Flush() {
+	for i, p := range b.dirty {
+		if p.batch != nil {
+			b.handOver(p)
+		}
+		p.dirty = false
+		b.dirty[i] = nil
+	}
+	b.dirty = b.dirty[:0]
+}
+
+// Drain calls handle with everything that arrived since the last time. The
+// event is valid until handle returns. In handle all other methods but Close
+// may be called.
+func (b *Bus) Drain(handle func(Event)) {
+	last := &b.arrived
+	for *last != nil { // a panic of handle left something behind
+		last = &(*last).next
+	}
+	*last = b.inbox.take()
+	defer func() {
+		if b.arrived != nil {
+			b.wake()
+		}
+		b.letIn()
+	}()
+	for b.arrived != nil {
+		p := b.arrived
+		b.arrived = p.next
+		if p.note == nil {
+			b.handleMessages(p, handle)
+		} else {
+			b.handleNote(p, handle)
+		}
+	}
+}
+
+func (b *Bus) handleMessages(p *parcel, handle func(Event)) {
+	defer func() {
+		b.inboxBytes.Add(-int64(cap(p.data)))
+		b.pool.put(p)
+	}()
+	// What a replaced connection still had in hand is lost with it.
+	if peer := b.peers[p.conn.id]; peer != nil && peer.conn == p.conn && !peer.muted {
+		b.messages = Messages{ID: peer.id, Count: p.count, payload: p.data}
+		handle(&b.messages)
+	}
+}
+
+func (b *Bus) handleNote(p *parcel, handle func(Event)) {
+	switch note := p.note.(type) {
+	case *Up:
+		peer := b.peer(note.ID, p.conn.tally)
+		if peer.conn != nil {
+			if peer.conn.serial > p.conn.serial {
+				return // it was replaced before it could say that it is up
+			}
+			b.down(peer, handle, &closeError{code: CodeReplaced, text: ErrReplaced.Error()})
+			peer = b.peer(note.ID, p.conn.tally)
+		}
+		peer.conn, peer.tally, peer.muted, peer.episode = p.conn, p.conn.tally, false, 0
+		handle(note)
+	case *Down:
+		if peer := b.peers[note.ID]; peer != nil && peer.conn == p.conn {
+			b.down(peer, handle, note.Err)
+		}
+	case Event:
+		handle(note)
+	}
+}
+
+func (b *Bus) down(p *peer, handle func(Event), err error) {
+	b.discard(p)
+	p.conn = nil
+	if !p.wanted {
+		delete(b.peers, p.id)
+	}
+	handle(&Down{ID: p.id, Err: err})
+}
+
+// letIn lets the readers go on that wait for room in the inbox.
+func (b *Bus) letIn() {
+	if b.waiting.Load() > 0 && b.hasRoom() {
+		select {
+		case b.room <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (b *Bus) hasRoom() bool { return b.inboxBytes.Load() < int64(b.cfg.MaxInbox) }
+
+// waitForRoom keeps a reader from reading while the inbox is full.
+func (b *Bus) waitForRoom(quit <-chan struct{}) error {
+	if b.hasRoom() {
+		return nil
+	}
+	b.waiting.Add(1)
+	defer b.waiting.Add(-1)
+	for !b.hasRoom() {
+		select {
+		case <-b.room:
+		case <-quit:
+			return ErrClosing
+		}
+	}
+	// There may be room for another one too.
+	b.letIn()
+	return nil
+}
+
+// deliver puts something into the owner's inbox.
+func (b *Bus) deliver(p *parcel) {
+	if b.inbox.push(p) {
+		b.wake()
+	}
+}
+
+// wake asks for a turn of the owner. A panic there is no reason to close the
+// connection of whoever happened to call.
+func (b *Bus) wake() {
+	if b.cfg.Wake == nil {
+		return
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			b.panicked("wake-up", p)
+		}
+	}()
+	b.cfg.Wake()
+}
+
+// tell says something to the referee.
+func (b *Bus) tell(word any) {
+	select {
+	case b.words <- word:
+	case <-b.ctx.Done():
+	}
+}
+
+// Heard is when anything last came from a peer; ok is false if it isn't
+// connected. While the inbox is full nothing is read, and so nothing heard.
+func (b *Bus) Heard(id NodeID) (at time.Time, ok bool) {
+	p := b.peers[id]
+	if p == nil || p.conn == nil {
+		return time.Time{}, false
+	}
+	return b.start.Add(time.Duration(p.tally.heard.Load())), true
+}
+
+// Stats counts over all peers.
+func (b *Bus) Stats() Stats {
+	s := Stats{
+		Pending:    int(b.pending.len.Load()),
+		Accepted:   b.accepted.Load(),
+		Refused:    b.refused.Load(),
+		Panics:     b.panics.Load(),
+		Dropped:    b.dropped,
+		InboxBytes: b.inboxBytes.Load(),
+	}
+	for _, p := range b.peers {
+		if p.conn != nil {
+			s.Peers++
+		}
+	}
+	return s
+}
+
+// PeerStats counts what concerns one peer; ok is false if it isn't known.
+func (b *Bus) PeerStats(id NodeID) (s PeerStats, ok bool) {
+	p := b.peers[id]
+	if p == nil {
+		return s, false
+	}
+	t := p.tally
+	s = PeerStats{
+		ID:          id,
+		BytesIn:     t.bytesIn.Load(),
+		BytesOut:    t.bytesOut.Load(),
+		FramesIn:    t.framesIn.Load(),
+		FramesOut:   t.framesOut.Load(),
+		MessagesIn:  t.messagesIn.Load(),
+		MessagesOut: t.messagesOut.Load(),
+		Dropped:     p.dropped,
+		Connections: t.connections.Load(),
+		RTT:         time.Duration(t.rtt.Load()),
+	}
+	if heard := t.heard.Load(); heard != 0 {
+		s.Heard = b.start.Add(time.Duration(heard))
+	}
+	if text := t.lastError.Load(); text != nil {
+		s.LastError = *text
+	}
+	if c := p.conn; c != nil {
+		s.Connected, s.Remote, s.Version = true, c.up.Remote, c.up.Version
+		s.QueuedBytes = c.queued.Load()
+	}
+	return s, true
+}
+
+func (b *Bus) hello() hello {
+	return hello{
+		oldest: b.cfg.versions[0], newest: b.cfg.versions[1],
+		id: b.cfg.ID, instance: b.instance,
+		maxFrame: uint32(b.cfg.MaxFrame),
+		features: b.cfg.Features,
+		port:     b.port, host: b.host,
+	}
+}
+
+func (b *Bus) newWire(raw net.Conn) *wire {
+	return &wire{Conn: raw, idle: b.cfg.IdleTimeout, stall: b.cfg.StallTimeout}
+}
+
+// now is the time since the bus was opened.
+func (b *Bus) now() time.Duration { return time.Since(b.start) }
+
+// log is the owner's way to log: without a lock.
+func (b *Bus) log(level, format string, args ...any) {
+	if b.cfg.Log != nil {
+		b.cfg.Log(level, fmt.Sprintf(format, args...))
+	}
+}
+
+// panicked reports a panic that a goroutine recovered from.
+func (b *Bus) panicked(what string, p any) {
+	b.panics.Add(1)
+	b.report.limited("panic "+what, "warning", "Bus: panic in the %s: %v\n%s", what, p, debug.Stack())
+}

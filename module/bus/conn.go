@@ -1,0 +1,297 @@
+package bus
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// conn is a connection to a peer that has proved itself. Two goroutines serve
+// it: a reader and a writer.
+type conn struct {
+	bus *Bus
+
+	wire *wire
+	nc   net.Conn // wire, or TLS on top of it
+	r    *bufio.Reader
+
+	id       NodeID
+	instance instanceID
+	number   uint64 // given by the node with the smaller ID; grows
+	serial   uint64 // counts the connections that this node's referee let in
+	accepted bool   // by the peer, who has the smaller ID
+	limit    int    // largest payload that both take, bytes
+	up       *Up
+	tally    *tally // the referee's, shared by all connections to this peer
+
+	out    stack
+	queued atomic.Int64  // bytes of buffers in the owner's batch and in out
+	kick   chan struct{} // something to write
+
+	pongDue   atomic.Bool
+	pongToken atomic.Uint64
+
+	announced bool // the reader's: an Up was delivered
+
+	once   sync.Once
+	quit   chan struct{}
+	reason *closeError // set before quit is closed
+}
+
+// close ends the connection. The first reason given counts.
+func (c *conn) close(reason *closeError) {
+	c.once.Do(func() {
+		c.reason = reason
+		close(c.quit)
+		c.wire.shut()
+	})
+}
+
+func (c *conn) closing() bool { return c.wire.closing.Load() }
+
+// poke wakes the writer.
+func (c *conn) poke() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// serve runs the connection until it ends.
+func (c *conn) serve() {
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		err := c.guard("writer", c.write)
+		c.close(err)
+		if err == c.reason { // else a write has failed, and so would this
+			_ = c.guard("writer", c.farewell)
+		}
+	})
+	c.close(c.guard("reader", c.read))
+	c.bus.tell(ended{c})
+	writer.Wait()
+	c.wire.linger()
+}
+
+// guard runs f; its panic is a reason to close like any other.
+func (c *conn) guard(what string, f func() error) (reason *closeError) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.bus.panicked(what, p)
+			reason = refuse(CodeInternal, "internal error")
+		}
+	}()
+	if err := f(); err != nil {
+		reason = asClose(err)
+	}
+	return reason
+}
+
+func (c *conn) read() error {
+	ahead, _ := c.r.Peek(c.r.Buffered()) // came with the end of the handshake
+	c.r = bufio.NewReaderSize(&liveReader{c: c, ahead: ahead}, readBuffer)
+	if c.accepted {
+		c.announce()
+	}
+	for {
+		if err := c.bus.waitForRoom(c.quit); err != nil {
+			return err
+		}
+		kind, size, err := header(c.r, c.bus.cfg.MaxFrame)
+		if err != nil {
+			return c.readError(err)
+		}
+		if kind != kindClose {
+			c.announce()
+		}
+		c.tally.framesIn.Add(1)
+		if err := c.frame(kind, size); err != nil {
+			return c.readError(err)
+		}
+	}
+}
+
+// announce says that the connection is up. If we decided so, that is
+// when the peer has answered: it may have gone meanwhile, or know better.
+func (c *conn) announce() {
+	if !c.announced {
+		c.announced = true
+		c.bus.deliver(&parcel{conn: c, note: c.up})
+	}
+}
+
+func (c *conn) frame(kind byte, size int) error {
+	switch kind {
+	case kindMessages:
+		p, err := c.bus.pool.payload(c.r, size)
+		if err != nil {
+			return err
+		}
+		if p.count, err = countMessages(p.data); err != nil {
+			return err
+		}
+		c.tally.messagesIn.Add(uint64(p.count))
+		p.conn = c
+		c.bus.inboxBytes.Add(int64(cap(p.data)))
+		c.bus.deliver(p)
+		return nil
+	case kindPing, kindPong:
+		if size != pingSize {
+			return protocolError("a ping or pong of %d bytes", size)
+		}
+		b, err := c.r.Peek(pingSize)
+		if err != nil {
+			return truncated(err)
+		}
+		token := binary.BigEndian.Uint64(b)
+		_, _ = c.r.Discard(pingSize)
+		if kind == kindPong {
+			c.ponged(token)
+			return nil
+		}
+		// Only the last ping is answered, so that a flood of them costs nothing.
+		c.pongToken.Store(token)
+		c.pongDue.Store(true)
+		c.poke()
+		return nil
+	case kindClose:
+		if size > 2+maxCloseText {
+			return protocolError("a close frame of %d bytes", size)
+		}
+		b, err := c.r.Peek(size)
+		if err != nil {
+			return truncated(err)
+		}
+		return parseClose(b)
+	}
+	if kind&mayIgnore != 0 {
+		_, err := c.r.Discard(size)
+		return truncated(err)
+	}
+	return protocolError("a frame of kind %d", kind)
+}
+
+// ponged takes the round trip's time, if the token is one of ours.
+func (c *conn) ponged(token uint64) {
+	if rtt := c.bus.now() - time.Duration(token); rtt >= 0 && rtt < time.Hour {
+		c.tally.rtt.Store(int64(rtt))
+	}
+}
+
+func (c *conn) readError(err error) error {
+	var reason *closeError
+	switch {
+	case errors.As(err, &reason):
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &closeError{code: CodeSilent, text: "nothing heard for " + c.bus.cfg.IdleTimeout.String()}
+	case err == io.EOF:
+		return broken(io.EOF, "the peer closed the connection without a word")
+	case err == io.ErrUnexpectedEOF:
+		return broken(err, "the connection ended within a frame")
+	}
+	return broken(err, "%v", err)
+}
+
+// liveReader notes when something was heard. It stands above TLS: only
+// what the peer itself has said counts.
+type liveReader struct {
+	c     *conn
+	ahead []byte
+}
+
+func (r *liveReader) Read(p []byte) (int, error) {
+	if len(r.ahead) > 0 {
+		n := copy(p, r.ahead)
+		r.ahead = r.ahead[n:]
+		return n, nil
+	}
+	n, err := r.c.nc.Read(p)
+	if n > 0 {
+		r.c.tally.heard.Store(int64(r.c.bus.now()))
+	}
+	return n, err
+}
+
+const (
+	readBuffer  = 32 << 10
+	writeBuffer = 32 << 10
+)
+
+func (c *conn) write() error {
+	w := bufio.NewWriterSize(c.nc, writeBuffer)
+	ping := time.NewTicker(c.bus.cfg.PingInterval)
+	defer ping.Stop()
+	// The first ping is sent at once: the peer may wait for a sign of life.
+	err := c.token(w, kindPing, uint64(c.bus.now()))
+	c.poke()
+	for {
+		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return broken(ErrSilent, "the peer takes no bytes for %v", c.bus.cfg.StallTimeout)
+			}
+			return broken(err, "%v", err)
+		}
+		select {
+		case <-c.kick:
+			if c.pongDue.Swap(false) {
+				err = c.token(w, kindPong, c.pongToken.Load())
+			}
+		case <-ping.C:
+			err = c.token(w, kindPing, uint64(c.bus.now()))
+		case <-c.quit:
+			return c.reason
+		}
+		if err == nil {
+			err = c.writeQueued(w)
+		}
+		if err == nil {
+			err = w.Flush()
+		}
+	}
+}
+
+func (c *conn) token(w *bufio.Writer, kind byte, token uint64) error {
+	b := append(w.AvailableBuffer(), 0, 0, 0, 0, 0)
+	b = binary.BigEndian.AppendUint64(b, token)
+	putHeader(b, kind)
+	c.tally.framesOut.Add(1)
+	_, err := w.Write(b)
+	return err
+}
+
+// writeQueued writes everything that the owner has flushed.
+func (c *conn) writeQueued(w *bufio.Writer) error {
+	for p := c.out.take(); p != nil; {
+		next := p.next
+		if _, err := w.Write(p.data); err != nil {
+			return err
+		}
+		c.tally.framesOut.Add(1)
+		c.tally.messagesOut.Add(uint64(p.count))
+		c.queued.Add(-int64(cap(p.data)))
+		c.bus.pool.put(p)
+		p = next
+	}
+	return nil
+}
+
+// farewell writes what is left, and why the connection ends, if there may be
+// somebody to read it.
+func (c *conn) farewell() error {
+	if c.reason.remote || c.reason.code == CodeNone {
+		return nil
+	}
+	w := bufio.NewWriterSize(c.nc, writeBuffer)
+	if err := c.writeQueued(w); err != nil {
+		return err
+	}
+	_, _ = w.Write(appendFrame(nil, kindClose, appendClose(nil, c.reason.code, c.reason.text)))
+	return w.Flush()
+}

@@ -1,0 +1,36 @@
+// Package bus is the TCP side channel between the nodes of a mesh. It moves
+// opaque messages, in batches, and says who is connected. It isn't a codec and
+// knows nothing of jobs: what a message holds is the engine's business. It
+// keeps no member list: it is told whom to keep a connection to.
+//
+// The protocol, with its security considerations, is in PROTOCOL.md.
+//
+// # Who may call
+//
+// One thread, the owner. None of its calls but [Open] and [Bus.Close] waits
+// for a socket, a name server, a disk or a lock: what it says to the
+// goroutines and what they say to it goes over lock-free stacks ([stack]),
+// and the state it reads is its own or atomic. A turn of its event loop is
+//
+//	bus.Drain(handle) // what arrived
+//	bus.Send(id, msg) // any number of times
+//	bus.Flush()       // everything sent this turn, one frame a peer
+//
+// Config.Wake, called from a goroutine, asks for a turn.
+//
+// # The goroutines
+//
+//   - the referee, one: it alone knows which connections there are. It starts
+//     dials, and decides which connection of a pair of nodes stays;
+//   - the listener, one;
+//   - one for each connection being made, which becomes its reader; and one
+//     more, the writer, once it is up.
+//
+// # What is promised
+//
+// Messages of one connection arrive in the order sent, or not at all; a Send
+// that returned true is lost only if the connection closes. For each peer the
+// events are Up, any Messages, Down, and again. Memory is bounded: per
+// peer by MaxQueued outward, in total by MaxInbox (and a frame for each peer)
+// inward, and before a peer has proved itself by MaxPending small buffers.
+package bus

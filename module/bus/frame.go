@@ -1,0 +1,170 @@
+package bus
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// Kinds of frames. A kind with mayIgnore set that isn't known is skipped; any
+// other unknown kind closes the connection.
+const (
+	kindHello    = 1
+	kindProof    = 2
+	kindAccept   = 3
+	kindMessages = 4
+	kindPing     = 5
+	kindPong     = 6
+	kindClose    = 7
+	mayIgnore    = 0x80
+)
+
+const (
+	headerSize    = 5  // length of the payload, 4 bytes; kind
+	pingSize      = 8  // payload of a ping and a pong
+	acceptSize    = 8  // payload of an accept
+	proofSize     = 40 // payload of a proof
+	maxHandshake  = 512
+	maxCloseText  = 256
+	maxLengthSize = 5 // a message's length: a varint of at most 32 bits
+
+	// trustedSize is how much is allocated on the word of a frame's length;
+	// beyond it a buffer grows with the bytes that have really come.
+	trustedSize = 64 << 10
+)
+
+// putHeader writes the header of the frame that fills frame.
+func putHeader(frame []byte, kind byte) {
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-headerSize))
+	frame[4] = kind
+}
+
+func appendFrame(b []byte, kind byte, payload []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
+	b = append(b, kind)
+	return append(b, payload...)
+}
+
+// messageSize is what a message of n bytes takes in a frame.
+func messageSize(n int) int {
+	size := n + 1
+	for v := n; v >= 0x80; v >>= 7 {
+		size++
+	}
+	return size
+}
+
+func appendMessage(b, msg []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(len(msg)))
+	return append(b, msg...)
+}
+
+// nextMessage splits the first message off a messages frame's payload.
+func nextMessage(payload []byte) (msg, rest []byte, err error) {
+	n, size := binary.Uvarint(payload)
+	switch {
+	case size <= 0 || size > maxLengthSize:
+		return nil, nil, protocolError("the length of a message is cut off or too large")
+	case size > 1 && payload[size-1] == 0:
+		return nil, nil, protocolError("the length of a message is longer than it need be")
+	case n > uint64(len(payload)-size):
+		return nil, nil, protocolError("a message of %d bytes in a frame with %d left", n, len(payload)-size)
+	}
+	end := size + int(n)
+	return payload[size:end:end], payload[end:], nil
+}
+
+// countMessages checks every length in a messages frame's payload, so that
+// walking over it can't fail later, and returns how many messages it holds.
+func countMessages(payload []byte) (int, error) {
+	if len(payload) == 0 {
+		return 0, protocolError("a messages frame without a message")
+	}
+	n := 0
+	for len(payload) > 0 {
+		_, rest, err := nextMessage(payload)
+		if err != nil {
+			return 0, err
+		}
+		payload = rest
+		n++
+	}
+	return n, nil
+}
+
+func appendClose(b []byte, code Code, text string) []byte {
+	if len(text) > maxCloseText {
+		text = text[:maxCloseText]
+	}
+	b = binary.BigEndian.AppendUint16(b, uint16(code))
+	return append(b, text...)
+}
+
+// parseClose turns the payload of a close frame into the error that it is.
+func parseClose(payload []byte) error {
+	if len(payload) < 2 || len(payload) > 2+maxCloseText {
+		return protocolError("a close frame of %d bytes", len(payload))
+	}
+	return &closeError{
+		code:   Code(binary.BigEndian.Uint16(payload)),
+		text:   printable(payload[2:]),
+		remote: true,
+	}
+}
+
+// printable makes a peer's words fit for a log line.
+func printable(text []byte) string {
+	q := fmt.Sprintf("%+q", text)
+	return q[1 : len(q)-1]
+}
+
+// header reads a frame's header and checks its length against limitBytes.
+func header(r *bufio.Reader, limitBytes int) (kind byte, size int, err error) {
+	head, err := r.Peek(headerSize)
+	if err != nil {
+		if len(head) > 0 && err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, 0, err
+	}
+	length := binary.BigEndian.Uint32(head)
+	kind = head[4]
+	if uint64(length) > uint64(limitBytes) {
+		return 0, 0, protocolError("a frame of %d bytes, at most %d are taken", length, limitBytes)
+	}
+	_, _ = r.Discard(headerSize)
+	return kind, int(length), nil
+}
+
+// payload reads size bytes into a parcel of the pool.
+func (p *pool) payload(r *bufio.Reader, size int) (*parcel, error) {
+	got := p.get(min(size, trustedSize))
+	for {
+		have := len(got.data)
+		want := min(size, cap(got.data)-headerSize)
+		got.data = got.data[:want]
+		n, err := io.ReadFull(r, got.data[have:want])
+		if err != nil {
+			got.data = got.data[:have+n]
+			p.put(got)
+			return nil, truncated(err)
+		}
+		if want == size {
+			return got, nil
+		}
+		larger := p.get(min(size, 2*want))
+		larger.data = append(larger.data, got.data...)
+		p.put(got)
+		got = larger
+	}
+}
+
+// truncated is err, unless it says that the stream ended, which within a frame
+// is never right.
+func truncated(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

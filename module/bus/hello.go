@@ -1,0 +1,107 @@
+package bus
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+)
+
+// NodeID is a node's name: 40 hexadecimal characters, as 20 bytes.
+type NodeID [20]byte
+
+func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
+
+// ParseNodeID reads the 40 characters.
+func ParseNodeID(s string) (NodeID, error) {
+	var id NodeID
+	if len(s) != 2*len(id) {
+		return id, fmt.Errorf("a node ID has %d characters, not %d", 2*len(id), len(s))
+	}
+	if _, err := hex.Decode(id[:], []byte(s)); err != nil {
+		return NodeID{}, fmt.Errorf("a node ID is hexadecimal: %w", err)
+	}
+	return id, nil
+}
+
+// instanceID is drawn at random by each Open: it tells a node that restarted
+// from two nodes with one ID.
+type instanceID [16]byte
+
+// magic opens both directions of a connection. It ends a line, so that a
+// server of some text protocol answers at once rather than waiting for more;
+// its first byte differs from that of a TLS record.
+const magic = "jobmesh\n"
+
+// Versions of the protocol that this code speaks.
+const (
+	oldestVersion = 1
+	newestVersion = 1
+)
+
+const helloSize = 55 // without the advertised host
+
+// hello is what a node says of itself. Its layout is the same in all versions:
+// later ones may only append to it.
+type hello struct {
+	oldest, newest uint16
+	id             NodeID
+	instance       instanceID
+	maxFrame       uint32 // largest payload taken, bytes
+	busFeatures    uint32 // none are defined
+	features       uint32 // the owner's
+	port           uint16 // where this node listens
+	host           string // "": the address that the connection comes from
+}
+
+func (h *hello) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint16(b, h.oldest)
+	b = binary.BigEndian.AppendUint16(b, h.newest)
+	b = append(b, h.id[:]...)
+	b = append(b, h.instance[:]...)
+	b = binary.BigEndian.AppendUint32(b, h.maxFrame)
+	b = binary.BigEndian.AppendUint32(b, h.busFeatures)
+	b = binary.BigEndian.AppendUint32(b, h.features)
+	b = binary.BigEndian.AppendUint16(b, h.port)
+	b = append(b, byte(len(h.host)))
+	return append(b, h.host...)
+}
+
+// parseHello reads the payload of a hello frame. What follows the fields it
+// knows is a later version's, and skipped.
+func parseHello(b []byte) (hello, error) {
+	if len(b) < helloSize || len(b) < helloSize+int(b[helloSize-1]) {
+		return hello{}, protocolError("a hello of %d bytes is too short", len(b))
+	}
+	h := hello{
+		oldest:      binary.BigEndian.Uint16(b),
+		newest:      binary.BigEndian.Uint16(b[2:]),
+		id:          NodeID(b[4:24]),
+		instance:    instanceID(b[24:40]),
+		maxFrame:    binary.BigEndian.Uint32(b[40:]),
+		busFeatures: binary.BigEndian.Uint32(b[44:]),
+		features:    binary.BigEndian.Uint32(b[48:]),
+		port:        binary.BigEndian.Uint16(b[52:]),
+		host:        string(b[helloSize : helloSize+int(b[helloSize-1])]),
+	}
+	switch {
+	case h.oldest == 0 || h.oldest > h.newest:
+		return hello{}, protocolError("a hello with versions %d to %d", h.oldest, h.newest)
+	case h.maxFrame < minMaxFrame:
+		return hello{}, protocolError("a hello that takes frames of %d bytes, fewer than %d", h.maxFrame, minMaxFrame)
+	}
+	for _, c := range []byte(h.host) {
+		if c <= ' ' || c > '~' {
+			return hello{}, protocolError("a hello with an unprintable host")
+		}
+	}
+	return h, nil
+}
+
+// common returns the highest version that both speak.
+func (h *hello) common(theirs *hello) (uint16, error) {
+	if v := min(h.newest, theirs.newest); v >= max(h.oldest, theirs.oldest) {
+		return v, nil
+	}
+	return 0, refuse(CodeVersion, "no common protocol version: this node speaks %d to %d, the peer %d to %d",
+		h.oldest, h.newest, theirs.oldest, theirs.newest)
+}

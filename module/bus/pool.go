@@ -1,0 +1,36 @@
+package bus
+
+import (
+	"math/bits"
+	"sync"
+)
+
+const (
+	smallestClass = 10 // 1 KiB
+	largestClass  = 26 // 64 MiB
+	classes       = largestClass - smallestClass + 1
+)
+
+// pool keeps parcels for reuse, in classes that double in size: were there only
+// one kind, a queue of small frames could sit in the largest frames' buffers,
+// and a bound on bytes queued would say little about memory.
+type pool struct {
+	class [classes]sync.Pool
+}
+
+// get returns an empty parcel with room for a frame with a payload of
+// sizeBytes, at most 64 MiB.
+func (p *pool) get(sizeBytes int) *parcel {
+	class := max(bits.Len(uint(max(sizeBytes, 1)-1)), smallestClass)
+	if got, _ := p.class[class-smallestClass].Get().(*parcel); got != nil {
+		return got
+	}
+	return &parcel{data: make([]byte, 0, 1<<class+headerSize)}
+}
+
+// put takes a parcel back. The caller keeps no slice of it.
+func (p *pool) put(old *parcel) {
+	class := bits.Len(uint(cap(old.data)-headerSize)) - 1
+	old.next, old.data, old.count, old.conn = nil, old.data[:0], 0, nil
+	p.class[class-smallestClass].Put(old)
+}

@@ -1,0 +1,418 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// referee knows which connections there are, and decides which stay. It
+// is one goroutine, so nothing in it is locked.
+//
+// For each pair of nodes only the one with the smaller ID decides, and numbers
+// the connections that it accepts; the other obeys the highest number. So the
+// two can't disagree, however their dials and closes cross.
+type referee struct {
+	bus   *Bus
+	links map[NodeID]*link
+
+	lastNumber uint64 // of the connections accepted
+	admitted   uint64 // connections, by whomever accepted
+	selfTwinAt time.Time
+}
+
+// link is what the referee knows of a peer.
+type link struct {
+	id     NodeID
+	tally  *tally
+	wanted bool // to be kept connected
+	addr   string
+
+	live     *conn
+	upSince  time.Time
+	instance instanceID // of the last connection
+	number   uint64     // of the last connection
+	replaced []instanceID
+	twinAt   time.Time // when the last Duplicate event was sent
+
+	dial    *attempt // in progress
+	retryAt time.Time
+	backoff time.Duration
+	failure string // the last one logged
+
+	held   *petition // of a connection that came in while our own is being made
+	heldTo time.Time
+}
+
+// keptInstances is how many replaced instances of a peer are remembered.
+const keptInstances = 8
+
+// twinEvery is how often two nodes with one ID are spoken of.
+const twinEvery = time.Minute
+
+// What goroutines say to the referee.
+type (
+	// introduction asks, before our proof is sent, whether this peer is welcome
+	// and what to say in the proof.
+	introduction struct {
+		id       NodeID
+		instance instanceID
+		addr     string
+		answer   chan verdict
+	}
+	// petition asks for a connection to become the peer's connection.
+	petition struct {
+		conn    *conn
+		attempt *attempt // nil: it was dialled by the peer
+		number  uint64   // given by the peer; 0: it is for us to decide
+		lost    uint64   // the peer has no connection up to this number any more
+		answer  chan verdict
+	}
+	// failed ends a dial.
+	failed struct {
+		attempt *attempt
+		err     error
+	}
+	// ended says that a connection that was up is no more.
+	ended struct{ conn *conn }
+	// twin says that a peer with our own ID proved that it knows the secret.
+	twin struct{ addr string }
+)
+
+// verdict answers an introduction or a petition.
+type verdict struct {
+	number  uint64
+	lost    uint64
+	refusal *closeError
+}
+
+// What the owner says to the referee.
+type (
+	connectOrder struct {
+		id    NodeID
+		addr  string
+		tally *tally
+	}
+	meetOrder struct {
+		addr   string
+		ticket uint64
+	}
+	forgetOrder struct{ id NodeID }
+)
+
+// run returns when the bus closes. It closes all connections first.
+func (r *referee) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(r.untilNext(time.Now()))
+		select {
+		case <-r.bus.ordered:
+			for p := r.bus.orders.take(); p != nil; p = p.next {
+				r.guard(func() { r.order(p.note) })
+			}
+		case word := <-r.bus.words:
+			r.guard(func() { r.hear(word) })
+		case <-timer.C:
+		case <-r.bus.ctx.Done():
+			for _, l := range r.links {
+				if l.live != nil {
+					l.live.close(refuse(CodeShutdown, "the node is shutting down"))
+				}
+			}
+			return
+		}
+		r.guard(func() { r.tick(time.Now()) })
+	}
+}
+
+func (r *referee) guard(f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.bus.panicked("referee", p)
+		}
+	}()
+	f()
+}
+
+func (r *referee) order(note any) {
+	switch o := note.(type) {
+	case connectOrder:
+		l := r.link(o.id, o.tally)
+		moved := l.addr != o.addr
+		l.wanted, l.addr = true, o.addr
+		if moved && l.live == nil {
+			if l.dial != nil {
+				l.dial.cancel()
+				l.dial = nil
+			}
+			l.retryAt, l.backoff = time.Now(), 0
+		}
+	case meetOrder:
+		r.start(&attempt{addr: o.addr, meet: true, ticket: o.ticket})
+	case forgetOrder:
+		l := r.links[o.id]
+		if l == nil {
+			return
+		}
+		l.wanted = false
+		if l.dial != nil {
+			l.dial.cancel()
+			l.dial = nil
+		}
+		if l.live != nil {
+			l.live.close(refuse(CodeForgotten, "forgotten"))
+		}
+		r.prune(l)
+	}
+}
+
+func (r *referee) hear(word any) {
+	switch w := word.(type) {
+	case introduction:
+		w.answer <- r.introduce(w)
+	case *petition:
+		if v, decided := r.decide(w); decided {
+			w.answer <- v
+		}
+	case failed:
+		r.failed(w)
+	case ended:
+		r.ended(w.conn)
+	case twin:
+		if now := time.Now(); now.Sub(r.selfTwinAt) >= twinEvery {
+			r.selfTwinAt = now
+			r.reportTwin(r.bus.cfg.ID, w.addr)
+		}
+	}
+}
+
+func (r *referee) link(id NodeID, t *tally) *link {
+	l := r.links[id]
+	if l == nil {
+		if t == nil {
+			t = &tally{}
+		}
+		l = &link{id: id, tally: t}
+		r.links[id] = l
+	}
+	return l
+}
+
+// prune drops a link that nothing is known or wanted of.
+func (r *referee) prune(l *link) {
+	if !l.wanted && l.live == nil && l.held == nil {
+		delete(r.links, l.id)
+	}
+}
+
+func (r *referee) introduce(w introduction) verdict {
+	l := r.links[w.id]
+	if l == nil {
+		return verdict{}
+	}
+	if l.live != nil && !l.live.closing() && l.isReplaced(w.instance) {
+		return verdict{refusal: r.refuseTwin(l, w.addr)}
+	}
+	if l.instance != w.instance {
+		return verdict{}
+	}
+	if l.live != nil && !l.live.closing() {
+		return verdict{lost: l.number - 1}
+	}
+	return verdict{lost: l.number}
+}
+
+// decide answers a petition, or holds it (decided is false).
+func (r *referee) decide(p *petition) (v verdict, decided bool) {
+	if a := p.attempt; a != nil && !a.meet {
+		if l := r.links[a.id]; l == nil || l.dial != a {
+			return verdict{refusal: refuse(CodeForgotten, "no longer wanted")}, true
+		}
+	}
+	l := r.link(p.conn.id, nil)
+	defer r.prune(l)
+	if live := l.live; live != nil && !live.closing() {
+		if refusal := r.challenge(l, live, p); refusal != nil {
+			return verdict{refusal: refusal}, true
+		}
+		if live.instance != p.conn.instance {
+			l.replaced = append(l.replaced, live.instance)
+			if len(l.replaced) > keptInstances {
+				l.replaced = slices.Delete(l.replaced, 0, 1)
+			}
+		}
+		live.close(refuse(CodeReplaced, "replaced by a newer connection"))
+	} else if p.number != 0 && p.conn.instance == l.instance && p.number <= l.number {
+		return verdict{refusal: refuse(CodeDuplicate, "there was a newer connection")}, true
+	}
+	// If both dial at once, ours, the one of the smaller ID, wins. Without
+	// waiting for it the two would win by chance, and the loser would be cut
+	// off when it has hardly begun.
+	if p.number == 0 && p.attempt == nil && l.live == nil && l.dial != nil && l.dial.reached.Load() {
+		if l.held != nil {
+			l.held.answer <- verdict{refusal: refuse(CodeDuplicate, "a newer connection waits already")}
+		}
+		l.held, l.heldTo = p, time.Now().Add(r.bus.cfg.HandshakeTimeout/4)
+		return verdict{}, false
+	}
+	return r.admit(l, p), true
+}
+
+// challenge says why a live connection is to stay, if it is.
+func (r *referee) challenge(l *link, live *conn, p *petition) *closeError {
+	if live.instance != p.conn.instance {
+		// The peer restarted, unless an instance comes back that had to make
+		// way for another: then both run.
+		if l.isReplaced(p.conn.instance) {
+			return r.refuseTwin(l, p.conn.up.Remote)
+		}
+		return nil
+	}
+	if p.number != 0 {
+		if p.number > live.number {
+			return nil
+		}
+	} else if p.lost >= live.number {
+		return nil // the peer knows that this one is gone, we are about to
+	}
+	return refuse(CodeDuplicate, "there is a connection already")
+}
+
+func (r *referee) admit(l *link, p *petition) verdict {
+	c := p.conn
+	c.number = p.number
+	if c.number == 0 {
+		r.lastNumber++
+		c.number = r.lastNumber
+	}
+	r.admitted++
+	c.serial, c.tally = r.admitted, l.tally
+	l.live, l.instance, l.number, l.upSince = c, c.instance, c.number, time.Now()
+	l.failure = ""
+	if p.attempt != nil && l.dial == p.attempt {
+		l.dial = nil
+	}
+	if l.held != nil && l.held != p {
+		l.held.answer <- verdict{refusal: refuse(CodeDuplicate, "there is a connection already")}
+	}
+	l.held = nil
+	l.tally.connections.Add(1)
+	l.tally.heard.Store(int64(r.bus.now()))
+	return verdict{number: c.number}
+}
+
+func (l *link) isReplaced(i instanceID) bool { return slices.Contains(l.replaced, i) }
+
+func (r *referee) refuseTwin(l *link, addr string) *closeError {
+	if now := time.Now(); now.Sub(l.twinAt) >= twinEvery {
+		l.twinAt = now
+		r.reportTwin(l.id, addr)
+	}
+	return refuse(CodeIDInUse, "another running node has the ID %v", l.id)
+}
+
+func (r *referee) reportTwin(id NodeID, addr string) {
+	r.bus.report.always("warning", "Bus: two running nodes have the ID %v, one of them at %s", id, addr)
+	r.bus.deliver(&parcel{note: &Duplicate{ID: id, Addr: addr}})
+}
+
+func (r *referee) failed(w failed) {
+	a := w.attempt
+	l := r.links[a.id]
+	if a.meet || l == nil || l.dial != a {
+		return
+	}
+	l.dial = nil
+	text := w.err.Error()
+	l.tally.lastError.Store(&text)
+	duplicate := asClose(w.err).code == CodeDuplicate
+	if text != l.failure && l.live == nil && !duplicate {
+		l.failure = text
+		r.bus.report.always("notice", "Bus: can't connect to %v at %s: %s", l.id, l.addr, text)
+	}
+	r.later(l)
+	if l.held != nil {
+		r.release(l)
+	}
+}
+
+func (r *referee) ended(c *conn) {
+	l := r.links[c.id]
+	reason := c.reason
+	text := reason.Error()
+	c.tally.lastError.Store(&text)
+	if c.announced {
+		r.bus.deliver(&parcel{conn: c, note: &Down{ID: c.id, Err: reason}})
+	}
+	if c.announced && !errors.Is(reason, ErrReplaced) {
+		r.bus.report.limited("down "+c.id.String(), "notice", "Bus: connection to %v at %s ended: %s", c.id, c.up.Remote, text)
+	}
+	if l == nil || l.live != c {
+		return
+	}
+	l.live = nil
+	if time.Since(l.upSince) > r.bus.cfg.RedialMax {
+		l.backoff = 0 // it wasn't one that fails again and again
+	}
+	r.later(l)
+	r.prune(l)
+}
+
+// later sets the time of the next dial: soon after the first failure, then
+// each time after twice as long, at random so that nodes don't dial in step.
+func (r *referee) later(l *link) {
+	wait := r.bus.cfg.RedialMin
+	if l.backoff > 0 {
+		wait = min(2*l.backoff, r.bus.cfg.RedialMax)
+	}
+	l.backoff = wait
+	l.retryAt = time.Now().Add(wait/2 + rand.N(wait/2+1))
+}
+
+// release lets a connection that came in have its way.
+func (r *referee) release(l *link) {
+	p := l.held
+	l.held = nil
+	p.answer <- r.admit(l, p)
+}
+
+// tick starts the dials that are due, and stops waiting for those that take
+// too long.
+func (r *referee) tick(now time.Time) {
+	for _, l := range r.links {
+		if l.held != nil && !now.Before(l.heldTo) {
+			r.release(l)
+		}
+		if l.dialable() && !now.Before(l.retryAt) {
+			l.dial = &attempt{id: l.id, addr: l.addr}
+			r.start(l.dial)
+		}
+	}
+}
+
+func (l *link) dialable() bool { return l.wanted && l.live == nil && l.dial == nil }
+
+func (r *referee) untilNext(now time.Time) time.Duration {
+	next := time.Hour
+	for _, l := range r.links {
+		if l.held != nil {
+			next = min(next, l.heldTo.Sub(now))
+		}
+		if l.dialable() {
+			next = min(next, l.retryAt.Sub(now))
+		}
+	}
+	return max(next, 0)
+}
+
+func (r *referee) start(a *attempt) {
+	a.ctx, a.cancel = context.WithCancel(r.bus.ctx)
+	r.bus.workers.Go(func() { r.bus.dial(a) })
+}
+
+// decides says whether we, rather than the peer, decide which connection stays.
+func decides(ours, theirs NodeID) bool { return bytes.Compare(ours[:], theirs[:]) < 0 }

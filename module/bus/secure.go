@@ -1,0 +1,137 @@
+package bus
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"time"
+)
+
+// What the key and the proofs are made with; see PROTOCOL.md.
+const (
+	keySalt       = "jobmesh bus"
+	keyInfo       = "proof of the cluster secret, version 1"
+	exporterLabel = "EXPERIMENTAL-jobmesh-bus"
+	exporterSize  = 32
+
+	roleDialler  = 'D'
+	roleListener = 'L'
+)
+
+// shortSecret is the length in bytes below which a secret is warned about:
+// who makes a node dial him can test guesses at it.
+const shortSecret = 16
+
+// security is how a bus encrypts and proves. A nil one does neither.
+type security struct {
+	key    []byte
+	server *tls.Config
+	client *tls.Config
+	named  bool // the client checks the server's name
+}
+
+func newSecurity(secret []byte, operator *tls.Config) (*security, error) {
+	key, err := deriveKey(secret)
+	if err != nil {
+		return nil, err
+	}
+	s := &security{key: key}
+	if operator != nil {
+		s.server, s.client = operator.Clone(), operator.Clone()
+		s.named = operator.ServerName == "" && !operator.InsecureSkipVerify
+	} else {
+		cert, err := selfSigned()
+		if err != nil {
+			return nil, err
+		}
+		s.server = &tls.Config{Certificates: []tls.Certificate{cert}}
+		// The proofs are bound to the session's key: they show that nobody
+		// sits in between, which a certificate made a moment ago couldn't.
+		s.client = &tls.Config{InsecureSkipVerify: true}
+	}
+	for _, c := range []*tls.Config{s.server, s.client} {
+		c.MinVersion = tls.VersionTLS13
+		c.SessionTicketsDisabled = true
+		c.ClientSessionCache = nil
+		c.DynamicRecordSizingDisabled = true
+	}
+	return s, nil
+}
+
+// clientFor returns the configuration to dial addr with.
+func (s *security) clientFor(addr string) *tls.Config {
+	if !s.named {
+		return s.client
+	}
+	c := s.client.Clone()
+	c.ServerName, _, _ = net.SplitHostPort(addr)
+	return c
+}
+
+func deriveKey(secret []byte) ([]byte, error) {
+	return hkdf.Key(sha256.New, secret, []byte(keySalt), keyInfo, sha256.Size)
+}
+
+// proof shows knowledge of the key, in this role, on this very connection,
+// after these hellos.
+func proof(key []byte, role byte, exported, dialler, listener []byte) []byte {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte{role})
+	mac.Write(exported)
+	for _, hello := range [][]byte{dialler, listener} {
+		mac.Write(binary.BigEndian.AppendUint16(nil, uint16(len(hello))))
+		mac.Write(hello)
+	}
+	return mac.Sum(nil)
+}
+
+// selfSigned makes a certificate that lives as long as the process.
+func selfSigned() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Unix(0, 0),
+		NotAfter:     time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
+
+// notTLS explains why a handshake as a client failed, if the answer wasn't TLS.
+func notTLS(err error) error {
+	var record tls.RecordHeaderError
+	if !errors.As(err, &record) {
+		return broken(err, "TLS: %v", err)
+	}
+	if head := record.RecordHeader[:]; string(head) != magic[:len(head)] {
+		return broken(ErrNotBus, "%v: it answers %q", ErrNotBus, head)
+	}
+	return broken(ErrSecret, "%v: this node has one, the peer has none", ErrSecret)
+}
+
+// loopbackOnly says no to an address that isn't on this machine.
+func loopbackOnly(ip net.IP) error {
+	if ip == nil {
+		return fmt.Errorf("%w (no host means all addresses): set a secret", ErrLoopback)
+	}
+	if !ip.IsLoopback() {
+		return fmt.Errorf("%w (%v isn't): set a secret", ErrLoopback, ip)
+	}
+	return nil
+}

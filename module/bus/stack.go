@@ -1,0 +1,42 @@
+package bus
+
+import "sync/atomic"
+
+// parcel is what lies on a stack: a frame on its way out, a frame that came
+// in, or a note (an event for the owner, an order for the referee).
+type parcel struct {
+	next  *parcel
+	data  []byte
+	count int   // messages in data
+	conn  *conn // whose frame or event it is; nil for events of no connection
+	note  any
+}
+
+// stack hands parcels from any number of goroutines to one, without a lock:
+// the owner must never wait for a goroutine that was preempted while holding
+// one. It is taken whole, so a parcel can't return to it behind a pusher's back.
+type stack struct {
+	head atomic.Pointer[parcel]
+}
+
+// push adds p and says whether the stack was empty.
+func (s *stack) push(p *parcel) (first bool) {
+	for {
+		head := s.head.Load()
+		p.next = head
+		if s.head.CompareAndSwap(head, p) {
+			return head == nil
+		}
+	}
+}
+
+// take empties the stack and returns what was on it, oldest first.
+func (s *stack) take() *parcel {
+	var list *parcel
+	for p := s.head.Swap(nil); p != nil; {
+		next := p.next
+		p.next = list
+		list, p = p, next
+	}
+	return list
+}
