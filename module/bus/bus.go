@@ -179,8 +179,10 @@ type peer struct {
 	dirty  bool    // in Bus.dirty
 
 	dropped   uint64
-	episode   uint64 // messages dropped since the queue was last known to be full
-	oversized bool   // it was logged that a message is too large
+	episode   uint64    // messages dropped since there was last room
+	warnedAt  time.Time // of the last episode that was logged
+	loud      bool      // this one was
+	oversized bool      // it was logged that a message is too large
 }
 
 // Open listens, and starts the goroutines. It may wait for a name server.
@@ -357,7 +359,8 @@ func (b *Bus) Send(id NodeID, msg []byte) bool {
 	}
 	if !b.makeRoom(p, need) {
 		b.drop(p, 1)
-		if p.episode == 0 {
+		if now := time.Now(); p.episode == 0 && now.Sub(p.warnedAt) >= quietFor {
+			p.warnedAt, p.loud = now, true
 			b.log("warning", "Bus: %v takes too little: %d bytes wait for it, messages are dropped", id, c.queued.Load())
 		}
 		p.episode++
@@ -394,8 +397,10 @@ func (b *Bus) makeRoom(p *peer, size int) bool {
 		b.pool.put(batch)
 		return false
 	} else if p.episode > 0 && queued < int64(b.cfg.MaxQueued/2) {
-		b.log("notice", "Bus: %v takes messages again, %d were dropped", p.id, p.episode)
-		p.episode = 0
+		if p.loud {
+			b.log("notice", "Bus: %v takes messages again, %d were dropped", p.id, p.episode)
+		}
+		p.episode, p.loud = 0, false
 	}
 	p.conn.queued.Add(more)
 	batch.data = batch.data[:headerSize]
@@ -489,7 +494,7 @@ func (b *Bus) handleNote(p *parcel, handle func(Event)) {
 			b.down(peer, handle, &closeError{code: CodeReplaced, text: ErrReplaced.Error()})
 			peer = b.peer(note.ID, p.conn.tally)
 		}
-		peer.conn, peer.tally, peer.muted, peer.episode = p.conn, p.conn.tally, false, 0
+		peer.conn, peer.tally, peer.muted = p.conn, p.conn.tally, false
 		handle(note)
 	case *Down:
 		if peer := b.peers[note.ID]; peer != nil && peer.conn == p.conn {

@@ -42,6 +42,8 @@ type node struct {
 }
 
 func newMesh(t *testing.T) *mesh {
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() { noneLeft(t, before) }) // after the nodes are closed
 	return &mesh{t: t, woken: make(chan struct{}, 1)}
 }
 
@@ -427,6 +429,11 @@ func TestCloseLeavesNoGoroutines(t *testing.T) {
 	for _, v := range m.nodes {
 		v.Close()
 	}
+	noneLeft(t, before)
+}
+
+// noneLeft fails if there are more goroutines than before.
+func noneLeft(t *testing.T, before int) {
 	deadline := time.Now().Add(patience)
 	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
