@@ -164,7 +164,11 @@ func (h *handshake) logRefusal(err error) {
 	}
 	remote := h.wire.RemoteAddr().String()
 	host, _, _ := net.SplitHostPort(remote)
-	h.bus.report.limited(fmt.Sprintf("refused %s %d", host, e.code), "warning", "Bus: refused %s: %v", remote, err)
+	level := "warning"
+	if errors.Is(err, errHungUp) {
+		level = "verbose" // a health check, or a node that changed its mind
+	}
+	h.bus.report.limited(fmt.Sprintf("refused %s %s %d", level, host, e.code), level, "Bus: refused %s: %v", remote, err)
 }
 
 // refuse closes a connection that didn't come up, with a reason for the peer
@@ -211,15 +215,19 @@ func (h *handshake) explain(err error) error {
 	switch {
 	case h.bus.ctx.Err() != nil:
 		return broken(ErrClosing, "shutting down")
+	case h.dialled() && h.attempt.ctx.Err() != nil:
+		return broken(err, "no longer wanted")
 	case errors.Is(err, net.ErrClosed):
 		return broken(err, "gave way to newer connections that haven't proved themselves either")
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return broken(err, "no complete handshake within %v", h.bus.cfg.HandshakeTimeout)
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return broken(err, "the connection was closed in the handshake")
+		return broken(errHungUp, "the connection was closed in the handshake")
 	}
 	return err
 }
+
+var errHungUp = errors.New("hung up")
 
 func (h *handshake) dialled() bool { return h.attempt != nil }
 

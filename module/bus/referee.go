@@ -145,10 +145,7 @@ func (r *referee) order(note any) {
 		moved := l.addr != o.addr
 		l.wanted, l.addr = true, o.addr
 		if moved && l.live == nil {
-			if l.dial != nil {
-				l.dial.cancel()
-				l.dial = nil
-			}
+			r.cancelDial(l)
 			l.retryAt, l.backoff = time.Now(), 0
 		}
 	case meetOrder:
@@ -159,10 +156,7 @@ func (r *referee) order(note any) {
 			return
 		}
 		l.wanted = false
-		if l.dial != nil {
-			l.dial.cancel()
-			l.dial = nil
-		}
+		r.cancelDial(l)
 		if l.live != nil {
 			l.live.close(refuse(CodeForgotten, "forgotten"))
 		}
@@ -371,6 +365,17 @@ func (r *referee) later(l *link) {
 	}
 	l.backoff = wait
 	l.retryAt = time.Now().Add(wait/2 + rand.N(wait/2+1))
+}
+
+// cancelDial ends a dial in progress; nobody waits for it any more.
+func (r *referee) cancelDial(l *link) {
+	if l.dial != nil {
+		l.dial.cancel()
+		l.dial = nil
+	}
+	if l.held != nil {
+		r.release(l)
+	}
 }
 
 // release lets a connection that came in have its way.
