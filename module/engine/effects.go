@@ -7,8 +7,10 @@ type EffectKind uint8
 
 // The kinds of effect.
 const (
+	// None: what was to be done has been overtaken by a later effect.
+	None EffectKind = iota
 	// LogJob: the whole job is to be logged (LOADJOB).
-	LogJob EffectKind = iota
+	LogJob
 	// LogState: a known job's state has changed (SETJOB).
 	LogState
 	// LogDelete: the job ID is gone (DELJOB).
@@ -19,6 +21,18 @@ const (
 	Serve
 	// Release: Waiter gets Err, or the null array where that is nil.
 	Release
+	// Promise: Client's ADDJOB is answered by ID.
+	Promise
+	// Deny: Client's ADDJOB is answered by Err.
+	Deny
+	// Send: Peer gets [Node.Message].
+	Send
+	// Connect: a connection to Peer is to be kept.
+	Connect
+	// Disconnect: Peer is no longer one of the mesh.
+	Disconnect
+	// NodesChanged: the nodes' file is to be written.
+	NodesChanged
 )
 
 // Effect is one thing for the caller to do, in order.
@@ -28,28 +42,59 @@ type Effect struct {
 	Job    *store.Job   // LogJob, LogState, Serve; valid until the next call
 	Queue  *store.Queue // Touched
 	Waiter *Waiter
+	Client any // Promise, Deny: what [Node.Adder] was given
+	Peer   *Peer
 	Err    error
+
+	from, to int // Send: in the outbox
 }
 
 // Effects returns what there is to do since the last call. The slice is
 // reused: carry it out before the node is called again.
 func (n *Node) Effects() []Effect {
 	e := n.effects
+	for i := range e {
+		if e[i].Kind == LogJob || e[i].Kind == LogState {
+			e[i].Job.Flags &^= store.FlagLogged
+		}
+	}
 	n.effects = n.effects[:0]
+	n.sent = true
 	return e
 }
 
 func (n *Node) log(kind EffectKind, j *store.Job) {
+	// What is logged is the job as it is in the end: once is enough.
+	if n.dummy(j) || j.Flags&store.FlagLogged != 0 {
+		return
+	}
+	j.Flags |= store.FlagLogged
 	n.effects = append(n.effects, Effect{Kind: kind, Job: j})
 }
 
 func (n *Node) touch(q *store.Queue) {
+	if q == n.store.Hidden() {
+		return
+	}
 	n.effects = append(n.effects, Effect{Kind: Touched, Queue: q})
 }
 
 // remove deletes a job for good.
 func (n *Node) remove(j *store.Job) {
-	n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
+	// An effect of the same call must not name it any more; a job that was never
+	// logged need not be deleted from the log.
+	logged := !n.dummy(j)
+	if j.Flags&store.FlagLogged != 0 {
+		i := len(n.effects) - 1
+		for n.effects[i].Job != j || n.effects[i].Kind == Serve {
+			i--
+		}
+		logged = n.effects[i].Kind != LogJob
+		n.effects[i] = Effect{}
+	}
+	if logged {
+		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
+	}
 	n.touch(j.Queue)
 	n.store.Remove(j)
 }

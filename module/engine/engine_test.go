@@ -139,10 +139,11 @@ func FuzzOperations(f *testing.F) {
 			switch op & 15 {
 			case 0, 1, 2:
 				a := engine.Add{Queue: []byte(queue), Body: ops[:at%7], Replicate: 1, TTL: 50, Retry: int64(arg & 3), Delay: int64(arg >> 2)}
-				got, err := n.AddJob(&a)
+				got, wait, err := n.AddJob(&a)
 				require.NoError(t, err)
+				require.False(t, wait)
 				m.seq++
-				j := &mjob{id: got.ID, queue: queue, seq: m.seq, retry: a.Retry, expiry: m.now + 50_000}
+				j := &mjob{id: got, queue: queue, seq: m.seq, retry: a.Retry, expiry: m.now + 50_000}
 				m.jobs[j.id] = j
 				known = append(known, j.id)
 				if a.Delay > 0 {
@@ -235,7 +236,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	var queues []*store.Queue
 	// The test's allocator does allocate in Go, three blocks a cycle at most.
 	mine := testing.AllocsPerRun(1000, func() {
-		if _, err := n.AddJob(&a); err != nil {
+		if _, _, err := n.AddJob(&a); err != nil {
 			t.Fatal(err)
 		}
 		n.Effects()
@@ -251,7 +252,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 func TestWrongTypeIsRefused(t *testing.T) {
 	n, k, _ := node(1000)
 	k.taken["s"] = true
-	_, err := n.AddJob(&engine.Add{Queue: []byte("s"), Replicate: 1, TTL: 1})
+	_, _, err := n.AddJob(&engine.Add{Queue: []byte("s"), Replicate: 1, TTL: 1})
 	assert.EqualError(t, err, "WRONGTYPE taken")
 	assert.Zero(t, n.Jobs())
 }
@@ -260,8 +261,9 @@ func TestWrongTypeIsRefused(t *testing.T) {
 // what can be spared goes first.
 func TestMemoryLevels_96(t *testing.T) {
 	n, _, _ := node(1000)
-	add := func(retry int64) (*store.Job, error) {
-		return n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 1000, Retry: retry})
+	add := func(retry int64) (store.ID, error) {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 1000, Retry: retry})
+		return id, err
 	}
 	once, err := add(0)
 	require.NoError(t, err)
@@ -269,7 +271,7 @@ func TestMemoryLevels_96(t *testing.T) {
 	require.NoError(t, err)
 	kept, err := add(10)
 	require.NoError(t, err)
-	ids := []store.ID{once.ID, waiting.ID, kept.ID}
+	ids := []store.ID{once, waiting, kept}
 	n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, nil)
 	n.SetMemory(0.75)
 	assert.Equal(t, 0, n.MemoryLevel())
@@ -290,9 +292,8 @@ func TestMemoryLevels_96(t *testing.T) {
 
 func TestIdleQueuesGo_79(t *testing.T) {
 	n, _, _ := node(1000)
-	j, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 10_000, Retry: 10})
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 10_000, Retry: 10})
 	require.NoError(t, err)
-	id := j.ID
 	_, err = n.SetPause([]byte("paused"), engine.PauseIn)
 	require.NoError(t, err)
 	n.Ack(&id)

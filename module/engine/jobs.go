@@ -4,47 +4,62 @@ import (
 	"math"
 
 	"jobmesh/module/store"
+	"jobmesh/module/wire"
 )
 
 // Add is an ADDJOB whose options are parsed and in range.
 type Add struct {
 	Queue, Body []byte
-	Replicate   int   // 1 to 65535
+	Replicate   int   // 1 to 65535; 0: as many as Default says
 	Retry       int64 // seconds; 0 makes the job at-most-once
 	TTL         int64 // seconds, > 0
 	Delay       int64 // seconds, < TTL
 	MaxLen      int64 // 0: no limit
+	Timeout     int64 // ms to wait for the copies; 0: without limit
+	Async       bool  // don't wait for the copies
+	CanWait     bool  // the client can be made to wait
 }
 
-// AddJob adds a job and returns it; valid until the next call.
-func (n *Node) AddJob(a *Add) (*store.Job, error) {
+// Copies is the default of REPLICATE: three, or as many nodes as can be
+// reached (disque-compat.md 9.1, B21).
+func (n *Node) Copies() int { return min(3, n.Reachable()+1) }
+
+// AddJob adds a job and returns its ID. Where wait is true it isn't promised yet:
+// the answer follows as an effect, for the client given to [Node.Adder].
+func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	if n.passive {
-		return nil, ErrReplica
+		return id, false, ErrReplica
 	}
 	level := n.MemoryLevel()
-	if level > 0 || n.leaving || a.Replicate > 1 {
-		if err := n.unreachable(a.Replicate, level); err != nil {
+	external := level > 0 || n.leaving
+	elsewhere := a.Replicate - 1
+	if external {
+		elsewhere++
+	}
+	if elsewhere > 0 {
+		err := n.unreachable(elsewhere, external)
+		if err == nil && !a.Async && !a.CanWait {
+			err = ErrReplWait
+		}
+		if err != nil {
 			n.Stats.Refused++
-			return nil, err
+			return id, false, err
 		}
 	}
 	q := n.store.Queue(a.Queue)
 	if q != nil {
 		if a.MaxLen > 0 && q.Len >= uint64(a.MaxLen) {
 			n.Stats.Refused++
-			return nil, ErrMaxLen
+			return id, false, ErrMaxLen
 		}
 		if q.Pause&PauseIn != 0 {
 			n.Stats.Refused++
-			return nil, ErrPaused
+			return id, false, ErrPaused
 		}
-	} else {
-		var err error
-		if q, err = n.queue(a.Queue); err != nil {
-			return nil, err
-		}
+	} else if q, err = n.queue(a.Queue); err != nil {
+		return id, false, err
 	}
-	j := n.store.NewJob(len(a.Body), 0)
+	j := n.store.NewJob(len(a.Body), elsewhere)
 	copy(j.Body(), a.Body)
 	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	j.CTime = n.nextCTime()
@@ -53,29 +68,36 @@ func (n *Node) AddJob(a *Add) (*store.Job, error) {
 	j.State = store.StateActive
 	n.store.RegisterNew(q, j)
 	n.Stats.Added++
-	if a.Delay > 0 {
-		j.QTime = n.now + a.Delay*1000
-		n.arm(j)
-		n.log(LogJob, j)
-		n.touch(q)
-		return j, nil
+	id = j.ID
+	switch {
+	case elsewhere == 0:
+		n.begin(j)
+	case a.Async:
+		n.addAsync(j, external, elsewhere)
+	default:
+		n.startAdding(j, a, external, elsewhere)
+		return id, true, nil
 	}
-	// The first queueing of a new job is silent: the log has it as queued.
-	n.push(j)
-	n.log(LogJob, j)
-	n.serve(q)
-	return j, nil
+	return id, false, nil
 }
 
-// unreachable refuses what this node alone can't promise. Above 75 % of
-// maxmemory, and when leaving, it would have to place all copies elsewhere.
-func (n *Node) unreachable(replicate, level int) error {
-	external := level > 0 || n.leaving
-	extra := replicate - 1
-	if external {
-		extra = replicate
+// addAsync sends copies off and promises nothing of them. A node that keeps no
+// copy itself has one of the others queue the job at once.
+func (n *Node) addAsync(j *store.Job, external bool, elsewhere int) {
+	if !external {
+		n.begin(n.place(j, elsewhere, wire.NoReply))
+		return
 	}
-	const reachable = 0
+	n.addings[j.ID] = &adding{external: true} // for the list of holders
+	j = n.place(j, elsewhere, wire.NoReply|wire.QueueIt)
+	delete(n.addings, j.ID)
+	n.store.Remove(j)
+}
+
+// unreachable refuses what can't be promised for want of nodes. Above 75 % of
+// maxmemory, and when leaving, all copies have to be placed elsewhere.
+func (n *Node) unreachable(extra int, external bool) error {
+	reachable := n.Reachable()
 	switch {
 	case extra <= reachable:
 		return nil
@@ -103,7 +125,7 @@ func (n *Node) push(j *store.Job) {
 	q := j.Queue
 	n.store.Push(j)
 	j.Flags |= store.FlagQueuedOnce
-	j.QTime = retryTime(n, j)
+	j.QTime = n.retryAt(j)
 	n.arm(j)
 	n.show(q)
 	q.ATime = n.now
@@ -125,8 +147,16 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		j.Deliveries = saturated(j.Deliveries)
 		n.Stats.Requeued++
 	}
+	again := j.Flags&store.FlagQueuedOnce != 0
 	n.push(j)
 	n.log(LogState, j)
+	if again || nack {
+		m := wire.Message{Kind: wire.Queued, Flags: wire.CountMore}
+		if nack {
+			m.Flags = wire.CountNack
+		}
+		n.tell(j, &m, false)
+	}
 	n.serve(j.Queue)
 	return true
 }
@@ -143,8 +173,8 @@ func saturated(v uint16) uint16 {
 func (n *Node) deliver(j *store.Job) {
 	q := j.Queue
 	n.store.Pull(j)
-	j.Flags |= store.FlagDelivered
-	j.QTime = retryTime(n, j)
+	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered
+	j.QTime = n.retryAt(j)
 	n.arm(j)
 	q.ATime = n.now
 	q.JobsOut++
@@ -206,25 +236,43 @@ func (n *Node) Undeliver(id *store.ID, deliveries uint16) {
 func (n *Node) Ack(id *store.ID) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
+		n.ackUnknown(id)
 		return false
+	}
+	if ad := n.addings[*id]; ad != nil {
+		// Somebody has worked on it: it is where it needs to be (9.1, B17).
+		if j = n.achieved(j, ad); j == nil {
+			return true
+		}
 	}
 	counted := j.State != store.StateAcked
 	if counted {
 		n.Stats.Acked++
+		if j.Holders() == 0 {
+			n.bury1(j) // there is nobody to tell
+			return true
+		}
+		n.acknowledge(j)
 	}
-	// Alone in the mesh, there is nobody to tell.
-	n.remove(j)
+	n.collect(j)
 	return counted
 }
 
 // FastAck acknowledges a job without making sure that others learn of it.
 func (n *Node) FastAck(id *store.ID) bool {
 	j := n.store.Lookup(id)
+	m := wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: *id}
+	if j == nil || n.dummy(j) {
+		for _, p := range n.mesh.order {
+			n.send(p, &m)
+		}
+	}
 	if j == nil {
 		return false
 	}
 	n.Stats.Acked++
-	n.remove(j)
+	n.tell(j, &m, false)
+	n.bury1(j)
 	return true
 }
 
@@ -235,6 +283,11 @@ func (n *Node) Delete(id *store.ID) bool {
 		return false
 	}
 	n.Stats.Deleted++
+	if ad := n.addings[*id]; ad != nil {
+		n.cleanUp(ad)
+		n.deny(ad, ErrReplRemoved)
+		return true
+	}
 	n.remove(j)
 	return true
 }
@@ -258,6 +311,7 @@ func (n *Node) Dequeue(id *store.ID) bool {
 func (n *Node) dequeue(j *store.Job) {
 	j.QTime = n.NextRequeue(j)
 	n.store.Pull(j)
+	j.Flags &^= store.FlagAnnounced
 	n.arm(j)
 	j.Queue.ATime = n.now
 	n.touch(j.Queue)
@@ -269,7 +323,7 @@ func (n *Node) dequeue(j *store.Job) {
 func (n *Node) Working(id *store.ID) (int64, error) {
 	j := n.store.Lookup(id)
 	switch {
-	case j == nil:
+	case j == nil || n.dummy(j):
 		return 0, ErrNoJob
 	case j.State == store.StateAcked:
 		return 0, ErrAcked
@@ -286,10 +340,9 @@ func (n *Node) Working(id *store.ID) (int64, error) {
 		}
 		n.dequeue(j)
 	}
-	if j.Retry > 0 {
-		j.QTime = retryTime(n, j)
-		n.arm(j)
-		n.log(LogState, j)
+	if j.Retry > 0 && j.State == store.StateActive {
+		n.postpone(j)
+		n.tell(j, &wire.Message{Kind: wire.Working}, false)
 	}
 	return int64(j.Retry), nil
 }
@@ -329,6 +382,14 @@ func (n *Node) evictSome() (evicted int) {
 		}
 	}
 	return evicted
+}
+
+// TellPause sets a queue's pause bits on all other nodes (PAUSE … BCAST).
+func (n *Node) TellPause(name []byte, mask uint8) {
+	m := wire.Message{Kind: wire.Pause, Queue: name, Count: uint32(mask)}
+	for _, p := range n.mesh.order {
+		n.send(p, &m)
+	}
 }
 
 // SetPause sets a queue's pause bits and returns what they are now. The queue

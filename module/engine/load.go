@@ -75,7 +75,7 @@ func (n *Node) settle(j *store.Job, t Trust) {
 			return
 		}
 		// Known, not queued, as in Disque: it may be in somebody's hands.
-		j.QTime = retryTime(n, j)
+		j.QTime = n.retryAt(j)
 		if atMostOnce {
 			j.Flags |= store.FlagDelivered
 		}
@@ -87,8 +87,11 @@ func (n *Node) settle(j *store.Job, t Trust) {
 		}
 		// The clock of a worker that has the job starts anew with the server.
 		if !atMostOnce && !delayed && !t.Exact {
-			j.QTime = retryTime(n, j)
+			j.QTime = n.retryAt(j)
 		}
+	}
+	if j.State == store.StateAcked {
+		j.QTime = n.now + gcFirstMS
 	}
 	n.arm(j)
 }
@@ -102,7 +105,7 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 	}
 	if old := n.store.Lookup(&j.ID); old != nil {
 		n.store.FreeJob(j)
-		return n.ApplyState(rec)
+		return n.ApplyState(rec, nil)
 	}
 	q, err := n.queue(name)
 	if err != nil {
@@ -117,9 +120,9 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 	return nil
 }
 
-// ApplyState is SETJOB: the changed state of a job. Unknown jobs are passed over.
-func (n *Node) ApplyState(rec []byte) error {
-	j, err := n.store.ApplyState(rec, nil)
+// ApplyState is SETJOB: the changed state of a job, and who else holds it. Unknown jobs are passed over.
+func (n *Node) ApplyState(rec, holders []byte) error {
+	j, err := n.store.ApplyState(rec, holders)
 	if err != nil || j == nil {
 		return err
 	}

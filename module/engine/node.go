@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"jobmesh/module/store"
+	"jobmesh/module/wire"
 )
 
 // Defaults and limits of ADDJOB (disque-compat.md 1.1).
@@ -51,6 +52,9 @@ type Random interface{ Uint64() uint64 }
 // Stats count what happened since the start.
 type Stats struct {
 	Added, Delivered, Acked, Deleted, Expired, Requeued, Nacked, Evicted, Refused, Abandoned int64
+
+	// Of the mesh: messages, and jobs that were handed over.
+	Sent, Received, Exported, Imported int64
 }
 
 // Config is what a node is made of.
@@ -60,6 +64,10 @@ type Config struct {
 	Random Random
 	NodeID string // 40 lower-case hex digits
 	Now    int64  // unix ms
+
+	// NodeTimeout is the silence after which a node is suspected, ms; 0 is
+	// DefaultNodeTimeout.
+	NodeTimeout int64
 }
 
 // Node is one node.
@@ -73,7 +81,22 @@ type Node struct {
 	now     int64
 	ctime   uint64
 	effects []Effect
+	self    wire.NodeID
+	port    int
+	mesh    members
+	graves  graves
+	moved   graves // at-most-once jobs that were handed over
+	addings map[store.ID]*adding
+	waiting []*adding // the same, in an order
+	turn    int       // in waiting
+	imports map[string]*imports
+	hungry  map[string]*hunger
+	msg     wire.Message // being received
+	out     wire.Message // being sent
+	outbox  []byte       // the messages of the effects
+	sent    bool         // the effects were taken: the outbox may be reused
 	waits   map[string]*waitList
+	lines   []*waitList // the same, in an order
 	blocked int
 	visible int64
 	limbo   []limbo
@@ -88,6 +111,8 @@ type Node struct {
 	scratch struct {
 		jobs   []*store.Job
 		queues []*store.Queue
+		nodes  []wire.Node
+		peers  []*Peer
 	}
 }
 
@@ -100,6 +125,14 @@ func New(c Config) *Node {
 		now:    c.Now,
 		waits:  map[string]*waitList{},
 		wake:   math.MaxInt64,
+
+		addings: map[store.ID]*adding{},
+		imports: map[string]*imports{},
+		hungry:  map[string]*hunger{},
+	}
+	n.mesh = members{by: map[wire.Node]*Peer{}, banned: map[wire.NodeID]int64{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
+	if n.mesh.timeout <= 0 {
+		n.mesh.timeout = DefaultNodeTimeout
 	}
 	n.ids = n.store.IDMaker([4]byte{})
 	n.SetNodeID(c.NodeID)
@@ -109,6 +142,7 @@ func New(c Config) *Node {
 // SetNodeID renames the node (CLUSTER RESET HARD); id is 40 lower-case hex digits.
 func (n *Node) SetNodeID(id string) {
 	n.nodeID = id
+	n.self = parseNodeID(id)
 	for i := range n.ids.Node {
 		n.ids.Node[i] = hexDigit(id[2*i])<<4 | hexDigit(id[2*i+1])
 	}
@@ -121,11 +155,19 @@ func hexDigit(c byte) byte {
 	return c - '0'
 }
 
+// SetPort tells the node's own port for clients, which others are told.
+func (n *Node) SetPort(port int) { n.port = port }
+
 // NodeID returns the node's name.
 func (n *Node) NodeID() string { return n.nodeID }
 
 // SetNow tells the time, unix ms, before each event. It may jump.
-func (n *Node) SetNow(now int64) { n.now = now }
+func (n *Node) SetNow(now int64) {
+	n.now = now
+	if n.sent {
+		n.outbox, n.sent = n.outbox[:0], false
+	}
+}
 
 // Now is the time last told.
 func (n *Node) Now() int64 { return n.now }
@@ -153,6 +195,9 @@ func (n *Node) SetLeaving(yes bool) {
 	if yes {
 		n.endWaits(ErrLeaving)
 	}
+	for _, p := range n.mesh.order {
+		n.beat(p)
+	}
 }
 
 // Passive says whether the node only follows another one, as a Redis replica.
@@ -169,6 +214,7 @@ func (n *Node) SetPassive(yes bool) {
 	n.passive = yes
 	if yes {
 		n.endWaits(nil)
+		n.endAdds(ErrReplica)
 	}
 }
 
@@ -253,6 +299,12 @@ func retryTime(n *Node, j *store.Job) int64 {
 	return n.now + int64(j.Retry)*1000
 }
 
+// SetNodeTimeout sets the silence after which a node is suspected, ms.
+func (n *Node) SetNodeTimeout(ms int64) { n.mesh.timeout = ms }
+
+// hurryTick has the next tick come at once.
+func (n *Node) hurryTick() { n.wake = min(n.wake, n.now+1) }
+
 // NextRequeue is when a job will be queued again, unix ms; 0 never. A queued
 // job's time moves on by itself, one retry time after the other.
 func (n *Node) NextRequeue(j *store.Job) int64 {
@@ -272,4 +324,12 @@ func (n *Node) ScanJobs(cursor uint64, emit *[]*store.Job) uint64 {
 // ScanQueues is [store.Store.ScanQueues].
 func (n *Node) ScanQueues(cursor uint64, emit *[]*store.Queue) uint64 {
 	return n.store.ScanQueues(cursor, emit)
+}
+
+// Load is what a node holds beside its jobs. A node at rest has none.
+type Load struct{ Adding, Imports, Hungry int }
+
+// Load counts it.
+func (n *Node) Load() Load {
+	return Load{Adding: len(n.addings), Imports: len(n.imports), Hungry: len(n.hungry)}
 }

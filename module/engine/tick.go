@@ -32,6 +32,10 @@ func (n *Node) Tick() int64 {
 		}
 		n.due(j)
 	}
+	n.beatAll()
+	n.wake = math.MaxInt64
+	n.ask()
+	n.vanished()
 	n.idleQueues()
 	if n.MemoryLevel() >= 2 {
 		n.evictSome()
@@ -43,8 +47,9 @@ func (n *Node) Tick() int64 {
 	if more || budget <= 0 {
 		next = n.now + 1
 	}
+	next = min(next, n.wake, n.store.NextWake())
 	n.wake = math.MaxInt64
-	return max(min(next, n.store.NextWake()), n.now+1)
+	return max(next, n.now+1)
 }
 
 // due handles a job whose time has come (disque-compat.md 4.2).
@@ -52,7 +57,18 @@ func (n *Node) due(j *store.Job) {
 	switch {
 	case j.ETime <= n.now:
 		n.Stats.Expired++
+		if ad := n.addings[j.ID]; ad != nil {
+			n.cleanUp(ad)
+			n.deny(ad, ErrReplRemoved)
+			return
+		}
 		n.remove(j)
+	case j.State == store.StateWaitRepl:
+		n.moreCopies(j)
+	case j.State == store.StateAcked:
+		n.collect(j)
+	case j.State == store.StateActive && j.QTime > n.now:
+		n.announce(j)
 	case j.State == store.StateActive && j.QTime > 0 && j.QTime <= n.now:
 		// A paused queue takes nothing back; an at-most-once job is let in all
 		// the same, for it has no second chance.

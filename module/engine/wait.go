@@ -23,6 +23,7 @@ type waitList struct {
 	name        string
 	head, tail  *place
 	len         int
+	at          int // in Node.lines
 	since       int64
 	lastArrival int64
 }
@@ -36,8 +37,9 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 	for _, name := range names {
 		list := n.waits[string(name)]
 		if list == nil {
-			list = &waitList{name: string(name), since: n.now}
+			list = &waitList{name: string(name), since: n.now, at: len(n.lines)}
 			n.waits[list.name] = list
+			n.lines = append(n.lines, list)
 		}
 		// Only this call can have put w at the end of the line.
 		if list.tail != nil && list.tail.waiter == w {
@@ -54,6 +56,7 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 		list.len++
 		list.lastArrival = n.now
 		n.countWaiters(list)
+		n.need(list)
 	}
 	n.blocked++
 	return w, nil
@@ -89,6 +92,10 @@ func (n *Node) Cancel(w *Waiter) {
 		n.countWaiters(list)
 		if list.len == 0 {
 			delete(n.waits, list.name)
+			last := len(n.lines) - 1
+			n.lines[list.at] = n.lines[last]
+			n.lines[list.at].at = list.at
+			n.lines = n.lines[:last]
 		}
 	}
 }
@@ -101,6 +108,9 @@ func (n *Node) serve(q *store.Queue) {
 		j := q.Head
 		n.deliver(j)
 		n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
+	}
+	if len(n.hungry) > 0 && q.Head != nil && !n.passive && !n.loading {
+		n.feed(q)
 	}
 }
 
@@ -122,6 +132,15 @@ func (n *Node) endWaits(err error) {
 			n.Cancel(w)
 			n.effects = append(n.effects, Effect{Kind: Release, Waiter: w, Err: err})
 		}
+	}
+}
+
+// endAdds refuses every ADDJOB that waits for its copies.
+func (n *Node) endAdds(err error) {
+	for len(n.waiting) > 0 {
+		ad := n.waiting[len(n.waiting)-1]
+		n.cleanUp(ad)
+		n.deny(ad, err)
 	}
 }
 

@@ -23,11 +23,13 @@ const (
 	// flagWaiting: the job is in the waiting list. Nor is this one.
 	flagWaiting
 
+	// FlagLogged: an effect that is still to be carried out logs the job. Nor this one.
+	FlagLogged
 	// FlagAnnounced: the other holders were told that QTime draws near, or need
 	// not be. Nor this one.
 	FlagAnnounced
 
-	volatileFlags = FlagIndexed | flagWaiting | FlagAnnounced
+	volatileFlags = FlagIndexed | flagWaiting | FlagLogged | FlagAnnounced
 	savedFlags    = FlagDelivered | FlagQueuedOnce | volatileFlags
 )
 

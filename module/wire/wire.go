@@ -40,7 +40,8 @@ const (
 	YourJob
 	// Pause sets a queue's pause bits to Count.
 	Pause
-	// Heartbeat tells the sender's state, and what it knows of other nodes.
+	// Heartbeat tells the sender's state, its port for clients (Count), and what
+	// it knows of other nodes.
 	Heartbeat
 	// Failed: a majority holds a node, the first of Peers, for failed.
 	Failed
@@ -56,6 +57,7 @@ const (
 	Known                       // GotAck: the sender had a copy
 	Leaving                     // Heartbeat: the sender is leaving the mesh
 	Full                        // Heartbeat: the sender takes no copies, its memory is short
+	ByClient                    // DelJob: a client asked for it (FASTACK)
 )
 
 // Reasons of Refused.
@@ -144,7 +146,7 @@ var parts = [kinds]uint8{
 	NeedJobs:  hasCount | hasQueue,
 	YourJob:   hasID | hasHolders | hasQueue | hasJob,
 	Pause:     hasCount | hasQueue,
-	Heartbeat: hasPeers,
+	Heartbeat: hasCount | hasPeers,
 	Failed:    hasPeers,
 }
 

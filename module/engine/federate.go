@@ -1,0 +1,263 @@
+package engine
+
+import (
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Times and amounts of federation (disque-compat.md 3).
+const (
+	importWindow   = 5_000 // ms; who gave a job within it is asked directly
+	rateBucket     = 1_000
+	broadcastFirst = 2_000
+	broadcastLast  = 30_000
+	directFirst    = 25
+	directLast     = 2_000
+	askLeast       = 5
+	askMost        = 100
+	hungerMS       = 60_000 // how long a node that asked in vain is remembered
+)
+
+// imports is how a queue fares with getting jobs from other nodes.
+type imports struct {
+	from           []responder // in order of their first response
+	bucket         int64       // when the current bucket began
+	prev, cur      int64
+	last           int64 // the last import
+	asked, nextAll int64 // next direct and broadcast questions may go out then
+	direct, all    int   // questions since the last success
+}
+
+type responder struct {
+	node wire.Node
+	at   int64
+}
+
+// rate is the jobs a second that came in lately; 0 after 5 s without any.
+func (i *imports) rate(now int64) int64 {
+	if i == nil || i.last == 0 || now-i.last > importWindow {
+		return 0
+	}
+	span := max(50, now-i.bucket+rateBucket)
+	return ((i.prev+i.cur)*1000 + span - 1) / span
+}
+
+func (i *imports) count(now int64) {
+	if now-i.bucket > rateBucket {
+		i.prev, i.cur, i.bucket = i.cur, 0, now
+	}
+	i.cur++
+	i.last = now
+}
+
+// hunger is who asked for jobs of a queue that had none, first come first served.
+type hunger struct{ line []hungry }
+
+type hungry struct {
+	node   wire.Node
+	credit uint32
+	until  int64
+}
+
+// Imports tells who gave jobs of a queue in the last 5 s, and how many a second.
+func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
+	imp := n.imports[string(name)]
+	if imp == nil {
+		return nil, 0
+	}
+	for _, r := range imp.from {
+		if p := n.mesh.by[r.node]; p != nil && n.now-r.at <= importWindow {
+			from = append(from, p.ID)
+		}
+	}
+	return from, imp.rate(n.now)
+}
+
+// need asks other nodes for jobs that clients wait for here.
+func (n *Node) need(list *waitList) {
+	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading {
+		return
+	}
+	imp := n.imports[list.name]
+	if imp == nil {
+		imp = &imports{bucket: n.now}
+		n.imports[list.name] = imp
+	}
+	m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(list.name)}
+	if n.now >= imp.asked {
+		imp.from = slices.DeleteFunc(imp.from, func(r responder) bool { return n.now-r.at > importWindow })
+		if len(imp.from) > 0 {
+			m.Count = uint32(min(max(imp.rate(n.now)/int64(len(imp.from)), askLeast), askMost))
+			for _, r := range imp.from {
+				n.send(n.mesh.by[r.node], &m)
+			}
+			imp.asked = n.now + min(int64(directFirst)<<min(imp.direct, 10), directLast)
+			imp.direct++
+		}
+	}
+	if n.now >= imp.nextAll {
+		m.Count = uint32(min(list.len, askMost))
+		for _, p := range n.mesh.order {
+			n.send(p, &m)
+		}
+		imp.nextAll = n.now + min(int64(broadcastFirst)<<min(imp.all, 10), broadcastLast)
+		imp.all++
+	}
+	at := imp.nextAll
+	if len(imp.from) > 0 {
+		at = min(at, imp.asked)
+	}
+	n.wake = min(n.wake, at)
+}
+
+// onNeedJobs gives what there is, or remembers who asked.
+func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
+	name := string(m.Queue)
+	count := min(m.Count, askMost)
+	q := n.store.Queue(m.Queue)
+	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.imports[name].rate(n.now) == 0 {
+		// Half is kept for those who ask here.
+		if q.Len < 2*uint64(count) {
+			count = uint32(max(q.Len/2, 1))
+		}
+		for ; count > 0 && q.Head != nil; count-- {
+			n.export(q.Head, p)
+		}
+		n.touch(q)
+		return
+	}
+	h := n.hungry[name]
+	if h == nil {
+		h = &hunger{}
+		n.hungry[name] = h
+	}
+	for i := range h.line {
+		if h.line[i].node == p.Node {
+			h.line[i].credit, h.line[i].until = count, n.now+hungerMS
+			return
+		}
+	}
+	h.line = append(h.line, hungry{p.Node, count, n.now + hungerMS})
+}
+
+// feed gives a queue's jobs to the nodes that wait for some, each one in turn.
+func (n *Node) feed(q *store.Queue) {
+	h := n.hungry[string(q.NameBytes())]
+	if h == nil || q.Pause&PauseOut != 0 || n.imports[string(q.NameBytes())].rate(n.now) > 0 {
+		return
+	}
+	for q.Head != nil && len(h.line) > 0 {
+		first := h.line[0]
+		h.line = slices.Delete(h.line, 0, 1)
+		p := n.mesh.by[first.node]
+		if p == nil || !p.Connected || n.now >= first.until || first.credit == 0 {
+			continue
+		}
+		n.export(q.Head, p)
+		if first.credit--; first.credit > 0 {
+			h.line = append(h.line, first)
+		}
+	}
+	if len(h.line) == 0 {
+		delete(n.hungry, string(q.NameBytes()))
+	}
+}
+
+// export hands a waiting job over: an at-most-once job moves, another stays
+// here as a copy that waits for its retry time.
+func (n *Node) export(j *store.Job, p *Peer) {
+	n.Stats.Exported++
+	j.Queue.JobsOut++
+	j.Queue.ATime = n.now
+	if j.Retry == 0 {
+		m := n.copyOf(j, wire.YourJob)
+		m.Holders = nil
+		n.send(p, m)
+		n.moved.add(j.ID, n.now)
+		n.remove(j)
+		return
+	}
+	n.store.Pull(j)
+	j.Flags |= store.FlagDelivered
+	known := j.Holders()
+	j, added := n.addHolder(j, p.Node)
+	n.send(p, n.copyOf(j, wire.YourJob))
+	if added && known > 0 {
+		n.spread(j)
+	}
+	n.postpone(j)
+}
+
+// onYourJob queues a job that another node hands over.
+func (n *Node) onYourJob(p *Peer, m *wire.Message) {
+	id := store.ID(m.ID)
+	if n.graves.has(&id) {
+		n.send(p, &wire.Message{Kind: wire.SetAck, ID: m.ID})
+		return
+	}
+	j := n.store.Lookup(&id)
+	if j == nil {
+		if j = n.accept(p, m); j == nil {
+			return
+		}
+	} else {
+		if m.Job.Retry == 0 {
+			return // there is but one copy, and we have it
+		}
+		for _, h := range m.Holders {
+			j, _ = n.addHolder(j, h)
+		}
+		if j.State == store.StateAcked {
+			n.setAck(p, j) // 9.1, B12
+			return
+		}
+	}
+	n.Stats.Imported++
+	n.imported(p, m.Queue)
+	if j.State == store.StateActive {
+		j.Flags &^= store.FlagQueuedOnce
+		n.requeue(j, false)
+	}
+}
+
+func (n *Node) imported(p *Peer, name []byte) {
+	imp := n.imports[string(name)]
+	if imp == nil {
+		imp = &imports{bucket: n.now}
+		n.imports[string(name)] = imp
+	}
+	imp.count(n.now)
+	imp.asked, imp.direct = 0, 0
+	for i := range imp.from {
+		if imp.from[i].node == p.Node {
+			imp.from[i].at = n.now
+			return
+		}
+	}
+	imp.from = append(imp.from, responder{p.Node, n.now})
+	imp.all = 0
+}
+
+// ask lets every line of waiting clients ask, and forgets what is stale.
+func (n *Node) ask() {
+	for _, list := range n.lines {
+		n.need(list)
+	}
+	if n.now < n.mesh.sweep {
+		return
+	}
+	n.mesh.sweep = n.now + hungerMS/2
+	for name, imp := range n.imports {
+		if n.now-imp.last > broadcastLast && n.waits[name] == nil {
+			delete(n.imports, name)
+		}
+	}
+	for name, h := range n.hungry {
+		h.line = slices.DeleteFunc(h.line, func(x hungry) bool { return n.now >= x.until })
+		if len(h.line) == 0 {
+			delete(n.hungry, name)
+		}
+	}
+}

@@ -1,0 +1,828 @@
+package engine
+
+import (
+	"bytes"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Times of the mesh, ms (disque-compat.md 3 and 4).
+const (
+	jitterMS     = 500   // requeueing times differ by up to half of this, either way
+	addReplicaMS = 50    // one more node is asked for a copy
+	gcFirstMS    = 1_000 // between attempts to spread an acknowledgement, doubling
+	gcLastMS     = 180_000
+	graveMS      = 60_000 // how long a job that is gone is remembered, at least
+	graveMax     = 1 << 17
+	gcDoublings  = 10
+)
+
+// adding is an ADDJOB that waits for its copies.
+type adding struct {
+	id       store.ID
+	client   any
+	need     int   // confirmations
+	deadline int64 // unix ms; 0: none
+	external bool  // this node keeps no copy
+	at       int   // in Node.addings
+}
+
+// graves remembers jobs that are acknowledged or deleted in the whole mesh, so
+// that a copy that was under way can't bring them back. Two generations: a job
+// is remembered for one to two grave times.
+type graves struct {
+	young, old map[store.ID]struct{}
+	turned     int64
+}
+
+func (g *graves) add(id store.ID, now int64) {
+	if now-g.turned >= graveMS || len(g.young) >= graveMax {
+		g.young, g.old = g.old, g.young
+		clear(g.young)
+		g.turned = now
+	}
+	if g.young == nil {
+		g.young = map[store.ID]struct{}{}
+	}
+	g.young[id] = struct{}{}
+}
+
+func (g *graves) has(id *store.ID) bool {
+	if _, yes := g.young[*id]; yes {
+		return true
+	}
+	_, yes := g.old[*id]
+	return yes
+}
+
+// Receive applies a message from another node.
+func (n *Node) Receive(from wire.NodeID, b []byte) error {
+	p := n.peer(from)
+	if p == nil {
+		return nil // forgotten since it was sent
+	}
+	m := &n.msg
+	if err := m.Parse(b); err != nil {
+		return err
+	}
+	n.Stats.Received++
+	n.heard(p)
+	if n.passive || n.loading {
+		if m.Kind == wire.ReplJob {
+			n.refuse(p, m, wire.IsPassive)
+		}
+		return nil
+	}
+	switch m.Kind {
+	case wire.ReplJob:
+		n.onReplJob(p, m)
+	case wire.YourJob:
+		n.onYourJob(p, m)
+	case wire.NeedJobs:
+		n.onNeedJobs(p, m)
+	case wire.Pause:
+		// Where the queue can't be made there is nothing to pause.
+		_, _ = n.SetPause(m.Queue, uint8(m.Count)&(PauseIn|PauseOut))
+	case wire.Heartbeat:
+		n.onHeartbeat(p, m)
+	case wire.Failed:
+		n.onFailed(m)
+	default:
+		n.onJob(p, m)
+	}
+	return nil
+}
+
+// onJob handles what is said of one job.
+func (n *Node) onJob(p *Peer, m *wire.Message) {
+	id := store.ID(m.ID)
+	j := n.store.Lookup(&id)
+	if j == nil {
+		switch {
+		case m.Kind == wire.SetAck:
+			// A copy may still be under way to us.
+			n.graves.add(id, n.now)
+			n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
+		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && n.graves.has(&id):
+			n.send(p, &wire.Message{Kind: wire.SetAck, ID: m.ID})
+		}
+		return
+	}
+	if j.State == store.StateAcked {
+		switch m.Kind {
+		case wire.WillQueue, wire.Queued, wire.Working, wire.Enqueue:
+			j, _ = n.addHolder(j, p.Node)
+			n.setAck(p, j)
+			return
+		}
+	}
+	switch m.Kind {
+	case wire.GotJob:
+		n.onGotJob(p, j)
+	case wire.Refused:
+		n.onRefused(p, j, m)
+	case wire.Holders:
+		n.onHolders(p, j, m)
+	case wire.Enqueue:
+		n.onEnqueue(j, m.Span)
+	case wire.WillQueue:
+		n.onWillQueue(p, j)
+	case wire.Queued:
+		n.onQueued(p, j, m.Flags)
+	case wire.Working:
+		if j.State == store.StateQueued {
+			n.dequeue(j)
+		}
+		n.yield(j)
+	case wire.SetAck:
+		n.onSetAck(p, j, m)
+	case wire.GotAck:
+		n.onGotAck(p, j, m)
+	case wire.DelJob:
+		// Only who has or had a copy may say so, or a client of its node.
+		if j.State == store.StateAcked || j.HeldBy(uint64(p.Node)) || m.Flags&wire.ByClient != 0 {
+			n.bury1(j)
+		}
+	}
+}
+
+// --- replication -------------------------------------------------------------
+
+// candidate picks a node for one more copy, nil where there is none.
+func (n *Node) candidate(j *store.Job) *Peer {
+	list := n.scratch.peers[:0]
+	for _, p := range n.mesh.order {
+		if p.usable() && !j.HeldBy(uint64(p.Node)) {
+			list = append(list, p)
+		}
+	}
+	n.scratch.peers = list
+	if len(list) == 0 {
+		return nil
+	}
+	return list[n.random.Uint64()%uint64(len(list))]
+}
+
+// place sends copies to so many more nodes.
+func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
+	first := j.Holders()
+	for ; count > 0; count-- {
+		p := n.candidate(j)
+		if p == nil {
+			break
+		}
+		j, _ = n.addHolder(j, p.Node)
+	}
+	m := n.copyOf(j, wire.ReplJob)
+	m.Flags = flags
+	for i := first; i < j.Holders(); i++ {
+		node, _ := j.Holder(i)
+		n.send(n.mesh.by[wire.Node(node)], m)
+		m.Flags &^= wire.QueueIt // one copy is queued, no more
+	}
+	return j
+}
+
+// copyOf makes the message that carries a job. The list of holders has the
+// sender in it where that keeps a copy.
+func (n *Node) copyOf(j *store.Job, kind wire.Kind) *wire.Message {
+	m := &n.out
+	list := n.holdersOf(j)
+	if ad := n.addings[j.ID]; ad == nil || !ad.external {
+		list = append(list, n.self.Node())
+		n.scratch.nodes = list
+	}
+	*m = wire.Message{
+		Kind: kind, ID: j.ID, Holders: list, Queue: j.Queue.NameBytes(),
+		Span: delayLeft(j, n.now),
+		Job: wire.Job{
+			CTime: j.CTime, Left: max(1, j.ETime-n.now), Retry: j.Retry, Delay: j.Delay,
+			Repl: j.Repl, Nacks: j.Nacks, Deliveries: j.Deliveries, Body: j.Body(),
+		},
+	}
+	return m
+}
+
+// delayLeft is how much of a new job's delay is left, in ms.
+func delayLeft(j *store.Job, now int64) int64 {
+	if j.Delay == 0 || j.Flags&store.FlagQueuedOnce != 0 {
+		return 0
+	}
+	return max(0, int64(j.CTime/1_000_000)+int64(j.Delay)*1000-now)
+}
+
+// startAdding begins the replication that an ADDJOB waits for.
+func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
+	j.State = store.StateWaitRepl
+	ad := &adding{id: j.ID, need: elsewhere, external: external}
+	if a.Timeout > 0 {
+		ad.deadline = n.now + a.Timeout
+	}
+	n.addings[j.ID] = ad
+	n.order(ad)
+	j = n.place(j, elsewhere, n.externalFlags(j, ad))
+	n.step(j, ad)
+}
+
+// externalFlags: an at-most-once job that this node doesn't keep is queued by
+// the one that gets it at once, rather than at a word that might be lost
+// (disque-compat.md 9.1, B5 and B6).
+func (n *Node) externalFlags(j *store.Job, ad *adding) uint8 {
+	if ad.external && j.Retry == 0 {
+		return wire.QueueIt
+	}
+	return 0
+}
+
+func (n *Node) order(ad *adding) {
+	ad.at = len(n.waiting)
+	n.waiting = append(n.waiting, ad)
+}
+
+func (n *Node) endAdding(ad *adding) {
+	delete(n.addings, ad.id)
+	last := len(n.waiting) - 1
+	n.waiting[ad.at] = n.waiting[last]
+	n.waiting[ad.at].at = ad.at
+	n.waiting = n.waiting[:last]
+}
+
+// vanished ends the ADDJOBs whose job is gone with its queue. A few of them are
+// looked at each time.
+func (n *Node) vanished() {
+	for range min(len(n.waiting), 100) {
+		n.turn = (n.turn + 1) % len(n.waiting)
+		ad := n.waiting[n.turn]
+		if n.store.Lookup(&ad.id) == nil {
+			n.endAdding(ad)
+			n.deny(ad, ErrReplRemoved)
+			if len(n.waiting) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// step arms the next look at a job that is being replicated.
+func (n *Node) step(j *store.Job, ad *adding) {
+	j.QTime = n.now + addReplicaMS
+	if ad.deadline > 0 && ad.deadline < j.QTime {
+		j.QTime = ad.deadline
+	}
+	n.arm(j)
+}
+
+// Adder ties a client to an ADDJOB that waits: the answer comes as a Promise or
+// Deny effect.
+func (n *Node) Adder(id store.ID, client any) { n.addings[id].client = client }
+
+// AbandonAdd ends an ADDJOB whose client has gone: nothing was promised.
+func (n *Node) AbandonAdd(id *store.ID) {
+	if ad := n.addings[*id]; ad != nil {
+		n.cleanUp(ad)
+	}
+}
+
+// cleanUp takes all copies of a job back that was promised to nobody.
+func (n *Node) cleanUp(ad *adding) {
+	j := n.store.Lookup(&ad.id)
+	n.endAdding(ad)
+	if j == nil {
+		return
+	}
+	n.tell(j, &wire.Message{Kind: wire.DelJob}, false)
+	n.graves.add(j.ID, n.now)
+	n.store.Remove(j)
+}
+
+func (n *Node) deny(ad *adding, err error) {
+	n.Stats.Refused++
+	n.effects = append(n.effects, Effect{Kind: Deny, ID: ad.id, Client: ad.client, Err: err})
+}
+
+// moreCopies is the timer's look at a job that is being replicated.
+func (n *Node) moreCopies(j *store.Job) {
+	ad := n.addings[j.ID]
+	switch {
+	case ad == nil:
+		n.store.Remove(j) // nobody waits for it any more
+		return
+	case ad.deadline > 0 && n.now >= ad.deadline:
+		n.cleanUp(ad)
+		n.deny(ad, ErrReplTimeout)
+		return
+	}
+	// A second copy of an at-most-once job would be delivered as well.
+	if j.Retry > 0 || j.Holders() == 0 {
+		before := j.Holders()
+		j = n.place(j, 1, n.externalFlags(j, ad))
+		if j.Holders() > before {
+			m := n.copyOf(j, wire.Holders)
+			for i := range before {
+				if node, yes := j.Holder(i); yes {
+					n.send(n.mesh.by[wire.Node(node)], m)
+				}
+			}
+		}
+	}
+	n.step(j, ad)
+}
+
+// resume sends again what a node may have missed while it wasn't connected.
+func (n *Node) resume(p *Peer) {
+	for _, ad := range n.waiting {
+		j := n.store.Lookup(&ad.id)
+		if j == nil || !j.HeldBy(uint64(p.Node)) {
+			continue
+		}
+		m := n.copyOf(j, wire.ReplJob)
+		m.Flags = n.externalFlags(j, ad)
+		n.send(p, m)
+	}
+	for _, list := range n.lines {
+		if imp := n.imports[list.name]; imp != nil {
+			imp.nextAll = 0
+		}
+		n.need(list)
+	}
+}
+
+func (n *Node) onGotJob(p *Peer, j *store.Job) {
+	ad := n.addings[j.ID]
+	if j.State != store.StateWaitRepl || ad == nil || !j.Confirm(uint64(p.Node)) {
+		return
+	}
+	if j.Confirmed() >= ad.need {
+		n.achieved(j, ad)
+	}
+}
+
+// onRefused asks another node at once.
+func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
+	switch m.Count {
+	case wire.NoMemory:
+		p.full = true
+	case wire.IsLeaving:
+		p.Leaving = true
+	}
+	if !j.DropHolder(uint64(p.Node)) {
+		return
+	}
+	if ad := n.addings[j.ID]; ad != nil && j.State == store.StateWaitRepl {
+		// Not the one that has just refused: it may have done so for this queue alone.
+		keep := p.full
+		p.full = true
+		n.place(j, 1, n.externalFlags(j, ad))
+		p.full = keep
+	}
+}
+
+// achieved keeps the promise: the job is where it must be, its client hears.
+func (n *Node) achieved(j *store.Job, ad *adding) *store.Job {
+	n.endAdding(ad)
+	promise := Effect{Kind: Promise, ID: j.ID, Client: ad.client}
+	if ad.external {
+		if j.Retry > 0 {
+			n.handOver(j)
+		}
+		n.store.Remove(j)
+		n.effects = append(n.effects, promise)
+		return nil
+	}
+	j.ClearConfirmed()
+	j.State = store.StateActive
+	n.begin(j)
+	n.effects = append(n.effects, promise)
+	return j
+}
+
+// handOver has one of the nodes that hold a job queue it.
+func (n *Node) handOver(j *store.Job) {
+	var sure []*Peer
+	for i := range j.Holders() {
+		if node, yes := j.Holder(i); yes {
+			if p := n.mesh.by[wire.Node(node)]; p != nil && p.Connected {
+				sure = append(sure, p)
+			}
+		}
+	}
+	// With none connected, the holders queue it after its retry time.
+	if len(sure) > 0 {
+		p := sure[n.random.Uint64()%uint64(len(sure))]
+		n.send(p, &wire.Message{Kind: wire.Enqueue, ID: j.ID, Span: int64(j.Delay) * 1000})
+	}
+}
+
+// begin queues a new job, or schedules it.
+func (n *Node) begin(j *store.Job) {
+	if j.Delay > 0 {
+		j.QTime = int64(j.CTime/1_000_000) + int64(j.Delay)*1000
+		j.Flags |= store.FlagAnnounced
+		n.arm(j)
+		n.log(LogJob, j)
+		n.touch(j.Queue)
+		return
+	}
+	// The first queueing of a new job is silent: the log has it as queued.
+	n.push(j)
+	n.log(LogJob, j)
+	n.serve(j.Queue)
+}
+
+func (n *Node) refuse(p *Peer, m *wire.Message, reason uint32) {
+	if m.Flags&wire.NoReply == 0 {
+		n.send(p, &wire.Message{Kind: wire.Refused, ID: m.ID, Count: reason})
+	}
+}
+
+// onReplJob takes a copy to hold.
+func (n *Node) onReplJob(p *Peer, m *wire.Message) {
+	id := store.ID(m.ID)
+	if n.graves.has(&id) {
+		n.send(p, &wire.Message{Kind: wire.SetAck, ID: m.ID})
+		return
+	}
+	if n.moved.has(&id) {
+		// Sent again: it was taken, and has gone on to another node since.
+		n.send(p, &wire.Message{Kind: wire.GotJob, ID: m.ID})
+		return
+	}
+	j := n.store.Lookup(&id)
+	if j == nil {
+		j = n.accept(p, m)
+		if j == nil {
+			return
+		}
+		if m.Flags&wire.QueueIt != 0 {
+			n.onEnqueue(j, m.Span)
+			j = n.store.Lookup(&id)
+		}
+	} else {
+		for _, h := range m.Holders {
+			j, _ = n.addHolder(j, h)
+		}
+		if j.State == store.StateAcked {
+			n.setAck(p, j)
+			return
+		}
+	}
+	if m.Flags&wire.NoReply == 0 {
+		n.send(p, &wire.Message{Kind: wire.GotJob, ID: m.ID})
+	}
+}
+
+// accept makes a copy known here, active; nil where it is refused.
+func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
+	switch {
+	// A job that is handed over has left its node already.
+	case n.MemoryLevel() > 0 && m.Kind == wire.ReplJob:
+		n.refuse(p, m, wire.NoMemory)
+		return nil
+	case n.leaving && m.Kind == wire.ReplJob:
+		n.refuse(p, m, wire.IsLeaving)
+		return nil
+	}
+	q := n.store.Queue(m.Queue)
+	if q == nil {
+		var err error
+		if q, err = n.queue(m.Queue); err != nil {
+			n.refuse(p, m, wire.WrongType)
+			return nil
+		}
+	}
+	if q.Pause&PauseIn != 0 && m.Kind == wire.ReplJob {
+		n.refuse(p, m, wire.IsPaused)
+		return nil
+	}
+	w := &m.Job
+	j := n.store.NewJob(len(w.Body), max(len(m.Holders), 1))
+	copy(j.Body(), w.Body)
+	j.ID, j.CTime, j.ETime = m.ID, w.CTime, n.now+min(w.Left, MaxSeconds*1000)
+	j.Retry, j.Delay, j.Repl = w.Retry, w.Delay, w.Repl
+	j.Nacks, j.Deliveries = w.Nacks, w.Deliveries
+	j.State = store.StateActive
+	// A copy's first queueing is known to the others as an additional one.
+	j.Flags = store.FlagQueuedOnce
+	n.store.RegisterNew(q, j)
+	for _, h := range m.Holders {
+		j, _ = n.addHolder(j, h)
+	}
+	if j.Retry > 0 {
+		j.QTime = n.retryAt(j) + m.Span
+	}
+	n.arm(j)
+	n.log(LogJob, j)
+	return j
+}
+
+// onEnqueue queues a copy for its first time, or schedules that.
+func (n *Node) onEnqueue(j *store.Job, span int64) {
+	if j.State != store.StateActive {
+		return
+	}
+	j.Flags &^= store.FlagQueuedOnce
+	if span > 0 {
+		j.QTime = n.now + span
+		j.Flags |= store.FlagAnnounced
+		n.arm(j)
+		n.log(LogState, j)
+		return
+	}
+	n.requeue(j, false)
+}
+
+// --- queueing again ----------------------------------------------------------
+
+// retryAt is when a job is queued again if nothing happens, with a random error
+// where several nodes hold it. 0 where it never is.
+func (n *Node) retryAt(j *store.Job) int64 {
+	at := retryTime(n, j)
+	if at > 0 && j.Holders() > 0 {
+		at += int64(n.random.Uint64()%jitterMS) - jitterMS/2
+	}
+	return at
+}
+
+// postpone starts a job's retry time anew.
+func (n *Node) postpone(j *store.Job) {
+	if j.Retry == 0 || j.State == store.StateWaitRepl || j.State == store.StateAcked {
+		return
+	}
+	j.QTime = n.retryAt(j)
+	j.Flags &^= store.FlagAnnounced
+	n.arm(j)
+	n.log(LogState, j)
+}
+
+// announce tells the other holders that the job is about to be queued here.
+func (n *Node) announce(j *store.Job) {
+	j.Flags |= store.FlagAnnounced
+	n.arm(j)
+	n.tell(j, &wire.Message{Kind: wire.WillQueue}, false)
+}
+
+func (n *Node) onWillQueue(p *Peer, j *store.Job) {
+	j = n.meet(p, j)
+	switch {
+	case j.State == store.StateQueued:
+		n.tell(j, &wire.Message{Kind: wire.Queued}, false)
+	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && j.QTime > n.now+store.AnnounceMS:
+		// A client has it: our retry time is the one that counts.
+		n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
+	}
+}
+
+func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
+	if j.State == store.StateWaitRepl {
+		return
+	}
+	j = n.meet(p, j)
+	if flags&wire.CountNack != 0 {
+		j.Nacks = saturated(j.Nacks)
+	}
+	if flags&wire.CountMore != 0 {
+		j.Deliveries = saturated(j.Deliveries)
+	}
+	if j.State == store.StateQueued {
+		if !theirs(&n.self, &p.ID, &j.ID) {
+			// We keep it queued, and they must know (9.1, B34).
+			n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
+			return
+		}
+		n.dequeue(j)
+	}
+	n.yield(j)
+}
+
+// yield leaves a job to another node, which has it in a queue or with a client.
+// What was delivered here is no reason to object any more: two nodes that both
+// do would put the job off for ever.
+func (n *Node) yield(j *store.Job) {
+	if j.Retry > 0 {
+		j.Flags &^= store.FlagDelivered
+	}
+	n.postpone(j)
+}
+
+// meet notes a holder that a message came from; it and the others are told of
+// each other where it was new.
+func (n *Node) meet(p *Peer, j *store.Job) *store.Job {
+	j, added := n.addHolder(j, p.Node)
+	if added {
+		n.spread(j)
+	}
+	return j
+}
+
+// spread tells all holders who the others are.
+func (n *Node) spread(j *store.Job) {
+	n.tell(j, n.copyOf(j, wire.Holders), false)
+	n.log(LogState, j)
+}
+
+// onHolders learns of further holders, and answers with those that the sender
+// doesn't know.
+func (n *Node) onHolders(p *Peer, j *store.Job, m *wire.Message) {
+	news := false
+	for _, h := range m.Holders {
+		added := false
+		j, added = n.addHolder(j, h)
+		news = news || added
+	}
+	if news {
+		n.log(LogState, j)
+	}
+	// Both lists have all the others but one, its owner.
+	if j.HeldBy(uint64(p.Node)) && j.Holders() > len(m.Holders)-1 {
+		n.send(p, n.copyOf(j, wire.Holders))
+	}
+}
+
+// theirs breaks the tie between two nodes that have queued a job: the one whose
+// ID, combined with the job's, is greater keeps it, so no node always wins.
+func theirs(mine, other *wire.NodeID, id *store.ID) bool {
+	var a, b wire.NodeID
+	for i := range a {
+		salt := id[4+i%18]
+		a[i], b[i] = mine[i]^salt, other[i]^salt
+	}
+	return bytes.Compare(b[:], a[:]) > 0
+}
+
+// --- acknowledgement ---------------------------------------------------------
+
+// acknowledge makes a job acked here, and starts to spread the word. The job
+// may be gone after it.
+func (n *Node) acknowledge(j *store.Job) {
+	if j.State == store.StateQueued {
+		n.store.Pull(j)
+		n.touch(j.Queue)
+	}
+	j.State = store.StateAcked
+	j.ClearConfirmed()
+	j.SetAttempts(0)
+	n.log(LogState, j)
+}
+
+// setAck tells one node that a job is acknowledged.
+func (n *Node) setAck(p *Peer, j *store.Job) {
+	m := wire.Message{Kind: wire.SetAck, ID: j.ID}
+	if !n.dummy(j) {
+		m.Holders = append(n.holdersOf(j), n.self.Node())
+		n.scratch.nodes = m.Holders
+	}
+	n.send(p, &m)
+}
+
+// dummy says whether nothing of a job is known but that it is acknowledged.
+func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }
+
+// collect tries to bring an acknowledged job to its end: everybody who may have
+// a copy must know.
+func (n *Node) collect(j *store.Job) {
+	if n.dummy(j) {
+		for _, p := range n.mesh.order {
+			j, _ = n.addHolder(j, p.Node)
+		}
+	}
+	// Nodes that were forgotten need not know (9.1, B22 and B23).
+	for i := j.Holders() - 1; i >= 0; i-- {
+		node, _ := j.Holder(i)
+		if _, yes := n.mesh.gone[wire.Node(node)]; yes {
+			j.DropHolder(node)
+		}
+	}
+	if j.Confirmed() == j.Holders() {
+		n.finish(j)
+		return
+	}
+	for i := range j.Holders() {
+		if node, yes := j.Holder(i); !yes {
+			n.setAck(n.mesh.by[wire.Node(node)], j)
+		}
+	}
+	wait := min(int64(gcFirstMS)<<min(j.Attempts(), gcDoublings), gcLastMS)
+	j.SetAttempts(j.Attempts() + 1)
+	j.QTime = n.now + wait + int64(n.random.Uint64()%jitterMS) - jitterMS/2
+	n.arm(j)
+}
+
+// finish forgets an acknowledged job of which everybody knows.
+func (n *Node) finish(j *store.Job) {
+	if !n.dummy(j) {
+		n.tell(j, &wire.Message{Kind: wire.DelJob}, false)
+	}
+	n.bury1(j)
+}
+
+// bury1 forgets a job here, and remembers for a while that it is gone.
+func (n *Node) bury1(j *store.Job) {
+	if ad := n.addings[j.ID]; ad != nil {
+		n.endAdding(ad)
+		n.deny(ad, ErrReplRemoved)
+	}
+	if len(n.mesh.order) > 0 {
+		n.graves.add(j.ID, n.now)
+	}
+	n.remove(j)
+}
+
+// ackUnknown remembers an acknowledgement of a job that isn't known here, until
+// all nodes have heard of it. At-most-once jobs have no other copies.
+func (n *Node) ackUnknown(id *store.ID) {
+	if len(n.mesh.order) == 0 || n.leaving || id.AtMostOnce() || n.graves.has(id) {
+		return
+	}
+	j := n.store.NewJob(0, len(n.mesh.order))
+	j.ID, j.CTime, j.Retry, j.Repl = *id, uint64(max(n.now, 1))*1_000_000, 1, 1
+	j.ETime = n.now + max(int64(id.TTLMinutes()), 1)*60_000
+	j.State = store.StateAcked
+	n.store.RegisterNew(n.store.Hidden(), j)
+	n.collect(j)
+}
+
+func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
+	if j.State == store.StateWaitRepl {
+		// Somebody has worked on it already (9.1, B17).
+		if ad := n.addings[j.ID]; ad != nil {
+			if j = n.achieved(j, ad); j == nil {
+				n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
+				return
+			}
+		}
+	}
+	if n.dummy(j) {
+		// Two who know nothing but the acknowledgement: neither may take the
+		// other's word for a copy (B33).
+		n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
+		return
+	}
+	fresh := j.State != store.StateAcked
+	if fresh {
+		n.Stats.Acked++
+		n.acknowledge(j)
+	}
+	for _, h := range m.Holders {
+		j, _ = n.addHolder(j, h)
+	}
+	if len(m.Holders) > 0 {
+		j, _ = n.addHolder(j, p.Node)
+	}
+	j.Confirm(uint64(p.Node))
+	reply := wire.Message{Kind: wire.GotAck, ID: j.ID, Flags: wire.Known}
+	if j.Holders() > len(m.Holders)-1 {
+		reply.Holders = append(n.holdersOf(j), n.self.Node())
+		n.scratch.nodes = reply.Holders
+	}
+	n.send(p, &reply)
+	switch {
+	case len(m.Holders) == 0:
+		// The sender knows no holder: telling them is up to us.
+		n.collect(j)
+	case fresh:
+		// The sender does it; we look after it in case the sender dies.
+		j.QTime = n.now + gcFirstMS + int64(n.random.Uint64()%jitterMS)
+		n.arm(j)
+	}
+}
+
+func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
+	if j.State != store.StateAcked {
+		return
+	}
+	if n.dummy(j) {
+		if m.Flags&wire.Known != 0 {
+			// A holder has taken over.
+			n.bury1(j)
+			return
+		}
+		j, _ = n.addHolder(j, p.Node)
+		j.Confirm(uint64(p.Node))
+		for _, q := range n.mesh.order {
+			if i := j.HeldBy(uint64(q.Node)); !i {
+				return
+			}
+		}
+		if j.Confirmed() == j.Holders() {
+			n.finish(j)
+		}
+		return
+	}
+	news := false
+	for _, h := range m.Holders {
+		added := false
+		j, added = n.addHolder(j, h)
+		news = news || added
+	}
+	if m.Flags&wire.Known != 0 {
+		j, _ = n.addHolder(j, p.Node)
+	}
+	j.Confirm(uint64(p.Node))
+	switch {
+	case j.Confirmed() == j.Holders():
+		n.finish(j)
+	case news:
+		n.collect(j)
+	}
+}

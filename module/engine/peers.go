@@ -1,0 +1,347 @@
+package engine
+
+import (
+	"cmp"
+	"encoding/hex"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Times of membership, ms (disque-compat.md 3).
+const (
+	DefaultNodeTimeout = 15_000
+	heartbeatEvery     = 1_000
+	banTime            = 60_000 // a forgotten node isn't learnt again by gossip
+	doubtValid         = 2      // times the node timeout
+	gossipLeast        = 3      // nodes told of in a heartbeat; a tenth of all, where that is more
+)
+
+// Health is what a node holds of another.
+type Health uint8
+
+// The healths, as wire.Peer has them.
+const (
+	Well      Health = iota
+	Suspected        // silent for the node timeout (PFAIL)
+	Failed           // by the word of a majority (FAIL)
+)
+
+// Peer is another node of the mesh.
+type Peer struct {
+	ID        wire.NodeID
+	Node      wire.Node
+	Addr      string // of its bus
+	Port      int    // for clients; 0: not told yet
+	Connected bool
+	Heard     int64 // unix ms of its last message
+	Health    Health
+	Leaving   bool
+	full      bool // takes no copies: its memory is short
+	doubts    map[wire.Node]int64
+}
+
+// usable says whether a copy may be put there.
+func (p *Peer) usable() bool {
+	return p.Connected && p.Health == Well && !p.Leaving && !p.full
+}
+
+// members is the node table.
+type members struct {
+	by      map[wire.Node]*Peer
+	order   []*Peer                // by name, so that a seeded run repeats
+	gone    map[wire.Node]struct{} // forgotten, and not met again
+	banned  map[wire.NodeID]int64
+	next    int64 // the next heartbeat
+	gossip  int   // where in order the next heartbeat's gossip begins
+	timeout int64
+	sweep   int64 // the next forgetting of stale questions
+}
+
+// Peers are the other nodes, in the order of their IDs; not to be changed.
+func (n *Node) Peers() []*Peer { return n.mesh.order }
+
+// Reachable counts the nodes that could take a copy now.
+func (n *Node) Reachable() (c int) {
+	for _, p := range n.mesh.order {
+		if p.usable() {
+			c++
+		}
+	}
+	return c
+}
+
+// Self is this node's ID in binary.
+func (n *Node) Self() wire.NodeID { return n.self }
+
+func parseNodeID(text string) (id wire.NodeID) {
+	// A name of another form is a bug of the caller's; it only weakens the ID.
+	_, _ = hex.Decode(id[:], []byte(text))
+	return id
+}
+
+// AddPeer makes a node known, as read from the nodes' file. False where it is
+// known, is this node, or shares its short name with another.
+func (n *Node) AddPeer(id wire.NodeID, addr string) bool {
+	node := id.Node()
+	if id == n.self || node == n.self.Node() || node == 0 || n.mesh.by[node] != nil {
+		return false
+	}
+	p := &Peer{ID: id, Node: node, Addr: addr, Heard: n.now, doubts: map[wire.Node]int64{}}
+	n.mesh.by[node] = p
+	delete(n.mesh.gone, node)
+	at, _ := slices.BinarySearchFunc(n.mesh.order, p, byNode)
+	n.mesh.order = slices.Insert(n.mesh.order, at, p)
+	n.effects = append(n.effects, Effect{Kind: Connect, Peer: p})
+	n.nodesChanged()
+	return true
+}
+
+func byNode(a, b *Peer) int { return cmp.Compare(a.Node, b.Node) }
+
+func (n *Node) nodesChanged() {
+	n.effects = append(n.effects, Effect{Kind: NodesChanged})
+	n.hurryTick()
+}
+
+// PeerUp follows a connection: the node at its other end has proved that it is
+// one of the mesh. One that was forgotten a moment ago is turned away, unless
+// it was met on purpose.
+func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
+	if until, yes := n.mesh.banned[id]; yes && !met && n.now < until {
+		n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: &Peer{ID: id, Node: id.Node()}})
+		return
+	}
+	delete(n.mesh.banned, id)
+	n.AddPeer(id, addr)
+	p := n.mesh.by[id.Node()]
+	if p == nil || p.ID != id {
+		n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: &Peer{ID: id, Node: id.Node()}})
+		return
+	}
+	if addr != "" && addr != p.Addr {
+		p.Addr = addr
+		n.nodesChanged()
+	}
+	p.Connected = true
+	n.heard(p)
+	n.beat(p)
+	n.resume(p)
+}
+
+// PeerDown follows the loss of a connection.
+func (n *Node) PeerDown(id wire.NodeID) {
+	if p := n.peer(id); p != nil {
+		p.Connected = false
+	}
+}
+
+func (n *Node) peer(id wire.NodeID) *Peer {
+	if p := n.mesh.by[id.Node()]; p != nil && p.ID == id {
+		return p
+	}
+	return nil
+}
+
+// heard is any sign of life.
+func (n *Node) heard(p *Peer) {
+	p.Heard = n.now
+	if p.Health != Well {
+		p.Health = Well
+		n.nodesChanged()
+	}
+	clear(p.doubts)
+}
+
+// Forget takes a node out of the table (CLUSTER FORGET). Gossip doesn't bring
+// it back for a minute. Jobs no longer count on it.
+func (n *Node) Forget(id wire.NodeID) bool {
+	p := n.peer(id)
+	if p == nil {
+		return false
+	}
+	delete(n.mesh.by, p.Node)
+	n.mesh.order = slices.DeleteFunc(n.mesh.order, func(q *Peer) bool { return q == p })
+	n.mesh.banned[id] = n.now + banTime
+	n.mesh.gone[p.Node] = struct{}{}
+	n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: p})
+	n.nodesChanged()
+	return true
+}
+
+// Reset forgets all nodes, jobs and queues (CLUSTER RESET); the caller renames
+// the node for a hard one.
+func (n *Node) Reset() {
+	for len(n.mesh.order) > 0 {
+		n.Forget(n.mesh.order[0].ID)
+	}
+	clear(n.mesh.banned)
+	n.SetLeaving(false)
+	n.Flush()
+}
+
+// beatAll sends heartbeats, and judges the silent.
+func (n *Node) beatAll() {
+	if len(n.mesh.order) == 0 || n.now < n.mesh.next {
+		return
+	}
+	n.mesh.next = n.now + heartbeatEvery
+	for _, p := range n.mesh.order {
+		if n.now-p.Heard > n.mesh.timeout && p.Health == Well {
+			p.Health = Suspected
+			n.nodesChanged()
+		}
+		if p.Health == Suspected {
+			n.judge(p)
+		}
+	}
+	for _, p := range n.mesh.order {
+		n.beat(p)
+	}
+	for id, until := range n.mesh.banned {
+		if n.now >= until {
+			delete(n.mesh.banned, id)
+		}
+	}
+}
+
+// judge makes a suspect failed where a majority of all nodes, this one
+// included, suspects it.
+func (n *Node) judge(p *Peer) {
+	votes := 1
+	for _, at := range p.doubts {
+		if n.now-at <= doubtValid*n.mesh.timeout {
+			votes++
+		}
+	}
+	if votes < (len(n.mesh.order)+1)/2+1 {
+		return
+	}
+	p.Health = Failed
+	n.nodesChanged()
+	m := wire.Message{Kind: wire.Failed, Peers: []wire.Peer{{ID: p.ID, Addr: p.Addr, State: uint8(Failed)}}}
+	for _, q := range n.mesh.order {
+		n.send(q, &m)
+	}
+}
+
+// beat sends a heartbeat: our state, what we suspect, and some of the others.
+func (n *Node) beat(p *Peer) {
+	if !p.Connected {
+		return
+	}
+	m := wire.Message{Kind: wire.Heartbeat, Count: uint32(n.port)}
+	if n.leaving {
+		m.Flags |= wire.Leaving
+	}
+	if n.MemoryLevel() > 0 {
+		m.Flags |= wire.Full
+	}
+	all := n.mesh.order
+	some := max(gossipLeast, len(all)/10)
+	for i := range all {
+		q := all[(n.mesh.gossip+i)%len(all)]
+		if q != p && (q.Health != Well || i < some) {
+			m.Peers = append(m.Peers, wire.Peer{ID: q.ID, Addr: q.Addr, State: uint8(q.Health)})
+		}
+	}
+	n.mesh.gossip = (n.mesh.gossip + 1) % len(all)
+	n.send(p, &m)
+}
+
+// onHeartbeat takes a node's word on itself and on others.
+func (n *Node) onHeartbeat(p *Peer, m *wire.Message) {
+	if leaving := m.Flags&wire.Leaving != 0; leaving != p.Leaving {
+		p.Leaving = leaving
+		n.nodesChanged()
+	}
+	p.full = m.Flags&wire.Full != 0
+	if port := int(m.Count); port != p.Port && port <= 65535 {
+		p.Port = port
+		n.nodesChanged()
+	}
+	for i := range m.Peers {
+		g := &m.Peers[i]
+		if g.ID == n.self {
+			continue
+		}
+		q := n.mesh.by[g.ID.Node()]
+		if q == nil {
+			if n.mesh.banned[g.ID] <= n.now && Health(g.State) == Well && g.Addr != "" {
+				n.AddPeer(g.ID, g.Addr)
+			}
+			continue
+		}
+		if Health(g.State) == Well {
+			delete(q.doubts, p.Node)
+			continue
+		}
+		q.doubts[p.Node] = n.now
+		if q.Health == Suspected {
+			n.judge(q)
+		}
+	}
+}
+
+// onFailed takes a majority's word; a node that we have heard of lately is
+// judged by us alone.
+func (n *Node) onFailed(m *wire.Message) {
+	p := n.mesh.by[m.Peers[0].ID.Node()]
+	if p != nil && p.Health != Failed && n.now-p.Heard > n.mesh.timeout/2 {
+		p.Health = Failed
+		n.nodesChanged()
+	}
+}
+
+// send queues a message for a node; it is lost where there is no connection.
+func (n *Node) send(p *Peer, m *wire.Message) {
+	if p == nil || !p.Connected {
+		return
+	}
+	at := len(n.outbox)
+	n.outbox = m.Append(n.outbox)
+	n.Stats.Sent++
+	n.effects = append(n.effects, Effect{Kind: Send, Peer: p, from: at, to: len(n.outbox)})
+}
+
+// Message is the bytes of a Send effect; valid until the next call.
+func (n *Node) Message(e *Effect) []byte { return n.outbox[e.from:e.to] }
+
+// tell sends a message to a job's other holders; only to those that haven't
+// confirmed where unconfirmed is set.
+func (n *Node) tell(j *store.Job, m *wire.Message, unconfirmed bool) {
+	m.ID = j.ID
+	for i := range j.Holders() {
+		if node, yes := j.Holder(i); !yes || !unconfirmed {
+			n.send(n.mesh.by[wire.Node(node)], m)
+		}
+	}
+}
+
+// holdersOf lists a job's other holders, in scratch memory.
+func (n *Node) holdersOf(j *store.Job) []wire.Node {
+	list := n.scratch.nodes[:0]
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		list = append(list, wire.Node(node))
+	}
+	n.scratch.nodes = list
+	return list
+}
+
+// addHolder notes a holder; the job may move, in which case effects that name it follow.
+func (n *Node) addHolder(j *store.Job, node wire.Node) (*store.Job, bool) {
+	if node == n.self.Node() || node == 0 {
+		return j, false
+	}
+	k, added := n.store.AddHolder(j, uint64(node))
+	if k != j {
+		for i := range n.effects {
+			if n.effects[i].Job == j {
+				n.effects[i].Job = k
+			}
+		}
+	}
+	return k, added
+}

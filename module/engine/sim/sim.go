@@ -1,0 +1,434 @@
+package sim
+
+import (
+	"container/heap"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"unsafe"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/store/storetest"
+	"jobmesh/module/wire"
+)
+
+// Faults say how often what goes wrong. Shares are of all messages, rates are
+// per node and hour of simulated time.
+type Faults struct {
+	Loss, Duplicate float64 // shares
+	Reorder         bool    // messages of one connection may overtake each other
+	MinDelay        int64   // ms
+	MaxDelay        int64
+	Resets          float64 // connections that break, losing what is under way
+	Crashes         float64 // with a restart, the disk kept
+	Wipes           float64 // with a restart, the disk lost; at most Config.MayLose in all
+	Pauses          float64 // up to 30 s in which the node does nothing
+	Partitions      float64 // of the whole mesh: two sides, or one direction
+	Pressure        float64 // times in which memory is short
+	Leaving         float64 // a node leaves, and comes back
+	Skew            int64   // ms that clocks differ at most
+}
+
+// Config is one history.
+type Config struct {
+	Nodes     int
+	Jobs      int
+	Seconds   int64 // of trouble; then all heals, and the end is awaited
+	Replicate int   // 0: the default
+	Faults    Faults
+	// Consumers acknowledge this share of what they get; the rest is lost with
+	// a consumer that crashes.
+	AckShare float64
+	// Once is the share of at-most-once jobs.
+	Once float64
+	// Wiped is how many nodes may lose their disk: below the number of copies.
+	Wiped int
+	Trace func(format string, args ...any)
+}
+
+// Report is what a history came to.
+type Report struct {
+	Added, Refused, Delivered, Acked, Duplicates int
+	Messages, Bytes                              int64
+	Simulated                                    int64 // ms
+	PerJob                                       float64
+	LargestNode                                  int // bytes of the store's memory, at most
+}
+
+type event struct {
+	at  int64
+	seq uint64
+	do  func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, k int) bool {
+	return e[i].at < e[k].at || e[i].at == e[k].at && e[i].seq < e[k].seq
+}
+func (e events) Swap(i, k int) { e[i], e[k] = e[k], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	old := *e
+	last := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return last
+}
+
+// job is what the judge knows of a job.
+type job struct {
+	id        store.ID
+	once      bool
+	copies    int
+	expires   int64
+	promised  bool
+	refused   bool
+	delivered int
+	acked     bool  // at a node that still remembers, or has told others
+	ackedAt   int64 // when
+	ackedBy   []int
+	lostWith  int // holders wiped since the promise
+}
+
+// Sim is a history being played.
+type Sim struct {
+	Config
+	Report
+	now      int64
+	seq      uint64
+	queue    events
+	r        *rand.Rand
+	nodes    []*node
+	byID     map[wire.NodeID]*node
+	jobs     map[store.ID]*job
+	order    []*job
+	cut      func(from, to *node) bool
+	healed   bool
+	closed   bool // no more clients
+	wiped    int
+	failures []string
+}
+
+// saved is a job on a node's disk.
+type saved struct {
+	queue, rec []byte
+}
+
+type node struct {
+	s      *Sim
+	i      int
+	id     wire.NodeID
+	text   string
+	e      *engine.Node
+	alloc  *storetest.Alloc
+	keys   *keyspace
+	disk   map[store.ID]saved
+	order  []store.ID // of the disk, as first written
+	peers  []wire.NodeID
+	life   int // grows with each start: what belongs to an earlier life is void
+	down   bool
+	paused bool
+	skew   int64
+	tickAt int64
+	links  map[*node]*link
+	fast   bool // no memory pressure
+}
+
+// link is a connection, as one side sees it: what is sent on an old one is lost.
+type link struct {
+	up   bool
+	life int
+	last int64 // when the last message arrives: none overtakes it
+}
+
+type keyspace struct {
+	n     *node
+	boxes map[*store.Queue]unsafe.Pointer
+}
+
+func (k *keyspace) Free([]byte) error { return nil }
+func (k *keyspace) Adopt(q *store.Queue) error {
+	box := unsafe.Pointer(&struct{ q *store.Queue }{q})
+	k.boxes[q], q.Box = box, box
+	return nil
+}
+func (k *keyspace) Drop(q *store.Queue) {
+	box := k.boxes[q]
+	delete(k.boxes, q)
+	k.n.e.Unlinked(box, q)
+}
+
+// at schedules.
+func (s *Sim) at(delay int64, do func()) {
+	s.seq++
+	heap.Push(&s.queue, event{s.now + max(delay, 0), s.seq, do})
+}
+
+func (s *Sim) trace(format string, args ...any) {
+	if s.Trace != nil {
+		s.Trace("%9.3f "+format, append([]any{float64(s.now) / 1000}, args...)...)
+	}
+}
+
+func (s *Sim) chance(share float64) bool { return share > 0 && s.r.Float64() < share }
+
+// newSim makes the nodes; they meet the first one.
+func newSim(seed uint64, c Config) *Sim {
+	s := &Sim{
+		Config: c, r: rand.New(rand.NewPCG(seed, 0x5eed)), now: 1_700_000_000_000,
+		byID: map[wire.NodeID]*node{}, jobs: map[store.ID]*job{},
+		cut: func(_, _ *node) bool { return false },
+	}
+	for i := range c.Nodes {
+		n := &node{s: s, i: i, disk: map[store.ID]saved{}, links: map[*node]*link{}}
+		for k := range n.id {
+			n.id[k] = byte(s.r.Uint32())
+		}
+		n.text = fmt.Sprintf("%x", n.id)
+		if f := c.Faults.Skew; f > 0 {
+			n.skew = s.r.Int64N(2*f) - f
+		}
+		s.nodes = append(s.nodes, n)
+		s.byID[n.id] = n
+	}
+	for _, n := range s.nodes {
+		n.start()
+	}
+	for _, n := range s.nodes[1:] {
+		n.call(func() { n.e.AddPeer(s.nodes[0].id, addr(0)) })
+	}
+	return s
+}
+
+func addr(i int) string { return fmt.Sprintf("10.0.0.%d:1", i) }
+
+// start begins a life, with what the disk has.
+func (n *node) start() {
+	n.life++
+	n.down, n.paused = false, false
+	n.alloc = storetest.New()
+	n.keys = &keyspace{n: n, boxes: map[*store.Queue]unsafe.Pointer{}}
+	n.e = engine.New(engine.Config{
+		Alloc: n.alloc, Keys: n.keys, Random: rand.NewPCG(n.s.r.Uint64(), uint64(n.life)),
+		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000,
+	})
+	n.tickAt = math.MaxInt64
+	n.call(func() {
+		n.e.BeginLoading()
+		for _, id := range n.order {
+			if d, ok := n.disk[id]; ok {
+				if err := n.e.ApplyJob(d.queue, d.rec); err != nil {
+					n.s.fail("node %d can't load what it saved: %v", n.i, err)
+				}
+			}
+		}
+		n.e.EndLoading()
+		n.e.Settle(engine.Trust{Logged: true})
+		for _, id := range n.peers {
+			n.e.AddPeer(id, addr(n.s.byID[id].i))
+		}
+	})
+	n.tickSoon(1)
+}
+
+func (n *node) clock() int64 { return n.s.now + n.skew }
+
+// call runs one event of the engine and carries out its effects.
+func (n *node) call(f func()) {
+	n.e.SetNow(n.clock())
+	f()
+	n.settle()
+	if at := n.e.EarliestArmed(); at != math.MaxInt64 {
+		n.tickSoon(at - n.clock())
+	}
+}
+
+func (n *node) tickSoon(delay int64) {
+	at := n.s.now + max(delay, 1)
+	if at >= n.tickAt {
+		return
+	}
+	n.tickAt = at
+	life := n.life
+	n.s.at(at-n.s.now, func() {
+		if n.life != life || n.down || n.tickAt != at {
+			return
+		}
+		if n.paused {
+			n.tickAt = math.MaxInt64
+			n.tickSoon(100)
+			return
+		}
+		n.tickAt = math.MaxInt64
+		n.e.SetNow(n.clock())
+		next := n.e.Tick()
+		n.settle()
+		n.tickSoon(next - n.clock())
+	})
+}
+
+func (n *node) settle() {
+	for _, e := range n.e.Effects() {
+		switch e.Kind {
+		case engine.LogJob, engine.LogState:
+			j := e.Job
+			if _, known := n.disk[j.ID]; !known {
+				n.order = append(n.order, j.ID)
+			}
+			n.disk[j.ID] = saved{append([]byte(nil), j.Queue.NameBytes()...), append([]byte(nil), j.Record()...)}
+		case engine.LogDelete:
+			delete(n.disk, e.ID)
+			if len(n.order) > 2*len(n.disk)+100 {
+				n.compact()
+			}
+		case engine.Serve:
+			n.s.delivered(n, e.Waiter, e.Job)
+		case engine.Release:
+			if done := e.Waiter.Client.(*bool); !*done {
+				*done = true
+				n.s.consume(n)
+			}
+		case engine.Promise:
+			n.s.promised(e.ID)
+		case engine.Deny:
+			if j := n.s.jobs[e.ID]; j != nil {
+				j.refused = true
+				n.s.Refused++
+			}
+		case engine.Send:
+			n.transmit(e.Peer.ID, append([]byte(nil), n.e.Message(&e)...))
+		case engine.Connect:
+			n.connect(n.s.byID[e.Peer.ID])
+		case engine.NodesChanged:
+			n.peers = n.peers[:0]
+			for _, p := range n.e.Peers() {
+				n.peers = append(n.peers, p.ID)
+			}
+		}
+	}
+	n.s.LargestNode = max(n.s.LargestNode, int(n.alloc.Bytes))
+}
+
+func (n *node) compact() {
+	kept := n.order[:0]
+	for _, id := range n.order {
+		if _, ok := n.disk[id]; ok {
+			kept = append(kept, id)
+		}
+	}
+	n.order = kept
+}
+
+// --- network -----------------------------------------------------------------
+
+func (n *node) reaches(to *node) bool {
+	return !n.down && !to.down && !n.s.cut(n, to) && !n.s.cut(to, n)
+}
+
+// connect keeps trying, as the bus does.
+func (n *node) connect(to *node) {
+	life := n.life
+	if l := n.links[to]; l != nil && l.up {
+		return
+	}
+	delay := n.s.delay() * 2
+	n.s.at(delay, func() {
+		if n.life != life || n.down || n.links[to] != nil && n.links[to].up {
+			return
+		}
+		if !n.reaches(to) || to.paused || n.paused {
+			n.s.at(200+n.s.r.Int64N(300), func() {
+				if n.life == life {
+					n.connect(to)
+				}
+			})
+			return
+		}
+		n.links[to], to.links[n] = &link{up: true, life: to.life}, &link{up: true, life: n.life}
+		n.call(func() { n.e.PeerUp(to.id, addr(to.i), false) })
+		to.call(func() { to.e.PeerUp(n.id, addr(n.i), false) })
+	})
+}
+
+// drop ends a connection: both sides learn of it, and one tries again.
+func (s *Sim) drop(a, b *node) {
+	for _, side := range [...][2]*node{{a, b}, {b, a}} {
+		n, other := side[0], side[1]
+		l := n.links[other]
+		if l == nil || !l.up {
+			continue
+		}
+		delete(n.links, other)
+		if n.down {
+			continue
+		}
+		n.call(func() { n.e.PeerDown(other.id) })
+		life := n.life
+		s.at(50+s.r.Int64N(200), func() {
+			if n.life == life && !n.down {
+				n.connect(other)
+			}
+		})
+	}
+}
+
+func (s *Sim) delay() int64 {
+	f := &s.Faults
+	if f.MaxDelay <= f.MinDelay {
+		return max(f.MinDelay, 1)
+	}
+	return f.MinDelay + s.r.Int64N(f.MaxDelay-f.MinDelay)
+}
+
+func (n *node) transmit(id wire.NodeID, b []byte) {
+	s, to := n.s, n.s.byID[id]
+	l := n.links[to]
+	s.Messages++
+	s.Bytes += int64(len(b))
+	if l == nil || !l.up {
+		return
+	}
+	copies := 1
+	if !s.healed && s.chance(s.Faults.Loss) {
+		copies = 0
+	}
+	if !s.healed && s.chance(s.Faults.Duplicate) && !isMove(b) {
+		copies++
+	}
+	for range copies {
+		at := s.now + s.delay()
+		if !s.Faults.Reorder || s.healed || isMove(b) {
+			at = max(at, l.last)
+			l.last = at
+		}
+		var deliver func()
+		life := to.life
+		deliver = func() {
+			switch {
+			case to.life != life || n.links[to] != l || !l.up || s.cut(n, to):
+			case to.paused:
+				s.at(100, deliver) // it lies in the kernel's buffer
+			default:
+				to.call(func() {
+					if err := to.e.Receive(n.id, b); err != nil {
+						s.fail("node %d can't read node %d's message: %v", to.i, n.i, err)
+					}
+				})
+			}
+		}
+		s.at(at-s.now, deliver)
+	}
+}
+
+// isMove says whether a message moves an at-most-once job: that there is but
+// one of it, in its place, is the transport's promise.
+func isMove(b []byte) bool {
+	kind := wire.Kind(b[0])
+	if kind != wire.YourJob && kind != wire.ReplJob {
+		return false
+	}
+	var m wire.Message
+	return m.Parse(b) == nil && m.Job.Retry == 0
+}
