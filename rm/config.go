@@ -38,9 +38,10 @@ func BoolConfig(name string, def bool, get func() bool, set func(bool) error) *C
 		setNum: func(v int64) error { return set(v != 0) }}
 }
 
-// IntConfig is a whole number from lo to hi.
-func IntConfig(name string, def, lo, hi int64, get func() int64, set func(int64) error) *Config {
-	return &Config{Name: name, kind: api.ConfigNumeric, defNum: def, lo: lo, hi: hi, getNum: get, setNum: set}
+// IntConfig is a whole number from lo to hi. Immutable ones can only be set when
+// the server starts.
+func IntConfig(name string, def, lo, hi int64, immutable bool, get func() int64, set func(int64) error) *Config {
+	return &Config{Name: name, kind: api.ConfigNumeric, defNum: def, lo: lo, hi: hi, immutable: immutable, getNum: get, setNum: set}
 }
 
 // TextConfig is a text. Immutable ones can only be set when the server starts.

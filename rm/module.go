@@ -62,6 +62,9 @@ type Events struct {
 	Swap func(c *Ctx, a, b int)
 	// Config: some CONFIG SET of the server's own parameters happened.
 	Config func(c *Ctx)
+	// Turn: the event loop is about to sleep, and [Server.WantTurn] had asked to
+	// be told. The AOF is written. No command may be replicated from here.
+	Turn func()
 	// Shutdown: the server is about to exit; everything is saved already.
 	Shutdown func(c *Ctx)
 	// Key: a key that holds a value of one of the module's types was loaded,
@@ -457,6 +460,16 @@ func (s *Server) Posted() {
 		s.run(f)
 	}
 }
+
+// Turn implements api.Handler.
+func (s *Server) Turn() {
+	if s.module.Events.Turn != nil {
+		s.module.Events.Turn()
+	}
+}
+
+// WantTurn has Events.Turn called once, when this turn of the event loop is over.
+func (s *Server) WantTurn() { api.WantTurn() }
 
 // run keeps one message's panic from losing the rest of its batch.
 func (s *Server) run(f func(*Server)) {

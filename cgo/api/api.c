@@ -86,11 +86,18 @@ static void on_event(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void
     frame_pop(f);
 }
 
+int turn_wanted;
+
 static void on_turn(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void *data) {
     (void)ctx;
     (void)e;
     (void)data;
-    if (sub == AFTER_SLEEP) frame_turn();
+    if (sub == AFTER_SLEEP) {
+        frame_turn();
+    } else if (turn_wanted && !in_child) {
+        turn_wanted = 0;
+        goTurn();
+    }
 }
 
 /* A queue's key, or another's, may have come to a name. */

@@ -24,6 +24,8 @@ type Handler interface {
 	Timer(f *Frame, id uintptr)
 	// Posted runs what other goroutines left for the main thread.
 	Posted()
+	// Turn runs before the event loop sleeps, where [WantTurn] asked for it.
+	Turn()
 	// Unblocked reports that a blocked client timed out or has gone. True
 	// where the client was still waiting for its answer.
 	Unblocked(f *Frame, b Blocked, gone bool) bool
@@ -102,6 +104,12 @@ func goTimer(f *C.struct_frame, id C.uintptr_t) {
 func goPosted() {
 	defer recovered(nil)
 	handler.Posted()
+}
+
+//export goTurn
+func goTurn() {
+	defer recovered(nil)
+	handler.Turn()
 }
 
 //export goUnblocked

@@ -1,7 +1,9 @@
 package commands
 
 import (
+	"encoding/hex"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"jobmesh/module/engine"
@@ -11,22 +13,27 @@ import (
 // hello is Disque's HELLO (1.12): format, own ID, and the nodes with address,
 // port and priority.
 func (m *module) hello(c *rm.Ctx) {
-	port, err := m.server.ConfigValue("port")
-	if err != nil {
-		port = "0"
-	}
-	priority := "1"
+	own := "1"
 	if m.node.Leaving() {
-		priority = "100"
+		own = "100"
 	}
-	c.Array(3)
+	peers := m.node.Peers()
+	c.Array(3 + len(peers))
 	c.Int(1)
 	c.Text(m.node.NodeID())
 	c.Array(4)
 	c.Text(m.node.NodeID())
 	c.Text("") // an address is learned from other nodes
-	c.Text(port)
-	c.Text(priority)
+	c.Text(strconv.Itoa(m.clientPort()))
+	c.Text(own)
+	for _, p := range peers {
+		host, port := peerAddr(p)
+		c.Array(4)
+		c.Text(hex.EncodeToString(p.ID[:]))
+		c.Text(host)
+		c.Text(strconv.Itoa(port))
+		c.Text(priority(p))
+	}
 }
 
 // infoCommand is INFO jobs|queues with Disque's own field names (1.13, 8).
@@ -62,7 +69,7 @@ func (m *module) flush(c *rm.Ctx) {
 
 const errCluster = "ERR Wrong CLUSTER subcommand or number of arguments"
 
-// cluster is Disque's CLUSTER (5.6), as far as a node alone has it.
+// cluster is Disque's CLUSTER (5.6).
 func (m *module) cluster(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
@@ -72,10 +79,12 @@ func (m *module) cluster(c *rm.Ctx) {
 	case is(sub, "MYID") && n == 3:
 		c.Text(m.node.NodeID())
 	case is(sub, "NODES") && n == 3:
-		c.Text(m.nodesText())
+		c.Text(m.nodesText(false))
 	case is(sub, "INFO") && n == 3:
-		c.Text("cluster_state:ok\r\ncluster_known_nodes:1\r\ncluster_reachable_nodes:0\r\ncluster_size:1\r\n" +
-			"cluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\n")
+		nodes := len(m.node.Peers()) + 1
+		c.Text(fmt.Sprintf("cluster_state:ok\r\ncluster_known_nodes:%d\r\ncluster_reachable_nodes:%d\r\ncluster_size:%d\r\n"+
+			"cluster_stats_messages_sent:%d\r\ncluster_stats_messages_received:%d\r\n",
+			nodes, m.node.Reachable(), nodes, m.node.Stats.Sent, m.node.Stats.Received))
 	case is(sub, "SAVECONFIG") && n == 3:
 		if err := m.saveNodes(); err != nil {
 			c.Error("ERR error saving the cluster node config: " + err.Error())
@@ -94,15 +103,10 @@ func (m *module) cluster(c *rm.Ctx) {
 		m.keepNodes()
 		c.Simple("OK")
 		m.settle(c)
+	case is(sub, "MEET") && (n == 5 || n == 6):
+		m.meet(c)
 	case is(sub, "FORGET") && n == 4:
-		switch id := string(c.Arg(3)); {
-		case len(id) != 40:
-			c.Error("ERR Invalid node identifier")
-		case id == m.node.NodeID():
-			c.Error("ERR I tried hard but I can't forget myself...")
-		default:
-			c.Error("ERR Unknown node " + printable(id))
-		}
+		m.forget(c)
 	case is(sub, "RESET") && (n == 3 || n == 4):
 		hard := n == 4 && is(c.Arg(3), "HARD")
 		if n == 4 && !hard && !is(c.Arg(3), "SOFT") {
@@ -113,10 +117,13 @@ func (m *module) cluster(c *rm.Ctx) {
 			fail(c, engine.ErrReplica)
 			return
 		}
-		m.node.Flush()
-		m.node.SetLeaving(false)
+		m.node.Reset()
 		if hard {
+			// The bus knows us by our ID: it begins anew.
+			m.settle(c)
+			m.closeBus()
 			m.node.SetNodeID(newNodeID())
+			m.server.After(0, func(*rm.Ctx) { m.openBus() })
 		}
 		m.keepNodes()
 		c.Simple("OK")
@@ -169,8 +176,7 @@ func (m *module) logHeld(c *rm.Ctx) {
 	}
 	for _, q := range m.queues {
 		for j := q.HeldHead; j != nil; j = j.Next {
-			c.Replicate(m.effect.setJob, 1)
-			c.Bulk(j.StateRecord())
+			m.replicateState(c, j)
 		}
 	}
 }

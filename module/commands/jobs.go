@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"encoding/hex"
 	"strconv"
 
 	"jobmesh/module/engine"
@@ -27,7 +28,7 @@ func (m *module) addJob(c *rm.Ctx) {
 		return
 	}
 	a := &m.add
-	if _, err := parseAdd(c, a); err != nil {
+	if err := parseAdd(c, a, m.copies); err != nil {
 		fail(c, err)
 		return
 	}
@@ -41,13 +42,39 @@ func (m *module) addJob(c *rm.Ctx) {
 		m.settle(c)
 		return
 	}
-	j, err := m.node.AddJob(a)
-	if err != nil {
+	a.CanWait = a.Replicate > 1 && c.CanBlock() || m.node.MemoryLevel() > 0 || m.node.Leaving()
+	id, wait, err := m.node.AddJob(a)
+	switch {
+	case err != nil:
 		fail(c, err)
 		return
+	case wait:
+		m.awaitCopies(c, id)
+	default:
+		id.Put((*[store.IDLen]byte)(c.SimpleBuffer(store.IDLen)))
 	}
-	j.ID.Put((*[store.IDLen]byte)(c.SimpleBuffer(store.IDLen)))
 	m.settle(c)
+}
+
+// awaitCopies blocks ADDJOB's client until the job is where it was asked to be.
+// The engine sees to the timeout.
+func (m *module) awaitCopies(c *rm.Ctx, id store.ID) {
+	client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
+		if !gone { // CLIENT UNBLOCK
+			fail(c, engine.ErrReplTimeout)
+		}
+		m.server.After(0, func(c *rm.Ctx) {
+			m.node.SetNow(c.Now())
+			m.node.AbandonAdd(&id)
+			m.settle(c)
+		})
+	})
+	if err != nil {
+		m.node.AbandonAdd(&id)
+		c.Error("ERR " + err.Error())
+		return
+	}
+	m.node.Adder(id, client)
 }
 
 func (m *module) getJob(c *rm.Ctx) {
@@ -300,11 +327,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 		c.Text(f.name)
 		c.Int(f.value)
 	}
-	c.Text("nodes-delivered")
-	c.Array(1)
-	c.Text(m.node.NodeID())
-	c.Text("nodes-confirmed")
-	c.Array(0)
+	m.putHolders(c, j)
 	c.Text("next-requeue-within")
 	if at := m.node.NextRequeue(j); at > 0 {
 		c.Int(max(0, at-now))
@@ -423,13 +446,17 @@ func (m *module) queueStat(c *rm.Ctx) {
 		c.Text(f.name)
 		c.Int(f.value)
 	}
+	from, rate := m.node.Imports(name)
 	c.Text("import-from")
-	c.Array(0)
+	c.Array(len(from))
+	for _, id := range from {
+		c.Text(hex.EncodeToString(id[:]))
+	}
 	for _, f := range [...]struct {
 		name  string
 		value int64
 	}{
-		{"import-rate", 0},
+		{"import-rate", rate},
 		{"jobs-in", int64(s.JobsIn)},
 		{"jobs-out", int64(s.JobsOut)},
 	} {
@@ -444,7 +471,7 @@ func (m *module) pause(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	mask, set, err := parsePause(c)
+	mask, set, bcast, err := parsePause(c)
 	if err != nil {
 		fail(c, err)
 		return
@@ -461,6 +488,9 @@ func (m *module) pause(c *rm.Ctx) {
 		}
 	case q != nil:
 		mask = q.Pause
+	}
+	if bcast {
+		m.node.TellPause(c.Arg(1), mask)
 	}
 	c.Simple(pauseNames[mask])
 	m.settle(c)
@@ -535,7 +565,7 @@ func (m *module) queueScan(c *rm.Ctx) {
 		next = m.node.ScanQueues(next, &found)
 		kept := found[:at]
 		for _, q := range found[at:] {
-			if m.node.Visible(q) && (s.minLen == -1 || int64(q.Len) >= s.minLen) && (s.maxLen == -1 || int64(q.Len) <= s.maxLen) && s.importRate <= 0 {
+			if m.node.Visible(q) && (s.minLen == -1 || int64(q.Len) >= s.minLen) && (s.maxLen == -1 || int64(q.Len) <= s.maxLen) && m.imports(q) >= s.importRate {
 				kept = append(kept, q)
 			}
 		}

@@ -9,17 +9,19 @@ import (
 	"jobmesh/rm"
 )
 
-// nodesText describes the nodes as CLUSTER NODES does (5.6), a line each.
-func (m *module) nodesText() string {
-	port, err := m.server.ConfigValue("port")
-	if err != nil {
-		port = "0"
-	}
+// nodesText describes the nodes as CLUSTER NODES does (5.6), a line each; for
+// the nodes' file with the addresses of their buses.
+func (m *module) nodesText(forFile bool) string {
 	flags := "myself"
 	if m.node.Leaving() {
 		flags += ",leaving"
 	}
-	return fmt.Sprintf("%s :%s %s 0 0 connected\n", m.node.NodeID(), port, flags)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s :%d %s 0 0 connected\n", m.node.NodeID(), m.clientPort(), flags)
+	for _, p := range m.node.Peers() {
+		b.WriteString(peerLine(p, forFile))
+	}
+	return b.String()
 }
 
 // loadNodes gives the node the name it had before, or writes down its first
@@ -33,9 +35,15 @@ func (m *module) loadNodes() error {
 	if err != nil {
 		return fmt.Errorf("the nodes' file can't be read: %w", err)
 	}
+	var others [][]string
+	found := false
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
-		if len(f) != 6 || !strings.HasPrefix(f[2], "myself") {
+		if len(f) != 6 {
+			continue
+		}
+		if !strings.HasPrefix(f[2], "myself") {
+			others = append(others, f)
 			continue
 		}
 		if len(f[0]) != 40 || strings.Trim(f[0], "0123456789abcdef") != "" {
@@ -43,24 +51,34 @@ func (m *module) loadNodes() error {
 		}
 		m.node.SetNodeID(f[0])
 		m.node.SetLeaving(strings.HasSuffix(f[2], ",leaving"))
+		found = true
+	}
+	for _, f := range others {
+		if err := m.readPeer(f); err != nil {
+			return fmt.Errorf("%s: node %s: %w", m.nodesFile, f[0], err)
+		}
+	}
+	if found {
 		return nil
 	}
 	return fmt.Errorf("%s names no node as myself: mend it, or remove it and the node gets a new ID", m.nodesFile)
 }
 
 // saveNodes writes the file so that a crash leaves the old one or the new one.
-func (m *module) saveNodes() error {
-	temp := m.nodesFile + ".tmp"
+func (m *module) saveNodes() error { return writeNodes(m.nodesFile, m.nodesText(true)) }
+
+func writeNodes(file, text string) error {
+	temp := file + ".tmp"
 	f, err := os.Create(temp)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(m.nodesText())
+	_, err = f.WriteString(text)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {
 		return errors.Join(err, os.Remove(temp))
 	}
-	return os.Rename(temp, m.nodesFile)
+	return os.Rename(temp, file)
 }
 
 // keepNodes saves where it can: a node in a read-only folder works, under

@@ -102,17 +102,18 @@ var _ args = (*rm.Ctx)(nil)
 
 // parseAdd reads ADDJOB into a. Options come first, then the timeout, then
 // what they mean together: that is the order in which errors count (1.1).
-func parseAdd(c args, a *engine.Add) (async bool, err error) {
+// copies is the default of REPLICATE.
+func parseAdd(c args, a *engine.Add, copies func() int) (err error) {
 	*a = engine.Add{Queue: c.Arg(1), Body: c.Arg(2), TTL: engine.DefaultTTL, Retry: -1}
 	n := c.NArgs()
 	for i := 4; i < n; i++ {
 		opt, more, ok := c.Arg(i), i+1 < n, true
 		switch {
 		case is(opt, "ASYNC"):
-			async = true
+			a.Async = true
 			continue
 		case !more:
-			return false, errSyntax
+			return errSyntax
 		case is(opt, "REPLICATE"):
 			var v int64
 			v, ok = between(c.Arg(i+1), 1, engine.MaxReplicate)
@@ -130,29 +131,29 @@ func parseAdd(c args, a *engine.Add) (async bool, err error) {
 			a.MaxLen, ok = between(c.Arg(i+1), 1, 1<<63-1)
 			err = errMaxLen
 		default:
-			return false, errSyntax
+			return errSyntax
 		}
 		if !ok {
-			return false, err
+			return err
 		}
 		i++
 	}
-	if _, err := timeout(c.Arg(3)); err != nil {
-		return false, err
+	if a.Timeout, err = timeout(c.Arg(3)); err != nil {
+		return err
 	}
 	if a.Replicate == 0 {
-		a.Replicate = 1 // min(3, nodes), and this is the only node
+		a.Replicate = copies()
 	}
 	if a.Retry < 0 {
 		a.Retry = max(1, min(a.TTL/10, engine.MaxRetry))
 	}
 	if a.Replicate > 1 && a.Retry == 0 {
-		return false, errAtMostOnce
+		return errAtMostOnce
 	}
 	if a.Delay >= a.TTL {
-		return false, errDelayTTL
+		return errDelayTTL
 	}
-	return async, nil
+	return nil
 }
 
 // get is a parsed GETJOB; the queues' names are the arguments from first on.
@@ -317,7 +318,7 @@ var pauseNames = [...]string{"none", "in", "out", "all"}
 
 // parsePause reads PAUSE's words into a mask (1.11). set says whether it is to
 // be applied: state and bcast alone change nothing.
-func parsePause(c args) (mask uint8, set bool, err error) {
+func parsePause(c args) (mask uint8, set, bcast bool, err error) {
 	for i := 2; i < c.NArgs(); i++ {
 		switch w := c.Arg(i); {
 		case is(w, "IN"):
@@ -328,10 +329,12 @@ func parsePause(c args) (mask uint8, set bool, err error) {
 			mask, set = engine.PauseIn|engine.PauseOut, true
 		case is(w, "NONE"):
 			mask, set = 0, true
-		case is(w, "STATE"), is(w, "BCAST"):
+		case is(w, "BCAST"):
+			bcast = true
+		case is(w, "STATE"):
 		default:
-			return 0, false, errSyntax
+			return 0, false, false, errSyntax
 		}
 	}
-	return mask, set, nil
+	return mask, set, bcast && set, nil
 }

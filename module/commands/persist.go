@@ -86,6 +86,11 @@ func (m *module) role(c *rm.Ctx, replica bool) {
 	m.ctx = c
 	m.node.SetPassive(replica)
 	m.settle(c)
+	if replica {
+		m.closeBus()
+	} else {
+		m.server.After(0, func(*rm.Ctx) { m.openBus() })
+	}
 	m.hurry()
 }
 
@@ -134,7 +139,11 @@ func (m *module) setJob(c *rm.Ctx) {
 		return
 	}
 	m.apply(c, func() error {
-		if err := m.node.ApplyState(c.Arg(1)); err != nil {
+		var holders []byte
+		if c.NArgs() > 2 {
+			holders = c.Arg(2)
+		}
+		if err := m.node.ApplyState(c.Arg(1), holders); err != nil {
 			return err
 		}
 		c.Simple("OK")

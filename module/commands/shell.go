@@ -36,6 +36,9 @@ type module struct {
 	phase   rm.LoadPhase
 	saved   record.Epoch // of the queue that was loaded last
 
+	mesh    mesh
+	copying bool // what is replicated must be copied: more engine calls follow
+
 	policyRead int64 // unix ms
 	epoch      *record.Epoch
 
@@ -83,11 +86,27 @@ func New() *rm.Module {
 			rm.TextConfig("cluster-config-file", "jobmesh-nodes.conf", true,
 				func() string { return m.nodesFile },
 				m.setNodesFile),
+			rm.TextConfig("cluster-secret", "", true,
+				func() string { return m.mesh.secret },
+				func(v string) error { m.mesh.secret = v; return nil }),
+			rm.TextConfig("cluster-bind", "", true,
+				func() string { return m.mesh.bind },
+				func(v string) error { m.mesh.bind = v; return nil }),
+			rm.TextConfig("cluster-announce", "", true,
+				func() string { return m.mesh.announce },
+				func(v string) error { m.mesh.announce = v; return nil }),
+			rm.IntConfig("cluster-port", 0, 0, 65535, true,
+				func() int64 { return m.mesh.port },
+				func(v int64) error { m.mesh.port = v; return nil }),
+			rm.IntConfig("cluster-node-timeout", engine.DefaultNodeTimeout, 100, 1<<31, false,
+				func() int64 { return m.mesh.timeout },
+				func(v int64) error { m.setNodeTimeout(v); return nil }),
 		},
 		Events: rm.Events{
 			Flush:   func(c *rm.Ctx, db int) { m.node.Flushed(db) },
 			Loading: m.loading,
 			Role:    m.role,
+			Turn:    m.turn,
 			Swap:    func(c *rm.Ctx, a, b int) { m.node.SetNow(c.Now()); m.node.Swapped(a, b); m.settle(c) },
 			Config:  func(*rm.Ctx) { m.readPolicy() },
 			Key:     m.keyEvent,
@@ -131,6 +150,8 @@ func (m *module) before(s *rm.Server) error {
 		Random: random,
 		NodeID: newNodeID(),
 		Now:    time.Now().UnixMilli(),
+
+		NodeTimeout: m.mesh.timeout,
 	})
 	m.ops.ack, m.ops.fastAck, m.ops.delete, m.ops.dequeue = m.node.Ack, m.node.FastAck, m.node.Delete, m.node.Dequeue
 	m.ops.enqueue = func(id *store.ID) bool { return m.node.Enqueue(id, false) }
@@ -145,6 +166,8 @@ func (m *module) start(s *rm.Server) error {
 	m.readPolicy()
 	m.node.SetPassive(s.Replica())
 	m.schedule(time.Now().UnixMilli() + 100)
+	// Not before the data set is loaded: the event loop turns only then.
+	s.After(0, func(*rm.Ctx) { m.openBus() })
 	return nil
 }
 
@@ -240,13 +263,12 @@ func (m *module) settle(c *rm.Ctx) {
 		case engine.LogJob:
 			if listened {
 				c.Replicate(m.effect.loadJob, 2)
-				c.Bulk(e.Job.Queue.NameBytes())
-				c.Bulk(e.Job.Record())
+				m.put(c, e.Job.Queue.NameBytes())
+				m.put(c, e.Job.Record())
 			}
 		case engine.LogState:
 			if listened {
-				c.Replicate(m.effect.setJob, 1)
-				c.Bulk(e.Job.StateRecord())
+				m.replicateState(c, e.Job)
 			}
 		case engine.LogDelete:
 			if listened {
@@ -266,6 +288,8 @@ func (m *module) settle(c *rm.Ctx) {
 					c.NullArray()
 				}
 			}, nil)
+		default:
+			m.meshEffect(e)
 		}
 	}
 	if len(effects) > 0 && !listened {
@@ -387,6 +411,16 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_evicted", st.Evicted)
 	w.Int("adds_refused", st.Refused)
 	w.Int("answers_unheard", st.Abandoned)
+	w.Section("mesh")
+	w.Int("known_nodes", int64(len(m.node.Peers())+1))
+	w.Int("reachable_nodes", int64(m.node.Reachable()))
+	w.Int("messages_sent", st.Sent)
+	w.Int("messages_received", st.Received)
+	w.Int("jobs_exported", st.Exported)
+	w.Int("jobs_imported", st.Imported)
+	out, in := m.traffic()
+	w.Int("bus_bytes_sent", out)
+	w.Int("bus_bytes_received", in)
 	w.Section("memory")
 	w.Int("memory_level", int64(m.node.MemoryLevel()))
 	heap := []metrics.Sample{

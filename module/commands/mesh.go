@@ -1,0 +1,405 @@
+package commands
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"jobmesh/module/bus"
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+	"jobmesh/rm"
+)
+
+// busOffset is how far above the port for clients a node's bus listens.
+const busOffset = 10000
+
+// mesh is what ties the engine to the bus.
+type mesh struct {
+	bus     *bus.Bus // nil: none, as on a Redis replica
+	met     map[wire.NodeID]bool
+	saving  bool // the nodes' file is being written
+	unsaved bool // and has to be again
+
+	secret, bind, announce string
+	port, timeout          int64
+}
+
+func (m *module) setNodeTimeout(ms int64) {
+	m.mesh.timeout = ms
+	m.node.SetNodeTimeout(ms)
+}
+
+// clientPort is the port that clients use, 0 where it isn't known.
+func (m *module) clientPort() int {
+	text, err := m.server.ConfigValue("port")
+	if err != nil {
+		return 0
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		return 0
+	}
+	return port
+}
+
+// openBus has the node take part in the mesh. Without a bus it works alone, and
+// the log says why.
+func (m *module) openBus() {
+	if m.mesh.bus != nil || m.node.Passive() {
+		return
+	}
+	m.node.SetPort(m.clientPort())
+	port := m.mesh.port
+	if port == 0 {
+		port = int64(m.clientPort()) + busOffset
+	}
+	if port > 65535 {
+		m.server.Log(rm.Notice, "no port is left for the bus (%d is too high): this node works alone. Set jobmesh.cluster-port", port)
+		return
+	}
+	host := m.mesh.bind
+	if host == "" && m.mesh.secret == "" {
+		host = "127.0.0.1"
+	}
+	b, err := bus.Open(bus.Config{
+		Listen:    net.JoinHostPort(host, strconv.FormatInt(port, 10)),
+		Advertise: m.mesh.announce,
+		ID:        bus.NodeID(m.node.Self()),
+		Secret:    []byte(m.mesh.secret),
+		Wake: func() {
+			m.server.Post(func(s *rm.Server) { s.After(0, m.drain) })
+		},
+		Log: func(level, text string) { m.server.Log(rm.Level(level), "bus: %s", text) },
+	})
+	if err != nil {
+		m.server.Log(rm.Warning, "this node works alone: %v", err)
+		return
+	}
+	m.mesh.bus, m.mesh.met = b, map[wire.NodeID]bool{}
+	for _, p := range m.node.Peers() {
+		b.Connect(bus.NodeID(p.ID), p.Addr)
+	}
+}
+
+// closeBus takes the node out of the mesh, as when it becomes a Redis replica.
+// The bus winds down beside the main thread.
+func (m *module) closeBus() {
+	if b := m.mesh.bus; b != nil {
+		m.mesh.bus = nil
+		for _, p := range m.node.Peers() {
+			m.node.PeerDown(p.ID)
+		}
+		m.server.Go(b.Close)
+	}
+}
+
+// drain applies what came in by the bus. It runs in a timer, from where
+// commands can be replicated.
+func (m *module) drain(c *rm.Ctx) {
+	b := m.mesh.bus
+	if b == nil {
+		return
+	}
+	if m.server.WritesPaused() {
+		m.server.After(pausedEvery, m.drain)
+		return
+	}
+	m.ctx = c
+	m.copying = true
+	defer func() { m.copying = false }()
+	b.Drain(func(e bus.Event) {
+		m.node.SetNow(c.Now())
+		m.busEvent(e)
+		m.settle(c)
+	})
+}
+
+func (m *module) busEvent(e bus.Event) {
+	switch e := e.(type) {
+	case *bus.Up:
+		id := wire.NodeID(e.ID)
+		m.node.PeerUp(id, e.Advertised, m.mesh.met[id])
+		delete(m.mesh.met, id)
+	case *bus.Down:
+		m.node.PeerDown(wire.NodeID(e.ID))
+	case *bus.Met:
+		if e.Err != nil {
+			m.server.Log(rm.Warning, "CLUSTER MEET %s: %v", e.Addr, e.Err)
+			return
+		}
+		// Its Up may have come already, and have been turned away.
+		id := wire.NodeID(e.ID)
+		m.mesh.met[id] = true
+		m.node.AddPeer(id, e.Addr)
+		m.mesh.bus.Connect(e.ID, e.Addr)
+	case *bus.Duplicate:
+		m.server.Log(rm.Warning, "two nodes have the ID %s: one is at %s. CLUSTER RESET HARD on one of them gives it a new one", e.ID, e.Addr)
+	case *bus.Messages:
+		id := wire.NodeID(e.ID)
+		for b := range e.All() {
+			if err := m.node.Receive(id, b); err != nil {
+				m.server.Log(rm.Warning, "node %s: %v", e.ID, err)
+				return
+			}
+			m.settle(m.ctx)
+		}
+	}
+}
+
+// meshEffect carries out what concerns other nodes, and clients that wait for
+// them.
+func (m *module) meshEffect(e *engine.Effect) {
+	switch e.Kind {
+	case engine.Promise:
+		if client, ok := e.Client.(*rm.Client); ok {
+			id := e.ID
+			client.Answer(func(c *rm.Ctx) { id.Put((*[store.IDLen]byte)(c.SimpleBuffer(store.IDLen))) }, nil)
+		}
+	case engine.Deny:
+		if client, ok := e.Client.(*rm.Client); ok {
+			err := e.Err
+			client.Answer(func(c *rm.Ctx) { fail(c, err) }, nil)
+		}
+	case engine.NodesChanged:
+		m.keepNodesLater()
+	}
+	b := m.mesh.bus
+	if b == nil {
+		return
+	}
+	switch e.Kind {
+	case engine.Send:
+		// What the bus can't take is lost, as with a connection: the engine
+		// tries again.
+		b.Send(bus.NodeID(e.Peer.ID), m.node.Message(e))
+		m.server.WantTurn()
+	case engine.Connect:
+		b.Connect(bus.NodeID(e.Peer.ID), e.Peer.Addr)
+	case engine.Disconnect:
+		b.Forget(bus.NodeID(e.Peer.ID))
+	}
+}
+
+// turn sends what this turn of the event loop had to say, one frame a node. The
+// AOF is written by then: what is promised to another node is on disk.
+func (m *module) turn() {
+	if m.mesh.bus != nil {
+		m.mesh.bus.Flush()
+	}
+}
+
+// traffic counts the bytes on the wire, to and from the nodes known now.
+func (m *module) traffic() (out, in int64) {
+	if m.mesh.bus == nil {
+		return 0, 0
+	}
+	for _, p := range m.node.Peers() {
+		if s, ok := m.mesh.bus.PeerStats(bus.NodeID(p.ID)); ok {
+			out, in = out+int64(s.BytesOut), in+int64(s.BytesIn)
+		}
+	}
+	return out, in
+}
+
+// put adds a string to what is replicated.
+func (m *module) put(c *rm.Ctx, b []byte) {
+	if m.copying {
+		copy(c.BulkBuffer(len(b)), b)
+		return
+	}
+	c.Bulk(b)
+}
+
+// replicateState replicates SETJOB: the job's state, and who else holds it.
+func (m *module) replicateState(c *rm.Ctx, j *store.Job) {
+	holders := j.RawHolders()
+	if holders == nil {
+		c.Replicate(m.effect.setJob, 1)
+		m.put(c, j.StateRecord())
+		return
+	}
+	c.Replicate(m.effect.setJob, 2)
+	m.put(c, j.StateRecord())
+	m.put(c, holders)
+}
+
+func (m *module) copies() int { return m.node.Copies() }
+
+func (m *module) imports(q *store.Queue) int64 {
+	_, rate := m.node.Imports(q.NameBytes())
+	return rate
+}
+
+// nodeName is a holder's ID where the node is known, else what is known of it.
+func (m *module) nodeName(holder uint64) string {
+	for _, p := range m.node.Peers() {
+		if uint64(p.Node) == holder {
+			return hex.EncodeToString(p.ID[:])
+		}
+	}
+	return fmt.Sprintf("%016x", holder)
+}
+
+// putHolders answers who may hold a job, and who has confirmed (1.8).
+func (m *module) putHolders(c *rm.Ctx, j *store.Job) {
+	c.Text("nodes-delivered")
+	c.Array(1 + j.Holders())
+	c.Text(m.node.NodeID())
+	for i := range j.Holders() {
+		h, _ := j.Holder(i)
+		c.Text(m.nodeName(h))
+	}
+	c.Text("nodes-confirmed")
+	c.Array(j.Confirmed())
+	for i := range j.Holders() {
+		if h, yes := j.Holder(i); yes {
+			c.Text(m.nodeName(h))
+		}
+	}
+}
+
+// peerAddr splits a peer's address as clients see it: its host, and its port
+// for clients.
+func peerAddr(p *engine.Peer) (host string, port int) {
+	host, text, err := net.SplitHostPort(p.Addr)
+	if err != nil {
+		return "", p.Port
+	}
+	if p.Port != 0 {
+		return host, p.Port
+	}
+	if n, err := strconv.Atoi(text); err == nil && n > busOffset {
+		return host, n - busOffset
+	}
+	return host, 0
+}
+
+// peerLine is a line of CLUSTER NODES about another node (5.6).
+func peerLine(p *engine.Peer, withBus bool) string {
+	var flags []string
+	switch p.Health {
+	case engine.Suspected:
+		flags = append(flags, "fail?")
+	case engine.Failed:
+		flags = append(flags, "fail")
+	}
+	if p.Addr == "" {
+		flags = append(flags, "noaddr")
+	}
+	if p.Leaving {
+		flags = append(flags, "leaving")
+	}
+	if flags == nil {
+		flags = []string{"noflags"}
+	}
+	link := "disconnected"
+	if p.Connected {
+		link = "connected"
+	}
+	host, port := peerAddr(p)
+	addr := fmt.Sprintf("%s:%d", host, port)
+	if withBus {
+		addr += "@" + p.Addr
+	}
+	return fmt.Sprintf("%x %s %s 0 %d %s\n", p.ID, addr, strings.Join(flags, ","), p.Heard, link)
+}
+
+// priority is what HELLO tells clients of a node: less is better (1.12).
+func priority(p *engine.Peer) string {
+	switch {
+	case p.Leaving || p.Health == engine.Failed:
+		return "100"
+	case p.Health == engine.Suspected:
+		return "10"
+	case !p.Connected:
+		return "5"
+	}
+	return "1"
+}
+
+// meet is CLUSTER MEET ip port [bus-port] (5.6).
+func (m *module) meet(c *rm.Ctx) {
+	host := string(c.Arg(3))
+	port, ok := integer(c.Arg(4))
+	if !ok {
+		c.Error("ERR Invalid TCP port specified: " + printable(string(c.Arg(4))))
+		return
+	}
+	busPort := port + busOffset
+	if c.NArgs() == 6 {
+		if busPort, ok = between(c.Arg(5), 1, 65535); !ok {
+			c.Error("ERR Invalid TCP bus port specified: " + printable(string(c.Arg(5))))
+			return
+		}
+	}
+	if net.ParseIP(host) == nil || port < 1 || busPort > 65535 || port > 65535 {
+		c.Error(fmt.Sprintf("ERR Invalid node address specified: %s:%s", printable(host), printable(string(c.Arg(4)))))
+		return
+	}
+	if m.mesh.bus == nil {
+		c.Error("ERR this node has no bus, so it can meet nobody: the log says why")
+		return
+	}
+	m.mesh.bus.Meet(net.JoinHostPort(host, strconv.FormatInt(busPort, 10)))
+	c.Simple("OK")
+}
+
+// forget is CLUSTER FORGET id.
+func (m *module) forget(c *rm.Ctx) {
+	text := string(c.Arg(3))
+	id, err := bus.ParseNodeID(text)
+	switch {
+	case len(text) != 40:
+		c.Error("ERR Invalid node identifier")
+	case text == m.node.NodeID():
+		c.Error("ERR I tried hard but I can't forget myself...")
+	case err != nil || !m.node.Forget(wire.NodeID(id)):
+		c.Error("ERR Unknown node " + printable(text))
+	default:
+		c.Simple("OK")
+		m.settle(c)
+	}
+}
+
+// keepNodesLater writes the nodes' file beside the main thread, one writing at a
+// time.
+func (m *module) keepNodesLater() {
+	if m.mesh.saving {
+		m.mesh.unsaved = true
+		return
+	}
+	m.mesh.saving = true
+	text, file := m.nodesText(true), m.nodesFile
+	m.server.Go(func() {
+		err := writeNodes(file, text)
+		m.server.Post(func(*rm.Server) {
+			m.mesh.saving = false
+			if err != nil {
+				m.server.Log(rm.Warning, "the nodes' file can't be written, so this node won't find its mesh again by itself: %v", err)
+			}
+			if m.mesh.unsaved {
+				m.mesh.unsaved = false
+				m.keepNodesLater()
+			}
+		})
+	})
+}
+
+// readPeer reads a line of the nodes' file about another node.
+func (m *module) readPeer(f []string) error {
+	id, err := bus.ParseNodeID(f[0])
+	if err != nil {
+		return err
+	}
+	_, addr, ok := strings.Cut(f[1], "@")
+	if !ok {
+		return errors.New("no bus address after @")
+	}
+	m.node.AddPeer(wire.NodeID(id), addr)
+	return nil
+}

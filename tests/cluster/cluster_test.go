@@ -1,0 +1,175 @@
+// Package cluster tests meshes of real servers.
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// mesh is so many servers that know each other.
+type mesh []*harness.Server
+
+func busPort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+func start(t *testing.T, n int, lines ...string) mesh {
+	m := make(mesh, n)
+	for i := range m {
+		m[i] = node(t, lines...)
+	}
+	for _, s := range m[1:] {
+		meet(t, s, m[0])
+	}
+	m.await(t, n)
+	return m
+}
+
+func node(t *testing.T, lines ...string) *harness.Server {
+	return harness.Start(t, harness.WithConfig(append([]string{"jobmesh.cluster-port " + busPort(t), "jobmesh.cluster-node-timeout 2000"}, lines...)...))
+}
+
+func meet(t *testing.T, a, b *harness.Server) {
+	t.Helper()
+	port := b.Do("CONFIG", "GET", "jobmesh.cluster-port").Elems[1].Str
+	require.Equal(t, "OK", a.Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", b.Port, port).Str)
+}
+
+// await waits until every node can reach all the others.
+func (m mesh) await(t *testing.T, n int) {
+	t.Helper()
+	for _, s := range m {
+		harness.Await(t, 15*time.Second, "the nodes to reach each other", func() bool {
+			return s.Info("jobmesh", "jobmesh_reachable_nodes") == strconv.Itoa(n-1)
+		})
+	}
+}
+
+func jobs(s *harness.Server) string { return s.Info("jobmesh", "jobmesh_registered_jobs") }
+
+func (m mesh) awaitNoJobs(t *testing.T) {
+	t.Helper()
+	for _, s := range m {
+		harness.Await(t, 20*time.Second, "all jobs to be gone", func() bool { return jobs(s) == "0" })
+	}
+}
+
+func TestThreeNodes(t *testing.T) {
+	m := start(t, 3)
+	v := m[0].Do("ADDJOB", "q", "body", 2000, "REPLICATE", 3, "RETRY", 1)
+	require.Equal(t, byte('+'), v.Kind, "%v", v)
+	id := v.Str
+	for _, s := range m {
+		assert.Equal(t, "1", jobs(s))
+	}
+	assert.Len(t, m[0].Do("SHOW", id).Field("nodes-delivered").Elems, 3)
+	assert.Equal(t, "active", m[1].Do("SHOW", id).Field("state").Str)
+	m[0].Kill()
+	got := m[1].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
+	require.Len(t, got.Elems, 1)
+	assert.Equal(t, []string{"q", id, "body"}, got.Elems[0].Strings())
+	assert.Equal(t, int64(1), m[2].Do("ACKJOB", id).Int)
+	m[0].Restart()
+	m.await(t, 3)
+	m.awaitNoJobs(t)
+}
+
+func TestFederation_97(t *testing.T) {
+	m := start(t, 2)
+	c := m[1].Dial()
+	c.Send("GETJOB", "FROM", "q")
+	harness.Await(t, 5*time.Second, "the client to wait", func() bool { return m[1].Info("jobmesh", "jobmesh_blocked_clients") == "1" })
+	once := m[0].Do("ADDJOB", "q", "b", 0, "RETRY", 0, "REPLICATE", 1)
+	require.Equal(t, byte('+'), once.Kind)
+	v := c.Receive()
+	require.Len(t, v.Elems, 1)
+	assert.Equal(t, once.Str, v.Elems[0].Elems[1].Str)
+	assert.True(t, m[0].Do("SHOW", once.Str).Null, "an at-most-once job has moved")
+	stat := m[1].Do("QSTAT", "q")
+	assert.Equal(t, []string{m[0].Do("JOBMESH", "CLUSTER", "MYID").Str}, stat.Field("import-from").Strings())
+	assert.Positive(t, stat.Field("import-rate").Int)
+
+	kept := m[0].Do("ADDJOB", "q", "b", 0, "REPLICATE", 1)
+	require.Equal(t, byte('+'), kept.Kind)
+	v = m[1].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
+	require.Len(t, v.Elems, 1)
+	assert.Equal(t, int64(1), m[1].Do("ACKJOB", kept.Str).Int)
+	harness.Await(t, 10*time.Second, "the first holder to hear of the acknowledgement", func() bool { return m[0].Do("SHOW", kept.Str).Null })
+}
+
+func TestNodesAndHello_88_89(t *testing.T) {
+	m := start(t, 3)
+	for _, s := range m {
+		nodes := strings.Split(strings.TrimSpace(s.Do("JOBMESH", "CLUSTER", "NODES").Str), "\n")
+		assert.Len(t, nodes, 3)
+		for _, line := range nodes {
+			assert.Len(t, strings.Fields(line), 6, line)
+		}
+		hello := s.Do("JOBMESH", "HELLO")
+		require.Len(t, hello.Elems, 5)
+		for _, e := range hello.Elems[2:] {
+			assert.Equal(t, "1", e.Elems[3].Str)
+		}
+		assert.Contains(t, s.Do("JOBMESH", "CLUSTER", "INFO").Str, "cluster_known_nodes:3\r\ncluster_reachable_nodes:2\r\n")
+	}
+	id := m[2].Do("JOBMESH", "CLUSTER", "MYID").Str
+	m[2].Pause()
+	flags := func(s *harness.Server) string {
+		for line := range strings.Lines(s.Do("JOBMESH", "CLUSTER", "NODES").Str) {
+			if strings.HasPrefix(line, id) {
+				return strings.Fields(line)[2]
+			}
+		}
+		return "gone"
+	}
+	for _, s := range m[:2] {
+		harness.Await(t, 20*time.Second, "the silent node to be failed", func() bool { return flags(s) == "fail" })
+	}
+	m[2].Resume()
+	for _, s := range m[:2] {
+		harness.Await(t, 20*time.Second, "the node to be well again", func() bool { return flags(s) == "noflags" })
+	}
+	for _, s := range m[:2] {
+		assert.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", id).Str)
+	}
+	for _, s := range m[:2] {
+		assert.Equal(t, "gone", flags(s), "and it isn't let in again by itself")
+		meet(t, s, m[2])
+	}
+	m.await(t, 3)
+}
+
+func TestMeetErrors_87(t *testing.T) {
+	s := node(t)
+	for want, args := range map[string][]any{
+		"ERR Invalid TCP port specified: x":                   {"127.0.0.1", "x"},
+		"ERR Invalid node address specified: localhost:1":     {"localhost", 1},
+		"ERR Invalid node address specified: 127.0.0.1:55536": {"127.0.0.1", 55536},
+		"ERR Wrong CLUSTER subcommand or number of arguments": {"127.0.0.1"},
+		"ERR Invalid TCP bus port specified: 65536":           {"127.0.0.1", 1, 65536},
+	} {
+		v := s.Do(append([]any{"JOBMESH", "CLUSTER", "MEET"}, args...)...)
+		assert.True(t, v.Err(want), "%v: %v", args, v)
+	}
+	// Itself, a Redis port, and nobody: the log tells.
+	own := s.Do("CONFIG", "GET", "jobmesh.cluster-port").Elems[1].Str
+	for port, complaint := range map[string]string{own: "itself", strconv.Itoa(s.Port): "not a jobmesh", busPort(t): "refused"} {
+		require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", 1, port).Str)
+		harness.Await(t, 15*time.Second, fmt.Sprint("the log to tell of port ", port, " ", complaint), func() bool {
+			return strings.Contains(s.Log(), "CLUSTER MEET 127.0.0.1:"+port+":")
+		})
+	}
+	assert.Contains(t, s.Do("JOBMESH", "CLUSTER", "INFO").Str, "cluster_known_nodes:1\r\n")
+}
