@@ -6,7 +6,7 @@ GO       ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SHELL    := /bin/bash
 
-.PHONY: all build setup run demo test test-servers bench fuzz lint vet install clean help
+.PHONY: all build setup run demo test test-servers sanitize bench fuzz lint vet install clean help
 
 all: build ## Build jobmesh.so (the same as: make build)
 
@@ -33,6 +33,9 @@ test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (60s)
 
 test-servers: setup build ## Run what needs a server on other releases too: Redis 8, Valkey 8 and 9
 	@tests/servers.sh test
+
+sanitize: setup ## Run what needs a server under AddressSanitizer and UBSan, with a module built for them
+	@tests/sanitize.sh test
 
 bench: setup build ## Compare with Redis streams and lists (BENCH='-scale' for ten million jobs)
 	@$(GO) run ./tests/bench $(BENCH)

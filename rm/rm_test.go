@@ -2,8 +2,6 @@ package rm_test
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,17 +11,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// build makes the example module.
-func build(t *testing.T) string {
-	so := filepath.Join(t.TempDir(), "example.so")
-	out, err := exec.Command("go", "build", "-buildmode=c-shared", "-o", so, "jobmesh/rm/example").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.NoError(t, exec.Command("chmod", "+x", so).Run())
-	return so
-}
-
 func TestExample(t *testing.T) {
-	so := build(t)
+	so := harness.Build(t, "./rm/example")
 
 	t.Run("command and type", func(t *testing.T) {
 		s := harness.Start(t, harness.WithModule(so))

@@ -3,6 +3,6 @@
 // string from a bulk string, which client libraries hide.
 //
 // Each server has a free port on 127.0.0.1 and a temporary folder, is killed
-// at the end of its test, and fails the test where it died or its log holds a
-// crash report or a recovered panic.
+// at the end of its test, and fails the test where it died, its log holds a
+// crash report or a recovered panic, or a sanitizer reported.
 package harness

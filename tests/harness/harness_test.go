@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -151,19 +152,47 @@ func (r *recorder) finish() {
 }
 
 func TestAServerThatDiesFailsItsTest(t *testing.T) {
+	// Words alone are enough: the process they are of may be a forked child.
+	say := func(s *harness.Server, words string) {
+		require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "stderr"), []byte(words), 0o600))
+		s.Kill()
+	}
 	for name, die := range map[string]func(*harness.Server){
-		"killed by another": func(s *harness.Server) { s.Signal(9) },
-		"crash report":      func(s *harness.Server) { s.Dial().Send("DEBUG", "SEGFAULT") },
-		"words of Go's runtime": func(s *harness.Server) {
-			require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "stderr"), []byte("fatal error: out of words\n"), 0o600))
-			s.Signal(9)
-		},
+		"killed by another":     func(s *harness.Server) { s.Signal(9) },
+		"crash report":          func(s *harness.Server) { s.Dial().Send("DEBUG", "SEGFAULT") },
+		"words of Go's runtime": func(s *harness.Server) { say(s, "fatal error: out of words\n") },
+		"a sanitizer's report":  func(s *harness.Server) { say(s, "==7==ERROR: AddressSanitizer: heap-use-after-free\n") },
+		"another's":             func(s *harness.Server) { say(s, "record.c:7:9: runtime error: shift exponent 64 is too large\n") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &recorder{TB: t}
 			s := harness.Start(r, harness.WithoutModule())
 			die(s)
 			harness.Await(t, 20*time.Second, "its end", s.Ended)
+			r.finish()
+			assert.Contains(t, r.said.String(), "crashed or panicked")
+		})
+	}
+}
+
+// The sanitizers see what C and what Go does to the server's memory.
+func TestMisuseOfMemoryFailsItsTest(t *testing.T) {
+	module := harness.Sanitized(t, "-tags", "jobmesh_misuse", "./module")
+	for name, misuse := range map[string]struct {
+		signal syscall.Signal
+		report string
+	}{
+		"freed twice by C":     {syscall.SIGUSR1, "heap-use-after-free"},
+		"read too far by Go":   {syscall.SIGUSR2, "heap-buffer-overflow"},
+		"shifted too far in C": {syscall.SIGHUP, "runtime error: shift exponent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &recorder{TB: t}
+			s := harness.Start(r, module)
+			harness.NeedsSanitizer(t, s)
+			s.Signal(misuse.signal)
+			harness.Await(t, 20*time.Second, "its end", s.Ended)
+			assert.Contains(t, s.Stderr(), misuse.report)
 			r.finish()
 			assert.Contains(t, r.said.String(), "crashed or panicked")
 		})

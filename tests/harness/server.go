@@ -22,6 +22,7 @@ type Server struct {
 
 	t        testing.TB
 	binary   string
+	preload  string
 	conf     string
 	lines    []string // of redis.conf, the port's aside
 	cmd      *exec.Cmd
@@ -32,12 +33,13 @@ type Server struct {
 }
 
 type settings struct {
-	lines  []string
-	args   string
-	module string
-	binary string
-	dir    string
-	quiet  bool
+	lines   []string
+	args    string
+	module  string
+	binary  string
+	preload string
+	dir     string
+	quiet   bool
 }
 
 // Option changes how a server is started.
@@ -106,7 +108,7 @@ func New(t testing.TB, opts ...Option) *Server {
 	if module == "" {
 		module = filepath.Join(Root(t), "jobmesh.so")
 	}
-	set := settings{module: module, binary: Binary()}
+	set := settings{module: module, binary: Binary(), preload: os.Getenv("JOBMESH_PRELOAD")}
 	for _, o := range opts {
 		o(&set)
 	}
@@ -117,7 +119,7 @@ func New(t testing.TB, opts ...Option) *Server {
 	if set.dir == "" {
 		set.dir = t.TempDir()
 	}
-	s := &Server{t: t, Dir: set.dir, binary: set.binary, quiet: set.quiet}
+	s := &Server{t: t, Dir: set.dir, binary: set.binary, preload: set.preload, quiet: set.quiet}
 	s.conf = filepath.Join(s.Dir, "redis.conf")
 	s.lines = []string{
 		"bind 127.0.0.1", "dir " + s.Dir, "logfile " + filepath.Join(s.Dir, "log"),
@@ -150,12 +152,15 @@ func Start(t testing.TB, opts ...Option) *Server {
 // Launch starts the process and doesn't wait for it to serve.
 func (s *Server) Launch() {
 	s.t.Helper()
-	// Go's runtime reports what kills it to stderr, not to Redis's log.
+	// Go's runtime and the sanitizers report to stderr, not to Redis's log.
 	errs, err := os.OpenFile(s.stderrPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(s.t, err)
 	defer errs.Close()
 	cmd, done := exec.Command(s.binary, s.conf), make(chan struct{})
 	cmd.Stdout, cmd.Stderr = errs, errs
+	if s.preload != "" {
+		cmd.Env = append(os.Environ(), "LD_PRELOAD="+s.preload, "ASAN_OPTIONS="+sanitizerOptions, "UBSAN_OPTIONS=print_stacktrace=1")
+	}
 	require.NoError(s.t, cmd.Start())
 	s.cmd, s.done, s.expected = cmd, done, false
 	go func() {
@@ -214,16 +219,16 @@ func (s *Server) Log() string {
 func (s *Server) stderrPath() string { return filepath.Join(s.Dir, "stderr") }
 
 // Stderr is all that the server has printed beside its log: what Go's runtime
-// says before it ends the process.
+// or a sanitizer says before it ends the process.
 func (s *Server) Stderr() string {
 	b, _ := os.ReadFile(s.stderrPath())
 	return string(b)
 }
 
-// logTail is what matters of the log: the Go runtime's last words, a crash
-// report's head, or the last lines.
+// logTail is what matters of the log: the last words of Go's runtime or of a
+// sanitizer, a crash report's head, or the last lines.
 func (s *Server) logTail() string {
-	if text := s.Stderr(); goDied(text) {
+	if text := s.Stderr(); lastWords(text) {
 		return text[:min(len(text), 8000)]
 	}
 	if _, report, crashed := strings.Cut(s.Log(), "REDIS BUG REPORT START"); crashed {
@@ -294,16 +299,25 @@ func (s *Server) cleanup() {
 		<-s.done
 	}
 	log := s.Log()
-	if died || goDied(s.Stderr()) || strings.Contains(log, "ASSERTION FAILED") || strings.Contains(log, "REDIS BUG REPORT") || !s.quiet && strings.Contains(log, "panic (recovered") {
+	if died || lastWords(s.Stderr()) || strings.Contains(log, "ASSERTION FAILED") || strings.Contains(log, "REDIS BUG REPORT") || !s.quiet && strings.Contains(log, "panic (recovered") {
 		s.t.Errorf("the server crashed or panicked (died unasked: %v)\n%s", died, s.logTail())
 	} else if s.t.Failed() {
 		s.t.Logf("the server's log ends:\n%s", s.logTail())
 	}
 }
 
-// goDied says whether a process's stderr has the Go runtime's end in it.
-func goDied(stderr string) bool {
-	return strings.HasPrefix(stderr, "panic: ") || strings.Contains(stderr, "\npanic: ") || strings.Contains(stderr, "fatal error: ")
+// lastWords says whether a process's stderr has the end of Go's runtime in it,
+// or a sanitizer's report, maybe on a forked child.
+func lastWords(stderr string) bool {
+	if strings.HasPrefix(stderr, "panic: ") {
+		return true
+	}
+	for _, words := range []string{"\npanic: ", "fatal error: ", "ERROR: AddressSanitizer", "AddressSanitizer: CHECK failed", "runtime error: "} {
+		if strings.Contains(stderr, words) {
+			return true
+		}
+	}
+	return false
 }
 
 // Info returns one field of INFO.

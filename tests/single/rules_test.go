@@ -2,8 +2,6 @@ package single
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,12 +49,7 @@ func pipeline(t *testing.T, c *harness.Conn, n int, body string) {
 // Rule 1, with jobmesh's own type: no Go runs in a forked child. Were it so,
 // one save in two would hang beside goroutines that are as busy as these.
 func TestRule1_SavesEndWhileGoIsBusy(t *testing.T) {
-	so := filepath.Join(t.TempDir(), "busy.so")
-	build := exec.Command("go", "build", "-buildmode=c-shared", "-tags", "jobmesh_busy", "-o", so, "./module")
-	build.Dir = harness.Root(t)
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.NoError(t, exec.Command("chmod", "+x", so).Run())
+	so := harness.Build(t, "-tags", "jobmesh_busy", "./module")
 	s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
 	c := s.Dial()
 	for i := range 200 {
