@@ -26,6 +26,10 @@ func TestExample(t *testing.T) {
 		dump := []byte(c.Do("DUMP", "n").Str)
 		assert.Equal(t, "OK", c.Do("RESTORE", "m", 0, dump).Str)
 		assert.Equal(t, int64(4), c.Do("COUNTER.ADD", "m", 1).Int)
+		assert.Greater(t, c.Do("MEMORY", "USAGE", "n").Int, int64(24))
+		digest := c.Do("DEBUG", "DIGEST").Str
+		require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+		assert.Equal(t, digest, c.Do("DEBUG", "DIGEST").Str)
 		assert.Equal(t, []string{"n"}, c.Do("COMMAND", "GETKEYS", "COUNTER.ADD", "n", 1).Strings())
 		assert.Equal(t, "Adds to a counter.", c.Do("COMMAND", "DOCS", "counter.add").Elems[1].Field("summary").Str)
 	})
@@ -83,6 +87,7 @@ func TestExample(t *testing.T) {
 	// Rule 1: no Go in a forked child. Saves, rewrites and full syncs end while
 	// goroutines and the collector are busy; with Go in the child they hang.
 	t.Run("forks", func(t *testing.T) {
+		harness.NotSanitized(t, harness.ForksHang)
 		s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
 		c := s.Dial()
 		for i := range 2000 {

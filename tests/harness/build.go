@@ -62,6 +62,19 @@ func Sanitized(t testing.TB, args ...string) Option {
 	return func(s *settings) { s.module, s.preload = so, library }
 }
 
+// ForksHang is why some tests are skipped: forks of a process whose other
+// threads allocate at that moment can hang under a sanitizer, whose allocator,
+// unlike the server's, keeps its locks as they are in the child.
+const ForksHang = "in a forked child the sanitizer's allocator may wait for threads that aren't there"
+
+// NotSanitized skips a test where servers run under the sanitizers.
+func NotSanitized(t testing.TB, why string) {
+	t.Helper()
+	if os.Getenv("JOBMESH_PRELOAD") != "" {
+		t.Skip(why)
+	}
+}
+
 // NeedsSanitizer skips a test where the server doesn't allocate by the malloc
 // that a sanitizer replaces, as one built with jemalloc inside.
 func NeedsSanitizer(t testing.TB, s *Server) {

@@ -49,6 +49,7 @@ func pipeline(t *testing.T, c *harness.Conn, n int, body string) {
 // Rule 1, with jobmesh's own type: no Go runs in a forked child. Were it so,
 // one save in two would hang beside goroutines that are as busy as these.
 func TestRule1_SavesEndWhileGoIsBusy(t *testing.T) {
+	harness.NotSanitized(t, harness.ForksHang)
 	so := harness.Build(t, "-tags", "jobmesh_busy", "./module")
 	s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
 	c := s.Dial()
@@ -95,6 +96,7 @@ func TestRule2_JobsLieInRedisMemory(t *testing.T) {
 // server's memory in every 64th ADDJOB and the filling of a pool, nor allocates
 // in Go: what is left is INFO's and the timers'.
 func TestRule4_OneCrossingNoAllocation(t *testing.T) {
+	harness.NotSanitized(t, "the pool, which saves crossings, is for names alone")
 	s := harness.Start(t)
 	c := s.Dial()
 	const rounds, n = 20, 1000
