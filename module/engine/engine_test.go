@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sort"
+	"syscall"
 	"testing"
 	"unsafe"
 
@@ -305,4 +306,17 @@ func TestIdleQueuesGo_79(t *testing.T) {
 	assert.Nil(t, n.Queue([]byte("q")))
 	assert.NotNil(t, n.Queue([]byte("paused")))
 	assert.Equal(t, int64(1), n.Queues())
+}
+
+func TestBodyTooLong(t *testing.T) {
+	n, _, alloc := node(1000)
+	blocks := alloc.Blocks()
+	// Addresses alone: nothing is there until it is touched.
+	body, err := syscall.Mmap(-1, 0, store.MaxBody+1, syscall.PROT_READ, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
+	require.NoError(t, err)
+	defer syscall.Munmap(body)
+	_, err = n.AddJob(&engine.Add{Queue: []byte("q"), Body: body, Replicate: 1, TTL: 10})
+	assert.Equal(t, engine.ErrBody, err)
+	assert.Nil(t, n.Queue([]byte("q")))
+	assert.Equal(t, blocks, alloc.Blocks())
 }

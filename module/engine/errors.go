@@ -23,5 +23,6 @@ const (
 	ErrNoJob         Refusal = "NOJOB Job not known in the context of this node."
 	ErrAcked         Refusal = "ACKED The job is acknowledged already, there is nothing left to work on."
 	ErrTooLate       Refusal = "TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery."
+	ErrBody          Refusal = "ERR the job's body is too long"
 	ErrReplica       Refusal = "READONLY You can't write against a read only replica."
 )

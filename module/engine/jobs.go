@@ -30,6 +30,9 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	if n.passive {
 		return id, false, ErrReplica
 	}
+	if len(a.Body) > store.MaxBody {
+		return nil, ErrBody
+	}
 	level := n.MemoryLevel()
 	external := level > 0 || n.leaving
 	elsewhere := a.Replicate - 1

@@ -113,8 +113,10 @@ const (
 	towerSize    = int(unsafe.Sizeof(Tower{}))
 )
 
-// MaxBody is the longest body, in bytes (the protocol's own limit is lower).
-const MaxBody = 1<<32 - 1
+// MaxBody is the longest body, in bytes: with it a record's length still fits
+// the 32 bits it has on its way. The protocol's own limit is lower, unless
+// somebody raises proto-max-bulk-len.
+const MaxBody = 1<<31 - 1
 
 // Allocator gives memory outside the Go heap.
 type Allocator interface {

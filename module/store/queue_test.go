@@ -95,6 +95,19 @@ func TestAttachAfterForgetLearnsTheJobsAgain(t *testing.T) {
 	assert.Equal(t, empty, w.alloc.Blocks())
 }
 
+func TestMisuse(t *testing.T) {
+	w := newWorld(1)
+	q := w.s.NewQueue([]byte("q"), 0)
+	blocks := w.alloc.Blocks()
+	for _, n := range []int{-1, store.MaxBody + 1, math.MaxInt} {
+		assert.PanicsWithValue(t, fmt.Sprintf("store: a job's body can't have %d bytes", n), func() { w.s.NewJob(n) })
+	}
+	assert.Equal(t, blocks, w.alloc.Blocks())
+	w.s.Bury(q)
+	assert.PanicsWithValue(t, "store: the queue is buried already", func() { w.s.Bury(q) })
+	assert.False(t, w.s.Reap(math.MaxInt), "once")
+}
+
 // The table grows and shrinks by whole segments, and loses nothing on the way.
 func TestTableOfSeveralSegments(t *testing.T) {
 	w := newWorld(1)

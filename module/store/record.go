@@ -44,6 +44,8 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 		return head, fmt.Errorf("%w: a reserved byte isn't 0", ErrRecord)
 	case len(rec) != recordHead+body:
 		return head, fmt.Errorf("%w: %d bytes follow the head, %d are announced at byte %d", ErrRecord, len(rec)-recordHead, body, at(unsafe.Offsetof(head.BodyLen)))
+	case head.BodyLen > MaxBody:
+		return head, fmt.Errorf("%w: a body of %d bytes, at most %d are possible", ErrRecord, head.BodyLen, MaxBody)
 	case head.ETime <= 0:
 		return head, fmt.Errorf("%w: expiry time %d at byte %d", ErrRecord, head.ETime, at(unsafe.Offsetof(head.ETime)))
 	case head.QTime < 0:

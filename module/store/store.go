@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/bits"
 	"math/rand/v2"
 	"unsafe"
@@ -54,7 +55,8 @@ func (s *Store) Hidden() *Queue { return s.hidden }
 // IDMaker returns a maker whose IDs this store keeps in order.
 func (s *Store) IDMaker(node [4]byte) *IDMaker { return &IDMaker{Node: node, key: s.keys.id} }
 
-// NewJob allocates an unregistered job with room for a body and for holders.
+// NewJob allocates an unregistered job with room for a body, of [MaxBody] bytes
+// at most, and for holders.
 func (s *Store) NewJob(bodyLen, holders int) *Job {
 	parts := 0
 	if holders > 0 {
@@ -66,6 +68,9 @@ func (s *Store) NewJob(bodyLen, holders int) *Job {
 }
 
 func (s *Store) alloced(bodyLen, parts int) *Job {
+	if bodyLen < 0 || bodyLen > MaxBody {
+		panic(fmt.Sprintf("store: a job's body can't have %d bytes", bodyLen))
+	}
 	j := (*Job)(s.alloc.Alloc(jobSize + bodyLen + parts))
 	*j = Job{Format: RecordFormat, BodyLen: uint32(bodyLen), Parts: uint16(parts)}
 	return j
@@ -252,10 +257,14 @@ func (s *Store) Detach(q *Queue) {
 	q.hash = s.generation
 }
 
-// Bury gives up a queue and its jobs; [Store.Reap] frees them.
+// Bury gives up a queue and its jobs; [Store.Reap] frees them. From then on the
+// queue is the store's alone.
 func (s *Store) Bury(q *Queue) {
-	if q.state == queueAttached {
+	switch q.state {
+	case queueAttached:
 		s.Detach(q)
+	case queueBuried:
+		panic("store: the queue is buried already")
 	}
 	q.state = queueBuried
 	s.graves = append(s.graves, q)
