@@ -11,11 +11,20 @@ import (
 	"jobmesh/tests/harness"
 )
 
+// Once as modules are built, once under the C compiler's sanitizers.
 func TestExample(t *testing.T) {
-	so := harness.Build(t, "./rm/example")
+	example(t, harness.WithModule(harness.Build(t, "./rm/example")))
+}
 
+func TestExampleSanitized(t *testing.T) {
+	module := harness.Sanitized(t, "./rm/example")
+	harness.NeedsSanitizer(t, harness.Start(t, module))
+	example(t, module)
+}
+
+func example(t *testing.T, module harness.Option) {
 	t.Run("command and type", func(t *testing.T) {
-		s := harness.Start(t, harness.WithModule(so))
+		s := harness.Start(t, module)
 		c := s.Dial()
 		assert.Equal(t, int64(5), c.Do("COUNTER.ADD", "n", 5).Int)
 		assert.Equal(t, int64(3), c.Do("COUNTER.ADD", "n", -2).Int)
@@ -36,7 +45,7 @@ func TestExample(t *testing.T) {
 
 	t.Run("restart", func(t *testing.T) {
 		for _, preamble := range []string{"yes", "no"} {
-			s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble "+preamble))
+			s := harness.Start(t, module, harness.WithConfig("appendonly yes", "aof-use-rdb-preamble "+preamble))
 			c := s.Dial()
 			c.Do("COUNTER.ADD", "n", 5)
 			c.Do("BGREWRITEAOF")
@@ -51,7 +60,7 @@ func TestExample(t *testing.T) {
 	})
 
 	t.Run("blocking", func(t *testing.T) {
-		s := harness.Start(t, harness.WithModule(so))
+		s := harness.Start(t, module)
 		c := s.Dial()
 		assert.Equal(t, "now", c.Do("COUNTER.LATER", 20).Str)
 		gone := s.Dial()
@@ -64,7 +73,7 @@ func TestExample(t *testing.T) {
 	// Rule 3: one thread owns the state. Whatever goroutines hand over runs
 	// there, and one wake-up at a time serves any number of messages.
 	t.Run("posts", func(t *testing.T) {
-		c := harness.Start(t, harness.WithModule(so)).Dial()
+		c := harness.Start(t, module).Dial()
 		for range 20 {
 			v := c.Do("COUNTER.POST", 50)
 			require.Len(t, v.Elems, 2)
@@ -75,7 +84,7 @@ func TestExample(t *testing.T) {
 
 	// Rule 5: a panic never takes the server down.
 	t.Run("panics", func(t *testing.T) {
-		s := harness.Start(t, harness.WithModule(so), harness.WithPanics())
+		s := harness.Start(t, module, harness.WithPanics())
 		c := s.Dial()
 		assert.True(t, c.Do("COUNTER.PANIC").Err("ERR internal error: asked for"))
 		assert.Equal(t, "OK", c.Do("COUNTER.GOPANIC").Str)
@@ -83,30 +92,31 @@ func TestExample(t *testing.T) {
 		assert.Contains(t, s.Log(), "panic (recovered; please report it): in a goroutine")
 		assert.Contains(t, s.Log(), "rm/example/main.go")
 	})
+}
 
-	// Rule 1: no Go in a forked child. Saves, rewrites and full syncs end while
-	// goroutines and the collector are busy; with Go in the child they hang.
-	t.Run("forks", func(t *testing.T) {
-		harness.NotSanitized(t, harness.ForksHang)
-		s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
-		c := s.Dial()
-		for i := range 2000 {
-			c.Do("COUNTER.ADD", fmt.Sprint("n", i), i)
-		}
-		require.Equal(t, "OK", c.Do("COUNTER.BUSY", 3).Str)
-		done := func(field string) func() bool { return func() bool { return s.Info("persistence", field) == "0" } }
-		for range 25 {
-			require.Equal(t, byte('+'), c.Do("BGSAVE").Kind)
-			harness.Await(t, 20*time.Second, "BGSAVE", done("rdb_bgsave_in_progress"))
-			require.Equal(t, "ok", s.Info("persistence", "rdb_last_bgsave_status"))
-			require.Equal(t, byte('+'), c.Do("BGREWRITEAOF").Kind)
-			harness.Await(t, 20*time.Second, "BGREWRITEAOF", done("aof_rewrite_in_progress"))
-			require.Equal(t, "ok", s.Info("persistence", "aof_last_bgrewrite_status"))
-		}
-		for range 3 {
-			r := harness.Start(t, harness.WithModule(so), harness.WithConfig(fmt.Sprint("replicaof 127.0.0.1 ", s.Port)))
-			harness.Await(t, 30*time.Second, "a full sync", func() bool { return r.Info("replication", "master_link_status") == "up" })
-			assert.Equal(t, int64(2000), r.Do("DBSIZE").Int)
-		}
-	})
+// Rule 1: no Go in a forked child. Saves, rewrites and full syncs end while
+// goroutines and the collector are busy; with Go in the child they hang.
+func TestForks(t *testing.T) {
+	harness.NotSanitized(t, harness.ForksHang)
+	module := harness.WithModule(harness.Build(t, "./rm/example"))
+	s := harness.Start(t, module, harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
+	c := s.Dial()
+	for i := range 2000 {
+		c.Do("COUNTER.ADD", fmt.Sprint("n", i), i)
+	}
+	require.Equal(t, "OK", c.Do("COUNTER.BUSY", 3).Str)
+	done := func(field string) func() bool { return func() bool { return s.Info("persistence", field) == "0" } }
+	for range 25 {
+		require.Equal(t, byte('+'), c.Do("BGSAVE").Kind)
+		harness.Await(t, 20*time.Second, "BGSAVE", done("rdb_bgsave_in_progress"))
+		require.Equal(t, "ok", s.Info("persistence", "rdb_last_bgsave_status"))
+		require.Equal(t, byte('+'), c.Do("BGREWRITEAOF").Kind)
+		harness.Await(t, 20*time.Second, "BGREWRITEAOF", done("aof_rewrite_in_progress"))
+		require.Equal(t, "ok", s.Info("persistence", "aof_last_bgrewrite_status"))
+	}
+	for range 3 {
+		r := harness.Start(t, module, harness.WithConfig(fmt.Sprint("replicaof 127.0.0.1 ", s.Port)))
+		harness.Await(t, 30*time.Second, "a full sync", func() bool { return r.Info("replication", "master_link_status") == "up" })
+		assert.Equal(t, int64(2000), r.Do("DBSIZE").Int)
+	}
 }
