@@ -17,9 +17,7 @@ func TestExample(t *testing.T) {
 }
 
 func TestExampleSanitized(t *testing.T) {
-	module := harness.Sanitized(t, "./rm/example")
-	harness.NeedsSanitizer(t, harness.Start(t, module))
-	example(t, module)
+	example(t, harness.Sanitized(t, "./rm/example"))
 }
 
 func example(t *testing.T, module harness.Option) {

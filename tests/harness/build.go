@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -48,7 +49,7 @@ func run(t testing.TB, name string, args ...string) {
 
 // Sanitized makes a module as [Build] does, under the C compiler's sanitizers,
 // and returns the option that loads it. The test is skipped where the compiler
-// has none.
+// has none, or the server can't run under them.
 func Sanitized(t testing.TB, args ...string) Option {
 	t.Helper()
 	cmd := exec.Command("tests/sanitize.sh", "library")
@@ -58,7 +59,11 @@ func Sanitized(t testing.TB, args ...string) Option {
 		t.Skip(strings.TrimSpace(string(exit.Stderr)))
 	}
 	require.NoError(t, err)
-	so, library := buildSanitized(t, args), strings.TrimSpace(string(out))
+	library := strings.TrimSpace(string(out))
+	if why := unfit(t, func(s *settings) { s.preload = library }); why != "" {
+		t.Skip(why)
+	}
+	so := buildSanitized(t, args)
 	return func(s *settings) { s.module, s.preload = so, library }
 }
 
@@ -75,17 +80,35 @@ func NotSanitized(t testing.TB, why string) {
 	}
 }
 
-// NeedsSanitizer skips a test where the server doesn't allocate by the malloc
-// that a sanitizer replaces, as one built with jemalloc inside.
-func NeedsSanitizer(t testing.TB, s *Server) {
-	t.Helper()
+// unfit says why a server can't show a sanitizer its memory; empty where it can.
+func unfit(t testing.TB, preload Option) string {
+	s := New(t, WithoutModule(), preload)
+	s.Launch()
+	// What it says and how it ends is no failure.
+	defer func() {
+		s.cmd.Process.Kill()
+		<-s.done
+		s.cmd = nil
+	}()
+	ready := func() bool {
+		c, err := dial(s.Addr())
+		if err == nil {
+			defer c.Close()
+		}
+		return err == nil && c.Do("PING").Str == "PONG"
+	}
+	Await(t, 20*time.Second, "the server, or its end", func() bool { return s.Ended() || ready() })
+	if s.Ended() {
+		return "the server doesn't run with the sanitizer's malloc"
+	}
 	number := func(field string) (n int) {
 		n, err := strconv.Atoi(s.Info("memory", field))
 		require.NoError(t, err)
 		return n
 	}
-	// What jemalloc has handed out; under a sanitizer, next to nothing.
+	// What jemalloc has handed out; next to nothing where its malloc is replaced.
 	if s.Info("memory", "mem_allocator") != "libc" && number("allocator_allocated") > number("used_memory")/2 {
-		t.Skip("the server has a malloc of its own, which no sanitizer sees")
+		return "the server has a malloc of its own inside, which no sanitizer sees"
 	}
+	return ""
 }

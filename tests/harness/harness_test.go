@@ -189,7 +189,6 @@ func TestMisuseOfMemoryFailsItsTest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := &recorder{TB: t}
 			s := harness.Start(r, module)
-			harness.NeedsSanitizer(t, s)
 			s.Signal(misuse.signal)
 			harness.Await(t, 20*time.Second, "its end", s.Ended)
 			assert.Contains(t, s.Stderr(), misuse.report)

@@ -17,7 +17,6 @@ import (
 func TestSanitized(t *testing.T) {
 	module := harness.Sanitized(t, "./module")
 	s := harness.Start(t, module, harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
-	harness.NeedsSanitizer(t, s)
 	c, three := s.Dial(), s.Dial3()
 
 	sanitizedReplies(t, s, c, three)
