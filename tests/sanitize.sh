@@ -2,21 +2,24 @@
 # Builds modules under the C compiler's sanitizers: AddressSanitizer looks at
 # what C and Go do to the server's memory, UndefinedBehaviorSanitizer at the C.
 #   sanitize.sh build FILE [go build's flags] PACKAGE
-#   sanitize.sh library  what a server must preload to run such a module, so
-#                        that its malloc is the sanitizer's; status 3: there is none
-#   sanitize.sh test     runs what needs a server under them (make sanitize)
+#   sanitize.sh preload FOLDER  what a server must preload to run such a module,
+#                               so that its malloc is the sanitizer's: puts a
+#                               library into the folder; status 3: there is none
+#   sanitize.sh test  runs what needs a server under them (make sanitize)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-library() {
-  local found
-  found=$("${CC:-gcc}" -print-file-name=libasan.so 2>/dev/null || true)
-  # A compiler that doesn't find the file prints its name alone.
-  if [[ $found != /* ]]; then
-    echo "the C compiler has no AddressSanitizer (gcc's libasan.so)" >&2
+preload() { # folder
+  local cc=${CC:-gcc} found=
+  if echo 'int main(void) { return 0; }' | "$cc" -x c -fsanitize=address,undefined -o "$1/probe" - 2>/dev/null; then
+    found=$(ldd "$1/probe" | sed -nE 's/.*libasan\.so.* => (\/[^ ]*) .*/\1/p')
+  fi
+  if [ -z "$found" ]; then
+    echo "the C compiler has no sanitizers that can be preloaded (gcc with libasan and libubsan)" >&2
     exit 3
   fi
-  readlink -f "$found"
+  "$cc" -O1 -Wall -Wextra -Werror -shared -fPIC -o "$1/sanitize.so" tests/sanitize.c -ldl
+  echo "$1/sanitize.so:$found"
 }
 
 build() { # file, flags and package
@@ -27,19 +30,19 @@ build() { # file, flags and package
 }
 
 run() {
-  local preload work bad=0
-  preload=$(library)
+  local libraries work bad=0
   work=$(mktemp -d)
   # shellcheck disable=SC2064 # now
   trap "rm -rf '$work'" EXIT
+  libraries=$(preload "$work")
   build "$work/jobmesh.so" ./module
-  JOBMESH_PRELOAD=$preload JOBMESH_SO=$work/jobmesh.so \
+  JOBMESH_PRELOAD=$libraries JOBMESH_SO=$work/jobmesh.so \
     go test -json -count=1 -timeout 15m ./rm ./tests/single | go run ./tests/tally || bad=1
   return $bad
 }
 
 case ${1:-} in
-library) library ;;
+preload) preload "$2" ;;
 build) build "${@:2}" ;;
 test) run ;;
 *) sed -n '2,/^set/{/^#/p}' "$0" >&2; exit 2 ;;

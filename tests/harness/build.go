@@ -14,9 +14,10 @@ import (
 )
 
 // sanitizerOptions leave signals to Go's runtime and the server, which have
-// handlers of their own. Leaks aren't looked for, since neither of the two frees
+// handlers of their own. The sanitizer needn't come first of what is preloaded
+// (tests/sanitize.c does). Leaks aren't looked for, since neither of the two frees
 // everything at its end.
-const sanitizerOptions = "detect_leaks=0:allocator_may_return_null=1:use_sigaltstack=0:" +
+const sanitizerOptions = "detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1:use_sigaltstack=0:" +
 	"handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0"
 
 // Build makes a module of one of the repository's packages, which is the last
@@ -52,19 +53,19 @@ func run(t testing.TB, name string, args ...string) {
 // has none, or the server can't run under them.
 func Sanitized(t testing.TB, args ...string) Option {
 	t.Helper()
-	cmd := exec.Command("tests/sanitize.sh", "library")
+	cmd := exec.Command("tests/sanitize.sh", "preload", t.TempDir())
 	cmd.Dir = Root(t)
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 3 {
 		t.Skip(strings.TrimSpace(string(exit.Stderr)))
 	}
 	require.NoError(t, err)
-	library := strings.TrimSpace(string(out))
-	if why := unfit(t, func(s *settings) { s.preload = library }); why != "" {
+	libraries := strings.TrimSpace(string(out))
+	if why := unfit(t, func(s *settings) { s.preload = libraries }); why != "" {
 		t.Skip(why)
 	}
 	so := buildSanitized(t, args)
-	return func(s *settings) { s.module, s.preload = so, library }
+	return func(s *settings) { s.module, s.preload = so, libraries }
 }
 
 // ForksHang is why some tests are skipped: forks of a process whose other
