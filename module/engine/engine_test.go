@@ -315,7 +315,7 @@ func TestBodyTooLong(t *testing.T) {
 	body, err := syscall.Mmap(-1, 0, store.MaxBody+1, syscall.PROT_READ, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
 	require.NoError(t, err)
 	defer syscall.Munmap(body)
-	_, err = n.AddJob(&engine.Add{Queue: []byte("q"), Body: body, Replicate: 1, TTL: 10})
+	_, _, err = n.AddJob(&engine.Add{Queue: []byte("q"), Body: body, Replicate: 1, TTL: 10})
 	assert.Equal(t, engine.ErrBody, err)
 	assert.Nil(t, n.Queue([]byte("q")))
 	assert.Equal(t, blocks, alloc.Blocks())

@@ -31,7 +31,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 		return id, false, ErrReplica
 	}
 	if len(a.Body) > store.MaxBody {
-		return nil, ErrBody
+		return id, false, ErrBody
 	}
 	level := n.MemoryLevel()
 	external := level > 0 || n.leaving
