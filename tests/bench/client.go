@@ -21,7 +21,8 @@ type server struct {
 	dir  string
 }
 
-func start() (*server, error) {
+// start starts a server; more are arguments of the module.
+func start(more ...string) (*server, error) {
 	dir, err := os.MkdirTemp("", "jobmesh-bench")
 	if err != nil {
 		return nil, err
@@ -41,8 +42,9 @@ func start() (*server, error) {
 		binary = "redis-server"
 	}
 	s := &server{addr: addr.String(), dir: dir}
-	s.cmd = exec.Command(binary, "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--dir", dir, "--save", "",
-		"--logfile", filepath.Join(dir, "log"), "--slowlog-log-slower-than", "1000", "--slowlog-max-len", "1000", "--loadmodule", so)
+	args := []string{"--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--dir", dir, "--save", "",
+		"--logfile", filepath.Join(dir, "log"), "--slowlog-log-slower-than", "1000", "--slowlog-max-len", "1000", "--loadmodule", so}
+	s.cmd = exec.Command(binary, append(args, more...)...)
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ var (
 	bodyLen = flag.Int("body", 100, "bytes of a body")
 	memory  = flag.Int("memory", 1_000_000, "jobs of the memory figures; 0 leaves them out")
 	scale   = flag.Bool("scale", false, "run the test with ten million jobs instead")
+	mesh    = flag.Bool("mesh", false, "measure a mesh of three nodes instead")
 	many    = flag.Int("jobs", 10_000_000, "jobs of -scale")
 	asJSON  = flag.Bool("json", false, "print JSON")
 )
@@ -218,6 +219,10 @@ func connect(s *server) []*conn {
 
 func main() {
 	flag.Parse()
+	if *mesh {
+		atMesh()
+		return
+	}
 	s, err := start()
 	check(err)
 	defer s.stop()
