@@ -69,6 +69,9 @@ func (c *Ctx) Bulk(b []byte) { c.f.Bulk(b) }
 // Text answers a bulk string by copy.
 func (c *Ctx) Text(s string) { copy(c.f.BulkText(len(s)), s) }
 
+// Prose answers a text for people by copy: a verbatim string under RESP3.
+func (c *Ctx) Prose(s string) { copy(c.f.Prose(len(s)), s) }
+
 // BulkBuffer answers a bulk string of n bytes, which the caller writes into
 // the returned buffer before it does anything else with the Ctx.
 func (c *Ctx) BulkBuffer(n int) []byte { return c.f.BulkText(n) }

@@ -1,6 +1,7 @@
 package rm
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -117,6 +118,8 @@ type Server struct {
 	listen   listeners
 	pace     pace
 	panics   int64
+	loaded   bool
+	rewrites []Rewrite // to be put in force once loaded
 
 	mu     sync.Mutex
 	posted []func(*Server)
@@ -182,9 +185,13 @@ func (s *Server) load(f *api.Frame) error {
 		return err
 	}
 	if m.Start != nil {
-		return m.Start(s)
+		if err := m.Start(s); err != nil {
+			return err
+		}
 	}
-	return nil
+	// Nothing may fail behind this: the server would keep the filter.
+	s.loaded = true
+	return s.SetRewrites(s.rewrites)
 }
 
 // strays says whether a release of Valkey lets clients stray to another database
@@ -405,21 +412,62 @@ func (s *Server) Call(command string, args ...string) (string, error) {
 	return string(out), err
 }
 
+// CallStrings is [Server.Call] for commands that answer a string or an array of
+// strings. An error reply is an error.
+func (s *Server) CallStrings(command string, args ...string) ([]string, error) {
+	reply, err := s.Call(command, args...)
+	if err != nil {
+		return nil, err
+	}
+	return replyStrings(reply)
+}
+
 // ConfigValue returns one of the server's own parameters (CONFIG GET).
 func (s *Server) ConfigValue(name string) (string, error) {
-	out, err := s.Call("CONFIG", "GET", name)
+	pair, err := s.CallStrings("CONFIG", "GET", name)
+	if err == nil && len(pair) != 2 {
+		err = fmt.Errorf("CONFIG GET %s: unexpected reply %q", name, pair)
+	}
 	if err != nil {
 		return "", err
 	}
-	lines := strings.Split(out, "\r\n") // *2 $n name $m value ""
-	if len(lines) < 5 || lines[0] != "*2" {
-		return "", fmt.Errorf("CONFIG GET %s: unexpected answer %q", name, out)
+	return pair[1], nil
+}
+
+// replyStrings reads a reply (RESP2) that is a string or an array of strings;
+// an error reply is an error.
+func replyStrings(reply string) ([]string, error) {
+	unexpected := fmt.Errorf("unexpected reply %.100q", reply)
+	head, rest, ok := strings.Cut(reply, "\r\n")
+	if !ok || head == "" {
+		return nil, unexpected
 	}
-	n, err := strconv.Atoi(strings.TrimPrefix(lines[3], "$"))
-	if err != nil || n > len(lines[4]) {
-		return "", fmt.Errorf("CONFIG GET %s: unexpected answer %q", name, out)
+	count := 1
+	switch head[0] {
+	case '-':
+		return nil, errors.New(head[1:])
+	case '+':
+		return []string{head[1:]}, nil
+	case '*':
+		n, err := strconv.Atoi(head[1:])
+		if err != nil {
+			return nil, unexpected
+		}
+		count = n
+	default:
+		rest = reply
 	}
-	return lines[4][:n], nil
+	var out []string
+	for range count {
+		head, body, _ := strings.Cut(rest, "\r\n")
+		n, err := strconv.Atoi(strings.TrimPrefix(head, "$"))
+		if err != nil || !strings.HasPrefix(head, "$") || n < 0 || n+2 > len(body) {
+			return nil, unexpected
+		}
+		out = append(out, body[:n])
+		rest = body[n+2:]
+	}
+	return out, nil
 }
 
 // Memory allocates the server's memory: counted in used_memory, unknown to

@@ -41,6 +41,43 @@ func example(t *testing.T, module harness.Option) {
 		assert.Equal(t, "Adds to a counter.", c.Do("COMMAND", "DOCS", "counter.add").Elems[1].Field("summary").Str)
 	})
 
+	t.Run("rewrites", func(t *testing.T) {
+		c := harness.Start(t, harness.WithModule(so)).Dial()
+		unknown := func(args ...any) { assert.True(t, c.Do(args...).Err("ERR unknown command"), "%v", args) }
+		unknown("COUNT", "n", 5)
+		require.Equal(t, "OK", c.Do("COUNTER.SHORT", "yes").Str)
+		assert.Equal(t, int64(5), c.Do("count", "n", 5).Int)
+		assert.Equal(t, int64(6), c.Do("uP", "ONE").Int, "more words in place of fewer")
+		assert.Equal(t, int64(13), c.Do("COUNT", "UP", "IN", "STEPS", "n", 7).Int, "fewer in place of more")
+		assert.True(t, c.Do("COUNT", "n").Err("ERR wrong number of arguments for 'counter.add' command"))
+		assert.Equal(t, int64(14), c.Do("EVAL", "return redis.call('count', KEYS[1], 1)", 1, "n").Int)
+		c.Do("MULTI")
+		assert.Equal(t, "QUEUED", c.Do("COUNT", "n", 1).Str)
+		assert.Equal(t, int64(15), c.Do("EXEC").Elems[0].Int)
+		for _, args := range [][]any{{"COUNT", "n", 1, "and more"}, {"UP"}, {"UP", "ones"}, {"UP", "one", "n"}, {"UQ", "one"}, {"COUNTS", "n", 1}, {"5OUNT", "n", 1}, {""}} {
+			unknown(args...)
+		}
+		require.Equal(t, "OK", c.Do("COUNTER.SHORT", "no").Str)
+		unknown("COUNT", "n", 5)
+	})
+
+	t.Run("rights", func(t *testing.T) {
+		s := harness.Start(t, harness.WithModule(so))
+		c, u := s.Dial(), s.Dial()
+		c.Do("ACL", "SETUSER", "u", "on", "nopass", "+@all", "-shutdown", "-config|set")
+		require.Equal(t, "OK", u.Do("AUTH", "u", "").Str)
+		asked := func(c *harness.Conn, args ...any) string {
+			return c.Do(append([]any{"COUNTER.MAY"}, args...)...).String()
+		}
+		yes, no := `*[:1 $":1\r\n"]`, `*[:0 $":1\r\n"]`
+		assert.Equal(t, yes, asked(c, "SHUTDOWN"))
+		assert.Equal(t, no, asked(u, "SHUTDOWN"))
+		assert.Equal(t, yes, asked(u, "config", "get"))
+		assert.Equal(t, no, asked(u, "config", "set"))
+		assert.Equal(t, no, asked(c, "nosuch"), "what there isn't")
+		c.Do("ACL", "DELUSER", "u")
+	})
+
 	t.Run("restart", func(t *testing.T) {
 		for _, preamble := range []string{"yes", "no"} {
 			s := harness.Start(t, module, harness.WithConfig("appendonly yes", "aof-use-rdb-preamble "+preamble))

@@ -1,6 +1,7 @@
 #include "frame.h"
 #include "_cgo_export.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -270,6 +271,33 @@ int api_command_info(RedisModuleCommand *cmd, const char *summary, const char *c
 
 RedisModuleCallReply *api_call(RedisModuleCtx *ctx, const char *cmd, RedisModuleString **argv, size_t argc) {
     return redis.Call(ctx, cmd, "v", argv, argc);
+}
+
+/* Whether the client's user may run a command, as far as the command's name
+ * goes. The AOF, a master, and a module that calls for itself have no user,
+ * and may; to ask for a name then would crash some servers, so a call as the
+ * user, of no command, finds out first. */
+int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    RedisModuleCallReply *none = redis.Call(ctx, "", "C");
+    if (none) redis.FreeCallReply(none);
+    else if (errno == ENOTSUP) return 1;
+    RedisModuleString *name = redis.GetCurrentUserName(ctx);
+    RedisModuleUser *user = redis.GetModuleUserFromUserName(name);
+    redis.FreeString(ctx, name);
+    if (!user) return 0;
+    /* Newer servers want to see as many arguments as the command needs. */
+    enum { PADDED = 8 };
+    RedisModuleString *args[PADDED];
+    int ok = 0;
+    for (int n = 0; n < PADDED && !ok; n++) {
+        args[n] = argv[n < argc ? n : argc - 1];
+        if (n + 1 < argc) continue;
+        errno = 0;
+        ok = redis.ACLCheckCommandPermissions(user, args, n + 1) == REDIS_OK;
+        if (errno == EACCES || errno == ENOENT) break;
+    }
+    redis.FreeModuleUser(user);
+    return ok;
 }
 
 /* Copies one field of INFO; returns its length, -1 where there is none. */

@@ -306,20 +306,13 @@ func Unblock(b Blocked, answer *Frame) error {
 	return status(C.r_unblock((*C.RedisModuleBlockedClient)(b), answer.c()))
 }
 
-// Call runs a command and returns its reply as protocol text (RESP2).
+// Call runs a command as the module and returns its reply as protocol text (RESP2).
 func Call(ctx Context, command string, args ...[]byte) ([]byte, error) {
 	name := cstring(command)
 	defer freeC(name)
-	n := len(args)
-	argv := (*[1 << 20]*C.RedisModuleString)(C.r_alloc(C.size_t(max(n, 1)) * C.size_t(unsafe.Sizeof(uintptr(0)))))[:n:n]
-	for i, a := range args {
-		argv[i] = (*C.RedisModuleString)(NewString(a))
-	}
-	reply := C.api_call(ctxOf(ctx), name, unsafe.SliceData(argv), C.size_t(n))
-	for _, s := range argv {
-		FreeString(String(s))
-	}
-	C.r_free(unsafe.Pointer(unsafe.SliceData(argv)))
+	argv, free := stringList(args)
+	defer free()
+	reply := C.api_call(ctxOf(ctx), name, unsafe.SliceData(argv), C.size_t(len(argv)))
 	if reply == nil {
 		return nil, ErrRefused
 	}
@@ -328,6 +321,29 @@ func Call(ctx Context, command string, args ...[]byte) ([]byte, error) {
 	out := C.GoBytes(unsafe.Pointer(p), C.int(size))
 	C.r_free_reply(reply)
 	return out, nil
+}
+
+// MayRun says whether the user of the client that ctx serves may run a command,
+// by its ACL; true where there is no user.
+func MayRun(ctx Context, command ...[]byte) bool {
+	argv, free := stringList(command)
+	defer free()
+	return C.api_may_run(ctxOf(ctx), unsafe.SliceData(argv), C.int(len(argv))) != 0
+}
+
+// stringList makes an array of strings in C memory.
+func stringList(args [][]byte) (list []*C.RedisModuleString, free func()) {
+	n := len(args)
+	list = (*[1 << 20]*C.RedisModuleString)(C.r_alloc(C.size_t(max(n, 1)) * C.size_t(unsafe.Sizeof(uintptr(0)))))[:n:n]
+	for i, a := range args {
+		list[i] = (*C.RedisModuleString)(NewString(a))
+	}
+	return list, func() {
+		for _, s := range list {
+			FreeString(String(s))
+		}
+		C.r_free(unsafe.Pointer(unsafe.SliceData(list)))
+	}
 }
 
 // ServerInfo returns one field of a section of INFO; ok is false where there is none.

@@ -37,6 +37,8 @@
 //     anything is written to it. On a fresh page that read maps the zero page,
 //     and the write behind it faults once more and flushes other cores' TLBs: a
 //     tenth of ADDJOB. Blocks are handed over touched.
+//   - A module that fails to load leaves its command filters behind, and with
+//     them pointers to what is gone: register them last.
 //   - RENAME and MOVE call a value's unlink method although the value lives
 //     on: whoever lets go of a value there must be able to take it back at the
 //     rename_to and move_to events.

@@ -156,6 +156,7 @@ void frame_play(struct frame *f, RedisModuleCtx *ctx) {
         case OP_INT: redis.ReplyWithLongLong(ctx, o->v); break;
         case OP_BULK:
         case OP_BULK_TEXT: redis.ReplyWithStringBuffer(ctx, text_of(f, o), o->n); break;
+        case OP_PROSE: redis.ReplyWithVerbatimStringType(ctx, f->text + o->v, o->n, "txt"); break;
         case OP_SIMPLE: redis.ReplyWithSimpleString(ctx, f->text + o->v); break;
         case OP_ERROR: redis.ReplyWithError(ctx, f->text + o->v); break;
         case OP_NULL: redis.ReplyWithNull(ctx); break;

@@ -86,6 +86,13 @@ func (f *Frame) BulkText(n int) []byte {
 	return buf
 }
 
+// Prose is BulkText for people to read: a verbatim string under RESP3.
+func (f *Frame) Prose(n int) []byte {
+	buf, at := f.reserve(n)
+	f.op(C.OP_PROSE, n, at)
+	return buf
+}
+
 // Simple reserves n bytes for a simple string, which may hold no CR, LF or NUL.
 func (f *Frame) Simple(n int) []byte {
 	buf, at := f.reserve(n + 1)

@@ -20,6 +20,7 @@ enum opcode {
     OP_INT,        /* v */
     OP_BULK,       /* n bytes at pointer v */
     OP_BULK_TEXT,  /* n bytes in the text buffer at v */
+    OP_PROSE,      /* n bytes in the text buffer at v, for people: a verbatim string under RESP3 */
     OP_SIMPLE,     /* NUL-terminated in the text buffer at v */
     OP_ERROR,      /* likewise */
     OP_NULL,
@@ -93,6 +94,7 @@ int api_post(void);
 void *api_symbol(const char *name);
 int api_command_info(RedisModuleCommand *cmd, const char *summary, const char *complexity, const char *since, int arity, const char *tips, RedisKeySpec *specs, RedisCommandArg *args);
 RedisModuleCallReply *api_call(RedisModuleCtx *ctx, const char *cmd, RedisModuleString **argv, size_t argc);
+int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc);
 int api_server_info(RedisModuleCtx *ctx, const char *section, const char *field, char *buf, size_t cap);
 
 #endif

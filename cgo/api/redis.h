@@ -24,7 +24,10 @@ typedef struct RedisModuleCallReply RedisModuleCallReply;
 typedef struct RedisModuleInfoCtx RedisModuleInfoCtx;
 typedef struct RedisModuleKeyOptCtx RedisModuleKeyOptCtx;
 typedef struct RedisModuleDefragCtx RedisModuleDefragCtx;
+typedef struct RedisModuleUser RedisModuleUser;
 typedef struct RedisModuleServerInfoData RedisModuleServerInfoData;
+typedef struct RedisModuleCommandFilterCtx RedisModuleCommandFilterCtx;
+typedef struct RedisModuleCommandFilter RedisModuleCommandFilter;
 
 /* Opening keys, and what a key holds. */
 enum { KEY_READ = 1, KEY_WRITE = 2, KEY_NOTOUCH = 1 << 16 };
@@ -61,6 +64,7 @@ typedef void (*RedisDisconnectFunc)(RedisModuleCtx *, RedisModuleBlockedClient *
 typedef void (*RedisFreePrivdataFunc)(RedisModuleCtx *, void *);
 typedef void (*RedisInfoFunc)(RedisModuleInfoCtx *, int crash);
 typedef void (*RedisOneShotFunc)(void *);
+typedef void (*RedisFilterFunc)(RedisModuleCommandFilterCtx *);
 
 /* Methods of a native data type, version 4 of the structure (Redis 7.0). */
 typedef struct {
@@ -176,6 +180,10 @@ enum { CONFIG_IMMUTABLE = 1 };
     X(float, GetUsedMemoryRatio, (void)) \
     X(int, AvoidReplicaTraffic, (void)) \
     X(unsigned long long, GetClientId, (RedisModuleCtx *)) \
+    X(RedisModuleString *, GetCurrentUserName, (RedisModuleCtx *)) \
+    X(RedisModuleUser *, GetModuleUserFromUserName, (RedisModuleString *)) \
+    X(int, FreeModuleUser, (RedisModuleUser *)) \
+    X(int, ACLCheckCommandPermissions, (RedisModuleUser *, RedisModuleString **, int)) \
     X(RedisModuleBlockedClient *, BlockClient, (RedisModuleCtx *, RedisCmdFunc, RedisCmdFunc, RedisFreePrivdataFunc, long long)) \
     X(int, UnblockClient, (RedisModuleBlockedClient *, void *)) \
     X(void *, GetBlockedClientPrivateData, (RedisModuleCtx *)) \
@@ -198,6 +206,13 @@ enum { CONFIG_IMMUTABLE = 1 };
     X(int, RegisterNumericConfig, (RedisModuleCtx *, const char *, long long, unsigned, long long, long long, RedisConfigGetNumeric, RedisConfigSetNumeric, RedisConfigApply, void *)) \
     X(int, RegisterStringConfig, (RedisModuleCtx *, const char *, const char *, unsigned, RedisConfigGetString, RedisConfigSetString, RedisConfigApply, void *)) \
     X(int, LoadConfigs, (RedisModuleCtx *)) \
+    X(RedisModuleCommandFilter *, RegisterCommandFilter, (RedisModuleCtx *, RedisFilterFunc, int flags)) \
+    X(int, UnregisterCommandFilter, (RedisModuleCtx *, RedisModuleCommandFilter *)) \
+    X(int, CommandFilterArgsCount, (RedisModuleCommandFilterCtx *)) \
+    X(RedisModuleString *, CommandFilterArgGet, (RedisModuleCommandFilterCtx *, int)) \
+    X(int, CommandFilterArgInsert, (RedisModuleCommandFilterCtx *, int, RedisModuleString *)) \
+    X(int, CommandFilterArgReplace, (RedisModuleCommandFilterCtx *, int, RedisModuleString *)) \
+    X(int, CommandFilterArgDelete, (RedisModuleCommandFilterCtx *, int)) \
     X(void, SaveUnsigned, (RedisModuleIO *, uint64_t)) \
     X(uint64_t, LoadUnsigned, (RedisModuleIO *)) \
     X(void, SaveStringBuffer, (RedisModuleIO *, const char *, size_t)) \

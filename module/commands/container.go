@@ -36,30 +36,10 @@ func (m *module) hello(c *rm.Ctx) {
 	}
 }
 
-// infoCommand is INFO jobs|queues with Disque's own field names (1.13, 8).
-func (m *module) infoCommand(c *rm.Ctx) {
-	if c.NArgs() > 3 {
-		fail(c, errSyntax)
-		return
-	}
-	section := ""
-	if c.NArgs() == 3 {
-		section = strings.ToLower(string(c.Arg(2)))
-	}
-	var out []string
-	if section == "" || section == "jobs" {
-		out = append(out, fmt.Sprintf("# Jobs\r\nregistered_jobs:%d\r\n", m.node.Jobs()))
-	}
-	if section == "" || section == "queues" {
-		out = append(out, fmt.Sprintf("# Queues\r\nregistered_queues:%d\r\n", m.node.Queues()))
-	}
-	c.Text(strings.Join(out, "\r\n"))
-}
-
 // flush is DEBUG FLUSHALL (1.16): every queue and job goes, whoever waits gets
 // the null array.
 func (m *module) flush(c *rm.Ctx) {
-	if !m.enter(c) {
+	if !m.enter(c) || !mayRun(c, "FLUSHALL") {
 		return
 	}
 	m.node.Flush()
@@ -69,9 +49,20 @@ func (m *module) flush(c *rm.Ctx) {
 
 const errCluster = "ERR Wrong CLUSTER subcommand or number of arguments"
 
+// clusterRight is the subcommand of the server's whose right a subcommand needs:
+// its namesake, or the mightiest where there is none.
+func clusterRight(sub []byte) string {
+	for _, name := range []string{"MEET", "NODES", "INFO", "FORGET", "MYID", "SAVECONFIG"} {
+		if is(sub, name) {
+			return name
+		}
+	}
+	return "RESET"
+}
+
 // cluster is Disque's CLUSTER (5.6).
 func (m *module) cluster(c *rm.Ctx) {
-	if !m.enter(c) {
+	if !m.enter(c) || !mayRun(c, "CLUSTER", clusterRight(c.Arg(2))) {
 		return
 	}
 	n, sub := c.NArgs(), c.Arg(2)
@@ -146,7 +137,7 @@ func printable(s string) string {
 // shutdown saves for the last time and exits, with queue positions that can be
 // believed: the way to restart at leisure with jobmesh.aof-enqueue-jobs-once.
 func (m *module) shutdown(c *rm.Ctx) {
-	if !m.enter(c) {
+	if !m.enter(c) || !mayRun(c, "SHUTDOWN") {
 		return
 	}
 	if c.Listened() {

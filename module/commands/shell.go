@@ -44,6 +44,7 @@ type module struct {
 
 	nodesFile   string
 	enqueueOnce bool
+	compat      bool
 
 	// Reused by each command, so that none allocates.
 	add    engine.Add
@@ -101,6 +102,9 @@ func New() *rm.Module {
 			rm.IntConfig("cluster-node-timeout", engine.DefaultNodeTimeout, 100, 1<<31, false,
 				func() int64 { return m.mesh.timeout },
 				func(v int64) error { m.setNodeTimeout(v); return nil }),
+			rm.BoolConfig("disque-compat", false,
+				func() bool { return m.compat },
+				m.setCompat),
 		},
 		Events: rm.Events{
 			Flush:   func(c *rm.Ctx, db int) { m.node.Flushed(db) },

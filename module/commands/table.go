@@ -72,13 +72,15 @@ func (m *module) commands() []rm.Command {
 		{Name: "setjob", Run: m.setJob, Flags: "write", Categories: "admin", Info: rm.Info{
 			Summary: "Internal: a logged job's changed state.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "record", Kind: rm.ArgString}, {Name: "holders", Kind: rm.ArgString, Optional: true}}}},
 		{Name: "jobmesh", Info: rm.Info{Summary: "A container for commands about the node.", Complexity: "Depends on subcommand.", Since: since, Arity: -2}, Sub: []rm.Command{
-			{Name: "hello", Run: m.hello, Flags: "readonly fast", Categories: "fast", Info: rm.Info{
+			{Name: "hello", Run: m.hello, Flags: "readonly fast deny-script allow-stale", Categories: "fast", Info: rm.Info{
 				Summary: "Describes this node and those it knows.", Complexity: "O(N) with N nodes", Since: since, Arity: 2}},
-			{Name: "info", Run: m.infoCommand, Flags: "readonly fast", Categories: "fast", Info: rm.Info{
-				Summary: "Counts jobs and queues, under Disque's names.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "section", Kind: rm.ArgString, Optional: true}}}},
-			{Name: "cluster", Run: m.cluster, Flags: "admin", Categories: "admin", Info: rm.Info{
+			{Name: "info", Run: m.infoCommand, Flags: "readonly allow-loading allow-stale", Categories: "slow", Info: rm.Info{
+				Summary: "Counts jobs and queues, or shows a section of INFO, with Disque's fields.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "section", Kind: rm.ArgString, Optional: true}}}},
+			{Name: "config", Run: m.configCommand, Flags: "readonly admin deny-script allow-loading allow-stale", Categories: "admin slow dangerous", Info: rm.Info{
+				Summary: "Shows a parameter by Disque's name for it.", Complexity: "O(1)", Since: since, Arity: 4, Args: []rm.Arg{word("GET"), {Name: "parameter", Kind: rm.ArgString}}}},
+			{Name: "cluster", Run: m.cluster, Flags: "admin", Categories: "admin dangerous", Info: rm.Info{
 				Summary: "Shows and changes what the node is to the mesh.", Complexity: "O(N) with N nodes", Since: since, Arity: -3, Args: []rm.Arg{{Name: "subcommand", Kind: rm.ArgString}, {Name: "argument", Kind: rm.ArgString, Optional: true, Multiple: true}}}},
-			{Name: "flush", Run: m.flush, Flags: "write", Categories: "write dangerous", Info: rm.Info{
+			{Name: "flush", Run: m.flush, Flags: "write admin", Categories: "write admin dangerous", Info: rm.Info{
 				Summary: "Deletes all queues and jobs of this node.", Complexity: "O(N) with N queues", Since: since, Arity: 2}},
 			{Name: "shutdown", Run: m.shutdown, Flags: "admin", Categories: "admin dangerous", Info: rm.Info{
 				Summary: "Saves queues with their positions, and exits: for a controlled restart.", Complexity: "O(N) with N jobs", Since: since, Arity: 2}},

@@ -31,6 +31,8 @@ func init() {
 			{Name: "counter.post", Flags: "blocking", Run: post, Info: rm.Info{Summary: "Has goroutines post messages to the main thread.", Arity: 2}},
 			{Name: "counter.panic", Flags: "fast", Run: func(*rm.Ctx) { panic("asked for") }, Info: rm.Info{Summary: "Panics."}},
 			{Name: "counter.panics", Flags: "fast", Run: func(c *rm.Ctx) { c.Int(c.Server().Panics()) }, Info: rm.Info{Summary: "Counts panics."}},
+			{Name: "counter.short", Flags: "fast", Run: short, Info: rm.Info{Summary: "Lets clients say COUNT, and UP for one more, or no longer.", Arity: 2}},
+			{Name: "counter.may", Flags: "fast", Run: may, Info: rm.Info{Summary: "Tells who may run a command: the client, and the module.", Arity: -2}},
 			{Name: "counter.gopanic", Flags: "fast", Run: func(c *rm.Ctx) {
 				c.Server().Go(func() { panic("in a goroutine") })
 				c.Simple("OK")
@@ -62,6 +64,45 @@ func add(c *rm.Ctx) {
 	binary.LittleEndian.PutUint64(b, uint64(sum))
 	c.Int(sum)
 	c.Dirty()
+}
+
+func short(c *rm.Ctx) {
+	var rules []rm.Rewrite
+	if string(c.Arg(1)) == "yes" {
+		rules = []rm.Rewrite{
+			{From: "COUNT", More: 2, To: "COUNTER.ADD"},
+			{From: "UP one", To: "COUNTER.ADD n 1"},
+			{From: "COUNT up in steps", More: -1, To: "COUNTER.ADD"},
+		}
+	}
+	if err := c.Server().SetRewrites(rules); err != nil {
+		c.Error("ERR " + err.Error())
+		return
+	}
+	c.Simple("OK")
+}
+
+func may(c *rm.Ctx) {
+	var words []string
+	for i := 1; i < c.NArgs(); i++ {
+		words = append(words, string(c.Arg(i)))
+	}
+	answer := int64(0)
+	if c.MayRun(words...) {
+		answer = 1
+	}
+	if words[0] == "again" {
+		c.Int(answer)
+		return
+	}
+	module, err := c.Server().Call("COUNTER.MAY", "again")
+	if err != nil {
+		c.Error("ERR " + err.Error())
+		return
+	}
+	c.Array(2)
+	c.Int(answer)
+	c.Text(module)
 }
 
 func restore(c *rm.Ctx) {

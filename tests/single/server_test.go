@@ -17,7 +17,7 @@ func TestServerKnowsTheCommands(t *testing.T) {
 	s := harness.Start(t)
 	c, three := s.Dial(), s.Dial3()
 	names := c.Do("COMMAND", "LIST", "FILTERBY", "MODULE", "jobmesh").Strings()
-	assert.Len(t, names, 19+6, "commands, and those of the container")
+	assert.Len(t, names, 19+7, "commands, and those of the container")
 	for _, name := range names {
 		for _, conn := range []*harness.Conn{c, three} {
 			docs := conn.Do("COMMAND", "DOCS", name)

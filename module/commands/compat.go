@@ -1,0 +1,130 @@
+package commands
+
+import (
+	"fmt"
+	"strings"
+
+	"jobmesh/rm"
+)
+
+// disqueNames are the commands that Disque and Redis both have, with another
+// meaning each, or whose Disque form Redis refuses; jobmesh.disque-compat yes
+// gives them Disque's. Whatever isn't here, HELLO 3 to begin with, stays the
+// server's. Subcommands are named one by one for the same reason.
+func disqueNames() []rm.Rewrite {
+	rules := []rm.Rewrite{
+		{From: "HELLO", To: "JOBMESH HELLO"},
+		{From: "DEBUG FLUSHALL", To: "JOBMESH FLUSH"},
+		{From: "SHUTDOWN REWRITE-AOF", To: "JOBMESH SHUTDOWN"},
+		{From: "CONFIG GET aof-enqueue-jobs-once", To: "JOBMESH CONFIG GET aof-enqueue-jobs-once"},
+		{From: "CONFIG SET aof-enqueue-jobs-once", More: 1, To: "CONFIG SET jobmesh.aof-enqueue-jobs-once"},
+		{From: "INFO", To: "JOBMESH INFO default"},
+	}
+	for _, section := range []string{"default", "all", "everything", "server", "persistence", "jobs", "queues"} {
+		rules = append(rules, rm.Rewrite{From: "INFO " + section, To: "JOBMESH INFO " + section})
+	}
+	for _, sub := range []string{"MEET", "NODES", "INFO", "FORGET", "RESET", "LEAVING", "MYID", "SAVECONFIG"} {
+		rules = append(rules, rm.Rewrite{From: "CLUSTER " + sub, More: -1, To: "JOBMESH CLUSTER " + sub})
+	}
+	return rules
+}
+
+func (m *module) setCompat(on bool) error {
+	var rules []rm.Rewrite
+	if on {
+		rules = disqueNames()
+	}
+	if err := m.server.SetRewrites(rules); err != nil {
+		return err
+	}
+	m.compat = on
+	return nil
+}
+
+// mayRun refuses what stands in for a command of the server's to those who may
+// not run that: an ACL that was written with the server's names in mind holds.
+// Before Redis 7.4 it also has to do for categories, which no module's commands
+// have there.
+func mayRun(c *rm.Ctx, command ...string) bool {
+	if !c.MayRun(command...) {
+		c.Error("NOPERM this user has no permissions to run the '" + strings.ToLower(strings.Join(command, "|")) + "' command")
+		return false
+	}
+	return true
+}
+
+// infoCommand is INFO with Disque's own fields (1.13, 8): alone where nothing
+// or a section of Disque's is asked for, else put into the server's text.
+func (m *module) infoCommand(c *rm.Ctx) {
+	if c.NArgs() > 3 {
+		fail(c, errSyntax)
+		return
+	}
+	section := ""
+	if c.NArgs() == 3 {
+		section = strings.ToLower(string(c.Arg(2)))
+		if !mayRun(c, "INFO") {
+			return
+		}
+	}
+	jobs := fmt.Sprintf("# Jobs\r\nregistered_jobs:%d\r\n", m.node.Jobs())
+	queues := fmt.Sprintf("# Queues\r\nregistered_queues:%d\r\n", m.node.Queues())
+	switch section {
+	case "":
+		c.Prose(jobs + "\r\n" + queues)
+		return
+	case "jobs":
+		c.Prose(jobs)
+		return
+	case "queues":
+		c.Prose(queues)
+		return
+	}
+	reply, err := m.server.CallStrings("INFO", section)
+	if err != nil {
+		c.Error("ERR " + err.Error())
+		return
+	}
+	text := disqueFields(strings.Join(reply, ""))
+	if section == "default" || section == "all" || section == "everything" {
+		text += "\r\n" + jobs + "\r\n" + queues
+	}
+	c.Prose(text)
+}
+
+// disqueVersion is the release whose commands and replies are served.
+const disqueVersion = "1.0-rc1"
+
+// disqueFields adds to the server's INFO what Disque's has in the same sections.
+func disqueFields(text string) string {
+	return strings.NewReplacer(
+		"# Server\r\n", "# Server\r\ndisque_version:"+disqueVersion+"\r\n",
+		"\r\naof_enabled:0\r\n", "\r\naof_enabled:0\r\naof_state:off\r\n",
+		"\r\naof_enabled:1\r\n", "\r\naof_enabled:1\r\naof_state:on\r\n",
+	).Replace(text)
+}
+
+// configCommand is CONFIG GET of what is a parameter of Disque's, under the
+// name that it has there.
+func (m *module) configCommand(c *rm.Ctx) {
+	name := strings.ToLower(string(c.Arg(3)))
+	if !is(c.Arg(2), "GET") {
+		fail(c, errSyntax)
+		return
+	}
+	if !mayRun(c, "CONFIG", "GET") {
+		return
+	}
+	found, err := m.server.CallStrings("CONFIG", "GET", "jobmesh."+name)
+	if err != nil {
+		c.Error("ERR " + err.Error())
+		return
+	}
+	c.Map(len(found) / 2)
+	for i, s := range found {
+		if i%2 == 0 {
+			s = strings.TrimPrefix(s, "jobmesh.")
+		}
+		c.Text(s)
+	}
+}

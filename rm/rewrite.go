@@ -1,0 +1,43 @@
+package rm
+
+import (
+	"strings"
+
+	"jobmesh/cgo/api"
+)
+
+// Rewrite turns a command into another before the server looks it up.
+type Rewrite struct {
+	From string // its first words, in any case: "CLUSTER NODES"
+	More int    // how many arguments may follow them; -1: any number
+	To   string // the words in their place; what follows stays
+}
+
+// SetRewrites puts rules in force in place of those before; the first that
+// matches a command counts. Without rules every command is the server's, at no cost.
+//
+// They concern what clients and scripts send, not the module's own calls. All
+// that the server does with a command it does with the rewritten one: arity,
+// ACL, MULTI, MONITOR, SLOWLOG. A command that stands
+// in for another can ask for the right to that too: [Ctx.MayRun].
+func (s *Server) SetRewrites(rules []Rewrite) error {
+	if !s.loaded {
+		s.rewrites = rules
+		return nil
+	}
+	list := make([]api.Rule, len(rules))
+	for i, r := range rules {
+		list[i] = api.Rule{From: strings.Fields(r.From), To: strings.Fields(r.To), More: r.More}
+	}
+	return api.SetFilter(s.ctx, list)
+}
+
+// MayRun says whether the client's user may run a command ("CLUSTER", "NODES"),
+// by its ACL. Where there is no user, as with the AOF, it may.
+func (c *Ctx) MayRun(command ...string) bool {
+	list := make([][]byte, len(command))
+	for i, word := range command {
+		list[i] = []byte(word)
+	}
+	return api.MayRun(c.f.Context(), list...)
+}

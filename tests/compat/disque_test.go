@@ -1,0 +1,244 @@
+package compat
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+func compatible(t *testing.T, lines ...string) *harness.Server {
+	return harness.Start(t, harness.WithModuleArgs("disque-compat yes"), harness.WithConfig(lines...))
+}
+
+func TestHello(t *testing.T) {
+	s := compatible(t)
+	for name, c := range map[string]*harness.Conn{"RESP2": s.Dial(), "RESP3": s.Dial3()} {
+		for _, hello := range []string{"HELLO", "hello", "hElLo"} {
+			v := c.Do(hello)
+			require.Len(t, v.Elems, 3, name)
+			id := c.Do("CLUSTER", "MYID")
+			assert.Equal(t, ":1", v.Elems[0].String())
+			assert.Equal(t, id, v.Elems[1])
+			assert.Equal(t, fmt.Sprintf(`*[$"%s" $"" $"%d" $"1"]`, id.Str, s.Port), v.Elems[2].String())
+		}
+	}
+	// With a version it is Redis': it switches the protocol, and names the client.
+	c := s.Dial()
+	for _, version := range []string{"3", "2"} {
+		v := c.Do("HELLO", version, "SETNAME", "me"+version)
+		assert.Equal(t, version, strconv.FormatInt(v.Field("proto").Int, 10))
+		assert.Equal(t, "me"+version, c.Do("CLIENT", "GETNAME").Str)
+	}
+	assert.True(t, c.Do("HELLO", "4").Err("NOPROTO"))
+	assert.Contains(t, c.Do("EVAL", "return redis.call('hello')", 0).Str, "not allowed from script", "nor is Redis' HELLO")
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "requirepass", "secret").Str)
+	assert.True(t, s.Do("HELLO").Err("NOAUTH Authentication required."))
+	assert.Equal(t, byte('*'), s.Do("HELLO", "2", "AUTH", "default", "secret").Kind)
+}
+
+func TestCluster(t *testing.T) {
+	s := compatible(t)
+	c := s.Dial()
+	id := c.Do("CLUSTER", "MYID").Str
+	require.Len(t, id, 40)
+	assert.Equal(t, id, c.Do("JOBMESH", "CLUSTER", "MYID").Str)
+	assert.Equal(t, fmt.Sprintf("%s :%d myself 0 0 connected\n", id, s.Port), c.Do("CLUSTER", "NODES").Str)
+	info := c.Do("cluster", "info")
+	assert.Equal(t, byte('$'), info.Kind)
+	assert.Contains(t, info.Str, "cluster_state:ok\r\n")
+	assert.Equal(t, `+"no"`, c.Do("CLUSTER", "LEAVING").String())
+	assert.Equal(t, `+"OK"`, c.Do("CLUSTER", "LEAVING", "yes").String())
+	assert.Equal(t, `+"yes"`, c.Do("CLUSTER", "LEAVING").String())
+	assert.True(t, c.Do("CLUSTER", "LEAVING", "maybe").Err("ERR Wrong argument for CLUSTER LEAVING"))
+	assert.Equal(t, `+"OK"`, c.Do("CLUSTER", "SAVECONFIG").String())
+	assert.True(t, c.Do("CLUSTER", "FORGET", id).Err("ERR I tried hard but I can't forget myself..."))
+	assert.True(t, c.Do("CLUSTER", "FORGET", "x").Err("ERR Invalid node identifier"))
+	assert.True(t, c.Do("CLUSTER", "MEET").Err("ERR Wrong CLUSTER subcommand or number of arguments"))
+	assert.Equal(t, `+"OK"`, c.Do("CLUSTER", "RESET", "HARD").String())
+	assert.NotEqual(t, id, c.Do("CLUSTER", "MYID").Str)
+	assert.Equal(t, `+"no"`, c.Do("CLUSTER", "LEAVING").String())
+	// What only Redis' CLUSTER has stays Redis'.
+	assert.True(t, c.Do("CLUSTER", "SLOTS").Err("ERR This instance has cluster support disabled"))
+}
+
+func TestInfo(t *testing.T) {
+	s := compatible(t)
+	c := s.Dial()
+	for range 3 {
+		require.Equal(t, byte('+'), c.Do("ADDJOB", "q", "b", 0).Kind)
+	}
+	assert.Equal(t, "# Jobs\r\nregistered_jobs:3\r\n", c.Do("INFO", "jobs").Str)
+	assert.Equal(t, "# Queues\r\nregistered_queues:1\r\n", c.Do("info", "Queues").Str)
+	for _, section := range []any{"default", "all", "everything", nil} {
+		args := []any{"INFO"}
+		if section != nil {
+			args = append(args, section)
+		}
+		v := c.Do(args...)
+		assert.Equal(t, byte('$'), v.Kind)
+		assert.True(t, strings.HasPrefix(v.Str, "# Server\r\n"), "%v", section)
+		for _, part := range []string{"\r\n# Server\r\ndisque_version:1.0-rc1\r\n", "\r\nredis_version:", "\r\nloading:0\r\n", "\r\naof_enabled:0\r\naof_state:off\r\n", "\r\n\r\n# Jobs\r\nregistered_jobs:3\r\n\r\n# Queues\r\nregistered_queues:1\r\n"} {
+			assert.Equal(t, 1, strings.Count("\r\n"+v.Str, part), "%v: %q", section, part)
+		}
+		assert.Equal(t, byte('='), s.Dial3().Do(args...).Kind, "as the server's")
+	}
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "appendonly", "yes").Str)
+	assert.Contains(t, c.Do("INFO", "persistence").Str, "aof_enabled:1\r\naof_state:on\r\n")
+	harness.Await(t, 20*time.Second, "the first rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
+	assert.Contains(t, c.Do("INFO", "server").Str, "disque_version:")
+	// Others are the server's, several at once too.
+	assert.NotContains(t, c.Do("INFO", "server", "persistence").Str, "disque_version")
+	assert.True(t, strings.HasPrefix(c.Do("INFO", "replication").Str, "# Replication\r\nrole:master\r\n"))
+	assert.Equal(t, "", c.Do("INFO", "nosuch").Str)
+}
+
+func TestConfig(t *testing.T) {
+	s := compatible(t)
+	c := s.Dial()
+	assert.Equal(t, `*[$"aof-enqueue-jobs-once" $"no"]`, c.Do("CONFIG", "GET", "aof-enqueue-jobs-once").String())
+	assert.Equal(t, `+"OK"`, c.Do("config", "set", "AOF-enqueue-jobs-once", "yes").String())
+	assert.Equal(t, `*[$"aof-enqueue-jobs-once" $"yes"]`, c.Do("CONFIG", "GET", "AOF-Enqueue-Jobs-Once").String())
+	assert.Equal(t, `%[$"aof-enqueue-jobs-once" $"yes"]`, s.Dial3().Do("CONFIG", "GET", "aof-enqueue-jobs-once").String())
+	assert.True(t, c.Do("CONFIG", "SET", "aof-enqueue-jobs-once", "perhaps").Err("ERR "))
+	assert.True(t, c.Do("CONFIG", "SET", "aof-enqueue-jobs-once").Err("ERR wrong number of arguments for 'config|set' command"))
+	assert.Equal(t, `*[$"jobmesh.aof-enqueue-jobs-once" $"yes"]`, c.Do("CONFIG", "GET", "jobmesh.aof-enqueue-jobs-once").String())
+	assert.Equal(t, `*[$"hz" $"10"]`, c.Do("CONFIG", "GET", "hz").String())
+}
+
+// Disque's recipe of a controlled restart, word for word.
+func TestControlledRestart(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("jobmesh.disque-compat yes", "appendonly yes"))
+	c := s.Dial()
+	for i := range 5 {
+		require.Equal(t, byte('+'), c.Do("ADDJOB", "q", i, 0).Kind)
+	}
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "aof-enqueue-jobs-once", "yes").Str)
+	require.Equal(t, "OK", c.Do("CONFIG", "REWRITE").Str)
+	s.Stop("SHUTDOWN", "REWRITE-AOF")
+	s.Restart()
+	assert.Equal(t, int64(5), s.Do("QLEN", "q").Int)
+	assert.Equal(t, byte(':'), s.Do("HELLO").Elems[0].Kind)
+	assert.Equal(t, `*[$"aof-enqueue-jobs-once" $"no"]`, s.Do("CONFIG", "GET", "aof-enqueue-jobs-once").String())
+}
+
+func TestDebugFlushall(t *testing.T) {
+	s := compatible(t, "enable-debug-command no")
+	c, waiting := s.Dial(), s.Dial()
+	c.Do("SET", "k", "v")
+	require.Equal(t, byte('+'), c.Do("ADDJOB", "q", "b", 0).Kind)
+	waiting.Send("GETJOB", "FROM", "empty")
+	harness.Await(t, 5*time.Second, "a waiting client", func() bool { return s.Info("clients", "blocked_clients") == "1" })
+	assert.Equal(t, `+"OK"`, c.Do("DEBUG", "FLUSHALL").String())
+	assert.True(t, waiting.Receive().NullArray())
+	harness.Await(t, 5*time.Second, "the jobs to be freed", func() bool { return c.Do("INFO", "jobs").Str == "# Jobs\r\nregistered_jobs:0\r\n" })
+	assert.Equal(t, "v", c.Do("GET", "k").Str, "Disque knows no other keys")
+	assert.True(t, c.Do("DEBUG", "SLEEP", "0").Err("ERR DEBUG command not allowed"))
+}
+
+// A command served by Disque's name needs the right to what it is rewritten to
+// and to the server's command of the same kind, so an ACL holds that was written
+// with either in mind.
+func TestACL(t *testing.T) {
+	s := compatible(t)
+	admin := s.Dial()
+	all := []string{
+		"HELLO", "INFO", "INFO jobs", "INFO persistence", "CLUSTER NODES", "CLUSTER RESET", "CLUSTER LEAVING", "CLUSTER LEAVING no",
+		"DEBUG FLUSHALL", "CONFIG GET aof-enqueue-jobs-once", "CONFIG SET aof-enqueue-jobs-once no", "SHUTDOWN REWRITE-AOF",
+	}
+	for _, tt := range []struct {
+		rules, allowed string // of the twelve, numbered from 0
+		either         string // by what categories modules' commands have: none before 7.4
+	}{
+		{"-@all +ping", "", ""},
+		{"-@all +hello +info +cluster +debug +shutdown +config|get", "", ""},
+		{"+@all -jobmesh", "10", ""},
+		{"+@all -@dangerous", "0", "4"},
+		{"+@all -@admin", "0 1 2 3", "4 8"},
+		{"+@all -info -config -shutdown -cluster -flushall", "0", ""},
+		{"+@all -shutdown -jobmesh|info -cluster|reset", "0 4 8 9 10", ""},
+		{"-@all +jobmesh|hello +jobmesh|info +info", "0 1 2 3", ""},
+		{"-@all +jobmesh", "0", ""},
+		{"+@all -shutdown", "0 1 2 3 4 5 6 7 8 9 10", ""},
+	} {
+		set := []any{"ACL", "SETUSER", "u", "reset", "on", "nopass", "~*"}
+		for rule := range strings.FieldsSeq(tt.rules) {
+			set = append(set, rule)
+		}
+		require.Equal(t, "OK", admin.Do(set...).Str)
+		c := s.Dial()
+		require.Equal(t, "OK", c.Do("AUTH", "u", "").Str)
+		for i, line := range all {
+			var args []any
+			for word := range strings.FieldsSeq(line) {
+				args = append(args, word)
+			}
+			n := strconv.Itoa(i)
+			if slices.Contains(strings.Fields(tt.either), n) {
+				continue
+			}
+			v := c.Do(args...)
+			if slices.Contains(strings.Fields(tt.allowed), n) {
+				assert.NotEqual(t, byte('-'), v.Kind, "%s: %s: %v", tt.rules, line, v)
+			} else {
+				assert.True(t, v.Err("NOPERM"), "%s: %s: %v", tt.rules, line, v)
+			}
+		}
+	}
+}
+
+// Scripts and transactions see the same commands; so do those who look on.
+func TestEverywhere(t *testing.T) {
+	s := compatible(t)
+	c, monitor := s.Dial(), s.Dial()
+	require.Equal(t, "OK", monitor.Do("MONITOR").Str)
+	id := c.Do("EVAL", "return redis.call('cluster', 'myid')", 0).Str
+	assert.Equal(t, c.Do("CLUSTER", "MYID").Str, id)
+	c.Do("MULTI")
+	for _, args := range [][]any{{"HELLO"}, {"INFO", "jobs"}, {"CLUSTER", "LEAVING"}} {
+		assert.Equal(t, "QUEUED", c.Do(args...).Str)
+	}
+	v := c.Do("EXEC")
+	require.Len(t, v.Elems, 3)
+	assert.Equal(t, id, v.Elems[0].Elems[1].Str)
+	c.Do("JOBMESH", "INFO", "queues")
+	for seen := ""; !strings.Contains(seen, `"queues"`); {
+		seen = monitor.Receive().Str
+		require.NotEmpty(t, seen)
+		assert.NotContains(t, seen, `] "HELLO"`)
+	}
+}
+
+// On and off again while it runs; off, nothing is left of it.
+func TestSwitch(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	stock := func() {
+		t.Helper()
+		assert.Equal(t, "server", c.Do("HELLO").Elems[0].Str)
+		assert.True(t, c.Do("CLUSTER", "NODES").Err("ERR This instance has cluster support disabled"))
+		assert.Equal(t, "", c.Do("INFO", "jobs").Str)
+	}
+	assert.Equal(t, "no", c.Do("CONFIG", "GET", "jobmesh.disque-compat").Field("jobmesh.disque-compat").Str)
+	for range 3 {
+		stock()
+		require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.disque-compat", "yes").Str)
+		require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.disque-compat", "yes").Str)
+		assert.Equal(t, int64(1), c.Do("HELLO").Elems[0].Int)
+		require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.disque-compat", "no").Str)
+	}
+	stock()
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.disque-compat", "yes").Str)
+	require.Equal(t, "OK", c.Do("CONFIG", "REWRITE").Str)
+	s.Stop()
+	s.Restart()
+	c = s.Dial()
+	assert.Equal(t, int64(1), c.Do("HELLO").Elems[0].Int)
+}
