@@ -85,18 +85,18 @@ func (m *module) infoCommand(c *rm.Ctx) {
 		c.Error("ERR " + err.Error())
 		return
 	}
-	text := disqueFields(strings.Join(reply, ""))
-	if section == "default" || section == "all" || section == "everything" {
-		text += "\r\n" + jobs + "\r\n" + queues
-	}
-	c.Prose(text)
+	c.Prose(disqueFields(strings.Join(reply, ""), jobs+"\r\n"+queues))
 }
 
 // disqueVersion is the release whose commands and replies are served.
 const disqueVersion = "1.0-rc1"
 
-// disqueFields adds to the server's INFO what Disque's has in the same sections.
-func disqueFields(text string) string {
+// disqueFields adds to a text of INFO what Disque's has in the same places. The
+// sections of its own go where Disque has them: some clients lose what is last.
+func disqueFields(text, sections string) string {
+	if before, after, both := strings.Cut(text, "\r\n\r\n# Persistence\r\n"); both {
+		text = before + "\r\n\r\n" + sections + "\r\n# Persistence\r\n" + after
+	}
 	return strings.NewReplacer(
 		"# Server\r\n", "# Server\r\ndisque_version:"+disqueVersion+"\r\n",
 		"\r\naof_enabled:0\r\n", "\r\naof_enabled:0\r\naof_state:off\r\n",

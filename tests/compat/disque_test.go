@@ -85,7 +85,7 @@ func TestInfo(t *testing.T) {
 		v := c.Do(args...)
 		assert.Equal(t, byte('$'), v.Kind)
 		assert.True(t, strings.HasPrefix(v.Str, "# Server\r\n"), "%v", section)
-		for _, part := range []string{"\r\n# Server\r\ndisque_version:1.0-rc1\r\n", "\r\nredis_version:", "\r\nloading:0\r\n", "\r\naof_enabled:0\r\naof_state:off\r\n", "\r\n\r\n# Jobs\r\nregistered_jobs:3\r\n\r\n# Queues\r\nregistered_queues:1\r\n"} {
+		for _, part := range []string{"\r\n# Server\r\ndisque_version:1.0-rc1\r\n", "\r\nredis_version:", "\r\nloading:0\r\n", "\r\naof_enabled:0\r\naof_state:off\r\n", "\r\n\r\n# Jobs\r\nregistered_jobs:3\r\n\r\n# Queues\r\nregistered_queues:1\r\n\r\n# Persistence\r\n"} {
 			assert.Equal(t, 1, strings.Count("\r\n"+v.Str, part), "%v: %q", section, part)
 		}
 		assert.Equal(t, byte('='), s.Dial3().Do(args...).Kind, "as the server's")

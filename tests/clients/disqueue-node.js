@@ -1,0 +1,66 @@
+// disqueue-node: every command that its README shows.
+'use strict'
+const assert = require('assert')
+const { promisify } = require('util')
+const Disqueue = require('disqueue-node')
+
+const client = new Disqueue({ host: '127.0.0.1', port: Number(process.env.PORT) })
+const call = (name, args) => promisify(client[name]).call(client, args)
+
+client.on('error', (error) => { throw error })
+client.on('connected', async () => {
+  const hello = await call('hello', {})
+  assert.strictEqual(hello.version, 1)
+  assert.match(hello.nodeId, /^[0-9a-f]{40}$/)
+  assert.deepStrictEqual(hello.nodeIds, [hello.nodeId, '', process.env.PORT, '1'])
+
+  const id = await call('addJob', { queue: 'test', job: 'hello world' })
+  assert.match(id, /^D-[0-9a-f]{8}-/)
+  assert.strictEqual(id.slice(2, 10), hello.nodeId.slice(0, 8))
+  const later = await call('addJob', { queue: 'test', job: 'later', timeout: 10, replicate: 1, delay: 60, retry: 10, ttl: 100, maxlen: 5, async: true })
+  await assert.rejects(call('addJob', { queue: 'test', job: 'no', maxlen: 1 }), /MAXLEN/)
+
+  let info = await call('info', {})
+  assert.strictEqual(info.jobs.registered_jobs, '2')
+  assert.strictEqual(info.queues.registered_queues, '1')
+  assert.strictEqual(info.persistence.loading, '0')
+  assert.strictEqual(info.persistence.aof_state, 'off')
+  assert.ok(info.server.disque_version)
+
+  let job = await call('show', id)
+  assert.strictEqual(job.id, id)
+  assert.strictEqual(job.state, 'queued')
+  assert.strictEqual(job.body, 'hello world')
+  assert.deepStrictEqual(job['nodes-delivered'], [hello.nodeId])
+  assert.strictEqual(await call('qlen', 'test'), 1)
+  const scan = await call('qscan', { count: 10, busyloop: true, minlen: 1 })
+  assert.deepStrictEqual(scan, { cursor: 0, queues: ['test'] })
+
+  let jobs = await call('getJob', { queue: ['test', 'other'], count: 5, withcounters: true })
+  assert.deepStrictEqual(jobs, [{ queue: 'test', jobId: id, body: 'hello world', nacks: 0, additionalDeliveries: 0 }])
+  assert.deepStrictEqual(await call('getJob', { queue: 'test', nohang: true }), [])
+  assert.strictEqual(await call('working', id), 300)
+  assert.strictEqual(await call('nack', [id]), 1)
+  assert.strictEqual(await call('dequeue', id), 1)
+  assert.strictEqual(await call('enqueue', [id, later]), 2)
+  jobs = await call('getJob', { queue: 'test', count: 5, withcounters: true })
+  assert.deepStrictEqual(jobs.map((j) => [j.jobId, j.nacks]), [[id, 1], [later, 0]])
+  assert.strictEqual(await call('ackJob', id), 1)
+  assert.strictEqual(await call('fastAck', [later, id]), 1)
+  assert.strictEqual(await call('show', id), null)
+  assert.strictEqual(await call('delJob', await call('addJob', { queue: 'test', job: 'x' })), 1)
+
+  // A client that waits gets the job of another.
+  const waiter = new Disqueue({ host: '127.0.0.1', port: Number(process.env.PORT) })
+  waiter.on('connected', async () => {
+    const got = promisify(waiter.getJob).call(waiter, { queue: 'soon' })
+    const id = await call('addJob', { queue: 'soon', job: 'now' })
+    assert.deepStrictEqual(await got, [{ queue: 'soon', jobId: id, body: 'now' }])
+    assert.strictEqual(await call('ackJob', [id]), 1)
+    info = await call('info', {})
+    assert.strictEqual(info.jobs.registered_jobs, '0')
+    console.log('disqueue-node: hello, info, addJob, getJob, show, working, nack, dequeue, enqueue, ackJob, fastAck, delJob, qlen, qscan')
+    process.exit(0)
+  })
+})
+process.on('unhandledRejection', (error) => { console.error(error); process.exit(1) })
