@@ -1,7 +1,7 @@
 // Package rm is a Go binding of the Redis modules API: commands, replies, data
 // types, timers, blocked clients, configuration, INFO, the rewriting of commands
-// and the event loop. It knows nothing of queues; any module can be written on it. rm/example is one,
-// in a few lines.
+// and the event loop. It knows nothing of queues; any module can be written on
+// it. rm/example is one, in a few lines.
 //
 // It stands where github.com/wenerme/go-rm would have stood, and keeps the
 // shape of that: a [Module] value that lists its commands and data types and

@@ -1,6 +1,6 @@
 // Package api is the C half of the binding to the Redis modules API: the table
 // of API functions, the module's entry point, the trampolines through which
-// Redis calls, and the playing back of replies. Its Go functions are thin and
+// Redis calls, the playing back of replies, and the command filter. Its Go functions are thin and
 // unsafe; package rm is the one to use.
 //
 // # One crossing

@@ -10,6 +10,12 @@
 // COMMANDS.md beside the code's parent is the reference; table.go holds the
 // same facts for COMMAND DOCS, and a test compares them.
 //
+// # Disque's names
+//
+// Commands whose names Redis has too are subcommands of JOBMESH. With
+// jobmesh.disque-compat yes the server's filter rewrites them to those
+// (compat.go); nothing else knows of it.
+//
 // # What is logged
 //
 // Effects, by internal commands that may be applied twice: LOADJOB queue record

@@ -2,6 +2,7 @@ package compat
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -214,6 +215,34 @@ func TestEverywhere(t *testing.T) {
 		require.NotEmpty(t, seen)
 		assert.NotContains(t, seen, `] "HELLO"`)
 	}
+}
+
+// Clients that ask INFO whether the server is ready get their answer while it
+// loads.
+func TestInfoWhileLoading(t *testing.T) {
+	s := compatible(t, "key-load-delay 20000", "loading-process-events-interval-bytes 1024")
+	c := s.Dial()
+	for i := range 300 {
+		c.Do("SET", i, strings.Repeat("x", 100))
+		c.Do("ADDJOB", fmt.Sprint("q", i%10), "b", 0)
+	}
+	s.Stop("SHUTDOWN", "SAVE")
+	s.Launch()
+	var info harness.Value
+	harness.Await(t, 20*time.Second, "the port to be served", func() bool {
+		if c, err := net.Dial("tcp", s.Addr()); err != nil {
+			return false
+		} else {
+			c.Close()
+		}
+		info = s.Do("INFO")
+		return true
+	})
+	assert.Contains(t, info.Str, "\r\nloading:1\r\n")
+	assert.Contains(t, info.Str, "\r\nregistered_jobs:")
+	assert.Equal(t, byte('$'), s.Do("INFO", "jobs").Kind)
+	assert.True(t, s.Do("HELLO").Err("LOADING"), "as Disque does")
+	assert.True(t, s.Do("GETJOB", "FROM", "q").Err("LOADING"))
 }
 
 // On and off again while it runs; off, nothing is left of it.
