@@ -20,9 +20,10 @@ static int is(const struct slice *word, const char *p, size_t n) {
     return word->n == n && strncasecmp(word->p, p, n) == 0;
 }
 
+/* Whether a command whose first word is the rule's has the others too. */
 static int matches(RedisModuleCommandFilterCtx *c, const struct rule *r, int argc) {
     if (argc < r->nfrom || (r->more >= 0 && argc > r->nfrom + r->more)) return 0;
-    for (int i = 0; i < r->nfrom; i++) {
+    for (int i = 1; i < r->nfrom; i++) {
         size_t n;
         const char *p = redis.StringPtrLen(redis.CommandFilterArgGet(c, i), &n);
         if (!is(&r->from[i], p, n)) return 0;
@@ -40,14 +41,16 @@ static void rewrite(RedisModuleCommandFilterCtx *c, const struct rule *r) {
 }
 
 static void on_command(RedisModuleCommandFilterCtx *c) {
-    int argc = redis.CommandFilterArgsCount(c);
-    if (argc == 0) return;
-    size_t n;
-    const char *name = redis.StringPtrLen(redis.CommandFilterArgGet(c, 0), &n);
+    size_t n = 0;
+    const RedisModuleString *first = redis.CommandFilterArgGet(c, 0);
+    const char *name = first ? redis.StringPtrLen(first, &n) : "";
     if (n == 0 || !(letters & letter(name))) return;
+    int argc = redis.CommandFilterArgsCount(c), named = 0;
     for (int i = 0; i < nrules; i++) {
-        if (is(&rules[i].from[0], name, n) && matches(c, &rules[i], argc)) {
-            rewrite(c, &rules[i]);
+        const struct rule *r = &rules[i];
+        if (!r->same) named = is(&r->from[0], name, n);
+        if (named && matches(c, r, argc)) {
+            rewrite(c, r);
             return;
         }
     }
@@ -74,6 +77,9 @@ int filter_set(RedisModuleCtx *ctx, struct rule *list, int n) {
     rules = list;
     nrules = n;
     letters = 0;
-    for (int i = 0; i < n; i++) letters |= letter(rules[i].from[0].p);
+    for (int i = 0; i < n; i++) {
+        letters |= letter(rules[i].from[0].p);
+        rules[i].same = i > 0 && is(&rules[i - 1].from[0], rules[i].from[0].p, rules[i].from[0].n);
+    }
     return REDIS_OK;
 }

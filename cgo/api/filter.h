@@ -9,6 +9,7 @@ enum { FILTER_WORDS = 4 };
  * more arguments behind them (-1: any number), gets others in their place. */
 struct rule {
     int nfrom, nto, more;
+    int same; /* begins with the same word as the rule before it; set by filter_set */
     struct slice from[FILTER_WORDS], to[FILTER_WORDS];
 };
 
