@@ -42,7 +42,7 @@ func example(t *testing.T, module harness.Option) {
 	})
 
 	t.Run("rewrites", func(t *testing.T) {
-		c := harness.Start(t, harness.WithModule(so)).Dial()
+		c := harness.Start(t, module).Dial()
 		unknown := func(args ...any) { assert.True(t, c.Do(args...).Err("ERR unknown command"), "%v", args) }
 		unknown("COUNT", "n", 5)
 		require.Equal(t, "OK", c.Do("COUNTER.SHORT", "yes").Str)
@@ -62,7 +62,7 @@ func example(t *testing.T, module harness.Option) {
 	})
 
 	t.Run("rights", func(t *testing.T) {
-		s := harness.Start(t, harness.WithModule(so))
+		s := harness.Start(t, module)
 		c, u := s.Dial(), s.Dial()
 		c.Do("ACL", "SETUSER", "u", "on", "nopass", "+@all", "-shutdown", "-config|set")
 		require.Equal(t, "OK", u.Do("AUTH", "u", "").Str)
