@@ -26,7 +26,7 @@ demo: setup build ## Watch one job through add, get, crash, redelivery and ackno
 # One JSON stream through one tally, so that one line adds everything up.
 test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (60s)
 	@set -o pipefail; { bad=0; \
-	  $(GO) test -json -count=1 -timeout 5m ./... || bad=1; \
+	  $(GO) test -json -count=1 -timeout 8m ./... || bad=1; \
 	  tests/fuzz.sh $(FUZZTIME) -json || bad=1; \
 	  exit $$bad; \
 	} | $(GO) run ./tests/tally
