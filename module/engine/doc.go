@@ -1,10 +1,11 @@
 // Package engine is a node's state machine: jobs, queues, retries, delays,
-// expiry, waiting clients, pauses, memory pressure, and what survives a
-// restart. It does no I/O and knows no Redis: it is given the time, randomness,
-// an allocator and one event at a time (a command, a tick, a loaded value),
-// and leaves effects (answers to waiting clients, what to log, which keys were
-// touched) for its caller to carry out. So it can be run anywhere, by the
-// hundred, with a seed.
+// expiry, waiting clients, pauses, memory pressure, what survives a restart,
+// and what the node is to others in a mesh. It does no I/O and knows no Redis:
+// it is given the time, randomness, an allocator and one event at a time (a
+// command, a message, a tick, a loaded value), and leaves effects (answers to
+// waiting clients, messages to send, what to log, which keys were touched) for
+// its caller to carry out. So it can be run anywhere, by the hundred, with a
+// seed: package sim does.
 //
 // # Who may call
 //
@@ -18,8 +19,24 @@
 // queue. acked: acknowledged, kept only where other nodes must still learn of
 // it. wait-repl: not yet promised to anybody.
 //
+// # The mesh
+//
+// A copy of a job can lie on several nodes; each keeps in the job's record whom
+// else it believes to hold one (its holders). Lists are told on wherever one
+// turns out to know more than another, so they come to agree. mesh.go has what
+// is said of one job, federate.go how jobs move to where clients wait, peers.go
+// who is in the mesh and how it fares. Messages may be lost with a connection;
+// whatever must not be lost is repeated by a timer until it is answered, or put
+// right by the next step (a copy of which nobody speaks is queued again). A
+// node remembers for a minute or two which jobs are gone (graves), so that a
+// copy that was under way can't bring one back.
+//
 // # What differs from Disque on purpose
 //
+//   - Who asked in vain for jobs is remembered, and gets the next one at once:
+//     Disque's nodes ask again and again.
+//   - A node that was given a job to a client objects when another wants to queue it.
+//   - A refused copy is answered, and the next node asked.
 //   - The retry time runs anew from each delivery, not from the queueing: a
 //     job that waited long isn't delivered twice in a row (spec 11.4, 58).
 //   - QTime of a queued job is not kept up by a timer; it is worked out when
