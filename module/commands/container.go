@@ -3,6 +3,7 @@ package commands
 import (
 	"encoding/hex"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 
@@ -23,7 +24,9 @@ func (m *module) hello(c *rm.Ctx) {
 	c.Text(m.node.NodeID())
 	c.Array(4)
 	c.Text(m.node.NodeID())
-	c.Text("") // an address is learned from other nodes
+	// Only the operator knows at what address others reach this node.
+	host, _, _ := net.SplitHostPort(m.mesh.announce)
+	c.Text(host)
 	c.Text(strconv.Itoa(m.clientPort()))
 	c.Text(own)
 	for _, p := range peers {

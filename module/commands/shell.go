@@ -261,8 +261,10 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, _ *rm.DataType
 func (m *module) settle(c *rm.Ctx) {
 	effects := m.node.Effects()
 	listened := len(effects) > 0 && c.Listened()
+	changed := false
 	for i := range effects {
 		e := &effects[i]
+		changed = changed || e.Kind.Changes()
 		switch e.Kind {
 		case engine.LogJob:
 			if listened {
@@ -296,7 +298,7 @@ func (m *module) settle(c *rm.Ctx) {
 			m.meshEffect(e)
 		}
 	}
-	if len(effects) > 0 && !listened {
+	if changed && !listened {
 		c.Dirty()
 	}
 	m.epoch.Deliveries = uint64(m.node.Stats.Delivered + m.node.Stats.Abandoned)
@@ -389,6 +391,7 @@ func (m *module) readPolicy() {
 	policy, err := m.server.ConfigValue("maxmemory-policy")
 	limit, err2 := m.server.ConfigValue("maxmemory")
 	m.evicts = err == nil && err2 == nil && limit != "0" && strings.HasPrefix(policy, "allkeys-")
+	m.node.SetUnsafe(m.evicts)
 }
 
 // --- INFO -----------------------------------------------------------------

@@ -35,6 +35,9 @@ const (
 	NodesChanged
 )
 
+// Changes says whether the effect stands for a change of what is saved.
+func (k EffectKind) Changes() bool { return k >= LogJob && k <= Touched }
+
 // Effect is one thing for the caller to do, in order.
 type Effect struct {
 	Kind   EffectKind

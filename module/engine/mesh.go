@@ -475,7 +475,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	switch {
 	// A job that is handed over has left its node already.
-	case n.MemoryLevel() > 0 && m.Kind == wire.ReplJob:
+	case (n.MemoryLevel() > 0 || n.unsafe) && m.Kind == wire.ReplJob:
 		n.refuse(p, m, wire.NoMemory)
 		return nil
 	case n.leaving && m.Kind == wire.ReplJob:

@@ -104,6 +104,7 @@ type Node struct {
 	wake    int64 // the earliest deadline armed since the caller last asked
 	ratio   float64
 	leaving bool
+	unsafe  bool
 	passive bool
 	loading bool
 	cursor  uint64 // of the pass over idle queues
@@ -185,6 +186,9 @@ func (n *Node) MemoryLevel() int {
 	}
 	return 0
 }
+
+// SetUnsafe says that the server may evict queues: no copies are taken then.
+func (n *Node) SetUnsafe(yes bool) { n.unsafe = yes }
 
 // Leaving says whether the node is leaving the mesh.
 func (n *Node) Leaving() bool { return n.leaving }

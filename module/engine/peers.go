@@ -235,7 +235,7 @@ func (n *Node) beat(p *Peer) {
 	if n.leaving {
 		m.Flags |= wire.Leaving
 	}
-	if n.MemoryLevel() > 0 {
+	if n.MemoryLevel() > 0 || n.unsafe {
 		m.Flags |= wire.Full
 	}
 	all := n.mesh.order

@@ -173,3 +173,30 @@ func TestMeetErrors_87(t *testing.T) {
 	}
 	assert.Contains(t, s.Do("JOBMESH", "CLUSTER", "INFO").Str, "cluster_known_nodes:1\r\n")
 }
+
+// Heartbeats change nothing that is saved.
+func TestQuietMeshIsNotDirty(t *testing.T) {
+	m := start(t, 2)
+	sent := func() int64 {
+		n, err := strconv.ParseInt(m[0].Info("jobmesh", "jobmesh_messages_received"), 10, 64)
+		require.NoError(t, err)
+		return n
+	}
+	require.Equal(t, "OK", m[0].Do("SAVE").Str)
+	before := sent()
+	harness.Await(t, 15*time.Second, "some heartbeats", func() bool { return sent() >= before+3 })
+	assert.Equal(t, "0", m[0].Info("persistence", "rdb_changes_since_last_save"))
+}
+
+// A server that might evict queues holds no copies: others do.
+func TestNoCopiesWhereQueuesMayBeEvicted(t *testing.T) {
+	m := start(t, 3)
+	require.Equal(t, "OK", m[1].Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1gb").Str)
+	harness.Await(t, 10*time.Second, "copies to be placed elsewhere", func() bool {
+		v := m[0].Do("ADDJOB", "q", "b", 2000, "REPLICATE", 2)
+		return v.Kind == '+' && m[1].Do("SHOW", v.Str).Null && !m[2].Do("SHOW", v.Str).Null
+	})
+	harness.Await(t, 10*time.Second, "the node to be known as full", func() bool {
+		return m[0].Do("ADDJOB", "q", "b", 2000, "REPLICATE", 3).Err("NOREPL Not enough reachable nodes")
+	})
+}
