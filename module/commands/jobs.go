@@ -28,7 +28,7 @@ func (m *module) addJob(c *rm.Ctx) {
 		return
 	}
 	a := &m.add
-	if err := parseAdd(c, a, m.copies); err != nil {
+	if err := parseAdd(c, a, m.node.Copies()); err != nil {
 		fail(c, err)
 		return
 	}
@@ -42,7 +42,7 @@ func (m *module) addJob(c *rm.Ctx) {
 		m.settle(c)
 		return
 	}
-	a.CanWait = a.Replicate > 1 && c.CanBlock() || m.node.MemoryLevel() > 0 || m.node.Leaving()
+	a.CanWait = (a.Replicate > 1 || m.node.MemoryLevel() > 0 || m.node.Leaving()) && c.CanBlock()
 	id, wait, err := m.node.AddJob(a)
 	switch {
 	case err != nil:

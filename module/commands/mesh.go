@@ -228,8 +228,6 @@ func (m *module) replicateState(c *rm.Ctx, j *store.Job) {
 	m.put(c, holders)
 }
 
-func (m *module) copies() int { return m.node.Copies() }
-
 func (m *module) imports(q *store.Queue) int64 {
 	_, rate := m.node.Imports(q.NameBytes())
 	return rate

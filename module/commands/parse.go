@@ -103,7 +103,7 @@ var _ args = (*rm.Ctx)(nil)
 // parseAdd reads ADDJOB into a. Options come first, then the timeout, then
 // what they mean together: that is the order in which errors count (1.1).
 // copies is the default of REPLICATE.
-func parseAdd(c args, a *engine.Add, copies func() int) (err error) {
+func parseAdd(c args, a *engine.Add, copies int) (err error) {
 	*a = engine.Add{Queue: c.Arg(1), Body: c.Arg(2), TTL: engine.DefaultTTL, Retry: -1}
 	n := c.NArgs()
 	for i := 4; i < n; i++ {
@@ -142,7 +142,7 @@ func parseAdd(c args, a *engine.Add, copies func() int) (err error) {
 		return err
 	}
 	if a.Replicate == 0 {
-		a.Replicate = copies()
+		a.Replicate = copies
 	}
 	if a.Retry < 0 {
 		a.Retry = max(1, min(a.TTL/10, engine.MaxRetry))

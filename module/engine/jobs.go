@@ -22,7 +22,18 @@ type Add struct {
 
 // Copies is the default of REPLICATE: three, or as many nodes as can be
 // reached (disque-compat.md 9.1, B21).
-func (n *Node) Copies() int { return min(3, n.Reachable()+1) }
+func (n *Node) Copies() int {
+	c := 1
+	for _, p := range n.mesh.order {
+		if c == 3 {
+			break
+		}
+		if p.usable() {
+			c++
+		}
+	}
+	return c
+}
 
 // AddJob adds a job and returns its ID. Where wait is true it isn't promised yet:
 // the answer follows as an effect, for the client given to [Node.Adder].

@@ -164,7 +164,11 @@ func (n *Node) NodeID() string { return n.nodeID }
 
 // SetNow tells the time, unix ms, before each event. It may jump.
 func (n *Node) SetNow(now int64) {
+	jump := now - n.now
 	n.now = now
+	if jump < -backJump || jump > aheadJump {
+		n.clockJumped()
+	}
 	if n.sent {
 		n.outbox, n.sent = n.outbox[:0], false
 	}

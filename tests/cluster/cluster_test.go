@@ -200,3 +200,23 @@ func TestNoCopiesWhereQueuesMayBeEvicted(t *testing.T) {
 		return m[0].Do("ADDJOB", "q", "b", 2000, "REPLICATE", 3).Err("NOREPL Not enough reachable nodes")
 	})
 }
+
+// MULTI and scripts can't wait for copies: such a job is refused there, unless
+// it needs none or doesn't wait for them.
+func TestAddInMultiAndLua(t *testing.T) {
+	m := start(t, 2)
+	c := m[0].Dial()
+	script := "return redis.pcall('ADDJOB', 'q', 'b', 0, unpack(ARGV))"
+	for _, leaving := range []string{"no", "yes"} {
+		require.Equal(t, "OK", c.Do("JOBMESH", "CLUSTER", "LEAVING", leaving).Str)
+		require.Equal(t, "OK", c.Do("MULTI").Str)
+		c.Do("ADDJOB", "q", "b", 0)
+		c.Do("ADDJOB", "q", "b", 0, "REPLICATE", 1, "ASYNC")
+		v := c.Do("EXEC")
+		require.Len(t, v.Elems, 2)
+		assert.True(t, v.Elems[0].Err("NOREPL"), "%v", v)
+		assert.Equal(t, byte('+'), v.Elems[1].Kind, "%v", v)
+		assert.True(t, c.Do("EVAL", script, 0).Err("NOREPL"))
+		assert.Equal(t, byte('+'), c.Do("EVAL", script, 0, "REPLICATE", 1, "ASYNC").Kind)
+	}
+}
