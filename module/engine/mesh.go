@@ -16,6 +16,7 @@ const (
 	graveMS      = 60_000 // how long a job that is gone is remembered, at least
 	graveMax     = 1 << 17
 	gcDoublings  = 10
+	gcStrangers  = 8 // attempts, in about 4 minutes, before holders that aren't in the node table are given up
 )
 
 // adding is an ADDJOB that waits for its copies.
@@ -686,10 +687,12 @@ func (n *Node) collect(j *store.Job) {
 			j, _ = n.addHolder(j, p.Node)
 		}
 	}
-	// Nodes that were forgotten need not know (9.1, B22 and B23).
+	// Nodes that were forgotten need not know (9.1, B22 and B23). After a restart
+	// we can't tell them from those that we are still to meet, so we wait a while.
 	for i := j.Holders() - 1; i >= 0; i-- {
 		node, _ := j.Holder(i)
-		if _, yes := n.mesh.gone[wire.Node(node)]; yes {
+		_, yes := n.mesh.gone[wire.Node(node)]
+		if yes || n.mesh.by[wire.Node(node)] == nil && j.Attempts() >= gcStrangers {
 			j.DropHolder(node)
 		}
 	}
