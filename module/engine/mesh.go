@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -10,6 +11,7 @@ import (
 // Times of the mesh, ms (disque-compat.md 3 and 4).
 const (
 	jitterMS     = 500   // requeueing times differ by up to half of this, either way
+	refusedMS    = 1_000 // a node that refused a copy isn't asked again for the same job
 	addReplicaMS = 50    // one more node is asked for a copy
 	gcFirstMS    = 1_000 // between attempts to spread an acknowledgement, doubling
 	gcLastMS     = 180_000
@@ -26,7 +28,10 @@ type adding struct {
 	need     int   // confirmations
 	deadline int64 // unix ms; 0: none
 	external bool  // this node keeps no copy
-	at       int   // in Node.addings
+	at       int   // in Node.waiting
+
+	refused []wire.Node // asked in vain, and not asked again
+	forgive int64       // until then, unix ms
 }
 
 // graves remembers jobs that are acknowledged or deleted in the whole mesh, so
@@ -151,10 +156,10 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 // --- replication -------------------------------------------------------------
 
 // candidate picks a node for one more copy, nil where there is none.
-func (n *Node) candidate(j *store.Job) *Peer {
+func (n *Node) candidate(j *store.Job, ad *adding) *Peer {
 	list := n.scratch.peers[:0]
 	for _, p := range n.mesh.order {
-		if p.usable() && !j.HeldBy(uint64(p.Node)) {
+		if p.usable() && !j.HeldBy(uint64(p.Node)) && (ad == nil || !slices.Contains(ad.refused, p.Node)) {
 			list = append(list, p)
 		}
 	}
@@ -167,9 +172,9 @@ func (n *Node) candidate(j *store.Job) *Peer {
 
 // place sends copies to so many more nodes.
 func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
-	first := j.Holders()
+	first, ad := j.Holders(), n.addings[j.ID]
 	for ; count > 0; count-- {
-		p := n.candidate(j)
+		p := n.candidate(j, ad)
 		if p == nil {
 			break
 		}
@@ -314,6 +319,9 @@ func (n *Node) moreCopies(j *store.Job) {
 		n.deny(ad, ErrReplTimeout)
 		return
 	}
+	if n.now >= ad.forgive {
+		ad.refused = ad.refused[:0]
+	}
 	// A second copy of an at-most-once job would be delivered as well.
 	if j.Retry > 0 || j.Holders() == 0 {
 		before := j.Holders()
@@ -371,11 +379,13 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	if ad := n.addings[j.ID]; ad != nil && j.State == store.StateWaitRepl {
-		// Not the one that has just refused: it may have done so for this queue alone.
-		keep := p.full
-		p.full = true
+		// It may have refused this queue alone: others can still be given to it. But
+		// nodes that all refuse must not be asked in a circle.
+		if len(ad.refused) == 0 {
+			ad.forgive = n.now + refusedMS
+		}
+		ad.refused = append(ad.refused, p.Node)
 		n.place(j, 1, n.externalFlags(j, ad))
-		p.full = keep
 	}
 }
 
