@@ -389,8 +389,9 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 	}
 }
 
-// achieved keeps the promise: the job is where it must be, its client hears.
-func (n *Node) achieved(j *store.Job, ad *adding) *store.Job {
+// achieved keeps the promise: the job is where it must be, its client hears. The
+// job may be gone or elsewhere in memory after it.
+func (n *Node) achieved(j *store.Job, ad *adding) {
 	n.endAdding(ad)
 	promise := Effect{Kind: Promise, ID: j.ID, Client: ad.client}
 	if ad.external {
@@ -399,13 +400,23 @@ func (n *Node) achieved(j *store.Job, ad *adding) *store.Job {
 		}
 		n.store.Remove(j)
 		n.effects = append(n.effects, promise)
-		return nil
+		return
 	}
 	j.ClearConfirmed()
 	j.State = store.StateActive
 	n.begin(j)
 	n.effects = append(n.effects, promise)
-	return j
+}
+
+// worked keeps the promise where somebody has worked on the job already: it is
+// where it needs to be (9.1, B17). It isn't queued for that; what follows is its
+// acknowledgement, also where this node was to keep no copy.
+func (n *Node) worked(j *store.Job, ad *adding) {
+	n.endAdding(ad)
+	j.ClearConfirmed()
+	j.State, j.QTime = store.StateActive, 0
+	n.log(LogJob, j)
+	n.effects = append(n.effects, Effect{Kind: Promise, ID: j.ID, Client: ad.client})
 }
 
 // handOver has one of the nodes that hold a job queue it.
@@ -759,10 +770,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	if j.State == store.StateWaitRepl {
 		// Somebody has worked on it already (9.1, B17).
 		if ad := n.addings[j.ID]; ad != nil {
-			if j = n.achieved(j, ad); j == nil {
-				n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
-				return
-			}
+			n.worked(j, ad)
 		}
 	}
 	if n.dummy(j) {
