@@ -94,6 +94,9 @@ func (s *Sim) safe() {
 func (s *Sim) done() bool {
 	for _, j := range s.order {
 		if j.once {
+			if s.gentle() && j.promised && j.delivered == 0 {
+				return false
+			}
 			continue
 		}
 		if j.promised && !j.done || s.known(j) {
@@ -101,6 +104,12 @@ func (s *Sim) done() bool {
 		}
 	}
 	return true
+}
+
+// gentle says whether nothing is ever lost: then at most once means once.
+func (s *Sim) gentle() bool {
+	f := &s.Faults
+	return f.Loss+f.Resets+f.Crashes+f.Wipes+f.Replaced+f.Partitions == 0
 }
 
 // known says whether a node knows a job.
@@ -117,6 +126,9 @@ func (s *Sim) judge() {
 	s.safe()
 	for _, j := range s.order {
 		if j.once {
+			if s.gentle() && j.promised && j.delivered == 0 {
+				s.fail("at-most-once job %s was never delivered%s", j.id, s.whereabouts(j))
+			}
 			continue
 		}
 		if j.promised && j.delivered == 0 {
