@@ -442,6 +442,16 @@ func (s *Sim) heal() {
 		n.call(func() {
 			n.e.SetMemory(0)
 			n.e.SetLeaving(false)
+		})
+	}
+	s.unpause()
+	// A word to pause may still be on its way.
+	s.at(30_000, s.unpause)
+}
+
+func (s *Sim) unpause() {
+	for _, n := range s.nodes {
+		n.call(func() {
 			for i := range queues {
 				_, _ = n.e.SetPause(fmt.Append(nil, "q", i), 0)
 			}
