@@ -324,18 +324,23 @@ func (n *Node) moreCopies(j *store.Job) {
 	}
 	// A second copy of an at-most-once job would be delivered as well.
 	if j.Retry > 0 || j.Holders() == 0 {
-		before := j.Holders()
-		j = n.place(j, 1, n.externalFlags(j, ad))
-		if j.Holders() > before {
-			m := n.copyOf(j, wire.Holders)
-			for i := range before {
-				if node, yes := j.Holder(i); yes {
-					n.send(n.mesh.by[wire.Node(node)], m)
-				}
-			}
-		}
+		j = n.oneMore(j, ad)
 	}
 	n.step(j, ad)
+}
+
+// oneMore has one more node hold a copy, and tells the others: whoever it is that
+// sees the job acknowledged must know of all copies.
+func (n *Node) oneMore(j *store.Job, ad *adding) *store.Job {
+	before := j.Holders()
+	if j = n.place(j, 1, n.externalFlags(j, ad)); j.Holders() > before {
+		m := n.copyOf(j, wire.Holders)
+		for i := range before {
+			node, _ := j.Holder(i)
+			n.send(n.mesh.by[wire.Node(node)], m)
+		}
+	}
+	return j
 }
 
 // resume sends again what a node may have missed while it wasn't connected.
@@ -385,7 +390,7 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 			ad.forgive = n.now + refusedMS
 		}
 		ad.refused = append(ad.refused, p.Node)
-		n.place(j, 1, n.externalFlags(j, ad))
+		n.oneMore(j, ad)
 	}
 }
 
@@ -798,14 +803,24 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	}
 	n.send(p, &reply)
 	switch {
-	case len(m.Holders) == 0:
+	case len(m.Holders) == 0 && n.foremost(j):
 		// The sender knows no holder: telling them is up to us.
 		n.collect(j)
 	case fresh:
-		// The sender does it; we look after it in case the sender dies.
+		// Another does it; we look after it in case that one dies.
 		j.QTime = n.now + gcFirstMS + int64(n.random.Uint64()%jitterMS)
 		n.arm(j)
 	}
+}
+
+// foremost picks one of all holders of a job to act where one is enough.
+func (n *Node) foremost(j *store.Job) bool {
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); node < uint64(n.self.Node()) {
+			return false
+		}
+	}
+	return true
 }
 
 func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
