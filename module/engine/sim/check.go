@@ -16,6 +16,10 @@ import (
 //   - an at-most-once job is delivered once at most;
 //   - when all has healed, an acknowledged job is soon gone everywhere, and
 //     doesn't show again;
+//   - while any node has a copy that isn't acknowledged, those who know of the
+//     acknowledgement don't forget it; and a copy that is stays so;
+//   - where nothing goes wrong, a job is queued at one node at a time, one that
+//     is given back is queued at once, and few are delivered needlessly;
 //   - holders come to know of each other;
 //   - a job costs a bounded number of messages in any ten seconds;
 //   - memory is bounded by the jobs there are, and at the end there is none.
@@ -87,7 +91,56 @@ func (s *Sim) safe() {
 			s.fail("job %s was promised on %d nodes, nobody has acknowledged it, and it is on none%s", j.id, j.copies, s.whereabouts(j))
 			j.done = true // once is enough
 		}
+		// What lasts from one look to the next isn't a message on its way.
+		trouble := ""
+		switch {
+		case s.forgotten(j):
+			trouble = "its acknowledgement is forgotten by all, and a copy isn't acknowledged"
+		case s.Swift && s.queued(j) > 1:
+			trouble = "it is queued twice"
+		}
+		if trouble != "" && j.doubtful {
+			s.fail("job %s: %s%s", j.id, trouble, s.whereabouts(j))
+		}
+		j.doubtful = trouble != ""
 	}
+}
+
+// queued counts the nodes that have a job in their queue.
+func (s *Sim) queued(j *job) (count int) {
+	for _, n := range s.nodes {
+		if sj := n.e.Job(&j.id); sj != nil && sj.State == store.StateQueued {
+			count++
+		}
+	}
+	return count
+}
+
+// forgotten says whether an acknowledgement that a node has accepted is unknown
+// to all by now, while a copy would be delivered again.
+func (s *Sim) forgotten(j *job) bool {
+	if j.once || j.fast || s.Wiped > 0 {
+		return false
+	}
+	known := j.acked
+	for _, d := range j.dummies {
+		known = known || d.n.life == d.life
+	}
+	if !known {
+		return false
+	}
+	open := false
+	for _, n := range s.nodes {
+		if d, yes := n.disk[j.id]; yes && d.state() == store.StateAcked {
+			return false
+		} else if yes {
+			open = true
+		}
+		if sj := n.e.Job(&j.id); !n.down && sj != nil && sj.State == store.StateAcked {
+			return false
+		}
+	}
+	return open
 }
 
 // done says whether there is nothing left to wait for.
@@ -124,7 +177,13 @@ func (s *Sim) known(j *job) bool {
 
 func (s *Sim) judge() {
 	s.safe()
+	for _, n := range s.nodes {
+		if l := n.e.Load(); l.Adding > 0 {
+			s.fail("node %d: %d clients still wait for their copies", n.i, l.Adding)
+		}
+	}
 	for _, j := range s.order {
+		s.Extra += max(0, j.delivered-1-j.excuses)
 		if j.once {
 			if s.gentle() && j.promised && j.delivered == 0 {
 				s.fail("at-most-once job %s was never delivered%s", j.id, s.whereabouts(j))

@@ -14,6 +14,7 @@ const (
 	healSecs  = 900 // until all must be in order again: a few of the longest waits
 	ttlSecs   = 2400
 	afterSecs = 200 // in which nothing that is done may show again
+	backSecs  = 20  // after all has healed, in which what was acknowledged may still be delivered
 	holdSecs  = 120 // for the lists of holders to converge
 )
 
@@ -37,6 +38,9 @@ func Run(seed uint64, c Config) (Report, error) {
 		s.run(s.now + 10_000)
 	}
 	s.judge()
+	if s.MostExtra > 0 && float64(s.Extra) > s.MostExtra*float64(s.Added) {
+		s.fail("%d deliveries of %d jobs were needless", s.Extra, s.Added)
+	}
 	s.Simulated = s.now - began
 	s.PerJob = float64(s.Messages) / float64(max(s.Added, 1))
 	if len(s.failures) > 0 {
@@ -68,6 +72,9 @@ func (s *Sim) work() {
 	}
 	for _, n := range s.nodes {
 		s.consume(n)
+		if s.Lazy {
+			break
+		}
 	}
 	var look func()
 	look = func() {
@@ -95,6 +102,9 @@ func (s *Sim) add() {
 	a := engine.Add{
 		Queue: fmt.Append(nil, "q", s.r.IntN(queues)), Body: []byte("body"), TTL: ttlSecs,
 		Retry: retrySecs, Replicate: s.Replicate, Timeout: 2000, CanWait: true,
+	}
+	if s.Patient {
+		a.Timeout = 0
 	}
 	if s.r.IntN(10) == 0 {
 		a.Delay = 1 + s.r.Int64N(10)
@@ -142,7 +152,11 @@ func (s *Sim) consume(n *node) {
 			for _, name := range names {
 				qs = append(qs, n.e.Queue(name))
 			}
-			got := n.e.Fetch(qs, 1+s.r.IntN(3), nil)
+			most := 1 + s.r.IntN(3)
+			if s.Lazy {
+				most = 1
+			}
+			got := n.e.Fetch(qs, most, nil)
 			for _, j := range got {
 				s.take(n, j)
 			}
@@ -191,7 +205,7 @@ func (s *Sim) take(n *node, sj *store.Job) {
 			s.fail("at-most-once job %s was delivered %d times", j.id, j.delivered)
 		}
 	}
-	if quiet := s.now - max(j.ackedAt, s.healedAt); j.acked && s.healed && quiet > 60_000 {
+	if quiet := s.now - max(j.ackedAt, s.healedAt); j.acked && s.healed && quiet > backSecs*1000 {
 		s.fail("job %s came back %d s after its acknowledgement, %d s after all had healed", j.id, (s.now-j.ackedAt)/1000, quiet/1000)
 	}
 	share := s.AckShare
@@ -202,21 +216,50 @@ func (s *Sim) take(n *node, sj *store.Job) {
 		share = 1
 	}
 	if !s.chance(share) {
+		j.excuses++
 		return // the worker dies with it
 	}
-	if !s.healed && s.r.IntN(10) == 0 && !j.once {
-		s.at(s.r.Int64N(1000), func() { s.command(n, func(e *engine.Node) { e.Enqueue(&j.id, true) }) })
+	if !s.healed && s.r.IntN(10) == 0 {
+		j.excuses++
+		s.at(s.r.Int64N(1000), func() { s.nack(j, n) })
+		if s.r.IntN(2) == 0 { // to be sure, it tells another node as well
+			j.excuses++
+			s.at(s.r.Int64N(1000), func() { s.nack(j, s.nodes[s.r.IntN(len(s.nodes))]) })
+		}
 		return
 	}
 	if s.r.IntN(10) == 0 {
 		s.at(s.r.Int64N(1000), func() {
 			s.command(n, func(e *engine.Node) {
 				// That it is too late, or the job gone, is for the worker to know.
+				j.worked++
 				_, _ = e.Working(&j.id)
 			})
 		})
 	}
 	s.at(s.r.Int64N(2000), func() { s.ack(j, n) })
+}
+
+func (s *Sim) nack(j *job, n *node) {
+	s.command(n, func(e *engine.Node) {
+		before, worked := j.delivered, j.worked
+		if done := e.Enqueue(&j.id, true); !done || !s.Swift {
+			return
+		}
+		gone := func() bool {
+			return !j.done && j.delivered == before && j.worked == worked && s.queued(j) == 0
+		}
+		s.at(1000, func() {
+			if !gone() {
+				return
+			}
+			s.at(100, func() { // it may have been on its way to another node
+				if gone() {
+					s.fail("job %s was given back and isn't queued anywhere%s", j.id, s.whereabouts(j))
+				}
+			})
+		})
+	})
 }
 
 // command runs something at a node, or at another where that is down.
@@ -240,7 +283,7 @@ func (s *Sim) ack(j *job, n *node) {
 		if !s.healed && s.chance(s.Fast) {
 			known := n.e.FastAck(&j.id)
 			s.trace("node %d: FASTACK %s known %v", n.i, j.id, known)
-			j.done = true
+			j.done, j.fast = true, true
 			return
 		}
 		// A node that is leaving remembers nothing of a job that it doesn't know.
@@ -255,6 +298,16 @@ func (s *Sim) ack(j *job, n *node) {
 			j.ackedBy = append(j.ackedBy, n.i)
 		}
 		j.done = j.done || taken
+		if !known && n.e.Job(&j.id) != nil {
+			j.dummies = append(j.dummies, dummy{n, n.life})
+		}
+		if s.Swift && !j.once { // the other kind isn't looked for at other nodes
+			s.at(900, func() {
+				if s.known(j) {
+					s.fail("job %s is still known%s", j.id, s.whereabouts(j))
+				}
+			})
+		}
 	})
 }
 
@@ -426,7 +479,11 @@ func (s *Sim) partition() {
 			}
 		}
 	}
-	s.at(8000+s.r.Int64N(60_000), func() { s.cut = func(_, _ *node) bool { return false } })
+	longest := s.Faults.CutSecs * 1000
+	if longest == 0 {
+		longest = 68_000
+	}
+	s.at(8000+s.r.Int64N(longest-8000), func() { s.cut = func(_, _ *node) bool { return false } })
 }
 
 func (s *Sim) heal() {

@@ -21,11 +21,13 @@ type Faults struct {
 	Reorder         bool    // messages of one connection may overtake each other
 	MinDelay        int64   // ms
 	MaxDelay        int64
+	Late            int64   // ms that the second of two copies of a message is late, at most
 	Resets          float64 // connections that break, losing what is under way
 	Crashes         float64 // with a restart, the disk kept
 	Wipes           float64 // with a restart, the disk lost; at most Config.MayLose in all
 	Pauses          float64 // up to 30 s in which the node does nothing
 	Partitions      float64 // of the whole mesh: two sides, or one direction
+	CutSecs         int64   // that a partition lasts, at most; 0: 68
 	Pressure        float64 // times in which memory is short
 	Leaving         float64 // a node leaves, and comes back
 	Replaced        float64 // a node dies for good, is forgotten, and a new one joins; counts as a wipe
@@ -54,6 +56,16 @@ type Config struct {
 	// Converge: after all has healed nothing is acknowledged for a while, and
 	// then every holder of a job must know of every other.
 	Converge bool
+	// Swift: nothing ever goes wrong or waits, so that copies of an acknowledged
+	// job are gone at once, and no job is queued twice.
+	Swift bool
+	// Patient clients wait for their copies without limit.
+	Patient bool
+	// Lazy workers ask at the first node alone, one job at a time.
+	Lazy bool
+	// MostExtra is the share of jobs that may be delivered more often than
+	// workers gave them up; 0: any.
+	MostExtra float64
 	// PerTenSeconds is how many messages a job may cost in that time.
 	PerTenSeconds int
 	Trace         func(format string, args ...any)
@@ -65,6 +77,7 @@ type Report struct {
 	Messages, Bytes                              int64 // of jobs and queues
 	Beats                                        int64 // heartbeats, and verdicts on nodes
 	Kinds                                        [32]int64
+	Extra                                        int   // deliveries that no worker's failure explains
 	Busiest                                      int   // messages of one job in ten seconds
 	Simulated                                    int64 // ms
 	PerJob                                       float64
@@ -99,12 +112,24 @@ type job struct {
 	copies    int
 	promised  bool
 	delivered int
-	done      bool  // some node has accepted an acknowledgement
+	done      bool // some node has accepted an acknowledgement
+	fast      bool // by FASTACK
+	worked    int  // WORKINGs
+	excuses   int  // how often a worker gave it up
+	dummies   []dummy
+	doubtful  bool  // at the last look, something about it wasn't in order
 	acked     bool  // the same, and no node that did has lost its disk
 	ackedAt   int64 // when
 	ackedBy   []int
 	window    int64 // when the current ten seconds of messages began
 	messages  int   // since
+}
+
+// dummy is an acknowledgement at a node that doesn't know the job. Its memory ends
+// with its life.
+type dummy struct {
+	n    *node
+	life int
 }
 
 // Sim is a history being played.
@@ -134,6 +159,8 @@ type Sim struct {
 type saved struct {
 	queue, rec []byte
 }
+
+func (d *saved) state() uint8 { return d.rec[1] }
 
 type node struct {
 	s      *Sim
@@ -302,6 +329,9 @@ func (n *node) settle() {
 			if _, known := n.disk[j.ID]; !known {
 				n.order = append(n.order, j.ID)
 			}
+			if d, known := n.disk[j.ID]; known && d.state() == store.StateAcked && j.State != store.StateAcked {
+				n.s.fail("node %d: job %s was acknowledged, and is in state %d now", n.i, j.ID, j.State)
+			}
 			n.disk[j.ID] = saved{append([]byte(nil), j.Queue.NameBytes()...), append([]byte(nil), j.Record()...)}
 		case engine.LogDelete:
 			delete(n.disk, e.ID)
@@ -418,6 +448,9 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 	s, to := n.s, n.s.byID[id]
 	l := n.links[to]
 	s.count(b)
+	if s.Trace != nil && b[0] != byte(wire.Heartbeat) && b[0] != byte(wire.NeedJobs) && b[0] != byte(wire.Pause) && b[0] != byte(wire.Failed) {
+		s.trace("node %d to %d: message %d flags %d of %s", n.i, to.i, b[0], b[1], store.ID(b[2:26]))
+	}
 	if l == nil || !l.up {
 		return
 	}
@@ -428,9 +461,12 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 	if !s.healed && s.chance(s.Faults.Duplicate) && !isMove(b) {
 		copies++
 	}
-	for range copies {
+	for i := range copies {
 		at := s.now + s.delay()
-		if !s.Faults.Reorder || s.healed || isMove(b) {
+		if i > 0 && s.Faults.Late > 0 {
+			at += s.r.Int64N(s.Faults.Late)
+		}
+		if i == 0 && (!s.Faults.Reorder || s.healed || isMove(b)) {
 			at = max(at, l.last)
 			l.last = at
 		}

@@ -17,9 +17,23 @@ var (
 
 // histories are kinds of trouble.
 var histories = map[string]Config{
-	"calm": {PerTenSeconds: 40, Nodes: 3, Jobs: 200, Seconds: 60, AckShare: 1, Once: 0.2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
-	"asked": {PerTenSeconds: 60, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 0.5, Replicate: 2, Faults: Faults{
+	"calm": {PerTenSeconds: 40, Nodes: 3, Jobs: 200, Seconds: 60, AckShare: 1, Once: 0.2, Swift: true, MostExtra: 0.02, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"asked": {PerTenSeconds: 150, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 0.5, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 5, Pressure: 120, Leaving: 60, Pauses: 60, PauseQueue: 120,
+	}},
+	"deaths":  {PerTenSeconds: 90, Nodes: 5, Jobs: 300, Seconds: 90, AckShare: 0.5, Replicate: 3, Swift: true, MostExtra: 0.05, Faults: Faults{MinDelay: 1, MaxDelay: 4}},
+	"backlog": {PerTenSeconds: 90, Nodes: 5, Jobs: 200, Seconds: 60, AckShare: 0.9, Replicate: 3, Lazy: true, Swift: true, MostExtra: 0.1, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"late": {PerTenSeconds: 200, Nodes: 5, Jobs: 150, Seconds: 120, AckShare: 0.9, Once: 0.2, Replicate: 3, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Duplicate: 0.1, Late: 40_000,
+	}},
+	"slow": {PerTenSeconds: 300, Nodes: 5, Jobs: 200, Seconds: 120, AckShare: 0.9, Once: 0.6, Replicate: 2, Faults: Faults{
+		MinDelay: 100, MaxDelay: 1500, Resets: 600, Pressure: 200, Leaving: 100, Crashes: 30,
+	}},
+	"patient": {PerTenSeconds: 100, Nodes: 3, Jobs: 150, Seconds: 120, AckShare: 0.9, Replicate: 3, Patient: true, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Resets: 600, Partitions: 30,
+	}},
+	"long": {PerTenSeconds: 300, Nodes: 5, Jobs: 100, Seconds: 600, AckShare: 0.9, Replicate: 3, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Partitions: 30, CutSecs: 400,
 	}},
 	"lossy": {PerTenSeconds: 300, Nodes: 5, Jobs: 150, Seconds: 120, AckShare: 0.8, Once: 0.2, Async: 0.1, Faults: Faults{
 		MinDelay: 1, MaxDelay: 200, Loss: 0.05, Duplicate: 0.05, Reorder: true,
