@@ -2,11 +2,12 @@
 SO       := jobmesh.so
 PREFIX   ?= /usr/local
 FUZZTIME ?= 60s
+SEEDS    ?= 1000
 GO       ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SHELL    := /bin/bash
 
-.PHONY: all build setup run demo test test-servers sanitize bench fuzz lint vet install clean help
+.PHONY: all build setup run demo test test-servers sanitize sim bench fuzz lint vet install clean help
 
 all: build ## Build jobmesh.so (the same as: make build)
 
@@ -36,6 +37,9 @@ test-servers: setup build ## Run what needs a server on other releases too: Redi
 
 sanitize: setup ## Run what needs a server under AddressSanitizer and UBSan, with a module built for them
 	@tests/sanitize.sh test
+
+sim: ## Play SEEDS (1000) more random histories of each kind on simulated meshes
+	@$(GO) test ./module/engine/sim -count=1 -timeout 0 -v -run TestHistories -sim.seeds $(SEEDS)
 
 bench: setup build ## Compare with Redis streams and lists (BENCH='-scale' for ten million jobs)
 	@$(GO) run ./tests/bench $(BENCH)

@@ -64,8 +64,9 @@ func (n *Node) Effects() []Effect {
 }
 
 func (n *Node) log(kind EffectKind, j *store.Job) {
-	// What is logged is the job as it is in the end: once is enough.
-	if n.dummy(j) || j.Flags&store.FlagLogged != 0 {
+	// What is logged is the job as it is in the end: once is enough. A job that
+	// isn't promised isn't in the log yet.
+	if n.dummy(j) || j.State == store.StateWaitRepl || j.Flags&store.FlagLogged != 0 {
 		return
 	}
 	j.Flags |= store.FlagLogged

@@ -198,14 +198,20 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		return
 	}
 	j := n.store.Lookup(&id)
+	if j != nil && m.Job.Retry == 0 {
+		ad := n.addings[id]
+		if ad == nil {
+			return // there is but one copy, and we have it
+		}
+		// The node that we gave it to gives it back, before it confirms.
+		n.achieved(j, ad)
+		j = nil
+	}
 	if j == nil {
 		if j = n.accept(p, m); j == nil {
 			return
 		}
 	} else {
-		if m.Job.Retry == 0 {
-			return // there is but one copy, and we have it
-		}
 		for _, h := range m.Holders {
 			j, _ = n.addHolder(j, h)
 		}

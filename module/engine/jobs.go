@@ -243,10 +243,7 @@ func (n *Node) Ack(id *store.ID) bool {
 		return false
 	}
 	if ad := n.addings[*id]; ad != nil {
-		// Somebody has worked on it: it is where it needs to be (9.1, B17).
-		if j = n.achieved(j, ad); j == nil {
-			return true
-		}
+		n.worked(j, ad)
 	}
 	counted := j.State != store.StateAcked
 	if counted {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -10,12 +11,14 @@ import (
 // Times of the mesh, ms (disque-compat.md 3 and 4).
 const (
 	jitterMS     = 500   // requeueing times differ by up to half of this, either way
+	refusedMS    = 1_000 // a node that refused a copy isn't asked again for the same job
 	addReplicaMS = 50    // one more node is asked for a copy
 	gcFirstMS    = 1_000 // between attempts to spread an acknowledgement, doubling
 	gcLastMS     = 180_000
 	graveMS      = 60_000 // how long a job that is gone is remembered, at least
 	graveMax     = 1 << 17
 	gcDoublings  = 10
+	gcStrangers  = 8 // attempts, in about 4 minutes, before holders that aren't in the node table are given up
 )
 
 // adding is an ADDJOB that waits for its copies.
@@ -25,7 +28,10 @@ type adding struct {
 	need     int   // confirmations
 	deadline int64 // unix ms; 0: none
 	external bool  // this node keeps no copy
-	at       int   // in Node.addings
+	at       int   // in Node.waiting
+
+	refused []wire.Node // asked in vain, and not asked again
+	forgive int64       // until then, unix ms
 }
 
 // graves remembers jobs that are acknowledged or deleted in the whole mesh, so
@@ -150,10 +156,10 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 // --- replication -------------------------------------------------------------
 
 // candidate picks a node for one more copy, nil where there is none.
-func (n *Node) candidate(j *store.Job) *Peer {
+func (n *Node) candidate(j *store.Job, ad *adding) *Peer {
 	list := n.scratch.peers[:0]
 	for _, p := range n.mesh.order {
-		if p.usable() && !j.HeldBy(uint64(p.Node)) {
+		if p.usable() && !j.HeldBy(uint64(p.Node)) && (ad == nil || !slices.Contains(ad.refused, p.Node)) {
 			list = append(list, p)
 		}
 	}
@@ -166,9 +172,9 @@ func (n *Node) candidate(j *store.Job) *Peer {
 
 // place sends copies to so many more nodes.
 func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
-	first := j.Holders()
+	first, ad := j.Holders(), n.addings[j.ID]
 	for ; count > 0; count-- {
-		p := n.candidate(j)
+		p := n.candidate(j, ad)
 		if p == nil {
 			break
 		}
@@ -313,6 +319,9 @@ func (n *Node) moreCopies(j *store.Job) {
 		n.deny(ad, ErrReplTimeout)
 		return
 	}
+	if n.now >= ad.forgive {
+		ad.refused = ad.refused[:0]
+	}
 	// A second copy of an at-most-once job would be delivered as well.
 	if j.Retry > 0 || j.Holders() == 0 {
 		before := j.Holders()
@@ -370,16 +379,19 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	if ad := n.addings[j.ID]; ad != nil && j.State == store.StateWaitRepl {
-		// Not the one that has just refused: it may have done so for this queue alone.
-		keep := p.full
-		p.full = true
+		// It may have refused this queue alone: others can still be given to it. But
+		// nodes that all refuse must not be asked in a circle.
+		if len(ad.refused) == 0 {
+			ad.forgive = n.now + refusedMS
+		}
+		ad.refused = append(ad.refused, p.Node)
 		n.place(j, 1, n.externalFlags(j, ad))
-		p.full = keep
 	}
 }
 
-// achieved keeps the promise: the job is where it must be, its client hears.
-func (n *Node) achieved(j *store.Job, ad *adding) *store.Job {
+// achieved keeps the promise: the job is where it must be, its client hears. The
+// job may be gone or elsewhere in memory after it.
+func (n *Node) achieved(j *store.Job, ad *adding) {
 	n.endAdding(ad)
 	promise := Effect{Kind: Promise, ID: j.ID, Client: ad.client}
 	if ad.external {
@@ -388,13 +400,23 @@ func (n *Node) achieved(j *store.Job, ad *adding) *store.Job {
 		}
 		n.store.Remove(j)
 		n.effects = append(n.effects, promise)
-		return nil
+		return
 	}
 	j.ClearConfirmed()
 	j.State = store.StateActive
 	n.begin(j)
 	n.effects = append(n.effects, promise)
-	return j
+}
+
+// worked keeps the promise where somebody has worked on the job already: it is
+// where it needs to be (9.1, B17). It isn't queued for that; what follows is its
+// acknowledgement, also where this node was to keep no copy.
+func (n *Node) worked(j *store.Job, ad *adding) {
+	n.endAdding(ad)
+	j.ClearConfirmed()
+	j.State, j.QTime = store.StateActive, 0
+	n.log(LogJob, j)
+	n.effects = append(n.effects, Effect{Kind: Promise, ID: j.ID, Client: ad.client})
 }
 
 // handOver has one of the nodes that hold a job queue it.
@@ -686,10 +708,12 @@ func (n *Node) collect(j *store.Job) {
 			j, _ = n.addHolder(j, p.Node)
 		}
 	}
-	// Nodes that were forgotten need not know (9.1, B22 and B23).
+	// Nodes that were forgotten need not know (9.1, B22 and B23). After a restart
+	// we can't tell them from those that we are still to meet, so we wait a while.
 	for i := j.Holders() - 1; i >= 0; i-- {
 		node, _ := j.Holder(i)
-		if _, yes := n.mesh.gone[wire.Node(node)]; yes {
+		_, yes := n.mesh.gone[wire.Node(node)]
+		if yes || n.mesh.by[wire.Node(node)] == nil && j.Attempts() >= gcStrangers {
 			j.DropHolder(node)
 		}
 	}
@@ -746,10 +770,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	if j.State == store.StateWaitRepl {
 		// Somebody has worked on it already (9.1, B17).
 		if ad := n.addings[j.ID]; ad != nil {
-			if j = n.achieved(j, ad); j == nil {
-				n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
-				return
-			}
+			n.worked(j, ad)
 		}
 	}
 	if n.dummy(j) {

@@ -11,8 +11,10 @@ import (
 const (
 	queues    = 3
 	retrySecs = 8
-	ttlSecs   = 7200
 	healSecs  = 900 // until all must be in order again: a few of the longest waits
+	ttlSecs   = 2400
+	afterSecs = 200 // in which nothing that is done may show again
+	holdSecs  = 120 // for the lists of holders to converge
 )
 
 // Run plays one history. The error says what was not as it must be; the same
@@ -25,6 +27,12 @@ func Run(seed uint64, c Config) (Report, error) {
 	began := s.now
 	s.run(end)
 	s.heal()
+	if s.Converge {
+		s.holding = true
+		s.run(s.now + holdSecs*1000)
+		s.converged()
+		s.holding = false
+	}
 	for until := s.now + healSecs*1000; s.now < until && !s.done(); {
 		s.run(s.now + 10_000)
 	}
@@ -61,6 +69,12 @@ func (s *Sim) work() {
 	for _, n := range s.nodes {
 		s.consume(n)
 	}
+	var look func()
+	look = func() {
+		s.safe()
+		s.at(5000, look)
+	}
+	look()
 }
 
 // up picks a node that clients can reach, nil where there is none.
@@ -88,6 +102,7 @@ func (s *Sim) add() {
 	if s.chance(s.Once) {
 		a.Retry, a.Replicate = 0, 1
 	}
+	a.Async = s.chance(s.Async)
 	n.call(func() {
 		if a.Replicate == 0 {
 			a.Replicate = n.e.Copies()
@@ -98,21 +113,16 @@ func (s *Sim) add() {
 			return
 		}
 		s.Added++
-		s.jobs[id] = &job{id: id, once: a.Retry == 0, copies: a.Replicate, expires: s.now + ttlSecs*1000}
+		s.jobs[id] = &job{id: id, once: a.Retry == 0, copies: a.Replicate}
 		s.order = append(s.order, s.jobs[id])
 		s.trace("node %d: ADDJOB %s", n.i, id)
-		if wait {
+		switch {
+		case wait:
 			n.e.Adder(id, nil)
-		} else {
-			s.promised(id)
+		case !a.Async:
+			s.at(0, func() { s.promised(n, id) }) // its copy is on disk by then
 		}
 	})
-}
-
-func (s *Sim) promised(id store.ID) {
-	if j := s.jobs[id]; j != nil {
-		j.promised = true
-	}
 }
 
 // consume is a worker at a node: it blocks, works, acknowledges, and again.
@@ -172,17 +182,23 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	s.Delivered++
 	j.delivered++
 	s.trace("node %d: delivers %s (%d)", n.i, j.id, j.delivered)
+	if s.over && !j.once {
+		s.fail("node %d delivers job %s, which was done with everywhere", n.i, j.id)
+	}
 	if j.delivered > 1 {
 		s.Duplicates++
 		if j.once {
 			s.fail("at-most-once job %s was delivered %d times", j.id, j.delivered)
 		}
 	}
-	if j.acked && s.healed && s.now-j.ackedAt > 60_000 {
-		s.fail("job %s came back %d s after its acknowledgement", j.id, (s.now-j.ackedAt)/1000)
+	if quiet := s.now - max(j.ackedAt, s.healedAt); j.acked && s.healed && quiet > 60_000 {
+		s.fail("job %s came back %d s after its acknowledgement, %d s after all had healed", j.id, (s.now-j.ackedAt)/1000, quiet/1000)
 	}
 	share := s.AckShare
-	if s.healed {
+	switch {
+	case s.holding:
+		share = 0
+	case s.healed:
 		share = 1
 	}
 	if !s.chance(share) {
@@ -221,6 +237,14 @@ func (s *Sim) ack(j *job, n *node) {
 		}
 	}
 	n.call(func() {
+		if !s.healed && s.chance(s.Fast) {
+			known := n.e.FastAck(&j.id)
+			s.trace("node %d: FASTACK %s known %v", n.i, j.id, known)
+			j.done = true
+			return
+		}
+		// A node that is leaving remembers nothing of a job that it doesn't know.
+		taken := n.e.Job(&j.id) != nil || !n.e.Leaving()
 		known := n.e.Ack(&j.id)
 		s.trace("node %d: ACKJOB %s known %v", n.i, j.id, known)
 		if known && !j.acked {
@@ -230,6 +254,7 @@ func (s *Sim) ack(j *job, n *node) {
 		if known {
 			j.ackedBy = append(j.ackedBy, n.i)
 		}
+		j.done = j.done || taken
 	})
 }
 
@@ -255,20 +280,27 @@ func (s *Sim) every(perHour float64, do func()) {
 
 func (s *Sim) trouble() {
 	f := &s.Faults
-	for _, n := range s.nodes {
-		s.every(f.Crashes, func() { s.crash(n, false) })
+	for i := range s.nodes {
+		s.every(f.Crashes, func() { s.crash(s.nodes[i], false) })
 		s.every(f.Wipes, func() {
 			if s.wiped < s.Wiped {
-				s.crash(n, true)
+				s.crash(s.nodes[i], true)
 			}
 		})
-		s.every(f.Pauses, func() { s.pause(n) })
-		s.every(f.Resets, func() { s.drop(n, s.nodes[s.r.IntN(len(s.nodes))]) })
+		s.every(f.Replaced, func() {
+			if s.wiped < s.Wiped {
+				s.replace(s.nodes[i])
+			}
+		})
+		s.every(f.Pauses, func() { s.pause(s.nodes[i]) })
+		s.every(f.Resets, func() { s.drop(s.nodes[i], s.nodes[s.r.IntN(len(s.nodes))]) })
 		s.every(f.Pressure, func() {
+			n := s.nodes[i]
 			n.e.SetMemory(0.8)
 			s.at(s.r.Int64N(20_000), func() { n.e.SetMemory(0) })
 		})
 		s.every(f.Leaving, func() {
+			n := s.nodes[i]
 			if !n.down && !n.paused {
 				n.call(func() { n.e.SetLeaving(true) })
 				s.at(s.r.Int64N(20_000), func() {
@@ -278,6 +310,7 @@ func (s *Sim) trouble() {
 				})
 			}
 		})
+		s.every(f.PauseQueue, func() { s.pauseQueue(s.nodes[i]) })
 	}
 	s.every(f.Partitions, s.partition)
 }
@@ -308,8 +341,54 @@ func (s *Sim) crash(n *node, wipe bool) {
 	s.at(100+s.r.Int64N(20_000), func() { s.restart(n) })
 }
 
+// replace has a node die for good. The operator has all others forget it, and
+// puts a new one in its place.
+func (s *Sim) replace(n *node) {
+	if n.down {
+		return
+	}
+	s.crash(n, true)
+	s.trace("node %d: is replaced", n.i)
+	n.dead = true
+	s.dead = append(s.dead, n.id)
+	for _, other := range s.nodes {
+		if !other.down {
+			other.call(func() { other.e.Forget(n.id) })
+		}
+	}
+	fresh := s.newNode(n.i)
+	s.nodes[n.i] = fresh
+	fresh.start()
+	s.consume(fresh)
+	other := s.nodes[(n.i+1)%len(s.nodes)]
+	fresh.call(func() { fresh.e.AddPeer(other.id, addr(other.i)) })
+}
+
+func (s *Sim) pauseQueue(n *node) {
+	if n.down || n.paused {
+		return
+	}
+	q := fmt.Append(nil, "q", s.r.IntN(queues))
+	mask, everywhere := uint8(s.r.IntN(4)), s.r.IntN(3) == 0
+	s.trace("node %d: PAUSE %s %d everywhere %v", n.i, q, mask, everywhere)
+	n.call(func() {
+		// A queue that can't be made can't be paused.
+		_, _ = n.e.SetPause(q, mask)
+		if everywhere {
+			n.e.TellPause(q, mask)
+		}
+	})
+	s.at(s.r.Int64N(30_000), func() {
+		for _, n := range s.nodes {
+			if !n.down {
+				n.call(func() { _, _ = n.e.SetPause(q, 0) })
+			}
+		}
+	})
+}
+
 func (s *Sim) restart(n *node) {
-	if !n.down {
+	if !n.down || n.dead {
 		return
 	}
 	s.trace("node %d: restarts with %d jobs", n.i, len(n.disk))
@@ -352,7 +431,7 @@ func (s *Sim) partition() {
 
 func (s *Sim) heal() {
 	s.trace("all heals")
-	s.healed = true
+	s.healed, s.healedAt = true, s.now
 	s.cut = func(_, _ *node) bool { return false }
 	for _, n := range s.nodes {
 		if n.down {
@@ -363,80 +442,9 @@ func (s *Sim) heal() {
 		n.call(func() {
 			n.e.SetMemory(0)
 			n.e.SetLeaving(false)
+			for i := range queues {
+				_, _ = n.e.SetPause(fmt.Append(nil, "q", i), 0)
+			}
 		})
-	}
-}
-
-// --- judgement ---------------------------------------------------------------
-
-// done says whether there is nothing left to wait for.
-func (s *Sim) done() bool {
-	for _, j := range s.order {
-		if !j.once && j.promised && !j.acked {
-			return false
-		}
-	}
-	for _, n := range s.nodes {
-		if n.e.Jobs() > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func (s *Sim) judge() {
-	for _, j := range s.order {
-		if j.promised && !j.once && j.delivered == 0 {
-			s.fail("job %s was promised on %d nodes, and never delivered%s", j.id, j.copies, s.whereabouts(j))
-		}
-		if j.acked {
-			for _, n := range s.nodes {
-				if n.e.Job(&j.id) != nil {
-					s.fail("job %s, acknowledged %d s ago, is still known%s", j.id, (s.now-j.ackedAt)/1000, s.whereabouts(j))
-					break
-				}
-			}
-		}
-	}
-	s.converged()
-	// Past every job's expiry, and with no clients, nothing may be left.
-	s.closed = true
-	s.run(s.now + (ttlSecs+60)*1000)
-	for _, n := range s.nodes {
-		if jobs := n.e.Jobs(); jobs > 0 {
-			s.fail("node %d still has %d jobs after all have expired", n.i, jobs)
-		}
-		if l := n.e.Load(); l != (engine.Load{}) {
-			s.fail("node %d is left with %+v", n.i, l)
-		}
-	}
-}
-
-// whereabouts tells of each copy of a job.
-func (s *Sim) whereabouts(j *job) (text string) {
-	for _, n := range s.nodes {
-		if sj := n.e.Job(&j.id); sj != nil {
-			text += fmt.Sprintf("; node %d: state %d flags %#x queued again in %d ms, %d of %d holders confirmed", n.i, sj.State, sj.Flags, sj.QTime-n.clock(), sj.Confirmed(), sj.Holders())
-		}
-	}
-	return text
-}
-
-// converged: whoever holds a copy is known to, or knows, every other holder.
-func (s *Sim) converged() {
-	for _, j := range s.order {
-		var with []*node
-		for _, n := range s.nodes {
-			if n.e.Job(&j.id) != nil {
-				with = append(with, n)
-			}
-		}
-		for _, a := range with {
-			for _, b := range with {
-				if a != b && !a.e.Job(&j.id).HeldBy(uint64(b.id.Node())) && !b.e.Job(&j.id).HeldBy(uint64(a.id.Node())) {
-					s.fail("job %s: nodes %d and %d hold it and don't know of each other", j.id, a.i, b.i)
-				}
-			}
-		}
 	}
 }

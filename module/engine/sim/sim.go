@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"unsafe"
 
 	"jobmesh/module/engine"
@@ -27,6 +28,8 @@ type Faults struct {
 	Partitions      float64 // of the whole mesh: two sides, or one direction
 	Pressure        float64 // times in which memory is short
 	Leaving         float64 // a node leaves, and comes back
+	Replaced        float64 // a node dies for good, is forgotten, and a new one joins; counts as a wipe
+	PauseQueue      float64 // a queue is paused for some seconds, at one node or everywhere
 	Skew            int64   // ms that clocks differ at most
 }
 
@@ -44,13 +47,25 @@ type Config struct {
 	Once float64
 	// Wiped is how many nodes may lose their disk: below the number of copies.
 	Wiped int
-	Trace func(format string, args ...any)
+	// Fast is the share of acknowledgements that are FASTACKs: they may be lost.
+	Fast float64
+	// Async is the share of jobs that are added ASYNC: nothing is promised.
+	Async float64
+	// Converge: after all has healed nothing is acknowledged for a while, and
+	// then every holder of a job must know of every other.
+	Converge bool
+	// PerTenSeconds is how many messages a job may cost in that time.
+	PerTenSeconds int
+	Trace         func(format string, args ...any)
 }
 
 // Report is what a history came to.
 type Report struct {
 	Added, Refused, Delivered, Acked, Duplicates int
-	Messages, Bytes                              int64
+	Messages, Bytes                              int64 // of jobs and queues
+	Beats                                        int64 // heartbeats, and verdicts on nodes
+	Kinds                                        [32]int64
+	Busiest                                      int   // messages of one job in ten seconds
 	Simulated                                    int64 // ms
 	PerJob                                       float64
 	LargestNode                                  int // bytes of the store's memory, at most
@@ -82,14 +97,14 @@ type job struct {
 	id        store.ID
 	once      bool
 	copies    int
-	expires   int64
 	promised  bool
-	refused   bool
 	delivered int
-	acked     bool  // at a node that still remembers, or has told others
+	done      bool  // some node has accepted an acknowledgement
+	acked     bool  // the same, and no node that did has lost its disk
 	ackedAt   int64 // when
 	ackedBy   []int
-	lostWith  int // holders wiped since the promise
+	window    int64 // when the current ten seconds of messages began
+	messages  int   // since
 }
 
 // Sim is a history being played.
@@ -106,8 +121,12 @@ type Sim struct {
 	order    []*job
 	cut      func(from, to *node) bool
 	healed   bool
+	healedAt int64
+	holding  bool // workers acknowledge nothing
+	over     bool // all jobs are done: none may show again
 	closed   bool // no more clients
 	wiped    int
+	dead     []wire.NodeID // nodes that were replaced
 	failures []string
 }
 
@@ -129,17 +148,16 @@ type node struct {
 	peers  []wire.NodeID
 	life   int // grows with each start: what belongs to an earlier life is void
 	down   bool
+	dead   bool // for good: another has its place
 	paused bool
 	skew   int64
 	tickAt int64
 	links  map[*node]*link
-	fast   bool // no memory pressure
 }
 
 // link is a connection, as one side sees it: what is sent on an old one is lost.
 type link struct {
 	up   bool
-	life int
 	last int64 // when the last message arrives: none overtakes it
 }
 
@@ -182,16 +200,7 @@ func newSim(seed uint64, c Config) *Sim {
 		cut: func(_, _ *node) bool { return false },
 	}
 	for i := range c.Nodes {
-		n := &node{s: s, i: i, disk: map[store.ID]saved{}, links: map[*node]*link{}}
-		for k := range n.id {
-			n.id[k] = byte(s.r.Uint32())
-		}
-		n.text = fmt.Sprintf("%x", n.id)
-		if f := c.Faults.Skew; f > 0 {
-			n.skew = s.r.Int64N(2*f) - f
-		}
-		s.nodes = append(s.nodes, n)
-		s.byID[n.id] = n
+		s.nodes = append(s.nodes, s.newNode(i))
 	}
 	for _, n := range s.nodes {
 		n.start()
@@ -200,6 +209,19 @@ func newSim(seed uint64, c Config) *Sim {
 		n.call(func() { n.e.AddPeer(s.nodes[0].id, addr(0)) })
 	}
 	return s
+}
+
+func (s *Sim) newNode(i int) *node {
+	n := &node{s: s, i: i, disk: map[store.ID]saved{}, links: map[*node]*link{}}
+	for k := range n.id {
+		n.id[k] = byte(s.r.Uint32())
+	}
+	n.text = fmt.Sprintf("%x", n.id)
+	if f := s.Faults.Skew; f > 0 {
+		n.skew = s.r.Int64N(2*f) - f
+	}
+	s.byID[n.id] = n
+	return n
 }
 
 func addr(i int) string { return fmt.Sprintf("10.0.0.%d:1", i) }
@@ -226,8 +248,11 @@ func (n *node) start() {
 		}
 		n.e.EndLoading()
 		n.e.Settle(engine.Trust{Logged: true})
-		for _, id := range n.peers {
+		for _, id := range slices.Clone(n.peers) {
 			n.e.AddPeer(id, addr(n.s.byID[id].i))
+		}
+		for _, id := range n.s.dead {
+			n.e.Forget(id)
 		}
 	})
 	n.tickSoon(1)
@@ -291,16 +316,16 @@ func (n *node) settle() {
 				n.s.consume(n)
 			}
 		case engine.Promise:
-			n.s.promised(e.ID)
+			n.s.promised(n, e.ID)
 		case engine.Deny:
-			if j := n.s.jobs[e.ID]; j != nil {
-				j.refused = true
-				n.s.Refused++
-			}
+			n.s.Refused++
 		case engine.Send:
 			n.transmit(e.Peer.ID, append([]byte(nil), n.e.Message(&e)...))
 		case engine.Connect:
 			n.connect(n.s.byID[e.Peer.ID])
+		case engine.Disconnect:
+			other := n.s.byID[e.Peer.ID]
+			n.s.at(0, func() { n.s.drop(n, other) })
 		case engine.NodesChanged:
 			n.peers = n.peers[:0]
 			for _, p := range n.e.Peers() {
@@ -308,7 +333,8 @@ func (n *node) settle() {
 			}
 		}
 	}
-	n.s.LargestNode = max(n.s.LargestNode, int(n.alloc.Bytes))
+	n.s.LargestNode = max(n.s.LargestNode, n.alloc.Bytes)
+	n.s.bounded(n)
 }
 
 func (n *node) compact() {
@@ -323,6 +349,12 @@ func (n *node) compact() {
 
 // --- network -----------------------------------------------------------------
 
+// knows says whether a node is in the other's table: who was forgotten, or has
+// another name by now, isn't connected to.
+func (n *node) knows(to *node) bool {
+	return slices.ContainsFunc(n.e.Peers(), func(p *engine.Peer) bool { return p.ID == to.id })
+}
+
 func (n *node) reaches(to *node) bool {
 	return !n.down && !to.down && !n.s.cut(n, to) && !n.s.cut(to, n)
 }
@@ -335,7 +367,7 @@ func (n *node) connect(to *node) {
 	}
 	delay := n.s.delay() * 2
 	n.s.at(delay, func() {
-		if n.life != life || n.down || n.links[to] != nil && n.links[to].up {
+		if n.life != life || n.down || n.links[to] != nil && n.links[to].up || !n.knows(to) {
 			return
 		}
 		if !n.reaches(to) || to.paused || n.paused {
@@ -346,7 +378,7 @@ func (n *node) connect(to *node) {
 			})
 			return
 		}
-		n.links[to], to.links[n] = &link{up: true, life: to.life}, &link{up: true, life: n.life}
+		n.links[to], to.links[n] = &link{up: true}, &link{up: true}
 		n.call(func() { n.e.PeerUp(to.id, addr(to.i), false) })
 		to.call(func() { to.e.PeerUp(n.id, addr(n.i), false) })
 	})
@@ -385,8 +417,7 @@ func (s *Sim) delay() int64 {
 func (n *node) transmit(id wire.NodeID, b []byte) {
 	s, to := n.s, n.s.byID[id]
 	l := n.links[to]
-	s.Messages++
-	s.Bytes += int64(len(b))
+	s.count(b)
 	if l == nil || !l.up {
 		return
 	}

@@ -17,25 +17,38 @@ var (
 
 // histories are kinds of trouble.
 var histories = map[string]Config{
-	"calm": {Nodes: 3, Jobs: 200, Seconds: 60, AckShare: 1, Once: 0.2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
-	"lossy": {Nodes: 5, Jobs: 200, Seconds: 120, AckShare: 0.8, Once: 0.2, Faults: Faults{
+	"calm": {PerTenSeconds: 40, Nodes: 3, Jobs: 200, Seconds: 60, AckShare: 1, Once: 0.2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"asked": {PerTenSeconds: 60, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 0.5, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 5, Pressure: 120, Leaving: 60, Pauses: 60, PauseQueue: 120,
+	}},
+	"lossy": {PerTenSeconds: 300, Nodes: 5, Jobs: 150, Seconds: 120, AckShare: 0.8, Once: 0.2, Async: 0.1, Faults: Faults{
 		MinDelay: 1, MaxDelay: 200, Loss: 0.05, Duplicate: 0.05, Reorder: true,
 	}},
-	"crashes": {Nodes: 5, Jobs: 200, Seconds: 180, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Faults: Faults{
+	"crashes": {PerTenSeconds: 200, Nodes: 5, Jobs: 150, Seconds: 180, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Wipes: 60, Resets: 60, Skew: 500,
 	}},
-	"partitions": {Nodes: 7, Jobs: 200, Seconds: 240, AckShare: 0.8, Once: 0.2, Replicate: 3, Faults: Faults{
+	"replaced": {PerTenSeconds: 200, Nodes: 5, Jobs: 150, Seconds: 180, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 30, Replaced: 60, Resets: 60,
+	}},
+	"partitions": {PerTenSeconds: 300, Nodes: 7, Jobs: 150, Seconds: 240, AckShare: 0.8, Once: 0.2, Replicate: 3, Fast: 0.1, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Partitions: 60, Resets: 20, Pauses: 20,
 	}},
-	"everything": {Nodes: 7, Jobs: 200, Seconds: 300, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Faults: Faults{
-		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 20, Resets: 60,
-		Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10, Skew: 2000,
+	"holders": {PerTenSeconds: 300, Nodes: 5, Jobs: 100, Seconds: 120, AckShare: 0.3, Replicate: 3, Converge: true, Faults: Faults{
+		MinDelay: 1, MaxDelay: 40, Partitions: 60, Resets: 120, Crashes: 30,
+	}},
+	"moves": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.8, Once: 0.7, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Pressure: 120, Leaving: 120, Resets: 240, Crashes: 60, PauseQueue: 120,
+	}},
+	"everything": {PerTenSeconds: 400, Nodes: 7, Jobs: 150, Seconds: 300, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Fast: 0.05, Async: 0.1, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Replaced: 10, Resets: 60,
+		Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20, Skew: 2000,
 	}},
 }
 
 func TestHistories(t *testing.T) {
 	for name, c := range histories {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if *first != 0 {
 				c.Trace = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 				_, err := Run(*first, c)
@@ -44,6 +57,7 @@ func TestHistories(t *testing.T) {
 			}
 			// A fixed set, and some that nobody has seen yet.
 			var total Report
+			played := 0
 			for i := range 10 + *seeds {
 				seed := uint64(i + 1)
 				if i >= 7 {
@@ -53,10 +67,11 @@ func TestHistories(t *testing.T) {
 				if !assert.NoError(t, err, "play it again: go test ./module/engine/sim -run 'TestHistories/%s' -sim.seed %d", name, seed) {
 					break
 				}
+				played++
 				total.Added, total.Delivered, total.Duplicates = total.Added+r.Added, total.Delivered+r.Delivered, total.Duplicates+r.Duplicates
-				total.Messages += r.Messages
+				total.Messages, total.Busiest = total.Messages+r.Messages, max(total.Busiest, r.Busiest)
 			}
-			t.Logf("%d jobs, %d deliveries, %d of them duplicates, %d messages", total.Added, total.Delivered, total.Duplicates, total.Messages)
+			t.Logf("%d histories: %d jobs, %d deliveries, %d of them duplicates, %d messages, at most %d of one job in ten seconds", played, total.Added, total.Delivered, total.Duplicates, total.Messages, total.Busiest)
 		})
 	}
 }

@@ -1,0 +1,214 @@
+package sim
+
+import (
+	"fmt"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// What must hold, whatever goes wrong:
+//
+//   - a job is promised when that many nodes have it on disk, and not before;
+//   - a promised job is on some disk until somebody has acknowledged it, as
+//     long as fewer nodes lose their disks than have a copy;
+//   - an at-most-once job is delivered once at most;
+//   - when all has healed, an acknowledged job is soon gone everywhere, and
+//     doesn't show again;
+//   - holders come to know of each other;
+//   - a job costs a bounded number of messages in any ten seconds;
+//   - memory is bounded by the jobs there are, and at the end there is none.
+
+const window = 10_000
+
+// count keeps the tally of messages, and looks for storms.
+func (s *Sim) count(b []byte) {
+	kind := wire.Kind(b[0])
+	s.Kinds[kind]++
+	if kind == wire.Heartbeat || kind == wire.Failed {
+		s.Beats++
+		return
+	}
+	s.Messages++
+	s.Bytes += int64(len(b))
+	if kind == wire.NeedJobs || kind == wire.Pause {
+		return
+	}
+	j := s.jobs[store.ID(b[2:26])]
+	if j == nil {
+		return // an ADDJOB that is still on its way to us
+	}
+	if s.now-j.window >= window {
+		j.window, j.messages = s.now, 0
+	}
+	j.messages++
+	s.Busiest = max(s.Busiest, j.messages)
+	if most := s.PerTenSeconds; most > 0 && j.messages == most+1 {
+		s.fail("job %s costs more than %d messages in ten seconds", j.id, most)
+	}
+}
+
+// bounded: no node has more blocks of memory than its jobs account for.
+func (s *Sim) bounded(n *node) {
+	// Two tables, a wheel, queues with their names, and an index of few towers.
+	if most := 40 + 2*int(n.e.Jobs()); n.alloc.Blocks() > most {
+		s.fail("node %d has %d blocks of memory for %d jobs", n.i, n.alloc.Blocks(), n.e.Jobs())
+	}
+}
+
+// disks counts the nodes that have a job on disk.
+func (s *Sim) disks(j *job) (count int) {
+	for _, n := range s.nodes {
+		if _, yes := n.disk[j.id]; yes {
+			count++
+		}
+	}
+	return count
+}
+
+// promised: the client has its answer, so the copies must be there.
+func (s *Sim) promised(n *node, id store.ID) {
+	j := s.jobs[id]
+	if j == nil {
+		return
+	}
+	s.trace("node %d: promises %s", n.i, id)
+	j.promised = true
+	if have := s.disks(j); !j.once && !j.done && have+s.wiped < j.copies {
+		s.fail("job %s was promised on %d nodes and is on %d", j.id, j.copies, have)
+	}
+}
+
+// safe: what was promised, and isn't done, is somewhere.
+func (s *Sim) safe() {
+	for _, j := range s.order {
+		if j.promised && !j.once && !j.done && s.disks(j) == 0 {
+			s.fail("job %s was promised on %d nodes, nobody has acknowledged it, and it is on none%s", j.id, j.copies, s.whereabouts(j))
+			j.done = true // once is enough
+		}
+	}
+}
+
+// done says whether there is nothing left to wait for.
+func (s *Sim) done() bool {
+	for _, j := range s.order {
+		if j.once {
+			if s.gentle() && j.promised && j.delivered == 0 {
+				return false
+			}
+			continue
+		}
+		if j.promised && !j.done || s.known(j) {
+			return false
+		}
+	}
+	return true
+}
+
+// gentle says whether nothing is ever lost: then at most once means once.
+func (s *Sim) gentle() bool {
+	f := &s.Faults
+	return f.Loss+f.Resets+f.Crashes+f.Wipes+f.Replaced+f.Partitions == 0
+}
+
+// known says whether a node knows a job.
+func (s *Sim) known(j *job) bool {
+	for _, n := range s.nodes {
+		if n.e.Job(&j.id) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Sim) judge() {
+	s.safe()
+	for _, j := range s.order {
+		if j.once {
+			if s.gentle() && j.promised && j.delivered == 0 {
+				s.fail("at-most-once job %s was never delivered%s", j.id, s.whereabouts(j))
+			}
+			continue
+		}
+		if j.promised && j.delivered == 0 {
+			s.fail("job %s was promised on %d nodes, and never delivered%s", j.id, j.copies, s.whereabouts(j))
+		}
+		if s.known(j) {
+			s.fail("job %s, acknowledged %v %d s ago, is still known%s", j.id, j.done, (s.now-j.ackedAt)/1000, s.whereabouts(j))
+		}
+	}
+	s.over = true
+	s.run(s.now + afterSecs*1000)
+	for _, j := range s.order {
+		if !j.once && s.known(j) {
+			s.fail("job %s has come back%s", j.id, s.whereabouts(j))
+		}
+	}
+	// Past every job's expiry, and with no clients, nothing may be left.
+	s.closed = true
+	s.run(s.now + (ttlSecs+60)*1000)
+	for _, n := range s.nodes {
+		if jobs := n.e.Jobs(); jobs > 0 {
+			s.fail("node %d still has %d jobs after all have expired", n.i, jobs)
+		}
+		if l := n.e.Load(); l != (engine.Load{}) {
+			s.fail("node %d is left with %+v", n.i, l)
+		}
+		if q := n.e.Queues(); q > 0 {
+			s.fail("node %d is left with %d queues", n.i, q)
+		}
+		if len(n.disk) > 0 {
+			s.fail("node %d is left with %d jobs on disk", n.i, len(n.disk))
+		}
+		if blocks := n.alloc.Blocks(); blocks > 8 {
+			s.fail("node %d is left with %d blocks of memory", n.i, blocks)
+		}
+	}
+}
+
+// whereabouts tells of each copy of a job.
+func (s *Sim) whereabouts(j *job) (text string) {
+	for _, n := range s.nodes {
+		if sj := n.e.Job(&j.id); sj != nil {
+			text += fmt.Sprintf("; node %d: state %d flags %#x queued again in %d ms, %d of %d holders confirmed:", n.i, sj.State, sj.Flags, sj.QTime-n.clock(), sj.Confirmed(), sj.Holders())
+			for i := range sj.Holders() {
+				h, yes := sj.Holder(i)
+				text += fmt.Sprintf(" %d %v", s.index(wire.Node(h)), yes)
+			}
+		}
+	}
+	return text
+}
+
+// index is a node's number by its short name, -1 where there is none (any more).
+func (s *Sim) index(h wire.Node) int {
+	for _, n := range s.nodes {
+		if n.id.Node() == h {
+			return n.i
+		}
+	}
+	return -1
+}
+
+// converged: whoever holds a copy knows every other holder.
+func (s *Sim) converged() {
+	for _, j := range s.order {
+		if j.once {
+			continue
+		}
+		var with []*node
+		for _, n := range s.nodes {
+			if sj := n.e.Job(&j.id); sj != nil && sj.State != store.StateAcked {
+				with = append(with, n)
+			}
+		}
+		for _, a := range with {
+			for _, b := range with {
+				if a != b && !a.e.Job(&j.id).HeldBy(uint64(b.id.Node())) {
+					s.fail("job %s: node %d doesn't know that node %d holds it%s", j.id, a.i, b.i, s.whereabouts(j))
+				}
+			}
+		}
+	}
+}
