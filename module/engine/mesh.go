@@ -419,6 +419,20 @@ func (n *Node) worked(j *store.Job, ad *adding) {
 	n.effects = append(n.effects, Effect{Kind: Promise, ID: j.ID, Client: ad.client})
 }
 
+// tellCreator tells the node where a job was added of its acknowledgement,
+// where that keeps no copy: its client may still wait for others to have one
+// (9.1, B17).
+func (n *Node) tellCreator(j *store.Job) {
+	if bytes.Equal(j.ID[:4], n.self[:4]) {
+		return
+	}
+	for _, p := range n.mesh.order {
+		if bytes.Equal(j.ID[:4], p.ID[:4]) && !j.HeldBy(uint64(p.Node)) {
+			n.setAck(p, j)
+		}
+	}
+}
+
 // handOver has one of the nodes that hold a job queue it.
 func (n *Node) handOver(j *store.Job) {
 	var sure []*Peer

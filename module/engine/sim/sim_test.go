@@ -18,7 +18,7 @@ var (
 // histories are kinds of trouble.
 var histories = map[string]Config{
 	"calm": {PerTenSeconds: 40, Nodes: 3, Jobs: 200, Seconds: 60, AckShare: 1, Once: 0.2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
-	"asked": {PerTenSeconds: 60, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 0.5, Replicate: 2, Faults: Faults{
+	"asked": {PerTenSeconds: 80, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 0.5, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 5, Pressure: 120, Leaving: 60, Pauses: 60, PauseQueue: 120,
 	}},
 	"lossy": {PerTenSeconds: 300, Nodes: 5, Jobs: 150, Seconds: 120, AckShare: 0.8, Once: 0.2, Async: 0.1, Faults: Faults{
