@@ -109,7 +109,9 @@ func (s *Server) Dial3() *Conn {
 // Do is a command on a connection of its own.
 func (s *Server) Do(args ...any) Value {
 	s.t.Helper()
-	c := s.Dial()
+	c, err := dial(s.Addr())
+	require.NoError(s.t, err)
+	c.t = s.t
 	defer c.Close()
 	return c.Do(args...)
 }

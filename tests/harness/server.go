@@ -359,7 +359,7 @@ func lastWords(stderr string) bool {
 
 // Info returns one field of INFO.
 func (s *Server) Info(section, field string) string {
-	for line := range strings.SplitSeq(s.Dial().Do("INFO", section).Str, "\r\n") {
+	for line := range strings.SplitSeq(s.Do("INFO", section).Str, "\r\n") {
 		if v, ok := strings.CutPrefix(line, field+":"); ok {
 			return v
 		}
