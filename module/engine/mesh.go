@@ -66,8 +66,9 @@ func (g *graves) has(id *store.ID) bool {
 func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	p := n.peer(from)
 	if p == nil {
-		return nil // forgotten since it was sent
+		return n.knock(from, b)
 	}
+	p.meet = false
 	m := &n.msg
 	if err := m.Parse(b); err != nil {
 		return err
