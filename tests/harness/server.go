@@ -165,6 +165,15 @@ func (s *Server) usePort(port int) {
 	require.NoError(s.t, os.WriteFile(s.conf, []byte(text), 0o600))
 }
 
+// Move changes a line of a stopped server's redis.conf, and its port.
+func (s *Server) Move(old, line string) {
+	s.t.Helper()
+	i := slices.Index(s.lines, old)
+	require.GreaterOrEqual(s.t, i, 0, "redis.conf has no line %q", old)
+	s.lines[i] = line
+	s.usePort(FreePort(s.t))
+}
+
 // Start starts a server and waits until it serves.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
