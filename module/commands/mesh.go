@@ -132,11 +132,10 @@ func (m *module) busEvent(e bus.Event) {
 			m.server.Log(rm.Warning, "CLUSTER MEET %s: %v", e.Addr, e.Err)
 			return
 		}
-		// Its Up may have come already, and have been turned away.
-		id := wire.NodeID(e.ID)
-		m.mesh.met[id] = true
-		m.node.AddPeer(id, e.Addr)
-		m.mesh.bus.Connect(e.ID, e.Addr)
+		if id := wire.NodeID(e.ID); m.node.Meet(id, e.Addr) {
+			m.mesh.met[id] = true
+			m.mesh.bus.Connect(e.ID, e.Addr)
+		}
 	case *bus.Duplicate:
 		m.server.Log(rm.Warning, "two nodes have the ID %s: one is at %s. CLUSTER RESET HARD on one of them gives it a new one", e.ID, e.Addr)
 	case *bus.Messages:

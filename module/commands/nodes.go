@@ -29,6 +29,7 @@ func (m *module) nodesText(forFile bool) string {
 func (m *module) loadNodes() error {
 	text, err := os.ReadFile(m.nodesFile)
 	if errors.Is(err, os.ErrNotExist) {
+		m.node.StandAlone()
 		m.keepNodes()
 		return nil
 	}
@@ -52,6 +53,9 @@ func (m *module) loadNodes() error {
 		m.node.SetNodeID(f[0])
 		m.node.SetLeaving(strings.HasSuffix(f[2], ",leaving"))
 		found = true
+	}
+	if len(others) == 0 {
+		m.node.StandAlone()
 	}
 	for _, f := range others {
 		if err := m.readPeer(f); err != nil {

@@ -264,6 +264,7 @@ func (n *Node) Ack(id *store.ID) bool {
 			return true
 		}
 		n.acknowledge(j)
+		n.tellCreator(j)
 	}
 	n.collect(j)
 	return counted

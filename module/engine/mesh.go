@@ -66,8 +66,9 @@ func (g *graves) has(id *store.ID) bool {
 func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	p := n.peer(from)
 	if p == nil {
-		return nil // forgotten since it was sent
+		return n.knock(from, b)
 	}
+	p.meet = false
 	m := &n.msg
 	if err := m.Parse(b); err != nil {
 		return err
@@ -422,6 +423,20 @@ func (n *Node) worked(j *store.Job, ad *adding) {
 	j.State, j.QTime = store.StateActive, 0
 	n.log(LogJob, j)
 	n.effects = append(n.effects, Effect{Kind: Promise, ID: j.ID, Client: ad.client})
+}
+
+// tellCreator tells the node where a job was added of its acknowledgement,
+// where that keeps no copy: its client may still wait for others to have one
+// (9.1, B17).
+func (n *Node) tellCreator(j *store.Job) {
+	if bytes.Equal(j.ID[:4], n.self[:4]) {
+		return
+	}
+	for _, p := range n.mesh.order {
+		if bytes.Equal(j.ID[:4], p.ID[:4]) && !j.HeldBy(uint64(p.Node)) {
+			n.setAck(p, j)
+		}
+	}
 }
 
 // handOver has one of the nodes that hold a job queue it.

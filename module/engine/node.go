@@ -131,7 +131,7 @@ func New(c Config) *Node {
 		imports: map[string]*imports{},
 		hungry:  map[string]*hunger{},
 	}
-	n.mesh = members{by: map[wire.Node]*Peer{}, banned: map[wire.NodeID]int64{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
+	n.mesh = members{by: map[wire.Node]*Peer{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
 	if n.mesh.timeout <= 0 {
 		n.mesh.timeout = DefaultNodeTimeout
 	}
@@ -144,6 +144,7 @@ func New(c Config) *Node {
 func (n *Node) SetNodeID(id string) {
 	n.nodeID = id
 	n.self = parseNodeID(id)
+	clear(n.mesh.door) // the bus begins anew
 	for i := range n.ids.Node {
 		n.ids.Node[i] = hexDigit(id[2*i])<<4 | hexDigit(id[2*i+1])
 	}
@@ -221,6 +222,7 @@ func (n *Node) SetPassive(yes bool) {
 	}
 	n.passive = yes
 	if yes {
+		clear(n.mesh.door) // the bus is closed
 		n.endWaits(nil)
 		n.endAdds(ErrReplica)
 	}

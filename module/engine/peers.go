@@ -41,6 +41,7 @@ type Peer struct {
 	Health    Health
 	Leaving   bool
 	full      bool // takes no copies: its memory is short
+	meet      bool // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64
 }
 
@@ -55,8 +56,10 @@ type members struct {
 	order   []*Peer                // by name, so that a seeded run repeats
 	gone    map[wire.Node]struct{} // forgotten, and not met again
 	banned  map[wire.NodeID]int64
-	next    int64 // the next heartbeat
-	gossip  int   // where in order the next heartbeat's gossip begins
+	alone   bool                   // nobody comes in who isn't met
+	door    map[wire.NodeID]string // who is connected, and may not come in unless they were told to meet us
+	next    int64                  // the next heartbeat
+	gossip  int                    // where in order the next heartbeat's gossip begins
 	timeout int64
 	sweep   int64 // the next forgetting of stale questions
 }
@@ -108,20 +111,24 @@ func (n *Node) nodesChanged() {
 }
 
 // PeerUp follows a connection: the node at its other end has proved that it is
-// one of the mesh. One that was forgotten a moment ago is turned away, unless
-// it was met on purpose.
+// one of the mesh. One that was forgotten a moment ago, and anybody at a node
+// that stands alone, waits at the door, unless it was met on purpose: its first
+// message tells whether somebody wants it here.
 func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
-	if until, yes := n.mesh.banned[id]; yes && !met && n.now < until {
-		n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: &Peer{ID: id, Node: id.Node()}})
+	if until, yes := n.mesh.banned[id]; !met && (n.mesh.alone || yes && n.now < until) {
+		n.mesh.door[id] = addr
 		return
 	}
+	delete(n.mesh.door, id)
 	delete(n.mesh.banned, id)
 	n.AddPeer(id, addr)
 	p := n.mesh.by[id.Node()]
 	if p == nil || p.ID != id {
-		n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: &Peer{ID: id, Node: id.Node()}})
+		n.turnAway(id)
 		return
 	}
+	n.mesh.alone = false
+	p.meet = p.meet || met
 	if addr != "" && addr != p.Addr {
 		p.Addr = addr
 		n.nodesChanged()
@@ -132,8 +139,54 @@ func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 	n.resume(p)
 }
 
+func (n *Node) turnAway(id wire.NodeID) {
+	n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: &Peer{ID: id, Node: id.Node()}})
+}
+
+// knock is a message of a node that isn't known.
+func (n *Node) knock(id wire.NodeID, b []byte) error {
+	addr, yes := n.mesh.door[id]
+	if !yes {
+		return nil // forgotten since it was sent
+	}
+	delete(n.mesh.door, id)
+	m := &n.msg
+	if err := m.Parse(b); err != nil {
+		n.turnAway(id)
+		return err
+	}
+	if m.Kind != wire.Heartbeat || m.Flags&wire.Met == 0 {
+		n.turnAway(id)
+		return nil
+	}
+	n.PeerUp(id, addr, true)
+	return nil
+}
+
+// Meet makes a node known that this one was told to meet, and has reached. True
+// where PeerUp is still to come.
+func (n *Node) Meet(id wire.NodeID, addr string) bool {
+	if at, yes := n.mesh.door[id]; yes {
+		n.PeerUp(id, at, true)
+		return false
+	}
+	if p := n.peer(id); p != nil && p.Connected {
+		// It may be about to turn us away.
+		p.meet = true
+		n.beat(p)
+		return false
+	}
+	n.AddPeer(id, addr)
+	return true
+}
+
+// StandAlone has nobody come in who isn't met: a node that knows nobody takes
+// part in no mesh because of what others remember of it.
+func (n *Node) StandAlone() { n.mesh.alone = true }
+
 // PeerDown follows the loss of a connection.
 func (n *Node) PeerDown(id wire.NodeID) {
+	delete(n.mesh.door, id)
 	if p := n.peer(id); p != nil {
 		p.Connected = false
 	}
@@ -179,6 +232,7 @@ func (n *Node) Reset() {
 		n.Forget(n.mesh.order[0].ID)
 	}
 	clear(n.mesh.banned)
+	n.StandAlone()
 	n.SetLeaving(false)
 	n.Flush()
 }
@@ -236,6 +290,9 @@ func (n *Node) beat(p *Peer) {
 	m := wire.Message{Kind: wire.Heartbeat, Count: uint32(n.port)}
 	if n.leaving {
 		m.Flags |= wire.Leaving
+	}
+	if p.meet {
+		m.Flags |= wire.Met
 	}
 	if n.MemoryLevel() > 0 || n.unsafe {
 		m.Flags |= wire.Full

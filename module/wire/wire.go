@@ -60,6 +60,9 @@ const (
 	ByClient                    // DelJob: a client asked for it (FASTACK)
 )
 
+// Met, in a Heartbeat: the sender was told to meet the receiver.
+const Met = ByClient
+
 // Reasons of Refused.
 const (
 	NoMemory = iota + 1

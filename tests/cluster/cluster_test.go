@@ -3,7 +3,6 @@ package cluster
 
 import (
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,12 +17,7 @@ import (
 // mesh is so many servers that know each other.
 type mesh []*harness.Server
 
-func busPort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-}
+func busPort(t *testing.T) string { return strconv.Itoa(harness.FreePort(t)) }
 
 func start(t *testing.T, n int, lines ...string) mesh {
 	m := make(mesh, n)

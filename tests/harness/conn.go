@@ -70,17 +70,23 @@ func (v Value) String() string {
 
 // Conn is a connection.
 type Conn struct {
-	t testing.TB
-	c net.Conn
-	r *bufio.Reader
+	t        testing.TB
+	c        net.Conn
+	r        *bufio.Reader
+	patience time.Duration
 }
 
-func dial(addr string) (*Conn, error) {
+func dial(addr string) (*Conn, error) { return Dial(addr, patience) }
+
+// Dial connects to a server that may die, stop or be cut off while it is spoken
+// to: nothing fails a test. What doesn't answer in time is the zero Value, and
+// after that the connection is of no more use. The caller closes it.
+func Dial(addr string, patience time.Duration) (*Conn, error) {
 	c, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{c: c, r: bufio.NewReader(c)}, nil
+	return &Conn{c: c, r: bufio.NewReader(c), patience: patience}, nil
 }
 
 // Dial connects; the connection closes with the test.
@@ -103,7 +109,9 @@ func (s *Server) Dial3() *Conn {
 // Do is a command on a connection of its own.
 func (s *Server) Do(args ...any) Value {
 	s.t.Helper()
-	c := s.Dial()
+	c, err := dial(s.Addr())
+	require.NoError(s.t, err)
+	c.t = s.t
 	defer c.Close()
 	return c.Do(args...)
 }
@@ -128,7 +136,7 @@ func (c *Conn) Send(args ...any) {
 		}
 		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(s), s)
 	}
-	c.c.SetWriteDeadline(time.Now().Add(patience))
+	c.c.SetWriteDeadline(time.Now().Add(c.patience))
 	_, err := io.WriteString(c.c, b.String())
 	if c.t != nil {
 		require.NoError(c.t, err)
@@ -138,10 +146,10 @@ func (c *Conn) Send(args ...any) {
 // patience is how long a connection waits for the server.
 const patience = 20 * time.Second
 
-// Receive reads a reply; it waits 20 seconds at most. A closed connection gives
+// Receive reads a reply; it waits 20 seconds at most, or as [Dial] was told. A closed connection gives
 // the zero Value.
 func (c *Conn) Receive() Value {
-	c.c.SetReadDeadline(time.Now().Add(patience))
+	c.c.SetReadDeadline(time.Now().Add(c.patience))
 	v, err := c.read()
 	if err != nil {
 		return Value{}

@@ -2,10 +2,12 @@ package harness
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +23,8 @@ type Server struct {
 	Dir  string
 
 	t        testing.TB
+	host     string
+	prefix   []string // of the command that starts it
 	binary   string
 	preload  string
 	conf     string
@@ -36,6 +40,8 @@ type settings struct {
 	lines   []string
 	args    string
 	module  string
+	host    string
+	prefix  []string
 	binary  string
 	preload string
 	dir     string
@@ -68,6 +74,15 @@ func WithDir(dir string) Option { return func(s *settings) { s.dir = dir } }
 // WithBinary starts another server than [Binary].
 func WithBinary(path string) Option { return func(s *settings) { s.binary = path } }
 
+// WithNamespace has the server run in a network namespace, at an address that
+// the test can reach.
+func WithNamespace(name, addr string) Option {
+	return func(s *settings) {
+		s.host, s.prefix = addr, []string{"ip", "netns", "exec", name}
+		s.lines = append(s.lines, "protected-mode no")
+	}
+}
+
 // WithReplicaOf makes the server a replica of another.
 func WithReplicaOf(master *Server) Option {
 	return WithConfig("replicaof 127.0.0.1 " + strconv.Itoa(master.Port))
@@ -95,11 +110,20 @@ func Binary() string {
 	return "redis-server"
 }
 
-func freePort(t testing.TB) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+// FreePort is a port that nobody listens on, from below those that the kernel
+// gives to connections: a server that is restarted finds it free again.
+func FreePort(t testing.TB) int {
+	const lowest, ephemeral = 20_000, 32_768
+	for range 1000 {
+		port := lowest + rand.IntN(ephemeral-lowest)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return 0
 }
 
 // New prepares a server without starting it.
@@ -108,7 +132,7 @@ func New(t testing.TB, opts ...Option) *Server {
 	if module == "" {
 		module = filepath.Join(Root(t), "jobmesh.so")
 	}
-	set := settings{module: module, binary: Binary(), preload: os.Getenv("JOBMESH_PRELOAD")}
+	set := settings{module: module, host: "127.0.0.1", binary: Binary(), preload: os.Getenv("JOBMESH_PRELOAD")}
 	for _, o := range opts {
 		o(&set)
 	}
@@ -119,17 +143,17 @@ func New(t testing.TB, opts ...Option) *Server {
 	if set.dir == "" {
 		set.dir = t.TempDir()
 	}
-	s := &Server{t: t, Dir: set.dir, binary: set.binary, preload: set.preload, quiet: set.quiet}
+	s := &Server{t: t, Dir: set.dir, host: set.host, prefix: set.prefix, binary: set.binary, preload: set.preload, quiet: set.quiet}
 	s.conf = filepath.Join(s.Dir, "redis.conf")
 	s.lines = []string{
-		"bind 127.0.0.1", "dir " + s.Dir, "logfile " + filepath.Join(s.Dir, "log"),
+		"bind " + set.host, "dir " + s.Dir, "logfile " + filepath.Join(s.Dir, "log"),
 		`save ""`, "enable-debug-command yes", "enable-module-command yes", "repl-diskless-sync-delay 0", "shutdown-timeout 0",
 	}
 	s.lines = append(s.lines, set.lines...)
 	if set.module != "" {
 		s.lines = append(s.lines, strings.TrimSpace("loadmodule "+set.module+" "+set.args))
 	}
-	s.usePort(freePort(t))
+	s.usePort(FreePort(t))
 	t.Cleanup(s.cleanup)
 	return s
 }
@@ -139,6 +163,15 @@ func (s *Server) usePort(port int) {
 	s.Port = port
 	text := fmt.Sprintf("port %d\n%s\n", port, strings.Join(s.lines, "\n"))
 	require.NoError(s.t, os.WriteFile(s.conf, []byte(text), 0o600))
+}
+
+// Move changes a line of a stopped server's redis.conf, and its port.
+func (s *Server) Move(old, line string) {
+	s.t.Helper()
+	i := slices.Index(s.lines, old)
+	require.GreaterOrEqual(s.t, i, 0, "redis.conf has no line %q", old)
+	s.lines[i] = line
+	s.usePort(FreePort(s.t))
 }
 
 // Start starts a server and waits until it serves.
@@ -156,7 +189,8 @@ func (s *Server) Launch() {
 	errs, err := os.OpenFile(s.stderrPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(s.t, err)
 	defer errs.Close()
-	cmd, done := exec.Command(s.binary, s.conf), make(chan struct{})
+	line := append(slices.Clone(s.prefix), s.binary, s.conf)
+	cmd, done := exec.Command(line[0], line[1:]...), make(chan struct{})
 	cmd.Stdout, cmd.Stderr = errs, errs
 	if s.preload != "" {
 		cmd.Env = append(os.Environ(), "LD_PRELOAD="+s.preload, "ASAN_OPTIONS="+sanitizerOptions, "UBSAN_OPTIONS=print_stacktrace=1")
@@ -181,11 +215,26 @@ func (s *Server) start(others int) {
 	s.t.Helper()
 	logged := len(s.Log())
 	s.Launch()
-	retry := false
+	if !s.serves(others > 0, logged) {
+		s.usePort(FreePort(s.t))
+		s.start(others - 1)
+	}
+}
+
+// AwaitService waits until a server that was launched serves.
+func (s *Server) AwaitService() {
+	s.t.Helper()
+	s.serves(false, 0)
+}
+
+// serves waits until the server does. False where its port was taken, and
+// another may be.
+func (s *Server) serves(others bool, logged int) bool {
+	s.t.Helper()
+	taken := false
 	Await(s.t, 30*time.Second, "the server to serve", func() bool {
 		if s.Ended() {
-			if others > 0 && strings.Contains(s.Log()[logged:], "Address already in use") {
-				retry = true
+			if taken = others && strings.Contains(s.Log()[logged:], "Address already in use"); taken {
 				return true
 			}
 			s.expected = true // it is told here
@@ -198,14 +247,11 @@ func (s *Server) start(others int) {
 		defer c.Close()
 		return c.Do("PING").Str == "PONG"
 	})
-	if retry {
-		s.usePort(freePort(s.t))
-		s.start(others - 1)
-	}
+	return !taken
 }
 
 // Addr is host and port.
-func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
+func (s *Server) Addr() string { return net.JoinHostPort(s.host, strconv.Itoa(s.Port)) }
 
 // PID is the process's.
 func (s *Server) PID() int { return s.cmd.Process.Pid }
@@ -322,7 +368,7 @@ func lastWords(stderr string) bool {
 
 // Info returns one field of INFO.
 func (s *Server) Info(section, field string) string {
-	for line := range strings.SplitSeq(s.Dial().Do("INFO", section).Str, "\r\n") {
+	for line := range strings.SplitSeq(s.Do("INFO", section).Str, "\r\n") {
 		if v, ok := strings.CutPrefix(line, field+":"); ok {
 			return v
 		}

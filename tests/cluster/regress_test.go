@@ -1,0 +1,305 @@
+package cluster
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// What crashed Disque, or made it lose a job or its word. Numbers like B17 are
+// those of the list of its defects.
+
+// held are the IDs of all jobs that a node knows.
+func held(s *harness.Server) []string {
+	cursor, all := "0", []string(nil)
+	for {
+		v := s.Do("JSCAN", cursor, "COUNT", 1000)
+		all = append(all, v.Elems[1].Strings()...)
+		if cursor = v.Elems[0].Str; cursor == "0" {
+			return all
+		}
+	}
+}
+
+// stop stops nodes for a while; they are still believed to be there.
+func (m mesh) stop() {
+	for _, s := range m {
+		s.Pause()
+	}
+}
+
+func (m mesh) resume() {
+	for _, s := range m {
+		s.Resume()
+	}
+}
+
+func (m mesh) noneToGet(t *testing.T) {
+	t.Helper()
+	for i, s := range m {
+		v := s.Do("GETJOB", "NOHANG", "FROM", "q")
+		assert.True(t, v.NullArray(), "node %d: %v", i, v)
+	}
+}
+
+// The server kept a pointer to a client that had gone.
+func TestClientLeavesWhileItsJobIsReplicated(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "jobmesh.cluster-node-timeout 60000")
+	m[1:].stop()
+	var all []*harness.Conn
+	for i := range 200 {
+		c := m[0].Dial()
+		c.Send("ADDJOB", "q", i, 0, "REPLICATE", 3, "RETRY", 1)
+		all = append(all, c)
+	}
+	harness.Await(t, 10*time.Second, "the jobs to wait for their copies", func() bool { return jobs(m[0]) == "200" })
+	for _, c := range all[:199] {
+		c.Close()
+	}
+	harness.Await(t, 10*time.Second, "the jobs of those who left to be gone", func() bool { return jobs(m[0]) == "1" })
+	m[1:].resume()
+	id := all[199].Receive()
+	require.Equal(t, byte('+'), id.Kind, "who stayed is answered: %v", id)
+	for _, s := range m[1:] {
+		harness.Await(t, 10*time.Second, "the copies to be taken back", func() bool { return jobs(s) == "1" })
+	}
+	v := m[2].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
+	require.Len(t, v.Elems, 1)
+	assert.Equal(t, id.Str, v.Elems[0].Elems[1].Str)
+	assert.Equal(t, int64(1), m[2].Do("ACKJOB", id.Str).Int)
+	m.awaitNoJobs(t)
+}
+
+// Clients that leave at any moment of it, and nodes that answer.
+func TestClientsLeaveAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for i := range 300 {
+		c, err := harness.Dial(m[i%3].Addr(), time.Second)
+		require.NoError(t, err)
+		c.Send("ADDJOB", "q", i, 0, "REPLICATE", 3, "RETRY", 1)
+		c.Silent(time.Duration(i%20) * 50 * time.Microsecond)
+		c.Close()
+	}
+	// What got its copies in time is a job; the others leave nothing behind.
+	got := 0
+	quiet := func() bool { return jobs(m[0]) == "0" && jobs(m[1]) == "0" && jobs(m[2]) == "0" }
+	harness.Await(t, 20*time.Second, "all jobs to be gone", func() bool {
+		for _, s := range m {
+			for _, job := range s.Do("GETJOB", "NOHANG", "COUNT", 100, "FROM", "q").Elems {
+				s.Do("ACKJOB", job.Elems[1].Str)
+				got++
+			}
+		}
+		return quiet()
+	})
+	t.Logf("%d of 300 were added", got)
+}
+
+// B17: the client waited on, and was refused in the end.
+func TestB17_AcknowledgedElsewhereWhileItIsReplicated(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "jobmesh.cluster-node-timeout 60000")
+	for name, at := range map[string]int{"at another holder": 1, "where it was added": 0} {
+		m[2].Pause()
+		c := m[0].Dial()
+		c.Send("ADDJOB", "q", "body", 0, "REPLICATE", 3, "RETRY", 1)
+		// The copy is queued after its retry time, whatever became of its node.
+		v := m[1].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
+		require.Len(t, v.Elems, 1, name)
+		id := v.Elems[0].Elems[1].Str
+		assert.Equal(t, "wait-repl", m[0].Do("SHOW", id).Field("state").Str, name)
+		assert.True(t, c.Silent(10*time.Millisecond), name)
+		assert.Equal(t, int64(1), m[at].Do("ACKJOB", id).Int, name)
+		assert.Equal(t, "+"+strconv.Quote(id), c.Receive().String(), "%s: its client is told", name)
+		m[2].Resume()
+		m.awaitNoJobs(t)
+		m.noneToGet(t)
+	}
+}
+
+// The same at a node that keeps no copy itself, being short of memory.
+func TestB17_AcknowledgedWhileItIsReplicatedFromOutside(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "jobmesh.cluster-node-timeout 60000")
+	m.short(t, 0)
+	for _, at := range []int{1, 0} {
+		m[2].Pause()
+		c := m[0].Dial()
+		c.Send("ADDJOB", "q", "body", 0, "REPLICATE", 2, "RETRY", 1)
+		v := m[1].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
+		require.Len(t, v.Elems, 1)
+		id := v.Elems[0].Elems[1].Str
+		assert.Equal(t, int64(1), m[at].Do("ACKJOB", id).Int)
+		assert.Equal(t, id, c.Receive().Str)
+		assert.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int+int64(at), "it was known there")
+		m[2].Resume()
+		m.awaitNoJobs(t)
+		m.noneToGet(t)
+	}
+}
+
+// short puts a node above 75 % of its memory, and has the others know.
+func (m mesh) short(t *testing.T, which int) {
+	t.Helper()
+	s := m[which]
+	memory(t, s, 0.85, "1")
+	for i, other := range m {
+		if i != which {
+			harness.Await(t, 10*time.Second, "the others to know", func() bool {
+				return other.Info("jobmesh", "jobmesh_reachable_nodes") == strconv.Itoa(len(m)-2)
+			})
+		}
+	}
+}
+
+// memory sets maxmemory so that what is used now is that share of it.
+func memory(t *testing.T, s *harness.Server, share float64, level string) {
+	t.Helper()
+	// Ballast, so that a client more or less makes no difference.
+	s.Do("SETRANGE", "ballast", 20_000_000, "x")
+	used, err := strconv.ParseFloat(s.Info("memory", "used_memory"), 64)
+	require.NoError(t, err)
+	require.Equal(t, "OK", s.Do("CONFIG", "SET", "maxmemory", int64(used/share)).Str)
+	harness.Await(t, 5*time.Second, "memory level "+level, func() bool { return s.Info("jobmesh", "jobmesh_memory_level") == level })
+}
+
+func TestNodeRunsOutOfMemoryWhileItReplicates(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "jobmesh.cluster-node-timeout 60000")
+	m[1:].stop()
+	var waiting []*harness.Conn
+	for range 50 {
+		c := m[0].Dial()
+		c.Send("ADDJOB", "q", strings.Repeat("x", 1000), 0, "REPLICATE", 3, "RETRY", 1)
+		waiting = append(waiting, c)
+	}
+	harness.Await(t, 10*time.Second, "the jobs to wait for their copies", func() bool { return jobs(m[0]) == "50" })
+	memory(t, m[0], 1.5, "2")
+	// The node has nothing to evict: jobs that are promised to nobody yet aren't.
+	assert.True(t, m[0].Do("ADDJOB", "q", "b", 1000, "REPLICATE", 1).Err("OOM"))
+	m[1:].resume()
+	for _, c := range waiting {
+		v := c.Receive()
+		assert.Equal(t, byte('+'), v.Kind, "%v", v)
+	}
+	got := map[string]bool{}
+	harness.Await(t, 20*time.Second, "all jobs", func() bool {
+		for _, s := range m {
+			for _, job := range s.Do("GETJOB", "NOHANG", "COUNT", 100, "FROM", "q").Elems {
+				got[job.Elems[1].Str] = true
+				s.Do("ACKJOB", job.Elems[1].Str)
+			}
+		}
+		return len(got) == 50
+	})
+	m.awaitNoJobs(t)
+}
+
+// Nodes fill up while several clients add: every job that was promised is there,
+// and no copy of another.
+func TestNodesRunOutOfMemoryWhileTheyReplicate(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for i, s := range m {
+		used, err := strconv.Atoi(s.Info("memory", "used_memory"))
+		require.NoError(t, err)
+		require.Equal(t, "OK", s.Do("CONFIG", "SET", "maxmemory", used*3/2+(4+2*i)<<20).Str)
+	}
+	var promised sync.Map
+	var group sync.WaitGroup
+	var refused, added atomic.Int64
+	body := strings.Repeat("x", 20_000)
+	for i := range 6 {
+		c := m[i%3].Dial()
+		group.Go(func() {
+			for refused.Load() < 60 {
+				switch v := c.Do("ADDJOB", "q", body, 1000, "REPLICATE", 2, "RETRY", 1); {
+				case v.Kind == '+':
+					promised.Store(v.Str, true)
+					added.Add(1)
+				case v.Err("NOREPL"), v.Err("OOM"):
+					refused.Add(1)
+				default:
+					t.Errorf("ADDJOB answers %v", v)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	t.Logf("%d jobs were promised", added.Load())
+	require.Positive(t, added.Load())
+	left := int(added.Load())
+	// An acknowledgement is among what is evicted, so there may be duplicates.
+	for _, s := range m {
+		require.Equal(t, "OK", s.Do("CONFIG", "SET", "maxmemory", 0).Str)
+	}
+	harness.Await(t, 30*time.Second, "all jobs, and no other", func() bool {
+		for _, s := range m {
+			for _, job := range s.Do("GETJOB", "NOHANG", "COUNT", 100, "FROM", "q").Elems {
+				id := job.Elems[1].Str
+				if _, yes := promised.LoadAndDelete(id); yes {
+					left--
+				}
+				s.Do("ACKJOB", id)
+			}
+		}
+		return left == 0 && jobs(m[0]) == "0" && jobs(m[1]) == "0" && jobs(m[2]) == "0"
+	})
+}
+
+// An acknowledgement is kept until all who may have a copy know of it, and no
+// longer, whatever happens to them meanwhile. (Partitions proper need network
+// namespaces: see TestAcknowledgedDuringAPartition.)
+func TestGarbageCollectionWhileANodeIsAway(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, durable...)
+	add := func() (ids []any) {
+		for range 20 {
+			v := m[0].Do("ADDJOB", "q", "b", 5000, "REPLICATE", 3, "RETRY", 3)
+			require.Equal(t, byte('+'), v.Kind, "%v", v)
+			ids = append(ids, v.Str)
+		}
+		return ids
+	}
+	for name, away := range map[string]struct{ leave, back func() }{
+		"the third is stopped":        {m[2].Pause, m[2].Resume},
+		"the third is killed":         {m[2].Kill, m[2].Restart},
+		"and who acknowledged is too": {m[2].Kill, func() { m[1].Kill(); m[2].Restart(); m[1].Restart() }},
+	} {
+		ids := add()
+		away.leave()
+		assert.Equal(t, int64(20), m[1].Do(append([]any{"ACKJOB"}, ids...)...).Int, name)
+		harness.Await(t, 10*time.Second, name+": all who are there to know", func() bool {
+			return len(held(m[0])) == 20 && m[0].Do("SHOW", ids[0]).Field("state").Str == "acked" &&
+				m[0].Do("SHOW", ids[19]).Field("state").Str == "acked"
+		})
+		away.back()
+		// One that hasn't heard of it would deliver them now.
+		for _, s := range m {
+			harness.Await(t, 20*time.Second, name+": the jobs to be gone", func() bool { return jobs(s) == "0" })
+		}
+		m.noneToGet(t)
+		m.await(t, 3)
+	}
+	// One that never comes back is forgotten.
+	ids := add()
+	gone := m[2].Do("JOBMESH", "CLUSTER", "MYID").Str
+	m[2].Kill()
+	assert.Equal(t, int64(20), m[1].Do(append([]any{"ACKJOB"}, ids...)...).Int)
+	for i, s := range m[:2] {
+		assert.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", gone).Str, fmt.Sprint(i))
+	}
+	m[:2].awaitNoJobs(t)
+}
