@@ -22,8 +22,12 @@ const busOffset = 10000
 type mesh struct {
 	bus     *bus.Bus // nil: none, as on a Redis replica
 	met     map[wire.NodeID]bool
+	closing bool // a bus before this one still has the port
+	awaited bool // and is to be followed by another
 	saving  bool // the nodes' file is being written
 	unsaved bool // and has to be again
+	saves   uint64
+	file    nodesFile
 
 	secret, bind, announce string
 	port, timeout          int64
@@ -51,6 +55,10 @@ func (m *module) clientPort() int {
 // the log says why.
 func (m *module) openBus() {
 	if m.mesh.bus != nil || m.node.Passive() {
+		return
+	}
+	if m.mesh.closing {
+		m.mesh.awaited = true
 		return
 	}
 	m.node.SetPort(m.clientPort())
@@ -94,7 +102,17 @@ func (m *module) closeBus() {
 		for _, p := range m.node.Peers() {
 			m.node.PeerDown(p.ID)
 		}
-		m.server.Go(b.Close)
+		m.mesh.closing = true
+		m.server.Go(func() {
+			b.Close()
+			m.server.Post(func(*rm.Server) {
+				m.mesh.closing = false
+				if m.mesh.awaited {
+					m.mesh.awaited = false
+					m.openBus()
+				}
+			})
+		})
 	}
 }
 
@@ -338,6 +356,10 @@ func (m *module) meet(c *rm.Ctx) {
 		c.Error(fmt.Sprintf("ERR Invalid node address specified: %s:%s", printable(host), printable(string(c.Arg(4)))))
 		return
 	}
+	if m.mesh.awaited {
+		c.Error("ERR this node's bus is being opened anew: try again in a second")
+		return
+	}
 	if m.mesh.bus == nil {
 		c.Error("ERR this node has no bus, so it can meet nobody: the log says why")
 		return
@@ -371,9 +393,9 @@ func (m *module) keepNodesLater() {
 		return
 	}
 	m.mesh.saving = true
-	text, file := m.nodesText(true), m.nodesFile
+	save := m.nodesSave()
 	m.server.Go(func() {
-		err := writeNodes(file, text)
+		err := save()
 		m.server.Post(func(*rm.Server) {
 			m.mesh.saving = false
 			if err != nil {

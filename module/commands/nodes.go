@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"jobmesh/rm"
 )
@@ -29,7 +30,6 @@ func (m *module) nodesText(forFile bool) string {
 func (m *module) loadNodes() error {
 	text, err := os.ReadFile(m.nodesFile)
 	if errors.Is(err, os.ErrNotExist) {
-		m.node.StandAlone()
 		m.keepNodes()
 		return nil
 	}
@@ -54,9 +54,6 @@ func (m *module) loadNodes() error {
 		m.node.SetLeaving(strings.HasSuffix(f[2], ",leaving"))
 		found = true
 	}
-	if len(others) == 0 {
-		m.node.StandAlone()
-	}
 	for _, f := range others {
 		if err := m.readPeer(f); err != nil {
 			return fmt.Errorf("%s: node %s: %w", m.nodesFile, f[0], err)
@@ -69,9 +66,28 @@ func (m *module) loadNodes() error {
 }
 
 // saveNodes writes the file so that a crash leaves the old one or the new one.
-func (m *module) saveNodes() error { return writeNodes(m.nodesFile, m.nodesText(true)) }
+func (m *module) saveNodes() error { return m.nodesSave()() }
 
-func writeNodes(file, text string) error {
+// nodesSave takes down what is to be written; its result writes it, on any thread.
+func (m *module) nodesSave() func() error {
+	m.mesh.saves++
+	n, file, text := m.mesh.saves, m.nodesFile, m.nodesText(true)
+	return func() error { return m.mesh.file.write(n, file, text) }
+}
+
+// nodesFile keeps writers apart, and an older text from replacing a newer one:
+// a command writes at once while another thread may still be at it.
+type nodesFile struct {
+	mu   sync.Mutex
+	last uint64
+}
+
+func (w *nodesFile) write(n uint64, file, text string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n <= w.last {
+		return nil
+	}
 	temp := file + ".tmp"
 	f, err := os.Create(temp)
 	if err != nil {
@@ -82,7 +98,11 @@ func writeNodes(file, text string) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(temp))
 	}
-	return os.Rename(temp, file)
+	if err := os.Rename(temp, file); err != nil {
+		return err
+	}
+	w.last = n
+	return nil
 }
 
 // keepNodes saves where it can: a node in a read-only folder works, under

@@ -112,7 +112,7 @@ func (n *Node) nodesChanged() {
 
 // PeerUp follows a connection: the node at its other end has proved that it is
 // one of the mesh. One that was forgotten a moment ago, and anybody at a node
-// that stands alone, waits at the door, unless it was met on purpose: its first
+// that was reset, waits at the door, unless it was met on purpose: its first
 // message tells whether somebody wants it here.
 func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 	if until, yes := n.mesh.banned[id]; !met && (n.mesh.alone || yes && n.now < until) {
@@ -180,10 +180,6 @@ func (n *Node) Meet(id wire.NodeID, addr string) bool {
 	return true
 }
 
-// StandAlone has nobody come in who isn't met: a node that knows nobody takes
-// part in no mesh because of what others remember of it.
-func (n *Node) StandAlone() { n.mesh.alone = true }
-
 // PeerDown follows the loss of a connection.
 func (n *Node) PeerDown(id wire.NodeID) {
 	delete(n.mesh.door, id)
@@ -232,7 +228,10 @@ func (n *Node) Reset() {
 		n.Forget(n.mesh.order[0].ID)
 	}
 	clear(n.mesh.banned)
-	n.StandAlone()
+	// Others remember it still: that doesn't make it one of theirs again. This
+	// isn't saved, lest a node that dies before its file names whom it met since
+	// be lost to them.
+	n.mesh.alone = true
 	n.SetLeaving(false)
 	n.Flush()
 }

@@ -85,6 +85,33 @@ func TestForgottenAndMet_91(t *testing.T) {
 	}
 }
 
+// The bus is closed and opened anew, and the nodes' file written, again and
+// again: with nothing left behind, and the last name kept.
+func TestResetsInARow_92(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2)
+	for range 20 {
+		require.Equal(t, "OK", m[0].Do("JOBMESH", "CLUSTER", "RESET", "HARD").Str)
+		require.Equal(t, "OK", m[0].Do("JOBMESH", "CLUSTER", "LEAVING", "yes").Str)
+	}
+	last := id(m[0])
+	harness.Await(t, 10*time.Second, "its bus", func() bool {
+		v := m[0].Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", 1, ownBus(m[1]))
+		if v.Kind == '-' {
+			assert.True(t, v.Err("ERR this node's bus is being opened anew"), "%v", v)
+		}
+		return v.Str == "OK"
+	})
+	awaitReachable(t, m[0], 1)
+	assert.NotContains(t, m[0].Log(), "works alone")
+	assert.NotContains(t, m[0].Log(), "can't be written")
+	m[0].Kill()
+	m[0].Restart()
+	assert.Equal(t, last, id(m[0]))
+	assert.Equal(t, "yes", m[0].Do("JOBMESH", "CLUSTER", "LEAVING").Str)
+	awaitReachable(t, m[0], 1)
+}
+
 func TestResetLeaving_92(t *testing.T) {
 	t.Parallel()
 	s := node(t)
