@@ -254,6 +254,10 @@ func (n *Node) beatAll() {
 	for _, p := range n.mesh.order {
 		n.beat(p)
 	}
+	// The others are told of in turn. Were the turn to move with each message, a
+	// round through all would end where it began, and each be told of the same ones
+	// for ever.
+	n.mesh.gossip = (n.mesh.gossip + n.gossips()) % len(n.mesh.order)
 	for id, until := range n.mesh.banned {
 		if n.now >= until {
 			delete(n.mesh.banned, id)
@@ -296,17 +300,18 @@ func (n *Node) beat(p *Peer) {
 	if n.MemoryLevel() > 0 || n.unsafe {
 		m.Flags |= wire.Full
 	}
-	all := n.mesh.order
-	some := max(gossipLeast, len(all)/10)
+	all, some := n.mesh.order, n.gossips()
 	for i := range all {
 		q := all[(n.mesh.gossip+i)%len(all)]
 		if q != p && (q.Health != Well || i < some) {
 			m.Peers = append(m.Peers, wire.Peer{ID: q.ID, Addr: q.Addr, State: uint8(q.Health)})
 		}
 	}
-	n.mesh.gossip = (n.mesh.gossip + 1) % len(all)
 	n.send(p, &m)
 }
+
+// gossips is how many nodes a heartbeat tells of, beside those that aren't well.
+func (n *Node) gossips() int { return max(gossipLeast, len(n.mesh.order)/10) }
 
 // onHeartbeat takes a node's word on itself and on others.
 func (n *Node) onHeartbeat(p *Peer, m *wire.Message) {

@@ -44,8 +44,12 @@ func meet(t *testing.T, a, b *harness.Server) {
 // await waits until every node can reach all the others.
 func (m mesh) await(t *testing.T, n int) {
 	t.Helper()
-	for _, s := range m {
-		harness.Await(t, 15*time.Second, "the nodes to reach each other", func() bool {
+	end := time.Now().Add(15 * time.Second)
+	for i, s := range m {
+		harness.Await(t, 20*time.Second, "the nodes to reach each other", func() bool {
+			if time.Now().After(end) {
+				t.Fatalf("node %d doesn't reach all %d others:\n%s", i, n-1, s.Do("JOBMESH", "CLUSTER", "NODES").Str)
+			}
 			return s.Info("jobmesh", "jobmesh_reachable_nodes") == strconv.Itoa(n-1)
 		})
 	}

@@ -1,0 +1,91 @@
+package engine_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/wire"
+)
+
+// Each node is told of each other one before long, however many there are.
+func TestGossipTellsOfAll(t *testing.T) {
+	for peers := 2; peers <= 40; peers++ {
+		const begin = 1_000_000
+		n, _, _ := node(begin)
+		for i := range peers {
+			n.PeerUp(wire.NodeID{0: byte(i + 2), 19: 1}, fmt.Sprintf("10.0.0.%d:1", i), false)
+		}
+		n.Effects()
+		told := map[wire.NodeID]map[wire.NodeID]bool{}
+		for round := range peers/3 + 2 {
+			n.SetNow(begin + int64(round)*1000)
+			n.Tick()
+			effects := n.Effects()
+			for i := range effects {
+				if effects[i].Kind != engine.Send {
+					continue
+				}
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&effects[i])))
+				to := effects[i].Peer.ID
+				if told[to] == nil {
+					told[to] = map[wire.NodeID]bool{}
+				}
+				for _, p := range m.Peers {
+					told[to][p.ID] = true
+				}
+			}
+		}
+		for to, of := range told {
+			assert.Len(t, of, peers-1, "%d nodes: what %x heard", peers+1, to[:1])
+		}
+		assert.Len(t, told, peers)
+	}
+}
+
+// Who was forgotten is let in again where somebody wants it, and only then.
+func TestKnocking(t *testing.T) {
+	n, _, _ := node(1_000_000)
+	id := wire.NodeID{0: 7}
+	heartbeat := func(flags uint8) []byte {
+		m := wire.Message{Kind: wire.Heartbeat, Flags: flags}
+		return m.Append(nil)
+	}
+	away := func() (c int) {
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Disconnect {
+				c++
+			}
+		}
+		return c
+	}
+	n.PeerUp(id, "10.0.0.7:1", false)
+	require.Len(t, n.Peers(), 1)
+	for name, forget := range map[string]func(){"forgotten": func() { n.Forget(id) }, "reset": n.Reset} {
+		forget()
+		assert.Equal(t, 1, away(), name)
+		n.PeerDown(id)
+		n.PeerUp(id, "10.0.0.7:1", false)
+		require.NoError(t, n.Receive(id, heartbeat(0)))
+		assert.Equal(t, 1, away(), name)
+		assert.Empty(t, n.Peers(), name)
+		n.PeerDown(id)
+		n.PeerUp(id, "10.0.0.7:1", false)
+		require.NoError(t, n.Receive(id, heartbeat(wire.Met)))
+		assert.Zero(t, away(), name)
+		require.Len(t, n.Peers(), 1, name)
+		assert.Equal(t, 1, n.Reachable(), name)
+		// And where it is this node that was told.
+		forget()
+		n.PeerDown(id)
+		n.PeerUp(id, "10.0.0.7:1", false)
+		n.Effects()
+		assert.False(t, n.Meet(id, "10.0.0.7:1"), "its connection is up")
+		assert.Equal(t, 1, n.Reachable(), name)
+		assert.Zero(t, away(), name)
+	}
+}
