@@ -115,7 +115,11 @@ type job struct {
 	done      bool // some node has accepted an acknowledgement
 	fast      bool // by FASTACK
 	worked    int  // WORKINGs
-	excuses   int  // how often a worker gave it up
+	delayed   bool
+	moved     int64 // when it was last handed over
+	given     int64 // and when to a client
+	settled   bool  // acknowledged before all healed, and in no queue since
+	excuses   int   // how often a worker gave it up
 	dummies   []dummy
 	doubtful  bool  // at the last look, something about it wasn't in order
 	acked     bool  // the same, and no node that did has lost its disk
@@ -184,8 +188,9 @@ type node struct {
 
 // link is a connection, as one side sees it: what is sent on an old one is lost.
 type link struct {
-	up   bool
-	last int64 // when the last message arrives: none overtakes it
+	up     bool
+	buffer []func() // messages that a paused node has still to read
+	last   int64    // when the last message arrives: none overtakes it
 }
 
 type keyspace struct {
@@ -348,7 +353,7 @@ func (n *node) settle() {
 		case engine.Promise:
 			n.s.promised(n, e.ID)
 		case engine.Deny:
-			n.s.Refused++
+			n.s.denied(e.ID)
 		case engine.Send:
 			n.transmit(e.Peer.ID, append([]byte(nil), n.e.Message(&e)...))
 		case engine.Connect:
@@ -475,8 +480,11 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 		deliver = func() {
 			switch {
 			case to.life != life || n.links[to] != l || !l.up || s.cut(n, to):
-			case to.paused:
-				s.at(100, deliver) // it lies in the kernel's buffer
+			case to.paused || len(l.buffer) > 0:
+				l.buffer = append(l.buffer, deliver) // the kernel's
+				if len(l.buffer) == 1 {
+					s.at(100, func() { s.drain(to, l) })
+				}
 			default:
 				to.call(func() {
 					if err := to.e.Receive(n.id, b); err != nil {
@@ -486,6 +494,19 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 			}
 		}
 		s.at(at-s.now, deliver)
+	}
+}
+
+// drain brings what waited for a paused node, in order.
+func (s *Sim) drain(to *node, l *link) {
+	if to.paused {
+		s.at(100, func() { s.drain(to, l) })
+		return
+	}
+	waiting := l.buffer
+	l.buffer = nil
+	for _, deliver := range waiting {
+		deliver()
 	}
 }
 
