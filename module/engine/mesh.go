@@ -487,7 +487,6 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 		}
 		if m.Flags&wire.QueueIt != 0 {
 			n.onEnqueue(j, m.Span)
-			j = n.store.Lookup(&id)
 		}
 	} else {
 		for _, h := range m.Holders {
