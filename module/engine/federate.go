@@ -152,7 +152,7 @@ func (n *Node) feed(q *store.Queue) {
 		first := h.line[0]
 		h.line = slices.Delete(h.line, 0, 1)
 		p := n.mesh.by[first.node]
-		if p == nil || !p.Connected || n.now >= first.until || first.credit == 0 {
+		if p == nil || !p.Connected || p.Leaving || n.now >= first.until || first.credit == 0 {
 			continue
 		}
 		n.export(q.Head, p)

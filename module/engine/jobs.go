@@ -340,8 +340,7 @@ func (n *Node) Working(id *store.ID) (int64, error) {
 	case j.State == store.StateAcked:
 		return 0, ErrAcked
 	}
-	created := int64(j.CTime / 1_000_000)
-	if ttl := j.ETime - created; ttl > 0 && n.now-created > ttl/2 {
+	if j.ETime-n.now < timeToLive(j)/2 {
 		return 0, ErrTooLate
 	}
 	if j.State == store.StateQueued {
@@ -357,6 +356,18 @@ func (n *Node) Working(id *store.ID) (int64, error) {
 		n.tell(j, &wire.Message{Kind: wire.Working}, false)
 	}
 	return int64(j.Retry), nil
+}
+
+// timeToLive is a job's TTL in ms. Its expiry is by our clock, its creation by the
+// creator's: where the two don't fit what the ID tells in minutes, that counts
+// (disque-compat.md 9.1, B39).
+func timeToLive(j *store.Job) int64 {
+	const minute = 60_000
+	ttl, told := j.ETime-int64(j.CTime/1_000_000), int64(j.ID.TTLMinutes())*minute
+	if told >= 65534*minute || told-minute <= ttl && ttl < told+2*minute {
+		return ttl
+	}
+	return told
 }
 
 // HasRoom refuses what needs memory above 95 % of maxmemory, after it has

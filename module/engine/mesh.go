@@ -298,7 +298,11 @@ func (n *Node) cleanUp(ad *adding) {
 	if j == nil {
 		return
 	}
-	n.tell(j, &wire.Message{Kind: wire.DelJob}, false)
+	m := wire.Message{Kind: wire.DelJob}
+	if ad.external {
+		m.Flags = wire.ByClient // we aren't one of the holders, who are believed without
+	}
+	n.tell(j, &m, false)
 	n.graves.add(j.ID, n.now)
 	n.store.Remove(j)
 }
@@ -817,7 +821,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	}
 	n.send(p, &reply)
 	switch {
-	case len(m.Holders) == 0 && n.foremost(j):
+	case len(m.Holders) == 0 && n.foremost(j, p):
 		// The sender knows no holder: telling them is up to us.
 		n.collect(j)
 	case fresh:
@@ -827,10 +831,10 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	}
 }
 
-// foremost picks one of all holders of a job to act where one is enough.
-func (n *Node) foremost(j *store.Job) bool {
+// foremost picks one of all holders of a job but one, to act where one is enough.
+func (n *Node) foremost(j *store.Job, but *Peer) bool {
 	for i := range j.Holders() {
-		if node, _ := j.Holder(i); node < uint64(n.self.Node()) {
+		if node, _ := j.Holder(i); node < uint64(n.self.Node()) && node != uint64(but.Node) {
 			return false
 		}
 	}

@@ -43,6 +43,9 @@ func (s *Sim) count(b []byte) {
 	if j == nil {
 		return // an ADDJOB that is still on its way to us
 	}
+	if kind == wire.YourJob {
+		j.moved = s.now
+	}
 	if s.now-j.window >= window {
 		j.window, j.messages = s.now, 0
 	}
@@ -81,6 +84,46 @@ func (s *Sim) promised(n *node, id store.ID) {
 	j.promised = true
 	if have := s.disks(j); !j.once && !j.done && have+s.wiped < j.copies {
 		s.fail("job %s was promised on %d nodes and is on %d", j.id, j.copies, have)
+	}
+	if !s.Swift || j.delayed {
+		return
+	}
+	lost := func() bool { return !j.done && j.delivered == 0 && s.queued(j) == 0 }
+	s.at(1000, func() {
+		if !lost() {
+			return
+		}
+		s.at(100, func() { // it may have been on its way to another node
+			if lost() {
+				s.fail("job %s was promised and isn't queued anywhere%s", j.id, s.whereabouts(j))
+			}
+		})
+	})
+}
+
+// denied: a refusal changes nothing, as far as the network allows it.
+func (s *Sim) denied(id store.ID) {
+	s.Refused++
+	j := s.jobs[id]
+	if j == nil || j.once || !s.gentle() {
+		return // one that is to be moved may have been, by then
+	}
+	s.at(40_000, func() {
+		if s.known(j) && !j.done {
+			s.fail("job %s was refused and is known%s", j.id, s.whereabouts(j))
+		}
+	})
+}
+
+// note takes down which acknowledged jobs are in no queue just after all has
+// healed: nobody must get these any more, for whoever holds one says so before
+// it queues it.
+func (s *Sim) note() {
+	if s.Wiped > 0 || s.Faults.MaxDelay > 200 {
+		return
+	}
+	for _, j := range s.order {
+		j.settled = j.acked && !j.once && !j.fast && s.queued(j) == 0
 	}
 }
 

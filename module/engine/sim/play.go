@@ -6,6 +6,7 @@ import (
 
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
+	"jobmesh/module/wire"
 )
 
 const (
@@ -27,6 +28,9 @@ func Run(seed uint64, c Config) (Report, error) {
 	end := s.now + c.Seconds*1000
 	began := s.now
 	s.run(end)
+	if s.Brief {
+		return s.conclude(began)
+	}
 	s.heal()
 	if s.Converge {
 		s.holding = true
@@ -41,10 +45,14 @@ func Run(seed uint64, c Config) (Report, error) {
 	if s.MostExtra > 0 && float64(s.Extra) > s.MostExtra*float64(s.Added) {
 		s.fail("%d deliveries of %d jobs were needless", s.Extra, s.Added)
 	}
+	return s.conclude(began)
+}
+
+func (s *Sim) conclude(began int64) (Report, error) {
 	s.Simulated = s.now - began
-	s.PerJob = float64(s.Messages) / float64(max(s.Added, 1))
+	s.PerJob = float64(s.Messages-s.Kinds[wire.NeedJobs]-s.Kinds[wire.Pause]) / float64(max(s.Added, 1))
 	if len(s.failures) > 0 {
-		return s.Report, fmt.Errorf("seed %d: %s", seed, s.failures[0])
+		return s.Report, fmt.Errorf("seed %d: %s", s.seed, s.failures[0])
 	}
 	return s.Report, nil
 }
@@ -81,7 +89,9 @@ func (s *Sim) work() {
 		s.safe()
 		s.at(5000, look)
 	}
-	look()
+	if !s.Brief {
+		look()
+	}
 }
 
 // up picks a node that clients can reach, nil where there is none.
@@ -123,7 +133,7 @@ func (s *Sim) add() {
 			return
 		}
 		s.Added++
-		s.jobs[id] = &job{id: id, once: a.Retry == 0, copies: a.Replicate}
+		s.jobs[id] = &job{id: id, once: a.Retry == 0, copies: a.Replicate, delayed: a.Delay > 0}
 		s.order = append(s.order, s.jobs[id])
 		s.trace("node %d: ADDJOB %s", n.i, id)
 		switch {
@@ -195,7 +205,11 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	}
 	s.Delivered++
 	j.delivered++
+	j.given = s.now
 	s.trace("node %d: delivers %s (%d)", n.i, j.id, j.delivered)
+	if j.settled {
+		s.fail("node %d delivers job %s, whose acknowledgement others knew of when all had healed", n.i, j.id)
+	}
 	if s.over && !j.once {
 		s.fail("node %d delivers job %s, which was done with everywhere", n.i, j.id)
 	}
@@ -219,12 +233,13 @@ func (s *Sim) take(n *node, sj *store.Job) {
 		j.excuses++
 		return // the worker dies with it
 	}
-	if !s.healed && s.r.IntN(10) == 0 {
+	if !s.healed && s.r.IntN(10) == 0 && !s.Loyal {
 		j.excuses++
-		s.at(s.r.Int64N(1000), func() { s.nack(j, n) })
-		if s.r.IntN(2) == 0 { // to be sure, it tells another node as well
+		when := s.r.Int64N(1000)
+		s.at(when, func() { s.nack(j, n) })
+		if s.r.IntN(2) == 0 { // to be sure, it tells another node at the same time
 			j.excuses++
-			s.at(s.r.Int64N(1000), func() { s.nack(j, s.nodes[s.r.IntN(len(s.nodes))]) })
+			s.at(when, func() { s.nack(j, s.nodes[s.r.IntN(len(s.nodes))]) })
 		}
 		return
 	}
@@ -237,7 +252,11 @@ func (s *Sim) take(n *node, sj *store.Job) {
 			})
 		})
 	}
-	s.at(s.r.Int64N(2000), func() { s.ack(j, n) })
+	when := s.r.Int64N(2000)
+	s.at(when, func() { s.ack(j, n) })
+	if s.r.IntN(10) == 0 && !s.Loyal {
+		s.at(when, func() { s.ack(j, s.nodes[s.r.IntN(len(s.nodes))]) })
+	}
 }
 
 func (s *Sim) nack(j *job, n *node) {
@@ -246,8 +265,14 @@ func (s *Sim) nack(j *job, n *node) {
 		if done := e.Enqueue(&j.id, true); !done || !s.Swift {
 			return
 		}
+		at := s.now
 		gone := func() bool {
-			return !j.done && j.delivered == before && j.worked == worked && s.queued(j) == 0
+			// Three nodes with it at once, one of them by an import, can each leave it
+			// to another: then it waits for its retry time. And who has just given it
+			// to a client keeps it from the others' queues.
+			near := func(t int64) bool { return t >= at-100 && t <= at+100 }
+			handed := near(j.moved) || near(j.given)
+			return !handed && !j.done && j.delivered == before && j.worked == worked && s.queued(j) == 0
 		}
 		s.at(1000, func() {
 			if !gone() {
@@ -273,7 +298,7 @@ func (s *Sim) command(n *node, f func(*engine.Node)) {
 }
 
 func (s *Sim) ack(j *job, n *node) {
-	if n.down || n.paused || s.r.IntN(4) == 0 {
+	if n.down || n.paused || s.r.IntN(4) == 0 && !s.Loyal {
 		if n = s.up(); n == nil {
 			s.at(1000, func() { s.ack(j, s.nodes[0]) })
 			return
@@ -301,11 +326,20 @@ func (s *Sim) ack(j *job, n *node) {
 		if !known && n.e.Job(&j.id) != nil {
 			j.dummies = append(j.dummies, dummy{n, n.life})
 		}
-		if s.Swift && !j.once { // the other kind isn't looked for at other nodes
-			s.at(900, func() {
-				if s.known(j) {
-					s.fail("job %s is still known%s", j.id, s.whereabouts(j))
+		if s.Swift && !j.once && taken { // the other kind isn't looked for at other nodes
+			soon := int64(900)
+			if !known {
+				soon = 2000 // each holder may leave it to another, for a second or two
+			}
+			s.at(soon, func() {
+				if !s.known(j) {
+					return
 				}
+				s.at(100, func() { // another acknowledgement may have just been made
+					if s.known(j) {
+						s.fail("job %s is still known%s", j.id, s.whereabouts(j))
+					}
+				})
 			})
 		}
 	})
@@ -501,6 +535,7 @@ func (s *Sim) heal() {
 			n.e.SetLeaving(false)
 		})
 	}
+	s.at(2500, s.note)
 	s.unpause()
 	// A word to pause may still be on its way.
 	s.at(30_000, s.unpause)

@@ -59,6 +59,10 @@ type Config struct {
 	// Swift: nothing ever goes wrong or waits, so that copies of an acknowledged
 	// job are gone at once, and no job is queued twice.
 	Swift bool
+	// Loyal workers acknowledge where they got a job, and never give one back.
+	Loyal bool
+	// Brief: no end is awaited and nothing is judged at it; for measuring.
+	Brief bool
 	// Patient clients wait for their copies without limit.
 	Patient bool
 	// Lazy workers ask at the first node alone, one job at a time.
@@ -77,11 +81,11 @@ type Report struct {
 	Messages, Bytes                              int64 // of jobs and queues
 	Beats                                        int64 // heartbeats, and verdicts on nodes
 	Kinds                                        [32]int64
-	Extra                                        int   // deliveries that no worker's failure explains
-	Busiest                                      int   // messages of one job in ten seconds
-	Simulated                                    int64 // ms
-	PerJob                                       float64
-	LargestNode                                  int // bytes of the store's memory, at most
+	Extra                                        int     // deliveries that no worker's failure explains
+	Busiest                                      int     // messages of one job in ten seconds
+	Simulated                                    int64   // ms
+	PerJob                                       float64 // messages, without questions for jobs of a queue
+	LargestNode                                  int     // bytes of the store's memory, at most
 }
 
 type event struct {
@@ -115,7 +119,11 @@ type job struct {
 	done      bool // some node has accepted an acknowledgement
 	fast      bool // by FASTACK
 	worked    int  // WORKINGs
-	excuses   int  // how often a worker gave it up
+	delayed   bool
+	moved     int64 // when it was last handed over
+	given     int64 // and when to a client
+	settled   bool  // acknowledged before all healed, and in no queue since
+	excuses   int   // how often a worker gave it up
 	dummies   []dummy
 	doubtful  bool  // at the last look, something about it wasn't in order
 	acked     bool  // the same, and no node that did has lost its disk
@@ -153,6 +161,7 @@ type Sim struct {
 	wiped    int
 	dead     []wire.NodeID // nodes that were replaced
 	failures []string
+	seed     uint64
 }
 
 // saved is a job on a node's disk.
@@ -184,8 +193,9 @@ type node struct {
 
 // link is a connection, as one side sees it: what is sent on an old one is lost.
 type link struct {
-	up   bool
-	last int64 // when the last message arrives: none overtakes it
+	up     bool
+	buffer []func() // messages that a paused node has still to read
+	last   int64    // when the last message arrives: none overtakes it
 }
 
 type keyspace struct {
@@ -222,7 +232,7 @@ func (s *Sim) chance(share float64) bool { return share > 0 && s.r.Float64() < s
 // newSim makes the nodes; they meet the first one.
 func newSim(seed uint64, c Config) *Sim {
 	s := &Sim{
-		Config: c, r: rand.New(rand.NewPCG(seed, 0x5eed)), now: 1_700_000_000_000,
+		Config: c, seed: seed, r: rand.New(rand.NewPCG(seed, 0x5eed)), now: 1_700_000_000_000,
 		byID: map[wire.NodeID]*node{}, jobs: map[store.ID]*job{},
 		cut: func(_, _ *node) bool { return false },
 	}
@@ -348,7 +358,7 @@ func (n *node) settle() {
 		case engine.Promise:
 			n.s.promised(n, e.ID)
 		case engine.Deny:
-			n.s.Refused++
+			n.s.denied(e.ID)
 		case engine.Send:
 			n.transmit(e.Peer.ID, append([]byte(nil), n.e.Message(&e)...))
 		case engine.Connect:
@@ -475,8 +485,11 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 		deliver = func() {
 			switch {
 			case to.life != life || n.links[to] != l || !l.up || s.cut(n, to):
-			case to.paused:
-				s.at(100, deliver) // it lies in the kernel's buffer
+			case to.paused || len(l.buffer) > 0:
+				l.buffer = append(l.buffer, deliver) // the kernel's
+				if len(l.buffer) == 1 {
+					s.at(100, func() { s.drain(to, l) })
+				}
 			default:
 				to.call(func() {
 					if err := to.e.Receive(n.id, b); err != nil {
@@ -486,6 +499,19 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 			}
 		}
 		s.at(at-s.now, deliver)
+	}
+}
+
+// drain brings what waited for a paused node, in order.
+func (s *Sim) drain(to *node, l *link) {
+	if to.paused {
+		s.at(100, func() { s.drain(to, l) })
+		return
+	}
+	waiting := l.buffer
+	l.buffer = nil
+	for _, deliver := range waiting {
+		deliver()
 	}
 }
 

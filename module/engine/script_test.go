@@ -1,0 +1,763 @@
+package engine_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/store/storetest"
+	"jobmesh/module/wire"
+)
+
+// TestScripts plays testdata/*.txt: conversations between nodes, with all that
+// they send and do. "go test ./module/engine -run Scripts -rewrite" writes what
+// they do now into the files; then it is to be read and judged.
+//
+// Nodes are called a, b, c …, jobs and clients as the script names them. A node's
+// messages are held until "deliver"; heartbeats arrive at once and aren't shown,
+// unless the mesh was made with "beats".
+func TestScripts(t *testing.T) {
+	for _, pattern := range []string{"testdata/*.txt", "testdata/defects/*.txt"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+				w := &world{}
+				datadriven.RunTest(t, file, w.play)
+			})
+		}
+	}
+}
+
+const dawn = 1_700_000_000_000
+
+type world struct {
+	t     *testing.T
+	d     *datadriven.TestData
+	out   strings.Builder
+	now   int64
+	nodes []*actor
+	jobs  map[store.ID]string
+	ids   map[string]store.ID
+	sent  []letter
+	beats bool
+	quick []letter // heartbeats on their way
+}
+
+type letter struct {
+	from, to *actor
+	m        []byte
+}
+
+type actor struct {
+	w     *world
+	name  string
+	id    wire.NodeID
+	e     *engine.Node
+	k     *keys
+	disk  map[store.ID][2][]byte
+	order []store.ID
+	peers []wire.NodeID
+	links map[*actor]bool
+	next  int64
+	down  bool
+	life  uint64
+}
+
+func (w *world) play(t *testing.T, d *datadriven.TestData) string {
+	w.t, w.d = t, d
+	w.out.Reset()
+	commands := map[string]func(){
+		"mesh": w.mesh, "add": w.add, "get": w.get, "ack": w.ack, "deliver": w.deliver, "drop": w.drop,
+		"advance": w.advance, "show": w.show, "crash": w.crash, "restart": w.restart, "cut": w.cut, "join": w.join,
+		"memory": w.pressure, "leaving": w.leave, "pause": w.pause, "forget": w.forget, "meet": w.meet, "nodes": w.table,
+		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "reset": w.reset,
+	}
+	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
+		commands[verb] = func() { w.verb(verb) }
+	}
+	f := commands[d.Cmd]
+	if f == nil {
+		d.Fatalf(t, "no such command: %s", d.Cmd)
+	}
+	f()
+	w.flush()
+	if w.out.Len() == 0 {
+		return "ok\n"
+	}
+	return w.out.String()
+}
+
+func (w *world) say(format string, args ...any) { fmt.Fprintf(&w.out, format+"\n", args...) }
+
+func (w *world) mesh() {
+	count, timeout := 3, int64(engine.DefaultNodeTimeout)
+	w.arg("nodes", &count)
+	w.arg("timeout", &timeout)
+	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats")}
+	for i := range count {
+		n := &actor{w: w, name: string(rune('a' + i)), disk: map[store.ID][2][]byte{}, links: map[*actor]bool{}, next: w.now + 1}
+		for k := range n.id {
+			n.id[k] = byte(0x11 * (i + 1))
+		}
+		w.nodes = append(w.nodes, n)
+		n.start(timeout)
+	}
+	if w.d.HasArg("apart") {
+		return
+	}
+	for i, n := range w.nodes {
+		for _, p := range w.nodes[i+1:] {
+			w.connect(n, p)
+		}
+	}
+	w.flush()
+	w.out.Reset()
+}
+
+func (n *actor) start(timeout int64) {
+	n.life++
+	n.down = false
+	n.k = &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
+	n.e = engine.New(engine.Config{
+		Alloc: storetest.New(), Keys: n.k, Random: rand.NewPCG(uint64(n.id[0]), n.life), NodeID: fmt.Sprintf("%x", n.id), Now: n.w.now, NodeTimeout: timeout,
+	})
+	n.k.n = n.e
+}
+
+// do runs an event at a node and shows what comes of it.
+func (n *actor) do(f func()) {
+	n.e.SetNow(n.w.now)
+	f()
+	for _, e := range n.e.Effects() {
+		n.effect(&e)
+	}
+	n.next = min(n.next, n.e.EarliestArmed())
+}
+
+func (n *actor) effect(e *engine.Effect) {
+	w := n.w
+	switch e.Kind {
+	case engine.LogJob, engine.LogState:
+		if _, yes := n.disk[e.Job.ID]; !yes {
+			n.order = append(n.order, e.Job.ID)
+		}
+		n.disk[e.Job.ID] = [2][]byte{slices.Clone(e.Job.Queue.NameBytes()), slices.Clone(e.Job.Record())}
+		w.say("  %s logs %s: %s", n.name, w.job(e.Job.ID), w.state(e.Job))
+	case engine.LogDelete:
+		delete(n.disk, e.ID)
+		w.say("  %s logs %s: gone", n.name, w.job(e.ID))
+	case engine.Serve:
+		w.say("  %s gives %s to %v", n.name, w.job(e.Job.ID), e.Waiter.Client)
+	case engine.Release:
+		w.say("  %s sends %v away: %v", n.name, e.Waiter.Client, e.Err)
+	case engine.Promise:
+		w.say("  %s answers ADDJOB: %s", n.name, w.job(e.ID))
+	case engine.Deny:
+		w.say("  %s refuses %s: %v", n.name, w.job(e.ID), e.Err)
+	case engine.Send:
+		to := w.node(e.Peer.ID)
+		l := letter{n, to, slices.Clone(n.e.Message(e))}
+		if m := l.read(); m.Kind == wire.Heartbeat && !w.beats {
+			w.quick = append(w.quick, l)
+			return
+		}
+		w.say("  %s", l)
+		w.sent = append(w.sent, l)
+	case engine.Connect:
+		w.say("  %s connects to %s", n.name, w.node(e.Peer.ID).name)
+	case engine.Disconnect:
+		w.say("  %s disconnects %s", n.name, w.node(e.Peer.ID).name)
+		other := w.node(e.Peer.ID)
+		if w.unlink(n, other); !other.down {
+			other.do(func() { other.e.PeerDown(n.id) })
+		}
+	case engine.NodesChanged:
+		n.peers = n.peers[:0]
+		for _, p := range n.e.Peers() {
+			n.peers = append(n.peers, p.ID)
+		}
+	}
+}
+
+func (l letter) read() (m wire.Message) {
+	if err := m.Parse(l.m); err != nil {
+		panic(err)
+	}
+	return m
+}
+
+var kindNames = map[wire.Kind]string{
+	wire.ReplJob: "REPLJOB", wire.GotJob: "GOTJOB", wire.Refused: "REFUSED", wire.Holders: "HOLDERS", wire.Enqueue: "ENQUEUE",
+	wire.WillQueue: "WILLQUEUE", wire.Queued: "QUEUED", wire.Working: "WORKING", wire.SetAck: "SETACK", wire.GotAck: "GOTACK",
+	wire.DelJob: "DELJOB", wire.NeedJobs: "NEEDJOBS", wire.YourJob: "YOURJOB", wire.Pause: "PAUSE", wire.Heartbeat: "HEARTBEAT", wire.Failed: "FAILED",
+}
+
+func (l letter) String() string {
+	m, w := l.read(), l.from.w
+	text := fmt.Sprintf("%s->%s %s", l.from.name, l.to.name, kindNames[m.Kind])
+	switch m.Kind {
+	case wire.Heartbeat, wire.Failed:
+		for i := range m.Peers {
+			text += fmt.Sprintf(" %s:%s", w.node(m.Peers[i].ID).name, [...]string{"well", "suspected", "failed"}[m.Peers[i].State])
+		}
+		if m.Flags&wire.Leaving != 0 {
+			text += " leaving"
+		}
+		if m.Flags&wire.Full != 0 {
+			text += " full"
+		}
+		return text
+	case wire.NeedJobs, wire.Pause:
+		return text + fmt.Sprintf(" %s %d", m.Queue, m.Count)
+	}
+	text += " " + w.job(m.ID)
+	if len(m.Holders) > 0 {
+		text += " held by "
+		for _, h := range m.Holders {
+			for _, n := range w.nodes {
+				if n.id.Node() == h {
+					text += n.name
+				}
+			}
+		}
+	}
+	if m.Kind == wire.Refused {
+		text += [...]string{"", " no memory", " leaving", " paused", " passive", " wrong type"}[m.Count]
+	}
+	if m.Span > 0 {
+		text += fmt.Sprintf(" in %v", time.Duration(m.Span)*time.Millisecond)
+	}
+	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}
+	for i, name := range flags {
+		if m.Flags&(1<<i) != 0 {
+			text += " " + name
+		}
+	}
+	return text
+}
+
+func (w *world) job(id store.ID) string {
+	if name := w.jobs[id]; name != "" {
+		return name
+	}
+	return "it" // the one that is just being added
+}
+
+func (w *world) state(j *store.Job) string {
+	text := [...]string{"replicating", "active", "queued", "acked"}[j.State]
+	if j.Flags&store.FlagDelivered != 0 {
+		text += " delivered"
+	}
+	if j.Nacks > 0 || j.Deliveries > 0 {
+		text += fmt.Sprintf(" nacks=%d additional=%d", j.Nacks, j.Deliveries)
+	}
+	if j.State != store.StateQueued && j.QTime > 0 {
+		text += fmt.Sprintf(" next=%v", time.Duration(j.QTime-w.now)*time.Millisecond)
+	}
+	holders := ""
+	for i := range j.Holders() {
+		h, yes := j.Holder(i)
+		for _, n := range w.nodes {
+			if uint64(n.id.Node()) == h {
+				holders += " " + n.name
+				if yes {
+					holders += "!"
+				}
+			}
+		}
+	}
+	if holders != "" {
+		text += " others:" + holders
+	}
+	return text
+}
+
+func (w *world) node(id wire.NodeID) *actor {
+	for _, n := range w.nodes {
+		if n.id == id {
+			return n
+		}
+	}
+	panic("no such node")
+}
+
+// --- arguments -----------------------------------------------------------------
+
+func (w *world) arg(key string, dest any) {
+	if w.d.HasArg(key) {
+		w.d.ScanArgs(w.t, key, dest)
+	}
+}
+
+// actor is the node that the i-th word names.
+func (w *world) actor(i int) *actor {
+	for _, n := range w.nodes {
+		if i < len(w.d.CmdArgs) && n.name == w.d.CmdArgs[i].Key {
+			return n
+		}
+	}
+	w.d.Fatalf(w.t, "word %d names no node", i+1)
+	return nil
+}
+
+func (w *world) word(i int) string {
+	if i >= len(w.d.CmdArgs) {
+		w.d.Fatalf(w.t, "word %d is missing", i+1)
+	}
+	return w.d.CmdArgs[i].Key
+}
+
+func (w *world) id(i int) store.ID {
+	id, yes := w.ids[w.word(i)]
+	if !yes {
+		w.d.Fatalf(w.t, "no job %s", w.word(i))
+	}
+	return id
+}
+
+func (w *world) span(text string) int64 {
+	d, err := time.ParseDuration(text)
+	require.NoError(w.t, err)
+	return d.Milliseconds()
+}
+
+// --- commands of clients ---------------------------------------------------------
+
+func (w *world) add() {
+	n, name := w.actor(0), w.word(1)
+	a := engine.Add{Queue: []byte("q"), Body: []byte("body"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Async: w.d.HasArg("async")}
+	queue := "q"
+	w.arg("queue", &queue)
+	a.Queue = []byte(queue)
+	w.arg("replicate", &a.Replicate)
+	w.arg("retry", &a.Retry)
+	w.arg("ttl", &a.TTL)
+	w.arg("delay", &a.Delay)
+	w.arg("timeout", &a.Timeout)
+	if a.Replicate == 0 {
+		a.Replicate = n.e.Copies()
+	}
+	n.do(func() {
+		id, wait, err := n.e.AddJob(&a)
+		switch {
+		case err != nil:
+			w.say("%v", err)
+			return
+		case wait:
+			n.e.Adder(id, name)
+			w.say("waits for copies")
+		default:
+			w.say("added")
+		}
+		w.jobs[id], w.ids[name] = name, id
+	})
+}
+
+func (w *world) get() {
+	n := w.actor(0)
+	queue, count, client := "q", 1, ""
+	w.arg("queue", &queue)
+	w.arg("count", &count)
+	w.arg("wait", &client)
+	n.do(func() {
+		got := n.e.Fetch([]*store.Queue{n.e.Queue([]byte(queue))}, count, nil)
+		for _, j := range got {
+			w.say("got %s nacks=%d additional=%d", w.job(j.ID), j.Nacks, j.Deliveries)
+		}
+		if len(got) > 0 {
+			return
+		}
+		if client == "" {
+			w.say("nothing")
+			return
+		}
+		if _, err := n.e.Wait([][]byte{[]byte(queue)}, client); err != nil {
+			w.say("%v", err)
+			return
+		}
+		w.say("%s waits", client)
+	})
+}
+
+func (w *world) ack() {
+	n, id := w.actor(0), w.id(1)
+	n.do(func() { w.say("%v", n.e.Ack(&id)) })
+}
+
+func (w *world) verb(name string) {
+	n, id := w.actor(0), w.id(1)
+	n.do(func() {
+		switch name {
+		case "fastack":
+			w.say("%v", n.e.FastAck(&id))
+		case "del":
+			w.say("%v", n.e.Delete(&id))
+		case "nack":
+			w.say("%v", n.e.Enqueue(&id, true))
+		case "enqueue":
+			w.say("%v", n.e.Enqueue(&id, false))
+		case "dequeue":
+			w.say("%v", n.e.Dequeue(&id))
+		case "working":
+			if seconds, err := n.e.Working(&id); err != nil {
+				w.say("%v", err)
+			} else {
+				w.say("%d", seconds)
+			}
+		}
+	})
+}
+
+func (w *world) pause() {
+	n := w.actor(0)
+	mask := map[string]uint8{"in": engine.PauseIn, "out": engine.PauseOut, "all": 3, "none": 0}[w.word(1)]
+	n.do(func() {
+		_, err := n.e.SetPause([]byte("q"), mask)
+		require.NoError(w.t, err)
+		if w.d.HasArg("bcast") {
+			n.e.TellPause([]byte("q"), mask)
+		}
+	})
+}
+
+func (w *world) qlen() {
+	for _, n := range w.nodes {
+		length := uint64(0)
+		if q := n.e.Queue([]byte("q")); q != nil {
+			length = q.Len
+		}
+		w.say("%s: %d", n.name, length)
+	}
+}
+
+// show tells of a job at every node.
+func (w *world) show() {
+	id := w.id(0)
+	for _, n := range w.nodes {
+		if n.down {
+			w.say("%s: down", n.name)
+		} else if j := n.e.Job(&id); j != nil {
+			n.e.SetNow(w.now)
+			w.say("%s: %s", n.name, w.state(j))
+		} else {
+			w.say("%s: unknown", n.name)
+		}
+	}
+}
+
+func (w *world) load() {
+	for _, n := range w.nodes {
+		w.say("%s: %d jobs, %+v", n.name, n.e.Jobs(), n.e.Load())
+	}
+}
+
+// --- network and time ------------------------------------------------------------
+
+// flush delivers the heartbeats that aren't shown.
+func (w *world) flush() {
+	for len(w.quick) > 0 {
+		l := w.quick[0]
+		w.quick = w.quick[1:]
+		if l.from.links[l.to] && !l.to.down {
+			l.to.do(func() { require.NoError(w.t, l.to.e.Receive(l.from.id, l.m)) })
+		}
+	}
+}
+
+// chosen says whether a message is one that the command's from, to and kind name.
+func (w *world) chosen(l letter) bool {
+	from, to, kind := l.from.name, l.to.name, kindNames[l.read().Kind]
+	w.arg("from", &from)
+	w.arg("to", &to)
+	w.arg("kind", &kind)
+	return from == l.from.name && to == l.to.name && strings.EqualFold(kind, kindNames[l.read().Kind])
+}
+
+// deliver brings messages to where they go, and what is said in answer, until
+// there are no more; with "once" only those that were under way.
+func (w *world) deliver() {
+	const many = 500
+	for count := range many {
+		if count == many-1 {
+			w.say("… and so on: there is no end")
+		}
+		batch := w.sent
+		w.sent = nil
+		any := false
+		for _, l := range batch {
+			if !w.chosen(l) {
+				w.sent = append(w.sent, l)
+				continue
+			}
+			any = true
+			w.bring(l)
+		}
+		if !any || w.d.HasArg("once") {
+			return
+		}
+	}
+}
+
+func (w *world) bring(l letter) {
+	if !l.from.links[l.to] || l.to.down {
+		w.say("%s is lost", l)
+		return
+	}
+	w.say("%s", l)
+	l.to.do(func() { require.NoError(w.t, l.to.e.Receive(l.from.id, l.m)) })
+}
+
+func (w *world) drop() {
+	w.sent = slices.DeleteFunc(w.sent, func(l letter) bool {
+		if !w.chosen(l) {
+			return false
+		}
+		w.say("%s is dropped", l)
+		return true
+	})
+}
+
+// advance lets time pass; with "deliver", messages arrive at once meanwhile.
+func (w *world) advance() {
+	end := w.now + w.span(w.word(0))
+	for {
+		w.flush()
+		var first *actor
+		for _, n := range w.nodes {
+			if !n.down && n.next <= end && (first == nil || n.next < first.next) {
+				first = n
+			}
+		}
+		if first == nil {
+			break
+		}
+		w.now = max(w.now, first.next)
+		before := w.out.Len()
+		first.do(func() { first.next = first.e.Tick() })
+		if w.d.HasArg("deliver") {
+			w.deliver()
+		}
+		if text := w.out.String(); w.d.HasArg("quiet") {
+			w.out.Reset()
+			w.out.WriteString(text[:before])
+		} else if len(text) > before {
+			w.out.Reset()
+			fmt.Fprintf(&w.out, "%s%v:\n%s", text[:before], time.Duration(w.now-dawn)*time.Millisecond, text[before:])
+		}
+	}
+	w.now = end
+}
+
+func (w *world) connect(a, b *actor) {
+	a.links[b], b.links[a] = true, true
+	a.do(func() { a.e.PeerUp(b.id, b.name+":1", true) })
+	b.do(func() { b.e.PeerUp(a.id, a.name+":1", true) })
+}
+
+func (w *world) unlink(a, b *actor) {
+	delete(a.links, b)
+	delete(b.links, a)
+	w.sent = slices.DeleteFunc(w.sent, func(l letter) bool {
+		gone := l.from == a && l.to == b || l.from == b && l.to == a
+		if gone {
+			w.say("  %s is lost", l)
+		}
+		return gone
+	})
+}
+
+// cut ends connections between the named nodes, or of one to all; join makes them anew.
+func (w *world) cut() {
+	a := w.actor(0)
+	for _, b := range w.others(a) {
+		w.unlink(a, b)
+		a.do(func() { a.e.PeerDown(b.id) })
+		b.do(func() { b.e.PeerDown(a.id) })
+	}
+}
+
+func (w *world) others(a *actor) (list []*actor) {
+	for _, b := range w.nodes {
+		if b != a && !b.down && (len(w.d.CmdArgs) == 1 || b == w.actor(1)) {
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
+func (w *world) join() {
+	a := w.actor(0)
+	for _, b := range w.others(a) {
+		w.connect(a, b)
+	}
+}
+
+func (w *world) crash() {
+	a := w.actor(0)
+	a.down = true
+	if w.d.HasArg("wiped") {
+		clear(a.disk)
+		a.order = nil
+	}
+	for _, b := range w.nodes {
+		if b != a && a.links[b] {
+			w.unlink(a, b)
+			b.do(func() { b.e.PeerDown(a.id) })
+		}
+	}
+}
+
+func (w *world) restart() {
+	a := w.actor(0)
+	a.start(engine.DefaultNodeTimeout)
+	a.next = w.now + 1
+	a.do(func() {
+		a.e.BeginLoading()
+		for _, id := range a.order {
+			if d, yes := a.disk[id]; yes {
+				require.NoError(w.t, a.e.ApplyJob(d[0], d[1]))
+			}
+		}
+		a.e.EndLoading()
+		a.e.Settle(engine.Trust{Logged: true})
+		for _, id := range slices.Clone(a.peers) {
+			a.e.AddPeer(id, w.node(id).name+":1")
+		}
+	})
+	for _, b := range w.nodes {
+		if b != a && !b.down {
+			w.connect(a, b)
+		}
+	}
+}
+
+// inject has a node receive a message that nobody sent.
+func (w *world) inject() {
+	from, to, id := w.actor(0), w.actor(1), w.id(2)
+	m := wire.Message{ID: id, Queue: []byte("q"), Job: wire.Job{CTime: 1_700_000_000_000_000_000, Left: 100_000, Retry: 10, Repl: 2, Body: []byte("body")}}
+	for kind, name := range kindNames {
+		if strings.EqualFold(name, w.word(3)) {
+			m.Kind = kind
+		}
+	}
+	if id.AtMostOnce() {
+		m.Job.Retry = 0
+	}
+	count := 0
+	w.arg("count", &count)
+	m.Count = uint32(count)
+	m.Holders = []wire.Node{from.id.Node()}
+	if w.d.HasArg("blind") {
+		m.Holders = nil
+	}
+	to.do(func() { require.NoError(w.t, to.e.Receive(from.id, m.Append(nil))) })
+}
+
+// skew has a node's copies bear a creation time that far from its own clock.
+func (w *world) skew() {
+	n, id := w.actor(0), w.id(1)
+	shift, err := strconv.ParseInt(w.word(2), 10, 64)
+	require.NoError(w.t, err)
+	j := n.e.Job(&id)
+	j.CTime = uint64(int64(j.CTime) + shift*1_000_000_000)
+}
+
+// --- nodes -----------------------------------------------------------------------
+
+func (w *world) pressure() {
+	n := w.actor(0)
+	ratio, err := strconv.ParseFloat(w.word(1), 64)
+	require.NoError(w.t, err)
+	n.do(func() { n.e.SetMemory(ratio / 100) })
+}
+
+func (w *world) leave() {
+	n := w.actor(0)
+	n.do(func() { n.e.SetLeaving(w.word(1) == "yes") })
+}
+
+func (w *world) forget() {
+	n, other := w.actor(0), w.actor(1)
+	n.do(func() { w.say("%v", n.e.Forget(other.id)) })
+}
+
+func (w *world) reset() {
+	n := w.actor(0)
+	n.do(n.e.Reset)
+}
+
+// meet is gossip about a node reaching another, or with "on-purpose" CLUSTER MEET.
+func (w *world) meet() {
+	n, other := w.actor(0), w.actor(1)
+	n.links[other], other.links[n] = true, true
+	n.do(func() { n.e.PeerUp(other.id, other.name+":1", w.d.HasArg("on-purpose")) })
+	if n.links[other] {
+		other.do(func() { other.e.PeerUp(n.id, n.name+":1", w.d.HasArg("on-purpose")) })
+	}
+}
+
+func (w *world) table() {
+	for _, n := range w.nodes {
+		if n.down {
+			continue
+		}
+		text := n.name + ":"
+		for _, p := range n.e.Peers() {
+			text += fmt.Sprintf(" %s %s", w.node(p.ID).name, [...]string{"well", "suspected", "failed"}[p.Health])
+			if !p.Connected {
+				text += " apart"
+			}
+			if p.Leaving {
+				text += " leaving"
+			}
+			text += ","
+		}
+		w.say("%s %d reachable", text, n.e.Reachable())
+	}
+}
+
+// B14: however many jobs are asked for, a hundred are given at most.
+func TestB14NeedJobsWithALargeCount(t *testing.T) {
+	n, _, _ := node(dawn)
+	other := wire.NodeID{1, 2, 3}
+	n.AddPeer(other, "b:1")
+	n.PeerUp(other, "b:1", true)
+	for range 500 {
+		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 10, TTL: 600})
+		require.NoError(t, err)
+	}
+	n.Effects()
+	for _, count := range []uint32{200, 1 << 31, 1<<32 - 1} {
+		before := n.Queue([]byte("q")).Len
+		m := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: count}
+		require.NoError(t, n.Receive(other, m.Append(nil)))
+		require.EqualValues(t, 100, before-n.Queue([]byte("q")).Len)
+		n.Effects()
+	}
+}
+
+// B40: the counters stop at their greatest value.
+func TestB40CountersSaturate(t *testing.T) {
+	n, _, _ := node(dawn)
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 10, TTL: 600})
+	require.NoError(t, err)
+	for range 1<<16 + 10 {
+		require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, nil), 1)
+		require.True(t, n.Enqueue(&id, true))
+		n.Effects()
+	}
+	require.EqualValues(t, 1<<16-1, n.Job(&id).Nacks)
+}
