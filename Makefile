@@ -38,8 +38,8 @@ test-servers: setup build ## Run what needs a server on other releases too: Redi
 sanitize: setup ## Run what needs a server under AddressSanitizer and UBSan, with a module built for them
 	@tests/sanitize.sh test
 
-sim: ## Play SEEDS (1000) more random histories of each kind on simulated meshes
-	@$(GO) test ./module/engine/sim -count=1 -timeout 0 -v -run TestHistories -sim.seeds $(SEEDS)
+sim: ## Play SEEDS (1000) more random histories of each kind on simulated meshes, and measure large ones
+	@$(GO) test ./module/engine/sim -count=1 -timeout 0 -v -run "TestHistories|TestScale" -sim.seeds $(SEEDS) -sim.full
 
 bench: setup build ## Compare with Redis streams and lists (BENCH='-scale' for ten million jobs)
 	@$(GO) run ./tests/bench $(BENCH)

@@ -6,6 +6,7 @@ import (
 
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
+	"jobmesh/module/wire"
 )
 
 const (
@@ -27,6 +28,9 @@ func Run(seed uint64, c Config) (Report, error) {
 	end := s.now + c.Seconds*1000
 	began := s.now
 	s.run(end)
+	if s.Brief {
+		return s.conclude(began)
+	}
 	s.heal()
 	if s.Converge {
 		s.holding = true
@@ -41,10 +45,14 @@ func Run(seed uint64, c Config) (Report, error) {
 	if s.MostExtra > 0 && float64(s.Extra) > s.MostExtra*float64(s.Added) {
 		s.fail("%d deliveries of %d jobs were needless", s.Extra, s.Added)
 	}
+	return s.conclude(began)
+}
+
+func (s *Sim) conclude(began int64) (Report, error) {
 	s.Simulated = s.now - began
-	s.PerJob = float64(s.Messages) / float64(max(s.Added, 1))
+	s.PerJob = float64(s.Messages-s.Kinds[wire.NeedJobs]-s.Kinds[wire.Pause]) / float64(max(s.Added, 1))
 	if len(s.failures) > 0 {
-		return s.Report, fmt.Errorf("seed %d: %s", seed, s.failures[0])
+		return s.Report, fmt.Errorf("seed %d: %s", s.seed, s.failures[0])
 	}
 	return s.Report, nil
 }
@@ -81,7 +89,9 @@ func (s *Sim) work() {
 		s.safe()
 		s.at(5000, look)
 	}
-	look()
+	if !s.Brief {
+		look()
+	}
 }
 
 // up picks a node that clients can reach, nil where there is none.
@@ -223,7 +233,7 @@ func (s *Sim) take(n *node, sj *store.Job) {
 		j.excuses++
 		return // the worker dies with it
 	}
-	if !s.healed && s.r.IntN(10) == 0 {
+	if !s.healed && s.r.IntN(10) == 0 && !s.Loyal {
 		j.excuses++
 		when := s.r.Int64N(1000)
 		s.at(when, func() { s.nack(j, n) })
@@ -244,7 +254,7 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	}
 	when := s.r.Int64N(2000)
 	s.at(when, func() { s.ack(j, n) })
-	if s.r.IntN(10) == 0 {
+	if s.r.IntN(10) == 0 && !s.Loyal {
 		s.at(when, func() { s.ack(j, s.nodes[s.r.IntN(len(s.nodes))]) })
 	}
 }
@@ -288,7 +298,7 @@ func (s *Sim) command(n *node, f func(*engine.Node)) {
 }
 
 func (s *Sim) ack(j *job, n *node) {
-	if n.down || n.paused || s.r.IntN(4) == 0 {
+	if n.down || n.paused || s.r.IntN(4) == 0 && !s.Loyal {
 		if n = s.up(); n == nil {
 			s.at(1000, func() { s.ack(j, s.nodes[0]) })
 			return
@@ -317,7 +327,11 @@ func (s *Sim) ack(j *job, n *node) {
 			j.dummies = append(j.dummies, dummy{n, n.life})
 		}
 		if s.Swift && !j.once && taken { // the other kind isn't looked for at other nodes
-			s.at(900, func() {
+			soon := int64(900)
+			if !known {
+				soon = 2000 // each holder may leave it to another, for a second or two
+			}
+			s.at(soon, func() {
 				if !s.known(j) {
 					return
 				}

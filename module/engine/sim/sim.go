@@ -59,6 +59,10 @@ type Config struct {
 	// Swift: nothing ever goes wrong or waits, so that copies of an acknowledged
 	// job are gone at once, and no job is queued twice.
 	Swift bool
+	// Loyal workers acknowledge where they got a job, and never give one back.
+	Loyal bool
+	// Brief: no end is awaited and nothing is judged at it; for measuring.
+	Brief bool
 	// Patient clients wait for their copies without limit.
 	Patient bool
 	// Lazy workers ask at the first node alone, one job at a time.
@@ -77,11 +81,11 @@ type Report struct {
 	Messages, Bytes                              int64 // of jobs and queues
 	Beats                                        int64 // heartbeats, and verdicts on nodes
 	Kinds                                        [32]int64
-	Extra                                        int   // deliveries that no worker's failure explains
-	Busiest                                      int   // messages of one job in ten seconds
-	Simulated                                    int64 // ms
-	PerJob                                       float64
-	LargestNode                                  int // bytes of the store's memory, at most
+	Extra                                        int     // deliveries that no worker's failure explains
+	Busiest                                      int     // messages of one job in ten seconds
+	Simulated                                    int64   // ms
+	PerJob                                       float64 // messages, without questions for jobs of a queue
+	LargestNode                                  int     // bytes of the store's memory, at most
 }
 
 type event struct {
@@ -157,6 +161,7 @@ type Sim struct {
 	wiped    int
 	dead     []wire.NodeID // nodes that were replaced
 	failures []string
+	seed     uint64
 }
 
 // saved is a job on a node's disk.
@@ -227,7 +232,7 @@ func (s *Sim) chance(share float64) bool { return share > 0 && s.r.Float64() < s
 // newSim makes the nodes; they meet the first one.
 func newSim(seed uint64, c Config) *Sim {
 	s := &Sim{
-		Config: c, r: rand.New(rand.NewPCG(seed, 0x5eed)), now: 1_700_000_000_000,
+		Config: c, seed: seed, r: rand.New(rand.NewPCG(seed, 0x5eed)), now: 1_700_000_000_000,
 		byID: map[wire.NodeID]*node{}, jobs: map[store.ID]*job{},
 		cut: func(_, _ *node) bool { return false },
 	}
