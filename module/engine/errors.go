@@ -15,6 +15,7 @@ const (
 	ErrNoReplMemory  Refusal = "NOREPL Not enough reachable nodes for the requested replication level, since I'm unable to hold a copy of the message for the following reason: I'm out of memory"
 	ErrReplTimeout   Refusal = "NOREPL Timeout reached before replicating to the requested number of nodes"
 	ErrReplRemoved   Refusal = "NOREPL job removed (expired?) before the requested replication level was achieved"
+	ErrReplUnknown   Refusal = "NOREPL the connection to the node that was given the job broke: whether it has the job isn't known"
 	ErrReplWait      Refusal = "NOREPL a job for several nodes has to wait for them, which MULTI and scripts can't: use ASYNC, or REPLICATE 1"
 	ErrMaxLen        Refusal = "MAXLEN Queue is already longer than the specified MAXLEN count"
 	ErrPaused        Refusal = "PAUSED Queue paused in input, try later"

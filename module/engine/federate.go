@@ -175,7 +175,6 @@ func (n *Node) export(j *store.Job, p *Peer) {
 		m := n.copyOf(j, wire.YourJob)
 		m.Holders = nil
 		n.send(p, m)
-		n.moved.add(j.ID, n.now)
 		n.remove(j)
 		return
 	}

@@ -348,16 +348,22 @@ func (n *Node) oneMore(j *store.Job, ad *adding) *store.Job {
 	return j
 }
 
-// resume sends again what a node may have missed while it wasn't connected.
+// resume sends again what a node may have missed while it wasn't connected. A
+// copy of an at-most-once job isn't: the node may have had it, seen it worked on
+// and crashed since, and would deliver it again. Its client hears that we don't know.
 func (n *Node) resume(p *Peer) {
-	for _, ad := range n.waiting {
+	for i := len(n.waiting) - 1; i >= 0; i-- { // cleanUp puts the last one in the place of another
+		ad := n.waiting[i]
 		j := n.store.Lookup(&ad.id)
 		if j == nil || !j.HeldBy(uint64(p.Node)) {
 			continue
 		}
-		m := n.copyOf(j, wire.ReplJob)
-		m.Flags = n.externalFlags(j, ad)
-		n.send(p, m)
+		if j.Retry == 0 {
+			n.cleanUp(ad)
+			n.deny(ad, ErrReplUnknown)
+			continue
+		}
+		n.send(p, n.copyOf(j, wire.ReplJob))
 	}
 	for _, list := range n.lines {
 		if imp := n.imports[list.name]; imp != nil {
@@ -487,11 +493,6 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	if n.graves.has(&id) {
 		n.send(p, &wire.Message{Kind: wire.SetAck, ID: m.ID})
-		return
-	}
-	if n.moved.has(&id) {
-		// Sent again: it was taken, and has gone on to another node since.
-		n.send(p, &wire.Message{Kind: wire.GotJob, ID: m.ID})
 		return
 	}
 	j := n.store.Lookup(&id)

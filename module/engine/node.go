@@ -85,7 +85,6 @@ type Node struct {
 	port    int
 	mesh    members
 	graves  graves
-	moved   graves // at-most-once jobs that were handed over
 	addings map[store.ID]*adding
 	waiting []*adding // the same, in an order
 	turn    int       // in waiting

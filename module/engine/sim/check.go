@@ -162,8 +162,8 @@ func (s *Sim) queued(j *job) (count int) {
 // forgotten says whether an acknowledgement that a node has accepted is unknown
 // to all by now, while a copy would be delivered again.
 func (s *Sim) forgotten(j *job) bool {
-	if j.once || j.fast || s.Wiped > 0 {
-		return false
+	if j.once || j.fast || s.Wiped > 0 || !j.promised {
+		return false // of a job that was refused, copies may be left that don't know of each other
 	}
 	known := j.acked
 	for _, d := range j.dummies {
