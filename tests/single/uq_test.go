@@ -190,7 +190,8 @@ func TestUniqueQueueIsAKey_12(t *testing.T) {
 	same("renamed")
 	expect(t, c, "SWAPDB 5 6 -> +\"OK\"", "EXISTS renamed -> :0", "SELECT 6 -> +\"OK\"")
 	same("renamed")
-	expect(t, c, "SELECT 0 -> +\"OK\"", "DEBUG RELOAD -> +\"OK\"")
+	// (Some releases of Valkey leave the client in another database: see rm's strays.)
+	expect(t, c, "DEBUG RELOAD -> +\"OK\"", "SELECT 0 -> +\"OK\"")
 	same("q")
 	dump := []byte(c.Do("DUMP", "q").Str)
 	assert.Equal(t, "OK", c.Do("RESTORE", "restored", 0, dump).Str)
@@ -630,7 +631,7 @@ func TestUniqueQueueCostsOneCrossing(t *testing.T) {
 	assert.Greater(t, number(t, s, "memory", "used_memory")-used, int64(100_000*38))
 	assert.Less(t, number(t, s, "jobmesh", "jobmesh_go_heap_bytes")-heap, int64(1<<20))
 	c.Do("DEL", "big")
-	assert.Less(t, number(t, s, "memory", "used_memory")-used, int64(1<<20))
+	harness.Await(t, 3*time.Second, "the memory", func() bool { return number(t, s, "memory", "used_memory")-used < 1<<20 })
 }
 
 // Rule 1 for unique queues: saving, rewriting and freeing need no Go.
