@@ -149,6 +149,12 @@ func NewFlatType(name string, version int, restore string) *FlatType {
 		return value, err
 	}
 	t.Drop = func(value unsafe.Pointer) { api.FreeRaw(value) }
+	t.Copy = func(value unsafe.Pointer) unsafe.Pointer {
+		from := t.Bytes(value)
+		to := t.New(len(from))
+		copy(t.Bytes(to), from)
+		return to
+	}
 	return t
 }
 

@@ -39,8 +39,8 @@ func newUniqueQueues() *uniqueQueues {
 		Version: uniqueEncoding,
 		Drop:    cunique.FreeValue,
 		Load: func(r *rm.Reader, version int) (unsafe.Pointer, error) {
-			if version > uniqueEncoding {
-				return nil, fmt.Errorf("it was saved by a newer jobmesh, this one reads versions up to %d", uniqueEncoding)
+			if version != uniqueEncoding {
+				return nil, fmt.Errorf("this jobmesh reads version %d: was it saved by a newer one?", uniqueEncoding)
 			}
 			q, err := u.queues.Load(r)
 			return unsafe.Pointer(q), err

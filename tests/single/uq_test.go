@@ -230,7 +230,7 @@ func TestUniqueQueueDamaged(t *testing.T) {
 	}
 	// With a checksum that fits, it is ours to refuse.
 	// (Servers that can't leave it out refuse all of them.)
-	c.Do("DEBUG", "SET-SKIP-CHECKSUM-VALIDATION", 1)
+	skips := c.Do("DEBUG", "SET-SKIP-CHECKSUM-VALIDATION", 1)
 	for i := range len(dump) - 10 {
 		bad := append([]byte(nil), dump...)
 		bad[i] ^= 0x41
@@ -239,6 +239,14 @@ func TestUniqueQueueDamaged(t *testing.T) {
 			require.NotEmpty(t, v.Elems, "%d", i)
 			require.Equal(t, int64(0), c.Do("EXISTS", "bad").Int)
 		}
+	}
+	// The version is in the lowest bits of the type's number, behind its length.
+	for _, version := range []byte{0, 2, 3} {
+		other := append([]byte(nil), dump...)
+		other[9] += version - 1
+		assert.True(t, c.Do("RESTORE", "bad", 0, other).Err("ERR"), "version %d", version)
+		refused := strings.Contains(s.Log(), fmt.Sprintf("(encoding version %d) is refused", version))
+		assert.Equal(t, skips.Str == "OK", refused, "version %d", version)
 	}
 	assert.Equal(t, "PONG", c.Do("PING").Str)
 }
