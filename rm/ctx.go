@@ -151,6 +151,17 @@ func (c *Ctx) Block(timeout int64, end func(c *Ctx, gone bool)) (*Client, error)
 	return cl, nil
 }
 
+// BlockOnKeys suspends the client as BLPOP does, until one of the keys that n
+// arguments from first on name holds something that [Command.Ready] answers for,
+// or timeout ms (0: without limit) are over: then the answer is the null array.
+// What becomes of the keys meanwhile, in whatever database, the server follows.
+func (c *Ctx) BlockOnKeys(first, n int, timeout int64) error {
+	if err := c.f.BlockOnKeys(first, n, timeout); err != nil {
+		return fmt.Errorf("the client can't be blocked: %w", err)
+	}
+	return nil
+}
+
 // Answer ends the wait with the reply that fill makes. Where the client is
 // gone before it can be given, unheard is called instead, soon, on a Ctx of its own.
 // What fill answers is copied.

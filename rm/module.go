@@ -25,6 +25,7 @@ type (
 const (
 	ArgString  = api.ArgString
 	ArgInteger = api.ArgInteger
+	ArgDouble  = api.ArgDouble
 	ArgKey     = api.ArgKey
 	ArgToken   = api.ArgToken
 	ArgOneOf   = api.ArgOneOf
@@ -40,6 +41,14 @@ type Command struct {
 	Name string
 	// Run serves the command. Its Ctx is valid until it returns.
 	Run func(*Ctx)
+	// Key is the argument that names the key the command works on, of type Type;
+	// 0 for none. It is looked up before Run, see [Ctx.Held], at no crossing.
+	Key  int
+	Type *DataType
+	// Ready serves a client that [Ctx.BlockOnKeys] suspended in this command: one
+	// of its keys, [Ctx.Key], has come to hold something. False where it has no
+	// answer, and has done nothing: the client goes on waiting.
+	Ready func(*Ctx) bool
 	// Flags are those of RedisModule_CreateCommand, "write deny-oom fast".
 	Flags string
 	// Info documents the command. Where its Arity isn't zero it is enforced.
@@ -212,6 +221,9 @@ func (s *Server) create(ctx api.Context, c *Command, parent string, own bool) er
 		slot = len(s.commands)
 		s.commands = append(s.commands, c)
 	}
+	if c.Key > 0 {
+		api.SetKey(slot, c.Key, c.Type.slot)
+	}
 	var err error
 	if parent == "" {
 		err = api.CreateCommand(ctx, c.Name, slot, c.Flags)
@@ -267,6 +279,12 @@ func (s *Server) Command(slot int, f *api.Frame) {
 	}
 	cmd.Run(s.ctxFor(f))
 	s.pace.breathe(f.Now())
+}
+
+// Ready implements api.Handler.
+func (s *Server) Ready(slot int, f *api.Frame) bool {
+	cmd := s.commands[slot]
+	return cmd.Ready != nil && cmd.Ready(s.ctxFor(f))
 }
 
 // Event implements api.Handler.
@@ -340,6 +358,11 @@ func (s *Server) TypeUnlink(slot int, value unsafe.Pointer) {
 	if t := s.module.Types[slot]; t.Unlink != nil {
 		t.Unlink(value)
 	}
+}
+
+// TypeCopy implements api.Handler.
+func (s *Server) TypeCopy(slot int, value unsafe.Pointer) unsafe.Pointer {
+	return s.module.Types[slot].Copy(value)
 }
 
 // Info implements api.Handler.
@@ -479,6 +502,10 @@ func (Memory) Alloc(size int) unsafe.Pointer { return api.Alloc(size) }
 
 // Free gives them back; size is that of Alloc.
 func (Memory) Free(p unsafe.Pointer, size int) { api.Free(p, size) }
+
+// Free gives back what [Memory] returned for the same size, once the call has
+// returned and what [Ctx.Bulk] answered from it was sent.
+func (c *Ctx) Free(p unsafe.Pointer, size int) { c.f.Free(p, size) }
 
 // Post runs f on the main thread, soon: 10 µs later where the server is idle,
 // a turn of the event loop later where it is busy. Safe from any goroutine.

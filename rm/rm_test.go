@@ -107,6 +107,36 @@ func example(t *testing.T, module harness.Option) {
 
 	// Rule 3: one thread owns the state. Whatever goroutines hand over runs
 	// there, and one wake-up at a time serves any number of messages.
+	t.Run("waiting for keys", func(t *testing.T) {
+		s := harness.Start(t, module, harness.WithPanics())
+		c, first, second := s.Dial(), s.Dial(), s.Dial()
+		await := func(n int) {
+			harness.Await(t, 3*time.Second, "blocked clients", func() bool { return s.Info("clients", "blocked_clients") == fmt.Sprint(n) })
+		}
+		c.Do("COUNTER.ADD", "n", 5)
+		assert.Equal(t, int64(5), first.Do("COUNTER.TAKE", "n", 0).Int)
+		assert.Equal(t, int64(0), c.Do("EXISTS", "n").Int)
+		assert.True(t, first.Do("COUNTER.TAKE", "n", 20).NullArray())
+		first.Send("COUNTER.TAKE", "m", "n", 0)
+		await(1)
+		second.Send("COUNTER.TAKE", "n", 0)
+		await(2)
+		c.Do("RPUSH", "n", "other")
+		c.Do("DEL", "n")
+		assert.True(t, first.Silent(20*time.Millisecond))
+		c.Do("COUNTER.ADD", "n", 6)
+		assert.Equal(t, int64(6), first.Receive().Int)
+		c.Do("COUNTER.ADD", "elsewhere", 13)
+		assert.Equal(t, int64(1), c.Do("COPY", "elsewhere", "n").Int)
+		assert.True(t, second.Receive().Err("ERR internal error: thirteen"))
+		assert.True(t, c.Do("COUNTER.TAKE", "n", 0).Err("ERR internal error: thirteen"))
+		assert.Equal(t, int64(14), c.Do("COUNTER.ADD", "n", 1).Int, "the copy is one of its own")
+		assert.Equal(t, int64(14), c.Do("COUNTER.ADD", "elsewhere", 1).Int)
+		c.Do("SET", "text", "x")
+		assert.True(t, c.Do("COUNTER.TAKE", "text", 0).Err("WRONGTYPE"))
+		assert.Equal(t, int64(2), c.Do("COUNTER.PANICS").Int)
+	})
+
 	t.Run("posts", func(t *testing.T) {
 		c := harness.Start(t, module).Dial()
 		for range 20 {

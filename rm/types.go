@@ -24,8 +24,11 @@ type DataType struct {
 	// Unlink reports that a value has left its key: deleted, overwritten or
 	// expired, but also renamed or moved, which an event tells right after.
 	Unlink func(value unsafe.Pointer)
+	// Copy makes another value of the same content. Without it COPY is refused.
+	Copy func(value unsafe.Pointer) unsafe.Pointer
 
 	handle api.Type
+	slot   int
 }
 
 // Methods are a type's C callbacks (cgo/api/redis.h), as function pointers.
@@ -38,8 +41,8 @@ func (t *DataType) register(ctx api.Context, slot int) error {
 	if t.Load == nil || t.Drop == nil {
 		return errors.New("Load and Drop are needed")
 	}
-	h, err := api.CreateType(ctx, slot, t.Name, t.Version, t.Methods)
-	t.handle = h
+	h, err := api.CreateType(ctx, slot, t.Name, t.Version, t.Methods, t.Unlink != nil, t.Copy != nil)
+	t.handle, t.slot = h, slot
 	return err
 }
 
@@ -60,6 +63,27 @@ func (t *DataType) Value(c *Ctx, key String) (unsafe.Pointer, error) {
 func (t *DataType) Set(c *Ctx, key String, value unsafe.Pointer) error {
 	return api.KeySet(c.f.Context(), key.p, t.handle, value)
 }
+
+// Key is the key that was looked up for this call: that of [Command.Key], or the
+// one that made [Command.Ready] be called.
+func (c *Ctx) Key() String { return String{c.f.Key()} }
+
+// Held returns the value that [Ctx.Key] holds, nil where there is no such key, or
+// [ErrWrongType].
+func (c *Ctx) Held() (unsafe.Pointer, error) {
+	value, held := c.f.Held()
+	if held == api.KeyOther {
+		return nil, ErrWrongType
+	}
+	return value, nil
+}
+
+// Put gives a key a value, once the call returns: without a crossing, unlike
+// [DataType.Set].
+func (t *DataType) Put(c *Ctx, key String, value unsafe.Pointer) { c.f.Put(key.p, t.slot, value) }
+
+// Remove removes a key, once the call returns: without a crossing, unlike Delete.
+func (c *Ctx) Remove(key String) { c.f.Remove(key.p) }
 
 // Delete removes a key, whatever it holds.
 func (c *Ctx) Delete(key String) error { return api.KeyDelete(c.f.Context(), key.p) }
@@ -125,6 +149,12 @@ func NewFlatType(name string, version int, restore string) *FlatType {
 		return value, err
 	}
 	t.Drop = func(value unsafe.Pointer) { api.FreeRaw(value) }
+	t.Copy = func(value unsafe.Pointer) unsafe.Pointer {
+		from := t.Bytes(value)
+		to := t.New(len(from))
+		copy(t.Bytes(to), from)
+		return to
+	}
 	return t
 }
 

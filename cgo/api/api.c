@@ -218,22 +218,51 @@ RedisModuleBlockedClient *api_block(RedisModuleCtx *ctx, int64_t timeout) {
     return bc;
 }
 
+/* --- clients that wait for keys ------------------------------------------ */
+
+/* A key of theirs came to hold something. The private data is the command's
+ * slot plus 1. Without an answer the client goes on waiting. */
+static int on_ready(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    if (in_child) return REDIS_ERR;
+    int slot = (int)(intptr_t)redis.GetBlockedClientPrivateData(ctx) - 1;
+    struct frame *f = frame_call(ctx, slot, argv, argc);
+    if (!f) return REDIS_ERR;
+    frame_look_up(f, redis.GetBlockedClientReadyKey(ctx), command_keys[slot].type);
+    int served = goReady(slot, f);
+    if (served) frame_play(f, ctx);
+    frame_pop(f);
+    return served ? REDIS_OK : REDIS_ERR;
+}
+
+static int on_waited(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    (void)argv;
+    (void)argc;
+    return redis.ReplyWithNullArray(ctx);
+}
+
+int api_block_on_keys(struct frame *f, int first, int n, int64_t timeout) {
+    return redis.BlockClientOnKeys(f->ctx, on_ready, on_waited, NULL, timeout, f->argv + first, n, (void *)(intptr_t)(f->slot + 1)) != NULL;
+}
+
 /* --- data types ---------------------------------------------------------- */
 
 /* As with commands, the callbacks are not told which type they serve. */
 #define TYPE_SLOT(n) \
     static void *load##n(RedisModuleIO *io, int encver) { return goTypeLoad(n, io, encver); } \
-    static void unlink##n(RedisModuleString *key, const void *value) { (void)key; if (!in_child) goTypeUnlink(n, (void *)value); }
+    static void unlink##n(RedisModuleString *key, const void *value) { (void)key; if (!in_child) goTypeUnlink(n, (void *)value); } \
+    static void *copy##n(RedisModuleString *from, RedisModuleString *to, const void *value) { (void)from; (void)to; return goTypeCopy(n, (void *)value); }
 TYPE_SLOT(0) TYPE_SLOT(1) TYPE_SLOT(2) TYPE_SLOT(3)
 
-RedisModuleType *api_create_type(RedisModuleCtx *ctx, int slot, const char *name, int encver, RedisTypeMethods *m) {
+RedisModuleType *api_create_type(RedisModuleCtx *ctx, int slot, const char *name, int encver, RedisTypeMethods *m, int unlinks, int copies) {
     static void *(*const loads[])(RedisModuleIO *, int) = { load0, load1, load2, load3 };
-    static void (*const unlinks[])(RedisModuleString *, const void *) = { unlink0, unlink1, unlink2, unlink3 };
-    if (slot < 0 || slot >= (int)(sizeof loads / sizeof *loads)) return NULL;
+    static void (*const unlink[])(RedisModuleString *, const void *) = { unlink0, unlink1, unlink2, unlink3 };
+    static void *(*const copy[])(RedisModuleString *, RedisModuleString *, const void *) = { copy0, copy1, copy2, copy3 };
+    if (slot < 0 || slot >= TYPES) return NULL;
     m->version = REDIS_TYPE_METHODS_VERSION;
     m->rdb_load = loads[slot];
-    m->unlink = unlinks[slot];
-    return redis.CreateDataType(ctx, name, encver, m);
+    if (unlinks) m->unlink = unlink[slot];
+    if (copies) m->copy = copy[slot];
+    return types[slot] = redis.CreateDataType(ctx, name, encver, m);
 }
 
 /* --- configuration ------------------------------------------------------- */

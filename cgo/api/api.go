@@ -32,19 +32,6 @@ package api
 // static int r_category(RedisModuleCtx *ctx, const char *name) { return redis.AddACLCategory ? redis.AddACLCategory(ctx, name) : REDIS_ERR; }
 // static int r_set_category(RedisModuleCommand *c, const char *name) { return redis.SetCommandACLCategories ? redis.SetCommandACLCategories(c, name) : REDIS_ERR; }
 // static int r_load_configs(RedisModuleCtx *ctx) { return redis.LoadConfigs(ctx); }
-// /* What a key holds: 0 nothing, 1 a value of type t (given back in *value), 2 something else. */
-// static int r_key_get(RedisModuleCtx *ctx, RedisModuleString *name, RedisModuleType *t, void **value) {
-//     RedisModuleKey *k = redis.OpenKey(ctx, name, KEY_READ | KEY_NOTOUCH);
-//     *value = NULL;
-//     if (!k) return 0;
-//     int held = 0;
-//     if (redis.KeyType(k) != KEYTYPE_EMPTY) {
-//         held = redis.KeyType(k) == KEYTYPE_MODULE && redis.ModuleTypeGetType(k) == t ? 1 : 2;
-//         if (held == 1) *value = redis.ModuleTypeGetValue(k);
-//     }
-//     redis.CloseKey(k);
-//     return held;
-// }
 // static int r_key_set(RedisModuleCtx *ctx, RedisModuleString *name, RedisModuleType *t, void *value) {
 //     RedisModuleKey *k = redis.OpenKey(ctx, name, KEY_READ | KEY_WRITE);
 //     int ok = redis.ModuleTypeSetValue(k, t, value);
@@ -162,6 +149,12 @@ func CreateCommand(ctx Context, name string, slot int, flags string) error {
 	return status(C.r_create_command(ctxOf(ctx), n, C.int(slot), f))
 }
 
+// SetKey has C look up the key that a command's argument names before each call,
+// for [Frame.Held]: its value should be of the type in a slot.
+func SetKey(slot, arg, typeSlot int) {
+	C.command_keys[slot] = C.struct_command_key{arg: C.uint8_t(arg), _type: C.uint8_t(typeSlot)}
+}
+
 // CreateSubcommand registers a subcommand of a container.
 func CreateSubcommand(ctx Context, parent, name string, slot int, flags string) error {
 	p, n, f := cstring(parent), cstring(name), cstring(flags)
@@ -195,8 +188,9 @@ type TypeMethods struct {
 }
 
 // CreateType registers a data type (name of exactly 9 characters) in slot 0 to 3.
-// Its rdb_load and unlink callbacks come to [Handler.TypeLoad] and [Handler.TypeUnlink].
-func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods) (Type, error) {
+// Its rdb_load callback comes to [Handler.TypeLoad]; where they are wanted, unlink
+// to [Handler.TypeUnlink] and copy to [Handler.TypeCopy].
+func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods, unlinks, copies bool) (Type, error) {
 	c := cstring(name)
 	defer freeC(c)
 	var t C.RedisTypeMethods
@@ -206,7 +200,8 @@ func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods) (
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.digest)) = m.Digest
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.free)) = m.Free
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.free_effort)) = m.FreeEffort
-	p := C.api_create_type(ctxOf(ctx), C.int(slot), c, C.int(encver), &t)
+	flag := map[bool]C.int{true: 1}
+	p := C.api_create_type(ctxOf(ctx), C.int(slot), c, C.int(encver), &t, flag[unlinks], flag[copies])
 	if p == nil {
 		return nil, ErrRefused
 	}
@@ -216,17 +211,17 @@ func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods) (
 // KeyHolds says what a key holds.
 type KeyHolds int
 
-// What [KeyGet] finds.
+// What [KeyGet] and [Frame.Held] find.
 const (
-	KeyEmpty KeyHolds = iota
-	KeyOurs
-	KeyOther
+	KeyEmpty KeyHolds = C.HOLDS_NOTHING
+	KeyOurs  KeyHolds = C.HOLDS_OURS
+	KeyOther KeyHolds = C.HOLDS_OTHER
 )
 
 // KeyGet looks a key up without touching its idle time.
 func KeyGet(ctx Context, name String, t Type) (unsafe.Pointer, KeyHolds) {
 	var value unsafe.Pointer
-	held := C.r_key_get(ctxOf(ctx), (*C.RedisModuleString)(name), (*C.RedisModuleType)(t), &value)
+	held := C.api_key_holds(ctxOf(ctx), (*C.RedisModuleString)(name), (*C.RedisModuleType)(t), C.KEY_READ|C.KEY_NOTOUCH, &value)
 	return value, KeyHolds(held)
 }
 

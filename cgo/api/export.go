@@ -29,6 +29,9 @@ type Handler interface {
 	// Unblocked reports that a blocked client timed out or has gone. True
 	// where the client was still waiting for its answer.
 	Unblocked(f *Frame, b Blocked, gone bool) bool
+	// Ready serves a client that [Frame.BlockOnKeys] suspended in the command in a
+	// slot: a key came to hold something. False leaves it waiting.
+	Ready(slot int, f *Frame) bool
 	// Answered reports that an answer was given, or that its client went before
 	// it could be.
 	Answered(answer *Frame, heard bool)
@@ -36,6 +39,8 @@ type Handler interface {
 	TypeLoad(slot int, io IO, encver int) unsafe.Pointer
 	// TypeUnlink reports that a value has left its key.
 	TypeUnlink(slot int, value unsafe.Pointer)
+	// TypeCopy makes a copy of a value, for COPY; nil refuses it.
+	TypeCopy(slot int, value unsafe.Pointer) unsafe.Pointer
 	// Info fills INFO.
 	Info(info unsafe.Pointer)
 	// ConfigGet, ConfigGetString and ConfigSet serve the parameter in a slot.
@@ -121,6 +126,16 @@ func goUnblocked(f *C.struct_frame, b *C.RedisModuleBlockedClient, gone C.int) (
 	return mine
 }
 
+//export goReady
+func goReady(slot C.int, f *C.struct_frame) (served C.int) {
+	served = 1 // a panic's error is an answer too
+	defer recovered((*Frame)(f))
+	if !handler.Ready(int(slot), (*Frame)(f)) {
+		served = 0
+	}
+	return served
+}
+
 //export goAnswered
 func goAnswered(answer *C.struct_frame, heard C.int32_t) {
 	defer recovered(nil)
@@ -137,6 +152,12 @@ func goTypeLoad(slot C.int, io *C.RedisModuleIO, encver C.int) (value unsafe.Poi
 func goTypeUnlink(slot C.int, value unsafe.Pointer) {
 	defer recovered(nil)
 	handler.TypeUnlink(int(slot), value)
+}
+
+//export goTypeCopy
+func goTypeCopy(slot C.int, value unsafe.Pointer) (copied unsafe.Pointer) {
+	defer recovered(nil)
+	return handler.TypeCopy(int(slot), value)
 }
 
 //export goInfo

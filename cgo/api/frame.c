@@ -81,6 +81,9 @@ struct frame *frame_push(RedisModuleCtx *ctx) {
     f->ctx = ctx;
     f->argc = 0;
     f->nops = f->ntext = 0;
+    f->held = HOLDS_NOTHING;
+    f->key = NULL;
+    f->value = NULL;
     f->now = now_ms();
     return f;
 }
@@ -136,6 +139,22 @@ static const char *text_of(struct frame *f, const struct op *o) {
     return o->code == OP_BULK_TEXT ? f->text + o->v : (const char *)(intptr_t)o->v;
 }
 
+/* Back to the pool, where its class has room. */
+static void take_back(void *p, size_t size) {
+    size_t k = (size + 15) >> 4;
+    if (k <= POOL_CLASSES && pool.c[k].n < POOL_FILL)
+        pool.c[k].block[pool.c[k].n++] = p;
+    else
+        redis.Free(p);
+}
+
+static void set_key(RedisModuleCtx *ctx, RedisModuleString *name, RedisModuleType *type, void *value) {
+    RedisModuleKey *k = redis.OpenKey(ctx, name, KEY_READ | KEY_WRITE);
+    if (type) redis.ModuleTypeSetValue(k, type, value);
+    else redis.DeleteKey(k);
+    redis.CloseKey(k); /* tells WATCH and client-side caching */
+}
+
 static void replicate(struct frame *f, RedisModuleCtx *ctx, const struct op *o) {
     enum { FEW = 16 };
     RedisModuleString *few[FEW], **args = few;
@@ -165,22 +184,57 @@ void frame_play(struct frame *f, RedisModuleCtx *ctx) {
         case OP_REPLICATE: replicate(f, ctx, o); o += o->n; break;
         case OP_VERBATIM: redis.ReplicateVerbatim(ctx); break;
         case OP_TOUCH: redis.SignalModifiedKey(ctx, (RedisModuleString *)(intptr_t)o->v); break;
+        case OP_PUT: set_key(ctx, (RedisModuleString *)(intptr_t)o->v, types[o->n], (void *)(intptr_t)o[1].v); o++; break;
+        case OP_REMOVE: set_key(ctx, (RedisModuleString *)(intptr_t)o->v, NULL, NULL); break;
+        case OP_FREE: take_back((void *)(intptr_t)o->v, o->n); break;
         }
     }
 }
 
-static int dispatch(int slot, RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
-    if (in_child) return REDIS_ERR;
+struct command_key command_keys[COMMANDS];
+RedisModuleType *types[TYPES];
+
+int api_key_holds(RedisModuleCtx *ctx, RedisModuleString *name, RedisModuleType *t, int mode, void **value) {
+    RedisModuleKey *k = redis.OpenKey(ctx, name, mode);
+    *value = NULL;
+    if (!k) return HOLDS_NOTHING;
+    int held = HOLDS_NOTHING;
+    if (redis.KeyType(k) != KEYTYPE_EMPTY) {
+        held = redis.KeyType(k) == KEYTYPE_MODULE && redis.ModuleTypeGetType(k) == t ? HOLDS_OURS : HOLDS_OTHER;
+        if (held == HOLDS_OURS) *value = redis.ModuleTypeGetValue(k);
+    }
+    redis.CloseKey(k);
+    return held;
+}
+
+/* Only to read: closing a key that was opened for writing counts as a change. */
+void frame_look_up(struct frame *f, RedisModuleString *key, int type) {
+    f->key = key;
+    f->held = api_key_holds(f->ctx, key, types[type], KEY_READ, &f->value);
+}
+
+/* Begins a command's call: its arguments laid flat. NULL where calls nest too deeply. */
+struct frame *frame_call(RedisModuleCtx *ctx, int slot, RedisModuleString **argv, int argc) {
     struct frame *f = frame_push(ctx);
-    if (!f) return redis.ReplyWithError(ctx, "ERR module commands are nested too deeply");
+    if (!f) return NULL;
     if (argc > f->argcap) {
         f->argcap = argc < 32 ? 32 : argc;
         f->args = redis.Realloc(f->args, (size_t)f->argcap * sizeof *f->args);
     }
+    f->slot = slot;
     f->argc = argc;
     f->argv = argv;
     f->db = redis.GetSelectedDb(ctx);
     for (int i = 0; i < argc; i++) f->args[i].p = redis.StringPtrLen(argv[i], &f->args[i].n);
+    return f;
+}
+
+static int dispatch(int slot, RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    if (in_child) return REDIS_ERR;
+    struct frame *f = frame_call(ctx, slot, argv, argc);
+    if (!f) return redis.ReplyWithError(ctx, "ERR module commands are nested too deeply");
+    struct command_key k = command_keys[slot];
+    if (k.arg && k.arg < argc) frame_look_up(f, argv[k.arg], k.type);
     goCommand(slot, f);
     frame_play(f, ctx);
     frame_pop(f);
@@ -194,8 +248,8 @@ static int dispatch(int slot, RedisModuleCtx *ctx, RedisModuleString **argv, int
 #define ROWS(F) ROW(F, 0) ROW(F, 1) ROW(F, 2) ROW(F, 3) ROW(F, 4) ROW(F, 5) ROW(F, 6) ROW(F, 7)
 ROWS(ENTRY)
 #define NAME(n) entry##n,
-static const RedisCmdFunc entries[] = { ROWS(NAME) };
+static const RedisCmdFunc entries[COMMANDS] = { ROWS(NAME) };
 
 RedisCmdFunc command_entry(int slot) {
-    return slot >= 0 && slot < (int)(sizeof entries / sizeof *entries) ? entries[slot] : NULL;
+    return slot >= 0 && slot < COMMANDS ? entries[slot] : NULL;
 }

@@ -38,6 +38,24 @@ func (f *Frame) Now() int64 { return int64(f.now) }
 // DB is the selected database.
 func (f *Frame) DB() int { return int(f.db) }
 
+// Held is what the command's key ([SetKey]) holds: a value of the command's type
+// too, where it is [KeyOurs].
+func (f *Frame) Held() (unsafe.Pointer, KeyHolds) { return f.value, KeyHolds(f.held) }
+
+// Key is the key that was looked up for this call.
+func (f *Frame) Key() String { return String(f.key) }
+
+// BlockOnKeys suspends the calling client until one of the keys that n arguments
+// from first on name holds something and [Handler.Ready] answers, or timeout ms
+// (0: without limit) are over, or CLIENT UNBLOCK: then the answer is the null
+// array. The server's own rules hold, as for BLPOP: who came first is served first.
+func (f *Frame) BlockOnKeys(first, n int, timeout int64) error {
+	if C.api_block_on_keys(f.c(), C.int(first), C.int(n), C.int64_t(timeout)) == 0 {
+		return ErrRefused
+	}
+	return nil
+}
+
 // Depth is 0 for a call from a client, one more for each call within a call.
 func (f *Frame) Depth() int { return int(f.depth) }
 
@@ -130,6 +148,19 @@ func (f *Frame) Verbatim() { f.op(C.OP_VERBATIM, 0, 0) }
 
 // Touch tells WATCH and client-side caching that a key changed.
 func (f *Frame) Touch(key String) { f.op(C.OP_TOUCH, 0, int64(uintptr(key))) }
+
+// Put gives a key a value of the type in a slot, once the call returns.
+func (f *Frame) Put(key String, typeSlot int, value unsafe.Pointer) {
+	f.op(C.OP_PUT, typeSlot, int64(uintptr(key)))
+	f.op(C.OP_PUT, 0, int64(uintptr(value)))
+}
+
+// Remove removes a key, once the call returns.
+func (f *Frame) Remove(key String) { f.op(C.OP_REMOVE, 0, int64(uintptr(key))) }
+
+// Free gives back what [Alloc] returned for the same size, once what was answered
+// before, which may point into it, has been copied.
+func (f *Frame) Free(p unsafe.Pointer, size int) { f.op(C.OP_FREE, size, int64(uintptr(p))) }
 
 // CString is a NUL-terminated text in C memory that is never freed.
 type CString unsafe.Pointer

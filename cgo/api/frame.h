@@ -28,7 +28,10 @@ enum opcode {
     OP_WRONG_ARITY,
     OP_REPLICATE,  /* to AOF and replicas: command name at pointer v, n OP_BULK/OP_BULK_TEXT arguments follow */
     OP_VERBATIM,   /* replicate the command as it came; where nobody listens, only count the change */
-    OP_TOUCH       /* key name (a RedisModuleString) at pointer v was modified: WATCH, client-side caching */
+    OP_TOUCH,      /* key name (a RedisModuleString) at pointer v was modified: WATCH, client-side caching */
+    OP_PUT,        /* the key named v gets a value of the type in slot n: the next operation's v */
+    OP_REMOVE,     /* the key named v goes */
+    OP_FREE        /* n bytes at pointer v, which earlier operations may point into, go back */
 };
 
 struct op { uint32_t code, n; int64_t v; };
@@ -46,7 +49,13 @@ struct frame {
     char *text;
     uint32_t ntext, textcap;
     int32_t played;
+    int32_t slot;             /* of the command */
+    int32_t held;             /* what the command's key holds: enum holds */
+    RedisModuleString *key;   /* that key, looked up before the call, or NULL */
+    void *value;              /* where it is of the command's type */
 };
+
+enum holds { HOLDS_NOTHING, HOLDS_OURS, HOLDS_OTHER };
 
 /* Blocks of memory handed between C and Go without a crossing: Go takes and
  * gives back, C tops up and drains after the crossing. Class k holds blocks
@@ -82,12 +91,24 @@ void *fresh_block(size_t size); /* size >= 8 */
 /* Command slot i's entry point, or NULL past the last. */
 RedisCmdFunc command_entry(int slot);
 
+/* Which argument of a command is the key to look up before the call (0: none),
+ * and of which type's slot its value should be. */
+struct command_key { uint8_t arg, type; };
+enum { COMMANDS = 128, TYPES = 4 };
+extern struct command_key command_keys[COMMANDS];
+extern RedisModuleType *types[TYPES];
+
+struct frame *frame_call(RedisModuleCtx *ctx, int slot, RedisModuleString **argv, int argc);
+void frame_look_up(struct frame *f, RedisModuleString *key, int type);
+int api_key_holds(RedisModuleCtx *ctx, RedisModuleString *name, RedisModuleType *t, int mode, void **value);
+
 /* Everything else Go asks of C; see the Go wrappers for what each does. */
 int api_load(RedisModuleCtx *ctx, const char *name, int version);
 int api_info(RedisModuleCtx *ctx);
 int api_subscribe(RedisModuleCtx *ctx);
-RedisModuleType *api_create_type(RedisModuleCtx *ctx, int slot, const char *name, int encver, RedisTypeMethods *m);
+RedisModuleType *api_create_type(RedisModuleCtx *ctx, int slot, const char *name, int encver, RedisTypeMethods *m, int unlinks, int copies);
 RedisModuleBlockedClient *api_block(RedisModuleCtx *ctx, int64_t timeout);
+int api_block_on_keys(struct frame *f, int first, int n, int64_t timeout);
 uint64_t api_timer(RedisModuleCtx *ctx, int64_t after, uintptr_t id);
 int api_config(RedisModuleCtx *ctx, int slot, int kind, const char *name, const char *text, long long num, long long min, long long max, unsigned flags);
 int api_post(void);

@@ -22,6 +22,7 @@ type ArgKind int
 const (
 	ArgString  ArgKind = C.ARG_STRING
 	ArgInteger ArgKind = C.ARG_INTEGER
+	ArgDouble  ArgKind = C.ARG_DOUBLE
 	ArgKey     ArgKind = C.ARG_KEY
 	ArgToken   ArgKind = C.ARG_TOKEN
 	ArgOneOf   ArgKind = C.ARG_ONEOF

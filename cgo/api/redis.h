@@ -185,6 +185,8 @@ enum { CONFIG_IMMUTABLE = 1 };
     X(int, FreeModuleUser, (RedisModuleUser *)) \
     X(int, ACLCheckCommandPermissions, (RedisModuleUser *, RedisModuleString **, int)) \
     X(RedisModuleBlockedClient *, BlockClient, (RedisModuleCtx *, RedisCmdFunc, RedisCmdFunc, RedisFreePrivdataFunc, long long)) \
+    X(RedisModuleBlockedClient *, BlockClientOnKeys, (RedisModuleCtx *, RedisCmdFunc, RedisCmdFunc, RedisFreePrivdataFunc, long long, RedisModuleString **, int, void *)) \
+    X(RedisModuleString *, GetBlockedClientReadyKey, (RedisModuleCtx *)) \
     X(int, UnblockClient, (RedisModuleBlockedClient *, void *)) \
     X(void *, GetBlockedClientPrivateData, (RedisModuleCtx *)) \
     X(RedisModuleBlockedClient *, GetBlockedClientHandle, (RedisModuleCtx *)) \

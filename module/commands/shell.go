@@ -25,6 +25,7 @@ type module struct {
 	ctx    *rm.Ctx // the call being served
 	node   *engine.Node
 	queue  *rm.DataType
+	unique *uniqueQueues
 	effect struct{ loadJob, setJob, deleteJob, unlink, jobmesh rm.Effect }
 
 	timer   *rm.Timer
@@ -67,7 +68,7 @@ const queueEncoding = 2
 
 // New returns the module, to be registered.
 func New() *rm.Module {
-	m := &module{}
+	m := &module{unique: newUniqueQueues()}
 	m.queue = &rm.DataType{
 		Name:    "jobmesh-q",
 		Version: queueEncoding,
@@ -78,8 +79,8 @@ func New() *rm.Module {
 	return &rm.Module{
 		Name:     "jobmesh",
 		Version:  1,
-		Commands: m.commands(),
-		Types:    []*rm.DataType{m.queue},
+		Commands: append(m.commands(), m.unique.commands()...),
+		Types:    []*rm.DataType{m.queue, m.unique.kind},
 		Configs: []*rm.Config{
 			rm.BoolConfig("aof-enqueue-jobs-once", false,
 				func() bool { return m.enqueueOnce },
@@ -138,6 +139,7 @@ func (m *module) before(s *rm.Server) error {
 	m.server = s
 	methods := record.Init(api.Symbol)
 	m.queue.Methods = rm.Methods(methods)
+	m.unique.before(api.Symbol)
 	m.effect.loadJob, m.effect.setJob = rm.NewEffect("LOADJOB"), rm.NewEffect("SETJOB")
 	m.effect.deleteJob, m.effect.jobmesh = rm.NewEffect("DELJOB"), rm.NewEffect("JOBMESH")
 	m.effect.unlink = rm.NewEffect("UNLINK")
@@ -231,7 +233,10 @@ func (m *module) unlinked(value unsafe.Pointer) {
 	}
 }
 
-func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, _ *rm.DataType, value unsafe.Pointer) {
+func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, t *rm.DataType, value unsafe.Pointer) {
+	if t != m.queue {
+		return
+	}
 	m.node.SetNow(c.Now())
 	m.ctx = c
 	b := (*box)(value)

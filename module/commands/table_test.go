@@ -13,7 +13,7 @@ import (
 func TestReferenceIsComplete(t *testing.T) {
 	text, err := os.ReadFile("../COMMANDS.md")
 	require.NoError(t, err)
-	for _, c := range (&module{}).commands() {
+	for _, c := range New().Commands {
 		assert.NotEmpty(t, c.Info.Summary, c.Name)
 		assert.NotZero(t, c.Info.Arity, c.Name)
 		assert.True(t, strings.Contains(string(text), strings.ToUpper(c.Name)), c.Name)

@@ -26,6 +26,8 @@ func init() {
 		Commands: []rm.Command{
 			{Name: "counter.add", Flags: "write fast", Run: add, Info: rm.Info{Summary: "Adds to a counter.", Arity: 3, Keys: key}},
 			{Name: "counter.restore", Flags: "write", Run: restore, Info: rm.Info{Summary: "Sets a counter from an AOF.", Arity: 3, Keys: key}},
+			{Name: "counter.take", Flags: "write blocking", Run: take, Ready: taken, Key: 1, Type: &counter.DataType, Info: rm.Info{Summary: "Removes a counter and tells its value, waiting for one.", Arity: -3,
+				Keys: []rm.KeySpec{{Flags: rm.KeyModify, Position: 1, Last: -2, Step: 1}}}},
 			{Name: "counter.later", Flags: "blocking", Run: later, Info: rm.Info{Summary: "Answers from a goroutine, some milliseconds later.", Arity: 2}},
 			{Name: "counter.busy", Flags: "fast", Run: busy, Info: rm.Info{Summary: "Keeps goroutines and the collector busy.", Arity: 2}},
 			{Name: "counter.post", Flags: "blocking", Run: post, Info: rm.Info{Summary: "Has goroutines post messages to the main thread.", Arity: 2}},
@@ -64,6 +66,41 @@ func add(c *rm.Ctx) {
 	binary.LittleEndian.PutUint64(b, uint64(sum))
 	c.Int(sum)
 	c.Dirty()
+}
+
+func take(c *rm.Ctx) {
+	last := c.NArgs() - 1
+	ms, err := strconv.ParseUint(string(c.Arg(last)), 10, 16)
+	if err != nil || !c.CanBlock() {
+		c.Error("ERR a number of milliseconds is needed, and a client that can wait")
+		return
+	}
+	if _, err := c.Held(); err != nil {
+		c.Error(err.Error())
+		return
+	}
+	if taken(c) {
+		return
+	}
+	if err := c.BlockOnKeys(1, last-1, int64(ms)); err != nil {
+		c.Error("ERR " + err.Error())
+	}
+}
+
+// taken serves a call, or a client that waits; with a panic where the value is 13.
+func taken(c *rm.Ctx) bool {
+	value, err := c.Held()
+	if err != nil || value == nil {
+		return false
+	}
+	n := int64(binary.LittleEndian.Uint64(counter.Bytes(value)))
+	if n == 13 {
+		panic("thirteen")
+	}
+	c.Int(n)
+	c.Remove(c.Key())
+	c.Dirty()
+	return true
 }
 
 func short(c *rm.Ctx) {

@@ -23,6 +23,9 @@
 // figures there, the slowest command on the way, and what a BGSAVE does to
 // latency, beside a server without jobs.
 //
+// With -uq it compares the unique queue with the same written in Lua on a list, a
+// set and a list of times (lua/unique_queue.lua), as resque-uniqueue keeps them.
+//
 // With -mesh it starts three nodes and shows what a job costs there: CPU over
 // all of them, bytes between them, and how long it takes from one to another.
 package main

@@ -23,6 +23,7 @@ var (
 	memory  = flag.Int("memory", 1_000_000, "jobs of the memory figures; 0 leaves them out")
 	scale   = flag.Bool("scale", false, "run the test with ten million jobs instead")
 	mesh    = flag.Bool("mesh", false, "measure a mesh of three nodes instead")
+	uq      = flag.Bool("uq", false, "compare the unique queue with the same in Lua on plain types instead")
 	many    = flag.Int("jobs", 10_000_000, "jobs of -scale")
 	asJSON  = flag.Bool("json", false, "print JSON")
 )
@@ -221,6 +222,10 @@ func main() {
 	flag.Parse()
 	if *mesh {
 		atMesh()
+		return
+	}
+	if *uq {
+		atUnique()
 		return
 	}
 	s, err := start()

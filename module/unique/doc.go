@@ -1,0 +1,17 @@
+// Package unique is the unique queue: items in the order in which they came,
+// each at most once, each with its start time. A queue is the value of a key;
+// it knows neither the key nor the server, and nothing lies outside it.
+//
+// One block of memory holds an item: its places in the queue's list and hash
+// table, its time, its bytes. What the list, the set and the times say can't
+// differ, for they are one thing. It lies in memory that an [Allocator] gives,
+// in the layout that cgo/unique shares, so Redis counts it, a forked child can
+// save it, another thread can free it, and Go's collector never looks at it.
+//
+// No operation takes time in proportion to what is stored, but for [Queues.Copy]
+// and [Queues.Load]: the table grows and shrinks a few buckets at a time
+// (linear hashing, as package store's, which has jobs with IDs in it where this
+// one has bytes, and lies in part on the Go heap where this one must not).
+//
+// Package commands is the only caller. One thread at a time.
+package unique

@@ -1,0 +1,159 @@
+package unique
+
+import (
+	"math/bits"
+	"unsafe"
+)
+
+// The table of a queue's items. In a table of n buckets, with
+// 2^depth <= n < 2^(depth+1), bucket i holds the items whose hashes' low depth
+// bits (or depth+1 bits, where that bucket was split already) are i. Buckets lie
+// in segments, which a directory lists. A small queue has one segment, of the
+// size that it needs.
+const (
+	maxSegment = 8192
+	// step is how many buckets are split or merged at a time: the misses of the
+	// cache that each costs overlap.
+	step = 16
+	// A multiple of step, as is all that is doubled from here: a step never
+	// crosses a level or a segment.
+	minBuckets   = 16
+	minDirectory = 2
+)
+
+type (
+	bucket    = *Item
+	segment   = *[maxSegment]bucket
+	directory = *[1 << 30]segment
+)
+
+func (q *Queue) directory() directory { return directory(q.segments) }
+
+// bucket finds bucket b; the first segment alone may be shorter than the most.
+func (q *Queue) bucket(b uint64) *bucket {
+	return &q.directory()[b/maxSegment][b%maxSegment]
+}
+
+func (q *Queue) depth() uint { return uint(bits.Len64(q.buckets)) - 1 }
+
+// of is the bucket that a hash is in.
+func (q *Queue) of(hash uint64) *bucket {
+	d := q.depth()
+	b := hash & (2<<d - 1)
+	if b >= q.buckets {
+		b &= 1<<d - 1
+	}
+	return q.bucket(b)
+}
+
+func (s *Queues) beginTable(q *Queue) {
+	q.segments = s.alloc.Alloc(minDirectory * 8)
+	q.segmentsCap, q.segmentLen, q.buckets = minDirectory, minBuckets, minBuckets
+	q.bytes += minDirectory * 8
+	s.addSegment(q)
+}
+
+func (s *Queues) newSegment(q *Queue, buckets uint32) segment {
+	p := segment(s.alloc.Alloc(int(buckets) * 8))
+	clear(p[:buckets])
+	q.bytes += uint64(buckets) * 8
+	return p
+}
+
+func (s *Queues) freeSegment(q *Queue, p segment, buckets uint32) {
+	s.alloc.Free(unsafe.Pointer(p), int(buckets)*8)
+	q.bytes -= uint64(buckets) * 8
+}
+
+func (s *Queues) addSegment(q *Queue) {
+	if q.segmentsLen == q.segmentsCap {
+		old, n := q.directory(), int(q.segmentsCap)
+		q.segments = s.alloc.Alloc(2 * n * 8)
+		copy(q.directory()[:n], old[:n])
+		s.alloc.Free(unsafe.Pointer(old), n*8)
+		q.segmentsCap *= 2
+		q.bytes += uint64(n) * 8
+	}
+	q.directory()[q.segmentsLen] = s.newSegment(q, q.segmentLen)
+	q.segmentsLen++
+}
+
+// resize gives the only segment another size.
+func (s *Queues) resize(q *Queue, buckets uint32) {
+	old, n := q.directory()[0], q.segmentLen
+	p := s.newSegment(q, buckets)
+	copy(p[:min(n, buckets)], old[:])
+	s.freeSegment(q, old, n)
+	q.directory()[0], q.segmentLen = p, buckets
+}
+
+// room makes sure that there are step more buckets.
+func (s *Queues) room(q *Queue) {
+	if q.buckets < uint64(q.segmentsLen)*uint64(q.segmentLen) {
+		return
+	}
+	if q.segmentLen < maxSegment {
+		s.resize(q, 2*q.segmentLen)
+	} else {
+		s.addSegment(q)
+	}
+}
+
+// grow divides the next buckets in line between themselves and as many new ones
+// at the end.
+func (s *Queues) grow(q *Queue) {
+	s.room(q)
+	d := q.depth()
+	from, to := q.buckets-1<<d, q.buckets
+	s.touch(q, from)
+	for i := range uint64(step) {
+		low, high := q.bucket(from+i), q.bucket(to+i)
+		e := *low
+		*low, *high = nil, nil
+		for e != nil {
+			next, into := at(e.chain), low
+			if s.hashOf(e)>>d&1 != 0 {
+				into = high
+			}
+			put(&e.chain, *into)
+			*into = e
+			e = next
+		}
+	}
+	q.buckets += step
+}
+
+// touch loads the items of the buckets from first on, so that one doesn't wait
+// for the other.
+func (s *Queues) touch(q *Queue, first uint64) {
+	for i := range uint64(step) {
+		if e := *q.bucket(first + i); e != nil {
+			s.touched += e.chain
+		}
+	}
+}
+
+// shrink undoes the last grow.
+func (s *Queues) shrink(q *Queue) {
+	q.buckets -= step
+	back := uint64(1) << q.depth()
+	s.touch(q, q.buckets)
+	for i := range uint64(step) {
+		from, into := q.bucket(q.buckets+i), q.bucket(q.buckets+i-back)
+		for e := *from; e != nil; {
+			next := at(e.chain)
+			put(&e.chain, *into)
+			*into = e
+			e = next
+		}
+		*from = nil
+	}
+	// One segment, or half of one, is kept in reserve.
+	switch last := q.segmentsLen - 1; {
+	case last >= 2 && q.buckets <= uint64(last-1)*maxSegment, last == 1 && q.buckets <= maxSegment/2:
+		s.freeSegment(q, q.directory()[last], maxSegment)
+		q.segmentsLen--
+	case last == 0 && q.segmentLen > minBuckets && q.buckets <= uint64(q.segmentLen)/4:
+		s.resize(q, q.segmentLen/2)
+	}
+}
