@@ -414,7 +414,7 @@ func (n *Node) addHolder(j *store.Job, node wire.Node) (*store.Job, bool) {
 // the clock to come back.
 func (n *Node) clockJumped() {
 	n.mesh.next, n.mesh.sweep = 0, 0
-	n.graves.turned, n.moved.turned = n.now, n.now
+	n.graves.turned = n.now
 	for _, p := range n.mesh.order {
 		p.Heard = n.now
 		for node := range p.doubts {
