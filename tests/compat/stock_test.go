@@ -25,6 +25,8 @@ type pair struct {
 }
 
 func newPair(t *testing.T, lines ...string) *pair {
+	// What is slow is the machine's business.
+	lines = append(lines, "slowlog-log-slower-than -1")
 	return &pair{
 		with:  harness.Start(t, harness.WithConfig(lines...)),
 		plain: harness.Start(t, harness.WithoutModule(), harness.WithConfig(lines...)),

@@ -17,7 +17,7 @@ func TestServerKnowsTheCommands(t *testing.T) {
 	s := harness.Start(t)
 	c, three := s.Dial(), s.Dial3()
 	names := c.Do("COMMAND", "LIST", "FILTERBY", "MODULE", "jobmesh").Strings()
-	assert.Len(t, names, 19+7, "commands, and those of the container")
+	assert.Subset(t, names, []string{"addjob", "getjob", "ackjob", "uq.push", "jobmesh", "jobmesh|hello", "jobmesh|final"}, "those of the container too")
 	for _, name := range names {
 		for _, conn := range []*harness.Conn{c, three} {
 			docs := conn.Do("COMMAND", "DOCS", name)
