@@ -2,8 +2,8 @@
 // redis.conf's loadmodule line.
 //
 // What is where: commands has the commands and ties them to the server, engine
-// is the state machine without I/O, store the memory that both work on. What
-// the server gives and takes goes through package rm.
+// is the state machine without I/O, store the memory that both work on, unique
+// the unique queues. What the server gives and takes goes through package rm.
 package main
 
 import (

@@ -8,7 +8,9 @@
 // A command crosses from C into Go once. Before it, C lays the arguments flat
 // (struct slice); after it, C plays back the operations that Go left in the
 // frame (struct op): the reply, what to replicate, which key was touched.
-// Memory blocks pass between the two through the pool, without a crossing.
+// Memory blocks pass between the two through the pool, without a crossing. Where
+// a command works on a key's value ([SetKey]), C has looked that up before, and
+// sets or removes the key after, if Go says so.
 //
 // # Rules that callers must keep
 //
@@ -37,6 +39,11 @@
 //     anything is written to it. On a fresh page that read maps the zero page,
 //     and the write behind it faults once more and flushes other cores' TLBs: a
 //     tenth of ADDJOB. Blocks are handed over touched.
+//   - What a key-ready callback replies while it says "not served" reaches the
+//     client, which goes on waiting. So nothing is played then; and a panic counts
+//     as served, for its error is an answer.
+//   - A key opened for writing counts as changed when it is closed, whatever was
+//     done to it: look up with a key opened to be read.
 //   - A module that fails to load leaves its command filters behind, and with
 //     them pointers to what is gone: register them last.
 //   - RENAME and MOVE call a value's unlink method although the value lives

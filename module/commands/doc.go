@@ -10,6 +10,9 @@
 // COMMANDS.md beside the code's parent is the reference; table.go holds the
 // same facts for COMMAND DOCS, and a test compares them.
 //
+// Unique queues (uq.go) have nothing to do with the engine: their values are
+// plain ones, on which package unique works.
+//
 // # Disque's names
 //
 // Commands whose names Redis has too are subcommands of JOBMESH. With
