@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/unique"
 )
 
 // words are a command's arguments.
@@ -25,7 +26,7 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 ASYNC", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
 		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3",
-		"PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
+		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
 	}
@@ -56,7 +57,20 @@ func FuzzParse(f *testing.F) {
 				require.LessOrEqual(t, mask, uint8(3))
 			}
 		}
+		if len(w) >= 3 {
+			if start, given, err := parseStart(w, math.MaxInt64); err == nil {
+				require.True(t, start >= 0 && start <= unique.MaxStart && given == (len(w) == 5))
+			}
+		}
+		if count, one, err := parseCount(w); err == nil {
+			require.True(t, count >= 1 && count <= 1<<28 && one == (len(w) == 2))
+		}
 		for _, b := range w {
+			if ms, err := parseSeconds(b); err == nil {
+				require.True(t, ms >= 0 && ms <= maxTimeout)
+				zero, _ := strconv.ParseFloat(string(b), 64)
+				require.Equal(t, zero == 0, ms == 0, "for ever only where that was asked for")
+			}
 			v, ok := integer(b)
 			want, err := strconv.ParseInt(string(b), 10, 64)
 			require.Equal(t, err == nil, ok, "%q", b)

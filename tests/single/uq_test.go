@@ -90,6 +90,12 @@ func TestUniqueItemsAreBytes_10(t *testing.T) {
 			v := c.Do("UQ.POP", name)
 			require.True(t, v.Elems[0].Str == item && v.Elems[1].Int == int64(i), "%d: %.20q", round, item)
 		}
+		w := s.Dial()
+		w.Send("UQ.BPOP", name, 0)
+		awaitServerBlocked(t, s, 1)
+		c.Do("UQ.PUSH", name, items[len(items)-1])
+		v := w.Receive()
+		require.True(t, v.Elems[0].Str == name && v.Elems[1].Str == items[len(items)-1])
 	}
 }
 
@@ -203,6 +209,16 @@ func TestUniqueQueueIsAKey_12(t *testing.T) {
 		assert.NotEqual(t, byte('-'), c.Do(how...).Kind)
 	}
 	harness.Await(t, 3*time.Second, "the end of all keys", func() bool { return c.Do("DBSIZE").Int == 0 })
+
+	// An expired queue is none, also before it is reclaimed.
+	c.Do("DEBUG", "SET-ACTIVE-EXPIRE", 0)
+	for _, cmd := range []string{"UQ.PUSH q x -> :1", "UQ.POP q -> *null", "UQ.HAS q old -> :0", "UQ.REM q old -> :0", "UQ.BPOP q 0.01 -> *null", "UQ.LEN q -> :0"} {
+		c.Do("DEL", "q")
+		c.Do("UQ.PUSH", "q", "old")
+		c.Do("PEXPIRE", "q", 1)
+		time.Sleep(3 * time.Millisecond)
+		expect(t, c, cmd, "PTTL q -> "+map[bool]string{true: ":-1", false: ":-2"}[strings.HasPrefix(cmd, "UQ.PUSH")])
+	}
 
 	// The order counts in a digest, and so does the time.
 	digests := map[string]bool{}
