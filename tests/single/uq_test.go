@@ -562,7 +562,7 @@ func TestUniqueQueueAgreesWithLua_15(t *testing.T) {
 	require.Equal(t, "unique_queue", c.Do("FUNCTION", "LOAD", string(code)).Str)
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
-	const steps, batch = 20_000, 200
+	const steps, batch = 100_000, 200
 	item := func() string {
 		if r.IntN(20) == 0 {
 			return strings.Repeat("long ", 50+r.IntN(10))
