@@ -15,8 +15,8 @@ func (s *Queues) Free(q *Queue) {
 		i.Free(s.alloc)
 		i = next
 	}
-	for _, p := range q.directory()[:q.segmentsLen] {
-		s.alloc.Free(unsafe.Pointer(p), int(q.segmentLen)*8)
+	for n := range uint64(q.segmentsLen) {
+		s.alloc.Free(*q.segment(n), int(q.segmentLen)*8)
 	}
 	s.alloc.Free(q.segments, int(q.segmentsCap)*8)
 	s.alloc.Free(unsafe.Pointer(q), queueSize)

@@ -22,16 +22,18 @@ const (
 )
 
 type (
-	bucket    = *Item
-	segment   = *[maxSegment]bucket
-	directory = *[1 << 30]segment
+	bucket  = *Item
+	segment = unsafe.Pointer // to its first bucket
 )
 
-func (q *Queue) directory() directory { return directory(q.segments) }
+// segment is where the directory has segment n.
+func (q *Queue) segment(n uint64) *segment {
+	return (*segment)(unsafe.Add(q.segments, n*8))
+}
 
 // bucket finds bucket b; the first segment alone may be shorter than the most.
 func (q *Queue) bucket(b uint64) *bucket {
-	return &q.directory()[b/maxSegment][b%maxSegment]
+	return (*bucket)(unsafe.Add(*q.segment(b / maxSegment), b%maxSegment*8))
 }
 
 func (q *Queue) depth() uint { return uint(bits.Len64(q.buckets)) - 1 }
@@ -54,37 +56,38 @@ func (s *Queues) beginTable(q *Queue) {
 }
 
 func (s *Queues) newSegment(q *Queue, buckets uint32) segment {
-	p := segment(s.alloc.Alloc(int(buckets) * 8))
-	clear(p[:buckets])
+	p := s.alloc.Alloc(int(buckets) * 8)
+	clear(unsafe.Slice((*bucket)(p), buckets))
 	q.bytes += uint64(buckets) * 8
 	return p
 }
 
 func (s *Queues) freeSegment(q *Queue, p segment, buckets uint32) {
-	s.alloc.Free(unsafe.Pointer(p), int(buckets)*8)
+	s.alloc.Free(p, int(buckets)*8)
 	q.bytes -= uint64(buckets) * 8
 }
 
 func (s *Queues) addSegment(q *Queue) {
 	if q.segmentsLen == q.segmentsCap {
-		old, n := q.directory(), int(q.segmentsCap)
+		old, n := q.segments, int(q.segmentsCap)
 		q.segments = s.alloc.Alloc(2 * n * 8)
-		copy(q.directory()[:n], old[:n])
-		s.alloc.Free(unsafe.Pointer(old), n*8)
+		copy(unsafe.Slice(q.segment(0), n), unsafe.Slice((*segment)(old), n))
+		s.alloc.Free(old, n*8)
 		q.segmentsCap *= 2
 		q.bytes += uint64(n) * 8
 	}
-	q.directory()[q.segmentsLen] = s.newSegment(q, q.segmentLen)
+	*q.segment(uint64(q.segmentsLen)) = s.newSegment(q, q.segmentLen)
 	q.segmentsLen++
 }
 
 // resize gives the only segment another size.
 func (s *Queues) resize(q *Queue, buckets uint32) {
-	old, n := q.directory()[0], q.segmentLen
+	old, n := *q.segment(0), q.segmentLen
 	p := s.newSegment(q, buckets)
-	copy(p[:min(n, buckets)], old[:])
+	both := min(n, buckets)
+	copy(unsafe.Slice((*bucket)(p), both), unsafe.Slice((*bucket)(old), both))
 	s.freeSegment(q, old, n)
-	q.directory()[0], q.segmentLen = p, buckets
+	*q.segment(0), q.segmentLen = p, buckets
 }
 
 // room makes sure that there are step more buckets.
@@ -151,7 +154,7 @@ func (s *Queues) shrink(q *Queue) {
 	// One segment, or half of one, is kept in reserve.
 	switch last := q.segmentsLen - 1; {
 	case last >= 2 && q.buckets <= uint64(last-1)*maxSegment, last == 1 && q.buckets <= maxSegment/2:
-		s.freeSegment(q, q.directory()[last], maxSegment)
+		s.freeSegment(q, *q.segment(uint64(last)), maxSegment)
 		q.segmentsLen--
 	case last == 0 && q.segmentLen > minBuckets && q.buckets <= uint64(q.segmentLen)/4:
 		s.resize(q, q.segmentLen/2)
