@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -142,17 +143,52 @@ func atMesh() {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Printf("three nodes, %d clients on one of them, %d-byte bodies; CPU in µs a job over all nodes\n\n", *clients, *bodyLen)
 	fmt.Fprintln(w, "pipeline\tREPLICATE\tmode\tack\tadded/s\tadd\tget\tack\tadd, bytes on the wire\tack, bytes\t")
+	full := 0.0
 	for _, pipeline := range []int{1, 32} {
 		for _, v := range []variant{{1, false, false}, {2, false, false}, {3, false, false}, {3, false, true}, {2, true, false}, {3, true, false}} {
 			n := *ops / 4
 			m.measure(v, n/4, pipeline) // warm
 			f := m.measure(v, n, pipeline)
+			if (v == variant{copies: 3}) {
+				full = max(full, f.perSec)
+			}
 			fmt.Fprintf(w, "%d\t%v\t%.0f\t%.2f\t%.2f\t%.2f\t%.0f\t%.0f\t\n", pipeline, v, f.perSec, f.add, f.get, f.ack, f.addBytes, f.ackBytes)
 		}
 	}
 	check(w.Flush())
 	fmt.Println()
+	m.halfLoad(full / 2)
 	m.latencies()
+}
+
+// halfLoad measures synchronous ADDJOBs of all clients at a steady rate, jobs a
+// second.
+func (m *nodes) halfLoad(rate float64) {
+	const seconds = 5
+	all := hdrhistogram.New(1, 60_000_000, 3)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	each := time.Duration(float64(time.Second) * float64(*clients) / rate)
+	for i, c := range m.conns[0] {
+		wg.Go(func() {
+			h := hdrhistogram.New(1, 60_000_000, 3)
+			began := time.Now()
+			// From when it was to be sent: a wait in our own queue counts.
+			for next := began.Add(each * time.Duration(i) / time.Duration(*clients)); next.Sub(began) < seconds*time.Second; next = next.Add(each) {
+				time.Sleep(time.Until(next))
+				c.do("ADDJOB", "half", body(0), "5000", "REPLICATE", "3")
+				h.RecordValue(time.Since(next).Microseconds())
+			}
+			mu.Lock()
+			all.Merge(h)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	show(fmt.Sprintf("ADDJOB with REPLICATE 3, %.0f a second", rate), all)
+	for _, conns := range m.conns {
+		conns[0].do("JOBMESH", "FLUSH")
+	}
 }
 
 // latencies measures a synchronous ADDJOB, and the way of a job from one node
