@@ -1,6 +1,7 @@
 package single
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -144,7 +145,7 @@ func TestACLOnQueues(t *testing.T) {
 }
 
 func TestClusterModeIsRefused(t *testing.T) {
-	s := harness.New(t, harness.WithConfig("cluster-enabled yes"))
+	s := harness.New(t, harness.WithConfig("cluster-enabled yes", fmt.Sprint("cluster-port ", harness.FreePort(t))))
 	s.Launch()
 	s.AwaitEnd()
 	assert.Contains(t, s.Log(), "Set cluster-enabled no")
