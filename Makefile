@@ -21,7 +21,7 @@ setup: ## Install what is missing (redis-server, gcc), or say how
 run: setup build ## Start a node on port 7711 (PORT=… for another)
 	@tests/run.sh
 
-demo: setup build ## Watch one job through add, get, crash, redelivery and acknowledgement
+demo: setup build ## Watch one job in a mesh of three nodes: a node is killed, a worker crashes
 	@$(GO) run ./tests/demo
 
 # One JSON stream through one tally, so that one line adds everything up.
@@ -41,7 +41,7 @@ sanitize: setup ## Run what needs a server under AddressSanitizer and UBSan, wit
 sim: ## Play SEEDS (1000) more random histories of each kind on simulated meshes, and measure large ones
 	@$(GO) test ./module/engine/sim -count=1 -timeout 0 -v -run "TestHistories|TestScale" -sim.seeds $(SEEDS) -sim.full
 
-bench: setup build ## Compare with Redis streams and lists (BENCH='-scale' for ten million jobs)
+bench: setup build ## Compare with Redis streams and lists (BENCH='-scale': ten million jobs, '-mesh': three nodes, '-uq': unique queues)
 	@$(GO) run ./tests/bench $(BENCH)
 
 fuzz: ## Run each fuzzer for FUZZTIME
