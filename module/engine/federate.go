@@ -75,16 +75,21 @@ func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
 	return from, imp.rate(n.now)
 }
 
+func (n *Node) importsOf(name string) *imports {
+	imp := n.imports[name]
+	if imp == nil {
+		imp = &imports{bucket: n.now}
+		n.imports[name] = imp
+	}
+	return imp
+}
+
 // need asks other nodes for jobs that clients wait for here.
 func (n *Node) need(list *waitList) {
 	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading {
 		return
 	}
-	imp := n.imports[list.name]
-	if imp == nil {
-		imp = &imports{bucket: n.now}
-		n.imports[list.name] = imp
-	}
+	imp := n.importsOf(list.name)
 	m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(list.name)}
 	if n.now >= imp.asked {
 		imp.from = slices.DeleteFunc(imp.from, func(r responder) bool { return n.now-r.at > importWindow })
@@ -211,9 +216,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			return
 		}
 	} else {
-		for _, h := range m.Holders {
-			j, _ = n.addHolder(j, h)
-		}
+		j, _ = n.learn(j, m.Holders)
 		if j.State == store.StateAcked {
 			n.setAck(p, j) // 9.1, B12
 			return
@@ -228,11 +231,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 }
 
 func (n *Node) imported(p *Peer, name []byte) {
-	imp := n.imports[string(name)]
-	if imp == nil {
-		imp = &imports{bucket: n.now}
-		n.imports[string(name)] = imp
-	}
+	imp := n.importsOf(string(name))
 	imp.count(n.now)
 	imp.asked, imp.direct = 0, 0
 	for i := range imp.from {

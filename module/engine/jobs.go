@@ -169,7 +169,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		if nack {
 			m.Flags = wire.CountNack
 		}
-		n.tell(j, &m, false)
+		n.tell(j, &m)
 	}
 	n.serve(j.Queue)
 	return true
@@ -260,7 +260,7 @@ func (n *Node) Ack(id *store.ID) bool {
 	if counted {
 		n.Stats.Acked++
 		if j.Holders() == 0 {
-			n.bury1(j) // there is nobody to tell
+			n.forgetJob(j) // there is nobody to tell
 			return true
 		}
 		n.acknowledge(j)
@@ -283,8 +283,8 @@ func (n *Node) FastAck(id *store.ID) bool {
 		return false
 	}
 	n.Stats.Acked++
-	n.tell(j, &m, false)
-	n.bury1(j)
+	n.tell(j, &m)
+	n.forgetJob(j)
 	return true
 }
 
@@ -353,7 +353,7 @@ func (n *Node) Working(id *store.ID) (int64, error) {
 	}
 	if j.Retry > 0 && j.State == store.StateActive {
 		n.postpone(j)
-		n.tell(j, &wire.Message{Kind: wire.Working}, false)
+		n.tell(j, &wire.Message{Kind: wire.Working})
 	}
 	return int64(j.Retry), nil
 }

@@ -149,7 +149,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.DelJob:
 		// Only who has or had a copy may say so, or a client of its node.
 		if j.State == store.StateAcked || j.HeldBy(uint64(p.Node)) || m.Flags&wire.ByClient != 0 {
-			n.bury1(j)
+			n.forgetJob(j)
 		}
 	}
 }
@@ -195,10 +195,9 @@ func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
 // sender in it where that keeps a copy.
 func (n *Node) copyOf(j *store.Job, kind wire.Kind) *wire.Message {
 	m := &n.out
-	list := n.holdersOf(j)
-	if ad := n.addings[j.ID]; ad == nil || !ad.external {
-		list = append(list, n.self.Node())
-		n.scratch.nodes = list
+	list := n.allHolders(j)
+	if ad := n.addings[j.ID]; ad != nil && ad.external {
+		list = list[:len(list)-1]
 	}
 	*m = wire.Message{
 		Kind: kind, ID: j.ID, Holders: list, Queue: j.Queue.NameBytes(),
@@ -302,7 +301,7 @@ func (n *Node) cleanUp(ad *adding) {
 	if ad.external {
 		m.Flags = wire.ByClient // we aren't one of the holders, who are believed without
 	}
-	n.tell(j, &m, false)
+	n.tell(j, &m)
 	n.graves.add(j.ID, n.now)
 	n.store.Remove(j)
 }
@@ -505,9 +504,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			n.onEnqueue(j, m.Span)
 		}
 	} else {
-		for _, h := range m.Holders {
-			j, _ = n.addHolder(j, h)
-		}
+		j, _ = n.learn(j, m.Holders)
 		if j.State == store.StateAcked {
 			n.setAck(p, j)
 			return
@@ -551,9 +548,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	// A copy's first queueing is known to the others as an additional one.
 	j.Flags = store.FlagQueuedOnce
 	n.store.RegisterNew(q, j)
-	for _, h := range m.Holders {
-		j, _ = n.addHolder(j, h)
-	}
+	j, _ = n.learn(j, m.Holders)
 	if j.Retry > 0 {
 		j.QTime = n.retryAt(j) + m.Span
 	}
@@ -585,10 +580,13 @@ func (n *Node) onEnqueue(j *store.Job, span int64) {
 func (n *Node) retryAt(j *store.Job) int64 {
 	at := retryTime(n, j)
 	if at > 0 && j.Holders() > 0 {
-		at += int64(n.random.Uint64()%jitterMS) - jitterMS/2
+		at += n.jitter()
 	}
 	return at
 }
+
+// jitter is a random error, ms, that keeps nodes from acting at one moment.
+func (n *Node) jitter() int64 { return int64(n.random.Uint64()%jitterMS) - jitterMS/2 }
 
 // postpone starts a job's retry time anew.
 func (n *Node) postpone(j *store.Job) {
@@ -605,14 +603,14 @@ func (n *Node) postpone(j *store.Job) {
 func (n *Node) announce(j *store.Job) {
 	j.Flags |= store.FlagAnnounced
 	n.arm(j)
-	n.tell(j, &wire.Message{Kind: wire.WillQueue}, false)
+	n.tell(j, &wire.Message{Kind: wire.WillQueue})
 }
 
 func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	j = n.meet(p, j)
 	switch {
 	case j.State == store.StateQueued:
-		n.tell(j, &wire.Message{Kind: wire.Queued}, false)
+		n.tell(j, &wire.Message{Kind: wire.Queued})
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && j.QTime > n.now+store.AnnounceMS:
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
@@ -663,19 +661,14 @@ func (n *Node) meet(p *Peer, j *store.Job) *store.Job {
 
 // spread tells all holders who the others are.
 func (n *Node) spread(j *store.Job) {
-	n.tell(j, n.copyOf(j, wire.Holders), false)
+	n.tell(j, n.copyOf(j, wire.Holders))
 	n.log(LogState, j)
 }
 
 // onHolders learns of further holders, and answers with those that the sender
 // doesn't know.
 func (n *Node) onHolders(p *Peer, j *store.Job, m *wire.Message) {
-	news := false
-	for _, h := range m.Holders {
-		added := false
-		j, added = n.addHolder(j, h)
-		news = news || added
-	}
+	j, news := n.learn(j, m.Holders)
 	if news {
 		n.log(LogState, j)
 	}
@@ -698,8 +691,7 @@ func theirs(mine, other *wire.NodeID, id *store.ID) bool {
 
 // --- acknowledgement ---------------------------------------------------------
 
-// acknowledge makes a job acked here, and starts to spread the word. The job
-// may be gone after it.
+// acknowledge makes a job acked here; telling others is the caller's.
 func (n *Node) acknowledge(j *store.Job) {
 	if j.State == store.StateQueued {
 		n.store.Pull(j)
@@ -715,8 +707,7 @@ func (n *Node) acknowledge(j *store.Job) {
 func (n *Node) setAck(p *Peer, j *store.Job) {
 	m := wire.Message{Kind: wire.SetAck, ID: j.ID}
 	if !n.dummy(j) {
-		m.Holders = append(n.holdersOf(j), n.self.Node())
-		n.scratch.nodes = m.Holders
+		m.Holders = n.allHolders(j)
 	}
 	n.send(p, &m)
 }
@@ -752,20 +743,20 @@ func (n *Node) collect(j *store.Job) {
 	}
 	wait := min(int64(gcFirstMS)<<min(j.Attempts(), gcDoublings), gcLastMS)
 	j.SetAttempts(j.Attempts() + 1)
-	j.QTime = n.now + wait + int64(n.random.Uint64()%jitterMS) - jitterMS/2
+	j.QTime = n.now + wait + n.jitter()
 	n.arm(j)
 }
 
 // finish forgets an acknowledged job of which everybody knows.
 func (n *Node) finish(j *store.Job) {
 	if !n.dummy(j) {
-		n.tell(j, &wire.Message{Kind: wire.DelJob}, false)
+		n.tell(j, &wire.Message{Kind: wire.DelJob})
 	}
-	n.bury1(j)
+	n.forgetJob(j)
 }
 
-// bury1 forgets a job here, and remembers for a while that it is gone.
-func (n *Node) bury1(j *store.Job) {
+// forgetJob removes a job here, and remembers for a while that it is gone.
+func (n *Node) forgetJob(j *store.Job) {
 	if ad := n.addings[j.ID]; ad != nil {
 		n.endAdding(ad)
 		n.deny(ad, ErrReplRemoved)
@@ -808,17 +799,14 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		n.Stats.Acked++
 		n.acknowledge(j)
 	}
-	for _, h := range m.Holders {
-		j, _ = n.addHolder(j, h)
-	}
+	j, _ = n.learn(j, m.Holders)
 	if len(m.Holders) > 0 {
 		j, _ = n.addHolder(j, p.Node)
 	}
 	j.Confirm(uint64(p.Node))
 	reply := wire.Message{Kind: wire.GotAck, ID: j.ID, Flags: wire.Known}
 	if j.Holders() > len(m.Holders)-1 {
-		reply.Holders = append(n.holdersOf(j), n.self.Node())
-		n.scratch.nodes = reply.Holders
+		reply.Holders = n.allHolders(j)
 	}
 	n.send(p, &reply)
 	switch {
@@ -849,13 +837,13 @@ func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
 	if n.dummy(j) {
 		if m.Flags&wire.Known != 0 {
 			// A holder has taken over.
-			n.bury1(j)
+			n.forgetJob(j)
 			return
 		}
 		j, _ = n.addHolder(j, p.Node)
 		j.Confirm(uint64(p.Node))
 		for _, q := range n.mesh.order {
-			if i := j.HeldBy(uint64(q.Node)); !i {
+			if !j.HeldBy(uint64(q.Node)) {
 				return
 			}
 		}
@@ -864,12 +852,7 @@ func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
 		}
 		return
 	}
-	news := false
-	for _, h := range m.Holders {
-		added := false
-		j, added = n.addHolder(j, h)
-		news = news || added
-	}
+	j, news := n.learn(j, m.Holders)
 	if m.Flags&wire.Known != 0 {
 		j, _ = n.addHolder(j, p.Node)
 	}

@@ -371,26 +371,34 @@ func (n *Node) send(p *Peer, m *wire.Message) {
 // Message is the bytes of a Send effect; valid until the next call.
 func (n *Node) Message(e *Effect) []byte { return n.outbox[e.from:e.to] }
 
-// tell sends a message to a job's other holders; only to those that haven't
-// confirmed where unconfirmed is set.
-func (n *Node) tell(j *store.Job, m *wire.Message, unconfirmed bool) {
+// tell sends a message to a job's other holders.
+func (n *Node) tell(j *store.Job, m *wire.Message) {
 	m.ID = j.ID
 	for i := range j.Holders() {
-		if node, yes := j.Holder(i); !yes || !unconfirmed {
-			n.send(n.mesh.by[wire.Node(node)], m)
-		}
+		node, _ := j.Holder(i)
+		n.send(n.mesh.by[wire.Node(node)], m)
 	}
 }
 
-// holdersOf lists a job's other holders, in scratch memory.
-func (n *Node) holdersOf(j *store.Job) []wire.Node {
+// allHolders lists a job's holders, this node at the end, in scratch memory.
+func (n *Node) allHolders(j *store.Job) []wire.Node {
 	list := n.scratch.nodes[:0]
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
 		list = append(list, wire.Node(node))
 	}
-	n.scratch.nodes = list
-	return list
+	n.scratch.nodes = append(list, n.self.Node())
+	return n.scratch.nodes
+}
+
+// learn notes holders that a message names; news says that some were unknown.
+func (n *Node) learn(j *store.Job, holders []wire.Node) (_ *store.Job, news bool) {
+	for _, h := range holders {
+		added := false
+		j, added = n.addHolder(j, h)
+		news = news || added
+	}
+	return j, news
 }
 
 // addHolder notes a holder; the job may move, in which case effects that name it follow.
