@@ -170,15 +170,7 @@ func TestForks(t *testing.T) {
 		c.Do("COUNTER.ADD", fmt.Sprint("n", i), i)
 	}
 	require.Equal(t, "OK", c.Do("COUNTER.BUSY", 3).Str)
-	done := func(field string) func() bool { return func() bool { return s.Info("persistence", field) == "0" } }
-	for range 25 {
-		require.Equal(t, byte('+'), c.Do("BGSAVE").Kind)
-		harness.Await(t, 20*time.Second, "BGSAVE", done("rdb_bgsave_in_progress"))
-		require.Equal(t, "ok", s.Info("persistence", "rdb_last_bgsave_status"))
-		require.Equal(t, byte('+'), c.Do("BGREWRITEAOF").Kind)
-		harness.Await(t, 20*time.Second, "BGREWRITEAOF", done("aof_rewrite_in_progress"))
-		require.Equal(t, "ok", s.Info("persistence", "aof_last_bgrewrite_status"))
-	}
+	s.SaveOften(25)
 	for range 3 {
 		r := harness.Start(t, module, harness.WithConfig(fmt.Sprint("replicaof 127.0.0.1 ", s.Port)))
 		harness.Await(t, 30*time.Second, "a full sync", func() bool { return r.Info("replication", "master_link_status") == "up" })

@@ -42,3 +42,19 @@ func (s *Server) Client() *redis.Client {
 	s.t.Cleanup(func() { c.Close() })
 	return c
 }
+
+// SaveOften has the server save and rewrite its AOF so many times, each to a
+// good end.
+func (s *Server) SaveOften(times int) {
+	s.t.Helper()
+	for range times {
+		for _, save := range [...]struct{ command, busy, status string }{
+			{"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status"},
+			{"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status"},
+		} {
+			require.Equal(s.t, byte('+'), s.Do(save.command).Kind)
+			Await(s.t, 20*time.Second, save.command, func() bool { return s.Info("persistence", save.busy) == "0" })
+			require.Equal(s.t, "ok", s.Info("persistence", save.status))
+		}
+	}
+}

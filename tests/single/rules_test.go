@@ -56,15 +56,7 @@ func TestRule1_SavesEndWhileGoIsBusy(t *testing.T) {
 	for i := range 200 {
 		add(t, c, fmt.Sprint("q", i%20), "body", 0)
 	}
-	done := func(field string) func() bool { return func() bool { return s.Info("persistence", field) == "0" } }
-	for range 60 {
-		require.Equal(t, byte('+'), c.Do("BGSAVE").Kind)
-		harness.Await(t, 20*time.Second, "BGSAVE", done("rdb_bgsave_in_progress"))
-		require.Equal(t, "ok", s.Info("persistence", "rdb_last_bgsave_status"))
-		require.Equal(t, byte('+'), c.Do("BGREWRITEAOF").Kind)
-		harness.Await(t, 20*time.Second, "BGREWRITEAOF", done("aof_rewrite_in_progress"))
-		require.Equal(t, "ok", s.Info("persistence", "aof_last_bgrewrite_status"))
-	}
+	s.SaveOften(60)
 	for range 3 {
 		r := harness.Start(t, harness.WithModule(so), harness.WithReplicaOf(s))
 		harness.Await(t, 30*time.Second, "a full sync", func() bool { return r.Info("replication", "master_link_status") == "up" })

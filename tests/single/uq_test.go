@@ -301,7 +301,8 @@ func TestUniqueQueueRestart_12(t *testing.T) {
 				harness.Await(t, 5*time.Second, "the rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
 				require.Equal(t, "ok", s.Info("persistence", "aof_last_bgrewrite_status"))
 			}
-			time.Sleep(1100 * time.Millisecond) // another second: start times must not be of the replay
+			pushed := time.Now().Unix()
+			harness.Await(t, 5*time.Second, "another second: start times must not be of the replay", func() bool { return time.Now().Unix() > pushed })
 			if mode == "aof-killed" {
 				s.Kill()
 			} else {
