@@ -33,7 +33,8 @@ void jm_save(RedisModuleIO *io, void *value) {
     redis.SaveUnsigned(io, epoch.deliveries);
     redis.SaveUnsigned(io, epoch.final);
     if (q) {
-        save_list(io, q->head);
+        save_list(io, q->waiting.head);
+        save_list(io, q->working.head);
         save_list(io, q->held_head);
     }
     redis.SaveStringBuffer(io, "", 0);
@@ -47,7 +48,8 @@ static void rewrite_list(RedisModuleIO *io, RedisModuleString *key, const struct
 void jm_rewrite(RedisModuleIO *io, RedisModuleString *key, void *value) {
     const struct jm_queue *q = ((struct jm_box *)value)->queue;
     if (!q) return;
-    rewrite_list(io, key, q->head);
+    rewrite_list(io, key, q->waiting.head);
+    rewrite_list(io, key, q->working.head);
     rewrite_list(io, key, q->held_head);
 }
 
@@ -66,15 +68,25 @@ static void digest_list(RedisModuleDigest *d, const struct jm_job *j) {
 void jm_digest(RedisModuleDigest *d, void *value) {
     const struct jm_queue *q = ((struct jm_box *)value)->queue;
     if (!q) return;
-    digest_list(d, q->head);
+    digest_list(d, q->waiting.head);
+    digest_list(d, q->working.head);
     digest_list(d, q->held_head);
 }
 
-static void free_list(struct jm_job *j) {
+static void free_jobs(struct jm_job *j) {
     while (j) {
         struct jm_job *next = j->next;
         redis.Free(j);
         j = next;
+    }
+}
+
+static void free_list(struct jm_list *l) {
+    free_jobs(l->head);
+    for (struct jm_tower *t = l->index[0]; t;) {
+        struct jm_tower *next = t->next[0];
+        redis.Free(t);
+        t = next;
     }
 }
 
@@ -84,13 +96,9 @@ void jm_free(void *value) {
     struct jm_queue *q = box->queue;
     redis.Free(box);
     if (!q) return;
-    free_list(q->head);
-    free_list(q->held_head);
-    for (struct jm_tower *t = q->index[0]; t;) {
-        struct jm_tower *next = t->next[0];
-        redis.Free(t);
-        t = next;
-    }
+    free_list(&q->waiting);
+    free_list(&q->working);
+    free_jobs(q->held_head);
     redis.Free(q->name);
     if (q->key) redis.FreeString(NULL, q->key);
     redis.Free(q);
@@ -99,7 +107,7 @@ void jm_free(void *value) {
 size_t jm_effort(RedisModuleString *key, const void *value) {
     (void)key;
     const struct jm_queue *q = ((const struct jm_box *)value)->queue;
-    return q ? q->len + q->held + 1 : 1;
+    return q ? q->waiting.len + q->working.len + q->held + 1 : 1;
 }
 
 #define FIELD(s, f) { #s "." #f, offsetof(struct s, f), sizeof(((struct s *)0)->f) }
@@ -107,15 +115,16 @@ size_t jm_effort(RedisModuleString *key, const void *value) {
 static const struct jm_field layout[] = {
     WHOLE(jm_job), FIELD(jm_job, hash_next), FIELD(jm_job, next), FIELD(jm_job, prev), FIELD(jm_job, timer_next),
     FIELD(jm_job, timer_prev), FIELD(jm_job, queue), FIELD(jm_job, format), FIELD(jm_job, state), FIELD(jm_job, flags),
-    FIELD(jm_job, reserved), FIELD(jm_job, body_len), FIELD(jm_job, id), FIELD(jm_job, ctime), FIELD(jm_job, qtime),
+    FIELD(jm_job, place), FIELD(jm_job, body_len), FIELD(jm_job, id), FIELD(jm_job, ctime), FIELD(jm_job, qtime),
     FIELD(jm_job, etime), FIELD(jm_job, retry), FIELD(jm_job, delay), FIELD(jm_job, repl), FIELD(jm_job, nacks),
     FIELD(jm_job, deliveries), FIELD(jm_job, parts),
     WHOLE(jm_tower), FIELD(jm_tower, job), FIELD(jm_tower, level),
+    WHOLE(jm_list), FIELD(jm_list, head), FIELD(jm_list, tail), FIELD(jm_list, len), FIELD(jm_list, index), FIELD(jm_list, index_tail),
     WHOLE(jm_queue), FIELD(jm_queue, hash_next), FIELD(jm_queue, hash), FIELD(jm_queue, box), FIELD(jm_queue, key),
-    FIELD(jm_queue, head), FIELD(jm_queue, tail), FIELD(jm_queue, held_head), FIELD(jm_queue, held_tail), FIELD(jm_queue, len),
+    FIELD(jm_queue, waiting), FIELD(jm_queue, working), FIELD(jm_queue, held_head), FIELD(jm_queue, held_tail),
     FIELD(jm_queue, held), FIELD(jm_queue, bytes), FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
-    FIELD(jm_queue, name_len), FIELD(jm_queue, index), FIELD(jm_queue, index_tail), FIELD(jm_queue, name),
+    FIELD(jm_queue, name_len), FIELD(jm_queue, name),
     { NULL, 0, 0 },
 };
 

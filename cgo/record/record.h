@@ -23,7 +23,7 @@ struct jm_job {
     struct jm_job *timer_next, **timer_prev;
     struct jm_queue *queue;
     /* From here to the end of the body: the record. */
-    uint8_t format, state, flags, reserved;
+    uint8_t format, state, flags, place;
     uint32_t body_len;
     uint8_t id[24];
     uint64_t ctime;
@@ -41,14 +41,20 @@ struct jm_tower {
 
 enum { JM_LEVELS = 10 };
 
+struct jm_list {
+    struct jm_job *head, *tail;
+    uint64_t len;
+    struct jm_tower *index[JM_LEVELS], *index_tail[JM_LEVELS];
+};
+
 struct jm_queue {
     struct jm_queue *hash_next;
     uint64_t hash;
     struct jm_box *box;
     RedisModuleString *key;
-    struct jm_job *head, *tail;
+    struct jm_list waiting, working;
     struct jm_job *held_head, *held_tail;
-    uint64_t len, held, bytes;
+    uint64_t held, bytes;
     int64_t created, atime;
     uint64_t jobs_in, jobs_out;
     uint32_t waiters;
@@ -56,7 +62,6 @@ struct jm_queue {
     uint8_t pause, flags;
     uint16_t unused;
     uint32_t name_len;
-    struct jm_tower *index[JM_LEVELS], *index_tail[JM_LEVELS];
     char *name;
 };
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/store"
 	"jobmesh/rm"
 )
 
@@ -169,8 +170,10 @@ func (m *module) logHeld(c *rm.Ctx) {
 		}
 	}
 	for _, q := range m.queues {
-		for j := q.HeldHead; j != nil; j = j.Next {
-			m.replicateState(c, j)
+		for _, first := range [...]*store.Job{q.Working.Head, q.HeldHead} {
+			for j := first; j != nil; j = j.Next {
+				m.replicateState(c, j)
+			}
 		}
 	}
 }

@@ -183,7 +183,7 @@ func (n *Node) export(j *store.Job, p *Peer) {
 		n.remove(j)
 		return
 	}
-	n.store.Pull(j)
+	n.store.Hold(j)
 	j.Flags |= store.FlagDelivered
 	known := j.Holders()
 	j, added := n.addHolder(j, p.Node)

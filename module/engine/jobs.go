@@ -186,9 +186,8 @@ func saturated(v uint16) uint16 {
 // starts now.
 func (n *Node) deliver(j *store.Job) {
 	q := j.Queue
-	n.store.Pull(j)
+	n.store.Work(j, n.retryAt(j))
 	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered
-	j.QTime = n.retryAt(j)
 	n.arm(j)
 	q.ATime = n.now
 	q.JobsOut++
@@ -322,7 +321,7 @@ func (n *Node) Dequeue(id *store.ID) bool {
 
 func (n *Node) dequeue(j *store.Job) {
 	j.QTime = n.NextRequeue(j)
-	n.store.Pull(j)
+	n.store.Hold(j)
 	j.Flags &^= store.FlagAnnounced
 	n.arm(j)
 	j.Queue.ATime = n.now
@@ -352,6 +351,7 @@ func (n *Node) Working(id *store.ID) (int64, error) {
 		n.dequeue(j)
 	}
 	if j.Retry > 0 && j.State == store.StateActive {
+		n.store.Work(j, j.QTime) // where a client works that got it before it was queued again
 		n.postpone(j)
 		n.tell(j, &wire.Message{Kind: wire.Working})
 	}

@@ -79,6 +79,7 @@ func (n *Node) settle(j *store.Job, t Trust) {
 		if atMostOnce {
 			j.Flags |= store.FlagDelivered
 		}
+		n.store.Work(j, j.QTime)
 	case store.StateActive:
 		delayed := j.Flags&store.FlagQueuedOnce == 0
 		if atMostOnce && j.Flags&store.FlagDelivered == 0 && !t.Exact && !(t.Logged && delayed && j.QTime > n.now) {
@@ -88,6 +89,9 @@ func (n *Node) settle(j *store.Job, t Trust) {
 		// The clock of a worker that has the job starts anew with the server.
 		if !atMostOnce && !delayed && !t.Exact {
 			j.QTime = n.retryAt(j)
+		}
+		if j.Flags&store.FlagDelivered != 0 {
+			n.store.Work(j, j.QTime)
 		}
 	}
 	if j.State == store.StateAcked {

@@ -564,6 +564,7 @@ func (n *Node) onEnqueue(j *store.Job, span int64) {
 	}
 	j.Flags &^= store.FlagQueuedOnce
 	if span > 0 {
+		n.store.Hold(j)
 		j.QTime = n.now + span
 		j.Flags |= store.FlagAnnounced
 		n.arm(j)
@@ -593,10 +594,19 @@ func (n *Node) postpone(j *store.Job) {
 	if j.Retry == 0 || j.State == store.StateWaitRepl || j.State == store.StateAcked {
 		return
 	}
-	j.QTime = n.retryAt(j)
+	n.setQTime(j, n.retryAt(j))
 	j.Flags &^= store.FlagAnnounced
 	n.arm(j)
 	n.log(LogState, j)
+}
+
+// setQTime sets when a job is queued again; what is worked on keeps its order.
+func (n *Node) setQTime(j *store.Job, at int64) {
+	if j.Place == store.InWorking {
+		n.store.Work(j, at)
+	} else {
+		j.QTime = at
+	}
 }
 
 // announce tells the other holders that the job is about to be queued here.
@@ -645,6 +655,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 func (n *Node) yield(j *store.Job) {
 	if j.Retry > 0 {
 		j.Flags &^= store.FlagDelivered
+		n.store.Hold(j)
 	}
 	n.postpone(j)
 }
@@ -694,9 +705,9 @@ func theirs(mine, other *wire.NodeID, id *store.ID) bool {
 // acknowledge makes a job acked here; telling others is the caller's.
 func (n *Node) acknowledge(j *store.Job) {
 	if j.State == store.StateQueued {
-		n.store.Pull(j)
 		n.touch(j.Queue)
 	}
+	n.store.Hold(j)
 	j.State = store.StateAcked
 	j.ClearConfirmed()
 	j.SetAttempts(0)

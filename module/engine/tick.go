@@ -73,7 +73,7 @@ func (n *Node) due(j *store.Job) {
 		// A paused queue takes nothing back; an at-most-once job is let in all
 		// the same, for it has no second chance.
 		if j.Queue.Pause&PauseIn != 0 && j.Retry > 0 || !n.requeue(j, false) {
-			j.QTime = retryTime(n, j)
+			n.setQTime(j, retryTime(n, j))
 			n.arm(j)
 		}
 	default:
@@ -93,7 +93,7 @@ func (n *Node) idleQueues() {
 				continue
 			}
 			n.hide(q)
-			if q.Held == 0 {
+			if q.Jobs() == 0 {
 				n.keys.Drop(q)
 			}
 		}

@@ -60,7 +60,7 @@ func BenchmarkCycle(b *testing.B) {
 	for b.Loop() {
 		add()
 		id := q.Head.ID
-		s.Pull(q.Head)
+		s.Work(q.Head, 1)
 		s.Remove(s.Lookup(&id))
 	}
 }
@@ -81,7 +81,7 @@ func BenchmarkComeBack(b *testing.B) {
 	i := 0
 	for b.Loop() {
 		i = (i + 611953) % len(all)
-		s.Pull(all[i])
+		s.Hold(all[i])
 		s.Push(all[i])
 	}
 }

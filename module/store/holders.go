@@ -162,8 +162,9 @@ func (s *Store) grow(j *Job, holders int) *Job {
 	old := copy(k.RawHolders(), j.RawHolders())
 	clear(k.RawHolders()[old:])
 	head, tail := &q.HeldHead, &q.HeldTail
-	if waiting(j) {
-		head, tail = &q.Head, &q.Tail
+	l := q.listOf(j)
+	if l != nil {
+		head, tail = &l.Head, &l.Tail
 	}
 	if j.Prev != nil {
 		head = &j.Prev.Next
@@ -179,7 +180,7 @@ func (s *Store) grow(j *Job, holders int) *Job {
 		}
 	}
 	if j.Flags&FlagIndexed != 0 {
-		s.towerOf(q, j).job = k
+		l.towerOf(j).job = k
 	}
 	s.jobs.replace(&j.entry, &k.entry, j.ID.hash(s.keys.id))
 	q.Bytes += uint64(k.Size() - j.Size())
@@ -188,10 +189,10 @@ func (s *Store) grow(j *Job, holders int) *Job {
 }
 
 // towerOf finds the index's tower of a job that has one.
-func (s *Store) towerOf(q *Queue, j *Job) *Tower {
-	if t := q.index[0]; t.job == j {
+func (l *List) towerOf(j *Job) *Tower {
+	if t := l.index[0]; t.job == j {
 		return t
 	}
-	preds := q.before(j)
-	return *q.after(preds[0], 0)
+	preds := l.before(j)
+	return *l.after(preds[0], 0)
 }

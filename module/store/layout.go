@@ -18,10 +18,9 @@ const (
 	FlagDelivered uint8 = 1 << iota
 	// FlagQueuedOnce: the job has been in a queue before.
 	FlagQueuedOnce
-	// FlagIndexed: a tower of its queue's index points at it. Never saved as true.
+	// FlagIndexed: a tower of its list's index points at it. Never saved as true.
 	FlagIndexed
-	// flagWaiting: the job is in the waiting list. Nor is this one.
-	flagWaiting
+	flagUnused
 
 	// FlagLogged: an effect that is still to be carried out logs the job. Nor this one.
 	FlagLogged
@@ -29,8 +28,22 @@ const (
 	// not be. Nor this one.
 	FlagAnnounced
 
-	volatileFlags = FlagIndexed | flagWaiting | FlagLogged | FlagAnnounced
+	volatileFlags = FlagIndexed | flagUnused | FlagLogged | FlagAnnounced
 	savedFlags    = FlagDelivered | FlagQueuedOnce | volatileFlags
+)
+
+// Place is the list of its queue that a job is in. It isn't loaded.
+type Place uint8
+
+// The places.
+const (
+	// InHeld: known, and no more; in no order.
+	InHeld Place = iota
+	// InWaiting: can be fetched; by creation time.
+	InWaiting
+	// InWorking: somebody works on it; by the time it is due.
+	InWorking
+	places
 )
 
 // AnnounceMS is how long before a job is queued again its other holders are
@@ -43,7 +56,7 @@ const RecordFormat = 2
 // Job is a stored job; its body and then its parts follow it (C: struct jm_job).
 type Job struct {
 	entry           // chain in the table of jobs
-	Next, Prev *Job // neighbours in its queue's waiting or held list
+	Next, Prev *Job // neighbours in the list that it is in
 	timerNext  *Job
 	timerPrev  **Job // what points at us in a slot of the wheel; nil: not armed
 	Queue      *Queue
@@ -52,7 +65,7 @@ type Job struct {
 	Format     uint8
 	State      uint8
 	Flags      uint8
-	Reserved   uint8
+	Place      Place
 	BodyLen    uint32
 	ID         ID
 	CTime      uint64 // creation, ms*1e6 plus a sequence; the order in the queue
@@ -63,10 +76,18 @@ type Job struct {
 	Repl       uint16 // copies asked for
 	Nacks      uint16
 	Deliveries uint16 // additional ones
-	Parts      uint16 // bytes after the body: room for holders, or 0
+	Parts      uint16 // bytes after the body: holders and extras, or 0
 }
 
-// Tower is a node of a queue's index: Level pointers follow it (C: struct jm_tower).
+// List is an ordered list of jobs with an index, to find a place in its middle
+// (C: struct jm_list).
+type List struct {
+	Head, Tail       *Job
+	Len              uint64
+	index, indexTail [maxLevel]*Tower
+}
+
+// Tower is a node of a list's index: Level pointers follow it (C: struct jm_tower).
 type Tower struct {
 	job   *Job
 	level uint32
@@ -81,9 +102,10 @@ type Queue struct {
 	hash               uint64
 	Box                unsafe.Pointer // the key's value, which owns the queue; nil: detached
 	Key                unsafe.Pointer // the server's string of the name
-	Head, Tail         *Job           // waiting, oldest first
+	List                              // the waiting jobs, oldest first
+	Working            List           // those being worked on, the first that is due first
 	HeldHead, HeldTail *Job           // the other jobs
-	Len, Held          uint64         // how many wait, how many are held
+	Held               uint64         // how many those are
 	Bytes              uint64         // memory of jobs and index
 	Created, ATime     int64          // unix ms
 	JobsIn, JobsOut    uint64
@@ -94,7 +116,6 @@ type Queue struct {
 	state              uint8
 	_                  uint8
 	nameLen            uint32
-	index, indexTail   [maxLevel]*Tower
 	name               unsafe.Pointer
 }
 
@@ -156,6 +177,9 @@ func (j *Job) Awake() int64 {
 	return min(at, j.ETime)
 }
 
+// Jobs counts the queue's jobs, in any state.
+func (q *Queue) Jobs() uint64 { return q.Len + q.Working.Len + q.Held }
+
 // NameBytes is the queue's name; valid until it is renamed.
 func (q *Queue) NameBytes() []byte { return unsafe.Slice((*byte)(q.name), int(q.nameLen)) }
 
@@ -169,6 +193,7 @@ type Field struct {
 func Layout() []Field {
 	var j Job
 	var t Tower
+	var l List
 	var q Queue
 	return []Field{
 		{"jm_job", 0, unsafe.Sizeof(j)},
@@ -181,7 +206,7 @@ func Layout() []Field {
 		{"jm_job.format", unsafe.Offsetof(j.Format), unsafe.Sizeof(j.Format)},
 		{"jm_job.state", unsafe.Offsetof(j.State), unsafe.Sizeof(j.State)},
 		{"jm_job.flags", unsafe.Offsetof(j.Flags), unsafe.Sizeof(j.Flags)},
-		{"jm_job.reserved", unsafe.Offsetof(j.Reserved), unsafe.Sizeof(j.Reserved)},
+		{"jm_job.place", unsafe.Offsetof(j.Place), unsafe.Sizeof(j.Place)},
 		{"jm_job.body_len", unsafe.Offsetof(j.BodyLen), unsafe.Sizeof(j.BodyLen)},
 		{"jm_job.id", unsafe.Offsetof(j.ID), unsafe.Sizeof(j.ID)},
 		{"jm_job.ctime", unsafe.Offsetof(j.CTime), unsafe.Sizeof(j.CTime)},
@@ -196,16 +221,21 @@ func Layout() []Field {
 		{"jm_tower", 0, unsafe.Sizeof(t)},
 		{"jm_tower.job", unsafe.Offsetof(t.job), unsafe.Sizeof(t.job)},
 		{"jm_tower.level", unsafe.Offsetof(t.level), unsafe.Sizeof(t.level)},
+		{"jm_list", 0, unsafe.Sizeof(l)},
+		{"jm_list.head", unsafe.Offsetof(l.Head), unsafe.Sizeof(l.Head)},
+		{"jm_list.tail", unsafe.Offsetof(l.Tail), unsafe.Sizeof(l.Tail)},
+		{"jm_list.len", unsafe.Offsetof(l.Len), unsafe.Sizeof(l.Len)},
+		{"jm_list.index", unsafe.Offsetof(l.index), unsafe.Sizeof(l.index)},
+		{"jm_list.index_tail", unsafe.Offsetof(l.indexTail), unsafe.Sizeof(l.indexTail)},
 		{"jm_queue", 0, unsafe.Sizeof(q)},
 		{"jm_queue.hash_next", unsafe.Offsetof(q.entry), unsafe.Sizeof(q.entry)},
 		{"jm_queue.hash", unsafe.Offsetof(q.hash), unsafe.Sizeof(q.hash)},
 		{"jm_queue.box", unsafe.Offsetof(q.Box), unsafe.Sizeof(q.Box)},
 		{"jm_queue.key", unsafe.Offsetof(q.Key), unsafe.Sizeof(q.Key)},
-		{"jm_queue.head", unsafe.Offsetof(q.Head), unsafe.Sizeof(q.Head)},
-		{"jm_queue.tail", unsafe.Offsetof(q.Tail), unsafe.Sizeof(q.Tail)},
+		{"jm_queue.waiting", unsafe.Offsetof(q.List), unsafe.Sizeof(q.List)},
+		{"jm_queue.working", unsafe.Offsetof(q.Working), unsafe.Sizeof(q.Working)},
 		{"jm_queue.held_head", unsafe.Offsetof(q.HeldHead), unsafe.Sizeof(q.HeldHead)},
 		{"jm_queue.held_tail", unsafe.Offsetof(q.HeldTail), unsafe.Sizeof(q.HeldTail)},
-		{"jm_queue.len", unsafe.Offsetof(q.Len), unsafe.Sizeof(q.Len)},
 		{"jm_queue.held", unsafe.Offsetof(q.Held), unsafe.Sizeof(q.Held)},
 		{"jm_queue.bytes", unsafe.Offsetof(q.Bytes), unsafe.Sizeof(q.Bytes)},
 		{"jm_queue.created", unsafe.Offsetof(q.Created), unsafe.Sizeof(q.Created)},
@@ -217,8 +247,6 @@ func Layout() []Field {
 		{"jm_queue.pause", unsafe.Offsetof(q.Pause), unsafe.Sizeof(q.Pause)},
 		{"jm_queue.flags", unsafe.Offsetof(q.Flags), unsafe.Sizeof(q.Flags)},
 		{"jm_queue.name_len", unsafe.Offsetof(q.nameLen), unsafe.Sizeof(q.nameLen)},
-		{"jm_queue.index", unsafe.Offsetof(q.index), unsafe.Sizeof(q.index)},
-		{"jm_queue.index_tail", unsafe.Offsetof(q.indexTail), unsafe.Sizeof(q.indexTail)},
 		{"jm_queue.name", unsafe.Offsetof(q.name), unsafe.Sizeof(q.name)},
 	}
 }

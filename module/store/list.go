@@ -7,12 +7,49 @@ import (
 	"unsafe"
 )
 
-// The order of a queue: creation time, then ID, which is the same on every node.
-func less(a, b *Job) bool {
+// older is the order of a queue: creation time, then ID, which is the same on
+// every node.
+func older(a, b *Job) bool {
 	if a.CTime != b.CTime {
 		return a.CTime < b.CTime
 	}
 	return bytes.Compare(a.ID[:], b.ID[:]) < 0
+}
+
+// sooner is the order of what is worked on: the time it is due.
+func sooner(a, b *Job) bool {
+	if x, y := a.Due(), b.Due(); x != y {
+		return x < y
+	}
+	return bytes.Compare(a.ID[:], b.ID[:]) < 0
+}
+
+// Due is when the result of a job that is being worked on is expected, unix ms:
+// the time at which it is queued again, or its expiry where it never is.
+func (j *Job) Due() int64 {
+	if j.Retry == 0 || j.QTime == 0 {
+		return j.ETime
+	}
+	return j.QTime
+}
+
+// order is the one of the list that a job is in.
+func (j *Job) order() func(a, b *Job) bool {
+	if j.Place == InWorking {
+		return sooner
+	}
+	return older
+}
+
+// listOf is the ordered list that a job is in; nil where it is held.
+func (q *Queue) listOf(j *Job) *List {
+	switch j.Place {
+	case InWaiting:
+		return &q.List
+	case InWorking:
+		return &q.Working
+	}
+	return nil
 }
 
 // height is the number of index levels that point at a job: none for 15 of 16,
@@ -31,19 +68,20 @@ func (t *Tower) next(level int) **Tower {
 }
 
 // after is where level's next tower behind t is written, t nil being the head.
-func (q *Queue) after(t *Tower, level int) **Tower {
+func (l *List) after(t *Tower, level int) **Tower {
 	if t == nil {
-		return &q.index[level]
+		return &l.index[level]
 	}
 	return t.next(level)
 }
 
 // before finds, on each level, the last tower before a job; nil is the head.
-func (q *Queue) before(j *Job) (preds [maxLevel]*Tower) {
+func (l *List) before(j *Job) (preds [maxLevel]*Tower) {
+	less := j.order()
 	var t *Tower
 	for level := maxLevel - 1; level >= 0; level-- {
 		for {
-			next := *q.after(t, level)
+			next := *l.after(t, level)
 			if next == nil || !less(next.job, j) {
 				break
 			}
@@ -54,30 +92,30 @@ func (q *Queue) before(j *Job) (preds [maxLevel]*Tower) {
 	return preds
 }
 
-// insertWaiting puts a job into the waiting list. New jobs go to the end at
-// once; those that come back find their place by the index.
-func (s *Store) insertWaiting(q *Queue, j *Job) {
-	height := s.height(j)
-	q.Len++
-	if q.Tail == nil || less(q.Tail, j) {
-		j.Prev, j.Next = q.Tail, nil
-		if q.Tail != nil {
-			q.Tail.Next = j
+// insert puts a job into the list of its place. What belongs at the end goes
+// there at once; the others find their place by the index.
+func (s *Store) insert(q *Queue, j *Job) {
+	l, less, height := q.listOf(j), j.order(), s.height(j)
+	l.Len++
+	if l.Tail == nil || less(l.Tail, j) {
+		j.Prev, j.Next = l.Tail, nil
+		if l.Tail != nil {
+			l.Tail.Next = j
 		} else {
-			q.Head = j
+			l.Head = j
 		}
-		q.Tail = j
+		l.Tail = j
 		if height > 0 {
-			s.addTower(q, j, height, &q.indexTail)
+			s.addTower(q, l, j, height, &l.indexTail)
 		}
 		return
 	}
-	preds := q.before(j)
+	preds := l.before(j)
 	var at *Job // the last job before j
 	if preds[0] != nil {
 		at = preds[0].job
-	} else if less(q.Head, j) {
-		at = q.Head
+	} else if less(l.Head, j) {
+		at = l.Head
 	}
 	if at != nil {
 		for at.Next != nil && less(at.Next, j) {
@@ -86,59 +124,65 @@ func (s *Store) insertWaiting(q *Queue, j *Job) {
 		j.Prev, j.Next = at, at.Next
 		at.Next = j
 	} else {
-		j.Prev, j.Next = nil, q.Head
-		q.Head = j
+		j.Prev, j.Next = nil, l.Head
+		l.Head = j
 	}
 	// There is a next one: j doesn't go to the end.
 	j.Next.Prev = j
 	if height > 0 {
-		s.addTower(q, j, height, &preds)
+		s.addTower(q, l, j, height, &preds)
 	}
 }
 
-func (s *Store) addTower(q *Queue, j *Job, height int, preds *[maxLevel]*Tower) {
+func (s *Store) addTower(q *Queue, l *List, j *Job, height int, preds *[maxLevel]*Tower) {
 	size := towerSize + 8*height
 	t := (*Tower)(s.alloc.Alloc(size))
 	*t = Tower{job: j, level: uint32(height)}
 	q.Bytes += uint64(size)
 	j.Flags |= FlagIndexed
 	for level := range height {
-		place := q.after(preds[level], level)
+		place := l.after(preds[level], level)
 		*t.next(level) = *place
 		*place = t
 		if *t.next(level) == nil {
-			q.indexTail[level] = t
+			l.indexTail[level] = t
 		}
 	}
 }
 
-func (s *Store) removeWaiting(q *Queue, j *Job) {
+// withdraw takes a job out of the list of its place.
+func (s *Store) withdraw(q *Queue, j *Job) {
+	l := q.listOf(j)
+	if l == nil {
+		removeHeld(q, j)
+		return
+	}
 	if j.Flags&FlagIndexed != 0 {
 		var preds [maxLevel]*Tower
-		t := q.index[0]
+		t := l.index[0]
 		if t.job != j {
-			preds = q.before(j)
-			t = *q.after(preds[0], 0)
+			preds = l.before(j)
+			t = *l.after(preds[0], 0)
 		}
 		for level := range int(t.level) {
-			*q.after(preds[level], level) = *t.next(level)
-			if q.indexTail[level] == t {
-				q.indexTail[level] = preds[level]
+			*l.after(preds[level], level) = *t.next(level)
+			if l.indexTail[level] == t {
+				l.indexTail[level] = preds[level]
 			}
 		}
 		s.freeTower(q, t)
 		j.Flags &^= FlagIndexed
 	}
-	q.Len--
+	l.Len--
 	if j.Prev != nil {
 		j.Prev.Next = j.Next
 	} else {
-		q.Head = j.Next
+		l.Head = j.Next
 	}
 	if j.Next != nil {
 		j.Next.Prev = j.Prev
 	} else {
-		q.Tail = j.Prev
+		l.Tail = j.Prev
 	}
 }
 
@@ -150,6 +194,7 @@ func (s *Store) freeTower(q *Queue, t *Tower) {
 
 func insertHeld(q *Queue, j *Job) {
 	q.Held++
+	j.Place = InHeld
 	j.Prev, j.Next = q.HeldTail, nil
 	if q.HeldTail != nil {
 		q.HeldTail.Next = j

@@ -214,7 +214,7 @@ func TestApplyState(t *testing.T) {
 		assert.Equal(t, uint16(1), j.Repl)
 		assert.Equal(t, body, j.Body())
 	}
-	w.s.Pull(j) // still in the waiting list, whatever its state says
+	w.s.Hold(j) // still in the waiting list, whatever its state says
 	assert.Equal(t, uint64(1), j.Queue.Held)
 
 	unknown := copyOf(t, w, j)

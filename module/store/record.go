@@ -40,8 +40,8 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 		return head, fmt.Errorf("%w: state %d at byte %d", ErrRecord, head.State, at(unsafe.Offsetof(head.State)))
 	case head.Flags&^savedFlags != 0:
 		return head, fmt.Errorf("%w: flags %#x at byte %d", ErrRecord, head.Flags, at(unsafe.Offsetof(head.Flags)))
-	case head.Reserved != 0:
-		return head, fmt.Errorf("%w: a reserved byte isn't 0", ErrRecord)
+	case head.Place >= places:
+		return head, fmt.Errorf("%w: place %d at byte %d", ErrRecord, head.Place, at(unsafe.Offsetof(head.Place)))
 	case len(rec) != recordHead+body:
 		return head, fmt.Errorf("%w: %d bytes follow the head, %d are announced at byte %d", ErrRecord, len(rec)-recordHead, body, at(unsafe.Offsetof(head.BodyLen)))
 	case head.BodyLen > MaxBody:
@@ -56,6 +56,7 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 		return head, fmt.Errorf("%w: ID %s doesn't fit a retry time of %d s", ErrRecord, head.ID, head.Retry)
 	}
 	head.Flags &^= volatileFlags
+	head.Place = InHeld
 	return head, nil
 }
 
@@ -68,7 +69,7 @@ func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
 	}
 	j := s.alloced(int(head.BodyLen), int(head.Parts))
 	copy(j.Record(), rec)
-	j.Flags = head.Flags
+	j.Flags, j.Place = head.Flags, head.Place
 	return j, nil
 }
 

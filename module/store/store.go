@@ -139,10 +139,6 @@ func (s *Store) LoadInto(q *Queue, j *Job) {
 	insertHeld(q, j)
 }
 
-// waiting says in which of its queue's lists a job is: a loaded job can be in
-// state queued and still be held.
-func waiting(j *Job) bool { return j.Flags&flagWaiting != 0 }
-
 // Remove forgets a job and frees it.
 func (s *Store) Remove(j *Job) {
 	s.Disarm(j)
@@ -153,30 +149,39 @@ func (s *Store) Remove(j *Job) {
 // free takes a job out of its queue and frees it.
 func (s *Store) free(j *Job) {
 	q := j.Queue
-	if waiting(j) {
-		s.removeWaiting(q, j)
-	} else {
-		removeHeld(q, j)
-	}
+	s.withdraw(q, j)
 	q.Bytes -= uint64(j.Size())
 	s.FreeJob(j)
 }
 
-// Push moves a held job into the waiting list, at the place that its creation
-// time gives it, and makes its state queued.
+// Push moves a job into the waiting list, at the place that its creation time
+// gives it, and makes its state queued.
 func (s *Store) Push(j *Job) {
-	removeHeld(j.Queue, j)
-	s.insertWaiting(j.Queue, j)
-	j.State = StateQueued
-	j.Flags |= flagWaiting
+	s.withdraw(j.Queue, j)
+	j.State, j.Place = StateQueued, InWaiting
+	s.insert(j.Queue, j)
 }
 
-// Pull moves a waiting job to the end of the held list and makes its state active.
-func (s *Store) Pull(j *Job) {
-	s.removeWaiting(j.Queue, j)
+// Work moves a job to those that are worked on, at the place that the time it is
+// due gives it, and makes its state active. One that is there already finds its
+// new place. (A job's QTime must not change while it is there but by this.)
+func (s *Store) Work(j *Job, qtime int64) {
+	s.withdraw(j.Queue, j)
+	j.State, j.Place, j.QTime = StateActive, InWorking, qtime
+	s.insert(j.Queue, j)
+}
+
+// Hold moves a job to those that are held and no more; a queued one becomes
+// active. (A loaded job can be in state queued and still be held.)
+func (s *Store) Hold(j *Job) {
+	if j.Place == InHeld {
+		return
+	}
+	s.withdraw(j.Queue, j)
 	insertHeld(j.Queue, j)
-	j.State = StateActive
-	j.Flags &^= flagWaiting
+	if j.State == StateQueued {
+		j.State = StateActive
+	}
 }
 
 // Queue finds an attached queue; nil where there is none of that name.
@@ -233,7 +238,7 @@ func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
 	if known {
 		return 0
 	}
-	for _, first := range []*Job{q.Head, q.HeldHead} {
+	for _, first := range []*Job{q.Head, q.Working.Head, q.HeldHead} {
 		var next *Job
 		for j := first; j != nil; j = next {
 			next = j.Next
@@ -275,8 +280,11 @@ func (s *Store) Reap(n int) bool {
 	for len(s.graves) > 0 {
 		q := s.graves[len(s.graves)-1]
 		known := q.hash == s.generation
-		for ; n > 0 && q.Len+q.Held > 0; n-- {
+		for ; n > 0 && q.Jobs() > 0; n-- {
 			j := q.Head
+			if j == nil {
+				j = q.Working.Head
+			}
 			if j == nil {
 				j = q.HeldHead
 			}
@@ -286,7 +294,7 @@ func (s *Store) Reap(n int) bool {
 				s.free(j)
 			}
 		}
-		if q.Len+q.Held > 0 {
+		if q.Jobs() > 0 {
 			return true
 		}
 		s.freeQueue(q)

@@ -120,12 +120,14 @@ func (w *world) check(t require.TestingT) {
 	for name, jobs := range w.queues {
 		q := w.s.Queue([]byte(name))
 		require.NotNil(t, q)
-		var waiting, held []*store.Job
+		var waiting, working, held []*store.Job
 		var size uint64
 		for id, j := range jobs {
 			require.Same(t, j, w.s.Lookup(&id))
 			if j.State == store.StateQueued {
 				waiting = append(waiting, j)
+			} else if j.Place == store.InWorking {
+				working = append(working, j)
 			} else {
 				held = append(held, j)
 			}
@@ -138,16 +140,25 @@ func (w *world) check(t require.TestingT) {
 			}
 			return bytes.Compare(a.ID[:], b.ID[:]) < 0
 		})
-		require.Equal(t, len(waiting), int(q.Len))
+		sort.Slice(working, func(i, k int) bool {
+			a, b := working[i], working[k]
+			if a.Due() != b.Due() {
+				return a.Due() < b.Due()
+			}
+			return bytes.Compare(a.ID[:], b.ID[:]) < 0
+		})
 		require.Equal(t, len(held), int(q.Held))
-		j, last := q.Head, (*store.Job)(nil)
-		for _, want := range waiting {
-			require.Same(t, want, j)
-			require.Same(t, last, j.Prev)
-			j, last = j.Next, j
+		for l, all := range map[*store.List][]*store.Job{&q.List: waiting, &q.Working: working} {
+			require.Equal(t, len(all), int(l.Len))
+			j, last := l.Head, (*store.Job)(nil)
+			for _, want := range all {
+				require.Same(t, want, j)
+				require.Same(t, last, j.Prev)
+				j, last = j.Next, j
+			}
+			require.Nil(t, j)
+			require.Same(t, last, l.Tail)
 		}
-		require.Nil(t, j)
-		require.Same(t, last, q.Tail)
 		require.GreaterOrEqual(t, q.Bytes, size)
 	}
 }
@@ -186,7 +197,9 @@ func TestStoreAgainstModel(t *testing.T) {
 					w.s.Push(j)
 				}
 			case op < 12 && j.State == store.StateQueued:
-				w.s.Pull(j)
+				w.s.Hold(j)
+			case op < 12 && w.r.IntN(2) == 0:
+				w.s.Work(j, w.r.Int64N(1000))
 			case op < 12:
 				w.s.Push(j)
 			case op < 17:
@@ -340,7 +353,7 @@ func TestSteadyStateAllocatesNothingInGo(t *testing.T) {
 		s.Push(j)
 		s.Arm(j)
 		id := q.Head.ID
-		s.Pull(q.Head)
+		s.Hold(q.Head)
 		s.Remove(s.Lookup(&id))
 	}
 	for range 1000 {
