@@ -234,7 +234,7 @@ func (m *module) put(c *rm.Ctx, b []byte) {
 
 // replicateState replicates SETJOB: the job's state, and who else holds it.
 func (m *module) replicateState(c *rm.Ctx, j *store.Job) {
-	holders := j.RawHolders()
+	holders := j.RawParts()
 	if holders == nil {
 		c.Replicate(m.effect.setJob, 1)
 		m.put(c, j.StateRecord())

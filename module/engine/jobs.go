@@ -73,7 +73,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	} else if q, err = n.queue(a.Queue); err != nil {
 		return id, false, err
 	}
-	j := n.store.NewJob(len(a.Body), elsewhere)
+	j := n.store.NewJob(len(a.Body), elsewhere, nil)
 	copy(j.Body(), a.Body)
 	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	j.CTime = n.nextCTime()

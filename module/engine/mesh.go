@@ -73,6 +73,9 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	if err := m.Parse(b); err != nil {
 		return err
 	}
+	if err := store.CheckExtras(m.Job.Extras); err != nil {
+		return err
+	}
 	n.Stats.Received++
 	n.heard(p)
 	if n.passive || n.loading {
@@ -204,7 +207,7 @@ func (n *Node) copyOf(j *store.Job, kind wire.Kind) *wire.Message {
 		Span: delayLeft(j, n.now),
 		Job: wire.Job{
 			CTime: j.CTime, Left: max(1, j.ETime-n.now), Retry: j.Retry, Delay: j.Delay,
-			Repl: j.Repl, Nacks: j.Nacks, Deliveries: j.Deliveries, Body: j.Body(),
+			Repl: j.Repl, Nacks: j.Nacks, Deliveries: j.Deliveries, Body: j.Body(), Extras: j.Extras(),
 		},
 	}
 	return m
@@ -539,7 +542,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 		return nil
 	}
 	w := &m.Job
-	j := n.store.NewJob(len(w.Body), max(len(m.Holders), 1))
+	j := n.store.NewJob(len(w.Body), max(len(m.Holders), 1), w.Extras)
 	copy(j.Body(), w.Body)
 	j.ID, j.CTime, j.ETime = m.ID, w.CTime, n.now+min(w.Left, MaxSeconds*1000)
 	j.Retry, j.Delay, j.Repl = w.Retry, w.Delay, w.Repl
@@ -784,7 +787,7 @@ func (n *Node) ackUnknown(id *store.ID) {
 	if len(n.mesh.order) == 0 || n.leaving || id.AtMostOnce() || n.graves.has(id) {
 		return
 	}
-	j := n.store.NewJob(0, len(n.mesh.order))
+	j := n.store.NewJob(0, len(n.mesh.order), nil)
 	j.ID, j.CTime, j.Retry, j.Repl = *id, uint64(max(n.now, 1))*1_000_000, 1, 1
 	j.ETime = n.now + max(int64(id.TTLMinutes()), 1)*60_000
 	j.State = store.StateAcked

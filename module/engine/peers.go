@@ -407,14 +407,26 @@ func (n *Node) addHolder(j *store.Job, node wire.Node) (*store.Job, bool) {
 		return j, false
 	}
 	k, added := n.store.AddHolder(j, uint64(node))
-	if k != j {
+	return n.moved(j, k), added
+}
+
+// setExtra sets one of a job's extras; the job may move, as in addHolder. False
+// where it has no room for it.
+func (n *Node) setExtra(j *store.Job, tag store.Tag, value []byte) (*store.Job, bool) {
+	k, ok := n.store.SetExtra(j, tag, value)
+	return n.moved(j, k), ok
+}
+
+// moved has the effects that name a job follow it to where it is now.
+func (n *Node) moved(from, to *store.Job) *store.Job {
+	if from != to {
 		for i := range n.effects {
-			if n.effects[i].Job == j {
-				n.effects[i].Job = k
+			if n.effects[i].Job == from {
+				n.effects[i].Job = to
 			}
 		}
 	}
-	return k, added
+	return to
 }
 
 // clockJumped keeps a step of the clock, or a pause of the whole process, from

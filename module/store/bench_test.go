@@ -48,7 +48,7 @@ func BenchmarkCycle(b *testing.B) {
 	var n uint64
 	add := func() {
 		n++
-		j := s.NewJob(100, 0)
+		j := s.NewJob(100, 0, nil)
 		j.ID, j.CTime, j.ETime = ids.Make(n*0x9e3779b97f4a7c15, n, 60, true), n, 1<<40
 		s.RegisterNew(q, j)
 		s.Push(j)
@@ -72,7 +72,7 @@ func BenchmarkComeBack(b *testing.B) {
 	q := s.NewQueue([]byte("q"), 0)
 	var all []*store.Job
 	for n := range uint64(1_000_000) {
-		j := s.NewJob(100, 0)
+		j := s.NewJob(100, 0, nil)
 		j.ID, j.CTime, j.ETime = ids.Make(n*0x9e3779b97f4a7c15, n, 60, true), n+1, 1<<40
 		s.RegisterNew(q, j)
 		s.Push(j)
@@ -109,7 +109,7 @@ func BenchmarkLookup(b *testing.B) {
 	q := s.NewQueue([]byte("q"), 0)
 	all := make([]store.ID, 1_000_000)
 	for n := range all {
-		j := s.NewJob(100, 0)
+		j := s.NewJob(100, 0, nil)
 		j.ID = ids.Make(uint64(n), uint64(n), 60, true)
 		s.RegisterNew(q, j)
 		all[n] = j.ID

@@ -7,30 +7,41 @@ import (
 	"unsafe"
 )
 
-// The parts of a job: the other nodes that may hold a copy of it. They follow
-// the body in the same allocation, so they are saved with it and need no
-// pointer; a job that no other node ever had has none. A head of
-// partsHead bytes (how many holders, how often was tried to tell them of the
-// acknowledgement) and room for some holders: the first 8 bytes of a node's ID,
-// with the lowest bit for whether that node has confirmed.
+// The parts of a job: the other nodes that may hold a copy of it, and extras
+// (extras.go). They follow the body in the same allocation, so they are saved
+// with it and need no pointer; a plain job that no other node ever had has none.
+// A head of partsHead bytes (how many holders, 16 bits; how often was tried to
+// tell them of the acknowledgement, 8; unused, 8; the length of the extras, 16;
+// unused, 16), room for some holders (the first 8 bytes of a node's ID, with the
+// lowest bit for whether that node has confirmed), and the extras at the end.
 const (
-	partsHead  = 8
-	holderLen  = 8
-	maxHolders = (math.MaxUint16 - partsHead) / holderLen
+	partsHead = 8
+	holderLen = 8
+	// MaxExtras leaves room for 4095 holders at least.
+	MaxExtras = 32 << 10
 )
+
+func holderRoom(parts, extras int) int { return (parts - partsHead - extras) / holderLen }
 
 func checkParts(p []byte) error {
 	if len(p) == 0 {
 		return nil
 	}
-	if len(p) < partsHead || (len(p)-partsHead)%holderLen != 0 {
-		return fmt.Errorf("%w: %d bytes of holders", ErrRecord, len(p))
+	extras := 0
+	if len(p) >= partsHead {
+		extras = int(binary.LittleEndian.Uint16(p[4:]))
+	}
+	if len(p) < partsHead+extras || extras > MaxExtras || (len(p)-partsHead-extras)%holderLen != 0 {
+		return fmt.Errorf("%w: %d bytes of holders and extras", ErrRecord, len(p))
 	}
 	n := int(binary.LittleEndian.Uint16(p))
-	if partsHead+n*holderLen > len(p) {
+	if n > holderRoom(len(p), extras) {
 		return fmt.Errorf("%w: %d holders in %d bytes", ErrRecord, n, len(p))
 	}
-	for i := range (len(p) - partsHead) / holderLen {
+	if err := CheckExtras(p[len(p)-extras:]); err != nil {
+		return err
+	}
+	for i := range holderRoom(len(p), extras) {
 		if node := binary.LittleEndian.Uint64(p[partsHead+i*holderLen:]) &^ 1; (node != 0) != (i < n) {
 			return fmt.Errorf("%w: holder %d of %d", ErrRecord, i, n)
 		}
@@ -38,8 +49,8 @@ func checkParts(p []byte) error {
 	return nil
 }
 
-// RawHolders are the parts as they are saved; nil where there are none.
-func (j *Job) RawHolders() []byte {
+// RawParts are the parts as they are saved; nil where there are none.
+func (j *Job) RawParts() []byte {
 	if j.Parts == 0 {
 		return nil
 	}
@@ -51,18 +62,18 @@ func (j *Job) Holders() int {
 	if j.Parts == 0 {
 		return 0
 	}
-	return int(binary.LittleEndian.Uint16(j.RawHolders()))
+	return int(binary.LittleEndian.Uint16(j.RawParts()))
 }
 
 // Holder is the i-th holder's name (the first 8 bytes of its ID, the lowest bit
 // 0), and whether it has confirmed.
 func (j *Job) Holder(i int) (node uint64, confirmed bool) {
-	v := binary.LittleEndian.Uint64(j.RawHolders()[partsHead+i*holderLen:])
+	v := binary.LittleEndian.Uint64(j.RawParts()[partsHead+i*holderLen:])
 	return v &^ 1, v&1 != 0
 }
 
 func (j *Job) setHolder(i int, v uint64) {
-	binary.LittleEndian.PutUint64(j.RawHolders()[partsHead+i*holderLen:], v)
+	binary.LittleEndian.PutUint64(j.RawParts()[partsHead+i*holderLen:], v)
 }
 
 func (j *Job) findHolder(node uint64) int {
@@ -113,7 +124,7 @@ func (j *Job) DropHolder(node uint64) bool {
 		return false
 	}
 	last := j.Holders() - 1
-	p := j.RawHolders()
+	p := j.RawParts()
 	copy(p[partsHead+i*holderLen:partsHead+(i+1)*holderLen], p[partsHead+last*holderLen:])
 	j.setHolder(last, 0)
 	binary.LittleEndian.PutUint16(p, uint16(last))
@@ -125,42 +136,47 @@ func (j *Job) Attempts() int {
 	if j.Parts == 0 {
 		return 0
 	}
-	return int(j.RawHolders()[2])
+	return int(j.RawParts()[2])
 }
 
 // SetAttempts sets that, at most 255. Jobs without parts ignore it.
 func (j *Job) SetAttempts(n int) {
 	if j.Parts > 0 {
-		j.RawHolders()[2] = uint8(min(n, 255))
+		j.RawParts()[2] = uint8(min(n, 255))
 	}
 }
 
 // AddHolder notes that another node may hold a copy. The job may have to move
 // for that: use the returned one from then on. added is false where the node
-// was noted before, or where there is no more room (8190 nodes).
+// was noted before, or where there is no more room (4095 nodes).
 func (s *Store) AddHolder(j *Job, node uint64) (moved *Job, added bool) {
-	n := j.Holders()
-	if j.HeldBy(node) || n == maxHolders {
+	n, extras := j.Holders(), j.Extras()
+	most := holderRoom(math.MaxUint16, len(extras))
+	if j.HeldBy(node) || n >= most {
 		return j, false
 	}
-	if partsHead+(n+1)*holderLen > int(j.Parts) {
-		j = s.grow(j, min(max(2*n, 2), maxHolders))
+	if j.Parts == 0 || n >= holderRoom(int(j.Parts), len(extras)) {
+		j = s.reshape(j, min(max(2*n, 2), most), extras)
 	}
 	j.setHolder(n, node)
-	binary.LittleEndian.PutUint16(j.RawHolders(), uint16(n+1))
+	binary.LittleEndian.PutUint16(j.RawParts(), uint16(n+1))
 	return j, true
 }
 
-// grow moves a job to a block with room for more holders. It must be in a
-// queue's list.
-func (s *Store) grow(j *Job, holders int) *Job {
+// reshape moves a job to a block with room for so many holders and these
+// extras. It must be in a queue's list.
+func (s *Store) reshape(j *Job, holders int, extras []byte) *Job {
 	q := j.Queue
-	k := (*Job)(s.alloc.Alloc(jobSize + int(j.BodyLen) + partsHead + holders*holderLen))
+	parts := partsLen(holders, len(extras))
+	k := (*Job)(s.alloc.Alloc(jobSize + int(j.BodyLen) + parts))
 	*k = *j
-	k.Parts = uint16(partsHead + holders*holderLen)
+	k.Parts = uint16(parts)
 	copy(k.Body(), j.Body())
-	old := copy(k.RawHolders(), j.RawHolders())
-	clear(k.RawHolders()[old:])
+	if p := k.RawParts(); p != nil {
+		clear(p)
+		copy(p, j.RawParts()[:min(int(j.Parts), partsHead+j.Holders()*holderLen)])
+		k.putExtras(extras)
+	}
 	head, tail := &q.HeldHead, &q.HeldTail
 	l := q.listOf(j)
 	if l != nil {

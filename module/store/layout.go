@@ -171,7 +171,7 @@ func (j *Job) Awake() int64 {
 		return j.ETime
 	}
 	at := j.QTime
-	if j.Parts > 0 && j.State == StateActive && j.Flags&FlagAnnounced == 0 && j.Retry > 0 {
+	if j.Parts > 0 && j.State == StateActive && j.Flags&FlagAnnounced == 0 && j.Retry > 0 && j.Holders() > 0 {
 		at -= AnnounceMS
 	}
 	return min(at, j.ETime)

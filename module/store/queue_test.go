@@ -100,7 +100,7 @@ func TestMisuse(t *testing.T) {
 	q := w.s.NewQueue([]byte("q"), 0)
 	blocks := w.alloc.Blocks()
 	for _, n := range []int{-1, store.MaxBody + 1, math.MaxInt} {
-		assert.PanicsWithValue(t, fmt.Sprintf("store: a job's body can't have %d bytes", n), func() { w.s.NewJob(n, 0) })
+		assert.PanicsWithValue(t, fmt.Sprintf("store: a job's body can't have %d bytes", n), func() { w.s.NewJob(n, 0, nil) })
 	}
 	assert.Equal(t, blocks, w.alloc.Blocks())
 	w.s.Bury(q)

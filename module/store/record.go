@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -74,27 +75,35 @@ func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
 }
 
 // ApplyState brings a known job to the state of a record, which may be without
-// its body and parts; the lists are left alone. holders, where not nil, are the
-// parts. It returns nil where the job isn't known.
-func (s *Store) ApplyState(rec, holders []byte) (*Job, error) {
+// its body and parts; it leaves the list of what is worked on, other lists are
+// left alone. parts, where not nil, are the parts. It returns nil where the job
+// isn't known.
+func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 	head, err := checkRecord(rec, len(rec) > recordHead)
 	if err != nil {
 		return nil, err
 	}
 	if len(rec) > recordHead {
-		holders = rec[len(rec)-int(head.Parts):]
+		parts = rec[len(rec)-int(head.Parts):]
 	}
-	if err := checkParts(holders); err != nil {
+	if err := checkParts(parts); err != nil {
 		return nil, err
 	}
 	j := s.Lookup(&head.ID)
 	if j == nil {
 		return nil, nil
 	}
-	for at := partsHead; at < len(holders); at += holderLen {
-		if node := binary.LittleEndian.Uint64(holders[at:]) &^ 1; node != 0 {
-			j, _ = s.AddHolder(j, node)
+	if len(parts) > 0 {
+		for i := range int(binary.LittleEndian.Uint16(parts)) {
+			j, _ = s.AddHolder(j, binary.LittleEndian.Uint64(parts[partsHead+i*holderLen:])&^1)
 		}
+		extras := parts[len(parts)-int(binary.LittleEndian.Uint16(parts[4:])):]
+		if !bytes.Equal(extras, j.Extras()) {
+			j = s.SetExtras(j, extras)
+		}
+	}
+	if j.Place == InWorking {
+		s.Hold(j)
 	}
 	j.State, j.Flags = head.State, head.Flags|j.Flags&volatileFlags
 	j.QTime, j.ETime = head.QTime, head.ETime

@@ -18,7 +18,7 @@ func TestSettingTheClockBackAgainMovesNoMoreThanTheBudget(t *testing.T) {
 	q := s.NewQueue([]byte("q"), 0)
 	var jobs []*Job
 	for i := range uint64(n) {
-		j := s.NewJob(0, 0)
+		j := s.NewJob(0, 0, nil)
 		j.ID, j.ETime = ids.Make(i, i, 60, true), int64(1+i<<29)
 		s.RegisterNew(q, j)
 		s.Arm(j)

@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"unsafe"
@@ -14,6 +15,8 @@ type Store struct {
 	keys       keys
 	jobs       table // of Job
 	queues     table // of Queue
+	locks      table // of Lock
+	lockList   *LockList
 	wheel      wheel
 	generation uint64 // grows with each Forget
 	graves     []*Queue
@@ -37,6 +40,7 @@ func newKeys(seed uint64) keys {
 func New(alloc Allocator, seed uint64, now int64) *Store {
 	s := &Store{alloc: alloc, keys: newKeys(seed), generation: 1}
 	s.begin(now)
+	s.initLocks()
 	return s
 }
 
@@ -56,15 +60,22 @@ func (s *Store) Hidden() *Queue { return s.hidden }
 func (s *Store) IDMaker(node [4]byte) *IDMaker { return &IDMaker{Node: node, key: s.keys.id} }
 
 // NewJob allocates an unregistered job with room for a body, of [MaxBody] bytes
-// at most, and for holders.
-func (s *Store) NewJob(bodyLen, holders int) *Job {
-	parts := 0
-	if holders > 0 {
-		parts = partsHead + min(holders, maxHolders)*holderLen
+// at most, and for holders, and with extras, of [MaxExtras] at most, that
+// [CheckExtras] has seen or that were made by [AppendExtra].
+func (s *Store) NewJob(bodyLen, holders int, extras []byte) *Job {
+	j := s.alloced(bodyLen, partsLen(holders, len(extras)))
+	if p := j.RawParts(); p != nil {
+		clear(p)
+		j.putExtras(extras)
 	}
-	j := s.alloced(bodyLen, parts)
-	clear(j.RawHolders())
 	return j
+}
+
+func partsLen(holders, extras int) int {
+	if holders+extras == 0 {
+		return 0
+	}
+	return partsHead + min(holders, holderRoom(math.MaxUint16, extras))*holderLen + extras
 }
 
 func (s *Store) alloced(bodyLen, parts int) *Job {

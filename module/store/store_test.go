@@ -89,7 +89,7 @@ func (w *world) queue(name string) *store.Queue {
 
 func (w *world) add(name string) *store.Job {
 	q := w.queue(name)
-	j := w.s.NewJob(w.r.IntN(50), w.r.IntN(3))
+	j := w.s.NewJob(w.r.IntN(50), w.r.IntN(3), nil)
 	// Mostly new, sometimes of the past, sometimes of the same moment.
 	w.ctime++
 	j.CTime = w.ctime
@@ -170,7 +170,30 @@ func TestStoreAgainstModel(t *testing.T) {
 		for range rapid.IntRange(1, 600).Draw(t, "steps") {
 			name := fmt.Sprint("q", w.r.IntN(3))
 			j := w.some(name)
-			switch op := w.r.IntN(22); {
+			switch op := w.r.IntN(23); {
+			case op == 22 && j != nil:
+				tag, value := store.Tag(1+w.r.IntN(3)), make([]byte, w.r.IntN(60))
+				if w.r.IntN(4) == 0 {
+					value = nil
+				}
+				others := map[store.Tag]string{}
+				for k := store.Tag(1); k < 4; k++ {
+					others[k] = string(j.Extra(k))
+				}
+				others[tag] = string(value)
+				holders := j.Holders()
+				k, ok := w.s.SetExtra(j, tag, value)
+				require.True(t, ok)
+				for tag, want := range others {
+					require.Equal(t, want, string(k.Extra(tag)))
+				}
+				require.Equal(t, value == nil, k.Extra(tag) == nil)
+				require.Equal(t, holders, k.Holders())
+				w.queues[name][k.ID] = k
+				restored, err := w.s.JobFromRecord(k.Record())
+				require.NoError(t, err)
+				require.Equal(t, k.RawParts(), restored.RawParts())
+				w.s.FreeJob(restored)
 			case op >= 20 && j != nil:
 				node := 2 + 2*w.r.Uint64N(40)
 				held, n := j.HeldBy(node), j.Holders()
@@ -189,7 +212,7 @@ func TestStoreAgainstModel(t *testing.T) {
 				}
 				restored, err := w.s.JobFromRecord(k.Record())
 				require.NoError(t, err)
-				require.Equal(t, k.RawHolders(), restored.RawHolders())
+				require.Equal(t, k.RawParts(), restored.RawParts())
 				w.s.FreeJob(restored)
 			case op < 9 || j == nil:
 				j = w.add(name)
@@ -347,7 +370,7 @@ func TestSteadyStateAllocatesNothingInGo(t *testing.T) {
 	var n uint64
 	cycle := func() {
 		n++
-		j := s.NewJob(100, 0)
+		j := s.NewJob(100, 0, nil)
 		j.ID, j.CTime, j.ETime = ids.Make(n, n, 60, true), n, 1<<40
 		s.RegisterNew(q, j)
 		s.Push(j)
@@ -364,7 +387,7 @@ func TestSteadyStateAllocatesNothingInGo(t *testing.T) {
 
 func validRecord() []byte {
 	s := store.New(storetest.New(), 1, 0)
-	j := s.NewJob(3, 0)
+	j := s.NewJob(3, 0, nil)
 	copy(j.Body(), "abc")
 	j.ID = s.IDMaker([4]byte{}).Make(1, 1, 60, true)
 	j.State, j.Repl, j.Retry, j.ETime = store.StateQueued, 1, 5, 1000
@@ -392,7 +415,7 @@ func TestRecords(t *testing.T) {
 func TestHolders(t *testing.T) {
 	s := store.New(storetest.New(), 1, 0)
 	q := s.NewQueue([]byte("q"), 0)
-	j := s.NewJob(3, 2)
+	j := s.NewJob(3, 2, nil)
 	copy(j.Body(), "abc")
 	j.ID = s.IDMaker([4]byte{}).Make(1, 1, 60, true)
 	j.State, j.Repl, j.Retry, j.ETime = store.StateActive, 1, 5, 1000
@@ -423,7 +446,7 @@ func TestHolders(t *testing.T) {
 		_, err := s.ApplyState(j.StateRecord(), parts)
 		assert.ErrorIs(t, err, store.ErrRecord, "%v", parts)
 	}
-	_, err = s.ApplyState(j.StateRecord(), restored.RawHolders())
+	_, err = s.ApplyState(j.StateRecord(), restored.RawParts())
 	assert.NoError(t, err)
 }
 

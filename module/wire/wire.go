@@ -91,6 +91,7 @@ const (
 	MaxPeers   = 4096
 	MaxQueue   = 512 << 20 // bytes of a queue's name, and of a body
 	MaxAddr    = 255
+	MaxExtras  = 32 << 10 // bytes of a job's extras
 )
 
 // Peer is what a Heartbeat says of a third node.
@@ -108,6 +109,7 @@ type Job struct {
 	Repl              uint16
 	Nacks, Deliveries uint16
 	Body              []byte
+	Extras            []byte // tagged attributes (store.CheckExtras)
 }
 
 // Message is any message: a kind uses some of the fields.
@@ -182,6 +184,7 @@ func (m *Message) Append(b []byte) []byte {
 			b = binary.AppendUvarint(b, v)
 		}
 		b = appendBytes(b, j.Body)
+		b = appendBytes(b, j.Extras)
 	}
 	if has&hasPeers != 0 {
 		b = binary.AppendUvarint(b, uint64(len(m.Peers)))
@@ -289,6 +292,7 @@ func (m *Message) Parse(b []byte) error {
 		j.Nacks = uint16(r.uint(math.MaxUint16, "the NACKs"))
 		j.Deliveries = uint16(r.uint(math.MaxUint16, "the deliveries"))
 		j.Body = r.take(r.uint(MaxQueue, "the body's length"), "the body")
+		j.Extras = r.take(r.uint(MaxExtras, "the extras' length"), "the extras")
 		if r.err == nil && (j.Repl == 0 || j.CTime == 0 || (m.ID[23]&1 == 0) != (j.Retry == 0)) {
 			r.fail("the job contradicts itself")
 		}

@@ -1,0 +1,117 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Extras are attributes that few jobs have, at the end of the parts: each a tag,
+// a length (16 bits) and as many bytes. They go with the job wherever it goes.
+type Tag uint8
+
+// The tags. A number, once released, keeps its meaning; extras of an unknown tag
+// are carried along.
+const (
+	// TagUnique: what the job is unique by, and which locks it has (package engine).
+	TagUnique Tag = iota + 1
+	// TagFamily: what the job waits for, or what waits for it.
+	TagFamily
+	// TagWorker: the name of the worker that has the job.
+	TagWorker
+)
+
+const extraHead = 3
+
+// AppendExtra appends an extra to others. A value has at most 65535 bytes.
+func AppendExtra(extras []byte, tag Tag, value []byte) []byte {
+	extras = append(extras, byte(tag))
+	extras = binary.LittleEndian.AppendUint16(extras, uint16(len(value)))
+	return append(extras, value...)
+}
+
+// CheckExtras checks extras that come from outside. Its errors wrap [ErrRecord].
+func CheckExtras(extras []byte) error {
+	if len(extras) > MaxExtras {
+		return fmt.Errorf("%w: %d bytes of extras, at most %d are possible", ErrRecord, len(extras), MaxExtras)
+	}
+	for at := 0; at < len(extras); {
+		rest := extras[at:]
+		if len(rest) < extraHead || len(rest)-extraHead < int(binary.LittleEndian.Uint16(rest[1:])) {
+			return fmt.Errorf("%w: an extra is cut off at byte %d of %d", ErrRecord, at, len(extras))
+		}
+		at += extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
+	}
+	return nil
+}
+
+// Extras are all of a job's extras; nil where there are none. Valid until the
+// job changes.
+func (j *Job) Extras() []byte {
+	if j.Parts == 0 {
+		return nil
+	}
+	p := j.RawParts()
+	n := int(binary.LittleEndian.Uint16(p[4:]))
+	if n == 0 {
+		return nil
+	}
+	return p[len(p)-n:]
+}
+
+func (j *Job) putExtras(extras []byte) {
+	p := j.RawParts()
+	binary.LittleEndian.PutUint16(p[4:], uint16(len(extras)))
+	copy(p[len(p)-len(extras):], extras)
+}
+
+// Extra is one of a job's extras; nil where it has none of that tag. It may be
+// written to, and is valid until the job changes otherwise.
+func (j *Job) Extra(tag Tag) []byte { return FindExtra(j.Extras(), tag) }
+
+// FindExtra is [Job.Extra] for extras that no job has yet.
+func FindExtra(extras []byte, tag Tag) []byte {
+	for len(extras) > 0 {
+		end := extraHead + int(binary.LittleEndian.Uint16(extras[1:]))
+		if Tag(extras[0]) == tag {
+			return extras[extraHead:end:end]
+		}
+		extras = extras[end:]
+	}
+	return nil
+}
+
+// SetExtras replaces all of a job's extras, which may make it move: use the
+// returned one from then on. The job must be in a queue's list; extras must not
+// be its own memory, and be valid.
+func (s *Store) SetExtras(j *Job, extras []byte) *Job {
+	if len(extras) == len(j.Extras()) {
+		copy(j.Extras(), extras)
+		return j
+	}
+	return s.reshape(j, j.Holders(), extras)
+}
+
+// SetExtra sets one of a job's extras, or with nil takes it away. As with
+// SetExtras, the job may move. False, and nothing done, where there would be
+// more than [MaxExtras] bytes of them.
+func (s *Store) SetExtra(j *Job, tag Tag, value []byte) (moved *Job, ok bool) {
+	if old := j.Extra(tag); old != nil && value != nil && len(old) == len(value) {
+		copy(old, value)
+		return j, true
+	}
+	var all []byte
+	for rest := j.Extras(); len(rest) > 0; {
+		end := extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
+		if Tag(rest[0]) != tag {
+			all = append(all, rest[:end]...)
+		}
+		rest = rest[end:]
+	}
+	if value != nil {
+		if len(all)+extraHead+len(value) > MaxExtras {
+			return j, false
+		}
+		all = AppendExtra(all, tag, value)
+	}
+	return s.SetExtras(j, all), true
+}
