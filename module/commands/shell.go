@@ -150,12 +150,14 @@ func (m *module) before(s *rm.Server) error {
 	random := rand.NewChaCha8(seed)
 	m.epoch = record.Now()
 	m.epoch.Process = random.Uint64()
+	begin := time.Now()
 	m.node = engine.New(engine.Config{
 		Alloc:  memory{},
 		Keys:   m,
 		Random: random,
 		NodeID: newNodeID(),
-		Now:    time.Now().UnixMilli(),
+		Now:    begin.UnixMilli(),
+		Steady: func() int64 { return time.Since(begin).Milliseconds() },
 
 		NodeTimeout: m.mesh.timeout,
 	})

@@ -65,6 +65,10 @@ type Config struct {
 	NodeID string // 40 lower-case hex digits
 	Now    int64  // unix ms
 
+	// Steady is a clock, ms, that never jumps and goes on while the process is
+	// stopped: leases are measured by it. Nil: the time that SetNow tells.
+	Steady func() int64
+
 	// NodeTimeout is the silence after which a node is suspected, ms; 0 is
 	// DefaultNodeTimeout.
 	NodeTimeout int64
@@ -79,6 +83,7 @@ type Node struct {
 	nodeID  string
 	ids     *store.IDMaker
 	now     int64
+	clock   func() int64
 	ctime   uint64
 	effects []Effect
 	self    wire.NodeID
@@ -123,6 +128,7 @@ func New(c Config) *Node {
 		keys:   c.Keys,
 		random: c.Random,
 		now:    c.Now,
+		clock:  c.Steady,
 		waits:  map[string]*waitList{},
 		wake:   math.MaxInt64,
 
@@ -172,6 +178,14 @@ func (n *Node) SetNow(now int64) {
 	if n.sent {
 		n.outbox, n.sent = n.outbox[:0], false
 	}
+}
+
+// steady is the time that leases are measured by, ms.
+func (n *Node) steady() int64 {
+	if n.clock == nil {
+		return n.now
+	}
+	return n.clock()
 }
 
 // Now is the time last told.
