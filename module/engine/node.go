@@ -112,11 +112,16 @@ type Node struct {
 	passive bool
 	loading bool
 	cursor  uint64 // of the pass over idle queues
-	evict   uint64 // of the pass over evictable jobs
-	scratch struct {
+
+	deadlines  deadlines
+	lockCursor uint64 // of the pass over locks that are over
+	evict      uint64 // of the pass over evictable jobs
+	scratch    struct {
 		jobs   []*store.Job
 		queues []*store.Queue
 		nodes  []wire.Node
+		locks  []*store.Lock
+		name   []byte
 		peers  []*Peer
 	}
 }

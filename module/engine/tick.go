@@ -37,6 +37,7 @@ func (n *Node) Tick() int64 {
 	n.ask()
 	n.vanished()
 	n.idleQueues()
+	n.tickLocks()
 	if n.MemoryLevel() >= 2 {
 		n.evictSome()
 	}
