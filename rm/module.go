@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"jobmesh/cgo/api"
@@ -534,6 +535,7 @@ func (s *Server) Posted() {
 	for _, f := range batch {
 		s.run(f)
 	}
+	s.pace.breathe(time.Now().UnixMilli())
 }
 
 // Turn implements api.Handler.

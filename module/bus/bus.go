@@ -413,14 +413,12 @@ func (b *Bus) makeRoom(p *peer, size int) bool {
 	return true
 }
 
-// handOver gives a peer's batch to its writer.
+// handOver gives a peer's batch to its socket, or to its writer.
 func (b *Bus) handOver(p *peer) {
 	batch := p.batch
 	p.batch = nil
 	putHeader(batch.data, kindMessages)
-	if p.conn.out.push(batch) {
-		p.conn.poke()
-	}
+	p.conn.send(batch)
 }
 
 // discard drops a peer's batch.
