@@ -535,6 +535,7 @@ func (s *Server) Posted() {
 	for _, f := range batch {
 		s.run(f)
 	}
+	// A server may live on what is posted, with hardly a command.
 	s.pace.breathe(time.Now().UnixMilli())
 }
 

@@ -431,7 +431,7 @@ func (b *Bus) discard(p *peer) {
 	}
 }
 
-// Flush hands what was sent since the last Flush to the goroutines.
+// Flush writes what was sent since the last Flush, or has the goroutines do it.
 func (b *Bus) Flush() {
 	for i, p := range b.dirty {
 		if p.batch != nil {

@@ -39,8 +39,8 @@ type wire struct {
 	behind atomic.Bool // there is a rest, or drain is at work
 	late   func()      // called when there begins to be a rest
 	socket syscall.RawConn
-	once   func(fd uintptr) // tries to write try.data
-	mu     sync.Mutex       // held for a system call that doesn't wait, at most
+	once   func(fd uintptr) // writes try.data, as far as it goes
+	mu     sync.Mutex       // of what follows; held for a system call that doesn't wait, at most
 	rest   []byte
 	failed error // the first failure of a write
 	try    struct {
