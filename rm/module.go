@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"jobmesh/cgo/api"
@@ -534,6 +535,8 @@ func (s *Server) Posted() {
 	for _, f := range batch {
 		s.run(f)
 	}
+	// A server may live on what is posted, with hardly a command.
+	s.pace.breathe(time.Now().UnixMilli())
 }
 
 // Turn implements api.Handler.

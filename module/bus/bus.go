@@ -173,10 +173,11 @@ type peer struct {
 	id     NodeID
 	tally  *tally
 	wanted bool
-	muted  bool    // forgotten, its Down is to come
-	conn   *conn   // nil unless up
-	batch  *parcel // this turn's messages
-	dirty  bool    // in Bus.dirty
+	muted  bool      // forgotten, its Down is to come
+	conn   *conn     // nil unless up
+	full   []*parcel // frames of this turn that are complete
+	batch  *parcel   // this turn's messages behind them
+	dirty  bool      // in Bus.dirty
 
 	dropped   uint64
 	episode   uint64    // messages dropped since there was last room
@@ -355,7 +356,9 @@ func (b *Bus) Send(id NodeID, msg []byte) bool {
 		return false
 	}
 	if p.batch != nil && len(p.batch.data)-headerSize+need > c.limit {
-		b.handOver(p)
+		// Not before Flush: what the messages promise may not be on disk yet.
+		p.full = append(p.full, p.batch)
+		p.batch = nil
 	}
 	if !b.makeRoom(p, need) {
 		b.drop(p, 1)
@@ -413,32 +416,44 @@ func (b *Bus) makeRoom(p *peer, size int) bool {
 	return true
 }
 
-// handOver gives a peer's batch to its writer.
-func (b *Bus) handOver(p *peer) {
-	batch := p.batch
-	p.batch = nil
-	putHeader(batch.data, kindMessages)
-	if p.conn.out.push(batch) {
-		p.conn.poke()
-	}
-}
-
-// discard drops a peer's batch.
-func (b *Bus) discard(p *peer) {
+// close ends the turn's last frame, and returns all of them.
+func (p *peer) close() []*parcel {
 	if p.batch != nil {
-		b.drop(p, p.batch.count)
-		p.conn.queued.Add(-int64(cap(p.batch.data)))
-		b.pool.put(p.batch)
+		p.full = append(p.full, p.batch)
 		p.batch = nil
 	}
+	frames := p.full
+	p.full = p.full[:0]
+	return frames
 }
 
-// Flush hands what was sent since the last Flush to the goroutines.
+// handOver gives a peer's frames to its socket, or to its writer.
+func (b *Bus) handOver(p *peer) {
+	frames := p.close()
+	for i, frame := range frames {
+		frames[i] = nil
+		putHeader(frame.data, kindMessages)
+		if i < len(frames)-1 {
+			p.conn.out.push(frame)
+		} else {
+			p.conn.send(frame)
+		}
+	}
+}
+
+// discard drops what wasn't flushed to a peer.
+func (b *Bus) discard(p *peer) {
+	for _, frame := range p.close() {
+		b.drop(p, frame.count)
+		p.conn.queued.Add(-int64(cap(frame.data)))
+		b.pool.put(frame)
+	}
+}
+
+// Flush writes what was sent since the last Flush, or has the goroutines do it.
 func (b *Bus) Flush() {
 	for i, p := range b.dirty {
-		if p.batch != nil {
-			b.handOver(p)
-		}
+		b.handOver(p)
 		p.dirty = false
 		b.dirty[i] = nil
 	}

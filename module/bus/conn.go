@@ -33,6 +33,7 @@ type conn struct {
 	out    stack
 	queued atomic.Int64  // bytes of buffers in the owner's batch and in out
 	kick   chan struct{} // something to write
+	turn   sync.Mutex    // of who takes from out and writes; the owner only tries to lock it
 
 	pongDue   atomic.Bool
 	pongToken atomic.Uint64
@@ -61,6 +62,36 @@ func (c *conn) poke() {
 	case c.kick <- struct{}{}:
 	default:
 	}
+}
+
+// promptBytes is how much (in buffers) the owner writes itself. To wake the
+// writer takes longer than to write a few messages, and it is their way through
+// two schedulers that a client waits for; more is encrypted and copied beside
+// the owner.
+const promptBytes = 16 << 10
+
+// send is the owner's: it writes a frame at once where little waits and the
+// socket takes it, and else leaves it to the writer.
+func (c *conn) send(p *parcel) {
+	c.out.push(p)
+	if !c.writeNow() {
+		c.poke()
+	}
+}
+
+func (c *conn) writeNow() bool {
+	if c.queued.Load() > promptBytes || c.wire.behind.Load() || c.closing() || !c.turn.TryLock() {
+		return false
+	}
+	defer c.turn.Unlock()
+	for p := c.out.take(); p != nil; {
+		next := p.next
+		if err := c.writeFrame(c.nc, p); err != nil {
+			return false // the writer finds out why
+		}
+		p = next
+	}
+	return true
 }
 
 // serve runs the connection until it ends.
@@ -238,23 +269,34 @@ func (c *conn) write() error {
 			}
 			return broken(err, "%v", err)
 		}
+		var kind byte
+		token := uint64(0)
 		select {
 		case <-c.kick:
 			if c.pongDue.Swap(false) {
-				err = c.token(w, kindPong, c.pongToken.Load())
+				kind, token = kindPong, c.pongToken.Load()
 			}
 		case <-ping.C:
-			err = c.token(w, kindPing, uint64(c.bus.now()))
+			kind, token = kindPing, uint64(c.bus.now())
 		case <-c.quit:
 			return c.reason
 		}
-		if err == nil {
-			err = c.writeQueued(w)
-		}
-		if err == nil {
-			err = w.Flush()
-		}
+		err = c.writeAll(w, kind, token)
 	}
+}
+
+// writeAll writes a ping or a pong, if there is one to write, and everything
+// that the owner has flushed.
+func (c *conn) writeAll(w *bufio.Writer, kind byte, token uint64) (err error) {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	if kind != 0 {
+		err = c.token(w, kind, token)
+	}
+	if err == nil {
+		err = c.writeQueued(w)
+	}
+	return err
 }
 
 func (c *conn) token(w *bufio.Writer, kind byte, token uint64) error {
@@ -266,19 +308,35 @@ func (c *conn) token(w *bufio.Writer, kind byte, token uint64) error {
 	return err
 }
 
-// writeQueued writes everything that the owner has flushed.
+// writeQueued writes everything that the owner has flushed, with what is in w
+// before it, and waits until the socket has it all.
 func (c *conn) writeQueued(w *bufio.Writer) error {
 	for p := c.out.take(); p != nil; {
 		next := p.next
-		if _, err := w.Write(p.data); err != nil {
+		if err := c.writeFrame(w, p); err != nil {
 			return err
 		}
-		c.tally.framesOut.Add(1)
-		c.tally.messagesOut.Add(uint64(p.count))
-		c.queued.Add(-int64(cap(p.data)))
-		c.bus.pool.put(p)
+		if c.wire.behind.Load() {
+			if err := c.wire.drain(); err != nil {
+				return err
+			}
+		}
 		p = next
 	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return c.wire.drain()
+}
+
+func (c *conn) writeFrame(w io.Writer, p *parcel) error {
+	if _, err := w.Write(p.data); err != nil {
+		return err
+	}
+	c.tally.framesOut.Add(1)
+	c.tally.messagesOut.Add(uint64(p.count))
+	c.queued.Add(-int64(cap(p.data)))
+	c.bus.pool.put(p)
 	return nil
 }
 
@@ -288,10 +346,15 @@ func (c *conn) farewell() error {
 	if c.reason.remote || c.reason.code == CodeNone {
 		return nil
 	}
+	c.turn.Lock()
+	defer c.turn.Unlock()
 	w := bufio.NewWriterSize(c.nc, writeBuffer)
 	if err := c.writeQueued(w); err != nil {
 		return err
 	}
 	_, _ = w.Write(appendFrame(nil, kindClose, appendClose(nil, c.reason.code, c.reason.text)))
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return c.wire.drain()
 }

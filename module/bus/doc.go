@@ -18,6 +18,11 @@
 //
 // Config.Wake, called from a goroutine, asks for a turn.
 //
+// Flush writes by itself what is little, as far as the socket takes it at once:
+// a frame that must first wake a goroutine, and that its thread, costs several
+// times more and arrives later. What is much, and what a slow peer has left
+// behind, is the writers'.
+//
 // # The goroutines
 //
 //   - the referee, one: it alone knows which connections there are. It starts

@@ -485,7 +485,7 @@ func (h *handshake) settle(theyLost uint64) (*conn, error) {
 			c.close(broken(err, "%v", err))
 		}
 	}
-	c.wire.goLive(c.tally)
+	c.wire.goLive(c.tally, c.poke)
 	return c, nil
 }
 

@@ -130,3 +130,24 @@ func benchmark(b *testing.B, secret []byte, sizeBytes int) {
 func BenchmarkEncrypted100B(b *testing.B) { benchmark(b, []byte(secret), 100) }
 func BenchmarkEncrypted4KiB(b *testing.B) { benchmark(b, []byte(secret), 4096) }
 func BenchmarkPlain100B(b *testing.B)     { benchmark(b, nil, 100) }
+
+// What is promised in a message may be on disk only at the turn's end, however
+// much the turn has to say.
+func TestNothingIsSentBeforeFlush(t *testing.T) {
+	s := newStream(t, nil)
+	msg := make([]byte, 100_000)
+	for range 50 { // several frames
+		require.True(t, s.a.Send(s.to, msg))
+	}
+	before, _ := s.a.PeerStats(s.to)
+	time.Sleep(50 * time.Millisecond)
+	after, _ := s.a.PeerStats(s.to)
+	require.Equal(t, before.MessagesOut, after.MessagesOut)
+	s.a.Flush()
+	for s.got < 50 {
+		s.turn(t)
+	}
+	after, _ = s.a.PeerStats(s.to)
+	require.Zero(t, after.Dropped)
+	require.GreaterOrEqual(t, after.FramesOut, uint64(5))
+}

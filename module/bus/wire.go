@@ -4,7 +4,9 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -19,8 +21,10 @@ const (
 	idleGrace = 500 * time.Millisecond
 )
 
-// wire is a socket with a memory for one byte. While it is live, every
-// read and write has its own deadline, until shut sets the last one.
+// wire is a socket with a memory for one byte. While it is live, no write
+// waits for the peer: what the socket doesn't take at once is kept for drain.
+// So the owner may write, through TLS too. Every read, and every write of
+// drain's, has its own deadline, until shut sets the last one.
 type wire struct {
 	net.Conn
 	idle, stall time.Duration
@@ -31,6 +35,19 @@ type wire struct {
 
 	first    byte // read ahead
 	hasFirst bool
+
+	behind atomic.Bool // there is a rest, or drain is at work
+	late   func()      // called when there begins to be a rest
+	socket syscall.RawConn
+	once   func(fd uintptr) // writes try.data, as far as it goes
+	mu     sync.Mutex       // of what follows; held for a system call that doesn't wait, at most
+	rest   []byte
+	failed error // the first failure of a write
+	try    struct {
+		data []byte
+		n    int
+		err  error
+	}
 }
 
 // peekFirst reads a byte that the next Read returns again.
@@ -44,8 +61,20 @@ func (w *wire) peekFirst() (byte, error) {
 }
 
 // goLive ends the handshake's deadline and starts counting.
-func (w *wire) goLive(t *tally) {
-	w.tally, w.live = t, true
+func (w *wire) goLive(t *tally, late func()) {
+	w.tally, w.late, w.live = t, late, true
+	if s, ok := w.Conn.(syscall.Conn); ok {
+		// Without a raw socket all writing is drain's.
+		w.socket, _ = s.SyscallConn()
+	}
+	w.once = func(fd uintptr) {
+		for {
+			w.try.n, w.try.err = syscall.Write(int(fd), w.try.data)
+			if w.try.err != syscall.EINTR {
+				return
+			}
+		}
+	}
 	_ = w.SetDeadline(time.Time{})
 }
 
@@ -89,13 +118,76 @@ func (w *wire) Write(p []byte) (int, error) {
 	if !w.live {
 		return w.Conn.Write(p)
 	}
-	_ = w.SetWriteDeadline(time.Now().Add(w.stall))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	if w.failed == nil && !w.behind.Load() {
+		n, w.failed = w.attempt(p)
+		w.tally.bytesOut.Add(uint64(n))
+	}
+	if w.failed != nil {
+		return n, w.failed
+	}
+	if n < len(p) {
+		w.rest = append(w.rest, p[n:]...)
+		if !w.behind.Swap(true) {
+			w.late()
+		}
+	}
+	return len(p), nil
+}
+
+// attempt writes what the socket takes without waiting.
+func (w *wire) attempt(p []byte) (int, error) {
+	if w.socket == nil || len(p) == 0 {
+		return 0, nil
+	}
+	w.try.data = p
+	err := w.socket.Control(w.once)
+	w.try.data = nil
+	switch {
+	case err != nil:
+		return 0, err
+	case w.try.err == syscall.EAGAIN:
+		return 0, nil
+	case w.try.err != nil:
+		return 0, os.NewSyscallError("write", w.try.err)
+	}
+	return w.try.n, nil
+}
+
+// drain writes the rest, and waits for the peer to take it. One goroutine at a
+// time may call it.
+func (w *wire) drain() error {
+	var buffer []byte
+	for {
+		w.mu.Lock()
+		rest, err := w.rest, w.failed
+		if len(rest) == 0 || err != nil {
+			w.rest = nil
+			w.behind.Store(false)
+			w.mu.Unlock()
+			return err
+		}
+		w.rest = buffer[:0]
+		w.mu.Unlock()
+		n, err := w.writeWithin(rest, w.stall)
+		w.tally.bytesOut.Add(uint64(n))
+		if err != nil {
+			w.mu.Lock()
+			w.failed = err
+			w.mu.Unlock()
+		}
+		buffer = rest
+	}
+}
+
+func (w *wire) writeWithin(p []byte, d time.Duration) (int, error) {
+	_ = w.SetWriteDeadline(time.Now().Add(d))
 	if w.closing.Load() {
 		_ = w.SetWriteDeadline(time.Now().Add(closeGrace))
 	}
-	n, err := w.Conn.Write(p)
-	w.tally.bytesOut.Add(uint64(n))
-	return n, err
+	return w.Conn.Write(p)
 }
 
 // linger closes so that what was written last arrives: a socket closed with
