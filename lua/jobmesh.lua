@@ -15,6 +15,7 @@ local BYTES = 16777216   -- of bodies, after which a call begins no other chunk
 local FOREVER = 2147483647 -- seconds: ADDJOB's longest TTL, since the libraries' jobs don't expire
 local KEPT = 604800      -- seconds for which an origin outlives its due time
 
+local NOBODYS = '\0jobmesh\0' -- an item that no queue holds
 local WAITING = 'waiting' -- FROM of an export, once the delayed jobs are through
 
 -- A refusal has changed nothing: it is raised before the first change.
@@ -110,13 +111,19 @@ local function two(keys, what)
   return keys[1], keys[2]
 end
 
--- 'app:queue:mail' and 'queue' give 'app:' and 'mail'.
-local function split(key, word)
+-- 'app:queue:mail' and 'queue' give 'app:' and 'mail'; nil where the key has
+-- another form.
+local function parts(key, word)
   local prefix, name = string.match(':' .. key, '^(.-:)' .. word .. ':(.+)$')
+  return prefix and string.sub(prefix, 2), name
+end
+
+local function split(key)
+  local prefix, name = parts(key, 'queue')
   if not prefix then
-    refuse("ERR '" .. word .. ":' and a name must be in the key of the library's queue")
+    refuse("ERR 'queue:' and a name must be in the key of the library's queue")
   end
-  return string.sub(prefix, 2), name
+  return prefix, name
 end
 
 ---- Moving ---------------------------------------------------------------------
@@ -211,7 +218,7 @@ end
 
 -- A sorted set by due times, from a place on.
 local function set_of(key, from)
-  redis.call('ZREMRANGEBYRANK', key, 1, 0)
+  redis.call('ZREM', key, NOBODYS)
   return {
     peek = function(n, t)
       local first = from + t.passed
@@ -296,6 +303,16 @@ local function add(queue, body, with, more)
   return reply and reply.ok or refuse('DUPLICATE ADDJOB drops this job')
 end
 
+-- along does what goes with a job that was added; it is taken back where that
+-- can't be done. Imports that need it begin with ACKJOB, to know that they may.
+local function along(id, work, ...)
+  local ok, why = attempt(work, ...)
+  if not ok then
+    redis.call('ACKJOB', id)
+    refuse(why)
+  end
+end
+
 -- Seconds until a due time, whole ones, so that no job comes too early.
 local function delay(score, now)
   return math.min(math.max(0, math.ceil(score - now / 1000)), FOREVER - 1)
@@ -305,7 +322,8 @@ end
 -- It serves to move the job back, and lapses by itself.
 local function origins_of(queue)
   local key, last = 'jobmesh:origin:' .. queue, 0
-  redis.call('HDEL', key, '')
+  redis.call('ACKJOB')
+  redis.call('HDEL', key, NOBODYS)
   return {
     set = function(id, value, at)
       redis.call('HSET', key, id, value)
@@ -385,7 +403,7 @@ end
 local function unique_list(list, c, forced)
   local source = head_of(list)
   redis.call('LTRIM', c.times, 0, -1)
-  redis.call('SPOP', c.set, 0)
+  redis.call('SREM', c.set, NOBODYS)
   local plain = { peek = source.peek, drop = source.drop }
   source.peek = function(n)
     local items, times = plain.peek(n), forced and {} or redis.call('LRANGE', c.times, 0, n - 1)
@@ -429,7 +447,7 @@ local function resque_import(keys, args)
     t = move(o.COUNT, source, function(item)
       local id = add(queue, item.body, o.WITH)
       if item.start then
-        origins.set(id, item.start, now)
+        along(id, origins.set, id, item.start, now)
       end
       return 'moved'
     end)
@@ -445,18 +463,19 @@ end
 local function resque_export(keys, args)
   local queue, list = two(keys, "jobmesh's queue, and Resque's")
   local o = parse(args, { COUNT = count, FROM = cursor, ACTIVE = true, UNIQUEUE = true })
-  local prefix, name = split(list, 'queue')
+  local prefix, name = split(list)
   local c = companions(list)
   local from_unique = redis.call('TYPE', queue).ok == 'jobmesh-u'
   local unique = o.UNIQUEUE or from_unique or c.there
   if unique and not c.even then
     uneven(list, c, 'resque-uniqueue would refuse to pop from it')
   end
-  redis.call('SADD', prefix .. 'queues', name)
+  redis.call('LTRIM', list, 0, -1)
   local function put(body, start)
     if unique and redis.call('SISMEMBER', c.set, body) == 1 then
       return 'dropped' -- it waits there already
     end
+    redis.call('SADD', prefix .. 'queues', name)
     redis.call('RPUSH', list, body)
     if unique then
       redis.call('RPUSH', c.times, start)
@@ -465,6 +484,7 @@ local function resque_export(keys, args)
     return 'moved'
   end
   if from_unique then
+    redis.call('UQ.REM', queue, NOBODYS)
     local t = move(o.COUNT, {
       peek = function(n)
         local items = redis.call('UQ.PEEK', queue, 'COUNT', n) or {}
@@ -473,7 +493,7 @@ local function resque_export(keys, args)
         end
         return items
       end,
-      drop = function(items) redis.call('UQ.POP', queue, 'COUNT', #items) end,
+      drop = function(items) redis.call('UQ.REM', queue, unpack(field(items, 'body'))) end,
     }, function(item) return put(item.body, string.format('%.0f', item.start)) end)
     return answer(t, redis.call('UQ.LEN', queue))
   end
@@ -516,7 +536,7 @@ local function sidekiq_import(keys, args)
     end
     local seconds = delay(tonumber(item.score), now)
     local id = add(queue, item.body, o.WITH, { 'DELAY', seconds })
-    origins.set(id, item.score .. ' ' .. source_key, now / 1000 + seconds)
+    along(id, origins.set, id, item.score .. ' ' .. source_key, now / 1000 + seconds)
     return 'moved'
   end)
   origins.keep()
@@ -526,10 +546,9 @@ end
 local function sidekiq_export(keys, args)
   local queue, list = two(keys, "jobmesh's queue, and Sidekiq's")
   local o = parse(args, EXPORT)
-  local prefix, name = split(list, 'queue')
+  local prefix, name = split(list)
   redis.call('LTRIM', list, 0, -1)
   local origins = origins_of(queue)
-  redis.call('SADD', prefix .. 'queues', name)
   -- What came from a set goes back there, though it be due by now.
   local function put(job)
     local origin = origins.get(job.id)
@@ -541,6 +560,7 @@ local function sidekiq_export(keys, args)
     if score then
       taken = redis.call('ZADD', set, 'NX', score, job.body)
     else
+      redis.call('SADD', prefix .. 'queues', name)
       taken = redis.call('LPUSH', list, job.body)
     end
     origins.forget(job.id)
@@ -558,8 +578,10 @@ end
 local function rq_import(keys, args)
   local source_key, queue = two(keys, "rq's queue or registry of scheduled jobs, and jobmesh's queue")
   local o = parse(args, { COUNT = count, FROM = place, WITH = true })
-  local scheduled = redis.call('TYPE', source_key).ok == 'zset'
-  local prefix = split(source_key, scheduled and 'scheduled' or 'queue')
+  -- An empty key has no type: what its name says counts, the first word of the two.
+  local prefix, queue_prefix = parts(source_key, 'scheduled'), parts(source_key, 'queue')
+  local scheduled = prefix and (not queue_prefix or #prefix < #queue_prefix)
+  prefix = scheduled and prefix or split(source_key)
   local source = scheduled and set_of(source_key, 0) or head_of(source_key)
   local now = milliseconds()
   redis.call('ACKJOB')
@@ -585,11 +607,7 @@ local function rq_import(keys, args)
       more[#more + 1] = math.min(delay(tonumber(item.score), now), ttl - 1)
     end
     local id = add(queue, cmsgpack.pack(record), o.WITH, more)
-    local ok, why = attempt(redis.call, 'UNLINK', key)
-    if not ok then
-      redis.call('ACKJOB', id)
-      refuse(why)
-    end
+    along(id, redis.call, 'UNLINK', key)
     return 'moved'
   end)
   return answer(t, source.left(t))
@@ -605,11 +623,10 @@ end
 local function rq_export(keys, args)
   local queue, list = two(keys, "jobmesh's queue, and rq's")
   local o = parse(args, EXPORT)
-  local prefix, name = split(list, 'queue')
+  local prefix, name = split(list)
   local set, now = prefix .. 'scheduled:' .. name, milliseconds()
   redis.call('LTRIM', list, 0, -1)
-  redis.call('ZREMRANGEBYRANK', set, 1, 0)
-  redis.call('SADD', prefix .. 'queues', list)
+  redis.call('ZREM', set, NOBODYS)
   local function put(job)
     local record = unpacked(job.body)
     if not record then
@@ -622,10 +639,11 @@ local function rq_export(keys, args)
       refuse('ERR ' .. key .. ' exists already')
     end
     local at = record.due or job.due and string.format('%.0f', math.ceil(job.due / 1000))
-    for f, v in pairs(record.hash) do
-      redis.call('HSET', key, f, v)
-    end
     local ok, why = attempt(function()
+      for f, v in pairs(record.hash) do
+        redis.call('HSET', key, f, v)
+      end
+      redis.call('SADD', prefix .. 'queues', list)
       if record.expires then
         redis.call('PEXPIREAT', key, string.format('%.0f', record.expires))
       end
