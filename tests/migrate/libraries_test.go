@@ -154,3 +154,19 @@ func TestRq_67(t *testing.T) {
 	slices.Sort(want)
 	assert.Equal(t, want, done(c))
 }
+
+// Resque's layout, with resque-uniqueue's, through the Ruby client of both.
+func TestResque_67(t *testing.T) {
+	need(t, "sidekiq")
+	s, c := start(t)
+	finish(t, s, "/usr/bin/ruby", "resque.rb", "push")
+	before := digest(t, c, "mail")
+	assert.Equal(t, 50, all(t, c, "resque_import", "resque:queue:mail", "mail"))
+	assert.Equal(t, 50, all(t, c, "resque_export", "mail", "resque:queue:mail"))
+	assert.Equal(t, before, digest(t, c, "mail"))
+	finish(t, s, "/usr/bin/ruby", "resque.rb", "work")
+	finish(t, s, "/usr/bin/ruby", "resque.rb", "push")
+	assert.Equal(t, 50, all(t, c, "resque_import", "resque:queue:mail", "mail"))
+	finish(t, s, "/usr/bin/ruby", "resque.rb", "consume")
+	assert.Zero(t, c.Do("EXISTS", "mail").Int)
+}
