@@ -615,7 +615,11 @@ end
 
 local function unpacked(body)
   local ok, record = pcall(cmsgpack.unpack, body)
-  if ok and type(record) == 'table' and type(record.id) == 'string' and type(record.hash) == 'table' and next(record.hash) then
+  local function is(field, kind, optional)
+    return type(record[field]) == kind or optional and record[field] == nil
+  end
+  if ok and type(record) == 'table' and is('id', 'string') and is('hash', 'table') and next(record.hash)
+    and is('expires', 'number', true) and is('due', 'string', true) then
     return record
   end
 end

@@ -35,6 +35,7 @@ type module struct {
 	evicts  bool  // the maxmemory-policy may evict queues
 	final   bool  // the log just replayed ended with a final shutdown
 	phase   rm.LoadPhase
+	logged  int64        // bytes of the AOF that is being loaded
 	saved   record.Epoch // of the queue that was loaded last
 
 	mesh    mesh

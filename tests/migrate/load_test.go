@@ -85,10 +85,10 @@ func TestLoadNeedsTheRight(t *testing.T) {
 // The functions are saved and replicated, and outlive restarts.
 func TestLoadLasts(t *testing.T) {
 	t.Run("AOF", func(t *testing.T) {
-		s, c := start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+		s, _ := start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 		s.Kill()
 		s.Restart()
-		c = s.Dial()
+		c := s.Dial()
 		assert.True(t, has(c))
 		assert.Equal(t, "yes", c.Do("JOBMESH", "LUA", "LIST").Elems[0].Field("loaded").Str)
 		c.Do("BGREWRITEAOF")

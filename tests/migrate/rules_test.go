@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -449,4 +450,44 @@ func TestMesh(t *testing.T) {
 	harness.Await(t, 30*time.Second, "all nodes to forget them", func() bool { return registered(bc) == 0 && registered(c) == 0 })
 	c.Do("DEL", "queues")
 	assert.Equal(t, before, digest(t, c, "mail"))
+}
+
+// Calls with whatever keys and options: errors have codes, none is of the Lua
+// itself, and the server lives.
+func TestRandomCalls(t *testing.T) {
+	s, c := start(t)
+	seed := uint64(time.Now().UnixNano())
+	r := rand.New(rand.NewPCG(seed, 0))
+	pick := func(list ...string) any { return list[r.IntN(len(list))] }
+	keys := []string{"resque:queue:mail", "queue:mail", "schedule", "retry", "rq:queue:mail", "rq:scheduled:mail", "mail", "u", "jobs", "text", "", "queue:", "a:queue:scheduled:b", "resque:queue:mail:uniqueue", "jobmesh:origin:mail", "queue:\x00\n%s"}
+	options := []string{"COUNT", "FROM", "FORCE", "UQ", "JOBS", "ACTIVE", "UNIQUEUE", "QUEUE", "mail", "WITH", "TTL", "RETRY", "DELAY", "MAXLEN", "REPLICATE", "0", "1", "5", "-1", "1e3", "9007199254740993", "", "waiting", "\x00", "%d"}
+	restore := func() {
+		c.Do("FLUSHALL")
+		writeFew(c)
+		c.Do("SET", "text", "x")
+		c.Do("LPUSH", "queue:mail", "", "\xc1", `{"queue":{}}`, `[[[[`)
+		c.Do("ZADD", "schedule", "-inf", "", "inf", "\xc1", 5, `{"queue":7}`)
+		c.Do("ADDJOB", "jobs", "\x82\xa2id\xa1x\xa4hash\x80", 0)
+		c.Do("ADDJOB", "jobs", "\x82\xa2id\xa1x\xa4hash\x81\xa1a\xc0", 0, "DELAY", 7)
+		c.Do("ADDJOB", "mail", "", 0, "DELAY", 9)
+		c.Do("UQ.PUSH", "u", "", "AT", 0)
+	}
+	for i := range 6000 {
+		if i%100 == 0 {
+			restore()
+		}
+		args := []any{"FCALL", "jobmesh_" + fmt.Sprint(pick("resque", "sidekiq", "rq"), pick("_import", "_export")), 2, pick(keys...), pick(keys...)}
+		for range r.IntN(5) {
+			args = append(args, pick(options...))
+		}
+		v := c.Do(args...)
+		require.NotZero(t, v.Kind, "seed %d: %q", seed, args)
+		if v.Kind == '-' {
+			code, _, _ := strings.Cut(v.Str, " ")
+			require.True(t, code == strings.ToUpper(code) && !strings.Contains(v.Str, "user_function"), "seed %d: %q: %v", seed, args, v)
+		} else {
+			numbers(t, v)
+		}
+	}
+	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
