@@ -132,8 +132,9 @@ end
 -- those that were taken, left(t) counts what remains to be looked at. one(item)
 -- gives an item to the target: 'moved', 'dropped' where it isn't needed there,
 -- 'passed' where it is to stay. An error ends the batch; the next call will meet
--- it first, and answer it, so that an error has changed nothing.
-local function move(limit, source, one)
+-- it first, and answer it, so that an error has changed nothing. fit, if given, is
+-- asked before each chunk whether the target takes it, and raises an error if not.
+local function move(limit, source, one, fit)
   local t = { moved = 0, dropped = 0, passed = 0 }
   local looked, bytes, why = 0, 0, nil
   while looked < limit and (bytes < BYTES or source.whole) and not why do
@@ -142,8 +143,14 @@ local function move(limit, source, one)
       break
     end
     local gone = {}
-    for _, item in ipairs(items) do
-      local ok, verdict = attempt(one, item)
+    for i, item in ipairs(items) do
+      local ok, verdict = true, nil
+      if i == 1 and fit then
+        ok, verdict = attempt(fit)
+      end
+      if ok then
+        ok, verdict = attempt(one, item)
+      end
       if not ok then
         why = verdict
         break
@@ -303,6 +310,18 @@ local function add(queue, body, with, more)
   return reply and reply.ok or refuse('DUPLICATE ADDJOB drops this job')
 end
 
+-- own_copy says whether the node keeps the jobs that it is given. A leaving one,
+-- or one that is short of memory, has others hold them, and a script can't wait
+-- until they do: for that while nobody would answer for them.
+local function own_copy()
+  local info = redis.call('INFO', 'jobmesh')
+  if string.find(info, 'jobmesh_leaving:yes', 1, true) then
+    refuse('LEAVING this node is leaving the mesh, and keeps no jobs: move the queue on another node')
+  elseif not string.find(info, 'jobmesh_memory_level:0', 1, true) then
+    refuse('OOM this node is above 75 % of maxmemory, and keeps no jobs that it is given')
+  end
+end
+
 -- along does what goes with a job that was added; it is taken back where that
 -- can't be done. Imports that need it begin with ACKJOB, to know that they may.
 local function along(id, work, ...)
@@ -450,7 +469,7 @@ local function resque_import(keys, args)
         along(id, origins.set, id, item.start, now)
       end
       return 'moved'
-    end)
+    end, own_copy)
     origins.keep()
   end
   local left = source.left()
@@ -525,7 +544,7 @@ local function sidekiq_import(keys, args)
     local t = move(o.COUNT, source, function(item)
       add(queue, item.body, o.WITH)
       return 'moved'
-    end)
+    end, own_copy)
     return answer(t, source.left())
   end
   local from, name, now = o.FROM or 0, o.QUEUE or queue, milliseconds()
@@ -538,7 +557,7 @@ local function sidekiq_import(keys, args)
     local id = add(queue, item.body, o.WITH, { 'DELAY', seconds })
     along(id, origins.set, id, item.score .. ' ' .. source_key, now / 1000 + seconds)
     return 'moved'
-  end)
+  end, own_copy)
   origins.keep()
   return answer(t, source.left(t), string.format('%.0f', from + t.passed))
 end
@@ -609,7 +628,7 @@ local function rq_import(keys, args)
     local id = add(queue, cmsgpack.pack(record), o.WITH, more)
     along(id, redis.call, 'UNLINK', key)
     return 'moved'
-  end)
+  end, own_copy)
   return answer(t, source.left(t))
 end
 

@@ -105,7 +105,7 @@ func TestRights(t *testing.T) {
 	s.Do("ACL", "SETUSER", "w", "on", "nopass", "~*", "+@all")
 	u := s.Dial()
 	require.Equal(t, "OK", u.Do("AUTH", "w", "").Str)
-	forbidden := []string{"addjob", "ackjob", "qpeek", "jscan", "show", "qlen", "rpush", "lpush", "ltrim", "lrange", "zadd", "zrem", "hset", "hdel", "hgetall", "unlink", "sadd", "srem", "uq.push", "uq.rem", "uq.peek", "pexpiretime"}
+	forbidden := []string{"addjob", "ackjob", "qpeek", "jscan", "show", "qlen", "rpush", "lpush", "ltrim", "lrange", "zadd", "zrem", "hset", "hdel", "hgetall", "unlink", "sadd", "srem", "uq.push", "uq.rem", "uq.peek", "pexpiretime", "info"}
 	for _, f := range forbidden {
 		for _, l := range layouts() {
 			c.Do("FLUSHALL")
@@ -436,6 +436,16 @@ func TestMesh(t *testing.T) {
 	harness.Await(t, 20*time.Second, "the two to meet", func() bool {
 		return a.Info("jobmesh", "jobmesh_reachable_nodes") == "1" && b.Info("jobmesh", "jobmesh_reachable_nodes") == "1"
 	})
+	c.Do("LPUSH", "queue:mail", "x")
+	c.Do("JOBMESH", "CLUSTER", "LEAVING", "yes")
+	assert.True(t, call(c, "sidekiq_import", "queue:mail", "mail").Err("LEAVING"), "it would keep no copy")
+	c.Do("JOBMESH", "CLUSTER", "LEAVING", "no")
+	c.Do("CONFIG", "SET", "maxmemory", fmt.Sprint(int(floatOf(t, a.Info("memory", "used_memory"))*1.2)))
+	harness.Await(t, 5*time.Second, "the memory to be short", func() bool { return a.Info("jobmesh", "jobmesh_memory_level") == "1" })
+	assert.True(t, call(c, "sidekiq_import", "queue:mail", "mail").Err("OOM this node"), "nor here")
+	c.Do("CONFIG", "SET", "maxmemory", 0)
+	harness.Await(t, 5*time.Second, "the memory to be enough", func() bool { return a.Info("jobmesh", "jobmesh_memory_level") == "0" })
+	assert.Equal(t, "x", c.Do("LPOP", "queue:mail").Str)
 	for i := range 300 {
 		c.Do("LPUSH", "queue:mail", i)
 		c.Do("ZADD", "schedule", 3e9+float64(i), fmt.Sprintf(`{"queue":"mail","n":%d}`, i))
