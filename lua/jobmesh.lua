@@ -137,7 +137,7 @@ end
 local function move(limit, source, one, fit)
   local t = { moved = 0, dropped = 0, passed = 0 }
   local looked, bytes, why = 0, 0, nil
-  while looked < limit and (bytes < BYTES or source.whole) and not why do
+  while looked < limit and bytes < BYTES and not why do
     local items = source.peek(math.min(CHUNK, limit - looked), t)
     if #items == 0 then
       break
@@ -267,24 +267,30 @@ local function due(job, now)
   end
 end
 
--- The other jobs of a queue, by one step of a scan, with all that SHOW says. They
--- are looked at to the last: the next step won't come back to them.
+-- What SHOW says of a job; nothing where it is unknown.
+local function show(id)
+  local shown, job = redis.call('SHOW', id) or {}, {}
+  for i = 1, #shown, 2 do
+    job[shown[i]] = shown[i + 1]
+  end
+  return job
+end
+
+-- The other jobs of a queue, by one step of a scan, with all that SHOW says. Only
+-- once all that it found were seen does the scan go on at next.
 local function held_by(queue, from, limit)
   local found = redis.call('JSCAN', from, 'COUNT', limit, 'QUEUE', queue, 'STATE', 'active', 'REPLY', 'id')
   local ids, now = found[2], milliseconds()
   local looked = 0
   return {
     next = found[1],
-    whole = true,
+    seen = function() return looked == #ids end,
     peek = function(n)
       local items = {}
       while looked < #ids and #items < n do
         looked = looked + 1
-        local id = ids[looked].ok or ids[looked]
-        local shown, job = redis.call('SHOW', id), { body = '' }
-        for i = 1, shown and #shown or 0, 2 do
-          job[shown[i]] = shown[i + 1]
-        end
+        local job = show(ids[looked].ok)
+        job.body = job.body or ''
         job.due = job.state == 'active' and due(job, now)
         items[#items + 1] = job
       end
@@ -382,9 +388,10 @@ local function export(o, queue, waiting, delayed)
       end
       return 'passed'
     end)
-    if t.stopped or held.next ~= '0' then
+    local through = held.seen() and not t.stopped
+    if not through or held.next ~= '0' then
       -- How many more there are isn't known: one at least.
-      return answer(t, jobs.left() + 1, t.stopped and from or held.next)
+      return answer(t, jobs.left() + 1, through and held.next or from)
     end
   end
   local took = t.moved + t.dropped
@@ -520,7 +527,7 @@ local function resque_export(keys, args)
   return export(o, queue, function(job)
     local start = unique and origins.get(job.id)
     if unique and not start then
-      start = string.format('%.0f', math.floor(redis.call('SHOW', job.id)[12] / 1e9)) -- ctime
+      start = string.format('%.0f', math.floor(show(job.id).ctime / 1e9))
     end
     local verdict = put(job.body, start)
     origins.forget(job.id)

@@ -243,6 +243,13 @@ func TestBatches(t *testing.T) {
 	assert.Equal(t, [3]int64{100, 50, 0}, numbers(t, call(c, "sidekiq_import", "queue:mail", "mail")), "a chunk is finished, no other is begun")
 	assert.Equal(t, [3]int64{50, 0, 0}, numbers(t, call(c, "sidekiq_import", "queue:mail", "mail")))
 	assert.Equal(t, [3]int64{100, 50, 0}, numbers(t, call(c, "sidekiq_export", "mail", "queue:mail")))
+	c.Do("FLUSHALL")
+	for i := range 250 {
+		c.Do("ADDJOB", "mail", fmt.Sprint(i, big[:1<<19]), 0, "DELAY", 1000)
+	}
+	assert.Equal(t, [3]int64{100, 1, 0}, numbers(t, call(c, "sidekiq_export", "mail", "queue:mail")), "of delayed jobs, too")
+	assert.Equal(t, 150, all(t, c, "sidekiq_export", "mail", "queue:mail"))
+	assert.Equal(t, int64(250), c.Do("ZCARD", "schedule").Int)
 }
 
 // An error ends a batch: what was moved counts, and the next call answers it.
