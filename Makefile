@@ -48,7 +48,7 @@ fuzz: ## Run each fuzzer for FUZZTIME
 	@tests/fuzz.sh $(FUZZTIME)
 
 vet:
-	@unformatted=$$(gofmt -l cgo rm module tests); if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted" >&2; exit 1; fi
+	@unformatted=$$(gofmt -l cgo lua rm module tests); if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted" >&2; exit 1; fi
 	@$(GO) vet ./...
 
 lint: vet ## gofmt, go vet, staticcheck, and the C compiler's warnings

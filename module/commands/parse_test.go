@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"jobmesh/lua"
 	"jobmesh/module/engine"
 	"jobmesh/module/unique"
 )
@@ -26,7 +27,7 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 ASYNC", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
 		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3",
-		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
+		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "JOBMESH LUA LOAD REPLACE unique_queue", "PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
 	}
@@ -50,6 +51,11 @@ func FuzzParse(f *testing.F) {
 		for _, jobs := range []bool{false, true} {
 			if s, err := parseScan(w, jobs); err == nil {
 				require.Zero(t, s.states>>4)
+			}
+		}
+		if len(w) >= 3 {
+			if library, _, err := parseLuaLoad(w); err == nil {
+				require.Contains(t, lua.Libraries(), library)
 			}
 		}
 		if len(w) >= 3 {

@@ -48,6 +48,7 @@ func (m *module) trust() engine.Trust {
 func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	m.node.SetNow(c.Now())
 	m.ctx = c
+	m.mendLog(phase)
 	switch phase {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
 		m.phase, m.final, m.saved = phase, false, record.Epoch{}

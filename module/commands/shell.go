@@ -26,7 +26,7 @@ type module struct {
 	node   *engine.Node
 	queue  *rm.DataType
 	unique *uniqueQueues
-	effect struct{ loadJob, setJob, deleteJob, unlink, jobmesh rm.Effect }
+	effect struct{ loadJob, setJob, deleteJob, unlink, jobmesh, function rm.Effect }
 
 	timer   *rm.Timer
 	timerAt int64 // unix ms
@@ -35,6 +35,7 @@ type module struct {
 	evicts  bool  // the maxmemory-policy may evict queues
 	final   bool  // the log just replayed ended with a final shutdown
 	phase   rm.LoadPhase
+	logged  int64        // bytes of the AOF that is being loaded
 	saved   record.Epoch // of the queue that was loaded last
 
 	mesh    mesh
@@ -142,7 +143,7 @@ func (m *module) before(s *rm.Server) error {
 	m.unique.before(api.Symbol)
 	m.effect.loadJob, m.effect.setJob = rm.NewEffect("LOADJOB"), rm.NewEffect("SETJOB")
 	m.effect.deleteJob, m.effect.jobmesh = rm.NewEffect("DELJOB"), rm.NewEffect("JOBMESH")
-	m.effect.unlink = rm.NewEffect("UNLINK")
+	m.effect.unlink, m.effect.function = rm.NewEffect("UNLINK"), rm.NewEffect("FUNCTION")
 	var seed [32]byte
 	if _, err := crand.Read(seed[:]); err != nil {
 		return fmt.Errorf("no randomness: %w", err)

@@ -82,6 +82,11 @@ func (m *module) commands() []rm.Command {
 				Summary: "Shows and changes what the node is to the mesh.", Complexity: "O(N) with N nodes", Since: since, Arity: -3, Args: []rm.Arg{{Name: "subcommand", Kind: rm.ArgString}, {Name: "argument", Kind: rm.ArgString, Optional: true, Multiple: true}}}},
 			{Name: "flush", Run: m.flush, Flags: "write admin", Categories: "write admin dangerous", Info: rm.Info{
 				Summary: "Deletes all queues and jobs of this node.", Complexity: "O(N) with N queues", Since: since, Arity: 2}},
+			{Name: "lua", Run: m.luaCommand, Flags: "write deny-oom deny-script", Categories: "write slow", Info: rm.Info{
+				Summary: "Loads functions that move queues between other libraries and jobmesh, or lists what can be loaded.", Complexity: "O(N) with N bytes of code", Since: since, Arity: -3, Args: []rm.Arg{
+					{Name: "subcommand", Kind: rm.ArgOneOf, Sub: []rm.Arg{
+						{Name: "load", Kind: rm.ArgBlock, Sub: []rm.Arg{{Name: "load", Kind: rm.ArgToken, Token: "LOAD"}, word("REPLACE"), {Name: "library", Kind: rm.ArgString, Optional: true}}},
+						{Name: "list", Kind: rm.ArgToken, Token: "LIST"}}}}}},
 			{Name: "shutdown", Run: m.shutdown, Flags: "admin", Categories: "admin dangerous", Info: rm.Info{
 				Summary: "Saves queues with their positions, and exits: for a controlled restart.", Complexity: "O(N) with N jobs", Since: since, Arity: 2}},
 			{Name: "final", Run: m.finalEffect, Flags: "write", Categories: "admin", Info: rm.Info{

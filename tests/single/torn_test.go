@@ -1,0 +1,55 @@
+package single
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// A crash while a script is logged: its beginning must not come back with what is
+// logged later, as it does on servers that leave an open MULTI in the log.
+func TestTornLog(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", "auto-aof-rewrite-percentage 0"))
+	const three = "for i = 1, 3 do redis.call('ADDJOB', 'q', ARGV[1] .. i, 0) end"
+	jobs := func() (n int) {
+		fmt.Sscanf(s.Do("JOBMESH", "INFO", "jobs").Str, "# Jobs\r\nregistered_jobs:%d", &n)
+		return n
+	}
+	again := func() {
+		s.Kill()
+		s.Restart()
+		harness.Await(t, 20*time.Second, "the log to be written", func() bool {
+			return s.Info("persistence", "aof_rewrite_in_progress")+s.Info("persistence", "aof_rewrite_scheduled") == "00"
+		})
+	}
+	add(t, s.Dial(), "q", "first", 0)
+	s.Do("EVAL", three, 0, "torn ")
+	s.Kill()
+	logs, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
+	require.NoError(t, err)
+	require.Len(t, logs, 1)
+	log, err := os.Stat(logs[0])
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(logs[0], log.Size()-20))
+	s.Restart()
+	assert.Equal(t, 1, jobs())
+	harness.Await(t, 20*time.Second, "the log to be written anew", func() bool {
+		return s.Info("persistence", "aof_last_bgrewrite_status") == "ok" && s.Info("persistence", "aof_rewrites") != "0" && s.Info("persistence", "aof_rewrite_in_progress") == "0"
+	})
+	assert.Contains(t, s.Log(), "the AOF ended in the middle of a write")
+	s.Do("EVAL", three, 0, "whole ")
+	assert.Equal(t, 4, jobs())
+	again()
+	assert.Equal(t, 4, jobs())
+	again()
+	assert.Equal(t, 4, jobs())
+	assert.Equal(t, 1, strings.Count(s.Log(), "the AOF ended in the middle of a write"), "only once")
+}
