@@ -122,7 +122,7 @@ static const struct jm_field layout[] = {
     WHOLE(jm_list), FIELD(jm_list, head), FIELD(jm_list, tail), FIELD(jm_list, len), FIELD(jm_list, index), FIELD(jm_list, index_tail),
     WHOLE(jm_queue), FIELD(jm_queue, hash_next), FIELD(jm_queue, hash), FIELD(jm_queue, box), FIELD(jm_queue, key),
     FIELD(jm_queue, waiting), FIELD(jm_queue, working), FIELD(jm_queue, held_head), FIELD(jm_queue, held_tail),
-    FIELD(jm_queue, held), FIELD(jm_queue, bytes), FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
+    FIELD(jm_queue, held), FIELD(jm_queue, bytes), FIELD(jm_queue, overdue), FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
     FIELD(jm_queue, name_len), FIELD(jm_queue, name),
     { NULL, 0, 0 },

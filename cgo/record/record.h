@@ -54,7 +54,7 @@ struct jm_queue {
     RedisModuleString *key;
     struct jm_list waiting, working;
     struct jm_job *held_head, *held_tail;
-    uint64_t held, bytes;
+    uint64_t held, bytes, overdue;
     int64_t created, atime;
     uint64_t jobs_in, jobs_out;
     uint32_t waiters;

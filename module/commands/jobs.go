@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"bytes"
 	"encoding/hex"
 	"strconv"
 
@@ -100,6 +101,9 @@ func (m *module) getJob(c *rm.Ctx) {
 	m.jobs = m.node.Fetch(m.queues, g.count, m.jobs[:0])
 	if len(m.jobs) > 0 {
 		c.Array(len(m.jobs))
+		if g.worker != nil {
+			m.employ(g.worker)
+		}
 		for _, j := range m.jobs {
 			putJob(c, j, g.counters, false)
 		}
@@ -145,6 +149,7 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 		fail(c, err)
 		return
 	}
+	w.Worker = bytes.Clone(g.worker)
 	b.client, err = c.Block(g.timeout, func(c *rm.Ctx, gone bool) {
 		m.node.Cancel(w)
 		if !gone {
@@ -305,7 +310,8 @@ func (m *module) showJob(c *rm.Ctx) {
 // (1.8), a map under RESP3.
 func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	now := m.node.Now()
-	c.Map(15)
+	extra := m.details(j)
+	c.Map(15 + extra.fields())
 	c.Text("id")
 	putID(c, j)
 	c.Text("queue")
@@ -338,6 +344,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Int(max(0, j.Awake()-now))
 	c.Text("body")
 	c.Bulk(j.Body())
+	extra.put(c)
 }
 
 // find looks a queue up for a reading command: wrong says that the key holds
@@ -431,7 +438,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 	} else {
 		s.Created, s.ATime = since, last
 	}
-	c.Map(10)
+	c.Map(12)
 	c.Text("name")
 	c.Bulk(name)
 	for _, f := range [...]struct {
@@ -465,6 +472,10 @@ func (m *module) queueStat(c *rm.Ctx) {
 	}
 	c.Text("pause")
 	c.Text(pauseNames[s.Pause&3])
+	c.Text("in-progress")
+	c.Int(int64(s.Working.Len))
+	c.Text("overdue")
+	c.Int(int64(s.Overdue))
 }
 
 func (m *module) pause(c *rm.Ctx) {

@@ -182,6 +182,8 @@ func (m *module) meshEffect(e *engine.Effect) {
 			err := e.Err
 			client.Answer(func(c *rm.Ctx) { fail(c, err) }, nil)
 		}
+	case engine.AnswerWIP:
+		m.answerWIP(e)
 	case engine.NodesChanged:
 		m.keepNodesLater()
 	}

@@ -21,6 +21,7 @@ const (
 	errAtMostOnce  engine.Refusal = "ERR With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)"
 	errDelayTTL    engine.Refusal = "ERR The specified DELAY is greater than TTL. Job refused since would never be delivered"
 	errCount       engine.Refusal = "ERR COUNT must be a number greater than zero"
+	errWorker      engine.Refusal = "ERR WORKER must be a name of 1 to 255 bytes"
 	errCursor      engine.Refusal = "ERR invalid cursor or option name"
 	errState       engine.Refusal = "ERR Invalid job state name"
 	errReply       engine.Refusal = "ERR Invalid REPLY type, try ID or ALL"
@@ -162,6 +163,7 @@ type get struct {
 	timeout          int64 // ms; 0: without limit
 	count            int
 	first            int
+	worker           []byte // the name the client gives itself; nil: none
 }
 
 func parseGet(c args) (g get, err error) {
@@ -192,6 +194,11 @@ func parseGet(c args) (g get, err error) {
 				return g, errCount
 			}
 			g.count = int(v)
+		case is(opt, "WORKER") && more:
+			i++
+			if g.worker = c.Arg(i); len(g.worker) == 0 || len(g.worker) > engine.MaxWorker {
+				return g, errWorker
+			}
 		default:
 			return g, errSyntax
 		}

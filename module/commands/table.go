@@ -29,6 +29,7 @@ func (m *module) commands() []rm.Command {
 			Summary: "Takes jobs from queues, waiting for one where there is none.", Complexity: "O(N) with N jobs taken and queues named", Since: since, Arity: -2,
 			Keys: []rm.KeySpec{{Flags: rm.KeyModify, Keyword: "FROM", Position: 1, Last: -1, Step: 1}}, Tips: "nondeterministic_output",
 			Args: []rm.Arg{word("NOHANG"), number("TIMEOUT", "milliseconds"), number("COUNT", "count"), word("WITHCOUNTERS"),
+				{Name: "worker", Kind: rm.ArgString, Token: "WORKER", Optional: true},
 				{Name: "queue", Kind: rm.ArgKey, Token: "FROM", Multiple: true}},
 		}},
 		{Name: "ackjob", Run: m.ackJob, Flags: "write fast", Categories: "write fast", Info: rm.Info{
@@ -54,6 +55,9 @@ func (m *module) commands() []rm.Command {
 			Keys: firstKey(rm.KeyRead), Args: []rm.Arg{keyArg(), {Name: "count", Kind: rm.ArgInteger}}}},
 		{Name: "qstat", Run: m.queueStat, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
 			Summary: "Describes a queue.", Complexity: "O(1)", Since: since, Arity: 2, Keys: firstKey(rm.KeyRead), Args: []rm.Arg{keyArg()}}},
+		{Name: "wip", Run: m.workInProgress, Flags: "readonly", Categories: "read slow", Info: rm.Info{
+			Summary: "Lists a queue's jobs that are being worked on, the first that is due first.", Complexity: "O(N) with N jobs listed, at each node that is asked", Since: since, Arity: -2, Keys: firstKey(rm.KeyRead),
+			Args: []rm.Arg{keyArg(), number("COUNT", "count"), word("OVERDUE"), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "qscan", Run: m.queueScan, Flags: "readonly", Categories: "read slow", Info: rm.Info{
 			Summary: "Walks through the queues.", Complexity: "O(1) for each call, O(N) for all N queues", Since: since, Arity: -1, Tips: "nondeterministic_output",
 			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger, Optional: true}, number("COUNT", "count"), word("BUSYLOOP"), number("MINLEN", "count"), number("MAXLEN", "count"), number("IMPORTRATE", "rate")}}},

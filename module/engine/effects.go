@@ -33,6 +33,8 @@ const (
 	Disconnect
 	// NodesChanged: the nodes' file is to be written.
 	NodesChanged
+	// AnswerWIP: Client's WIP … MESH is answered by WIP.
+	AnswerWIP
 )
 
 // Changes says whether the effect stands for a change of what is saved.
@@ -45,7 +47,8 @@ type Effect struct {
 	Job    *store.Job   // LogJob, LogState, Serve; valid until the next call
 	Queue  *store.Queue // Touched
 	Waiter *Waiter
-	Client any // Promise, Deny: what [Node.Adder] was given
+	Client any // Promise, Deny: what [Node.Adder] was given; AnswerWIP
+	WIP    *MeshWIP
 	Peer   *Peer
 	Err    error
 

@@ -210,7 +210,7 @@ func FuzzOperations(f *testing.F) {
 				require.Equal(t, w.delivered, got.Flags&store.FlagDelivered != 0)
 				require.Equal(t, []int{w.nacks, w.again}, []int{int(got.Nacks), int(got.Deliveries)})
 				if !w.queued {
-					require.Equal(t, w.qtime, got.QTime)
+					require.Equal(t, w.qtime, n.NextRequeue(got))
 				}
 			}
 			for _, name := range []string{"q0", "q1"} {

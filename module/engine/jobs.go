@@ -137,6 +137,7 @@ func (n *Node) nextCTime() uint64 {
 // push puts a job into its queue, without counting or logging.
 func (n *Node) push(j *store.Job) {
 	q := j.Queue
+	n.dismiss(j)
 	n.store.Push(j)
 	j.Flags |= store.FlagQueuedOnce
 	j.QTime = n.retryAt(j)
@@ -186,7 +187,7 @@ func saturated(v uint16) uint16 {
 // starts now.
 func (n *Node) deliver(j *store.Job) {
 	q := j.Queue
-	n.store.Work(j, n.retryAt(j))
+	n.toWork(j)
 	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered
 	n.arm(j)
 	q.ATime = n.now
@@ -351,7 +352,7 @@ func (n *Node) Working(id *store.ID) (int64, error) {
 		n.dequeue(j)
 	}
 	if j.Retry > 0 && j.State == store.StateActive {
-		n.store.Work(j, j.QTime) // where a client works that got it before it was queued again
+		j = n.keepWork(j) // where a client works that got it before it was queued again, too
 		n.postpone(j)
 		n.tell(j, &wire.Message{Kind: wire.Working})
 	}
@@ -435,6 +436,9 @@ func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
 	q.ATime = n.now
 	if mask != 0 {
 		n.show(q)
+	}
+	if mask&PauseIn == 0 {
+		n.takeBack(q)
 	}
 	n.serve(q)
 	return mask, nil

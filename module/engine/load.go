@@ -75,20 +75,22 @@ func (n *Node) settle(j *store.Job, t Trust) {
 			return
 		}
 		// Known, not queued, as in Disque: it may be in somebody's hands.
-		j.QTime = n.retryAt(j)
 		if atMostOnce {
 			j.Flags |= store.FlagDelivered
 		}
-		n.store.Work(j, j.QTime)
+		n.toWork(j)
 	case store.StateActive:
 		delayed := j.Flags&store.FlagQueuedOnce == 0
 		if atMostOnce && j.Flags&store.FlagDelivered == 0 && !t.Exact && !(t.Logged && delayed && j.QTime > n.now) {
 			j.Flags |= store.FlagDelivered
-			j.QTime = 0
+			j.QTime = n.now
 		}
 		// The clock of a worker that has the job starts anew with the server.
 		if !atMostOnce && !delayed && !t.Exact {
 			j.QTime = n.retryAt(j)
+			if j.Parts > 0 {
+				j.SetShift(j.QTime - retryTime(n, j))
+			}
 		}
 		if j.Flags&store.FlagDelivered != 0 {
 			n.store.Work(j, j.QTime)

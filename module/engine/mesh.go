@@ -98,6 +98,10 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onHeartbeat(p, m)
 	case wire.Failed:
 		n.onFailed(m)
+	case wire.AskWork:
+		n.onAskWork(p, m)
+	case wire.Work:
+		return n.onWork(p, m)
 	default:
 		n.onJob(p, m)
 	}
@@ -658,6 +662,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 func (n *Node) yield(j *store.Job) {
 	if j.Retry > 0 {
 		j.Flags &^= store.FlagDelivered
+		n.dismiss(j)
 		n.store.Hold(j)
 	}
 	n.postpone(j)

@@ -113,6 +113,7 @@ type Node struct {
 	loading bool
 	cursor  uint64 // of the pass over idle queues
 
+	questions  questions
 	deadlines  deadlines
 	lockCursor uint64 // of the pass over locks that are over
 	evict      uint64 // of the pass over evictable jobs
@@ -337,6 +338,9 @@ func (n *Node) hurryTick() { n.wake = min(n.wake, n.now+1) }
 // job's time moves on by itself, one retry time after the other.
 func (n *Node) NextRequeue(j *store.Job) int64 {
 	at := j.QTime
+	if j.State == store.StateActive && j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
+		return 0 // it is when the job was delivered
+	}
 	if j.State == store.StateQueued && j.Retry > 0 && at <= n.now {
 		step := int64(j.Retry) * 1000
 		at += (n.now - at + step) / step * step

@@ -203,6 +203,7 @@ var kindNames = map[wire.Kind]string{
 	wire.ReplJob: "REPLJOB", wire.GotJob: "GOTJOB", wire.Refused: "REFUSED", wire.Holders: "HOLDERS", wire.Enqueue: "ENQUEUE",
 	wire.WillQueue: "WILLQUEUE", wire.Queued: "QUEUED", wire.Working: "WORKING", wire.SetAck: "SETACK", wire.GotAck: "GOTACK",
 	wire.DelJob: "DELJOB", wire.NeedJobs: "NEEDJOBS", wire.YourJob: "YOURJOB", wire.Pause: "PAUSE", wire.Heartbeat: "HEARTBEAT", wire.Failed: "FAILED",
+	wire.AskWork: "ASKWORK", wire.Work: "WORK",
 }
 
 func (l letter) String() string {
@@ -219,6 +220,8 @@ func (l letter) String() string {
 		if m.Flags&wire.Full != 0 {
 			text += " full"
 		}
+		return text
+	case wire.AskWork, wire.Work:
 		return text
 	case wire.NeedJobs, wire.Pause:
 		return text + fmt.Sprintf(" %s %d", m.Queue, m.Count)
@@ -264,7 +267,7 @@ func (w *world) state(j *store.Job) string {
 	if j.Nacks > 0 || j.Deliveries > 0 {
 		text += fmt.Sprintf(" nacks=%d additional=%d", j.Nacks, j.Deliveries)
 	}
-	if j.State != store.StateQueued && j.QTime > 0 {
+	if j.State != store.StateQueued && j.QTime > 0 && (j.Retry > 0 || j.Flags&store.FlagDelivered == 0 || j.State == store.StateAcked) {
 		text += fmt.Sprintf(" next=%v", time.Duration(j.QTime-w.now)*time.Millisecond)
 	}
 	holders := ""

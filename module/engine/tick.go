@@ -38,6 +38,7 @@ func (n *Node) Tick() int64 {
 	n.vanished()
 	n.idleQueues()
 	n.tickLocks()
+	n.tickWIP()
 	if n.MemoryLevel() >= 2 {
 		n.evictSome()
 	}
@@ -71,6 +72,9 @@ func (n *Node) due(j *store.Job) {
 	case j.State == store.StateActive && j.QTime > n.now:
 		n.announce(j)
 	case j.State == store.StateActive && j.QTime > 0 && j.QTime <= n.now:
+		if n.late(j) {
+			return
+		}
 		// A paused queue takes nothing back; an at-most-once job is let in all
 		// the same, for it has no second chance.
 		if j.Queue.Pause&PauseIn != 0 && j.Retry > 0 || !n.requeue(j, false) {

@@ -5,6 +5,7 @@ import "jobmesh/module/store"
 // Waiter is a client blocked in GETJOB. Client is the caller's.
 type Waiter struct {
 	Client any
+	Worker []byte // the name that the client gave itself, or nil; the caller's
 	places []place
 	active bool
 }
@@ -107,6 +108,9 @@ func (n *Node) serve(q *store.Queue) {
 		n.Cancel(w)
 		j := q.Head
 		n.deliver(j)
+		if w.Worker != nil {
+			j = n.Employ(j, w.Worker)
+		}
 		n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
 	}
 	if len(n.hungry) > 0 && q.Head != nil && !n.passive && !n.loading {

@@ -12,7 +12,7 @@ import (
 // with it and need no pointer; a plain job that no other node ever had has none.
 // A head of partsHead bytes (how many holders, 16 bits; how often was tried to
 // tell them of the acknowledgement, 8; unused, 8; the length of the extras, 16;
-// unused, 16), room for some holders (the first 8 bytes of a node's ID, with the
+// by how many ms its delivery shifted the time it is due, 16), room for some holders (the first 8 bytes of a node's ID, with the
 // lowest bit for whether that node has confirmed), and the extras at the end.
 const (
 	partsHead = 8
@@ -143,6 +143,22 @@ func (j *Job) Attempts() int {
 func (j *Job) SetAttempts(n int) {
 	if j.Parts > 0 {
 		j.RawParts()[2] = uint8(min(n, 255))
+	}
+}
+
+// Shift is by how many ms the time that a job is due was moved at its delivery
+// from what its retry time says. 0 for jobs without parts.
+func (j *Job) Shift() int64 {
+	if j.Parts == 0 {
+		return 0
+	}
+	return int64(int16(binary.LittleEndian.Uint16(j.RawParts()[6:])))
+}
+
+// SetShift sets that, within 16 bits. Jobs without parts ignore it.
+func (j *Job) SetShift(ms int64) {
+	if j.Parts > 0 {
+		binary.LittleEndian.PutUint16(j.RawParts()[6:], uint16(int16(ms)))
 	}
 }
 

@@ -20,15 +20,16 @@ const (
 	FlagQueuedOnce
 	// FlagIndexed: a tower of its list's index points at it. Never saved as true.
 	FlagIndexed
-	flagUnused
-
+	// FlagOverdue: it is being worked on past the time it was due, and stays there
+	// because its queue takes nothing back ([Store.SetOverdue]). Nor this one.
+	FlagOverdue
 	// FlagLogged: an effect that is still to be carried out logs the job. Nor this one.
 	FlagLogged
 	// FlagAnnounced: the other holders were told that QTime draws near, or need
 	// not be. Nor this one.
 	FlagAnnounced
 
-	volatileFlags = FlagIndexed | flagUnused | FlagLogged | FlagAnnounced
+	volatileFlags = FlagIndexed | FlagOverdue | FlagLogged | FlagAnnounced
 	savedFlags    = FlagDelivered | FlagQueuedOnce | volatileFlags
 )
 
@@ -107,6 +108,7 @@ type Queue struct {
 	HeldHead, HeldTail *Job           // the other jobs
 	Held               uint64         // how many those are
 	Bytes              uint64         // memory of jobs and index
+	Overdue            uint64         // those of Working with FlagOverdue
 	Created, ATime     int64          // unix ms
 	JobsIn, JobsOut    uint64
 	Waiters            uint32
@@ -167,7 +169,7 @@ func (j *Job) StateRecord() []byte { return j.Record()[:recordHead] }
 // QTime: its next queueing, or the announcement of that; the next step of its
 // replication or of the collection of its acknowledgements.
 func (j *Job) Awake() int64 {
-	if j.State == StateQueued || j.QTime == 0 {
+	if j.State == StateQueued || j.QTime == 0 || j.State == StateActive && j.neverAgain() {
 		return j.ETime
 	}
 	at := j.QTime
@@ -175,6 +177,12 @@ func (j *Job) Awake() int64 {
 		at -= AnnounceMS
 	}
 	return min(at, j.ETime)
+}
+
+// neverAgain says of an active job that no timer queues it: it was delivered and
+// is at most once, in which case QTime is when that was, or it is overdue.
+func (j *Job) neverAgain() bool {
+	return j.Retry == 0 && j.Flags&FlagDelivered != 0 || j.Flags&FlagOverdue != 0
 }
 
 // Jobs counts the queue's jobs, in any state.
@@ -238,6 +246,7 @@ func Layout() []Field {
 		{"jm_queue.held_tail", unsafe.Offsetof(q.HeldTail), unsafe.Sizeof(q.HeldTail)},
 		{"jm_queue.held", unsafe.Offsetof(q.Held), unsafe.Sizeof(q.Held)},
 		{"jm_queue.bytes", unsafe.Offsetof(q.Bytes), unsafe.Sizeof(q.Bytes)},
+		{"jm_queue.overdue", unsafe.Offsetof(q.Overdue), unsafe.Sizeof(q.Overdue)},
 		{"jm_queue.created", unsafe.Offsetof(q.Created), unsafe.Sizeof(q.Created)},
 		{"jm_queue.atime", unsafe.Offsetof(q.ATime), unsafe.Sizeof(q.ATime)},
 		{"jm_queue.jobs_in", unsafe.Offsetof(q.JobsIn), unsafe.Sizeof(q.JobsIn)},

@@ -97,6 +97,9 @@ func (l *List) before(j *Job) (preds [maxLevel]*Tower) {
 func (s *Store) insert(q *Queue, j *Job) {
 	l, less, height := q.listOf(j), j.order(), s.height(j)
 	l.Len++
+	if l == &q.Working && q.state == queueAttached {
+		s.working++
+	}
 	if l.Tail == nil || less(l.Tail, j) {
 		j.Prev, j.Next = l.Tail, nil
 		if l.Tail != nil {
@@ -174,6 +177,9 @@ func (s *Store) withdraw(q *Queue, j *Job) {
 		j.Flags &^= FlagIndexed
 	}
 	l.Len--
+	if l == &q.Working {
+		s.countOut(q, j)
+	}
 	if j.Prev != nil {
 		j.Prev.Next = j.Next
 	} else {
@@ -185,6 +191,42 @@ func (s *Store) withdraw(q *Queue, j *Job) {
 		l.Tail = j.Prev
 	}
 }
+
+// countOut counts a job out of those that are worked on.
+func (s *Store) countOut(q *Queue, j *Job) {
+	s.ClearOverdue(j)
+	if q.state == queueAttached {
+		s.working--
+	}
+}
+
+// SetOverdue notes of a job that is being worked on that the time it was due has
+// passed, and that it isn't to be queued again for now: until it leaves the list,
+// or Work finds it a new place there, no timer but its expiry's wakes it.
+func (s *Store) SetOverdue(j *Job) {
+	if j.Place == InWorking && j.Flags&FlagOverdue == 0 {
+		j.Flags |= FlagOverdue
+		j.Queue.Overdue++
+		s.overdue++
+	}
+}
+
+// ClearOverdue undoes SetOverdue; false where there is nothing to undo.
+func (s *Store) ClearOverdue(j *Job) bool {
+	if j.Flags&FlagOverdue == 0 {
+		return false
+	}
+	j.Flags &^= FlagOverdue
+	j.Queue.Overdue--
+	if j.Queue.state == queueAttached {
+		s.overdue--
+	}
+	return true
+}
+
+// Working counts the jobs of all attached queues that are being worked on, and
+// how many of those are overdue.
+func (s *Store) Working() (jobs, overdue uint64) { return s.working, s.overdue }
 
 func (s *Store) freeTower(q *Queue, t *Tower) {
 	size := towerSize + 8*int(t.level)

@@ -21,6 +21,8 @@ type Store struct {
 	generation uint64 // grows with each Forget
 	graves     []*Queue
 	hidden     *Queue
+
+	working, overdue uint64 // in attached queues
 }
 
 // keys are what the hashes of a store are keyed with. Any ID that a client sees
@@ -246,6 +248,8 @@ func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
 	q.hash = s.hashName(name)
 	q.state = queueAttached
 	s.queues.insert(&q.entry, q.hash)
+	s.working += q.Working.Len
+	s.overdue += q.Overdue
 	if known {
 		return 0
 	}
@@ -269,6 +273,8 @@ func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
 // again. O(1).
 func (s *Store) Detach(q *Queue) {
 	s.queues.remove(&q.entry, q.hash)
+	s.working -= q.Working.Len
+	s.overdue -= q.Overdue
 	q.state = queueLoose
 	q.hash = s.generation
 }
@@ -348,6 +354,7 @@ func (s *Store) Forget() {
 	s.queues.drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)
+	s.working, s.overdue = 0, 0
 	s.generation++
 }
 

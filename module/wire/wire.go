@@ -45,6 +45,12 @@ const (
 	Heartbeat
 	// Failed: a majority holds a node, the first of Peers, for failed.
 	Failed
+	// AskWork asks for up to Count jobs of a queue that are being worked on, the
+	// first that is due first. Span is a number that Work, the answer, gives back.
+	AskWork
+	// Work lists such jobs, in a form of package engine's, in the place of the
+	// queue's name.
+	Work
 	kinds
 )
 
@@ -62,6 +68,9 @@ const (
 
 // Met, in a Heartbeat: the sender was told to meet the receiver.
 const Met = ByClient
+
+// Overdue, in AskWork: only jobs whose time has passed.
+const Overdue = NoReply
 
 // Reasons of Refused.
 const (
@@ -153,6 +162,8 @@ var parts = [kinds]uint8{
 	Pause:     hasCount | hasQueue,
 	Heartbeat: hasCount | hasPeers,
 	Failed:    hasPeers,
+	AskWork:   hasCount | hasSpan | hasQueue,
+	Work:      hasSpan | hasQueue,
 }
 
 // Append appends a message's bytes.

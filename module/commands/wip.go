@@ -1,0 +1,180 @@
+package commands
+
+import (
+	"encoding/hex"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/rm"
+)
+
+const (
+	wipCount   = 100   // jobs that WIP lists where it isn't told
+	wipTimeout = 1_000 // ms that WIP MESH waits for the other nodes
+)
+
+const (
+	errWIPCount  engine.Refusal = "ERR COUNT must be between 1 and 1000000, with MESH 1000"
+	errWIPAlone  engine.Refusal = "ERR TIMEOUT is for MESH: nobody else is asked without"
+	errMeshWaits engine.Refusal = "ERR MESH has to wait for the other nodes, which MULTI and scripts can't: ask each node by itself"
+)
+
+// wip is a parsed WIP.
+type wip struct {
+	count         int
+	overdue, mesh bool
+	timeout       int64 // ms
+}
+
+func parseWIP(c args) (w wip, err error) {
+	w.count, w.timeout = wipCount, -1
+	for i := 2; i < c.NArgs(); i++ {
+		opt, more := c.Arg(i), i+1 < c.NArgs()
+		switch {
+		case is(opt, "OVERDUE"):
+			w.overdue = true
+		case is(opt, "MESH"):
+			w.mesh = true
+		case is(opt, "COUNT") && more:
+			i++
+			v, ok := between(c.Arg(i), 1, engine.MaxWIP)
+			if !ok {
+				return w, errWIPCount
+			}
+			w.count = int(v)
+		case is(opt, "TIMEOUT") && more:
+			i++
+			if w.timeout, err = timeout(c.Arg(i)); err != nil {
+				return w, err
+			}
+		default:
+			return w, errSyntax
+		}
+	}
+	switch {
+	case w.mesh && w.count > engine.MaxMeshWIP:
+		return w, errWIPCount
+	case w.timeout >= 0 && !w.mesh:
+		return w, errWIPAlone
+	case w.timeout <= 0:
+		w.timeout = wipTimeout
+	}
+	return w, nil
+}
+
+// workInProgress is WIP.
+func (m *module) workInProgress(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	w, err := parseWIP(c)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	q, wrong := m.find(c, c.Arg(1))
+	if wrong {
+		return
+	}
+	if !w.mesh {
+		list := m.node.WIP(q, w.count, w.overdue)
+		c.Array(len(list))
+		for i := range list {
+			putProgress(c, &list[i], false)
+		}
+		return
+	}
+	if !c.CanBlock() {
+		fail(c, errMeshWaits)
+		return
+	}
+	a := &asker{}
+	number, now := m.node.AskWIP(c.Arg(1), w.count, w.overdue, w.timeout, a)
+	if now != nil {
+		m.putMeshWIP(c, now)
+		return
+	}
+	a.client, err = c.Block(0, func(c *rm.Ctx, gone bool) {
+		m.node.DropWIP(number)
+		if !gone { // CLIENT UNBLOCK
+			c.NullArray()
+		}
+	})
+	if err != nil {
+		m.node.DropWIP(number)
+		c.Error("ERR " + err.Error())
+		return
+	}
+	m.settle(c)
+}
+
+// asker is a client that waits for what other nodes say.
+type asker struct{ client *rm.Client }
+
+func (m *module) answerWIP(e *engine.Effect) {
+	if a, ok := e.Client.(*asker); ok {
+		got := e.WIP
+		a.client.Answer(func(c *rm.Ctx) { m.putMeshWIP(c, got) }, nil)
+	}
+}
+
+func (m *module) putMeshWIP(c *rm.Ctx, got *engine.MeshWIP) {
+	c.Map(2)
+	c.Text("jobs")
+	c.Array(len(got.Jobs))
+	for i := range got.Jobs {
+		putProgress(c, &got.Jobs[i], true)
+	}
+	c.Text("unanswered")
+	c.Array(len(got.Unanswered))
+	for _, id := range got.Unanswered {
+		c.Text(hex.EncodeToString(id[:]))
+	}
+}
+
+// putProgress answers one job of WIP.
+func putProgress(c *rm.Ctx, p *engine.InProgress, withNode bool) {
+	n := 5
+	if withNode {
+		n++
+	}
+	c.Array(n)
+	p.ID.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen)))
+	c.Int(p.Due)
+	c.Int(p.Since)
+	c.Int(int64(p.Deliveries))
+	if p.Worker == "" {
+		c.Null()
+	} else {
+		copy(c.BulkBuffer(len(p.Worker)), p.Worker)
+	}
+	if withNode {
+		c.Text(hex.EncodeToString(p.Node[:]))
+	}
+}
+
+// employ names the client that was just given m.jobs.
+func (m *module) employ(worker []byte) {
+	for i, j := range m.jobs {
+		m.jobs[i] = m.node.Employ(j, worker)
+	}
+}
+
+// details are the fields of SHOW that only some jobs have.
+type details struct{ worker string }
+
+func (m *module) details(j *store.Job) details { return details{worker: m.node.Worker(j)} }
+
+func (d *details) fields() (n int) {
+	if d.worker != "" {
+		n++
+	}
+	return n
+}
+
+func (d *details) put(c *rm.Ctx) {
+	if d.worker != "" {
+		c.Text("worker")
+		copy(c.BulkBuffer(len(d.worker)), d.worker)
+	}
+}

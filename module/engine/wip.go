@@ -1,0 +1,323 @@
+package engine
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Work in progress: the jobs that were given to a client and are due for a
+// result. A queue keeps them in the order of that time (store.Queue.Working).
+// Since when a job is worked on follows from when it is due; where that was moved,
+// or the client named itself, the job's TagWorker extra has it:
+//
+//	8 bytes  since when, unix ms; 0: nobody has the job, the rest means nothing
+//	n bytes  the client's name, or nothing
+const sinceLen = 8
+
+// MaxWorker is the longest name of a worker, in bytes.
+const MaxWorker = 255
+
+// Limits of WIP, in jobs.
+const (
+	MaxWIP     = 1_000_000
+	MaxMeshWIP = 1_000 // of each node: it fits one message
+)
+
+// InProgress is a job that somebody works on.
+type InProgress struct {
+	ID         store.ID
+	Due, Since int64 // unix ms
+	Deliveries int   // how often it was given to somebody, as far as this node knows; this time too
+	Worker     string
+	Node       wire.NodeID // where it is
+}
+
+// toWork moves a job to those that are worked on, from now on.
+func (n *Node) toWork(j *store.Job) {
+	at := n.retryAt(j)
+	if j.Retry == 0 {
+		at = n.now // it is never queued again: the field tells since when
+	}
+	if j.Parts > 0 {
+		j.SetShift(at - n.now - int64(j.Retry)*1000)
+		n.dismiss(j)
+	}
+	n.store.Work(j, at)
+}
+
+// dismiss forgets who works on a job, in place.
+func (n *Node) dismiss(j *store.Job) {
+	if j.Parts > 0 {
+		clear(j.Extra(store.TagWorker))
+	}
+}
+
+// since is since when a job is worked on, unix ms.
+func since(j *store.Job) int64 {
+	if e := j.Extra(store.TagWorker); len(e) >= sinceLen {
+		if at := int64(binary.LittleEndian.Uint64(e)); at > 0 {
+			return at
+		}
+	}
+	if j.Retry == 0 {
+		return j.QTime
+	}
+	return j.QTime - int64(j.Retry)*1000 - j.Shift()
+}
+
+// Worker is the name of the client that works on a job; empty where it gave none,
+// or nobody does.
+func (n *Node) Worker(j *store.Job) string {
+	e := j.Extra(store.TagWorker)
+	if j.Place != store.InWorking || len(e) < sinceLen || binary.LittleEndian.Uint64(e) == 0 {
+		return ""
+	}
+	return string(e[sinceLen:])
+}
+
+// Employ names the client that a job was just delivered to. The job may move. One
+// with no room for the name goes without.
+func (n *Node) Employ(j *store.Job, worker []byte) *store.Job {
+	if j.Place != store.InWorking {
+		return j
+	}
+	j = n.setWorker(j, since(j), worker)
+	n.log(LogState, j)
+	return j
+}
+
+func (n *Node) setWorker(j *store.Job, since int64, worker []byte) *store.Job {
+	var b [sinceLen + MaxWorker]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(since))
+	j, _ = n.setExtra(j, store.TagWorker, append(b[:sinceLen], worker[:min(len(worker), MaxWorker)]...))
+	return j
+}
+
+// keepWork is for the moment before the time that a job is due is moved: since
+// when it is worked on is kept. One that wasn't here is from now on.
+func (n *Node) keepWork(j *store.Job) *store.Job {
+	if j.Place != store.InWorking {
+		n.dismiss(j)
+		j = n.setWorker(j, n.now, nil)
+	} else if e := j.Extra(store.TagWorker); len(e) < sinceLen || binary.LittleEndian.Uint64(e) == 0 {
+		j = n.setWorker(j, since(j), nil)
+	}
+	n.store.Work(j, j.QTime)
+	return j
+}
+
+// late says whether a job that is due stays with who works on it, because its
+// queue takes nothing back.
+func (n *Node) late(j *store.Job) bool {
+	if j.Place != store.InWorking || j.Retry == 0 || j.Queue.Pause&PauseIn == 0 {
+		return false
+	}
+	n.store.SetOverdue(j)
+	n.arm(j)
+	return true
+}
+
+// takeBack has a queue that is no longer paused take back what is overdue: by the
+// next ticks, within their budget.
+func (n *Node) takeBack(q *store.Queue) {
+	for j := q.Working.Head; j != nil && q.Overdue > 0; j = j.Next {
+		if n.store.ClearOverdue(j) {
+			n.arm(j)
+		}
+	}
+}
+
+// WIP lists the jobs of a queue that are being worked on, the first that is due
+// first: up to count of them, or with overdue only those of which the time has
+// passed. q may be nil.
+func (n *Node) WIP(q *store.Queue, count int, overdue bool) (list []InProgress) {
+	if q == nil {
+		return nil
+	}
+	for j := q.Working.Head; j != nil && len(list) < count; j = j.Next {
+		due := j.Due()
+		if overdue && due > n.now {
+			break
+		}
+		list = append(list, InProgress{
+			ID: j.ID, Due: due, Since: since(j), Deliveries: 1 + int(j.Nacks) + int(j.Deliveries), Worker: n.Worker(j), Node: n.self,
+		})
+	}
+	return list
+}
+
+// InProgress counts the jobs that are being worked on, and how many of them are
+// past the time that they were due.
+func (n *Node) InProgress() (jobs, overdue uint64) { return n.store.Working() }
+
+// --- the whole mesh --------------------------------------------------------------
+
+// MeshWIP is what the nodes of a mesh have in progress of one queue, each job once.
+type MeshWIP struct {
+	Jobs       []InProgress
+	Unanswered []wire.NodeID // those that aren't connected, or didn't answer in time
+}
+
+// question is a WIP … MESH that waits for answers.
+type question struct {
+	number   int64
+	client   any
+	count    int
+	deadline int64 // unix ms
+	open     []*Peer
+	got      MeshWIP
+}
+
+// questions are the open ones; they are few.
+type questions struct {
+	last int64
+	open []*question
+}
+
+// AskWIP is WIP for the whole mesh. Where there is nobody to wait for the answer
+// comes at once; else as an AnswerWIP effect for the client, in timeout ms at most.
+// number is for [Node.DropWIP]. count is at most [MaxMeshWIP].
+func (n *Node) AskWIP(name []byte, count int, overdue bool, timeout int64, client any) (number int64, now *MeshWIP) {
+	n.questions.last++
+	q := &question{number: n.questions.last, client: client, count: count, deadline: n.now + min(timeout, math.MaxInt64-n.now)}
+	q.got.Jobs = n.WIP(n.store.Queue(name), count, overdue)
+	m := wire.Message{Kind: wire.AskWork, Count: uint32(count), Span: q.number, Queue: name}
+	if overdue {
+		m.Flags = wire.Overdue
+	}
+	for _, p := range n.mesh.order {
+		if !p.Connected {
+			q.got.Unanswered = append(q.got.Unanswered, p.ID)
+			continue
+		}
+		q.open = append(q.open, p)
+		n.send(p, &m)
+	}
+	if len(q.open) == 0 {
+		q.settle()
+		return 0, &q.got
+	}
+	n.questions.open = append(n.questions.open, q)
+	n.wake = min(n.wake, q.deadline)
+	return q.number, nil
+}
+
+// DropWIP forgets a question whose client has gone.
+func (n *Node) DropWIP(number int64) {
+	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool { return q.number == number })
+}
+
+// settle brings what was gathered into its form: each job once, as the node has it
+// that expects its result last, for that one gave it to a client last.
+func (q *question) settle() {
+	slices.SortFunc(q.got.Jobs, func(a, b InProgress) int {
+		return cmp.Or(slices.Compare(a.ID[:], b.ID[:]), cmp.Compare(b.Due, a.Due))
+	})
+	q.got.Jobs = slices.CompactFunc(q.got.Jobs, func(a, b InProgress) bool { return a.ID == b.ID })
+	slices.SortFunc(q.got.Jobs, func(a, b InProgress) int {
+		return cmp.Or(cmp.Compare(a.Due, b.Due), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	q.got.Jobs = q.got.Jobs[:min(len(q.got.Jobs), q.count)]
+	for _, p := range q.open {
+		q.got.Unanswered = append(q.got.Unanswered, p.ID)
+	}
+}
+
+// tickWIP answers the questions whose time is up.
+func (n *Node) tickWIP() {
+	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool {
+		// Nodes that have gone since don't answer.
+		some := slices.ContainsFunc(q.open, func(p *Peer) bool { return p.Connected })
+		if some && n.now < q.deadline {
+			n.wake = min(n.wake, q.deadline)
+			return false
+		}
+		n.answerWIP(q)
+		return true
+	})
+}
+
+func (n *Node) answerWIP(q *question) {
+	q.settle()
+	n.effects = append(n.effects, Effect{Kind: AnswerWIP, Client: q.client, WIP: &q.got})
+}
+
+// onAskWork tells of the jobs that are worked on here. Times are told from now:
+// clocks differ.
+func (n *Node) onAskWork(p *Peer, m *wire.Message) {
+	list := n.WIP(n.store.Queue(m.Queue), int(min(m.Count, MaxMeshWIP)), m.Flags&wire.Overdue != 0)
+	var b []byte
+	for i := range list {
+		w := &list[i]
+		b = append(b, w.ID[:]...)
+		b = binary.AppendVarint(b, w.Due-n.now)
+		b = binary.AppendVarint(b, n.now-w.Since)
+		b = binary.AppendUvarint(b, uint64(w.Deliveries))
+		b = append(b, byte(len(w.Worker)))
+		b = append(b, w.Worker...)
+	}
+	n.send(p, &wire.Message{Kind: wire.Work, Span: m.Span, Queue: b})
+}
+
+// onWork takes a node's answer; one that nobody waits for any more is left.
+func (n *Node) onWork(p *Peer, m *wire.Message) error {
+	i := slices.IndexFunc(n.questions.open, func(q *question) bool { return q.number == m.Span })
+	if i < 0 {
+		return nil
+	}
+	q := n.questions.open[i]
+	at := slices.Index(q.open, p)
+	if at < 0 {
+		return nil
+	}
+	jobs, err := readWork(m.Queue, n.now)
+	if err != nil {
+		return err
+	}
+	for k := range jobs {
+		jobs[k].Node = p.ID
+	}
+	q.got.Jobs = append(q.got.Jobs, jobs...)
+	if q.open = slices.Delete(q.open, at, at+1); len(q.open) == 0 {
+		n.questions.open = slices.Delete(n.questions.open, i, i+1)
+		n.answerWIP(q)
+	}
+	return nil
+}
+
+// readWork reads the list in a Work message.
+func readWork(b []byte, now int64) (list []InProgress, err error) {
+	whole := len(b)
+	number := func() int64 {
+		v, used := binary.Varint(b)
+		if used <= 0 || v > math.MaxInt64/4 || v < math.MinInt64/4 {
+			err = fmt.Errorf("%w: a time in a list of jobs in progress, %d bytes before its end", wire.ErrMessage, len(b))
+			return 0
+		}
+		b = b[used:]
+		return v
+	}
+	for len(b) > 0 && err == nil {
+		var w InProgress
+		if len(b) < len(w.ID) || len(list) == MaxMeshWIP {
+			return nil, fmt.Errorf("%w: a list of jobs in progress is cut off, or too long, at byte %d of %d", wire.ErrMessage, whole-len(b), whole)
+		}
+		b = b[copy(w.ID[:], b):]
+		w.Due, w.Since = now+number(), now-number()
+		count, used := binary.Uvarint(b)
+		if used <= 0 || count > 3*math.MaxUint16 || len(b) == used || len(b)-used-1 < int(b[used]) {
+			return nil, fmt.Errorf("%w: a job in progress is cut off at byte %d of %d", wire.ErrMessage, whole-len(b), whole)
+		}
+		w.Deliveries = int(count)
+		end := used + 1 + int(b[used])
+		w.Worker, b = string(b[used+1:end]), b[end:]
+		list = append(list, w)
+	}
+	return list, err
+}
