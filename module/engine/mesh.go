@@ -98,6 +98,8 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onHeartbeat(p, m)
 	case wire.Failed:
 		n.onFailed(m)
+	case wire.Claim, wire.Grant, wire.Deny, wire.Unlock, wire.Verify, wire.Verified, wire.LockPull, wire.LockPage, wire.ClearLocks, wire.LockLost:
+		n.onLocks(p, m)
 	default:
 		n.onJob(p, m)
 	}
