@@ -5,6 +5,7 @@ static struct {
     JM_API(FIELD_OF)
 } redis;
 static struct jm_epoch epoch;
+static const struct jm_lock_list *locks;
 
 static const struct { const char *name; size_t offset; } needs[] = {
 #define NEED(result, name, params) { #name, __builtin_offsetof(__typeof__(redis), name) },
@@ -110,6 +111,21 @@ size_t jm_effort(RedisModuleString *key, const void *value) {
     return q ? q->waiting.len + q->working.len + q->held + 1 : 1;
 }
 
+void jm_locks(const struct jm_lock_list *all) { locks = all; }
+
+/* Format 1: the floor, then each lock's record, then an empty string. */
+void jm_save_locks(RedisModuleIO *io, int when) {
+    (void)when;
+    redis.SaveUnsigned(io, locks ? locks->floor : 0);
+    for (const struct jm_lock *l = locks ? locks->head : NULL; l; l = l->next)
+        redis.SaveStringBuffer(io, (const char *)&l->token, sizeof *l - offsetof(struct jm_lock, token) + l->name_len + l->owner_len);
+    redis.SaveStringBuffer(io, "", 0);
+}
+
+void jm_save_some_locks(RedisModuleIO *io, int when) {
+    if (locks && (locks->head || locks->floor)) jm_save_locks(io, when);
+}
+
 #define FIELD(s, f) { #s "." #f, offsetof(struct s, f), sizeof(((struct s *)0)->f) }
 #define WHOLE(s) { #s, 0, sizeof(struct s) }
 static const struct jm_field layout[] = {
@@ -125,6 +141,11 @@ static const struct jm_field layout[] = {
     FIELD(jm_queue, held), FIELD(jm_queue, bytes), FIELD(jm_queue, overdue), FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
     FIELD(jm_queue, name_len), FIELD(jm_queue, name),
+    WHOLE(jm_lock), FIELD(jm_lock, hash_next), FIELD(jm_lock, next), FIELD(jm_lock, prev), FIELD(jm_lock, hash), FIELD(jm_lock, token),
+    FIELD(jm_lock, until), FIELD(jm_lock, lease), FIELD(jm_lock, job), FIELD(jm_lock, flags), FIELD(jm_lock, format),
+    FIELD(jm_lock, name_len), FIELD(jm_lock, owner_len),
+    WHOLE(jm_lock_list), FIELD(jm_lock_list, head), FIELD(jm_lock_list, tail), FIELD(jm_lock_list, len), FIELD(jm_lock_list, bytes),
+    FIELD(jm_lock_list, floor),
     { NULL, 0, 0 },
 };
 

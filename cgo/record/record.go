@@ -9,6 +9,8 @@ import "unsafe"
 // Methods are the callbacks, as C function pointers.
 type Methods struct {
 	Save, Rewrite, MemUsage, Digest, Free, FreeEffort unsafe.Pointer
+	// AuxSave and AuxSaveSome save the locks; the second saves nothing where there are none.
+	AuxSave, AuxSaveSome unsafe.Pointer
 }
 
 // Init finds the API functions that the callbacks use, and returns the
@@ -24,6 +26,9 @@ func Init(symbol func(name string) unsafe.Pointer) Methods {
 		Digest:     C.jm_digest,
 		Free:       C.jm_free,
 		FreeEffort: C.jm_effort,
+
+		AuxSave:     C.jm_save_locks,
+		AuxSaveSome: C.jm_save_some_locks,
 	}
 }
 
@@ -44,6 +49,9 @@ type Epoch struct {
 
 // Now returns the epoch that will be saved; the caller keeps it up to date.
 func Now() *Epoch { return (*Epoch)(unsafe.Pointer(C.jm_epoch())) }
+
+// SetLocks tells where the list of all locks lies (struct jm_lock_list).
+func SetLocks(list unsafe.Pointer) { C.jm_locks((*C.struct_jm_lock_list)(list)) }
 
 // Field is one field of a C structure.
 type Field struct {

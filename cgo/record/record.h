@@ -65,6 +65,25 @@ struct jm_queue {
     char *name;
 };
 
+/* A lock that is held, or a vote for one; its name and its owner follow it. */
+struct jm_lock {
+    struct jm_lock *hash_next;
+    struct jm_lock *next, *prev;
+    uint64_t hash;
+    /* From here to the end of the owner: the record. */
+    uint64_t token;
+    int64_t until, lease;
+    uint8_t job[24];
+    uint8_t flags, format, unused[2];
+    uint32_t name_len, owner_len, unused2;
+    char text[];
+};
+
+struct jm_lock_list {
+    struct jm_lock *head, *tail;
+    uint64_t len, bytes, floor;
+};
+
 /* The value in the keyspace. It owns the queue, until the module takes that
  * out of it (when the key is unlinked). */
 struct jm_box { struct jm_queue *queue; };
@@ -97,6 +116,12 @@ size_t jm_usage(const void *value);
 void jm_digest(RedisModuleDigest *d, void *value);
 void jm_free(void *value);
 size_t jm_effort(RedisModuleString *key, const void *value);
+
+/* Locks are in no key: they are saved beside the keyspace, as auxiliary data.
+ * Where the server leaves that out when it is empty, jm_save_some_locks is called. */
+void jm_locks(const struct jm_lock_list *all);
+void jm_save_locks(RedisModuleIO *io, int when);
+void jm_save_some_locks(RedisModuleIO *io, int when);
 
 struct jm_field { const char *name; size_t offset, size; };
 /* The structures' fields; a NULL name ends the list. */

@@ -53,9 +53,13 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
 		m.phase, m.final, m.saved = phase, false, record.Epoch{}
 		m.node.BeginLoading()
+		if phase == rm.LoadReplica {
+			m.node.DropLocks()
+		}
 		return
 	}
 	m.node.EndLoading()
+	m.locksLoaded(phase)
 	if phase == rm.LoadFailed || m.phase == rm.LoadReplica {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime/metrics"
+	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -26,7 +27,7 @@ type module struct {
 	node   *engine.Node
 	queue  *rm.DataType
 	unique *uniqueQueues
-	effect struct{ loadJob, setJob, deleteJob, unlink, jobmesh, function rm.Effect }
+	effect struct{ loadJob, setJob, deleteJob, setLock, deleteLock, unlink, jobmesh, function rm.Effect }
 
 	timer   *rm.Timer
 	timerAt int64 // unix ms
@@ -53,6 +54,7 @@ type module struct {
 	jobs   []*store.Job
 	queues []*store.Queue
 	ids    []store.ID
+	locks  []*store.Lock
 	ops    struct {
 		ack, fastAck, delete, enqueue, nack, dequeue func(*store.ID) bool
 	}
@@ -76,11 +78,12 @@ func New() *rm.Module {
 		Load:    m.loadQueue,
 		Drop:    record.FreeValue,
 		Unlink:  m.unlinked,
+		LoadAux: m.loadLocks,
 	}
 	return &rm.Module{
 		Name:     "jobmesh",
 		Version:  1,
-		Commands: append(m.commands(), m.unique.commands()...),
+		Commands: slices.Concat(m.commands(), m.lockCommands(), m.unique.commands()),
 		Types:    []*rm.DataType{m.queue, m.unique.kind},
 		Configs: []*rm.Config{
 			rm.BoolConfig("aof-enqueue-jobs-once", false,
@@ -104,6 +107,7 @@ func New() *rm.Module {
 			rm.IntConfig("cluster-node-timeout", engine.DefaultNodeTimeout, 100, 1<<31, false,
 				func() int64 { return m.mesh.timeout },
 				func(v int64) error { m.setNodeTimeout(v); return nil }),
+			m.lockConfig(),
 			rm.BoolConfig("disque-compat", false,
 				func() bool { return m.compat },
 				m.setCompat),
@@ -115,6 +119,7 @@ func New() *rm.Module {
 			Turn:    m.turn,
 			Swap:    func(c *rm.Ctx, a, b int) { m.node.SetNow(c.Now()); m.node.Swapped(a, b); m.settle(c) },
 			Config:  func(*rm.Ctx) { m.readPolicy() },
+			Fork:    m.forked,
 			Key:     m.keyEvent,
 		},
 		Info:   m.info,
@@ -144,6 +149,7 @@ func (m *module) before(s *rm.Server) error {
 	m.effect.loadJob, m.effect.setJob = rm.NewEffect("LOADJOB"), rm.NewEffect("SETJOB")
 	m.effect.deleteJob, m.effect.jobmesh = rm.NewEffect("DELJOB"), rm.NewEffect("JOBMESH")
 	m.effect.unlink, m.effect.function = rm.NewEffect("UNLINK"), rm.NewEffect("FUNCTION")
+	m.effect.setLock, m.effect.deleteLock = rm.NewEffect("SETLOCK"), rm.NewEffect("DELLOCK")
 	var seed [32]byte
 	if _, err := crand.Read(seed[:]); err != nil {
 		return fmt.Errorf("no randomness: %w", err)
@@ -162,6 +168,7 @@ func (m *module) before(s *rm.Server) error {
 
 		NodeTimeout: m.mesh.timeout,
 	})
+	record.SetLocks(unsafe.Pointer(m.node.LockTable()))
 	m.ops.ack, m.ops.fastAck, m.ops.delete, m.ops.dequeue = m.node.Ack, m.node.FastAck, m.node.Delete, m.node.Dequeue
 	m.ops.enqueue = func(id *store.ID) bool { return m.node.Enqueue(id, false) }
 	m.ops.nack = func(id *store.ID) bool { return m.node.Enqueue(id, true) }
@@ -172,6 +179,7 @@ func (m *module) start(s *rm.Server) error {
 	if err := m.loadNodes(); err != nil {
 		return err
 	}
+	m.distrustLocks()
 	m.readPolicy()
 	m.node.SetPassive(s.Replica())
 	m.schedule(time.Now().UnixMilli() + 100)
@@ -289,6 +297,12 @@ func (m *module) settle(c *rm.Ctx) {
 				c.Replicate(m.effect.deleteJob, 1)
 				e.ID.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen)))
 			}
+		case engine.LogLock, engine.LogUnlock:
+			if listened {
+				m.replicateLock(c, e)
+			}
+		case engine.LockDone:
+			m.lockDone(e)
 		case engine.Touched:
 			c.Touch(rm.StringAt(e.Queue.Key))
 		case engine.Serve:
@@ -429,6 +443,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_evicted", st.Evicted)
 	w.Int("adds_refused", st.Refused)
 	w.Int("answers_unheard", st.Abandoned)
+	m.lockInfo(w)
 	w.Section("mesh")
 	w.Int("known_nodes", int64(len(m.node.Peers())+1))
 	w.Int("reachable_nodes", int64(m.node.Reachable()))

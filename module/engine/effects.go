@@ -15,6 +15,10 @@ const (
 	LogState
 	// LogDelete: the job ID is gone (DELJOB).
 	LogDelete
+	// LogLock: a lock or a vote, [Node.Message] is its record (SETLOCK).
+	LogLock
+	// LogUnlock: the end of one; [UnlockParts] reads [Node.Message] (DELLOCK).
+	LogUnlock
 	// Touched: the queue has changed, for WATCH and client-side caching.
 	Touched
 	// Serve: Waiter gets Job.
@@ -35,6 +39,8 @@ const (
 	NodesChanged
 	// AnswerWIP: Client's WIP … MESH is answered by WIP.
 	AnswerWIP
+	// LockDone: Client's LOCK command has come to Outcome.
+	LockDone
 )
 
 // Changes says whether the effect stands for a change of what is saved.
@@ -47,17 +53,20 @@ type Effect struct {
 	Job    *store.Job   // LogJob, LogState, Serve; valid until the next call
 	Queue  *store.Queue // Touched
 	Waiter *Waiter
-	Client any // Promise, Deny: what [Node.Adder] was given; AnswerWIP
+	Client any // Promise, Deny: what [Node.Adder] was given; AnswerWIP; LockDone: what the claim was
 	WIP    *MeshWIP
 	Peer   *Peer
 	Err    error
 
-	from, to int // Send: in the outbox
+	Outcome *Outcome // LockDone
+
+	from, to int // Send, LogLock, LogUnlock: in the outbox
 }
 
 // Effects returns what there is to do since the last call. The slice is
 // reused: carry it out before the node is called again.
 func (n *Node) Effects() []Effect {
+	n.serveLines()
 	e := n.effects
 	for i := range e {
 		if e[i].Kind == LogJob || e[i].Kind == LogState {

@@ -2,8 +2,10 @@ package engine
 
 import (
 	"container/heap"
+	"encoding/binary"
 
 	"jobmesh/module/store"
+	"jobmesh/module/wire"
 )
 
 // Locks. Jobs hold them for what they are unique by, owners hold those of
@@ -11,8 +13,28 @@ import (
 // lasts, by the steady clock, or where it has none as long as its job says so.
 // One that is past its lease is as good as free, and is removed when somebody
 // comes by; where somebody waits for it, its deadline is watched.
+//
+// In a mesh what lies in the table is this node's vote; claim.go says how votes
+// become a lock.
 
 const lockSteps = 20 // buckets of the table of locks looked at in one tick
+
+// Flags of a lock.
+const (
+	// lockAny: claimed with QUORUM any, so another may have been given it elsewhere.
+	lockAny uint8 = 1 << iota
+	// lockAlone: given while no other node was known, and so told to those that come.
+	lockAlone
+	// LockOutlives: the end of its job doesn't end it (UNIQUE window).
+	LockOutlives
+	// lockKept: its holder had it before it was given this token.
+	lockKept
+	// lockLogged: it is in the log, so its end must be too. Never saved as true.
+	lockLogged
+
+	lockWeak  = lockAny | lockAlone
+	lockSaved = lockAny | lockAlone | LockOutlives | lockKept
+)
 
 // deadlines are the locks that somebody waits for and that end by themselves.
 type deadlines []deadline
@@ -33,33 +55,59 @@ func (d *deadlines) Pop() any {
 	return x
 }
 
+// Tokens begin with the time, ms, in their upper bits.
+const tokenShift = 20
+
+// reserveMS is how far ahead tokens are written off in the log: one in a minute
+// stands for all that are given out until the next.
+const reserveMS = 60_000
+
 // nextToken makes a fencing token greater than any before it for this lock (l
 // may be nil). It begins with the time, so that it also grows over the loss of
 // all that was remembered.
 func (n *Node) nextToken(l *store.Lock) uint64 {
-	last := n.store.Locks().Floor
+	last := max(n.store.Locks().Floor, n.seen)
 	if l != nil {
 		last = max(last, l.Token)
 	}
-	return max(uint64(max(n.now, 0))<<20, last+1)
+	token := max(uint64(max(n.now, 0))<<tokenShift, last+1)
+	if token > n.reserved {
+		n.reserved = token + reserveMS<<tokenShift
+		n.logEnd(nil, n.reserved)
+	}
+	n.seen = token
+	return token
+}
+
+// saw notes a token that another node knows: ours are greater from now on. One
+// from the far future can only be an error.
+func (n *Node) saw(token uint64) {
+	const day = 86_400_000
+	if token > n.seen && token < uint64(max(n.now, 0)+day)<<tokenShift {
+		n.seen = token
+	}
 }
 
 // liveLock finds a lock that is held; nil where it is free.
 func (n *Node) liveLock(name []byte) *store.Lock {
 	l := n.store.Lock(name)
-	if l == nil || l.Until != 0 && l.Until <= n.steady() {
+	if !n.isLive(l) {
 		return nil
 	}
 	return l
 }
 
+func (n *Node) isLive(l *store.Lock) bool {
+	return l != nil && (l.Until == 0 || l.Until > n.steady())
+}
+
 // takeLock gives a lock to a job, for lease ms (0: until it is freed), where no
 // other holds it; then holder is nil. A job that has it already keeps its token,
-// and its lease begins anew. Only this node decides.
+// and its lease begins anew. Only this node decides; see [Node.claimLock].
 func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
 	l := n.store.Lock(name)
 	if l != nil && l.Job != *id {
-		if l.Until == 0 || l.Until > n.steady() {
+		if n.isLive(l) {
 			return 0, l
 		}
 		n.removeLock(l)
@@ -67,35 +115,75 @@ func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, h
 	}
 	if l == nil {
 		token := n.nextToken(nil)
-		l = n.store.NewLock(name, nil)
+		l = n.newLock(name, nil)
 		l.Job, l.Token = *id, token
+		if n.alone() {
+			n.setFlags(l, lockAlone)
+		}
 	}
-	l.Lease, l.Until = lease, 0
-	if lease > 0 {
-		l.Until = n.steady() + lease
-	}
+	l.Lease, l.Until = lease, n.untilOf(lease)
 	return l.Token, nil
 }
 
-// freeLock ends a job's lock; false where another has it, or nobody.
+// freeLock ends a job's lock, at all nodes; false where this one had no vote for it.
 func (n *Node) freeLock(name []byte, id *store.ID) bool {
 	l := n.store.Lock(name)
 	if l == nil || l.Job != *id {
 		return false
 	}
+	if !n.alone() && !n.passive && !n.loading {
+		n.owe(name, holder{id: *id}, l.Token, l.Lease, 0, n.allPeers())
+	}
 	n.removeLock(l)
 	return true
+}
+
+// newLock makes a lock; there must be none of that name.
+func (n *Node) newLock(name, owner []byte) *store.Lock { return n.store.NewLock(name, owner) }
+
+// setFlags replaces a lock's flags, but that of the log.
+func (n *Node) setFlags(l *store.Lock, flags uint8) {
+	n.countWeak(l, -1)
+	l.Flags = l.Flags&lockLogged | flags&lockSaved
+	n.countWeak(l, 1)
+}
+
+func (n *Node) countWeak(l *store.Lock, by int) {
+	if l.Flags&lockWeak != 0 {
+		n.weak += by
+	}
 }
 
 // removeLock forgets a lock, and lets those go on who waited for it.
 func (n *Node) removeLock(l *store.Lock) {
 	n.scratch.name = append(n.scratch.name[:0], l.Name()...)
-	n.store.RemoveLock(l)
+	n.dropLock(l)
 	n.lockFreed(n.scratch.name)
 }
 
+// dropLock is removeLock for a lock that another takes the place of.
+func (n *Node) dropLock(l *store.Lock) {
+	if l.Flags&lockLogged != 0 {
+		n.logEnd(l.Name(), l.Token)
+	}
+	n.countWeak(l, -1)
+	n.store.RemoveLock(l)
+}
+
 // lockFreed is told that a lock has become free.
-func (n *Node) lockFreed(name []byte) {}
+func (n *Node) lockFreed(name []byte) { n.callLine(name) }
+
+// untilOf is the end of a lease that begins now. In a mesh the claimant's clock,
+// and its client's, may be slower than ours; see clockSlack.
+func (n *Node) untilOf(lease int64) int64 {
+	switch {
+	case lease == 0:
+		return 0
+	case n.alone():
+		return n.steady() + lease
+	}
+	return n.steady() + lease + lease/clockSlack + graceMS
+}
 
 // watchLock has [Node.Tick] see to it that a lock's end isn't missed by those
 // who wait for it.
@@ -109,6 +197,7 @@ func (n *Node) watchLock(l *store.Lock) {
 
 // tickLocks ends the watched locks that are over, and removes some of the others.
 func (n *Node) tickLocks() {
+	n.tickClaims()
 	if n.store.Locks().Len == 0 && len(n.deadlines) == 0 {
 		return
 	}
@@ -138,4 +227,174 @@ func (n *Node) tickLocks() {
 			return
 		}
 	}
+}
+
+// --- what is logged and loaded -------------------------------------------------
+
+// logLock logs a lock as it is now (SETLOCK).
+func (n *Node) logLock(l *store.Lock) {
+	l.Flags &^= lockLogged
+	at := len(n.outbox)
+	n.outbox = append(n.outbox, l.Record()...)
+	n.effects = append(n.effects, Effect{Kind: LogLock, from: at, to: len(n.outbox)})
+	l.Flags |= lockLogged
+}
+
+// logEnd logs the end of a lock that had this token (DELLOCK); without a name,
+// that no token up to this one may be given out again.
+func (n *Node) logEnd(name []byte, token uint64) {
+	at := len(n.outbox)
+	n.outbox = binary.LittleEndian.AppendUint64(n.outbox, token)
+	n.outbox = append(n.outbox, name...)
+	n.effects = append(n.effects, Effect{Kind: LogUnlock, from: at, to: len(n.outbox)})
+}
+
+// UnlockParts takes the bytes of a LogUnlock effect apart.
+func UnlockParts(b []byte) (name []byte, token uint64) {
+	return b[8:], binary.LittleEndian.Uint64(b)
+}
+
+// ApplyLock is SETLOCK, and a lock in an RDB: its lease begins anew. It can be
+// applied twice. Errors wrap [store.ErrRecord].
+func (n *Node) ApplyLock(rec []byte) error {
+	r, err := store.ParseLock(rec)
+	if err != nil {
+		return err
+	}
+	old := n.store.Lock(r.Name)
+	if old != nil && old.Token > r.Token {
+		return nil
+	}
+	if old != nil {
+		n.countWeak(old, -1)
+		n.store.RemoveLock(old)
+	}
+	l := n.newLock(r.Name, r.Owner)
+	l.Job, l.Token, l.Lease = r.Job, r.Token, r.Lease
+	n.setFlags(l, r.Flags)
+	l.Flags |= lockLogged
+	l.Until = n.untilOf(l.Lease)
+	return nil
+}
+
+// ApplyUnlock is DELLOCK.
+func (n *Node) ApplyUnlock(name []byte, token uint64) {
+	if l := n.store.Lock(name); l != nil && l.Token <= token {
+		n.countWeak(l, -1)
+		n.store.RemoveLock(l)
+	}
+	n.ApplyFloor(token)
+}
+
+// ApplyFloor has no token up to this one given out again.
+func (n *Node) ApplyFloor(token uint64) {
+	if token <= store.MaxToken {
+		n.store.Locks().Floor = max(n.store.Locks().Floor, token)
+		n.reserved = max(n.reserved, token)
+	}
+}
+
+// DropLocks forgets all locks, as before another table is loaded in their place.
+func (n *Node) DropLocks() {
+	for l := n.store.Locks().Head; l != nil; l = n.store.Locks().Head {
+		n.countWeak(l, -1)
+		n.store.RemoveLock(l)
+	}
+}
+
+// RelogLocks logs all locks anew, for a log that begins without them.
+func (n *Node) RelogLocks() {
+	for l := n.store.Locks().Head; l != nil; l = l.Next {
+		n.logLock(l)
+	}
+	n.logEnd(nil, max(n.store.Locks().Floor, n.reserved))
+}
+
+// --- looking ---------------------------------------------------------------------
+
+// Locks counts the locks in the table, those that are over included.
+func (n *Node) Locks() uint64 { return n.store.Locks().Len }
+
+// Lock finds a lock that is held, by its full name, as far as this node knows.
+func (n *Node) Lock(name []byte) *store.Lock { return n.liveLock(name) }
+
+// LockTable is where C finds all locks.
+func (n *Node) LockTable() *store.LockList { return n.store.Locks() }
+
+// LockLeft is how much of a lock's lease is left, ms; -1: it has none.
+func (n *Node) LockLeft(l *store.Lock) int64 {
+	if l.Until == 0 {
+		return -1
+	}
+	return max(l.Until-n.steady(), 0)
+}
+
+// LockSince is when a lock was taken, unix ms: its token begins with it.
+func LockSince(l *store.Lock) int64 { return int64(l.Token >> tokenShift) }
+
+// LockWaiters counts the clients that wait for a lock at this node.
+func (n *Node) LockWaiters(name []byte) int {
+	if line := n.lockLines[string(name)]; line != nil {
+		return len(line.claims)
+	}
+	return 0
+}
+
+// ScanLocks is [store.Store.ScanLocks], for those that are held.
+func (n *Node) ScanLocks(cursor uint64, emit *[]*store.Lock) uint64 {
+	n.scratch.locks = n.scratch.locks[:0]
+	next := n.store.ScanLocks(cursor, &n.scratch.locks)
+	for _, l := range n.scratch.locks {
+		if n.isLive(l) {
+			*emit = append(*emit, l)
+		}
+	}
+	return next
+}
+
+// --- clearing --------------------------------------------------------------------
+
+// ClearLocks frees locks, whoever holds them, at all nodes that can be reached:
+// that of this full name, or with prefix all whose full names begin so. It
+// returns how many this node knew to be held. Where no majority can be reached
+// nothing is done.
+func (n *Node) ClearLocks(name []byte, prefix bool) (cleared int64, err error) {
+	switch {
+	case n.passive:
+		return 0, ErrReplica
+	case !n.quorate():
+		return 0, ErrNoQuorum
+	}
+	m := wire.Message{Kind: wire.ClearLocks, Lock: wire.Lock{Name: name}}
+	if prefix {
+		m.Flags = wire.Prefix
+	}
+	for _, p := range n.mesh.order {
+		n.send(p, &m)
+	}
+	return n.clear(name, prefix), nil
+}
+
+// clear is ClearLocks for this node alone.
+func (n *Node) clear(name []byte, prefix bool) (cleared int64) {
+	free := func(l *store.Lock) {
+		if n.isLive(l) {
+			cleared++
+		}
+		n.removeLock(l)
+	}
+	if !prefix {
+		if l := n.store.Lock(name); l != nil {
+			free(l)
+		}
+		return cleared
+	}
+	var next *store.Lock
+	for l := n.store.Locks().Head; l != nil; l = next {
+		next = l.Next
+		if has := l.Name(); len(has) >= len(name) && string(has[:len(name)]) == string(name) {
+			free(l)
+		}
+	}
+	return cleared
 }

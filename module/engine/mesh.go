@@ -102,6 +102,8 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onAskWork(p, m)
 	case wire.Work:
 		return n.onWork(p, m)
+	case wire.Claim, wire.Grant, wire.Deny, wire.Unlock, wire.Verify, wire.Verified, wire.LockPull, wire.LockPage, wire.ClearLocks, wire.LockLost:
+		n.onLocks(p, m)
 	default:
 		n.onJob(p, m)
 	}

@@ -113,7 +113,8 @@ type Node struct {
 	loading bool
 	cursor  uint64 // of the pass over idle queues
 
-	questions  questions
+	questions questions
+	claims
 	deadlines  deadlines
 	lockCursor uint64 // of the pass over locks that are over
 	evict      uint64 // of the pass over evictable jobs
@@ -146,6 +147,7 @@ func New(c Config) *Node {
 	if n.mesh.timeout <= 0 {
 		n.mesh.timeout = DefaultNodeTimeout
 	}
+	n.claims = newClaims()
 	n.ids = n.store.IDMaker([4]byte{})
 	n.SetNodeID(c.NodeID)
 	return n
@@ -237,6 +239,9 @@ func (n *Node) SetPassive(yes bool) {
 	if n.passive && !yes {
 		n.passive = false
 		n.Settle(Trust{})
+		// The last of what its master did may be missing.
+		n.renewLocks()
+		n.learnLocks()
 		return
 	}
 	n.passive = yes
@@ -244,6 +249,7 @@ func (n *Node) SetPassive(yes bool) {
 		clear(n.mesh.door) // the bus is closed
 		n.endWaits(nil)
 		n.endAdds(ErrReplica)
+		n.endClaims()
 	}
 }
 

@@ -100,6 +100,7 @@ func (n *Node) AddPeer(id wire.NodeID, addr string) bool {
 	n.mesh.order = slices.Insert(n.mesh.order, at, p)
 	n.effects = append(n.effects, Effect{Kind: Connect, Peer: p})
 	n.nodesChanged()
+	n.joins()
 	return true
 }
 
@@ -137,6 +138,7 @@ func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 	n.heard(p)
 	n.beat(p)
 	n.resume(p)
+	n.claimsUp(p)
 }
 
 func (n *Node) turnAway(id wire.NodeID) {
@@ -185,6 +187,7 @@ func (n *Node) PeerDown(id wire.NodeID) {
 	delete(n.mesh.door, id)
 	if p := n.peer(id); p != nil {
 		p.Connected = false
+		n.claimsDown()
 	}
 }
 
@@ -218,6 +221,7 @@ func (n *Node) Forget(id wire.NodeID) bool {
 	n.mesh.gone[p.Node] = struct{}{}
 	n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: p})
 	n.nodesChanged()
+	n.forgetVoter(p)
 	return true
 }
 

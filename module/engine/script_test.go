@@ -25,8 +25,8 @@ import (
 // they do now into the files; then it is to be read and judged.
 //
 // Nodes are called a, b, c …, jobs and clients as the script names them. A node's
-// messages are held until "deliver"; heartbeats arrive at once and aren't shown,
-// unless the mesh was made with "beats".
+// messages are held until "deliver"; heartbeats, and pages of the tables of locks,
+// arrive at once and aren't shown, unless the mesh was made with "beats", or "tables".
 func TestScripts(t *testing.T) {
 	for _, pattern := range []string{"testdata/*.txt", "testdata/defects/*.txt"} {
 		files, err := filepath.Glob(pattern)
@@ -44,16 +44,16 @@ func TestScripts(t *testing.T) {
 const dawn = 1_700_000_000_000
 
 type world struct {
-	t     *testing.T
-	d     *datadriven.TestData
-	out   strings.Builder
-	now   int64
-	nodes []*actor
-	jobs  map[store.ID]string
-	ids   map[string]store.ID
-	sent  []letter
-	beats bool
-	quick []letter // heartbeats on their way
+	t             *testing.T
+	d             *datadriven.TestData
+	out           strings.Builder
+	now           int64
+	nodes         []*actor
+	jobs          map[store.ID]string
+	ids           map[string]store.ID
+	sent          []letter
+	beats, tables bool
+	quick         []letter // heartbeats, and pages of the tables of locks, on their way
 }
 
 type letter struct {
@@ -106,7 +106,7 @@ func (w *world) mesh() {
 	count, timeout := 3, int64(engine.DefaultNodeTimeout)
 	w.arg("nodes", &count)
 	w.arg("timeout", &timeout)
-	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats")}
+	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats"), tables: w.d.HasArg("tables")}
 	for i := range count {
 		n := &actor{w: w, name: string(rune('a' + i)), disk: map[store.ID][2][]byte{}, links: map[*actor]bool{}, next: w.now + 1}
 		for k := range n.id {
@@ -170,7 +170,8 @@ func (n *actor) effect(e *engine.Effect) {
 	case engine.Send:
 		to := w.node(e.Peer.ID)
 		l := letter{n, to, slices.Clone(n.e.Message(e))}
-		if m := l.read(); m.Kind == wire.Heartbeat && !w.beats {
+		k := l.read().Kind
+		if k == wire.Heartbeat && !w.beats || (k == wire.LockPull || k == wire.LockPage) && !w.tables {
 			w.quick = append(w.quick, l)
 			return
 		}

@@ -203,6 +203,8 @@ func Layout() []Field {
 	var t Tower
 	var l List
 	var q Queue
+	var k Lock
+	var all LockList
 	return []Field{
 		{"jm_job", 0, unsafe.Sizeof(j)},
 		{"jm_job.hash_next", unsafe.Offsetof(j.entry), unsafe.Sizeof(j.entry)},
@@ -257,5 +259,24 @@ func Layout() []Field {
 		{"jm_queue.flags", unsafe.Offsetof(q.Flags), unsafe.Sizeof(q.Flags)},
 		{"jm_queue.name_len", unsafe.Offsetof(q.nameLen), unsafe.Sizeof(q.nameLen)},
 		{"jm_queue.name", unsafe.Offsetof(q.name), unsafe.Sizeof(q.name)},
+		{"jm_lock", 0, unsafe.Sizeof(k)},
+		{"jm_lock.hash_next", unsafe.Offsetof(k.entry), unsafe.Sizeof(k.entry)},
+		{"jm_lock.next", unsafe.Offsetof(k.Next), unsafe.Sizeof(k.Next)},
+		{"jm_lock.prev", unsafe.Offsetof(k.Prev), unsafe.Sizeof(k.Prev)},
+		{"jm_lock.hash", unsafe.Offsetof(k.hash), unsafe.Sizeof(k.hash)},
+		{"jm_lock.token", unsafe.Offsetof(k.Token), unsafe.Sizeof(k.Token)},
+		{"jm_lock.until", unsafe.Offsetof(k.Until), unsafe.Sizeof(k.Until)},
+		{"jm_lock.lease", unsafe.Offsetof(k.Lease), unsafe.Sizeof(k.Lease)},
+		{"jm_lock.job", unsafe.Offsetof(k.Job), unsafe.Sizeof(k.Job)},
+		{"jm_lock.flags", unsafe.Offsetof(k.Flags), unsafe.Sizeof(k.Flags)},
+		{"jm_lock.format", unsafe.Offsetof(k.format), unsafe.Sizeof(k.format)},
+		{"jm_lock.name_len", unsafe.Offsetof(k.nameLen), unsafe.Sizeof(k.nameLen)},
+		{"jm_lock.owner_len", unsafe.Offsetof(k.ownerLen), unsafe.Sizeof(k.ownerLen)},
+		{"jm_lock_list", 0, unsafe.Sizeof(all)},
+		{"jm_lock_list.head", unsafe.Offsetof(all.Head), unsafe.Sizeof(all.Head)},
+		{"jm_lock_list.tail", unsafe.Offsetof(all.Tail), unsafe.Sizeof(all.Tail)},
+		{"jm_lock_list.len", unsafe.Offsetof(all.Len), unsafe.Sizeof(all.Len)},
+		{"jm_lock_list.bytes", unsafe.Offsetof(all.Bytes), unsafe.Sizeof(all.Bytes)},
+		{"jm_lock_list.floor", unsafe.Offsetof(all.Floor), unsafe.Sizeof(all.Floor)},
 	}
 }

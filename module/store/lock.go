@@ -2,6 +2,8 @@ package store
 
 import (
 	"crypto/sha256"
+	"fmt"
+	"math"
 	"unsafe"
 )
 
@@ -50,15 +52,18 @@ type Lock struct {
 	entry            // chain in the table of locks
 	Next, Prev *Lock // neighbours in the list of all locks
 	hash       uint64
-	Token      uint64 // the fencing token
-	Until      int64  // when the lease is over, by the steady clock, ms; 0: with its holder
-	Lease      int64  // how long it was asked for, ms; 0: as long as its holder
-	Job        ID     // the job that holds it; zero: the owner does
-	Flags      uint8  // the engine's
-	_          [3]uint8
-	nameLen    uint32
-	ownerLen   uint32
-	_          uint32
+
+	// From here to the end of the owner: the record, saved as it lies.
+	Token    uint64 // the fencing token
+	Until    int64  // when the lease is over, by the steady clock, ms; 0: with its holder
+	Lease    int64  // how long it was asked for, ms; 0: as long as its holder
+	Job      ID     // the job that holds it; zero: the owner does
+	Flags    uint8  // the engine's
+	format   uint8  // of the record
+	_        [2]uint8
+	nameLen  uint32
+	ownerLen uint32
+	_        uint32
 }
 
 // LockList is where C finds all locks (struct jm_lock_list).
@@ -69,8 +74,11 @@ type LockList struct {
 }
 
 const (
-	lockSize     = int(unsafe.Sizeof(Lock{}))
-	lockListSize = int(unsafe.Sizeof(LockList{}))
+	lockFormat     = 1
+	lockSize       = int(unsafe.Sizeof(Lock{}))
+	lockRecordAt   = int(unsafe.Offsetof(Lock{}.Token))
+	lockRecordHead = lockSize - lockRecordAt
+	lockListSize   = int(unsafe.Sizeof(LockList{}))
 )
 
 func lockOf(e *entry) *Lock { return (*Lock)(unsafe.Pointer(e)) }
@@ -98,7 +106,7 @@ func (s *Store) Lock(name []byte) *Lock {
 // NewLock makes a lock; there must be none of that name.
 func (s *Store) NewLock(name, owner []byte) *Lock {
 	l := (*Lock)(s.alloc.Alloc(lockSize + len(name) + len(owner)))
-	*l = Lock{hash: s.hashName(name), nameLen: uint32(len(name)), ownerLen: uint32(len(owner))}
+	*l = Lock{hash: s.hashName(name), format: lockFormat, nameLen: uint32(len(name)), ownerLen: uint32(len(owner))}
 	copy(l.Name(), name)
 	copy(l.Owner(), owner)
 	all := s.lockList
@@ -143,6 +151,78 @@ func (s *Store) ScanLocks(cursor uint64, emit *[]*Lock) uint64 {
 	}
 	return next
 }
+
+// Limits of a lock.
+const (
+	MaxLockName = 4097 // bytes of a lock's name, its space included
+	MaxOwner    = 1024 // bytes of an owner
+	MaxToken    = math.MaxInt64
+)
+
+// LockRecord is a lock that was saved or logged; its slices point into what was read.
+type LockRecord struct {
+	Name, Owner []byte
+	Token       uint64
+	Lease       int64
+	Job         ID
+	Flags       uint8
+}
+
+// ParseLock reads what [Lock.Record] wrote. Its errors wrap [ErrRecord].
+func ParseLock(b []byte) (r LockRecord, err error) {
+	if len(b) < lockRecordHead {
+		return r, fmt.Errorf("%w: a lock of %d bytes", ErrRecord, len(b))
+	}
+	var l Lock
+	copy(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&l), lockRecordAt)), lockRecordHead), b)
+	r = LockRecord{Token: l.Token, Lease: l.Lease, Job: l.Job, Flags: l.Flags}
+	text := b[lockRecordHead:]
+	switch {
+	case l.format != lockFormat:
+		return r, fmt.Errorf("%w: a lock of format %d, known is %d", ErrRecord, l.format, lockFormat)
+	case uint64(l.nameLen)+uint64(l.ownerLen) != uint64(len(text)), l.nameLen == 0, l.nameLen > MaxLockName, l.ownerLen > MaxOwner:
+		return r, fmt.Errorf("%w: a lock's name of %d and owner of %d bytes in %d", ErrRecord, l.nameLen, l.ownerLen, len(text))
+	case l.Token == 0 || l.Token > MaxToken || l.Lease < 0 || l.Lease > math.MaxInt64/4:
+		return r, fmt.Errorf("%w: a lock's token %d, lease %d", ErrRecord, l.Token, l.Lease)
+	case (l.Job == ID{}) != (Space(text[0]) == LockBare):
+		return r, fmt.Errorf("%w: a lock %.40q with the wrong kind of holder", ErrRecord, text[:l.nameLen])
+	}
+	r.Name, r.Owner = text[:l.nameLen:l.nameLen], text[l.nameLen:]
+	return r, nil
+}
+
+// Record is the lock as it is saved; valid as long as the lock.
+func (l *Lock) Record() []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), lockRecordAt)), l.Size()-lockRecordAt)
+}
+
+// LockName takes a lock's name apart: its scope (nil: the whole mesh) and its
+// key. Of a long one only the SHA-256 is known: hashed says so.
+func LockName(name []byte) (space Space, scope, key []byte, scopeHashed, hashed bool) {
+	space, rest := Space(name[0]), name[1:]
+	if space == LockBare {
+		return space, nil, rest, false, false
+	}
+	take := func(n int) (b []byte) {
+		n = min(n, len(rest))
+		b, rest = rest[:n:n], rest[n:]
+		return b
+	}
+	switch string(take(1)) {
+	case "q":
+		scope = []byte{}
+		if n := take(1); len(n) > 0 {
+			scope = take(int(n[0]))
+		}
+	case "Q":
+		scope, scopeHashed = take(sha256.Size), true
+	}
+	hashed = string(take(1)) == "K"
+	return space, scope, rest, scopeHashed, hashed
+}
+
+// AppendBareName appends the name of a lock by itself. It is kept in full.
+func AppendBareName(dst, key []byte) []byte { return append(append(dst, byte(LockBare)), key...) }
 
 // Size is the memory a lock takes.
 func (l *Lock) Size() int { return lockSize + int(l.nameLen) + int(l.ownerLen) }

@@ -51,6 +51,27 @@ const (
 	// Work lists such jobs, in a form of package engine's, in the place of the
 	// queue's name.
 	Work
+
+	// Claim asks for the receiver's vote for a lock; Grant or Deny, with the same
+	// Round, is the answer.
+	Claim
+	// Grant: the vote is given, or the lock is freed (Unlock).
+	Grant
+	// Deny: it isn't; Count is the reason, Lock the lock that stands against it.
+	Deny
+	// Unlock takes a holder's vote back. Answered as Claim is, unless Round is 0.
+	Unlock
+	// Verify asks whether a lock's job lives, Verified tells (Count).
+	Verify
+	Verified
+	// LockPull asks for a page of the receiver's locks, from the cursor Round on.
+	LockPull
+	// LockPage has some of the sender's locks. Round is the next cursor, 0 at the end.
+	LockPage
+	// ClearLocks has the receiver forget locks by name (LOCK.CLEAR).
+	ClearLocks
+	// LockLost: the job has lost a lock to another that was given it meanwhile.
+	LockLost
 	kinds
 )
 
@@ -71,6 +92,30 @@ const Met = ByClient
 
 // Overdue, in AskWork: only jobs whose time has passed.
 const Overdue = NoReply
+
+// Flags of messages about locks.
+const (
+	Extend  uint8 = 1 << iota // Claim: only who holds it by this very token
+	Fresh                     // Unlock: only a vote that was made for this token
+	Partial                   // LockPage: the sender's table isn't complete
+	Told                      // LockPage: nobody asked; settle what contradicts
+	Prefix                    // ClearLocks: all names that begin so
+)
+
+// Reasons of Deny.
+const (
+	LockHeld   = iota + 1 // another holder has it
+	TokenLow              // a greater token may have been given for it before
+	NotHeld               // nobody has it
+	TokenStale            // its holder has it by a greater token
+	Abstains              // the sender doesn't vote: its table may lack locks that it gave
+)
+
+// What Verified says in Count.
+const (
+	JobLives = iota + 1
+	JobGone
+)
 
 // Reasons of Refused.
 const (
@@ -101,6 +146,10 @@ const (
 	MaxQueue   = 512 << 20 // bytes of a queue's name, and of a body
 	MaxAddr    = 255
 	MaxExtras  = 32 << 10 // bytes of a job's extras
+
+	MaxLockName = 4097 // bytes
+	MaxOwner    = 1024
+	MaxLocks    = 1024 // in a page
 )
 
 // Peer is what a Heartbeat says of a third node.
@@ -121,6 +170,16 @@ type Job struct {
 	Extras            []byte // tagged attributes (store.CheckExtras)
 }
 
+// Lock is a vote for a lock, or a claim to one. The zero Job: an owner has it.
+type Lock struct {
+	Name, Owner []byte
+	Job         JobID
+	Token       uint64 // below 2^63
+	Lease       int64  // ms; 0: as long as the job's phase
+	Left        int64  // ms of the lease that are left
+	Flags       uint8  // of the lock (package engine)
+}
+
 // Message is any message: a kind uses some of the fields.
 type Message struct {
 	Kind    Kind
@@ -132,20 +191,26 @@ type Message struct {
 	Queue   []byte
 	Job     Job
 	Peers   []Peer
+	Round   uint64
+	Lock    Lock
+	Locks   []Lock
 }
 
 // What the kinds have beside kind and flags, in this order.
 const (
-	hasID = 1 << iota
+	hasID uint16 = 1 << iota
 	hasCount
 	hasSpan
 	hasHolders
 	hasQueue
 	hasJob
 	hasPeers
+	hasRound
+	hasLock
+	hasLocks
 )
 
-var parts = [kinds]uint8{
+var parts = [kinds]uint16{
 	ReplJob:   hasID | hasSpan | hasHolders | hasQueue | hasJob,
 	GotJob:    hasID,
 	Refused:   hasID | hasCount,
@@ -164,6 +229,17 @@ var parts = [kinds]uint8{
 	Failed:    hasPeers,
 	AskWork:   hasCount | hasSpan | hasQueue,
 	Work:      hasSpan | hasQueue,
+
+	Claim:      hasRound | hasLock,
+	Grant:      hasRound,
+	Deny:       hasCount | hasRound | hasLock,
+	Unlock:     hasRound | hasLock,
+	Verify:     hasID | hasLock,
+	Verified:   hasID | hasCount | hasLock,
+	LockPull:   hasRound,
+	LockPage:   hasRound | hasLock | hasLocks,
+	ClearLocks: hasLock,
+	LockLost:   hasID | hasLock,
 }
 
 // Append appends a message's bytes.
@@ -206,7 +282,54 @@ func (m *Message) Append(b []byte) []byte {
 			b = append(b, p.Addr...)
 		}
 	}
+	if has&hasRound != 0 {
+		b = binary.AppendUvarint(b, m.Round)
+	}
+	if has&hasLock != 0 {
+		b = m.Lock.append(b)
+	}
+	if has&hasLocks != 0 {
+		b = binary.AppendUvarint(b, uint64(len(m.Locks)))
+		for i := range m.Locks {
+			b = m.Locks[i].append(b)
+		}
+	}
 	return b
+}
+
+func (l *Lock) append(b []byte) []byte {
+	b = appendBytes(b, l.Name)
+	b = append(b, l.Flags)
+	b = binary.AppendUvarint(b, l.Token)
+	b = binary.AppendUvarint(b, uint64(max(l.Lease, 0)))
+	b = binary.AppendUvarint(b, uint64(max(l.Left, 0)))
+	if l.Job != (JobID{}) {
+		b = append(b, 1)
+		return append(b, l.Job[:]...)
+	}
+	b = append(b, 0)
+	return appendBytes(b, l.Owner)
+}
+
+func (r *reader) lock(l *Lock) {
+	*l = Lock{Name: r.take(r.uint(MaxLockName, "a lock's name's length"), "a lock's name")}
+	if raw := r.take(1, "a lock's flags"); raw != nil {
+		l.Flags = raw[0]
+	}
+	l.Token = r.uint(math.MaxInt64, "a token")
+	l.Lease = int64(r.uint(math.MaxInt64/4, "a lease"))
+	l.Left = int64(r.uint(math.MaxInt64/4, "the time left of a lease"))
+	switch raw := r.take(1, "the kind of holder"); {
+	case raw == nil:
+	case raw[0] == 0:
+		l.Owner = r.take(r.uint(MaxOwner, "an owner's length"), "an owner")
+	case raw[0] == 1:
+		if copy(l.Job[:], r.take(uint64(len(l.Job)), "a lock's job")); l.Job == (JobID{}) {
+			r.fail("a lock's job")
+		}
+	default:
+		r.fail("the kind of holder")
+	}
 }
 
 func appendBytes(b, v []byte) []byte {
@@ -254,14 +377,14 @@ func (r *reader) uint(limit uint64, what string) uint64 {
 }
 
 // Parse reads a message into m, which is overwritten; its slices of bytes point
-// into b. Holders and Peers reuse m's.
+// into b. Holders, Peers and Locks reuse m's.
 func (m *Message) Parse(b []byte) error {
 	r := reader{b: b}
 	head := r.take(2, "the head")
 	if r.err != nil {
 		return r.err
 	}
-	*m = Message{Kind: Kind(head[0]), Flags: head[1], Holders: m.Holders[:0], Peers: m.Peers[:0]}
+	*m = Message{Kind: Kind(head[0]), Flags: head[1], Holders: m.Holders[:0], Peers: m.Peers[:0], Locks: m.Locks[:0]}
 	if m.Kind == 0 || m.Kind >= kinds {
 		r.at = 0
 		r.fail(fmt.Sprintf("kind %d", m.Kind))
@@ -323,6 +446,19 @@ func (m *Message) Parse(b []byte) error {
 		}
 		if m.Kind == Failed && len(m.Peers) != 1 {
 			r.fail("the number of failed nodes")
+		}
+	}
+	if has&hasRound != 0 {
+		m.Round = r.uint(math.MaxUint64, "the round")
+	}
+	if has&hasLock != 0 {
+		r.lock(&m.Lock)
+	}
+	if has&hasLocks != 0 {
+		for n := r.uint(MaxLocks, "the number of locks"); n > 0 && r.err == nil; n-- {
+			var l Lock
+			r.lock(&l)
+			m.Locks = append(m.Locks, l)
 		}
 	}
 	if r.err == nil && r.at != len(b) {

@@ -50,6 +50,27 @@ func gen(t *rapid.T) Message {
 			m.Peers = append(m.Peers, p)
 		}
 	}
+	lock := func() (l Lock) {
+		l = Lock{Name: bytesOf.Draw(t, "name"), Token: rapid.Uint64Range(0, 1<<63-1).Draw(t, "token"), Flags: rapid.Uint8().Draw(t, "lock flags")}
+		l.Lease, l.Left = rapid.Int64Range(0, 1<<50).Draw(t, "lease"), rapid.Int64Range(0, 1<<50).Draw(t, "left")
+		if rapid.Bool().Draw(t, "a job's") {
+			copy(l.Job[:], rapid.SliceOfN(rapid.ByteRange(1, 255), 24, 24).Draw(t, "job"))
+		} else {
+			l.Owner = bytesOf.Draw(t, "owner")
+		}
+		return l
+	}
+	if has&hasRound != 0 {
+		m.Round = rapid.Uint64().Draw(t, "round")
+	}
+	if has&hasLock != 0 {
+		m.Lock = lock()
+	}
+	if has&hasLocks != 0 {
+		for range rapid.IntRange(0, 4).Draw(t, "locks") {
+			m.Locks = append(m.Locks, lock())
+		}
+	}
 	return m
 }
 
@@ -70,7 +91,7 @@ func TestRoundTrip(t *testing.T) {
 func TestHostileLengths(t *testing.T) {
 	var m Message
 	huge := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}
-	for _, k := range []Kind{NeedJobs, Pause, SetAck} {
+	for _, k := range []Kind{NeedJobs, Pause, SetAck, Claim, Deny, Unlock, LockPage} {
 		for at := 2; at < 40; at++ {
 			b := append(make([]byte, at), huge...)
 			b[0] = byte(k)
@@ -82,7 +103,8 @@ func TestHostileLengths(t *testing.T) {
 // FuzzMessage: whatever parses says the same again when it is written.
 func FuzzMessage(f *testing.F) {
 	for k := Kind(1); k < kinds; k++ {
-		m := Message{Kind: k, Holders: []Node{2}, Queue: []byte("q"), Job: Job{CTime: 1, Repl: 1, Body: []byte("b")}}
+		m := Message{Kind: k, Holders: []Node{2}, Queue: []byte("q"), Job: Job{CTime: 1, Repl: 1, Body: []byte("b")},
+			Lock: Lock{Name: []byte("Ln"), Token: 1, Owner: []byte("o")}, Locks: []Lock{{Name: []byte("Ln"), Token: 1, Job: JobID{1}}}}
 		if k == Heartbeat || k == Failed {
 			m.Peers = []Peer{{ID: NodeID{1}, Addr: "127.0.0.1:1"}}
 		}

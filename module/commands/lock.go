@@ -1,0 +1,734 @@
+package commands
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/rm"
+)
+
+// Errors of the LOCK commands.
+const (
+	errLockName    engine.Refusal = "ERR a lock's name has 1 to 4096 bytes"
+	errOwner       engine.Refusal = "ERR an owner has 1 to 1024 bytes"
+	errToken       engine.Refusal = "ERR a token is a number from 1 to 9223372036854775807, as LOCK.ACQUIRE answers it"
+	errWait        engine.Refusal = "ERR WAIT is not an integer or out of range"
+	errWaitNeg     engine.Refusal = "ERR WAIT is negative"
+	errLockType    engine.Refusal = "ERR TYPE is bare, waiting or running"
+	errLockQueue   engine.Refusal = "ERR QUEUE goes with TYPE waiting or running"
+	errLockCursor  engine.Refusal = "ERR invalid cursor"
+	errLockBlock   engine.Refusal = "NOQUORUM A lock in a mesh has to be agreed on with other nodes, which MULTI and scripts can't wait for"
+	errInternalLck engine.Refusal = "ERR SETLOCK and DELLOCK are special commands only processed from AOF"
+)
+
+const (
+	maxLockKey   = store.MaxLockName - 1
+	mostLease    = 366 * 86_400_000 // ms
+	scanCount    = 100
+	hashedPrefix = "sha256:"
+)
+
+func (m *module) lockConfig() *rm.Config {
+	return rm.IntConfig("lock-max-lease", engine.DefaultMaxLease, 1, mostLease, false,
+		func() int64 { return m.node.MaxLease() },
+		func(v int64) error { m.node.SetMaxLease(v); return nil })
+}
+
+func (m *module) lockCommands() []rm.Command {
+	name := rm.Arg{Name: "name", Kind: rm.ArgString}
+	owner := rm.Arg{Name: "owner", Kind: rm.ArgString}
+	token := rm.Arg{Name: "token", Kind: rm.ArgInteger}
+	ttl := rm.Arg{Name: "ttl-ms", Kind: rm.ArgInteger}
+	kind := rm.Arg{Name: "type", Kind: rm.ArgOneOf, Token: "TYPE", Optional: true, Sub: []rm.Arg{
+		{Name: "bare", Kind: rm.ArgToken, Token: "bare"}, {Name: "waiting", Kind: rm.ArgToken, Token: "waiting"}, {Name: "running", Kind: rm.ArgToken, Token: "running"}}}
+	queue := rm.Arg{Name: "queue", Kind: rm.ArgString, Token: "QUEUE", Optional: true}
+	list := []rm.Command{
+		{Name: "lock.acquire", Run: m.lockAcquire, Flags: "write deny-oom blocking", Categories: "write slow blocking", Info: rm.Info{
+			Summary: "Takes a lock for a time, and answers its fencing token.", Complexity: "O(1), and one round trip to the other nodes", Arity: -4,
+			Args: []rm.Arg{name, owner, ttl, number("WAIT", "milliseconds")}}},
+		{Name: "lock.extend", Run: m.lockExtend, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
+			Summary: "Begins the time of a lock that one holds anew.", Complexity: "O(1), and one round trip to the other nodes", Arity: 5,
+			Args: []rm.Arg{name, owner, token, ttl}}},
+		{Name: "lock.release", Run: m.lockRelease, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
+			Summary: "Gives a lock that one holds back.", Complexity: "O(1), and one round trip to the other nodes", Arity: 4,
+			Args: []rm.Arg{name, owner, token}}},
+		{Name: "lock.show", Run: m.lockShow, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
+			Summary: "Describes a lock that is held, as far as this node knows.", Complexity: "O(1)", Arity: -2,
+			Args: []rm.Arg{name, kind, queue}}},
+		{Name: "lock.scan", Run: m.lockScan, Flags: "readonly", Categories: "read slow", Info: rm.Info{
+			Summary: "Walks through the locks that this node knows.", Complexity: "O(1) for each call, O(N) for all N locks", Arity: -2, Tips: "nondeterministic_output",
+			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger}, {Name: "pattern", Kind: rm.ArgString, Token: "MATCH", Optional: true},
+				{Name: "prefix", Kind: rm.ArgString, Token: "PREFIX", Optional: true}, number("COUNT", "count"), kind, queue}}},
+		{Name: "lock.clear", Run: m.lockClear, Flags: "write", Categories: "write slow dangerous", Info: rm.Info{
+			Summary: "Frees locks, whoever holds them.", Complexity: "O(1) for one, O(N) with N locks for a prefix or all", Arity: -2,
+			Args: []rm.Arg{{Name: "which", Kind: rm.ArgOneOf, Sub: []rm.Arg{name, {Name: "exact", Kind: rm.ArgString, Token: "NAME"},
+				{Name: "prefix", Kind: rm.ArgString, Token: "PREFIX"}, {Name: "all", Kind: rm.ArgToken, Token: "ALL"}}}, kind, queue}}},
+		{Name: "setlock", Run: m.setLock, Flags: "write", Categories: "admin", Info: rm.Info{
+			Summary: "Internal: a logged lock.", Complexity: "O(1)", Arity: 2, Args: []rm.Arg{{Name: "record", Kind: rm.ArgString}}}},
+		{Name: "dellock", Run: m.deleteLock, Flags: "write", Categories: "admin", Info: rm.Info{
+			Summary: "Internal: the logged end of a lock.", Complexity: "O(1)", Arity: 3, Args: []rm.Arg{name, token}}},
+	}
+	for i := range list {
+		list[i].Info.Since = since
+	}
+	return list
+}
+
+// --- taking and giving back ----------------------------------------------------
+
+// lockCall is a parsed LOCK.ACQUIRE, EXTEND or RELEASE.
+type lockCall struct {
+	name, owner      []byte
+	token            uint64
+	lease, wait      int64 // ms
+	hasToken, hasTTL bool
+}
+
+// parseLock reads name, owner, token and time, as far as the call has them, and
+// WAIT behind the time.
+func parseLock(c args, call lockCall, maxLease int64) (lockCall, error) {
+	call.name, call.owner = c.Arg(1), c.Arg(2)
+	at := 3
+	switch {
+	case len(call.name) == 0 || len(call.name) > maxLockKey:
+		return call, errLockName
+	case len(call.owner) == 0 || len(call.owner) > store.MaxOwner:
+		return call, errOwner
+	}
+	if call.hasToken {
+		v, ok := between(c.Arg(at), 1, store.MaxToken)
+		if !ok {
+			return call, errToken
+		}
+		call.token = uint64(v)
+		at++
+	}
+	if !call.hasTTL {
+		return call, nil
+	}
+	var ok bool
+	if call.lease, ok = between(c.Arg(at), 1, maxLease); !ok {
+		return call, engine.Refusal(fmt.Sprintf("ERR ttl-ms must be a number from 1 to %d (jobmesh.lock-max-lease)", maxLease))
+	}
+	switch at++; {
+	case at == c.NArgs():
+	case call.hasToken || at+2 != c.NArgs() || !is(c.Arg(at), "WAIT"):
+		return call, errSyntax
+	default:
+		v, ok := integer(c.Arg(at + 1))
+		switch {
+		case !ok:
+			return call, errWait
+		case v < 0:
+			return call, errWaitNeg
+		}
+		call.wait = min(v, maxTimeout)
+	}
+	return call, nil
+}
+
+// lockClient is a client that waits for the outcome of a LOCK command.
+type lockClient struct {
+	m           *module
+	client      *rm.Client
+	take        bool
+	name, owner []byte // of a lock that is to be freed where nobody hears of it
+	gone        bool
+	answer      func(*rm.Ctx, *engine.Outcome)
+}
+
+func (m *module) lockAcquire(c *rm.Ctx) {
+	m.lockCommand(c, lockCall{hasTTL: true}, func(call *lockCall, w *lockClient) (engine.Outcome, *engine.Claim) {
+		w.take = true
+		return m.node.AcquireLock(w.name, w.owner, call.lease, call.wait, w)
+	}, answerAcquire)
+}
+
+func (m *module) lockExtend(c *rm.Ctx) {
+	m.lockCommand(c, lockCall{hasTTL: true, hasToken: true}, func(call *lockCall, w *lockClient) (engine.Outcome, *engine.Claim) {
+		return m.node.ExtendLock(w.name, w.owner, call.token, call.lease, w)
+	}, answerOK)
+}
+
+func (m *module) lockRelease(c *rm.Ctx) {
+	m.lockCommand(c, lockCall{hasToken: true}, func(call *lockCall, w *lockClient) (engine.Outcome, *engine.Claim) {
+		return m.node.ReleaseLock(w.name, w.owner, call.token, w)
+	}, answerOK)
+}
+
+func answerAcquire(c *rm.Ctx, o *engine.Outcome) {
+	switch err := o.Err(); {
+	case err != nil:
+		fail(c, err)
+	case o.Kind == engine.Conflict:
+		c.Null()
+	default:
+		c.Int(int64(o.Token))
+	}
+}
+
+func answerOK(c *rm.Ctx, o *engine.Outcome) {
+	if err := o.Err(); err != nil {
+		fail(c, err)
+		return
+	}
+	c.Simple("OK")
+}
+
+func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lockClient) (engine.Outcome, *engine.Claim), answer func(*rm.Ctx, *engine.Outcome)) {
+	if !m.enter(c) {
+		return
+	}
+	call, err := parseLock(c, call, m.node.MaxLease())
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	if !c.CanBlock() {
+		if !m.node.Alone() {
+			fail(c, errLockBlock)
+			return
+		}
+		call.wait = 0
+	}
+	w := &lockClient{m: m, name: store.AppendBareName(nil, call.name), owner: append([]byte(nil), call.owner...), answer: answer}
+	o, claim := begin(&call, w)
+	if claim == nil {
+		answer(c, &o)
+		m.settle(c)
+		return
+	}
+	w.client, err = c.Block(0, func(c *rm.Ctx, gone bool) {
+		w.gone = true
+		if !gone { // CLIENT UNBLOCK
+			answer(c, &engine.Outcome{Kind: engine.NoQuorum})
+		}
+		m.server.After(0, func(c *rm.Ctx) {
+			m.node.SetNow(c.Now())
+			m.ctx = c
+			m.node.AbandonClaim(claim)
+			m.settle(c)
+		})
+	})
+	if err != nil {
+		m.node.AbandonClaim(claim)
+		c.Error("ERR " + err.Error())
+	}
+	m.settle(c)
+}
+
+// lockDone answers a client that has waited.
+func (m *module) lockDone(e *engine.Effect) {
+	w, o := e.Client.(*lockClient), e.Outcome
+	if w.gone {
+		m.server.After(0, func(c *rm.Ctx) { w.unheard(c, o) })
+		return
+	}
+	w.client.Answer(func(c *rm.Ctx) { w.answer(c, o) }, func(c *rm.Ctx) { w.unheard(c, o) })
+}
+
+// unheard frees a lock whose client has gone before it could be told.
+func (w *lockClient) unheard(c *rm.Ctx, o *engine.Outcome) {
+	m := w.m
+	if !w.take || o.Kind != engine.Granted {
+		return
+	}
+	if m.server.WritesPaused() {
+		m.server.After(pausedEvery, func(c *rm.Ctx) { w.unheard(c, o) })
+		return
+	}
+	m.node.SetNow(c.Now())
+	m.ctx = c
+	again := &lockClient{m: m, gone: true}
+	m.node.ReleaseLock(w.name, w.owner, o.Token, again)
+	m.settle(c)
+}
+
+// --- looking and clearing --------------------------------------------------------
+
+// lockFilter is TYPE and QUEUE.
+type lockFilter struct {
+	space   store.Space
+	queue   []byte
+	inQueue bool
+}
+
+var spaceNames = map[store.Space]string{store.LockBare: "bare", store.LockWait: "waiting", store.LockRun: "running"}
+
+// option reads an option of the filter at argument i; used says how many
+// arguments it took, 0 where it is no such option.
+func (f *lockFilter) option(c args, i int) (used int, err error) {
+	opt := c.Arg(i)
+	switch {
+	case is(opt, "TYPE") && i+1 < c.NArgs():
+		switch v := c.Arg(i + 1); {
+		case is(v, "BARE"):
+			f.space = store.LockBare
+		case is(v, "WAITING"):
+			f.space = store.LockWait
+		case is(v, "RUNNING"):
+			f.space = store.LockRun
+		default:
+			return 0, errLockType
+		}
+		return 2, nil
+	case is(opt, "QUEUE") && i+1 < c.NArgs():
+		f.queue, f.inQueue = c.Arg(i+1), true
+		return 2, nil
+	}
+	return 0, nil
+}
+
+func (f *lockFilter) check() error {
+	if f.inQueue && f.space == store.LockBare {
+		return errLockQueue
+	}
+	return nil
+}
+
+// names are the full names that a lock may have that is called key: a long key
+// is known by its hash, and may be named by that.
+func (f *lockFilter) names(key []byte) [][]byte {
+	if f.space == store.LockBare {
+		return [][]byte{store.AppendBareName(nil, key)}
+	}
+	list := [][]byte{store.AppendLockName(nil, f.space, f.scope(), key)}
+	if text, ok := strings.CutPrefix(string(key), hashedPrefix); ok {
+		if sum, err := hex.DecodeString(text); err == nil && len(sum) == 32 {
+			list = append(list, append(append(f.prefix(), 'K'), sum...))
+		}
+	}
+	return list
+}
+
+func (f *lockFilter) scope() []byte {
+	if f.inQueue && f.queue == nil {
+		return []byte{}
+	}
+	return f.queue
+}
+
+// prefix is what the full names of all locks of a space and scope begin with.
+func (f *lockFilter) prefix() []byte {
+	name := store.AppendLockName(nil, f.space, f.scope(), nil)
+	return name[:len(name)-1]
+}
+
+func (m *module) lockShow(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	f := lockFilter{space: store.LockBare}
+	for i := 2; i < c.NArgs(); {
+		used, err := f.option(c, i)
+		if err == nil && used == 0 {
+			err = errSyntax
+		}
+		if err != nil {
+			fail(c, err)
+			return
+		}
+		i += used
+	}
+	if err := f.check(); err != nil {
+		fail(c, err)
+		return
+	}
+	for _, name := range f.names(c.Arg(1)) {
+		if l := m.node.Lock(name); l != nil {
+			m.putLock(c, l)
+			return
+		}
+	}
+	c.Null()
+}
+
+func (m *module) putLock(c *rm.Ctx, l *store.Lock) {
+	space, scope, key := lockTitle(l)
+	bare := space == store.LockBare
+	fields := 8
+	if scope != nil {
+		fields++
+	}
+	c.Map(fields)
+	c.Text("name")
+	c.Text(string(key))
+	c.Text("type")
+	c.Text(spaceNames[space])
+	if scope != nil {
+		c.Text("queue")
+		c.Text(string(scope))
+	}
+	if bare {
+		c.Text("owner")
+		c.Text(string(l.Owner()))
+	} else {
+		c.Text("job")
+		l.Job.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen)))
+	}
+	for _, f := range [...]struct {
+		name  string
+		value int64
+	}{
+		{"token", int64(l.Token)},
+		{"ttl", m.node.LockLeft(l)},
+		{"lease", l.Lease},
+		{"since", engine.LockSince(l)},
+		{"waiting", int64(m.node.LockWaiters(l.Name()))},
+	} {
+		c.Text(f.name)
+		c.Int(f.value)
+	}
+}
+
+// lockTitle is what a lock is called: of long names the hash.
+func lockTitle(l *store.Lock) (space store.Space, scope, key []byte) {
+	space, scope, key, scopeHashed, hashed := store.LockName(l.Name())
+	if scopeHashed {
+		scope = []byte(hashedPrefix + hex.EncodeToString(scope))
+	}
+	if hashed {
+		key = []byte(hashedPrefix + hex.EncodeToString(key))
+	}
+	return space, scope, key
+}
+
+// lockScan is a parsed LOCK.SCAN.
+type lockScan struct {
+	lockFilter
+	cursor         uint64
+	count          int64
+	match, prefix  []byte
+	isMatch, isPre bool
+}
+
+func parseLockScan(c args) (s lockScan, err error) {
+	s.space, s.count = store.LockBare, scanCount
+	var ok bool
+	if s.cursor, ok = cursor(c.Arg(1)); !ok {
+		return s, errLockCursor
+	}
+	for i := 2; i < c.NArgs(); i += 2 {
+		used, err := s.option(c, i)
+		switch {
+		case err != nil:
+			return s, err
+		case used > 0:
+		case i+1 == c.NArgs():
+			return s, errSyntax
+		case is(c.Arg(i), "MATCH"):
+			s.match, s.isMatch = c.Arg(i+1), true
+		case is(c.Arg(i), "PREFIX"):
+			s.prefix, s.isPre = c.Arg(i+1), true
+		case is(c.Arg(i), "COUNT"):
+			if s.count, ok = between(c.Arg(i+1), 1, 1<<62); !ok {
+				return s, errCount
+			}
+		default:
+			return s, errSyntax
+		}
+	}
+	return s, s.check()
+}
+
+func (s *lockScan) wants(l *store.Lock) bool {
+	space, scope, key := lockTitle(l)
+	return space == s.space && (!s.inQueue || scope != nil && string(scope) == string(s.queue)) &&
+		(!s.isPre || strings.HasPrefix(string(key), string(s.prefix))) && (!s.isMatch || globMatch(s.match, key))
+}
+
+func (m *module) lockScan(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	s, err := parseLockScan(c)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	m.locks = m.locks[:0]
+	for seen := int64(0); seen < s.count; seen++ {
+		s.cursor = m.node.ScanLocks(s.cursor, &m.locks)
+		seen = max(seen, int64(len(m.locks)))
+		if s.cursor == 0 {
+			break
+		}
+	}
+	n := 0
+	for _, l := range m.locks {
+		if s.wants(l) {
+			m.locks[n] = l
+			n++
+		}
+	}
+	c.Array(2)
+	c.Text(strconv.FormatUint(s.cursor, 10))
+	c.Array(n)
+	for _, l := range m.locks[:n] {
+		_, scope, key := lockTitle(l)
+		if s.space == store.LockBare {
+			c.Text(string(key))
+			continue
+		}
+		c.Array(2)
+		if scope == nil {
+			c.Null()
+		} else {
+			c.Text(string(scope))
+		}
+		c.Text(string(key))
+	}
+}
+
+// lockClear is LOCK.CLEAR [NAME] name | PREFIX prefix | ALL, and TYPE and QUEUE.
+func (m *module) lockClear(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	names, prefix, err := parseClear(c)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	if !m.node.Alone() && !c.CanBlock() {
+		fail(c, errLockBlock)
+		return
+	}
+	var cleared int64
+	for _, name := range names {
+		n, err := m.node.ClearLocks(name, prefix)
+		if err != nil {
+			fail(c, err)
+			return
+		}
+		cleared += n
+	}
+	c.Int(cleared)
+	m.settle(c)
+}
+
+func parseClear(c args) (names [][]byte, prefix bool, err error) {
+	f := lockFilter{space: store.LockBare}
+	first, i := c.Arg(1), 2
+	all := is(first, "ALL")
+	prefix = is(first, "PREFIX")
+	key := first
+	if prefix || is(first, "NAME") && c.NArgs()%2 == 1 {
+		if c.NArgs() < 3 {
+			return nil, false, errSyntax
+		}
+		key, i = c.Arg(2), 3
+	}
+	for i < c.NArgs() {
+		used, err := f.option(c, i)
+		switch {
+		case err != nil:
+			return nil, false, err
+		case used == 0:
+			return nil, false, errSyntax
+		}
+		i += used
+	}
+	if err := f.check(); err != nil {
+		return nil, false, err
+	}
+	if len(key) > maxLockKey {
+		return nil, false, errLockName
+	}
+	switch {
+	case all && !f.inQueue:
+		return [][]byte{{byte(f.space)}}, true, nil
+	case all:
+		return [][]byte{f.prefix()}, true, nil
+	case prefix && f.space == store.LockBare:
+		return f.names(key), true, nil
+	case prefix:
+		return [][]byte{append(append(f.prefix(), 'k'), key...)}, true, nil
+	}
+	return f.names(key), false, nil
+}
+
+// --- what is logged and loaded -----------------------------------------------------
+
+func (m *module) replicateLock(c *rm.Ctx, e *engine.Effect) {
+	b := m.node.Message(e)
+	if e.Kind == engine.LogLock {
+		c.Replicate(m.effect.setLock, 1)
+		copy(c.BulkBuffer(len(b)), b)
+		return
+	}
+	name, token := engine.UnlockParts(b)
+	c.Replicate(m.effect.deleteLock, 2)
+	copy(c.BulkBuffer(len(name)), name)
+	c.Text(strconv.FormatUint(token, 10))
+}
+
+func (m *module) setLock(c *rm.Ctx) {
+	if !c.FromPeer() {
+		fail(c, errInternalLck)
+		return
+	}
+	m.apply(c, func() error {
+		if err := m.node.ApplyLock(c.Arg(1)); err != nil {
+			return err
+		}
+		c.Simple("OK")
+		return nil
+	})
+}
+
+func (m *module) deleteLock(c *rm.Ctx) {
+	if !c.FromPeer() {
+		fail(c, errInternalLck)
+		return
+	}
+	m.apply(c, func() error {
+		token, ok := between(c.Arg(2), 0, store.MaxToken)
+		if !ok {
+			return errToken
+		}
+		m.node.ApplyUnlock(c.Arg(1), uint64(token))
+		c.Simple("OK")
+		return nil
+	})
+}
+
+// loadLocks reads what was saved of locks (cgo/record).
+func (m *module) loadLocks(r *rm.Reader, version int) error {
+	if version > queueEncoding {
+		return fmt.Errorf("it was saved by a newer jobmesh, this one reads versions up to %d", queueEncoding)
+	}
+	m.node.ApplyFloor(r.Uint())
+	for n, end := 0, false; !end; n++ {
+		err := r.Bytes(func(rec []byte) error {
+			if end = len(rec) == 0; end {
+				return nil
+			}
+			return m.node.ApplyLock(rec)
+		})
+		if err == nil {
+			err = r.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("lock %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// distrustLocks has a node that comes back to its mesh abstain: what it voted for
+// may be lost. One that has met nobody yet has only its own word to keep.
+func (m *module) distrustLocks() {
+	if len(m.node.Peers()) > 0 {
+		m.node.DistrustLocks()
+	}
+}
+
+// locksLoaded ends that where nothing can be missing: each vote was in the log,
+// on disk, before it was given.
+func (m *module) locksLoaded(phase rm.LoadPhase) {
+	if phase == rm.LoadFailed || !m.node.Abstains() || m.node.Passive() {
+		return
+	}
+	if sync, err := m.server.ConfigValue("appendfsync"); m.phase == rm.LoadAOF && err == nil && sync == "always" {
+		m.node.TrustLocks()
+		return
+	}
+	m.node.DistrustLocks()
+}
+
+// forked follows the making of a child that saves. An AOF without an RDB at its
+// head has no place for what is in no key: the locks are logged again behind it.
+func (m *module) forked(*rm.Ctx) {
+	if m.node.Locks() == 0 && m.node.LockTable().Floor == 0 {
+		return
+	}
+	m.server.After(0, func(c *rm.Ctx) {
+		preamble, err := m.server.ConfigValue("aof-use-rdb-preamble")
+		if err != nil || preamble != "no" || m.node.Loading() || m.node.Passive() && !c.Listened() || !c.Listened() {
+			return
+		}
+		m.node.SetNow(c.Now())
+		m.ctx = c
+		m.node.RelogLocks()
+		m.settle(c)
+	})
+}
+
+func (m *module) lockInfo(w *rm.InfoWriter) {
+	w.Section("locks")
+	w.Int("locks", int64(m.node.Locks()))
+	w.Int("lock_claims", int64(m.node.Claims()))
+	w.Text("locks_abstaining", yesNo(m.node.Abstains()))
+}
+
+// globMatch is the pattern matching of SCAN's MATCH: * ? [set] [^set] and \ before
+// a literal character.
+func globMatch(pattern, s []byte) bool {
+	var star, back = -1, 0
+	p, i := 0, 0
+	for i < len(s) {
+		if p < len(pattern) {
+			if pattern[p] == '*' {
+				star, back = p, i
+				p++
+				continue
+			}
+			if n, ok := globOne(pattern[p:], s[i]); ok {
+				p += n
+				i++
+				continue
+			}
+		}
+		if star < 0 {
+			return false
+		}
+		back++
+		p, i = star+1, back
+	}
+	for p < len(pattern) && pattern[p] == '*' {
+		p++
+	}
+	return p == len(pattern)
+}
+
+// globOne matches one character against the head of a pattern, and tells how long
+// that is.
+func globOne(p []byte, c byte) (n int, ok bool) {
+	switch p[0] {
+	case '?':
+		return 1, true
+	case '\\':
+		if len(p) > 1 {
+			return 2, p[1] == c
+		}
+	case '[':
+		i, not, hit := 1, false, false
+		if i < len(p) && p[i] == '^' {
+			not = true
+			i++
+		}
+		for ; i < len(p) && p[i] != ']'; i++ {
+			lo := p[i]
+			if lo == '\\' && i+1 < len(p) {
+				i++
+				lo = p[i]
+			}
+			hi := lo
+			if i+2 < len(p) && p[i+1] == '-' {
+				hi = p[i+2]
+				i += 2
+			}
+			if lo > hi {
+				lo, hi = hi, lo
+			}
+			hit = hit || lo <= c && c <= hi
+		}
+		return min(i+1, len(p)), hit != not
+	}
+	return 1, p[0] == c
+}

@@ -1,0 +1,971 @@
+package engine
+
+import (
+	"container/heap"
+	"math"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// How a lock is had in a mesh.
+//
+// A claim asks every node for its vote, this one first. The lock is had with
+// the votes of more than half of all known nodes, failed ones counted, so two
+// claims can't both have it while the votes last. A node votes for one holder
+// at a time, and for none by a token that isn't greater than what it has seen;
+// so the tokens of one lock only grow. A vote lasts for the lease that was asked
+// for and a little more, from when the claim arrived, by the voter's steady
+// clock; the claimant counts from before it asked. What one node alone knows, a
+// mesh of one, decides at once.
+//
+// A claim that can't be had any more takes its votes back everywhere, and is
+// tried again with another token until its deadline. What can't be told to a
+// node is owed to it, until the lease would be over anyway.
+
+// Times of claims, ms.
+const (
+	// ClaimTimeoutMS is how long a claim that doesn't wait for its lock tries.
+	ClaimTimeoutMS = 1_000
+
+	claimResendMS = 100 // until a vote that was asked for is asked for again
+	claimPollMS   = 500 // until one who waits for a lock looks again, whatever he hears
+	debtFirstMS   = 200
+	debtLastMS    = 10_000
+	debtTimeMS    = 600_000 // how long an Unlock without a lease is owed
+	debtMax       = 10_000
+	clockSlack    = 40 // the clocks' rates may differ from true time by 1 %: a vote lasts a fortieth longer
+	graceMS       = 10
+
+	// DefaultMaxLease is the longest lease of a bare lock.
+	DefaultMaxLease = 3_600_000
+)
+
+// holder is who has a lock or wants it: a job, or where that is zero an owner.
+type holder struct {
+	id    store.ID
+	owner []byte
+}
+
+func (h *holder) has(l *store.Lock) bool {
+	return l.Job == h.id && string(l.Owner()) == string(h.owner)
+}
+
+// OutcomeKind says how a claim ended.
+type OutcomeKind uint8
+
+// The ends of claims.
+const (
+	// Granted: the lock is had, extended or released.
+	Granted OutcomeKind = iota
+	// Conflict: another has it.
+	Conflict
+	// NoQuorum: too few nodes could be asked in time. Nothing stays claimed.
+	NoQuorum
+	// NotHeld: what was to be extended or released isn't held.
+	NotHeld
+	// Stale: it is held by a greater token.
+	Stale
+	// Aborted: the node became a replica.
+	Aborted
+)
+
+// Outcome is the end of a claim.
+type Outcome struct {
+	Kind  OutcomeKind
+	Token uint64   // Granted
+	Job   store.ID // Conflict: the holder, where it is a job
+	Owner []byte   // and where it isn't
+}
+
+// Err is the refusal that an outcome stands for, nil for Granted and Conflict.
+func (o *Outcome) Err() error {
+	switch o.Kind {
+	case NoQuorum:
+		return ErrNoQuorum
+	case NotHeld:
+		return ErrNotHeld
+	case Stale:
+		return ErrStaleToken
+	case Aborted:
+		return ErrReplica
+	}
+	return nil
+}
+
+type claimKind uint8
+
+const (
+	take claimKind = iota
+	extend
+	release
+)
+
+// Claim is a claim under way.
+type Claim struct {
+	kind claimKind
+	name []byte
+	holder
+	lease    int64
+	token    uint64 // extend, release
+	flags    uint8
+	wait     bool
+	deadline int64 // steady
+	then     func(Outcome)
+
+	round    uint64 // of the attempt under way; 0: none
+	began    int64  // steady
+	proposal uint64
+	fresh    bool   // the proposal is a number that was never used
+	least    uint64 // what it must be at least, as we have heard
+	answers  []answer
+	resend   int64 // steady
+	retry    int64 // steady, when the next attempt is due; 0: none is
+	tries    int
+	last     Outcome // of the last attempt
+	line     *lockLine
+
+	at  int64 // steady: when something is to be done
+	pos int   // in Node.alarms; -1: not there
+}
+
+// answer is what became of a claim at one node. why is 0 for a vote.
+type answer struct {
+	node  wire.Node
+	why   uint32
+	token uint64
+	job   store.ID
+	owner string
+}
+
+// lockLine is those who wait for a lock at this node, first come first served.
+// Only the first one asks.
+type lockLine struct {
+	name   string
+	claims []*Claim
+}
+
+// alarms are the claims, by when something is to be done.
+type alarms []*Claim
+
+func (a alarms) Len() int           { return len(a) }
+func (a alarms) Less(i, j int) bool { return a[i].at < a[j].at }
+func (a alarms) Swap(i, j int) {
+	a[i], a[j] = a[j], a[i]
+	a[i].pos, a[j].pos = i, j
+}
+func (a *alarms) Push(x any) {
+	c := x.(*Claim)
+	c.pos = len(*a)
+	*a = append(*a, c)
+}
+func (a *alarms) Pop() any {
+	last := len(*a) - 1
+	c := (*a)[last]
+	*a = (*a)[:last]
+	c.pos = -1
+	return c
+}
+
+// debt is an Unlock that some nodes haven't confirmed.
+type debt struct {
+	round uint64
+	name  []byte
+	holder
+	token uint64
+	flags uint8 // of the message
+	until int64 // steady; then the votes are over anyway
+	next  int64 // steady
+	wait  int64 // ms
+	nodes []wire.Node
+}
+
+// claims is what a node knows of claims, its own and others'.
+type claims struct {
+	rounds    uint64
+	byRound   map[uint64]*Claim
+	alarms    alarms
+	lockLines map[string]*lockLine
+	called    []string // locks that became free, and have a line
+	debts     []*debt  // in the order of their rounds
+	owed      map[uint64]*debt
+	suspects  map[string]*suspect
+	nextLook  int64 // steady
+	lost      map[store.ID]struct{}
+	seen      uint64 // the greatest token that another node told of
+	reserved  uint64 // up to here tokens are written off in the log
+	weak      int    // locks with one of lockWeak
+	maxLease  int64  // ms
+	sync      tableSync
+}
+
+func newClaims() claims {
+	return claims{
+		byRound: map[uint64]*Claim{}, lockLines: map[string]*lockLine{}, owed: map[uint64]*debt{},
+		suspects: map[string]*suspect{}, lost: map[store.ID]struct{}{}, maxLease: DefaultMaxLease,
+	}
+}
+
+// SetMaxLease sets the longest lease that a bare lock can have, ms.
+func (n *Node) SetMaxLease(ms int64) { n.maxLease = ms }
+
+// MaxLease is the longest lease that a bare lock can have, ms.
+func (n *Node) MaxLease() int64 { return n.maxLease }
+
+// Claims counts the claims under way, and the votes that are owed back.
+func (n *Node) Claims() int { return len(n.alarms) + len(n.owed) }
+
+// Alone says whether this node decides of locks by itself, at once.
+func (n *Node) Alone() bool { return n.alone() }
+
+// alone says whether this node decides by itself.
+func (n *Node) alone() bool { return len(n.mesh.order) == 0 }
+
+// majority is more than half of all known nodes.
+func (n *Node) majority() int { return (len(n.mesh.order)+1)/2 + 1 }
+
+// quorate says whether the connections there are would do for a majority.
+func (n *Node) quorate() bool {
+	votes := 0
+	if !n.abstains() {
+		votes = 1
+	}
+	for _, p := range n.mesh.order {
+		if p.Connected {
+			votes++
+		}
+	}
+	return votes >= n.majority()
+}
+
+func (n *Node) allPeers() (list []wire.Node) {
+	for _, p := range n.mesh.order {
+		list = append(list, p.Node)
+	}
+	return list
+}
+
+// --- asking ----------------------------------------------------------------------
+
+// AcquireLock claims a bare lock for an owner, by its full name, for lease ms. It
+// waits up to wait ms (0: not at all) for another to let go of it. Where pending
+// is nil the outcome is decided, else it comes as a LockDone effect for client.
+func (n *Node) AcquireLock(name, owner []byte, lease, wait int64, client any) (o Outcome, pending *Claim) {
+	return n.bare(&Claim{kind: take, name: name, holder: holder{owner: owner}, lease: lease, wait: wait > 0}, wait, client)
+}
+
+// ExtendLock begins a bare lock's lease anew, where owner holds it by token.
+// Its answer comes as that of AcquireLock does.
+func (n *Node) ExtendLock(name, owner []byte, token uint64, lease int64, client any) (o Outcome, pending *Claim) {
+	return n.bare(&Claim{kind: extend, name: name, holder: holder{owner: owner}, token: token, lease: lease}, 0, client)
+}
+
+// ReleaseLock frees a bare lock, where owner holds it by token. Its answer comes
+// as that of AcquireLock does.
+func (n *Node) ReleaseLock(name, owner []byte, token uint64, client any) (o Outcome, pending *Claim) {
+	return n.bare(&Claim{kind: release, name: name, holder: holder{owner: owner}, token: token}, 0, client)
+}
+
+func (n *Node) bare(c *Claim, wait int64, client any) (o Outcome, pending *Claim) {
+	if n.passive {
+		return Outcome{Kind: Aborted}, nil
+	}
+	c.name, c.owner = slices.Clone(c.name), slices.Clone(c.owner)
+	if wait <= 0 {
+		wait = ClaimTimeoutMS
+	}
+	c.deadline = n.steady() + min(wait, math.MaxInt64/4)
+	decided, blocked := false, false
+	c.then = func(end Outcome) {
+		o, decided = end, true
+		if blocked {
+			n.effects = append(n.effects, Effect{Kind: LockDone, Client: client, Outcome: &end})
+		}
+	}
+	n.startClaim(c)
+	blocked = true
+	if decided {
+		return o, nil
+	}
+	return o, c
+}
+
+// claimLock claims a lock for a job, as takeLock does, with the other nodes'
+// consent: for lease ms (0: until freeLock), trying for timeout ms. flags are
+// LockOutlives, or none; with any, a majority of those nodes that can be reached
+// is enough (QUORUM any). then is called with the outcome, maybe before claimLock
+// returns: Granted, Conflict with the holder's ID, NoQuorum or Aborted. A claim
+// that ends otherwise than Granted leaves nothing. In a mesh of one it is decided
+// at once; who must not allocate there calls takeLock where [Node.alone] says so.
+//
+// While a claim is under way its job need not be known yet; from then's return
+// on it must be, or be freed, lest others find that the lock has no job.
+func (n *Node) claimLock(name []byte, id *store.ID, lease int64, flags uint8, any bool, timeout int64, then func(Outcome)) *Claim {
+	if n.passive {
+		then(Outcome{Kind: Aborted})
+		return nil
+	}
+	if n.alone() && !n.abstains() {
+		token, l := n.takeLock(name, id, lease)
+		if l != nil {
+			then(Outcome{Kind: Conflict, Job: l.Job})
+			return nil
+		}
+		l = n.store.Lock(name)
+		n.setFlags(l, l.Flags|flags)
+		then(Outcome{Kind: Granted, Token: token})
+		return nil
+	}
+	c := &Claim{kind: take, name: slices.Clone(name), holder: holder{id: *id}, lease: lease, flags: flags & LockOutlives, deadline: n.steady() + timeout, then: then}
+	if any {
+		c.flags |= lockAny
+	}
+	n.startClaim(c)
+	return c
+}
+
+// AbandonClaim ends a claim whose client has gone: nothing stays claimed.
+func (n *Node) AbandonClaim(c *Claim) {
+	if c == nil || c.then == nil {
+		return
+	}
+	n.takeBack(c)
+	n.finishClaim(c, Outcome{Kind: NoQuorum}, false)
+}
+
+func (n *Node) startClaim(c *Claim) {
+	c.pos = -1
+	c.last.Kind = NoQuorum
+	if c.wait {
+		line := n.lockLines[string(c.name)]
+		if line == nil {
+			line = &lockLine{name: string(c.name)}
+			n.lockLines[line.name] = line
+		}
+		c.line = line
+		line.claims = append(line.claims, c)
+		// Who has the lock already renews it, out of turn.
+		if l := n.liveLock(c.name); len(line.claims) > 1 && !(l != nil && c.has(l)) {
+			c.last.Kind = Conflict
+			n.setAlarm(c)
+			return
+		}
+	} else if n.lineFirst(c) {
+		n.finishClaim(c, Outcome{Kind: Conflict}, true)
+		return
+	}
+	n.attempt(c)
+}
+
+// lineFirst says whether a claim that doesn't wait must leave a lock to those who
+// do: it is free, and about to be given to the first of them.
+func (n *Node) lineFirst(c *Claim) bool {
+	return c.kind == take && n.alone() && len(n.lockLines) > 0 && n.lockLines[string(c.name)] != nil && n.liveLock(c.name) == nil
+}
+
+// attempt asks all nodes.
+func (n *Node) attempt(c *Claim) {
+	c.retry, c.round = 0, 0
+	if c.kind != release && c.flags&lockAny == 0 && !n.quorate() {
+		n.missed(c, Outcome{Kind: NoQuorum}, true)
+		return
+	}
+	n.rounds++
+	c.round, c.began = n.rounds, n.steady()
+	c.answers = c.answers[:0]
+	c.resend = c.began + claimResendMS
+	n.propose(c)
+	n.byRound[c.round] = c
+	n.answer(c, n.voteSelf(c))
+	if c.round == 0 {
+		return // decided
+	}
+	m := c.message()
+	for _, p := range n.mesh.order {
+		n.send(p, m)
+	}
+	n.setAlarm(c)
+}
+
+// propose chooses the token: who has the lock keeps it.
+func (n *Node) propose(c *Claim) {
+	if c.kind != take {
+		c.proposal = c.token
+		return
+	}
+	l := n.store.Lock(c.name)
+	switch {
+	case n.isLive(l) && c.has(l):
+		c.proposal, c.fresh = max(l.Token, c.least), false
+	default:
+		c.proposal, c.fresh = max(n.nextToken(l), c.least), true
+	}
+}
+
+func (c *Claim) message() *wire.Message {
+	m := &wire.Message{Kind: wire.Claim, Round: c.round, Lock: wire.Lock{
+		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Flags: c.flags,
+	}}
+	switch c.kind {
+	case extend:
+		m.Flags = wire.Extend
+	case release:
+		m.Kind = wire.Unlock
+	}
+	return m
+}
+
+func (n *Node) voteSelf(c *Claim) answer {
+	a := answer{node: n.self.Node()}
+	var l *store.Lock
+	if c.kind == release {
+		a.why, l = n.unvote(c.name, &c.holder, c.proposal, 0)
+	} else {
+		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.lease, c.flags, c.kind == extend})
+	}
+	if a.why != 0 {
+		m := n.denial(a.why, l)
+		a.token, a.job, a.owner = m.Token, store.ID(m.Job), string(m.Owner)
+	}
+	if a.why == wire.LockHeld {
+		n.suspectLock(l)
+	}
+	return a
+}
+
+// denial is the lock that stands against a claim, or the number that does.
+func (n *Node) denial(why uint32, l *store.Lock) (k wire.Lock) {
+	switch {
+	case l == nil:
+		k.Token = n.store.Locks().Floor
+	case why == wire.TokenLow:
+		k.Token = max(n.store.Locks().Floor, l.Token)
+	default:
+		k = wire.Lock{Owner: l.Owner(), Job: l.Job, Token: l.Token}
+	}
+	return k
+}
+
+// answer counts an answer, and decides what can be.
+func (n *Node) answer(c *Claim, a answer) {
+	for i := range c.answers {
+		if c.answers[i].node == a.node {
+			return
+		}
+	}
+	c.answers = append(c.answers, a)
+	n.tally(c)
+}
+
+func (n *Node) tally(c *Claim) {
+	votes, open, voters := 0, 0, 1
+	for i := range c.answers {
+		switch c.answers[i].why {
+		case 0:
+			votes++
+		case wire.Abstains:
+			voters--
+		}
+	}
+	for _, p := range n.mesh.order {
+		answered := slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == p.Node })
+		if p.Connected && !answered {
+			open++
+		}
+		if p.Connected || answered {
+			voters++
+		}
+	}
+	need := n.majority()
+	if c.flags&lockAny != 0 {
+		need = max(voters, 0)/2 + 1
+	}
+	switch {
+	case votes >= need:
+		n.won(c)
+	case votes+open < need:
+		n.lostRound(c, need)
+	}
+}
+
+// won ends a claim that has its votes, unless they came too late to be of use.
+func (n *Node) won(c *Claim) {
+	if c.kind != release && c.lease > 0 && n.steady()-c.began >= c.lease {
+		n.takeBack(c)
+		n.missed(c, Outcome{Kind: NoQuorum}, false)
+		return
+	}
+	if c.kind == release {
+		n.owe(c.name, c.holder, c.proposal, n.maxLease, 0, n.silent(c))
+	}
+	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal}, true)
+}
+
+// silent are the nodes that haven't answered.
+func (n *Node) silent(c *Claim) (list []wire.Node) {
+	for _, p := range n.mesh.order {
+		if !slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == p.Node }) {
+			list = append(list, p.Node)
+		}
+	}
+	return list
+}
+
+// takeBack takes the votes of an attempt back. One that only renewed what its
+// holder had leaves that to him: he counts on it still.
+func (n *Node) takeBack(c *Claim) {
+	if c.round == 0 || c.kind != take || !c.fresh {
+		return
+	}
+	n.unvote(c.name, &c.holder, c.proposal, wire.Fresh)
+	list := n.silent(c)
+	for i := range c.answers {
+		if a := &c.answers[i]; a.why == 0 && a.node != n.self.Node() {
+			list = append(list, a.node)
+		}
+	}
+	n.owe(c.name, c.holder, c.proposal, c.lease, wire.Fresh, list)
+}
+
+// lostRound judges an attempt that can't have need votes any more.
+func (n *Node) lostRound(c *Claim, need int) {
+	n.takeBack(c)
+	against, refused, freed := 0, 0, 0
+	var who *answer
+	greatest := uint64(0)
+	for i := range c.answers {
+		a := &c.answers[i]
+		switch a.why {
+		case 0:
+			freed++
+			continue
+		case wire.Abstains:
+			continue
+		case wire.LockHeld:
+			same := 0
+			for k := range c.answers {
+				if b := &c.answers[k]; b.why == wire.LockHeld && b.job == a.job && b.owner == a.owner {
+					same++
+				}
+			}
+			if same > against {
+				against, who = same, a
+			}
+			if c.kind != take {
+				greatest = max(greatest, a.token)
+			}
+		case wire.TokenLow:
+			c.least = max(c.least, a.token+1)
+		case wire.TokenStale:
+			c.least = max(c.least, a.token)
+			greatest = max(greatest, a.token)
+		}
+		refused++
+	}
+	switch {
+	case c.kind == take && against >= need:
+		n.missed(c, Outcome{Kind: Conflict, Job: who.job, Owner: []byte(who.owner)}, true)
+	case c.kind == take:
+		n.missed(c, Outcome{Kind: NoQuorum}, false)
+	case refused+freed < need || c.kind == extend && refused < need:
+		n.missed(c, Outcome{Kind: NoQuorum}, false)
+	case greatest > c.token:
+		n.missed(c, Outcome{Kind: Stale}, true)
+	case freed > 0:
+		n.missed(c, Outcome{Kind: Granted, Token: c.token}, true)
+	default:
+		n.missed(c, Outcome{Kind: NotHeld}, true)
+	}
+}
+
+// missed ends an attempt. Unless that settles it (definite), there is another,
+// after a random time, lest two that are in each other's way stay so.
+func (n *Node) missed(c *Claim, o Outcome, definite bool) {
+	if c.round != 0 {
+		delete(n.byRound, c.round)
+		c.round = 0
+	}
+	c.last = o
+	now := n.steady()
+	definite = definite || o.Kind == NoQuorum && c.flags&lockAny == 0 && !n.quorate()
+	if definite && !c.wait || now >= c.deadline {
+		n.finishClaim(c, o, true)
+		return
+	}
+	c.tries++
+	limit := int64(8) << min(c.tries, 4)
+	if o.Kind == Conflict {
+		if l := n.liveLock(c.name); l != nil {
+			n.watchLock(l)
+		}
+		limit = min(int64(20)<<min(c.tries, 6), claimPollMS)
+	}
+	c.retry = now + 1 + int64(n.random.Uint64()%uint64(limit))
+	n.setAlarm(c)
+}
+
+// finishClaim ends a claim. Where tell is false nobody hears of it.
+func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
+	if c.round != 0 {
+		delete(n.byRound, c.round)
+		c.round = 0
+	}
+	if c.pos >= 0 {
+		heap.Remove(&n.alarms, c.pos)
+	}
+	if c.kind == release && o.Kind == NoQuorum {
+		n.owe(c.name, c.holder, c.token, n.maxLease, 0, n.allPeers())
+	}
+	then := c.then
+	c.then = nil
+	if line := c.line; line != nil {
+		first := line.claims[0] == c
+		line.claims = slices.DeleteFunc(line.claims, func(o *Claim) bool { return o == c })
+		switch {
+		case len(line.claims) == 0:
+			delete(n.lockLines, line.name)
+		case first:
+			n.called = append(n.called, line.name)
+		}
+	}
+	if tell {
+		then(o)
+	}
+}
+
+// callLine has the first of a lock's line ask, once the call is over.
+func (n *Node) callLine(name []byte) {
+	if len(n.lockLines) == 0 {
+		return
+	}
+	if line := n.lockLines[string(name)]; line != nil {
+		n.called = append(n.called, line.name)
+	}
+}
+
+// serveLines has those ask whose turn has come.
+func (n *Node) serveLines() {
+	for len(n.called) > 0 {
+		name := n.called[0]
+		n.called = n.called[1:]
+		line := n.lockLines[name]
+		if line == nil || n.passive || n.loading {
+			continue
+		}
+		c := line.claims[0]
+		if c.round != 0 {
+			continue
+		}
+		// What another node gave to somebody at the same moment isn't known yet:
+		// who finds it taken keeps his place.
+		c.tries = 0
+		n.attempt(c)
+	}
+}
+
+// setAlarm has tickClaims look at a claim when something is to be done.
+func (n *Node) setAlarm(c *Claim) {
+	at := c.deadline
+	if c.round != 0 {
+		at = min(at, c.resend)
+	} else if c.retry != 0 {
+		at = min(at, c.retry)
+	}
+	c.at = at
+	if c.pos < 0 {
+		heap.Push(&n.alarms, c)
+	} else {
+		heap.Fix(&n.alarms, c.pos)
+	}
+	n.wake = min(n.wake, n.now+max(at-n.steady(), 1))
+}
+
+// tickClaims does what is due.
+func (n *Node) tickClaims() {
+	now := n.steady()
+	for len(n.alarms) > 0 && n.alarms[0].at <= now {
+		c := n.alarms[0]
+		switch {
+		case now >= c.deadline:
+			o := c.last
+			if c.round != 0 {
+				n.takeBack(c)
+				if o.Kind != Conflict {
+					o = Outcome{Kind: NoQuorum}
+				}
+			}
+			n.finishClaim(c, o, true)
+		case c.round != 0:
+			m := c.message()
+			for _, node := range n.silent(c) {
+				n.send(n.mesh.by[node], m)
+			}
+			c.resend = now + claimResendMS
+			n.setAlarm(c)
+		default:
+			n.attempt(c)
+		}
+	}
+	n.payDebts(now)
+	n.tickSync(now)
+	n.tickSuspects(now)
+	if len(n.alarms) > 0 {
+		n.wake = min(n.wake, n.now+max(n.alarms[0].at-now, 1))
+	}
+}
+
+// endClaims ends all claims, as when the node becomes a replica.
+func (n *Node) endClaims() {
+	for len(n.alarms) > 0 {
+		n.finishClaim(n.alarms[0], Outcome{Kind: Aborted}, true)
+	}
+	n.called = n.called[:0]
+	n.debts = nil
+	clear(n.owed)
+}
+
+// --- debts -----------------------------------------------------------------------
+
+// owe tells nodes to take a vote back, until they confirm it.
+func (n *Node) owe(name []byte, h holder, token uint64, lease int64, flags uint8, nodes []wire.Node) {
+	if len(nodes) == 0 {
+		return
+	}
+	if len(n.debts) >= debtMax {
+		delete(n.owed, n.debts[0].round)
+		n.debts = n.debts[1:]
+	}
+	n.rounds++
+	now := n.steady()
+	d := &debt{
+		round: n.rounds, name: slices.Clone(name), holder: holder{h.id, slices.Clone(h.owner)}, token: token, flags: flags,
+		until: now + debtTimeMS, next: now + debtFirstMS, wait: debtFirstMS, nodes: nodes,
+	}
+	if lease > 0 {
+		d.until = now + min(lease, debtTimeMS) + min(lease, debtTimeMS)/clockSlack + graceMS
+	}
+	n.debts = append(n.debts, d)
+	n.owed[d.round] = d
+	for _, node := range nodes {
+		n.dun(d, n.mesh.by[node])
+	}
+	n.wake = min(n.wake, n.now+debtFirstMS)
+}
+
+func (n *Node) dun(d *debt, p *Peer) {
+	n.send(p, &wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.owner, Job: d.id, Token: d.token}})
+}
+
+// paid notes that a node has confirmed.
+func (n *Node) paid(d *debt, node wire.Node) {
+	d.nodes = slices.DeleteFunc(d.nodes, func(o wire.Node) bool { return o == node })
+	if len(d.nodes) == 0 {
+		delete(n.owed, d.round)
+		d.until = 0
+	}
+}
+
+func (n *Node) payDebts(now int64) {
+	if len(n.debts) == 0 {
+		return
+	}
+	// Few are ever left: most are confirmed within a round trip.
+	n.debts = slices.DeleteFunc(n.debts, func(d *debt) bool {
+		if d.until <= now {
+			delete(n.owed, d.round)
+			return true
+		}
+		return false
+	})
+	for _, d := range n.debts {
+		if d.next <= now {
+			d.wait = min(2*d.wait, debtLastMS)
+			d.next = now + d.wait
+			for _, node := range d.nodes {
+				n.dun(d, n.mesh.by[node])
+			}
+		}
+		n.wake = min(n.wake, n.now+max(min(d.next, d.until)-now, 1))
+	}
+}
+
+// --- voting ----------------------------------------------------------------------
+
+// ballot is what a node is asked to vote for.
+type ballot struct {
+	name []byte
+	holder
+	token  uint64
+	lease  int64
+	flags  uint8
+	extend bool // only who holds it, by this token
+}
+
+// vote gives this node's vote, or says why not (wire.LockHeld …) and which lock
+// stands against it.
+func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
+	if n.abstains() {
+		return wire.Abstains, nil
+	}
+	l = n.store.Lock(b.name)
+	flags := b.flags & lockSaved &^ (lockKept | lockAlone)
+	switch live := n.isLive(l); {
+	case live && !b.has(l):
+		return wire.LockHeld, l
+	case live && b.token < l.Token:
+		return wire.TokenStale, l
+	case live && b.token > l.Token && b.extend:
+		return wire.NotHeld, nil
+	case live:
+		if b.token > l.Token {
+			l.Token = b.token
+			flags |= lockKept
+		}
+		flags |= l.Flags & (lockKept | lockAlone)
+	case b.extend:
+		return wire.NotHeld, nil
+	case b.token <= n.store.Locks().Floor || l != nil && b.token <= l.Token:
+		return wire.TokenLow, l
+	default:
+		if l != nil {
+			n.countWeak(l, -1)
+			n.store.RemoveLock(l) // the log has the new one in its place
+		}
+		l = n.newLock(b.name, b.owner)
+		l.Job, l.Token = b.id, b.token
+	}
+	if n.alone() {
+		flags |= lockAlone
+	}
+	n.setFlags(l, flags)
+	l.Lease, l.Until = b.lease, n.untilOf(b.lease)
+	n.logLock(l)
+	return 0, l
+}
+
+// unvote takes a vote back; with wire.Fresh one only that was made for this token.
+func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
+	l = n.store.Lock(name)
+	switch {
+	case !n.isLive(l):
+		return wire.NotHeld, nil
+	case !h.has(l):
+		return wire.LockHeld, l
+	case l.Token > token:
+		return wire.TokenStale, l
+	case l.Token < token || flags&wire.Fresh != 0 && l.Flags&lockKept != 0:
+		return wire.NotHeld, nil
+	}
+	n.removeLock(l)
+	return 0, nil
+}
+
+// onLocks handles what is said of locks. The messages' slices are valid until
+// the next one is received.
+func (n *Node) onLocks(p *Peer, m *wire.Message) {
+	k := &m.Lock
+	n.saw(k.Token)
+	if len(k.Name) == 0 && m.Kind != wire.Grant && m.Kind != wire.Deny && m.Kind != wire.LockPull && m.Kind != wire.LockPage {
+		return
+	}
+	switch m.Kind {
+	case wire.Claim:
+		if k.Token == 0 || k.Lease < 0 || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
+			return
+		}
+		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, k.Lease, k.Flags, m.Flags&wire.Extend != 0})
+		n.reply(p, m.Round, why, l)
+		if why == wire.LockHeld {
+			n.suspectLock(l)
+		}
+	case wire.Unlock:
+		why, l := n.unvote(k.Name, &holder{store.ID(k.Job), k.Owner}, k.Token, m.Flags)
+		if m.Round != 0 {
+			n.reply(p, m.Round, why, l)
+		}
+	case wire.Grant, wire.Deny:
+		n.onAnswer(p, m)
+	case wire.Verify:
+		n.onVerify(p, m)
+	case wire.Verified:
+		n.onVerified(p, m)
+	case wire.LockPull:
+		n.onPull(p, m)
+	case wire.LockPage:
+		n.onPage(p, m)
+	case wire.ClearLocks:
+		n.clear(k.Name, m.Flags&wire.Prefix != 0)
+	case wire.LockLost:
+		n.loseLock(store.ID(m.ID))
+	}
+}
+
+func (n *Node) reply(p *Peer, round uint64, why uint32, l *store.Lock) {
+	m := &wire.Message{Kind: wire.Grant, Round: round}
+	if why != 0 {
+		m.Kind, m.Count, m.Lock = wire.Deny, why, n.denial(why, l)
+	}
+	n.send(p, m)
+}
+
+func (n *Node) onAnswer(p *Peer, m *wire.Message) {
+	if d := n.owed[m.Round]; d != nil {
+		n.paid(d, p.Node)
+		return
+	}
+	c := n.byRound[m.Round]
+	if c == nil {
+		return // it is decided; where it failed, what was voted for is owed back already
+	}
+	a := answer{node: p.Node}
+	if m.Kind == wire.Deny {
+		a.why, a.token, a.job, a.owner = max(m.Count, 1), m.Lock.Token, store.ID(m.Lock.Job), string(m.Lock.Owner)
+	}
+	n.answer(c, a)
+}
+
+// claimsUp and claimsDown follow a connection.
+func (n *Node) claimsUp(p *Peer) {
+	for _, c := range n.openClaims() {
+		if !slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == p.Node }) {
+			n.send(p, c.message())
+		}
+	}
+	for _, d := range n.debts {
+		if slices.Contains(d.nodes, p.Node) {
+			n.dun(d, p)
+		}
+	}
+	n.syncUp(p)
+}
+
+func (n *Node) claimsDown() {
+	for _, c := range n.openClaims() {
+		if c.round != 0 {
+			n.tally(c)
+		}
+	}
+}
+
+// forgetVoter takes a node out of the count.
+func (n *Node) forgetVoter(p *Peer) {
+	for _, d := range slices.Clone(n.debts) {
+		n.paid(d, p.Node)
+	}
+	for _, c := range n.openClaims() {
+		c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return a.node == p.Node })
+	}
+	n.claimsDown()
+}
+
+// openClaims are the claims with an attempt under way, in an order.
+func (n *Node) openClaims() (list []*Claim) {
+	for _, c := range n.alarms {
+		if c.round != 0 {
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Claim) int { return int(int64(a.round - b.round)) })
+	return list
+}

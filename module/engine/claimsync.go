@@ -1,0 +1,418 @@
+package engine
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// What keeps votes true beside the claims themselves: a node that may have lost
+// some abstains until it has them again from the others; locks that were given
+// without a majority are told to those who come, and what contradicts is settled;
+// and of a lock whose job is gone everywhere, the vote falls.
+
+// Times and sizes, ms and bytes.
+const (
+	pullEveryMS   = 1_000
+	verifyEveryMS = 1_000
+	suspectMS     = 10_000
+	pageLocks     = 128
+	pageBytes     = 24 << 10
+	youngMS       = 60_000 // how long a node that has just come to a mesh may still learn who is in it
+	tellSteps     = 200    // buckets of the table looked at in one tick for a node that came
+)
+
+// tableSync is how far a node's table of votes can be relied on.
+type tableSync struct {
+	abstain  bool
+	partial  bool  // votes that this node gave may be missing
+	young    int64 // steady: until then, who is met may have voted for what we don't know
+	until    int64 // steady: no vote that was lost can be of use any more
+	complete []wire.Node
+	pulls    map[wire.Node]*pull
+	telling  []telling
+}
+
+type pull struct {
+	cursor uint64
+	at     int64 // steady: then it is asked for again
+}
+
+// telling is a walk through the table for a node that came.
+type telling struct {
+	node   wire.Node
+	cursor uint64
+}
+
+// DistrustLocks has the node abstain from votes, because its table may lack some
+// that it gave: until it has those of so many others that none can be missing,
+// or until the longest lease is over. What it has is forgotten, but locks of jobs
+// that it knows.
+func (n *Node) DistrustLocks() {
+	n.sync.abstain = false
+	n.learnLocks()
+	n.sync.partial = true
+	var next *store.Lock
+	for l := n.store.Locks().Head; l != nil; l = next {
+		next = l.Next
+		if l.Job == (store.ID{}) || n.store.Lookup(&l.Job) == nil {
+			n.removeLock(l)
+		}
+	}
+}
+
+// learnLocks has the node abstain from votes until it has those of others.
+func (n *Node) learnLocks() {
+	if !n.sync.abstain {
+		n.sync.abstain, n.sync.partial = true, false
+		n.sync.until = n.steady() + n.maxLease + n.maxLease/clockSlack + graceMS
+		n.sync.complete, n.sync.pulls = nil, map[wire.Node]*pull{}
+	}
+	n.hurryTick()
+}
+
+// joins follows a node that is new to this one. Where this one is new to the mesh
+// itself, locks may be held that it must not help anybody else to.
+func (n *Node) joins() {
+	now := n.steady()
+	if len(n.mesh.order) == 1 {
+		n.sync.young = now + youngMS
+	}
+	if now < n.sync.young {
+		n.learnLocks()
+	}
+}
+
+// TrustLocks ends that: the table is known to be complete.
+func (n *Node) TrustLocks() { n.sync.abstain = false }
+
+// Abstains says whether the node doesn't vote, see [Node.DistrustLocks].
+func (n *Node) Abstains() bool { return n.abstains() }
+
+func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.order) > 0 }
+
+// renewLocks begins all leases anew: how much of each was over isn't known.
+func (n *Node) renewLocks() {
+	for l := n.store.Locks().Head; l != nil; l = l.Next {
+		l.Until = n.untilOf(l.Lease)
+	}
+}
+
+func (n *Node) syncUp(p *Peer) {
+	if n.abstains() {
+		delete(n.sync.pulls, p.Node)
+		n.tickPulls(n.steady())
+	}
+	if n.weak > 0 {
+		n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return t.node == p.Node })
+		n.sync.telling = append(n.sync.telling, telling{node: p.Node})
+		n.hurryTick()
+	}
+}
+
+func (n *Node) tickSync(now int64) {
+	if n.sync.abstain {
+		n.tickPulls(now)
+	}
+	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return n.mesh.by[t.node] == nil })
+	for i := range n.sync.telling {
+		n.tell1(&n.sync.telling[i])
+	}
+	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return t.cursor == 0 })
+	if len(n.sync.telling) > 0 {
+		n.hurryTick()
+	}
+}
+
+func (n *Node) tickPulls(now int64) {
+	if now >= n.sync.until {
+		n.sync.abstain = false
+		return
+	}
+	for _, p := range n.mesh.order {
+		if !p.Connected || slices.Contains(n.sync.complete, p.Node) {
+			continue
+		}
+		w := n.sync.pulls[p.Node]
+		if w == nil {
+			w = &pull{}
+			n.sync.pulls[p.Node] = w
+		}
+		if now >= w.at {
+			w.at = now + pullEveryMS
+			n.send(p, &wire.Message{Kind: wire.LockPull, Round: w.cursor})
+		}
+	}
+	n.wake = min(n.wake, n.now+pullEveryMS)
+}
+
+// tell1 tells a node of some locks that were given without a majority.
+func (n *Node) tell1(t *telling) {
+	m := wire.Message{Kind: wire.LockPage, Flags: wire.Told}
+	for range tellSteps {
+		n.scratch.locks = n.scratch.locks[:0]
+		t.cursor = n.store.ScanLocks(t.cursor, &n.scratch.locks)
+		for _, l := range n.scratch.locks {
+			if l.Flags&lockWeak != 0 && n.isLive(l) {
+				m.Locks = append(m.Locks, n.entryOf(l))
+			}
+		}
+		if t.cursor == 0 || len(m.Locks) >= pageLocks {
+			break
+		}
+	}
+	if len(m.Locks) > 0 {
+		n.send(n.mesh.by[t.node], &m)
+	}
+}
+
+func (n *Node) entryOf(l *store.Lock) wire.Lock {
+	return wire.Lock{
+		Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Lease: l.Lease,
+		Left: max(n.LockLeft(l), 0), Flags: l.Flags & lockSaved,
+	}
+}
+
+// onPull answers with a page of the table.
+func (n *Node) onPull(p *Peer, m *wire.Message) {
+	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
+	if n.abstains() && n.sync.partial {
+		page.Flags = wire.Partial
+	}
+	for size := 0; len(page.Locks) < pageLocks && size < pageBytes; {
+		n.scratch.locks = n.scratch.locks[:0]
+		page.Round = n.store.ScanLocks(page.Round, &n.scratch.locks)
+		for _, l := range n.scratch.locks {
+			if n.isLive(l) && len(page.Locks) < wire.MaxLocks {
+				page.Locks = append(page.Locks, n.entryOf(l))
+				size += l.Size()
+			}
+		}
+		if page.Round == 0 {
+			break
+		}
+	}
+	n.send(p, &page)
+}
+
+// onPage takes votes from another's table.
+func (n *Node) onPage(p *Peer, m *wire.Message) {
+	told := m.Flags&wire.Told != 0
+	w := n.sync.pulls[p.Node]
+	if !told && (!n.abstains() || w == nil) {
+		return
+	}
+	for i := range m.Locks {
+		e := &m.Locks[i]
+		if len(e.Name) == 0 || e.Token == 0 || (e.Job == wire.JobID{}) != (e.Name[0] == byte(store.LockBare)) {
+			continue
+		}
+		n.saw(e.Token)
+		if told {
+			n.settleLock(p, e)
+		} else {
+			n.adopt(e)
+		}
+	}
+	if told {
+		return
+	}
+	n.store.Locks().Floor = max(n.store.Locks().Floor, m.Lock.Token)
+	w.cursor, w.at = m.Round, n.steady()
+	switch {
+	case m.Flags&wire.Partial != 0:
+		w.cursor, w.at = 0, n.steady()+pullEveryMS
+	case m.Round == 0:
+		n.sync.complete = append(n.sync.complete, p.Node)
+		delete(n.sync.pulls, p.Node)
+		n.enoughTables()
+		return
+	}
+	n.tickPulls(n.steady())
+}
+
+// enoughTables ends abstaining once no majority that this node was one of can be
+// without a node that has told what it voted for.
+func (n *Node) enoughTables() {
+	told := 0
+	for _, p := range n.mesh.order {
+		if slices.Contains(n.sync.complete, p.Node) {
+			told++
+		}
+	}
+	if total := len(n.mesh.order) + 1; told >= total-n.majority()+1 {
+		n.sync.abstain = false
+	}
+}
+
+// adopt notes another's vote as ours.
+func (n *Node) adopt(e *wire.Lock) *store.Lock {
+	l := n.store.Lock(e.Name)
+	h := holder{store.ID(e.Job), e.Owner}
+	until := int64(0)
+	if e.Lease > 0 {
+		until = n.steady() + e.Left + e.Left/clockSlack + graceMS
+	}
+	switch live := n.isLive(l); {
+	case live && !h.has(l):
+		return l
+	case live && h.has(l):
+		l.Token = max(l.Token, e.Token)
+		if l.Until != 0 && (until == 0 || until > l.Until) {
+			l.Until, l.Lease = until, e.Lease
+		}
+	default:
+		if l != nil {
+			n.countWeak(l, -1)
+			n.store.RemoveLock(l)
+		}
+		l = n.newLock(e.Name, e.Owner)
+		l.Job, l.Token, l.Lease, l.Until = h.id, e.Token, e.Lease, until
+		n.setFlags(l, e.Flags)
+	}
+	n.logLock(l)
+	return l
+}
+
+// settleLock compares a lock that was given without a majority with what this
+// node knows. Every node that compares two locks comes to the same end: one that
+// a majority gave wins; of two others the older one, by their tokens; else the
+// smaller holder.
+func (n *Node) settleLock(p *Peer, e *wire.Lock) {
+	l := n.liveLock(e.Name)
+	h := holder{store.ID(e.Job), e.Owner}
+	if l == nil || h.has(l) {
+		n.adopt(e)
+		return
+	}
+	weak := func(flags uint8) int {
+		if flags&lockWeak != 0 {
+			return 1
+		}
+		return 0
+	}
+	if cmp.Or(cmp.Compare(weak(e.Flags), weak(l.Flags)), cmp.Compare(e.Token, l.Token), bytes.Compare(e.Job[:], l.Job[:]), bytes.Compare(e.Owner, l.Owner())) < 0 {
+		loser := l.Job
+		n.countWeak(l, -1)
+		n.store.RemoveLock(l)
+		n.tellLost(loser, e.Name)
+		n.adopt(e)
+		return
+	}
+	n.tellLost(h.id, e.Name)
+	n.send(p, &wire.Message{Kind: wire.LockPage, Flags: wire.Told, Locks: []wire.Lock{n.entryOf(l)}})
+}
+
+// tellLost tells all who may have a job that it has lost a lock.
+func (n *Node) tellLost(id store.ID, name []byte) {
+	if id == (store.ID{}) {
+		return
+	}
+	n.loseLock(id)
+	m := wire.Message{Kind: wire.LockLost, ID: id, Lock: wire.Lock{Name: name}}
+	for _, p := range n.mesh.order {
+		n.send(p, &m)
+	}
+}
+
+func (n *Node) loseLock(id store.ID) {
+	if n.store.Lookup(&id) != nil {
+		n.lost[id] = struct{}{}
+	}
+}
+
+// lockLost says whether a job has lost a lock that it was given by QUORUM any,
+// to another that had it too.
+func (n *Node) lockLost(id *store.ID) bool {
+	_, yes := n.lost[*id]
+	return yes
+}
+
+// --- locks without a job -----------------------------------------------------------
+
+// suspect is a lock whose job this node doesn't know, and who else doesn't.
+type suspect struct {
+	id    store.ID
+	asked int64 // steady
+	gone  []wire.Node
+}
+
+// suspectLock finds out about a lock that stood in somebody's way, where its end
+// may have been missed: it asks all nodes for its job, at most once a second.
+func (n *Node) suspectLock(l *store.Lock) {
+	if l.Job == (store.ID{}) || l.Flags&LockOutlives != 0 || n.jobLives(l.Job) {
+		return
+	}
+	now := n.steady()
+	s := n.suspects[string(l.Name())]
+	if s != nil && s.id == l.Job && now-s.asked < verifyEveryMS {
+		return
+	}
+	n.suspects[string(l.Name())] = &suspect{id: l.Job, asked: now}
+	m := wire.Message{Kind: wire.Verify, ID: l.Job, Lock: wire.Lock{Name: l.Name()}}
+	for _, p := range n.mesh.order {
+		n.send(p, &m)
+	}
+}
+
+// jobLives says whether this node knows a job that may have locks: one that isn't
+// done, or that a claim is under way for.
+func (n *Node) jobLives(id store.ID) bool {
+	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked {
+		return true
+	}
+	return slices.ContainsFunc(n.alarms, func(c *Claim) bool { return c.id == id })
+}
+
+func (n *Node) onVerify(p *Peer, m *wire.Message) {
+	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: m.Lock.Name}}
+	if n.jobLives(store.ID(m.ID)) {
+		answer.Count = wire.JobLives
+	}
+	n.send(p, &answer)
+}
+
+func (n *Node) onVerified(p *Peer, m *wire.Message) {
+	s := n.suspects[string(m.Lock.Name)]
+	if s == nil || s.id != store.ID(m.ID) {
+		return
+	}
+	if m.Count != wire.JobGone || n.jobLives(s.id) {
+		delete(n.suspects, string(m.Lock.Name))
+		return
+	}
+	if !slices.Contains(s.gone, p.Node) {
+		s.gone = append(s.gone, p.Node)
+	}
+	for _, q := range n.mesh.order {
+		if !slices.Contains(s.gone, q.Node) {
+			return
+		}
+	}
+	delete(n.suspects, string(m.Lock.Name))
+	if l := n.store.Lock(m.Lock.Name); l != nil && l.Job == s.id {
+		n.removeLock(l)
+	}
+}
+
+// tickSuspects forgets questions that somebody hasn't answered, and losses of
+// jobs that are gone.
+func (n *Node) tickSuspects(now int64) {
+	if len(n.suspects)+len(n.lost) == 0 || now < n.nextLook {
+		return
+	}
+	n.nextLook = now + suspectMS
+	for name, s := range n.suspects {
+		if now-s.asked >= suspectMS {
+			delete(n.suspects, name)
+		}
+	}
+	for id := range n.lost {
+		if n.store.Lookup(&id) == nil {
+			delete(n.lost, id)
+		}
+	}
+}

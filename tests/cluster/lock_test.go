@@ -1,0 +1,276 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+func acquire(t *testing.T, s *harness.Server, name, owner string, ttl int, more ...any) int64 {
+	t.Helper()
+	v := s.Do(append([]any{"LOCK.ACQUIRE", name, owner, ttl}, more...)...)
+	require.Equal(t, byte(':'), v.Kind, "%v", v)
+	require.Positive(t, v.Int)
+	return v.Int
+}
+
+// votes waits until nodes vote.
+func (m mesh) votes(t *testing.T) {
+	t.Helper()
+	for _, s := range m {
+		harness.Await(t, 20*time.Second, "the nodes to vote", func() bool { return s.Info("jobmesh", "jobmesh_locks_abstaining") == "no" })
+	}
+}
+
+func lockMesh(t *testing.T, n int, lines ...string) mesh {
+	m := start(t, n, lines...)
+	m.votes(t)
+	return m
+}
+
+// free waits until no node knows of a lock, or has one to give back.
+func (m mesh) free(t *testing.T, name string) {
+	t.Helper()
+	for _, s := range m {
+		harness.Await(t, 10*time.Second, "nothing to stay claimed", func() bool {
+			return s.Do("LOCK.SHOW", name).Null && s.Info("jobmesh", "jobmesh_lock_claims") == "0"
+		})
+	}
+}
+
+// known waits until all nodes have voted for a lock: a majority is enough for it
+// to be had.
+func (m mesh) known(t *testing.T, name string) {
+	t.Helper()
+	for _, s := range m {
+		harness.Await(t, 10*time.Second, "all to know of the lock", func() bool { return !s.Do("LOCK.SHOW", name).Null })
+	}
+}
+
+// 41 to 43 over three nodes, each command to another one.
+func TestLocksOverTheMesh_41_42_43(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	token := acquire(t, m[0], "n", "a", 60_000)
+	for _, s := range m {
+		assert.True(t, s.Do("LOCK.ACQUIRE", "n", "b", 60_000).NullString())
+		assert.True(t, s.Do("LOCK.EXTEND", "n", "b", token, 1000).Err("NOTHELD"))
+		assert.True(t, s.Do("LOCK.EXTEND", "n", "a", token-1, 1000).Err("STALETOKEN"))
+		assert.True(t, s.Do("LOCK.RELEASE", "n", "a", token-1).Err("STALETOKEN"))
+		assert.True(t, s.Do("LOCK.RELEASE", "n", "b", token).Err("NOTHELD"))
+		assert.Equal(t, "OK", s.Do("LOCK.EXTEND", "n", "a", token, 60_000).Str)
+		assert.Equal(t, token, acquire(t, s, "n", "a", 60_000), "who has it renews it")
+	}
+	assert.Equal(t, "OK", m[1].Do("LOCK.RELEASE", "n", "a", token).Str)
+	next := acquire(t, m[2], "n", "b", 300)
+	assert.Greater(t, next, token)
+	assert.True(t, m[0].Do("LOCK.EXTEND", "n", "a", token, 1000).Err("STALETOKEN"))
+	time.Sleep(400 * time.Millisecond)
+	assert.True(t, m[2].Do("LOCK.EXTEND", "n", "b", next, 1000).Err("NOTHELD"))
+	assert.Greater(t, acquire(t, m[0], "n", "c", 60_000), next)
+	assert.Equal(t, int64(1), m[1].Do("LOCK.CLEAR", "ALL").Int)
+	m.free(t, "n")
+	v := m[0].Do("EVAL", "return redis.pcall('LOCK.ACQUIRE', 'n', 'a', 1000)", 0)
+	assert.True(t, v.Err("NOQUORUM A lock in a mesh"), "%v", v)
+}
+
+// 44: a client that waits at one node gets what is released at another, and one
+// that is gone leaves nothing.
+func TestLockWaitOverTheMesh_44(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	token := acquire(t, m[0], "n", "a", 60_000)
+	waiters := make([]*harness.Conn, 4)
+	for i := range waiters {
+		waiters[i] = m[1].Dial()
+		waiters[i].Send("LOCK.ACQUIRE", "n", fmt.Sprint("w", i), 60_000, "WAIT", 20_000)
+		harness.Await(t, 5*time.Second, "the client to wait", func() bool { return m[1].Do("LOCK.SHOW", "n").Field("waiting").Int == int64(i+1) })
+	}
+	waiters[0].Close()
+	owner := "a"
+	for i := 1; i < len(waiters); i++ {
+		require.Equal(t, "OK", m[2].Do("LOCK.RELEASE", "n", owner, token).Str)
+		began := time.Now()
+		v := waiters[i].Receive()
+		require.Greater(t, v.Int, token, "%v", v)
+		assert.Less(t, time.Since(began), time.Second)
+		token, owner = v.Int, fmt.Sprint("w", i)
+	}
+	assert.True(t, m[2].Do("LOCK.ACQUIRE", "n", "late", 60_000, "WAIT", 200).NullString())
+	assert.Equal(t, "OK", m[0].Do("LOCK.RELEASE", "n", owner, token).Str)
+	m.free(t, "n")
+	// The end of a lease is noticed everywhere.
+	acquire(t, m[0], "n", "a", 300)
+	began := time.Now()
+	acquire(t, m[2], "n", "b", 60_000, "WAIT", 10_000)
+	assert.Less(t, time.Since(began), 2*time.Second)
+}
+
+// 46: tokens grow over a failover within the mesh, too.
+// 47: with one node of three down all goes on; with two down nothing does, and
+// nothing is held afterwards.
+func TestLocksWithNodesDown_46_47(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3, "appendonly yes", "appendfsync always")
+	held := acquire(t, m[0], "held", "a", 60_000)
+	m.known(t, "held")
+	m[0].Kill()
+	assert.True(t, m[1].Do("LOCK.ACQUIRE", "held", "b", 60_000).NullString(), "the others know of it")
+	assert.Equal(t, "OK", m[2].Do("LOCK.EXTEND", "held", "a", held, 60_000).Str)
+	token := acquire(t, m[1], "n", "a", 60_000)
+	assert.Equal(t, "OK", m[2].Do("LOCK.RELEASE", "n", "a", token).Str)
+	m[2].Kill()
+	harness.Await(t, 5*time.Second, "the connections to be given up", func() bool { return links(m[1]) == 0 })
+	began := time.Now()
+	assert.True(t, m[1].Do("LOCK.ACQUIRE", "n", "b", 60_000).Err("NOQUORUM"))
+	assert.Less(t, time.Since(began), 500*time.Millisecond, "at once, where nobody can be asked")
+	assert.True(t, m[1].Do("LOCK.ACQUIRE", "n", "b", 60_000, "WAIT", 300).Err("NOQUORUM"))
+	assert.True(t, m[1].Do("LOCK.EXTEND", "held", "a", held, 60_000).Err("NOQUORUM"))
+	assert.True(t, m[1].Do("LOCK.CLEAR", "held").Err("NOQUORUM"))
+	assert.True(t, m[1].Do("LOCK.SHOW", "n").Null)
+	mesh{m[0], m[2]}.restart()
+	m.await(t, 3)
+	m.votes(t)
+	m.free(t, "n")
+	assert.True(t, m[0].Do("LOCK.ACQUIRE", "held", "b", 60_000).NullString(), "it is remembered")
+	assert.Equal(t, "OK", m[2].Do("LOCK.RELEASE", "held", "a", held).Str)
+	assert.Greater(t, acquire(t, m[1], "n", "b", 60_000), token)
+}
+
+// 47, where the nodes are there and don't answer: refused at the timeout.
+func TestLocksWithNodesStopped_47(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3, "jobmesh.cluster-node-timeout 10000")
+	m[1].Pause()
+	token := acquire(t, m[0], "n", "a", 60_000)
+	assert.Equal(t, "OK", m[0].Do("LOCK.RELEASE", "n", "a", token).Str)
+	m[2].Pause()
+	began := time.Now()
+	assert.True(t, m[0].Do("LOCK.ACQUIRE", "n", "b", 60_000).Err("NOQUORUM"))
+	assert.InDelta(t, 1000, time.Since(began).Milliseconds(), 500)
+	assert.True(t, m[0].Do("LOCK.ACQUIRE", "n", "b", 60_000, "WAIT", 200).Err("NOQUORUM"))
+	m[1].Resume()
+	m[2].Resume()
+	m.free(t, "n")
+	assert.Greater(t, acquire(t, m[1], "n", "c", 60_000), token)
+}
+
+// 48: a node that comes back without its table doesn't vote until it has it from
+// the others, or the longest lease is over.
+func TestLostTable_48(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3, "jobmesh.lock-max-lease 8000")
+	// Held by the votes of two, the third is down.
+	m[2].Kill()
+	token := acquire(t, m[0], "n", "a", 8000)
+	m[1].Kill()
+	mesh{m[1], m[2]}.restart()
+	began := time.Now()
+	harness.Await(t, 10*time.Second, "the nodes to meet again", func() bool { return links(m[1]) == 2 && links(m[2]) == 2 })
+	assert.Equal(t, "yes", m[1].Info("jobmesh", "jobmesh_locks_abstaining"))
+	assert.Equal(t, "yes", m[2].Info("jobmesh", "jobmesh_locks_abstaining"))
+	for time.Since(began) < 6*time.Second {
+		for i, s := range m {
+			v := s.Do("LOCK.ACQUIRE", "n", "b", 1000)
+			require.True(t, v.Err("NOQUORUM") || v.Null, "node %d gave the lock twice: %v", i, v)
+		}
+	}
+	m.votes(t)
+	assert.Greater(t, time.Since(began), 7*time.Second, "the longest lease")
+	assert.Greater(t, acquire(t, m[1], "n", "b", 1000, "WAIT", 3000), token)
+
+	// With the tables of both others it votes at once, and knows what it knew.
+	token = acquire(t, m[0], "m", "a", 8000)
+	m.known(t, "m")
+	m[1].Kill()
+	m[1].Restart()
+	mesh{m[1]}.votes(t)
+	assert.Equal(t, token, m[1].Do("LOCK.SHOW", "m").Field("token").Int)
+	m[0].Kill()
+	assert.True(t, m[2].Do("LOCK.ACQUIRE", "m", "b", 1000).NullString())
+	assert.Equal(t, "OK", m[1].Do("LOCK.EXTEND", "m", "a", token, 8000).Str)
+}
+
+// 49: the holder's node is stopped for longer than the lease.
+func TestStoppedHolder_49(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	token := acquire(t, m[0], "n", "a", 500)
+	m[0].Pause()
+	next := acquire(t, m[1], "n", "b", 60_000, "WAIT", 10_000)
+	assert.Greater(t, next, token)
+	m[0].Resume()
+	assert.True(t, m[0].Do("LOCK.EXTEND", "n", "a", token, 1000).Err("STALETOKEN"))
+	assert.True(t, m[0].Do("LOCK.RELEASE", "n", "a", token).Err("STALETOKEN"))
+	assert.True(t, m[0].Do("LOCK.ACQUIRE", "n", "a", 1000).NullString())
+	assert.Equal(t, "OK", m[0].Do("LOCK.RELEASE", "n", "b", next).Str)
+}
+
+// 50: the side of two grants, the side of one refuses.
+func TestLocksInAPartition_50(t *testing.T) {
+	t.Parallel()
+	w := namespaces(t, 3)
+	w.votes(t)
+	held := acquire(t, w.mesh[2], "held", "a", 60_000)
+	w.move(1, 2)
+	token := acquire(t, w.mesh[0], "n", "a", 60_000)
+	assert.True(t, w.mesh[2].Do("LOCK.ACQUIRE", "n", "b", 60_000).Err("NOQUORUM"))
+	assert.True(t, w.mesh[2].Do("LOCK.EXTEND", "held", "a", held, 60_000).Err("NOQUORUM"))
+	assert.True(t, w.mesh[1].Do("LOCK.ACQUIRE", "held", "b", 1000).NullString())
+	assert.Equal(t, "OK", w.mesh[1].Do("LOCK.RELEASE", "held", "a", held).Str)
+	next := acquire(t, w.mesh[1], "held", "b", 60_000)
+	assert.Greater(t, next, held)
+	w.move(0, 2)
+	w.await(t, 3)
+	assert.True(t, w.mesh[2].Do("LOCK.ACQUIRE", "n", "b", 60_000).NullString())
+	assert.True(t, w.mesh[2].Do("LOCK.EXTEND", "held", "a", held, 60_000).Err("STALETOKEN"))
+	assert.Equal(t, "OK", w.mesh[2].Do("LOCK.RELEASE", "n", "a", token).Str)
+}
+
+// A lock that was taken by a node alone holds for those that come.
+func TestLockBeforeTheMesh(t *testing.T) {
+	t.Parallel()
+	m := mesh{node(t), node(t), node(t)}
+	first := acquire(t, m[0], "n", "a", 60_000)
+	second := acquire(t, m[1], "n", "b", 60_000)
+	for _, s := range m[1:] {
+		meet(t, s, m[0])
+	}
+	m.await(t, 3)
+	m.votes(t)
+	for _, s := range m {
+		harness.Await(t, 5*time.Second, "the older one to win", func() bool { return s.Do("LOCK.SHOW", "n").Field("token").Int == first })
+		assert.True(t, s.Do("LOCK.ACQUIRE", "n", "c", 1000).NullString())
+		assert.False(t, s.Do("LOCK.EXTEND", "n", "b", second, 1000).Str == "OK")
+		assert.Equal(t, "OK", s.Do("LOCK.EXTEND", "n", "a", first, 60_000).Str)
+	}
+}
+
+// Of a hundred clients at three nodes one gets the lock, and never two at once.
+func TestLockRaceOverTheMesh_lib30(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	for round := range 20 {
+		conns := make([]*harness.Conn, 30)
+		for i := range conns {
+			conns[i] = m[i%3].Dial()
+		}
+		for i, c := range conns {
+			c.Send("LOCK.ACQUIRE", fmt.Sprint("n", round), i, 60_000)
+		}
+		got := 0
+		for _, c := range conns {
+			v := c.Receive()
+			assert.True(t, v.Kind == ':' || v.Null, "%v", v)
+			if v.Kind == ':' {
+				got++
+			}
+		}
+		assert.Equal(t, 1, got, "round %d", round)
+	}
+}

@@ -1,0 +1,409 @@
+package single
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+func acquire(t *testing.T, c *harness.Conn, name, owner string, ttl int, more ...any) int64 {
+	t.Helper()
+	v := c.Do(append([]any{"LOCK.ACQUIRE", name, owner, ttl}, more...)...)
+	require.Equal(t, byte(':'), v.Kind, "%v", v)
+	require.Positive(t, v.Int)
+	return v.Int
+}
+
+func ok(t *testing.T, v harness.Value) {
+	t.Helper()
+	assert.Equal(t, "OK", v.Str, "%v", v)
+}
+
+// 41, and of the libraries 34.
+func TestLockIsHeldByOne_41(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	first := acquire(t, c, "n", "a", 60_000)
+	assert.True(t, c.Do("LOCK.ACQUIRE", "n", "b", 60_000).NullString())
+	again := acquire(t, c, "n", "a", 90_000)
+	assert.Equal(t, first, again, "who has it renews it")
+	assert.Greater(t, c.Do("LOCK.SHOW", "n").Field("ttl").Int, int64(80_000))
+	assert.Greater(t, acquire(t, c, "other", "b", 60_000), first)
+	assert.True(t, s.Dial3().Do("LOCK.ACQUIRE", "n", "b", 1).Null)
+}
+
+// 42, and of the libraries 31 and 32.
+func TestOnlyTheHolderExtendsAndReleases_42(t *testing.T) {
+	c := harness.Start(t).Dial()
+	assert.True(t, c.Do("LOCK.EXTEND", "n", "a", 1, 1000).Err("NOTHELD"))
+	assert.True(t, c.Do("LOCK.RELEASE", "n", "a", 1).Err("NOTHELD"))
+	token := acquire(t, c, "n", "a", 60_000)
+	for _, verb := range []string{"EXTEND", "RELEASE"} {
+		do := func(owner string, token int64) harness.Value {
+			args := []any{"LOCK." + verb, "n", owner, token}
+			if verb == "EXTEND" {
+				args = append(args, 5000)
+			}
+			return c.Do(args...)
+		}
+		assert.True(t, do("b", token).Err("NOTHELD"), verb)
+		assert.True(t, do("a", token-1).Err("STALETOKEN"), verb)
+		assert.True(t, do("a", token+1).Err("NOTHELD"), verb)
+		assert.Greater(t, c.Do("LOCK.SHOW", "n").Field("ttl").Int, int64(50_000), "nothing has changed")
+	}
+	ok(t, c.Do("LOCK.EXTEND", "n", "a", token, 10_000))
+	assert.InDelta(t, 10_000, c.Do("LOCK.SHOW", "n").Field("ttl").Int, 1000)
+	ok(t, c.Do("LOCK.RELEASE", "n", "a", token))
+	assert.True(t, c.Do("LOCK.RELEASE", "n", "a", token).Err("NOTHELD"))
+	assert.Greater(t, acquire(t, c, "n", "a", 60_000), token)
+	assert.True(t, c.Do("LOCK.EXTEND", "n", "a", token, 10_000).Err("STALETOKEN"))
+}
+
+// 43, and of the libraries 33.
+func TestExpiredLockGoesToTheNext_43(t *testing.T) {
+	c := harness.Start(t).Dial()
+	token := acquire(t, c, "n", "a", 100)
+	time.Sleep(150 * time.Millisecond)
+	assert.True(t, c.Do("LOCK.SHOW", "n").Null)
+	assert.True(t, c.Do("LOCK.EXTEND", "n", "a", token, 1000).Err("NOTHELD"))
+	next := acquire(t, c, "n", "b", 60_000)
+	assert.Greater(t, next, token)
+	assert.True(t, c.Do("LOCK.EXTEND", "n", "a", token, 1000).Err("STALETOKEN"))
+	assert.True(t, c.Do("LOCK.RELEASE", "n", "a", token).Err("STALETOKEN"))
+	assert.Greater(t, c.Do("LOCK.SHOW", "n").Field("ttl").Int, int64(50_000))
+}
+
+// 44: in the order of arrival, and looked at again when it is given.
+func TestLockWait_44(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	token := acquire(t, c, "n", "a", 60_000)
+	waiters := make([]*harness.Conn, 4)
+	for i := range waiters {
+		waiters[i] = s.Dial()
+		waiters[i].Send("LOCK.ACQUIRE", "n", fmt.Sprint("w", i), 60_000, "WAIT", 20_000)
+		harness.Await(t, 5*time.Second, "the client to wait", func() bool { return c.Do("LOCK.SHOW", "n").Field("waiting").Int == int64(i+1) })
+	}
+	waiters[1].Close()
+	harness.Await(t, 5*time.Second, "its end to be noticed", func() bool { return c.Do("LOCK.SHOW", "n").Field("waiting").Int == 3 })
+	ok(t, c.Do("LOCK.RELEASE", "n", "a", token))
+	for _, i := range []int{0, 2, 3} {
+		v := waiters[i].Receive()
+		require.Greater(t, v.Int, token, "%v", v)
+		assert.Equal(t, fmt.Sprint("w", i), c.Do("LOCK.SHOW", "n").Field("owner").Str)
+		if i != 3 {
+			assert.True(t, waiters[3].Silent(50*time.Millisecond))
+		}
+		token = v.Int
+		ok(t, c.Do("LOCK.RELEASE", "n", fmt.Sprint("w", i), token))
+	}
+	assert.True(t, c.Do("LOCK.SHOW", "n").Null)
+
+	// One whose own time is over doesn't get it, and nothing stays claimed.
+	token = acquire(t, c, "n", "a", 60_000)
+	began := time.Now()
+	assert.True(t, c.Do("LOCK.ACQUIRE", "n", "late", 60_000, "WAIT", 100).NullString())
+	assert.InDelta(t, 100, time.Since(began).Milliseconds(), 90)
+	ok(t, c.Do("LOCK.RELEASE", "n", "a", token))
+	assert.True(t, c.Do("LOCK.SHOW", "n").Null)
+
+	// The end of a lease is noticed by itself.
+	acquire(t, c, "n", "a", 200)
+	began = time.Now()
+	acquire(t, c, "n", "b", 60_000, "WAIT", 5000)
+	assert.InDelta(t, 200, time.Since(began).Milliseconds(), 100)
+
+	// CLIENT UNBLOCK ends the wait.
+	w := s.Dial()
+	id := w.Do("CLIENT", "ID").Int
+	w.Send("LOCK.ACQUIRE", "n", "c", 60_000, "WAIT", 20_000)
+	harness.Await(t, 5*time.Second, "the client to wait", func() bool { return c.Do("CLIENT", "UNBLOCK", id).Int == 1 })
+	assert.True(t, w.Receive().Err("NOQUORUM"))
+	harness.Await(t, 5*time.Second, "nobody to wait", func() bool { return s.Info("jobmesh", "jobmesh_lock_claims") == "0" })
+}
+
+// Of the libraries 30: a hundred at once, one gets it.
+func TestLockRace_lib30(t *testing.T) {
+	s := harness.Start(t)
+	conns := make([]*harness.Conn, 100)
+	for i := range conns {
+		conns[i] = s.Dial()
+	}
+	for i, c := range conns {
+		c.Send("LOCK.ACQUIRE", "n", i, 60_000)
+	}
+	got := 0
+	for _, c := range conns {
+		if c.Receive().Kind == ':' {
+			got++
+		}
+	}
+	assert.Equal(t, 1, got)
+}
+
+func scanLocks(t *testing.T, c *harness.Conn, args ...any) (names []string) {
+	t.Helper()
+	for cursor := "0"; ; {
+		v := c.Do(append([]any{"LOCK.SCAN", cursor}, args...)...)
+		require.Len(t, v.Elems, 2, "%v", v)
+		names = append(names, v.Elems[1].Strings()...)
+		if cursor = v.Elems[0].Str; cursor == "0" {
+			slices.Sort(names)
+			return slices.Compact(names)
+		}
+	}
+}
+
+// 45, and of the libraries 35.
+func TestClearLocks_45(t *testing.T) {
+	c := harness.Start(t).Dial()
+	all := []string{"job:1", "job:10", "job:1*", "job:[1]", "jo", "ALL", "PREFIX", "x"}
+	for i, name := range all {
+		acquire(t, c, name, fmt.Sprint(i), 60_000)
+	}
+	assert.Len(t, scanLocks(t, c, "COUNT", 1), len(all))
+	assert.Equal(t, []string{"job:1", "job:1*", "job:10"}, scanLocks(t, c, "PREFIX", "job:1"))
+	assert.Equal(t, []string{"job:1", "job:1*", "job:10"}, scanLocks(t, c, "MATCH", "job:1*"))
+	assert.Equal(t, []string{"job:1*"}, scanLocks(t, c, "MATCH", `job:1\*`))
+	assert.Equal(t, []string{"job:[1]"}, scanLocks(t, c, "MATCH", `*\[[0-9]?`, "PREFIX", "job:["))
+	assert.Empty(t, scanLocks(t, c, "TYPE", "waiting"))
+
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "job:1").Int)
+	assert.False(t, c.Do("LOCK.SHOW", "job:10").Null)
+	assert.Equal(t, int64(0), c.Do("LOCK.CLEAR", "job:1").Int)
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "NAME", "ALL").Int)
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "PREFIX", "job:1*").Int, "a star is a star")
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "PREFIX", "job:[").Int)
+	assert.Equal(t, int64(2), c.Do("LOCK.CLEAR", "PREFIX", "jo").Int)
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "NAME", "PREFIX").Int)
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "ALL").Int)
+	assert.Empty(t, scanLocks(t, c))
+	for _, wrong := range [][]any{{"PREFIX"}, {"a", "b"}, {"a", "TYPE", "odd"}, {"a", "QUEUE", "q"}, {"ALL", "TYPE"}} {
+		v := c.Do(append([]any{"LOCK.CLEAR"}, wrong...)...)
+		assert.True(t, v.Err("ERR"), "%v: %v", wrong, v)
+	}
+}
+
+// 46: tokens grow, whatever happens to the server.
+func TestTokensGrow_46(t *testing.T) {
+	for mode, lines := range map[string][]string{
+		"rdb":                  {`save 3600 1`},
+		"aof":                  {"appendonly yes", "appendfsync always"},
+		"aof without preamble": {"appendonly yes", "appendfsync always", "aof-use-rdb-preamble no"},
+	} {
+		for _, kill := range []bool{false, true} {
+			if kill && mode == "rdb" {
+				continue
+			}
+			t.Run(fmt.Sprint(mode, " kill ", kill), func(t *testing.T) {
+				t.Parallel()
+				s := harness.Start(t, harness.WithConfig(lines...))
+				c := s.Dial()
+				held := acquire(t, c, "held", "a", 60_000)
+				freed := acquire(t, c, "freed", "a", 60_000)
+				ok(t, c.Do("LOCK.RELEASE", "freed", "a", freed))
+				cleared := acquire(t, c, "cleared", "a", 60_000)
+				require.Equal(t, int64(1), c.Do("LOCK.CLEAR", "cleared").Int)
+				if mode == "aof without preamble" {
+					c.Do("BGREWRITEAOF")
+					harness.Await(t, 10*time.Second, "the rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
+				}
+				end := func() {
+					if kill {
+						s.Kill()
+					} else {
+						s.Stop()
+					}
+					s.Restart()
+					c = s.Dial()
+				}
+				end()
+				show := c.Do("LOCK.SHOW", "held")
+				assert.Equal(t, held, show.Field("token").Int)
+				assert.Equal(t, "a", show.Field("owner").Str)
+				assert.InDelta(t, 60_000, show.Field("ttl").Int, 3000, "the lease begins anew")
+				assert.True(t, c.Do("LOCK.ACQUIRE", "held", "b", 1000).Null)
+				ok(t, c.Do("LOCK.EXTEND", "held", "a", held, 60_000))
+				for _, name := range []string{"freed", "cleared"} {
+					assert.True(t, c.Do("LOCK.SHOW", name).Null)
+					assert.Greater(t, acquire(t, c, name, "b", 60_000), max(freed, cleared))
+				}
+				ok(t, c.Do("LOCK.RELEASE", "held", "a", held))
+				end()
+				assert.Greater(t, acquire(t, c, "held", "b", 60_000), held)
+			})
+		}
+	}
+}
+
+// Also where the clock is set back meanwhile: what was given out is remembered,
+// not read from the clock alone.
+func TestTokensGrowWhenTheClockIsSetBack_46(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes"))
+	c := s.Dial()
+	// A floor an hour ahead is as good as a clock an hour back.
+	ahead := (time.Now().Add(time.Hour).UnixMilli()) << 20
+	s.Kill()
+	appendToAOF(t, s, "DELLOCK", "", fmt.Sprint(ahead))
+	s.Restart()
+	c = s.Dial()
+	first := acquire(t, c, "n", "a", 60_000)
+	assert.Greater(t, first, ahead)
+	ok(t, c.Do("LOCK.RELEASE", "n", "a", first))
+	assert.Greater(t, acquire(t, c, "n", "b", 60_000), first)
+}
+
+// appendToAOF has a stopped server's log go on with a command.
+func appendToAOF(t *testing.T, s *harness.Server, args ...string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	f, err := os.OpenFile(files[0], os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	fmt.Fprintf(f, "*%d\r\n", len(args))
+	for _, a := range args {
+		fmt.Fprintf(f, "$%d\r\n%s\r\n", len(a), a)
+	}
+}
+
+func TestLocksOnReplicas_46(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	before := acquire(t, c, "before", "a", 60_000)
+	r := harness.Start(t, harness.WithReplicaOf(s))
+	harness.Await(t, 20*time.Second, "the sync", func() bool { return r.Info("replication", "master_link_status") == "up" })
+	after := acquire(t, c, "after", "a", 60_000)
+	gone := acquire(t, c, "gone", "a", 60_000)
+	ok(t, c.Do("LOCK.RELEASE", "gone", "a", gone))
+	last := acquire(t, c, "last", "a", 60_000)
+	harness.Await(t, 10*time.Second, "the replica to follow", func() bool { return r.Do("LOCK.SHOW", "last").Field("token").Int == last })
+	assert.Equal(t, before, r.Do("LOCK.SHOW", "before").Field("token").Int)
+	assert.Equal(t, after, r.Do("LOCK.SHOW", "after").Field("token").Int)
+	assert.True(t, r.Do("LOCK.SHOW", "gone").Null)
+	assert.True(t, r.Do("LOCK.ACQUIRE", "x", "a", 1000).Err("READONLY"))
+	assert.Len(t, scanLocks(t, r.Dial()), 3)
+	s.Kill()
+	ok(t, r.Do("REPLICAOF", "NO", "ONE"))
+	c = r.Dial()
+	assert.True(t, c.Do("LOCK.ACQUIRE", "before", "b", 1000).Null)
+	ok(t, c.Do("LOCK.EXTEND", "before", "a", before, 60_000))
+	ok(t, c.Do("LOCK.RELEASE", "last", "a", last))
+	assert.Greater(t, acquire(t, c, "last", "b", 60_000), last)
+	assert.Greater(t, acquire(t, c, "gone", "b", 60_000), last)
+	// A replica again: what it had is dropped for what the new master has.
+	fresh := harness.Start(t)
+	ok(t, r.Do("REPLICAOF", "127.0.0.1", fresh.Port))
+	harness.Await(t, 20*time.Second, "the sync", func() bool { return r.Info("replication", "master_link_status") == "up" })
+	assert.Empty(t, scanLocks(t, r.Dial()))
+}
+
+// 49, on one node: the token of a holder that slept too long is refused.
+func TestStoppedHolder_49(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	token := acquire(t, c, "n", "a", 300)
+	s.Signal(syscall.SIGSTOP)
+	time.Sleep(400 * time.Millisecond)
+	s.Signal(syscall.SIGCONT)
+	next := acquire(t, c, "n", "b", 60_000)
+	assert.Greater(t, next, token, "leases go on while the server is stopped")
+	assert.True(t, c.Do("LOCK.EXTEND", "n", "a", token, 1000).Err("STALETOKEN"))
+}
+
+func TestLockBadInput(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	long := strings.Repeat("n", 4096)
+	token := acquire(t, c, long, strings.Repeat("o", 1024), 60_000)
+	assert.True(t, c.Do("LOCK.ACQUIRE", long, "b", 1000).Null)
+	assert.Equal(t, long, c.Do("LOCK.SHOW", long).Field("name").Str)
+	ok(t, c.Do("LOCK.RELEASE", long, strings.Repeat("o", 1024), token))
+	binary := "a\x00\xff\r\n"
+	token = acquire(t, c, binary, binary, 60_000)
+	ok(t, c.Do("LOCK.RELEASE", binary, binary, token))
+	for want, calls := range map[string][][]any{
+		"ERR a lock's name":       {{"LOCK.ACQUIRE", "", "a", 1}, {"LOCK.ACQUIRE", long + "n", "a", 1}, {"LOCK.RELEASE", "", "a", 1}, {"LOCK.CLEAR", strings.Repeat("n", 1<<16)}},
+		"ERR an owner":            {{"LOCK.ACQUIRE", "n", "", 1}, {"LOCK.EXTEND", "n", strings.Repeat("o", 1025), 1, 1}},
+		"ERR ttl-ms must be":      {{"LOCK.ACQUIRE", "n", "a", 0}, {"LOCK.ACQUIRE", "n", "a", -1}, {"LOCK.ACQUIRE", "n", "a", "x"}, {"LOCK.ACQUIRE", "n", "a", 3_600_001}, {"LOCK.EXTEND", "n", "a", 1, "1.5"}, {"LOCK.ACQUIRE", "n", "a", "99999999999999999999"}},
+		"ERR a token is a number": {{"LOCK.EXTEND", "n", "a", "x", 1}, {"LOCK.RELEASE", "n", "a", 0}, {"LOCK.RELEASE", "n", "a", -1}, {"LOCK.RELEASE", "n", "a", "9223372036854775808"}, {"LOCK.RELEASE", "n", "a", ""}},
+		"ERR WAIT is not":         {{"LOCK.ACQUIRE", "n", "a", 1, "WAIT", "x"}},
+		"ERR WAIT is negative":    {{"LOCK.ACQUIRE", "n", "a", 1, "WAIT", -1}},
+		"ERR syntax error":        {{"LOCK.ACQUIRE", "n", "a", 1, "WAIT"}, {"LOCK.ACQUIRE", "n", "a", 1, "NOW", 1}, {"LOCK.ACQUIRE", "n", "a", 1, "WAIT", 1, "x"}, {"LOCK.SHOW", "n", "x"}, {"LOCK.SCAN", 0, "COUNT"}, {"LOCK.SCAN", 0, "ODD", 1}},
+		"ERR TYPE is":             {{"LOCK.SHOW", "n", "TYPE", "x"}, {"LOCK.SCAN", 0, "TYPE", ""}},
+		"ERR QUEUE goes":          {{"LOCK.SHOW", "n", "QUEUE", "q"}, {"LOCK.SCAN", 0, "QUEUE", "q"}},
+		"ERR COUNT":               {{"LOCK.SCAN", 0, "COUNT", 0}},
+		"ERR invalid cursor":      {{"LOCK.SCAN", "x"}, {"LOCK.SCAN", "-1"}},
+		"ERR wrong number":        {{"LOCK.ACQUIRE", "n", "a"}, {"LOCK.EXTEND", "n", "a", 1}, {"LOCK.EXTEND", "n", "a", 1, 1, 1}, {"LOCK.RELEASE", "n", "a"}, {"LOCK.SHOW"}, {"LOCK.CLEAR"}, {"LOCK.SCAN"}},
+		"ERR SETLOCK and DELLOCK": {{"SETLOCK", "x"}, {"DELLOCK", "n", 1}},
+	} {
+		for _, call := range calls {
+			v := c.Do(call...)
+			assert.True(t, v.Err(want), "%.80v: %.200v", call, v)
+		}
+	}
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.lock-max-lease", 10).Str)
+	assert.True(t, c.Do("LOCK.ACQUIRE", "n", "a", 11).Err("ERR ttl-ms must be a number from 1 to 10 (jobmesh.lock-max-lease)"))
+	require.Equal(t, "OK", c.Do("SELECT", 1).Str)
+	assert.True(t, c.Do("LOCK.ACQUIRE", "n", "a", 1).Err("WRONGDB"))
+	assert.Empty(t, scanLocks(t, s.Dial()), "nothing has changed")
+}
+
+func TestLocksInMultiAndLua(t *testing.T) {
+	c := harness.Start(t).Dial()
+	ok(t, c.Do("MULTI"))
+	c.Do("LOCK.ACQUIRE", "n", "a", 60_000)
+	c.Do("LOCK.ACQUIRE", "n", "b", 60_000, "WAIT", 60_000)
+	v := c.Do("EXEC")
+	require.Len(t, v.Elems, 2)
+	assert.Positive(t, v.Elems[0].Int)
+	assert.True(t, v.Elems[1].Null, "it doesn't wait")
+	assert.True(t, c.Do("EVAL", "return redis.call('LOCK.ACQUIRE', 'n', 'b', 1000, 'WAIT', 1000)", 0).Null)
+	ok(t, c.Do("EVAL", "return redis.call('LOCK.RELEASE', 'n', 'a', ARGV[1])", 0, v.Elems[0].Int))
+}
+
+// FLUSHALL and DEBUG RELOAD leave locks: they are leases, not data.
+func TestLocksStayWhenDataGoes(t *testing.T) {
+	for _, aof := range []string{"no", "yes"} {
+		s := harness.Start(t, harness.WithConfig("appendonly "+aof))
+		c := s.Dial()
+		token := acquire(t, c, "n", "a", 60_000)
+		ok(t, c.Do("FLUSHALL"))
+		assert.Equal(t, token, c.Do("LOCK.SHOW", "n").Field("token").Int)
+		ok(t, c.Do("DEBUG", "RELOAD"))
+		assert.Equal(t, token, c.Do("LOCK.SHOW", "n").Field("token").Int)
+		if aof == "yes" {
+			ok(t, c.Do("DEBUG", "LOADAOF"))
+			assert.Equal(t, token, c.Do("LOCK.SHOW", "n").Field("token").Int)
+		}
+		ok(t, c.Do("LOCK.RELEASE", "n", "a", token))
+	}
+}
+
+func TestShowLock(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial3()
+	before := time.Now().UnixMilli()
+	token := acquire(t, c, "n", "a", 5000)
+	v := c.Do("LOCK.SHOW", "n")
+	assert.Equal(t, byte('%'), v.Kind)
+	assert.Equal(t, []string{"n", "bare", "a"}, []string{v.Field("name").Str, v.Field("type").Str, v.Field("owner").Str})
+	assert.Equal(t, token, v.Field("token").Int)
+	assert.Equal(t, int64(5000), v.Field("lease").Int)
+	assert.InDelta(t, before, v.Field("since").Int, 1000)
+	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_locks"))
+	assert.Equal(t, "no", s.Info("jobmesh", "jobmesh_locks_abstaining"))
+	assert.True(t, c.Do("LOCK.SHOW", "m").Null)
+	assert.True(t, c.Do("LOCK.SHOW", "n", "TYPE", "running", "QUEUE", "q").Null)
+}
