@@ -330,7 +330,7 @@ func (n *Node) AbandonClaim(c *Claim) {
 	if c == nil || c.then == nil {
 		return
 	}
-	n.takeBack(c)
+	n.retract(c)
 	n.finishClaim(c, Outcome{Kind: NoQuorum}, false)
 }
 
@@ -492,7 +492,7 @@ func (n *Node) tally(c *Claim) {
 // won ends a claim that has its votes, unless they came too late to be of use.
 func (n *Node) won(c *Claim) {
 	if c.kind != release && c.lease > 0 && n.steady()-c.began >= c.lease {
-		n.takeBack(c)
+		n.retract(c)
 		n.missed(c, Outcome{Kind: NoQuorum}, false)
 		return
 	}
@@ -512,9 +512,9 @@ func (n *Node) silent(c *Claim) (list []wire.Node) {
 	return list
 }
 
-// takeBack takes the votes of an attempt back. One that only renewed what its
+// retract takes the votes of an attempt back. One that only renewed what its
 // holder had leaves that to him: he counts on it still.
-func (n *Node) takeBack(c *Claim) {
+func (n *Node) retract(c *Claim) {
 	if c.round == 0 || c.kind != take || !c.fresh {
 		return
 	}
@@ -530,7 +530,7 @@ func (n *Node) takeBack(c *Claim) {
 
 // lostRound judges an attempt that can't have need votes any more.
 func (n *Node) lostRound(c *Claim, need int) {
-	n.takeBack(c)
+	n.retract(c)
 	against, refused, freed := 0, 0, 0
 	var who *answer
 	greatest := uint64(0)
@@ -690,7 +690,7 @@ func (n *Node) tickClaims() {
 		case now >= c.deadline:
 			o := c.last
 			if c.round != 0 {
-				n.takeBack(c)
+				n.retract(c)
 				if o.Kind != Conflict {
 					o = Outcome{Kind: NoQuorum}
 				}
