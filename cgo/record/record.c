@@ -36,6 +36,8 @@ void jm_save(RedisModuleIO *io, void *value) {
         save_list(io, q->waiting.head);
         save_list(io, q->working.head);
         save_list(io, q->held_head);
+        for (const struct jm_lane *l = q->lanes; l; l = l->next)
+            if (l->list) save_list(io, l->list->head);
     }
     redis.SaveStringBuffer(io, "", 0);
 }
@@ -51,6 +53,8 @@ void jm_rewrite(RedisModuleIO *io, RedisModuleString *key, void *value) {
     rewrite_list(io, key, q->waiting.head);
     rewrite_list(io, key, q->working.head);
     rewrite_list(io, key, q->held_head);
+    for (const struct jm_lane *l = q->lanes; l; l = l->next)
+        if (l->list) rewrite_list(io, key, l->list->head);
 }
 
 size_t jm_usage(const void *value) {
@@ -71,6 +75,8 @@ void jm_digest(RedisModuleDigest *d, void *value) {
     digest_list(d, q->waiting.head);
     digest_list(d, q->working.head);
     digest_list(d, q->held_head);
+    for (const struct jm_lane *l = q->lanes; l; l = l->next)
+        if (l->list) digest_list(d, l->list->head);
 }
 
 static void free_jobs(struct jm_job *j) {
@@ -99,6 +105,13 @@ void jm_free(void *value) {
     free_list(&q->waiting);
     free_list(&q->working);
     free_jobs(q->held_head);
+    for (struct jm_lane *l = q->lanes; l;) {
+        struct jm_lane *next = l->next;
+        if (l->list) free_list(l->list);
+        redis.Free(l->list);
+        redis.Free(l);
+        l = next;
+    }
     redis.Free(q->name);
     if (q->key) redis.FreeString(NULL, q->key);
     redis.Free(q);
@@ -107,7 +120,7 @@ void jm_free(void *value) {
 size_t jm_effort(RedisModuleString *key, const void *value) {
     (void)key;
     const struct jm_queue *q = ((const struct jm_box *)value)->queue;
-    return q ? q->waiting.len + q->working.len + q->held + 1 : 1;
+    return q ? q->waiting.len + q->working.len + q->held + q->held_back + 1 : 1;
 }
 
 #define FIELD(s, f) { #s "." #f, offsetof(struct s, f), sizeof(((struct s *)0)->f) }
@@ -120,9 +133,10 @@ static const struct jm_field layout[] = {
     FIELD(jm_job, deliveries), FIELD(jm_job, parts),
     WHOLE(jm_tower), FIELD(jm_tower, job), FIELD(jm_tower, level),
     WHOLE(jm_list), FIELD(jm_list, head), FIELD(jm_list, tail), FIELD(jm_list, len), FIELD(jm_list, index), FIELD(jm_list, index_tail),
+    WHOLE(jm_lane), FIELD(jm_lane, hash_next), FIELD(jm_lane, next), FIELD(jm_lane, prev), FIELD(jm_lane, queue), FIELD(jm_lane, hash), FIELD(jm_lane, list),
     WHOLE(jm_queue), FIELD(jm_queue, hash_next), FIELD(jm_queue, hash), FIELD(jm_queue, box), FIELD(jm_queue, key),
     FIELD(jm_queue, waiting), FIELD(jm_queue, working), FIELD(jm_queue, held_head), FIELD(jm_queue, held_tail),
-    FIELD(jm_queue, held), FIELD(jm_queue, bytes), FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
+    FIELD(jm_queue, held), FIELD(jm_queue, lanes), FIELD(jm_queue, held_back), FIELD(jm_queue, uniques), FIELD(jm_queue, bytes), FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
     FIELD(jm_queue, name_len), FIELD(jm_queue, name),
     { NULL, 0, 0 },

@@ -47,6 +47,21 @@ struct jm_list {
     struct jm_tower *index[JM_LEVELS], *index_tail[JM_LEVELS];
 };
 
+/* The waiting jobs of one key; all but one of them are held back, in the list. */
+struct jm_lane {
+    struct jm_lane *hash_next;
+    struct jm_lane *next, *prev;
+    struct jm_queue *queue;
+    uint64_t hash;
+    struct jm_list *list;
+    uint8_t front[24];
+    uint64_t front_time;
+    uint32_t name_len;
+    uint8_t has_front, headless;
+    uint16_t unused;
+    char name[];
+};
+
 struct jm_queue {
     struct jm_queue *hash_next;
     uint64_t hash;
@@ -54,7 +69,9 @@ struct jm_queue {
     RedisModuleString *key;
     struct jm_list waiting, working;
     struct jm_job *held_head, *held_tail;
-    uint64_t held, bytes;
+    uint64_t held;
+    struct jm_lane *lanes;
+    uint64_t held_back, uniques, bytes;
     int64_t created, atime;
     uint64_t jobs_in, jobs_out;
     uint32_t waiters;

@@ -17,6 +17,10 @@ type Store struct {
 	queues     table // of Queue
 	locks      table // of Lock
 	lockList   *LockList
+	lanes      table // of Lane
+	headless   []*Lane
+	laneBuf    []byte
+	lockBuf    []byte
 	wheel      wheel
 	generation uint64 // grows with each Forget
 	graves     []*Queue
@@ -47,6 +51,7 @@ func New(alloc Allocator, seed uint64, now int64) *Store {
 func (s *Store) begin(now int64) {
 	s.jobs.init(s.alloc, func(e *entry) uint64 { return jobOf(e).ID.hash(s.keys.id) })
 	s.queues.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
+	s.initLanes()
 	s.wheel.init(s.alloc, now)
 	s.hidden = s.AllocQueue(now)
 	s.hidden.state = queueAttached
@@ -147,6 +152,9 @@ func (s *Store) enter(j *Job) bool {
 func (s *Store) LoadInto(q *Queue, j *Job) {
 	j.Queue = q
 	q.Bytes += uint64(j.Size())
+	if j.Unique() != nil {
+		q.Uniques++
+	}
 	insertHeld(q, j)
 }
 
@@ -161,7 +169,15 @@ func (s *Store) Remove(j *Job) {
 func (s *Store) free(j *Job) {
 	q := j.Queue
 	s.withdraw(q, j)
+	s.discard(q, j)
+}
+
+// discard frees a job that is in none of its queue's lists.
+func (s *Store) discard(q *Queue, j *Job) {
 	q.Bytes -= uint64(j.Size())
+	if j.Unique() != nil {
+		q.Uniques--
+	}
 	s.FreeJob(j)
 }
 
@@ -170,7 +186,7 @@ func (s *Store) free(j *Job) {
 func (s *Store) Push(j *Job) {
 	s.withdraw(j.Queue, j)
 	j.State, j.Place = StateQueued, InWaiting
-	s.insert(j.Queue, j)
+	s.insert(j.Queue, &j.Queue.List, j)
 }
 
 // Work moves a job to those that are worked on, at the place that the time it is
@@ -179,7 +195,7 @@ func (s *Store) Push(j *Job) {
 func (s *Store) Work(j *Job, qtime int64) {
 	s.withdraw(j.Queue, j)
 	j.State, j.Place, j.QTime = StateActive, InWorking, qtime
-	s.insert(j.Queue, j)
+	s.insert(j.Queue, &j.Queue.Working, j)
 }
 
 // Hold moves a job to those that are held and no more; a queued one becomes
@@ -249,18 +265,34 @@ func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
 	if known {
 		return 0
 	}
+	for l := q.Lanes; l != nil; l = l.Next {
+		l.headless = false
+		s.lanes.insert(&l.entry, l.hash)
+	}
 	for _, first := range []*Job{q.Head, q.Working.Head, q.HeldHead} {
-		var next *Job
-		for j := first; j != nil; j = next {
-			next = j.Next
-			j.timerPrev = nil
-			if !s.enter(j) {
-				s.free(j)
-				dropped++
-				continue
-			}
-			s.Arm(j)
+		dropped += s.enterAll(first)
+	}
+	var next *Lane
+	for l := q.Lanes; l != nil; l = next {
+		next = l.Next
+		dropped += s.enterAll(l.Head())
+	}
+	return dropped
+}
+
+// enterAll makes the jobs of a list known and arms them. Those that are known
+// already are dropped; it returns how many.
+func (s *Store) enterAll(first *Job) (dropped int) {
+	var next *Job
+	for j := first; j != nil; j = next {
+		next = j.Next
+		j.timerPrev = nil
+		if !s.enter(j) {
+			s.free(j)
+			dropped++
+			continue
 		}
+		s.Arm(j)
 	}
 	return dropped
 }
@@ -299,6 +331,10 @@ func (s *Store) Reap(n int) bool {
 			if j == nil {
 				j = q.HeldHead
 			}
+			if j == nil {
+				s.reapLane(q, known)
+				continue
+			}
 			if known {
 				s.Remove(j)
 			} else {
@@ -314,6 +350,21 @@ func (s *Store) Reap(n int) bool {
 	return false
 }
 
+// reapLane frees one of the jobs that a buried queue's lanes hold back.
+func (s *Store) reapLane(q *Queue, known bool) {
+	l := q.Lanes
+	for l.Head() == nil {
+		l = l.Next
+	}
+	j := l.Head()
+	if known {
+		s.Disarm(j)
+		s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
+	}
+	s.leaveLane(j, l, known)
+	s.discard(q, j)
+}
+
 // RemoveQueue frees an attached queue that has no jobs.
 func (s *Store) RemoveQueue(q *Queue) {
 	s.Detach(q)
@@ -321,6 +372,9 @@ func (s *Store) RemoveQueue(q *Queue) {
 }
 
 func (s *Store) freeQueue(q *Queue) {
+	for q.Lanes != nil {
+		s.freeLane(q.Lanes, false) // what Forget has left of them
+	}
 	s.freeName(q)
 	if q.Key != nil {
 		s.keyFree(q.Key)
@@ -346,6 +400,7 @@ func (s *Store) Forget() {
 	s.graves = append(s.graves, s.hidden)
 	s.jobs.drop()
 	s.queues.drop()
+	s.lanes.drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)
 	s.generation++
