@@ -75,6 +75,9 @@ type Events struct {
 	// Turn: the event loop is about to sleep, and [Server.WantTurn] had asked to
 	// be told. The AOF is written. No command may be replicated from here.
 	Turn func()
+	// Fork: a child that saves was just made; what is replicated from here on
+	// isn't in it.
+	Fork func(c *Ctx)
 	// Shutdown: the server is about to exit; everything is saved already.
 	Shutdown func(c *Ctx)
 	// Key: a key that holds a value of one of the module's types was loaded,
@@ -306,6 +309,9 @@ func (s *Server) Event(f *api.Frame, event, sub int, a, b int64) {
 		}
 	case api.EventFork, api.EventReplica:
 		s.listen.checkLater()
+		if event == api.EventFork && sub == 0 && e.Fork != nil {
+			e.Fork(c)
+		}
 	case api.EventSwapDB:
 		if e.Swap != nil {
 			e.Swap(c, int(a), int(b))
@@ -363,6 +369,22 @@ func (s *Server) TypeUnlink(slot int, value unsafe.Pointer) {
 // TypeCopy implements api.Handler.
 func (s *Server) TypeCopy(slot int, value unsafe.Pointer) unsafe.Pointer {
 	return s.module.Types[slot].Copy(value)
+}
+
+// TypeAux implements api.Handler.
+func (s *Server) TypeAux(slot int, io api.IO, encver int) bool {
+	t := s.module.Types[slot]
+	r := &Reader{io: io}
+	err := errors.New("this version of the module saves none")
+	if t.LoadAux != nil {
+		if err = t.LoadAux(r, encver); err == nil {
+			err = r.Err()
+		}
+	}
+	if err != nil {
+		api.Log(s.ctx, "warning", fmt.Sprintf("what type %s saved beside the keys (encoding version %d) is refused: %v", t.Name, encver, err))
+	}
+	return err == nil
 }
 
 // Info implements api.Handler.

@@ -26,6 +26,8 @@ type DataType struct {
 	Unlink func(value unsafe.Pointer)
 	// Copy makes another value of the same content. Without it COPY is refused.
 	Copy func(value unsafe.Pointer) unsafe.Pointer
+	// LoadAux reads what Methods.AuxSave saved of what is in no key.
+	LoadAux func(r *Reader, version int) error
 
 	handle api.Type
 	slot   int

@@ -250,18 +250,24 @@ int api_block_on_keys(struct frame *f, int first, int n, int64_t timeout) {
 #define TYPE_SLOT(n) \
     static void *load##n(RedisModuleIO *io, int encver) { return goTypeLoad(n, io, encver); } \
     static void unlink##n(RedisModuleString *key, const void *value) { (void)key; if (!in_child) goTypeUnlink(n, (void *)value); } \
-    static void *copy##n(RedisModuleString *from, RedisModuleString *to, const void *value) { (void)from; (void)to; return goTypeCopy(n, (void *)value); }
+    static void *copy##n(RedisModuleString *from, RedisModuleString *to, const void *value) { (void)from; (void)to; return goTypeCopy(n, (void *)value); } \
+    static int aux##n(RedisModuleIO *io, int encver, int when) { (void)when; return goTypeAux(n, io, encver); }
 TYPE_SLOT(0) TYPE_SLOT(1) TYPE_SLOT(2) TYPE_SLOT(3)
 
 RedisModuleType *api_create_type(RedisModuleCtx *ctx, int slot, const char *name, int encver, RedisTypeMethods *m, int unlinks, int copies) {
     static void *(*const loads[])(RedisModuleIO *, int) = { load0, load1, load2, load3 };
     static void (*const unlink[])(RedisModuleString *, const void *) = { unlink0, unlink1, unlink2, unlink3 };
     static void *(*const copy[])(RedisModuleString *, RedisModuleString *, const void *) = { copy0, copy1, copy2, copy3 };
+    static int (*const aux[])(RedisModuleIO *, int, int) = { aux0, aux1, aux2, aux3 };
     if (slot < 0 || slot >= TYPES) return NULL;
     m->version = REDIS_TYPE_METHODS_VERSION;
     m->rdb_load = loads[slot];
     if (unlinks) m->unlink = unlink[slot];
     if (copies) m->copy = copy[slot];
+    if (m->aux_save) {
+        m->aux_load = aux[slot];
+        m->aux_save_triggers = AUX_AFTER_RDB;
+    }
     return types[slot] = redis.CreateDataType(ctx, name, encver, m);
 }
 

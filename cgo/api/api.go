@@ -185,11 +185,15 @@ func SetCategory(ctx Context, command, categories string) bool {
 // Go. Nil ones are left out.
 type TypeMethods struct {
 	Save, Rewrite, MemUsage, Digest, Free, FreeEffort unsafe.Pointer
+	// AuxSave saves what is in no key, behind all keys; AuxSaveSome, called in its
+	// place where the server can (7.2), may save nothing.
+	AuxSave, AuxSaveSome unsafe.Pointer
 }
 
 // CreateType registers a data type (name of exactly 9 characters) in slot 0 to 3.
 // Its rdb_load callback comes to [Handler.TypeLoad]; where they are wanted, unlink
-// to [Handler.TypeUnlink] and copy to [Handler.TypeCopy].
+// to [Handler.TypeUnlink] and copy to [Handler.TypeCopy]. What AuxSave saved comes to
+// [Handler.TypeAux].
 func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods, unlinks, copies bool) (Type, error) {
 	c := cstring(name)
 	defer freeC(c)
@@ -200,6 +204,8 @@ func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods, u
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.digest)) = m.Digest
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.free)) = m.Free
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.free_effort)) = m.FreeEffort
+	*(*unsafe.Pointer)(unsafe.Pointer(&t.aux_save)) = m.AuxSave
+	*(*unsafe.Pointer)(unsafe.Pointer(&t.aux_save2)) = m.AuxSaveSome
 	flag := map[bool]C.int{true: 1}
 	p := C.api_create_type(ctxOf(ctx), C.int(slot), c, C.int(encver), &t, flag[unlinks], flag[copies])
 	if p == nil {

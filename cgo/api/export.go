@@ -41,6 +41,8 @@ type Handler interface {
 	TypeUnlink(slot int, value unsafe.Pointer)
 	// TypeCopy makes a copy of a value, for COPY; nil refuses it.
 	TypeCopy(slot int, value unsafe.Pointer) unsafe.Pointer
+	// TypeAux reads what a type saved beside the keys; false refuses it.
+	TypeAux(slot int, io IO, encver int) bool
 	// Info fills INFO.
 	Info(info unsafe.Pointer)
 	// ConfigGet, ConfigGetString and ConfigSet serve the parameter in a slot.
@@ -158,6 +160,16 @@ func goTypeUnlink(slot C.int, value unsafe.Pointer) {
 func goTypeCopy(slot C.int, value unsafe.Pointer) (copied unsafe.Pointer) {
 	defer recovered(nil)
 	return handler.TypeCopy(int(slot), value)
+}
+
+//export goTypeAux
+func goTypeAux(slot C.int, io *C.RedisModuleIO, encver C.int) (code C.int) {
+	code = C.REDIS_ERR
+	defer recovered(nil)
+	if handler.TypeAux(int(slot), IO(io), int(encver)) {
+		code = C.REDIS_OK
+	}
+	return code
 }
 
 //export goInfo

@@ -66,7 +66,8 @@ typedef void (*RedisInfoFunc)(RedisModuleInfoCtx *, int crash);
 typedef void (*RedisOneShotFunc)(void *);
 typedef void (*RedisFilterFunc)(RedisModuleCommandFilterCtx *);
 
-/* Methods of a native data type, version 4 of the structure (Redis 7.0). */
+/* Methods of a native data type, version 5 of the structure (Redis 7.2); a
+ * server that knows version 4 only doesn't look at the last one. */
 typedef struct {
     uint64_t version;
     void *(*rdb_load)(RedisModuleIO *, int encver);
@@ -86,8 +87,9 @@ typedef struct {
     size_t (*free_effort2)(RedisModuleKeyOptCtx *, const void *);
     void (*unlink2)(RedisModuleKeyOptCtx *, const void *);
     void *(*copy2)(RedisModuleKeyOptCtx *, const void *);
+    void (*aux_save2)(RedisModuleIO *, int);
 } RedisTypeMethods;
-enum { REDIS_TYPE_METHODS_VERSION = 4 };
+enum { REDIS_TYPE_METHODS_VERSION = 5, AUX_AFTER_RDB = 2 };
 
 /* Command documentation (SetCommandInfo). The sizes travel in the version
  * record, so a server older or newer than these structures copes. */

@@ -5,6 +5,7 @@ static struct {
     JM_API(FIELD_OF)
 } redis;
 static struct jm_epoch epoch;
+static struct { char *data; size_t n; } note;
 
 static const struct { const char *name; size_t offset; } needs[] = {
 #define NEED(result, name, params) { #name, __builtin_offsetof(__typeof__(redis), name) },
@@ -121,6 +122,23 @@ size_t jm_effort(RedisModuleString *key, const void *value) {
     (void)key;
     const struct jm_queue *q = ((const struct jm_box *)value)->queue;
     return q ? q->waiting.len + q->working.len + q->held + q->held_back + 1 : 1;
+}
+
+void jm_note(char *data, size_t n) {
+    char *copy = NULL;
+    if (n) __builtin_memcpy(copy = redis.Alloc(n), data, n);
+    redis.Free(note.data);
+    note.data = copy;
+    note.n = n;
+}
+
+void jm_save_note(RedisModuleIO *io, int when) {
+    (void)when;
+    redis.SaveStringBuffer(io, note.n ? note.data : "", note.n);
+}
+
+void jm_save_some_note(RedisModuleIO *io, int when) {
+    if (note.n) jm_save_note(io, when);
 }
 
 #define FIELD(s, f) { #s "." #f, offsetof(struct s, f), sizeof(((struct s *)0)->f) }

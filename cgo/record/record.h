@@ -95,6 +95,7 @@ struct jm_epoch { uint64_t process, deliveries, final; };
  * a table of their own. (A header of another package's would be no input of
  * this one's build: after a change there, Go would link stale objects.) */
 #define JM_API(X) \
+    X(void *, Alloc, (size_t)) \
     X(void, Free, (void *)) \
     X(void, FreeString, (void *, RedisModuleString *)) \
     X(void, SaveUnsigned, (RedisModuleIO *, uint64_t)) \
@@ -114,6 +115,13 @@ size_t jm_usage(const void *value);
 void jm_digest(RedisModuleDigest *d, void *value);
 void jm_free(void *value);
 size_t jm_effort(RedisModuleString *key, const void *value);
+
+/* Bytes that are saved beside the keyspace, as auxiliary data of a type of their
+ * own: the queues' settings. Where the server leaves that out when it is empty,
+ * jm_save_some_note is called. */
+void jm_note(char *data, size_t n);
+void jm_save_note(RedisModuleIO *io, int when);
+void jm_save_some_note(RedisModuleIO *io, int when);
 
 struct jm_field { const char *name; size_t offset, size; };
 /* The structures' fields; a NULL name ends the list. */

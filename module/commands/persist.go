@@ -51,6 +51,9 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	switch phase {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
 		m.phase, m.final, m.saved = phase, false, record.Epoch{}
+		// What isn't in the data is not: settings come with it.
+		m.settings.exact, m.settings.patterns = nil, nil
+		m.settings.changed()
 		m.node.BeginLoading()
 		return
 	}

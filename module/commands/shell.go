@@ -26,7 +26,7 @@ type module struct {
 	node   *engine.Node
 	queue  *rm.DataType
 	unique *uniqueQueues
-	effect struct{ loadJob, setJob, deleteJob, unlink, jobmesh rm.Effect }
+	effect struct{ loadJob, setJob, deleteJob, unlink, jobmesh, qconfig rm.Effect }
 
 	timer   *rm.Timer
 	timerAt int64 // unix ms
@@ -37,8 +37,10 @@ type module struct {
 	phase   rm.LoadPhase
 	saved   record.Epoch // of the queue that was loaded last
 
-	mesh    mesh
-	copying bool // what is replicated must be copied: more engine calls follow
+	settings  queueSettings
+	uniqueOff bool
+	mesh      mesh
+	copying   bool // what is replicated must be copied: more engine calls follow
 
 	policyRead int64 // unix ms
 	epoch      *record.Epoch
@@ -80,7 +82,7 @@ func New() *rm.Module {
 		Name:     "jobmesh",
 		Version:  1,
 		Commands: append(m.commands(), m.unique.commands()...),
-		Types:    []*rm.DataType{m.queue, m.unique.kind},
+		Types:    []*rm.DataType{m.queue, m.unique.kind, newSettingsType(&m.settings)},
 		Configs: []*rm.Config{
 			rm.BoolConfig("aof-enqueue-jobs-once", false,
 				func() bool { return m.enqueueOnce },
@@ -103,11 +105,15 @@ func New() *rm.Module {
 			rm.IntConfig("cluster-node-timeout", engine.DefaultNodeTimeout, 100, 1<<31, false,
 				func() int64 { return m.mesh.timeout },
 				func(v int64) error { m.setNodeTimeout(v); return nil }),
+			rm.BoolConfig("unique", true,
+				func() bool { return !m.uniqueOff },
+				func(v bool) error { m.setUnique(v); return nil }),
 			rm.BoolConfig("disque-compat", false,
 				func() bool { return m.compat },
 				m.setCompat),
 		},
 		Events: rm.Events{
+			Fork:    m.forked,
 			Flush:   func(c *rm.Ctx, db int) { m.node.Flushed(db) },
 			Loading: m.loading,
 			Role:    m.role,
@@ -140,9 +146,10 @@ func (m *module) before(s *rm.Server) error {
 	methods := record.Init(api.Symbol)
 	m.queue.Methods = rm.Methods(methods)
 	m.unique.before(api.Symbol)
+	m.settings.before()
 	m.effect.loadJob, m.effect.setJob = rm.NewEffect("LOADJOB"), rm.NewEffect("SETJOB")
 	m.effect.deleteJob, m.effect.jobmesh = rm.NewEffect("DELJOB"), rm.NewEffect("JOBMESH")
-	m.effect.unlink = rm.NewEffect("UNLINK")
+	m.effect.unlink, m.effect.qconfig = rm.NewEffect("UNLINK"), rm.NewEffect("QCONFIG")
 	var seed [32]byte
 	if _, err := crand.Read(seed[:]); err != nil {
 		return fmt.Errorf("no randomness: %w", err)
@@ -161,6 +168,7 @@ func (m *module) before(s *rm.Server) error {
 
 		NodeTimeout: m.mesh.timeout,
 	})
+	m.node.SetUnique(!m.uniqueOff)
 	m.ops.ack, m.ops.fastAck, m.ops.delete, m.ops.dequeue = m.node.Ack, m.node.FastAck, m.node.Delete, m.node.Dequeue
 	m.ops.enqueue = func(id *store.ID) bool { return m.node.Enqueue(id, false) }
 	m.ops.nack = func(id *store.ID) bool { return m.node.Enqueue(id, true) }
@@ -318,7 +326,7 @@ func (m *module) serve(w *engine.Waiter, j *store.Job) {
 	b, id, deliveries := w.Client.(*blocked), j.ID, j.Deliveries
 	b.client.Answer(func(c *rm.Ctx) {
 		c.Array(1)
-		putJob(c, j, b.counters, true)
+		putJob(c, j, b.counters, b.token, true)
 	}, func(c *rm.Ctx) { m.takeBack(c, id, deliveries) })
 }
 
@@ -425,6 +433,13 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_evicted", st.Evicted)
 	w.Int("adds_refused", st.Refused)
 	w.Int("answers_unheard", st.Abandoned)
+	w.Section("unique")
+	w.Int("unique_conflicts", st.Duplicates)
+	w.Int("unique_replaced", st.Replaced)
+	w.Int("unique_put_off", st.PutOff)
+	w.Int("unique_dropped", st.BusyDropped)
+	w.Int("unique_dead", st.Dead)
+	w.Int("held_back", int64(m.node.HeldBack()))
 	w.Section("mesh")
 	w.Int("known_nodes", int64(len(m.node.Peers())+1))
 	w.Int("reachable_nodes", int64(m.node.Reachable()))

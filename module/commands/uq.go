@@ -54,7 +54,8 @@ func newUniqueQueues() *uniqueQueues {
 
 // before makes what needs the server.
 func (u *uniqueQueues) before(symbol func(string) unsafe.Pointer) {
-	u.kind.Methods = rm.Methods(cunique.Init(symbol))
+	c := cunique.Init(symbol)
+	u.kind.Methods = rm.Methods{Save: c.Save, Rewrite: c.Rewrite, MemUsage: c.MemUsage, Digest: c.Digest, Free: c.Free, FreeEffort: c.FreeEffort}
 	u.effect.push, u.effect.pop = rm.NewEffect("UQ.PUSH"), rm.NewEffect("UQ.POP")
 }
 

@@ -12,7 +12,10 @@ import (
 // One that is past its lease is as good as free, and is removed when somebody
 // comes by; where somebody waits for it, its deadline is watched.
 
-const lockSteps = 20 // buckets of the table of locks looked at in one tick
+const (
+	lockSteps  = 20   // buckets of the table of locks looked at in one tick
+	sweepSteps = 2000 // likewise, after many jobs went at once
+)
 
 // deadlines are the locks that somebody waits for and that end by themselves.
 type deadlines []deadline
@@ -47,10 +50,19 @@ func (n *Node) nextToken(l *store.Lock) uint64 {
 // liveLock finds a lock that is held; nil where it is free.
 func (n *Node) liveLock(name []byte) *store.Lock {
 	l := n.store.Lock(name)
-	if l == nil || l.Until != 0 && l.Until <= n.steady() {
+	if l == nil || !n.lives(l) {
 		return nil
 	}
 	return l
+}
+
+// lives says whether a lock is held still: its lease lasts, and where a job has it
+// that says so too.
+func (n *Node) lives(l *store.Lock) bool {
+	if l.Until != 0 && l.Until <= n.steady() {
+		return false
+	}
+	return l.Space() == store.LockBare || l.Flags&lockForeign != 0 || n.holds(l)
 }
 
 // takeLock gives a lock to a job, for lease ms (0: until it is freed), where no
@@ -59,7 +71,7 @@ func (n *Node) liveLock(name []byte) *store.Lock {
 func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
 	l := n.store.Lock(name)
 	if l != nil && l.Job != *id {
-		if l.Until == 0 || l.Until > n.steady() {
+		if n.lives(l) {
 			return 0, l
 		}
 		n.removeLock(l)
@@ -83,19 +95,29 @@ func (n *Node) freeLock(name []byte, id *store.ID) bool {
 	if l == nil || l.Job != *id {
 		return false
 	}
-	n.removeLock(l)
+	n.dropLock(l)
 	return true
 }
 
-// removeLock forgets a lock, and lets those go on who waited for it.
+// removeLock forgets a lock that is over, and has its job know.
 func (n *Node) removeLock(l *store.Lock) {
+	n.lapsed(l)
+	n.dropLock(l)
+}
+
+// dropLock forgets a lock, and lets those go on who waited for it.
+func (n *Node) dropLock(l *store.Lock) {
 	n.scratch.name = append(n.scratch.name[:0], l.Name()...)
 	n.store.RemoveLock(l)
 	n.lockFreed(n.scratch.name)
 }
 
 // lockFreed is told that a lock has become free.
-func (n *Node) lockFreed(name []byte) {}
+func (n *Node) lockFreed(name []byte) {
+	if store.Space(name[0]) == store.LockRun {
+		n.store.WakeLanes(name)
+	}
+}
 
 // watchLock has [Node.Tick] see to it that a lock's end isn't missed by those
 // who wait for it.
@@ -117,8 +139,11 @@ func (n *Node) tickLocks() {
 		name := heap.Pop(&n.deadlines).(deadline).name
 		switch l := n.store.Lock([]byte(name)); {
 		case l == nil:
-		case l.Until != 0 && l.Until <= now:
-			n.removeLock(l)
+		case l.Until == 0 || l.Until <= now:
+			l.Flags &^= lockWatched
+			if l.Until != 0 {
+				n.removeLock(l)
+			}
 		default:
 			n.watchLock(l) // it was extended
 		}
@@ -126,16 +151,24 @@ func (n *Node) tickLocks() {
 	if len(n.deadlines) > 0 {
 		n.wake = min(n.wake, n.now+n.deadlines[0].at-now)
 	}
-	for range lockSteps {
+	steps := lockSteps
+	if n.sweep > 0 {
+		steps = sweepSteps
+	}
+	for range steps {
 		n.scratch.locks = n.scratch.locks[:0]
 		n.lockCursor = n.store.ScanLocks(n.lockCursor, &n.scratch.locks)
 		for _, l := range n.scratch.locks {
-			if l.Until != 0 && l.Until <= now {
+			if !n.lives(l) {
 				n.removeLock(l)
 			}
 		}
 		if n.lockCursor == 0 {
+			n.sweep = max(n.sweep-1, 0)
 			return
 		}
+	}
+	if n.sweep > 0 {
+		n.hurryTick()
 	}
 }

@@ -34,7 +34,7 @@ func laneOfEntry(e *entry) *Lane { return (*Lane)(unsafe.Pointer(e)) }
 
 func (s *Store) initLanes() {
 	s.lanes.init(s.alloc, func(e *entry) uint64 { return laneOfEntry(e).hash })
-	s.headless = s.headless[:0]
+	s.headless, s.heldBack = s.headless[:0], 0
 }
 
 func (l *Lane) size() int { return laneSize + int(l.nameLen) }
@@ -153,6 +153,20 @@ func (s *Store) behead(l *Lane) {
 	}
 }
 
+// AnyHeadless says whether [Store.Headless] may have something.
+func (s *Store) AnyHeadless() bool { return len(s.headless) > 0 }
+
+// HeldBack counts the jobs that attached queues hold back.
+func (s *Store) HeldBack() uint64 { return s.heldBack }
+
+// countHeld counts jobs that a queue holds back, or no more.
+func (s *Store) countHeld(q *Queue, more int64) {
+	q.HeldBack += uint64(more)
+	if q.state == queueAttached {
+		s.heldBack += uint64(more)
+	}
+}
+
 // Headless takes one of the lanes that have lost their front since, or whose key
 // may have become free ([Store.WakeLanes]), and still have jobs; nil where
 // there is none.
@@ -242,6 +256,8 @@ func (s *Store) PushLane(j *Job, u Unique, free bool) {
 	s.keep(l, j)
 	if free && !l.hasFront {
 		s.Promote(l)
+	} else if !l.hasFront && l.list.Len == 1 {
+		s.behead(l) // somebody may have to see to the lock's end
 	}
 }
 
@@ -262,7 +278,7 @@ func (s *Store) keep(l *Lane, j *Job) {
 	}
 	j.Place = InLane
 	s.insert(q, l.list, j)
-	q.HeldBack++
+	s.countHeld(q, 1)
 }
 
 // Promote makes the oldest job that a lane without front holds back its front, and
@@ -270,7 +286,7 @@ func (s *Store) keep(l *Lane, j *Job) {
 func (s *Store) Promote(l *Lane) *Job {
 	j := l.Head()
 	s.take(l.Queue, l.list, j)
-	l.Queue.HeldBack--
+	s.countHeld(l.Queue, -1)
 	s.lead(l, j)
 	return j
 }
@@ -289,6 +305,9 @@ func (s *Store) HoldBack(j *Job, u Unique) {
 		l.hasFront = false
 	}
 	s.keep(l, j)
+	if !l.hasFront {
+		s.behead(l)
+	}
 }
 
 // left is told of a job with extras that has been taken out of the waiting list.
@@ -312,7 +331,7 @@ func (s *Store) leaveLane(j *Job, l *Lane, known bool) {
 		l = s.laneOf(j)
 	}
 	s.take(l.Queue, l.list, j)
-	l.Queue.HeldBack--
+	s.countHeld(l.Queue, -1)
 	if l.list.Len == 0 && !l.hasFront {
 		s.freeLane(l, known)
 	}

@@ -58,7 +58,7 @@ type Lock struct {
 	_          [3]uint8
 	nameLen    uint32
 	ownerLen   uint32
-	_          uint32
+	Era        uint32 // the engine's
 }
 
 // LockList is where C finds all locks (struct jm_lock_list).

@@ -19,6 +19,7 @@ type Store struct {
 	lockList   *LockList
 	lanes      table // of Lane
 	headless   []*Lane
+	heldBack   uint64
 	laneBuf    []byte
 	lockBuf    []byte
 	wheel      wheel
@@ -211,6 +212,23 @@ func (s *Store) Hold(j *Job) {
 	}
 }
 
+// MoveTo moves a job into another queue's held list, without holders or extras; use
+// the returned one from then on.
+func (s *Store) MoveTo(j *Job, q *Queue) *Job {
+	from := j.Queue
+	s.withdraw(from, j)
+	insertHeld(from, j)
+	if from.Uniques > 0 && j.Unique() != nil {
+		from.Uniques--
+	}
+	j = s.reshape(j, 0, j.Body(), nil)
+	removeHeld(from, j)
+	from.Bytes -= uint64(j.Size())
+	s.LoadInto(q, j)
+	j.State = StateActive
+	return j
+}
+
 // Queue finds an attached queue; nil where there is none of that name.
 func (s *Store) Queue(name []byte) *Queue {
 	h := s.hashName(name)
@@ -261,6 +279,7 @@ func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
 	s.Rename(q, name)
 	q.hash = s.hashName(name)
 	q.state = queueAttached
+	s.heldBack += q.HeldBack
 	s.queues.insert(&q.entry, q.hash)
 	if known {
 		return 0
@@ -301,6 +320,7 @@ func (s *Store) enterAll(first *Job) (dropped int) {
 // again. O(1).
 func (s *Store) Detach(q *Queue) {
 	s.queues.remove(&q.entry, q.hash)
+	s.heldBack -= q.HeldBack
 	q.state = queueLoose
 	q.hash = s.generation
 }

@@ -63,6 +63,9 @@ const (
 // Met, in a Heartbeat: the sender was told to meet the receiver.
 const Met = ByClient
 
+// NewBody, in a ReplJob: a body that was put in the place of the former one (ONCONFLICT replace).
+const NewBody = Known
+
 // Reasons of Refused.
 const (
 	NoMemory = iota + 1
