@@ -72,9 +72,13 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 			return id, false, ErrPaused
 		}
 	}
-	made := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	var extras []byte
-	if a.Unique.Strategy != 0 && !n.notUnique {
+	unique := a.Unique.Strategy != 0 && !n.notUnique
+	if unique {
+		n.nameClaim(a)
+	}
+	made := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
+	if unique {
 		var other store.ID
 		if extras, other, err = n.contend(a, &made); extras == nil {
 			return other, false, err

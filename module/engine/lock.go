@@ -69,18 +69,16 @@ func (n *Node) lives(l *store.Lock) bool {
 // other holds it; then holder is nil. A job that has it already keeps its token,
 // and its lease begins anew. Only this node decides.
 func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
-	l := n.store.Lock(name)
-	if l != nil && l.Job != *id {
+	l, fresh := n.store.LockOrNew(name)
+	if !fresh && l.Job != *id {
 		if n.lives(l) {
 			return 0, l
 		}
 		n.removeLock(l)
-		l = nil
+		l, fresh = n.store.LockOrNew(name)
 	}
-	if l == nil {
-		token := n.nextToken(nil)
-		l = n.store.NewLock(name, nil)
-		l.Job, l.Token = *id, token
+	if fresh {
+		l.Job, l.Token = *id, n.nextToken(nil)
 	}
 	l.Lease, l.Until = lease, 0
 	if lease > 0 {

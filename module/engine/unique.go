@@ -107,8 +107,29 @@ func (n *Node) lapsed(l *store.Lock) {
 
 // --- adding ------------------------------------------------------------------
 
+// nameClaim leaves the name of the lock that a job will be added under in
+// scratch.lock, before the job has its ID: the memory that the lock lies in is a
+// cache miss away.
+func (n *Node) nameClaim(a *Add) {
+	s := &a.Unique
+	if s.Strategy == store.UniqueDuring {
+		return
+	}
+	scope, key := a.Queue, a.Body
+	if s.Keyed {
+		key = s.Key
+	}
+	if s.Mesh {
+		scope = nil
+	} else if scope == nil {
+		scope = []byte{}
+	}
+	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, scope, key)
+	n.store.WarmLock(n.scratch.lock)
+}
+
 // contend takes the waiting lock of a job that is being added, or settles the
-// conflict. extras are the job's; nil where it isn't unique. answer is another
+// conflict; [Node.nameClaim] has come before. extras are the job's; nil where it isn't unique. answer is another
 // job's ID to be answered, zero where the job is to be made.
 func (n *Node) contend(a *Add, id *store.ID) (extras []byte, answer store.ID, err error) {
 	s := &a.Unique
@@ -128,13 +149,6 @@ func (n *Node) contend(a *Add, id *store.ID) (extras []byte, answer store.ID, er
 		uint32(s.LockTTL), uint32(s.RunTTL), uint32(s.ConflictDelay), uint32(s.BusyDelay), s.Key)
 	u := store.Unique(n.scratch.value)
 	if u.Waits() {
-		scope := a.Queue
-		if s.Mesh {
-			scope = nil
-		} else if scope == nil {
-			scope = []byte{}
-		}
-		n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, scope, key)
 		lease := u.LockTTL()
 		if a.Delay > 0 && s.Strategy != store.UniqueWindow {
 			lease = 0 // it begins when the job is due

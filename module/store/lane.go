@@ -34,6 +34,7 @@ func laneOfEntry(e *entry) *Lane { return (*Lane)(unsafe.Pointer(e)) }
 
 func (s *Store) initLanes() {
 	s.lanes.init(s.alloc, func(e *entry) uint64 { return laneOfEntry(e).hash })
+	s.lanes.sparse = 1
 	s.headless, s.heldBack = s.headless[:0], 0
 }
 
