@@ -6,6 +6,7 @@ static struct {
 } redis;
 static struct jm_epoch epoch;
 static const struct jm_lock_list *locks;
+static struct { char *data; size_t n; } note;
 
 static const struct { const char *name; size_t offset; } needs[] = {
 #define NEED(result, name, params) { #name, __builtin_offsetof(__typeof__(redis), name) },
@@ -37,6 +38,8 @@ void jm_save(RedisModuleIO *io, void *value) {
         save_list(io, q->waiting.head);
         save_list(io, q->working.head);
         save_list(io, q->held_head);
+        for (const struct jm_lane *l = q->lanes; l; l = l->next)
+            if (l->list) save_list(io, l->list->head);
     }
     redis.SaveStringBuffer(io, "", 0);
 }
@@ -52,6 +55,8 @@ void jm_rewrite(RedisModuleIO *io, RedisModuleString *key, void *value) {
     rewrite_list(io, key, q->waiting.head);
     rewrite_list(io, key, q->working.head);
     rewrite_list(io, key, q->held_head);
+    for (const struct jm_lane *l = q->lanes; l; l = l->next)
+        if (l->list) rewrite_list(io, key, l->list->head);
 }
 
 size_t jm_usage(const void *value) {
@@ -72,6 +77,8 @@ void jm_digest(RedisModuleDigest *d, void *value) {
     digest_list(d, q->waiting.head);
     digest_list(d, q->working.head);
     digest_list(d, q->held_head);
+    for (const struct jm_lane *l = q->lanes; l; l = l->next)
+        if (l->list) digest_list(d, l->list->head);
 }
 
 static void free_jobs(struct jm_job *j) {
@@ -100,6 +107,13 @@ void jm_free(void *value) {
     free_list(&q->waiting);
     free_list(&q->working);
     free_jobs(q->held_head);
+    for (struct jm_lane *l = q->lanes; l;) {
+        struct jm_lane *next = l->next;
+        if (l->list) free_list(l->list);
+        redis.Free(l->list);
+        redis.Free(l);
+        l = next;
+    }
     redis.Free(q->name);
     if (q->key) redis.FreeString(NULL, q->key);
     redis.Free(q);
@@ -108,7 +122,24 @@ void jm_free(void *value) {
 size_t jm_effort(RedisModuleString *key, const void *value) {
     (void)key;
     const struct jm_queue *q = ((const struct jm_box *)value)->queue;
-    return q ? q->waiting.len + q->working.len + q->held + 1 : 1;
+    return q ? q->waiting.len + q->working.len + q->held + q->held_back + 1 : 1;
+}
+
+void jm_note(char *data, size_t n) {
+    char *copy = NULL;
+    if (n) __builtin_memcpy(copy = redis.Alloc(n), data, n);
+    redis.Free(note.data);
+    note.data = copy;
+    note.n = n;
+}
+
+void jm_save_note(RedisModuleIO *io, int when) {
+    (void)when;
+    redis.SaveStringBuffer(io, note.n ? note.data : "", note.n);
+}
+
+void jm_save_some_note(RedisModuleIO *io, int when) {
+    if (note.n) jm_save_note(io, when);
 }
 
 void jm_locks(const struct jm_lock_list *all) { locks = all; }
@@ -136,9 +167,11 @@ static const struct jm_field layout[] = {
     FIELD(jm_job, deliveries), FIELD(jm_job, parts),
     WHOLE(jm_tower), FIELD(jm_tower, job), FIELD(jm_tower, level),
     WHOLE(jm_list), FIELD(jm_list, head), FIELD(jm_list, tail), FIELD(jm_list, len), FIELD(jm_list, index), FIELD(jm_list, index_tail),
+    WHOLE(jm_lane), FIELD(jm_lane, hash_next), FIELD(jm_lane, next), FIELD(jm_lane, prev), FIELD(jm_lane, queue), FIELD(jm_lane, hash), FIELD(jm_lane, list),
     WHOLE(jm_queue), FIELD(jm_queue, hash_next), FIELD(jm_queue, hash), FIELD(jm_queue, box), FIELD(jm_queue, key),
     FIELD(jm_queue, waiting), FIELD(jm_queue, working), FIELD(jm_queue, held_head), FIELD(jm_queue, held_tail),
-    FIELD(jm_queue, held), FIELD(jm_queue, bytes), FIELD(jm_queue, overdue), FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
+    FIELD(jm_queue, held), FIELD(jm_queue, lanes), FIELD(jm_queue, held_back), FIELD(jm_queue, uniques), FIELD(jm_queue, bytes), FIELD(jm_queue, overdue),
+    FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
     FIELD(jm_queue, name_len), FIELD(jm_queue, name),
     WHOLE(jm_lock), FIELD(jm_lock, hash_next), FIELD(jm_lock, next), FIELD(jm_lock, prev), FIELD(jm_lock, hash), FIELD(jm_lock, token),

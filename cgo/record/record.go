@@ -9,7 +9,7 @@ import "unsafe"
 // Methods are the callbacks, as C function pointers.
 type Methods struct {
 	Save, Rewrite, MemUsage, Digest, Free, FreeEffort unsafe.Pointer
-	// AuxSave and AuxSaveSome save the locks; the second saves nothing where there are none.
+	// AuxSave and AuxSaveSome save what is in no key.
 	AuxSave, AuxSaveSome unsafe.Pointer
 }
 
@@ -30,6 +30,18 @@ func Init(symbol func(name string) unsafe.Pointer) Methods {
 		AuxSave:     C.jm_save_locks,
 		AuxSaveSome: C.jm_save_some_locks,
 	}
+}
+
+// NoteMethods are the callbacks of a type that saves what [SetNote] was given, and
+// has no keys.
+func NoteMethods() Methods {
+	return Methods{AuxSave: C.jm_save_note, AuxSaveSome: C.jm_save_some_note}
+}
+
+// SetNote copies bytes that are to be saved beside the keys, in place of those
+// before; none: nothing is.
+func SetNote(b []byte) {
+	C.jm_note((*C.char)(unsafe.Pointer(unsafe.SliceData(b))), C.size_t(len(b)))
 }
 
 // FreeValue frees a keyspace value and what it owns.

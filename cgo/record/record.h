@@ -47,6 +47,21 @@ struct jm_list {
     struct jm_tower *index[JM_LEVELS], *index_tail[JM_LEVELS];
 };
 
+/* The waiting jobs of one key; all but one of them are held back, in the list. */
+struct jm_lane {
+    struct jm_lane *hash_next;
+    struct jm_lane *next, *prev;
+    struct jm_queue *queue;
+    uint64_t hash;
+    struct jm_list *list;
+    uint8_t front[24];
+    uint64_t front_time;
+    uint32_t name_len;
+    uint8_t has_front, headless;
+    uint16_t unused;
+    char name[];
+};
+
 struct jm_queue {
     struct jm_queue *hash_next;
     uint64_t hash;
@@ -54,7 +69,9 @@ struct jm_queue {
     RedisModuleString *key;
     struct jm_list waiting, working;
     struct jm_job *held_head, *held_tail;
-    uint64_t held, bytes, overdue;
+    uint64_t held;
+    struct jm_lane *lanes;
+    uint64_t held_back, uniques, bytes, overdue;
     int64_t created, atime;
     uint64_t jobs_in, jobs_out;
     uint32_t waiters;
@@ -75,7 +92,7 @@ struct jm_lock {
     int64_t until, lease;
     uint8_t job[24];
     uint8_t flags, format, unused[2];
-    uint32_t name_len, owner_len, unused2;
+    uint32_t name_len, owner_len, era;
     char text[];
 };
 
@@ -97,6 +114,7 @@ struct jm_epoch { uint64_t process, deliveries, final; };
  * a table of their own. (A header of another package's would be no input of
  * this one's build: after a change there, Go would link stale objects.) */
 #define JM_API(X) \
+    X(void *, Alloc, (size_t)) \
     X(void, Free, (void *)) \
     X(void, FreeString, (void *, RedisModuleString *)) \
     X(void, SaveUnsigned, (RedisModuleIO *, uint64_t)) \
@@ -122,6 +140,12 @@ size_t jm_effort(RedisModuleString *key, const void *value);
 void jm_locks(const struct jm_lock_list *all);
 void jm_save_locks(RedisModuleIO *io, int when);
 void jm_save_some_locks(RedisModuleIO *io, int when);
+/* Bytes that are saved beside the keyspace, as auxiliary data of a type of their
+ * own: the queues' settings. Where the server leaves that out when it is empty,
+ * jm_save_some_note is called. */
+void jm_note(char *data, size_t n);
+void jm_save_note(RedisModuleIO *io, int when);
+void jm_save_some_note(RedisModuleIO *io, int when);
 
 struct jm_field { const char *name; size_t offset, size; };
 /* The structures' fields; a NULL name ends the list. */

@@ -29,7 +29,7 @@ func (m *module) addJob(c *rm.Ctx) {
 		return
 	}
 	a := &m.add
-	if err := parseAdd(c, a, m.node.Copies()); err != nil {
+	if err := parseAdd(c, a, m.node.Copies(), m.settings.of(c.Arg(1))); err != nil {
 		fail(c, err)
 		return
 	}
@@ -46,8 +46,11 @@ func (m *module) addJob(c *rm.Ctx) {
 	a.CanWait = (a.Replicate > 1 || m.node.MemoryLevel() > 0 || m.node.Leaving()) && c.CanBlock()
 	id, wait, err := m.node.AddJob(a)
 	switch {
+	case err == engine.ErrDropped:
+		c.Null()
 	case err != nil:
 		fail(c, err)
+		m.settle(c) // locks that were found to be over
 		return
 	case wait:
 		m.awaitCopies(c, id)
@@ -105,7 +108,7 @@ func (m *module) getJob(c *rm.Ctx) {
 			m.employ(g.worker)
 		}
 		for _, j := range m.jobs {
-			putJob(c, j, g.counters, false)
+			putJob(c, j, g.counters, g.token, false)
 		}
 		m.settle(c)
 		return
@@ -121,6 +124,7 @@ func (m *module) getJob(c *rm.Ctx) {
 type blocked struct {
 	client   *rm.Client
 	counters bool
+	token    bool
 }
 
 func (m *module) wait(c *rm.Ctx, g *get) {
@@ -143,7 +147,7 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 			names = append(names, name)
 		}
 	}
-	b := &blocked{counters: g.counters}
+	b := &blocked{counters: g.counters, token: g.token}
 	w, err := m.node.Wait(names, b)
 	if err != nil {
 		fail(c, err)
@@ -164,10 +168,13 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 
 // putJob answers one job as GETJOB does. byCopy is for answers that are given
 // after the call.
-func putJob(c *rm.Ctx, j *store.Job, counters, byCopy bool) {
+func putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 	n := 3
 	if counters {
-		n = 7
+		n += 4
+	}
+	if token {
+		n += 2
 	}
 	c.Array(n)
 	name, body := j.Queue.NameBytes(), j.Body()
@@ -185,6 +192,10 @@ func putJob(c *rm.Ctx, j *store.Job, counters, byCopy bool) {
 		c.Int(int64(j.Nacks))
 		c.Text("additional-deliveries")
 		c.Int(int64(j.Deliveries))
+	}
+	if token {
+		c.Text("token")
+		c.Int(int64(engine.Token(j)))
 	}
 }
 
@@ -311,7 +322,12 @@ func (m *module) showJob(c *rm.Ctx) {
 func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	now := m.node.Now()
 	extra := m.details(j)
-	c.Map(15 + extra.fields())
+	fields := 15 + extra.fields()
+	u := j.Unique()
+	if u != nil {
+		fields += uniqueFields
+	}
+	c.Map(fields)
 	c.Text("id")
 	putID(c, j)
 	c.Text("queue")
@@ -345,6 +361,9 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Text("body")
 	c.Bulk(j.Body())
 	extra.put(c)
+	if u != nil {
+		putUnique(c, j, u)
+	}
 }
 
 // find looks a queue up for a reading command: wrong says that the key holds
@@ -369,7 +388,7 @@ func (m *module) queueLen(c *rm.Ctx) {
 	case q == nil:
 		c.Int(0)
 	default:
-		c.Int(int64(q.Len))
+		c.Int(int64(q.Waiting()))
 	}
 }
 
@@ -405,7 +424,7 @@ func (m *module) queuePeek(c *rm.Ctx) {
 		j = q.Tail
 	}
 	for ; n > 0; n-- {
-		putJob(c, j, false, false)
+		putJob(c, j, false, false, false)
 		if newest {
 			j = j.Prev
 		} else {
@@ -438,14 +457,14 @@ func (m *module) queueStat(c *rm.Ctx) {
 	} else {
 		s.Created, s.ATime = since, last
 	}
-	c.Map(12)
+	c.Map(13)
 	c.Text("name")
 	c.Bulk(name)
 	for _, f := range [...]struct {
 		name  string
 		value int64
 	}{
-		{"len", int64(s.Len)},
+		{"len", int64(s.Waiting())},
 		{"age", max(0, (now-s.Created)/1000)},
 		{"idle", max(0, (now-s.ATime)/1000)},
 		{"blocked", int64(waiting)},
@@ -476,6 +495,8 @@ func (m *module) queueStat(c *rm.Ctx) {
 	c.Int(int64(s.Working.Len))
 	c.Text("overdue")
 	c.Int(int64(s.Overdue))
+	c.Text("held-back")
+	c.Int(int64(s.HeldBack))
 }
 
 func (m *module) pause(c *rm.Ctx) {
@@ -576,7 +597,7 @@ func (m *module) queueScan(c *rm.Ctx) {
 		next = m.node.ScanQueues(next, &found)
 		kept := found[:at]
 		for _, q := range found[at:] {
-			if m.node.Visible(q) && (s.minLen == -1 || int64(q.Len) >= s.minLen) && (s.maxLen == -1 || int64(q.Len) <= s.maxLen) && m.imports(q) >= s.importRate {
+			if m.node.Visible(q) && (s.minLen == -1 || int64(q.Waiting()) >= s.minLen) && (s.maxLen == -1 || int64(q.Waiting()) <= s.maxLen) && m.imports(q) >= s.importRate {
 				kept = append(kept, q)
 			}
 		}

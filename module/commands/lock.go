@@ -641,22 +641,12 @@ func (m *module) locksLoaded(phase rm.LoadPhase) {
 	m.node.DistrustLocks()
 }
 
-// forked follows the making of a child that saves. An AOF without an RDB at its
-// head has no place for what is in no key: the locks are logged again behind it.
-func (m *module) forked(*rm.Ctx) {
-	if m.node.Locks() == 0 && m.node.LockTable().Floor == 0 {
-		return
-	}
-	m.server.After(0, func(c *rm.Ctx) {
-		preamble, err := m.server.ConfigValue("aof-use-rdb-preamble")
-		if err != nil || preamble != "no" || m.node.Loading() || m.node.Passive() && !c.Listened() || !c.Listened() {
-			return
-		}
-		m.node.SetNow(c.Now())
-		m.ctx = c
+// relogLocks logs all locks once more.
+func (m *module) relogLocks(c *rm.Ctx) {
+	if m.node.Locks() > 0 || m.node.LockTable().Floor > 0 {
 		m.node.RelogLocks()
 		m.settle(c)
-	})
+	}
 }
 
 func (m *module) lockInfo(w *rm.InfoWriter) {

@@ -104,9 +104,13 @@ var _ args = (*rm.Ctx)(nil)
 // parseAdd reads ADDJOB into a. Options come first, then the timeout, then
 // what they mean together: that is the order in which errors count (1.1).
 // copies is the default of REPLICATE.
-func parseAdd(c args, a *engine.Add, copies int) (err error) {
+// defaults are the queue's settings, nil where it has none.
+func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error) {
 	*a = engine.Add{Queue: c.Arg(1), Body: c.Arg(2), TTL: engine.DefaultTTL, Retry: -1}
-	n := c.NArgs()
+	if defaults != nil {
+		defaults.apply(a)
+	}
+	n, given := c.NArgs(), uint8(0)
 	for i := 4; i < n; i++ {
 		opt, more, ok := c.Arg(i), i+1 < n, true
 		switch {
@@ -132,7 +136,15 @@ func parseAdd(c args, a *engine.Add, copies int) (err error) {
 			a.MaxLen, ok = between(c.Arg(i+1), 1, 1<<63-1)
 			err = errMaxLen
 		default:
-			return errSyntax
+			took, err := parseUnique(c, i, &a.Unique, &given)
+			if err != nil {
+				return err
+			}
+			if took == 0 {
+				return errSyntax
+			}
+			i += took - 1
+			continue
 		}
 		if !ok {
 			return err
@@ -154,16 +166,19 @@ func parseAdd(c args, a *engine.Add, copies int) (err error) {
 	if a.Delay >= a.TTL {
 		return errDelayTTL
 	}
+	if a.Unique.Strategy != 0 || given != 0 {
+		return settleUnique(a, given)
+	}
 	return nil
 }
 
 // get is a parsed GETJOB; the queues' names are the arguments from first on.
 type get struct {
-	nohang, counters bool
-	timeout          int64 // ms; 0: without limit
-	count            int
-	first            int
-	worker           []byte // the name the client gives itself; nil: none
+	nohang, counters, token bool
+	timeout                 int64 // ms; 0: without limit
+	count                   int
+	first                   int
+	worker                  []byte // the name the client gives itself; nil: none
 }
 
 func parseGet(c args) (g get, err error) {
@@ -182,6 +197,8 @@ func parseGet(c args) (g get, err error) {
 			g.nohang = true
 		case is(opt, "WITHCOUNTERS"):
 			g.counters = true
+		case is(opt, "WITHTOKEN"):
+			g.token = true
 		case is(opt, "TIMEOUT") && more:
 			i++
 			if g.timeout, err = timeout(c.Arg(i)); err != nil {

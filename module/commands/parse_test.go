@@ -35,7 +35,7 @@ func FuzzParse(f *testing.F) {
 		w := words(bytes.Split(line, []byte{0xff}))
 		if len(w) >= 4 {
 			var a engine.Add
-			if err := parseAdd(w, &a, 1); err == nil {
+			if err := parseAdd(w, &a, 1, nil); err == nil {
 				require.True(t, a.Replicate >= 1 && a.Replicate <= engine.MaxReplicate)
 				require.True(t, a.TTL >= 1 && a.TTL <= math.MaxInt32)
 				require.True(t, a.Retry >= 0 && a.Retry <= math.MaxInt32)

@@ -52,6 +52,9 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	switch phase {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
 		m.phase, m.final, m.saved = phase, false, record.Epoch{}
+		// What isn't in the data is not: settings come with it.
+		m.settings.exact, m.settings.patterns = nil, nil
+		m.settings.changed()
 		m.node.BeginLoading()
 		if phase == rm.LoadReplica {
 			m.node.DropLocks()
@@ -153,5 +156,19 @@ func (m *module) setJob(c *rm.Ctx) {
 		}
 		c.Simple("OK")
 		return nil
+	})
+}
+
+// forked follows the making of a child that saves. An AOF without an RDB at its
+// head has no place for what is in no key: that is logged again behind it.
+func (m *module) forked(*rm.Ctx) {
+	m.server.After(0, func(c *rm.Ctx) {
+		if v, err := m.server.ConfigValue("aof-use-rdb-preamble"); err != nil || v != "no" || m.node.Loading() || !c.Listened() {
+			return
+		}
+		m.node.SetNow(c.Now())
+		m.ctx = c
+		m.relogLocks(c)
+		m.relogSettings(c)
 	})
 }

@@ -27,7 +27,7 @@ type module struct {
 	node   *engine.Node
 	queue  *rm.DataType
 	unique *uniqueQueues
-	effect struct{ loadJob, setJob, deleteJob, setLock, deleteLock, unlink, jobmesh, function rm.Effect }
+	effect struct{ loadJob, setJob, deleteJob, setLock, deleteLock, unlink, jobmesh, function, qconfig rm.Effect }
 
 	timer   *rm.Timer
 	timerAt int64 // unix ms
@@ -39,8 +39,10 @@ type module struct {
 	logged  int64        // bytes of the AOF that is being loaded
 	saved   record.Epoch // of the queue that was loaded last
 
-	mesh    mesh
-	copying bool // what is replicated must be copied: more engine calls follow
+	settings  queueSettings
+	uniqueOff bool
+	mesh      mesh
+	copying   bool // what is replicated must be copied: more engine calls follow
 
 	policyRead int64 // unix ms
 	epoch      *record.Epoch
@@ -84,7 +86,7 @@ func New() *rm.Module {
 		Name:     "jobmesh",
 		Version:  1,
 		Commands: slices.Concat(m.commands(), m.lockCommands(), m.unique.commands()),
-		Types:    []*rm.DataType{m.queue, m.unique.kind},
+		Types:    []*rm.DataType{m.queue, m.unique.kind, newSettingsType(&m.settings)},
 		Configs: []*rm.Config{
 			rm.BoolConfig("aof-enqueue-jobs-once", false,
 				func() bool { return m.enqueueOnce },
@@ -108,6 +110,9 @@ func New() *rm.Module {
 				func() int64 { return m.mesh.timeout },
 				func(v int64) error { m.setNodeTimeout(v); return nil }),
 			m.lockConfig(),
+			rm.BoolConfig("unique", true,
+				func() bool { return !m.uniqueOff },
+				func(v bool) error { m.setUnique(v); return nil }),
 			rm.BoolConfig("disque-compat", false,
 				func() bool { return m.compat },
 				m.setCompat),
@@ -146,10 +151,12 @@ func (m *module) before(s *rm.Server) error {
 	methods := record.Init(api.Symbol)
 	m.queue.Methods = rm.Methods(methods)
 	m.unique.before(api.Symbol)
+	m.settings.before()
 	m.effect.loadJob, m.effect.setJob = rm.NewEffect("LOADJOB"), rm.NewEffect("SETJOB")
 	m.effect.deleteJob, m.effect.jobmesh = rm.NewEffect("DELJOB"), rm.NewEffect("JOBMESH")
 	m.effect.unlink, m.effect.function = rm.NewEffect("UNLINK"), rm.NewEffect("FUNCTION")
 	m.effect.setLock, m.effect.deleteLock = rm.NewEffect("SETLOCK"), rm.NewEffect("DELLOCK")
+	m.effect.qconfig = rm.NewEffect("QCONFIG")
 	var seed [32]byte
 	if _, err := crand.Read(seed[:]); err != nil {
 		return fmt.Errorf("no randomness: %w", err)
@@ -169,6 +176,7 @@ func (m *module) before(s *rm.Server) error {
 		NodeTimeout: m.mesh.timeout,
 	})
 	record.SetLocks(unsafe.Pointer(m.node.LockTable()))
+	m.node.SetUnique(!m.uniqueOff)
 	m.ops.ack, m.ops.fastAck, m.ops.delete, m.ops.dequeue = m.node.Ack, m.node.FastAck, m.node.Delete, m.node.Dequeue
 	m.ops.enqueue = func(id *store.ID) bool { return m.node.Enqueue(id, false) }
 	m.ops.nack = func(id *store.ID) bool { return m.node.Enqueue(id, true) }
@@ -333,7 +341,7 @@ func (m *module) serve(w *engine.Waiter, j *store.Job) {
 	b, id, deliveries := w.Client.(*blocked), j.ID, j.Deliveries
 	b.client.Answer(func(c *rm.Ctx) {
 		c.Array(1)
-		putJob(c, j, b.counters, true)
+		putJob(c, j, b.counters, b.token, true)
 	}, func(c *rm.Ctx) { m.takeBack(c, id, deliveries) })
 }
 
@@ -444,6 +452,13 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("adds_refused", st.Refused)
 	w.Int("answers_unheard", st.Abandoned)
 	m.lockInfo(w)
+	w.Section("unique")
+	w.Int("unique_conflicts", st.Duplicates)
+	w.Int("unique_replaced", st.Replaced)
+	w.Int("unique_put_off", st.PutOff)
+	w.Int("unique_dropped", st.BusyDropped)
+	w.Int("unique_dead", st.Dead)
+	w.Int("held_back", int64(m.node.HeldBack()))
 	w.Section("mesh")
 	w.Int("known_nodes", int64(len(m.node.Peers())+1))
 	w.Int("reachable_nodes", int64(m.node.Reachable()))

@@ -15,6 +15,15 @@ func word(token string) rm.Arg {
 func number(token, name string) rm.Arg {
 	return rm.Arg{Name: name, Kind: rm.ArgInteger, Token: token, Optional: true}
 }
+
+// settingArgs are a queue or pattern, and settings, with their values or without.
+func settingArgs(values bool) []rm.Arg {
+	option := rm.Arg{Name: "option", Kind: rm.ArgString, Multiple: true, Optional: true}
+	if values {
+		option = rm.Arg{Name: "setting", Kind: rm.ArgBlock, Multiple: true, Sub: []rm.Arg{{Name: "option", Kind: rm.ArgString}, {Name: "value", Kind: rm.ArgString}}}
+	}
+	return []rm.Arg{{Name: "queue-or-pattern", Kind: rm.ArgString}, option}
+}
 func firstKey(flags uint64) []rm.KeySpec { return []rm.KeySpec{{Flags: flags, Position: 1, Step: 1}} }
 
 // commands is the table of all there are; COMMANDS.md has the same facts.
@@ -23,12 +32,16 @@ func (m *module) commands() []rm.Command {
 		{Name: "addjob", Run: m.addJob, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Adds a job to a queue.", Complexity: "O(1)", Since: since, Arity: -4, Keys: firstKey(rm.KeyInsert),
 			Args: []rm.Arg{keyArg(), {Name: "body", Kind: rm.ArgString}, {Name: "ms-timeout", Kind: rm.ArgInteger},
-				number("REPLICATE", "count"), number("DELAY", "seconds"), number("RETRY", "seconds"), number("TTL", "seconds"), number("MAXLEN", "count"), word("ASYNC")},
+				number("REPLICATE", "count"), number("DELAY", "seconds"), number("RETRY", "seconds"), number("TTL", "seconds"), number("MAXLEN", "count"), word("ASYNC"),
+				{Name: "unique", Kind: rm.ArgString, Token: "UNIQUE", Optional: true}, {Name: "key", Kind: rm.ArgString, Token: "KEY", Optional: true},
+				{Name: "scope", Kind: rm.ArgString, Token: "SCOPE", Optional: true}, number("LOCKTTL", "seconds"), number("RUNTTL", "seconds"),
+				{Name: "onconflict", Kind: rm.ArgString, Token: "ONCONFLICT", Optional: true}, {Name: "onbusy", Kind: rm.ArgString, Token: "ONBUSY", Optional: true},
+				{Name: "quorum", Kind: rm.ArgString, Token: "QUORUM", Optional: true}},
 		}},
 		{Name: "getjob", Run: m.getJob, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
 			Summary: "Takes jobs from queues, waiting for one where there is none.", Complexity: "O(N) with N jobs taken and queues named", Since: since, Arity: -2,
 			Keys: []rm.KeySpec{{Flags: rm.KeyModify, Keyword: "FROM", Position: 1, Last: -1, Step: 1}}, Tips: "nondeterministic_output",
-			Args: []rm.Arg{word("NOHANG"), number("TIMEOUT", "milliseconds"), number("COUNT", "count"), word("WITHCOUNTERS"),
+			Args: []rm.Arg{word("NOHANG"), number("TIMEOUT", "milliseconds"), number("COUNT", "count"), word("WITHCOUNTERS"), word("WITHTOKEN"),
 				{Name: "worker", Kind: rm.ArgString, Token: "WORKER", Optional: true},
 				{Name: "queue", Kind: rm.ArgKey, Token: "FROM", Multiple: true}},
 		}},
@@ -71,6 +84,20 @@ func (m *module) commands() []rm.Command {
 			Args: []rm.Arg{keyArg(), {Name: "option", Kind: rm.ArgOneOf, Multiple: true, Sub: []rm.Arg{
 				{Name: "in", Kind: rm.ArgToken, Token: "in"}, {Name: "out", Kind: rm.ArgToken, Token: "out"}, {Name: "all", Kind: rm.ArgToken, Token: "all"},
 				{Name: "none", Kind: rm.ArgToken, Token: "none"}, {Name: "state", Kind: rm.ArgToken, Token: "state"}, {Name: "bcast", Kind: rm.ArgToken, Token: "bcast"}}}}}},
+		{Name: "qconfig", Info: rm.Info{Summary: "A container for commands about the settings of queues.", Complexity: "Depends on subcommand.", Since: since, Arity: -2}, Sub: []rm.Command{
+			{Name: "set", Run: m.configSet, Flags: "write deny-oom", Categories: "write slow", Info: rm.Info{
+				Summary: "Sets what jobs of a queue, or of all queues of a pattern, have by default.", Complexity: "O(N) with N settings", Since: since, Arity: -5, Args: settingArgs(true)}},
+			{Name: "get", Run: m.configGet, Flags: "readonly", Categories: "read slow", Info: rm.Info{
+				Summary: "Shows the settings that count for a queue.", Complexity: "O(N) with N patterns", Since: since, Arity: -3, Args: settingArgs(false)}},
+			{Name: "unset", Run: m.configUnset, Flags: "write", Categories: "write slow", Info: rm.Info{
+				Summary: "Takes single settings of a queue or pattern away.", Complexity: "O(N) with N settings", Since: since, Arity: -4, Args: settingArgs(false)}},
+			{Name: "del", Run: m.configDelete, Flags: "write", Categories: "write slow", Info: rm.Info{
+				Summary: "Takes all settings of a queue or pattern away.", Complexity: "O(N) with N settings", Since: since, Arity: 3, Args: settingArgs(false)[:1:1]}},
+			{Name: "list", Run: m.configList, Flags: "readonly", Categories: "read slow", Info: rm.Info{
+				Summary: "Shows all settings.", Complexity: "O(N) with N settings", Since: since, Arity: 2}},
+			{Name: "restore", Run: m.configRestore, Flags: "write", Categories: "admin", Info: rm.Info{
+				Summary: "Internal: all settings, logged.", Complexity: "O(N) with N settings", Since: since, Arity: 3, Args: []rm.Arg{{Name: "settings", Kind: rm.ArgString}}}},
+		}},
 		{Name: "loadjob", Run: m.loadJob, Flags: "write", Categories: "admin", Info: rm.Info{
 			Summary: "Internal: a logged job.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}, {Name: "record", Kind: rm.ArgString}}}},
 		{Name: "setjob", Run: m.setJob, Flags: "write", Categories: "admin", Info: rm.Info{

@@ -18,7 +18,7 @@ func TestReferenceIsComplete(t *testing.T) {
 		assert.NotZero(t, c.Info.Arity, c.Name)
 		assert.True(t, strings.Contains(string(text), strings.ToUpper(c.Name)), c.Name)
 		for _, s := range c.Sub {
-			assert.True(t, strings.Contains(string(text), "JOBMESH "+strings.ToUpper(s.Name)), s.Name)
+			assert.True(t, strings.Contains(string(text), strings.ToUpper(c.Name+" "+s.Name)), s.Name)
 			assert.NotEmpty(t, s.Info.Summary, s.Name)
 		}
 	}

@@ -35,6 +35,8 @@ const (
 	Connect
 	// Disconnect: Peer is no longer one of the mesh.
 	Disconnect
+	// Dropped: the job ID of Queue was deleted because its key was busy.
+	Dropped
 	// NodesChanged: the nodes' file is to be written.
 	NodesChanged
 	// AnswerWIP: Client's WIP … MESH is answered by WIP.
@@ -67,6 +69,9 @@ type Effect struct {
 // reused: carry it out before the node is called again.
 func (n *Node) Effects() []Effect {
 	n.serveLines()
+	if n.store.AnyHeadless() {
+		n.settleLanes()
+	}
 	e := n.effects
 	for i := range e {
 		if e[i].Kind == LogJob || e[i].Kind == LogState {
@@ -112,5 +117,5 @@ func (n *Node) remove(j *store.Job) {
 		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
 	}
 	n.touch(j.Queue)
-	n.store.Remove(j)
+	n.discard(j)
 }

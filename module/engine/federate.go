@@ -127,8 +127,12 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		if q.Len < 2*uint64(count) {
 			count = uint32(max(q.Len/2, 1))
 		}
-		for ; count > 0 && q.Head != nil; count-- {
-			n.export(q.Head, p)
+		for ; count > 0; count-- {
+			j := n.exportable(q)
+			if j == nil {
+				break
+			}
+			n.export(j, p)
 		}
 		n.touch(q)
 		return
@@ -160,7 +164,12 @@ func (n *Node) feed(q *store.Queue) {
 		if p == nil || !p.Connected || p.Leaving || n.now >= first.until || first.credit == 0 {
 			continue
 		}
-		n.export(q.Head, p)
+		j := n.exportable(q)
+		if j == nil {
+			h.line = slices.Insert(h.line, 0, first)
+			return
+		}
+		n.export(j, p)
 		if first.credit--; first.credit > 0 {
 			h.line = append(h.line, first)
 		}

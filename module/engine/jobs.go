@@ -18,6 +18,7 @@ type Add struct {
 	Timeout     int64 // ms to wait for the copies; 0: without limit
 	Async       bool  // don't wait for the copies
 	CanWait     bool  // the client can be made to wait
+	Unique      Unique
 }
 
 // Copies is the default of REPLICATE: three, or as many nodes as can be
@@ -62,7 +63,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	}
 	q := n.store.Queue(a.Queue)
 	if q != nil {
-		if a.MaxLen > 0 && q.Len >= uint64(a.MaxLen) {
+		if a.MaxLen > 0 && q.Waiting() >= uint64(a.MaxLen) {
 			n.Stats.Refused++
 			return id, false, ErrMaxLen
 		}
@@ -70,12 +71,30 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 			n.Stats.Refused++
 			return id, false, ErrPaused
 		}
-	} else if q, err = n.queue(a.Queue); err != nil {
-		return id, false, err
 	}
-	j := n.store.NewJob(len(a.Body), elsewhere, nil)
+	var extras []byte
+	unique := a.Unique.Strategy != 0 && !n.notUnique
+	if unique {
+		n.nameClaim(a)
+	}
+	made := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
+	if unique {
+		var other store.ID
+		if extras, other, err = n.contend(a, &made); extras == nil {
+			return other, false, err
+		}
+	}
+	if q == nil {
+		if q, err = n.queue(a.Queue); err != nil {
+			if extras != nil && a.Unique.Strategy != store.UniqueDuring {
+				n.freeLock(n.scratch.lock, &made)
+			}
+			return id, false, err
+		}
+	}
+	j := n.store.NewJob(len(a.Body), elsewhere, extras)
 	copy(j.Body(), a.Body)
-	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
+	j.ID = made
 	j.CTime = n.nextCTime()
 	j.ETime = n.now + a.TTL*1000
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
@@ -105,7 +124,7 @@ func (n *Node) addAsync(j *store.Job, external bool, elsewhere int) {
 	n.addings[j.ID] = &adding{external: true} // for the list of holders
 	j = n.place(j, elsewhere, wire.NoReply|wire.QueueIt)
 	delete(n.addings, j.ID)
-	n.store.Remove(j)
+	n.discard(j)
 }
 
 // unreachable refuses what can't be promised for want of nodes. Above 75 % of
@@ -138,7 +157,13 @@ func (n *Node) nextCTime() uint64 {
 func (n *Node) push(j *store.Job) {
 	q := j.Queue
 	n.dismiss(j)
-	n.store.Push(j)
+	if j.Parts == 0 {
+		n.store.Push(j)
+	} else if u := j.Unique(); u == nil {
+		n.store.Push(j)
+	} else {
+		n.pushUnique(j, u)
+	}
 	j.Flags |= store.FlagQueuedOnce
 	j.QTime = n.retryAt(j)
 	n.arm(j)
@@ -153,6 +178,9 @@ func (n *Node) push(j *store.Job) {
 // additional delivery.
 func (n *Node) requeue(j *store.Job, nack bool) bool {
 	if j.State != store.StateActive || j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
+		return false
+	}
+	if n.putOff(j) && !n.again(j) {
 		return false
 	}
 	if nack {
@@ -196,7 +224,8 @@ func (n *Node) deliver(j *store.Job) {
 	n.touch(q)
 	// An at-least-once job may come again after a crash; the other kind must
 	// never, so its delivery is logged before the client hears of it.
-	if j.Retry == 0 {
+	// So may a unique one, but what it leaves behind mustn't: its locks are state.
+	if j.Retry == 0 || logsDelivery(j) {
 		n.log(LogState, j)
 	}
 }
@@ -216,7 +245,10 @@ func (n *Node) Fetch(queues []*store.Queue, count int, out []*store.Job) []*stor
 			if q == nil || q.Head == nil || q.Pause&PauseOut != 0 {
 				continue
 			}
-			j := q.Head
+			j := n.next(q)
+			if j == nil {
+				continue
+			}
 			n.deliver(j)
 			out = append(out, j)
 			count--
@@ -239,8 +271,9 @@ func (n *Node) Undeliver(id *store.ID, deliveries uint16) {
 	j.Flags &^= store.FlagDelivered
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
+	n.retake(j)
 	n.push(j)
-	if j.Retry == 0 {
+	if j.Retry == 0 || logsDelivery(j) {
 		n.log(LogState, j)
 	}
 	n.serve(j.Queue)
@@ -342,6 +375,11 @@ func (n *Node) Working(id *store.ID) (int64, error) {
 	}
 	if j.ETime-n.now < timeToLive(j)/2 {
 		return 0, ErrTooLate
+	}
+	if j.Retry > 0 || j.State == store.StateActive {
+		if err := n.extend(j); err != nil {
+			return 0, err
+		}
 	}
 	if j.State == store.StateQueued {
 		// Nobody works on an at-most-once job that nobody has: leave it where

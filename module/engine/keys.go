@@ -46,7 +46,19 @@ func (n *Node) let(q *store.Queue) {
 	}
 	n.hide(q)
 	q.Waiters = 0
+	if q.Uniques > 0 {
+		n.sweepLocks() // those of its jobs are free
+	}
 	n.store.Detach(q)
+}
+
+// sweepLocks has all locks looked at soon, bit by bit. Two passes: what is
+// inserted behind the first one's back is met by the second.
+func (n *Node) sweepLocks() {
+	if n.store.Locks().Len > 0 {
+		n.sweep = 2
+		n.hurryTick()
+	}
 }
 
 func (n *Node) forgetDormant(q *store.Queue) {
@@ -86,8 +98,11 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	dropped = n.store.Attach(q, name)
 	q.ATime = n.now
 	n.welcome(q)
-	if q.Len > 0 || q.Pause != 0 {
+	if q.Waiting() > 0 || q.Pause != 0 {
 		n.show(q)
+	}
+	if !n.loading && !n.passive {
+		n.relock(q)
 	}
 	n.serve(q)
 	return dropped
@@ -107,6 +122,8 @@ func (n *Node) Flushed(db int) {
 	n.bury()
 	if db <= 0 {
 		n.store.Forget()
+		n.era++
+		n.sweepLocks()
 		n.visible, n.cursor, n.evict = 0, 0, 0
 	}
 	kept := n.dormant[:0]

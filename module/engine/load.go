@@ -37,6 +37,16 @@ func (n *Node) Settle(t Trust) {
 		queues = queues[:0]
 		cursor = n.store.ScanQueues(cursor, &queues)
 		for _, q := range queues {
+			n.relock(q)
+		}
+		if cursor == 0 {
+			break
+		}
+	}
+	for {
+		queues = queues[:0]
+		cursor = n.store.ScanQueues(cursor, &queues)
+		for _, q := range queues {
 			n.SettleQueue(q, t)
 		}
 		if cursor == 0 {

@@ -17,7 +17,10 @@ import (
 // In a mesh what lies in the table is this node's vote; claim.go says how votes
 // become a lock.
 
-const lockSteps = 20 // buckets of the table of locks looked at in one tick
+const (
+	lockSteps  = 20   // buckets of the table of locks looked at in one tick
+	sweepSteps = 2000 // likewise, after many jobs went at once
+)
 
 // Flags of a lock.
 const (
@@ -29,11 +32,15 @@ const (
 	LockOutlives
 	// lockKept: its holder had it before it was given this token.
 	lockKept
+	// lockForeign: a vote of a mesh, for a job that this node need not know.
+	lockForeign
 	// lockLogged: it is in the log, so its end must be too. Never saved as true.
 	lockLogged
+	// lockWatched: it is among the deadlines. Nor is this one.
+	lockWatched
 
 	lockWeak  = lockAny | lockAlone
-	lockSaved = lockAny | lockAlone | LockOutlives | lockKept
+	lockSaved = lockAny | lockAlone | LockOutlives | lockKept | lockForeign
 )
 
 // deadlines are the locks that somebody waits for and that end by themselves.
@@ -97,26 +104,29 @@ func (n *Node) liveLock(name []byte) *store.Lock {
 	return l
 }
 
+// isLive says whether a lock (nil: none) is held still: its lease lasts, and where
+// a job of this node has it that says so too.
 func (n *Node) isLive(l *store.Lock) bool {
-	return l != nil && (l.Until == 0 || l.Until > n.steady())
+	if l == nil || l.Until != 0 && l.Until <= n.steady() {
+		return false
+	}
+	return l.Space() == store.LockBare || l.Flags&lockForeign != 0 || n.holds(l)
 }
 
 // takeLock gives a lock to a job, for lease ms (0: until it is freed), where no
 // other holds it; then holder is nil. A job that has it already keeps its token,
 // and its lease begins anew. Only this node decides; see [Node.claimLock].
 func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
-	l := n.store.Lock(name)
-	if l != nil && l.Job != *id {
+	l, fresh := n.store.LockOrNew(name)
+	if !fresh && l.Job != *id {
 		if n.isLive(l) {
 			return 0, l
 		}
 		n.removeLock(l)
-		l = nil
+		l, fresh = n.store.LockOrNew(name)
 	}
-	if l == nil {
-		token := n.nextToken(nil)
-		l = n.newLock(name, nil)
-		l.Job, l.Token = *id, token
+	if fresh {
+		l.Job, l.Token = *id, n.nextToken(nil)
 		if n.alone() {
 			n.setFlags(l, lockAlone)
 		}
@@ -134,17 +144,17 @@ func (n *Node) freeLock(name []byte, id *store.ID) bool {
 	if !n.alone() && !n.passive && !n.loading {
 		n.owe(name, holder{id: *id}, l.Token, l.Lease, 0, n.allPeers())
 	}
-	n.removeLock(l)
+	n.endLock(l)
 	return true
 }
 
 // newLock makes a lock; there must be none of that name.
 func (n *Node) newLock(name, owner []byte) *store.Lock { return n.store.NewLock(name, owner) }
 
-// setFlags replaces a lock's flags, but that of the log.
+// setFlags replaces a lock's flags, but those that are of the moment.
 func (n *Node) setFlags(l *store.Lock, flags uint8) {
 	n.countWeak(l, -1)
-	l.Flags = l.Flags&lockLogged | flags&lockSaved
+	l.Flags = l.Flags&^lockSaved | flags&lockSaved
 	n.countWeak(l, 1)
 }
 
@@ -154,14 +164,21 @@ func (n *Node) countWeak(l *store.Lock, by int) {
 	}
 }
 
-// removeLock forgets a lock, and lets those go on who waited for it.
+// removeLock forgets a lock that is over, has its job know, and lets those go on
+// who waited for it.
 func (n *Node) removeLock(l *store.Lock) {
+	n.lapsed(l)
+	n.endLock(l)
+}
+
+// endLock forgets a lock, and lets those go on who waited for it.
+func (n *Node) endLock(l *store.Lock) {
 	n.scratch.name = append(n.scratch.name[:0], l.Name()...)
 	n.dropLock(l)
 	n.lockFreed(n.scratch.name)
 }
 
-// dropLock is removeLock for a lock that another takes the place of.
+// dropLock forgets a lock that another takes the place of.
 func (n *Node) dropLock(l *store.Lock) {
 	if l.Flags&lockLogged != 0 {
 		n.logEnd(l.Name(), l.Token)
@@ -171,7 +188,12 @@ func (n *Node) dropLock(l *store.Lock) {
 }
 
 // lockFreed is told that a lock has become free.
-func (n *Node) lockFreed(name []byte) { n.callLine(name) }
+func (n *Node) lockFreed(name []byte) {
+	if store.Space(name[0]) == store.LockRun {
+		n.store.WakeLanes(name)
+	}
+	n.callLine(name)
+}
 
 // untilOf is the end of a lease that begins now. In a mesh the claimant's clock,
 // and its client's, may be slower than ours; see clockSlack.
@@ -206,8 +228,11 @@ func (n *Node) tickLocks() {
 		name := heap.Pop(&n.deadlines).(deadline).name
 		switch l := n.store.Lock([]byte(name)); {
 		case l == nil:
-		case l.Until != 0 && l.Until <= now:
-			n.removeLock(l)
+		case l.Until == 0 || l.Until <= now:
+			l.Flags &^= lockWatched
+			if l.Until != 0 {
+				n.removeLock(l)
+			}
 		default:
 			n.watchLock(l) // it was extended
 		}
@@ -215,17 +240,25 @@ func (n *Node) tickLocks() {
 	if len(n.deadlines) > 0 {
 		n.wake = min(n.wake, n.now+n.deadlines[0].at-now)
 	}
-	for range lockSteps {
+	steps := lockSteps
+	if n.sweep > 0 {
+		steps = sweepSteps
+	}
+	for range steps {
 		n.scratch.locks = n.scratch.locks[:0]
 		n.lockCursor = n.store.ScanLocks(n.lockCursor, &n.scratch.locks)
 		for _, l := range n.scratch.locks {
-			if l.Until != 0 && l.Until <= now {
+			if !n.isLive(l) {
 				n.removeLock(l)
 			}
 		}
 		if n.lockCursor == 0 {
+			n.sweep = max(n.sweep-1, 0)
 			return
 		}
+	}
+	if n.sweep > 0 {
+		n.hurryTick()
 	}
 }
 
@@ -273,7 +306,7 @@ func (n *Node) ApplyLock(rec []byte) error {
 	l.Job, l.Token, l.Lease = r.Job, r.Token, r.Lease
 	n.setFlags(l, r.Flags)
 	l.Flags |= lockLogged
-	l.Until = n.untilOf(l.Lease)
+	l.Until, l.Era = n.untilOf(l.Lease), n.era
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 func TestLocksEndWithTheirLease(t *testing.T) {
 	now := int64(1_000_000)
 	n := New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: func() int64 { return now }})
-	name := store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k"))
+	name := store.AppendLockName(nil, store.LockBare, []byte("q"), []byte("k"))
 	a, b := store.ID{1}, store.ID{2}
 
 	first, holder := n.takeLock(name, &a, 1000)

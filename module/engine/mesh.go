@@ -210,7 +210,7 @@ func (n *Node) copyOf(j *store.Job, kind wire.Kind) *wire.Message {
 	}
 	*m = wire.Message{
 		Kind: kind, ID: j.ID, Holders: list, Queue: j.Queue.NameBytes(),
-		Span: delayLeft(j, n.now),
+		Span: n.spanOf(j),
 		Job: wire.Job{
 			CTime: j.CTime, Left: max(1, j.ETime-n.now), Retry: j.Retry, Delay: j.Delay,
 			Repl: j.Repl, Nacks: j.Nacks, Deliveries: j.Deliveries, Body: j.Body(), Extras: j.Extras(),
@@ -312,7 +312,7 @@ func (n *Node) cleanUp(ad *adding) {
 	}
 	n.tell(j, &m)
 	n.graves.add(j.ID, n.now)
-	n.store.Remove(j)
+	n.discard(j)
 }
 
 func (n *Node) deny(ad *adding, err error) {
@@ -325,7 +325,7 @@ func (n *Node) moreCopies(j *store.Job) {
 	ad := n.addings[j.ID]
 	switch {
 	case ad == nil:
-		n.store.Remove(j) // nobody waits for it any more
+		n.discard(j) // nobody waits for it any more
 		return
 	case ad.deadline > 0 && n.now >= ad.deadline:
 		n.cleanUp(ad)
@@ -422,7 +422,7 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 		if j.Retry > 0 {
 			n.handOver(j)
 		}
-		n.store.Remove(j)
+		n.discard(j)
 		n.effects = append(n.effects, promise)
 		return
 	}
@@ -476,6 +476,14 @@ func (n *Node) handOver(j *store.Job) {
 
 // begin queues a new job, or schedules it.
 func (n *Node) begin(j *store.Job) {
+	if n.putOff(j) {
+		j.QTime = n.now + j.Unique().ConflictDelay()
+		j.Flags |= store.FlagAnnounced
+		n.arm(j)
+		n.log(LogJob, j)
+		n.touch(j.Queue)
+		return
+	}
 	if j.Delay > 0 {
 		j.QTime = int64(j.CTime/1_000_000) + int64(j.Delay)*1000
 		j.Flags |= store.FlagAnnounced
@@ -518,6 +526,9 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			n.setAck(p, j)
 			return
 		}
+		if m.Flags&wire.NewBody != 0 {
+			n.onNewBody(j, m.Job.Body)
+		}
 	}
 	if m.Flags&wire.NoReply == 0 {
 		n.send(p, &wire.Message{Kind: wire.GotJob, ID: m.ID})
@@ -557,6 +568,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	// A copy's first queueing is known to the others as an additional one.
 	j.Flags = store.FlagQueuedOnce
 	n.store.RegisterNew(q, j)
+	n.accepted(j, m.Kind)
 	j, _ = n.learn(j, m.Holders)
 	if j.Retry > 0 {
 		j.QTime = n.retryAt(j) + m.Span
@@ -665,6 +677,7 @@ func (n *Node) yield(j *store.Job) {
 	if j.Retry > 0 {
 		j.Flags &^= store.FlagDelivered
 		n.dismiss(j)
+		n.leaveTo(j)
 		n.store.Hold(j)
 	}
 	n.postpone(j)
@@ -717,6 +730,7 @@ func (n *Node) acknowledge(j *store.Job) {
 	if j.State == store.StateQueued {
 		n.touch(j.Queue)
 	}
+	n.endLocks(j)
 	n.store.Hold(j)
 	j.State = store.StateAcked
 	j.ClearConfirmed()

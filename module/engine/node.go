@@ -55,6 +55,10 @@ type Stats struct {
 
 	// Of the mesh: messages, and jobs that were handed over.
 	Sent, Received, Exported, Imported int64
+
+	// Of unique jobs: conflicts at adding, bodies replaced, tries that put a job
+	// off, jobs dropped or sent to the dead letters because their key was busy.
+	Duplicates, Replaced, PutOff, BusyDropped, Dead int64
 }
 
 // Config is what a node is made of.
@@ -116,6 +120,9 @@ type Node struct {
 	questions questions
 	claims
 	deadlines  deadlines
+	notUnique  bool   // jobmesh.unique is off
+	era        uint32 // of windows; a flush ends it
+	sweep      int    // passes over the locks still to be made in haste
 	lockCursor uint64 // of the pass over locks that are over
 	evict      uint64 // of the pass over evictable jobs
 	scratch    struct {
@@ -124,6 +131,10 @@ type Node struct {
 		nodes  []wire.Node
 		locks  []*store.Lock
 		name   []byte
+		lock   []byte
+		other  []byte
+		value  []byte
+		extras []byte
 		peers  []*Peer
 	}
 }

@@ -77,7 +77,7 @@ func (n *Node) due(j *store.Job) {
 		}
 		// A paused queue takes nothing back; an at-most-once job is let in all
 		// the same, for it has no second chance.
-		if j.Queue.Pause&PauseIn != 0 && j.Retry > 0 || !n.requeue(j, false) {
+		if j.Queue.Pause&PauseIn != 0 && j.Retry > 0 || !n.requeue(j, false) && j.QTime <= n.now {
 			n.setQTime(j, retryTime(n, j))
 			n.arm(j)
 		}
@@ -94,7 +94,7 @@ func (n *Node) idleQueues() {
 		n.scratch.queues = n.scratch.queues[:0]
 		n.cursor = n.store.ScanQueues(n.cursor, &n.scratch.queues)
 		for _, q := range n.scratch.queues {
-			if q.Len > 0 || q.Waiters > 0 || q.Pause != 0 || n.now-q.ATime < limit {
+			if q.Waiting() > 0 || q.Waiters > 0 || q.Pause != 0 || n.now-q.ATime < limit {
 				continue
 			}
 			n.hide(q)

@@ -104,9 +104,12 @@ func (n *Node) Cancel(w *Waiter) {
 // serve hands waiting jobs to waiting clients.
 func (n *Node) serve(q *store.Queue) {
 	for q.Waiters > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading {
+		j := n.next(q)
+		if j == nil {
+			break
+		}
 		w := n.waits[string(q.NameBytes())].head.waiter
 		n.Cancel(w)
-		j := q.Head
 		n.deliver(j)
 		if w.Worker != nil {
 			j = n.Employ(j, w.Worker)

@@ -39,7 +39,13 @@ func CheckExtras(extras []byte) error {
 		if len(rest) < extraHead || len(rest)-extraHead < int(binary.LittleEndian.Uint16(rest[1:])) {
 			return fmt.Errorf("%w: an extra is cut off at byte %d of %d", ErrRecord, at, len(extras))
 		}
-		at += extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
+		end := extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
+		if Tag(rest[0]) == TagUnique {
+			if err := checkUnique(rest[extraHead:end]); err != nil {
+				return err
+			}
+		}
+		at += end
 	}
 	return nil
 }
@@ -88,7 +94,20 @@ func (s *Store) SetExtras(j *Job, extras []byte) *Job {
 		copy(j.Extras(), extras)
 		return j
 	}
-	return s.reshape(j, j.Holders(), extras)
+	had := j.Unique() != nil
+	j = s.reshape(j, j.Holders(), j.Body(), extras)
+	switch has := j.Unique() != nil; {
+	case has && !had:
+		j.Queue.Uniques++
+	case had && !has:
+		j.Queue.Uniques--
+	}
+	return j
+}
+
+// Rewrite gives a job another body and other extras; else it is as SetExtras.
+func (s *Store) Rewrite(j *Job, body, extras []byte) *Job {
+	return s.reshape(j, j.Holders(), body, extras)
 }
 
 // SetExtra sets one of a job's extras, or with nil takes it away. As with

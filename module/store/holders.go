@@ -172,29 +172,29 @@ func (s *Store) AddHolder(j *Job, node uint64) (moved *Job, added bool) {
 		return j, false
 	}
 	if j.Parts == 0 || n >= holderRoom(int(j.Parts), len(extras)) {
-		j = s.reshape(j, min(max(2*n, 2), most), extras)
+		j = s.reshape(j, min(max(2*n, 2), most), j.Body(), extras)
 	}
 	j.setHolder(n, node)
 	binary.LittleEndian.PutUint16(j.RawParts(), uint16(n+1))
 	return j, true
 }
 
-// reshape moves a job to a block with room for so many holders and these
-// extras. It must be in a queue's list.
-func (s *Store) reshape(j *Job, holders int, extras []byte) *Job {
+// reshape moves a job to a block with room for so many holders, with this body and
+// these extras, which may be its own. It must be in a queue's list.
+func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 	q := j.Queue
 	parts := partsLen(holders, len(extras))
-	k := (*Job)(s.alloc.Alloc(jobSize + int(j.BodyLen) + parts))
+	k := (*Job)(s.alloc.Alloc(jobSize + len(body) + parts))
 	*k = *j
-	k.Parts = uint16(parts)
-	copy(k.Body(), j.Body())
+	k.BodyLen, k.Parts = uint32(len(body)), uint16(parts)
+	copy(k.Body(), body)
 	if p := k.RawParts(); p != nil {
 		clear(p)
 		copy(p, j.RawParts()[:min(int(j.Parts), partsHead+j.Holders()*holderLen)])
 		k.putExtras(extras)
 	}
 	head, tail := &q.HeldHead, &q.HeldTail
-	l := q.listOf(j)
+	l := s.listOf(j)
 	if l != nil {
 		head, tail = &l.Head, &l.Tail
 	}

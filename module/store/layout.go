@@ -44,6 +44,8 @@ const (
 	InWaiting
 	// InWorking: somebody works on it; by the time it is due.
 	InWorking
+	// InLane: waits too, but is held back: another with its key has precedence (lane.go).
+	InLane
 	places
 )
 
@@ -107,7 +109,10 @@ type Queue struct {
 	Working            List           // those being worked on, the first that is due first
 	HeldHead, HeldTail *Job           // the other jobs
 	Held               uint64         // how many those are
-	Bytes              uint64         // memory of jobs and index
+	Lanes              *Lane          // of those that run alone
+	HeldBack           uint64         // how many jobs are held back in lanes
+	Uniques            uint64         // how many jobs are unique by anything
+	Bytes              uint64         // memory of jobs, index and lanes
 	Overdue            uint64         // those of Working with FlagOverdue
 	Created, ATime     int64          // unix ms
 	JobsIn, JobsOut    uint64
@@ -186,7 +191,10 @@ func (j *Job) neverAgain() bool {
 }
 
 // Jobs counts the queue's jobs, in any state.
-func (q *Queue) Jobs() uint64 { return q.Len + q.Working.Len + q.Held }
+func (q *Queue) Jobs() uint64 { return q.Len + q.Working.Len + q.Held + q.HeldBack }
+
+// Waiting counts the queued jobs: those that can be fetched, and those held back.
+func (q *Queue) Waiting() uint64 { return q.Len + q.HeldBack }
 
 // NameBytes is the queue's name; valid until it is renamed.
 func (q *Queue) NameBytes() []byte { return unsafe.Slice((*byte)(q.name), int(q.nameLen)) }
@@ -205,6 +213,7 @@ func Layout() []Field {
 	var q Queue
 	var k Lock
 	var all LockList
+	var n Lane
 	return []Field{
 		{"jm_job", 0, unsafe.Sizeof(j)},
 		{"jm_job.hash_next", unsafe.Offsetof(j.entry), unsafe.Sizeof(j.entry)},
@@ -237,6 +246,13 @@ func Layout() []Field {
 		{"jm_list.len", unsafe.Offsetof(l.Len), unsafe.Sizeof(l.Len)},
 		{"jm_list.index", unsafe.Offsetof(l.index), unsafe.Sizeof(l.index)},
 		{"jm_list.index_tail", unsafe.Offsetof(l.indexTail), unsafe.Sizeof(l.indexTail)},
+		{"jm_lane", 0, unsafe.Sizeof(n)},
+		{"jm_lane.hash_next", unsafe.Offsetof(n.entry), unsafe.Sizeof(n.entry)},
+		{"jm_lane.next", unsafe.Offsetof(n.Next), unsafe.Sizeof(n.Next)},
+		{"jm_lane.prev", unsafe.Offsetof(n.Prev), unsafe.Sizeof(n.Prev)},
+		{"jm_lane.queue", unsafe.Offsetof(n.Queue), unsafe.Sizeof(n.Queue)},
+		{"jm_lane.hash", unsafe.Offsetof(n.hash), unsafe.Sizeof(n.hash)},
+		{"jm_lane.list", unsafe.Offsetof(n.list), unsafe.Sizeof(n.list)},
 		{"jm_queue", 0, unsafe.Sizeof(q)},
 		{"jm_queue.hash_next", unsafe.Offsetof(q.entry), unsafe.Sizeof(q.entry)},
 		{"jm_queue.hash", unsafe.Offsetof(q.hash), unsafe.Sizeof(q.hash)},
@@ -247,6 +263,9 @@ func Layout() []Field {
 		{"jm_queue.held_head", unsafe.Offsetof(q.HeldHead), unsafe.Sizeof(q.HeldHead)},
 		{"jm_queue.held_tail", unsafe.Offsetof(q.HeldTail), unsafe.Sizeof(q.HeldTail)},
 		{"jm_queue.held", unsafe.Offsetof(q.Held), unsafe.Sizeof(q.Held)},
+		{"jm_queue.lanes", unsafe.Offsetof(q.Lanes), unsafe.Sizeof(q.Lanes)},
+		{"jm_queue.held_back", unsafe.Offsetof(q.HeldBack), unsafe.Sizeof(q.HeldBack)},
+		{"jm_queue.uniques", unsafe.Offsetof(q.Uniques), unsafe.Sizeof(q.Uniques)},
 		{"jm_queue.bytes", unsafe.Offsetof(q.Bytes), unsafe.Sizeof(q.Bytes)},
 		{"jm_queue.overdue", unsafe.Offsetof(q.Overdue), unsafe.Sizeof(q.Overdue)},
 		{"jm_queue.created", unsafe.Offsetof(q.Created), unsafe.Sizeof(q.Created)},

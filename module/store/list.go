@@ -42,12 +42,14 @@ func (j *Job) order() func(a, b *Job) bool {
 }
 
 // listOf is the ordered list that a job is in; nil where it is held.
-func (q *Queue) listOf(j *Job) *List {
+func (s *Store) listOf(j *Job) *List {
 	switch j.Place {
 	case InWaiting:
-		return &q.List
+		return &j.Queue.List
 	case InWorking:
-		return &q.Working
+		return &j.Queue.Working
+	case InLane:
+		return s.laneOf(j).list
 	}
 	return nil
 }
@@ -92,10 +94,10 @@ func (l *List) before(j *Job) (preds [maxLevel]*Tower) {
 	return preds
 }
 
-// insert puts a job into the list of its place. What belongs at the end goes
+// insert puts a job into a list, that of its place. What belongs at the end goes
 // there at once; the others find their place by the index.
-func (s *Store) insert(q *Queue, j *Job) {
-	l, less, height := q.listOf(j), j.order(), s.height(j)
+func (s *Store) insert(q *Queue, l *List, j *Job) {
+	less, height := j.order(), s.height(j)
 	l.Len++
 	if l == &q.Working && q.state == queueAttached {
 		s.working++
@@ -155,11 +157,23 @@ func (s *Store) addTower(q *Queue, l *List, j *Job, height int, preds *[maxLevel
 
 // withdraw takes a job out of the list of its place.
 func (s *Store) withdraw(q *Queue, j *Job) {
-	l := q.listOf(j)
-	if l == nil {
+	switch j.Place {
+	case InWaiting:
+		s.take(q, &q.List, j)
+		if j.Parts != 0 {
+			s.left(j)
+		}
+	case InWorking:
+		s.take(q, &q.Working, j)
+	case InLane:
+		s.leaveLane(j, nil, true)
+	default:
 		removeHeld(q, j)
-		return
 	}
+}
+
+// take takes a job out of an ordered list.
+func (s *Store) take(q *Queue, l *List, j *Job) {
 	if j.Flags&FlagIndexed != 0 {
 		var preds [maxLevel]*Tower
 		t := l.index[0]

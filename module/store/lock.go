@@ -63,7 +63,7 @@ type Lock struct {
 	_        [2]uint8
 	nameLen  uint32
 	ownerLen uint32
-	_        uint32
+	Era      uint32 // the engine's
 }
 
 // LockList is where C finds all locks (struct jm_lock_list).
@@ -87,14 +87,16 @@ func (s *Store) initLocks() {
 	s.lockList = (*LockList)(s.alloc.Alloc(lockListSize))
 	*s.lockList = LockList{}
 	s.locks.init(s.alloc, func(e *entry) uint64 { return lockOf(e).hash })
+	s.locks.sparse = 1 // most are looked for where there is none
 }
 
 // Locks are all locks there are. They stay when everything else is forgotten.
 func (s *Store) Locks() *LockList { return s.lockList }
 
 // Lock finds a lock; nil where there is none of that name.
-func (s *Store) Lock(name []byte) *Lock {
-	h := s.hashName(name)
+func (s *Store) Lock(name []byte) *Lock { return s.findLock(name, s.hashName(name)) }
+
+func (s *Store) findLock(name []byte, h uint64) *Lock {
 	for e := s.locks.first(h); e != nil; e = e.next {
 		if l := lockOf(e); l.hash == h && string(l.Name()) == string(name) {
 			return l
@@ -105,8 +107,24 @@ func (s *Store) Lock(name []byte) *Lock {
 
 // NewLock makes a lock; there must be none of that name.
 func (s *Store) NewLock(name, owner []byte) *Lock {
+	return s.newLock(name, owner, s.hashName(name))
+}
+
+// WarmLock begins to look for a lock, for who has something else to do first.
+func (s *Store) WarmLock(name []byte) { s.locks.warm(s.hashName(name)) }
+
+// LockOrNew finds a lock, or makes one without owner.
+func (s *Store) LockOrNew(name []byte) (l *Lock, fresh bool) {
+	h := s.hashName(name)
+	if l = s.findLock(name, h); l != nil {
+		return l, false
+	}
+	return s.newLock(name, nil, h), true
+}
+
+func (s *Store) newLock(name, owner []byte, h uint64) *Lock {
 	l := (*Lock)(s.alloc.Alloc(lockSize + len(name) + len(owner)))
-	*l = Lock{hash: s.hashName(name), format: lockFormat, nameLen: uint32(len(name)), ownerLen: uint32(len(owner))}
+	*l = Lock{hash: h, format: lockFormat, nameLen: uint32(len(name)), ownerLen: uint32(len(owner))}
 	copy(l.Name(), name)
 	copy(l.Owner(), owner)
 	all := s.lockList

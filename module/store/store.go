@@ -17,6 +17,11 @@ type Store struct {
 	queues     table // of Queue
 	locks      table // of Lock
 	lockList   *LockList
+	lanes      table // of Lane
+	headless   []*Lane
+	heldBack   uint64
+	laneBuf    []byte
+	lockBuf    []byte
 	wheel      wheel
 	generation uint64 // grows with each Forget
 	graves     []*Queue
@@ -49,6 +54,7 @@ func New(alloc Allocator, seed uint64, now int64) *Store {
 func (s *Store) begin(now int64) {
 	s.jobs.init(s.alloc, func(e *entry) uint64 { return jobOf(e).ID.hash(s.keys.id) })
 	s.queues.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
+	s.initLanes()
 	s.wheel.init(s.alloc, now)
 	s.hidden = s.AllocQueue(now)
 	s.hidden.state = queueAttached
@@ -149,6 +155,9 @@ func (s *Store) enter(j *Job) bool {
 func (s *Store) LoadInto(q *Queue, j *Job) {
 	j.Queue = q
 	q.Bytes += uint64(j.Size())
+	if j.Unique() != nil {
+		q.Uniques++
+	}
 	insertHeld(q, j)
 }
 
@@ -163,7 +172,15 @@ func (s *Store) Remove(j *Job) {
 func (s *Store) free(j *Job) {
 	q := j.Queue
 	s.withdraw(q, j)
+	s.discard(q, j)
+}
+
+// discard frees a job that is in none of its queue's lists.
+func (s *Store) discard(q *Queue, j *Job) {
 	q.Bytes -= uint64(j.Size())
+	if j.Unique() != nil {
+		q.Uniques--
+	}
 	s.FreeJob(j)
 }
 
@@ -172,7 +189,7 @@ func (s *Store) free(j *Job) {
 func (s *Store) Push(j *Job) {
 	s.withdraw(j.Queue, j)
 	j.State, j.Place = StateQueued, InWaiting
-	s.insert(j.Queue, j)
+	s.insert(j.Queue, &j.Queue.List, j)
 }
 
 // Work moves a job to those that are worked on, at the place that the time it is
@@ -181,7 +198,7 @@ func (s *Store) Push(j *Job) {
 func (s *Store) Work(j *Job, qtime int64) {
 	s.withdraw(j.Queue, j)
 	j.State, j.Place, j.QTime = StateActive, InWorking, qtime
-	s.insert(j.Queue, j)
+	s.insert(j.Queue, &j.Queue.Working, j)
 }
 
 // Hold moves a job to those that are held and no more; a queued one becomes
@@ -195,6 +212,23 @@ func (s *Store) Hold(j *Job) {
 	if j.State == StateQueued {
 		j.State = StateActive
 	}
+}
+
+// MoveTo moves a job into another queue's held list, without holders or extras; use
+// the returned one from then on.
+func (s *Store) MoveTo(j *Job, q *Queue) *Job {
+	from := j.Queue
+	s.withdraw(from, j)
+	insertHeld(from, j)
+	if from.Uniques > 0 && j.Unique() != nil {
+		from.Uniques--
+	}
+	j = s.reshape(j, 0, j.Body(), nil)
+	removeHeld(from, j)
+	from.Bytes -= uint64(j.Size())
+	s.LoadInto(q, j)
+	j.State = StateActive
+	return j
 }
 
 // Queue finds an attached queue; nil where there is none of that name.
@@ -247,24 +281,41 @@ func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
 	s.Rename(q, name)
 	q.hash = s.hashName(name)
 	q.state = queueAttached
+	s.heldBack += q.HeldBack
 	s.queues.insert(&q.entry, q.hash)
 	s.working += q.Working.Len
 	s.overdue += q.Overdue
 	if known {
 		return 0
 	}
+	for l := q.Lanes; l != nil; l = l.Next {
+		l.headless = false
+		s.lanes.insert(&l.entry, l.hash)
+	}
 	for _, first := range []*Job{q.Head, q.Working.Head, q.HeldHead} {
-		var next *Job
-		for j := first; j != nil; j = next {
-			next = j.Next
-			j.timerPrev = nil
-			if !s.enter(j) {
-				s.free(j)
-				dropped++
-				continue
-			}
-			s.Arm(j)
+		dropped += s.enterAll(first)
+	}
+	var next *Lane
+	for l := q.Lanes; l != nil; l = next {
+		next = l.Next
+		dropped += s.enterAll(l.Head())
+	}
+	return dropped
+}
+
+// enterAll makes the jobs of a list known and arms them. Those that are known
+// already are dropped; it returns how many.
+func (s *Store) enterAll(first *Job) (dropped int) {
+	var next *Job
+	for j := first; j != nil; j = next {
+		next = j.Next
+		j.timerPrev = nil
+		if !s.enter(j) {
+			s.free(j)
+			dropped++
+			continue
 		}
+		s.Arm(j)
 	}
 	return dropped
 }
@@ -275,6 +326,7 @@ func (s *Store) Detach(q *Queue) {
 	s.queues.remove(&q.entry, q.hash)
 	s.working -= q.Working.Len
 	s.overdue -= q.Overdue
+	s.heldBack -= q.HeldBack
 	q.state = queueLoose
 	q.hash = s.generation
 }
@@ -305,6 +357,10 @@ func (s *Store) Reap(n int) bool {
 			if j == nil {
 				j = q.HeldHead
 			}
+			if j == nil {
+				s.reapLane(q, known)
+				continue
+			}
 			if known {
 				s.Remove(j)
 			} else {
@@ -320,6 +376,21 @@ func (s *Store) Reap(n int) bool {
 	return false
 }
 
+// reapLane frees one of the jobs that a buried queue's lanes hold back.
+func (s *Store) reapLane(q *Queue, known bool) {
+	l := q.Lanes
+	for l.Head() == nil {
+		l = l.Next
+	}
+	j := l.Head()
+	if known {
+		s.Disarm(j)
+		s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
+	}
+	s.leaveLane(j, l, known)
+	s.discard(q, j)
+}
+
 // RemoveQueue frees an attached queue that has no jobs.
 func (s *Store) RemoveQueue(q *Queue) {
 	s.Detach(q)
@@ -327,6 +398,9 @@ func (s *Store) RemoveQueue(q *Queue) {
 }
 
 func (s *Store) freeQueue(q *Queue) {
+	for q.Lanes != nil {
+		s.freeLane(q.Lanes, false) // what Forget has left of them
+	}
 	s.freeName(q)
 	if q.Key != nil {
 		s.keyFree(q.Key)
@@ -352,6 +426,7 @@ func (s *Store) Forget() {
 	s.graves = append(s.graves, s.hidden)
 	s.jobs.drop()
 	s.queues.drop()
+	s.lanes.drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)
 	s.working, s.overdue = 0, 0

@@ -172,12 +172,12 @@ func TestStoreAgainstModel(t *testing.T) {
 			j := w.some(name)
 			switch op := w.r.IntN(23); {
 			case op == 22 && j != nil:
-				tag, value := store.Tag(1+w.r.IntN(3)), make([]byte, w.r.IntN(60))
+				tag, value := store.Tag(2+w.r.IntN(3)), make([]byte, w.r.IntN(60))
 				if w.r.IntN(4) == 0 {
 					value = nil
 				}
 				others := map[store.Tag]string{}
-				for k := store.Tag(1); k < 4; k++ {
+				for k := store.Tag(2); k < 5; k++ {
 					others[k] = string(j.Extra(k))
 				}
 				others[tag] = string(value)

@@ -117,6 +117,9 @@ const (
 	JobGone
 )
 
+// NewBody, in a ReplJob: a body that was put in the place of the former one (ONCONFLICT replace).
+const NewBody = Known
+
 // Reasons of Refused.
 const (
 	NoMemory = iota + 1

@@ -24,6 +24,7 @@ var (
 	scale   = flag.Bool("scale", false, "run the test with ten million jobs instead")
 	mesh    = flag.Bool("mesh", false, "measure a mesh of three nodes instead")
 	uq      = flag.Bool("uq", false, "compare the unique queue with the same in Lua on plain types instead")
+	unique  = flag.Bool("unique", false, "measure what uniqueness costs ADDJOB and GETJOB instead")
 	many    = flag.Int("jobs", 10_000_000, "jobs of -scale")
 	asJSON  = flag.Bool("json", false, "print JSON")
 )
@@ -226,6 +227,10 @@ func main() {
 	}
 	if *uq {
 		atUnique()
+		return
+	}
+	if *unique {
+		atUniqueJobs()
 		return
 	}
 	s, err := start()

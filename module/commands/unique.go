@@ -1,0 +1,240 @@
+package commands
+
+import (
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/rm"
+)
+
+// Errors of ADDJOB's options of uniqueness.
+const (
+	errStrategy   engine.Refusal = "ERR UNIQUE must be before-processing, during-processing, before-and-during-processing, until-processed, window TTL seconds, or none"
+	errWindow     engine.Refusal = "ERR UNIQUE window must be followed by TTL and the window's seconds, 1 to 2147483647"
+	errKey        engine.Refusal = "ERR KEY must have 4096 bytes at most"
+	errScope      engine.Refusal = "ERR SCOPE must be queue or mesh"
+	errLockTTL    engine.Refusal = "ERR LOCKTTL must be a number of seconds, 1 to 2147483647"
+	errRunTTL     engine.Refusal = "ERR RUNTTL must be a number of seconds, 1 to 2147483647"
+	errConflict   engine.Refusal = "ERR ONCONFLICT must be drop, raise, reschedule seconds, return, or replace"
+	errBusy       engine.Refusal = "ERR ONBUSY must be wait, drop, reschedule seconds, or dead"
+	errQuorum     engine.Refusal = "ERR QUORUM must be majority or any"
+	errNotUnique  engine.Refusal = "ERR KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY and QUORUM need UNIQUE"
+	errNoWaiting  engine.Refusal = "ERR LOCKTTL and ONCONFLICT are about the adding, where a during-processing job meets no other"
+	errNoRunning  engine.Refusal = "ERR RUNTTL and ONBUSY are about the processing, where only a during-processing or before-and-during-processing job meets another"
+	errWindowTime engine.Refusal = "ERR LOCKTTL contradicts UNIQUE window, which has its TTL"
+	errPutOffTTL  engine.Refusal = "ERR The specified reschedule is greater than TTL. Job refused since would never be delivered"
+)
+
+// Options of uniqueness that were given.
+const (
+	gaveKey = 1 << iota
+	gaveScope
+	gaveLockTTL
+	gaveRunTTL
+	gaveConflict
+	gaveBusy
+	gaveQuorum
+	gaveUnique
+)
+
+var strategyNames = [...]string{
+	store.UniqueBefore: "before-processing",
+	store.UniqueDuring: "during-processing",
+	store.UniqueBoth:   "before-and-during-processing",
+	store.UniqueUntil:  "until-processed",
+	store.UniqueWindow: "window",
+}
+
+var conflictNames = [...]string{
+	store.ConflictDrop: "drop", store.ConflictRaise: "raise", store.ConflictReschedule: "reschedule",
+	store.ConflictReturn: "return", store.ConflictReplace: "replace",
+}
+
+var busyNames = [...]string{
+	store.BusyWait: "wait", store.BusyDrop: "drop", store.BusyReschedule: "reschedule", store.BusyDead: "dead",
+}
+
+// named finds a word, in whatever case, among lower-case names.
+func named(names []string, arg []byte) (uint8, bool) {
+	for i, name := range names {
+		if name != "" && same(arg, name) {
+			return uint8(i), true
+		}
+	}
+	return 0, false
+}
+
+// same compares a word with a lower-case name, whatever the word's case.
+func same(arg []byte, name string) bool {
+	if len(arg) != len(name) {
+		return false
+	}
+	for i := range len(name) {
+		c := arg[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != name[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// parseUnique reads the option of uniqueness at argument i into u, and returns how
+// many arguments it has; 0 where it is none. given collects what was.
+func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err error) {
+	opt, last := c.Arg(i), c.NArgs()-1
+	if i == last {
+		return 0, nil
+	}
+	value, took, ok := c.Arg(i+1), 2, true
+	// seconds reads the number behind a word that needs one.
+	seconds := func(at int, into *int64) bool {
+		if at > last {
+			return false
+		}
+		*into, ok = between(c.Arg(at), 1, engine.MaxSeconds)
+		return ok
+	}
+	switch {
+	case is(opt, "UNIQUE"):
+		*given |= gaveUnique
+		if same(value, "none") {
+			u.Strategy = 0
+			return 2, nil
+		}
+		if u.Strategy, ok = named(strategyNames[:], value); !ok {
+			return 0, errStrategy
+		}
+		if u.Strategy == store.UniqueWindow {
+			if i+2 > last || !is(c.Arg(i+2), "TTL") || !seconds(i+3, &u.LockTTL) {
+				return 0, errWindow
+			}
+			took = 4
+		}
+	case is(opt, "KEY"):
+		*given |= gaveKey
+		if len(value) > store.MaxUniqueKey {
+			return 0, errKey
+		}
+		u.Keyed, u.Key = true, value
+	case is(opt, "SCOPE"):
+		*given |= gaveScope
+		if u.Mesh = same(value, "mesh"); !u.Mesh && !same(value, "queue") {
+			return 0, errScope
+		}
+	case is(opt, "LOCKTTL"):
+		*given |= gaveLockTTL
+		if !seconds(i+1, &u.LockTTL) {
+			return 0, errLockTTL
+		}
+	case is(opt, "RUNTTL"):
+		*given |= gaveRunTTL
+		if !seconds(i+1, &u.RunTTL) {
+			return 0, errRunTTL
+		}
+	case is(opt, "ONCONFLICT"):
+		*given |= gaveConflict
+		if u.Conflict, ok = named(conflictNames[:], value); !ok {
+			return 0, errConflict
+		}
+		if u.Conflict == store.ConflictReschedule {
+			if took = 3; !seconds(i+2, &u.ConflictDelay) {
+				return 0, errConflict
+			}
+		}
+	case is(opt, "ONBUSY"):
+		*given |= gaveBusy
+		if u.Busy, ok = named(busyNames[:], value); !ok {
+			return 0, errBusy
+		}
+		if u.Busy == store.BusyReschedule {
+			if took = 3; !seconds(i+2, &u.BusyDelay) {
+				return 0, errBusy
+			}
+		}
+	case is(opt, "QUORUM"):
+		*given |= gaveQuorum
+		if u.Any = same(value, "any"); !u.Any && !same(value, "majority") {
+			return 0, errQuorum
+		}
+	default:
+		return 0, nil
+	}
+	return took, nil
+}
+
+// settleUnique checks what options of uniqueness mean together. What wasn't given
+// but comes from the queue's settings can't contradict: it is left out where it
+// doesn't fit.
+func settleUnique(a *engine.Add, given uint8) error {
+	u := &a.Unique
+	if u.Strategy == 0 {
+		if given&^gaveUnique != 0 {
+			return errNotUnique
+		}
+		a.Unique = engine.Unique{}
+		return nil
+	}
+	runs := u.Strategy == store.UniqueDuring || u.Strategy == store.UniqueBoth
+	if !runs {
+		if given&(gaveRunTTL|gaveBusy) != 0 {
+			return errNoRunning
+		}
+		u.RunTTL, u.Busy, u.BusyDelay = 0, store.BusyWait, 0
+	}
+	switch u.Strategy {
+	case store.UniqueDuring:
+		if given&(gaveLockTTL|gaveConflict) != 0 {
+			return errNoWaiting
+		}
+		u.LockTTL, u.Conflict, u.ConflictDelay = 0, store.ConflictDrop, 0
+	case store.UniqueWindow:
+		if given&gaveLockTTL != 0 {
+			return errWindowTime
+		}
+	}
+	if u.Conflict != store.ConflictReschedule {
+		u.ConflictDelay = 0
+	}
+	if u.Busy != store.BusyReschedule {
+		u.BusyDelay = 0
+	}
+	if u.ConflictDelay >= a.TTL || u.BusyDelay >= a.TTL {
+		return errPutOffTTL
+	}
+	return nil
+}
+
+// putUnique answers SHOW's fields of a unique job.
+func putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
+	c.Text("unique")
+	c.Text(strategyNames[u.Strategy()])
+	c.Text("key")
+	c.Bulk(j.UniqueKey(u))
+	c.Text("scope")
+	if u.Has(store.UniqueMesh) {
+		c.Text("mesh")
+	} else {
+		c.Text("queue")
+	}
+	c.Text("lock")
+	switch {
+	case u.Has(store.UniqueHasRun):
+		c.Text("run")
+	case u.Has(store.UniqueHasWait):
+		c.Text("wait")
+	case u.Has(store.UniquePending):
+		c.Text("put-off")
+	case j.Place == store.InLane:
+		c.Text("held-back")
+	default:
+		c.Text("none")
+	}
+	c.Text("token")
+	c.Int(int64(engine.Token(j)))
+	c.Text("tries")
+	c.Int(int64(u.Tries()))
+}
+
+const uniqueFields = 6

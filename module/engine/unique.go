@@ -1,0 +1,636 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Unique jobs (unique-semantics.md 2, 3 and 5). A job's locks are what the job says
+// (store.Unique): one of waiting, which refuses the adding of another with its
+// key, and one of being worked on, which holds others back. The table of locks is
+// made anew from the jobs, and a lock whose job doesn't say so, or isn't known
+// any more, is free: there is nothing to reap.
+//
+// Locks are asked for in three places: [Node.contend] for an ADDJOB, [Node.again]
+// for a job that was put off by a conflict, [Node.claimRun] for one that is about
+// to be delivered. Here each is answered at once.
+
+// Unique is how a job is to be unique.
+type Unique struct {
+	Strategy       uint8 // store.UniqueBefore …; 0: not at all
+	Conflict, Busy uint8 // store.ConflictDrop …, store.BusyWait …
+	Mesh, Any      bool
+	Keyed          bool // Key counts, else the body
+	Key            []byte
+	LockTTL        int64 // seconds, 0: as long as the job has it; a window's TTL
+	RunTTL         int64 // seconds, 0: as long as the job has it
+	ConflictDelay  int64 // seconds
+	BusyDelay      int64 // seconds
+}
+
+// Refusals of unique jobs.
+const (
+	// ErrDropped is no error to a client: the job is left out, as it asked for.
+	ErrDropped  Refusal = "DUPLICATE another job has the key"
+	ErrLockLost Refusal = "LOCKLOST the job's lock is over, and another has it: stop, or acknowledge what is done"
+)
+
+const (
+	shownKey  = 64   // bytes of a key that an error shows
+	busySteps = 1000 // jobs that one fetch moves out of the way
+)
+
+// duplicate is the refusal that names who has the key.
+func duplicate(id *store.ID, key []byte) error {
+	cut := ""
+	if len(key) > shownKey {
+		key, cut = key[:shownKey], "…"
+	}
+	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %+q%s: wait until it is done, or add with another KEY", id, key, cut))
+}
+
+// SetUnique turns uniqueness off, for tests of what isn't about it, or on again. What was
+// added meanwhile isn't unique.
+func (n *Node) SetUnique(yes bool) { n.notUnique = !yes }
+
+// lockName is the name of a job's lock, valid until the next one is asked for.
+func (n *Node) lockName(j *store.Job, u store.Unique, space store.Space) []byte {
+	n.scratch.lock = j.AppendLock(n.scratch.lock[:0], u, space)
+	return n.scratch.lock
+}
+
+// holds says whether the job that has a lock says so too.
+func (n *Node) holds(l *store.Lock) bool {
+	if l.Flags&LockOutlives != 0 {
+		return l.Era == n.era
+	}
+	j := n.store.Lookup(&l.Job)
+	if j == nil {
+		return false
+	}
+	u := j.Unique()
+	if u == nil || !u.Has(hasFlag(l.Space())) {
+		return false
+	}
+	n.scratch.other = j.AppendLock(n.scratch.other[:0], u, l.Space())
+	return string(n.scratch.other) == string(l.Name())
+}
+
+func hasFlag(space store.Space) uint8 {
+	if space == store.LockRun {
+		return store.UniqueHasRun
+	}
+	return store.UniqueHasWait
+}
+
+// lapsed has a job know that its lock is over.
+func (n *Node) lapsed(l *store.Lock) {
+	if l.Flags&LockOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
+		return
+	}
+	j := n.store.Lookup(&l.Job)
+	j.Unique().Clear(hasFlag(l.Space()))
+	if !n.passive && !n.loading {
+		n.log(LogState, j)
+	}
+}
+
+// --- adding ------------------------------------------------------------------
+
+// nameClaim leaves the name of the lock that a job will be added under in
+// scratch.lock, before the job has its ID: the memory that the lock lies in is a
+// cache miss away.
+func (n *Node) nameClaim(a *Add) {
+	s := &a.Unique
+	if s.Strategy == store.UniqueDuring {
+		return
+	}
+	scope, key := a.Queue, a.Body
+	if s.Keyed {
+		key = s.Key
+	}
+	if s.Mesh {
+		scope = nil
+	} else if scope == nil {
+		scope = []byte{}
+	}
+	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, scope, key)
+	n.store.WarmLock(n.scratch.lock)
+}
+
+// contend takes the waiting lock of a job that is being added, or settles the
+// conflict; [Node.nameClaim] has come before. extras are the job's; nil where it isn't unique. answer is another
+// job's ID to be answered, zero where the job is to be made.
+func (n *Node) contend(a *Add, id *store.ID) (extras []byte, answer store.ID, err error) {
+	s := &a.Unique
+	flags := uint8(0)
+	if s.Mesh {
+		flags |= store.UniqueMesh
+	}
+	if s.Any {
+		flags |= store.UniqueAny
+	}
+	key := a.Body
+	if s.Keyed {
+		flags |= store.UniqueKeyed
+		key = s.Key
+	}
+	n.scratch.value = store.AppendUnique(n.scratch.value[:0], s.Strategy, flags, s.Conflict, s.Busy,
+		uint32(s.LockTTL), uint32(s.RunTTL), uint32(s.ConflictDelay), uint32(s.BusyDelay), s.Key)
+	u := store.Unique(n.scratch.value)
+	if u.Waits() {
+		lease := u.LockTTL()
+		if a.Delay > 0 && s.Strategy != store.UniqueWindow {
+			lease = 0 // it begins when the job is due
+		}
+		token, holder := n.takeLock(n.scratch.lock, id, lease)
+		if holder != nil {
+			n.Stats.Duplicates++
+			if s.Conflict != store.ConflictReschedule {
+				answer, err = n.conflict(a, holder, key)
+				return nil, answer, err
+			}
+			u.Set(store.UniquePending)
+			u.CountTry()
+			n.Stats.PutOff++
+		} else {
+			u.SetWait(token)
+			n.begun(u)
+		}
+	}
+	n.scratch.extras = store.AppendExtra(n.scratch.extras[:0], store.TagUnique, u)
+	return n.scratch.extras, answer, nil
+}
+
+// begun marks a window's lock that was just taken, by the name in scratch.lock.
+func (n *Node) begun(u store.Unique) {
+	if u.Strategy() == store.UniqueWindow {
+		l := n.store.Lock(n.scratch.lock)
+		l.Flags |= LockOutlives
+		l.Era = n.era
+	}
+}
+
+// conflict answers an ADDJOB whose key is taken.
+func (n *Node) conflict(a *Add, l *store.Lock, key []byte) (answer store.ID, err error) {
+	holder := l.Job
+	j := n.store.Lookup(&holder)
+	switch a.Unique.Conflict {
+	case store.ConflictDrop:
+		return answer, ErrDropped
+	case store.ConflictReturn:
+		// An ID is a promise: one that isn't given yet can't be answered.
+		if j == nil || j.State != store.StateWaitRepl {
+			return holder, nil
+		}
+	case store.ConflictReplace:
+		if j != nil && n.replace(j, a) {
+			return holder, nil
+		}
+	}
+	return answer, duplicate(&holder, key)
+}
+
+// replace gives a job that still waits a new body. False, and nothing done, where
+// somebody works on it, or may.
+func (n *Node) replace(j *store.Job, a *Add) bool {
+	waits := j.State == store.StateQueued || j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0
+	if !waits || n.dummy(j) {
+		return false
+	}
+	if u := j.Unique(); !u.Has(store.UniqueKeyed) && !bytes.Equal(j.Body(), a.Body) {
+		// Its key stays what it was: the body that it had.
+		if len(j.Body()) > store.MaxUniqueKey {
+			return false
+		}
+		keyed := u.AppendKeyed(nil, j.Body())
+		moved, ok := n.store.SetExtra(j, store.TagUnique, keyed)
+		if !ok {
+			return false
+		}
+		n.moved(j, moved)
+		j = moved
+	}
+	moved := n.store.Rewrite(j, a.Body, j.Extras())
+	n.moved(j, moved)
+	j = moved
+	n.Stats.Replaced++
+	n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
+	n.log(LogJob, j)
+	n.touch(j.Queue)
+	m := n.copyOf(j, wire.ReplJob)
+	m.Flags = wire.NoReply | wire.NewBody
+	n.tell(j, m)
+	return true
+}
+
+// onNewBody follows a replacement on another node.
+func (n *Node) onNewBody(j *store.Job, body []byte) *store.Job {
+	if j.State != store.StateActive || n.dummy(j) || bytes.Equal(j.Body(), body) {
+		return j
+	}
+	moved := n.store.Rewrite(j, body, j.Extras())
+	n.moved(j, moved)
+	n.effects = append(n.effects, Effect{Kind: LogDelete, ID: moved.ID})
+	n.log(LogJob, moved)
+	return moved
+}
+
+// putOff says of a new job, or one to be queued again, whether it was put off by a
+// conflict and still is.
+func (n *Node) putOff(j *store.Job) bool {
+	if j.Parts == 0 {
+		return false
+	}
+	u := j.Unique()
+	return u != nil && u.Has(store.UniquePending)
+}
+
+// again tries once more to take the waiting lock of a job that was put off. True
+// where the job may be queued now; else it is put off anew.
+func (n *Node) again(j *store.Job) bool {
+	u := j.Unique()
+	left := delayLeft(j, n.now)
+	if !n.notUnique {
+		lease := u.LockTTL()
+		if left > 0 && u.Strategy() != store.UniqueWindow {
+			lease = 0
+		}
+		token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, lease)
+		if holder != nil {
+			n.Stats.Duplicates++
+			n.reschedule(j, u, u.ConflictDelay())
+			return false
+		}
+		u.SetWait(token)
+		n.begun(u)
+	}
+	u.Clear(store.UniquePending)
+	if left > 0 {
+		n.later(j, left)
+		return false
+	}
+	return true
+}
+
+// reschedule puts a job off, and counts that. It stays the same job, and isn't
+// delivered once more by it.
+func (n *Node) reschedule(j *store.Job, u store.Unique, span int64) {
+	u.CountTry()
+	n.Stats.PutOff++
+	n.later(j, span)
+	n.tell(j, &wire.Message{Kind: wire.Working})
+}
+
+// later has a job queued in span ms, as if it was new and delayed.
+func (n *Node) later(j *store.Job, span int64) {
+	n.store.Hold(j)
+	j.Flags = j.Flags&^store.FlagQueuedOnce | store.FlagAnnounced
+	j.QTime = n.now + span
+	n.arm(j)
+	n.log(LogState, j)
+	n.touch(j.Queue)
+}
+
+// --- fetching ----------------------------------------------------------------
+
+// next is the job that a client gets from a queue, with the locks that it needs;
+// nil where there is none. The caller delivers it.
+func (n *Node) next(q *store.Queue) *store.Job {
+	for range busySteps {
+		j := q.Head
+		if j == nil || j.Parts == 0 || n.claimRun(j) {
+			return j
+		}
+	}
+	n.hurryTick() // for those who wait
+	return nil
+}
+
+// claimRun takes the run lock of a job that is about to be delivered, and ends the
+// lock of its waiting. False where the key is taken: then the job isn't in the
+// waiting list any more.
+func (n *Node) claimRun(j *store.Job) bool {
+	u := j.Unique()
+	if u == nil {
+		return true
+	}
+	if u.Runs() && !n.notUnique {
+		token, holder := n.takeLock(n.lockName(j, u, store.LockRun), &j.ID, u.RunTTL())
+		if holder != nil {
+			n.busy(j, u)
+			return false
+		}
+		u.SetRun(token)
+	}
+	if u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth {
+		n.endWait(j, u)
+	}
+	return true
+}
+
+// logsDelivery says whether the delivery of a job changes what locks it has.
+func logsDelivery(j *store.Job) bool {
+	if j.Parts == 0 {
+		return false
+	}
+	u := j.Unique()
+	return u != nil && u.Strategy() <= store.UniqueBoth
+}
+
+// busy does what is to be done with a job whose key is being worked on.
+func (n *Node) busy(j *store.Job, u store.Unique) {
+	switch u.Busy() {
+	case store.BusyDrop:
+		n.Stats.BusyDropped++
+		n.effects = append(n.effects, Effect{Kind: Dropped, ID: j.ID, Queue: j.Queue})
+		n.tell(j, &wire.Message{Kind: wire.DelJob})
+		n.forgetJob(j)
+	case store.BusyReschedule:
+		n.reschedule(j, u, u.BusyDelay())
+	case store.BusyDead:
+		n.deadLetter(j, u)
+	default:
+		n.store.HoldBack(j, u)
+	}
+}
+
+// DeadSuffix follows a queue's name in the name of the one for its dead letters.
+const DeadSuffix = ":dead"
+
+// deadLetter moves a job to the queue for dead letters, where it is unique by
+// nothing any more. Where there can't be such a queue it is put off instead.
+func (n *Node) deadLetter(j *store.Job, u store.Unique) {
+	const wait = 60_000
+	name := append(bytes.Clone(j.Queue.NameBytes()), DeadSuffix...)
+	q, err := n.queue(name)
+	if err != nil {
+		n.reschedule(j, u, wait)
+		return
+	}
+	n.Stats.Dead++
+	n.endLocks(j)
+	n.tell(j, &wire.Message{Kind: wire.DelJob})
+	n.touch(j.Queue)
+	moved := n.store.MoveTo(j, q)
+	n.moved(j, moved)
+	n.effects = append(n.effects, Effect{Kind: LogDelete, ID: moved.ID})
+	n.push(moved)
+	n.log(LogJob, moved)
+	n.serve(q)
+}
+
+// pushUnique is [store.Store.Push] for a unique job: one that ends its run frees
+// its key, one that runs alone takes its place in its lane.
+func (n *Node) pushUnique(j *store.Job, u store.Unique) {
+	if u.LockTTL() > 0 && j.Flags&store.FlagQueuedOnce == 0 && u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
+		// It is due: from now on its lock ends by itself.
+		if _, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, u.LockTTL()); holder != nil {
+			u.Clear(store.UniqueHasWait)
+		}
+	}
+	if !u.Runs() || u.Busy() != store.BusyWait {
+		n.endRun(j, u)
+		n.store.Push(j)
+		return
+	}
+	holder := n.liveLock(n.lockName(j, u, store.LockRun))
+	n.store.PushLane(j, u, holder == nil || holder.Job == j.ID)
+	n.endRun(j, u)
+}
+
+// exportable is the job that another node gets from a queue; nil where the oldest
+// waits for its key.
+func (n *Node) exportable(q *store.Queue) *store.Job {
+	for j := q.Head; j != nil; j = q.Head {
+		if j.Parts == 0 {
+			return j
+		}
+		u := j.Unique()
+		if u == nil || !u.Runs() || n.liveLock(n.lockName(j, u, store.LockRun)) == nil {
+			return j
+		}
+		if u.Busy() != store.BusyWait {
+			return nil
+		}
+		n.store.HoldBack(j, u)
+	}
+	return nil
+}
+
+// accepted settles what locks a job has that came from another node: that one has
+// those of a copy, and none of one that it has given away.
+func (n *Node) accepted(j *store.Job, kind wire.Kind) {
+	u := j.Unique()
+	if u == nil {
+		return
+	}
+	had := u.Has(store.UniqueHasWait)
+	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
+	if had && kind == wire.YourJob && j.Retry == 0 && u.Strategy() != store.UniqueWindow {
+		if token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, u.LockTTL()); holder == nil {
+			u.SetWait(token)
+		}
+	}
+}
+
+// spanOf is how long a copy's first queueing is put off, ms.
+func (n *Node) spanOf(j *store.Job) int64 {
+	span := delayLeft(j, n.now)
+	if n.putOff(j) {
+		return max(span, j.QTime-n.now)
+	}
+	return span
+}
+
+// settleLanes lets the next job of each lane go on that has lost its front, or whose
+// key has become free.
+func (n *Node) settleLanes() {
+	for n.store.AnyHeadless() {
+		if n.passive || n.loading {
+			return
+		}
+		l := n.store.Headless()
+		if l == nil {
+			return
+		}
+		n.scratch.lock = l.AppendLock(n.scratch.lock[:0])
+		if holder := n.liveLock(n.scratch.lock); holder != nil {
+			if holder.Until != 0 && holder.Flags&lockWatched == 0 {
+				holder.Flags |= lockWatched
+				n.watchLock(holder)
+			}
+			continue
+		}
+		n.serve(n.store.Promote(l).Queue)
+	}
+}
+
+// --- ends --------------------------------------------------------------------
+
+// endWait frees a job's waiting lock, where it has one. A window's stays.
+func (n *Node) endWait(j *store.Job, u store.Unique) {
+	if u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
+		name := n.lockName(j, u, store.LockWait)
+		u.Clear(store.UniqueHasWait)
+		n.freeLock(name, &j.ID)
+	}
+}
+
+// endRun frees its run lock.
+func (n *Node) endRun(j *store.Job, u store.Unique) {
+	if u.Has(store.UniqueHasRun) {
+		name := n.lockName(j, u, store.LockRun)
+		u.Clear(store.UniqueHasRun)
+		n.freeLock(name, &j.ID)
+	}
+}
+
+// endLocks frees all locks of a job that is done, or is about to be forgotten.
+func (n *Node) endLocks(j *store.Job) {
+	if j.Parts == 0 {
+		return
+	}
+	if u := j.Unique(); u != nil {
+		n.endWait(j, u)
+		n.endRun(j, u)
+	}
+}
+
+// leaveTo frees the run lock of a job that another node works on now.
+func (n *Node) leaveTo(j *store.Job) {
+	if j.Parts == 0 {
+		return
+	}
+	if u := j.Unique(); u != nil {
+		n.endRun(j, u)
+	}
+}
+
+// discard forgets a job that was promised to nobody.
+func (n *Node) discard(j *store.Job) {
+	n.endLocks(j)
+	n.store.Remove(j)
+}
+
+// retake gives a job that was never delivered after all its waiting lock back.
+func (n *Node) retake(j *store.Job) {
+	if j.Parts == 0 {
+		return
+	}
+	u := j.Unique()
+	if u == nil || n.notUnique || u.Strategy() != store.UniqueBefore && u.Strategy() != store.UniqueBoth {
+		return
+	}
+	if token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, u.LockTTL()); holder == nil {
+		u.SetWait(token)
+	}
+}
+
+// extend makes the leases of a job's locks begin anew (WORKING). An error where
+// another has one of them.
+func (n *Node) extend(j *store.Job) error {
+	if j.Parts == 0 {
+		return nil
+	}
+	u := j.Unique()
+	if u == nil || n.notUnique {
+		return nil
+	}
+	if u.Runs() && j.Retry > 0 || u.Has(store.UniqueHasRun) {
+		token, holder := n.takeLock(n.lockName(j, u, store.LockRun), &j.ID, u.RunTTL())
+		if holder != nil {
+			return ErrLockLost
+		}
+		u.SetRun(token)
+	}
+	if u.Strategy() == store.UniqueUntil && !u.Has(store.UniquePending) {
+		token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, u.LockTTL())
+		if holder != nil {
+			return ErrLockLost
+		}
+		u.SetWait(token)
+	}
+	return nil
+}
+
+// --- what was there before ---------------------------------------------------
+
+// relock makes the locks of a queue's jobs anew, from what the jobs say, after
+// the queue was loaded or has got another name. Where two say that they have a
+// lock, the first one met does.
+func (n *Node) relock(q *store.Queue) {
+	if q.Uniques == 0 {
+		return
+	}
+	for _, first := range [...]*store.Job{q.Working.Head, q.Head, q.HeldHead} {
+		n.relockAll(first)
+	}
+	for l := q.Lanes; l != nil; l = l.Next {
+		n.relockAll(l.Head())
+	}
+	n.store.WakeQueue(q)
+}
+
+func (n *Node) relockAll(j *store.Job) {
+	for ; j != nil; j = j.Next {
+		u := j.Unique()
+		if u == nil {
+			continue
+		}
+		if u.Has(store.UniqueHasWait) {
+			n.restore(j, u, store.LockWait)
+		}
+		if u.Has(store.UniqueHasRun) {
+			n.restore(j, u, store.LockRun)
+		}
+	}
+}
+
+// restore gives a job the lock back that it says it has.
+func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
+	lease, token := u.RunTTL(), u.RunToken()
+	if space == store.LockWait {
+		lease, token = u.LockTTL(), u.WaitToken()
+		switch {
+		case u.Strategy() == store.UniqueWindow:
+			if lease = min(lease, int64(j.CTime/1_000_000)+lease-n.now); lease <= 0 {
+				return
+			}
+		case j.Flags&store.FlagQueuedOnce == 0:
+			lease = 0 // it isn't due yet
+		}
+	}
+	name := n.lockName(j, u, space)
+	if _, holder := n.takeLock(name, &j.ID, lease); holder != nil {
+		u.Clear(hasFlag(space))
+		n.log(LogState, j)
+		return
+	}
+	l := n.store.Lock(name)
+	l.Token = token
+	if space == store.LockWait {
+		n.begun(u)
+	}
+}
+
+// Token is the fencing token of the lock that a job has, that of its run where it
+// has both; 0 where it has none.
+func Token(j *store.Job) uint64 {
+	u := j.Unique()
+	switch {
+	case u == nil:
+		return 0
+	case u.Has(store.UniqueHasRun):
+		return u.RunToken()
+	case u.Has(store.UniqueHasWait):
+		return u.WaitToken()
+	}
+	return 0
+}
+
+// HeldBack counts the jobs that are held back in all queues.
+func (n *Node) HeldBack() uint64 { return n.store.HeldBack() }
