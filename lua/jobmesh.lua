@@ -692,9 +692,13 @@ local function rq_export(keys, args)
   return export(o, queue, put, put)
 end
 
-redis.register_function('jobmesh_resque_import', served(resque_import))
-redis.register_function('jobmesh_resque_export', served(resque_export))
-redis.register_function('jobmesh_sidekiq_import', served(sidekiq_import))
-redis.register_function('jobmesh_sidekiq_export', served(sidekiq_export))
-redis.register_function('jobmesh_rq_import', served(rq_import))
-redis.register_function('jobmesh_rq_export', served(rq_export))
+local function register(name, work, description)
+  redis.register_function{ function_name = 'jobmesh_' .. name, callback = served(work), description = description }
+end
+
+register('resque_import', resque_import, "2 resque:queue:NAME queue [COUNT n] [FROM p] [UQ | JOBS] [FORCE] [WITH option ...]")
+register('resque_export', resque_export, "2 queue resque:queue:NAME [COUNT n] [FROM p] [ACTIVE] [UNIQUEUE]")
+register('sidekiq_import', sidekiq_import, "2 queue:NAME | schedule | retry queue [COUNT n] [FROM p] [QUEUE name] [WITH option ...]")
+register('sidekiq_export', sidekiq_export, "2 queue queue:NAME [COUNT n] [FROM p] [ACTIVE]")
+register('rq_import', rq_import, "2 rq:queue:NAME | rq:scheduled:NAME queue [COUNT n] [FROM p] [WITH option ...]")
+register('rq_export', rq_export, "2 queue rq:queue:NAME [COUNT n] [FROM p] [ACTIVE]")

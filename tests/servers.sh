@@ -128,7 +128,7 @@ fi
   bad=0
   for name in "${servers[@]}"; do
     echo "== $name"
-    JOBMESH_SERVER="$cache/$name/server" go test -json -count=1 -timeout 5m ./rm ./tests/single ./tests/compat || bad=1
+    JOBMESH_SERVER="$cache/$name/server" go test -json -count=1 -timeout 5m ./rm ./tests/single ./tests/compat ./tests/migrate || bad=1
   done
   exit $bad
 } | go run ./tests/tally

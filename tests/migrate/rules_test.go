@@ -281,9 +281,9 @@ func TestOptionsOfJobs(t *testing.T) {
 	call(c, "resque_import", "resque:queue:b", "b", "WITH", "RETRY", 7, "TTL", 99)
 	show := func(queue string) harness.Value { return c.Do("SHOW", c.Do("QPEEK", queue, 1).Elems[0].Elems[1].Str) }
 	a, b := show("a"), show("b")
-	assert.Equal(t, int64(2147483647), a.Field("ttl").Int)
+	assert.InDelta(t, 2147483647, a.Field("ttl").Int, 5)
 	assert.Equal(t, int64(300), a.Field("retry").Int)
-	assert.Equal(t, int64(99), b.Field("ttl").Int)
+	assert.InDelta(t, 99, b.Field("ttl").Int, 5)
 	assert.Equal(t, int64(7), b.Field("retry").Int)
 }
 
@@ -319,14 +319,14 @@ func TestDelayed(t *testing.T) {
 	_, c := start(t)
 	now := float64(time.Now().UnixMilli()) / 1000
 	score := func(at float64) string { return fmt.Sprintf("%.6f", at) }
-	c.Do("ZADD", "schedule", score(now+1.2), `{"queue":"mail","n":1}`, score(now+1000.125), `{"queue":"mail","n":2}`, "inf", `{"queue":"mail","n":3}`)
+	c.Do("ZADD", "schedule", score(now+2.6), `{"queue":"mail","n":1}`, score(now+1000.125), `{"queue":"mail","n":2}`, "inf", `{"queue":"mail","n":3}`)
 	c.Do("ZADD", "retry", "-inf", `{"queue":"mail","n":4}`, "1e300", `{"queue":"mail","n":5}`)
 	assert.Equal(t, 3, all(t, c, "sidekiq_import", "schedule", "mail"))
 	assert.Equal(t, 2, all(t, c, "sidekiq_import", "retry", "mail"))
 	assert.Equal(t, `{"queue":"mail","n":4}`, c.Do("GETJOB", "FROM", "mail").Elems[0].Elems[2].Str, "at once")
-	v := c.Do("GETJOB", "TIMEOUT", 5000, "FROM", "mail")
+	v := c.Do("GETJOB", "TIMEOUT", 15000, "FROM", "mail")
 	assert.Equal(t, `{"queue":"mail","n":1}`, v.Elems[0].Elems[2].Str)
-	assert.GreaterOrEqual(t, float64(time.Now().UnixMilli())/1000, now+1.2, "not before its time")
+	assert.GreaterOrEqual(t, float64(time.Now().UnixMilli())/1000, now+2.6, "not before its time")
 	// These two are in a worker's hands: they aren't moved, unless that is told.
 	native := c.Do("ADDJOB", "mail", `{"queue":"mail","n":6}`, 0, "DELAY", 50).Str
 	require.Len(t, native, 40)
@@ -360,7 +360,7 @@ func TestRqJobs(t *testing.T) {
 	c.Do("HSET", "rq:job:b", "data", "y")
 	c.Do("PEXPIRE", "rq:job:b", 100_000)
 	c.Do("HSET", "rq:job:c", "data", "z")
-	c.Do("PEXPIRE", "rq:job:c", 300)
+	c.Do("PEXPIRE", "rq:job:c", 1500)
 	c.Do("RPUSH", "rq:queue:mail", "a", "gone", "b", "c")
 	assert.Equal(t, [3]int64{3, 0, 1}, numbers(t, call(c, "rq_import", "rq:queue:mail", "mail")))
 	assert.Zero(t, c.Do("EXISTS", "rq:job:a", "rq:job:b", "rq:queue:mail").Int)
@@ -371,7 +371,7 @@ func TestRqJobs(t *testing.T) {
 	c.Do("HSET", "rq:job:a", "data", "a newer one")
 	assert.True(t, call(c, "rq_export", "mail", "rq:queue:mail").Err("ERR rq:job:a exists already"))
 	c.Do("DEL", "rq:job:a")
-	time.Sleep(400 * time.Millisecond)
+	time.Sleep(1600 * time.Millisecond)
 	v := call(c, "rq_export", "mail", "rq:queue:mail")
 	assert.Equal(t, [3]int64{2, 0, 1}, numbers(t, v), "c's time was over")
 	assert.Equal(t, []string{"a", "b"}, c.Do("LRANGE", "rq:queue:mail", 0, -1).Strings())
@@ -401,7 +401,7 @@ func TestLiveMove(t *testing.T) {
 		go func() {
 			seen := map[string]int{}
 			for {
-				v := w.Do("GETJOB", "TIMEOUT", 1500, "COUNT", 10, "FROM", "mail")
+				v := w.Do("GETJOB", "TIMEOUT", 3000, "COUNT", 10, "FROM", "mail")
 				if v.Null {
 					break
 				}
