@@ -29,6 +29,7 @@ const (
 	// ClaimTimeoutMS is how long a claim that doesn't wait for its lock tries.
 	ClaimTimeoutMS = 1_000
 
+	attemptMS     = 300 // until who still misses a vote begins again, doubling: two may each wait for the other
 	claimResendMS = 100 // until a vote that was asked for is asked for again
 	claimPollMS   = 500 // until one who waits for a lock looks again, whatever he hears
 	debtFirstMS   = 200
@@ -459,34 +460,69 @@ func (n *Node) answer(c *Claim, a answer) {
 }
 
 func (n *Node) tally(c *Claim) {
-	votes, open, voters := 0, 0, 1
+	votes, open, need := 0, 0, n.votesNeeded(c)
 	for i := range c.answers {
-		switch c.answers[i].why {
-		case 0:
+		if c.answers[i].why == 0 {
 			votes++
-		case wire.Abstains:
+		}
+	}
+	for _, p := range n.mesh.order {
+		if p.Connected && !c.answered(p.Node) {
+			open++
+		}
+	}
+	if votes >= need {
+		n.won(c)
+		return
+	}
+	// Without hope, too, the others are heard: they know whether it is somebody
+	// else's, or nobody's.
+	if who, against := c.against(); open == 0 || c.kind == take && who != nil && against >= need {
+		n.lostRound(c, need)
+	}
+}
+
+// against is the holder that most nodes say has the lock, and how many do.
+func (c *Claim) against() (who *answer, count int) {
+	for i := range c.answers {
+		a := &c.answers[i]
+		if a.why != wire.LockHeld {
+			continue
+		}
+		same := 0
+		for k := range c.answers {
+			if b := &c.answers[k]; b.why == wire.LockHeld && b.job == a.job && b.owner == a.owner {
+				same++
+			}
+		}
+		if same > count {
+			who, count = a, same
+		}
+	}
+	return who, count
+}
+
+// votesNeeded is how many votes a claim has to have.
+func (n *Node) votesNeeded(c *Claim) int {
+	if c.flags&lockAny == 0 {
+		return n.majority()
+	}
+	voters := 1
+	for i := range c.answers {
+		if c.answers[i].why == wire.Abstains {
 			voters--
 		}
 	}
 	for _, p := range n.mesh.order {
-		answered := slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == p.Node })
-		if p.Connected && !answered {
-			open++
-		}
-		if p.Connected || answered {
+		if p.Connected || c.answered(p.Node) {
 			voters++
 		}
 	}
-	need := n.majority()
-	if c.flags&lockAny != 0 {
-		need = max(voters, 0)/2 + 1
-	}
-	switch {
-	case votes >= need:
-		n.won(c)
-	case votes+open < need:
-		n.lostRound(c, need)
-	}
+	return max(voters, 0)/2 + 1
+}
+
+func (c *Claim) answered(node wire.Node) bool {
+	return slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == node })
 }
 
 // won ends a claim that has its votes, unless they came too late to be of use.
@@ -497,7 +533,8 @@ func (n *Node) won(c *Claim) {
 		return
 	}
 	if c.kind == release {
-		n.owe(c.name, c.holder, c.proposal, n.maxLease, 0, n.silent(c))
+		// The others are asked already: their answers to this round will do.
+		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)}, n.maxLease)
 	}
 	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal}, true)
 }
@@ -505,7 +542,7 @@ func (n *Node) won(c *Claim) {
 // silent are the nodes that haven't answered.
 func (n *Node) silent(c *Claim) (list []wire.Node) {
 	for _, p := range n.mesh.order {
-		if !slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == p.Node }) {
+		if !c.answered(p.Node) {
 			list = append(list, p.Node)
 		}
 	}
@@ -531,9 +568,8 @@ func (n *Node) retract(c *Claim) {
 // lostRound judges an attempt that can't have need votes any more.
 func (n *Node) lostRound(c *Claim, need int) {
 	n.retract(c)
-	against, refused, freed := 0, 0, 0
-	var who *answer
-	greatest := uint64(0)
+	who, against := c.against()
+	refused, freed, greatest := 0, 0, uint64(0)
 	for i := range c.answers {
 		a := &c.answers[i]
 		switch a.why {
@@ -543,15 +579,6 @@ func (n *Node) lostRound(c *Claim, need int) {
 		case wire.Abstains:
 			continue
 		case wire.LockHeld:
-			same := 0
-			for k := range c.answers {
-				if b := &c.answers[k]; b.why == wire.LockHeld && b.job == a.job && b.owner == a.owner {
-					same++
-				}
-			}
-			if same > against {
-				against, who = same, a
-			}
 			if c.kind != take {
 				greatest = max(greatest, a.token)
 			}
@@ -696,6 +723,8 @@ func (n *Node) tickClaims() {
 				}
 			}
 			n.finishClaim(c, o, true)
+		case c.round != 0 && now-c.began >= attemptMS<<min(c.tries, 10):
+			n.lostRound(c, n.votesNeeded(c))
 		case c.round != 0:
 			m := c.message()
 			for _, node := range n.silent(c) {
@@ -729,27 +758,31 @@ func (n *Node) endClaims() {
 
 // owe tells nodes to take a vote back, until they confirm it.
 func (n *Node) owe(name []byte, h holder, token uint64, lease int64, flags uint8, nodes []wire.Node) {
-	if len(nodes) == 0 {
+	n.rounds++
+	d := &debt{round: n.rounds, name: slices.Clone(name), holder: holder{h.id, slices.Clone(h.owner)}, token: token, flags: flags, nodes: nodes}
+	n.owes(d, lease)
+	for _, node := range nodes {
+		n.dun(d, n.mesh.by[node])
+	}
+}
+
+// owes notes a debt, for as long as the votes can last.
+func (n *Node) owes(d *debt, lease int64) {
+	if len(d.nodes) == 0 {
 		return
 	}
 	if len(n.debts) >= debtMax {
 		delete(n.owed, n.debts[0].round)
 		n.debts = n.debts[1:]
 	}
-	n.rounds++
-	now := n.steady()
-	d := &debt{
-		round: n.rounds, name: slices.Clone(name), holder: holder{h.id, slices.Clone(h.owner)}, token: token, flags: flags,
-		until: now + debtTimeMS, next: now + debtFirstMS, wait: debtFirstMS, nodes: nodes,
-	}
+	span := int64(debtTimeMS)
 	if lease > 0 {
-		d.until = now + min(lease, debtTimeMS) + min(lease, debtTimeMS)/clockSlack + graceMS
+		span = min(span, lease)
 	}
+	now := n.steady()
+	d.until, d.next, d.wait = now+span+span/clockSlack+graceMS, now+debtFirstMS, debtFirstMS
 	n.debts = append(n.debts, d)
 	n.owed[d.round] = d
-	for _, node := range nodes {
-		n.dun(d, n.mesh.by[node])
-	}
 	n.wake = min(n.wake, n.now+debtFirstMS)
 }
 
@@ -928,7 +961,7 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 // claimsUp and claimsDown follow a connection.
 func (n *Node) claimsUp(p *Peer) {
 	for _, c := range n.openClaims() {
-		if !slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == p.Node }) {
+		if !c.answered(p.Node) {
 			n.send(p, c.message())
 		}
 	}

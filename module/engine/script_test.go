@@ -74,6 +74,8 @@ type actor struct {
 	next  int64
 	down  bool
 	life  uint64
+	locks map[string][]byte // what it logged of locks
+	floor uint64
 }
 
 func (w *world) play(t *testing.T, d *datadriven.TestData) string {
@@ -84,6 +86,8 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"advance": w.advance, "show": w.show, "crash": w.crash, "restart": w.restart, "cut": w.cut, "join": w.join,
 		"memory": w.pressure, "leaving": w.leave, "pause": w.pause, "forget": w.forget, "meet": w.meet, "nodes": w.table,
 		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "reset": w.reset,
+		"acquire": w.acquire, "extend": func() { w.extend(false) }, "release": func() { w.extend(true) }, "unlock": w.unlock, "locks": w.locks,
+		"clearlock": w.clearLock, "distrust": w.distrust, "lostlock": w.lostLock,
 	}
 	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
 		commands[verb] = func() { w.verb(verb) }
@@ -108,7 +112,7 @@ func (w *world) mesh() {
 	w.arg("timeout", &timeout)
 	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats"), tables: w.d.HasArg("tables")}
 	for i := range count {
-		n := &actor{w: w, name: string(rune('a' + i)), disk: map[store.ID][2][]byte{}, links: map[*actor]bool{}, next: w.now + 1}
+		n := &actor{w: w, name: string(rune('a' + i)), disk: map[store.ID][2][]byte{}, locks: map[string][]byte{}, links: map[*actor]bool{}, next: w.now + 1}
 		for k := range n.id {
 			n.id[k] = byte(0x11 * (i + 1))
 		}
@@ -190,6 +194,8 @@ func (n *actor) effect(e *engine.Effect) {
 		for _, p := range n.e.Peers() {
 			n.peers = append(n.peers, p.ID)
 		}
+	default:
+		n.lockEffect(e)
 	}
 }
 
@@ -207,9 +213,14 @@ var kindNames = map[wire.Kind]string{
 	wire.AskWork: "ASKWORK", wire.Work: "WORK",
 }
 
+func kindName(k wire.Kind) string { return kindNames[k] + lockKinds[k] }
+
 func (l letter) String() string {
 	m, w := l.read(), l.from.w
-	text := fmt.Sprintf("%s->%s %s", l.from.name, l.to.name, kindNames[m.Kind])
+	text := fmt.Sprintf("%s->%s %s", l.from.name, l.to.name, kindName(m.Kind))
+	if lockKinds[m.Kind] != "" {
+		return text + w.lockText(&m)
+	}
 	switch m.Kind {
 	case wire.Heartbeat, wire.Failed:
 		for i := range m.Peers {
@@ -483,11 +494,11 @@ func (w *world) flush() {
 
 // chosen says whether a message is one that the command's from, to and kind name.
 func (w *world) chosen(l letter) bool {
-	from, to, kind := l.from.name, l.to.name, kindNames[l.read().Kind]
+	from, to, kind := l.from.name, l.to.name, kindName(l.read().Kind)
 	w.arg("from", &from)
 	w.arg("to", &to)
 	w.arg("kind", &kind)
-	return from == l.from.name && to == l.to.name && strings.EqualFold(kind, kindNames[l.read().Kind])
+	return from == l.from.name && to == l.to.name && strings.EqualFold(kind, kindName(l.read().Kind))
 }
 
 // deliver brings messages to where they go, and what is said in answer, until
@@ -614,7 +625,8 @@ func (w *world) crash() {
 	a.down = true
 	if w.d.HasArg("wiped") {
 		clear(a.disk)
-		a.order = nil
+		clear(a.locks)
+		a.order, a.floor = nil, 0
 	}
 	for _, b := range w.nodes {
 		if b != a && a.links[b] {
@@ -635,10 +647,14 @@ func (w *world) restart() {
 				require.NoError(w.t, a.e.ApplyJob(d[0], d[1]))
 			}
 		}
+		a.loadLocks()
 		a.e.EndLoading()
 		a.e.Settle(engine.Trust{Logged: true})
 		for _, id := range slices.Clone(a.peers) {
 			a.e.AddPeer(id, w.node(id).name+":1")
+		}
+		if a.e.TrustLocks(); w.d.HasArg("distrust") {
+			a.e.DistrustLocks()
 		}
 	})
 	for _, b := range w.nodes {

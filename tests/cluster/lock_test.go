@@ -120,7 +120,8 @@ func TestLocksWithNodesDown_46_47(t *testing.T) {
 	held := acquire(t, m[0], "held", "a", 60_000)
 	m.known(t, "held")
 	m[0].Kill()
-	assert.True(t, m[1].Do("LOCK.ACQUIRE", "held", "b", 60_000).NullString(), "the others know of it")
+	v := m[1].Do("LOCK.ACQUIRE", "held", "b", 60_000)
+	assert.True(t, v.NullString(), "the others know of it: %v", v)
 	assert.Equal(t, "OK", m[2].Do("LOCK.EXTEND", "held", "a", held, 60_000).Str)
 	token := acquire(t, m[1], "n", "a", 60_000)
 	assert.Equal(t, "OK", m[2].Do("LOCK.RELEASE", "n", "a", token).Str)
@@ -192,7 +193,8 @@ func TestLostTable_48(t *testing.T) {
 	mesh{m[1]}.votes(t)
 	assert.Equal(t, token, m[1].Do("LOCK.SHOW", "m").Field("token").Int)
 	m[0].Kill()
-	assert.True(t, m[2].Do("LOCK.ACQUIRE", "m", "b", 1000).NullString())
+	v := m[2].Do("LOCK.ACQUIRE", "m", "b", 1000)
+	assert.True(t, v.NullString(), "%v", v)
 	assert.Equal(t, "OK", m[1].Do("LOCK.EXTEND", "m", "a", token, 8000).Str)
 }
 

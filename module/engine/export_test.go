@@ -1,0 +1,13 @@
+package engine
+
+import "jobmesh/module/store"
+
+// What the engine's other parts call of locks, for the scripts.
+
+func (n *Node) ClaimLock(name []byte, id *store.ID, lease int64, flags uint8, any bool, timeout int64, then func(Outcome)) *Claim {
+	return n.claimLock(name, id, lease, flags, any, timeout, then)
+}
+
+func (n *Node) FreeLock(name []byte, id *store.ID) bool { return n.freeLock(name, id) }
+
+func (n *Node) LockLost(id *store.ID) bool { return n.lockLost(id) }

@@ -1,0 +1,251 @@
+package engine_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// The commands of scripts that are about locks. A lock's token is shown as what
+// it is more than the script's first one.
+
+var lockKinds = map[wire.Kind]string{
+	wire.Claim: "CLAIM", wire.Grant: "GRANT", wire.Deny: "DENY", wire.Unlock: "UNLOCK", wire.Verify: "VERIFY", wire.Verified: "VERIFIED",
+	wire.LockPull: "LOCKPULL", wire.LockPage: "LOCKPAGE", wire.ClearLocks: "CLEARLOCKS", wire.LockLost: "LOCKLOST",
+}
+
+var whyNames = [...]string{"", "held", "token low", "not held", "token stale", "abstains"}
+
+var outcomeNames = map[engine.OutcomeKind]string{
+	engine.Granted: "granted", engine.Conflict: "conflict", engine.NoQuorum: "no quorum", engine.NotHeld: "not held", engine.Stale: "stale token", engine.Aborted: "aborted",
+}
+
+func (w *world) token(t uint64) string { return fmt.Sprint("#", int64(t-uint64(dawn)<<20)) }
+
+func (w *world) lock(l *wire.Lock) string {
+	text := ""
+	if len(l.Name) > 0 {
+		text += " " + string(l.Name[1:])
+	}
+	if l.Token > 0 {
+		text += " " + w.token(l.Token)
+	}
+	switch {
+	case l.Job != wire.JobID{}:
+		text += " for " + w.job(l.Job)
+	case len(l.Owner) > 0:
+		text += " for " + string(l.Owner)
+	}
+	if l.Lease > 0 {
+		text += fmt.Sprintf(" lease %v", time.Duration(l.Lease)*time.Millisecond)
+	}
+	if l.Left > 0 {
+		text += fmt.Sprintf(" left %v", time.Duration(l.Left)*time.Millisecond)
+	}
+	for i, name := range [...]string{"any", "alone", "outlives", "kept"} {
+		if l.Flags&(1<<i) != 0 {
+			text += " " + name
+		}
+	}
+	return text
+}
+
+// lockText shows a message about locks.
+func (w *world) lockText(m *wire.Message) string {
+	text := ""
+	for flag, kind := range map[uint8]wire.Kind{wire.Extend: wire.Claim, wire.Fresh: wire.Unlock, wire.Partial: wire.LockPage, wire.Told: wire.LockPage, wire.Prefix: wire.ClearLocks} {
+		if kind == m.Kind && m.Flags&flag != 0 {
+			text += map[uint8]string{wire.Extend: " extend", wire.Fresh: " fresh", wire.Partial: " partial", wire.Told: " told", wire.Prefix: " prefix"}[flag]
+		}
+	}
+	switch m.Kind {
+	case wire.Deny:
+		text += " " + whyNames[m.Count]
+	case wire.Verified:
+		text += [...]string{"", " lives", " gone"}[m.Count]
+	}
+	if m.ID != (wire.JobID{}) {
+		text += " " + w.job(m.ID)
+	}
+	text += w.lock(&m.Lock)
+	for i := range m.Locks {
+		text += " [" + strings.TrimSpace(w.lock(&m.Locks[i])) + "]"
+	}
+	return text
+}
+
+func (w *world) outcome(o *engine.Outcome) string {
+	text := outcomeNames[o.Kind]
+	switch {
+	case o.Kind == engine.Granted:
+		text += " " + w.token(o.Token)
+	case o.Kind == engine.Conflict && o.Job != store.ID{}:
+		text += " with " + w.job(o.Job)
+	case o.Kind == engine.Conflict && o.Owner != nil:
+		text += " with " + string(o.Owner)
+	}
+	return text
+}
+
+func (w *world) duration(key string, dest *int64) {
+	text := ""
+	if w.arg(key, &text); text != "" {
+		*dest = w.span(text)
+	}
+}
+
+// acquire NODE NAME OWNER [lease=10s] [wait=…], or for a job: job=NAME [any].
+func (w *world) acquire() {
+	n, name, owner := w.actor(0), w.word(1), w.word(2)
+	lease, wait, job := int64(10_000), int64(0), w.d.HasArg("job")
+	w.duration("lease", &lease)
+	w.duration("wait", &wait)
+	n.do(func() {
+		if job {
+			id, yes := w.ids[owner]
+			if !yes {
+				id = store.ID{byte(len(w.ids) + 1), 23: 1}
+				w.ids[owner], w.jobs[id] = id, owner
+			}
+			timeout := wait
+			if timeout == 0 {
+				timeout = engine.ClaimTimeoutMS
+			}
+			n.e.ClaimLock(store.AppendLockName(nil, store.LockWait, nil, []byte(name)), &id, lease, 0, w.d.HasArg("any"), timeout, func(o engine.Outcome) {
+				w.say("  %s: the claim of %s ends: %s", n.name, owner, w.outcome(&o))
+			})
+			return
+		}
+		w.ended(n.e.AcquireLock(store.AppendBareName(nil, []byte(name)), []byte(owner), lease, wait, owner))
+	})
+}
+
+func (w *world) ended(o engine.Outcome, pending *engine.Claim) {
+	if pending != nil {
+		w.say("asks")
+		return
+	}
+	w.say("%s", w.outcome(&o))
+}
+
+// extend NODE NAME OWNER TOKEN [lease=10s]; release NODE NAME OWNER TOKEN.
+func (w *world) extend(release bool) {
+	n, name, owner := w.actor(0), store.AppendBareName(nil, []byte(w.word(1))), []byte(w.word(2))
+	token, err := strconv.ParseInt(strings.TrimPrefix(w.word(3), "#"), 10, 64)
+	require.NoError(w.t, err)
+	lease, absolute := int64(10_000), uint64(dawn)<<20+uint64(token)
+	w.duration("lease", &lease)
+	n.do(func() {
+		if release {
+			w.ended(n.e.ReleaseLock(name, owner, absolute, string(owner)))
+		} else {
+			w.ended(n.e.ExtendLock(name, owner, absolute, lease, string(owner)))
+		}
+	})
+}
+
+// unlock NODE NAME JOB: the job lets go.
+func (w *world) unlock() {
+	n, id := w.actor(0), w.id(2)
+	n.do(func() {
+		w.say("%v", n.e.FreeLock(store.AppendLockName(nil, store.LockWait, nil, []byte(w.word(1))), &id))
+	})
+}
+
+// clearlock NODE NAME [prefix].
+func (w *world) clearLock() {
+	n, name := w.actor(0), store.AppendBareName(nil, []byte(w.word(1)))
+	n.do(func() {
+		count, err := n.e.ClearLocks(name, w.d.HasArg("prefix"))
+		w.say("%d %v", count, err)
+	})
+}
+
+// distrust NODE: its table may lack votes.
+func (w *world) distrust() {
+	n := w.actor(0)
+	n.do(n.e.DistrustLocks)
+}
+
+// lost JOB tells where it is known that a job has lost a lock.
+func (w *world) lostLock() {
+	id := w.id(0)
+	for _, n := range w.nodes {
+		w.say("%s: %v", n.name, n.e.LockLost(&id))
+	}
+}
+
+// locks shows all nodes' tables.
+func (w *world) locks() {
+	for _, n := range w.nodes {
+		if n.down {
+			w.say("%s: down", n.name)
+			continue
+		}
+		n.e.SetNow(w.now)
+		var list []*store.Lock
+		for cursor := uint64(0); ; {
+			if cursor = n.e.ScanLocks(cursor, &list); cursor == 0 {
+				break
+			}
+		}
+		slices.SortFunc(list, func(a, b *store.Lock) int { return strings.Compare(string(a.Name()), string(b.Name())) })
+		text := n.name + ":"
+		if n.e.Abstains() {
+			text += " abstains"
+		}
+		for _, l := range list {
+			text += " [" + strings.TrimSpace(w.lock(&wire.Lock{
+				Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Left: max(n.e.LockLeft(l), 0), Flags: l.Flags & 15,
+			})) + "]"
+		}
+		if c := n.e.Claims(); c > 0 {
+			text += fmt.Sprintf(" claims %d", c)
+		}
+		w.say("%s", text)
+	}
+}
+
+// lockEffect carries out an effect about locks.
+func (n *actor) lockEffect(e *engine.Effect) {
+	w := n.w
+	switch e.Kind {
+	case engine.LogLock:
+		rec := slices.Clone(n.e.Message(e))
+		r, err := store.ParseLock(rec)
+		require.NoError(w.t, err)
+		n.locks[string(r.Name)] = rec
+	case engine.LogUnlock:
+		name, token := engine.UnlockParts(n.e.Message(e))
+		if r, err := store.ParseLock(n.locks[string(name)]); err == nil && r.Token <= token {
+			delete(n.locks, string(name))
+		}
+		n.floor = max(n.floor, token)
+	case engine.LockDone:
+		w.say("  %s answers %v: %s", n.name, e.Client, w.outcome(e.Outcome))
+	}
+}
+
+// loadLocks has a node that restarts know what it logged of locks.
+func (n *actor) loadLocks() {
+	n.e.ApplyFloor(n.floor)
+	for _, name := range sortedKeys(n.locks) {
+		require.NoError(n.w.t, n.e.ApplyLock(n.locks[name]))
+	}
+}
+
+func sortedKeys(m map[string][]byte) (keys []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
