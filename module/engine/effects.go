@@ -35,6 +35,8 @@ const (
 	NodesChanged
 	// AnswerWIP: Client's WIP … MESH is answered by WIP.
 	AnswerWIP
+	// Released: Client's RELEASEJOB is answered by Nodes.
+	Released
 )
 
 // Changes says whether the effect stands for a change of what is saved.
@@ -49,6 +51,7 @@ type Effect struct {
 	Waiter *Waiter
 	Client any // Promise, Deny: what [Node.Adder] was given; AnswerWIP
 	WIP    *MeshWIP
+	Nodes  int // Released: how many know of it
 	Peer   *Peer
 	Err    error
 

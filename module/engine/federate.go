@@ -127,8 +127,12 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		if q.Len < 2*uint64(count) {
 			count = uint32(max(q.Len/2, 1))
 		}
-		for ; count > 0 && q.Head != nil; count-- {
-			n.export(q.Head, p)
+		for ; count > 0; count-- {
+			j := n.movable(q)
+			if j == nil {
+				break
+			}
+			n.export(j, p)
 		}
 		n.touch(q)
 		return
@@ -153,14 +157,18 @@ func (n *Node) feed(q *store.Queue) {
 	if h == nil || q.Pause&PauseOut != 0 || n.imports[string(q.NameBytes())].rate(n.now) > 0 {
 		return
 	}
-	for q.Head != nil && len(h.line) > 0 {
+	for len(h.line) > 0 {
+		j := n.movable(q)
+		if j == nil {
+			break
+		}
 		first := h.line[0]
 		h.line = slices.Delete(h.line, 0, 1)
 		p := n.mesh.by[first.node]
 		if p == nil || !p.Connected || p.Leaving || n.now >= first.until || first.credit == 0 {
 			continue
 		}
-		n.export(q.Head, p)
+		n.export(j, p)
 		if first.credit--; first.credit > 0 {
 			h.line = append(h.line, first)
 		}
@@ -168,6 +176,19 @@ func (n *Node) feed(q *store.Queue) {
 	if len(h.line) == 0 {
 		delete(n.hungry, string(q.NameBytes()))
 	}
+}
+
+// movable finds the first waiting job that can be handed over. An at-most-once job
+// that others wait for can't: they wait here.
+func (n *Node) movable(q *store.Queue) *store.Job {
+	j := q.Head
+	for range askMost {
+		if j == nil || j.Retry > 0 || n.store.Ties() == 0 || !n.tied(j) {
+			return j
+		}
+		j = j.Next
+	}
+	return nil
 }
 
 // export hands a waiting job over: an at-most-once job moves, another stays
@@ -198,7 +219,7 @@ func (n *Node) export(j *store.Job, p *Peer) {
 func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	if n.graves.has(&id) {
-		n.send(p, &wire.Message{Kind: wire.SetAck, ID: m.ID})
+		n.send(p, n.graves.ack(&id))
 		return
 	}
 	j := n.store.Lookup(&id)
@@ -224,7 +245,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	}
 	n.Stats.Imported++
 	n.imported(p, m.Queue)
-	if j.State == store.StateActive {
+	if j = n.overheard(j); j.State == store.StateActive {
 		j.Flags &^= store.FlagQueuedOnce
 		n.requeue(j, false)
 	}

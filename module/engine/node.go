@@ -53,6 +53,10 @@ type Random interface{ Uint64() uint64 }
 type Stats struct {
 	Added, Delivered, Acked, Deleted, Expired, Requeued, Nacked, Evicted, Refused, Abandoned int64
 
+	// Of families: jobs cancelled by a client, and those that went with others that
+	// ended undone, or were put into a dead-letter queue for that.
+	Cancelled, Dropped, Dead int64
+
 	// Of the mesh: messages, and jobs that were handed over.
 	Sent, Received, Exported, Imported int64
 }
@@ -114,6 +118,7 @@ type Node struct {
 	cursor  uint64 // of the pass over idle queues
 
 	questions  questions
+	kin        kinship
 	deadlines  deadlines
 	lockCursor uint64 // of the pass over locks that are over
 	evict      uint64 // of the pass over evictable jobs
@@ -141,6 +146,7 @@ func New(c Config) *Node {
 		addings: map[store.ID]*adding{},
 		imports: map[string]*imports{},
 		hungry:  map[string]*hunger{},
+		kin:     kinship{asked: map[store.ID]*asked{}},
 	}
 	n.mesh = members{by: map[wire.Node]*Peer{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
 	if n.mesh.timeout <= 0 {
@@ -241,6 +247,12 @@ func (n *Node) SetPassive(yes bool) {
 	}
 	n.passive = yes
 	if yes {
+		n.store.DropTies()
+		clear(n.kin.asked)
+		for _, r := range n.kin.releases {
+			n.answerRelease(r)
+		}
+		n.kin.releases = nil
 		clear(n.mesh.door) // the bus is closed
 		n.endWaits(nil)
 		n.endAdds(ErrReplica)

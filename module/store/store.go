@@ -23,6 +23,10 @@ type Store struct {
 	hidden     *Queue
 
 	working, overdue uint64 // in attached queues
+
+	knots     knots
+	done      *done
+	doneCount uint64
 }
 
 // keys are what the hashes of a store are keyed with. Any ID that a client sees
@@ -155,6 +159,7 @@ func (s *Store) LoadInto(q *Queue, j *Job) {
 // Remove forgets a job and frees it.
 func (s *Store) Remove(j *Job) {
 	s.Disarm(j)
+	s.untie(j)
 	s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
 	s.free(j)
 }
@@ -294,6 +299,9 @@ func (s *Store) Bury(q *Queue) {
 
 // Reap frees up to n buried jobs, and says whether any are left.
 func (s *Store) Reap(n int) bool {
+	if n = s.reapTies(n); n == 0 {
+		return true
+	}
 	for len(s.graves) > 0 {
 		q := s.graves[len(s.graves)-1]
 		known := q.hash == s.generation
@@ -306,6 +314,7 @@ func (s *Store) Reap(n int) bool {
 				j = q.HeldHead
 			}
 			if known {
+				s.mourn(j)
 				s.Remove(j)
 			} else {
 				s.free(j)
@@ -355,6 +364,7 @@ func (s *Store) Forget() {
 	s.wheel.drop(s.alloc)
 	s.begin(now)
 	s.working, s.overdue = 0, 0
+	s.DropTies()
 	s.generation++
 }
 
