@@ -37,6 +37,9 @@ func (m *module) addJob(c *rm.Ctx) {
 		c.Error("EVICTION the maxmemory-policy in force may evict queues with the jobs in them: CONFIG SET maxmemory-policy noeviction, or a volatile one, first")
 		return
 	}
+	if a.Family() {
+		m.kinCopies(a)
+	}
 	m.watchMemory(len(a.Body))
 	if err := m.node.HasRoom(); err != nil {
 		fail(c, err)
@@ -333,7 +336,8 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Text("queue")
 	c.Bulk(j.Queue.NameBytes())
 	c.Text("state")
-	c.Text(stateNames[j.State])
+	_, name := m.stateOf(j)
+	c.Text(name)
 	for _, f := range [...]struct {
 		name  string
 		value int64
@@ -560,7 +564,7 @@ func (m *module) jobScan(c *rm.Ctx) {
 		next = m.node.ScanJobs(next, &found)
 		kept := found[:at]
 		for _, j := range found[at:] {
-			if (s.states == 0 || s.states>>j.State&1 != 0) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue)) {
+			if (s.states == 0 || m.inStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue)) {
 				kept = append(kept, j)
 			}
 		}

@@ -184,6 +184,8 @@ func (m *module) meshEffect(e *engine.Effect) {
 		}
 	case engine.AnswerWIP:
 		m.answerWIP(e)
+	case engine.Released:
+		m.answerRelease(e)
 	case engine.NodesChanged:
 		m.keepNodesLater()
 	}

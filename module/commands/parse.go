@@ -112,6 +112,12 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 	}
 	n, given := c.NArgs(), uint8(0)
 	for i := 4; i < n; i++ {
+		if used, err := familyOption(c, i, a); err != nil {
+			return err
+		} else if used > 0 {
+			i += used - 1
+			continue
+		}
 		opt, more, ok := c.Arg(i), i+1 < n, true
 		switch {
 		case is(opt, "ASYNC"):
@@ -154,7 +160,10 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 	if a.Timeout, err = timeout(c.Arg(3)); err != nil {
 		return err
 	}
-	if a.Replicate == 0 {
+	if err := checkFamily(a); err != nil {
+		return err
+	}
+	if a.Default = a.Replicate == 0; a.Default {
 		a.Replicate = copies
 	}
 	if a.Retry < 0 {
@@ -325,7 +334,7 @@ func stateNamed(b []byte) (uint8, bool) {
 			return uint8(state), true
 		}
 	}
-	return 0, false
+	return heldNamed(b)
 }
 
 func upper(s string) string {

@@ -36,7 +36,11 @@ func (m *module) commands() []rm.Command {
 				{Name: "unique", Kind: rm.ArgString, Token: "UNIQUE", Optional: true}, {Name: "key", Kind: rm.ArgString, Token: "KEY", Optional: true},
 				{Name: "scope", Kind: rm.ArgString, Token: "SCOPE", Optional: true}, number("LOCKTTL", "seconds"), number("RUNTTL", "seconds"),
 				{Name: "onconflict", Kind: rm.ArgString, Token: "ONCONFLICT", Optional: true}, {Name: "onbusy", Kind: rm.ArgString, Token: "ONBUSY", Optional: true},
-				{Name: "quorum", Kind: rm.ArgString, Token: "QUORUM", Optional: true}},
+				{Name: "quorum", Kind: rm.ArgString, Token: "QUORUM", Optional: true},
+				word("DEFERRED"), {Name: "blocking-id", Kind: rm.ArgString, Token: "BLOCKEDBY", Optional: true},
+				{Name: "after-id", Kind: rm.ArgString, Token: "AFTER", Optional: true, Multiple: true},
+				{Name: "on-dead", Kind: rm.ArgOneOf, Token: "ONDEAD", Optional: true, Sub: []rm.Arg{
+					{Name: "run", Kind: rm.ArgToken, Token: "run"}, {Name: "drop", Kind: rm.ArgToken, Token: "drop"}, {Name: "dead", Kind: rm.ArgToken, Token: "dead"}}}},
 		}},
 		{Name: "getjob", Run: m.getJob, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
 			Summary: "Takes jobs from queues, waiting for one where there is none.", Complexity: "O(N) with N jobs taken and queues named", Since: since, Arity: -2,
@@ -51,6 +55,12 @@ func (m *module) commands() []rm.Command {
 			Summary: "Acknowledges jobs without making sure that every node learns of it.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
 		{Name: "deljob", Run: m.deleteJob, Flags: "write fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Deletes jobs from this node.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
+		{Name: "releasejob", Run: m.releaseJob, Flags: "write deny-oom blocking", Categories: "write fast blocking", Info: rm.Info{
+			Summary: "Releases a deferred job: it is queued before those that it blocks, or after them.", Complexity: "O(N) with N blocked jobs, with LAST; else O(1)", Since: since, Arity: -2,
+			Keys: []rm.KeySpec{{Flags: rm.KeyInsert, Keyword: "QUEUE", Position: 2, Step: 1}},
+			Args: []rm.Arg{{Name: "job-id", Kind: rm.ArgString}, {Name: "queue", Kind: rm.ArgKey, Token: "QUEUE", Optional: true}, word("LAST")}}},
+		{Name: "canceljob", Run: m.cancelJob, Flags: "write", Categories: "write slow", Info: rm.Info{
+			Summary: "Deletes jobs from all nodes, and those that go with them.", Complexity: "O(N) with N jobs deleted", Since: since, Arity: -2, Args: idArgs(false)}},
 		{Name: "enqueue", Run: m.enqueue, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Queues jobs that are not queued.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1, Args: idArgs(true)}},
 		{Name: "nack", Run: m.nack, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{

@@ -161,12 +161,20 @@ func (m *module) employ(worker []byte) {
 }
 
 // details are the fields of SHOW that only some jobs have.
-type details struct{ worker string }
+type details struct {
+	worker   string
+	waitsFor []store.ID
+}
 
-func (m *module) details(j *store.Job) details { return details{worker: m.node.Worker(j)} }
+func (m *module) details(j *store.Job) details {
+	return details{m.node.Worker(j), m.node.WaitsFor(j)}
+}
 
 func (d *details) fields() (n int) {
 	if d.worker != "" {
+		n++
+	}
+	if d.waitsFor != nil {
 		n++
 	}
 	return n
@@ -176,5 +184,12 @@ func (d *details) put(c *rm.Ctx) {
 	if d.worker != "" {
 		c.Text("worker")
 		copy(c.BulkBuffer(len(d.worker)), d.worker)
+	}
+	if d.waitsFor != nil {
+		c.Text("waits-for")
+		c.Array(len(d.waitsFor))
+		for i := range d.waitsFor {
+			d.waitsFor[i].Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen)))
+		}
 	}
 }

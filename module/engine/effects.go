@@ -43,6 +43,8 @@ const (
 	AnswerWIP
 	// LockDone: Client's LOCK command has come to Outcome.
 	LockDone
+	// Released: Client's RELEASEJOB is answered by Nodes.
+	Released
 )
 
 // Changes says whether the effect stands for a change of what is saved.
@@ -57,6 +59,7 @@ type Effect struct {
 	Waiter *Waiter
 	Client any // Promise, Deny: what [Node.Adder] was given; AnswerWIP; LockDone: what the claim was
 	WIP    *MeshWIP
+	Nodes  int // Released: how many know of it
 	Peer   *Peer
 	Err    error
 

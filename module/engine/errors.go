@@ -22,6 +22,8 @@ const (
 	ErrLeaving       Refusal = "LEAVING This node is leaving the cluster, please connect to a different one"
 	ErrOOM           Refusal = "OOM command not allowed when used memory > 'maxmemory'."
 	ErrNoJob         Refusal = "NOJOB Job not known in the context of this node."
+	ErrNotDeferred   Refusal = "NOTDEFERRED The job isn't held back: it was never deferred nor blocked, or is released."
+	ErrHeldBack      Refusal = "HELDBACK The job is deferred or blocked: nobody can be working on it."
 	ErrAcked         Refusal = "ACKED The job is acknowledged already, there is nothing left to work on."
 	ErrTooLate       Refusal = "TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery."
 	ErrBody          Refusal = "ERR the job's body is too long"

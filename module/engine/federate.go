@@ -128,7 +128,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 			count = uint32(max(q.Len/2, 1))
 		}
 		for ; count > 0; count-- {
-			j := n.exportable(q)
+			j := n.movable(q)
 			if j == nil {
 				break
 			}
@@ -157,17 +157,16 @@ func (n *Node) feed(q *store.Queue) {
 	if h == nil || q.Pause&PauseOut != 0 || n.imports[string(q.NameBytes())].rate(n.now) > 0 {
 		return
 	}
-	for q.Head != nil && len(h.line) > 0 {
+	for len(h.line) > 0 {
+		j := n.movable(q)
+		if j == nil {
+			break
+		}
 		first := h.line[0]
 		h.line = slices.Delete(h.line, 0, 1)
 		p := n.mesh.by[first.node]
 		if p == nil || !p.Connected || p.Leaving || n.now >= first.until || first.credit == 0 {
 			continue
-		}
-		j := n.exportable(q)
-		if j == nil {
-			h.line = slices.Insert(h.line, 0, first)
-			return
 		}
 		n.export(j, p)
 		if first.credit--; first.credit > 0 {
@@ -177,6 +176,27 @@ func (n *Node) feed(q *store.Queue) {
 	if len(h.line) == 0 {
 		delete(n.hungry, string(q.NameBytes()))
 	}
+}
+
+// movable finds the first waiting job that can be handed over. An at-most-once job
+// that others wait for can't: they wait here. Nor can one whose key is being worked on.
+func (n *Node) movable(q *store.Queue) *store.Job {
+	var next *store.Job
+	for j := q.Head; j != nil; j = next {
+		next = j.Next
+		if j.Retry == 0 && n.store.Ties() > 0 && n.tied(j) {
+			continue
+		}
+		u := j.Unique()
+		if u == nil || !u.Runs() || n.liveLock(n.lockName(j, u, store.LockRun)) == nil {
+			return j
+		}
+		if u.Busy() != store.BusyWait {
+			return nil
+		}
+		n.store.HoldBack(j, u)
+	}
+	return nil
 }
 
 // export hands a waiting job over: an at-most-once job moves, another stays
@@ -207,7 +227,7 @@ func (n *Node) export(j *store.Job, p *Peer) {
 func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	if n.graves.has(&id) {
-		n.send(p, &wire.Message{Kind: wire.SetAck, ID: m.ID})
+		n.send(p, n.graves.ack(&id))
 		return
 	}
 	j := n.store.Lookup(&id)
@@ -233,7 +253,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	}
 	n.Stats.Imported++
 	n.imported(p, m.Queue)
-	if j.State == store.StateActive {
+	if j = n.overheard(j); j.State == store.StateActive {
 		j.Flags &^= store.FlagQueuedOnce
 		n.requeue(j, false)
 	}

@@ -19,6 +19,8 @@ type Add struct {
 	Async       bool  // don't wait for the copies
 	CanWait     bool  // the client can be made to wait
 	Unique      Unique
+	Default     bool // Replicate is the default
+	Members
 }
 
 // Copies is the default of REPLICATE: three, or as many nodes as can be
@@ -57,6 +59,13 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 			err = ErrReplWait
 		}
 		if err != nil {
+			n.Stats.Refused++
+			return id, false, err
+		}
+	}
+	var extras []byte
+	if a.Family() {
+		if extras, err = n.kinship(&a.Members); err != nil {
 			n.Stats.Refused++
 			return id, false, err
 		}
@@ -102,6 +111,9 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	n.store.RegisterNew(q, j)
 	n.Stats.Added++
 	id = j.ID
+	if extras != nil {
+		n.join(j)
+	}
 	switch {
 	case elsewhere == 0:
 		n.begin(j)
@@ -177,7 +189,7 @@ func (n *Node) push(j *store.Job) {
 // whether it did. Any queueing but a job's first counts: as a NACK, or as an
 // additional delivery.
 func (n *Node) requeue(j *store.Job, nack bool) bool {
-	if j.State != store.StateActive || j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
+	if j.State != store.StateActive || j.Retry == 0 && j.Flags&store.FlagDelivered != 0 || held(j) {
 		return false
 	}
 	if n.putOff(j) && !n.again(j) {
@@ -293,8 +305,10 @@ func (n *Node) Ack(id *store.ID) bool {
 	if counted {
 		n.Stats.Acked++
 		if j.Holders() == 0 {
-			n.forgetJob(j) // there is nobody to tell
-			return true
+			if n.ended(j, false); n.store.Knot(id) == nil {
+				n.forgetJob(j) // there is nobody to tell
+				return true
+			}
 		}
 		n.acknowledge(j)
 		n.tellCreator(j)
@@ -332,6 +346,13 @@ func (n *Node) Delete(id *store.ID) bool {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
 		return true
+	}
+	if j.Holders() == 0 {
+		n.gone(j)
+	} else {
+		f, _ := j.Family()
+		n.report(j)
+		n.evicted(j.ID, f.Unreleased())
 	}
 	n.remove(j)
 	return true
@@ -372,6 +393,8 @@ func (n *Node) Working(id *store.ID) (int64, error) {
 		return 0, ErrNoJob
 	case j.State == store.StateAcked:
 		return 0, ErrAcked
+	case held(j):
+		return 0, ErrHeldBack
 	}
 	if j.ETime-n.now < timeToLive(j)/2 {
 		return 0, ErrTooLate
@@ -434,6 +457,9 @@ func (n *Node) evictSome() (evicted int) {
 		n.evict = n.store.ScanJobs(n.evict, &n.scratch.jobs)
 		for _, j := range n.scratch.jobs {
 			if j.State == store.StateAcked || j.State == store.StateActive && j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
+				if n.tied(j) {
+					continue
+				}
 				n.remove(j)
 				evicted++
 				n.Stats.Evicted++

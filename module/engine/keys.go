@@ -89,6 +89,7 @@ func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
 func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	// What this one replaces must not stand in the way of the same IDs.
 	n.bury()
+	dormant := q.DB != 0
 	q.DB = int32(db)
 	if db != 0 {
 		n.dormant = append(n.dormant, q)
@@ -96,6 +97,9 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		return 0
 	}
 	dropped = n.store.Attach(q, name)
+	if dormant {
+		n.rejoin(q)
+	}
 	q.ATime = n.now
 	n.welcome(q)
 	if q.Waiting() > 0 || q.Pause != 0 {
@@ -186,6 +190,7 @@ func (n *Node) Swapped(a, b int) {
 		n.dormant = append(n.dormant, q)
 	}
 	for _, q := range in {
+		q.DB = 1 // until then
 		n.Attached(q, append([]byte(nil), q.NameBytes()...), 0)
 	}
 }

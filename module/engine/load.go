@@ -76,6 +76,10 @@ func (n *Node) settle(j *store.Job, t Trust) {
 	if j.CTime > n.ctime {
 		n.ctime = j.CTime
 	}
+	j, settled := n.settleFamily(j, t)
+	if settled {
+		return
+	}
 	atMostOnce := j.Retry == 0
 	switch j.State {
 	case store.StateQueued:

@@ -38,20 +38,20 @@ type adding struct {
 // that a copy that was under way can't bring them back. Two generations: a job
 // is remembered for one to two grave times.
 type graves struct {
-	young, old map[store.ID]struct{}
+	young, old map[store.ID]bool // whether it was cancelled
 	turned     int64
 }
 
-func (g *graves) add(id store.ID, now int64) {
+func (g *graves) add(id store.ID, now int64, cancelled bool) {
 	if now-g.turned >= graveMS || len(g.young) >= graveMax {
 		g.young, g.old = g.old, g.young
 		clear(g.young)
 		g.turned = now
 	}
 	if g.young == nil {
-		g.young = map[store.ID]struct{}{}
+		g.young = map[store.ID]bool{}
 	}
-	g.young[id] = struct{}{}
+	g.young[id] = cancelled
 }
 
 func (g *graves) has(id *store.ID) bool {
@@ -60,6 +60,17 @@ func (g *graves) has(id *store.ID) bool {
 	}
 	_, yes := g.old[*id]
 	return yes
+}
+
+func (g *graves) cancelled(id *store.ID) bool { return g.young[*id] || g.old[*id] }
+
+// ack makes the message that tells of a job that is gone.
+func (g *graves) ack(id *store.ID) *wire.Message {
+	m := &wire.Message{Kind: wire.SetAck, ID: *id}
+	if g.cancelled(id) {
+		m.Flags = wire.Cancelled | wire.HeldBack
+	}
+	return m
 }
 
 // Receive applies a message from another node.
@@ -104,6 +115,14 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		return n.onWork(p, m)
 	case wire.Claim, wire.Grant, wire.Deny, wire.Unlock, wire.Verify, wire.Verified, wire.LockPull, wire.LockPage, wire.ClearLocks, wire.LockLost:
 		n.onLocks(p, m)
+	case wire.Release:
+		n.onRelease(p, m)
+	case wire.Released:
+		n.onReleased(p, m)
+	case wire.AskFate:
+		n.onAskFate(p, m)
+	case wire.Fate:
+		n.onFate(p, m)
 	default:
 		n.onJob(p, m)
 	}
@@ -118,10 +137,11 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		switch {
 		case m.Kind == wire.SetAck:
 			// A copy may still be under way to us.
-			n.graves.add(id, n.now)
+			n.graves.add(id, n.now, m.Flags&wire.Cancelled != 0)
+			n.heardOfStranger(id, m)
 			n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
 		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && n.graves.has(&id):
-			n.send(p, &wire.Message{Kind: wire.SetAck, ID: m.ID})
+			n.send(p, n.graves.ack(&id))
 		}
 		return
 	}
@@ -150,7 +170,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		if j.State == store.StateQueued {
 			n.dequeue(j)
 		}
-		n.yield(j)
+		n.yield(n.overheard(j))
 	case wire.SetAck:
 		n.onSetAck(p, j, m)
 	case wire.GotAck:
@@ -177,6 +197,7 @@ func (n *Node) candidate(j *store.Job, ad *adding) *Peer {
 	if len(list) == 0 {
 		return nil
 	}
+	list = n.near(j, list)
 	return list[n.random.Uint64()%uint64(len(list))]
 }
 
@@ -311,7 +332,7 @@ func (n *Node) cleanUp(ad *adding) {
 		m.Flags = wire.ByClient // we aren't one of the holders, who are believed without
 	}
 	n.tell(j, &m)
-	n.graves.add(j.ID, n.now)
+	n.graves.add(j.ID, n.now, false)
 	n.discard(j)
 }
 
@@ -373,6 +394,7 @@ func (n *Node) resume(p *Peer) {
 		}
 		n.send(p, n.copyOf(j, wire.ReplJob))
 	}
+	n.resumeReleases(p)
 	for _, list := range n.lines {
 		if imp := n.imports[list.name]; imp != nil {
 			imp.nextAll = 0
@@ -476,6 +498,12 @@ func (n *Node) handOver(j *store.Job) {
 
 // begin queues a new job, or schedules it.
 func (n *Node) begin(j *store.Job) {
+	if held(j) {
+		n.join(j)
+		n.log(LogJob, j)
+		n.touch(j.Queue)
+		return
+	}
 	if n.putOff(j) {
 		j.QTime = n.now + j.Unique().ConflictDelay()
 		j.Flags |= store.FlagAnnounced
@@ -508,7 +536,7 @@ func (n *Node) refuse(p *Peer, m *wire.Message, reason uint32) {
 func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	if n.graves.has(&id) {
-		n.send(p, &wire.Message{Kind: wire.SetAck, ID: m.ID})
+		n.send(p, n.graves.ack(&id))
 		return
 	}
 	j := n.store.Lookup(&id)
@@ -574,6 +602,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 		j.QTime = n.retryAt(j) + m.Span
 	}
 	n.arm(j)
+	n.join(j)
 	n.log(LogJob, j)
 	return j
 }
@@ -584,6 +613,9 @@ func (n *Node) onEnqueue(j *store.Job, span int64) {
 		return
 	}
 	j.Flags &^= store.FlagQueuedOnce
+	if held(j) {
+		return // its turn comes
+	}
 	if span > 0 {
 		n.store.Hold(j)
 		j.QTime = n.now + span
@@ -612,7 +644,7 @@ func (n *Node) jitter() int64 { return int64(n.random.Uint64()%jitterMS) - jitte
 
 // postpone starts a job's retry time anew.
 func (n *Node) postpone(j *store.Job) {
-	if j.Retry == 0 || j.State == store.StateWaitRepl || j.State == store.StateAcked {
+	if j.Retry == 0 || j.State == store.StateWaitRepl || j.State == store.StateAcked || held(j) {
 		return
 	}
 	n.setQTime(j, n.retryAt(j))
@@ -638,7 +670,7 @@ func (n *Node) announce(j *store.Job) {
 }
 
 func (n *Node) onWillQueue(p *Peer, j *store.Job) {
-	j = n.meet(p, j)
+	j = n.overheard(n.meet(p, j))
 	switch {
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
@@ -652,7 +684,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	if j.State == store.StateWaitRepl {
 		return
 	}
-	j = n.meet(p, j)
+	j = n.overheard(n.meet(p, j))
 	if flags&wire.CountNack != 0 {
 		j.Nacks = saturated(j.Nacks)
 	}
@@ -731,6 +763,7 @@ func (n *Node) acknowledge(j *store.Job) {
 		n.touch(j.Queue)
 	}
 	n.endLocks(j)
+	n.ended(j, cancelled(j))
 	n.store.Hold(j)
 	j.State = store.StateAcked
 	j.ClearConfirmed()
@@ -740,7 +773,7 @@ func (n *Node) acknowledge(j *store.Job) {
 
 // setAck tells one node that a job is acknowledged.
 func (n *Node) setAck(p *Peer, j *store.Job) {
-	m := wire.Message{Kind: wire.SetAck, ID: j.ID}
+	m := wire.Message{Kind: wire.SetAck, Flags: ackFlags(j), ID: j.ID}
 	if !n.dummy(j) {
 		m.Holders = n.allHolders(j)
 	}
@@ -753,6 +786,14 @@ func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }
 // collect tries to bring an acknowledged job to its end: everybody who may have
 // a copy must know.
 func (n *Node) collect(j *store.Job) {
+	if n.unfinished(j) {
+		n.ended(j, cancelled(j))
+		if n.unfinished(j) {
+			j.QTime = n.now + 1
+			n.arm(j)
+			return
+		}
+	}
 	if n.dummy(j) {
 		for _, p := range n.mesh.order {
 			j, _ = n.addHolder(j, p.Node)
@@ -797,8 +838,12 @@ func (n *Node) forgetJob(j *store.Job) {
 		n.deny(ad, ErrReplRemoved)
 	}
 	if len(n.mesh.order) > 0 {
-		n.graves.add(j.ID, n.now)
+		n.graves.add(j.ID, n.now, cancelled(j))
 	}
+	if j.State != store.StateAcked {
+		j.State = store.StateAcked // as good as
+	}
+	n.gone(j)
 	n.remove(j)
 }
 
@@ -831,7 +876,10 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	}
 	fresh := j.State != store.StateAcked
 	if fresh {
-		n.Stats.Acked++
+		j = n.heardEnd(j, m)
+		if !cancelled(j) {
+			n.Stats.Acked++
+		}
 		n.acknowledge(j)
 	}
 	j, _ = n.learn(j, m.Holders)

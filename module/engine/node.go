@@ -53,12 +53,16 @@ type Random interface{ Uint64() uint64 }
 type Stats struct {
 	Added, Delivered, Acked, Deleted, Expired, Requeued, Nacked, Evicted, Refused, Abandoned int64
 
+	// Of families: jobs cancelled by a client, and those that went with others that
+	// ended undone. Dead: jobs put into a dead-letter queue, for whatever reason.
+	Cancelled, Dropped, Dead int64
+
 	// Of the mesh: messages, and jobs that were handed over.
 	Sent, Received, Exported, Imported int64
 
 	// Of unique jobs: conflicts at adding, bodies replaced, tries that put a job
-	// off, jobs dropped or sent to the dead letters because their key was busy.
-	Duplicates, Replaced, PutOff, BusyDropped, Dead int64
+	// off, jobs dropped because their key was busy.
+	Duplicates, Replaced, PutOff, BusyDropped int64
 }
 
 // Config is what a node is made of.
@@ -118,6 +122,7 @@ type Node struct {
 	cursor  uint64 // of the pass over idle queues
 
 	questions questions
+	kin       kinship
 	claims
 	deadlines  deadlines
 	notUnique  bool   // jobmesh.unique is off
@@ -153,6 +158,7 @@ func New(c Config) *Node {
 		addings: map[store.ID]*adding{},
 		imports: map[string]*imports{},
 		hungry:  map[string]*hunger{},
+		kin:     kinship{asked: map[store.ID]*asked{}},
 	}
 	n.mesh = members{by: map[wire.Node]*Peer{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
 	if n.mesh.timeout <= 0 {
@@ -257,6 +263,12 @@ func (n *Node) SetPassive(yes bool) {
 	}
 	n.passive = yes
 	if yes {
+		n.store.DropTies()
+		clear(n.kin.asked)
+		for _, r := range n.kin.releases {
+			n.answerRelease(r)
+		}
+		n.kin.releases = nil
 		clear(n.mesh.door) // the bus is closed
 		n.endWaits(nil)
 		n.endAdds(ErrReplica)

@@ -18,6 +18,7 @@ const (
 func (n *Node) Tick() int64 {
 	n.bury()
 	more := n.store.Reap(reapBudget)
+	n.buried()
 	if n.passive || n.loading {
 		if more {
 			return n.now + 1
@@ -39,6 +40,7 @@ func (n *Node) Tick() int64 {
 	n.idleQueues()
 	n.tickLocks()
 	n.tickWIP()
+	n.tickFamily()
 	if n.MemoryLevel() >= 2 {
 		n.evictSome()
 	}
@@ -64,11 +66,14 @@ func (n *Node) due(j *store.Job) {
 			n.deny(ad, ErrReplRemoved)
 			return
 		}
+		n.gone(j)
 		n.remove(j)
 	case j.State == store.StateWaitRepl:
 		n.moreCopies(j)
 	case j.State == store.StateAcked:
 		n.collect(j)
+	case j.State == store.StateActive && held(j):
+		n.look(j)
 	case j.State == store.StateActive && j.QTime > n.now:
 		n.announce(j)
 	case j.State == store.StateActive && j.QTime > 0 && j.QTime <= n.now:

@@ -358,29 +358,23 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 	}
 }
 
-// DeadSuffix follows a queue's name in the name of the one for its dead letters.
-const DeadSuffix = ":dead"
-
 // deadLetter moves a job to the queue for dead letters, where it is unique by
 // nothing any more. Where there can't be such a queue it is put off instead.
 func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 	const wait = 60_000
-	name := append(bytes.Clone(j.Queue.NameBytes()), DeadSuffix...)
-	q, err := n.queue(name)
-	if err != nil {
+	name := deadName(j.Queue)
+	if _, err := n.queue(name); err != nil {
 		n.reschedule(j, u, wait)
 		return
 	}
 	n.Stats.Dead++
 	n.endLocks(j)
 	n.tell(j, &wire.Message{Kind: wire.DelJob})
-	n.touch(j.Queue)
-	moved := n.store.MoveTo(j, q)
-	n.moved(j, moved)
-	n.effects = append(n.effects, Effect{Kind: LogDelete, ID: moved.ID})
-	n.push(moved)
-	n.log(LogJob, moved)
-	n.serve(q)
+	n.store.Hold(j)
+	j = n.moved(j, n.store.Strip(j))
+	_ = n.moveTo(j, name) // there is such a queue
+	n.push(j)
+	n.serve(j.Queue)
 }
 
 // pushUnique is [store.Store.Push] for a unique job: one that ends its run frees

@@ -102,6 +102,9 @@ func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 			j = s.SetExtras(j, extras)
 		}
 	}
+	if head.Parts == 0 && len(j.Extras()) > 0 {
+		j = s.SetExtras(j, nil)
+	}
 	if j.Place == InWorking {
 		s.Hold(j)
 	}

@@ -28,6 +28,10 @@ type Store struct {
 	hidden     *Queue
 
 	working, overdue uint64 // in attached queues
+
+	knots     knots
+	done      *done
+	doneCount uint64
 }
 
 // keys are what the hashes of a store are keyed with. Any ID that a client sees
@@ -164,6 +168,7 @@ func (s *Store) LoadInto(q *Queue, j *Job) {
 // Remove forgets a job and frees it.
 func (s *Store) Remove(j *Job) {
 	s.Disarm(j)
+	s.untie(j)
 	s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
 	s.free(j)
 }
@@ -214,20 +219,21 @@ func (s *Store) Hold(j *Job) {
 	}
 }
 
-// MoveTo moves a job into another queue's held list, without holders or extras; use
-// the returned one from then on.
-func (s *Store) MoveTo(j *Job, q *Queue) *Job {
-	from := j.Queue
-	s.withdraw(from, j)
-	insertHeld(from, j)
-	if from.Uniques > 0 && j.Unique() != nil {
-		from.Uniques--
+// MoveTo moves a job to another attached queue, where it is held.
+func (s *Store) MoveTo(j *Job, q *Queue) {
+	s.withdraw(j.Queue, j)
+	j.Queue.Bytes -= uint64(j.Size())
+	if j.Unique() != nil {
+		j.Queue.Uniques--
 	}
-	j = s.reshape(j, 0, j.Body(), nil)
-	removeHeld(from, j)
-	from.Bytes -= uint64(j.Size())
 	s.LoadInto(q, j)
-	j.State = StateActive
+}
+
+// Strip takes a held job's holders and extras away; it may move, as with [Store.SetExtras].
+func (s *Store) Strip(j *Job) *Job {
+	if j = s.SetExtras(j, nil); j.Parts > 0 {
+		j = s.reshape(j, 0, j.Body(), nil)
+	}
 	return j
 }
 
@@ -346,6 +352,9 @@ func (s *Store) Bury(q *Queue) {
 
 // Reap frees up to n buried jobs, and says whether any are left.
 func (s *Store) Reap(n int) bool {
+	if n = s.reapTies(n); n == 0 {
+		return true
+	}
 	for len(s.graves) > 0 {
 		q := s.graves[len(s.graves)-1]
 		known := q.hash == s.generation
@@ -362,6 +371,7 @@ func (s *Store) Reap(n int) bool {
 				continue
 			}
 			if known {
+				s.mourn(j)
 				s.Remove(j)
 			} else {
 				s.free(j)
@@ -430,6 +440,7 @@ func (s *Store) Forget() {
 	s.wheel.drop(s.alloc)
 	s.begin(now)
 	s.working, s.overdue = 0, 0
+	s.DropTies()
 	s.generation++
 }
 

@@ -72,6 +72,15 @@ const (
 	ClearLocks
 	// LockLost: the job has lost a lock to another that was given it meanwhile.
 	LockLost
+	// Release: a job that was deferred isn't any more: of the queue named, with Moved.
+	// With Last it comes after the Count jobs that it blocked. Released is the answer.
+	Release
+	// Released: the sender knows of the release, or with Count 0 not of the job.
+	Released
+	// AskFate asks what became of a job. Fate is the answer.
+	AskFate
+	// Fate: Count is what became of the job.
+	Fate
 	kinds
 )
 
@@ -90,8 +99,21 @@ const (
 // Met, in a Heartbeat: the sender was told to meet the receiver.
 const Met = ByClient
 
-// Overdue, in AskWork: only jobs whose time has passed.
-const Overdue = NoReply
+// Flags of single kinds.
+const (
+	Overdue   = NoReply   // AskWork: only jobs whose time has passed
+	Last      = QueueIt   // Release
+	Moved     = NoReply   // Release
+	Cancelled = CountNack // SetAck, Fate: the job wasn't done, but cancelled
+	HeldBack  = CountMore // SetAck, Fate: before it could be queued
+)
+
+// What may have become of a job, in Fate.
+const (
+	FateUnknown = iota // nobody here knows
+	FateOpen           // it isn't done yet
+	FateEnded          // it is done, or with Cancelled it isn't and won't be
+)
 
 // Flags of messages about locks.
 const (
@@ -243,6 +265,10 @@ var parts = [kinds]uint16{
 	LockPage:   hasRound | hasLock | hasLocks,
 	ClearLocks: hasLock,
 	LockLost:   hasID | hasLock,
+	Release:    hasID | hasCount | hasQueue,
+	Released:   hasID | hasCount,
+	AskFate:    hasID,
+	Fate:       hasID | hasCount,
 }
 
 // Append appends a message's bytes.

@@ -1,0 +1,208 @@
+package commands
+
+import (
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/rm"
+)
+
+// Errors of the options of families.
+const (
+	errOnDead     engine.Refusal = "ERR ONDEAD must be run, drop or dead"
+	errAfterMany  engine.Refusal = "ERR a job can wait for 1000 others at most"
+	errTwoParents engine.Refusal = "ERR BLOCKEDBY and AFTER exclude each other: the blocking job is one that it waits for already"
+	errOnDeadOnly engine.Refusal = "ERR ONDEAD is for AFTER: a blocked job goes with the one that blocks it"
+)
+
+// familyOption reads one of ADDJOB's options at i that say what the job waits for,
+// and how many arguments it has; 0 where it is another.
+//
+// AFTER is followed by an ID, and by as many more as there are: what begins with D-
+// is one, and no option does.
+func familyOption(c args, i int, a *engine.Add) (used int, err error) {
+	opt, n := c.Arg(i), c.NArgs()
+	switch {
+	case is(opt, "DEFERRED"):
+		a.Deferred = true
+		return 1, nil
+	case i+1 == n:
+		return 0, nil
+	case is(opt, "BLOCKEDBY"):
+		id, err := jobID(c.Arg(i + 1))
+		a.BlockedBy = &id
+		return 2, err
+	case is(opt, "AFTER"):
+		for used = 1; i+used < n && (used == 1 || looksLikeID(c.Arg(i+used))); used++ {
+			id, err := jobID(c.Arg(i + used))
+			if err != nil {
+				return 0, err
+			}
+			if len(a.After) == store.MaxFamilyIDs {
+				return 0, errAfterMany
+			}
+			a.After = append(a.After, id)
+		}
+		return used, nil
+	case is(opt, "ONDEAD"):
+		word := c.Arg(i + 1)
+		for do, name := range onDead {
+			if is(word, name) {
+				a.OnDead = uint8(do) + 1 // 0: not given
+				return 2, nil
+			}
+		}
+		return 0, errOnDead
+	}
+	return 0, nil
+}
+
+var onDead = [...]string{engine.OnDeadDrop: "DROP", engine.OnDeadRun: "RUN", engine.OnDeadDead: "DEAD"}
+
+func looksLikeID(b []byte) bool { return len(b) > 2 && b[0] == 'D' && b[1] == '-' }
+
+// jobID reads an ID that must be one. One of the form that no job can have is
+// unknown everywhere.
+func jobID(b []byte) (store.ID, error) {
+	id, canonical, ok := store.ParseID(b)
+	switch {
+	case !ok:
+		return id, errBadID
+	case !canonical:
+		return id, engine.ErrNoJob
+	}
+	return id, nil
+}
+
+// checkFamily checks what the options mean together.
+func checkFamily(a *engine.Add) error {
+	switch {
+	case a.BlockedBy != nil && len(a.After) > 0:
+		return errTwoParents
+	case a.OnDead > 0 && len(a.After) == 0:
+		return errOnDeadOnly
+	case a.OnDead > 0:
+		a.OnDead--
+	}
+	return nil
+}
+
+// kinCopies has a member of a family have as many copies as those that it waits
+// for, where it wasn't told how many.
+func (m *module) kinCopies(a *engine.Add) {
+	if a.Default && a.Retry > 0 {
+		if copies := m.node.Kin(&a.Members); copies > 0 {
+			a.Replicate = copies
+		}
+	}
+}
+
+// releaseJob is RELEASEJOB.
+func (m *module) releaseJob(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	id, err := jobID(c.Arg(1))
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	var queue []byte
+	last := false
+	for i := 2; i < c.NArgs(); i++ {
+		switch {
+		case is(c.Arg(i), "LAST"):
+			last = true
+		case is(c.Arg(i), "QUEUE") && i+1 < c.NArgs():
+			i++
+			queue = c.Arg(i)
+		default:
+			fail(c, errSyntax)
+			return
+		}
+	}
+	m.watchMemory(0)
+	if err := m.node.HasRoom(); err != nil {
+		fail(c, err)
+		m.settle(c)
+		return
+	}
+	nodes, wait, err := m.node.Release(&id, queue, last, c.CanBlock())
+	switch {
+	case err != nil:
+		fail(c, err)
+		return
+	case !wait:
+		c.Int(int64(nodes))
+		m.settle(c)
+		return
+	}
+	client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
+		m.node.DropRelease(&id)
+		if !gone { // CLIENT UNBLOCK
+			c.Int(1)
+		}
+	})
+	if err != nil {
+		c.Int(int64(nodes))
+	} else {
+		m.node.Releaser(&id, client)
+	}
+	m.settle(c)
+}
+
+func (m *module) answerRelease(e *engine.Effect) {
+	if client, ok := e.Client.(*rm.Client); ok {
+		nodes := int64(e.Nodes)
+		client.Answer(func(c *rm.Ctx) { c.Int(nodes) }, nil)
+	}
+}
+
+// cancelJob is CANCELJOB.
+func (m *module) cancelJob(c *rm.Ctx) {
+	if !m.enter(c) || !m.readIDs(c) {
+		return
+	}
+	if m.node.Passive() {
+		fail(c, engine.ErrReplica)
+		return
+	}
+	var done int64
+	for i := range m.ids {
+		done += int64(m.node.CancelJob(&m.ids[i]))
+	}
+	c.Int(done)
+	m.settle(c)
+}
+
+// States that only show: to the engine such jobs are active.
+const (
+	stateDeferred = uint8(len(stateNames)) + iota
+	stateBlocked
+)
+
+var heldNames = [...]string{"deferred", "blocked"}
+
+// stateOf is a job's state as clients see it.
+func (m *module) stateOf(j *store.Job) (state uint8, name string) {
+	switch deferred, blocked := m.node.HeldBack(j); {
+	case deferred:
+		return stateDeferred, heldNames[0]
+	case blocked:
+		return stateBlocked, heldNames[1]
+	}
+	return j.State, stateNames[j.State]
+}
+
+func (m *module) inStates(j *store.Job, states uint8) bool {
+	state, _ := m.stateOf(j)
+	return states>>state&1 != 0
+}
+
+func heldNamed(b []byte) (uint8, bool) {
+	for i, name := range heldNames {
+		if is(b, upper(name)) {
+			return stateDeferred + uint8(i), true
+		}
+	}
+	return 0, false
+}

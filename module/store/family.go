@@ -1,0 +1,425 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"unsafe"
+)
+
+// Flags of a family.
+const (
+	// FamilyDeferred: the job waits for somebody to release it.
+	FamilyDeferred uint8 = 1 << iota
+	// FamilyBlocked: the one job that it waits for blocks it, and takes it along
+	// when it ends before it was released. Else they are dependencies.
+	FamilyBlocked
+	// FamilyLast: it was released to come last, and waits for Count others to end.
+	FamilyLast
+	// FamilyEarly: it waits for nobody; the job named waits for it.
+	FamilyEarly
+	// FamilyCancelled: of an acknowledged job, that it wasn't done but cancelled.
+	FamilyCancelled
+)
+
+// Family is what a job waits for, as its TagFamily extra has it: the flags and
+// the option (8 bits each), how many IDs there are (16), Count (32), and the IDs.
+type Family struct {
+	Flags  uint8
+	OnDead uint8 // what to do when a dependency ends undone; the engine's
+	Count  uint32
+	ids    []byte
+}
+
+const familyHead = 8
+
+// MaxFamilyIDs is how many jobs one can wait for: with them all there is room for
+// other extras.
+const MaxFamilyIDs = 1000
+
+// Family reads a job's extra; false where it has none, or none that makes sense.
+// It is valid until the job changes.
+func (j *Job) Family() (f Family, ok bool) {
+	if j.Parts == 0 {
+		return f, false
+	}
+	return parseFamily(j.Extra(TagFamily))
+}
+
+func parseFamily(b []byte) (f Family, ok bool) {
+	if len(b) < familyHead || len(b) != familyHead+int(binary.LittleEndian.Uint16(b[2:]))*len(ID{}) {
+		return f, false
+	}
+	return Family{b[0], b[1], binary.LittleEndian.Uint32(b[4:]), b[familyHead:]}, true
+}
+
+// IDs counts the jobs it names.
+func (f *Family) IDs() int { return len(f.ids) / len(ID{}) }
+
+// ID is the i-th of them.
+func (f *Family) ID(i int) ID { return ID(f.ids[i*len(ID{}):]) }
+
+// Add names one more; false, and nothing done, where it is named, or there are too many.
+func (f *Family) Add(id *ID) bool {
+	if f.index(id) >= 0 || f.IDs() >= MaxFamilyIDs {
+		return false
+	}
+	f.ids = append(f.ids[:len(f.ids):len(f.ids)], id[:]...)
+	return true
+}
+
+// Drop takes one out; false where it isn't named.
+func (f *Family) Drop(id *ID) bool {
+	i := f.index(id)
+	if i < 0 {
+		return false
+	}
+	f.ids = slices.Concat(f.ids[:i*len(id)], f.ids[(i+1)*len(id):])
+	return true
+}
+
+func (f *Family) index(id *ID) int {
+	for i := range f.IDs() {
+		if f.ID(i) == *id {
+			return i
+		}
+	}
+	return -1
+}
+
+// Held says whether the job may not be queued yet.
+func (f *Family) Held() bool {
+	return f.Flags&FamilyDeferred != 0 || f.Flags&FamilyLast != 0 && f.Count > 0 || len(f.ids) > 0 && f.Flags&FamilyEarly == 0
+}
+
+// Unreleased says whether it is held back, and not by having been released to
+// come last.
+func (f *Family) Unreleased() bool { return f.Held() && f.Flags&FamilyLast == 0 }
+
+// Empty says whether there is nothing to keep.
+func (f *Family) Empty() bool { return !f.Held() && len(f.ids) == 0 && f.Flags&FamilyCancelled == 0 }
+
+// Value is the extra's value; nil where there is nothing to keep.
+func (f *Family) Value() []byte {
+	if f.Empty() {
+		return nil
+	}
+	b := make([]byte, familyHead, familyHead+len(f.ids))
+	b[0], b[1] = f.Flags, f.OnDead
+	binary.LittleEndian.PutUint16(b[2:], uint16(f.IDs()))
+	binary.LittleEndian.PutUint32(b[4:], f.Count)
+	return append(b, f.ids...)
+}
+
+// Knot is the jobs that wait for the end of one, oldest first; or for which that
+// one waits (FamilyEarly). The one needn't be known. Knots and ties aren't saved:
+// they follow from what the jobs' extras say.
+type Knot struct {
+	entry            // chain in the table of knots
+	next, prev *Knot // neighbours in the list of all
+	ID         ID
+	head, tail *Tie
+	Len        uint64
+	mixed      bool // not all in order
+}
+
+// Tie is one of a knot.
+type Tie struct {
+	entry      // chain in the table of ties
+	knot       *Knot
+	next, prev *Tie
+	Job        ID     // that waits
+	ctime      uint64 // when it was created
+}
+
+// knots are all there is of families beside the jobs.
+type knots struct {
+	table, ties table
+	all         *Knot
+	graves      []*Knot // lists of knots to be freed
+	lost        []Lost
+}
+
+const (
+	knotSize = int(unsafe.Sizeof(Knot{}))
+	tieSize  = int(unsafe.Sizeof(Tie{}))
+)
+
+func knotOf(e *entry) *Knot { return (*Knot)(unsafe.Pointer(e)) }
+func tieOf(e *entry) *Tie   { return (*Tie)(unsafe.Pointer(e)) }
+
+// initKnots makes the tables, when the first family does.
+func (s *Store) initKnots() {
+	s.knots.table.init(s.alloc, func(e *entry) uint64 { return knotOf(e).ID.hash(s.keys.id) })
+	s.knots.ties.init(s.alloc, func(e *entry) uint64 {
+		t := tieOf(e)
+		return s.hashTie(&t.knot.ID, &t.Job)
+	})
+}
+
+func (s *Store) hashTie(parent, child *ID) uint64 {
+	return scramble(parent.hash(s.keys.id)) + child.hash(s.keys.id)
+}
+
+// Knot finds the jobs that are tied to one; nil where there are none.
+func (s *Store) Knot(id *ID) *Knot {
+	if s.knots.table.len == 0 {
+		return nil
+	}
+	for e := s.knots.table.first(id.hash(s.keys.id)); e != nil; e = e.next {
+		if k := knotOf(e); k.ID == *id {
+			return k
+		}
+	}
+	return nil
+}
+
+func (s *Store) tie(parent, child *ID) *Tie {
+	for e := s.knots.ties.first(s.hashTie(parent, child)); e != nil; e = e.next {
+		if t := tieOf(e); t.Job == *child && t.knot.ID == *parent {
+			return t
+		}
+	}
+	return nil
+}
+
+// Tie ties a job to another, of which nothing but the ID need be known. Twice is once.
+func (s *Store) Tie(parent *ID, child *Job) {
+	if s.knots.ties.len > 0 && s.tie(parent, &child.ID) != nil {
+		return
+	}
+	k := s.Knot(parent)
+	if k == nil {
+		if s.knots.table.segments == nil {
+			s.initKnots()
+		}
+		k = (*Knot)(s.alloc.Alloc(knotSize))
+		*k = Knot{ID: *parent, next: s.knots.all}
+		if k.next != nil {
+			k.next.prev = k
+		}
+		s.knots.all = k
+		s.knots.table.insert(&k.entry, k.ID.hash(s.keys.id))
+	}
+	t := (*Tie)(s.alloc.Alloc(tieSize))
+	*t = Tie{knot: k, prev: k.tail, Job: child.ID, ctime: child.CTime}
+	if t.prev == nil {
+		k.head = t
+	} else {
+		t.prev.next = t
+		k.mixed = k.mixed || compareTies(t.prev, t) > 0
+	}
+	k.tail = t
+	k.Len++
+	s.knots.ties.insert(&t.entry, s.hashTie(parent, &child.ID))
+}
+
+func compareTies(a, b *Tie) int {
+	switch {
+	case a.ctime < b.ctime:
+		return -1
+	case a.ctime > b.ctime:
+		return 1
+	}
+	return bytes.Compare(a.Job[:], b.Job[:])
+}
+
+// Untie undoes Tie; false where there is nothing to undo.
+func (s *Store) Untie(parent, child *ID) bool {
+	if s.knots.ties.len == 0 {
+		return false
+	}
+	t := s.tie(parent, child)
+	if t == nil {
+		return false
+	}
+	s.knots.ties.remove(&t.entry, s.hashTie(parent, child))
+	k := t.knot
+	if t.prev != nil {
+		t.prev.next = t.next
+	} else {
+		k.head = t.next
+	}
+	if t.next != nil {
+		t.next.prev = t.prev
+	} else {
+		k.tail = t.prev
+	}
+	s.alloc.Free(unsafe.Pointer(t), tieSize)
+	if k.Len--; k.Len > 0 {
+		return true
+	}
+	if k.prev != nil {
+		k.prev.next = k.next
+	} else {
+		s.knots.all = k.next
+	}
+	if k.next != nil {
+		k.next.prev = k.prev
+	}
+	s.knots.table.remove(&k.entry, k.ID.hash(s.keys.id))
+	s.alloc.Free(unsafe.Pointer(k), knotSize)
+	return true
+}
+
+// First is the oldest job of a knot.
+func (s *Store) First(k *Knot) *Tie {
+	if k.mixed {
+		s.sort(k)
+	}
+	return k.head
+}
+
+// Next is the one after it; nil at the end.
+func (t *Tie) Next() *Tie { return t.next }
+
+// sort brings a knot into order, that was tied in another: from several queues of
+// a file.
+func (s *Store) sort(k *Knot) {
+	all := make([]*Tie, 0, k.Len)
+	for t := k.head; t != nil; t = t.next {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, compareTies)
+	k.head, k.tail = nil, nil
+	for _, t := range all {
+		t.prev, t.next = k.tail, nil
+		if k.tail == nil {
+			k.head = t
+		} else {
+			k.tail.next = t
+		}
+		k.tail = t
+	}
+	k.mixed = false
+}
+
+// Ties counts all ties.
+func (s *Store) Ties() uint64 { return s.knots.ties.len }
+
+// ScanKnots is [Store.ScanJobs] for knots.
+func (s *Store) ScanKnots(cursor uint64, emit *[]*Knot) uint64 {
+	if s.knots.table.segments == nil {
+		return 0
+	}
+	e, next := s.knots.table.scan(cursor)
+	for ; e != nil; e = e.next {
+		*emit = append(*emit, knotOf(e))
+	}
+	return next
+}
+
+// untie takes away a job's ties to others, before it is freed.
+func (s *Store) untie(j *Job) {
+	if s.knots.ties.len == 0 {
+		return
+	}
+	f, _ := j.Family()
+	for i := range f.IDs() {
+		id := f.ID(i)
+		s.Untie(&id, &j.ID)
+	}
+}
+
+// Lost is a job that was freed with its queue, while others waited for it.
+type Lost struct {
+	ID         ID
+	Unreleased bool // it was held back, and not released
+	Copies     bool // other nodes may hold it
+}
+
+// TakeLost gives those that [Store.Reap] came upon since.
+func (s *Store) TakeLost() []Lost {
+	lost := s.knots.lost
+	s.knots.lost = nil
+	return lost
+}
+
+// mourn notes that a buried job goes, where others wait for it.
+func (s *Store) mourn(j *Job) {
+	if s.Knot(&j.ID) != nil {
+		f, _ := j.Family()
+		s.knots.lost = append(s.knots.lost, Lost{j.ID, f.Unreleased(), j.Holders() > 0})
+	}
+}
+
+// DropTies forgets all ties; [Store.Reap] frees them. It takes time for the
+// tables' segments only.
+func (s *Store) DropTies() {
+	if s.knots.all != nil {
+		s.knots.graves = append(s.knots.graves, s.knots.all)
+		s.knots.all = nil
+	}
+	s.knots.lost = nil
+	s.knots.table.drop()
+	s.knots.ties.drop()
+	s.knots.table, s.knots.ties = table{}, table{}
+}
+
+// reapTies frees up to n ties that were dropped, and says how many more it could have.
+func (s *Store) reapTies(n int) int {
+	for len(s.knots.graves) > 0 && n > 0 {
+		last := len(s.knots.graves) - 1
+		k := s.knots.graves[last]
+		for ; k.head != nil && n > 0; n-- {
+			t := k.head
+			k.head = t.next
+			s.alloc.Free(unsafe.Pointer(t), tieSize)
+		}
+		if k.head != nil {
+			break
+		}
+		if s.knots.graves[last] = k.next; k.next == nil {
+			s.knots.graves = s.knots.graves[:last]
+		}
+		s.alloc.Free(unsafe.Pointer(k), knotSize)
+		n--
+	}
+	return n
+}
+
+// --- jobs that are done ------------------------------------------------------------
+
+// done remembers which jobs were acknowledged lately: buckets of four, each of
+// which forgets the oldest for a new one.
+type done [doneBuckets][4]struct{ hash, at uint64 }
+
+const (
+	doneBuckets = 4096
+	doneBytes   = doneBuckets * 64
+)
+
+// SetDone remembers for a while that a job is acknowledged: for the next few thousand.
+func (s *Store) SetDone(id *ID) {
+	if s.done == nil {
+		s.done = (*done)(s.alloc.Alloc(doneBytes))
+		*s.done = done{}
+	}
+	h := scramble(id.hash(s.keys.id))
+	b := &s.done[h%doneBuckets]
+	oldest := 0
+	for i := range b {
+		if b[i].hash == h && b[i].at > 0 {
+			return
+		}
+		if b[i].at < b[oldest].at {
+			oldest = i
+		}
+	}
+	s.doneCount++
+	b[oldest].hash, b[oldest].at = h, s.doneCount
+}
+
+// Done says whether a job is remembered as acknowledged.
+func (s *Store) Done(id *ID) bool {
+	if s.done == nil {
+		return false
+	}
+	h := scramble(id.hash(s.keys.id))
+	for _, x := range s.done[h%doneBuckets] {
+		if x.hash == h && x.at > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,580 @@
+package single
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+const notDeferred = "NOTDEFERRED The job isn't held back: it was never deferred nor blocked, or is released."
+
+// waiting lists a queue's waiting jobs.
+func waiting(c *harness.Conn, queue string) (ids []string) {
+	for _, e := range c.Do("QPEEK", queue, 1_000_000).Elems {
+		ids = append(ids, e.Elems[1].Str)
+	}
+	return ids
+}
+
+func done(t *testing.T, c *harness.Conn, queue, id string) {
+	t.Helper()
+	require.Equal(t, id, get(t, c, queue))
+	require.Equal(t, int64(1), c.Do("ACKJOB", id).Int)
+}
+
+func waitsFor(c *harness.Conn, id string) []string {
+	return c.Do("SHOW", id).Field("waits-for").Strings()
+}
+
+// Scenarios 41, 55.
+func TestDeferredIsNotDelivered_41_55(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	id := add(t, c, "q", "b", 0, "DEFERRED", "TTL", 2, "RETRY", 1)
+	once := add(t, c, "q", "b", 0, "deferred", "RETRY", 0, "DELAY", 1)
+	for _, id := range []string{id, once} {
+		assert.Equal(t, "deferred", state(c, id))
+		assert.True(t, c.Do("SHOW", id).Field("next-requeue-within").Null)
+	}
+	assert.Equal(t, int64(0), c.Do("QLEN", "q").Int)
+	add(t, c, "q", "counted", 0, "MAXLEN", 1)
+	assert.True(t, c.Do("ADDJOB", "q", "b", 0, "MAXLEN", 1, "DEFERRED").Err("MAXLEN"))
+	get(t, c, "q")
+	assert.True(t, c.Do("GETJOB", "TIMEOUT", 1300, "FROM", "q").Null, "past its retry time and the other's delay")
+	for verb, want := range map[string]int64{"ENQUEUE": 0, "NACK": 0, "DEQUEUE": 0} {
+		assert.Equal(t, want, c.Do(verb, id, once).Int, verb)
+	}
+	assert.True(t, c.Do("WORKING", id).Err("HELDBACK"))
+	assert.Equal(t, []string{id, once}, sorted(c, id, "STATE", "deferred"))
+	assert.Empty(t, c.Do("JSCAN", "STATE", "blocked").Elems[1].Elems)
+	assert.Len(t, c.Do("JSCAN", "STATE", "active").Elems[1].Elems, 1)
+	harness.Await(t, 5*time.Second, "it to expire", func() bool { return c.Do("SHOW", id).Null })
+	assert.Equal(t, "deferred", state(c, once))
+}
+
+// sorted is JSCAN's answer, with the one ID first if it is there.
+func sorted(c *harness.Conn, first string, args ...any) (ids []string) {
+	for _, e := range c.Do(append([]any{"JSCAN"}, args...)...).Elems[1].Elems {
+		if e.Str == first {
+			ids = append([]string{first}, ids...)
+		} else {
+			ids = append(ids, e.Str)
+		}
+	}
+	return ids
+}
+
+// Scenarios 42, 59: to the tail of its queue, or of another; twice is an error.
+func TestRelease_42_59(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	first := add(t, c, "q", "d", 0, "DEFERRED")
+	second := add(t, c, "q", "d", 0, "DEFERRED")
+	before := add(t, c, "q", "b", 0)
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", first).Int)
+	assert.Equal(t, []string{first, before}, waiting(c, "q"), "at the place that its age gives it")
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", second, "QUEUE", "q2").Int)
+	assert.Equal(t, []string{second}, waiting(c, "q2"))
+	assert.Equal(t, "q2", c.Do("SHOW", second).Field("queue").Str)
+	for _, id := range []string{first, second, before} {
+		assert.Equal(t, notDeferred, c.Do("RELEASEJOB", id).Str)
+	}
+	assert.Equal(t, int64(2), c.Do("QLEN", "q").Int)
+	assert.Equal(t, int64(1), c.Do("QLEN", "q2").Int)
+	done(t, c, "q2", second)
+	c.Do("SET", "string", "x")
+	third := add(t, c, "q", "d", 0, "DEFERRED")
+	c.Do("PAUSE", "paused", "in")
+	for want, args := range map[string][]any{
+		"NOJOB Job not known":           {unknown},
+		badID:                           {"nonsense"},
+		syntax:                          {third, "QUEUE"},
+		"WRONGTYPE":                     {third, "QUEUE", "string"},
+		"PAUSED":                        {third, "QUEUE", "paused"},
+		"ERR wrong number of arguments": {},
+		"ERR syntax":                    {third, "LATER"},
+	} {
+		v := c.Do(append([]any{"RELEASEJOB"}, args...)...)
+		assert.True(t, v.Err(want), "%v: %v", args, v)
+	}
+	assert.Equal(t, "deferred", state(c, third), "nothing has changed")
+	assert.Equal(t, "q", c.Do("SHOW", third).Field("queue").Str)
+}
+
+// Scenarios 43, 44, 57: the deferred one first, then the blocked ones, in the order
+// added, each in its own queue.
+func TestBlockedFollow_43_44_57(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	d := add(t, c, "d", "d", 0, "DEFERRED")
+	var one, two []string
+	for range 3 {
+		one = append(one, add(t, c, "q1", "b", 0, "BLOCKEDBY", d))
+		two = append(two, add(t, c, "q2", "b", 0, "BLOCKEDBY", d, "RETRY", 0))
+	}
+	grand := add(t, c, "q1", "c", 0, "BLOCKEDBY", one[0])
+	assert.Equal(t, "blocked", state(c, one[0]))
+	assert.Equal(t, []string{d}, waitsFor(c, two[2]))
+	assert.Equal(t, notDeferred, c.Do("RELEASEJOB", one[0]).Str)
+	none := func() {
+		t.Helper()
+		assert.Equal(t, []int64{0, 0}, []int64{c.Do("QLEN", "q1").Int, c.Do("QLEN", "q2").Int})
+	}
+	none()
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int)
+	none()
+	require.Equal(t, d, get(t, c, "d"))
+	none()
+	c.Do("NACK", d)
+	none()
+	done(t, c, "d", d)
+	assert.Equal(t, one, waiting(c, "q1"))
+	assert.Equal(t, two, waiting(c, "q2"))
+	assert.Len(t, c.Do("SHOW", one[0]).Elems, 30, "ordinary jobs from now on")
+	assert.Equal(t, int64(0), c.Do("SHOW", one[0]).Field("additional-deliveries").Int)
+	require.Equal(t, int64(1), c.Do("ACKJOB", one[0]).Int, "before it was delivered")
+	assert.Equal(t, append(one[1:], grand), waiting(c, "q1"))
+}
+
+// Served to clients that wait, in the order added.
+func TestBlockedAreServedInOrder_57(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	d := add(t, c, "d", "d", 0, "DEFERRED")
+	var ids, got []string
+	var conns []*harness.Conn
+	for i := range 5 {
+		ids = append(ids, add(t, c, "q", "b", 0, "BLOCKEDBY", d))
+		conns = append(conns, s.Dial())
+		conns[i].Send("GETJOB", "FROM", "q")
+		harness.Await(t, 5*time.Second, "it to wait", func() bool { return s.Info("jobmesh", "jobmesh_blocked_clients") == fmt.Sprint(i+1) })
+	}
+	c.Do("RELEASEJOB", d)
+	done(t, c, "d", d)
+	for _, w := range conns {
+		got = append(got, w.Receive().Elems[0].Elems[1].Str)
+	}
+	assert.Equal(t, ids, got)
+}
+
+// Scenario 58.
+func TestReleaseLast_58(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	d := add(t, c, "d", "d", 0, "DEFERRED")
+	a := add(t, c, "q", "a", 0, "BLOCKEDBY", d)
+	b := add(t, c, "p", "b", 0, "BLOCKEDBY", d, "TTL", 2, "RETRY", 1)
+	after := add(t, c, "q", "after", 0, "AFTER", d)
+	grand := add(t, c, "q", "grand", 0, "BLOCKEDBY", a)
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", d, "LAST", "QUEUE", "d2").Int)
+	assert.Equal(t, notDeferred, c.Do("RELEASEJOB", d).Str)
+	assert.Equal(t, notDeferred, c.Do("ADDJOB", "q", "late", 0, "BLOCKEDBY", d).Str)
+	assert.Equal(t, "blocked", state(c, d))
+	assert.Equal(t, []string{a, b}, waitsFor(c, d))
+	assert.Equal(t, []string{a}, waiting(c, "q"))
+	assert.Equal(t, []string{b}, waiting(c, "p"))
+	done(t, c, "q", a)
+	assert.Equal(t, []string{grand}, waiting(c, "q"))
+	assert.Equal(t, "blocked", state(c, d))
+	harness.Await(t, 5*time.Second, "the other to expire", func() bool { return c.Do("QLEN", "d2").Int == 1 })
+	done(t, c, "d2", d)
+	assert.Equal(t, []string{after, grand}, waiting(c, "q"))
+
+	alone := add(t, c, "alone", "d", 0, "DEFERRED")
+	c.Do("RELEASEJOB", alone, "LAST")
+	assert.Equal(t, []string{alone}, waiting(c, "alone"))
+}
+
+// Scenarios 47, 60: what is cancelled, deleted or expired before its release takes
+// the blocked ones with it; after it they stay.
+func TestCancel_47_60(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	family := func(options ...any) (d string, all []string) {
+		d = add(t, c, append([]any{"d", "d", 0, "DEFERRED"}, options...)...)
+		b := add(t, c, "q", "b", 0, "BLOCKEDBY", d)
+		return d, []string{d, b, add(t, c, "p", "c", 0, "BLOCKEDBY", b)}
+	}
+	gone := func(all []string) bool {
+		for _, id := range all {
+			if !c.Do("SHOW", id).Null {
+				return false
+			}
+		}
+		return true
+	}
+	d, all := family()
+	assert.Equal(t, int64(3), c.Do("CANCELJOB", d).Int)
+	assert.True(t, gone(all))
+	assert.Equal(t, int64(0), c.Do("CANCELJOB", d).Int)
+	assert.Equal(t, "2", s.Info("jobmesh", "jobmesh_jobs_dropped"))
+	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_jobs_cancelled"))
+	assert.Equal(t, badID, c.Do("CANCELJOB", d, "x").Str)
+	d, all = family()
+	assert.Equal(t, int64(1), c.Do("DELJOB", d).Int)
+	assert.True(t, gone(all))
+	_, all = family("TTL", 1, "RETRY", 1)
+	harness.Await(t, 5*time.Second, "them to expire", func() bool { return gone(all) })
+	_, all = family()
+	c.Do("DEL", "d")
+	harness.Await(t, 5*time.Second, "them to go with the queue", func() bool { return gone(all) })
+	d, all = family()
+	assert.Equal(t, int64(2), c.Do("CANCELJOB", all[1]).Int, "one of the middle leaves the others")
+	assert.Equal(t, "deferred", state(c, d))
+
+	// Released and done.
+	d, all = family()
+	c.Do("RELEASEJOB", d)
+	done(t, c, "d", d)
+	assert.Equal(t, int64(0), c.Do("CANCELJOB", d).Int)
+	assert.Equal(t, "queued", state(c, all[1]))
+	assert.Equal(t, "blocked", state(c, all[2]))
+	done(t, c, "q", all[1])
+	done(t, c, "p", all[2])
+	// Released, and cancelled, deleted or expired before it was done: on their own.
+	for _, end := range []string{"CANCELJOB", "DELJOB", "expiry", "DEL"} {
+		d, all = family("TTL", 2, "RETRY", 2)
+		c.Do("RELEASEJOB", d)
+		switch end {
+		case "DEL":
+			c.Do("DEL", "d")
+		case "expiry":
+		default:
+			require.Equal(t, int64(1), c.Do(end, d).Int, end)
+		}
+		harness.Await(t, 5*time.Second, "the blocked one to go on", func() bool { return state(c, all[1]) == "queued" })
+		assert.Equal(t, "blocked", state(c, all[2]))
+		require.Equal(t, int64(2), c.Do("CANCELJOB", all[1], all[2]).Int)
+	}
+	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
+}
+
+// Scenarios 45, 46, 56: the one that blocks must be held back itself.
+func TestBlockedByNeedsADeferredJob_45_46_56(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	plain := add(t, c, "q", "b", 0)
+	d := add(t, c, "d", "d", 0, "DEFERRED")
+	c.Do("RELEASEJOB", d)
+	before := s.Info("jobmesh", "jobmesh_registered_jobs")
+	for want, options := range map[string][]any{
+		notDeferred:             {"BLOCKEDBY", plain},
+		"NOTDEFERRED":           {"BLOCKEDBY", d},
+		"NOJOB no job":          {"BLOCKEDBY", unknown},
+		badID:                   {"BLOCKEDBY", "x"},
+		syntax:                  {"BLOCKEDBY"},
+		"NOJOB Job not known":   {"BLOCKEDBY", unknown[:2] + strings.ToUpper(unknown[2:10]) + unknown[10:]},
+		"NOJOB no job D-":       {"AFTER", unknown},
+		"BADID Invalid":         {"AFTER", plain, "D-x"},
+		"ERR syntax":            {"AFTER", plain, "x"},
+		"BADID":                 {"AFTER", "ONDEAD", "run"},
+		"ERR BLOCKEDBY and":     {"AFTER", plain, "BLOCKEDBY", d},
+		"ERR ONDEAD is for":     {"ONDEAD", "run"},
+		"ERR ONDEAD must be":    {"AFTER", plain, "ONDEAD", "jump"},
+		"ERR synt":              {"ONDEAD"},
+		"ERR The specified DEL": {"AFTER", plain, "TTL", 5, "DELAY", 5},
+	} {
+		v := c.Do(append([]any{"ADDJOB", "new", "b", 0}, options...)...)
+		assert.True(t, v.Err(want), "%v: %v", options, v)
+	}
+	assert.Equal(t, before, s.Info("jobmesh", "jobmesh_registered_jobs"))
+	assert.Equal(t, int64(0), c.Do("EXISTS", "new").Int)
+	done(t, c, "d", d)
+	assert.True(t, c.Do("ADDJOB", "q", "b", 0, "BLOCKEDBY", d).Err("NOJOB"), "it is done with")
+	id := add(t, c, "q", "b", 0, "AFTER", d)
+	assert.Equal(t, "queued", state(c, id), "it counts as done while it is remembered")
+}
+
+// Scenario 61.
+func TestAfter_61(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	for _, order := range [][]int{{0, 1}, {1, 0}} {
+		p := []string{add(t, c, "p", "0", 0), add(t, c, "p", "1", 0, "RETRY", 0)}
+		id := add(t, c, "q", "b", 0, "AFTER", p[0], p[1], "RETRY", 1)
+		assert.Equal(t, "blocked", state(c, id))
+		assert.Equal(t, p, waitsFor(c, id))
+		get(t, c, "p")
+		get(t, c, "p")
+		c.Do("ACKJOB", p[order[0]])
+		time.Sleep(1200 * time.Millisecond)
+		assert.Equal(t, "blocked", state(c, id), "one is not enough, whatever the retry time says")
+		assert.Equal(t, []string{p[order[1]]}, waitsFor(c, id))
+		c.Do("FASTACK", p[order[1]])
+		done(t, c, "q", id)
+	}
+	// One already acknowledged; one named twice; the option given twice.
+	x, y := add(t, c, "p", "x", 0), add(t, c, "p", "y", 0)
+	done(t, c, "p", x)
+	id := add(t, c, "q", "b", 0, "AFTER", x, "AFTER", y, y, "TTL", 100)
+	assert.Equal(t, []string{y}, waitsFor(c, id))
+	done(t, c, "p", y)
+	done(t, c, "q", id)
+	// With DEFERRED: both.
+	x = add(t, c, "p", "x", 0)
+	id = add(t, c, "q", "b", 0, "DEFERRED", "AFTER", x)
+	assert.Equal(t, "deferred", state(c, id))
+	done(t, c, "p", x)
+	assert.Equal(t, "deferred", state(c, id))
+	c.Do("RELEASEJOB", id)
+	done(t, c, "q", id)
+	// And DELAY: not before it either.
+	x = add(t, c, "p", "x", 0)
+	id = add(t, c, "q", "b", 0, "AFTER", x, "DELAY", 1)
+	done(t, c, "p", x)
+	assert.Equal(t, "active", state(c, id))
+	assert.Len(t, c.Do("GETJOB", "TIMEOUT", 3000, "FROM", "q").Elems, 1)
+}
+
+// Scenario 62.
+func TestAfterADeath_62(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	for _, end := range []string{"CANCELJOB", "DELJOB", "expiry"} {
+		p := add(t, c, "p", "p", 0, "TTL", 1, "RETRY", 1)
+		run := add(t, c, "run", "b", 0, "AFTER", p, "ONDEAD", "RUN")
+		drop := add(t, c, "drop", "b", 0, "AFTER", p, "ONDEAD", "drop")
+		def := add(t, c, "drop", "b", 0, "AFTER", p)
+		next := add(t, c, "drop", "b", 0, "AFTER", def)
+		dead := add(t, c, "q", "b", 0, "AFTER", p, "ONDEAD", "dead")
+		if end != "expiry" {
+			c.Do(end, p)
+		}
+		harness.Await(t, 5*time.Second, "it to end", func() bool { return c.Do("SHOW", p).Null })
+		done(t, c, "run", run)
+		for _, id := range []string{drop, def, next} {
+			assert.True(t, c.Do("SHOW", id).Null)
+		}
+		done(t, c, "q:dead", dead)
+	}
+	assert.Equal(t, "9", s.Info("jobmesh", "jobmesh_jobs_dropped"))
+	assert.Equal(t, "3", s.Info("jobmesh", "jobmesh_jobs_dead"))
+	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
+}
+
+// Scenario 64: an ID must exist before it can be named, so there are no cycles. Of
+// very many the ends of which one waits for there is a limit.
+func TestNoCycles_64(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	p := add(t, c, "p", "b", 0)
+	args := []any{"ADDJOB", "q", "b", 0, "AFTER"}
+	for range 1001 {
+		args = append(args, p)
+	}
+	assert.Equal(t, "ERR a job can wait for 1000 others at most", c.Do(args...).Str)
+	require.Equal(t, byte('+'), c.Do(args[:len(args)-1]...).Kind)
+	// A chain of many goes down at once, and no stack with it.
+	id := add(t, c, "q", "b", 0, "DEFERRED")
+	first := id
+	for range 5000 {
+		id = add(t, c, "q", "b", 0, "BLOCKEDBY", id)
+	}
+	assert.Equal(t, int64(5001), c.Do("CANCELJOB", first).Int)
+}
+
+// Families of thousands: those that one lets go come in order, and bit by bit.
+func TestManyBlocked_63(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes"))
+	c := s.Dial()
+	const many = 10_000
+	d := add(t, c, "d", "d", 0, "DEFERRED")
+	for range many {
+		c.Send("ADDJOB", "q", "b", 0, "BLOCKEDBY", d)
+	}
+	var ids []string
+	for range many {
+		ids = append(ids, c.Receive().Str)
+	}
+	c.Do("RELEASEJOB", d)
+	get(t, c, "d")
+	require.Equal(t, int64(1), c.Do("ACKJOB", d).Int)
+	s.Kill()
+	s.Restart()
+	c = s.Dial()
+	harness.Await(t, 10*time.Second, "all to be let go", func() bool { return len(c.Do("JSCAN", "COUNT", 100_000, "STATE", "blocked").Elems[1].Elems) == 0 })
+	assert.Equal(t, many, len(c.Do("JSCAN", "BUSYLOOP").Elems[1].Elems))
+	for _, id := range ids {
+		c.Send("ENQUEUE", id)
+	}
+	for range ids {
+		c.Receive()
+	}
+	assert.Equal(t, ids, waiting(c, "q"))
+}
+
+// Families come through restarts as they are.
+func TestFamiliesAreSaved(t *testing.T) {
+	for _, mode := range []string{"rdb", "aof", "rewritten", "kill", "reload", "replica"} {
+		t.Run(mode, func(t *testing.T) {
+			conf := []string{"appendonly yes", "appendfsync always"}
+			switch mode {
+			case "rdb":
+				conf = []string{"save 3600 1000000"}
+			case "rewritten":
+				conf = append(conf, "aof-use-rdb-preamble no")
+			}
+			s := harness.Start(t, harness.WithConfig(conf...))
+			var r *harness.Server
+			if mode == "replica" {
+				r = harness.Start(t, harness.WithReplicaOf(s))
+				harness.Await(t, 10*time.Second, "the replica", func() bool { return r.Info("replication", "master_link_status") == "up" })
+			}
+			c := s.Dial()
+			plain := add(t, c, "d", "d", 0, "DEFERRED")
+			b := add(t, c, "q", "b", 0, "BLOCKEDBY", plain)
+			released := add(t, c, "r", "d", 0, "DEFERRED", "RETRY", 1)
+			a := add(t, c, "q", "a", 0, "BLOCKEDBY", released)
+			c.Do("RELEASEJOB", released, "QUEUE", "r2")
+			last := add(t, c, "l", "d", 0, "DEFERRED")
+			early := []string{add(t, c, "e", "1", 0, "BLOCKEDBY", last, "RETRY", 1), add(t, c, "e", "2", 0, "BLOCKEDBY", last, "RETRY", 1)}
+			c.Do("RELEASEJOB", last, "LAST")
+			done(t, c, "e", early[0])
+			free := add(t, c, "f", "d", 0, "DEFERRED")
+			freed := add(t, c, "f2", "b", 0, "BLOCKEDBY", free, "RETRY", 1)
+			c.Do("RELEASEJOB", free)
+			done(t, c, "f", free)
+			p := []string{add(t, c, "p", "1", 0, "RETRY", 1), add(t, c, "p", "2", 0, "RETRY", 1)}
+			after := add(t, c, "q", "after", 0, "AFTER", p[0], p[1])
+			done(t, c, "p", p[0])
+			switch mode {
+			case "replica":
+				require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int)
+				s.Kill()
+				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+				s = r
+			case "reload":
+				require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+			case "rewritten":
+				c.Do("BGREWRITEAOF")
+				harness.Await(t, 5*time.Second, "the rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
+				s.Stop()
+				s.Restart()
+			case "kill":
+				s.Kill()
+				s.Restart()
+			default:
+				s.Stop()
+				s.Restart()
+			}
+			c = s.Dial()
+			for id, want := range map[string]string{plain: "deferred", b: "blocked", a: "blocked", last: "blocked", after: "blocked"} {
+				assert.Equal(t, want, state(c, id))
+			}
+			assert.Equal(t, []string{p[1]}, waitsFor(c, after))
+			assert.Equal(t, []string{early[1]}, waitsFor(c, last))
+			fetch := func(queue, id string) {
+				t.Helper()
+				v := c.Do("GETJOB", "TIMEOUT", 5000, "FROM", queue)
+				require.Len(t, v.Elems, 1)
+				require.Equal(t, id, v.Elems[0].Elems[1].Str)
+				require.Equal(t, int64(1), c.Do("ACKJOB", id).Int)
+			}
+			fetch("r2", released)
+			fetch("q", a)
+			fetch("p", p[1])
+			fetch("q", after)
+			fetch("e", early[1])
+			fetch("l", last)
+			fetch("f2", freed)
+			require.Equal(t, int64(1), c.Do("RELEASEJOB", plain).Int)
+			fetch("d", plain)
+			fetch("q", b)
+			assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
+		})
+	}
+}
+
+// Queues of members are renamed, moved, copied, deleted, restored, swapped, flushed.
+func TestKeyspaceOfFamilies(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	d := add(t, c, "d", "d", 0, "DEFERRED")
+	b := add(t, c, "q", "b", 0, "BLOCKEDBY", d)
+	require.Equal(t, "OK", c.Do("RENAME", "q", "renamed").Str)
+	require.Equal(t, "OK", c.Do("RENAME", "d", "d2").Str)
+	c.Do("RELEASEJOB", d)
+	// Out of sight when its turn comes: it is looked after when it is back.
+	require.Equal(t, int64(1), c.Do("MOVE", "renamed", 1).Int)
+	done(t, c, "d2", d)
+	c.Do("SELECT", 1)
+	require.Equal(t, int64(1), c.Do("MOVE", "renamed", 0).Int)
+	c.Do("SELECT", 0)
+	harness.Await(t, 5*time.Second, "it to be let go", func() bool { return state(c, b) == "queued" })
+	done(t, c, "renamed", b)
+
+	// A dump knows what its jobs waited for.
+	d = add(t, c, "d", "d", 0, "DEFERRED")
+	b = add(t, c, "q", "b", 0, "BLOCKEDBY", d)
+	dump := c.Do("DUMP", "q").Str
+	c.Do("DEL", "q")
+	require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
+	assert.Equal(t, "blocked", state(c, b))
+	c.Do("RELEASEJOB", d)
+	done(t, c, "d", d)
+	done(t, c, "q", b)
+	// Restored, when what it waited for is gone undone.
+	d = add(t, c, "d", "d", 0, "DEFERRED")
+	b = add(t, c, "q", "b", 0, "BLOCKEDBY", d)
+	dump = c.Do("DUMP", "q").Str
+	require.Equal(t, int64(2), c.Do("CANCELJOB", d).Int)
+	c.Do("DEL", "q")
+	require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
+	harness.Await(t, 5*time.Second, "it to go, too", func() bool { return c.Do("SHOW", b).Null })
+
+	c.Do("DEL", "d", "q")
+	d = add(t, c, "d", "d", 0, "DEFERRED")
+	for range 100 {
+		add(t, c, "q", "b", 0, "BLOCKEDBY", d)
+	}
+	require.Equal(t, "OK", c.Do("SWAPDB", 0, 2).Str)
+	assert.True(t, c.Do("RELEASEJOB", d).Err("NOJOB"))
+	require.Equal(t, "OK", c.Do("SWAPDB", 0, 2).Str)
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int)
+	c.Do("FLUSHALL")
+	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
+	d = add(t, c, "d", "d", 0, "DEFERRED")
+	b = add(t, c, "q", "b", 0, "BLOCKEDBY", d)
+	c.Do("RELEASEJOB", d)
+	done(t, c, "d", d)
+	done(t, c, "q", b)
+}
+
+// In MULTI and in scripts.
+func TestFamiliesInTransactions(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	v := c.Do("EVAL", `local d = redis.call('ADDJOB', 'd', 'b', 0, 'DEFERRED').ok
+		local b = redis.call('ADDJOB', 'q', 'b', 0, 'BLOCKEDBY', d).ok
+		return {redis.call('RELEASEJOB', d), d, b}`, 0)
+	require.Len(t, v.Elems, 3, "%v", v)
+	assert.Equal(t, int64(1), v.Elems[0].Int)
+	c.Do("MULTI")
+	c.Do("ACKJOB", v.Elems[1].Str)
+	c.Do("CANCELJOB", v.Elems[2].Str)
+	e := c.Do("EXEC")
+	assert.Equal(t, []int64{1, 1}, []int64{e.Elems[0].Int, e.Elems[1].Int})
+	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
+}
+
+// A job let go into a queue that is paused in input waits for the pause to end.
+func TestLetGoIntoAPausedQueue(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	p := add(t, c, "p", "p", 0)
+	id := add(t, c, "q", "b", 0, "AFTER", p, "RETRY", 1)
+	once := add(t, c, "q", "b", 0, "AFTER", p, "RETRY", 0)
+	c.Do("PAUSE", "q", "in")
+	done(t, c, "p", p)
+	assert.Equal(t, []string{once}, waiting(c, "q"), "one that has no second chance is let in")
+	time.Sleep(1300 * time.Millisecond)
+	assert.Equal(t, "active", state(c, id))
+	c.Do("PAUSE", "q", "none")
+	harness.Await(t, 5*time.Second, "it to be queued", func() bool { return state(c, id) == "queued" })
+}
