@@ -109,6 +109,7 @@ func (m *module) getJob(c *rm.Ctx) {
 		m.settle(c)
 		return
 	}
+	m.settle(c) // jobs that had to make way
 	if g.nohang {
 		c.NullArray()
 		return
