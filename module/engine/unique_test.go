@@ -12,6 +12,7 @@ import (
 
 	"jobmesh/module/store"
 	"jobmesh/module/store/storetest"
+	"jobmesh/module/wire"
 )
 
 // place is a keyspace with queues in it.
@@ -411,4 +412,123 @@ func TestUniqueAllocatesNothing(t *testing.T) {
 		a.Unique = Unique{}
 		assert.LessOrEqual(t, base, testing.AllocsPerRun(500, cycle)+3, "strategy %d", plain.Unique.Strategy)
 	}
+}
+
+// Scenario 25: an ADDJOB that times out waiting for its copies leaves no lock.
+func TestScenario25ReplicationTimesOut(t *testing.T) {
+	d := newDesk()
+	other := wire.NodeID{1, 2, 3}
+	d.do(t, func() {
+		d.n.AddPeer(other, "b:1")
+		d.n.PeerUp(other, "b:1", true)
+	})
+	a := Add{Queue: []byte("q"), Replicate: 2, Retry: 10, TTL: 600, Timeout: 500, CanWait: true, Unique: unique(store.UniqueUntil, "k")}
+	var first store.ID
+	d.do(t, func() {
+		id, wait, err := d.n.AddJob(&a)
+		require.NoError(t, err)
+		require.True(t, wait)
+		first = id
+		d.n.Adder(id, "client")
+	})
+	a.Unique.Conflict = store.ConflictReturn
+	d.do(t, func() {
+		_, _, err := d.n.AddJob(&a)
+		require.ErrorContains(t, err, "DUPLICATE "+first.String(), "an ID that isn't promised can't be answered")
+	})
+	d.pass(t, 600)
+	require.Nil(t, d.n.Job(&first))
+	require.Zero(t, d.n.store.Locks().Len)
+	d.do(t, func() {
+		id, wait, err := d.n.AddJob(&a)
+		require.NoError(t, err)
+		require.True(t, wait)
+		d.n.Adder(id, "client")
+		d.n.AbandonAdd(&id)
+	})
+	require.Zero(t, d.n.store.Locks().Len, "nor does one whose client has gone")
+}
+
+// What is held back isn't given to other nodes either.
+func TestHeldBackIsNotExported(t *testing.T) {
+	d := newDesk()
+	other := wire.NodeID{1, 2, 3}
+	d.do(t, func() {
+		d.n.AddPeer(other, "b:1")
+		d.n.PeerUp(other, "b:1", true)
+	})
+	for range 3 {
+		_, err := d.add(t, Add{Queue: []byte("q"), Retry: 10, Unique: unique(store.UniqueDuring, "k")})
+		require.NoError(t, err)
+	}
+	running := d.get(t, 1, "q")
+	require.Len(t, running, 1)
+	ask := func() {
+		m := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 10}
+		d.do(t, func() { require.NoError(t, d.n.Receive(other, m.Append(nil))) })
+	}
+	ask()
+	require.Zero(t, d.n.Stats.Exported)
+	d.do(t, func() { d.n.Ack(&running[0]) })
+	require.Positive(t, d.n.Stats.Exported, "the key is free: who asked gets some, and holds back what must not run")
+}
+
+// A copy of a job on another node has no locks there; one that is given away has.
+func TestLocksOfAcceptedJobs(t *testing.T) {
+	d := newDesk()
+	other := wire.NodeID{1, 2, 3}
+	d.do(t, func() {
+		d.n.AddPeer(other, "b:1")
+		d.n.PeerUp(other, "b:1", true)
+	})
+	value := store.AppendUnique(nil, store.UniqueUntil, store.UniqueKeyed, 0, 0, 0, 0, 0, 0, []byte("k"))
+	store.Unique(value).SetWait(7)
+	m := wire.Message{Kind: wire.ReplJob, ID: store.ID{9, 23: 1}, Queue: []byte("q"), Holders: []wire.Node{other.Node()}}
+	m.Job = wire.Job{CTime: 1, Left: 100_000, Retry: 10, Repl: 2, Extras: store.AppendExtra(nil, store.TagUnique, value)}
+	d.do(t, func() { require.NoError(t, d.n.Receive(other, m.Append(nil))) })
+	id := store.ID(m.ID)
+	require.False(t, d.n.Job(&id).Unique().Has(store.UniqueHasWait))
+	m.Kind, m.Flags, m.Job.Body = wire.ReplJob, wire.NewBody|wire.NoReply, []byte("new")
+	d.do(t, func() { require.NoError(t, d.n.Receive(other, m.Append(nil))) })
+	require.Equal(t, "new", string(d.n.Job(&id).Body()))
+	m = wire.Message{Kind: wire.YourJob, ID: store.ID{8}, Queue: []byte("q")}
+	m.Job = wire.Job{CTime: 1, Left: 100_000, Repl: 1, Extras: store.AppendExtra(nil, store.TagUnique, value)}
+	d.do(t, func() { require.NoError(t, d.n.Receive(other, m.Append(nil))) })
+	id = store.ID(m.ID)
+	require.True(t, d.n.Job(&id).Unique().Has(store.UniqueHasWait))
+}
+
+// A client that has gone before its job reached it: the locks are as before.
+func TestUndeliveredJobsLocks(t *testing.T) {
+	d := newDesk()
+	a := Add{Queue: []byte("q"), Retry: 10, Unique: unique(store.UniqueBoth, "k")}
+	first, err := d.add(t, a)
+	require.NoError(t, err)
+	require.Len(t, d.get(t, 1, "q"), 1)
+	require.True(t, d.n.Job(&first).Unique().Has(store.UniqueHasRun))
+	d.do(t, func() { d.n.Undeliver(&first, 0) })
+	u := d.n.Job(&first).Unique()
+	require.True(t, u.Has(store.UniqueHasWait) && !u.Has(store.UniqueHasRun))
+	_, err = d.add(t, a)
+	require.ErrorIs(t, err, ErrDropped)
+}
+
+// A thousand jobs that are to be dropped are out of the way in one fetch; of more,
+// the next goes on.
+func TestManyToDrop(t *testing.T) {
+	d := newDesk()
+	a := Add{Queue: []byte("q"), Retry: 10, Unique: unique(store.UniqueDuring, "k")}
+	_, err := d.add(t, a)
+	require.NoError(t, err)
+	require.Len(t, d.get(t, 1, "q"), 1)
+	a.Unique.Busy = store.BusyDrop
+	for range busySteps + 10 {
+		_, _, err := d.n.AddJob(&Add{Queue: a.Queue, Replicate: 1, Retry: 10, TTL: 600, Unique: a.Unique})
+		require.NoError(t, err)
+	}
+	plain, err := d.add(t, Add{Queue: a.Queue, Retry: 10})
+	require.NoError(t, err)
+	require.Empty(t, d.get(t, 1, "q"))
+	require.Equal(t, []store.ID{plain}, d.get(t, 1, "q"))
+	require.EqualValues(t, busySteps+10, d.n.Stats.BusyDropped)
 }

@@ -24,7 +24,7 @@ type table struct {
 	buckets  uint64 // how many there are
 	depth    uint
 	len      uint64
-	sparse   uint // 2^sparse buckets for each element
+	sparse   uint   // 2^sparse buckets for each element
 	touched  uint64 // keeps the compiler from dropping touch's loads
 }
 
