@@ -184,7 +184,7 @@ var heldNames = [...]string{"deferred", "blocked"}
 
 // stateOf is a job's state as clients see it.
 func (m *module) stateOf(j *store.Job) (state uint8, name string) {
-	switch deferred, blocked := m.node.HeldBack(j); {
+	switch deferred, blocked := m.node.Waits(j); {
 	case deferred:
 		return stateDeferred, heldNames[0]
 	case blocked:

@@ -46,7 +46,7 @@ func (m *module) addJob(c *rm.Ctx) {
 		m.settle(c)
 		return
 	}
-	a.CanWait = (a.Replicate > 1 || m.node.MemoryLevel() > 0 || m.node.Leaving()) && c.CanBlock()
+	a.CanWait = (a.Replicate > 1 || m.node.MemoryLevel() > 0 || m.node.Leaving() || a.Unique.Strategy != 0) && c.CanBlock()
 	id, wait, err := m.node.AddJob(a)
 	switch {
 	case err == engine.ErrDropped:
@@ -104,7 +104,7 @@ func (m *module) getJob(c *rm.Ctx) {
 		}
 		m.queues = append(m.queues, q)
 	}
-	m.jobs = m.node.Fetch(m.queues, g.count, m.jobs[:0])
+	m.jobs = m.node.Fetch(m.queues, g.count, c.CanBlock(), m.jobs[:0])
 	if len(m.jobs) > 0 {
 		c.Array(len(m.jobs))
 		if g.worker != nil {
@@ -116,11 +116,13 @@ func (m *module) getJob(c *rm.Ctx) {
 		m.settle(c)
 		return
 	}
-	if g.nohang {
+	m.settle(c) // jobs that had to make way
+	if g.nohang && !m.node.Asks() {
 		c.NullArray()
-		return
+	} else {
+		m.wait(c, &g)
 	}
-	m.wait(c, &g)
+	m.settle(c)
 }
 
 // blocked is a client that waits in GETJOB.
@@ -150,13 +152,17 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 			names = append(names, name)
 		}
 	}
+	if g.nohang && !m.node.Asking(names) {
+		c.NullArray()
+		return
+	}
 	b := &blocked{counters: g.counters, token: g.token}
 	w, err := m.node.Wait(names, b)
 	if err != nil {
 		fail(c, err)
 		return
 	}
-	w.Worker = bytes.Clone(g.worker)
+	w.Worker, w.Hasty = bytes.Clone(g.worker), g.nohang
 	b.client, err = c.Block(g.timeout, func(c *rm.Ctx, gone bool) {
 		m.node.Cancel(w)
 		if !gone {

@@ -12,6 +12,7 @@ import (
 
 	"jobmesh/lua"
 	"jobmesh/module/engine"
+	"jobmesh/module/store"
 	"jobmesh/module/unique"
 )
 
@@ -27,7 +28,9 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 ASYNC", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
 		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3",
-		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "JOBMESH LUA LOAD REPLACE unique_queue", "PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
+		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "JOBMESH LUA LOAD REPLACE unique_queue",
+		"ADDJOB q b 0 UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any TTL 9", "ADDJOB q b 0 UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONCONFLICT replace ONBUSY reschedule 7",
+		"PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
 	}
@@ -42,6 +45,22 @@ func FuzzParse(f *testing.F) {
 				require.True(t, a.Delay >= 0 && a.Delay < a.TTL)
 				require.True(t, a.MaxLen >= 0)
 				require.False(t, a.Retry == 0 && a.Replicate > 1)
+				u := &a.Unique
+				require.True(t, u.Strategy <= store.UniqueWindow && u.Conflict <= store.ConflictReplace && u.Busy <= store.BusyDead)
+				require.True(t, len(u.Key) <= store.MaxUniqueKey && (u.Keyed || u.Key == nil))
+				for _, v := range []int64{u.LockTTL, u.RunTTL, u.ConflictDelay, u.BusyDelay} {
+					require.True(t, v >= 0 && v <= math.MaxInt32)
+				}
+				require.Equal(t, u.Conflict == store.ConflictReschedule, u.ConflictDelay > 0)
+				require.Equal(t, u.Busy == store.BusyReschedule, u.BusyDelay > 0)
+				if u.Strategy == 0 {
+					require.Equal(t, engine.Unique{}, *u)
+				}
+				if u.Strategy == store.UniqueWindow {
+					require.Positive(t, u.LockTTL)
+				}
+				value := store.AppendUnique(nil, max(u.Strategy, 1), 0, u.Conflict, u.Busy, uint32(u.LockTTL), uint32(u.RunTTL), uint32(u.ConflictDelay), uint32(u.BusyDelay), nil)
+				require.NoError(t, store.CheckExtras(store.AppendExtra(nil, store.TagUnique, value)))
 			}
 		}
 		if g, err := parseGet(w); err == nil {

@@ -73,6 +73,7 @@ type queueSettings struct {
 	exact    map[string]*settings
 	patterns []*settings // the longest first
 	kind     *rm.DataType
+	save     func(text []byte) // to where C saves it from
 }
 
 // of finds what counts for a queue, nil where nothing does: its own, or those of the
@@ -592,12 +593,15 @@ func (q *queueSettings) load(b []byte) error {
 
 // changed puts the text where C saves it from.
 func (q *queueSettings) changed() {
-	record.SetNote(q.text())
+	if q.save != nil {
+		q.save(q.text())
+	}
 }
 
 // before makes the data type that no key has, for what it saves beside the keys.
 func (q *queueSettings) before() {
 	q.kind.Methods = rm.Methods(record.NoteMethods())
+	q.save = record.SetNote
 }
 
 func newSettingsType(q *queueSettings) *rm.DataType {

@@ -843,6 +843,9 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	}
 	l = n.store.Lock(b.name)
 	flags := b.flags & lockSaved &^ (lockKept | lockAlone)
+	if b.id != (store.ID{}) {
+		flags |= lockForeign
+	}
 	switch live := n.isLive(l); {
 	case live && !b.has(l):
 		return wire.LockHeld, l
@@ -913,6 +916,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 			n.suspectLock(l)
 		}
 	case wire.Unlock:
+		n.rouse(k.Name)
 		why, l := n.unvote(k.Name, &holder{store.ID(k.Job), k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)

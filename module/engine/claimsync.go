@@ -272,6 +272,9 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 		l = n.newLock(e.Name, e.Owner)
 		l.Job, l.Token, l.Lease, l.Until = h.id, e.Token, e.Lease, until
 		n.setFlags(l, e.Flags)
+		if l.Job != (store.ID{}) {
+			n.setFlags(l, l.Flags|lockForeign)
+		}
 	}
 	n.logLock(l)
 	return l
@@ -369,8 +372,12 @@ func (n *Node) jobLives(id store.ID) bool {
 
 func (n *Node) onVerify(p *Peer, m *wire.Message) {
 	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: m.Lock.Name}}
-	if n.jobLives(store.ID(m.ID)) {
+	id := store.ID(m.ID)
+	switch j := n.store.Lookup(&id); {
+	case n.jobLives(id):
 		answer.Count = wire.JobLives
+	case j != nil || n.graves.has(&id):
+		answer.Count = wire.JobDone
 	}
 	n.send(p, &answer)
 }
@@ -380,15 +387,15 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	if s == nil || s.id != store.ID(m.ID) {
 		return
 	}
-	if m.Count != wire.JobGone || n.jobLives(s.id) {
+	if m.Count != wire.JobGone && m.Count != wire.JobDone || n.jobLives(s.id) {
 		delete(n.suspects, string(m.Lock.Name))
 		return
 	}
-	if !slices.Contains(s.gone, p.Node) {
+	if m.Count == wire.JobGone && !slices.Contains(s.gone, p.Node) {
 		s.gone = append(s.gone, p.Node)
 	}
 	for _, q := range n.mesh.order {
-		if !slices.Contains(s.gone, q.Node) {
+		if m.Count == wire.JobGone && !slices.Contains(s.gone, q.Node) {
 			return
 		}
 	}

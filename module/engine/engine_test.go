@@ -153,7 +153,7 @@ func FuzzOperations(f *testing.F) {
 					m.push(j)
 				}
 			case 3, 4, 5:
-				got := n.Fetch([]*store.Queue{n.Queue([]byte(queue))}, 1+arg>>1, nil)
+				got := n.Fetch([]*store.Queue{n.Queue([]byte(queue))}, 1+arg>>1, true, nil)
 				want := m.waiting(queue)
 				want = want[:min(len(want), 1+arg>>1)]
 				require.Equal(t, len(want), len(got))
@@ -242,7 +242,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		}
 		n.Effects()
 		queues = append(queues[:0], n.Queue(a.Queue))
-		out = n.Fetch(queues, 1, out[:0])
+		out = n.Fetch(queues, 1, true, out[:0])
 		n.Effects()
 		n.Ack(&out[0].ID)
 		n.Effects()
@@ -273,7 +273,7 @@ func TestMemoryLevels_96(t *testing.T) {
 	kept, err := add(10)
 	require.NoError(t, err)
 	ids := []store.ID{once, waiting, kept}
-	n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, nil)
+	n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil)
 	n.SetMemory(0.75)
 	assert.Equal(t, 0, n.MemoryLevel())
 	n.SetMemory(0.76)

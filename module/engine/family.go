@@ -74,8 +74,8 @@ func cancelled(j *store.Job) bool {
 	return ok && f.Flags&store.FamilyCancelled != 0
 }
 
-// HeldBack says whether a job is deferred, or blocked by what it waits for.
-func (n *Node) HeldBack(j *store.Job) (deferred, blocked bool) {
+// Waits says whether a job is deferred, or blocked by what it waits for.
+func (n *Node) Waits(j *store.Job) (deferred, blocked bool) {
 	f, ok := j.Family()
 	if !ok || j.State != store.StateActive || !f.Held() {
 		return false, false

@@ -209,6 +209,7 @@ func (n *Node) export(j *store.Job, p *Peer) {
 		m := n.copyOf(j, wire.YourJob)
 		m.Holders = nil
 		n.send(p, m)
+		n.entrust(j)
 		n.remove(j)
 		return
 	}

@@ -38,92 +38,116 @@ func (n *Node) Copies() int {
 	return c
 }
 
+// whereabouts is where the copies of a job that is being added are to be.
+type whereabouts struct {
+	external  bool // not here
+	elsewhere int
+	family    []byte // an extra
+}
+
 // AddJob adds a job and returns its ID. Where wait is true it isn't promised yet:
 // the answer follows as an effect, for the client given to [Node.Adder].
 func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
-	if n.passive {
-		return id, false, ErrReplica
+	where, err := n.addable(a)
+	if err != nil {
+		return id, false, err
 	}
-	if len(a.Body) > store.MaxBody {
-		return id, false, ErrBody
-	}
-	level := n.MemoryLevel()
-	external := level > 0 || n.leaving
-	elsewhere := a.Replicate - 1
-	if external {
-		elsewhere++
-	}
-	if elsewhere > 0 {
-		err := n.unreachable(elsewhere, external)
-		if err == nil && !a.Async && !a.CanWait {
-			err = ErrReplWait
-		}
-		if err != nil {
-			n.Stats.Refused++
-			return id, false, err
-		}
-	}
-	var extras []byte
-	if a.Family() {
-		if extras, err = n.kinship(&a.Members); err != nil {
-			n.Stats.Refused++
-			return id, false, err
-		}
-	}
-	q := n.store.Queue(a.Queue)
-	if q != nil {
-		if a.MaxLen > 0 && q.Waiting() >= uint64(a.MaxLen) {
-			n.Stats.Refused++
-			return id, false, ErrMaxLen
-		}
-		if q.Pause&PauseIn != 0 {
-			n.Stats.Refused++
-			return id, false, ErrPaused
-		}
-	}
-	var extras []byte
+	extras := where.family
 	unique := a.Unique.Strategy != 0 && !n.notUnique
 	if unique {
 		n.nameClaim(a)
 	}
-	made := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
+	id = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	if unique {
-		var other store.ID
-		if extras, other, err = n.contend(a, &made); extras == nil {
-			return other, false, err
+		u := n.attributes(a)
+		switch {
+		case !u.Waits():
+		case !n.alone():
+			return n.claimAdd(a, id)
+		default:
+			token, holder := n.takeLock(n.scratch.lock, &id, n.waitLease(a, u))
+			if holder == nil {
+				u.SetWait(token)
+				n.begun(u)
+			} else if answer, err, over := n.refused(a, u, &holder.Job); over {
+				return answer, false, err
+			}
+		}
+		extras = n.allExtras(where.family, u)
+	}
+	wait, err = n.enlist(a, id, extras, where)
+	if err != nil && unique {
+		n.freeLock(n.scratch.lock, &id)
+	}
+	return id, wait, err
+}
+
+// addable refuses what can't be added, and tells where the copies of the rest go.
+func (n *Node) addable(a *Add) (w whereabouts, err error) {
+	if n.passive {
+		return w, ErrReplica
+	}
+	if len(a.Body) > store.MaxBody {
+		return w, ErrBody
+	}
+	w.external = n.MemoryLevel() > 0 || n.leaving
+	w.elsewhere = a.Replicate - 1
+	if w.external {
+		w.elsewhere++
+	}
+	if w.elsewhere > 0 {
+		err = n.unreachable(w.elsewhere, w.external)
+		if err == nil && !a.Async && !a.CanWait {
+			err = ErrReplWait
 		}
 	}
+	if err == nil && a.Family() {
+		w.family, err = n.kinship(&a.Members)
+	}
+	if q := n.store.Queue(a.Queue); err == nil && q != nil {
+		switch {
+		case a.MaxLen > 0 && q.Waiting() >= uint64(a.MaxLen):
+			err = ErrMaxLen
+		case q.Pause&PauseIn != 0:
+			err = ErrPaused
+		}
+	}
+	if err != nil {
+		n.Stats.Refused++
+	}
+	return w, err
+}
+
+// enlist makes a job that nothing stands against.
+func (n *Node) enlist(a *Add, id store.ID, extras []byte, w whereabouts) (wait bool, err error) {
+	q := n.store.Queue(a.Queue)
 	if q == nil {
 		if q, err = n.queue(a.Queue); err != nil {
-			if extras != nil && a.Unique.Strategy != store.UniqueDuring {
-				n.freeLock(n.scratch.lock, &made)
-			}
-			return id, false, err
+			return false, err
 		}
 	}
-	j := n.store.NewJob(len(a.Body), elsewhere, extras)
+	j := n.store.NewJob(len(a.Body), w.elsewhere, extras)
 	copy(j.Body(), a.Body)
-	j.ID = made
+	j.ID = id
 	j.CTime = n.nextCTime()
 	j.ETime = n.now + a.TTL*1000
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
 	j.State = store.StateActive
 	n.store.RegisterNew(q, j)
 	n.Stats.Added++
-	id = j.ID
-	if extras != nil {
+	if w.family != nil {
 		n.join(j)
 	}
 	switch {
-	case elsewhere == 0:
+	case w.elsewhere == 0:
 		n.begin(j)
 	case a.Async:
-		n.addAsync(j, external, elsewhere)
+		n.addAsync(j, w.external, w.elsewhere)
 	default:
-		n.startAdding(j, a, external, elsewhere)
-		return id, true, nil
+		n.startAdding(j, a, w.external, w.elsewhere)
+		return true, nil
 	}
-	return id, false, nil
+	return false, nil
 }
 
 // addAsync sends copies off and promises nothing of them. A node that keeps no
@@ -136,6 +160,7 @@ func (n *Node) addAsync(j *store.Job, external bool, elsewhere int) {
 	n.addings[j.ID] = &adding{external: true} // for the list of holders
 	j = n.place(j, elsewhere, wire.NoReply|wire.QueueIt)
 	delete(n.addings, j.ID)
+	n.entrust(j)
 	n.discard(j)
 }
 
@@ -243,11 +268,14 @@ func (n *Node) deliver(j *store.Job) {
 }
 
 // Fetch takes up to count jobs from the queues, one from each in turn
-// (disque-compat.md 1.2), and appends them to out. Nil queues are passed over.
-func (n *Node) Fetch(queues []*store.Queue, count int, out []*store.Job) []*store.Job {
+// (disque-compat.md 1.2), and appends them to out. Nil queues are passed over. Where
+// the client can wait, jobs that other nodes have to consent to are asked for.
+func (n *Node) Fetch(queues []*store.Queue, count int, canWait bool, out []*store.Job) []*store.Job {
 	if n.passive {
 		return out
 	}
+	n.asks = canWait
+	defer func() { n.asks = true }()
 	for again := true; again; {
 		again = false
 		for _, q := range queues {

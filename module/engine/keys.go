@@ -209,5 +209,7 @@ func (n *Node) Flush() {
 	for _, q := range all {
 		n.keys.Drop(q)
 	}
+	n.era++
+	n.sweepLocks()
 	n.endWaits(nil)
 }

@@ -110,7 +110,7 @@ func (n *Node) isLive(l *store.Lock) bool {
 	if l == nil || l.Until != 0 && l.Until <= n.steady() {
 		return false
 	}
-	return l.Space() == store.LockBare || l.Flags&lockForeign != 0 || n.holds(l)
+	return l.Space() == store.LockBare || l.Flags&lockForeign != 0 && !n.alone() || n.holds(l)
 }
 
 // takeLock gives a lock to a job, for lease ms (0: until it is freed), where no
@@ -226,6 +226,7 @@ func (n *Node) tickLocks() {
 	now := n.steady()
 	for len(n.deadlines) > 0 && n.deadlines[0].at <= now {
 		name := heap.Pop(&n.deadlines).(deadline).name
+		n.restOver([]byte(name))
 		switch l := n.store.Lock([]byte(name)); {
 		case l == nil:
 		case l.Until == 0 || l.Until <= now:

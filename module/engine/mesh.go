@@ -311,12 +311,20 @@ func (n *Node) step(j *store.Job, ad *adding) {
 
 // Adder ties a client to an ADDJOB that waits: the answer comes as a Promise or
 // Deny effect.
-func (n *Node) Adder(id store.ID, client any) { n.addings[id].client = client }
+func (n *Node) Adder(id store.ID, client any) {
+	if c := n.consents.adds[id]; c != nil {
+		c.client = client
+		return
+	}
+	n.addings[id].client = client
+}
 
 // AbandonAdd ends an ADDJOB whose client has gone: nothing was promised.
 func (n *Node) AbandonAdd(id *store.ID) {
 	if ad := n.addings[*id]; ad != nil {
 		n.cleanUp(ad)
+	} else {
+		n.abandonClaim(id)
 	}
 }
 
@@ -444,6 +452,7 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 		if j.Retry > 0 {
 			n.handOver(j)
 		}
+		n.entrust(j)
 		n.discard(j)
 		n.effects = append(n.effects, promise)
 		return
@@ -596,7 +605,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	// A copy's first queueing is known to the others as an additional one.
 	j.Flags = store.FlagQueuedOnce
 	n.store.RegisterNew(q, j)
-	n.accepted(j, m.Kind)
+	n.accepted(j)
 	j, _ = n.learn(j, m.Holders)
 	if j.Retry > 0 {
 		j.QTime = n.retryAt(j) + m.Span

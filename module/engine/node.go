@@ -124,6 +124,8 @@ type Node struct {
 	questions questions
 	kin       kinship
 	claims
+	consents   consents
+	asks       bool // the client being served can wait for other nodes
 	deadlines  deadlines
 	notUnique  bool   // jobmesh.unique is off
 	era        uint32 // of windows; a flush ends it
@@ -164,7 +166,7 @@ func New(c Config) *Node {
 	if n.mesh.timeout <= 0 {
 		n.mesh.timeout = DefaultNodeTimeout
 	}
-	n.claims = newClaims()
+	n.claims, n.consents, n.asks = newClaims(), newConsents(), true
 	n.ids = n.store.IDMaker([4]byte{})
 	n.SetNodeID(c.NodeID)
 	return n
@@ -388,9 +390,9 @@ func (n *Node) ScanQueues(cursor uint64, emit *[]*store.Queue) uint64 {
 }
 
 // Load is what a node holds beside its jobs. A node at rest has none.
-type Load struct{ Adding, Imports, Hungry int }
+type Load struct{ Adding, Imports, Hungry, Claims int }
 
 // Load counts it.
 func (n *Node) Load() Load {
-	return Load{Adding: len(n.addings), Imports: len(n.imports), Hungry: len(n.hungry)}
+	return Load{Adding: len(n.addings), Imports: len(n.imports), Hungry: len(n.hungry), Claims: n.Claims() + len(n.consents.adds) + len(n.consents.runs)}
 }

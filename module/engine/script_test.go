@@ -388,7 +388,7 @@ func (w *world) get() {
 	w.arg("count", &count)
 	w.arg("wait", &client)
 	n.do(func() {
-		got := n.e.Fetch([]*store.Queue{n.e.Queue([]byte(queue))}, count, nil)
+		got := n.e.Fetch([]*store.Queue{n.e.Queue([]byte(queue))}, count, true, nil)
 		for _, j := range got {
 			w.say("got %s nacks=%d additional=%d", w.job(j.ID), j.Nacks, j.Deliveries)
 		}
@@ -775,7 +775,7 @@ func TestB40CountersSaturate(t *testing.T) {
 	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 10, TTL: 600})
 	require.NoError(t, err)
 	for range 1<<16 + 10 {
-		require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, nil), 1)
+		require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
 		require.True(t, n.Enqueue(&id, true))
 		n.Effects()
 	}

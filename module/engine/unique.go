@@ -14,9 +14,9 @@ import (
 // made anew from the jobs, and a lock whose job doesn't say so, or isn't known
 // any more, is free: there is nothing to reap.
 //
-// Locks are asked for in three places: [Node.contend] for an ADDJOB, [Node.again]
-// for a job that was put off by a conflict, [Node.claimRun] for one that is about
-// to be delivered. Here each is answered at once.
+// Locks are asked for in three places: [Node.AddJob], [Node.again] for a job that
+// was put off by a conflict, [Node.claimRun] for one that is about to be delivered.
+// A node that is alone answers each at once; consent.go has what a mesh does.
 
 // Unique is how a job is to be unique.
 type Unique struct {
@@ -121,10 +121,8 @@ func (n *Node) nameClaim(a *Add) {
 	n.store.WarmLock(n.scratch.lock)
 }
 
-// contend takes the waiting lock of a job that is being added, or settles the
-// conflict; [Node.nameClaim] has come before. extras are the job's; nil where it isn't unique. answer is another
-// job's ID to be answered, zero where the job is to be made.
-func (n *Node) contend(a *Add, id *store.ID) (extras []byte, answer store.ID, err error) {
+// attributes are what an ADDJOB says of uniqueness, in scratch memory.
+func (n *Node) attributes(a *Add) store.Unique {
 	s := &a.Unique
 	flags := uint8(0)
 	if s.Mesh {
@@ -133,36 +131,40 @@ func (n *Node) contend(a *Add, id *store.ID) (extras []byte, answer store.ID, er
 	if s.Any {
 		flags |= store.UniqueAny
 	}
-	key := a.Body
 	if s.Keyed {
 		flags |= store.UniqueKeyed
-		key = s.Key
 	}
 	n.scratch.value = store.AppendUnique(n.scratch.value[:0], s.Strategy, flags, s.Conflict, s.Busy,
 		uint32(s.LockTTL), uint32(s.RunTTL), uint32(s.ConflictDelay), uint32(s.BusyDelay), s.Key)
-	u := store.Unique(n.scratch.value)
-	if u.Waits() {
-		lease := u.LockTTL()
-		if a.Delay > 0 && s.Strategy != store.UniqueWindow {
-			lease = 0 // it begins when the job is due
-		}
-		token, holder := n.takeLock(n.scratch.lock, id, lease)
-		if holder != nil {
-			n.Stats.Duplicates++
-			if s.Conflict != store.ConflictReschedule {
-				answer, err = n.conflict(a, holder, key)
-				return nil, answer, err
-			}
-			u.Set(store.UniquePending)
-			u.CountTry()
-			n.Stats.PutOff++
-		} else {
-			u.SetWait(token)
-			n.begun(u)
-		}
+	return n.scratch.value
+}
+
+// allExtras are those of a job that is being added, in scratch memory.
+func (n *Node) allExtras(family []byte, u store.Unique) []byte {
+	n.scratch.extras = store.AppendExtra(append(n.scratch.extras[:0], family...), store.TagUnique, u)
+	return n.scratch.extras
+}
+
+// waitLease is how long a job has its waiting lock from its adding on, ms.
+func (n *Node) waitLease(a *Add, u store.Unique) int64 {
+	if a.Delay > 0 && u.Strategy() != store.UniqueWindow {
+		return 0 // it begins when the job is due
 	}
-	n.scratch.extras = store.AppendExtra(n.scratch.extras[:0], store.TagUnique, u)
-	return n.scratch.extras, answer, nil
+	return u.LockTTL()
+}
+
+// refused settles the conflict of an ADDJOB with the job that has its key. Where
+// it isn't over by that, the job is added all the same, and tries again later.
+func (n *Node) refused(a *Add, u store.Unique, holder *store.ID) (answer store.ID, err error, over bool) {
+	n.Stats.Duplicates++
+	if a.Unique.Conflict != store.ConflictReschedule {
+		answer, err = n.conflict(a, *holder)
+		return answer, err, true
+	}
+	u.Set(store.UniquePending)
+	u.CountTry()
+	n.Stats.PutOff++
+	return answer, nil, false
 }
 
 // begun marks a window's lock that was just taken, by the name in scratch.lock.
@@ -175,8 +177,11 @@ func (n *Node) begun(u store.Unique) {
 }
 
 // conflict answers an ADDJOB whose key is taken.
-func (n *Node) conflict(a *Add, l *store.Lock, key []byte) (answer store.ID, err error) {
-	holder := l.Job
+func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
+	key := a.Body
+	if a.Unique.Keyed {
+		key = a.Unique.Key
+	}
 	j := n.store.Lookup(&holder)
 	switch a.Unique.Conflict {
 	case store.ConflictDrop:
@@ -259,6 +264,10 @@ func (n *Node) again(j *store.Job) bool {
 		if left > 0 && u.Strategy() != store.UniqueWindow {
 			lease = 0
 		}
+		if !n.alone() {
+			n.claimAgain(j, u, lease)
+			return false
+		}
 		token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, lease)
 		if holder != nil {
 			n.Stats.Duplicates++
@@ -302,8 +311,14 @@ func (n *Node) later(j *store.Job, span int64) {
 func (n *Node) next(q *store.Queue) *store.Job {
 	for range busySteps {
 		j := q.Head
-		if j == nil || j.Parts == 0 || n.claimRun(j) {
+		if j == nil || j.Parts == 0 {
 			return j
+		}
+		switch n.claimRun(j) {
+		case now:
+			return j
+		case later:
+			return nil
 		}
 	}
 	n.hurryTick() // for those who wait
@@ -311,25 +326,36 @@ func (n *Node) next(q *store.Queue) *store.Job {
 }
 
 // claimRun takes the run lock of a job that is about to be delivered, and ends the
-// lock of its waiting. False where the key is taken: then the job isn't in the
-// waiting list any more.
-func (n *Node) claimRun(j *store.Job) bool {
+// lock of its waiting.
+func (n *Node) claimRun(j *store.Job) turn {
 	u := j.Unique()
 	if u == nil {
-		return true
+		return now
 	}
-	if u.Runs() && !n.notUnique {
+	switch {
+	case !u.Runs() || n.notUnique:
+	case !n.alone():
+		if t := n.claimRunOf(j, u); t != now {
+			return t
+		}
+	default:
 		token, holder := n.takeLock(n.lockName(j, u, store.LockRun), &j.ID, u.RunTTL())
 		if holder != nil {
 			n.busy(j, u)
-			return false
+			return other
 		}
 		u.SetRun(token)
 	}
+	n.endsWaiting(j, u)
+	return now
+}
+
+// endsWaiting frees the waiting lock of a job that is delivered, where that is
+// its end.
+func (n *Node) endsWaiting(j *store.Job, u store.Unique) {
 	if u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth {
 		n.endWait(j, u)
 	}
-	return true
 }
 
 // logsDelivery says whether the delivery of a job changes what locks it has.
@@ -382,7 +408,7 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 	if u.LockTTL() > 0 && j.Flags&store.FlagQueuedOnce == 0 && u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
 		// It is due: from now on its lock ends by itself.
-		if _, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, u.LockTTL()); holder != nil {
+		if !n.renewLock(j, u, store.LockWait, u.LockTTL()) {
 			u.Clear(store.UniqueHasWait)
 		}
 	}
@@ -396,38 +422,11 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 	n.endRun(j, u)
 }
 
-// exportable is the job that another node gets from a queue; nil where the oldest
-// waits for its key.
-func (n *Node) exportable(q *store.Queue) *store.Job {
-	for j := q.Head; j != nil; j = q.Head {
-		if j.Parts == 0 {
-			return j
-		}
-		u := j.Unique()
-		if u == nil || !u.Runs() || n.liveLock(n.lockName(j, u, store.LockRun)) == nil {
-			return j
-		}
-		if u.Busy() != store.BusyWait {
-			return nil
-		}
-		n.store.HoldBack(j, u)
-	}
-	return nil
-}
-
-// accepted settles what locks a job has that came from another node: that one has
-// those of a copy, and none of one that it has given away.
-func (n *Node) accepted(j *store.Job, kind wire.Kind) {
-	u := j.Unique()
-	if u == nil {
-		return
-	}
-	had := u.Has(store.UniqueHasWait)
-	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
-	if had && kind == wire.YourJob && j.Retry == 0 && u.Strategy() != store.UniqueWindow {
-		if token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, u.LockTTL()); holder == nil {
-			u.SetWait(token)
-		}
+// accepted settles what locks a job has that came from another node: that of its
+// waiting goes with it, that of a run stays with who gave it to a client.
+func (n *Node) accepted(j *store.Job) {
+	if u := j.Unique(); u != nil {
+		u.Clear(store.UniqueHasRun)
 	}
 }
 
@@ -452,6 +451,9 @@ func (n *Node) settleLanes() {
 			return
 		}
 		n.scratch.lock = l.AppendLock(n.scratch.lock[:0])
+		if n.rests(n.scratch.lock) {
+			continue
+		}
 		if holder := n.liveLock(n.scratch.lock); holder != nil {
 			if holder.Until != 0 && holder.Flags&lockWatched == 0 {
 				holder.Flags |= lockWatched
@@ -470,7 +472,7 @@ func (n *Node) endWait(j *store.Job, u store.Unique) {
 	if u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
 		name := n.lockName(j, u, store.LockWait)
 		u.Clear(store.UniqueHasWait)
-		n.freeLock(name, &j.ID)
+		n.freeName(name, &j.ID, u.WaitToken())
 	}
 }
 
@@ -479,7 +481,7 @@ func (n *Node) endRun(j *store.Job, u store.Unique) {
 	if u.Has(store.UniqueHasRun) {
 		name := n.lockName(j, u, store.LockRun)
 		u.Clear(store.UniqueHasRun)
-		n.freeLock(name, &j.ID)
+		n.freeName(name, &j.ID, u.RunToken())
 	}
 }
 
@@ -519,9 +521,7 @@ func (n *Node) retake(j *store.Job) {
 	if u == nil || n.notUnique || u.Strategy() != store.UniqueBefore && u.Strategy() != store.UniqueBoth {
 		return
 	}
-	if token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, u.LockTTL()); holder == nil {
-		u.SetWait(token)
-	}
+	n.renewLock(j, u, store.LockWait, u.LockTTL())
 }
 
 // extend makes the leases of a job's locks begin anew (WORKING). An error where
@@ -534,19 +534,20 @@ func (n *Node) extend(j *store.Job) error {
 	if u == nil || n.notUnique {
 		return nil
 	}
-	if u.Runs() && j.Retry > 0 || u.Has(store.UniqueHasRun) {
-		token, holder := n.takeLock(n.lockName(j, u, store.LockRun), &j.ID, u.RunTTL())
-		if holder != nil {
-			return ErrLockLost
-		}
-		u.SetRun(token)
+	if n.lockLost(&j.ID) {
+		return ErrLockLost
 	}
-	if u.Strategy() == store.UniqueUntil && !u.Has(store.UniquePending) {
-		token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, u.LockTTL())
-		if holder != nil {
+	if u.Runs() && j.Retry > 0 || u.Has(store.UniqueHasRun) {
+		lease := u.RunTTL()
+		if !n.alone() {
+			lease = n.runLease(j, u)
+		}
+		if !n.renewLock(j, u, store.LockRun, lease) {
 			return ErrLockLost
 		}
-		u.SetWait(token)
+	}
+	if u.Strategy() == store.UniqueUntil && !u.Has(store.UniquePending) && !n.renewLock(j, u, store.LockWait, u.LockTTL()) {
+		return ErrLockLost
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import "jobmesh/module/store"
 type Waiter struct {
 	Client any
 	Worker []byte // the name that the client gave itself, or nil; the caller's
+	Hasty  bool   // waits only while [Node.Asking]; the caller's
 	places []place
 	active bool
 }
@@ -101,6 +102,17 @@ func (n *Node) Cancel(w *Waiter) {
 	}
 }
 
+// hand delivers a job to the client who has waited longest for its queue.
+func (n *Node) hand(q *store.Queue, j *store.Job) {
+	w := n.waits[string(q.NameBytes())].head.waiter
+	n.Cancel(w)
+	n.deliver(j)
+	if w.Worker != nil {
+		j = n.Employ(j, w.Worker)
+	}
+	n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
+}
+
 // serve hands waiting jobs to waiting clients.
 func (n *Node) serve(q *store.Queue) {
 	for q.Waiters > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading {
@@ -108,13 +120,7 @@ func (n *Node) serve(q *store.Queue) {
 		if j == nil {
 			break
 		}
-		w := n.waits[string(q.NameBytes())].head.waiter
-		n.Cancel(w)
-		n.deliver(j)
-		if w.Worker != nil {
-			j = n.Employ(j, w.Worker)
-		}
-		n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
+		n.hand(q, j)
 	}
 	if len(n.hungry) > 0 && q.Head != nil && !n.passive && !n.loading {
 		n.feed(q)

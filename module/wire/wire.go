@@ -136,7 +136,8 @@ const (
 // What Verified says in Count.
 const (
 	JobLives = iota + 1
-	JobGone
+	JobGone  // the sender doesn't know it
+	JobDone  // it is acknowledged, or cancelled
 )
 
 // NewBody, in a ReplJob: a body that was put in the place of the former one (ONCONFLICT replace).

@@ -166,7 +166,7 @@ func (s *Sim) consume(n *node) {
 			if s.Lazy {
 				most = 1
 			}
-			got := n.e.Fetch(qs, most, nil)
+			got := n.e.Fetch(qs, most, true, nil)
 			for _, j := range got {
 				s.take(n, j)
 			}

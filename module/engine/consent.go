@@ -1,0 +1,408 @@
+package engine
+
+import (
+	"container/heap"
+	"slices"
+
+	"jobmesh/module/store"
+)
+
+// Unique jobs in a mesh. What one node alone decides at once (unique.go) needs
+// the consent of more than half of the nodes here: the lock of an ADDJOB is
+// claimed before there is a job, that of a run before the job is delivered. Until
+// the answers are in, the job waits in its lane, and those that could get it wait
+// too; GETJOB … NOHANG only for that.
+//
+// A run's lock has a lease, its retry time where RUNTTL says nothing: who had it
+// and is gone loses job and lock together. Of what is held elsewhere this node
+// hears by the end of it (Unlock), and looks again now and then besides.
+
+// Times, ms.
+const (
+	restFirstMS = 4   // until a key that was taken elsewhere is asked for again,
+	restLastMS  = 500 // doubling up to here
+	putOffMS    = 1_000
+)
+
+// consents are what waits for other nodes.
+type consents struct {
+	adds  map[store.ID]*claimedAdd
+	runs  map[string]store.ID // by the lock's name: which job is claimed for
+	asked map[string]int      // by the queue's name: for how many of its jobs
+	rests map[string]*rest    // locks that were refused: not to be asked for yet
+}
+
+// claimedAdd is an ADDJOB whose lock is being claimed.
+type claimedAdd struct {
+	client any
+	claim  *Claim
+}
+
+type rest struct {
+	until int64 // steady, ms
+	tries int
+}
+
+func newConsents() consents {
+	return consents{adds: map[store.ID]*claimedAdd{}, runs: map[string]store.ID{}, asked: map[string]int{}, rests: map[string]*rest{}}
+}
+
+// --- adding ------------------------------------------------------------------
+
+// claimAdd claims the lock of a job that is being added, whose name is in
+// scratch.lock, and adds it when the claim is granted. Returns as [Node.AddJob] does.
+func (n *Node) claimAdd(a *Add, id store.ID) (answer store.ID, wait bool, err error) {
+	if !a.CanWait {
+		n.Stats.Refused++
+		return answer, false, ErrClaimWait
+	}
+	a = a.clone()
+	u := n.attributes(a)
+	flags := uint8(0)
+	if u.Strategy() == store.UniqueWindow {
+		flags = LockOutlives
+	}
+	timeout := a.Timeout
+	if timeout == 0 {
+		timeout = ClaimTimeoutMS
+	}
+	c := &claimedAdd{}
+	n.consents.adds[id] = c
+	decided := false
+	c.claim = n.claimLock(n.scratch.lock, &id, n.waitLease(a, u), flags, a.Unique.Any, timeout, func(o Outcome) {
+		delete(n.consents.adds, id)
+		answer, wait, err = n.consented(a, id, o)
+		decided = true
+		switch {
+		case c.client == nil:
+		case err != nil:
+			n.effects = append(n.effects, Effect{Kind: Deny, ID: id, Client: c.client, Err: err})
+		case wait:
+			n.addings[id].client = c.client
+		default:
+			n.effects = append(n.effects, Effect{Kind: Promise, ID: answer, Client: c.client})
+		}
+	})
+	if !decided {
+		return id, true, nil
+	}
+	return answer, wait, err
+}
+
+// consented goes on with an ADDJOB when its claim is decided.
+func (n *Node) consented(a *Add, id store.ID, o Outcome) (answer store.ID, wait bool, err error) {
+	if err := o.Err(); err != nil {
+		n.Stats.Refused++
+		return answer, false, err
+	}
+	free := func() {
+		if o.Kind == Granted {
+			n.nameClaim(a)
+			n.freeLock(n.scratch.lock, &id)
+		}
+	}
+	// It took a moment: what was asked may not hold any more.
+	where, err := n.addable(a)
+	if err != nil {
+		free()
+		return answer, false, err
+	}
+	u := n.attributes(a)
+	if o.Kind == Granted {
+		u.SetWait(o.Token)
+	} else if other, err, over := n.refused(a, u, &o.Job); over {
+		return other, false, err
+	}
+	if wait, err = n.enlist(a, id, n.allExtras(where.family, u), where); err != nil {
+		free()
+	}
+	return id, wait, err
+}
+
+// abandonClaim ends an ADDJOB whose client has gone while its lock was claimed.
+func (n *Node) abandonClaim(id *store.ID) bool {
+	c := n.consents.adds[*id]
+	if c != nil {
+		delete(n.consents.adds, *id)
+		n.AbandonClaim(c.claim)
+	}
+	return c != nil
+}
+
+// clone keeps an ADDJOB beyond the call.
+func (a *Add) clone() *Add {
+	b := *a
+	b.Queue, b.Body, b.Unique.Key = slices.Clone(a.Queue), slices.Clone(a.Body), slices.Clone(a.Unique.Key)
+	if b.Queue == nil {
+		b.Queue = []byte{}
+	}
+	b.After = slices.Clone(a.After)
+	if a.BlockedBy != nil {
+		id := *a.BlockedBy
+		b.BlockedBy = &id
+	}
+	return &b
+}
+
+// claimAgain is [Node.again] where other nodes have a say: the job waits on, until
+// they have answered.
+func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) {
+	id := j.ID
+	n.later(j, ClaimTimeoutMS+putOffMS)
+	flags := uint8(0)
+	if u.Strategy() == store.UniqueWindow {
+		flags = LockOutlives
+	}
+	name := slices.Clone(n.lockName(j, u, store.LockWait))
+	n.claimLock(name, &id, lease, flags, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
+		j := n.store.Lookup(&id)
+		if j == nil || !n.putOff(j) || j.State != store.StateActive {
+			if o.Kind == Granted && j == nil {
+				n.freeName(name, &id, o.Token)
+			}
+			return
+		}
+		u := j.Unique()
+		switch o.Kind {
+		case Granted:
+			u.SetWait(o.Token)
+			u.Clear(store.UniquePending)
+			if left := delayLeft(j, n.now); left > 0 {
+				n.later(j, left)
+			} else {
+				n.requeue(j, false)
+			}
+		case Conflict:
+			n.Stats.Duplicates++
+			n.reschedule(j, u, u.ConflictDelay())
+		default:
+			n.later(j, putOffMS)
+		}
+	})
+}
+
+// --- fetching ----------------------------------------------------------------
+
+// turn says what is to be done with a job that could be delivered.
+type turn uint8
+
+const (
+	now   turn = iota // deliver it
+	other             // it isn't in the waiting list any more: look at the next
+	later             // there is nothing to be had before somebody answers
+)
+
+// claimRunOf is [Node.claimRun] where other nodes have a say.
+func (n *Node) claimRunOf(j *store.Job, u store.Unique) turn {
+	name := n.lockName(j, u, store.LockRun)
+	l := n.liveLock(name)
+	switch {
+	case l != nil && l.Job == j.ID && u.Has(store.UniqueHasRun):
+		return now
+	case l != nil && l.Job != j.ID:
+		n.busy(j, u)
+		return other
+	case !n.asks || n.consents.asked[string(j.Queue.NameBytes())] >= max(1, int(j.Queue.Waiters)):
+		return later
+	}
+	key, queue, id := string(name), string(j.Queue.NameBytes()), j.ID
+	n.store.HoldBack(j, u)
+	n.consents.runs[key] = id
+	n.consents.asked[queue]++
+	n.claimLock(name, &id, n.runLease(j, u), 0, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
+		delete(n.consents.runs, key)
+		if n.consents.asked[queue]--; n.consents.asked[queue] == 0 {
+			delete(n.consents.asked, queue)
+		}
+		n.runDecided(key, &id, o)
+		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != NoQuorum && o.Kind != Aborted {
+			n.serve(q)
+		}
+		n.sendAway(queue)
+	})
+	return other
+}
+
+// runLease is how long a run has its lock, ms: as long as the job stays with whom
+// it is given to.
+func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
+	switch {
+	case u.RunTTL() > 0:
+		return u.RunTTL()
+	case j.Retry > 0:
+		return int64(j.Retry) * 1000
+	}
+	return max(1, j.ETime-n.now)
+}
+
+// runDecided delivers a job whose run was consented to.
+func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
+	j := n.store.Lookup(id)
+	here := j != nil && j.State == store.StateQueued
+	switch {
+	case o.Kind == Granted && !here:
+		n.freeName([]byte(name), id, o.Token)
+	case o.Kind == Granted:
+		delete(n.consents.rests, name)
+		u := j.Unique()
+		u.SetRun(o.Token)
+		q := j.Queue
+		if q.Waiters == 0 || q.Pause&PauseOut != 0 || n.passive || n.loading {
+			n.endRun(j, u) // nobody wants it any more
+			return
+		}
+		n.endsWaiting(j, u)
+		n.hand(q, j)
+	case here && o.Kind == Conflict && j.Unique().Busy() != store.BusyWait:
+		n.busy(j, j.Unique())
+	default:
+		n.giveRest(name)
+	}
+}
+
+// giveRest has a key that can't be had not be asked for, for a while.
+func (n *Node) giveRest(name string) {
+	r := n.consents.rests[name]
+	if r == nil {
+		r = &rest{}
+		n.consents.rests[name] = r
+	}
+	span := min(int64(restFirstMS)<<min(r.tries, 10), restLastMS)
+	span += int64(n.random.Uint64() % uint64(span))
+	r.tries++
+	r.until = n.steady() + span
+	heap.Push(&n.deadlines, deadline{r.until, name})
+	n.wake = min(n.wake, n.now+span)
+}
+
+// rests says whether a key isn't to be asked for now: it was refused just before,
+// or the answers aren't in.
+func (n *Node) rests(name []byte) bool {
+	if len(n.consents.runs)+len(n.consents.rests) == 0 {
+		return false
+	}
+	if _, yes := n.consents.runs[string(name)]; yes {
+		return true
+	}
+	r := n.consents.rests[string(name)]
+	return r != nil && r.until > n.steady()
+}
+
+// rouse ends that: the key may be free.
+func (n *Node) rouse(name []byte) {
+	if r := n.consents.rests[string(name)]; r != nil {
+		r.until, r.tries = 0, 0
+		n.store.WakeLanes(name)
+	}
+}
+
+// restOver looks again, where a deadline was that of a rest.
+func (n *Node) restOver(name []byte) {
+	r := n.consents.rests[string(name)]
+	switch {
+	case r == nil || r.until > n.steady():
+	case n.steady()-r.until > 60_000:
+		delete(n.consents.rests, string(name))
+	default:
+		n.store.WakeLanes(name)
+	}
+}
+
+// Asks says whether answers are awaited for any job.
+func (n *Node) Asks() bool { return len(n.consents.asked) > 0 }
+
+// Asking says whether a job of one of the queues may be had when other nodes have
+// answered: who doesn't want to wait ([Waiter.Hasty]) waits for that alone.
+func (n *Node) Asking(names [][]byte) bool {
+	return slices.ContainsFunc(names, func(name []byte) bool { return n.consents.asked[string(name)] > 0 })
+}
+
+// sendAway releases the clients who only waited for answers that are in now.
+func (n *Node) sendAway(queue string) {
+	list := n.waits[queue]
+	if list == nil {
+		return
+	}
+	for p := list.head; p != nil; {
+		w := p.waiter
+		p = p.next
+		if !w.Hasty || slices.ContainsFunc(w.places, func(p place) bool { return n.consents.asked[p.list.name] > 0 }) {
+			continue
+		}
+		n.Cancel(w)
+		n.effects = append(n.effects, Effect{Kind: Release, Waiter: w})
+	}
+}
+
+// --- locks that are had --------------------------------------------------------
+
+// renewLock begins the lease of a job's lock anew, or takes it again where it is
+// free. False where another is known to have it.
+func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease int64) bool {
+	name := n.lockName(j, u, space)
+	if n.alone() {
+		token, holder := n.takeLock(name, &j.ID, lease)
+		if holder != nil {
+			return false
+		}
+		setLock(u, space, token)
+		return true
+	}
+	if l := n.liveLock(name); l != nil && l.Job != j.ID {
+		return false
+	}
+	id := j.ID
+	name = slices.Clone(name)
+	n.claimLock(name, &id, lease, 0, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
+		j := n.store.Lookup(&id)
+		if j == nil || j.Unique() == nil {
+			if o.Kind == Granted {
+				n.freeName(name, &id, o.Token)
+			}
+			return
+		}
+		u := j.Unique()
+		switch o.Kind {
+		case Granted:
+			setLock(u, space, o.Token)
+		case Conflict:
+			u.Clear(hasFlag(space))
+			n.loseLock(id)
+		default:
+			return // its lease goes on until it is over
+		}
+		n.log(LogState, j)
+	})
+	return true
+}
+
+func setLock(u store.Unique, space store.Space, token uint64) {
+	if space == store.LockRun {
+		u.SetRun(token)
+	} else {
+		u.SetWait(token)
+	}
+}
+
+// freeName frees a job's lock at all nodes, also where this one has no vote for it.
+func (n *Node) freeName(name []byte, id *store.ID, token uint64) {
+	if !n.freeLock(name, id) && !n.alone() && !n.passive && !n.loading && token > 0 {
+		n.owe(name, holder{id: *id}, token, 0, 0, n.allPeers())
+	}
+}
+
+// entrust leaves a job's locks to the other nodes that hold it: here it is about
+// to be forgotten, and lives on.
+func (n *Node) entrust(j *store.Job) {
+	u := j.Unique()
+	if u == nil {
+		return
+	}
+	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
+		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID {
+			n.setFlags(l, l.Flags|lockForeign)
+			n.logLock(l)
+		}
+	}
+	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
+}

@@ -1,0 +1,534 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"jobmesh/module/store"
+	"jobmesh/module/store/storetest"
+	"jobmesh/module/wire"
+)
+
+// place is a keyspace with queues in it.
+type placeOfKeys struct {
+	n     *Node
+	boxes map[string]*box
+}
+
+type box struct{ q *store.Queue }
+
+func (p *placeOfKeys) Free([]byte) error { return nil }
+
+func (p *placeOfKeys) Adopt(q *store.Queue) error {
+	b := &box{q}
+	p.boxes[string(q.NameBytes())], q.Box = b, unsafe.Pointer(b)
+	return nil
+}
+
+func (p *placeOfKeys) Drop(q *store.Queue) { p.remove(string(q.NameBytes())) }
+
+func (p *placeOfKeys) remove(name string) {
+	b := p.boxes[name]
+	delete(p.boxes, name)
+	q := b.q
+	b.q = nil
+	p.n.Unlinked(unsafe.Pointer(b), q)
+}
+
+// desk is a node under test.
+type desk struct {
+	n     *Node
+	k     *placeOfKeys
+	now   int64
+	alloc *storetest.Alloc
+	log   map[store.ID]logged
+	order []store.ID
+	given []store.ID
+	lives uint64
+}
+
+type logged struct {
+	queue  string
+	record []byte
+}
+
+func newDesk() *desk {
+	d := &desk{now: 1_700_000_000_000, log: map[store.ID]logged{}}
+	d.start()
+	return d
+}
+
+func (d *desk) start() {
+	d.lives++
+	d.alloc = storetest.New()
+	d.k = &placeOfKeys{boxes: map[string]*box{}}
+	d.n = New(Config{Alloc: d.alloc, Keys: d.k, Random: rand.NewPCG(d.lives, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: d.now})
+	d.k.n = d.n
+}
+
+// do runs an event, keeps the log, and checks the locks.
+func (d *desk) do(t require.TestingT, f func()) {
+	d.n.SetNow(d.now)
+	f()
+	for _, e := range d.n.Effects() {
+		switch e.Kind {
+		case LogJob, LogState:
+			if _, yes := d.log[e.Job.ID]; !yes {
+				d.order = append(d.order, e.Job.ID)
+			}
+			d.log[e.Job.ID] = logged{string(e.Job.Queue.NameBytes()), append([]byte(nil), e.Job.Record()...)}
+		case LogDelete:
+			delete(d.log, e.ID)
+		case Serve:
+			d.given = append(d.given, e.Job.ID)
+		}
+	}
+	checkLocks(t, d.n)
+}
+
+func (d *desk) add(t require.TestingT, a Add) (id store.ID, err error) {
+	if a.TTL == 0 {
+		a.TTL = 600
+	}
+	if a.Replicate == 0 {
+		a.Replicate = 1
+	}
+	d.do(t, func() {
+		var wait bool
+		id, wait, err = d.n.AddJob(&a)
+		require.False(t, wait)
+	})
+	return id, err
+}
+
+func (d *desk) get(t require.TestingT, count int, queues ...string) (ids []store.ID) {
+	d.do(t, func() {
+		var list []*store.Queue
+		for _, name := range queues {
+			list = append(list, d.n.Queue([]byte(name)))
+		}
+		for _, j := range d.n.Fetch(list, count, true, nil) {
+			ids = append(ids, j.ID)
+		}
+	})
+	return ids
+}
+
+func (d *desk) pass(t require.TestingT, ms int64) {
+	d.now += ms
+	for range 3 {
+		d.do(t, func() { d.n.Tick() })
+	}
+}
+
+// reload loads what was logged into a new node.
+func (d *desk) reload(t require.TestingT, trust Trust) {
+	d.start()
+	d.do(t, func() {
+		d.n.BeginLoading()
+		kept := d.order[:0]
+		for _, id := range d.order {
+			if l, yes := d.log[id]; yes {
+				kept = append(kept, id)
+				require.NoError(t, d.n.ApplyJob([]byte(l.queue), l.record))
+			}
+		}
+		d.order = kept
+		d.n.EndLoading()
+		d.n.Settle(trust)
+	})
+}
+
+// checkLocks: every lock of a job has its job, which says so, and the other way
+// round; no key has two jobs that are worked on; what is held back has a reason.
+func checkLocks(t require.TestingT, n *Node) {
+	now := n.steady()
+	for l := n.store.Locks().Head; l != nil; l = l.Next {
+		if l.Space() == store.LockBare || l.Flags&LockOutlives != 0 || l.Until != 0 && l.Until <= now {
+			continue
+		}
+		if n.store.Lookup(&l.Job) == nil {
+			require.NotZero(t, n.sweep, "lock %q has no job", l.Name())
+			continue
+		}
+		require.True(t, n.holds(l) || n.sweep > 0, "job %s doesn't know of its lock %q", l.Job, l.Name())
+	}
+	var jobs []*store.Job
+	for cursor := uint64(0); ; {
+		if cursor = n.store.ScanJobs(cursor, &jobs); cursor == 0 {
+			break
+		}
+	}
+	held := map[*store.Queue]uint64{}
+	uniques := map[*store.Queue]uint64{}
+	for _, j := range jobs {
+		u := j.Unique()
+		if u == nil {
+			continue
+		}
+		uniques[j.Queue]++
+		for _, space := range []store.Space{store.LockWait, store.LockRun} {
+			if !u.Has(hasFlag(space)) || u.Strategy() == store.UniqueWindow {
+				continue
+			}
+			l := n.store.Lock(j.AppendLock(nil, u, space))
+			if l == nil || l.Job != j.ID {
+				lease := u.LockTTL()
+				if space == store.LockRun {
+					lease = u.RunTTL()
+				}
+				require.NotZero(t, lease, "job %s has lost its lock %c", j.ID, space)
+				continue
+			}
+			token := u.WaitToken()
+			if space == store.LockRun {
+				token = u.RunToken()
+				require.Equal(t, store.StateActive, j.State)
+			}
+			require.Equal(t, token, l.Token)
+		}
+		if u.Has(store.UniquePending) {
+			require.False(t, u.Has(store.UniqueHasWait))
+			require.NotEqual(t, store.StateQueued, j.State)
+		}
+		if j.Place == store.InLane {
+			held[j.Queue]++
+		}
+	}
+	var queues []*store.Queue
+	for cursor := uint64(0); ; {
+		if cursor = n.store.ScanQueues(cursor, &queues); cursor == 0 {
+			break
+		}
+	}
+	var all uint64
+	for _, q := range queues {
+		require.Equal(t, held[q], q.HeldBack)
+		require.Equal(t, uniques[q], q.Uniques)
+		all += q.HeldBack
+		for l := q.Lanes; l != nil; l = l.Next {
+			require.True(t, l.Front() || l.Head() != nil, "a lane without jobs")
+			if !l.Front() && !n.passive && !n.loading && n.sweep == 0 {
+				require.NotNil(t, n.liveLock(l.AppendLock(nil)), "jobs are held back and their key is free")
+			}
+		}
+	}
+	require.Equal(t, all, n.HeldBack())
+}
+
+func unique(strategy uint8, key string) Unique {
+	return Unique{Strategy: strategy, Keyed: true, Key: []byte(key)}
+}
+
+// TestLocksAgainstAnyOperations runs whatever can happen to unique jobs, and checks
+// the locks after each step.
+func TestLocksAgainstAnyOperations(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := newDesk()
+		var known []store.ID
+		name := func() string { return fmt.Sprint("q", rapid.IntRange(0, 2).Draw(t, "queue")) }
+		some := func() *store.ID {
+			if len(known) == 0 {
+				return &store.ID{}
+			}
+			return &known[rapid.IntRange(0, len(known)-1).Draw(t, "job")]
+		}
+		small := func(label string) int64 { return int64(rapid.IntRange(0, 3).Draw(t, label)) }
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			switch rapid.IntRange(0, 17).Draw(t, "op") {
+			case 0, 1, 2, 3:
+				a := Add{Queue: []byte(name()), Body: []byte(fmt.Sprint(small("body"))), Retry: small("retry"), Delay: small("delay"), TTL: 20 + small("ttl")}
+				a.Unique = Unique{
+					Strategy: uint8(rapid.IntRange(0, 5).Draw(t, "strategy")), Conflict: uint8(rapid.IntRange(0, 4).Draw(t, "conflict")),
+					Busy: uint8(rapid.IntRange(0, 3).Draw(t, "busy")), Mesh: rapid.Bool().Draw(t, "mesh"),
+					LockTTL: small("lockttl"), RunTTL: small("runttl"), ConflictDelay: 1 + small("wait"), BusyDelay: 1 + small("wait"),
+				}
+				if a.Unique.Strategy == store.UniqueWindow {
+					a.Unique.LockTTL++
+				}
+				if rapid.Bool().Draw(t, "keyed") {
+					a.Unique.Keyed, a.Unique.Key = true, []byte(fmt.Sprint(small("key")))
+				}
+				if id, err := d.add(t, a); err == nil {
+					known = append(known, id)
+				}
+			case 4, 5, 6:
+				d.get(t, rapid.IntRange(1, 3).Draw(t, "count"), name(), name())
+			case 7:
+				id := some()
+				d.do(t, func() { d.n.Ack(id) })
+			case 8:
+				id := some()
+				d.do(t, func() { d.n.Enqueue(id, true) })
+			case 9:
+				id := some()
+				d.do(t, func() { d.n.Enqueue(id, false) })
+			case 10:
+				id := some()
+				d.do(t, func() { d.n.Dequeue(id) })
+			case 11:
+				id := some()
+				d.do(t, func() { d.n.Delete(id) })
+			case 12:
+				id := some()
+				d.do(t, func() { _, _ = d.n.Working(id) })
+			case 13:
+				d.pass(t, int64(rapid.IntRange(1, 4000).Draw(t, "ms")))
+			case 14: // DEL
+				if q := name(); d.k.boxes[q] != nil {
+					d.do(t, func() { d.k.remove(q) })
+				}
+			case 15: // RENAME
+				from, to := name(), name()
+				if b := d.k.boxes[from]; b != nil && from != to {
+					d.do(t, func() {
+						if d.k.boxes[to] != nil {
+							d.k.remove(to)
+						}
+						d.k.remove(from)
+						q := d.n.Reclaim(unsafe.Pointer(b))
+						b.q = q
+						d.k.boxes[to] = b
+						d.n.Attached(q, []byte(to), 0)
+					})
+					// A log would have RENAME itself.
+					for id, l := range d.log {
+						if j := d.n.Job(&id); j == nil {
+							delete(d.log, id)
+						} else {
+							l.queue = string(j.Queue.NameBytes())
+							l.record = append([]byte(nil), j.Record()...)
+							d.log[id] = l
+						}
+					}
+				}
+			case 16: // a restart
+				for id := range d.log {
+					if d.n.Job(&id) == nil {
+						delete(d.log, id) // DEL is in the log too
+					}
+				}
+				d.reload(t, Trust{Logged: true, Queued: rapid.Bool().Draw(t, "queued")})
+			case 17: // MOVE to another database, and back
+				q := name()
+				if b := d.k.boxes[q]; b != nil {
+					d.do(t, func() {
+						d.k.remove(q)
+						b.q = d.n.Reclaim(unsafe.Pointer(b))
+						d.n.Attached(b.q, []byte(q), 1)
+					})
+					d.pass(t, 100)
+					d.do(t, func() {
+						old := b.q
+						b.q = nil
+						d.n.Unlinked(unsafe.Pointer(b), old)
+						b.q = d.n.Reclaim(unsafe.Pointer(b))
+						if d.k.boxes[q] != nil {
+							d.k.remove(q)
+						}
+						d.k.boxes[q] = b
+						d.n.Attached(b.q, []byte(q), 0)
+					})
+				}
+			}
+		}
+		// At the end all goes, and with it every lock.
+		for i := range 3 {
+			if q := fmt.Sprint("q", i); d.k.boxes[q] != nil {
+				d.do(t, func() { d.k.remove(q) })
+			}
+			if q := fmt.Sprint("q", i, DeadSuffix); d.k.boxes[q] != nil {
+				d.do(t, func() { d.k.remove(q) })
+			}
+		}
+		for range 200 {
+			d.pass(t, 1000)
+		}
+		require.Zero(t, d.n.store.Locks().Len)
+		require.Zero(t, d.n.Jobs())
+	})
+}
+
+// Scenario 38: fetching past what is held back takes as long as past nothing, and
+// allocates nothing.
+func TestScenario38HeldBackCostsNothing(t *testing.T) {
+	d := newDesk()
+	for range 2000 {
+		_, err := d.add(noCheck{}, Add{Queue: []byte("q"), Retry: 100, Unique: unique(store.UniqueDuring, "busy")})
+		require.NoError(t, err)
+		if d.n.Jobs() == 1 {
+			require.Len(t, d.get(t, 1, "q"), 1)
+		}
+	}
+	q := d.n.Queue([]byte("q"))
+	assert.EqualValues(t, 1999, q.Waiting())
+	assert.EqualValues(t, 0, q.Len)
+	checkLocks(t, d.n)
+	assert.Empty(t, d.get(t, 1, "q"))
+}
+
+// noCheck ignores what a helper checks on the way.
+type noCheck struct{}
+
+func (noCheck) Errorf(string, ...any) {}
+func (noCheck) FailNow()              {}
+
+func TestUniqueAllocatesNothing(t *testing.T) {
+	for strategy := store.UniqueBefore; strategy <= store.UniqueWindow; strategy++ {
+		d := newDesk()
+		queues, out := []*store.Queue{nil}, make([]*store.Job, 0, 4)
+		key := []byte("k0000")
+		a := Add{Queue: []byte("q"), Body: []byte("body"), Replicate: 1, Retry: 100, TTL: 600, Unique: Unique{Strategy: strategy, Keyed: true, Key: key, LockTTL: 1}}
+		if strategy == store.UniqueDuring {
+			a.Unique.LockTTL = 0
+		}
+		cycle := func() {
+			for i := range 4 {
+				key[i+1]++
+			}
+			id, _, err := d.n.AddJob(&a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			queues[0] = d.n.Queue(a.Queue)
+			out = d.n.Fetch(queues, 1, true, out[:0])
+			d.n.Ack(&id)
+			d.n.Effects()
+			d.now += 2000
+			d.n.SetNow(d.now)
+		}
+		for range 3000 {
+			cycle()
+		}
+		// The allocator of tests allocates; the engine doesn't on top of it.
+		plain := a
+		base := testing.AllocsPerRun(500, cycle)
+		a.Unique = Unique{}
+		assert.LessOrEqual(t, base, testing.AllocsPerRun(500, cycle)+3, "strategy %d", plain.Unique.Strategy)
+	}
+}
+
+// Scenario 25: an ADDJOB that times out waiting for its copies leaves no lock.
+func TestScenario25ReplicationTimesOut(t *testing.T) {
+	d := newDesk()
+	other := wire.NodeID{1, 2, 3}
+	d.do(t, func() {
+		d.n.AddPeer(other, "b:1")
+		d.n.PeerUp(other, "b:1", true)
+	})
+	a := Add{Queue: []byte("q"), Replicate: 2, Retry: 10, TTL: 600, Timeout: 500, CanWait: true, Unique: unique(store.UniqueUntil, "k")}
+	var first store.ID
+	d.do(t, func() {
+		id, wait, err := d.n.AddJob(&a)
+		require.NoError(t, err)
+		require.True(t, wait)
+		first = id
+		d.n.Adder(id, "client")
+	})
+	a.Unique.Conflict = store.ConflictReturn
+	d.do(t, func() {
+		_, _, err := d.n.AddJob(&a)
+		require.ErrorContains(t, err, "DUPLICATE "+first.String(), "an ID that isn't promised can't be answered")
+	})
+	d.pass(t, 600)
+	require.Nil(t, d.n.Job(&first))
+	require.Zero(t, d.n.store.Locks().Len)
+	d.do(t, func() {
+		id, wait, err := d.n.AddJob(&a)
+		require.NoError(t, err)
+		require.True(t, wait)
+		d.n.Adder(id, "client")
+		d.n.AbandonAdd(&id)
+	})
+	require.Zero(t, d.n.store.Locks().Len, "nor does one whose client has gone")
+}
+
+// What is held back isn't given to other nodes either.
+func TestHeldBackIsNotExported(t *testing.T) {
+	d := newDesk()
+	other := wire.NodeID{1, 2, 3}
+	d.do(t, func() {
+		d.n.AddPeer(other, "b:1")
+		d.n.PeerUp(other, "b:1", true)
+	})
+	for range 3 {
+		_, err := d.add(t, Add{Queue: []byte("q"), Retry: 10, Unique: unique(store.UniqueDuring, "k")})
+		require.NoError(t, err)
+	}
+	running := d.get(t, 1, "q")
+	require.Len(t, running, 1)
+	ask := func() {
+		m := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 10}
+		d.do(t, func() { require.NoError(t, d.n.Receive(other, m.Append(nil))) })
+	}
+	ask()
+	require.Zero(t, d.n.Stats.Exported)
+	d.do(t, func() { d.n.Ack(&running[0]) })
+	require.Positive(t, d.n.Stats.Exported, "the key is free: who asked gets some, and holds back what must not run")
+}
+
+// A copy of a job on another node has no locks there; one that is given away has.
+func TestLocksOfAcceptedJobs(t *testing.T) {
+	d := newDesk()
+	other := wire.NodeID{1, 2, 3}
+	d.do(t, func() {
+		d.n.AddPeer(other, "b:1")
+		d.n.PeerUp(other, "b:1", true)
+	})
+	value := store.AppendUnique(nil, store.UniqueUntil, store.UniqueKeyed, 0, 0, 0, 0, 0, 0, []byte("k"))
+	store.Unique(value).SetWait(7)
+	m := wire.Message{Kind: wire.ReplJob, ID: store.ID{9, 23: 1}, Queue: []byte("q"), Holders: []wire.Node{other.Node()}}
+	m.Job = wire.Job{CTime: 1, Left: 100_000, Retry: 10, Repl: 2, Extras: store.AppendExtra(nil, store.TagUnique, value)}
+	d.do(t, func() { require.NoError(t, d.n.Receive(other, m.Append(nil))) })
+	id := store.ID(m.ID)
+	require.False(t, d.n.Job(&id).Unique().Has(store.UniqueHasWait))
+	m.Kind, m.Flags, m.Job.Body = wire.ReplJob, wire.NewBody|wire.NoReply, []byte("new")
+	d.do(t, func() { require.NoError(t, d.n.Receive(other, m.Append(nil))) })
+	require.Equal(t, "new", string(d.n.Job(&id).Body()))
+	m = wire.Message{Kind: wire.YourJob, ID: store.ID{8}, Queue: []byte("q")}
+	m.Job = wire.Job{CTime: 1, Left: 100_000, Repl: 1, Extras: store.AppendExtra(nil, store.TagUnique, value)}
+	d.do(t, func() { require.NoError(t, d.n.Receive(other, m.Append(nil))) })
+	id = store.ID(m.ID)
+	require.True(t, d.n.Job(&id).Unique().Has(store.UniqueHasWait))
+}
+
+// A client that has gone before its job reached it: the locks are as before.
+func TestUndeliveredJobsLocks(t *testing.T) {
+	d := newDesk()
+	a := Add{Queue: []byte("q"), Retry: 10, Unique: unique(store.UniqueBoth, "k")}
+	first, err := d.add(t, a)
+	require.NoError(t, err)
+	require.Len(t, d.get(t, 1, "q"), 1)
+	require.True(t, d.n.Job(&first).Unique().Has(store.UniqueHasRun))
+	d.do(t, func() { d.n.Undeliver(&first, 0) })
+	u := d.n.Job(&first).Unique()
+	require.True(t, u.Has(store.UniqueHasWait) && !u.Has(store.UniqueHasRun))
+	_, err = d.add(t, a)
+	require.ErrorIs(t, err, ErrDropped)
+}
+
+// A thousand jobs that are to be dropped are out of the way in one fetch; of more,
+// the next goes on.
+func TestManyToDrop(t *testing.T) {
+	d := newDesk()
+	a := Add{Queue: []byte("q"), Retry: 10, Unique: unique(store.UniqueDuring, "k")}
+	_, err := d.add(t, a)
+	require.NoError(t, err)
+	require.Len(t, d.get(t, 1, "q"), 1)
+	a.Unique.Busy = store.BusyDrop
+	for range busySteps + 10 {
+		_, _, err := d.n.AddJob(&Add{Queue: a.Queue, Replicate: 1, Retry: 10, TTL: 600, Unique: a.Unique})
+		require.NoError(t, err)
+	}
+	plain, err := d.add(t, Add{Queue: a.Queue, Retry: 10})
+	require.NoError(t, err)
+	require.Empty(t, d.get(t, 1, "q"))
+	require.Equal(t, []store.ID{plain}, d.get(t, 1, "q"))
+	require.EqualValues(t, busySteps+10, d.n.Stats.BusyDropped)
+}
