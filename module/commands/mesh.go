@@ -180,7 +180,13 @@ func (m *module) meshEffect(e *engine.Effect) {
 	case engine.Deny:
 		if client, ok := e.Client.(*rm.Client); ok {
 			err := e.Err
-			client.Answer(func(c *rm.Ctx) { fail(c, err) }, nil)
+			client.Answer(func(c *rm.Ctx) {
+				if err == engine.ErrDropped {
+					c.Null()
+				} else {
+					fail(c, err)
+				}
+			}, nil)
 		}
 	case engine.AnswerWIP:
 		m.answerWIP(e)

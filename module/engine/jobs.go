@@ -63,7 +63,11 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 		switch {
 		case !u.Waits():
 		case !n.alone():
-			return n.claimAdd(a, id)
+			if l := n.liveLock(n.scratch.lock); l == nil || !n.holds(l) {
+				return n.claimAdd(a, id)
+			} else if answer, err, over := n.refused(a, u, &l.Job); over { // we know who has it
+				return answer, false, err
+			}
 		default:
 			token, holder := n.takeLock(n.scratch.lock, &id, n.waitLease(a, u))
 			if holder == nil {
