@@ -1,0 +1,211 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+func addUnique(t *testing.T, s *harness.Server, queue, body string, options ...any) string {
+	t.Helper()
+	v := s.Do(append([]any{"ADDJOB", queue, body, 5000}, options...)...)
+	require.Equal(t, byte('+'), v.Kind, "%v", v)
+	return v.Str
+}
+
+// nobodyHolds waits until no node knows of a lock, nor is to tell of the end of one.
+func (m mesh) nobodyHolds(t *testing.T) {
+	t.Helper()
+	for _, s := range m {
+		harness.Await(t, 20*time.Second, "no lock to be left", func() bool {
+			return s.Info("jobmesh", "jobmesh_locks") == "0" && s.Info("jobmesh", "jobmesh_lock_claims") == "0"
+		})
+	}
+}
+
+// 16, 21, 22, 30 over three nodes.
+func TestUniqueOverTheMesh_16_21_22_30(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	for _, replicate := range []any{1, 3} {
+		opt := []any{"REPLICATE", replicate, "RETRY", 60, "UNIQUE", "until-processed", "KEY", "k"}
+		more := func(s *harness.Server, o ...any) harness.Value {
+			return s.Do(append(append([]any{"ADDJOB", "q", "other", 5000}, opt...), o...)...)
+		}
+		id := addUnique(t, m[0], "q", "first", opt...)
+		for _, s := range m {
+			assert.True(t, more(s).NullString(), "drop is the default")
+			assert.True(t, more(s, "ONCONFLICT", "raise").Err("DUPLICATE "+id))
+			assert.Equal(t, id, more(s, "ONCONFLICT", "return").Str)
+			assert.True(t, more(s, "ASYNC").NullString())
+		}
+		addUnique(t, m[1], "another", "first", opt...)
+		// Fetched on another node, acknowledged on the third: the key is free for all.
+		for _, queue := range []string{"q", "another"} {
+			v := m[1].Do("GETJOB", "TIMEOUT", 10_000, "FROM", queue)
+			require.Len(t, v.Elems, 1, "%v", v)
+			if queue == "q" {
+				assert.True(t, more(m[2]).NullString(), "also while it is worked on")
+			}
+			m[2].Do("ACKJOB", v.Elems[0].Elems[1].Str)
+		}
+		m.nobodyHolds(t)
+	}
+	v := m[0].Do("EVAL", "return redis.pcall('ADDJOB', 'q', 'b', 0, 'REPLICATE', 1, 'UNIQUE', 'until-processed')", 0)
+	assert.True(t, v.Err("NOQUORUM"), "%v", v)
+	m.awaitNoJobs(t)
+}
+
+// 31: many clients at all nodes add one key at once, and one of them adds it.
+func TestOneOfManyAdds_31(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	for round := range 5 {
+		var added, refused atomic.Int64
+		var group sync.WaitGroup
+		begin := make(chan struct{})
+		for i := range 60 {
+			c := m[i%3].Dial()
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				defer c.Close()
+				<-begin
+				v := c.Do("ADDJOB", "q", "b", 10_000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", round)
+				switch {
+				case v.Kind == '+':
+					added.Add(1)
+				case v.NullString():
+					refused.Add(1)
+				default:
+					t.Errorf("%v", v)
+				}
+			}()
+		}
+		close(begin)
+		group.Wait()
+		assert.Equal(t, int64(1), added.Load())
+		assert.Equal(t, int64(59), refused.Load())
+	}
+}
+
+// 39, 40: jobs of one key, added at all nodes and fetched at all nodes, run one at a
+// time, and all of them do.
+func TestRunsAreHeldBackOverNodes_39_40(t *testing.T) {
+	t.Parallel()
+	const each, keys = 12, 3
+	m := lockMesh(t, 3)
+	for i := range each * keys {
+		addUnique(t, m[i%3], "q", fmt.Sprint(i%keys, ":", i), "REPLICATE", 1+i%2, "RETRY", 60, "UNIQUE", "during-processing", "KEY", i%keys, "SCOPE", "mesh")
+	}
+	var running [keys]atomic.Int32
+	var done atomic.Int64
+	var group sync.WaitGroup
+	for i := range 6 {
+		get, ack := m[i%3].Dial(), m[(i+1)%3].Dial()
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for done.Load() < each*keys {
+				v := get.Do("GETJOB", "TIMEOUT", 500, "WITHTOKEN", "FROM", "q")
+				if v.Null || len(v.Elems) == 0 {
+					continue
+				}
+				e := v.Elems[0].Elems
+				var key int
+				_, _ = fmt.Sscan(strings.SplitN(e[2].Str, ":", 2)[0], &key)
+				if !assert.Equal(t, int32(1), running[key].Add(1), "two run at once") {
+					return
+				}
+				assert.Positive(t, e[4].Int)
+				assert.Equal(t, int64(60), get.Do("WORKING", e[1].Str).Int)
+				running[key].Add(-1)
+				ack.Do("ACKJOB", e[1].Str)
+				done.Add(1)
+			}
+		}()
+	}
+	group.Wait()
+	assert.Equal(t, int64(each*keys), done.Load())
+	m.awaitNoJobs(t)
+	m.nobodyHolds(t)
+}
+
+// 33 over nodes: a client that waits at one node is served the moment the holder
+// acknowledges at another; NOHANG waits for no longer than the nodes need to agree.
+func TestHeldBackIsServedAtOnce_33(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	opt := []any{"REPLICATE", 1, "RETRY", 60, "UNIQUE", "during-processing", "KEY", "k", "SCOPE", "mesh"}
+	first := addUnique(t, m[0], "a", "1", opt...)
+	addUnique(t, m[1], "b", "2", opt...)
+	v := m[0].Do("GETJOB", "NOHANG", "FROM", "a")
+	require.Len(t, v.Elems, 1, "%v", v)
+	began := time.Now()
+	assert.True(t, m[1].Do("GETJOB", "NOHANG", "FROM", "b").NullArray())
+	assert.Less(t, time.Since(began), 900*time.Millisecond)
+	c := m[1].Dial()
+	c.Send("GETJOB", "TIMEOUT", 20_000, "FROM", "b")
+	harness.Await(t, 5*time.Second, "the client to wait", func() bool { return m[1].Info("jobmesh", "jobmesh_blocked_clients") == "1" })
+	began = time.Now()
+	assert.Equal(t, int64(1), m[0].Do("ACKJOB", first).Int)
+	v = c.Receive()
+	require.Len(t, v.Elems, 1, "%v", v)
+	assert.Less(t, time.Since(began), 900*time.Millisecond)
+	m[1].Do("ACKJOB", v.Elems[0].Elems[1].Str)
+	m.nobodyHolds(t)
+}
+
+// 47, 50 for jobs: without a majority nothing is added, nothing stays claimed, and
+// QUORUM any is there for who wants it.
+func TestUniqueWithoutMajority_47(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	m[1].Kill()
+	id := addUnique(t, m[0], "q", "b", "REPLICATE", 1, "UNIQUE", "until-processed")
+	assert.True(t, m[2].Do("ADDJOB", "q", "b", 5000, "REPLICATE", 1, "UNIQUE", "until-processed").NullString())
+	assert.Equal(t, int64(1), m[0].Do("ACKJOB", id).Int)
+	for _, s := range []*harness.Server{m[0], m[2]} {
+		harness.Await(t, 10*time.Second, "the lock to be free", func() bool { return s.Info("jobmesh", "jobmesh_locks") == "0" })
+	}
+	m[2].Kill()
+	harness.Await(t, 10*time.Second, "the node to be alone", func() bool { return m[0].Info("jobmesh", "jobmesh_reachable_nodes") == "0" })
+	for _, strategy := range []string{"until-processed", "before-processing"} {
+		assert.True(t, m[0].Do("ADDJOB", "q", "b", 300, "REPLICATE", 1, "UNIQUE", strategy).Err("NOQUORUM"))
+	}
+	assert.Equal(t, "0", m[0].Info("jobmesh", "jobmesh_locks"))
+	assert.Equal(t, "0", m[0].Info("jobmesh", "jobmesh_registered_jobs"))
+	addUnique(t, m[0], "q", "b", "REPLICATE", 1, "UNIQUE", "until-processed", "QUORUM", "any")
+	assert.True(t, m[0].Do("ADDJOB", "q", "b", 300, "REPLICATE", 1, "UNIQUE", "until-processed", "QUORUM", "any").NullString())
+}
+
+// 35 over nodes: the node that gave a job to a client is killed: when the retry time
+// is over the job runs elsewhere, and those that were held back after it.
+func TestHolderIsKilled_35(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	opt := []any{"REPLICATE", 2, "RETRY", 2, "UNIQUE", "during-processing", "KEY", "k", "SCOPE", "mesh"}
+	first := addUnique(t, m[0], "q", "1", opt...)
+	v := m[0].Do("GETJOB", "NOHANG", "FROM", "q")
+	require.Len(t, v.Elems, 1, "%v", v)
+	second := addUnique(t, m[1], "q", "2", "REPLICATE", 1, "RETRY", 60, "UNIQUE", "during-processing", "KEY", "k", "SCOPE", "mesh")
+	assert.True(t, m[1].Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+	m[0].Kill()
+	got := map[string]bool{}
+	for len(got) < 2 {
+		v := m[1].Do("GETJOB", "TIMEOUT", 30_000, "FROM", "q")
+		require.Len(t, v.Elems, 1, "%v", v)
+		id := v.Elems[0].Elems[1].Str
+		got[id] = true
+		m[2].Do("ACKJOB", id)
+	}
+	assert.True(t, got[first] && got[second])
+}
