@@ -872,7 +872,11 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		flags |= lockAlone
 	}
 	n.setFlags(l, flags)
-	l.Lease, l.Until = b.lease, n.untilOf(b.lease)
+	// Its holder may fail to get the other votes, and count on what it had before:
+	// a vote is never shortened. (Until is 0 in one that is new.)
+	if until := n.untilOf(b.lease); until > l.Until || n.alone() {
+		l.Lease, l.Until = b.lease, until
+	}
 	n.logLock(l)
 	return 0, l
 }
