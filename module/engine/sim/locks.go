@@ -402,7 +402,11 @@ func (s *Sim) judgeLocks() {
 			op := &history[k]
 			for m := range history {
 				o := &history[m]
-				if o.Kind == "acquire" && o.Owner != op.Owner && o.Call < op.Return && o.Return > op.Call {
+				end := o.Return
+				if o.Result != engine.Granted {
+					end += 5000 << 10 // until its votes are taken back
+				}
+				if o.Kind == "acquire" && o.Owner != op.Owner && o.Call < op.Return && (end > op.Call || end < 0) {
 					op.Excused = true
 				}
 			}

@@ -160,7 +160,7 @@ var lockHistories = map[string]Config{
 	"distrusted": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift, Distrust: true}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 120, Resets: 60, Skew: 5000,
 	}},
-	"wiped": {Nodes: 5, Jobs: 5, Seconds: 240, AckShare: 1, Wiped: 1000, Replicate: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift}, Faults: Faults{
+	"wiped": {Nodes: 5, Seconds: 240, Wiped: 1000, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Wipes: 120, Skew: 5000,
 	}},
 	"partitions": {Nodes: 5, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 8, Names: 2, MaxLease: 8000, Drift: LockDrift}, Faults: Faults{
@@ -178,7 +178,7 @@ var lockHistories = map[string]Config{
 	"wild clocks": {Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 1, Locks: &Lockers{Clients: 8, Names: 2, MaxLease: 6000, Drift: 0.3}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Skew: 3_600_000,
 	}},
-	"everything": {Nodes: 5, Jobs: 5, Seconds: 300, AckShare: 1, Wiped: 1000, Replicate: 1, Locks: &Lockers{Clients: 8, Names: 3, MaxLease: 60_000, Drift: LockDrift}, Faults: Faults{
+	"everything": {Nodes: 5, Seconds: 300, Wiped: 1000, Locks: &Lockers{Clients: 8, Names: 3, MaxLease: 60_000, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Crashes: 30, Wipes: 20, Resets: 60, Partitions: 30, CutSecs: 40, Pauses: 20, Skew: 5000,
 	}},
 }
