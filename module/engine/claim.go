@@ -120,6 +120,7 @@ type Claim struct {
 	began    int64  // steady
 	proposal uint64
 	fresh    bool   // the proposal is a number that was never used
+	first    uint64 // the first such number of this claim
 	least    uint64 // what it must be at least, as we have heard
 	answers  []answer
 	resend   int64 // steady
@@ -406,12 +407,23 @@ func (n *Node) propose(c *Claim) {
 		c.proposal, c.fresh = max(l.Token, c.least), false
 	default:
 		c.proposal, c.fresh = max(n.nextToken(l), c.least), true
+		if c.first == 0 {
+			c.first = c.proposal
+		}
 	}
+}
+
+// above is how far the proposal is above the first number of this claim.
+func (c *Claim) above() uint64 {
+	if c.kind != take || !c.fresh || c.proposal < c.first {
+		return 0
+	}
+	return c.proposal - c.first
 }
 
 func (c *Claim) message() *wire.Message {
 	m := &wire.Message{Kind: wire.Claim, Round: c.round, Lock: wire.Lock{
-		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Flags: c.flags,
+		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.flags,
 	}}
 	switch c.kind {
 	case extend:
@@ -428,7 +440,7 @@ func (n *Node) voteSelf(c *Claim) answer {
 	if c.kind == release {
 		a.why, l = n.unvote(c.name, &c.holder, c.proposal, 0)
 	} else {
-		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.lease, c.flags, c.kind == extend})
+		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.above(), c.lease, c.flags, c.kind == extend})
 	}
 	if a.why != 0 {
 		m := n.denial(a.why, l)
@@ -834,6 +846,7 @@ type ballot struct {
 	name []byte
 	holder
 	token  uint64
+	above  uint64 // how far the token is above the first that this claim tried
 	lease  int64
 	flags  uint8
 	extend bool // only who holds it, by this token
@@ -855,10 +868,10 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	case live && b.token > l.Token && b.extend:
 		return wire.NotHeld, nil
 	case live:
-		if b.token > l.Token {
-			l.Token = b.token
-			flags |= lockKept
+		if b.token-l.Token > b.above {
+			flags |= lockKept // not by an earlier attempt of this claim
 		}
+		l.Token = b.token
 		flags |= l.Flags & (lockKept | lockAlone)
 	case b.extend:
 		return wire.NotHeld, nil
@@ -915,7 +928,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if k.Token == 0 || k.Lease < 0 || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
 			return
 		}
-		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, k.Lease, k.Flags, m.Flags&wire.Extend != 0})
+		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, uint64(k.Left), k.Lease, k.Flags, m.Flags&wire.Extend != 0})
 		n.reply(p, m.Round, why, l)
 		if why == wire.LockHeld {
 			n.suspectLock(l)
