@@ -124,6 +124,7 @@ type Claim struct {
 	least    uint64 // what it must be at least, as we have heard
 	answers  []answer
 	resend   int64 // steady
+	resent   bool  // some were asked twice: who has refused may have agreed since
 	retry    int64 // steady, when the next attempt is due; 0: none is
 	tries    int
 	last     Outcome // of the last attempt
@@ -379,7 +380,7 @@ func (n *Node) attempt(c *Claim) {
 	c.round, c.began = n.rounds, n.steady()
 	// What a release has freed already stays freed.
 	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
-	c.resend = c.began + claimResendMS
+	c.resend, c.resent = c.began+claimResendMS, false
 	n.propose(c)
 	n.byRound[c.round] = c
 	if !c.answered(n.self.Node()) {
@@ -573,7 +574,7 @@ func (n *Node) takeBack(c *Claim) {
 	list := n.silent(c)
 	for i := range c.answers {
 		// One that abstains may learn of a vote from another's table.
-		if a := &c.answers[i]; (a.why == 0 || a.why == wire.Abstains) && a.node != n.self.Node() {
+		if a := &c.answers[i]; (a.why == 0 || a.why == wire.Abstains || c.resent) && a.node != n.self.Node() {
 			list = append(list, a.node)
 		}
 	}
@@ -746,7 +747,7 @@ func (n *Node) tickClaims() {
 			for _, node := range n.silent(c) {
 				n.send(n.mesh.by[node], m)
 			}
-			c.resend = now + claimResendMS
+			c.resend, c.resent = now+claimResendMS, true
 			n.setAlarm(c)
 		default:
 			n.attempt(c)
@@ -985,6 +986,7 @@ func (n *Node) claimsUp(p *Peer) {
 	for _, c := range n.openClaims() {
 		if !c.answered(p.Node) {
 			n.send(p, c.message())
+			c.resent = true
 		}
 	}
 	for _, d := range n.debts {
