@@ -29,12 +29,13 @@ const (
 	// ClaimTimeoutMS is how long a claim that doesn't wait for its lock tries.
 	ClaimTimeoutMS = 1_000
 
-	attemptMS     = 300 // until who still misses a vote begins again, doubling: two may each wait for the other
-	claimResendMS = 100 // until a vote that was asked for is asked for again
-	claimPollMS   = 500 // until one who waits for a lock looks again, whatever he hears
+	attemptMS     = 300   // until who still misses a vote begins again, doubling: two may each wait for the other
+	claimResendMS = 100   // until a vote that was asked for is asked for again
+	claimPollMS   = 500   // until one who waits for a lock looks again, where its end may not be heard of here
+	claimLookMS   = 5_000 // and where it should
 	debtFirstMS   = 200
 	debtLastMS    = 10_000
-	debtTimeMS    = 600_000 // how long an Unlock without a lease is owed
+	debtTimeMS    = 600_000 // how long an Unlock is owed
 	debtMax       = 10_000
 	clockSlack    = 40 // the clocks' rates may differ from true time by 1 %: a vote lasts a fortieth longer
 	graceMS       = 10
@@ -119,9 +120,11 @@ type Claim struct {
 	began    int64  // steady
 	proposal uint64
 	fresh    bool   // the proposal is a number that was never used
+	first    uint64 // the first such number of this claim
 	least    uint64 // what it must be at least, as we have heard
 	answers  []answer
 	resend   int64 // steady
+	resent   bool  // some were asked twice: who has refused may have agreed since
 	retry    int64 // steady, when the next attempt is due; 0: none is
 	tries    int
 	last     Outcome // of the last attempt
@@ -191,6 +194,7 @@ type claims struct {
 	called    []string // locks that became free, and have a line
 	debts     []*debt  // in the order of their rounds
 	owed      map[uint64]*debt
+	nextDun   int64 // steady: when debts are looked at
 	suspects  map[string]*suspect
 	nextLook  int64 // steady
 	lost      map[store.ID]struct{}
@@ -374,17 +378,20 @@ func (n *Node) attempt(c *Claim) {
 	}
 	n.rounds++
 	c.round, c.began = n.rounds, n.steady()
-	c.answers = c.answers[:0]
-	c.resend = c.began + claimResendMS
+	// What a release has freed already stays freed.
+	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
+	c.resend, c.resent = c.began+claimResendMS, false
 	n.propose(c)
 	n.byRound[c.round] = c
-	n.answer(c, n.voteSelf(c))
-	if c.round == 0 {
+	if !c.answered(n.self.Node()) {
+		c.answers = append(c.answers, n.voteSelf(c))
+	}
+	if n.tally(c); c.round == 0 {
 		return // decided
 	}
 	m := c.message()
-	for _, p := range n.mesh.order {
-		n.send(p, m)
+	for _, node := range n.silent(c) {
+		n.send(n.mesh.by[node], m)
 	}
 	n.setAlarm(c)
 }
@@ -401,12 +408,23 @@ func (n *Node) propose(c *Claim) {
 		c.proposal, c.fresh = max(l.Token, c.least), false
 	default:
 		c.proposal, c.fresh = max(n.nextToken(l), c.least), true
+		if c.first == 0 {
+			c.first = c.proposal
+		}
 	}
+}
+
+// above is how far the proposal is above the first number of this claim.
+func (c *Claim) above() uint64 {
+	if c.kind != take || !c.fresh || c.proposal < c.first {
+		return 0
+	}
+	return c.proposal - c.first
 }
 
 func (c *Claim) message() *wire.Message {
 	m := &wire.Message{Kind: wire.Claim, Round: c.round, Lock: wire.Lock{
-		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Flags: c.flags,
+		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.flags,
 	}}
 	switch c.kind {
 	case extend:
@@ -423,7 +441,7 @@ func (n *Node) voteSelf(c *Claim) answer {
 	if c.kind == release {
 		a.why, l = n.unvote(c.name, &c.holder, c.proposal, 0)
 	} else {
-		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.lease, c.flags, c.kind == extend})
+		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.above(), c.lease, c.flags, c.kind == extend})
 	}
 	if a.why != 0 {
 		m := n.denial(a.why, l)
@@ -450,13 +468,10 @@ func (n *Node) denial(why uint32, l *store.Lock) (k wire.Lock) {
 
 // answer counts an answer, and decides what can be.
 func (n *Node) answer(c *Claim, a answer) {
-	for i := range c.answers {
-		if c.answers[i].node == a.node {
-			return
-		}
+	if !c.answered(a.node) {
+		c.answers = append(c.answers, a)
+		n.tally(c)
 	}
-	c.answers = append(c.answers, a)
-	n.tally(c)
 }
 
 func (n *Node) tally(c *Claim) {
@@ -534,7 +549,7 @@ func (n *Node) won(c *Claim) {
 	}
 	if c.kind == release {
 		// The others are asked already: their answers to this round will do.
-		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)}, n.maxLease)
+		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)})
 	}
 	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal}, true)
 }
@@ -558,11 +573,12 @@ func (n *Node) retract(c *Claim) {
 	n.unvote(c.name, &c.holder, c.proposal, wire.Fresh)
 	list := n.silent(c)
 	for i := range c.answers {
-		if a := &c.answers[i]; a.why == 0 && a.node != n.self.Node() {
+		// One that abstains may learn of a vote from another's table.
+		if a := &c.answers[i]; (a.why == 0 || a.why == wire.Abstains || c.resent) && a.node != n.self.Node() {
 			list = append(list, a.node)
 		}
 	}
-	n.owe(c.name, c.holder, c.proposal, c.lease, wire.Fresh, list)
+	n.owe(c.name, c.holder, c.proposal, wire.Fresh, list)
 }
 
 // lostRound judges an attempt that can't have need votes any more.
@@ -599,8 +615,8 @@ func (n *Node) lostRound(c *Claim, need int) {
 		n.missed(c, Outcome{Kind: NoQuorum}, false)
 	case greatest > c.token:
 		n.missed(c, Outcome{Kind: Stale}, true)
-	case freed > 0:
-		n.missed(c, Outcome{Kind: Granted, Token: c.token}, true)
+	case c.kind == release && freed > 0 && freed+len(n.silent(c)) >= need:
+		n.missed(c, Outcome{Kind: NoQuorum}, false) // it may have been held by the votes of those
 	default:
 		n.missed(c, Outcome{Kind: NotHeld}, true)
 	}
@@ -623,10 +639,11 @@ func (n *Node) missed(c *Claim, o Outcome, definite bool) {
 	c.tries++
 	limit := int64(8) << min(c.tries, 4)
 	if o.Kind == Conflict {
-		if l := n.liveLock(c.name); l != nil {
-			n.watchLock(l)
-		}
 		limit = min(int64(20)<<min(c.tries, 6), claimPollMS)
+		if l := n.liveLock(c.name); l != nil {
+			n.watchLock(l) // its end will call
+			limit = claimLookMS
+		}
 	}
 	c.retry = now + 1 + int64(n.random.Uint64()%uint64(limit))
 	n.setAlarm(c)
@@ -642,7 +659,7 @@ func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
 		heap.Remove(&n.alarms, c.pos)
 	}
 	if c.kind == release && o.Kind == NoQuorum {
-		n.owe(c.name, c.holder, c.token, n.maxLease, 0, n.allPeers())
+		n.owe(c.name, c.holder, c.token, 0, n.allPeers())
 	}
 	then := c.then
 	c.then = nil
@@ -730,7 +747,7 @@ func (n *Node) tickClaims() {
 			for _, node := range n.silent(c) {
 				n.send(n.mesh.by[node], m)
 			}
-			c.resend = now + claimResendMS
+			c.resend, c.resent = now+claimResendMS, true
 			n.setAlarm(c)
 		default:
 			n.attempt(c)
@@ -757,17 +774,18 @@ func (n *Node) endClaims() {
 // --- debts -----------------------------------------------------------------------
 
 // owe tells nodes to take a vote back, until they confirm it.
-func (n *Node) owe(name []byte, h holder, token uint64, lease int64, flags uint8, nodes []wire.Node) {
+func (n *Node) owe(name []byte, h holder, token uint64, flags uint8, nodes []wire.Node) {
 	n.rounds++
 	d := &debt{round: n.rounds, name: slices.Clone(name), holder: holder{h.id, slices.Clone(h.owner)}, token: token, flags: flags, nodes: nodes}
-	n.owes(d, lease)
+	n.owes(d)
 	for _, node := range nodes {
 		n.dun(d, n.mesh.by[node])
 	}
 }
 
-// owes notes a debt, for as long as the votes can last.
-func (n *Node) owes(d *debt, lease int64) {
+// owes notes a debt. It isn't over with the lease: that of a node that restarts
+// begins anew.
+func (n *Node) owes(d *debt) {
 	if len(d.nodes) == 0 {
 		return
 	}
@@ -775,14 +793,11 @@ func (n *Node) owes(d *debt, lease int64) {
 		delete(n.owed, n.debts[0].round)
 		n.debts = n.debts[1:]
 	}
-	span := int64(debtTimeMS)
-	if lease > 0 {
-		span = min(span, lease)
-	}
 	now := n.steady()
-	d.until, d.next, d.wait = now+span+span/clockSlack+graceMS, now+debtFirstMS, debtFirstMS
+	d.until, d.next, d.wait = now+debtTimeMS, now+debtFirstMS, debtFirstMS
 	n.debts = append(n.debts, d)
 	n.owed[d.round] = d
+	n.nextDun = min(n.nextDun, d.next)
 	n.wake = min(n.wake, n.now+debtFirstMS)
 }
 
@@ -795,23 +810,21 @@ func (n *Node) paid(d *debt, node wire.Node) {
 	d.nodes = slices.DeleteFunc(d.nodes, func(o wire.Node) bool { return o == node })
 	if len(d.nodes) == 0 {
 		delete(n.owed, d.round)
-		d.until = 0
+		d.until, n.nextDun = 0, 0
 	}
 }
 
 func (n *Node) payDebts(now int64) {
-	if len(n.debts) == 0 {
+	if len(n.debts) == 0 || now < n.nextDun {
 		return
 	}
-	// Few are ever left: most are confirmed within a round trip.
+	n.nextDun = math.MaxInt64
+	// Few are left, but for nodes that are down: most are confirmed at once.
 	n.debts = slices.DeleteFunc(n.debts, func(d *debt) bool {
 		if d.until <= now {
 			delete(n.owed, d.round)
 			return true
 		}
-		return false
-	})
-	for _, d := range n.debts {
 		if d.next <= now {
 			d.wait = min(2*d.wait, debtLastMS)
 			d.next = now + d.wait
@@ -819,7 +832,11 @@ func (n *Node) payDebts(now int64) {
 				n.dun(d, n.mesh.by[node])
 			}
 		}
-		n.wake = min(n.wake, n.now+max(min(d.next, d.until)-now, 1))
+		n.nextDun = min(n.nextDun, d.next, d.until)
+		return false
+	})
+	if len(n.debts) > 0 {
+		n.wake = min(n.wake, n.now+max(n.nextDun-now, 1))
 	}
 }
 
@@ -830,6 +847,7 @@ type ballot struct {
 	name []byte
 	holder
 	token  uint64
+	above  uint64 // how far the token is above the first that this claim tried
 	lease  int64
 	flags  uint8
 	extend bool // only who holds it, by this token
@@ -838,7 +856,7 @@ type ballot struct {
 // vote gives this node's vote, or says why not (wire.LockHeld …) and which lock
 // stands against it.
 func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
-	if n.abstains() {
+	if n.abstains() || n.inDispute(b.name) {
 		return wire.Abstains, nil
 	}
 	l = n.store.Lock(b.name)
@@ -854,10 +872,10 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	case live && b.token > l.Token && b.extend:
 		return wire.NotHeld, nil
 	case live:
-		if b.token > l.Token {
-			l.Token = b.token
-			flags |= lockKept
+		if b.token-l.Token > b.above {
+			flags |= lockKept // not by an earlier attempt of this claim
 		}
+		l.Token = b.token
 		flags |= l.Flags & (lockKept | lockAlone)
 	case b.extend:
 		return wire.NotHeld, nil
@@ -875,7 +893,11 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		flags |= lockAlone
 	}
 	n.setFlags(l, flags)
-	l.Lease, l.Until = b.lease, n.untilOf(b.lease)
+	// Its holder may fail to get the other votes, and count on what it had before:
+	// a vote is never shortened. (Until is 0 in one that is new.)
+	if until := n.untilOf(b.lease); until > l.Until || n.alone() {
+		l.Lease, l.Until = b.lease, until
+	}
 	n.logLock(l)
 	return 0, l
 }
@@ -910,13 +932,14 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if k.Token == 0 || k.Lease < 0 || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
 			return
 		}
-		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, k.Lease, k.Flags, m.Flags&wire.Extend != 0})
+		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, uint64(k.Left), k.Lease, k.Flags, m.Flags&wire.Extend != 0})
 		n.reply(p, m.Round, why, l)
 		if why == wire.LockHeld {
 			n.suspectLock(l)
 		}
 	case wire.Unlock:
 		n.rouse(k.Name)
+		n.unlearn(k)
 		why, l := n.unvote(k.Name, &holder{store.ID(k.Job), k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)
@@ -967,6 +990,7 @@ func (n *Node) claimsUp(p *Peer) {
 	for _, c := range n.openClaims() {
 		if !c.answered(p.Node) {
 			n.send(p, c.message())
+			c.resent = true
 		}
 	}
 	for _, d := range n.debts {

@@ -34,6 +34,9 @@ type tableSync struct {
 	complete []wire.Node
 	pulls    map[wire.Node]*pull
 	telling  []telling
+	learnt   map[string]struct{} // names of locks that others told of
+	disputed map[string]int64    // names of which they told different things, until when (steady)
+	freed    map[string]uint64   // tokens that ended meanwhile, by name and holder: a page may still have them
 }
 
 type pull struct {
@@ -69,7 +72,8 @@ func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial = true, false
 		n.sync.until = n.steady() + n.maxLease + n.maxLease/clockSlack + graceMS
-		n.sync.complete, n.sync.pulls = nil, map[wire.Node]*pull{}
+		n.sync.complete, n.sync.pulls, n.sync.freed = nil, map[wire.Node]*pull{}, map[string]uint64{}
+		n.sync.learnt = map[string]struct{}{}
 	}
 	n.hurryTick()
 }
@@ -176,6 +180,18 @@ func (n *Node) entryOf(l *store.Lock) wire.Lock {
 	}
 }
 
+// unlearn has a vote that is taken back not be learnt from a page that is older.
+func (n *Node) unlearn(k *wire.Lock) {
+	if n.abstains() {
+		key := freedKey(k)
+		n.sync.freed[key] = max(n.sync.freed[key], k.Token)
+	}
+}
+
+func freedKey(k *wire.Lock) string {
+	return string(k.Name) + "\x00" + string(k.Job[:]) + string(k.Owner)
+}
+
 // onPull answers with a page of the table.
 func (n *Node) onPull(p *Peer, m *wire.Message) {
 	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
@@ -213,8 +229,8 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		n.saw(e.Token)
 		if told {
 			n.settleLock(p, e)
-		} else {
-			n.adopt(e)
+		} else if n.sync.freed[freedKey(e)] < e.Token {
+			n.learnLock(e)
 		}
 	}
 	if told {
@@ -234,6 +250,47 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 	n.tickPulls(n.steady())
 }
 
+// learnLock takes over a vote. Where two nodes have voted for different holders,
+// only one of which this node can have voted for too, it votes for none until
+// both leases are over.
+func (n *Node) learnLock(e *wire.Lock) {
+	l := n.liveLock(e.Name)
+	_, learnt := n.sync.learnt[string(e.Name)]
+	if l != nil && !(&holder{store.ID(e.Job), e.Owner}).has(l) {
+		if learnt || n.sync.partial {
+			n.dispute(l, e)
+		}
+		return
+	}
+	n.adopt(e)
+	n.sync.learnt[string(e.Name)] = struct{}{}
+}
+
+func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
+	until := func(left int64, leased bool) int64 {
+		if !leased {
+			left = n.maxLease
+		}
+		return n.steady() + left + left/clockSlack + graceMS
+	}
+	if n.sync.disputed == nil {
+		n.sync.disputed = map[string]int64{}
+	}
+	n.sync.disputed[string(e.Name)] = max(n.sync.disputed[string(e.Name)], until(n.LockLeft(l), l.Until != 0), until(e.Left, e.Lease > 0))
+}
+
+func (n *Node) inDispute(name []byte) bool {
+	if len(n.sync.disputed) == 0 {
+		return false
+	}
+	until, yes := n.sync.disputed[string(name)]
+	if yes && until <= n.steady() {
+		delete(n.sync.disputed, string(name))
+		return false
+	}
+	return yes
+}
+
 // enoughTables ends abstaining once no majority that this node was one of can be
 // without a node that has told what it voted for.
 func (n *Node) enoughTables() {
@@ -244,7 +301,7 @@ func (n *Node) enoughTables() {
 		}
 	}
 	if total := len(n.mesh.order) + 1; told >= total-n.majority()+1 {
-		n.sync.abstain = false
+		n.sync.abstain, n.sync.learnt, n.sync.freed = false, nil, nil
 	}
 }
 
@@ -405,16 +462,21 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	}
 }
 
-// tickSuspects forgets questions that somebody hasn't answered, and losses of
-// jobs that are gone.
+// tickSuspects forgets questions that somebody hasn't answered, disputes that are
+// over, and losses of jobs that are gone.
 func (n *Node) tickSuspects(now int64) {
-	if len(n.suspects)+len(n.lost) == 0 || now < n.nextLook {
+	if len(n.suspects)+len(n.lost)+len(n.sync.disputed) == 0 || now < n.nextLook {
 		return
 	}
 	n.nextLook = now + suspectMS
 	for name, s := range n.suspects {
 		if now-s.asked >= suspectMS {
 			delete(n.suspects, name)
+		}
+	}
+	for name, until := range n.sync.disputed {
+		if until <= now {
+			delete(n.sync.disputed, name)
 		}
 	}
 	for id := range n.lost {

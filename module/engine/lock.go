@@ -142,7 +142,7 @@ func (n *Node) freeLock(name []byte, id *store.ID) bool {
 		return false
 	}
 	if !n.alone() && !n.passive && !n.loading {
-		n.owe(name, holder{id: *id}, l.Token, l.Lease, 0, n.allPeers())
+		n.owe(name, holder{id: *id}, l.Token, 0, n.allPeers())
 	}
 	n.endLock(l)
 	return true

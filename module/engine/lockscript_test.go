@@ -75,7 +75,12 @@ func (w *world) lockText(m *wire.Message) string {
 	if m.ID != (wire.JobID{}) {
 		text += " " + w.job(m.ID)
 	}
-	text += w.lock(&m.Lock)
+	k := m.Lock
+	if m.Kind == wire.Claim && k.Left > 0 {
+		k.Left = 0
+		text += " again"
+	}
+	text += w.lock(&k)
 	for i := range m.Locks {
 		text += " [" + strings.TrimSpace(w.lock(&m.Locks[i])) + "]"
 	}

@@ -202,7 +202,7 @@ type Lock struct {
 	Job         JobID
 	Token       uint64 // below 2^63
 	Lease       int64  // ms; 0: as long as the job's phase
-	Left        int64  // ms of the lease that are left
+	Left        int64  // ms of the lease that are left; in a Claim, how far Token is above the first one it tried
 	Flags       uint8  // of the lock (package engine)
 }
 

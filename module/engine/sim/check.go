@@ -34,6 +34,10 @@ func (s *Sim) count(b []byte) {
 		s.Beats++
 		return
 	}
+	if kind >= wire.Claim {
+		s.LockMessages++
+		return
+	}
 	s.Messages++
 	s.Bytes += int64(len(b))
 	if kind == wire.NeedJobs || kind == wire.Pause {
@@ -59,7 +63,7 @@ func (s *Sim) count(b []byte) {
 // bounded: no node has more blocks of memory than its jobs account for.
 func (s *Sim) bounded(n *node) {
 	// Two tables, a wheel, queues with their names, and an index of few towers.
-	if most := 40 + 2*int(n.e.Jobs()); n.alloc.Blocks() > most {
+	if most := 40 + 2*int(n.e.Jobs()+n.e.Locks()); n.alloc.Blocks() > most {
 		s.fail("node %d has %d blocks of memory for %d jobs", n.i, n.alloc.Blocks(), n.e.Jobs())
 	}
 }

@@ -16,6 +16,7 @@ const (
 	ttlSecs   = 2400
 	afterSecs = 200 // in which nothing that is done may show again
 	backSecs  = 20  // after all has healed, in which what was acknowledged may still be delivered
+	leftSecs  = 25  // after all has healed, until which votes for refused claims are taken back
 	holdSecs  = 120 // for the lists of holders to converge
 )
 
@@ -32,6 +33,10 @@ func Run(seed uint64, c Config) (Report, error) {
 		return s.conclude(began)
 	}
 	s.heal()
+	if s.Locks != nil {
+		s.run(s.now + leftSecs*1000)
+		s.noLeftovers()
+	}
 	if s.Converge {
 		s.holding = true
 		s.run(s.now + holdSecs*1000)
@@ -42,6 +47,7 @@ func Run(seed uint64, c Config) (Report, error) {
 		s.run(s.now + 10_000)
 	}
 	s.judge()
+	s.judgeLocks()
 	if s.MostExtra > 0 && float64(s.Extra) > s.MostExtra*float64(s.Added) {
 		s.fail("%d deliveries of %d jobs were needless", s.Extra, s.Added)
 	}
@@ -49,6 +55,9 @@ func Run(seed uint64, c Config) (Report, error) {
 }
 
 func (s *Sim) conclude(began int64) (Report, error) {
+	if s.locks != nil {
+		s.Granted = s.locks.granted
+	}
 	s.Simulated = s.now - began
 	s.PerJob = float64(s.Messages-s.Kinds[wire.NeedJobs]-s.Kinds[wire.Pause]) / float64(max(s.Added, 1))
 	if len(s.failures) > 0 {
@@ -75,6 +84,7 @@ func (s *Sim) run(until int64) {
 // --- clients -----------------------------------------------------------------
 
 func (s *Sim) work() {
+	s.startLockers()
 	for range s.Jobs {
 		s.at(2000+s.r.Int64N(s.Seconds*800), s.add)
 	}
@@ -409,10 +419,13 @@ func (s *Sim) crash(n *node, wipe bool) {
 	s.trace("node %d: crashes, disk lost: %v", n.i, wipe)
 	n.down = true
 	n.life++
+	n.unsure = wipe || s.Locks != nil && s.Locks.Distrust
+	n.lockersLose()
 	if wipe {
 		s.wiped++
 		clear(n.disk)
-		n.order = nil
+		clear(n.locks)
+		n.order, n.floor = nil, 0
 		// What only this node knew of acknowledgements is gone.
 		for _, j := range s.order {
 			for _, by := range j.ackedBy {

@@ -72,7 +72,9 @@ type Config struct {
 	MostExtra float64
 	// PerTenSeconds is how many messages a job may cost in that time.
 	PerTenSeconds int
-	Trace         func(format string, args ...any)
+	// Locks are clients that take locks, beside those with jobs.
+	Locks *Lockers
+	Trace func(format string, args ...any)
 }
 
 // Report is what a history came to.
@@ -80,7 +82,9 @@ type Report struct {
 	Added, Refused, Delivered, Acked, Duplicates int
 	Messages, Bytes                              int64 // of jobs and queues
 	Beats                                        int64 // heartbeats, and verdicts on nodes
-	Kinds                                        [32]int64
+	Kinds                                        [64]int64
+	LockMessages                                 int64
+	Granted                                      int     // locks
 	Extra                                        int     // deliveries that no worker's failure explains
 	Busiest                                      int     // messages of one job in ten seconds
 	Simulated                                    int64   // ms
@@ -162,6 +166,7 @@ type Sim struct {
 	dead     []wire.NodeID // nodes that were replaced
 	failures []string
 	seed     uint64
+	locks    *lockWorld
 }
 
 // saved is a job on a node's disk.
@@ -189,6 +194,11 @@ type node struct {
 	skew   int64
 	tickAt int64
 	links  map[*node]*link
+	rate   float64           // of its steady clock
+	locks  map[string][]byte // on disk
+	floor  uint64
+	unsure bool // what the disk has of locks may not be all
+	waits  []*lockWait
 }
 
 // link is a connection, as one side sees it: what is sent on an old one is lost.
@@ -249,7 +259,7 @@ func newSim(seed uint64, c Config) *Sim {
 }
 
 func (s *Sim) newNode(i int) *node {
-	n := &node{s: s, i: i, disk: map[store.ID]saved{}, links: map[*node]*link{}}
+	n := &node{s: s, i: i, disk: map[store.ID]saved{}, links: map[*node]*link{}, locks: map[string][]byte{}, rate: s.drift()}
 	for k := range n.id {
 		n.id[k] = byte(s.r.Uint32())
 	}
@@ -271,7 +281,7 @@ func (n *node) start() {
 	n.keys = &keyspace{n: n, boxes: map[*store.Queue]unsafe.Pointer{}}
 	n.e = engine.New(engine.Config{
 		Alloc: n.alloc, Keys: n.keys, Random: rand.NewPCG(n.s.r.Uint64(), uint64(n.life)),
-		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000,
+		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Steady: n.steady,
 	})
 	n.tickAt = math.MaxInt64
 	n.call(func() {
@@ -283,10 +293,16 @@ func (n *node) start() {
 				}
 			}
 		}
+		n.loadLocks()
 		n.e.EndLoading()
 		n.e.Settle(engine.Trust{Logged: true})
 		for _, id := range slices.Clone(n.peers) {
 			n.e.AddPeer(id, addr(n.s.byID[id].i))
+		}
+		if n.life > 1 {
+			if n.e.TrustLocks(); n.unsure {
+				n.e.DistrustLocks()
+			}
 		}
 		for _, id := range n.s.dead {
 			n.e.Forget(id)
@@ -371,6 +387,8 @@ func (n *node) settle() {
 			for _, p := range n.e.Peers() {
 				n.peers = append(n.peers, p.ID)
 			}
+		default:
+			n.lockEffect(&e)
 		}
 	}
 	n.s.LargestNode = max(n.s.LargestNode, n.alloc.Bytes)
@@ -458,7 +476,9 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 	s, to := n.s, n.s.byID[id]
 	l := n.links[to]
 	s.count(b)
-	if s.Trace != nil && b[0] != byte(wire.Heartbeat) && b[0] != byte(wire.NeedJobs) && b[0] != byte(wire.Pause) && b[0] != byte(wire.Failed) {
+	if s.Trace != nil && b[0] >= byte(wire.Claim) {
+		s.trace("node %d to %d: message %d of locks", n.i, to.i, b[0])
+	} else if s.Trace != nil && b[0] != byte(wire.Heartbeat) && b[0] != byte(wire.NeedJobs) && b[0] != byte(wire.Pause) && b[0] != byte(wire.Failed) {
 		s.trace("node %d to %d: message %d flags %d of %s", n.i, to.i, b[0], b[1], store.ID(b[2:26]))
 	}
 	if l == nil || !l.up {

@@ -1,0 +1,418 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+)
+
+// Clients that take locks, and what must hold of them:
+//
+//   - no two hold a lock at one (true) time, each counting its lease from before
+//     it asked, by a clock of its own, as long as clocks drift no more than
+//     [LockDrift];
+//   - tokens only grow, whatever goes wrong;
+//   - who has lost a lock to another can't extend or release it any more;
+//   - a claim that was refused leaves no vote behind, once all has healed;
+//   - the history of a lock is linearizable (locks_test.go).
+
+// LockDrift is how far the rate of a clock may be from that of true time.
+const LockDrift = 0.01
+
+// Lockers are the clients.
+type Lockers struct {
+	Clients, Names int
+	MaxLease       int64   // ms; leases are from a twentieth of it
+	Drift          float64 // share by which clocks' rates differ at most; beyond LockDrift only tokens are looked at
+	Distrust       bool    // a node that restarts with its disk isn't sure of it
+	// Judge is given what happened to each lock.
+	Judge func(name string, history []LockOp) error
+}
+
+// LockOp is one command, as a client saw it.
+type LockOp struct {
+	Client       int
+	Kind         string // "acquire", "extend", "release"
+	Owner        string
+	Token        uint64 // extend, release: sent
+	Lease        int64
+	Call, Return int64 // in the order of what happened; true time times 1024
+	Known        bool  // there was an answer
+	Result       engine.OutcomeKind
+	Got          uint64
+	Excused      bool // another claim was under way meanwhile
+}
+
+// At is the true time of a moment of a history, ms.
+func At(moment int64) int64 { return moment >> 10 }
+
+// hold is a lock that a client has, or believes to have.
+type hold struct {
+	name, owner string
+	token       uint64
+	lease       int64
+	end         int64 // true time until which it believes so
+	given       bool  // it has asked to release it
+}
+
+type locker struct {
+	s    *Sim
+	i    int
+	rate float64
+	mine *hold
+	op   int
+}
+
+type lockWorld struct {
+	clients []*locker
+	last    map[string]*hold // of each lock, the last that was granted
+	history map[string][]LockOp
+	refused []refusal
+	moments int64
+	granted int
+}
+
+type refusal struct {
+	n           *node
+	life        int
+	name, owner string
+}
+
+// lockWait is an operation that waits for its answer.
+type lockWait struct {
+	n    *node
+	life int
+	end  func(o *engine.Outcome)
+	done bool
+}
+
+func (s *Sim) startLockers() {
+	c := s.Locks
+	if c == nil {
+		return
+	}
+	s.locks = &lockWorld{last: map[string]*hold{}, history: map[string][]LockOp{}}
+	for i := range c.Clients {
+		l := &locker{s: s, i: i, rate: s.drift()}
+		s.locks.clients = append(s.locks.clients, l)
+		s.at(2000+s.r.Int64N(2000), l.idle)
+	}
+}
+
+func (s *Sim) drift() float64 {
+	if s.Locks == nil {
+		return 1
+	}
+	return 1 + s.Locks.Drift*(2*s.r.Float64()-1)
+}
+
+// steady is the node's clock for leases.
+func (n *node) steady() int64 { return int64(float64(n.s.now-1_600_000_000_000) * n.rate) }
+
+func (s *Sim) moment() int64 {
+	s.locks.moments = max(s.now<<10, s.locks.moments+1)
+	return s.locks.moments
+}
+
+// ask sends a command to some node and has end called with its outcome, nil
+// where the node dies before it answers.
+func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outcome)) bool {
+	s := l.s
+	n := s.up()
+	if n == nil || s.healed && s.now > s.healedAt+3000 {
+		return false
+	}
+	full, owner := store.AppendBareName(nil, []byte(name)), []byte(op.Owner)
+	op.Client, op.Call = l.i, s.moment()
+	at := len(s.locks.history[name])
+	s.locks.history[name] = append(s.locks.history[name], op)
+	w := &lockWait{n: n, life: n.life}
+	w.end = func(o *engine.Outcome) {
+		w.done = true
+		h := &s.locks.history[name][at]
+		h.Return = s.moment()
+		if o != nil {
+			h.Known, h.Result, h.Got = true, o.Kind, o.Token
+		}
+		s.trace("client %d: %s %s by %s at node %d: %v", l.i, op.Kind, name, op.Owner, n.i, o)
+		if op.Kind == "acquire" && o != nil && (o.Kind == engine.Conflict || o.Kind == engine.NoQuorum) && (l.mine == nil || l.mine.owner != op.Owner) {
+			s.locks.refused = append(s.locks.refused, refusal{n, n.life, name, op.Owner})
+		}
+		end(o)
+	}
+	n.waits = append(n.waits, w)
+	n.call(func() {
+		var o engine.Outcome
+		var pending *engine.Claim
+		switch op.Kind {
+		case "acquire":
+			o, pending = n.e.AcquireLock(full, owner, op.Lease, wait, w)
+		case "extend":
+			o, pending = n.e.ExtendLock(full, owner, op.Token, op.Lease, w)
+		case "release":
+			o, pending = n.e.ReleaseLock(full, owner, op.Token, w)
+		}
+		if pending == nil {
+			s.at(0, func() { w.end(&o) })
+		}
+	})
+	return true
+}
+
+// lockersLose ends the operations that a node died with.
+func (n *node) lockersLose() {
+	waits := n.waits
+	n.waits = nil
+	for _, w := range waits {
+		if !w.done {
+			w.end(nil)
+		}
+	}
+}
+
+func (n *node) lockEffect(e *engine.Effect) {
+	switch e.Kind {
+	case engine.LogLock:
+		rec := append([]byte(nil), n.e.Message(e)...)
+		r, err := store.ParseLock(rec)
+		if err != nil {
+			n.s.fail("node %d logs a lock that can't be read: %v", n.i, err)
+			return
+		}
+		n.locks[string(r.Name)] = rec
+	case engine.LogUnlock:
+		name, token := engine.UnlockParts(n.e.Message(e))
+		if r, err := store.ParseLock(n.locks[string(name)]); err == nil && r.Token <= token {
+			delete(n.locks, string(name))
+		}
+		n.floor = max(n.floor, token)
+	case engine.LockDone:
+		w, o := e.Client.(*lockWait), *e.Outcome
+		n.s.at(0, func() {
+			if !w.done {
+				w.end(&o)
+			}
+		})
+	}
+}
+
+// loadLocks brings back what the disk has of locks.
+func (n *node) loadLocks() {
+	if n.s.Locks != nil {
+		n.e.SetMaxLease(n.s.Locks.MaxLease)
+	}
+	n.e.ApplyFloor(n.floor)
+	for _, name := range sortedNames(n.locks) {
+		if err := n.e.ApplyLock(n.locks[name]); err != nil {
+			n.s.fail("node %d can't load a lock that it saved: %v", n.i, err)
+		}
+	}
+}
+
+func sortedNames(m map[string][]byte) (names []string) {
+	for name := range m {
+		names = append(names, name)
+	}
+	for i := range names { // few
+		for k := i; k > 0 && strings.Compare(names[k-1], names[k]) > 0; k-- {
+			names[k-1], names[k] = names[k], names[k-1]
+		}
+	}
+	return names
+}
+
+func (l *locker) lease() int64 {
+	most := l.s.Locks.MaxLease
+	return most/20 + l.s.r.Int64N(most*19/20)/(1+l.s.r.Int64N(8))
+}
+
+// idle is a client without a lock.
+func (l *locker) idle() {
+	s := l.s
+	if s.closed || s.healed && s.now > s.healedAt+3000 {
+		return
+	}
+	l.op++
+	name, owner := fmt.Sprint("n", s.r.IntN(s.Locks.Names)), fmt.Sprint("c", l.i, ".", l.op)
+	wait := int64(0)
+	if s.r.IntN(2) == 0 {
+		wait = 1 + s.r.Int64N(4000)
+	}
+	h := &hold{name: name, owner: owner, lease: l.lease()}
+	began := s.now
+	asked := l.ask(LockOp{Kind: "acquire", Owner: owner, Lease: h.lease}, name, wait, func(o *engine.Outcome) {
+		if o == nil || o.Kind != engine.Granted {
+			l.later(500, l.idle)
+			return
+		}
+		h.token, h.end = o.Token, began+int64(float64(h.lease)/l.rate)
+		l.mine = h
+		s.grant(h)
+		l.work()
+	})
+	if !asked {
+		l.later(500, l.idle)
+	}
+}
+
+func (l *locker) later(most int64, f func()) { l.s.at(1+l.s.r.Int64N(most), f) }
+
+// work is a client with a lock: it extends it, gives it back, or sleeps too long.
+func (l *locker) work() {
+	s, h := l.s, l.mine
+	left := max(h.end-s.now, 1)
+	switch s.r.IntN(6) {
+	case 0, 1:
+		l.later(left, func() { l.extend("extend") })
+	case 2: // the owner asks again
+		l.later(left, func() { l.extend("acquire") })
+	case 3, 4:
+		l.later(left, l.release)
+	default: // a pause past the end; then it uses what it believes to have
+		s.at(left+s.r.Int64N(2*h.lease), func() {
+			if s.r.IntN(2) == 0 {
+				l.extend("extend")
+			} else {
+				l.release()
+			}
+		})
+	}
+}
+
+func (l *locker) extend(kind string) {
+	s, h := l.s, l.mine
+	began, stale, lease := s.now, s.superseded(h), l.lease()
+	asked := l.ask(LockOp{Kind: kind, Owner: h.owner, Token: h.token, Lease: lease}, h.name, 0, func(o *engine.Outcome) {
+		if o == nil || o.Kind != engine.Granted {
+			if o != nil && o.Kind == engine.NoQuorum && s.now < h.end {
+				l.work()
+				return
+			}
+			l.mine = nil
+			l.later(500, l.idle)
+			return
+		}
+		if kind == "extend" && stale {
+			s.fail("client %d extends lock %s by token %d after another was given it", l.i, h.name, h.token)
+		}
+		if kind == "acquire" && o.Token != h.token {
+			again := *h
+			again.token = o.Token
+			h = &again
+			l.mine = h
+			h.lease, h.end = lease, began+int64(float64(lease)/l.rate)
+			s.grant(h)
+		} else {
+			h.lease, h.end = lease, began+int64(float64(lease)/l.rate)
+		}
+		l.work()
+	})
+	if !asked {
+		l.mine = nil
+		l.later(500, l.idle)
+	}
+}
+
+func (l *locker) release() {
+	s, h := l.s, l.mine
+	stale := s.superseded(h)
+	h.given = true
+	l.mine = nil
+	l.ask(LockOp{Kind: "release", Owner: h.owner, Token: h.token}, h.name, 0, func(o *engine.Outcome) {
+		if o != nil && o.Kind == engine.Granted && stale {
+			s.fail("client %d releases lock %s by token %d after another was given it", l.i, h.name, h.token)
+		}
+	})
+	l.later(500, l.idle)
+}
+
+// superseded says whether another has been given a client's lock.
+func (s *Sim) superseded(h *hold) bool {
+	last := s.locks.last[h.name]
+	return last != nil && last.owner != h.owner && last.token > h.token
+}
+
+// grant is a client being told that it has a lock.
+func (s *Sim) grant(h *hold) {
+	s.locks.granted++
+	old := s.locks.last[h.name]
+	s.locks.last[h.name] = h
+	if old == nil {
+		return
+	}
+	if h.token <= old.token {
+		s.fail("lock %s: token %d for %s after %d for %s", h.name, h.token, h.owner, old.token, old.owner)
+	}
+	if s.Locks.Drift <= LockDrift && old.owner != h.owner && !old.given && s.now < old.end && s.now < h.end {
+		s.fail("lock %s: %s has it, and %s counts on it for another %d ms", h.name, h.owner, old.owner, old.end-s.now)
+	}
+}
+
+// noLeftovers: of claims that were refused, no votes are left, where the node that
+// made them lives.
+func (s *Sim) noLeftovers() {
+	if s.locks == nil {
+		return
+	}
+	for _, r := range s.locks.refused {
+		if r.n.life != r.life || r.n.down {
+			continue
+		}
+		full := store.AppendBareName(nil, []byte(r.name))
+		for _, n := range s.nodes {
+			if l := n.e.Lock(full); l != nil && string(l.Owner()) == r.owner {
+				s.fail("lock %s was refused to %s, and node %d has a vote for it", r.name, r.owner, n.i)
+			}
+		}
+	}
+}
+
+// judgeLocks looks at what is left at the end, and at each lock's history.
+func (s *Sim) judgeLocks() {
+	if s.locks == nil {
+		return
+	}
+	for _, n := range s.nodes {
+		if c := n.e.Claims(); c > 0 {
+			s.fail("node %d is left with %d claims", n.i, c)
+		}
+		if k := n.e.Locks(); k > 0 {
+			s.fail("node %d is left with %d locks", n.i, k)
+		}
+	}
+	if s.locks.granted == 0 {
+		s.fail("no lock was ever given")
+	}
+	if s.Locks.Judge == nil {
+		return
+	}
+	for i := range s.Locks.Names {
+		name := fmt.Sprint("n", i)
+		history := s.locks.history[name]
+		for k := range history {
+			op := &history[k]
+			if op.Return == 0 {
+				op.Return = math.MaxInt64
+			}
+		}
+		for k := range history {
+			op := &history[k]
+			for m := range history {
+				o := &history[m]
+				end := o.Return
+				if o.Result != engine.Granted {
+					end += 5000 << 10 // until its votes are taken back
+				}
+				if o.Kind == "acquire" && o.Owner != op.Owner && o.Call < op.Return && (end > op.Call || end < 0) {
+					op.Excused = true
+				}
+			}
+		}
+		if err := s.Locks.Judge(name, history); err != nil {
+			s.fail("lock %s: %v", name, err)
+		}
+	}
+}

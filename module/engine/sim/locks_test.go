@@ -1,0 +1,221 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+)
+
+// lockState is a lock as the model knows it.
+type lockState struct {
+	owner  string // empty: free
+	token  uint64 // 0: a claim of which nobody knows the token
+	last   uint64 // the greatest token
+	early  int64  // the true time from which it may be free, ms
+	latest int64  // and from which it surely is
+}
+
+const slackMS = 3000 // for messages on their way, and pauses: of what may still be held
+
+// stepLock is what a lock may be after an operation, of which the outcome is
+// known or not. More than one possibility there is only for what wasn't answered,
+// and for NOQUORUM: a majority may have agreed, and not been heard.
+func stepLock(was lockState, op LockOp) (now []lockState) {
+	call, ret := At(op.Call), At(op.Return)
+	if op.Return == math.MaxInt64 {
+		ret = call + 60_000
+	}
+	leased := func(s lockState, token uint64) lockState {
+		early := call + int64(float64(op.Lease)*(1-LockDrift)*(1-LockDrift))
+		if s.owner != op.Owner || early > s.early {
+			s.early = early
+		}
+		s.latest = max(s.latest, ret+op.Lease+op.Lease/10+slackMS)
+		s.owner, s.token, s.last = op.Owner, token, max(s.last, token)
+		return s
+	}
+	freed := func(s lockState) lockState {
+		s.owner, s.token = "", 0
+		return s
+	}
+	mine := was.owner == op.Owner
+	open := was.owner == "" || mine || ret >= was.early
+	held := mine && (was.token == op.Token || was.token == 0) && call <= was.latest
+	unknown := !op.Known || op.Result == engine.NoQuorum
+	switch {
+	case op.Kind == "acquire" && unknown:
+		now = append(now, was)
+		if open {
+			maybe := leased(was, 0)
+			if mine {
+				maybe.token = was.token
+			}
+			maybe.early = call
+			now = append(now, maybe)
+		}
+	case op.Kind == "acquire" && op.Result == engine.Granted:
+		if open && (op.Got > was.last || mine && op.Got == was.last) {
+			now = append(now, leased(was, op.Got))
+		}
+	case op.Kind == "acquire":
+		if op.Excused || was.owner != "" && !mine && call <= was.latest {
+			now = append(now, was)
+		}
+	case op.Kind == "extend" && (unknown || op.Result == engine.Granted):
+		if unknown {
+			now = append(now, was)
+		}
+		if held {
+			now = append(now, leased(was, op.Token))
+		}
+	case op.Kind == "release" && (unknown || op.Result == engine.Granted):
+		if unknown {
+			now = append(now, was)
+		}
+		if held {
+			now = append(now, freed(was))
+		}
+	default: // refused: so it must not surely be held
+		if !(mine && was.token == op.Token && ret < was.early) {
+			now = append(now, was)
+		}
+		// A release can have freed it, be asked again, and find it another's by then.
+		if op.Kind == "release" && held {
+			now = append(now, freed(was))
+		}
+	}
+	return now
+}
+
+// linearizable says whether a lock's history can be told in an order in which
+// each operation happens at one moment between its call and its answer.
+func linearizable(name string, history []LockOp) error {
+	var ops []porcupine.Operation
+	for _, op := range history {
+		o := porcupine.Operation{ClientId: op.Client, Input: op, Output: op, Call: op.Call, Return: op.Return}
+		if !op.Known {
+			o.Return = math.MaxInt64
+		}
+		ops = append(ops, o)
+	}
+	model := (&porcupine.NondeterministicModel{
+		Init: func() []any { return []any{lockState{}} },
+		Step: func(state, _, output any) (out []any) {
+			for _, s := range stepLock(state.(lockState), output.(LockOp)) {
+				out = append(out, s)
+			}
+			return out
+		},
+		Equal: func(a, b any) bool { return a.(lockState) == b.(lockState) },
+	}).ToModel()
+	result, info := porcupine.CheckOperationsVerbose(model, ops, 20*time.Second)
+	if result != porcupine.Illegal {
+		return nil // or too many possibilities: other seeds have fewer
+	}
+	// What follows the longest part that can be told is where it goes wrong.
+	var longest []int
+	for _, part := range info.PartialLinearizations() {
+		for _, order := range part {
+			if len(order) > len(longest) {
+				longest = order
+			}
+		}
+	}
+	text, in := "", map[int]bool{}
+	for _, i := range longest {
+		in[i] = true
+	}
+	from, to := longest[max(0, len(longest)-12):], 0
+	show := func(i int) {
+		op := history[i]
+		text += fmt.Sprintf("\n  %v %d..%d client %d %s %s token %d lease %d: known %v, %d, got %d, excused %v", in[i], At(op.Call), At(op.Return), op.Client, op.Kind, op.Owner, op.Token, op.Lease, op.Known, op.Result, op.Got, op.Excused)
+	}
+	for _, i := range from {
+		show(i)
+	}
+	for i := range history {
+		if !in[i] && to < 6 {
+			show(i)
+			to++
+		}
+	}
+	return errors.New("the history isn't linearizable; it ends:" + text)
+}
+
+// lockHistories are kinds of trouble for locks.
+var lockHistories = map[string]Config{
+	"calm": {Nodes: 3, Jobs: 5, Seconds: 60, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 4000, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"crashes": {Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 120, Resets: 120, Skew: 5000,
+	}},
+	"distrusted": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift, Distrust: true}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 120, Resets: 60, Skew: 5000,
+	}},
+	"wiped": {Nodes: 5, Seconds: 240, Wiped: 1000, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Wipes: 120, Skew: 5000,
+	}},
+	"partitions": {Nodes: 5, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 8, Names: 2, MaxLease: 8000, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Partitions: 90, CutSecs: 30, Resets: 60,
+	}},
+	"pauses": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 8, Names: 3, MaxLease: 6000, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Pauses: 120,
+	}},
+	"slow": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 20, MaxDelay: 250, Resets: 30,
+	}},
+	"lossy": {Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Loss: 0.1,
+	}},
+	"wild clocks": {Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 1, Locks: &Lockers{Clients: 8, Names: 2, MaxLease: 6000, Drift: 0.3}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Skew: 3_600_000,
+	}},
+	"everything": {Nodes: 5, Seconds: 300, Wiped: 1000, Locks: &Lockers{Clients: 8, Names: 3, MaxLease: 60_000, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Crashes: 30, Wipes: 20, Resets: 60, Partitions: 30, CutSecs: 40, Pauses: 20, Skew: 5000,
+	}},
+}
+
+func TestLockHistories(t *testing.T) {
+	for name, c := range lockHistories {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			play := func(seed uint64) (Report, error) {
+				c, locks := c, *c.Locks
+				if locks.Drift <= LockDrift {
+					locks.Judge = linearizable
+				}
+				c.Locks = &locks
+				if *first != 0 {
+					c.Trace = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+				}
+				return Run(seed, c)
+			}
+			if *first != 0 {
+				_, err := play(*first)
+				require.NoError(t, err)
+				return
+			}
+			granted, messages := 0, int64(0)
+			for i := range 6 + *seeds {
+				seed := uint64(i + 1)
+				if i >= 4 {
+					seed = rand.Uint64()
+				}
+				r, err := play(seed)
+				if !assert.NoError(t, err, "play it again: go test ./module/engine/sim -run 'TestLockHistories/%s' -sim.seed %d", name, seed) {
+					return
+				}
+				granted, messages = granted+r.Granted, messages+r.LockMessages
+			}
+			t.Logf("%d locks were given, with %d messages", granted, messages)
+		})
+	}
+}
