@@ -114,7 +114,7 @@ func New() *rm.Module {
 		},
 		Events: rm.Events{
 			Fork:    m.forked,
-			Flush:   func(c *rm.Ctx, db int) { m.node.Flushed(db) },
+			Flush:   func(c *rm.Ctx, db int) { m.node.Flushed(db); m.hurry() },
 			Loading: m.loading,
 			Role:    m.role,
 			Turn:    m.turn,

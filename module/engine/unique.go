@@ -214,12 +214,10 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 			return false
 		}
 		keyed := u.AppendKeyed(nil, j.Body())
-		moved, ok := n.store.SetExtra(j, store.TagUnique, keyed)
-		if !ok {
+		var ok bool
+		if j, ok = n.setExtra(j, store.TagUnique, keyed); !ok {
 			return false
 		}
-		n.moved(j, moved)
-		j = moved
 	}
 	moved := n.store.Rewrite(j, a.Body, j.Extras())
 	n.moved(j, moved)

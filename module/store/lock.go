@@ -79,7 +79,6 @@ func (s *Store) initLocks() {
 	s.lockList = (*LockList)(s.alloc.Alloc(lockListSize))
 	*s.lockList = LockList{}
 	s.locks.init(s.alloc, func(e *entry) uint64 { return lockOf(e).hash })
-	s.locks.sparse = 1 // most are looked for where there is none
 }
 
 // Locks are all locks there are. They stay when everything else is forgotten.
@@ -89,8 +88,8 @@ func (s *Store) Locks() *LockList { return s.lockList }
 func (s *Store) Lock(name []byte) *Lock { return s.findLock(name, s.hashName(name)) }
 
 func (s *Store) findLock(name []byte, h uint64) *Lock {
-	for e := s.locks.first(h); e != nil; e = e.next {
-		if l := lockOf(e); l.hash == h && string(l.Name()) == string(name) {
+	for e := s.locks.first(h); e != nil; e = s.locks.next(e, h) {
+		if l := lockOf(e); string(l.Name()) == string(name) {
 			return l
 		}
 	}

@@ -15,9 +15,9 @@ type Store struct {
 	keys       keys
 	jobs       table // of Job
 	queues     table // of Queue
-	locks      table // of Lock
+	locks      index // of Lock
 	lockList   *LockList
-	lanes      table // of Lane
+	lanes      index // of Lane
 	headless   []*Lane
 	heldBack   uint64
 	laneBuf    []byte
