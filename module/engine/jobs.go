@@ -75,26 +75,27 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	var extras []byte
 	unique := a.Unique.Strategy != 0 && !n.notUnique
 	if unique {
-		n.nameClaim(a)
+		extras = n.nameClaim(a)
 	}
-	made := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
+	j := n.store.NewJob(len(a.Body), elsewhere, extras)
+	copy(j.Body(), a.Body)
+	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	if unique {
-		var other store.ID
-		if extras, other, err = n.contend(a, &made); extras == nil {
+		other, err := n.contend(a, j)
+		if err != nil || other != (store.ID{}) {
+			n.store.FreeJob(j)
 			return other, false, err
 		}
 	}
 	if q == nil {
 		if q, err = n.queue(a.Queue); err != nil {
-			if extras != nil && a.Unique.Strategy != store.UniqueDuring {
-				n.freeLock(n.scratch.lock, &made)
+			if unique && a.Unique.Strategy != store.UniqueDuring {
+				n.freeLock(n.scratch.lock, &j.ID)
 			}
+			n.store.FreeJob(j)
 			return id, false, err
 		}
 	}
-	j := n.store.NewJob(len(a.Body), elsewhere, extras)
-	copy(j.Body(), a.Body)
-	j.ID = made
 	j.CTime = n.nextCTime()
 	j.ETime = n.now + a.TTL*1000
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)

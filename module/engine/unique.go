@@ -107,69 +107,62 @@ func (n *Node) lapsed(l *store.Lock) {
 
 // --- adding ------------------------------------------------------------------
 
-// nameClaim leaves the name of the lock that a job will be added under in
-// scratch.lock, before the job has its ID: the memory that the lock lies in is a
-// cache miss away.
-func (n *Node) nameClaim(a *Add) {
+// nameClaim returns the extras of a job that is to be unique, and leaves the name
+// of its waiting lock in scratch.lock, whose memory is a cache miss away: the job is
+// made meanwhile.
+func (n *Node) nameClaim(a *Add) (extras []byte) {
 	s := &a.Unique
-	if s.Strategy == store.UniqueDuring {
-		return
-	}
-	scope, key := a.Queue, a.Body
-	if s.Keyed {
-		key = s.Key
-	}
-	if s.Mesh {
-		scope = nil
-	} else if scope == nil {
-		scope = []byte{}
-	}
-	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, scope, key)
-	n.store.WarmLock(n.scratch.lock)
-}
-
-// contend takes the waiting lock of a job that is being added, or settles the
-// conflict; [Node.nameClaim] has come before. extras are the job's; nil where it isn't unique. answer is another
-// job's ID to be answered, zero where the job is to be made.
-func (n *Node) contend(a *Add, id *store.ID) (extras []byte, answer store.ID, err error) {
-	s := &a.Unique
-	flags := uint8(0)
-	if s.Mesh {
-		flags |= store.UniqueMesh
-	}
+	flags, key := uint8(0), a.Body
 	if s.Any {
 		flags |= store.UniqueAny
 	}
-	key := a.Body
 	if s.Keyed {
 		flags |= store.UniqueKeyed
 		key = s.Key
 	}
+	scope := a.Queue
+	if s.Mesh {
+		flags |= store.UniqueMesh
+		scope = nil
+	} else if scope == nil {
+		scope = []byte{}
+	}
+	if s.Strategy != store.UniqueDuring {
+		n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, scope, key)
+		n.store.WarmLock(n.scratch.lock)
+	}
 	n.scratch.value = store.AppendUnique(n.scratch.value[:0], s.Strategy, flags, s.Conflict, s.Busy,
 		uint32(s.LockTTL), uint32(s.RunTTL), uint32(s.ConflictDelay), uint32(s.BusyDelay), s.Key)
-	u := store.Unique(n.scratch.value)
-	if u.Waits() {
-		lease := u.LockTTL()
-		if a.Delay > 0 && s.Strategy != store.UniqueWindow {
-			lease = 0 // it begins when the job is due
-		}
-		token, holder := n.takeLock(n.scratch.lock, id, lease)
-		if holder != nil {
-			n.Stats.Duplicates++
-			if s.Conflict != store.ConflictReschedule {
-				answer, err = n.conflict(a, holder, key)
-				return nil, answer, err
-			}
-			u.Set(store.UniquePending)
-			u.CountTry()
-			n.Stats.PutOff++
-		} else {
-			u.SetWait(token)
-			n.begun(u)
-		}
+	n.scratch.extras = store.AppendExtra(n.scratch.extras[:0], store.TagUnique, n.scratch.value)
+	return n.scratch.extras
+}
+
+// contend takes the waiting lock of a job that is being added and isn't known yet,
+// or settles the conflict; [Node.nameClaim] has come before. answer is another job's
+// ID to be answered in the place of this one's, or zero.
+func (n *Node) contend(a *Add, j *store.Job) (answer store.ID, err error) {
+	u := j.Unique()
+	if !u.Waits() {
+		return answer, nil
 	}
-	n.scratch.extras = store.AppendExtra(n.scratch.extras[:0], store.TagUnique, u)
-	return n.scratch.extras, answer, nil
+	lease := u.LockTTL()
+	if a.Delay > 0 && u.Strategy() != store.UniqueWindow {
+		lease = 0 // it begins when the job is due
+	}
+	token, holder := n.takeLock(n.scratch.lock, &j.ID, lease)
+	if holder == nil {
+		u.SetWait(token)
+		n.begun(u)
+		return answer, nil
+	}
+	n.Stats.Duplicates++
+	if u.Conflict() != store.ConflictReschedule {
+		return n.conflict(a, holder, j.UniqueKey(u))
+	}
+	u.Set(store.UniquePending)
+	u.CountTry()
+	n.Stats.PutOff++
+	return answer, nil
 }
 
 // begun marks a window's lock that was just taken, by the name in scratch.lock.

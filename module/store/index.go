@@ -17,7 +17,6 @@ type index struct {
 	buckets  uint64
 	depth    uint
 	len      uint64
-	touched  uint64 // keeps the compiler from dropping warm's load
 }
 
 type bucket struct {
@@ -85,7 +84,7 @@ func (t *index) bucketOf(hash uint64) uint64 {
 }
 
 // warm begins to load the bucket of a hash that will be looked for soon.
-func (t *index) warm(hash uint64) { t.touched += t.at(t.bucketOf(hash)).hash }
+func (t *index) warm(hash uint64) { prefetch(unsafe.Pointer(t.at(t.bucketOf(hash)))) }
 
 // first finds an element with this hash; next the one after it.
 func (t *index) first(hash uint64) *entry {

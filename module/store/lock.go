@@ -101,12 +101,20 @@ func (s *Store) NewLock(name, owner []byte) *Lock {
 	return s.newLock(name, owner, s.hashName(name))
 }
 
-// WarmLock begins to look for a lock, for who has something else to do first.
-func (s *Store) WarmLock(name []byte) { s.locks.warm(s.hashName(name)) }
+// WarmLock begins to look for a lock, for who has something else to do first. It is
+// the next that [Store.LockOrNew] is asked for, and the name stays as it is till then.
+func (s *Store) WarmLock(name []byte) {
+	s.warm.name, s.warm.hash = name, s.hashName(name)
+	s.locks.warm(s.warm.hash)
+}
 
 // LockOrNew finds a lock, or makes one without owner.
 func (s *Store) LockOrNew(name []byte) (l *Lock, fresh bool) {
-	h := s.hashName(name)
+	h := s.warm.hash
+	if unsafe.SliceData(s.warm.name) != unsafe.SliceData(name) || len(s.warm.name) != len(name) {
+		h = s.hashName(name)
+	}
+	s.warm.name = nil
 	if l = s.findLock(name, h); l != nil {
 		return l, false
 	}
