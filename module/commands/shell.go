@@ -118,7 +118,7 @@ func New() *rm.Module {
 				m.setCompat),
 		},
 		Events: rm.Events{
-			Flush:   func(c *rm.Ctx, db int) { m.node.Flushed(db) },
+			Flush:   func(c *rm.Ctx, db int) { m.node.Flushed(db); m.hurry() },
 			Loading: m.loading,
 			Role:    m.role,
 			Turn:    m.turn,

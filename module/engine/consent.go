@@ -51,15 +51,15 @@ func newConsents() consents {
 
 // claimAdd claims the lock of a job that is being added, whose name is in
 // scratch.lock, and adds it when the claim is granted. Returns as [Node.AddJob] does.
-func (n *Node) claimAdd(a *Add, id store.ID) (answer store.ID, wait bool, err error) {
+func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	if !a.CanWait {
 		n.Stats.Refused++
 		return answer, false, ErrClaimWait
 	}
 	a = a.clone()
-	u := n.attributes(a)
+	id := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	flags := uint8(0)
-	if u.Strategy() == store.UniqueWindow {
+	if a.Unique.Strategy == store.UniqueWindow {
 		flags = LockOutlives
 	}
 	timeout := a.Timeout
@@ -69,7 +69,7 @@ func (n *Node) claimAdd(a *Add, id store.ID) (answer store.ID, wait bool, err er
 	c := &claimedAdd{}
 	n.consents.adds[id] = c
 	decided := false
-	c.claim = n.claimLock(n.scratch.lock, &id, n.waitLease(a, u), flags, a.Unique.Any, timeout, func(o Outcome) {
+	c.claim = n.claimLock(n.scratch.lock, &id, n.waitLease(a), flags, a.Unique.Any, timeout, func(o Outcome) {
 		delete(n.consents.adds, id)
 		answer, wait, err = n.consented(a, id, o)
 		decided = true
@@ -107,16 +107,24 @@ func (n *Node) consented(a *Add, id store.ID, o Outcome) (answer store.ID, wait 
 		free()
 		return answer, false, err
 	}
-	u := n.attributes(a)
+	j := n.newJob(a, n.allExtras(where.family, n.attributes(a)), where.elsewhere)
+	j.ID = id
 	if o.Kind == Granted {
-		u.SetWait(o.Token)
-	} else if other, err, over := n.refused(a, u, &o.Job); over {
+		j.Unique().SetWait(o.Token)
+	} else if other, err, over := n.refused(a, j.Unique(), &o.Job); over {
+		n.store.FreeJob(j)
 		return other, false, err
 	}
-	if wait, err = n.enlist(a, id, n.allExtras(where.family, u), where); err != nil {
+	if wait, err = n.enlist(a, j, where); err != nil {
 		free()
 	}
 	return id, wait, err
+}
+
+// knownHeld says whether a lock is held for certain: by a job that this node has.
+func (n *Node) knownHeld(name []byte) bool {
+	l := n.liveLock(name)
+	return l != nil && n.holds(l)
 }
 
 // abandonClaim ends an ADDJOB whose client has gone while its lock was claimed.
@@ -387,7 +395,7 @@ func setLock(u store.Unique, space store.Space, token uint64) {
 // freeName frees a job's lock at all nodes, also where this one has no vote for it.
 func (n *Node) freeName(name []byte, id *store.ID, token uint64) {
 	if !n.freeLock(name, id) && !n.alone() && !n.passive && !n.loading && token > 0 {
-		n.owe(name, holder{id: *id}, token, 0, 0, n.allPeers())
+		n.owe(name, holder{id: *id}, token, 0, n.allPeers())
 	}
 }
 

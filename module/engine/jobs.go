@@ -54,36 +54,43 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	}
 	extras := where.family
 	unique := a.Unique.Strategy != 0 && !n.notUnique
+	waits := unique && a.Unique.Strategy != store.UniqueDuring
 	if unique {
-		n.nameClaim(a)
-	}
-	id = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
-	if unique {
-		u := n.attributes(a)
-		switch {
-		case !u.Waits():
-		case !n.alone():
-			if l := n.liveLock(n.scratch.lock); l == nil || !n.holds(l) {
-				return n.claimAdd(a, id)
-			} else if answer, err, over := n.refused(a, u, &l.Job); over { // we know who has it
-				return answer, false, err
-			}
-		default:
-			token, holder := n.takeLock(n.scratch.lock, &id, n.waitLease(a, u))
-			if holder == nil {
-				u.SetWait(token)
-				n.begun(u)
-			} else if answer, err, over := n.refused(a, u, &holder.Job); over {
-				return answer, false, err
-			}
+		if waits {
+			n.nameClaim(a)
 		}
-		extras = n.allExtras(where.family, u)
+		extras = n.allExtras(where.family, n.attributes(a))
 	}
-	wait, err = n.enlist(a, id, extras, where)
-	if err != nil && unique {
+	if waits && !n.alone() && !n.knownHeld(n.scratch.lock) {
+		return n.claimAdd(a)
+	}
+	j := n.newJob(a, extras, where.elsewhere)
+	if waits {
+		token, holder := n.takeLock(n.scratch.lock, &j.ID, n.waitLease(a))
+		u := j.Unique()
+		if holder == nil {
+			u.SetWait(token)
+			n.begun(u)
+		} else if answer, err, over := n.refused(a, u, &holder.Job); over {
+			n.store.FreeJob(j)
+			return answer, false, err
+		}
+	}
+	id = j.ID
+	wait, err = n.enlist(a, j, where)
+	if err != nil && waits {
 		n.freeLock(n.scratch.lock, &id)
 	}
 	return id, wait, err
+}
+
+// newJob makes the job of an ADDJOB, which nothing knows yet.
+func (n *Node) newJob(a *Add, extras []byte, elsewhere int) *store.Job {
+	j := n.store.NewJob(len(a.Body), elsewhere, extras)
+	copy(j.Body(), a.Body)
+	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
+	j.State = store.StateActive
+	return j
 }
 
 // addable refuses what can't be added, and tells where the copies of the rest go.
@@ -122,21 +129,18 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 	return w, err
 }
 
-// enlist makes a job that nothing stands against.
-func (n *Node) enlist(a *Add, id store.ID, extras []byte, w whereabouts) (wait bool, err error) {
+// enlist makes a job known that nothing stands against, or frees it.
+func (n *Node) enlist(a *Add, j *store.Job, w whereabouts) (wait bool, err error) {
 	q := n.store.Queue(a.Queue)
 	if q == nil {
 		if q, err = n.queue(a.Queue); err != nil {
+			n.store.FreeJob(j)
 			return false, err
 		}
 	}
-	j := n.store.NewJob(len(a.Body), w.elsewhere, extras)
-	copy(j.Body(), a.Body)
-	j.ID = id
 	j.CTime = n.nextCTime()
 	j.ETime = n.now + a.TTL*1000
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
-	j.State = store.StateActive
 	n.store.RegisterNew(q, j)
 	n.Stats.Added++
 	if w.family != nil {

@@ -100,14 +100,10 @@ func (n *Node) lapsed(l *store.Lock) {
 
 // --- adding ------------------------------------------------------------------
 
-// nameClaim leaves the name of the lock that a job will be added under in
-// scratch.lock, before the job has its ID: the memory that the lock lies in is a
-// cache miss away.
+// nameClaim leaves the name of a job's waiting lock in scratch.lock, whose memory
+// is a cache miss away: the job is made meanwhile.
 func (n *Node) nameClaim(a *Add) {
 	s := &a.Unique
-	if s.Strategy == store.UniqueDuring {
-		return
-	}
 	scope, key := a.Queue, a.Body
 	if s.Keyed {
 		key = s.Key
@@ -146,11 +142,11 @@ func (n *Node) allExtras(family []byte, u store.Unique) []byte {
 }
 
 // waitLease is how long a job has its waiting lock from its adding on, ms.
-func (n *Node) waitLease(a *Add, u store.Unique) int64 {
-	if a.Delay > 0 && u.Strategy() != store.UniqueWindow {
+func (n *Node) waitLease(a *Add) int64 {
+	if a.Delay > 0 && a.Unique.Strategy != store.UniqueWindow {
 		return 0 // it begins when the job is due
 	}
-	return u.LockTTL()
+	return a.Unique.LockTTL * 1000
 }
 
 // refused settles the conflict of an ADDJOB with the job that has its key. Where
@@ -212,12 +208,10 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 			return false
 		}
 		keyed := u.AppendKeyed(nil, j.Body())
-		moved, ok := n.store.SetExtra(j, store.TagUnique, keyed)
-		if !ok {
+		var ok bool
+		if j, ok = n.setExtra(j, store.TagUnique, keyed); !ok {
 			return false
 		}
-		n.moved(j, moved)
-		j = moved
 	}
 	moved := n.store.Rewrite(j, a.Body, j.Extras())
 	n.moved(j, moved)

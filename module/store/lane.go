@@ -34,7 +34,6 @@ func laneOfEntry(e *entry) *Lane { return (*Lane)(unsafe.Pointer(e)) }
 
 func (s *Store) initLanes() {
 	s.lanes.init(s.alloc, func(e *entry) uint64 { return laneOfEntry(e).hash })
-	s.lanes.sparse = 1
 	s.headless, s.heldBack = s.headless[:0], 0
 }
 
@@ -84,8 +83,8 @@ func (s *Store) laneName(j *Job, u Unique) []byte {
 }
 
 func (s *Store) findLane(q *Queue, name []byte, h uint64) *Lane {
-	for e := s.lanes.first(h); e != nil; e = e.next {
-		if l := laneOfEntry(e); l.hash == h && l.Queue == q && string(l.name()) == string(name) {
+	for e := s.lanes.first(h); e != nil; e = s.lanes.next(e, h) {
+		if l := laneOfEntry(e); l.Queue == q && string(l.name()) == string(name) {
 			return l
 		}
 	}
@@ -207,9 +206,9 @@ func (s *Store) WakeLanes(lock []byte) {
 	name = append(name, lock[skip:]...)
 	s.laneBuf = name
 	h := s.hashName(name)
-	for e := s.lanes.first(h); e != nil; e = e.next {
+	for e := s.lanes.first(h); e != nil; e = s.lanes.next(e, h) {
 		l := laneOfEntry(e)
-		if l.hash != h || l.hasFront || string(l.name()) != string(name) {
+		if l.hasFront || string(l.name()) != string(name) {
 			continue
 		}
 		s.lockBuf = l.AppendLock(s.lockBuf[:0])

@@ -87,7 +87,6 @@ func (s *Store) initLocks() {
 	s.lockList = (*LockList)(s.alloc.Alloc(lockListSize))
 	*s.lockList = LockList{}
 	s.locks.init(s.alloc, func(e *entry) uint64 { return lockOf(e).hash })
-	s.locks.sparse = 1 // most are looked for where there is none
 }
 
 // Locks are all locks there are. They stay when everything else is forgotten.
@@ -97,8 +96,8 @@ func (s *Store) Locks() *LockList { return s.lockList }
 func (s *Store) Lock(name []byte) *Lock { return s.findLock(name, s.hashName(name)) }
 
 func (s *Store) findLock(name []byte, h uint64) *Lock {
-	for e := s.locks.first(h); e != nil; e = e.next {
-		if l := lockOf(e); l.hash == h && string(l.Name()) == string(name) {
+	for e := s.locks.first(h); e != nil; e = s.locks.next(e, h) {
+		if l := lockOf(e); string(l.Name()) == string(name) {
 			return l
 		}
 	}
@@ -110,12 +109,20 @@ func (s *Store) NewLock(name, owner []byte) *Lock {
 	return s.newLock(name, owner, s.hashName(name))
 }
 
-// WarmLock begins to look for a lock, for who has something else to do first.
-func (s *Store) WarmLock(name []byte) { s.locks.warm(s.hashName(name)) }
+// WarmLock begins to look for a lock, for who has something else to do first. It is
+// the next that [Store.LockOrNew] is asked for, and the name stays as it is till then.
+func (s *Store) WarmLock(name []byte) {
+	s.warm.name, s.warm.hash = name, s.hashName(name)
+	s.locks.warm(s.warm.hash)
+}
 
 // LockOrNew finds a lock, or makes one without owner.
 func (s *Store) LockOrNew(name []byte) (l *Lock, fresh bool) {
-	h := s.hashName(name)
+	h := s.warm.hash
+	if unsafe.SliceData(s.warm.name) != unsafe.SliceData(name) || len(s.warm.name) != len(name) {
+		h = s.hashName(name)
+	}
+	s.warm.name = nil
 	if l = s.findLock(name, h); l != nil {
 		return l, false
 	}

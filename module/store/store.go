@@ -11,15 +11,19 @@ import (
 
 // Store holds jobs and queues.
 type Store struct {
-	alloc      Allocator
-	keys       keys
-	jobs       table // of Job
-	queues     table // of Queue
-	locks      table // of Lock
-	lockList   *LockList
-	lanes      table // of Lane
-	headless   []*Lane
-	heldBack   uint64
+	alloc    Allocator
+	keys     keys
+	jobs     table // of Job
+	queues   table // of Queue
+	locks    index // of Lock
+	lockList *LockList
+	lanes    index // of Lane
+	headless []*Lane
+	heldBack uint64
+	warm     struct { // the lock that will be asked for
+		name []byte
+		hash uint64
+	}
 	laneBuf    []byte
 	lockBuf    []byte
 	wheel      wheel

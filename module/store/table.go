@@ -24,7 +24,6 @@ type table struct {
 	buckets  uint64 // how many there are
 	depth    uint
 	len      uint64
-	sparse   uint   // 2^sparse buckets for each element
 	touched  uint64 // keeps the compiler from dropping touch's loads
 }
 
@@ -78,7 +77,7 @@ func (t *table) insert(e *entry, hash uint64) {
 	h := t.head(t.bucketOf(hash))
 	e.next = *h
 	*h = e
-	if t.len++; t.len<<t.sparse >= t.buckets+step {
+	if t.len++; t.len >= t.buckets+step {
 		t.grow()
 	}
 }
@@ -94,7 +93,7 @@ func (t *table) remove(e *entry, hash uint64) {
 	// A margin of half keeps a table that hovers from growing and shrinking in
 	// turn. Shrinking by two buckets for each that is spare, it keeps up with
 	// removals.
-	if t.buckets > minBuckets && t.len<<t.sparse < (t.buckets-step)/2 {
+	if t.buckets > minBuckets && t.len < (t.buckets-step)/2 {
 		t.shrink()
 	}
 }
@@ -110,9 +109,6 @@ func (t *table) replace(old, by *entry, hash uint64) {
 	}
 	*p = by
 }
-
-// warm begins to load the bucket of a hash that will be looked for soon.
-func (t *table) warm(hash uint64) { t.touched += uint64(uintptr(unsafe.Pointer(t.first(hash)))) }
 
 // touch loads the elements of the buckets from first to first+step, two of each.
 func (t *table) touch(first uint64) {

@@ -1,0 +1,11 @@
+//go:build amd64 || arm64
+
+package store
+
+import "unsafe"
+
+// prefetch begins to load a cache line that will be needed soon, and waits for
+// nothing: a load, even one whose result isn't used, holds the processor up.
+//
+//go:noescape
+func prefetch(p unsafe.Pointer)
