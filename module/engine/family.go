@@ -105,12 +105,15 @@ func (n *Node) WaitsFor(j *store.Job) (ids []store.ID) {
 // many as those that it waits for.
 func (n *Node) Kin(m *Members) (copies int) {
 	look := func(id *store.ID) {
-		if p := n.store.Lookup(id); p != nil && !n.dummy(p) {
+		if p := n.parent(id); p != nil {
 			copies = max(copies, int(p.Repl))
 		}
 	}
 	if m.BlockedBy != nil {
 		look(m.BlockedBy)
+		if p := n.parent(m.BlockedBy); p != nil {
+			copies = max(copies, p.Holders()+1)
+		}
 	}
 	for i := range m.After {
 		look(&m.After[i])
@@ -151,6 +154,54 @@ func (n *Node) kinship(m *Members) ([]byte, error) {
 		return store.AppendExtra(nil, store.TagFamily, v), nil
 	}
 	return nil, nil
+}
+
+// beside has a blocked job be where the one is that blocks it: on all those nodes.
+// Were it missing on one, that could let the other go before it, after LAST.
+func (n *Node) beside(a *Add, external bool) error {
+	p := n.parent(a.BlockedBy)
+	if p == nil || p.Holders() == 0 {
+		return nil
+	}
+	if a.Retry == 0 {
+		return ErrKinOnce
+	}
+	copies := 1
+	for i := range p.Holders() {
+		h, _ := p.Holder(i)
+		q := n.mesh.by[wire.Node(h)]
+		if q == nil {
+			continue // forgotten
+		}
+		if copies++; !q.usable() {
+			return ErrKinApart
+		}
+	}
+	if external && copies > 1 {
+		return ErrKinApart
+	}
+	a.Replicate = max(a.Replicate, copies)
+	return nil
+}
+
+// besideAll says whether a job that is being added is where beside wants it.
+func (n *Node) besideAll(j *store.Job) bool {
+	f, ok := j.Family()
+	if !ok || f.Flags&store.FamilyBlocked == 0 {
+		return true
+	}
+	id := f.ID(0)
+	p := n.store.Lookup(&id)
+	if p == nil {
+		return true
+	}
+	for i := range p.Holders() {
+		h, _ := p.Holder(i)
+		if n.mesh.by[wire.Node(h)] != nil && !j.ConfirmedBy(h) {
+			return false
+		}
+	}
+	return true
 }
 
 // parent finds a job that clients may know of.
@@ -235,7 +286,11 @@ func (n *Node) look(j *store.Job) {
 			case p != nil && p.State != store.StateAcked:
 				continue
 			case p != nil:
-				e.undone, e.unreleased = fateOf(p)
+				// It lets them go itself, a thousand at a time.
+				p.QTime = n.now + 1
+				n.arm(p)
+				wait = true
+				continue
 			case n.store.Done(&pid):
 			case len(n.mesh.order) == 0 && j.Holders() == 0:
 				e.undone, e.unreleased = true, true
@@ -303,6 +358,7 @@ func (n *Node) ended(j *store.Job, undone bool) (dropped int) {
 	if n.store.Ties() == 0 {
 		return 0
 	}
+	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
 	n.report(j)
 	f, _ := j.Family()
 	return n.follow(end{j.ID, undone, f.Unreleased(), j}, most)
@@ -687,7 +743,9 @@ func (n *Node) release(j *store.Job, last bool, count uint32, here bool) {
 	id := j.ID
 	f, _ := j.Family()
 	f.Flags &^= store.FamilyDeferred
-	if last && count > 0 {
+	// Each node counts those that it has; a node may have one more that is just being
+	// added.
+	if count = max(count, uint32(len(n.blockedBy(&id)))); last && count > 0 {
 		f.Flags, f.Count = f.Flags|store.FamilyLast, count
 	}
 	if j = n.setFamily(j, &f); held(j) {

@@ -48,6 +48,12 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	}
 	level := n.MemoryLevel()
 	external := level > 0 || n.leaving
+	if a.BlockedBy != nil {
+		if err := n.beside(a, external); err != nil {
+			n.Stats.Refused++
+			return id, false, err
+		}
+	}
 	elsewhere := a.Replicate - 1
 	if external {
 		elsewhere++

@@ -406,7 +406,7 @@ func (n *Node) onGotJob(p *Peer, j *store.Job) {
 	if j.State != store.StateWaitRepl || ad == nil || !j.Confirm(uint64(p.Node)) {
 		return
 	}
-	if j.Confirmed() >= ad.need {
+	if j.Confirmed() >= ad.need && n.besideAll(j) {
 		n.achieved(j, ad)
 	}
 }
