@@ -89,14 +89,8 @@ func (n *Node) WaitsFor(j *store.Job) (ids []store.ID) {
 	for i := range f.IDs() {
 		ids = append(ids, f.ID(i))
 	}
-	if k := n.store.Knot(&j.ID); k != nil && f.Flags&store.FamilyLast != 0 {
-		for t := n.store.First(k); t != nil; t = t.Next() {
-			if c := n.store.Lookup(&t.Job); c != nil {
-				if g, ok := c.Family(); ok && g.Flags&store.FamilyEarly != 0 {
-					ids = append(ids, t.Job)
-				}
-			}
-		}
+	if f.Flags&store.FamilyLast != 0 {
+		ids = append(ids, n.blockedBy(&j.ID, store.FamilyEarly)...)
 	}
 	return ids
 }
@@ -437,7 +431,7 @@ func (n *Node) outlive(j *store.Job, e *end) bool {
 		n.log(LogState, j)
 		return true
 	}
-	n.letGo(j, e.job, false)
+	n.letGo(j, n.first(j, e.job))
 	return true
 }
 
@@ -472,16 +466,16 @@ func (n *Node) moveTo(j *store.Job, name []byte) error {
 	return nil
 }
 
-// letGo queues a job that isn't held back any more: at once where that is up to
-// this node, which it is with here. p is the job that it waited for last, or nil.
-func (n *Node) letGo(j, p *store.Job, here bool) {
+// letGo queues a job that isn't held back any more: at once with here, else it is
+// left to another node, for its retry time.
+func (n *Node) letGo(j *store.Job, here bool) {
 	if j.State != store.StateActive {
 		return // it waits for its copies, and is queued when it has them
 	}
 	j.Flags &^= store.FlagAnnounced
 	if at := int64(j.CTime/1_000_000) + int64(j.Delay)*1000; j.Delay > 0 && at > n.now {
 		j.QTime = at
-		if !here && !n.first(j, p) {
+		if !here {
 			j.QTime += int64(j.Retry) * 1000
 		}
 		j.Flags |= store.FlagAnnounced
@@ -489,7 +483,7 @@ func (n *Node) letGo(j, p *store.Job, here bool) {
 		n.log(LogState, j)
 		return
 	}
-	if !here && !n.first(j, p) || j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
+	if !here || j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
 		j.QTime = n.retryAt(j)
 		n.arm(j)
 		n.log(LogState, j)
@@ -500,7 +494,8 @@ func (n *Node) letGo(j, p *store.Job, here bool) {
 	n.requeue(j, false)
 }
 
-// first says whether this node is the first of those that hold two jobs.
+// first says whether this node is the first of those that hold a job and the one
+// that it waited for last: at each of them the end of that is known.
 func (n *Node) first(j, p *store.Job) bool {
 	if p == nil {
 		return true
@@ -530,17 +525,21 @@ func (n *Node) report(j *store.Job) {
 		return
 	}
 	g, _ := p.Family()
-	if g.Flags&store.FamilyLast == 0 {
+	switch {
+	case g.Flags&store.FamilyDeferred != 0:
+		g.Count++ // the word of its release is still to come
+	case g.Flags&store.FamilyLast == 0:
 		return
-	}
-	if g.Count--; g.Count == 0 {
-		g.Flags &^= store.FamilyLast
+	default:
+		if g.Count--; g.Count == 0 {
+			g.Flags &^= store.FamilyLast
+		}
 	}
 	if p = n.setFamily(p, &g); held(p) {
 		n.log(LogState, p)
 		return
 	}
-	n.letGo(p, j, false)
+	n.letGo(p, n.first(p, j))
 }
 
 // overheard notes that another node has a job queued, or in a client's hands, that
@@ -550,11 +549,16 @@ func (n *Node) overheard(j *store.Job) *store.Job {
 	if !ok || j.State != store.StateActive || !f.Held() {
 		return j
 	}
+	j.Flags &^= store.FlagAnnounced
+	if f.Flags&(store.FamilyBlocked|store.FamilyDeferred) == store.FamilyBlocked {
+		// Maybe the one that blocks it was released to come last, and waits for it.
+		f.Flags = store.FamilyEarly
+		return n.setFamily(j, &f)
+	}
 	for i := range f.IDs() {
 		id := f.ID(i)
 		n.store.Untie(&id, &j.ID)
 	}
-	j.Flags &^= store.FlagAnnounced
 	return n.setFamily(j, &store.Family{})
 }
 
@@ -689,7 +693,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	}
 	if last {
 		r.msg.Flags |= wire.Last
-		r.msg.Count = uint32(len(n.blockedBy(id)))
+		r.msg.Count = n.brood(j)
 	}
 	any := false
 	for _, h := range r.open {
@@ -722,15 +726,22 @@ func (n *Node) releaseOf(id *store.ID) *releasing {
 	return n.kin.releases[i]
 }
 
-// blockedBy lists the jobs that one blocks.
-func (n *Node) blockedBy(id *store.ID) (ids []store.ID) {
+// brood counts the jobs that a deferred one blocks, and those that it did, and that
+// have ended since another node knows of its release.
+func (n *Node) brood(j *store.Job) uint32 {
+	f, _ := j.Family()
+	return f.Count + uint32(len(n.blockedBy(&j.ID, store.FamilyBlocked|store.FamilyEarly)))
+}
+
+// blockedBy lists the jobs that one blocks, or that it waits for, as flags say.
+func (n *Node) blockedBy(id *store.ID, flags uint8) (ids []store.ID) {
 	k := n.store.Knot(id)
 	if k == nil {
 		return nil
 	}
 	for t := n.store.First(k); t != nil; t = t.Next() {
 		if c := n.store.Lookup(&t.Job); c != nil {
-			if f, ok := c.Family(); ok && f.Flags&store.FamilyBlocked != 0 {
+			if f, ok := c.Family(); ok && f.Flags&flags != 0 {
 				ids = append(ids, t.Job)
 			}
 		}
@@ -745,25 +756,25 @@ func (n *Node) release(j *store.Job, last bool, count uint32, here bool) {
 	f.Flags &^= store.FamilyDeferred
 	// Each node counts those that it has; a node may have one more that is just being
 	// added.
-	if count = max(count, uint32(len(n.blockedBy(&id)))); last && count > 0 {
-		f.Flags, f.Count = f.Flags|store.FamilyLast, count
+	if f.Count = max(count, n.brood(j)) - f.Count; last && f.Count > 0 {
+		f.Flags |= store.FamilyLast
 	}
 	if j = n.setFamily(j, &f); held(j) {
 		n.log(LogState, j)
 	} else {
-		n.letGo(j, nil, here)
+		n.letGo(j, here)
 	}
 	if !last {
 		return
 	}
-	for _, child := range n.blockedBy(&id) {
+	for _, child := range n.blockedBy(&id, store.FamilyBlocked) {
 		c := n.store.Lookup(&child)
 		g, _ := c.Family()
 		g.Flags = g.Flags&^store.FamilyBlocked | store.FamilyEarly
 		if c = n.setFamily(c, &g); held(c) {
 			n.log(LogState, c)
 		} else {
-			n.letGo(c, nil, here)
+			n.letGo(c, here)
 		}
 	}
 }

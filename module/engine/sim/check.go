@@ -124,7 +124,8 @@ func (s *Sim) note() {
 		return
 	}
 	for _, j := range s.order {
-		j.settled = j.acked && !j.once && !j.fast && s.queued(j) == 0
+		// (One that waited for others is queued at once where their end is heard of late.)
+		j.settled = j.acked && !j.once && !j.fast && j.kin == nil && s.queued(j) == 0
 	}
 }
 
