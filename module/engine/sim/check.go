@@ -197,6 +197,9 @@ func (s *Sim) done() bool {
 			}
 			continue
 		}
+		if s.waits(j) {
+			continue
+		}
 		if j.promised && !j.done || s.known(j) {
 			return false
 		}
@@ -235,6 +238,9 @@ func (s *Sim) judge() {
 			}
 			continue
 		}
+		if s.waits(j) {
+			continue
+		}
 		if j.promised && j.delivered == 0 && (j.kin == nil || !j.kin.cancel) {
 			s.fail("job %s was promised on %d nodes, and never delivered%s", j.id, j.copies, s.whereabouts(j))
 		}
@@ -245,7 +251,7 @@ func (s *Sim) judge() {
 	s.over = true
 	s.run(s.now + afterSecs*1000)
 	for _, j := range s.order {
-		if !j.once && s.known(j) {
+		if !j.once && s.known(j) && !s.waits(j) {
 			s.fail("job %s has come back%s", j.id, s.whereabouts(j))
 		}
 	}

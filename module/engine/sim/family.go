@@ -179,3 +179,24 @@ func (s *Sim) inTurn(n *node, j *job) {
 		early("before the one that blocks it")
 	}
 }
+
+// waits says whether a job may wait for its expiry: copies of one that was refused,
+// and that a node wasn't told to drop; or of one that the only nodes which knew of
+// its release, or of the end of what it waits for, forgot with their disks.
+func (s *Sim) waits(j *job) bool {
+	if j.kin == nil || j.promised && s.wiped == 0 {
+		return false
+	}
+	any := false
+	for _, n := range s.nodes {
+		sj := n.e.Job(&j.id)
+		if sj == nil {
+			continue
+		}
+		if deferred, blocked := n.e.HeldBack(sj); !deferred && !blocked {
+			return false
+		}
+		any = true
+	}
+	return any
+}
