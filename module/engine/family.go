@@ -275,7 +275,7 @@ func (n *Node) look(j *store.Job) {
 		for i := range f.IDs() {
 			pid := f.ID(i)
 			p := n.store.Lookup(&pid)
-			e := end{id: pid, job: p}
+			e := end{id: pid, job: p, source: source{clock: true}}
 			switch {
 			case p != nil && p.State != store.StateAcked:
 				continue
@@ -317,14 +317,34 @@ type end struct {
 	undone     bool       // it wasn't acknowledged
 	unreleased bool       // nor could it have been delivered
 	job        *store.Job // nil where it isn't known here
+	source
+}
+
+// source is where the end of a job became known.
+type source struct {
+	from  *Peer // another node told
+	clock bool  // each that holds it finds out by itself; or nobody knows who did first
+}
+
+// mine says whether it is up to this node to queue a job at once, now that another
+// has ended: where a client said so, if that node holds the job, for it is the first
+// to know; else the first node that holds both. p is that other job, or nil.
+func (n *Node) mine(j, p *store.Job, s source) bool {
+	switch {
+	case j.Holders() == 0 || s == source{}:
+		return true
+	case s.from != nil && j.HeldBy(uint64(s.from.Node)) && !s.clock:
+		return false
+	}
+	return n.first(j, p)
 }
 
 // gone is ended for a job that is removed in whatever state.
-func (n *Node) gone(j *store.Job) {
-	n.ended(j, j.State != store.StateAcked || cancelled(j))
+func (n *Node) gone(j *store.Job, s source) {
+	n.ended(j, j.State != store.StateAcked || cancelled(j), s)
 	if n.store.Ties() > 0 {
 		undone, unreleased := fateOf(j)
-		n.follow(end{j.ID, undone, unreleased, j}, -1) // what ended has left of very many
+		n.follow(end{j.ID, undone, unreleased, j, s}, -1) // what ended has left of very many
 	}
 }
 
@@ -339,7 +359,7 @@ func fateOf(j *store.Job) (undone, unreleased bool) {
 // ended follows the end of a job that is about to be removed, or is acknowledged:
 // those that waited for it go on or go with it; it returns how many went. Of very
 // many that can go on some are left, and [Node.unfinished] is true.
-func (n *Node) ended(j *store.Job, undone bool) (dropped int) {
+func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	if n.passive || n.loading {
 		return 0
 	}
@@ -353,9 +373,9 @@ func (n *Node) ended(j *store.Job, undone bool) (dropped int) {
 		return 0
 	}
 	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
-	n.report(j)
+	n.report(j, s)
 	f, _ := j.Family()
-	return n.follow(end{j.ID, undone, f.Unreleased(), j}, most)
+	return n.follow(end{j.ID, undone, f.Unreleased(), j, s}, most)
 }
 
 // unfinished says whether jobs still wait for one that is acknowledged.
@@ -382,7 +402,7 @@ func (n *Node) follow(e end, most int) (dropped int) {
 		if len(fallen) == 0 {
 			return dropped
 		}
-		e = end{id: fallen[len(fallen)-1], undone: true, unreleased: true}
+		e = end{id: fallen[len(fallen)-1], undone: true, unreleased: true, source: e.source}
 		fallen = fallen[:len(fallen)-1]
 	}
 }
@@ -431,7 +451,7 @@ func (n *Node) outlive(j *store.Job, e *end) bool {
 		n.log(LogState, j)
 		return true
 	}
-	n.letGo(j, n.first(j, e.job))
+	n.letGo(j, n.mine(j, e.job, e.source))
 	return true
 }
 
@@ -511,7 +531,7 @@ func (n *Node) first(j, p *store.Job) bool {
 
 // report tells a job that was released to come last of the end of one that it
 // waited for.
-func (n *Node) report(j *store.Job) {
+func (n *Node) report(j *store.Job, s source) {
 	f, ok := j.Family()
 	if !ok || f.Flags&store.FamilyEarly == 0 || f.IDs() == 0 {
 		return
@@ -539,7 +559,7 @@ func (n *Node) report(j *store.Job) {
 		n.log(LogState, p)
 		return
 	}
-	n.letGo(p, n.first(p, j))
+	n.letGo(p, n.mine(p, j, s))
 }
 
 // overheard notes that another node has a job queued, or in a client's hands, that
@@ -604,7 +624,7 @@ func (n *Node) buried() {
 		if l.Copies {
 			n.evicted(l.ID, l.Unreleased)
 		} else {
-			n.follow(end{id: l.ID, undone: true, unreleased: l.Unreleased}, -1)
+			n.follow(end{id: l.ID, undone: true, unreleased: l.Unreleased, source: source{clock: true}}, -1)
 		}
 	}
 }
@@ -624,7 +644,7 @@ func (n *Node) CancelJob(id *store.ID) int {
 		n.deny(ad, ErrReplRemoved)
 		return 1
 	}
-	dropped := n.ended(j, true)
+	dropped := n.ended(j, true, source{})
 	if j.Holders() == 0 {
 		n.remove(j)
 		return 1 + dropped
@@ -633,7 +653,7 @@ func (n *Node) CancelJob(id *store.ID) int {
 	f, _ := j.Family()
 	f.Flags |= store.FamilyCancelled
 	j = n.setFamily(j, &f)
-	n.acknowledge(j)
+	n.acknowledge(j, nil)
 	n.collect(j)
 	return 1 + dropped
 }
@@ -913,7 +933,7 @@ func (n *Node) onFate(p *Peer, m *wire.Message) {
 	if a == nil || n.store.Lookup(&id) != nil {
 		return
 	}
-	e := end{id: id, undone: true, unreleased: true}
+	e := end{id: id, undone: true, unreleased: true, source: source{from: p}}
 	switch m.Count {
 	case wire.FateOpen:
 		a.unknown = a.unknown[:0]
@@ -960,12 +980,12 @@ func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
 }
 
 // heardOfStranger is for a job that isn't known here, and is acknowledged.
-func (n *Node) heardOfStranger(id store.ID, m *wire.Message) {
+func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 	undone := m.Flags&wire.Cancelled != 0
 	if !undone {
 		n.store.SetDone(&id)
 	}
-	n.follow(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0}, -1)
+	n.follow(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, source: source{from: p}}, -1)
 }
 
 // near prefers nodes that hold what a job waits for: a family lives together.
