@@ -326,17 +326,26 @@ type source struct {
 	clock bool  // each that holds it finds out by itself; or nobody knows who did first
 }
 
-// mine says whether it is up to this node to queue a job at once, now that another
-// has ended: where a client said so, if that node holds the job, for it is the first
-// to know; else the first node that holds both. p is that other job, or nil.
-func (n *Node) mine(j, p *store.Job, s source) bool {
+// turn says when a node queues a job that it lets go.
+type turn uint8
+
+const (
+	later turn = iota // another does: not before its retry time
+	soon              // when the others have been told, and nobody objects
+	atOnce
+)
+
+// turnOf says when it is up to this node to queue a job, now that another has ended:
+// at once where a client said so, for that node is the first to know; if it doesn't
+// hold the job, soon at the first node that holds both. p is that other job, or nil.
+func (n *Node) turnOf(j, p *store.Job, s source) turn {
 	switch {
 	case j.Holders() == 0 || s == source{}:
-		return true
-	case s.from != nil && j.HeldBy(uint64(s.from.Node)) && !s.clock:
-		return false
+		return atOnce
+	case s.from != nil && j.HeldBy(uint64(s.from.Node)) && !s.clock || !n.first(j, p):
+		return later
 	}
-	return n.first(j, p)
+	return soon
 }
 
 // gone is ended for a job that is removed in whatever state.
@@ -451,7 +460,7 @@ func (n *Node) outlive(j *store.Job, e *end) bool {
 		n.log(LogState, j)
 		return true
 	}
-	n.letGo(j, n.mine(j, e.job, e.source))
+	n.letGo(j, n.turnOf(j, e.job, e.source))
 	return true
 }
 
@@ -486,16 +495,15 @@ func (n *Node) moveTo(j *store.Job, name []byte) error {
 	return nil
 }
 
-// letGo queues a job that isn't held back any more: at once with here, else it is
-// left to another node, for its retry time.
-func (n *Node) letGo(j *store.Job, here bool) {
+// letGo queues a job that isn't held back any more, when it is this node's turn.
+func (n *Node) letGo(j *store.Job, when turn) {
 	if j.State != store.StateActive {
 		return // it waits for its copies, and is queued when it has them
 	}
 	j.Flags &^= store.FlagAnnounced
 	if at := int64(j.CTime/1_000_000) + int64(j.Delay)*1000; j.Delay > 0 && at > n.now {
 		j.QTime = at
-		if !here {
+		if when == later {
 			j.QTime += int64(j.Retry) * 1000
 		}
 		j.Flags |= store.FlagAnnounced
@@ -503,7 +511,14 @@ func (n *Node) letGo(j *store.Job, here bool) {
 		n.log(LogState, j)
 		return
 	}
-	if !here || j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
+	if when == soon && j.Retry > 0 && j.Holders() > 0 {
+		j.Flags &^= store.FlagQueuedOnce
+		j.QTime = n.now + store.AnnounceMS
+		n.arm(j)
+		n.log(LogState, j)
+		return
+	}
+	if when == later || j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
 		j.QTime = n.retryAt(j)
 		n.arm(j)
 		n.log(LogState, j)
@@ -559,7 +574,7 @@ func (n *Node) report(j *store.Job, s source) {
 		n.log(LogState, p)
 		return
 	}
-	n.letGo(p, n.mine(p, j, s))
+	n.letGo(p, n.turnOf(p, j, s))
 }
 
 // overheard notes that another node has a job queued, or in a client's hands, that
@@ -573,13 +588,18 @@ func (n *Node) overheard(j *store.Job) *store.Job {
 	if f.Flags&(store.FamilyBlocked|store.FamilyDeferred) == store.FamilyBlocked {
 		// Maybe the one that blocks it was released to come last, and waits for it.
 		f.Flags = store.FamilyEarly
-		return n.setFamily(j, &f)
+	} else {
+		for i := range f.IDs() {
+			id := f.ID(i)
+			n.store.Untie(&id, &j.ID)
+		}
+		f = store.Family{}
 	}
-	for i := range f.IDs() {
-		id := f.ID(i)
-		n.store.Untie(&id, &j.ID)
-	}
-	return n.setFamily(j, &store.Family{})
+	j = n.setFamily(j, &f)
+	j.QTime = n.retryAt(j)
+	n.arm(j)
+	n.log(LogState, j)
+	return j
 }
 
 // evicted is for a job of which only this node's copy goes, while others may hold
@@ -722,7 +742,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 			n.send(p, &r.msg)
 		}
 	}
-	n.release(j, last, r.msg.Count, true)
+	n.release(j, last, r.msg.Count, atOnce)
 	if len(r.open) == 0 {
 		return 1, false, nil
 	}
@@ -770,7 +790,7 @@ func (n *Node) blockedBy(id *store.ID, flags uint8) (ids []store.ID) {
 }
 
 // release releases a copy. With last, count is how many jobs it comes after.
-func (n *Node) release(j *store.Job, last bool, count uint32, here bool) {
+func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 	id := j.ID
 	f, _ := j.Family()
 	f.Flags &^= store.FamilyDeferred
@@ -782,7 +802,7 @@ func (n *Node) release(j *store.Job, last bool, count uint32, here bool) {
 	if j = n.setFamily(j, &f); held(j) {
 		n.log(LogState, j)
 	} else {
-		n.letGo(j, here)
+		n.letGo(j, when)
 	}
 	if !last {
 		return
@@ -794,7 +814,7 @@ func (n *Node) release(j *store.Job, last bool, count uint32, here bool) {
 		if c = n.setFamily(c, &g); held(c) {
 			n.log(LogState, c)
 		} else {
-			n.letGo(c, here)
+			n.letGo(c, when)
 		}
 	}
 }
@@ -813,7 +833,7 @@ func (n *Node) onRelease(p *Peer, m *wire.Message) {
 				// Where the queue can't be made, this copy stays in its own.
 				_ = n.moveTo(j, m.Queue)
 			}
-			n.release(j, m.Flags&wire.Last != 0, m.Count, false)
+			n.release(j, m.Flags&wire.Last != 0, m.Count, later)
 		}
 	}
 	n.send(p, &reply)
