@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/store"
 	"jobmesh/module/unique"
 )
 
@@ -26,6 +27,8 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 ASYNC", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
 		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3",
+		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q",
+		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked",
 		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
@@ -41,15 +44,25 @@ func FuzzParse(f *testing.F) {
 				require.True(t, a.Delay >= 0 && a.Delay < a.TTL)
 				require.True(t, a.MaxLen >= 0)
 				require.False(t, a.Retry == 0 && a.Replicate > 1)
+				require.False(t, a.BlockedBy != nil && len(a.After) > 0)
+				require.LessOrEqual(t, len(a.After), store.MaxFamilyIDs)
+				require.LessOrEqual(t, a.OnDead, engine.OnDeadDead)
+				require.False(t, a.OnDead > 0 && len(a.After) == 0)
 			}
 		}
 		if g, err := parseGet(w); err == nil {
 			require.True(t, g.first >= 2 && g.first < len(w))
 			require.True(t, g.count >= 1 && g.timeout >= 0)
+			require.True(t, g.worker == nil || len(g.worker) > 0 && len(g.worker) <= engine.MaxWorker)
 		}
 		for _, jobs := range []bool{false, true} {
 			if s, err := parseScan(w, jobs); err == nil {
-				require.Zero(t, s.states>>4)
+				require.Zero(t, s.states>>6)
+			}
+		}
+		if len(w) >= 2 {
+			if p, err := parseWIP(w); err == nil {
+				require.True(t, p.count >= 1 && p.count <= engine.MaxWIP && p.timeout > 0 && (p.count <= engine.MaxMeshWIP || !p.mesh))
 			}
 		}
 		if len(w) >= 3 {
