@@ -89,9 +89,12 @@ func checkFamily(a *engine.Add) error {
 // kinCopies has a member of a family have as many copies as those that it waits
 // for, where it wasn't told how many.
 func (m *module) kinCopies(a *engine.Add) {
-	if a.Default && a.Retry > 0 {
-		if copies := m.node.Kin(&a.Members); copies > 0 {
+	if a.Retry > 0 {
+		switch copies := m.node.Kin(&a.Members); {
+		case a.Default && copies > 0:
 			a.Replicate = copies
+		case a.BlockedBy != nil:
+			a.Replicate = max(a.Replicate, copies)
 		}
 	}
 }

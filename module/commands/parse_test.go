@@ -31,6 +31,8 @@ func FuzzParse(f *testing.F) {
 		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "JOBMESH LUA LOAD REPLACE unique_queue",
 		"ADDJOB q b 0 UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any TTL 9", "ADDJOB q b 0 UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONCONFLICT replace ONBUSY reschedule 7",
 		"PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
+		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q",
+		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
 	}
@@ -61,15 +63,25 @@ func FuzzParse(f *testing.F) {
 				}
 				value := store.AppendUnique(nil, max(u.Strategy, 1), 0, u.Conflict, u.Busy, uint32(u.LockTTL), uint32(u.RunTTL), uint32(u.ConflictDelay), uint32(u.BusyDelay), nil)
 				require.NoError(t, store.CheckExtras(store.AppendExtra(nil, store.TagUnique, value)))
+				require.False(t, a.BlockedBy != nil && len(a.After) > 0)
+				require.LessOrEqual(t, len(a.After), store.MaxFamilyIDs)
+				require.LessOrEqual(t, a.OnDead, engine.OnDeadDead)
+				require.False(t, a.OnDead > 0 && len(a.After) == 0)
 			}
 		}
 		if g, err := parseGet(w); err == nil {
 			require.True(t, g.first >= 2 && g.first < len(w))
 			require.True(t, g.count >= 1 && g.timeout >= 0)
+			require.True(t, g.worker == nil || len(g.worker) > 0 && len(g.worker) <= engine.MaxWorker)
 		}
 		for _, jobs := range []bool{false, true} {
 			if s, err := parseScan(w, jobs); err == nil {
-				require.Zero(t, s.states>>4)
+				require.Zero(t, s.states>>6)
+			}
+		}
+		if len(w) >= 2 {
+			if p, err := parseWIP(w); err == nil {
+				require.True(t, p.count >= 1 && p.count <= engine.MaxWIP && p.timeout > 0 && (p.count <= engine.MaxMeshWIP || !p.mesh))
 			}
 		}
 		if len(w) >= 3 {

@@ -191,27 +191,27 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) {
 
 // --- fetching ----------------------------------------------------------------
 
-// turn says what is to be done with a job that could be delivered.
-type turn uint8
+// claimed says what is to be done with a job that could be delivered.
+type claimed uint8
 
 const (
-	now   turn = iota // deliver it
-	other             // it isn't in the waiting list any more: look at the next
-	later             // there is nothing to be had before somebody answers
+	claimHad     claimed = iota // deliver it
+	claimRefused                // it isn't in the waiting list any more: look at the next
+	claimAsked                  // there is nothing to be had before somebody answers
 )
 
 // claimRunOf is [Node.claimRun] where other nodes have a say.
-func (n *Node) claimRunOf(j *store.Job, u store.Unique) turn {
+func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	name := n.lockName(j, u, store.LockRun)
 	l := n.liveLock(name)
 	switch {
 	case l != nil && l.Job == j.ID && u.Has(store.UniqueHasRun):
-		return now
+		return claimHad
 	case l != nil && l.Job != j.ID:
 		n.busy(j, u)
-		return other
+		return claimRefused
 	case !n.asks || n.consents.asked[string(j.Queue.NameBytes())] >= max(1, int(j.Queue.Waiters)):
-		return later
+		return claimAsked
 	}
 	key, queue, id := string(name), string(j.Queue.NameBytes()), j.ID
 	n.store.HoldBack(j, u)
@@ -228,7 +228,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) turn {
 		}
 		n.sendAway(queue)
 	})
-	return other
+	return claimRefused
 }
 
 // runLease is how long a run has its lock, ms: as long as the job stays with whom

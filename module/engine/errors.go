@@ -25,6 +25,8 @@ const (
 	ErrNoJob         Refusal = "NOJOB Job not known in the context of this node."
 	ErrNotDeferred   Refusal = "NOTDEFERRED The job isn't held back: it was never deferred nor blocked, or is released."
 	ErrHeldBack      Refusal = "HELDBACK The job is deferred or blocked: nobody can be working on it."
+	ErrKinApart      Refusal = "NOREPL a blocked job has to be on all nodes that hold the one that blocks it, and one of them can't be reached, or this one is short of memory or leaving"
+	ErrKinOnce       Refusal = "ERR a blocked job has to be on all nodes that hold the one that blocks it: with RETRY 0 it has one copy, and that one must have REPLICATE 1 too"
 	ErrAcked         Refusal = "ACKED The job is acknowledged already, there is nothing left to work on."
 	ErrTooLate       Refusal = "TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery."
 	ErrBody          Refusal = "ERR the job's body is too long"

@@ -93,14 +93,8 @@ func (n *Node) WaitsFor(j *store.Job) (ids []store.ID) {
 	for i := range f.IDs() {
 		ids = append(ids, f.ID(i))
 	}
-	if k := n.store.Knot(&j.ID); k != nil && f.Flags&store.FamilyLast != 0 {
-		for t := n.store.First(k); t != nil; t = t.Next() {
-			if c := n.store.Lookup(&t.Job); c != nil {
-				if g, ok := c.Family(); ok && g.Flags&store.FamilyEarly != 0 {
-					ids = append(ids, t.Job)
-				}
-			}
-		}
+	if f.Flags&store.FamilyLast != 0 {
+		ids = append(ids, n.blockedBy(&j.ID, store.FamilyEarly)...)
 	}
 	return ids
 }
@@ -109,12 +103,15 @@ func (n *Node) WaitsFor(j *store.Job) (ids []store.ID) {
 // many as those that it waits for.
 func (n *Node) Kin(m *Members) (copies int) {
 	look := func(id *store.ID) {
-		if p := n.store.Lookup(id); p != nil && !n.dummy(p) {
+		if p := n.parent(id); p != nil {
 			copies = max(copies, int(p.Repl))
 		}
 	}
 	if m.BlockedBy != nil {
 		look(m.BlockedBy)
+		if p := n.parent(m.BlockedBy); p != nil {
+			copies = max(copies, p.Holders()+1)
+		}
 	}
 	for i := range m.After {
 		look(&m.After[i])
@@ -155,6 +152,54 @@ func (n *Node) kinship(m *Members) ([]byte, error) {
 		return store.AppendExtra(nil, store.TagFamily, v), nil
 	}
 	return nil, nil
+}
+
+// beside has a blocked job be where the one is that blocks it: on all those nodes.
+// Were it missing on one, that could let the other go before it, after LAST.
+func (n *Node) beside(a *Add, external bool) error {
+	p := n.parent(a.BlockedBy)
+	if p == nil || p.Holders() == 0 {
+		return nil
+	}
+	if a.Retry == 0 {
+		return ErrKinOnce
+	}
+	copies := 1
+	for i := range p.Holders() {
+		h, _ := p.Holder(i)
+		q := n.mesh.by[wire.Node(h)]
+		if q == nil {
+			continue // forgotten
+		}
+		if copies++; !q.usable() {
+			return ErrKinApart
+		}
+	}
+	if external && copies > 1 {
+		return ErrKinApart
+	}
+	a.Replicate = max(a.Replicate, copies)
+	return nil
+}
+
+// besideAll says whether a job that is being added is where beside wants it.
+func (n *Node) besideAll(j *store.Job) bool {
+	f, ok := j.Family()
+	if !ok || f.Flags&store.FamilyBlocked == 0 {
+		return true
+	}
+	id := f.ID(0)
+	p := n.store.Lookup(&id)
+	if p == nil {
+		return true
+	}
+	for i := range p.Holders() {
+		h, _ := p.Holder(i)
+		if n.mesh.by[wire.Node(h)] != nil && !j.ConfirmedBy(h) {
+			return false
+		}
+	}
+	return true
 }
 
 // parent finds a job that clients may know of.
@@ -234,12 +279,16 @@ func (n *Node) look(j *store.Job) {
 		for i := range f.IDs() {
 			pid := f.ID(i)
 			p := n.store.Lookup(&pid)
-			e := end{id: pid, job: p}
+			e := end{id: pid, job: p, source: source{clock: true}}
 			switch {
 			case p != nil && p.State != store.StateAcked:
 				continue
 			case p != nil:
-				e.undone, e.unreleased = fateOf(p)
+				// It lets them go itself, a thousand at a time.
+				p.QTime = n.now + 1
+				n.arm(p)
+				wait = true
+				continue
 			case n.store.Done(&pid):
 			case len(n.mesh.order) == 0 && j.Holders() == 0:
 				e.undone, e.unreleased = true, true
@@ -272,14 +321,43 @@ type end struct {
 	undone     bool       // it wasn't acknowledged
 	unreleased bool       // nor could it have been delivered
 	job        *store.Job // nil where it isn't known here
+	source
+}
+
+// source is where the end of a job became known.
+type source struct {
+	from  *Peer // another node told
+	clock bool  // each that holds it finds out by itself; or nobody knows who did first
+}
+
+// turn says when a node queues a job that it lets go.
+type turn uint8
+
+const (
+	later turn = iota // another does: not before its retry time
+	soon              // when the others have been told, and nobody objects
+	atOnce
+)
+
+// turnOf says when it is up to this node to queue a job, now that another has ended:
+// at once where a client said so, for that node is the first to know; if it doesn't
+// hold the job, soon at the first node that holds both. p is that other job, or nil.
+func (n *Node) turnOf(j, p *store.Job, s source) turn {
+	switch {
+	case j.Holders() == 0 || s == source{}:
+		return atOnce
+	case s.from != nil && j.HeldBy(uint64(s.from.Node)) && !s.clock || !n.first(j, p):
+		return later
+	}
+	return soon
 }
 
 // gone is ended for a job that is removed in whatever state.
-func (n *Node) gone(j *store.Job) {
-	n.ended(j, j.State != store.StateAcked || cancelled(j))
+func (n *Node) gone(j *store.Job, s source) {
+	n.ended(j, j.State != store.StateAcked || cancelled(j), s)
 	if n.store.Ties() > 0 {
 		undone, unreleased := fateOf(j)
-		n.follow(end{j.ID, undone, unreleased, j}, -1) // what ended has left of very many
+		n.follow(end{j.ID, undone, unreleased, j, s}, -1) // what ended has left of very many
 	}
 }
 
@@ -294,7 +372,7 @@ func fateOf(j *store.Job) (undone, unreleased bool) {
 // ended follows the end of a job that is about to be removed, or is acknowledged:
 // those that waited for it go on or go with it; it returns how many went. Of very
 // many that can go on some are left, and [Node.unfinished] is true.
-func (n *Node) ended(j *store.Job, undone bool) (dropped int) {
+func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	if n.passive || n.loading {
 		return 0
 	}
@@ -307,9 +385,10 @@ func (n *Node) ended(j *store.Job, undone bool) (dropped int) {
 	if n.store.Ties() == 0 {
 		return 0
 	}
-	n.report(j)
+	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
+	n.report(j, s)
 	f, _ := j.Family()
-	return n.follow(end{j.ID, undone, f.Unreleased(), j}, most)
+	return n.follow(end{j.ID, undone, f.Unreleased(), j, s}, most)
 }
 
 // unfinished says whether jobs still wait for one that is acknowledged.
@@ -336,7 +415,7 @@ func (n *Node) follow(e end, most int) (dropped int) {
 		if len(fallen) == 0 {
 			return dropped
 		}
-		e = end{id: fallen[len(fallen)-1], undone: true, unreleased: true}
+		e = end{id: fallen[len(fallen)-1], undone: true, unreleased: true, source: e.source}
 		fallen = fallen[:len(fallen)-1]
 	}
 }
@@ -385,7 +464,7 @@ func (n *Node) outlive(j *store.Job, e *end) bool {
 		n.log(LogState, j)
 		return true
 	}
-	n.letGo(j, e.job, false)
+	n.letGo(j, n.turnOf(j, e.job, e.source))
 	return true
 }
 
@@ -420,16 +499,15 @@ func (n *Node) moveTo(j *store.Job, name []byte) error {
 	return nil
 }
 
-// letGo queues a job that isn't held back any more: at once where that is up to
-// this node, which it is with here. p is the job that it waited for last, or nil.
-func (n *Node) letGo(j, p *store.Job, here bool) {
+// letGo queues a job that isn't held back any more, when it is this node's turn.
+func (n *Node) letGo(j *store.Job, when turn) {
 	if j.State != store.StateActive {
 		return // it waits for its copies, and is queued when it has them
 	}
 	j.Flags &^= store.FlagAnnounced
 	if at := int64(j.CTime/1_000_000) + int64(j.Delay)*1000; j.Delay > 0 && at > n.now {
 		j.QTime = at
-		if !here && !n.first(j, p) {
+		if when == later {
 			j.QTime += int64(j.Retry) * 1000
 		}
 		j.Flags |= store.FlagAnnounced
@@ -437,7 +515,14 @@ func (n *Node) letGo(j, p *store.Job, here bool) {
 		n.log(LogState, j)
 		return
 	}
-	if !here && !n.first(j, p) || j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
+	if when == soon && j.Retry > 0 && j.Holders() > 0 {
+		j.Flags &^= store.FlagQueuedOnce
+		j.QTime = n.now + store.AnnounceMS
+		n.arm(j)
+		n.log(LogState, j)
+		return
+	}
+	if when == later || j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
 		j.QTime = n.retryAt(j)
 		n.arm(j)
 		n.log(LogState, j)
@@ -448,7 +533,8 @@ func (n *Node) letGo(j, p *store.Job, here bool) {
 	n.requeue(j, false)
 }
 
-// first says whether this node is the first of those that hold two jobs.
+// first says whether this node is the first of those that hold a job and the one
+// that it waited for last: at each of them the end of that is known.
 func (n *Node) first(j, p *store.Job) bool {
 	if p == nil {
 		return true
@@ -464,7 +550,7 @@ func (n *Node) first(j, p *store.Job) bool {
 
 // report tells a job that was released to come last of the end of one that it
 // waited for.
-func (n *Node) report(j *store.Job) {
+func (n *Node) report(j *store.Job, s source) {
 	f, ok := j.Family()
 	if !ok || f.Flags&store.FamilyEarly == 0 || f.IDs() == 0 {
 		return
@@ -478,17 +564,21 @@ func (n *Node) report(j *store.Job) {
 		return
 	}
 	g, _ := p.Family()
-	if g.Flags&store.FamilyLast == 0 {
+	switch {
+	case g.Flags&store.FamilyDeferred != 0:
+		g.Count++ // the word of its release is still to come
+	case g.Flags&store.FamilyLast == 0:
 		return
-	}
-	if g.Count--; g.Count == 0 {
-		g.Flags &^= store.FamilyLast
+	default:
+		if g.Count--; g.Count == 0 {
+			g.Flags &^= store.FamilyLast
+		}
 	}
 	if p = n.setFamily(p, &g); held(p) {
 		n.log(LogState, p)
 		return
 	}
-	n.letGo(p, j, false)
+	n.letGo(p, n.turnOf(p, j, s))
 }
 
 // overheard notes that another node has a job queued, or in a client's hands, that
@@ -498,12 +588,22 @@ func (n *Node) overheard(j *store.Job) *store.Job {
 	if !ok || j.State != store.StateActive || !f.Held() {
 		return j
 	}
-	for i := range f.IDs() {
-		id := f.ID(i)
-		n.store.Untie(&id, &j.ID)
-	}
 	j.Flags &^= store.FlagAnnounced
-	return n.setFamily(j, &store.Family{})
+	if f.Flags&(store.FamilyBlocked|store.FamilyDeferred) == store.FamilyBlocked {
+		// Maybe the one that blocks it was released to come last, and waits for it.
+		f.Flags = store.FamilyEarly
+	} else {
+		for i := range f.IDs() {
+			id := f.ID(i)
+			n.store.Untie(&id, &j.ID)
+		}
+		f = store.Family{}
+	}
+	j = n.setFamily(j, &f)
+	j.QTime = n.retryAt(j)
+	n.arm(j)
+	n.log(LogState, j)
+	return j
 }
 
 // evicted is for a job of which only this node's copy goes, while others may hold
@@ -548,7 +648,7 @@ func (n *Node) buried() {
 		if l.Copies {
 			n.evicted(l.ID, l.Unreleased)
 		} else {
-			n.follow(end{id: l.ID, undone: true, unreleased: l.Unreleased}, -1)
+			n.follow(end{id: l.ID, undone: true, unreleased: l.Unreleased, source: source{clock: true}}, -1)
 		}
 	}
 }
@@ -568,7 +668,7 @@ func (n *Node) CancelJob(id *store.ID) int {
 		n.deny(ad, ErrReplRemoved)
 		return 1
 	}
-	dropped := n.ended(j, true)
+	dropped := n.ended(j, true, source{})
 	if j.Holders() == 0 {
 		n.remove(j)
 		return 1 + dropped
@@ -577,7 +677,7 @@ func (n *Node) CancelJob(id *store.ID) int {
 	f, _ := j.Family()
 	f.Flags |= store.FamilyCancelled
 	j = n.setFamily(j, &f)
-	n.acknowledge(j)
+	n.acknowledge(j, nil)
 	n.collect(j)
 	return 1 + dropped
 }
@@ -637,7 +737,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	}
 	if last {
 		r.msg.Flags |= wire.Last
-		r.msg.Count = uint32(len(n.blockedBy(id)))
+		r.msg.Count = n.brood(j)
 	}
 	any := false
 	for _, h := range r.open {
@@ -646,7 +746,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 			n.send(p, &r.msg)
 		}
 	}
-	n.release(j, last, r.msg.Count, true)
+	n.release(j, last, r.msg.Count, atOnce)
 	if len(r.open) == 0 {
 		return 1, false, nil
 	}
@@ -670,15 +770,22 @@ func (n *Node) releaseOf(id *store.ID) *releasing {
 	return n.kin.releases[i]
 }
 
-// blockedBy lists the jobs that one blocks.
-func (n *Node) blockedBy(id *store.ID) (ids []store.ID) {
+// brood counts the jobs that a deferred one blocks, and those that it did, and that
+// have ended since another node knows of its release.
+func (n *Node) brood(j *store.Job) uint32 {
+	f, _ := j.Family()
+	return f.Count + uint32(len(n.blockedBy(&j.ID, store.FamilyBlocked|store.FamilyEarly)))
+}
+
+// blockedBy lists the jobs that one blocks, or that it waits for, as flags say.
+func (n *Node) blockedBy(id *store.ID, flags uint8) (ids []store.ID) {
 	k := n.store.Knot(id)
 	if k == nil {
 		return nil
 	}
 	for t := n.store.First(k); t != nil; t = t.Next() {
 		if c := n.store.Lookup(&t.Job); c != nil {
-			if f, ok := c.Family(); ok && f.Flags&store.FamilyBlocked != 0 {
+			if f, ok := c.Family(); ok && f.Flags&flags != 0 {
 				ids = append(ids, t.Job)
 			}
 		}
@@ -687,29 +794,31 @@ func (n *Node) blockedBy(id *store.ID) (ids []store.ID) {
 }
 
 // release releases a copy. With last, count is how many jobs it comes after.
-func (n *Node) release(j *store.Job, last bool, count uint32, here bool) {
+func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 	id := j.ID
 	f, _ := j.Family()
 	f.Flags &^= store.FamilyDeferred
-	if last && count > 0 {
-		f.Flags, f.Count = f.Flags|store.FamilyLast, count
+	// Each node counts those that it has; a node may have one more that is just being
+	// added.
+	if f.Count = max(count, n.brood(j)) - f.Count; last && f.Count > 0 {
+		f.Flags |= store.FamilyLast
 	}
 	if j = n.setFamily(j, &f); held(j) {
 		n.log(LogState, j)
 	} else {
-		n.letGo(j, nil, here)
+		n.letGo(j, when)
 	}
 	if !last {
 		return
 	}
-	for _, child := range n.blockedBy(&id) {
+	for _, child := range n.blockedBy(&id, store.FamilyBlocked) {
 		c := n.store.Lookup(&child)
 		g, _ := c.Family()
 		g.Flags = g.Flags&^store.FamilyBlocked | store.FamilyEarly
 		if c = n.setFamily(c, &g); held(c) {
 			n.log(LogState, c)
 		} else {
-			n.letGo(c, nil, here)
+			n.letGo(c, when)
 		}
 	}
 }
@@ -728,7 +837,7 @@ func (n *Node) onRelease(p *Peer, m *wire.Message) {
 				// Where the queue can't be made, this copy stays in its own.
 				_ = n.moveTo(j, m.Queue)
 			}
-			n.release(j, m.Flags&wire.Last != 0, m.Count, false)
+			n.release(j, m.Flags&wire.Last != 0, m.Count, later)
 		}
 	}
 	n.send(p, &reply)
@@ -848,7 +957,7 @@ func (n *Node) onFate(p *Peer, m *wire.Message) {
 	if a == nil || n.store.Lookup(&id) != nil {
 		return
 	}
-	e := end{id: id, undone: true, unreleased: true}
+	e := end{id: id, undone: true, unreleased: true, source: source{from: p}}
 	switch m.Count {
 	case wire.FateOpen:
 		a.unknown = a.unknown[:0]
@@ -895,12 +1004,12 @@ func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
 }
 
 // heardOfStranger is for a job that isn't known here, and is acknowledged.
-func (n *Node) heardOfStranger(id store.ID, m *wire.Message) {
+func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 	undone := m.Flags&wire.Cancelled != 0
 	if !undone {
 		n.store.SetDone(&id)
 	}
-	n.follow(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0}, -1)
+	n.follow(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, source: source{from: p}}, -1)
 }
 
 // near prefers nodes that hold what a job waits for: a family lives together.

@@ -102,11 +102,14 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 		return w, ErrBody
 	}
 	w.external = n.MemoryLevel() > 0 || n.leaving
+	if a.BlockedBy != nil {
+		err = n.beside(a, w.external)
+	}
 	w.elsewhere = a.Replicate - 1
 	if w.external {
 		w.elsewhere++
 	}
-	if w.elsewhere > 0 {
+	if err == nil && w.elsewhere > 0 {
 		err = n.unreachable(w.elsewhere, w.external)
 		if err == nil && !a.Async && !a.CanWait {
 			err = ErrReplWait
@@ -341,12 +344,12 @@ func (n *Node) Ack(id *store.ID) bool {
 	if counted {
 		n.Stats.Acked++
 		if j.Holders() == 0 {
-			if n.ended(j, false); n.store.Knot(id) == nil {
-				n.forgetJob(j) // there is nobody to tell
+			if n.ended(j, false, source{}); n.store.Knot(id) == nil {
+				n.forgetJob(j, nil) // there is nobody to tell
 				return true
 			}
 		}
-		n.acknowledge(j)
+		n.acknowledge(j, nil)
 		n.tellCreator(j)
 	}
 	n.collect(j)
@@ -367,7 +370,7 @@ func (n *Node) FastAck(id *store.ID) bool {
 	}
 	n.Stats.Acked++
 	n.tell(j, &m)
-	n.forgetJob(j)
+	n.forgetJob(j, nil)
 	return true
 }
 
@@ -384,10 +387,10 @@ func (n *Node) Delete(id *store.ID) bool {
 		return true
 	}
 	if j.Holders() == 0 {
-		n.gone(j)
+		n.gone(j, source{})
 	} else {
 		f, _ := j.Family()
-		n.report(j)
+		n.report(j, source{})
 		n.evicted(j.ID, f.Unreleased())
 	}
 	n.remove(j)

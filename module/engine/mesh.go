@@ -138,7 +138,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		case m.Kind == wire.SetAck:
 			// A copy may still be under way to us.
 			n.graves.add(id, n.now, m.Flags&wire.Cancelled != 0)
-			n.heardOfStranger(id, m)
+			n.heardOfStranger(p, id, m)
 			n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
 		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && n.graves.has(&id):
 			n.send(p, n.graves.ack(&id))
@@ -178,7 +178,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.DelJob:
 		// Only who has or had a copy may say so, or a client of its node.
 		if j.State == store.StateAcked || j.HeldBy(uint64(p.Node)) || m.Flags&wire.ByClient != 0 {
-			n.forgetJob(j)
+			n.forgetJob(j, p)
 		}
 	}
 }
@@ -416,7 +416,7 @@ func (n *Node) onGotJob(p *Peer, j *store.Job) {
 	if j.State != store.StateWaitRepl || ad == nil || !j.Confirm(uint64(p.Node)) {
 		return
 	}
-	if j.Confirmed() >= ad.need {
+	if j.Confirmed() >= ad.need && n.besideAll(j) {
 		n.achieved(j, ad)
 	}
 }
@@ -767,12 +767,12 @@ func theirs(mine, other *wire.NodeID, id *store.ID) bool {
 // --- acknowledgement ---------------------------------------------------------
 
 // acknowledge makes a job acked here; telling others is the caller's.
-func (n *Node) acknowledge(j *store.Job) {
+func (n *Node) acknowledge(j *store.Job, from *Peer) {
 	if j.State == store.StateQueued {
 		n.touch(j.Queue)
 	}
 	n.endLocks(j)
-	n.ended(j, cancelled(j))
+	n.ended(j, cancelled(j), source{from: from})
 	n.store.Hold(j)
 	j.State = store.StateAcked
 	j.ClearConfirmed()
@@ -796,7 +796,7 @@ func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }
 // a copy must know.
 func (n *Node) collect(j *store.Job) {
 	if n.unfinished(j) {
-		n.ended(j, cancelled(j))
+		n.ended(j, cancelled(j), source{clock: true})
 		if n.unfinished(j) {
 			j.QTime = n.now + 1
 			n.arm(j)
@@ -837,11 +837,11 @@ func (n *Node) finish(j *store.Job) {
 	if !n.dummy(j) {
 		n.tell(j, &wire.Message{Kind: wire.DelJob})
 	}
-	n.forgetJob(j)
+	n.forgetJob(j, nil)
 }
 
 // forgetJob removes a job here, and remembers for a while that it is gone.
-func (n *Node) forgetJob(j *store.Job) {
+func (n *Node) forgetJob(j *store.Job, from *Peer) {
 	if ad := n.addings[j.ID]; ad != nil {
 		n.endAdding(ad)
 		n.deny(ad, ErrReplRemoved)
@@ -852,7 +852,7 @@ func (n *Node) forgetJob(j *store.Job) {
 	if j.State != store.StateAcked {
 		j.State = store.StateAcked // as good as
 	}
-	n.gone(j)
+	n.gone(j, source{from: from})
 	n.remove(j)
 }
 
@@ -889,7 +889,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		if !cancelled(j) {
 			n.Stats.Acked++
 		}
-		n.acknowledge(j)
+		n.acknowledge(j, p)
 	}
 	j, _ = n.learn(j, m.Holders)
 	if len(m.Holders) > 0 {
@@ -929,7 +929,7 @@ func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
 	if n.dummy(j) {
 		if m.Flags&wire.Known != 0 {
 			// A holder has taken over.
-			n.forgetJob(j)
+			n.forgetJob(j, nil)
 			return
 		}
 		j, _ = n.addHolder(j, p.Node)

@@ -86,8 +86,9 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"advance": w.advance, "show": w.show, "crash": w.crash, "restart": w.restart, "cut": w.cut, "join": w.join,
 		"memory": w.pressure, "leaving": w.leave, "pause": w.pause, "forget": w.forget, "meet": w.meet, "nodes": w.table,
 		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "reset": w.reset,
-		"acquire": w.acquire, "extend": func() { w.extend(false) }, "release": func() { w.extend(true) }, "unlock": w.unlock, "locks": w.locks,
+		"acquire": w.acquire, "extend": func() { w.extend(false) }, "letgo": func() { w.extend(true) }, "unlock": w.unlock, "locks": w.locks,
 		"clearlock": w.clearLock, "distrust": w.distrust, "lostlock": w.lostLock,
+		"release": w.release, "cancel": w.cancel,
 	}
 	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
 		commands[verb] = func() { w.verb(verb) }
@@ -167,6 +168,8 @@ func (n *actor) effect(e *engine.Effect) {
 		w.say("  %s gives %s to %v", n.name, w.job(e.Job.ID), e.Waiter.Client)
 	case engine.Release:
 		w.say("  %s sends %v away: %v", n.name, e.Waiter.Client, e.Err)
+	case engine.Released:
+		w.say("  %s answers RELEASEJOB %v: %d", n.name, e.Client, e.Nodes)
 	case engine.Promise:
 		w.say("  %s answers ADDJOB: %s", n.name, w.job(e.ID))
 	case engine.Deny:
@@ -210,7 +213,7 @@ var kindNames = map[wire.Kind]string{
 	wire.ReplJob: "REPLJOB", wire.GotJob: "GOTJOB", wire.Refused: "REFUSED", wire.Holders: "HOLDERS", wire.Enqueue: "ENQUEUE",
 	wire.WillQueue: "WILLQUEUE", wire.Queued: "QUEUED", wire.Working: "WORKING", wire.SetAck: "SETACK", wire.GotAck: "GOTACK",
 	wire.DelJob: "DELJOB", wire.NeedJobs: "NEEDJOBS", wire.YourJob: "YOURJOB", wire.Pause: "PAUSE", wire.Heartbeat: "HEARTBEAT", wire.Failed: "FAILED",
-	wire.AskWork: "ASKWORK", wire.Work: "WORK",
+	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskFate: "ASKFATE", wire.Fate: "FATE",
 }
 
 func kindName(k wire.Kind) string { return kindNames[k] + lockKinds[k] }
@@ -249,6 +252,15 @@ func (l letter) String() string {
 			}
 		}
 	}
+	switch m.Kind {
+	case wire.Release, wire.Released, wire.Fate:
+		return text + fmt.Sprintf(" %d flags %d", m.Count, m.Flags)
+	case wire.SetAck:
+		if m.Flags&wire.Cancelled != 0 {
+			text += " cancelled"
+			m.Flags = 0
+		}
+	}
 	if m.Kind == wire.Refused {
 		text += [...]string{"", " no memory", " leaving", " paused", " passive", " wrong type"}[m.Count]
 	}
@@ -273,6 +285,12 @@ func (w *world) job(id store.ID) string {
 
 func (w *world) state(j *store.Job) string {
 	text := [...]string{"replicating", "active", "queued", "acked"}[j.State]
+	if f, ok := j.Family(); ok && f.Held() && j.State == store.StateActive {
+		text = "held back"
+		if f.Flags&store.FamilyDeferred != 0 {
+			text = "deferred"
+		}
+	}
 	if j.Flags&store.FlagDelivered != 0 {
 		text += " delivered"
 	}
@@ -362,6 +380,7 @@ func (w *world) add() {
 	w.arg("ttl", &a.TTL)
 	w.arg("delay", &a.Delay)
 	w.arg("timeout", &a.Timeout)
+	w.members(&a)
 	if a.Replicate == 0 {
 		a.Replicate = n.e.Copies()
 	}
@@ -379,6 +398,47 @@ func (w *world) add() {
 		}
 		w.jobs[id], w.ids[name] = name, id
 	})
+}
+
+// members reads what a job waits for: "deferred", blockedby=job, after=(job,…), run or dead.
+func (w *world) members(a *engine.Add) {
+	a.Deferred = w.d.HasArg("deferred")
+	for _, arg := range w.d.CmdArgs {
+		switch arg.Key {
+		case "blockedby":
+			id := w.ids[arg.Vals[0]]
+			a.BlockedBy = &id
+		case "after":
+			for _, name := range arg.Vals {
+				a.After = append(a.After, w.ids[name])
+			}
+		case "run":
+			a.OnDead = engine.OnDeadRun
+		case "dead":
+			a.OnDead = engine.OnDeadDead
+		}
+	}
+}
+
+func (w *world) release() {
+	n, id := w.actor(0), w.id(1)
+	n.do(func() {
+		nodes, wait, err := n.e.Release(&id, nil, w.d.HasArg("last"), true)
+		switch {
+		case err != nil:
+			w.say("%v", err)
+		case wait:
+			n.e.Releaser(&id, w.word(1))
+			w.say("waits for the others")
+		default:
+			w.say("%d", nodes)
+		}
+	})
+}
+
+func (w *world) cancel() {
+	n, id := w.actor(0), w.id(1)
+	n.do(func() { w.say("%d", n.e.CancelJob(&id)) })
 }
 
 func (w *world) get() {

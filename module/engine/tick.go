@@ -66,7 +66,7 @@ func (n *Node) due(j *store.Job) {
 			n.deny(ad, ErrReplRemoved)
 			return
 		}
-		n.gone(j)
+		n.gone(j, source{clock: true})
 		n.remove(j)
 	case j.State == store.StateWaitRepl:
 		n.moreCopies(j)

@@ -309,9 +309,9 @@ func (n *Node) next(q *store.Queue) *store.Job {
 			return j
 		}
 		switch n.claimRun(j) {
-		case now:
+		case claimHad:
 			return j
-		case later:
+		case claimAsked:
 			return nil
 		}
 	}
@@ -321,27 +321,27 @@ func (n *Node) next(q *store.Queue) *store.Job {
 
 // claimRun takes the run lock of a job that is about to be delivered, and ends the
 // lock of its waiting.
-func (n *Node) claimRun(j *store.Job) turn {
+func (n *Node) claimRun(j *store.Job) claimed {
 	u := j.Unique()
 	if u == nil {
-		return now
+		return claimHad
 	}
 	switch {
 	case !u.Runs() || n.notUnique:
 	case !n.alone():
-		if t := n.claimRunOf(j, u); t != now {
+		if t := n.claimRunOf(j, u); t != claimHad {
 			return t
 		}
 	default:
 		token, holder := n.takeLock(n.lockName(j, u, store.LockRun), &j.ID, u.RunTTL())
 		if holder != nil {
 			n.busy(j, u)
-			return other
+			return claimRefused
 		}
 		u.SetRun(token)
 	}
 	n.endsWaiting(j, u)
-	return now
+	return claimHad
 }
 
 // endsWaiting frees the waiting lock of a job that is delivered, where that is
@@ -368,7 +368,7 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 		n.Stats.BusyDropped++
 		n.effects = append(n.effects, Effect{Kind: Dropped, ID: j.ID, Queue: j.Queue})
 		n.tell(j, &wire.Message{Kind: wire.DelJob})
-		n.forgetJob(j)
+		n.forgetJob(j, nil)
 	case store.BusyReschedule:
 		n.reschedule(j, u, u.BusyDelay())
 	case store.BusyDead:

@@ -99,6 +99,15 @@ func (j *Job) Confirm(node uint64) bool {
 	return !was
 }
 
+// ConfirmedBy says whether a holder is marked.
+func (j *Job) ConfirmedBy(node uint64) bool {
+	if i := j.findHolder(node); i >= 0 {
+		_, yes := j.Holder(i)
+		return yes
+	}
+	return false
+}
+
 // Confirmed counts the marked holders.
 func (j *Job) Confirmed() (n int) {
 	for i := range j.Holders() {

@@ -88,6 +88,9 @@ func (s *Sim) work() {
 	for range s.Jobs {
 		s.at(2000+s.r.Int64N(s.Seconds*800), s.add)
 	}
+	for range s.Families {
+		s.at(2000+s.r.Int64N(s.Seconds*700), s.addFamily)
+	}
 	for _, n := range s.nodes {
 		s.consume(n)
 		if s.Lazy {
@@ -217,6 +220,7 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	j.delivered++
 	j.given = s.now
 	s.trace("node %d: delivers %s (%d)", n.i, j.id, j.delivered)
+	s.inTurn(n, j)
 	if j.settled {
 		s.fail("node %d delivers job %s, whose acknowledgement others knew of when all had healed", n.i, j.id)
 	}

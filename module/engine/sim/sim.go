@@ -70,6 +70,9 @@ type Config struct {
 	// MostExtra is the share of jobs that may be delivered more often than
 	// workers gave them up; 0: any.
 	MostExtra float64
+	// Families is how many families are added beside the jobs: of a deferred job,
+	// others that it blocks, and one after those.
+	Families int
 	// PerTenSeconds is how many messages a job may cost in that time.
 	PerTenSeconds int
 	// Locks are clients that take locks, beside those with jobs.
@@ -135,6 +138,8 @@ type job struct {
 	ackedBy   []int
 	window    int64 // when the current ten seconds of messages began
 	messages  int   // since
+
+	kin *family // nil: none
 }
 
 // dummy is an acknowledgement at a node that doesn't know the job. Its memory ends

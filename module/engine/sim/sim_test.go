@@ -59,6 +59,13 @@ var histories = map[string]Config{
 	"moves": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.8, Once: 0.7, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Pressure: 120, Leaving: 120, Resets: 240, Crashes: 60, PauseQueue: 120,
 	}},
+	"families": {PerTenSeconds: 100, Nodes: 3, Jobs: 50, Families: 60, Seconds: 120, AckShare: 0.9, Replicate: 2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"broken families": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Resets: 60, Pauses: 20, Partitions: 20,
+	}},
+	"families in trouble": {PerTenSeconds: 400, Nodes: 5, Jobs: 50, Families: 60, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 20, Resets: 60, Partitions: 30, Pressure: 20, Skew: 500,
+	}},
 	"everything": {PerTenSeconds: 400, Nodes: 7, Jobs: 150, Seconds: 300, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Fast: 0.05, Async: 0.1, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Replaced: 10, Resets: 60,
 		Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20, Skew: 2000,

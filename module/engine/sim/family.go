@@ -1,0 +1,202 @@
+package sim
+
+import (
+	"fmt"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+)
+
+// What must hold of families, whatever goes wrong:
+//
+//   - nobody is delivered before its turn: not before the release, nor before what
+//     it waits for was acknowledged, or with a cancelled family at all;
+//   - nobody is stranded: the end of a history awaits every promised job.
+
+const brood = 4 // jobs that the deferred one blocks
+
+// family is a deferred job, those that it blocks, and one that comes after those.
+type family struct {
+	head     *job
+	blocked  []*job
+	after    *job
+	want     int // members that are still to be added
+	last     bool
+	cancel   bool
+	released bool // somebody was told to release it
+	node     *node
+}
+
+// addFamily adds the deferred job; the others are added when it is promised.
+func (s *Sim) addFamily() {
+	n := s.up()
+	if n == nil {
+		return
+	}
+	f := &family{last: s.r.IntN(3) == 0, cancel: s.r.IntN(6) == 0, node: n, want: 1 + s.r.IntN(brood)}
+	s.member(f, engine.Members{Deferred: true}, func(j *job) { f.head = j })
+}
+
+// member adds one, at the node where the family began, or another that has the
+// deferred job.
+func (s *Sim) member(f *family, m engine.Members, added func(*job)) {
+	n := f.node
+	if f.head != nil {
+		if n = s.holder(f.head); n == nil {
+			f.want = 0
+			s.at(1000, func() { s.ready(f) })
+			return
+		}
+	}
+	a := engine.Add{
+		Queue: fmt.Append(nil, "q", s.r.IntN(queues)), Body: []byte("member"), TTL: ttlSecs,
+		Retry: retrySecs, Replicate: max(s.Replicate, 2), Timeout: 2000, CanWait: true, Members: m,
+	}
+	if n.down || n.paused {
+		return
+	}
+	n.call(func() {
+		id, wait, err := n.e.AddJob(&a)
+		if err != nil {
+			s.Refused++
+			if f.head != nil {
+				s.at(1000, func() { s.ready(f) })
+			}
+			return
+		}
+		s.Added++
+		j := &job{id: id, copies: a.Replicate, delayed: true, kin: f}
+		s.jobs[id] = j
+		s.order = append(s.order, j)
+		added(j)
+		s.trace("node %d: ADDJOB %s, of a family: %+v", n.i, id, m)
+		if wait {
+			n.e.Adder(id, nil)
+		} else {
+			s.at(0, func() { s.promised(n, id) })
+		}
+		s.at(3000, func() { s.grow(f) }) // promised or refused, by then
+	})
+}
+
+// holder is a node that clients reach and that holds a job which isn't done.
+func (s *Sim) holder(j *job) *node {
+	first := s.r.IntN(len(s.nodes))
+	for i := range s.nodes {
+		n := s.nodes[(first+i)%len(s.nodes)]
+		if n.down || n.paused {
+			continue
+		}
+		if sj := n.e.Job(&j.id); sj != nil && sj.State == store.StateActive {
+			return n
+		}
+	}
+	return nil
+}
+
+func (s *Sim) grow(f *family) {
+	if !f.head.promised || f.released {
+		return
+	}
+	if f.want > 0 {
+		f.want--
+		head := f.head.id
+		s.member(f, engine.Members{BlockedBy: &head}, func(j *job) { f.blocked = append(f.blocked, j) })
+		return
+	}
+	if f.after == nil {
+		m := engine.Members{OnDead: uint8(s.r.IntN(2)) * engine.OnDeadRun}
+		for _, j := range f.blocked {
+			if j.promised {
+				m.After = append(m.After, j.id)
+			}
+		}
+		if len(m.After) > 0 {
+			s.member(f, m, func(j *job) { f.after = j })
+			return
+		}
+	}
+	s.ready(f)
+}
+
+// ready releases the family, or cancels it.
+func (s *Sim) ready(f *family) {
+	n := s.holder(f.head)
+	if n == nil || f.released {
+		if !f.released && s.known(f.head) {
+			s.at(2000, func() { s.ready(f) })
+		}
+		return
+	}
+	f.released = true
+	n.call(func() {
+		if f.cancel {
+			gone := n.e.CancelJob(&f.head.id)
+			s.trace("node %d: CANCELJOB %s: %d", n.i, f.head.id, gone)
+			f.head.done = true
+			for _, j := range f.blocked {
+				j.done = true
+			}
+			if f.after != nil {
+				f.after.done = true
+			}
+			return
+		}
+		_, _, err := n.e.Release(&f.head.id, nil, f.last, false)
+		s.trace("node %d: RELEASEJOB %s last %v: %v", n.i, f.head.id, f.last, err)
+	})
+}
+
+// inTurn checks a delivery.
+func (s *Sim) inTurn(n *node, j *job) {
+	f := j.kin
+	if f == nil || s.Wiped > 0 {
+		return
+	}
+	done := func(j *job) bool { return j.done || !j.promised }
+	early := func(why string) {
+		s.fail("node %d delivers %s, of a family, %s%s", n.i, j.id, why, s.whereabouts(j))
+	}
+	switch {
+	case !f.released:
+		early("before it was released")
+	case f.cancel && j != f.after:
+		early("which was cancelled")
+	case f.cancel:
+	case j == f.head && f.last:
+		for _, b := range f.blocked {
+			if !done(b) {
+				early("before the one that it waits for: " + b.id.String())
+			}
+		}
+	case j == f.after:
+		for _, b := range f.blocked {
+			if !done(b) {
+				early("before the one that it waits for: " + b.id.String())
+			}
+		}
+	case j != f.head && !f.last && !f.head.done:
+		early("before the one that blocks it")
+	}
+}
+
+// waits says whether a job may wait for its expiry: copies of one that was refused,
+// and that a node wasn't told to drop; or of one that the only nodes which knew of
+// its release, or of the end of what it waits for, forgot with their disks.
+func (s *Sim) waits(j *job) bool {
+	if j.kin == nil || j.promised && s.wiped == 0 {
+		return false
+	}
+	any := false
+	for _, n := range s.nodes {
+		sj := n.e.Job(&j.id)
+		if sj == nil {
+			continue
+		}
+		if deferred, blocked := n.e.Waits(sj); !deferred && !blocked {
+			return false
+		}
+		any = true
+	}
+	return any
+}
