@@ -104,7 +104,7 @@ func (m *module) getJob(c *rm.Ctx) {
 		}
 		m.queues = append(m.queues, q)
 	}
-	m.jobs = m.node.Fetch(m.queues, g.count, c.CanBlock(), m.jobs[:0])
+	m.jobs = m.node.Fetch(m.queues, g.count, !m.node.Alone() && c.CanBlock(), m.jobs[:0])
 	if len(m.jobs) > 0 {
 		c.Array(len(m.jobs))
 		if g.worker != nil {

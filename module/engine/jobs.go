@@ -201,6 +201,15 @@ func (n *Node) nextCTime() uint64 {
 	return c
 }
 
+// sawCTime keeps what is added here after a job of another node behind that one,
+// also in the same millisecond. A clock that is far ahead is not followed.
+func (n *Node) sawCTime(c uint64) {
+	const most = 1000 // ms
+	if c > n.ctime && c < uint64(max(n.now+most, 0))*1_000_000 {
+		n.ctime = c
+	}
+}
+
 // push puts a job into its queue, without counting or logging.
 func (n *Node) push(j *store.Job) {
 	q := j.Queue

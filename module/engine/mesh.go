@@ -598,6 +598,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	w := &m.Job
 	j := n.store.NewJob(len(w.Body), max(len(m.Holders), 1), w.Extras)
 	copy(j.Body(), w.Body)
+	n.sawCTime(w.CTime)
 	j.ID, j.CTime, j.ETime = m.ID, w.CTime, n.now+min(w.Left, MaxSeconds*1000)
 	j.Retry, j.Delay, j.Repl = w.Retry, w.Delay, w.Repl
 	j.Nacks, j.Deliveries = w.Nacks, w.Deliveries
