@@ -3,8 +3,10 @@ package harness
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,6 +27,29 @@ func (s *Server) stat(field int) int64 {
 	n, err := strconv.ParseInt(fields[field-3], 10, 64)
 	require.NoError(s.t, err)
 	return n
+}
+
+// killForks ends the children that save for the server, which outlive it, and
+// waits until they are gone: nothing writes to its folder any more.
+func (s *Server) killForks() {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.cmd.Process.Pid))
+	for _, list := range lists {
+		b, _ := os.ReadFile(list)
+		for _, text := range strings.Fields(string(b)) {
+			pid, err := strconv.Atoi(text)
+			if err != nil || syscall.Kill(pid, syscall.SIGKILL) != nil {
+				continue
+			}
+			// The server collects it; where that is stopped it stays, but does nothing.
+			for range 1000 {
+				b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+				if err != nil || strings.Contains(string(b), ") Z ") {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
 }
 
 // CPU is the processor time that the server has used, user and system, in steps

@@ -340,6 +340,7 @@ func (s *Server) cleanup() {
 	}
 	died := s.Ended() && !s.expected
 	if !s.Ended() {
+		s.killForks()
 		s.cmd.Process.Signal(syscall.SIGCONT)
 		s.cmd.Process.Kill()
 		<-s.done
