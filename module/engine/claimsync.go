@@ -176,7 +176,7 @@ func (n *Node) tell1(t *telling) {
 func (n *Node) entryOf(l *store.Lock) wire.Lock {
 	return wire.Lock{
 		Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Lease: l.Lease,
-		Left: max(n.LockLeft(l), 0), Flags: l.Flags & lockSaved,
+		Left: max(n.LockLeft(l), 0), Flags: l.Flags & lockSaved &^ lockSoft,
 	}
 }
 
@@ -328,7 +328,9 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 		}
 		l = n.newLock(e.Name, e.Owner)
 		l.Job, l.Token, l.Lease, l.Until = h.id, e.Token, e.Lease, until
-		n.setFlags(l, e.Flags)
+		if n.setFlags(l, e.Flags&^lockSoft); e.Flags&lockWeak == 0 {
+			l.Flags |= lockSoft
+		}
 	}
 	n.logLock(l)
 	return l

@@ -31,9 +31,13 @@ const (
 	lockKept
 	// lockLogged: it is in the log, so its end must be too. Never saved as true.
 	lockLogged
+	// lockSoft: learnt from another's table. That may be older than what this node
+	// has forgotten, so it stands against others, and doesn't count for its holder
+	// until a majority of other votes has.
+	lockSoft
 
 	lockWeak  = lockAny | lockAlone
-	lockSaved = lockAny | lockAlone | LockOutlives | lockKept
+	lockSaved = lockAny | lockAlone | LockOutlives | lockKept | lockSoft
 )
 
 // deadlines are the locks that somebody waits for and that end by themselves.
