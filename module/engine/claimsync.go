@@ -58,6 +58,7 @@ func (n *Node) DistrustLocks() {
 	n.sync.abstain = false
 	n.learnLocks()
 	n.sync.partial = true
+	n.setComplete(false)
 	var next *store.Lock
 	for l := n.store.Locks().Head; l != nil; l = next {
 		next = l.Next
@@ -91,7 +92,10 @@ func (n *Node) joins() {
 }
 
 // TrustLocks ends that: the table is known to be complete.
-func (n *Node) TrustLocks() { n.sync.abstain = false }
+func (n *Node) TrustLocks() {
+	n.sync.abstain, n.sync.learnt, n.sync.freed = false, nil, nil
+	n.setComplete(true)
+}
 
 // Abstains says whether the node doesn't vote, see [Node.DistrustLocks].
 func (n *Node) Abstains() bool { return n.abstains() }
@@ -133,7 +137,7 @@ func (n *Node) tickSync(now int64) {
 
 func (n *Node) tickPulls(now int64) {
 	if now >= n.sync.until {
-		n.sync.abstain = false
+		n.TrustLocks()
 		return
 	}
 	for _, p := range n.mesh.order {
@@ -301,7 +305,7 @@ func (n *Node) enoughTables() {
 		}
 	}
 	if total := len(n.mesh.order) + 1; told >= total-n.majority()+1 {
-		n.sync.abstain, n.sync.learnt, n.sync.freed = false, nil, nil
+		n.TrustLocks()
 	}
 }
 
