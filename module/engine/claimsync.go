@@ -94,7 +94,7 @@ func (n *Node) joins() {
 // TrustLocks ends that: the table is known to be complete.
 func (n *Node) TrustLocks() {
 	n.sync.abstain, n.sync.learnt, n.sync.freed = false, nil, nil
-	n.setComplete(true)
+	n.setComplete(len(n.sync.disputed) == 0)
 }
 
 // Abstains says whether the node doesn't vote, see [Node.DistrustLocks].
@@ -287,12 +287,7 @@ func (n *Node) inDispute(name []byte) bool {
 	if len(n.sync.disputed) == 0 {
 		return false
 	}
-	until, yes := n.sync.disputed[string(name)]
-	if yes && until <= n.steady() {
-		delete(n.sync.disputed, string(name))
-		return false
-	}
-	return yes
+	return n.sync.disputed[string(name)] > n.steady()
 }
 
 // enoughTables ends abstaining once no majority that this node was one of can be
@@ -476,6 +471,9 @@ func (n *Node) tickSuspects(now int64) {
 	for name, until := range n.sync.disputed {
 		if until <= now {
 			delete(n.sync.disputed, name)
+			if len(n.sync.disputed) == 0 && !n.sync.abstain {
+				n.setComplete(true)
+			}
 		}
 	}
 	for id := range n.lost {
