@@ -144,17 +144,18 @@ void jm_save_some_note(RedisModuleIO *io, int when) {
 
 void jm_locks(const struct jm_lock_list *all) { locks = all; }
 
-/* Format 1: the floor, then each lock's record, then an empty string. */
+/* Format 1: the floor, whether all is there, then each lock's record, then an empty string. */
 void jm_save_locks(RedisModuleIO *io, int when) {
     (void)when;
     redis.SaveUnsigned(io, locks ? locks->floor : 0);
+    redis.SaveUnsigned(io, locks ? locks->complete : 0);
     for (const struct jm_lock *l = locks ? locks->head : NULL; l; l = l->next)
         redis.SaveStringBuffer(io, (const char *)&l->token, sizeof *l - offsetof(struct jm_lock, token) + l->name_len + l->owner_len);
     redis.SaveStringBuffer(io, "", 0);
 }
 
 void jm_save_some_locks(RedisModuleIO *io, int when) {
-    if (locks && (locks->head || locks->floor)) jm_save_locks(io, when);
+    if (locks && (locks->head || locks->floor || locks->complete)) jm_save_locks(io, when);
 }
 
 #define FIELD(s, f) { #s "." #f, offsetof(struct s, f), sizeof(((struct s *)0)->f) }
@@ -178,7 +179,7 @@ static const struct jm_field layout[] = {
     FIELD(jm_lock, until), FIELD(jm_lock, lease), FIELD(jm_lock, job), FIELD(jm_lock, flags), FIELD(jm_lock, format),
     FIELD(jm_lock, name_len), FIELD(jm_lock, owner_len),
     WHOLE(jm_lock_list), FIELD(jm_lock_list, head), FIELD(jm_lock_list, tail), FIELD(jm_lock_list, len), FIELD(jm_lock_list, bytes),
-    FIELD(jm_lock_list, floor),
+    FIELD(jm_lock_list, floor), FIELD(jm_lock_list, complete),
     { NULL, 0, 0 },
 };
 

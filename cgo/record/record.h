@@ -98,7 +98,7 @@ struct jm_lock {
 
 struct jm_lock_list {
     struct jm_lock *head, *tail;
-    uint64_t len, bytes, floor;
+    uint64_t len, bytes, floor, complete;
 };
 
 /* The value in the keyspace. It owns the queue, until the module takes that

@@ -603,6 +603,7 @@ func (m *module) loadLocks(r *rm.Reader, version int) error {
 		return fmt.Errorf("it was saved by a newer jobmesh, this one reads versions up to %d", queueEncoding)
 	}
 	m.node.ApplyFloor(r.Uint())
+	m.node.ApplyComplete(r.Uint())
 	for n, end := 0, false; !end; n++ {
 		err := r.Bytes(func(rec []byte) error {
 			if end = len(rec) == 0; end {
@@ -629,12 +630,12 @@ func (m *module) distrustLocks() {
 }
 
 // locksLoaded ends that where nothing can be missing: each vote was in the log,
-// on disk, before it was given.
+// on disk, before it was given, and the log says that it has all.
 func (m *module) locksLoaded(phase rm.LoadPhase) {
 	if phase == rm.LoadFailed || !m.node.Abstains() || m.node.Passive() {
 		return
 	}
-	if sync, err := m.server.ConfigValue("appendfsync"); m.phase == rm.LoadAOF && err == nil && sync == "always" {
+	if sync, err := m.server.ConfigValue("appendfsync"); m.phase == rm.LoadAOF && err == nil && sync == "always" && m.node.CompleteLocks() {
 		m.node.TrustLocks()
 		return
 	}
@@ -643,7 +644,7 @@ func (m *module) locksLoaded(phase rm.LoadPhase) {
 
 // relogLocks logs all locks once more.
 func (m *module) relogLocks(c *rm.Ctx) {
-	if m.node.Locks() > 0 || m.node.LockTable().Floor > 0 {
+	if t := m.node.LockTable(); t.Len > 0 || t.Floor > 0 || t.Complete > 0 {
 		m.node.RelogLocks()
 		m.settle(c)
 	}

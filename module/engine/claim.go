@@ -441,7 +441,7 @@ func (n *Node) voteSelf(c *Claim) answer {
 	if c.kind == release {
 		a.why, l = n.unvote(c.name, &c.holder, c.proposal, 0)
 	} else {
-		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.above(), c.lease, c.flags, c.kind == extend})
+		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.above(), c.lease, c.flags, c.kind == extend, false})
 	}
 	if a.why != 0 {
 		m := n.denial(a.why, l)
@@ -547,11 +547,30 @@ func (n *Node) won(c *Claim) {
 		n.missed(c, Outcome{Kind: NoQuorum}, false)
 		return
 	}
+	n.prove(c)
 	if c.kind == release {
 		// The others are asked already: their answers to this round will do.
 		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)})
 	}
 	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal}, true)
+}
+
+// prove tells those who have a vote from another's table that it is one.
+func (n *Node) prove(c *Claim) {
+	if c.kind == release {
+		return
+	}
+	for i := range c.answers {
+		if a := &c.answers[i]; a.why != wire.Unproven {
+			continue
+		} else if a.node == n.self.Node() {
+			n.vote(&ballot{c.name, c.holder, c.proposal, 0, c.lease, c.flags, true, true})
+		} else {
+			m := c.message()
+			m.Flags, m.Round = wire.Proven, 0
+			n.send(n.mesh.by[a.node], m)
+		}
+	}
 }
 
 // silent are the nodes that haven't answered.
@@ -592,7 +611,7 @@ func (n *Node) lostRound(c *Claim, need int) {
 		case 0:
 			freed++
 			continue
-		case wire.Abstains:
+		case wire.Abstains, wire.Unproven:
 			continue
 		case wire.LockHeld:
 			if c.kind != take {
@@ -851,6 +870,7 @@ type ballot struct {
 	lease  int64
 	flags  uint8
 	extend bool // only who holds it, by this token
+	proven bool // and has a majority's votes
 }
 
 // vote gives this node's vote, or says why not (wire.LockHeld …) and which lock
@@ -860,7 +880,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.Abstains, nil
 	}
 	l = n.store.Lock(b.name)
-	flags := b.flags & lockSaved &^ (lockKept | lockAlone)
+	flags := b.flags & (lockAny | LockOutlives)
 	if b.id != (store.ID{}) {
 		flags |= lockForeign
 	}
@@ -871,6 +891,8 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.TokenStale, l
 	case live && b.token > l.Token && b.extend:
 		return wire.NotHeld, nil
+	case live && l.Flags&lockSoft != 0 && !b.proven && (b.extend || b.token == l.Token || b.token <= n.store.Locks().Floor):
+		return wire.Unproven, l
 	case live:
 		if b.token-l.Token > b.above {
 			flags |= lockKept // not by an earlier attempt of this claim
@@ -915,7 +937,10 @@ func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why ui
 	case l.Token < token || flags&wire.Fresh != 0 && l.Flags&lockKept != 0:
 		return wire.NotHeld, nil
 	}
-	n.removeLock(l)
+	soft := l.Flags&lockSoft != 0
+	if n.removeLock(l); soft {
+		return wire.Unproven, nil
+	}
 	return 0, nil
 }
 
@@ -932,8 +957,10 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if k.Token == 0 || k.Lease < 0 || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
 			return
 		}
-		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, uint64(k.Left), k.Lease, k.Flags, m.Flags&wire.Extend != 0})
-		n.reply(p, m.Round, why, l)
+		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, uint64(k.Left), k.Lease, k.Flags, m.Flags&(wire.Extend|wire.Proven) != 0, m.Flags&wire.Proven != 0})
+		if m.Round != 0 {
+			n.reply(p, m.Round, why, l)
+		}
 		if why == wire.LockHeld {
 			n.suspectLock(l)
 		}

@@ -58,6 +58,7 @@ func (n *Node) DistrustLocks() {
 	n.sync.abstain = false
 	n.learnLocks()
 	n.sync.partial = true
+	n.setComplete(false)
 	var next *store.Lock
 	for l := n.store.Locks().Head; l != nil; l = next {
 		next = l.Next
@@ -91,7 +92,10 @@ func (n *Node) joins() {
 }
 
 // TrustLocks ends that: the table is known to be complete.
-func (n *Node) TrustLocks() { n.sync.abstain = false }
+func (n *Node) TrustLocks() {
+	n.sync.abstain, n.sync.learnt, n.sync.freed = false, nil, nil
+	n.setComplete(len(n.sync.disputed) == 0)
+}
 
 // Abstains says whether the node doesn't vote, see [Node.DistrustLocks].
 func (n *Node) Abstains() bool { return n.abstains() }
@@ -133,7 +137,7 @@ func (n *Node) tickSync(now int64) {
 
 func (n *Node) tickPulls(now int64) {
 	if now >= n.sync.until {
-		n.sync.abstain = false
+		n.TrustLocks()
 		return
 	}
 	for _, p := range n.mesh.order {
@@ -176,7 +180,7 @@ func (n *Node) tell1(t *telling) {
 func (n *Node) entryOf(l *store.Lock) wire.Lock {
 	return wire.Lock{
 		Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Lease: l.Lease,
-		Left: max(n.LockLeft(l), 0), Flags: l.Flags & lockSaved,
+		Left: max(n.LockLeft(l), 0), Flags: l.Flags & lockSaved &^ lockSoft,
 	}
 }
 
@@ -283,12 +287,7 @@ func (n *Node) inDispute(name []byte) bool {
 	if len(n.sync.disputed) == 0 {
 		return false
 	}
-	until, yes := n.sync.disputed[string(name)]
-	if yes && until <= n.steady() {
-		delete(n.sync.disputed, string(name))
-		return false
-	}
-	return yes
+	return n.sync.disputed[string(name)] > n.steady()
 }
 
 // enoughTables ends abstaining once no majority that this node was one of can be
@@ -301,7 +300,7 @@ func (n *Node) enoughTables() {
 		}
 	}
 	if total := len(n.mesh.order) + 1; told >= total-n.majority()+1 {
-		n.sync.abstain, n.sync.learnt, n.sync.freed = false, nil, nil
+		n.TrustLocks()
 	}
 }
 
@@ -328,9 +327,12 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 		}
 		l = n.newLock(e.Name, e.Owner)
 		l.Job, l.Token, l.Lease, l.Until = h.id, e.Token, e.Lease, until
-		n.setFlags(l, e.Flags)
+		flags := e.Flags &^ lockSoft
 		if l.Job != (store.ID{}) {
-			n.setFlags(l, l.Flags|lockForeign)
+			flags |= lockForeign
+		}
+		if n.setFlags(l, flags); e.Flags&lockWeak == 0 {
+			l.Flags |= lockSoft
 		}
 	}
 	n.logLock(l)
@@ -477,6 +479,9 @@ func (n *Node) tickSuspects(now int64) {
 	for name, until := range n.sync.disputed {
 		if until <= now {
 			delete(n.sync.disputed, name)
+			if len(n.sync.disputed) == 0 && !n.sync.abstain {
+				n.setComplete(true)
+			}
 		}
 	}
 	for id := range n.lost {

@@ -38,9 +38,13 @@ const (
 	lockLogged
 	// lockWatched: it is among the deadlines. Nor is this one.
 	lockWatched
+	// lockSoft: learnt from another's table. That may be older than what this node
+	// has forgotten, so it stands against others, and doesn't count for its holder
+	// until a majority of other votes has.
+	lockSoft
 
 	lockWeak  = lockAny | lockAlone
-	lockSaved = lockAny | lockAlone | LockOutlives | lockKept | lockForeign
+	lockSaved = lockAny | lockAlone | LockOutlives | lockKept | lockForeign | lockSoft
 )
 
 // deadlines are the locks that somebody waits for and that end by themselves.
@@ -275,13 +279,31 @@ func (n *Node) logLock(l *store.Lock) {
 }
 
 // logEnd logs the end of a lock that had this token (DELLOCK); without a name,
-// that no token up to this one may be given out again.
+// that no token up to this one may be given out again, or with 0 or 1 whether the
+// table is complete.
 func (n *Node) logEnd(name []byte, token uint64) {
 	at := len(n.outbox)
 	n.outbox = binary.LittleEndian.AppendUint64(n.outbox, token)
 	n.outbox = append(n.outbox, name...)
 	n.effects = append(n.effects, Effect{Kind: LogUnlock, from: at, to: len(n.outbox)})
 }
+
+// setComplete notes, and logs, whether the table has all that this node has voted
+// for. Only a log that says so is believed after a restart.
+func (n *Node) setComplete(yes bool) {
+	complete := uint64(0)
+	if yes {
+		complete = 1
+	}
+	if n.store.Locks().Complete != complete {
+		n.store.Locks().Complete = complete
+		n.logEnd(nil, complete)
+	}
+}
+
+// CompleteLocks says whether what was loaded said that it was all that this node
+// had voted for.
+func (n *Node) CompleteLocks() bool { return n.store.Locks().Complete != 0 }
 
 // UnlockParts takes the bytes of a LogUnlock effect apart.
 func UnlockParts(b []byte) (name []byte, token uint64) {
@@ -313,12 +335,19 @@ func (n *Node) ApplyLock(rec []byte) error {
 
 // ApplyUnlock is DELLOCK.
 func (n *Node) ApplyUnlock(name []byte, token uint64) {
+	if len(name) == 0 && token <= 1 {
+		n.ApplyComplete(token)
+		return
+	}
 	if l := n.store.Lock(name); l != nil && l.Token <= token {
 		n.countWeak(l, -1)
 		n.store.RemoveLock(l)
 	}
 	n.ApplyFloor(token)
 }
+
+// ApplyComplete is what was saved of the table as a whole.
+func (n *Node) ApplyComplete(complete uint64) { n.store.Locks().Complete = min(complete, 1) }
 
 // ApplyFloor has no token up to this one given out again.
 func (n *Node) ApplyFloor(token uint64) {
@@ -330,6 +359,7 @@ func (n *Node) ApplyFloor(token uint64) {
 
 // DropLocks forgets all locks, as before another table is loaded in their place.
 func (n *Node) DropLocks() {
+	n.store.Locks().Complete = 0
 	for l := n.store.Locks().Head; l != nil; l = n.store.Locks().Head {
 		n.countWeak(l, -1)
 		n.store.RemoveLock(l)
@@ -342,6 +372,7 @@ func (n *Node) RelogLocks() {
 		n.logLock(l)
 	}
 	n.logEnd(nil, max(n.store.Locks().Floor, n.reserved))
+	n.logEnd(nil, n.store.Locks().Complete)
 }
 
 // --- looking ---------------------------------------------------------------------

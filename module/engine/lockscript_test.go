@@ -22,7 +22,7 @@ var lockKinds = map[wire.Kind]string{
 	wire.LockPull: "LOCKPULL", wire.LockPage: "LOCKPAGE", wire.ClearLocks: "CLEARLOCKS", wire.LockLost: "LOCKLOST",
 }
 
-var whyNames = [...]string{"", "held", "token low", "not held", "token stale", "abstains"}
+var whyNames = [...]string{"", "held", "token low", "not held", "token stale", "abstains", "unproven"}
 
 var outcomeNames = map[engine.OutcomeKind]string{
 	engine.Granted: "granted", engine.Conflict: "conflict", engine.NoQuorum: "no quorum", engine.NotHeld: "not held", engine.Stale: "stale token", engine.Aborted: "aborted",
@@ -50,7 +50,7 @@ func (w *world) lock(l *wire.Lock) string {
 	if l.Left > 0 {
 		text += fmt.Sprintf(" left %v", time.Duration(l.Left)*time.Millisecond)
 	}
-	for i, name := range [...]string{"any", "alone", "outlives", "kept"} {
+	for i, name := range [...]string{"any", "alone", "outlives", "kept", "", "soft"} {
 		if l.Flags&(1<<i) != 0 {
 			text += " " + name
 		}
@@ -61,9 +61,9 @@ func (w *world) lock(l *wire.Lock) string {
 // lockText shows a message about locks.
 func (w *world) lockText(m *wire.Message) string {
 	text := ""
-	for flag, kind := range map[uint8]wire.Kind{wire.Extend: wire.Claim, wire.Fresh: wire.Unlock, wire.Partial: wire.LockPage, wire.Told: wire.LockPage, wire.Prefix: wire.ClearLocks} {
+	for flag, kind := range map[uint8]wire.Kind{wire.Extend: wire.Claim, wire.Fresh: wire.Unlock, wire.Partial: wire.LockPage, wire.Told: wire.LockPage, wire.Prefix: wire.ClearLocks, wire.Proven: wire.Claim} {
 		if kind == m.Kind && m.Flags&flag != 0 {
-			text += map[uint8]string{wire.Extend: " extend", wire.Fresh: " fresh", wire.Partial: " partial", wire.Told: " told", wire.Prefix: " prefix"}[flag]
+			text += map[uint8]string{wire.Extend: " extend", wire.Fresh: " fresh", wire.Partial: " partial", wire.Told: " told", wire.Prefix: " prefix", wire.Proven: " proven"}[flag]
 		}
 	}
 	switch m.Kind {
@@ -209,7 +209,7 @@ func (w *world) locks() {
 		}
 		for _, l := range list {
 			text += " [" + strings.TrimSpace(w.lock(&wire.Lock{
-				Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Left: max(n.e.LockLeft(l), 0), Flags: l.Flags & 15,
+				Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Left: max(n.e.LockLeft(l), 0), Flags: l.Flags &^ 16,
 			})) + "]"
 		}
 		if c := n.e.Claims(); c > 0 {

@@ -297,5 +297,6 @@ func Layout() []Field {
 		{"jm_lock_list.len", unsafe.Offsetof(all.Len), unsafe.Sizeof(all.Len)},
 		{"jm_lock_list.bytes", unsafe.Offsetof(all.Bytes), unsafe.Sizeof(all.Bytes)},
 		{"jm_lock_list.floor", unsafe.Offsetof(all.Floor), unsafe.Sizeof(all.Floor)},
+		{"jm_lock_list.complete", unsafe.Offsetof(all.Complete), unsafe.Sizeof(all.Complete)},
 	}
 }

@@ -122,6 +122,7 @@ const (
 	Partial                   // LockPage: the sender's table isn't complete
 	Told                      // LockPage: nobody asked; settle what contradicts
 	Prefix                    // ClearLocks: all names that begin so
+	Proven                    // Claim: a majority has agreed; no answer is wanted
 )
 
 // Reasons of Deny.
@@ -131,6 +132,7 @@ const (
 	NotHeld               // nobody has it
 	TokenStale            // its holder has it by a greater token
 	Abstains              // the sender doesn't vote: its table may lack locks that it gave
+	Unproven              // the sender has this vote from another's table: it stands against others alone
 )
 
 // What Verified says in Count.

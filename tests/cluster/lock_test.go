@@ -192,6 +192,9 @@ func TestLostTable_48(t *testing.T) {
 	m[1].Restart()
 	mesh{m[1]}.votes(t)
 	assert.Equal(t, token, m[1].Do("LOCK.SHOW", "m").Field("token").Int)
+	// What it has from others stands against others at once, and counts for the
+	// holder once a majority without it has agreed.
+	assert.Equal(t, "OK", m[2].Do("LOCK.EXTEND", "m", "a", token, 8000).Str)
 	m[0].Kill()
 	v := m[2].Do("LOCK.ACQUIRE", "m", "b", 1000)
 	assert.True(t, v.NullString(), "%v", v)
@@ -219,6 +222,7 @@ func TestLocksInAPartition_50(t *testing.T) {
 	w := namespaces(t, 3)
 	w.votes(t)
 	held := acquire(t, w.mesh[2], "held", "a", 60_000)
+	w.known(t, "held")
 	w.move(1, 2)
 	token := acquire(t, w.mesh[0], "n", "a", 60_000)
 	assert.True(t, w.mesh[2].Do("LOCK.ACQUIRE", "n", "b", 60_000).Err("NOQUORUM"))

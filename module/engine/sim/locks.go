@@ -185,6 +185,10 @@ func (n *node) lockEffect(e *engine.Effect) {
 		n.locks[string(r.Name)] = rec
 	case engine.LogUnlock:
 		name, token := engine.UnlockParts(n.e.Message(e))
+		if len(name) == 0 && token <= 1 {
+			n.complete = token == 1
+			return
+		}
 		if r, err := store.ParseLock(n.locks[string(name)]); err == nil && r.Token <= token {
 			delete(n.locks, string(name))
 		}

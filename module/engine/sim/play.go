@@ -429,7 +429,7 @@ func (s *Sim) crash(n *node, wipe bool) {
 		s.wiped++
 		clear(n.disk)
 		clear(n.locks)
-		n.order, n.floor = nil, 0
+		n.order, n.floor, n.complete = nil, 0, false
 		// What only this node knew of acknowledgements is gone.
 		for _, j := range s.order {
 			for _, by := range j.ackedBy {

@@ -182,28 +182,29 @@ type saved struct {
 func (d *saved) state() uint8 { return d.rec[1] }
 
 type node struct {
-	s      *Sim
-	i      int
-	id     wire.NodeID
-	text   string
-	e      *engine.Node
-	alloc  *storetest.Alloc
-	keys   *keyspace
-	disk   map[store.ID]saved
-	order  []store.ID // of the disk, as first written
-	peers  []wire.NodeID
-	life   int // grows with each start: what belongs to an earlier life is void
-	down   bool
-	dead   bool // for good: another has its place
-	paused bool
-	skew   int64
-	tickAt int64
-	links  map[*node]*link
-	rate   float64           // of its steady clock
-	locks  map[string][]byte // on disk
-	floor  uint64
-	unsure bool // what the disk has of locks may not be all
-	waits  []*lockWait
+	s        *Sim
+	i        int
+	id       wire.NodeID
+	text     string
+	e        *engine.Node
+	alloc    *storetest.Alloc
+	keys     *keyspace
+	disk     map[store.ID]saved
+	order    []store.ID // of the disk, as first written
+	peers    []wire.NodeID
+	life     int // grows with each start: what belongs to an earlier life is void
+	down     bool
+	dead     bool // for good: another has its place
+	paused   bool
+	skew     int64
+	tickAt   int64
+	links    map[*node]*link
+	rate     float64           // of its steady clock
+	locks    map[string][]byte // on disk
+	floor    uint64
+	complete bool // the log says that it has all
+	unsure   bool // what the disk has of locks may not be all
+	waits    []*lockWait
 }
 
 // link is a connection, as one side sees it: what is sent on an old one is lost.
@@ -305,7 +306,7 @@ func (n *node) start() {
 			n.e.AddPeer(id, addr(n.s.byID[id].i))
 		}
 		if n.life > 1 {
-			if n.e.TrustLocks(); n.unsure {
+			if n.e.TrustLocks(); n.unsure || !n.complete {
 				n.e.DistrustLocks()
 			}
 		}
