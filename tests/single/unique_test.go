@@ -697,6 +697,9 @@ func TestRunTTL_36_L19_L21(t *testing.T) {
 func TestOnBusy_37_L29(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
+	c.Do("CONFIG", "SET", "notify-keyspace-events", "KEd")
+	sub := s.Dial()
+	sub.Do("SUBSCRIBE", "__keyspace@0__:q")
 	first := addUnique(t, c, "q", "1", during)
 	require.Equal(t, first, get(t, c, "q"))
 	dropped := addUnique(t, c, "q", "2", during+"ONBUSY drop")
@@ -704,6 +707,7 @@ func TestOnBusy_37_L29(t *testing.T) {
 	dead := addUnique(t, c, "q", "4", during+"ONBUSY dead")
 	none(t, c, "q")
 	assert.True(t, c.Do("SHOW", dropped).Null)
+	assert.Equal(t, []string{"message", "__keyspace@0__:q", "drop"}, sub.Receive().Strings())
 	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_unique_dropped"))
 	assert.Equal(t, "active", state(c, later))
 	assert.Equal(t, int64(1), c.Do("SHOW", later).Field("tries").Int)
