@@ -102,6 +102,10 @@ func (c *Ctx) Dirty() { c.f.Verbatim() }
 // Touch tells WATCH and client-side caching that a key was modified.
 func (c *Ctx) Touch(key String) { c.f.Touch(key.p) }
 
+// Notify publishes a keyspace event of the module's own, to those who asked for
+// them (notify-keyspace-events with d).
+func (c *Ctx) Notify(event string, key String) { c.f.Notify(event, key.p) }
+
 // Effect is the name of a command that is replicated.
 type Effect struct{ name api.CString }
 

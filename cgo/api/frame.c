@@ -184,6 +184,7 @@ void frame_play(struct frame *f, RedisModuleCtx *ctx) {
         case OP_REPLICATE: replicate(f, ctx, o); o += o->n; break;
         case OP_VERBATIM: redis.ReplicateVerbatim(ctx); break;
         case OP_TOUCH: redis.SignalModifiedKey(ctx, (RedisModuleString *)(intptr_t)o->v); break;
+        case OP_NOTIFY: redis.NotifyKeyspaceEvent(ctx, NOTIFY_MODULE, f->text + o->n, (RedisModuleString *)(intptr_t)o->v); break;
         case OP_PUT: set_key(ctx, (RedisModuleString *)(intptr_t)o->v, types[o->n], (void *)(intptr_t)o[1].v); o++; break;
         case OP_REMOVE: set_key(ctx, (RedisModuleString *)(intptr_t)o->v, NULL, NULL); break;
         case OP_FREE: take_back((void *)(intptr_t)o->v, o->n); break;

@@ -149,6 +149,14 @@ func (f *Frame) Verbatim() { f.op(C.OP_VERBATIM, 0, 0) }
 // Touch tells WATCH and client-side caching that a key changed.
 func (f *Frame) Touch(key String) { f.op(C.OP_TOUCH, 0, int64(uintptr(key))) }
 
+// Notify tells subscribers to keyspace events of one of the module's own ("d").
+func (f *Frame) Notify(event string, key String) {
+	buf, at := f.reserve(len(event) + 1)
+	copy(buf, event)
+	buf[len(event)] = 0
+	f.op(C.OP_NOTIFY, int(at), int64(uintptr(key)))
+}
+
 // Put gives a key a value of the type in a slot, once the call returns.
 func (f *Frame) Put(key String, typeSlot int, value unsafe.Pointer) {
 	f.op(C.OP_PUT, typeSlot, int64(uintptr(key)))

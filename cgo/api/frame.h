@@ -29,6 +29,7 @@ enum opcode {
     OP_REPLICATE,  /* to AOF and replicas: command name at pointer v, n OP_BULK/OP_BULK_TEXT arguments follow */
     OP_VERBATIM,   /* replicate the command as it came; where nobody listens, only count the change */
     OP_TOUCH,      /* key name (a RedisModuleString) at pointer v was modified: WATCH, client-side caching */
+    OP_NOTIFY,     /* a keyspace event of the module's own, its name in the text buffer at n, of the key named v */
     OP_PUT,        /* the key named v gets a value of the type in slot n: the next operation's v */
     OP_REMOVE,     /* the key named v goes */
     OP_FREE        /* n bytes at pointer v, which earlier operations may point into, go back */

@@ -41,7 +41,7 @@ enum {
 };
 
 /* Keyspace notification classes. */
-enum { NOTIFY_GENERIC = 1 << 2, NOTIFY_LOADED = 1 << 12 };
+enum { NOTIFY_GENERIC = 1 << 2, NOTIFY_LOADED = 1 << 12, NOTIFY_MODULE = 1 << 13 };
 
 /* SetModuleOptions. */
 enum { OPTION_HANDLE_IO_ERRORS = 1 };
@@ -199,6 +199,7 @@ enum { CONFIG_IMMUTABLE = 1 };
     X(int, EventLoopAddOneShot, (RedisOneShotFunc, void *)) \
     X(int, SubscribeToServerEvent, (RedisModuleCtx *, RedisModuleEvent, RedisEventFunc)) \
     X(int, SubscribeToKeyspaceEvents, (RedisModuleCtx *, int, RedisNotifyFunc)) \
+    X(int, NotifyKeyspaceEvent, (RedisModuleCtx *, int, const char *, RedisModuleString *)) \
     X(int, RegisterInfoFunc, (RedisModuleCtx *, RedisInfoFunc)) \
     X(int, InfoAddSection, (RedisModuleInfoCtx *, const char *)) \
     X(int, InfoAddFieldCString, (RedisModuleInfoCtx *, const char *, const char *)) \

@@ -28,8 +28,11 @@ func (m *module) addJob(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	a := &m.add
-	if err := parseAdd(c, a, m.node.Copies(), m.settings.of(c.Arg(1))); err != nil {
+	a, defaults := &m.add, (*settings)(nil)
+	if m.settings.any() {
+		defaults = m.settings.of(c.Arg(1))
+	}
+	if err := parseAdd(c, a, m.node.Copies(), defaults); err != nil {
 		fail(c, err)
 		return
 	}

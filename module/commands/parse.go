@@ -106,7 +106,8 @@ var _ args = (*rm.Ctx)(nil)
 // copies is the default of REPLICATE.
 // defaults are the queue's settings, nil where it has none.
 func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error) {
-	*a = engine.Add{Queue: c.Arg(1), Body: c.Arg(2), TTL: engine.DefaultTTL, Retry: -1}
+	*a = engine.Add{} // in place: a literal would be copied
+	a.Queue, a.Body, a.TTL, a.Retry = c.Arg(1), c.Arg(2), engine.DefaultTTL, -1
 	if defaults != nil {
 		defaults.apply(a)
 	}

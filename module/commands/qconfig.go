@@ -76,12 +76,12 @@ type queueSettings struct {
 	save     func(text []byte) // to where C saves it from
 }
 
+// any says whether there are settings.
+func (q *queueSettings) any() bool { return len(q.exact)+len(q.patterns) > 0 }
+
 // of finds what counts for a queue, nil where nothing does: its own, or those of the
 // longest pattern that it matches, unless any of these excludes it.
 func (q *queueSettings) of(name []byte) *settings {
-	if len(q.exact) == 0 && len(q.patterns) == 0 {
-		return nil
-	}
 	if s := q.exact[string(name)]; s != nil {
 		if s.exclude {
 			return nil

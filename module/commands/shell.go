@@ -313,6 +313,8 @@ func (m *module) settle(c *rm.Ctx) {
 			m.lockDone(e)
 		case engine.Touched:
 			c.Touch(rm.StringAt(e.Queue.Key))
+		case engine.Dropped:
+			c.Notify("drop", rm.StringAt(e.Queue.Key))
 		case engine.Serve:
 			m.serve(e.Waiter, e.Job)
 		case engine.Release:

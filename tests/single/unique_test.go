@@ -697,6 +697,9 @@ func TestRunTTL_36_L19_L21(t *testing.T) {
 func TestOnBusy_37_L29(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
+	c.Do("CONFIG", "SET", "notify-keyspace-events", "KEd")
+	sub := s.Dial()
+	sub.Do("SUBSCRIBE", "__keyspace@0__:q")
 	first := addUnique(t, c, "q", "1", during)
 	require.Equal(t, first, get(t, c, "q"))
 	dropped := addUnique(t, c, "q", "2", during+"ONBUSY drop")
@@ -704,6 +707,7 @@ func TestOnBusy_37_L29(t *testing.T) {
 	dead := addUnique(t, c, "q", "4", during+"ONBUSY dead")
 	none(t, c, "q")
 	assert.True(t, c.Do("SHOW", dropped).Null)
+	assert.Equal(t, []string{"message", "__keyspace@0__:q", "drop"}, sub.Receive().Strings())
 	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_unique_dropped"))
 	assert.Equal(t, "active", state(c, later))
 	assert.Equal(t, int64(1), c.Do("SHOW", later).Field("tries").Int)
@@ -898,4 +902,50 @@ func TestManyHeldBack_38(t *testing.T) {
 	require.Equal(t, int64(1), c.Do("UNLINK", "q").Int)
 	harness.Await(t, 10*time.Second, "the jobs to be reaped", func() bool { return jobs(s) == "0" })
 	c.Do("FLUSHALL", "ASYNC")
+}
+
+// Rule 4 for unique jobs: no garbage, no more crossings than for others.
+func TestRule4_UniqueJobs(t *testing.T) {
+	harness.NotSanitized(t, "the pool, which saves crossings, is for names alone")
+	s := harness.Start(t)
+	c := s.Dial()
+	c.Do("QCONFIG", "SET", "set*", "UNIQUE", "until-processed")
+	const rounds, n = 10, 1000
+	round := func() {
+		for _, q := range []string{"until-processed", "during-processing", "before-and-during-processing", "setting"} {
+			for i := range n {
+				if q == "setting" {
+					c.Send("ADDJOB", q, i, 0)
+				} else {
+					c.Send("ADDJOB", q, "b", 0, "UNIQUE", q, "KEY", i)
+				}
+			}
+			for range n {
+				require.Equal(t, byte('+'), c.Receive().Kind)
+			}
+			for range n {
+				c.Send("GETJOB", "NOHANG", "WITHTOKEN", "FROM", q)
+			}
+			ids := make([]string, n)
+			for i := range ids {
+				v := c.Receive()
+				require.Len(t, v.Elems, 1)
+				ids[i] = v.Elems[0].Elems[1].Str
+			}
+			for _, id := range ids {
+				c.Send("ACKJOB", id)
+			}
+			for range n {
+				require.Equal(t, int64(1), c.Receive().Int)
+			}
+		}
+	}
+	round()
+	calls, allocs := number(t, s, "jobmesh", "jobmesh_go_calls_to_c"), number(t, s, "jobmesh", "jobmesh_go_allocations")
+	for range rounds {
+		round()
+	}
+	const ops = rounds * n * 12
+	assert.Less(t, number(t, s, "jobmesh", "jobmesh_go_calls_to_c")-calls, int64(ops/10))
+	assert.Less(t, number(t, s, "jobmesh", "jobmesh_go_allocations")-allocs, int64(ops/100))
 }
