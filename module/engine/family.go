@@ -552,9 +552,14 @@ func (n *Node) report(j *store.Job, s source) {
 		return
 	}
 	id := f.ID(0)
-	if !n.store.Untie(&id, &j.ID) {
-		return
+	if n.store.Untie(&id, &j.ID) {
+		n.oneLess(id, j, s)
 	}
+}
+
+// oneLess counts one of those down that a job was released to come after: j, or nil
+// where that is gone.
+func (n *Node) oneLess(id store.ID, j *store.Job, s source) {
 	p := n.store.Lookup(&id)
 	if p == nil || p.State == store.StateAcked {
 		return
@@ -641,6 +646,9 @@ func (n *Node) tied(j *store.Job) bool {
 // buried follows the jobs that were freed with their queue.
 func (n *Node) buried() {
 	for _, l := range n.store.TakeLost() {
+		if l.Early {
+			n.oneLess(l.Of, nil, source{clock: true})
+		}
 		if l.Copies {
 			n.evicted(l.ID, l.Unreleased)
 		} else {
@@ -1036,3 +1044,6 @@ func (n *Node) near(j *store.Job, list []*Peer) []*Peer {
 	}
 	return best
 }
+
+// Ties counts the waits of jobs for each other.
+func (n *Node) Ties() uint64 { return n.store.Ties() }
