@@ -732,8 +732,9 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	}
 	r := &releasing{id: *id, queue: append([]byte(nil), queue...), told: 1, deadline: n.now + releaseMS, wait: releaseMS, next: n.now + releaseMS}
 	for i := range j.Holders() {
-		h, _ := j.Holder(i)
-		r.open = append(r.open, wire.Node(h))
+		if h, _ := j.Holder(i); n.mesh.by[wire.Node(h)] != nil {
+			r.open = append(r.open, wire.Node(h))
+		}
 	}
 	r.msg = wire.Message{Kind: wire.Release, ID: *id, Queue: r.queue}
 	if queue != nil {
@@ -861,8 +862,10 @@ func (n *Node) onReleased(p *Peer, m *wire.Message) {
 	if m.Count > 0 {
 		r.told++
 	}
-	if len(r.open) == 0 {
+	if !slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] != nil && n.mesh.by[h].Connected }) {
 		n.answerRelease(r)
+	}
+	if len(r.open) == 0 {
 		n.kin.releases = slices.DeleteFunc(n.kin.releases, func(x *releasing) bool { return x == r })
 	}
 }
