@@ -178,6 +178,15 @@ func (n *Node) beside(a *Add, external bool) error {
 	return nil
 }
 
+// afterSiblings gives a blocked job a creation time after those that were added
+// before it, at whatever node, so that it comes after them.
+func (n *Node) afterSiblings(id *store.ID, ctime uint64) uint64 {
+	if k := n.store.Knot(id); k != nil {
+		return max(ctime, n.store.Youngest(k)+1)
+	}
+	return ctime
+}
+
 // besideAll says whether a job that is being added is where beside wants it.
 func (n *Node) besideAll(j *store.Job) bool {
 	f, ok := j.Family()

@@ -92,6 +92,9 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	copy(j.Body(), a.Body)
 	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	j.CTime = n.nextCTime()
+	if a.BlockedBy != nil {
+		j.CTime = n.afterSiblings(a.BlockedBy, j.CTime)
+	}
 	j.ETime = n.now + a.TTL*1000
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
 	j.State = store.StateActive

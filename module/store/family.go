@@ -270,6 +270,14 @@ func (s *Store) First(k *Knot) *Tie {
 	return k.head
 }
 
+// Youngest is the creation time of a knot's last job.
+func (s *Store) Youngest(k *Knot) uint64 {
+	if k.mixed {
+		s.sort(k)
+	}
+	return k.tail.ctime
+}
+
 // Next is the one after it; nil at the end.
 func (t *Tie) Next() *Tie { return t.next }
 
