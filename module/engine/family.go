@@ -224,6 +224,11 @@ func (n *Node) setFamily(j *store.Job, f *store.Family) *store.Job {
 	if len(f.Value()) == 0 && j.Extra(store.TagFamily) == nil {
 		return j
 	}
+	if j.Flags&(store.FlagLogged|store.FlagDelivered) == 0 {
+		// No effect names it: of thousands that are let go at once, none need be looked for.
+		j, _ = n.store.SetExtra(j, store.TagFamily, f.Value())
+		return j
+	}
 	j, _ = n.setExtra(j, store.TagFamily, f.Value())
 	return j
 }
