@@ -182,6 +182,15 @@ func (n *Node) beside(a *Add, external bool) error {
 	return nil
 }
 
+// afterSiblings gives a blocked job a creation time after those that were added
+// before it, at whatever node, so that it comes after them.
+func (n *Node) afterSiblings(id *store.ID, ctime uint64) uint64 {
+	if k := n.store.Knot(id); k != nil {
+		return max(ctime, n.store.Youngest(k)+1)
+	}
+	return ctime
+}
+
 // besideAll says whether a job that is being added is where beside wants it.
 func (n *Node) besideAll(j *store.Job) bool {
 	f, ok := j.Family()
@@ -217,6 +226,11 @@ func unknownParent(id *store.ID) error {
 // setFamily writes a job's extra; the job may move.
 func (n *Node) setFamily(j *store.Job, f *store.Family) *store.Job {
 	if len(f.Value()) == 0 && j.Extra(store.TagFamily) == nil {
+		return j
+	}
+	if j.Flags&(store.FlagLogged|store.FlagDelivered) == 0 {
+		// No effect names it: of thousands that are let go at once, none need be looked for.
+		j, _ = n.store.SetExtra(j, store.TagFamily, f.Value())
 		return j
 	}
 	j, _ = n.setExtra(j, store.TagFamily, f.Value())
@@ -556,9 +570,14 @@ func (n *Node) report(j *store.Job, s source) {
 		return
 	}
 	id := f.ID(0)
-	if !n.store.Untie(&id, &j.ID) {
-		return
+	if n.store.Untie(&id, &j.ID) {
+		n.oneLess(id, j, s)
 	}
+}
+
+// oneLess counts one of those down that a job was released to come after: j, or nil
+// where that is gone.
+func (n *Node) oneLess(id store.ID, j *store.Job, s source) {
 	p := n.store.Lookup(&id)
 	if p == nil || p.State == store.StateAcked {
 		return
@@ -645,6 +664,9 @@ func (n *Node) tied(j *store.Job) bool {
 // buried follows the jobs that were freed with their queue.
 func (n *Node) buried() {
 	for _, l := range n.store.TakeLost() {
+		if l.Early {
+			n.oneLess(l.Of, nil, source{clock: true})
+		}
 		if l.Copies {
 			n.evicted(l.ID, l.Unreleased)
 		} else {
@@ -728,8 +750,9 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	}
 	r := &releasing{id: *id, queue: append([]byte(nil), queue...), told: 1, deadline: n.now + releaseMS, wait: releaseMS, next: n.now + releaseMS}
 	for i := range j.Holders() {
-		h, _ := j.Holder(i)
-		r.open = append(r.open, wire.Node(h))
+		if h, _ := j.Holder(i); n.mesh.by[wire.Node(h)] != nil {
+			r.open = append(r.open, wire.Node(h))
+		}
 	}
 	r.msg = wire.Message{Kind: wire.Release, ID: *id, Queue: r.queue}
 	if queue != nil {
@@ -857,8 +880,10 @@ func (n *Node) onReleased(p *Peer, m *wire.Message) {
 	if m.Count > 0 {
 		r.told++
 	}
-	if len(r.open) == 0 {
+	if !slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] != nil && n.mesh.by[h].Connected }) {
 		n.answerRelease(r)
+	}
+	if len(r.open) == 0 {
 		n.kin.releases = slices.DeleteFunc(n.kin.releases, func(x *releasing) bool { return x == r })
 	}
 }
@@ -1040,3 +1065,6 @@ func (n *Node) near(j *store.Job, list []*Peer) []*Peer {
 	}
 	return best
 }
+
+// Ties counts the waits of jobs for each other.
+func (n *Node) Ties() uint64 { return n.store.Ties() }

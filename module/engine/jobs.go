@@ -142,6 +142,9 @@ func (n *Node) enlist(a *Add, j *store.Job, w whereabouts) (wait bool, err error
 		}
 	}
 	j.CTime = n.nextCTime()
+	if a.BlockedBy != nil {
+		j.CTime = n.afterSiblings(a.BlockedBy, j.CTime)
+	}
 	j.ETime = n.now + a.TTL*1000
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
 	n.store.RegisterNew(q, j)

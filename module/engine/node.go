@@ -365,14 +365,15 @@ func (n *Node) SetNodeTimeout(ms int64) { n.mesh.timeout = ms }
 // hurryTick has the next tick come at once.
 func (n *Node) hurryTick() { n.wake = min(n.wake, n.now+1) }
 
-// NextRequeue is when a job will be queued again, unix ms; 0 never. A queued
-// job's time moves on by itself, one retry time after the other.
+// NextRequeue is when a job will be queued again, unix ms; 0 never. The time of a
+// queued job, and of one that a paused queue doesn't take back, moves on by itself,
+// one retry time after the other.
 func (n *Node) NextRequeue(j *store.Job) int64 {
 	at := j.QTime
 	if j.State == store.StateActive && j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
 		return 0 // it is when the job was delivered
 	}
-	if j.State == store.StateQueued && j.Retry > 0 && at <= n.now {
+	if (j.State == store.StateQueued || j.Flags&store.FlagOverdue != 0) && j.Retry > 0 && at <= n.now {
 		step := int64(j.Retry) * 1000
 		at += (n.now - at + step) / step * step
 	}

@@ -270,6 +270,14 @@ func (s *Store) First(k *Knot) *Tie {
 	return k.head
 }
 
+// Youngest is the creation time of a knot's last job.
+func (s *Store) Youngest(k *Knot) uint64 {
+	if k.mixed {
+		s.sort(k)
+	}
+	return k.tail.ctime
+}
+
 // Next is the one after it; nil at the end.
 func (t *Tie) Next() *Tie { return t.next }
 
@@ -321,11 +329,13 @@ func (s *Store) untie(j *Job) {
 	}
 }
 
-// Lost is a job that was freed with its queue, while others waited for it.
+// Lost is a job that was freed with its queue, while others waited for its end.
 type Lost struct {
 	ID         ID
 	Unreleased bool // it was held back, and not released
 	Copies     bool // other nodes may hold it
+	Early      bool // Of, which was released to come last, waits for it
+	Of         ID
 }
 
 // TakeLost gives those that [Store.Reap] came upon since.
@@ -337,9 +347,17 @@ func (s *Store) TakeLost() []Lost {
 
 // mourn notes that a buried job goes, where others wait for it.
 func (s *Store) mourn(j *Job) {
-	if s.Knot(&j.ID) != nil {
-		f, _ := j.Family()
-		s.knots.lost = append(s.knots.lost, Lost{j.ID, f.Unreleased(), j.Holders() > 0})
+	if s.knots.ties.len == 0 {
+		return
+	}
+	f, _ := j.Family()
+	l := Lost{ID: j.ID, Unreleased: f.Unreleased(), Copies: j.Holders() > 0}
+	if l.Early = f.Flags&FamilyEarly != 0 && f.IDs() > 0; l.Early {
+		l.Of = f.ID(0)
+		l.Early = s.Untie(&l.Of, &j.ID)
+	}
+	if l.Early || s.Knot(&j.ID) != nil {
+		s.knots.lost = append(s.knots.lost, l)
 	}
 }
 

@@ -1,0 +1,173 @@
+package engine_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+)
+
+// FuzzFamilies does random things to families at one node. After each, what the
+// jobs say and the knots agree, nobody waits for a job that isn't there, and nobody
+// was delivered before those that it waits for; and in the end nobody is left.
+func FuzzFamilies(f *testing.F) {
+	f.Add([]byte{0, 1, 1, 1, 2, 4, 6, 8, 8})
+	f.Add([]byte{0, 1, 1, 17, 33, 5, 6, 6, 8, 8, 9, 2, 3, 19, 35, 7, 10, 11, 12})
+	f.Fuzz(func(t *testing.T, ops []byte) {
+		if len(ops) > 200 {
+			return
+		}
+		n, k, alloc := node(dawn)
+		now := int64(dawn)
+		blocks := alloc.Blocks()
+		var known []store.ID
+		waits := map[store.ID][]store.ID{} // what a job still waits for
+		add := func(queue int, m engine.Members, retry, ttl int64) {
+			id, _, err := n.AddJob(&engine.Add{Queue: fmt.Append(nil, "q", queue), Replicate: 1, Retry: retry, TTL: ttl, Members: m})
+			if err != nil {
+				return
+			}
+			known = append(known, id)
+			waits[id] = slices.Clone(n.WaitsFor(n.Job(&id)))
+		}
+		check := func() {
+			ties := uint64(0)
+			for _, id := range known {
+				j := n.Job(&id)
+				if j == nil {
+					continue
+				}
+				f, ok := j.Family()
+				if !ok {
+					continue
+				}
+				require.False(t, f.Empty())
+				ties += uint64(f.IDs())
+				if f.Held() {
+					require.Equal(t, store.InHeld, j.Place)
+					require.Zero(t, j.QTime)
+				}
+				for i := range f.IDs() {
+					other := f.ID(i)
+					require.NotNil(t, n.Job(&other), "it waits for a job that isn't there")
+				}
+				if f.Flags&store.FamilyLast != 0 {
+					require.Len(t, n.WaitsFor(j), int(f.Count)+f.IDs())
+				}
+			}
+			require.Equal(t, ties, n.Ties())
+		}
+		for i := 0; i < len(ops); i++ {
+			op, arg := ops[i]%16, int(ops[i]/16)
+			var id, id2 store.ID
+			if len(known) > 0 {
+				id, id2 = known[(arg+i)%len(known)], known[arg*i%len(known)]
+			}
+			n.SetNow(now)
+			switch op {
+			case 0:
+				add(arg&1, engine.Members{Deferred: true}, int64(arg&2), 100)
+			case 1, 2:
+				add(arg&1, engine.Members{BlockedBy: &id, Deferred: arg == 15}, int64(arg&2), 20+int64(arg))
+			case 3:
+				add(arg&1, engine.Members{After: []store.ID{id, id2}, OnDead: uint8(arg % 3)}, 5, 50)
+			case 4, 5:
+				_, _, err := n.Release(&id, nil, op == 5, false)
+				if err == nil && op == 5 {
+					for _, c := range known {
+						waits[c] = slices.DeleteFunc(waits[c], func(w store.ID) bool { return w == id })
+					}
+				}
+			case 6, 7, 8:
+				q := n.Queue(fmt.Append(nil, "q", arg&1))
+				for _, j := range n.Fetch([]*store.Queue{q}, 1+arg/4, nil) {
+					for _, w := range waits[j.ID] {
+						require.Nil(t, n.Job(&w), "it was delivered before the other ended")
+					}
+					if arg&2 != 0 {
+						n.Ack(&j.ID)
+					}
+				}
+			case 9:
+				n.Ack(&id)
+			case 10:
+				n.CancelJob(&id)
+			case 11:
+				n.Delete(&id)
+			case 12:
+				n.Enqueue(&id, arg&1 == 0)
+			case 13:
+				n.FastAck(&id)
+			case 14:
+				now += int64(arg) * 1000
+				n.SetNow(now)
+				n.Tick()
+			case 15:
+				if q := n.Queue(fmt.Append(nil, "q", arg&1)); q != nil && arg > 12 {
+					k.Drop(q)
+					n.Tick()
+					n.Tick()
+				}
+			}
+			n.Effects()
+			check()
+		}
+		for _, id := range known {
+			_, _, _ = n.Release(&id, nil, false, false)
+		}
+		for _, name := range []string{"q0", "q1", "q0:dead", "q1:dead"} {
+			for range known {
+				for _, queue := range []string{"q0", "q1", name} {
+					for _, j := range n.Fetch([]*store.Queue{n.Queue([]byte(queue))}, len(known), nil) {
+						n.Ack(&j.ID)
+					}
+				}
+				n.Effects()
+			}
+		}
+		// Whatever waits, waits for one that was delivered and not acknowledged.
+		for _, id := range known {
+			if j := n.Job(&id); j != nil {
+				n.Ack(&id)
+			}
+		}
+		for _, id := range known {
+			n.Ack(&id)
+		}
+		n.Effects()
+		require.Zero(t, n.Jobs())
+		require.Zero(t, n.Ties())
+		for _, name := range []string{"q0", "q1", "q0:dead", "q1:dead"} {
+			if q := n.Queue([]byte(name)); q != nil {
+				k.Drop(q)
+			}
+		}
+		n.Tick()
+		require.LessOrEqual(t, alloc.Blocks(), blocks+3, "memory is left behind: two tables, and what was acknowledged, may be")
+	})
+}
+
+// A node that never had a family pays nothing for them, and what was flushed is
+// freed bit by bit.
+func TestTiesAreFreed(t *testing.T) {
+	n, _, alloc := node(dawn)
+	head, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 1, TTL: 100, Members: engine.Members{Deferred: true}})
+	require.NoError(t, err)
+	for range 10_000 {
+		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 1, TTL: 100, Members: engine.Members{BlockedBy: &head}})
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 10_000, n.Ties())
+	n.Effects()
+	n.Flush()
+	for range 20 {
+		n.Tick()
+	}
+	n.Effects()
+	require.Zero(t, n.Ties())
+	require.Less(t, alloc.Blocks(), 20)
+}

@@ -1,0 +1,167 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/store"
+	"jobmesh/module/store/storetest"
+)
+
+func TestFamilyValue(t *testing.T) {
+	alloc := storetest.New()
+	s := store.New(alloc, 1, 1000)
+	q := s.NewQueue([]byte("q"), 1000)
+	j := s.NewJob(3, 0, nil)
+	j.ID, j.ETime, j.Repl = store.ID{1}, 10_000, 1
+	s.Register(q, j)
+	_, ok := j.Family()
+	require.False(t, ok)
+	f := store.Family{Flags: store.FamilyDeferred | store.FamilyBlocked, OnDead: 2, Count: 7}
+	require.True(t, f.Add(&store.ID{2}))
+	require.False(t, f.Add(&store.ID{2}), "once is enough")
+	require.True(t, f.Add(&store.ID{3}))
+	j, ok = s.SetExtra(j, store.TagFamily, f.Value())
+	require.True(t, ok)
+	g, ok := j.Family()
+	require.True(t, ok)
+	assert.Equal(t, f.Value(), g.Value())
+	assert.Equal(t, []store.ID{{2}, {3}}, []store.ID{g.ID(0), g.ID(1)})
+	assert.True(t, g.Held() && g.Unreleased())
+	assert.True(t, g.Drop(&store.ID{2}))
+	assert.False(t, g.Drop(&store.ID{2}))
+	assert.Equal(t, 1, g.IDs())
+	h, _ := j.Family()
+	assert.Equal(t, 2, h.IDs(), "what was read is the job's, what is changed a copy")
+
+	for flags, held := range map[uint8]bool{0: true, store.FamilyEarly: false, store.FamilyCancelled: true, store.FamilyBlocked: true} {
+		g.Flags = flags
+		assert.Equal(t, held, g.Held(), flags)
+		assert.False(t, g.Empty())
+	}
+	assert.Nil(t, (&store.Family{OnDead: 1, Count: 3}).Value(), "there is nothing to keep")
+	for _, bad := range [][]byte{{}, make([]byte, 7), make([]byte, 9), {0, 0, 2, 0, 0, 0, 0, 0, 1}, append([]byte{0, 0, 1, 0, 0, 0, 0, 0}, make([]byte, 23)...)} {
+		j, ok = s.SetExtra(j, store.TagFamily, bad)
+		require.True(t, ok)
+		_, ok = j.Family()
+		assert.False(t, ok, "%v", bad)
+	}
+	var many store.Family
+	for i := range store.MaxFamilyIDs + 5 {
+		assert.Equal(t, i < store.MaxFamilyIDs, many.Add(&store.ID{byte(i), byte(i >> 8)}))
+	}
+	j, ok = s.SetExtra(j, store.TagFamily, many.Value())
+	require.True(t, ok)
+
+	// To another queue, with its memory.
+	p := s.NewQueue([]byte("p"), 1000)
+	s.MoveTo(j, p)
+	assert.Equal(t, []uint64{0, 1}, []uint64{q.Held, p.Held})
+	assert.Zero(t, q.Bytes)
+	assert.EqualValues(t, j.Size(), p.Bytes)
+	assert.Equal(t, p, j.Queue)
+}
+
+func TestKnots(t *testing.T) {
+	alloc := storetest.New()
+	s := store.New(alloc, 1, 1000)
+	before := alloc.Blocks()
+	q := s.NewQueue([]byte("q"), 1000)
+	head := store.ID{99}
+	assert.Nil(t, s.Knot(&head))
+	assert.False(t, s.Untie(&head, &store.ID{1}))
+	var emit []*store.Knot
+	assert.Zero(t, s.ScanKnots(0, &emit))
+	var jobs []*store.Job
+	for _, ctime := range []uint64{5, 2, 9, 1, 2} {
+		j := s.NewJob(0, 0, nil)
+		j.ID, j.CTime, j.ETime, j.Repl = store.ID{byte(len(jobs) + 1)}, ctime, 10_000, 1
+		s.Register(q, j)
+		f := store.Family{}
+		f.Add(&head)
+		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
+		s.Tie(&head, j)
+		s.Tie(&head, j) // twice is once
+		jobs = append(jobs, j)
+	}
+	order := func() (ids []byte) {
+		k := s.Knot(&head)
+		if k == nil {
+			return nil
+		}
+		for tie := s.First(k); tie != nil; tie = tie.Next() {
+			ids = append(ids, tie.Job[0])
+		}
+		require.EqualValues(t, len(ids), k.Len)
+		return ids
+	}
+	assert.EqualValues(t, 5, s.Ties())
+	assert.Equal(t, []byte{4, 2, 5, 1, 3}, order(), "the oldest first, then by ID")
+	s.ScanKnots(0, &emit)
+	s.Remove(jobs[1])
+	assert.Equal(t, []byte{4, 5, 1, 3}, order(), "who goes is untied")
+	assert.True(t, s.Untie(&head, &jobs[2].ID))
+	assert.False(t, s.Untie(&head, &jobs[2].ID))
+	assert.Equal(t, []byte{4, 5, 1}, order())
+	s.DropTies()
+	assert.Nil(t, order())
+	s.Bury(q)
+	for s.Reap(1) {
+	}
+	assert.Empty(t, s.TakeLost())
+	assert.Equal(t, before, alloc.Blocks())
+}
+
+func TestLostWithItsQueue(t *testing.T) {
+	s := store.New(storetest.New(), 1, 1000)
+	q, p := s.NewQueue([]byte("q"), 1000), s.NewQueue([]byte("p"), 1000)
+	add := func(q *store.Queue, id byte, f store.Family) *store.Job {
+		j := s.NewJob(0, 0, nil)
+		j.ID, j.ETime, j.Repl = store.ID{id}, 10_000, 1
+		s.Register(q, j)
+		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
+		for i := range f.IDs() {
+			other := f.ID(i)
+			s.Tie(&other, j)
+		}
+		return j
+	}
+	add(q, 1, store.Family{Flags: store.FamilyDeferred})
+	blocked := store.Family{Flags: store.FamilyBlocked}
+	blocked.Add(&store.ID{1})
+	add(p, 2, blocked)
+	early := store.Family{Flags: store.FamilyEarly}
+	early.Add(&store.ID{7})
+	add(q, 3, early)
+	s.Bury(q)
+	for s.Reap(10) {
+	}
+	assert.ElementsMatch(t, []store.Lost{{ID: store.ID{1}, Unreleased: true}, {ID: store.ID{3}, Early: true, Of: store.ID{7}}}, s.TakeLost())
+	assert.Empty(t, s.TakeLost())
+	assert.EqualValues(t, 1, s.Ties())
+}
+
+func TestDoneIsRemembered(t *testing.T) {
+	alloc := storetest.New()
+	s := store.New(alloc, 1, 1000)
+	maker := s.IDMaker([4]byte{1})
+	first := maker.Make(1, 2, 60, true)
+	assert.False(t, s.Done(&first))
+	s.SetDone(&first)
+	blocks := alloc.Blocks()
+	var ids []store.ID
+	for i := range 100_000 {
+		id := maker.Make(uint64(i), 2, 60, true)
+		ids = append(ids, id)
+		s.SetDone(&id)
+	}
+	assert.Equal(t, blocks, alloc.Blocks())
+	for i := range 2000 {
+		require.True(t, s.Done(&ids[len(ids)-1-i]), "%d acknowledgements ago", i)
+	}
+	assert.False(t, s.Done(&first), "it isn't for ever")
+	fresh := maker.Make(7, 7, 60, true)
+	assert.False(t, s.Done(&fresh))
+}
