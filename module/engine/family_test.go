@@ -84,7 +84,7 @@ func FuzzFamilies(f *testing.F) {
 				}
 			case 6, 7, 8:
 				q := n.Queue(fmt.Append(nil, "q", arg&1))
-				for _, j := range n.Fetch([]*store.Queue{q}, 1+arg/4, nil) {
+				for _, j := range n.Fetch([]*store.Queue{q}, 1+arg/4, true, nil) {
 					for _, w := range waits[j.ID] {
 						require.Nil(t, n.Job(&w), "it was delivered before the other ended")
 					}
@@ -122,7 +122,7 @@ func FuzzFamilies(f *testing.F) {
 		for _, name := range []string{"q0", "q1", "q0:dead", "q1:dead"} {
 			for range known {
 				for _, queue := range []string{"q0", "q1", name} {
-					for _, j := range n.Fetch([]*store.Queue{n.Queue([]byte(queue))}, len(known), nil) {
+					for _, j := range n.Fetch([]*store.Queue{n.Queue([]byte(queue))}, len(known), true, nil) {
 						n.Ack(&j.ID)
 					}
 				}

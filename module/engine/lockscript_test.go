@@ -50,8 +50,8 @@ func (w *world) lock(l *wire.Lock) string {
 	if l.Left > 0 {
 		text += fmt.Sprintf(" left %v", time.Duration(l.Left)*time.Millisecond)
 	}
-	for i, name := range [...]string{"any", "alone", "outlives", "kept", "", "soft"} {
-		if l.Flags&(1<<i) != 0 {
+	for i, name := range [...]string{"any", "alone", "outlives", "kept", "", "", "", "soft"} {
+		if name != "" && l.Flags&(1<<i) != 0 {
 			text += " " + name
 		}
 	}
