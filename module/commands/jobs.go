@@ -49,7 +49,7 @@ func (m *module) addJob(c *rm.Ctx) {
 		m.settle(c)
 		return
 	}
-	a.CanWait = (a.Replicate > 1 || m.node.MemoryLevel() > 0 || m.node.Leaving() || a.Unique.Strategy != 0) && c.CanBlock()
+	a.CanWait = (a.Replicate > 1 || m.node.MemoryLevel() > 0 || m.node.Leaving() || a.Unique.Strategy != 0 && !m.node.Alone()) && c.CanBlock()
 	id, wait, err := m.node.AddJob(a)
 	switch {
 	case err == engine.ErrDropped:
