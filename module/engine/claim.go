@@ -903,7 +903,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	default:
 		if l != nil {
 			n.countWeak(l, -1)
-			n.store.RemoveLock(l) // the log has the new one in its place
+			n.store.ReplaceLock(l) // and so does the log
 		}
 		l = n.newLock(b.name, b.owner)
 		l.Job, l.Token = b.id, b.token

@@ -105,7 +105,9 @@ func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.order) > 0 
 // renewLocks begins all leases anew: how much of each was over isn't known.
 func (n *Node) renewLocks() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		l.Until = n.untilOf(l.Lease)
+		if l.Flags&lockEnded == 0 {
+			l.Until = n.untilOf(l.Lease)
+		}
 	}
 }
 

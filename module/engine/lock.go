@@ -17,7 +17,10 @@ import (
 // In a mesh what lies in the table is this node's vote; claim.go says how votes
 // become a lock.
 
-const lockSteps = 20 // buckets of the table of locks looked at in one tick
+const (
+	lockSteps = 20    // buckets of the table of locks looked at in one tick
+	endedMS   = 2_000 // how long one that is over is kept
+)
 
 // Flags of a lock.
 const (
@@ -35,6 +38,9 @@ const (
 	// has forgotten, so it stands against others, and doesn't count for its holder
 	// until a majority of other votes has.
 	lockSoft
+	// lockEnded: it is over, and kept for a while for its token: were that merged
+	// into the floor at once, claims for other locks that are under way would be below.
+	lockEnded
 
 	lockWeak  = lockAny | lockAlone
 	lockSaved = lockAny | lockAlone | LockOutlives | lockKept | lockSoft
@@ -102,7 +108,7 @@ func (n *Node) liveLock(name []byte) *store.Lock {
 }
 
 func (n *Node) isLive(l *store.Lock) bool {
-	return l != nil && (l.Until == 0 || l.Until > n.steady())
+	return l != nil && l.Flags&lockEnded == 0 && (l.Until == 0 || l.Until > n.steady())
 }
 
 // takeLock gives a lock to a job, for lease ms (0: until it is freed), where no
@@ -110,12 +116,15 @@ func (n *Node) isLive(l *store.Lock) bool {
 // and its lease begins anew. Only this node decides; see [Node.claimLock].
 func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
 	l := n.store.Lock(name)
-	if l != nil && l.Job != *id {
-		if n.isLive(l) {
-			return 0, l
+	if l != nil && l.Job != *id && n.isLive(l) {
+		return 0, l
+	}
+	if l != nil && (l.Job != *id || l.Flags&lockEnded != 0) {
+		n.endLock(l)
+		if l = n.store.Lock(name); l != nil {
+			n.store.RemoveLock(l)
+			l = nil
 		}
-		n.removeLock(l)
-		l = nil
 	}
 	if l == nil {
 		token := n.nextToken(nil)
@@ -132,7 +141,7 @@ func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, h
 // freeLock ends a job's lock, at all nodes; false where this one had no vote for it.
 func (n *Node) freeLock(name []byte, id *store.ID) bool {
 	l := n.store.Lock(name)
-	if l == nil || l.Job != *id {
+	if l == nil || l.Job != *id || l.Flags&lockEnded != 0 {
 		return false
 	}
 	if !n.alone() && !n.passive && !n.loading {
@@ -160,18 +169,28 @@ func (n *Node) countWeak(l *store.Lock, by int) {
 
 // removeLock forgets a lock, and lets those go on who waited for it.
 func (n *Node) removeLock(l *store.Lock) {
+	if l.Flags&lockEnded != 0 {
+		return
+	}
 	n.scratch.name = append(n.scratch.name[:0], l.Name()...)
-	n.dropLock(l)
+	n.endLock(l)
 	n.lockFreed(n.scratch.name)
 }
 
-// dropLock is removeLock for a lock that another takes the place of.
-func (n *Node) dropLock(l *store.Lock) {
+// endLock is removeLock without a word to anybody.
+func (n *Node) endLock(l *store.Lock) {
+	if l.Flags&lockEnded != 0 {
+		return
+	}
 	if l.Flags&lockLogged != 0 {
 		n.logEnd(l.Name(), l.Token)
 	}
 	n.countWeak(l, -1)
-	n.store.RemoveLock(l)
+	if n.alone() {
+		n.store.RemoveLock(l)
+		return
+	}
+	l.Flags, l.Until = lockEnded, max(n.steady(), 1)
 }
 
 // lockFreed is told that a lock has become free.
@@ -223,8 +242,12 @@ func (n *Node) tickLocks() {
 		n.scratch.locks = n.scratch.locks[:0]
 		n.lockCursor = n.store.ScanLocks(n.lockCursor, &n.scratch.locks)
 		for _, l := range n.scratch.locks {
-			if l.Until != 0 && l.Until <= now {
+			switch {
+			case l.Until == 0 || l.Until > now:
+			case l.Flags&lockEnded == 0:
 				n.removeLock(l)
+			case l.Until+endedMS <= now:
+				n.store.RemoveLock(l)
 			}
 		}
 		if n.lockCursor == 0 {
@@ -283,6 +306,10 @@ func (n *Node) ApplyLock(rec []byte) error {
 	if err != nil {
 		return err
 	}
+	if r.Flags&lockEnded != 0 {
+		n.ApplyFloor(r.Token)
+		return nil
+	}
 	old := n.store.Lock(r.Name)
 	if old != nil && old.Token > r.Token {
 		return nil
@@ -335,7 +362,9 @@ func (n *Node) DropLocks() {
 // RelogLocks logs all locks anew, for a log that begins without them.
 func (n *Node) RelogLocks() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		n.logLock(l)
+		if l.Flags&lockEnded == 0 {
+			n.logLock(l)
+		}
 	}
 	n.logEnd(nil, max(n.store.Locks().Floor, n.reserved))
 	n.logEnd(nil, n.store.Locks().Complete)

@@ -126,8 +126,14 @@ func (s *Store) NewLock(name, owner []byte) *Lock {
 
 // RemoveLock frees a lock, and remembers its token in the floor.
 func (s *Store) RemoveLock(l *Lock) {
+	s.lockList.Floor = max(s.lockList.Floor, l.Token)
+	s.ReplaceLock(l)
+}
+
+// ReplaceLock frees a lock that another of the same name, with a greater token,
+// takes the place of.
+func (s *Store) ReplaceLock(l *Lock) {
 	all := s.lockList
-	all.Floor = max(all.Floor, l.Token)
 	if l.Prev != nil {
 		l.Prev.Next = l.Next
 	} else {
