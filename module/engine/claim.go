@@ -962,7 +962,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 			n.suspectLock(l)
 		}
 	case wire.Unlock:
-		n.unlearn(k)
+		n.unlearn(k, m.Flags&wire.Fresh != 0)
 		why, l := n.unvote(k.Name, &holder{store.ID(k.Job), k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)

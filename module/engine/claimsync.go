@@ -37,7 +37,7 @@ type tableSync struct {
 	telling  []telling
 	learnt   map[string]struct{} // names of locks that others told of
 	disputed map[string]int64    // names of which they told different things, until when (steady)
-	freed    map[string]struct{} // votes that ended meanwhile: a page may still have them
+	freed    map[string]bool     // votes that were taken back meanwhile, as fresh ones or any: a page may still have them
 }
 
 type pull struct {
@@ -74,7 +74,7 @@ func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial = true, false
 		n.sync.until = n.steady() + n.maxLease + n.maxLease/clockSlack + graceMS
-		n.sync.complete, n.sync.pulls, n.sync.freed = nil, map[wire.Node]*pull{}, map[string]struct{}{}
+		n.sync.complete, n.sync.pulls, n.sync.freed = nil, map[wire.Node]*pull{}, map[string]bool{}
 		n.sync.learnt = map[string]struct{}{}
 	}
 	n.hurryTick()
@@ -188,9 +188,9 @@ func (n *Node) entryOf(l *store.Lock) wire.Lock {
 }
 
 // unlearn has a vote that is taken back not be learnt from a page that is older.
-func (n *Node) unlearn(k *wire.Lock) {
+func (n *Node) unlearn(k *wire.Lock, fresh bool) {
 	if n.abstains() {
-		n.sync.freed[freedKey(k)] = struct{}{}
+		n.sync.freed[freedKey(k)] = fresh
 	}
 }
 
@@ -236,7 +236,7 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		n.saw(e.Token)
 		if told {
 			n.settleLock(p, e)
-		} else if _, gone := n.sync.freed[freedKey(e)]; !gone {
+		} else if fresh, gone := n.sync.freed[freedKey(e)]; !gone || fresh && e.Flags&lockKept != 0 {
 			n.learnLock(e)
 		}
 	}
