@@ -906,7 +906,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	default:
 		if l != nil {
 			n.countWeak(l, -1)
-			n.store.RemoveLock(l) // the log has the new one in its place
+			n.store.ReplaceLock(l) // and so does the log
 		}
 		l = n.newLock(b.name, b.owner)
 		l.Job, l.Token = b.id, b.token
@@ -966,7 +966,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		}
 	case wire.Unlock:
 		n.rouse(k.Name)
-		n.unlearn(k)
+		n.unlearn(k, m.Flags&wire.Fresh != 0)
 		why, l := n.unvote(k.Name, &holder{store.ID(k.Job), k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)

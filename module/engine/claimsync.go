@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"slices"
 
 	"jobmesh/module/store"
@@ -36,7 +37,7 @@ type tableSync struct {
 	telling  []telling
 	learnt   map[string]struct{} // names of locks that others told of
 	disputed map[string]int64    // names of which they told different things, until when (steady)
-	freed    map[string]uint64   // tokens that ended meanwhile, by name and holder: a page may still have them
+	freed    map[string]bool     // votes that were taken back meanwhile, as fresh ones or any: a page may still have them
 }
 
 type pull struct {
@@ -73,7 +74,7 @@ func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial = true, false
 		n.sync.until = n.steady() + n.maxLease + n.maxLease/clockSlack + graceMS
-		n.sync.complete, n.sync.pulls, n.sync.freed = nil, map[wire.Node]*pull{}, map[string]uint64{}
+		n.sync.complete, n.sync.pulls, n.sync.freed = nil, map[wire.Node]*pull{}, map[string]bool{}
 		n.sync.learnt = map[string]struct{}{}
 	}
 	n.hurryTick()
@@ -105,7 +106,9 @@ func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.order) > 0 
 // renewLocks begins all leases anew: how much of each was over isn't known.
 func (n *Node) renewLocks() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		l.Until = n.untilOf(l.Lease)
+		if !ended(l) {
+			l.Until = n.untilOf(l.Lease)
+		}
 	}
 }
 
@@ -185,15 +188,15 @@ func (n *Node) entryOf(l *store.Lock) wire.Lock {
 }
 
 // unlearn has a vote that is taken back not be learnt from a page that is older.
-func (n *Node) unlearn(k *wire.Lock) {
+func (n *Node) unlearn(k *wire.Lock, fresh bool) {
 	if n.abstains() {
-		key := freedKey(k)
-		n.sync.freed[key] = max(n.sync.freed[key], k.Token)
+		n.sync.freed[freedKey(k)] = fresh
 	}
 }
 
+// freedKey names a vote: the same holder may have another, by an older token.
 func freedKey(k *wire.Lock) string {
-	return string(k.Name) + "\x00" + string(k.Job[:]) + string(k.Owner)
+	return fmt.Sprintf("%d %x %s\x00%s", k.Token, k.Job, k.Name, k.Owner)
 }
 
 // onPull answers with a page of the table.
@@ -233,7 +236,7 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		n.saw(e.Token)
 		if told {
 			n.settleLock(p, e)
-		} else if n.sync.freed[freedKey(e)] < e.Token {
+		} else if fresh, gone := n.sync.freed[freedKey(e)]; !gone || fresh && e.Flags&lockKept != 0 {
 			n.learnLock(e)
 		}
 	}

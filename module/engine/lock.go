@@ -18,8 +18,9 @@ import (
 // become a lock.
 
 const (
-	lockSteps  = 20   // buckets of the table of locks looked at in one tick
-	sweepSteps = 2000 // likewise, after many jobs went at once
+	lockSteps  = 20    // buckets of the table of locks looked at in one tick
+	sweepSteps = 2000  // likewise, after many jobs went at once
+	endedMS    = 2_000 // how long one that is over is kept
 )
 
 // Flags of a lock.
@@ -122,12 +123,15 @@ func (n *Node) isLive(l *store.Lock) bool {
 // and its lease begins anew. Only this node decides; see [Node.claimLock].
 func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
 	l, fresh := n.store.LockOrNew(name)
-	if !fresh && l.Job != *id {
+	if !fresh && (l.Job != *id || ended(l)) {
 		if n.isLive(l) {
 			return 0, l
 		}
 		n.removeLock(l)
-		l, fresh = n.store.LockOrNew(name)
+		if l, fresh = n.store.LockOrNew(name); !fresh { // it is kept for its token
+			n.store.RemoveLock(l)
+			l, fresh = n.store.LockOrNew(name)
+		}
 	}
 	if fresh {
 		l.Job, l.Token = *id, n.nextToken(nil)
@@ -142,13 +146,13 @@ func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, h
 // freeLock ends a job's lock, at all nodes; false where this one had no vote for it.
 func (n *Node) freeLock(name []byte, id *store.ID) bool {
 	l := n.store.Lock(name)
-	if l == nil || l.Job != *id {
+	if l == nil || l.Job != *id || ended(l) {
 		return false
 	}
 	if !n.alone() && !n.passive && !n.loading {
 		n.owe(name, holder{id: *id}, l.Token, 0, n.allPeers())
 	}
-	n.endLock(l)
+	n.removeLock(l)
 	return true
 }
 
@@ -171,25 +175,35 @@ func (n *Node) countWeak(l *store.Lock, by int) {
 // removeLock forgets a lock that is over, has its job know, and lets those go on
 // who waited for it.
 func (n *Node) removeLock(l *store.Lock) {
+	if ended(l) {
+		return
+	}
 	n.lapsed(l)
-	n.endLock(l)
-}
-
-// endLock forgets a lock, and lets those go on who waited for it.
-func (n *Node) endLock(l *store.Lock) {
 	n.scratch.name = append(n.scratch.name[:0], l.Name()...)
-	n.dropLock(l)
+	n.endLock(l)
 	n.lockFreed(n.scratch.name)
 }
 
-// dropLock forgets a lock that another takes the place of.
-func (n *Node) dropLock(l *store.Lock) {
+// endLock is removeLock without a word to anybody.
+func (n *Node) endLock(l *store.Lock) {
+	if ended(l) {
+		return
+	}
 	if l.Flags&lockLogged != 0 {
 		n.logEnd(l.Name(), l.Token)
 	}
 	n.countWeak(l, -1)
-	n.store.RemoveLock(l)
+	if n.alone() {
+		n.store.RemoveLock(l)
+		return
+	}
+	l.Flags, l.Until = 0, -max(n.steady(), 1)
 }
+
+// ended says whether a lock is over, and only kept for its token: were that merged
+// into the floor at once, claims for other locks that are under way would be below.
+// Until is the negative time of its end.
+func ended(l *store.Lock) bool { return l.Until < 0 }
 
 // lockFreed is told that a lock has become free.
 func (n *Node) lockFreed(name []byte) {
@@ -253,7 +267,10 @@ func (n *Node) tickLocks() {
 		n.scratch.locks = n.scratch.locks[:0]
 		n.lockCursor = n.store.ScanLocks(n.lockCursor, &n.scratch.locks)
 		for _, l := range n.scratch.locks {
-			if !n.isLive(l) {
+			switch {
+			case ended(l) && now+l.Until >= endedMS:
+				n.store.RemoveLock(l)
+			case !ended(l) && !n.isLive(l):
 				n.removeLock(l)
 			}
 		}
@@ -317,6 +334,10 @@ func (n *Node) ApplyLock(rec []byte) error {
 	if err != nil {
 		return err
 	}
+	if r.Ended {
+		n.ApplyFloor(r.Token)
+		return nil
+	}
 	old := n.store.Lock(r.Name)
 	if old != nil && old.Token > r.Token {
 		return nil
@@ -369,7 +390,9 @@ func (n *Node) DropLocks() {
 // RelogLocks logs all locks anew, for a log that begins without them.
 func (n *Node) RelogLocks() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		n.logLock(l)
+		if !ended(l) {
+			n.logLock(l)
+		}
 	}
 	n.logEnd(nil, max(n.store.Locks().Floor, n.reserved))
 	n.logEnd(nil, n.store.Locks().Complete)

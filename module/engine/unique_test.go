@@ -460,7 +460,7 @@ func TestScenario25ReplicationTimesOut(t *testing.T) {
 	})
 	d.pass(t, 600)
 	require.Nil(t, d.n.Job(&first))
-	require.Zero(t, d.n.store.Locks().Len)
+	require.Zero(t, liveLocks(d.n))
 	d.do(t, func() {
 		id, wait, err := d.n.AddJob(&a)
 		require.NoError(t, err)
@@ -468,7 +468,7 @@ func TestScenario25ReplicationTimesOut(t *testing.T) {
 		d.n.Adder(id, "client")
 		d.n.AbandonAdd(&id)
 	})
-	require.Zero(t, d.n.store.Locks().Len, "nor does one whose client has gone")
+	require.Zero(t, liveLocks(d.n), "nor does one whose client has gone")
 }
 
 // What is held back isn't given to other nodes either.
@@ -550,4 +550,13 @@ func TestManyToDrop(t *testing.T) {
 	require.Empty(t, d.get(t, 1, "q"))
 	require.Equal(t, []store.ID{plain}, d.get(t, 1, "q"))
 	require.EqualValues(t, busySteps+10, d.n.Stats.BusyDropped)
+}
+
+func liveLocks(n *Node) (live int) {
+	for l := n.store.Locks().Head; l != nil; l = l.Next {
+		if n.isLive(l) {
+			live++
+		}
+	}
+	return live
 }

@@ -55,7 +55,7 @@ type Lock struct {
 
 	// From here to the end of the owner: the record, saved as it lies.
 	Token    uint64 // the fencing token
-	Until    int64  // when the lease is over, by the steady clock, ms; 0: with its holder
+	Until    int64  // when the lease is over, by the steady clock, ms; 0: with its holder; negative: it was, then
 	Lease    int64  // how long it was asked for, ms; 0: as long as its holder
 	Job      ID     // the job that holds it; zero: the owner does
 	Flags    uint8  // the engine's
@@ -151,8 +151,14 @@ func (s *Store) newLock(name, owner []byte, h uint64) *Lock {
 
 // RemoveLock frees a lock, and remembers its token in the floor.
 func (s *Store) RemoveLock(l *Lock) {
+	s.lockList.Floor = max(s.lockList.Floor, l.Token)
+	s.ReplaceLock(l)
+}
+
+// ReplaceLock frees a lock that another of the same name, with a greater token,
+// takes the place of.
+func (s *Store) ReplaceLock(l *Lock) {
 	all := s.lockList
-	all.Floor = max(all.Floor, l.Token)
 	if l.Prev != nil {
 		l.Prev.Next = l.Next
 	} else {
@@ -192,6 +198,7 @@ type LockRecord struct {
 	Lease       int64
 	Job         ID
 	Flags       uint8
+	Ended       bool // only its token counts still
 }
 
 // ParseLock reads what [Lock.Record] wrote. Its errors wrap [ErrRecord].
@@ -201,7 +208,7 @@ func ParseLock(b []byte) (r LockRecord, err error) {
 	}
 	var l Lock
 	copy(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&l), lockRecordAt)), lockRecordHead), b)
-	r = LockRecord{Token: l.Token, Lease: l.Lease, Job: l.Job, Flags: l.Flags}
+	r = LockRecord{Token: l.Token, Lease: l.Lease, Job: l.Job, Flags: l.Flags, Ended: l.Until < 0}
 	text := b[lockRecordHead:]
 	switch {
 	case l.format != lockFormat:

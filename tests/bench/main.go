@@ -25,6 +25,7 @@ var (
 	mesh    = flag.Bool("mesh", false, "measure a mesh of three nodes instead")
 	uq      = flag.Bool("uq", false, "compare the unique queue with the same in Lua on plain types instead")
 	unique  = flag.Bool("unique", false, "measure what uniqueness costs ADDJOB and GETJOB instead")
+	locks   = flag.Bool("locks", false, "measure locks on one node and on three instead")
 	many    = flag.Int("jobs", 10_000_000, "jobs of -scale")
 	asJSON  = flag.Bool("json", false, "print JSON")
 )
@@ -223,6 +224,10 @@ func main() {
 	flag.Parse()
 	if *mesh {
 		atMesh()
+		return
+	}
+	if *locks {
+		atLocks()
 		return
 	}
 	if *uq {
