@@ -250,13 +250,12 @@ func TestTokensGrow_46(t *testing.T) {
 // not read from the clock alone.
 func TestTokensGrowWhenTheClockIsSetBack_46(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
-	c := s.Dial()
 	// A floor an hour ahead is as good as a clock an hour back.
 	ahead := (time.Now().Add(time.Hour).UnixMilli()) << 20
 	s.Kill()
 	appendToAOF(t, s, "DELLOCK", "", fmt.Sprint(ahead))
 	s.Restart()
-	c = s.Dial()
+	c := s.Dial()
 	first := acquire(t, c, "n", "a", 60_000)
 	assert.Greater(t, first, ahead)
 	ok(t, c.Do("LOCK.RELEASE", "n", "a", first))
