@@ -198,10 +198,11 @@ type claims struct {
 	suspects  map[string]*suspect
 	nextLook  int64 // steady
 	lost      map[store.ID]struct{}
-	seen      uint64 // the greatest token that another node told of
-	reserved  uint64 // up to here tokens are written off in the log
-	weak      int    // locks with one of lockWeak
-	maxLease  int64  // ms
+	seen      uint64       // the greatest token that another node told of
+	reserved  uint64       // up to here tokens are written off in the log
+	weak      int          // locks with one of lockWeak
+	maxLease  int64        // ms
+	lately    [64]wonClaim // by round
 	sync      tableSync
 }
 
@@ -548,6 +549,7 @@ func (n *Node) won(c *Claim) {
 		return
 	}
 	n.prove(c)
+	n.lately[c.round%uint64(len(n.lately))] = wonClaim{c.round, c}
 	if c.kind == release {
 		// The others are asked already: their answers to this round will do.
 		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)})
@@ -566,11 +568,22 @@ func (n *Node) prove(c *Claim) {
 		} else if a.node == n.self.Node() {
 			n.vote(&ballot{c.name, c.holder, c.proposal, 0, c.lease, c.flags, true, true})
 		} else {
-			m := c.message()
-			m.Flags, m.Round = wire.Proven, 0
-			n.send(n.mesh.by[a.node], m)
+			n.proveTo(c, n.mesh.by[a.node])
 		}
 	}
+}
+
+func (n *Node) proveTo(c *Claim, p *Peer) {
+	m := c.message()
+	m.Flags, m.Round = wire.Proven, 0
+	n.send(p, m)
+}
+
+// wonClaim is a claim that was won lately: whose answer comes late may have to be
+// told so.
+type wonClaim struct {
+	round uint64
+	claim *Claim
 }
 
 // silent are the nodes that haven't answered.
@@ -1003,7 +1016,11 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 	}
 	c := n.byRound[m.Round]
 	if c == nil {
-		return // it is decided; where it failed, what was voted for is owed back already
+		// It is decided; where it failed, what was voted for is owed back already.
+		if won := n.lately[m.Round%uint64(len(n.lately))]; won.round == m.Round && won.claim != nil && won.claim.kind != release && m.Kind == wire.Deny && m.Count == wire.Unproven {
+			n.proveTo(won.claim, p)
+		}
+		return
 	}
 	a := answer{node: p.Node}
 	if m.Kind == wire.Deny {
