@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every fuzzer there is for a time, two at once: fuzz.sh TIME [go test flags].
+# Runs every fuzzer there is for a time, four at once: fuzz.sh TIME [go test flags].
 set -euo pipefail
 cd "$(dirname "$0")/.."
 time=$1
@@ -11,26 +11,21 @@ while IFS=: read -r file _ name; do
   targets+=("$name ./$(dirname "$file")")
 done < <(grep -rnoE '^func Fuzz[A-Za-z0-9_]*' --include='*_test.go' . | sed -E 's/:func /:/; s#^\./##')
 status=0
+at_once=4
 run() { # number
   local name package
   read -r name package <<<"${targets[$1]}"
   go test -count=1 -parallel 1 "${flags[@]}" -run '^$' -fuzz "^$name\$" -fuzztime "$time" "$package" >"$work/$1" 2>&1
 }
 flags=("$@")
-for ((i = 0; i < ${#targets[@]}; i += 2)); do
-  run "$i" &
-  first=$!
-  second=
-  if ((i + 1 < ${#targets[@]})); then
-    run "$((i + 1))" &
-    second=$!
-  fi
-  wait "$first" || status=1
+for ((i = 0; i < ${#targets[@]}; i += at_once)); do
+  pids=()
+  for ((k = i; k < i + at_once && k < ${#targets[@]}; k++)); do
+    run "$k" &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
   # Whole outputs, one after the other: lines of two don't mix.
-  cat "$work/$i"
-  if [ -n "$second" ]; then
-    wait "$second" || status=1
-    cat "$work/$((i + 1))"
-  fi
+  for ((k = i; k < i + ${#pids[@]}; k++)); do cat "$work/$k"; done
 done
 exit $status
