@@ -123,7 +123,7 @@ func New() *rm.Module {
 			Role:    m.role,
 			Turn:    m.turn,
 			Swap:    func(c *rm.Ctx, a, b int) { m.node.SetNow(c.Now()); m.node.Swapped(a, b); m.settle(c) },
-			Config:  func(*rm.Ctx) { m.readPolicy() },
+			Config:  func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy() },
 			Fork:    m.forked,
 			Key:     m.keyEvent,
 		},
