@@ -171,7 +171,8 @@ func (c *Ctx) BlockOnKeys(first, n int, timeout int64) error {
 // What fill answers is copied.
 func (cl *Client) Answer(fill func(*Ctx), unheard func(*Ctx)) {
 	s := cl.s
-	if _, waiting := s.blocked[cl.b]; !waiting {
+	// Once a client has gone its handle is freed, and may be another's by now.
+	if s.blocked[cl.b] != cl {
 		return
 	}
 	delete(s.blocked, cl.b)

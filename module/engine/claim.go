@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"container/heap"
 	"math"
 	"slices"
@@ -110,6 +111,7 @@ type Claim struct {
 	name []byte
 	holder
 	lease    int64
+	usable   int64  // of the lease, that asking may take; 0: all
 	token    uint64 // extend, release
 	flags    uint8
 	wait     bool
@@ -308,6 +310,11 @@ func (n *Node) bare(c *Claim, wait int64, client any) (o Outcome, pending *Claim
 // While a claim is under way its job need not be known yet; from then's return
 // on it must be, or be freed, lest others find that the lock has no job.
 func (n *Node) claimLock(name []byte, id *store.ID, lease int64, flags uint8, any bool, timeout int64, then func(Outcome)) *Claim {
+	return n.claimFor(name, id, lease, 0, flags, any, timeout, then)
+}
+
+// claimFor is claimLock, where asking may take no more than usable ms of the lease.
+func (n *Node) claimFor(name []byte, id *store.ID, lease, usable int64, flags uint8, any bool, timeout int64, then func(Outcome)) *Claim {
 	if n.passive {
 		then(Outcome{Kind: Aborted})
 		return nil
@@ -323,7 +330,7 @@ func (n *Node) claimLock(name []byte, id *store.ID, lease int64, flags uint8, an
 		then(Outcome{Kind: Granted, Token: token})
 		return nil
 	}
-	c := &Claim{kind: take, name: slices.Clone(name), holder: holder{id: *id}, lease: lease, flags: flags & LockOutlives, deadline: n.steady() + timeout, then: then}
+	c := &Claim{kind: take, name: slices.Clone(name), holder: holder{id: *id}, lease: lease, usable: usable, flags: flags & LockOutlives, deadline: n.steady() + timeout, then: then}
 	if any {
 		c.flags |= lockAny
 	}
@@ -543,7 +550,7 @@ func (c *Claim) answered(node wire.Node) bool {
 
 // won ends a claim that has its votes, unless they came too late to be of use.
 func (n *Node) won(c *Claim) {
-	if c.kind != release && c.lease > 0 && n.steady()-c.began >= c.lease {
+	if c.kind != release && c.lease > 0 && n.steady()-c.began >= cmp.Or(c.usable, c.lease) {
 		n.retract(c)
 		n.missed(c, Outcome{Kind: NoQuorum}, false)
 		return

@@ -21,6 +21,7 @@ import (
 const (
 	restFirstMS = 4   // until a key that was taken elsewhere is asked for again,
 	restLastMS  = 500 // doubling up to here
+	restKeptMS  = 5_000
 	putOffMS    = 1_000
 )
 
@@ -47,6 +48,8 @@ func newConsents() consents {
 	return consents{adds: map[store.ID]*claimedAdd{}, runs: map[string]store.ID{}, asked: map[string]int{}, rests: map[string]*rest{}}
 }
 
+func (c *consents) count() int { return len(c.adds) + len(c.runs) + len(c.asked) + len(c.rests) }
+
 // --- adding ------------------------------------------------------------------
 
 // claimAdd claims the lock of a job that is being added, whose name is in
@@ -66,11 +69,14 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	if timeout == 0 {
 		timeout = ClaimTimeoutMS
 	}
-	c := &claimedAdd{}
+	c, began := &claimedAdd{}, n.steady()
 	n.consents.adds[id] = c
 	decided := false
 	c.claim = n.claimLock(n.scratch.lock, &id, n.waitLease(a), flags, a.Unique.Any, timeout, func(o Outcome) {
 		delete(n.consents.adds, id)
+		if a.Timeout > 0 {
+			a.Timeout = max(1, a.Timeout-(n.steady()-began))
+		}
 		answer, wait, err = n.consented(a, id, o)
 		decided = true
 		switch {
@@ -98,7 +104,7 @@ func (n *Node) consented(a *Add, id store.ID, o Outcome) (answer store.ID, wait 
 	free := func() {
 		if o.Kind == Granted {
 			n.nameClaim(a)
-			n.freeLock(n.scratch.lock, &id)
+			n.freeName(n.scratch.lock, &id, o.Token)
 		}
 	}
 	// It took a moment: what was asked may not hold any more.
@@ -153,40 +159,75 @@ func (a *Add) clone() *Add {
 }
 
 // claimAgain is [Node.again] where other nodes have a say: the job waits on, until
-// they have answered.
-func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) {
+// they have answered. What is decided at once is up to the caller.
+func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
 	id := j.ID
-	n.later(j, ClaimTimeoutMS+putOffMS)
 	flags := uint8(0)
 	if u.Strategy() == store.UniqueWindow {
 		flags = LockOutlives
 	}
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
+	var now *Outcome
+	later := false
 	n.claimLock(name, &id, lease, flags, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
-		j := n.store.Lookup(&id)
-		if j == nil || !n.putOff(j) || j.State != store.StateActive {
-			if o.Kind == Granted && j == nil {
-				n.freeName(name, &id, o.Token)
-			}
+		if !later {
+			now = &o
 			return
 		}
-		u := j.Unique()
-		switch o.Kind {
-		case Granted:
-			u.SetWait(o.Token)
-			u.Clear(store.UniquePending)
-			if left := delayLeft(j, n.now); left > 0 {
-				n.later(j, left)
-			} else {
+		j := n.store.Lookup(&id)
+		if j != nil && n.putOff(j) && j.State == store.StateActive && n.named(j, store.LockWait, name) {
+			if n.claimedAgain(j, &o) {
 				n.requeue(j, false)
 			}
-		case Conflict:
-			n.Stats.Duplicates++
-			n.reschedule(j, u, u.ConflictDelay())
-		default:
-			n.later(j, putOffMS)
+		} else if o.Kind == Granted && !n.hasByNow(j, store.LockWait, name, o.Token) {
+			n.freeName(name, &id, o.Token)
 		}
 	})
+	if later = true; now != nil {
+		return n.claimedAgain(j, now)
+	}
+	n.later(j, ClaimTimeoutMS+putOffMS)
+	return false
+}
+
+// claimedAgain goes on with a job that was put off when its claim is decided. True
+// where it may be queued.
+func (n *Node) claimedAgain(j *store.Job, o *Outcome) bool {
+	u := j.Unique()
+	switch {
+	case o.Kind == Granted:
+		u.SetWait(o.Token)
+		u.Clear(store.UniquePending)
+		if left := delayLeft(j, n.now); left > 0 {
+			n.later(j, left)
+			return false
+		}
+		return true
+	case n.passive:
+	case o.Kind == Conflict:
+		n.Stats.Duplicates++
+		n.reschedule(j, u, u.ConflictDelay())
+	default:
+		n.later(j, putOffMS)
+	}
+	return false
+}
+
+// named says whether a name is still that of a job's lock: its queue may have
+// another name by now.
+func (n *Node) named(j *store.Job, space store.Space, name []byte) bool {
+	u := j.Unique()
+	return u != nil && string(n.lockName(j, u, space)) == string(name)
+}
+
+// hasByNow says whether a job has got a lock meanwhile that was claimed for it, so
+// that the claim's end isn't the lock's.
+func (n *Node) hasByNow(j *store.Job, space store.Space, name []byte, token uint64) bool {
+	if j == nil || j.State == store.StateAcked || !n.named(j, space, name) || !j.Unique().Has(hasFlag(space)) {
+		return false
+	}
+	setLock(j.Unique(), space, token)
+	return true
 }
 
 // --- fetching ----------------------------------------------------------------
@@ -214,21 +255,52 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		return claimAsked
 	}
 	key, queue, id := string(name), string(j.Queue.NameBytes()), j.ID
-	n.store.HoldBack(j, u)
-	n.consents.runs[key] = id
-	n.consents.asked[queue]++
-	n.claimLock(name, &id, n.runLease(j, u), 0, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
+	if _, asked := n.consents.runs[key]; asked {
+		n.store.HoldBack(j, u)
+		return claimRefused
+	}
+	// What is decided at once is decided here, lest clients be served while others are.
+	var now *Outcome
+	later := false
+	// Who gets the job counts its time from then on, so that of the asking is added.
+	n.claimFor(name, &id, n.runLease(j, u)+2*ClaimTimeoutMS, 2*ClaimTimeoutMS, 0, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
+		if !later {
+			now = &o
+			return
+		}
 		delete(n.consents.runs, key)
 		if n.consents.asked[queue]--; n.consents.asked[queue] == 0 {
 			delete(n.consents.asked, queue)
 		}
 		n.runDecided(key, &id, o)
-		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != NoQuorum && o.Kind != Aborted {
+		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != Aborted {
 			n.serve(q)
 		}
 		n.sendAway(queue)
 	})
+	later = true
+	switch {
+	case now == nil:
+		n.store.HoldBack(j, u)
+		n.consents.runs[key] = id
+		n.consents.asked[queue]++
+	case now.Kind == Granted:
+		n.hasRun(j, u, key, now.Token)
+		return claimHad
+	case now.Kind == Conflict && u.Busy() != store.BusyWait:
+		n.busy(j, u)
+	default:
+		n.store.HoldBack(j, u)
+		n.giveRest(key)
+	}
 	return claimRefused
+}
+
+// hasRun notes that a job has the lock of its run.
+func (n *Node) hasRun(j *store.Job, u store.Unique, name string, token uint64) {
+	delete(n.consents.rests, name)
+	delete(n.lost, j.ID)
+	u.SetRun(token)
 }
 
 // runLease is how long a run has its lock, ms: as long as the job stays with whom
@@ -246,14 +318,15 @@ func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
 // runDecided delivers a job whose run was consented to.
 func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 	j := n.store.Lookup(id)
-	here := j != nil && j.State == store.StateQueued
+	here := j != nil && j.State == store.StateQueued && n.named(j, store.LockRun, []byte(name))
 	switch {
 	case o.Kind == Granted && !here:
-		n.freeName([]byte(name), id, o.Token)
+		if !n.hasByNow(j, store.LockRun, []byte(name), o.Token) {
+			n.freeName([]byte(name), id, o.Token)
+		}
 	case o.Kind == Granted:
-		delete(n.consents.rests, name)
 		u := j.Unique()
-		u.SetRun(o.Token)
+		n.hasRun(j, u, name, o.Token)
 		q := j.Queue
 		if q.Waiters == 0 || q.Pause&PauseOut != 0 || n.passive || n.loading {
 			n.endRun(j, u) // nobody wants it any more
@@ -304,15 +377,18 @@ func (n *Node) rouse(name []byte) {
 	}
 }
 
-// restOver looks again, where a deadline was that of a rest.
+// restOver looks again, where a deadline was that of a rest; what isn't asked for
+// for a while after it is forgotten.
 func (n *Node) restOver(name []byte) {
 	r := n.consents.rests[string(name)]
+	now := n.steady()
 	switch {
-	case r == nil || r.until > n.steady():
-	case n.steady()-r.until > 60_000:
+	case r == nil || r.until > now:
+	case now-r.until >= restKeptMS:
 		delete(n.consents.rests, string(name))
 	default:
 		n.store.WakeLanes(name)
+		heap.Push(&n.deadlines, deadline{r.until + restKeptMS, string(name)})
 	}
 }
 
@@ -359,12 +435,13 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 	if l := n.liveLock(name); l != nil && l.Job != j.ID {
 		return false
 	}
-	id := j.ID
+	id, later := j.ID, false
 	name = slices.Clone(name)
 	n.claimLock(name, &id, lease, 0, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
 		j := n.store.Lookup(&id)
-		if j == nil || j.Unique() == nil {
-			if o.Kind == Granted {
+		if j == nil || j.State == store.StateAcked || space == store.LockRun && j.State == store.StateQueued || !n.named(j, space, name) {
+			// It is done, or to run anew.
+			if o.Kind == Granted && (j == nil || j.State == store.StateAcked || !j.Unique().Has(hasFlag(space))) {
 				n.freeName(name, &id, o.Token)
 			}
 			return
@@ -379,8 +456,11 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 		default:
 			return // its lease goes on until it is over
 		}
-		n.log(LogState, j)
+		if later {
+			n.log(LogState, j) // else the caller does, who may have a new job
+		}
 	})
+	later = true
 	return true
 }
 
@@ -394,9 +474,13 @@ func setLock(u store.Unique, space store.Space, token uint64) {
 
 // freeName frees a job's lock at all nodes, also where this one has no vote for it.
 func (n *Node) freeName(name []byte, id *store.ID, token uint64) {
-	if !n.freeLock(name, id) && !n.alone() && !n.passive && !n.loading && token > 0 {
+	if n.freeLock(name, id) || n.alone() || n.passive || n.loading {
+		return
+	}
+	if token > 0 {
 		n.owe(name, holder{id: *id}, token, 0, n.allPeers())
 	}
+	n.lockFreed(slices.Clone(name))
 }
 
 // entrust leaves a job's locks to the other nodes that hold it: here it is about
@@ -413,4 +497,21 @@ func (n *Node) entrust(j *store.Job) {
 		}
 	}
 	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
+}
+
+// entrustRun leaves a job's run lock to another node, where its client works on.
+func (n *Node) entrustRun(j *store.Job) {
+	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) && !n.alone() {
+		if l := n.store.Lock(n.lockName(j, u, store.LockRun)); l != nil && l.Job == j.ID {
+			n.setFlags(l, l.Flags|lockForeign)
+			n.logLock(l)
+		}
+		u.Clear(store.UniqueHasRun)
+	}
+}
+
+// runs says whether a job may not be worked on beside others.
+func runs(j *store.Job) bool {
+	u := j.Unique()
+	return u != nil && u.Runs()
 }

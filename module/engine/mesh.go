@@ -170,7 +170,9 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		if j.State == store.StateQueued {
 			n.dequeue(j)
 		}
-		n.yield(n.overheard(j))
+		j = n.overheard(j)
+		n.entrustRun(j) // who works on it has it there
+		n.yield(j)
 	case wire.SetAck:
 		n.onSetAck(p, j, m)
 	case wire.GotAck:
@@ -645,6 +647,9 @@ func (n *Node) retryAt(j *store.Job) int64 {
 	at := retryTime(n, j)
 	if at > 0 && j.Holders() > 0 {
 		at += n.jitter()
+		if runs(j) {
+			at += jitterMS / 2 // who works on it has all of its time alone
+		}
 	}
 	return at
 }
@@ -684,7 +689,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	switch {
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
-	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && j.QTime > n.now+store.AnnounceMS:
+	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
 	}
@@ -708,6 +713,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 			return
 		}
 		n.dequeue(j)
+	}
+	if flags&wire.CountNack == 0 {
+		n.entrustRun(j) // its client here may not know
 	}
 	n.yield(j)
 }

@@ -395,5 +395,5 @@ type Load struct{ Adding, Imports, Hungry, Claims int }
 
 // Load counts it.
 func (n *Node) Load() Load {
-	return Load{Adding: len(n.addings), Imports: len(n.imports), Hungry: len(n.hungry), Claims: n.Claims() + len(n.consents.adds) + len(n.consents.runs)}
+	return Load{Adding: len(n.addings), Imports: len(n.imports), Hungry: len(n.hungry), Claims: n.Claims() + n.consents.count()}
 }

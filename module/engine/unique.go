@@ -259,8 +259,7 @@ func (n *Node) again(j *store.Job) bool {
 			lease = 0
 		}
 		if !n.alone() {
-			n.claimAgain(j, u, lease)
-			return false
+			return n.claimAgain(j, u, lease)
 		}
 		token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, lease)
 		if holder != nil {
@@ -338,7 +337,7 @@ func (n *Node) claimRun(j *store.Job) claimed {
 			n.busy(j, u)
 			return claimRefused
 		}
-		u.SetRun(token)
+		n.hasRun(j, u, "", token)
 	}
 	n.endsWaiting(j, u)
 	return claimHad
@@ -400,7 +399,7 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 // pushUnique is [store.Store.Push] for a unique job: one that ends its run frees
 // its key, one that runs alone takes its place in its lane.
 func (n *Node) pushUnique(j *store.Job, u store.Unique) {
-	if u.LockTTL() > 0 && j.Flags&store.FlagQueuedOnce == 0 && u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
+	if u.LockTTL() > 0 && j.Delay > 0 && j.Flags&store.FlagQueuedOnce == 0 && u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
 		// It is due: from now on its lock ends by itself.
 		if !n.renewLock(j, u, store.LockWait, u.LockTTL()) {
 			u.Clear(store.UniqueHasWait)
@@ -449,6 +448,11 @@ func (n *Node) settleLanes() {
 			continue
 		}
 		if holder := n.liveLock(n.scratch.lock); holder != nil {
+			if holder.Until == 0 && !n.jobLives(holder.Job) {
+				// Its end may have been missed.
+				n.suspectLock(holder)
+				n.giveRest(string(n.scratch.lock))
+			}
 			if holder.Until != 0 && holder.Flags&lockWatched == 0 {
 				holder.Flags |= lockWatched
 				n.watchLock(holder)

@@ -103,10 +103,16 @@ func (s *Sim) startLockers() {
 }
 
 func (s *Sim) drift() float64 {
-	if s.Locks == nil {
+	drift := 0.0
+	switch {
+	case s.Locks != nil:
+		drift = s.Locks.Drift
+	case s.Uniques != nil:
+		drift = s.Uniques.Drift
+	default:
 		return 1
 	}
-	return 1 + s.Locks.Drift*(2*s.r.Float64()-1)
+	return 1 + drift*(2*s.r.Float64()-1)
 }
 
 // steady is the node's clock for leases.

@@ -48,6 +48,7 @@ func Run(seed uint64, c Config) (Report, error) {
 	}
 	s.judge()
 	s.judgeLocks()
+	s.judgeUniques()
 	if s.MostExtra > 0 && float64(s.Extra) > s.MostExtra*float64(s.Added) {
 		s.fail("%d deliveries of %d jobs were needless", s.Extra, s.Added)
 	}
@@ -85,6 +86,7 @@ func (s *Sim) run(until int64) {
 
 func (s *Sim) work() {
 	s.startLockers()
+	s.startUniques()
 	for range s.Jobs {
 		s.at(2000+s.r.Int64N(s.Seconds*800), s.add)
 	}
@@ -207,7 +209,9 @@ func (s *Sim) consume(n *node) {
 func (s *Sim) delivered(n *node, w *engine.Waiter, j *store.Job) {
 	*w.Client.(*bool) = true
 	s.take(n, j)
-	s.consume(n)
+	if s.jobs[j.ID] == nil || s.jobs[j.ID].probe == nil {
+		s.consume(n)
+	}
 }
 
 func (s *Sim) take(n *node, sj *store.Job) {
@@ -216,11 +220,16 @@ func (s *Sim) take(n *node, sj *store.Job) {
 		s.fail("node %d delivers a job that nobody added: %s", n.i, sj.ID)
 		return
 	}
+	if j.probe != nil {
+		j.probe.got = true
+		return
+	}
 	s.Delivered++
 	j.delivered++
 	j.given = s.now
 	s.trace("node %d: delivers %s (%d)", n.i, j.id, j.delivered)
 	s.inTurn(n, j)
+	s.uniqueTaken(n, j)
 	if j.settled {
 		s.fail("node %d delivers job %s, whose acknowledgement others knew of when all had healed", n.i, j.id)
 	}
@@ -262,7 +271,11 @@ func (s *Sim) take(n *node, sj *store.Job) {
 			s.command(n, func(e *engine.Node) {
 				// That it is too late, or the job gone, is for the worker to know.
 				j.worked++
-				_, _ = e.Working(&j.id)
+				_, err := e.Working(&j.id)
+				s.trace("node %d: WORKING %s: %v", n.i, j.id, err)
+				if err == nil {
+					s.uniqueWorked(j)
+				}
 			})
 		})
 	}
@@ -276,6 +289,7 @@ func (s *Sim) take(n *node, sj *store.Job) {
 func (s *Sim) nack(j *job, n *node) {
 	s.command(n, func(e *engine.Node) {
 		before, worked := j.delivered, j.worked
+		s.uniqueGiven(j)
 		if done := e.Enqueue(&j.id, true); !done || !s.Swift {
 			return
 		}
@@ -323,10 +337,12 @@ func (s *Sim) ack(j *job, n *node) {
 			known := n.e.FastAck(&j.id)
 			s.trace("node %d: FASTACK %s known %v", n.i, j.id, known)
 			j.done, j.fast = true, true
+			s.uniqueGiven(j)
 			return
 		}
 		// A node that is leaving remembers nothing of a job that it doesn't know.
 		taken := n.e.Job(&j.id) != nil || !n.e.Leaving()
+		s.uniqueGiven(j)
 		known := n.e.Ack(&j.id)
 		s.trace("node %d: ACKJOB %s known %v", n.i, j.id, known)
 		if known && !j.acked {
@@ -337,6 +353,7 @@ func (s *Sim) ack(j *job, n *node) {
 			j.ackedBy = append(j.ackedBy, n.i)
 		}
 		j.done = j.done || taken
+		s.uniqueGiven(j)
 		if !known && n.e.Job(&j.id) != nil {
 			j.dummies = append(j.dummies, dummy{n, n.life})
 		}

@@ -77,7 +77,9 @@ type Config struct {
 	PerTenSeconds int
 	// Locks are clients that take locks, beside those with jobs.
 	Locks *Lockers
-	Trace func(format string, args ...any)
+	// Uniques are unique jobs, beside the others.
+	Uniques *Uniques
+	Trace   func(format string, args ...any)
 }
 
 // Report is what a history came to.
@@ -139,7 +141,9 @@ type job struct {
 	window    int64 // when the current ten seconds of messages began
 	messages  int   // since
 
-	kin *family // nil: none
+	kin    *family    // nil: none
+	unique *uniqueJob // likewise
+	probe  *probing
 }
 
 // dummy is an acknowledgement at a node that doesn't know the job. Its memory ends
@@ -172,6 +176,7 @@ type Sim struct {
 	failures []string
 	seed     uint64
 	locks    *lockWorld
+	uniques  *uniqueWorld
 }
 
 // saved is a job on a node's disk.
@@ -378,8 +383,19 @@ func (n *node) settle() {
 				n.s.consume(n)
 			}
 		case engine.Promise:
-			n.s.promised(n, e.ID)
+			switch c := e.Client.(type) {
+			case *job:
+				n.s.uniquePromised(n, c, e.ID)
+			case *probing:
+				c.promised = true
+			default:
+				n.s.promised(n, e.ID)
+			}
 		case engine.Deny:
+			if j, yes := e.Client.(*job); yes {
+				j.unique.answered = true
+				n.s.trace("node %d: refuses %s: %v", n.i, e.ID, e.Err)
+			}
 			n.s.denied(e.ID)
 		case engine.Send:
 			n.transmit(e.Peer.ID, append([]byte(nil), n.e.Message(&e)...))

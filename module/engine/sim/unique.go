@@ -1,0 +1,320 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+)
+
+// What must hold of unique jobs over the mesh, whatever goes wrong, as long as
+// clocks drift no more than [LockDrift]:
+//
+//   - no two jobs are promised at one (true) time that have the same key until they
+//     are delivered, or done, but where one was added with QUORUM any, or its
+//     LOCKTTL is over;
+//   - no two clients work at one time on different jobs that run alone by the same
+//     key, each for the job's retry time or RUNTTL from when it was given it;
+//   - every ADDJOB is answered, and every promised job delivered;
+//   - in the end, when the jobs are gone, their keys can be had, at any node, and
+//     nothing is left of locks and claims.
+
+// Uniques are the unique jobs of a history.
+type Uniques struct {
+	Jobs, Keys int
+	Any        float64 // share of jobs with QUORUM any
+	Leases     bool    // some have LOCKTTL or RUNTTL
+	Drift      float64 // see Lockers
+}
+
+// uniqueJob is what the judge knows of a unique job.
+type uniqueJob struct {
+	engine.Unique
+	wait, run string // what it is unique by
+	pending   bool   // promised, and put off: it hasn't the lock yet
+	over      bool   // of the waiting lock
+	until     int64  // likewise, at the latest; 0: no such time
+	n         *node
+	life      int
+	answered  bool
+	at        int64
+}
+
+// working is a client that works on a job.
+type working struct {
+	j     *job
+	until int64
+}
+
+type uniqueWorld struct {
+	waiting map[string][]*job // promised
+	running map[string][]*working
+	adds    []*job
+}
+
+func (s *Sim) startUniques() {
+	if s.Uniques == nil {
+		return
+	}
+	s.uniques = &uniqueWorld{waiting: map[string][]*job{}, running: map[string][]*working{}}
+	for range s.Uniques.Jobs {
+		s.at(2000+s.r.Int64N(s.Seconds*800), s.addUnique)
+	}
+}
+
+func (s *Sim) uniqueAdd() engine.Add {
+	u := engine.Unique{
+		Strategy: []uint8{store.UniqueUntil, store.UniqueBefore, store.UniqueDuring, store.UniqueDuring, store.UniqueBoth}[s.r.IntN(5)],
+		Conflict: []uint8{store.ConflictDrop, store.ConflictRaise, store.ConflictReturn, store.ConflictReschedule}[s.r.IntN(4)],
+		Keyed:    true, Key: fmt.Append(nil, "k", s.r.IntN(s.Uniques.Keys)),
+		Mesh: s.r.IntN(2) == 0, Any: s.chance(s.Uniques.Any), ConflictDelay: 1 + s.r.Int64N(5),
+	}
+	if s.r.IntN(8) == 0 {
+		u.Busy, u.BusyDelay = store.BusyReschedule, 1+s.r.Int64N(3)
+	}
+	if s.Uniques.Leases {
+		switch s.r.IntN(5) {
+		case 0:
+			u.LockTTL = 1 + s.r.Int64N(20)
+		case 1:
+			u.RunTTL = 1 + s.r.Int64N(retrySecs)
+		case 2:
+			u.Strategy, u.LockTTL = store.UniqueWindow, 1+s.r.Int64N(20)
+		}
+	}
+	a := engine.Add{
+		Queue: fmt.Append(nil, "q", s.r.IntN(queues)), Body: []byte("unique"), TTL: ttlSecs, Retry: retrySecs,
+		Replicate: 1 + s.r.IntN(max(s.Replicate, 1)), Timeout: 2000, CanWait: true, Unique: u,
+	}
+	if s.r.IntN(10) == 0 {
+		a.Delay = 1 + s.r.Int64N(10)
+	}
+	if s.wiped+s.Wiped > 0 {
+		a.Replicate = max(s.Replicate, 1)
+	}
+	return a
+}
+
+func (s *Sim) addUnique() {
+	n := s.up()
+	if n == nil {
+		return
+	}
+	a := s.uniqueAdd()
+	scope := "mesh"
+	if !a.Unique.Mesh {
+		scope = string(a.Queue)
+	}
+	u := &uniqueJob{Unique: a.Unique, wait: scope + " " + string(a.Unique.Key), n: n, life: n.life, at: s.now}
+	u.run = u.wait
+	if u.LockTTL > 0 {
+		u.until = s.now + (a.Delay+u.LockTTL)*1000
+		if u.Strategy == store.UniqueWindow {
+			u.until = s.now + u.LockTTL*1000
+		}
+	}
+	n.call(func() {
+		id, wait, err := n.e.AddJob(&a)
+		if err != nil {
+			s.Refused++
+			return
+		}
+		if s.jobs[id] != nil {
+			return // it is the holder's
+		}
+		s.Added++
+		j := &job{id: id, copies: a.Replicate, delayed: true, unique: u}
+		s.jobs[id] = j
+		s.order = append(s.order, j)
+		s.uniques.adds = append(s.uniques.adds, j)
+		s.trace("node %d: ADDJOB %s unique %d by %s any %v LOCKTTL %d RUNTTL %d conflict %d", n.i, id, u.Strategy, u.wait, u.Any, u.LockTTL, u.RunTTL, u.Conflict)
+		if wait {
+			n.e.Adder(id, j)
+		} else {
+			s.at(0, func() { s.uniquePromised(n, j, id) })
+		}
+	})
+}
+
+// uniquePromised is the answer to a unique job's ADDJOB.
+func (s *Sim) uniquePromised(n *node, j *job, id store.ID) {
+	u := j.unique
+	u.answered = true
+	if id != j.id {
+		s.trace("node %d: instead of %s it is %s", n.i, j.id, id)
+		return
+	}
+	s.promised(n, id)
+	if sj := n.e.Job(&id); sj != nil && sj.Unique() != nil {
+		u.pending = sj.Unique().Has(store.UniquePending)
+	}
+	if u.Strategy != store.UniqueDuring && !u.pending {
+		s.hasWait(j)
+	}
+}
+
+// hasWait notes that a job has its waiting lock.
+func (s *Sim) hasWait(j *job) {
+	u := j.unique
+	list := slices.DeleteFunc(s.uniques.waiting[u.wait], func(o *job) bool { return !s.waitLocked(o) })
+	if s.waitLocked(j) && !u.Any {
+		for _, o := range list {
+			if o != j && !o.unique.Any && s.disks(o) > 0 {
+				s.fail("jobs %s and %s both have %s%s%s", o.id, j.id, u.wait, s.whereabouts(o), s.whereabouts(j))
+			}
+		}
+	}
+	s.uniques.waiting[u.wait] = append(list, j)
+}
+
+// waitLocked says whether a promised job must have its waiting lock.
+func (s *Sim) waitLocked(j *job) bool {
+	u := j.unique
+	switch {
+	case u.until > 0 && s.now >= u.until-u.LockTTL*20: // 2 %
+		return false
+	case u.Strategy == store.UniqueWindow:
+		return true
+	}
+	return !u.over && !j.done
+}
+
+// uniqueTaken is a client being given a job.
+func (s *Sim) uniqueTaken(n *node, j *job) {
+	u := j.unique
+	if u == nil {
+		return
+	}
+	if j.delivered == 1 && u.pending {
+		u.pending = false
+		s.hasWait(j)
+	}
+	if u.Strategy == store.UniqueBefore || u.Strategy == store.UniqueBoth {
+		u.over = true
+	}
+	if u.Strategy != store.UniqueDuring && u.Strategy != store.UniqueBoth {
+		return
+	}
+	list := slices.DeleteFunc(s.uniques.running[u.run], func(w *working) bool { return s.now >= w.until || w.j.done })
+	for _, w := range list {
+		if w.j != j && !w.j.unique.Any && !u.Any && (s.Faults.Skew == 0 || !s.healed) {
+			s.fail("node %d delivers %s, and %s, which has %s, is worked on for another %d ms%s%s", n.i, j.id, w.j.id, u.run, w.until-s.now, s.whereabouts(w.j), s.whereabouts(j))
+		}
+	}
+	s.uniques.running[u.run] = append(list, &working{j, s.now + u.lease()})
+}
+
+// lease is how long a client has a job for itself, ms.
+func (u *uniqueJob) lease() int64 {
+	if u.RunTTL > 0 {
+		return min(u.RunTTL, retrySecs) * 1000
+	}
+	return retrySecs * 1000
+}
+
+// uniqueGiven: a client gives a job back, or says that it is done.
+func (s *Sim) uniqueGiven(j *job) {
+	if u := j.unique; u != nil {
+		s.uniques.running[u.run] = slices.DeleteFunc(s.uniques.running[u.run], func(w *working) bool { return w.j == j })
+		if u.Strategy == store.UniqueUntil {
+			u.over = u.over || j.done
+		}
+	}
+}
+
+// uniqueWorked: WORKING was answered well. Who can't reach a majority isn't told
+// at once, so it counts where nothing goes wrong.
+func (s *Sim) uniqueWorked(j *job) {
+	if u := j.unique; u != nil && s.gentle() && s.Faults.Pauses == 0 {
+		for _, w := range s.uniques.running[u.run] {
+			if w.j == j && w.until > s.now {
+				w.until = s.now + u.lease()
+			}
+		}
+	}
+}
+
+// judgeUniques: every ADDJOB was answered; and now that all jobs are gone, their
+// keys can be had.
+func (s *Sim) judgeUniques() {
+	if s.uniques == nil {
+		return
+	}
+	for _, j := range s.uniques.adds {
+		if u := j.unique; !u.answered && u.n.life == u.life && !u.n.down {
+			s.fail("node %d: ADDJOB %s was never answered", u.n.i, j.id)
+		}
+	}
+	for k := range s.Uniques.Keys {
+		for q := range queues {
+			for _, mesh := range []bool{false, true} {
+				s.probe(k, q, mesh)
+			}
+		}
+	}
+	s.run(s.now + 120_000)
+	for _, n := range s.nodes {
+		if c := n.e.Load(); c != (engine.Load{}) {
+			s.fail("node %d is left with %+v", n.i, c)
+		}
+		if k := n.e.Locks(); k > 0 {
+			s.fail("node %d is left with %d locks", n.i, k)
+		}
+	}
+}
+
+type probing struct{ promised, got bool }
+
+// probe adds a job by a key, and fetches it.
+func (s *Sim) probe(key, q int, mesh bool) {
+	n := s.nodes[s.r.IntN(len(s.nodes))]
+	name := fmt.Appendf(nil, "q%d", q)
+	a := engine.Add{
+		Queue: name, Body: []byte("probe"), TTL: ttlSecs, Retry: retrySecs, Replicate: 1, Timeout: 2000, CanWait: true,
+		Unique: engine.Unique{Strategy: store.UniqueBoth, Conflict: store.ConflictRaise, Keyed: true, Key: fmt.Append(nil, "k", key), Mesh: mesh},
+	}
+	var p *probing
+	var id store.ID
+	why := error(nil)
+	for range 10 {
+		p, id = &probing{}, store.ID{}
+		n.call(func() {
+			var wait bool
+			if id, wait, why = n.e.AddJob(&a); why != nil {
+				return
+			}
+			if p.promised = !wait; wait {
+				n.e.Adder(id, p)
+			}
+			s.jobs[id] = &job{id: id, probe: p}
+		})
+		if s.run(s.now + 4000); p.promised {
+			break
+		}
+	}
+	if !p.promised {
+		s.fail("node %d: the key k%d of %s (mesh %v) can't be had any more: %v", n.i, key, name, mesh, why)
+		return
+	}
+	var w *engine.Waiter
+	n.call(func() {
+		if got := n.e.Fetch([]*store.Queue{n.e.Queue(name)}, 1, true, nil); len(got) > 0 {
+			p.got = true
+		} else {
+			w, _ = n.e.Wait([][]byte{name}, new(bool)) // nobody is leaving
+		}
+	})
+	for i := 0; i < 20 && !p.got; i++ {
+		s.run(s.now + 1000)
+	}
+	if w != nil {
+		n.call(func() { n.e.Cancel(w) })
+	}
+	if !p.got {
+		s.fail("node %d: a job by the key k%d of %s (mesh %v) isn't delivered any more%s", n.i, key, name, mesh, s.whereabouts(s.jobs[id]))
+		return
+	}
+	n.call(func() { n.e.Ack(&id) })
+	s.run(s.now + 2000)
+}
