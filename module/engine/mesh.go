@@ -341,7 +341,7 @@ func (n *Node) cleanUp(ad *adding) {
 	}
 	n.tell(j, &m)
 	n.graves.add(j.ID, n.now, false)
-	n.discard(j)
+	n.revoke(j)
 }
 
 func (n *Node) deny(ad *adding, err error) {
@@ -354,7 +354,7 @@ func (n *Node) moreCopies(j *store.Job) {
 	ad := n.addings[j.ID]
 	switch {
 	case ad == nil:
-		n.discard(j) // nobody waits for it any more
+		n.revoke(j) // nobody waits for it any more
 		return
 	case ad.deadline > 0 && n.now >= ad.deadline:
 		n.cleanUp(ad)
