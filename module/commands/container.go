@@ -51,7 +51,7 @@ func (m *module) flush(c *rm.Ctx) {
 	m.settle(c)
 }
 
-const errCluster = "ERR Wrong CLUSTER subcommand or number of arguments"
+const errCluster = "ERR Wrong CLUSTER subcommand or number of arguments, see JOBMESH HELP"
 
 // clusterRight is the subcommand of the server's whose right a subcommand needs:
 // its namesake, or the mightiest where there is none.

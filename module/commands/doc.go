@@ -7,6 +7,12 @@
 // the replicas, answers to blocked clients, touched keys. [New] is the only
 // function for others.
 //
+// jobs.go has the commands on jobs and queues, unique.go, qconfig.go and lock.go those
+// of unique jobs, of queue settings and of locks, family.go and wip.go those of jobs that wait for others
+// and of work in progress, functions.go the Lua that JOBMESH LUA LOAD loads; parse.go
+// their options. container.go, mesh.go and nodes.go have JOBMESH and the bus, shell.go,
+// persist.go and torn.go the server's side.
+//
 // COMMANDS.md beside the code's parent is the reference; table.go holds the
 // same facts for COMMAND DOCS, and a test compares them.
 //
@@ -23,7 +29,7 @@
 //
 // Effects, by internal commands that may be applied twice: LOADJOB queue record
 // (a job as it lies in memory), SETJOB record-head (its changed state), DELJOB
-// id. Deliveries of at-least-once jobs are not logged, as in Disque: after a
+// id; SETLOCK record and DELLOCK name token, and QCONFIG RESTORE for settings. Deliveries of at-least-once jobs are not logged, as in Disque: after a
 // crash such a job comes again when its retry time is over. Every step of an
 // at-most-once job is.
 package commands

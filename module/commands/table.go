@@ -107,6 +107,7 @@ func (m *module) commands() []rm.Command {
 				Summary: "Shows all settings.", Complexity: "O(N) with N settings", Since: since, Arity: 2}},
 			{Name: "restore", Run: m.configRestore, Flags: "write", Categories: "admin", Info: rm.Info{
 				Summary: "Internal: all settings, logged.", Complexity: "O(N) with N settings", Since: since, Arity: 3, Args: []rm.Arg{{Name: "settings", Kind: rm.ArgString}}}},
+			settingsHelp(),
 		}},
 		{Name: "loadjob", Run: m.loadJob, Flags: "write", Categories: "admin", Info: rm.Info{
 			Summary: "Internal: a logged job.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}, {Name: "record", Kind: rm.ArgString}}}},
@@ -132,6 +133,7 @@ func (m *module) commands() []rm.Command {
 				Summary: "Saves queues with their positions, and exits: for a controlled restart.", Complexity: "O(N) with N jobs", Since: since, Arity: 2}},
 			{Name: "final", Run: m.finalEffect, Flags: "write", Categories: "admin", Info: rm.Info{
 				Summary: "Internal: the log ended with JOBMESH SHUTDOWN.", Complexity: "O(1)", Since: since, Arity: 2}},
+			containerHelp(),
 		}},
 	}
 }

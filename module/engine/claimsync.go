@@ -107,7 +107,7 @@ func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.order) > 0 
 func (n *Node) renewLocks() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
 		if !ended(l) {
-			l.Until = n.untilOf(l.Lease)
+			l.Until = n.untilOf(n.leaseOf(l.Flags, l.Token, l.Lease))
 		}
 	}
 }

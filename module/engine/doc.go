@@ -23,13 +23,32 @@
 //
 // A copy of a job can lie on several nodes; each keeps in the job's record whom
 // else it believes to hold one (its holders). Lists are told on wherever one
-// turns out to know more than another, so they come to agree. mesh.go has what
-// is said of one job, federate.go how jobs move to where clients wait, peers.go
-// who is in the mesh and how it fares. Messages may be lost with a connection;
+// turns out to know more than another, so they come to agree. Messages may be lost with a connection;
 // whatever must not be lost is repeated by a timer until it is answered, or put
 // right by the next step (a copy of which nobody speaks is queued again). A
 // node remembers for a minute or two which jobs are gone (graves), so that a
 // copy that was under way can't bring one back.
+//
+// # Unique jobs and locks
+//
+// A job's locks are what the job says, so there is nothing to reap: one whose job
+// is gone, or says otherwise, is free. In a mesh what lies in the table of locks is
+// this node's vote, and more than half of all nodes make a lock.
+//
+// # Files
+//
+//   - node.go, effects.go, errors.go, tick.go: the node, what it leaves to be done,
+//     its refusals, its timer;
+//   - jobs.go, wait.go, keys.go, load.go: commands on jobs, clients that wait, queues
+//     as keys, what was saved;
+//   - unique.go: what a unique job locks, and when; consent.go: the same where other
+//     nodes have a say; family.go: jobs that wait for others; wip.go: who works on what;
+//   - lock.go: the table of locks; claim.go: asking for one, vote.go: giving a vote,
+//     debt.go: votes that are to be taken back; claimsync.go: what a node asks the
+//     others that may have lost votes it gave;
+//   - mesh.go: what arrives of one job; replicate.go, requeue.go, ack.go: its copies, its
+//     coming back, its end; federate.go: how jobs move to where clients wait; peers.go:
+//     who is in the mesh and how it fares.
 //
 // # What differs from Disque on purpose
 //

@@ -30,8 +30,8 @@ const (
 	ErrAcked         Refusal = "ACKED The job is acknowledged already, there is nothing left to work on."
 	ErrTooLate       Refusal = "TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery."
 	ErrBody          Refusal = "ERR the job's body is too long"
-	ErrNoQuorum      Refusal = "NOQUORUM Not enough nodes could agree on the lock in time, nothing is claimed"
-	ErrNotHeld       Refusal = "NOTHELD The lock isn't held, or not by you"
-	ErrStaleToken    Refusal = "STALETOKEN The lock has been given out by a greater token since"
+	ErrNoQuorum      Refusal = "NOQUORUM Not enough nodes could agree on the lock in time, nothing is claimed: try again, or see JOBMESH CLUSTER NODES"
+	ErrNotHeld       Refusal = "NOTHELD The lock isn't held, or not by you: its time was over, or it was cleared; LOCK.SHOW tells who has it"
+	ErrStaleToken    Refusal = "STALETOKEN The lock has been given out by a greater token since: stop what it was for"
 	ErrReplica       Refusal = "READONLY You can't write against a read only replica."
 )

@@ -490,6 +490,7 @@ func (n *Node) bequeath(j *store.Job) *store.Job {
 			n.store.Untie(&id, &j.ID)
 		}
 	}
+	n.endLocks(j) // a dead letter stands in nobody's way
 	if n.moveTo(j, deadName(j.Queue)) != nil {
 		return nil
 	}
@@ -511,6 +512,28 @@ func (n *Node) moveTo(j *store.Job, name []byte) error {
 	}
 	n.touch(q)
 	return nil
+}
+
+// moveAlong is moveTo for a job whose lock goes with it, where it is one of the
+// queue. It is refused where another has the key there.
+func (n *Node) moveAlong(j *store.Job, name []byte) error {
+	u := j.Unique()
+	if u == nil || !u.Has(store.UniqueHasWait) || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow || string(name) == string(j.Queue.NameBytes()) {
+		return n.moveTo(j, name)
+	}
+	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, append([]byte{}, name...), j.UniqueKey(u))
+	if l := n.liveLock(n.scratch.lock); l != nil && l.Job != j.ID {
+		return duplicate(&l.Job, j.UniqueKey(u))
+	}
+	n.endWait(j, u)
+	err := n.moveTo(j, name)
+	lease := u.LockTTL()
+	if delayLeft(j, n.now) > 0 {
+		lease = 0 // it isn't due yet
+	}
+	n.renewLock(j, u, store.LockWait, lease)
+	n.log(LogState, j)
+	return err
 }
 
 // letGo queues a job that isn't held back any more, when it is this node's turn.
@@ -744,7 +767,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 		return 0, false, ErrPaused
 	}
 	if queue != nil {
-		if err := n.moveTo(j, queue); err != nil {
+		if err := n.moveAlong(j, queue); err != nil {
 			return 0, false, err
 		}
 	}

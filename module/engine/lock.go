@@ -327,8 +327,9 @@ func UnlockParts(b []byte) (name []byte, token uint64) {
 	return b[8:], binary.LittleEndian.Uint64(b)
 }
 
-// ApplyLock is SETLOCK, and a lock in an RDB: its lease begins anew. It can be
-// applied twice. Errors wrap [store.ErrRecord].
+// ApplyLock is SETLOCK, and a lock in an RDB: its lease begins anew, but that of a
+// window, which has what is left of it. It can be applied twice. Errors wrap
+// [store.ErrRecord].
 func (n *Node) ApplyLock(rec []byte) error {
 	r, err := store.ParseLock(rec)
 	if err != nil {
@@ -346,12 +347,29 @@ func (n *Node) ApplyLock(rec []byte) error {
 		n.countWeak(old, -1)
 		n.store.RemoveLock(old)
 	}
+	left := n.leaseOf(r.Flags, r.Token, r.Lease)
+	if left < 0 {
+		n.ApplyFloor(r.Token)
+		return nil
+	}
 	l := n.newLock(r.Name, r.Owner)
 	l.Job, l.Token, l.Lease = r.Job, r.Token, r.Lease
 	n.setFlags(l, r.Flags)
 	l.Flags |= lockLogged
-	l.Until, l.Era = n.untilOf(l.Lease), n.era
+	l.Until, l.Era = n.untilOf(left), n.era
 	return nil
+}
+
+// leaseOf is the lease of a lock that is to begin anew: all of it, but for a window
+// what is left of it, negative where it is over.
+func (n *Node) leaseOf(flags uint8, token uint64, lease int64) int64 {
+	if flags&LockOutlives == 0 {
+		return lease
+	}
+	if lease = min(lease, begunAt(token)+lease-n.now); lease <= 0 {
+		return -1
+	}
+	return lease
 }
 
 // ApplyUnlock is DELLOCK.
@@ -417,8 +435,11 @@ func (n *Node) LockLeft(l *store.Lock) int64 {
 	return max(l.Until-n.steady(), 0)
 }
 
-// LockSince is when a lock was taken, unix ms: its token begins with it.
-func LockSince(l *store.Lock) int64 { return int64(l.Token >> tokenShift) }
+// LockSince is when a lock was taken, unix ms.
+func LockSince(l *store.Lock) int64 { return begunAt(l.Token) }
+
+// begunAt is when a token was made, unix ms: it begins with that.
+func begunAt(token uint64) int64 { return int64(token >> tokenShift) }
 
 // LockWaiters counts the clients that wait for a lock at this node.
 func (n *Node) LockWaiters(name []byte) int {

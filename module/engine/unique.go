@@ -163,12 +163,16 @@ func (n *Node) refused(a *Add, u store.Unique, holder *store.ID) (answer store.I
 	return answer, nil, false
 }
 
-// begun marks a window's lock that was just taken, by the name in scratch.lock.
+// begun marks a window's lock that was just taken, by the name in scratch.lock, and
+// logs it: no job tells of it any more when its own is done.
 func (n *Node) begun(u store.Unique) {
 	if u.Strategy() == store.UniqueWindow {
 		l := n.store.Lock(n.scratch.lock)
 		l.Flags |= LockOutlives
 		l.Era = n.era
+		if l.Flags&lockLogged == 0 {
+			n.logLock(l)
+		}
 	}
 }
 
@@ -504,10 +508,18 @@ func (n *Node) leaveTo(j *store.Job) {
 	}
 }
 
-// discard forgets a job that was promised to nobody.
+// discard forgets a job.
 func (n *Node) discard(j *store.Job) {
 	n.endLocks(j)
 	n.store.Remove(j)
+}
+
+// revoke forgets a job that was promised to nobody; its window ends too.
+func (n *Node) revoke(j *store.Job) {
+	if u := j.Unique(); u != nil && u.Strategy() == store.UniqueWindow && u.Has(store.UniqueHasWait) {
+		n.freeName(n.lockName(j, u, store.LockWait), &j.ID, u.WaitToken())
+	}
+	n.discard(j)
 }
 
 // retake gives a job that was never delivered after all its waiting lock back.
@@ -590,7 +602,8 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 		lease, token = u.LockTTL(), u.WaitToken()
 		switch {
 		case u.Strategy() == store.UniqueWindow:
-			if lease = min(lease, int64(j.CTime/1_000_000)+lease-n.now); lease <= 0 {
+			if lease = n.leaseOf(LockOutlives, token, lease); lease < 0 {
+				u.Clear(store.UniqueHasWait)
 				return
 			}
 		case j.Flags&store.FlagQueuedOnce == 0:
@@ -605,7 +618,8 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 	}
 	l := n.store.Lock(name)
 	l.Token = token
-	if space == store.LockWait {
+	if u.Strategy() == store.UniqueWindow {
+		l.Lease = u.LockTTL() // of which that is what is left
 		n.begun(u)
 	}
 }

@@ -471,6 +471,22 @@ func TestScenario25ReplicationTimesOut(t *testing.T) {
 	require.Zero(t, liveLocks(d.n), "nor does one whose client has gone")
 }
 
+// Nor does a window begin for a job that was promised to nobody.
+func TestScenario25NoWindowOfARefusedJob(t *testing.T) {
+	d := newDesk()
+	d.meet(t)
+	a := Add{Queue: []byte("q"), Replicate: 2, Retry: 10, TTL: 600, Timeout: 500, CanWait: true, Unique: unique(store.UniqueWindow, "k")}
+	a.Unique.LockTTL = 100
+	d.do(t, func() {
+		id, wait, err := d.n.AddJob(&a)
+		require.NoError(t, err)
+		require.True(t, wait)
+		d.n.Adder(id, "client")
+	})
+	d.pass(t, 600)
+	require.Zero(t, liveLocks(d.n))
+}
+
 // What is held back isn't given to other nodes either.
 func TestHeldBackIsNotExported(t *testing.T) {
 	d := newDesk()

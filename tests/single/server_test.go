@@ -29,6 +29,9 @@ func TestServerKnowsTheCommands(t *testing.T) {
 			assert.Equal(t, name, info.Elems[0].Elems[0].Str)
 		}
 	}
+	for _, container := range []string{"JOBMESH", "QCONFIG"} {
+		assert.Contains(t, c.Do(container, "HELP").Elems[0].Str, container+" <subcommand>")
+	}
 	assert.Equal(t, "%", string(three.Do("COMMAND", "DOCS", "addjob").Kind))
 	assert.Equal(t, s.Do("JOBMESH", "CLUSTER", "MYID").Str, s.Info("jobmesh", "jobmesh_node_id"))
 	assert.Equal(t, "0", s.Info("everything", "jobmesh_panics"))

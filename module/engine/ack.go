@@ -1,0 +1,200 @@
+package engine
+
+import (
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Acknowledgement: telling all who may hold a copy that a job is done, until
+// nobody is left who doesn't know.
+
+// acknowledge makes a job acked here; telling others is the caller's.
+func (n *Node) acknowledge(j *store.Job, from *Peer) {
+	if j.State == store.StateQueued {
+		n.touch(j.Queue)
+	}
+	n.endLocks(j)
+	n.ended(j, cancelled(j), source{from: from})
+	n.store.Hold(j)
+	j.State = store.StateAcked
+	j.ClearConfirmed()
+	j.SetAttempts(0)
+	n.log(LogState, j)
+}
+
+// setAck tells one node that a job is acknowledged.
+func (n *Node) setAck(p *Peer, j *store.Job) {
+	m := wire.Message{Kind: wire.SetAck, Flags: ackFlags(j), ID: j.ID}
+	if !n.dummy(j) {
+		m.Holders = n.allHolders(j)
+	}
+	n.send(p, &m)
+}
+
+// dummy says whether nothing of a job is known but that it is acknowledged.
+func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }
+
+// collect tries to bring an acknowledged job to its end: everybody who may have
+// a copy must know.
+func (n *Node) collect(j *store.Job) {
+	if n.unfinished(j) {
+		n.ended(j, cancelled(j), source{clock: true})
+		if n.unfinished(j) {
+			j.QTime = n.now + 1
+			n.arm(j)
+			return
+		}
+	}
+	if n.dummy(j) {
+		for _, p := range n.mesh.order {
+			j, _ = n.addHolder(j, p.Node)
+		}
+	}
+	// Nodes that were forgotten need not know (9.1, B22 and B23). After a restart
+	// we can't tell them from those that we are still to meet, so we wait a while.
+	for i := j.Holders() - 1; i >= 0; i-- {
+		node, _ := j.Holder(i)
+		_, yes := n.mesh.gone[wire.Node(node)]
+		if yes || n.mesh.by[wire.Node(node)] == nil && j.Attempts() >= gcStrangers {
+			j.DropHolder(node)
+		}
+	}
+	if j.Confirmed() == j.Holders() {
+		n.finish(j)
+		return
+	}
+	for i := range j.Holders() {
+		if node, yes := j.Holder(i); !yes {
+			n.setAck(n.mesh.by[wire.Node(node)], j)
+		}
+	}
+	wait := min(int64(gcFirstMS)<<min(j.Attempts(), gcDoublings), gcLastMS)
+	j.SetAttempts(j.Attempts() + 1)
+	j.QTime = n.now + wait + n.jitter()
+	n.arm(j)
+}
+
+// finish forgets an acknowledged job of which everybody knows.
+func (n *Node) finish(j *store.Job) {
+	if !n.dummy(j) {
+		n.tell(j, &wire.Message{Kind: wire.DelJob})
+	}
+	n.forgetJob(j, nil)
+}
+
+// forgetJob removes a job here, and remembers for a while that it is gone.
+func (n *Node) forgetJob(j *store.Job, from *Peer) {
+	if ad := n.addings[j.ID]; ad != nil {
+		n.endAdding(ad)
+		n.deny(ad, ErrReplRemoved)
+	}
+	if len(n.mesh.order) > 0 {
+		n.graves.add(j.ID, n.now, cancelled(j))
+	}
+	if j.State != store.StateAcked {
+		j.State = store.StateAcked // as good as
+	}
+	n.gone(j, source{from: from})
+	n.remove(j)
+}
+
+// ackUnknown remembers an acknowledgement of a job that isn't known here, until
+// all nodes have heard of it. At-most-once jobs have no other copies.
+func (n *Node) ackUnknown(id *store.ID) {
+	if len(n.mesh.order) == 0 || n.leaving || id.AtMostOnce() || n.graves.has(id) {
+		return
+	}
+	j := n.store.NewJob(0, len(n.mesh.order), nil)
+	j.ID, j.CTime, j.Retry, j.Repl = *id, uint64(max(n.now, 1))*1_000_000, 1, 1
+	j.ETime = n.now + max(int64(id.TTLMinutes()), 1)*60_000
+	j.State = store.StateAcked
+	n.store.RegisterNew(n.store.Hidden(), j)
+	n.collect(j)
+}
+
+func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
+	if j.State == store.StateWaitRepl {
+		// Somebody has worked on it already (9.1, B17).
+		if ad := n.addings[j.ID]; ad != nil {
+			n.worked(j, ad)
+		}
+	}
+	if n.dummy(j) {
+		// Two who know nothing but the acknowledgement: neither may take the
+		// other's word for a copy (B33).
+		n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
+		return
+	}
+	fresh := j.State != store.StateAcked
+	if fresh {
+		j = n.heardEnd(j, m)
+		if !cancelled(j) {
+			n.Stats.Acked++
+		}
+		n.acknowledge(j, p)
+	}
+	j, _ = n.learn(j, m.Holders)
+	if len(m.Holders) > 0 {
+		j, _ = n.addHolder(j, p.Node)
+	}
+	j.Confirm(uint64(p.Node))
+	reply := wire.Message{Kind: wire.GotAck, ID: j.ID, Flags: wire.Known}
+	if j.Holders() > len(m.Holders)-1 {
+		reply.Holders = n.allHolders(j)
+	}
+	n.send(p, &reply)
+	switch {
+	case len(m.Holders) == 0 && n.foremost(j, p):
+		// The sender knows no holder: telling them is up to us.
+		n.collect(j)
+	case fresh:
+		// Another does it; we look after it in case that one dies.
+		j.QTime = n.now + gcFirstMS + int64(n.random.Uint64()%jitterMS)
+		n.arm(j)
+	}
+}
+
+// foremost picks one of all holders of a job but one, to act where one is enough.
+func (n *Node) foremost(j *store.Job, but *Peer) bool {
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); node < uint64(n.self.Node()) && node != uint64(but.Node) {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
+	if j.State != store.StateAcked {
+		return
+	}
+	if n.dummy(j) {
+		if m.Flags&wire.Known != 0 {
+			// A holder has taken over.
+			n.forgetJob(j, nil)
+			return
+		}
+		j, _ = n.addHolder(j, p.Node)
+		j.Confirm(uint64(p.Node))
+		for _, q := range n.mesh.order {
+			if !j.HeldBy(uint64(q.Node)) {
+				return
+			}
+		}
+		if j.Confirmed() == j.Holders() {
+			n.finish(j)
+		}
+		return
+	}
+	j, news := n.learn(j, m.Holders)
+	if m.Flags&wire.Known != 0 {
+		j, _ = n.addHolder(j, p.Node)
+	}
+	j.Confirm(uint64(p.Node))
+	switch {
+	case j.Confirmed() == j.Holders():
+		n.finish(j)
+	case news:
+		n.collect(j)
+	}
+}

@@ -1,0 +1,464 @@
+package engine
+
+import (
+	"bytes"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Replication: who gets the copies of a job, and when it is promised. AddJob and
+// what follows a lost copy begin here.
+
+// candidate picks a node for one more copy, nil where there is none.
+func (n *Node) candidate(j *store.Job, ad *adding) *Peer {
+	list := n.scratch.peers[:0]
+	for _, p := range n.mesh.order {
+		if p.usable() && !j.HeldBy(uint64(p.Node)) && (ad == nil || !slices.Contains(ad.refused, p.Node)) {
+			list = append(list, p)
+		}
+	}
+	n.scratch.peers = list
+	if len(list) == 0 {
+		return nil
+	}
+	list = n.near(j, list)
+	return list[n.random.Uint64()%uint64(len(list))]
+}
+
+// place sends copies to so many more nodes.
+func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
+	first, ad := j.Holders(), n.addings[j.ID]
+	for ; count > 0; count-- {
+		p := n.candidate(j, ad)
+		if p == nil {
+			break
+		}
+		j, _ = n.addHolder(j, p.Node)
+	}
+	m := n.copyOf(j, wire.ReplJob)
+	m.Flags = flags
+	for i := first; i < j.Holders(); i++ {
+		node, _ := j.Holder(i)
+		n.send(n.mesh.by[wire.Node(node)], m)
+		m.Flags &^= wire.QueueIt // one copy is queued, no more
+	}
+	return j
+}
+
+// copyOf makes the message that carries a job. The list of holders has the
+// sender in it where that keeps a copy.
+func (n *Node) copyOf(j *store.Job, kind wire.Kind) *wire.Message {
+	m := &n.out
+	list := n.allHolders(j)
+	if ad := n.addings[j.ID]; ad != nil && ad.external {
+		list = list[:len(list)-1]
+	}
+	*m = wire.Message{
+		Kind: kind, ID: j.ID, Holders: list, Queue: j.Queue.NameBytes(),
+		Span: n.spanOf(j),
+		Job: wire.Job{
+			CTime: j.CTime, Left: max(1, j.ETime-n.now), Retry: j.Retry, Delay: j.Delay,
+			Repl: j.Repl, Nacks: j.Nacks, Deliveries: j.Deliveries, Body: j.Body(), Extras: j.Extras(),
+		},
+	}
+	return m
+}
+
+// delayLeft is how much of a new job's delay is left, in ms.
+func delayLeft(j *store.Job, now int64) int64 {
+	if j.Delay == 0 || j.Flags&store.FlagQueuedOnce != 0 {
+		return 0
+	}
+	return max(0, int64(j.CTime/1_000_000)+int64(j.Delay)*1000-now)
+}
+
+// startAdding begins the replication that an ADDJOB waits for.
+func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
+	j.State = store.StateWaitRepl
+	ad := &adding{id: j.ID, need: elsewhere, external: external}
+	if a.Timeout > 0 {
+		ad.deadline = n.now + a.Timeout
+	}
+	n.addings[j.ID] = ad
+	n.order(ad)
+	j = n.place(j, elsewhere, n.externalFlags(j, ad))
+	n.step(j, ad)
+}
+
+// externalFlags: an at-most-once job that this node doesn't keep is queued by
+// the one that gets it at once, rather than at a word that might be lost
+// (disque-compat.md 9.1, B5 and B6).
+func (n *Node) externalFlags(j *store.Job, ad *adding) uint8 {
+	if ad.external && j.Retry == 0 {
+		return wire.QueueIt
+	}
+	return 0
+}
+
+func (n *Node) order(ad *adding) {
+	ad.at = len(n.waiting)
+	n.waiting = append(n.waiting, ad)
+}
+
+func (n *Node) endAdding(ad *adding) {
+	delete(n.addings, ad.id)
+	last := len(n.waiting) - 1
+	n.waiting[ad.at] = n.waiting[last]
+	n.waiting[ad.at].at = ad.at
+	n.waiting = n.waiting[:last]
+}
+
+// vanished ends the ADDJOBs whose job is gone with its queue. A few of them are
+// looked at each time.
+func (n *Node) vanished() {
+	for range min(len(n.waiting), 100) {
+		n.turn = (n.turn + 1) % len(n.waiting)
+		ad := n.waiting[n.turn]
+		if n.store.Lookup(&ad.id) == nil {
+			n.endAdding(ad)
+			n.deny(ad, ErrReplRemoved)
+			if len(n.waiting) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// step arms the next look at a job that is being replicated.
+func (n *Node) step(j *store.Job, ad *adding) {
+	j.QTime = n.now + addReplicaMS
+	if ad.deadline > 0 && ad.deadline < j.QTime {
+		j.QTime = ad.deadline
+	}
+	n.arm(j)
+}
+
+// Adder ties a client to an ADDJOB that waits: the answer comes as a Promise or
+// Deny effect.
+func (n *Node) Adder(id store.ID, client any) {
+	if c := n.consents.adds[id]; c != nil {
+		c.client = client
+		return
+	}
+	n.addings[id].client = client
+}
+
+// AbandonAdd ends an ADDJOB whose client has gone: nothing was promised.
+func (n *Node) AbandonAdd(id *store.ID) {
+	if ad := n.addings[*id]; ad != nil {
+		n.cleanUp(ad)
+	} else {
+		n.abandonClaim(id)
+	}
+}
+
+// cleanUp takes all copies of a job back that was promised to nobody.
+func (n *Node) cleanUp(ad *adding) {
+	j := n.store.Lookup(&ad.id)
+	n.endAdding(ad)
+	if j == nil {
+		return
+	}
+	m := wire.Message{Kind: wire.DelJob}
+	if ad.external {
+		m.Flags = wire.ByClient // we aren't one of the holders, who are believed without
+	}
+	n.tell(j, &m)
+	n.graves.add(j.ID, n.now, false)
+	n.revoke(j)
+}
+
+func (n *Node) deny(ad *adding, err error) {
+	n.Stats.Refused++
+	n.effects = append(n.effects, Effect{Kind: Deny, ID: ad.id, Client: ad.client, Err: err})
+}
+
+// moreCopies is the timer's look at a job that is being replicated.
+func (n *Node) moreCopies(j *store.Job) {
+	ad := n.addings[j.ID]
+	switch {
+	case ad == nil:
+		n.revoke(j) // nobody waits for it any more
+		return
+	case ad.deadline > 0 && n.now >= ad.deadline:
+		n.cleanUp(ad)
+		n.deny(ad, ErrReplTimeout)
+		return
+	}
+	if n.now >= ad.forgive {
+		ad.refused = ad.refused[:0]
+	}
+	// A second copy of an at-most-once job would be delivered as well.
+	if j.Retry > 0 || j.Holders() == 0 {
+		j = n.oneMore(j, ad)
+	}
+	n.step(j, ad)
+}
+
+// oneMore has one more node hold a copy, and tells the others: whoever it is that
+// sees the job acknowledged must know of all copies.
+func (n *Node) oneMore(j *store.Job, ad *adding) *store.Job {
+	before := j.Holders()
+	if j = n.place(j, 1, n.externalFlags(j, ad)); j.Holders() > before {
+		m := n.copyOf(j, wire.Holders)
+		for i := range before {
+			node, _ := j.Holder(i)
+			n.send(n.mesh.by[wire.Node(node)], m)
+		}
+	}
+	return j
+}
+
+// resume sends again what a node may have missed while it wasn't connected. A
+// copy of an at-most-once job isn't: the node may have had it, seen it worked on
+// and crashed since, and would deliver it again. Its client hears that we don't know.
+func (n *Node) resume(p *Peer) {
+	for i := len(n.waiting) - 1; i >= 0; i-- { // cleanUp puts the last one in the place of another
+		ad := n.waiting[i]
+		j := n.store.Lookup(&ad.id)
+		if j == nil || !j.HeldBy(uint64(p.Node)) {
+			continue
+		}
+		if j.Retry == 0 {
+			n.cleanUp(ad)
+			n.deny(ad, ErrReplUnknown)
+			continue
+		}
+		n.send(p, n.copyOf(j, wire.ReplJob))
+	}
+	n.resumeReleases(p)
+	for _, list := range n.lines {
+		if imp := n.imports[list.name]; imp != nil {
+			imp.nextAll = 0
+		}
+		n.need(list)
+	}
+}
+
+func (n *Node) onGotJob(p *Peer, j *store.Job) {
+	ad := n.addings[j.ID]
+	if j.State != store.StateWaitRepl || ad == nil || !j.Confirm(uint64(p.Node)) {
+		return
+	}
+	if j.Confirmed() >= ad.need && n.besideAll(j) {
+		n.achieved(j, ad)
+	}
+}
+
+// onRefused asks another node at once.
+func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
+	switch m.Count {
+	case wire.NoMemory:
+		p.full = true
+	case wire.IsLeaving:
+		p.Leaving = true
+	}
+	if !j.DropHolder(uint64(p.Node)) {
+		return
+	}
+	if ad := n.addings[j.ID]; ad != nil && j.State == store.StateWaitRepl {
+		// It may have refused this queue alone: others can still be given to it. But
+		// nodes that all refuse must not be asked in a circle.
+		if len(ad.refused) == 0 {
+			ad.forgive = n.now + refusedMS
+		}
+		ad.refused = append(ad.refused, p.Node)
+		n.oneMore(j, ad)
+	}
+}
+
+// achieved keeps the promise: the job is where it must be, its client hears. The
+// job may be gone or elsewhere in memory after it.
+func (n *Node) achieved(j *store.Job, ad *adding) {
+	n.endAdding(ad)
+	promise := Effect{Kind: Promise, ID: j.ID, Client: ad.client}
+	if ad.external {
+		if j.Retry > 0 {
+			n.handOver(j)
+		}
+		n.entrust(j)
+		n.discard(j)
+		n.effects = append(n.effects, promise)
+		return
+	}
+	j.ClearConfirmed()
+	j.State = store.StateActive
+	n.begin(j)
+	n.effects = append(n.effects, promise)
+}
+
+// worked keeps the promise where somebody has worked on the job already: it is
+// where it needs to be (9.1, B17). It isn't queued for that; what follows is its
+// acknowledgement, also where this node was to keep no copy.
+func (n *Node) worked(j *store.Job, ad *adding) {
+	n.endAdding(ad)
+	j.ClearConfirmed()
+	j.State, j.QTime = store.StateActive, 0
+	n.log(LogJob, j)
+	n.effects = append(n.effects, Effect{Kind: Promise, ID: j.ID, Client: ad.client})
+}
+
+// tellCreator tells the node where a job was added of its acknowledgement,
+// where that keeps no copy: its client may still wait for others to have one
+// (9.1, B17).
+func (n *Node) tellCreator(j *store.Job) {
+	if bytes.Equal(j.ID[:4], n.self[:4]) {
+		return
+	}
+	for _, p := range n.mesh.order {
+		if bytes.Equal(j.ID[:4], p.ID[:4]) && !j.HeldBy(uint64(p.Node)) {
+			n.setAck(p, j)
+		}
+	}
+}
+
+// handOver has one of the nodes that hold a job queue it.
+func (n *Node) handOver(j *store.Job) {
+	var sure []*Peer
+	for i := range j.Holders() {
+		if node, yes := j.Holder(i); yes {
+			if p := n.mesh.by[wire.Node(node)]; p != nil && p.Connected {
+				sure = append(sure, p)
+			}
+		}
+	}
+	// With none connected, the holders queue it after its retry time.
+	if len(sure) > 0 {
+		p := sure[n.random.Uint64()%uint64(len(sure))]
+		n.send(p, &wire.Message{Kind: wire.Enqueue, ID: j.ID, Span: int64(j.Delay) * 1000})
+	}
+}
+
+// begin queues a new job, or schedules it.
+func (n *Node) begin(j *store.Job) {
+	if held(j) {
+		n.join(j)
+		n.log(LogJob, j)
+		n.touch(j.Queue)
+		return
+	}
+	if n.putOff(j) {
+		j.QTime = n.now + j.Unique().ConflictDelay()
+		j.Flags |= store.FlagAnnounced
+		n.arm(j)
+		n.log(LogJob, j)
+		n.touch(j.Queue)
+		return
+	}
+	if j.Delay > 0 {
+		j.QTime = int64(j.CTime/1_000_000) + int64(j.Delay)*1000
+		j.Flags |= store.FlagAnnounced
+		n.arm(j)
+		n.log(LogJob, j)
+		n.touch(j.Queue)
+		return
+	}
+	// The first queueing of a new job is silent: the log has it as queued.
+	n.push(j)
+	n.log(LogJob, j)
+	n.serve(j.Queue)
+}
+
+func (n *Node) refuse(p *Peer, m *wire.Message, reason uint32) {
+	if m.Flags&wire.NoReply == 0 {
+		n.send(p, &wire.Message{Kind: wire.Refused, ID: m.ID, Count: reason})
+	}
+}
+
+// onReplJob takes a copy to hold.
+func (n *Node) onReplJob(p *Peer, m *wire.Message) {
+	id := store.ID(m.ID)
+	if n.graves.has(&id) {
+		n.send(p, n.graves.ack(&id))
+		return
+	}
+	j := n.store.Lookup(&id)
+	if j == nil {
+		j = n.accept(p, m)
+		if j == nil {
+			return
+		}
+		if m.Flags&wire.QueueIt != 0 {
+			n.onEnqueue(j, m.Span)
+		}
+	} else {
+		j, _ = n.learn(j, m.Holders)
+		if j.State == store.StateAcked {
+			n.setAck(p, j)
+			return
+		}
+		if m.Flags&wire.NewBody != 0 {
+			n.onNewBody(j, m.Job.Body)
+		}
+	}
+	if m.Flags&wire.NoReply == 0 {
+		n.send(p, &wire.Message{Kind: wire.GotJob, ID: m.ID})
+	}
+}
+
+// accept makes a copy known here, active; nil where it is refused.
+func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
+	switch {
+	// A job that is handed over has left its node already.
+	case (n.MemoryLevel() > 0 || n.unsafe) && m.Kind == wire.ReplJob:
+		n.refuse(p, m, wire.NoMemory)
+		return nil
+	case n.leaving && m.Kind == wire.ReplJob:
+		n.refuse(p, m, wire.IsLeaving)
+		return nil
+	}
+	q := n.store.Queue(m.Queue)
+	if q == nil {
+		var err error
+		if q, err = n.queue(m.Queue); err != nil {
+			n.refuse(p, m, wire.WrongType)
+			return nil
+		}
+	}
+	if q.Pause&PauseIn != 0 && m.Kind == wire.ReplJob {
+		n.refuse(p, m, wire.IsPaused)
+		return nil
+	}
+	w := &m.Job
+	j := n.store.NewJob(len(w.Body), max(len(m.Holders), 1), w.Extras)
+	copy(j.Body(), w.Body)
+	n.sawCTime(w.CTime)
+	j.ID, j.CTime, j.ETime = m.ID, w.CTime, n.now+min(w.Left, MaxSeconds*1000)
+	j.Retry, j.Delay, j.Repl = w.Retry, w.Delay, w.Repl
+	j.Nacks, j.Deliveries = w.Nacks, w.Deliveries
+	j.State = store.StateActive
+	// A copy's first queueing is known to the others as an additional one.
+	j.Flags = store.FlagQueuedOnce
+	n.store.RegisterNew(q, j)
+	n.accepted(j)
+	j, _ = n.learn(j, m.Holders)
+	if j.Retry > 0 {
+		j.QTime = n.retryAt(j) + m.Span
+	}
+	n.arm(j)
+	n.join(j)
+	n.log(LogJob, j)
+	return j
+}
+
+// onEnqueue queues a copy for its first time, or schedules that.
+func (n *Node) onEnqueue(j *store.Job, span int64) {
+	if j.State != store.StateActive {
+		return
+	}
+	j.Flags &^= store.FlagQueuedOnce
+	if held(j) {
+		return // its turn comes
+	}
+	if span > 0 {
+		n.store.Hold(j)
+		j.QTime = n.now + span
+		j.Flags |= store.FlagAnnounced
+		n.arm(j)
+		n.log(LogState, j)
+		return
+	}
+	n.requeue(j, false)
+}

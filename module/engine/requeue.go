@@ -1,0 +1,143 @@
+package engine
+
+import (
+	"bytes"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Queueing again: when a job comes back, and which node of those that hold it
+// queues it.
+
+// retryAt is when a job is queued again if nothing happens, with a random error
+// where several nodes hold it. 0 where it never is.
+func (n *Node) retryAt(j *store.Job) int64 {
+	at := retryTime(n, j)
+	if at > 0 && j.Holders() > 0 {
+		at += n.jitter()
+		if runs(j) {
+			at += jitterMS / 2 // who works on it has all of its time alone
+		}
+	}
+	return at
+}
+
+// jitter is a random error, ms, that keeps nodes from acting at one moment.
+func (n *Node) jitter() int64 { return int64(n.random.Uint64()%jitterMS) - jitterMS/2 }
+
+// postpone starts a job's retry time anew.
+func (n *Node) postpone(j *store.Job) {
+	if j.Retry == 0 || j.State == store.StateWaitRepl || j.State == store.StateAcked || held(j) {
+		return
+	}
+	n.setQTime(j, n.retryAt(j))
+	j.Flags &^= store.FlagAnnounced
+	n.arm(j)
+	n.log(LogState, j)
+}
+
+// setQTime sets when a job is queued again; what is worked on keeps its order.
+func (n *Node) setQTime(j *store.Job, at int64) {
+	if j.Place == store.InWorking {
+		n.store.Work(j, at)
+	} else {
+		j.QTime = at
+	}
+}
+
+// announce tells the other holders that the job is about to be queued here.
+func (n *Node) announce(j *store.Job) {
+	j.Flags |= store.FlagAnnounced
+	n.arm(j)
+	n.tell(j, &wire.Message{Kind: wire.WillQueue})
+}
+
+func (n *Node) onWillQueue(p *Peer, j *store.Job) {
+	j = n.overheard(n.meet(p, j))
+	switch {
+	case j.State == store.StateQueued:
+		n.tell(j, &wire.Message{Kind: wire.Queued})
+	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
+		// A client has it: our retry time is the one that counts.
+		n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
+	}
+}
+
+func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
+	if j.State == store.StateWaitRepl {
+		return
+	}
+	j = n.overheard(n.meet(p, j))
+	if flags&wire.CountNack != 0 {
+		j.Nacks = saturated(j.Nacks)
+	}
+	if flags&wire.CountMore != 0 {
+		j.Deliveries = saturated(j.Deliveries)
+	}
+	if j.State == store.StateQueued {
+		if !theirs(&n.self, &p.ID, &j.ID) {
+			// We keep it queued, and they must know (9.1, B34).
+			n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
+			return
+		}
+		n.dequeue(j)
+	}
+	if flags&wire.CountNack == 0 {
+		n.entrustRun(j) // its client here may not know
+	}
+	n.yield(j)
+}
+
+// yield leaves a job to another node, which has it in a queue or with a client.
+// What was delivered here is no reason to object any more: two nodes that both
+// do would put the job off for ever.
+func (n *Node) yield(j *store.Job) {
+	if j.Retry > 0 {
+		j.Flags &^= store.FlagDelivered
+		n.dismiss(j)
+		n.leaveTo(j)
+		n.store.Hold(j)
+	}
+	n.postpone(j)
+}
+
+// meet notes a holder that a message came from; it and the others are told of
+// each other where it was new.
+func (n *Node) meet(p *Peer, j *store.Job) *store.Job {
+	j, added := n.addHolder(j, p.Node)
+	if added {
+		n.spread(j)
+	}
+	return j
+}
+
+// spread tells all holders who the others are.
+func (n *Node) spread(j *store.Job) {
+	n.tell(j, n.copyOf(j, wire.Holders))
+	n.log(LogState, j)
+}
+
+// onHolders learns of further holders, and answers with those that the sender
+// doesn't know.
+func (n *Node) onHolders(p *Peer, j *store.Job, m *wire.Message) {
+	j, news := n.learn(j, m.Holders)
+	if news {
+		n.log(LogState, j)
+	}
+	// Both lists have all the others but one, its owner.
+	if j.HeldBy(uint64(p.Node)) && j.Holders() > len(m.Holders)-1 {
+		n.send(p, n.copyOf(j, wire.Holders))
+	}
+}
+
+// theirs breaks the tie between two nodes that have queued a job: the one whose
+// ID, combined with the job's, is greater keeps it, so no node always wins.
+func theirs(mine, other *wire.NodeID, id *store.ID) bool {
+	var a, b wire.NodeID
+	for i := range a {
+		salt := id[4+i%18]
+		a[i], b[i] = mine[i]^salt, other[i]^salt
+	}
+	return bytes.Compare(b[:], a[:]) > 0
+}

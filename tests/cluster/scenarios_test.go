@@ -1,0 +1,96 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// 26 and 27 over nodes: all of them are killed, or for good the one that added the
+// job; locks are what the jobs say, and windows what is left of them.
+func TestUniqueSurvivesItsNodes_26_27(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3, "appendonly yes", "appendfsync always")
+	job := []any{"REPLICATE", 2, "RETRY", 60, "UNIQUE", "until-processed", "KEY", "k"}
+	window := []any{"REPLICATE", 1, "UNIQUE", "window", "TTL", 1000, "KEY", "k"}
+	again := func(s *harness.Server, queue string, options []any) harness.Value {
+		return s.Do(append([]any{"ADDJOB", queue, "other", 5000}, options...)...)
+	}
+	id := addUnique(t, m[0], "q", "b", job...)
+	done := addUnique(t, m[0], "w", "b", window...)
+	require.Equal(t, int64(1), m[0].Do("ACKJOB", done).Int)
+	holders := m[0].Do("SHOW", id).Field("nodes-delivered").Strings()
+	for _, s := range m {
+		s.Kill()
+	}
+	m.restart()
+	m.await(t, 3)
+	m.votes(t)
+	for i, s := range m {
+		v := again(s, "q", job)
+		assert.True(t, v.NullString(), "node %d: %v", i, v)
+		v = again(s, "w", window)
+		assert.True(t, v.NullString(), "node %d: %v", i, v)
+	}
+	assert.Less(t, m[1].Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "w").Field("lease").Int, int64(1_000_001))
+
+	// The node that added the job is gone; another that holds it has it still.
+	m[0].Kill()
+	rest := mesh{m[1], m[2]}
+	for i, s := range rest {
+		v := again(s, "q", job)
+		assert.True(t, v.NullString(), "node %d: %v", i, v)
+	}
+	holder := m[1]
+	if holders[0] == m[2].Do("JOBMESH", "CLUSTER", "MYID").Str || holders[1] == m[2].Do("JOBMESH", "CLUSTER", "MYID").Str {
+		holder = m[2]
+	}
+	require.Equal(t, int64(1), holder.Do("ACKJOB", id).Int)
+	harness.Await(t, 10*time.Second, "the key to be free", func() bool {
+		return again(m[1], "q", []any{"REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k"}).Kind == '+'
+	})
+}
+
+// What MULTI, scripts, NOHANG and COUNT do of jobs for which other nodes are asked, and
+// that a released job's lock goes with it.
+func TestWhatAsksTheMesh_19_30_34(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	c := m[0].Dial()
+	during := []any{"REPLICATE", 1, "RETRY", 60, "UNIQUE", "during-processing", "KEY"}
+	ids := map[string]bool{}
+	for _, key := range []any{"a", "a", "b"} {
+		ids[addUnique(t, m[0], "q", "b", append(during, key)...)] = true
+	}
+	c.Do("MULTI")
+	c.Do("GETJOB", "FROM", "q")
+	v := c.Do("EXEC")
+	require.Len(t, v.Elems, 1)
+	assert.True(t, v.Elems[0].NullArray(), "%v", v)
+	for range 2 {
+		v = c.Do("GETJOB", "NOHANG", "COUNT", 10, "FROM", "q")
+		require.Len(t, v.Elems, 1, "%v", v)
+		assert.True(t, ids[v.Elems[0].Elems[1].Str])
+		delete(ids, v.Elems[0].Elems[1].Str)
+	}
+	assert.True(t, c.Do("GETJOB", "NOHANG", "COUNT", 10, "FROM", "q").NullArray(), "the third has the key of one that runs")
+	require.Len(t, ids, 1)
+
+	until := []any{"REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k"}
+	d := addUnique(t, m[0], "from", "d", append(until, "DEFERRED")...)
+	other := addUnique(t, m[0], "taken", "o", until...)
+	assert.True(t, m[0].Do("RELEASEJOB", d, "QUEUE", "taken").Err("DUPLICATE "+other))
+	require.Equal(t, int64(1), m[0].Do("RELEASEJOB", d, "QUEUE", "to").Int)
+	harness.Await(t, 5*time.Second, "its lock to have come along", func() bool { return m[0].Do("SHOW", d).Field("lock").Str == "wait" })
+	for _, s := range m {
+		v := s.Do(append([]any{"ADDJOB", "to", "x", 5000}, until...)...)
+		assert.True(t, v.NullString(), "%v", v)
+	}
+	harness.Await(t, 5*time.Second, "its key to be free where it was", func() bool {
+		return m[2].Do(append([]any{"ADDJOB", "from", "x", 5000}, until...)...).Kind == '+'
+	})
+}

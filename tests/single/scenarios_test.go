@@ -1,0 +1,181 @@
+package single
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// What is left of a window goes on when its job is done and its server isn't the
+// same any more: neither longer than it was to be, nor less.
+func TestWindowOutlivesJobAndServer_16_26_27(t *testing.T) {
+	const window = "KEY k UNIQUE window TTL "
+	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-without-preamble", "reload", "replica"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			conf := []string{"appendonly yes", "appendfsync always"}
+			switch mode {
+			case "rdb", "replica":
+				conf = []string{"save 3600 1000000"}
+			case "aof-without-preamble":
+				conf = append(conf, "aof-use-rdb-preamble no")
+			}
+			s := harness.Start(t, harness.WithConfig(conf...))
+			c := s.Dial()
+			require.Equal(t, int64(1), c.Do("ACKJOB", addUnique(t, c, "over", "b", window+"1")).Int)
+			began := time.Now()
+			require.Equal(t, int64(1), c.Do("ACKJOB", addUnique(t, c, "done", "b", window+"5")).Int)
+			require.Equal(t, int64(1), c.Do("ACKJOB", addUnique(t, c, "long", "b", window+"1000")).Int)
+			waiting := addUnique(t, c, "waits", "b", window+"1000")
+			addUnique(t, c, "deleted", "b", window+"1000")
+			c.Do("DEL", "deleted")
+			time.Sleep(1500 * time.Millisecond)
+			switch mode {
+			case "aof-without-preamble":
+				c.Do("BGREWRITEAOF")
+				harness.Await(t, 5*time.Second, "the rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
+				time.Sleep(100 * time.Millisecond)
+				s.Kill()
+				s.Restart()
+			case "aof-kill":
+				s.Kill()
+				s.Restart()
+			case "reload":
+				require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+			case "replica":
+				r := harness.Start(t, harness.WithReplicaOf(s))
+				harness.Await(t, 15*time.Second, "the replica", func() bool { return r.Info("replication", "master_link_status") == "up" })
+				c.Do("ACKJOB", addUnique(t, c, "late", "b", window+"1000"))
+				require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int)
+				s.Kill()
+				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+				assert.Empty(t, addUnique(t, r.Dial(), "late", "b", window+"1000"))
+				s = r
+			default:
+				s.Stop()
+				s.Restart()
+			}
+			c = s.Dial()
+			assert.NotEmpty(t, addUnique(t, c, "over", "b", window+"1"))
+			for _, queue := range []string{"done", "long", "waits", "deleted"} {
+				assert.Empty(t, addUnique(t, c, queue, "b", window+"5"), queue)
+			}
+			assert.Equal(t, "wait", c.Do("SHOW", waiting).Field("lock").Str)
+			for _, queue := range []string{"long", "waits"} {
+				assert.Less(t, c.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", queue).Field("ttl").Int, int64(999_000), "%s: what is left of it", queue)
+			}
+			harness.Await(t, 10*time.Second, "the window's end", func() bool { return addUnique(t, c, "done", "b", window+"5") != "" })
+			assert.InDelta(t, 5000, time.Since(began).Milliseconds(), 700)
+			// A flush ends windows, in the log too.
+			c.Do("FLUSHALL")
+			assert.NotEmpty(t, addUnique(t, c, "long", "b", window+"1000"))
+			c.Do("FLUSHALL")
+			if strings.HasPrefix(mode, "aof") {
+				s.Kill()
+				s.Restart()
+				c = s.Dial()
+			}
+			assert.NotEmpty(t, addUnique(t, c, "long", "b", window+"1000"))
+		})
+	}
+}
+
+// A job that a node puts out of memory frees its keys.
+func TestEvictedJobFreesItsKeys_16(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	body := strings.Repeat("x", 100_000)
+	const n = 200
+	for i := range n {
+		require.NotEmpty(t, addUnique(t, c, "until", body, fmt.Sprint("RETRY 0 UNIQUE until-processed KEY ", i)))
+		require.NotEmpty(t, addUnique(t, c, "during", body, fmt.Sprint("RETRY 0 UNIQUE during-processing KEY ", i)))
+	}
+	for _, queue := range []string{"until", "during"} {
+		require.Len(t, c.Do("GETJOB", "COUNT", n, "FROM", queue).Elems, n)
+	}
+	used := number(t, s, "memory", "used_memory")
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", used*100/98).Str)
+	harness.Await(t, 5*time.Second, "jobs to be evicted", func() bool { return s.Info("jobmesh", "jobmesh_jobs_evicted") != "0" })
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", 0).Str)
+	harness.Await(t, 5*time.Second, "the limit to be gone", func() bool { return c.Do("ADDJOB", "q", "b", 0).Kind == '+' })
+	free := n - len(c.Do("JSCAN", "COUNT", 10*n, "QUEUE", "until").Elems[1].Elems)
+	require.Positive(t, free+n-len(c.Do("JSCAN", "COUNT", 10*n, "QUEUE", "during").Elems[1].Elems))
+	added := 0
+	for i := range n {
+		if addUnique(t, c, "until", "b", fmt.Sprint("UNIQUE until-processed KEY ", i)) != "" {
+			added++
+		}
+	}
+	assert.Equal(t, free, added, "the keys of those that went, and no others")
+	free = n - len(c.Do("JSCAN", "COUNT", 10*n, "QUEUE", "during").Elems[1].Elems)
+	for i := range n {
+		addUnique(t, c, "during", "b", fmt.Sprint("UNIQUE during-processing KEY ", i))
+	}
+	assert.Len(t, c.Do("GETJOB", "NOHANG", "COUNT", 2*n, "FROM", "during").Elems, free)
+}
+
+// The ends of unique jobs that are in a family: cancelled, dead, released elsewhere.
+func TestUniqueJobsInFamilies_16_L15_L47(t *testing.T) {
+	c := harness.Start(t).Dial()
+	d := addUnique(t, c, "q", "d", until+"DEFERRED")
+	b := addUnique(t, c, "q", "b", "UNIQUE until-processed KEY b BLOCKEDBY "+d)
+	assert.Empty(t, addUnique(t, c, "q", "x", until), "also while it is held back")
+	assert.Equal(t, int64(2), c.Do("CANCELJOB", d).Int)
+	assert.True(t, c.Do("SHOW", b).Null)
+	again := addUnique(t, c, "q", "x", until)
+	assert.NotEmpty(t, again)
+	assert.NotEmpty(t, addUnique(t, c, "q", "x", "UNIQUE until-processed KEY b"))
+
+	// A dead letter stands in nobody's way, here or there.
+	for _, scope := range []string{"queue", "mesh"} {
+		p := add(t, c, "p", "p", 0)
+		options := "UNIQUE until-processed KEY dead SCOPE " + scope
+		dead := addUnique(t, c, "r", "b", options+" ONDEAD dead AFTER "+p)
+		require.Empty(t, addUnique(t, c, "r", "b", options))
+		c.Do("DELJOB", p)
+		require.Equal(t, "r:dead", c.Do("SHOW", dead).Field("queue").Str)
+		assert.NotEmpty(t, addUnique(t, c, "r", "b", options), scope)
+		assert.NotEmpty(t, addUnique(t, c, "r:dead", "b", "UNIQUE until-processed KEY dead"), scope)
+		assert.Equal(t, dead, get(t, c, "r:dead"))
+		c.Do("DEL", "r", "r:dead")
+	}
+
+	// Released into another queue it has its key there, and no more where it was.
+	d = addUnique(t, c, "from", "d", until+"DEFERRED")
+	other := addUnique(t, c, "taken", "o", until)
+	v := c.Do("RELEASEJOB", d, "QUEUE", "taken")
+	assert.True(t, v.Err("DUPLICATE "+other), "%v", v)
+	assert.Equal(t, "deferred", state(c, d), "nothing has changed")
+	assert.Empty(t, addUnique(t, c, "from", "x", until))
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", d, "QUEUE", "to").Int)
+	assert.NotEmpty(t, addUnique(t, c, "from", "x", until))
+	assert.Empty(t, addUnique(t, c, "to", "x", until))
+	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+	assert.Equal(t, "wait", c.Do("SHOW", d).Field("lock").Str)
+	assert.Empty(t, addUnique(t, c, "to", "x", until))
+	assert.Equal(t, int64(1), c.Do("ACKJOB", d).Int)
+	assert.NotEmpty(t, addUnique(t, c, "to", "x", until))
+}
+
+// When a job is due that names no time: RETRY's default, or the queue's. (The rq
+// fork has 180 s; ours is a tenth of the TTL, 300 s at most.)
+func TestDefaultDueTime_L37(t *testing.T) {
+	c := harness.Start(t).Dial()
+	c.Do("QCONFIG", "SET", "rq:*", "RETRY", 180)
+	for queue, want := range map[string]int64{"q": 300_000, "rq:q": 180_000} {
+		add(t, c, queue, "b", 0)
+		get(t, c, queue)
+		list := wip(t, c, queue)
+		require.Len(t, list, 1)
+		assert.Equal(t, want, list[0].due-list[0].since, queue)
+	}
+	add(t, c, "short", "b", 0, "TTL", 50)
+	get(t, c, "short")
+	assert.Equal(t, int64(5000), wip(t, c, "short")[0].due-wip(t, c, "short")[0].since)
+}
