@@ -15,6 +15,7 @@ local BYTES = 16777216   -- of bodies, after which a call begins no other chunk
 local FOREVER = 2147483647 -- seconds: ADDJOB's longest TTL, since the libraries' jobs don't expire
 local KEPT = 604800      -- seconds for which an origin outlives its due time
 
+local LOCKED = ' lock'     -- behind an ID in a hash of origins
 local NOBODYS = '\0jobmesh\0' -- an item that no queue holds
 local WAITING = 'waiting' -- FROM of an export, once the delayed jobs are through
 
@@ -253,7 +254,8 @@ local function jobs_of(queue)
       return items
     end,
     drop = function(items) redis.call('ACKJOB', unpack(field(items, 'id'))) end,
-    left = function() return redis.call('QLEN', queue) end,
+    -- Those that are held back for their keys stay with the ones that run.
+    left = function() return #redis.call('QPEEK', queue, 1) > 0 and redis.call('QLEN', queue) or 0 end,
   }
 end
 
@@ -302,9 +304,8 @@ end
 
 ---- Into jobmesh -----------------------------------------------------------------
 
--- add gives a job to jobmesh, and returns its ID. A script can't wait for other
--- nodes, so they get their copies after it. Where ADDJOB drops the job, by null,
--- it stays where it is.
+-- add gives a job to jobmesh, and returns its ID; nothing where ADDJOB drops the
+-- job. A script can't wait for other nodes, so they get their copies after it.
 local function add(queue, body, with, more)
   local line = { 'ADDJOB', queue, body, 0, 'TTL', FOREVER, 'ASYNC' }
   for _, list in ipairs({ with, more or {} }) do
@@ -313,7 +314,58 @@ local function add(queue, body, with, more)
     end
   end
   local reply = redis.call(unpack(line))
-  return reply and reply.ok or refuse('DUPLICATE ADDJOB drops this job')
+  return reply and reply.ok
+end
+
+-- How many words ADDJOB's options have behind them, where it isn't one.
+local BEHIND = { ASYNC = 0, DEFERRED = 0 }
+
+-- said is what options of ADDJOB say of uniqueness: option to lower-case word.
+local function said(with)
+  local o, i = {}, 1
+  while i <= #with do
+    local name, value = string.upper(with[i]), string.lower(with[i + 1] or '')
+    if name == 'UNIQUE' or name == 'ONCONFLICT' then
+      o[name] = value
+    end
+    local choice = name == 'ONCONFLICT' or name == 'ONBUSY'
+    i = i + 1 + (BEHIND[name] or choice and value == 'reschedule' and 2 or 1)
+  end
+  return o
+end
+
+-- alone says whether there are no other nodes, with which locks had to be agreed on.
+local function alone()
+  return string.find(redis.call('INFO', 'jobmesh'), 'jobmesh_known_nodes:1\r', 1, true) ~= nil
+end
+
+local function no_quorum(whose)
+  refuse("NOQUORUM " .. whose .. " has to be agreed on with the other nodes of the mesh, for which a function can't wait: move the queue"
+    .. " before the node meets others, or WITH UNIQUE none")
+end
+
+-- options are those of ADDJOB for every job of an import, and whether they or the
+-- queue's settings say how jobs are to be unique. ADDJOB's answer must tell a new
+-- job from another that has its key.
+local function options(o, queue)
+  local with, own = o.WITH, said(o.WITH)
+  local set, flat = {}, redis.call('QCONFIG', 'GET', queue)
+  for i = 1, #flat, 2 do
+    set[string.upper(flat[i])] = string.lower(string.match(flat[i + 1], '^%S*'))
+  end
+  local unique = own.UNIQUE or set.UNIQUE or 'none'
+  local conflict = own.ONCONFLICT or set.ONCONFLICT
+  if unique == 'none' or unique == 'during-processing' then
+    return with, own.UNIQUE
+  elseif conflict == 'replace' then
+    refuse('ERR ONCONFLICT replace is not for moving, since it would take one job for another: give WITH ONCONFLICT drop, raise or reschedule')
+  elseif not alone() then
+    no_quorum('the lock of a unique job')
+  elseif conflict == 'return' then
+    with = { unpack(with) }
+    with[#with + 1], with[#with + 2] = 'ONCONFLICT', 'drop'
+  end
+  return with, own.UNIQUE
 end
 
 -- own_copy says whether the node keeps the jobs that it is given. A leaving one,
@@ -355,7 +407,7 @@ local function origins_of(queue)
       last = math.max(last, at)
     end,
     get = function(id) return redis.call('HGET', key, id) end,
-    forget = function(id) redis.call('HDEL', key, id) end,
+    forget = function(id) redis.call('HDEL', key, id, id .. LOCKED) end,
     -- Ends a call that has set some.
     keep = function()
       if last > 0 then
@@ -469,10 +521,12 @@ local function resque_import(keys, args)
       return redis.call('UQ.PUSH', queue, item.body, 'AT', item.start or now) and 'moved' or 'dropped'
     end)
   else
-    local origins = origins_of(queue)
+    local origins, with = origins_of(queue), options(o, queue)
     t = move(o.COUNT, source, function(item)
-      local id = add(queue, item.body, o.WITH)
-      if item.start then
+      local id = add(queue, item.body, with)
+      if not id then
+        return 'dropped'
+      elseif item.start then
         along(id, origins.set, id, item.start, now)
       end
       return 'moved'
@@ -543,30 +597,99 @@ local function named(body)
   return ok and type(job) == 'table' and job.queue or nil
 end
 
+-- sidekiq_unicity's locks: strings unicity:CLASS:KIND:USERKEY, with a time to live.
+-- Those that are taken at the push are named by their jobs, in lock_info.
+local KINDS = {
+  before = 'before-processing', before_bd = 'before-and-during-processing', ['until'] = 'until-processed',
+  during = false, during_bd = false,
+}
+
+-- lock_named takes a lock's key apart: class and user's key together, and kind.
+-- Single colons are in the user's key alone, classes have double ones.
+local function lock_named(resource)
+  local rest = string.match(resource, '^unicity:(.*)$')
+  local at = rest and string.find(rest, '[^:]:[^:]')
+  if not at then
+    return
+  end
+  local class, kind, key = string.sub(rest, 1, at), string.match(rest, '^([^:]+):(.*)$', at + 2)
+  if kind and KINDS[kind] ~= nil then
+    return class .. ':' .. key, kind
+  end
+end
+
+-- lock_of is the lock that a job's JSON names.
+local function lock_of(body)
+  if not string.find(body, '"lock_info"', 1, true) then
+    return
+  end
+  local ok, job = pcall(cjson.decode, body)
+  local info = ok and type(job) == 'table' and job.lock_info
+  if type(info) ~= 'table' or type(info.resource) ~= 'string' or type(info.value) ~= 'string' then
+    return
+  end
+  local key, kind = lock_named(info.resource)
+  return KINDS[kind] and { resource = info.resource, value = info.value, key = key, kind = kind }
+end
+
+-- What comes before the last word of a key: the namespace.
+local function namespace(key)
+  return parts(key, 'queue') or string.match(key, '^(.*:)[^:]*$') or ''
+end
+
 local function sidekiq_import(keys, args)
   local source_key, queue = two(keys, "Sidekiq's queue or set, and jobmesh's queue")
   local o = parse(args, { COUNT = count, FROM = place, QUEUE = text, WITH = true })
-  if redis.call('TYPE', source_key).ok ~= 'zset' then
-    local source = tail_of(source_key)
-    local t = move(o.COUNT, source, function(item)
-      add(queue, item.body, o.WITH)
-      return 'moved'
-    end, own_copy)
-    return answer(t, source.left())
+  local set = redis.call('TYPE', source_key).ok == 'zset'
+  local from, name, now = set and o.FROM or 0, o.QUEUE or queue, milliseconds()
+  local source = set and set_of(source_key, from) or tail_of(source_key)
+  local origins, prefix = origins_of(queue), namespace(source_key)
+  local with, chosen = options(o, queue)
+  -- The lock that a job has becomes the job's; it ends when it would have, though
+  -- not before the job is due. One that another has by now isn't the job's.
+  local function locked(body, seconds)
+    local lock = not chosen and lock_of(body)
+    local key = lock and prefix .. lock.resource
+    if not lock or redis.call('TYPE', key).ok ~= 'string' or redis.call('GET', key) ~= lock.value then
+      return nil, {}
+    elseif not alone() then
+      no_quorum('the lock ' .. key)
+    end
+    local ends = redis.call('PEXPIRETIME', key)
+    local more = { 'UNIQUE', KINDS[lock.kind], 'KEY', lock.key, 'SCOPE', 'mesh', 'ONCONFLICT', 'raise' }
+    if ends > 0 then
+      more[#more + 1] = 'LOCKTTL'
+      more[#more + 1] = math.min(math.max(1, math.ceil((ends - now) / 1000) - seconds), FOREVER)
+    end
+    return { key = key, ends = ends }, more
   end
-  local from, name, now = o.FROM or 0, o.QUEUE or queue, milliseconds()
-  local source, origins = set_of(source_key, from), origins_of(queue)
   local t = move(o.COUNT, source, function(item)
-    if named(item.body) ~= name then
+    if set and named(item.body) ~= name then
       return 'passed'
     end
-    local seconds = delay(tonumber(item.score), now)
-    local id = add(queue, item.body, o.WITH, { 'DELAY', seconds })
-    along(id, origins.set, id, item.score .. ' ' .. source_key, now / 1000 + seconds)
+    local seconds = set and delay(tonumber(item.score), now) or 0
+    local lock, more = locked(item.body, seconds)
+    if set then
+      more[#more + 1] = 'DELAY'
+      more[#more + 1] = seconds
+    end
+    local id = add(queue, item.body, with, more)
+    if not id then
+      return 'dropped'
+    end
+    along(id, function()
+      if set then
+        origins.set(id, item.score .. ' ' .. source_key, now / 1000 + seconds)
+      end
+      if lock then
+        origins.set(id .. LOCKED, string.format('%.0f', lock.ends), now / 1000 + seconds)
+        redis.call('UNLINK', lock.key)
+      end
+    end)
     return 'moved'
   end, own_copy)
   origins.keep()
-  return answer(t, source.left(t), string.format('%.0f', from + t.passed))
+  return answer(t, source.left(t), set and string.format('%.0f', from + t.passed))
 end
 
 local function sidekiq_export(keys, args)
@@ -574,7 +697,19 @@ local function sidekiq_export(keys, args)
   local o = parse(args, EXPORT)
   local prefix, name = split(list)
   redis.call('LTRIM', list, 0, -1)
-  local origins = origins_of(queue)
+  local origins, now = origins_of(queue), milliseconds()
+  -- A lock that came with the job, and that it still has, goes back with it.
+  local function unlock(job)
+    local ends = tonumber(origins.get(job.id .. LOCKED) or nil)
+    local lock = ends and lock_of(job.body)
+    if not lock or (job.lock or show(job.id).lock) ~= 'wait' then
+      return
+    elseif ends <= 0 then
+      redis.call('SET', prefix .. lock.resource, lock.value, 'NX')
+    elseif ends > now then
+      redis.call('SET', prefix .. lock.resource, lock.value, 'PXAT', string.format('%.0f', ends), 'NX')
+    end
+  end
   -- What came from a set goes back there, though it be due by now.
   local function put(job)
     local origin = origins.get(job.id)
@@ -589,10 +724,30 @@ local function sidekiq_export(keys, args)
       redis.call('SADD', prefix .. 'queues', name)
       taken = redis.call('LPUSH', list, job.body)
     end
+    unlock(job)
     origins.forget(job.id)
     return taken == 0 and 'dropped' or 'moved' -- a set has each job once
   end
   return export(o, queue, put, put)
+end
+
+-- sidekiq_locks lists locks that are still there, by steps of a scan.
+local function sidekiq_locks(keys, args)
+  local prefix = #keys == 1 and string.match(keys[1], '^(.-)unicity:$')
+  if not prefix then
+    refuse("ERR give one key: 'unicity:', behind the namespace if there is one")
+  end
+  local o = parse(args, { COUNT = count, FROM = cursor })
+  local pattern = string.gsub(keys[1], '[%*%?%[%]\\]', '\\%0') .. '*'
+  local found = redis.call('SCAN', o.FROM or '0', 'MATCH', pattern, 'COUNT', o.COUNT, 'TYPE', 'string')
+  local locks = {}
+  for _, key in ipairs(found[2]) do
+    local _, kind = lock_named(string.sub(key, #prefix + 1))
+    if kind then
+      locks[#locks + 1] = { key, kind, redis.call('PTTL', key) }
+    end
+  end
+  return { locks, found[1] }
 end
 
 ---- rq ----------------------------------------------------------------------------------
@@ -611,6 +766,7 @@ local function rq_import(keys, args)
   local source = scheduled and set_of(source_key, 0) or head_of(source_key)
   local now = milliseconds()
   redis.call('ACKJOB')
+  local with = options(o, queue)
   local t = move(o.COUNT, source, function(item)
     local key = prefix .. 'job:' .. item.body
     local flat = redis.call('HGETALL', key)
@@ -632,9 +788,11 @@ local function rq_import(keys, args)
       more[#more + 1] = 'DELAY'
       more[#more + 1] = math.min(delay(tonumber(item.score), now), ttl - 1)
     end
-    local id = add(queue, cmsgpack.pack(record), o.WITH, more)
-    along(id, redis.call, 'UNLINK', key)
-    return 'moved'
+    local id = add(queue, cmsgpack.pack(record), with, more)
+    if id then
+      along(id, redis.call, 'UNLINK', key)
+    end
+    return id and 'moved' or 'dropped'
   end, own_copy)
   return answer(t, source.left(t))
 end
@@ -692,13 +850,14 @@ local function rq_export(keys, args)
   return export(o, queue, put, put)
 end
 
-local function register(name, work, description)
-  redis.register_function{ function_name = 'jobmesh_' .. name, callback = served(work), description = description }
+local function register(name, work, description, flags)
+  redis.register_function{ function_name = 'jobmesh_' .. name, callback = served(work), description = description, flags = flags }
 end
 
 register('resque_import', resque_import, "2 resque:queue:NAME queue [COUNT n] [FROM p] [UQ | JOBS] [FORCE] [WITH option ...]")
 register('resque_export', resque_export, "2 queue resque:queue:NAME [COUNT n] [FROM p] [ACTIVE] [UNIQUEUE]")
 register('sidekiq_import', sidekiq_import, "2 queue:NAME | schedule | retry queue [COUNT n] [FROM p] [QUEUE name] [WITH option ...]")
 register('sidekiq_export', sidekiq_export, "2 queue queue:NAME [COUNT n] [FROM p] [ACTIVE]")
+register('sidekiq_locks', sidekiq_locks, "1 unicity: [COUNT n] [FROM p]", { 'no-writes' })
 register('rq_import', rq_import, "2 rq:queue:NAME | rq:scheduled:NAME queue [COUNT n] [FROM p] [WITH option ...]")
 register('rq_export', rq_export, "2 queue rq:queue:NAME [COUNT n] [FROM p] [ACTIVE]")
