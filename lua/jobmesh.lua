@@ -135,10 +135,12 @@ end
 -- 'passed' where it is to stay. An error ends the batch; the next call will meet
 -- it first, and answer it, so that an error has changed nothing. fit, if given, is
 -- asked before each chunk whether the target takes it, and raises an error if not.
+-- An item's kin is how many more came with it; many of them end the batch, and cut
+-- says that it was within a chunk.
 local function move(limit, source, one, fit)
   local t = { moved = 0, dropped = 0, passed = 0 }
-  local looked, bytes, why = 0, 0, nil
-  while looked < limit and bytes < BYTES and not why do
+  local looked, bytes, kin, why = 0, 0, 0, nil
+  while looked < limit and bytes < BYTES and kin < USUAL and not why do
     local items = source.peek(math.min(CHUNK, limit - looked), t)
     if #items == 0 then
       break
@@ -160,6 +162,13 @@ local function move(limit, source, one, fit)
       bytes = bytes + #item.body
       if verdict ~= 'passed' then
         gone[#gone + 1] = item
+      end
+      if item.kin then
+        kin, t.moved = kin + item.kin, t.moved + item.kin
+        if kin >= USUAL and i < #items then
+          t.cut = true
+          break
+        end
       end
     end
     if #gone > 0 then
@@ -280,8 +289,8 @@ end
 
 -- The other jobs of a queue, by one step of a scan, with all that SHOW says. Only
 -- once all that it found were seen does the scan go on at next.
-local function held_by(queue, from, limit)
-  local found = redis.call('JSCAN', from, 'COUNT', limit, 'QUEUE', queue, 'STATE', 'active', 'REPLY', 'id')
+local function held_by(queue, from, limit, also)
+  local found = redis.call('JSCAN', from, 'COUNT', limit, 'QUEUE', queue, 'REPLY', 'id', 'STATE', 'active', 'STATE', also)
   local ids, now = found[2], milliseconds()
   local looked = 0
   return {
@@ -423,24 +432,25 @@ end
 
 -- export moves a queue out: first, where the library has a place for them, the
 -- delayed jobs, then the waiting ones. With ACTIVE those that were delivered, and
--- not acknowledged, are queued first, at their old places.
-local function export(o, queue, waiting, delayed)
+-- not acknowledged, are queued first, at their old places. deferred: the library
+-- has a place for deferred jobs too.
+local function export(o, queue, waiting, delayed, deferred)
   local t = { moved = 0, dropped = 0 }
   local jobs, from = jobs_of(queue), o.FROM or '0'
   if not delayed and not o.ACTIVE then
     from = WAITING
   end
   if from ~= WAITING then
-    local held = held_by(queue, from, o.COUNT)
+    local held = held_by(queue, from, o.COUNT, deferred and 'deferred' or 'active')
     t = move(math.huge, held, function(job)
-      if job.due and delayed then
+      if delayed and (job.due or job.state == 'deferred') then
         return delayed(job)
       elseif o.ACTIVE and job.state == 'active' and not job.due then
         redis.call('ENQUEUE', job.id)
       end
       return 'passed'
     end)
-    local through = held.seen() and not t.stopped
+    local through = held.seen() and not t.stopped and not t.cut
     if not through or held.next ~= '0' then
       -- How many more there are isn't known: one at least.
       return answer(t, jobs.left() + 1, through and held.next or from)
@@ -754,47 +764,362 @@ end
 
 -- A body is rq's whole record of the job, packed by MessagePack: id, hash (the
 -- fields of rq:job:ID, as they are), and, where it has them, expires (the unix
--- time in ms at which rq's hash would go) and due (its score in the registry of
--- scheduled jobs).
-local function rq_import(keys, args)
-  local source_key, queue = two(keys, "rq's queue or registry of scheduled jobs, and jobmesh's queue")
-  local o = parse(args, { COUNT = count, FROM = place, WITH = true })
-  -- An empty key has no type: what its name says counts, the first word of the two.
-  local prefix, queue_prefix = parts(source_key, 'scheduled'), parts(source_key, 'queue')
-  local scheduled = prefix and (not queue_prefix or #prefix < #queue_prefix)
-  prefix = scheduled and prefix or split(source_key)
-  local source = scheduled and set_of(source_key, 0) or head_of(source_key)
-  local now = milliseconds()
-  redis.call('ACKJOB')
-  local with = options(o, queue)
-  local t = move(o.COUNT, source, function(item)
-    local key = prefix .. 'job:' .. item.body
-    local flat = redis.call('HGETALL', key)
-    if #flat == 0 then
-      return 'dropped' -- expired, or cancelled: rq's workers pass over such an ID too
+-- time in ms at which rq's hash would go), due (its score in a registry) and wip
+-- (the word of that registry, where it isn't the one of scheduled jobs); of what
+-- waits: member (of the fork's set of deferred jobs), deferred (its score in the
+-- registry of these), parents (whose sets of dependents had it), list (whose list
+-- of deferred jobs had it), and dependencies (the set of its own).
+
+-- Who is who, for what bodies don't tell: rq's IDs of jobs that others wait for, to
+-- their own IDs and those of the others. It lapses as origins do.
+local function families_of(prefix)
+  local key, used = 'jobmesh:family:' .. prefix, false
+  redis.call('HDEL', key, NOBODYS)
+  local f = {}
+  -- The IDs, the parent's first; none where it isn't known.
+  function f.get(id)
+    local ids = {}
+    for word in string.gmatch(redis.call('HGET', key, id) or '', '%S+') do
+      ids[#ids + 1] = word
     end
-    local record, more = { id = item.body, hash = {} }, {}
+    return ids
+  end
+  function f.add(id, own, kin)
+    redis.call('HSET', key, id, (redis.call('HGET', key, id) or own) .. (kin and ' ' .. kin or ''))
+    used = true
+  end
+  function f.forget(id) redis.call('HDEL', key, id) end
+  function f.keep()
+    if used then
+      redis.call('EXPIRE', key, KEPT)
+    end
+  end
+  return f
+end
+
+-- What a key of rq's is by its name, since an empty one has no type: namespace,
+-- kind and the name behind it. The first of the words counts.
+local function rq_key(key)
+  local prefix, kind, name = string.match(':' .. key, '^:(.*:)deferred$'), 'deferred', nil
+  if key == 'deferred' then
+    prefix = ''
+  end
+  for _, word in ipairs({ 'queue', 'scheduled', 'wip', 'wipqueue', 'deferred' }) do
+    local p, n = parts(key, word)
+    if p and (not prefix or #p < #prefix) then
+      prefix, kind, name = p, word, n
+    end
+  end
+  return prefix or split(key), kind, name
+end
+
+local function typed(key, kind)
+  return redis.call('TYPE', key).ok == kind
+end
+
+local function members(key)
+  return typed(key, 'set') and redis.call('SMEMBERS', key) or {}
+end
+
+-- The jobs of rq's that one namespace has, on their way here.
+local function rq_jobs(o, prefix, name, queue)
+  local families, now, withs = families_of(prefix), milliseconds(), {}
+  local nobody = prefix .. 'job:' .. NOBODYS
+  redis.call('UNLINK', nobody)
+  redis.call('SREM', nobody, NOBODYS)
+  redis.call('ZREM', nobody, NOBODYS)
+  local self = { keep = families.keep }
+
+  function self.read(id)
+    local flat, hash = redis.call('HGETALL', prefix .. 'job:' .. id), {}
     for i = 1, #flat, 2 do
-      record.hash[flat[i]] = flat[i + 1]
+      hash[flat[i]] = flat[i + 1]
     end
-    local expires, ttl = redis.call('PEXPIRETIME', key), FOREVER
+    return #flat > 0 and hash or nil
+  end
+
+  function self.parents(id, hash)
+    local ids = members(prefix .. 'job:' .. id .. ':dependencies')
+    if #ids == 0 and hash.dependency_ids then
+      local ok, list = pcall(cjson.decode, hash.dependency_ids)
+      for _, p in ipairs(ok and type(list) == 'table' and list or {}) do
+        ids[#ids + 1] = type(p) == 'string' and p or nil
+      end
+    end
+    if #ids == 0 and (hash.dependency_id or '') ~= '' then
+      ids[1] = hash.dependency_id
+    end
+    return ids
+  end
+
+  -- What a job waits for: IDs of those that are here, and whether one isn't yet, or
+  -- has gone without a word. plan: who is coming in this step.
+  function self.waits(parents, plan)
+    local ids, whose, missing, gone = {}, {}, false, false
+    for _, p in ipairs(parents) do
+      local id = plan[p] and plan[p].job or families.get(p)[1]
+      local state = id and show(id).state
+      if state and state ~= 'acked' then
+        ids[#ids + 1], whose[#whose + 1] = id, p
+      elseif not id then
+        local status = redis.call('EXISTS', prefix .. 'job:' .. p) == 1 and (redis.call('HGET', prefix .. 'job:' .. p, 'status') or '')
+        gone = gone or not status
+        missing = missing or status and status ~= 'finished'
+      end
+    end
+    return ids, whose, missing, gone
+  end
+
+  -- put adds a job, as a part of a plan; nil where ADDJOB drops it. first: what
+  -- the record has beside the usual; words: options of ADDJOB.
+  local function put(plan, id, hash, record, words, whose)
+    local key, to = prefix .. 'job:' .. id, hash.origin
+    if not to or to == '' or to == name then
+      to = queue
+    end
+    withs[to] = withs[to] or options(o, to)
+    record.id, record.hash = id, hash
+    local dependencies, registry = members(key .. ':dependencies'), prefix .. 'deferred:' .. (hash.origin or name)
+    if #dependencies > 0 then
+      record.dependencies = dependencies
+    end
+    if typed(registry, 'zset') then
+      record.deferred = redis.call('ZSCORE', registry, id) or nil
+    end
+    local more, ttl = { unpack(words) }, FOREVER
+    local expires = redis.call('PEXPIRETIME', key)
     if expires > 0 then
       ttl = math.min(math.max(1, math.ceil((expires - now) / 1000)), FOREVER)
       record.expires = expires
-      more = { 'TTL', ttl }
+      more[#more + 1], more[#more + 2] = 'TTL', ttl
     end
-    if scheduled then
-      record.due = item.score
-      more[#more + 1] = 'DELAY'
-      more[#more + 1] = math.min(delay(tonumber(item.score), now), ttl - 1)
+    if record.due then
+      more[#more + 1], more[#more + 2] = 'DELAY', math.min(delay(tonumber(record.due), now), ttl - 1)
     end
-    local id = add(queue, cmsgpack.pack(record), with, more)
-    if id then
-      along(id, redis.call, 'UNLINK', key)
+    local job = add(to, cmsgpack.pack(record), withs[to], more)
+    local entry = { id = id, job = job, key = key, registry = record.deferred and registry, whose = whose or {}, record = record }
+    plan[#plan + 1] = entry
+    if job then
+      plan[id] = entry
     end
-    return id and 'moved' or 'dropped'
+    return entry
+  end
+
+  -- kin adds those that wait for a job of the plan, and those that wait for them.
+  local function kin(plan, entry)
+    if not entry.job then
+      return
+    end
+    local set, list = entry.key .. ':dependents', prefix .. 'deferred:' .. entry.id
+    local ids, created, place, hashes = {}, {}, {}, {}
+    local function note(id, n)
+      hashes[id] = self.read(id)
+      if not hashes[id] then
+        entry.stale = entry.stale or {}
+        entry.stale[#entry.stale + 1] = id
+      elseif not place[id] then
+        ids[#ids + 1], place[id], created[id] = id, n, hashes[id].created_at or ''
+      end
+    end
+    local listed = typed(list, 'list') and redis.call('LRANGE', list, 0, MOST) or {}
+    local waiting = typed(set, 'set') and redis.call('SCARD', set) or 0
+    if #plan + #listed + waiting > MOST then
+      refuse('ERR more than ' .. MOST .. ' jobs wait for ' .. entry.key)
+    end
+    for n, id in ipairs(listed) do
+      note(id, n)
+    end
+    for _, id in ipairs(members(set)) do
+      note(id, MOST + 1)
+    end
+    entry.waited = waiting > 0 or #listed > 0
+    table.sort(ids, function(a, b)
+      if place[a] ~= place[b] then
+        return place[a] < place[b]
+      elseif created[a] ~= created[b] then
+        return created[a] < created[b]
+      end
+      return a < b
+    end)
+    for _, id in ipairs(ids) do
+      local parents = self.parents(id, hashes[id])
+      local named = false
+      for _, p in ipairs(parents) do
+        named = named or p == entry.id
+      end
+      if not named then
+        parents[#parents + 1] = entry.id
+      end
+      local waits, whose, missing = self.waits(parents, plan)
+      if not plan[id] and not missing then
+        local record, words = {}, nil
+        if place[id] <= MOST then
+          record.list = entry.id
+        else
+          record.parents = whose
+        end
+        if #waits == 1 and entry.unreleased then
+          words = { 'BLOCKEDBY', waits[1] }
+        else
+          words = { 'AFTER', unpack(waits) }
+          if hashes[id].allow_dependency_failures == '1' then
+            words[#words + 1], words[#words + 2] = 'ONDEAD', 'run'
+          end
+        end
+        local e = put(plan, id, hashes[id], record, words, whose)
+        e.unreleased = words[1] == 'BLOCKEDBY'
+        kin(plan, e)
+      end
+    end
+  end
+
+  -- take moves a job and those that wait for it; how many these are is its item's
+  -- kin. Nothing is removed before all are here, and if one can't be, none is.
+  function self.take(item, id, hash, record, words, whose)
+    local plan = {}
+    local ok, why = attempt(function()
+      local entry = put(plan, id, hash, record, words, whose)
+      entry.unreleased = words[1] == 'DEFERRED'
+      kin(plan, entry)
+      for _, e in ipairs(plan) do
+        redis.call('UNLINK', e.key)
+        if e.record.dependencies then
+          redis.call('UNLINK', e.key .. ':dependencies')
+        end
+        if e.registry then
+          redis.call('ZREM', e.registry, e.id)
+        end
+        for _, p in ipairs(e.job and e.record.parents or {}) do
+          redis.call('SREM', prefix .. 'job:' .. p .. ':dependents', e.id)
+        end
+        if e.stale then
+          redis.call('SREM', e.key .. ':dependents', unpack(e.stale, 1, math.min(#e.stale, 1000)))
+        end
+        if e.waited then
+          families.add(e.id, e.job)
+        end
+        for _, p in ipairs(e.job and e.whose or {}) do
+          families.add(p, plan[p] and plan[p].job, e.job)
+        end
+      end
+    end)
+    if not ok then
+      for i = #plan, 1, -1 do
+        if plan[i].job then
+          redis.call('ACKJOB', plan[i].job)
+        end
+      end
+      refuse(why)
+    end
+    item.kin = #plan - 1
+    return plan[1].job and 'moved' or 'dropped'
+  end
+  return self
+end
+
+-- A set, by one step of a scan, as held_by is one.
+local function members_of(key, from, limit)
+  redis.call('SREM', key, NOBODYS)
+  local found, looked = redis.call('SSCAN', key, from, 'COUNT', limit), 0
+  return {
+    next = found[1],
+    seen = function() return looked == #found[2] end,
+    peek = function(n)
+      local items = {}
+      while looked < #found[2] and #items < n do
+        looked = looked + 1
+        items[#items + 1] = { body = found[2][looked] }
+      end
+      return items
+    end,
+    drop = function(items) redis.call('SREM', key, unpack(field(items, 'body'))) end,
+    left = function() return redis.call('SCARD', key) end,
+  }
+end
+
+-- OVER are the states of jobs that no registry of deferred ones is about any more.
+local OVER = { finished = true, failed = true, started = true, canceled = true, stopped = true }
+
+local function rq_import(keys, args)
+  local source_key, queue = two(keys, "rq's queue or registry, and jobmesh's queue")
+  local o = parse(args, { COUNT = count, FROM = cursor, QUEUE = text, WITH = true })
+  local prefix, kind, name = rq_key(source_key)
+  local at = redis.call('TYPE', source_key).ok
+  options(o, queue)
+  redis.call('ACKJOB')
+  local function plain(item, jobs)
+    local hash = jobs.read(item.body)
+    -- Expired, or cancelled: rq's workers pass over such an ID too.
+    return hash and jobs.take(item, item.body, hash, { due = item.score, wip = item.score and kind ~= 'scheduled' and kind or nil }, {}) or 'dropped'
+  end
+  local from = kind == 'deferred' and at ~= 'set' and (natural(o.FROM or '0', 1e15) or place('')) or 0
+  if kind ~= 'deferred' then
+    local jobs = rq_jobs(o, prefix, name, queue)
+    local source = kind == 'queue' and head_of(source_key) or set_of(source_key, 0)
+    local t = move(o.COUNT, source, function(item) return plain(item, jobs) end, own_copy)
+    jobs.keep()
+    return answer(t, source.left(t))
+  elseif at == 'set' then
+    -- The fork's: of all queues.
+    local wanted = o.QUEUE or queue
+    local jobs, source = rq_jobs(o, prefix, wanted, queue), members_of(source_key, o.FROM or '0', o.COUNT)
+    local t = move(math.huge, source, function(item)
+      local id, origin = item.body, nil
+      local hash = jobs.read(id)
+      if not hash then
+        origin, id = string.match(id, '^(.-)%s*|%s*([^|]*)$')
+        hash = id and jobs.read(id)
+      end
+      if not hash then
+        return 'dropped'
+      elseif (origin or hash.origin or wanted) ~= wanted then
+        return 'passed'
+      end
+      return jobs.take(item, id, hash, { member = item.body }, { 'DEFERRED' })
+    end, own_copy)
+    jobs.keep()
+    if not source.seen() or t.stopped or t.cut then
+      return answer(t, math.max(1, source.left()), o.FROM)
+    end
+    return answer(t, source.next == '0' and 0 or math.max(1, source.left()), source.next)
+  elseif at == 'list' then
+    -- As the fork's page has it: the jobs that a deferred one blocks.
+    local jobs, item = rq_jobs(o, prefix, o.QUEUE or queue, queue), { body = '' }
+    local hash = jobs.read(name)
+    if not hash then
+      refuse('ERR there is no ' .. prefix .. 'job:' .. name .. ', for which these jobs wait')
+    end
+    redis.call('LTRIM', source_key, 0, -1)
+    own_copy()
+    local t = { moved = 0, dropped = 0 }
+    local verdict = jobs.take(item, name, hash, { list = '' }, { 'DEFERRED' })
+    t[verdict] = 1
+    t.moved = t.moved + item.kin
+    redis.call('UNLINK', source_key)
+    jobs.keep()
+    return answer(t, 0)
+  end
+  -- A registry of deferred jobs: most wait for others, and come with these.
+  if not name then
+    name = o.QUEUE or queue
+  end
+  local jobs, source = rq_jobs(o, prefix, name, queue), set_of(source_key, from)
+  local t = move(o.COUNT, source, function(item)
+    local hash = jobs.read(item.body)
+    if not hash or OVER[hash.status] then
+      return 'dropped'
+    end
+    local parents = jobs.parents(item.body, hash)
+    local waits, whose, missing, gone = jobs.waits(parents, {})
+    if missing then
+      return 'passed'
+    elseif #waits > 0 then
+      return jobs.take(item, item.body, hash, { parents = whose }, { 'AFTER', unpack(waits) }, whose)
+    end
+    return jobs.take(item, item.body, hash, {}, (#parents == 0 or gone) and { 'DEFERRED' } or {})
   end, own_copy)
-  return answer(t, source.left(t))
+  jobs.keep()
+  return answer(t, source.left(t), string.format('%.0f', from + t.passed))
 end
 
 local function unpacked(body)
@@ -802,8 +1127,19 @@ local function unpacked(body)
   local function is(field, kind, optional)
     return type(record[field]) == kind or optional and record[field] == nil
   end
+  local function texts(list)
+    for k, v in pairs(list or {}) do
+      if type(k) ~= 'number' or type(v) ~= 'string' then
+        return false
+      end
+    end
+    return true
+  end
   if ok and type(record) == 'table' and is('id', 'string') and is('hash', 'table') and next(record.hash)
-    and is('expires', 'number', true) and is('due', 'string', true) then
+    and is('expires', 'number', true) and is('due', 'string', true) and is('wip', 'string', true)
+    and is('member', 'string', true) and is('deferred', 'string', true) and is('list', 'string', true)
+    and is('parents', 'table', true) and is('dependencies', 'table', true)
+    and texts(record.parents) and texts(record.dependencies) then
     return record
   end
 end
@@ -812,42 +1148,110 @@ local function rq_export(keys, args)
   local queue, list = two(keys, "jobmesh's queue, and rq's")
   local o = parse(args, EXPORT)
   local prefix, name = split(list)
-  local set, now = prefix .. 'scheduled:' .. name, milliseconds()
+  local set, now, families = prefix .. 'scheduled:' .. name, milliseconds(), families_of(prefix)
   redis.call('LTRIM', list, 0, -1)
   redis.call('ZREM', set, NOBODYS)
-  local function put(job)
+  -- gather collects a job and those that wait for it, or refuses.
+  local function gather(job, all)
     local record = unpacked(job.body)
     if not record then
       refuse('ERR the body of ' .. job.id .. " isn't a job of rq's")
-    elseif record.expires and record.expires <= now then
-      return 'dropped'
     end
-    local key = prefix .. 'job:' .. record.id
-    if redis.call('EXISTS', key) == 1 then
-      refuse('ERR ' .. key .. ' exists already')
+    local entry = { job = job, record = record, key = prefix .. 'job:' .. record.id, over = record.expires and record.expires <= now }
+    if not entry.over and redis.call('EXISTS', entry.key) == 1 then
+      refuse('ERR ' .. entry.key .. ' exists already')
     end
-    local at = record.due or job.due and string.format('%.0f', math.ceil(job.due / 1000))
+    all[#all + 1], all[job.id] = entry, true
+    local ids = families.get(record.id)
+    if ids[1] == job.id then
+      entry.known = true
+      for i = 2, #ids do
+        local kin = not all[ids[i]] and show(ids[i]) or {}
+        if kin.state == 'blocked' and #all <= MOST then
+          gather(kin, all)
+        end
+      end
+    end
+    return all
+  end
+  local function registry(record)
+    return prefix .. 'deferred:' .. (record.hash.origin or name)
+  end
+  -- What waits goes back to where it waited, all but the queue itself.
+  local function write(entry)
+    local record, key = entry.record, entry.key
+    for f, v in pairs(record.hash) do
+      redis.call('HSET', key, f, v)
+    end
+    if record.expires then
+      redis.call('PEXPIREAT', key, string.format('%.0f', record.expires))
+    end
+    for _, p in ipairs(record.dependencies or {}) do
+      redis.call('SADD', key .. ':dependencies', p)
+    end
+    if entry.job.state ~= 'blocked' and entry.job.state ~= 'deferred' then
+      return
+    end
+    for _, p in ipairs(record.parents or {}) do
+      redis.call('SADD', prefix .. 'job:' .. p .. ':dependents', record.id)
+    end
+    if (record.list or '') ~= '' then
+      redis.call('RPUSH', prefix .. 'deferred:' .. record.list, record.id)
+    end
+    if record.member then
+      redis.call('SADD', prefix .. 'deferred', record.member)
+    end
+    if record.deferred then
+      redis.call('ZADD', registry(record), record.deferred, record.id)
+    end
+  end
+  local function put(job)
+    local all = gather(job, {})
+    local top = all[1].record
+    if job.state == 'deferred' and not (top.member or top.deferred or top.list) then
+      return 'passed' -- rq has no place for it
+    end
+    local at, to = top.due or job.due and string.format('%.0f', math.ceil(job.due / 1000)), set
+    if top.wip then
+      at, to = job.due and top.due, prefix .. top.wip .. ':' .. name
+    end
     local ok, why = attempt(function()
-      for f, v in pairs(record.hash) do
-        redis.call('HSET', key, f, v)
+      for _, entry in ipairs(all) do
+        if not entry.over then
+          write(entry)
+        end
+      end
+      if all[1].over or job.state == 'deferred' then
+        return
       end
       redis.call('SADD', prefix .. 'queues', list)
-      if record.expires then
-        redis.call('PEXPIREAT', key, string.format('%.0f', record.expires))
-      end
       if at then
-        redis.call('ZADD', set, at, record.id)
+        redis.call('ZADD', to, at, top.id)
       else
-        redis.call('RPUSH', list, record.id)
+        redis.call('RPUSH', list, top.id)
       end
     end)
     if not ok then
-      redis.call('UNLINK', key)
+      for _, entry in ipairs(all) do
+        if not entry.over then
+          redis.call('UNLINK', entry.key)
+        end
+      end
       refuse(why)
     end
-    return 'moved'
+    -- Those that wait go first: the end of what they wait for would queue them.
+    for i = #all, 1, -1 do
+      if i > 1 then
+        redis.call('ACKJOB', all[i].job.id)
+      end
+      if all[i].known then
+        families.forget(all[i].record.id)
+      end
+    end
+    job.kin = #all - 1
+    return all[1].over and 'dropped' or 'moved'
   end
-  return export(o, queue, put, put)
+  return export(o, queue, put, put, true)
 end
 
 local function register(name, work, description, flags)
@@ -859,5 +1263,5 @@ register('resque_export', resque_export, "2 queue resque:queue:NAME [COUNT n] [F
 register('sidekiq_import', sidekiq_import, "2 queue:NAME | schedule | retry queue [COUNT n] [FROM p] [QUEUE name] [WITH option ...]")
 register('sidekiq_export', sidekiq_export, "2 queue queue:NAME [COUNT n] [FROM p] [ACTIVE]")
 register('sidekiq_locks', sidekiq_locks, "1 unicity: [COUNT n] [FROM p]", { 'no-writes' })
-register('rq_import', rq_import, "2 rq:queue:NAME | rq:scheduled:NAME queue [COUNT n] [FROM p] [WITH option ...]")
+register('rq_import', rq_import, "2 rq:queue:NAME | rq:scheduled:NAME | rq:wip:NAME | rq:wipqueue:NAME | rq:deferred | rq:deferred:NAME queue [COUNT n] [FROM p] [QUEUE name] [WITH option ...]")
 register('rq_export', rq_export, "2 queue rq:queue:NAME [COUNT n] [FROM p] [ACTIVE]")
