@@ -15,6 +15,7 @@ local BYTES = 16777216   -- of bodies, after which a call begins no other chunk
 local FOREVER = 2147483647 -- seconds: ADDJOB's longest TTL, since the libraries' jobs don't expire
 local KEPT = 604800      -- seconds for which an origin outlives its due time
 
+local LOCKED = ' lock'     -- behind an ID in a hash of origins
 local NOBODYS = '\0jobmesh\0' -- an item that no queue holds
 local WAITING = 'waiting' -- FROM of an export, once the delayed jobs are through
 
@@ -134,10 +135,12 @@ end
 -- 'passed' where it is to stay. An error ends the batch; the next call will meet
 -- it first, and answer it, so that an error has changed nothing. fit, if given, is
 -- asked before each chunk whether the target takes it, and raises an error if not.
+-- An item's kin is how many more came with it; many of them end the batch, and cut
+-- says that it was within a chunk.
 local function move(limit, source, one, fit)
   local t = { moved = 0, dropped = 0, passed = 0 }
-  local looked, bytes, why = 0, 0, nil
-  while looked < limit and bytes < BYTES and not why do
+  local looked, bytes, kin, why = 0, 0, 0, nil
+  while looked < limit and bytes < BYTES and kin < USUAL and not why do
     local items = source.peek(math.min(CHUNK, limit - looked), t)
     if #items == 0 then
       break
@@ -159,6 +162,13 @@ local function move(limit, source, one, fit)
       bytes = bytes + #item.body
       if verdict ~= 'passed' then
         gone[#gone + 1] = item
+      end
+      if item.kin then
+        kin, t.moved = kin + item.kin, t.moved + item.kin
+        if kin >= USUAL and i < #items then
+          t.cut = true
+          break
+        end
       end
     end
     if #gone > 0 then
@@ -253,7 +263,8 @@ local function jobs_of(queue)
       return items
     end,
     drop = function(items) redis.call('ACKJOB', unpack(field(items, 'id'))) end,
-    left = function() return redis.call('QLEN', queue) end,
+    -- Those that are held back for their keys stay with the ones that run.
+    left = function() return #redis.call('QPEEK', queue, 1) > 0 and redis.call('QLEN', queue) or 0 end,
   }
 end
 
@@ -278,8 +289,8 @@ end
 
 -- The other jobs of a queue, by one step of a scan, with all that SHOW says. Only
 -- once all that it found were seen does the scan go on at next.
-local function held_by(queue, from, limit)
-  local found = redis.call('JSCAN', from, 'COUNT', limit, 'QUEUE', queue, 'STATE', 'active', 'REPLY', 'id')
+local function held_by(queue, from, limit, also)
+  local found = redis.call('JSCAN', from, 'COUNT', limit, 'QUEUE', queue, 'REPLY', 'id', 'STATE', 'active', 'STATE', also)
   local ids, now = found[2], milliseconds()
   local looked = 0
   return {
@@ -302,9 +313,8 @@ end
 
 ---- Into jobmesh -----------------------------------------------------------------
 
--- add gives a job to jobmesh, and returns its ID. A script can't wait for other
--- nodes, so they get their copies after it. Where ADDJOB drops the job, by null,
--- it stays where it is.
+-- add gives a job to jobmesh, and returns its ID; nothing where ADDJOB drops the
+-- job. A script can't wait for other nodes, so they get their copies after it.
 local function add(queue, body, with, more)
   local line = { 'ADDJOB', queue, body, 0, 'TTL', FOREVER, 'ASYNC' }
   for _, list in ipairs({ with, more or {} }) do
@@ -313,7 +323,58 @@ local function add(queue, body, with, more)
     end
   end
   local reply = redis.call(unpack(line))
-  return reply and reply.ok or refuse('DUPLICATE ADDJOB drops this job')
+  return reply and reply.ok
+end
+
+-- How many words ADDJOB's options have behind them, where it isn't one.
+local BEHIND = { ASYNC = 0, DEFERRED = 0 }
+
+-- said is what options of ADDJOB say of uniqueness: option to lower-case word.
+local function said(with)
+  local o, i = {}, 1
+  while i <= #with do
+    local name, value = string.upper(with[i]), string.lower(with[i + 1] or '')
+    if name == 'UNIQUE' or name == 'ONCONFLICT' then
+      o[name] = value
+    end
+    local choice = name == 'ONCONFLICT' or name == 'ONBUSY'
+    i = i + 1 + (BEHIND[name] or choice and value == 'reschedule' and 2 or 1)
+  end
+  return o
+end
+
+-- alone says whether there are no other nodes, with which locks had to be agreed on.
+local function alone()
+  return string.find(redis.call('INFO', 'jobmesh'), 'jobmesh_known_nodes:1\r', 1, true) ~= nil
+end
+
+local function no_quorum(whose)
+  refuse("NOQUORUM " .. whose .. " has to be agreed on with the other nodes of the mesh, for which a function can't wait: move the queue"
+    .. " before the node meets others, or WITH UNIQUE none")
+end
+
+-- options are those of ADDJOB for every job of an import, and whether they or the
+-- queue's settings say how jobs are to be unique. ADDJOB's answer must tell a new
+-- job from another that has its key.
+local function options(o, queue)
+  local with, own = o.WITH, said(o.WITH)
+  local set, flat = {}, redis.call('QCONFIG', 'GET', queue)
+  for i = 1, #flat, 2 do
+    set[string.upper(flat[i])] = string.lower(string.match(flat[i + 1], '^%S*'))
+  end
+  local unique = own.UNIQUE or set.UNIQUE or 'none'
+  local conflict = own.ONCONFLICT or set.ONCONFLICT
+  if unique == 'none' or unique == 'during-processing' then
+    return with, own.UNIQUE
+  elseif conflict == 'replace' then
+    refuse('ERR ONCONFLICT replace is not for moving, since it would take one job for another: give WITH ONCONFLICT drop, raise or reschedule')
+  elseif not alone() then
+    no_quorum('the lock of a unique job')
+  elseif conflict == 'return' then
+    with = { unpack(with) }
+    with[#with + 1], with[#with + 2] = 'ONCONFLICT', 'drop'
+  end
+  return with, own.UNIQUE
 end
 
 -- own_copy says whether the node keeps the jobs that it is given. A leaving one,
@@ -355,7 +416,7 @@ local function origins_of(queue)
       last = math.max(last, at)
     end,
     get = function(id) return redis.call('HGET', key, id) end,
-    forget = function(id) redis.call('HDEL', key, id) end,
+    forget = function(id) redis.call('HDEL', key, id, id .. LOCKED) end,
     -- Ends a call that has set some.
     keep = function()
       if last > 0 then
@@ -371,24 +432,25 @@ end
 
 -- export moves a queue out: first, where the library has a place for them, the
 -- delayed jobs, then the waiting ones. With ACTIVE those that were delivered, and
--- not acknowledged, are queued first, at their old places.
-local function export(o, queue, waiting, delayed)
+-- not acknowledged, are queued first, at their old places. deferred: the library
+-- has a place for deferred jobs too.
+local function export(o, queue, waiting, delayed, deferred)
   local t = { moved = 0, dropped = 0 }
   local jobs, from = jobs_of(queue), o.FROM or '0'
   if not delayed and not o.ACTIVE then
     from = WAITING
   end
   if from ~= WAITING then
-    local held = held_by(queue, from, o.COUNT)
+    local held = held_by(queue, from, o.COUNT, deferred and 'deferred' or 'active')
     t = move(math.huge, held, function(job)
-      if job.due and delayed then
+      if delayed and (job.due or job.state == 'deferred') then
         return delayed(job)
       elseif o.ACTIVE and job.state == 'active' and not job.due then
         redis.call('ENQUEUE', job.id)
       end
       return 'passed'
     end)
-    local through = held.seen() and not t.stopped
+    local through = held.seen() and not t.stopped and not t.cut
     if not through or held.next ~= '0' then
       -- How many more there are isn't known: one at least.
       return answer(t, jobs.left() + 1, through and held.next or from)
@@ -469,10 +531,12 @@ local function resque_import(keys, args)
       return redis.call('UQ.PUSH', queue, item.body, 'AT', item.start or now) and 'moved' or 'dropped'
     end)
   else
-    local origins = origins_of(queue)
+    local origins, with = origins_of(queue), options(o, queue)
     t = move(o.COUNT, source, function(item)
-      local id = add(queue, item.body, o.WITH)
-      if item.start then
+      local id = add(queue, item.body, with)
+      if not id then
+        return 'dropped'
+      elseif item.start then
         along(id, origins.set, id, item.start, now)
       end
       return 'moved'
@@ -543,30 +607,99 @@ local function named(body)
   return ok and type(job) == 'table' and job.queue or nil
 end
 
+-- sidekiq_unicity's locks: strings unicity:CLASS:KIND:USERKEY, with a time to live.
+-- Those that are taken at the push are named by their jobs, in lock_info.
+local KINDS = {
+  before = 'before-processing', before_bd = 'before-and-during-processing', ['until'] = 'until-processed',
+  during = false, during_bd = false,
+}
+
+-- lock_named takes a lock's key apart: class and user's key together, and kind.
+-- Single colons are in the user's key alone, classes have double ones.
+local function lock_named(resource)
+  local rest = string.match(resource, '^unicity:(.*)$')
+  local at = rest and string.find(rest, '[^:]:[^:]')
+  if not at then
+    return
+  end
+  local class, kind, key = string.sub(rest, 1, at), string.match(rest, '^([^:]+):(.*)$', at + 2)
+  if kind and KINDS[kind] ~= nil then
+    return class .. ':' .. key, kind
+  end
+end
+
+-- lock_of is the lock that a job's JSON names.
+local function lock_of(body)
+  if not string.find(body, '"lock_info"', 1, true) then
+    return
+  end
+  local ok, job = pcall(cjson.decode, body)
+  local info = ok and type(job) == 'table' and job.lock_info
+  if type(info) ~= 'table' or type(info.resource) ~= 'string' or type(info.value) ~= 'string' then
+    return
+  end
+  local key, kind = lock_named(info.resource)
+  return KINDS[kind] and { resource = info.resource, value = info.value, key = key, kind = kind }
+end
+
+-- What comes before the last word of a key: the namespace.
+local function namespace(key)
+  return parts(key, 'queue') or string.match(key, '^(.*:)[^:]*$') or ''
+end
+
 local function sidekiq_import(keys, args)
   local source_key, queue = two(keys, "Sidekiq's queue or set, and jobmesh's queue")
   local o = parse(args, { COUNT = count, FROM = place, QUEUE = text, WITH = true })
-  if redis.call('TYPE', source_key).ok ~= 'zset' then
-    local source = tail_of(source_key)
-    local t = move(o.COUNT, source, function(item)
-      add(queue, item.body, o.WITH)
-      return 'moved'
-    end, own_copy)
-    return answer(t, source.left())
+  local set = redis.call('TYPE', source_key).ok == 'zset'
+  local from, name, now = set and o.FROM or 0, o.QUEUE or queue, milliseconds()
+  local source = set and set_of(source_key, from) or tail_of(source_key)
+  local origins, prefix = origins_of(queue), namespace(source_key)
+  local with, chosen = options(o, queue)
+  -- The lock that a job has becomes the job's; it ends when it would have, though
+  -- not before the job is due. One that another has by now isn't the job's.
+  local function locked(body, seconds)
+    local lock = not chosen and lock_of(body)
+    local key = lock and prefix .. lock.resource
+    if not lock or redis.call('TYPE', key).ok ~= 'string' or redis.call('GET', key) ~= lock.value then
+      return nil, {}
+    elseif not alone() then
+      no_quorum('the lock ' .. key)
+    end
+    local ends = redis.call('PEXPIRETIME', key)
+    local more = { 'UNIQUE', KINDS[lock.kind], 'KEY', lock.key, 'SCOPE', 'mesh', 'ONCONFLICT', 'raise' }
+    if ends > 0 then
+      more[#more + 1] = 'LOCKTTL'
+      more[#more + 1] = math.min(math.max(1, math.ceil((ends - now) / 1000) - seconds), FOREVER)
+    end
+    return { key = key, ends = ends }, more
   end
-  local from, name, now = o.FROM or 0, o.QUEUE or queue, milliseconds()
-  local source, origins = set_of(source_key, from), origins_of(queue)
   local t = move(o.COUNT, source, function(item)
-    if named(item.body) ~= name then
+    if set and named(item.body) ~= name then
       return 'passed'
     end
-    local seconds = delay(tonumber(item.score), now)
-    local id = add(queue, item.body, o.WITH, { 'DELAY', seconds })
-    along(id, origins.set, id, item.score .. ' ' .. source_key, now / 1000 + seconds)
+    local seconds = set and delay(tonumber(item.score), now) or 0
+    local lock, more = locked(item.body, seconds)
+    if set then
+      more[#more + 1] = 'DELAY'
+      more[#more + 1] = seconds
+    end
+    local id = add(queue, item.body, with, more)
+    if not id then
+      return 'dropped'
+    end
+    along(id, function()
+      if set then
+        origins.set(id, item.score .. ' ' .. source_key, now / 1000 + seconds)
+      end
+      if lock then
+        origins.set(id .. LOCKED, string.format('%.0f', lock.ends), now / 1000 + seconds)
+        redis.call('UNLINK', lock.key)
+      end
+    end)
     return 'moved'
   end, own_copy)
   origins.keep()
-  return answer(t, source.left(t), string.format('%.0f', from + t.passed))
+  return answer(t, source.left(t), set and string.format('%.0f', from + t.passed))
 end
 
 local function sidekiq_export(keys, args)
@@ -574,7 +707,19 @@ local function sidekiq_export(keys, args)
   local o = parse(args, EXPORT)
   local prefix, name = split(list)
   redis.call('LTRIM', list, 0, -1)
-  local origins = origins_of(queue)
+  local origins, now = origins_of(queue), milliseconds()
+  -- A lock that came with the job, and that it still has, goes back with it.
+  local function unlock(job)
+    local ends = tonumber(origins.get(job.id .. LOCKED) or nil)
+    local lock = ends and lock_of(job.body)
+    if not lock or (job.lock or show(job.id).lock) ~= 'wait' then
+      return
+    elseif ends <= 0 then
+      redis.call('SET', prefix .. lock.resource, lock.value, 'NX')
+    elseif ends > now then
+      redis.call('SET', prefix .. lock.resource, lock.value, 'PXAT', string.format('%.0f', ends), 'NX')
+    end
+  end
   -- What came from a set goes back there, though it be due by now.
   local function put(job)
     local origin = origins.get(job.id)
@@ -589,54 +734,392 @@ local function sidekiq_export(keys, args)
       redis.call('SADD', prefix .. 'queues', name)
       taken = redis.call('LPUSH', list, job.body)
     end
+    unlock(job)
     origins.forget(job.id)
     return taken == 0 and 'dropped' or 'moved' -- a set has each job once
   end
   return export(o, queue, put, put)
 end
 
+-- sidekiq_locks lists locks that are still there, by steps of a scan.
+local function sidekiq_locks(keys, args)
+  local prefix = #keys == 1 and string.match(keys[1], '^(.-)unicity:$')
+  if not prefix then
+    refuse("ERR give one key: 'unicity:', behind the namespace if there is one")
+  end
+  local o = parse(args, { COUNT = count, FROM = cursor })
+  local pattern = string.gsub(keys[1], '[%*%?%[%]\\]', '\\%0') .. '*'
+  local found = redis.call('SCAN', o.FROM or '0', 'MATCH', pattern, 'COUNT', o.COUNT, 'TYPE', 'string')
+  local locks = {}
+  for _, key in ipairs(found[2]) do
+    local _, kind = lock_named(string.sub(key, #prefix + 1))
+    if kind then
+      locks[#locks + 1] = { key, kind, redis.call('PTTL', key) }
+    end
+  end
+  return { locks, found[1] }
+end
+
 ---- rq ----------------------------------------------------------------------------------
 
 -- A body is rq's whole record of the job, packed by MessagePack: id, hash (the
 -- fields of rq:job:ID, as they are), and, where it has them, expires (the unix
--- time in ms at which rq's hash would go) and due (its score in the registry of
--- scheduled jobs).
-local function rq_import(keys, args)
-  local source_key, queue = two(keys, "rq's queue or registry of scheduled jobs, and jobmesh's queue")
-  local o = parse(args, { COUNT = count, FROM = place, WITH = true })
-  -- An empty key has no type: what its name says counts, the first word of the two.
-  local prefix, queue_prefix = parts(source_key, 'scheduled'), parts(source_key, 'queue')
-  local scheduled = prefix and (not queue_prefix or #prefix < #queue_prefix)
-  prefix = scheduled and prefix or split(source_key)
-  local source = scheduled and set_of(source_key, 0) or head_of(source_key)
-  local now = milliseconds()
-  redis.call('ACKJOB')
-  local t = move(o.COUNT, source, function(item)
-    local key = prefix .. 'job:' .. item.body
-    local flat = redis.call('HGETALL', key)
-    if #flat == 0 then
-      return 'dropped' -- expired, or cancelled: rq's workers pass over such an ID too
+-- time in ms at which rq's hash would go), due (its score in a registry) and wip
+-- (the word of that registry, where it isn't the one of scheduled jobs); of what
+-- waits: member (of the fork's set of deferred jobs), deferred (its score in the
+-- registry of these), parents (whose sets of dependents had it), list (whose list
+-- of deferred jobs had it), and dependencies (the set of its own).
+
+-- Who is who, for what bodies don't tell: rq's IDs of jobs that others wait for, to
+-- their own IDs and those of the others. It lapses as origins do.
+local function families_of(prefix)
+  local key, used = 'jobmesh:family:' .. prefix, false
+  redis.call('HDEL', key, NOBODYS)
+  local f = {}
+  -- The IDs, the parent's first; none where it isn't known.
+  function f.get(id)
+    local ids = {}
+    for word in string.gmatch(redis.call('HGET', key, id) or '', '%S+') do
+      ids[#ids + 1] = word
     end
-    local record, more = { id = item.body, hash = {} }, {}
+    return ids
+  end
+  function f.add(id, own, kin)
+    redis.call('HSET', key, id, (redis.call('HGET', key, id) or own) .. (kin and ' ' .. kin or ''))
+    used = true
+  end
+  function f.forget(id) redis.call('HDEL', key, id) end
+  function f.keep()
+    if used then
+      redis.call('EXPIRE', key, KEPT)
+    end
+  end
+  return f
+end
+
+-- What a key of rq's is by its name, since an empty one has no type: namespace,
+-- kind and the name behind it. The first of the words counts.
+local function rq_key(key)
+  local prefix, kind, name = string.match(':' .. key, '^:(.*:)deferred$'), 'deferred', nil
+  if key == 'deferred' then
+    prefix = ''
+  end
+  for _, word in ipairs({ 'queue', 'scheduled', 'wip', 'wipqueue', 'deferred' }) do
+    local p, n = parts(key, word)
+    if p and (not prefix or #p < #prefix) then
+      prefix, kind, name = p, word, n
+    end
+  end
+  return prefix or split(key), kind, name
+end
+
+local function typed(key, kind)
+  return redis.call('TYPE', key).ok == kind
+end
+
+local function members(key)
+  return typed(key, 'set') and redis.call('SMEMBERS', key) or {}
+end
+
+-- The jobs of rq's that one namespace has, on their way here.
+local function rq_jobs(o, prefix, name, queue)
+  local families, now, withs = families_of(prefix), milliseconds(), {}
+  local nobody = prefix .. 'job:' .. NOBODYS
+  redis.call('UNLINK', nobody)
+  redis.call('SREM', nobody, NOBODYS)
+  redis.call('ZREM', nobody, NOBODYS)
+  local self = { keep = families.keep }
+
+  function self.read(id)
+    local flat, hash = redis.call('HGETALL', prefix .. 'job:' .. id), {}
     for i = 1, #flat, 2 do
-      record.hash[flat[i]] = flat[i + 1]
+      hash[flat[i]] = flat[i + 1]
     end
-    local expires, ttl = redis.call('PEXPIRETIME', key), FOREVER
+    return #flat > 0 and hash or nil
+  end
+
+  function self.parents(id, hash)
+    local ids = members(prefix .. 'job:' .. id .. ':dependencies')
+    if #ids == 0 and hash.dependency_ids then
+      local ok, list = pcall(cjson.decode, hash.dependency_ids)
+      for _, p in ipairs(ok and type(list) == 'table' and list or {}) do
+        ids[#ids + 1] = type(p) == 'string' and p or nil
+      end
+    end
+    if #ids == 0 and (hash.dependency_id or '') ~= '' then
+      ids[1] = hash.dependency_id
+    end
+    return ids
+  end
+
+  -- What a job waits for: IDs of those that are here, and whether one isn't yet, or
+  -- has gone without a word. plan: who is coming in this step.
+  function self.waits(parents, plan)
+    local ids, whose, missing, gone = {}, {}, false, false
+    for _, p in ipairs(parents) do
+      local id = plan[p] and plan[p].job or families.get(p)[1]
+      local state = id and show(id).state
+      if state and state ~= 'acked' then
+        ids[#ids + 1], whose[#whose + 1] = id, p
+      elseif not id then
+        local status = redis.call('EXISTS', prefix .. 'job:' .. p) == 1 and (redis.call('HGET', prefix .. 'job:' .. p, 'status') or '')
+        gone = gone or not status
+        missing = missing or status and status ~= 'finished'
+      end
+    end
+    return ids, whose, missing, gone
+  end
+
+  -- put adds a job, as a part of a plan; nil where ADDJOB drops it. first: what
+  -- the record has beside the usual; words: options of ADDJOB.
+  local function put(plan, id, hash, record, words, whose)
+    local key, to = prefix .. 'job:' .. id, hash.origin
+    if not to or to == '' or to == name then
+      to = queue
+    end
+    withs[to] = withs[to] or options(o, to)
+    record.id, record.hash = id, hash
+    local dependencies, registry = members(key .. ':dependencies'), prefix .. 'deferred:' .. (hash.origin or name)
+    if #dependencies > 0 then
+      record.dependencies = dependencies
+    end
+    if typed(registry, 'zset') then
+      record.deferred = redis.call('ZSCORE', registry, id) or nil
+    end
+    local more, ttl = { unpack(words) }, FOREVER
+    local expires = redis.call('PEXPIRETIME', key)
     if expires > 0 then
       ttl = math.min(math.max(1, math.ceil((expires - now) / 1000)), FOREVER)
       record.expires = expires
-      more = { 'TTL', ttl }
+      more[#more + 1], more[#more + 2] = 'TTL', ttl
     end
-    if scheduled then
-      record.due = item.score
-      more[#more + 1] = 'DELAY'
-      more[#more + 1] = math.min(delay(tonumber(item.score), now), ttl - 1)
+    if record.due then
+      more[#more + 1], more[#more + 2] = 'DELAY', math.min(delay(tonumber(record.due), now), ttl - 1)
     end
-    local id = add(queue, cmsgpack.pack(record), o.WITH, more)
-    along(id, redis.call, 'UNLINK', key)
-    return 'moved'
+    local job = add(to, cmsgpack.pack(record), withs[to], more)
+    local entry = { id = id, job = job, key = key, registry = record.deferred and registry, whose = whose or {}, record = record }
+    plan[#plan + 1] = entry
+    if job then
+      plan[id] = entry
+    end
+    return entry
+  end
+
+  -- kin adds those that wait for a job of the plan, and those that wait for them.
+  local function kin(plan, entry)
+    if not entry.job then
+      return
+    end
+    local set, list = entry.key .. ':dependents', prefix .. 'deferred:' .. entry.id
+    local ids, created, place, hashes = {}, {}, {}, {}
+    local function note(id, n)
+      hashes[id] = self.read(id)
+      if not hashes[id] then
+        entry.stale = entry.stale or {}
+        entry.stale[#entry.stale + 1] = id
+      elseif not place[id] then
+        ids[#ids + 1], place[id], created[id] = id, n, hashes[id].created_at or ''
+      end
+    end
+    local listed = typed(list, 'list') and redis.call('LRANGE', list, 0, MOST) or {}
+    local waiting = typed(set, 'set') and redis.call('SCARD', set) or 0
+    if #plan + #listed + waiting > MOST then
+      refuse('ERR more than ' .. MOST .. ' jobs wait for ' .. entry.key)
+    end
+    for n, id in ipairs(listed) do
+      note(id, n)
+    end
+    for _, id in ipairs(members(set)) do
+      note(id, MOST + 1)
+    end
+    entry.waited = waiting > 0 or #listed > 0
+    table.sort(ids, function(a, b)
+      if place[a] ~= place[b] then
+        return place[a] < place[b]
+      elseif created[a] ~= created[b] then
+        return created[a] < created[b]
+      end
+      return a < b
+    end)
+    for _, id in ipairs(ids) do
+      local parents = self.parents(id, hashes[id])
+      local named = false
+      for _, p in ipairs(parents) do
+        named = named or p == entry.id
+      end
+      if not named then
+        parents[#parents + 1] = entry.id
+      end
+      local waits, whose, missing = self.waits(parents, plan)
+      if not plan[id] and not missing then
+        local record, words = {}, nil
+        if place[id] <= MOST then
+          record.list = entry.id
+        else
+          record.parents = whose
+        end
+        if #waits == 1 and entry.unreleased then
+          words = { 'BLOCKEDBY', waits[1] }
+        else
+          words = { 'AFTER', unpack(waits) }
+          if hashes[id].allow_dependency_failures == '1' then
+            words[#words + 1], words[#words + 2] = 'ONDEAD', 'run'
+          end
+        end
+        local e = put(plan, id, hashes[id], record, words, whose)
+        e.unreleased = words[1] == 'BLOCKEDBY'
+        kin(plan, e)
+      end
+    end
+  end
+
+  -- take moves a job and those that wait for it; how many these are is its item's
+  -- kin. Nothing is removed before all are here, and if one can't be, none is.
+  function self.take(item, id, hash, record, words, whose)
+    local plan = {}
+    local ok, why = attempt(function()
+      local entry = put(plan, id, hash, record, words, whose)
+      entry.unreleased = words[1] == 'DEFERRED'
+      kin(plan, entry)
+      for _, e in ipairs(plan) do
+        redis.call('UNLINK', e.key)
+        if e.record.dependencies then
+          redis.call('UNLINK', e.key .. ':dependencies')
+        end
+        if e.registry then
+          redis.call('ZREM', e.registry, e.id)
+        end
+        for _, p in ipairs(e.job and e.record.parents or {}) do
+          redis.call('SREM', prefix .. 'job:' .. p .. ':dependents', e.id)
+        end
+        if e.stale then
+          redis.call('SREM', e.key .. ':dependents', unpack(e.stale, 1, math.min(#e.stale, 1000)))
+        end
+        if e.waited then
+          families.add(e.id, e.job)
+        end
+        for _, p in ipairs(e.job and e.whose or {}) do
+          families.add(p, plan[p] and plan[p].job, e.job)
+        end
+      end
+    end)
+    if not ok then
+      for i = #plan, 1, -1 do
+        if plan[i].job then
+          redis.call('ACKJOB', plan[i].job)
+        end
+      end
+      refuse(why)
+    end
+    item.kin = #plan - 1
+    return plan[1].job and 'moved' or 'dropped'
+  end
+  return self
+end
+
+-- A set, by one step of a scan, as held_by is one.
+local function members_of(key, from, limit)
+  redis.call('SREM', key, NOBODYS)
+  local found, looked = redis.call('SSCAN', key, from, 'COUNT', limit), 0
+  return {
+    next = found[1],
+    seen = function() return looked == #found[2] end,
+    peek = function(n)
+      local items = {}
+      while looked < #found[2] and #items < n do
+        looked = looked + 1
+        items[#items + 1] = { body = found[2][looked] }
+      end
+      return items
+    end,
+    drop = function(items) redis.call('SREM', key, unpack(field(items, 'body'))) end,
+    left = function() return redis.call('SCARD', key) end,
+  }
+end
+
+-- OVER are the states of jobs that no registry of deferred ones is about any more.
+local OVER = { finished = true, failed = true, started = true, canceled = true, stopped = true }
+
+local function rq_import(keys, args)
+  local source_key, queue = two(keys, "rq's queue or registry, and jobmesh's queue")
+  local o = parse(args, { COUNT = count, FROM = cursor, QUEUE = text, WITH = true })
+  local prefix, kind, name = rq_key(source_key)
+  local at = redis.call('TYPE', source_key).ok
+  options(o, queue)
+  redis.call('ACKJOB')
+  local function plain(item, jobs)
+    local hash = jobs.read(item.body)
+    -- Expired, or cancelled: rq's workers pass over such an ID too.
+    return hash and jobs.take(item, item.body, hash, { due = item.score, wip = item.score and kind ~= 'scheduled' and kind or nil }, {}) or 'dropped'
+  end
+  local from = kind == 'deferred' and at ~= 'set' and (natural(o.FROM or '0', 1e15) or place('')) or 0
+  if kind ~= 'deferred' then
+    local jobs = rq_jobs(o, prefix, name, queue)
+    local source = kind == 'queue' and head_of(source_key) or set_of(source_key, 0)
+    local t = move(o.COUNT, source, function(item) return plain(item, jobs) end, own_copy)
+    jobs.keep()
+    return answer(t, source.left(t))
+  elseif at == 'set' then
+    -- The fork's: of all queues.
+    local wanted = o.QUEUE or queue
+    local jobs, source = rq_jobs(o, prefix, wanted, queue), members_of(source_key, o.FROM or '0', o.COUNT)
+    local t = move(math.huge, source, function(item)
+      local id, origin = item.body, nil
+      local hash = jobs.read(id)
+      if not hash then
+        origin, id = string.match(id, '^(.-)%s*|%s*([^|]*)$')
+        hash = id and jobs.read(id)
+      end
+      if not hash then
+        return 'dropped'
+      elseif (origin or hash.origin or wanted) ~= wanted then
+        return 'passed'
+      end
+      return jobs.take(item, id, hash, { member = item.body }, { 'DEFERRED' })
+    end, own_copy)
+    jobs.keep()
+    if not source.seen() or t.stopped or t.cut then
+      return answer(t, math.max(1, source.left()), o.FROM)
+    end
+    return answer(t, source.next == '0' and 0 or math.max(1, source.left()), source.next)
+  elseif at == 'list' then
+    -- As the fork's page has it: the jobs that a deferred one blocks.
+    local jobs, item = rq_jobs(o, prefix, o.QUEUE or queue, queue), { body = '' }
+    local hash = jobs.read(name)
+    if not hash then
+      refuse('ERR there is no ' .. prefix .. 'job:' .. name .. ', for which these jobs wait')
+    end
+    redis.call('LTRIM', source_key, 0, -1)
+    own_copy()
+    local t = { moved = 0, dropped = 0 }
+    local verdict = jobs.take(item, name, hash, { list = '' }, { 'DEFERRED' })
+    t[verdict] = 1
+    t.moved = t.moved + item.kin
+    redis.call('UNLINK', source_key)
+    jobs.keep()
+    return answer(t, 0)
+  end
+  -- A registry of deferred jobs: most wait for others, and come with these.
+  if not name then
+    name = o.QUEUE or queue
+  end
+  local jobs, source = rq_jobs(o, prefix, name, queue), set_of(source_key, from)
+  local t = move(o.COUNT, source, function(item)
+    local hash = jobs.read(item.body)
+    if not hash or OVER[hash.status] then
+      return 'dropped'
+    end
+    local parents = jobs.parents(item.body, hash)
+    local waits, whose, missing, gone = jobs.waits(parents, {})
+    if missing then
+      return 'passed'
+    elseif #waits > 0 then
+      return jobs.take(item, item.body, hash, { parents = whose }, { 'AFTER', unpack(waits) }, whose)
+    end
+    return jobs.take(item, item.body, hash, {}, (#parents == 0 or gone) and { 'DEFERRED' } or {})
   end, own_copy)
-  return answer(t, source.left(t))
+  jobs.keep()
+  return answer(t, source.left(t), string.format('%.0f', from + t.passed))
 end
 
 local function unpacked(body)
@@ -644,8 +1127,19 @@ local function unpacked(body)
   local function is(field, kind, optional)
     return type(record[field]) == kind or optional and record[field] == nil
   end
+  local function texts(list)
+    for k, v in pairs(list or {}) do
+      if type(k) ~= 'number' or type(v) ~= 'string' then
+        return false
+      end
+    end
+    return true
+  end
   if ok and type(record) == 'table' and is('id', 'string') and is('hash', 'table') and next(record.hash)
-    and is('expires', 'number', true) and is('due', 'string', true) then
+    and is('expires', 'number', true) and is('due', 'string', true) and is('wip', 'string', true)
+    and is('member', 'string', true) and is('deferred', 'string', true) and is('list', 'string', true)
+    and is('parents', 'table', true) and is('dependencies', 'table', true)
+    and texts(record.parents) and texts(record.dependencies) then
     return record
   end
 end
@@ -654,51 +1148,120 @@ local function rq_export(keys, args)
   local queue, list = two(keys, "jobmesh's queue, and rq's")
   local o = parse(args, EXPORT)
   local prefix, name = split(list)
-  local set, now = prefix .. 'scheduled:' .. name, milliseconds()
+  local set, now, families = prefix .. 'scheduled:' .. name, milliseconds(), families_of(prefix)
   redis.call('LTRIM', list, 0, -1)
   redis.call('ZREM', set, NOBODYS)
-  local function put(job)
+  -- gather collects a job and those that wait for it, or refuses.
+  local function gather(job, all)
     local record = unpacked(job.body)
     if not record then
       refuse('ERR the body of ' .. job.id .. " isn't a job of rq's")
-    elseif record.expires and record.expires <= now then
-      return 'dropped'
     end
-    local key = prefix .. 'job:' .. record.id
-    if redis.call('EXISTS', key) == 1 then
-      refuse('ERR ' .. key .. ' exists already')
+    local entry = { job = job, record = record, key = prefix .. 'job:' .. record.id, over = record.expires and record.expires <= now }
+    if not entry.over and redis.call('EXISTS', entry.key) == 1 then
+      refuse('ERR ' .. entry.key .. ' exists already')
     end
-    local at = record.due or job.due and string.format('%.0f', math.ceil(job.due / 1000))
+    all[#all + 1], all[job.id] = entry, true
+    local ids = families.get(record.id)
+    if ids[1] == job.id then
+      entry.known = true
+      for i = 2, #ids do
+        local kin = not all[ids[i]] and show(ids[i]) or {}
+        if kin.state == 'blocked' and #all <= MOST then
+          gather(kin, all)
+        end
+      end
+    end
+    return all
+  end
+  local function registry(record)
+    return prefix .. 'deferred:' .. (record.hash.origin or name)
+  end
+  -- What waits goes back to where it waited, all but the queue itself.
+  local function write(entry)
+    local record, key = entry.record, entry.key
+    for f, v in pairs(record.hash) do
+      redis.call('HSET', key, f, v)
+    end
+    if record.expires then
+      redis.call('PEXPIREAT', key, string.format('%.0f', record.expires))
+    end
+    for _, p in ipairs(record.dependencies or {}) do
+      redis.call('SADD', key .. ':dependencies', p)
+    end
+    if entry.job.state ~= 'blocked' and entry.job.state ~= 'deferred' then
+      return
+    end
+    for _, p in ipairs(record.parents or {}) do
+      redis.call('SADD', prefix .. 'job:' .. p .. ':dependents', record.id)
+    end
+    if (record.list or '') ~= '' then
+      redis.call('RPUSH', prefix .. 'deferred:' .. record.list, record.id)
+    end
+    if record.member then
+      redis.call('SADD', prefix .. 'deferred', record.member)
+    end
+    if record.deferred then
+      redis.call('ZADD', registry(record), record.deferred, record.id)
+    end
+  end
+  local function put(job)
+    local all = gather(job, {})
+    local top = all[1].record
+    if job.state == 'deferred' and not (top.member or top.deferred or top.list) then
+      return 'passed' -- rq has no place for it
+    end
+    local at, to = top.due or job.due and string.format('%.0f', math.ceil(job.due / 1000)), set
+    if top.wip then
+      at, to = job.due and top.due, prefix .. top.wip .. ':' .. name
+    end
     local ok, why = attempt(function()
-      for f, v in pairs(record.hash) do
-        redis.call('HSET', key, f, v)
+      for _, entry in ipairs(all) do
+        if not entry.over then
+          write(entry)
+        end
+      end
+      if all[1].over or job.state == 'deferred' then
+        return
       end
       redis.call('SADD', prefix .. 'queues', list)
-      if record.expires then
-        redis.call('PEXPIREAT', key, string.format('%.0f', record.expires))
-      end
       if at then
-        redis.call('ZADD', set, at, record.id)
+        redis.call('ZADD', to, at, top.id)
       else
-        redis.call('RPUSH', list, record.id)
+        redis.call('RPUSH', list, top.id)
       end
     end)
     if not ok then
-      redis.call('UNLINK', key)
+      for _, entry in ipairs(all) do
+        if not entry.over then
+          redis.call('UNLINK', entry.key)
+        end
+      end
       refuse(why)
     end
-    return 'moved'
+    -- Those that wait go first: the end of what they wait for would queue them.
+    for i = #all, 1, -1 do
+      if i > 1 then
+        redis.call('ACKJOB', all[i].job.id)
+      end
+      if all[i].known then
+        families.forget(all[i].record.id)
+      end
+    end
+    job.kin = #all - 1
+    return all[1].over and 'dropped' or 'moved'
   end
-  return export(o, queue, put, put)
+  return export(o, queue, put, put, true)
 end
 
-local function register(name, work, description)
-  redis.register_function{ function_name = 'jobmesh_' .. name, callback = served(work), description = description }
+local function register(name, work, description, flags)
+  redis.register_function{ function_name = 'jobmesh_' .. name, callback = served(work), description = description, flags = flags }
 end
 
 register('resque_import', resque_import, "2 resque:queue:NAME queue [COUNT n] [FROM p] [UQ | JOBS] [FORCE] [WITH option ...]")
 register('resque_export', resque_export, "2 queue resque:queue:NAME [COUNT n] [FROM p] [ACTIVE] [UNIQUEUE]")
 register('sidekiq_import', sidekiq_import, "2 queue:NAME | schedule | retry queue [COUNT n] [FROM p] [QUEUE name] [WITH option ...]")
 register('sidekiq_export', sidekiq_export, "2 queue queue:NAME [COUNT n] [FROM p] [ACTIVE]")
-register('rq_import', rq_import, "2 rq:queue:NAME | rq:scheduled:NAME queue [COUNT n] [FROM p] [WITH option ...]")
+register('sidekiq_locks', sidekiq_locks, "1 unicity: [COUNT n] [FROM p]", { 'no-writes' })
+register('rq_import', rq_import, "2 rq:queue:NAME | rq:scheduled:NAME | rq:wip:NAME | rq:wipqueue:NAME | rq:deferred | rq:deferred:NAME queue [COUNT n] [FROM p] [QUEUE name] [WITH option ...]")
 register('rq_export', rq_export, "2 queue rq:queue:NAME [COUNT n] [FROM p] [ACTIVE]")

@@ -133,12 +133,13 @@ func TestRq_67(t *testing.T) {
 	before := digest(t, c, "mail")
 	in := func() {
 		assert.Equal(t, 15, all(t, c, "rq_import", "rq:scheduled:mail", "mail"))
-		assert.Equal(t, 41, all(t, c, "rq_import", "rq:queue:mail", "mail"))
-		assert.Equal(t, int64(56), registered(c))
+		assert.Equal(t, 42, all(t, c, "rq_import", "rq:queue:mail", "mail"), "with the one that waits for another")
+		assert.Equal(t, int64(57), registered(c))
+		assert.Zero(t, c.Do("EXISTS", "rq:deferred:mail").Int)
 	}
 	in()
 	harness.Await(t, 5*time.Second, "the jobs that are due soon", func() bool { return c.Do("QLEN", "mail").Int == 46 })
-	assert.Equal(t, 56, all(t, c, "rq_export", "mail", "rq:queue:mail"))
+	assert.Equal(t, 57, all(t, c, "rq_export", "mail", "rq:queue:mail"))
 	require.Equal(t, before, digest(t, c, "mail"))
 
 	finish(t, s, "/usr/bin/python3", "rq_app.py", "work")
@@ -149,8 +150,8 @@ func TestRq_67(t *testing.T) {
 	c.Do("FLUSHALL")
 	finish(t, s, "/usr/bin/python3", "rq_app.py", "push")
 	in()
-	finish(t, s, "/usr/bin/python3", "rq_app.py", "consume", "46")
-	want = append(names(map[string]int{"now": 40, "soon": 5}), "first")
+	finish(t, s, "/usr/bin/python3", "rq_app.py", "consume", "47")
+	want = append(names(map[string]int{"now": 40, "soon": 5}), "first", "second")
 	slices.Sort(want)
 	assert.Equal(t, want, done(c))
 }

@@ -61,6 +61,8 @@ def unpack(body):
             return kind
         if kind & 0xf0 == 0x80:
             return {value(): value() for _ in range(kind & 15)}
+        if kind & 0xf0 == 0x90:
+            return [value() for _ in range(kind & 15)]
         if kind & 0xe0 == 0xa0:
             return take(kind & 31)
         if kind in (0xd9, 0xda, 0xdb):

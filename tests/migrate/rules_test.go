@@ -105,7 +105,7 @@ func TestRights(t *testing.T) {
 	s.Do("ACL", "SETUSER", "w", "on", "nopass", "~*", "+@all")
 	u := s.Dial()
 	require.Equal(t, "OK", u.Do("AUTH", "w", "").Str)
-	forbidden := []string{"addjob", "ackjob", "qpeek", "jscan", "show", "qlen", "rpush", "lpush", "ltrim", "lrange", "zadd", "zrem", "hset", "hdel", "hgetall", "unlink", "sadd", "srem", "uq.push", "uq.rem", "uq.peek", "pexpiretime", "info"}
+	forbidden := []string{"addjob", "ackjob", "qpeek", "jscan", "show", "qlen", "rpush", "lpush", "ltrim", "lrange", "zadd", "zrem", "hset", "hdel", "hgetall", "unlink", "sadd", "srem", "uq.push", "uq.rem", "uq.peek", "pexpiretime", "qconfig", "info"}
 	for _, f := range forbidden {
 		for _, l := range layouts() {
 			c.Do("FLUSHALL")

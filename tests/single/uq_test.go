@@ -3,8 +3,6 @@ package single
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -556,11 +554,9 @@ func TestUniqueQueueManyClients_11(t *testing.T) {
 
 // The native type and the one in Lua agree, step by step.
 func TestUniqueQueueAgreesWithLua_15(t *testing.T) {
-	code, err := os.ReadFile(filepath.Join(harness.Root(t), "lua", "unique_queue.lua"))
-	require.NoError(t, err)
 	s := harness.Start(t)
 	c := s.Dial()
-	require.Equal(t, "unique_queue", c.Do("FUNCTION", "LOAD", string(code)).Str)
+	require.Equal(t, "unique_queue", c.Do("JOBMESH", "LUA", "LOAD", "unique_queue").Str)
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
 	const steps, batch = 100_000, 200
