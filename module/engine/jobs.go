@@ -356,7 +356,10 @@ func (n *Node) Ack(id *store.ID) bool {
 	if counted {
 		n.Stats.Acked++
 		if j.Holders() == 0 {
-			if n.ended(j, false, source{}); n.store.Knot(id) == nil {
+			if j.Parts > 0 || n.store.Ties() > 0 {
+				n.ended(j, false, source{})
+			}
+			if n.store.Knot(id) == nil {
 				n.forgetJob(j, nil) // there is nobody to tell
 				return true
 			}

@@ -238,8 +238,11 @@ func (n *Node) watchLock(l *store.Lock) {
 // tickLocks ends the watched locks that are over, and removes some of the others.
 func (n *Node) tickLocks() {
 	n.tickClaims()
-	if n.store.Locks().Len == 0 && len(n.deadlines) == 0 {
-		return
+	if n.store.Locks().Len == 0 {
+		n.sweep = 0 // there is nothing left that could be swept
+		if len(n.deadlines) == 0 {
+			return
+		}
 	}
 	now := n.steady()
 	for len(n.deadlines) > 0 && n.deadlines[0].at <= now {

@@ -398,23 +398,58 @@ func (s *Store) reapTies(n int) int {
 
 // --- jobs that are done ------------------------------------------------------------
 
-// done remembers which jobs were acknowledged lately: buckets of four, each of
-// which forgets the oldest for a new one.
-type done [doneBuckets][4]struct{ hash, at uint64 }
+// done remembers which jobs were acknowledged lately. Each acknowledgement writes
+// here and few are ever asked for: so they are only written down one after the other,
+// and are put where they can be found when somebody asks.
+type done struct {
+	count  uint64 // acknowledgements
+	sorted uint64 // as many of them are in buckets
+	hashes [doneMost]uint64
+	// Buckets of four, each of which forgets the oldest for a new one.
+	buckets [doneMost / 4][4]struct{ hash, at uint64 }
+}
 
 const (
-	doneBuckets = 4096
-	doneBytes   = doneBuckets * 64
+	doneMost  = 16384
+	doneBytes = int(unsafe.Sizeof(done{}))
 )
 
 // SetDone remembers for a while that a job is acknowledged: for the next few thousand.
 func (s *Store) SetDone(id *ID) {
-	if s.done == nil {
-		s.done = (*done)(s.alloc.Alloc(doneBytes))
-		*s.done = done{}
+	d := s.done
+	if d == nil {
+		d = (*done)(s.alloc.Alloc(doneBytes))
+		*d = done{}
+		s.done = d
+	}
+	d.hashes[d.count%doneMost] = scramble(id.hash(s.keys.id))
+	d.count++
+}
+
+// Done says whether a job is remembered as acknowledged.
+func (s *Store) Done(id *ID) bool {
+	d := s.done
+	if d == nil {
+		return false
+	}
+	if d.count-d.sorted > doneMost {
+		d.sorted = d.count - doneMost
+	}
+	for ; d.sorted < d.count; d.sorted++ {
+		d.sort(d.hashes[d.sorted%doneMost])
 	}
 	h := scramble(id.hash(s.keys.id))
-	b := &s.done[h%doneBuckets]
+	for _, x := range d.buckets[h%uint64(len(d.buckets))] {
+		if x.hash == h && x.at > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// sort puts the next acknowledgement into its bucket.
+func (d *done) sort(h uint64) {
+	b := &d.buckets[h%uint64(len(d.buckets))]
 	oldest := 0
 	for i := range b {
 		if b[i].hash == h && b[i].at > 0 {
@@ -424,20 +459,5 @@ func (s *Store) SetDone(id *ID) {
 			oldest = i
 		}
 	}
-	s.doneCount++
-	b[oldest].hash, b[oldest].at = h, s.doneCount
-}
-
-// Done says whether a job is remembered as acknowledged.
-func (s *Store) Done(id *ID) bool {
-	if s.done == nil {
-		return false
-	}
-	h := scramble(id.hash(s.keys.id))
-	for _, x := range s.done[h%doneBuckets] {
-		if x.hash == h && x.at > 0 {
-			return true
-		}
-	}
-	return false
+	b[oldest].hash, b[oldest].at = h, d.sorted+1
 }

@@ -6,50 +6,44 @@ import (
 )
 
 // index is a table for what is mostly looked for in vain, under names of which
-// nothing is known: locks and lanes. It grows as [table] does, but each bucket has
-// the hash of its first element beside it, and there are two buckets for each
-// element: so most lookups, insertions and splits touch the bucket alone, where
-// each element would be one more cache miss.
+// nothing is known: locks and lanes. It grows as [table] does, but a bucket is a
+// cache line with the hashes of its elements: so lookups in vain, insertions and
+// splits touch that line alone, where each element would be one more cache miss.
 type index struct {
 	alloc    Allocator
 	hash     func(*entry) uint64
 	segments []*[indexSegment]bucket
+	blocks   []unsafe.Pointer // that the segments are in
 	buckets  uint64
 	depth    uint
 	len      uint64
 }
 
+// bucket has its elements in the first n of its slots. What is too much is chained
+// behind the last slot's, each by its entry; the others' next is nil.
 type bucket struct {
-	hash  uint64         // the first element's
-	first unsafe.Pointer // to it; one byte further where there are more behind it
+	hashes [ways]uint32 // the lower halves; the last slot's is its first element's
+	n      uint32
+	first  [ways]*entry
 }
 
 const (
-	indexSegment = 4096
-	indexBytes   = indexSegment * int(unsafe.Sizeof(bucket{}))
+	ways         = 5
+	fill         = 2 // elements a bucket, in the mean: few buckets have a chain
+	lineBytes    = 64
+	indexSegment = 1024
+	indexBytes   = indexSegment*int(unsafe.Sizeof(bucket{})) + lineBytes // one line to align it
 )
 
-func (b *bucket) more() bool { return uintptr(b.first)&1 != 0 }
-
-func (b *bucket) head() *entry {
-	if b.more() {
-		return (*entry)(unsafe.Add(b.first, -1))
-	}
-	return (*entry)(b.first)
-}
-
-// set makes an element the first, which has its next already.
-func (b *bucket) set(e *entry, hash uint64) {
-	b.hash, b.first = hash, unsafe.Pointer(e)
-	if e.next != nil {
-		b.first = unsafe.Add(b.first, 1)
-	}
-}
-
-// put makes an element the first.
 func (b *bucket) put(e *entry, hash uint64) {
-	e.next = b.head()
-	b.set(e, hash)
+	e.next = nil
+	if b.n < ways {
+		b.first[b.n], b.hashes[b.n] = e, uint32(hash)
+		b.n++
+		return
+	}
+	last := b.first[ways-1]
+	last.next, e.next = e, last.next
 }
 
 func (t *index) init(alloc Allocator, hash func(*entry) uint64) {
@@ -58,17 +52,24 @@ func (t *index) init(alloc Allocator, hash func(*entry) uint64) {
 }
 
 func (t *index) addSegment() {
-	s := (*[indexSegment]bucket)(t.alloc.Alloc(indexBytes))
+	p := t.alloc.Alloc(indexBytes)
+	s := (*[indexSegment]bucket)(unsafe.Add(p, -uintptr(p)&(lineBytes-1)))
 	*s = [indexSegment]bucket{}
-	t.segments = append(t.segments, s)
+	t.segments, t.blocks = append(t.segments, s), append(t.blocks, p)
+}
+
+func (t *index) dropSegment() {
+	last := len(t.segments) - 1
+	t.alloc.Free(t.blocks[last], indexBytes)
+	t.segments, t.blocks = t.segments[:last], t.blocks[:last]
 }
 
 // drop frees the segments, not the elements.
 func (t *index) drop() {
-	for _, s := range t.segments {
-		t.alloc.Free(unsafe.Pointer(s), indexBytes)
+	for len(t.segments) > 0 {
+		t.dropSegment()
 	}
-	t.segments = nil
+	t.segments, t.blocks = nil, nil
 }
 
 func (t *index) at(bucket uint64) *bucket {
@@ -86,28 +87,35 @@ func (t *index) bucketOf(hash uint64) uint64 {
 // warm begins to load the bucket of a hash that will be looked for soon.
 func (t *index) warm(hash uint64) { prefetch(unsafe.Pointer(t.at(t.bucketOf(hash)))) }
 
-// first finds an element with this hash; next the one after it.
-func (t *index) first(hash uint64) *entry {
+// find finds the first element that may have this hash and is the one.
+func (t *index) find(hash uint64, is func(*entry) bool) *entry {
 	b := t.at(t.bucketOf(hash))
-	e := b.head()
-	if e == nil || b.hash == hash {
-		return e
+	for i := range b.n {
+		e := b.first[i]
+		if b.hashes[i] == uint32(hash) && is(e) {
+			return e
+		}
+		for e = e.chained(i); e != nil; e = e.next {
+			if t.hash(e) == hash && is(e) {
+				return e
+			}
+		}
 	}
-	if !b.more() {
-		return nil
-	}
-	return t.next(e, hash)
+	return nil
 }
 
-func (t *index) next(e *entry, hash uint64) *entry {
-	for e = e.next; e != nil && t.hash(e) != hash; e = e.next {
+// chained is what comes behind the first element of a slot. Only the last slot's is
+// looked at for that.
+func (e *entry) chained(slot uint32) *entry {
+	if slot < ways-1 {
+		return nil
 	}
-	return e
+	return e.next
 }
 
 func (t *index) insert(e *entry, hash uint64) {
 	t.at(t.bucketOf(hash)).put(e, hash)
-	if t.len++; 2*t.len >= t.buckets+step {
+	if t.len++; t.len >= fill*(t.buckets+step) {
 		t.grow()
 	}
 }
@@ -115,22 +123,33 @@ func (t *index) insert(e *entry, hash uint64) {
 // remove takes out an element that is in the index.
 func (t *index) remove(e *entry, hash uint64) {
 	b := t.at(t.bucketOf(hash))
-	if b.head() == e {
-		if next := e.next; next != nil {
-			b.set(next, t.hash(next))
-		} else {
-			*b = bucket{}
-		}
-	} else {
-		p := b.head()
+	i := uint32(0)
+	for i < b.n && b.first[i] != e {
+		i++
+	}
+	last := b.first[ways-1]
+	switch {
+	case i == b.n: // chained
+		p := last
 		for p.next != e {
 			p = p.next
 		}
 		p.next = e.next
-		b.set(b.head(), b.hash)
+	case b.n == ways && last.next != nil: // the next of the chain takes its slot
+		next := last.next
+		if i == ways-1 {
+			b.first[i], b.hashes[i] = next, uint32(t.hash(next))
+			break
+		}
+		last.next, next.next = next.next, nil
+		b.first[i], b.hashes[i] = next, uint32(t.hash(next))
+	default:
+		b.n--
+		b.first[i], b.hashes[i] = b.first[b.n], b.hashes[b.n]
+		b.first[b.n] = nil
 	}
 	t.len--
-	if t.buckets > minBuckets && 2*t.len < (t.buckets-step)/2 {
+	if t.buckets > minBuckets && t.len < fill*((t.buckets-step)/2) {
 		t.shrink()
 	}
 }
@@ -144,16 +163,24 @@ func (t *index) grow() {
 	}
 	for i := range uint64(step) {
 		low, high := t.at(from+i), t.at(to+i)
-		if !low.more() {
-			*high = bucket{}
-			if low.first != nil && low.hash>>t.depth&1 != 0 {
-				*high, *low = *low, bucket{}
-			}
-			continue
+		var chain *entry
+		if low.n == ways {
+			last := low.first[ways-1]
+			chain, last.next = last.next, nil
 		}
-		e := low.head()
-		*low, *high = bucket{}, bucket{}
-		for e != nil {
+		kept := uint32(0)
+		for k := range low.n {
+			e, h := low.first[k], low.hashes[k]
+			if h>>t.depth&1 != 0 {
+				high.put(e, uint64(h))
+				continue
+			}
+			low.first[kept], low.hashes[kept] = e, h
+			kept++
+		}
+		clear(low.first[kept:])
+		low.n = kept
+		for e := chain; e != nil; {
 			next, h := e.next, t.hash(e)
 			if h>>t.depth&1 != 0 {
 				high.put(e, h)
@@ -176,10 +203,11 @@ func (t *index) shrink() {
 	t.buckets -= step
 	for i := range uint64(step) {
 		from, into := t.at(t.buckets+i), t.at(t.buckets+i-1<<t.depth)
-		if from.first != nil && into.first == nil {
-			*into = *from
-		} else {
-			for e := from.head(); e != nil; {
+		for k := range from.n {
+			e := from.first[k]
+			rest := e.chained(k)
+			into.put(e, uint64(from.hashes[k]))
+			for e = rest; e != nil; {
 				next := e.next
 				into.put(e, t.hash(e))
 				e = next
@@ -187,20 +215,19 @@ func (t *index) shrink() {
 		}
 		*from = bucket{}
 	}
+	// One segment is kept in reserve, as by [table].
 	if spare := len(t.segments) - 2; spare > 0 && t.buckets <= uint64(spare)*indexSegment {
-		last := t.segments[len(t.segments)-1]
-		t.alloc.Free(unsafe.Pointer(last), indexBytes)
-		t.segments = t.segments[:len(t.segments)-1]
+		t.dropSegment()
 	}
 }
 
 // scan is that of [table].
-func (t *index) scan(cursor uint64) (chain *entry, next uint64) {
-	b := t.bucketOf(bits.Reverse64(cursor))
+func (t *index) scan(cursor uint64) (b *bucket, next uint64) {
+	n := t.bucketOf(bits.Reverse64(cursor))
 	width := t.depth
-	if b >= 1<<t.depth || b+1<<t.depth < t.buckets {
+	if n >= 1<<t.depth || n+1<<t.depth < t.buckets {
 		width++
 	}
 	size := uint64(1) << (64 - width)
-	return t.at(b).head(), cursor&^(size-1) + size
+	return t.at(n), cursor&^(size-1) + size
 }

@@ -28,10 +28,12 @@ func TestIndex(t *testing.T) {
 		require.EqualValues(t, len(all), x.len)
 		seen, cursor := map[*entry]bool{}, uint64(0)
 		for {
-			e, next := x.scan(cursor)
-			for ; e != nil; e = e.next {
-				require.False(t, seen[e])
-				seen[e] = true
+			b, next := x.scan(cursor)
+			for _, e := range b.first[:b.n] {
+				for ; e != nil; e = e.next {
+					require.False(t, seen[e])
+					seen[e] = true
+				}
 			}
 			if cursor = next; cursor == 0 {
 				break
@@ -39,12 +41,7 @@ func TestIndex(t *testing.T) {
 		}
 		require.Len(t, seen, len(all))
 		for _, i := range all {
-			found := false
-			for e := x.first(i.hash); e != nil; e = x.next(e, i.hash) {
-				require.Equal(t, i.hash, (*item)(unsafe.Pointer(e)).hash)
-				found = found || e == &i.entry
-			}
-			require.True(t, found)
+			require.NotNil(t, x.find(i.hash, func(e *entry) bool { return e == &i.entry }))
 		}
 	}
 	for round := range 6 {

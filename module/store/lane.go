@@ -83,12 +83,10 @@ func (s *Store) laneName(j *Job, u Unique) []byte {
 }
 
 func (s *Store) findLane(q *Queue, name []byte, h uint64) *Lane {
-	for e := s.lanes.first(h); e != nil; e = s.lanes.next(e, h) {
-		if l := laneOfEntry(e); l.Queue == q && string(l.name()) == string(name) {
-			return l
-		}
-	}
-	return nil
+	return laneOfEntry(s.lanes.find(h, func(e *entry) bool {
+		l := laneOfEntry(e)
+		return l.Queue == q && string(l.name()) == string(name)
+	}))
 }
 
 // laneOf finds the lane that a job is in or before; nil where it has none.
@@ -206,16 +204,16 @@ func (s *Store) WakeLanes(lock []byte) {
 	name = append(name, lock[skip:]...)
 	s.laneBuf = name
 	h := s.hashName(name)
-	for e := s.lanes.first(h); e != nil; e = s.lanes.next(e, h) {
+	s.lanes.find(h, func(e *entry) bool {
 		l := laneOfEntry(e)
-		if l.hasFront || string(l.name()) != string(name) {
-			continue
+		if !l.hasFront && string(l.name()) == string(name) {
+			s.lockBuf = l.AppendLock(s.lockBuf[:0])
+			if string(s.lockBuf) == string(lock) {
+				s.behead(l)
+			}
 		}
-		s.lockBuf = l.AppendLock(s.lockBuf[:0])
-		if string(s.lockBuf) == string(lock) {
-			s.behead(l)
-		}
-	}
+		return false // all queues' lanes of the name
+	})
 }
 
 // WakeQueue does the same for all of a queue's lanes.

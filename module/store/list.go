@@ -16,12 +16,14 @@ func older(a, b *Job) bool {
 	return bytes.Compare(a.ID[:], b.ID[:]) < 0
 }
 
-// sooner is the order of what is worked on: the time it is due.
+// sooner is the order of what is worked on: the time it is due. Of jobs that are
+// due in the same millisecond the older one goes first: it was mostly fetched first,
+// so what is fetched goes to the end of the list.
 func sooner(a, b *Job) bool {
 	if x, y := a.Due(), b.Due(); x != y {
 		return x < y
 	}
-	return bytes.Compare(a.ID[:], b.ID[:]) < 0
+	return older(a, b)
 }
 
 // Due is when the result of a job that is being worked on is expected, unix ms:

@@ -97,12 +97,7 @@ func (s *Store) Locks() *LockList { return s.lockList }
 func (s *Store) Lock(name []byte) *Lock { return s.findLock(name, s.hashName(name)) }
 
 func (s *Store) findLock(name []byte, h uint64) *Lock {
-	for e := s.locks.first(h); e != nil; e = s.locks.next(e, h) {
-		if l := lockOf(e); string(l.Name()) == string(name) {
-			return l
-		}
-	}
-	return nil
+	return lockOf(s.locks.find(h, func(e *entry) bool { return string(lockOf(e).Name()) == string(name) }))
 }
 
 // NewLock makes a lock; there must be none of that name.
@@ -177,9 +172,11 @@ func (s *Store) ReplaceLock(l *Lock) {
 
 // ScanLocks is [Store.ScanJobs] for locks.
 func (s *Store) ScanLocks(cursor uint64, emit *[]*Lock) uint64 {
-	e, next := s.locks.scan(cursor)
-	for ; e != nil; e = e.next {
-		*emit = append(*emit, lockOf(e))
+	b, next := s.locks.scan(cursor)
+	for _, e := range b.first[:b.n] {
+		for ; e != nil; e = e.next {
+			*emit = append(*emit, lockOf(e))
+		}
 	}
 	return next
 }

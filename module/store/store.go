@@ -33,9 +33,8 @@ type Store struct {
 
 	working, overdue uint64 // in attached queues
 
-	knots     knots
-	done      *done
-	doneCount uint64
+	knots knots
+	done  *done
 }
 
 // keys are what the hashes of a store are keyed with. Any ID that a client sees

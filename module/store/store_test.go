@@ -145,6 +145,9 @@ func (w *world) check(t require.TestingT) {
 			if a.Due() != b.Due() {
 				return a.Due() < b.Due()
 			}
+			if a.CTime != b.CTime {
+				return a.CTime < b.CTime
+			}
 			return bytes.Compare(a.ID[:], b.ID[:]) < 0
 		})
 		require.Equal(t, len(held), int(q.Held))
