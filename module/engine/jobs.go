@@ -48,25 +48,26 @@ type whereabouts struct {
 // AddJob adds a job and returns its ID. Where wait is true it isn't promised yet:
 // the answer follows as an effect, for the client given to [Node.Adder].
 func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
+	unique := a.Unique.Strategy != 0 && !n.notUnique
+	waits := unique && a.Unique.Strategy != store.UniqueDuring
+	var hash uint64
+	if waits {
+		hash = n.nameClaim(a)
+	}
 	where, err := n.addable(a)
 	if err != nil {
 		return id, false, err
 	}
 	extras := where.family
-	unique := a.Unique.Strategy != 0 && !n.notUnique
-	waits := unique && a.Unique.Strategy != store.UniqueDuring
 	if unique {
-		if waits {
-			n.nameClaim(a)
-		}
-		extras = n.allExtras(where.family, n.attributes(a))
+		extras = n.allExtras(extras, n.attributes(a))
 	}
 	if waits && !n.alone() && !n.knownHeld(n.scratch.lock) {
 		return n.claimAdd(a)
 	}
 	j := n.newJob(a, extras, where.elsewhere)
 	if waits {
-		token, holder := n.takeLock(n.scratch.lock, &j.ID, n.waitLease(a))
+		token, holder := n.takeHashed(n.scratch.lock, hash, &j.ID, n.waitLease(a))
 		u := j.Unique()
 		if holder == nil {
 			u.SetWait(token)

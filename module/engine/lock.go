@@ -122,15 +122,19 @@ func (n *Node) isLive(l *store.Lock) bool {
 // other holds it; then holder is nil. A job that has it already keeps its token,
 // and its lease begins anew. Only this node decides; see [Node.claimLock].
 func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
-	l, fresh := n.store.LockOrNew(name)
+	return n.takeHashed(name, n.store.LockHash(name), id, lease)
+}
+
+func (n *Node) takeHashed(name []byte, hash uint64, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
+	l, fresh := n.store.LockOrNew(name, hash)
 	if !fresh && (l.Job != *id || ended(l)) {
 		if n.isLive(l) {
 			return 0, l
 		}
 		n.removeLock(l)
-		if l, fresh = n.store.LockOrNew(name); !fresh { // it is kept for its token
+		if l, fresh = n.store.LockOrNew(name, hash); !fresh { // it is kept for its token
 			n.store.RemoveLock(l)
-			l, fresh = n.store.LockOrNew(name)
+			l, fresh = n.store.LockOrNew(name, hash)
 		}
 	}
 	if fresh {

@@ -100,9 +100,9 @@ func (n *Node) lapsed(l *store.Lock) {
 
 // --- adding ------------------------------------------------------------------
 
-// nameClaim leaves the name of a job's waiting lock in scratch.lock, whose memory
-// is a cache miss away: the job is made meanwhile.
-func (n *Node) nameClaim(a *Add) {
+// nameClaim leaves the name of a job's waiting lock in scratch.lock, and returns its
+// hash. The place where it would be is a cache miss away: the job is made meanwhile.
+func (n *Node) nameClaim(a *Add) (hash uint64) {
 	s := &a.Unique
 	scope, key := a.Queue, a.Body
 	if s.Keyed {
@@ -114,7 +114,9 @@ func (n *Node) nameClaim(a *Add) {
 		scope = []byte{}
 	}
 	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, scope, key)
-	n.store.WarmLock(n.scratch.lock)
+	hash = n.store.LockHash(n.scratch.lock)
+	n.store.WarmLock(hash)
+	return hash
 }
 
 // attributes are what an ADDJOB says of uniqueness, in scratch memory.

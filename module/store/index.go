@@ -162,6 +162,10 @@ func (t *index) grow() {
 		t.addSegment()
 	}
 	for i := range uint64(step) {
+		prefetch(unsafe.Pointer(t.at(from + i)))
+		prefetch(unsafe.Pointer(t.at(to + i)))
+	}
+	for i := range uint64(step) {
 		low, high := t.at(from+i), t.at(to+i)
 		var chain *entry
 		if low.n == ways {

@@ -105,24 +105,18 @@ func (s *Store) NewLock(name, owner []byte) *Lock {
 	return s.newLock(name, owner, s.hashName(name))
 }
 
-// WarmLock begins to look for a lock, for who has something else to do first. It is
-// the next that [Store.LockOrNew] is asked for, and the name stays as it is till then.
-func (s *Store) WarmLock(name []byte) {
-	s.warm.name, s.warm.hash = name, s.hashName(name)
-	s.locks.warm(s.warm.hash)
-}
+// LockHash is the hash of a lock's name.
+func (s *Store) LockHash(name []byte) uint64 { return s.hashName(name) }
 
-// LockOrNew finds a lock, or makes one without owner.
-func (s *Store) LockOrNew(name []byte) (l *Lock, fresh bool) {
-	h := s.warm.hash
-	if unsafe.SliceData(s.warm.name) != unsafe.SliceData(name) || len(s.warm.name) != len(name) {
-		h = s.hashName(name)
-	}
-	s.warm.name = nil
-	if l = s.findLock(name, h); l != nil {
+// WarmLock begins to look for a lock by its hash, for who has something else to do first.
+func (s *Store) WarmLock(hash uint64) { s.locks.warm(hash) }
+
+// LockOrNew finds a lock by its name and hash, or makes one without owner.
+func (s *Store) LockOrNew(name []byte, hash uint64) (l *Lock, fresh bool) {
+	if l = s.findLock(name, hash); l != nil {
 		return l, false
 	}
-	return s.newLock(name, nil, h), true
+	return s.newLock(name, nil, hash), true
 }
 
 func (s *Store) newLock(name, owner []byte, h uint64) *Lock {

@@ -20,10 +20,6 @@ type Store struct {
 	lanes    index // of Lane
 	headless []*Lane
 	heldBack uint64
-	warm     struct { // the lock that will be asked for
-		name []byte
-		hash uint64
-	}
 	laneBuf    []byte
 	lockBuf    []byte
 	wheel      wheel
