@@ -112,6 +112,7 @@ type Claim struct {
 	holder
 	lease    int64
 	usable   int64  // of the lease, that asking may take; 0: all
+	anew     bool   // for a run of its own: not one that the same job has already
 	token    uint64 // extend, release
 	flags    uint8
 	wait     bool
@@ -313,7 +314,9 @@ func (n *Node) claimLock(name []byte, id *store.ID, lease int64, flags uint8, an
 	return n.claimFor(name, id, lease, 0, flags, any, timeout, then)
 }
 
-// claimFor is claimLock, where asking may take no more than usable ms of the lease.
+// claimFor is claimLock; where usable isn't 0 it is for a run: asking may take no
+// more than usable ms of the lease, and one that the same job has elsewhere stands
+// against it.
 func (n *Node) claimFor(name []byte, id *store.ID, lease, usable int64, flags uint8, any bool, timeout int64, then func(Outcome)) *Claim {
 	if n.passive {
 		then(Outcome{Kind: Aborted})
@@ -330,7 +333,7 @@ func (n *Node) claimFor(name []byte, id *store.ID, lease, usable int64, flags ui
 		then(Outcome{Kind: Granted, Token: token})
 		return nil
 	}
-	c := &Claim{kind: take, name: slices.Clone(name), holder: holder{id: *id}, lease: lease, usable: usable, flags: flags & LockOutlives, deadline: n.steady() + timeout, then: then}
+	c := &Claim{kind: take, name: slices.Clone(name), holder: holder{id: *id}, lease: lease, usable: usable, anew: usable > 0, flags: flags & LockOutlives, deadline: n.steady() + timeout, then: then}
 	if any {
 		c.flags |= lockAny
 	}
@@ -412,7 +415,7 @@ func (n *Node) propose(c *Claim) {
 	}
 	l := n.store.Lock(c.name)
 	switch {
-	case n.isLive(l) && c.has(l):
+	case !c.anew && n.isLive(l) && c.has(l):
 		c.proposal, c.fresh = max(l.Token, c.least), false
 	default:
 		c.proposal, c.fresh = max(n.nextToken(l), c.least), true
@@ -434,10 +437,12 @@ func (c *Claim) message() *wire.Message {
 	m := &wire.Message{Kind: wire.Claim, Round: c.round, Lock: wire.Lock{
 		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.flags,
 	}}
-	switch c.kind {
-	case extend:
+	switch {
+	case c.anew:
+		m.Flags = wire.Fresh
+	case c.kind == extend:
 		m.Flags = wire.Extend
-	case release:
+	case c.kind == release:
 		m.Kind = wire.Unlock
 	}
 	return m
@@ -449,7 +454,7 @@ func (n *Node) voteSelf(c *Claim) answer {
 	if c.kind == release {
 		a.why, l = n.unvote(c.name, &c.holder, c.proposal, 0)
 	} else {
-		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.above(), c.lease, c.flags, c.kind == extend, false})
+		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.above(), c.lease, c.flags, c.kind == extend, false, c.anew})
 	}
 	if a.why != 0 {
 		m := n.denial(a.why, l)
@@ -573,7 +578,7 @@ func (n *Node) prove(c *Claim) {
 		if a := &c.answers[i]; a.why != wire.Unproven {
 			continue
 		} else if a.node == n.self.Node() {
-			n.vote(&ballot{c.name, c.holder, c.proposal, 0, c.lease, c.flags, true, true})
+			n.vote(&ballot{c.name, c.holder, c.proposal, 0, c.lease, c.flags, true, true, false})
 		} else {
 			n.proveTo(c, n.mesh.by[a.node])
 		}
@@ -891,6 +896,7 @@ type ballot struct {
 	flags  uint8
 	extend bool // only who holds it, by this token
 	proven bool // and has a majority's votes
+	anew   bool // not who holds it, but by an earlier attempt of this claim
 }
 
 // vote gives this node's vote, or says why not (wire.LockHeld …) and which lock
@@ -909,6 +915,8 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.LockHeld, l
 	case live && b.token < l.Token:
 		return wire.TokenStale, l
+	case live && b.anew && b.token-l.Token > b.above:
+		return wire.LockHeld, l
 	case live && b.token > l.Token && b.extend:
 		return wire.NotHeld, nil
 	case live && l.Flags&lockSoft != 0 && !b.proven && (b.extend || b.token == l.Token || b.token <= n.store.Locks().Floor):
@@ -977,7 +985,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if k.Token == 0 || k.Lease < 0 || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
 			return
 		}
-		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, uint64(k.Left), k.Lease, k.Flags, m.Flags&(wire.Extend|wire.Proven) != 0, m.Flags&wire.Proven != 0})
+		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, uint64(k.Left), k.Lease, k.Flags, m.Flags&(wire.Extend|wire.Proven) != 0, m.Flags&wire.Proven != 0, m.Flags&wire.Fresh != 0})
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)
 		}

@@ -251,6 +251,9 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	case l != nil && l.Job != j.ID:
 		n.busy(j, u)
 		return claimRefused
+	case l != nil:
+		n.store.HoldBack(j, u) // another node has given it to a client
+		return claimRefused
 	case !n.asks || n.consents.asked[string(j.Queue.NameBytes())] >= max(1, int(j.Queue.Waiters)):
 		return claimAsked
 	}
@@ -287,7 +290,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	case now.Kind == Granted:
 		n.hasRun(j, u, key, now.Token)
 		return claimHad
-	case now.Kind == Conflict && u.Busy() != store.BusyWait:
+	case now.Kind == Conflict && now.Job != id && u.Busy() != store.BusyWait:
 		n.busy(j, u)
 	default:
 		n.store.HoldBack(j, u)
@@ -334,7 +337,7 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 		}
 		n.endsWaiting(j, u)
 		n.hand(q, j)
-	case here && o.Kind == Conflict && j.Unique().Busy() != store.BusyWait:
+	case here && o.Kind == Conflict && o.Job != *id && j.Unique().Busy() != store.BusyWait:
 		n.busy(j, j.Unique())
 	default:
 		n.giveRest(name)
@@ -474,6 +477,9 @@ func setLock(u store.Unique, space store.Space, token uint64) {
 
 // freeName frees a job's lock at all nodes, also where this one has no vote for it.
 func (n *Node) freeName(name []byte, id *store.ID, token uint64) {
+	if l := n.store.Lock(name); l != nil && l.Job == *id && l.Token > token && l.Space() == store.LockRun && !n.alone() && !ended(l) {
+		return // by now it is that of another run of the job
+	}
 	if n.freeLock(name, id) || n.alone() || n.passive || n.loading {
 		return
 	}
@@ -491,7 +497,7 @@ func (n *Node) entrust(j *store.Job) {
 		return
 	}
 	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
-		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID {
+		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && !ended(l) {
 			n.setFlags(l, l.Flags|lockForeign)
 			n.logLock(l)
 		}
@@ -502,7 +508,11 @@ func (n *Node) entrust(j *store.Job) {
 // entrustRun leaves a job's run lock to another node, where its client works on.
 func (n *Node) entrustRun(j *store.Job) {
 	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) && !n.alone() {
-		if l := n.store.Lock(n.lockName(j, u, store.LockRun)); l != nil && l.Job == j.ID {
+		if l := n.store.Lock(n.lockName(j, u, store.LockRun)); l != nil && l.Job == j.ID && !ended(l) {
+			if l.Until == 0 { // given while this node was alone
+				l.Lease = n.runLease(j, u)
+				l.Until = n.untilOf(l.Lease)
+			}
 			n.setFlags(l, l.Flags|lockForeign)
 			n.logLock(l)
 		}

@@ -417,7 +417,7 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 		return
 	}
 	holder := n.liveLock(n.lockName(j, u, store.LockRun))
-	n.store.PushLane(j, u, holder == nil || holder.Job == j.ID)
+	n.store.PushLane(j, u, holder == nil || holder.Job == j.ID && u.Has(store.UniqueHasRun))
 	n.endRun(j, u)
 }
 
@@ -613,6 +613,9 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 		}
 	}
 	name := n.lockName(j, u, space)
+	if l := n.store.Lock(name); l != nil && l.Job == j.ID && space == store.LockRun && lease == 0 {
+		lease = l.Lease // what was voted for
+	}
 	if _, holder := n.takeLock(name, &j.ID, lease); holder != nil {
 		u.Clear(hasFlag(space))
 		n.log(LogState, j)

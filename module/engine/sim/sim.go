@@ -499,7 +499,10 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 	l := n.links[to]
 	s.count(b)
 	if s.Trace != nil && b[0] >= byte(wire.Claim) {
-		s.trace("node %d to %d: message %d of locks", n.i, to.i, b[0])
+		var m wire.Message
+		if m.Parse(b) == nil {
+			s.trace("node %d to %d: message %d flags %d round %d of lock %q, why %d, for %s, token %d lease %d", n.i, to.i, b[0], b[1], m.Round, m.Lock.Name, m.Count, store.ID(m.Lock.Job), m.Lock.Token, m.Lock.Lease)
+		}
 	} else if s.Trace != nil && b[0] != byte(wire.Heartbeat) && b[0] != byte(wire.NeedJobs) && b[0] != byte(wire.Pause) && b[0] != byte(wire.Failed) {
 		s.trace("node %d to %d: message %d flags %d of %s", n.i, to.i, b[0], b[1], store.ID(b[2:26]))
 	}

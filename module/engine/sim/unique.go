@@ -146,8 +146,10 @@ func (s *Sim) uniquePromised(n *node, j *job, id store.ID) {
 		return
 	}
 	s.promised(n, id)
-	if sj := n.e.Job(&id); sj != nil && sj.Unique() != nil {
-		u.pending = sj.Unique().Has(store.UniquePending)
+	for _, n := range s.nodes { // it may not be where it was added
+		if sj := n.e.Job(&id); sj != nil && sj.Unique() != nil {
+			u.pending = u.pending || sj.Unique().Has(store.UniquePending)
+		}
 	}
 	if u.Strategy != store.UniqueDuring && !u.pending {
 		s.hasWait(j)
