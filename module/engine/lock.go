@@ -14,8 +14,8 @@ import (
 // One that is past its lease is as good as free, and is removed when somebody
 // comes by; where somebody waits for it, its deadline is watched.
 //
-// In a mesh what lies in the table is this node's vote; claim.go says how votes
-// become a lock.
+// In a mesh what lies in the table is this node's vote (vote.go); claim.go says how
+// votes become a lock.
 
 const (
 	lockSteps  = 20    // buckets of the table of locks looked at in one tick

@@ -94,3 +94,43 @@ func TestWhatAsksTheMesh_19_30_34(t *testing.T) {
 		return m[2].Do(append([]any{"ADDJOB", "from", "x", 5000}, until...)...).Kind == '+'
 	})
 }
+
+// 50 for unique jobs: the side of two adds and runs, the side of one refuses, but for
+// those who asked for QUORUM any; afterwards one of them has the key.
+func TestUniqueInAPartition_50(t *testing.T) {
+	t.Parallel()
+	w := namespaces(t, 3)
+	w.votes(t)
+	add := func(i int, queue string, more ...any) harness.Value {
+		return w.mesh[i].Do(append([]any{"ADDJOB", queue, "b", 2000, "REPLICATE", 1, "RETRY", 60, "UNIQUE"}, more...)...)
+	}
+	held := add(2, "held", "until-processed")
+	require.Equal(t, byte('+'), held.Kind, "%v", held)
+	run := add(2, "run", "during-processing", "SCOPE", "mesh")
+	require.Equal(t, byte('+'), run.Kind, "%v", run)
+	w.move(1, 2)
+	for i, want := range []byte{'+', '$', '-'} {
+		v := add(i, "q", "until-processed")
+		assert.Equal(t, want, v.Kind, "node %d: %v", i, v)
+	}
+	assert.True(t, add(1, "held", "until-processed").NullString(), "the other side has it")
+	assert.True(t, w.mesh[2].Do("GETJOB", "NOHANG", "FROM", "run").NullArray(), "nothing runs without a majority")
+	harness.Await(t, 20*time.Second, "the silence to be noticed", func() bool { return links(w.mesh[2]) == 0 })
+	lone, most := add(2, "any", "until-processed", "QUORUM", "any"), add(0, "any", "until-processed", "QUORUM", "any")
+	require.Equal(t, []byte("++"), []byte{lone.Kind, most.Kind}, "%v, %v", lone, most)
+	w.move(0, 2)
+	w.await(t, 3)
+	harness.Await(t, 20*time.Second, "one of them to have lost the key", func() bool {
+		return w.mesh[2].Do("WORKING", lone.Str).Err("LOCKLOST")
+	})
+	assert.Equal(t, int64(60), w.mesh[0].Do("WORKING", most.Str).Int, "what a majority gave stays")
+	for i := range 3 {
+		for _, queue := range []string{"q", "any", "held"} {
+			v := add(i, queue, "until-processed")
+			assert.True(t, v.NullString(), "node %d, %s: %v", i, queue, v)
+		}
+	}
+	v := w.mesh[2].Do("GETJOB", "TIMEOUT", 10_000, "FROM", "run")
+	require.Len(t, v.Elems, 1, "%v", v)
+	assert.Equal(t, run.Str, v.Elems[0].Elems[1].Str)
+}

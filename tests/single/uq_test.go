@@ -511,7 +511,7 @@ func TestUniqueQueueWatchACLAndDocs_13(t *testing.T) {
 // However many push, an item waits once.
 func TestUniqueQueueManyClients_11(t *testing.T) {
 	s := harness.Start(t)
-	const clients, pushes, distinct = 20, 2000, 500
+	const clients, pushes, distinct = 50, 20_000, 1000 // a million
 	var wg sync.WaitGroup
 	taken := make(chan string, clients*pushes)
 	accepted := make([]int, clients)
@@ -672,4 +672,28 @@ func TestUniqueQueueSavesWhileGoIsBusy(t *testing.T) {
 	}
 	require.Equal(t, "ok", s.Info("persistence", "rdb_last_bgsave_status"))
 	require.Equal(t, "ok", s.Info("persistence", "aof_last_bgrewrite_status"))
+}
+
+// In MULTI and scripts, with other commands, all or nothing of it is seen.
+func TestUniqueQueueInMultiAndLua_13(t *testing.T) {
+	s := harness.Start(t)
+	c, other := s.Dial(), s.Dial()
+	expect(t, c, "MULTI -> +\"OK\"", "UQ.PUSH q x AT 1 -> +\"QUEUED\"", "UQ.PUSH q x AT 2 -> +\"QUEUED\"", "SET pushed 1 -> +\"QUEUED\"", "UQ.PUSH pushed x -> +\"QUEUED\"", "UQ.BPOP none 0 -> +\"QUEUED\"")
+	expect(t, other, "UQ.LEN q -> :0", "EXISTS pushed -> :0")
+	v := c.Do("EXEC")
+	require.Len(t, v.Elems, 5)
+	assert.Equal(t, []string{":1", "$null", `+"OK"`}, []string{v.Elems[0].String(), v.Elems[1].String(), v.Elems[2].String()})
+	assert.True(t, v.Elems[3].Err("WRONGTYPE"))
+	assert.True(t, v.Elems[4].NullArray(), "it doesn't wait")
+	expect(t, c, "MULTI -> +\"OK\"", "UQ.POP q -> +\"QUEUED\"", "DISCARD -> +\"OK\"", "UQ.LEN q -> :1")
+	// A job made of an item: who looks sees either of them.
+	const move = `local item = redis.call('UQ.POP', KEYS[1])
+		if not item then return false end
+		return {redis.call('ADDJOB', KEYS[2], item[1], 0).ok, item[2], redis.call('UQ.PUSH', KEYS[1], item[1], 'AT', 9)}`
+	v = c.Do("EVAL", move, 2, "q", "jobs")
+	require.Len(t, v.Elems, 3, "%v", v)
+	assert.Equal(t, []int64{1, 1}, []int64{v.Elems[1].Int, v.Elems[2].Int})
+	assert.Equal(t, v.Elems[0].Str, get(t, c, "jobs"))
+	expect(t, c, "UQ.POP q -> *[$\"x\" :9]")
+	assert.True(t, c.Do("EVAL", move, 2, "q", "jobs").Null)
 }

@@ -1,0 +1,214 @@
+package engine
+
+import (
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Voting: what this node answers to claims, and what becomes of its votes.
+
+// ballot is what a node is asked to vote for.
+type ballot struct {
+	name []byte
+	holder
+	token  uint64
+	above  uint64 // how far the token is above the first that this claim tried
+	lease  int64
+	flags  uint8
+	extend bool // only who holds it, by this token
+	proven bool // and has a majority's votes
+	anew   bool // not who holds it, but by an earlier attempt of this claim
+}
+
+// vote gives this node's vote, or says why not (wire.LockHeld …) and which lock
+// stands against it.
+func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
+	if n.abstains() || n.inDispute(b.name) {
+		return wire.Abstains, nil
+	}
+	l = n.store.Lock(b.name)
+	flags := b.flags & (lockAny | LockOutlives)
+	if b.id != (store.ID{}) {
+		flags |= lockForeign
+	}
+	switch live := n.isLive(l); {
+	case live && !b.has(l):
+		return wire.LockHeld, l
+	case live && b.token < l.Token:
+		return wire.TokenStale, l
+	case live && b.anew && b.token-l.Token > b.above:
+		return wire.LockHeld, l
+	case live && b.token > l.Token && b.extend:
+		return wire.NotHeld, nil
+	case live && l.Flags&lockSoft != 0 && !b.proven && (b.extend || b.token == l.Token || b.token <= n.store.Locks().Floor):
+		return wire.Unproven, l
+	case live:
+		if b.token-l.Token > b.above {
+			flags |= lockKept // not by an earlier attempt of this claim
+		}
+		l.Token = b.token
+		flags |= l.Flags & (lockKept | lockAlone)
+	case b.extend:
+		return wire.NotHeld, nil
+	case b.token <= n.store.Locks().Floor || l != nil && b.token <= l.Token:
+		return wire.TokenLow, l
+	default:
+		if l != nil {
+			n.countWeak(l, -1)
+			n.store.ReplaceLock(l) // and so does the log
+		}
+		l = n.newLock(b.name, b.owner)
+		l.Job, l.Token = b.id, b.token
+	}
+	if n.alone() {
+		flags |= lockAlone
+	}
+	n.setFlags(l, flags)
+	// Its holder may fail to get the other votes, and count on what it had before:
+	// a vote is never shortened. (Until is 0 in one that is new.)
+	if until := n.untilOf(b.lease); until > l.Until || n.alone() {
+		l.Lease, l.Until = b.lease, until
+	}
+	n.logLock(l)
+	return 0, l
+}
+
+// unvote takes a vote back; with wire.Fresh one only that was made for this token.
+func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
+	l = n.store.Lock(name)
+	switch {
+	case !n.isLive(l):
+		return wire.NotHeld, nil
+	case !h.has(l):
+		return wire.LockHeld, l
+	case l.Token > token:
+		return wire.TokenStale, l
+	case l.Token < token || flags&wire.Fresh != 0 && l.Flags&lockKept != 0:
+		return wire.NotHeld, nil
+	}
+	soft := l.Flags&lockSoft != 0
+	if n.removeLock(l); soft {
+		return wire.Unproven, nil
+	}
+	return 0, nil
+}
+
+// onLocks handles what is said of locks. The messages' slices are valid until
+// the next one is received.
+func (n *Node) onLocks(p *Peer, m *wire.Message) {
+	k := &m.Lock
+	n.saw(k.Token)
+	if len(k.Name) == 0 && m.Kind != wire.Grant && m.Kind != wire.Deny && m.Kind != wire.LockPull && m.Kind != wire.LockPage {
+		return
+	}
+	switch m.Kind {
+	case wire.Claim:
+		if k.Token == 0 || k.Lease < 0 || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
+			return
+		}
+		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, uint64(k.Left), k.Lease, k.Flags, m.Flags&(wire.Extend|wire.Proven) != 0, m.Flags&wire.Proven != 0, m.Flags&wire.Fresh != 0})
+		if m.Round != 0 {
+			n.reply(p, m.Round, why, l)
+		}
+		if why == wire.LockHeld {
+			n.suspectLock(l)
+		}
+	case wire.Unlock:
+		n.rouse(k.Name)
+		n.unlearn(k, m.Flags&wire.Fresh != 0)
+		why, l := n.unvote(k.Name, &holder{store.ID(k.Job), k.Owner}, k.Token, m.Flags)
+		if m.Round != 0 {
+			n.reply(p, m.Round, why, l)
+		}
+	case wire.Grant, wire.Deny:
+		n.onAnswer(p, m)
+	case wire.Verify:
+		n.onVerify(p, m)
+	case wire.Verified:
+		n.onVerified(p, m)
+	case wire.LockPull:
+		n.onPull(p, m)
+	case wire.LockPage:
+		n.onPage(p, m)
+	case wire.ClearLocks:
+		n.clear(k.Name, m.Flags&wire.Prefix != 0)
+	case wire.LockLost:
+		n.loseLock(store.ID(m.ID))
+	}
+}
+
+func (n *Node) reply(p *Peer, round uint64, why uint32, l *store.Lock) {
+	m := &wire.Message{Kind: wire.Grant, Round: round}
+	if why != 0 {
+		m.Kind, m.Count, m.Lock = wire.Deny, why, n.denial(why, l)
+	}
+	n.send(p, m)
+}
+
+func (n *Node) onAnswer(p *Peer, m *wire.Message) {
+	if d := n.owed[m.Round]; d != nil {
+		n.paid(d, p.Node)
+		return
+	}
+	c := n.byRound[m.Round]
+	if c == nil {
+		// It is decided; where it failed, what was voted for is owed back already.
+		if won := n.lately[m.Round%uint64(len(n.lately))]; won.round == m.Round && won.claim != nil && won.claim.kind != release && m.Kind == wire.Deny && m.Count == wire.Unproven {
+			n.proveTo(won.claim, p)
+		}
+		return
+	}
+	a := answer{node: p.Node}
+	if m.Kind == wire.Deny {
+		a.why, a.token, a.job, a.owner = max(m.Count, 1), m.Lock.Token, store.ID(m.Lock.Job), string(m.Lock.Owner)
+	}
+	n.answer(c, a)
+}
+
+// claimsUp and claimsDown follow a connection.
+func (n *Node) claimsUp(p *Peer) {
+	for _, c := range n.openClaims() {
+		if !c.answered(p.Node) {
+			n.send(p, c.message())
+			c.resent = true
+		}
+	}
+	for _, d := range n.debts {
+		if slices.Contains(d.nodes, p.Node) {
+			n.dun(d, p)
+		}
+	}
+	n.syncUp(p)
+}
+
+func (n *Node) claimsDown() {
+	for _, c := range n.openClaims() {
+		if c.round != 0 {
+			n.tally(c)
+		}
+	}
+}
+
+// forgetVoter takes a node out of the count.
+func (n *Node) forgetVoter(p *Peer) {
+	for _, d := range slices.Clone(n.debts) {
+		n.paid(d, p.Node)
+	}
+	for _, c := range n.openClaims() {
+		c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return a.node == p.Node })
+	}
+	n.claimsDown()
+}
+
+// openClaims are the claims with an attempt under way, in an order.
+func (n *Node) openClaims() (list []*Claim) {
+	for _, c := range n.alarms {
+		if c.round != 0 {
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Claim) int { return int(int64(a.round - b.round)) })
+	return list
+}
