@@ -42,6 +42,7 @@ type claimedAdd struct {
 type rest struct {
 	until int64 // steady, ms
 	tries int
+	over  bool // and who waits has been told
 }
 
 func newConsents() consents {
@@ -339,6 +340,7 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 		n.hand(q, j)
 	case here && o.Kind == Conflict && o.Job != *id && j.Unique().Busy() != store.BusyWait:
 		n.busy(j, j.Unique())
+		n.giveRest(name) // others may wait in its lane
 	default:
 		n.giveRest(name)
 	}
@@ -354,7 +356,7 @@ func (n *Node) giveRest(name string) {
 	span := min(int64(restFirstMS)<<min(r.tries, 10), restLastMS)
 	span += int64(n.random.Uint64() % uint64(span))
 	r.tries++
-	r.until = n.steady() + span
+	r.until, r.over = n.steady()+span, false
 	heap.Push(&n.deadlines, deadline{r.until, name})
 	n.wake = min(n.wake, n.now+span)
 }
@@ -375,7 +377,7 @@ func (n *Node) rests(name []byte) bool {
 // rouse ends that: the key may be free.
 func (n *Node) rouse(name []byte) {
 	if r := n.consents.rests[string(name)]; r != nil {
-		r.until, r.tries = 0, 0
+		r.until, r.tries, r.over = 0, 0, true
 		n.store.WakeLanes(name)
 	}
 }
@@ -387,11 +389,12 @@ func (n *Node) restOver(name []byte) {
 	now := n.steady()
 	switch {
 	case r == nil || r.until > now:
+	case !r.over:
+		r.over = true
+		n.store.WakeLanes(name)
+		heap.Push(&n.deadlines, deadline{now + restKeptMS, string(name)})
 	case now-r.until >= restKeptMS:
 		delete(n.consents.rests, string(name))
-	default:
-		n.store.WakeLanes(name)
-		heap.Push(&n.deadlines, deadline{r.until + restKeptMS, string(name)})
 	}
 }
 
@@ -517,6 +520,17 @@ func (n *Node) entrustRun(j *store.Job) {
 			n.logLock(l)
 		}
 		u.Clear(store.UniqueHasRun)
+	}
+}
+
+// endRunElsewhere frees the run lock that a job got at another node: its client
+// gives it back here.
+func (n *Node) endRunElsewhere(j *store.Job) {
+	if !runs(j) || n.alone() {
+		return
+	}
+	if l := n.liveLock(n.lockName(j, j.Unique(), store.LockRun)); l != nil && l.Job == j.ID {
+		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
 	}
 }
 

@@ -29,7 +29,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.Abstains, nil
 	}
 	l = n.store.Lock(b.name)
-	flags := b.flags & (lockAny | LockOutlives)
+	flags := b.flags & (lockAny | LockOutlives | lockKept)
 	if b.id != (store.ID{}) {
 		flags |= lockForeign
 	}
@@ -38,7 +38,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.LockHeld, l
 	case live && b.token < l.Token:
 		return wire.TokenStale, l
-	case live && b.anew && b.token-l.Token > b.above:
+	case live && b.anew && (b.token-l.Token > b.above || (b.token^l.Token)&ownMask != 0):
 		return wire.LockHeld, l
 	case live && b.token > l.Token && b.extend:
 		return wire.NotHeld, nil
