@@ -419,6 +419,9 @@ func (n *Node) propose(c *Claim) {
 		c.proposal, c.fresh = max(l.Token, c.least), false
 	default:
 		c.proposal, c.fresh = max(n.nextToken(l), c.least), true
+		if c.anew {
+			c.proposal = n.ownToken(c.proposal)
+		}
 		if c.first == 0 {
 			c.first = c.proposal
 		}
@@ -433,9 +436,18 @@ func (c *Claim) above() uint64 {
 	return c.proposal - c.first
 }
 
+// asked are the flags of the vote that is asked for. Of a lock that its holder has
+// already another node may be claiming it for him: that one's retreat mustn't end it.
+func (c *Claim) asked() uint8 {
+	if c.kind == take && !c.fresh {
+		return c.flags | lockKept
+	}
+	return c.flags
+}
+
 func (c *Claim) message() *wire.Message {
 	m := &wire.Message{Kind: wire.Claim, Round: c.round, Lock: wire.Lock{
-		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.flags,
+		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.asked(),
 	}}
 	switch {
 	case c.anew:
@@ -454,7 +466,7 @@ func (n *Node) voteSelf(c *Claim) answer {
 	if c.kind == release {
 		a.why, l = n.unvote(c.name, &c.holder, c.proposal, 0)
 	} else {
-		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.above(), c.lease, c.flags, c.kind == extend, false, c.anew})
+		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.above(), c.lease, c.asked(), c.kind == extend, false, c.anew})
 	}
 	if a.why != 0 {
 		m := n.denial(a.why, l)
@@ -906,7 +918,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.Abstains, nil
 	}
 	l = n.store.Lock(b.name)
-	flags := b.flags & (lockAny | LockOutlives)
+	flags := b.flags & (lockAny | LockOutlives | lockKept)
 	if b.id != (store.ID{}) {
 		flags |= lockForeign
 	}
@@ -915,7 +927,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.LockHeld, l
 	case live && b.token < l.Token:
 		return wire.TokenStale, l
-	case live && b.anew && b.token-l.Token > b.above:
+	case live && b.anew && (b.token-l.Token > b.above || (b.token^l.Token)&ownMask != 0):
 		return wire.LockHeld, l
 	case live && b.token > l.Token && b.extend:
 		return wire.NotHeld, nil

@@ -520,6 +520,17 @@ func (n *Node) entrustRun(j *store.Job) {
 	}
 }
 
+// endRunElsewhere frees the run lock that a job got at another node: its client
+// gives it back here.
+func (n *Node) endRunElsewhere(j *store.Job) {
+	if !runs(j) || n.alone() {
+		return
+	}
+	if l := n.liveLock(n.lockName(j, j.Unique(), store.LockRun)); l != nil && l.Job == j.ID {
+		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
+	}
+}
+
 // runs says whether a job may not be worked on beside others.
 func runs(j *store.Job) bool {
 	u := j.Unique()

@@ -244,6 +244,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		return false
 	}
 	if nack {
+		n.endRunElsewhere(j)
 		j.Nacks = saturated(j.Nacks)
 		n.Stats.Nacked++
 	} else if j.Flags&store.FlagQueuedOnce != 0 {

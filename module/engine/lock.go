@@ -83,11 +83,30 @@ func (n *Node) nextToken(l *store.Lock) uint64 {
 		last = max(last, l.Token)
 	}
 	token := max(uint64(max(n.now, 0))<<tokenShift, last+1)
+	n.reserve(token)
+	return token
+}
+
+func (n *Node) reserve(token uint64) {
 	if token > n.reserved {
 		n.reserved = token + reserveMS<<tokenShift
 		n.logEnd(nil, n.reserved)
 	}
-	n.seen = token
+	n.seen = max(n.seen, token)
+}
+
+// ownMask are the bits of a run's token that tell nodes apart: two may each claim a
+// run of the same job, and must not take one's lock for the other's.
+const ownMask = 1<<16 - 1
+
+// ownToken is the next token from this one on that no other node gives out.
+func (n *Node) ownToken(token uint64) uint64 {
+	own := uint64(n.self.Node()) & ownMask
+	if token&ownMask > own {
+		token += ownMask + 1
+	}
+	token = token&^ownMask | own
+	n.reserve(token)
 	return token
 }
 

@@ -714,9 +714,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		}
 		n.dequeue(j)
 	}
-	if flags&wire.CountNack == 0 {
-		n.entrustRun(j) // its client here may not know
-	}
+	n.entrustRun(j) // its client here may not know
 	n.yield(j)
 }
 
