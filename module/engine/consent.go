@@ -339,6 +339,7 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 		n.hand(q, j)
 	case here && o.Kind == Conflict && o.Job != *id && j.Unique().Busy() != store.BusyWait:
 		n.busy(j, j.Unique())
+		n.giveRest(name) // others may wait in its lane
 	default:
 		n.giveRest(name)
 	}

@@ -254,6 +254,9 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	}
 	n.Stats.Imported++
 	n.imported(p, m.Queue)
+	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) {
+		return // a client here works on it: our retry time counts
+	}
 	if j = n.overheard(j); j.State == store.StateActive {
 		j.Flags &^= store.FlagQueuedOnce
 		n.requeue(j, false)

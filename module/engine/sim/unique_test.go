@@ -1,0 +1,69 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// uniqueHistories are kinds of trouble for unique jobs.
+var uniqueHistories = map[string]Config{
+	"calm": {PerTenSeconds: 300, Nodes: 3, Jobs: 20, Seconds: 90, AckShare: 1, Replicate: 2, Uniques: &Uniques{Jobs: 200, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"deaths": {PerTenSeconds: 400, Nodes: 3, Jobs: 10, Seconds: 90, AckShare: 0.6, Replicate: 3, Uniques: &Uniques{Jobs: 100, Keys: 3, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20,
+	}},
+	"crashes": {PerTenSeconds: 600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 150, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 90, Resets: 90,
+	}},
+	"partitions": {PerTenSeconds: 600, Nodes: 5, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 150, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Partitions: 90, CutSecs: 30, Resets: 30,
+	}},
+	"pauses": {PerTenSeconds: 600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 2, Uniques: &Uniques{Jobs: 150, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Pauses: 120,
+	}},
+	"lossy": {PerTenSeconds: 600, Nodes: 3, Jobs: 10, Seconds: 120, AckShare: 0.9, Replicate: 2, Uniques: &Uniques{Jobs: 100, Keys: 3, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Loss: 0.03,
+	}},
+	"wiped": {PerTenSeconds: 600, Nodes: 5, Jobs: 10, Seconds: 180, AckShare: 0.9, Wiped: 2, Replicate: 3, Uniques: &Uniques{Jobs: 120, Keys: 4, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Wipes: 60, Crashes: 30,
+	}},
+	"moves": {PerTenSeconds: 600, Nodes: 4, Jobs: 20, Seconds: 150, AckShare: 0.9, Replicate: 2, Uniques: &Uniques{Jobs: 120, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Pressure: 100, Leaving: 60, PauseQueue: 100, Resets: 60,
+	}},
+	"any": {PerTenSeconds: 600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 2, Uniques: &Uniques{Jobs: 150, Keys: 4, Any: 0.5, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Partitions: 90, CutSecs: 30, Crashes: 30,
+	}},
+	"everything": {PerTenSeconds: 800, Nodes: 5, Jobs: 20, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Fast: 0.05, Uniques: &Uniques{Jobs: 150, Keys: 5, Any: 0.1, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Crashes: 30, Wipes: 10, Resets: 60, Partitions: 30, CutSecs: 40, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20,
+	}},
+}
+
+func TestUniqueHistories(t *testing.T) {
+	for name, c := range uniqueHistories {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if *first != 0 {
+				c.Trace = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+				_, err := Run(*first, c)
+				require.NoError(t, err)
+				return
+			}
+			var total Report
+			for i := range 6 + *seeds {
+				seed := uint64(i + 1)
+				if i >= 4 {
+					seed = rand.Uint64()
+				}
+				r, err := Run(seed, c)
+				if !assert.NoError(t, err, "play it again: go test ./module/engine/sim -run 'TestUniqueHistories/%s' -sim.seed %d", name, seed) {
+					return
+				}
+				total.Added, total.Refused, total.Delivered, total.LockMessages = total.Added+r.Added, total.Refused+r.Refused, total.Delivered+r.Delivered, total.LockMessages+r.LockMessages
+			}
+			t.Logf("%d jobs, %d refused, %d deliveries, %d messages about locks", total.Added, total.Refused, total.Delivered, total.LockMessages)
+		})
+	}
+}
