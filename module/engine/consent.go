@@ -42,6 +42,7 @@ type claimedAdd struct {
 type rest struct {
 	until int64 // steady, ms
 	tries int
+	over  bool // and who waits has been told
 }
 
 func newConsents() consents {
@@ -355,7 +356,7 @@ func (n *Node) giveRest(name string) {
 	span := min(int64(restFirstMS)<<min(r.tries, 10), restLastMS)
 	span += int64(n.random.Uint64() % uint64(span))
 	r.tries++
-	r.until = n.steady() + span
+	r.until, r.over = n.steady()+span, false
 	heap.Push(&n.deadlines, deadline{r.until, name})
 	n.wake = min(n.wake, n.now+span)
 }
@@ -376,7 +377,7 @@ func (n *Node) rests(name []byte) bool {
 // rouse ends that: the key may be free.
 func (n *Node) rouse(name []byte) {
 	if r := n.consents.rests[string(name)]; r != nil {
-		r.until, r.tries = 0, 0
+		r.until, r.tries, r.over = 0, 0, true
 		n.store.WakeLanes(name)
 	}
 }
@@ -388,11 +389,12 @@ func (n *Node) restOver(name []byte) {
 	now := n.steady()
 	switch {
 	case r == nil || r.until > now:
+	case !r.over:
+		r.over = true
+		n.store.WakeLanes(name)
+		heap.Push(&n.deadlines, deadline{now + restKeptMS, string(name)})
 	case now-r.until >= restKeptMS:
 		delete(n.consents.rests, string(name))
-	default:
-		n.store.WakeLanes(name)
-		heap.Push(&n.deadlines, deadline{r.until + restKeptMS, string(name)})
 	}
 }
 
