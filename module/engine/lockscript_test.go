@@ -107,6 +107,23 @@ func (w *world) duration(key string, dest *int64) {
 	}
 }
 
+// unique reads what a job is unique by: unique=until, before, during or both, key=…,
+// any, conflict=raise, return or reschedule.
+func (w *world) unique(a *engine.Add) {
+	how, conflict := "", ""
+	if w.arg("unique", &how); how == "" {
+		return
+	}
+	w.arg("conflict", &conflict)
+	u := &a.Unique
+	u.Strategy = map[string]uint8{"before": store.UniqueBefore, "during": store.UniqueDuring, "both": store.UniqueBoth, "until": store.UniqueUntil}[how]
+	u.Conflict = map[string]uint8{"raise": store.ConflictRaise, "return": store.ConflictReturn, "reschedule": store.ConflictReschedule}[conflict]
+	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay = true, w.d.HasArg("any"), true, []byte("k"), 5
+	key := "k"
+	w.arg("key", &key)
+	u.Key = []byte(key)
+}
+
 // acquire NODE NAME OWNER [lease=10s] [wait=…], or for a job: job=NAME [any].
 func (w *world) acquire() {
 	n, name, owner := w.actor(0), w.word(1), w.word(2)

@@ -381,6 +381,7 @@ func (w *world) add() {
 	w.arg("delay", &a.Delay)
 	w.arg("timeout", &a.Timeout)
 	w.members(&a)
+	w.unique(&a)
 	if a.Replicate == 0 {
 		a.Replicate = n.e.Copies()
 	}
@@ -392,7 +393,7 @@ func (w *world) add() {
 			return
 		case wait:
 			n.e.Adder(id, name)
-			w.say("waits for copies")
+			w.say("waits for %s", map[bool]string{true: "copies", false: "votes"}[n.e.Job(&id) != nil])
 		default:
 			w.say("added")
 		}
