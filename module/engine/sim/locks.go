@@ -213,6 +213,8 @@ func (n *node) lockEffect(e *engine.Effect) {
 func (n *node) loadLocks() {
 	if n.s.Locks != nil {
 		n.e.SetMaxLease(n.s.Locks.MaxLease)
+	} else if n.s.Uniques != nil {
+		n.e.SetMaxLease(60_000) // where all nodes abstain, that ends it
 	}
 	n.e.ApplyFloor(n.floor)
 	for _, name := range sortedNames(n.locks) {
