@@ -172,9 +172,7 @@ func (n *Node) begun(u store.Unique) {
 		l := n.store.Lock(n.scratch.lock)
 		l.Flags |= LockOutlives
 		l.Era = n.era
-		if l.Flags&lockLogged == 0 {
-			n.logLock(l)
-		}
+		n.logLock(l)
 	}
 }
 
@@ -599,20 +597,21 @@ func (n *Node) relockAll(j *store.Job) {
 
 // restore gives a job the lock back that it says it has.
 func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
+	name := n.lockName(j, u, space)
 	lease, token := u.RunTTL(), u.RunToken()
 	if space == store.LockWait {
 		lease, token = u.LockTTL(), u.WaitToken()
 		switch {
 		case u.Strategy() == store.UniqueWindow:
-			if lease = n.leaseOf(LockOutlives, token, lease); lease < 0 {
+			// A window is saved by itself, and stays with its queue's name.
+			if l := n.liveLock(name); l == nil || l.Job != j.ID {
 				u.Clear(store.UniqueHasWait)
-				return
 			}
+			return
 		case j.Flags&store.FlagQueuedOnce == 0:
 			lease = 0 // it isn't due yet
 		}
 	}
-	name := n.lockName(j, u, space)
 	if l := n.store.Lock(name); l != nil && l.Job == j.ID && space == store.LockRun && lease == 0 {
 		lease = l.Lease // what was voted for
 	}
@@ -621,12 +620,7 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 		n.log(LogState, j)
 		return
 	}
-	l := n.store.Lock(name)
-	l.Token = token
-	if u.Strategy() == store.UniqueWindow {
-		l.Lease = u.LockTTL() // of which that is what is left
-		n.begun(u)
-	}
+	n.store.Lock(name).Token = token
 }
 
 // Token is the fencing token of the lock that a job has, that of its run where it

@@ -26,6 +26,9 @@
 // With -uq it compares the unique queue with the same written in Lua on a list, a
 // set and a list of times (lua/unique_queue.lua), as resque-uniqueue keeps them.
 //
+// With -unique it shows what uniqueness costs ADDJOB and GETJOB, with -locks what
+// LOCK.ACQUIRE and LOCK.RELEASE do on one node and on three.
+//
 // With -mesh it starts three nodes and shows what a job costs there: CPU over
 // all of them, bytes between them, and how long it takes from one to another.
 package main

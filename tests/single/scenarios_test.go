@@ -72,6 +72,15 @@ func TestWindowOutlivesJobAndServer_16_26_27(t *testing.T) {
 			}
 			harness.Await(t, 10*time.Second, "the window's end", func() bool { return addUnique(t, c, "done", "b", window+"5") != "" })
 			assert.InDelta(t, 5000, time.Since(began).Milliseconds(), 700)
+			// It stays with its queue's name.
+			dump := c.Do("DUMP", "waits").Str
+			require.Equal(t, "OK", c.Do("RENAME", "waits", "renamed").Str)
+			assert.Equal(t, "none", c.Do("SHOW", waiting).Field("lock").Str)
+			assert.Empty(t, addUnique(t, c, "waits", "b", window+"5"))
+			assert.NotEmpty(t, addUnique(t, c, "renamed", "b", window+"5"))
+			c.Do("DEL", "renamed")
+			require.Equal(t, "OK", c.Do("RESTORE", "elsewhere", 0, []byte(dump)).Str)
+			assert.NotEmpty(t, addUnique(t, c, "elsewhere", "b", window+"1000"))
 			// A flush ends windows, in the log too.
 			c.Do("FLUSHALL")
 			assert.NotEmpty(t, addUnique(t, c, "long", "b", window+"1000"))
