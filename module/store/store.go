@@ -11,15 +11,15 @@ import (
 
 // Store holds jobs and queues.
 type Store struct {
-	alloc    Allocator
-	keys     keys
-	jobs     table // of Job
-	queues   table // of Queue
-	locks    index // of Lock
-	lockList *LockList
-	lanes    index // of Lane
-	headless []*Lane
-	heldBack uint64
+	alloc      Allocator
+	keys       keys
+	jobs       table // of Job
+	queues     table // of Queue
+	locks      index // of Lock
+	lockList   *LockList
+	lanes      index // of Lane
+	headless   []*Lane
+	heldBack   uint64
 	laneBuf    []byte
 	lockBuf    []byte
 	wheel      wheel
