@@ -31,8 +31,8 @@ const (
 
 // is compares an option word, whatever its case; word is in capitals.
 func is(arg []byte, word string) bool {
-	if len(arg) != len(word) {
-		return false
+	if len(arg) != len(word) || string(arg) == word {
+		return len(arg) == len(word)
 	}
 	for i := range len(word) {
 		c := arg[i]

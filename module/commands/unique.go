@@ -65,8 +65,8 @@ func named(names []string, arg []byte) (uint8, bool) {
 
 // same compares a word with a lower-case name, whatever the word's case.
 func same(arg []byte, name string) bool {
-	if len(arg) != len(name) {
-		return false
+	if len(arg) != len(name) || string(arg) == name {
+		return len(arg) == len(name)
 	}
 	for i := range len(name) {
 		c := arg[i]

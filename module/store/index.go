@@ -162,10 +162,6 @@ func (t *index) grow() {
 		t.addSegment()
 	}
 	for i := range uint64(step) {
-		prefetch(unsafe.Pointer(t.at(from + i)))
-		prefetch(unsafe.Pointer(t.at(to + i)))
-	}
-	for i := range uint64(step) {
 		low, high := t.at(from+i), t.at(to+i)
 		var chain *entry
 		if low.n == ways {
@@ -196,6 +192,14 @@ func (t *index) grow() {
 	}
 	if t.buckets += step; t.buckets == 2<<t.depth {
 		t.depth++
+	}
+	// What the next call divides was last looked at long ago. There is time until then.
+	from, to = t.buckets-1<<t.depth, t.buckets
+	for i := range uint64(step) {
+		prefetch(unsafe.Pointer(t.at(from + i)))
+		if to < uint64(len(t.segments))*indexSegment {
+			prefetch(unsafe.Pointer(t.at(to + i)))
+		}
 	}
 }
 
