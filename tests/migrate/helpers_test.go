@@ -154,7 +154,7 @@ func layouts() []layout {
 		many(t, c, jobs, func(i int) []any { return []any{"SADD", "resque:queue:mail:uniqueue", body(i, "mail")} })
 		many(t, c, jobs, func(i int) []any { return []any{"RPUSH", "resque:queue:mail:start_at", 1370213794 + i/3} })
 	}
-	const scheduled, retried, others, few = 2000, 1000, 300, 4000
+	const scheduled, retried, others, few = 2000, 1000, 300, 2000
 	inRq := sum(count("LLEN", "rq:queue:mail"), count("ZCARD", "rq:scheduled:mail", "rq:deferred:mail", "rq:wip:mail"))
 	return []layout{
 		{

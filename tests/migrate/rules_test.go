@@ -227,6 +227,7 @@ func TestUniqueueBecomesAUniqueQueue_48(t *testing.T) {
 
 // Calls are bounded, in items and in bytes.
 func TestBatches(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	for i := range 1200 {
 		c.Send("RPUSH", "resque:queue:mail", i)
@@ -319,6 +320,7 @@ func TestSetsOfManyQueues(t *testing.T) {
 
 // Delayed jobs wait for their time here, and go back to their sets.
 func TestDelayed(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	now := float64(time.Now().UnixMilli()) / 1000
 	score := func(at float64) string { return fmt.Sprintf("%.6f", at) }
@@ -358,6 +360,7 @@ func floatOf(t *testing.T, s string) (f float64) {
 
 // What rq's lists can hold, and what is in the way of a job that comes back.
 func TestRqJobs(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	c.Do("HSET", "rq:job:a", "data", "x\x00\xff", "status", "queued")
 	c.Do("HSET", "rq:job:b", "data", "y")
@@ -385,6 +388,7 @@ func TestRqJobs(t *testing.T) {
 
 // Producers, workers and a move at the same time.
 func TestLiveMove(t *testing.T) {
+	t.Parallel()
 	s, c := start(t)
 	const producers, each = 4, 500
 	var wg sync.WaitGroup
@@ -439,6 +443,7 @@ func TestLiveMove(t *testing.T) {
 
 // In a mesh a job that is moved out is gone from all nodes.
 func TestMesh(t *testing.T) {
+	t.Parallel()
 	port := harness.FreePort(t)
 	a, c := start(t, harness.WithConfig(fmt.Sprint("jobmesh.cluster-port ", harness.FreePort(t))))
 	b := harness.Start(t, harness.WithConfig(fmt.Sprint("jobmesh.cluster-port ", port)))
