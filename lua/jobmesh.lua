@@ -821,6 +821,11 @@ local function members(key)
   return typed(key, 'set') and redis.call('SMEMBERS', key) or {}
 end
 
+-- The set of what a job depends on. rq writes it with two colons.
+local function dependencies_of(prefix, id)
+  return prefix .. 'job::' .. id .. ':dependencies'
+end
+
 -- The jobs of rq's that one namespace has, on their way here.
 local function rq_jobs(o, prefix, name, queue)
   local families, now, withs = families_of(prefix), milliseconds(), {}
@@ -839,7 +844,7 @@ local function rq_jobs(o, prefix, name, queue)
   end
 
   function self.parents(id, hash)
-    local ids = members(prefix .. 'job:' .. id .. ':dependencies')
+    local ids = members(dependencies_of(prefix, id))
     if #ids == 0 and hash.dependency_ids then
       local ok, list = pcall(cjson.decode, hash.dependency_ids)
       for _, p in ipairs(ok and type(list) == 'table' and list or {}) do
@@ -879,7 +884,7 @@ local function rq_jobs(o, prefix, name, queue)
     end
     withs[to] = withs[to] or options(o, to)
     record.id, record.hash = id, hash
-    local dependencies, registry = members(key .. ':dependencies'), prefix .. 'deferred:' .. (hash.origin or name)
+    local dependencies, registry = members(dependencies_of(prefix, id)), prefix .. 'deferred:' .. (hash.origin or name)
     if #dependencies > 0 then
       record.dependencies = dependencies
     end
@@ -982,25 +987,29 @@ local function rq_jobs(o, prefix, name, queue)
       entry.unreleased = words[1] == 'DEFERRED'
       kin(plan, entry)
       for _, e in ipairs(plan) do
-        redis.call('UNLINK', e.key)
-        if e.record.dependencies then
-          redis.call('UNLINK', e.key .. ':dependencies')
-        end
-        if e.registry then
-          redis.call('ZREM', e.registry, e.id)
-        end
-        for _, p in ipairs(e.job and e.record.parents or {}) do
-          redis.call('SREM', prefix .. 'job:' .. p .. ':dependents', e.id)
-        end
-        if e.stale then
-          redis.call('SREM', e.key .. ':dependents', unpack(e.stale, 1, math.min(#e.stale, 1000)))
-        end
         if e.waited then
           families.add(e.id, e.job)
         end
         for _, p in ipairs(e.job and e.whose or {}) do
           families.add(p, plan[p] and plan[p].job, e.job)
         end
+      end
+      for _, e in ipairs(plan) do
+        if e.registry then
+          redis.call('ZREM', e.registry, e.id)
+        end
+        for _, p in ipairs(e.job and e.record.parents or {}) do
+          if typed(prefix .. 'job:' .. p .. ':dependents', 'set') then
+            redis.call('SREM', prefix .. 'job:' .. p .. ':dependents', e.id)
+          end
+        end
+        if e.stale then
+          redis.call('SREM', e.key .. ':dependents', unpack(e.stale, 1, math.min(#e.stale, 1000)))
+        end
+        if e.record.dependencies then
+          redis.call('UNLINK', dependencies_of(prefix, e.id))
+        end
+        redis.call('UNLINK', e.key)
       end
     end)
     if not ok then
@@ -1187,7 +1196,7 @@ local function rq_export(keys, args)
       redis.call('PEXPIREAT', key, string.format('%.0f', record.expires))
     end
     for _, p in ipairs(record.dependencies or {}) do
-      redis.call('SADD', key .. ':dependencies', p)
+      redis.call('SADD', dependencies_of(prefix, record.id), p)
     end
     if entry.job.state ~= 'blocked' and entry.job.state ~= 'deferred' then
       return
@@ -1203,6 +1212,25 @@ local function rq_export(keys, args)
     end
     if record.deferred then
       redis.call('ZADD', registry(record), record.deferred, record.id)
+    end
+  end
+  -- unwrite takes back what write did beside the hash.
+  local function unwrite(entry)
+    local record = entry.record
+    if record.dependencies then
+      redis.call('UNLINK', dependencies_of(prefix, record.id))
+    end
+    for _, p in ipairs(record.parents or {}) do
+      redis.call('SREM', prefix .. 'job:' .. p .. ':dependents', record.id)
+    end
+    if record.deferred then
+      redis.call('ZREM', registry(record), record.id)
+    end
+    if record.member then
+      redis.call('SREM', prefix .. 'deferred', record.member)
+    end
+    if (record.list or '') ~= '' then
+      redis.call('LREM', prefix .. 'deferred:' .. record.list, 1, record.id)
     end
   end
   local function put(job)
@@ -1235,6 +1263,7 @@ local function rq_export(keys, args)
       for _, entry in ipairs(all) do
         if not entry.over then
           redis.call('UNLINK', entry.key)
+          attempt(unwrite, entry)
         end
       end
       refuse(why)

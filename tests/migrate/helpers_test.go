@@ -154,7 +154,8 @@ func layouts() []layout {
 		many(t, c, jobs, func(i int) []any { return []any{"SADD", "resque:queue:mail:uniqueue", body(i, "mail")} })
 		many(t, c, jobs, func(i int) []any { return []any{"RPUSH", "resque:queue:mail:start_at", 1370213794 + i/3} })
 	}
-	const scheduled, retried, others = 2000, 1000, 300
+	const scheduled, retried, others, few = 2000, 1000, 300, 2000
+	inRq := sum(count("LLEN", "rq:queue:mail"), count("ZCARD", "rq:scheduled:mail", "rq:deferred:mail", "rq:wip:mail"))
 	return []layout{
 		{
 			name: "resque",
@@ -226,7 +227,61 @@ func layouts() []layout {
 			},
 			in:    [][]any{{"rq_import", "rq:scheduled:mail", "mail"}, {"rq_import", "rq:queue:mail", "mail"}},
 			out:   []any{"rq_export", "mail", "rq:queue:mail"},
-			total: jobs, here: registered, there: sum(count("LLEN", "rq:queue:mail"), count("ZCARD", "rq:scheduled:mail")),
+			total: jobs, here: registered, there: inRq,
+		},
+		{
+			name: "rq's families",
+			write: func(t *testing.T, c *harness.Conn) {
+				const queued, children = few / 4, few / 2
+				many(t, c, few, func(i int) []any {
+					fields := []any{"HSET", fmt.Sprint("rq:job:f", i), "data", body(i, "mail"), "origin", "mail", "created_at", fmt.Sprintf("%05d", i)}
+					if queued <= i && i < queued+children {
+						fields = append(fields, "status", "deferred", "dependency_id", fmt.Sprint("f", i%200))
+					}
+					return fields
+				})
+				many(t, c, queued, func(i int) []any { return []any{"RPUSH", "rq:queue:mail", fmt.Sprint("f", i)} })
+				many(t, c, children, func(i int) []any {
+					return []any{"SADD", fmt.Sprintf("rq:job:f%d:dependents", (queued+i)%200), fmt.Sprint("f", queued+i)}
+				})
+				many(t, c, children, func(i int) []any { return []any{"ZADD", "rq:deferred:mail", score(i), fmt.Sprint("f", queued+i)} })
+				many(t, c, children, func(i int) []any {
+					return []any{"SADD", fmt.Sprintf("rq:job::f%d:dependencies", queued+i), fmt.Sprint("f", (queued+i)%200)}
+				})
+				const deferred = few / 8
+				many(t, c, deferred, func(i int) []any {
+					return []any{"ZADD", "rq:deferred:mail", score(i), fmt.Sprint("f", queued+children+i)}
+				})
+				many(t, c, few/8, func(i int) []any {
+					return []any{"ZADD", "rq:wip:mail", score(i), fmt.Sprint("f", queued+children+deferred+i)}
+				})
+				c.Do("SADD", "rq:queues", "rq:queue:mail")
+			},
+			in: [][]any{
+				{"rq_import", "rq:wip:mail", "mail"}, {"rq_import", "rq:queue:mail", "mail"}, {"rq_import", "rq:deferred:mail", "mail"},
+			},
+			out:   []any{"rq_export", "mail", "rq:queue:mail"},
+			total: few, here: registered, there: inRq,
+		},
+		{
+			name: "sidekiq_unicity",
+			write: func(t *testing.T, c *harness.Conn) {
+				c.Do("SADD", "app:queues", "mail")
+				many(t, c, few, func(i int) []any {
+					resource, _ := locked("A::Mail", []string{"until", "before", "before_bd"}[i%3], fmt.Sprint(i), "", "")
+					return []any{"SET", "app:" + resource, fmt.Sprint("t", i), "PXAT", (soon+7200)*1000 + int64(i)}
+				})
+				many(t, c, few, func(i int) []any {
+					_, body := locked("A::Mail", []string{"until", "before", "before_bd"}[i%3], fmt.Sprint(i), fmt.Sprint("t", i), "")
+					if i%4 == 0 {
+						return []any{"ZADD", "app:schedule", score(i), body}
+					}
+					return []any{"LPUSH", "app:queue:mail", body}
+				})
+			},
+			in:    [][]any{{"sidekiq_import", "app:queue:mail", "mail"}, {"sidekiq_import", "app:schedule", "mail"}},
+			out:   []any{"sidekiq_export", "mail", "app:queue:mail"},
+			total: few, here: registered, there: sum(count("LLEN", "app:queue:mail"), count("ZCARD", "app:schedule")),
 		},
 	}
 }

@@ -156,6 +156,30 @@ func TestRq_67(t *testing.T) {
 	assert.Equal(t, want, done(c))
 }
 
+// Jobs that depend on others, of several, over two queues, and one that runs.
+func TestRqFamily_50(t *testing.T) {
+	need(t, "rq")
+	s, c := start(t)
+	finish(t, s, "/usr/bin/python3", "rq_app.py", "family")
+	before := digest(t, c, "mail")
+	assert.Equal(t, 1, all(t, c, "rq_import", "rq:wip:mail", "mail"))
+	assert.Equal(t, 4, all(t, c, "rq_import", "rq:queue:mail", "mail"))
+	require.Len(t, c.Do("KEYS", "rq:*").Elems, 1, "but rq:queues")
+	assert.Equal(t, 5, all(t, c, "rq_export", "mail", "rq:queue:mail"))
+	c.Do("DEL", "reports")
+	require.Equal(t, before, digest(t, c, "mail"))
+	finish(t, s, "/usr/bin/python3", "rq_app.py", "work")
+	assert.Equal(t, []string{"first", "second", "third"}, done(c))
+	assert.Equal(t, int64(1), c.Do("LLEN", "rq:queue:reports").Int)
+
+	c.Do("FLUSHALL")
+	finish(t, s, "/usr/bin/python3", "rq_app.py", "family")
+	assert.Equal(t, 4, all(t, c, "rq_import", "rq:queue:mail", "mail"))
+	finish(t, s, "/usr/bin/python3", "rq_app.py", "consume", "3")
+	assert.Equal(t, []string{"first", "second", "third"}, done(c))
+	assert.Equal(t, int64(1), c.Do("QLEN", "reports").Int, "it is in its own queue")
+}
+
 // Resque's layout, with resque-uniqueue's, through the Ruby client of both.
 func TestResque_67(t *testing.T) {
 	need(t, "sidekiq")

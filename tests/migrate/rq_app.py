@@ -30,6 +30,17 @@ def push():
     queue.enqueue(mail, "second", depends_on=first)
 
 
+def family():
+    mails, reports = rq.Queue("mail", connection=connection), rq.Queue("reports", connection=connection)
+    first = mails.enqueue(mail, "first")
+    second = mails.enqueue(mail, "second", depends_on=first)
+    mails.enqueue(mail, "third", depends_on=[first, second])
+    reports.enqueue(mail, "report", depends_on=second)
+    started = mails.enqueue(mail, "started")
+    mails.remove(started)
+    mails.started_job_registry.add(started, 600)
+
+
 def work():
     queue = rq.Queue("mail", connection=connection)
     for job_id in queue.scheduled_job_registry.get_job_ids():

@@ -138,6 +138,9 @@ func writeFew(c *harness.Conn) {
 		c.Do("HSET", fmt.Sprint("rq:job:s", i), "data", i)
 		c.Do("RPUSH", "rq:queue:mail", i)
 		c.Do("ZADD", "rq:scheduled:mail", 3e9, fmt.Sprint("s", i))
+		child(c, fmt.Sprint("k", i), "mail", "1", fmt.Sprint(i))
+		c.Do("HSET", fmt.Sprint("rq:job:w", i), "data", i)
+		c.Do("ZADD", "rq:wip:mail", 3e9, fmt.Sprint("w", i))
 		c.Do("RPUSH", "resque:queue:mail", body(i, "mail"))
 		c.Do("SADD", "resque:queue:mail:uniqueue", body(i, "mail"))
 		c.Do("RPUSH", "resque:queue:mail:start_at", 1000+i)
@@ -224,6 +227,7 @@ func TestUniqueueBecomesAUniqueQueue_48(t *testing.T) {
 
 // Calls are bounded, in items and in bytes.
 func TestBatches(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	for i := range 1200 {
 		c.Send("RPUSH", "resque:queue:mail", i)
@@ -316,6 +320,7 @@ func TestSetsOfManyQueues(t *testing.T) {
 
 // Delayed jobs wait for their time here, and go back to their sets.
 func TestDelayed(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	now := float64(time.Now().UnixMilli()) / 1000
 	score := func(at float64) string { return fmt.Sprintf("%.6f", at) }
@@ -355,6 +360,7 @@ func floatOf(t *testing.T, s string) (f float64) {
 
 // What rq's lists can hold, and what is in the way of a job that comes back.
 func TestRqJobs(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	c.Do("HSET", "rq:job:a", "data", "x\x00\xff", "status", "queued")
 	c.Do("HSET", "rq:job:b", "data", "y")
@@ -382,6 +388,7 @@ func TestRqJobs(t *testing.T) {
 
 // Producers, workers and a move at the same time.
 func TestLiveMove(t *testing.T) {
+	t.Parallel()
 	s, c := start(t)
 	const producers, each = 4, 500
 	var wg sync.WaitGroup
@@ -436,6 +443,7 @@ func TestLiveMove(t *testing.T) {
 
 // In a mesh a job that is moved out is gone from all nodes.
 func TestMesh(t *testing.T) {
+	t.Parallel()
 	port := harness.FreePort(t)
 	a, c := start(t, harness.WithConfig(fmt.Sprint("jobmesh.cluster-port ", harness.FreePort(t))))
 	b := harness.Start(t, harness.WithConfig(fmt.Sprint("jobmesh.cluster-port ", port)))
@@ -476,8 +484,8 @@ func TestRandomCalls(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
 	pick := func(list ...string) any { return list[r.IntN(len(list))] }
-	keys := []string{"resque:queue:mail", "queue:mail", "schedule", "retry", "rq:queue:mail", "rq:scheduled:mail", "mail", "u", "jobs", "text", "", "queue:", "a:queue:scheduled:b", "resque:queue:mail:uniqueue", "jobmesh:origin:mail", "queue:\x00\n%s"}
-	options := []string{"COUNT", "FROM", "FORCE", "UQ", "JOBS", "ACTIVE", "UNIQUEUE", "QUEUE", "mail", "WITH", "TTL", "RETRY", "DELAY", "MAXLEN", "REPLICATE", "0", "1", "5", "-1", "1e3", "9007199254740993", "", "waiting", "\x00", "%d"}
+	keys := []string{"resque:queue:mail", "queue:mail", "schedule", "retry", "rq:queue:mail", "rq:scheduled:mail", "rq:wip:mail", "rq:wipqueue:mail", "rq:deferred", "rq:deferred:mail", "rq:deferred:1", "mail", "u", "jobs", "text", "", "queue:", "a:queue:scheduled:b", "resque:queue:mail:uniqueue", "jobmesh:origin:mail", "queue:\x00\n%s"}
+	options := []string{"COUNT", "FROM", "FORCE", "UQ", "JOBS", "ACTIVE", "UNIQUEUE", "QUEUE", "mail", "WITH", "TTL", "RETRY", "DELAY", "MAXLEN", "REPLICATE", "UNIQUE", "until-processed", "KEY", "ONCONFLICT", "return", "reschedule", "0", "1", "5", "-1", "1e3", "9007199254740993", "", "waiting", "\x00", "%d"}
 	restore := func() {
 		c.Do("FLUSHALL")
 		writeFew(c)
@@ -488,12 +496,17 @@ func TestRandomCalls(t *testing.T) {
 		c.Do("ADDJOB", "jobs", "\x82\xa2id\xa1x\xa4hash\x81\xa1a\xc0", 0, "DELAY", 7)
 		c.Do("ADDJOB", "mail", "", 0, "DELAY", 9)
 		c.Do("UQ.PUSH", "u", "", "AT", 0)
+		c.Do("SADD", "rq:deferred", "mail|1", "s1", "|", "\x00")
+		c.Do("RPUSH", "rq:deferred:1", "2", "1", "s2", "")
+		c.Do("SADD", "rq:job:2:dependents", "2", "3")
+		c.Do("HSET", "rq:job:3", "dependency_ids", `["2",7,{"a":[]}]`)
+		c.Do("ADDJOB", "mail", "\x83\xa2id\xa1x\xa4hash\x81\xa1a\xa1b\xa7parents\x91\x07", 0, "DEFERRED")
 	}
 	for i := range 6000 {
 		if i%100 == 0 {
 			restore()
 		}
-		args := []any{"FCALL", "jobmesh_" + fmt.Sprint(pick("resque", "sidekiq", "rq"), pick("_import", "_export")), 2, pick(keys...), pick(keys...)}
+		args := []any{"FCALL", "jobmesh_" + fmt.Sprint(pick("resque", "sidekiq", "rq", "rq"), pick("_import", "_export")), 2, pick(keys...), pick(keys...)}
 		for range r.IntN(5) {
 			args = append(args, pick(options...))
 		}

@@ -186,6 +186,7 @@ func TestUnicityConflict_49(t *testing.T) {
 
 // What is left when all was imported has no job: it is listed, and lapses.
 func TestUnicityOrphans_49(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	for i := range 300 {
 		resource, body := locked("Mail", "until", fmt.Sprint(i), fmt.Sprint("t", i), "")
