@@ -122,6 +122,10 @@ func (n *Node) onHolders(p *Peer, j *store.Job, m *wire.Message) {
 	j, news := n.learn(j, m.Holders)
 	if news {
 		n.log(LogState, j)
+		if j.State == store.StateQueued {
+			// One that was handed the job may have it queued as well.
+			n.tell(j, &wire.Message{Kind: wire.Queued})
+		}
 	}
 	// Both lists have all the others but one, its owner.
 	if j.HeldBy(uint64(p.Node)) && j.Holders() > len(m.Holders)-1 {
