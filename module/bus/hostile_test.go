@@ -349,7 +349,7 @@ func TestSilentPeerIsNoticed(t *testing.T) {
 	require.Less(t, time.Since(heard), 100*time.Millisecond)
 	s, _ := a.PeerStats(b.cfg.ID)
 	require.NotZero(t, s.RTT)
-	require.Equal(t, heard, s.Heard)
+	require.False(t, s.Heard.Before(heard)) // a ping may have come meanwhile
 
 	p.dead.Store(true)
 	m.await("both down", func() bool { return !a.connected(b) && !b.connected(a) })

@@ -73,6 +73,7 @@ func TestLocksOverTheMesh_41_42_43(t *testing.T) {
 	time.Sleep(400 * time.Millisecond)
 	assert.True(t, m[2].Do("LOCK.EXTEND", "n", "b", next, 1000).Err("NOTHELD"))
 	assert.Greater(t, acquire(t, m[0], "n", "c", 60_000), next)
+	m.known(t, "n")
 	assert.Equal(t, int64(1), m[1].Do("LOCK.CLEAR", "ALL").Int)
 	m.free(t, "n")
 	v := m[0].Do("EVAL", "return redis.pcall('LOCK.ACQUIRE', 'n', 'a', 1000)", 0)
