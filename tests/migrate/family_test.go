@@ -80,7 +80,6 @@ func TestRqRunning_50(t *testing.T) {
 			rqJob(c, id, "mail", "status", "started")
 			c.Do("ZADD", registry, fmt.Sprintf("%.4f", now+[]float64{-100, 1.3, 500}[i]), id)
 		}
-		before := c.Do("DEBUG", "DIGEST").Str
 		c.Do("ZADD", registry, now, "gone")
 		assert.Equal(t, [3]int64{3, 0, 1}, numbers(t, call(c, "rq_import", registry, "mail")))
 		assert.Equal(t, int64(1), c.Do("QLEN", "mail").Int, "whose time is past is queued at once")
@@ -99,7 +98,7 @@ func TestRqRunning_50(t *testing.T) {
 		c.Do("FLUSHALL")
 		rqJob(c, "later", "mail", "status", "started")
 		c.Do("ZADD", registry, fmt.Sprintf("%.4f", now+600), "later")
-		before = c.Do("DEBUG", "DIGEST").Str
+		before := c.Do("DEBUG", "DIGEST").Str
 		assert.Equal(t, 1, all(t, c, "rq_import", registry, "mail"))
 		assert.Equal(t, 1, all(t, c, "rq_export", "mail", "rq:queue:mail"))
 		c.Do("DEL", "rq:queues")
@@ -268,11 +267,9 @@ func TestRqDeferredOfManyQueues_50(t *testing.T) {
 		return []any{"HSET", fmt.Sprint("rq:job:", i), "data", i, "origin", []string{"a", "b", "c"}[i%3]}
 	})
 	many(t, c, n, func(i int) []any {
-		member := fmt.Sprint("j", i)
+		member := fmt.Sprint(i)
 		if i%2 == 0 {
 			member = fmt.Sprint([]string{"a", "b", "c"}[i%3], "|", i)
-		} else {
-			member = fmt.Sprint(i)
 		}
 		return []any{"SADD", "rq:deferred", member}
 	})
