@@ -344,8 +344,9 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 
 // settleLock compares a lock that was given without a majority with what this
 // node knows. Every node that compares two locks comes to the same end: one that
-// a majority gave wins; of two others the older one, by their tokens; else the
-// smaller holder.
+// needed a majority wins; of two others the older one, by their tokens, whoever
+// voted for it (how many did is known to its claimant alone); else the smaller
+// holder.
 func (n *Node) settleLock(p *Peer, e *wire.Lock) {
 	l := n.liveLock(e.Name)
 	h := holder{store.ID(e.Job), e.Owner}
