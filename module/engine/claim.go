@@ -419,7 +419,7 @@ func (n *Node) propose(c *Claim) {
 		c.proposal, c.fresh = max(l.Token, c.least), false
 	default:
 		c.proposal, c.fresh = max(n.nextToken(l), c.least), true
-		if c.anew {
+		if c.anew || c.flags&lockAny != 0 {
 			c.proposal = n.ownToken(c.proposal)
 		}
 		if c.first == 0 {

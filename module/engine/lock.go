@@ -95,8 +95,11 @@ func (n *Node) reserve(token uint64) {
 	n.seen = max(n.seen, token)
 }
 
-// ownMask are the bits of a run's token that tell nodes apart: two may each claim a
-// run of the same job, and must not take one's lock for the other's.
+// ownMask are the bits of a token that tell nodes apart, in runs and in what is asked
+// for with QUORUM any: two nodes may each claim a run of the same job, and must not
+// take one's lock for the other's; and each side of a partition may give a lock, so
+// that what is guarded by the token must see that it isn't the same one (reliability.md,
+// section 4).
 const ownMask = 1<<16 - 1
 
 // ownToken is the next token from this one on that no other node gives out.

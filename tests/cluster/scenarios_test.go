@@ -117,16 +117,20 @@ func TestUniqueInAPartition_50(t *testing.T) {
 	assert.True(t, add(1, "held", "until-processed").NullString(), "the other side has it")
 	assert.True(t, w.mesh[2].Do("GETJOB", "NOHANG", "FROM", "run").NullArray(), "nothing runs without a majority")
 	harness.Await(t, 20*time.Second, "the silence to be noticed", func() bool { return links(w.mesh[2]) == 0 })
+	tokens := map[int64]bool{}
 	any := func(i int, queue string) (id string) {
 		v := add(i, queue, "until-processed", "QUORUM", "any")
 		require.Equal(t, byte('+'), v.Kind, "node %d: %v", i, v)
-		since := w.mesh[i].Do("LOCK.SHOW", "b", "TYPE", "waiting", "QUEUE", queue).Field("since").Int
+		lock := w.mesh[i].Do("LOCK.SHOW", "b", "TYPE", "waiting", "QUEUE", queue)
+		tokens[lock.Field("token").Int] = true
+		since := lock.Field("since").Int
 		// Of the same tick of the kernel's clock, 10 ms at most, either may be the older.
 		harness.Await(t, 5*time.Second, "a tick to pass", func() bool { return time.Now().UnixMilli() > since+20 })
 		return v.Str
 	}
 	lone1, most1 := any(2, "any"), any(0, "any")
 	most2, lone2 := any(0, "any2"), any(2, "any2")
+	assert.Len(t, tokens, 4, "no two sides give the same token")
 	w.move(0, 2)
 	w.await(t, 3)
 	for _, c := range []struct {
