@@ -300,13 +300,59 @@ func (m *module) working(c *rm.Ctx) {
 		fail(c, engine.ErrNoJob)
 		return
 	}
-	retry, err := m.node.Working(&id)
+	var w *worker
+	var client any
+	if !m.node.Alone() && c.CanBlock() {
+		w = &worker{}
+		client = w
+	}
+	retry, pending, err := m.node.Working(&id, client)
+	if pending {
+		w.retry = retry
+		if w.client, err = c.Block(0, w.left); err == nil {
+			m.settle(c)
+			return
+		}
+		w.gone = true
+		err = engine.Refusal("ERR " + err.Error())
+	}
 	if err != nil {
 		fail(c, err)
+	} else {
+		c.Int(retry)
+	}
+	m.settle(c)
+}
+
+// worker is a client whose WORKING waits until other nodes have agreed that its
+// job keeps its lock.
+type worker struct {
+	client *rm.Client
+	retry  int64 // what it will be answered
+	gone   bool
+}
+
+// left is told that the client waits no longer. What it asked for takes its course.
+func (w *worker) left(c *rm.Ctx, gone bool) {
+	w.gone = true
+	if !gone { // CLIENT UNBLOCK
+		fail(c, engine.ErrNotExtended)
+	}
+}
+
+// worked answers a client that has waited.
+func (m *module) worked(e *engine.Effect) {
+	w, err := e.Client.(*worker), e.Err
+	if w.gone {
 		return
 	}
-	c.Int(retry)
-	m.settle(c)
+	w.client.Answer(func(c *rm.Ctx) {
+		if err != nil {
+			fail(c, err)
+			return
+		}
+		c.Int(w.retry)
+	}, nil)
 }
 
 func (m *module) showJob(c *rm.Ctx) {

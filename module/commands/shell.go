@@ -311,6 +311,8 @@ func (m *module) settle(c *rm.Ctx) {
 			}
 		case engine.LockDone:
 			m.lockDone(e)
+		case engine.Worked:
+			m.worked(e)
 		case engine.Touched:
 			c.Touch(rm.StringAt(e.Queue.Key))
 		case engine.Dropped:

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"jobmesh/module/store"
+	"jobmesh/module/wire"
 )
 
 // Unique jobs in a mesh. What one node alone decides at once (unique.go) needs
@@ -310,11 +311,13 @@ func (n *Node) hasRun(j *store.Job, u store.Unique, name string, token uint64) {
 // runLease is how long a run has its lock, ms: as long as the job stays with whom
 // it is given to.
 func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
-	switch {
+	switch retry := int64(j.Retry) * 1000; {
+	case u.RunTTL() > 0 && retry > 0:
+		return min(u.RunTTL(), retry)
 	case u.RunTTL() > 0:
 		return u.RunTTL()
-	case j.Retry > 0:
-		return int64(j.Retry) * 1000
+	case retry > 0:
+		return retry
 	}
 	return max(1, j.ETime-n.now)
 }
@@ -427,47 +430,72 @@ func (n *Node) sendAway(queue string) {
 // --- locks that are had --------------------------------------------------------
 
 // renewLock begins the lease of a job's lock anew, or takes it again where it is
-// free. False where another is known to have it.
-func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease int64) bool {
+// free: ErrLockLost where another has it, ErrNotExtended where there is no majority.
+// Where other nodes have to answer first, and client isn't nil, pending says that a
+// Worked effect for it will tell. A lock without a lease needs no answer.
+func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease int64, client any) (pending bool, err error) {
 	name := n.lockName(j, u, space)
 	if n.alone() {
 		token, holder := n.takeLock(name, &j.ID, lease)
 		if holder != nil {
-			return false
+			return false, ErrLockLost
 		}
 		setLock(u, space, token)
-		return true
+		return false, nil
 	}
 	if l := n.liveLock(name); l != nil && l.Job != j.ID {
-		return false
+		return false, ErrLockLost
 	}
-	id, later := j.ID, false
+	id, decided, later := j.ID, false, false
 	name = slices.Clone(name)
 	n.claimLock(name, &id, lease, 0, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
-		j := n.store.Lookup(&id)
-		if j == nil || j.State == store.StateAcked || space == store.LockRun && j.State == store.StateQueued || !n.named(j, space, name) {
-			// It is done, or to run anew.
-			if o.Kind == Granted && (j == nil || j.State == store.StateAcked || !j.Unique().Has(hasFlag(space))) {
-				n.freeName(name, &id, o.Token)
-			}
+		end := n.renewed(&id, space, name, &o)
+		if !later {
+			decided, err = true, end
 			return
 		}
-		u := j.Unique()
-		switch o.Kind {
-		case Granted:
-			setLock(u, space, o.Token)
-		case Conflict:
-			u.Clear(hasFlag(space))
-			n.loseLock(id)
-		default:
-			return // its lease goes on until it is over
-		}
-		if later {
+		if j := n.store.Lookup(&id); j != nil && (end == nil || end == ErrLockLost) {
 			n.log(LogState, j) // else the caller does, who may have a new job
 		}
+		if pending {
+			n.effects = append(n.effects, Effect{Kind: Worked, Client: client, Err: end})
+		}
 	})
-	later = true
-	return true
+	later, pending = true, !decided && client != nil && lease > 0
+	if lease == 0 && err == ErrNotExtended {
+		err = nil
+	}
+	return pending, err
+}
+
+// renewed notes what became of a claim that renews a job's lock.
+func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome) error {
+	j := n.store.Lookup(id)
+	done := j == nil || j.State == store.StateAcked
+	if done || space == store.LockRun && j.State == store.StateQueued || !n.named(j, space, name) {
+		if o.Kind == Granted && (done || !j.Unique().Has(hasFlag(space))) {
+			n.freeName(name, id, o.Token)
+		}
+		switch {
+		case j == nil:
+			return ErrNoJob
+		case done:
+			return ErrAcked
+		}
+		return ErrLockLost // it is to run anew
+	}
+	switch u := j.Unique(); o.Kind {
+	case Granted:
+		setLock(u, space, o.Token)
+		return nil
+	case Conflict:
+		u.Clear(hasFlag(space))
+		n.loseLock(*id)
+		return ErrLockLost
+	case Aborted:
+		return ErrReplica
+	}
+	return ErrNotExtended // its lease goes on until it is over
 }
 
 func setLock(u store.Unique, space store.Space, token uint64) {
@@ -520,6 +548,27 @@ func (n *Node) entrustRun(j *store.Job) {
 			n.logLock(l)
 		}
 		u.Clear(store.UniqueHasRun)
+	}
+}
+
+// lapse ends the run of a job whose retry time is over, as far as this node knows:
+// its client may have said WORKING to another, and that one's word be lost or late.
+// So a lock that was extended is left to its lease, here and at the other nodes.
+func (n *Node) lapse(j *store.Job) {
+	if !runs(j) || n.alone() || !j.Unique().Has(store.UniqueHasRun) {
+		return
+	}
+	u := j.Unique()
+	name := slices.Clone(n.lockName(j, u, store.LockRun))
+	l := n.liveLock(name)
+	if l != nil && l.Job == j.ID && l.Flags&lockKept != 0 {
+		n.entrustRun(j)
+		return
+	}
+	u.Clear(store.UniqueHasRun)
+	n.owe(name, holder{id: j.ID}, u.RunToken(), wire.Fresh, n.allPeers())
+	if l != nil && l.Job == j.ID && l.Token <= u.RunToken() {
+		n.removeLock(l)
 	}
 }
 

@@ -43,6 +43,9 @@ const (
 	AnswerWIP
 	// LockDone: Client's LOCK command has come to Outcome.
 	LockDone
+	// Worked: the lock of the job that Client is working on is extended, or Err says
+	// why not, see [Node.Working].
+	Worked
 	// Released: Client's RELEASEJOB is answered by Nodes.
 	Released
 )
@@ -57,7 +60,7 @@ type Effect struct {
 	Job    *store.Job   // LogJob, LogState, Serve; valid until the next call
 	Queue  *store.Queue // Touched
 	Waiter *Waiter
-	Client any // Promise, Deny: what [Node.Adder] was given; AnswerWIP; LockDone: what the claim was
+	Client any // Promise, Deny: what [Node.Adder] was given; AnswerWIP; LockDone, Worked: what the call was
 	WIP    *MeshWIP
 	Nodes  int // Released: how many know of it
 	Peer   *Peer

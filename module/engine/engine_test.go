@@ -184,7 +184,7 @@ func FuzzOperations(f *testing.F) {
 					j.qtime = n.Job(&id).QTime
 				}
 			case 13:
-				_, err := n.Working(&id)
+				_, _, err := n.Working(&id, nil)
 				require.Equal(t, j != nil, err != engine.ErrNoJob)
 				if err == nil && j.retry > 0 {
 					j.queued, j.qtime = false, m.now+j.retry*1000

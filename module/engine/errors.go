@@ -31,6 +31,7 @@ const (
 	ErrTooLate       Refusal = "TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery."
 	ErrBody          Refusal = "ERR the job's body is too long"
 	ErrNoQuorum      Refusal = "NOQUORUM Not enough nodes could agree on the lock in time, nothing is claimed: try again, or see JOBMESH CLUSTER NODES"
+	ErrNotExtended   Refusal = "NOQUORUM Not enough nodes could agree to extend the job's lock: it ends when its time is over, the job's next delivery is postponed; try again, or see JOBMESH CLUSTER NODES"
 	ErrNotHeld       Refusal = "NOTHELD The lock isn't held, or not by you: its time was over, or it was cleared; LOCK.SHOW tells who has it"
 	ErrStaleToken    Refusal = "STALETOKEN The lock has been given out by a greater token since: stop what it was for"
 	ErrReplica       Refusal = "READONLY You can't write against a read only replica."

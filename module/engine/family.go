@@ -531,7 +531,7 @@ func (n *Node) moveAlong(j *store.Job, name []byte) error {
 	if delayLeft(j, n.now) > 0 {
 		lease = 0 // it isn't due yet
 	}
-	n.renewLock(j, u, store.LockWait, lease)
+	_, _ = n.renewLock(j, u, store.LockWait, lease, nil)
 	n.log(LogState, j)
 	return err
 }

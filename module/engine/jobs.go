@@ -441,30 +441,33 @@ func (n *Node) dequeue(j *store.Job) {
 }
 
 // Working postpones the next delivery of a job by its retry time, which it
-// returns in seconds (disque-compat.md 1.6).
-func (n *Node) Working(id *store.ID) (int64, error) {
+// returns in seconds (disque-compat.md 1.6), and extends its lock. Where other
+// nodes have to agree to that, and client isn't nil, pending says that a Worked
+// effect for client will tell whether they did. ErrNotExtended is the one error
+// with which the delivery was postponed.
+func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err error) {
 	j := n.store.Lookup(id)
 	switch {
 	case j == nil || n.dummy(j):
-		return 0, ErrNoJob
+		return 0, false, ErrNoJob
 	case j.State == store.StateAcked:
-		return 0, ErrAcked
+		return 0, false, ErrAcked
 	case held(j):
-		return 0, ErrHeldBack
+		return 0, false, ErrHeldBack
 	}
 	if j.ETime-n.now < timeToLive(j)/2 {
-		return 0, ErrTooLate
+		return 0, false, ErrTooLate
 	}
 	if j.Retry > 0 || j.State == store.StateActive {
-		if err := n.extend(j); err != nil {
-			return 0, err
+		if pending, err = n.extend(j, client); err != nil && err != ErrNotExtended {
+			return 0, false, err
 		}
 	}
 	if j.State == store.StateQueued {
 		// Nobody works on an at-most-once job that nobody has: leave it where
 		// it can be delivered from (spec 9.1, B7).
 		if j.Retry == 0 {
-			return 0, nil
+			return 0, pending, err
 		}
 		n.dequeue(j)
 	}
@@ -473,7 +476,7 @@ func (n *Node) Working(id *store.ID) (int64, error) {
 		n.postpone(j)
 		n.tell(j, &wire.Message{Kind: wire.Working})
 	}
-	return int64(j.Retry), nil
+	return int64(j.Retry), pending, err
 }
 
 // timeToLive is a job's TTL in ms. Its expiry is by our clock, its creation by the

@@ -253,6 +253,8 @@ func (n *actor) lockEffect(e *engine.Effect) {
 		n.floor = max(n.floor, token)
 	case engine.LockDone:
 		w.say("  %s answers %v: %s", n.name, e.Client, w.outcome(e.Outcome))
+	case engine.Worked:
+		w.say("  %s answers WORKING %v: %v", n.name, e.Client, e.Err)
 	}
 }
 

@@ -488,9 +488,12 @@ func (w *world) verb(name string) {
 		case "dequeue":
 			w.say("%v", n.e.Dequeue(&id))
 		case "working":
-			if seconds, err := n.e.Working(&id); err != nil {
+			switch seconds, pending, err := n.e.Working(&id, w.job(id)); {
+			case err != nil:
 				w.say("%v", err)
-			} else {
+			case pending:
+				w.say("waits for votes")
+			default:
 				w.say("%d", seconds)
 			}
 		}

@@ -82,7 +82,11 @@ func (n *Node) due(j *store.Job) {
 		}
 		// A paused queue takes nothing back; an at-most-once job is let in all
 		// the same, for it has no second chance.
-		if j.Queue.Pause&PauseIn != 0 && j.Retry > 0 || !n.requeue(j, false) && j.QTime <= n.now {
+		paused := j.Queue.Pause&PauseIn != 0 && j.Retry > 0
+		if !paused {
+			n.lapse(j)
+		}
+		if paused || !n.requeue(j, false) && j.QTime <= n.now {
 			n.setQTime(j, retryTime(n, j))
 			n.arm(j)
 		}

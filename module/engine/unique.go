@@ -405,7 +405,7 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 	if u.LockTTL() > 0 && j.Delay > 0 && j.Flags&store.FlagQueuedOnce == 0 && u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
 		// It is due: from now on its lock ends by itself.
-		if !n.renewLock(j, u, store.LockWait, u.LockTTL()) {
+		if _, err := n.renewLock(j, u, store.LockWait, u.LockTTL(), nil); err == ErrLockLost {
 			u.Clear(store.UniqueHasWait)
 		}
 	}
@@ -531,35 +531,33 @@ func (n *Node) retake(j *store.Job) {
 	if u == nil || n.notUnique || u.Strategy() != store.UniqueBefore && u.Strategy() != store.UniqueBoth {
 		return
 	}
-	n.renewLock(j, u, store.LockWait, u.LockTTL())
+	_, _ = n.renewLock(j, u, store.LockWait, u.LockTTL(), nil) // or another has it by now
 }
 
-// extend makes the leases of a job's locks begin anew (WORKING). An error where
-// another has one of them.
-func (n *Node) extend(j *store.Job) error {
+// extend makes the lease of a job's lock begin anew (WORKING), see [Node.renewLock].
+// No strategy has two that last while the job is worked on.
+func (n *Node) extend(j *store.Job, client any) (pending bool, err error) {
 	if j.Parts == 0 {
-		return nil
+		return false, nil
 	}
 	u := j.Unique()
 	if u == nil || n.notUnique {
-		return nil
+		return false, nil
 	}
 	if n.lockLost(&j.ID) {
-		return ErrLockLost
+		return false, ErrLockLost
 	}
 	if u.Runs() && j.Retry > 0 || u.Has(store.UniqueHasRun) {
 		lease := u.RunTTL()
 		if !n.alone() {
 			lease = n.runLease(j, u)
 		}
-		if !n.renewLock(j, u, store.LockRun, lease) {
-			return ErrLockLost
-		}
+		return n.renewLock(j, u, store.LockRun, lease, client)
 	}
-	if u.Strategy() == store.UniqueUntil && !u.Has(store.UniquePending) && !n.renewLock(j, u, store.LockWait, u.LockTTL()) {
-		return ErrLockLost
+	if u.Strategy() == store.UniqueUntil && !u.Has(store.UniquePending) {
+		return n.renewLock(j, u, store.LockWait, u.LockTTL(), client)
 	}
-	return nil
+	return false, nil
 }
 
 // --- what was there before ---------------------------------------------------

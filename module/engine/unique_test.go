@@ -303,7 +303,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 				d.do(t, func() { d.n.Delete(id) })
 			case 12:
 				id := some()
-				d.do(t, func() { _, _ = d.n.Working(id) })
+				d.do(t, func() { _, _, _ = d.n.Working(id, nil) })
 			case 13:
 				d.pass(t, int64(rapid.IntRange(1, 4000).Draw(t, "ms")))
 			case 14: // DEL

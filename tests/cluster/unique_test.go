@@ -187,6 +187,60 @@ func TestUniqueWithoutMajority_47(t *testing.T) {
 	assert.True(t, m[0].Do("ADDJOB", "q", "b", 300, "REPLICATE", 1, "UNIQUE", "until-processed", "QUORUM", "any").NullString())
 }
 
+// WORKING is answered when a majority has agreed that the run's lock begins anew; without
+// one it is refused, and the job stays with its worker.
+func TestWorkingNeedsAMajority(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	run := func(queue string, more ...any) string {
+		id := addUnique(t, m[0], queue, "b", append([]any{"REPLICATE", 1, "RETRY", 300, "UNIQUE"}, more...)...)
+		v := m[0].Do("GETJOB", "TIMEOUT", 10_000, "FROM", queue)
+		require.Len(t, v.Elems, 1, "%v", v)
+		require.Equal(t, id, v.Elems[0].Elems[1].Str)
+		return id
+	}
+	id, until := run("q", "during-processing"), run("q", "until-processed", "KEY", "u")
+	leased, any := run("q", "until-processed", "KEY", "l", "LOCKTTL", 300), run("q", "during-processing", "KEY", "a", "QUORUM", "any")
+	all := []string{id, until, leased, any}
+	for _, id := range all {
+		assert.Equal(t, int64(300), m[0].Do("WORKING", id).Int)
+	}
+	left := func(s *harness.Server) int64 {
+		return s.Do("LOCK.SHOW", "l", "TYPE", "waiting", "QUEUE", "q").Field("ttl").Int
+	}
+	before := left(m[0])
+	harness.Await(t, 5*time.Second, "time to pass", func() bool { return left(m[0]) < before-100 })
+	for range 2 {
+		assert.Equal(t, int64(300), m[0].Do("WORKING", leased).Int)
+	}
+	assert.Greater(t, left(m[0]), before-100)
+
+	c := m[0].Dial()
+	m[1].Pause()
+	assert.Equal(t, int64(300), m[0].Do("WORKING", id).Int, "two of three are enough")
+	m[2].Pause()
+	for _, id := range []string{id, leased} { // one that waits doesn't hold up others
+		c.Send("WORKING", id)
+		assert.Equal(t, "PONG", m[0].Do("PING").Str)
+		assert.True(t, c.Receive().Err("NOQUORUM Not enough nodes could agree to extend"))
+	}
+	gone := m[0].Dial()
+	gone.Send("WORKING", id)
+	gone.Close()
+	v := m[0].Do("EVAL", "return redis.call('WORKING', ARGV[1])", 0, id)
+	assert.Equal(t, int64(300), v.Int, "a script can't wait: %v", v)
+	assert.Equal(t, int64(300), c.Do("WORKING", until).Int, "its lock has no end")
+	assert.Equal(t, "active", m[0].Do("SHOW", id).Field("state").Str)
+	m[1].Resume()
+	m[2].Resume()
+	harness.Await(t, 20*time.Second, "a majority", func() bool { return c.Do("WORKING", id).Int == 300 })
+	for _, id := range all {
+		assert.Equal(t, int64(300), m[0].Do("WORKING", id).Int)
+		assert.Equal(t, int64(1), m[0].Do("ACKJOB", id).Int)
+	}
+	m.nobodyHolds(t)
+}
+
 // 35 over nodes: the node that gave a job to a client is killed: when the retry time
 // is over the job runs elsewhere, and those that were held back after it.
 func TestHolderIsKilled_35(t *testing.T) {

@@ -199,6 +199,9 @@ func (n *node) lockEffect(e *engine.Effect) {
 			delete(n.locks, string(name))
 		}
 		n.floor = max(n.floor, token)
+	case engine.Worked:
+		answer, err := e.Client.(func(error)), e.Err
+		n.s.at(0, func() { answer(err) })
 	case engine.LockDone:
 		w, o := e.Client.(*lockWait), *e.Outcome
 		n.s.at(0, func() {

@@ -254,6 +254,9 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	}
 	if !s.chance(share) {
 		j.excuses++
+		if j.unique != nil && s.r.IntN(2) == 0 {
+			s.beat(j, n, s.r.Int64N(retrySecs*1000), 1+s.r.IntN(3))
+		}
 		return // the worker dies with it
 	}
 	if !s.healed && s.r.IntN(10) == 0 && !s.Loyal {
@@ -267,23 +270,36 @@ func (s *Sim) take(n *node, sj *store.Job) {
 		return
 	}
 	if s.r.IntN(10) == 0 {
-		s.at(s.r.Int64N(1000), func() {
-			s.command(n, func(e *engine.Node) {
-				// That it is too late, or the job gone, is for the worker to know.
-				j.worked++
-				_, err := e.Working(&j.id)
-				s.trace("node %d: WORKING %s: %v", n.i, j.id, err)
-				if err == nil {
-					s.uniqueWorked(j)
-				}
-			})
-		})
+		s.beat(j, n, s.r.Int64N(1000), 1)
 	}
 	when := s.r.Int64N(2000)
 	s.at(when, func() { s.ack(j, n) })
 	if s.r.IntN(10) == 0 && !s.Loyal {
 		s.at(when, func() { s.ack(j, s.nodes[s.r.IntN(len(s.nodes))]) })
 	}
+}
+
+// beat has a worker say WORKING after that time, and as long again after each.
+func (s *Sim) beat(j *job, n *node, every int64, times int) {
+	s.at(every, func() {
+		s.command(n, func(e *engine.Node) {
+			// That it is too late, or the job gone, is for the worker to know.
+			j.worked++
+			at := s.now
+			answer := func(err error) {
+				s.trace("node %d: WORKING %s of %d: %v", n.i, j.id, at, err)
+				if err == nil {
+					s.uniqueWorked(j, at)
+				}
+			}
+			if _, pending, err := e.Working(&j.id, answer); !pending {
+				answer(err)
+			}
+		})
+		if times > 1 {
+			s.beat(j, n, every, times-1)
+		}
+	})
 }
 
 func (s *Sim) nack(j *job, n *node) {

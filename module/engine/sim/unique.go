@@ -225,13 +225,12 @@ func (s *Sim) uniqueGiven(j *job) {
 	}
 }
 
-// uniqueWorked: WORKING was answered well. Who can't reach a majority isn't told
-// at once, so it counts where nothing goes wrong.
-func (s *Sim) uniqueWorked(j *job) {
-	if u := j.unique; u != nil && s.gentle() && s.Faults.Pauses == 0 {
+// uniqueWorked: WORKING, said at that time, was answered well.
+func (s *Sim) uniqueWorked(j *job, at int64) {
+	if u := j.unique; u != nil {
 		for _, w := range s.uniques.running[u.run] {
-			if w.j == j && w.until > s.now {
-				w.until = s.now + u.lease()
+			if w.j == j {
+				w.until = max(w.until, at+u.lease())
 			}
 		}
 	}
