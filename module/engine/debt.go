@@ -9,6 +9,19 @@ import (
 
 // What is owed to nodes that couldn't be told: that a vote is to be taken back.
 
+// debt is an Unlock that some nodes haven't confirmed.
+type debt struct {
+	round uint64
+	name  []byte
+	holder
+	token uint64
+	flags uint8 // of the message
+	until int64 // steady; then the votes are over anyway
+	next  int64 // steady
+	wait  int64 // ms
+	nodes []wire.Node
+}
+
 // owe tells nodes to take a vote back, until they confirm it.
 func (n *Node) owe(name []byte, h holder, token uint64, flags uint8, nodes []wire.Node) {
 	n.rounds++
