@@ -17,6 +17,14 @@ type answer struct {
 	owner string
 }
 
+// answer counts an answer, and decides what can be.
+func (n *Node) answer(c *Claim, a answer) {
+	if !c.answered(a.node) {
+		c.answers = append(c.answers, a)
+		n.tally(c)
+	}
+}
+
 // attempt asks all nodes.
 func (n *Node) attempt(c *Claim) {
 	c.retry, c.round = 0, 0
@@ -128,12 +136,18 @@ func (n *Node) denial(why uint32, l *store.Lock) (k wire.Lock) {
 	return k
 }
 
-// answer counts an answer, and decides what can be.
-func (n *Node) answer(c *Claim, a answer) {
-	if !c.answered(a.node) {
-		c.answers = append(c.answers, a)
-		n.tally(c)
+func (c *Claim) answered(node wire.Node) bool {
+	return slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == node })
+}
+
+// silent are the nodes that haven't answered.
+func (n *Node) silent(c *Claim) (list []wire.Node) {
+	for _, p := range n.mesh.order {
+		if !c.answered(p.Node) {
+			list = append(list, p.Node)
+		}
 	}
+	return list
 }
 
 func (n *Node) tally(c *Claim) {
@@ -159,26 +173,6 @@ func (n *Node) tally(c *Claim) {
 	}
 }
 
-// against is the holder that most nodes say has the lock, and how many do.
-func (c *Claim) against() (who *answer, count int) {
-	for i := range c.answers {
-		a := &c.answers[i]
-		if a.why != wire.LockHeld {
-			continue
-		}
-		same := 0
-		for k := range c.answers {
-			if b := &c.answers[k]; b.why == wire.LockHeld && b.job == a.job && b.owner == a.owner {
-				same++
-			}
-		}
-		if same > count {
-			who, count = a, same
-		}
-	}
-	return who, count
-}
-
 // votesNeeded is how many votes a claim has to have.
 func (n *Node) votesNeeded(c *Claim) int {
 	if c.flags&lockAny == 0 {
@@ -198,8 +192,24 @@ func (n *Node) votesNeeded(c *Claim) int {
 	return max(voters, 0)/2 + 1
 }
 
-func (c *Claim) answered(node wire.Node) bool {
-	return slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == node })
+// against is the holder that most nodes say has the lock, and how many do.
+func (c *Claim) against() (who *answer, count int) {
+	for i := range c.answers {
+		a := &c.answers[i]
+		if a.why != wire.LockHeld {
+			continue
+		}
+		same := 0
+		for k := range c.answers {
+			if b := &c.answers[k]; b.why == wire.LockHeld && b.job == a.job && b.owner == a.owner {
+				same++
+			}
+		}
+		if same > count {
+			who, count = a, same
+		}
+	}
+	return who, count
 }
 
 // won ends a claim that has its votes, unless they came too late to be of use.
@@ -245,16 +255,6 @@ func (n *Node) proveTo(c *Claim, p *Peer) {
 type wonClaim struct {
 	round uint64
 	claim *Claim
-}
-
-// silent are the nodes that haven't answered.
-func (n *Node) silent(c *Claim) (list []wire.Node) {
-	for _, p := range n.mesh.order {
-		if !c.answered(p.Node) {
-			list = append(list, p.Node)
-		}
-	}
-	return list
 }
 
 // retract takes the votes of an attempt back. One that only renewed what its

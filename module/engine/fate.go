@@ -7,69 +7,6 @@ import (
 	"jobmesh/module/wire"
 )
 
-// DeadSuffix makes a queue's name that of its dead-letter queue.
-const DeadSuffix = ":dead"
-
-func deadName(q *store.Queue) []byte {
-	return append(append([]byte(nil), q.NameBytes()...), DeadSuffix...)
-}
-
-// asked is a question to all nodes what became of a job.
-type asked struct {
-	next    int64       // not again before, unix ms
-	unknown []wire.Node // who didn't know
-}
-
-func cancelled(j *store.Job) bool {
-	f, ok := j.Family()
-	return ok && f.Flags&store.FamilyCancelled != 0
-}
-
-// look finds out what became of the jobs that one waits for, where that isn't
-// plain. The job may be gone after it.
-func (n *Node) look(j *store.Job) {
-	id := j.ID
-	for again := true; again; {
-		again = false
-		f, _ := j.Family()
-		wait := false
-		for i := range f.IDs() {
-			pid := f.ID(i)
-			p := n.store.Lookup(&pid)
-			e := end{id: pid, job: p, source: source{clock: true}}
-			switch {
-			case p != nil && p.State != store.StateAcked:
-				continue
-			case p != nil:
-				// It lets them go itself, a thousand at a time.
-				p.QTime = n.now + 1
-				n.arm(p)
-				wait = true
-				continue
-			case n.store.Done(&pid):
-			case len(n.mesh.order) == 0 && j.Holders() == 0:
-				e.undone, e.unreleased = true, true
-			default:
-				n.askFate(&pid)
-				wait = true
-				continue
-			}
-			n.store.Tie(&pid, j)
-			n.follow(e, -1)
-			again = true
-			break
-		}
-		if j = n.store.Lookup(&id); j == nil || !held(j) {
-			return
-		}
-		j.QTime = 0
-		if wait {
-			j.QTime = n.now + fateMS + n.jitter()
-		}
-		n.arm(j)
-	}
-}
-
 // end is how a job ended.
 type end struct {
 	id         store.ID
@@ -107,13 +44,9 @@ func (n *Node) turnOf(j, p *store.Job, s source) turn {
 	return soon
 }
 
-// gone is ended for a job that is removed in whatever state.
-func (n *Node) gone(j *store.Job, s source) {
-	n.ended(j, j.State != store.StateAcked || cancelled(j), s)
-	if n.store.Ties() > 0 {
-		undone, unreleased := fateOf(j)
-		n.follow(end{j.ID, undone, unreleased, j, s}, -1) // what ended has left of very many
-	}
+func cancelled(j *store.Job) bool {
+	f, ok := j.Family()
+	return ok && f.Flags&store.FamilyCancelled != 0
 }
 
 func fateOf(j *store.Job) (undone, unreleased bool) {
@@ -122,6 +55,15 @@ func fateOf(j *store.Job) (undone, unreleased bool) {
 		return false, false
 	}
 	return true, f.Unreleased()
+}
+
+// gone is ended for a job that is removed in whatever state.
+func (n *Node) gone(j *store.Job, s source) {
+	n.ended(j, j.State != store.StateAcked || cancelled(j), s)
+	if n.store.Ties() > 0 {
+		undone, unreleased := fateOf(j)
+		n.follow(end{j.ID, undone, unreleased, j, s}, -1) // what ended has left of very many
+	}
 }
 
 // ended follows the end of a job that is about to be removed, or is acknowledged:
@@ -221,6 +163,13 @@ func (n *Node) outlive(j *store.Job, e *end) bool {
 	}
 	n.letGo(j, n.turnOf(j, e.job, e.source))
 	return true
+}
+
+// DeadSuffix makes a queue's name that of its dead-letter queue.
+const DeadSuffix = ":dead"
+
+func deadName(q *store.Queue) []byte {
+	return append(append([]byte(nil), q.NameBytes()...), DeadSuffix...)
 }
 
 // bequeath moves a job to its dead-letter queue; nil where that can't be made.
@@ -381,6 +330,57 @@ func (n *Node) CancelJob(id *store.ID) int {
 	n.acknowledge(j, nil)
 	n.collect(j)
 	return 1 + dropped
+}
+
+// look finds out what became of the jobs that one waits for, where that isn't
+// plain. The job may be gone after it.
+func (n *Node) look(j *store.Job) {
+	id := j.ID
+	for again := true; again; {
+		again = false
+		f, _ := j.Family()
+		wait := false
+		for i := range f.IDs() {
+			pid := f.ID(i)
+			p := n.store.Lookup(&pid)
+			e := end{id: pid, job: p, source: source{clock: true}}
+			switch {
+			case p != nil && p.State != store.StateAcked:
+				continue
+			case p != nil:
+				// It lets them go itself, a thousand at a time.
+				p.QTime = n.now + 1
+				n.arm(p)
+				wait = true
+				continue
+			case n.store.Done(&pid):
+			case len(n.mesh.order) == 0 && j.Holders() == 0:
+				e.undone, e.unreleased = true, true
+			default:
+				n.askFate(&pid)
+				wait = true
+				continue
+			}
+			n.store.Tie(&pid, j)
+			n.follow(e, -1)
+			again = true
+			break
+		}
+		if j = n.store.Lookup(&id); j == nil || !held(j) {
+			return
+		}
+		j.QTime = 0
+		if wait {
+			j.QTime = n.now + fateMS + n.jitter()
+		}
+		n.arm(j)
+	}
+}
+
+// asked is a question to all nodes what became of a job.
+type asked struct {
+	next    int64       // not again before, unix ms
+	unknown []wire.Node // who didn't know
 }
 
 // askFate asks all nodes what became of a job.

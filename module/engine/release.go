@@ -7,82 +7,6 @@ import (
 	"jobmesh/module/wire"
 )
 
-// moveTo moves a held job to another queue.
-func (n *Node) moveTo(j *store.Job, name []byte) error {
-	q, err := n.queue(name)
-	if err != nil || q == j.Queue {
-		return err
-	}
-	n.touch(j.Queue)
-	n.store.MoveTo(j, q)
-	if j.State != store.StateWaitRepl {
-		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
-		n.log(LogJob, j)
-	}
-	n.touch(q)
-	return nil
-}
-
-// moveAlong is moveTo for a job whose lock goes with it, where it is one of the
-// queue. It is refused where another has the key there.
-func (n *Node) moveAlong(j *store.Job, name []byte) error {
-	u := j.Unique()
-	if u == nil || !u.Has(store.UniqueHasWait) || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow || string(name) == string(j.Queue.NameBytes()) {
-		return n.moveTo(j, name)
-	}
-	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, append([]byte{}, name...), j.UniqueKey(u))
-	if l := n.liveLock(n.scratch.lock); l != nil && l.Job != j.ID {
-		return duplicate(&l.Job, j.UniqueKey(u))
-	}
-	n.endWait(j, u)
-	err := n.moveTo(j, name)
-	lease := u.LockTTL()
-	if delayLeft(j, n.now) > 0 {
-		lease = 0 // it isn't due yet
-	}
-	n.renewLock(j, u, store.LockWait, lease)
-	n.log(LogState, j)
-	return err
-}
-
-// report tells a job that was released to come last of the end of one that it
-// waited for.
-func (n *Node) report(j *store.Job, s source) {
-	f, ok := j.Family()
-	if !ok || f.Flags&store.FamilyEarly == 0 || f.IDs() == 0 {
-		return
-	}
-	id := f.ID(0)
-	if n.store.Untie(&id, &j.ID) {
-		n.oneLess(id, j, s)
-	}
-}
-
-// oneLess counts one of those down that a job was released to come after: j, or nil
-// where that is gone.
-func (n *Node) oneLess(id store.ID, j *store.Job, s source) {
-	p := n.store.Lookup(&id)
-	if p == nil || p.State == store.StateAcked {
-		return
-	}
-	g, _ := p.Family()
-	switch {
-	case g.Flags&store.FamilyDeferred != 0:
-		g.Count++ // the word of its release is still to come
-	case g.Flags&store.FamilyLast == 0:
-		return
-	default:
-		if g.Count--; g.Count == 0 {
-			g.Flags &^= store.FamilyLast
-		}
-	}
-	if p = n.setFamily(p, &g); held(p) {
-		n.log(LogState, p)
-		return
-	}
-	n.letGo(p, n.turnOf(p, j, s))
-}
-
 // releasing is a release that not all holders have confirmed.
 type releasing struct {
 	id       store.ID
@@ -164,6 +88,13 @@ func (n *Node) Releaser(id *store.ID, client any) {
 	}
 }
 
+// DropRelease forgets a client that has gone. The release stands.
+func (n *Node) DropRelease(id *store.ID) {
+	if r := n.releaseOf(id); r != nil {
+		r.client = nil
+	}
+}
+
 func (n *Node) releaseOf(id *store.ID) *releasing {
 	i := slices.IndexFunc(n.kin.releases, func(r *releasing) bool { return r.id == *id })
 	if i < 0 {
@@ -172,11 +103,42 @@ func (n *Node) releaseOf(id *store.ID) *releasing {
 	return n.kin.releases[i]
 }
 
-// brood counts the jobs that a deferred one blocks, and those that it did, and that
-// have ended since another node knows of its release.
-func (n *Node) brood(j *store.Job) uint32 {
-	f, _ := j.Family()
-	return f.Count + uint32(len(n.blockedBy(&j.ID, store.FamilyBlocked|store.FamilyEarly)))
+// moveTo moves a held job to another queue.
+func (n *Node) moveTo(j *store.Job, name []byte) error {
+	q, err := n.queue(name)
+	if err != nil || q == j.Queue {
+		return err
+	}
+	n.touch(j.Queue)
+	n.store.MoveTo(j, q)
+	if j.State != store.StateWaitRepl {
+		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
+		n.log(LogJob, j)
+	}
+	n.touch(q)
+	return nil
+}
+
+// moveAlong is moveTo for a job whose lock goes with it, where it is one of the
+// queue. It is refused where another has the key there.
+func (n *Node) moveAlong(j *store.Job, name []byte) error {
+	u := j.Unique()
+	if u == nil || !u.Has(store.UniqueHasWait) || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow || string(name) == string(j.Queue.NameBytes()) {
+		return n.moveTo(j, name)
+	}
+	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, append([]byte{}, name...), j.UniqueKey(u))
+	if l := n.liveLock(n.scratch.lock); l != nil && l.Job != j.ID {
+		return duplicate(&l.Job, j.UniqueKey(u))
+	}
+	n.endWait(j, u)
+	err := n.moveTo(j, name)
+	lease := u.LockTTL()
+	if delayLeft(j, n.now) > 0 {
+		lease = 0 // it isn't due yet
+	}
+	n.renewLock(j, u, store.LockWait, lease)
+	n.log(LogState, j)
+	return err
 }
 
 // release releases a copy. With last, count is how many jobs it comes after.
@@ -207,6 +169,51 @@ func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 			n.letGo(c, when)
 		}
 	}
+}
+
+// brood counts the jobs that a deferred one blocks, and those that it did, and that
+// have ended since another node knows of its release.
+func (n *Node) brood(j *store.Job) uint32 {
+	f, _ := j.Family()
+	return f.Count + uint32(len(n.blockedBy(&j.ID, store.FamilyBlocked|store.FamilyEarly)))
+}
+
+// report tells a job that was released to come last of the end of one that it
+// waited for.
+func (n *Node) report(j *store.Job, s source) {
+	f, ok := j.Family()
+	if !ok || f.Flags&store.FamilyEarly == 0 || f.IDs() == 0 {
+		return
+	}
+	id := f.ID(0)
+	if n.store.Untie(&id, &j.ID) {
+		n.oneLess(id, j, s)
+	}
+}
+
+// oneLess counts one of those down that a job was released to come after: j, or nil
+// where that is gone.
+func (n *Node) oneLess(id store.ID, j *store.Job, s source) {
+	p := n.store.Lookup(&id)
+	if p == nil || p.State == store.StateAcked {
+		return
+	}
+	g, _ := p.Family()
+	switch {
+	case g.Flags&store.FamilyDeferred != 0:
+		g.Count++ // the word of its release is still to come
+	case g.Flags&store.FamilyLast == 0:
+		return
+	default:
+		if g.Count--; g.Count == 0 {
+			g.Flags &^= store.FamilyLast
+		}
+	}
+	if p = n.setFamily(p, &g); held(p) {
+		n.log(LogState, p)
+		return
+	}
+	n.letGo(p, n.turnOf(p, j, s))
 }
 
 // onRelease takes another node's word that a job is released.
@@ -252,13 +259,6 @@ func (n *Node) onReleased(p *Peer, m *wire.Message) {
 func (n *Node) answerRelease(r *releasing) {
 	if r.client != nil {
 		n.effects = append(n.effects, Effect{Kind: Released, ID: r.id, Client: r.client, Nodes: r.told})
-		r.client = nil
-	}
-}
-
-// DropRelease forgets a client that has gone. The release stands.
-func (n *Node) DropRelease(id *store.ID) {
-	if r := n.releaseOf(id); r != nil {
 		r.client = nil
 	}
 }
