@@ -8,6 +8,9 @@ import (
 	"jobmesh/module/wire"
 )
 
+// One attempt of a claim: all nodes are asked, their answers counted, and it is won,
+// or lost and its votes taken back.
+
 // answer is what became of a claim at one node. why is 0 for a vote.
 type answer struct {
 	node  wire.Node
@@ -111,7 +114,10 @@ func (n *Node) voteSelf(c *Claim) answer {
 	if c.kind == release {
 		a.why, l = n.unvote(c.name, &c.holder, c.proposal, 0)
 	} else {
-		a.why, l = n.vote(&ballot{c.name, c.holder, c.proposal, c.above(), c.lease, c.asked(), c.kind == extend, false, c.anew})
+		a.why, l = n.vote(&ballot{
+			name: c.name, holder: c.holder, token: c.proposal, above: c.above(), lease: c.lease,
+			flags: c.asked(), extend: c.kind == extend, anew: c.anew,
+		})
 	}
 	if a.why != 0 {
 		m := n.denial(a.why, l)
@@ -220,7 +226,7 @@ func (n *Node) won(c *Claim) {
 		return
 	}
 	n.prove(c)
-	n.lately[c.round%uint64(len(n.lately))] = wonClaim{c.round, c}
+	n.lately[c.round%uint64(len(n.lately))] = wonClaim{round: c.round, claim: c}
 	if c.kind == release {
 		// The others are asked already: their answers to this round will do.
 		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)})
@@ -237,7 +243,10 @@ func (n *Node) prove(c *Claim) {
 		if a := &c.answers[i]; a.why != wire.Unproven {
 			continue
 		} else if a.node == n.self.Node() {
-			n.vote(&ballot{c.name, c.holder, c.proposal, 0, c.lease, c.flags, true, true, false})
+			n.vote(&ballot{
+				name: c.name, holder: c.holder, token: c.proposal, lease: c.lease,
+				flags: c.flags, extend: true, proven: true,
+			})
 		} else {
 			n.proveTo(c, n.mesh.by[a.node])
 		}

@@ -33,12 +33,6 @@ const (
 	claimResendMS = 100   // until a vote that was asked for is asked for again
 	claimPollMS   = 500   // until one who waits for a lock looks again, where its end may not be heard of here
 	claimLookMS   = 5_000 // and where it should
-	debtFirstMS   = 200
-	debtLastMS    = 10_000
-	debtTimeMS    = 600_000 // how long an Unlock is owed
-	debtMax       = 10_000
-	clockSlack    = 40 // the clocks' rates may differ from true time by 1 %: a vote lasts a fortieth longer
-	graceMS       = 10
 
 	// DefaultMaxLease is the longest lease of a bare lock.
 	DefaultMaxLease = 3_600_000
@@ -308,7 +302,10 @@ func (n *Node) claimFor(name []byte, id *store.ID, lease, usable int64, flags ui
 		then(Outcome{Kind: Granted, Token: token})
 		return nil
 	}
-	c := &Claim{kind: take, name: slices.Clone(name), holder: holder{id: *id}, lease: lease, usable: usable, anew: usable > 0, flags: flags & LockOutlives, deadline: n.steady() + timeout, then: then}
+	c := &Claim{
+		kind: take, name: slices.Clone(name), holder: holder{id: *id}, lease: lease, usable: usable, anew: usable > 0,
+		flags: flags & LockOutlives, deadline: n.steady() + timeout, then: then,
+	}
 	if any {
 		c.flags |= lockAny
 	}

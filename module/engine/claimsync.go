@@ -73,7 +73,7 @@ func (n *Node) DistrustLocks() {
 func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial = true, false
-		n.sync.until = n.steady() + n.maxLease + n.maxLease/clockSlack + graceMS
+		n.sync.until = n.steady() + voteMS(n.maxLease)
 		n.sync.complete, n.sync.pulls, n.sync.freed = nil, map[wire.Node]*pull{}, map[string]bool{}
 		n.sync.learnt = map[string]struct{}{}
 	}
@@ -278,7 +278,7 @@ func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 		if !leased {
 			left = n.maxLease
 		}
-		return n.steady() + left + left/clockSlack + graceMS
+		return n.steady() + voteMS(left)
 	}
 	if n.sync.disputed == nil {
 		n.sync.disputed = map[string]int64{}
@@ -313,7 +313,7 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	h := holder{store.ID(e.Job), e.Owner}
 	until := int64(0)
 	if e.Lease > 0 {
-		until = n.steady() + e.Left + e.Left/clockSlack + graceMS
+		until = n.steady() + voteMS(e.Left)
 	}
 	switch live := n.isLive(l); {
 	case live && !h.has(l):

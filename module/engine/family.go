@@ -15,19 +15,15 @@ import (
 // which is at every node that holds both; the first of these in the order of
 // their IDs queues it at once, the others leave that to it, and to the retry time,
 // as with any copy. Who hears that it was queued elsewhere lets it go as well.
+//
+// Here is how a job joins a family; fate.go has what follows from a job's end, and
+// release.go the release of deferred ones.
 
 // What becomes of a job when one that it waits for ends undone (ONDEAD).
 const (
 	OnDeadDrop uint8 = iota // it is deleted too
 	OnDeadRun               // it is as if that one had been done
 	OnDeadDead              // it goes to its queue's dead-letter queue
-)
-
-const (
-	releaseMost = 1_000  // jobs let go at once by the end of one; the others follow
-	fateMS      = 10_000 // between questions what became of a job that isn't known here
-	releaseMS   = 1_000  // how long RELEASEJOB waits for other nodes
-	againMS     = 60_000 // at most, between attempts to tell a node of a release
 )
 
 // Members is what ADDJOB says of a family.
@@ -44,8 +40,8 @@ func (m *Members) Family() bool { return m.Deferred || m.BlockedBy != nil || len
 // kinship is what families need beside the jobs.
 type kinship struct {
 	asked    map[store.ID]*asked // what is asked for, of jobs that aren't known here
+	sweep    int64               // unix ms, when asked is looked through
 	releases []*releasing
-	sweep    int64
 }
 
 // held says whether a job is held back.

@@ -7,6 +7,14 @@ import (
 	"jobmesh/module/wire"
 )
 
+// How a job ended, and what follows for those that waited for it: they go on, or go
+// with it. Of a job that isn't known here any more the other nodes are asked.
+
+const (
+	releaseMost = 1_000  // jobs let go at once by the end of one; the others follow
+	fateMS      = 10_000 // between questions what became of a job that isn't known here
+)
+
 // end is how a job ended.
 type end struct {
 	id         store.ID
@@ -62,7 +70,7 @@ func (n *Node) gone(j *store.Job, s source) {
 	n.ended(j, j.State != store.StateAcked || cancelled(j), s)
 	if n.store.Ties() > 0 {
 		undone, unreleased := fateOf(j)
-		n.follow(end{j.ID, undone, unreleased, j, s}, -1) // what ended has left of very many
+		n.follow(end{id: j.ID, undone: undone, unreleased: unreleased, job: j, source: s}, -1) // what ended has left of very many
 	}
 }
 
@@ -85,7 +93,7 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
 	n.report(j, s)
 	f, _ := j.Family()
-	return n.follow(end{j.ID, undone, f.Unreleased(), j, s}, most)
+	return n.follow(end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s}, most)
 }
 
 // unfinished says whether jobs still wait for one that is acknowledged.
@@ -381,6 +389,19 @@ func (n *Node) look(j *store.Job) {
 type asked struct {
 	next    int64       // not again before, unix ms
 	unknown []wire.Node // who didn't know
+}
+
+// tickFates forgets questions whose answers nobody waits for.
+func (n *Node) tickFates() {
+	if n.now < n.kin.sweep {
+		return
+	}
+	n.kin.sweep = n.now + fateMS
+	for id := range n.kin.asked {
+		if n.store.Knot(&id) == nil {
+			delete(n.kin.asked, id)
+		}
+	}
 }
 
 // askFate asks all nodes what became of a job.

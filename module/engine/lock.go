@@ -236,8 +236,7 @@ func (n *Node) lockFreed(name []byte) {
 	n.callLine(name)
 }
 
-// untilOf is the end of a lease that begins now. In a mesh the claimant's clock,
-// and its client's, may be slower than ours; see clockSlack.
+// untilOf is the end of a lease that begins now, in a mesh that of the vote for it.
 func (n *Node) untilOf(lease int64) int64 {
 	switch {
 	case lease == 0:
@@ -245,7 +244,7 @@ func (n *Node) untilOf(lease int64) int64 {
 	case n.alone():
 		return n.steady() + lease
 	}
-	return n.steady() + lease + lease/clockSlack + graceMS
+	return n.steady() + voteMS(lease)
 }
 
 // watchLock has [Node.Tick] see to it that a lock's end isn't missed by those

@@ -7,17 +7,22 @@ import (
 	"jobmesh/module/wire"
 )
 
+// The release of deferred jobs: every node that has one is told until it knows.
+
+const (
+	releaseMS = 1_000  // how long RELEASEJOB waits for other nodes
+	againMS   = 60_000 // at most, between attempts to tell a node of a release
+)
+
 // releasing is a release that not all holders have confirmed.
 type releasing struct {
-	id       store.ID
-	msg      wire.Message
-	queue    []byte
-	open     []wire.Node
-	told     int // nodes that know, this one included
-	client   any // nil: answered
-	deadline int64
-	next     int64
-	wait     int64
+	id     store.ID
+	msg    wire.Message
+	open   []wire.Node // who hasn't
+	told   int         // nodes that know, this one included
+	client any         // nil: answered
+	next   int64       // unix ms: then the client is answered, and who is open is told again
+	wait   int64       // ms, until next
 }
 
 // Release releases a deferred job: it is queued, in its queue or another (nil: its
@@ -51,13 +56,13 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 			return 0, false, err
 		}
 	}
-	r := &releasing{id: *id, queue: append([]byte(nil), queue...), told: 1, deadline: n.now + releaseMS, wait: releaseMS, next: n.now + releaseMS}
+	r := &releasing{id: *id, told: 1, next: n.now + releaseMS, wait: releaseMS}
 	for i := range j.Holders() {
 		if h, _ := j.Holder(i); n.mesh.by[wire.Node(h)] != nil {
 			r.open = append(r.open, wire.Node(h))
 		}
 	}
-	r.msg = wire.Message{Kind: wire.Release, ID: *id, Queue: r.queue}
+	r.msg = wire.Message{Kind: wire.Release, ID: *id, Queue: slices.Clone(queue)}
 	if queue != nil {
 		r.msg.Flags |= wire.Moved
 	}
@@ -65,10 +70,10 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 		r.msg.Flags |= wire.Last
 		r.msg.Count = n.brood(j)
 	}
-	any := false
+	reached := false
 	for _, h := range r.open {
 		if p := n.mesh.by[h]; p != nil && p.Connected {
-			any = true
+			reached = true
 			n.send(p, &r.msg)
 		}
 	}
@@ -78,7 +83,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	}
 	n.kin.releases = append(n.kin.releases, r)
 	n.wake = min(n.wake, r.next)
-	return 1, any && canWait, nil
+	return 1, reached && canWait, nil
 }
 
 // Releaser ties a client to a Release that waits: the answer is a Released effect.
@@ -263,11 +268,11 @@ func (n *Node) answerRelease(r *releasing) {
 	}
 }
 
-// tickFamily answers who has waited long enough, and tells of releases again.
-func (n *Node) tickFamily() {
+// tickReleases answers who has waited long enough, and tells of releases again.
+func (n *Node) tickReleases() {
 	n.kin.releases = slices.DeleteFunc(n.kin.releases, func(r *releasing) bool {
-		if n.now < min(r.next, r.deadline) {
-			n.wake = min(n.wake, r.next, r.deadline)
+		if n.now < r.next {
+			n.wake = min(n.wake, r.next)
 			return false
 		}
 		n.answerRelease(r)
@@ -280,18 +285,10 @@ func (n *Node) tickFamily() {
 			n.send(n.mesh.by[h], &r.msg)
 		}
 		r.wait = min(2*r.wait, againMS)
-		r.next, r.deadline = n.now+r.wait, n.now+r.wait
+		r.next = n.now + r.wait
 		n.wake = min(n.wake, r.next)
 		return false
 	})
-	if n.now >= n.kin.sweep {
-		n.kin.sweep = n.now + fateMS
-		for id := range n.kin.asked {
-			if n.store.Knot(&id) == nil {
-				delete(n.kin.asked, id)
-			}
-		}
-	}
 }
 
 // resumeReleases tells a node that is back of what it may have missed.
