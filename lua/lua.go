@@ -19,7 +19,7 @@ func Libraries() []Library {
 	return []Library{
 		{Name: "jobmesh", Code: text(
 			"jobmesh/library", "jobmesh/move", "jobmesh/import", "jobmesh/export", "jobmesh/resque", "jobmesh/sidekiq",
-			"jobmesh/rq", "jobmesh/rq_import", "jobmesh/rq_export", "jobmesh/register",
+			"jobmesh/rq", "jobmesh/rq_import", "jobmesh/rq_export",
 		)},
 		{Name: "unique_queue", Code: text("unique_queue")},
 	}

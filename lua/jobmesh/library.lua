@@ -44,6 +44,11 @@ local function served(work)
   end
 end
 
+-- register makes a function of work(keys, args); every file registers its own.
+local function register(name, work, description, flags)
+  redis.register_function{ function_name = 'jobmesh_' .. name, callback = served(work), description = description, flags = flags }
+end
+
 local function milliseconds()
   local now = redis.call('TIME')
   return now[1] * 1000 + math.floor(now[2] / 1000)

@@ -149,3 +149,5 @@ local function rq_export(keys, args)
   end
   return export(o, queue, put, put, true)
 end
+
+register('rq_export', rq_export, "2 queue rq:queue:NAME [COUNT n] [FROM p] [ACTIVE]")

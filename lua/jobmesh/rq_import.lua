@@ -221,70 +221,69 @@ end
 -- OVER are the states of jobs that no registry of deferred ones is about any more.
 local OVER = { finished = true, failed = true, started = true, canceled = true, stopped = true }
 
-local function rq_import(keys, args)
-  local source_key, queue = two(keys, "rq's queue or registry, and jobmesh's queue")
-  local o = parse(args, { COUNT = count, FROM = cursor, QUEUE = text, WITH = true })
-  local prefix, kind, name = rq_key(source_key)
-  local at = redis.call('TYPE', source_key).ok
-  options(o, queue)
-  redis.call('ACKJOB')
-  local function plain(item, jobs)
+-- Of what import_… take, s is the source: its key, with prefix, kind and name as rq_key
+-- tells them, and jobmesh's queue.
+
+-- A queue, or a registry by due times: nobody there waits for another.
+local function import_jobs(s, o)
+  local jobs = rq_jobs(o, s.prefix, s.name, s.queue)
+  local source = s.kind == 'queue' and head_of(s.key) or set_of(s.key, 0)
+  local t = move(o.COUNT, source, function(item)
     local hash = jobs.read(item.body)
     -- Expired, or cancelled: rq's workers pass over such an ID too.
-    return hash and jobs.take(item, item.body, hash, { due = item.score, wip = item.score and kind ~= 'scheduled' and kind or nil }, {}) or 'dropped'
-  end
-  local from = kind == 'deferred' and at ~= 'set' and (natural(o.FROM or '0', 1e15) or place('')) or 0
-  if kind ~= 'deferred' then
-    local jobs = rq_jobs(o, prefix, name, queue)
-    local source = kind == 'queue' and head_of(source_key) or set_of(source_key, 0)
-    local t = move(o.COUNT, source, function(item) return plain(item, jobs) end, own_copy)
-    jobs.keep()
-    return answer(t, source.left(t))
-  elseif at == 'set' then
-    -- The fork's: of all queues.
-    local wanted = o.QUEUE or queue
-    local jobs, source = rq_jobs(o, prefix, wanted, queue), members_of(source_key, o.FROM or '0', o.COUNT)
-    local t = move(math.huge, source, function(item)
-      local id, origin = item.body, nil
-      local hash = jobs.read(id)
-      if not hash then
-        origin, id = string.match(id, '^(.-)%s*|%s*([^|]*)$')
-        hash = id and jobs.read(id)
-      end
-      if not hash then
-        return 'dropped'
-      elseif (origin or hash.origin or wanted) ~= wanted then
-        return 'passed'
-      end
-      return jobs.take(item, id, hash, { member = item.body }, { 'DEFERRED' })
-    end, own_copy)
-    jobs.keep()
-    if not source.seen() or t.stopped or t.cut then
-      return answer(t, math.max(1, source.left()), o.FROM)
-    end
-    return answer(t, source.next == '0' and 0 or math.max(1, source.left()), source.next)
-  elseif at == 'list' then
-    -- As the fork's page has it: the jobs that a deferred one blocks.
-    local jobs, item = rq_jobs(o, prefix, o.QUEUE or queue, queue), { body = '' }
-    local hash = jobs.read(name)
+    return hash and jobs.take(item, item.body, hash, { due = item.score, wip = item.score and s.kind ~= 'scheduled' and s.kind or nil }, {}) or 'dropped'
+  end, own_copy)
+  jobs.keep()
+  return answer(t, source.left(t))
+end
+
+-- The fork's set of deferred jobs, of all queues.
+local function import_deferred(s, o)
+  local wanted = o.QUEUE or s.queue
+  local jobs, source = rq_jobs(o, s.prefix, wanted, s.queue), members_of(s.key, o.FROM or '0', o.COUNT)
+  local t = move(math.huge, source, function(item)
+    local id, origin = item.body, nil
+    local hash = jobs.read(id)
     if not hash then
-      refuse('ERR there is no ' .. prefix .. 'job:' .. name .. ', for which these jobs wait')
+      origin, id = string.match(id, '^(.-)%s*|%s*([^|]*)$')
+      hash = id and jobs.read(id)
     end
-    redis.call('LTRIM', source_key, 0, -1)
-    own_copy()
-    local t = { moved = 0, dropped = 0 }
-    local verdict = jobs.take(item, name, hash, { list = '' }, { 'DEFERRED' })
-    t[verdict] = 1
-    t.moved = t.moved + item.kin
-    redis.call('UNLINK', source_key)
-    jobs.keep()
-    return answer(t, 0)
+    if not hash then
+      return 'dropped'
+    elseif (origin or hash.origin or wanted) ~= wanted then
+      return 'passed'
+    end
+    return jobs.take(item, id, hash, { member = item.body }, { 'DEFERRED' })
+  end, own_copy)
+  jobs.keep()
+  if not source.seen() or t.stopped or t.cut then
+    return answer(t, math.max(1, source.left()), o.FROM)
   end
-  -- A registry of deferred jobs: most wait for others, and come with these.
-  if not name then
-    name = o.QUEUE or queue
+  return answer(t, source.next == '0' and 0 or math.max(1, source.left()), source.next)
+end
+
+-- A list, as the fork's page has it: the jobs that a deferred one blocks.
+local function import_blocked(s, o)
+  local jobs, item = rq_jobs(o, s.prefix, o.QUEUE or s.queue, s.queue), { body = '' }
+  local hash = jobs.read(s.name)
+  if not hash then
+    refuse('ERR there is no ' .. s.prefix .. 'job:' .. s.name .. ', for which these jobs wait')
   end
-  local jobs, source = rq_jobs(o, prefix, name, queue), set_of(source_key, from)
+  redis.call('LTRIM', s.key, 0, -1)
+  own_copy()
+  local t = { moved = 0, dropped = 0 }
+  local verdict = jobs.take(item, s.name, hash, { list = '' }, { 'DEFERRED' })
+  t[verdict] = 1
+  t.moved = t.moved + item.kin
+  redis.call('UNLINK', s.key)
+  jobs.keep()
+  return answer(t, 0)
+end
+
+-- A registry of deferred jobs, from a place on: most wait for others, and come with
+-- these.
+local function import_registry(s, o, from)
+  local jobs, source = rq_jobs(o, s.prefix, s.name or o.QUEUE or s.queue, s.queue), set_of(s.key, from)
   local t = move(o.COUNT, source, function(item)
     local hash = jobs.read(item.body)
     if not hash or OVER[hash.status] then
@@ -302,3 +301,25 @@ local function rq_import(keys, args)
   jobs.keep()
   return answer(t, source.left(t), string.format('%.0f', from + t.passed))
 end
+
+local function rq_import(keys, args)
+  local key, queue = two(keys, "rq's queue or registry, and jobmesh's queue")
+  local o = parse(args, { COUNT = count, FROM = cursor, QUEUE = text, WITH = true })
+  local prefix, kind, name = rq_key(key)
+  local s = { key = key, prefix = prefix, kind = kind, name = name, queue = queue }
+  local at = redis.call('TYPE', key).ok
+  options(o, queue)
+  redis.call('ACKJOB')
+  if kind ~= 'deferred' then
+    return import_jobs(s, o)
+  elseif at == 'set' then
+    return import_deferred(s, o)
+  end
+  local from = place(o.FROM or '0')
+  if at == 'list' then
+    return import_blocked(s, o)
+  end
+  return import_registry(s, o, from)
+end
+
+register('rq_import', rq_import, "2 rq:queue:NAME | rq:scheduled:NAME | rq:wip:NAME | rq:wipqueue:NAME | rq:deferred | rq:deferred:NAME queue [COUNT n] [FROM p] [QUEUE name] [WITH option ...]")
