@@ -50,7 +50,7 @@ func parseFamily(b []byte) (f Family, ok bool) {
 	if len(b) < familyHead || len(b) != familyHead+int(binary.LittleEndian.Uint16(b[2:]))*len(ID{}) {
 		return f, false
 	}
-	return Family{b[0], b[1], binary.LittleEndian.Uint32(b[4:]), b[familyHead:]}, true
+	return Family{Flags: b[0], OnDead: b[1], Count: binary.LittleEndian.Uint32(b[4:]), ids: b[familyHead:]}, true
 }
 
 // IDs counts the jobs it names.
