@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -59,7 +58,7 @@ func TestRule1_SavesEndWhileGoIsBusy(t *testing.T) {
 	s.SaveOften(60)
 	for range 3 {
 		r := harness.Start(t, harness.WithModule(so), harness.WithReplicaOf(s))
-		harness.Await(t, 30*time.Second, "a full sync", func() bool { return r.Info("replication", "master_link_status") == "up" })
+		r.AwaitSync()
 		assert.Equal(t, "200", jobs(r))
 	}
 }
