@@ -271,7 +271,7 @@ func (n *Node) bare(c *Claim, wait int64, client any) (o Outcome, pending *Claim
 
 // claimLock claims a lock for a job, as takeLock does, with the other nodes'
 // consent: for lease ms (0: until freeLock), trying for timeout ms. flags are
-// LockOutlives, or none; with any, a majority of those nodes that can be reached
+// lockOutlives, or none; with any, a majority of those nodes that can be reached
 // is enough (QUORUM any). then is called with the outcome, maybe before claimLock
 // returns: Granted, Conflict with the holder's ID, NoQuorum or Aborted. A claim
 // that ends otherwise than Granted leaves nothing. In a mesh of one it is decided
@@ -304,7 +304,7 @@ func (n *Node) claimFor(name []byte, id *store.ID, lease, usable int64, flags ui
 	}
 	c := &Claim{
 		kind: take, name: slices.Clone(name), holder: holder{id: *id}, lease: lease, usable: usable, anew: usable > 0,
-		flags: flags & LockOutlives, deadline: n.steady() + timeout, then: then,
+		flags: flags & lockOutlives, deadline: n.steady() + timeout, then: then,
 	}
 	if any {
 		c.flags |= lockAny

@@ -409,7 +409,7 @@ type suspect struct {
 // suspectLock finds out about a lock that stood in somebody's way, where its end
 // may have been missed: it asks all nodes for its job, at most once a second.
 func (n *Node) suspectLock(l *store.Lock) {
-	if l.Job == (store.ID{}) || l.Flags&LockOutlives != 0 || n.jobLives(l.Job) {
+	if l.Job == (store.ID{}) || l.Flags&lockOutlives != 0 || n.jobLives(l.Job) {
 		return
 	}
 	now := n.steady()

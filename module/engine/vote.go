@@ -38,7 +38,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.Abstains, nil
 	}
 	l = n.store.Lock(b.name)
-	flags := b.flags & (lockAny | LockOutlives | lockKept)
+	flags := b.flags & (lockAny | lockOutlives | lockKept)
 	if b.id != (store.ID{}) {
 		flags |= lockForeign
 	}

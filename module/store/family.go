@@ -305,18 +305,6 @@ func (s *Store) sort(k *Knot) {
 // Ties counts all ties.
 func (s *Store) Ties() uint64 { return s.knots.ties.len }
 
-// ScanKnots is [Store.ScanJobs] for knots.
-func (s *Store) ScanKnots(cursor uint64, emit *[]*Knot) uint64 {
-	if s.knots.table.segments == nil {
-		return 0
-	}
-	e, next := s.knots.table.scan(cursor)
-	for ; e != nil; e = e.next {
-		*emit = append(*emit, knotOf(e))
-	}
-	return next
-}
-
 // untie takes away a job's ties to others, before it is freed.
 func (s *Store) untie(j *Job) {
 	if s.knots.ties.len == 0 {

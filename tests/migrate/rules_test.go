@@ -444,13 +444,7 @@ func TestLiveMove(t *testing.T) {
 // In a mesh a job that is moved out is gone from all nodes.
 func TestMesh(t *testing.T) {
 	t.Parallel()
-	port := harness.FreePort(t)
-	a, c := start(t, harness.WithConfig(fmt.Sprint("jobmesh.cluster-port ", harness.FreePort(t))))
-	b := harness.Start(t, harness.WithConfig(fmt.Sprint("jobmesh.cluster-port ", port)))
-	require.Equal(t, "OK", c.Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", b.Port, port).Str)
-	harness.Await(t, 20*time.Second, "the two to meet", func() bool {
-		return a.Info("jobmesh", "jobmesh_reachable_nodes") == "1" && b.Info("jobmesh", "jobmesh_reachable_nodes") == "1"
-	})
+	a, b, c := startTwo(t)
 	c.Do("LPUSH", "queue:mail", "x")
 	c.Do("JOBMESH", "CLUSTER", "LEAVING", "yes")
 	assert.True(t, call(c, "sidekiq_import", "queue:mail", "mail").Err("LEAVING"), "it would keep no copy")

@@ -294,11 +294,7 @@ func TestUniqueImports(t *testing.T) {
 // before anything is changed.
 func TestUniqueMesh(t *testing.T) {
 	t.Parallel()
-	port := harness.FreePort(t)
-	a, c := start(t, harness.WithConfig(fmt.Sprint("jobmesh.cluster-port ", harness.FreePort(t))))
-	b := harness.Start(t, harness.WithConfig(fmt.Sprint("jobmesh.cluster-port ", port)))
-	require.Equal(t, "OK", c.Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", b.Port, port).Str)
-	harness.Await(t, 20*time.Second, "the two to meet", func() bool { return a.Info("jobmesh", "jobmesh_reachable_nodes") == "1" })
+	_, _, c := startTwo(t)
 	resource, body := locked("Mail", "until", "7", "t", "")
 	c.Do("SET", resource, "t", "PX", 100_000)
 	c.Do("LPUSH", "queue:locked", body)

@@ -28,8 +28,15 @@ func pipeline(t *testing.T, c *harness.Conn, n int, body string) {
 	for range n {
 		require.Equal(t, byte('+'), c.Receive().Kind)
 	}
+	finish(t, c, n, "FROM", "q")
+}
+
+// finish fetches n jobs, each by a GETJOB of its own with these options, and
+// acknowledges them, as fast as can be.
+func finish(t *testing.T, c *harness.Conn, n int, options ...any) {
+	t.Helper()
 	for range n {
-		c.Send("GETJOB", "NOHANG", "FROM", "q")
+		c.Send(append([]any{"GETJOB", "NOHANG"}, options...)...)
 	}
 	ids := make([]string, n)
 	for i := range ids {

@@ -904,21 +904,7 @@ func TestRule4_UniqueJobs(t *testing.T) {
 			for range n {
 				require.Equal(t, byte('+'), c.Receive().Kind)
 			}
-			for range n {
-				c.Send("GETJOB", "NOHANG", "WITHTOKEN", "FROM", q)
-			}
-			ids := make([]string, n)
-			for i := range ids {
-				v := c.Receive()
-				require.Len(t, v.Elems, 1)
-				ids[i] = v.Elems[0].Elems[1].Str
-			}
-			for _, id := range ids {
-				c.Send("ACKJOB", id)
-			}
-			for range n {
-				require.Equal(t, int64(1), c.Receive().Int)
-			}
+			finish(t, c, n, "WITHTOKEN", "FROM", q)
 		}
 	}
 	round()
