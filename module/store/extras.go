@@ -86,10 +86,10 @@ func findExtra(extras []byte, tag Tag) []byte {
 	return nil
 }
 
-// setExtras replaces all of a job's extras, which may make it move: use the
+// SetExtras replaces all of a job's extras, which may make it move: use the
 // returned one from then on. The job must be in a queue's list; extras must not
 // be its own memory, and be valid.
-func (s *Store) setExtras(j *Job, extras []byte) *Job {
+func (s *Store) SetExtras(j *Job, extras []byte) *Job {
 	if len(extras) == len(j.Extras()) {
 		copy(j.Extras(), extras)
 		return j
@@ -105,13 +105,13 @@ func (s *Store) setExtras(j *Job, extras []byte) *Job {
 	return j
 }
 
-// Rewrite gives a job another body and other extras; else it is as setExtras.
+// Rewrite gives a job another body and other extras; else it is as SetExtras.
 func (s *Store) Rewrite(j *Job, body, extras []byte) *Job {
 	return s.reshape(j, j.Holders(), body, extras)
 }
 
 // SetExtra sets one of a job's extras, or with nil takes it away. As with
-// setExtras, the job may move. False, and nothing done, where there would be
+// SetExtras, the job may move. False, and nothing done, where there would be
 // more than [MaxExtras] bytes of them.
 func (s *Store) SetExtra(j *Job, tag Tag, value []byte) (moved *Job, ok bool) {
 	if old := j.Extra(tag); old != nil && value != nil && len(old) == len(value) {
@@ -132,5 +132,5 @@ func (s *Store) SetExtra(j *Job, tag Tag, value []byte) (moved *Job, ok bool) {
 		}
 		all = AppendExtra(all, tag, value)
 	}
-	return s.setExtras(j, all), true
+	return s.SetExtras(j, all), true
 }

@@ -99,11 +99,11 @@ func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 		}
 		extras := parts[len(parts)-int(binary.LittleEndian.Uint16(parts[4:])):]
 		if !bytes.Equal(extras, j.Extras()) {
-			j = s.setExtras(j, extras)
+			j = s.SetExtras(j, extras)
 		}
 	}
 	if head.Parts == 0 && len(j.Extras()) > 0 {
-		j = s.setExtras(j, nil)
+		j = s.SetExtras(j, nil)
 	}
 	if j.Place == InWorking {
 		s.Hold(j)

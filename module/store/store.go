@@ -228,9 +228,9 @@ func (s *Store) MoveTo(j *Job, q *Queue) {
 	s.LoadInto(q, j)
 }
 
-// Strip takes a held job's holders and extras away; it may move, as with setExtras.
+// Strip takes a held job's holders and extras away; it may move, as with [Store.SetExtras].
 func (s *Store) Strip(j *Job) *Job {
-	if j = s.setExtras(j, nil); j.Parts > 0 {
+	if j = s.SetExtras(j, nil); j.Parts > 0 {
 		j = s.reshape(j, 0, j.Body(), nil)
 	}
 	return j
