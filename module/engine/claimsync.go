@@ -313,7 +313,7 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	h := holder{store.ID(e.Job), e.Owner}
 	until := int64(0)
 	if e.Lease > 0 {
-		until = n.steady() + voteMS(e.Left)
+		until = n.steady() + e.Left + e.Left/clockSlack + graceMS
 	}
 	switch live := n.isLive(l); {
 	case live && !h.has(l):
