@@ -258,6 +258,44 @@ func (n *Node) settleFamily(j *store.Job, t Trust) (_ *store.Job, settled bool) 
 	return j, f.Held()
 }
 
+// moveTo moves a held job to another queue.
+func (n *Node) moveTo(j *store.Job, name []byte) error {
+	q, err := n.queue(name)
+	if err != nil || q == j.Queue {
+		return err
+	}
+	n.touch(j.Queue)
+	n.store.MoveTo(j, q)
+	if j.State != store.StateWaitRepl {
+		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
+		n.log(LogJob, j)
+	}
+	n.touch(q)
+	return nil
+}
+
+// moveAlong is moveTo for a job whose lock goes with it, where it is one of the
+// queue. It is refused where another has the key there.
+func (n *Node) moveAlong(j *store.Job, name []byte) error {
+	u := j.Unique()
+	if u == nil || !u.Has(store.UniqueHasWait) || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow || string(name) == string(j.Queue.NameBytes()) {
+		return n.moveTo(j, name)
+	}
+	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, append([]byte{}, name...), j.UniqueKey(u))
+	if l := n.liveLock(n.scratch.lock); l != nil && l.Job != j.ID {
+		return duplicate(&l.Job, j.UniqueKey(u))
+	}
+	n.endWait(j, u)
+	err := n.moveTo(j, name)
+	lease := u.LockTTL()
+	if delayLeft(j, n.now) > 0 {
+		lease = 0 // it isn't due yet
+	}
+	n.renewLock(j, u, store.LockWait, lease)
+	n.log(LogState, j)
+	return err
+}
+
 // tied says whether a job belongs to a family: it must not vanish from this node
 // while it isn't done.
 func (n *Node) tied(j *store.Job) bool {
