@@ -233,7 +233,7 @@ func (n *Node) AcquireLock(name, owner []byte, lease, wait int64, client any) (o
 	return n.bare(&Claim{kind: take, name: name, holder: holder{owner: owner}, lease: lease, wait: wait > 0}, wait, client)
 }
 
-// ExtendLock begins a bare lock's lease anew, where owner holds it by token.
+// ExtendLock begins a bare lock's lease anew, of lease ms, where owner holds it by token.
 // Its answer comes as that of AcquireLock does.
 func (n *Node) ExtendLock(name, owner []byte, token uint64, lease int64, client any) (o Outcome, pending *Claim) {
 	return n.bare(&Claim{kind: extend, name: name, holder: holder{owner: owner}, token: token, lease: lease}, 0, client)

@@ -28,10 +28,10 @@ const (
 
 // Members is what ADDJOB says of a family.
 type Members struct {
-	Deferred  bool
-	BlockedBy *store.ID
-	After     []store.ID
-	OnDead    uint8
+	Deferred  bool       // nobody sees it before it is released
+	BlockedBy *store.ID  // a deferred job; nil: none
+	After     []store.ID // at most [store.MaxFamilyIDs]
+	OnDead    uint8      // OnDeadDrop …: what becomes of it when one of After ends undone
 }
 
 // Family says whether it says anything.

@@ -28,7 +28,10 @@ type releasing struct {
 // Release releases a deferred job: it is queued, in its queue or another (nil: its
 // own), and those that it blocks when it is acknowledged; with last it comes
 // last instead. Where wait is true the answer follows as a Released effect, for the
-// client that [Node.Releaser] is given; else nodes is how many know of it.
+// client that [Node.Releaser] is given; else nodes is how many know of it. Refused are
+// jobs that aren't known here (ErrNoJob) or not deferred (ErrNotDeferred), a queue that
+// takes nothing (ErrPaused) or can't be made, one in which another has the job's key
+// (DUPLICATE), and all on a replica (ErrReplica): then nothing has changed.
 func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes int, wait bool, err error) {
 	if n.passive {
 		return 0, false, ErrReplica

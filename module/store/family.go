@@ -26,8 +26,8 @@ const (
 // the option (8 bits each), how many IDs there are (16), Count (32), and the IDs.
 type Family struct {
 	Flags  uint8
-	OnDead uint8 // what to do when a dependency ends undone; the engine's
-	Count  uint32
+	OnDead uint8  // what to do when a dependency ends undone; the engine's
+	Count  uint32 // with FamilyLast: how many jobs have to end before this one
 	ids    []byte
 }
 
