@@ -27,7 +27,7 @@ const (
 type Family struct {
 	Flags  uint8
 	OnDead uint8  // what to do when a dependency ends undone; the engine's
-	Count  uint32 // with FamilyLast: how many jobs have to end before this one
+	Count  uint32 // FamilyLast: how many have to end before it; FamilyDeferred: how many of those have
 	ids    []byte
 }
 
