@@ -1,6 +1,9 @@
 package lua
 
-import _ "embed"
+import (
+	"embed"
+	"strings"
+)
 
 // Library is a library of functions, as FUNCTION LOAD takes it.
 type Library struct {
@@ -8,13 +11,30 @@ type Library struct {
 	Code string // begins with "#!lua name=" and the name
 }
 
-//go:embed jobmesh.lua
-var jobmesh string
-
-//go:embed unique_queue.lua
-var uniqueQueue string
+//go:embed jobmesh/*.lua unique_queue.lua
+var files embed.FS
 
 // Libraries are all there are; the first is the one that users need.
 func Libraries() []Library {
-	return []Library{{"jobmesh", jobmesh}, {"unique_queue", uniqueQueue}}
+	return []Library{
+		{Name: "jobmesh", Code: text(
+			"jobmesh/library", "jobmesh/move", "jobmesh/import", "jobmesh/export", "jobmesh/resque", "jobmesh/sidekiq",
+			"jobmesh/rq", "jobmesh/rq_import", "jobmesh/rq_export",
+		)},
+		{Name: "unique_queue", Code: text("unique_queue")},
+	}
+}
+
+// text is a library's one text, of its files in their order: each uses what those
+// before it have.
+func text(names ...string) string {
+	parts := make([]string, len(names))
+	for i, name := range names {
+		code, err := files.ReadFile(name + ".lua")
+		if err != nil {
+			panic(err) // a name above is wrong
+		}
+		parts[i] = string(code)
+	}
+	return strings.Join(parts, "\n")
 }

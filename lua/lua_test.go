@@ -10,15 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every file is embedded, under the name that it gives itself.
+// Every library begins with its name, and every file is in one of them, once.
 func TestLibraries(t *testing.T) {
-	files, err := filepath.Glob("*.lua")
-	require.NoError(t, err)
-	assert.Len(t, Libraries(), len(files))
+	all := ""
 	for _, l := range Libraries() {
-		code, err := os.ReadFile(l.Name + ".lua")
-		require.NoError(t, err)
-		assert.Equal(t, string(code), l.Code)
 		assert.True(t, strings.HasPrefix(l.Code, "#!lua name="+l.Name+"\n"))
+		all += l.Code
 	}
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
+		require.NoError(t, err)
+		if filepath.Ext(path) == ".lua" {
+			code, err := os.ReadFile(path)
+			require.NoError(t, err)
+			assert.Equal(t, 1, strings.Count(all, string(code)), path)
+		}
+		return nil
+	}))
 }

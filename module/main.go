@@ -3,7 +3,9 @@
 //
 // What is where: commands has the commands and ties them to the server, engine
 // is the state machine without I/O, store the memory that both work on, unique
-// the unique queues. What the server gives and takes goes through package rm.
+// the unique queues. wire has the messages between nodes, bus carries them. What the
+// server gives and takes goes through package rm. busy.go and misuse.go are built for
+// tests alone.
 package main
 
 import (

@@ -7,11 +7,13 @@
 // the replicas, answers to blocked clients, touched keys. [New] is the only
 // function for others.
 //
-// jobs.go has the commands on jobs and queues, unique.go, qconfig.go and lock.go those
-// of unique jobs, of queue settings and of locks, family.go and wip.go those of jobs that wait for others
-// and of work in progress, functions.go the Lua that JOBMESH LUA LOAD loads; parse.go
-// their options. container.go, mesh.go and nodes.go have JOBMESH and the bus, shell.go,
-// persist.go and torn.go the server's side.
+//   - jobs.go: the commands on jobs and queues, parse.go: their options;
+//   - unique.go, qconfig.go, lock.go: ADDJOB UNIQUE, queue settings, locks; family.go and
+//     wip.go: jobs that wait for others, and work in progress; uq.go: unique queues;
+//   - container.go, mesh.go, nodes.go: JOBMESH and the bus; functions.go: JOBMESH LUA;
+//   - shell.go, persist.go, torn.go: the server's side: the module and its configuration,
+//     what is saved and logged, a log that ends within a write;
+//   - table.go, help.go: what COMMAND DOCS and HELP say.
 //
 // COMMANDS.md beside the code's parent is the reference; table.go holds the
 // same facts for COMMAND DOCS, and a test compares them.
@@ -29,7 +31,7 @@
 //
 // Effects, by internal commands that may be applied twice: LOADJOB queue record
 // (a job as it lies in memory), SETJOB record-head (its changed state), DELJOB
-// id; SETLOCK record and DELLOCK name token, and QCONFIG RESTORE for settings. Deliveries of at-least-once jobs are not logged, as in Disque: after a
-// crash such a job comes again when its retry time is over. Every step of an
-// at-most-once job is.
+// id; SETLOCK record and DELLOCK name token, and QCONFIG RESTORE for settings.
+// Deliveries of at-least-once jobs are not logged, as in Disque: after a crash such
+// a job comes again when its retry time is over. Every step of an at-most-once job is.
 package commands

@@ -162,11 +162,7 @@ func (m *module) answerRelease(e *engine.Effect) {
 
 // cancelJob is CANCELJOB.
 func (m *module) cancelJob(c *rm.Ctx) {
-	if !m.enter(c) || !m.readIDs(c) {
-		return
-	}
-	if m.node.Passive() {
-		fail(c, engine.ErrReplica)
+	if !m.enterIDs(c) {
 		return
 	}
 	var done int64

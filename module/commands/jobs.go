@@ -230,13 +230,21 @@ func (m *module) readIDs(c *rm.Ctx) bool {
 	return true
 }
 
-// each applies an operation to each of the IDs and answers how many it did.
-func (m *module) each(c *rm.Ctx, do func(*store.ID) bool) {
+// enterIDs is enter for a command that changes the jobs of which it is given the IDs.
+func (m *module) enterIDs(c *rm.Ctx) bool {
 	if !m.enter(c) || !m.readIDs(c) {
-		return
+		return false
 	}
 	if m.node.Passive() {
 		fail(c, engine.ErrReplica)
+		return false
+	}
+	return true
+}
+
+// each applies an operation to each of the IDs and answers how many it did.
+func (m *module) each(c *rm.Ctx, do func(*store.ID) bool) {
+	if !m.enterIDs(c) {
 		return
 	}
 	var done int64
@@ -598,6 +606,26 @@ func (s *scan) goesOn(step int64, found int, next uint64) bool {
 	return s.busy || s.count < 0 || step < s.count*stepsPerElement && int64(found) < s.count
 }
 
+// search goes on with a scan, by steps that add what they come by to found, as long as
+// goesOn says: what is wanted of it stays.
+func search[T any](s *scan, found []T, step func(cursor uint64, emit *[]T) (next uint64), wanted func(T) bool) (_ []T, next uint64) {
+	s.count = min(s.count, 1<<48)
+	next = s.cursor
+	for steps := int64(1); ; steps++ {
+		at := len(found)
+		next = step(next, &found)
+		kept := found[:at]
+		for _, x := range found[at:] {
+			if wanted(x) {
+				kept = append(kept, x)
+			}
+		}
+		if found = kept; !s.goesOn(steps, len(found), next) {
+			return found, next
+		}
+	}
+}
+
 func putCursor(c *rm.Ctx, cursor uint64) {
 	c.Array(2)
 	c.Text(strconv.FormatUint(cursor, 10))
@@ -612,22 +640,9 @@ func (m *module) jobScan(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
-	s.count = min(s.count, 1<<48)
-	found, next := m.jobs[:0], s.cursor
-	for step := int64(1); ; step++ {
-		at := len(found)
-		next = m.node.ScanJobs(next, &found)
-		kept := found[:at]
-		for _, j := range found[at:] {
-			if (s.states == 0 || m.inStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue)) {
-				kept = append(kept, j)
-			}
-		}
-		found = kept
-		if !s.goesOn(step, len(found), next) {
-			break
-		}
-	}
+	found, next := search(&s, m.jobs[:0], m.node.ScanJobs, func(j *store.Job) bool {
+		return (s.states == 0 || m.inStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue))
+	})
 	m.jobs = found[:0]
 	putCursor(c, next)
 	c.Array(len(found))
@@ -649,22 +664,10 @@ func (m *module) queueScan(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
-	s.count = min(s.count, 1<<48)
-	found, next := m.queues[:0], s.cursor
-	for step := int64(1); ; step++ {
-		at := len(found)
-		next = m.node.ScanQueues(next, &found)
-		kept := found[:at]
-		for _, q := range found[at:] {
-			if m.node.Visible(q) && (s.minLen == -1 || int64(q.Waiting()) >= s.minLen) && (s.maxLen == -1 || int64(q.Waiting()) <= s.maxLen) && m.imports(q) >= s.importRate {
-				kept = append(kept, q)
-			}
-		}
-		found = kept
-		if !s.goesOn(step, len(found), next) {
-			break
-		}
-	}
+	found, next := search(&s, m.queues[:0], m.node.ScanQueues, func(q *store.Queue) bool {
+		waiting := int64(q.Waiting())
+		return m.node.Visible(q) && (s.minLen == -1 || waiting >= s.minLen) && (s.maxLen == -1 || waiting <= s.maxLen) && m.imports(q) >= s.importRate
+	})
 	m.queues = found[:0]
 	putCursor(c, next)
 	c.Array(len(found))

@@ -465,8 +465,7 @@ func (m *module) lockScan(c *rm.Ctx) {
 			n++
 		}
 	}
-	c.Array(2)
-	c.Text(strconv.FormatUint(s.cursor, 10))
+	putCursor(c, s.cursor)
 	c.Array(n)
 	for _, l := range m.locks[:n] {
 		_, scope, key := lockTitle(l)
@@ -568,31 +567,16 @@ func (m *module) replicateLock(c *rm.Ctx, e *engine.Effect) {
 }
 
 func (m *module) setLock(c *rm.Ctx) {
-	if !c.FromPeer() {
-		fail(c, errInternalLck)
-		return
-	}
-	m.apply(c, func() error {
-		if err := m.node.ApplyLock(c.Arg(1)); err != nil {
-			return err
-		}
-		c.Simple("OK")
-		return nil
-	})
+	m.internal(c, errInternalLck, func() error { return m.node.ApplyLock(c.Arg(1)) })
 }
 
 func (m *module) deleteLock(c *rm.Ctx) {
-	if !c.FromPeer() {
-		fail(c, errInternalLck)
-		return
-	}
-	m.apply(c, func() error {
+	m.internal(c, errInternalLck, func() error {
 		token, ok := between(c.Arg(2), 0, store.MaxToken)
 		if !ok {
 			return errToken
 		}
 		m.node.ApplyUnlock(c.Arg(1), uint64(token))
-		c.Simple("OK")
 		return nil
 	})
 }

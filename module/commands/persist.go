@@ -127,35 +127,32 @@ func (m *module) apply(c *rm.Ctx, do func() error) {
 	c.Dirty()
 }
 
-func (m *module) loadJob(c *rm.Ctx) {
+// internal is apply for a command that clients may not give: they are answered wrong.
+func (m *module) internal(c *rm.Ctx, wrong error, do func() error) {
 	if !c.FromPeer() {
-		fail(c, errInternalOp)
+		fail(c, wrong)
 		return
 	}
 	m.apply(c, func() error {
-		if err := m.node.ApplyJob(c.Arg(1), c.Arg(2)); err != nil {
-			return err
+		err := do()
+		if err == nil {
+			c.Simple("OK")
 		}
-		c.Simple("OK")
-		return nil
+		return err
 	})
 }
 
+func (m *module) loadJob(c *rm.Ctx) {
+	m.internal(c, errInternalOp, func() error { return m.node.ApplyJob(c.Arg(1), c.Arg(2)) })
+}
+
 func (m *module) setJob(c *rm.Ctx) {
-	if !c.FromPeer() {
-		fail(c, errInternalSet)
-		return
-	}
-	m.apply(c, func() error {
+	m.internal(c, errInternalSet, func() error {
 		var holders []byte
 		if c.NArgs() > 2 {
 			holders = c.Arg(2)
 		}
-		if err := m.node.ApplyState(c.Arg(1), holders); err != nil {
-			return err
-		}
-		c.Simple("OK")
-		return nil
+		return m.node.ApplyState(c.Arg(1), holders)
 	})
 }
 

@@ -73,7 +73,7 @@ func (n *Node) DistrustLocks() {
 func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial = true, false
-		n.sync.until = n.steady() + n.maxLease + n.maxLease/clockSlack + graceMS
+		n.sync.until = n.steady() + voteMS(n.maxLease)
 		n.sync.complete, n.sync.pulls, n.sync.freed = nil, map[wire.Node]*pull{}, map[string]bool{}
 		n.sync.learnt = map[string]struct{}{}
 	}
@@ -278,7 +278,7 @@ func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 		if !leased {
 			left = n.maxLease
 		}
-		return n.steady() + left + left/clockSlack + graceMS
+		return n.steady() + voteMS(left)
 	}
 	if n.sync.disputed == nil {
 		n.sync.disputed = map[string]int64{}
@@ -409,7 +409,7 @@ type suspect struct {
 // suspectLock finds out about a lock that stood in somebody's way, where its end
 // may have been missed: it asks all nodes for its job, at most once a second.
 func (n *Node) suspectLock(l *store.Lock) {
-	if l.Job == (store.ID{}) || l.Flags&LockOutlives != 0 || n.jobLives(l.Job) {
+	if l.Job == (store.ID{}) || l.Flags&lockOutlives != 0 || n.jobLives(l.Job) {
 		return
 	}
 	now := n.steady()

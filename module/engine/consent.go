@@ -65,7 +65,7 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	id := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	flags := uint8(0)
 	if a.Unique.Strategy == store.UniqueWindow {
-		flags = LockOutlives
+		flags = lockOutlives
 	}
 	timeout := a.Timeout
 	if timeout == 0 {
@@ -166,7 +166,7 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
 	id := j.ID
 	flags := uint8(0)
 	if u.Strategy() == store.UniqueWindow {
-		flags = LockOutlives
+		flags = lockOutlives
 	}
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
 	var now *Outcome

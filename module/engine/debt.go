@@ -9,10 +9,30 @@ import (
 
 // What is owed to nodes that couldn't be told: that a vote is to be taken back.
 
+const (
+	debtFirstMS = 200     // until it is told again, doubling
+	debtLastMS  = 10_000  // at most
+	debtTimeMS  = 600_000 // how long it is owed
+	debtMax     = 10_000  // debts at once; the oldest is forgotten
+)
+
+// debt is an Unlock that some nodes haven't confirmed.
+type debt struct {
+	round uint64
+	name  []byte
+	holder
+	token uint64
+	flags uint8 // of the message
+	until int64 // steady; then the votes are over anyway
+	next  int64 // steady
+	wait  int64 // ms
+	nodes []wire.Node
+}
+
 // owe tells nodes to take a vote back, until they confirm it.
 func (n *Node) owe(name []byte, h holder, token uint64, flags uint8, nodes []wire.Node) {
 	n.rounds++
-	d := &debt{round: n.rounds, name: slices.Clone(name), holder: holder{h.id, slices.Clone(h.owner)}, token: token, flags: flags, nodes: nodes}
+	d := &debt{round: n.rounds, name: slices.Clone(name), holder: holder{id: h.id, owner: slices.Clone(h.owner)}, token: token, flags: flags, nodes: nodes}
 	n.owes(d)
 	for _, node := range nodes {
 		n.dun(d, n.mesh.by[node])

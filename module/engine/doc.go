@@ -42,10 +42,12 @@
 //   - jobs.go, wait.go, keys.go, load.go: commands on jobs, clients that wait, queues
 //     as keys, what was saved;
 //   - unique.go: what a unique job locks, and when; consent.go: the same where other
-//     nodes have a say; family.go: jobs that wait for others; wip.go: who works on what;
-//   - lock.go: the table of locks; claim.go: asking for one, vote.go: giving a vote,
-//     debt.go: votes that are to be taken back; claimsync.go: what a node asks the
-//     others that may have lost votes it gave;
+//     nodes have a say; wip.go: who works on what;
+//   - family.go: jobs that wait for others; fate.go: what follows for them from a job's
+//     end; release.go: the release of deferred ones;
+//   - lock.go: the table of locks; claim.go: asking for one, attempt.go: asking all nodes
+//     once, vote.go: giving a vote, debt.go: votes that are to be taken back; claimsync.go:
+//     what a node asks the others that may have lost votes it gave;
 //   - mesh.go: what arrives of one job; replicate.go, requeue.go, ack.go: its copies, its
 //     coming back, its end; federate.go: how jobs move to where clients wait; peers.go:
 //     who is in the mesh and how it fares.

@@ -29,8 +29,8 @@ const (
 	lockAny uint8 = 1 << iota
 	// lockAlone: given while no other node was known, and so told to those that come.
 	lockAlone
-	// LockOutlives: the end of its job doesn't end it (UNIQUE window).
-	LockOutlives
+	// lockOutlives: the end of its job doesn't end it (UNIQUE window).
+	lockOutlives
 	// lockKept: its holder had it before it was given this token.
 	lockKept
 	// lockForeign: a vote of a mesh, for a job that this node need not know.
@@ -45,7 +45,7 @@ const (
 	lockSoft
 
 	lockWeak  = lockAny | lockAlone
-	lockSaved = lockAny | lockAlone | LockOutlives | lockKept | lockForeign | lockSoft
+	lockSaved = lockAny | lockAlone | lockOutlives | lockKept | lockForeign | lockSoft
 )
 
 // deadlines are the locks that somebody waits for and that end by themselves.
@@ -239,8 +239,7 @@ func (n *Node) lockFreed(name []byte) {
 	n.callLine(name)
 }
 
-// untilOf is the end of a lease that begins now. In a mesh the claimant's clock,
-// and its client's, may be slower than ours; see clockSlack.
+// untilOf is the end of a lease that begins now, in a mesh that of the vote for it.
 func (n *Node) untilOf(lease int64) int64 {
 	switch {
 	case lease == 0:
@@ -248,7 +247,7 @@ func (n *Node) untilOf(lease int64) int64 {
 	case n.alone():
 		return n.steady() + lease
 	}
-	return n.steady() + lease + lease/clockSlack + graceMS
+	return n.steady() + voteMS(lease)
 }
 
 // watchLock has [Node.Tick] see to it that a lock's end isn't missed by those
@@ -392,7 +391,7 @@ func (n *Node) ApplyLock(rec []byte) error {
 // leaseOf is the lease of a lock that is to begin anew: all of it, but for a window
 // what is left of it, negative where it is over.
 func (n *Node) leaseOf(flags uint8, token uint64, lease int64) int64 {
-	if flags&LockOutlives == 0 {
+	if flags&lockOutlives == 0 {
 		return lease
 	}
 	if lease = min(lease, begunAt(token)+lease-n.now); lease <= 0 {

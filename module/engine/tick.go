@@ -40,7 +40,8 @@ func (n *Node) Tick() int64 {
 	n.idleQueues()
 	n.tickLocks()
 	n.tickWIP()
-	n.tickFamily()
+	n.tickReleases()
+	n.tickFates()
 	if n.MemoryLevel() >= 2 {
 		n.evictSome()
 	}

@@ -64,7 +64,7 @@ func (n *Node) lockName(j *store.Job, u store.Unique, space store.Space) []byte 
 
 // holds says whether the job that has a lock says so too.
 func (n *Node) holds(l *store.Lock) bool {
-	if l.Flags&LockOutlives != 0 {
+	if l.Flags&lockOutlives != 0 {
 		return l.Era == n.era
 	}
 	j := n.store.Lookup(&l.Job)
@@ -88,7 +88,7 @@ func hasFlag(space store.Space) uint8 {
 
 // lapsed has a job know that its lock is over.
 func (n *Node) lapsed(l *store.Lock) {
-	if l.Flags&LockOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
+	if l.Flags&lockOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
 		return
 	}
 	j := n.store.Lookup(&l.Job)
@@ -170,7 +170,7 @@ func (n *Node) refused(a *Add, u store.Unique, holder *store.ID) (answer store.I
 func (n *Node) begun(u store.Unique) {
 	if u.Strategy() == store.UniqueWindow {
 		l := n.store.Lock(n.scratch.lock)
-		l.Flags |= LockOutlives
+		l.Flags |= lockOutlives
 		l.Era = n.era
 		n.logLock(l)
 	}

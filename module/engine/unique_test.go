@@ -173,7 +173,7 @@ func (d *desk) reload(t require.TestingT, trust Trust) {
 func checkLocks(t require.TestingT, n *Node) {
 	now := n.steady()
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		if l.Space() == store.LockBare || l.Flags&LockOutlives != 0 || l.Until != 0 && l.Until <= now {
+		if l.Space() == store.LockBare || l.Flags&lockOutlives != 0 || l.Until != 0 && l.Until <= now {
 			continue
 		}
 		if n.store.Lookup(&l.Job) == nil {
@@ -369,7 +369,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 			if q := fmt.Sprint("q", i); d.k.boxes[q] != nil {
 				d.do(t, func() { d.k.remove(q) })
 			}
-			if q := fmt.Sprint("q", i, DeadSuffix); d.k.boxes[q] != nil {
+			if q := fmt.Sprint("q", i, deadSuffix); d.k.boxes[q] != nil {
 				d.do(t, func() { d.k.remove(q) })
 			}
 		}

@@ -9,6 +9,15 @@ import (
 
 // Voting: what this node answers to claims, and what becomes of its votes.
 
+const (
+	clockSlack = 40 // the clocks' rates may differ from true time by 1 %: a vote lasts a fortieth longer
+	graceMS    = 10 // and this much at least
+)
+
+// voteMS is how long a vote for a lease lasts, ms. The claimant's clock, and its
+// client's, may be slower than ours.
+func voteMS(lease int64) int64 { return lease + lease/clockSlack + graceMS }
+
 // ballot is what a node is asked to vote for.
 type ballot struct {
 	name []byte
@@ -29,7 +38,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.Abstains, nil
 	}
 	l = n.store.Lock(b.name)
-	flags := b.flags & (lockAny | LockOutlives | lockKept)
+	flags := b.flags & (lockAny | lockOutlives | lockKept)
 	if b.id != (store.ID{}) {
 		flags |= lockForeign
 	}
@@ -108,7 +117,10 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if k.Token == 0 || k.Lease < 0 || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
 			return
 		}
-		why, l := n.vote(&ballot{k.Name, holder{store.ID(k.Job), k.Owner}, k.Token, uint64(k.Left), k.Lease, k.Flags, m.Flags&(wire.Extend|wire.Proven) != 0, m.Flags&wire.Proven != 0, m.Flags&wire.Fresh != 0})
+		why, l := n.vote(&ballot{
+			name: k.Name, holder: holder{id: store.ID(k.Job), owner: k.Owner}, token: k.Token, above: uint64(k.Left), lease: k.Lease, flags: k.Flags,
+			extend: m.Flags&(wire.Extend|wire.Proven) != 0, proven: m.Flags&wire.Proven != 0, anew: m.Flags&wire.Fresh != 0,
+		})
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)
 		}
@@ -118,7 +130,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 	case wire.Unlock:
 		n.rouse(k.Name)
 		n.unlearn(k, m.Flags&wire.Fresh != 0)
-		why, l := n.unvote(k.Name, &holder{store.ID(k.Job), k.Owner}, k.Token, m.Flags)
+		why, l := n.unvote(k.Name, &holder{id: store.ID(k.Job), owner: k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)
 		}

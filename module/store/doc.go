@@ -15,7 +15,9 @@
 //     (unique.go), whom it waits for (family.go), who works on it;
 //   - unique jobs that may not run yet: a lane for each key, out of the way of
 //     the list (lane.go); locks by name (lock.go);
+//   - who else holds a job (holders.go), and what is saved of it (record.go);
 //   - who waits for a job: an index of ties (family.go, index.go).
 //
-// Package engine is the only caller. One thread at a time.
+// Package engine alone calls what changes anything; package commands reads. One thread
+// at a time.
 package store

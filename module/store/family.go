@@ -26,8 +26,8 @@ const (
 // the option (8 bits each), how many IDs there are (16), Count (32), and the IDs.
 type Family struct {
 	Flags  uint8
-	OnDead uint8 // what to do when a dependency ends undone; the engine's
-	Count  uint32
+	OnDead uint8  // what to do when a dependency ends undone; the engine's
+	Count  uint32 // FamilyLast: how many have to end before it; FamilyDeferred: how many of those have
 	ids    []byte
 }
 
@@ -50,7 +50,7 @@ func parseFamily(b []byte) (f Family, ok bool) {
 	if len(b) < familyHead || len(b) != familyHead+int(binary.LittleEndian.Uint16(b[2:]))*len(ID{}) {
 		return f, false
 	}
-	return Family{b[0], b[1], binary.LittleEndian.Uint32(b[4:]), b[familyHead:]}, true
+	return Family{Flags: b[0], OnDead: b[1], Count: binary.LittleEndian.Uint32(b[4:]), ids: b[familyHead:]}, true
 }
 
 // IDs counts the jobs it names.
@@ -304,18 +304,6 @@ func (s *Store) sort(k *Knot) {
 
 // Ties counts all ties.
 func (s *Store) Ties() uint64 { return s.knots.ties.len }
-
-// ScanKnots is [Store.ScanJobs] for knots.
-func (s *Store) ScanKnots(cursor uint64, emit *[]*Knot) uint64 {
-	if s.knots.table.segments == nil {
-		return 0
-	}
-	e, next := s.knots.table.scan(cursor)
-	for ; e != nil; e = e.next {
-		*emit = append(*emit, knotOf(e))
-	}
-	return next
-}
 
 // untie takes away a job's ties to others, before it is freed.
 func (s *Store) untie(j *Job) {

@@ -72,8 +72,6 @@ func TestKnots(t *testing.T) {
 	head := store.ID{99}
 	assert.Nil(t, s.Knot(&head))
 	assert.False(t, s.Untie(&head, &store.ID{1}))
-	var emit []*store.Knot
-	assert.Zero(t, s.ScanKnots(0, &emit))
 	var jobs []*store.Job
 	for _, ctime := range []uint64{5, 2, 9, 1, 2} {
 		j := s.NewJob(0, 0, nil)
@@ -99,7 +97,6 @@ func TestKnots(t *testing.T) {
 	}
 	assert.EqualValues(t, 5, s.Ties())
 	assert.Equal(t, []byte{4, 2, 5, 1, 3}, order(), "the oldest first, then by ID")
-	s.ScanKnots(0, &emit)
 	s.Remove(jobs[1])
 	assert.Equal(t, []byte{4, 5, 1, 3}, order(), "who goes is untied")
 	assert.True(t, s.Untie(&head, &jobs[2].ID))

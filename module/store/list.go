@@ -196,15 +196,20 @@ func (s *Store) take(q *Queue, l *List, j *Job) {
 	if l == &q.Working {
 		s.countOut(q, j)
 	}
+	unlink(j, &l.Head, &l.Tail)
+}
+
+// unlink takes a job out of the list with this head and tail.
+func unlink(j *Job, head, tail **Job) {
 	if j.Prev != nil {
 		j.Prev.Next = j.Next
 	} else {
-		l.Head = j.Next
+		*head = j.Next
 	}
 	if j.Next != nil {
 		j.Next.Prev = j.Prev
 	} else {
-		l.Tail = j.Prev
+		*tail = j.Prev
 	}
 }
 
@@ -264,14 +269,5 @@ func insertHeld(q *Queue, j *Job) {
 
 func removeHeld(q *Queue, j *Job) {
 	q.Held--
-	if j.Prev != nil {
-		j.Prev.Next = j.Next
-	} else {
-		q.HeldHead = j.Next
-	}
-	if j.Next != nil {
-		j.Next.Prev = j.Prev
-	} else {
-		q.HeldTail = j.Prev
-	}
+	unlink(j, &q.HeldHead, &q.HeldTail)
 }

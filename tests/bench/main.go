@@ -202,7 +202,7 @@ func weigh(conns []*conn, sys *system, n int) held {
 	waiting := info(c, "memory", "used_memory")
 	each(conns, n, 32, func(c *conn, _, _ int) int { sys.get(c); return 1 }, none)
 	delivered := info(c, "memory", "used_memory")
-	h := held{sys.name, float64(waiting-before) / float64(n), float64(delivered-before) / float64(n), 0}
+	h := held{System: sys.name, Waiting: float64(waiting-before) / float64(n), Delivered: float64(delivered-before) / float64(n)}
 	if sys.name == "jobmesh" {
 		h.GoHeap = info(c, "jobmesh", "jobmesh_go_heap_bytes")
 	}

@@ -1,4 +1,3 @@
-// Package cluster tests meshes of real servers.
 package cluster
 
 import (

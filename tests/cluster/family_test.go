@@ -102,7 +102,7 @@ func TestFamilyOverNodes_57_58_60(t *testing.T) {
 	harness.Await(t, 5*time.Second, "all to be queued, each once", func() bool {
 		return m[0].Do("QLEN", "q").Int+m[1].Do("QLEN", "q").Int+m[2].Do("QLEN", "q").Int == 6
 	})
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // in which another node might queue one of them again
 	assert.Equal(t, int64(6), m[0].Do("QLEN", "q").Int+m[1].Do("QLEN", "q").Int+m[2].Do("QLEN", "q").Int)
 	assert.Equal(t, int64(6), m[0].Do("QLEN", "q").Int, "where the acknowledgement was given")
 	c := m[0].Dial()
@@ -118,7 +118,7 @@ func TestFamilyOverNodes_57_58_60(t *testing.T) {
 	require.Equal(t, int64(3), m[0].Do("RELEASEJOB", d, "LAST", "QUEUE", "d2").Int)
 	require.Equal(t, []string{a, b}, []string{fetched(t, c, "q"), fetched(t, c, "q")})
 	require.Equal(t, int64(1), m[1].Do("ACKJOB", a).Int)
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // in which a node might let it go
 	for _, s := range m {
 		assert.Equal(t, "blocked", stateAt(s, d))
 		assert.Equal(t, "d2", s.Do("SHOW", d).Field("queue").Str)

@@ -52,13 +52,9 @@ func TestTotalQueueStopped(t *testing.T) {
 	for range 3 {
 		q.more(300)
 		still := m.some(2)
-		for _, s := range still {
-			s.Pause()
-		}
+		still.stop()
 		q.more(300)
-		for _, s := range still {
-			s.Resume()
-		}
+		still.resume()
 	}
 	m.await(t, nodes)
 	q.more(300)

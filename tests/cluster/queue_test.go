@@ -107,7 +107,7 @@ func (q *totalQueue) produce(c *harness.Conn) bool {
 		return false
 	}
 	if q.promised.Load()-q.out.Load() > q.backlog {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // consumers lag behind
 		return true
 	}
 	number := q.next.Add(1) - 1

@@ -93,7 +93,7 @@ func TestPause(t *testing.T) {
 func TestReplica(t *testing.T) {
 	master := harness.Start(t, harness.WithoutModule())
 	replica := harness.Start(t, harness.WithoutModule(), harness.WithReplicaOf(master))
-	harness.Await(t, 20*time.Second, "the link", func() bool { return replica.Info("replication", "master_link_status") == "up" })
+	replica.AwaitSync()
 	master.Do("SET", "k", "v")
 	harness.Await(t, 20*time.Second, "the write", func() bool { return replica.Do("GET", "k").Str == "v" })
 }

@@ -73,13 +73,28 @@ func (s *Server) Client() *redis.Client {
 func (s *Server) SaveOften(times int) {
 	s.t.Helper()
 	for range times {
-		for _, save := range [...]struct{ command, busy, status string }{
-			{"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status"},
-			{"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status"},
-		} {
-			require.Equal(s.t, byte('+'), s.Do(save.command).Kind)
-			Await(s.t, 20*time.Second, save.command, func() bool { return s.Info("persistence", save.busy) == "0" })
-			require.Equal(s.t, "ok", s.Info("persistence", save.status))
-		}
+		s.Save()
+		s.RewriteAOF()
 	}
+}
+
+// Save has the server save by a BGSAVE, to a good end.
+func (s *Server) Save() {
+	s.t.Helper()
+	s.background("BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
+}
+
+// RewriteAOF has the server write its log anew, to a good end.
+func (s *Server) RewriteAOF() {
+	s.t.Helper()
+	s.background("BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status")
+}
+
+func (s *Server) background(command, busy, status string) {
+	s.t.Helper()
+	require.Equal(s.t, byte('+'), s.Do(command).Kind)
+	Await(s.t, 20*time.Second, command, func() bool {
+		return s.Info("persistence", busy)+s.Info("persistence", "aof_rewrite_scheduled") == "00"
+	})
+	require.Equal(s.t, "ok", s.Info("persistence", status))
 }

@@ -250,6 +250,12 @@ func (s *Server) serves(others bool, logged int) bool {
 	return !taken
 }
 
+// AwaitSync waits until a replica has what its master has.
+func (s *Server) AwaitSync() {
+	s.t.Helper()
+	Await(s.t, 30*time.Second, "the replica to have all", func() bool { return s.Info("replication", "master_link_status") == "up" })
+}
+
 // Addr is host and port.
 func (s *Server) Addr() string { return net.JoinHostPort(s.host, strconv.Itoa(s.Port)) }
 

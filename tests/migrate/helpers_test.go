@@ -22,6 +22,20 @@ func start(t *testing.T, opts ...harness.Option) (*harness.Server, *harness.Conn
 	return s, s.Dial()
 }
 
+// startTwo starts two servers that have met. The first has the functions, and c speaks
+// to it.
+func startTwo(t *testing.T) (a, b *harness.Server, c *harness.Conn) {
+	t.Helper()
+	port := harness.FreePort(t)
+	a, c = start(t, harness.WithConfig(fmt.Sprint("jobmesh.cluster-port ", harness.FreePort(t))))
+	b = harness.Start(t, harness.WithConfig(fmt.Sprint("jobmesh.cluster-port ", port)))
+	require.Equal(t, "OK", c.Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", b.Port, port).Str)
+	harness.Await(t, 20*time.Second, "the two to meet", func() bool {
+		return a.Info("jobmesh", "jobmesh_reachable_nodes") == "1" && b.Info("jobmesh", "jobmesh_reachable_nodes") == "1"
+	})
+	return a, b, c
+}
+
 // call is one call of a function.
 func call(c *harness.Conn, function, from, to string, options ...any) harness.Value {
 	return c.Do(append([]any{"FCALL", "jobmesh_" + function, 2, from, to}, options...)...)

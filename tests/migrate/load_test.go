@@ -91,10 +91,7 @@ func TestLoadLasts(t *testing.T) {
 		c := s.Dial()
 		assert.True(t, has(c))
 		assert.Equal(t, "yes", c.Do("JOBMESH", "LUA", "LIST").Elems[0].Field("loaded").Str)
-		c.Do("BGREWRITEAOF")
-		harness.Await(t, 10*time.Second, "the log to be written anew", func() bool {
-			return s.Info("persistence", "aof_rewrite_in_progress")+s.Info("persistence", "aof_rewrite_scheduled") == "00"
-		})
+		s.RewriteAOF()
 		s.Kill()
 		s.Restart()
 		assert.True(t, has(s.Dial()))
@@ -114,7 +111,7 @@ func TestLoadLasts(t *testing.T) {
 			v := rc.Do("FUNCTION", "LIST", "LIBRARYNAME", "unique_queue")
 			return v.String()
 		}
-		harness.Await(t, 20*time.Second, "the replica", func() bool { return r.Info("replication", "master_link_status") == "up" })
+		r.AwaitSync()
 		assert.Len(t, rc.Do("FUNCTION", "LIST").Elems, 1)
 		assert.True(t, rc.Do("JOBMESH", "LUA", "LOAD").Err("READONLY"))
 		c.Do("JOBMESH", "LUA", "LOAD", "unique_queue")

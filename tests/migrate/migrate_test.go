@@ -91,7 +91,7 @@ func TestKilledInTheMiddle_65(t *testing.T) {
 						require.NoError(t, <-done)
 						return
 					}
-					time.Sleep(time.Duration(1+rand.IntN(60)) * time.Millisecond)
+					time.Sleep(time.Duration(1+rand.IntN(60)) * time.Millisecond) // the kill comes at any moment of the move
 					s.Kill()
 					<-done
 					c = restart(t, s)

@@ -303,7 +303,7 @@ func TestAfter_61(t *testing.T) {
 		get(t, c, "p")
 		get(t, c, "p")
 		c.Do("ACKJOB", p[order[0]])
-		time.Sleep(1200 * time.Millisecond)
+		time.Sleep(1200 * time.Millisecond) // longer than the retry time
 		assert.Equal(t, "blocked", state(c, id), "one is not enough, whatever the retry time says")
 		assert.Equal(t, []string{p[order[1]]}, waitsFor(c, id))
 		c.Do("FASTACK", p[order[1]])
@@ -412,20 +412,13 @@ func TestManyBlocked_63(t *testing.T) {
 
 // Families come through restarts as they are.
 func TestFamiliesAreSaved(t *testing.T) {
-	for _, mode := range []string{"rdb", "aof", "rewritten", "kill", "reload", "replica"} {
+	for _, mode := range []string{"rdb", "aof", "aof-without-preamble", "aof-kill", "reload", "replica"} {
 		t.Run(mode, func(t *testing.T) {
-			conf := []string{"appendonly yes", "appendfsync always"}
-			switch mode {
-			case "rdb":
-				conf = []string{"save 3600 1000000"}
-			case "rewritten":
-				conf = append(conf, "aof-use-rdb-preamble no")
-			}
-			s := harness.Start(t, harness.WithConfig(conf...))
+			s := harness.Start(t, saving(mode))
 			var r *harness.Server
 			if mode == "replica" {
 				r = harness.Start(t, harness.WithReplicaOf(s))
-				harness.Await(t, 10*time.Second, "the replica", func() bool { return r.Info("replication", "master_link_status") == "up" })
+				r.AwaitSync()
 			}
 			c := s.Dial()
 			plain := add(t, c, "d", "d", 0, "DEFERRED")
@@ -450,19 +443,8 @@ func TestFamiliesAreSaved(t *testing.T) {
 				s.Kill()
 				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
 				s = r
-			case "reload":
-				require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
-			case "rewritten":
-				c.Do("BGREWRITEAOF")
-				harness.Await(t, 5*time.Second, "the rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
-				s.Stop()
-				s.Restart()
-			case "kill":
-				s.Kill()
-				s.Restart()
 			default:
-				s.Stop()
-				s.Restart()
+				comeBack(t, s, mode)
 			}
 			c = s.Dial()
 			for id, want := range map[string]string{plain: "deferred", b: "blocked", a: "blocked", last: "blocked", after: "blocked"} {
@@ -574,7 +556,7 @@ func TestLetGoIntoAPausedQueue(t *testing.T) {
 	c.Do("PAUSE", "q", "in")
 	done(t, c, "p", p)
 	assert.Equal(t, []string{once}, waiting(c, "q"), "one that has no second chance is let in")
-	time.Sleep(1300 * time.Millisecond)
+	time.Sleep(1300 * time.Millisecond) // longer than the retry time
 	assert.Equal(t, "active", state(c, id))
 	c.Do("PAUSE", "q", "none")
 	harness.Await(t, 5*time.Second, "it to be queued", func() bool { return state(c, id) == "queued" })

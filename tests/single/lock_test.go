@@ -73,8 +73,7 @@ func TestOnlyTheHolderExtendsAndReleases_42(t *testing.T) {
 func TestExpiredLockGoesToTheNext_43(t *testing.T) {
 	c := harness.Start(t).Dial()
 	token := acquire(t, c, "n", "a", 100)
-	time.Sleep(150 * time.Millisecond)
-	assert.True(t, c.Do("LOCK.SHOW", "n").Null)
+	harness.Await(t, 2*time.Second, "the lease's end", func() bool { return c.Do("LOCK.SHOW", "n").Null })
 	assert.True(t, c.Do("LOCK.EXTEND", "n", "a", token, 1000).Err("NOTHELD"))
 	next := acquire(t, c, "n", "b", 60_000)
 	assert.Greater(t, next, token)
@@ -196,53 +195,32 @@ func TestClearLocks_45(t *testing.T) {
 
 // 46: tokens grow, whatever happens to the server.
 func TestTokensGrow_46(t *testing.T) {
-	for mode, lines := range map[string][]string{
-		"rdb":                  {`save 3600 1`},
-		"aof":                  {"appendonly yes", "appendfsync always"},
-		"aof without preamble": {"appendonly yes", "appendfsync always", "aof-use-rdb-preamble no"},
-	} {
-		for _, kill := range []bool{false, true} {
-			if kill && mode == "rdb" {
-				continue
+	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-without-preamble", "aof-without-preamble-kill"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, saving(mode))
+			c := s.Dial()
+			held := acquire(t, c, "held", "a", 60_000)
+			freed := acquire(t, c, "freed", "a", 60_000)
+			ok(t, c.Do("LOCK.RELEASE", "freed", "a", freed))
+			cleared := acquire(t, c, "cleared", "a", 60_000)
+			require.Equal(t, int64(1), c.Do("LOCK.CLEAR", "cleared").Int)
+			comeBack(t, s, mode)
+			c = s.Dial()
+			show := c.Do("LOCK.SHOW", "held")
+			assert.Equal(t, held, show.Field("token").Int)
+			assert.Equal(t, "a", show.Field("owner").Str)
+			assert.InDelta(t, 60_000, show.Field("ttl").Int, 3000, "the lease begins anew")
+			assert.True(t, c.Do("LOCK.ACQUIRE", "held", "b", 1000).Null)
+			ok(t, c.Do("LOCK.EXTEND", "held", "a", held, 60_000))
+			for _, name := range []string{"freed", "cleared"} {
+				assert.True(t, c.Do("LOCK.SHOW", name).Null)
+				assert.Greater(t, acquire(t, c, name, "b", 60_000), max(freed, cleared))
 			}
-			t.Run(fmt.Sprint(mode, " kill ", kill), func(t *testing.T) {
-				t.Parallel()
-				s := harness.Start(t, harness.WithConfig(lines...))
-				c := s.Dial()
-				held := acquire(t, c, "held", "a", 60_000)
-				freed := acquire(t, c, "freed", "a", 60_000)
-				ok(t, c.Do("LOCK.RELEASE", "freed", "a", freed))
-				cleared := acquire(t, c, "cleared", "a", 60_000)
-				require.Equal(t, int64(1), c.Do("LOCK.CLEAR", "cleared").Int)
-				if mode == "aof without preamble" {
-					c.Do("BGREWRITEAOF")
-					harness.Await(t, 10*time.Second, "the rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
-				}
-				end := func() {
-					if kill {
-						s.Kill()
-					} else {
-						s.Stop()
-					}
-					s.Restart()
-					c = s.Dial()
-				}
-				end()
-				show := c.Do("LOCK.SHOW", "held")
-				assert.Equal(t, held, show.Field("token").Int)
-				assert.Equal(t, "a", show.Field("owner").Str)
-				assert.InDelta(t, 60_000, show.Field("ttl").Int, 3000, "the lease begins anew")
-				assert.True(t, c.Do("LOCK.ACQUIRE", "held", "b", 1000).Null)
-				ok(t, c.Do("LOCK.EXTEND", "held", "a", held, 60_000))
-				for _, name := range []string{"freed", "cleared"} {
-					assert.True(t, c.Do("LOCK.SHOW", name).Null)
-					assert.Greater(t, acquire(t, c, name, "b", 60_000), max(freed, cleared))
-				}
-				ok(t, c.Do("LOCK.RELEASE", "held", "a", held))
-				end()
-				assert.Greater(t, acquire(t, c, "held", "b", 60_000), held)
-			})
-		}
+			ok(t, c.Do("LOCK.RELEASE", "held", "a", held))
+			comeBack(t, s, mode)
+			assert.Greater(t, acquire(t, s.Dial(), "held", "b", 60_000), held)
+		})
 	}
 }
 
@@ -282,7 +260,7 @@ func TestLocksOnReplicas_46(t *testing.T) {
 	c := s.Dial()
 	before := acquire(t, c, "before", "a", 60_000)
 	r := harness.Start(t, harness.WithReplicaOf(s))
-	harness.Await(t, 20*time.Second, "the sync", func() bool { return r.Info("replication", "master_link_status") == "up" })
+	r.AwaitSync()
 	after := acquire(t, c, "after", "a", 60_000)
 	gone := acquire(t, c, "gone", "a", 60_000)
 	ok(t, c.Do("LOCK.RELEASE", "gone", "a", gone))
@@ -304,7 +282,7 @@ func TestLocksOnReplicas_46(t *testing.T) {
 	// A replica again: what it had is dropped for what the new master has.
 	fresh := harness.Start(t)
 	ok(t, r.Do("REPLICAOF", "127.0.0.1", fresh.Port))
-	harness.Await(t, 20*time.Second, "the sync", func() bool { return r.Info("replication", "master_link_status") == "up" })
+	r.AwaitSync()
 	assert.Empty(t, scanLocks(t, r.Dial()))
 }
 
@@ -314,7 +292,7 @@ func TestStoppedHolder_49(t *testing.T) {
 	c := s.Dial()
 	token := acquire(t, c, "n", "a", 300)
 	s.Signal(syscall.SIGSTOP)
-	time.Sleep(400 * time.Millisecond)
+	time.Sleep(400 * time.Millisecond) // longer than the lease
 	s.Signal(syscall.SIGCONT)
 	next := acquire(t, c, "n", "b", 60_000)
 	assert.Greater(t, next, token, "leases go on while the server is stopped")

@@ -37,17 +37,44 @@ func TestDebugReloadIsLossless(t *testing.T) {
 	}
 }
 
+// saving is how a server keeps what it has, in a test that goes on after it came back:
+// "rdb" at its end, "aof…" in a log, "aof-without-preamble…" in one without an RDB at its
+// head. The rest of a mode's name is for comeBack.
+func saving(mode string) harness.Option {
+	conf := []string{"save 3600 1000000"}
+	if strings.HasPrefix(mode, "aof") {
+		conf = []string{"appendonly yes", "appendfsync always"}
+	}
+	if strings.Contains(mode, "without-preamble") {
+		conf = append(conf, "aof-use-rdb-preamble no")
+	}
+	return harness.WithConfig(conf...)
+}
+
+// comeBack has a server end and start again: killed for a mode that ends with "kill",
+// else by a shutdown; for "reload" it only reads what it saves. A log "without-preamble"
+// or "rewritten" is written anew before.
+func comeBack(t *testing.T, s *harness.Server, mode string) {
+	t.Helper()
+	if strings.Contains(mode, "without-preamble") || strings.Contains(mode, "rewritten") {
+		s.RewriteAOF()
+	}
+	switch {
+	case mode == "reload":
+		require.Equal(t, "OK", s.Do("DEBUG", "RELOAD").Str)
+		return
+	case strings.HasSuffix(mode, "kill"):
+		s.Kill()
+	default:
+		s.Stop()
+	}
+	s.Restart()
+}
+
 func TestRestart_102_103_104(t *testing.T) {
 	for _, mode := range []string{"rdb", "aof", "aof-without-preamble", "aof-kill"} {
 		t.Run(mode, func(t *testing.T) {
-			conf := []string{"appendonly yes", "appendfsync always"}
-			switch mode {
-			case "rdb":
-				conf = []string{"save 3600 1000000"}
-			case "aof-without-preamble":
-				conf = append(conf, "aof-use-rdb-preamble no")
-			}
-			s := harness.Start(t, harness.WithConfig(conf...))
+			s := harness.Start(t, saving(mode))
 			c := s.Dial()
 			waiting := add(t, c, "q", "waiting", 0, "RETRY", 2)
 			held := add(t, c, "h", "held", 0, "RETRY", 2)
@@ -65,16 +92,7 @@ func TestRestart_102_103_104(t *testing.T) {
 			c.Do("NACK", nacked)
 			c.Do("PAUSE", "p", "in")
 			added := time.Now()
-			if mode == "aof-without-preamble" {
-				c.Do("BGREWRITEAOF")
-				harness.Await(t, 5*time.Second, "the rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
-			}
-			if mode == "aof-kill" {
-				s.Kill()
-			} else {
-				s.Stop()
-			}
-			s.Restart()
+			comeBack(t, s, mode)
 			started := time.Now()
 			c = s.Dial()
 			assert.Equal(t, "active", state(c, waiting), "known, not queued")
@@ -202,7 +220,7 @@ func TestReplica(t *testing.T) {
 			onceEarly := add(t, c, "once", "b", 0, "RETRY", 0)
 			replica := harness.Start(t, harness.WithConfig(fmt.Sprint("replicaof 127.0.0.1 ", master.Port)))
 			r := replica.Dial()
-			harness.Await(t, 15*time.Second, "the replica", func() bool { return replica.Info("replication", "master_link_status") == "up" })
+			replica.AwaitSync()
 			late := add(t, c, "q", "late", 0, "RETRY", 1)
 			gone := add(t, c, "q", "gone", 0)
 			c.Do("ACKJOB", gone)

@@ -90,7 +90,7 @@ func TestBackgroundWork(t *testing.T) {
 	replica := harness.Start(t, harness.WithReplicaOf(s))
 	sub := harness.Start(t, harness.WithReplicaOf(replica))
 	for _, r := range []*harness.Server{replica, sub} {
-		harness.Await(t, 20*time.Second, "the link", func() bool { return r.Info("replication", "master_link_status") == "up" })
+		r.AwaitSync()
 	}
 	work()
 	require.Equal(t, int64(1), c.Do("MOVE", "q2", 5).Int)

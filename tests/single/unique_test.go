@@ -427,14 +427,7 @@ func locks(c *harness.Conn, ids ...string) (out []string) {
 func TestRestart_26(t *testing.T) {
 	for _, mode := range []string{"rdb", "aof", "aof-without-preamble", "aof-kill", "reload"} {
 		t.Run(mode, func(t *testing.T) {
-			conf := []string{"appendonly yes", "appendfsync always"}
-			switch mode {
-			case "rdb":
-				conf = []string{"save 3600 1000000"}
-			case "aof-without-preamble":
-				conf = append(conf, "aof-use-rdb-preamble no")
-			}
-			s := harness.Start(t, harness.WithConfig(conf...))
+			s := harness.Start(t, saving(mode))
 			c := s.Dial()
 			waiting := addUnique(t, c, "q", "b", until)
 			before := addUnique(t, c, "b", "b", "UNIQUE before-processing KEY k RETRY 2")
@@ -449,23 +442,9 @@ func TestRestart_26(t *testing.T) {
 			c.Do("QCONFIG", "SET", "s*", "UNIQUE", "until-processed")
 			want := []string{"wait", "none", "run"}
 			require.Equal(t, want, locks(c, waiting, before, running))
-			switch mode {
-			case "aof-without-preamble":
-				time.Sleep(50 * time.Millisecond)
-				c.Do("BGREWRITEAOF")
-				harness.Await(t, 5*time.Second, "the rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
-				time.Sleep(100 * time.Millisecond)
-			}
-			switch mode {
-			case "reload":
-				require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+			comeBack(t, s, mode)
+			if mode == "reload" {
 				assert.Equal(t, int64(1), c.Do("QSTAT", "r").Field("held-back").Int)
-			case "aof-kill":
-				s.Kill()
-				s.Restart()
-			default:
-				s.Stop()
-				s.Restart()
 			}
 			c = s.Dial()
 			assert.Equal(t, want, locks(c, waiting, before, running))
@@ -491,7 +470,7 @@ func TestReplicaPromoted_27(t *testing.T) {
 	c.Do("QCONFIG", "SET", "early", "UNIQUE", "until-processed")
 	replica := harness.Start(t, harness.WithReplicaOf(master))
 	r := replica.Dial()
-	harness.Await(t, 15*time.Second, "the replica", func() bool { return replica.Info("replication", "master_link_status") == "up" })
+	replica.AwaitSync()
 	late := addUnique(t, c, "q", "b", "UNIQUE until-processed KEY late")
 	running, held := addUnique(t, c, "r", "1", during), addUnique(t, c, "r", "2", during)
 	require.Equal(t, running, get(t, c, "r"))
@@ -679,7 +658,7 @@ func TestRunTTL_36_L19_L21(t *testing.T) {
 	third := addUnique(t, c, "q", "3", during)
 	require.Equal(t, first, get(t, c, "q"))
 	for range 3 {
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond) // half of RUNTTL
 		require.Equal(t, int64(300), c.Do("WORKING", first).Int, "the heartbeat extends the lock with the job")
 		none(t, c, "q")
 	}
@@ -923,21 +902,7 @@ func TestRule4_UniqueJobs(t *testing.T) {
 			for range n {
 				require.Equal(t, byte('+'), c.Receive().Kind)
 			}
-			for range n {
-				c.Send("GETJOB", "NOHANG", "WITHTOKEN", "FROM", q)
-			}
-			ids := make([]string, n)
-			for i := range ids {
-				v := c.Receive()
-				require.Len(t, v.Elems, 1)
-				ids[i] = v.Elems[0].Elems[1].Str
-			}
-			for _, id := range ids {
-				c.Send("ACKJOB", id)
-			}
-			for range n {
-				require.Equal(t, int64(1), c.Receive().Int)
-			}
+			finish(t, c, n, "WITHTOKEN", "FROM", q)
 		}
 	}
 	round()

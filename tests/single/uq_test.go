@@ -214,7 +214,7 @@ func TestUniqueQueueIsAKey_12(t *testing.T) {
 		c.Do("DEL", "q")
 		c.Do("UQ.PUSH", "q", "old")
 		c.Do("PEXPIRE", "q", 1)
-		time.Sleep(3 * time.Millisecond)
+		time.Sleep(3 * time.Millisecond) // to look would reclaim it
 		expect(t, c, cmd, "PTTL q -> "+map[bool]string{true: ":-1", false: ":-2"}[strings.HasPrefix(cmd, "UQ.PUSH")])
 	}
 
@@ -266,15 +266,9 @@ func TestUniqueQueueDamaged(t *testing.T) {
 }
 
 func TestUniqueQueueRestart_12(t *testing.T) {
-	for mode, conf := range map[string][]string{
-		"rdb":                  {"save 3600 1000000"},
-		"aof":                  {"appendonly yes", "appendfsync always"},
-		"aof-rewritten":        {"appendonly yes", "appendfsync always"},
-		"aof-without-preamble": {"appendonly yes", "appendfsync always", "aof-use-rdb-preamble no"},
-		"aof-killed":           {"appendonly yes", "appendfsync always"},
-	} {
+	for _, mode := range []string{"rdb", "aof", "aof-rewritten", "aof-without-preamble", "aof-kill"} {
 		t.Run(mode, func(t *testing.T) {
-			s := harness.Start(t, harness.WithConfig(conf...))
+			s := harness.Start(t, saving(mode))
 			c := s.Dial()
 			c.Do("SELECT", 3)
 			for _, item := range []string{"removed", "popped", "popped too"} {
@@ -294,19 +288,9 @@ func TestUniqueQueueRestart_12(t *testing.T) {
 			w.Do("UQ.BPOP", "none", "q", 0)
 			c.Do("UQ.PUSH", "q", "item 3")
 			digest := c.Do("DEBUG", "DIGEST").Str
-			if mode == "aof-rewritten" || mode == "aof-without-preamble" {
-				c.Do("BGREWRITEAOF")
-				harness.Await(t, 5*time.Second, "the rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
-				require.Equal(t, "ok", s.Info("persistence", "aof_last_bgrewrite_status"))
-			}
 			pushed := time.Now().Unix()
 			harness.Await(t, 5*time.Second, "another second: start times must not be of the replay", func() bool { return time.Now().Unix() > pushed })
-			if mode == "aof-killed" {
-				s.Kill()
-			} else {
-				s.Stop()
-			}
-			s.Restart()
+			comeBack(t, s, mode)
 			c = s.Dial()
 			c.Do("SELECT", 3)
 			filled(t, c, "q", 500)
@@ -323,7 +307,7 @@ func TestUniqueQueueOnReplica_12(t *testing.T) {
 	c.Do("SELECT", 2)
 	fill(c, "before", 1000)
 	r := harness.Start(t, harness.WithReplicaOf(s))
-	harness.Await(t, 20*time.Second, "the link", func() bool { return r.Info("replication", "master_link_status") == "up" })
+	r.AwaitSync()
 	w := s.Dial()
 	w.Do("SELECT", 2)
 	w.Send("UQ.BPOP", "a", "b", 0)
@@ -663,10 +647,7 @@ func TestUniqueQueueSavesWhileGoIsBusy(t *testing.T) {
 	c := s.Dial()
 	fill(c, "q", 1000)
 	for range 20 {
-		require.Equal(t, byte('+'), c.Do("BGSAVE").Kind)
-		harness.Await(t, 20*time.Second, "BGSAVE", func() bool { return s.Info("persistence", "rdb_bgsave_in_progress") == "0" })
-		require.Equal(t, byte('+'), c.Do("BGREWRITEAOF").Kind)
-		harness.Await(t, 20*time.Second, "BGREWRITEAOF", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
+		s.SaveOften(1)
 		c.Do("COPY", "q", "p")
 		c.Do("UNLINK", "p")
 	}

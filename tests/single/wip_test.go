@@ -106,10 +106,10 @@ func TestWorkingMovesTheDueTime_51(t *testing.T) {
 	second := add(t, c, "q", "b", 0, "RETRY", 10)
 	took := time.Now()
 	get(t, c, "q")
-	time.Sleep(1200 * time.Millisecond)
+	time.Sleep(1200 * time.Millisecond) // what the first is listed with must not be this moment
 	get(t, c, "q")
 	require.Equal(t, []string{first, second}, ids(wip(t, c, "q")))
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // nor that of its WORKING the second's
 	for range 2 {
 		require.Equal(t, int64(10), c.Do("WORKING", first).Int)
 		list := wip(t, c, "q")
@@ -161,26 +161,17 @@ func TestWorkerIsNamed_53(t *testing.T) {
 // Scenarios 54, 38: after a crash what may be in somebody's hands is listed, with
 // who has it where that is known, and comes back.
 func TestInProgressSurvives_54_38(t *testing.T) {
-	for _, mode := range []string{"kill", "stop", "rdb"} {
+	for _, mode := range []string{"aof-kill", "aof", "rdb"} {
 		t.Run(mode, func(t *testing.T) {
-			conf := []string{"appendonly yes", "appendfsync always"}
-			if mode == "rdb" {
-				conf = []string{"save 3600 1000000"}
-			}
-			s := harness.Start(t, harness.WithConfig(conf...))
+			s := harness.Start(t, saving(mode))
 			c := s.Dial()
 			plain := add(t, c, "q", "plain", 0, "RETRY", 2)
 			named := add(t, c, "q", "named", 0, "RETRY", 4)
 			require.Len(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems, 1)
 			took := time.Now()
 			require.Len(t, c.Do("GETJOB", "NOHANG", "WORKER", "ada", "FROM", "q").Elems, 1)
-			time.Sleep(300 * time.Millisecond)
-			if mode == "kill" {
-				s.Kill()
-			} else {
-				s.Stop()
-			}
-			s.Restart()
+			time.Sleep(300 * time.Millisecond) // what is remembered must not be the moment of the restart
+			comeBack(t, s, mode)
 			started := time.Now()
 			c = s.Dial()
 			list := wip(t, c, "q")
@@ -209,7 +200,7 @@ func TestOverdue_39_52(t *testing.T) {
 	require.Len(t, c.Do("GETJOB", "COUNT", 2, "FROM", "q").Elems, 2)
 	require.Equal(t, "in", c.Do("PAUSE", "q", "in").Str)
 	harness.Await(t, 5*time.Second, "it to be overdue", func() bool { return s.Info("jobmesh", "jobmesh_jobs_overdue") == "1" })
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(1500 * time.Millisecond) // longer than the retry time, once more
 	list := wip(t, c, "q", "OVERDUE")
 	require.Equal(t, []string{late}, ids(list))
 	near(t, took.Add(time.Second), list[0].due)

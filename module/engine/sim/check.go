@@ -93,14 +93,18 @@ func (s *Sim) promised(n *node, id store.ID) {
 	if !s.Swift || j.delayed {
 		return
 	}
-	lost := func() bool { return !j.done && j.delivered == 0 && s.queued(j) == 0 }
+	s.unqueued(j, "promised", func() bool { return !j.done && j.delivered == 0 && s.queued(j) == 0 })
+}
+
+// unqueued fails where a job that was given to nodes to queue is lost a second later.
+func (s *Sim) unqueued(j *job, how string, lost func() bool) {
 	s.at(1000, func() {
 		if !lost() {
 			return
 		}
 		s.at(100, func() { // it may have been on its way to another node
 			if lost() {
-				s.fail("job %s was promised and isn't queued anywhere%s", j.id, s.whereabouts(j))
+				s.fail("job %s was %s and isn't queued anywhere%s", j.id, how, s.whereabouts(j))
 			}
 		})
 	})

@@ -310,23 +310,13 @@ func (s *Sim) nack(j *job, n *node) {
 			return
 		}
 		at := s.now
-		gone := func() bool {
+		s.unqueued(j, "given back", func() bool {
 			// Three nodes with it at once, one of them by an import, can each leave it
 			// to another: then it waits for its retry time. And who has just given it
 			// to a client keeps it from the others' queues.
 			near := func(t int64) bool { return t >= at-100 && t <= at+100 }
 			handed := near(j.moved) || near(j.given)
 			return !handed && !j.done && j.delivered == before && j.worked == worked && s.queued(j) == 0
-		}
-		s.at(1000, func() {
-			if !gone() {
-				return
-			}
-			s.at(100, func() { // it may have been on its way to another node
-				if gone() {
-					s.fail("job %s was given back and isn't queued anywhere%s", j.id, s.whereabouts(j))
-				}
-			})
 		})
 	})
 }

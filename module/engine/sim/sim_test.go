@@ -72,8 +72,11 @@ var histories = map[string]Config{
 	}},
 }
 
-func TestHistories(t *testing.T) {
-	for name, c := range histories {
+func TestHistories(t *testing.T) { playAll(t, histories, 5, 3) }
+
+// playAll plays histories of each kind: a fixed set, and some that nobody has seen yet.
+func playAll(t *testing.T, kinds map[string]Config, fixed, fresh int) {
+	for name, c := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if *first != 0 {
@@ -82,23 +85,22 @@ func TestHistories(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			// A fixed set, and some that nobody has seen yet.
-			var total Report
-			played := 0
-			for i := range 8 + *seeds {
+			var all Report
+			for i := range fixed + fresh + *seeds {
 				seed := uint64(i + 1)
-				if i >= 5 {
+				if i >= fixed {
 					seed = rand.Uint64()
 				}
 				r, err := Run(seed, c)
-				if !assert.NoError(t, err, "play it again: go test ./module/engine/sim -run 'TestHistories/%s' -sim.seed %d", name, seed) {
-					break
-				}
-				played++
-				total.Added, total.Delivered, total.Duplicates = total.Added+r.Added, total.Delivered+r.Delivered, total.Duplicates+r.Duplicates
-				total.Messages, total.Busiest = total.Messages+r.Messages, max(total.Busiest, r.Busiest)
+				require.NoError(t, err, "play it again: go test ./module/engine/sim -run '%s' -sim.seed %d", t.Name(), seed)
+				all.Added, all.Refused = all.Added+r.Added, all.Refused+r.Refused
+				all.Delivered, all.Duplicates = all.Delivered+r.Delivered, all.Duplicates+r.Duplicates
+				all.Granted += r.Granted
+				all.Messages, all.LockMessages = all.Messages+r.Messages, all.LockMessages+r.LockMessages
+				all.Busiest = max(all.Busiest, r.Busiest)
 			}
-			t.Logf("%d histories: %d jobs, %d deliveries, %d of them duplicates, %d messages, at most %d of one job in ten seconds", played, total.Added, total.Delivered, total.Duplicates, total.Messages, total.Busiest)
+			t.Logf("%d jobs, %d refused, %d deliveries, %d of them duplicates, %d messages, at most %d of one job in ten seconds; %d locks, %d messages about locks",
+				all.Added, all.Refused, all.Delivered, all.Duplicates, all.Messages, all.Busiest, all.Granted, all.LockMessages)
 		})
 	}
 }

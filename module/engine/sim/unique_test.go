@@ -1,13 +1,6 @@
 package sim
 
-import (
-	"fmt"
-	"math/rand/v2"
-	"testing"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-)
+import "testing"
 
 // uniqueHistories are kinds of trouble for unique jobs.
 var uniqueHistories = map[string]Config{
@@ -41,29 +34,4 @@ var uniqueHistories = map[string]Config{
 	}},
 }
 
-func TestUniqueHistories(t *testing.T) {
-	for name, c := range uniqueHistories {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if *first != 0 {
-				c.Trace = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
-				_, err := Run(*first, c)
-				require.NoError(t, err)
-				return
-			}
-			var total Report
-			for i := range 6 + *seeds {
-				seed := uint64(i + 1)
-				if i >= 4 {
-					seed = rand.Uint64()
-				}
-				r, err := Run(seed, c)
-				if !assert.NoError(t, err, "play it again: go test ./module/engine/sim -run 'TestUniqueHistories/%s' -sim.seed %d", name, seed) {
-					return
-				}
-				total.Added, total.Refused, total.Delivered, total.LockMessages = total.Added+r.Added, total.Refused+r.Refused, total.Delivered+r.Delivered, total.LockMessages+r.LockMessages
-			}
-			t.Logf("%d jobs, %d refused, %d deliveries, %d messages about locks", total.Added, total.Refused, total.Delivered, total.LockMessages)
-		})
-	}
-}
+func TestUniqueHistories(t *testing.T) { playAll(t, uniqueHistories, 4, 2) }

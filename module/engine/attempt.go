@@ -1,0 +1,352 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// One attempt of a claim: all nodes are asked, their answers counted, and it is won,
+// or lost and its votes taken back.
+
+// answer is what became of a claim at one node. why is 0 for a vote.
+type answer struct {
+	node  wire.Node
+	why   uint32
+	token uint64
+	job   store.ID
+	owner string
+}
+
+// answer counts an answer, and decides what can be.
+func (n *Node) answer(c *Claim, a answer) {
+	if !c.answered(a.node) {
+		c.answers = append(c.answers, a)
+		n.tally(c)
+	}
+}
+
+// attempt asks all nodes.
+func (n *Node) attempt(c *Claim) {
+	c.retry, c.round = 0, 0
+	if c.kind != release && c.flags&lockAny == 0 && !n.quorate() {
+		n.missed(c, Outcome{Kind: NoQuorum}, true)
+		return
+	}
+	n.rounds++
+	c.round, c.began = n.rounds, n.steady()
+	// What a release has freed already stays freed.
+	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
+	c.resend, c.resent = c.began+claimResendMS, false
+	n.propose(c)
+	n.byRound[c.round] = c
+	if !c.answered(n.self.Node()) {
+		c.answers = append(c.answers, n.voteSelf(c))
+	}
+	if n.tally(c); c.round == 0 {
+		return // decided
+	}
+	m := c.message()
+	for _, node := range n.silent(c) {
+		n.send(n.mesh.by[node], m)
+	}
+	n.setAlarm(c)
+}
+
+// propose chooses the token: who has the lock keeps it.
+func (n *Node) propose(c *Claim) {
+	if c.kind != take {
+		c.proposal = c.token
+		return
+	}
+	l := n.store.Lock(c.name)
+	switch {
+	case !c.anew && n.isLive(l) && c.has(l):
+		c.proposal, c.fresh = max(l.Token, c.least), false
+	default:
+		c.proposal, c.fresh = max(n.nextToken(l), c.least), true
+		if c.anew || c.flags&lockAny != 0 {
+			c.proposal = n.ownToken(c.proposal)
+		}
+		if c.first == 0 {
+			c.first = c.proposal
+		}
+	}
+}
+
+// above is how far the proposal is above the first number of this claim.
+func (c *Claim) above() uint64 {
+	if c.kind != take || !c.fresh || c.proposal < c.first {
+		return 0
+	}
+	return c.proposal - c.first
+}
+
+// asked are the flags of the vote that is asked for. Of a lock that its holder has
+// already another node may be claiming it for him: that one's retreat mustn't end it.
+func (c *Claim) asked() uint8 {
+	if c.kind == take && !c.fresh {
+		return c.flags | lockKept
+	}
+	return c.flags
+}
+
+func (c *Claim) message() *wire.Message {
+	m := &wire.Message{Kind: wire.Claim, Round: c.round, Lock: wire.Lock{
+		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.asked(),
+	}}
+	switch {
+	case c.anew:
+		m.Flags = wire.Fresh
+	case c.kind == extend:
+		m.Flags = wire.Extend
+	case c.kind == release:
+		m.Kind = wire.Unlock
+	}
+	return m
+}
+
+func (n *Node) voteSelf(c *Claim) answer {
+	a := answer{node: n.self.Node()}
+	var l *store.Lock
+	if c.kind == release {
+		a.why, l = n.unvote(c.name, &c.holder, c.proposal, 0)
+	} else {
+		a.why, l = n.vote(&ballot{
+			name: c.name, holder: c.holder, token: c.proposal, above: c.above(), lease: c.lease,
+			flags: c.asked(), extend: c.kind == extend, anew: c.anew,
+		})
+	}
+	if a.why != 0 {
+		m := n.denial(a.why, l)
+		a.token, a.job, a.owner = m.Token, store.ID(m.Job), string(m.Owner)
+	}
+	if a.why == wire.LockHeld {
+		n.suspectLock(l)
+	}
+	return a
+}
+
+// denial is the lock that stands against a claim, or the number that does.
+func (n *Node) denial(why uint32, l *store.Lock) (k wire.Lock) {
+	switch {
+	case l == nil:
+		k.Token = n.store.Locks().Floor
+	case why == wire.TokenLow:
+		k.Token = max(n.store.Locks().Floor, l.Token)
+	default:
+		k = wire.Lock{Owner: l.Owner(), Job: l.Job, Token: l.Token}
+	}
+	return k
+}
+
+func (c *Claim) answered(node wire.Node) bool {
+	return slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == node })
+}
+
+// silent are the nodes that haven't answered.
+func (n *Node) silent(c *Claim) (list []wire.Node) {
+	for _, p := range n.mesh.order {
+		if !c.answered(p.Node) {
+			list = append(list, p.Node)
+		}
+	}
+	return list
+}
+
+func (n *Node) tally(c *Claim) {
+	votes, open, need := 0, 0, n.votesNeeded(c)
+	for i := range c.answers {
+		if c.answers[i].why == 0 {
+			votes++
+		}
+	}
+	for _, p := range n.mesh.order {
+		if p.Connected && !c.answered(p.Node) {
+			open++
+		}
+	}
+	if votes >= need {
+		n.won(c)
+		return
+	}
+	// Without hope, too, the others are heard: they know whether it is somebody
+	// else's, or nobody's.
+	if who, against := c.against(); open == 0 || c.kind == take && who != nil && against >= need {
+		n.lostRound(c, need)
+	}
+}
+
+// votesNeeded is how many votes a claim has to have.
+func (n *Node) votesNeeded(c *Claim) int {
+	if c.flags&lockAny == 0 {
+		return n.majority()
+	}
+	voters := 1
+	for i := range c.answers {
+		if c.answers[i].why == wire.Abstains {
+			voters--
+		}
+	}
+	for _, p := range n.mesh.order {
+		if p.Connected || c.answered(p.Node) {
+			voters++
+		}
+	}
+	return max(voters, 0)/2 + 1
+}
+
+// against is the holder that most nodes say has the lock, and how many do.
+func (c *Claim) against() (who *answer, count int) {
+	for i := range c.answers {
+		a := &c.answers[i]
+		if a.why != wire.LockHeld {
+			continue
+		}
+		same := 0
+		for k := range c.answers {
+			if b := &c.answers[k]; b.why == wire.LockHeld && b.job == a.job && b.owner == a.owner {
+				same++
+			}
+		}
+		if same > count {
+			who, count = a, same
+		}
+	}
+	return who, count
+}
+
+// won ends a claim that has its votes, unless they came too late to be of use.
+func (n *Node) won(c *Claim) {
+	if c.kind != release && c.lease > 0 && n.steady()-c.began >= cmp.Or(c.usable, c.lease) {
+		n.retract(c)
+		n.missed(c, Outcome{Kind: NoQuorum}, false)
+		return
+	}
+	n.prove(c)
+	n.lately[c.round%uint64(len(n.lately))] = wonClaim{round: c.round, claim: c}
+	if c.kind == release {
+		// The others are asked already: their answers to this round will do.
+		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)})
+	}
+	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal}, true)
+}
+
+// prove tells those who have a vote from another's table that it is one.
+func (n *Node) prove(c *Claim) {
+	if c.kind == release {
+		return
+	}
+	for i := range c.answers {
+		if a := &c.answers[i]; a.why != wire.Unproven {
+			continue
+		} else if a.node == n.self.Node() {
+			n.vote(&ballot{
+				name: c.name, holder: c.holder, token: c.proposal, lease: c.lease,
+				flags: c.flags, extend: true, proven: true,
+			})
+		} else {
+			n.proveTo(c, n.mesh.by[a.node])
+		}
+	}
+}
+
+func (n *Node) proveTo(c *Claim, p *Peer) {
+	m := c.message()
+	m.Flags, m.Round = wire.Proven, 0
+	n.send(p, m)
+}
+
+// wonClaim is a claim that was won lately: whose answer comes late may have to be
+// told so.
+type wonClaim struct {
+	round uint64
+	claim *Claim
+}
+
+// retract takes the votes of an attempt back. One that only renewed what its
+// holder had leaves that to him: he counts on it still.
+func (n *Node) retract(c *Claim) {
+	if c.round == 0 || c.kind != take || !c.fresh {
+		return
+	}
+	n.unvote(c.name, &c.holder, c.proposal, wire.Fresh)
+	list := n.silent(c)
+	for i := range c.answers {
+		// One that abstains may learn of a vote from another's table.
+		if a := &c.answers[i]; (a.why == 0 || a.why == wire.Abstains || c.resent) && a.node != n.self.Node() {
+			list = append(list, a.node)
+		}
+	}
+	n.owe(c.name, c.holder, c.proposal, wire.Fresh, list)
+}
+
+// lostRound judges an attempt that can't have need votes any more.
+func (n *Node) lostRound(c *Claim, need int) {
+	n.retract(c)
+	who, against := c.against()
+	refused, freed, greatest := 0, 0, uint64(0)
+	for i := range c.answers {
+		a := &c.answers[i]
+		switch a.why {
+		case 0:
+			freed++
+			continue
+		case wire.Abstains, wire.Unproven:
+			continue
+		case wire.LockHeld:
+			if c.kind != take {
+				greatest = max(greatest, a.token)
+			}
+		case wire.TokenLow:
+			c.least = max(c.least, a.token+1)
+		case wire.TokenStale:
+			c.least = max(c.least, a.token)
+			greatest = max(greatest, a.token)
+		}
+		refused++
+	}
+	switch {
+	case c.kind == take && against >= need:
+		n.missed(c, Outcome{Kind: Conflict, Job: who.job, Owner: []byte(who.owner)}, true)
+	case c.kind == take:
+		n.missed(c, Outcome{Kind: NoQuorum}, false)
+	case refused+freed < need || c.kind == extend && refused < need:
+		n.missed(c, Outcome{Kind: NoQuorum}, false)
+	case greatest > c.token:
+		n.missed(c, Outcome{Kind: Stale}, true)
+	case c.kind == release && freed > 0 && freed+len(n.silent(c)) >= need:
+		n.missed(c, Outcome{Kind: NoQuorum}, false) // it may have been held by the votes of those
+	default:
+		n.missed(c, Outcome{Kind: NotHeld}, true)
+	}
+}
+
+// missed ends an attempt. Unless that settles it (definite), there is another,
+// after a random time, lest two that are in each other's way stay so.
+func (n *Node) missed(c *Claim, o Outcome, definite bool) {
+	if c.round != 0 {
+		delete(n.byRound, c.round)
+		c.round = 0
+	}
+	c.last = o
+	now := n.steady()
+	definite = definite || o.Kind == NoQuorum && c.flags&lockAny == 0 && !n.quorate()
+	if definite && !c.wait || now >= c.deadline {
+		n.finishClaim(c, o, true)
+		return
+	}
+	c.tries++
+	limit := int64(8) << min(c.tries, 4)
+	if o.Kind == Conflict {
+		limit = min(int64(20)<<min(c.tries, 6), claimPollMS)
+		if l := n.liveLock(c.name); l != nil {
+			n.watchLock(l) // its end will call
+			limit = claimLookMS
+		}
+	}
+	c.retry = now + 1 + int64(n.random.Uint64()%uint64(limit))
+	n.setAlarm(c)
+}

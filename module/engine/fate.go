@@ -1,0 +1,500 @@
+package engine
+
+import (
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// How a job ended, and what follows for those that waited for it: they go on, or go
+// with it. Of a job that isn't known here any more the other nodes are asked.
+
+const (
+	releaseMost = 1_000  // jobs let go at once by the end of one; the others follow
+	fateMS      = 10_000 // between questions what became of a job that isn't known here
+)
+
+// end is how a job ended.
+type end struct {
+	id         store.ID
+	undone     bool       // it wasn't acknowledged
+	unreleased bool       // nor could it have been delivered
+	job        *store.Job // nil where it isn't known here
+	source
+}
+
+// source is where the end of a job became known.
+type source struct {
+	from  *Peer // another node told
+	clock bool  // each that holds it finds out by itself; or nobody knows who did first
+}
+
+// turn says when a node queues a job that it lets go.
+type turn uint8
+
+const (
+	later turn = iota // another does: not before its retry time
+	soon              // when the others have been told, and nobody objects
+	atOnce
+)
+
+// turnOf says when it is up to this node to queue a job, now that another has ended:
+// at once where a client said so, for that node is the first to know; if it doesn't
+// hold the job, soon at the first node that holds both. p is that other job, or nil.
+func (n *Node) turnOf(j, p *store.Job, s source) turn {
+	switch {
+	case j.Holders() == 0 || s == source{}:
+		return atOnce
+	case s.from != nil && j.HeldBy(uint64(s.from.Node)) && !s.clock || !n.first(j, p):
+		return later
+	}
+	return soon
+}
+
+func cancelled(j *store.Job) bool {
+	f, ok := j.Family()
+	return ok && f.Flags&store.FamilyCancelled != 0
+}
+
+func fateOf(j *store.Job) (undone, unreleased bool) {
+	f, ok := j.Family()
+	if !ok || f.Flags&store.FamilyCancelled == 0 {
+		return false, false
+	}
+	return true, f.Unreleased()
+}
+
+// gone is ended for a job that is removed in whatever state.
+func (n *Node) gone(j *store.Job, s source) {
+	n.ended(j, j.State != store.StateAcked || cancelled(j), s)
+	if n.store.Ties() > 0 {
+		undone, unreleased := fateOf(j)
+		n.follow(end{id: j.ID, undone: undone, unreleased: unreleased, job: j, source: s}, -1) // what ended has left of very many
+	}
+}
+
+// ended follows the end of a job that is about to be removed, or is acknowledged:
+// those that waited for it go on or go with it; it returns how many went. Of very
+// many that can go on some are left, and [Node.unfinished] is true.
+func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
+	if n.passive || n.loading {
+		return 0
+	}
+	most := releaseMost
+	if undone {
+		most = -1
+	} else {
+		n.store.SetDone(&j.ID)
+	}
+	if n.store.Ties() == 0 {
+		return 0
+	}
+	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
+	n.report(j, s)
+	f, _ := j.Family()
+	return n.follow(end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s}, most)
+}
+
+// unfinished says whether jobs still wait for one that is acknowledged.
+func (n *Node) unfinished(j *store.Job) bool {
+	return j.State == store.StateAcked && n.store.Knot(&j.ID) != nil
+}
+
+// follow is ended, for up to most jobs (-1: for all), and those that fall with them.
+func (n *Node) follow(e end, most int) (dropped int) {
+	var fallen []store.ID
+	for {
+		for k := n.store.Knot(&e.id); k != nil && most != 0; k = n.store.Knot(&e.id) {
+			most--
+			id := n.store.First(k).Job
+			n.store.Untie(&e.id, &id)
+			c := n.store.Lookup(&id)
+			if c == nil || c.State == store.StateAcked || n.outlive(c, &e) {
+				continue
+			}
+			dropped++
+			fallen = append(fallen, id)
+			n.drop(c)
+		}
+		if len(fallen) == 0 {
+			return dropped
+		}
+		e = end{id: fallen[len(fallen)-1], undone: true, unreleased: true, source: e.source}
+		fallen = fallen[:len(fallen)-1]
+	}
+}
+
+// drop deletes a job that falls with another.
+func (n *Node) drop(j *store.Job) {
+	n.Stats.Dropped++
+	if ad := n.addings[j.ID]; ad != nil {
+		n.cleanUp(ad)
+		n.deny(ad, ErrReplRemoved)
+		return
+	}
+	n.remove(j)
+}
+
+// outlive has a job go on without one that it waited for. False where it has to
+// be dropped.
+func (n *Node) outlive(j *store.Job, e *end) bool {
+	f, ok := j.Family()
+	if !ok || !f.Drop(&e.id) {
+		return true
+	}
+	early := f.Flags&store.FamilyEarly != 0
+	switch {
+	case early:
+		f.Flags &^= store.FamilyEarly // who waited for it waits no more
+	case !e.undone:
+	case f.Flags&store.FamilyBlocked != 0:
+		if e.unreleased {
+			return false
+		}
+	case f.OnDead == OnDeadDrop:
+		return false
+	case f.OnDead == OnDeadDead:
+		moved := n.bequeath(j)
+		if moved == nil {
+			return false
+		}
+		j, f = moved, store.Family{}
+	}
+	if f.IDs() == 0 {
+		f.Flags &^= store.FamilyBlocked
+	}
+	j = n.setFamily(j, &f)
+	if early || held(j) {
+		n.log(LogState, j)
+		return true
+	}
+	n.letGo(j, n.turnOf(j, e.job, e.source))
+	return true
+}
+
+// deadSuffix makes a queue's name that of its dead-letter queue.
+const deadSuffix = ":dead"
+
+func deadName(q *store.Queue) []byte {
+	return append(append([]byte(nil), q.NameBytes()...), deadSuffix...)
+}
+
+// bequeath moves a job to its dead-letter queue; nil where that can't be made.
+func (n *Node) bequeath(j *store.Job) *store.Job {
+	if f, ok := j.Family(); ok {
+		for i := range f.IDs() {
+			id := f.ID(i)
+			n.store.Untie(&id, &j.ID)
+		}
+	}
+	n.endLocks(j) // a dead letter stands in nobody's way
+	if n.moveTo(j, deadName(j.Queue)) != nil {
+		return nil
+	}
+	n.Stats.Dead++
+	return j
+}
+
+// letGo queues a job that isn't held back any more, when it is this node's turn.
+func (n *Node) letGo(j *store.Job, when turn) {
+	if j.State != store.StateActive {
+		return // it waits for its copies, and is queued when it has them
+	}
+	j.Flags &^= store.FlagAnnounced
+	if at := int64(j.CTime/1_000_000) + int64(j.Delay)*1000; j.Delay > 0 && at > n.now {
+		j.QTime = at
+		if when == later {
+			j.QTime += int64(j.Retry) * 1000
+		}
+		j.Flags |= store.FlagAnnounced
+		n.arm(j)
+		n.log(LogState, j)
+		return
+	}
+	if when == soon && j.Retry > 0 && j.Holders() > 0 {
+		j.Flags &^= store.FlagQueuedOnce
+		j.QTime = n.now + store.AnnounceMS
+		n.arm(j)
+		n.log(LogState, j)
+		return
+	}
+	if when == later || j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
+		j.QTime = n.retryAt(j)
+		n.arm(j)
+		n.log(LogState, j)
+		return
+	}
+	j.Flags &^= store.FlagQueuedOnce // others need not count it
+	n.tell(j, &wire.Message{Kind: wire.Queued})
+	n.requeue(j, false)
+}
+
+// first says whether this node is the first of those that hold a job and the one
+// that it waited for last: at each of them the end of that is known.
+func (n *Node) first(j, p *store.Job) bool {
+	if p == nil {
+		return true
+	}
+	for i := range j.Holders() {
+		h, _ := j.Holder(i)
+		if q := n.mesh.by[wire.Node(h)]; h < uint64(n.self.Node()) && q != nil && q.Connected && p.HeldBy(h) {
+			return false
+		}
+	}
+	return true
+}
+
+// overheard notes that another node has a job queued, or in a client's hands, that
+// is held back here: it was let go there.
+func (n *Node) overheard(j *store.Job) *store.Job {
+	f, ok := j.Family()
+	if !ok || j.State != store.StateActive || !f.Held() {
+		return j
+	}
+	j.Flags &^= store.FlagAnnounced
+	if f.Flags&(store.FamilyBlocked|store.FamilyDeferred) == store.FamilyBlocked {
+		// Maybe the one that blocks it was released to come last, and waits for it.
+		f.Flags = store.FamilyEarly
+	} else {
+		for i := range f.IDs() {
+			id := f.ID(i)
+			n.store.Untie(&id, &j.ID)
+		}
+		f = store.Family{}
+	}
+	j = n.setFamily(j, &f)
+	j.QTime = n.retryAt(j)
+	n.arm(j)
+	n.log(LogState, j)
+	return j
+}
+
+// evicted is for a job of which only this node's copy goes, while others may hold
+// one: blocked jobs go with it, if it wasn't released; the others wait on, and ask.
+func (n *Node) evicted(id store.ID, unreleased bool) {
+	k := n.store.Knot(&id)
+	if k == nil || n.passive {
+		return
+	}
+	var all []store.ID
+	for t := n.store.First(k); t != nil; t = t.Next() {
+		all = append(all, t.Job)
+	}
+	for i := range all {
+		c := n.store.Lookup(&all[i])
+		if c == nil {
+			continue
+		}
+		f, ok := c.Family()
+		switch {
+		case !ok || f.Flags&store.FamilyEarly != 0:
+		case f.Flags&store.FamilyBlocked != 0 && unreleased:
+			n.drop(c)
+			n.evicted(all[i], true)
+		case c.State == store.StateActive && f.Held():
+			c.QTime = n.now + 1
+			n.arm(c)
+		}
+	}
+}
+
+// buried follows the jobs that were freed with their queue.
+func (n *Node) buried() {
+	for _, l := range n.store.TakeLost() {
+		if l.Early {
+			n.oneLess(l.Of, nil, source{clock: true})
+		}
+		if l.Copies {
+			n.evicted(l.ID, l.Unreleased)
+		} else {
+			n.follow(end{id: l.ID, undone: true, unreleased: l.Unreleased, source: source{clock: true}}, -1)
+		}
+	}
+}
+
+// CancelJob deletes a job everywhere, undone, and those that fall with it; it returns
+// how many went here.
+func (n *Node) CancelJob(id *store.ID) int {
+	j := n.store.Lookup(id)
+	if j == nil || j.State == store.StateAcked {
+		return 0
+	}
+	n.Stats.Cancelled++
+	if ad := n.addings[*id]; ad != nil {
+		n.cleanUp(ad)
+		n.deny(ad, ErrReplRemoved)
+		return 1
+	}
+	dropped := n.ended(j, true, source{})
+	if j.Holders() == 0 {
+		n.remove(j)
+		return 1 + dropped
+	}
+	// As with an acknowledgement, every holder is told until it knows.
+	f, _ := j.Family()
+	f.Flags |= store.FamilyCancelled
+	j = n.setFamily(j, &f)
+	n.acknowledge(j, nil)
+	n.collect(j)
+	return 1 + dropped
+}
+
+// look finds out what became of the jobs that one waits for, where that isn't
+// plain. The job may be gone after it.
+func (n *Node) look(j *store.Job) {
+	id := j.ID
+	for again := true; again; {
+		again = false
+		f, _ := j.Family()
+		wait := false
+		for i := range f.IDs() {
+			pid := f.ID(i)
+			p := n.store.Lookup(&pid)
+			e := end{id: pid, job: p, source: source{clock: true}}
+			switch {
+			case p != nil && p.State != store.StateAcked:
+				continue
+			case p != nil:
+				// It lets them go itself, a thousand at a time.
+				p.QTime = n.now + 1
+				n.arm(p)
+				wait = true
+				continue
+			case n.store.Done(&pid):
+			case len(n.mesh.order) == 0 && j.Holders() == 0:
+				e.undone, e.unreleased = true, true
+			default:
+				n.askFate(&pid)
+				wait = true
+				continue
+			}
+			n.store.Tie(&pid, j)
+			n.follow(e, -1)
+			again = true
+			break
+		}
+		if j = n.store.Lookup(&id); j == nil || !held(j) {
+			return
+		}
+		j.QTime = 0
+		if wait {
+			j.QTime = n.now + fateMS + n.jitter()
+		}
+		n.arm(j)
+	}
+}
+
+// asked is a question to all nodes what became of a job.
+type asked struct {
+	next    int64       // not again before, unix ms
+	unknown []wire.Node // who didn't know
+}
+
+// tickFates forgets questions whose answers nobody waits for.
+func (n *Node) tickFates() {
+	if n.now < n.kin.sweep {
+		return
+	}
+	n.kin.sweep = n.now + fateMS
+	for id := range n.kin.asked {
+		if n.store.Knot(&id) == nil {
+			delete(n.kin.asked, id)
+		}
+	}
+}
+
+// askFate asks all nodes what became of a job.
+func (n *Node) askFate(id *store.ID) {
+	a := n.kin.asked[*id]
+	if a == nil {
+		a = &asked{}
+		n.kin.asked[*id] = a
+	}
+	if n.now < a.next {
+		return
+	}
+	a.next, a.unknown = n.now+fateMS-jitterMS, a.unknown[:0]
+	for _, p := range n.mesh.order {
+		n.send(p, &wire.Message{Kind: wire.AskFate, ID: *id})
+	}
+}
+
+func (n *Node) onAskFate(p *Peer, m *wire.Message) {
+	id := store.ID(m.ID)
+	reply := wire.Message{Kind: wire.Fate, ID: m.ID, Count: wire.FateUnknown}
+	switch j := n.store.Lookup(&id); {
+	case j != nil && j.State == store.StateAcked:
+		reply.Count = wire.FateEnded
+		reply.Flags = ackFlags(j)
+	case j != nil:
+		reply.Count = wire.FateOpen
+	case n.store.Done(&id):
+		reply.Count = wire.FateEnded
+	case n.graves.cancelled(&id):
+		reply.Count, reply.Flags = wire.FateEnded, wire.Cancelled|wire.HeldBack
+	}
+	n.send(p, &reply)
+}
+
+// onFate takes an answer. A job that no node knows ended undone, unseen.
+func (n *Node) onFate(p *Peer, m *wire.Message) {
+	id := store.ID(m.ID)
+	a := n.kin.asked[id]
+	if a == nil || n.store.Lookup(&id) != nil {
+		return
+	}
+	e := end{id: id, undone: true, unreleased: true, source: source{from: p}}
+	switch m.Count {
+	case wire.FateOpen:
+		a.unknown = a.unknown[:0]
+		return
+	case wire.FateEnded:
+		e.undone, e.unreleased = m.Flags&wire.Cancelled != 0, m.Flags&wire.HeldBack != 0
+	default:
+		if !slices.Contains(a.unknown, p.Node) {
+			a.unknown = append(a.unknown, p.Node)
+		}
+		for _, q := range n.mesh.order {
+			if !slices.Contains(a.unknown, q.Node) {
+				return
+			}
+		}
+	}
+	delete(n.kin.asked, id)
+	n.follow(e, -1)
+}
+
+// ackFlags are the flags of a SetAck about a job.
+func ackFlags(j *store.Job) (flags uint8) {
+	undone, unreleased := fateOf(j)
+	if undone {
+		flags |= wire.Cancelled
+	}
+	if unreleased {
+		flags |= wire.HeldBack
+	}
+	return flags
+}
+
+// heardEnd notes what a SetAck says of a job here, before it is acknowledged.
+func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
+	if m.Flags&wire.Cancelled == 0 {
+		return j
+	}
+	f, _ := j.Family()
+	if m.Flags&wire.HeldBack == 0 {
+		f = store.Family{}
+	}
+	f.Flags |= store.FamilyCancelled
+	return n.setFamily(j, &f)
+}
+
+// heardOfStranger is for a job that isn't known here, and is acknowledged.
+func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
+	undone := m.Flags&wire.Cancelled != 0
+	if !undone {
+		n.store.SetDone(&id)
+	}
+	n.follow(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, source: source{from: p}}, -1)
+}
