@@ -1,28 +1,27 @@
 package commands
 
-// globMatch is the pattern matching of SCAN's MATCH: * ? [set] [^set] and \ before
-// a literal character.
-func globMatch(pattern, s []byte) bool {
-	var star, back = -1, 0
-	p, i := 0, 0
-	for i < len(s) {
+// glob says whether a text fits a pattern in which * is any text. With what else there
+// is head matches one byte: n is how long that is in the pattern.
+func glob[P string | []byte](pattern P, text []byte, head func(p P, c byte) (n int, ok bool)) bool {
+	p, i, star, mark := 0, 0, -1, 0
+	for i < len(text) {
 		if p < len(pattern) {
 			if pattern[p] == '*' {
-				star, back = p, i
+				star, mark = p, i
 				p++
 				continue
 			}
-			if n, ok := globOne(pattern[p:], s[i]); ok {
-				p += n
-				i++
+			if n, ok := head(pattern[p:], text[i]); ok {
+				p, i = p+n, i+1
 				continue
 			}
 		}
 		if star < 0 {
 			return false
 		}
-		back++
-		p, i = star+1, back
+		// Let the last star take one byte more.
+		mark++
+		p, i = star+1, mark
 	}
 	for p < len(pattern) && pattern[p] == '*' {
 		p++
@@ -30,9 +29,21 @@ func globMatch(pattern, s []byte) bool {
 	return p == len(pattern)
 }
 
-// globOne matches one character against the head of a pattern, and tells how long
-// that is.
-func globOne(p []byte, c byte) (n int, ok bool) {
+// queueByte matches a byte with the head of a pattern for queues: ? is any, \ takes the
+// next one as it is.
+func queueByte(p string, c byte) (n int, ok bool) {
+	switch p[0] {
+	case '?':
+		return 1, true
+	case '\\':
+		return 2, len(p) > 1 && p[1] == c
+	}
+	return 1, p[0] == c
+}
+
+// scanByte matches a byte with the head of SCAN's MATCH: * ? [set] [^set] and \ before a
+// literal character.
+func scanByte(p []byte, c byte) (n int, ok bool) {
 	switch p[0] {
 	case '?':
 		return 1, true
@@ -65,36 +76,4 @@ func globOne(p []byte, c byte) (n int, ok bool) {
 		return min(i+1, len(p)), hit != not
 	}
 	return 1, p[0] == c
-}
-
-// matches says whether a name fits a pattern: * is any text, ? any byte, \ takes
-// the next byte as it is.
-func matches(pattern string, name []byte) bool {
-	p, i, star, mark := 0, 0, -1, 0
-	for i < len(name) {
-		switch {
-		case p < len(pattern) && pattern[p] == '*':
-			star, mark = p, i
-			p++
-			continue
-		case p < len(pattern) && pattern[p] == '?':
-			p, i = p+1, i+1
-			continue
-		case p+1 < len(pattern) && pattern[p] == '\\' && pattern[p+1] == name[i]:
-			p, i = p+2, i+1
-			continue
-		case p < len(pattern) && pattern[p] != '\\' && pattern[p] == name[i]:
-			p, i = p+1, i+1
-			continue
-		case star < 0:
-			return false
-		}
-		// Let the last star take one byte more.
-		mark++
-		p, i = star+1, mark
-	}
-	for p < len(pattern) && pattern[p] == '*' {
-		p++
-	}
-	return p == len(pattern)
 }

@@ -9,6 +9,8 @@ import (
 	"jobmesh/rm"
 )
 
+// Looking at locks, and clearing them: LOCK.SHOW, LOCK.SCAN, LOCK.CLEAR.
+
 // lockFilter is TYPE and QUEUE.
 type lockFilter struct {
 	space   store.Space
@@ -195,7 +197,7 @@ func parseLockScan(c args) (s lockScan, err error) {
 func (s *lockScan) wants(l *store.Lock) bool {
 	space, scope, key := lockTitle(l)
 	return space == s.space && (!s.inQueue || scope != nil && string(scope) == string(s.queue)) &&
-		(!s.isPre || strings.HasPrefix(string(key), string(s.prefix))) && (!s.isMatch || globMatch(s.match, key))
+		(!s.isPre || strings.HasPrefix(string(key), string(s.prefix))) && (!s.isMatch || glob(s.match, key, scanByte))
 }
 
 func (m *module) lockScan(c *rm.Ctx) {

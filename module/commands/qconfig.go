@@ -11,8 +11,7 @@ import (
 )
 
 // Queue settings: what an ADDJOB that doesn't say otherwise has in a queue, or in
-// all queues of a pattern. They are few and looked up in Go; what is saved is their
-// text, in the server's memory, from where C writes it.
+// all queues of a pattern.
 
 // Limits of settings.
 const (

@@ -13,6 +13,10 @@ import (
 	"jobmesh/rm"
 )
 
+// What settings there are, which of them count for a queue, and how they are saved.
+// They are few and looked up in Go; what is saved is their text, in the server's memory,
+// from where C writes it.
+
 // settings are those of one name or pattern. What isn't in set is the zero value,
 // or none.
 type settings struct {
@@ -57,7 +61,7 @@ func (q *queueSettings) of(name []byte) *settings {
 	}
 	var first *settings
 	for _, s := range q.patterns {
-		if (first == nil || s.exclude) && matches(s.name, name) {
+		if (first == nil || s.exclude) && glob(s.name, name, queueByte) {
 			if s.exclude {
 				return nil
 			}
