@@ -8,8 +8,10 @@
 // function for others.
 //
 //   - jobs.go: the commands on jobs and queues, parse.go: their options;
-//   - unique.go, qconfig.go, lock.go: ADDJOB UNIQUE, queue settings, locks; family.go and
-//     wip.go: jobs that wait for others, and work in progress; uq.go: unique queues;
+//   - unique.go: ADDJOB UNIQUE; qconfig.go: QCONFIG, settings.go: the settings themselves;
+//     lock.go: having locks, lockscan.go: looking at them; glob.go: patterns;
+//   - family.go, wip.go: jobs that wait for others, and work in progress; uq.go: unique
+//     queues;
 //   - container.go, mesh.go, nodes.go: JOBMESH and the bus; functions.go: JOBMESH LUA;
 //   - shell.go, persist.go, torn.go: the server's side: the module and its configuration,
 //     what is saved and logged, a log that ends within a write;

@@ -2,23 +2,16 @@ package commands
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
-	"fmt"
-	"slices"
 	"strconv"
 	"strings"
-	"unsafe"
 
-	"jobmesh/cgo/record"
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
 
 // Queue settings: what an ADDJOB that doesn't say otherwise has in a queue, or in
-// all queues of a pattern. They are few and looked up in Go; what is saved is their
-// text, in the server's memory, from where C writes it.
+// all queues of a pattern.
 
 // Limits of settings.
 const (
@@ -45,172 +38,6 @@ const (
 	setMaxLen
 	setExclude
 )
-
-// settings are those of one name or pattern. What isn't in set is the zero value,
-// or none.
-type settings struct {
-	name    string
-	pattern bool
-	set     uint16
-	exclude bool
-	add     engine.Add
-}
-
-// apply puts the settings where ADDJOB's options will overwrite them.
-func (s *settings) apply(a *engine.Add) {
-	a.Unique = s.add.Unique
-	a.Replicate, a.Delay, a.MaxLen = s.add.Replicate, s.add.Delay, s.add.MaxLen
-	if s.set&setTTL != 0 {
-		a.TTL = s.add.TTL
-	}
-	if s.set&setRetry != 0 {
-		a.Retry = s.add.Retry
-	}
-}
-
-// queueSettings are all there are.
-type queueSettings struct {
-	exact    map[string]*settings
-	patterns []*settings // the longest first
-	kind     *rm.DataType
-	save     func(text []byte) // to where C saves it from
-}
-
-// any says whether there are settings.
-func (q *queueSettings) any() bool { return len(q.exact)+len(q.patterns) > 0 }
-
-// of finds what counts for a queue, nil where nothing does: its own, or those of the
-// longest pattern that it matches, unless any of these excludes it.
-func (q *queueSettings) of(name []byte) *settings {
-	if s := q.exact[string(name)]; s != nil {
-		if s.exclude {
-			return nil
-		}
-		return s
-	}
-	var first *settings
-	for _, s := range q.patterns {
-		if (first == nil || s.exclude) && matches(s.name, name) {
-			if s.exclude {
-				return nil
-			}
-			first = s
-		}
-	}
-	return first
-}
-
-// isPattern says whether a name stands for several queues.
-func isPattern(name string) bool {
-	for i := 0; i < len(name); i++ {
-		switch name[i] {
-		case '\\':
-			i++
-		case '*', '?':
-			return true
-		}
-	}
-	return false
-}
-
-// plain takes the backslashes out of a name that is no pattern.
-func plain(name string) string {
-	if !strings.Contains(name, `\`) {
-		return name
-	}
-	var b []byte
-	for i := 0; i < len(name); i++ {
-		if name[i] == '\\' && i+1 < len(name) {
-			i++
-		}
-		b = append(b, name[i])
-	}
-	return string(b)
-}
-
-// matches says whether a name fits a pattern: * is any text, ? any byte, \ takes
-// the next byte as it is.
-func matches(pattern string, name []byte) bool {
-	p, i, star, mark := 0, 0, -1, 0
-	for i < len(name) {
-		switch {
-		case p < len(pattern) && pattern[p] == '*':
-			star, mark = p, i
-			p++
-			continue
-		case p < len(pattern) && pattern[p] == '?':
-			p, i = p+1, i+1
-			continue
-		case p+1 < len(pattern) && pattern[p] == '\\' && pattern[p+1] == name[i]:
-			p, i = p+2, i+1
-			continue
-		case p < len(pattern) && pattern[p] != '\\' && pattern[p] == name[i]:
-			p, i = p+1, i+1
-			continue
-		case star < 0:
-			return false
-		}
-		// Let the last star take one byte more.
-		mark++
-		p, i = star+1, mark
-	}
-	for p < len(pattern) && pattern[p] == '*' {
-		p++
-	}
-	return p == len(pattern)
-}
-
-// find is the settings that bear a name or pattern.
-func (q *queueSettings) find(name string) *settings {
-	if !isPattern(name) {
-		return q.exact[plain(name)]
-	}
-	for _, s := range q.patterns {
-		if s.name == name {
-			return s
-		}
-	}
-	return nil
-}
-
-func (q *queueSettings) remove(name string) bool {
-	if !isPattern(name) {
-		_, there := q.exact[plain(name)]
-		delete(q.exact, plain(name))
-		return there
-	}
-	n := len(q.patterns)
-	q.patterns = slices.DeleteFunc(q.patterns, func(s *settings) bool { return s.name == name })
-	return len(q.patterns) < n
-}
-
-func (q *queueSettings) put(s *settings) {
-	q.remove(s.name)
-	if s.pattern = isPattern(s.name); !s.pattern {
-		if q.exact == nil {
-			q.exact = map[string]*settings{}
-		}
-		q.exact[plain(s.name)] = s
-		return
-	}
-	q.patterns = append(q.patterns, s)
-	slices.SortFunc(q.patterns, func(a, b *settings) int {
-		if d := len(b.name) - len(a.name); d != 0 {
-			return d
-		}
-		return strings.Compare(a.name, b.name)
-	})
-}
-
-// all are the settings in the order of their names.
-func (q *queueSettings) all() []*settings {
-	list := slices.Clone(q.patterns)
-	for _, s := range q.exact {
-		list = append(list, s)
-	}
-	slices.SortFunc(list, func(a, b *settings) int { return strings.Compare(a.name, b.name) })
-	return list
-}
 
 // parseSettings reads options from argument i on over what s has already.
 func parseSettings(c args, i int, s *settings) error {
@@ -354,8 +181,6 @@ func optionNamed(arg []byte) (option, bool) {
 	}
 	return option{}, false
 }
-
-// --- commands ----------------------------------------------------------------
 
 func (m *module) configSet(c *rm.Ctx) {
 	if !m.enter(c) {
@@ -516,110 +341,6 @@ func (m *module) configRestore(c *rm.Ctx) {
 	}
 	c.Simple("OK")
 	c.Dirty()
-}
-
-// --- saving ------------------------------------------------------------------
-
-// Format 1: a byte 1; for each name the count of its words, and each word, the
-// name first, after its length (32 bits, little endian).
-const settingsFormat = 1
-
-func (q *queueSettings) text() []byte {
-	all := q.all()
-	if len(all) == 0 {
-		return nil
-	}
-	b := []byte{settingsFormat}
-	word := func(w string) {
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(w)))
-		b = append(b, w...)
-	}
-	for _, s := range all {
-		words := []string{s.name}
-		for _, o := range options() {
-			if s.set&o.bit != 0 {
-				words = append(append(words, o.name), o.words(s)...)
-			}
-		}
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(words)))
-		for _, w := range words {
-			word(w)
-		}
-	}
-	return b
-}
-
-// load reads what text made; nothing is changed where that can't be read.
-func (q *queueSettings) load(b []byte) error {
-	fresh := queueSettings{kind: q.kind}
-	if len(b) > 0 && b[0] > settingsFormat {
-		return fmt.Errorf("ERR settings of format %d, this version reads %d", b[0], settingsFormat)
-	}
-	if len(b) > 0 && b[0] != settingsFormat {
-		return errDamaged
-	}
-	at, bad := 1, false
-	number := func() int {
-		if len(b)-at < 4 {
-			bad = true
-			return 0
-		}
-		at += 4
-		return int(binary.LittleEndian.Uint32(b[at-4:]))
-	}
-	for at < len(b) {
-		words := list{nil, nil}
-		for n := number(); n > 0 && !bad; n-- {
-			length := number()
-			if bad || len(b)-at < length {
-				return errDamaged
-			}
-			words = append(words, b[at:at+length])
-			at += length
-		}
-		if bad || len(words) < 3 {
-			return errDamaged
-		}
-		s := &settings{name: string(words[2])}
-		if err := parseSettings(words, 3, s); err != nil {
-			return err
-		}
-		fresh.put(s)
-	}
-	q.exact, q.patterns = fresh.exact, fresh.patterns
-	q.changed()
-	return nil
-}
-
-// changed puts the text where C saves it from.
-func (q *queueSettings) changed() {
-	if q.save != nil {
-		q.save(q.text())
-	}
-}
-
-// before makes the data type that no key has, for what it saves beside the keys.
-func (q *queueSettings) before() {
-	q.kind.Methods = rm.Methods(record.NoteMethods())
-	q.save = record.SetNote
-}
-
-func newSettingsType(q *queueSettings) *rm.DataType {
-	q.kind = &rm.DataType{
-		Name:    "jobmesh-s",
-		Version: settingsFormat,
-		Load: func(*rm.Reader, int) (unsafe.Pointer, error) {
-			return nil, errors.New("no key has this type")
-		},
-		Drop: func(unsafe.Pointer) {},
-		LoadAux: func(r *rm.Reader, version int) error {
-			if version > settingsFormat {
-				return fmt.Errorf("settings of format %d, this version reads %d", version, settingsFormat)
-			}
-			return r.Bytes(q.load)
-		},
-	}
-	return q.kind
 }
 
 // relogSettings logs the settings once more.

@@ -41,16 +41,16 @@ func TestPatterns(t *testing.T) {
 		"*": " a ab", "a*": "a ab abc", "*a": "a ba", "a*b*c": "abc axbxc aabbcc", "a?": "ab ac", "\\*": "*", "a\\?b": "a?b", "**": " a",
 	} {
 		for _, name := range strings.Split(names, " ") {
-			assert.True(t, matches(pattern, []byte(name)), "%q %q", pattern, name)
+			assert.True(t, glob(pattern, []byte(name), queueByte), "%q %q", pattern, name)
 		}
 	}
 	for pattern, names := range map[string]string{"a*": "ba,", "*a": "ab", "a*b*c": "ac,abcd", "a?": "a,abc", "\\*": "a", "\\": "\\,a", "": "a"} {
 		for _, name := range strings.Split(names, ",") {
-			assert.False(t, matches(pattern, []byte(name)), "%q %q", pattern, name)
+			assert.False(t, glob(pattern, []byte(name), queueByte), "%q %q", pattern, name)
 		}
 	}
 	// A pattern of many stars takes no time in proportion to all ways to match.
-	assert.False(t, matches(strings.Repeat("*a", 500), bytes.Repeat([]byte("a"), 499)))
+	assert.False(t, glob(strings.Repeat("*a", 500), bytes.Repeat([]byte("a"), 499), queueByte))
 	assert.False(t, isPattern("a\\*b"))
 	assert.Equal(t, "a*b", plain("a\\*b"))
 	for _, text := range []string{"\x02", "\x00", "\x01\x01\x00\x00", "\x01\x01\x00\x00\x00\xff\x00\x00\x00", "\x01\x00\x00\x00\x00"} {

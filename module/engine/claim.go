@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"container/heap"
 	"math"
 	"slices"
@@ -269,45 +270,52 @@ func (n *Node) bare(c *Claim, wait int64, client any) (o Outcome, pending *Claim
 	return o, c
 }
 
-// claimLock claims a lock for a job, as takeLock does, with the other nodes'
-// consent: for lease ms (0: until freeLock), trying for timeout ms. flags are
-// lockOutlives, or none; with any, a majority of those nodes that can be reached
-// is enough (QUORUM any). then is called with the outcome, maybe before claimLock
-// returns: Granted, Conflict with the holder's ID, NoQuorum or Aborted. A claim
-// that ends otherwise than Granted leaves nothing. In a mesh of one it is decided
-// at once; who must not allocate there calls takeLock where [Node.alone] says so.
+// jobLock is a lock that is claimed for a job.
+type jobLock struct {
+	name     []byte
+	job      store.ID
+	lease    int64 // ms; 0: until freeLock
+	usable   int64 // not 0: it is for a run, and asking may take no more than this of the lease, ms
+	outlives bool  // it is to be lockOutlives
+	any      bool  // a majority of those nodes that can be reached is enough (QUORUM any)
+	timeout  int64 // ms, how long to try; 0: ClaimTimeoutMS
+}
+
+// claimLock claims a lock for a job, as takeLock does, with the other nodes' consent.
+// For a run, one that the same job has elsewhere stands against it. then is called
+// with the outcome, maybe before claimLock returns: Granted, Conflict with the holder's
+// ID, NoQuorum or Aborted. A claim that ends otherwise than Granted leaves nothing. In a
+// mesh of one it is decided at once; who must not allocate there calls takeLock where
+// [Node.alone] says so.
 //
 // While a claim is under way its job need not be known yet; from then's return
 // on it must be, or be freed, lest others find that the lock has no job.
-func (n *Node) claimLock(name []byte, id *store.ID, lease int64, flags uint8, any bool, timeout int64, then func(Outcome)) *Claim {
-	return n.claimFor(name, id, lease, 0, flags, any, timeout, then)
-}
-
-// claimFor is claimLock; where usable isn't 0 it is for a run: asking may take no
-// more than usable ms of the lease, and one that the same job has elsewhere stands
-// against it.
-func (n *Node) claimFor(name []byte, id *store.ID, lease, usable int64, flags uint8, any bool, timeout int64, then func(Outcome)) *Claim {
+func (n *Node) claimLock(w jobLock, then func(Outcome)) *Claim {
 	if n.passive {
 		then(Outcome{Kind: Aborted})
 		return nil
 	}
+	flags := uint8(0)
+	if w.outlives {
+		flags = lockOutlives
+	}
 	if n.alone() && !n.abstains() {
-		token, l := n.takeLock(name, id, lease)
+		token, l := n.takeLock(w.name, &w.job, w.lease)
 		if l != nil {
 			then(Outcome{Kind: Conflict, Job: l.Job})
 			return nil
 		}
-		l = n.store.Lock(name)
+		l = n.store.Lock(w.name)
 		n.setFlags(l, l.Flags|flags)
 		then(Outcome{Kind: Granted, Token: token})
 		return nil
 	}
-	c := &Claim{
-		kind: take, name: slices.Clone(name), holder: holder{id: *id}, lease: lease, usable: usable, anew: usable > 0,
-		flags: flags & lockOutlives, deadline: n.steady() + timeout, then: then,
+	if w.any {
+		flags |= lockAny
 	}
-	if any {
-		c.flags |= lockAny
+	c := &Claim{
+		kind: take, name: slices.Clone(w.name), holder: holder{id: w.job}, lease: w.lease, usable: w.usable, anew: w.usable > 0,
+		flags: flags, deadline: n.steady() + cmp.Or(w.timeout, ClaimTimeoutMS), then: then,
 	}
 	n.startClaim(c)
 	return c

@@ -63,18 +63,13 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	}
 	a = a.clone()
 	id := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
-	flags := uint8(0)
-	if a.Unique.Strategy == store.UniqueWindow {
-		flags = lockOutlives
-	}
-	timeout := a.Timeout
-	if timeout == 0 {
-		timeout = ClaimTimeoutMS
-	}
 	c, began := &claimedAdd{}, n.steady()
 	n.consents.adds[id] = c
 	decided := false
-	c.claim = n.claimLock(n.scratch.lock, &id, n.waitLease(a), flags, a.Unique.Any, timeout, func(o Outcome) {
+	c.claim = n.claimLock(jobLock{
+		name: n.scratch.lock, job: id, lease: n.waitLease(a), outlives: a.Unique.Strategy == store.UniqueWindow,
+		any: a.Unique.Any, timeout: a.Timeout,
+	}, func(o Outcome) {
 		delete(n.consents.adds, id)
 		if a.Timeout > 0 {
 			a.Timeout = max(1, a.Timeout-(n.steady()-began))
@@ -164,14 +159,12 @@ func (a *Add) clone() *Add {
 // they have answered. What is decided at once is up to the caller.
 func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
 	id := j.ID
-	flags := uint8(0)
-	if u.Strategy() == store.UniqueWindow {
-		flags = lockOutlives
-	}
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
 	var now *Outcome
 	later := false
-	n.claimLock(name, &id, lease, flags, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
+	n.claimLock(jobLock{
+		name: name, job: id, lease: lease, outlives: u.Strategy() == store.UniqueWindow, any: u.Has(store.UniqueAny),
+	}, func(o Outcome) {
 		if !later {
 			now = &o
 			return
@@ -268,7 +261,9 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	var now *Outcome
 	later := false
 	// Who gets the job counts its time from then on, so that of the asking is added.
-	n.claimFor(name, &id, n.runLease(j, u)+2*ClaimTimeoutMS, 2*ClaimTimeoutMS, 0, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
+	n.claimLock(jobLock{
+		name: name, job: id, lease: n.runLease(j, u) + 2*ClaimTimeoutMS, usable: 2 * ClaimTimeoutMS, any: u.Has(store.UniqueAny),
+	}, func(o Outcome) {
 		if !later {
 			now = &o
 			return
@@ -448,7 +443,7 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 	}
 	id, decided, later := j.ID, false, false
 	name = slices.Clone(name)
-	n.claimLock(name, &id, lease, 0, u.Has(store.UniqueAny), ClaimTimeoutMS, func(o Outcome) {
+	n.claimLock(jobLock{name: name, job: id, lease: lease, any: u.Has(store.UniqueAny)}, func(o Outcome) {
 		end := n.renewed(&id, space, name, &o)
 		if !later {
 			decided, err = true, end

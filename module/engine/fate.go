@@ -173,11 +173,11 @@ func (n *Node) outlive(j *store.Job, e *end) bool {
 	return true
 }
 
-// deadSuffix makes a queue's name that of its dead-letter queue.
-const deadSuffix = ":dead"
+// DeadSuffix makes a queue's name that of its dead-letter queue.
+const DeadSuffix = ":dead"
 
 func deadName(q *store.Queue) []byte {
-	return append(append([]byte(nil), q.NameBytes()...), deadSuffix...)
+	return append(append([]byte(nil), q.NameBytes()...), DeadSuffix...)
 }
 
 // bequeath moves a job to its dead-letter queue; nil where that can't be made.

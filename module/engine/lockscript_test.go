@@ -137,11 +137,7 @@ func (w *world) acquire() {
 				id = store.ID{byte(len(w.ids) + 1), 23: 1}
 				w.ids[owner], w.jobs[id] = id, owner
 			}
-			timeout := wait
-			if timeout == 0 {
-				timeout = engine.ClaimTimeoutMS
-			}
-			n.e.ClaimLock(store.AppendLockName(nil, store.LockWait, nil, []byte(name)), &id, lease, 0, w.d.HasArg("any"), timeout, func(o engine.Outcome) {
+			n.e.ClaimLock(store.AppendLockName(nil, store.LockWait, nil, []byte(name)), &id, lease, w.d.HasArg("any"), wait, func(o engine.Outcome) {
 				w.say("  %s: the claim of %s ends: %s", n.name, owner, w.outcome(&o))
 			})
 			return

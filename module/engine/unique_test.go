@@ -369,7 +369,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 			if q := fmt.Sprint("q", i); d.k.boxes[q] != nil {
 				d.do(t, func() { d.k.remove(q) })
 			}
-			if q := fmt.Sprint("q", i, deadSuffix); d.k.boxes[q] != nil {
+			if q := fmt.Sprint("q", i, DeadSuffix); d.k.boxes[q] != nil {
 				d.do(t, func() { d.k.remove(q) })
 			}
 		}

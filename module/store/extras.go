@@ -72,10 +72,10 @@ func (j *Job) putExtras(extras []byte) {
 
 // Extra is one of a job's extras; nil where it has none of that tag. It may be
 // written to, and is valid until the job changes otherwise.
-func (j *Job) Extra(tag Tag) []byte { return findExtra(j.Extras(), tag) }
+func (j *Job) Extra(tag Tag) []byte { return FindExtra(j.Extras(), tag) }
 
-// findExtra is [Job.Extra] for extras that no job has yet.
-func findExtra(extras []byte, tag Tag) []byte {
+// FindExtra is [Job.Extra] for extras that no job has yet.
+func FindExtra(extras []byte, tag Tag) []byte {
 	for len(extras) > 0 {
 		end := extraHead + int(binary.LittleEndian.Uint16(extras[1:]))
 		if Tag(extras[0]) == tag {

@@ -105,13 +105,7 @@ func (s *Store) insert(q *Queue, l *List, j *Job) {
 		s.working++
 	}
 	if l.Tail == nil || less(l.Tail, j) {
-		j.Prev, j.Next = l.Tail, nil
-		if l.Tail != nil {
-			l.Tail.Next = j
-		} else {
-			l.Head = j
-		}
-		l.Tail = j
+		link(j, &l.Head, &l.Tail)
 		if height > 0 {
 			s.addTower(q, l, j, height, &l.indexTail)
 		}
@@ -199,6 +193,17 @@ func (s *Store) take(q *Queue, l *List, j *Job) {
 	unlink(j, &l.Head, &l.Tail)
 }
 
+// link puts a job at the end of the list with this head and tail.
+func link(j *Job, head, tail **Job) {
+	j.Prev, j.Next = *tail, nil
+	if *tail != nil {
+		(*tail).Next = j
+	} else {
+		*head = j
+	}
+	*tail = j
+}
+
 // unlink takes a job out of the list with this head and tail.
 func unlink(j *Job, head, tail **Job) {
 	if j.Prev != nil {
@@ -258,13 +263,7 @@ func (s *Store) freeTower(q *Queue, t *Tower) {
 func insertHeld(q *Queue, j *Job) {
 	q.Held++
 	j.Place = InHeld
-	j.Prev, j.Next = q.HeldTail, nil
-	if q.HeldTail != nil {
-		q.HeldTail.Next = j
-	} else {
-		q.HeldHead = j
-	}
-	q.HeldTail = j
+	link(j, &q.HeldHead, &q.HeldTail)
 }
 
 func removeHeld(q *Queue, j *Job) {

@@ -1,0 +1,311 @@
+package commands
+
+import (
+	"encoding/hex"
+	"strings"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/rm"
+)
+
+// Looking at locks, and clearing them: LOCK.SHOW, LOCK.SCAN, LOCK.CLEAR.
+
+// lockFilter is TYPE and QUEUE.
+type lockFilter struct {
+	space   store.Space
+	queue   []byte
+	inQueue bool
+}
+
+// option reads an option of the filter at argument i; used says how many
+// arguments it took, 0 where it is no such option.
+func (f *lockFilter) option(c args, i int) (used int, err error) {
+	opt := c.Arg(i)
+	switch {
+	case is(opt, "TYPE") && i+1 < c.NArgs():
+		switch v := c.Arg(i + 1); {
+		case is(v, "BARE"):
+			f.space = store.LockBare
+		case is(v, "WAITING"):
+			f.space = store.LockWait
+		case is(v, "RUNNING"):
+			f.space = store.LockRun
+		default:
+			return 0, errLockType
+		}
+		return 2, nil
+	case is(opt, "QUEUE") && i+1 < c.NArgs():
+		f.queue, f.inQueue = c.Arg(i+1), true
+		return 2, nil
+	}
+	return 0, nil
+}
+
+func (f *lockFilter) check() error {
+	if f.inQueue && f.space == store.LockBare {
+		return errLockQueue
+	}
+	return nil
+}
+
+// names are the full names that a lock may have that is called key: a long key
+// is known by its hash, and may be named by that.
+func (f *lockFilter) names(key []byte) [][]byte {
+	if f.space == store.LockBare {
+		return [][]byte{store.AppendBareName(nil, key)}
+	}
+	list := [][]byte{store.AppendLockName(nil, f.space, f.scope(), key)}
+	if text, ok := strings.CutPrefix(string(key), hashedPrefix); ok {
+		if sum, err := hex.DecodeString(text); err == nil && len(sum) == 32 {
+			list = append(list, append(append(f.prefix(), 'K'), sum...))
+		}
+	}
+	return list
+}
+
+func (f *lockFilter) scope() []byte {
+	if f.inQueue && f.queue == nil {
+		return []byte{}
+	}
+	return f.queue
+}
+
+// prefix is what the full names of all locks of a space and scope begin with.
+func (f *lockFilter) prefix() []byte {
+	name := store.AppendLockName(nil, f.space, f.scope(), nil)
+	return name[:len(name)-1]
+}
+
+func (m *module) lockShow(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	f := lockFilter{space: store.LockBare}
+	for i := 2; i < c.NArgs(); {
+		used, err := f.option(c, i)
+		if err == nil && used == 0 {
+			err = errSyntax
+		}
+		if err != nil {
+			fail(c, err)
+			return
+		}
+		i += used
+	}
+	if err := f.check(); err != nil {
+		fail(c, err)
+		return
+	}
+	for _, name := range f.names(c.Arg(1)) {
+		if l := m.node.Lock(name); l != nil {
+			m.putLock(c, l)
+			return
+		}
+	}
+	c.Null()
+}
+
+func (m *module) putLock(c *rm.Ctx, l *store.Lock) {
+	space, scope, key := lockTitle(l)
+	bare := space == store.LockBare
+	fields := 8
+	if scope != nil {
+		fields++
+	}
+	c.Map(fields)
+	c.Text("name")
+	c.Text(string(key))
+	c.Text("type")
+	c.Text(spaceNames[space])
+	if scope != nil {
+		c.Text("queue")
+		c.Text(string(scope))
+	}
+	if bare {
+		c.Text("owner")
+		c.Text(string(l.Owner()))
+	} else {
+		c.Text("job")
+		l.Job.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen)))
+	}
+	for _, f := range [...]struct {
+		name  string
+		value int64
+	}{
+		{"token", int64(l.Token)},
+		{"ttl", m.node.LockLeft(l)},
+		{"lease", l.Lease},
+		{"since", engine.LockSince(l)},
+		{"waiting", int64(m.node.LockWaiters(l.Name()))},
+	} {
+		c.Text(f.name)
+		c.Int(f.value)
+	}
+}
+
+// lockTitle is what a lock is called: of long names the hash.
+func lockTitle(l *store.Lock) (space store.Space, scope, key []byte) {
+	space, scope, key, scopeHashed, hashed := store.LockName(l.Name())
+	if scopeHashed {
+		scope = []byte(hashedPrefix + hex.EncodeToString(scope))
+	}
+	if hashed {
+		key = []byte(hashedPrefix + hex.EncodeToString(key))
+	}
+	return space, scope, key
+}
+
+// lockScan is a parsed LOCK.SCAN.
+type lockScan struct {
+	lockFilter
+	cursor         uint64
+	count          int64
+	match, prefix  []byte
+	isMatch, isPre bool
+}
+
+func parseLockScan(c args) (s lockScan, err error) {
+	s.space, s.count = store.LockBare, scanCount
+	var ok bool
+	if s.cursor, ok = cursor(c.Arg(1)); !ok {
+		return s, errLockCursor
+	}
+	for i := 2; i < c.NArgs(); i += 2 {
+		used, err := s.option(c, i)
+		switch {
+		case err != nil:
+			return s, err
+		case used > 0:
+		case i+1 == c.NArgs():
+			return s, errSyntax
+		case is(c.Arg(i), "MATCH"):
+			s.match, s.isMatch = c.Arg(i+1), true
+		case is(c.Arg(i), "PREFIX"):
+			s.prefix, s.isPre = c.Arg(i+1), true
+		case is(c.Arg(i), "COUNT"):
+			if s.count, ok = between(c.Arg(i+1), 1, 1<<62); !ok {
+				return s, errCount
+			}
+		default:
+			return s, errSyntax
+		}
+	}
+	return s, s.check()
+}
+
+func (s *lockScan) wants(l *store.Lock) bool {
+	space, scope, key := lockTitle(l)
+	return space == s.space && (!s.inQueue || scope != nil && string(scope) == string(s.queue)) &&
+		(!s.isPre || strings.HasPrefix(string(key), string(s.prefix))) && (!s.isMatch || glob(s.match, key, scanByte))
+}
+
+func (m *module) lockScan(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	s, err := parseLockScan(c)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	m.locks = m.locks[:0]
+	for seen := int64(0); seen < s.count; seen++ {
+		s.cursor = m.node.ScanLocks(s.cursor, &m.locks)
+		seen = max(seen, int64(len(m.locks)))
+		if s.cursor == 0 {
+			break
+		}
+	}
+	n := 0
+	for _, l := range m.locks {
+		if s.wants(l) {
+			m.locks[n] = l
+			n++
+		}
+	}
+	putCursor(c, s.cursor)
+	c.Array(n)
+	for _, l := range m.locks[:n] {
+		_, scope, key := lockTitle(l)
+		if s.space == store.LockBare {
+			c.Text(string(key))
+			continue
+		}
+		c.Array(2)
+		if scope == nil {
+			c.Null()
+		} else {
+			c.Text(string(scope))
+		}
+		c.Text(string(key))
+	}
+}
+
+// lockClear is LOCK.CLEAR [NAME] name | PREFIX prefix | ALL, and TYPE and QUEUE.
+func (m *module) lockClear(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	names, prefix, err := parseClear(c)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	if !m.node.Alone() && !c.CanBlock() {
+		fail(c, errLockBlock)
+		return
+	}
+	var cleared int64
+	for _, name := range names {
+		n, err := m.node.ClearLocks(name, prefix)
+		if err != nil {
+			fail(c, err)
+			return
+		}
+		cleared += n
+	}
+	c.Int(cleared)
+	m.settle(c)
+}
+
+func parseClear(c args) (names [][]byte, prefix bool, err error) {
+	f := lockFilter{space: store.LockBare}
+	first, i := c.Arg(1), 2
+	all := is(first, "ALL")
+	prefix = is(first, "PREFIX")
+	key := first
+	if prefix || is(first, "NAME") && c.NArgs()%2 == 1 {
+		if c.NArgs() < 3 {
+			return nil, false, errSyntax
+		}
+		key, i = c.Arg(2), 3
+	}
+	for i < c.NArgs() {
+		used, err := f.option(c, i)
+		switch {
+		case err != nil:
+			return nil, false, err
+		case used == 0:
+			return nil, false, errSyntax
+		}
+		i += used
+	}
+	if err := f.check(); err != nil {
+		return nil, false, err
+	}
+	if len(key) > maxLockKey {
+		return nil, false, errLockName
+	}
+	switch {
+	case all && !f.inQueue:
+		return [][]byte{{byte(f.space)}}, true, nil
+	case all:
+		return [][]byte{f.prefix()}, true, nil
+	case prefix && f.space == store.LockBare:
+		return f.names(key), true, nil
+	case prefix:
+		return [][]byte{append(append(f.prefix(), 'k'), key...)}, true, nil
+	}
+	return f.names(key), false, nil
+}
