@@ -251,6 +251,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			n.setAck(p, j) // 9.1, B12
 			return
 		}
+		j = n.onNewQueue(j, m)
 	}
 	n.Stats.Imported++
 	n.imported(p, m.Queue)

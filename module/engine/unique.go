@@ -221,8 +221,7 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 	n.moved(j, moved)
 	j = moved
 	n.Stats.Replaced++
-	n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
-	n.log(LogJob, j)
+	n.logAnew(j)
 	n.touch(j.Queue)
 	m := n.copyOf(j, wire.ReplJob)
 	m.Flags = wire.NoReply | wire.NewBody
@@ -237,8 +236,7 @@ func (n *Node) onNewBody(j *store.Job, body []byte) *store.Job {
 	}
 	moved := n.store.Rewrite(j, body, j.Extras())
 	n.moved(j, moved)
-	n.effects = append(n.effects, Effect{Kind: LogDelete, ID: moved.ID})
-	n.log(LogJob, moved)
+	n.logAnew(moved)
 	return moved
 }
 
@@ -392,12 +390,37 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 	}
 	n.Stats.Dead++
 	n.endLocks(j)
-	n.tell(j, &wire.Message{Kind: wire.DelJob})
-	n.store.Hold(j)
-	j = n.moved(j, n.store.Strip(j))
-	_ = n.moveTo(j, name) // there is such a queue
+	j = n.makeDead(j, name)
+	// The copies go along: forgotten elsewhere, it would be taken for done there.
+	m := n.copyOf(j, wire.ReplJob)
+	m.Flags = wire.NoReply | wire.NewQueue
+	n.tell(j, m)
 	n.push(j)
 	n.serve(j.Queue)
+}
+
+// makeDead moves a job, active from then on, to another queue, where it is unique
+// by nothing. It stays where it is if that can't be made.
+func (n *Node) makeDead(j *store.Job, name []byte) *store.Job {
+	n.store.Hold(j)
+	j, _ = n.setExtra(j, store.TagUnique, nil)
+	_ = n.moveTo(j, name)
+	return j
+}
+
+// onNewQueue follows another node, which has moved a job.
+func (n *Node) onNewQueue(j *store.Job, m *wire.Message) *store.Job {
+	if j.State != store.StateActive && j.State != store.StateQueued || n.dummy(j) || string(m.Queue) == string(j.Queue.NameBytes()) {
+		return j
+	}
+	name := append([]byte(nil), m.Queue...)
+	if store.FindExtra(m.Job.Extras, store.TagUnique) == nil {
+		n.endLocks(j)
+		return n.makeDead(j, name)
+	}
+	n.store.Hold(j)
+	_ = n.moveTo(j, name) // where it can't be made, this copy stays in its own
+	return j
 }
 
 // pushUnique is [store.Store.Push] for a unique job: one that ends its run frees

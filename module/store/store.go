@@ -228,14 +228,6 @@ func (s *Store) MoveTo(j *Job, q *Queue) {
 	s.LoadInto(q, j)
 }
 
-// Strip takes a held job's holders and extras away; it may move, as with [Store.SetExtras].
-func (s *Store) Strip(j *Job) *Job {
-	if j = s.SetExtras(j, nil); j.Parts > 0 {
-		j = s.reshape(j, 0, j.Body(), nil)
-	}
-	return j
-}
-
 // Queue finds an attached queue; nil where there is none of that name.
 func (s *Store) Queue(name []byte) *Queue {
 	h := s.hashName(name)

@@ -172,7 +172,10 @@ func (s *Sim) consume(n *node) {
 			return
 		}
 		n.call(func() {
-			names := [][]byte{fmt.Append(nil, "q", s.r.IntN(queues)), fmt.Append(nil, "q", s.r.IntN(queues))}
+			names := [][]byte{fmt.Append(nil, "q", s.r.IntN(s.queues())), fmt.Append(nil, "q", s.r.IntN(s.queues()))}
+			if s.Uniques != nil && s.Uniques.Harsh {
+				names = append(names, fmt.Append(nil, "q", s.r.IntN(s.queues()), engine.DeadSuffix))
+			}
 			var qs []*store.Queue
 			for _, name := range names {
 				qs = append(qs, n.e.Queue(name))
@@ -429,6 +432,7 @@ func (s *Sim) trouble() {
 			}
 		})
 		s.every(f.PauseQueue, func() { s.pauseQueue(s.nodes[i]) })
+		s.every(f.Renames, func() { s.rename(s.nodes[i]) })
 	}
 	s.every(f.Partitions, s.partition)
 }
@@ -578,7 +582,7 @@ func (s *Sim) heal() {
 func (s *Sim) unpause() {
 	for _, n := range s.nodes {
 		n.call(func() {
-			for i := range queues {
+			for i := range s.queues() {
 				_, _ = n.e.SetPause(fmt.Append(nil, "q", i), 0)
 			}
 		})
