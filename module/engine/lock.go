@@ -37,8 +37,7 @@ const (
 	lockForeign
 	// lockLogged: it is in the log, so its end must be too. Never saved as true.
 	lockLogged
-	// lockWatched: it is among the deadlines. Nor is this one.
-	lockWatched
+	_
 	// lockSoft: learnt from another's table. That may be older than what this node
 	// has forgotten, so it stands against others, and doesn't count for its holder
 	// until a majority of other votes has.
@@ -48,23 +47,55 @@ const (
 	lockSaved = lockAny | lockAlone | LockOutlives | lockKept | lockForeign | lockSoft
 )
 
-// deadlines are the locks that somebody waits for and that end by themselves.
-type deadlines []deadline
+// deadlines are the locks that somebody waits for and that end by themselves, and
+// those that aren't to be asked for until then ([Node.rests]). Each is there once.
+type deadlines []*deadline
 
 type deadline struct {
 	at   int64 // steady, ms
 	name string
+	pos  int
 }
 
 func (d deadlines) Len() int           { return len(d) }
 func (d deadlines) Less(i, j int) bool { return d[i].at < d[j].at }
-func (d deadlines) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
-func (d *deadlines) Push(x any)        { *d = append(*d, x.(deadline)) }
+func (d deadlines) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].pos, d[j].pos = i, j
+}
+func (d *deadlines) Push(x any) {
+	e := x.(*deadline)
+	e.pos = len(*d)
+	*d = append(*d, e)
+}
 func (d *deadlines) Pop() any {
 	last := len(*d) - 1
 	x := (*d)[last]
+	(*d)[last] = nil
 	*d = (*d)[:last]
 	return x
+}
+
+// await has a lock looked at, at a time (steady) or before.
+func (n *Node) await(name []byte, at int64) {
+	switch d := n.awaited[string(name)]; {
+	case d == nil:
+		d = &deadline{at: at, name: string(name)}
+		n.awaited[d.name] = d
+		heap.Push(&n.deadlines, d)
+	case at < d.at:
+		d.at = at
+		heap.Fix(&n.deadlines, d.pos)
+	}
+	n.wake = min(n.wake, n.now+max(at-n.steady(), 0))
+}
+
+// unawait ends that, where nothing is left to be looked at.
+func (n *Node) unawait(name []byte) {
+	if d := n.awaited[string(name)]; d != nil && n.consents.rests[d.name] == nil {
+		heap.Remove(&n.deadlines, d.pos)
+		delete(n.awaited, d.name)
+	}
 }
 
 // Tokens begin with the time, ms, in their upper bits.
@@ -216,6 +247,7 @@ func (n *Node) endLock(l *store.Lock) {
 		n.logEnd(l.Name(), l.Token)
 	}
 	n.countWeak(l, -1)
+	n.unawait(l.Name())
 	if n.alone() {
 		n.store.RemoveLock(l)
 		return
@@ -254,8 +286,7 @@ func (n *Node) watchLock(l *store.Lock) {
 	if l.Until == 0 {
 		return
 	}
-	heap.Push(&n.deadlines, deadline{l.Until, string(l.Name())})
-	n.wake = min(n.wake, n.now+max(l.Until-n.steady(), 0))
+	n.await(l.Name(), l.Until)
 }
 
 // tickLocks ends the watched locks that are over, and removes some of the others.
@@ -269,15 +300,13 @@ func (n *Node) tickLocks() {
 	}
 	now := n.steady()
 	for len(n.deadlines) > 0 && n.deadlines[0].at <= now {
-		name := heap.Pop(&n.deadlines).(deadline).name
+		name := heap.Pop(&n.deadlines).(*deadline).name
+		delete(n.awaited, name)
 		n.restOver([]byte(name))
 		switch l := n.store.Lock([]byte(name)); {
-		case l == nil:
-		case l.Until == 0 || l.Until <= now:
-			l.Flags &^= lockWatched
-			if l.Until != 0 {
-				n.removeLock(l)
-			}
+		case l == nil || l.Until == 0:
+		case l.Until <= now:
+			n.removeLock(l)
 		default:
 			n.watchLock(l) // it was extended
 		}

@@ -127,6 +127,7 @@ type Node struct {
 	consents   consents
 	asks       bool // the client being served can wait for other nodes
 	deadlines  deadlines
+	awaited    map[string]*deadline // the same, by their names
 	notUnique  bool   // jobmesh.unique is off
 	era        uint32 // of windows; a flush ends it
 	sweep      int    // passes over the locks still to be made in haste
@@ -158,6 +159,7 @@ func New(c Config) *Node {
 		wake:   math.MaxInt64,
 
 		addings: map[store.ID]*adding{},
+		awaited: map[string]*deadline{},
 		imports: map[string]*imports{},
 		hungry:  map[string]*hunger{},
 		kin:     kinship{asked: map[store.ID]*asked{}},

@@ -480,10 +480,7 @@ func (n *Node) settleLanes() {
 				n.suspectLock(holder)
 				n.giveRest(string(n.scratch.lock))
 			}
-			if holder.Until != 0 && holder.Flags&lockWatched == 0 {
-				holder.Flags |= lockWatched
-				n.watchLock(holder)
-			}
+			n.watchLock(holder)
 			continue
 		}
 		n.serve(n.store.Promote(l).Queue)

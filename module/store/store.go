@@ -385,7 +385,9 @@ func (s *Store) reapLane(q *Queue, known bool) {
 	}
 	j := l.Head()
 	if known {
+		s.mourn(j)
 		s.Disarm(j)
+		s.untie(j)
 		s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
 	}
 	s.leaveLane(j, l, known)

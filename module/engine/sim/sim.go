@@ -408,7 +408,8 @@ func (n *node) settle() {
 			}
 		case engine.Deny:
 			if j, yes := e.Client.(*job); yes {
-				j.unique.answered = true
+				j.unique.answered, j.unique.over = true, true
+				n.s.uniqueGiven(j) // who works on it loses job and lock
 				n.s.trace("node %d: refuses %s: %v", n.i, e.ID, e.Err)
 			}
 			n.s.denied(e.ID)
