@@ -200,9 +200,11 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 }
 
 // replace gives a job that still waits a new body. False, and nothing done, where
-// somebody works on it, or may.
+// somebody works on it, or may: a copy doesn't tell what other nodes do with theirs.
 func (n *Node) replace(j *store.Job, a *Add) bool {
-	waits := j.State == store.StateQueued || j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0
+	delayed := j.Flags&store.FlagQueuedOnce == 0 // a copy never is
+	waits := j.State == store.StateQueued ||
+		j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0 && (delayed || j.Holders() == 0)
 	if !waits || n.dummy(j) {
 		return false
 	}
@@ -231,7 +233,7 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 
 // onNewBody follows a replacement on another node.
 func (n *Node) onNewBody(j *store.Job, body []byte) *store.Job {
-	if j.State != store.StateActive || n.dummy(j) || bytes.Equal(j.Body(), body) {
+	if j.State != store.StateActive && j.State != store.StateQueued || n.dummy(j) || bytes.Equal(j.Body(), body) {
 		return j
 	}
 	moved := n.store.Rewrite(j, body, j.Extras())
