@@ -21,6 +21,9 @@ const (
 	lockSteps  = 20    // buckets of the table of locks looked at in one tick
 	sweepSteps = 2000  // likewise, after many jobs went at once
 	endedMS    = 2_000 // how long one that is over is kept
+
+	longLeaseMS = 600_000 // an at-most-once job has its lock for as long as it lives
+	orphanMS    = 60_000
 )
 
 // Flags of a lock.
@@ -211,7 +214,11 @@ func (n *Node) freeLock(name []byte, id *store.ID) bool {
 }
 
 // newLock makes a lock; there must be none of that name.
-func (n *Node) newLock(name, owner []byte) *store.Lock { return n.store.NewLock(name, owner) }
+func (n *Node) newLock(name, owner []byte) *store.Lock {
+	l := n.store.NewLock(name, owner)
+	l.Era = n.era
+	return l
+}
 
 // setFlags replaces a lock's flags, but those that are of the moment.
 func (n *Node) setFlags(l *store.Lock, flags uint8) {
@@ -286,7 +293,17 @@ func (n *Node) watchLock(l *store.Lock) {
 	if l.Until == 0 {
 		return
 	}
-	n.await(l.Name(), l.Until)
+	at := l.Until
+	if n.orphaned(l) {
+		at = min(at, n.steady()+orphanMS)
+	}
+	n.await(l.Name(), at)
+}
+
+// orphaned says whether a lock is leased for so long that those who wait for its end
+// are to ask now and then whether its job, which isn't known here, is known at all.
+func (n *Node) orphaned(l *store.Lock) bool {
+	return l.Lease > longLeaseMS && l.Job != (store.ID{}) && !n.jobLives(l.Job)
 }
 
 // tickLocks ends the watched locks that are over, and removes some of the others.
@@ -307,8 +324,11 @@ func (n *Node) tickLocks() {
 		case l == nil || l.Until == 0:
 		case l.Until <= now:
 			n.removeLock(l)
-		default:
-			n.watchLock(l) // it was extended
+		default: // it was extended
+			if n.orphaned(l) {
+				n.suspectLock(l)
+			}
+			n.watchLock(l)
 		}
 	}
 	if len(n.deadlines) > 0 {
@@ -411,7 +431,7 @@ func (n *Node) ApplyLock(rec []byte) error {
 	l.Job, l.Token, l.Lease = r.Job, r.Token, r.Lease
 	n.setFlags(l, r.Flags)
 	l.Flags |= lockLogged
-	l.Until, l.Era = n.untilOf(left), n.era
+	l.Until = n.untilOf(left)
 	return nil
 }
 

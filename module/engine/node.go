@@ -128,11 +128,11 @@ type Node struct {
 	asks       bool // the client being served can wait for other nodes
 	deadlines  deadlines
 	awaited    map[string]*deadline // the same, by their names
-	notUnique  bool   // jobmesh.unique is off
-	era        uint32 // of windows; a flush ends it
-	sweep      int    // passes over the locks still to be made in haste
-	lockCursor uint64 // of the pass over locks that are over
-	evict      uint64 // of the pass over evictable jobs
+	notUnique  bool                 // jobmesh.unique is off
+	era        uint32               // of windows; a flush ends it
+	sweep      int                  // passes over the locks still to be made in haste
+	lockCursor uint64               // of the pass over locks that are over
+	evict      uint64               // of the pass over evictable jobs
 	scratch    struct {
 		jobs   []*store.Job
 		queues []*store.Queue

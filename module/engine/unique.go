@@ -634,8 +634,13 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 			lease = 0 // it isn't due yet
 		}
 	}
-	if l := n.store.Lock(name); l != nil && l.Job == j.ID && space == store.LockRun && lease == 0 {
-		lease = l.Lease // what was voted for
+	if l := n.store.Lock(name); l != nil && l.Job == j.ID {
+		if !ended(l) {
+			token = max(token, l.Token) // voted for since, for a run elsewhere
+		}
+		if space == store.LockRun && lease == 0 {
+			lease = l.Lease // what was voted for
+		}
 	}
 	if _, holder := n.takeLock(name, &j.ID, lease); holder != nil {
 		u.Clear(hasFlag(space))

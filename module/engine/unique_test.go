@@ -576,3 +576,47 @@ func liveLocks(n *Node) (live int) {
 	}
 	return live
 }
+
+// A window that was agreed upon in a mesh lasts when the node is alone again, also
+// after a flush before.
+func TestWindowOutlivesTheMesh(t *testing.T) {
+	d := newDesk()
+	d.do(t, func() { d.n.Flush() })
+	d.meet(t)
+	window := Add{Queue: []byte("q"), Retry: 10, TTL: 600, Replicate: 1, CanWait: true, Unique: unique(store.UniqueWindow, "k")}
+	window.Unique.LockTTL = 60
+	d.do(t, func() {
+		_, _, err := d.n.AddJob(&window)
+		require.NoError(t, err)
+	})
+	require.EqualValues(t, 1, d.n.Jobs())
+	d.do(t, func() { require.True(t, d.n.Forget(neighbour)) })
+	require.True(t, d.n.Alone())
+	_, err := d.add(t, window)
+	require.Equal(t, ErrDropped, err)
+}
+
+// Who waits for a lock is called when loading is over, where it became free meanwhile.
+func TestLineIsCalledAfterLoading(t *testing.T) {
+	d := newDesk()
+	name := store.AppendBareName(nil, []byte("n"))
+	o, _ := d.n.AcquireLock(name, []byte("a"), 60_000, 0, nil)
+	require.Equal(t, Granted, o.Kind)
+	_, second := d.n.AcquireLock(name, []byte("b"), 60_000, 50_000, "b")
+	_, third := d.n.AcquireLock(name, []byte("c"), 60_000, 50_000, "c")
+	require.NotNil(t, third)
+	d.n.Effects()
+	d.n.BeginLoading()
+	d.n.AbandonClaim(second)
+	_, _ = d.n.ReleaseLock(name, []byte("a"), o.Token, nil)
+	d.n.Effects()
+	d.n.EndLoading()
+	for _, e := range d.n.Effects() {
+		if e.Kind == LockDone {
+			require.Equal(t, Granted, e.Outcome.Kind)
+			require.Equal(t, "c", e.Client)
+			return
+		}
+	}
+	t.Fatal("nobody was called")
+}
