@@ -307,7 +307,7 @@ func (s *Sim) judgeUniques() {
 			s.fail("node %d is left with %+v", n.i, c)
 		}
 		if k := n.e.Locks(); k > 0 {
-			s.fail("node %d is left with %d locks", n.i, k)
+			s.fail("node %d is left with %d locks:%s", n.i, k, n.lockText())
 		}
 	}
 }
