@@ -75,6 +75,8 @@ type Config struct {
 	// Families is how many families are added beside the jobs: of a deferred job,
 	// others that it blocks, and one after those.
 	Families int
+	// FamilyDeleted is the share of their members that a client deletes at some node.
+	FamilyDeleted float64
 	// PerTenSeconds is how many messages a job may cost in that time.
 	PerTenSeconds int
 	// Locks are clients that take locks, beside those with jobs.
