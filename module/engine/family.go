@@ -734,6 +734,7 @@ type releasing struct {
 	open     []wire.Node
 	told     int // nodes that know, this one included
 	client   any // nil: answered
+	expiry   int64
 	deadline int64
 	next     int64
 	wait     int64
@@ -770,7 +771,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 			return 0, false, err
 		}
 	}
-	r := &releasing{id: *id, queue: append([]byte(nil), queue...), told: 1, deadline: n.now + releaseMS, wait: releaseMS, next: n.now + releaseMS}
+	r := &releasing{id: *id, queue: append([]byte(nil), queue...), told: 1, expiry: j.ETime, deadline: n.now + releaseMS, wait: releaseMS, next: n.now + releaseMS}
 	for i := range j.Holders() {
 		if h, _ := j.Holder(i); n.mesh.by[wire.Node(h)] != nil {
 			r.open = append(r.open, wire.Node(h))
@@ -934,7 +935,8 @@ func (n *Node) tickFamily() {
 		n.answerRelease(r)
 		j := n.store.Lookup(&r.id)
 		r.open = slices.DeleteFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] == nil })
-		if j == nil || j.State == store.StateAcked || len(r.open) == 0 {
+		deleted := j == nil && n.now < r.expiry && !n.store.Done(&r.id) && !n.graves.has(&r.id)
+		if j == nil && !deleted || j != nil && j.State == store.StateAcked || len(r.open) == 0 {
 			return true // who doesn't know it hears of its end
 		}
 		for _, h := range r.open {
