@@ -232,6 +232,9 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	j.given = s.now
 	s.trace("node %d: delivers %s (%d)", n.i, j.id, j.delivered)
 	s.inTurn(n, j)
+	if j.unique != nil && sj.Unique() == nil {
+		s.deadLetter(j) // by the very call that fetches it
+	}
 	s.uniqueTaken(n, j)
 	if j.settled {
 		s.fail("node %d delivers job %s, whose acknowledgement others knew of when all had healed", n.i, j.id)
