@@ -300,13 +300,12 @@ func (m *module) working(c *rm.Ctx) {
 		fail(c, engine.ErrNoJob)
 		return
 	}
-	retry, err := m.node.Working(&id)
-	if err != nil {
+	if retry, err := m.node.Working(&id); err != nil {
 		fail(c, err)
-		return
+	} else {
+		c.Int(retry)
 	}
-	c.Int(retry)
-	m.settle(c)
+	m.settle(c) // of two locks that a job has, the first may be extended already
 }
 
 func (m *module) showJob(c *rm.Ctx) {

@@ -125,6 +125,7 @@ type Node struct {
 	kin       kinship
 	claims
 	consents   consents
+	unserved   []string // queues with jobs that nobody has looked at for those who wait
 	asks       bool // the client being served can wait for other nodes
 	deadlines  deadlines
 	awaited    map[string]*deadline // the same, by their names

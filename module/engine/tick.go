@@ -39,6 +39,7 @@ func (n *Node) Tick() int64 {
 	n.vanished()
 	n.idleQueues()
 	n.tickLocks()
+	n.serveOn()
 	n.tickWIP()
 	n.tickFamily()
 	if n.MemoryLevel() >= 2 {

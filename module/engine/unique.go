@@ -318,8 +318,20 @@ func (n *Node) next(q *store.Queue) *store.Job {
 			return nil
 		}
 	}
-	n.hurryTick() // for those who wait
+	n.unserved = append(n.unserved, string(q.NameBytes())) // who waits is served by the next tick
+	n.hurryTick()
 	return nil
+}
+
+// serveOn goes on with the queues of which so many jobs had to make way.
+func (n *Node) serveOn() {
+	names := n.unserved
+	n.unserved = nil
+	for _, name := range names {
+		if q := n.store.Queue([]byte(name)); q != nil {
+			n.serve(q)
+		}
+	}
 }
 
 // claimRun takes the run lock of a job that is about to be delivered, and ends the

@@ -620,3 +620,28 @@ func TestLineIsCalledAfterLoading(t *testing.T) {
 	}
 	t.Fatal("nobody was called")
 }
+
+// However many jobs have to make way, who waits gets the one behind them.
+func TestManyMakeWay(t *testing.T) {
+	d := newDesk()
+	busy := unique(store.UniqueDuring, "k")
+	_, err := d.add(noCheck{}, Add{Queue: []byte("q"), Retry: 100, Unique: busy})
+	require.NoError(t, err)
+	require.Len(t, d.get(t, 1, "q"), 1)
+	busy.Busy = store.BusyDrop
+	for range 2*busySteps + 10 {
+		_, err := d.add(noCheck{}, Add{Queue: []byte("q"), Retry: 100, Unique: busy})
+		require.NoError(t, err)
+	}
+	last, err := d.add(t, Add{Queue: []byte("q"), Retry: 100})
+	require.NoError(t, err)
+	require.Empty(t, d.get(t, 1, "q"))
+	d.do(t, func() {
+		_, err := d.n.Wait([][]byte{[]byte("q")}, "client")
+		require.NoError(t, err)
+	})
+	for range 3 {
+		d.pass(t, 1)
+	}
+	require.Equal(t, []store.ID{last}, d.given)
+}
