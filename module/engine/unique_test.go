@@ -629,10 +629,12 @@ func TestManyMakeWay(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, d.get(t, 1, "q"), 1)
 	busy.Busy = store.BusyDrop
-	for range 2*busySteps + 10 {
-		_, err := d.add(noCheck{}, Add{Queue: []byte("q"), Retry: 100, Unique: busy})
-		require.NoError(t, err)
-	}
+	d.do(t, func() {
+		for range 2*busySteps + 10 {
+			_, _, err := d.n.AddJob(&Add{Queue: []byte("q"), Retry: 100, TTL: 600, Replicate: 1, Unique: busy})
+			require.NoError(t, err)
+		}
+	})
 	last, err := d.add(t, Add{Queue: []byte("q"), Retry: 100})
 	require.NoError(t, err)
 	require.Empty(t, d.get(t, 1, "q"))
