@@ -202,7 +202,8 @@ func freedKey(k *wire.Lock) string {
 // onPull answers with a page of the table.
 func (n *Node) onPull(p *Peer, m *wire.Message) {
 	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
-	if n.abstains() && n.sync.partial {
+	// Of two that have the same lock a table has but one.
+	if n.abstains() && n.sync.partial || n.disputes() {
 		page.Flags = wire.Partial
 	}
 	for size := 0; len(page.Locks) < pageLocks && size < pageBytes; {
@@ -295,6 +296,17 @@ func (n *Node) inDispute(name []byte) bool {
 		return false
 	}
 	return n.sync.disputed[string(name)] > n.steady()
+}
+
+// disputes says whether there are names of which others told different things.
+func (n *Node) disputes() bool {
+	now := n.steady()
+	for _, until := range n.sync.disputed {
+		if until > now {
+			return true
+		}
+	}
+	return false
 }
 
 // enoughTables ends abstaining once no majority that this node was one of can be

@@ -548,6 +548,19 @@ func (n *Node) discard(j *store.Job) {
 	n.store.Remove(j)
 }
 
+// farewell frees the locks of a job that was deleted with its queue, in a mesh: what
+// other nodes have of it keeps that of its waiting.
+func (n *Node) farewell(j *store.Job) {
+	u := j.Unique()
+	if u == nil {
+		return
+	}
+	n.endRun(j, u)
+	if j.Holders() == 0 {
+		n.endWait(j, u)
+	}
+}
+
 // revoke forgets a job that was promised to nobody; its window ends too.
 func (n *Node) revoke(j *store.Job) {
 	if u := j.Unique(); u != nil && u.Strategy() == store.UniqueWindow && u.Has(store.UniqueHasWait) {

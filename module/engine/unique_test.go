@@ -647,3 +647,43 @@ func TestManyMakeWay(t *testing.T) {
 	}
 	require.Equal(t, []store.ID{last}, d.given)
 }
+
+// A queue that is deleted takes the locks of its jobs with it, at all nodes, unless
+// others have the jobs still.
+func TestDeletedQueueFreesItsLocksInAMesh(t *testing.T) {
+	d := newDesk()
+	d.meet(t)
+	for _, strategy := range []uint8{store.UniqueUntil, store.UniqueDuring} {
+		var unlocked bool
+		d.do(noCheck{}, func() {
+			_, _, err := d.n.AddJob(&Add{Queue: []byte("q"), Retry: 100, TTL: 600, Replicate: 1, CanWait: true, Unique: unique(strategy, "k")})
+			require.NoError(t, err)
+		})
+		require.EqualValues(t, 1, d.n.Jobs())
+		if strategy == store.UniqueDuring {
+			d.do(noCheck{}, func() {
+				_, err := d.n.Wait([][]byte{[]byte("q")}, "x")
+				require.NoError(t, err)
+			})
+			d.do(noCheck{}, func() { d.n.serve(d.n.Queue([]byte("q"))) })
+			require.Len(t, d.given, 1)
+		}
+		require.NotZero(t, d.n.store.Locks().Len)
+		d.do(noCheck{}, func() { d.k.remove("q") })
+		for range 10 {
+			d.now += 100
+			d.n.SetNow(d.now)
+			d.n.Tick()
+			for _, e := range d.n.Effects() {
+				if e.Kind == Send {
+					var m wire.Message
+					require.NoError(t, m.Parse(d.n.Message(&e)))
+					unlocked = unlocked || m.Kind == wire.Unlock
+				}
+			}
+		}
+		require.True(t, unlocked, "strategy %d", strategy)
+		d.now += endedMS
+		d.pass(noCheck{}, 100)
+	}
+}

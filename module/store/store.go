@@ -341,8 +341,9 @@ func (s *Store) Bury(q *Queue) {
 	s.graves = append(s.graves, q)
 }
 
-// Reap frees up to n buried jobs, and says whether any are left.
-func (s *Store) Reap(n int) bool {
+// Reap frees up to n buried jobs, and says whether any are left. Each that was known
+// is shown to farewell before, unless that is nil.
+func (s *Store) Reap(n int, farewell func(*Job)) bool {
 	if n = s.reapTies(n); n == 0 {
 		return true
 	}
@@ -358,10 +359,13 @@ func (s *Store) Reap(n int) bool {
 				j = q.HeldHead
 			}
 			if j == nil {
-				s.reapLane(q, known)
+				s.reapLane(q, known, farewell)
 				continue
 			}
 			if known {
+				if farewell != nil {
+					farewell(j)
+				}
 				s.mourn(j)
 				s.Remove(j)
 			} else {
@@ -378,13 +382,16 @@ func (s *Store) Reap(n int) bool {
 }
 
 // reapLane frees one of the jobs that a buried queue's lanes hold back.
-func (s *Store) reapLane(q *Queue, known bool) {
+func (s *Store) reapLane(q *Queue, known bool, farewell func(*Job)) {
 	l := q.Lanes
 	for l.Head() == nil {
 		l = l.Next
 	}
 	j := l.Head()
 	if known {
+		if farewell != nil {
+			farewell(j)
+		}
 		s.mourn(j)
 		s.Disarm(j)
 		s.untie(j)
