@@ -126,7 +126,7 @@ type Node struct {
 	claims
 	consents   consents
 	unserved   []string // queues with jobs that nobody has looked at for those who wait
-	asks       bool // the client being served can wait for other nodes
+	asks       bool     // the client being served can wait for other nodes
 	deadlines  deadlines
 	awaited    map[string]*deadline // the same, by their names
 	notUnique  bool                 // jobmesh.unique is off

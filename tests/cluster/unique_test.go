@@ -216,3 +216,27 @@ func TestHolderIsKilled_35(t *testing.T) {
 	}
 	assert.True(t, got[first] && got[second])
 }
+
+// 25 over nodes: a queue that is deleted, or flushed, leaves no lock behind at any node.
+// Nobody has to be refused first.
+func TestDeletedQueueFreesItsKeys_25(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	for _, end := range [][]any{{"DEL", "q"}, {"FLUSHALL"}} {
+		for i := range 5 {
+			addUnique(t, m[0], "q", "b", "REPLICATE", 1, "RETRY", 60, "UNIQUE", "until-processed", "KEY", i)
+			addUnique(t, m[0], "q", "b", "REPLICATE", 1, "RETRY", 60, "UNIQUE", "during-processing", "KEY", i)
+		}
+		for range 7 {
+			fetch(t, m[0], "q")
+		}
+		require.NotEqual(t, "0", m[1].Info("jobmesh", "jobmesh_locks"))
+		m[0].Do(end...)
+		m.nobodyHolds(t)
+		for i := range 5 {
+			id := addUnique(t, m[1+i%2], "q", "b", "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", i)
+			m[0].Do("ACKJOB", id)
+		}
+		m.nobodyHolds(t)
+	}
+}
