@@ -401,11 +401,11 @@ func (n *Node) callLine(name []byte) {
 
 // serveLines has those ask whose turn has come.
 func (n *Node) serveLines() {
-	for len(n.called) > 0 {
+	for len(n.called) > 0 && !n.loading {
 		name := n.called[0]
 		n.called = n.called[1:]
 		line := n.lockLines[name]
-		if line == nil || n.passive || n.loading {
+		if line == nil || n.passive {
 			continue
 		}
 		c := line.claims[0]

@@ -183,7 +183,7 @@ func (n *Node) tell1(t *telling) {
 func (n *Node) entryOf(l *store.Lock) wire.Lock {
 	return wire.Lock{
 		Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Lease: l.Lease,
-		Left: max(n.LockLeft(l), 0), Flags: l.Flags & lockSaved &^ lockSoft,
+		Left: max(n.LockLeft(l), 0), Flags: l.Flags & lockSaved,
 	}
 }
 
@@ -202,7 +202,8 @@ func freedKey(k *wire.Lock) string {
 // onPull answers with a page of the table.
 func (n *Node) onPull(p *Peer, m *wire.Message) {
 	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
-	if n.abstains() && n.sync.partial {
+	// Of two that have the same lock a table has but one.
+	if n.abstains() && n.sync.partial || n.disputes() {
 		page.Flags = wire.Partial
 	}
 	for size := 0; len(page.Locks) < pageLocks && size < pageBytes; {
@@ -237,7 +238,7 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		if told {
 			n.settleLock(p, e)
 		} else if fresh, gone := n.sync.freed[freedKey(e)]; !gone || fresh && e.Flags&lockKept != 0 {
-			n.learnLock(e)
+			n.learnLock(e, m.Flags&wire.Partial != 0)
 		}
 	}
 	if told {
@@ -259,14 +260,18 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 
 // learnLock takes over a vote. Where two nodes have voted for different holders,
 // only one of which this node can have voted for too, it votes for none until
-// both leases are over.
-func (n *Node) learnLock(e *wire.Lock) {
+// both leases are over. What a node has heard that learns itself (partial) is no news of
+// a lock that is known here: two would keep it alive by telling each other.
+func (n *Node) learnLock(e *wire.Lock, partial bool) {
 	l := n.liveLock(e.Name)
 	_, learnt := n.sync.learnt[string(e.Name)]
 	if l != nil && !(&holder{store.ID(e.Job), e.Owner}).has(l) {
 		if learnt || n.sync.partial {
 			n.dispute(l, e)
 		}
+		return
+	}
+	if l != nil && partial && e.Flags&lockSoft != 0 && e.Token <= l.Token {
 		return
 	}
 	n.adopt(e)
@@ -293,6 +298,17 @@ func (n *Node) inDispute(name []byte) bool {
 	return n.sync.disputed[string(name)] > n.steady()
 }
 
+// disputes says whether there are names of which others told different things.
+func (n *Node) disputes() bool {
+	now := n.steady()
+	for _, until := range n.sync.disputed {
+		if until > now {
+			return true
+		}
+	}
+	return false
+}
+
 // enoughTables ends abstaining once no majority that this node was one of can be
 // without a node that has told what it voted for.
 func (n *Node) enoughTables() {
@@ -313,7 +329,7 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	h := holder{store.ID(e.Job), e.Owner}
 	until := int64(0)
 	if e.Lease > 0 {
-		until = n.steady() + e.Left + e.Left/clockSlack + graceMS
+		until = n.untilOf(min(max(e.Left, 1), e.Lease))
 	}
 	switch live := n.isLive(l); {
 	case live && !h.has(l):

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"container/heap"
 	"slices"
 
 	"jobmesh/module/store"
@@ -355,8 +354,7 @@ func (n *Node) giveRest(name string) {
 	span += int64(n.random.Uint64() % uint64(span))
 	r.tries++
 	r.until, r.over = n.steady()+span, false
-	heap.Push(&n.deadlines, deadline{r.until, name})
-	n.wake = min(n.wake, n.now+span)
+	n.await([]byte(name), r.until)
 }
 
 // rests says whether a key isn't to be asked for now: it was refused just before,
@@ -386,13 +384,17 @@ func (n *Node) restOver(name []byte) {
 	r := n.consents.rests[string(name)]
 	now := n.steady()
 	switch {
-	case r == nil || r.until > now:
+	case r == nil:
+	case r.until > now:
+		n.await(name, r.until)
 	case !r.over:
 		r.over = true
 		n.store.WakeLanes(name)
-		heap.Push(&n.deadlines, deadline{now + restKeptMS, string(name)})
+		n.await(name, now+restKeptMS)
 	case now-r.until >= restKeptMS:
 		delete(n.consents.rests, string(name))
+	default:
+		n.await(name, r.until+restKeptMS)
 	}
 }
 

@@ -106,20 +106,35 @@ func (n *Node) touch(q *store.Queue) {
 	n.effects = append(n.effects, Effect{Kind: Touched, Queue: q})
 }
 
+// logAnew logs a job whose queue or body has changed, which SETJOB can't say.
+func (n *Node) logAnew(j *store.Job) {
+	if n.unlog(j) {
+		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
+	}
+	n.log(LogJob, j)
+}
+
+// unlog takes back what this call was to log of a job, and says whether the log
+// has the job from before.
+func (n *Node) unlog(j *store.Job) (known bool) {
+	if j.Flags&store.FlagLogged == 0 {
+		return !n.dummy(j)
+	}
+	i := len(n.effects) - 1
+	for n.effects[i].Job != j || n.effects[i].Kind != LogJob && n.effects[i].Kind != LogState {
+		i--
+	}
+	known = n.effects[i].Kind == LogState
+	n.effects[i] = Effect{}
+	j.Flags &^= store.FlagLogged
+	return known
+}
+
 // remove deletes a job for good.
 func (n *Node) remove(j *store.Job) {
 	// An effect of the same call must not name it any more; a job that was never
 	// logged need not be deleted from the log.
-	logged := !n.dummy(j)
-	if j.Flags&store.FlagLogged != 0 {
-		i := len(n.effects) - 1
-		for n.effects[i].Job != j || n.effects[i].Kind == Serve {
-			i--
-		}
-		logged = n.effects[i].Kind != LogJob
-		n.effects[i] = Effect{}
-	}
-	if logged {
+	if n.unlog(j) {
 		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
 	}
 	n.touch(j.Queue)

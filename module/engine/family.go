@@ -267,8 +267,7 @@ func (n *Node) moveTo(j *store.Job, name []byte) error {
 	n.touch(j.Queue)
 	n.store.MoveTo(j, q)
 	if j.State != store.StateWaitRepl {
-		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
-		n.log(LogJob, j)
+		n.logAnew(j)
 	}
 	n.touch(q)
 	return nil

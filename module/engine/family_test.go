@@ -27,7 +27,11 @@ func FuzzFamilies(f *testing.F) {
 		var known []store.ID
 		waits := map[store.ID][]store.ID{} // what a job still waits for
 		add := func(queue int, m engine.Members, retry, ttl int64) {
-			id, _, err := n.AddJob(&engine.Add{Queue: fmt.Append(nil, "q", queue), Replicate: 1, Retry: retry, TTL: ttl, Members: m})
+			a := engine.Add{Queue: fmt.Append(nil, "q", queue), Replicate: 1, Retry: retry, TTL: ttl, Members: m}
+			if queue == 1 { // its jobs run one at a time
+				a.Unique = engine.Unique{Strategy: store.UniqueDuring, Busy: []uint8{store.BusyWait, store.BusyDead}[retry&1], Keyed: true, Key: []byte("k")}
+			}
+			id, _, err := n.AddJob(&a)
 			if err != nil {
 				return
 			}
@@ -170,4 +174,35 @@ func TestTiesAreFreed(t *testing.T) {
 	n.Effects()
 	require.Zero(t, n.Ties())
 	require.Less(t, alloc.Blocks(), 20)
+}
+
+// Who waits for a job that is held back for its key hears of its end, also where
+// that is its queue's.
+func TestHeldBackJobsAreMourned(t *testing.T) {
+	n, k, _ := node(dawn)
+	alone := engine.Unique{Strategy: store.UniqueDuring, Keyed: true, Key: []byte("k")}
+	var ids []store.ID
+	for range 2 {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 600, Unique: alone})
+		require.NoError(t, err)
+		ids = append(ids, id)
+	}
+	require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 2, true, nil), 1)
+	require.EqualValues(t, 1, n.HeldBack())
+	add := func(m engine.Members) store.ID {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("other"), Replicate: 1, Retry: 100, TTL: 600, Members: m})
+		require.NoError(t, err)
+		return id
+	}
+	dropped, run := add(engine.Members{After: ids[1:]}), add(engine.Members{After: ids[1:], OnDead: engine.OnDeadRun})
+	n.Effects()
+	k.Drop(n.Queue([]byte("q")))
+	n.Effects()
+	for range 3 {
+		n.Tick()
+		n.Effects()
+	}
+	require.Nil(t, n.Job(&dropped))
+	require.Equal(t, store.StateQueued, n.Job(&run).State)
+	require.Zero(t, n.Ties())
 }

@@ -182,7 +182,8 @@ func (n *Node) feed(q *store.Queue) {
 // that others wait for can't: they wait here. Nor can one whose key is being worked on.
 func (n *Node) movable(q *store.Queue) *store.Job {
 	var next *store.Job
-	for j := q.Head; j != nil; j = next {
+	steps := 0
+	for j := q.Head; j != nil && steps < busySteps; j = next {
 		next = j.Next
 		if j.Retry == 0 && n.store.Ties() > 0 && n.tied(j) {
 			continue
@@ -191,10 +192,10 @@ func (n *Node) movable(q *store.Queue) *store.Job {
 		if u == nil || !u.Runs() || n.liveLock(n.lockName(j, u, store.LockRun)) == nil {
 			return j
 		}
-		if u.Busy() != store.BusyWait {
-			return nil
+		if u.Busy() == store.BusyWait {
+			n.store.HoldBack(j, u)
 		}
-		n.store.HoldBack(j, u)
+		steps++ // what is to become of the others is for the next client here to find out
 	}
 	return nil
 }
@@ -251,6 +252,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			n.setAck(p, j) // 9.1, B12
 			return
 		}
+		j = n.onNewQueue(j, m)
 	}
 	n.Stats.Imported++
 	n.imported(p, m.Queue)

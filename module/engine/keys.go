@@ -125,6 +125,7 @@ func (n *Node) bury() {
 func (n *Node) Flushed(db int) {
 	n.bury()
 	if db <= 0 {
+		n.farewellAll()
 		n.store.Forget()
 		n.era++
 		n.sweepLocks()
@@ -144,6 +145,22 @@ func (n *Node) Flushed(db int) {
 	n.dormant = kept
 	for _, list := range n.waits {
 		n.countWaiters(list)
+	}
+}
+
+// farewellAll is farewell for all jobs, before they are forgotten at once. Of very many
+// locks, those that are left are found when they are in somebody's way.
+func (n *Node) farewellAll() {
+	if n.alone() || n.passive || n.loading {
+		return
+	}
+	var next *store.Lock
+	for l, most := n.store.Locks().Head, debtMax; l != nil && most > 0; l = next {
+		next = l.Next
+		if j := n.store.Lookup(&l.Job); j != nil && !ended(l) {
+			most--
+			n.farewell(j)
+		}
 	}
 }
 

@@ -21,6 +21,9 @@ const (
 	lockSteps  = 20    // buckets of the table of locks looked at in one tick
 	sweepSteps = 2000  // likewise, after many jobs went at once
 	endedMS    = 2_000 // how long one that is over is kept
+
+	longLeaseMS = 600_000 // an at-most-once job has its lock for as long as it lives
+	orphanMS    = 60_000
 )
 
 // Flags of a lock.
@@ -37,8 +40,7 @@ const (
 	lockForeign
 	// lockLogged: it is in the log, so its end must be too. Never saved as true.
 	lockLogged
-	// lockWatched: it is among the deadlines. Nor is this one.
-	lockWatched
+	_
 	// lockSoft: learnt from another's table. That may be older than what this node
 	// has forgotten, so it stands against others, and doesn't count for its holder
 	// until a majority of other votes has.
@@ -48,23 +50,55 @@ const (
 	lockSaved = lockAny | lockAlone | lockOutlives | lockKept | lockForeign | lockSoft
 )
 
-// deadlines are the locks that somebody waits for and that end by themselves.
-type deadlines []deadline
+// deadlines are the locks that somebody waits for and that end by themselves, and
+// those that aren't to be asked for until then ([Node.rests]). Each is there once.
+type deadlines []*deadline
 
 type deadline struct {
 	at   int64 // steady, ms
 	name string
+	pos  int
 }
 
 func (d deadlines) Len() int           { return len(d) }
 func (d deadlines) Less(i, j int) bool { return d[i].at < d[j].at }
-func (d deadlines) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
-func (d *deadlines) Push(x any)        { *d = append(*d, x.(deadline)) }
+func (d deadlines) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].pos, d[j].pos = i, j
+}
+func (d *deadlines) Push(x any) {
+	e := x.(*deadline)
+	e.pos = len(*d)
+	*d = append(*d, e)
+}
 func (d *deadlines) Pop() any {
 	last := len(*d) - 1
 	x := (*d)[last]
+	(*d)[last] = nil
 	*d = (*d)[:last]
 	return x
+}
+
+// await has a lock looked at, at a time (steady) or before.
+func (n *Node) await(name []byte, at int64) {
+	switch d := n.awaited[string(name)]; {
+	case d == nil:
+		d = &deadline{at: at, name: string(name)}
+		n.awaited[d.name] = d
+		heap.Push(&n.deadlines, d)
+	case at < d.at:
+		d.at = at
+		heap.Fix(&n.deadlines, d.pos)
+	}
+	n.wake = min(n.wake, n.now+max(at-n.steady(), 0))
+}
+
+// unawait ends that, where nothing is left to be looked at.
+func (n *Node) unawait(name []byte) {
+	if d := n.awaited[string(name)]; d != nil && n.consents.rests[d.name] == nil {
+		heap.Remove(&n.deadlines, d.pos)
+		delete(n.awaited, d.name)
+	}
 }
 
 // Tokens begin with the time, ms, in their upper bits.
@@ -183,7 +217,11 @@ func (n *Node) freeLock(name []byte, id *store.ID) bool {
 }
 
 // newLock makes a lock; there must be none of that name.
-func (n *Node) newLock(name, owner []byte) *store.Lock { return n.store.NewLock(name, owner) }
+func (n *Node) newLock(name, owner []byte) *store.Lock {
+	l := n.store.NewLock(name, owner)
+	l.Era = n.era
+	return l
+}
 
 // setFlags replaces a lock's flags, but those that are of the moment.
 func (n *Node) setFlags(l *store.Lock, flags uint8) {
@@ -219,6 +257,7 @@ func (n *Node) endLock(l *store.Lock) {
 		n.logEnd(l.Name(), l.Token)
 	}
 	n.countWeak(l, -1)
+	n.unawait(l.Name())
 	if n.alone() {
 		n.store.RemoveLock(l)
 		return
@@ -256,8 +295,17 @@ func (n *Node) watchLock(l *store.Lock) {
 	if l.Until == 0 {
 		return
 	}
-	heap.Push(&n.deadlines, deadline{l.Until, string(l.Name())})
-	n.wake = min(n.wake, n.now+max(l.Until-n.steady(), 0))
+	at := l.Until
+	if n.orphaned(l) {
+		at = min(at, n.steady()+orphanMS)
+	}
+	n.await(l.Name(), at)
+}
+
+// orphaned says whether a lock is leased for so long that those who wait for its end
+// are to ask now and then whether its job, which isn't known here, is known at all.
+func (n *Node) orphaned(l *store.Lock) bool {
+	return l.Lease > longLeaseMS && l.Job != (store.ID{}) && !n.jobLives(l.Job)
 }
 
 // tickLocks ends the watched locks that are over, and removes some of the others.
@@ -271,17 +319,18 @@ func (n *Node) tickLocks() {
 	}
 	now := n.steady()
 	for len(n.deadlines) > 0 && n.deadlines[0].at <= now {
-		name := heap.Pop(&n.deadlines).(deadline).name
+		name := heap.Pop(&n.deadlines).(*deadline).name
+		delete(n.awaited, name)
 		n.restOver([]byte(name))
 		switch l := n.store.Lock([]byte(name)); {
-		case l == nil:
-		case l.Until == 0 || l.Until <= now:
-			l.Flags &^= lockWatched
-			if l.Until != 0 {
-				n.removeLock(l)
+		case l == nil || l.Until == 0:
+		case l.Until <= now:
+			n.removeLock(l)
+		default: // it was extended
+			if n.orphaned(l) {
+				n.suspectLock(l)
 			}
-		default:
-			n.watchLock(l) // it was extended
+			n.watchLock(l)
 		}
 	}
 	if len(n.deadlines) > 0 {
@@ -384,7 +433,7 @@ func (n *Node) ApplyLock(rec []byte) error {
 	l.Job, l.Token, l.Lease = r.Job, r.Token, r.Lease
 	n.setFlags(l, r.Flags)
 	l.Flags |= lockLogged
-	l.Until, l.Era = n.untilOf(left), n.era
+	l.Until = n.untilOf(left)
 	return nil
 }
 

@@ -41,3 +41,26 @@ func TestLocksEndWithTheirLease(t *testing.T) {
 	}
 	assert.Zero(t, n.store.Locks().Len, "what is over is removed")
 }
+
+// However often a lock changes hands, its end is awaited once.
+func TestWatchedLocksTakeNoMoreMemory(t *testing.T) {
+	now := int64(1_000_000)
+	n := New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: func() int64 { return now }})
+	name := store.AppendBareName(nil, []byte("n"))
+	owners := [2][]byte{[]byte("a"), []byte("b")}
+	o, _ := n.AcquireLock(name, owners[0], 3_600_000, 0, nil)
+	assert.Equal(t, Granted, o.Kind)
+	for i := range 100 {
+		_, pending := n.AcquireLock(name, owners[1-i%2], 3_600_000, 60_000, nil)
+		assert.NotNil(t, pending)
+		n.Effects()
+		o, _ = n.ReleaseLock(name, owners[i%2], o.Token, nil)
+		assert.Equal(t, Granted, o.Kind)
+		for _, e := range n.Effects() {
+			if e.Kind == LockDone {
+				o = *e.Outcome
+			}
+		}
+	}
+	assert.LessOrEqual(t, len(n.deadlines), 1)
+}

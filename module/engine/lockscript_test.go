@@ -108,7 +108,7 @@ func (w *world) duration(key string, dest *int64) {
 }
 
 // unique reads what a job is unique by: unique=until, before, during or both, key=…,
-// any, conflict=raise, return or reschedule.
+// any, conflict=raise, return, reschedule or replace, busy=drop or dead.
 func (w *world) unique(a *engine.Add) {
 	how, conflict := "", ""
 	if w.arg("unique", &how); how == "" {
@@ -117,8 +117,11 @@ func (w *world) unique(a *engine.Add) {
 	w.arg("conflict", &conflict)
 	u := &a.Unique
 	u.Strategy = map[string]uint8{"before": store.UniqueBefore, "during": store.UniqueDuring, "both": store.UniqueBoth, "until": store.UniqueUntil}[how]
-	u.Conflict = map[string]uint8{"raise": store.ConflictRaise, "return": store.ConflictReturn, "reschedule": store.ConflictReschedule}[conflict]
+	u.Conflict = map[string]uint8{"raise": store.ConflictRaise, "return": store.ConflictReturn, "reschedule": store.ConflictReschedule, "replace": store.ConflictReplace}[conflict]
 	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay = true, w.d.HasArg("any"), true, []byte("k"), 5
+	busy := ""
+	w.arg("busy", &busy)
+	u.Busy = map[string]uint8{"drop": store.BusyDrop, "dead": store.BusyDead}[busy]
 	key := "k"
 	w.arg("key", &key)
 	u.Key = []byte(key)

@@ -125,13 +125,15 @@ type Node struct {
 	kin       kinship
 	claims
 	consents   consents
-	asks       bool // the client being served can wait for other nodes
+	unserved   []string // queues with jobs that nobody has looked at for those who wait
+	asks       bool     // the client being served can wait for other nodes
 	deadlines  deadlines
-	notUnique  bool   // jobmesh.unique is off
-	era        uint32 // of windows; a flush ends it
-	sweep      int    // passes over the locks still to be made in haste
-	lockCursor uint64 // of the pass over locks that are over
-	evict      uint64 // of the pass over evictable jobs
+	awaited    map[string]*deadline // the same, by their names
+	notUnique  bool                 // jobmesh.unique is off
+	era        uint32               // of windows; a flush ends it
+	sweep      int                  // passes over the locks still to be made in haste
+	lockCursor uint64               // of the pass over locks that are over
+	evict      uint64               // of the pass over evictable jobs
 	scratch    struct {
 		jobs   []*store.Job
 		queues []*store.Queue
@@ -158,6 +160,7 @@ func New(c Config) *Node {
 		wake:   math.MaxInt64,
 
 		addings: map[store.ID]*adding{},
+		awaited: map[string]*deadline{},
 		imports: map[string]*imports{},
 		hungry:  map[string]*hunger{},
 		kin:     kinship{asked: map[store.ID]*asked{}},

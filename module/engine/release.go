@@ -21,6 +21,7 @@ type releasing struct {
 	open   []wire.Node // who hasn't
 	told   int         // nodes that know, this one included
 	client any         // nil: answered
+	expiry int64       // unix ms, of the job
 	next   int64       // unix ms: then the client is answered, and who is open is told again
 	wait   int64       // ms, until next
 }
@@ -59,7 +60,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 			return 0, false, err
 		}
 	}
-	r := &releasing{id: *id, told: 1, next: n.now + releaseMS, wait: releaseMS}
+	r := &releasing{id: *id, told: 1, expiry: j.ETime, next: n.now + releaseMS, wait: releaseMS}
 	for i := range j.Holders() {
 		if h, _ := j.Holder(i); n.mesh.by[wire.Node(h)] != nil {
 			r.open = append(r.open, wire.Node(h))
@@ -243,7 +244,8 @@ func (n *Node) tickReleases() {
 		n.answerRelease(r)
 		j := n.store.Lookup(&r.id)
 		r.open = slices.DeleteFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] == nil })
-		if j == nil || j.State == store.StateAcked || len(r.open) == 0 {
+		deleted := j == nil && n.now < r.expiry && !n.store.Done(&r.id) && !n.graves.has(&r.id)
+		if j == nil && !deleted || j != nil && j.State == store.StateAcked || len(r.open) == 0 {
 			return true // who doesn't know it hears of its end
 		}
 		for _, h := range r.open {

@@ -390,7 +390,11 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			return
 		}
 		if m.Flags&wire.NewBody != 0 {
-			n.onNewBody(j, m.Job.Body)
+			j = n.onNewBody(j, m.Job.Body)
+		}
+		if m.Flags&wire.NewQueue != 0 {
+			j = n.onNewQueue(j, m)
+			n.postpone(j)
 		}
 	}
 	if m.Flags&wire.NoReply == 0 {

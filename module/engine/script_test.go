@@ -88,7 +88,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "reset": w.reset,
 		"acquire": w.acquire, "extend": func() { w.extend(false) }, "letgo": func() { w.extend(true) }, "unlock": w.unlock, "locks": w.locks,
 		"clearlock": w.clearLock, "distrust": w.distrust, "lostlock": w.lostLock,
-		"release": w.release, "cancel": w.cancel,
+		"release": w.release, "cancel": w.cancel, "body": w.body,
 	}
 	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
 		commands[verb] = func() { w.verb(verb) }
@@ -380,6 +380,9 @@ func (w *world) add() {
 	w.arg("ttl", &a.TTL)
 	w.arg("delay", &a.Delay)
 	w.arg("timeout", &a.Timeout)
+	body := "body"
+	w.arg("body", &body)
+	a.Body = []byte(body)
 	w.members(&a)
 	w.unique(&a)
 	if a.Replicate == 0 {
@@ -397,8 +400,22 @@ func (w *world) add() {
 		default:
 			w.say("added")
 		}
+		if w.jobs[id] != "" {
+			w.say("it is %s", w.jobs[id])
+			return
+		}
 		w.jobs[id], w.ids[name] = name, id
 	})
+}
+
+// body tells what each node has as a job's body.
+func (w *world) body() {
+	id := w.id(0)
+	for _, n := range w.nodes {
+		if j := n.e.Job(&id); j != nil {
+			w.say("%s: %s, %s", n.name, j.Queue.NameBytes(), j.Body())
+		}
+	}
 }
 
 // members reads what a job waits for: "deferred", blockedby=job, after=(job,…), run or dead.

@@ -17,7 +17,11 @@ const (
 // Tick does what is due, and returns when to call again (unix ms).
 func (n *Node) Tick() int64 {
 	n.bury()
-	more := n.store.Reap(reapBudget)
+	farewell := n.farewell
+	if n.passive || n.loading || n.alone() {
+		farewell = nil // the pass over the locks finds those that have no job
+	}
+	more := n.store.Reap(reapBudget, farewell)
 	n.buried()
 	if n.passive || n.loading {
 		if more {
@@ -39,6 +43,7 @@ func (n *Node) Tick() int64 {
 	n.vanished()
 	n.idleQueues()
 	n.tickLocks()
+	n.serveOn()
 	n.tickWIP()
 	n.tickReleases()
 	n.tickFates()

@@ -200,9 +200,11 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 }
 
 // replace gives a job that still waits a new body. False, and nothing done, where
-// somebody works on it, or may.
+// somebody works on it, or may: a copy doesn't tell what other nodes do with theirs.
 func (n *Node) replace(j *store.Job, a *Add) bool {
-	waits := j.State == store.StateQueued || j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0
+	delayed := j.Flags&store.FlagQueuedOnce == 0 // a copy never is
+	waits := j.State == store.StateQueued ||
+		j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0 && (delayed || j.Holders() == 0)
 	if !waits || n.dummy(j) {
 		return false
 	}
@@ -221,8 +223,7 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 	n.moved(j, moved)
 	j = moved
 	n.Stats.Replaced++
-	n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
-	n.log(LogJob, j)
+	n.logAnew(j)
 	n.touch(j.Queue)
 	m := n.copyOf(j, wire.ReplJob)
 	m.Flags = wire.NoReply | wire.NewBody
@@ -232,13 +233,12 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 
 // onNewBody follows a replacement on another node.
 func (n *Node) onNewBody(j *store.Job, body []byte) *store.Job {
-	if j.State != store.StateActive || n.dummy(j) || bytes.Equal(j.Body(), body) {
+	if j.State != store.StateActive && j.State != store.StateQueued || n.dummy(j) || bytes.Equal(j.Body(), body) {
 		return j
 	}
 	moved := n.store.Rewrite(j, body, j.Extras())
 	n.moved(j, moved)
-	n.effects = append(n.effects, Effect{Kind: LogDelete, ID: moved.ID})
-	n.log(LogJob, moved)
+	n.logAnew(moved)
 	return moved
 }
 
@@ -318,8 +318,20 @@ func (n *Node) next(q *store.Queue) *store.Job {
 			return nil
 		}
 	}
-	n.hurryTick() // for those who wait
+	n.unserved = append(n.unserved, string(q.NameBytes())) // who waits is served by the next tick
+	n.hurryTick()
 	return nil
+}
+
+// serveOn goes on with the queues of which so many jobs had to make way.
+func (n *Node) serveOn() {
+	names := n.unserved
+	n.unserved = nil
+	for _, name := range names {
+		if q := n.store.Queue([]byte(name)); q != nil {
+			n.serve(q)
+		}
+	}
 }
 
 // claimRun takes the run lock of a job that is about to be delivered, and ends the
@@ -392,12 +404,37 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 	}
 	n.Stats.Dead++
 	n.endLocks(j)
-	n.tell(j, &wire.Message{Kind: wire.DelJob})
-	n.store.Hold(j)
-	j = n.moved(j, n.store.Strip(j))
-	_ = n.moveTo(j, name) // there is such a queue
+	j = n.makeDead(j, name)
+	// The copies go along: forgotten elsewhere, it would be taken for done there.
+	m := n.copyOf(j, wire.ReplJob)
+	m.Flags = wire.NoReply | wire.NewQueue
+	n.tell(j, m)
 	n.push(j)
 	n.serve(j.Queue)
+}
+
+// makeDead moves a job, active from then on, to another queue, where it is unique
+// by nothing. It stays where it is if that can't be made.
+func (n *Node) makeDead(j *store.Job, name []byte) *store.Job {
+	n.store.Hold(j)
+	j, _ = n.setExtra(j, store.TagUnique, nil)
+	_ = n.moveTo(j, name)
+	return j
+}
+
+// onNewQueue follows another node, which has moved a job.
+func (n *Node) onNewQueue(j *store.Job, m *wire.Message) *store.Job {
+	if j.State != store.StateActive && j.State != store.StateQueued || n.dummy(j) || string(m.Queue) == string(j.Queue.NameBytes()) {
+		return j
+	}
+	name := append([]byte(nil), m.Queue...)
+	if store.FindExtra(m.Job.Extras, store.TagUnique) == nil {
+		n.endLocks(j)
+		return n.makeDead(j, name)
+	}
+	n.store.Hold(j)
+	_ = n.moveTo(j, name) // where it can't be made, this copy stays in its own
+	return j
 }
 
 // pushUnique is [store.Store.Push] for a unique job: one that ends its run frees
@@ -457,10 +494,7 @@ func (n *Node) settleLanes() {
 				n.suspectLock(holder)
 				n.giveRest(string(n.scratch.lock))
 			}
-			if holder.Until != 0 && holder.Flags&lockWatched == 0 {
-				holder.Flags |= lockWatched
-				n.watchLock(holder)
-			}
+			n.watchLock(holder)
 			continue
 		}
 		n.serve(n.store.Promote(l).Queue)
@@ -512,6 +546,19 @@ func (n *Node) leaveTo(j *store.Job) {
 func (n *Node) discard(j *store.Job) {
 	n.endLocks(j)
 	n.store.Remove(j)
+}
+
+// farewell frees the locks of a job that was deleted with its queue, in a mesh: what
+// other nodes have of it keeps that of its waiting.
+func (n *Node) farewell(j *store.Job) {
+	u := j.Unique()
+	if u == nil {
+		return
+	}
+	n.endRun(j, u)
+	if j.Holders() == 0 {
+		n.endWait(j, u)
+	}
 }
 
 // revoke forgets a job that was promised to nobody; its window ends too.
@@ -610,8 +657,13 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 			lease = 0 // it isn't due yet
 		}
 	}
-	if l := n.store.Lock(name); l != nil && l.Job == j.ID && space == store.LockRun && lease == 0 {
-		lease = l.Lease // what was voted for
+	if l := n.store.Lock(name); l != nil && l.Job == j.ID {
+		if !ended(l) {
+			token = max(token, l.Token) // voted for since, for a run elsewhere
+		}
+		if space == store.LockRun && lease == 0 {
+			lease = l.Lease // what was voted for
+		}
 	}
 	if _, holder := n.takeLock(name, &j.ID, lease); holder != nil {
 		u.Clear(hasFlag(space))

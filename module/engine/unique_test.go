@@ -576,3 +576,114 @@ func liveLocks(n *Node) (live int) {
 	}
 	return live
 }
+
+// A window that was agreed upon in a mesh lasts when the node is alone again, also
+// after a flush before.
+func TestWindowOutlivesTheMesh(t *testing.T) {
+	d := newDesk()
+	d.do(t, func() { d.n.Flush() })
+	d.meet(t)
+	window := Add{Queue: []byte("q"), Retry: 10, TTL: 600, Replicate: 1, CanWait: true, Unique: unique(store.UniqueWindow, "k")}
+	window.Unique.LockTTL = 60
+	d.do(t, func() {
+		_, _, err := d.n.AddJob(&window)
+		require.NoError(t, err)
+	})
+	require.EqualValues(t, 1, d.n.Jobs())
+	d.do(t, func() { require.True(t, d.n.Forget(neighbour)) })
+	require.True(t, d.n.Alone())
+	_, err := d.add(t, window)
+	require.Equal(t, ErrDropped, err)
+}
+
+// Who waits for a lock is called when loading is over, where it became free meanwhile.
+func TestLineIsCalledAfterLoading(t *testing.T) {
+	d := newDesk()
+	name := store.AppendBareName(nil, []byte("n"))
+	o, _ := d.n.AcquireLock(name, []byte("a"), 60_000, 0, nil)
+	require.Equal(t, Granted, o.Kind)
+	_, second := d.n.AcquireLock(name, []byte("b"), 60_000, 50_000, "b")
+	_, third := d.n.AcquireLock(name, []byte("c"), 60_000, 50_000, "c")
+	require.NotNil(t, third)
+	d.n.Effects()
+	d.n.BeginLoading()
+	d.n.AbandonClaim(second)
+	_, _ = d.n.ReleaseLock(name, []byte("a"), o.Token, nil)
+	d.n.Effects()
+	d.n.EndLoading()
+	for _, e := range d.n.Effects() {
+		if e.Kind == LockDone {
+			require.Equal(t, Granted, e.Outcome.Kind)
+			require.Equal(t, "c", e.Client)
+			return
+		}
+	}
+	t.Fatal("nobody was called")
+}
+
+// However many jobs have to make way, who waits gets the one behind them.
+func TestManyMakeWay(t *testing.T) {
+	d := newDesk()
+	busy := unique(store.UniqueDuring, "k")
+	_, err := d.add(noCheck{}, Add{Queue: []byte("q"), Retry: 100, Unique: busy})
+	require.NoError(t, err)
+	require.Len(t, d.get(t, 1, "q"), 1)
+	busy.Busy = store.BusyDrop
+	d.do(t, func() {
+		for range 2*busySteps + 10 {
+			_, _, err := d.n.AddJob(&Add{Queue: []byte("q"), Retry: 100, TTL: 600, Replicate: 1, Unique: busy})
+			require.NoError(t, err)
+		}
+	})
+	last, err := d.add(t, Add{Queue: []byte("q"), Retry: 100})
+	require.NoError(t, err)
+	require.Empty(t, d.get(t, 1, "q"))
+	d.do(t, func() {
+		_, err := d.n.Wait([][]byte{[]byte("q")}, "client")
+		require.NoError(t, err)
+	})
+	for range 3 {
+		d.pass(t, 1)
+	}
+	require.Equal(t, []store.ID{last}, d.given)
+}
+
+// A queue that is deleted takes the locks of its jobs with it, at all nodes, unless
+// others have the jobs still.
+func TestDeletedQueueFreesItsLocksInAMesh(t *testing.T) {
+	d := newDesk()
+	d.meet(t)
+	for _, strategy := range []uint8{store.UniqueUntil, store.UniqueDuring} {
+		var unlocked bool
+		d.do(noCheck{}, func() {
+			_, _, err := d.n.AddJob(&Add{Queue: []byte("q"), Retry: 100, TTL: 600, Replicate: 1, CanWait: true, Unique: unique(strategy, "k")})
+			require.NoError(t, err)
+		})
+		require.EqualValues(t, 1, d.n.Jobs())
+		if strategy == store.UniqueDuring {
+			d.do(noCheck{}, func() {
+				_, err := d.n.Wait([][]byte{[]byte("q")}, "x")
+				require.NoError(t, err)
+			})
+			d.do(noCheck{}, func() { d.n.serve(d.n.Queue([]byte("q"))) })
+			require.Len(t, d.given, 1)
+		}
+		require.NotZero(t, d.n.store.Locks().Len)
+		d.do(noCheck{}, func() { d.k.remove("q") })
+		for range 10 {
+			d.now += 100
+			d.n.SetNow(d.now)
+			d.n.Tick()
+			for _, e := range d.n.Effects() {
+				if e.Kind == Send {
+					var m wire.Message
+					require.NoError(t, m.Parse(d.n.Message(&e)))
+					unlocked = unlocked || m.Kind == wire.Unlock
+				}
+			}
+		}
+		require.True(t, unlocked, "strategy %d", strategy)
+		d.now += endedMS
+		d.pass(noCheck{}, 100)
+	}
+}

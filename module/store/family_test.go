@@ -105,7 +105,7 @@ func TestKnots(t *testing.T) {
 	s.DropTies()
 	assert.Nil(t, order())
 	s.Bury(q)
-	for s.Reap(1) {
+	for s.Reap(1, nil) {
 	}
 	assert.Empty(t, s.TakeLost())
 	assert.Equal(t, before, alloc.Blocks())
@@ -133,7 +133,7 @@ func TestLostWithItsQueue(t *testing.T) {
 	early.Add(&store.ID{7})
 	add(q, 3, early)
 	s.Bury(q)
-	for s.Reap(10) {
+	for s.Reap(10, nil) {
 	}
 	assert.ElementsMatch(t, []store.Lost{{ID: store.ID{1}, Unreleased: true}, {ID: store.ID{3}, Early: true, Of: store.ID{7}}}, s.TakeLost())
 	assert.Empty(t, s.TakeLost())

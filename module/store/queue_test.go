@@ -57,7 +57,7 @@ func TestRegisterKnowsDetachedIDs(t *testing.T) {
 	w.s.Bury(j.Queue)
 	assert.True(t, w.s.Register(other, k), "buried ones don't")
 	assert.Same(t, k, w.s.Lookup(&k.ID))
-	assert.False(t, w.s.Reap(1))
+	assert.False(t, w.s.Reap(1, nil))
 	assert.Same(t, k, w.s.Lookup(&k.ID))
 }
 
@@ -69,9 +69,9 @@ func TestReapIsPiecemeal(t *testing.T) {
 	}
 	w.s.Bury(w.s.Queue([]byte("q")))
 	assert.Equal(t, uint64(10), w.s.Jobs())
-	assert.True(t, w.s.Reap(4))
+	assert.True(t, w.s.Reap(4, nil))
 	assert.Equal(t, uint64(6), w.s.Jobs())
-	assert.False(t, w.s.Reap(6))
+	assert.False(t, w.s.Reap(6, nil))
 	assert.Equal(t, empty, w.alloc.Blocks())
 }
 
@@ -91,7 +91,7 @@ func TestAttachAfterForgetLearnsTheJobsAgain(t *testing.T) {
 	w.check(t)
 	assert.Equal(t, uint64(100), w.s.Jobs())
 	w.s.Bury(q)
-	assert.False(t, w.s.Reap(math.MaxInt))
+	assert.False(t, w.s.Reap(math.MaxInt, nil))
 	assert.Equal(t, empty, w.alloc.Blocks())
 }
 
@@ -105,7 +105,7 @@ func TestMisuse(t *testing.T) {
 	assert.Equal(t, blocks, w.alloc.Blocks())
 	w.s.Bury(q)
 	assert.PanicsWithValue(t, "store: the queue is buried already", func() { w.s.Bury(q) })
-	assert.False(t, w.s.Reap(math.MaxInt), "once")
+	assert.False(t, w.s.Reap(math.MaxInt, nil), "once")
 }
 
 // The table grows and shrinks by whole segments, and loses nothing on the way.
@@ -144,7 +144,7 @@ func TestTableOfSeveralSegments(t *testing.T) {
 	assert.Len(t, scan(), 10)
 	w.check(t)
 	w.s.Bury(w.s.Queue([]byte("q")))
-	w.s.Reap(math.MaxInt)
+	w.s.Reap(math.MaxInt, nil)
 	assert.LessOrEqual(t, w.alloc.Bytes-empty, 2*8192*8, "its memory is given back, but for a reserve")
 }
 

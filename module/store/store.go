@@ -228,14 +228,6 @@ func (s *Store) MoveTo(j *Job, q *Queue) {
 	s.LoadInto(q, j)
 }
 
-// Strip takes a held job's holders and extras away; it may move, as with [Store.SetExtras].
-func (s *Store) Strip(j *Job) *Job {
-	if j = s.SetExtras(j, nil); j.Parts > 0 {
-		j = s.reshape(j, 0, j.Body(), nil)
-	}
-	return j
-}
-
 // Queue finds an attached queue; nil where there is none of that name.
 func (s *Store) Queue(name []byte) *Queue {
 	h := s.hashName(name)
@@ -349,8 +341,9 @@ func (s *Store) Bury(q *Queue) {
 	s.graves = append(s.graves, q)
 }
 
-// Reap frees up to n buried jobs, and says whether any are left.
-func (s *Store) Reap(n int) bool {
+// Reap frees up to n buried jobs, and says whether any are left. Each that was known
+// is shown to farewell before, unless that is nil.
+func (s *Store) Reap(n int, farewell func(*Job)) bool {
 	if n = s.reapTies(n); n == 0 {
 		return true
 	}
@@ -366,10 +359,13 @@ func (s *Store) Reap(n int) bool {
 				j = q.HeldHead
 			}
 			if j == nil {
-				s.reapLane(q, known)
+				s.reapLane(q, known, farewell)
 				continue
 			}
 			if known {
+				if farewell != nil {
+					farewell(j)
+				}
 				s.mourn(j)
 				s.Remove(j)
 			} else {
@@ -386,14 +382,19 @@ func (s *Store) Reap(n int) bool {
 }
 
 // reapLane frees one of the jobs that a buried queue's lanes hold back.
-func (s *Store) reapLane(q *Queue, known bool) {
+func (s *Store) reapLane(q *Queue, known bool, farewell func(*Job)) {
 	l := q.Lanes
 	for l.Head() == nil {
 		l = l.Next
 	}
 	j := l.Head()
 	if known {
+		if farewell != nil {
+			farewell(j)
+		}
+		s.mourn(j)
 		s.Disarm(j)
+		s.untie(j)
 		s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
 	}
 	s.leaveLane(j, l, known)

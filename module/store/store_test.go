@@ -243,14 +243,14 @@ func TestStoreAgainstModel(t *testing.T) {
 				require.Nil(t, w.s.Lookup(&id))
 				delete(w.queues, name)
 			default:
-				w.s.Reap(w.r.IntN(10))
+				w.s.Reap(w.r.IntN(10), nil)
 			}
 		}
 		w.check(t)
 		for name := range w.queues {
 			w.s.Bury(w.s.Queue([]byte(name)))
 		}
-		require.False(t, w.s.Reap(math.MaxInt))
+		require.False(t, w.s.Reap(math.MaxInt, nil))
 		require.Zero(t, w.s.Jobs())
 		before := w.alloc.Blocks()
 		require.Less(t, before, 13, "only tables and wheel are left")
@@ -361,7 +361,7 @@ func TestForgetTouchesNothing(t *testing.T) {
 	assert.Zero(t, w.s.Jobs())
 	assert.Zero(t, w.s.Queues())
 	assert.InDelta(t, blocks, w.alloc.Blocks(), 5, "jobs and queues belong to others now")
-	assert.False(t, w.s.Reap(math.MaxInt))
+	assert.False(t, w.s.Reap(math.MaxInt, nil))
 	assert.Equal(t, uint64(0), w.s.Jobs())
 	assert.Less(t, w.alloc.Blocks(), blocks-400, "but the buried queue's were ours")
 }

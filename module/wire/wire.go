@@ -145,6 +145,9 @@ const (
 // NewBody, in a ReplJob: a body that was put in the place of the former one (ONCONFLICT replace).
 const NewBody = Known
 
+// NewQueue, in a ReplJob: the job is in that queue now, with those extras (ONBUSY dead).
+const NewQueue = CountMore
+
 // Reasons of Refused.
 const (
 	NoMemory = iota + 1

@@ -21,6 +21,15 @@ func addUnique(t *testing.T, s *harness.Server, queue, body string, options ...a
 	return v.Str
 }
 
+// fetch gets a job. What NOHANG gets, which gives up where the others haven't agreed
+// within a second, depends on how busy the machine is.
+func fetch(t *testing.T, s *harness.Server, queue string) string {
+	t.Helper()
+	v := s.Do("GETJOB", "TIMEOUT", 20_000, "FROM", queue)
+	require.Len(t, v.Elems, 1, "%v", v)
+	return v.Elems[0].Elems[1].Str
+}
+
 // nobodyHolds waits until no node knows of a lock, nor is to tell of the end of one.
 func (m mesh) nobodyHolds(t *testing.T) {
 	t.Helper()
@@ -147,8 +156,7 @@ func TestHeldBackIsServedAtOnce_33(t *testing.T) {
 	opt := []any{"REPLICATE", 1, "RETRY", 60, "UNIQUE", "during-processing", "KEY", "k", "SCOPE", "mesh"}
 	first := addUnique(t, m[0], "a", "1", opt...)
 	addUnique(t, m[1], "b", "2", opt...)
-	v := m[0].Do("GETJOB", "NOHANG", "FROM", "a")
-	require.Len(t, v.Elems, 1, "%v", v)
+	require.Equal(t, first, fetch(t, m[0], "a"))
 	began := time.Now()
 	assert.True(t, m[1].Do("GETJOB", "NOHANG", "FROM", "b").NullArray())
 	assert.Less(t, time.Since(began), 900*time.Millisecond)
@@ -157,7 +165,7 @@ func TestHeldBackIsServedAtOnce_33(t *testing.T) {
 	harness.Await(t, 5*time.Second, "the client to wait", func() bool { return m[1].Info("jobmesh", "jobmesh_blocked_clients") == "1" })
 	began = time.Now()
 	assert.Equal(t, int64(1), m[0].Do("ACKJOB", first).Int)
-	v = c.Receive()
+	v := c.Receive()
 	require.Len(t, v.Elems, 1, "%v", v)
 	assert.Less(t, time.Since(began), 900*time.Millisecond)
 	m[1].Do("ACKJOB", v.Elems[0].Elems[1].Str)
@@ -248,8 +256,7 @@ func TestHolderIsKilled_35(t *testing.T) {
 	m := lockMesh(t, 3)
 	opt := []any{"REPLICATE", 2, "RETRY", 2, "UNIQUE", "during-processing", "KEY", "k", "SCOPE", "mesh"}
 	first := addUnique(t, m[0], "q", "1", opt...)
-	v := m[0].Do("GETJOB", "NOHANG", "FROM", "q")
-	require.Len(t, v.Elems, 1, "%v", v)
+	require.Equal(t, first, fetch(t, m[0], "q"))
 	second := addUnique(t, m[1], "q", "2", "REPLICATE", 1, "RETRY", 60, "UNIQUE", "during-processing", "KEY", "k", "SCOPE", "mesh")
 	assert.True(t, m[1].Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
 	m[0].Kill()
@@ -262,4 +269,27 @@ func TestHolderIsKilled_35(t *testing.T) {
 		m[2].Do("ACKJOB", id)
 	}
 	assert.True(t, got[first] && got[second])
+}
+
+// 25 over nodes: a queue that is deleted, or flushed, leaves no lock behind at any node.
+// Nobody has to be refused first.
+func TestDeletedQueueFreesItsKeys_25(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	for _, end := range [][]any{{"DEL", "q"}, {"FLUSHALL"}} {
+		for i := range 5 {
+			addUnique(t, m[0], "q", "b", "REPLICATE", 1, "RETRY", 60, "UNIQUE", "until-processed", "KEY", i)
+			addUnique(t, m[0], "q", "b", "REPLICATE", 1, "RETRY", 60, "UNIQUE", "during-processing", "KEY", i)
+		}
+		for range 7 {
+			fetch(t, m[0], "q")
+		}
+		require.NotEqual(t, "0", m[1].Info("jobmesh", "jobmesh_locks"))
+		m[0].Do(end...)
+		m.nobodyHolds(t)
+		for i := range 5 {
+			id := addUnique(t, m[1+i%2], "q", "b", "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", i)
+			m[0].Do("ACKJOB", id)
+		}
+	}
 }

@@ -172,7 +172,7 @@ func (s *Sim) queued(j *job) (count int) {
 // forgotten says whether an acknowledgement that a node has accepted is unknown
 // to all by now, while a copy would be delivered again.
 func (s *Sim) forgotten(j *job) bool {
-	if j.once || j.fast || s.Wiped > 0 || !j.promised {
+	if j.once || j.fast || j.givenUp || s.Wiped > 0 || !j.promised {
 		return false // of a job that was refused, copies may be left that don't know of each other
 	}
 	known := j.acked
@@ -249,7 +249,7 @@ func (s *Sim) judge() {
 		if s.waits(j) {
 			continue
 		}
-		if j.promised && j.delivered == 0 && (j.kin == nil || !j.kin.cancel) {
+		if j.promised && j.delivered == 0 && !j.givenUp && (j.kin == nil || !j.kin.cancel) {
 			s.fail("job %s was promised on %d nodes, and never delivered%s", j.id, j.copies, s.whereabouts(j))
 		}
 		if s.known(j) {

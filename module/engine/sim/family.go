@@ -24,6 +24,7 @@ type family struct {
 	last     bool
 	cancel   bool
 	released bool // somebody was told to release it
+	broken   bool // one was deleted somewhere: who waits for whom is up to each node
 	node     *node
 }
 
@@ -70,6 +71,12 @@ func (s *Sim) member(f *family, m engine.Members, added func(*job)) {
 		s.order = append(s.order, j)
 		added(j)
 		s.trace("node %d: ADDJOB %s, of a family: %+v", n.i, id, m)
+		if f.broken {
+			s.givenUp(j)
+		}
+		if s.chance(s.FamilyDeleted) {
+			s.at(s.r.Int64N(30_000), func() { s.command(n, func(e *engine.Node) { s.breakUp(e, j) }) })
+		}
 		if wait {
 			n.e.Adder(id, nil)
 		} else {
@@ -77,6 +84,22 @@ func (s *Sim) member(f *family, m engine.Members, added func(*job)) {
 		}
 		s.at(3000, func() { s.grow(f) }) // promised or refused, by then
 	})
+}
+
+// breakUp is DELJOB of a member: nobody counts on any of the family any more, but
+// none may be stranded.
+func (s *Sim) breakUp(e *engine.Node, j *job) {
+	if !e.Delete(&j.id) {
+		return
+	}
+	s.trace("DELJOB %s, of a family", j.id)
+	f := j.kin
+	f.broken = true
+	for _, k := range append([]*job{j, f.head, f.after}, f.blocked...) {
+		if k != nil {
+			s.givenUp(k)
+		}
+	}
 }
 
 // holder is a node that clients reach and that holds a job which isn't done.
@@ -150,7 +173,7 @@ func (s *Sim) ready(f *family) {
 // inTurn checks a delivery.
 func (s *Sim) inTurn(n *node, j *job) {
 	f := j.kin
-	if f == nil || s.Wiped > 0 {
+	if f == nil || s.Wiped > 0 || f.broken {
 		return
 	}
 	done := func(j *job) bool { return j.done || !j.promised }

@@ -393,7 +393,7 @@ func (s *Sim) judgeLocks() {
 			s.fail("node %d is left with %d claims", n.i, c)
 		}
 		if k := n.e.Locks(); k > 0 {
-			s.fail("node %d is left with %d locks", n.i, k)
+			s.fail("node %d is left with %d locks:%s", n.i, k, n.lockText())
 		}
 	}
 	if s.locks.granted == 0 {
@@ -428,4 +428,12 @@ func (s *Sim) judgeLocks() {
 			s.fail("lock %s: %v", name, err)
 		}
 	}
+}
+
+// lockText tells of a node's locks.
+func (n *node) lockText() (text string) {
+	for l := n.e.LockTable().Head; l != nil; l = l.Next {
+		text += fmt.Sprintf(" %q by %s%s token %d, flags %#x, over in %d ms;", l.Name(), l.Owner(), l.Job, l.Token, l.Flags, l.Until-n.steady())
+	}
+	return text
 }

@@ -172,7 +172,10 @@ func (s *Sim) consume(n *node) {
 			return
 		}
 		n.call(func() {
-			names := [][]byte{fmt.Append(nil, "q", s.r.IntN(queues)), fmt.Append(nil, "q", s.r.IntN(queues))}
+			names := [][]byte{fmt.Append(nil, "q", s.r.IntN(s.queues())), fmt.Append(nil, "q", s.r.IntN(s.queues()))}
+			if s.Uniques != nil && s.Uniques.Harsh {
+				names = append(names, fmt.Append(nil, "q", s.r.IntN(s.queues()), engine.DeadSuffix))
+			}
 			var qs []*store.Queue
 			for _, name := range names {
 				qs = append(qs, n.e.Queue(name))
@@ -229,6 +232,9 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	j.given = s.now
 	s.trace("node %d: delivers %s (%d)", n.i, j.id, j.delivered)
 	s.inTurn(n, j)
+	if j.unique != nil && sj.Unique() == nil {
+		s.deadLetter(j) // by the very call that fetches it
+	}
 	s.uniqueTaken(n, j)
 	if j.settled {
 		s.fail("node %d delivers job %s, whose acknowledgement others knew of when all had healed", n.i, j.id)
@@ -435,6 +441,7 @@ func (s *Sim) trouble() {
 			}
 		})
 		s.every(f.PauseQueue, func() { s.pauseQueue(s.nodes[i]) })
+		s.every(f.Renames, func() { s.rename(s.nodes[i]) })
 	}
 	s.every(f.Partitions, s.partition)
 }
@@ -584,7 +591,7 @@ func (s *Sim) heal() {
 func (s *Sim) unpause() {
 	for _, n := range s.nodes {
 		n.call(func() {
-			for i := range queues {
+			for i := range s.queues() {
 				_, _ = n.e.SetPause(fmt.Append(nil, "q", i), 0)
 			}
 		})

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"container/heap"
 	"fmt"
 	"math"
@@ -32,6 +33,7 @@ type Faults struct {
 	Leaving         float64 // a node leaves, and comes back
 	Replaced        float64 // a node dies for good, is forgotten, and a new one joins; counts as a wipe
 	PauseQueue      float64 // a queue is paused for some seconds, at one node or everywhere
+	Renames         float64 // a queue gets another name at a node
 	Skew            int64   // ms that clocks differ at most
 }
 
@@ -73,6 +75,8 @@ type Config struct {
 	// Families is how many families are added beside the jobs: of a deferred job,
 	// others that it blocks, and one after those.
 	Families int
+	// FamilyDeleted is the share of their members that a client deletes at some node.
+	FamilyDeleted float64
 	// PerTenSeconds is how many messages a job may cost in that time.
 	PerTenSeconds int
 	// Locks are clients that take locks, beside those with jobs.
@@ -140,6 +144,8 @@ type job struct {
 	ackedBy   []int
 	window    int64 // when the current ten seconds of messages began
 	messages  int   // since
+
+	givenUp bool // deleted or dropped: nobody awaits its delivery
 
 	kin    *family    // nil: none
 	unique *uniqueJob // likewise
@@ -363,6 +369,9 @@ func (n *node) settle() {
 		switch e.Kind {
 		case engine.LogJob, engine.LogState:
 			j := e.Job
+			if _, known := n.disk[j.ID]; !known && e.Kind == engine.LogState {
+				n.s.fail("node %d logs a change of job %s, which the log hasn't", n.i, j.ID)
+			}
 			if _, known := n.disk[j.ID]; !known {
 				n.order = append(n.order, j.ID)
 			}
@@ -370,10 +379,18 @@ func (n *node) settle() {
 				n.s.fail("node %d: job %s was acknowledged, and is in state %d now", n.i, j.ID, j.State)
 			}
 			n.disk[j.ID] = saved{append([]byte(nil), j.Queue.NameBytes()...), append([]byte(nil), j.Record()...)}
+			if k := n.s.jobs[j.ID]; k != nil && k.unique != nil && bytes.HasSuffix(j.Queue.NameBytes(), []byte(engine.DeadSuffix)) {
+				n.s.deadLetter(k)
+			}
 		case engine.LogDelete:
 			delete(n.disk, e.ID)
 			if len(n.order) > 2*len(n.disk)+100 {
 				n.compact()
+			}
+		case engine.Dropped:
+			n.s.trace("node %d: drops %s", n.i, e.ID)
+			if j := n.s.jobs[e.ID]; j != nil {
+				n.s.givenUp(j)
 			}
 		case engine.Serve:
 			n.s.delivered(n, e.Waiter, e.Job)
@@ -393,7 +410,8 @@ func (n *node) settle() {
 			}
 		case engine.Deny:
 			if j, yes := e.Client.(*job); yes {
-				j.unique.answered = true
+				j.unique.answered, j.unique.over = true, true
+				n.s.uniqueGiven(j) // who works on it loses job and lock
 				n.s.trace("node %d: refuses %s: %v", n.i, e.ID, e.Err)
 			}
 			n.s.denied(e.ID)

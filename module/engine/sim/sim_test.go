@@ -63,6 +63,9 @@ var histories = map[string]Config{
 	"broken families": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Resets: 60, Pauses: 20, Partitions: 20,
 	}},
+	"families deleted": {PerTenSeconds: 400, Nodes: 3, Jobs: 20, Families: 60, FamilyDeleted: 0.1, Seconds: 120, AckShare: 0.9, Replicate: 3, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 30, Resets: 60,
+	}},
 	"families in trouble": {PerTenSeconds: 400, Nodes: 5, Jobs: 50, Families: 60, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 20, Resets: 60, Partitions: 30, Pressure: 20, Skew: 500,
 	}},

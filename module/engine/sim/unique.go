@@ -25,6 +25,8 @@ type Uniques struct {
 	Jobs, Keys int
 	Any        float64 // share of jobs with QUORUM any
 	Leases     bool    // some have LOCKTTL or RUNTTL
+	Harsh      bool    // some are ONBUSY drop or dead, or ONCONFLICT replace
+	Deleted    float64 // share of jobs that a client deletes at some node
 	Drift      float64 // see Lockers
 }
 
@@ -34,6 +36,7 @@ type uniqueJob struct {
 	wait, run string // what it is unique by
 	pending   bool   // promised, and put off: it hasn't the lock yet
 	over      bool   // of the waiting lock
+	dead      bool   // it was moved to the dead letters, or its queue has another name: it is unique by something else now
 	until     int64  // likewise, at the latest; 0: no such time
 	n         *node
 	life      int
@@ -72,6 +75,16 @@ func (s *Sim) uniqueAdd() engine.Add {
 	}
 	if s.r.IntN(8) == 0 {
 		u.Busy, u.BusyDelay = store.BusyReschedule, 1+s.r.Int64N(3)
+	}
+	if s.Uniques.Harsh {
+		switch s.r.IntN(6) {
+		case 0:
+			u.Busy, u.BusyDelay = store.BusyDrop, 0
+		case 1:
+			u.Busy, u.BusyDelay = store.BusyDead, 0
+		case 2:
+			u.Conflict = store.ConflictReplace
+		}
 	}
 	if s.Uniques.Leases {
 		switch s.r.IntN(5) {
@@ -134,7 +147,38 @@ func (s *Sim) addUnique() {
 		} else {
 			s.at(0, func() { s.uniquePromised(n, j, id) })
 		}
+		if s.chance(s.Uniques.Deleted) {
+			s.at(s.r.Int64N(20_000), func() { s.command(n, func(e *engine.Node) { s.delete(e, j) }) })
+		}
 	})
+}
+
+// delete is DELJOB: other nodes may have the job still, and deliver it, but nobody
+// counts on it any more.
+func (s *Sim) delete(e *engine.Node, j *job) {
+	if !e.Delete(&j.id) {
+		return
+	}
+	s.trace("DELJOB %s", j.id)
+	s.givenUp(j)
+	if u := j.unique; u != nil {
+		u.answered = true
+	}
+}
+
+// givenUp: a job needn't be delivered any more, and keeps nobody from anything.
+func (s *Sim) givenUp(j *job) {
+	j.done, j.givenUp = true, true
+	if j.unique != nil {
+		j.unique.over = true
+		s.uniqueGiven(j)
+	}
+}
+
+// deadLetter notes that a job has become a dead letter, which is unique by nothing.
+func (s *Sim) deadLetter(j *job) {
+	j.unique.over, j.unique.dead = true, true
+	s.uniqueGiven(j)
 }
 
 // uniquePromised is the answer to a unique job's ADDJOB.
@@ -176,6 +220,8 @@ func (s *Sim) waitLocked(j *job) bool {
 	switch {
 	case u.until > 0 && s.now >= u.until-u.LockTTL*20: // 2 %
 		return false
+	case u.dead:
+		return false
 	case u.Strategy == store.UniqueWindow:
 		return true
 	}
@@ -185,7 +231,7 @@ func (s *Sim) waitLocked(j *job) bool {
 // uniqueTaken is a client being given a job.
 func (s *Sim) uniqueTaken(n *node, j *job) {
 	u := j.unique
-	if u == nil {
+	if u == nil || u.dead {
 		return
 	}
 	if j.delivered == 1 && u.pending {
@@ -248,7 +294,7 @@ func (s *Sim) judgeUniques() {
 		}
 	}
 	for k := range s.Uniques.Keys {
-		for q := range queues {
+		for q := range s.queues() {
 			for _, mesh := range []bool{false, true} {
 				s.probe(k, q, mesh)
 			}
@@ -260,7 +306,7 @@ func (s *Sim) judgeUniques() {
 			s.fail("node %d is left with %+v", n.i, c)
 		}
 		if k := n.e.Locks(); k > 0 {
-			s.fail("node %d is left with %d locks", n.i, k)
+			s.fail("node %d is left with %d locks:%s", n.i, k, n.lockText())
 		}
 	}
 }
@@ -318,4 +364,39 @@ func (s *Sim) probe(key, q int, mesh bool) {
 	}
 	n.call(func() { n.e.Ack(&id) })
 	s.run(s.now + 2000)
+}
+
+// rename is RENAME of a queue at one node, to a name that is free there: what is
+// unique in the queue is so by its new name.
+func (s *Sim) rename(n *node) {
+	if n.down || n.paused {
+		return
+	}
+	from, to := fmt.Appendf(nil, "q%d", s.r.IntN(s.queues())), fmt.Appendf(nil, "q%d", s.r.IntN(s.queues()))
+	n.call(func() {
+		q := n.e.Queue(from)
+		if q == nil || n.e.Queue(to) != nil {
+			return
+		}
+		s.trace("node %d: RENAME %s %s", n.i, from, to)
+		for id, d := range n.disk {
+			if string(d.queue) == string(from) {
+				n.disk[id] = saved{to, d.rec}
+				if j := s.jobs[id]; j != nil && j.unique != nil && !j.unique.Mesh {
+					s.deadLetter(j)
+				}
+			}
+		}
+		box := q.Box
+		n.e.Unlinked(box, q)
+		n.e.Attached(n.e.Reclaim(box), to, 0)
+	})
+}
+
+// queues is how many queues there are names for.
+func (s *Sim) queues() int {
+	if s.Faults.Renames > 0 {
+		return queues + 1
+	}
+	return queues
 }

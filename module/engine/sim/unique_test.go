@@ -29,8 +29,17 @@ var uniqueHistories = map[string]Config{
 	"any": {PerTenSeconds: 600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 2, Uniques: &Uniques{Jobs: 150, Keys: 4, Any: 0.5, Leases: true, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Partitions: 90, CutSecs: 30, Crashes: 30,
 	}},
-	"everything": {PerTenSeconds: 800, Nodes: 5, Jobs: 20, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Fast: 0.05, Uniques: &Uniques{Jobs: 150, Keys: 5, Any: 0.1, Leases: true, Drift: LockDrift}, Faults: Faults{
-		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Crashes: 30, Wipes: 10, Resets: 60, Partitions: 30, CutSecs: 40, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20,
+	"deleted": {PerTenSeconds: 800, Nodes: 3, Jobs: 10, Seconds: 150, AckShare: 0.8, Replicate: 3, Uniques: &Uniques{Jobs: 150, Keys: 4, Deleted: 0.3, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Resets: 90, Crashes: 30,
+	}},
+	"harsh": {PerTenSeconds: 800, Nodes: 3, Jobs: 10, Seconds: 150, AckShare: 0.8, Replicate: 3, Uniques: &Uniques{Jobs: 200, Keys: 4, Harsh: true, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Resets: 60, Crashes: 30, Partitions: 30, CutSecs: 30,
+	}},
+	"renamed": {PerTenSeconds: 800, Nodes: 3, Jobs: 10, Seconds: 150, AckShare: 0.9, Replicate: 2, Uniques: &Uniques{Jobs: 150, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Renames: 300, Resets: 30, Crashes: 30,
+	}},
+	"everything": {PerTenSeconds: 800, Nodes: 5, Jobs: 20, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Fast: 0.05, Uniques: &Uniques{Jobs: 150, Keys: 5, Any: 0.1, Leases: true, Harsh: true, Deleted: 0.05, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Crashes: 30, Wipes: 10, Resets: 60, Partitions: 30, CutSecs: 40, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20, Renames: 20,
 	}},
 }
 
