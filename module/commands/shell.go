@@ -343,7 +343,7 @@ func (m *module) serve(w *engine.Waiter, j *store.Job) {
 	b, id, deliveries := w.Client.(*blocked), j.ID, j.Deliveries
 	b.client.Answer(func(c *rm.Ctx) {
 		c.Array(1)
-		putJob(c, j, b.counters, b.token, true)
+		m.putJob(c, j, b.counters, b.token, true)
 	}, func(c *rm.Ctx) { m.takeBack(c, id, deliveries) })
 }
 

@@ -350,6 +350,14 @@ func (n *Node) AbandonClaim(c *Claim) {
 	n.finishClaim(c, Outcome{Kind: NoQuorum}, false)
 }
 
+// Late is the outcome of a claim whose time is over now.
+func (c *Claim) Late() Outcome {
+	if c.round != 0 && c.last.Kind != Conflict {
+		return Outcome{Kind: NoQuorum}
+	}
+	return c.last
+}
+
 func (n *Node) startClaim(c *Claim) {
 	c.pos = -1
 	c.last.Kind = NoQuorum
@@ -788,12 +796,9 @@ func (n *Node) tickClaims() {
 		c := n.alarms[0]
 		switch {
 		case now >= c.deadline:
-			o := c.last
+			o := c.Late()
 			if c.round != 0 {
 				n.retract(c)
-				if o.Kind != Conflict {
-					o = Outcome{Kind: NoQuorum}
-				}
 			}
 			n.finishClaim(c, o, true)
 		case c.round != 0 && now-c.began >= attemptMS<<min(c.tries, 10):

@@ -527,11 +527,7 @@ func (n *Node) moveAlong(j *store.Job, name []byte) error {
 	}
 	n.endWait(j, u)
 	err := n.moveTo(j, name)
-	lease := u.LockTTL()
-	if delayLeft(j, n.now) > 0 {
-		lease = 0 // it isn't due yet
-	}
-	n.renewLock(j, u, store.LockWait, lease)
+	n.renewLock(j, u, store.LockWait, 0) // it isn't due yet
 	n.log(LogState, j)
 	return err
 }

@@ -376,6 +376,11 @@ func TestLockTTL_23_L13_L14(t *testing.T) {
 	assert.Empty(t, addUnique(t, c, "w", "1", "KEY k UNIQUE window TTL 1"), "whether or not it is done")
 	assert.Empty(t, addUnique(t, c, "q", "2", until+"LOCKTTL 1"))
 	time.Sleep(1100 * time.Millisecond)
+	for _, id := range []string{first, delayed} {
+		lock := map[string]string{first: "none", delayed: "wait"}[id]
+		assert.Equal(t, lock, c.Do("SHOW", id).Field("lock").Str, "before anybody else came by")
+		assert.Equal(t, lock == "none", c.Do("SHOW", id).Field("token").Int == 0)
+	}
 	second := addUnique(t, c, "q", "2", until+"LOCKTTL 100")
 	require.NotEmpty(t, second)
 	assert.NotEmpty(t, addUnique(t, c, "w", "1", "KEY k UNIQUE window TTL 1"))
@@ -388,6 +393,48 @@ func TestLockTTL_23_L13_L14(t *testing.T) {
 	assert.Empty(t, addUnique(t, c, "d", "2", until), "it counts from now")
 	harness.Await(t, 4*time.Second, "its lock's end", func() bool { return addUnique(t, c, "d", "2", until) != "" })
 	assert.False(t, c.Do("SHOW", window).Null == false)
+}
+
+// A job that is held back isn't due either.
+func TestLockTTLOfHeldBackJobs_23(t *testing.T) {
+	c := harness.Start(t).Dial()
+	const brief = until + "LOCKTTL 1 "
+	deferred := addUnique(t, c, "q", "1", brief+"DEFERRED")
+	moved := addUnique(t, c, "moved", "1", brief+"DEFERRED")
+	blocked := addUnique(t, c, "b", "1", brief+"BLOCKEDBY "+deferred)
+	after := addUnique(t, c, "a", "1", brief+"AFTER "+blocked)
+	time.Sleep(1100 * time.Millisecond)
+	queues := []string{"q", "moved", "b", "a"}
+	refused := func() {
+		t.Helper()
+		for _, q := range queues {
+			assert.Empty(t, addUnique(t, c, q, "2", until), q)
+		}
+	}
+	refused()
+	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+	refused()
+	c.Do("RELEASEJOB", deferred)
+	c.Do("RELEASEJOB", moved, "QUEUE", "elsewhere")
+	queues[1] = "elsewhere"
+	refused()
+	begun := func(q string) {
+		t.Helper()
+		ttl := c.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", q).Field("ttl").Int
+		assert.True(t, 0 < ttl && ttl <= 1000, "%s: %d", q, ttl)
+	}
+	begun("q")
+	begun("elsewhere")
+	for i, id := range []string{deferred, blocked, after} {
+		q := []string{"q", "b", "a"}[i]
+		if i > 0 {
+			begun(q)
+		}
+		harness.Await(t, 3*time.Second, "the lock's end in "+q, func() bool { return c.Do("SHOW", id).Field("lock").Str == "none" })
+		require.Equal(t, id, get(t, c, q))
+		c.Do("ACKJOB", id)
+	}
+	assert.Equal(t, "none", c.Do("SHOW", moved).Field("lock").Str)
 }
 
 func TestRefusalsLeaveNoLock_24_25(t *testing.T) {
