@@ -247,6 +247,14 @@ func TestWhatEndsARun_19_35(t *testing.T) {
 	assert.Equal(t, first, get(t, c, "q"))
 	c.Do("ACKJOB", first)
 	assert.Equal(t, second, get(t, c, "q"))
+	// One that is delivered at most once stays out, and its key is free all the same.
+	once, next := addUnique(t, c, "once", "1", during+"RETRY 0"), addUnique(t, c, "once", "2", during)
+	require.Equal(t, once, get(t, c, "once"))
+	assert.Zero(t, c.Do("ENQUEUE", once).Int)
+	none(t, c, "once")
+	assert.Zero(t, c.Do("NACK", once).Int)
+	assert.Equal(t, next, get(t, c, "once"))
+	assert.Equal(t, "none", c.Do("SHOW", once).Field("lock").Str)
 	// A front that goes without having run lets the next one go on.
 	third, fourth := addUnique(t, c, "r", "3", during), addUnique(t, c, "r", "4", during)
 	c.Do("DEQUEUE", third)
