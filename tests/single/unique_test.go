@@ -640,10 +640,12 @@ func TestQueueSettings_28(t *testing.T) {
 }
 
 func TestUniqueOff_29(t *testing.T) {
-	c := harness.Start(t, harness.WithConfig("jobmesh.unique no")).Dial()
+	c := harness.Start(t, harness.WithConfig("jobmesh.unique off")).Dial()
 	ids := []string{addUnique(t, c, "q", "b", until), addUnique(t, c, "q", "b", until), addUnique(t, c, "r", "b", during), addUnique(t, c, "r", "b", during)}
 	assert.NotContains(t, ids, "")
 	assert.Len(t, c.Do("GETJOB", "COUNT", 10, "FROM", "r").Elems, 2)
+	assert.Equal(t, "no", c.Do("CONFIG", "GET", "jobmesh.unique").Elems[1].Str)
+	assert.Equal(t, byte('-'), c.Do("CONFIG", "SET", "jobmesh.unique", "maybe").Kind)
 	require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.unique", "yes").Str)
 	assert.NotEmpty(t, addUnique(t, c, "q", "b", until), "what was added meanwhile holds no lock")
 	assert.Empty(t, addUnique(t, c, "q", "b", until))
