@@ -49,7 +49,7 @@ func duplicate(id *store.ID, key []byte) error {
 	if len(key) > shownKey {
 		key, cut = key[:shownKey], "…"
 	}
-	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %+q%s: wait until it is done, or add with another KEY", id, key, cut))
+	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %+q%s: wait until it is free, or add with another KEY", id, key, cut))
 }
 
 // SetUnique turns uniqueness off, for tests of what isn't about it, or on again. What was
