@@ -79,7 +79,7 @@ static const struct uq_field layout[] = {
     { "uq_item.bytes", offsetof(struct uq_item, bytes), 0 },
     WHOLE(uq_queue), FIELD(uq_queue, head), FIELD(uq_queue, tail), FIELD(uq_queue, segments), FIELD(uq_queue, len),
     FIELD(uq_queue, bytes), FIELD(uq_queue, buckets), FIELD(uq_queue, segment_len), FIELD(uq_queue, segments_len),
-    FIELD(uq_queue, segments_cap),
+    FIELD(uq_queue, segments_cap), FIELD(uq_queue, duplicates),
     { NULL, 0, 0 },
 };
 

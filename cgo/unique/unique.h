@@ -26,7 +26,7 @@ struct uq_queue {
     struct uq_item *head, *tail;
     struct uq_item ***segments;
     uint64_t len, bytes, buckets;
-    uint32_t segment_len, segments_len, segments_cap, unused;
+    uint32_t segment_len, segments_len, segments_cap, duplicates;
 };
 
 /* X(result, Name, (parameters)): the API functions that the callbacks use, in

@@ -114,7 +114,7 @@ func (m *module) getJob(c *rm.Ctx) {
 			m.employ(g.worker)
 		}
 		for _, j := range m.jobs {
-			putJob(c, j, g.counters, g.token, false)
+			m.putJob(c, j, g.counters, g.token, false)
 		}
 		m.settle(c)
 		return
@@ -180,7 +180,7 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 
 // putJob answers one job as GETJOB does. byCopy is for answers that are given
 // after the call.
-func putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
+func (m *module) putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 	n := 3
 	if counters {
 		n += 4
@@ -207,7 +207,7 @@ func putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 	}
 	if token {
 		c.Text("token")
-		c.Int(int64(engine.Token(j)))
+		c.Int(int64(m.node.Token(j)))
 	}
 }
 
@@ -429,7 +429,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Bulk(j.Body())
 	extra.put(c)
 	if u != nil {
-		putUnique(c, j, u)
+		m.putUnique(c, j, u)
 	}
 }
 
@@ -491,7 +491,7 @@ func (m *module) queuePeek(c *rm.Ctx) {
 		j = q.Tail
 	}
 	for ; n > 0; n-- {
-		putJob(c, j, false, false, false)
+		m.putJob(c, j, false, false, false)
 		if newest {
 			j = j.Prev
 		} else {

@@ -203,7 +203,8 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 	w.client, err = c.Block(0, func(c *rm.Ctx, gone bool) {
 		w.gone = true
 		if !gone { // CLIENT UNBLOCK
-			answer(c, &engine.Outcome{Kind: engine.NoQuorum})
+			late := claim.Late()
+			answer(c, &late)
 		}
 		m.server.After(0, func(c *rm.Ctx) {
 			m.node.SetNow(c.Now())

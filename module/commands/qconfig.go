@@ -2,6 +2,7 @@ package commands
 
 import (
 	"bytes"
+	"errors"
 	"strconv"
 	"strings"
 
@@ -352,7 +353,29 @@ func (m *module) relogSettings(c *rm.Ctx) {
 	}
 }
 
-// setUnique turns uniqueness on or off.
+// uniqueConfig turns uniqueness on or off. It is no bool, which would refuse "off".
+func (m *module) uniqueConfig() *rm.Config {
+	return rm.TextConfig("unique", "yes", false,
+		func() string {
+			if m.uniqueOff {
+				return "no"
+			}
+			return "yes"
+		},
+		func(v string) error {
+			switch strings.ToLower(v) {
+			case "yes", "on":
+				m.setUnique(true)
+			case "no", "off":
+				m.setUnique(false)
+			default:
+				return errors.New("must be yes or no")
+			}
+			return nil
+		})
+}
+
+// setUnique is called before there is a node, too.
 func (m *module) setUnique(on bool) {
 	m.uniqueOff = !on
 	if m.node != nil {

@@ -110,9 +110,7 @@ func New() *rm.Module {
 				func() int64 { return m.mesh.timeout },
 				func(v int64) error { m.setNodeTimeout(v); return nil }),
 			m.lockConfig(),
-			rm.BoolConfig("unique", true,
-				func() bool { return !m.uniqueOff },
-				func(v bool) error { m.setUnique(v); return nil }),
+			m.uniqueConfig(),
 			rm.BoolConfig("disque-compat", false,
 				func() bool { return m.compat },
 				m.setCompat),
@@ -345,7 +343,7 @@ func (m *module) serve(w *engine.Waiter, j *store.Job) {
 	b, id, deliveries := w.Client.(*blocked), j.ID, j.Deliveries
 	b.client.Answer(func(c *rm.Ctx) {
 		c.Array(1)
-		putJob(c, j, b.counters, b.token, true)
+		m.putJob(c, j, b.counters, b.token, true)
 	}, func(c *rm.Ctx) { m.takeBack(c, id, deliveries) })
 }
 

@@ -207,7 +207,7 @@ func settleUnique(a *engine.Add, given uint8) error {
 }
 
 // putUnique answers SHOW's fields of a unique job.
-func putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
+func (m *module) putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
 	c.Text("unique")
 	c.Text(strategyNames[u.Strategy()])
 	c.Text("key")
@@ -220,9 +220,9 @@ func putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
 	}
 	c.Text("lock")
 	switch {
-	case u.Has(store.UniqueHasRun):
+	case m.node.HasLock(j, store.LockRun):
 		c.Text("run")
-	case u.Has(store.UniqueHasWait):
+	case m.node.HasLock(j, store.LockWait):
 		c.Text("wait")
 	case u.Has(store.UniquePending):
 		c.Text("put-off")
@@ -232,7 +232,7 @@ func putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
 		c.Text("none")
 	}
 	c.Text("token")
-	c.Int(int64(engine.Token(j)))
+	c.Int(int64(m.node.Token(j)))
 	c.Text("tries")
 	c.Int(int64(u.Tries()))
 }

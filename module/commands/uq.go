@@ -83,6 +83,8 @@ func (u *uniqueQueues) commands() []rm.Command {
 		{Name: "uq.peek", Run: u.peek, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
 			Summary: "Shows the oldest items of a unique queue.", Complexity: "O(N) with N items shown", Arity: -2, Keys: firstKey(rm.KeyRead),
 			Args: []rm.Arg{keyArg(), count}}},
+		{Name: "uq.stat", Run: u.stat, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
+			Summary: "Tells a unique queue's length, and how often an item was pushed that waited already.", Complexity: "O(1)", Arity: 2, Keys: firstKey(rm.KeyRead), Args: []rm.Arg{keyArg()}}},
 	}
 	for i := range list {
 		list[i].Key, list[i].Type, list[i].Info.Since = 1, u.kind, since
@@ -334,6 +336,22 @@ func (u *uniqueQueues) length(c *rm.Ctx) {
 		c.Int(0)
 	default:
 		c.Int(int64(q.Len()))
+	}
+}
+
+func (u *uniqueQueues) stat(c *rm.Ctx) {
+	q, err := held(c)
+	switch {
+	case err != nil:
+		fail(c, err)
+	case q == nil:
+		c.NullArray()
+	default:
+		c.Map(2)
+		c.Text("len")
+		c.Int(int64(q.Len()))
+		c.Text("duplicates")
+		c.Int(int64(q.Duplicates()))
 	}
 }
 

@@ -310,7 +310,12 @@ func (n *Node) lostRound(c *Claim, need int) {
 	}
 	switch {
 	case c.kind == take && against >= need:
-		n.missed(c, Outcome{Kind: Conflict, Job: who.job, Owner: []byte(who.owner)}, true)
+		// There may be no such job any more: then it is tried again.
+		doubt := n.doubts(c, who.job)
+		if doubt {
+			c.doubts++
+		}
+		n.missed(c, Outcome{Kind: Conflict, Job: who.job, Owner: []byte(who.owner)}, !doubt)
 	case c.kind == take:
 		n.missed(c, Outcome{Kind: NoQuorum}, false)
 	case refused+freed < need || c.kind == extend && refused < need:
@@ -342,11 +347,14 @@ func (n *Node) missed(c *Claim, o Outcome, definite bool) {
 	limit := int64(8) << min(c.tries, 4)
 	if o.Kind == Conflict {
 		limit = min(int64(20)<<min(c.tries, 6), claimPollMS)
-		if l := n.liveLock(c.name); l != nil {
+		if l := n.liveLock(c.name); l != nil && c.wait {
 			n.watchLock(l) // its end will call
 			limit = claimLookMS
 		}
 	}
 	c.retry = now + 1 + int64(n.random.Uint64()%uint64(limit))
+	if c.doubts > 0 && c.gone != o.Job {
+		c.retry = now + claimResendMS // unless it is known before
+	}
 	n.setAlarm(c)
 }

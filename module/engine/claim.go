@@ -105,9 +105,11 @@ type Claim struct {
 	name []byte
 	holder
 	lease    int64
-	usable   int64  // of the lease, that asking may take; 0: all
-	anew     bool   // for a run of its own: not one that the same job has already
-	token    uint64 // extend, release
+	usable   int64    // of the lease, that asking may take; 0: all
+	anew     bool     // for a run of its own: not one that the same job has already
+	doubts   uint8    // attempts after which the job that has the lock could be gone
+	gone     store.ID // which is
+	token    uint64   // extend, release
 	flags    uint8
 	wait     bool
 	deadline int64 // steady
@@ -330,6 +332,14 @@ func (n *Node) AbandonClaim(c *Claim) {
 	n.finishClaim(c, Outcome{Kind: NoQuorum}, false)
 }
 
+// Late is the outcome of a claim whose time is over now.
+func (c *Claim) Late() Outcome {
+	if c.round != 0 && c.last.Kind != Conflict {
+		return Outcome{Kind: NoQuorum}
+	}
+	return c.last
+}
+
 func (n *Node) startClaim(c *Claim) {
 	c.pos = -1
 	c.last.Kind = NoQuorum
@@ -443,12 +453,9 @@ func (n *Node) tickClaims() {
 		c := n.alarms[0]
 		switch {
 		case now >= c.deadline:
-			o := c.last
+			o := c.Late()
 			if c.round != 0 {
 				n.retract(c)
-				if o.Kind != Conflict {
-					o = Outcome{Kind: NoQuorum}
-				}
 			}
 			n.finishClaim(c, o, true)
 		case c.round != 0 && now-c.began >= attemptMS<<min(c.tries, 10):

@@ -19,6 +19,7 @@ import (
 const (
 	pullEveryMS   = 1_000
 	verifyEveryMS = 1_000
+	mostDoubts    = 5 // attempts that a claim makes anew because the job that has its lock may be gone
 	suspectMS     = 10_000
 	pageLocks     = 128
 	pageBytes     = 24 << 10
@@ -425,19 +426,42 @@ type suspect struct {
 // suspectLock finds out about a lock that stood in somebody's way, where its end
 // may have been missed: it asks all nodes for its job, at most once a second.
 func (n *Node) suspectLock(l *store.Lock) {
-	if l.Job == (store.ID{}) || l.Flags&lockOutlives != 0 || n.jobLives(l.Job) {
+	if l.Flags&lockOutlives == 0 {
+		n.suspectJob(l.Name(), l.Job)
+	}
+}
+
+// suspectJob is suspectLock for one of which this node may know by others alone.
+func (n *Node) suspectJob(name []byte, id store.ID) {
+	if id == (store.ID{}) || n.jobLives(id) {
 		return
 	}
 	now := n.steady()
-	s := n.suspects[string(l.Name())]
-	if s != nil && s.id == l.Job && now-s.asked < verifyEveryMS {
+	s := n.suspects[string(name)]
+	if s != nil && s.id == id && now-s.asked < verifyEveryMS {
 		return
 	}
-	n.suspects[string(l.Name())] = &suspect{id: l.Job, asked: now}
-	m := wire.Message{Kind: wire.Verify, ID: l.Job, Lock: wire.Lock{Name: l.Name()}}
+	n.suspects[string(name)] = &suspect{id: id, asked: now}
+	m := wire.Message{Kind: wire.Verify, ID: id, Lock: wire.Lock{Name: name}}
 	for _, p := range n.mesh.order {
 		n.send(p, &m)
 	}
+}
+
+// doubts says whether the job may be gone by whose lock a claim was refused: nobody
+// has told yet that there is one, of those who are asked and can all answer.
+func (n *Node) doubts(c *Claim, id store.ID) bool {
+	if id == (store.ID{}) || c.doubts == mostDoubts || c.doubts > 0 && c.gone != id {
+		return false
+	}
+	if c.gone == id {
+		return true // the others are finding that out, too
+	}
+	if !slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == n.self.Node() && a.why == wire.LockHeld }) {
+		n.suspectJob(c.name, id) // else it has been already
+	}
+	s := n.suspects[string(c.name)]
+	return s != nil && s.id == id && !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected })
 }
 
 // jobLives says whether this node knows a job that may have locks: one that isn't
@@ -468,6 +492,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	}
 	if m.Count != wire.JobGone && m.Count != wire.JobDone || n.jobLives(s.id) {
 		delete(n.suspects, string(m.Lock.Name))
+		n.undoubted(m.Lock.Name, s.id, true)
 		return
 	}
 	if m.Count == wire.JobGone && !slices.Contains(s.gone, p.Node) {
@@ -479,8 +504,27 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		}
 	}
 	delete(n.suspects, string(m.Lock.Name))
+	n.undoubted(m.Lock.Name, s.id, false)
 	if l := n.store.Lock(m.Lock.Name); l != nil && l.Job == s.id {
 		n.removeLock(l)
+	}
+}
+
+// undoubted goes on with the claims for a lock of whose job it is known now whether
+// it lives.
+func (n *Node) undoubted(name []byte, id store.ID, lives bool) {
+	for _, c := range slices.Clone(n.alarms) {
+		switch {
+		case string(c.name) != string(name):
+		case c.round != 0 && !lives:
+			c.gone = id
+		case c.round != 0 || c.doubts == 0 || c.last.Kind != Conflict || c.last.Job != id:
+		case lives:
+			n.finishClaim(c, c.last, true)
+		default:
+			c.gone, c.retry = id, n.steady()+1
+			n.setAlarm(c)
+		}
 	}
 }
 

@@ -286,11 +286,7 @@ func (n *Node) moveAlong(j *store.Job, name []byte) error {
 	}
 	n.endWait(j, u)
 	err := n.moveTo(j, name)
-	lease := u.LockTTL()
-	if delayLeft(j, n.now) > 0 {
-		lease = 0 // it isn't due yet
-	}
-	_, _ = n.renewLock(j, u, store.LockWait, lease, nil)
+	_, _ = n.renewLock(j, u, store.LockWait, 0, nil) // it isn't due yet
 	n.log(LogState, j)
 	return err
 }

@@ -417,7 +417,15 @@ func (n *Node) Delete(id *store.ID) bool {
 // Enqueue puts a job back into its queue, for ENQUEUE or, with nack, for NACK.
 func (n *Node) Enqueue(id *store.ID, nack bool) bool {
 	j := n.store.Lookup(id)
-	return j != nil && n.requeue(j, nack)
+	if j == nil {
+		return false
+	}
+	if nack && j.Retry == 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && runs(j) {
+		// It stays out, but nobody works on it any more.
+		n.endRun(j, j.Unique())
+		n.log(LogState, j)
+	}
+	return n.requeue(j, nack)
 }
 
 // Dequeue takes a job out of its queue without delivering it.

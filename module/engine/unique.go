@@ -49,7 +49,7 @@ func duplicate(id *store.ID, key []byte) error {
 	if len(key) > shownKey {
 		key, cut = key[:shownKey], "…"
 	}
-	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %+q%s: wait until it is done, or add with another KEY", id, key, cut))
+	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %+q%s: wait until it is free, or add with another KEY", id, key, cut))
 }
 
 // SetUnique turns uniqueness off, for tests of what isn't about it, or on again. What was
@@ -145,7 +145,7 @@ func (n *Node) allExtras(family []byte, u store.Unique) []byte {
 
 // waitLease is how long a job has its waiting lock from its adding on, ms.
 func (n *Node) waitLease(a *Add) int64 {
-	if a.Delay > 0 && a.Unique.Strategy != store.UniqueWindow {
+	if (a.Delay > 0 || a.Family()) && a.Unique.Strategy != store.UniqueWindow {
 		return 0 // it begins when the job is due
 	}
 	return a.Unique.LockTTL * 1000
@@ -440,8 +440,7 @@ func (n *Node) onNewQueue(j *store.Job, m *wire.Message) *store.Job {
 // pushUnique is [store.Store.Push] for a unique job: one that ends its run frees
 // its key, one that runs alone takes its place in its lane.
 func (n *Node) pushUnique(j *store.Job, u store.Unique) {
-	if u.LockTTL() > 0 && j.Delay > 0 && j.Flags&store.FlagQueuedOnce == 0 && u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
-		// It is due: from now on its lock ends by itself.
+	if n.fallsDue(j, u) {
 		if _, err := n.renewLock(j, u, store.LockWait, u.LockTTL(), nil); err == ErrLockLost {
 			u.Clear(store.UniqueHasWait)
 		}
@@ -454,6 +453,19 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 	holder := n.liveLock(n.lockName(j, u, store.LockRun))
 	n.store.PushLane(j, u, holder == nil || holder.Job == j.ID && u.Has(store.UniqueHasRun))
 	n.endRun(j, u)
+}
+
+// fallsDue says whether a job that was delayed or held back is queued for the first
+// time: from now on its waiting lock ends by itself.
+func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
+	if u.LockTTL() == 0 || j.Flags&store.FlagQueuedOnce != 0 || !u.Has(store.UniqueHasWait) || u.Strategy() == store.UniqueWindow {
+		return false
+	}
+	if j.Delay > 0 {
+		return true
+	}
+	l := n.store.Lock(n.lockName(j, u, store.LockWait))
+	return l != nil && l.Until == 0
 }
 
 // accepted settles what locks a job has that came from another node: that of its
@@ -673,17 +685,31 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 	n.store.Lock(name).Token = token
 }
 
+// HasLock says whether a job has a lock still, as far as this node knows. What the
+// job says may be late: a lock past its lease is removed when somebody comes by.
+func (n *Node) HasLock(j *store.Job, space store.Space) bool {
+	u := j.Unique()
+	if u == nil || !u.Has(hasFlag(space)) || n.lockLost(&j.ID) {
+		return false
+	}
+	l := n.store.Lock(n.lockName(j, u, space))
+	switch {
+	case l != nil && l.Job == j.ID || n.isLive(l):
+		return l.Job == j.ID && n.isLive(l)
+	case u.Strategy() == store.UniqueWindow:
+		return begunAt(u.WaitToken())+u.LockTTL() > n.now
+	}
+	return true // by the votes of others
+}
+
 // Token is the fencing token of the lock that a job has, that of its run where it
 // has both; 0 where it has none.
-func Token(j *store.Job) uint64 {
-	u := j.Unique()
+func (n *Node) Token(j *store.Job) uint64 {
 	switch {
-	case u == nil:
-		return 0
-	case u.Has(store.UniqueHasRun):
-		return u.RunToken()
-	case u.Has(store.UniqueHasWait):
-		return u.WaitToken()
+	case n.HasLock(j, store.LockRun):
+		return j.Unique().RunToken()
+	case n.HasLock(j, store.LockWait):
+		return j.Unique().WaitToken()
 	}
 	return 0
 }

@@ -26,7 +26,7 @@ type Queue struct {
 	segmentLen  uint32 // buckets that each segment has room for, the same for all
 	segmentsLen uint32
 	segmentsCap uint32
-	_           uint32
+	duplicates  uint32 // pushes of what waited already
 }
 
 const (
@@ -111,6 +111,10 @@ func (i *Item) keep(hash uint64) {
 // Len counts the items.
 func (q *Queue) Len() uint64 { return q.len }
 
+// Duplicates counts the pushes since the queue was made whose item waited already,
+// up to 2^32-1. It isn't saved.
+func (q *Queue) Duplicates() uint32 { return q.duplicates }
+
 // Front is the oldest item, nil where there is none.
 func (q *Queue) Front() *Item { return q.head }
 
@@ -141,5 +145,6 @@ func Layout() []Field {
 		{"uq_queue.segment_len", unsafe.Offsetof(q.segmentLen), unsafe.Sizeof(q.segmentLen)},
 		{"uq_queue.segments_len", unsafe.Offsetof(q.segmentsLen), unsafe.Sizeof(q.segmentsLen)},
 		{"uq_queue.segments_cap", unsafe.Offsetof(q.segmentsCap), unsafe.Sizeof(q.segmentsCap)},
+		{"uq_queue.duplicates", unsafe.Offsetof(q.duplicates), unsafe.Sizeof(q.duplicates)},
 	}
 }

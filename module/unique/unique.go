@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"unsafe"
 )
 
@@ -36,12 +37,15 @@ func (s *Queues) hashOf(i *Item) uint64 {
 }
 
 // Push puts an item at the end of a queue, and says whether it did: not where
-// the same item waits already, whose time then stays. The item has [MaxItem]
+// the same item waits already, whose time then stays; that is counted. The item has [MaxItem]
 // bytes at most, its start time is between 0 and [MaxStart].
 func (s *Queues) Push(q *Queue, item []byte, start int64) bool {
 	hash := s.hash(item)
 	head := q.of(hash)
 	if find(*head, item) != nil {
+		if q.duplicates < math.MaxUint32 {
+			q.duplicates++
+		}
 		return false
 	}
 	if len(item) > MaxItem || start < 0 || start > MaxStart {

@@ -142,6 +142,7 @@ func TestUniqueInAPartition_50(t *testing.T) {
 		older, younger string
 	}{{2, 0, lone1, most1}, {0, 2, most2, lone2}} {
 		harness.Await(t, 20*time.Second, "the younger one to have lost the key", func() bool { return w.mesh[c.other].Do("WORKING", c.younger).Err("LOCKLOST") })
+		assert.Equal(t, "none", w.mesh[c.other].Do("SHOW", c.younger).Field("lock").Str)
 		assert.Equal(t, int64(60), w.mesh[c.node].Do("WORKING", c.older).Int, "the older one has it")
 	}
 	for i := range 3 {

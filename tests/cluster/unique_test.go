@@ -73,6 +73,39 @@ func TestUniqueOverTheMesh_16_21_22_30(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
+// 16: a key is free at once when no node has its job any more, also where each left
+// the lock to the others.
+func TestForgottenEverywhere_16(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	for i, forget := range [][]any{{"FLUSHALL"}, {"DEL", "q"}, {"JOBMESH", "FLUSH"}, {"UNLINK", "q"}} {
+		for _, replicate := range []int{1, 3} {
+			key := fmt.Sprint(i, replicate)
+			opt := []any{"REPLICATE", replicate, "UNIQUE", "until-processed", "KEY", key, "ONCONFLICT", "raise"}
+			id := addUnique(t, m[i%3], "q", "b", opt...)
+			harness.Await(t, 5*time.Second, "the copies", func() bool { return copies(m, id) == replicate })
+			for _, s := range m {
+				s.Do(forget...)
+			}
+			next := addUnique(t, m[(i+1)%3], "q", "b", opt...)
+			for _, s := range m {
+				v := s.Do("ADDJOB", "q", "b", 5000, "UNIQUE", "until-processed", "KEY", key, "ONCONFLICT", "return")
+				assert.Equal(t, next, v.Str, "%v: %v", forget, v)
+			}
+		}
+	}
+}
+
+// copies counts the nodes that have a job.
+func copies(m mesh, id string) (n int) {
+	for _, s := range m {
+		if !s.Do("SHOW", id).Null {
+			n++
+		}
+	}
+	return n
+}
+
 // 31: many clients at all nodes add one key at once, and one of them adds it.
 func TestOneOfManyAdds_31(t *testing.T) {
 	t.Parallel()

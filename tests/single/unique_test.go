@@ -247,6 +247,14 @@ func TestWhatEndsARun_19_35(t *testing.T) {
 	assert.Equal(t, first, get(t, c, "q"))
 	c.Do("ACKJOB", first)
 	assert.Equal(t, second, get(t, c, "q"))
+	// One that is delivered at most once stays out, and its key is free all the same.
+	once, next := addUnique(t, c, "once", "1", during+"RETRY 0"), addUnique(t, c, "once", "2", during)
+	require.Equal(t, once, get(t, c, "once"))
+	assert.Zero(t, c.Do("ENQUEUE", once).Int)
+	none(t, c, "once")
+	assert.Zero(t, c.Do("NACK", once).Int)
+	assert.Equal(t, next, get(t, c, "once"))
+	assert.Equal(t, "none", c.Do("SHOW", once).Field("lock").Str)
 	// A front that goes without having run lets the next one go on.
 	third, fourth := addUnique(t, c, "r", "3", during), addUnique(t, c, "r", "4", during)
 	c.Do("DEQUEUE", third)
@@ -376,6 +384,11 @@ func TestLockTTL_23_L13_L14(t *testing.T) {
 	assert.Empty(t, addUnique(t, c, "w", "1", "KEY k UNIQUE window TTL 1"), "whether or not it is done")
 	assert.Empty(t, addUnique(t, c, "q", "2", until+"LOCKTTL 1"))
 	time.Sleep(1100 * time.Millisecond)
+	for _, id := range []string{first, delayed} {
+		lock := map[string]string{first: "none", delayed: "wait"}[id]
+		assert.Equal(t, lock, c.Do("SHOW", id).Field("lock").Str, "before anybody else came by")
+		assert.Equal(t, lock == "none", c.Do("SHOW", id).Field("token").Int == 0)
+	}
 	second := addUnique(t, c, "q", "2", until+"LOCKTTL 100")
 	require.NotEmpty(t, second)
 	assert.NotEmpty(t, addUnique(t, c, "w", "1", "KEY k UNIQUE window TTL 1"))
@@ -388,6 +401,48 @@ func TestLockTTL_23_L13_L14(t *testing.T) {
 	assert.Empty(t, addUnique(t, c, "d", "2", until), "it counts from now")
 	harness.Await(t, 4*time.Second, "its lock's end", func() bool { return addUnique(t, c, "d", "2", until) != "" })
 	assert.False(t, c.Do("SHOW", window).Null == false)
+}
+
+// A job that is held back isn't due either.
+func TestLockTTLOfHeldBackJobs_23(t *testing.T) {
+	c := harness.Start(t).Dial()
+	const brief = until + "LOCKTTL 1 "
+	deferred := addUnique(t, c, "q", "1", brief+"DEFERRED")
+	moved := addUnique(t, c, "moved", "1", brief+"DEFERRED")
+	blocked := addUnique(t, c, "b", "1", brief+"BLOCKEDBY "+deferred)
+	after := addUnique(t, c, "a", "1", brief+"AFTER "+blocked)
+	time.Sleep(1100 * time.Millisecond)
+	queues := []string{"q", "moved", "b", "a"}
+	refused := func() {
+		t.Helper()
+		for _, q := range queues {
+			assert.Empty(t, addUnique(t, c, q, "2", until), q)
+		}
+	}
+	refused()
+	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+	refused()
+	c.Do("RELEASEJOB", deferred)
+	c.Do("RELEASEJOB", moved, "QUEUE", "elsewhere")
+	queues[1] = "elsewhere"
+	refused()
+	begun := func(q string) {
+		t.Helper()
+		ttl := c.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", q).Field("ttl").Int
+		assert.True(t, 0 < ttl && ttl <= 1000, "%s: %d", q, ttl)
+	}
+	begun("q")
+	begun("elsewhere")
+	for i, id := range []string{deferred, blocked, after} {
+		q := []string{"q", "b", "a"}[i]
+		if i > 0 {
+			begun(q)
+		}
+		harness.Await(t, 3*time.Second, "the lock's end in "+q, func() bool { return c.Do("SHOW", id).Field("lock").Str == "none" })
+		require.Equal(t, id, get(t, c, q))
+		c.Do("ACKJOB", id)
+	}
+	assert.Equal(t, "none", c.Do("SHOW", moved).Field("lock").Str)
 }
 
 func TestRefusalsLeaveNoLock_24_25(t *testing.T) {
@@ -564,10 +619,12 @@ func TestQueueSettings_28(t *testing.T) {
 }
 
 func TestUniqueOff_29(t *testing.T) {
-	c := harness.Start(t, harness.WithConfig("jobmesh.unique no")).Dial()
+	c := harness.Start(t, harness.WithConfig("jobmesh.unique off")).Dial()
 	ids := []string{addUnique(t, c, "q", "b", until), addUnique(t, c, "q", "b", until), addUnique(t, c, "r", "b", during), addUnique(t, c, "r", "b", during)}
 	assert.NotContains(t, ids, "")
 	assert.Len(t, c.Do("GETJOB", "COUNT", 10, "FROM", "r").Elems, 2)
+	assert.Equal(t, "no", c.Do("CONFIG", "GET", "jobmesh.unique").Elems[1].Str)
+	assert.Equal(t, byte('-'), c.Do("CONFIG", "SET", "jobmesh.unique", "maybe").Kind)
 	require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.unique", "yes").Str)
 	assert.NotEmpty(t, addUnique(t, c, "q", "b", until), "what was added meanwhile holds no lock")
 	assert.Empty(t, addUnique(t, c, "q", "b", until))

@@ -71,6 +71,16 @@ func TestUniqueQueue_1_to_9(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
+// L2: what was refused is counted, since the queue was last empty.
+func TestDuplicatesAreCounted_L2(t *testing.T) {
+	s := harness.Start(t)
+	expect(t, s.Dial(), "UQ.STAT q -> *null", "UQ.PUSH q a -> :1", "UQ.STAT q -> *[$\"len\" :1 $\"duplicates\" :0]",
+		"UQ.PUSH q a -> $null", "UQ.PUSH q b -> :2", "UQ.PUSH q a AT 5 -> $null", "UQ.STAT q -> *[$\"len\" :2 $\"duplicates\" :2]",
+		"COPY q copy -> :1", "UQ.STAT copy -> *[$\"len\" :2 $\"duplicates\" :0]",
+		"UQ.REM q a b -> :2", "UQ.STAT q -> *null", "UQ.PUSH q a -> :1", "UQ.STAT q -> *[$\"len\" :1 $\"duplicates\" :0]")
+	expect(t, s.Dial3(), "UQ.STAT none -> _null", "UQ.STAT q -> %[$\"len\" :1 $\"duplicates\" :0]")
+}
+
 func TestUniqueItemsAreBytes_10(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -120,13 +130,13 @@ func TestUniqueErrors_14(t *testing.T) {
 			{"UQ.BPOP q 1e300", long}, {"UQ.BPOP q 9223372036854775807", long},
 			{"UQ.BPOP none text q 1", "WRONGTYPE"}, {"UQ.BPOP jobs 1", "WRONGTYPE"},
 			{"UQ.PUSH text y", "WRONGTYPE"}, {"UQ.PUSH jobs y", "WRONGTYPE"}, {"UQ.POP text", "WRONGTYPE"}, {"UQ.POP jobs", "WRONGTYPE"}, {"UQ.LEN text", "WRONGTYPE"},
-			{"UQ.HAS text x", "WRONGTYPE"}, {"UQ.REM text x", "WRONGTYPE"}, {"UQ.PEEK text", "WRONGTYPE"},
+			{"UQ.HAS text x", "WRONGTYPE"}, {"UQ.REM text x", "WRONGTYPE"}, {"UQ.PEEK text", "WRONGTYPE"}, {"UQ.STAT text", "WRONGTYPE"},
 			{"LPUSH q x", "WRONGTYPE"}, {"ADDJOB q b 0", "WRONGTYPE"}, {"QLEN q", "WRONGTYPE"}, {"GETJOB NOHANG FROM q", "WRONGTYPE"},
 		} {
 			v := words(c, tc.cmd)
 			assert.True(t, v.Err(tc.err), "%s: %v, want %s", tc.cmd, v, tc.err)
 		}
-		for cmd, most := range map[string]int{"UQ.PUSH": 2, "UQ.POP": 1, "UQ.BPOP": 2, "UQ.LEN": 1, "UQ.HAS": 2, "UQ.REM": 2, "UQ.PEEK": 1} {
+		for cmd, most := range map[string]int{"UQ.PUSH": 2, "UQ.POP": 1, "UQ.BPOP": 2, "UQ.LEN": 1, "UQ.HAS": 2, "UQ.REM": 2, "UQ.PEEK": 1, "UQ.STAT": 1} {
 			for n := range most {
 				v := c.Do(append([]any{cmd}, []any{"q", "q"}[:n]...)...)
 				assert.True(t, v.Err("ERR wrong number of arguments for '"+strings.ToLower(cmd)+"' command"), "%s: %v", cmd, v)
@@ -462,7 +472,7 @@ func TestUniqueQueueWatchACLAndDocs_13(t *testing.T) {
 	}
 	other.Do("UQ.PUSH", "q", "a")
 	dirty := s.Info("persistence", "rdb_changes_since_last_save")
-	for _, cmd := range []string{"UQ.PUSH q a", "UQ.REM q b", "UQ.LEN q", "UQ.HAS q a", "UQ.PEEK q", "UQ.POP none", "UQ.REM none x"} {
+	for _, cmd := range []string{"UQ.PUSH q a", "UQ.REM q b", "UQ.LEN q", "UQ.HAS q a", "UQ.PEEK q", "UQ.STAT q", "UQ.POP none", "UQ.REM none x"} {
 		c.Do("WATCH", "q", "none")
 		words(other, cmd)
 		c.Do("MULTI")
@@ -475,7 +485,7 @@ func TestUniqueQueueWatchACLAndDocs_13(t *testing.T) {
 	u := s.Dial()
 	require.Equal(t, "OK", u.Do("AUTH", "w", "p").Str)
 	assert.Equal(t, int64(1), u.Do("UQ.PUSH", "mail:1", "b").Int)
-	for _, cmd := range []string{"UQ.PUSH other b", "UQ.POP other", "UQ.BPOP mail:1 other 0", "UQ.LEN other", "UQ.HAS other x", "UQ.REM other x", "UQ.PEEK other"} {
+	for _, cmd := range []string{"UQ.PUSH other b", "UQ.POP other", "UQ.BPOP mail:1 other 0", "UQ.LEN other", "UQ.HAS other x", "UQ.REM other x", "UQ.PEEK other", "UQ.STAT other"} {
 		assert.True(t, words(u, cmd).Err("NOPERM"), cmd)
 	}
 	c.Do("ACL", "SETUSER", "r", "on", ">p", "%R~*", "+@all")
@@ -483,7 +493,7 @@ func TestUniqueQueueWatchACLAndDocs_13(t *testing.T) {
 	assert.Equal(t, int64(1), u.Do("UQ.LEN", "mail:1").Int)
 	assert.True(t, u.Do("UQ.POP", "mail:1").Err("NOPERM"))
 	assert.Equal(t, []string{"a", "b"}, c.Do("COMMAND", "GETKEYS", "UQ.BPOP", "a", "b", 0).Strings())
-	for _, cmd := range []string{"UQ.PUSH q x", "UQ.POP q", "UQ.BPOP q 0", "UQ.LEN q", "UQ.HAS q x", "UQ.REM q x y", "UQ.PEEK q"} {
+	for _, cmd := range []string{"UQ.PUSH q x", "UQ.POP q", "UQ.BPOP q 0", "UQ.LEN q", "UQ.HAS q x", "UQ.REM q x y", "UQ.PEEK q", "UQ.STAT q"} {
 		assert.Equal(t, []string{"q"}, words(c, "COMMAND GETKEYS "+cmd).Strings())
 		name, _, _ := strings.Cut(strings.ToLower(cmd), " ")
 		d := c.Do("COMMAND", "DOCS", name).Elems[1]
