@@ -167,10 +167,8 @@ func (s *Store) ReplaceLock(l *Lock) {
 // ScanLocks is [Store.ScanJobs] for locks.
 func (s *Store) ScanLocks(cursor uint64, emit *[]*Lock) uint64 {
 	b, next := s.locks.scan(cursor)
-	for _, e := range b.first[:b.n] {
-		for ; e != nil; e = e.next {
-			*emit = append(*emit, lockOf(e))
-		}
+	for e := range b.all {
+		*emit = append(*emit, lockOf(e))
 	}
 	return next
 }
