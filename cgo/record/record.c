@@ -175,7 +175,7 @@ static const struct jm_field layout[] = {
     FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
     FIELD(jm_queue, name_len), FIELD(jm_queue, name),
-    WHOLE(jm_lock), FIELD(jm_lock, hash_next), FIELD(jm_lock, next), FIELD(jm_lock, prev), FIELD(jm_lock, hash), FIELD(jm_lock, token),
+    WHOLE(jm_lock), FIELD(jm_lock, hash_next), FIELD(jm_lock, next), FIELD(jm_lock, prev), FIELD(jm_lock, token),
     FIELD(jm_lock, until), FIELD(jm_lock, lease), FIELD(jm_lock, job), FIELD(jm_lock, flags), FIELD(jm_lock, format),
     FIELD(jm_lock, name_len), FIELD(jm_lock, owner_len),
     WHOLE(jm_lock_list), FIELD(jm_lock_list, head), FIELD(jm_lock_list, tail), FIELD(jm_lock_list, len), FIELD(jm_lock_list, bytes),

@@ -86,7 +86,6 @@ struct jm_queue {
 struct jm_lock {
     struct jm_lock *hash_next;
     struct jm_lock *next, *prev;
-    uint64_t hash;
     /* From here to the end of the owner: the record. */
     uint64_t token;
     int64_t until, lease;

@@ -18,8 +18,8 @@ import (
 // votes become a lock.
 
 const (
-	lockSteps  = 20    // buckets of the table of locks looked at in one tick
-	sweepSteps = 2000  // likewise, after many jobs went at once
+	lockSteps  = 10    // buckets of the table of locks looked at in one tick
+	sweepSteps = 1000  // likewise, after many jobs went at once
 	endedMS    = 2_000 // how long one that is over is kept
 
 	longLeaseMS = 600_000 // an at-most-once job has its lock for as long as it lives

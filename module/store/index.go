@@ -6,9 +6,9 @@ import (
 )
 
 // index is a table for what is mostly looked for in vain, under names of which
-// nothing is known: locks and lanes. It grows as [table] does, but a bucket is a
-// cache line with the hashes of its elements: so lookups in vain, insertions and
-// splits touch that line alone, where each element would be one more cache miss.
+// nothing is known: locks and lanes. It grows as [table] does, but a bucket is two
+// neighbouring cache lines with the hashes of its elements: so lookups in vain,
+// insertions and splits touch those alone, where each element would be one more miss.
 type index struct {
 	alloc    Allocator
 	hash     func(*entry) uint64
@@ -20,30 +20,65 @@ type index struct {
 }
 
 // bucket has its elements in the first n of its slots. What is too much is chained
-// behind the last slot's, each by its entry; the others' next is nil.
+// behind the last slot's, by the entries, which mean nothing elsewhere: to look at an
+// element, or to write to it, costs a cache miss.
 type bucket struct {
-	hashes [ways]uint32 // the lower halves; the last slot's is its first element's
-	n      uint32
-	first  [ways]*entry
+	hashes  [ways]uint32 // the lower halves; the last slot's is its first element's
+	n       uint32
+	chained uint32 // how many are behind the last slot's
+	first   [ways]*entry
 }
 
 const (
-	ways         = 5
-	fill         = 2 // elements a bucket, in the mean: few buckets have a chain
+	ways         = 10
+	fill         = 4 // elements a bucket, in the mean: few buckets have a chain
 	lineBytes    = 64
-	indexSegment = 1024
-	indexBytes   = indexSegment*int(unsafe.Sizeof(bucket{})) + lineBytes // one line to align it
+	bucketBytes  = 2 * lineBytes
+	indexStep    = 8 // buckets that are split or merged at a time
+	indexSegment = 512
+	indexBytes   = indexSegment*bucketBytes + bucketBytes // one bucket to align it
 )
 
+// The build fails where a bucket has another size.
+var _ = [1]struct{}{}[unsafe.Sizeof(bucket{})-bucketBytes]
+
 func (b *bucket) put(e *entry, hash uint64) {
-	e.next = nil
 	if b.n < ways {
 		b.first[b.n], b.hashes[b.n] = e, uint32(hash)
 		b.n++
 		return
 	}
-	last := b.first[ways-1]
-	last.next, e.next = e, last.next
+	e.next = b.chain(ways - 1)
+	b.first[ways-1].next = e
+	b.chained++
+}
+
+// chain is what comes behind the first element of a slot.
+func (b *bucket) chain(slot uint32) *entry {
+	if slot < ways-1 || b.chained == 0 {
+		return nil
+	}
+	return b.first[slot].next
+}
+
+// all yields the elements; none may be put in or taken out meanwhile.
+func (b *bucket) all(yield func(*entry) bool) {
+	for i := range b.n {
+		if !yield(b.first[i]) {
+			return
+		}
+	}
+	for e := b.chain(ways - 1); e != nil; e = e.next {
+		if !yield(e) {
+			return
+		}
+	}
+}
+
+// warm begins to load a bucket.
+func (b *bucket) warm() {
+	prefetch(unsafe.Pointer(b))
+	prefetch(unsafe.Add(unsafe.Pointer(b), lineBytes))
 }
 
 func (t *index) init(alloc Allocator, hash func(*entry) uint64) {
@@ -53,7 +88,7 @@ func (t *index) init(alloc Allocator, hash func(*entry) uint64) {
 
 func (t *index) addSegment() {
 	p := t.alloc.Alloc(indexBytes)
-	s := (*[indexSegment]bucket)(unsafe.Add(p, -uintptr(p)&(lineBytes-1)))
+	s := (*[indexSegment]bucket)(unsafe.Add(p, -uintptr(p)&(bucketBytes-1)))
 	*s = [indexSegment]bucket{}
 	t.segments, t.blocks = append(t.segments, s), append(t.blocks, p)
 }
@@ -85,7 +120,7 @@ func (t *index) bucketOf(hash uint64) uint64 {
 }
 
 // warm begins to load the bucket of a hash that will be looked for soon.
-func (t *index) warm(hash uint64) { prefetch(unsafe.Pointer(t.at(t.bucketOf(hash)))) }
+func (t *index) warm(hash uint64) { t.at(t.bucketOf(hash)).warm() }
 
 // find finds the first element that may have this hash and is the one.
 func (t *index) find(hash uint64, is func(*entry) bool) *entry {
@@ -95,7 +130,7 @@ func (t *index) find(hash uint64, is func(*entry) bool) *entry {
 		if b.hashes[i] == uint32(hash) && is(e) {
 			return e
 		}
-		for e = e.chained(i); e != nil; e = e.next {
+		for e = b.chain(i); e != nil; e = e.next {
 			if t.hash(e) == hash && is(e) {
 				return e
 			}
@@ -104,18 +139,9 @@ func (t *index) find(hash uint64, is func(*entry) bool) *entry {
 	return nil
 }
 
-// chained is what comes behind the first element of a slot. Only the last slot's is
-// looked at for that.
-func (e *entry) chained(slot uint32) *entry {
-	if slot < ways-1 {
-		return nil
-	}
-	return e.next
-}
-
 func (t *index) insert(e *entry, hash uint64) {
 	t.at(t.bucketOf(hash)).put(e, hash)
-	if t.len++; t.len >= fill*(t.buckets+step) {
+	if t.len++; t.len >= fill*(t.buckets+indexStep) {
 		t.grow()
 	}
 }
@@ -127,29 +153,29 @@ func (t *index) remove(e *entry, hash uint64) {
 	for i < b.n && b.first[i] != e {
 		i++
 	}
-	last := b.first[ways-1]
 	switch {
 	case i == b.n: // chained
-		p := last
+		p := b.first[ways-1]
 		for p.next != e {
 			p = p.next
 		}
 		p.next = e.next
-	case b.n == ways && last.next != nil: // the next of the chain takes its slot
+		b.chained--
+	case b.chained > 0: // the next of the chain takes its slot
+		last := b.first[ways-1]
 		next := last.next
-		if i == ways-1 {
-			b.first[i], b.hashes[i] = next, uint32(t.hash(next))
-			break
+		if i < ways-1 {
+			last.next = next.next
 		}
-		last.next, next.next = next.next, nil
 		b.first[i], b.hashes[i] = next, uint32(t.hash(next))
+		b.chained--
 	default:
 		b.n--
 		b.first[i], b.hashes[i] = b.first[b.n], b.hashes[b.n]
 		b.first[b.n] = nil
 	}
 	t.len--
-	if t.buckets > minBuckets && t.len < fill*((t.buckets-step)/2) {
+	if t.buckets > minBuckets && t.len < fill*((t.buckets-indexStep)/2) {
 		t.shrink()
 	}
 }
@@ -161,13 +187,10 @@ func (t *index) grow() {
 	if to == uint64(len(t.segments))*indexSegment {
 		t.addSegment()
 	}
-	for i := range uint64(step) {
+	for i := range uint64(indexStep) {
 		low, high := t.at(from+i), t.at(to+i)
-		var chain *entry
-		if low.n == ways {
-			last := low.first[ways-1]
-			chain, last.next = last.next, nil
-		}
+		chain := low.chain(ways - 1)
+		low.chained = 0
 		kept := uint32(0)
 		for k := range low.n {
 			e, h := low.first[k], low.hashes[k]
@@ -190,15 +213,15 @@ func (t *index) grow() {
 			e = next
 		}
 	}
-	if t.buckets += step; t.buckets == 2<<t.depth {
+	if t.buckets += indexStep; t.buckets == 2<<t.depth {
 		t.depth++
 	}
 	// What the next call divides was last looked at long ago. There is time until then.
 	from, to = t.buckets-1<<t.depth, t.buckets
-	for i := range uint64(step) {
-		prefetch(unsafe.Pointer(t.at(from + i)))
+	for i := range uint64(indexStep) {
+		t.at(from + i).warm()
 		if to < uint64(len(t.segments))*indexSegment {
-			prefetch(unsafe.Pointer(t.at(to + i)))
+			t.at(to + i).warm()
 		}
 	}
 }
@@ -208,12 +231,12 @@ func (t *index) shrink() {
 	if t.buckets == 1<<t.depth {
 		t.depth--
 	}
-	t.buckets -= step
-	for i := range uint64(step) {
+	t.buckets -= indexStep
+	for i := range uint64(indexStep) {
 		from, into := t.at(t.buckets+i), t.at(t.buckets+i-1<<t.depth)
 		for k := range from.n {
 			e := from.first[k]
-			rest := e.chained(k)
+			rest := from.chain(k)
 			into.put(e, uint64(from.hashes[k]))
 			for e = rest; e != nil; {
 				next := e.next

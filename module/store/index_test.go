@@ -29,11 +29,9 @@ func TestIndex(t *testing.T) {
 		seen, cursor := map[*entry]bool{}, uint64(0)
 		for {
 			b, next := x.scan(cursor)
-			for _, e := range b.first[:b.n] {
-				for ; e != nil; e = e.next {
-					require.False(t, seen[e])
-					seen[e] = true
-				}
+			for e := range b.all {
+				require.False(t, seen[e])
+				seen[e] = true
 			}
 			if cursor = next; cursor == 0 {
 				break

@@ -282,7 +282,6 @@ func Layout() []Field {
 		{"jm_lock.hash_next", unsafe.Offsetof(k.entry), unsafe.Sizeof(k.entry)},
 		{"jm_lock.next", unsafe.Offsetof(k.Next), unsafe.Sizeof(k.Next)},
 		{"jm_lock.prev", unsafe.Offsetof(k.Prev), unsafe.Sizeof(k.Prev)},
-		{"jm_lock.hash", unsafe.Offsetof(k.hash), unsafe.Sizeof(k.hash)},
 		{"jm_lock.token", unsafe.Offsetof(k.Token), unsafe.Sizeof(k.Token)},
 		{"jm_lock.until", unsafe.Offsetof(k.Until), unsafe.Sizeof(k.Until)},
 		{"jm_lock.lease", unsafe.Offsetof(k.Lease), unsafe.Sizeof(k.Lease)},

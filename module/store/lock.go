@@ -51,7 +51,6 @@ func AppendLockName(dst []byte, space Space, scope, key []byte) []byte {
 type Lock struct {
 	entry            // chain in the table of locks
 	Next, Prev *Lock // neighbours in the list of all locks
-	hash       uint64
 
 	// From here to the end of the owner: the record, saved as it lies.
 	Token    uint64 // the fencing token
@@ -87,7 +86,7 @@ func lockOf(e *entry) *Lock { return (*Lock)(unsafe.Pointer(e)) }
 func (s *Store) initLocks() {
 	s.lockList = (*LockList)(s.alloc.Alloc(lockListSize))
 	*s.lockList = LockList{}
-	s.locks.init(s.alloc, func(e *entry) uint64 { return lockOf(e).hash })
+	s.locks.init(s.alloc, func(e *entry) uint64 { return s.hashName(lockOf(e).Name()) })
 }
 
 // Locks are all locks there are. They stay when everything else is forgotten.
@@ -121,7 +120,7 @@ func (s *Store) LockOrNew(name []byte, hash uint64) (l *Lock, fresh bool) {
 
 func (s *Store) newLock(name, owner []byte, h uint64) *Lock {
 	l := (*Lock)(s.alloc.Alloc(lockSize + len(name) + len(owner)))
-	*l = Lock{hash: h, format: lockFormat, nameLen: uint32(len(name)), ownerLen: uint32(len(owner))}
+	*l = Lock{format: lockFormat, nameLen: uint32(len(name)), ownerLen: uint32(len(owner))}
 	copy(l.Name(), name)
 	copy(l.Owner(), owner)
 	all := s.lockList
@@ -134,7 +133,7 @@ func (s *Store) newLock(name, owner []byte, h uint64) *Lock {
 	all.Tail = l
 	all.Len++
 	all.Bytes += uint64(l.Size())
-	s.locks.insert(&l.entry, l.hash)
+	s.locks.insert(&l.entry, h)
 	return l
 }
 
@@ -160,17 +159,15 @@ func (s *Store) ReplaceLock(l *Lock) {
 	}
 	all.Len--
 	all.Bytes -= uint64(l.Size())
-	s.locks.remove(&l.entry, l.hash)
+	s.locks.remove(&l.entry, s.hashName(l.Name()))
 	s.alloc.Free(unsafe.Pointer(l), l.Size())
 }
 
 // ScanLocks is [Store.ScanJobs] for locks.
 func (s *Store) ScanLocks(cursor uint64, emit *[]*Lock) uint64 {
 	b, next := s.locks.scan(cursor)
-	for _, e := range b.first[:b.n] {
-		for ; e != nil; e = e.next {
-			*emit = append(*emit, lockOf(e))
-		}
+	for e := range b.all {
+		*emit = append(*emit, lockOf(e))
 	}
 	return next
 }
