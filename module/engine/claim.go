@@ -257,19 +257,22 @@ func (n *Node) bare(c *Claim, wait int64, client any) (o Outcome, pending *Claim
 		wait = ClaimTimeoutMS
 	}
 	c.deadline = n.steady() + min(wait, math.MaxInt64/4)
-	decided, blocked := false, false
-	c.then = func(end Outcome) {
-		o, decided = end, true
-		if blocked {
-			n.effects = append(n.effects, Effect{Kind: LockDone, Client: client, Outcome: &end})
-		}
-	}
-	n.startClaim(c)
-	blocked = true
-	if decided {
-		return o, nil
+	now := n.claim(c, func(end Outcome) {
+		n.effects = append(n.effects, Effect{Kind: LockDone, Client: client, Outcome: &end})
+	})
+	if now != nil {
+		return *now, nil
 	}
 	return o, c
+}
+
+// claim begins a claim. What isn't decided now is told to later.
+func (n *Node) claim(c *Claim, later func(Outcome)) (now *Outcome) {
+	c.then = func(o Outcome) { now = &o }
+	if n.startClaim(c); now == nil {
+		c.then = later
+	}
+	return now
 }
 
 // jobLock is a lock that is claimed for a job.
@@ -284,18 +287,17 @@ type jobLock struct {
 }
 
 // claimLock claims a lock for a job, as takeLock does, with the other nodes' consent.
-// For a run, one that the same job has elsewhere stands against it. then is called
-// with the outcome, maybe before claimLock returns: Granted, Conflict with the holder's
-// ID, NoQuorum or Aborted. A claim that ends otherwise than Granted leaves nothing. In a
-// mesh of one it is decided at once; who must not allocate there calls takeLock where
+// For a run, one that the same job has elsewhere stands against it. The outcome is now,
+// or where that is nil, later is called with it: Granted, Conflict with the holder's ID,
+// NoQuorum or Aborted. A claim that ends otherwise than Granted leaves nothing. In a mesh
+// of one it is decided at once; who must not allocate there calls takeLock where
 // [Node.alone] says so.
 //
-// While a claim is under way its job need not be known yet; from then's return
-// on it must be, or be freed, lest others find that the lock has no job.
-func (n *Node) claimLock(w jobLock, then func(Outcome)) *Claim {
+// While a claim is under way its job need not be known yet; once the outcome is it must
+// be, or be freed, lest others find that the lock has no job.
+func (n *Node) claimLock(w jobLock, later func(Outcome)) (now *Outcome, pending *Claim) {
 	if n.passive {
-		then(Outcome{Kind: Aborted})
-		return nil
+		return &Outcome{Kind: Aborted}, nil
 	}
 	flags := uint8(0)
 	if w.outlives {
@@ -304,23 +306,23 @@ func (n *Node) claimLock(w jobLock, then func(Outcome)) *Claim {
 	if n.alone() && !n.abstains() {
 		token, l := n.takeLock(w.name, &w.job, w.lease)
 		if l != nil {
-			then(Outcome{Kind: Conflict, Job: l.Job})
-			return nil
+			return &Outcome{Kind: Conflict, Job: l.Job}, nil
 		}
 		l = n.store.Lock(w.name)
 		n.setFlags(l, l.Flags|flags)
-		then(Outcome{Kind: Granted, Token: token})
-		return nil
+		return &Outcome{Kind: Granted, Token: token}, nil
 	}
 	if w.any {
 		flags |= lockAny
 	}
 	c := &Claim{
 		kind: take, name: slices.Clone(w.name), holder: holder{id: w.job}, lease: w.lease, usable: w.usable, anew: w.usable > 0,
-		flags: flags, deadline: n.steady() + cmp.Or(w.timeout, ClaimTimeoutMS), then: then,
+		flags: flags, deadline: n.steady() + cmp.Or(w.timeout, ClaimTimeoutMS),
 	}
-	n.startClaim(c)
-	return c
+	if now = n.claim(c, later); now != nil {
+		return now, nil
+	}
+	return nil, c
 }
 
 // AbandonClaim ends a claim whose client has gone: nothing stays claimed.

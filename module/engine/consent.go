@@ -64,17 +64,18 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	id := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	c, began := &claimedAdd{}, n.steady()
 	n.consents.adds[id] = c
-	decided := false
-	c.claim = n.claimLock(jobLock{
-		name: n.scratch.lock, job: id, lease: n.waitLease(a), outlives: a.Unique.Strategy == store.UniqueWindow,
-		any: a.Unique.Any, timeout: a.Timeout,
-	}, func(o Outcome) {
+	decided := func(o Outcome) (answer store.ID, wait bool, err error) {
 		delete(n.consents.adds, id)
 		if a.Timeout > 0 {
 			a.Timeout = max(1, a.Timeout-(n.steady()-began))
 		}
-		answer, wait, err = n.consented(a, id, o)
-		decided = true
+		return n.consented(a, id, o)
+	}
+	now, claim := n.claimLock(jobLock{
+		name: n.scratch.lock, job: id, lease: n.waitLease(a), outlives: a.Unique.Strategy == store.UniqueWindow,
+		any: a.Unique.Any, timeout: a.Timeout,
+	}, func(o Outcome) {
+		answer, wait, err := decided(o)
 		switch {
 		case c.client == nil:
 		case err != nil:
@@ -85,10 +86,11 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 			n.effects = append(n.effects, Effect{Kind: Promise, ID: answer, Client: c.client})
 		}
 	})
-	if !decided {
-		return id, true, nil
+	if now != nil {
+		return decided(*now)
 	}
-	return answer, wait, err
+	c.claim = claim
+	return id, true, nil
 }
 
 // consented goes on with an ADDJOB when its claim is decided.
@@ -159,15 +161,9 @@ func (a *Add) clone() *Add {
 func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
 	id := j.ID
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
-	var now *Outcome
-	later := false
-	n.claimLock(jobLock{
+	now, _ := n.claimLock(jobLock{
 		name: name, job: id, lease: lease, outlives: u.Strategy() == store.UniqueWindow, any: u.Has(store.UniqueAny),
 	}, func(o Outcome) {
-		if !later {
-			now = &o
-			return
-		}
 		j := n.store.Lookup(&id)
 		if j != nil && n.putOff(j) && j.State == store.StateActive && n.named(j, store.LockWait, name) {
 			if n.claimedAgain(j, &o) {
@@ -177,7 +173,7 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
 			n.freeName(name, &id, o.Token)
 		}
 	})
-	if later = true; now != nil {
+	if now != nil {
 		return n.claimedAgain(j, now)
 	}
 	n.later(j, ClaimTimeoutMS+putOffMS)
@@ -257,16 +253,10 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		return claimRefused
 	}
 	// What is decided at once is decided here, lest clients be served while others are.
-	var now *Outcome
-	later := false
 	// Who gets the job counts its time from then on, so that of the asking is added.
-	n.claimLock(jobLock{
+	now, _ := n.claimLock(jobLock{
 		name: name, job: id, lease: n.runLease(j, u) + 2*ClaimTimeoutMS, usable: 2 * ClaimTimeoutMS, any: u.Has(store.UniqueAny),
 	}, func(o Outcome) {
-		if !later {
-			now = &o
-			return
-		}
 		delete(n.consents.runs, key)
 		if n.consents.asked[queue]--; n.consents.asked[queue] == 0 {
 			delete(n.consents.asked, queue)
@@ -277,7 +267,6 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		}
 		n.sendAway(queue)
 	})
-	later = true
 	switch {
 	case now == nil:
 		n.store.HoldBack(j, u)
@@ -443,26 +432,25 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 	if l := n.liveLock(name); l != nil && l.Job != j.ID {
 		return false, ErrLockLost
 	}
-	id, decided, later := j.ID, false, false
-	name = slices.Clone(name)
-	n.claimLock(jobLock{name: name, job: id, lease: lease, any: u.Has(store.UniqueAny)}, func(o Outcome) {
-		end := n.renewed(&id, space, name, &o)
-		if !later {
-			decided, err = true, end
-			return
-		}
+	id, want := j.ID, jobLock{name: slices.Clone(name), job: j.ID, lease: lease, any: u.Has(store.UniqueAny)}
+	now, _ := n.claimLock(want, func(o Outcome) {
+		end := n.renewed(&id, space, want.name, &o)
 		if j := n.store.Lookup(&id); j != nil && (end == nil || end == ErrLockLost) {
-			n.log(LogState, j) // else the caller does, who may have a new job
+			n.log(LogState, j)
 		}
 		if pending {
 			n.effects = append(n.effects, Effect{Kind: Worked, Client: client, Err: end})
 		}
 	})
-	later, pending = true, !decided && client != nil && lease > 0
-	if lease == 0 && err == ErrNotExtended {
+	if now == nil {
+		pending = client != nil && lease > 0
+		return pending, nil
+	}
+	// The caller logs, who may have a new job.
+	if err = n.renewed(&id, space, want.name, now); err == ErrNotExtended && lease == 0 {
 		err = nil
 	}
-	return pending, err
+	return false, err
 }
 
 // renewed notes what became of a claim that renews a job's lock.
