@@ -118,7 +118,13 @@ func (s *Sim) holder(j *job) *node {
 }
 
 func (s *Sim) grow(f *family) {
-	if !f.head.promised || f.released {
+	if f.released {
+		return
+	}
+	if !f.head.promised {
+		if s.known(f.head) { // its node sleeps
+			s.at(2000, func() { s.grow(f) })
+		}
 		return
 	}
 	if f.want > 0 {
