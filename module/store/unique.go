@@ -66,22 +66,34 @@ const MaxUniqueKey = 4096
 //
 //	0 format  1 strategy  2 flags  3 conflict  4 busy  5-7 zero
 //	8 token of the waiting lock  16 token of the run lock  (64 bits, 0: none)
+//
+// and in format 1, which those have that can be put off or have a time of their own,
+//
 //	24 LOCKTTL, or the window's TTL  28 RUNTTL  32 conflict's delay  36 busy's delay
 //	40 how often it was rescheduled  44 zero  (32 bits; times in seconds, 0: none)
-//	48 the key, where one is given
+//
+// The key follows, where one is given.
 type Unique []byte
 
 const (
-	uniqueFormat = 1
-	uniqueHead   = 48
+	uniqueTimed = 1
+	uniqueShort = 2
+	shortHead   = 24
+	timedHead   = 48 // of format 1
 )
 
 // AppendUnique appends a value without locks.
 func AppendUnique(dst []byte, strategy, flags, conflict, busy uint8, lockTTL, runTTL, conflictDelay, busyDelay uint32, key []byte) []byte {
-	dst = append(dst, uniqueFormat, strategy, flags, conflict, busy, 0, 0, 0)
+	format := uint8(uniqueShort)
+	if lockTTL|runTTL|conflictDelay|busyDelay != 0 || conflict == ConflictReschedule || busy == BusyReschedule || busy == BusyDead {
+		format = uniqueTimed
+	}
+	dst = append(dst, format, strategy, flags, conflict, busy, 0, 0, 0)
 	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-	for _, v := range [...]uint32{lockTTL, runTTL, conflictDelay, busyDelay, 0, 0} {
-		dst = binary.LittleEndian.AppendUint32(dst, v)
+	if format == uniqueTimed {
+		for _, v := range [...]uint32{lockTTL, runTTL, conflictDelay, busyDelay, 0, 0} {
+			dst = binary.LittleEndian.AppendUint32(dst, v)
+		}
 	}
 	return append(dst, key...)
 }
@@ -89,15 +101,17 @@ func AppendUnique(dst []byte, strategy, flags, conflict, busy uint8, lockTTL, ru
 // checkUnique checks a value that comes from outside.
 func checkUnique(u Unique) error {
 	switch {
-	case len(u) < uniqueHead || len(u) > uniqueHead+MaxUniqueKey:
+	case len(u) < shortHead:
 		return fmt.Errorf("%w: %d bytes tell what it is unique by", ErrRecord, len(u))
-	case u[0] > uniqueFormat:
-		return fmt.Errorf("%w: what it is unique by has format %d, this version reads %d", ErrNewer, u[0], uniqueFormat)
-	case u[0] != uniqueFormat:
+	case u[0] > uniqueShort:
+		return fmt.Errorf("%w: what it is unique by has format %d, this version reads %d", ErrNewer, u[0], uniqueShort)
+	case u[0] == 0:
 		return fmt.Errorf("%w: what it is unique by has format %d", ErrRecord, u[0])
+	case len(u) < u.head() || len(u) > u.head()+MaxUniqueKey:
+		return fmt.Errorf("%w: %d bytes tell what it is unique by, in format %d", ErrRecord, len(u), u[0])
 	case u[1] == 0 || u[1] >= strategies:
 		return fmt.Errorf("%w: unique strategy %d", ErrRecord, u[1])
-	case u[2]&^uniqueFlags != 0 || u[2]&UniqueKeyed == 0 && len(u) > uniqueHead:
+	case u[2]&^uniqueFlags != 0 || u[2]&UniqueKeyed == 0 && len(u) > u.head():
 		return fmt.Errorf("%w: unique flags %#x", ErrRecord, u[2])
 	case u[3] >= conflicts || u[4] >= busies:
 		return fmt.Errorf("%w: conflict rules %d and %d", ErrRecord, u[3], u[4])
@@ -107,7 +121,21 @@ func checkUnique(u Unique) error {
 	return nil
 }
 
-func (u Unique) uint32(at int) uint32 { return binary.LittleEndian.Uint32(u[at:]) }
+// head is where the key begins.
+func (u Unique) head() int {
+	if u[0] == uniqueTimed {
+		return timedHead
+	}
+	return shortHead
+}
+
+// uint32 is one of the numbers that format 1 alone has; 0 without.
+func (u Unique) uint32(at int) uint32 {
+	if u[0] != uniqueTimed {
+		return 0
+	}
+	return binary.LittleEndian.Uint32(u[at:])
+}
 
 // Strategy is when the job is unique.
 func (u Unique) Strategy() uint8 { return u[1] }
@@ -168,20 +196,20 @@ func (u Unique) BusyDelay() int64 { return int64(u.uint32(36)) * 1000 }
 // Tries is how often the job was put off.
 func (u Unique) Tries() uint32 { return u.uint32(40) }
 
-// CountTry counts one more.
+// CountTry counts one more, for a job that a rule puts off.
 func (u Unique) CountTry() {
-	if n := u.Tries(); n < 1<<32-1 {
+	if n := u.Tries(); u[0] == uniqueTimed && n < 1<<32-1 {
 		binary.LittleEndian.PutUint32(u[40:], n+1)
 	}
 }
 
 // Key is the given key.
-func (u Unique) Key() []byte { return u[uniqueHead:] }
+func (u Unique) Key() []byte { return u[u.head():] }
 
 // AppendKeyed appends the same value with a given key.
 func (u Unique) AppendKeyed(dst, key []byte) []byte {
 	at := len(dst)
-	dst = append(append(dst, u[:uniqueHead]...), key...)
+	dst = append(append(dst, u[:u.head()]...), key...)
 	Unique(dst[at:]).Set(UniqueKeyed)
 	return dst
 }
