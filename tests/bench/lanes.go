@@ -11,19 +11,37 @@ import (
 // heldBack is how many jobs wait for their key in the GETJOB that is measured.
 const heldBack = 100_000
 
+// turns is how many full pipelines of each client are added one way before it is the
+// next one's turn: what else goes on on the machine, and how full the tables are, is
+// then the same for all.
+const turns = 2
+
 // uniqueAdds are the ways to add a job that are compared; the first is the plain one.
 var uniqueAdds = []struct {
-	name string
-	add  func(c *conn, i int)
+	name    string
+	options []string
+	keyed   bool
 }{
-	{"none", func(c *conn, i int) { c.send("ADDJOB", "q", body(i), "0") }},
-	{"until-processed", func(c *conn, i int) { c.send("ADDJOB", "q", body(i), "0", "UNIQUE", "until-processed") }},
-	{"until-processed KEY", func(c *conn, i int) {
-		c.send("ADDJOB", "q", body(i), "0", "UNIQUE", "until-processed", "KEY", fmt.Sprintf("user:%d", i))
-	}},
-	{"before-processing", func(c *conn, i int) { c.send("ADDJOB", "q", body(i), "0", "UNIQUE", "before-processing") }},
-	{"during-processing", func(c *conn, i int) { c.send("ADDJOB", "q", body(i), "0", "UNIQUE", "during-processing") }},
-	{"by QCONFIG", func(c *conn, i int) { c.send("ADDJOB", "s", body(i), "0") }},
+	{name: "none"},
+	{name: "until-processed", options: []string{"UNIQUE", "until-processed"}},
+	{name: "until-processed KEY", options: []string{"UNIQUE", "until-processed"}, keyed: true},
+	{name: "before-processing", options: []string{"UNIQUE", "before-processing"}},
+	{name: "during-processing", options: []string{"UNIQUE", "during-processing"}},
+	{name: "by QCONFIG"},
+}
+
+// queueOf is the queue of its own that a way to add has.
+func queueOf(way int) string { return string(rune('a' + way)) }
+
+// addUnique adds job i in one of those ways.
+func addUnique(c *conn, way int, queue string, i int) {
+	u := &uniqueAdds[way]
+	args := append(make([]string, 0, 8), "ADDJOB", queue, body(i), "0")
+	args = append(args, u.options...)
+	if u.keyed {
+		args = append(args, "KEY", fmt.Sprintf("user:%d", i))
+	}
+	c.send(args...)
 }
 
 // atUniqueJobs measures what uniqueness costs ADDJOB and GETJOB: µs of CPU an
@@ -45,15 +63,20 @@ func atUniqueJobs() {
 	}
 	get := func(c *conn, _ int) { c.send("GETJOB", "NOHANG", "FROM", "q") }
 	adds, gets := make([][]float64, len(uniqueAdds)), make([][]float64, 4)
-	conns[0].do("QCONFIG", "SET", "s", "UNIQUE", "until-processed")
+	conns[0].do("QCONFIG", "SET", queueOf(len(uniqueAdds)-1), "UNIQUE", "until-processed")
 	flush := func() {
 		conns[0].do("FLUSHALL")
 		time.Sleep(500 * time.Millisecond) // locks of jobs that are gone are freed bit by bit
 	}
 	for round := range *rounds {
-		for i, u := range uniqueAdds {
-			flush()
-			adds[i] = append(adds[i], timed(*ops, u.add))
+		flush()
+		burst := turns * 32 * *clients
+		for from := 0; from < *ops/4; from += burst {
+			for i := range uniqueAdds {
+				way := (i + from/burst) % len(uniqueAdds)
+				cost := timed(burst, func(c *conn, i int) { addUnique(c, way, queueOf(way), from+i) })
+				adds[way] = append(adds[way], cost)
+			}
 		}
 		n := *ops / 2
 		for i := range gets {
@@ -70,18 +93,18 @@ func atUniqueJobs() {
 				}
 				c.do("GETJOB", "FROM", "q")
 			}
-			add := uniqueAdds[0].add
+			way := 0
 			if i >= 2 {
-				add = uniqueAdds[4].add
+				way = 4
 			}
-			timed(n, add)
+			timed(n, func(c *conn, i int) { addUnique(c, way, "q", i) })
 			gets[i] = append(gets[i], timed(n, get))
 		}
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, *rounds)
 	}
 	median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "%d clients, pipeline 32, %d-byte bodies, medians of %d rounds\n\nADDJOB, unique by\tµs CPU\tratio\t\n", *clients, *bodyLen, *rounds)
+	fmt.Fprintf(w, "%d clients, pipeline 32, %d-byte bodies, medians of %d rounds, in which the ways to add take turns\n\nADDJOB, unique by\tµs CPU\tratio\t\n", *clients, *bodyLen, *rounds)
 	base := median(adds[0])
 	for i, u := range uniqueAdds {
 		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t\n", u.name, median(adds[i]), median(adds[i])/base)
