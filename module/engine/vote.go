@@ -89,19 +89,37 @@ func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why ui
 	l = n.store.Lock(name)
 	switch {
 	case !n.isLive(l):
+		n.endedBefore(name, l, token)
 		return wire.NotHeld, nil
 	case !h.has(l):
 		return wire.LockHeld, l
 	case l.Token > token:
 		return wire.TokenStale, l
-	case l.Token < token || flags&wire.Fresh != 0 && l.Flags&lockKept != 0:
+	case flags&wire.Fresh != 0 && (l.Token < token || l.Flags&lockKept != 0):
 		return wire.NotHeld, nil
 	}
+	l.Token = max(l.Token, token) // what its holder lets go is over, however old the vote
 	soft := l.Flags&lockSoft != 0
 	if n.removeLock(l); soft {
 		return wire.Unproven, nil
 	}
 	return 0, nil
+}
+
+// endedBefore keeps the token of a lock whose end is heard of before the claim for it:
+// that is under way, and would make a vote that nobody takes back. l is what there is
+// of that name, if anything, and over.
+func (n *Node) endedBefore(name []byte, l *store.Lock, token uint64) {
+	n.saw(token) // here it may be from a client
+	switch {
+	case n.alone() || token > n.seen || token <= n.store.Locks().Floor || l != nil && l.Token >= token:
+		return // a claim by that token is refused anyway, or there can be none
+	case l == nil:
+		l = n.newLock(name, nil)
+	default:
+		n.removeLock(l)
+	}
+	l.Token, l.Flags, l.Until = token, 0, -max(n.steady(), 1)
 }
 
 // onLocks handles what is said of locks. The messages' slices are valid until
