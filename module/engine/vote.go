@@ -95,10 +95,9 @@ func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why ui
 		return wire.LockHeld, l
 	case l.Token > token:
 		return wire.TokenStale, l
-	case flags&wire.Fresh != 0 && (l.Token < token || l.Flags&lockKept != 0):
+	case l.Token < token || flags&wire.Fresh != 0 && l.Flags&lockKept != 0:
 		return wire.NotHeld, nil
 	}
-	l.Token = max(l.Token, token) // what its holder lets go is over, however old the vote
 	soft := l.Flags&lockSoft != 0
 	if n.removeLock(l); soft {
 		return wire.Unproven, nil
