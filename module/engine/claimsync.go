@@ -505,7 +505,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	}
 	delete(n.suspects, string(m.Lock.Name))
 	n.undoubted(m.Lock.Name, s.id, false)
-	if l := n.store.Lock(m.Lock.Name); l != nil && l.Job == s.id {
+	if l := n.store.Lock(m.Lock.Name); l != nil && l.Job == s.id && l.Flags&lockOutlives == 0 {
 		n.removeLock(l)
 	}
 }
