@@ -73,8 +73,8 @@ type Events struct {
 	Swap func(c *Ctx, a, b int)
 	// Config: some CONFIG SET of the server's own parameters happened.
 	Config func(c *Ctx)
-	// Turn: the event loop is about to sleep, and [Server.WantTurn] had asked to
-	// be told. The AOF is written. No command may be replicated from here.
+	// Turn: a turn of the event loop is over, and [Server.WantTurn] had asked to be
+	// told. The AOF is written. No command may be replicated from here.
 	Turn func()
 	// Fork: a child that saves was just made; what is replicated from here on
 	// isn't in it.

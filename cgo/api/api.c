@@ -89,15 +89,29 @@ static void on_event(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void
 
 int turn_wanted;
 
+static void on_woken(void *unused) { (void)unused; }
+
+/* The server tells that it is about to sleep before it writes the AOF, and has
+ * written it when it tells that it slept: where there is one the turn ends then,
+ * and the sleep is made to be none. */
 static void on_turn(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void *data) {
-    (void)ctx;
+    static int due;
     (void)e;
     (void)data;
+    if (in_child) return;
     if (sub == AFTER_SLEEP) {
         frame_turn();
-    } else if (turn_wanted && !in_child) {
-        turn_wanted = 0;
+        if (!due) return;
+        due = 0;
         goTurn();
+    } else if (turn_wanted) {
+        turn_wanted = 0;
+        if (redis.GetContextFlags(ctx) & CTX_AOF) {
+            due = 1;
+            redis.EventLoopAddOneShot(on_woken, NULL);
+        } else {
+            goTurn();
+        }
     }
 }
 

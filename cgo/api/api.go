@@ -285,7 +285,7 @@ func StartTimer(ctx Context, ms int64, id uintptr) uint64 {
 func StopTimer(ctx Context, timer uint64) { C.r_stop_timer(ctxOf(ctx), C.uint64_t(timer)) }
 
 // WantTurn has Handler.Turn called once, when this turn of the event loop is
-// over: the AOF is written by then, and answers are sent.
+// over: the AOF, if there is one, is written by then.
 func WantTurn() { C.turn_wanted = 1 }
 
 // Post arranges one call of [Handler.Posted] on the main thread. Safe on any thread.

@@ -24,7 +24,7 @@ type Handler interface {
 	Timer(f *Frame, id uintptr)
 	// Posted runs what other goroutines left for the main thread.
 	Posted()
-	// Turn runs before the event loop sleeps, where [WantTurn] asked for it.
+	// Turn runs when a turn of the event loop is over, where [WantTurn] asked for it.
 	Turn()
 	// Unblocked reports that a blocked client timed out or has gone. True
 	// where the client was still waiting for its answer.

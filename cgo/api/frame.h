@@ -81,7 +81,7 @@ void frame_play(struct frame *f, RedisModuleCtx *ctx);
 void frame_pop(struct frame *f);
 struct frame *frame_new(void);
 void frame_free(struct frame *f);
-/* Go sets it to have goTurn called once, before the event loop sleeps. */
+/* Go sets it to have goTurn called once, when this turn of the event loop is over. */
 extern int turn_wanted;
 void frame_turn(void); /* a turn of the event loop begins: time goes on */
 int frame_grow_ops(struct frame *f, uint32_t n);

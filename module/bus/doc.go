@@ -16,7 +16,8 @@
 //	bus.Send(id, msg) // any number of times
 //	bus.Flush()       // everything sent this turn, one frame a peer
 //
-// Config.Wake, called from a goroutine, asks for a turn.
+// Config.Wake, called from a goroutine, asks for a turn. Nothing leaves before
+// Flush: what the messages promise can be on disk by then.
 //
 // Flush writes by itself what is little, as far as the socket takes it at once:
 // a frame that must first wake a goroutine, and that its thread, costs several

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -243,6 +244,17 @@ func TestMemoryShort_96(t *testing.T) {
 	assert.Equal(t, "1", jobs(m[0]))
 }
 
+// logged is the end of a server's AOF, and what the server says of it.
+func logged(s *harness.Server) string {
+	text := s.Do("INFO", "persistence").Str
+	files, _ := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		text += fmt.Sprintf("%s: %q %v\n", filepath.Base(f), b[max(0, len(b)-1000):], err)
+	}
+	return text
+}
+
 func TestMeshIsFoundAgain(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, durable...)
@@ -254,9 +266,9 @@ func TestMeshIsFoundAgain(t *testing.T) {
 		which.restart()
 		m.await(t, 3)
 		for i, s := range m {
-			assert.Equal(t, ids[i], id(s), name)
-			assert.Equal(t, "3", known(s), name)
-			assert.Equal(t, "1", jobs(s), name)
+			assert.Equal(t, ids[i], id(s), "%s: node %d", name, i)
+			assert.Equal(t, "3", known(s), "%s: node %d", name, i)
+			assert.Equal(t, "1", jobs(s), "%s: node %d\n%s", name, i, logged(s))
 		}
 	}
 	// By an orderly end too.

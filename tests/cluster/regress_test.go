@@ -1,11 +1,14 @@
 package cluster
 
 import (
+	"bytes"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -301,4 +304,63 @@ func TestGarbageCollectionWhileANodeIsAway(t *testing.T) {
 		assert.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", gone).Str, fmt.Sprint(i))
 	}
 	m[:2].awaitNoJobs(t)
+}
+
+// A copy is confirmed, and a job promised, once the log has it: whoever is killed
+// then comes back with it. The log is a pipe here, and full.
+func TestNothingIsConfirmedBeforeItIsLogged(t *testing.T) {
+	t.Parallel()
+	for which, name := range []string{"the promise", "the copy"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, 2, "appendonly yes", "appendfsync no") // a pipe can't be synced
+			log := pipedLog(t, m[which])
+			log.fill(t)
+			c := m[0].Dial()
+			c.Send("ADDJOB", "q", "body", 0, "REPLICATE", 2, "RETRY", 60)
+			require.True(t, c.Silent(300*time.Millisecond), "a job was promised that isn't in the log")
+			written := log.await(t, "LOADJOB")
+			v := c.Receive()
+			require.Equal(t, byte('+'), v.Kind, "%v", v)
+			assert.Contains(t, written, "body")
+		})
+	}
+}
+
+// aofPipe is a pipe in the place of the file that a server logs to.
+type aofPipe int
+
+// pipedLog has a server, which is to have an AOF, go on logging to a pipe.
+func pipedLog(t *testing.T, s *harness.Server) aofPipe {
+	path := filepath.Join(s.Dir, "appendonlydir", "appendonly.aof.2.incr.aof")
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { syscall.Close(fd) })
+	s.RewriteAOF()
+	return aofPipe(fd)
+}
+
+// fill leaves no room in the pipe: the server's next write to it waits.
+func (p aofPipe) fill(t *testing.T) {
+	for _, size := range []int{4096, 1} {
+		err := error(nil)
+		for err == nil {
+			_, err = syscall.Write(int(p), make([]byte, size))
+		}
+		require.Equal(t, syscall.EAGAIN, err)
+	}
+}
+
+// await empties the pipe until that comes, and returns what came.
+func (p aofPipe) await(t *testing.T, text string) string {
+	var all []byte
+	buf := make([]byte, 64<<10)
+	harness.Await(t, 10*time.Second, text+" in the log", func() bool {
+		if n, err := syscall.Read(int(p), buf); err == nil {
+			all = append(all, buf[:n]...)
+		}
+		return bytes.Contains(all, []byte(text))
+	})
+	return string(all)
 }
