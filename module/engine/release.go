@@ -242,8 +242,8 @@ func (n *Node) tickReleases() {
 			return false
 		}
 		n.answerRelease(r)
-		// Even where the job has ended here: DELJOB may take the copy that tells of its
-		// end, and who hasn't heard of either would hold it back until its expiry.
+		// Even where the job has ended here: a FASTACK is told once, and who hasn't heard
+		// of either would hold it back until its expiry.
 		r.open = slices.DeleteFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] == nil })
 		j := n.store.Lookup(&r.id)
 		if len(r.open) == 0 || n.now >= r.expiry || j != nil && cancelled(j) || n.graves.cancelled(&r.id) {
