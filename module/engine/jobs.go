@@ -391,11 +391,15 @@ func (n *Node) FastAck(id *store.ID) bool {
 	return true
 }
 
-// Delete removes this node's copy of a job.
+// Delete removes this node's copy of a job. One that is acknowledged, or cancelled, is
+// no copy any more but what tells the others, and stays until they know.
 func (n *Node) Delete(id *store.ID) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
 		return false
+	}
+	if j.State == store.StateAcked && j.Holders() > 0 {
+		return true
 	}
 	n.Stats.Deleted++
 	if ad := n.addings[*id]; ad != nil {

@@ -242,11 +242,12 @@ func (n *Node) tickReleases() {
 			return false
 		}
 		n.answerRelease(r)
-		j := n.store.Lookup(&r.id)
+		// Even where the job has ended here: a FASTACK is told once, and who hasn't heard
+		// of either would hold it back until its expiry.
 		r.open = slices.DeleteFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] == nil })
-		deleted := j == nil && n.now < r.expiry && !n.store.Done(&r.id) && !n.graves.has(&r.id)
-		if j == nil && !deleted || j != nil && j.State == store.StateAcked || len(r.open) == 0 {
-			return true // who doesn't know it hears of its end
+		j := n.store.Lookup(&r.id)
+		if len(r.open) == 0 || n.now >= r.expiry || j != nil && cancelled(j) || n.graves.cancelled(&r.id) {
+			return true
 		}
 		for _, h := range r.open {
 			n.send(n.mesh.by[h], &r.msg)

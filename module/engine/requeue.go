@@ -117,19 +117,23 @@ func (n *Node) spread(j *store.Job) {
 }
 
 // onHolders learns of further holders, and answers with those that the sender
-// doesn't know.
+// doesn't know. Where each knows some that the other doesn't, all are told: the
+// sender has told of its own, and we have of ours, but nobody yet of both.
 func (n *Node) onHolders(p *Peer, j *store.Job, m *wire.Message) {
 	j, news := n.learn(j, m.Holders)
-	if news {
-		n.log(LogState, j)
-		if j.State == store.StateQueued {
-			// One that was handed the job may have it queued as well.
-			n.tell(j, &wire.Message{Kind: wire.Queued})
-		}
-	}
 	// Both lists have all the others but one, its owner.
-	if j.HeldBy(uint64(p.Node)) && j.Holders() > len(m.Holders)-1 {
+	more := j.HeldBy(uint64(p.Node)) && j.Holders() > len(m.Holders)-1
+	switch {
+	case news && more:
+		n.spread(j)
+	case news:
+		n.log(LogState, j)
+	case more:
 		n.send(p, n.copyOf(j, wire.Holders))
+	}
+	if news && j.State == store.StateQueued {
+		// One that was handed the job may have it queued as well.
+		n.tell(j, &wire.Message{Kind: wire.Queued})
 	}
 }
 

@@ -132,8 +132,10 @@ func (s *Sim) note() {
 		return
 	}
 	for _, j := range s.order {
-		// (One that waited for others is queued at once where their end is heard of late.)
-		j.settled = j.acked && !j.once && !j.fast && j.kin == nil && s.queued(j) == 0
+		// (One that waited for others is queued at once where their end is heard of late,
+		// and one that is being handed over isn't in a queue, but nearly so.)
+		moving := s.now-j.moved <= s.Faults.MaxDelay
+		j.settled = j.acked && !j.once && !j.fast && j.kin == nil && s.queued(j) == 0 && !moving
 	}
 }
 
