@@ -311,7 +311,8 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 	here := j != nil && j.State == store.StateQueued && n.named(j, store.LockRun, []byte(name))
 	switch {
 	case o.Kind == Granted && !here:
-		if !n.hasByNow(j, store.LockRun, []byte(name), o.Token) {
+		// Who said WORKING meanwhile is having it extended, votes of this claim and all.
+		if !n.hasByNow(j, store.LockRun, []byte(name), o.Token) && !n.claiming(name, id) {
 			n.freeName([]byte(name), id, o.Token)
 		}
 	case o.Kind == Granted:
@@ -330,6 +331,11 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 	default:
 		n.giveRest(name)
 	}
+}
+
+// claiming says whether a lock is being claimed for a job.
+func (n *Node) claiming(name string, id *store.ID) bool {
+	return slices.ContainsFunc(n.alarms, func(c *Claim) bool { return c.id == *id && string(c.name) == name })
 }
 
 // giveRest has a key that can't be had not be asked for, for a while.
@@ -458,7 +464,7 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome)
 	j := n.store.Lookup(id)
 	done := j == nil || j.State == store.StateAcked
 	if done || space == store.LockRun && j.State == store.StateQueued || !n.named(j, space, name) {
-		if o.Kind == Granted && (done || !j.Unique().Has(hasFlag(space))) {
+		if o.Kind == Granted && (done || j.Unique() == nil || !j.Unique().Has(hasFlag(space))) {
 			n.freeName(name, id, o.Token)
 		}
 		switch {
