@@ -367,6 +367,9 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 func (n *Node) settleLock(p *Peer, e *wire.Lock) {
 	l := n.liveLock(e.Name)
 	h := holder{store.ID(e.Job), e.Owner}
+	if e.Flags&lockOutlives == 0 && n.jobDone(h.id) {
+		return // who tells of it will be told
+	}
 	if l == nil || h.has(l) {
 		n.adopt(e)
 		return
@@ -473,13 +476,19 @@ func (n *Node) jobLives(id store.ID) bool {
 	return slices.ContainsFunc(n.alarms, func(c *Claim) bool { return c.id == id })
 }
 
+// jobDone says whether this node knows that a job is done.
+func (n *Node) jobDone(id store.ID) bool {
+	j := n.store.Lookup(&id)
+	return j != nil && j.State == store.StateAcked || j == nil && n.graves.has(&id)
+}
+
 func (n *Node) onVerify(p *Peer, m *wire.Message) {
 	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: m.Lock.Name}}
 	id := store.ID(m.ID)
-	switch j := n.store.Lookup(&id); {
+	switch {
 	case n.jobLives(id):
 		answer.Count = wire.JobLives
-	case j != nil || n.graves.has(&id):
+	case n.jobDone(id):
 		answer.Count = wire.JobDone
 	}
 	n.send(p, &answer)
