@@ -262,8 +262,11 @@ func (n *Node) endLock(l *store.Lock) {
 		n.store.RemoveLock(l)
 		return
 	}
-	l.Flags, l.Until = 0, -max(n.steady(), 1)
+	n.markEnded(l)
 }
+
+// markEnded has a lock be over, see [ended].
+func (n *Node) markEnded(l *store.Lock) { l.Flags, l.Until = 0, -max(n.steady(), 1) }
 
 // ended says whether a lock is over, and only kept for its token: were that merged
 // into the floor at once, claims for other locks that are under way would be below.

@@ -118,7 +118,8 @@ func (n *Node) endedBefore(name []byte, l *store.Lock, token uint64) {
 	default:
 		n.removeLock(l)
 	}
-	l.Token, l.Flags, l.Until = token, 0, -max(n.steady(), 1)
+	l.Token = token
+	n.markEnded(l)
 }
 
 // onLocks handles what is said of locks. The messages' slices are valid until
