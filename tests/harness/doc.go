@@ -2,6 +2,8 @@
 // to them exactly: [Conn] tells a null array from a null string and a simple
 // string from a bulk string, which client libraries hide.
 //
+// A server started [WithClock] has a wall clock that the test sets.
+//
 // Each server has a free port on 127.0.0.1 and a temporary folder, is killed
 // at the end of its test, and fails the test where it died, its log holds a
 // crash report or a recovered panic, or a sanitizer reported.

@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -196,4 +197,24 @@ func TestMisuseOfMemoryFailsItsTest(t *testing.T) {
 			assert.Contains(t, r.said.String(), "crashed or panicked")
 		})
 	}
+}
+
+// A server's clock is what the test sets it to, and so after a restart.
+func TestAServerHasAClockOfItsOwn(t *testing.T) {
+	s := harness.Start(t, harness.WithoutModule(), harness.WithClock(t))
+	c := s.Dial()
+	ahead := func() time.Duration {
+		at := c.Do("TIME").Elems
+		sec, err := strconv.ParseInt(at[0].Str, 10, 64)
+		require.NoError(t, err)
+		return time.Until(time.Unix(sec, 0))
+	}
+	for _, step := range []time.Duration{0, -time.Hour, 24 * time.Hour} {
+		s.SetClock(step)
+		assert.InDelta(t, step.Seconds(), ahead().Seconds(), 10)
+	}
+	s.Stop()
+	s.Restart()
+	c = s.Dial()
+	assert.InDelta(t, 86400, ahead().Seconds(), 10)
 }

@@ -27,6 +27,7 @@ type Server struct {
 	prefix   []string // of the command that starts it
 	binary   string
 	preload  string
+	clock    string // a library with the wall clock, see [WithClock]
 	conf     string
 	lines    []string // of redis.conf, the port's aside
 	cmd      *exec.Cmd
@@ -44,6 +45,7 @@ type settings struct {
 	prefix  []string
 	binary  string
 	preload string
+	clock   string
 	dir     string
 	quiet   bool
 }
@@ -143,7 +145,7 @@ func New(t testing.TB, opts ...Option) *Server {
 	if set.dir == "" {
 		set.dir = t.TempDir()
 	}
-	s := &Server{t: t, Dir: set.dir, host: set.host, prefix: set.prefix, binary: set.binary, preload: set.preload, quiet: set.quiet}
+	s := &Server{t: t, Dir: set.dir, host: set.host, prefix: set.prefix, binary: set.binary, preload: set.preload, clock: set.clock, quiet: set.quiet}
 	s.conf = filepath.Join(s.Dir, "redis.conf")
 	s.lines = []string{
 		"bind " + set.host, "dir " + s.Dir, "logfile " + filepath.Join(s.Dir, "log"),
@@ -192,8 +194,8 @@ func (s *Server) Launch() {
 	line := append(slices.Clone(s.prefix), s.binary, s.conf)
 	cmd, done := exec.Command(line[0], line[1:]...), make(chan struct{})
 	cmd.Stdout, cmd.Stderr = errs, errs
-	if s.preload != "" {
-		cmd.Env = append(os.Environ(), "LD_PRELOAD="+s.preload, "ASAN_OPTIONS="+sanitizerOptions, "UBSAN_OPTIONS=print_stacktrace=1")
+	if env := s.environment(); env != nil {
+		cmd.Env = append(os.Environ(), env...)
 	}
 	require.NoError(s.t, cmd.Start())
 	s.cmd, s.done, s.expected = cmd, done, false

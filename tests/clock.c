@@ -1,0 +1,51 @@
+/* A wall clock that a test can set: preloaded into a server, it adds to what the
+ * kernel tells the nanoseconds at the head of the file JOBMESH_CLOCK, as they are at
+ * that moment. The monotonic clock stays as it is. Go reads the kernel's clocks
+ * itself, so this reaches C alone. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static const volatile int64_t none, *ahead = &none;
+
+__attribute__((constructor)) static void open_clock(void) {
+    const char *name = getenv("JOBMESH_CLOCK");
+    int fd = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return;
+    void *p = mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, fd, 0);
+    if (p != MAP_FAILED) ahead = p;
+    close(fd);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *t) {
+    const int64_t second = 1000000000;
+    if (syscall(SYS_clock_gettime, clock, t) != 0) return -1;
+    if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE) {
+        int64_t ns = t->tv_sec * second + t->tv_nsec + *ahead;
+        t->tv_sec = ns / second;
+        t->tv_nsec = ns % second;
+    }
+    return 0;
+}
+
+int gettimeofday(struct timeval *restrict tv, void *restrict zone) {
+    (void)zone;
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    tv->tv_sec = t.tv_sec;
+    tv->tv_usec = t.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *out) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (out) *out = t.tv_sec;
+    return t.tv_sec;
+}

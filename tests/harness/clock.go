@@ -1,0 +1,59 @@
+package harness
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// WithClock gives the server a wall clock of its own, which [Server.SetClock] sets:
+// whatever C code asks for the time is told that one, the server and the module's C
+// included. Monotonic clocks, and Go's, are the machine's.
+func WithClock(t testing.TB) Option {
+	t.Helper()
+	so := filepath.Join(t.TempDir(), "clock.so")
+	run(t, "gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", so, "tests/clock.c")
+	return func(s *settings) { s.clock = so }
+}
+
+func (s *Server) clockPath() string { return filepath.Join(s.Dir, "clock") }
+
+// SetClock sets the wall clock of a server that was made with [WithClock], by how far
+// it is ahead of the machine's; behind it where that is negative. The change is a
+// step, seen by the next look at the clock, and outlasts restarts.
+func (s *Server) SetClock(ahead time.Duration) {
+	s.t.Helper()
+	require.NotEmpty(s.t, s.clock, "the server has the machine's clock: start it WithClock")
+	f, err := os.OpenFile(s.clockPath(), os.O_CREATE|os.O_WRONLY, 0o600)
+	require.NoError(s.t, err)
+	defer f.Close()
+	// In place: the server has the file mapped.
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(ahead)), 0)
+	require.NoError(s.t, err)
+}
+
+// environment is what the server's process gets beside the test's own, nil for
+// nothing.
+func (s *Server) environment() (env []string) {
+	preload := s.preload
+	if s.clock != "" {
+		if _, err := os.Stat(s.clockPath()); err != nil {
+			s.SetClock(0)
+		}
+		// Before a sanitizer's own wrappers of the same functions.
+		preload = strings.TrimSpace(s.clock + " " + preload)
+		env = append(env, "JOBMESH_CLOCK="+s.clockPath())
+	}
+	if preload != "" {
+		env = append(env, "LD_PRELOAD="+preload)
+	}
+	if s.preload != "" {
+		env = append(env, "ASAN_OPTIONS="+sanitizerOptions, "UBSAN_OPTIONS=print_stacktrace=1")
+	}
+	return env
+}
