@@ -294,7 +294,7 @@ func (n *Node) beat(p *Peer) {
 	if !p.Connected {
 		return
 	}
-	m := wire.Message{Kind: wire.Heartbeat, Count: uint32(n.port)}
+	m := wire.Message{Kind: wire.Heartbeat, Count: uint32(n.port), Peers: n.scratch.gossip[:0]}
 	if n.leaving {
 		m.Flags |= wire.Leaving
 	}
@@ -312,6 +312,7 @@ func (n *Node) beat(p *Peer) {
 		}
 	}
 	n.send(p, &m)
+	n.scratch.gossip = m.Peers
 }
 
 // gossips is how many nodes a heartbeat tells of, beside those that aren't well.
