@@ -385,6 +385,16 @@ func (n *Node) tell(j *store.Job, m *wire.Message) {
 	}
 }
 
+// tellBut is tell, but for one of the holders.
+func (n *Node) tellBut(but *Peer, j *store.Job, m *wire.Message) {
+	m.ID = j.ID
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); node != uint64(but.Node) {
+			n.send(n.mesh.by[wire.Node(node)], m)
+		}
+	}
+}
+
 // allHolders lists a job's holders, this node at the end, in scratch memory.
 func (n *Node) allHolders(j *store.Job) []wire.Node {
 	list := n.scratch.nodes[:0]
