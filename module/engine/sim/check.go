@@ -199,6 +199,11 @@ func (s *Sim) forgotten(j *job) bool {
 
 // done says whether there is nothing left to wait for.
 func (s *Sim) done() bool {
+	for _, n := range s.nodes {
+		if n.e.Load().Adding > 0 {
+			return false // a client still waits for its copies
+		}
+	}
 	for _, j := range s.order {
 		if j.once {
 			if s.gentle() && j.promised && j.delivered == 0 {
@@ -248,6 +253,7 @@ func (s *Sim) judge() {
 			continue
 		}
 		if s.waits(j) {
+			j.stray = true
 			continue
 		}
 		if j.promised && j.delivered == 0 && !j.givenUp && (j.kin == nil || !j.kin.cancel) {
@@ -262,7 +268,7 @@ func (s *Sim) judge() {
 		s.run(min(s.now+5000, until))
 	}
 	for _, j := range s.order {
-		if !j.once && s.known(j) && !s.waits(j) {
+		if !j.once && !j.stray && s.known(j) {
 			s.fail("job %s has come back%s", j.id, s.whereabouts(j))
 		}
 	}
