@@ -262,9 +262,12 @@ func (n *Node) SetPassive(yes bool) {
 	if n.passive && !yes {
 		n.passive = false
 		n.Settle(Trust{})
-		// The last of what its master did may be missing.
+		// The table is its master's, of which the last may be missing; what this node had
+		// voted for before isn't in it.
 		n.renewLocks()
 		n.learnLocks()
+		n.sync.partial = true
+		n.setComplete(false)
 		return
 	}
 	n.passive = yes

@@ -290,3 +290,31 @@ func TestLockRaceOverTheMesh_lib30(t *testing.T) {
 		assert.Equal(t, 1, got, "round %d", round)
 	}
 }
+
+// A node that was a replica for a moment has lost its votes: the others aren't told
+// that its table has all.
+func TestLocksOfANodeThatWasAReplica(t *testing.T) {
+	t.Parallel()
+	other := node(t)
+	m := mesh{node(t, "appendonly yes", "appendfsync always"), node(t, "appendonly yes", "appendfsync always"), node(t)}
+	for _, s := range m[1:] {
+		meet(t, s, m[0])
+	}
+	m.await(t, 3)
+	m.votes(t)
+	m[0].Kill()
+	token := acquire(t, m[2], "n", "a", 600_000, "WAIT", 10_000)
+	harness.Await(t, 5*time.Second, "both votes", func() bool { return !m[1].Do("LOCK.SHOW", "n").Null })
+	require.Equal(t, "OK", m[1].Do("REPLICAOF", "127.0.0.1", other.Port).Str)
+	harness.Await(t, 20*time.Second, "the node to follow", func() bool { return m[1].Info("replication", "master_link_status") == "up" })
+	m[2].Kill()
+	require.Equal(t, "OK", m[1].Do("REPLICAOF", "NO", "ONE").Str)
+	mesh{m[0], m[2]}.restart()
+	m.await(t, 3)
+	for range 3 {
+		v := m[0].Do("LOCK.ACQUIRE", "n", "b", 600_000, "WAIT", 1000)
+		require.True(t, v.Err("NOQUORUM"), "the lock %d was given to another: %v", token, v)
+	}
+	assert.Equal(t, "yes", m[1].Info("jobmesh", "jobmesh_locks_abstaining"))
+	assert.Equal(t, "yes", m[2].Info("jobmesh", "jobmesh_locks_abstaining"))
+}
