@@ -242,8 +242,7 @@ func (w *lockClient) unheard(c *rm.Ctx, o *engine.Outcome) {
 	}
 	m.node.SetNow(c.Now())
 	m.ctx = c
-	again := &lockClient{m: m, gone: true}
-	m.node.ReleaseLock(w.name, w.owner, o.Token, again)
+	m.node.UnhearLock(w.name, w.owner, o)
 	m.settle(c)
 }
 

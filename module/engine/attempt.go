@@ -87,7 +87,7 @@ func (c *Claim) above() uint64 {
 // asked are the flags of the vote that is asked for. Of a lock that its holder has
 // already another node may be claiming it for him: that one's retreat mustn't end it.
 func (c *Claim) asked() uint8 {
-	if c.kind == take && !c.fresh {
+	if c.kind == extend || c.kind == take && !c.fresh {
 		return c.flags | lockKept
 	}
 	return c.flags
@@ -231,7 +231,7 @@ func (n *Node) won(c *Claim) {
 		// The others are asked already: their answers to this round will do.
 		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)})
 	}
-	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal}, true)
+	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal, Kept: c.kind == take && !c.fresh}, true)
 }
 
 // prove tells those who have a vote from another's table that it is one.
@@ -272,7 +272,6 @@ func (n *Node) retract(c *Claim) {
 	if c.round == 0 || c.kind != take || !c.fresh {
 		return
 	}
-	n.unvote(c.name, &c.holder, c.proposal, wire.Fresh)
 	list := n.silent(c)
 	for i := range c.answers {
 		// One that abstains may learn of a vote from another's table.
@@ -280,7 +279,7 @@ func (n *Node) retract(c *Claim) {
 			list = append(list, a.node)
 		}
 	}
-	n.owe(c.name, c.holder, c.proposal, wire.Fresh, list)
+	n.retreat(c.name, c.holder, c.proposal, list)
 }
 
 // lostRound judges an attempt that can't have need votes any more.

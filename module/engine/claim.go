@@ -72,6 +72,7 @@ const (
 type Outcome struct {
 	Kind  OutcomeKind
 	Token uint64   // Granted
+	Kept  bool     // Granted: its holder had the lock before, by this token
 	Job   store.ID // Conflict: the holder, where it is a job
 	Owner []byte   // and where it isn't
 }
@@ -323,6 +324,24 @@ func (n *Node) claimLock(w jobLock, later func(Outcome)) (now *Outcome, pending 
 		return now, nil
 	}
 	return nil, c
+}
+
+// UnhearLock takes a bare lock back that was granted to a client who has gone before
+// it could be told. Of one owner another client may have been granted the lock too,
+// at any node and by the same token: then it is his. So a grant that only renewed
+// the lock takes nothing back, and the votes that were renewed since stay.
+func (n *Node) UnhearLock(name, owner []byte, o *Outcome) {
+	if o.Kind != Granted || o.Kept || n.passive {
+		return
+	}
+	n.retreat(name, holder{owner: owner}, o.Token, n.allPeers())
+}
+
+// retreat takes the votes for a token back, here and at other nodes, but those that
+// its holder has had renewed.
+func (n *Node) retreat(name []byte, h holder, token uint64, nodes []wire.Node) {
+	n.unvote(name, &h, token, wire.Fresh)
+	n.owe(name, h, token, wire.Fresh, nodes)
 }
 
 // AbandonClaim ends a claim whose client has gone: nothing stays claimed.

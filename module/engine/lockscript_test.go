@@ -173,6 +173,16 @@ func (w *world) extend(release bool) {
 	})
 }
 
+// unheard NODE NAME OWNER TOKEN: the client that was granted it had gone.
+func (w *world) unheard() {
+	n, name, owner := w.actor(0), store.AppendBareName(nil, []byte(w.word(1))), []byte(w.word(2))
+	token, err := strconv.ParseInt(strings.TrimPrefix(w.word(3), "#"), 10, 64)
+	require.NoError(w.t, err)
+	n.do(func() {
+		n.e.UnhearLock(name, owner, &engine.Outcome{Kind: engine.Granted, Token: uint64(dawn)<<20 + uint64(token), Kept: w.d.HasArg("kept")})
+	})
+}
+
 // unlock NODE NAME JOB: the job lets go.
 func (w *world) unlock() {
 	n, id := w.actor(0), w.id(2)

@@ -86,7 +86,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"advance": w.advance, "show": w.show, "crash": w.crash, "restart": w.restart, "cut": w.cut, "join": w.join,
 		"memory": w.pressure, "leaving": w.leave, "pause": w.pause, "forget": w.forget, "meet": w.meet, "nodes": w.table,
 		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "reset": w.reset,
-		"acquire": w.acquire, "extend": func() { w.extend(false) }, "letgo": func() { w.extend(true) }, "unlock": w.unlock, "locks": w.locks,
+		"acquire": w.acquire, "extend": func() { w.extend(false) }, "letgo": func() { w.extend(true) }, "unlock": w.unlock, "unheard": w.unheard, "locks": w.locks,
 		"clearlock": w.clearLock, "distrust": w.distrust, "lostlock": w.lostLock,
 		"release": w.release, "cancel": w.cancel, "body": w.body,
 	}

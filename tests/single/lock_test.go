@@ -132,6 +132,34 @@ func TestLockWait_44(t *testing.T) {
 }
 
 // Of the libraries 30: a hundred at once, one gets it.
+// A client is granted a lock that it doesn't hear of any more, and the same owner, on
+// another connection, is granted it as well: then nothing is freed.
+func TestUnheardGrantOfAnOwnerWhoHasTheLock(t *testing.T) {
+	s := harness.Start(t)
+	y, gone, again := s.Dial(), s.Dial(), s.Dial()
+	for i := range 3 {
+		name := fmt.Sprint("n", i)
+		token := acquire(t, y, name, "y", 60_000)
+		for k, c := range []*harness.Conn{gone, again} {
+			c.Send("LOCK.ACQUIRE", name, "x", 60_000, "WAIT", 60_000)
+			harness.Await(t, 5*time.Second, "the client to wait", func() bool { return y.Do("LOCK.SHOW", name).Field("waiting").Int == int64(k+1) })
+		}
+		// The release comes in before the client's end, and both at once.
+		s.Pause()
+		y.Send("LOCK.RELEASE", name, "y", token)
+		gone.Close()
+		s.Resume()
+		ok(t, y.Receive())
+		v := again.Receive()
+		require.Greater(t, v.Int, token, "%v", v)
+		harness.Await(t, 5*time.Second, "the answer to be known as unheard", func() bool { return s.Info("jobmesh", "jobmesh_blocked_clients") == "0" })
+		v = y.Do("LOCK.ACQUIRE", name, "z", 60_000)
+		require.True(t, v.NullString(), "x has it: %v", v)
+		ok(t, y.Do("LOCK.RELEASE", name, "x", again.Do("LOCK.SHOW", name).Field("token").Int))
+		gone = s.Dial()
+	}
+}
+
 func TestLockRace_lib30(t *testing.T) {
 	s := harness.Start(t)
 	conns := make([]*harness.Conn, 100)
