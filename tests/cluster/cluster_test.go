@@ -77,7 +77,7 @@ func TestThreeNodes(t *testing.T) {
 	got := m[1].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
 	require.Len(t, got.Elems, 1)
 	assert.Equal(t, []string{"q", id, "body"}, got.Elems[0].Strings())
-	assert.Equal(t, int64(1), m[2].Do("ACKJOB", id).Int)
+	assert.Equal(t, int64(1), m[2].Do("ACKJOB", id).Int())
 	m[0].Restart()
 	m.await(t, 3)
 	m.awaitNoJobs(t)
@@ -96,13 +96,13 @@ func TestFederation_97(t *testing.T) {
 	assert.True(t, m[0].Do("SHOW", once.Str).Null, "an at-most-once job has moved")
 	stat := m[1].Do("QSTAT", "q")
 	assert.Equal(t, []string{m[0].Do("JOBMESH", "CLUSTER", "MYID").Str}, stat.Field("import-from").Strings())
-	assert.Positive(t, stat.Field("import-rate").Int)
+	assert.Positive(t, stat.Field("import-rate").Int())
 
 	kept := m[0].Do("ADDJOB", "q", "b", 0, "REPLICATE", 1)
 	require.Equal(t, byte('+'), kept.Kind)
 	v = m[1].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
 	require.Len(t, v.Elems, 1)
-	assert.Equal(t, int64(1), m[1].Do("ACKJOB", kept.Str).Int)
+	assert.Equal(t, int64(1), m[1].Do("ACKJOB", kept.Str).Int())
 	harness.Await(t, 10*time.Second, "the first holder to hear of the acknowledgement", func() bool { return m[0].Do("SHOW", kept.Str).Null })
 }
 

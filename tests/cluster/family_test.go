@@ -52,7 +52,7 @@ func TestWIPOfTheMesh_52(t *testing.T) {
 		want = append(want, id)
 	}
 	// Two nodes both have it in progress: it is with the one that expects its result last.
-	require.Equal(t, int64(100), m[1].Do("WORKING", want[0]).Int)
+	require.Equal(t, int64(100), m[1].Do("WORKING", want[0]).Int())
 	v := m[2].Do("WIP", "q", "MESH")
 	jobs := v.Field("jobs").Elems
 	require.Len(t, jobs, 3, "%v", v)
@@ -62,7 +62,7 @@ func TestWIPOfTheMesh_52(t *testing.T) {
 	}
 	assert.Equal(t, m[1].Do("JOBMESH", "CLUSTER", "MYID").Str, jobs[0].Elems[5].Str)
 	assert.Equal(t, "worker1", jobs[1].Elems[4].Str)
-	assert.InDelta(t, time.Now().Add(102*time.Second).UnixMilli(), jobs[2].Elems[1].Int, 3000)
+	assert.InDelta(t, time.Now().Add(102*time.Second).UnixMilli(), jobs[2].Elems[1].Int(), 3000)
 	assert.Len(t, m[0].Do("WIP", "q", "MESH", "COUNT", 1).Field("jobs").Elems, 1)
 	assert.Empty(t, m[0].Do("WIP", "q", "MESH", "OVERDUE").Field("jobs").Elems)
 
@@ -92,19 +92,19 @@ func TestFamilyOverNodes_57_58_60(t *testing.T) {
 		assert.Equal(t, "deferred", stateAt(s, d))
 		assert.Equal(t, "blocked", stateAt(s, all[0]))
 	}
-	assert.Equal(t, int64(3), m[1].Do("RELEASEJOB", d).Int, "all three know of it when it is answered")
+	assert.Equal(t, int64(3), m[1].Do("RELEASEJOB", d).Int(), "all three know of it when it is answered")
 	assert.True(t, m[2].Do("RELEASEJOB", d).Err("NOTDEFERRED"))
 	require.Equal(t, d, fetched(t, m[2].Dial(), "d"))
 	for _, s := range m {
-		assert.Equal(t, int64(0), s.Do("QLEN", "q").Int)
+		assert.Equal(t, int64(0), s.Do("QLEN", "q").Int())
 	}
-	require.Equal(t, int64(1), m[0].Do("ACKJOB", d).Int)
+	require.Equal(t, int64(1), m[0].Do("ACKJOB", d).Int())
 	harness.Await(t, 5*time.Second, "all to be queued, each once", func() bool {
-		return m[0].Do("QLEN", "q").Int+m[1].Do("QLEN", "q").Int+m[2].Do("QLEN", "q").Int == 6
+		return m[0].Do("QLEN", "q").Int()+m[1].Do("QLEN", "q").Int()+m[2].Do("QLEN", "q").Int() == 6
 	})
 	time.Sleep(300 * time.Millisecond) // in which another node might queue one of them again
-	assert.Equal(t, int64(6), m[0].Do("QLEN", "q").Int+m[1].Do("QLEN", "q").Int+m[2].Do("QLEN", "q").Int)
-	assert.Equal(t, int64(6), m[0].Do("QLEN", "q").Int, "where the acknowledgement was given")
+	assert.Equal(t, int64(6), m[0].Do("QLEN", "q").Int()+m[1].Do("QLEN", "q").Int()+m[2].Do("QLEN", "q").Int())
+	assert.Equal(t, int64(6), m[0].Do("QLEN", "q").Int(), "where the acknowledgement was given")
 	c := m[0].Dial()
 	for _, id := range all {
 		require.Equal(t, id, fetched(t, c, "q"))
@@ -115,15 +115,15 @@ func TestFamilyOverNodes_57_58_60(t *testing.T) {
 	// LAST.
 	d = added(t, m[0].Dial(), "d", "d", 2000, "DEFERRED", "REPLICATE", 3)
 	a, b := added(t, m[1].Dial(), "q", "a", 2000, "BLOCKEDBY", d), added(t, m[2].Dial(), "q", "b", 2000, "BLOCKEDBY", d)
-	require.Equal(t, int64(3), m[0].Do("RELEASEJOB", d, "LAST", "QUEUE", "d2").Int)
+	require.Equal(t, int64(3), m[0].Do("RELEASEJOB", d, "LAST", "QUEUE", "d2").Int())
 	require.Equal(t, []string{a, b}, []string{fetched(t, c, "q"), fetched(t, c, "q")})
-	require.Equal(t, int64(1), m[1].Do("ACKJOB", a).Int)
+	require.Equal(t, int64(1), m[1].Do("ACKJOB", a).Int())
 	time.Sleep(300 * time.Millisecond) // in which a node might let it go
 	for _, s := range m {
 		assert.Equal(t, "blocked", stateAt(s, d))
 		assert.Equal(t, "d2", s.Do("SHOW", d).Field("queue").Str)
 	}
-	require.Equal(t, int64(1), m[2].Do("ACKJOB", b).Int)
+	require.Equal(t, int64(1), m[2].Do("ACKJOB", b).Int())
 	require.Equal(t, d, fetched(t, m[1].Dial(), "d2"))
 	m[0].Do("ACKJOB", d)
 	m.awaitNoJobs(t)
@@ -132,7 +132,7 @@ func TestFamilyOverNodes_57_58_60(t *testing.T) {
 	d = added(t, m[0].Dial(), "d", "d", 2000, "DEFERRED", "REPLICATE", 3)
 	added(t, m[1].Dial(), "q", "a", 2000, "BLOCKEDBY", d)
 	run := added(t, m[2].Dial(), "q", "b", 2000, "AFTER", d, "ONDEAD", "run")
-	require.Equal(t, int64(2), m[1].Do("CANCELJOB", d).Int)
+	require.Equal(t, int64(2), m[1].Do("CANCELJOB", d).Int())
 	require.Equal(t, run, fetched(t, m[1].Dial(), "q"))
 	m[0].Do("ACKJOB", run)
 	m.awaitNoJobs(t)
@@ -150,7 +150,7 @@ func TestFamilyRefusals_56(t *testing.T) {
 		assert.True(t, v.Err("NOJOB no job "+d), "%v", v)
 	}
 	assert.True(t, without[0].Do("RELEASEJOB", d).Err("NOJOB"))
-	assert.Equal(t, int64(0), without[0].Do("CANCELJOB", d).Int)
+	assert.Equal(t, int64(0), without[0].Do("CANCELJOB", d).Int())
 	assert.True(t, c.Do("ADDJOB", "q", "b", 2000, "BLOCKEDBY", d, "RETRY", 0, "REPLICATE", 1).Err("ERR a blocked job has to be on all nodes"))
 	b := added(t, c, "q", "b", 2000, "BLOCKEDBY", d, "REPLICATE", 1)
 	assert.False(t, with[0].Do("SHOW", b).Null, "it is where the other is, whatever it was told")
@@ -160,7 +160,7 @@ func TestFamilyRefusals_56(t *testing.T) {
 		return c.Do("ADDJOB", "q", "b", 200, "BLOCKEDBY", d).Err("NOREPL")
 	})
 	assert.Equal(t, "2", jobs(m[0]))
-	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int, "one node knows of it; the other is told when it is back")
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int(), "one node knows of it; the other is told when it is back")
 	with[0].Restart()
 	harness.Await(t, 10*time.Second, "the other to be told", func() bool { return stateAt(with[0], d) == "active" })
 }
@@ -202,29 +202,29 @@ func TestFamilyOfAThousand_63(t *testing.T) {
 				}
 			}
 			first := func(s *harness.Server) {
-				assert.Equal(t, int64(0), s.Do("QLEN", "q").Int)
+				assert.Equal(t, int64(0), s.Do("QLEN", "q").Int())
 				require.Equal(t, d, fetched(t, s.Dial(), "d"))
-				assert.Equal(t, int64(0), s.Do("QLEN", "q").Int)
-				require.Equal(t, int64(1), s.Do("ACKJOB", d).Int)
+				assert.Equal(t, int64(0), s.Do("QLEN", "q").Int())
+				require.Equal(t, int64(1), s.Do("ACKJOB", d).Int())
 			}
 			switch phase {
 			case "created":
 				m[0].Kill()
-				require.Equal(t, int64(1), other.Do("RELEASEJOB", d).Int)
+				require.Equal(t, int64(1), other.Do("RELEASEJOB", d).Int())
 				first(other)
 			case "released":
-				require.Equal(t, int64(2), c.Do("RELEASEJOB", d).Int)
+				require.Equal(t, int64(2), c.Do("RELEASEJOB", d).Int())
 				m[0].Kill()
 				first(other)
 			case "half":
-				require.Equal(t, int64(2), c.Do("RELEASEJOB", d).Int)
+				require.Equal(t, int64(2), c.Do("RELEASEJOB", d).Int())
 				first(m[0])
 				work(m[0], size/2)
 				m[0].Kill()
 			}
 			work(other, size)
 			require.Equal(t, after, fetched(t, other.Dial(), "last"))
-			require.Equal(t, int64(1), other.Do("ACKJOB", after).Int)
+			require.Equal(t, int64(1), other.Do("ACKJOB", after).Int())
 		})
 	}
 }

@@ -52,7 +52,7 @@ func kept(t *testing.T, s *harness.Server) (check func()) {
 	v := s.Do("ADDJOB", "kept", "body", 0, "REPLICATE", 1)
 	require.Equal(t, byte('+'), v.Kind, "%v", v)
 	return func() {
-		assert.Equal(t, int64(1), s.Do("QLEN", "kept").Int)
+		assert.Equal(t, int64(1), s.Do("QLEN", "kept").Int())
 		assert.Equal(t, "queued", s.Do("SHOW", v.Str).Field("state").Str)
 	}
 }

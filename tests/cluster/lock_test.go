@@ -15,8 +15,8 @@ func acquire(t *testing.T, s *harness.Server, name, owner string, ttl int, more 
 	t.Helper()
 	v := s.Do(append([]any{"LOCK.ACQUIRE", name, owner, ttl}, more...)...)
 	require.Equal(t, byte(':'), v.Kind, "%v", v)
-	require.Positive(t, v.Int)
-	return v.Int
+	require.Positive(t, v.Int())
+	return v.Int()
 }
 
 // votes waits until nodes vote.
@@ -74,7 +74,7 @@ func TestLocksOverTheMesh_41_42_43(t *testing.T) {
 	assert.True(t, m[2].Do("LOCK.EXTEND", "n", "b", next, 1000).Err("NOTHELD"))
 	assert.Greater(t, acquire(t, m[0], "n", "c", 60_000), next)
 	m.known(t, "n")
-	assert.Equal(t, int64(1), m[1].Do("LOCK.CLEAR", "ALL").Int)
+	assert.Equal(t, int64(1), m[1].Do("LOCK.CLEAR", "ALL").Int())
 	m.free(t, "n")
 	v := m[0].Do("EVAL", "return redis.pcall('LOCK.ACQUIRE', 'n', 'a', 1000)", 0)
 	assert.True(t, v.Err("NOQUORUM A lock in a mesh"), "%v", v)
@@ -90,7 +90,7 @@ func TestLockWaitOverTheMesh_44(t *testing.T) {
 	for i := range waiters {
 		waiters[i] = m[1].Dial()
 		waiters[i].Send("LOCK.ACQUIRE", "n", fmt.Sprint("w", i), 60_000, "WAIT", 20_000)
-		harness.Await(t, 5*time.Second, "the client to wait", func() bool { return m[1].Do("LOCK.SHOW", "n").Field("waiting").Int == int64(i+1) })
+		harness.Await(t, 5*time.Second, "the client to wait", func() bool { return m[1].Do("LOCK.SHOW", "n").Field("waiting").Is(int64(i + 1)) })
 	}
 	waiters[0].Close()
 	owner := "a"
@@ -98,9 +98,9 @@ func TestLockWaitOverTheMesh_44(t *testing.T) {
 		require.Equal(t, "OK", m[2].Do("LOCK.RELEASE", "n", owner, token).Str)
 		began := time.Now()
 		v := waiters[i].Receive()
-		require.Greater(t, v.Int, token, "%v", v)
+		require.Greater(t, v.Int(), token, "%v", v)
 		assert.Less(t, time.Since(began), time.Second)
-		token, owner = v.Int, fmt.Sprint("w", i)
+		token, owner = v.Int(), fmt.Sprint("w", i)
 	}
 	assert.True(t, m[2].Do("LOCK.ACQUIRE", "n", "late", 60_000, "WAIT", 200).NullString())
 	assert.Equal(t, "OK", m[0].Do("LOCK.RELEASE", "n", owner, token).Str)
@@ -192,7 +192,7 @@ func TestLostTable_48(t *testing.T) {
 	m[1].Kill()
 	m[1].Restart()
 	mesh{m[1]}.votes(t)
-	assert.Equal(t, token, m[1].Do("LOCK.SHOW", "m").Field("token").Int)
+	assert.Equal(t, token, m[1].Do("LOCK.SHOW", "m").Field("token").Int())
 	// What it has from others stands against others at once, and counts for the
 	// holder once a majority without it has agreed.
 	assert.Equal(t, "OK", m[2].Do("LOCK.EXTEND", "m", "a", token, 8000).Str)
@@ -260,7 +260,7 @@ func TestLockBeforeTheMesh(t *testing.T) {
 	m.await(t, 3)
 	m.votes(t)
 	for _, s := range m {
-		harness.Await(t, 5*time.Second, "the older one to win", func() bool { return s.Do("LOCK.SHOW", "n").Field("token").Int == first })
+		harness.Await(t, 5*time.Second, "the older one to win", func() bool { return s.Do("LOCK.SHOW", "n").Field("token").Is(first) })
 		assert.True(t, s.Do("LOCK.ACQUIRE", "n", "c", 1000).NullString())
 		assert.False(t, s.Do("LOCK.EXTEND", "n", "b", second, 1000).Str == "OK")
 		assert.Equal(t, "OK", s.Do("LOCK.EXTEND", "n", "a", first, 60_000).Str)

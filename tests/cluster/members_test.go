@@ -162,7 +162,7 @@ func TestLeaving_93_94_95(t *testing.T) {
 	assert.True(t, long.Err("NOREPL"), "%v", long)
 	assert.Contains(t, long.Str, "I'm leaving the cluster")
 	assert.True(t, m[0].Do("GETJOB", "TIMEOUT", 1000, "FROM", "q").Err("LEAVING"))
-	assert.Equal(t, int64(1), m[1].Do("ACKJOB", v.Str).Int)
+	assert.Equal(t, int64(1), m[1].Do("ACKJOB", v.Str).Int())
 	m.awaitNoJobs(t)
 	outside(t, m)
 
@@ -226,7 +226,7 @@ func TestMemoryShort_96(t *testing.T) {
 	refused := m[0].Do("ADDJOB", "out", "b", 100)
 	assert.True(t, refused.Err("NOREPL"), "%v", refused)
 	assert.Contains(t, refused.Str, "I'm out of memory")
-	assert.Equal(t, int64(1), m[2].Do("ACKJOB", v.Str).Int)
+	assert.Equal(t, int64(1), m[2].Do("ACKJOB", v.Str).Int())
 	outside(t, m)
 
 	memory(t, m[0], 1.5, "2")
@@ -235,7 +235,7 @@ func TestMemoryShort_96(t *testing.T) {
 	}
 	got := m[0].Do("GETJOB", "FROM", "q")
 	require.Len(t, got.Elems, 1, "what is there can be had")
-	assert.Equal(t, int64(1), m[0].Do("ACKJOB", old.Str).Int)
+	assert.Equal(t, int64(1), m[0].Do("ACKJOB", old.Str).Int())
 	m.awaitNoJobs(t)
 	require.Equal(t, "OK", m[0].Do("CONFIG", "SET", "maxmemory", 0).Str)
 	m.await(t, 3)
@@ -278,7 +278,7 @@ func TestMeshIsFoundAgain(t *testing.T) {
 	m.restart()
 	m.await(t, 3)
 	assert.Len(t, m[2].Do("SHOW", job.Str).Field("nodes-delivered").Elems, 3)
-	assert.Equal(t, int64(1), m[2].Do("ACKJOB", job.Str).Int)
+	assert.Equal(t, int64(1), m[2].Do("ACKJOB", job.Str).Int())
 	m.awaitNoJobs(t)
 }
 
@@ -310,7 +310,7 @@ func TestNodeComesBackWithNothing(t *testing.T) {
 	}
 	meet(t, m[2], m[0])
 	m.await(t, 3)
-	assert.Equal(t, int64(0), m[2].Do("ACKJOB", job.Str).Int, "it never heard of the job, but passes the word on")
+	assert.Equal(t, int64(0), m[2].Do("ACKJOB", job.Str).Int(), "it never heard of the job, but passes the word on")
 	m.awaitNoJobs(t)
 	for _, s := range m {
 		assert.Equal(t, "3", known(s))
@@ -334,7 +334,7 @@ func TestNodeComesBackElsewhere(t *testing.T) {
 		})
 		assert.Equal(t, "3", known(s))
 	}
-	assert.Equal(t, int64(1), m[2].Do("ACKJOB", job.Str).Int)
+	assert.Equal(t, int64(1), m[2].Do("ACKJOB", job.Str).Int())
 	m.awaitNoJobs(t)
 	// Those who weren't there learn it too, and it is written down.
 	m[0].Kill()

@@ -168,7 +168,7 @@ func TestAcknowledgedDuringAPartition(t *testing.T) {
 	}
 	w.move(1, 2)
 	for _, id := range ids {
-		assert.Equal(t, int64(1), w.mesh[1].Do("ACKJOB", id).Int)
+		assert.Equal(t, int64(1), w.mesh[1].Do("ACKJOB", id).Int())
 	}
 	harness.Await(t, 20*time.Second, "the connections to be given up", func() bool { return links(w.mesh[1]) == 1 && links(w.mesh[2]) == 0 })
 	assert.Equal(t, "200", jobs(w.mesh[1]), "an acknowledgement is kept until all know of it")

@@ -79,7 +79,7 @@ func TestClientLeavesWhileItsJobIsReplicated(t *testing.T) {
 	v := m[2].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
 	require.Len(t, v.Elems, 1)
 	assert.Equal(t, id.Str, v.Elems[0].Elems[1].Str)
-	assert.Equal(t, int64(1), m[2].Do("ACKJOB", id.Str).Int)
+	assert.Equal(t, int64(1), m[2].Do("ACKJOB", id.Str).Int())
 	m.awaitNoJobs(t)
 }
 
@@ -123,7 +123,7 @@ func TestB17_AcknowledgedElsewhereWhileItIsReplicated(t *testing.T) {
 		id := v.Elems[0].Elems[1].Str
 		assert.Equal(t, "wait-repl", m[0].Do("SHOW", id).Field("state").Str, name)
 		assert.True(t, c.Silent(10*time.Millisecond), name)
-		assert.Equal(t, int64(1), m[at].Do("ACKJOB", id).Int, name)
+		assert.Equal(t, int64(1), m[at].Do("ACKJOB", id).Int(), name)
 		assert.Equal(t, "+"+strconv.Quote(id), c.Receive().String(), "%s: its client is told", name)
 		m[2].Resume()
 		m.awaitNoJobs(t)
@@ -143,7 +143,7 @@ func TestB17_AcknowledgedWhileItIsReplicatedFromOutside(t *testing.T) {
 		v := m[1].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
 		require.Len(t, v.Elems, 1)
 		id := v.Elems[0].Elems[1].Str
-		assert.Equal(t, int64(1), m[at].Do("ACKJOB", id).Int)
+		assert.Equal(t, int64(1), m[at].Do("ACKJOB", id).Int())
 		assert.Equal(t, id, c.Receive().Str)
 		m[2].Resume()
 		m.awaitNoJobs(t)
@@ -282,7 +282,7 @@ func TestGarbageCollectionWhileANodeIsAway(t *testing.T) {
 	} {
 		ids := add()
 		away.leave()
-		assert.Equal(t, int64(20), m[1].Do(append([]any{"ACKJOB"}, ids...)...).Int, name)
+		assert.Equal(t, int64(20), m[1].Do(append([]any{"ACKJOB"}, ids...)...).Int(), name)
 		harness.Await(t, 10*time.Second, name+": all who are there to know", func() bool {
 			return len(held(m[0])) == 20 && m[0].Do("SHOW", ids[0]).Field("state").Str == "acked" &&
 				m[0].Do("SHOW", ids[19]).Field("state").Str == "acked"
@@ -299,7 +299,7 @@ func TestGarbageCollectionWhileANodeIsAway(t *testing.T) {
 	ids := add()
 	gone := m[2].Do("JOBMESH", "CLUSTER", "MYID").Str
 	m[2].Kill()
-	assert.Equal(t, int64(20), m[1].Do(append([]any{"ACKJOB"}, ids...)...).Int)
+	assert.Equal(t, int64(20), m[1].Do(append([]any{"ACKJOB"}, ids...)...).Int())
 	for i, s := range m[:2] {
 		assert.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", gone).Str, fmt.Sprint(i))
 	}

@@ -22,7 +22,7 @@ func TestUniqueSurvivesItsNodes_26_27(t *testing.T) {
 	}
 	id := addUnique(t, m[0], "q", "b", job...)
 	done := addUnique(t, m[0], "w", "b", window...)
-	require.Equal(t, int64(1), m[0].Do("ACKJOB", done).Int)
+	require.Equal(t, int64(1), m[0].Do("ACKJOB", done).Int())
 	holders := m[0].Do("SHOW", id).Field("nodes-delivered").Strings()
 	for _, s := range m {
 		s.Kill()
@@ -36,7 +36,7 @@ func TestUniqueSurvivesItsNodes_26_27(t *testing.T) {
 		v = again(s, "w", window)
 		assert.True(t, v.NullString(), "node %d: %v", i, v)
 	}
-	assert.Less(t, m[1].Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "w").Field("lease").Int, int64(1_000_001))
+	assert.Less(t, m[1].Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "w").Field("lease").Int(), int64(1_000_001))
 
 	// The node that added the job is gone; another that holds it has it still.
 	m[0].Kill()
@@ -49,7 +49,7 @@ func TestUniqueSurvivesItsNodes_26_27(t *testing.T) {
 	if holders[0] == m[2].Do("JOBMESH", "CLUSTER", "MYID").Str || holders[1] == m[2].Do("JOBMESH", "CLUSTER", "MYID").Str {
 		holder = m[2]
 	}
-	require.Equal(t, int64(1), holder.Do("ACKJOB", id).Int)
+	require.Equal(t, int64(1), holder.Do("ACKJOB", id).Int())
 	harness.Await(t, 10*time.Second, "the key to be free", func() bool {
 		return again(m[1], "q", []any{"REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k"}).Kind == '+'
 	})
@@ -88,7 +88,7 @@ func TestWhatAsksTheMesh_19_30_34(t *testing.T) {
 	d := addUnique(t, m[0], "from", "d", append(until, "DEFERRED")...)
 	other := addUnique(t, m[0], "taken", "o", until...)
 	assert.True(t, m[0].Do("RELEASEJOB", d, "QUEUE", "taken").Err("DUPLICATE "+other))
-	require.Equal(t, int64(1), m[0].Do("RELEASEJOB", d, "QUEUE", "to").Int)
+	require.Equal(t, int64(1), m[0].Do("RELEASEJOB", d, "QUEUE", "to").Int())
 	harness.Await(t, 5*time.Second, "its lock to have come along", func() bool { return m[0].Do("SHOW", d).Field("lock").Str == "wait" })
 	for _, s := range m {
 		v := s.Do(append([]any{"ADDJOB", "to", "x", 5000}, until...)...)
@@ -126,8 +126,8 @@ func TestUniqueInAPartition_50(t *testing.T) {
 		v := add(i, queue, "until-processed", "QUORUM", "any")
 		require.Equal(t, byte('+'), v.Kind, "node %d: %v", i, v)
 		lock := w.mesh[i].Do("LOCK.SHOW", "b", "TYPE", "waiting", "QUEUE", queue)
-		tokens[lock.Field("token").Int] = true
-		since := lock.Field("since").Int
+		tokens[lock.Field("token").Int()] = true
+		since := lock.Field("since").Int()
 		// Of the same tick of the kernel's clock, 10 ms at most, either may be the older.
 		harness.Await(t, 5*time.Second, "a tick to pass", func() bool { return time.Now().UnixMilli() > since+20 })
 		return v.Str
@@ -143,7 +143,7 @@ func TestUniqueInAPartition_50(t *testing.T) {
 	}{{2, 0, lone1, most1}, {0, 2, most2, lone2}} {
 		harness.Await(t, 20*time.Second, "the younger one to have lost the key", func() bool { return w.mesh[c.other].Do("WORKING", c.younger).Err("LOCKLOST") })
 		assert.Equal(t, "none", w.mesh[c.other].Do("SHOW", c.younger).Field("lock").Str)
-		assert.Equal(t, int64(60), w.mesh[c.node].Do("WORKING", c.older).Int, "the older one has it")
+		assert.Equal(t, int64(60), w.mesh[c.node].Do("WORKING", c.older).Int(), "the older one has it")
 	}
 	for i := range 3 {
 		for _, queue := range []string{"q", "any", "any2", "held"} {

@@ -167,8 +167,8 @@ func TestRunsAreHeldBackOverNodes_39_40(t *testing.T) {
 				if !assert.Equal(t, int32(1), running[key].Add(1), "two run at once") {
 					return
 				}
-				assert.Positive(t, e[4].Int)
-				assert.Equal(t, int64(60), get.Do("WORKING", e[1].Str).Int)
+				assert.Positive(t, e[4].Int())
+				assert.Equal(t, int64(60), get.Do("WORKING", e[1].Str).Int())
 				running[key].Add(-1)
 				ack.Do("ACKJOB", e[1].Str)
 				done.Add(1)
@@ -197,7 +197,7 @@ func TestHeldBackIsServedAtOnce_33(t *testing.T) {
 	c.Send("GETJOB", "TIMEOUT", 20_000, "FROM", "b")
 	harness.Await(t, 5*time.Second, "the client to wait", func() bool { return m[1].Info("jobmesh", "jobmesh_blocked_clients") == "1" })
 	began = time.Now()
-	assert.Equal(t, int64(1), m[0].Do("ACKJOB", first).Int)
+	assert.Equal(t, int64(1), m[0].Do("ACKJOB", first).Int())
 	v := c.Receive()
 	require.Len(t, v.Elems, 1, "%v", v)
 	assert.Less(t, time.Since(began), 900*time.Millisecond)
@@ -213,7 +213,7 @@ func TestUniqueWithoutMajority_47(t *testing.T) {
 	m[1].Kill()
 	id := addUnique(t, m[0], "q", "b", "REPLICATE", 1, "UNIQUE", "until-processed")
 	assert.True(t, m[2].Do("ADDJOB", "q", "b", 5000, "REPLICATE", 1, "UNIQUE", "until-processed").NullString())
-	assert.Equal(t, int64(1), m[0].Do("ACKJOB", id).Int)
+	assert.Equal(t, int64(1), m[0].Do("ACKJOB", id).Int())
 	for _, s := range []*harness.Server{m[0], m[2]} {
 		harness.Await(t, 10*time.Second, "the lock to be free", func() bool { return s.Info("jobmesh", "jobmesh_locks") == "0" })
 	}
@@ -244,21 +244,21 @@ func TestWorkingNeedsAMajority(t *testing.T) {
 	leased, any := run("q", "until-processed", "KEY", "l", "LOCKTTL", 300), run("q", "during-processing", "KEY", "a", "QUORUM", "any")
 	all := []string{id, until, leased, any}
 	for _, id := range all {
-		assert.Equal(t, int64(300), m[0].Do("WORKING", id).Int)
+		assert.Equal(t, int64(300), m[0].Do("WORKING", id).Int())
 	}
 	left := func(s *harness.Server) int64 {
-		return s.Do("LOCK.SHOW", "l", "TYPE", "waiting", "QUEUE", "q").Field("ttl").Int
+		return s.Do("LOCK.SHOW", "l", "TYPE", "waiting", "QUEUE", "q").Field("ttl").Int()
 	}
 	before := left(m[0])
 	harness.Await(t, 5*time.Second, "time to pass", func() bool { return left(m[0]) < before-100 })
 	for range 2 {
-		assert.Equal(t, int64(300), m[0].Do("WORKING", leased).Int)
+		assert.Equal(t, int64(300), m[0].Do("WORKING", leased).Int())
 	}
 	assert.Greater(t, left(m[0]), before-100)
 
 	c := m[0].Dial()
 	m[1].Pause()
-	assert.Equal(t, int64(300), m[0].Do("WORKING", id).Int, "two of three are enough")
+	assert.Equal(t, int64(300), m[0].Do("WORKING", id).Int(), "two of three are enough")
 	m[2].Pause()
 	for _, id := range []string{id, leased} { // one that waits doesn't hold up others
 		c.Send("WORKING", id)
@@ -269,15 +269,15 @@ func TestWorkingNeedsAMajority(t *testing.T) {
 	gone.Send("WORKING", id)
 	gone.Close()
 	v := m[0].Do("EVAL", "return redis.call('WORKING', ARGV[1])", 0, id)
-	assert.Equal(t, int64(300), v.Int, "a script can't wait: %v", v)
-	assert.Equal(t, int64(300), c.Do("WORKING", until).Int, "its lock has no end")
+	assert.Equal(t, int64(300), v.Int(), "a script can't wait: %v", v)
+	assert.Equal(t, int64(300), c.Do("WORKING", until).Int(), "its lock has no end")
 	assert.Equal(t, "active", m[0].Do("SHOW", id).Field("state").Str)
 	m[1].Resume()
 	m[2].Resume()
-	harness.Await(t, 20*time.Second, "a majority", func() bool { return c.Do("WORKING", id).Int == 300 })
+	harness.Await(t, 20*time.Second, "a majority", func() bool { return c.Do("WORKING", id).Is(300) })
 	for _, id := range all {
-		assert.Equal(t, int64(300), m[0].Do("WORKING", id).Int)
-		assert.Equal(t, int64(1), m[0].Do("ACKJOB", id).Int)
+		assert.Equal(t, int64(300), m[0].Do("WORKING", id).Int())
+		assert.Equal(t, int64(1), m[0].Do("ACKJOB", id).Int())
 	}
 	m.nobodyHolds(t)
 }

@@ -35,7 +35,7 @@ func TestHello(t *testing.T) {
 	c := s.Dial()
 	for _, version := range []string{"3", "2"} {
 		v := c.Do("HELLO", version, "SETNAME", "me"+version)
-		assert.Equal(t, version, strconv.FormatInt(v.Field("proto").Int, 10))
+		assert.Equal(t, version, strconv.FormatInt(v.Field("proto").Int(), 10))
 		assert.Equal(t, "me"+version, c.Do("CLIENT", "GETNAME").Str)
 	}
 	assert.True(t, c.Do("HELLO", "4").Err("NOPROTO"))
@@ -125,7 +125,7 @@ func TestControlledRestart(t *testing.T) {
 	require.Equal(t, "OK", c.Do("CONFIG", "REWRITE").Str)
 	s.Stop("SHUTDOWN", "REWRITE-AOF")
 	s.Restart()
-	assert.Equal(t, int64(5), s.Do("QLEN", "q").Int)
+	assert.Equal(t, int64(5), s.Do("QLEN", "q").Int())
 	assert.Equal(t, byte(':'), s.Do("HELLO").Elems[0].Kind)
 	assert.Equal(t, `*[$"aof-enqueue-jobs-once" $"no"]`, s.Do("CONFIG", "GET", "aof-enqueue-jobs-once").String())
 }
@@ -260,7 +260,7 @@ func TestSwitch(t *testing.T) {
 		stock()
 		require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.disque-compat", "yes").Str)
 		require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.disque-compat", "yes").Str)
-		assert.Equal(t, int64(1), c.Do("HELLO").Elems[0].Int)
+		assert.Equal(t, int64(1), c.Do("HELLO").Elems[0].Int())
 		require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.disque-compat", "no").Str)
 	}
 	stock()
@@ -269,5 +269,5 @@ func TestSwitch(t *testing.T) {
 	s.Stop()
 	s.Restart()
 	c = s.Dial()
-	assert.Equal(t, int64(1), c.Do("HELLO").Elems[0].Int)
+	assert.Equal(t, int64(1), c.Do("HELLO").Elems[0].Int())
 }

@@ -199,7 +199,7 @@ func TestWhatTheServerTells(t *testing.T) {
 	assert.Equal(t, names, without(sortedStrings(with), mine))
 	with, plain = p.do("COMMAND", "COUNT")
 	top := without(slices.Clone(own), func(name string) bool { return strings.Contains(name, "|") })
-	assert.Equal(t, plain.Int+int64(len(top)), with.Int)
+	assert.Equal(t, plain.Int()+int64(len(top)), with.Int())
 
 	p.resp3 = true
 	for _, conn := range []string{"a", "three"} {
@@ -318,7 +318,7 @@ func TestStockErrors(t *testing.T) {
 		}
 		_, info := p.do("COMMAND", "INFO", name)
 		require.Len(t, info.Elems, 1)
-		arity := info.Elems[0].Elems[1].Int
+		arity := info.Elems[0].Elems[1].Int()
 		words := []any{}
 		for word := range strings.SplitSeq(name, "|") {
 			words = append(words, word)

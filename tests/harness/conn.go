@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -18,10 +19,30 @@ import (
 type Value struct {
 	Kind  byte
 	Str   string // of + - $ = ! ( , and #
-	Int   int64  // of :
 	Elems []Value
 	Null  bool // $-1, *-1 or _
+
+	n int64      // of :
+	t testing.TB // nil where nothing fails a test
 }
+
+// Int is the number of an integer reply. Any other reply, an error or none at
+// all, fails the test: it is no 0. A condition that may see another reply asks
+// for [Value.Is] instead.
+func (v Value) Int() int64 {
+	if v.Kind == ':' {
+		return v.n
+	}
+	if v.t == nil {
+		panic(fmt.Sprintf("the reply is %v, not an integer", v))
+	}
+	v.t.Helper()
+	v.t.Errorf("the reply is %v, not an integer", v)
+	return math.MinInt64
+}
+
+// Is says whether the reply is that integer.
+func (v Value) Is(n int64) bool { return v.Kind == ':' && v.n == n }
 
 // Err says whether the reply is an error that begins with a text.
 func (v Value) Err(prefix string) bool { return v.Kind == '-' && strings.HasPrefix(v.Str, prefix) }
@@ -48,16 +69,18 @@ func (v Value) Field(name string) Value {
 			return v.Elems[i+1]
 		}
 	}
-	return Value{}
+	return Value{t: v.t}
 }
 
 // String shows the reply with its types.
 func (v Value) String() string {
 	switch {
+	case v.Kind == 0:
+		return "none"
 	case v.Null:
 		return string(v.Kind) + "null"
 	case v.Kind == ':':
-		return ":" + strconv.FormatInt(v.Int, 10)
+		return ":" + strconv.FormatInt(v.n, 10)
 	case v.Kind == '*' || v.Kind == '%' || v.Kind == '~' || v.Kind == '>':
 		parts := make([]string, len(v.Elems))
 		for i, e := range v.Elems {
@@ -79,7 +102,7 @@ type Conn struct {
 func dial(addr string) (*Conn, error) { return Dial(addr, patience) }
 
 // Dial connects to a server that may die, stop or be cut off while it is spoken
-// to: nothing fails a test. What doesn't answer in time is the zero Value, and
+// to: nothing fails a test. What doesn't answer in time is a Value without a kind, and
 // after that the connection is of no more use. The caller closes it.
 func Dial(addr string, patience time.Duration) (*Conn, error) {
 	c, err := net.DialTimeout("tcp", addr, time.Second)
@@ -87,6 +110,12 @@ func Dial(addr string, patience time.Duration) (*Conn, error) {
 		return nil, err
 	}
 	return &Conn{c: c, r: bufio.NewReader(c), patience: patience}, nil
+}
+
+// For has what is wrong on a connection of [Dial] fail a test.
+func For(t testing.TB, c *Conn) *Conn {
+	c.t = t
+	return c
 }
 
 // Dial connects; the connection closes with the test.
@@ -147,12 +176,12 @@ func (c *Conn) Send(args ...any) {
 const patience = 20 * time.Second
 
 // Receive reads a reply; it waits 20 seconds at most, or as [Dial] was told. A closed connection gives
-// the zero Value.
+// a Value without a kind.
 func (c *Conn) Receive() Value {
 	c.c.SetReadDeadline(time.Now().Add(c.patience))
 	v, err := c.read()
 	if err != nil {
-		return Value{}
+		return Value{t: c.t}
 	}
 	return v
 }
@@ -166,6 +195,7 @@ func (c *Conn) Silent(d time.Duration) bool {
 }
 
 func (c *Conn) read() (v Value, err error) {
+	v.t = c.t
 	line, err := c.r.ReadString('\n')
 	if err != nil {
 		return v, err
@@ -182,7 +212,7 @@ func (c *Conn) read() (v Value, err error) {
 	}
 	switch v.Kind {
 	case ':':
-		v.Int = n
+		v.n = n
 	case '_':
 		v.Null = true
 	case '$', '=', '!':

@@ -43,6 +43,27 @@ func TestRepliesKeepTheirTypes(t *testing.T) {
 	assert.Equal(t, "1", three.Do("HGETALL", "h").Field("f").Str)
 }
 
+// An error, a null or no reply at all is no 0.
+func TestOnlyIntegersAreNumbers(t *testing.T) {
+	s := harness.Start(t, harness.WithoutModule())
+	r := &recorder{TB: t}
+	c, err := harness.Dial(s.Addr(), 100*time.Millisecond)
+	require.NoError(t, err)
+	defer c.Close()
+	own := harness.For(r, c)
+	assert.Equal(t, int64(0), own.Do("EXISTS", "k").Int())
+	assert.True(t, own.Do("EXISTS", "k").Is(0))
+	require.Empty(t, r.said.String())
+	for _, args := range [][]any{{"GET", "k"}, {"SET", "k"}, {"SET", "k", "0"}, {"LRANGE", "none", 0, -1}, {"BLPOP", "none", 0}} {
+		r.said.Reset()
+		v := own.Do(args...)
+		assert.False(t, v.Is(0), "%v", args)
+		assert.NotEqual(t, int64(0), v.Int(), "%v", args)
+		assert.NotEqual(t, int64(0), v.Field("none").Int(), "%v", args)
+		assert.Contains(t, r.said.String(), "not an integer", "%v", args)
+	}
+}
+
 func TestPipelineAndSilence(t *testing.T) {
 	s := harness.Start(t, harness.WithoutModule())
 	c := s.Dial()
@@ -50,7 +71,7 @@ func TestPipelineAndSilence(t *testing.T) {
 		c.Send("RPUSH", "l", i)
 	}
 	for i := range 3 {
-		assert.EqualValues(t, i+1, c.Receive().Int)
+		assert.EqualValues(t, i+1, c.Receive().Int())
 	}
 	c.Send("BLPOP", "empty", 0)
 	assert.True(t, c.Silent(20*time.Millisecond))
@@ -58,7 +79,7 @@ func TestPipelineAndSilence(t *testing.T) {
 	assert.Equal(t, []string{"empty", "x"}, c.Receive().Strings())
 	c.Do("QUIT")
 	assert.False(t, c.Silent(time.Second), "a closed connection isn't a silent one")
-	assert.Zero(t, c.Receive())
+	assert.Zero(t, c.Receive().Kind)
 }
 
 func TestKillAndStopKeepFolderAndPort(t *testing.T) {
@@ -146,6 +167,7 @@ type recorder struct {
 
 func (r *recorder) Cleanup(f func())               { r.cleanups = append(r.cleanups, f) }
 func (r *recorder) Errorf(format string, a ...any) { r.said.WriteString(format) }
+func (r *recorder) Helper()                        {}
 func (r *recorder) finish() {
 	for i := len(r.cleanups) - 1; i >= 0; i-- {
 		r.cleanups[i]()

@@ -82,17 +82,17 @@ func TestRqRunning_50(t *testing.T) {
 		}
 		c.Do("ZADD", registry, now, "gone")
 		assert.Equal(t, [3]int64{3, 0, 1}, numbers(t, call(c, "rq_import", registry, "mail")))
-		assert.Equal(t, int64(1), c.Do("QLEN", "mail").Int, "whose time is past is queued at once")
+		assert.Equal(t, int64(1), c.Do("QLEN", "mail").Int(), "whose time is past is queued at once")
 		assert.Equal(t, int64(3), registered(c))
 		assert.Equal(t, "past", take(c, "mail"))
 		assert.Equal(t, "", take(c, "mail"))
-		harness.Await(t, 5*time.Second, "the job that is due soon", func() bool { return c.Do("QLEN", "mail").Int == 1 })
+		harness.Await(t, 5*time.Second, "the job that is due soon", func() bool { return c.Do("QLEN", "mail").Is(1) })
 		assert.GreaterOrEqual(t, float64(time.Now().UnixMilli())/1000, now+1.29)
 		// Whose result is due by then waits to be run again; the other's still is not.
 		assert.Equal(t, 2, all(t, c, "rq_export", "mail", "rq:queue:mail"))
 		assert.Equal(t, []string{"soon"}, c.Do("LRANGE", "rq:queue:mail", 0, -1).Strings())
 		assert.InDelta(t, now+500, floatOf(t, c.Do("ZSCORE", registry, "later").Str), 1e-3)
-		assert.Equal(t, int64(1), c.Do("ZCARD", registry).Int)
+		assert.Equal(t, int64(1), c.Do("ZCARD", registry).Int())
 
 		// Back before any was due: all the same.
 		c.Do("FLUSHALL")
@@ -162,7 +162,7 @@ func TestRqDeferred_50(t *testing.T) {
 			require.Equal(t, before, digest(t, c, "mail"), "%v", c.Do("KEYS", "*"))
 
 			in()
-			assert.Equal(t, int64(1), c.Do("RELEASEJOB", idOf(t, c, "mail", "D")).Int)
+			assert.Equal(t, int64(1), c.Do("RELEASEJOB", idOf(t, c, "mail", "D")).Int())
 			assert.Equal(t, "D", take(c, "mail"))
 			var order []string
 			for id := take(c, "mail"); id != ""; id = take(c, "mail") {
@@ -184,7 +184,7 @@ func TestRqDeferred_50(t *testing.T) {
 			// Cancelled before its release it takes them along; released, it goes to the list.
 			write()
 			in()
-			assert.Equal(t, int64(n), c.Do("CANCELJOB", idOf(t, c, "mail", "D")).Int)
+			assert.Equal(t, int64(n), c.Do("CANCELJOB", idOf(t, c, "mail", "D")).Int())
 			write()
 			in()
 			c.Do("RELEASEJOB", idOf(t, c, "mail", "D"))
@@ -228,9 +228,9 @@ func TestRqDependents_50(t *testing.T) {
 	assert.Zero(t, registered(c))
 	assert.ElementsMatch(t, []string{"one", "both", "never", "anyway"}, c.Do("SMEMBERS", "rq:job:p1:dependents").Strings())
 	assert.Equal(t, []string{"both"}, c.Do("SMEMBERS", "rq:job:p2:dependents").Strings())
-	assert.Equal(t, int64(4), c.Do("ZCARD", "rq:deferred:mail").Int)
+	assert.Equal(t, int64(4), c.Do("ZCARD", "rq:deferred:mail").Int())
 	assert.ElementsMatch(t, []string{"p1", "p2"}, c.Do("SMEMBERS", "rq:job::both:dependencies").Strings())
-	assert.Zero(t, c.Do("EXISTS", "jobmesh:family:rq:").Int)
+	assert.Zero(t, c.Do("EXISTS", "jobmesh:family:rq:").Int())
 
 	// Here they run one after the other, and a failure of p1's counts for none but one.
 	assert.Equal(t, 3, all(t, c, "rq_import", "rq:queue:mail", "mail"))
@@ -253,7 +253,7 @@ func TestRqDependents_50(t *testing.T) {
 	c.Do("ZADD", "rq:deferred:mail", 1, "alone", 2, "over", 3, "nobody")
 	assert.Equal(t, [3]int64{2, 0, 2}, numbers(t, call(c, "rq_import", "rq:deferred:mail", "mail")))
 	assert.Equal(t, map[string]string{"alone": "deferred", "orphan": "deferred"}, states(c, "mail"))
-	assert.Equal(t, int64(1), c.Do("EXISTS", "rq:job:over").Int)
+	assert.Equal(t, int64(1), c.Do("EXISTS", "rq:job:over").Int())
 	assert.Equal(t, 2, all(t, c, "rq_export", "mail", "rq:queue:mail"))
 	assert.Equal(t, []string{"alone", "orphan"}, c.Do("ZRANGE", "rq:deferred:mail", 0, -1).Strings())
 }
@@ -275,7 +275,7 @@ func TestRqDeferredOfManyQueues_50(t *testing.T) {
 	})
 	before := digest(t, c, "mail")
 	assert.Equal(t, n/3, all(t, c, "rq_import", "rq:deferred", "mail", "QUEUE", "b"))
-	assert.Equal(t, int64(n-n/3), c.Do("SCARD", "rq:deferred").Int)
+	assert.Equal(t, int64(n-n/3), c.Do("SCARD", "rq:deferred").Int())
 	assert.Equal(t, n/3, all(t, c, "rq_import", "rq:deferred", "a"))
 	assert.Equal(t, int64(2*n/3), registered(c))
 	assert.Equal(t, n/3, all(t, c, "rq_export", "mail", "rq:queue:b"))

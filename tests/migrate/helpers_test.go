@@ -46,7 +46,7 @@ func numbers(t *testing.T, v harness.Value) (n [3]int64) {
 	t.Helper()
 	require.Len(t, v.Elems, 4, "%v", v)
 	for i := range n {
-		n[i] = v.Elems[i].Int
+		n[i] = v.Elems[i].Int()
 	}
 	return n
 }
@@ -63,8 +63,8 @@ func step(c *harness.Conn, function, from, to string, options ...any) (moved, dr
 		if len(v.Elems) != 4 || calls > 100_000 {
 			return moved, dropped, fmt.Errorf("%s %s %s: %v after %d calls", function, from, to, v, calls)
 		}
-		moved, dropped, place = moved+v.Elems[0].Int, dropped+v.Elems[2].Int, v.Elems[3].Str
-		if v.Elems[1].Int == 0 {
+		moved, dropped, place = moved+v.Elems[0].Int(), dropped+v.Elems[2].Int(), v.Elems[3].Str
+		if v.Elems[1].Int() == 0 {
 			return moved, dropped, nil
 		}
 	}
@@ -84,7 +84,7 @@ func all(t *testing.T, c *harness.Conn, function, from, to string, options ...an
 func digest(t *testing.T, c *harness.Conn, queue string) string {
 	t.Helper()
 	if c.Do("TYPE", queue).Str == "jobmesh-q" {
-		require.Zero(t, c.Do("QLEN", queue).Int)
+		require.Zero(t, c.Do("QLEN", queue).Int())
 		c.Do("DEL", queue)
 	}
 	return c.Do("DEBUG", "DIGEST").Str
@@ -136,7 +136,7 @@ type layout struct {
 func count(command string, keys ...string) func(*harness.Conn) int64 {
 	return func(c *harness.Conn) (n int64) {
 		for _, k := range keys {
-			n += c.Do(command, k).Int
+			n += c.Do(command, k).Int()
 		}
 		return n
 	}

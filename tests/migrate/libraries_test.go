@@ -93,26 +93,26 @@ func TestSidekiq_67(t *testing.T) {
 	need(t, "sidekiq")
 	s, c := start(t)
 	finish(t, s, "/usr/bin/ruby", "sidekiq.rb", "flaky")
-	sidekiq(t, s, func() bool { return c.Do("ZCARD", "retry").Int == 5 })
+	sidekiq(t, s, func() bool { return c.Do("ZCARD", "retry").Is(5) })
 	finish(t, s, "/usr/bin/ruby", "sidekiq.rb", "push")
-	require.Equal(t, int64(60), c.Do("LLEN", "queue:mail").Int)
-	require.Equal(t, int64(18), c.Do("ZCARD", "schedule").Int)
+	require.Equal(t, int64(60), c.Do("LLEN", "queue:mail").Int())
+	require.Equal(t, int64(18), c.Do("ZCARD", "schedule").Int())
 	before := digest(t, c, "mail")
 	in := func() {
 		assert.Equal(t, 15, all(t, c, "sidekiq_import", "schedule", "mail"))
 		assert.Equal(t, 5, all(t, c, "sidekiq_import", "retry", "mail"))
 		assert.Equal(t, 60, all(t, c, "sidekiq_import", "queue:mail", "mail"))
 		assert.Equal(t, int64(80), registered(c))
-		assert.Equal(t, int64(3), c.Do("ZCARD", "schedule").Int)
+		assert.Equal(t, int64(3), c.Do("ZCARD", "schedule").Int())
 	}
 	in()
-	harness.Await(t, 5*time.Second, "the jobs that are due soon", func() bool { return c.Do("QLEN", "mail").Int == 65 })
+	harness.Await(t, 5*time.Second, "the jobs that are due soon", func() bool { return c.Do("QLEN", "mail").Is(65) })
 	assert.Equal(t, 80, all(t, c, "sidekiq_export", "mail", "queue:mail"))
 	require.Equal(t, before, digest(t, c, "mail"))
 
 	want := names(map[string]int{"now": 40, "bulk": 20, "later": 10, "soon": 5, "flaky": 5})
 	finish(t, s, "/usr/bin/ruby", "sidekiq.rb", "requeue")
-	sidekiq(t, s, func() bool { return c.Do("LLEN", "done").Int >= 80 })
+	sidekiq(t, s, func() bool { return c.Do("LLEN", "done").Int() >= 80 })
 	assert.Equal(t, want, done(c))
 
 	c.Do("DEL", "done", "schedule", "retry")
@@ -129,16 +129,16 @@ func TestRq_67(t *testing.T) {
 	need(t, "rq")
 	s, c := start(t)
 	finish(t, s, "/usr/bin/python3", "rq_app.py", "push")
-	require.Equal(t, int64(41), c.Do("LLEN", "rq:queue:mail").Int)
+	require.Equal(t, int64(41), c.Do("LLEN", "rq:queue:mail").Int())
 	before := digest(t, c, "mail")
 	in := func() {
 		assert.Equal(t, 15, all(t, c, "rq_import", "rq:scheduled:mail", "mail"))
 		assert.Equal(t, 42, all(t, c, "rq_import", "rq:queue:mail", "mail"), "with the one that waits for another")
 		assert.Equal(t, int64(57), registered(c))
-		assert.Zero(t, c.Do("EXISTS", "rq:deferred:mail").Int)
+		assert.Zero(t, c.Do("EXISTS", "rq:deferred:mail").Int())
 	}
 	in()
-	harness.Await(t, 5*time.Second, "the jobs that are due soon", func() bool { return c.Do("QLEN", "mail").Int == 46 })
+	harness.Await(t, 5*time.Second, "the jobs that are due soon", func() bool { return c.Do("QLEN", "mail").Is(46) })
 	assert.Equal(t, 57, all(t, c, "rq_export", "mail", "rq:queue:mail"))
 	require.Equal(t, before, digest(t, c, "mail"))
 
@@ -170,14 +170,14 @@ func TestRqFamily_50(t *testing.T) {
 	require.Equal(t, before, digest(t, c, "mail"))
 	finish(t, s, "/usr/bin/python3", "rq_app.py", "work")
 	assert.Equal(t, []string{"first", "second", "third"}, done(c))
-	assert.Equal(t, int64(1), c.Do("LLEN", "rq:queue:reports").Int)
+	assert.Equal(t, int64(1), c.Do("LLEN", "rq:queue:reports").Int())
 
 	c.Do("FLUSHALL")
 	finish(t, s, "/usr/bin/python3", "rq_app.py", "family")
 	assert.Equal(t, 4, all(t, c, "rq_import", "rq:queue:mail", "mail"))
 	finish(t, s, "/usr/bin/python3", "rq_app.py", "consume", "3")
 	assert.Equal(t, []string{"first", "second", "third"}, done(c))
-	assert.Equal(t, int64(1), c.Do("QLEN", "reports").Int, "it is in its own queue")
+	assert.Equal(t, int64(1), c.Do("QLEN", "reports").Int(), "it is in its own queue")
 }
 
 // Resque's layout, with resque-uniqueue's, through the Ruby client of both.
@@ -193,5 +193,5 @@ func TestResque_67(t *testing.T) {
 	finish(t, s, "/usr/bin/ruby", "resque.rb", "push")
 	assert.Equal(t, 50, all(t, c, "resque_import", "resque:queue:mail", "mail"))
 	finish(t, s, "/usr/bin/ruby", "resque.rb", "consume")
-	assert.Zero(t, c.Do("EXISTS", "mail").Int)
+	assert.Zero(t, c.Do("EXISTS", "mail").Int())
 }

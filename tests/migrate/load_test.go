@@ -36,13 +36,13 @@ func TestLoad(t *testing.T) {
 		}
 		assert.Equal(t, []string{"jobmesh yes", "unique_queue no"}, list())
 		assert.Equal(t, `$"unique_queue"`, c.Do("JOBMESH", "LUA", "LOAD", "unique_queue").String())
-		assert.Equal(t, int64(1), c.Do("FCALL", "luq_push", 3, "l", "l:uniqueue", "l:start_at", "x", 7).Int)
+		assert.Equal(t, int64(1), c.Do("FCALL", "luq_push", 3, "l", "l:uniqueue", "l:start_at", "x", 7).Int())
 		c.Do("DEL", "l", "l:uniqueue", "l:start_at")
 
 		require.Equal(t, "jobmesh", c.Do("FUNCTION", "LOAD", "REPLACE", other).Str)
 		assert.Equal(t, []string{"jobmesh another", "unique_queue yes"}, list())
 		assert.True(t, c.Do("JOBMESH", "LUA", "LOAD").Err("ERR the server has another library 'jobmesh'"))
-		assert.Equal(t, int64(1), c.Do("FCALL", "f", 0).Int, "it is left alone")
+		assert.Equal(t, int64(1), c.Do("FCALL", "f", 0).Int(), "it is left alone")
 		assert.Equal(t, "jobmesh", c.Do("JOBMESH", "LUA", "LOAD", "REPLACE").Str)
 		assert.True(t, has(c))
 
@@ -120,11 +120,11 @@ func TestLoadLasts(t *testing.T) {
 		c.Do("RPUSH", "resque:queue:mail", "a", "b")
 		require.Equal(t, 1, all(t, c, "resque_import", "resque:queue:mail", "mail", "COUNT", 1)-1)
 		harness.Await(t, 10*time.Second, "the jobs", func() bool {
-			return registered(rc) == 2 && rc.Do("EXISTS", "resque:queue:mail").Int == 0
+			return registered(rc) == 2 && rc.Do("EXISTS", "resque:queue:mail").Is(0)
 		})
 		require.Equal(t, 2, all(t, c, "resque_export", "mail", "resque:queue:mail"))
 		harness.Await(t, 10*time.Second, "the list", func() bool {
-			return registered(rc) == 0 && rc.Do("LLEN", "resque:queue:mail").Int == 2
+			return registered(rc) == 0 && rc.Do("LLEN", "resque:queue:mail").Is(2)
 		})
 	})
 }

@@ -93,7 +93,7 @@ func TestRefusals(t *testing.T) {
 	c.Do("RPUSH", "resque:queue:mail", "a")
 	assert.True(t, call(c, "resque_import", "resque:queue:mail", "mail").Err("WRONGDB"))
 	assert.True(t, call(c, "resque_export", "mail", "resque:queue:mail").Err("WRONGDB"))
-	assert.Equal(t, int64(1), c.Do("LLEN", "resque:queue:mail").Int)
+	assert.Equal(t, int64(1), c.Do("LLEN", "resque:queue:mail").Int())
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
@@ -163,7 +163,7 @@ func TestUneven_66(t *testing.T) {
 				c.Do("RPUSH", list+":start_at", 100+i)
 			}
 			c.Do(damage...)
-			n, set, times := c.Do("LLEN", list).Int, c.Do("SCARD", list+":uniqueue").Int, c.Do("LLEN", list+":start_at").Int
+			n, set, times := c.Do("LLEN", list).Int(), c.Do("SCARD", list+":uniqueue").Int(), c.Do("LLEN", list+":start_at").Int()
 			before := c.Do("DEBUG", "DIGEST").Str
 			want := fmt.Sprintf("UNEVEN %s holds %d jobs, its set ':uniqueue' %d, its list ':start_at' %d: ", list, n, set, times)
 			for _, options := range [][]any{{}, {"UQ"}, {"JOBS"}} {
@@ -179,14 +179,14 @@ func TestUneven_66(t *testing.T) {
 			var got []string
 			for _, e := range c.Do("UQ.POP", "mail", "COUNT", 10).Elems {
 				got = append(got, e.Elems[0].Str)
-				assert.InDelta(t, time.Now().Unix(), e.Elems[1].Int, 5)
+				assert.InDelta(t, time.Now().Unix(), e.Elems[1].Int(), 5)
 			}
 			unique := items
 			if name == "one pushed without the plugin" {
 				unique = items[:3]
 			}
 			assert.Equal(t, fmt.Sprint(unique), fmt.Sprint(got))
-			assert.Equal(t, int64(0), c.Do("DBSIZE").Int, "the companions go too")
+			assert.Equal(t, int64(0), c.Do("DBSIZE").Int(), "the companions go too")
 		})
 	}
 }
@@ -215,14 +215,14 @@ func TestUniqueueBecomesAUniqueQueue_48(t *testing.T) {
 	assert.Equal(t, [3]int64{3, 0, 1}, numbers(t, call(c, "resque_export", "mail", list)))
 	assert.Equal(t, []string{"c", "b", "a", "d"}, c.Do("LRANGE", list, 0, -1).Strings())
 	assert.Equal(t, []string{"7", "50", "100"}, c.Do("LRANGE", list+":start_at", 0, 2).Strings())
-	assert.Equal(t, int64(4), c.Do("SCARD", list+":uniqueue").Int)
-	assert.Zero(t, c.Do("EXISTS", "mail").Int)
+	assert.Equal(t, int64(4), c.Do("SCARD", list+":uniqueue").Int())
+	assert.Zero(t, c.Do("EXISTS", "mail").Int())
 	// A queue of jobs gives start times, too: those of the jobs.
 	c.Do("ADDJOB", "jobs", "e", 0)
 	c.Do("ADDJOB", "jobs", "a", 0)
 	assert.Equal(t, [3]int64{1, 0, 1}, numbers(t, call(c, "resque_export", "jobs", list)))
 	assert.InDelta(t, time.Now().Unix(), floatOf(t, c.Do("LINDEX", list+":start_at", -1).Str), 5)
-	assert.Equal(t, int64(5), c.Do("LLEN", list+":start_at").Int)
+	assert.Equal(t, int64(5), c.Do("LLEN", list+":start_at").Int())
 }
 
 // Calls are bounded, in items and in bytes.
@@ -253,7 +253,7 @@ func TestBatches(t *testing.T) {
 	}
 	assert.Equal(t, [3]int64{100, 1, 0}, numbers(t, call(c, "sidekiq_export", "mail", "queue:mail")), "of delayed jobs, too")
 	assert.Equal(t, 150, all(t, c, "sidekiq_export", "mail", "queue:mail"))
-	assert.Equal(t, int64(250), c.Do("ZCARD", "schedule").Int)
+	assert.Equal(t, int64(250), c.Do("ZCARD", "schedule").Int())
 }
 
 // An error ends a batch: what was moved counts, and the next call answers it.
@@ -266,9 +266,9 @@ func TestErrorInTheMiddle(t *testing.T) {
 	assert.Equal(t, [3]int64{6, 4, 0}, numbers(t, call(c, "resque_import", "resque:queue:mail", "mail", "WITH", "MAXLEN", 6)))
 	assert.True(t, call(c, "resque_import", "resque:queue:mail", "mail", "WITH", "MAXLEN", 6).Err("MAXLEN"))
 	assert.True(t, call(c, "sidekiq_import", "schedule", "mail", "WITH", "MAXLEN", 6).Err("MAXLEN"))
-	assert.Equal(t, int64(10), c.Do("ZCARD", "schedule").Int)
+	assert.Equal(t, int64(10), c.Do("ZCARD", "schedule").Int())
 	assert.Equal(t, []string{"6", "7", "8", "9"}, c.Do("LRANGE", "resque:queue:mail", 0, -1).Strings())
-	assert.Equal(t, int64(6), c.Do("QLEN", "mail").Int)
+	assert.Equal(t, int64(6), c.Do("QLEN", "mail").Int())
 	c.Do("SET", "rq:job:x", "text")
 	c.Do("HSET", "rq:job:1", "data", 1)
 	c.Do("RPUSH", "rq:queue:q", 1, "x", 1)
@@ -285,10 +285,10 @@ func TestOptionsOfJobs(t *testing.T) {
 	call(c, "resque_import", "resque:queue:b", "b", "WITH", "RETRY", 7, "TTL", 99)
 	show := func(queue string) harness.Value { return c.Do("SHOW", c.Do("QPEEK", queue, 1).Elems[0].Elems[1].Str) }
 	a, b := show("a"), show("b")
-	assert.InDelta(t, 2147483647, a.Field("ttl").Int, 5)
-	assert.Equal(t, int64(300), a.Field("retry").Int)
-	assert.InDelta(t, 99, b.Field("ttl").Int, 5)
-	assert.Equal(t, int64(7), b.Field("retry").Int)
+	assert.InDelta(t, 2147483647, a.Field("ttl").Int(), 5)
+	assert.Equal(t, int64(300), a.Field("retry").Int())
+	assert.InDelta(t, 99, b.Field("ttl").Int(), 5)
+	assert.Equal(t, int64(7), b.Field("retry").Int())
 }
 
 // Sidekiq's sets hold jobs of all queues: a batch passes over those of others,
@@ -304,18 +304,18 @@ func TestSetsOfManyQueues(t *testing.T) {
 		v := call(c, "sidekiq_import", "retry", "mail", "QUEUE", "b", "COUNT", 4, "FROM", from)
 		moved += numbers(t, v)[0]
 		from = v.Elems[3].Str
-		if calls++; v.Elems[1].Int == 0 {
+		if calls++; v.Elems[1].Int() == 0 {
 			break
 		}
 	}
 	assert.Equal(t, int64(10), moved)
 	assert.Equal(t, 8, calls)
-	assert.Equal(t, int64(20), c.Do("ZCARD", "retry").Int)
-	assert.Equal(t, int64(10), c.Do("HLEN", "jobmesh:origin:mail").Int)
-	assert.InDelta(t, 3e9+29+604800, c.Do("EXPIRETIME", "jobmesh:origin:mail").Int, 5)
+	assert.Equal(t, int64(20), c.Do("ZCARD", "retry").Int())
+	assert.Equal(t, int64(10), c.Do("HLEN", "jobmesh:origin:mail").Int())
+	assert.InDelta(t, 3e9+29+604800, c.Do("EXPIRETIME", "jobmesh:origin:mail").Int(), 5)
 	assert.Equal(t, 10, all(t, c, "sidekiq_export", "mail", "queue:b"))
-	assert.Equal(t, int64(30), c.Do("ZCARD", "retry").Int)
-	assert.Zero(t, c.Do("EXISTS", "jobmesh:origin:mail").Int)
+	assert.Equal(t, int64(30), c.Do("ZCARD", "retry").Int())
+	assert.Zero(t, c.Do("EXISTS", "jobmesh:origin:mail").Int())
 }
 
 // Delayed jobs wait for their time here, and go back to their sets.
@@ -337,14 +337,14 @@ func TestDelayed(t *testing.T) {
 	require.Len(t, native, 40)
 	assert.Equal(t, 4, all(t, c, "sidekiq_export", "mail", "queue:mail"))
 	assert.Equal(t, int64(2), registered(c))
-	assert.Zero(t, c.Do("LLEN", "queue:mail").Int)
+	assert.Zero(t, c.Do("LLEN", "queue:mail").Int())
 	assert.Equal(t, []string{`{"queue":"mail","n":6}`, `{"queue":"mail","n":2}`, `{"queue":"mail","n":3}`}, c.Do("ZRANGE", "schedule", 0, -1).Strings())
 	assert.InDelta(t, now+50, floatOf(t, c.Do("ZSCORE", "schedule", `{"queue":"mail","n":6}`).Str), 8)
 	assert.InDelta(t, now+1000.125, floatOf(t, c.Do("ZSCORE", "schedule", `{"queue":"mail","n":2}`).Str), 1e-6)
 	assert.Equal(t, []string{`{"queue":"mail","n":5}`}, c.Do("ZRANGE", "retry", 0, -1).Strings())
 	assert.Equal(t, 2, all(t, c, "sidekiq_export", "mail", "queue:mail", "ACTIVE"))
-	assert.Equal(t, int64(4), c.Do("ZCARD", "schedule").Int, "n 1 came from there")
-	assert.Equal(t, int64(2), c.Do("ZCARD", "retry").Int)
+	assert.Equal(t, int64(4), c.Do("ZCARD", "schedule").Int(), "n 1 came from there")
+	assert.Equal(t, int64(2), c.Do("ZCARD", "retry").Int())
 	// Resque has no place for delayed jobs: they stay.
 	c.Do("ADDJOB", "other", "later", 0, "DELAY", 50)
 	c.Do("ADDJOB", "other", "now", 0)
@@ -369,11 +369,11 @@ func TestRqJobs(t *testing.T) {
 	c.Do("PEXPIRE", "rq:job:c", 1050)
 	c.Do("RPUSH", "rq:queue:mail", "a", "gone", "b", "c")
 	assert.Equal(t, [3]int64{3, 0, 1}, numbers(t, call(c, "rq_import", "rq:queue:mail", "mail")))
-	assert.Zero(t, c.Do("EXISTS", "rq:job:a", "rq:job:b", "rq:queue:mail").Int)
+	assert.Zero(t, c.Do("EXISTS", "rq:job:a", "rq:job:b", "rq:queue:mail").Int())
 	peek := c.Do("QPEEK", "mail", 3)
 	unpack := "local r = cmsgpack.unpack(ARGV[1]) return {r.id, r.hash.data, tostring(r.expires), tostring(r.due)}"
 	assert.Equal(t, []string{"a", "x\x00\xff", "nil", "nil"}, c.Do("EVAL", unpack, 0, peek.Elems[0].Elems[2].Str).Strings())
-	assert.InDelta(t, 100, c.Do("SHOW", peek.Elems[1].Elems[1].Str).Field("ttl").Int, 2, "the job lives as long as rq's would")
+	assert.InDelta(t, 100, c.Do("SHOW", peek.Elems[1].Elems[1].Str).Field("ttl").Int(), 2, "the job lives as long as rq's would")
 	c.Do("HSET", "rq:job:a", "data", "a newer one")
 	assert.True(t, call(c, "rq_export", "mail", "rq:queue:mail").Err("ERR rq:job:a exists already"))
 	c.Do("DEL", "rq:job:a")
@@ -381,7 +381,7 @@ func TestRqJobs(t *testing.T) {
 	v := call(c, "rq_export", "mail", "rq:queue:mail")
 	assert.Equal(t, [3]int64{2, 0, 1}, numbers(t, v), "c's time was over")
 	assert.Equal(t, []string{"a", "b"}, c.Do("LRANGE", "rq:queue:mail", 0, -1).Strings())
-	assert.InDelta(t, 100_000, c.Do("PTTL", "rq:job:b").Int, 3000)
+	assert.InDelta(t, 100_000, c.Do("PTTL", "rq:job:b").Int(), 3000)
 	assert.Equal(t, []string{"rq:queue:mail"}, c.Do("SMEMBERS", "rq:queues").Strings())
 	assert.Zero(t, registered(c))
 }

@@ -44,7 +44,7 @@ func TestUnicityLocks_49(t *testing.T) {
 			c.Do("LPUSH", app+"queue:mail", body)
 			before := digest(t, c, "mail")
 			assert.Equal(t, 1, all(t, c, "sidekiq_import", app+"queue:mail", "mail"))
-			assert.Zero(t, c.Do("EXISTS", app+resource).Int, "it has one owner")
+			assert.Zero(t, c.Do("EXISTS", app+resource).Int(), "it has one owner")
 			job := only(t, c, "mail")
 			assert.Equal(t, []string{tc.unique, tc.key, "mesh", "wait"},
 				[]string{job.Field("unique").Str, job.Field("key").Str, job.Field("scope").Str, job.Field("lock").Str})
@@ -60,7 +60,7 @@ func TestUnicityLocks_49(t *testing.T) {
 			if app == "" {
 				id := c.Do("GETJOB", "FROM", "mail").Elems[0].Elems[1].Str
 				assert.Equal(t, tc.kind == "until", again().NullString(), "%s: as long as the strategy says", tc.kind)
-				assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int)
+				assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
 				assert.Equal(t, tc.kind != "until", again().NullString(), "%s", tc.kind)
 			} else {
 				// No ACKJOB: it is over when it would have been.
@@ -94,8 +94,8 @@ func TestUnicityWithoutLocks_49(t *testing.T) {
 	for _, v := range c.Do("JSCAN", 0, "COUNT", 10000, "QUEUE", "mail", "REPLY", "all").Elems[1].Elems {
 		assert.Empty(t, v.Field("unique").Str, "%v", v.Field("body"))
 	}
-	assert.Equal(t, int64(1), c.Do("EXISTS", taken).Int)
-	assert.Zero(t, c.Do("EXISTS", gone).Int)
+	assert.Equal(t, int64(1), c.Do("EXISTS", taken).Int())
+	assert.Zero(t, c.Do("EXISTS", gone).Int())
 	assert.Equal(t, len(bodies), all(t, c, "sidekiq_export", "mail", "queue:mail"))
 	c.Do("DEL", "queues")
 	assert.Equal(t, before, digest(t, c, "mail"))
@@ -128,7 +128,7 @@ func TestUnicityDelayed_49(t *testing.T) {
 	ever, body := locked("Mail", "until", "ever", "t-ever", "")
 	c.Do("SET", ever, "t-ever")
 	c.Do("ZADD", "retry", "1.5", body)
-	before := map[string]int64{far: c.Do("PEXPIRETIME", far).Int, ever: -1}
+	before := map[string]int64{far: c.Do("PEXPIRETIME", far).Int(), ever: -1}
 	assert.Equal(t, 3, all(t, c, "sidekiq_import", "schedule", "mail"))
 	assert.Equal(t, 1, all(t, c, "sidekiq_import", "retry", "mail"))
 	free := func(key string) bool {
@@ -151,10 +151,10 @@ func TestUnicityDelayed_49(t *testing.T) {
 	assert.False(t, free("ever"))
 	assert.Equal(t, 4, all(t, c, "sidekiq_export", "mail", "queue:mail"))
 	for key, at := range before {
-		assert.Equal(t, at, c.Do("PEXPIRETIME", key).Int, key)
+		assert.Equal(t, at, c.Do("PEXPIRETIME", key).Int(), key)
 	}
 	assert.Equal(t, int64(2), int64(len(c.Do("KEYS", "unicity:*").Elems)), "what is over doesn't begin anew")
-	assert.Zero(t, c.Do("EXISTS", "jobmesh:origin:mail").Int)
+	assert.Zero(t, c.Do("EXISTS", "jobmesh:origin:mail").Int())
 }
 
 // A lock that another has here: the job stays, and nothing is changed.
@@ -181,7 +181,7 @@ func TestUnicityConflict_49(t *testing.T) {
 	assert.Equal(t, 1, all(t, c, "sidekiq_import", "queue:m", "m"))
 	c.Do("GETJOB", "FROM", "m")
 	assert.Equal(t, 1, all(t, c, "sidekiq_export", "m", "queue:m", "ACTIVE"))
-	assert.Zero(t, c.Do("EXISTS", resource).Int)
+	assert.Zero(t, c.Do("EXISTS", resource).Int())
 }
 
 // What is left when all was imported has no job: it is listed, and lapses.
@@ -205,7 +205,7 @@ func TestUnicityOrphans_49(t *testing.T) {
 			require.Len(t, v.Elems, 2, "%v", v)
 			for _, e := range v.Elems[0].Elems {
 				found[e.Elems[0].Str] = e.Elems[1].Str
-				assert.InDelta(t, 50_000, e.Elems[2].Int, 50_000)
+				assert.InDelta(t, 50_000, e.Elems[2].Int(), 50_000)
 			}
 			if from = v.Elems[1].Str; from == "0" {
 				return found
@@ -279,7 +279,7 @@ func TestUniqueImports(t *testing.T) {
 		assert.Equal(t, [3]int64{0, 0, 0}, numbers(t, call(c, "resque_export", "mail", "resque:queue:mail")), "they stay with the one that runs")
 		assert.Equal(t, 5, all(t, c, "resque_export", "mail", "resque:queue:mail", "ACTIVE"))
 		assert.Equal(t, []string{"a", "b", "a", "c", "b"}, c.Do("LRANGE", "resque:queue:mail", 0, -1).Strings())
-		assert.Zero(t, c.Do("ACKJOB", id).Int)
+		assert.Zero(t, c.Do("ACKJOB", id).Int())
 	}
 	// An import's own word counts more than the settings.
 	c.Do("QCONFIG", "SET", "mail", "UNIQUE", "until-processed", "ONCONFLICT", "replace")

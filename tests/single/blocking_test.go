@@ -26,8 +26,8 @@ func TestBlocked_33_34(t *testing.T) {
 	awaitBlocked(t, s, 1)
 	second.Send("GETJOB", "COUNT", 5, "FROM", "y")
 	awaitBlocked(t, s, 2)
-	assert.Equal(t, int64(1), c.Do("QSTAT", "z").Field("blocked").Int)
-	assert.Equal(t, int64(2), c.Do("QSTAT", "y").Field("blocked").Int)
+	assert.Equal(t, int64(1), c.Do("QSTAT", "z").Field("blocked").Int())
+	assert.Equal(t, int64(2), c.Do("QSTAT", "y").Field("blocked").Int())
 	a := add(t, c, "y", "one", 0)
 	b := add(t, c, "y", "two", 0)
 	v := first.Receive()
@@ -57,7 +57,7 @@ func TestAnswerUnheard(t *testing.T) {
 	c := s.Dial()
 	for _, retry := range []int{0, 100} {
 		gone := s.Dial()
-		cid := gone.Do("CLIENT", "ID").Int
+		cid := gone.Do("CLIENT", "ID").Int()
 		gone.Send("GETJOB", "FROM", "q")
 		awaitBlocked(t, s, 1)
 		// EXEC runs both in one turn: the answer is on its way when the client dies.
@@ -69,7 +69,7 @@ func TestAnswerUnheard(t *testing.T) {
 		id := v.Elems[0].Str
 		harness.Await(t, 2*time.Second, "the job to return", func() bool { return state(c, id) == "queued" })
 		assert.Equal(t, id, get(t, c, "q"))
-		assert.Equal(t, int64(0), c.Do("SHOW", id).Field("additional-deliveries").Int)
+		assert.Equal(t, int64(0), c.Do("SHOW", id).Field("additional-deliveries").Int())
 		c.Do("ACKJOB", id)
 	}
 	assert.Equal(t, "2", s.Info("jobmesh", "jobmesh_answers_unheard"))
@@ -79,7 +79,7 @@ func TestBlockedTimeoutAndUnblock_39(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	w := s.Dial()
-	cid := w.Do("CLIENT", "ID").Int
+	cid := w.Do("CLIENT", "ID").Int()
 	w.Send("GETJOB", "TIMEOUT", 100, "FROM", "q")
 	w.Send("PING")
 	assert.True(t, w.Receive().NullArray())
@@ -87,7 +87,7 @@ func TestBlockedTimeoutAndUnblock_39(t *testing.T) {
 	for _, how := range []string{"TIMEOUT", "ERROR"} {
 		w.Send("GETJOB", "FROM", "q")
 		awaitBlocked(t, s, 1)
-		assert.Equal(t, int64(1), c.Do("CLIENT", "UNBLOCK", cid, how).Int)
+		assert.Equal(t, int64(1), c.Do("CLIENT", "UNBLOCK", cid, how).Int())
 		if how == "ERROR" {
 			assert.True(t, w.Receive().Err("UNBLOCKED"))
 		} else {

@@ -120,8 +120,8 @@ func TestErrors_4_to_13_31_80_84_85(t *testing.T) {
 	}
 	for _, cmd := range []string{"ACKJOB", "FASTACK", "DELJOB", "ENQUEUE", "NACK", "DEQUEUE"} {
 		assert.True(t, c.Do(cmd, id, "nope").Err(badID), cmd)
-		assert.Equal(t, int64(0), c.Do(cmd).Int, cmd)
-		assert.Equal(t, int64(0), c.Do(cmd, unknown).Int, cmd)
+		assert.Equal(t, int64(0), c.Do(cmd).Int(), cmd)
+		assert.Equal(t, int64(0), c.Do(cmd, unknown).Int(), cmd)
 	}
 	for _, blank := range []string{" 5", "5 ", "", "5\x00"} {
 		assert.True(t, c.Do("ADDJOB", "q", "b", blank).Err("ERR timeout is not an integer"), "%q", blank)
@@ -141,14 +141,14 @@ func TestErrors_4_to_13_31_80_84_85(t *testing.T) {
 func TestLenientNumbers(t *testing.T) {
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "b", "+0", "RETRY", "007", "TTL", "+100")
-	assert.Equal(t, int64(7), c.Do("SHOW", id).Field("retry").Int)
+	assert.Equal(t, int64(7), c.Do("SHOW", id).Field("retry").Int())
 	add(t, c, "q", "b", "-0", "retry", 5, "Retry", 6)
 }
 
 func TestDefaultRetry_14(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for ttl, retry := range map[int]int64{59: 5, 5: 1, 86400: 300} {
-		assert.Equal(t, retry, c.Do("SHOW", add(t, c, "q", "b", 0, "TTL", ttl)).Field("retry").Int)
+		assert.Equal(t, retry, c.Do("SHOW", add(t, c, "q", "b", 0, "TTL", ttl)).Field("retry").Int())
 	}
 }
 
@@ -160,7 +160,7 @@ func TestAnyBytes_15(t *testing.T) {
 			v := c.Do("GETJOB", "NOHANG", "FROM", queue)
 			require.Len(t, v.Elems, 1)
 			assert.Equal(t, []string{queue, id, body}, v.Elems[0].Strings())
-			assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int)
+			assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestBiggestBody(t *testing.T) {
 	require.Len(t, v.Elems, 1)
 	assert.Equal(t, id, v.Elems[0].Elems[1].Str)
 	assert.True(t, body == v.Elems[0].Elems[2].Str, "the body has changed")
-	assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int)
+	assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
 
 	raw, err := net.Dial("tcp", s.Addr())
 	require.NoError(t, err)
@@ -196,14 +196,14 @@ func TestDelay_16_70(t *testing.T) {
 	once := add(t, c, "once", "b", 0, "DELAY", 1, "RETRY", 0)
 	early := add(t, c, "early", "b", 0, "DELAY", 100, "RETRY", 0)
 	assert.Equal(t, "active", state(c, id))
-	assert.Equal(t, int64(0), c.Do("QLEN", "q").Int)
+	assert.Equal(t, int64(0), c.Do("QLEN", "q").Int())
 	assert.True(t, c.Do("QSTAT", "q").NullArray())
-	assert.Equal(t, int64(1), c.Do("ENQUEUE", early).Int)
+	assert.Equal(t, int64(1), c.Do("ENQUEUE", early).Int())
 	assert.Equal(t, early, get(t, c, "early"))
 	harness.Await(t, 3*time.Second, "the delayed jobs", func() bool { return state(c, id) == "queued" && state(c, once) == "queued" })
-	assert.Equal(t, int64(0), c.Do("SHOW", id).Field("additional-deliveries").Int)
+	assert.Equal(t, int64(0), c.Do("SHOW", id).Field("additional-deliveries").Int())
 	assert.Equal(t, once, get(t, c, "once"))
-	assert.Equal(t, int64(0), c.Do("ENQUEUE", once).Int)
+	assert.Equal(t, int64(0), c.Do("ENQUEUE", once).Int())
 }
 
 func TestGetOrder_28_29_32(t *testing.T) {
@@ -237,7 +237,7 @@ func TestEmpty_30_41(t *testing.T) {
 	start := time.Now()
 	assert.True(t, c.Do("GETJOB", "TIMEOUT", 200, "FROM", "q").NullArray())
 	assert.GreaterOrEqual(t, time.Since(start), 200*time.Millisecond)
-	assert.Equal(t, int64(0), c.Do("EXISTS", "q").Int)
+	assert.Equal(t, int64(0), c.Do("EXISTS", "q").Int())
 	assert.Empty(t, c.Do("QSCAN", "BUSYLOOP").Elems[1].Elems)
 }
 
@@ -248,12 +248,12 @@ func TestAcks_42_43_44(t *testing.T) {
 		id := add(t, c, "q", "b", 0)
 		other := add(t, c, "q", "b", 0)
 		get(t, c, "q")
-		assert.Equal(t, int64(2), c.Do(cmd, id, id, other).Int, cmd)
+		assert.Equal(t, int64(2), c.Do(cmd, id, id, other).Int(), cmd)
 		assert.True(t, c.Do("SHOW", id).NullString())
-		assert.Equal(t, int64(0), c.Do(cmd, id).Int)
+		assert.Equal(t, int64(0), c.Do(cmd, id).Int())
 	}
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
-	assert.Equal(t, int64(0), c.Do("QLEN", "q").Int)
+	assert.Equal(t, int64(0), c.Do("QLEN", "q").Int())
 }
 
 func TestRetry_58_65_67_68(t *testing.T) {
@@ -264,18 +264,18 @@ func TestRetry_58_65_67_68(t *testing.T) {
 	young := add(t, c, "q", "young", 0)
 	harness.Await(t, 3*time.Second, "the retry", func() bool { return state(c, id) == "queued" })
 	assert.InDelta(t, 1.0, time.Since(start).Seconds(), 0.3)
-	assert.Equal(t, int64(1), c.Do("SHOW", id).Field("additional-deliveries").Int)
+	assert.Equal(t, int64(1), c.Do("SHOW", id).Field("additional-deliveries").Int())
 	assert.Equal(t, id, get(t, c, "q"), "the older job comes first")
-	assert.Equal(t, int64(1), c.Do("NACK", id, id).Int)
-	assert.Equal(t, int64(1), c.Do("SHOW", id).Field("nacks").Int)
-	assert.Equal(t, int64(1), c.Do("DEQUEUE", young).Int)
-	assert.Equal(t, int64(0), c.Do("DEQUEUE", young).Int)
-	assert.Equal(t, int64(1), c.Do("ENQUEUE", young).Int)
-	assert.Equal(t, int64(1), c.Do("SHOW", young).Field("additional-deliveries").Int)
+	assert.Equal(t, int64(1), c.Do("NACK", id, id).Int())
+	assert.Equal(t, int64(1), c.Do("SHOW", id).Field("nacks").Int())
+	assert.Equal(t, int64(1), c.Do("DEQUEUE", young).Int())
+	assert.Equal(t, int64(0), c.Do("DEQUEUE", young).Int())
+	assert.Equal(t, int64(1), c.Do("ENQUEUE", young).Int())
+	assert.Equal(t, int64(1), c.Do("SHOW", young).Field("additional-deliveries").Int())
 	once := add(t, c, "once", "b", 0, "RETRY", 0)
 	get(t, c, "once")
-	assert.Equal(t, int64(0), c.Do("ENQUEUE", once).Int)
-	assert.Equal(t, int64(0), c.Do("NACK", once).Int)
+	assert.Equal(t, int64(0), c.Do("ENQUEUE", once).Int())
+	assert.Equal(t, int64(0), c.Do("NACK", once).Int())
 	v := c.Do("WORKING", once)
 	assert.Equal(t, "0", strings.TrimPrefix(v.String(), ":"))
 }
@@ -284,8 +284,8 @@ func TestRetry_58_65_67_68(t *testing.T) {
 func TestUndeliveredAtMostOnce_69(t *testing.T) {
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "b", 0, "RETRY", 0)
-	assert.Equal(t, int64(1), c.Do("DEQUEUE", id).Int)
-	assert.Equal(t, int64(1), c.Do("ENQUEUE", id).Int)
+	assert.Equal(t, int64(1), c.Do("DEQUEUE", id).Int())
+	assert.Equal(t, int64(1), c.Do("ENQUEUE", id).Int())
 	assert.Equal(t, ":0", c.Do("WORKING", id).String())
 	assert.Equal(t, id, get(t, c, "q"))
 }
@@ -320,7 +320,7 @@ func TestPause_72_to_78(t *testing.T) {
 	for _, tc := range [][2]string{{"state", "none"}, {"none", "none"}} {
 		assert.Equal(t, "+\""+tc[1]+"\"", c.Do("PAUSE", "new", tc[0]).String())
 	}
-	assert.Equal(t, int64(0), c.Do("EXISTS", "new").Int)
+	assert.Equal(t, int64(0), c.Do("EXISTS", "new").Int())
 	for _, tc := range [][2]string{{"in", "in"}, {"out", "out"}, {"in out", "all"}, {"none in", "in"}, {"in none", "none"}, {"ALL BCAST", "all"}, {"state", "all"}} {
 		args := []any{"PAUSE", "q"}
 		for _, w := range strings.Fields(tc[0]) {
@@ -333,7 +333,7 @@ func TestPause_72_to_78(t *testing.T) {
 	get(t, c, "q")
 	c.Do("PAUSE", "q", "in")
 	assert.True(t, c.Do("ADDJOB", "q", "b", 0).Err("PAUSED Queue paused in input, try later"))
-	next := func() int64 { return c.Do("SHOW", id).Field("next-requeue-within").Int }
+	next := func() int64 { return c.Do("SHOW", id).Field("next-requeue-within").Int() }
 	low := next()
 	harness.Await(t, 4*time.Second, "the retry to be put off", func() bool {
 		n := next()
@@ -344,13 +344,13 @@ func TestPause_72_to_78(t *testing.T) {
 		return false
 	})
 	assert.Equal(t, "active", state(c, id))
-	assert.Equal(t, int64(1), c.Do("ENQUEUE", id).Int, "ENQUEUE works on a queue paused in input")
+	assert.Equal(t, int64(1), c.Do("ENQUEUE", id).Int(), "ENQUEUE works on a queue paused in input")
 	c.Do("PAUSE", "q", "out")
 	assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
 	assert.Len(t, c.Do("QPEEK", "q", 1).Elems, 1)
 	w := s.Dial()
 	w.Send("GETJOB", "FROM", "q")
-	harness.Await(t, 2*time.Second, "the client to block", func() bool { return c.Do("QSTAT", "q").Field("blocked").Int == 1 })
+	harness.Await(t, 2*time.Second, "the client to block", func() bool { return c.Do("QSTAT", "q").Field("blocked").Is(1) })
 	c.Do("PAUSE", "q", "none")
 	assert.Equal(t, id, w.Receive().Elems[0].Elems[1].Str)
 }
@@ -366,7 +366,7 @@ func TestIntrospection_80_81_82(t *testing.T) {
 		assert.Equal(t, n, v.Elems[2*i].Str)
 	}
 	assert.True(t, v.Field("next-requeue-within").NullString())
-	assert.Equal(t, int64(86400), v.Field("ttl").Int)
+	assert.Equal(t, int64(86400), v.Field("ttl").Int())
 	assert.Equal(t, "body", v.Field("body").Str)
 	assert.Len(t, v.Field("nodes-delivered").Elems, 1)
 	assert.True(t, c.Do("QSTAT", "none").NullArray())

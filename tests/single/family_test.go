@@ -25,7 +25,7 @@ func waiting(c *harness.Conn, queue string) (ids []string) {
 func done(t *testing.T, c *harness.Conn, queue, id string) {
 	t.Helper()
 	require.Equal(t, id, get(t, c, queue))
-	require.Equal(t, int64(1), c.Do("ACKJOB", id).Int)
+	require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
 }
 
 func waitsFor(c *harness.Conn, id string) []string {
@@ -42,13 +42,13 @@ func TestDeferredIsNotDelivered_41_55(t *testing.T) {
 		assert.Equal(t, "deferred", state(c, id))
 		assert.True(t, c.Do("SHOW", id).Field("next-requeue-within").Null)
 	}
-	assert.Equal(t, int64(0), c.Do("QLEN", "q").Int)
+	assert.Equal(t, int64(0), c.Do("QLEN", "q").Int())
 	add(t, c, "q", "counted", 0, "MAXLEN", 1)
 	assert.True(t, c.Do("ADDJOB", "q", "b", 0, "MAXLEN", 1, "DEFERRED").Err("MAXLEN"))
 	get(t, c, "q")
 	assert.True(t, c.Do("GETJOB", "TIMEOUT", 1300, "FROM", "q").Null, "past its retry time and the other's delay")
 	for verb, want := range map[string]int64{"ENQUEUE": 0, "NACK": 0, "DEQUEUE": 0} {
-		assert.Equal(t, want, c.Do(verb, id, once).Int, verb)
+		assert.Equal(t, want, c.Do(verb, id, once).Int(), verb)
 	}
 	assert.True(t, c.Do("WORKING", id).Err("HELDBACK"))
 	assert.Equal(t, []string{id, once}, sorted(c, id, "STATE", "deferred"))
@@ -77,16 +77,16 @@ func TestRelease_42_59(t *testing.T) {
 	first := add(t, c, "q", "d", 0, "DEFERRED")
 	second := add(t, c, "q", "d", 0, "DEFERRED")
 	before := add(t, c, "q", "b", 0)
-	require.Equal(t, int64(1), c.Do("RELEASEJOB", first).Int)
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", first).Int())
 	assert.Equal(t, []string{first, before}, waiting(c, "q"), "at the place that its age gives it")
-	require.Equal(t, int64(1), c.Do("RELEASEJOB", second, "QUEUE", "q2").Int)
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", second, "QUEUE", "q2").Int())
 	assert.Equal(t, []string{second}, waiting(c, "q2"))
 	assert.Equal(t, "q2", c.Do("SHOW", second).Field("queue").Str)
 	for _, id := range []string{first, second, before} {
 		assert.Equal(t, notDeferred, c.Do("RELEASEJOB", id).Str)
 	}
-	assert.Equal(t, int64(2), c.Do("QLEN", "q").Int)
-	assert.Equal(t, int64(1), c.Do("QLEN", "q2").Int)
+	assert.Equal(t, int64(2), c.Do("QLEN", "q").Int())
+	assert.Equal(t, int64(1), c.Do("QLEN", "q2").Int())
 	done(t, c, "q2", second)
 	c.Do("SET", "string", "x")
 	third := add(t, c, "q", "d", 0, "DEFERRED")
@@ -124,10 +124,10 @@ func TestBlockedFollow_43_44_57(t *testing.T) {
 	assert.Equal(t, notDeferred, c.Do("RELEASEJOB", one[0]).Str)
 	none := func() {
 		t.Helper()
-		assert.Equal(t, []int64{0, 0}, []int64{c.Do("QLEN", "q1").Int, c.Do("QLEN", "q2").Int})
+		assert.Equal(t, []int64{0, 0}, []int64{c.Do("QLEN", "q1").Int(), c.Do("QLEN", "q2").Int()})
 	}
 	none()
-	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int)
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int())
 	none()
 	require.Equal(t, d, get(t, c, "d"))
 	none()
@@ -137,8 +137,8 @@ func TestBlockedFollow_43_44_57(t *testing.T) {
 	assert.Equal(t, one, waiting(c, "q1"))
 	assert.Equal(t, two, waiting(c, "q2"))
 	assert.Len(t, c.Do("SHOW", one[0]).Elems, 30, "ordinary jobs from now on")
-	assert.Equal(t, int64(0), c.Do("SHOW", one[0]).Field("additional-deliveries").Int)
-	require.Equal(t, int64(1), c.Do("ACKJOB", one[0]).Int, "before it was delivered")
+	assert.Equal(t, int64(0), c.Do("SHOW", one[0]).Field("additional-deliveries").Int())
+	require.Equal(t, int64(1), c.Do("ACKJOB", one[0]).Int(), "before it was delivered")
 	assert.Equal(t, append(one[1:], grand), waiting(c, "q1"))
 }
 
@@ -172,7 +172,7 @@ func TestReleaseLast_58(t *testing.T) {
 	b := add(t, c, "p", "b", 0, "BLOCKEDBY", d, "TTL", 2, "RETRY", 1)
 	after := add(t, c, "q", "after", 0, "AFTER", d)
 	grand := add(t, c, "q", "grand", 0, "BLOCKEDBY", a)
-	require.Equal(t, int64(1), c.Do("RELEASEJOB", d, "LAST", "QUEUE", "d2").Int)
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", d, "LAST", "QUEUE", "d2").Int())
 	assert.Equal(t, notDeferred, c.Do("RELEASEJOB", d).Str)
 	assert.Equal(t, notDeferred, c.Do("ADDJOB", "q", "late", 0, "BLOCKEDBY", d).Str)
 	assert.Equal(t, "blocked", state(c, d))
@@ -182,7 +182,7 @@ func TestReleaseLast_58(t *testing.T) {
 	done(t, c, "q", a)
 	assert.Equal(t, []string{grand}, waiting(c, "q"))
 	assert.Equal(t, "blocked", state(c, d))
-	harness.Await(t, 5*time.Second, "the other to expire", func() bool { return c.Do("QLEN", "d2").Int == 1 })
+	harness.Await(t, 5*time.Second, "the other to expire", func() bool { return c.Do("QLEN", "d2").Is(1) })
 	done(t, c, "d2", d)
 	assert.Equal(t, []string{after, grand}, waiting(c, "q"))
 
@@ -210,14 +210,14 @@ func TestCancel_47_60(t *testing.T) {
 		return true
 	}
 	d, all := family()
-	assert.Equal(t, int64(3), c.Do("CANCELJOB", d).Int)
+	assert.Equal(t, int64(3), c.Do("CANCELJOB", d).Int())
 	assert.True(t, gone(all))
-	assert.Equal(t, int64(0), c.Do("CANCELJOB", d).Int)
+	assert.Equal(t, int64(0), c.Do("CANCELJOB", d).Int())
 	assert.Equal(t, "2", s.Info("jobmesh", "jobmesh_jobs_dropped"))
 	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_jobs_cancelled"))
 	assert.Equal(t, badID, c.Do("CANCELJOB", d, "x").Str)
 	d, all = family()
-	assert.Equal(t, int64(1), c.Do("DELJOB", d).Int)
+	assert.Equal(t, int64(1), c.Do("DELJOB", d).Int())
 	assert.True(t, gone(all))
 	_, all = family("TTL", 1, "RETRY", 1)
 	harness.Await(t, 5*time.Second, "them to expire", func() bool { return gone(all) })
@@ -225,14 +225,14 @@ func TestCancel_47_60(t *testing.T) {
 	c.Do("DEL", "d")
 	harness.Await(t, 5*time.Second, "them to go with the queue", func() bool { return gone(all) })
 	d, all = family()
-	assert.Equal(t, int64(2), c.Do("CANCELJOB", all[1]).Int, "one of the middle leaves the others")
+	assert.Equal(t, int64(2), c.Do("CANCELJOB", all[1]).Int(), "one of the middle leaves the others")
 	assert.Equal(t, "deferred", state(c, d))
 
 	// Released and done.
 	d, all = family()
 	c.Do("RELEASEJOB", d)
 	done(t, c, "d", d)
-	assert.Equal(t, int64(0), c.Do("CANCELJOB", d).Int)
+	assert.Equal(t, int64(0), c.Do("CANCELJOB", d).Int())
 	assert.Equal(t, "queued", state(c, all[1]))
 	assert.Equal(t, "blocked", state(c, all[2]))
 	done(t, c, "q", all[1])
@@ -246,11 +246,11 @@ func TestCancel_47_60(t *testing.T) {
 			c.Do("DEL", "d")
 		case "expiry":
 		default:
-			require.Equal(t, int64(1), c.Do(end, d).Int, end)
+			require.Equal(t, int64(1), c.Do(end, d).Int(), end)
 		}
 		harness.Await(t, 5*time.Second, "the blocked one to go on", func() bool { return state(c, all[1]) == "queued" })
 		assert.Equal(t, "blocked", state(c, all[2]))
-		require.Equal(t, int64(2), c.Do("CANCELJOB", all[1], all[2]).Int)
+		require.Equal(t, int64(2), c.Do("CANCELJOB", all[1], all[2]).Int())
 	}
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
@@ -284,7 +284,7 @@ func TestBlockedByNeedsADeferredJob_45_46_56(t *testing.T) {
 		assert.True(t, v.Err(want), "%v: %v", options, v)
 	}
 	assert.Equal(t, before, s.Info("jobmesh", "jobmesh_registered_jobs"))
-	assert.Equal(t, int64(0), c.Do("EXISTS", "new").Int)
+	assert.Equal(t, int64(0), c.Do("EXISTS", "new").Int())
 	done(t, c, "d", d)
 	assert.True(t, c.Do("ADDJOB", "q", "b", 0, "BLOCKEDBY", d).Err("NOJOB"), "it is done with")
 	id := add(t, c, "q", "b", 0, "AFTER", d)
@@ -376,7 +376,7 @@ func TestNoCycles_64(t *testing.T) {
 	for range 5000 {
 		id = add(t, c, "q", "b", 0, "BLOCKEDBY", id)
 	}
-	assert.Equal(t, int64(5001), c.Do("CANCELJOB", first).Int)
+	assert.Equal(t, int64(5001), c.Do("CANCELJOB", first).Int())
 }
 
 // Families of thousands: those that one lets go come in order, and bit by bit.
@@ -394,7 +394,7 @@ func TestManyBlocked_63(t *testing.T) {
 	}
 	c.Do("RELEASEJOB", d)
 	get(t, c, "d")
-	require.Equal(t, int64(1), c.Do("ACKJOB", d).Int)
+	require.Equal(t, int64(1), c.Do("ACKJOB", d).Int())
 	s.Kill()
 	s.Restart()
 	c = s.Dial()
@@ -439,7 +439,7 @@ func TestFamiliesAreSaved(t *testing.T) {
 			done(t, c, "p", p[0])
 			switch mode {
 			case "replica":
-				require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int)
+				require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
 				s.Kill()
 				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
 				s = r
@@ -457,7 +457,7 @@ func TestFamiliesAreSaved(t *testing.T) {
 				v := c.Do("GETJOB", "TIMEOUT", 5000, "FROM", queue)
 				require.Len(t, v.Elems, 1)
 				require.Equal(t, id, v.Elems[0].Elems[1].Str)
-				require.Equal(t, int64(1), c.Do("ACKJOB", id).Int)
+				require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
 			}
 			fetch("r2", released)
 			fetch("q", a)
@@ -466,7 +466,7 @@ func TestFamiliesAreSaved(t *testing.T) {
 			fetch("e", early[1])
 			fetch("l", last)
 			fetch("f2", freed)
-			require.Equal(t, int64(1), c.Do("RELEASEJOB", plain).Int)
+			require.Equal(t, int64(1), c.Do("RELEASEJOB", plain).Int())
 			fetch("d", plain)
 			fetch("q", b)
 			assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
@@ -484,10 +484,10 @@ func TestKeyspaceOfFamilies(t *testing.T) {
 	require.Equal(t, "OK", c.Do("RENAME", "d", "d2").Str)
 	c.Do("RELEASEJOB", d)
 	// Out of sight when its turn comes: it is looked after when it is back.
-	require.Equal(t, int64(1), c.Do("MOVE", "renamed", 1).Int)
+	require.Equal(t, int64(1), c.Do("MOVE", "renamed", 1).Int())
 	done(t, c, "d2", d)
 	c.Do("SELECT", 1)
-	require.Equal(t, int64(1), c.Do("MOVE", "renamed", 0).Int)
+	require.Equal(t, int64(1), c.Do("MOVE", "renamed", 0).Int())
 	c.Do("SELECT", 0)
 	harness.Await(t, 5*time.Second, "it to be let go", func() bool { return state(c, b) == "queued" })
 	done(t, c, "renamed", b)
@@ -506,7 +506,7 @@ func TestKeyspaceOfFamilies(t *testing.T) {
 	d = add(t, c, "d", "d", 0, "DEFERRED")
 	b = add(t, c, "q", "b", 0, "BLOCKEDBY", d)
 	dump = c.Do("DUMP", "q").Str
-	require.Equal(t, int64(2), c.Do("CANCELJOB", d).Int)
+	require.Equal(t, int64(2), c.Do("CANCELJOB", d).Int())
 	c.Do("DEL", "q")
 	require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
 	harness.Await(t, 5*time.Second, "it to go, too", func() bool { return c.Do("SHOW", b).Null })
@@ -519,7 +519,7 @@ func TestKeyspaceOfFamilies(t *testing.T) {
 	require.Equal(t, "OK", c.Do("SWAPDB", 0, 2).Str)
 	assert.True(t, c.Do("RELEASEJOB", d).Err("NOJOB"))
 	require.Equal(t, "OK", c.Do("SWAPDB", 0, 2).Str)
-	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int)
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int())
 	c.Do("FLUSHALL")
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
 	d = add(t, c, "d", "d", 0, "DEFERRED")
@@ -537,12 +537,12 @@ func TestFamiliesInTransactions(t *testing.T) {
 		local b = redis.call('ADDJOB', 'q', 'b', 0, 'BLOCKEDBY', d).ok
 		return {redis.call('RELEASEJOB', d), d, b}`, 0)
 	require.Len(t, v.Elems, 3, "%v", v)
-	assert.Equal(t, int64(1), v.Elems[0].Int)
+	assert.Equal(t, int64(1), v.Elems[0].Int())
 	c.Do("MULTI")
 	c.Do("ACKJOB", v.Elems[1].Str)
 	c.Do("CANCELJOB", v.Elems[2].Str)
 	e := c.Do("EXEC")
-	assert.Equal(t, []int64{1, 1}, []int64{e.Elems[0].Int, e.Elems[1].Int})
+	assert.Equal(t, []int64{1, 1}, []int64{e.Elems[0].Int(), e.Elems[1].Int()})
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
 }
 

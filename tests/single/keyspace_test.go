@@ -24,13 +24,13 @@ func TestQueueIsAKey(t *testing.T) {
 	id := add(t, c, "q", "body", 0)
 	assert.Equal(t, "jobmesh-q", c.Do("TYPE", "q").Str)
 	assert.Equal(t, []string{"q"}, c.Do("SCAN", 0, "TYPE", "jobmesh-q").Elems[1].Strings())
-	assert.Greater(t, c.Do("MEMORY", "USAGE", "q").Int, int64(120))
-	assert.True(t, c.Do("COPY", "q", "p").Kind == '-' || c.Do("EXISTS", "p").Int == 0)
+	assert.Greater(t, c.Do("MEMORY", "USAGE", "q").Int(), int64(120))
+	assert.True(t, c.Do("COPY", "q", "p").Kind == '-' || c.Do("EXISTS", "p").Is(0))
 	assert.True(t, c.Do("LPUSH", "q", "x").Err("WRONGTYPE"))
 	for _, del := range []string{"DEL", "UNLINK"} {
-		assert.Equal(t, int64(1), c.Do(del, "q").Int)
+		assert.Equal(t, int64(1), c.Do(del, "q").Int())
 		assert.True(t, c.Do("SHOW", id).Null)
-		assert.Equal(t, int64(0), c.Do("ACKJOB", id).Int)
+		assert.Equal(t, int64(0), c.Do("ACKJOB", id).Int())
 		awaitNoJobs(t, s)
 		id = add(t, c, "q", "again", 0)
 		assert.Equal(t, id, c.Do("QPEEK", "q", 1).Elems[0].Elems[1].Str)
@@ -40,7 +40,7 @@ func TestQueueIsAKey(t *testing.T) {
 	c.Do("DEL", "q")
 	add(t, c, "q", "b", 0)
 	c.Do("PEXPIRE", "q", 20)
-	harness.Await(t, 3*time.Second, "the key to expire", func() bool { return c.Do("EXISTS", "q").Int == 0 })
+	harness.Await(t, 3*time.Second, "the key to expire", func() bool { return c.Do("EXISTS", "q").Is(0) })
 	awaitNoJobs(t, s)
 }
 
@@ -55,12 +55,12 @@ func TestRename(t *testing.T) {
 	assert.Equal(t, "OK", c.Do("RENAME", "a", "new").Str)
 	assert.True(t, c.Do("SHOW", lost).Null)
 	assert.Equal(t, "new", c.Do("SHOW", a).Field("queue").Str)
-	assert.Equal(t, int64(2), c.Do("QLEN", "new").Int)
-	assert.Equal(t, int64(0), c.Do("QLEN", "a").Int)
+	assert.Equal(t, int64(2), c.Do("QLEN", "new").Int())
+	assert.Equal(t, int64(0), c.Do("QLEN", "a").Int())
 	assert.Equal(t, "OK", c.Do("RENAME", "new", "waited").Str)
 	assert.Equal(t, a, w.Receive().Elems[0].Elems[1].Str)
 	assert.Equal(t, b, get(t, c, "waited"))
-	harness.Await(t, 3*time.Second, "the retry under the new name", func() bool { return c.Do("QLEN", "waited").Int == 1 })
+	harness.Await(t, 3*time.Second, "the retry under the new name", func() bool { return c.Do("QLEN", "waited").Is(1) })
 }
 
 func TestOtherDatabases(t *testing.T) {
@@ -68,9 +68,9 @@ func TestOtherDatabases(t *testing.T) {
 	c, one := s.Dial(), s.Dial()
 	one.Do("SELECT", 1)
 	id := add(t, c, "q", "b", 0)
-	assert.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int)
+	assert.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int())
 	assert.True(t, c.Do("SHOW", id).Null, "a queue in another database sleeps")
-	assert.Equal(t, int64(1), one.Do("MOVE", "q", 0).Int)
+	assert.Equal(t, int64(1), one.Do("MOVE", "q", 0).Int())
 	assert.Equal(t, "queued", state(c, id))
 	assert.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
 	assert.True(t, c.Do("SHOW", id).Null)
@@ -94,7 +94,7 @@ func TestFlush(t *testing.T) {
 		}
 		get(t, c, "q")
 		assert.Equal(t, "OK", c.Do(how...).Str)
-		assert.Equal(t, int64(0), c.Do("DBSIZE").Int)
+		assert.Equal(t, int64(0), c.Do("DBSIZE").Int())
 		assert.True(t, c.Do("SHOW", ids[3]).Null)
 		awaitNoJobs(t, s)
 		w := s.Dial()
@@ -102,7 +102,7 @@ func TestFlush(t *testing.T) {
 		awaitBlocked(t, s, 1)
 		id := add(t, c, "q", "after", 0)
 		assert.Equal(t, id, w.Receive().Elems[0].Elems[1].Str)
-		assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int)
+		assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
 	}
 }
 
@@ -112,18 +112,18 @@ func TestDumpRestore(t *testing.T) {
 	queued, held := add(t, c, "q", "1", 0, "RETRY", 0), add(t, c, "q", "2", 0)
 	dump := []byte(c.Do("DUMP", "q").Str)
 	assert.Equal(t, "OK", c.Do("RESTORE", "copy", 0, dump).Str)
-	assert.Equal(t, int64(0), c.Do("QLEN", "copy").Int, "IDs that exist are left out")
+	assert.Equal(t, int64(0), c.Do("QLEN", "copy").Int(), "IDs that exist are left out")
 	assert.Equal(t, "queued", state(c, queued))
 	c.Do("DEL", "q", "copy")
 	assert.Equal(t, "OK", c.Do("RESTORE", "back", 0, dump).Str)
-	assert.Equal(t, int64(2), c.Do("QLEN", "back").Int, "nothing was delivered since")
+	assert.Equal(t, int64(2), c.Do("QLEN", "back").Int(), "nothing was delivered since")
 	assert.Equal(t, "back", c.Do("SHOW", held).Field("queue").Str)
 	dump = []byte(c.Do("DUMP", "back").Str)
 	assert.Equal(t, queued, get(t, c, "back"))
 	assert.Equal(t, "OK", c.Do("RESTORE", "back", 0, dump, "REPLACE").Str)
-	assert.Equal(t, int64(0), c.Do("QLEN", "back").Int, "a delivered at-most-once job must not come again")
-	assert.Equal(t, int64(0), c.Do("ENQUEUE", queued).Int)
-	assert.Equal(t, int64(1), c.Do("ENQUEUE", held).Int)
+	assert.Equal(t, int64(0), c.Do("QLEN", "back").Int(), "a delivered at-most-once job must not come again")
+	assert.Equal(t, int64(0), c.Do("ENQUEUE", queued).Int())
+	assert.Equal(t, int64(1), c.Do("ENQUEUE", held).Int())
 	for i := 12; i < len(dump)-10; i += 7 {
 		bad := append([]byte(nil), dump...)
 		bad[i] ^= 0x40

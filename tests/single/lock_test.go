@@ -20,8 +20,8 @@ func acquire(t *testing.T, c *harness.Conn, name, owner string, ttl int, more ..
 	t.Helper()
 	v := c.Do(append([]any{"LOCK.ACQUIRE", name, owner, ttl}, more...)...)
 	require.Equal(t, byte(':'), v.Kind, "%v", v)
-	require.Positive(t, v.Int)
-	return v.Int
+	require.Positive(t, v.Int())
+	return v.Int()
 }
 
 func ok(t *testing.T, v harness.Value) {
@@ -37,7 +37,7 @@ func TestLockIsHeldByOne_41(t *testing.T) {
 	assert.True(t, c.Do("LOCK.ACQUIRE", "n", "b", 60_000).NullString())
 	again := acquire(t, c, "n", "a", 90_000)
 	assert.Equal(t, first, again, "who has it renews it")
-	assert.Greater(t, c.Do("LOCK.SHOW", "n").Field("ttl").Int, int64(80_000))
+	assert.Greater(t, c.Do("LOCK.SHOW", "n").Field("ttl").Int(), int64(80_000))
 	assert.Greater(t, acquire(t, c, "other", "b", 60_000), first)
 	assert.True(t, s.Dial3().Do("LOCK.ACQUIRE", "n", "b", 1).Null)
 }
@@ -59,10 +59,10 @@ func TestOnlyTheHolderExtendsAndReleases_42(t *testing.T) {
 		assert.True(t, do("b", token).Err("NOTHELD"), verb)
 		assert.True(t, do("a", token-1).Err("STALETOKEN"), verb)
 		assert.True(t, do("a", token+1).Err("NOTHELD"), verb)
-		assert.Greater(t, c.Do("LOCK.SHOW", "n").Field("ttl").Int, int64(50_000), "nothing has changed")
+		assert.Greater(t, c.Do("LOCK.SHOW", "n").Field("ttl").Int(), int64(50_000), "nothing has changed")
 	}
 	ok(t, c.Do("LOCK.EXTEND", "n", "a", token, 10_000))
-	assert.InDelta(t, 10_000, c.Do("LOCK.SHOW", "n").Field("ttl").Int, 1000)
+	assert.InDelta(t, 10_000, c.Do("LOCK.SHOW", "n").Field("ttl").Int(), 1000)
 	ok(t, c.Do("LOCK.RELEASE", "n", "a", token))
 	assert.True(t, c.Do("LOCK.RELEASE", "n", "a", token).Err("NOTHELD"))
 	assert.Greater(t, acquire(t, c, "n", "a", 60_000), token)
@@ -79,7 +79,7 @@ func TestExpiredLockGoesToTheNext_43(t *testing.T) {
 	assert.Greater(t, next, token)
 	assert.True(t, c.Do("LOCK.EXTEND", "n", "a", token, 1000).Err("STALETOKEN"))
 	assert.True(t, c.Do("LOCK.RELEASE", "n", "a", token).Err("STALETOKEN"))
-	assert.Greater(t, c.Do("LOCK.SHOW", "n").Field("ttl").Int, int64(50_000))
+	assert.Greater(t, c.Do("LOCK.SHOW", "n").Field("ttl").Int(), int64(50_000))
 }
 
 // 44: in the order of arrival, and looked at again when it is given.
@@ -91,19 +91,19 @@ func TestLockWait_44(t *testing.T) {
 	for i := range waiters {
 		waiters[i] = s.Dial()
 		waiters[i].Send("LOCK.ACQUIRE", "n", fmt.Sprint("w", i), 60_000, "WAIT", 20_000)
-		harness.Await(t, 5*time.Second, "the client to wait", func() bool { return c.Do("LOCK.SHOW", "n").Field("waiting").Int == int64(i+1) })
+		harness.Await(t, 5*time.Second, "the client to wait", func() bool { return c.Do("LOCK.SHOW", "n").Field("waiting").Is(int64(i + 1)) })
 	}
 	waiters[1].Close()
-	harness.Await(t, 5*time.Second, "its end to be noticed", func() bool { return c.Do("LOCK.SHOW", "n").Field("waiting").Int == 3 })
+	harness.Await(t, 5*time.Second, "its end to be noticed", func() bool { return c.Do("LOCK.SHOW", "n").Field("waiting").Is(3) })
 	ok(t, c.Do("LOCK.RELEASE", "n", "a", token))
 	for _, i := range []int{0, 2, 3} {
 		v := waiters[i].Receive()
-		require.Greater(t, v.Int, token, "%v", v)
+		require.Greater(t, v.Int(), token, "%v", v)
 		assert.Equal(t, fmt.Sprint("w", i), c.Do("LOCK.SHOW", "n").Field("owner").Str)
 		if i != 3 {
 			assert.True(t, waiters[3].Silent(50*time.Millisecond))
 		}
-		token = v.Int
+		token = v.Int()
 		ok(t, c.Do("LOCK.RELEASE", "n", fmt.Sprint("w", i), token))
 	}
 	assert.True(t, c.Do("LOCK.SHOW", "n").Null)
@@ -124,9 +124,9 @@ func TestLockWait_44(t *testing.T) {
 
 	// CLIENT UNBLOCK ends the wait as its end would.
 	w := s.Dial()
-	id := w.Do("CLIENT", "ID").Int
+	id := w.Do("CLIENT", "ID").Int()
 	w.Send("LOCK.ACQUIRE", "n", "c", 60_000, "WAIT", 20_000)
-	harness.Await(t, 5*time.Second, "the client to wait", func() bool { return c.Do("CLIENT", "UNBLOCK", id).Int == 1 })
+	harness.Await(t, 5*time.Second, "the client to wait", func() bool { return c.Do("CLIENT", "UNBLOCK", id).Is(1) })
 	assert.True(t, w.Receive().NullString())
 	harness.Await(t, 5*time.Second, "nobody to wait", func() bool { return s.Info("jobmesh", "jobmesh_lock_claims") == "0" })
 }
@@ -205,15 +205,15 @@ func TestClearLocks_45(t *testing.T) {
 	assert.Equal(t, []string{"job:[1]"}, scanLocks(t, c, "MATCH", `*\[[0-9]?`, "PREFIX", "job:["))
 	assert.Empty(t, scanLocks(t, c, "TYPE", "waiting"))
 
-	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "job:1").Int)
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "job:1").Int())
 	assert.False(t, c.Do("LOCK.SHOW", "job:10").Null)
-	assert.Equal(t, int64(0), c.Do("LOCK.CLEAR", "job:1").Int)
-	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "NAME", "ALL").Int)
-	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "PREFIX", "job:1*").Int, "a star is a star")
-	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "PREFIX", "job:[").Int)
-	assert.Equal(t, int64(2), c.Do("LOCK.CLEAR", "PREFIX", "jo").Int)
-	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "NAME", "PREFIX").Int)
-	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "ALL").Int)
+	assert.Equal(t, int64(0), c.Do("LOCK.CLEAR", "job:1").Int())
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "NAME", "ALL").Int())
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "PREFIX", "job:1*").Int(), "a star is a star")
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "PREFIX", "job:[").Int())
+	assert.Equal(t, int64(2), c.Do("LOCK.CLEAR", "PREFIX", "jo").Int())
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "NAME", "PREFIX").Int())
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "ALL").Int())
 	assert.Empty(t, scanLocks(t, c))
 	for _, wrong := range [][]any{{"PREFIX"}, {"a", "b"}, {"a", "TYPE", "odd"}, {"a", "QUEUE", "q"}, {"ALL", "TYPE"}} {
 		v := c.Do(append([]any{"LOCK.CLEAR"}, wrong...)...)
@@ -232,13 +232,13 @@ func TestTokensGrow_46(t *testing.T) {
 			freed := acquire(t, c, "freed", "a", 60_000)
 			ok(t, c.Do("LOCK.RELEASE", "freed", "a", freed))
 			cleared := acquire(t, c, "cleared", "a", 60_000)
-			require.Equal(t, int64(1), c.Do("LOCK.CLEAR", "cleared").Int)
+			require.Equal(t, int64(1), c.Do("LOCK.CLEAR", "cleared").Int())
 			comeBack(t, s, mode)
 			c = s.Dial()
 			show := c.Do("LOCK.SHOW", "held")
-			assert.Equal(t, held, show.Field("token").Int)
+			assert.Equal(t, held, show.Field("token").Int())
 			assert.Equal(t, "a", show.Field("owner").Str)
-			assert.InDelta(t, 60_000, show.Field("ttl").Int, 3000, "the lease begins anew")
+			assert.InDelta(t, 60_000, show.Field("ttl").Int(), 3000, "the lease begins anew")
 			assert.True(t, c.Do("LOCK.ACQUIRE", "held", "b", 1000).Null)
 			ok(t, c.Do("LOCK.EXTEND", "held", "a", held, 60_000))
 			for _, name := range []string{"freed", "cleared"} {
@@ -293,9 +293,9 @@ func TestLocksOnReplicas_46(t *testing.T) {
 	gone := acquire(t, c, "gone", "a", 60_000)
 	ok(t, c.Do("LOCK.RELEASE", "gone", "a", gone))
 	last := acquire(t, c, "last", "a", 60_000)
-	harness.Await(t, 10*time.Second, "the replica to follow", func() bool { return r.Do("LOCK.SHOW", "last").Field("token").Int == last })
-	assert.Equal(t, before, r.Do("LOCK.SHOW", "before").Field("token").Int)
-	assert.Equal(t, after, r.Do("LOCK.SHOW", "after").Field("token").Int)
+	harness.Await(t, 10*time.Second, "the replica to follow", func() bool { return r.Do("LOCK.SHOW", "last").Field("token").Is(last) })
+	assert.Equal(t, before, r.Do("LOCK.SHOW", "before").Field("token").Int())
+	assert.Equal(t, after, r.Do("LOCK.SHOW", "after").Field("token").Int())
 	assert.True(t, r.Do("LOCK.SHOW", "gone").Null)
 	assert.True(t, r.Do("LOCK.ACQUIRE", "x", "a", 1000).Err("READONLY"))
 	assert.Len(t, scanLocks(t, r.Dial()), 3)
@@ -372,10 +372,10 @@ func TestLocksInMultiAndLua(t *testing.T) {
 	c.Do("LOCK.ACQUIRE", "n", "b", 60_000, "WAIT", 60_000)
 	v := c.Do("EXEC")
 	require.Len(t, v.Elems, 2)
-	assert.Positive(t, v.Elems[0].Int)
+	assert.Positive(t, v.Elems[0].Int())
 	assert.True(t, v.Elems[1].Null, "it doesn't wait")
 	assert.True(t, c.Do("EVAL", "return redis.call('LOCK.ACQUIRE', 'n', 'b', 1000, 'WAIT', 1000)", 0).Null)
-	ok(t, c.Do("EVAL", "return redis.call('LOCK.RELEASE', 'n', 'a', ARGV[1])", 0, v.Elems[0].Int))
+	ok(t, c.Do("EVAL", "return redis.call('LOCK.RELEASE', 'n', 'a', ARGV[1])", 0, v.Elems[0].Int()))
 }
 
 // FLUSHALL and DEBUG RELOAD leave locks: they are leases, not data.
@@ -385,12 +385,12 @@ func TestLocksStayWhenDataGoes(t *testing.T) {
 		c := s.Dial()
 		token := acquire(t, c, "n", "a", 60_000)
 		ok(t, c.Do("FLUSHALL"))
-		assert.Equal(t, token, c.Do("LOCK.SHOW", "n").Field("token").Int)
+		assert.Equal(t, token, c.Do("LOCK.SHOW", "n").Field("token").Int())
 		ok(t, c.Do("DEBUG", "RELOAD"))
-		assert.Equal(t, token, c.Do("LOCK.SHOW", "n").Field("token").Int)
+		assert.Equal(t, token, c.Do("LOCK.SHOW", "n").Field("token").Int())
 		if aof == "yes" {
 			ok(t, c.Do("DEBUG", "LOADAOF"))
-			assert.Equal(t, token, c.Do("LOCK.SHOW", "n").Field("token").Int)
+			assert.Equal(t, token, c.Do("LOCK.SHOW", "n").Field("token").Int())
 		}
 		ok(t, c.Do("LOCK.RELEASE", "n", "a", token))
 	}
@@ -404,9 +404,9 @@ func TestShowLock(t *testing.T) {
 	v := c.Do("LOCK.SHOW", "n")
 	assert.Equal(t, byte('%'), v.Kind)
 	assert.Equal(t, []string{"n", "bare", "a"}, []string{v.Field("name").Str, v.Field("type").Str, v.Field("owner").Str})
-	assert.Equal(t, token, v.Field("token").Int)
-	assert.Equal(t, int64(5000), v.Field("lease").Int)
-	assert.InDelta(t, before, v.Field("since").Int, 1000)
+	assert.Equal(t, token, v.Field("token").Int())
+	assert.Equal(t, int64(5000), v.Field("lease").Int())
+	assert.InDelta(t, before, v.Field("since").Int(), 1000)
 	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_locks"))
 	assert.Equal(t, "no", s.Info("jobmesh", "jobmesh_locks_abstaining"))
 	assert.True(t, c.Do("LOCK.SHOW", "m").Null)

@@ -35,12 +35,12 @@ func TestMemory_96(t *testing.T) {
 	setRatio(t, s, c, 0.85, "1")
 	v := c.Do("ADDJOB", "q", "b", 0)
 	assert.True(t, v.Err("NOREPL Not enough reachable nodes for the requested replication level, since I'm unable to hold a copy of the message for the following reason: I'm out of memory"), "%v", v)
-	assert.Equal(t, int64(1), c.Do("NACK", again).Int, "what is here goes on working")
+	assert.Equal(t, int64(1), c.Do("NACK", again).Int(), "what is here goes on working")
 	get(t, c, "q")
 	used, _ := strconv.ParseFloat(s.Info("memory", "used_memory"), 64)
 	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", int64(used/0.98)).Str)
 	harness.Await(t, 5*time.Second, "delivered at-most-once jobs to be evicted", func() bool { return s.Info("jobmesh", "jobmesh_jobs_evicted") != "0" })
-	assert.Equal(t, int64(100), c.Do("QLEN", "once").Int, "what waits is never evicted")
+	assert.Equal(t, int64(100), c.Do("QLEN", "once").Int(), "what waits is never evicted")
 	assert.False(t, c.Do("SHOW", again).Null)
 	assert.False(t, c.Do("SHOW", once[299]).Null)
 	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", int64(used/3)).Str)
@@ -54,7 +54,7 @@ func TestMemory_96(t *testing.T) {
 		})
 	}
 	assert.Len(t, c.Do("GETJOB", "FROM", "once").Elems, 1)
-	assert.Equal(t, int64(1), c.Do("ACKJOB", again).Int)
+	assert.Equal(t, int64(1), c.Do("ACKJOB", again).Int())
 	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", 0).Str)
 	harness.Await(t, 5*time.Second, "the limit to be gone", func() bool { return c.Do("ADDJOB", "q", "b", 0).Kind == '+' })
 }
@@ -91,7 +91,7 @@ func TestMemoryComesBack(t *testing.T) {
 		for range n {
 			ids = append(ids, c.Receive().Str)
 		}
-		require.Equal(t, int64(n), c.Do(ids...).Int)
+		require.Equal(t, int64(n), c.Do(ids...).Int())
 	}
 	round()
 	before := used()

@@ -30,9 +30,9 @@ func TestDebugReloadIsLossless(t *testing.T) {
 		assert.Equal(t, "queued", state(c, again))
 		assert.Equal(t, "active", state(c, held))
 		assert.Equal(t, "active", state(c, delayed))
-		assert.Equal(t, int64(1), c.Do("SHOW", held).Field("nacks").Int)
-		assert.InDelta(t, 100_000, c.Do("SHOW", delayed).Field("next-requeue-within").Int, 2000)
-		assert.Equal(t, int64(2), c.Do("QLEN", "q").Int)
+		assert.Equal(t, int64(1), c.Do("SHOW", held).Field("nacks").Int())
+		assert.InDelta(t, 100_000, c.Do("SHOW", delayed).Field("next-requeue-within").Int(), 2000)
+		assert.Equal(t, int64(2), c.Do("QLEN", "q").Int())
 		assert.Equal(t, []string{once, again}, []string{get(t, c, "q"), get(t, c, "q")})
 	}
 }
@@ -98,7 +98,7 @@ func TestRestart_102_103_104(t *testing.T) {
 			assert.Equal(t, "active", state(c, waiting), "known, not queued")
 			assert.Equal(t, "active", state(c, held))
 			assert.True(t, c.Do("SHOW", acked).Null)
-			assert.Equal(t, int64(1), c.Do("SHOW", nacked).Field("nacks").Int)
+			assert.Equal(t, int64(1), c.Do("SHOW", nacked).Field("nacks").Int())
 			assert.Equal(t, "none", c.Do("PAUSE", "p", "state").Str)
 			assert.Equal(t, "active", state(c, once))
 			harness.Await(t, 6*time.Second, "the retries", func() bool { return state(c, waiting) == "queued" && state(c, held) == "queued" })
@@ -111,7 +111,7 @@ func TestRestart_102_103_104(t *testing.T) {
 				assert.Equal(t, delayedOnce, get(t, c, "d1"), "not yet due, so not yet delivered")
 			}
 			for _, id := range []string{once, delivered} {
-				assert.Equal(t, int64(0), c.Do("ENQUEUE", id).Int, "never a second delivery")
+				assert.Equal(t, int64(0), c.Do("ENQUEUE", id).Int(), "never a second delivery")
 			}
 			assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "once", "once2").NullArray())
 		})
@@ -136,7 +136,7 @@ func TestControlledRestart_105(t *testing.T) {
 			assert.Equal(t, "queued", state(c, again))
 			assert.Equal(t, "active", state(c, held))
 			assert.Equal(t, "active", state(c, gone))
-			assert.Equal(t, int64(0), c.Do("SHOW", again).Field("additional-deliveries").Int)
+			assert.Equal(t, int64(0), c.Do("SHOW", again).Field("additional-deliveries").Int())
 			assert.Equal(t, "no", c.Do("CONFIG", "GET", "jobmesh.aof-enqueue-jobs-once").Elems[1].Str)
 			harness.Await(t, 3*time.Second, "the file to forget the option", func() bool {
 				b, err := os.ReadFile(filepath.Join(s.Dir, "redis.conf"))
@@ -228,12 +228,12 @@ func TestReplica(t *testing.T) {
 			nacked := add(t, c, "n", "b", 0)
 			get(t, c, "n")
 			c.Do("NACK", nacked)
-			require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int)
+			require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
 			for _, id := range []string{early, late} {
 				assert.False(t, r.Do("SHOW", id).Null, "the replica knows the job")
 			}
 			assert.True(t, r.Do("SHOW", gone).Null)
-			assert.Equal(t, int64(1), r.Do("SHOW", nacked).Field("nacks").Int)
+			assert.Equal(t, int64(1), r.Do("SHOW", nacked).Field("nacks").Int())
 			assert.True(t, r.Do("ADDJOB", "q", "b", 0).Err("READONLY"))
 			assert.True(t, r.Do("GETJOB", "NOHANG", "FROM", "q").Err("READONLY"))
 			assert.True(t, r.Do("JOBMESH", "FLUSH").Err("READONLY"))
@@ -243,7 +243,7 @@ func TestReplica(t *testing.T) {
 			master.Kill()
 			require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
 			harness.Await(t, 5*time.Second, "the promoted node to take over", func() bool { return state(r, early) == "queued" && state(r, late) == "queued" })
-			assert.Equal(t, int64(0), r.Do("ENQUEUE", onceEarly).Int, "never a second delivery")
+			assert.Equal(t, int64(0), r.Do("ENQUEUE", onceEarly).Int(), "never a second delivery")
 			assert.Equal(t, byte('+'), r.Do("ADDJOB", "q", "b", 0).Kind)
 		})
 	}
@@ -271,7 +271,7 @@ func TestReplicaAttachesUnderLoad(t *testing.T) {
 		}
 		return up()
 	})
-	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int)
+	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
 	ids := func(c *harness.Conn) map[string]bool {
 		seen := map[string]bool{}
 		for _, e := range c.Do("JSCAN", "BUSYLOOP").Elems[1].Elems {

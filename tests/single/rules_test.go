@@ -48,7 +48,7 @@ func finish(t *testing.T, c *harness.Conn, n int, options ...any) {
 		c.Send("ACKJOB", id)
 	}
 	for range n {
-		require.Equal(t, int64(1), c.Receive().Int)
+		require.Equal(t, int64(1), c.Receive().Int())
 	}
 }
 
@@ -86,7 +86,7 @@ func TestRule2_JobsLieInRedisMemory(t *testing.T) {
 	}
 	assert.Greater(t, number(t, s, "memory", "used_memory")-used, int64(n*size))
 	assert.Less(t, number(t, s, "jobmesh", "jobmesh_go_heap_bytes")-heap, int64(1<<20))
-	assert.Greater(t, c.Do("MEMORY", "USAGE", "q0", "SAMPLES", 0).Int, int64(n/1000*size))
+	assert.Greater(t, c.Do("MEMORY", "USAGE", "q0", "SAMPLES", 0).Int(), int64(n/1000*size))
 }
 
 // Rule 4: one crossing a command, and no garbage. The first jobs fill pools and

@@ -34,7 +34,7 @@ func TestSanitized(t *testing.T) {
 	}
 
 	sanitizedKeys(t, s, c, ids)
-	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int)
+	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
 	require.Equal(t, "OK", replica.Do("REPLICAOF", "NO", "ONE").Str)
 	sub.Stop()
 	sanitizedDamage(t, replica)
@@ -79,7 +79,7 @@ func many(t *testing.T, c *harness.Conn, queue string, n int) (ids []any) {
 		ids = append(ids, v.Str)
 	}
 	require.Len(t, c.Do("GETJOB", "COUNT", n/2, "FROM", queue).Elems, n/2)
-	require.Equal(t, int64(n/4), c.Do(append([]any{"NACK"}, ids[:n/4]...)...).Int)
+	require.Equal(t, int64(n/4), c.Do(append([]any{"NACK"}, ids[:n/4]...)...).Int())
 	return ids
 }
 
@@ -110,7 +110,7 @@ func sanitizedReplies(t *testing.T, s *harness.Server, c, three *harness.Conn) {
 	// More operations, text and arguments than a frame keeps.
 	ids := many(t, c, "large", 5000)
 	assert.Len(t, c.Do("JSCAN", "BUSYLOOP", "REPLY", "ALL", "QUEUE", "large").Elems[1].Elems, 5000)
-	assert.Equal(t, int64(5000), c.Do(append([]any{"ACKJOB"}, ids...)...).Int)
+	assert.Equal(t, int64(5000), c.Do(append([]any{"ACKJOB"}, ids...)...).Int())
 	body := strings.Repeat("x", 1<<20)
 	id := add(t, c, strings.Repeat("long-name", 10), body, 0)
 	assert.Equal(t, body, three.Do("SHOW", id).Field("body").Str)
@@ -123,7 +123,7 @@ func sanitizedReplies(t *testing.T, s *harness.Server, c, three *harness.Conn) {
 func sanitizedWaiting(t *testing.T, s *harness.Server) {
 	waiting := func(command string, end func(c, w *harness.Conn, id int64)) {
 		c, w := s.Dial(), s.Dial()
-		id := w.Do("CLIENT", "ID").Int
+		id := w.Do("CLIENT", "ID").Int()
 		w.Send(split(command)...)
 		awaitBlocked(t, s, 1)
 		end(c, w, id)
@@ -168,9 +168,9 @@ func sanitizedTimers(t *testing.T, s *harness.Server, c *harness.Conn) {
 	c.Do("PEXPIRE", "key", 20)
 	get(t, c, "u")
 	harness.Await(t, 10*time.Second, "what is due", func() bool {
-		return state(c, late) == "queued" && state(c, again) == "queued" && c.Do("SHOW", expiring).Null && c.Do("EXISTS", "key").Int == 0
+		return state(c, late) == "queued" && state(c, again) == "queued" && c.Do("SHOW", expiring).Null && c.Do("EXISTS", "key").Is(0)
 	})
-	assert.Equal(t, int64(2), c.Do("ACKJOB", late, again).Int)
+	assert.Equal(t, int64(2), c.Do("ACKJOB", late, again).Int())
 	awaitNoJobs(t, s)
 }
 
@@ -189,14 +189,14 @@ func sanitizedSaves(t *testing.T, s *harness.Server, c *harness.Conn) {
 
 // What else happens to keys, the values that a client makes up among it.
 func sanitizedKeys(t *testing.T, s *harness.Server, c *harness.Conn, ids []any) {
-	assert.Greater(t, c.Do("MEMORY", "USAGE", "big", "SAMPLES", 0).Int, int64(4000*120))
+	assert.Greater(t, c.Do("MEMORY", "USAGE", "big", "SAMPLES", 0).Int(), int64(4000*120))
 	add(t, c, "small", "body", 0)
 	big := []byte(c.Do("DUMP", "big").Str)
 	assert.Equal(t, "OK", c.Do("RESTORE", "copy", 0, big).Str)
 	for _, command := range []string{"RENAME big large", "MOVE large 1", "SWAPDB 0 1", "SWAPDB 0 1", "SWAPDB 1 0", "DEBUG DIGEST"} {
 		assert.NotEqual(t, byte('-'), c.Do(split(command)...).Kind, command)
 	}
-	assert.NotEqual(t, int64(0), c.Do("QLEN", "large").Int+c.Do("ENQUEUE", ids[len(ids)-1]).Int)
+	assert.NotEqual(t, int64(0), c.Do("QLEN", "large").Int()+c.Do("ENQUEUE", ids[len(ids)-1]).Int())
 	for _, unlink := range []string{"UNLINK large", "DEL copy", "DEL small", "FLUSHALL ASYNC"} {
 		assert.NotEqual(t, byte('-'), c.Do(split(unlink)...).Kind, unlink)
 	}

@@ -93,7 +93,7 @@ func TestBackgroundWork(t *testing.T) {
 		r.AwaitSync()
 	}
 	work()
-	require.Equal(t, int64(1), c.Do("MOVE", "q2", 5).Int)
+	require.Equal(t, int64(1), c.Do("MOVE", "q2", 5).Int())
 	work()
 	for _, r := range []*harness.Server{replica, sub} {
 		harness.Await(t, 20*time.Second, "equal offsets", func() bool {

@@ -63,19 +63,19 @@ func TestUntilProcessedWhateverItsState_16_L11_L24(t *testing.T) {
 		"given back": func(q string) string {
 			id := addUnique(t, c, q, "b", until)
 			get(t, c, q)
-			require.Equal(t, int64(1), c.Do("NACK", id).Int)
+			require.Equal(t, int64(1), c.Do("NACK", id).Int())
 			return id
 		},
 		"dequeued": func(q string) string {
 			id := addUnique(t, c, q, "b", until)
-			require.Equal(t, int64(1), c.Do("DEQUEUE", id).Int)
+			require.Equal(t, int64(1), c.Do("DEQUEUE", id).Int())
 			return id
 		},
 	} {
 		id := reach(name)
 		assert.Empty(t, addUnique(t, c, name, "other", until), name)
 		assert.Equal(t, id, addUnique(t, c, name, "other", until+"ONCONFLICT return"), name)
-		assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int, name)
+		assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int(), name)
 		assert.NotEmpty(t, addUnique(t, c, name, "other", until), name)
 	}
 	require.NotEmpty(t, addUnique(t, c, "body", "x", "UNIQUE until-processed"))
@@ -146,10 +146,10 @@ func TestNackAndRetryKeepTheLock_17_L12(t *testing.T) {
 	id := addUnique(t, c, "q", "b", until)
 	for range 3 {
 		require.Equal(t, id, get(t, c, "q"))
-		require.Equal(t, int64(1), c.Do("NACK", id).Int)
+		require.Equal(t, int64(1), c.Do("NACK", id).Int())
 		assert.Empty(t, addUnique(t, c, "q", "b", until))
 	}
-	assert.Equal(t, int64(3), c.Do("SHOW", id).Field("nacks").Int)
+	assert.Equal(t, int64(3), c.Do("SHOW", id).Field("nacks").Int())
 }
 
 func TestBeforeProcessing_18_L9_L10(t *testing.T) {
@@ -157,12 +157,12 @@ func TestBeforeProcessing_18_L9_L10(t *testing.T) {
 	const before = "UNIQUE before-processing KEY k "
 	first := addUnique(t, c, "q", "b", before)
 	assert.Empty(t, addUnique(t, c, "q", "b", before))
-	assert.Equal(t, int64(1), c.Do("QLEN", "q").Int)
+	assert.Equal(t, int64(1), c.Do("QLEN", "q").Int())
 	require.Equal(t, first, get(t, c, "q"))
 	second := addUnique(t, c, "q", "b", before)
 	require.NotEmpty(t, second)
-	require.Equal(t, int64(1), c.Do("NACK", first).Int)
-	assert.Equal(t, int64(2), c.Do("QLEN", "q").Int, "both exist: the first has been processed once")
+	require.Equal(t, int64(1), c.Do("NACK", first).Int())
+	assert.Equal(t, int64(2), c.Do("QLEN", "q").Int(), "both exist: the first has been processed once")
 	assert.Empty(t, addUnique(t, c, "q", "b", before))
 	assert.Equal(t, first, get(t, c, "q"))
 	assert.Empty(t, addUnique(t, c, "q", "b", before), "the second waits still")
@@ -178,7 +178,10 @@ func TestBeforeProcessing_18_L9_L10(t *testing.T) {
 
 func waits(t *testing.T, c *harness.Conn, queue string) {
 	t.Helper()
-	harness.Await(t, 5*time.Second, "a client that waits", func() bool { return c.Do("QSTAT", queue).Field("blocked").Int > 0 })
+	harness.Await(t, 5*time.Second, "a client that waits", func() bool {
+		v := c.Do("QSTAT", queue).Field("blocked")
+		return v.Kind == ':' && v.Int() > 0
+	})
 }
 
 // s2 is another connection to the same server.
@@ -200,8 +203,8 @@ func TestDuringProcessing_19_32_33_L16_L17_L18(t *testing.T) {
 	plain := add(t, c, "q", "4", 0)
 	require.NotEmpty(t, second)
 	require.Equal(t, first, get(t, c, "q"))
-	assert.Equal(t, int64(3), c.Do("QLEN", "q").Int, "what is held back waits too")
-	assert.Equal(t, int64(1), c.Do("QSTAT", "q").Field("held-back").Int)
+	assert.Equal(t, int64(3), c.Do("QLEN", "q").Int(), "what is held back waits too")
+	assert.Equal(t, int64(1), c.Do("QSTAT", "q").Field("held-back").Int())
 	assert.Equal(t, "held-back", c.Do("SHOW", second).Field("lock").Str)
 	assert.Equal(t, "queued", state(c, second))
 	assert.Equal(t, []string{other, plain}, []string{get(t, c, "q"), get(t, c, "q")}, "the others in their order")
@@ -213,7 +216,7 @@ func TestDuringProcessing_19_32_33_L16_L17_L18(t *testing.T) {
 	w.Send("GETJOB", "FROM", "q")
 	waits(t, c, "q")
 	assert.True(t, w.Silent(50*time.Millisecond))
-	require.Equal(t, int64(1), c.Do("ACKJOB", first).Int)
+	require.Equal(t, int64(1), c.Do("ACKJOB", first).Int())
 	v := w.Receive()
 	require.Len(t, v.Elems, 1)
 	assert.Equal(t, second, v.Elems[0].Elems[1].Str, "at once, without polling")
@@ -250,9 +253,9 @@ func TestWhatEndsARun_19_35(t *testing.T) {
 	// One that is delivered at most once stays out, and its key is free all the same.
 	once, next := addUnique(t, c, "once", "1", during+"RETRY 0"), addUnique(t, c, "once", "2", during)
 	require.Equal(t, once, get(t, c, "once"))
-	assert.Zero(t, c.Do("ENQUEUE", once).Int)
+	assert.Zero(t, c.Do("ENQUEUE", once).Int())
 	none(t, c, "once")
-	assert.Zero(t, c.Do("NACK", once).Int)
+	assert.Zero(t, c.Do("NACK", once).Int())
 	assert.Equal(t, next, get(t, c, "once"))
 	assert.Equal(t, "none", c.Do("SHOW", once).Field("lock").Str)
 	// A front that goes without having run lets the next one go on.
@@ -296,7 +299,7 @@ func TestConflicts_21_L25_L26_L27(t *testing.T) {
 	assert.True(t, v.Err("DUPLICATE "+first+" has the key \"k\""), "%v", v)
 	assert.Equal(t, first, addUnique(t, c, "q", "two", until+"ONCONFLICT return"))
 	assert.Equal(t, first, addUnique(t, c, "q", "a longer body", until+"ONCONFLICT replace"))
-	assert.Equal(t, int64(2), c.Do("QLEN", "q").Int)
+	assert.Equal(t, int64(2), c.Do("QLEN", "q").Int())
 	assert.Equal(t, "5", s.Info("jobmesh", "jobmesh_unique_conflicts"))
 	s.Kill()
 	s.Restart()
@@ -329,17 +332,17 @@ func TestReschedule_21_L28(t *testing.T) {
 	second := addUnique(t, c, "q", "2", until+"ONCONFLICT reschedule 1")
 	require.NotEmpty(t, second)
 	require.NotEqual(t, first, second)
-	assert.Equal(t, int64(1), c.Do("QLEN", "q").Int)
-	assert.Equal(t, int64(1), c.Do("SHOW", second).Field("tries").Int)
-	assert.InDelta(t, 1000, c.Do("SHOW", second).Field("next-requeue-within").Int, 300)
-	harness.Await(t, 4*time.Second, "a second try", func() bool { return c.Do("SHOW", second).Field("tries").Int >= 2 })
+	assert.Equal(t, int64(1), c.Do("QLEN", "q").Int())
+	assert.Equal(t, int64(1), c.Do("SHOW", second).Field("tries").Int())
+	assert.InDelta(t, 1000, c.Do("SHOW", second).Field("next-requeue-within").Int(), 300)
+	harness.Await(t, 4*time.Second, "a second try", func() bool { return c.Do("SHOW", second).Field("tries").Int() >= 2 })
 	assert.Equal(t, "put-off", c.Do("SHOW", second).Field("lock").Str)
 	c.Do("DEBUG", "RELOAD")
 	assert.Equal(t, "put-off", c.Do("SHOW", second).Field("lock").Str)
 	c.Do("ACKJOB", first)
 	harness.Await(t, 4*time.Second, "the job", func() bool { return state(c, second) == "queued" })
 	assert.Equal(t, "wait", c.Do("SHOW", second).Field("lock").Str)
-	assert.Equal(t, int64(0), c.Do("SHOW", second).Field("additional-deliveries").Int)
+	assert.Equal(t, int64(0), c.Do("SHOW", second).Field("additional-deliveries").Int())
 	assert.Equal(t, second, get(t, c, "q"))
 	assert.Empty(t, addUnique(t, c, "q", "3", until))
 }
@@ -354,7 +357,7 @@ func TestScopes_22_L23(t *testing.T) {
 	assert.Empty(t, addUnique(t, c, "q2", "b", mesh))
 	assert.NotEmpty(t, addUnique(t, c, "q2", "b", "UNIQUE until-processed KEY m"), "of the queue")
 	assert.True(t, tryUnique(c, "q3", "b", mesh+" ONCONFLICT raise").Err("DUPLICATE "+id))
-	assert.Equal(t, int64(0), c.Do("EXISTS", "q3").Int, "a refusal makes no queue")
+	assert.Equal(t, int64(0), c.Do("EXISTS", "q3").Int(), "a refusal makes no queue")
 	// A run's scope: the other queue's job goes on when the first one is done.
 	const run = "UNIQUE during-processing KEY m SCOPE mesh"
 	a, b := addUnique(t, c, "r1", "b", run), addUnique(t, c, "r2", "b", run)
@@ -387,7 +390,7 @@ func TestLockTTL_23_L13_L14(t *testing.T) {
 	for _, id := range []string{first, delayed} {
 		lock := map[string]string{first: "none", delayed: "wait"}[id]
 		assert.Equal(t, lock, c.Do("SHOW", id).Field("lock").Str, "before anybody else came by")
-		assert.Equal(t, lock == "none", c.Do("SHOW", id).Field("token").Int == 0)
+		assert.Equal(t, lock == "none", c.Do("SHOW", id).Field("token").Is(0))
 	}
 	second := addUnique(t, c, "q", "2", until+"LOCKTTL 100")
 	require.NotEmpty(t, second)
@@ -395,7 +398,7 @@ func TestLockTTL_23_L13_L14(t *testing.T) {
 	assert.Empty(t, addUnique(t, c, "d", "2", until), "it isn't due yet")
 	assert.Equal(t, first, get(t, c, "q"))
 	assert.True(t, c.Do("WORKING", first).Err("LOCKLOST"))
-	assert.Equal(t, int64(1), c.Do("ACKJOB", first).Int)
+	assert.Equal(t, int64(1), c.Do("ACKJOB", first).Int())
 	assert.Empty(t, addUnique(t, c, "q", "3", until), "the second's lock is the second's")
 	harness.Await(t, 4*time.Second, "the delayed job", func() bool { return state(c, delayed) == "queued" })
 	assert.Empty(t, addUnique(t, c, "d", "2", until), "it counts from now")
@@ -428,7 +431,7 @@ func TestLockTTLOfHeldBackJobs_23(t *testing.T) {
 	refused()
 	begun := func(q string) {
 		t.Helper()
-		ttl := c.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", q).Field("ttl").Int
+		ttl := c.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", q).Field("ttl").Int()
 		assert.True(t, 0 < ttl && ttl <= 1000, "%s: %d", q, ttl)
 	}
 	begun("q")
@@ -491,7 +494,7 @@ func TestRestart_26(t *testing.T) {
 			get(t, c, "b")
 			v := c.Do("GETJOB", "WITHTOKEN", "FROM", "r").Elems[0]
 			require.Equal(t, running, v.Elems[1].Str)
-			token := v.Elems[4].Int
+			token := v.Elems[4].Int()
 			done := addUnique(t, c, "done", "b", until)
 			c.Do("ACKJOB", done)
 			c.Do("QCONFIG", "SET", "s*", "UNIQUE", "until-processed")
@@ -499,17 +502,17 @@ func TestRestart_26(t *testing.T) {
 			require.Equal(t, want, locks(c, waiting, before, running))
 			comeBack(t, s, mode)
 			if mode == "reload" {
-				assert.Equal(t, int64(1), c.Do("QSTAT", "r").Field("held-back").Int)
+				assert.Equal(t, int64(1), c.Do("QSTAT", "r").Field("held-back").Int())
 			}
 			c = s.Dial()
 			assert.Equal(t, want, locks(c, waiting, before, running))
-			assert.Equal(t, token, c.Do("SHOW", running).Field("token").Int)
+			assert.Equal(t, token, c.Do("SHOW", running).Field("token").Int())
 			assert.Empty(t, addUnique(t, c, "q", "b", until))
 			assert.NotEmpty(t, addUnique(t, c, "b", "b", "UNIQUE before-processing KEY k"))
 			assert.NotEmpty(t, addUnique(t, c, "done", "b", until))
 			c.Do("ENQUEUE", held)
 			none(t, c, "r")
-			assert.Equal(t, int64(1), c.Do("ACKJOB", running).Int)
+			assert.Equal(t, int64(1), c.Do("ACKJOB", running).Int())
 			assert.Equal(t, held, get(t, c, "r"))
 			assert.Equal(t, "until-processed", c.Do("QCONFIG", "GET", "sx").Field("unique").Str)
 			addUnique(t, c, "sx", "b", "")
@@ -530,7 +533,7 @@ func TestReplicaPromoted_27(t *testing.T) {
 	running, held := addUnique(t, c, "r", "1", during), addUnique(t, c, "r", "2", during)
 	require.Equal(t, running, get(t, c, "r"))
 	c.Do("QCONFIG", "SET", "late", "UNIQUE", "until-processed")
-	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int)
+	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
 	assert.True(t, r.Do("QCONFIG", "SET", "x", "TTL", 1).Err("READONLY"))
 	master.Kill()
 	require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
@@ -555,17 +558,17 @@ func TestQueueSettings_28(t *testing.T) {
 	}
 	ok("emails:*", "UNIQUE", "until-processed", "KEY", "one", "RETRY", 7, "TTL", 100, "MAXLEN", 5, "DELAY", 0)
 	id := addUnique(t, c, "emails:a", "b", "")
-	assert.Equal(t, int64(7), c.Do("SHOW", id).Field("retry").Int)
-	assert.Equal(t, int64(100), c.Do("SHOW", id).Field("ttl").Int)
+	assert.Equal(t, int64(7), c.Do("SHOW", id).Field("retry").Int())
+	assert.Equal(t, int64(100), c.Do("SHOW", id).Field("ttl").Int())
 	assert.Empty(t, addUnique(t, c, "emails:a", "other", ""), "a producer that knows nothing of it")
 	assert.NotEmpty(t, addUnique(t, c, "emails:a", "b", "KEY two"), "an explicit key wins")
 	assert.NotEmpty(t, addUnique(t, c, "emails:a", "b", "UNIQUE none"))
 	assert.Equal(t, id, addUnique(t, c, "emails:a", "b", "ONCONFLICT return"))
-	assert.Equal(t, int64(9), c.Do("SHOW", addUnique(t, c, "emails:a", "b", "KEY three RETRY 9")).Field("retry").Int)
+	assert.Equal(t, int64(9), c.Do("SHOW", addUnique(t, c, "emails:a", "b", "KEY three RETRY 9")).Field("retry").Int())
 	addUnique(t, c, "emails:a", "b", "UNIQUE none")
 	assert.True(t, tryUnique(c, "emails:a", "b", "UNIQUE none").Err("MAXLEN"))
 	ok("emails:x", "RETRY", 3)
-	assert.Equal(t, int64(3), c.Do("SHOW", addUnique(t, c, "emails:x", "b", "")).Field("retry").Int)
+	assert.Equal(t, int64(3), c.Do("SHOW", addUnique(t, c, "emails:x", "b", "")).Field("retry").Int())
 	assert.NotEmpty(t, addUnique(t, c, "emails:x", "b", ""), "its own name's settings take the place of a pattern's")
 	ok("emails:long:*", "UNIQUE", "until-processed", "ONCONFLICT", "return")
 	first := addUnique(t, c, "emails:long:1", "b", "")
@@ -589,11 +592,11 @@ func TestQueueSettings_28(t *testing.T) {
 	assert.Equal(t, byte('%'), s.Dial3().Do("QCONFIG", "GET", "emails:a").Kind)
 	assert.Empty(t, c.Do("QCONFIG", "GET", "nothing").Elems)
 	assert.Len(t, c.Do("QCONFIG", "LIST").Elems, 12)
-	assert.Equal(t, int64(1), c.Do("QCONFIG", "UNSET", "emails:*", "key", "maxlen").Int)
-	assert.Equal(t, int64(0), c.Do("QCONFIG", "UNSET", "emails:*", "key").Int)
+	assert.Equal(t, int64(1), c.Do("QCONFIG", "UNSET", "emails:*", "key", "maxlen").Int())
+	assert.Equal(t, int64(0), c.Do("QCONFIG", "UNSET", "emails:*", "key").Int())
 	assert.NotEmpty(t, addUnique(t, c, "emails:a", "a body of its own", ""))
-	assert.Equal(t, int64(1), c.Do("QCONFIG", "DEL", "emails:*").Int)
-	assert.Equal(t, int64(0), c.Do("QCONFIG", "DEL", "emails:*").Int)
+	assert.Equal(t, int64(1), c.Do("QCONFIG", "DEL", "emails:*").Int())
+	assert.Equal(t, int64(0), c.Do("QCONFIG", "DEL", "emails:*").Int())
 	assert.NotEmpty(t, addUnique(t, c, "emails:a", "a body of its own", ""))
 	c.Do("FLUSHALL")
 	assert.NotEmpty(t, c.Do("QCONFIG", "LIST").Elems, "settings are no data of a database")
@@ -692,7 +695,7 @@ func TestCountGivesOneOfAKey_34(t *testing.T) {
 	v := c.Do("GETJOB", "COUNT", 10, "FROM", "q")
 	require.Len(t, v.Elems, 2)
 	assert.Equal(t, plain, v.Elems[1].Elems[1].Str)
-	assert.Equal(t, int64(4), c.Do("QSTAT", "q").Field("held-back").Int)
+	assert.Equal(t, int64(4), c.Do("QSTAT", "q").Field("held-back").Int())
 	assert.Empty(t, c.Do("QPEEK", "q", 10).Elems, "QPEEK shows what can be fetched")
 }
 
@@ -704,7 +707,7 @@ func TestDeadWorker_35_L20(t *testing.T) {
 	require.Len(t, v.Elems, 1)
 	assert.Equal(t, first, v.Elems[0].Elems[1].Str, "the key and the job come back together, and it is the oldest")
 	none(t, c, "q")
-	assert.Equal(t, int64(1), c.Do("SHOW", first).Field("additional-deliveries").Int)
+	assert.Equal(t, int64(1), c.Do("SHOW", first).Field("additional-deliveries").Int())
 	c.Do("ACKJOB", first)
 	assert.Equal(t, second, get(t, c, "q"))
 }
@@ -716,14 +719,14 @@ func TestRunTTL_36_L19_L21(t *testing.T) {
 	require.Equal(t, first, get(t, c, "q"))
 	for range 3 {
 		time.Sleep(500 * time.Millisecond) // half of RUNTTL
-		require.Equal(t, int64(300), c.Do("WORKING", first).Int, "the heartbeat extends the lock with the job")
+		require.Equal(t, int64(300), c.Do("WORKING", first).Int(), "the heartbeat extends the lock with the job")
 		none(t, c, "q")
 	}
 	v := c.Do("GETJOB", "TIMEOUT", 4000, "FROM", "q")
 	require.Len(t, v.Elems, 1, "without it another may run, and is served at the lock's end")
 	assert.Equal(t, second, v.Elems[0].Elems[1].Str)
 	assert.True(t, c.Do("WORKING", first).Err("LOCKLOST"), "the first is told")
-	assert.Equal(t, int64(1), c.Do("ACKJOB", first).Int, "it is done all the same")
+	assert.Equal(t, int64(1), c.Do("ACKJOB", first).Int(), "it is done all the same")
 	none(t, c, "q")
 	assert.Equal(t, "run", c.Do("SHOW", second).Field("lock").Str, "and doesn't free the other's lock")
 	c.Do("ACKJOB", second)
@@ -746,7 +749,7 @@ func TestOnBusy_37_L29(t *testing.T) {
 	assert.Equal(t, []string{"message", "__keyspace@0__:q", "drop"}, sub.Receive().Strings())
 	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_unique_dropped"))
 	assert.Equal(t, "active", state(c, later))
-	assert.Equal(t, int64(1), c.Do("SHOW", later).Field("tries").Int)
+	assert.Equal(t, int64(1), c.Do("SHOW", later).Field("tries").Int())
 	assert.Equal(t, dead, get(t, c, "q:dead"))
 	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_unique_dead"))
 	assert.Empty(t, c.Do("SHOW", dead).Field("unique").Str, "a dead letter is unique by nothing")
@@ -754,7 +757,7 @@ func TestOnBusy_37_L29(t *testing.T) {
 	v := c.Do("GETJOB", "WITHCOUNTERS", "TIMEOUT", 4000, "FROM", "q")
 	require.Len(t, v.Elems, 1)
 	assert.Equal(t, later, v.Elems[0].Elems[1].Str, "the same job")
-	assert.Equal(t, int64(0), v.Elems[0].Elems[6].Int)
+	assert.Equal(t, int64(0), v.Elems[0].Elems[6].Int())
 }
 
 // What is dropped, dead or replaced is so in the log too.
@@ -779,7 +782,7 @@ func TestTokens(t *testing.T) {
 	token := func(queue string, more ...any) int64 {
 		v := c.Do(append(append([]any{"GETJOB", "WITHTOKEN"}, more...), "FROM", queue)...).Elems[0]
 		require.Equal(t, "token", v.Elems[len(v.Elems)-2].Str)
-		return v.Elems[len(v.Elems)-1].Int
+		return v.Elems[len(v.Elems)-1].Int()
 	}
 	add(t, c, "plain", "b", 0)
 	assert.Zero(t, token("plain"))
@@ -791,7 +794,7 @@ func TestTokens(t *testing.T) {
 			id := addUnique(t, c, "q", "b", options)
 			now := token("q", "WITHCOUNTERS")
 			assert.Greater(t, now, last)
-			assert.Equal(t, now, c.Do("SHOW", id).Field("token").Int)
+			assert.Equal(t, now, c.Do("SHOW", id).Field("token").Int())
 			last = now
 			c.Do("ACKJOB", id)
 		}
@@ -800,7 +803,7 @@ func TestTokens(t *testing.T) {
 	w.Send("GETJOB", "WITHTOKEN", "FROM", "w")
 	waits(t, c, "w")
 	addUnique(t, c, "w", "b", during)
-	assert.Greater(t, w.Receive().Elems[0].Elems[4].Int, last)
+	assert.Greater(t, w.Receive().Elems[0].Elems[4].Int(), last)
 }
 
 // Contradictions and nonsense: a specified error each, nothing changed.
@@ -868,7 +871,7 @@ func TestLocksFollowTheJobs_16_26(t *testing.T) {
 	require.Equal(t, "OK", c.Do("RENAME", "a", "b").Str)
 	assert.Empty(t, addUnique(t, c, "b", "b", until), "under its new name")
 	none(t, c, "b")
-	assert.Equal(t, int64(1), c.Do("QSTAT", "b").Field("held-back").Int)
+	assert.Equal(t, int64(1), c.Do("QSTAT", "b").Field("held-back").Int())
 	inA := addUnique(t, c, "a", "b", until)
 	assert.NotEmpty(t, inA)
 	c.Do("ACKJOB", running)
@@ -930,12 +933,12 @@ func TestManyHeldBack_38(t *testing.T) {
 	assert.Less(t, time.Since(began), time.Second)
 	c.Do("ACKJOB", first)
 	assert.NotEmpty(t, get(t, c, "q"))
-	assert.Equal(t, int64(n-2), c.Do("QLEN", "q").Int)
+	assert.Equal(t, int64(n-2), c.Do("QLEN", "q").Int())
 	assert.Equal(t, fmt.Sprint(n-2), s.Info("jobmesh", "jobmesh_held_back"))
-	assert.Greater(t, c.Do("MEMORY", "USAGE", "q", "SAMPLES", 0).Int, int64(n*100))
+	assert.Greater(t, c.Do("MEMORY", "USAGE", "q", "SAMPLES", 0).Int(), int64(n*100))
 	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
-	assert.Equal(t, int64(n-2), c.Do("QLEN", "q").Int)
-	require.Equal(t, int64(1), c.Do("UNLINK", "q").Int)
+	assert.Equal(t, int64(n-2), c.Do("QLEN", "q").Int())
+	require.Equal(t, int64(1), c.Do("UNLINK", "q").Int())
 	harness.Await(t, 10*time.Second, "the jobs to be reaped", func() bool { return jobs(s) == "0" })
 	c.Do("FLUSHALL", "ASYNC")
 }

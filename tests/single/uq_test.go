@@ -67,7 +67,7 @@ func TestUniqueQueue_1_to_9(t *testing.T) {
 	c := s.Dial()
 	before := time.Now().Unix()
 	c.Do("UQ.PUSH", "q", "now")
-	assert.InDelta(t, before, c.Do("UQ.POP", "q").Elems[1].Int, 1)
+	assert.InDelta(t, before, c.Do("UQ.POP", "q").Elems[1].Int(), 1)
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
@@ -89,14 +89,14 @@ func TestUniqueItemsAreBytes_10(t *testing.T) {
 		strings.Repeat("x", 257), strings.Repeat("y", 1000), strings.Repeat("y", 1<<20), strings.Repeat("y", 1<<20) + "z"}
 	for round := range 2 {
 		for i, item := range items {
-			require.Equal(t, int64(i+1), c.Do("UQ.PUSH", name, item, "AT", i).Int, "%d: %.20q", round, item)
+			require.Equal(t, int64(i+1), c.Do("UQ.PUSH", name, item, "AT", i).Int(), "%d: %.20q", round, item)
 			require.True(t, c.Do("UQ.PUSH", name, item).NullString())
-			require.Equal(t, int64(1), c.Do("UQ.HAS", name, item).Int)
+			require.Equal(t, int64(1), c.Do("UQ.HAS", name, item).Int())
 		}
 		require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
 		for i, item := range items {
 			v := c.Do("UQ.POP", name)
-			require.True(t, v.Elems[0].Str == item && v.Elems[1].Int == int64(i), "%d: %.20q", round, item)
+			require.True(t, v.Elems[0].Str == item && v.Elems[1].Is(int64(i)), "%d: %.20q", round, item)
 		}
 		w := s.Dial()
 		w.Send("UQ.BPOP", name, 0)
@@ -153,7 +153,7 @@ func TestUniqueErrors_14(t *testing.T) {
 	c := s.Dial()
 	c.Do("CONFIG", "SET", "maxmemory", 1)
 	assert.True(t, c.Do("UQ.PUSH", "q", "y").Err("OOM"))
-	assert.Equal(t, int64(1), c.Do("UQ.LEN", "q").Int)
+	assert.Equal(t, int64(1), c.Do("UQ.LEN", "q").Int())
 	assert.Equal(t, "x", c.Do("UQ.POP", "q").Elems[0].Str, "what frees memory is let through")
 }
 
@@ -177,7 +177,7 @@ func filled(t *testing.T, c *harness.Conn, queue string, n int) {
 		c.Send("UQ.HAS", queue, fmt.Sprint("item ", i))
 	}
 	for range n {
-		require.Equal(t, int64(1), c.Receive().Int)
+		require.Equal(t, int64(1), c.Receive().Int())
 	}
 }
 
@@ -188,7 +188,7 @@ func TestUniqueQueueIsAKey_12(t *testing.T) {
 	fill(c, "q", n)
 	digest := c.Do("DEBUG", "DIGEST-VALUE", "q").Elems[0].Str
 	assert.Equal(t, []string{"q"}, c.Do("SCAN", 0, "TYPE", "jobmesh-u").Elems[1].Strings())
-	assert.Greater(t, c.Do("MEMORY", "USAGE", "q").Int, int64(n*(28+9)))
+	assert.Greater(t, c.Do("MEMORY", "USAGE", "q").Int(), int64(n*(28+9)))
 	same := func(key string) {
 		t.Helper()
 		filled(t, c, key, n)
@@ -216,7 +216,7 @@ func TestUniqueQueueIsAKey_12(t *testing.T) {
 	for _, how := range [][]any{{"UNLINK", "q"}, {"PEXPIRE", "restored", 1}, {"FLUSHALL", "ASYNC"}} {
 		assert.NotEqual(t, byte('-'), c.Do(how...).Kind)
 	}
-	harness.Await(t, 3*time.Second, "the end of all keys", func() bool { return c.Do("DBSIZE").Int == 0 })
+	harness.Await(t, 3*time.Second, "the end of all keys", func() bool { return c.Do("DBSIZE").Is(0) })
 
 	// An expired queue is none, also before it is reclaimed.
 	c.Do("DEBUG", "SET-ACTIVE-EXPIRE", 0)
@@ -261,7 +261,7 @@ func TestUniqueQueueDamaged(t *testing.T) {
 		if c.Do("RESTORE", "bad", 0, bad).Kind == '+' {
 			v := c.Do("UQ.POP", "bad", "COUNT", 1000)
 			require.NotEmpty(t, v.Elems, "%d", i)
-			require.Equal(t, int64(0), c.Do("EXISTS", "bad").Int)
+			require.Equal(t, int64(0), c.Do("EXISTS", "bad").Int())
 		}
 	}
 	// The version is in the lowest bits of the type's number, behind its length.
@@ -306,7 +306,7 @@ func TestUniqueQueueRestart_12(t *testing.T) {
 			filled(t, c, "q", 500)
 			assert.Equal(t, started, c.Do("UQ.PEEK", "clock").String())
 			assert.Equal(t, digest, c.Do("DEBUG", "DIGEST").Str)
-			assert.Equal(t, int64(0), c.Do("EXISTS", "waited").Int)
+			assert.Equal(t, int64(0), c.Do("EXISTS", "waited").Int())
 		})
 	}
 }
@@ -375,8 +375,8 @@ func TestUniqueBlockingOrder_8(t *testing.T) {
 	assert.Equal(t, []string{`*[$"b" $"2" :1]`, `*[$"b" $"3" :2]`}, []string{got(second), got(third)})
 	expect(t, c, "UQ.POP b -> *[$\"4\" :3]")
 	assert.True(t, elsewhere.Silent(20*time.Millisecond), "another database is another queue")
-	assert.Equal(t, int64(1), c.Do("UQ.PUSH", "b", "5", "AT", 4).Int)
-	assert.Equal(t, int64(1), c.Do("MOVE", "b", 1).Int)
+	assert.Equal(t, int64(1), c.Do("UQ.PUSH", "b", "5", "AT", 4).Int())
+	assert.Equal(t, int64(1), c.Do("MOVE", "b", 1).Int())
 	assert.Equal(t, `*[$"b" $"5" :4]`, got(elsewhere))
 
 	// Whatever brings the key.
@@ -398,7 +398,7 @@ func TestUniqueBlockingOrder_8(t *testing.T) {
 		w := wait(0, "to", 0)
 		bring()
 		assert.Equal(t, `*[$"to" $"x" :1]`, got(w), name)
-		assert.Equal(t, int64(0), c.Do("EXISTS", "to").Int, name)
+		assert.Equal(t, int64(0), c.Do("EXISTS", "to").Int(), name)
 	}
 	// Deleting and flushing leave clients waiting.
 	w := wait(0, "q", 0)
@@ -422,7 +422,7 @@ func TestUniqueBlockingEnds(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, w := range []*harness.Conn{s.Dial(), s.Dial3()} {
-		id := w.Do("CLIENT", "ID").Int
+		id := w.Do("CLIENT", "ID").Int()
 		began := time.Now()
 		assert.True(t, w.Do("UQ.BPOP", "q", "p", "0.1").Null)
 		assert.InDelta(t, 0.15, time.Since(began).Seconds(), 0.1)
@@ -430,7 +430,7 @@ func TestUniqueBlockingEnds(t *testing.T) {
 		for _, how := range []string{"TIMEOUT", "ERROR"} {
 			w.Send("UQ.BPOP", "q", 0)
 			awaitServerBlocked(t, s, 1)
-			assert.Equal(t, int64(1), c.Do("CLIENT", "UNBLOCK", id, how).Int)
+			assert.Equal(t, int64(1), c.Do("CLIENT", "UNBLOCK", id, how).Int())
 			if v := w.Receive(); how == "ERROR" {
 				assert.True(t, v.Err("UNBLOCKED"))
 			} else {
@@ -484,13 +484,13 @@ func TestUniqueQueueWatchACLAndDocs_13(t *testing.T) {
 	c.Do("ACL", "SETUSER", "w", "on", ">p", "~mail:*", "+@all")
 	u := s.Dial()
 	require.Equal(t, "OK", u.Do("AUTH", "w", "p").Str)
-	assert.Equal(t, int64(1), u.Do("UQ.PUSH", "mail:1", "b").Int)
+	assert.Equal(t, int64(1), u.Do("UQ.PUSH", "mail:1", "b").Int())
 	for _, cmd := range []string{"UQ.PUSH other b", "UQ.POP other", "UQ.BPOP mail:1 other 0", "UQ.LEN other", "UQ.HAS other x", "UQ.REM other x", "UQ.PEEK other", "UQ.STAT other"} {
 		assert.True(t, words(u, cmd).Err("NOPERM"), cmd)
 	}
 	c.Do("ACL", "SETUSER", "r", "on", ">p", "%R~*", "+@all")
 	require.Equal(t, "OK", u.Do("AUTH", "r", "p").Str)
-	assert.Equal(t, int64(1), u.Do("UQ.LEN", "mail:1").Int)
+	assert.Equal(t, int64(1), u.Do("UQ.LEN", "mail:1").Int())
 	assert.True(t, u.Do("UQ.POP", "mail:1").Err("NOPERM"))
 	assert.Equal(t, []string{"a", "b"}, c.Do("COMMAND", "GETKEYS", "UQ.BPOP", "a", "b", 0).Strings())
 	for _, cmd := range []string{"UQ.PUSH q x", "UQ.POP q", "UQ.BPOP q 0", "UQ.LEN q", "UQ.HAS q x", "UQ.REM q x y", "UQ.PEEK q", "UQ.STAT q"} {
@@ -683,7 +683,7 @@ func TestUniqueQueueInMultiAndLua_13(t *testing.T) {
 		return {redis.call('ADDJOB', KEYS[2], item[1], 0).ok, item[2], redis.call('UQ.PUSH', KEYS[1], item[1], 'AT', 9)}`
 	v = c.Do("EVAL", move, 2, "q", "jobs")
 	require.Len(t, v.Elems, 3, "%v", v)
-	assert.Equal(t, []int64{1, 1}, []int64{v.Elems[1].Int, v.Elems[2].Int})
+	assert.Equal(t, []int64{1, 1}, []int64{v.Elems[1].Int(), v.Elems[2].Int()})
 	assert.Equal(t, v.Elems[0].Str, get(t, c, "jobs"))
 	expect(t, c, "UQ.POP q -> *[$\"x\" :9]")
 	assert.True(t, c.Do("EVAL", move, 2, "q", "jobs").Null)

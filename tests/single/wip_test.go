@@ -25,7 +25,7 @@ func wip(t *testing.T, c *harness.Conn, args ...any) (list []progress) {
 	require.Equal(t, byte('*'), v.Kind, "%v", v)
 	for _, e := range v.Elems {
 		require.Len(t, e.Elems, 5)
-		list = append(list, progress{e.Elems[0].Str, e.Elems[1].Int, e.Elems[2].Int, e.Elems[3].Int, e.Elems[4].Str})
+		list = append(list, progress{e.Elems[0].Str, e.Elems[1].Int(), e.Elems[2].Int(), e.Elems[3].Int(), e.Elems[4].Str})
 	}
 	return list
 }
@@ -67,29 +67,29 @@ func TestWIP_51_52_36_40(t *testing.T) {
 	assert.Equal(t, []string{quick}, ids(wip(t, c, "q", "COUNT", 1)))
 	assert.Empty(t, wip(t, c, "q", "OVERDUE"))
 	assert.Equal(t, "3", inProgress(s))
-	assert.Equal(t, int64(3), c.Do("QSTAT", "q").Field("in-progress").Int)
-	assert.Equal(t, int64(0), c.Do("QSTAT", "q").Field("overdue").Int)
+	assert.Equal(t, int64(3), c.Do("QSTAT", "q").Field("in-progress").Int())
+	assert.Equal(t, int64(0), c.Do("QSTAT", "q").Field("overdue").Int())
 	assert.True(t, c.Do("SHOW", once).Field("next-requeue-within").Null, "an at-most-once job never comes back")
 
 	// NACK takes it out; the next delivery counts.
-	require.Equal(t, int64(1), c.Do("NACK", quick).Int)
+	require.Equal(t, int64(1), c.Do("NACK", quick).Int())
 	assert.Equal(t, []string{once, slow}, ids(wip(t, c, "q")))
 	require.Equal(t, quick, get(t, c, "q"))
 	list = wip(t, c, "q")
 	require.Equal(t, []string{quick, once, slow}, ids(list))
 	assert.Equal(t, int64(2), list[0].deliveries)
 
-	require.Equal(t, int64(1), c.Do("ENQUEUE", quick).Int)
+	require.Equal(t, int64(1), c.Do("ENQUEUE", quick).Int())
 	assert.Equal(t, []string{once, slow}, ids(wip(t, c, "q")))
-	require.Equal(t, int64(1), c.Do("ACKJOB", slow).Int)
-	require.Equal(t, int64(0), c.Do("ACKJOB", slow).Int, "twice gives 1, then 0")
+	require.Equal(t, int64(1), c.Do("ACKJOB", slow).Int())
+	require.Equal(t, int64(0), c.Do("ACKJOB", slow).Int(), "twice gives 1, then 0")
 	assert.Equal(t, []string{once}, ids(wip(t, c, "q")))
-	require.Equal(t, int64(1), c.Do("DELJOB", once).Int)
+	require.Equal(t, int64(1), c.Do("DELJOB", once).Int())
 	assert.Empty(t, wip(t, c, "q"))
 	assert.Equal(t, "0", inProgress(s))
 
 	fast := get(t, c, "q")
-	require.Equal(t, int64(1), c.Do("FASTACK", fast).Int)
+	require.Equal(t, int64(1), c.Do("FASTACK", fast).Int())
 	expiring := add(t, c, "q", "b", 0, "TTL", 1, "RETRY", 100)
 	retried := add(t, c, "r", "b", 0, "RETRY", 1)
 	require.Equal(t, []string{expiring, retried}, []string{get(t, c, "q"), get(t, c, "r")})
@@ -111,7 +111,7 @@ func TestWorkingMovesTheDueTime_51(t *testing.T) {
 	require.Equal(t, []string{first, second}, ids(wip(t, c, "q")))
 	time.Sleep(300 * time.Millisecond) // nor that of its WORKING the second's
 	for range 2 {
-		require.Equal(t, int64(10), c.Do("WORKING", first).Int)
+		require.Equal(t, int64(10), c.Do("WORKING", first).Int())
 		list := wip(t, c, "q")
 		require.Equal(t, []string{second, first}, ids(list), "the first has more time now")
 		near(t, time.Now().Add(10*time.Second), list[1].due)
@@ -130,11 +130,11 @@ func TestWorkerIsNamed_53(t *testing.T) {
 	assert.Equal(t, "ada", wip(t, c, "q")[0].worker)
 	assert.Equal(t, "ada", worker())
 	near(t, time.Now(), wip(t, c, "q")[0].since)
-	require.Equal(t, int64(1), c.Do("NACK", id).Int)
+	require.Equal(t, int64(1), c.Do("NACK", id).Int())
 	assert.Len(t, c.Do("SHOW", id).Elems, 30, "forgotten when it left her")
 	get(t, c, "q")
 	assert.Empty(t, wip(t, c, "q")[0].worker, "who names nobody is nobody")
-	require.Equal(t, int64(1), c.Do("NACK", id).Int)
+	require.Equal(t, int64(1), c.Do("NACK", id).Int())
 
 	// A name of another length, to several jobs at once, to a client that waited.
 	require.Len(t, c.Do("GETJOB", "NOHANG", "worker", "grace hopper", "FROM", "q").Elems, 1)
@@ -180,7 +180,7 @@ func TestInProgressSurvives_54_38(t *testing.T) {
 			near(t, started.Add(2*time.Second), list[0].due)
 			near(t, started, list[0].since)
 			assert.InDelta(t, took.UnixMilli(), list[1].since, 200)
-			require.Equal(t, int64(1), c.Do("ENQUEUE", named).Int)
+			require.Equal(t, int64(1), c.Do("ENQUEUE", named).Int())
 			require.Equal(t, named, get(t, c, "q"), "put back by hand")
 			v := c.Do("GETJOB", "TIMEOUT", 6000, "FROM", "q")
 			require.Len(t, v.Elems, 1)
@@ -205,12 +205,12 @@ func TestOverdue_39_52(t *testing.T) {
 	require.Equal(t, []string{late}, ids(list))
 	near(t, took.Add(time.Second), list[0].due)
 	near(t, took, list[0].since)
-	assert.Equal(t, int64(1), c.Do("QSTAT", "q").Field("overdue").Int)
-	assert.Equal(t, int64(2), c.Do("QSTAT", "q").Field("in-progress").Int)
+	assert.Equal(t, int64(1), c.Do("QSTAT", "q").Field("overdue").Int())
+	assert.Equal(t, int64(2), c.Do("QSTAT", "q").Field("in-progress").Int())
 	require.Equal(t, "none", c.Do("PAUSE", "q", "none").Str)
 	harness.Await(t, 5*time.Second, "it to be put back", func() bool { return state(c, late) == "queued" })
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_jobs_overdue"))
-	assert.Equal(t, int64(1), c.Do("SHOW", late).Field("additional-deliveries").Int, "counted, never merely forgotten")
+	assert.Equal(t, int64(1), c.Do("SHOW", late).Field("additional-deliveries").Int(), "counted, never merely forgotten")
 
 	// Renamed or deleted meanwhile.
 	require.Equal(t, late, get(t, c, "q"))
@@ -219,7 +219,7 @@ func TestOverdue_39_52(t *testing.T) {
 	c.Do("RENAME", "q", "p")
 	assert.Equal(t, []string{late}, ids(wip(t, c, "p", "OVERDUE")))
 	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_jobs_overdue"))
-	assert.Equal(t, int64(10), c.Do("WORKING", late).Int*10)
+	assert.Equal(t, int64(10), c.Do("WORKING", late).Int()*10)
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_jobs_overdue"), "who is late and says so has time again")
 	c.Do("DEL", "p")
 	assert.Equal(t, "0", inProgress(s))
