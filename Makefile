@@ -3,11 +3,15 @@ SO       := jobmesh.so
 PREFIX   ?= /usr/local
 FUZZTIME ?= 60s
 SEEDS    ?= 1000
+TIME     ?= 30m
+NODES    ?= 3
+SEED     ?= 0
+FAULTS   ?=
 GO       ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SHELL    := /bin/bash
 
-.PHONY: all build setup run demo test test-servers sanitize sim bench fuzz lint vet install clean help
+.PHONY: all build setup run demo test chaos test-servers sanitize sim bench fuzz lint vet install clean help
 
 all: build ## Build jobmesh.so (the same as: make build)
 
@@ -31,6 +35,9 @@ test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (60s)
 	  tests/fuzz.sh $(FUZZTIME) -json || bad=1; \
 	  exit $$bad; \
 	} | $(GO) run ./tests/tally
+
+chaos: setup build ## Torment a mesh of NODES (3) for TIME (30m), and account for every job (SEED=… again, FAULTS=… some alone)
+	@$(GO) test ./tests/chaos -count=1 -timeout 0 -v -run TestChaos -args -nodes $(NODES) -time $(TIME) -seed $(SEED) -faults "$(FAULTS)"
 
 test-servers: setup build ## Run what needs a server on other releases too: Redis 8, Valkey 8 and 9
 	@tests/servers.sh test

@@ -145,7 +145,6 @@ type Node struct {
 		value  []byte
 		extras []byte
 		peers  []*Peer
-		gossip []wire.Peer
 	}
 }
 

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"container/heap"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -100,6 +101,27 @@ type Report struct {
 	LargestNode                                  int     // bytes of the store's memory, at most
 }
 
+type event struct {
+	at  int64
+	seq uint64
+	do  func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, k int) bool {
+	return e[i].at < e[k].at || e[i].at == e[k].at && e[i].seq < e[k].seq
+}
+func (e events) Swap(i, k int) { e[i], e[k] = e[k], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	old := *e
+	last := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return last
+}
+
 // job is what the judge knows of a job.
 type job struct {
 	id        store.ID
@@ -124,7 +146,6 @@ type job struct {
 	messages  int   // since
 
 	givenUp bool // deleted or dropped: nobody awaits its delivery
-	stray   bool // it waited for its turn at the end of the history, and may still get it, see Sim.waits
 
 	kin    *family    // nil: none
 	unique *uniqueJob // likewise
@@ -145,8 +166,6 @@ type Sim struct {
 	now      int64
 	seq      uint64
 	queue    events
-	flying   int        // messages under way, without those that are always
-	spare    []*message // to be used again
 	r        *rand.Rand
 	nodes    []*node
 	byID     map[wire.NodeID]*node
@@ -202,8 +221,8 @@ type node struct {
 // link is a connection, as one side sees it: what is sent on an old one is lost.
 type link struct {
 	up     bool
-	buffer []*message // that a paused node has still to read
-	last   int64      // when the last message arrives: none overtakes it
+	buffer []func() // messages that a paused node has still to read
+	last   int64    // when the last message arrives: none overtakes it
 }
 
 type keyspace struct {
@@ -221,6 +240,12 @@ func (k *keyspace) Drop(q *store.Queue) {
 	box := k.boxes[q]
 	delete(k.boxes, q)
 	k.n.e.Unlinked(box, q)
+}
+
+// at schedules.
+func (s *Sim) at(delay int64, do func()) {
+	s.seq++
+	heap.Push(&s.queue, event{s.now + max(delay, 0), s.seq, do})
 }
 
 func (s *Sim) trace(format string, args ...any) {
@@ -275,7 +300,7 @@ func (n *node) start() {
 		Alloc: n.alloc, Keys: n.keys, Random: rand.NewPCG(n.s.r.Uint64(), uint64(n.life)),
 		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Steady: n.steady,
 	})
-	n.tickAt = never
+	n.tickAt = math.MaxInt64
 	n.call(func() {
 		n.e.BeginLoading()
 		for _, id := range n.order {
@@ -321,31 +346,26 @@ func (n *node) tickSoon(delay int64) {
 		return
 	}
 	n.tickAt = at
-	n.s.schedule(at-n.s.now, n)
-}
-
-const never = math.MaxInt64
-
-// happen is a tick, where it is still due.
-func (n *node) happen() {
-	if n.down || n.tickAt != n.s.now {
-		return
-	}
-	n.tickAt = never
-	if n.paused {
-		n.tickSoon(100)
-		return
-	}
-	n.e.SetNow(n.clock())
-	next := n.e.Tick()
-	n.settle()
-	n.tickSoon(next - n.clock())
+	life := n.life
+	n.s.at(at-n.s.now, func() {
+		if n.life != life || n.down || n.tickAt != at {
+			return
+		}
+		if n.paused {
+			n.tickAt = math.MaxInt64
+			n.tickSoon(100)
+			return
+		}
+		n.tickAt = math.MaxInt64
+		n.e.SetNow(n.clock())
+		next := n.e.Tick()
+		n.settle()
+		n.tickSoon(next - n.clock())
+	})
 }
 
 func (n *node) settle() {
-	effects := n.e.Effects()
-	for i := range effects {
-		e := &effects[i]
+	for _, e := range n.e.Effects() {
 		switch e.Kind {
 		case engine.LogJob, engine.LogState:
 			j := e.Job
@@ -396,7 +416,7 @@ func (n *node) settle() {
 			}
 			n.s.denied(e.ID)
 		case engine.Send:
-			n.transmit(e.Peer.ID, n.e.Message(e))
+			n.transmit(e.Peer.ID, append([]byte(nil), n.e.Message(&e)...))
 		case engine.Connect:
 			n.connect(n.s.byID[e.Peer.ID])
 		case engine.Disconnect:
@@ -408,7 +428,7 @@ func (n *node) settle() {
 				n.peers = append(n.peers, p.ID)
 			}
 		default:
-			n.lockEffect(e)
+			n.lockEffect(&e)
 		}
 	}
 	n.s.LargestNode = max(n.s.LargestNode, n.alloc.Bytes)
@@ -523,7 +543,38 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 			at = max(at, l.last)
 			l.last = at
 		}
-		s.carry(at, n, to, l, b)
+		var deliver func()
+		life := to.life
+		deliver = func() {
+			switch {
+			case to.life != life || n.links[to] != l || !l.up || s.cut(n, to):
+			case to.paused || len(l.buffer) > 0:
+				l.buffer = append(l.buffer, deliver) // the kernel's
+				if len(l.buffer) == 1 {
+					s.at(100, func() { s.drain(to, l) })
+				}
+			default:
+				to.call(func() {
+					if err := to.e.Receive(n.id, b); err != nil {
+						s.fail("node %d can't read node %d's message: %v", to.i, n.i, err)
+					}
+				})
+			}
+		}
+		s.at(at-s.now, deliver)
+	}
+}
+
+// drain brings what waited for a paused node, in order.
+func (s *Sim) drain(to *node, l *link) {
+	if to.paused {
+		s.at(100, func() { s.drain(to, l) })
+		return
+	}
+	waiting := l.buffer
+	l.buffer = nil
+	for _, deliver := range waiting {
+		deliver()
 	}
 }
 

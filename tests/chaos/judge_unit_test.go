@@ -1,0 +1,117 @@
+package chaos
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func named(name string) *kind {
+	for _, k := range kinds {
+		if k.name == name {
+			return k
+		}
+	}
+	panic(name)
+}
+
+const second = time.Second
+
+// given is a delivery that took a tenth of a second.
+func given(at moment) delivery { return delivery{node: "0", sent: at - second/10, at: at} }
+
+func TestJudge(t *testing.T) {
+	at := func(node int, when moment) loss { return loss{node, when} }
+	for name, c := range map[string]struct {
+		job    job
+		losses []loss
+		calm   bool
+		want   string
+	}{
+		"delivered":                         {job: job{kind: named("three"), id: "D", deliveries: []delivery{given(2 * second)}}},
+		"refused, and not delivered":        {job: job{kind: named("three")}},
+		"refused, yet delivered":            {job: job{kind: named("three"), deliveries: []delivery{given(2 * second)}}},
+		"lost":                              {job: job{kind: named("two"), id: "D"}, want: "never delivered"},
+		"lost with one of two nodes":        {job: job{kind: named("two"), id: "D"}, losses: []loss{at(0, 2*second), at(0, 3*second)}, want: "never delivered"},
+		"lost with its two nodes":           {job: job{kind: named("two"), id: "D"}, losses: []loss{at(0, 2*second), at(1, 3*second)}},
+		"lost with nodes that died before":  {job: job{kind: named("two"), id: "D"}, losses: []loss{at(0, second/2), at(1, second/2)}, want: "never delivered"},
+		"lost with nodes that died later":   {job: job{kind: named("two"), id: "D"}, losses: []loss{at(0, 9*second), at(1, 9*second)}, want: "never delivered"},
+		"of several nodes, without waiting": {job: job{kind: named("async"), id: "D"}, losses: []loss{at(2, 2*second)}},
+		"twice, at least once":              {job: job{kind: named("one"), id: "D", deliveries: []delivery{given(2 * second), given(3 * second)}}},
+		"twice, at most once":               {job: job{kind: named("once"), id: "D", deliveries: []delivery{given(2 * second), given(3 * second)}}, want: "delivered twice"},
+		"twice, at most once and unknown":   {job: job{kind: named("once"), deliveries: []delivery{given(2 * second), given(3 * second)}}, want: "delivered twice"},
+		"at most once, lost by a fault":     {job: job{kind: named("once"), id: "D"}},
+		"at most once, lost without one":    {job: job{kind: named("once"), id: "D"}, calm: true, want: "never delivered"},
+		"delayed":                           {job: job{kind: named("delayed"), id: "D", deliveries: []delivery{given(2100 * time.Millisecond)}}},
+		"before its delay":                  {job: job{kind: named("delayed"), id: "D", deliveries: []delivery{given(1900 * time.Millisecond)}}, want: "delay"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.job.sent, c.job.until = second, second+second/10
+			v := judge(&books{jobs: []*job{&c.job}}, c.losses, !c.calm)
+			if c.want == "" {
+				assert.Empty(t, v.findings)
+				return
+			}
+			require.Len(t, v.findings, 1)
+			assert.Contains(t, v.findings[0], c.want)
+			assert.Contains(t, v.findings[0], "ADDJOB at node", "with its history")
+		})
+	}
+	v := judge(&books{odd: []string{"GETJOB at node 1: -ERR"}}, nil, true)
+	assert.Len(t, v.findings, 1, "an answer that nobody expects")
+}
+
+func TestPlans(t *testing.T) {
+	show := func(p plan) string {
+		var b strings.Builder
+		for _, round := range p.rounds {
+			for _, s := range round {
+				b.WriteString(s.String() + "\n")
+			}
+		}
+		return b.String() + strings.Join(p.fsync, " ") + p.preamble
+	}
+	draw := func(seed uint64) plan { return newPlan(seed, 5, 3, 20*second, allFaults) }
+	seen := map[string]int{}
+	for seed := range uint64(100) {
+		p := draw(seed)
+		require.Equal(t, show(p), show(draw(seed)), "a seed's plan is always the same")
+		require.NotEqual(t, show(p), show(draw(seed+1)))
+		for _, round := range p.rounds {
+			down := map[int]bool{}
+			for i, s := range round {
+				require.True(t, i == 0 || s.at >= round[i-1].at)
+				seen[s.fault]++
+				switch s.fault {
+				case "kill", "shutdown", "stop":
+					require.False(t, down[s.node], "what is down isn't ended again:\n%s", show(p))
+					down[s.node] = true
+				case "killall", "shutdownall":
+					for i := range 5 {
+						require.False(t, down[i], show(p))
+						down[i] = true
+					}
+				case "start", "resume":
+					require.True(t, down[s.node], show(p))
+					delete(down, s.node)
+				case "startall":
+					clear(down)
+				}
+			}
+			require.Empty(t, down, "every fault ends:\n%s", show(p))
+		}
+	}
+	for _, f := range allFaults {
+		assert.Positive(t, seen[f.name], "%s is drawn", f.name)
+	}
+	some, err := chosen("kill,rewrite")
+	require.NoError(t, err)
+	for _, s := range newPlan(1, 3, 1, 20*second, some).rounds[0] {
+		assert.Contains(t, []string{"kill", "start", "rewrite"}, s.fault)
+	}
+	_, err = chosen("kill,flood")
+	assert.ErrorContains(t, err, "flood")
+}
