@@ -142,7 +142,7 @@ func TestUnheardGrantOfAnOwnerWhoHasTheLock(t *testing.T) {
 		token := acquire(t, y, name, "y", 60_000)
 		for k, c := range []*harness.Conn{gone, again} {
 			c.Send("LOCK.ACQUIRE", name, "x", 60_000, "WAIT", 60_000)
-			harness.Await(t, 5*time.Second, "the client to wait", func() bool { return y.Do("LOCK.SHOW", name).Field("waiting").Int == int64(k+1) })
+			harness.Await(t, 5*time.Second, "the client to wait", func() bool { return y.Do("LOCK.SHOW", name).Field("waiting").Is(int64(k + 1)) })
 		}
 		// The release comes in before the client's end, and both at once.
 		s.Pause()
@@ -151,11 +151,11 @@ func TestUnheardGrantOfAnOwnerWhoHasTheLock(t *testing.T) {
 		s.Resume()
 		ok(t, y.Receive())
 		v := again.Receive()
-		require.Greater(t, v.Int, token, "%v", v)
+		require.Greater(t, v.Int(), token, "%v", v)
 		harness.Await(t, 5*time.Second, "the answer to be known as unheard", func() bool { return s.Info("jobmesh", "jobmesh_blocked_clients") == "0" })
 		v = y.Do("LOCK.ACQUIRE", name, "z", 60_000)
 		require.True(t, v.NullString(), "x has it: %v", v)
-		ok(t, y.Do("LOCK.RELEASE", name, "x", again.Do("LOCK.SHOW", name).Field("token").Int))
+		ok(t, y.Do("LOCK.RELEASE", name, "x", again.Do("LOCK.SHOW", name).Field("token").Int()))
 		gone = s.Dial()
 	}
 }
