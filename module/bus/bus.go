@@ -50,6 +50,7 @@ type Config struct {
 	StallTimeout     time.Duration // a peer that takes no byte for so long is cut off; 60 s
 	RedialMin        time.Duration // after the first failure; 100 ms
 	RedialMax        time.Duration // 5 s
+	RelistenInterval time.Duration // between attempts to listen where the address is taken; 1 s
 
 	versions [2]uint16 // tests speak others
 }
@@ -89,6 +90,7 @@ func (cfg *Config) complete() error {
 		{"StallTimeout", &cfg.StallTimeout, time.Minute},
 		{"RedialMin", &cfg.RedialMin, 100 * time.Millisecond},
 		{"RedialMax", &cfg.RedialMax, 5 * time.Second},
+		{"RelistenInterval", &cfg.RelistenInterval, time.Second},
 	} {
 		if *f.value == 0 {
 			*f.value = f.preset
@@ -121,7 +123,6 @@ type Bus struct {
 	instance instanceID
 	host     string // advertised
 	port     uint16
-	listener net.Listener
 	start    time.Time
 	pool     pool
 	report   reporter
@@ -141,6 +142,11 @@ type Bus struct {
 	inboxBytes atomic.Int64
 	waiting    atomic.Int64  // readers that wait for room
 	room       chan struct{} // lets one of them look again
+
+	// The listener comes and goes beside the owner: see listen.
+	listening sync.Mutex // of listener; the owner must not lock it, but in Close
+	listener  net.Listener
+	deaf      atomic.Pointer[string] // why there is no listener; nil: there is one
 
 	pending  pending
 	accepted atomic.Uint64
@@ -186,7 +192,10 @@ type peer struct {
 	oversized bool      // it was logged that a message is too large
 }
 
-// Open listens, and starts the goroutines. It may wait for a name server.
+// Open starts the goroutines, and listens. Where the address can't be listened
+// on, as when another process has the port, the bus works all the same: it dials,
+// and tries again to listen until that works ([Bus.Deaf]). Only what can't become
+// right by itself is an error. Open may wait for a name server.
 func Open(cfg Config) (*Bus, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("bus: %w", err)
@@ -223,18 +232,21 @@ func Open(cfg Config) (*Bus, error) {
 	return b, nil
 }
 
-// bind opens the listener and works out what to advertise.
+// bind works out what to advertise, and opens the listener if it can.
 func (b *Bus) bind() error {
-	addr, err := net.ResolveTCPAddr("tcp", b.cfg.Listen)
+	host, portText, err := net.SplitHostPort(b.cfg.Listen)
 	if err != nil {
 		return err
 	}
-	if b.security == nil {
-		if err := loopbackOnly(addr.IP); err != nil {
+	port, err := net.LookupPort("tcp", portText)
+	if err != nil {
+		return err
+	}
+	if ip := net.ParseIP(host); b.security == nil && (ip != nil || host == "") {
+		if err := loopbackOnly(ip); err != nil {
 			return fmt.Errorf("listening on %s: %w", b.cfg.Listen, err)
 		}
 	}
-	var port int
 	if b.cfg.Advertise != "" {
 		host, portText, err := net.SplitHostPort(b.cfg.Advertise)
 		if err != nil {
@@ -243,35 +255,98 @@ func (b *Bus) bind() error {
 		if len(host) > 255 {
 			return errors.New("the advertised host has more than 255 characters")
 		}
-		if port, err = strconv.Atoi(portText); err != nil || port < 0 || port > 65535 {
+		advertised, err := strconv.Atoi(portText)
+		if err != nil || advertised < 0 || advertised > 65535 {
 			return fmt.Errorf("the advertised port is %q", portText)
 		}
 		b.host = host
+		if advertised != 0 {
+			b.port = uint16(advertised)
+		}
 	}
-	listener, err := net.ListenTCP("tcp", addr)
-	if err != nil {
+	if err = b.tryListen(); errors.Is(err, ErrLoopback) {
 		return err
 	}
-	if port == 0 {
-		port = listener.Addr().(*net.TCPAddr).Port
+	if b.port == 0 {
+		if err != nil && port == 0 {
+			return err // nothing could be advertised
+		}
+		b.port = uint16(port)
+		if port == 0 {
+			b.port = uint16(b.listener.Addr().(*net.TCPAddr).Port)
+		}
 	}
-	b.listener, b.port = listener, uint16(port)
+	if err != nil {
+		b.report.always("warning", "can't listen: %v. This node dials the nodes that it knows, but none can dial it; it tries again every %v", err, b.cfg.RelistenInterval)
+	}
 	return nil
 }
 
-// Addr is where the bus listens.
-func (b *Bus) Addr() net.Addr { return b.listener.Addr() }
+// tryListen opens the listener, or notes why it can't.
+func (b *Bus) tryListen() error {
+	listener, err := b.openListener()
+	if err != nil {
+		text := err.Error()
+		b.deaf.Store(&text)
+		return err
+	}
+	b.listening.Lock()
+	defer b.listening.Unlock()
+	b.listener = listener
+	b.deaf.Store(nil)
+	return nil
+}
+
+func (b *Bus) openListener() (net.Listener, error) {
+	addr, err := net.ResolveTCPAddr("tcp", b.cfg.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if b.security == nil {
+		if err := loopbackOnly(addr.IP); err != nil {
+			return nil, fmt.Errorf("listening on %s: %w", b.cfg.Listen, err)
+		}
+	}
+	return net.ListenTCP("tcp", addr)
+}
+
+// Deaf says why the bus can't be dialled: the address can't be listened on, though
+// it is tried again and again. "" where it listens.
+func (b *Bus) Deaf() string {
+	if why := b.deaf.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// Addr is where the bus listens; nil where it can't.
+func (b *Bus) Addr() net.Addr {
+	b.listening.Lock()
+	defer b.listening.Unlock()
+	if b.listener == nil {
+		return nil
+	}
+	return b.listener.Addr()
+}
 
 // Close says farewell to the peers, and returns when all goroutines have
 // ended, which takes about a second if a peer doesn't take its last bytes.
 func (b *Bus) Close() {
 	b.closed = true
 	b.cancel()
-	_ = b.listener.Close()
+	b.closeListener()
 	b.workers.Wait()
 	for _, p := range b.peers {
 		b.discard(p)
 		p.conn = nil
+	}
+}
+
+func (b *Bus) closeListener() {
+	b.listening.Lock()
+	defer b.listening.Unlock()
+	if b.listener != nil {
+		_ = b.listener.Close()
 	}
 }
 

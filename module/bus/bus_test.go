@@ -3,6 +3,7 @@ package bus
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -443,4 +444,49 @@ func noneLeft(t *testing.T, before int) {
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		t.Fatalf("%d goroutines before, %d after:\n%s", before, n, stacks)
 	}
+}
+
+// A port that another process has, when the bus opens or for longer, keeps it from
+// being dialled, and from nothing else; it listens as soon as the port is free.
+func TestTheAddressIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	m := newMesh(t)
+	a := m.open(1, nil)
+	b := m.open(2, func(c *Config) {
+		c.Listen = taken.Addr().String()
+		c.RelistenInterval = 5 * time.Millisecond
+	})
+	require.Nil(t, b.Addr())
+	require.Contains(t, b.Deaf(), "in use")
+	require.Empty(t, a.Deaf())
+	b.connect(a)
+	m.await("the one that can't listen to dial", func() bool { return a.connected(b) && b.connected(a) })
+	require.Equal(t, taken.Addr().String(), a.up[b.cfg.ID].Advertised, "where it will listen")
+	m.settle(50 * time.Millisecond) // some attempts
+	require.NotEmpty(t, b.Deaf())
+	require.NoError(t, taken.Close())
+	m.await("it to listen", func() bool { return b.Deaf() == "" })
+	require.Equal(t, taken.Addr().String(), b.Addr().String())
+	require.Equal(t, 1, strings.Count(b.log(), "can't listen"))
+	b.awaitLog("listening on")
+
+	c := m.open(3, nil)
+	c.connect(b)
+	m.await("it to be dialled", func() bool { return c.connected(b) && b.connected(c) })
+}
+
+// A bus that is closed before it could listen leaves nothing behind.
+func TestClosedBeforeItListens(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	m := newMesh(t)
+	b := m.open(1, func(c *Config) { c.Listen, c.RelistenInterval = taken.Addr().String(), time.Millisecond })
+	b.noDrain = true
+	b.Close()
+	require.NoError(t, taken.Close())
+	again, err := net.Listen("tcp", taken.Addr().String())
+	require.NoError(t, err, "the port is free")
+	require.NoError(t, again.Close())
 }

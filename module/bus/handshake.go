@@ -105,8 +105,24 @@ func (b *Bus) dialFailed(a *attempt, id NodeID, err error) {
 	b.tell(failed{a, err})
 }
 
-// listen takes connections until the listener is closed.
+// listen takes connections until the bus closes. First it waits until the address
+// can be listened on.
 func (b *Bus) listen() {
+	for was := b.Deaf(); was != ""; {
+		select {
+		case <-time.After(b.cfg.RelistenInterval):
+		case <-b.ctx.Done():
+			return
+		}
+		if b.tryListen() == nil {
+			b.report.always("notice", "listening on %s at last: other nodes can dial this one", b.cfg.Listen)
+			was = ""
+		}
+	}
+	if b.ctx.Err() != nil {
+		b.closeListener() // Close may have come before it was open
+		return
+	}
 	for {
 		raw, err := b.listener.Accept()
 		if err == nil {

@@ -94,6 +94,17 @@ func (m *module) openBus() {
 	}
 }
 
+// busState is a word on the bus for CLUSTER INFO: whether other nodes can dial this one.
+func (m *module) busState() string {
+	if m.mesh.bus == nil {
+		return "none"
+	}
+	if why := m.mesh.bus.Deaf(); why != "" {
+		return "not listening, " + printable(why)
+	}
+	return "listening"
+}
+
 // closeBus takes the node out of the mesh, as when it becomes a Redis replica.
 // The bus winds down beside the main thread.
 func (m *module) closeBus() {
