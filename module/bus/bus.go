@@ -50,6 +50,7 @@ type Config struct {
 	StallTimeout     time.Duration // a peer that takes no byte for so long is cut off; 60 s
 	RedialMin        time.Duration // after the first failure; 100 ms
 	RedialMax        time.Duration // 5 s
+	DrainBudget      time.Duration // how long one Drain may go on, about; 2 ms
 	RelistenInterval time.Duration // between attempts to listen where the address is taken; 1 s
 
 	versions [2]uint16 // tests speak others
@@ -90,6 +91,7 @@ func (cfg *Config) complete() error {
 		{"StallTimeout", &cfg.StallTimeout, time.Minute},
 		{"RedialMin", &cfg.RedialMin, 100 * time.Millisecond},
 		{"RedialMax", &cfg.RedialMax, 5 * time.Second},
+		{"DrainBudget", &cfg.DrainBudget, 2 * time.Millisecond},
 		{"RelistenInterval", &cfg.RelistenInterval, time.Second},
 	} {
 		if *f.value == 0 {
@@ -139,6 +141,8 @@ type Bus struct {
 
 	// From the goroutines to the owner.
 	inbox      stack
+	woken      atomic.Bool // Wake was called, and Drain not since
+	delivered  atomic.Uint64
 	inboxBytes atomic.Int64
 	waiting    atomic.Int64  // readers that wait for room
 	room       chan struct{} // lets one of them look again
@@ -157,7 +161,9 @@ type Bus struct {
 	peers      map[NodeID]*peer
 	dirty      []*peer // with a batch
 	arrived    *parcel // taken from the inbox, not handled yet
+	handled    uint64  // of those delivered
 	messages   Messages
+	mark       mark
 	lastTicket uint64
 	dropped    uint64 // messages
 	closed     bool
@@ -535,12 +541,14 @@ func (b *Bus) Flush() {
 	b.dirty = b.dirty[:0]
 }
 
-// Drain calls handle with everything that arrived since the last time. The
-// event is valid until handle returns. In handle all other methods but Close
-// may be called.
+// Drain calls handle with what has arrived, in the order of its arrival, for about
+// Config.DrainBudget; it asks for another turn where something is left. The event
+// is valid until handle returns. In handle all other methods but Close may be
+// called.
 func (b *Bus) Drain(handle func(Event)) {
+	b.woken.Store(false)
 	last := &b.arrived
-	for *last != nil { // a panic of handle left something behind
+	for *last != nil { // an earlier call left something behind
 		last = &(*last).next
 	}
 	*last = b.inbox.take()
@@ -550,27 +558,55 @@ func (b *Bus) Drain(handle func(Event)) {
 		}
 		b.letIn()
 	}()
+	end := time.Now().Add(b.cfg.DrainBudget)
 	for b.arrived != nil {
 		p := b.arrived
-		b.arrived = p.next
 		if p.note == nil {
 			b.handleMessages(p, handle)
 		} else {
+			b.arrived = p.next
+			b.handled++
 			b.handleNote(p, handle)
+		}
+		if b.arrived != nil && time.Now().After(end) {
+			return
 		}
 	}
 }
 
+// A slice is what handle gets at a time: no more than what is handled within a
+// fraction of a millisecond.
+const (
+	sliceMessages = 32
+	sliceBytes    = 32 << 10
+)
+
+// handleMessages hands out the next slice of a frame. The frame stays where it is
+// until all of it was handed out; a panic of handle drops the rest of it.
 func (b *Bus) handleMessages(p *parcel, handle func(Event)) {
+	done := true
 	defer func() {
-		b.inboxBytes.Add(-int64(cap(p.data)))
-		b.pool.put(p)
+		if done {
+			b.arrived = p.next
+			b.handled++
+			b.inboxBytes.Add(-int64(cap(p.data)))
+			b.pool.put(p)
+		}
 	}()
 	// What a replaced connection still had in hand is lost with it.
-	if peer := b.peers[p.conn.id]; peer != nil && peer.conn == p.conn && !peer.muted {
-		b.messages = Messages{ID: peer.id, Count: p.count, payload: p.data}
-		handle(&b.messages)
+	peer := b.peers[p.conn.id]
+	if peer == nil || peer.conn != p.conn || peer.muted {
+		return
 	}
+	count, from := 0, p.at
+	for count < sliceMessages && p.at-from < sliceBytes && p.at < len(p.data) {
+		_, rest, _ := nextMessage(p.data[p.at:]) // the reader has checked the lengths
+		p.at = len(p.data) - len(rest)
+		count++
+	}
+	b.messages = Messages{ID: peer.id, Count: count, payload: p.data[from:p.at]}
+	handle(&b.messages)
+	done = p.at == len(p.data) || b.messages.skip
 }
 
 func (b *Bus) handleNote(p *parcel, handle func(Event)) {
@@ -637,19 +673,20 @@ func (b *Bus) waitForRoom(quit <-chan struct{}) error {
 
 // deliver puts something into the owner's inbox.
 func (b *Bus) deliver(p *parcel) {
-	if b.inbox.push(p) {
-		b.wake()
-	}
+	b.delivered.Add(1)
+	b.inbox.push(p)
+	b.wake()
 }
 
-// wake asks for a turn of the owner. A panic there is no reason to close the
-// connection of whoever happened to call.
+// wake asks for a turn of the owner, unless it was asked for one already. A panic
+// there is no reason to close the connection of whoever happened to call.
 func (b *Bus) wake() {
-	if b.cfg.Wake == nil {
+	if b.cfg.Wake == nil || b.woken.Swap(true) {
 		return
 	}
 	defer func() {
 		if p := recover(); p != nil {
+			b.woken.Store(false)
 			b.panicked("wake-up", p)
 		}
 	}()

@@ -490,3 +490,84 @@ func TestClosedBeforeItListens(t *testing.T) {
 	require.NoError(t, err, "the port is free")
 	require.NoError(t, again.Close())
 }
+
+// However much has arrived, one Drain handles a slice of it and asks for another
+// turn; the order of each peer is kept.
+func TestDrainInSlices(t *testing.T) {
+	m := newMesh(t)
+	a, c := m.open(1, nil), m.open(3, nil)
+	b := m.open(2, func(cfg *Config) { cfg.DrainBudget = 1 })
+	a.connect(b)
+	c.connect(b)
+	m.await("up", func() bool { return a.connected(b) && c.connected(b) && b.connected(a, c) })
+	b.noDrain = true
+	const messages = 1000
+	for n := range uint64(messages) {
+		require.True(t, a.say(b, n, 8))
+		require.True(t, c.say(b, n, 1000))
+	}
+	a.Flush()
+	c.Flush()
+	m.await("all to arrive", func() bool { return a.sentTo(b) == messages && c.sentTo(b) == messages && b.Stats().InboxBytes >= messages*1000 })
+	turns := 0
+	for ; len(b.got[a.cfg.ID])+len(b.got[c.cfg.ID]) < 2*messages; turns++ {
+		before := len(b.got[a.cfg.ID]) + len(b.got[c.cfg.ID])
+		if turns > 0 {
+			select {
+			case <-m.woken:
+			case <-time.After(patience):
+				t.Fatal("nobody asked for another turn")
+			}
+		}
+		b.Drain(b.handle)
+		require.LessOrEqual(t, len(b.got[a.cfg.ID])+len(b.got[c.cfg.ID])-before, sliceMessages)
+	}
+	require.GreaterOrEqual(t, turns, 2*messages/sliceMessages)
+	require.True(t, inOrder(b.got[a.cfg.ID], messages))
+	require.True(t, inOrder(b.got[c.cfg.ID], messages))
+	require.Zero(t, b.Stats().InboxBytes)
+}
+
+func (v *node) sentTo(to *node) uint64 {
+	s, _ := v.PeerStats(to.cfg.ID)
+	return s.MessagesOut
+}
+
+// What had arrived at a Mark, though it still lies in the socket, was drained when
+// Reached says so.
+func TestMarkAndReached(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"secret":    nil,
+		"no secret": func(c *Config) { c.Secret = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMesh(t)
+			a := m.open(1, change)
+			b := m.open(2, func(c *Config) {
+				if change != nil {
+					change(c)
+				}
+				c.MaxInbox = 1 // a frame, and its reader stops
+			})
+			a.connect(b)
+			m.await("up", func() bool { return a.connected(b) && b.connected(a) })
+			b.Mark()
+			m.await("nothing to be behind", b.Reached)
+			b.noDrain = true
+			for n := range uint64(20) {
+				require.True(t, a.say(b, n, 8))
+				a.Flush()
+			}
+			m.await("all to be written, and the first to arrive", func() bool { return a.sentTo(b) == 20 && b.Stats().InboxBytes > 0 })
+			b.Mark()
+			require.False(t, b.Reached())
+			require.True(t, a.say(b, 20, 8), "what comes later doesn't count")
+			for end := time.Now().Add(patience); !b.Reached(); {
+				require.True(t, time.Now().Before(end), "it is never reached")
+				b.Drain(b.handle)
+			}
+			require.True(t, inOrder(b.got[a.cfg.ID], 20), "%v", b.got[a.cfg.ID])
+			b.noDrain = false
+		})
+	}
+}

@@ -38,7 +38,8 @@ type conn struct {
 	pongDue   atomic.Bool
 	pongToken atomic.Uint64
 
-	announced bool // the reader's: an Up was delivered
+	announced   bool // the reader's: an Up was delivered
+	readerEnded atomic.Bool
 
 	once   sync.Once
 	quit   chan struct{}
@@ -105,6 +106,7 @@ func (c *conn) serve() {
 		}
 	})
 	c.close(c.guard("reader", c.read))
+	c.readerEnded.Store(true)
 	c.bus.tell(ended{c})
 	writer.Wait()
 	c.wire.linger()

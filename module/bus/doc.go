@@ -12,9 +12,13 @@
 // goroutines and what they say to it goes over lock-free stacks ([stack]),
 // and the state it reads is its own or atomic. A turn of its event loop is
 //
-//	bus.Drain(handle) // what arrived
+//	bus.Drain(handle) // a slice of what arrived
 //	bus.Send(id, msg) // any number of times
 //	bus.Flush()       // everything sent this turn, one frame a peer
+//
+// Drain ends after Config.DrainBudget, and asks for another turn where something
+// is left. An owner with timers uses [Bus.Mark] and [Bus.Reached] to let what has
+// arrived, even if it still lies in a socket, go before them.
 //
 // Config.Wake, called from a goroutine, asks for a turn. Nothing leaves before
 // Flush: what the messages promise can be on disk by then.
@@ -28,7 +32,7 @@
 //
 //   - the referee, one: it alone knows which connections there are. It starts
 //     dials, and decides which connection of a pair of nodes stays;
-//   - the listener, one;
+//   - the listener, one: where the address is taken it tries again every second;
 //   - one for each connection being made, which becomes its reader; and one
 //     more, the writer, once it is up.
 //

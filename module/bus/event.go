@@ -26,12 +26,17 @@ type Down struct {
 	Err error
 }
 
-// Messages is one frame of messages, at least one.
+// Messages are messages of one frame, at least one. A large frame comes in several
+// such events.
 type Messages struct {
 	ID      NodeID
 	Count   int
 	payload []byte
+	skip    bool
 }
+
+// Skip drops what is left of the frame: its next events don't come.
+func (m *Messages) Skip() { m.skip = true }
 
 // All yields the messages in the order sent. They, and m, are valid until the
 // callback returns.

@@ -31,6 +31,6 @@ func (p *pool) get(sizeBytes int) *parcel {
 // put takes a parcel back. The caller keeps no slice of it.
 func (p *pool) put(old *parcel) {
 	class := bits.Len(uint(cap(old.data)-headerSize)) - 1
-	old.next, old.data, old.count, old.conn = nil, old.data[:0], 0, nil
+	old.next, old.data, old.count, old.at, old.conn = nil, old.data[:0], 0, 0, nil
 	p.class[class-smallestClass].Put(old)
 }

@@ -8,6 +8,7 @@ type parcel struct {
 	next  *parcel
 	data  []byte
 	count int   // messages in data
+	at    int   // how much of data was handed to the owner
 	conn  *conn // whose frame or event it is; nil for events of no connection
 	note  any
 }

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -32,6 +33,17 @@ type wire struct {
 	live    bool // set before there is a second goroutine
 	tally   *tally
 	closing atomic.Bool
+
+	// busy is false while the reader waits and has handed over all that it had read;
+	// passes counts how often it came to that.
+	busy   atomic.Bool
+	passes atomic.Uint64
+	take   struct {
+		once func(fd uintptr) bool // reads into data, as far as there is something
+		data []byte
+		n    int
+		err  error
+	}
 
 	first    byte // read ahead
 	hasFirst bool
@@ -75,7 +87,42 @@ func (w *wire) goLive(t *tally, late func()) {
 			}
 		}
 	}
+	w.busy.Store(true)
+	w.take.once = func(fd uintptr) bool {
+		w.busy.Store(true) // before anything leaves the socket
+		for {
+			w.take.n, w.take.err = syscall.Read(int(fd), w.take.data)
+			if w.take.err != syscall.EINTR {
+				break
+			}
+		}
+		if w.take.err != syscall.EAGAIN {
+			return true
+		}
+		w.passes.Add(1)
+		w.busy.Store(false)
+		return false
+	}
 	_ = w.SetDeadline(time.Time{})
+}
+
+// quiet says that nothing has arrived that the reader hasn't handed over: it waits,
+// and there is nothing in the socket.
+func (w *wire) quiet() bool {
+	if w.socket == nil {
+		return true // no socket that could hold anything
+	}
+	if w.busy.Load() {
+		return false
+	}
+	arrived := false
+	var b [1]byte
+	err := w.socket.Control(func(fd uintptr) {
+		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		arrived = err != syscall.EAGAIN
+	})
+	// The reader may have read it between the two.
+	return err != nil || !arrived && !w.busy.Load()
 }
 
 // shut lets reads fail from now on, and writes after closeGrace.
@@ -111,7 +158,21 @@ func (w *wire) readWithin(p []byte, d time.Duration) (int, error) {
 	if w.closing.Load() { // shut may have come before our deadline
 		_ = w.SetReadDeadline(time.Unix(1, 0))
 	}
-	return w.Conn.Read(p)
+	if w.socket == nil || len(p) == 0 {
+		return w.Conn.Read(p)
+	}
+	w.take.data = p
+	err := w.socket.Read(w.take.once)
+	w.take.data = nil
+	switch {
+	case err != nil:
+		return 0, err
+	case w.take.err != nil:
+		return 0, os.NewSyscallError("read", w.take.err)
+	case w.take.n == 0:
+		return 0, io.EOF
+	}
+	return w.take.n, nil
 }
 
 func (w *wire) Write(p []byte) (int, error) {

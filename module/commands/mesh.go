@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"jobmesh/module/bus"
 	"jobmesh/module/engine"
@@ -28,6 +29,8 @@ type mesh struct {
 	unsaved bool // and has to be again
 	saves   uint64
 	file    nodesFile
+
+	catching, caught time.Time // when caughtUp began to wait, zero if it doesn't; when it last was
 
 	secret, bind, announce string
 	port, timeout          int64
@@ -148,6 +151,35 @@ func (m *module) drain(c *rm.Ctx) {
 	})
 }
 
+const (
+	catchUpEvery = 20 * time.Millisecond  // how often is looked whether something has arrived
+	catchUpMost  = 500 * time.Millisecond // how long timers wait for it
+	stalledMS    = 100                    // a timer that is later than this follows a standstill
+)
+
+// caughtUp says whether all that other nodes have told by now is applied. That goes
+// before what timers do: after the server stood still, an acknowledgement may lie in
+// a socket that belies a requeueing. It drains what it can. Timers wait for no longer
+// than catchUpMost: a node that never stops talking must not stop the clock.
+func (m *module) caughtUp(c *rm.Ctx) bool {
+	b, now := m.mesh.bus, time.Now()
+	if b == nil || m.mesh.catching.IsZero() && now.Sub(m.mesh.caught) < catchUpEvery {
+		return true
+	}
+	if m.mesh.catching.IsZero() {
+		m.mesh.catching = now
+		b.Mark()
+	}
+	if !b.Reached() {
+		m.drain(c)
+		if m.mesh.bus == b && !b.Reached() && now.Sub(m.mesh.catching) < catchUpMost {
+			return false
+		}
+	}
+	m.mesh.catching, m.mesh.caught = time.Time{}, now
+	return true
+}
+
 func (m *module) busEvent(e bus.Event) {
 	switch e := e.(type) {
 	case *bus.Up:
@@ -172,6 +204,7 @@ func (m *module) busEvent(e bus.Event) {
 		for b := range e.All() {
 			if err := m.node.Receive(id, b); err != nil {
 				m.server.Log(rm.Warning, "node %s: %v", e.ID, err)
+				e.Skip()
 				return
 			}
 			m.settle(m.ctx)

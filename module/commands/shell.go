@@ -31,6 +31,7 @@ type module struct {
 
 	timer   *rm.Timer
 	timerAt int64 // unix ms
+	stalled bool  // the tick was put off, because it came late
 	idle    int   // calls since memory was looked at
 	grown   int   // bytes of bodies since then
 	evicts  bool  // the maxmemory-policy may evict queues
@@ -381,6 +382,7 @@ func (m *module) hurry() {
 }
 
 func (m *module) tick(c *rm.Ctx) {
+	late := c.Now()-m.timerAt >= stalledMS && !m.stalled
 	// Should the engine panic, the next tick must come all the same.
 	m.timer, m.timerAt = nil, math.MaxInt64
 	m.schedule(c.Now() + 1000)
@@ -388,6 +390,12 @@ func (m *module) tick(c *rm.Ctx) {
 	m.ctx = c
 	if m.server.WritesPaused() {
 		m.schedule(c.Now() + pausedEvery)
+		return
+	}
+	// After a standstill timers can come before what clients have sent meanwhile: the
+	// event loop is to look at that first.
+	if m.stalled = late; late || !m.caughtUp(c) {
+		m.schedule(c.Now() + 1)
 		return
 	}
 	m.idle = memoryEvery

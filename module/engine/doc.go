@@ -58,6 +58,8 @@
 //     Disque's nodes ask again and again.
 //   - A node that was given a job to a client objects when another wants to queue it.
 //   - A refused copy is answered, and the next node asked.
+//   - A node that stood still past a job's time announces (WILLQUEUE) before it queues
+//     the job, and the caller applies messages that have arrived before it calls Tick.
 //   - The retry time runs anew from each delivery, not from the queueing: a
 //     job that waited long isn't delivered twice in a row (spec 11.4, 58).
 //   - QTime of a queued job is not kept up by a timer; it is worked out when

@@ -73,6 +73,7 @@ type actor struct {
 	links map[*actor]bool
 	next  int64
 	down  bool
+	still bool // stands still: it neither ticks nor receives
 	life  uint64
 	locks map[string][]byte // what it logged of locks
 	floor uint64
@@ -88,6 +89,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "reset": w.reset,
 		"acquire": w.acquire, "extend": func() { w.extend(false) }, "letgo": func() { w.extend(true) }, "unlock": w.unlock, "unheard": w.unheard, "locks": w.locks,
 		"clearlock": w.clearLock, "distrust": w.distrust, "lostlock": w.lostLock,
+		"stall": func() { w.actor(0).still = true }, "wake": func() { w.actor(0).still = false },
 		"release": w.release, "cancel": w.cancel, "body": w.body,
 	}
 	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
@@ -567,7 +569,7 @@ func (w *world) flush() {
 	for len(w.quick) > 0 {
 		l := w.quick[0]
 		w.quick = w.quick[1:]
-		if l.from.links[l.to] && !l.to.down {
+		if l.from.links[l.to] && !l.to.down && !l.to.still {
 			l.to.do(func() { require.NoError(w.t, l.to.e.Receive(l.from.id, l.m)) })
 		}
 	}
@@ -579,7 +581,7 @@ func (w *world) chosen(l letter) bool {
 	w.arg("from", &from)
 	w.arg("to", &to)
 	w.arg("kind", &kind)
-	return from == l.from.name && to == l.to.name && strings.EqualFold(kind, kindName(l.read().Kind))
+	return !l.to.still && from == l.from.name && to == l.to.name && strings.EqualFold(kind, kindName(l.read().Kind))
 }
 
 // deliver brings messages to where they go, and what is said in answer, until
@@ -633,7 +635,7 @@ func (w *world) advance() {
 		w.flush()
 		var first *actor
 		for _, n := range w.nodes {
-			if !n.down && n.next <= end && (first == nil || n.next < first.next) {
+			if !n.down && !n.still && n.next <= end && (first == nil || n.next < first.next) {
 				first = n
 			}
 		}

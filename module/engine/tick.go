@@ -86,6 +86,13 @@ func (n *Node) due(j *store.Job) {
 		if n.late(j) {
 			return
 		}
+		if j.Flags&store.FlagAnnounced == 0 && j.Holders() > 0 && j.Retry > 0 {
+			// This node stood still when it was to tell the others, one of which may
+			// know better by now.
+			n.setQTime(j, n.now+store.AnnounceMS)
+			n.announce(j)
+			return
+		}
 		// A paused queue takes nothing back; an at-most-once job is let in all
 		// the same, for it has no second chance.
 		paused := j.Queue.Pause&PauseIn != 0 && j.Retry > 0

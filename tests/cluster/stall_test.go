@@ -38,3 +38,48 @@ func TestBusPortTakenAtStart(t *testing.T) {
 	meet(t, c, m[1])
 	append(m, c).await(t, 3)
 }
+
+// Messages that have arrived go before timers: a job that was acknowledged in time at
+// another node, while this one stood still, isn't delivered again.
+func TestAcknowledgedWhileTheNodeStandsStill(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, "jobmesh.cluster-node-timeout 60000")
+	for range 4 {
+		v := m[0].Do("ADDJOB", "q", "body", 5000, "REPLICATE", 2, "RETRY", 2)
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		id := v.Str
+		got := m[0].Do("GETJOB", "FROM", "q")
+		require.Len(t, got.Elems, 1)
+		c := m[0].Dial()
+		c.Send("GETJOB", "TIMEOUT", 3500, "FROM", "q")
+		harness.Await(t, 5*time.Second, "a client to wait", func() bool { return m[0].Info("jobmesh", "jobmesh_blocked_clients") == "1" })
+		m[0].Pause()
+		time.Sleep(300 * time.Millisecond)
+		require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int)
+		time.Sleep(2700 * time.Millisecond) // the retry time passes: what is tested is a standstill of so long
+		m[0].Resume()
+		v = c.Receive()
+		require.True(t, v.NullArray(), "an acknowledged job was delivered again: %v", v)
+		m.awaitNoJobs(t)
+	}
+}
+
+// So do the commands of this node's own clients.
+func TestAcknowledgedHereWhileTheNodeStandsStill(t *testing.T) {
+	t.Parallel()
+	s := node(t)
+	for range 4 {
+		id := s.Do("ADDJOB", "q", "body", 0, "RETRY", 1).Str
+		require.Len(t, s.Do("GETJOB", "FROM", "q").Elems, 1)
+		waits, acks := s.Dial(), s.Dial()
+		waits.Send("GETJOB", "TIMEOUT", 2500, "FROM", "q")
+		harness.Await(t, 5*time.Second, "a client to wait", func() bool { return s.Info("jobmesh", "jobmesh_blocked_clients") == "1" })
+		s.Pause()
+		acks.Send("ACKJOB", id)
+		time.Sleep(1500 * time.Millisecond) // the retry time passes
+		s.Resume()
+		require.Equal(t, int64(1), acks.Receive().Int)
+		v := waits.Receive()
+		require.True(t, v.NullArray(), "an acknowledged job was delivered again: %v", v)
+	}
+}
