@@ -508,7 +508,9 @@ func TestDrainInSlices(t *testing.T) {
 	}
 	a.Flush()
 	c.Flush()
-	m.await("all to arrive", func() bool { return a.sentTo(b) == messages && c.sentTo(b) == messages && b.Stats().InboxBytes >= messages*1000 })
+	m.await("all to arrive", func() bool {
+		return a.sentTo(b) == messages && c.sentTo(b) == messages && b.Stats().InboxBytes >= messages*1000
+	})
 	turns := 0
 	for ; len(b.got[a.cfg.ID])+len(b.got[c.cfg.ID]) < 2*messages; turns++ {
 		before := len(b.got[a.cfg.ID]) + len(b.got[c.cfg.ID])
