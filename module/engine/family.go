@@ -235,6 +235,7 @@ func (n *Node) join(j *store.Job) {
 		j.QTime = n.now + 1
 	}
 	n.arm(j)
+	n.lookLater(j)
 }
 
 // rejoin is for the jobs of a queue that was out of sight.

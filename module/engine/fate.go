@@ -344,6 +344,14 @@ func (n *Node) CancelJob(id *store.ID) int {
 // plain. The job may be gone after it.
 func (n *Node) look(j *store.Job) {
 	id := j.ID
+	lacks := n.lacks(j)
+	switch {
+	case lacks && len(n.mesh.order) == 0:
+		n.allEnded(j)
+		return
+	case lacks:
+		n.askFate(&id)
+	}
 	for again := true; again; {
 		again = false
 		f, _ := j.Family()
@@ -378,7 +386,7 @@ func (n *Node) look(j *store.Job) {
 			return
 		}
 		j.QTime = 0
-		if wait {
+		if wait || lacks {
 			j.QTime = n.now + fateMS + n.jitter()
 		}
 		n.arm(j)
@@ -398,7 +406,7 @@ func (n *Node) tickFates() {
 	}
 	n.kin.sweep = n.now + fateMS
 	for id := range n.kin.asked {
-		if n.store.Knot(&id) == nil {
+		if n.store.Knot(&id) == nil && !n.lacks(n.store.Lookup(&id)) {
 			delete(n.kin.asked, id)
 		}
 	}
@@ -434,6 +442,9 @@ func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 	case n.graves.cancelled(&id):
 		reply.Count, reply.Flags = wire.FateEnded, wire.Cancelled|wire.HeldBack
 	}
+	if n.comesAfter(&id) {
+		reply.Flags |= wire.Before
+	}
 	n.send(p, &reply)
 }
 
@@ -441,7 +452,11 @@ func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 func (n *Node) onFate(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	a := n.kin.asked[id]
-	if a == nil || n.store.Lookup(&id) != nil {
+	if a == nil {
+		return
+	}
+	if j := n.store.Lookup(&id); j != nil {
+		n.onLast(p, j, a, m)
 		return
 	}
 	e := end{id: id, undone: true, unreleased: true, source: source{from: p}}
@@ -452,17 +467,92 @@ func (n *Node) onFate(p *Peer, m *wire.Message) {
 	case wire.FateEnded:
 		e.undone, e.unreleased = m.Flags&wire.Cancelled != 0, m.Flags&wire.HeldBack != 0
 	default:
-		if !slices.Contains(a.unknown, p.Node) {
-			a.unknown = append(a.unknown, p.Node)
-		}
-		for _, q := range n.mesh.order {
-			if !slices.Contains(a.unknown, q.Node) {
-				return
-			}
+		if !n.allUnknown(a, p) {
+			return
 		}
 	}
 	delete(n.kin.asked, id)
 	n.follow(e, -1)
+}
+
+// allUnknown notes that a node doesn't know, and says whether no node does.
+func (n *Node) allUnknown(a *asked, p *Peer) bool {
+	if !slices.Contains(a.unknown, p.Node) {
+		a.unknown = append(a.unknown, p.Node)
+	}
+	for _, q := range n.mesh.order {
+		if !slices.Contains(a.unknown, q.Node) {
+			return false
+		}
+	}
+	return true
+}
+
+// A job that was released to come last counts the jobs that it comes after. It is told
+// of their ends by those copies of them that this node holds. Where a copy was deleted
+// here, or never came, the count doesn't reach 0 by itself; so once none is left here
+// the other nodes are asked whether they have any.
+
+// lacks says whether a job (nil: none) waits for others of which this node has no copy.
+func (n *Node) lacks(j *store.Job) bool {
+	if j == nil || j.State != store.StateActive {
+		return false
+	}
+	f, ok := j.Family()
+	return ok && f.Flags&store.FamilyLast != 0 && f.Count > 0 && !n.comesAfter(&j.ID)
+}
+
+// lookLater looks into what a job lacks, if anything.
+func (n *Node) lookLater(j *store.Job) {
+	if n.lacks(j) {
+		j.QTime = n.now + fateMS + n.jitter()
+		n.arm(j)
+	}
+}
+
+// comesAfter says whether jobs that one blocks, or was released to come after, are
+// here.
+func (n *Node) comesAfter(id *store.ID) bool {
+	k := n.store.Knot(id)
+	if k == nil {
+		return false
+	}
+	for t := n.store.First(k); t != nil; t = t.Next() {
+		if c := n.store.Lookup(&t.Job); c != nil && c.State != store.StateAcked {
+			if f, ok := c.Family(); ok && f.Flags&(store.FamilyBlocked|store.FamilyEarly) != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// onLast takes an answer about a job that lacks others: where no node has any of them,
+// all have ended.
+func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
+	switch {
+	case !n.lacks(j):
+		delete(n.kin.asked, j.ID)
+		return
+	case m.Flags&wire.Before != 0:
+		a.unknown = a.unknown[:0]
+		return
+	case !n.allUnknown(a, p):
+		return
+	}
+	delete(n.kin.asked, j.ID)
+	n.allEnded(j)
+}
+
+// allEnded has a job that was released to come last wait no more for what it lacks.
+func (n *Node) allEnded(j *store.Job) {
+	f, _ := j.Family()
+	f.Count, f.Flags = 0, f.Flags&^store.FamilyLast
+	if j = n.setFamily(j, &f); held(j) {
+		n.log(LogState, j)
+		return
+	}
+	n.letGo(j, n.turnOf(j, nil, source{clock: true}))
 }
 
 // ackFlags are the flags of a SetAck about a job.

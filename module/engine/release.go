@@ -130,6 +130,7 @@ func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 	if !last {
 		return
 	}
+	defer func() { n.lookLater(n.store.Lookup(&id)) }()
 	for _, child := range n.blockedBy(&id, store.FamilyBlocked) {
 		c := n.store.Lookup(&child)
 		g, _ := c.Family()
@@ -182,6 +183,7 @@ func (n *Node) oneLess(id store.ID, j *store.Job, s source) {
 	}
 	if p = n.setFamily(p, &g); held(p) {
 		n.log(LogState, p)
+		n.lookLater(p)
 		return
 	}
 	n.letGo(p, n.turnOf(p, j, s))

@@ -106,6 +106,7 @@ const (
 	Moved     = NoReply   // Release
 	Cancelled = CountNack // SetAck, Fate: the job wasn't done, but cancelled
 	HeldBack  = CountMore // SetAck, Fate: before it could be queued
+	Before    = Known     // Fate: the sender holds jobs that this one waits for, released to come last
 )
 
 // What may have become of a job, in Fate.

@@ -179,8 +179,8 @@ func (s *Sim) ready(f *family) {
 // inTurn checks a delivery.
 func (s *Sim) inTurn(n *node, j *job) {
 	f := j.kin
-	if f == nil || s.Wiped > 0 || f.broken {
-		return
+	if f == nil || s.Wiped > 0 || f.broken || j.delivered > 1 {
+		return // its turn came with its first delivery, whoever joined the family since
 	}
 	done := func(j *job) bool { return j.done || !j.promised }
 	early := func(why string) {
