@@ -123,9 +123,7 @@ func (n *Node) voteSelf(c *Claim) answer {
 		m := n.denial(a.why, l)
 		a.token, a.job, a.owner = m.Token, store.ID(m.Job), string(m.Owner)
 	}
-	if a.why == wire.LockHeld {
-		n.suspectLock(l)
-	}
+	n.opposed(a.why, c.name, &c.holder)
 	return a
 }
 

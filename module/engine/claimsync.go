@@ -189,9 +189,11 @@ func (n *Node) entryOf(l *store.Lock) wire.Lock {
 }
 
 // unlearn has a vote that is taken back not be learnt from a page that is older.
-func (n *Node) unlearn(k *wire.Lock, fresh bool) {
+// Both what others and what this node itself takes back counts: another node's table
+// has this node's own votes too.
+func (n *Node) unlearn(name []byte, h *holder, token uint64, fresh bool) {
 	if n.abstains() {
-		n.sync.freed[freedKey(k)] = fresh
+		n.sync.freed[freedKey(&wire.Lock{Name: name, Job: wire.JobID(h.id), Owner: h.owner, Token: token})] = fresh
 	}
 }
 

@@ -32,6 +32,7 @@ type debt struct {
 // owe tells nodes to take a vote back, until they confirm it.
 func (n *Node) owe(name []byte, h holder, token uint64, flags uint8, nodes []wire.Node) {
 	n.rounds++
+	n.unlearn(name, &h, token, flags&wire.Fresh != 0)
 	d := &debt{round: n.rounds, name: slices.Clone(name), holder: holder{id: h.id, owner: slices.Clone(h.owner)}, token: token, flags: flags, nodes: nodes}
 	n.owes(d)
 	for _, node := range nodes {

@@ -84,8 +84,19 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	return 0, l
 }
 
+// opposed looks into the lock that stands against a claim: its end may have been missed.
+// One that nobody may vote against for now, for it is disputed, is no exception.
+func (n *Node) opposed(why uint32, name []byte, h *holder) {
+	if why == wire.LockHeld || why == wire.Abstains {
+		if l := n.liveLock(name); l != nil && (why == wire.LockHeld || !h.has(l)) {
+			n.suspectLock(l)
+		}
+	}
+}
+
 // unvote takes a vote back; with wire.Fresh one only that was made for this token.
 func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
+	n.unlearn(name, h, token, flags&wire.Fresh != 0)
 	l = n.store.Lock(name)
 	switch {
 	case !n.isLive(l):
@@ -95,7 +106,9 @@ func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why ui
 		return wire.LockHeld, l
 	case l.Token > token:
 		return wire.TokenStale, l
-	case l.Token < token || flags&wire.Fresh != 0 && l.Flags&lockKept != 0:
+	case l.Token < token && (flags&wire.Fresh != 0 || l.Space() != store.LockWait):
+		return wire.NotHeld, nil // a client's token may be any, and a run may be another node's
+	case flags&wire.Fresh != 0 && l.Flags&lockKept != 0:
 		return wire.NotHeld, nil
 	}
 	soft := l.Flags&lockSoft != 0
@@ -142,12 +155,9 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)
 		}
-		if why == wire.LockHeld {
-			n.suspectLock(l)
-		}
+		n.opposed(why, k.Name, &holder{id: store.ID(k.Job), owner: k.Owner})
 	case wire.Unlock:
 		n.rouse(k.Name)
-		n.unlearn(k, m.Flags&wire.Fresh != 0)
 		why, l := n.unvote(k.Name, &holder{id: store.ID(k.Job), owner: k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)
