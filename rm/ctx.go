@@ -33,6 +33,10 @@ func (s String) Free() { api.FreeString(s.p) }
 type Ctx struct {
 	f *api.Frame
 	s *Server
+
+	kind       callKind
+	copies     bool // effects' arguments are copied
+	asked, may bool // whether a call of kind aTurn may replicate
 }
 
 // Server returns the module's server.
@@ -94,31 +98,12 @@ func (c *Ctx) Error(text string) { c.f.Error(text) }
 // WrongArity answers the server's error for a wrong number of arguments.
 func (c *Ctx) WrongArity() { c.f.WrongArity() }
 
-// Dirty counts one change of the data set, for "save 60 1000" and the like,
-// where nothing else was replicated: where somebody listens it replicates the
-// command as it came.
-func (c *Ctx) Dirty() { c.f.Verbatim() }
-
 // Touch tells WATCH and client-side caching that a key was modified.
 func (c *Ctx) Touch(key String) { c.f.Touch(key.p) }
 
 // Notify publishes a keyspace event of the module's own, to those who asked for
 // them (notify-keyspace-events with d).
 func (c *Ctx) Notify(event string, key String) { c.f.Notify(event, key.p) }
-
-// Effect is the name of a command that is replicated.
-type Effect struct{ name api.CString }
-
-// NewEffect prepares one; they are never freed.
-func NewEffect(command string) Effect { return Effect{api.NewCString(command)} }
-
-// Replicate sends an effect to the AOF and the replicas. Its n arguments
-// follow at once, by [Ctx.Bulk], [Ctx.Text] or [Ctx.BulkBuffer].
-func (c *Ctx) Replicate(e Effect, n int) { c.f.Replicate(e.name, n) }
-
-// Listened says whether anybody takes what is replicated: an AOF or a replica.
-// Where nobody does, building effects would be for nothing.
-func (c *Ctx) Listened() bool { return c.s.listen.now(c.f.Context()) }
 
 // FromPeer says whether the command comes from the AOF being loaded or from
 // this replica's master, rather than from a client.
@@ -177,7 +162,7 @@ func (cl *Client) Answer(fill func(*Ctx), unheard func(*Ctx)) {
 	}
 	delete(s.blocked, cl.b)
 	f := api.NewFrame()
-	fill(&Ctx{f, s})
+	fill(&Ctx{f: f, s: s, kind: anEvent})
 	if unheard != nil {
 		s.unheard[f] = unheard
 	}
@@ -193,7 +178,7 @@ func (s *Server) Unblocked(f *api.Frame, b api.Blocked, gone bool) bool {
 		return false
 	}
 	delete(s.blocked, b)
-	cl.end(s.ctxFor(f), gone)
+	cl.end(s.ctxFor(f, anEvent), gone)
 	return true
 }
 
@@ -236,29 +221,8 @@ func (t *Timer) Stop() {
 func (s *Server) Timer(f *api.Frame, id uintptr) {
 	if t, ok := s.timers[id]; ok {
 		delete(s.timers, id)
-		t.run(s.ctxFor(f))
+		c := s.ctxFor(f, aTurn)
+		s.sendLate(c)
+		t.run(c)
 	}
-}
-
-// listeners knows whether an AOF or a replica takes what is replicated. To ask
-// costs microseconds, so it asks only after events that can change the answer:
-// an AOF begins, and a new replica is served, with a fork; a partial resync
-// needs a backlog that such a fork made.
-type listeners struct {
-	known, any bool
-}
-
-func (l *listeners) checkLater() { l.known = false }
-
-func (l *listeners) now(ctx api.Context) bool {
-	if !l.known {
-		l.any = api.ContextFlags(ctx)&api.FlagAOF != 0
-		for _, field := range []string{"connected_slaves", "repl_backlog_active"} {
-			if v, ok := api.ServerInfo(ctx, "replication", field); !ok || v != "0" {
-				l.any = true
-			}
-		}
-		l.known = true
-	}
-	return l.any
 }

@@ -3,6 +3,7 @@ package rm
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,6 +59,8 @@ type Command struct {
 	// Used where the server has them (7.4).
 	Categories string
 	Sub        []Command
+
+	kind callKind
 }
 
 // Events are the server events a module may want; any may be nil.
@@ -128,7 +131,7 @@ type Server struct {
 	nextID   uintptr
 	blocked  map[api.Blocked]*Client
 	unheard  map[*api.Frame]func(*Ctx)
-	listen   listeners
+	door     door
 	pace     pace
 	panics   int64
 	loaded   bool
@@ -139,9 +142,9 @@ type Server struct {
 	awake  bool
 }
 
-func (s *Server) ctxFor(f *api.Frame) *Ctx {
+func (s *Server) ctxFor(f *api.Frame, kind callKind) *Ctx {
 	c := &s.ctxs[f.Depth()]
-	c.f, c.s = f, s
+	*c = Ctx{f: f, s: s, kind: kind}
 	return c
 }
 
@@ -163,7 +166,6 @@ func (s *Server) load(f *api.Frame) error {
 	s.timers = map[uintptr]*Timer{}
 	s.blocked = map[api.Blocked]*Client{}
 	s.unheard = map[*api.Frame]func(*Ctx){}
-	s.listen.checkLater()
 	if m.Before != nil {
 		if err := m.Before(s); err != nil {
 			return err
@@ -224,6 +226,9 @@ func (s *Server) create(ctx api.Context, c *Command, parent string, own bool) er
 	if c.Run != nil {
 		slot = len(s.commands)
 		s.commands = append(s.commands, c)
+		if !slices.Contains(strings.Fields(c.Flags), "write") {
+			c.kind = aTurn
+		}
 	}
 	if c.Key > 0 {
 		api.SetKey(slot, c.Key, c.Type.slot)
@@ -281,19 +286,28 @@ func (s *Server) Command(slot int, f *api.Frame) {
 		f.WrongArity()
 		return
 	}
-	cmd.Run(s.ctxFor(f))
+	c := s.ctxFor(f, cmd.kind)
+	if s.door.late != nil {
+		s.sendLate(c)
+	}
+	cmd.Run(c)
 	s.pace.breathe(f.Now())
 }
 
 // Ready implements api.Handler.
 func (s *Server) Ready(slot int, f *api.Frame) bool {
 	cmd := s.commands[slot]
-	return cmd.Ready != nil && cmd.Ready(s.ctxFor(f))
+	return cmd.Ready != nil && cmd.Ready(s.ctxFor(f, aWrite))
 }
 
 // Event implements api.Handler.
 func (s *Server) Event(f *api.Frame, event, sub int, a, b int64) {
-	e, c := &s.module.Events, s.ctxFor(f)
+	s.doorEvent(event, sub)
+	kind := anEvent
+	if event == api.EventSwapDB {
+		kind = aTurn // inside SWAPDB, which is replicated itself
+	}
+	e, c := &s.module.Events, s.ctxFor(f, kind)
 	switch event {
 	case api.EventFlush:
 		if sub == 0 && e.Flush != nil {
@@ -304,13 +318,11 @@ func (s *Server) Event(f *api.Frame, event, sub int, a, b int64) {
 			e.Loading(c, LoadPhase(sub))
 		}
 	case api.EventRole:
-		s.listen.checkLater()
 		if e.Role != nil {
 			e.Role(c, sub == 1)
 		}
-	case api.EventFork, api.EventReplica:
-		s.listen.checkLater()
-		if event == api.EventFork && sub == 0 && e.Fork != nil {
+	case api.EventFork:
+		if sub == 0 && e.Fork != nil {
 			e.Fork(c)
 		}
 	case api.EventSwapDB:
@@ -318,7 +330,6 @@ func (s *Server) Event(f *api.Frame, event, sub int, a, b int64) {
 			e.Swap(c, int(a), int(b))
 		}
 	case api.EventConfig:
-		s.listen.checkLater()
 		if e.Config != nil {
 			e.Config(c)
 		}
@@ -336,7 +347,7 @@ func (s *Server) KeyEvent(f *api.Frame, event string, key api.String) {
 	}
 	for _, t := range s.module.Types {
 		if value, held := api.KeyGet(f.Context(), key, t.handle); held == api.KeyOurs {
-			s.module.Events.Key(s.ctxFor(f), event, String{key}, t, value)
+			s.module.Events.Key(s.ctxFor(f, aTurn), event, String{key}, t, value)
 			return
 		}
 	}
@@ -468,7 +479,15 @@ func (s *Server) CallStrings(command string, args ...string) ([]string, error) {
 	return replyStrings(reply)
 }
 
-// ConfigValue returns one of the server's own parameters (CONFIG GET).
+// InfoField returns a field of a section of INFO, which no rename-command takes away;
+// ok is false where there is none.
+func (s *Server) InfoField(section, field string) (value string, ok bool) {
+	return api.ServerInfo(s.ctx, section, field)
+}
+
+// ConfigValue returns one of the server's own parameters (CONFIG GET). It fails where
+// the operator has renamed CONFIG: take the worst for the value then, or ask
+// [Server.InfoField] where INFO has it too.
 func (s *Server) ConfigValue(name string) (string, error) {
 	pair, err := s.CallStrings("CONFIG", "GET", name)
 	if err == nil && len(pair) != 2 {

@@ -24,8 +24,15 @@
 //     next blocked client (Redis 7.0 to 8.0, Valkey 8 and 9). From [Post], call
 //     a command of one's own with [Call]; that command replicates.
 //   - RedisModule_ReplicateVerbatim costs a few nanoseconds where there is
-//     neither AOF nor replica, and is the only way to have the change counted
-//     (server.dirty, on which "save 60 1000" rests).
+//     neither AOF nor replica, and has the change counted (server.dirty, on which
+//     "save 60 1000" rests). In a timer there is no command to repeat: with an AOF it
+//     writes an empty one, "*0", at which the next start ends.
+//   - While the server loads an AOF its own AOF is off, and the context's flags say so.
+//     An answer from then must not be remembered.
+//   - A change that is counted inside a server event counts as the command's that
+//     caused the event. After REPLICAOF NO ONE, or PSYNC … FAILOVER, the server then
+//     logs and replicates that very command: replicas that carry it out end by an
+//     assertion, and a restart repeats a REPLICAOF that was taken back.
 //   - Persistence events fire in the forked child. None is subscribed to, and
 //     every trampoline returns at once in a child.
 //   - The "loaded" key event passes a name that lies on the server's stack: to
@@ -33,8 +40,9 @@
 //     allocated in the stack"). The trampoline passes a copy on.
 //   - In free_privdata of a blocked client that has gone, the context has no
 //     client: Replicate and SignalModifiedKey there crash the server.
-//   - A timer that replicates while CLIENT PAUSE is in force ends the server by
-//     an assertion. Ask [WritesPaused] first, and come back later.
+//   - Whatever replicates while writes are paused (CLIENT PAUSE, FAILOVER) and is not a
+//     client's write command ends the server by an assertion. Package rm keeps such
+//     effects ([WritesPaused]).
 //   - The Go compiler's nil check reads the first byte of a block before
 //     anything is written to it. On a fresh page that read maps the zero page,
 //     and the write behind it faults once more and flushes other cores' TLBs: a

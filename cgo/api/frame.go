@@ -143,8 +143,12 @@ func (f *Frame) Replicate(command CString, n int) {
 	f.op(C.OP_REPLICATE, n, int64(uintptr(command)))
 }
 
-// Verbatim replicates the command as it came, and counts one change.
+// Verbatim replicates the command as it came, and counts one change. In a call that
+// is no command's it only counts.
 func (f *Frame) Verbatim() { f.op(C.OP_VERBATIM, 0, 0) }
+
+// Play carries out in this call, at once, what was put into another frame.
+func (f *Frame) Play(other *Frame) { C.frame_play(other.c(), f.ctx) }
 
 // Touch tells WATCH and client-side caching that a key changed.
 func (f *Frame) Touch(key String) { f.op(C.OP_TOUCH, 0, int64(uintptr(key))) }

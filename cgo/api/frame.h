@@ -27,7 +27,7 @@ enum opcode {
     OP_NULL_ARRAY,
     OP_WRONG_ARITY,
     OP_REPLICATE,  /* to AOF and replicas: command name at pointer v, n OP_BULK/OP_BULK_TEXT arguments follow */
-    OP_VERBATIM,   /* replicate the command as it came; where nobody listens, only count the change */
+    OP_VERBATIM,   /* replicate the command as it came, where it is one; where nobody listens, only count the change */
     OP_TOUCH,      /* key name (a RedisModuleString) at pointer v was modified: WATCH, client-side caching */
     OP_NOTIFY,     /* a keyspace event of the module's own, its name in the text buffer at n, of the key named v */
     OP_PUT,        /* the key named v gets a value of the type in slot n: the next operation's v */

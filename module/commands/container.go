@@ -51,6 +51,8 @@ func (m *module) flush(c *rm.Ctx) {
 	m.settle(c)
 }
 
+const errPaused engine.Refusal = "TRYAGAIN writes are paused (CLIENT PAUSE or FAILOVER), and this changes what is logged: try again when that is over"
+
 const errCluster = "ERR Wrong CLUSTER subcommand or number of arguments, see JOBMESH HELP"
 
 // clusterRight is the subcommand of the server's whose right a subcommand needs:
@@ -88,6 +90,8 @@ func (m *module) cluster(c *rm.Ctx) {
 		c.Simple("OK")
 	case is(sub, "LEAVING") && n == 3:
 		c.Simple(yesNo(m.node.Leaving()))
+	case n > 3 && !is(sub, "MEET") && m.server.WritesPaused(), is(sub, "RESET") && m.server.WritesPaused():
+		fail(c, errPaused)
 	case is(sub, "LEAVING") && n == 4:
 		yes := is(c.Arg(3), "YES")
 		if !yes && !is(c.Arg(3), "NO") {
@@ -146,8 +150,7 @@ func (m *module) shutdown(c *rm.Ctx) {
 	}
 	if c.Listened() {
 		m.logHeld(c)
-		c.Replicate(m.effect.jobmesh, 1)
-		c.Text("FINAL")
+		c.Replicate(m.effect.jobmesh, 1).Text("FINAL")
 	}
 	c.Simple("OK")
 	// Only after this command's effects are in the log. Whatever is delivered

@@ -29,11 +29,17 @@
 // jobmesh.disque-compat yes the server's filter rewrites them to those
 // (compat.go); nothing else knows of it.
 //
+// # When the engine works
+//
+// In a client's command, or by [module.later], which waits while the server loads or
+// has its writes paused. In a server event it only takes note: what follows from a
+// promotion comes with the first call behind it that may log ([module.begin]).
+//
 // # What is logged
 //
 // Effects, by internal commands that may be applied twice: LOADJOB queue record
 // (a job as it lies in memory), SETJOB record-head (its changed state), DELJOB
-// id; SETLOCK record and DELLOCK name token, and QCONFIG RESTORE for settings.
+// id, DELQUEUE queue; SETLOCK record and DELLOCK name token, and QCONFIG RESTORE for settings.
 // Deliveries of at-least-once jobs are not logged, as in Disque: after a crash such
 // a job comes again when its retry time is over. Every step of an at-most-once job is.
 package commands

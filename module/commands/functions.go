@@ -83,10 +83,10 @@ func (m *module) luaLoad(c *rm.Ctx) {
 		return
 	}
 	// The code itself goes to the log and the replicas, whatever module they have.
-	c.Replicate(m.effect.function, 3)
-	c.Text("LOAD")
-	c.Text("REPLACE")
-	c.Text(library.Code)
+	args := c.Replicate(m.effect.function, 3)
+	args.Text("LOAD")
+	args.Text("REPLACE")
+	args.Text(library.Code)
 	c.Text(library.Name)
 }
 

@@ -13,8 +13,7 @@ import (
 // enter begins each command: it tells the engine the time, and refuses what is
 // not in database 0, where jobs live.
 func (m *module) enter(c *rm.Ctx) bool {
-	m.node.SetNow(c.Now())
-	m.ctx = c
+	m.begin(c)
 	if c.DB() != 0 {
 		c.Error("WRONGDB jobs live in database 0, this connection has selected another: SELECT 0 first")
 		return false
@@ -73,11 +72,7 @@ func (m *module) awaitCopies(c *rm.Ctx, id store.ID) {
 		if !gone { // CLIENT UNBLOCK
 			fail(c, engine.ErrReplTimeout)
 		}
-		m.server.After(0, func(c *rm.Ctx) {
-			m.node.SetNow(c.Now())
-			m.node.AbandonAdd(&id)
-			m.settle(c)
-		})
+		m.later(0, func(*rm.Ctx) { m.node.AbandonAdd(&id) })
 	})
 	if err != nil {
 		m.node.AbandonAdd(&id)

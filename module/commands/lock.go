@@ -206,12 +206,7 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 			late := claim.Late()
 			answer(c, &late)
 		}
-		m.server.After(0, func(c *rm.Ctx) {
-			m.node.SetNow(c.Now())
-			m.ctx = c
-			m.node.AbandonClaim(claim)
-			m.settle(c)
-		})
+		m.later(0, func(*rm.Ctx) { m.node.AbandonClaim(claim) })
 	})
 	if err != nil {
 		m.node.AbandonClaim(claim)
@@ -224,26 +219,19 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 func (m *module) lockDone(e *engine.Effect) {
 	w, o := e.Client.(*lockClient), e.Outcome
 	if w.gone {
-		m.server.After(0, func(c *rm.Ctx) { w.unheard(c, o) })
+		w.unheard(o)
 		return
 	}
-	w.client.Answer(func(c *rm.Ctx) { w.answer(c, o) }, func(c *rm.Ctx) { w.unheard(c, o) })
+	w.client.Answer(func(c *rm.Ctx) { w.answer(c, o) }, func(*rm.Ctx) { w.unheard(o) })
 }
 
 // unheard frees a lock whose client has gone before it could be told.
-func (w *lockClient) unheard(c *rm.Ctx, o *engine.Outcome) {
+func (w *lockClient) unheard(o *engine.Outcome) {
 	m := w.m
 	if !w.take || o.Kind != engine.Granted {
 		return
 	}
-	if m.server.WritesPaused() {
-		m.server.After(pausedEvery, func(c *rm.Ctx) { w.unheard(c, o) })
-		return
-	}
-	m.node.SetNow(c.Now())
-	m.ctx = c
-	m.node.UnhearLock(w.name, w.owner, o)
-	m.settle(c)
+	m.later(0, func(*rm.Ctx) { m.node.UnhearLock(w.name, w.owner, o) })
 }
 
 var spaceNames = map[store.Space]string{store.LockBare: "bare", store.LockWait: "waiting", store.LockRun: "running"}
@@ -253,14 +241,13 @@ var spaceNames = map[store.Space]string{store.LockBare: "bare", store.LockWait: 
 func (m *module) replicateLock(c *rm.Ctx, e *engine.Effect) {
 	b := m.node.Message(e)
 	if e.Kind == engine.LogLock {
-		c.Replicate(m.effect.setLock, 1)
-		copy(c.BulkBuffer(len(b)), b)
+		copy(c.Replicate(m.effect.setLock, 1).Buffer(len(b)), b)
 		return
 	}
 	name, token := engine.UnlockParts(b)
-	c.Replicate(m.effect.deleteLock, 2)
-	copy(c.BulkBuffer(len(name)), name)
-	c.Text(strconv.FormatUint(token, 10))
+	args := c.Replicate(m.effect.deleteLock, 2)
+	copy(args.Buffer(len(name)), name)
+	args.Text(strconv.FormatUint(token, 10))
 }
 
 func (m *module) setLock(c *rm.Ctx) {
@@ -324,10 +311,9 @@ func (m *module) locksLoaded(phase rm.LoadPhase) {
 }
 
 // relogLocks logs all locks once more.
-func (m *module) relogLocks(c *rm.Ctx) {
+func (m *module) relogLocks() {
 	if t := m.node.LockTable(); t.Len > 0 || t.Floor > 0 || t.Complete > 0 {
 		m.node.RelogLocks()
-		m.settle(c)
 	}
 }
 

@@ -45,7 +45,7 @@ func (m *module) setNodeTimeout(ms int64) {
 func (m *module) clientPort() int {
 	text, err := m.server.ConfigValue("port")
 	if err != nil {
-		return 0
+		text, _ = m.server.InfoField("server", "tcp_port")
 	}
 	port, err := strconv.Atoi(text)
 	if err != nil {
@@ -83,7 +83,7 @@ func (m *module) openBus() {
 		ID:        bus.NodeID(m.node.Self()),
 		Secret:    []byte(m.mesh.secret),
 		Wake: func() {
-			m.server.Post(func(s *rm.Server) { s.After(0, m.drain) })
+			m.server.Post(func(*rm.Server) { m.later(0, m.drain) })
 		},
 		Log: func(level, text string) { m.server.Log(rm.Level(level), "bus: %s", text) },
 	})
@@ -130,20 +130,13 @@ func (m *module) closeBus() {
 	}
 }
 
-// drain applies what came in by the bus. It runs in a timer, from where
-// commands can be replicated.
+// drain applies what came in by the bus.
 func (m *module) drain(c *rm.Ctx) {
 	b := m.mesh.bus
 	if b == nil {
 		return
 	}
-	if m.server.WritesPaused() {
-		m.server.After(pausedEvery, m.drain)
-		return
-	}
-	m.ctx = c
-	m.copying = true
-	defer func() { m.copying = false }()
+	c.CopyEffects() // more engine calls follow
 	b.Drain(func(e bus.Event) {
 		m.node.SetNow(c.Now())
 		m.busEvent(e)
@@ -277,26 +270,16 @@ func (m *module) traffic() (out, in int64) {
 	return out, in
 }
 
-// put adds a string to what is replicated.
-func (m *module) put(c *rm.Ctx, b []byte) {
-	if m.copying {
-		copy(c.BulkBuffer(len(b)), b)
-		return
-	}
-	c.Bulk(b)
-}
-
 // replicateState replicates SETJOB: the job's state, and who else holds it.
 func (m *module) replicateState(c *rm.Ctx, j *store.Job) {
 	holders := j.RawParts()
 	if holders == nil {
-		c.Replicate(m.effect.setJob, 1)
-		m.put(c, j.StateRecord())
+		c.Replicate(m.effect.setJob, 1).Bulk(j.StateRecord())
 		return
 	}
-	c.Replicate(m.effect.setJob, 2)
-	m.put(c, j.StateRecord())
-	m.put(c, holders)
+	args := c.Replicate(m.effect.setJob, 2)
+	args.Bulk(j.StateRecord())
+	args.Bulk(holders)
 }
 
 func (m *module) imports(q *store.Queue) int64 {

@@ -27,6 +27,7 @@ const (
 	errReply       engine.Refusal = "ERR Invalid REPLY type, try ID or ALL"
 	errInternalOp  engine.Refusal = "ERR LOADJOB is a special command only processed from AOF"
 	errInternalSet engine.Refusal = "ERR SETJOB is a special command only processed from AOF"
+	errInternalDel engine.Refusal = "ERR DELQUEUE is a special command only processed from AOF"
 )
 
 // is compares an option word, whatever its case; word is in capitals.

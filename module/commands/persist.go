@@ -46,8 +46,7 @@ func (m *module) trust() engine.Trust {
 // loading follows the loading of a data set: nothing is delivered before its
 // end, when all that was loaded is settled.
 func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
-	m.node.SetNow(c.Now())
-	m.ctx = c
+	m.begin(c)
 	m.mendLog(phase)
 	switch phase {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
@@ -88,25 +87,59 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	}
 }
 
-// role follows the server's role: a replica's node does nothing by itself.
+// role follows the server's role: a replica's node does nothing by itself. A
+// promoted one begins to, and to log it, behind the event ([module.begin]).
 func (m *module) role(c *rm.Ctx, replica bool) {
-	m.node.SetNow(c.Now())
-	m.ctx = c
-	m.node.SetPassive(replica)
-	m.settle(c)
-	if replica {
-		m.closeBus()
-	} else {
-		m.server.After(0, func(*rm.Ctx) { m.openBus() })
+	if m.promoted = !replica; m.promoted {
+		m.later(0, func(*rm.Ctx) { m.openBus() })
+		return
 	}
+	m.begin(c)
+	m.node.SetPassive(true)
+	m.settle(c)
+	m.closeBus()
 	m.hurry()
 }
+
+// begin begins each call that lets the engine work: it tells the time. The first
+// call behind a promotion that may replicate ends the node's passive role.
+func (m *module) begin(c *rm.Ctx) {
+	m.node.SetNow(c.Now())
+	m.ctx = c
+	if m.promoted && c.MayReplicate() {
+		m.promoted = false
+		m.node.SetPassive(false)
+		m.settle(c)
+		m.hurry()
+	}
+}
+
+// later lets the engine work outside of a client's command, after ms milliseconds or
+// as soon as the server takes writes. All such work goes through here, or is the tick's:
+// whatever it changes has to be logged.
+func (m *module) later(ms int64, run func(*rm.Ctx)) {
+	m.server.After(ms, func(c *rm.Ctx) {
+		if !m.takesWrites() {
+			m.later(pausedEvery, run)
+			return
+		}
+		m.begin(c)
+		run(c)
+		m.settle(c)
+	})
+}
+
+// takesWrites says whether the server takes writes: it doesn't while it loads, nor
+// while they are paused (CLIENT PAUSE, FAILOVER, a shutdown that waits for replicas).
+func (m *module) takesWrites() bool { return !m.node.Loading() && !m.server.WritesPaused() }
+
+// pausedEvery is how often it is looked whether the server takes writes again, ms.
+const pausedEvery = 50
 
 // apply runs an effect that comes from the log or the master, and passes it on
 // as it came.
 func (m *module) apply(c *rm.Ctx, do func() error) {
-	m.node.SetNow(c.Now())
-	m.ctx = c
+	m.begin(c)
 	m.final = false
 	if err := do(); err != nil {
 		var refused engine.Refusal
@@ -159,13 +192,12 @@ func (m *module) setJob(c *rm.Ctx) {
 // forked follows the making of a child that saves. An AOF without an RDB at its
 // head has no place for what is in no key: that is logged again behind it.
 func (m *module) forked(*rm.Ctx) {
-	m.server.After(0, func(c *rm.Ctx) {
-		if v, err := m.server.ConfigValue("aof-use-rdb-preamble"); err != nil || v != "no" || m.node.Loading() || !c.Listened() {
+	m.later(0, func(c *rm.Ctx) {
+		// Where the server doesn't tell, there may be no place.
+		if v, err := m.server.ConfigValue("aof-use-rdb-preamble"); err == nil && v != "no" || !c.Listened() {
 			return
 		}
-		m.node.SetNow(c.Now())
-		m.ctx = c
-		m.relogLocks(c)
+		m.relogLocks()
 		m.relogSettings(c)
 	})
 }

@@ -347,9 +347,9 @@ func (m *module) configRestore(c *rm.Ctx) {
 // relogSettings logs the settings once more.
 func (m *module) relogSettings(c *rm.Ctx) {
 	if text := m.settings.text(); text != nil {
-		c.Replicate(m.effect.qconfig, 2)
-		c.Text("RESTORE")
-		copy(c.BulkBuffer(len(text)), text)
+		args := c.Replicate(m.effect.qconfig, 2)
+		args.Text("RESTORE")
+		copy(args.Buffer(len(text)), text)
 	}
 }
 

@@ -27,7 +27,7 @@ type module struct {
 	node   *engine.Node
 	queue  *rm.DataType
 	unique *uniqueQueues
-	effect struct{ loadJob, setJob, deleteJob, setLock, deleteLock, unlink, jobmesh, function, qconfig rm.Effect }
+	effect struct{ loadJob, setJob, deleteJob, deleteQueue, setLock, deleteLock, jobmesh, function, qconfig rm.Effect }
 
 	timer   *rm.Timer
 	timerAt int64 // unix ms
@@ -43,7 +43,7 @@ type module struct {
 	settings  queueSettings
 	uniqueOff bool
 	mesh      mesh
-	copying   bool // what is replicated must be copied: more engine calls follow
+	promoted  bool // the server is no replica any more, and the node doesn't act on it yet
 
 	policyRead int64 // unix ms
 	epoch      *record.Epoch
@@ -121,7 +121,7 @@ func New() *rm.Module {
 			Loading: m.loading,
 			Role:    m.role,
 			Turn:    m.turn,
-			Swap:    func(c *rm.Ctx, a, b int) { m.node.SetNow(c.Now()); m.node.Swapped(a, b); m.settle(c) },
+			Swap:    func(c *rm.Ctx, a, b int) { m.begin(c); m.node.Swapped(a, b); m.settle(c) },
 			Config:  func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy() },
 			Fork:    m.forked,
 			Key:     m.keyEvent,
@@ -153,7 +153,7 @@ func (m *module) before(s *rm.Server) error {
 	m.settings.before()
 	m.effect.loadJob, m.effect.setJob = rm.NewEffect("LOADJOB"), rm.NewEffect("SETJOB")
 	m.effect.deleteJob, m.effect.jobmesh = rm.NewEffect("DELJOB"), rm.NewEffect("JOBMESH")
-	m.effect.unlink, m.effect.function = rm.NewEffect("UNLINK"), rm.NewEffect("FUNCTION")
+	m.effect.deleteQueue, m.effect.function = rm.NewEffect("DELQUEUE"), rm.NewEffect("FUNCTION")
 	m.effect.setLock, m.effect.deleteLock = rm.NewEffect("SETLOCK"), rm.NewEffect("DELLOCK")
 	m.effect.qconfig = rm.NewEffect("QCONFIG")
 	var seed [32]byte
@@ -228,9 +228,8 @@ func (m *module) Adopt(q *store.Queue) error {
 // Drop implements engine.Keyspace. The deletion comes back through unlinked.
 func (m *module) Drop(q *store.Queue) {
 	if m.ctx.Listened() {
-		m.ctx.Replicate(m.effect.unlink, 1)
 		name := q.NameBytes()
-		copy(m.ctx.BulkBuffer(len(name)), name)
+		copy(m.ctx.Replicate(m.effect.deleteQueue, 1).Buffer(len(name)), name)
 	}
 	// The queue's own string goes with the queue, while the server still uses it.
 	key := rm.NewString(q.NameBytes())
@@ -238,6 +237,19 @@ func (m *module) Drop(q *store.Queue) {
 	if err := m.ctx.Delete(key); err != nil {
 		m.server.Log(rm.Warning, "queue %q can't be removed: %v", q.NameBytes(), err)
 	}
+}
+
+// deleteQueue is DELQUEUE, the logged end of a queue. A key that holds something
+// else is left alone.
+func (m *module) deleteQueue(c *rm.Ctx) {
+	m.internal(c, errInternalDel, func() error {
+		key := rm.NewString(c.Arg(1))
+		defer key.Free()
+		if value, err := m.queue.Value(c, key); err != nil || value == nil {
+			return nil
+		}
+		return c.Delete(key)
+	})
 }
 
 // unlinked follows a value out of its key. C frees the box; the queue in it is
@@ -255,8 +267,7 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, t *rm.DataType
 	if t != m.queue {
 		return
 	}
-	m.node.SetNow(c.Now())
-	m.ctx = c
+	m.begin(c)
 	b := (*box)(value)
 	if b.queue == nil {
 		if b.queue = m.node.Reclaim(value); b.queue == nil {
@@ -291,9 +302,9 @@ func (m *module) settle(c *rm.Ctx) {
 		switch e.Kind {
 		case engine.LogJob:
 			if listened {
-				c.Replicate(m.effect.loadJob, 2)
-				m.put(c, e.Job.Queue.NameBytes())
-				m.put(c, e.Job.Record())
+				args := c.Replicate(m.effect.loadJob, 2)
+				args.Bulk(e.Job.Queue.NameBytes())
+				args.Bulk(e.Job.Record())
 			}
 		case engine.LogState:
 			if listened {
@@ -301,8 +312,7 @@ func (m *module) settle(c *rm.Ctx) {
 			}
 		case engine.LogDelete:
 			if listened {
-				c.Replicate(m.effect.deleteJob, 1)
-				e.ID.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen)))
+				e.ID.Put((*[store.IDLen]byte)(c.Replicate(m.effect.deleteJob, 1).Buffer(store.IDLen)))
 			}
 		case engine.LogLock, engine.LogUnlock:
 			if listened {
@@ -345,23 +355,8 @@ func (m *module) serve(w *engine.Waiter, j *store.Job) {
 	b.client.Answer(func(c *rm.Ctx) {
 		c.Array(1)
 		m.putJob(c, j, b.counters, b.token, true)
-	}, func(c *rm.Ctx) { m.takeBack(c, id, deliveries) })
+	}, func(*rm.Ctx) { m.later(0, func(*rm.Ctx) { m.node.Undeliver(&id, deliveries) }) })
 }
-
-// takeBack returns a job whose client has gone to its queue.
-func (m *module) takeBack(c *rm.Ctx, id store.ID, deliveries uint16) {
-	if m.server.WritesPaused() {
-		m.server.After(pausedEvery, func(c *rm.Ctx) { m.takeBack(c, id, deliveries) })
-		return
-	}
-	m.node.SetNow(c.Now())
-	m.ctx = c
-	m.node.Undeliver(&id, deliveries)
-	m.settle(c)
-}
-
-// pausedEvery is how often a timer looks whether CLIENT PAUSE is over, ms.
-const pausedEvery = 50
 
 // --- time --------------------------------------------------------------------
 
@@ -385,13 +380,12 @@ func (m *module) tick(c *rm.Ctx) {
 	late := c.Now()-m.timerAt >= stalledMS && !m.stalled
 	// Should the engine panic, the next tick must come all the same.
 	m.timer, m.timerAt = nil, math.MaxInt64
-	m.schedule(c.Now() + 1000)
-	m.node.SetNow(c.Now())
-	m.ctx = c
-	if m.server.WritesPaused() {
+	if !m.takesWrites() {
 		m.schedule(c.Now() + pausedEvery)
 		return
 	}
+	m.schedule(c.Now() + 1000)
+	m.begin(c)
 	// After a standstill timers can come before what clients have sent meanwhile: the
 	// event loop is to look at that first.
 	if m.stalled = late; late || !m.caughtUp(c) {
@@ -425,12 +419,12 @@ func (m *module) watchMemory(body int) {
 }
 
 // readPolicy finds out whether the server may evict queues. Without a limit it
-// evicts nothing.
+// evicts nothing. Where it doesn't tell, it may.
 func (m *module) readPolicy() {
 	m.policyRead = m.node.Now()
-	policy, err := m.server.ConfigValue("maxmemory-policy")
-	limit, err2 := m.server.ConfigValue("maxmemory")
-	m.evicts = err == nil && err2 == nil && limit != "0" && strings.HasPrefix(policy, "allkeys-")
+	policy, ok := m.server.InfoField("memory", "maxmemory_policy")
+	limit, ok2 := m.server.InfoField("memory", "maxmemory")
+	m.evicts = !ok || !ok2 || limit != "0" && strings.HasPrefix(policy, "allkeys-")
 	m.node.SetUnsafe(m.evicts)
 }
 

@@ -113,6 +113,8 @@ func (m *module) commands() []rm.Command {
 			Summary: "Internal: a logged job.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}, {Name: "record", Kind: rm.ArgString}}}},
 		{Name: "setjob", Run: m.setJob, Flags: "write", Categories: "admin", Info: rm.Info{
 			Summary: "Internal: a logged job's changed state.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "record", Kind: rm.ArgString}, {Name: "holders", Kind: rm.ArgString, Optional: true}}}},
+		{Name: "delqueue", Run: m.deleteQueue, Flags: "write", Categories: "admin", Info: rm.Info{
+			Summary: "Internal: the logged end of a queue.", Complexity: "O(1)", Since: since, Arity: 2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}}}},
 		{Name: "jobmesh", Info: rm.Info{Summary: "A container for commands about the node.", Complexity: "Depends on subcommand.", Since: since, Arity: -2}, Sub: []rm.Command{
 			{Name: "hello", Run: m.hello, Flags: "readonly fast deny-script allow-stale", Categories: "fast", Info: rm.Info{
 				Summary: "Describes this node and those it knows.", Complexity: "O(N) with N nodes", Since: since, Arity: 2}},

@@ -16,14 +16,15 @@ import (
 // never promised appear, of a queue that was moved each is there twice. So a log
 // that was cut is written anew at once.
 
-// logSize adds up the files of the AOF; 0 where there are none, or nobody knows.
-// At a start, while the server reads them: nothing waits for this look at them.
+// logSize adds up the files of the AOF; 0 where there are none, -1 where the server
+// doesn't tell which they are. At a start, while the server reads them: nothing waits
+// for this look at them.
 func (m *module) logSize() (bytes int64) {
 	var path [3]string
 	for i, name := range []string{"dir", "appenddirname", "appendfilename"} {
 		value, err := m.server.ConfigValue(name)
 		if err != nil {
-			return 0
+			return -1
 		}
 		path[i] = value
 	}
@@ -42,8 +43,15 @@ func (m *module) mendLog(phase rm.LoadPhase) {
 	case rm.LoadAOF:
 		m.logged = m.logSize()
 	case rm.LoadEnded:
-		if before := m.logged; before > 0 && m.logSize() < before {
-			m.server.Log(rm.Notice, "the AOF ended in the middle of a write and was cut: it is written anew, since the rest of a transaction may be left in it")
+		why := ""
+		switch before := m.logged; {
+		case before < 0:
+			why = "CONFIG GET is refused (is CONFIG renamed?), so it can't be seen whether the AOF ended in the middle of a write"
+		case before > 0 && m.logSize() < before:
+			why = "the AOF ended in the middle of a write and was cut"
+		}
+		if why != "" {
+			m.server.Log(rm.Notice, "%s: it is written anew, since the rest of a transaction may be left in it", why)
 			// Not before the server has done loading.
 			m.server.After(0, func(*rm.Ctx) {
 				if _, err := m.server.CallStrings("BGREWRITEAOF"); err != nil {

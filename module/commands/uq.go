@@ -105,8 +105,7 @@ func (u *uniqueQueues) logPop(c *rm.Ctx, queue []byte) {
 		c.Dirty()
 		return
 	}
-	c.Replicate(u.effect.pop, 1)
-	c.Bulk(queue)
+	c.Replicate(u.effect.pop, 1).Bulk(queue)
 }
 
 // parseStart reads UQ.PUSH's option; without it the start time is that of the call.
@@ -159,13 +158,13 @@ func (u *uniqueQueues) push(c *rm.Ctx) {
 		c.Dirty()
 		return
 	}
-	c.Replicate(u.effect.push, 4)
-	c.Bulk(c.Arg(1))
-	c.Bulk(item)
-	c.Text("AT")
+	args := c.Replicate(u.effect.push, 4)
+	args.Bulk(c.Arg(1))
+	args.Bulk(item)
+	args.Text("AT")
 	var digits [20]byte
 	text := strconv.AppendInt(digits[:0], start, 10)
-	copy(c.BulkBuffer(len(text)), text)
+	copy(args.Buffer(len(text)), text)
 }
 
 // parseCount reads the option COUNT behind the queue; one says that it isn't there.

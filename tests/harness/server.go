@@ -270,6 +270,20 @@ func (s *Server) Log() string {
 	return string(b)
 }
 
+// Appended is all that the server's AOF has behind its base.
+func (s *Server) Appended() string {
+	s.t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
+	require.NoError(s.t, err)
+	var all strings.Builder
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		require.NoError(s.t, err)
+		all.Write(b)
+	}
+	return all.String()
+}
+
 func (s *Server) stderrPath() string { return filepath.Join(s.Dir, "stderr") }
 
 // Stderr is all that the server has printed beside its log: what Go's runtime

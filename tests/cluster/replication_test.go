@@ -1,0 +1,158 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// While it loads, the server turns its AOF off. That nobody listened then must not be
+// remembered: what came later would be missing in the AOF, or be in it as an empty
+// command, at which the next start ends.
+func TestEffectsAreLoggedAfterLoading(t *testing.T) {
+	m := start(t, 2, "appendonly yes", "appendfsync always")
+	s := m[0]
+	add := func() string {
+		v := s.Do("ADDJOB", "q", "b", 0, "RETRY", 1, "REPLICATE", 1)
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		return v.Str
+	}
+	ids := []string{add()}
+	s.RewriteAOF()
+	for range 3 {
+		s.Kill()
+		s.Restart()
+		// A timer queues a job again: that is logged without any command.
+		got := s.Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
+		require.Len(t, got.Elems, 1)
+		id := got.Elems[0].Elems[1].Str
+		harness.Await(t, 10*time.Second, "the job to be queued again", func() bool { return s.Do("SHOW", id).Field("state").Str == "queued" })
+		ids = append(ids, add())
+		assert.NotContains(t, s.Appended(), "*0\r\n", "an empty command")
+		s.Kill()
+		s.Restart()
+		for _, id := range ids {
+			assert.False(t, s.Do("SHOW", id).Null, id)
+		}
+	}
+}
+
+// stuck has n clients of s add a unique job each, or take a lock, while a node that is
+// needed for it is stopped, and returns their connections.
+func stuck(s *harness.Server, kind string, copies, n int) (waiting []*harness.Conn) {
+	for i := range n {
+		c := s.Dial()
+		key := fmt.Sprint(time.Now().UnixNano(), ".", i)
+		if kind == "add" {
+			c.Send("ADDJOB", "q", "b", 0, "REPLICATE", copies, "RETRY", 10, "UNIQUE", "until-processed", "KEY", key)
+		} else {
+			c.Send("LOCK.ACQUIRE", key, "owner", 10000)
+		}
+		waiting = append(waiting, c)
+	}
+	return waiting
+}
+
+// Clients leave in the middle of what is being agreed with others, while writes are
+// paused: what follows from that is changed, and logged, when the pause is over.
+func TestClientsLeaveDuringAPause(t *testing.T) {
+	for _, kind := range []string{"add", "lock"} {
+		t.Run(kind, func(t *testing.T) {
+			m := start(t, 2, "appendonly yes")
+			for range 4 {
+				m[1].Pause()
+				waiting := stuck(m[0], kind, 2, 20)
+				harness.Await(t, 10*time.Second, "the clients to wait", func() bool { return m[0].Info("clients", "blocked_clients") == "20" })
+				// Another client's connections are closed while it pauses.
+				require.Equal(t, "OK", m[0].Do("CLIENT", "PAUSE", 300, "WRITE").Str)
+				for _, c := range waiting {
+					c.Close()
+				}
+				harness.Await(t, 10*time.Second, "the clients to be gone", func() bool { return m[0].Info("clients", "blocked_clients") == "0" })
+				m[1].Resume()
+				v := m[0].Do("ADDJOB", "other", "b", 5000, "REPLICATE", 2)
+				require.Equal(t, byte('+'), v.Kind, "%v", v)
+			}
+		})
+	}
+}
+
+// A server turns into a replica, and back, while clients wait for other nodes: the
+// REPLICAOF must not be in the log, which the next start would carry out.
+func TestUndoneReplicaofIsNotLogged(t *testing.T) {
+	m := start(t, 3, "appendonly yes", "appendfsync always")
+	var ids []string
+	for range 5 {
+		v := m[0].Do("ADDJOB", "keep", "b", 1000)
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		ids = append(ids, v.Str)
+	}
+	m[2].Pause()
+	nobody := harness.FreePort(t)
+	var waiting []*harness.Conn
+	for i := range 3 {
+		c := m[0].Dial()
+		c.Send("ADDJOB", "q", "b", 20000, "REPLICATE", 3, "UNIQUE", "until-processed", "KEY", i)
+		waiting = append(waiting, c)
+	}
+	harness.Await(t, 10*time.Second, "the clients to wait for copies", func() bool { return m[0].Info("jobmesh", "jobmesh_locks") == "3" && jobs(m[0]) == "8" })
+	require.Equal(t, byte('+'), m[0].Do("REPLICAOF", "127.0.0.1", nobody).Kind)
+	for _, c := range waiting {
+		assert.Equal(t, byte('-'), c.Receive().Kind, "who waits is told")
+	}
+	require.Equal(t, byte('+'), m[0].Do("REPLICAOF", "NO", "ONE").Kind)
+	later := m[0].Do("ADDJOB", "keep", "later", 0, "ASYNC")
+	require.Equal(t, byte('+'), later.Kind, "%v", later)
+	assert.NotContains(t, strings.ToUpper(m[0].Appended()), "REPLICAOF")
+	m[2].Resume()
+	m[0].Kill()
+	m[0].Restart()
+	assert.Equal(t, "master", m[0].Info("replication", "role"))
+	for _, id := range append(ids, later.Str) {
+		assert.False(t, m[0].Do("SHOW", id).Null, id)
+	}
+}
+
+// FAILOVER pauses writes, demotes the master while its clients wait for other nodes,
+// and promotes the replica, which the nodes then meet.
+func TestFailoverWhileClientsWait(t *testing.T) {
+	m := start(t, 3, "appendonly yes", "repl-diskless-sync-delay 0")
+	replica := harness.Start(t, harness.WithConfig("jobmesh.cluster-port "+busPort(t), "appendonly yes"), harness.WithReplicaOf(m[0]))
+	replica.AwaitSync()
+	v := m[0].Do("ADDJOB", "keep", "b", 5000, "REPLICATE", 2)
+	require.Equal(t, byte('+'), v.Kind, "%v", v)
+	m[2].Pause()
+	waiting := stuck(m[0], "add", 3, 20)
+	harness.Await(t, 10*time.Second, "the clients to wait for copies", func() bool { return m[0].Info("jobmesh", "jobmesh_locks") == "20" && jobs(m[0]) == "21" })
+	require.Equal(t, "OK", m[0].Do("FAILOVER").Str)
+	harness.Await(t, 20*time.Second, "the replica to be the master", func() bool { return replica.Info("replication", "role") == "master" })
+	for _, c := range waiting {
+		assert.Equal(t, byte('-'), c.Receive().Kind)
+	}
+	m[2].Resume()
+	m[0].AwaitSync()
+	for _, s := range []*harness.Server{m[0], replica} {
+		assert.NotContains(t, strings.ToUpper(s.Appended()), "PSYNC")
+		assert.NotContains(t, strings.ToUpper(s.Appended()), "REPLICAOF")
+		assert.False(t, s.Do("SHOW", v.Str).Null)
+	}
+}
+
+// A rewrite of an AOF without an RDB at its head is followed by what lies in no key,
+// but not while writes are paused.
+func TestRewriteWithoutPreambleDuringAPause(t *testing.T) {
+	m := start(t, 1, "appendonly yes", "aof-use-rdb-preamble no")
+	require.Equal(t, byte(':'), m[0].Do("LOCK.ACQUIRE", "l", "owner", 600000).Kind)
+	require.Equal(t, "OK", m[0].Do("CLIENT", "PAUSE", 500, "WRITE").Str)
+	m[0].RewriteAOF()
+	harness.Await(t, 10*time.Second, "the lock to be logged again", func() bool { return strings.Contains(m[0].Appended(), "SETLOCK") })
+	m[0].Kill()
+	m[0].Restart()
+	assert.False(t, m[0].Do("LOCK.SHOW", "l").Null)
+}
