@@ -261,6 +261,11 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	}
 	if j = n.overheard(j); j.State == store.StateActive {
 		j.Flags &^= store.FlagQueuedOnce
+		if m.Job.Nacks > 0 || m.Job.Deliveries > 0 {
+			// It came back, maybe at two nodes at once, and the other one may have handed
+			// it over too. Each says that it has it, so that one of them yields.
+			n.tellBut(p, j, &wire.Message{Kind: wire.Queued})
+		}
 		n.requeue(j, false)
 	}
 }

@@ -177,6 +177,10 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.DelJob:
 		// Only who has or had a copy may say so, or a client of its node.
 		if j.State == store.StateAcked || j.HeldBy(uint64(p.Node)) || m.Flags&wire.ByClient != 0 {
+			if m.Flags&wire.PassOn != 0 && j.State != store.StateAcked {
+				// We may have handed it to a node that the sender doesn't know to hold it.
+				n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
+			}
 			n.forgetJob(j, p)
 		}
 	}

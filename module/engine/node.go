@@ -145,6 +145,7 @@ type Node struct {
 		value  []byte
 		extras []byte
 		peers  []*Peer
+		gossip []wire.Peer
 	}
 }
 

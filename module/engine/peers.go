@@ -294,7 +294,7 @@ func (n *Node) beat(p *Peer) {
 	if !p.Connected {
 		return
 	}
-	m := wire.Message{Kind: wire.Heartbeat, Count: uint32(n.port)}
+	m := wire.Message{Kind: wire.Heartbeat, Count: uint32(n.port), Peers: n.scratch.gossip[:0]}
 	if n.leaving {
 		m.Flags |= wire.Leaving
 	}
@@ -312,6 +312,7 @@ func (n *Node) beat(p *Peer) {
 		}
 	}
 	n.send(p, &m)
+	n.scratch.gossip = m.Peers
 }
 
 // gossips is how many nodes a heartbeat tells of, beside those that aren't well.
@@ -381,6 +382,16 @@ func (n *Node) tell(j *store.Job, m *wire.Message) {
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
 		n.send(n.mesh.by[wire.Node(node)], m)
+	}
+}
+
+// tellBut is tell, but for one of the holders.
+func (n *Node) tellBut(but *Peer, j *store.Job, m *wire.Message) {
+	m.ID = j.ID
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); node != uint64(but.Node) {
+			n.send(n.mesh.by[wire.Node(node)], m)
+		}
 	}
 }
 

@@ -161,9 +161,9 @@ func (n *Node) cleanUp(ad *adding) {
 	if j == nil {
 		return
 	}
-	m := wire.Message{Kind: wire.DelJob}
+	m := wire.Message{Kind: wire.DelJob, Flags: wire.PassOn}
 	if ad.external {
-		m.Flags = wire.ByClient // we aren't one of the holders, who are believed without
+		m.Flags |= wire.ByClient // we aren't one of the holders, who are believed without
 	}
 	n.tell(j, &m)
 	n.graves.add(j.ID, n.now, false)

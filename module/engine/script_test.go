@@ -269,6 +269,9 @@ func (l letter) String() string {
 	if m.Span > 0 {
 		text += fmt.Sprintf(" in %v", time.Duration(m.Span)*time.Millisecond)
 	}
+	if m.Kind == wire.DelJob && m.Flags&wire.PassOn != 0 {
+		text, m.Flags = text+" pass-on", m.Flags&^wire.PassOn
+	}
 	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}
 	for i, name := range flags {
 		if m.Flags&(1<<i) != 0 {

@@ -382,7 +382,7 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 	case store.BusyDrop:
 		n.Stats.BusyDropped++
 		n.effects = append(n.effects, Effect{Kind: Dropped, ID: j.ID, Queue: j.Queue})
-		n.tell(j, &wire.Message{Kind: wire.DelJob})
+		n.tell(j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
 		n.forgetJob(j, nil)
 	case store.BusyReschedule:
 		n.reschedule(j, u, u.BusyDelay())

@@ -102,6 +102,7 @@ const Met = ByClient
 // Flags of single kinds.
 const (
 	Overdue   = NoReply   // AskWork: only jobs whose time has passed
+	PassOn    = NoReply   // DelJob: tell the other holders that you know of
 	Last      = QueueIt   // Release
 	Moved     = NoReply   // Release
 	Cancelled = CountNack // SetAck, Fate: the job wasn't done, but cancelled

@@ -5,7 +5,7 @@
 //
 // [Run] plays one history and judges it. What can go wrong is in [Faults].
 //
-//   - sim.go: the nodes, their clocks, disks and connections;
+//   - clock.go: simulated time, and messages under way; sim.go: the nodes, their disks and connections;
 //   - play.go: clients with jobs, and trouble; check.go: what must hold of jobs;
 //   - family.go, unique.go, locks.go: the clients of families, unique jobs and locks,
 //     each with what must hold of them.

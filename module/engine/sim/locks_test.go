@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,12 +22,39 @@ type lockState struct {
 	latest int64  // and from which it surely is
 }
 
+// lockStates is a set of what a lock may be.
+type lockStates []lockState
+
+func (set lockStates) with(s lockState) lockStates {
+	if slices.Contains(set, s) {
+		return set
+	}
+	return append(set, s)
+}
+
+func (set lockStates) equal(o lockStates) bool {
+	return len(set) == len(o) && !slices.ContainsFunc(set, func(s lockState) bool { return !slices.Contains(o, s) })
+}
+
+// hash doesn't depend on the order.
+func (set lockStates) hash() (sum uint64) {
+	for _, s := range set {
+		h := s.token*0x9e3779b97f4a7c15 ^ s.last ^ uint64(s.early)<<20 ^ uint64(s.latest)<<40
+		for i := range len(s.owner) {
+			h = (h ^ uint64(s.owner[i])) * 0x100000001b3
+		}
+		sum += h ^ h>>29
+	}
+	return sum
+}
+
 const slackMS = 3000 // for messages on their way, and pauses: of what may still be held
 
 // stepLock is what a lock may be after an operation, of which the outcome is
 // known or not. More than one possibility there is only for what wasn't answered,
-// and for NOQUORUM: a majority may have agreed, and not been heard.
-func stepLock(was lockState, op LockOp) (now []lockState) {
+// and for NOQUORUM: a majority may have agreed, and not been heard. They are added to
+// now, each once.
+func stepLock(now lockStates, was lockState, op *LockOp) lockStates {
 	call, ret := At(op.Call), At(op.Return)
 	if op.Return == math.MaxInt64 {
 		ret = call + 60_000
@@ -49,47 +77,47 @@ func stepLock(was lockState, op LockOp) (now []lockState) {
 	unknown := !op.Known || op.Result == engine.NoQuorum
 	switch {
 	case op.Kind == "acquire" && unknown:
-		now = append(now, was)
+		now = now.with(was)
 		if open {
 			maybe := leased(was, 0)
 			if maybe.early = call; mine {
 				maybe.early = was.early
 			}
-			now = append(now, maybe)
+			now = now.with(maybe)
 		}
 	case op.Kind == "acquire" && op.Result == engine.Granted:
 		if open && (op.Got > was.last || mine && op.Got == was.last) {
-			now = append(now, leased(was, op.Got))
+			now = now.with(leased(was, op.Got))
 		}
 	case op.Kind == "acquire":
 		if op.Excused || was.owner != "" && !mine && call <= was.latest {
-			now = append(now, was)
+			now = now.with(was)
 		}
 	case op.Kind == "extend" && (unknown || op.Result == engine.Granted):
 		if unknown {
-			now = append(now, was)
+			now = now.with(was)
 		}
 		if held {
 			longer := leased(was, op.Token)
 			if unknown {
 				longer.early = was.early
 			}
-			now = append(now, longer)
+			now = now.with(longer)
 		}
 	case op.Kind == "release" && (unknown || op.Result == engine.Granted):
 		if unknown {
-			now = append(now, was)
+			now = now.with(was)
 		}
 		if held {
-			now = append(now, freed(was))
+			now = now.with(freed(was))
 		}
 	default: // refused: so it must not surely be held
 		if !(mine && was.token == op.Token && ret < was.early) {
-			now = append(now, was)
+			now = now.with(was)
 		}
 		// A release can have freed it, be asked again, and find it another's by then.
 		if op.Kind == "release" && held {
-			now = append(now, freed(was))
+			now = now.with(freed(was))
 		}
 	}
 	return now
@@ -99,23 +127,26 @@ func stepLock(was lockState, op LockOp) (now []lockState) {
 // each operation happens at one moment between its call and its answer.
 func linearizable(name string, history []LockOp) error {
 	var ops []porcupine.Operation
-	for _, op := range history {
+	for i := range history {
+		op := &history[i]
 		o := porcupine.Operation{ClientId: op.Client, Input: op, Output: op, Call: op.Call, Return: op.Return}
 		if !op.Known {
 			o.Return = math.MaxInt64
 		}
 		ops = append(ops, o)
 	}
-	model := (&porcupine.NondeterministicModel{
-		Init: func() []any { return []any{lockState{}} },
-		Step: func(state, _, output any) (out []any) {
-			for _, s := range stepLock(state.(lockState), output.(LockOp)) {
-				out = append(out, s)
+	model := porcupine.Model{
+		Init: func() any { return lockStates{{}} },
+		Step: func(state, op, _ any) (bool, any) {
+			var next lockStates
+			for _, s := range state.(lockStates) {
+				next = stepLock(next, s, op.(*LockOp))
 			}
-			return out
+			return len(next) > 0, next
 		},
-		Equal: func(a, b any) bool { return a.(lockState) == b.(lockState) },
-	}).ToModel()
+		Equal: func(a, b any) bool { return a.(lockStates).equal(b.(lockStates)) },
+		Hash:  func(state any) uint64 { return state.(lockStates).hash() },
+	}
 	result, info := porcupine.CheckOperationsVerbose(model, ops, 20*time.Second)
 	if result != porcupine.Illegal {
 		return nil // or too many possibilities: other seeds have fewer

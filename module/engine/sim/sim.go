@@ -2,7 +2,6 @@ package sim
 
 import (
 	"bytes"
-	"container/heap"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -101,27 +100,6 @@ type Report struct {
 	LargestNode                                  int     // bytes of the store's memory, at most
 }
 
-type event struct {
-	at  int64
-	seq uint64
-	do  func()
-}
-
-type events []event
-
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, k int) bool {
-	return e[i].at < e[k].at || e[i].at == e[k].at && e[i].seq < e[k].seq
-}
-func (e events) Swap(i, k int) { e[i], e[k] = e[k], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	old := *e
-	last := old[len(old)-1]
-	*e = old[:len(old)-1]
-	return last
-}
-
 // job is what the judge knows of a job.
 type job struct {
 	id        store.ID
@@ -146,6 +124,7 @@ type job struct {
 	messages  int   // since
 
 	givenUp bool // deleted or dropped: nobody awaits its delivery
+	stray   bool // it waited for its turn at the end of the history, and may still get it, see Sim.waits
 
 	kin    *family    // nil: none
 	unique *uniqueJob // likewise
@@ -166,6 +145,8 @@ type Sim struct {
 	now      int64
 	seq      uint64
 	queue    events
+	flying   int        // messages under way, without those that are always
+	spare    []*message // to be used again
 	r        *rand.Rand
 	nodes    []*node
 	byID     map[wire.NodeID]*node
@@ -221,8 +202,8 @@ type node struct {
 // link is a connection, as one side sees it: what is sent on an old one is lost.
 type link struct {
 	up     bool
-	buffer []func() // messages that a paused node has still to read
-	last   int64    // when the last message arrives: none overtakes it
+	buffer []*message // that a paused node has still to read
+	last   int64      // when the last message arrives: none overtakes it
 }
 
 type keyspace struct {
@@ -240,12 +221,6 @@ func (k *keyspace) Drop(q *store.Queue) {
 	box := k.boxes[q]
 	delete(k.boxes, q)
 	k.n.e.Unlinked(box, q)
-}
-
-// at schedules.
-func (s *Sim) at(delay int64, do func()) {
-	s.seq++
-	heap.Push(&s.queue, event{s.now + max(delay, 0), s.seq, do})
 }
 
 func (s *Sim) trace(format string, args ...any) {
@@ -300,7 +275,7 @@ func (n *node) start() {
 		Alloc: n.alloc, Keys: n.keys, Random: rand.NewPCG(n.s.r.Uint64(), uint64(n.life)),
 		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Steady: n.steady,
 	})
-	n.tickAt = math.MaxInt64
+	n.tickAt = never
 	n.call(func() {
 		n.e.BeginLoading()
 		for _, id := range n.order {
@@ -346,26 +321,31 @@ func (n *node) tickSoon(delay int64) {
 		return
 	}
 	n.tickAt = at
-	life := n.life
-	n.s.at(at-n.s.now, func() {
-		if n.life != life || n.down || n.tickAt != at {
-			return
-		}
-		if n.paused {
-			n.tickAt = math.MaxInt64
-			n.tickSoon(100)
-			return
-		}
-		n.tickAt = math.MaxInt64
-		n.e.SetNow(n.clock())
-		next := n.e.Tick()
-		n.settle()
-		n.tickSoon(next - n.clock())
-	})
+	n.s.schedule(at-n.s.now, n)
+}
+
+const never = math.MaxInt64
+
+// happen is a tick, where it is still due.
+func (n *node) happen() {
+	if n.down || n.tickAt != n.s.now {
+		return
+	}
+	n.tickAt = never
+	if n.paused {
+		n.tickSoon(100)
+		return
+	}
+	n.e.SetNow(n.clock())
+	next := n.e.Tick()
+	n.settle()
+	n.tickSoon(next - n.clock())
 }
 
 func (n *node) settle() {
-	for _, e := range n.e.Effects() {
+	effects := n.e.Effects()
+	for i := range effects {
+		e := &effects[i]
 		switch e.Kind {
 		case engine.LogJob, engine.LogState:
 			j := e.Job
@@ -416,7 +396,7 @@ func (n *node) settle() {
 			}
 			n.s.denied(e.ID)
 		case engine.Send:
-			n.transmit(e.Peer.ID, append([]byte(nil), n.e.Message(&e)...))
+			n.transmit(e.Peer.ID, n.e.Message(e))
 		case engine.Connect:
 			n.connect(n.s.byID[e.Peer.ID])
 		case engine.Disconnect:
@@ -428,7 +408,7 @@ func (n *node) settle() {
 				n.peers = append(n.peers, p.ID)
 			}
 		default:
-			n.lockEffect(&e)
+			n.lockEffect(e)
 		}
 	}
 	n.s.LargestNode = max(n.s.LargestNode, n.alloc.Bytes)
@@ -543,38 +523,7 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 			at = max(at, l.last)
 			l.last = at
 		}
-		var deliver func()
-		life := to.life
-		deliver = func() {
-			switch {
-			case to.life != life || n.links[to] != l || !l.up || s.cut(n, to):
-			case to.paused || len(l.buffer) > 0:
-				l.buffer = append(l.buffer, deliver) // the kernel's
-				if len(l.buffer) == 1 {
-					s.at(100, func() { s.drain(to, l) })
-				}
-			default:
-				to.call(func() {
-					if err := to.e.Receive(n.id, b); err != nil {
-						s.fail("node %d can't read node %d's message: %v", to.i, n.i, err)
-					}
-				})
-			}
-		}
-		s.at(at-s.now, deliver)
-	}
-}
-
-// drain brings what waited for a paused node, in order.
-func (s *Sim) drain(to *node, l *link) {
-	if to.paused {
-		s.at(100, func() { s.drain(to, l) })
-		return
-	}
-	waiting := l.buffer
-	l.buffer = nil
-	for _, deliver := range waiting {
-		deliver()
+		s.carry(at, n, to, l, b)
 	}
 }
 

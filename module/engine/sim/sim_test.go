@@ -4,7 +4,10 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"runtime/debug"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -14,6 +17,12 @@ var (
 	seeds = flag.Int("sim.seeds", 0, "further random seeds of each history")
 	first = flag.Uint64("sim.seed", 0, "play this seed alone, with a trace")
 )
+
+// A history needs little memory, and makes much that is soon of no use.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(800)
+	os.Exit(m.Run())
+}
 
 // histories are kinds of trouble.
 var histories = map[string]Config{
@@ -89,6 +98,7 @@ func playAll(t *testing.T, kinds map[string]Config, fixed, fresh int) {
 				return
 			}
 			var all Report
+			began := time.Now()
 			for i := range fixed + fresh + *seeds {
 				seed := uint64(i + 1)
 				if i >= fixed {
@@ -102,7 +112,9 @@ func playAll(t *testing.T, kinds map[string]Config, fixed, fresh int) {
 				all.Messages, all.LockMessages = all.Messages+r.Messages, all.LockMessages+r.LockMessages
 				all.Busiest = max(all.Busiest, r.Busiest)
 			}
-			t.Logf("%d jobs, %d refused, %d deliveries, %d of them duplicates, %d messages, at most %d of one job in ten seconds; %d locks, %d messages about locks",
+			took := time.Since(began)
+			t.Logf("%d seeds in %v; %d jobs, %d refused, %d deliveries, %d of them duplicates, %d messages, at most %d of one job in ten seconds; %d locks, %d messages about locks",
+				fixed+fresh+*seeds, took.Round(time.Millisecond),
 				all.Added, all.Refused, all.Delivered, all.Duplicates, all.Messages, all.Busiest, all.Granted, all.LockMessages)
 		})
 	}

@@ -20,15 +20,31 @@ type block struct {
 	keep []uint64
 }
 
+// pattern is what memory is filled with.
+type pattern [512]uint64
+
+var rubbish, freed = patternOf(0xa5a5a5a5a5a5a5a5), patternOf(0xdbdbdbdbdbdbdbdb)
+
+func patternOf(word uint64) (p pattern) {
+	for i := range p {
+		p[i] = word
+	}
+	return p
+}
+
+func fill(b []uint64, with *pattern) {
+	for len(b) > 0 {
+		b = b[copy(b, with[:]):]
+	}
+}
+
 // New makes an allocator.
 func New() *Alloc { return &Alloc{blocks: map[unsafe.Pointer]block{}} }
 
 // Alloc implements store.Allocator; the memory is filled with rubbish.
 func (a *Alloc) Alloc(size int) unsafe.Pointer {
 	keep := make([]uint64, (size+15)/8)
-	for i := range keep {
-		keep[i] = 0xa5a5a5a5a5a5a5a5
-	}
+	fill(keep, &rubbish)
 	p := unsafe.Pointer(&keep[0])
 	a.blocks[p] = block{size, keep}
 	a.Bytes += size
@@ -41,9 +57,7 @@ func (a *Alloc) Free(p unsafe.Pointer, size int) {
 	if !ok || b.size != size {
 		panic(fmt.Sprintf("free of %d bytes: the block is known: %v, its size %d", size, ok, b.size))
 	}
-	for i := range b.keep {
-		b.keep[i] = 0xdbdbdbdbdbdbdbdb
-	}
+	fill(b.keep, &freed)
 	delete(a.blocks, p)
 	a.Bytes -= size
 }
