@@ -276,7 +276,7 @@ func (m *module) deleteJob(c *rm.Ctx) {
 		m.apply(c, func() error {
 			if m.readIDs(c) {
 				for i := range m.ids {
-					m.node.Delete(&m.ids[i])
+					m.node.ApplyDelete(&m.ids[i])
 				}
 				c.Int(int64(len(m.ids)))
 			}

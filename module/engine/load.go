@@ -140,6 +140,15 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 	return nil
 }
 
+// ApplyDelete is DELJOB from the log or the master: the job is gone, whatever its state
+// was. What follows from that was logged by its author.
+func (n *Node) ApplyDelete(id *store.ID) {
+	if j := n.store.Lookup(id); j != nil {
+		n.touch(j.Queue)
+		n.discard(j)
+	}
+}
+
 // ApplyState is SETJOB: the changed state of a job, and who else holds it. Unknown jobs are passed over.
 func (n *Node) ApplyState(rec, holders []byte) error {
 	j, err := n.store.ApplyState(rec, holders)

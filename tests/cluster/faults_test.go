@@ -3,6 +3,12 @@ package cluster
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
 )
 
 // some is so many random nodes.
@@ -73,4 +79,24 @@ func TestTotalQueueAllRestarted(t *testing.T) {
 	m.await(t, nodes)
 	q.more(500)
 	q.finish()
+}
+
+// A job that is done, and of which the log says so, is done after a restart and at a
+// replica too.
+func TestDoneJobsStayGone(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, durable...)
+	replica := harness.Start(t, harness.WithReplicaOf(m[0]))
+	c := m[0].Dial()
+	for i := range 20 {
+		id := added(t, c, "q", "b", 2000, "REPLICATE", 2)
+		got := c.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q")
+		require.Len(t, got.Elems, 1, "job %d", i)
+		require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int)
+	}
+	m.awaitNoJobs(t)
+	harness.Await(t, 5*time.Second, "the replica to hear that the jobs are gone", func() bool { return jobs(replica) == "0" })
+	m.kill()
+	m[0].Restart() // alone: it has nobody to tell of what it knows
+	assert.Equal(t, "0", jobs(m[0]))
 }
