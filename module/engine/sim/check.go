@@ -71,7 +71,7 @@ func (s *Sim) bounded(n *node) {
 // disks counts the nodes that have a job on disk.
 func (s *Sim) disks(j *job) (count int) {
 	for _, n := range s.nodes {
-		if _, yes := n.disk[j.id]; yes {
+		if _, yes := n.disk.jobs[j.id]; yes {
 			count++
 		}
 	}
@@ -86,7 +86,7 @@ func (s *Sim) promised(n *node, id store.ID) {
 	}
 	s.trace("node %d: promises %s", n.i, id)
 	j.promised = true
-	if have := s.disks(j); !j.once && !j.done && have+s.wiped < j.copies {
+	if have := s.disks(j); !j.once && !j.done && have+s.wiped+j.torn < j.copies {
 		s.fail("job %s was promised on %d nodes and is on %d", j.id, j.copies, have)
 	}
 	if !s.Swift || j.delayed {
@@ -141,6 +141,9 @@ func (s *Sim) note() {
 // safe: what was promised, and isn't done, is somewhere.
 func (s *Sim) safe() {
 	for _, j := range s.order {
+		if j.torn > 0 && j.torn+s.wiped >= j.copies && s.disks(j) == 0 {
+			s.givenUp(j) // each node that had it crashed before it was on disk
+		}
 		if j.promised && !j.once && !j.done && s.disks(j) == 0 && (j.kin == nil || s.wiped == 0 || !s.over) {
 			s.fail("job %s was promised on %d nodes, nobody has acknowledged it, and it is on none%s", j.id, j.copies, s.whereabouts(j))
 			j.done = true // once is enough
@@ -185,7 +188,7 @@ func (s *Sim) forgotten(j *job) bool {
 	}
 	open := false
 	for _, n := range s.nodes {
-		if d, yes := n.disk[j.id]; yes && d.state() == store.StateAcked {
+		if d, yes := n.disk.jobs[j.id]; yes && d.state == store.StateAcked {
 			return false
 		} else if yes {
 			open = true

@@ -217,7 +217,7 @@ func (s *Sim) spent() bool {
 // jobless says whether no job is anywhere: so none can show again.
 func (s *Sim) jobless() bool {
 	return s.flying == 0 && !slices.ContainsFunc(s.nodes, func(n *node) bool {
-		return n.e.Jobs() > 0 || len(n.disk) > 0 || n.e.Load().Adding > 0
+		return n.e.Jobs() > 0 || len(n.disk.jobs) > 0 || n.e.Load().Adding > 0
 	})
 }
 
@@ -230,8 +230,8 @@ func (n *node) rest() string {
 		return fmt.Sprintf("%+v", l)
 	case n.e.Queues() > 0:
 		return fmt.Sprintf("%d queues", n.e.Queues())
-	case len(n.disk) > 0:
-		return fmt.Sprintf("%d jobs on disk", len(n.disk))
+	case len(n.disk.jobs) > 0:
+		return fmt.Sprintf("%d jobs on disk", len(n.disk.jobs))
 	// Tables, the indexes of locks and lanes, a wheel, the notes of what is done: as
 	// many as were ever needed, and of a size of their own.
 	case n.alloc.Blocks() > 16:

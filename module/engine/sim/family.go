@@ -213,7 +213,7 @@ func (s *Sim) inTurn(n *node, j *job) {
 // and that a node wasn't told to drop; or of one that the only nodes which knew of
 // its release, or of the end of what it waits for, forgot with their disks.
 func (s *Sim) waits(j *job) bool {
-	if j.kin == nil || j.promised && s.wiped == 0 {
+	if j.kin == nil || j.promised && s.wiped+s.torn == 0 {
 		return false
 	}
 	any := false

@@ -3,7 +3,6 @@ package sim
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
@@ -116,7 +115,7 @@ func (s *Sim) drift() float64 {
 }
 
 // steady is the node's clock for leases.
-func (n *node) steady() int64 { return int64(float64(n.s.now-1_600_000_000_000) * n.rate) }
+func (n *node) steady() int64 { return int64(float64(n.s.now-n.born) * n.rate) }
 
 func (s *Sim) moment() int64 {
 	s.locks.moments = max(s.now<<10, s.locks.moments+1)
@@ -181,24 +180,6 @@ func (n *node) lockersLose() {
 
 func (n *node) lockEffect(e *engine.Effect) {
 	switch e.Kind {
-	case engine.LogLock:
-		rec := append([]byte(nil), n.e.Message(e)...)
-		r, err := store.ParseLock(rec)
-		if err != nil {
-			n.s.fail("node %d logs a lock that can't be read: %v", n.i, err)
-			return
-		}
-		n.locks[string(r.Name)] = rec
-	case engine.LogUnlock:
-		name, token := engine.UnlockParts(n.e.Message(e))
-		if len(name) == 0 && token <= 1 {
-			n.complete = token == 1
-			return
-		}
-		if r, err := store.ParseLock(n.locks[string(name)]); err == nil && r.Token <= token {
-			delete(n.locks, string(name))
-		}
-		n.floor = max(n.floor, token)
 	case engine.Worked:
 		answer, err := e.Client.(func(error)), e.Err
 		n.s.at(0, func() { answer(err) })
@@ -210,31 +191,6 @@ func (n *node) lockEffect(e *engine.Effect) {
 			}
 		})
 	}
-}
-
-// loadLocks brings back what the disk has of locks.
-func (n *node) loadLocks() {
-	if n.s.Locks != nil {
-		n.e.SetMaxLease(n.s.Locks.MaxLease)
-	}
-	n.e.ApplyFloor(n.floor)
-	for _, name := range sortedNames(n.locks) {
-		if err := n.e.ApplyLock(n.locks[name]); err != nil {
-			n.s.fail("node %d can't load a lock that it saved: %v", n.i, err)
-		}
-	}
-}
-
-func sortedNames(m map[string][]byte) (names []string) {
-	for name := range m {
-		names = append(names, name)
-	}
-	for i := range names { // few
-		for k := i; k > 0 && strings.Compare(names[k-1], names[k]) > 0; k-- {
-			names[k-1], names[k] = names[k], names[k-1]
-		}
-	}
-	return names
 }
 
 func (l *locker) lease() int64 {

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
@@ -400,40 +402,55 @@ func (s *Sim) every(perHour float64, do func()) {
 
 func (s *Sim) trouble() {
 	f := &s.Faults
-	for i := range s.nodes {
-		s.every(f.Crashes, func() { s.crash(s.nodes[i], false) })
-		s.every(f.Wipes, func() {
-			if s.wiped < s.Wiped {
-				s.crash(s.nodes[i], true)
-			}
-		})
-		s.every(f.Replaced, func() {
-			if s.wiped < s.Wiped {
-				s.replace(s.nodes[i])
-			}
-		})
-		s.every(f.Pauses, func() { s.pause(s.nodes[i]) })
-		s.every(f.Resets, func() { s.drop(s.nodes[i], s.nodes[s.r.IntN(len(s.nodes))]) })
-		s.every(f.Pressure, func() {
-			n := s.nodes[i]
-			n.e.SetMemory(0.8)
-			s.at(s.r.Int64N(20_000), func() { n.e.SetMemory(0) })
-		})
-		s.every(f.Leaving, func() {
-			n := s.nodes[i]
-			if !n.down && !n.paused {
-				n.call(func() { n.e.SetLeaving(true) })
-				s.at(s.r.Int64N(20_000), func() {
-					if !n.down {
-						n.call(func() { n.e.SetLeaving(false) })
-					}
-				})
-			}
-		})
-		s.every(f.PauseQueue, func() { s.pauseQueue(s.nodes[i]) })
-		s.every(f.Renames, func() { s.rename(s.nodes[i]) })
+	for _, n := range s.nodes {
+		s.troubleFor(n)
 	}
 	s.every(f.Partitions, s.partition)
+	s.every(f.Blackouts, s.blackout)
+	s.every(f.Joins, s.join)
+}
+
+// troubleFor has a node's share of trouble begin, or that of the one that has its place.
+func (s *Sim) troubleFor(n *node) {
+	f, i := &s.Faults, n.i
+	s.every(f.Crashes, func() { s.crash(s.nodes[i], false) })
+	s.every(f.Wipes, func() {
+		if s.wiped < s.Wiped {
+			s.crash(s.nodes[i], true)
+		}
+	})
+	s.every(f.Replaced, func() {
+		if s.wiped < s.Wiped {
+			s.replace(s.nodes[i])
+		}
+	})
+	s.every(f.Pauses, func() { s.pause(s.nodes[i]) })
+	s.every(f.Resets, func() { s.drop(s.nodes[i], s.nodes[s.r.IntN(len(s.nodes))]) })
+	s.every(f.Pressure, func() {
+		n := s.nodes[i]
+		n.e.SetMemory(0.8)
+		s.at(s.r.Int64N(20_000), func() { n.e.SetMemory(0) })
+	})
+	s.every(f.Leaving, func() {
+		n := s.nodes[i]
+		if !n.down && !n.paused {
+			n.call(func() { n.e.SetLeaving(true) })
+			s.at(s.r.Int64N(20_000), func() {
+				if !n.down {
+					n.call(func() { n.e.SetLeaving(false) })
+				}
+			})
+		}
+	})
+	s.every(f.PauseQueue, func() { s.pauseQueue(s.nodes[i]) })
+	s.every(f.Renames, func() { s.rename(s.nodes[i]) })
+	s.every(f.Stops, func() { s.stop(s.nodes[i]) })
+	s.every(f.Rewrites, func() {
+		if n := s.nodes[i]; !n.down {
+			n.rewrite()
+		}
+	})
+	s.every(f.Steps, func() { s.step(s.nodes[i]) })
 }
 
 func (s *Sim) crash(n *node, wipe bool) {
@@ -441,28 +458,113 @@ func (s *Sim) crash(n *node, wipe bool) {
 		return
 	}
 	s.trace("node %d: crashes, disk lost: %v", n.i, wipe)
+	n.end(wipe || s.Fsync != Always)
+	switch {
+	case wipe:
+		s.wiped++
+		n.disk.wipe()
+		s.unacknowledge(n, s.now-1_000_000)
+	case s.Fsync == EverySec:
+		n.loseTail()
+	}
+	s.at(100+s.r.Int64N(20_000), func() { s.restart(n) })
+}
+
+// stop is SHUTDOWN: all that was logged is on disk.
+func (s *Sim) stop(n *node) {
+	if n.down {
+		return
+	}
+	s.trace("node %d: stops", n.i)
+	n.end(false)
+	s.at(100+s.r.Int64N(5000), func() { s.restart(n) })
+}
+
+// end ends a life.
+func (n *node) end(unsure bool) {
+	s := n.s
 	n.down = true
 	n.life++
-	n.unsure = wipe || s.Locks != nil && s.Locks.Distrust
+	n.unsure = unsure || s.Locks != nil && s.Locks.Distrust
 	n.lockersLose()
-	if wipe {
-		s.wiped++
-		clear(n.disk)
-		clear(n.locks)
-		n.order, n.floor, n.complete = nil, 0, false
-		// What only this node knew of acknowledgements is gone.
-		for _, j := range s.order {
-			for _, by := range j.ackedBy {
-				if by == n.i && s.now-j.ackedAt < 1_000_000 {
-					j.acked = false
-				}
-			}
-		}
-	}
 	for _, other := range s.nodes {
 		s.drop(n, other)
 	}
-	s.at(100+s.r.Int64N(20_000), func() { s.restart(n) })
+}
+
+// loseTail loses what the disk has not written yet.
+func (n *node) loseTail() {
+	s := n.s
+	after := s.now - s.r.Int64N(lagMS+1)
+	had := maps.Clone(n.disk.jobs)
+	if !n.disk.cut(after) {
+		return
+	}
+	s.torn++
+	for _, j := range s.order {
+		if _, before := had[j.id]; before {
+			if _, still := n.disk.jobs[j.id]; !still {
+				j.torn++
+			}
+		}
+	}
+	s.unacknowledge(n, after)
+}
+
+// unacknowledge: what only this node knew of acknowledgements since then is gone.
+func (s *Sim) unacknowledge(n *node, since int64) {
+	for _, j := range s.order {
+		if j.ackedAt > since && slices.Contains(j.ackedBy, n.i) {
+			j.acked = false
+		}
+	}
+}
+
+// blackout ends all nodes within a moment.
+func (s *Sim) blackout() {
+	clean := s.r.IntN(2) == 0
+	s.trace("blackout, clean: %v", clean)
+	for _, n := range s.nodes {
+		s.at(s.r.Int64N(300), func() {
+			if clean {
+				s.stop(n)
+			} else {
+				s.crash(n, false)
+			}
+		})
+	}
+}
+
+// step sets a node's clock.
+func (s *Sim) step(n *node) {
+	most := s.Faults.StepMS
+	skew := s.r.Int64N(2*most+1) - most
+	s.trace("node %d: its clock is set by %d ms", n.i, skew-n.skew)
+	n.skew = skew
+}
+
+// join has a new node meet one of the mesh.
+func (s *Sim) join() {
+	via := s.up()
+	if via == nil || len(s.nodes) >= s.Faults.MaxNodes {
+		return
+	}
+	n := s.newNode(len(s.nodes))
+	s.nodes = append(s.nodes, n)
+	s.trace("node %d joins, through node %d", n.i, via.i)
+	n.side = via.side // of a partition
+	n.start()
+	s.consume(n)
+	s.troubleFor(n)
+	s.meet(n, via)
+}
+
+// meet is CLUSTER MEET.
+func (s *Sim) meet(n, other *node) {
+	n.call(func() {
+		n.met[other] = true
+		n.e.Meet(other.id, addr(other.i))
+	})
 }
 
 // replace has a node die for good. The operator has all others forget it, and
@@ -475,17 +577,29 @@ func (s *Sim) replace(n *node) {
 	s.trace("node %d: is replaced", n.i)
 	n.dead = true
 	s.dead = append(s.dead, n.id)
-	for _, other := range s.nodes {
-		if !other.down {
-			other.call(func() { other.e.Forget(n.id) })
-		}
-	}
+	s.forget(n)
 	fresh := s.newNode(n.i)
 	s.nodes[n.i] = fresh
 	fresh.start()
 	s.consume(fresh)
 	other := s.nodes[(n.i+1)%len(s.nodes)]
 	fresh.call(func() { fresh.e.AddPeer(other.id, addr(other.i)) })
+}
+
+// forget is CLUSTER FORGET of a dead node at all others, one after the other.
+func (s *Sim) forget(n *node) {
+	for _, other := range s.nodes {
+		tell := func() {
+			if !other.down {
+				other.call(func() { other.e.Forget(n.id) })
+			}
+		}
+		if s.Faults.ForgetSecs == 0 {
+			tell()
+		} else {
+			s.at(s.r.Int64N(s.Faults.ForgetSecs*1000), tell)
+		}
+	}
 }
 
 func (s *Sim) pauseQueue(n *node) {
@@ -515,7 +629,7 @@ func (s *Sim) restart(n *node) {
 	if !n.down || n.dead {
 		return
 	}
-	s.trace("node %d: restarts with %d jobs", n.i, len(n.disk))
+	s.trace("node %d: restarts with %d jobs", n.i, len(n.disk.jobs))
 	clear(n.links)
 	n.start()
 	s.consume(n)
@@ -536,16 +650,15 @@ func (s *Sim) pause(n *node) {
 }
 
 func (s *Sim) partition() {
-	side := make([]bool, len(s.nodes))
-	for i := range side {
-		side[i] = s.r.IntN(2) == 0
+	for _, n := range s.nodes {
+		n.side = s.r.IntN(2) == 0
 	}
 	oneWay := s.r.IntN(3) == 0
 	s.trace("partition, one way: %v", oneWay)
-	s.cut = func(from, to *node) bool { return side[from.i] != side[to.i] && (!oneWay || side[from.i]) }
+	s.cut = func(from, to *node) bool { return from.side != to.side && (!oneWay || from.side) }
 	for _, a := range s.nodes {
 		for _, b := range s.nodes {
-			if side[a.i] && !side[b.i] {
+			if a.side && !b.side {
 				s.at(s.r.Int64N(8000), func() { s.drop(a, b) })
 			}
 		}

@@ -34,6 +34,15 @@ type Faults struct {
 	PauseQueue      float64 // a queue is paused for some seconds, at one node or everywhere
 	Renames         float64 // a queue gets another name at a node
 	Skew            int64   // ms that clocks differ at most
+	Stops           float64 // clean shutdowns, with a restart
+	Blackouts       float64 // of the whole mesh: all nodes stop, or crash, within a moment, and start again
+	Rewrites        float64 // the log is written anew
+	NodesLate       bool    // the nodes' file is written a while after it changed; a crash meanwhile leaves the old one
+	Steps           float64 // a clock is set, forwards or backwards
+	StepMS          int64   // so far from true time, at most
+	Joins           float64 // of the whole mesh: a new node meets any one, whatever can't be reached just then
+	MaxNodes        int     // until there are so many
+	ForgetSecs      int64   // until an operator has told each node to forget a dead one, at most
 }
 
 // Config is one history.
@@ -42,6 +51,7 @@ type Config struct {
 	Jobs      int
 	Seconds   int64 // of trouble; then all heals, and the end is awaited
 	Replicate int   // 0: the default
+	Fsync     Fsync
 	Faults    Faults
 	// Consumers acknowledge this share of what they get; the rest is lost with
 	// a consumer that crashes.
@@ -123,6 +133,7 @@ type job struct {
 	window    int64 // when the current ten seconds of messages began
 	messages  int   // since
 
+	torn    int  // copies that were lost with the tail of a log
 	givenUp bool // deleted or dropped: nobody awaits its delivery
 	stray   bool // it waited for its turn at the end of the history, and may still get it, see Sim.waits
 
@@ -159,6 +170,7 @@ type Sim struct {
 	over     bool // all jobs are done: none may show again
 	closed   bool // no more clients
 	wiped    int
+	torn     int           // crashes that lost some of the log
 	dead     []wire.NodeID // nodes that were replaced
 	failures []string
 	seed     uint64
@@ -166,37 +178,29 @@ type Sim struct {
 	uniques  *uniqueWorld
 }
 
-// saved is a job on a node's disk.
-type saved struct {
-	queue, rec []byte
-}
-
-func (d *saved) state() uint8 { return d.rec[1] }
-
 type node struct {
-	s        *Sim
-	i        int
-	id       wire.NodeID
-	text     string
-	e        *engine.Node
-	alloc    *storetest.Alloc
-	keys     *keyspace
-	disk     map[store.ID]saved
-	order    []store.ID // of the disk, as first written
-	peers    []wire.NodeID
-	life     int // grows with each start: what belongs to an earlier life is void
-	down     bool
-	dead     bool // for good: another has its place
-	paused   bool
-	skew     int64
-	tickAt   int64
-	links    map[*node]*link
-	rate     float64           // of its steady clock
-	locks    map[string][]byte // on disk
-	floor    uint64
-	complete bool // the log says that it has all
-	unsure   bool // what the disk has of locks may not be all
-	waits    []*lockWait
+	s       *Sim
+	i       int
+	id      wire.NodeID
+	text    string
+	e       *engine.Node
+	alloc   *storetest.Alloc
+	keys    *keyspace
+	disk    disk
+	life    int // grows with each start: what belongs to an earlier life is void
+	down    bool
+	dead    bool // for good: another has its place
+	paused  bool
+	skew    int64
+	tickAt  int64
+	links   map[*node]*link
+	side    bool           // of the partition there is
+	met     map[*node]bool // nodes that it was told to meet, and hasn't reached yet
+	rate    float64        // of its steady clock
+	born    int64          // when that began
+	unsure  bool           // what the disk has of locks may not be all
+	unsaved bool           // the nodes' file is being written
+	waits   []*lockWait
 }
 
 // link is a connection, as one side sees it: what is sent on an old one is lost.
@@ -211,16 +215,30 @@ type keyspace struct {
 	boxes map[*store.Queue]unsafe.Pointer
 }
 
+// box is the value in a queue's key.
+type box struct{ q *store.Queue }
+
 func (k *keyspace) Free([]byte) error { return nil }
 func (k *keyspace) Adopt(q *store.Queue) error {
-	box := unsafe.Pointer(&struct{ q *store.Queue }{q})
-	k.boxes[q], q.Box = box, box
+	b := unsafe.Pointer(&box{q})
+	k.boxes[q], q.Box = b, b
 	return nil
 }
 func (k *keyspace) Drop(q *store.Queue) {
-	box := k.boxes[q]
+	if !k.n.e.Loading() {
+		k.n.disk.write(entry{kind: dropEntry, at: k.n.s.now, a: slices.Clone(q.NameBytes())})
+	}
+	b := k.boxes[q]
 	delete(k.boxes, q)
-	k.n.e.Unlinked(box, q)
+	k.n.e.Unlinked(b, q)
+}
+
+// make makes a queue that is being loaded.
+func (k *keyspace) make() *store.Queue {
+	b := &box{}
+	b.q = k.n.e.NewQueueFor(unsafe.Pointer(b))
+	k.boxes[b.q] = unsafe.Pointer(b)
+	return b.q
 }
 
 func (s *Sim) trace(format string, args ...any) {
@@ -251,7 +269,8 @@ func newSim(seed uint64, c Config) *Sim {
 }
 
 func (s *Sim) newNode(i int) *node {
-	n := &node{s: s, i: i, disk: map[store.ID]saved{}, links: map[*node]*link{}, locks: map[string][]byte{}, rate: s.drift()}
+	n := &node{s: s, i: i, links: map[*node]*link{}, met: map[*node]bool{}, rate: s.drift()}
+	n.disk.wipe()
 	for k := range n.id {
 		n.id[k] = byte(s.r.Uint32())
 	}
@@ -265,42 +284,66 @@ func (s *Sim) newNode(i int) *node {
 
 func addr(i int) string { return fmt.Sprintf("10.0.0.%d:1", i) }
 
-// start begins a life, with what the disk has.
+// start begins a life, with what the disk has: in the order in which the module does
+// it (shell.go, persist.go and lock.go in package commands).
 func (n *node) start() {
+	s := n.s
 	n.life++
-	n.down, n.paused = false, false
+	n.down, n.paused, n.unsaved = false, false, false
+	n.tickAt, n.born = never, s.now
 	n.alloc = storetest.New()
 	n.keys = &keyspace{n: n, boxes: map[*store.Queue]unsafe.Pointer{}}
 	n.e = engine.New(engine.Config{
-		Alloc: n.alloc, Keys: n.keys, Random: rand.NewPCG(n.s.r.Uint64(), uint64(n.life)),
+		Alloc: n.alloc, Keys: n.keys, Random: rand.NewPCG(s.r.Uint64(), uint64(n.life)),
 		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Steady: n.steady,
 	})
-	n.tickAt = never
+	if most := s.maxLease(); most > 0 {
+		n.e.SetMaxLease(most)
+	}
 	n.call(func() {
-		n.e.BeginLoading()
-		for _, id := range n.order {
-			if d, ok := n.disk[id]; ok {
-				if err := n.e.ApplyJob(d.queue, d.rec); err != nil {
-					n.s.fail("node %d can't load what it saved: %v", n.i, err)
-				}
-			}
-		}
-		n.loadLocks()
-		n.e.EndLoading()
-		n.e.Settle(engine.Trust{Logged: true})
-		for _, id := range slices.Clone(n.peers) {
-			n.e.AddPeer(id, addr(n.s.byID[id].i))
+		for _, id := range n.disk.nodes {
+			n.e.AddPeer(id, addr(s.byID[id].i))
 		}
 		if n.life > 1 {
-			if n.e.TrustLocks(); n.unsure || !n.complete {
-				n.e.DistrustLocks()
-			}
+			n.restart()
 		}
-		for _, id := range n.s.dead {
+		for _, id := range s.dead {
 			n.e.Forget(id)
 		}
 	})
+	for _, p := range n.e.Peers() {
+		n.connect(s.byID[p.ID])
+	}
 	n.tickSoon(1)
+}
+
+// restart loads what was saved, and decides what that is worth.
+func (n *node) restart() {
+	if len(n.e.Peers()) > 0 {
+		n.e.DistrustLocks()
+	}
+	n.e.BeginLoading()
+	n.load()
+	n.e.EndLoading()
+	if n.e.Abstains() {
+		if n.s.Fsync == Always && !n.unsure && n.e.CompleteLocks() {
+			n.e.TrustLocks()
+		} else {
+			n.e.DistrustLocks()
+		}
+	}
+	n.e.Settle(engine.Trust{Logged: true})
+}
+
+// maxLease is jobmesh.lock-max-lease, 0 for the default.
+func (s *Sim) maxLease() int64 {
+	switch {
+	case s.Locks != nil:
+		return s.Locks.MaxLease
+	case s.Uniques != nil:
+		return s.Uniques.MaxLease
+	}
+	return 0
 }
 
 func (n *node) clock() int64 { return n.s.now + n.skew }
@@ -347,25 +390,12 @@ func (n *node) settle() {
 	for i := range effects {
 		e := &effects[i]
 		switch e.Kind {
-		case engine.LogJob, engine.LogState:
-			j := e.Job
-			if _, known := n.disk[j.ID]; !known && e.Kind == engine.LogState {
-				n.s.fail("node %d logs a change of job %s, which the log hasn't", n.i, j.ID)
-			}
-			if _, known := n.disk[j.ID]; !known {
-				n.order = append(n.order, j.ID)
-			}
-			if d, known := n.disk[j.ID]; known && d.state() == store.StateAcked && j.State != store.StateAcked {
-				n.s.fail("node %d: job %s was acknowledged, and is in state %d now", n.i, j.ID, j.State)
-			}
-			n.disk[j.ID] = saved{append([]byte(nil), j.Queue.NameBytes()...), append([]byte(nil), j.Record()...)}
-			if k := n.s.jobs[j.ID]; k != nil && k.unique != nil && bytes.HasSuffix(j.Queue.NameBytes(), []byte(engine.DeadSuffix)) {
-				n.s.deadLetter(k)
-			}
-		case engine.LogDelete:
-			delete(n.disk, e.ID)
-			if len(n.order) > 2*len(n.disk)+100 {
-				n.compact()
+		case engine.LogJob, engine.LogState, engine.LogDelete, engine.LogLock, engine.LogUnlock:
+			n.logEffect(e)
+			if j := e.Job; j != nil && n.s.uniques != nil && bytes.HasSuffix(j.Queue.NameBytes(), []byte(engine.DeadSuffix)) {
+				if k := n.s.jobs[j.ID]; k != nil && k.unique != nil {
+					n.s.deadLetter(k)
+				}
 			}
 		case engine.Dropped:
 			n.s.trace("node %d: drops %s", n.i, e.ID)
@@ -403,26 +433,41 @@ func (n *node) settle() {
 			other := n.s.byID[e.Peer.ID]
 			n.s.at(0, func() { n.s.drop(n, other) })
 		case engine.NodesChanged:
-			n.peers = n.peers[:0]
-			for _, p := range n.e.Peers() {
-				n.peers = append(n.peers, p.ID)
-			}
+			n.saveNodes()
 		default:
 			n.lockEffect(e)
 		}
+	}
+	if len(n.disk.log) > longLog {
+		n.rewrite()
 	}
 	n.s.LargestNode = max(n.s.LargestNode, n.alloc.Bytes)
 	n.s.bounded(n)
 }
 
-func (n *node) compact() {
-	kept := n.order[:0]
-	for _, id := range n.order {
-		if _, ok := n.disk[id]; ok {
-			kept = append(kept, id)
+// saveNodes writes the nodes' file, beside the main thread.
+func (n *node) saveNodes() {
+	if n.unsaved {
+		return
+	}
+	save := func() {
+		n.disk.nodes = n.disk.nodes[:0]
+		for _, p := range n.e.Peers() {
+			n.disk.nodes = append(n.disk.nodes, p.ID)
 		}
 	}
-	n.order = kept
+	if !n.s.Faults.NodesLate {
+		save()
+		return
+	}
+	n.unsaved = true
+	life := n.life
+	n.s.at(1+n.s.r.Int64N(nodesLateMS), func() {
+		if n.life == life && !n.down {
+			n.unsaved = false
+			save()
+		}
+	})
 }
 
 // --- network -----------------------------------------------------------------
@@ -457,7 +502,9 @@ func (n *node) connect(to *node) {
 			return
 		}
 		n.links[to], to.links[n] = &link{up: true}, &link{up: true}
-		n.call(func() { n.e.PeerUp(to.id, addr(to.i), false) })
+		met := n.met[to]
+		delete(n.met, to)
+		n.call(func() { n.e.PeerUp(to.id, addr(to.i), met) })
 		to.call(func() { to.e.PeerUp(n.id, addr(n.i), false) })
 	})
 }

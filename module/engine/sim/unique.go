@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
@@ -28,6 +29,7 @@ type Uniques struct {
 	Harsh      bool    // some are ONBUSY drop or dead, or ONCONFLICT replace
 	Deleted    float64 // share of jobs that a client deletes at some node
 	Drift      float64 // see Lockers
+	MaxLease   int64   // likewise; 0: the default
 }
 
 // uniqueJob is what the judge knows of a unique job.
@@ -374,22 +376,16 @@ func (s *Sim) rename(n *node) {
 	}
 	from, to := fmt.Appendf(nil, "q%d", s.r.IntN(s.queues())), fmt.Appendf(nil, "q%d", s.r.IntN(s.queues()))
 	n.call(func() {
-		q := n.e.Queue(from)
-		if q == nil || n.e.Queue(to) != nil {
+		if !n.moveQueue(from, to) {
 			return
 		}
 		s.trace("node %d: RENAME %s %s", n.i, from, to)
-		for id, d := range n.disk {
-			if string(d.queue) == string(from) {
-				n.disk[id] = saved{to, d.rec}
-				if j := s.jobs[id]; j != nil && j.unique != nil && !j.unique.Mesh {
-					s.deadLetter(j)
-				}
+		for id, d := range n.disk.jobs {
+			if j := s.jobs[id]; bytes.Equal(d.queue, from) && j != nil && j.unique != nil && !j.unique.Mesh {
+				s.deadLetter(j)
 			}
 		}
-		box := q.Box
-		n.e.Unlinked(box, q)
-		n.e.Attached(n.e.Reclaim(box), to, 0)
+		n.disk.write(entry{kind: renameEntry, at: s.now, a: from, b: to})
 	})
 }
 

@@ -1,0 +1,271 @@
+package sim
+
+import (
+	"bytes"
+	"slices"
+	"unsafe"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// A node's disk: its log, as the module has Redis write it (persist.go and lock.go in
+// package commands), and the nodes' file.
+
+// Fsync is when what a node logs is on disk for sure (appendfsync).
+type Fsync uint8
+
+const (
+	// Always: before anything is answered or sent.
+	Always Fsync = iota
+	// EverySec: within a second. A crash loses the tail, a clean stop doesn't.
+	EverySec
+)
+
+const (
+	lagMS       = 1000 // how far the disk is behind with EverySec, at most
+	longLog     = 2000 // entries of a log that is written anew
+	nodesLateMS = 200  // how long the nodes' file can take to be written, with Faults.NodesLate
+)
+
+type entryKind uint8
+
+const (
+	jobEntry    entryKind = iota // LOADJOB: queue, record
+	stateEntry                   // SETJOB: record, parts
+	deleteEntry                  // DELJOB
+	lockEntry                    // SETLOCK: record
+	unlockEntry                  // DELLOCK: what engine.UnlockParts reads
+	renameEntry                  // RENAME: from, to
+	dropEntry                    // UNLINK of an empty queue
+)
+
+// entry is one effect in a log.
+type entry struct {
+	kind entryKind
+	at   int64
+	id   store.ID
+	a, b []byte
+}
+
+// saved is a job as the log has it.
+type saved struct {
+	queue []byte
+	state uint8
+}
+
+// disk is a log that begins with what was saved when it was last written anew.
+type disk struct {
+	queues   []savedQueue
+	locks    [][]byte
+	floor    uint64
+	complete uint64
+	log      []entry
+
+	jobs  map[store.ID]saved // what it comes to
+	nodes []wire.NodeID      // the nodes' file
+}
+
+type savedQueue struct {
+	name []byte
+	recs [][]byte
+}
+
+// recordOf are a job's ID and state in its record (cgo/record).
+func recordOf(rec []byte) (id store.ID, state uint8) {
+	const idAt = int(unsafe.Offsetof(store.Job{}.ID) - unsafe.Offsetof(store.Job{}.Format))
+	copy(id[:], rec[idAt:])
+	return id, rec[1]
+}
+
+func (d *disk) write(e entry) {
+	d.log = append(d.log, e)
+	d.note(&e)
+}
+
+// note follows what the log comes to.
+func (d *disk) note(e *entry) {
+	switch e.kind {
+	case jobEntry:
+		_, state := recordOf(e.b)
+		d.jobs[e.id] = saved{e.a, state}
+	case stateEntry:
+		if k, known := d.jobs[e.id]; known {
+			_, k.state = recordOf(e.a)
+			d.jobs[e.id] = k
+		}
+	case deleteEntry:
+		delete(d.jobs, e.id)
+	case renameEntry:
+		for id, k := range d.jobs {
+			if bytes.Equal(k.queue, e.a) {
+				d.jobs[id] = saved{e.b, k.state}
+			}
+		}
+	}
+}
+
+// wipe loses all but who is in the mesh: without that it would be another node.
+func (d *disk) wipe() { *d = disk{jobs: map[store.ID]saved{}, nodes: d.nodes} }
+
+// cut loses what was logged after a time, and says whether that was anything.
+func (d *disk) cut(after int64) bool {
+	i := len(d.log)
+	for i > 0 && d.log[i-1].at > after {
+		i--
+	}
+	if i == len(d.log) {
+		return false
+	}
+	clear(d.log[i:])
+	d.log = d.log[:i]
+	clear(d.jobs)
+	for _, q := range d.queues {
+		for _, rec := range q.recs {
+			id, state := recordOf(rec)
+			d.jobs[id] = saved{q.name, state}
+		}
+	}
+	for i := range d.log {
+		d.note(&d.log[i])
+	}
+	return true
+}
+
+// logEffect writes an effect, where it is one for the log.
+func (n *node) logEffect(e *engine.Effect) {
+	d := &n.disk
+	switch j := e.Job; e.Kind {
+	case engine.LogJob, engine.LogState:
+		old, known := d.jobs[j.ID]
+		if !known && e.Kind == engine.LogState {
+			n.s.fail("node %d logs a change of job %s, which the log hasn't", n.i, j.ID)
+		}
+		if known && old.state == store.StateAcked && j.State != store.StateAcked {
+			n.s.fail("node %d: job %s was acknowledged, and is in state %d now", n.i, j.ID, j.State)
+		}
+		if e.Kind == engine.LogJob {
+			d.write(entry{jobEntry, n.s.now, j.ID, slices.Clone(j.Queue.NameBytes()), slices.Clone(j.Record())})
+		} else {
+			d.write(entry{stateEntry, n.s.now, j.ID, slices.Clone(j.StateRecord()), slices.Clone(j.RawParts())})
+		}
+	case engine.LogDelete:
+		d.write(entry{kind: deleteEntry, at: n.s.now, id: e.ID})
+	case engine.LogLock:
+		rec := slices.Clone(n.e.Message(e))
+		if _, err := store.ParseLock(rec); err != nil {
+			n.s.fail("node %d logs a lock that can't be read: %v", n.i, err)
+			return
+		}
+		d.write(entry{kind: lockEntry, at: n.s.now, a: rec})
+	case engine.LogUnlock:
+		d.write(entry{kind: unlockEntry, at: n.s.now, a: slices.Clone(n.e.Message(e))})
+	}
+}
+
+// rewrite begins the log anew with what the node has in memory, as BGREWRITEAOF does,
+// and by that has all of it on disk.
+func (n *node) rewrite() {
+	d := &n.disk
+	d.queues, d.locks, d.log = nil, nil, d.log[:0]
+	at := map[*store.Queue]int{}
+	var queues []*store.Queue
+	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+		queues = queues[:0]
+		cursor = n.e.ScanQueues(cursor, &queues)
+		for _, q := range queues {
+			if _, twice := at[q]; !twice {
+				at[q] = len(d.queues)
+				d.queues = append(d.queues, savedQueue{name: slices.Clone(q.NameBytes())})
+			}
+		}
+	}
+	known := 0
+	var jobs []*store.Job
+	seen := map[store.ID]bool{}
+	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+		jobs = jobs[:0]
+		cursor = n.e.ScanJobs(cursor, &jobs)
+		for _, j := range jobs {
+			i, yes := at[j.Queue]
+			if !yes || j.State == store.StateWaitRepl || seen[j.ID] {
+				continue
+			}
+			seen[j.ID] = true
+			d.queues[i].recs = append(d.queues[i].recs, slices.Clone(j.Record()))
+			if k, logged := d.jobs[j.ID]; !logged || k.state != j.State || !bytes.Equal(k.queue, j.Queue.NameBytes()) {
+				n.s.fail("node %d: job %s is in state %d of queue %s, and the log says %d of %s", n.i, j.ID, j.State, j.Queue.NameBytes(), k.state, k.queue)
+			}
+			known++
+		}
+	}
+	if known != len(d.jobs) {
+		n.s.fail("node %d has %d jobs to save, and its log has %d", n.i, known, len(d.jobs))
+	}
+	t := n.e.LockTable()
+	d.floor, d.complete = t.Floor, t.Complete
+	for l := t.Head; l != nil; l = l.Next {
+		d.locks = append(d.locks, slices.Clone(l.Record()))
+	}
+}
+
+// load has a node that starts read its log. What follows from each entry was logged
+// when it was written.
+func (n *node) load() {
+	d := &n.disk
+	must := func(err error) {
+		if err != nil {
+			n.s.fail("node %d can't load what it saved: %v", n.i, err)
+		}
+	}
+	for _, q := range d.queues {
+		sq := n.keys.make()
+		for _, rec := range q.recs {
+			must(n.e.LoadRecord(sq, rec))
+		}
+		if dropped := n.e.Attached(sq, q.name, 0); dropped > 0 {
+			n.s.fail("node %d: %d jobs of queue %s are left out, because others have their IDs", n.i, dropped, q.name)
+		}
+	}
+	n.e.ApplyFloor(d.floor)
+	n.e.ApplyComplete(d.complete)
+	for _, rec := range d.locks {
+		must(n.e.ApplyLock(rec))
+	}
+	n.e.Effects()
+	for i := range d.log {
+		switch e := &d.log[i]; e.kind {
+		case jobEntry:
+			must(n.e.ApplyJob(e.a, e.b))
+		case stateEntry:
+			must(n.e.ApplyState(e.a, e.b))
+		case deleteEntry:
+			n.e.ApplyDelete(&e.id)
+		case lockEntry:
+			must(n.e.ApplyLock(e.a))
+		case unlockEntry:
+			name, token := engine.UnlockParts(e.a)
+			n.e.ApplyUnlock(name, token)
+		case renameEntry:
+			n.moveQueue(e.a, e.b)
+		case dropEntry:
+			if q := n.e.Queue(e.a); q != nil {
+				n.keys.Drop(q)
+			}
+		}
+		n.e.Effects()
+	}
+}
+
+// moveQueue gives a queue another name, where that is free; false where it can't.
+func (n *node) moveQueue(from, to []byte) bool {
+	q := n.e.Queue(from)
+	if q == nil || n.e.Queue(to) != nil {
+		return false
+	}
+	box := q.Box
+	n.e.Unlinked(box, q)
+	n.e.Attached(n.e.Reclaim(box), to, 0)
+	return true
+}
