@@ -194,8 +194,9 @@ func (n *node) rewrite() {
 			}
 			seen[j.ID] = true
 			d.queues[i].recs = append(d.queues[i].recs, slices.Clone(j.Record()))
-			if k, logged := d.jobs[j.ID]; !logged || k.state != j.State || !bytes.Equal(k.queue, j.Queue.NameBytes()) {
-				n.s.fail("node %d: job %s is in state %d of queue %s, and the log says %d of %s", n.i, j.ID, j.State, j.Queue.NameBytes(), k.state, k.queue)
+			// That a job was delivered isn't logged.
+			if k, logged := d.jobs[j.ID]; !logged || (k.state == store.StateAcked) != (j.State == store.StateAcked) || !bytes.Equal(k.queue, j.Queue.NameBytes()) {
+				n.s.fail("node %d: job %s is in state %d of queue %q, and the log says %d of %q", n.i, j.ID, j.State, j.Queue.NameBytes(), k.state, k.queue)
 			}
 			known++
 		}

@@ -15,7 +15,7 @@ import (
 
 // lockState is a lock as the model knows it.
 type lockState struct {
-	owner  string // empty: free
+	owner  int    // 0: free
 	token  uint64 // 0: a claim of which nobody knows the token
 	last   uint64 // the greatest token
 	early  int64  // the true time from which it may be free, ms
@@ -39,13 +39,17 @@ func (set lockStates) equal(o lockStates) bool {
 // hash doesn't depend on the order.
 func (set lockStates) hash() (sum uint64) {
 	for _, s := range set {
-		h := s.token*0x9e3779b97f4a7c15 ^ s.last ^ uint64(s.early)<<20 ^ uint64(s.latest)<<40
-		for i := range len(s.owner) {
-			h = (h ^ uint64(s.owner[i])) * 0x100000001b3
-		}
+		h := s.token*0x9e3779b97f4a7c15 ^ s.last ^ uint64(s.early)<<20 ^ uint64(s.latest)<<40 ^ uint64(s.owner)<<8
+		h *= 0xbf58476d1ce4e5b9
 		sum += h ^ h>>29
 	}
 	return sum
+}
+
+// ownedOp is an operation, with a number for its owner.
+type ownedOp struct {
+	*LockOp
+	owner int
 }
 
 const slackMS = 3000 // for messages on their way, and pauses: of what may still be held
@@ -54,7 +58,7 @@ const slackMS = 3000 // for messages on their way, and pauses: of what may still
 // known or not. More than one possibility there is only for what wasn't answered,
 // and for NOQUORUM: a majority may have agreed, and not been heard. They are added to
 // now, each once.
-func stepLock(now lockStates, was lockState, op *LockOp) lockStates {
+func stepLock(now lockStates, was lockState, op *ownedOp) lockStates {
 	call, ret := At(op.Call), At(op.Return)
 	if op.Return == math.MaxInt64 {
 		ret = call + 60_000
@@ -64,15 +68,15 @@ func stepLock(now lockStates, was lockState, op *LockOp) lockStates {
 	leased := func(s lockState, token uint64) lockState {
 		s.early = call + int64(float64(op.Lease)*(1-LockDrift)*(1-LockDrift))
 		s.latest = max(s.latest, ret+4*op.Lease+slackMS)
-		s.owner, s.token, s.last = op.Owner, token, max(s.last, token)
+		s.owner, s.token, s.last = op.owner, token, max(s.last, token)
 		return s
 	}
 	freed := func(s lockState) lockState {
-		s.owner, s.token = "", 0
+		s.owner, s.token = 0, 0
 		return s
 	}
-	mine := was.owner == op.Owner
-	open := was.owner == "" || mine || ret >= was.early
+	mine := was.owner == op.owner
+	open := was.owner == 0 || mine || ret >= was.early
 	held := mine && (was.token == op.Token || was.token == 0)
 	unknown := !op.Known || op.Result == engine.NoQuorum
 	switch {
@@ -90,7 +94,7 @@ func stepLock(now lockStates, was lockState, op *LockOp) lockStates {
 			now = now.with(leased(was, op.Got))
 		}
 	case op.Kind == "acquire":
-		if op.Excused || was.owner != "" && !mine && call <= was.latest {
+		if op.Excused || was.owner != 0 && !mine && call <= was.latest {
 			now = now.with(was)
 		}
 	case op.Kind == "extend" && (unknown || op.Result == engine.Granted):
@@ -127,8 +131,13 @@ func stepLock(now lockStates, was lockState, op *LockOp) lockStates {
 // each operation happens at one moment between its call and its answer.
 func linearizable(name string, history []LockOp) error {
 	var ops []porcupine.Operation
+	owners := map[string]int{}
 	for i := range history {
-		op := &history[i]
+		op := &ownedOp{LockOp: &history[i]}
+		if op.owner = owners[op.Owner]; op.owner == 0 {
+			op.owner = len(owners) + 1
+			owners[op.Owner] = op.owner
+		}
 		o := porcupine.Operation{ClientId: op.Client, Input: op, Output: op, Call: op.Call, Return: op.Return}
 		if !op.Known {
 			o.Return = math.MaxInt64
@@ -140,7 +149,7 @@ func linearizable(name string, history []LockOp) error {
 		Step: func(state, op, _ any) (bool, any) {
 			var next lockStates
 			for _, s := range state.(lockStates) {
-				next = stepLock(next, s, op.(*LockOp))
+				next = stepLock(next, s, op.(*ownedOp))
 			}
 			return len(next) > 0, next
 		},
