@@ -248,7 +248,7 @@ func TestTwoNodesTalk(t *testing.T) {
 			require.True(t, inOrder(a.got[b.cfg.ID], turns*perTurn))
 
 			up := b.up[a.cfg.ID]
-			require.EqualValues(t, 1, up.Version)
+			require.EqualValues(t, newestVersion, up.Version)
 			require.False(t, up.Dialled)
 			require.True(t, a.up[b.cfg.ID].Dialled)
 			require.Equal(t, a.Addr().String(), up.Advertised)

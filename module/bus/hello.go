@@ -32,10 +32,11 @@ type instanceID [16]byte
 // its first byte differs from that of a TLS record.
 const magic = "jobmesh\n"
 
-// Versions of the protocol that this code speaks.
+// Versions of the protocol that this code speaks. The first one's claims for locks
+// didn't say which nodes they count.
 const (
-	oldestVersion = 1
-	newestVersion = 1
+	oldestVersion = 2
+	newestVersion = 2
 )
 
 const helloSize = 55 // without the advertised host

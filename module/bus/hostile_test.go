@@ -393,7 +393,7 @@ type raw struct {
 }
 
 func rawHello(id NodeID) *hello {
-	return &hello{oldest: 1, newest: 1, id: id, instance: instanceID{1, 2, 3}, maxFrame: 1 << 20, port: 7}
+	return &hello{oldest: oldestVersion, newest: newestVersion, id: id, instance: instanceID{1, 2, 3}, maxFrame: 1 << 20, port: 7}
 }
 
 // rawPeer makes a plain connection to v, up to v's Up.

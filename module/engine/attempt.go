@@ -37,6 +37,7 @@ func (n *Node) attempt(c *Claim) {
 	}
 	n.rounds++
 	c.round, c.began = n.rounds, n.steady()
+	c.members = n.membersSum()
 	// What a release has freed already stays freed.
 	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
 	c.resend, c.resent = c.began+claimResendMS, false
@@ -94,7 +95,7 @@ func (c *Claim) asked() uint8 {
 }
 
 func (c *Claim) message() *wire.Message {
-	m := &wire.Message{Kind: wire.Claim, Round: c.round, Lock: wire.Lock{
+	m := &wire.Message{Kind: wire.Claim, Round: c.round, Members: c.members, Lock: wire.Lock{
 		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.asked(),
 	}}
 	switch {
@@ -277,7 +278,10 @@ func (n *Node) retract(c *Claim) {
 			list = append(list, a.node)
 		}
 	}
-	n.retreat(c.name, c.holder, c.proposal, list)
+	called := len(n.called)
+	if n.retreat(c.name, c.holder, c.proposal, list); c.line != nil {
+		n.called = n.called[:called] // it asks again in its own time
+	}
 }
 
 // lostRound judges an attempt that can't have need votes any more.
@@ -291,7 +295,7 @@ func (n *Node) lostRound(c *Claim, need int) {
 		case 0:
 			freed++
 			continue
-		case wire.Abstains, wire.Unproven:
+		case wire.Abstains, wire.Unproven, wire.Uncounted:
 			continue
 		case wire.LockHeld:
 			if c.kind != take {

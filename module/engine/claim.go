@@ -118,6 +118,7 @@ type Claim struct {
 
 	round    uint64 // of the attempt under way; 0: none
 	began    int64  // steady
+	members  uint64 // a sum over the nodes that it counts
 	proposal uint64
 	fresh    bool   // the proposal is a number that was never used
 	first    uint64 // the first such number of this claim

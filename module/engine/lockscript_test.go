@@ -22,7 +22,7 @@ var lockKinds = map[wire.Kind]string{
 	wire.LockPull: "LOCKPULL", wire.LockPage: "LOCKPAGE", wire.ClearLocks: "CLEARLOCKS", wire.LockLost: "LOCKLOST",
 }
 
-var whyNames = [...]string{"", "held", "token low", "not held", "token stale", "abstains", "unproven"}
+var whyNames = [...]string{"", "held", "token low", "not held", "token stale", "abstains", "unproven", "uncounted"}
 
 var outcomeNames = map[engine.OutcomeKind]string{
 	engine.Granted: "granted", engine.Conflict: "conflict", engine.NoQuorum: "no quorum", engine.NotHeld: "not held", engine.Stale: "stale token", engine.Aborted: "aborted",

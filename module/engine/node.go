@@ -180,6 +180,7 @@ func New(c Config) *Node {
 func (n *Node) SetNodeID(id string) {
 	n.nodeID = id
 	n.self = parseNodeID(id)
+	n.mesh.sum = 0
 	clear(n.mesh.door) // the bus begins anew
 	for i := range n.ids.Node {
 		n.ids.Node[i] = hexDigit(id[2*i])<<4 | hexDigit(id[2*i+1])

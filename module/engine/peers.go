@@ -43,6 +43,8 @@ type Peer struct {
 	full      bool // takes no copies: its memory is short
 	meet      bool // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64
+	counts    []wire.Node // the nodes that it said it knows, in their order
+	sum       uint64      // over them
 }
 
 // usable says whether a copy may be put there.
@@ -61,7 +63,9 @@ type members struct {
 	next    int64                  // the next heartbeat
 	gossip  int                    // where in order the next heartbeat's gossip begins
 	timeout int64
-	sweep   int64 // the next forgetting of stale questions
+	sweep   int64  // the next forgetting of stale questions
+	sum     uint64 // over all nodes, this one included; 0: not known
+	untold  bool   // the others are to be told of all nodes
 }
 
 // Peers are the other nodes, in the order of their IDs; not to be changed.
@@ -98,6 +102,7 @@ func (n *Node) AddPeer(id wire.NodeID, addr string) bool {
 	delete(n.mesh.gone, node)
 	at, _ := slices.BinarySearchFunc(n.mesh.order, p, byNode)
 	n.mesh.order = slices.Insert(n.mesh.order, at, p)
+	n.mesh.sum, n.mesh.untold = 0, true
 	n.effects = append(n.effects, Effect{Kind: Connect, Peer: p})
 	n.nodesChanged()
 	n.joins()
@@ -136,7 +141,7 @@ func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 	}
 	p.Connected = true
 	n.heard(p)
-	n.beat(p)
+	n.beatWhole(p)
 	n.resume(p)
 	n.claimsUp(p)
 }
@@ -219,6 +224,7 @@ func (n *Node) Forget(id wire.NodeID) bool {
 	n.mesh.order = slices.DeleteFunc(n.mesh.order, func(q *Peer) bool { return q == p })
 	n.mesh.banned[id] = n.now + banTime
 	n.mesh.gone[p.Node] = struct{}{}
+	n.mesh.sum, n.mesh.untold = 0, true
 	n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: p})
 	n.nodesChanged()
 	n.forgetVoter(p)
@@ -255,8 +261,12 @@ func (n *Node) beatAll() {
 			n.judge(p)
 		}
 	}
+	beat := n.beat
+	if n.mesh.untold {
+		beat, n.mesh.untold = n.beatWhole, false
+	}
 	for _, p := range n.mesh.order {
-		n.beat(p)
+		beat(p)
 	}
 	// The others are told of in turn. Were the turn to move with each message, a
 	// round through all would end where it began, and each be told of the same ones
@@ -290,11 +300,18 @@ func (n *Node) judge(p *Peer) {
 }
 
 // beat sends a heartbeat: our state, what we suspect, and some of the others.
-func (n *Node) beat(p *Peer) {
+func (n *Node) beat(p *Peer) { n.beatOf(p, n.gossips(), 0) }
+
+// beatWhole sends a heartbeat that names all nodes. So whoever comes to a mesh through
+// any node of it counts all the others, those that can't be reached included.
+func (n *Node) beatWhole(p *Peer) { n.beatOf(p, len(n.mesh.order), wire.Whole) }
+
+// beatOf sends a heartbeat that names so many nodes, and all that aren't well.
+func (n *Node) beatOf(p *Peer, some int, flags uint8) {
 	if !p.Connected {
 		return
 	}
-	m := wire.Message{Kind: wire.Heartbeat, Count: uint32(n.port), Peers: n.scratch.gossip[:0]}
+	m := wire.Message{Kind: wire.Heartbeat, Flags: flags, Count: uint32(n.port)}
 	if n.leaving {
 		m.Flags |= wire.Leaving
 	}
@@ -304,7 +321,7 @@ func (n *Node) beat(p *Peer) {
 	if n.MemoryLevel() > 0 || n.unsafe {
 		m.Flags |= wire.Full
 	}
-	all, some := n.mesh.order, n.gossips()
+	all := n.mesh.order
 	for i := range all {
 		q := all[(n.mesh.gossip+i)%len(all)]
 		if q != p && (q.Health != Well || i < some) {
@@ -325,6 +342,17 @@ func (n *Node) onHeartbeat(p *Peer, m *wire.Message) {
 		n.nodesChanged()
 	}
 	p.full = m.Flags&wire.Full != 0
+	if m.Flags&wire.Whole != 0 {
+		p.counts = append(p.counts[:0], p.Node)
+		for i := range m.Peers {
+			p.counts = append(p.counts, m.Peers[i].ID.Node())
+		}
+		// The list leaves out the receiver alone.
+		p.counts = append(p.counts, n.self.Node())
+		slices.Sort(p.counts)
+		p.counts = slices.Compact(p.counts)
+		p.sum = sumOf(p.counts)
+	}
 	if port := int(m.Count); port != p.Port && port <= 65535 {
 		p.Port = port
 		n.nodesChanged()
@@ -336,7 +364,7 @@ func (n *Node) onHeartbeat(p *Peer, m *wire.Message) {
 		}
 		q := n.mesh.by[g.ID.Node()]
 		if q == nil {
-			if n.mesh.banned[g.ID] <= n.now && Health(g.State) == Well && g.Addr != "" {
+			if n.mesh.banned[g.ID] <= n.now && (Health(g.State) == Well && g.Addr != "" || m.Flags&wire.Whole != 0) {
 				n.AddPeer(g.ID, g.Addr)
 			}
 			continue
@@ -350,6 +378,48 @@ func (n *Node) onHeartbeat(p *Peer, m *wire.Message) {
 			n.judge(q)
 		}
 	}
+}
+
+// countsAll says whether a peer that claims a lock counts all nodes that this one
+// knows: sum is that of the nodes that it counts. If each voter asks for that, the
+// majorities of two claimants have a voter in common, though a node that has come to
+// the mesh may not have heard of all others yet, nor all others of it.
+func (n *Node) countsAll(p *Peer, sum uint64) bool {
+	if sum == n.membersSum() {
+		return true
+	}
+	if sum != p.sum {
+		return false // its last word on the nodes that it knows is on its way, or lost
+	}
+	return !slices.ContainsFunc(n.mesh.order, func(q *Peer) bool {
+		_, yes := slices.BinarySearch(p.counts, q.Node)
+		return !yes
+	})
+}
+
+// membersSum is a sum over the nodes that this one counts, itself included.
+func (n *Node) membersSum() uint64 {
+	if n.mesh.sum == 0 {
+		list := []wire.Node{n.self.Node()}
+		for _, p := range n.mesh.order {
+			list = append(list, p.Node)
+		}
+		slices.Sort(list)
+		n.mesh.sum = sumOf(list)
+	}
+	return n.mesh.sum
+}
+
+// sumOf is FNV-1a over the short names of nodes, in their order. Nobody gains by two
+// lists of one sum: who may speak to a node at all can tell it any list.
+func sumOf(list []wire.Node) uint64 {
+	sum := uint64(14695981039346656037)
+	for _, node := range list {
+		for shift := 56; shift >= 0; shift -= 8 {
+			sum = (sum ^ uint64(node)>>shift&0xff) * 1099511628211
+		}
+	}
+	return max(sum, 1)
 }
 
 // onFailed takes a majority's word; a node that we have heard of lately is

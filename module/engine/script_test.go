@@ -83,7 +83,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 	w.t, w.d = t, d
 	w.out.Reset()
 	commands := map[string]func(){
-		"mesh": w.mesh, "add": w.add, "get": w.get, "ack": w.ack, "deliver": w.deliver, "drop": w.drop,
+		"mesh": w.mesh, "mesh-beats": func() { w.beats = true }, "add": w.add, "get": w.get, "ack": w.ack, "deliver": w.deliver, "drop": w.drop,
 		"advance": w.advance, "show": w.show, "crash": w.crash, "restart": w.restart, "cut": w.cut, "join": w.join,
 		"memory": w.pressure, "leaving": w.leave, "pause": w.pause, "forget": w.forget, "meet": w.meet, "nodes": w.table,
 		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "reset": w.reset,

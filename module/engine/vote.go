@@ -148,6 +148,13 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if k.Token == 0 || k.Lease < 0 || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
 			return
 		}
+		if k.Flags&lockAny == 0 && !n.countsAll(p, m.Members) {
+			n.beatWhole(p) // lest it be this node's word that is missing
+			if m.Round != 0 {
+				n.reply(p, m.Round, wire.Uncounted, nil)
+			}
+			return
+		}
 		why, l := n.vote(&ballot{
 			name: k.Name, holder: holder{id: store.ID(k.Job), owner: k.Owner}, token: k.Token, above: uint64(k.Left), lease: k.Lease, flags: k.Flags,
 			extend: m.Flags&(wire.Extend|wire.Proven) != 0, proven: m.Flags&wire.Proven != 0, anew: m.Flags&wire.Fresh != 0,
@@ -202,6 +209,9 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 	}
 	a := answer{node: p.Node}
 	if m.Kind == wire.Deny {
+		if m.Count == wire.Uncounted {
+			n.beatWhole(p)
+		}
 		a.why, a.token, a.job, a.owner = max(m.Count, 1), m.Lock.Token, store.ID(m.Lock.Job), string(m.Lock.Owner)
 	}
 	n.answer(c, a)
@@ -231,13 +241,18 @@ func (n *Node) claimsDown() {
 	}
 }
 
-// forgetVoter takes a node out of the count.
+// forgetVoter takes a node out of the count. What was voted for was voted for with it
+// in the count: fewer votes would do now, so that claims under way are made anew.
 func (n *Node) forgetVoter(p *Peer) {
 	for _, d := range slices.Clone(n.debts) {
 		n.paid(d, p.Node)
 	}
 	for _, c := range n.openClaims() {
 		c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return a.node == p.Node })
+		if c.kind != release && c.flags&lockAny == 0 {
+			n.retract(c)
+			n.missed(c, Outcome{Kind: NoQuorum}, false)
+		}
 	}
 	n.claimsDown()
 }

@@ -99,6 +99,9 @@ const (
 // Met, in a Heartbeat: the sender was told to meet the receiver.
 const Met = ByClient
 
+// Whole, in a Heartbeat: it names all nodes that the sender knows.
+const Whole = NoReply
+
 // Flags of single kinds.
 const (
 	Overdue   = NoReply   // AskWork: only jobs whose time has passed
@@ -127,6 +130,9 @@ const (
 	Proven                    // Claim: a majority has agreed; no answer is wanted
 )
 
+// Newcomer, in a LockPage: the sender hasn't voted in this mesh yet.
+const Newcomer = Fresh
+
 // Reasons of Deny.
 const (
 	LockHeld   = iota + 1 // another holder has it
@@ -135,6 +141,7 @@ const (
 	TokenStale            // its holder has it by a greater token
 	Abstains              // the sender doesn't vote: its table may lack locks that it gave
 	Unproven              // the sender has this vote from another's table: it stands against others alone
+	Uncounted             // the sender knows nodes that the claim doesn't count
 )
 
 // What Verified says in Count.
@@ -225,6 +232,7 @@ type Message struct {
 	Job     Job
 	Peers   []Peer
 	Round   uint64
+	Members uint64 // a sum over the nodes that the sender counts (package engine)
 	Lock    Lock
 	Locks   []Lock
 }
@@ -239,6 +247,7 @@ const (
 	hasJob
 	hasPeers
 	hasRound
+	hasMembers
 	hasLock
 	hasLocks
 )
@@ -263,7 +272,7 @@ var parts = [kinds]uint16{
 	AskWork:   hasCount | hasSpan | hasQueue,
 	Work:      hasSpan | hasQueue,
 
-	Claim:      hasRound | hasLock,
+	Claim:      hasRound | hasMembers | hasLock,
 	Grant:      hasRound,
 	Deny:       hasCount | hasRound | hasLock,
 	Unlock:     hasRound | hasLock,
@@ -321,6 +330,9 @@ func (m *Message) Append(b []byte) []byte {
 	}
 	if has&hasRound != 0 {
 		b = binary.AppendUvarint(b, m.Round)
+	}
+	if has&hasMembers != 0 {
+		b = binary.BigEndian.AppendUint64(b, m.Members)
 	}
 	if has&hasLock != 0 {
 		b = m.Lock.append(b)
@@ -487,6 +499,11 @@ func (m *Message) Parse(b []byte) error {
 	}
 	if has&hasRound != 0 {
 		m.Round = r.uint(math.MaxUint64, "the round")
+	}
+	if has&hasMembers != 0 {
+		if raw := r.take(8, "the sum of the nodes"); raw != nil {
+			m.Members = binary.BigEndian.Uint64(raw)
+		}
 	}
 	if has&hasLock != 0 {
 		r.lock(&m.Lock)

@@ -60,6 +60,9 @@ func gen(t *rapid.T) Message {
 		}
 		return l
 	}
+	if has&hasMembers != 0 {
+		m.Members = rapid.Uint64().Draw(t, "members")
+	}
 	if has&hasRound != 0 {
 		m.Round = rapid.Uint64().Draw(t, "round")
 	}

@@ -318,3 +318,45 @@ func TestLocksOfANodeThatWasAReplica(t *testing.T) {
 	assert.Equal(t, "yes", m[1].Info("jobmesh", "jobmesh_locks_abstaining"))
 	assert.Equal(t, "yes", m[2].Info("jobmesh", "jobmesh_locks_abstaining"))
 }
+
+// A node that comes to the mesh through a part of it that is cut off counts the other
+// part too: together the two are no majority. A node that was forgotten at one node
+// alone keeps that one from locks, and is named.
+func TestJoinThroughAMinority(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3)
+	m[2].Pause()
+	token := acquire(t, m[0], "n", "a", 600_000, "WAIT", 10_000)
+	m[0].Pause()
+	m[1].Pause()
+	m[2].Resume()
+	harness.Await(t, 20*time.Second, "the others to be given up", func() bool { return links(m[2]) == 0 })
+	m = append(m, node(t))
+	meet(t, m[3], m[2])
+	harness.Await(t, 5*time.Second, "the two to meet", func() bool { return links(m[3]) == 1 && links(m[2]) == 1 })
+	harness.Await(t, 5*time.Second, "the new one to know all", func() bool { return m[3].Info("jobmesh", "jobmesh_known_nodes") == "4" })
+	for _, s := range m[2:] {
+		v := s.Do("LOCK.ACQUIRE", "n", "b", 600_000, "WAIT", 1000)
+		assert.True(t, v.Err("NOQUORUM"), "%v", v)
+	}
+	m[0].Resume()
+	m[1].Resume()
+	m.await(t, 4)
+	m.votes(t)
+	assert.Equal(t, "OK", m[0].Do("LOCK.EXTEND", "n", "a", token, 600_000).Str)
+	assert.True(t, m[3].Do("LOCK.ACQUIRE", "n", "b", 1000).NullString())
+
+	gone := m[2].Do("JOBMESH", "CLUSTER", "MYID").Str
+	m[2].Kill()
+	require.Equal(t, "OK", m[0].Do("JOBMESH", "CLUSTER", "FORGET", gone).Str)
+	v := m[0].Do("LOCK.ACQUIRE", "m", "b", 1000)
+	assert.True(t, v.Err("NOQUORUM"), "the others count it: %v", v)
+	acquire(t, m[1], "k", "b", 60_000, "WAIT", 2000)
+	for _, i := range []int{1, 3} {
+		require.Equal(t, "OK", m[i].Do("JOBMESH", "CLUSTER", "FORGET", gone).Str)
+	}
+	acquire(t, m[0], "m", "b", 60_000, "WAIT", 2000)
+	for _, i := range []int{0, 1, 3} {
+		assert.Equal(t, "3", m[i].Info("jobmesh", "jobmesh_known_nodes"))
+	}
+}
