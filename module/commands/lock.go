@@ -304,7 +304,7 @@ func (m *module) locksLoaded(phase rm.LoadPhase) {
 		return
 	}
 	if sync, err := m.server.ConfigValue("appendfsync"); m.phase == rm.LoadAOF && err == nil && sync == "always" && m.node.CompleteLocks() {
-		m.node.TrustLocks()
+		m.node.TrustLoadedLocks()
 		return
 	}
 	m.node.DistrustLocks()

@@ -60,7 +60,7 @@ func (n *Node) DistrustLocks() {
 	n.sync.abstain = false
 	n.learnLocks()
 	n.sync.partial = true
-	n.setComplete(false)
+	n.setTable(tableLacks)
 	var next *store.Lock
 	for l := n.store.Locks().Head; l != nil; l = next {
 		next = l.Next
@@ -93,10 +93,27 @@ func (n *Node) joins() {
 	}
 }
 
+// TrustLoadedLocks ends that for a node that restarts, of which all votes were on disk before
+// they were given, where the data says so of the table, too ([Node.CompleteLocks]). A node
+// that hadn't learnt the votes of the others yet goes on with that. Its own aren't missing,
+// so the others can learn from it meanwhile.
+func (n *Node) TrustLoadedLocks() {
+	if n.store.Locks().Complete == tableOwn && len(n.mesh.order) > 0 {
+		n.sync.abstain = false
+		n.learnLocks()
+		return
+	}
+	n.TrustLocks()
+}
+
 // TrustLocks ends that: the table is known to be complete.
 func (n *Node) TrustLocks() {
 	n.sync.abstain, n.sync.learnt, n.sync.freed = false, nil, nil
-	n.setComplete(len(n.sync.disputed) == 0)
+	known := tableFull
+	if len(n.sync.disputed) > 0 {
+		known = tableLacks
+	}
+	n.setTable(known)
 }
 
 // Abstains says whether the node doesn't vote, see [Node.DistrustLocks].
@@ -143,6 +160,9 @@ func (n *Node) tickPulls(now int64) {
 	if now >= n.sync.until {
 		n.TrustLocks()
 		return
+	}
+	if !n.sync.partial {
+		n.setTable(tableOwn)
 	}
 	for _, p := range n.mesh.order {
 		if !p.Connected || slices.Contains(n.sync.complete, p.Node) {
@@ -555,7 +575,7 @@ func (n *Node) tickSuspects(now int64) {
 		if until <= now {
 			delete(n.sync.disputed, name)
 			if len(n.sync.disputed) == 0 && !n.sync.abstain {
-				n.setComplete(true)
+				n.setTable(tableFull)
 			}
 		}
 	}

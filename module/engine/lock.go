@@ -376,8 +376,8 @@ func (n *Node) logLock(l *store.Lock) {
 }
 
 // logEnd logs the end of a lock that had this token (DELLOCK); without a name,
-// that no token up to this one may be given out again, or with 0 or 1 whether the
-// table is complete.
+// that no token up to this one may be given out again, or with one of tableLacks … what
+// is known of the table as a whole.
 func (n *Node) logEnd(name []byte, token uint64) {
 	at := len(n.outbox)
 	n.outbox = binary.LittleEndian.AppendUint64(n.outbox, token)
@@ -385,22 +385,25 @@ func (n *Node) logEnd(name []byte, token uint64) {
 	n.effects = append(n.effects, Effect{Kind: LogUnlock, from: at, to: len(n.outbox)})
 }
 
-// setComplete notes, and logs, whether the table has all that this node has voted
-// for. Only a log that says so is believed after a restart.
-func (n *Node) setComplete(yes bool) {
-	complete := uint64(0)
-	if yes {
-		complete = 1
-	}
-	if n.store.Locks().Complete != complete {
-		n.store.Locks().Complete = complete
-		n.logEnd(nil, complete)
+// What is known of a table as a whole. Only a log that says so is believed after a
+// restart.
+const (
+	tableLacks uint64 = iota // votes that this node gave may be missing
+	tableFull                // it has all of them, and those that it had to learn
+	tableOwn                 // it has all of them, but is still to learn those of others
+)
+
+// setTable notes, and logs, what is known of the table as a whole.
+func (n *Node) setTable(known uint64) {
+	if n.store.Locks().Complete != known {
+		n.store.Locks().Complete = known
+		n.logEnd(nil, known)
 	}
 }
 
 // CompleteLocks says whether what was loaded said that it was all that this node
 // had voted for.
-func (n *Node) CompleteLocks() bool { return n.store.Locks().Complete != 0 }
+func (n *Node) CompleteLocks() bool { return n.store.Locks().Complete != tableLacks }
 
 // UnlockParts takes the bytes of a LogUnlock effect apart.
 func UnlockParts(b []byte) (name []byte, token uint64) {
@@ -454,7 +457,7 @@ func (n *Node) leaseOf(flags uint8, token uint64, lease int64) int64 {
 
 // ApplyUnlock is DELLOCK.
 func (n *Node) ApplyUnlock(name []byte, token uint64) {
-	if len(name) == 0 && token <= 1 {
+	if len(name) == 0 && token <= tableOwn {
 		n.ApplyComplete(token)
 		return
 	}
@@ -466,7 +469,12 @@ func (n *Node) ApplyUnlock(name []byte, token uint64) {
 }
 
 // ApplyComplete is what was saved of the table as a whole.
-func (n *Node) ApplyComplete(complete uint64) { n.store.Locks().Complete = min(complete, 1) }
+func (n *Node) ApplyComplete(known uint64) {
+	if known > tableOwn {
+		known = tableLacks
+	}
+	n.store.Locks().Complete = known
+}
 
 // ApplyFloor has no token up to this one given out again.
 func (n *Node) ApplyFloor(token uint64) {
@@ -478,7 +486,7 @@ func (n *Node) ApplyFloor(token uint64) {
 
 // DropLocks forgets all locks, as before another table is loaded in their place.
 func (n *Node) DropLocks() {
-	n.store.Locks().Complete = 0
+	n.store.Locks().Complete = tableLacks
 	for l := n.store.Locks().Head; l != nil; l = n.store.Locks().Head {
 		n.countWeak(l, -1)
 		n.store.RemoveLock(l)

@@ -256,6 +256,10 @@ func (n *actor) lockEffect(e *engine.Effect) {
 		n.locks[string(r.Name)] = rec
 	case engine.LogUnlock:
 		name, token := engine.UnlockParts(n.e.Message(e))
+		if len(name) == 0 && token <= 2 {
+			n.table = token
+			return
+		}
 		if r, err := store.ParseLock(n.locks[string(name)]); err == nil && r.Token <= token {
 			delete(n.locks, string(name))
 		}
@@ -270,6 +274,7 @@ func (n *actor) lockEffect(e *engine.Effect) {
 // loadLocks has a node that restarts know what it logged of locks.
 func (n *actor) loadLocks() {
 	n.e.ApplyFloor(n.floor)
+	n.e.ApplyComplete(n.table)
 	for _, name := range sortedKeys(n.locks) {
 		require.NoError(n.w.t, n.e.ApplyLock(n.locks[name]))
 	}

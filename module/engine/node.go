@@ -268,7 +268,7 @@ func (n *Node) SetPassive(yes bool) {
 		n.renewLocks()
 		n.learnLocks()
 		n.sync.partial = true
-		n.setComplete(false)
+		n.setTable(tableLacks)
 		return
 	}
 	n.passive = yes

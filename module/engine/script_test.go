@@ -77,6 +77,7 @@ type actor struct {
 	life  uint64
 	locks map[string][]byte // what it logged of locks
 	floor uint64
+	table uint64 // what it logged of its locks as a whole
 }
 
 func (w *world) play(t *testing.T, d *datadriven.TestData) string {
@@ -712,7 +713,7 @@ func (w *world) crash() {
 	if w.d.HasArg("wiped") {
 		clear(a.disk)
 		clear(a.locks)
-		a.order, a.floor = nil, 0
+		a.order, a.floor, a.table = nil, 0, 0
 	}
 	for _, b := range w.nodes {
 		if b != a && a.links[b] {
@@ -722,6 +723,9 @@ func (w *world) crash() {
 	}
 }
 
+// restart brings a node back with what it logged. It trusts that, or with "distrust"
+// doesn't; with "always", each vote was in the log before it was given, and the log says
+// what is known of the votes as a whole.
 func (w *world) restart() {
 	a := w.actor(0)
 	a.start(engine.DefaultNodeTimeout)
@@ -739,8 +743,13 @@ func (w *world) restart() {
 		for _, id := range slices.Clone(a.peers) {
 			a.e.AddPeer(id, w.node(id).name+":1")
 		}
-		if a.e.TrustLocks(); w.d.HasArg("distrust") {
+		switch {
+		case w.d.HasArg("always") && a.e.CompleteLocks():
+			a.e.TrustLoadedLocks()
+		case w.d.HasArg("distrust"), w.d.HasArg("always"):
 			a.e.DistrustLocks()
+		default:
+			a.e.TrustLocks()
 		}
 	})
 	for _, b := range w.nodes {

@@ -70,7 +70,7 @@ type LockList struct {
 	Head, Tail *Lock
 	Len, Bytes uint64
 	Floor      uint64 // no token that was given out and forgotten is greater
-	Complete   uint64 // 1: what is here is all that this node has voted for in a mesh
+	Complete   uint64 // what is known of the table as a whole, in a mesh: package engine's
 }
 
 const (

@@ -327,7 +327,7 @@ func (n *node) restart() {
 	n.e.EndLoading()
 	if n.e.Abstains() {
 		if n.s.Fsync == Always && !n.unsure && n.e.CompleteLocks() {
-			n.e.TrustLocks()
+			n.e.TrustLoadedLocks()
 		} else {
 			n.e.DistrustLocks()
 		}
