@@ -17,6 +17,7 @@ const (
 	ErrReplRemoved   Refusal = "NOREPL job removed (expired?) before the requested replication level was achieved"
 	ErrReplUnknown   Refusal = "NOREPL the connection to the node that was given the job broke: whether it has the job isn't known"
 	ErrClaimWait     Refusal = "NOQUORUM a unique job's lock has to be claimed from other nodes, for which MULTI and scripts can't wait: add it by itself"
+	ErrTooBig        Refusal = "TOOBIG the body and the queue's name have more than 66977792 bytes together, too many to send to another node: add it with REPLICATE 1, or in parts"
 	ErrReplWait      Refusal = "NOREPL a job for several nodes has to wait for them, which MULTI and scripts can't: use ASYNC, or REPLICATE 1"
 	ErrMaxLen        Refusal = "MAXLEN Queue is already longer than the specified MAXLEN count"
 	ErrPaused        Refusal = "PAUSED Queue paused in input, try later"

@@ -122,13 +122,13 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	name := string(m.Queue)
 	count := min(m.Count, askMost)
 	q := n.store.Queue(m.Queue)
-	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.imports[name].rate(n.now) == 0 {
+	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.steady() >= p.choked && n.imports[name].rate(n.now) == 0 {
 		// Half is kept for those who ask here.
 		if q.Len < 2*uint64(count) {
 			count = uint32(max(q.Len/2, 1))
 		}
 		for ; count > 0; count-- {
-			j := n.movable(q)
+			j := n.movable(q, p)
 			if j == nil {
 				break
 			}
@@ -157,15 +157,20 @@ func (n *Node) feed(q *store.Queue) {
 	if h == nil || q.Pause&PauseOut != 0 || n.imports[string(q.NameBytes())].rate(n.now) > 0 {
 		return
 	}
+	var passed []hungry // those to whom none of the jobs can be given
 	for len(h.line) > 0 {
-		j := n.movable(q)
-		if j == nil {
-			break
-		}
 		first := h.line[0]
 		h.line = slices.Delete(h.line, 0, 1)
 		p := n.mesh.by[first.node]
 		if p == nil || !p.Connected || p.Leaving || n.now >= first.until || first.credit == 0 {
+			continue
+		}
+		j := n.movable(q, p)
+		if j == nil || n.steady() < p.choked {
+			passed = append(passed, first)
+			if n.movable(q, nil) == nil {
+				break
+			}
 			continue
 		}
 		n.export(j, p)
@@ -173,19 +178,29 @@ func (n *Node) feed(q *store.Queue) {
 			h.line = append(h.line, first)
 		}
 	}
+	h.line = append(passed, h.line...)
 	if len(h.line) == 0 {
 		delete(n.hungry, string(q.NameBytes()))
 	}
 }
 
-// movable finds the first waiting job that can be handed over. An at-most-once job
-// that others wait for can't: they wait here. Nor can one whose key is being worked on.
-func (n *Node) movable(q *store.Queue) *store.Job {
+// sated takes a node out of those that wait for jobs of a queue, until it asks again.
+func (n *Node) sated(p *Peer, q *store.Queue) {
+	if h := n.hungry[string(q.NameBytes())]; h != nil {
+		h.line = slices.DeleteFunc(h.line, func(x hungry) bool { return x.node == p.Node })
+	}
+}
+
+// movable finds the first waiting job that can be handed over to a node, or with nil to
+// some node. An at-most-once job that others wait for can't: they wait here. Nor can
+// one whose key is being worked on, or that is larger than a message may be.
+func (n *Node) movable(q *store.Queue, p *Peer) *store.Job {
 	var next *store.Job
 	steps := 0
 	for j := q.Head; j != nil && steps < busySteps; j = next {
 		next = j.Next
-		if j.Retry == 0 && n.store.Ties() > 0 && n.tied(j) {
+		if !n.takes(p, j) {
+			steps++
 			continue
 		}
 		u := j.Unique()
@@ -207,11 +222,7 @@ func (n *Node) export(j *store.Job, p *Peer) {
 	j.Queue.JobsOut++
 	j.Queue.ATime = n.now
 	if j.Retry == 0 {
-		m := n.copyOf(j, wire.YourJob)
-		m.Holders = nil
-		n.send(p, m)
-		n.entrust(j)
-		n.remove(j)
+		n.offer(j, p)
 		return
 	}
 	n.store.Hold(j)

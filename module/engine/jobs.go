@@ -110,6 +110,9 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 	if w.external {
 		w.elsewhere++
 	}
+	if err == nil && w.elsewhere > 0 && len(a.Body)+len(a.Queue) > n.mostBody {
+		err = ErrTooBig
+	}
 	if err == nil && w.elsewhere > 0 {
 		err = n.unreachable(w.elsewhere, w.external)
 		if err == nil && !a.Async && !a.CanWait {
@@ -527,7 +530,7 @@ func (n *Node) evictSome() (evicted int) {
 		n.scratch.jobs = n.scratch.jobs[:0]
 		n.evict = n.store.ScanJobs(n.evict, &n.scratch.jobs)
 		for _, j := range n.scratch.jobs {
-			if j.State == store.StateAcked || j.State == store.StateActive && j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
+			if j.State == store.StateAcked || j.State == store.StateActive && j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered) == store.FlagDelivered {
 				if n.tied(j) {
 					continue
 				}

@@ -76,6 +76,9 @@ func (n *Node) settle(j *store.Job, t Trust) {
 	if j.CTime > n.ctime {
 		n.ctime = j.CTime
 	}
+	if n.settleOffered(j) {
+		return
+	}
 	j, settled := n.settleFamily(j, t)
 	if settled {
 		return

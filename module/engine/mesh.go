@@ -29,6 +29,7 @@ type adding struct {
 
 	refused []wire.Node // asked in vain, and not asked again
 	forgive int64       // until then, unix ms
+	unsent  []wire.Node // holders whose copy the bus didn't accept
 }
 
 // graves remembers jobs that are acknowledged or deleted in the whole mesh, so
@@ -87,8 +88,11 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	n.Stats.Received++
 	n.heard(p)
 	if n.passive || n.loading {
-		if m.Kind == wire.ReplJob {
+		switch m.Kind {
+		case wire.ReplJob, wire.YourJob:
 			n.refuse(p, m, wire.IsPassive)
+		case wire.Offer:
+			n.onOffer(p, m)
 		}
 		return nil
 	}
@@ -97,6 +101,14 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onReplJob(p, m)
 	case wire.YourJob:
 		n.onYourJob(p, m)
+	case wire.Offer:
+		n.onOffer(p, m)
+	case wire.Taken:
+		n.onTaken(p, m)
+	case wire.Declined:
+		n.onDeclined(p, m)
+	case wire.Settled:
+		n.onSettled(m)
 	case wire.NeedJobs:
 		n.onNeedJobs(p, m)
 	case wire.Pause:

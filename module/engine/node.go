@@ -15,6 +15,11 @@ const (
 	MaxReplicate = 65535
 )
 
+// MaxBodyElsewhere is how many bytes a job's body and its queue's name may have
+// together to be sent to another node: [wire.MaxMessage], less what else belongs to the
+// job. A larger one stays on the node where it was added.
+const MaxBodyElsewhere = wire.MaxMessage - 128<<10
+
 // Pause bits of a queue (PAUSE).
 const (
 	PauseIn  uint8 = 1
@@ -59,6 +64,8 @@ type Stats struct {
 
 	// Of the mesh: messages, and jobs that were handed over.
 	Sent, Received, Exported, Imported int64
+	// At-most-once jobs given up because a node died while they were handed over.
+	LostHandingOver int64
 
 	// Of unique jobs: conflicts at adding, bodies replaced, tries that put a job
 	// off, jobs dropped because their key was busy.
@@ -98,28 +105,32 @@ type Node struct {
 	port    int
 	mesh    members
 	graves  graves
-	addings map[store.ID]*adding
-	waiting []*adding // the same, in an order
-	turn    int       // in waiting
-	imports map[string]*imports
-	hungry  map[string]*hunger
-	msg     wire.Message // being received
-	out     wire.Message // being sent
-	outbox  []byte       // the messages of the effects
-	sent    bool         // the effects were taken: the outbox may be reused
-	waits   map[string]*waitList
-	lines   []*waitList // the same, in an order
-	blocked int
-	visible int64
-	limbo   []limbo
-	dormant []*store.Queue
-	wake    int64 // the earliest deadline armed since the caller last asked
-	ratio   float64
-	leaving bool
-	unsafe  bool
-	passive bool
-	loading bool
-	cursor  uint64 // of the pass over idle queues
+	offers  ledger[store.ID, offered]
+	taken   ledger[round, taken]
+
+	mostBody int // bytes of a body that can be sent to another node
+	addings  map[store.ID]*adding
+	waiting  []*adding // the same, in an order
+	turn     int       // in waiting
+	imports  map[string]*imports
+	hungry   map[string]*hunger
+	msg      wire.Message // being received
+	out      wire.Message // being sent
+	outbox   []byte       // the messages of the effects
+	sent     bool         // the effects were taken: the outbox may be reused
+	waits    map[string]*waitList
+	lines    []*waitList // the same, in an order
+	blocked  int
+	visible  int64
+	limbo    []limbo
+	dormant  []*store.Queue
+	wake     int64 // the earliest deadline armed since the caller last asked
+	ratio    float64
+	leaving  bool
+	unsafe   bool
+	passive  bool
+	loading  bool
+	cursor   uint64 // of the pass over idle queues
 
 	questions questions
 	kin       kinship
@@ -166,7 +177,8 @@ func New(c Config) *Node {
 		hungry:  map[string]*hunger{},
 		kin:     kinship{asked: map[store.ID]*asked{}},
 	}
-	n.mesh = members{by: map[wire.Node]*Peer{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
+	n.mostBody = MaxBodyElsewhere
+	n.mesh = members{by: map[wire.Node]*Peer{}, lives: map[wire.NodeID]uint64{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
 	if n.mesh.timeout <= 0 {
 		n.mesh.timeout = DefaultNodeTimeout
 	}
@@ -273,6 +285,8 @@ func (n *Node) SetPassive(yes bool) {
 	}
 	n.passive = yes
 	if yes {
+		// Whether an offered job was taken isn't known any more.
+		n.offers = ledger[store.ID, offered]{}
 		n.store.DropTies()
 		clear(n.kin.asked)
 		for _, r := range n.kin.releases {

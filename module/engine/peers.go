@@ -40,8 +40,9 @@ type Peer struct {
 	Heard     int64 // unix ms of its last message
 	Health    Health
 	Leaving   bool
-	full      bool // takes no copies: its memory is short
-	meet      bool // we were told to meet it, and it hasn't said anything yet
+	full      bool  // takes no copies: its memory is short
+	choked    int64 // steady: until then it takes too little to be given jobs
+	meet      bool  // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64
 	counts    []wire.Node // the nodes that it said it knows, in their order
 	sum       uint64      // over them
@@ -55,6 +56,7 @@ func (p *Peer) usable() bool {
 // members is the node table.
 type members struct {
 	by      map[wire.Node]*Peer
+	lives   map[wire.NodeID]uint64 // the processes of those that jobs can be offered to
 	order   []*Peer                // by name, so that a seeded run repeats
 	gone    map[wire.Node]struct{} // forgotten, and not met again
 	banned  map[wire.NodeID]int64
@@ -228,6 +230,7 @@ func (n *Node) Forget(id wire.NodeID) bool {
 	n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: p})
 	n.nodesChanged()
 	n.forgetVoter(p)
+	n.forgetHandovers(p.Node)
 	return true
 }
 

@@ -190,6 +190,14 @@ func (n *Node) moreCopies(j *store.Job) {
 	if n.now >= ad.forgive {
 		ad.refused = ad.refused[:0]
 	}
+	for _, node := range ad.unsent {
+		if j.HeldBy(uint64(node)) && !j.ConfirmedBy(uint64(node)) {
+			m := n.copyOf(j, wire.ReplJob)
+			m.Flags = n.externalFlags(j, ad)
+			n.send(n.mesh.by[node], m)
+		}
+	}
+	ad.unsent = nil
 	// A second copy of an at-most-once job would be delivered as well.
 	if j.Retry > 0 || j.Holders() == 0 {
 		j = n.oneMore(j, ad)
@@ -229,6 +237,7 @@ func (n *Node) resume(p *Peer) {
 		n.send(p, n.copyOf(j, wire.ReplJob))
 	}
 	n.resumeReleases(p)
+	n.resumeHandovers(p)
 	for _, list := range n.lines {
 		if imp := n.imports[list.name]; imp != nil {
 			imp.nextAll = 0
@@ -256,6 +265,11 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		p.Leaving = true
 	}
 	if !j.DropHolder(uint64(p.Node)) {
+		return
+	}
+	if m.Flags&wire.NotQueued != 0 {
+		n.sated(p, j.Queue)
+		n.unexport(j)
 		return
 	}
 	if ad := n.addings[j.ID]; ad != nil && j.State == store.StateWaitRepl {
@@ -362,8 +376,15 @@ func (n *Node) begin(j *store.Job) {
 }
 
 func (n *Node) refuse(p *Peer, m *wire.Message, reason uint32) {
-	if m.Flags&wire.NoReply == 0 {
-		n.send(p, &wire.Message{Kind: wire.Refused, ID: m.ID, Count: reason})
+	switch {
+	case m.Kind == wire.Offer:
+		n.send(p, &wire.Message{Kind: wire.Declined, ID: m.ID, Count: reason, Round: m.Round})
+	case m.Flags&wire.NoReply == 0:
+		reply := wire.Message{Kind: wire.Refused, ID: m.ID, Count: reason}
+		if m.Kind == wire.YourJob {
+			reply.Flags = wire.NotQueued
+		}
+		n.send(p, &reply)
 	}
 }
 

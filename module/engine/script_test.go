@@ -78,6 +78,9 @@ type actor struct {
 	locks map[string][]byte // what it logged of locks
 	floor uint64
 	table uint64 // what it logged of its locks as a whole
+
+	choked  bool // its bus accepts nothing
+	refused []letter
 }
 
 func (w *world) play(t *testing.T, d *datadriven.TestData) string {
@@ -90,6 +93,8 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "reset": w.reset,
 		"acquire": w.acquire, "extend": func() { w.extend(false) }, "letgo": func() { w.extend(true) }, "unlock": w.unlock, "unheard": w.unheard, "locks": w.locks,
 		"clearlock": w.clearLock, "distrust": w.distrust, "lostlock": w.lostLock,
+		"choke": func() { w.actor(0).choked = true }, "unchoke": func() { w.actor(0).choked = false },
+		"take": func() { w.actor(0).k.taken[w.word(1)] = true }, "untake": func() { w.actor(0).k.taken[w.word(1)] = false },
 		"stall": func() { w.actor(0).still = true }, "wake": func() { w.actor(0).still = false },
 		"release": w.release, "cancel": w.cancel, "body": w.body,
 	}
@@ -152,6 +157,14 @@ func (n *actor) do(f func()) {
 	for _, e := range n.e.Effects() {
 		n.effect(&e)
 	}
+	if refused := n.refused; len(refused) > 0 {
+		n.refused = nil
+		n.do(func() {
+			for _, l := range refused {
+				n.e.Unsent(l.to.id, l.m)
+			}
+		})
+	}
 	n.next = min(n.next, n.e.EarliestArmed())
 }
 
@@ -183,6 +196,11 @@ func (n *actor) effect(e *engine.Effect) {
 		k := l.read().Kind
 		if k == wire.Heartbeat && !w.beats || (k == wire.LockPull || k == wire.LockPage) && !w.tables {
 			w.quick = append(w.quick, l)
+			return
+		}
+		if n.choked {
+			w.say("  %s isn't accepted", l)
+			n.refused = append(n.refused, l)
 			return
 		}
 		w.say("  %s", l)
@@ -217,6 +235,7 @@ var kindNames = map[wire.Kind]string{
 	wire.WillQueue: "WILLQUEUE", wire.Queued: "QUEUED", wire.Working: "WORKING", wire.SetAck: "SETACK", wire.GotAck: "GOTACK",
 	wire.DelJob: "DELJOB", wire.NeedJobs: "NEEDJOBS", wire.YourJob: "YOURJOB", wire.Pause: "PAUSE", wire.Heartbeat: "HEARTBEAT", wire.Failed: "FAILED",
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskFate: "ASKFATE", wire.Fate: "FATE",
+	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED",
 }
 
 func kindName(k wire.Kind) string { return kindNames[k] + lockKinds[k] }
@@ -297,7 +316,9 @@ func (w *world) state(j *store.Job) string {
 			text = "deferred"
 		}
 	}
-	if j.Flags&store.FlagDelivered != 0 {
+	if j.Flags&store.FlagOffered != 0 {
+		text += " offered"
+	} else if j.Flags&store.FlagDelivered != 0 {
 		text += " delivered"
 	}
 	if j.Nacks > 0 || j.Deliveries > 0 {
@@ -665,8 +686,15 @@ func (w *world) advance() {
 
 func (w *world) connect(a, b *actor) {
 	a.links[b], b.links[a] = true, true
-	a.do(func() { a.e.PeerUp(b.id, b.name+":1", true) })
-	b.do(func() { b.e.PeerUp(a.id, a.name+":1", true) })
+	a.meets(b, true)
+	b.meets(a, true)
+}
+
+func (n *actor) meets(other *actor, purpose bool) {
+	n.do(func() {
+		n.e.SetLife(other.id, other.life)
+		n.e.PeerUp(other.id, other.name+":1", purpose)
+	})
 }
 
 func (w *world) unlink(a, b *actor) {
@@ -818,9 +846,9 @@ func (w *world) reset() {
 func (w *world) meet() {
 	n, other := w.actor(0), w.actor(1)
 	n.links[other], other.links[n] = true, true
-	n.do(func() { n.e.PeerUp(other.id, other.name+":1", w.d.HasArg("on-purpose")) })
+	n.meets(other, w.d.HasArg("on-purpose"))
 	if n.links[other] {
-		other.do(func() { other.e.PeerUp(n.id, n.name+":1", w.d.HasArg("on-purpose")) })
+		other.meets(n, w.d.HasArg("on-purpose"))
 	}
 }
 

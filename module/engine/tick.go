@@ -47,6 +47,7 @@ func (n *Node) Tick() int64 {
 	n.tickWIP()
 	n.tickReleases()
 	n.tickFates()
+	n.tickHandovers()
 	if n.MemoryLevel() >= 2 {
 		n.evictSome()
 	}

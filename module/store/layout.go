@@ -28,9 +28,12 @@ const (
 	// FlagAnnounced: the other holders were told that QTime draws near, or need
 	// not be. Nor this one.
 	FlagAnnounced
+	// FlagOffered: an at-most-once job that is being handed over to another node, and
+	// given to nobody here meanwhile. It is delivered too, for those who don't know.
+	FlagOffered
 
 	volatileFlags = FlagIndexed | FlagOverdue | FlagLogged | FlagAnnounced
-	savedFlags    = FlagDelivered | FlagQueuedOnce | volatileFlags
+	savedFlags    = FlagDelivered | FlagQueuedOnce | FlagOffered | volatileFlags
 )
 
 // Place is the list of its queue that a job is in. It isn't loaded.

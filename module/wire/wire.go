@@ -81,6 +81,15 @@ const (
 	AskFate
 	// Fate: Count is what became of the job.
 	Fate
+	// Offer hands an at-most-once job over; Taken or Declined is the answer, with the
+	// same Round. It may come again.
+	Offer
+	// Taken: the sender has the job of that round, or had it. Settled is the answer.
+	Taken
+	// Declined: the sender never had it, and won't; Count is the reason, as of Refused.
+	Declined
+	// Settled: the round of the handing over won't be offered again.
+	Settled
 	kinds
 )
 
@@ -111,6 +120,7 @@ const (
 	Cancelled = CountNack // SetAck, Fate: the job wasn't done, but cancelled
 	HeldBack  = CountMore // SetAck, Fate: before it could be queued
 	Before    = Known     // Fate: the sender holds jobs that this one waits for, released to come last
+	NotQueued = QueueIt   // Refused: a YourJob was
 )
 
 // What may have become of a job, in Fate.
@@ -186,6 +196,7 @@ const (
 	MaxQueue   = 512 << 20 // bytes of a queue's name, and of a body
 	MaxAddr    = 255
 	MaxExtras  = 32 << 10 // bytes of a job's extras
+	MaxMessage = 64 << 20 // bytes of a message
 
 	MaxLockName = 4097 // bytes
 	MaxOwner    = 1024
@@ -286,6 +297,11 @@ var parts = [kinds]uint16{
 	Released:   hasID | hasCount,
 	AskFate:    hasID,
 	Fate:       hasID | hasCount,
+
+	Offer:    hasID | hasQueue | hasJob | hasRound,
+	Taken:    hasID | hasRound,
+	Declined: hasID | hasCount | hasRound,
+	Settled:  hasID | hasRound,
 }
 
 // Append appends a message's bytes.

@@ -33,7 +33,7 @@ func (s *Sim) count(b []byte) {
 		s.Beats++
 		return
 	}
-	if kind >= wire.Claim {
+	if kind >= wire.Claim && kind < wire.Offer {
 		s.LockMessages++
 		return
 	}
@@ -46,7 +46,7 @@ func (s *Sim) count(b []byte) {
 	if j == nil {
 		return // an ADDJOB that is still on its way to us
 	}
-	if kind == wire.YourJob {
+	if kind == wire.YourJob || kind == wire.Offer {
 		j.moved = s.now
 	}
 	if s.now-j.window >= window {

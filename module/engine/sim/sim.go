@@ -504,8 +504,8 @@ func (n *node) connect(to *node) {
 		n.links[to], to.links[n] = &link{up: true}, &link{up: true}
 		met := n.met[to]
 		delete(n.met, to)
-		n.call(func() { n.e.PeerUp(to.id, addr(to.i), met) })
-		to.call(func() { to.e.PeerUp(n.id, addr(n.i), false) })
+		n.call(func() { n.e.SetLife(to.id, uint64(to.life)); n.e.PeerUp(to.id, addr(to.i), met) })
+		to.call(func() { to.e.SetLife(n.id, uint64(n.life)); to.e.PeerUp(n.id, addr(n.i), false) })
 	})
 }
 
@@ -578,7 +578,10 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 // one of it, in its place, is the transport's promise.
 func isMove(b []byte) bool {
 	kind := wire.Kind(b[0])
-	if kind != wire.YourJob && kind != wire.ReplJob {
+	if kind == wire.Settled {
+		return true // it ends what a repeated Offer could begin anew
+	}
+	if kind != wire.YourJob && kind != wire.ReplJob && kind != wire.Offer {
 		return false
 	}
 	var m wire.Message
