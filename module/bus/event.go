@@ -16,6 +16,7 @@ type Up struct {
 	Advertised string // "host:port" where the peer says that it listens
 	Version    uint16 // of the protocol, the highest both speak
 	Features   uint32 // bits that are set on both sides
+	Instance   uint64 // of the peer: another number after each Open; not 0
 	Dialled    bool   // by us
 }
 

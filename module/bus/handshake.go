@@ -524,6 +524,7 @@ func (h *handshake) conn() *conn {
 			Advertised: net.JoinHostPort(host, strconv.Itoa(int(h.theirs.port))),
 			Version:    h.version,
 			Features:   b.cfg.Features & h.theirs.features,
+			Instance:   binary.BigEndian.Uint64(h.theirs.instance[:]) | 1,
 			Dialled:    h.dialled(),
 		},
 	}

@@ -16,6 +16,9 @@ import (
 	"jobmesh/rm"
 )
 
+// featureOffers, of the bus's features: a node answers Offer.
+const featureOffers = 1
+
 // busOffset is how far above the port for clients a node's bus listens.
 const busOffset = 10000
 
@@ -28,12 +31,20 @@ type mesh struct {
 	saving  bool // the nodes' file is being written
 	unsaved bool // and has to be again
 	saves   uint64
+	unsent  []unsent
 	file    nodesFile
 
 	catching, caught time.Time // when caughtUp began to wait, zero if it doesn't; when it last was
 
 	secret, bind, announce string
 	port, timeout          int64
+}
+
+// unsent is a message with a job that the bus didn't accept.
+type unsent struct {
+	to   wire.NodeID
+	kind wire.Kind
+	id   wire.JobID
 }
 
 func (m *module) setNodeTimeout(ms int64) {
@@ -81,6 +92,7 @@ func (m *module) openBus() {
 		Listen:    net.JoinHostPort(host, strconv.FormatInt(port, 10)),
 		Advertise: m.mesh.announce,
 		ID:        bus.NodeID(m.node.Self()),
+		Features:  featureOffers,
 		Secret:    []byte(m.mesh.secret),
 		Wake: func() {
 			m.server.Post(func(*rm.Server) { m.later(0, m.drain) })
@@ -177,6 +189,11 @@ func (m *module) busEvent(e bus.Event) {
 	switch e := e.(type) {
 	case *bus.Up:
 		id := wire.NodeID(e.ID)
+		life := e.Instance
+		if e.Features&featureOffers == 0 {
+			life = 0
+		}
+		m.node.SetLife(id, life)
 		m.node.PeerUp(id, e.Advertised, m.mesh.met[id])
 		delete(m.mesh.met, id)
 	case *bus.Down:
@@ -238,14 +255,37 @@ func (m *module) meshEffect(e *engine.Effect) {
 	}
 	switch e.Kind {
 	case engine.Send:
-		// What the bus can't take is lost, as with a connection: the engine
-		// tries again.
-		b.Send(bus.NodeID(e.Peer.ID), m.node.Message(e))
+		if msg := m.node.Message(e); !b.Send(bus.NodeID(e.Peer.ID), msg) {
+			m.refusedByBus(e.Peer.ID, msg)
+		}
 		m.server.WantTurn()
 	case engine.Connect:
 		b.Connect(bus.NodeID(e.Peer.ID), e.Peer.Addr)
 	case engine.Disconnect:
 		b.Forget(bus.NodeID(e.Peer.ID))
+	}
+}
+
+// refusedByBus has the engine know, soon, of a message that the bus didn't accept where
+// it carries a job. Others are repeated in any case.
+func (m *module) refusedByBus(to wire.NodeID, msg []byte) {
+	switch wire.Kind(msg[0]) {
+	case wire.Offer, wire.YourJob, wire.ReplJob:
+	default:
+		return
+	}
+	if m.mesh.unsent = append(m.mesh.unsent, unsent{to, wire.Kind(msg[0]), wire.JobID(msg[2:])}); len(m.mesh.unsent) == 1 {
+		// This call's effects may point at the job still.
+		m.later(0, m.tellUnsent)
+	}
+}
+
+func (m *module) tellUnsent(c *rm.Ctx) {
+	c.CopyEffects()
+	all := m.mesh.unsent
+	m.mesh.unsent = nil
+	for i := range all {
+		m.node.Unsent(all[i].to, all[i].kind, &all[i].id)
 	}
 }
 

@@ -473,6 +473,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("messages_received", st.Received)
 	w.Int("jobs_exported", st.Exported)
 	w.Int("jobs_imported", st.Imported)
+	w.Int("jobs_lost_handing_over", st.LostHandingOver)
 	out, in := m.traffic()
 	w.Int("bus_bytes_sent", out)
 	w.Int("bus_bytes_received", in)

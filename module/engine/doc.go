@@ -49,8 +49,9 @@
 //     once, vote.go: giving a vote, debt.go: votes that are to be taken back; claimsync.go:
 //     what a node asks the others that may have lost votes it gave;
 //   - mesh.go: what arrives of one job; replicate.go, requeue.go, ack.go: its copies, its
-//     coming back, its end; federate.go: how jobs move to where clients wait; peers.go:
-//     who is in the mesh and how it fares.
+//     coming back, its end; federate.go: how jobs move to where clients wait, handover.go:
+//     at-most-once ones, of which there is one copy; peers.go: who is in the mesh and how
+//     it fares.
 //
 // # What differs from Disque on purpose
 //

@@ -255,19 +255,19 @@ func (n *Node) onDeclined(p *Peer, m *wire.Message) {
 func (n *Node) onSettled(m *wire.Message) { n.taken.drop(round{m.ID, m.Round}) }
 
 // Unsent follows a message that the bus didn't accept: the node is certain never to
-// get it. b is the message.
-func (n *Node) Unsent(to wire.NodeID, b []byte) {
+// get it. Of messages without a job it need not be told.
+func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 	p := n.peer(to)
-	if p == nil || len(b) < 26 {
+	if p == nil {
 		return
 	}
 	p.choked = n.steady() + chokedMS
-	id := store.ID(b[2:26])
+	id := store.ID(*job)
 	j := n.store.Lookup(&id)
 	if j == nil {
 		return
 	}
-	switch wire.Kind(b[0]) {
+	switch kind {
 	case wire.Offer:
 		// A repeated one says nothing of the first.
 		if o := n.offers.get(id); o != nil && o.to == p.Node && !o.repeated && j.Flags&store.FlagOffered != 0 {

@@ -161,7 +161,7 @@ func (n *actor) do(f func()) {
 		n.refused = nil
 		n.do(func() {
 			for _, l := range refused {
-				n.e.Unsent(l.to.id, l.m)
+				n.e.Unsent(l.to.id, wire.Kind(l.m[0]), (*wire.JobID)(l.m[2:]))
 			}
 		})
 	}

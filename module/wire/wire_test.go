@@ -1,6 +1,10 @@
 package wire
 
 import (
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -121,4 +125,25 @@ func FuzzMessage(f *testing.F) {
 		require.NoError(t, again.Parse(m.Append(nil)))
 		require.Equal(t, m.Append(nil), again.Append(nil))
 	})
+}
+
+// The numbers in PROTOCOL.md are those of the code.
+func TestNumbersOfTheProtocol(t *testing.T) {
+	names := []string{
+		"ReplJob", "GotJob", "Refused", "Holders", "Enqueue", "WillQueue", "Queued", "Working", "SetAck", "GotAck", "DelJob", "NeedJobs", "YourJob", "Pause",
+		"Heartbeat", "Failed", "AskWork", "Work", "Claim", "Grant", "Deny", "Unlock", "Verify", "Verified", "LockPull", "LockPage", "ClearLocks", "LockLost",
+		"Release", "Released", "AskFate", "Fate", "Offer", "Taken", "Declined", "Settled",
+	}
+	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled} {
+		require.Equal(t, name, names[kind-1])
+	}
+	require.Len(t, names, int(kinds)-1)
+	page, err := os.ReadFile("../bus/PROTOCOL.md")
+	require.NoError(t, err)
+	_, table, _ := strings.Cut(string(page), "| kind | name | parts |")
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \|`).FindAllStringSubmatch(table, -1)
+	require.GreaterOrEqual(t, len(rows), len(names))
+	for i, name := range names {
+		require.Equal(t, []string{strconv.Itoa(i + 1), name}, rows[i][1:])
+	}
 }
