@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/store"
 	"jobmesh/module/store/storetest"
+	"jobmesh/module/wire"
 )
 
 func TestLocksEndWithTheirLease(t *testing.T) {
@@ -63,4 +65,24 @@ func TestWatchedLocksTakeNoMoreMemory(t *testing.T) {
 		}
 	}
 	assert.LessOrEqual(t, len(n.deadlines), 1)
+}
+
+// A lock whose end is heard of before the claim for it is kept for its token, and saved
+// with the others: the server must be able to load it.
+func TestLockThatEndedBeforeItsClaimCanBeLoaded(t *testing.T) {
+	now := int64(1_000_000)
+	fresh := func() *Node {
+		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: func() int64 { return now }})
+	}
+	n, peer := fresh(), wire.NodeID{0: 7, 19: 1}
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	token := uint64(now) << tokenShift
+	m := wire.Message{Kind: wire.Unlock, Round: 1, Lock: wire.Lock{Name: store.AppendLockName(nil, store.LockRun, nil, []byte("k")), Job: wire.JobID{1}, Token: token}}
+	require.NoError(t, n.Receive(peer, m.Append(nil)))
+	l := n.LockTable().Head
+	require.NotNil(t, l)
+	again := fresh()
+	require.NoError(t, again.ApplyLock(l.Record()))
+	assert.Nil(t, again.LockTable().Head)
+	assert.Equal(t, token, again.LockTable().Floor)
 }

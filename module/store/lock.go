@@ -205,7 +205,8 @@ func ParseLock(b []byte) (r LockRecord, err error) {
 		return r, fmt.Errorf("%w: a lock's name of %d and owner of %d bytes in %d", ErrRecord, l.nameLen, l.ownerLen, len(text))
 	case l.Token == 0 || l.Token > MaxToken || l.Lease < 0 || l.Lease > math.MaxInt64/4:
 		return r, fmt.Errorf("%w: a lock's token %d, lease %d", ErrRecord, l.Token, l.Lease)
-	case (l.Job == ID{}) != (Space(text[0]) == LockBare):
+	// One that is over need never have had a holder: its end can be heard of first.
+	case !r.Ended && (l.Job == ID{}) != (Space(text[0]) == LockBare):
 		return r, fmt.Errorf("%w: a lock %.40q with the wrong kind of holder", ErrRecord, text[:l.nameLen])
 	}
 	r.Name, r.Owner = text[:l.nameLen:l.nameLen], text[l.nameLen:]
