@@ -18,6 +18,7 @@ func TestBusPortTakenAtStart(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
 	addr := "127.0.0.1:" + m[1].Do("CONFIG", "GET", "jobmesh.cluster-port").Elems[1].Str
+	require.Equal(t, "OK", m[1].Do("JOBMESH", "CLUSTER", "SAVECONFIG").Str)
 	m[1].Kill()
 	taken, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
@@ -55,7 +56,7 @@ func TestAcknowledgedWhileTheNodeStandsStill(t *testing.T) {
 		harness.Await(t, 5*time.Second, "a client to wait", func() bool { return m[0].Info("jobmesh", "jobmesh_blocked_clients") == "1" })
 		m[0].Pause()
 		time.Sleep(300 * time.Millisecond)
-		require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int)
+		require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int())
 		time.Sleep(2700 * time.Millisecond) // the retry time passes: what is tested is a standstill of so long
 		m[0].Resume()
 		v = c.Receive()
@@ -78,7 +79,7 @@ func TestAcknowledgedHereWhileTheNodeStandsStill(t *testing.T) {
 		acks.Send("ACKJOB", id)
 		time.Sleep(1500 * time.Millisecond) // the retry time passes
 		s.Resume()
-		require.Equal(t, int64(1), acks.Receive().Int)
+		require.Equal(t, int64(1), acks.Receive().Int())
 		v := waits.Receive()
 		require.True(t, v.NullArray(), "an acknowledged job was delivered again: %v", v)
 	}
