@@ -22,6 +22,12 @@ static size_t record_len(const struct jm_job *j) { return sizeof *j - offsetof(s
 
 enum { WAIT_REPL = 0 };
 
+static void save_epoch(RedisModuleIO *io) {
+    redis.SaveUnsigned(io, epoch.process);
+    redis.SaveUnsigned(io, epoch.changes);
+    redis.SaveUnsigned(io, epoch.final);
+}
+
 /* Format 1: the epoch, then each job's record, then an empty string. A job
  * that still waits for its replicas was promised to nobody, and isn't saved. */
 static void save_list(RedisModuleIO *io, const struct jm_job *j) {
@@ -31,9 +37,7 @@ static void save_list(RedisModuleIO *io, const struct jm_job *j) {
 
 void jm_save(RedisModuleIO *io, void *value) {
     const struct jm_queue *q = ((struct jm_box *)value)->queue;
-    redis.SaveUnsigned(io, epoch.process);
-    redis.SaveUnsigned(io, epoch.deliveries);
-    redis.SaveUnsigned(io, epoch.final);
+    save_epoch(io);
     if (q) {
         save_list(io, q->waiting.head);
         save_list(io, q->working.head);
@@ -144,9 +148,10 @@ void jm_save_some_note(RedisModuleIO *io, int when) {
 
 void jm_locks(const struct jm_lock_list *all) { locks = all; }
 
-/* Format 1: the floor, whether all is there, then each lock's record, then an empty string. */
+/* From type version 3 on the epoch, then the floor, whether all is there, each lock's record, and an empty string. */
 void jm_save_locks(RedisModuleIO *io, int when) {
     (void)when;
+    save_epoch(io);
     redis.SaveUnsigned(io, locks ? locks->floor : 0);
     redis.SaveUnsigned(io, locks ? locks->complete : 0);
     for (const struct jm_lock *l = locks ? locks->head : NULL; l; l = l->next)

@@ -52,10 +52,11 @@ func FreeValue(box unsafe.Pointer) { C.jm_free(box) }
 type Epoch struct {
 	// Process identifies the run of the server: a random number.
 	Process uint64
-	// Deliveries counts the jobs handed out by that run. A saved queue
-	// position holds for an at-most-once job only while none followed it.
-	Deliveries uint64
-	// Final is 1 when the server saves for the last time before it exits.
+	// Changes counts what that run did to jobs and locks. What was saved of an
+	// at-most-once job holds only while none followed it: any may be that it was
+	// given to a client, or to another node.
+	Changes uint64
+	// Final is 1 in what JOBMESH SHUTDOWN of an older release has saved.
 	Final uint64
 }
 

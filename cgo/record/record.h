@@ -106,8 +106,8 @@ struct jm_box { struct jm_queue *queue; };
 
 /* What a saved queue tells of its moment, so that whoever loads it knows
  * whether its queue positions still hold: the process that saved it, how many
- * deliveries that had made, and whether it was about to exit for good. */
-struct jm_epoch { uint64_t process, deliveries, final; };
+ * changes that had made, and (older releases) whether it was about to exit. */
+struct jm_epoch { uint64_t process, changes, final; };
 
 /* X(result, Name, (parameters)): the API functions that the callbacks use, in
  * a table of their own. (A header of another package's would be no input of

@@ -2,6 +2,7 @@ package commands
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -52,6 +53,8 @@ func (m *module) flush(c *rm.Ctx) {
 }
 
 const errPaused engine.Refusal = "TRYAGAIN writes are paused (CLIENT PAUSE or FAILOVER), and this changes what is logged: try again when that is over"
+
+const errInternalEpoch engine.Refusal = "ERR EPOCH is a special command only processed from AOF"
 
 const errCluster = "ERR Wrong CLUSTER subcommand or number of arguments, see JOBMESH HELP"
 
@@ -166,19 +169,30 @@ func (m *module) shutdown(c *rm.Ctx) {
 
 // logHeld logs the jobs that are in clients' hands: their deliveries weren't.
 func (m *module) logHeld(c *rm.Ctx) {
-	m.queues = m.queues[:0]
-	for cursor := uint64(0); ; {
-		if cursor = m.node.ScanQueues(cursor, &m.queues); cursor == 0 {
-			break
-		}
-	}
-	for _, q := range m.queues {
+	for _, q := range m.allQueues() {
 		for _, first := range [...]*store.Job{q.Working.Head, q.HeldHead} {
 			for j := first; j != nil; j = j.Next {
 				m.replicateState(c, j)
 			}
 		}
 	}
+}
+
+// epochEffect names, in a log, the process that writes it from there on, and says what
+// that one didn't know of the jobs before.
+func (m *module) epochEffect(c *rm.Ctx) {
+	m.internal(c, errInternalEpoch, func() error {
+		process, err := strconv.ParseUint(string(c.Arg(2)), 16, 64)
+		if err == nil && c.NArgs() == 6 {
+			at, err1 := strconv.ParseInt(string(c.Arg(3)), 10, 64)
+			last, err2 := strconv.ParseUint(string(c.Arg(4)), 10, 64)
+			if err = errors.Join(err1, err2); err == nil {
+				m.node.Doubt(at, last, is(c.Arg(5), "yes"))
+			}
+		}
+		m.inLog = process
+		return err
+	})
 }
 
 // finalEffect marks, in a log, the end of a run by JOBMESH SHUTDOWN.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"jobmesh/cgo/record"
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
 	"jobmesh/rm"
@@ -270,6 +271,9 @@ func (m *module) loadLocks(r *rm.Reader, version int) error {
 	if version > queueEncoding {
 		return fmt.Errorf("it was saved by a newer jobmesh, this one reads versions up to %d", queueEncoding)
 	}
+	if version >= 3 {
+		m.saved = record.Epoch{Process: r.Uint(), Changes: r.Uint(), Final: r.Uint()}
+	}
 	m.node.ApplyFloor(r.Uint())
 	m.node.ApplyComplete(r.Uint())
 	for n, end := 0, false; !end; n++ {
@@ -297,13 +301,13 @@ func (m *module) distrustLocks() {
 	}
 }
 
-// locksLoaded ends that where nothing can be missing: each vote was in the log,
-// on disk, before it was given, and the log says that it has all.
+// locksLoaded ends that where nothing can be missing: each vote was in the data
+// before it was given, or before the process ended, and the data says that it has all.
 func (m *module) locksLoaded(phase rm.LoadPhase) {
 	if phase == rm.LoadFailed || !m.node.Abstains() || m.node.Passive() {
 		return
 	}
-	if sync, err := m.server.ConfigValue("appendfsync"); m.phase == rm.LoadAOF && err == nil && sync == "always" && m.node.CompleteLocks() {
+	if m.logExact && m.node.CompleteLocks() {
 		m.node.TrustLoadedLocks()
 		return
 	}

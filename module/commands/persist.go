@@ -7,6 +7,7 @@ import (
 
 	"jobmesh/cgo/record"
 	"jobmesh/module/engine"
+	"jobmesh/module/store"
 	"jobmesh/rm"
 )
 
@@ -18,7 +19,7 @@ func (m *module) loadQueue(r *rm.Reader, version int) (unsafe.Pointer, error) {
 	}
 	b := (*box)(memory{}.Alloc(boxSize))
 	b.queue = m.node.NewQueueFor(unsafe.Pointer(b))
-	epoch := record.Epoch{Process: r.Uint(), Deliveries: r.Uint(), Final: r.Uint()}
+	epoch := record.Epoch{Process: r.Uint(), Changes: r.Uint(), Final: r.Uint()}
 	for n := 0; ; n++ {
 		end := false
 		err := r.Bytes(func(rec []byte) error {
@@ -38,9 +39,43 @@ func (m *module) loadQueue(r *rm.Reader, version int) (unsafe.Pointer, error) {
 	return unsafe.Pointer(b), nil
 }
 
-// trust says what the positions of a queue that was just loaded are worth.
-func (m *module) trust() engine.Trust {
-	return engine.Trust{Exact: m.saved.Process == m.epoch.Process && m.saved.Deliveries == m.epoch.Deliveries}
+// fresh says whether nothing has happened since this process saved what was just loaded.
+func (m *module) fresh() bool {
+	return m.saved.Process == m.epoch.Process && m.saved.Changes == m.epoch.Changes
+}
+
+// restored settles a queue that RESTORE has brought. Who carries out the same RESTORE
+// later, from the log, can't know whether nothing had happened before it. So there all
+// at-most-once jobs are uncertain, but those that are logged behind it.
+func (m *module) restored(q *store.Queue) {
+	if m.node.Loading() || m.node.Passive() {
+		m.node.DoubtQueue(q)
+		return
+	}
+	m.tellUncertain(m.node.SettleQueue(q, engine.Trust{Exact: m.fresh(), Same: m.fresh()}))
+	if ids := m.node.NotDelivered(q); len(ids) > 0 {
+		m.later(0, func(*rm.Ctx) { m.node.LogAgain(ids) })
+	}
+}
+
+// tellUncertain says so where at-most-once jobs are not queued again.
+func (m *module) tellUncertain(n int) {
+	if n > 0 {
+		m.server.Log(rm.Warning, "%d jobs with RETRY 0 may have been delivered, which what was saved can't tell, so they are not queued again: WIP lists them, ENQUEUE queues them, DELJOB deletes them", n)
+	}
+}
+
+// settled follows Settle: where jobs became uncertain, who reads the log is to know it.
+func (m *module) settled(uncertain int, logged bool) {
+	m.tellUncertain(uncertain)
+	if uncertain > 0 {
+		m.doubt = doubt{at: m.node.Now(), last: m.node.LastCTime(), logged: logged}
+		m.later(0, func(c *rm.Ctx) {
+			if m.doubt.at != 0 {
+				m.logProcess(c)
+			}
+		})
+	}
 }
 
 // loading follows the loading of a data set: nothing is delivered before its
@@ -50,7 +85,10 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	m.mendLog(phase)
 	switch phase {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
-		m.phase, m.final, m.saved = phase, false, record.Epoch{}
+		m.phase, m.final, m.saved, m.inLog, m.logExact = phase, false, record.Epoch{}, 0, false
+		if phase == rm.LoadAOF {
+			m.files = m.logFiles() // before the server cuts or writes anything
+		}
 		// What isn't in the data is not: settings come with it.
 		m.settings.exact, m.settings.patterns = nil, nil
 		m.settings.changed()
@@ -61,22 +99,20 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 		return
 	}
 	m.node.EndLoading()
+	m.logExact = phase == rm.LoadEnded && !m.node.Passive() && m.whole()
 	m.locksLoaded(phase)
 	if phase == rm.LoadFailed || m.phase == rm.LoadReplica {
 		return
 	}
-	t := m.trust()
-	switch {
-	case m.phase == rm.LoadAOF:
-		t = engine.Trust{Logged: true, Queued: m.enqueueOnce, Exact: m.enqueueOnce && m.final}
-	case m.enqueueOnce:
-		t.Queued, t.Exact = true, t.Exact || m.saved.Final != 0
+	t := engine.Trust{Exact: m.logExact, Same: m.phase == rm.LoadRDB && m.fresh(), Logged: m.phase == rm.LoadAOF}
+	if m.enqueueOnce && (m.final || m.phase == rm.LoadRDB && m.saved.Final != 0) {
+		t.Exact = true // an older release has ended by JOBMESH SHUTDOWN
 	}
-	m.node.Settle(t)
+	m.settled(m.node.Settle(t), t.Logged)
 	m.settle(c)
 	if m.enqueueOnce {
 		m.enqueueOnce = false
-		m.server.Log(rm.Notice, "jobs that were queued are queued again; aof-enqueue-jobs-once is off from now on")
+		m.server.Log(rm.Notice, "aof-enqueue-jobs-once is off from now on")
 		// Not before the server has done loading: the file must not bring the
 		// option back with the next start.
 		m.server.After(0, func(*rm.Ctx) {
@@ -108,7 +144,7 @@ func (m *module) begin(c *rm.Ctx) {
 	m.ctx = c
 	if m.promoted && c.MayReplicate() {
 		m.promoted = false
-		m.node.SetPassive(false)
+		m.settled(m.node.SetPassive(false), false)
 		m.settle(c)
 		m.hurry()
 	}
@@ -141,6 +177,7 @@ const pausedEvery = 50
 func (m *module) apply(c *rm.Ctx, do func() error) {
 	m.begin(c)
 	m.final = false
+	m.epoch.Changes++
 	if err := do(); err != nil {
 		var refused engine.Refusal
 		text := err.Error()
@@ -189,12 +226,17 @@ func (m *module) setJob(c *rm.Ctx) {
 	})
 }
 
-// forked follows the making of a child that saves. An AOF without an RDB at its
-// head has no place for what is in no key: that is logged again behind it.
+// forked follows the making of a child that saves. An AOF that is written anew doesn't
+// tell whose it is; and one without an RDB at its head has no place for what is in no
+// key. Both is logged again behind it.
 func (m *module) forked(*rm.Ctx) {
 	m.later(0, func(c *rm.Ctx) {
+		if !c.Listened() {
+			return
+		}
+		m.logProcess(c)
 		// Where the server doesn't tell, there may be no place.
-		if v, err := m.server.ConfigValue("aof-use-rdb-preamble"); err == nil && v != "no" || !c.Listened() {
+		if v, err := m.server.ConfigValue("aof-use-rdb-preamble"); err == nil && v != "no" {
 			return
 		}
 		m.relogLocks()

@@ -35,10 +35,11 @@ type module struct {
 	idle    int   // calls since memory was looked at
 	grown   int   // bytes of bodies since then
 	evicts  bool  // the maxmemory-policy may evict queues
-	final   bool  // the log just replayed ended with a final shutdown
+	final   bool  // the log just replayed ended with an older release's JOBMESH SHUTDOWN
 	phase   rm.LoadPhase
 	logged  int64        // bytes of the AOF that is being loaded
-	saved   record.Epoch // of the queue that was loaded last
+	saved   record.Epoch // of the queue that was loaded last, or of the locks
+	restart              // what is known of what was there before
 
 	settings  queueSettings
 	uniqueOff bool
@@ -69,8 +70,8 @@ type box struct{ queue *store.Queue }
 const boxSize = int(unsafe.Sizeof(box{}))
 
 // queueEncoding is the version of a saved queue: it is the record's format,
-// and the epoch before it, that it stands for.
-const queueEncoding = 2
+// and the epoch before it, that it stands for. From 3 on the locks have an epoch too.
+const queueEncoding = 3
 
 // New returns the module, to be registered.
 func New() *rm.Module {
@@ -117,14 +118,15 @@ func New() *rm.Module {
 				m.setCompat),
 		},
 		Events: rm.Events{
-			Flush:   func(c *rm.Ctx, db int) { m.node.Flushed(db); m.hurry() },
-			Loading: m.loading,
-			Role:    m.role,
-			Turn:    m.turn,
-			Swap:    func(c *rm.Ctx, a, b int) { m.begin(c); m.node.Swapped(a, b); m.settle(c) },
-			Config:  func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy() },
-			Fork:    m.forked,
-			Key:     m.keyEvent,
+			Flush:    func(c *rm.Ctx, db int) { m.node.Flushed(db); m.hurry() },
+			Loading:  m.loading,
+			Role:     m.role,
+			Turn:     m.turn,
+			Swap:     func(c *rm.Ctx, a, b int) { m.begin(c); m.node.Swapped(a, b); m.settle(c) },
+			Config:   func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.watchSync() },
+			Fork:     m.forked,
+			Shutdown: m.ended,
+			Key:      m.keyEvent,
 		},
 		Info:   m.info,
 		Before: m.before,
@@ -187,11 +189,13 @@ func (m *module) start(s *rm.Server) error {
 		return err
 	}
 	m.distrustLocks()
+	m.readState()
 	m.readPolicy()
 	m.node.SetPassive(s.Replica())
 	m.schedule(time.Now().UnixMilli() + 100)
 	// Not before the data set is loaded: the event loop turns only then.
-	s.After(0, func(*rm.Ctx) { m.openBus() })
+	s.After(0, func(c *rm.Ctx) { m.openBus() })
+	m.later(0, m.begun)
 	return nil
 }
 
@@ -284,7 +288,7 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, t *rm.DataType
 		m.server.Log(rm.Warning, "queue %q: %d of its jobs are left out, because jobs of the same IDs exist", key.Bytes(), dropped)
 	}
 	if event == "restore" {
-		m.node.SettleQueue(q, m.trust())
+		m.restored(q)
 	}
 	m.settle(c)
 }
@@ -341,10 +345,12 @@ func (m *module) settle(c *rm.Ctx) {
 			m.meshEffect(e)
 		}
 	}
-	if changed && !listened {
-		c.Dirty()
+	if changed {
+		m.epoch.Changes++
+		if !listened {
+			c.Dirty()
+		}
 	}
-	m.epoch.Deliveries = uint64(m.node.Stats.Delivered + m.node.Stats.Abandoned)
 	if at := m.node.EarliestArmed(); at < m.timerAt {
 		m.schedule(at)
 	}

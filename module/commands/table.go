@@ -133,6 +133,8 @@ func (m *module) commands() []rm.Command {
 						{Name: "list", Kind: rm.ArgToken, Token: "LIST"}}}}}},
 			{Name: "shutdown", Run: m.shutdown, Flags: "admin", Categories: "admin dangerous", Info: rm.Info{
 				Summary: "Saves queues with their positions, and exits: for a controlled restart.", Complexity: "O(N) with N jobs", Since: since, Arity: 2}},
+			{Name: "epoch", Run: m.epochEffect, Flags: "write", Categories: "admin", Info: rm.Info{
+				Summary: "Internal: the process that writes the log from here on.", Complexity: "O(1)", Since: since, Arity: -3, Args: []rm.Arg{{Name: "process", Kind: rm.ArgString}, {Name: "doubt", Kind: rm.ArgString, Optional: true, Multiple: true}}}},
 			{Name: "final", Run: m.finalEffect, Flags: "write", Categories: "admin", Info: rm.Info{
 				Summary: "Internal: the log ended with JOBMESH SHUTDOWN.", Complexity: "O(1)", Since: since, Arity: 2}},
 			containerHelp(),

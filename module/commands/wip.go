@@ -164,10 +164,12 @@ func (m *module) employ(worker []byte) {
 type details struct {
 	worker   string
 	waitsFor []store.ID
+
+	uncertain bool // whether it was delivered
 }
 
 func (m *module) details(j *store.Job) details {
-	return details{m.node.Worker(j), m.node.WaitsFor(j)}
+	return details{m.node.Worker(j), m.node.WaitsFor(j), j.Uncertain()}
 }
 
 func (d *details) fields() (n int) {
@@ -177,6 +179,9 @@ func (d *details) fields() (n int) {
 	if d.waitsFor != nil {
 		n++
 	}
+	if d.uncertain {
+		n++
+	}
 	return n
 }
 
@@ -184,6 +189,10 @@ func (d *details) put(c *rm.Ctx) {
 	if d.worker != "" {
 		c.Text("worker")
 		copy(c.BulkBuffer(len(d.worker)), d.worker)
+	}
+	if d.uncertain {
+		c.Text("delivered")
+		c.Text("maybe")
 	}
 	if d.waitsFor != nil {
 		c.Text("waits-for")

@@ -221,14 +221,8 @@ func (n *Node) sawCTime(c uint64) {
 func (n *Node) push(j *store.Job) {
 	q := j.Queue
 	n.dismiss(j)
-	if j.Parts == 0 {
-		n.store.Push(j)
-	} else if u := j.Unique(); u == nil {
-		n.store.Push(j)
-	} else {
-		n.pushUnique(j, u)
-	}
-	j.Flags |= store.FlagQueuedOnce
+	j.Flags &^= store.FlagReturning // and uncertain: it is known not to be delivered
+	n.pushBack(j)
 	j.QTime = n.retryAt(j)
 	n.arm(j)
 	n.show(q)
@@ -251,17 +245,20 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		n.endRunElsewhere(j)
 		j.Nacks = saturated(j.Nacks)
 		n.Stats.Nacked++
-	} else if j.Flags&store.FlagQueuedOnce != 0 {
+	} else if !j.Returning() && j.Flags&store.FlagQueuedOnce != 0 {
 		j.Deliveries = saturated(j.Deliveries)
 		n.Stats.Requeued++
 	}
-	again := j.Flags&store.FlagQueuedOnce != 0
+	again, returns := j.Flags&store.FlagQueuedOnce != 0, j.Returning()
 	n.push(j)
 	n.log(LogState, j)
 	if again || nack {
-		m := wire.Message{Kind: wire.Queued, Flags: wire.CountMore}
-		if nack {
+		m := wire.Message{Kind: wire.Queued}
+		switch {
+		case nack:
 			m.Flags = wire.CountNack
+		case !returns:
+			m.Flags = wire.CountMore
 		}
 		n.tell(j, &m)
 	}
@@ -339,9 +336,10 @@ func (n *Node) Undeliver(id *store.ID, deliveries uint16) {
 	j.Flags &^= store.FlagDelivered
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
+	logged := j.Retry == 0 || logsDelivery(j) || j.Extra(store.TagWorker) != nil // by Employ
 	n.retake(j)
 	n.push(j)
-	if j.Retry == 0 || logsDelivery(j) {
+	if logged {
 		n.log(LogState, j)
 	}
 	n.serve(j.Queue)
@@ -426,6 +424,10 @@ func (n *Node) Enqueue(id *store.ID, nack bool) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
 		return false
+	}
+	if !nack && j.Uncertain() && j.State == store.StateActive {
+		// By hand: who says so knows that nobody has it.
+		j.Flags &^= store.FlagDelivered | store.FlagUncertain | store.FlagQueuedOnce
 	}
 	if nack && j.Retry == 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && runs(j) {
 		// It stays out, but nobody works on it any more.

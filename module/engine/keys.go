@@ -171,8 +171,12 @@ func (n *Node) takeOut(q *store.Queue) {
 	n.store.Bury(q)
 }
 
-// Swapped follows SWAPDB: queues fall dormant, others wake.
+// Swapped follows SWAPDB: queues fall dormant, others wake. The server allows equal
+// numbers, and reports them too; then nothing changes places.
 func (n *Node) Swapped(a, b int) {
+	if a == b {
+		return
+	}
 	if b == 0 {
 		a, b = b, a
 	}

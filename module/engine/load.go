@@ -1,17 +1,25 @@
 package engine
 
-import "jobmesh/module/store"
+import (
+	"bytes"
+	"cmp"
+	"math"
+	"slices"
 
-// Trust says how far the saved queue positions of what was loaded can be
-// believed. Jobs may have been delivered after they were saved, and the saved
-// data not know it; an at-most-once job is only queued where that is ruled out.
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Trust says what is known of the time between the saving of what was loaded and now.
+// At-least-once jobs that were queued are queued again whatever it says: a job may come
+// twice. An at-most-once job may not, so it has to be ruled out that it was handed out
+// after it was saved.
 type Trust struct {
-	// Exact: nothing was delivered since (DEBUG RELOAD, a final save that the
-	// operator wants queued).
+	// Exact: what was saved is all that there was, up to the end of the process.
 	Exact bool
-	// Queued: queued jobs are queued at once, as the operator asked
-	// (aof-enqueue-jobs-once); at-most-once ones only with Exact.
-	Queued bool
+	// Same: it was saved by this process, and nothing has happened since (DEBUG RELOAD,
+	// RESTORE of what was just dumped). So the other nodes know nothing new either.
+	Same bool
 	// Logged: a log that holds every queueing of a delayed job, so one that
 	// isn't due yet has surely not been delivered.
 	Logged bool
@@ -26,28 +34,38 @@ func (n *Node) EndLoading() { n.loading = false }
 // Loading says whether a data set is being loaded.
 func (n *Node) Loading() bool { return n.loading }
 
-// Settle decides for every held job what its saved state means now.
-func (n *Node) Settle(t Trust) {
+// Settle decides for every held job what its saved state means now. It returns how many
+// at-most-once jobs became uncertain by that ([store.FlagUncertain]).
+//
+// What was queued is queued again at once, in its place and with its counters, and what
+// was in somebody's hands keeps the time that it is due. None of that is logged: who
+// reads the same log decides the same. A job that other nodes hold too is asked about
+// first, see [Node.askHolders].
+func (n *Node) Settle(t Trust) (uncertain int) {
 	if n.passive {
-		return
+		return 0
 	}
+	n.eachQueue(n.relock)
+	s := settling{Trust: t}
+	n.eachQueue(func(q *store.Queue) { n.settleQueue(q, &s) })
+	n.askHolders(&s)
+	return s.uncertain
+}
+
+// settling is one run of Settle.
+type settling struct {
+	Trust
+	uncertain int
+	asked     []*store.Job // of which other nodes may know more
+}
+
+func (n *Node) eachQueue(do func(*store.Queue)) {
 	var queues []*store.Queue
-	var cursor uint64
-	for {
+	for cursor := uint64(0); ; {
 		queues = queues[:0]
 		cursor = n.store.ScanQueues(cursor, &queues)
 		for _, q := range queues {
-			n.relock(q)
-		}
-		if cursor == 0 {
-			break
-		}
-	}
-	for {
-		queues = queues[:0]
-		cursor = n.store.ScanQueues(cursor, &queues)
-		for _, q := range queues {
-			n.SettleQueue(q, t)
+			do(q)
 		}
 		if cursor == 0 {
 			return
@@ -56,67 +74,225 @@ func (n *Node) Settle(t Trust) {
 }
 
 // SettleQueue is Settle for one queue (RESTORE).
-func (n *Node) SettleQueue(q *store.Queue, t Trust) {
+func (n *Node) SettleQueue(q *store.Queue, t Trust) (uncertain int) {
 	if n.passive || n.loading || q.DB != 0 {
-		return
+		return 0
 	}
+	s := settling{Trust: t}
+	n.settleQueue(q, &s)
+	n.askHolders(&s)
+	return s.uncertain
+}
+
+func (n *Node) settleQueue(q *store.Queue, s *settling) {
+	before := q.Waiting()
 	var next *store.Job
 	last := q.HeldTail
 	for j := q.HeldHead; j != nil; j = next {
 		next = j.Next
-		n.settle(j, t)
+		n.settle(j, s)
 		if j == last {
 			break
 		}
 	}
+	if more := q.Waiting() - before; more > 0 {
+		n.show(q)
+		q.ATime = n.now
+		q.JobsIn += more
+		n.touch(q)
+	}
 	n.serve(q)
 }
 
-func (n *Node) settle(j *store.Job, t Trust) {
+func (n *Node) settle(j *store.Job, s *settling) {
 	if j.CTime > n.ctime {
 		n.ctime = j.CTime
 	}
 	if n.settleOffered(j) {
 		return
 	}
-	j, settled := n.settleFamily(j, t)
+	j, settled := n.settleFamily(j, s.Trust)
 	if settled {
 		return
 	}
-	atMostOnce := j.Retry == 0
-	switch j.State {
-	case store.StateQueued:
+	elsewhere := !s.Same && n.heldElsewhere(j)
+	switch {
+	case doubtful(j, s.Trust, n.now):
+		s.uncertain++
+		doubt(j, n.now)
+		n.store.Work(j, j.QTime)
+	case j.State == store.StateQueued && elsewhere:
 		j.State = store.StateActive
-		if t.Exact || t.Queued && !atMostOnce {
-			n.push(j)
-			return
-		}
-		// Known, not queued, as in Disque: it may be in somebody's hands.
-		if atMostOnce {
-			j.Flags |= store.FlagDelivered
-		}
-		n.toWork(j)
-	case store.StateActive:
-		delayed := j.Flags&store.FlagQueuedOnce == 0
-		if atMostOnce && j.Flags&store.FlagDelivered == 0 && !t.Exact && !(t.Logged && delayed && j.QTime > n.now) {
-			j.Flags |= store.FlagDelivered
-			j.QTime = n.now
-		}
-		// The clock of a worker that has the job starts anew with the server.
-		if !atMostOnce && !delayed && !t.Exact {
+		j.Flags |= store.FlagReturning | store.FlagQueuedOnce
+		s.asked = append(s.asked, j)
+		return
+	case j.State == store.StateQueued:
+		j.State = store.StateActive
+		n.pushBack(j)
+	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0:
+		if j.QTime == 0 && j.Retry > 0 {
 			j.QTime = n.retryAt(j)
-			if j.Parts > 0 {
-				j.SetShift(j.QTime - retryTime(n, j))
-			}
 		}
-		if j.Flags&store.FlagDelivered != 0 {
-			n.store.Work(j, j.QTime)
-		}
-	}
-	if j.State == store.StateAcked {
+		n.store.Work(j, j.QTime)
+	case j.State == store.StateAcked:
 		j.QTime = n.now + gcFirstMS
 	}
+	if elsewhere && j.State == store.StateActive && j.Retry > 0 && j.QTime < n.now+askFirstMS {
+		s.asked = append(s.asked, j) // its time was over while the node was down
+		return
+	}
 	n.arm(j)
+}
+
+// heldElsewhere says whether a node that is known holds the job too.
+func (n *Node) heldElsewhere(j *store.Job) bool {
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); n.mesh.by[wire.Node(node)] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// pushBack puts a job into its queue that was there before: uncounted.
+func (n *Node) pushBack(j *store.Job) {
+	if j.Parts == 0 {
+		n.store.Push(j)
+	} else if u := j.Unique(); u == nil {
+		n.store.Push(j)
+	} else {
+		n.pushUnique(j, u)
+	}
+	j.Flags |= store.FlagQueuedOnce
+}
+
+// doubtful says of an at-most-once job, as it was loaded, whether it may have been
+// handed out after it was saved.
+func doubtful(j *store.Job, t Trust, now int64) bool {
+	if j.Retry > 0 || t.Exact {
+		return false
+	}
+	delayed := j.Flags&store.FlagQueuedOnce == 0
+	return j.State == store.StateQueued ||
+		j.State == store.StateActive && j.Flags&store.FlagDelivered == 0 && !held(j) && !(t.Logged && delayed && j.QTime > now)
+}
+
+// doubt takes a job for one that was given to a client at a time, and says that it
+// isn't known.
+func doubt(j *store.Job, at int64) {
+	j.State = store.StateActive
+	j.Flags |= store.FlagDelivered | store.FlagUncertain
+	j.QTime = at
+}
+
+// Doubt does in the data of a log, or of a replica, what Settle did with the same data
+// and an inexact trust: it was at that time, and the creation times of the jobs are up to
+// last. Without it the next one to load the log would take for exact what wasn't.
+func (n *Node) Doubt(at int64, last uint64, logged bool) {
+	n.eachQueue(func(q *store.Queue) { n.doubtQueue(q, at, last, Trust{Logged: logged}) })
+}
+
+// DoubtQueue is Doubt for a queue that RESTORE has brought in a log or a stream: what
+// the node that carried it out knew better comes behind it, see [Node.LogAgain].
+func (n *Node) DoubtQueue(q *store.Queue) { n.doubtQueue(q, n.now, math.MaxUint64, Trust{}) }
+
+func (n *Node) doubtQueue(q *store.Queue, at int64, last uint64, t Trust) {
+	for _, j := range notWorked(q) {
+		if j.CTime > last {
+			continue
+		}
+		if held(j) && !t.Logged {
+			j = n.setFamily(j, &store.Family{})
+		}
+		if doubtful(j, t, at) {
+			n.store.Hold(j)
+			doubt(j, at)
+		}
+	}
+}
+
+// notWorked lists a queue's at-most-once jobs that aren't being worked on.
+func notWorked(q *store.Queue) (list []*store.Job) {
+	pick := func(j *store.Job) {
+		for ; j != nil; j = j.Next {
+			if j.Retry == 0 {
+				list = append(list, j)
+			}
+		}
+	}
+	pick(q.Head)
+	pick(q.HeldHead)
+	for l := q.Lanes; l != nil; l = l.Next {
+		pick(l.Head())
+	}
+	return list
+}
+
+// NotDelivered lists a queue's at-most-once jobs that are known not to be delivered.
+func (n *Node) NotDelivered(q *store.Queue) (ids []store.ID) {
+	for _, j := range notWorked(q) {
+		if j.Flags&store.FlagDelivered == 0 {
+			ids = append(ids, j.ID)
+		}
+	}
+	return ids
+}
+
+// LogAgain logs the state of jobs, those that are still known.
+func (n *Node) LogAgain(ids []store.ID) {
+	for i := range ids {
+		if j := n.store.Lookup(&ids[i]); j != nil {
+			n.log(LogState, j)
+		}
+	}
+}
+
+// LastCTime is the greatest creation time known here.
+func (n *Node) LastCTime() uint64 { return n.ctime }
+
+const (
+	askFirstMS = 1_000 // from loading to the first queueing that others are asked about: connections are made meanwhile
+	askWaitMS  = 1_000 // that much longer for those that aren't made
+	askAgainMS = 50    // between looks whether they are
+	askRate    = 20    // jobs asked about in one millisecond
+)
+
+// askHolders has the other holders of jobs asked before these are queued, by WILLQUEUE
+// as with any queueing: one that has a job queued, or with a client, or knows that it is
+// done, objects. The oldest go first, askRate in a millisecond, so that a million jobs
+// don't flood the mesh.
+func (n *Node) askHolders(s *settling) {
+	if len(s.asked) == 0 {
+		return
+	}
+	slices.SortFunc(s.asked, func(a, b *store.Job) int {
+		return cmp.Or(cmp.Compare(a.CTime, b.CTime), bytes.Compare(a.ID[:], b.ID[:]))
+	})
+	for i, j := range s.asked {
+		at := n.now + askFirstMS + n.jitter() + int64(i)/askRate
+		if !j.Returning() {
+			at += jitterMS // after the node that had it queued
+		}
+		j.Flags &^= store.FlagAnnounced
+		n.setQTime(j, at)
+		n.arm(j)
+	}
+	n.asksUntil = n.now + askFirstMS + askWaitMS
+}
+
+// connecting says of a job whose holders are to be asked whether one of them that may
+// be there isn't connected yet, shortly after the start.
+func (n *Node) connecting(j *store.Job) bool {
+	if n.now >= n.asksUntil {
+		return false
+	}
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		if p := n.mesh.by[wire.Node(node)]; p != nil && !p.Connected && p.Health != Failed {
+			return true
+		}
+	}
+	return false
 }
 
 // ApplyJob is LOADJOB: a job as it was on the node that logged it. It can be

@@ -132,6 +132,7 @@ type Node struct {
 	loading  bool
 	cursor   uint64 // of the pass over idle queues
 
+	asksUntil int64 // unix ms; see connecting
 	questions questions
 	kin       kinship
 	claims
@@ -270,18 +271,18 @@ func (n *Node) SetLeaving(yes bool) {
 func (n *Node) Passive() bool { return n.passive }
 
 // SetPassive makes the node a follower, which does nothing by itself, or ends
-// that: then what it holds is settled as after a crash.
-func (n *Node) SetPassive(yes bool) {
+// that: then what it holds is settled as after a crash. It returns what Settle does.
+func (n *Node) SetPassive(yes bool) (uncertain int) {
 	if n.passive && !yes {
 		n.passive = false
-		n.Settle(Trust{})
+		uncertain = n.Settle(Trust{})
 		// The table is its master's, of which the last may be missing; what this node had
 		// voted for before isn't in it.
 		n.renewLocks()
 		n.learnLocks()
 		n.sync.partial = true
 		n.setTable(tableLacks)
-		return
+		return uncertain
 	}
 	n.passive = yes
 	if yes {
@@ -298,6 +299,7 @@ func (n *Node) SetPassive(yes bool) {
 		n.endAdds(ErrReplica)
 		n.endClaims()
 	}
+	return 0
 }
 
 // Jobs counts the registered jobs, in any state.

@@ -32,7 +32,7 @@ func (n *Node) postpone(j *store.Job) {
 		return
 	}
 	n.setQTime(j, n.retryAt(j))
-	j.Flags &^= store.FlagAnnounced
+	j.Flags &^= store.FlagAnnounced | store.FlagReturning
 	n.arm(j)
 	n.log(LogState, j)
 }

@@ -767,10 +767,10 @@ func (w *world) restart() {
 		}
 		a.loadLocks()
 		a.e.EndLoading()
-		a.e.Settle(engine.Trust{Logged: true})
 		for _, id := range slices.Clone(a.peers) {
 			a.e.AddPeer(id, w.node(id).name+":1")
 		}
+		a.e.Settle(engine.Trust{Logged: true, Exact: !w.d.HasArg("inexact")})
 		switch {
 		case w.d.HasArg("always") && a.e.CompleteLocks():
 			a.e.TrustLoadedLocks()

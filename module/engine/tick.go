@@ -82,6 +82,11 @@ func (n *Node) due(j *store.Job) {
 	case j.State == store.StateActive && held(j):
 		n.look(j)
 	case j.State == store.StateActive && j.QTime > n.now:
+		if n.connecting(j) {
+			n.setQTime(j, j.QTime+askAgainMS)
+			n.arm(j)
+			return
+		}
 		n.announce(j)
 	case j.State == store.StateActive && j.QTime > 0 && j.QTime <= n.now:
 		if n.late(j) {

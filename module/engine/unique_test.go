@@ -340,7 +340,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 						delete(d.log, id) // DEL is in the log too
 					}
 				}
-				d.reload(t, Trust{Logged: true, Queued: rapid.Bool().Draw(t, "queued")})
+				d.reload(t, Trust{Logged: true, Exact: rapid.Bool().Draw(t, "exact")})
 			case 17: // MOVE to another database, and back
 				q := name()
 				if b := d.k.boxes[q]; b != nil {

@@ -145,8 +145,12 @@ func (n *Node) WIP(q *store.Queue, count int, overdue bool) (list []InProgress) 
 		if overdue && due > n.now {
 			break
 		}
+		given := 1 + int(j.Nacks) + int(j.Deliveries)
+		if j.Uncertain() {
+			given--
+		}
 		list = append(list, InProgress{
-			ID: j.ID, Due: due, Since: since(j), Deliveries: 1 + int(j.Nacks) + int(j.Deliveries), Worker: n.Worker(j), Node: n.self,
+			ID: j.ID, Due: due, Since: since(j), Deliveries: given, Worker: n.Worker(j), Node: n.self,
 		})
 	}
 	return list

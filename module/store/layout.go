@@ -31,9 +31,12 @@ const (
 	// FlagOffered: an at-most-once job that is being handed over to another node, and
 	// given to nobody here meanwhile. It is delivered too, for those who don't know.
 	FlagOffered
+	// FlagUncertain, see [Job.Uncertain], and FlagReturning, see [Job.Returning], are one
+	// bit: the first is for at-most-once jobs, the other for the rest, and never loaded.
+	FlagUncertain
+	FlagReturning = FlagUncertain
 
 	volatileFlags = FlagIndexed | FlagOverdue | FlagLogged | FlagAnnounced
-	savedFlags    = FlagDelivered | FlagQueuedOnce | FlagOffered | volatileFlags
 )
 
 // Place is the list of its queue that a job is in. It isn't loaded.
@@ -192,6 +195,14 @@ func (j *Job) Awake() int64 {
 func (j *Job) neverAgain() bool {
 	return j.Retry == 0 && j.Flags&FlagDelivered != 0 || j.Flags&FlagOverdue != 0
 }
+
+// Uncertain says of an at-most-once job that nobody is known to have been given it, but
+// that what was saved of it may miss that. It counts as delivered.
+func (j *Job) Uncertain() bool { return j.Retry == 0 && j.Flags&FlagUncertain != 0 }
+
+// Returning says of a job that it was queued when it was saved, and is to be queued
+// again, uncounted, when its other holders were asked.
+func (j *Job) Returning() bool { return j.Retry > 0 && j.Flags&FlagReturning != 0 }
 
 // Jobs counts the queue's jobs, in any state.
 func (q *Queue) Jobs() uint64 { return q.Len + q.Working.Len + q.Held + q.HeldBack }

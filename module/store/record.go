@@ -39,7 +39,7 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 		return head, fmt.Errorf("%w: format %d at byte 0", ErrRecord, head.Format)
 	case head.State > StateAcked:
 		return head, fmt.Errorf("%w: state %d at byte %d", ErrRecord, head.State, at(unsafe.Offsetof(head.State)))
-	case head.Flags&^savedFlags != 0:
+	case head.Retry > 0 && head.Flags&FlagOffered != 0 || head.Retry == 0 && head.Flags&FlagUncertain != 0 && head.Flags&FlagDelivered == 0:
 		return head, fmt.Errorf("%w: flags %#x at byte %d", ErrRecord, head.Flags, at(unsafe.Offsetof(head.Flags)))
 	case head.Place >= places:
 		return head, fmt.Errorf("%w: place %d at byte %d", ErrRecord, head.Place, at(unsafe.Offsetof(head.Place)))
@@ -57,6 +57,9 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 		return head, fmt.Errorf("%w: ID %s doesn't fit a retry time of %d s", ErrRecord, head.ID, head.Retry)
 	}
 	head.Flags &^= volatileFlags
+	if head.Retry > 0 {
+		head.Flags &^= FlagReturning
+	}
 	head.Place = InHeld
 	return head, nil
 }

@@ -74,11 +74,15 @@ func comeBack(t *testing.T, s *harness.Server, mode string) {
 func TestRestart_102_103_104(t *testing.T) {
 	for _, mode := range []string{"rdb", "aof", "aof-without-preamble", "aof-kill"} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			s := harness.Start(t, saving(mode))
 			c := s.Dial()
-			waiting := add(t, c, "q", "waiting", 0, "RETRY", 2)
-			held := add(t, c, "h", "held", 0, "RETRY", 2)
-			get(t, c, "h")
+			waiting := add(t, c, "q", "waiting", 0)
+			retried := add(t, c, "r", "retried", 0, "RETRY", 1)
+			get(t, c, "r")
+			held := add(t, c, "h", "held", 0, "RETRY", 3)
+			got := time.Now()
+			require.Len(t, c.Do("GETJOB", "WORKER", "ada", "FROM", "h").Elems, 1)
 			acked := add(t, c, "q", "acked", 0)
 			c.Do("ACKJOB", acked)
 			expiring := add(t, c, "q", "x", 0, "TTL", 1)
@@ -92,24 +96,31 @@ func TestRestart_102_103_104(t *testing.T) {
 			c.Do("NACK", nacked)
 			c.Do("PAUSE", "p", "in")
 			added := time.Now()
+			harness.Await(t, 5*time.Second, "a retry", func() bool { return state(c, retried) == "queued" })
 			comeBack(t, s, mode)
-			started := time.Now()
 			c = s.Dial()
-			assert.Equal(t, "active", state(c, waiting), "known, not queued")
+			for _, id := range []string{waiting, retried, once, nacked} {
+				assert.Equal(t, "queued", state(c, id), "as it was")
+			}
+			assert.Equal(t, []int64{0, 1, 0}, []int64{
+				c.Do("SHOW", waiting).Field("additional-deliveries").Int(),
+				c.Do("SHOW", retried).Field("additional-deliveries").Int(),
+				c.Do("SHOW", nacked).Field("additional-deliveries").Int(),
+			}, "those that had it")
+			assert.Empty(t, wip(t, c, "q"), "nobody has it")
 			assert.Equal(t, "active", state(c, held))
+			assert.Equal(t, "ada", c.Do("SHOW", held).Field("worker").Str)
 			assert.True(t, c.Do("SHOW", acked).Null)
 			assert.Equal(t, int64(1), c.Do("SHOW", nacked).Field("nacks").Int())
 			assert.Equal(t, "none", c.Do("PAUSE", "p", "state").Str)
-			assert.Equal(t, "active", state(c, once))
-			harness.Await(t, 6*time.Second, "the retries", func() bool { return state(c, waiting) == "queued" && state(c, held) == "queued" })
-			assert.InDelta(t, 2, time.Since(started).Seconds(), 1)
+			assert.Equal(t, once, get(t, c, "once"), "not delivered before")
+			harness.Await(t, 6*time.Second, "the retry", func() bool { return state(c, held) == "queued" })
+			assert.InDelta(t, 3, time.Since(got).Seconds(), 1, "at its own time")
 			harness.Await(t, 6*time.Second, "the delayed job", func() bool { return state(c, delayed) == "queued" })
 			assert.InDelta(t, 3, time.Since(added).Seconds(), 1, "at its own time")
 			harness.Await(t, 3*time.Second, "expiry", func() bool { return c.Do("SHOW", expiring).Null })
-			if mode != "rdb" {
-				harness.Await(t, 3*time.Second, "the other delayed job", func() bool { return state(c, delayedOnce) == "queued" })
-				assert.Equal(t, delayedOnce, get(t, c, "d1"), "not yet due, so not yet delivered")
-			}
+			harness.Await(t, 3*time.Second, "the other delayed job", func() bool { return state(c, delayedOnce) == "queued" })
+			assert.Equal(t, delayedOnce, get(t, c, "d1"))
 			for _, id := range []string{once, delivered} {
 				assert.Equal(t, int64(0), c.Do("ENQUEUE", id).Int(), "never a second delivery")
 			}
@@ -182,7 +193,7 @@ func TestTruncatedAOF(t *testing.T) {
 	s.Restart()
 	c = s.Dial()
 	for _, id := range ids[:49] {
-		assert.Equal(t, "active", state(c, id))
+		assert.Equal(t, "queued", state(c, id))
 	}
 	assert.True(t, c.Do("SHOW", ids[49]).Null)
 }

@@ -332,7 +332,7 @@ func (n *node) restart() {
 			n.e.DistrustLocks()
 		}
 	}
-	n.e.Settle(engine.Trust{Logged: true})
+	n.e.Settle(engine.Trust{Logged: true, Exact: n.s.Fsync == Always && !n.unsure})
 }
 
 // maxLease is jobmesh.lock-max-lease, 0 for the default.

@@ -1,0 +1,400 @@
+package commands
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"jobmesh/module/store"
+	"jobmesh/rm"
+)
+
+// The state file says of a process what neither its AOF nor its RDB can: that the data
+// which it left is all that there was. Without that, an at-most-once job which the data
+// shows as waiting may have been delivered, and isn't queued again.
+//
+// It says so in one of two ways. After a clean shutdown: the process wrote everything
+// before it ended. It names the data by what the AOF's files are like, or by the epoch
+// in the RDB, and has the deliveries of at-least-once jobs, which are in no log. While a
+// process runs with appendfsync always: each change is on disk before its answer leaves.
+//
+// A file counts for one start. It is removed before anything is delivered, so that it
+// can't vouch for older data than that of the process that wrote it last. One that is
+// damaged, or doesn't fit the data, is passed over: then the rules of a crash apply.
+
+// lastRun is what the state file says of the process that wrote it.
+type lastRun struct {
+	kind    byte
+	process uint64            // that of the saved epochs
+	changes uint64            // the same; after a clean shutdown
+	inLog   uint64            // the last process that the AOF names
+	files   [sha256.Size]byte // what the AOF's files were like, after a clean shutdown; zero: there was none
+	held    []byte            // pairs of strings, each behind its length: what SETJOB has of a job
+}
+
+// restart is what a process knows of what was there before it.
+type restart struct {
+	// logExact: the data that was loaded last is known to be all that there was. Valid
+	// from the end of loading on, before the locks are settled.
+	logExact bool
+	last     *lastRun          // until it was used
+	files    [sha256.Size]byte // what the AOF's files were like before they were loaded
+	inLog    uint64            // the last process that the AOF names
+	synced   string            // the state file that says so of this process, with its folder; or empty
+	doubt    doubt             // to be logged
+}
+
+// doubt is what made at-most-once jobs uncertain, see [engine.Node.Doubt].
+type doubt struct {
+	at     int64 // unix ms; 0: nothing
+	last   uint64
+	logged bool
+}
+
+// Kinds of state files.
+const (
+	ranClean  byte = 'c' // the process has ended cleanly
+	ranSynced byte = 's' // the process runs, or crashed, with appendfsync always all the time
+)
+
+const (
+	stateMagic = "jobmesh-state-1\n"
+	stateHead  = len(stateMagic) + 1 + 3*8 + sha256.Size
+	tailBytes  = 4096 // of each of the AOF's files, that tell it from others
+)
+
+// stateName is the state file's name, beside the nodes' file.
+func (m *module) stateName() string { return strings.TrimSuffix(m.nodesFile, ".conf") + ".state" }
+
+// readState reads what the last process has left, at the start.
+func (m *module) readState() {
+	b, err := os.ReadFile(m.stateName())
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		m.last, err = parseState(b)
+	}
+	if err != nil {
+		m.server.Log(rm.Warning, "%s is passed over, so what was saved is taken for what a crash has left: %v", m.stateName(), err)
+	}
+}
+
+func parseState(b []byte) (*lastRun, error) {
+	if len(b) < stateHead+sha256.Size {
+		return nil, fmt.Errorf("it has %d bytes, at least %d are needed", len(b), stateHead+sha256.Size)
+	}
+	if string(b[:len(stateMagic)]) != stateMagic {
+		return nil, errors.New("it doesn't begin as a state file of this version does")
+	}
+	body, sum := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
+	if want := sha256.Sum256(body); !bytes.Equal(sum, want[:]) {
+		return nil, errors.New("its checksum is wrong")
+	}
+	b = body[len(stateMagic):]
+	r := &lastRun{kind: b[0], process: binary.LittleEndian.Uint64(b[1:]), changes: binary.LittleEndian.Uint64(b[9:]), inLog: binary.LittleEndian.Uint64(b[17:])}
+	r.held = b[25+copy(r.files[:], b[25:]):]
+	return r, nil
+}
+
+// write writes the file so that a crash leaves the old one or the new one.
+func (r *lastRun) write(name string) error {
+	b := append([]byte(stateMagic), r.kind)
+	for _, v := range [...]uint64{r.process, r.changes, r.inLog} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	b = append(append(b, r.files[:]...), r.held...)
+	sum := sha256.Sum256(b)
+	temp := name + ".tmp"
+	f, err := os.Create(temp)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		_, err = f.Write(sum[:])
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		if err = os.Rename(temp, name); err == nil {
+			return syncDir(filepath.Dir(name))
+		}
+	}
+	return errors.Join(err, os.Remove(temp))
+}
+
+// syncDir has what was done to a folder's entries survive a loss of power.
+func syncDir(name string) error {
+	d, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// removeState makes sure that a state file vouches for nothing any more.
+func removeState(name string) error {
+	err := os.Remove(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		// In a folder that can't be written to, the file maybe can.
+		if os.Truncate(name, 0) != nil {
+			return err
+		}
+		return nil
+	}
+	return syncDir(filepath.Dir(name))
+}
+
+// useState ends what the last process's file stands for, before anything is delivered.
+// False where the file can't be removed: then it must not count now either, as it would
+// count again.
+func (m *module) useState() bool {
+	err := removeState(m.stateName())
+	if err != nil {
+		m.server.Log(rm.Warning, "%s can't be removed, so it doesn't count: remove it before the next start: %v", m.stateName(), err)
+	}
+	return err == nil
+}
+
+// logFiles is what the AOF's files are like: their names and sizes, and how they end.
+// All zero where there is no AOF, or nobody knows.
+func (m *module) logFiles() (sum [sha256.Size]byte) {
+	var path [4]string
+	for i, name := range []string{"dir", "appenddirname", "appendfilename", "appendonly"} {
+		value, err := m.server.ConfigValue(name)
+		if err != nil {
+			return sum
+		}
+		path[i] = value
+	}
+	if path[3] != "yes" {
+		return sum
+	}
+	dir := filepath.Join(path[0], path[1])
+	manifest, err := os.ReadFile(filepath.Join(dir, path[2]+".manifest"))
+	if err != nil {
+		return sum
+	}
+	h := sha256.New()
+	h.Write(manifest)
+	for line := range strings.Lines(string(manifest)) {
+		// file <name> seq <number> type <b, i, or h for one that isn't used any more>
+		line = strings.TrimSpace(line)
+		name, rest, _ := strings.Cut(strings.TrimPrefix(line, "file "), " seq ")
+		if unquoted, err := strconv.Unquote(name); err == nil {
+			name = unquoted
+		}
+		if strings.HasSuffix(rest, " type h") || !strings.HasPrefix(line, "file ") {
+			continue
+		}
+		if err := hashTail(h, filepath.Join(dir, name)); err != nil {
+			return [sha256.Size]byte{}
+		}
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+func hashTail(h io.Writer, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(h, "%s %d\n", filepath.Base(file), size)
+	_, err = io.Copy(h, io.NewSectionReader(f, max(0, size-tailBytes), tailBytes))
+	return err
+}
+
+// whole says whether the data that was just loaded is known to be all that there was,
+// and applies what the state file has beside it.
+func (m *module) whole() bool {
+	r := m.last
+	m.last = nil
+	fits := false
+	switch {
+	case m.phase == rm.LoadRDB && m.saved.Process == m.epoch.Process:
+		return m.saved.Changes == m.epoch.Changes // DEBUG RELOAD
+	case r == nil:
+	case m.phase == rm.LoadRDB:
+		fits = r.kind == ranClean && r.process == m.saved.Process && r.changes == m.saved.Changes
+	case m.phase == rm.LoadAOF && r.kind == ranClean:
+		fits = r.files != [sha256.Size]byte{} && r.files == m.files && r.inLog == m.inLog
+	case m.phase == rm.LoadAOF && r.kind == ranSynced:
+		fits = r.process == m.inLog
+	}
+	if !m.useState() || !fits {
+		return false
+	}
+	if m.phase == rm.LoadAOF {
+		if err := m.applyHeld(r.held); err != nil {
+			m.server.Log(rm.Warning, "%s: jobs that were in somebody's hands are queued: %v", m.stateName(), err)
+		}
+	}
+	return true
+}
+
+// applyHeld brings the jobs that were in somebody's hands to the state that they had.
+func (m *module) applyHeld(b []byte) error {
+	next := func() (v []byte, ok bool) {
+		n, used := binary.Uvarint(b)
+		if used <= 0 || n > uint64(len(b)-used) {
+			return nil, false
+		}
+		v, b = b[used:used+int(n)], b[used+int(n):]
+		return v, true
+	}
+	for len(b) > 0 {
+		rec, ok := next()
+		parts, ok2 := next()
+		if !ok || !ok2 {
+			return errors.New("the list ends early")
+		}
+		if err := m.node.ApplyState(rec, parts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heldJobs is the list for applyHeld: the jobs that somebody was given, and no log has it.
+func (m *module) heldJobs() (b []byte) {
+	for _, q := range m.allQueues() {
+		for j := q.Working.Head; j != nil; j = j.Next {
+			if j.Retry > 0 {
+				b = appendBytes(appendBytes(b, j.StateRecord()), j.RawParts())
+			}
+		}
+	}
+	return b
+}
+
+func appendBytes(b, v []byte) []byte { return append(binary.AppendUvarint(b, uint64(len(v))), v...) }
+
+func (m *module) allQueues() []*store.Queue {
+	m.queues = m.queues[:0]
+	for cursor := uint64(0); ; {
+		if cursor = m.node.ScanQueues(cursor, &m.queues); cursor == 0 {
+			return m.queues
+		}
+	}
+}
+
+// ended writes the state file of a clean shutdown. Everything else is saved by then.
+func (m *module) ended(*rm.Ctx) {
+	if m.node.Loading() {
+		return // the data and its file are as they were
+	}
+	m.unsync()
+	if m.node.Passive() {
+		return // what its master does is not all in its data
+	}
+	r := lastRun{kind: ranClean, process: m.epoch.Process, changes: m.epoch.Changes, inLog: m.inLog, files: m.logFiles()}
+	if r.files != [sha256.Size]byte{} {
+		r.held = m.heldJobs()
+	}
+	if err := r.write(m.stateName()); err != nil {
+		m.server.Log(rm.Warning, "%s can't be written, so the next start takes what was saved for what a crash has left: %v", m.stateName(), err)
+	}
+}
+
+// begun follows the start, when all is loaded: the AOF is told which process writes it,
+// and, where each change is on disk before its answer leaves, the state file too.
+func (m *module) begun(c *rm.Ctx) {
+	if m.last != nil { // nothing was loaded
+		m.last = nil
+		m.useState()
+	}
+	m.logProcess(c)
+	if m.node.Passive() || !m.syncsAlways() {
+		return
+	}
+	// When the AOF is written.
+	m.server.After(1, func(*rm.Ctx) {
+		if m.node.Passive() || m.inLog != m.epoch.Process || !m.syncsAlways() {
+			return
+		}
+		name, err := filepath.Abs(m.stateName())
+		if err == nil {
+			err = (&lastRun{kind: ranSynced, process: m.epoch.Process}).write(name)
+		}
+		if err != nil {
+			m.server.Log(rm.Warning, "%s can't be written, so at-most-once jobs that wait are not queued again after a crash: %v", m.stateName(), err)
+			return
+		}
+		m.synced = name
+	})
+}
+
+// syncsAlways says whether the AOF is on disk before an answer leaves.
+func (m *module) syncsAlways() bool {
+	for name, want := range map[string]string{"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"} {
+		if v, err := m.server.ConfigValue(name); err != nil || v != want {
+			return false
+		}
+	}
+	return true
+}
+
+// watchSync follows a change of the server's parameters. From the moment on that one of
+// them is another than at the start, the log isn't known to be whole any more: what
+// wasn't on disk then may be missing though they are changed back.
+func (m *module) watchSync() {
+	if m.synced == "" {
+		return
+	}
+	dir, err := os.Getwd()
+	if err != nil || dir != filepath.Dir(m.synced) || !m.syncsAlways() {
+		m.unsync()
+	}
+}
+
+func (m *module) unsync() {
+	if m.synced == "" {
+		return
+	}
+	if err := removeState(m.synced); err != nil {
+		m.server.Log(rm.Warning, "%s can't be removed, though the AOF may end before what was answered: remove it before the next start: %v", m.synced, err)
+	}
+	m.synced = ""
+}
+
+// logProcess names this process in the AOF, and says what of the data before isn't
+// certain.
+func (m *module) logProcess(c *rm.Ctx) {
+	if m.node.Passive() {
+		return
+	}
+	if !c.Listened() {
+		m.doubt = doubt{}
+		return
+	}
+	d := m.doubt
+	n := 2
+	if d.at != 0 {
+		n = 5
+	}
+	args := c.Replicate(m.effect.jobmesh, n)
+	args.Text("EPOCH")
+	args.Text(strconv.FormatUint(m.epoch.Process, 16))
+	if d.at != 0 {
+		args.Text(strconv.FormatInt(d.at, 10))
+		args.Text(strconv.FormatUint(d.last, 10))
+		args.Text(yesNo(d.logged))
+	}
+	m.inLog, m.doubt = m.epoch.Process, doubt{}
+}
