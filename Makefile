@@ -48,7 +48,7 @@ sanitize: setup ## Run what needs a server under AddressSanitizer and UBSan, wit
 sim: ## Play SEEDS (1000) more random histories of each kind on simulated meshes, and measure large ones
 	@$(GO) test ./module/engine/sim -count=1 -timeout 0 -v -run "Histories|TestScale" -sim.seeds $(SEEDS) -sim.full
 
-bench: setup build ## Compare with Redis streams and lists (BENCH='-scale': ten million jobs, '-mesh': three nodes, '-uq': unique queues, '-unique': unique jobs, '-locks': locks)
+bench: setup build ## Compare with Redis streams and lists (BENCH='-scale': ten million jobs, '-mesh': three nodes, '-uq': unique queues, '-unique': unique jobs, '-locks': locks, '-against FILE': another build of the module)
 	@$(GO) run ./tests/bench $(BENCH)
 
 fuzz: ## Run each fuzzer for FUZZTIME

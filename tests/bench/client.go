@@ -22,7 +22,10 @@ type server struct {
 }
 
 // start starts a server; more are arguments of the module.
-func start(more ...string) (*server, error) {
+func start(more ...string) (*server, error) { return startBuild("jobmesh.so", more...) }
+
+// startBuild starts a server with a build of the module.
+func startBuild(file string, more ...string) (*server, error) {
 	dir, err := os.MkdirTemp("", "jobmesh-bench")
 	if err != nil {
 		return nil, err
@@ -33,7 +36,7 @@ func start(more ...string) (*server, error) {
 	}
 	addr := l.Addr().(*net.TCPAddr)
 	l.Close()
-	so, err := filepath.Abs("jobmesh.so")
+	so, err := filepath.Abs(file)
 	if err != nil {
 		return nil, err
 	}

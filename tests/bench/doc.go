@@ -29,6 +29,8 @@
 // With -unique it shows what uniqueness costs ADDJOB and GETJOB, with -locks what
 // LOCK.ACQUIRE and LOCK.RELEASE do on one node and on three.
 //
+// With -against it compares this build of the module with another, by turns.
+//
 // With -mesh it starts three nodes and shows what a job costs there: CPU over
 // all of them, bytes between them, and how long it takes from one to another.
 package main

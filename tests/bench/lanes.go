@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 	"text/tabwriter"
 	"time"
 )
@@ -102,16 +101,15 @@ func atUniqueJobs() {
 		}
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, *rounds)
 	}
-	median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "%d clients, pipeline 32, %d-byte bodies, medians of %d rounds, in which the ways to add take turns\n\nADDJOB, unique by\tµs CPU\tratio\t\n", *clients, *bodyLen, *rounds)
-	base := median(adds[0])
+	base := middle(adds[0])
 	for i, u := range uniqueAdds {
-		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t\n", u.name, median(adds[i]), median(adds[i])/base)
+		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t\n", u.name, middle(adds[i]), middle(adds[i])/base)
 	}
 	fmt.Fprintf(w, "\nGETJOB\tnone held back\t%d held back\tratio\t\n", heldBack)
 	for i, name := range []string{"of plain jobs", "of during-processing jobs"} {
-		none, some := median(gets[2*i]), median(gets[2*i+1])
+		none, some := middle(gets[2*i]), middle(gets[2*i+1])
 		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%.2f\t\n", name, none, some, some/none)
 	}
 	check(w.Flush())

@@ -26,6 +26,7 @@ var (
 	uq      = flag.Bool("uq", false, "compare the unique queue with the same in Lua on plain types instead")
 	unique  = flag.Bool("unique", false, "measure what uniqueness costs ADDJOB and GETJOB instead")
 	locks   = flag.Bool("locks", false, "measure locks on one node and on three instead")
+	against = flag.String("against", "", "compare with another build of the module, this file, instead")
 	many    = flag.Int("jobs", 10_000_000, "jobs of -scale")
 	asJSON  = flag.Bool("json", false, "print JSON")
 )
@@ -236,6 +237,10 @@ func main() {
 	}
 	if *unique {
 		atUniqueJobs()
+		return
+	}
+	if *against != "" {
+		atAgainst(*against)
 		return
 	}
 	s, err := start()
