@@ -6,6 +6,7 @@
 # runs the tests on each (make test-servers).
 #   JOBMESH_SERVERS  the cache folder
 #   JOBMESH_MIRROR   the archive's address; apt's own Debian mirror by default
+#   JOBMESH_ONLY     words: only these servers
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,7 +32,9 @@ say() { echo "servers.sh: $*" >&2; }
 mirror() {
   local found
   found=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -m 1 -E '/debian/?$' || true)
-  echo "${JOBMESH_MIRROR:-${found:-https://deb.debian.org/debian}}"
+  found=${JOBMESH_MIRROR:-$found}
+  [ -n "$found" ] || { say "apt's sources name no Debian archive: set JOBMESH_MIRROR to the address of one"; return 1; }
+  echo "$found"
 }
 
 # apt with sources and state of its own; proxies and such are the machine's.
@@ -50,7 +53,7 @@ update() { # suites; once for each
   mkdir -p "$dir/lists/partial" "$dir/archives/partial"
   : >"$dir/status"
   : >"$dir/preferences"
-  from=$(mirror)
+  from=$(mirror) || return 1
   for suite in ${1//,/ }; do
     echo "deb $([ -e $keyring ] && echo "[signed-by=$keyring]") $from $suite main"
   done >"$dir/sources"
@@ -110,6 +113,7 @@ SCRIPT
 servers=()
 while read -r name suites package version; do
   [ -n "$name" ] || continue
+  [ -z "${JOBMESH_ONLY:-}" ] || [[ " $JOBMESH_ONLY " == *" $name "* ]] || continue
   if [ ! -x "$cache/$name/server" ]; then
     command -v apt-get >/dev/null || { say "$name: not in $cache, and there is no apt-get to fetch it"; continue; }
     fetch "$name" "$suites" "$package" "$version" || { say "$name: left out"; continue; }
@@ -128,7 +132,7 @@ fi
   bad=0
   for name in "${servers[@]}"; do
     echo "== $name"
-    JOBMESH_SERVER="$cache/$name/server" go test -json -count=1 -timeout 5m ./rm ./tests/single ./tests/compat ./tests/migrate || bad=1
+    JOBMESH_SERVER="$cache/$name/server" go test -json -count=1 -timeout 20m ./rm ./tests/single ./tests/cluster ./tests/compat ./tests/migrate || bad=1
   done
   exit $bad
 } | go run ./tests/tally
