@@ -402,6 +402,7 @@ func (m *module) tick(c *rm.Ctx) {
 	m.watchMemory(0)
 	if m.node.Now()-m.policyRead >= 1000 {
 		m.readPolicy()
+		m.watchSync() // a server that tells of no CONFIG SET has it noticed here
 	}
 	next := m.node.Tick()
 	m.settle(c)
