@@ -217,12 +217,14 @@ func (n *Node) heard(p *Peer) {
 // it back for a minute. Jobs no longer count on it.
 func (n *Node) Forget(id wire.NodeID) bool {
 	p := n.peer(id)
+	if id != n.self {
+		n.mesh.banned[id] = n.now + banTime // also one that gossip under way still tells of
+	}
 	if p == nil {
 		return false
 	}
 	delete(n.mesh.by, p.Node)
 	n.mesh.order = slices.DeleteFunc(n.mesh.order, func(q *Peer) bool { return q == p })
-	n.mesh.banned[id] = n.now + banTime
 	n.mesh.gone[p.Node] = struct{}{}
 	n.mesh.sum, n.mesh.untold = 0, true
 	n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: p})
