@@ -38,8 +38,13 @@ type Config struct {
 	// ("debug", "verbose", "notice", "warning").
 	Log func(level, text string)
 
-	MaxFrame  int // largest payload of a frame and message, bytes; 4 KiB to 64 MiB; 1 MiB
-	MaxQueued int // bytes of buffers that wait for one peer; at least MaxFrame; 16 MiB
+	MaxFrame int // largest payload of a frame, bytes; 4 KiB to 64 MiB; 1 MiB
+	// MaxMessage is the largest message that is taken and sent, bytes; 64 MiB. A large
+	// one is cut into frames. A peer of an older version takes none beyond a frame.
+	MaxMessage int
+	// MaxQueued is how many bytes of buffers may wait for one peer, and as many again
+	// for large messages, or one such; at least MaxFrame; 16 MiB.
+	MaxQueued int
 	MaxInbox  int // bytes received and not drained, beyond which nothing is read; 64 MiB
 	// MaxPending is how many connections may be waiting to prove themselves; 64.
 	MaxPending int
@@ -69,6 +74,7 @@ func (cfg *Config) complete() error {
 		least, max int
 	}{
 		{"MaxFrame", &cfg.MaxFrame, 1 << 20, minMaxFrame, maxMaxFrame},
+		{"MaxMessage", &cfg.MaxMessage, 64 << 20, minMaxFrame, 1 << 30},
 		{"MaxQueued", &cfg.MaxQueued, max(16<<20, 2*cfg.MaxFrame), cfg.MaxFrame, 1 << 40},
 		{"MaxInbox", &cfg.MaxInbox, 64 << 20, 1, 1 << 40},
 		{"MaxPending", &cfg.MaxPending, 64, 1, 1 << 16},
@@ -189,6 +195,7 @@ type peer struct {
 	conn   *conn     // nil unless up
 	full   []*parcel // frames of this turn that are complete
 	batch  *parcel   // this turn's messages behind them
+	bulk   []*parcel // this turn's frames of large messages
 	dirty  bool      // in Bus.dirty
 
 	dropped   uint64
@@ -416,7 +423,13 @@ func (b *Bus) peer(id NodeID, t *tally) *peer {
 // Send adds a copy of msg to this turn's batch for a peer. It returns false,
 // and counts, if the peer isn't connected, if too much waits for it already,
 // or if msg is larger than the peer takes.
-func (b *Bus) Send(id NodeID, msg []byte) bool {
+func (b *Bus) Send(id NodeID, msg []byte) bool { return b.send(id, msg, true) }
+
+// SendFree is Send for a message that need not arrive in the order sent: it goes before
+// large messages that are still on their way.
+func (b *Bus) SendFree(id NodeID, msg []byte) bool { return b.send(id, msg, false) }
+
+func (b *Bus) send(id NodeID, msg []byte, ordered bool) bool {
 	p := b.peers[id]
 	if p == nil {
 		b.dropped++
@@ -427,14 +440,12 @@ func (b *Bus) Send(id NodeID, msg []byte) bool {
 		b.drop(p, 1)
 		return false
 	}
+	if c.most > 0 && (len(msg) > c.part || ordered && c.bulkQueued.Load() > 0) {
+		return b.sendBulk(p, msg)
+	}
 	need := messageSize(len(msg))
 	if need > c.limit {
-		b.drop(p, 1)
-		if !p.oversized {
-			p.oversized = true
-			b.log("warning", "Bus: a message of %d bytes for %v is too large: a frame has at most %d", len(msg), id, c.limit)
-		}
-		return false
+		return b.oversized(p, msg, c.limit)
 	}
 	if p.batch != nil && len(p.batch.data)-headerSize+need > c.limit {
 		// Not before Flush: what the messages promise may not be on disk yet.
@@ -442,21 +453,91 @@ func (b *Bus) Send(id NodeID, msg []byte) bool {
 		p.batch = nil
 	}
 	if !b.makeRoom(p, need) {
-		b.drop(p, 1)
-		if now := time.Now(); p.episode == 0 && now.Sub(p.warnedAt) >= quietFor {
-			p.warnedAt, p.loud = now, true
-			b.log("warning", "Bus: %v takes too little: %d bytes wait for it, messages are dropped", id, c.queued.Load())
-		}
-		p.episode++
-		return false
+		return b.overfull(p)
 	}
 	p.batch.data = appendMessage(p.batch.data, msg)
 	p.batch.count++
+	b.soil(p)
+	return true
+}
+
+// soil notes that there is something to flush.
+func (b *Bus) soil(p *peer) {
 	if !p.dirty {
 		p.dirty = true
 		b.dirty = append(b.dirty, p)
 	}
+}
+
+func (b *Bus) oversized(p *peer, msg []byte, most int) bool {
+	b.drop(p, 1)
+	if !p.oversized {
+		p.oversized = true
+		b.log("warning", "Bus: a message of %d bytes for %v is too large: at most %d are taken", len(msg), p.id, most)
+	}
+	return false
+}
+
+func (b *Bus) overfull(p *peer) bool {
+	b.drop(p, 1)
+	if now := time.Now(); p.episode == 0 && now.Sub(p.warnedAt) >= quietFor {
+		p.warnedAt, p.loud = now, true
+		b.log("warning", "Bus: %v takes too little: %d bytes wait for it, messages are dropped", p.id, p.conn.queued.Load()+p.conn.bulkQueued.Load())
+	}
+	p.episode++
+	return false
+}
+
+// sendBulk adds a large message to the frames that others may overtake, or a small one
+// that must not overtake a large one. (Every large message has two frames at least,
+// and what was sent before it is written before its second.)
+func (b *Bus) sendBulk(p *peer, msg []byte) bool {
+	c := p.conn
+	if len(msg) > c.most {
+		return b.oversized(p, msg, c.most)
+	}
+	if queued := c.bulkQueued.Load(); queued > 0 && queued+int64(len(msg)) > int64(b.cfg.MaxQueued) {
+		return b.overfull(p)
+	}
+	if len(msg) <= c.part {
+		b.bulkBatch(p, messageSize(len(msg))).append(msg)
+		b.soil(p)
+		return true
+	}
+	for at := 0; at < len(msg); at += c.part {
+		some := msg[at:min(at+c.part, len(msg))]
+		frame := b.bulkFrame(p, kindPart, partHead+len(some))
+		frame.data = appendPart(frame.data, len(msg), at, some)
+		if at+len(some) == len(msg) {
+			frame.count = 1
+		}
+	}
+	b.soil(p)
 	return true
+}
+
+// bulkBatch returns a frame of messages, the last one of the bulk, with room for size
+// bytes more.
+func (b *Bus) bulkBatch(p *peer, size int) *parcel {
+	if n := len(p.bulk); n > 0 {
+		if last := p.bulk[n-1]; last.kind == kindMessages && len(last.data)+size <= cap(last.data) {
+			return last
+		}
+	}
+	return b.bulkFrame(p, kindMessages, size)
+}
+
+func (b *Bus) bulkFrame(p *peer, kind byte, size int) *parcel {
+	frame := b.pool.get(size)
+	frame.kind, frame.data = kind, frame.data[:headerSize]
+	p.conn.bulkQueued.Add(int64(cap(frame.data)))
+	p.bulk = append(p.bulk, frame)
+	return frame
+}
+
+func (p *parcel) append(msg []byte) {
+	p.data = appendMessage(p.data, msg)
+	p.count++
 }
 
 func (b *Bus) drop(p *peer, messages int) {
@@ -520,6 +601,15 @@ func (b *Bus) handOver(p *peer) {
 			p.conn.send(frame)
 		}
 	}
+	for i, frame := range p.bulk {
+		p.bulk[i] = nil
+		putHeader(frame.data, frame.kind)
+		p.conn.bulk.push(frame)
+	}
+	if len(p.bulk) > 0 {
+		p.bulk = p.bulk[:0]
+		p.conn.poke()
+	}
 }
 
 // discard drops what wasn't flushed to a peer.
@@ -529,6 +619,13 @@ func (b *Bus) discard(p *peer) {
 		p.conn.queued.Add(-int64(cap(frame.data)))
 		b.pool.put(frame)
 	}
+	for i, frame := range p.bulk {
+		b.drop(p, frame.count)
+		p.conn.bulkQueued.Add(-int64(cap(frame.data)))
+		b.pool.put(frame)
+		p.bulk[i] = nil
+	}
+	p.bulk = p.bulk[:0]
 }
 
 // Flush writes what was sent since the last Flush, or has the goroutines do it.
@@ -756,7 +853,7 @@ func (b *Bus) PeerStats(id NodeID) (s PeerStats, ok bool) {
 	}
 	if c := p.conn; c != nil {
 		s.Connected, s.Remote, s.Version = true, c.up.Remote, c.up.Version
-		s.QueuedBytes = c.queued.Load()
+		s.QueuedBytes = c.queued.Load() + c.bulkQueued.Load()
 	}
 	return s, true
 }
@@ -765,9 +862,10 @@ func (b *Bus) hello() hello {
 	return hello{
 		oldest: b.cfg.versions[0], newest: b.cfg.versions[1],
 		id: b.cfg.ID, instance: b.instance,
-		maxFrame: uint32(b.cfg.MaxFrame),
-		features: b.cfg.Features,
-		port:     b.port, host: b.host,
+		maxFrame: uint32(b.cfg.MaxFrame), maxMessage: uint32(b.cfg.MaxMessage),
+		busFeatures: featureParts,
+		features:    b.cfg.Features,
+		port:        b.port, host: b.host,
 	}
 }
 

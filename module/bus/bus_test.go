@@ -573,3 +573,60 @@ func TestMarkAndReached(t *testing.T) {
 		})
 	}
 }
+
+// Messages cross whatever their size, up to the limit, unharmed and in order; only those
+// that may do overtake large ones.
+func TestLargeMessages(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"secret":       nil,
+		"no secret":    noSecret,
+		"small frames": func(c *Config) { c.MaxFrame = minMaxFrame },
+		"full inbox":   func(c *Config) { c.MaxInbox = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const most = 8 << 20
+			a, b := pair(t, func(c *Config) {
+				c.MaxMessage = most
+				if change != nil {
+					change(c)
+				}
+			})
+			var sizes []int
+			b.onFrame = func(m *Messages) {
+				for msg := range m.All() {
+					sizes = append(sizes, len(msg))
+					for i, v := range msg {
+						if v != byte(i*7+len(msg)) {
+							require.Fail(t, "damaged", "byte %d of %d", i, len(msg))
+						}
+					}
+				}
+			}
+			message := func(size int) []byte {
+				msg := make([]byte, size)
+				for i := range msg {
+					msg[i] = byte(i*7 + size)
+				}
+				return msg
+			}
+			var want []int
+			for _, size := range []int{1, maxPart, 2, maxPart + 1, 3, 64 << 10, 1<<20 - 3, 1<<20 - 2, 1 << 20, 4, most, 5, 0, 3 << 20, 6} {
+				require.True(t, a.Send(b.cfg.ID, message(size)))
+				a.Flush()
+				want = append(want, size)
+			}
+			require.False(t, a.Send(b.cfg.ID, message(most+1)))
+			a.mesh.await("all", func() bool { return len(sizes) == len(want) })
+			require.Equal(t, want, sizes)
+
+			sizes = nil
+			require.True(t, a.Send(b.cfg.ID, message(1<<20)))
+			require.True(t, a.Send(b.cfg.ID, message(7)))
+			require.True(t, a.SendFree(b.cfg.ID, message(8)))
+			a.Flush()
+			a.mesh.await("all", func() bool { return len(sizes) == 3 })
+			require.Equal(t, []int{8, 1 << 20, 7}, sizes)
+			a.mesh.await("nothing to be left", func() bool { s, _ := a.PeerStats(b.cfg.ID); return s.QueuedBytes == 0 })
+		})
+	}
+}

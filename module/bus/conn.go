@@ -27,13 +27,21 @@ type conn struct {
 	serial   uint64 // counts the connections that this node's referee let in
 	accepted bool   // by the peer, who has the smaller ID
 	limit    int    // largest payload that both take, bytes
+	most     int    // largest message that comes in parts, bytes; 0: none does
+	part     int    // bytes of a message in a part; a larger message comes in several
+	large    assembly
 	up       *Up
 	tally    *tally // the referee's, shared by all connections to this peer
 
 	out    stack
-	queued atomic.Int64  // bytes of buffers in the owner's batch and in out
-	kick   chan struct{} // something to write
-	turn   sync.Mutex    // of who takes from out and writes; the owner only tries to lock it
+	queued atomic.Int64 // bytes of buffers in the owner's batch and in out
+	// Frames of large messages, and of what must not overtake them. They are written one
+	// by one, with all that is in out before each.
+	bulk       stack
+	bulkQueued atomic.Int64  // as queued
+	bulkNext   *parcel       // taken from bulk; the writer's
+	kick       chan struct{} // something to write
+	turn       sync.Mutex    // of who takes from out and writes; the owner only tries to lock it
 
 	pongDue   atomic.Bool
 	pongToken atomic.Uint64
@@ -170,6 +178,19 @@ func (c *conn) frame(kind byte, size int) error {
 			return err
 		}
 		c.tally.messagesIn.Add(uint64(p.count))
+		p.conn = c
+		c.bus.inboxBytes.Add(int64(cap(p.data)))
+		c.bus.deliver(p)
+		return nil
+	case kindPart:
+		if c.most == 0 {
+			return protocolError("a frame of kind %d", kind)
+		}
+		p, err := c.large.part(&c.bus.pool, c.r, size, c.bus.cfg.MaxMessage)
+		if p == nil {
+			return err
+		}
+		c.tally.messagesIn.Add(1)
 		p.conn = c
 		c.bus.inboxBytes.Add(int64(cap(p.data)))
 		c.bus.deliver(p)
@@ -313,22 +334,41 @@ func (c *conn) token(w *bufio.Writer, kind byte, token uint64) error {
 // writeQueued writes everything that the owner has flushed, with what is in w
 // before it, and waits until the socket has it all.
 func (c *conn) writeQueued(w *bufio.Writer) error {
-	for p := c.out.take(); p != nil; {
-		next := p.next
-		if err := c.writeFrame(w, p); err != nil {
-			return err
-		}
-		if c.wire.behind.Load() {
-			if err := c.wire.drain(); err != nil {
+	for {
+		for p := c.out.take(); p != nil; {
+			next := p.next
+			if err := c.writeOn(w, p); err != nil {
 				return err
 			}
+			p = next
 		}
-		p = next
+		if c.bulkNext == nil {
+			c.bulkNext = c.bulk.take()
+		}
+		p := c.bulkNext
+		if p == nil {
+			break
+		}
+		c.bulkNext = p.next
+		if err := c.writeOn(w, p); err != nil {
+			return err
+		}
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	return c.wire.drain()
+}
+
+// writeOn writes a frame, and waits until the socket takes more.
+func (c *conn) writeOn(w io.Writer, p *parcel) error {
+	if err := c.writeFrame(w, p); err != nil {
+		return err
+	}
+	if c.wire.behind.Load() {
+		return c.wire.drain()
+	}
+	return nil
 }
 
 func (c *conn) writeFrame(w io.Writer, p *parcel) error {
@@ -337,7 +377,11 @@ func (c *conn) writeFrame(w io.Writer, p *parcel) error {
 	}
 	c.tally.framesOut.Add(1)
 	c.tally.messagesOut.Add(uint64(p.count))
-	c.queued.Add(-int64(cap(p.data)))
+	if p.kind != 0 {
+		c.bulkQueued.Add(-int64(cap(p.data)))
+	} else {
+		c.queued.Add(-int64(cap(p.data)))
+	}
 	c.bus.pool.put(p)
 	return nil
 }

@@ -38,9 +38,10 @@
 //
 // # What is promised
 //
-// Messages of one connection arrive in the order sent, or not at all; a Send
-// that returned true is lost only if the connection closes. For each peer the
-// events are Up, any Messages, Down, and again. Memory is bounded: per
-// peer by MaxQueued outward, in total by MaxInbox (and a frame for each peer)
-// inward, and before a peer has proved itself by MaxPending small buffers.
+// Messages of one connection arrive in the order sent, or not at all, but that those of
+// [Bus.SendFree] may overtake large ones; a Send that returned true is lost only if the
+// connection closes. For each peer the events are Up, any Messages, Down, and again.
+// Memory is bounded: per peer outward by MaxQueued, and by as much, or one message, for
+// large ones; in total inward by MaxInbox, and a frame and an unfinished message for each
+// peer; and before a peer has proved itself by MaxPending small buffers.
 package bus

@@ -17,6 +17,7 @@ const (
 	kindPing     = 5
 	kindPong     = 6
 	kindClose    = 7
+	kindPart     = 8 // where both have featureParts
 	mayIgnore    = 0x80
 )
 
@@ -27,6 +28,8 @@ const (
 	proofSize     = 40 // payload of a proof
 	maxHandshake  = 512
 	maxCloseText  = 256
+	partHead      = 8 // of a part: the message's length, and how much of it came before
+	maxPart       = 64<<10 - partHead
 	maxLengthSize = 5 // a message's length: a varint of at most 32 bits
 
 	// trustedSize is how much is allocated on the word of a frame's length;
@@ -91,6 +94,71 @@ func countMessages(payload []byte) (int, error) {
 		n++
 	}
 	return n, nil
+}
+
+func appendPart(b []byte, total, offset int, data []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(total))
+	b = binary.BigEndian.AppendUint32(b, uint32(offset))
+	return append(b, data...)
+}
+
+// assembly is a large message of which some has come. Its memory grows with what has
+// really come.
+type assembly struct {
+	parcel *parcel // a frame of messages' payload, with this one message
+	total  int
+	have   int
+}
+
+// part reads a part of sizeBytes, and returns the message's parcel when it is whole.
+func (a *assembly) part(p *pool, r *bufio.Reader, sizeBytes, most int) (whole *parcel, err error) {
+	if sizeBytes <= partHead {
+		return nil, protocolError("a part of %d bytes", sizeBytes)
+	}
+	head, err := r.Peek(partHead)
+	if err != nil {
+		return nil, truncated(err)
+	}
+	total, offset, n := binary.BigEndian.Uint32(head), binary.BigEndian.Uint32(head[4:]), sizeBytes-partHead
+	switch {
+	case uint64(total) > uint64(most):
+		return nil, protocolError("a message of %d bytes in parts, at most %d are taken", total, most)
+	case int64(offset) != int64(a.have) || a.have > 0 && int(total) != a.total:
+		return nil, protocolError("a part at %d of %d, where %d of %d was expected", offset, total, a.have, a.total)
+	case n > int(total)-a.have:
+		return nil, protocolError("a part of %d bytes, where %d are left", n, int(total)-a.have)
+	}
+	_, _ = r.Discard(partHead)
+	if a.parcel == nil {
+		a.total = int(total)
+		a.parcel = p.get(min(a.total, trustedSize) + maxLengthSize)
+		a.parcel.data = binary.AppendUvarint(a.parcel.data, uint64(total))
+	}
+	a.grow(p, n)
+	at := len(a.parcel.data)
+	a.parcel.data = a.parcel.data[:at+n]
+	if _, err := io.ReadFull(r, a.parcel.data[at:]); err != nil {
+		return nil, truncated(err)
+	}
+	if a.have += n; a.have < a.total {
+		return nil, nil
+	}
+	whole = a.parcel
+	whole.count = 1
+	*a = assembly{}
+	return whole, nil
+}
+
+// grow makes room for n bytes more.
+func (a *assembly) grow(p *pool, n int) {
+	need := len(a.parcel.data) + n
+	if need <= cap(a.parcel.data) {
+		return
+	}
+	larger := p.get(max(need, min(2*need, a.total+maxLengthSize)))
+	larger.data = append(larger.data, a.parcel.data...)
+	p.put(a.parcel)
+	a.parcel = larger
 }
 
 func appendClose(b []byte, code Code, text string) []byte {

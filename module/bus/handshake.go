@@ -512,12 +512,16 @@ func (h *handshake) conn() *conn {
 	if host == "" {
 		host, _, _ = net.SplitHostPort(remote)
 	}
+	limit, most := int(min(uint32(b.cfg.MaxFrame), h.theirs.maxFrame)), 0
+	if h.theirs.busFeatures&featureParts != 0 {
+		most = int(min(uint32(b.cfg.MaxMessage), h.theirs.maxMessage))
+	}
 	return &conn{
 		bus: b, wire: h.wire, nc: h.nc, r: h.r,
 		id: h.theirs.id, instance: h.theirs.instance,
-		limit: int(min(uint32(b.cfg.MaxFrame), h.theirs.maxFrame)),
-		kick:  make(chan struct{}, 1),
-		quit:  make(chan struct{}),
+		limit: limit, most: most, part: min(maxPart, limit-partHead),
+		kick: make(chan struct{}, 1),
+		quit: make(chan struct{}),
 		up: &Up{
 			ID:         h.theirs.id,
 			Remote:     remote,

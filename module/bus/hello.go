@@ -48,11 +48,15 @@ type hello struct {
 	id             NodeID
 	instance       instanceID
 	maxFrame       uint32 // largest payload taken, bytes
-	busFeatures    uint32 // none are defined
+	busFeatures    uint32 // featureParts
 	features       uint32 // the owner's
 	port           uint16 // where this node listens
 	host           string // "": the address that the connection comes from
+	maxMessage     uint32 // largest message taken, bytes; there with featureParts
 }
+
+// featureParts, of the bus's features: messages larger than a frame come in parts.
+const featureParts = 1
 
 func (h *hello) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint16(b, h.oldest)
@@ -64,7 +68,11 @@ func (h *hello) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, h.features)
 	b = binary.BigEndian.AppendUint16(b, h.port)
 	b = append(b, byte(len(h.host)))
-	return append(b, h.host...)
+	b = append(b, h.host...)
+	if h.busFeatures&featureParts != 0 {
+		b = binary.BigEndian.AppendUint32(b, h.maxMessage)
+	}
+	return b
 }
 
 // parseHello reads the payload of a hello frame. What follows the fields it
@@ -83,6 +91,12 @@ func parseHello(b []byte) (hello, error) {
 		features:    binary.BigEndian.Uint32(b[48:]),
 		port:        binary.BigEndian.Uint16(b[52:]),
 		host:        string(b[helloSize : helloSize+int(b[helloSize-1])]),
+	}
+	if rest := b[helloSize+len(h.host):]; h.busFeatures&featureParts != 0 {
+		if len(rest) < 4 {
+			return hello{}, protocolError("a hello without the largest message that is taken")
+		}
+		h.maxMessage = binary.BigEndian.Uint32(rest)
 	}
 	switch {
 	case h.oldest == 0 || h.oldest > h.newest:

@@ -397,24 +397,26 @@ func rawHello(id NodeID) *hello {
 }
 
 // rawPeer makes a plain connection to v, up to v's Up.
-func rawPeer(v *node, id int) *raw {
-	t := v.mesh.t
+func rawPeer(v *node, id int) *raw { return rawPeerOf(v, rawHello(testID(id))) }
+
+func rawPeerOf(v *node, hello *hello) *raw {
+	t, id := v.mesh.t, hello.id
 	c, err := net.Dial("tcp", v.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	p := &raw{c, t, bufio.NewReaderSize(c, 1<<16)}
-	b := appendFrame([]byte(magic), kindHello, rawHello(testID(id)).append(nil))
+	b := appendFrame([]byte(magic), kindHello, hello.append(nil))
 	p.write(appendFrame(b, kindProof, make([]byte, proofSize)))
 	p.skipMagic()
 	p.expect(kindHello)
 	p.expect(kindProof)
-	if decides(v.cfg.ID, testID(id)) {
+	if decides(v.cfg.ID, id) {
 		p.expect(kindAccept)
 	} else {
 		p.write(appendFrame(nil, kindAccept, []byte{0, 0, 0, 0, 0, 0, 0, 1}))
 	}
 	p.write(appendFrame(nil, kindPing, make([]byte, pingSize)))
-	v.mesh.await("the raw peer to be up", func() bool { return v.up[testID(id)] != nil })
+	v.mesh.await("the raw peer to be up", func() bool { return v.up[id] != nil })
 	return p
 }
 
@@ -723,18 +725,114 @@ func TestSlowPeerCostsBoundedMemory(t *testing.T) {
 }
 
 func TestMessageThatIsTooLarge(t *testing.T) {
-	a, b := pair(t, func(c *Config) { c.MaxFrame = 4096 })
-	require.False(t, a.Send(b.cfg.ID, make([]byte, 4095)))
+	a, b := pair(t, func(c *Config) { c.MaxFrame, c.MaxMessage = 4096, 8192 })
+	require.False(t, a.Send(b.cfg.ID, make([]byte, 8193)))
 	require.False(t, a.Send(b.cfg.ID, make([]byte, 1<<20)))
 	frames := 0
 	b.onFrame = func(*Messages) { frames++ }
-	require.True(t, a.Send(b.cfg.ID, make([]byte, 4094)))
+	require.True(t, a.Send(b.cfg.ID, make([]byte, 8192)))
 	require.True(t, a.Send(b.cfg.ID, nil))
 	a.Flush()
 	a.mesh.await("two frames", func() bool { return frames == 2 })
 	require.Equal(t, 1, strings.Count(a.log(), "too large"))
 	require.False(t, a.Send(testID(77), nil))
 	require.EqualValues(t, 3, a.Stats().Dropped)
+}
+
+// A peer that doesn't know of parts takes what fits into a frame.
+func TestMessageThatIsTooLargeForAnOlderPeer(t *testing.T) {
+	a := newMesh(t).open(1, func(c *Config) { c.Secret, c.MaxFrame = nil, 4096 })
+	p := rawPeer(a, 2)
+	require.False(t, a.Send(testID(2), make([]byte, 4095)))
+	require.True(t, a.Send(testID(2), make([]byte, 4094)))
+	a.Flush()
+	for {
+		if kind, _, err := p.next(); kind == kindMessages {
+			break
+		} else {
+			require.NoError(t, err)
+			require.NotEqual(t, byte(kindPart), kind)
+		}
+	}
+	p.write(appendFrame(nil, kindPart, appendPart(nil, 8, 0, []byte("12345678"))))
+	require.Equal(t, CodeProtocol, p.awaitClose().code)
+}
+
+func TestRubbishInParts(t *testing.T) {
+	part := func(total, offset, n int) []byte {
+		return appendFrame(nil, kindPart, appendPart(nil, total, offset, make([]byte, n)))
+	}
+	for name, c := range map[string]struct {
+		bytes []byte
+		text  string
+	}{
+		"no data":              {part(10, 0, 0), "a part of 8 bytes"},
+		"no head":              {appendFrame(nil, kindPart, make([]byte, 3)), "a part of 3 bytes"},
+		"too large":            {part(1<<20+1, 0, 10), "a message of 1048577 bytes in parts, at most 1048576"},
+		"of 4 GiB":             {part(1<<32-1, 0, 10), "a message of 4294967295 bytes"},
+		"not from the start":   {part(100, 50, 50), "a part at 50 of 100"},
+		"a gap":                {append(part(100, 0, 10), part(100, 20, 10)...), "a part at 20 of 100, where 10 of 100"},
+		"again":                {append(part(100, 0, 10), part(100, 0, 10)...), "a part at 0 of 100, where 10 of 100"},
+		"another total":        {append(part(100, 0, 10), part(90, 10, 10)...), "a part at 10 of 90, where 10 of 100"},
+		"more than was said":   {part(9, 0, 10), "a part of 10 bytes, where 9 are left"},
+		"more in the end":      {append(part(100, 0, 90), part(100, 90, 11)...), "a part of 11 bytes, where 10 are left"},
+		"beyond the end":       {append(part(10, 0, 10), part(10, 10, 1)...), "a part at 10 of 10, where 0 of 0"},
+		"an offset beyond all": {part(100, 1<<32-1, 10), "a part at 4294967295"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMesh(t)
+			a := m.open(1, func(c *Config) { c.Secret, c.MaxMessage = nil, 1<<20 })
+			h := rawHello(testID(2))
+			h.busFeatures, h.maxMessage = featureParts, 1<<20
+			p := rawPeerOf(a, h)
+			p.write(messagesFrame(0, 1))
+			p.write(c.bytes)
+			m.await("down", func() bool { return a.up[testID(2)] == nil })
+			require.ErrorIs(t, a.downs[0].Err, ErrProtocol)
+			require.ErrorContains(t, a.downs[0].Err, c.text)
+			require.Equal(t, CodeProtocol, p.awaitClose().code)
+			require.Zero(t, a.Stats().Panics)
+		})
+	}
+}
+
+// A message that never ends costs no more memory than has come of it.
+func TestUnfinishedMessageCostsWhatHasCome(t *testing.T) {
+	m := newMesh(t)
+	a := m.open(1, noSecret)
+	h := rawHello(testID(2))
+	h.busFeatures, h.maxMessage = featureParts, 64<<20
+	p := rawPeerOf(a, h)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	p.write(appendFrame(nil, kindPart, appendPart(nil, 64<<20, 0, make([]byte, 100))))
+	p.write(messagesFrame(0))
+	m.await("what comes between the parts", func() bool { return inOrder(a.got[testID(2)], 1) })
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(1<<20))
+}
+
+// What waits for a slow peer is bounded with large messages too.
+func TestSlowPeerAndLargeMessages(t *testing.T) {
+	m := newMesh(t)
+	a := m.open(1, func(c *Config) { c.Secret, c.MaxQueued, c.MaxMessage = nil, 2<<20, 4<<20 })
+	h := rawHello(testID(2))
+	h.busFeatures, h.maxMessage = featureParts, 4<<20
+	rawPeerOf(a, h)
+	queued := func() int64 { s, _ := a.PeerStats(testID(2)); return s.QueuedBytes }
+	for _, size := range []int{4 << 20, 1 << 20} {
+		for refused := 0; refused < 20; {
+			if !a.Send(testID(2), make([]byte, size)) {
+				refused++
+			}
+			a.Flush()
+			require.LessOrEqual(t, queued(), int64(5<<20))
+		}
+	}
+	require.True(t, a.SendFree(testID(2), make([]byte, 100)), "a heartbeat still goes")
+	require.False(t, a.Send(testID(2), make([]byte, 4<<20+1)))
 }
 
 func TestStalledPeerIsCutOff(t *testing.T) {

@@ -19,9 +19,12 @@ type pool struct {
 }
 
 // get returns an empty parcel with room for a frame with a payload of
-// sizeBytes, at most 64 MiB.
+// sizeBytes. Beyond 64 MiB it isn't kept for reuse.
 func (p *pool) get(sizeBytes int) *parcel {
 	class := max(bits.Len(uint(max(sizeBytes, 1)-1)), smallestClass)
+	if class > largestClass {
+		return &parcel{data: make([]byte, 0, sizeBytes+headerSize)}
+	}
 	if got, _ := p.class[class-smallestClass].Get().(*parcel); got != nil {
 		return got
 	}
@@ -31,6 +34,9 @@ func (p *pool) get(sizeBytes int) *parcel {
 // put takes a parcel back. The caller keeps no slice of it.
 func (p *pool) put(old *parcel) {
 	class := bits.Len(uint(cap(old.data)-headerSize)) - 1
-	old.next, old.data, old.count, old.at, old.conn = nil, old.data[:0], 0, 0, nil
+	if class > largestClass || cap(old.data)-headerSize != 1<<class {
+		return
+	}
+	old.next, old.data, old.count, old.at, old.kind, old.conn = nil, old.data[:0], 0, 0, 0, nil
 	p.class[class-smallestClass].Put(old)
 }

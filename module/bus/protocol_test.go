@@ -47,6 +47,7 @@ func TestExamplesOfTheProtocol(t *testing.T) {
 		"listener's proof": appendFrame(nil, kindProof,
 			append(proof(key, roleListener, exported, dialler, listener), lost...)),
 		"accept":   appendFrame(nil, kindAccept, number),
+		"part":     appendFrame(nil, kindPart, appendPart(nil, 70000, 69998, []byte("zz"))),
 		"ping":     appendFrame(nil, kindPing, []byte("12345678")),
 		"messages": appendFrame(nil, kindMessages, appendMessage(appendMessage(nil, []byte("hi")), fill('x', 200))),
 		"close":    appendFrame(nil, kindClose, appendClose(nil, CodeShutdown, "bye")),

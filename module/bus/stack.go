@@ -9,6 +9,7 @@ type parcel struct {
 	data  []byte
 	count int   // messages in data
 	at    int   // how much of data was handed to the owner
+	kind  byte  // of a frame of the bulk
 	conn  *conn // whose frame or event it is; nil for events of no connection
 	note  any
 }

@@ -255,7 +255,11 @@ func (m *module) meshEffect(e *engine.Effect) {
 	}
 	switch e.Kind {
 	case engine.Send:
-		if msg := m.node.Message(e); !b.Send(bus.NodeID(e.Peer.ID), msg) {
+		msg, send := m.node.Message(e), b.SendFree
+		if wire.Kind(msg[0]).OfJob() {
+			send = b.Send // in order, whatever its size
+		}
+		if !send(bus.NodeID(e.Peer.ID), msg) {
 			m.refusedByBus(e.Peer.ID, msg)
 		}
 		m.server.WantTurn()

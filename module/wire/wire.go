@@ -304,6 +304,10 @@ var parts = [kinds]uint16{
 	Settled:  hasID | hasRound,
 }
 
+// OfJob says whether messages of a kind are about one job: these must arrive in the
+// order sent.
+func (k Kind) OfJob() bool { return k < kinds && parts[k]&hasID != 0 }
+
 // Append appends a message's bytes.
 func (m *Message) Append(b []byte) []byte {
 	b = append(b, byte(m.Kind), m.Flags)

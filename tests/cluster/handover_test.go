@@ -66,3 +66,48 @@ func TestAtMostOnceJobThatIsDeclined(t *testing.T) {
 	require.Len(t, v.Elems, 1, "%v", v)
 	assert.Equal(t, id, v.Elems[0].Elems[1].Str)
 }
+
+// Bodies cross whatever their size, up to a limit that is said; a larger job stays
+// where it is, for the clients there.
+func TestLargeBodiesCross(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2)
+	for _, size := range []int{1 << 20, 3<<20 + 1, 20 << 20} {
+		for _, retry := range []int{0, 60} {
+			body := strings.Repeat(fmt.Sprintf("%07d ", size), size/8)
+			c := m[1].Dial()
+			c.Send("GETJOB", "TIMEOUT", 20000, "FROM", "q")
+			harness.Await(t, 5*time.Second, "the client to wait", func() bool { return m[1].Info("jobmesh", "jobmesh_blocked_clients") == "1" })
+			v := m[0].Do("ADDJOB", "q", body, 0, "RETRY", retry, "REPLICATE", 1)
+			require.Equal(t, byte('+'), v.Kind, "%v", v)
+			got := c.Receive()
+			require.Len(t, got.Elems, 1, "%d bytes, RETRY %d", size, retry)
+			require.Equal(t, v.Str, got.Elems[0].Elems[1].Str)
+			require.True(t, got.Elems[0].Elems[2].Str == body, "the body is another")
+			m[1].Do("ACKJOB", v.Str)
+		}
+		v := m[0].Do("ADDJOB", "two", strings.Repeat("x", size), 20000, "REPLICATE", 2)
+		require.Equal(t, byte('+'), v.Kind, "%d bytes: %v", size, v)
+		require.Equal(t, "active", m[1].Do("SHOW", v.Str).Field("state").Str)
+		m[1].Do("ACKJOB", v.Str)
+	}
+	m.awaitNoJobs(t)
+
+	tooBig := strings.Repeat("x", 66977792)
+	v := m[0].Do("ADDJOB", "q", tooBig, 20000, "REPLICATE", 2)
+	assert.True(t, v.Err("TOOBIG the body and the queue's name have more than 66977792 bytes"), "%.100s", v.Str)
+	c := m[1].Dial()
+	c.Send("GETJOB", "TIMEOUT", 20000, "FROM", "q")
+	harness.Await(t, 5*time.Second, "the client to wait", func() bool { return m[1].Info("jobmesh", "jobmesh_blocked_clients") == "1" })
+	for _, retry := range []int{0, 60} {
+		id := m[0].Do("ADDJOB", "q", tooBig, 0, "RETRY", retry, "REPLICATE", 1).Str
+		next := m[0].Do("ADDJOB", "q", "small", 0, "REPLICATE", 1).Str
+		got := c.Receive()
+		require.Len(t, got.Elems, 1)
+		require.Equal(t, next, got.Elems[0].Elems[1].Str, "the job behind it crosses")
+		got = m[0].Do("GETJOB", "NOHANG", "FROM", "q")
+		require.Len(t, got.Elems, 1)
+		require.Equal(t, id, got.Elems[0].Elems[1].Str, "its own node's clients get it")
+		c.Send("GETJOB", "TIMEOUT", 20000, "FROM", "q")
+	}
+}
