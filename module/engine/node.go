@@ -138,6 +138,7 @@ type Node struct {
 	claims
 	consents   consents
 	unserved   []string // queues with jobs that nobody has looked at for those who wait
+	choosing   bool     // a job is being looked for that a client can have
 	asks       bool     // the client being served can wait for other nodes
 	deadlines  deadlines
 	awaited    map[string]*deadline // the same, by their names

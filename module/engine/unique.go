@@ -311,16 +311,32 @@ func (n *Node) next(q *store.Queue) *store.Job {
 		if j == nil || j.Parts == 0 {
 			return j
 		}
-		switch n.claimRun(j) {
+		switch n.choose(j) {
 		case claimHad:
 			return j
 		case claimAsked:
 			return nil
 		}
 	}
-	n.unserved = append(n.unserved, string(q.NameBytes())) // who waits is served by the next tick
-	n.hurryTick()
+	n.serveLater(q)
 	return nil
+}
+
+// choose is claimRun. No client is served meanwhile: it could be the one that the job is
+// chosen for, which waits for another queue as well.
+func (n *Node) choose(j *store.Job) claimed {
+	n.choosing = true
+	defer func() { n.choosing = false }()
+	return n.claimRun(j)
+}
+
+// serveLater has the next tick serve those who wait for a queue.
+func (n *Node) serveLater(q *store.Queue) {
+	name := string(q.NameBytes())
+	if last := len(n.unserved) - 1; last < 0 || n.unserved[last] != name {
+		n.unserved = append(n.unserved, name)
+	}
+	n.hurryTick()
 }
 
 // serveOn goes on with the queues of which so many jobs had to make way.

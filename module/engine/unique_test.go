@@ -687,3 +687,42 @@ func TestDeletedQueueFreesItsLocksInAMesh(t *testing.T) {
 		d.pass(noCheck{}, 100)
 	}
 }
+
+// A client that waits for two queues is served once, although the search for a job in the
+// one leads a job to the other.
+func TestServedWhileAJobIsChosen(t *testing.T) {
+	d := newDesk()
+	q, dead := []byte("q"), []byte("q"+DeadSuffix)
+	add := func(u Unique) (id store.ID) {
+		d.do(t, func() {
+			var err error
+			id, _, err = d.n.AddJob(&Add{Queue: q, Body: []byte("body"), Replicate: 1, Retry: 10, TTL: 600, Unique: u})
+			require.NoError(t, err)
+		})
+		return id
+	}
+	wait := func() {
+		d.do(t, func() {
+			_, err := d.n.Wait([][]byte{q, dead}, nil)
+			require.NoError(t, err)
+		})
+	}
+	pause := func(mask uint8) {
+		d.do(t, func() {
+			_, err := d.n.SetPause(q, mask)
+			require.NoError(t, err)
+		})
+	}
+	alone := Unique{Strategy: store.UniqueDuring, Busy: store.BusyDead, Keyed: true, Key: []byte("k")}
+	add(alone)
+	d.do(t, func() { require.Len(t, d.n.Fetch([]*store.Queue{d.n.Queue(q)}, 1, true, nil), 1) })
+	pause(PauseOut)
+	busy, other := add(alone), add(Unique{})
+	wait()
+	pause(0)
+	require.Equal(t, []store.ID{other}, d.given)
+	wait()
+	d.now += 2
+	d.do(t, func() { d.n.Tick() })
+	require.Equal(t, []store.ID{other, busy}, d.given)
+}

@@ -115,6 +115,10 @@ func (n *Node) hand(q *store.Queue, j *store.Job) {
 
 // serve hands waiting jobs to waiting clients.
 func (n *Node) serve(q *store.Queue) {
+	if n.choosing {
+		n.serveLater(q)
+		return
+	}
 	for q.Waiters > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading {
 		j := n.next(q)
 		if j == nil {
