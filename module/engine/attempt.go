@@ -135,6 +135,8 @@ func (n *Node) denial(why uint32, l *store.Lock) (k wire.Lock) {
 		k.Token = n.store.Locks().Floor
 	case why == wire.TokenLow:
 		k.Token = max(n.store.Locks().Floor, l.Token)
+	case why == wire.Unproven:
+		k = wire.Lock{Owner: l.Owner(), Job: l.Job, Token: max(n.store.Locks().Floor, l.Token)}
 	default:
 		k = wire.Lock{Owner: l.Owner(), Job: l.Job, Token: l.Token}
 	}
@@ -230,7 +232,7 @@ func (n *Node) won(c *Claim) {
 		// The others are asked already: their answers to this round will do.
 		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)})
 	}
-	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal, Kept: c.kind == take && !c.fresh}, true)
+	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal, Kept: c.kind == take && !c.fresh, Began: c.began}, true)
 }
 
 // prove tells those who have a vote from another's table that it is one.
@@ -295,7 +297,15 @@ func (n *Node) lostRound(c *Claim, need int) {
 		case 0:
 			freed++
 			continue
-		case wire.Abstains, wire.Unproven, wire.Uncounted:
+		case wire.Abstains, wire.Uncounted:
+			continue
+		case wire.Unproven:
+			// So many may have their votes from others' tables that those that are left are
+			// no majority. A greater token is a new claim, for which all can vote: whoever
+			// has the lock by now stands against it.
+			if c.kind == take {
+				c.least = max(c.least, a.token+1)
+			}
 			continue
 		case wire.LockHeld:
 			if c.kind != take {

@@ -73,6 +73,7 @@ type Outcome struct {
 	Kind  OutcomeKind
 	Token uint64   // Granted
 	Kept  bool     // Granted: its holder had the lock before, by this token
+	Began int64    // Granted: steady, when the votes were asked for: the lease counts from then
 	Job   store.ID // Conflict: the holder, where it is a job
 	Owner []byte   // and where it isn't
 }
