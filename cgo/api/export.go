@@ -20,8 +20,8 @@ type Handler interface {
 	Event(f *Frame, event, sub int, a, b int64)
 	// KeyEvent reports that a key was loaded, restored, renamed to or moved to.
 	KeyEvent(f *Frame, event string, key String)
-	// Timer reports that a timer fired. True: call again at once, with another frame.
-	Timer(f *Frame, id uintptr) (more bool)
+	// Timer reports that a timer fired.
+	Timer(f *Frame, id uintptr)
 	// Posted runs what other goroutines left for the main thread.
 	Posted()
 	// Turn runs when a turn of the event loop is over, where [WantTurn] asked for it.
@@ -102,12 +102,9 @@ func goKeyEvent(f *C.struct_frame, event *C.char, key *C.RedisModuleString) {
 }
 
 //export goTimer
-func goTimer(f *C.struct_frame, id C.uintptr_t) (more C.int) {
+func goTimer(f *C.struct_frame, id C.uintptr_t) {
 	defer recovered(nil)
-	if handler.Timer((*Frame)(f), uintptr(id)) {
-		more = 1
-	}
-	return more
+	handler.Timer((*Frame)(f), uintptr(id))
 }
 
 //export goPosted

@@ -81,7 +81,7 @@ type Config struct {
 	Now    int64  // unix ms
 
 	// Steady is a clock, ms, that never jumps and goes on while the process is
-	// stopped: durations are measured by it (clock.go). Nil: the time that SetNow tells.
+	// stopped: leases are measured by it. Nil: the time that SetNow tells.
 	Steady func() int64
 
 	// NodeTimeout is the silence after which a node is suspected, ms; 0 is
@@ -98,7 +98,7 @@ type Node struct {
 	nodeID  string
 	ids     *store.IDMaker
 	now     int64
-	clock   clock
+	clock   func() int64
 	ctime   uint64
 	effects []Effect
 	self    wire.NodeID
@@ -169,7 +169,7 @@ func New(c Config) *Node {
 		keys:   c.Keys,
 		random: c.Random,
 		now:    c.Now,
-		clock:  clock{steady: c.Steady, wall: c.Now},
+		clock:  c.Steady,
 		waits:  map[string]*waitList{},
 		wake:   math.MaxInt64,
 
@@ -181,9 +181,6 @@ func New(c Config) *Node {
 	}
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{by: map[wire.Node]*Peer{}, lives: map[wire.NodeID]uint64{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
-	if c.Steady != nil {
-		n.clock.even = c.Steady()
-	}
 	if n.mesh.timeout <= 0 {
 		n.mesh.timeout = DefaultNodeTimeout
 	}
@@ -217,15 +214,27 @@ func (n *Node) SetPort(port int) { n.port = port }
 // NodeID returns the node's name.
 func (n *Node) NodeID() string { return n.nodeID }
 
-// steady is the time that leases are measured by, ms.
-func (n *Node) steady() int64 {
-	if n.clock.steady == nil {
-		return n.now
+// SetNow tells the time, unix ms, before each event. It may jump.
+func (n *Node) SetNow(now int64) {
+	jump := now - n.now
+	n.now = now
+	if jump < -backJump || jump > aheadJump {
+		n.clockJumped()
 	}
-	return n.clock.steady()
+	if n.sent {
+		n.outbox, n.sent = n.outbox[:0], false
+	}
 }
 
-// Now is the node's time when it was last told the wall clock's, unix ms.
+// steady is the time that leases are measured by, ms.
+func (n *Node) steady() int64 {
+	if n.clock == nil {
+		return n.now
+	}
+	return n.clock()
+}
+
+// Now is the time last told.
 func (n *Node) Now() int64 { return n.now }
 
 // SetMemory tells used memory over maxmemory, 0 where there is no limit.

@@ -144,7 +144,7 @@ func (s *Sim) safe() {
 		if j.torn > 0 && j.torn+s.wiped >= j.copies && s.disks(j) == 0 {
 			s.givenUp(j) // each node that had it crashed before it was on disk
 		}
-		if j.promised && !j.once && !j.done && s.disks(j) == 0 && (j.kin == nil || s.wiped == 0 || !s.over) {
+		if j.promised && !j.once && !j.done && s.disks(j) == 0 && (j.kin == nil || s.wiped+s.torn == 0 || !s.over) {
 			s.fail("job %s was promised on %d nodes, nobody has acknowledged it, and it is on none%s", j.id, j.copies, s.whereabouts(j))
 			j.done = true // once is enough
 		}
@@ -289,7 +289,7 @@ func (s *Sim) judge() {
 func (s *Sim) whereabouts(j *job) (text string) {
 	for _, n := range s.nodes {
 		if sj := n.e.Job(&j.id); sj != nil {
-			text += fmt.Sprintf("; node %d: state %d flags %#x queued again in %d ms, %d of %d holders confirmed:", n.i, sj.State, sj.Flags, sj.QTime-n.e.Now(), sj.Confirmed(), sj.Holders())
+			text += fmt.Sprintf("; node %d: state %d flags %#x queued again in %d ms, %d of %d holders confirmed:", n.i, sj.State, sj.Flags, sj.QTime-n.clock(), sj.Confirmed(), sj.Holders())
 			for i := range sj.Holders() {
 				h, yes := sj.Holder(i)
 				text += fmt.Sprintf(" %d %v", s.index(wire.Node(h)), yes)

@@ -109,16 +109,16 @@ func (d *disk) note(e *entry) {
 // wipe loses all but who is in the mesh: without that it would be another node.
 func (d *disk) wipe() { *d = disk{jobs: map[store.ID]saved{}, nodes: d.nodes} }
 
-// cut loses what was logged after a time, and says whether that was anything.
-func (d *disk) cut(after int64) bool {
+// cut loses what was logged after a time, and returns that.
+func (d *disk) cut(after int64) (lost []entry) {
 	i := len(d.log)
 	for i > 0 && d.log[i-1].at > after {
 		i--
 	}
 	if i == len(d.log) {
-		return false
+		return nil
 	}
-	clear(d.log[i:])
+	lost = slices.Clone(d.log[i:])
 	d.log = d.log[:i]
 	clear(d.jobs)
 	for _, q := range d.queues {
@@ -130,7 +130,7 @@ func (d *disk) cut(after int64) bool {
 	for i := range d.log {
 		d.note(&d.log[i])
 	}
-	return true
+	return lost
 }
 
 // logEffect writes an effect, where it is one for the log.

@@ -25,6 +25,7 @@ type family struct {
 	cancel   bool
 	released bool // somebody was told to release it
 	broken   bool // one was deleted somewhere: who waits for whom is up to each node
+	torn     bool // a node lost some of what it had logged of one
 	node     *node
 }
 
@@ -179,7 +180,7 @@ func (s *Sim) ready(f *family) {
 // inTurn checks a delivery.
 func (s *Sim) inTurn(n *node, j *job) {
 	f := j.kin
-	if f == nil || s.Wiped > 0 || f.broken || j.delivered > 1 {
+	if f == nil || s.Wiped > 0 || f.broken || f.torn || j.delivered > 1 {
 		return // its turn came with its first delivery, whoever joined the family since
 	}
 	done := func(j *job) bool { return j.done || !j.promised }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -10,9 +11,9 @@ import (
 
 // Clients that take locks, and what must hold of them:
 //
-//   - no two hold a lock at one (true) time, each counting its lease from before
-//     it asked, by a clock of its own, as long as clocks drift no more than
-//     [LockDrift];
+//   - no two hold a lock at one (true) time, each counting its lease from when the votes
+//     that made it were asked for (before that it may have waited for long), by a clock
+//     of its own, as long as clocks drift no more than [LockDrift];
 //   - tokens only grow, whatever goes wrong;
 //   - who has lost a lock to another can't extend or release it any more;
 //   - a claim that was refused leaves no vote behind, once all has healed;
@@ -26,6 +27,8 @@ type Lockers struct {
 	Clients, Names int
 	MaxLease       int64   // ms; leases are from a twentieth of it
 	Drift          float64 // share by which clocks' rates differ at most; beyond LockDrift only tokens are looked at
+	Wait           int64   // ms that clients wait for a lock, at most; 0: 4000
+	Leave          float64 // share of those that wait which leave before they are answered
 	Distrust       bool    // a node that restarts with its disk isn't sure of it
 	// Judge is given what happened to each lock.
 	Judge func(name string, history []LockOp) error
@@ -39,6 +42,7 @@ type LockOp struct {
 	Token        uint64 // extend, release: sent
 	Lease        int64
 	Call, Return int64 // in the order of what happened; true time times 1024
+	Began        int64 // true time, ms, from which a granted lease counts
 	Known        bool  // there was an answer
 	Result       engine.OutcomeKind
 	Got          uint64
@@ -82,10 +86,14 @@ type refusal struct {
 
 // lockWait is an operation that waits for its answer.
 type lockWait struct {
-	n    *node
-	life int
-	end  func(o *engine.Outcome)
-	done bool
+	n     *node
+	life  int
+	end   func(o *engine.Outcome)
+	done  bool
+	gone  bool          // its client has left
+	claim *engine.Claim // nil: it was decided at once
+
+	name, owner string
 }
 
 func (s *Sim) startLockers() {
@@ -123,10 +131,11 @@ func (s *Sim) moment() int64 {
 }
 
 // ask sends a command to some node and has end called with its outcome, nil
-// where the node dies before it answers.
-func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outcome)) bool {
+// where the node dies before it answers. A lease that was granted counts from began (true
+// time, ms).
+func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outcome, began int64)) bool {
 	s := l.s
-	n := s.up()
+	n := s.joined()
 	if n == nil || s.healed && s.now > s.healedAt+3000 {
 		return false
 	}
@@ -134,19 +143,20 @@ func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outc
 	op.Client, op.Call = l.i, s.moment()
 	at := len(s.locks.history[name])
 	s.locks.history[name] = append(s.locks.history[name], op)
-	w := &lockWait{n: n, life: n.life}
+	w := &lockWait{n: n, life: n.life, name: name, owner: op.Owner}
 	w.end = func(o *engine.Outcome) {
 		w.done = true
 		h := &s.locks.history[name][at]
 		h.Return = s.moment()
 		if o != nil {
 			h.Known, h.Result, h.Got = true, o.Kind, o.Token
+			h.Began = n.trueTime(o.Began)
 		}
 		s.trace("client %d: %s %s by %s at node %d: %v", l.i, op.Kind, name, op.Owner, n.i, o)
 		if op.Kind == "acquire" && o != nil && (o.Kind == engine.Conflict || o.Kind == engine.NoQuorum) && (l.mine == nil || l.mine.owner != op.Owner) {
 			s.locks.refused = append(s.locks.refused, refusal{n, n.life, name, op.Owner})
 		}
-		end(o)
+		end(o, h.Began)
 	}
 	n.waits = append(n.waits, w)
 	n.call(func() {
@@ -160,11 +170,32 @@ func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outc
 		case "release":
 			o, pending = n.e.ReleaseLock(full, owner, op.Token, w)
 		}
-		if pending == nil {
+		if w.claim = pending; pending == nil {
 			s.at(0, func() { w.end(&o) })
 		}
 	})
+	if wait > 0 && w.claim != nil && s.chance(s.Locks.Leave) {
+		s.at(s.r.Int64N(wait), w.leave)
+	}
 	return true
+}
+
+// leave is a client that goes away. It doesn't know whether it has the lock, so it
+// doesn't use it; its node takes back what it was granted.
+func (w *lockWait) leave() {
+	n := w.n
+	if w.done || n.life != w.life || n.down || n.paused {
+		return
+	}
+	w.gone = true
+	n.call(func() { n.e.AbandonClaim(w.claim) })
+	n.s.locks.refused = append(n.s.locks.refused, refusal{n, n.life, w.name, w.owner})
+	w.end(nil)
+}
+
+// trueTime is when a node's steady clock said that, ms.
+func (n *node) trueTime(steady int64) int64 {
+	return n.s.now - int64(math.Ceil(float64(n.steady()-steady)/n.rate))
 }
 
 // lockersLose ends the operations that a node died with.
@@ -186,8 +217,11 @@ func (n *node) lockEffect(e *engine.Effect) {
 	case engine.LockDone:
 		w, o := e.Client.(*lockWait), *e.Outcome
 		n.s.at(0, func() {
-			if !w.done {
+			switch {
+			case !w.done:
 				w.end(&o)
+			case w.gone && n.life == w.life:
+				n.call(func() { n.e.UnhearLock(store.AppendBareName(nil, []byte(w.name)), []byte(w.owner), &o) })
 			}
 		})
 	}
@@ -208,11 +242,10 @@ func (l *locker) idle() {
 	name, owner := fmt.Sprint("n", s.r.IntN(s.Locks.Names)), fmt.Sprint("c", l.i, ".", l.op)
 	wait := int64(0)
 	if s.r.IntN(2) == 0 {
-		wait = 1 + s.r.Int64N(4000)
+		wait = 1 + s.r.Int64N(cmp.Or(s.Locks.Wait, 4000))
 	}
 	h := &hold{name: name, owner: owner, lease: l.lease()}
-	began := s.now
-	asked := l.ask(LockOp{Kind: "acquire", Owner: owner, Lease: h.lease}, name, wait, func(o *engine.Outcome) {
+	asked := l.ask(LockOp{Kind: "acquire", Owner: owner, Lease: h.lease}, name, wait, func(o *engine.Outcome, began int64) {
 		if o == nil || o.Kind != engine.Granted {
 			l.later(500, l.idle)
 			return
@@ -253,8 +286,8 @@ func (l *locker) work() {
 
 func (l *locker) extend(kind string) {
 	s, h := l.s, l.mine
-	began, stale, lease := s.now, s.superseded(h), l.lease()
-	asked := l.ask(LockOp{Kind: kind, Owner: h.owner, Token: h.token, Lease: lease}, h.name, 0, func(o *engine.Outcome) {
+	stale, lease := s.superseded(h), l.lease()
+	asked := l.ask(LockOp{Kind: kind, Owner: h.owner, Token: h.token, Lease: lease}, h.name, 0, func(o *engine.Outcome, began int64) {
 		if o == nil || o.Kind != engine.Granted {
 			if o != nil && o.Kind == engine.NoQuorum && s.now < h.end {
 				l.work()
@@ -290,7 +323,7 @@ func (l *locker) release() {
 	stale := s.superseded(h)
 	h.given = true
 	l.mine = nil
-	l.ask(LockOp{Kind: "release", Owner: h.owner, Token: h.token}, h.name, 0, func(o *engine.Outcome) {
+	l.ask(LockOp{Kind: "release", Owner: h.owner, Token: h.token}, h.name, 0, func(o *engine.Outcome, _ int64) {
 		if o != nil && o.Kind == engine.Granted && stale {
 			s.fail("client %d releases lock %s by token %d after another was given it", l.i, h.name, h.token)
 		}

@@ -66,7 +66,7 @@ func stepLock(now lockStates, was lockState, op *ownedOp) lockStates {
 	// Who was told of a new lease counts on that alone, be it the shorter one. A
 	// voter that restarts begins its lease anew.
 	leased := func(s lockState, token uint64) lockState {
-		s.early = call + int64(float64(op.Lease)*(1-LockDrift)*(1-LockDrift))
+		s.early = max(call, op.Began) + int64(float64(op.Lease)*(1-LockDrift)*(1-LockDrift))
 		s.latest = max(s.latest, ret+4*op.Lease+slackMS)
 		s.owner, s.token, s.last = op.owner, token, max(s.last, token)
 		return s
@@ -217,6 +217,21 @@ var lockHistories = map[string]Config{
 	}},
 	"wild clocks": {Nodes: 3, Seconds: 180, Locks: &Lockers{Clients: 8, Names: 2, MaxLease: 6000, Drift: 0.3}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Skew: 3_600_000,
+	}},
+	"waits": {Nodes: 3, Seconds: 180, Locks: &Lockers{Clients: 10, Names: 2, MaxLease: 3000, Wait: 30_000, Leave: 0.2, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Resets: 60, Pauses: 30, Crashes: 20,
+	}},
+	"short waits": {Nodes: 3, Seconds: 240, Locks: &Lockers{Clients: 10, Names: 2, MaxLease: 30_000, Wait: 300, Leave: 0.3, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Resets: 60, Loss: 0.02,
+	}},
+	"blackouts": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Blackouts: 60, Stops: 60, Rewrites: 120, NodesLate: true, Skew: 500,
+	}},
+	"everysec": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Fsync: EverySec, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Stops: 60, Blackouts: 20, Rewrites: 60, NodesLate: true, Resets: 30,
+	}},
+	"steps": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Steps: 120, StepMS: 60_000, Crashes: 60, Blackouts: 20, Rewrites: 60,
 	}},
 	"everything": {Nodes: 5, Seconds: 300, Wiped: 1000, Locks: &Lockers{Clients: 8, Names: 3, MaxLease: 60_000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Crashes: 30, Wipes: 20, Resets: 60, Partitions: 30, CutSecs: 40, Pauses: 20, Skew: 5000,

@@ -111,6 +111,16 @@ func (s *Sim) up() *node {
 	return nil
 }
 
+// joined is up for what needs a majority: one that knows of no other decides alone, so
+// nobody turns to it who wants something of the mesh. It has still to join, or has crashed
+// before its nodes' file was written.
+func (s *Sim) joined() *node {
+	if n := s.up(); n != nil && (!n.e.Alone() || len(s.nodes) == 1) {
+		return n
+	}
+	return nil
+}
+
 func (s *Sim) add() {
 	n := s.up()
 	if n == nil {
@@ -497,10 +507,12 @@ func (n *node) loseTail() {
 	s := n.s
 	after := s.now - s.r.Int64N(lagMS+1)
 	had := maps.Clone(n.disk.jobs)
-	if !n.disk.cut(after) {
+	lost := n.disk.cut(after)
+	if len(lost) == 0 {
 		return
 	}
 	s.torn++
+	s.trace("node %d: loses the last %d entries of its log", n.i, len(lost))
 	for _, j := range s.order {
 		if _, before := had[j.id]; before {
 			if _, still := n.disk.jobs[j.id]; !still {
@@ -508,7 +520,16 @@ func (n *node) loseTail() {
 			}
 		}
 	}
-	s.unacknowledge(n, after)
+	for i := range lost {
+		// It may have been of an acknowledgement, of which the others have heard that this
+		// node knows.
+		if j := s.jobs[lost[i].id]; j != nil {
+			j.acked, j.dummies = false, nil
+			if j.kin != nil {
+				j.kin.torn = true
+			}
+		}
+	}
 }
 
 // unacknowledge: what only this node knew of acknowledgements since then is gone.
@@ -632,6 +653,9 @@ func (s *Sim) restart(n *node) {
 	s.trace("node %d: restarts with %d jobs", n.i, len(n.disk.jobs))
 	clear(n.links)
 	n.start()
+	if other := s.nodes[(n.i+1)%len(s.nodes)]; other != n && n.e.Alone() {
+		s.meet(n, other) // the operator sees that it is alone
+	}
 	s.consume(n)
 }
 
@@ -683,7 +707,15 @@ func (s *Sim) heal() {
 		n.call(func() {
 			n.e.SetMemory(0)
 			n.e.SetLeaving(false)
+			for _, id := range s.dead {
+				n.e.Forget(id) // by gossip it may be known again
+			}
 		})
+	}
+	for _, n := range s.nodes[1:] {
+		if !n.knows(s.nodes[0]) {
+			s.meet(n, s.nodes[0]) // whom it was to meet is dead, or its nodes' file was an old one
+		}
 	}
 	s.at(2500, s.note)
 	s.unpause()

@@ -354,7 +354,7 @@ func (n *node) call(f func()) {
 	f()
 	n.settle()
 	if at := n.e.EarliestArmed(); at != math.MaxInt64 {
-		n.tickSoon(at - n.e.Now())
+		n.tickSoon(at - n.clock())
 	}
 }
 
@@ -382,7 +382,7 @@ func (n *node) happen() {
 	n.e.SetNow(n.clock())
 	next := n.e.Tick()
 	n.settle()
-	n.tickSoon(next - n.e.Now())
+	n.tickSoon(next - n.clock())
 }
 
 func (n *node) settle() {

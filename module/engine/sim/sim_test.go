@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 // histories are kinds of trouble.
 var histories = map[string]Config{
-	"calm": {PerTenSeconds: 60, Nodes: 3, Jobs: 200, Seconds: 60, AckShare: 1, Once: 0.2, Swift: true, MostExtra: 0.02, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"calm": {PerTenSeconds: 40, Nodes: 3, Jobs: 200, Seconds: 60, AckShare: 1, Once: 0.2, Swift: true, MostExtra: 0.02, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	"asked": {PerTenSeconds: 150, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 0.5, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 5, Pressure: 120, Leaving: 60, Pauses: 60, PauseQueue: 120,
 	}},
@@ -77,6 +77,24 @@ var histories = map[string]Config{
 	}},
 	"families in trouble": {PerTenSeconds: 400, Nodes: 5, Jobs: 50, Families: 60, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 20, Resets: 60, Partitions: 30, Pressure: 20, Skew: 500,
+	}},
+	"blackouts": {PerTenSeconds: 200, Nodes: 5, Jobs: 150, Seconds: 180, AckShare: 0.8, Once: 0.2, Replicate: 3, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Blackouts: 60, Stops: 40, Crashes: 20, Rewrites: 120, NodesLate: true, Skew: 500,
+	}},
+	"everysec": {PerTenSeconds: 200, Nodes: 5, Jobs: 200, Seconds: 180, AckShare: 0.8, Once: 0.2, Replicate: 2, Fsync: EverySec, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Stops: 30, Blackouts: 60, Rewrites: 60, NodesLate: true, Resets: 30,
+	}},
+	"steps": {PerTenSeconds: 300, Nodes: 4, Jobs: 150, Seconds: 180, AckShare: 0.8, Once: 0.3, Replicate: 2, Fsync: EverySec, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Steps: 60, StepMS: 60_000, Crashes: 60, Resets: 30,
+	}},
+	"joins": {PerTenSeconds: 300, Nodes: 3, Jobs: 150, Seconds: 240, AckShare: 0.8, Once: 0.2, Replicate: 2, Wiped: 1, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Joins: 60, MaxNodes: 7, Replaced: 10, ForgetSecs: 30, Partitions: 60, CutSecs: 60, Crashes: 10, NodesLate: true,
+	}},
+	"families restarted": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Blackouts: 40, Stops: 40, Crashes: 20, Rewrites: 120,
+	}},
+	"families everysec": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Fsync: EverySec, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Blackouts: 20, Rewrites: 60, Resets: 60,
 	}},
 	"everything": {PerTenSeconds: 400, Nodes: 7, Jobs: 150, Seconds: 300, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Fast: 0.05, Async: 0.1, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Replaced: 10, Resets: 60,

@@ -112,7 +112,7 @@ func (s *Sim) uniqueAdd() engine.Add {
 }
 
 func (s *Sim) addUnique() {
-	n := s.up()
+	n := s.joined()
 	if n == nil {
 		return
 	}

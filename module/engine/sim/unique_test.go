@@ -38,6 +38,18 @@ var uniqueHistories = map[string]Config{
 	"renamed": {PerTenSeconds: 800, Nodes: 3, Jobs: 10, Seconds: 150, AckShare: 0.9, Replicate: 2, Uniques: &Uniques{Jobs: 150, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 50, Renames: 300, Resets: 30, Crashes: 30,
 	}},
+	"blackouts": {PerTenSeconds: 600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 150, Keys: 4, Leases: true, Drift: LockDrift, MaxLease: 30_000}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Blackouts: 40, Stops: 60, Crashes: 20, Rewrites: 120, NodesLate: true,
+	}},
+	"everysec": {PerTenSeconds: 600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 3, Fsync: EverySec, Uniques: &Uniques{Jobs: 150, Keys: 4, Leases: true, Drift: LockDrift, MaxLease: 30_000}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Stops: 30, Blackouts: 20, Rewrites: 60, Resets: 30,
+	}},
+	"steps": {PerTenSeconds: 600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 2, Uniques: &Uniques{Jobs: 150, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Steps: 60, StepMS: 30_000, Crashes: 30, Resets: 30,
+	}},
+	"joins": {PerTenSeconds: 800, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 150, Keys: 4, Leases: true, Drift: LockDrift, MaxLease: 30_000}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Joins: 60, MaxNodes: 7, Partitions: 60, CutSecs: 40, NodesLate: true,
+	}},
 	"everything": {PerTenSeconds: 800, Nodes: 5, Jobs: 20, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Fast: 0.05, Uniques: &Uniques{Jobs: 150, Keys: 5, Any: 0.1, Leases: true, Harsh: true, Deleted: 0.05, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Crashes: 30, Wipes: 10, Resets: 60, Partitions: 30, CutSecs: 40, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20, Renames: 20,
 	}},
