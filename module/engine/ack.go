@@ -24,11 +24,64 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 
 // setAck tells one node that a job is acknowledged.
 func (n *Node) setAck(p *Peer, j *store.Job) {
+	if p != nil && p.Connected {
+		p.acks.open++
+	}
 	m := wire.Message{Kind: wire.SetAck, Flags: ackFlags(j), ID: j.ID}
 	if !n.dummy(j) {
 		m.Holders = n.allHolders(j)
 	}
 	n.send(p, &m)
+}
+
+// acks is what a node has to be told of acknowledgements when it is back.
+type acks struct {
+	open    int  // told by this connection, and not answered
+	owed    bool // some weren't told, or not answered before the connection ended
+	telling bool // it is being told
+	at      uint64
+}
+
+// ackSteps is how many buckets of the table of jobs a tick looks at for those that a node
+// that is back has to be told of.
+const ackSteps = 1000
+
+// tickAcks tells a node that is back of the acknowledgements that it missed, some at a
+// time: it could queue one of those jobs any moment. True where there is more to do.
+func (n *Node) tickAcks() bool {
+	for _, p := range n.mesh.order {
+		a := &p.acks
+		if !a.telling {
+			continue
+		}
+		for range ackSteps {
+			n.scratch.jobs = n.scratch.jobs[:0]
+			a.at = n.store.ScanJobs(a.at, &n.scratch.jobs)
+			for _, j := range n.scratch.jobs {
+				if j.State == store.StateAcked && j.HeldBy(uint64(p.Node)) && !j.ConfirmedBy(uint64(p.Node)) {
+					n.setAck(p, j)
+				}
+			}
+			if a.at == 0 {
+				a.telling = false
+				break
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// acksUp follows a connection, acksDown its end.
+func (n *Node) acksUp(p *Peer) {
+	if p.acks.owed {
+		p.acks = acks{telling: true}
+		n.hurryTick()
+	}
+}
+
+func (n *Node) acksDown(p *Peer) {
+	p.acks = acks{owed: p.acks.owed || p.acks.telling || p.acks.open > 0}
 }
 
 // dummy says whether nothing of a job is known but that it is acknowledged.
@@ -65,7 +118,11 @@ func (n *Node) collect(j *store.Job) {
 	}
 	for i := range j.Holders() {
 		if node, yes := j.Holder(i); !yes {
-			n.setAck(n.mesh.by[wire.Node(node)], j)
+			p := n.mesh.by[wire.Node(node)]
+			if p != nil && !p.Connected {
+				p.acks.owed = true
+			}
+			n.setAck(p, j)
 		}
 	}
 	wait := min(int64(gcFirstMS)<<min(j.Attempts(), gcDoublings), gcLastMS)
@@ -165,6 +222,7 @@ func (n *Node) foremost(j *store.Job, but *Peer) bool {
 }
 
 func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
+	p.acks.open = max(0, p.acks.open-1)
 	if j.State != store.StateAcked {
 		return
 	}

@@ -40,7 +40,8 @@ type Peer struct {
 	Heard     int64 // unix ms of its last message
 	Health    Health
 	Leaving   bool
-	full      bool  // takes no copies: its memory is short
+	full      bool // takes no copies: its memory is short
+	acks      acks
 	choked    int64 // steady: until then it takes too little to be given jobs
 	meet      bool  // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64
@@ -194,6 +195,7 @@ func (n *Node) PeerDown(id wire.NodeID) {
 	delete(n.mesh.door, id)
 	if p := n.peer(id); p != nil {
 		p.Connected = false
+		n.acksDown(p)
 		n.claimsDown()
 	}
 }

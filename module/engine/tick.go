@@ -48,6 +48,7 @@ func (n *Node) Tick() int64 {
 	n.tickReleases()
 	n.tickFates()
 	n.tickHandovers()
+	more = n.tickAcks() || more
 	if n.MemoryLevel() >= 2 {
 		n.evictSome()
 	}
@@ -78,7 +79,8 @@ func (n *Node) due(j *store.Job) {
 	case j.State == store.StateWaitRepl:
 		n.moreCopies(j)
 	case j.State == store.StateAcked:
-		n.collect(j)
+		// Where all are there it was collected by now.
+		n.collect(n.moved(j, n.store.Shrink(j)))
 	case j.State == store.StateActive && held(j):
 		n.look(j)
 	case j.State == store.StateActive && j.QTime > n.now:

@@ -94,8 +94,13 @@ func (s *Store) SetExtras(j *Job, extras []byte) *Job {
 		copy(j.Extras(), extras)
 		return j
 	}
+	return s.Rewrite(j, j.Body(), extras)
+}
+
+// Rewrite gives a job another body and other extras; else it is as SetExtras.
+func (s *Store) Rewrite(j *Job, body, extras []byte) *Job {
 	had := j.Unique() != nil
-	j = s.reshape(j, j.Holders(), j.Body(), extras)
+	j = s.reshape(j, j.Holders(), body, extras)
 	switch has := j.Unique() != nil; {
 	case has && !had:
 		j.Queue.Uniques++
@@ -105,9 +110,26 @@ func (s *Store) SetExtras(j *Job, extras []byte) *Job {
 	return j
 }
 
-// Rewrite gives a job another body and other extras; else it is as SetExtras.
-func (s *Store) Rewrite(j *Job, body, extras []byte) *Job {
-	return s.reshape(j, j.Holders(), body, extras)
+// Shrink leaves of an acknowledged job what is needed to tell others of it: its body
+// goes, and its extras but the family's, and those of locks that it still has. The job
+// may move, as with SetExtras.
+func (s *Store) Shrink(j *Job) *Job {
+	var keep []byte
+	for rest := j.Extras(); len(rest) > 0; {
+		end := extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
+		if tag := Tag(rest[0]); tag == TagFamily || tag == TagUnique && (j.Unique().Has(UniqueHasWait) || j.Unique().Has(UniqueHasRun)) {
+			keep = append(keep, rest[:end]...)
+		}
+		rest = rest[end:]
+	}
+	var body []byte
+	if FindExtra(keep, TagUnique) != nil {
+		body = j.Body() // it may be the locks' key
+	}
+	if int(j.BodyLen) == len(body) && len(keep) == len(j.Extras()) {
+		return j
+	}
+	return s.Rewrite(j, body, keep)
 }
 
 // SetExtra sets one of a job's extras, or with nil takes it away. As with

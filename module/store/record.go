@@ -114,5 +114,8 @@ func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 	j.State, j.Flags = head.State, head.Flags|j.Flags&volatileFlags
 	j.QTime, j.ETime = head.QTime, head.ETime
 	j.Nacks, j.Deliveries = head.Nacks, head.Deliveries
+	if j.State == StateAcked {
+		j = s.Shrink(j)
+	}
 	return j, nil
 }

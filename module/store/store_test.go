@@ -491,3 +491,58 @@ func FuzzParseID(f *testing.F) {
 		}
 	})
 }
+
+// What is left of an acknowledged job is its ID, times and holders, and what its family
+// or a lock still needs.
+func TestShrink(t *testing.T) {
+	s := store.New(storetest.New(), 1, 0)
+	q := s.NewQueue([]byte("q"), 0)
+	unique := func(flags uint8) []byte {
+		return store.AppendUnique(nil, store.UniqueBefore, flags, store.ConflictDrop, 0, 0, 0, 0, 0, nil)
+	}
+	for name, tc := range map[string]struct {
+		extras []byte
+		left   []byte
+		body   string
+	}{
+		"plain":                  {},
+		"a worker":               {extras: store.AppendExtra(nil, store.TagWorker, []byte("w"))},
+		"unique":                 {extras: store.AppendExtra(nil, store.TagUnique, unique(0))},
+		"unique, it has a lock":  {extras: store.AppendExtra(nil, store.TagUnique, unique(store.UniqueHasWait)), left: store.AppendExtra(nil, store.TagUnique, unique(store.UniqueHasWait)), body: "the body"},
+		"a member of a family":   {extras: store.AppendExtra(store.AppendExtra(nil, store.TagWorker, []byte("w")), store.TagFamily, []byte("fam")), left: store.AppendExtra(nil, store.TagFamily, []byte("fam"))},
+		"what isn't known is no": {extras: store.AppendExtra(nil, 200, []byte("later"))},
+	} {
+		j := s.NewJob(len("the body"), 2, tc.extras)
+		copy(j.Body(), "the body")
+		j.ID = s.IDMaker([4]byte{}).Make(uint64(len(name)), 1, 60, true)
+		j.CTime, j.State, j.Repl, j.Retry, j.ETime = 1, store.StateActive, 1, 5, 1000
+		s.RegisterNew(q, j)
+		j, _ = s.AddHolder(j, 4)
+		j, _ = s.AddHolder(j, 8)
+		j.Confirm(8)
+		s.Arm(j)
+		before, uniques := q.Bytes-uint64(j.Size()), q.Uniques
+		if j.Unique() != nil {
+			uniques--
+		}
+		j.State = store.StateAcked
+		logged := append([]byte(nil), j.StateRecord()...)
+		parts := append([]byte(nil), j.RawParts()...)
+		j, err := s.ApplyState(logged, parts) // as a replica and a log do
+		require.NoError(t, err, name)
+		require.Same(t, j, s.Shrink(j), name)
+		assert.Same(t, j, s.Lookup(&j.ID), name)
+		assert.Equal(t, tc.body, string(j.Body()), name)
+		assert.Equal(t, string(tc.left), string(j.Extras()), name)
+		assert.True(t, j.HeldBy(4) && j.ConfirmedBy(8) && !j.ConfirmedBy(4), name)
+		assert.Equal(t, before+uint64(j.Size()), q.Bytes, name)
+		if tc.left == nil {
+			assert.Less(t, j.Size(), 160, name)
+			assert.Equal(t, uniques, q.Uniques, name)
+		}
+		again, err := s.JobFromRecord(j.Record())
+		require.NoError(t, err, "%s: it can be loaded", name)
+		s.FreeJob(again)
+		s.Remove(j)
+	}
+}

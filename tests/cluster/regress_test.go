@@ -364,3 +364,42 @@ func (p aofPipe) await(t *testing.T, text string) string {
 	})
 	return string(all)
 }
+
+// Of an acknowledged job that a node which is away must still hear of, others keep no
+// body, across saves and restarts; and they tell that node as soon as it is back.
+func TestAcknowledgedJobsKeepNoBodies(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, durable...)
+	const jobs, size = 300, 100_000
+	used := func(s *harness.Server) int {
+		n, err := strconv.Atoi(s.Info("memory", "used_memory"))
+		require.NoError(t, err)
+		return n
+	}
+	var ids []any
+	for range jobs {
+		v := m[0].Do("ADDJOB", "q", strings.Repeat("x", size), 5000, "REPLICATE", 3)
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		ids = append(ids, v.Str)
+	}
+	m[2].Kill()
+	require.Equal(t, int64(jobs), m[1].Do(append([]any{"ACKJOB"}, ids...)...).Int())
+	for i, s := range m[:2] {
+		harness.Await(t, 10*time.Second, fmt.Sprint("the bodies to be gone from node ", i), func() bool { return used(s) < jobs*size/2 })
+		assert.Len(t, held(s), jobs)
+		assert.Equal(t, "acked", s.Do("SHOW", ids[0]).Field("state").Str)
+	}
+	// What is saved of them can be loaded, from a log, a log written anew, and a dump.
+	m[0].RewriteAOF()
+	for _, s := range m[:2] {
+		s.Kill()
+		s.Restart()
+		assert.Less(t, used(s), jobs*size/2)
+		assert.Len(t, held(s), jobs)
+		require.Equal(t, "OK", s.Do("DEBUG", "RELOAD").Str)
+		assert.Len(t, held(s), jobs)
+		assert.Equal(t, "acked", s.Do("SHOW", ids[jobs-1]).Field("state").Str)
+	}
+	m[2].Restart()
+	m.awaitNoJobs(t)
+}
