@@ -122,22 +122,46 @@ func (c *Ctx) CanBlock() bool {
 
 // Client is a blocked client.
 type Client struct {
-	s   *Server
-	b   api.Blocked
-	end func(c *Ctx, gone bool)
+	s     *Server
+	b     api.Blocked
+	end   func(c *Ctx, gone bool)
+	timer *Timer // ends the wait; nil: it has no limit
 }
 
 // Block suspends the client for at most timeout ms (0: without limit). end is
 // called where the wait ends without [Client.Answer]: by timeout or CLIENT
 // UNBLOCK (gone is false, and end may reply), or because the client has gone.
 func (c *Ctx) Block(timeout int64, end func(c *Ctx, gone bool)) (*Client, error) {
-	b := api.Block(c.f.Context(), timeout)
+	// The server measures timeouts by the wall clock: set back by an hour, it would
+	// let the client wait an hour longer.
+	b := api.Block(c.f.Context(), 0)
 	if b == nil {
 		return nil, fmt.Errorf("the client can't be blocked: %w", api.ErrRefused)
 	}
-	cl := &Client{c.s, b, end}
+	cl := &Client{s: c.s, b: b, end: end}
 	c.s.blocked[b] = cl
+	if timeout > 0 {
+		cl.timer = c.s.After(timeout, cl.timeout)
+	}
 	return cl, nil
+}
+
+// timeout ends a wait that has lasted as long as it may.
+func (cl *Client) timeout(*Ctx) {
+	cl.Answer(func(c *Ctx) { cl.end(c, false) }, nil)
+}
+
+// forget ends the wait, whatever the answer. False where that has happened before.
+func (cl *Client) forget() bool {
+	// Once a client has gone its handle is freed, and may be another's by now.
+	if cl.s.blocked[cl.b] != cl {
+		return false
+	}
+	delete(cl.s.blocked, cl.b)
+	if cl.timer != nil {
+		cl.timer.Stop()
+	}
+	return true
 }
 
 // BlockOnKeys suspends the client as BLPOP does, until one of the keys that n
@@ -156,11 +180,9 @@ func (c *Ctx) BlockOnKeys(first, n int, timeout int64) error {
 // What fill answers is copied.
 func (cl *Client) Answer(fill func(*Ctx), unheard func(*Ctx)) {
 	s := cl.s
-	// Once a client has gone its handle is freed, and may be another's by now.
-	if s.blocked[cl.b] != cl {
+	if !cl.forget() {
 		return
 	}
-	delete(s.blocked, cl.b)
 	f := api.NewFrame()
 	fill(&Ctx{f: f, s: s, kind: anEvent})
 	if unheard != nil {
@@ -177,7 +199,7 @@ func (s *Server) Unblocked(f *api.Frame, b api.Blocked, gone bool) bool {
 	if !waiting {
 		return false
 	}
-	delete(s.blocked, b)
+	cl.forget()
 	cl.end(s.ctxFor(f, anEvent), gone)
 	return true
 }
@@ -189,40 +211,5 @@ func (s *Server) Answered(answer *api.Frame, heard bool) {
 	if unheard != nil && !heard {
 		// Not here: the context of a client that has gone can't replicate.
 		s.After(0, unheard)
-	}
-}
-
-// Timer calls a function once, later.
-type Timer struct {
-	s     *Server
-	id    uintptr
-	timer uint64
-	run   func(*Ctx)
-}
-
-// After calls run in ms milliseconds.
-func (s *Server) After(ms int64, run func(*Ctx)) *Timer {
-	s.nextID++
-	t := &Timer{s: s, id: s.nextID, run: run}
-	s.timers[t.id] = t
-	t.timer = api.StartTimer(s.ctx, ms, t.id)
-	return t
-}
-
-// Stop cancels the timer; nothing happens where it has fired.
-func (t *Timer) Stop() {
-	if _, armed := t.s.timers[t.id]; armed {
-		delete(t.s.timers, t.id)
-		api.StopTimer(t.s.ctx, t.timer)
-	}
-}
-
-// Timer implements api.Handler.
-func (s *Server) Timer(f *api.Frame, id uintptr) {
-	if t, ok := s.timers[id]; ok {
-		delete(s.timers, id)
-		c := s.ctxFor(f, aTurn)
-		s.sendLate(c)
-		t.run(c)
 	}
 }

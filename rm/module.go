@@ -127,8 +127,7 @@ type Server struct {
 	ctx      api.Context // lives as long as the module
 	commands []*Command  // by slot
 	ctxs     [16]Ctx     // by nesting depth
-	timers   map[uintptr]*Timer
-	nextID   uintptr
+	timers   timers
 	blocked  map[api.Blocked]*Client
 	unheard  map[*api.Frame]func(*Ctx)
 	door     door
@@ -163,7 +162,7 @@ func (s *Server) load(f *api.Frame) error {
 		return fmt.Errorf("a module named %s is loaded already", m.Name)
 	}
 	s.ctx = api.Detached(ctx)
-	s.timers = map[uintptr]*Timer{}
+	s.timers.init()
 	s.blocked = map[api.Blocked]*Client{}
 	s.unheard = map[*api.Frame]func(*Ctx){}
 	if m.Before != nil {
@@ -204,6 +203,7 @@ func (s *Server) load(f *api.Frame) error {
 			return err
 		}
 	}
+	s.watchTimers()
 	// Nothing may fail behind this: the server would keep the filter.
 	s.loaded = true
 	return s.SetRewrites(s.rewrites)

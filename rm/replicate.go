@@ -104,6 +104,10 @@ func (c *Ctx) Listened() bool {
 	return c.s.door.loading || c.s.door.listen.now(c.f.Context())
 }
 
+// EffectsKept says whether effects wait for a call that may replicate: what is logged by
+// now isn't all that has happened.
+func (s *Server) EffectsKept() bool { return s.door.late != nil }
+
 // keep returns the frame for effects that can't go out now.
 func (s *Server) keep() *api.Frame {
 	if s.door.late == nil {

@@ -161,13 +161,17 @@ int api_subscribe(RedisModuleCtx *ctx) {
     return redis.SubscribeToKeyspaceEvents(ctx, NOTIFY_GENERIC | NOTIFY_LOADED, on_key);
 }
 
+/* One alarm serves all timers that are due, a frame each: what a frame points to
+ * must not change before it is played. */
 static void on_timer(RedisModuleCtx *ctx, void *id) {
     if (in_child) return;
-    struct frame *f = frame_push(ctx);
-    if (!f) return;
-    goTimer(f, (uintptr_t)id);
-    frame_play(f, ctx);
-    frame_pop(f);
+    for (int more = 1; more;) {
+        struct frame *f = frame_push(ctx);
+        if (!f) return;
+        more = goTimer(f, (uintptr_t)id);
+        frame_play(f, ctx);
+        frame_pop(f);
+    }
 }
 
 uint64_t api_timer(RedisModuleCtx *ctx, int64_t after, uintptr_t id) {

@@ -20,8 +20,8 @@ type Handler interface {
 	Event(f *Frame, event, sub int, a, b int64)
 	// KeyEvent reports that a key was loaded, restored, renamed to or moved to.
 	KeyEvent(f *Frame, event string, key String)
-	// Timer reports that a timer fired.
-	Timer(f *Frame, id uintptr)
+	// Timer reports that a timer fired. True: call again at once, with another frame.
+	Timer(f *Frame, id uintptr) (more bool)
 	// Posted runs what other goroutines left for the main thread.
 	Posted()
 	// Turn runs when a turn of the event loop is over, where [WantTurn] asked for it.
@@ -102,9 +102,12 @@ func goKeyEvent(f *C.struct_frame, event *C.char, key *C.RedisModuleString) {
 }
 
 //export goTimer
-func goTimer(f *C.struct_frame, id C.uintptr_t) {
+func goTimer(f *C.struct_frame, id C.uintptr_t) (more C.int) {
 	defer recovered(nil)
-	handler.Timer((*Frame)(f), uintptr(id))
+	if handler.Timer((*Frame)(f), uintptr(id)) {
+		more = 1
+	}
+	return more
 }
 
 //export goPosted

@@ -55,7 +55,7 @@ static int turn_known;
 
 /* Where the server lends no cached time, the kernel's coarse clock does: a
  * tick behind at most, and several times cheaper than the exact one. */
-static int64_t now_ms(void) {
+int64_t frame_now(void) {
     if (redis.CachedMicroseconds) return redis.CachedMicroseconds() / 1000;
     if (turn_ms) return turn_ms;
     struct timespec t;
@@ -84,7 +84,7 @@ struct frame *frame_push(RedisModuleCtx *ctx) {
     f->held = HOLDS_NOTHING;
     f->key = NULL;
     f->value = NULL;
-    f->now = now_ms();
+    f->now = frame_now();
     return f;
 }
 

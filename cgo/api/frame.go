@@ -35,6 +35,9 @@ func (f *Frame) ArgString(i int) String { return String(unsafe.Slice(f.argv, int
 // Now is the time of the call, in unix ms.
 func (f *Frame) Now() int64 { return int64(f.now) }
 
+// Now is the time at this moment, as the server tells it, in unix ms.
+func Now() int64 { return int64(C.frame_now()) }
+
 // DB is the selected database.
 func (f *Frame) DB() int { return int(f.db) }
 

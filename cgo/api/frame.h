@@ -83,6 +83,7 @@ struct frame *frame_new(void);
 void frame_free(struct frame *f);
 /* Go sets it to have goTurn called once, when this turn of the event loop is over. */
 extern int turn_wanted;
+int64_t frame_now(void); /* unix ms */
 void frame_turn(void); /* a turn of the event loop begins: time goes on */
 int frame_grow_ops(struct frame *f, uint32_t n);
 int frame_grow_text(struct frame *f, uint32_t n);

@@ -10,7 +10,6 @@ import (
 	"runtime/metrics"
 	"slices"
 	"strings"
-	"time"
 	"unsafe"
 
 	"jobmesh/cgo/api"
@@ -30,7 +29,7 @@ type module struct {
 	effect struct{ loadJob, setJob, deleteJob, deleteQueue, setLock, deleteLock, jobmesh, function, qconfig rm.Effect }
 
 	timer   *rm.Timer
-	timerAt int64 // unix ms
+	timerAt int64 // as the node tells the time
 	stalled bool  // the tick was put off, because it came late
 	idle    int   // calls since memory was looked at
 	grown   int   // bytes of bodies since then
@@ -46,7 +45,7 @@ type module struct {
 	mesh      mesh
 	promoted  bool // the server is no replica any more, and the node doesn't act on it yet
 
-	policyRead int64 // unix ms
+	policyRead int64 // as the node tells the time
 	epoch      *record.Epoch
 
 	nodesFile   string
@@ -165,14 +164,13 @@ func (m *module) before(s *rm.Server) error {
 	random := rand.NewChaCha8(seed)
 	m.epoch = record.Now()
 	m.epoch.Process = random.Uint64()
-	begin := time.Now()
 	m.node = engine.New(engine.Config{
 		Alloc:  memory{},
 		Keys:   m,
 		Random: random,
 		NodeID: newNodeID(),
-		Now:    begin.UnixMilli(),
-		Steady: func() int64 { return time.Since(begin).Milliseconds() },
+		Now:    s.Now(),
+		Steady: func() int64 { return s.Steady().Milliseconds() },
 
 		NodeTimeout: m.mesh.timeout,
 	})
@@ -192,7 +190,7 @@ func (m *module) start(s *rm.Server) error {
 	m.readState()
 	m.readPolicy()
 	m.node.SetPassive(s.Replica())
-	m.schedule(time.Now().UnixMilli() + 100)
+	m.schedule(m.node.Now() + 100)
 	// Not before the data set is loaded: the event loop turns only then.
 	s.After(0, func(c *rm.Ctx) { m.openBus() })
 	m.later(0, m.begun)
@@ -372,7 +370,7 @@ func (m *module) schedule(at int64) {
 		m.timer.Stop()
 	}
 	m.timerAt = at
-	m.timer = m.server.After(max(0, at-time.Now().UnixMilli()), m.tick)
+	m.timer = m.server.After(at-m.node.Now(), m.tick)
 }
 
 // hurry makes the next tick come at once.
@@ -383,25 +381,28 @@ func (m *module) hurry() {
 }
 
 func (m *module) tick(c *rm.Ctx) {
-	late := c.Now()-m.timerAt >= stalledMS && !m.stalled
+	m.node.SetNow(c.Now())
+	now := m.node.Now()
+	late := now-m.timerAt >= stalledMS && !m.stalled
 	// Should the engine panic, the next tick must come all the same.
 	m.timer, m.timerAt = nil, math.MaxInt64
 	if !m.takesWrites() {
-		m.schedule(c.Now() + pausedEvery)
+		m.schedule(now + pausedEvery)
 		return
 	}
-	m.schedule(c.Now() + 1000)
+	m.schedule(now + 1000)
 	m.begin(c)
 	// After a standstill timers can come before what clients have sent meanwhile: the
 	// event loop is to look at that first.
 	if m.stalled = late; late || !m.caughtUp(c) {
-		m.schedule(c.Now() + 1)
+		m.schedule(now + 1)
 		return
 	}
 	m.idle = memoryEvery
 	m.watchMemory(0)
-	if c.Now()-m.policyRead >= 1000 {
+	if m.node.Now()-m.policyRead >= 1000 {
 		m.readPolicy()
+		m.watchSync() // a server that tells of no CONFIG SET has it noticed here
 	}
 	next := m.node.Tick()
 	m.settle(c)
@@ -442,6 +443,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Text("node_id", m.node.NodeID())
 	w.Text("leaving", yesNo(m.node.Leaving()))
 	w.Int("panics", m.server.Panics())
+	w.Int("clock_ahead_ms", m.node.Ahead())
 	w.Section("jobs")
 	w.Int("registered_jobs", int64(m.node.Jobs()))
 	working, overdue := m.node.InProgress()

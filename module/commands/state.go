@@ -300,8 +300,8 @@ func (m *module) ended(*rm.Ctx) {
 		return // the data and its file are as they were
 	}
 	m.unsync()
-	if m.node.Passive() {
-		return // what its master does is not all in its data
+	if m.node.Passive() || m.server.EffectsKept() {
+		return // what its master does, or what is still to be logged, is not all in its data
 	}
 	r := lastRun{kind: ranClean, process: m.epoch.Process, changes: m.epoch.Changes, inLog: m.inLog, files: m.logFiles()}
 	if r.files != [sha256.Size]byte{} {

@@ -1,11 +1,15 @@
 package engine_test
 
 import (
+	"bytes"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
 
@@ -45,3 +49,108 @@ func TestClockJumpsAreNoSilence(t *testing.T) {
 		})
 	}
 }
+
+// A wall clock that is set, either way, moves nothing that was to happen: retries,
+// delays and heartbeats come when the steady clock says so, and nothing expires.
+func TestASetClockMovesNothing(t *testing.T) {
+	const hour, day = int64(3_600_000), int64(86_400_000)
+	for _, step := range []int64{hour, day - hour, -hour, -day, -365 * day} {
+		t.Run(time.Duration(step*1e6).String(), func(t *testing.T) {
+			wall, even := int64(1_700_000_000_000), int64(0)
+			n, _, _ := steadyNode(wall, func() int64 { return even })
+			id := wire.NodeID{1, 2, 3}
+			n.PeerUp(id, "10.0.0.1:1", false)
+			add := func(queue string, a engine.Add) store.ID {
+				a.Queue, a.Body, a.Replicate = []byte(queue), []byte("b"), 1
+				got, _, err := n.AddJob(&a)
+				require.NoError(t, err)
+				return got
+			}
+			length := func(queue string) uint64 {
+				q := n.Queue([]byte(queue))
+				return q.Len
+			}
+			before := add("before", engine.Add{Retry: 5, TTL: 20, Delay: 8})
+			taken := add("taken", engine.Add{Retry: 5, TTL: 20})
+			require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("taken"))}, 1, true, nil), 1)
+			n.Tick()
+			n.Effects()
+
+			wall += step
+			n.SetNow(wall)
+			add("after", engine.Add{Retry: 5, TTL: 20, Delay: 8})
+			due := map[string]int64{}
+			beats, next := 0, int64(0)
+			for even < 12_000 {
+				even += 10
+				wall += 10
+				last := n.Now()
+				n.SetNow(wall)
+				require.GreaterOrEqual(t, n.Now(), last)
+				if n.Now() < next {
+					continue
+				}
+				next = n.Tick()
+				for _, e := range n.Effects() {
+					if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Heartbeat) {
+						beats++
+					}
+				}
+				for _, queue := range []string{"before", "taken", "after"} {
+					if due[queue] == 0 && length(queue) == 1 {
+						due[queue] = even
+					}
+				}
+			}
+			// A sixteenth of the time may be given to coming back to the wall clock's.
+			assert.InDelta(t, 8000, due["before"], 600)
+			assert.InDelta(t, 5000, due["taken"], 600, "a retry time, with its random error")
+			assert.InDelta(t, 8000, due["after"], 600)
+			assert.InDelta(t, 11, beats, 2)
+			assert.NotNil(t, n.Job(&before))
+			assert.NotNil(t, n.Job(&taken))
+			assert.InDelta(t, 15_000/16, abs(step)-abs(n.Ahead()), 1000, "the node's time comes back to the clock's")
+		})
+	}
+}
+
+// A clock that was plainly wrong is followed at once when it is put right.
+func TestAClockThatIsPutRightIsFollowed(t *testing.T) {
+	even := int64(0)
+	n, _, _ := steadyNode(1_000_000, func() int64 { return even })
+	n.Tick()
+	even += 100
+	n.SetNow(1_700_000_000_000)
+	assert.Equal(t, int64(1_700_000_000_000), n.Now())
+	assert.Zero(t, n.Ahead())
+}
+
+// A job that was saved before the clock was set back lives and waits no longer than
+// it was told to.
+func TestAClockSetBackBeforeTheStartProlongsNothing(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	a := engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 5, TTL: 120, Delay: 20}
+	id, _, err := n.AddJob(&a)
+	require.NoError(t, err)
+	rec := bytes.Clone(n.Job(&id).Record())
+
+	now -= 3_600_000
+	n, _, _ = node(now)
+	n.BeginLoading()
+	require.NoError(t, n.ApplyJob([]byte("q"), rec))
+	n.EndLoading()
+	n.Settle(engine.Trust{Logged: true})
+	n.Effects()
+	j := n.Job(&id)
+	assert.LessOrEqual(t, j.QTime, now+20_000)
+	assert.LessOrEqual(t, j.ETime, now+180_000)
+	// What is added now comes after it, and its delay counts all the same.
+	a.Delay = 2
+	id, _, err = n.AddJob(&a)
+	require.NoError(t, err)
+	assert.Greater(t, n.Job(&id).CTime, j.CTime)
+	assert.Equal(t, now+2000, n.Job(&id).QTime)
+}
+
+func abs(v int64) int64 { return max(v, -v) }

@@ -42,10 +42,13 @@ func (k *keys) Drop(q *store.Queue) {
 	k.n.Unlinked(box, q)
 }
 
-func node(now int64) (*engine.Node, *keys, *storetest.Alloc) {
+func node(now int64) (*engine.Node, *keys, *storetest.Alloc) { return steadyNode(now, nil) }
+
+// steadyNode is a node with a steady clock beside that which SetNow tells.
+func steadyNode(now int64, steady func() int64) (*engine.Node, *keys, *storetest.Alloc) {
 	alloc := storetest.New()
 	k := &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
-	k.n = engine.New(engine.Config{Alloc: alloc, Keys: k, Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now})
+	k.n = engine.New(engine.Config{Alloc: alloc, Keys: k, Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: steady})
 	k.n.SetNow(now)
 	return k.n, k, alloc
 }

@@ -202,8 +202,8 @@ func (n *Node) letGo(j *store.Job, when turn) {
 		return // it waits for its copies, and is queued when it has them
 	}
 	j.Flags &^= store.FlagAnnounced
-	if at := int64(j.CTime/1_000_000) + int64(j.Delay)*1000; j.Delay > 0 && at > n.now {
-		j.QTime = at
+	if left := delayFrom(j, n.now); left > 0 {
+		j.QTime = n.now + left
 		if when == later {
 			j.QTime += int64(j.Retry) * 1000
 		}

@@ -104,10 +104,22 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) {
 	n.serve(q)
 }
 
+// withinTerms keeps a clock that was set back before the job was loaded from
+// prolonging its life, and its delay.
+func (n *Node) withinTerms(j *store.Job) {
+	const minute = 60_000 // the precision of an ID's time to live
+	j.ETime = min(j.ETime, n.now+timeToLive(j)+minute)
+	delay, retry := int64(j.Delay)*1000, int64(j.Retry)*1000 // a copy waits for both
+	if delay > 0 && j.Flags&store.FlagQueuedOnce == 0 && j.Unique() == nil && j.QTime > n.now+delay+retry {
+		j.QTime = n.now + delay
+	}
+}
+
 func (n *Node) settle(j *store.Job, s *settling) {
 	if j.CTime > n.ctime {
 		n.ctime = j.CTime
 	}
+	n.withinTerms(j)
 	if n.settleOffered(j) {
 		return
 	}

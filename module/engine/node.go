@@ -81,7 +81,7 @@ type Config struct {
 	Now    int64  // unix ms
 
 	// Steady is a clock, ms, that never jumps and goes on while the process is
-	// stopped: leases are measured by it. Nil: the time that SetNow tells.
+	// stopped: durations are measured by it (clock.go). Nil: the time that SetNow tells.
 	Steady func() int64
 
 	// NodeTimeout is the silence after which a node is suspected, ms; 0 is
@@ -98,7 +98,7 @@ type Node struct {
 	nodeID  string
 	ids     *store.IDMaker
 	now     int64
-	clock   func() int64
+	clock   clock
 	ctime   uint64
 	effects []Effect
 	self    wire.NodeID
@@ -169,7 +169,7 @@ func New(c Config) *Node {
 		keys:   c.Keys,
 		random: c.Random,
 		now:    c.Now,
-		clock:  c.Steady,
+		clock:  clock{steady: c.Steady, wall: c.Now},
 		waits:  map[string]*waitList{},
 		wake:   math.MaxInt64,
 
@@ -181,6 +181,9 @@ func New(c Config) *Node {
 	}
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{by: map[wire.Node]*Peer{}, lives: map[wire.NodeID]uint64{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
+	if c.Steady != nil {
+		n.clock.even = c.Steady()
+	}
 	if n.mesh.timeout <= 0 {
 		n.mesh.timeout = DefaultNodeTimeout
 	}
@@ -214,27 +217,15 @@ func (n *Node) SetPort(port int) { n.port = port }
 // NodeID returns the node's name.
 func (n *Node) NodeID() string { return n.nodeID }
 
-// SetNow tells the time, unix ms, before each event. It may jump.
-func (n *Node) SetNow(now int64) {
-	jump := now - n.now
-	n.now = now
-	if jump < -backJump || jump > aheadJump {
-		n.clockJumped()
-	}
-	if n.sent {
-		n.outbox, n.sent = n.outbox[:0], false
-	}
-}
-
 // steady is the time that leases are measured by, ms.
 func (n *Node) steady() int64 {
-	if n.clock == nil {
+	if n.clock.steady == nil {
 		return n.now
 	}
-	return n.clock()
+	return n.clock.steady()
 }
 
-// Now is the time last told.
+// Now is the node's time when it was last told the wall clock's, unix ms.
 func (n *Node) Now() int64 { return n.now }
 
 // SetMemory tells used memory over maxmemory, 0 where there is no limit.

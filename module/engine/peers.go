@@ -15,8 +15,6 @@ const (
 	heartbeatEvery     = 1_000
 	banTime            = 60_000 // a forgotten node isn't learnt again by gossip
 	doubtValid         = 2      // times the node timeout
-	backJump           = 1_000  // a clock that steps back further, or further ahead
-	aheadJump          = 5_000  // than a tick can be late, has jumped
 	gossipLeast        = 3      // nodes told of in a heartbeat; a tenth of all, where that is more
 )
 
@@ -221,12 +219,14 @@ func (n *Node) heard(p *Peer) {
 // it back for a minute. Jobs no longer count on it.
 func (n *Node) Forget(id wire.NodeID) bool {
 	p := n.peer(id)
+	if id != n.self {
+		n.mesh.banned[id] = n.now + banTime // also one that gossip under way still tells of
+	}
 	if p == nil {
 		return false
 	}
 	delete(n.mesh.by, p.Node)
 	n.mesh.order = slices.DeleteFunc(n.mesh.order, func(q *Peer) bool { return q == p })
-	n.mesh.banned[id] = n.now + banTime
 	n.mesh.gone[p.Node] = struct{}{}
 	n.mesh.sum, n.mesh.untold = 0, true
 	n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: p})
@@ -517,29 +517,4 @@ func (n *Node) moved(from, to *store.Job) *store.Job {
 		}
 	}
 	return to
-}
-
-// clockJumped keeps a step of the clock, or a pause of the whole process, from
-// looking like everybody's silence, and what was to happen soon from waiting for
-// the clock to come back.
-func (n *Node) clockJumped() {
-	n.mesh.next, n.mesh.sweep = 0, 0
-	n.graves.turned = n.now
-	for _, p := range n.mesh.order {
-		p.Heard = n.now
-		for node := range p.doubts {
-			p.doubts[node] = n.now
-		}
-	}
-	for id := range n.mesh.banned {
-		n.mesh.banned[id] = n.now + banTime
-	}
-	for _, imp := range n.imports {
-		imp.asked, imp.nextAll, imp.last, imp.bucket = 0, 0, 0, n.now
-	}
-	for _, h := range n.hungry {
-		for i := range h.line {
-			h.line[i].until = n.now + hungerMS
-		}
-	}
 }

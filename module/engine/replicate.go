@@ -71,7 +71,14 @@ func delayLeft(j *store.Job, now int64) int64 {
 	if j.Delay == 0 || j.Flags&store.FlagQueuedOnce != 0 {
 		return 0
 	}
-	return max(0, int64(j.CTime/1_000_000)+int64(j.Delay)*1000-now)
+	return delayFrom(j, now)
+}
+
+// delayFrom is how much of a job's delay is left, counted from its creation, in ms.
+// The clock that told its creation time may have been ahead of this one.
+func delayFrom(j *store.Job, now int64) int64 {
+	delay := int64(j.Delay) * 1000
+	return min(max(0, int64(j.CTime/1_000_000)+delay-now), delay)
 }
 
 // startAdding begins the replication that an ADDJOB waits for.
@@ -363,7 +370,7 @@ func (n *Node) begin(j *store.Job) {
 		return
 	}
 	if j.Delay > 0 {
-		j.QTime = int64(j.CTime/1_000_000) + int64(j.Delay)*1000
+		j.QTime = n.now + delayFrom(j, n.now)
 		j.Flags |= store.FlagAnnounced
 		n.arm(j)
 		n.log(LogJob, j)

@@ -59,6 +59,9 @@ func (n *Node) Tick() int64 {
 	if more || budget <= 0 {
 		next = n.now + 1
 	}
+	if len(n.mesh.order) > 0 {
+		next = min(next, n.mesh.next) // else a heartbeat could be late by as much as calm
+	}
 	next = min(next, n.wake, n.store.NextWake())
 	n.wake = math.MaxInt64
 	return max(next, n.now+1)

@@ -1,0 +1,155 @@
+package rm
+
+import (
+	"container/heap"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"jobmesh/cgo/api"
+)
+
+// Timer calls a function once, later.
+type Timer struct {
+	s   *Server
+	at  int64  // µs since the module was loaded
+	seq uint64 // keeps those of the same time in order
+	pos int    // in the heap; -1: not there
+	run func(*Ctx)
+}
+
+// timers measures time by a clock that nobody sets. The server's own timers expire by
+// the wall clock: set back by an hour, they stand still for an hour. So the server has
+// one timer at most, the alarm for the first of ours, and a goroutine looks whether
+// that is overdue.
+type timers struct {
+	begin time.Time
+	heap  timerHeap
+	seq   uint64
+	alarm uint64 // the server's timer
+	id    uintptr
+	end   int64        // of the slice of time that the alarm has, µs since begin
+	rings atomic.Int64 // when it should fire, µs since begin; [never]: there is none
+	woken atomic.Bool  // the watch has asked for another alarm
+}
+
+const (
+	never      = math.MaxInt64
+	earlyUS    = 500     // a timer may be early by this, for the alarm's unit is 1 ms
+	timerSlice = 500     // µs after which timers that are due wait for the next turn
+	timerWatch = 250     // ms between the watch's looks
+	overdueUS  = 100_000 // an alarm this late has missed its time
+	longestMS  = 1 << 40 // longer than any server runs
+)
+
+func (t *timers) init() {
+	t.begin = time.Now()
+	t.rings.Store(never)
+}
+
+// Steady is a clock that goes on evenly, whatever happens to the wall clock: the time
+// since the module was loaded.
+func (s *Server) Steady() time.Duration { return time.Since(s.timers.begin) }
+
+// Now is the wall clock's time as the server tells it, unix ms.
+func (s *Server) Now() int64 { return api.Now() }
+
+// After calls run in ms milliseconds, by the steady clock.
+func (s *Server) After(ms int64, run func(*Ctx)) *Timer {
+	s.timers.seq++
+	t := &Timer{s: s, at: s.Steady().Microseconds() + min(max(ms, 0), longestMS)*1000, seq: s.timers.seq, run: run}
+	heap.Push(&s.timers.heap, t)
+	s.setAlarm()
+	return t
+}
+
+// Stop cancels the timer; nothing happens where it has fired.
+func (t *Timer) Stop() {
+	if t.pos >= 0 {
+		heap.Remove(&t.s.timers.heap, t.pos)
+	}
+}
+
+// setAlarm has the server call no later than the first timer is due.
+func (s *Server) setAlarm() {
+	t := &s.timers
+	if len(t.heap) == 0 || t.rings.Load() <= t.heap[0].at {
+		return
+	}
+	s.dropAlarm()
+	at := t.heap[0].at
+	t.rings.Store(at)
+	t.id++
+	t.alarm = api.StartTimer(s.ctx, (max(at-s.Steady().Microseconds(), 0)+999)/1000, t.id)
+}
+
+func (s *Server) dropAlarm() {
+	if s.timers.rings.Load() != never {
+		s.timers.rings.Store(never)
+		api.StopTimer(s.ctx, s.timers.alarm)
+	}
+}
+
+// Timer implements api.Handler. It runs one timer a call.
+func (s *Server) Timer(f *api.Frame, id uintptr) (more bool) {
+	t := &s.timers
+	now := s.Steady().Microseconds()
+	if id == t.id && t.rings.Load() != never {
+		t.rings.Store(never)
+		t.end = now + timerSlice
+	}
+	if len(t.heap) == 0 || t.heap[0].at > now+earlyUS || now > t.end {
+		s.setAlarm()
+		return false
+	}
+	// Should it panic, the next must come all the same.
+	defer s.setAlarm()
+	c := s.ctxFor(f, aTurn)
+	s.sendLate(c)
+	heap.Pop(&t.heap).(*Timer).run(c)
+	return true
+}
+
+// watchTimers looks after the alarm beside the main thread.
+func (s *Server) watchTimers() {
+	s.Go(func() {
+		t := &s.timers
+		for range time.Tick(timerWatch * time.Millisecond) {
+			at := t.rings.Load()
+			if at == never || s.Steady().Microseconds() < at+overdueUS || !t.woken.CompareAndSwap(false, true) {
+				continue
+			}
+			s.Post(func(*Server) {
+				t.woken.Store(false)
+				// The main thread may just have been busy; to set it anew harms nobody.
+				s.dropAlarm()
+				s.setAlarm()
+			})
+		}
+	})
+}
+
+// timerHeap is a heap by time.
+type timerHeap []*Timer
+
+func (h timerHeap) Len() int { return len(h) }
+func (h timerHeap) Less(i, j int) bool {
+	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].seq < h[j].seq
+}
+func (h timerHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].pos, h[j].pos = i, j
+}
+func (h *timerHeap) Push(x any) {
+	t := x.(*Timer)
+	t.pos = len(*h)
+	*h = append(*h, t)
+}
+func (h *timerHeap) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	t.pos = -1
+	return t
+}
