@@ -289,7 +289,7 @@ func (s *Sim) judge() {
 func (s *Sim) whereabouts(j *job) (text string) {
 	for _, n := range s.nodes {
 		if sj := n.e.Job(&j.id); sj != nil {
-			text += fmt.Sprintf("; node %d: state %d flags %#x queued again in %d ms, %d of %d holders confirmed:", n.i, sj.State, sj.Flags, sj.QTime-n.clock(), sj.Confirmed(), sj.Holders())
+			text += fmt.Sprintf("; node %d: state %d flags %#x queued again in %d ms, %d of %d holders confirmed:", n.i, sj.State, sj.Flags, sj.QTime-n.e.Now(), sj.Confirmed(), sj.Holders())
 			for i := range sj.Holders() {
 				h, yes := sj.Holder(i)
 				text += fmt.Sprintf(" %d %v", s.index(wire.Node(h)), yes)

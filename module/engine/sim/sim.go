@@ -354,7 +354,7 @@ func (n *node) call(f func()) {
 	f()
 	n.settle()
 	if at := n.e.EarliestArmed(); at != math.MaxInt64 {
-		n.tickSoon(at - n.clock())
+		n.tickSoon(at - n.e.Now())
 	}
 }
 
@@ -382,7 +382,7 @@ func (n *node) happen() {
 	n.e.SetNow(n.clock())
 	next := n.e.Tick()
 	n.settle()
-	n.tickSoon(next - n.clock())
+	n.tickSoon(next - n.e.Now())
 }
 
 func (n *node) settle() {
