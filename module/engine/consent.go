@@ -313,14 +313,15 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 	case o.Kind == Granted && !here:
 		// Who said WORKING meanwhile is having it extended, votes of this claim and all.
 		if !n.hasByNow(j, store.LockRun, []byte(name), o.Token) && !n.claiming(name, id) {
-			n.freeName([]byte(name), id, o.Token)
+			n.giveUpRun([]byte(name), id, o.Token)
 		}
 	case o.Kind == Granted:
 		u := j.Unique()
 		n.hasRun(j, u, name, o.Token)
 		q := j.Queue
 		if q.Waiters == 0 || q.Pause&PauseOut != 0 || n.passive || n.loading {
-			n.endRun(j, u) // nobody wants it any more
+			u.Clear(store.UniqueHasRun) // nobody wants it any more
+			n.giveUpRun([]byte(name), id, o.Token)
 			return
 		}
 		n.endsWaiting(j, u)
@@ -331,6 +332,16 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 	default:
 		n.giveRest(name)
 	}
+}
+
+// giveUpRun takes back the votes for a run that doesn't begin. A client may still work on
+// the job by an earlier run, and have said WORKING at another node: then that has taken
+// these votes over for its own, and extended them. Those stay.
+func (n *Node) giveUpRun(name []byte, id *store.ID, token uint64) {
+	h := holder{id: *id}
+	n.unvote(name, &h, token, wire.Fresh)
+	n.owe(name, h, token, wire.Fresh, n.allPeers())
+	n.lockFreed(slices.Clone(name))
 }
 
 // claiming says whether a lock is being claimed for a job.

@@ -420,7 +420,7 @@ func (n *node) settle() {
 			}
 		case engine.Deny:
 			if j, yes := e.Client.(*job); yes {
-				j.unique.answered, j.unique.over = true, true
+				j.unique.answered, j.unique.over, j.unique.refused = true, true, true
 				n.s.uniqueGiven(j) // who works on it loses job and lock
 				n.s.trace("node %d: refuses %s: %v", n.i, e.ID, e.Err)
 			}

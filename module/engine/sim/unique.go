@@ -43,6 +43,7 @@ type uniqueJob struct {
 	n         *node
 	life      int
 	answered  bool
+	refused   bool // a client that is given it all the same may lose it at any moment
 	at        int64
 }
 
@@ -252,7 +253,10 @@ func (s *Sim) uniqueTaken(n *node, j *job) {
 			s.fail("node %d delivers %s, and %s, which has %s, is worked on for another %d ms%s%s", n.i, j.id, w.j.id, u.run, w.until-s.now, s.whereabouts(w.j), s.whereabouts(j))
 		}
 	}
-	s.uniques.running[u.run] = append(list, &working{j, s.now + u.lease()})
+	if !u.refused {
+		list = append(list, &working{j, s.now + u.lease()})
+	}
+	s.uniques.running[u.run] = list
 }
 
 // lease is how long a client has a job for itself, ms.
