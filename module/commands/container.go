@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"jobmesh/module/engine"
-	"jobmesh/module/store"
 	"jobmesh/rm"
 )
 
@@ -145,37 +144,19 @@ func printable(s string) string {
 	}, s)
 }
 
-// shutdown saves for the last time and exits, with queue positions that can be
-// believed: the way to restart at leisure with jobmesh.aof-enqueue-jobs-once.
+// shutdown saves, whatever the server's save points are, and exits: what it is of use
+// for is a server that saves nothing by itself. The state file does the rest.
 func (m *module) shutdown(c *rm.Ctx) {
 	if !m.enter(c) || !mayRun(c, "SHUTDOWN") {
 		return
 	}
-	if c.Listened() {
-		m.logHeld(c)
-		c.Replicate(m.effect.jobmesh, 1).Text("FINAL")
-	}
 	c.Simple("OK")
-	// Only after this command's effects are in the log. Whatever is delivered
-	// in between is logged behind FINAL, and by that undoes it.
+	// Only after this command's effects are in the log.
 	m.server.After(1, func(*rm.Ctx) {
-		m.epoch.Final = 1
 		if _, err := m.server.Call("SHUTDOWN", "SAVE", "NOW"); err != nil {
-			m.epoch.Final = 0
 			m.server.Log(rm.Warning, "JOBMESH SHUTDOWN: %v", err)
 		}
 	})
-}
-
-// logHeld logs the jobs that are in clients' hands: their deliveries weren't.
-func (m *module) logHeld(c *rm.Ctx) {
-	for _, q := range m.allQueues() {
-		for _, first := range [...]*store.Job{q.Working.Head, q.HeldHead} {
-			for j := first; j != nil; j = j.Next {
-				m.replicateState(c, j)
-			}
-		}
-	}
 }
 
 // epochEffect names, in a log, the process that writes it from there on, and says what
@@ -195,7 +176,7 @@ func (m *module) epochEffect(c *rm.Ctx) {
 	})
 }
 
-// finalEffect marks, in a log, the end of a run by JOBMESH SHUTDOWN.
+// finalEffect marks, in a log, the end of a run of an older release by JOBMESH SHUTDOWN.
 func (m *module) finalEffect(c *rm.Ctx) {
 	if !c.FromPeer() {
 		c.Error("ERR FINAL is a special command only processed from AOF")

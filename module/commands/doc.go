@@ -40,6 +40,8 @@
 // Effects, by internal commands that may be applied twice: LOADJOB queue record
 // (a job as it lies in memory), SETJOB record-head (its changed state), DELJOB
 // id, DELQUEUE queue; SETLOCK record and DELLOCK name token, and QCONFIG RESTORE for settings.
+// JOBMESH EPOCH process names the process that writes the log from there on.
 // Deliveries of at-least-once jobs are not logged, as in Disque: after a crash such
-// a job comes again when its retry time is over. Every step of an at-most-once job is.
+// a job is queued, and comes again. Every step of an at-most-once job is logged.
+// What the log can't tell of the process that wrote it is in the state file (state.go).
 package commands

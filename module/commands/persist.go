@@ -110,6 +110,9 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	}
 	m.settled(m.node.Settle(t), t.Logged)
 	m.settle(c)
+	if m.phase == rm.LoadRDB && !t.Exact && m.node.Jobs() > 0 {
+		m.server.Log(rm.Warning, "the jobs are those of an RDB that isn't the last word of the process before: jobs acknowledged since come again, jobs added since are missing. With appendonly yes that can't be")
+	}
 	if m.enqueueOnce {
 		m.enqueueOnce = false
 		m.server.Log(rm.Notice, "aof-enqueue-jobs-once is off from now on")

@@ -72,6 +72,9 @@
 //
 // # Restarts
 //
-// What is loaded is known, not queued, until [Node.Settle] decides per job
-// whether its queue position still holds; see [Trust].
+// What is loaded is known, not queued, until [Node.Settle] puts it back: a job that was
+// queued into its queue, one that somebody had to those that are worked on. An
+// at-most-once job needs an exact [Trust] for that; without it it becomes uncertain
+// (store.FlagUncertain), and only ENQUEUE by hand queues it. A job that other nodes hold
+// is queued when they were asked (askHolders).
 package engine

@@ -127,7 +127,8 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	if settled {
 		return
 	}
-	elsewhere := !s.Same && n.heldElsewhere(j)
+	// The nodes' file may be older: a holder that it doesn't name is asked too, if it comes.
+	elsewhere := !s.Same && j.Holders() > 0
 	switch {
 	case doubtful(j, s.Trust, n.now):
 		s.uncertain++
@@ -154,16 +155,6 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		return
 	}
 	n.arm(j)
-}
-
-// heldElsewhere says whether a node that is known holds the job too.
-func (n *Node) heldElsewhere(j *store.Job) bool {
-	for i := range j.Holders() {
-		if node, _ := j.Holder(i); n.mesh.by[wire.Node(node)] != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // pushBack puts a job into its queue that was there before: uncounted.

@@ -3,6 +3,7 @@ package single
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -170,4 +171,166 @@ func TestAfterARestart(t *testing.T) {
 			assert.Equal(t, int64(0), d.Do("ENQUEUE", once).Int())
 		})
 	}
+}
+
+// A replica that is promoted, by hand or by FAILOVER, follows the rule of a crash: what
+// its master did last may not have reached it.
+func TestAfterAPromotion(t *testing.T) {
+	for _, how := range []string{"REPLICAOF", "FAILOVER"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			master := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+			c := master.Dial()
+			replica := harness.Start(t, harness.WithReplicaOf(master), harness.WithConfig("appendonly yes"))
+			replica.AwaitSync()
+			waiting := []string{add(t, c, "q", "1", 0), add(t, c, "q", "2", 0)}
+			plain, named := add(t, c, "h", "plain", 0, "RETRY", 100), add(t, c, "h", "named", 0, "RETRY", 200)
+			get(t, c, "h")
+			require.Len(t, c.Do("GETJOB", "WORKER", "ada", "FROM", "h").Elems, 1)
+			before := wip(t, c, "h")
+			once, gone := add(t, c, "once", "b", 0, "RETRY", 0), add(t, c, "gone", "b", 0, "RETRY", 0)
+			get(t, c, "gone")
+			require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
+			if how == "FAILOVER" {
+				require.Equal(t, "OK", c.Do("FAILOVER").Str)
+			} else {
+				require.Equal(t, "OK", replica.Do("REPLICAOF", "NO", "ONE").Str)
+			}
+			r := replica.Dial()
+			harness.Await(t, 5*time.Second, "the queues to be back", func() bool { return r.Do("QLEN", "q").Int() == 2 })
+			assert.Equal(t, waiting, []string{get(t, r, "q"), get(t, r, "q")}, "in their places")
+			for _, id := range waiting {
+				assert.Equal(t, int64(0), r.Do("SHOW", id).Field("additional-deliveries").Int())
+			}
+			assert.Equal(t, plain, get(t, r, "h"))
+			assert.Equal(t, before[1:], wip(t, r, "h")[1:], "which was logged")
+			assert.Equal(t, "active", state(r, named))
+			assert.Equal(t, int64(0), r.Do("ENQUEUE", gone).Int(), "never a second delivery")
+			assert.Equal(t, "maybe", r.Do("SHOW", once).Field("delivered").Str)
+			assert.Contains(t, replica.Log(), "1 jobs with RETRY 0 may have been delivered")
+			// Also for who reads its log.
+			harness.Await(t, 10*time.Second, "its AOF to be written, since it doesn't end before", func() bool {
+				return replica.Info("persistence", "aof_rewrite_in_progress") == "0"
+			})
+			replica.Stop()
+			if how == "FAILOVER" {
+				master.Kill() // lest it be its master again
+			}
+			replica.Move("replicaof 127.0.0.1 "+strconv.Itoa(master.Port), "replica-priority 100")
+			replica.Restart()
+			r = replica.Dial()
+			assert.Equal(t, "maybe", r.Do("SHOW", once).Field("delivered").Str)
+			assert.Equal(t, int64(1), r.Do("ENQUEUE", once).Int())
+			assert.Equal(t, once, get(t, r, "once"))
+		})
+	}
+}
+
+// RESTORE, and who reads it in the log.
+func TestAfterARestore(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+	c := s.Dial()
+	once, again := add(t, c, "q", "b", 0, "RETRY", 0), add(t, c, "q", "b", 0)
+	fresh := c.Do("DUMP", "q").Str
+	c.Do("DEL", "q")
+	require.Equal(t, "OK", c.Do("RESTORE", "q", 0, fresh).Str)
+	assert.Equal(t, int64(2), c.Do("QLEN", "q").Int(), "nothing has happened since")
+	harness.Await(t, 5*time.Second, "the log to have that, too", func() bool { return strings.Contains(readAOF(t, s), "SETJOB") })
+	comeBack(t, s, "kill")
+	c = s.Dial()
+	assert.Equal(t, int64(2), c.Do("QLEN", "q").Int())
+
+	dump := c.Do("DUMP", "q").Str
+	require.Equal(t, int64(1), c.Do("ACKJOB", once).Int())
+	require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump, "REPLACE").Str)
+	for range 2 {
+		assert.Equal(t, []string{"active", "queued"}, []string{state(c, once), state(c, again)})
+		assert.Equal(t, "maybe", c.Do("SHOW", once).Field("delivered").Str, "it was acknowledged, so somebody may have had it")
+		comeBack(t, s, "kill")
+		c = s.Dial()
+	}
+}
+
+// readAOF is what the log has behind its base.
+func readAOF(t *testing.T, s *harness.Server) (all string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
+	require.NoError(t, err)
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		require.NoError(t, err)
+		all += string(b)
+	}
+	return all
+}
+
+// A state file counts once, for the data that it was written for, and undamaged.
+func TestStateFile(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, s *harness.Server, file string, clean []byte){
+		"damaged": func(t *testing.T, s *harness.Server, file string, clean []byte) {
+			clean[len(clean)/2] ^= 1
+			require.NoError(t, os.WriteFile(file, clean, 0o600))
+		},
+		"cut": func(t *testing.T, s *harness.Server, file string, clean []byte) {
+			require.NoError(t, os.WriteFile(file, clean[:20], 0o600))
+		},
+		"another server's": func(t *testing.T, s *harness.Server, file string, clean []byte) {
+			other := harness.Start(t, harness.WithConfig("appendonly yes"))
+			add(t, other.Dial(), "once", "b", 0, "RETRY", 0)
+			other.Stop()
+			b, err := os.ReadFile(statePath(other))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(file, b, 0o600))
+		},
+		"stale": func(t *testing.T, s *harness.Server, file string, clean []byte) {
+			s.Restart()
+			_, err := os.Stat(file)
+			require.ErrorIs(t, err, os.ErrNotExist, "it was used")
+			add(t, s.Dial(), "other", "b", 0)
+			s.Kill()
+			require.NoError(t, os.WriteFile(file, clean, 0o600))
+		},
+		"missing": func(t *testing.T, s *harness.Server, file string, clean []byte) { require.NoError(t, os.Remove(file)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, harness.WithConfig("appendonly yes"))
+			c := s.Dial()
+			once, again := add(t, c, "once", "b", 0, "RETRY", 0), add(t, c, "q", "b", 0)
+			s.Stop()
+			clean, err := os.ReadFile(statePath(s))
+			require.NoError(t, err)
+			change(t, s, statePath(s), clean)
+			s.Restart()
+			c = s.Dial()
+			assert.Equal(t, "queued", state(c, again))
+			assert.Equal(t, "maybe", c.Do("SHOW", once).Field("delivered").Str)
+			assert.Equal(t, name == "damaged" || name == "cut", strings.Contains(s.Log(), "jobmesh-nodes.state is passed over"))
+			_, err = os.Stat(statePath(s))
+			assert.ErrorIs(t, err, os.ErrNotExist)
+		})
+	}
+}
+
+// What a node saves once and never again is what a crash brings back: at-least-once jobs
+// come again though they are done, the others don't.
+func TestRDBOfALongPastShutdown(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	once, again := add(t, c, "q", "1", 0, "RETRY", 0), add(t, c, "q", "2", 0)
+	s.Stop("JOBMESH", "SHUTDOWN")
+	s.Restart()
+	c = s.Dial()
+	assert.NotContains(t, s.Log(), "come again")
+	for _, id := range []string{once, again} {
+		require.Equal(t, id, get(t, c, "q"))
+		require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
+	}
+	s.Kill()
+	s.Restart()
+	c = s.Dial()
+	assert.Equal(t, "maybe", c.Do("SHOW", once).Field("delivered").Str)
+	assert.Equal(t, again, get(t, c, "q"))
+	assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+	assert.Contains(t, s.Log(), "jobs acknowledged since come again")
 }

@@ -1,0 +1,165 @@
+package cluster
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// addCopies adds a job that so many nodes hold, and that comes again in five minutes.
+func addCopies(t *testing.T, s *harness.Server, copies int) string {
+	t.Helper()
+	v := s.Do("ADDJOB", "q", "body", 5000, "REPLICATE", copies)
+	require.Equal(t, byte('+'), v.Kind, "%v", v)
+	return v.Str
+}
+
+// taken takes a job, for as long as a restart may put it off.
+func taken(t *testing.T, s *harness.Server) string {
+	t.Helper()
+	v := s.Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
+	require.Len(t, v.Elems, 1, "no job")
+	return v.Elems[0].Elems[1].Str
+}
+
+// All nodes of a mesh are restarted: each job is queued where it was, once, uncounted.
+func TestMeshIsRestarted(t *testing.T) {
+	for _, kill := range []bool{false, true} {
+		t.Run("kill "+strconv.FormatBool(kill), func(t *testing.T) {
+			t.Parallel()
+			m := start(t, 3, "appendonly yes", "appendfsync always")
+			id := addCopies(t, m[0], 3)
+			alone := addCopies(t, m[1], 1)
+			for _, s := range m {
+				if kill {
+					s.Kill()
+				} else {
+					s.Stop()
+				}
+			}
+			for _, s := range m {
+				s.Restart()
+			}
+			assert.Equal(t, "queued", stateAt(m[1], alone), "no other node has it: at once")
+			harness.Await(t, 10*time.Second, "the job to be queued", func() bool { return stateAt(m[0], id) == "queued" })
+			assert.Equal(t, int64(0), m[0].Do("SHOW", id).Field("additional-deliveries").Int())
+			m.await(t, 3)
+			require.Equal(t, id, taken(t, m[0]))
+			for _, s := range m[1:] {
+				assert.Equal(t, "active", stateAt(s, id), "queued once")
+			}
+			assert.Equal(t, int64(1), m[2].Do("ACKJOB", id).Int())
+			assert.Equal(t, int64(1), m[1].Do("ACKJOB", alone).Int())
+			m.awaitNoJobs(t)
+		})
+	}
+}
+
+// What happened to a job elsewhere while its node was down counts: in a queue, in
+// somebody's hands, or done.
+func TestHoldersAreAskedAfterARestart(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(t *testing.T, id string, b *harness.Server)
+		done      bool
+	}{
+		"queued": {func(t *testing.T, id string, b *harness.Server) {
+			require.Equal(t, int64(1), b.Do("ENQUEUE", id).Int())
+		}, false},
+		"in somebody's hands": {func(t *testing.T, id string, b *harness.Server) {
+			require.Equal(t, int64(1), b.Do("ENQUEUE", id).Int())
+			require.Equal(t, id, taken(t, b))
+		}, false},
+		"done": {func(t *testing.T, id string, b *harness.Server) {
+			require.Equal(t, int64(1), b.Do("ACKJOB", id).Int())
+		}, true},
+	} {
+		for _, end := range []string{"SHUTDOWN", "kill"} {
+			t.Run(name+", "+end, func(t *testing.T) {
+				t.Parallel()
+				m := start(t, 3, "appendonly yes")
+				id := addCopies(t, m[0], 3)
+				harness.Await(t, 5*time.Second, "the log to be written", func() bool {
+					return m[0].Info("persistence", "aof_pending_bio_fsync") == "0"
+				})
+				if end == "kill" {
+					m[0].Kill()
+				} else {
+					m[0].Stop()
+				}
+				c.meanwhile(t, id, m[1])
+				m[0].Restart()
+				v := m[0].Do("GETJOB", "TIMEOUT", 3000, "FROM", "q")
+				if name == "queued" && len(v.Elems) > 0 {
+					// The other node has handed it over: then it has it no more.
+					assert.Equal(t, "active", stateAt(m[1], id))
+				} else {
+					assert.Empty(t, v.Elems, "it must not be delivered here")
+				}
+				if c.done {
+					m.awaitNoJobs(t)
+					return
+				}
+				assert.Equal(t, int64(0), m[0].Do("SHOW", id).Field("nacks").Int())
+				assert.Equal(t, int64(1), m[2].Do("ACKJOB", id).Int())
+				m.awaitNoJobs(t)
+			})
+		}
+	}
+}
+
+// Those that can't answer aren't waited for.
+func TestHoldersThatAreAwayAreNotWaitedFor(t *testing.T) {
+	m := start(t, 3, "appendonly yes")
+	id := addCopies(t, m[0], 3)
+	for _, s := range m {
+		s.Stop()
+	}
+	m[0].Restart()
+	began := time.Now()
+	require.Equal(t, id, taken(t, m[0]))
+	assert.Less(t, time.Since(began), 5*time.Second)
+	assert.Equal(t, int64(0), m[0].Do("SHOW", id).Field("additional-deliveries").Int())
+}
+
+// Very many jobs are asked about at a rate, the oldest first, while the node serves.
+func TestManyJobsComeBack(t *testing.T) {
+	const jobs = 20_000
+	m := start(t, 2, "appendonly yes")
+	c := m[0].Dial()
+	for range jobs / 1000 {
+		for range 1000 {
+			c.Send("ADDJOB", "q", "body", 0, "REPLICATE", 2, "ASYNC")
+		}
+		for range 1000 {
+			require.Equal(t, byte('+'), c.Receive().Kind)
+		}
+	}
+	harness.Await(t, 20*time.Second, "the copies", func() bool { return m[1].Info("jobmesh", "jobmesh_registered_jobs") == strconv.Itoa(jobs) })
+	m[0].Stop()
+	m[0].Restart()
+	began := time.Now()
+	harness.Await(t, 20*time.Second, "all to be queued", func() bool { return m[0].Do("QLEN", "q").Int() == jobs })
+	assert.Greater(t, time.Since(began), jobs/40*time.Millisecond, "not all at once")
+	sent, err := strconv.Atoi(m[0].Info("jobmesh", "jobmesh_messages_sent"))
+	require.NoError(t, err)
+	assert.Less(t, sent, 3*jobs)
+	assert.Equal(t, int64(0), m[1].Do("QLEN", "q").Int())
+}
+
+// What was dumped before a job left for another node doesn't make it come twice.
+func TestRestoreOfWhatWasHandedOver(t *testing.T) {
+	m := start(t, 2)
+	id := m[0].Do("ADDJOB", "q", "body", 0, "RETRY", 0, "REPLICATE", 1).Str
+	dump := m[0].Do("DUMP", "q").Str
+	require.Equal(t, id, taken(t, m[1]))
+	harness.Await(t, 5*time.Second, "the job to have moved", func() bool { return m[0].Do("SHOW", id).Null })
+	require.Equal(t, "OK", m[0].Do("RESTORE", "q", 0, dump, "REPLACE").Str)
+	assert.Equal(t, "active", stateAt(m[0], id))
+	assert.Equal(t, "maybe", m[0].Do("SHOW", id).Field("delivered").Str)
+	assert.True(t, m[0].Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+}
