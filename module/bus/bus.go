@@ -42,8 +42,9 @@ type Config struct {
 	// MaxMessage is the largest message that is taken and sent, bytes; 64 MiB. A large
 	// one is cut into frames. A peer of an older version takes none beyond a frame.
 	MaxMessage int
-	// MaxQueued is how many bytes of buffers may wait for one peer, and as many again
-	// for large messages, or one such; at least MaxFrame; 16 MiB.
+	// MaxQueued is how many bytes of buffers may wait for one peer; and as many of large
+	// messages, or one such; and as many of what must not overtake these. At least
+	// MaxFrame; 16 MiB.
 	MaxQueued int
 	MaxInbox  int // bytes received and not drained, beyond which nothing is read; 64 MiB
 	// MaxPending is how many connections may be waiting to prove themselves; 64.
@@ -196,7 +197,9 @@ type peer struct {
 	full   []*parcel // frames of this turn that are complete
 	batch  *parcel   // this turn's messages behind them
 	bulk   []*parcel // this turn's frames of large messages
-	dirty  bool      // in Bus.dirty
+	// What large messages on their way may be about, and what follows them.
+	bulkAbout map[uint64]struct{}
+	dirty     bool // in Bus.dirty
 
 	dropped   uint64
 	episode   uint64    // messages dropped since there was last room
@@ -423,13 +426,17 @@ func (b *Bus) peer(id NodeID, t *tally) *peer {
 // Send adds a copy of msg to this turn's batch for a peer. It returns false,
 // and counts, if the peer isn't connected, if too much waits for it already,
 // or if msg is larger than the peer takes.
-func (b *Bus) Send(id NodeID, msg []byte) bool { return b.send(id, msg, true) }
+func (b *Bus) Send(id NodeID, msg []byte) bool { return b.SendAbout(id, everything, msg) }
 
-// SendFree is Send for a message that need not arrive in the order sent: it goes before
-// large messages that are still on their way.
-func (b *Bus) SendFree(id NodeID, msg []byte) bool { return b.send(id, msg, false) }
+// What a message can be about that is about no single thing.
+const (
+	nothing    = 0
+	everything = 1<<64 - 1
+)
 
-func (b *Bus) send(id NodeID, msg []byte, ordered bool) bool {
+// SendAbout is Send for a message that may go before large ones that are still on their
+// way, unless they are about the same thing. About 0 it is about nothing.
+func (b *Bus) SendAbout(id NodeID, about uint64, msg []byte) bool {
 	p := b.peers[id]
 	if p == nil {
 		b.dropped++
@@ -440,8 +447,8 @@ func (b *Bus) send(id NodeID, msg []byte, ordered bool) bool {
 		b.drop(p, 1)
 		return false
 	}
-	if c.most > 0 && (len(msg) > c.part || ordered && c.bulkQueued.Load() > 0) {
-		return b.sendBulk(p, msg)
+	if c.most > 0 && (len(msg) > c.part || p.follows(about)) {
+		return b.sendBulk(p, about, msg)
 	}
 	need := messageSize(len(msg))
 	if need > c.limit {
@@ -491,14 +498,22 @@ func (b *Bus) overfull(p *peer) bool {
 // sendBulk adds a large message to the frames that others may overtake, or a small one
 // that must not overtake a large one. (Every large message has two frames at least,
 // and what was sent before it is written before its second.)
-func (b *Bus) sendBulk(p *peer, msg []byte) bool {
+func (b *Bus) sendBulk(p *peer, about uint64, msg []byte) bool {
 	c := p.conn
 	if len(msg) > c.most {
 		return b.oversized(p, msg, c.most)
 	}
-	if queued := c.bulkQueued.Load(); queued > 0 && queued+int64(len(msg)) > int64(b.cfg.MaxQueued) {
+	room := int64(b.cfg.MaxQueued)
+	if len(msg) <= c.part {
+		room += max(int64(c.most), room)
+	}
+	if queued := c.bulkQueued.Load(); queued > 0 && queued+int64(len(msg)) > room {
 		return b.overfull(p)
 	}
+	if p.bulkAbout == nil {
+		p.bulkAbout = map[uint64]struct{}{}
+	}
+	p.bulkAbout[about] = struct{}{}
 	if len(msg) <= c.part {
 		b.bulkBatch(p, messageSize(len(msg))).append(msg)
 		b.soil(p)
@@ -514,6 +529,23 @@ func (b *Bus) sendBulk(p *peer, msg []byte) bool {
 	}
 	b.soil(p)
 	return true
+}
+
+// follows says whether a message about that must not go before what is in the bulk.
+func (p *peer) follows(about uint64) bool {
+	if p.bulkAbout == nil || about == nothing {
+		return false
+	}
+	if p.conn.bulkQueued.Load() == 0 {
+		p.bulkAbout = nil // all is written
+		return false
+	}
+	if about == everything {
+		return true
+	}
+	_, all := p.bulkAbout[everything]
+	_, this := p.bulkAbout[about]
+	return all || this
 }
 
 // bulkBatch returns a frame of messages, the last one of the bulk, with room for size
@@ -625,7 +657,7 @@ func (b *Bus) discard(p *peer) {
 		b.pool.put(frame)
 		p.bulk[i] = nil
 	}
-	p.bulk = p.bulk[:0]
+	p.bulk, p.bulkAbout = p.bulk[:0], nil
 }
 
 // Flush writes what was sent since the last Flush, or has the goroutines do it.

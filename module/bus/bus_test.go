@@ -620,13 +620,52 @@ func TestLargeMessages(t *testing.T) {
 			require.Equal(t, want, sizes)
 
 			sizes = nil
-			require.True(t, a.Send(b.cfg.ID, message(1<<20)))
-			require.True(t, a.Send(b.cfg.ID, message(7)))
-			require.True(t, a.SendFree(b.cfg.ID, message(8)))
+			require.True(t, a.SendAbout(b.cfg.ID, 5, message(9)))
+			require.True(t, a.SendAbout(b.cfg.ID, 5, message(1<<20)))
+			require.True(t, a.SendAbout(b.cfg.ID, 5, message(7)))
+			require.True(t, a.SendAbout(b.cfg.ID, 6, message(10)))
+			require.True(t, a.SendAbout(b.cfg.ID, nothing, message(8)))
+			require.True(t, a.Send(b.cfg.ID, message(11)))
 			a.Flush()
-			a.mesh.await("all", func() bool { return len(sizes) == 3 })
-			require.Equal(t, []int{8, 1 << 20, 7}, sizes)
+			a.mesh.await("all", func() bool { return len(sizes) == 6 })
+			require.Equal(t, []int{9, 10, 8, 1 << 20, 7, 11}, sizes)
 			a.mesh.await("nothing to be left", func() bool { s, _ := a.PeerStats(b.cfg.ID); return s.QueuedBytes == 0 })
 		})
 	}
+}
+
+// A message of many megabytes that a slow peer takes its time for keeps neither heartbeats
+// waiting, nor what is about other things.
+func TestLargeMessageKeepsNobodyWaiting(t *testing.T) {
+	const size = 48 << 20 // more than sockets hold
+	m := newMesh(t)
+	a := m.open(1, noSecret)
+	b := m.open(2, func(c *Config) { c.Secret, c.MaxInbox = nil, 1 }) // a message, and its reader stops
+	a.connect(b)
+	m.await("up", func() bool { return a.connected(b) && b.connected(a) })
+	var sizes []int
+	b.onFrame = func(m *Messages) {
+		for msg := range m.All() {
+			sizes = append(sizes, len(msg))
+		}
+	}
+	b.noDrain = true
+	require.True(t, a.Send(b.cfg.ID, make([]byte, 1)))
+	a.Flush()
+	m.await("the reader to stop", func() bool { return b.Stats().InboxBytes > 0 })
+	require.True(t, a.SendAbout(b.cfg.ID, 5, make([]byte, size)))
+	a.Flush()
+	queued := func() int64 { s, _ := a.PeerStats(b.cfg.ID); return s.QueuedBytes }
+	m.await("the sockets to be full", func() bool { return queued() < size })
+	m.settle(50 * time.Millisecond)
+	require.Greater(t, queued(), int64(size/2), "most of it is still here")
+	for n := range 1000 {
+		require.True(t, a.SendAbout(b.cfg.ID, 5, make([]byte, 1000)), "the queue isn't full for what is small: %d", n)
+	}
+	require.True(t, a.SendAbout(b.cfg.ID, 6, make([]byte, 2)))
+	require.True(t, a.SendAbout(b.cfg.ID, nothing, make([]byte, 3)))
+	a.Flush()
+	b.noDrain = false
+	m.await("all", func() bool { return len(sizes) == 1004 })
+	require.Equal(t, []int{1, 2, 3, size, 1000}, sizes[:5])
 }

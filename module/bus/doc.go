@@ -39,9 +39,8 @@
 // # What is promised
 //
 // Messages of one connection arrive in the order sent, or not at all, but that those of
-// [Bus.SendFree] may overtake large ones; a Send that returned true is lost only if the
+// [Bus.SendAbout] may overtake large ones; a Send that returned true is lost only if the
 // connection closes. For each peer the events are Up, any Messages, Down, and again.
-// Memory is bounded: per peer outward by MaxQueued, and by as much, or one message, for
-// large ones; in total inward by MaxInbox, and a frame and an unfinished message for each
+// Memory is bounded: per peer outward by three times MaxQueued and a message; in total inward by MaxInbox, and a frame and an unfinished message for each
 // peer; and before a peer has proved itself by MaxPending small buffers.
 package bus

@@ -831,7 +831,7 @@ func TestSlowPeerAndLargeMessages(t *testing.T) {
 			require.LessOrEqual(t, queued(), int64(5<<20))
 		}
 	}
-	require.True(t, a.SendFree(testID(2), make([]byte, 100)), "a heartbeat still goes")
+	require.True(t, a.SendAbout(testID(2), nothing, make([]byte, 100)), "a heartbeat still goes")
 	require.False(t, a.Send(testID(2), make([]byte, 4<<20+1)))
 }
 

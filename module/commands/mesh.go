@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -255,11 +256,12 @@ func (m *module) meshEffect(e *engine.Effect) {
 	}
 	switch e.Kind {
 	case engine.Send:
-		msg, send := m.node.Message(e), b.SendFree
+		msg, about := m.node.Message(e), uint64(0)
 		if wire.Kind(msg[0]).OfJob() {
-			send = b.Send // in order, whatever its size
+			// Messages about one job keep their order, whatever their size.
+			about = binary.LittleEndian.Uint64(msg[2+4:]) | 1
 		}
-		if !send(bus.NodeID(e.Peer.ID), msg) {
+		if !b.SendAbout(bus.NodeID(e.Peer.ID), about, msg) {
 			m.refusedByBus(e.Peer.ID, msg)
 		}
 		m.server.WantTurn()
