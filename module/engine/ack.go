@@ -98,6 +98,10 @@ func (n *Node) collect(j *store.Job) {
 			return
 		}
 	}
+	if leaving(j) {
+		n.remove(j)
+		return
+	}
 	if n.dummy(j) {
 		for _, p := range n.mesh.order {
 			j, _ = n.addHolder(j, p.Node)
@@ -151,8 +155,9 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 	if j.State != store.StateAcked {
 		j.State = store.StateAcked // as good as
 	}
-	n.gone(j, source{from: from})
-	n.remove(j)
+	if n.gone(j, source{from: from}) {
+		n.remove(j)
+	}
 }
 
 // ackUnknown remembers an acknowledgement of a job that isn't known here, until

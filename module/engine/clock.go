@@ -46,7 +46,7 @@ func (n *Node) compareClocks(wall int64) {
 	c, before := &n.clock, n.now
 	if c.steady == nil {
 		if n.now = wall; wall < before-stepLeast || wall > before+pauseLeast {
-			n.timeJumped()
+			n.timeJumped(n.now - before)
 		}
 		return
 	}
@@ -70,7 +70,7 @@ func (n *Node) compareClocks(wall int64) {
 		c.until = c.wall + lookEvery
 	}
 	if n.now > before+pauseLeast {
-		n.timeJumped()
+		n.timeJumped(n.now - before)
 	}
 }
 
@@ -81,7 +81,8 @@ func (n *Node) Ahead() int64 { return n.clock.ahead }
 // timeJumped keeps a step of the clock, or a pause of the whole process, from
 // looking like everybody's silence, and what was to happen soon from waiting for
 // the clock to come back.
-func (n *Node) timeJumped() {
+func (n *Node) timeJumped(by int64) {
+	n.skipped += by
 	n.mesh.next, n.mesh.sweep = 0, 0
 	n.graves.turned = n.now
 	for _, p := range n.mesh.order {
@@ -93,12 +94,5 @@ func (n *Node) timeJumped() {
 	for id := range n.mesh.banned {
 		n.mesh.banned[id] = n.now + banTime
 	}
-	for _, imp := range n.imports {
-		imp.asked, imp.nextAll, imp.last, imp.bucket = 0, 0, 0, n.now
-	}
-	for _, h := range n.hungry {
-		for i := range h.line {
-			h.line[i].until = n.now + hungerMS
-		}
-	}
+	n.resumed = len(n.lines)
 }

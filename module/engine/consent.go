@@ -319,13 +319,14 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 		u := j.Unique()
 		n.hasRun(j, u, name, o.Token)
 		q := j.Queue
-		if q.Waiters == 0 || q.Pause&PauseOut != 0 || n.passive || n.loading {
+		w := n.firstOf(q)
+		if w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading {
 			u.Clear(store.UniqueHasRun) // nobody wants it any more
 			n.giveUpRun([]byte(name), id, o.Token)
 			return
 		}
 		n.endsWaiting(j, u)
-		n.hand(q, j)
+		n.hand(w, j)
 	case here && o.Kind == Conflict && o.Job != *id && j.Unique().Busy() != store.BusyWait:
 		n.busy(j, j.Unique())
 		n.giveRest(name) // others may wait in its lane
@@ -422,7 +423,7 @@ func (n *Node) sendAway(queue string) {
 	for p := list.head; p != nil; {
 		w := p.waiter
 		p = p.next
-		if !w.Hasty || slices.ContainsFunc(w.places, func(p place) bool { return n.consents.asked[p.list.name] > 0 }) {
+		if !w.active || !w.Hasty || slices.ContainsFunc(w.places, func(p place) bool { return n.consents.asked[p.list.name] > 0 }) {
 			continue
 		}
 		n.Cancel(w)

@@ -42,6 +42,8 @@ type kinship struct {
 	asked    map[store.ID]*asked // what is asked for, of jobs that aren't known here
 	sweep    int64               // unix ms, when asked is looked through
 	releases []*releasing
+	ends     []end             // of jobs that aren't here, still to be followed
+	ending   map[store.ID]bool // the same
 }
 
 // held says whether a job is held back.

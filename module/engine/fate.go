@@ -11,8 +11,8 @@ import (
 // with it. Of a job that isn't known here any more the other nodes are asked.
 
 const (
-	releaseMost = 1_000  // jobs let go at once by the end of one; the others follow
-	fateMS      = 10_000 // between questions what became of a job that isn't known here
+	followMost = 300    // jobs let go, or dropped, at once by the end of one; the others follow
+	fateMS     = 10_000 // between questions what became of a job that isn't known here
 )
 
 // end is how a job ended.
@@ -65,26 +65,51 @@ func fateOf(j *store.Job) (undone, unreleased bool) {
 	return true, f.Unreleased()
 }
 
-// gone is ended for a job that is removed in whatever state.
-func (n *Node) gone(j *store.Job, s source) {
-	n.ended(j, j.State != store.StateAcked || cancelled(j), s)
-	if n.store.Ties() > 0 {
-		undone, unreleased := fateOf(j)
-		n.follow(end{id: j.ID, undone: undone, unreleased: unreleased, job: j, source: s}, -1) // what ended has left of very many
+// gone is ended for a job that is to be removed, in whatever state. True: it may be.
+// Else very many wait for it, and it stays, as one that is acknowledged or cancelled,
+// until all are followed; then [Node.collect] removes it.
+func (n *Node) gone(j *store.Job, s source) bool {
+	undone := j.State != store.StateAcked || cancelled(j)
+	n.ended(j, undone, s)
+	if n.passive || n.loading || n.store.Knot(&j.ID) == nil {
+		return true
 	}
+	n.leaves(j, undone)
+	return false
+}
+
+// leaves marks a job whose end isn't followed by all yet. It is logged: a restart goes on
+// from there.
+func (n *Node) leaves(j *store.Job, undone bool) {
+	f, _ := j.Family()
+	f.Flags |= store.FamilyLeaves
+	if undone {
+		f.Flags |= store.FamilyCancelled
+	}
+	if j.State != store.StateAcked {
+		if j.State == store.StateQueued {
+			n.touch(j.Queue)
+		}
+		n.endLocks(j)
+		n.store.Hold(j)
+		j.State = store.StateAcked
+		j.SetAttempts(0)
+	}
+	j = n.setFamily(j, &f)
+	j.QTime = n.now + 1
+	j.ETime = max(j.ETime, n.now+1)
+	n.arm(j)
+	n.log(LogState, j)
 }
 
 // ended follows the end of a job that is about to be removed, or is acknowledged:
 // those that waited for it go on or go with it; it returns how many went. Of very
-// many that can go on some are left, and [Node.unfinished] is true.
+// many some are left, and wait for it still.
 func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	if n.passive || n.loading {
 		return 0
 	}
-	most := releaseMost
-	if undone {
-		most = -1
-	} else {
+	if !undone {
 		n.store.SetDone(&j.ID)
 	}
 	if n.store.Ties() == 0 {
@@ -93,7 +118,8 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
 	n.report(j, s)
 	f, _ := j.Family()
-	return n.follow(end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s}, most)
+	budget := followMost
+	return n.follow(end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s}, &budget)
 }
 
 // unfinished says whether jobs still wait for one that is acknowledged.
@@ -101,12 +127,19 @@ func (n *Node) unfinished(j *store.Job) bool {
 	return j.State == store.StateAcked && n.store.Knot(&j.ID) != nil
 }
 
-// follow is ended, for up to most jobs (-1: for all), and those that fall with them.
-func (n *Node) follow(e end, most int) (dropped int) {
+// leaving says whether a job only stays until those are followed that wait for it.
+func leaving(j *store.Job) bool {
+	f, ok := j.Family()
+	return ok && j.State == store.StateAcked && f.Flags&store.FamilyLeaves != 0
+}
+
+// follow is ended, and those that fall with them, for as many as the budget allows.
+// Those that fell, but for which others still wait then, stay as [Node.leaves] has it.
+func (n *Node) follow(e end, budget *int) (dropped int) {
 	var fallen []store.ID
 	for {
-		for k := n.store.Knot(&e.id); k != nil && most != 0; k = n.store.Knot(&e.id) {
-			most--
+		for k := n.store.Knot(&e.id); k != nil && *budget > 0; k = n.store.Knot(&e.id) {
+			*budget--
 			id := n.store.First(k).Job
 			n.store.Untie(&e.id, &id)
 			c := n.store.Lookup(&id)
@@ -114,14 +147,72 @@ func (n *Node) follow(e end, most int) (dropped int) {
 				continue
 			}
 			dropped++
-			fallen = append(fallen, id)
-			n.drop(c)
+			if n.store.Knot(&id) != nil {
+				fallen = append(fallen, id)
+			}
+			if n.store.Knot(&id) == nil || n.addings[id] != nil {
+				n.drop(c)
+			}
+		}
+		for len(fallen) > 0 && (n.store.Knot(&fallen[len(fallen)-1]) == nil || *budget <= 0) {
+			id := fallen[len(fallen)-1]
+			fallen = fallen[:len(fallen)-1]
+			c := n.store.Lookup(&id)
+			switch {
+			case c == nil && n.store.Knot(&id) != nil:
+				n.endLater(end{id: id, undone: true, unreleased: true, source: e.source})
+			case c == nil:
+			case n.store.Knot(&id) == nil:
+				n.drop(c)
+			default:
+				n.leaves(c, true)
+			}
 		}
 		if len(fallen) == 0 {
 			return dropped
 		}
 		e = end{id: fallen[len(fallen)-1], undone: true, unreleased: true, source: e.source}
-		fallen = fallen[:len(fallen)-1]
+	}
+}
+
+// followUnknown is follow for a job that isn't here. True: nobody waits for it any more.
+func (n *Node) followUnknown(e end) bool {
+	if n.kin.ending[e.id] {
+		return false // it is being followed
+	}
+	budget := followMost
+	n.follow(e, &budget)
+	if n.store.Knot(&e.id) == nil {
+		return true
+	}
+	n.endLater(e)
+	return false
+}
+
+// endLater has [Node.tickEnds] go on following the end of a job that isn't here.
+func (n *Node) endLater(e end) {
+	if !n.kin.ending[e.id] {
+		e.job = nil
+		n.kin.ending[e.id] = true
+		n.kin.ends = append(n.kin.ends, e)
+	}
+	n.hurryTick()
+}
+
+// tickEnds follows the ends of jobs that aren't here. Should the server end meanwhile,
+// those that waited for them find out as for any job that isn't known.
+func (n *Node) tickEnds() {
+	ends := n.kin.ends
+	n.kin.ends = nil
+	for budget := followMost; len(ends) > 0 && budget > 0; {
+		if n.follow(ends[0], &budget); n.store.Knot(&ends[0].id) != nil {
+			break
+		}
+		delete(n.kin.ending, ends[0].id)
+		ends = ends[1:]
+	}
+	if n.kin.ends = append(ends, n.kin.ends...); len(n.kin.ends) > 0 {
+		n.hurryTick()
 	}
 }
 
@@ -308,7 +399,7 @@ func (n *Node) buried() {
 		if l.Copies {
 			n.evicted(l.ID, l.Unreleased)
 		} else {
-			n.follow(end{id: l.ID, undone: true, unreleased: l.Unreleased, source: source{clock: true}}, -1)
+			n.endLater(end{id: l.ID, undone: true, unreleased: l.Unreleased, source: source{clock: true}})
 		}
 	}
 }
@@ -327,7 +418,7 @@ func (n *Node) CancelJob(id *store.ID) int {
 		return 1
 	}
 	dropped := n.ended(j, true, source{})
-	if j.Holders() == 0 {
+	if j.Holders() == 0 && n.store.Knot(id) == nil {
 		n.remove(j)
 		return 1 + dropped
 	}
@@ -336,7 +427,12 @@ func (n *Node) CancelJob(id *store.ID) int {
 	f.Flags |= store.FamilyCancelled
 	j = n.setFamily(j, &f)
 	n.acknowledge(j, nil)
-	n.collect(j)
+	if n.unfinished(j) {
+		j.QTime = n.now + 1
+		n.arm(j)
+	} else {
+		n.collect(j)
+	}
 	return 1 + dropped
 }
 
@@ -364,7 +460,7 @@ func (n *Node) look(j *store.Job) {
 			case p != nil && p.State != store.StateAcked:
 				continue
 			case p != nil:
-				// It lets them go itself, a thousand at a time.
+				// It lets them go itself, bit by bit.
 				p.QTime = n.now + 1
 				n.arm(p)
 				wait = true
@@ -378,7 +474,10 @@ func (n *Node) look(j *store.Job) {
 				continue
 			}
 			n.store.Tie(&pid, j)
-			n.follow(e, -1)
+			if !n.followUnknown(e) {
+				wait = true
+				continue
+			}
 			again = true
 			break
 		}
@@ -472,7 +571,7 @@ func (n *Node) onFate(p *Peer, m *wire.Message) {
 		}
 	}
 	delete(n.kin.asked, id)
-	n.follow(e, -1)
+	n.followUnknown(e)
 }
 
 // allUnknown notes that a node doesn't know, and says whether no node does.
@@ -586,5 +685,5 @@ func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 	if !undone {
 		n.store.SetDone(&id)
 	}
-	n.follow(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, source: source{from: p}}, -1)
+	n.followUnknown(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, source: source{from: p}})
 }

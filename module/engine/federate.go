@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"container/heap"
 	"slices"
 
 	"jobmesh/module/store"
@@ -63,7 +64,7 @@ type hungry struct {
 
 // Imports tells who gave jobs of a queue in the last 5 s, and how many a second.
 func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
-	imp := n.imports[string(name)]
+	imp := n.imports.get(string(name))
 	if imp == nil {
 		return nil, 0
 	}
@@ -76,12 +77,7 @@ func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
 }
 
 func (n *Node) importsOf(name string) *imports {
-	imp := n.imports[name]
-	if imp == nil {
-		imp = &imports{bucket: n.now}
-		n.imports[name] = imp
-	}
-	return imp
+	return n.imports.make(name, imports{bucket: n.now})
 }
 
 // need asks other nodes for jobs that clients wait for here.
@@ -114,7 +110,9 @@ func (n *Node) need(list *waitList) {
 	if len(imp.from) > 0 {
 		at = min(at, imp.asked)
 	}
-	n.wake = min(n.wake, at)
+	list.due = max(at, n.now+1)
+	heap.Fix(&n.asking, list.pos)
+	n.wake = min(n.wake, list.due)
 }
 
 // onNeedJobs gives what there is, or remembers who asked.
@@ -122,7 +120,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	name := string(m.Queue)
 	count := min(m.Count, askMost)
 	q := n.store.Queue(m.Queue)
-	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.steady() >= p.choked && n.imports[name].rate(n.now) == 0 {
+	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.steady() >= p.choked && n.imports.get(name).rate(n.now) == 0 {
 		// Half is kept for those who ask here.
 		if q.Len < 2*uint64(count) {
 			count = uint32(max(q.Len/2, 1))
@@ -137,24 +135,20 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		n.touch(q)
 		return
 	}
-	h := n.hungry[name]
-	if h == nil {
-		h = &hunger{}
-		n.hungry[name] = h
-	}
+	h := n.hungry.make(name, hunger{})
 	for i := range h.line {
 		if h.line[i].node == p.Node {
-			h.line[i].credit, h.line[i].until = count, n.now+hungerMS
+			h.line[i].credit, h.line[i].until = count, n.hungerTime()+hungerMS
 			return
 		}
 	}
-	h.line = append(h.line, hungry{p.Node, count, n.now + hungerMS})
+	h.line = append(h.line, hungry{p.Node, count, n.hungerTime() + hungerMS})
 }
 
 // feed gives a queue's jobs to the nodes that wait for some, each one in turn.
 func (n *Node) feed(q *store.Queue) {
-	h := n.hungry[string(q.NameBytes())]
-	if h == nil || q.Pause&PauseOut != 0 || n.imports[string(q.NameBytes())].rate(n.now) > 0 {
+	h := n.hungry.get(string(q.NameBytes()))
+	if h == nil || q.Pause&PauseOut != 0 || n.imports.get(string(q.NameBytes())).rate(n.now) > 0 {
 		return
 	}
 	var passed []hungry // those to whom none of the jobs can be given
@@ -162,7 +156,7 @@ func (n *Node) feed(q *store.Queue) {
 		first := h.line[0]
 		h.line = slices.Delete(h.line, 0, 1)
 		p := n.mesh.by[first.node]
-		if p == nil || !p.Connected || p.Leaving || n.now >= first.until || first.credit == 0 {
+		if p == nil || !p.Connected || p.Leaving || n.hungerTime() >= first.until || first.credit == 0 {
 			continue
 		}
 		j := n.movable(q, p)
@@ -180,13 +174,13 @@ func (n *Node) feed(q *store.Queue) {
 	}
 	h.line = append(passed, h.line...)
 	if len(h.line) == 0 {
-		delete(n.hungry, string(q.NameBytes()))
+		n.hungry.remove(string(q.NameBytes()))
 	}
 }
 
 // sated takes a node out of those that wait for jobs of a queue, until it asks again.
 func (n *Node) sated(p *Peer, q *store.Queue) {
-	if h := n.hungry[string(q.NameBytes())]; h != nil {
+	if h := n.hungry.get(string(q.NameBytes())); h != nil {
 		h.line = slices.DeleteFunc(h.line, func(x hungry) bool { return x.node == p.Node })
 	}
 }
@@ -285,6 +279,10 @@ func (n *Node) imported(p *Peer, name []byte) {
 	imp := n.importsOf(string(name))
 	imp.count(n.now)
 	imp.asked, imp.direct = 0, 0
+	if list := n.waits[string(name)]; list != nil {
+		list.due = n.now
+		heap.Fix(&n.asking, list.pos)
+	}
 	for i := range imp.from {
 		if imp.from[i].node == p.Node {
 			imp.from[i].at = n.now
@@ -295,24 +293,88 @@ func (n *Node) imported(p *Peer, name []byte) {
 	imp.all = 0
 }
 
-// ask lets every line of waiting clients ask, and forgets what is stale.
-func (n *Node) ask() {
-	for _, list := range n.lines {
-		n.need(list)
-	}
-	if n.now < n.mesh.sweep {
+// questioning has the lines in the order of when they ask other nodes again.
+type questioning []*waitList
+
+func (q questioning) Len() int { return len(q) }
+func (q questioning) Less(i, j int) bool {
+	return q[i].due < q[j].due || q[i].due == q[j].due && q[i].number < q[j].number
+}
+func (q questioning) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].pos, q[j].pos = i, j
+}
+func (q *questioning) Push(x any) {
+	list := x.(*waitList)
+	list.pos = len(*q)
+	*q = append(*q, list)
+}
+func (q *questioning) Pop() any {
+	last := len(*q) - 1
+	list := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	return list
+}
+
+const (
+	askSlice   = 200  // lines that ask other nodes in one tick
+	sweepSlice = 1000 // queues looked at in one tick for what is stale
+)
+
+// askAgain has all lines ask, of very many some a little later: a node is back.
+func (n *Node) askAgain() {
+	n.resumed = len(n.lines)
+	n.askSome()
+}
+
+// askSome has the lines of waiting clients ask whose time it is.
+func (n *Node) askSome() {
+	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading {
 		return
 	}
-	n.mesh.sweep = n.now + hungerMS/2
-	for name, imp := range n.imports {
-		if n.now-imp.last > broadcastLast && n.waits[name] == nil {
-			delete(n.imports, name)
+	budget := askSlice
+	// A line that is taken out is replaced by the last: none is left out.
+	for n.resumed = min(n.resumed, len(n.lines)); n.resumed > 0 && budget > 0; budget-- {
+		n.resumed--
+		list := n.lines[n.resumed]
+		if imp := n.imports.get(list.name); imp != nil {
+			imp.asked, imp.nextAll = min(imp.asked, n.now), 0
+			imp.last, imp.bucket = min(imp.last, n.now), min(imp.bucket, n.now)
 		}
+		n.need(list)
 	}
-	for name, h := range n.hungry {
-		h.line = slices.DeleteFunc(h.line, func(x hungry) bool { return n.now >= x.until })
-		if len(h.line) == 0 {
-			delete(n.hungry, name)
-		}
+	for ; len(n.asking) > 0 && n.asking[0].due <= n.now && budget > 0; budget-- {
+		n.need(n.asking[0])
+	}
+	if n.resumed > 0 {
+		n.hurryTick()
+	}
+	if len(n.asking) > 0 {
+		n.wake = min(n.wake, max(n.asking[0].due, n.now+1))
 	}
 }
+
+// ask goes on with the asking, and forgets what is stale.
+func (n *Node) ask() {
+	n.askSome()
+	if n.now >= n.mesh.sweep {
+		n.mesh.sweep = n.now + hungerMS/2
+		n.imports.begin()
+		n.hungry.begin()
+	}
+	more := n.imports.pass(sweepSlice, func(name string, imp *imports) bool {
+		return n.now-imp.last <= broadcastLast || n.waits[name] != nil
+	})
+	more = n.hungry.pass(sweepSlice, func(_ string, h *hunger) bool {
+		h.line = slices.DeleteFunc(h.line, func(x hungry) bool { return n.hungerTime() >= x.until })
+		return len(h.line) > 0
+	}) || more
+	if more {
+		n.hurryTick()
+	}
+}
+
+// hungerTime is the time by which nodes that asked in vain are remembered, ms: it
+// stands still while the process does.
+func (n *Node) hungerTime() int64 { return n.now - n.skipped }

@@ -409,7 +409,9 @@ func (n *Node) Delete(id *store.ID) bool {
 		return true
 	}
 	if j.Holders() == 0 {
-		n.gone(j, source{})
+		if !n.gone(j, source{}) {
+			return true
+		}
 	} else {
 		f, _ := j.Family()
 		n.report(j, source{})

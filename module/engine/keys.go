@@ -143,9 +143,6 @@ func (n *Node) Flushed(db int) {
 		}
 	}
 	n.dormant = kept
-	for _, list := range n.waits {
-		n.countWaiters(list)
-	}
 }
 
 // farewellAll is farewell for all jobs, before they are forgotten at once. Of very many

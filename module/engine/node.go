@@ -112,14 +112,19 @@ type Node struct {
 	addings  map[store.ID]*adding
 	waiting  []*adding // the same, in an order
 	turn     int       // in waiting
-	imports  map[string]*imports
-	hungry   map[string]*hunger
+	imports  roster[imports]
+	hungry   roster[hunger]
+	skipped  int64        // ms that time has jumped, in all
 	msg      wire.Message // being received
 	out      wire.Message // being sent
 	outbox   []byte       // the messages of the effects
 	sent     bool         // the effects were taken: the outbox may be reused
 	waits    map[string]*waitList
 	lines    []*waitList // the same, in an order
+	asking   questioning // the same, in the order of when they ask other nodes
+	resumed  int         // lines from 0 on that are to ask soon, for a node is back
+	lineSeen uint64      // lines since the start
+	waiters  waiters
 	blocked  int
 	visible  int64
 	limbo    []limbo
@@ -175,9 +180,9 @@ func New(c Config) *Node {
 
 		addings: map[store.ID]*adding{},
 		awaited: map[string]*deadline{},
-		imports: map[string]*imports{},
-		hungry:  map[string]*hunger{},
-		kin:     kinship{asked: map[store.ID]*asked{}},
+		imports: newRoster[imports](),
+		hungry:  newRoster[hunger](),
+		kin:     kinship{asked: map[store.ID]*asked{}, ending: map[store.ID]bool{}},
 	}
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{by: map[wire.Node]*Peer{}, lives: map[wire.NodeID]uint64{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
@@ -282,6 +287,8 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		n.offers = ledger[store.ID, offered]{}
 		n.store.DropTies()
 		clear(n.kin.asked)
+		clear(n.kin.ending)
+		n.kin.ends = nil
 		for _, r := range n.kin.releases {
 			n.answerRelease(r)
 		}
@@ -411,5 +418,5 @@ type Load struct{ Adding, Imports, Hungry, Claims int }
 
 // Load counts it.
 func (n *Node) Load() Load {
-	return Load{Adding: len(n.addings), Imports: len(n.imports), Hungry: len(n.hungry), Claims: n.Claims() + n.consents.count()}
+	return Load{Adding: len(n.addings), Imports: n.imports.len(), Hungry: n.hungry.len(), Claims: n.Claims() + n.consents.count()}
 }

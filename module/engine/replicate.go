@@ -246,12 +246,7 @@ func (n *Node) resume(p *Peer) {
 	n.resumeReleases(p)
 	n.resumeHandovers(p)
 	n.acksUp(p)
-	for _, list := range n.lines {
-		if imp := n.imports[list.name]; imp != nil {
-			imp.nextAll = 0
-		}
-		n.need(list)
-	}
+	n.askAgain()
 }
 
 func (n *Node) onGotJob(p *Peer, j *store.Job) {

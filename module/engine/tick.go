@@ -23,8 +23,9 @@ func (n *Node) Tick() int64 {
 	}
 	more := n.store.Reap(reapBudget, farewell)
 	n.buried()
+	n.tickWaits()
 	if n.passive || n.loading {
-		if more {
+		if more || len(n.waiters.ends)+len(n.waiters.leaving) > 0 {
 			return n.now + 1
 		}
 		return n.now + calm
@@ -39,6 +40,9 @@ func (n *Node) Tick() int64 {
 	}
 	n.beatAll()
 	n.wake = math.MaxInt64
+	if len(n.waiters.ends)+len(n.waiters.leaving) > 0 {
+		n.hurryTick()
+	}
 	n.ask()
 	n.vanished()
 	n.idleQueues()
@@ -47,6 +51,7 @@ func (n *Node) Tick() int64 {
 	n.tickWIP()
 	n.tickReleases()
 	n.tickFates()
+	n.tickEnds()
 	n.tickHandovers()
 	more = n.tickAcks() || more
 	if n.MemoryLevel() >= 2 {
@@ -71,14 +76,17 @@ func (n *Node) Tick() int64 {
 func (n *Node) due(j *store.Job) {
 	switch {
 	case j.ETime <= n.now:
-		n.Stats.Expired++
+		if !leaving(j) {
+			n.Stats.Expired++
+		}
 		if ad := n.addings[j.ID]; ad != nil {
 			n.cleanUp(ad)
 			n.deny(ad, ErrReplRemoved)
 			return
 		}
-		n.gone(j, source{clock: true})
-		n.remove(j)
+		if n.gone(j, source{clock: true}) {
+			n.remove(j)
+		}
 	case j.State == store.StateWaitRepl:
 		n.moreCopies(j)
 	case j.State == store.StateAcked:

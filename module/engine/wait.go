@@ -1,6 +1,10 @@
 package engine
 
-import "jobmesh/module/store"
+import (
+	"container/heap"
+
+	"jobmesh/module/store"
+)
 
 // Waiter is a client blocked in GETJOB. Client is the caller's.
 type Waiter struct {
@@ -9,6 +13,30 @@ type Waiter struct {
 	Hasty  bool   // waits only while [Node.Asking]; the caller's
 	places []place
 	active bool
+	left   int    // places that it has left, where they are many
+	number uint64 // of waiters since the start
+	prev   *Waiter
+	next   *Waiter
+}
+
+const (
+	waitSlice  = 500  // clients released at once
+	placeSlice = 2000 // places that are left at once
+	manyPlaces = 64   // a waiter with more leaves them bit by bit
+)
+
+// waiters are those who wait, in the order in which they came.
+type waiters struct {
+	first, last *Waiter
+	number      uint64
+	ends        []waitsEnd // first things first
+	leaving     []*Waiter  // are in lines still, and wait no more
+}
+
+// waitsEnd releases those who came up to a number.
+type waitsEnd struct {
+	upTo uint64
+	err  error
 }
 
 // place is a waiter's position in one queue's line.
@@ -25,7 +53,10 @@ type waitList struct {
 	name        string
 	head, tail  *place
 	len         int
-	at          int // in Node.lines
+	at          int    // in Node.lines
+	number      uint64 // of lines since the start
+	due         int64  // when other nodes are to be asked again
+	pos         int    // in Node.questioning
 	since       int64
 	lastArrival int64
 }
@@ -39,9 +70,11 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 	for _, name := range names {
 		list := n.waits[string(name)]
 		if list == nil {
-			list = &waitList{name: string(name), since: n.now, at: len(n.lines)}
+			n.lineSeen++
+			list = &waitList{name: string(name), since: n.now, at: len(n.lines), number: n.lineSeen}
 			n.waits[list.name] = list
 			n.lines = append(n.lines, list)
+			heap.Push(&n.asking, list)
 		}
 		// Only this call can have put w at the end of the line.
 		if list.tail != nil && list.tail.waiter == w {
@@ -61,6 +94,15 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 		n.need(list)
 	}
 	n.blocked++
+	o := &n.waiters
+	o.number++
+	w.number, w.prev = o.number, o.last
+	if o.last != nil {
+		o.last.next = w
+	} else {
+		o.first = w
+	}
+	o.last = w
 	return w, nil
 }
 
@@ -70,41 +112,111 @@ func (n *Node) countWaiters(list *waitList) {
 	}
 }
 
-// Cancel takes a waiter out of all its lines; nothing where it has been served.
+// Cancel takes a waiter out of all its lines; nothing where it has been served. Of
+// very many lines it is taken out bit by bit, and passed over meanwhile.
 func (n *Node) Cancel(w *Waiter) {
 	if !w.active {
 		return
 	}
 	w.active = false
 	n.blocked--
+	o := &n.waiters
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		o.first = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		o.last = w.prev
+	}
+	w.prev, w.next = nil, nil
+	if len(w.places) > manyPlaces {
+		o.leaving = append(o.leaving, w)
+		n.hurryTick()
+		return
+	}
 	for i := range w.places {
-		p := &w.places[i]
-		list := p.list
-		if p.prev != nil {
-			p.prev.next = p.next
-		} else {
-			list.head = p.next
-		}
-		if p.next != nil {
-			p.next.prev = p.prev
-		} else {
-			list.tail = p.prev
-		}
-		list.len--
-		n.countWaiters(list)
-		if list.len == 0 {
-			delete(n.waits, list.name)
-			last := len(n.lines) - 1
-			n.lines[list.at] = n.lines[last]
-			n.lines[list.at].at = list.at
-			n.lines = n.lines[:last]
-		}
+		n.leave(&w.places[i])
 	}
 }
 
-// hand delivers a job to the client who has waited longest for its queue.
-func (n *Node) hand(q *store.Queue, j *store.Job) {
-	w := n.waits[string(q.NameBytes())].head.waiter
+// leave takes a waiter out of one line.
+func (n *Node) leave(p *place) {
+	list := p.list
+	if list == nil {
+		return
+	}
+	p.list = nil
+	if p.prev != nil {
+		p.prev.next = p.next
+	} else {
+		list.head = p.next
+	}
+	if p.next != nil {
+		p.next.prev = p.prev
+	} else {
+		list.tail = p.prev
+	}
+	list.len--
+	n.countWaiters(list)
+	if list.len == 0 {
+		delete(n.waits, list.name)
+		last := len(n.lines) - 1
+		n.lines[list.at] = n.lines[last]
+		n.lines[list.at].at = list.at
+		n.lines[last] = nil
+		n.lines = n.lines[:last]
+		heap.Remove(&n.asking, list.pos)
+	}
+}
+
+// tickWaits goes on with what is done to waiters bit by bit.
+func (n *Node) tickWaits() {
+	o := &n.waiters
+	for budget := waitSlice; len(o.ends) > 0; budget-- {
+		w := o.first
+		if w == nil || w.number > o.ends[0].upTo {
+			o.ends = o.ends[1:]
+			continue
+		}
+		if budget <= 0 {
+			n.hurryTick()
+			break
+		}
+		n.Cancel(w)
+		n.effects = append(n.effects, Effect{Kind: Release, Waiter: w, Err: o.ends[0].err})
+	}
+	for budget := placeSlice; len(o.leaving) > 0; {
+		w := o.leaving[0]
+		for ; w.left < len(w.places) && budget > 0; budget-- {
+			n.leave(&w.places[w.left])
+			w.left++
+		}
+		if budget <= 0 {
+			n.hurryTick()
+			break
+		}
+		o.leaving[0] = nil
+		o.leaving = o.leaving[1:]
+	}
+}
+
+// firstOf is who has waited longest for a queue; nil: nobody waits.
+func (n *Node) firstOf(q *store.Queue) *Waiter {
+	for q.Waiters > 0 {
+		p := n.waits[string(q.NameBytes())].head
+		if p.waiter.active {
+			return p.waiter
+		}
+		n.leave(p)
+	}
+	return nil
+}
+
+// hand delivers a job to a client.
+func (n *Node) hand(w *Waiter, j *store.Job) {
 	n.Cancel(w)
 	n.deliver(j)
 	if w.Worker != nil {
@@ -120,35 +232,27 @@ func (n *Node) serve(q *store.Queue) {
 		return
 	}
 	for q.Waiters > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading {
+		w := n.firstOf(q)
+		if w == nil {
+			break
+		}
 		j := n.next(q)
 		if j == nil {
 			break
 		}
-		n.hand(q, j)
+		n.hand(w, j)
 	}
-	if len(n.hungry) > 0 && q.Head != nil && !n.passive && !n.loading {
+	if n.hungry.len() > 0 && q.Head != nil && !n.passive && !n.loading {
 		n.feed(q)
 	}
 }
 
-// endWaits releases every waiting client with an error, or the null array.
+// endWaits releases every client that waits by now with an error, or the null array;
+// of very many some a little later. One of those may still be given a job.
 func (n *Node) endWaits(err error) {
-	for n.blocked > 0 {
-		// Any list will do; but the order of a map's walk must not show in
-		// what a seeded run does, so the waiters of all lists are released in
-		// the order of the smallest name.
-		var first string
-		found := false
-		for name := range n.waits {
-			if !found || name < first {
-				first, found = name, true
-			}
-		}
-		for list := n.waits[first]; list.len > 0; {
-			w := list.head.waiter
-			n.Cancel(w)
-			n.effects = append(n.effects, Effect{Kind: Release, Waiter: w, Err: err})
-		}
+	if n.blocked > 0 {
+		n.waiters.ends = append(n.waiters.ends, waitsEnd{n.waiters.number, err})
+		n.tickWaits()
 	}
 }
 

@@ -20,6 +20,9 @@ const (
 	FamilyEarly
 	// FamilyCancelled: of an acknowledged job, that it wasn't done but cancelled.
 	FamilyCancelled
+	// FamilyLeaves: of an acknowledged job, that it only stays until those are followed
+	// that wait for its end; other nodes need not be told.
+	FamilyLeaves
 )
 
 // Family is what a job waits for, as its TagFamily extra has it: the flags and
@@ -97,7 +100,9 @@ func (f *Family) Held() bool {
 func (f *Family) Unreleased() bool { return f.Held() && f.Flags&FamilyLast == 0 }
 
 // Empty says whether there is nothing to keep.
-func (f *Family) Empty() bool { return !f.Held() && len(f.ids) == 0 && f.Flags&FamilyCancelled == 0 }
+func (f *Family) Empty() bool {
+	return !f.Held() && len(f.ids) == 0 && f.Flags&(FamilyCancelled|FamilyLeaves) == 0
+}
 
 // Value is the extra's value; nil where there is nothing to keep.
 func (f *Family) Value() []byte {
