@@ -92,7 +92,7 @@ func TestDoneJobsStayGone(t *testing.T) {
 		id := added(t, c, "q", "b", 2000, "REPLICATE", 2)
 		got := c.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q")
 		require.Len(t, got.Elems, 1, "job %d", i)
-		require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int)
+		require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int())
 	}
 	m.awaitNoJobs(t)
 	harness.Await(t, 5*time.Second, "the replica to hear that the jobs are gone", func() bool { return jobs(replica) == "0" })

@@ -52,7 +52,7 @@ func stuck(s *harness.Server, kind string, copies, n int) (waiting []*harness.Co
 		if kind == "add" {
 			c.Send("ADDJOB", "q", "b", 0, "REPLICATE", copies, "RETRY", 10, "UNIQUE", "until-processed", "KEY", key)
 		} else {
-			c.Send("LOCK.ACQUIRE", key, "owner", 10000)
+			c.Send("LOCK.ACQUIRE", key, "owner", 30000, "WAIT", 30000)
 		}
 		waiting = append(waiting, c)
 	}
@@ -64,10 +64,16 @@ func stuck(s *harness.Server, kind string, copies, n int) (waiting []*harness.Co
 func TestClientsLeaveDuringAPause(t *testing.T) {
 	for _, kind := range []string{"add", "lock"} {
 		t.Run(kind, func(t *testing.T) {
-			m := start(t, 2, "appendonly yes")
+			m := start(t, 3, "appendonly yes")
+			stopped := m[2:] // a majority gives the lock, and a copy is missing
+			if kind == "lock" {
+				stopped = m[1:]
+			}
 			for range 4 {
-				m[1].Pause()
-				waiting := stuck(m[0], kind, 2, 20)
+				for _, s := range stopped {
+					s.Pause()
+				}
+				waiting := stuck(m[0], kind, 3, 20)
 				harness.Await(t, 10*time.Second, "the clients to wait", func() bool { return m[0].Info("clients", "blocked_clients") == "20" })
 				// Another client's connections are closed while it pauses.
 				require.Equal(t, "OK", m[0].Do("CLIENT", "PAUSE", 300, "WRITE").Str)
@@ -75,8 +81,11 @@ func TestClientsLeaveDuringAPause(t *testing.T) {
 					c.Close()
 				}
 				harness.Await(t, 10*time.Second, "the clients to be gone", func() bool { return m[0].Info("clients", "blocked_clients") == "0" })
-				m[1].Resume()
-				v := m[0].Do("ADDJOB", "other", "b", 5000, "REPLICATE", 2)
+				for _, s := range stopped {
+					s.Resume()
+				}
+				m.await(t, 3)
+				v := m[0].Do("ADDJOB", "other", "b", 10000, "REPLICATE", 3)
 				require.Equal(t, byte('+'), v.Kind, "%v", v)
 			}
 		})
