@@ -27,6 +27,10 @@ type family struct {
 	broken   bool // one was deleted somewhere: who waits for whom is up to each node
 	torn     bool // a node lost some of what it had logged of one
 	node     *node
+
+	// Those of the blocked jobs that were promised when after was added, and when the
+	// deferred one was released: what comes later waits for these alone.
+	beforeAfter, beforeLast []*job
 }
 
 // addFamily adds the deferred job; the others are added when it is promised.
@@ -136,10 +140,9 @@ func (s *Sim) grow(f *family) {
 	}
 	if f.after == nil {
 		m := engine.Members{OnDead: uint8(s.r.IntN(2)) * engine.OnDeadRun}
-		for _, j := range f.blocked {
-			if j.promised {
-				m.After = append(m.After, j.id)
-			}
+		f.beforeAfter = f.promised()
+		for _, j := range f.beforeAfter {
+			m.After = append(m.After, j.id)
 		}
 		if len(m.After) > 0 {
 			s.member(f, m, func(j *job) { f.after = j })
@@ -147,6 +150,16 @@ func (s *Sim) grow(f *family) {
 		}
 	}
 	s.ready(f)
+}
+
+// promised are the blocked jobs that are promised by now.
+func (f *family) promised() (list []*job) {
+	for _, j := range f.blocked {
+		if j.promised {
+			list = append(list, j)
+		}
+	}
+	return list
 }
 
 // ready releases the family, or cancels it.
@@ -158,7 +171,7 @@ func (s *Sim) ready(f *family) {
 		}
 		return
 	}
-	f.released = true
+	f.released, f.beforeLast = true, f.promised()
 	n.call(func() {
 		if f.cancel {
 			gone := n.e.CancelJob(&f.head.id)
@@ -183,7 +196,7 @@ func (s *Sim) inTurn(n *node, j *job) {
 	if f == nil || s.Wiped > 0 || f.broken || f.torn || j.delivered > 1 {
 		return // its turn came with its first delivery, whoever joined the family since
 	}
-	done := func(j *job) bool { return j.done || !j.promised }
+	done := func(j *job) bool { return j.done }
 	early := func(why string) {
 		s.fail("node %d delivers %s, of a family, %s%s", n.i, j.id, why, s.whereabouts(j))
 	}
@@ -194,13 +207,13 @@ func (s *Sim) inTurn(n *node, j *job) {
 		early("which was cancelled")
 	case f.cancel:
 	case j == f.head && f.last:
-		for _, b := range f.blocked {
+		for _, b := range f.beforeLast {
 			if !done(b) {
 				early("before the one that it waits for: " + b.id.String())
 			}
 		}
 	case j == f.after:
-		for _, b := range f.blocked {
+		for _, b := range f.beforeAfter {
 			if !done(b) {
 				early("before the one that it waits for: " + b.id.String())
 			}

@@ -30,7 +30,7 @@ var histories = map[string]Config{
 	"asked": {PerTenSeconds: 150, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 0.5, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 5, Pressure: 120, Leaving: 60, Pauses: 60, PauseQueue: 120,
 	}},
-	"deaths":  {PerTenSeconds: 90, Nodes: 5, Jobs: 300, Seconds: 90, AckShare: 0.5, Replicate: 3, Swift: true, MostExtra: 0.05, Faults: Faults{MinDelay: 1, MaxDelay: 4}},
+	"deaths":  {PerTenSeconds: 110, Nodes: 5, Jobs: 300, Seconds: 90, AckShare: 0.5, Replicate: 3, Swift: true, MostExtra: 0.05, Faults: Faults{MinDelay: 1, MaxDelay: 4}},
 	"backlog": {PerTenSeconds: 90, Nodes: 5, Jobs: 200, Seconds: 60, AckShare: 0.9, Replicate: 3, Lazy: true, Swift: true, MostExtra: 0.1, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	"elsewhere": {PerTenSeconds: 90, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 1, Replicate: 1, Patient: true, Faults: Faults{
 		MinDelay: 100, MaxDelay: 1500, Pressure: 400, Leaving: 300, Crashes: 400, Resets: 400,
@@ -124,7 +124,7 @@ func playAll(t *testing.T, kinds map[string]Config, fixed, fresh int) {
 				if i >= fixed {
 					seed = rand.Uint64()
 				}
-				r, err := Run(seed, c)
+				r, err := play(seed, c)
 				if err != nil { // the others are worth knowing too
 					t.Errorf("%v\nplay it again: go test ./module/engine/sim -run '%s' -sim.seed %d", err, t.Name(), seed)
 					if failed++; failed == mostFailures {
@@ -143,6 +143,16 @@ func playAll(t *testing.T, kinds map[string]Config, fixed, fresh int) {
 				all.Added, all.Refused, all.Delivered, all.Duplicates, all.Messages, all.Busiest, all.Granted, all.LockMessages)
 		})
 	}
+}
+
+// play is Run, but for a panic: which seed it was is the first thing to know.
+func play(seed uint64, c Config) (r Report, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("seed %d: panic: %v\n%s", seed, p, debug.Stack())
+		}
+	}()
+	return Run(seed, c)
 }
 
 // The same seed gives the same history, to the last message.
