@@ -3,6 +3,7 @@ package commands
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"jobmesh/cgo/record"
 	"jobmesh/module/engine"
@@ -326,4 +327,67 @@ func (m *module) lockInfo(w *rm.InfoWriter) {
 	w.Int("locks", int64(m.node.Locks()))
 	w.Int("lock_claims", int64(m.node.Claims()))
 	w.Text("locks_abstaining", yesNo(m.node.Abstains()))
+	if a := m.node.Abstaining(); a != nil {
+		w.Int("locks_abstaining_ms", a.Left)
+		w.Text("locks_abstaining_because", m.abstainingText(a))
+	}
+}
+
+// lockState are the lines of CLUSTER INFO about the node's votes for locks.
+func (m *module) lockState() string {
+	a := m.node.Abstaining()
+	if a == nil {
+		return "cluster_locks:voting\r\n"
+	}
+	return fmt.Sprintf("cluster_locks:abstaining\r\ncluster_locks_abstaining_ms:%d\r\ncluster_locks_abstaining_because:%s\r\n", a.Left, m.abstainingText(a))
+}
+
+// abstainingText says why the node doesn't vote for locks, and until when.
+func (m *module) abstainingText(a *engine.Abstaining) string {
+	var awaited []string
+	for _, node := range a.Awaited {
+		awaited = append(awaited, m.nodeName(uint64(node)))
+	}
+	others := strings.Join(awaited, " ")
+	switch {
+	case a.New:
+		return "it is new to the mesh, until it has the tables of enough others; not heard of: " + others
+	case a.Jobs:
+		return "it may have lost votes for locks of jobs, until these nodes have told theirs, or are forgotten: " + others
+	case a.Left > 0:
+		return fmt.Sprintf("it may have lost votes that it gave, for up to %d s, the longest lease of one, or until enough others have told theirs; not heard of: %s", (a.Left+999)/1000, others)
+	}
+	return "it may have lost votes that it gave, until enough others have told theirs; not heard of: " + others
+}
+
+// abstention is what the log has been told of.
+type abstention struct {
+	told, jobs bool
+	since      int64 // unix ms, when it was seen first; 0: it isn't so
+}
+
+// abstainingLater is how long a node that is new abstains before the log is told: most
+// are not for long, ms.
+const abstainingLater = 2_000
+
+// tellAbstaining has the log tell that the node doesn't vote for locks, and when it does
+// again.
+func (m *module) tellAbstaining() {
+	a, t := m.node.Abstaining(), &m.abstains
+	switch {
+	case a == nil:
+		if t.told {
+			m.server.Log(rm.Notice, "this node votes for locks again")
+		}
+		*t = abstention{}
+	case t.since == 0:
+		t.since = max(m.node.Now(), 1)
+		if a.New {
+			return
+		}
+		fallthrough
+	case !t.told && (!a.New || m.node.Now()-t.since >= abstainingLater), t.told && a.Jobs != t.jobs:
+		t.told, t.jobs = true, a.Jobs
+		m.server.Log(rm.Warning, "this node doesn't vote for locks: %s", m.abstainingText(a))
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,8 @@ type mesh struct {
 	saving  bool // the nodes' file is being written
 	unsaved bool // and has to be again
 	saves   uint64
+	kept    uint64 // the save that the node relies on
+	failed  string // why it couldn't be written last
 	unsent  []unsent
 	file    nodesFile
 
@@ -247,7 +250,7 @@ func (m *module) meshEffect(e *engine.Effect) {
 		m.answerWIP(e)
 	case engine.Released:
 		m.answerRelease(e)
-	case engine.NodesChanged:
+	case engine.NodesChanged, engine.KeepVotes:
 		m.keepNodesLater()
 	}
 	b := m.mesh.bus
@@ -476,13 +479,22 @@ func (m *module) keepNodesLater() {
 		return
 	}
 	m.mesh.saving = true
-	save := m.nodesSave()
+	write, kept := m.nodesSave()
 	m.server.Go(func() {
-		err := save()
+		err := write()
+		// Without such a file the node has another name after a restart: nobody waits
+		// for what it remembers then.
+		_, missing := os.Stat(m.nodesFile)
 		m.server.Post(func(*rm.Server) {
 			m.mesh.saving = false
-			if err != nil {
-				m.server.Log(rm.Warning, "the nodes' file can't be written, so this node won't find its mesh again by itself: %v", err)
+			if err == nil || errors.Is(missing, os.ErrNotExist) {
+				kept()
+			}
+			if err == nil {
+				m.mesh.failed = ""
+			} else if m.mesh.failed != err.Error() {
+				m.mesh.failed = err.Error()
+				m.server.Log(rm.Warning, "the nodes' file can't be written, so this node won't find its mesh again by itself, nor votes for locks with a longer lease than before: %v", err)
 			}
 			if m.mesh.unsaved {
 				m.mesh.unsaved = false

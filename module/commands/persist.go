@@ -134,6 +134,7 @@ func (m *module) role(c *rm.Ctx, replica bool) {
 		return
 	}
 	m.begin(c)
+	m.unsync() // what it has from now on is its master's
 	m.node.SetPassive(true)
 	m.settle(c)
 	m.closeBus()

@@ -46,6 +46,7 @@ type module struct {
 	promoted  bool // the server is no replica any more, and the node doesn't act on it yet
 
 	policyRead int64 // as the node tells the time
+	abstains   abstention
 	epoch      *record.Epoch
 
 	nodesFile   string
@@ -405,6 +406,7 @@ func (m *module) tick(c *rm.Ctx) {
 		m.watchSync() // a server that tells of no CONFIG SET has it noticed here
 	}
 	next := m.node.Tick()
+	m.tellAbstaining()
 	m.settle(c)
 	m.schedule(next)
 }

@@ -18,6 +18,7 @@ type answer struct {
 	token uint64
 	job   store.ID
 	owner string
+	left  int64 // wire.Abstains: for how long at most, ms, if that is known
 }
 
 // answer counts an answer, and decides what can be.
@@ -31,7 +32,7 @@ func (n *Node) answer(c *Claim, a answer) {
 // attempt asks all nodes.
 func (n *Node) attempt(c *Claim) {
 	c.retry, c.round = 0, 0
-	if c.kind != release && c.flags&lockAny == 0 && !n.quorate() {
+	if c.kind != release && c.flags&lockAny == 0 && !n.quorate(c.name) {
 		n.missed(c, Outcome{Kind: NoQuorum}, true)
 		return
 	}
@@ -43,9 +44,7 @@ func (n *Node) attempt(c *Claim) {
 	c.resend, c.resent = c.began+claimResendMS, false
 	n.propose(c)
 	n.byRound[c.round] = c
-	if !c.answered(n.self.Node()) {
-		c.answers = append(c.answers, n.voteSelf(c))
-	}
+	n.answerSelf(c)
 	if n.tally(c); c.round == 0 {
 		return // decided
 	}
@@ -109,6 +108,16 @@ func (c *Claim) message() *wire.Message {
 	return m
 }
 
+// answerSelf gives this node's own answer to a claim, if it can be given yet.
+func (n *Node) answerSelf(c *Claim) {
+	if c.answered(n.self.Node()) {
+		return
+	}
+	if a := n.voteSelf(c); a.why != voteLater {
+		c.answers = append(c.answers, a)
+	}
+}
+
 func (n *Node) voteSelf(c *Claim) answer {
 	a := answer{node: n.self.Node()}
 	var l *store.Lock
@@ -159,6 +168,10 @@ func (n *Node) silent(c *Claim) (list []wire.Node) {
 
 func (n *Node) tally(c *Claim) {
 	votes, open, need := 0, 0, n.votesNeeded(c)
+	own := c.answered(n.self.Node())
+	if !own {
+		open++
+	}
 	for i := range c.answers {
 		if c.answers[i].why == 0 {
 			votes++
@@ -170,7 +183,11 @@ func (n *Node) tally(c *Claim) {
 		}
 	}
 	if votes >= need {
-		n.won(c)
+		// This node's own vote may take a moment more (voteLater): who asks next is to
+		// find it. It isn't waited for longer, since nothing depends on it.
+		if own || n.steady()-c.began >= claimResendMS {
+			n.won(c)
+		}
 		return
 	}
 	// Without hope, too, the others are heard: they know whether it is somebody
@@ -227,12 +244,30 @@ func (n *Node) won(c *Claim) {
 		return
 	}
 	n.prove(c)
+	n.note(c)
+	if c.kind != release && !c.answered(n.self.Node()) && len(n.votes.own) < lateMax {
+		n.votes.own = append(n.votes.own, c)
+	}
 	n.lately[c.round%uint64(len(n.lately))] = wonClaim{round: c.round, claim: c}
 	if c.kind == release {
 		// The others are asked already: their answers to this round will do.
 		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)})
 	}
 	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal, Kept: c.kind == take && !c.fresh, Began: c.began}, true)
+}
+
+// note has the table of a node that abstains itself tell of a lock that is had here: the
+// votes for it are others'.
+func (n *Node) note(c *Claim) {
+	if c.kind == release || !n.abstains() {
+		return
+	}
+	own := func(a answer) bool { return a.node == n.self.Node() && a.why == wire.Abstains }
+	if slices.ContainsFunc(c.answers, own) {
+		n.adopt(&wire.Lock{
+			Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: c.lease, Flags: c.asked() &^ lockWeak,
+		})
+	}
 }
 
 // prove tells those who have a vote from another's table that it is one.
@@ -349,7 +384,7 @@ func (n *Node) missed(c *Claim, o Outcome, definite bool) {
 	}
 	c.last = o
 	now := n.steady()
-	definite = definite || o.Kind == NoQuorum && c.flags&lockAny == 0 && !n.quorate()
+	definite = definite || o.Kind == NoQuorum && c.flags&lockAny == 0 && !n.quorate(c.name)
 	if definite && !c.wait || now >= c.deadline {
 		n.finishClaim(c, o, true)
 		return

@@ -3,8 +3,10 @@ package engine
 import (
 	"cmp"
 	"container/heap"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -76,12 +78,16 @@ type Outcome struct {
 	Began int64    // Granted: steady, when the votes were asked for: the lease counts from then
 	Job   store.ID // Conflict: the holder, where it is a job
 	Owner []byte   // and where it isn't
+	Why   string   // NoQuorum: what is known of it
 }
 
 // Err is the refusal that an outcome stands for, nil for Granted and Conflict.
 func (o *Outcome) Err() error {
 	switch o.Kind {
 	case NoQuorum:
+		if o.Why != "" {
+			return Refusal("NOQUORUM Not enough nodes could agree on the lock in time, nothing is claimed: " + o.Why + ". Try again, or see JOBMESH CLUSTER INFO and NODES")
+		}
 		return ErrNoQuorum
 	case NotHeld:
 		return ErrNotHeld
@@ -184,6 +190,7 @@ type claims struct {
 	maxLease  int64        // ms
 	lately    [64]wonClaim // by round
 	sync      tableSync
+	votes     promise
 }
 
 func newClaims() claims {
@@ -211,10 +218,11 @@ func (n *Node) alone() bool { return len(n.mesh.order) == 0 }
 // majority is more than half of all known nodes.
 func (n *Node) majority() int { return (len(n.mesh.order)+1)/2 + 1 }
 
-// quorate says whether the connections there are would do for a majority.
-func (n *Node) quorate() bool {
+// quorate says whether the connections there are would do for a majority, for a lock of
+// this name.
+func (n *Node) quorate(name []byte) bool {
 	votes := 0
-	if !n.abstains() {
+	if !n.abstainsFrom(name) {
 		votes = 1
 	}
 	for _, p := range n.mesh.order {
@@ -418,8 +426,50 @@ func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
 		}
 	}
 	if tell {
+		if o.Kind == NoQuorum {
+			o.Why = n.whyNoQuorum(c)
+		}
 		then(o)
 	}
+}
+
+// whyNoQuorum tells what of the last attempt may have been the reason.
+func (n *Node) whyNoQuorum(c *Claim) string {
+	abstain, left, more, apart := 0, int64(0), 0, 0
+	for i := range c.answers {
+		switch a := &c.answers[i]; {
+		case a.node == n.self.Node():
+		case a.why == wire.Abstains:
+			abstain++
+			left = max(left, a.left)
+		case a.why == wire.Uncounted:
+			more++
+		}
+	}
+	if n.abstainsFrom(c.name) {
+		abstain++
+		left = max(left, n.Abstaining().Left)
+	}
+	for _, p := range n.mesh.order {
+		if !p.Connected {
+			apart++
+		}
+	}
+	var parts []string
+	if abstain > 0 {
+		text := fmt.Sprintf("%d of %d nodes don't vote yet, as they may have lost votes that they gave, or are new", abstain, len(n.mesh.order)+1)
+		if left > 0 {
+			text += fmt.Sprintf(" (for up to %d s)", (left+999)/1000)
+		}
+		parts = append(parts, text)
+	}
+	if apart > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d can't be reached", apart, len(n.mesh.order)+1))
+	}
+	if more > 0 {
+		parts = append(parts, fmt.Sprintf("%d know nodes that this one has forgotten (FORGET them there too)", more))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // callLine has the first of a lock's line ask, once the call is over.
@@ -484,6 +534,9 @@ func (n *Node) tickClaims() {
 		case c.round != 0 && now-c.began >= attemptMS<<min(c.tries, 10):
 			n.lostRound(c, n.votesNeeded(c))
 		case c.round != 0:
+			if n.tally(c); c.round == 0 || c.then == nil {
+				continue
+			}
 			m := c.message()
 			for _, node := range n.silent(c) {
 				n.send(n.mesh.by[node], m)
@@ -496,6 +549,7 @@ func (n *Node) tickClaims() {
 	}
 	n.payDebts(now)
 	n.tickSync(now)
+	n.tickVotes(now)
 	n.tickSuspects(now)
 	if len(n.alarms) > 0 {
 		n.wake = min(n.wake, n.now+max(n.alarms[0].at-now, 1))

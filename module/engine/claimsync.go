@@ -18,6 +18,7 @@ import (
 // Times and sizes, ms and bytes.
 const (
 	pullEveryMS   = 1_000
+	pullLastMS    = 8_000 // at most until a table that isn't full is asked for again
 	verifyEveryMS = 1_000
 	mostDoubts    = 5 // attempts that a claim makes anew because the job that has its lock may be gone
 	suspectMS     = 10_000
@@ -27,13 +28,17 @@ const (
 	tellSteps     = 200    // buckets of the table looked at in one tick for a node that came
 )
 
-// tableSync is how far a node's table of votes can be relied on.
+// tableSync is how far a node's table of votes can be relied on. What votes.go says is
+// why a node abstains, and when it doesn't any more.
 type tableSync struct {
 	abstain  bool
 	partial  bool  // votes that this node gave may be missing
 	young    int64 // steady: until then, who is met may have voted for what we don't know
-	until    int64 // steady: no vote that was lost can be of use any more
-	complete []wire.Node
+	began    int64 // steady: when it began to abstain
+	lost     int64 // ms: the longest lease of votes that may be missing; negative: it isn't known
+	lostAt   int64 // steady: none of them was given later
+	unleased bool  // votes without a lease may be missing
+	tables   map[wire.Node]tableKind
 	pulls    map[wire.Node]*pull
 	telling  []telling
 	learnt   map[string]struct{} // names of locks that others told of
@@ -41,9 +46,21 @@ type tableSync struct {
 	freed    map[string]bool     // votes that were taken back meanwhile, as fresh ones or any: a page may still have them
 }
 
+// tableKind is what table a node has told, from its beginning to its end.
+type tableKind uint8
+
+const (
+	noTable   tableKind = iota
+	partTable           // votes that it gave may be missing
+	newTable            // of a node that is new to the mesh
+	fullTable
+)
+
 type pull struct {
 	cursor uint64
 	at     int64 // steady: then it is asked for again
+	wait   int64 // ms, until a table that isn't full is asked for again
+	kind   tableKind
 }
 
 // telling is a walk through the table for a node that came.
@@ -53,14 +70,10 @@ type telling struct {
 }
 
 // DistrustLocks has the node abstain from votes, because its table may lack some
-// that it gave: until it has those of so many others that none can be missing,
-// or until the longest lease is over. What it has is forgotten, but locks of jobs
-// that it knows.
+// that it gave, until none that is missing can matter. What it has is forgotten, but locks
+// of jobs that it knows.
 func (n *Node) DistrustLocks() {
-	n.sync.abstain = false
-	n.learnLocks()
-	n.sync.partial = true
-	n.setTable(tableLacks)
+	n.lacksVotes()
 	var next *store.Lock
 	for l := n.store.Locks().Head; l != nil; l = next {
 		next = l.Next
@@ -70,12 +83,20 @@ func (n *Node) DistrustLocks() {
 	}
 }
 
-// learnLocks has the node abstain from votes until it has those of others.
+func (n *Node) lacksVotes() {
+	n.sync.abstain = false
+	n.learnLocks()
+	n.sync.partial = true
+	n.sync.lost, n.sync.lostAt, n.sync.unleased = n.votes.kept.Longest, n.votes.lastVote, n.votes.kept.Unleased
+	n.setTable(tableLacks)
+}
+
+// learnLocks has the node abstain from votes until it has those of others; it is new
+// to the mesh, unless it may have lost some besides (lacksVotes).
 func (n *Node) learnLocks() {
 	if !n.sync.abstain {
-		n.sync.abstain, n.sync.partial = true, false
-		n.sync.until = n.steady() + voteMS(n.maxLease)
-		n.sync.complete, n.sync.pulls, n.sync.freed = nil, map[wire.Node]*pull{}, map[string]bool{}
+		n.sync.abstain, n.sync.partial, n.sync.began = true, false, n.steady()
+		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, map[string]bool{}
 		n.sync.learnt = map[string]struct{}{}
 	}
 	n.hurryTick()
@@ -87,8 +108,10 @@ func (n *Node) joins() {
 	now := n.steady()
 	if len(n.mesh.order) == 1 {
 		n.sync.young = now + youngMS
+		n.promiseAll()
 	}
 	if now < n.sync.young {
+		n.votes.wanted.New = true
 		n.learnLocks()
 	}
 }
@@ -98,8 +121,8 @@ func (n *Node) joins() {
 // that hadn't learnt the votes of the others yet goes on with that. Its own aren't missing,
 // so the others can learn from it meanwhile.
 func (n *Node) TrustLoadedLocks() {
-	if n.store.Locks().Complete == tableOwn && len(n.mesh.order) > 0 {
-		n.sync.abstain = false
+	if n.table() == tableOwn && len(n.mesh.order) > 0 {
+		n.sync.abstain, n.votes.wanted.New = false, true
 		n.learnLocks()
 		return
 	}
@@ -108,12 +131,13 @@ func (n *Node) TrustLoadedLocks() {
 
 // TrustLocks ends that: the table is known to be complete.
 func (n *Node) TrustLocks() {
-	n.sync.abstain, n.sync.learnt, n.sync.freed = false, nil, nil
+	n.sync.abstain, n.sync.learnt, n.sync.freed, n.sync.tables = false, nil, nil, nil
 	known := tableFull
 	if len(n.sync.disputed) > 0 {
 		known = tableLacks
 	}
 	n.setTable(known)
+	n.votes.wanted.New = false
 }
 
 // Abstains says whether the node doesn't vote, see [Node.DistrustLocks].
@@ -157,7 +181,7 @@ func (n *Node) tickSync(now int64) {
 }
 
 func (n *Node) tickPulls(now int64) {
-	if now >= n.sync.until {
+	if n.knowsEnough(now) {
 		n.TrustLocks()
 		return
 	}
@@ -165,12 +189,12 @@ func (n *Node) tickPulls(now int64) {
 		n.setTable(tableOwn)
 	}
 	for _, p := range n.mesh.order {
-		if !p.Connected || slices.Contains(n.sync.complete, p.Node) {
+		if !p.Connected || n.learntAll(p) {
 			continue
 		}
 		w := n.sync.pulls[p.Node]
 		if w == nil {
-			w = &pull{}
+			w = &pull{wait: pullEveryMS, kind: fullTable}
 			n.sync.pulls[p.Node] = w
 		}
 		if now >= w.at {
@@ -179,6 +203,12 @@ func (n *Node) tickPulls(now int64) {
 		}
 	}
 	n.wake = min(n.wake, n.now+pullEveryMS)
+}
+
+// learntAll says whether a node has told all that it ever will.
+func (n *Node) learntAll(p *Peer) bool {
+	t := n.sync.tables[p.Node]
+	return t == fullTable || t == newTable && !n.sync.partial
 }
 
 // tell1 tells a node of some locks that were given without a majority.
@@ -225,9 +255,11 @@ func freedKey(k *wire.Lock) string {
 // onPull answers with a page of the table.
 func (n *Node) onPull(p *Peer, m *wire.Message) {
 	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
-	// Of two that have the same lock a table has but one.
-	if n.abstains() && n.sync.partial || n.disputes() {
+	switch {
+	case n.abstains() && n.sync.partial || n.disputes(): // of two that have the same lock a table has but one
 		page.Flags = wire.Partial
+	case n.abstains() && n.votes.wanted.New:
+		page.Flags = wire.Newcomer
 	}
 	for size := 0; len(page.Locks) < pageLocks && size < pageBytes; {
 		n.scratch.locks = n.scratch.locks[:0]
@@ -261,22 +293,22 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		if told {
 			n.settleLock(p, e)
 		} else if fresh, gone := n.sync.freed[freedKey(e)]; !gone || fresh && e.Flags&lockKept != 0 {
-			n.learnLock(e, m.Flags&wire.Partial != 0)
+			n.learnLock(p, e, m.Flags&wire.Partial != 0)
 		}
 	}
 	if told {
 		return
 	}
 	n.store.Locks().Floor = max(n.store.Locks().Floor, m.Lock.Token)
-	w.cursor, w.at = m.Round, n.steady()
 	switch {
 	case m.Flags&wire.Partial != 0:
-		w.cursor, w.at = 0, n.steady()+pullEveryMS
-	case m.Round == 0:
-		n.sync.complete = append(n.sync.complete, p.Node)
-		delete(n.sync.pulls, p.Node)
-		n.enoughTables()
-		return
+		w.kind = partTable
+	case m.Flags&wire.Newcomer != 0:
+		w.kind = min(w.kind, newTable)
+	}
+	if w.cursor, w.at = m.Round, n.steady(); m.Round == 0 {
+		n.sync.tables[p.Node] = w.kind
+		w.at, w.wait, w.kind = w.at+w.wait, min(2*w.wait, pullLastMS), fullTable
 	}
 	n.tickPulls(n.steady())
 }
@@ -285,11 +317,14 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 // only one of which this node can have voted for too, it votes for none until
 // both leases are over. What a node has heard that learns itself (partial) is no news of
 // a lock that is known here: two would keep it alive by telling each other.
-func (n *Node) learnLock(e *wire.Lock, partial bool) {
+func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 	l := n.liveLock(e.Name)
 	_, learnt := n.sync.learnt[string(e.Name)]
 	if l != nil && !(&holder{store.ID(e.Job), e.Owner}).has(l) {
-		if learnt || n.sync.partial {
+		switch {
+		case (l.Flags|e.Flags)&lockWeak != 0:
+			n.settleLock(p, e)
+		case learnt || n.sync.partial:
 			n.dispute(l, e)
 		}
 		return
@@ -332,18 +367,32 @@ func (n *Node) disputes() bool {
 	return false
 }
 
-// enoughTables ends abstaining once no majority that this node was one of can be
-// without a node that has told what it voted for.
-func (n *Node) enoughTables() {
-	told := 0
+// knowsEnough says whether no vote that the node doesn't know of can matter any more.
+func (n *Node) knowsEnough(now int64) bool {
+	full, told, news, others := 0, 0, 0, len(n.mesh.order)
 	for _, p := range n.mesh.order {
-		if slices.Contains(n.sync.complete, p.Node) {
+		switch n.sync.tables[p.Node] {
+		case fullTable:
+			full++
+			told++
+		case newTable:
+			news++
+			told++
+		case partTable:
 			told++
 		}
 	}
-	if total := len(n.mesh.order) + 1; told >= total-n.majority()+1 {
-		n.TrustLocks()
+	enough := others - n.majority() + 2
+	if n.votes.wanted.New {
+		// Those that haven't told may not be new. One alone has voted with nobody else.
+		if old := others - news; old >= 2 && full <= old/2 {
+			return false
+		}
+		if !n.sync.partial {
+			return full+news >= enough || now >= n.sync.began+voteMS(n.maxLease)
+		}
 	}
+	return full >= enough || now >= n.leasesOver() && (!n.sync.unleased || told == others)
 }
 
 // adopt notes another's vote as ours.

@@ -48,6 +48,9 @@ const (
 	Worked
 	// Released: Client's RELEASEJOB is answered by Nodes.
 	Released
+	// KeepVotes: what [Node.Votes] has is to be written down durably, and
+	// [Node.VotesKept] told of it then.
+	KeepVotes
 )
 
 // Changes says whether the effect stands for a change of what is saved.

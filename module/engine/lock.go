@@ -376,8 +376,8 @@ func (n *Node) logLock(l *store.Lock) {
 }
 
 // logEnd logs the end of a lock that had this token (DELLOCK); without a name,
-// that no token up to this one may be given out again, or with one of tableLacks … what
-// is known of the table as a whole.
+// that no token up to this one may be given out again; under the name [tableMark] what is
+// known of the table as a whole.
 func (n *Node) logEnd(name []byte, token uint64) {
 	at := len(n.outbox)
 	n.outbox = binary.LittleEndian.AppendUint64(n.outbox, token)
@@ -386,24 +386,45 @@ func (n *Node) logEnd(name []byte, token uint64) {
 }
 
 // What is known of a table as a whole. Only a log that says so is believed after a
-// restart.
+// restart, and only by the node that it names: a Redis replica has its master's.
 const (
 	tableLacks uint64 = iota // votes that this node gave may be missing
 	tableFull                // it has all of them, and those that it had to learn
 	tableOwn                 // it has all of them, but is still to learn those of others
+
+	tableBits = 2
 )
+
+// tableMark is no lock's name, which begin with a space.
+var tableMark = []byte("table")
+
+// marked is what is noted of a table that is so, of this node.
+func (n *Node) marked(known uint64) uint64 {
+	if known == tableLacks {
+		return 0
+	}
+	return uint64(n.self.Node())>>(tableBits+1)<<tableBits | known
+}
+
+// table is what is known of the table as a whole.
+func (n *Node) table() uint64 {
+	if mark := n.store.Locks().Complete; mark == n.marked(mark&(1<<tableBits-1)) {
+		return mark & (1<<tableBits - 1)
+	}
+	return tableLacks
+}
 
 // setTable notes, and logs, what is known of the table as a whole.
 func (n *Node) setTable(known uint64) {
-	if n.store.Locks().Complete != known {
-		n.store.Locks().Complete = known
-		n.logEnd(nil, known)
+	if mark := n.marked(known); n.store.Locks().Complete != mark {
+		n.store.Locks().Complete = mark
+		n.logEnd(tableMark, mark)
 	}
 }
 
 // CompleteLocks says whether what was loaded said that it was all that this node
 // had voted for.
-func (n *Node) CompleteLocks() bool { return n.store.Locks().Complete != tableLacks }
+func (n *Node) CompleteLocks() bool { return n.table() != tableLacks }
 
 // UnlockParts takes the bytes of a LogUnlock effect apart.
 func UnlockParts(b []byte) (name []byte, token uint64) {
@@ -457,8 +478,12 @@ func (n *Node) leaseOf(flags uint8, token uint64, lease int64) int64 {
 
 // ApplyUnlock is DELLOCK.
 func (n *Node) ApplyUnlock(name []byte, token uint64) {
-	if len(name) == 0 && token <= tableOwn {
+	switch {
+	case string(name) == string(tableMark):
 		n.ApplyComplete(token)
+		return
+	case len(name) == 0 && token <= tableOwn: // a former release's, who didn't say whose table it is
+		n.ApplyComplete(tableLacks)
 		return
 	}
 	if l := n.store.Lock(name); l != nil && l.Token <= token {
@@ -469,12 +494,7 @@ func (n *Node) ApplyUnlock(name []byte, token uint64) {
 }
 
 // ApplyComplete is what was saved of the table as a whole.
-func (n *Node) ApplyComplete(known uint64) {
-	if known > tableOwn {
-		known = tableLacks
-	}
-	n.store.Locks().Complete = known
-}
+func (n *Node) ApplyComplete(mark uint64) { n.store.Locks().Complete = mark }
 
 // ApplyFloor has no token up to this one given out again.
 func (n *Node) ApplyFloor(token uint64) {
@@ -486,7 +506,7 @@ func (n *Node) ApplyFloor(token uint64) {
 
 // DropLocks forgets all locks, as before another table is loaded in their place.
 func (n *Node) DropLocks() {
-	n.store.Locks().Complete = tableLacks
+	n.ApplyComplete(tableLacks)
 	for l := n.store.Locks().Head; l != nil; l = n.store.Locks().Head {
 		n.countWeak(l, -1)
 		n.store.RemoveLock(l)
@@ -501,7 +521,7 @@ func (n *Node) RelogLocks() {
 		}
 	}
 	n.logEnd(nil, max(n.store.Locks().Floor, n.reserved))
-	n.logEnd(nil, n.store.Locks().Complete)
+	n.logEnd(tableMark, n.store.Locks().Complete)
 }
 
 // --- looking ---------------------------------------------------------------------
@@ -559,8 +579,8 @@ func (n *Node) ClearLocks(name []byte, prefix bool) (cleared int64, err error) {
 	switch {
 	case n.passive:
 		return 0, ErrReplica
-	case !n.quorate():
-		return 0, ErrNoQuorum
+	case !n.quorate(name):
+		return 0, (&Outcome{Kind: NoQuorum, Why: n.whyNoQuorum(&Claim{name: name})}).Err()
 	}
 	m := wire.Message{Kind: wire.ClearLocks, Lock: wire.Lock{Name: name}}
 	if prefix {

@@ -256,7 +256,7 @@ func (n *actor) lockEffect(e *engine.Effect) {
 		n.locks[string(r.Name)] = rec
 	case engine.LogUnlock:
 		name, token := engine.UnlockParts(n.e.Message(e))
-		if len(name) == 0 && token <= 2 {
+		if string(name) == "table" {
 			n.table = token
 			return
 		}
@@ -264,6 +264,9 @@ func (n *actor) lockEffect(e *engine.Effect) {
 			delete(n.locks, string(name))
 		}
 		n.floor = max(n.floor, token)
+	case engine.KeepVotes:
+		n.votes = n.e.Votes()
+		n.keeps = true
 	case engine.LockDone:
 		w.say("  %s answers %v: %s", n.name, e.Client, w.outcome(e.Outcome))
 	case engine.Worked:

@@ -193,6 +193,7 @@ func New(c Config) *Node {
 		n.mesh.timeout = DefaultNodeTimeout
 	}
 	n.claims, n.consents, n.asks = newClaims(), newConsents(), true
+	n.SetVotes(Votes{Longest: -1, Unleased: true})
 	n.ids = n.store.IDMaker([4]byte{})
 	n.SetNodeID(c.NodeID)
 	return n
@@ -200,8 +201,10 @@ func New(c Config) *Node {
 
 // SetNodeID renames the node (CLUSTER RESET HARD); id is 40 lower-case hex digits.
 func (n *Node) SetNodeID(id string) {
+	known := n.table()
 	n.nodeID = id
 	n.self = parseNodeID(id)
+	n.setTable(known)
 	n.mesh.sum = 0
 	clear(n.mesh.door) // the bus begins anew
 	for i := range n.ids.Node {
@@ -276,9 +279,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		// The table is its master's, of which the last may be missing; what this node had
 		// voted for before isn't in it.
 		n.renewLocks()
-		n.learnLocks()
-		n.sync.partial = true
-		n.setTable(tableLacks)
+		n.lacksVotes()
 		return uncertain
 	}
 	n.passive = yes

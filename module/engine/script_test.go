@@ -27,6 +27,8 @@ import (
 // Nodes are called a, b, c …, jobs and clients as the script names them. A node's
 // messages are held until "deliver"; heartbeats, and pages of the tables of locks,
 // arrive at once and aren't shown, unless the mesh was made with "beats", or "tables".
+// One that was made with "remembers" knows after restarts how long its votes can have
+// lasted.
 func TestScripts(t *testing.T) {
 	for _, pattern := range []string{"testdata/*.txt", "testdata/defects/*.txt"} {
 		files, err := filepath.Glob(pattern)
@@ -78,6 +80,8 @@ type actor struct {
 	locks map[string][]byte // what it logged of locks
 	floor uint64
 	table uint64 // what it logged of its locks as a whole
+	votes engine.Votes
+	keeps bool
 
 	choked  bool // its bus accepts nothing
 	refused []letter
@@ -127,6 +131,10 @@ func (w *world) mesh() {
 		}
 		w.nodes = append(w.nodes, n)
 		n.start(timeout)
+		if n.votes = (engine.Votes{Longest: -1, Unleased: true}); w.d.HasArg("remembers") {
+			n.votes = engine.Votes{}
+			n.e.SetVotes(n.votes)
+		}
 	}
 	if w.d.HasArg("apart") {
 		return
@@ -156,6 +164,10 @@ func (n *actor) do(f func()) {
 	f()
 	for _, e := range n.e.Effects() {
 		n.effect(&e)
+	}
+	if n.keeps {
+		n.keeps = false
+		n.do(func() { n.e.VotesKept(n.votes) })
 	}
 	if refused := n.refused; len(refused) > 0 {
 		n.refused = nil
@@ -770,6 +782,7 @@ func (w *world) restart() {
 		for _, id := range slices.Clone(a.peers) {
 			a.e.AddPeer(id, w.node(id).name+":1")
 		}
+		a.e.SetVotes(a.votes)
 		a.e.Settle(engine.Trust{Logged: true, Exact: !w.d.HasArg("inexact")})
 		switch {
 		case w.d.HasArg("always") && a.e.CompleteLocks():

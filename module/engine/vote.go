@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 
 	"jobmesh/module/store"
@@ -31,10 +32,14 @@ type ballot struct {
 	anew   bool // not who holds it, but by an earlier attempt of this claim
 }
 
+// voteLater, from vote, is no answer: what is remembered of votes has to be written
+// down first ([Node.VotesKept]).
+const voteLater = math.MaxUint32
+
 // vote gives this node's vote, or says why not (wire.LockHeld …) and which lock
 // stands against it.
 func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
-	if n.abstains() || n.inDispute(b.name) {
+	if n.abstainsFrom(b.name) || n.inDispute(b.name) {
 		return wire.Abstains, nil
 	}
 	l = n.store.Lock(b.name)
@@ -42,7 +47,8 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	if b.id != (store.ID{}) {
 		flags |= lockForeign
 	}
-	switch live := n.isLive(l); {
+	live := n.isLive(l)
+	switch {
 	case live && !b.has(l):
 		return wire.LockHeld, l
 	case live && b.token < l.Token:
@@ -53,16 +59,18 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.NotHeld, nil
 	case live && l.Flags&lockSoft != 0 && !b.proven && (b.extend || b.token == l.Token || b.token <= n.store.Locks().Floor):
 		return wire.Unproven, l
+	case !live && b.extend:
+		return wire.NotHeld, nil
+	case !live && (b.token <= n.store.Locks().Floor || l != nil && b.token <= l.Token):
+		return wire.TokenLow, l
+	case !n.alone() && !n.promised(b.name, &b.id, b.flags, b.lease):
+		return voteLater, nil
 	case live:
 		if b.token-l.Token > b.above {
 			flags |= lockKept // not by an earlier attempt of this claim
 		}
 		l.Token = b.token
 		flags |= l.Flags & (lockKept | lockAlone)
-	case b.extend:
-		return wire.NotHeld, nil
-	case b.token <= n.store.Locks().Floor || l != nil && b.token <= l.Token:
-		return wire.TokenLow, l
 	default:
 		if l != nil {
 			n.countWeak(l, -1)
@@ -80,6 +88,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	if until := n.untilOf(b.lease); until > l.Until || n.alone() {
 		l.Lease, l.Until = b.lease, until
 	}
+	n.votes.lastVote = n.steady()
 	n.logLock(l)
 	return 0, l
 }
@@ -159,6 +168,11 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 			name: k.Name, holder: holder{id: store.ID(k.Job), owner: k.Owner}, token: k.Token, above: uint64(k.Left), lease: k.Lease, flags: k.Flags,
 			extend: m.Flags&(wire.Extend|wire.Proven) != 0, proven: m.Flags&wire.Proven != 0, anew: m.Flags&wire.Fresh != 0,
 		})
+		if why == voteLater {
+			if why = wire.Abstains; m.Round != 0 && n.answerLate(p, m) {
+				return
+			}
+		}
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)
 		}
@@ -191,6 +205,9 @@ func (n *Node) reply(p *Peer, round uint64, why uint32, l *store.Lock) {
 	if why != 0 {
 		m.Kind, m.Count, m.Lock = wire.Deny, why, n.denial(why, l)
 	}
+	if a := n.Abstaining(); why == wire.Abstains && a != nil {
+		m.Lock.Left = a.Left
+	}
 	n.send(p, m)
 }
 
@@ -213,6 +230,7 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 			n.beatWhole(p)
 		}
 		a.why, a.token, a.job, a.owner = max(m.Count, 1), m.Lock.Token, store.ID(m.Lock.Job), string(m.Lock.Owner)
+		a.left = m.Lock.Left
 	}
 	n.answer(c, a)
 }

@@ -2,6 +2,9 @@ package cluster
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -359,4 +362,125 @@ func TestJoinThroughAMinority(t *testing.T) {
 	for _, i := range []int{0, 1, 3} {
 		assert.Equal(t, "3", m[i].Info("jobmesh", "jobmesh_known_nodes"))
 	}
+}
+
+// After a restart of all nodes locks are given at once where all that was voted for was
+// written: by a clean shutdown, or by an AOF that is always on disk. And what was held is.
+func TestLocksAfterTheRestartOfAll(t *testing.T) {
+	t.Parallel()
+	clean := func(s *harness.Server) { s.Stop("SHUTDOWN") }
+	for name, c := range map[string]struct {
+		end   func(*harness.Server)
+		lines []string
+	}{
+		"clean, no AOF":   {func(s *harness.Server) { s.Stop("SHUTDOWN", "SAVE") }, nil},
+		"clean, everysec": {clean, []string{"appendonly yes", "appendfsync everysec"}},
+		"killed, always":  {(*harness.Server).Kill, []string{"appendonly yes", "appendfsync always"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := lockMesh(t, 3, c.lines...)
+			token := acquire(t, m[0], "held", "a", 600_000)
+			m.known(t, "held")
+			v := m[1].Do("ADDJOB", "q", "b", 2000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k")
+			require.Equal(t, byte('+'), v.Kind, "%v", v)
+			for _, s := range m {
+				c.end(s)
+			}
+			began := time.Now()
+			m.restart()
+			for _, s := range m {
+				require.Equal(t, "no", s.Info("jobmesh", "jobmesh_locks_abstaining"))
+				require.Contains(t, s.Do("JOBMESH", "CLUSTER", "INFO").Str, "cluster_locks:voting")
+			}
+			m.await(t, 3)
+			acquire(t, m[0], "n", "a", 60_000, "WAIT", 2000)
+			assert.True(t, m[2].Do("LOCK.ACQUIRE", "held", "b", 60_000).NullString(), "it is remembered")
+			assert.Equal(t, "OK", m[1].Do("LOCK.EXTEND", "held", "a", token, 60_000).Str)
+			v = m[2].Do("ADDJOB", "q", "b", 2000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k")
+			assert.True(t, v.Err("CONFLICT") || v.NullString() || v.Kind == '-' && !v.Err("NOQUORUM"), "%v", v)
+			assert.Less(t, time.Since(began), 10*time.Second)
+		})
+	}
+}
+
+// Where votes may be lost, the nodes wait for the longest lease that they gave, not for
+// the longest that there may be, and say so: in the log, in CLUSTER INFO, in refusals.
+func TestLocksAfterTheLossOfAllVotes(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 3, "appendonly yes", "appendfsync everysec")
+	acquire(t, m[0], "n", "a", 8000, "WAIT", 5000)
+	m.known(t, "n")
+	for _, s := range m {
+		s.Kill()
+	}
+	began := time.Now()
+	m.restart()
+	m.await(t, 3)
+	v := m[1].Do("LOCK.ACQUIRE", "n", "b", 1000)
+	require.True(t, v.Err("NOQUORUM"), "%v", v)
+	assert.Contains(t, v.Str, "3 of 3 nodes don't vote yet")
+	for _, s := range m {
+		info := s.Do("JOBMESH", "CLUSTER", "INFO").Str
+		assert.Contains(t, info, "cluster_locks:abstaining\r\ncluster_locks_abstaining_ms:")
+		assert.Contains(t, info, "cluster_locks_abstaining_because:it may have lost votes that it gave, for up to ")
+		harness.Await(t, 3*time.Second, "the log to tell", func() bool { return strings.Contains(s.Log(), "this node doesn't vote for locks: ") })
+	}
+	m.votes(t)
+	acquire(t, m[1], "n", "b", 1000, "WAIT", 3000)
+	assert.Less(t, time.Since(began), 20*time.Second)
+	for _, s := range m {
+		harness.Await(t, 3*time.Second, "the log to tell", func() bool { return strings.Contains(s.Log(), "this node votes for locks again") })
+	}
+}
+
+// A log isn't trusted that wasn't always written before a vote was given: where the AOF
+// was off for a moment, or appendfsync was another, or a rewrite could hold it up.
+func TestLogsThatLackVotes(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string][2]string{
+		"off":        {"appendonly", "no"},
+		"everysec":   {"appendfsync", "everysec"},
+		"on rewrite": {"no-appendfsync-on-rewrite", "yes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := lockMesh(t, 3, "appendonly yes", "appendfsync always")
+			before := m[0].Do("CONFIG", "GET", config[0]).Elems[1].Str
+			m[2].Pause()
+			require.Equal(t, "OK", m[0].Do("CONFIG", "SET", config[0], config[1]).Str)
+			token := acquire(t, m[0], "n", "a", 600_000, "WAIT", 10_000)
+			if config[0] != "appendonly" {
+				require.Equal(t, "OK", m[0].Do("CONFIG", "SET", config[0], before).Str)
+			}
+			m[0].Kill()
+			m[1].Pause()
+			m[2].Resume()
+			m[0].Restart()
+			harness.Await(t, 20*time.Second, "the two to meet again", func() bool { return links(m[0]) == 1 && links(m[2]) == 1 })
+			for range 2 {
+				v := m[2].Do("LOCK.ACQUIRE", "n", "b", 600_000, "WAIT", 1000)
+				require.True(t, v.Err("NOQUORUM") || v.Null, "the lock %d was given to another: %v", token, v)
+			}
+			assert.Equal(t, "yes", m[0].Info("jobmesh", "jobmesh_locks_abstaining"))
+			m[1].Resume()
+		})
+	}
+}
+
+// What a node remembers of its votes is on disk before the first one that is longer.
+func TestPromisedLeasesAreKept(t *testing.T) {
+	t.Parallel()
+	m := lockMesh(t, 2)
+	acquire(t, m[0], "n", "a", 100_000, "WAIT", 5000)
+	for _, s := range m {
+		text, err := os.ReadFile(filepath.Join(s.Dir, "jobmesh-nodes.conf"))
+		require.NoError(t, err)
+		assert.Contains(t, string(text), "\nvars longest-lease 114688 unleased no new no\n")
+	}
+	v := m[0].Do("ADDJOB", "q", "b", 5000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k")
+	require.Equal(t, byte('+'), v.Kind, "%v", v)
+	text, err := os.ReadFile(filepath.Join(m[1].Dir, "jobmesh-nodes.conf"))
+	require.NoError(t, err)
+	assert.Contains(t, string(text), " unleased yes new no\n")
 }

@@ -65,6 +65,7 @@ type disk struct {
 
 	jobs  map[store.ID]saved // what it comes to
 	nodes []wire.NodeID      // the nodes' file
+	votes engine.Votes       // likewise
 }
 
 type savedQueue struct {
@@ -106,8 +107,8 @@ func (d *disk) note(e *entry) {
 	}
 }
 
-// wipe loses all but who is in the mesh: without that it would be another node.
-func (d *disk) wipe() { *d = disk{jobs: map[store.ID]saved{}, nodes: d.nodes} }
+// wipe loses all but the nodes' file: without that it would be another node.
+func (d *disk) wipe() { *d = disk{jobs: map[store.ID]saved{}, nodes: d.nodes, votes: d.votes} }
 
 // cut loses what was logged after a time, and returns that.
 func (d *disk) cut(after int64) (lost []entry) {

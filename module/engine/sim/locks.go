@@ -171,7 +171,11 @@ func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outc
 			o, pending = n.e.ReleaseLock(full, owner, op.Token, w)
 		}
 		if w.claim = pending; pending == nil {
-			s.at(0, func() { w.end(&o) })
+			s.at(0, func() {
+				if !w.done { // the node may die at this very moment
+					w.end(&o)
+				}
+			})
 		}
 	})
 	if wait > 0 && w.claim != nil && s.chance(s.Locks.Leave) {

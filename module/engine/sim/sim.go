@@ -304,6 +304,7 @@ func (n *node) start() {
 		for _, id := range n.disk.nodes {
 			n.e.AddPeer(id, addr(s.byID[id].i))
 		}
+		n.e.SetVotes(n.disk.votes)
 		if n.life > 1 {
 			n.restart()
 		}
@@ -434,6 +435,8 @@ func (n *node) settle() {
 			n.s.at(0, func() { n.s.drop(n, other) })
 		case engine.NodesChanged:
 			n.saveNodes()
+		case engine.KeepVotes:
+			n.keepVotes()
 		default:
 			n.lockEffect(e)
 		}
@@ -466,6 +469,17 @@ func (n *node) saveNodes() {
 		if n.life == life && !n.down {
 			n.unsaved = false
 			save()
+		}
+	})
+}
+
+// keepVotes writes down what is remembered of votes, which takes a while.
+func (n *node) keepVotes() {
+	v, life := n.e.Votes(), n.life
+	n.s.at(1+n.s.r.Int64N(50), func() {
+		if n.life == life && !n.down {
+			n.disk.votes = v
+			n.call(func() { n.e.VotesKept(v) })
 		}
 	})
 }

@@ -1,0 +1,275 @@
+package engine
+
+import (
+	"math/bits"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// What is remembered of votes beside the log, so that a node whose log may lack some
+// that it gave knows how long they can matter.
+//
+// Why two majorities have a voter in common that knows of both, though nodes restart:
+// a vote that was given and is lost must not be given again while the lock may be held
+// by it. A node that may have lost votes (partial) gives none until one of these is so:
+//
+//   - Its log is whole: each vote was on disk before it was given, or was written by a
+//     clean shutdown. Then none is lost. The log says whose table it is: another
+//     node's, which came by REPLICAOF, stands for nothing.
+//   - So many others have told it their whole tables that each majority it can have
+//     been one of has one of them. Whole tables have what their nodes voted for, and so
+//     each lock that this node can have voted for.
+//   - For votes with a lease: since the last one that it can have given, the longest
+//     lease is over that it has promised, and remembers durably from before the first
+//     vote of that length ([Votes]). Then all claimants count on none of them any more:
+//     they count from before they asked.
+//   - For votes without a lease, of jobs that wait and of at-most-once jobs that run,
+//     time proves nothing. They are there because of a job, and a job that has a lock is
+//     known to a node: to the one that claimed the lock, which notes it also where it
+//     abstained itself (won), and that gives it to its own table again from the job when
+//     it restarts (relock). So they are over, or known, once each known node has told its
+//     table, though it be partial; a node that is gone for good has to be forgotten. A job
+//     that no node knows any more has no lock. (What an at-most-once job has from the last
+//     second before a crash of its own node, without an AOF that is on disk always, is
+//     lost with the job's delivery.)
+//
+// A node that is new to a mesh has lost nothing, but could make a majority with others
+// that are new, out of the sight of those who have voted. So it abstains until more
+// than half of the nodes that aren't new themselves have told it their tables. From
+// then on they know it, and refuse claims that don't count it (countsAll).
+
+// Votes is what a node remembers durably of the votes that it gave.
+type Votes struct {
+	Longest  int64 // ms: no vote with a lease had a longer one; negative: that isn't known
+	Unleased bool  // votes without a lease may be lasting
+	New      bool  // it is new to its mesh, and has given none there
+}
+
+const (
+	leastPromise   = 5_120   // ms: the shortest lease that is promised, a whole step
+	promiseKeptMS  = 600_000 // how long a promise outlives its last vote
+	promiseLookMS  = 10_000
+	lateMax        = 200
+	lateMS         = 10_000
+	promiseAgainMS = 1_000 // until it is asked again for a promise to be kept
+)
+
+// promise is the state of [Votes].
+type promise struct {
+	kept     Votes      // on disk
+	began    int64      // steady
+	until    [240]int64 // by leaseStep: steady, when votes of that length are over and the promise is, too
+	unleased int64      // likewise, for votes without a lease
+	wanted   Votes
+	asked    Votes // what the caller was last asked to keep
+	askedAt  int64 // steady
+	late     []lateClaim
+	own      []*Claim // that were won before this node could vote for them
+	look     int64    // steady
+	lastVote int64    // steady: none was given later
+}
+
+// leaseStep is the step of a length, and stepLease the longest lease of a step: four for
+// each doubling.
+func leaseStep(lease int64) int {
+	v := uint64(max(lease, leastPromise) - 1)
+	top := bits.Len64(v) - 3
+	return 4*top + int(v>>top)&3
+}
+
+func stepLease(step int) int64 { return int64(5+step&3) << (step >> 2) }
+
+// SetVotes tells a node that starts what it remembers, once it knows the nodes that it
+// knew before: those aren't new to it, nor it to them. A node for which it isn't called
+// doesn't know what it voted for.
+func (n *Node) SetVotes(v Votes) {
+	p, now := &n.votes, n.steady()
+	n.sync.young = 0
+	*p = promise{kept: v, wanted: v, began: now, lastVote: now}
+	if v.Longest > 0 {
+		p.until[leaseStep(v.Longest)] = now + voteMS(v.Longest) + promiseKeptMS
+	}
+	if v.Unleased {
+		p.unleased = now + promiseKeptMS
+	}
+}
+
+// Votes is what is to be remembered by now; where that isn't known, not at all.
+func (n *Node) Votes() Votes { return n.votes.wanted }
+
+// VotesKept tells that this is remembered, on disk: claims that waited for it are
+// answered.
+func (n *Node) VotesKept(v Votes) {
+	n.votes.kept = v
+	if n.passive || n.loading {
+		return
+	}
+	late := n.votes.late
+	n.votes.late = nil
+	for i := range late {
+		if p := n.mesh.by[late[i].node]; p != nil && n.steady()-late[i].at < lateMS {
+			// It was parsed before.
+			_ = n.Receive(p.ID, late[i].message)
+		}
+	}
+	own := n.votes.own
+	n.votes.own = nil
+	for _, c := range own {
+		n.voteSelf(c)
+	}
+	for _, c := range n.openClaims() {
+		if c.round != 0 && !c.answered(n.self.Node()) {
+			n.answerSelf(c)
+			n.tally(c)
+		}
+	}
+}
+
+// lateClaim is a claim that waits for what is remembered to be written.
+type lateClaim struct {
+	node    wire.Node
+	round   uint64
+	at      int64 // steady
+	message []byte
+}
+
+// answerLate has a claim answered later. False where too many are.
+func (n *Node) answerLate(p *Peer, m *wire.Message) bool {
+	late := &n.votes.late
+	if slices.ContainsFunc(*late, func(l lateClaim) bool { return l.node == p.Node && l.round == m.Round }) {
+		return true // it was asked again
+	}
+	if len(*late) >= lateMax {
+		return false
+	}
+	*late = append(*late, lateClaim{p.Node, m.Round, n.steady(), m.Append(nil)})
+	return true
+}
+
+// longestVote is the longest lease of a vote that may last, ms.
+func (n *Node) longestVote() int64 {
+	if n.votes.kept.Longest < 0 {
+		return n.maxLease
+	}
+	return n.votes.kept.Longest
+}
+
+// unleased says whether a vote for a job lasts as long as the job needs it, or so long
+// that its lease is of no use to a node that has lost it.
+func unleased(space store.Space, id *store.ID, flags uint8, lease int64) bool {
+	return *id != (store.ID{}) && flags&lockOutlives == 0 &&
+		(lease == 0 || space == store.LockRun && id.AtMostOnce() && lease > longLeaseMS)
+}
+
+// promised says whether a vote may be given: what is remembered covers it. If not, the
+// caller is asked to remember more, which takes a moment.
+func (n *Node) promised(name []byte, id *store.ID, flags uint8, lease int64) bool {
+	now, p := n.steady(), &n.votes
+	if unleased(store.Space(name[0]), id, flags, lease) {
+		p.unleased = now + promiseKeptMS
+		if p.kept.Unleased {
+			return true
+		}
+		p.wanted.Unleased = true
+		n.askToKeep(now)
+		return p.kept.Unleased
+	}
+	step := leaseStep(lease)
+	p.until[step] = now + voteMS(lease) + promiseKeptMS
+	if lease <= n.longestVote() {
+		return true
+	}
+	p.wanted.Longest = max(p.wanted.Longest, stepLease(step))
+	n.askToKeep(now)
+	return lease <= n.longestVote()
+}
+
+func (n *Node) askToKeep(now int64) {
+	if p := &n.votes; p.asked != p.wanted || now-p.askedAt >= promiseAgainMS {
+		p.asked, p.askedAt = p.wanted, now
+		n.effects = append(n.effects, Effect{Kind: KeepVotes})
+	}
+}
+
+// tickVotes takes promises back that are over, and repeats what isn't kept yet.
+func (n *Node) tickVotes(now int64) {
+	p := &n.votes
+	known := p.kept.Longest >= 0 || now >= p.began+voteMS(n.maxLease)
+	if now >= p.look && known && !n.sync.abstain && len(n.mesh.order) > 0 {
+		p.look = now + promiseLookMS
+		need := Votes{Unleased: p.unleased > now, New: p.wanted.New}
+		for step := len(p.until) - 1; step >= 0 && need.Longest == 0; step-- {
+			if p.until[step] > now {
+				need.Longest = stepLease(step)
+			}
+		}
+		need.Longest = max(need.Longest, leastPromise)
+		p.wanted = need
+	}
+	if p.wanted != p.kept && p.wanted.Longest >= 0 {
+		n.askToKeep(now)
+	}
+}
+
+// promiseAll counts the votes that the table has: the node isn't alone any more.
+func (n *Node) promiseAll() {
+	n.votes.lastVote = n.steady()
+	if n.votes.kept.Longest >= 0 {
+		n.votes.wanted.Longest = max(n.votes.wanted.Longest, leastPromise)
+	}
+	for l := n.store.Locks().Head; l != nil; l = l.Next {
+		if n.isLive(l) {
+			n.promised(l.Name(), &l.Job, l.Flags, l.Lease)
+		}
+	}
+	if n.votes.wanted != n.votes.kept && n.votes.kept.Longest >= 0 {
+		n.askToKeep(n.steady())
+	}
+}
+
+// leasesOver is when no vote with a lease that this node may have given, and lost, is
+// of use any more (steady).
+func (n *Node) leasesOver() int64 {
+	longest := n.sync.lost
+	if longest < 0 {
+		longest = n.maxLease
+	}
+	return n.sync.lostAt + voteMS(longest)
+}
+
+// abstainsFrom says whether the node doesn't vote for a lock.
+func (n *Node) abstainsFrom(name []byte) bool {
+	return n.abstains() && !(len(name) > 0 && n.leasesKnown() && store.Space(name[0]) == store.LockBare && n.steady() >= n.leasesOver())
+}
+
+// leasesKnown says whether all that the node lacks are votes that it gave itself.
+func (n *Node) leasesKnown() bool { return n.sync.partial && !n.votes.wanted.New }
+
+// Abstaining tells why the node doesn't vote, or not for all locks.
+type Abstaining struct {
+	New     bool        // it is new to the mesh
+	Lacks   bool        // it may have lost votes
+	Jobs    bool        // it doesn't vote for jobs' locks alone
+	Left    int64       // ms, until it votes at the latest, for jobs' locks where all have told; 0: that depends on other nodes
+	Awaited []wire.Node // who has yet to tell its table
+}
+
+// Abstaining is why the node abstains; nil where it doesn't.
+func (n *Node) Abstaining() *Abstaining {
+	if !n.abstains() {
+		return nil
+	}
+	now := n.steady()
+	a := &Abstaining{New: n.votes.wanted.New, Lacks: n.sync.partial}
+	if left := n.leasesOver() - now; a.Lacks && !a.New {
+		a.Left, a.Jobs = max(left, 0), left <= 0
+	}
+	for _, p := range n.mesh.order {
+		if t := n.sync.tables[p.Node]; t == noTable || t == partTable && !a.Jobs {
+			a.Awaited = append(a.Awaited, p.Node)
+		}
+	}
+	return a
+}
