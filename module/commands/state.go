@@ -264,7 +264,7 @@ func (m *module) applyHeld(b []byte) error {
 		if !ok || !ok2 {
 			return errors.New("the list ends early")
 		}
-		if err := m.node.ApplyState(rec, parts); err != nil {
+		if err := m.node.LoadState(rec, parts); err != nil {
 			return err
 		}
 	}

@@ -105,12 +105,16 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) {
 }
 
 // withinTerms keeps a clock that was set back before the job was loaded from
-// prolonging its life, and its delay.
+// prolonging its life, its delay, and the time that somebody has it.
 func (n *Node) withinTerms(j *store.Job) {
 	const minute = 60_000 // the precision of an ID's time to live
 	j.ETime = min(j.ETime, n.now+timeToLive(j)+minute)
 	delay, retry := int64(j.Delay)*1000, int64(j.Retry)*1000 // a copy waits for both
-	if delay > 0 && j.Flags&store.FlagQueuedOnce == 0 && j.Unique() == nil && j.QTime > n.now+delay+retry {
+	switch once := j.Flags&store.FlagQueuedOnce != 0; {
+	case j.QTime <= n.now+delay+retry+jitterMS:
+	case once && retry > 0:
+		j.QTime = n.now + retry
+	case delay > 0 && !once && j.Unique() == nil:
 		j.QTime = n.now + delay
 	}
 }
@@ -329,6 +333,12 @@ func (n *Node) ApplyDelete(id *store.ID) {
 		n.touch(j.Queue)
 		n.discard(j)
 	}
+}
+
+// LoadState is ApplyState before Settle.
+func (n *Node) LoadState(rec, holders []byte) error {
+	_, err := n.store.ApplyState(rec, holders)
+	return err
 }
 
 // ApplyState is SETJOB: the changed state of a job, and who else holds it. Unknown jobs are passed over.
