@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"jobmesh/module/store"
 	"jobmesh/rm"
@@ -35,6 +36,7 @@ type lastRun struct {
 	kind    byte
 	process uint64            // that of the saved epochs
 	changes uint64            // the same; after a clean shutdown
+	inode   uint64            // of this file, while a process runs: a copy of it vouches for nothing
 	inLog   uint64            // the last process that the AOF names
 	files   [sha256.Size]byte // what the AOF's files were like, after a clean shutdown; zero: there was none
 	held    []byte            // pairs of strings, each behind its length: what SETJOB has of a job
@@ -67,7 +69,7 @@ const (
 
 const (
 	stateMagic = "jobmesh-state-1\n"
-	stateHead  = len(stateMagic) + 1 + 3*8 + sha256.Size
+	stateHead  = len(stateMagic) + 1 + 4*8 + sha256.Size
 	tailBytes  = 4096 // of each of the AOF's files, that tell it from others
 )
 
@@ -82,6 +84,9 @@ func (m *module) readState() {
 	}
 	if err == nil {
 		m.last, err = parseState(b)
+	}
+	if err == nil && m.last.kind == ranSynced && m.last.inode != inodeOf(os.Stat(m.stateName())) {
+		m.last, err = nil, errors.New("it is a copy, made while the server ran: the server may have gone on since")
 	}
 	if err != nil {
 		m.server.Log(rm.Warning, "%s is passed over, so what was saved is taken for what a crash has left: %v", m.stateName(), err)
@@ -100,24 +105,37 @@ func parseState(b []byte) (*lastRun, error) {
 		return nil, errors.New("its checksum is wrong")
 	}
 	b = body[len(stateMagic):]
-	r := &lastRun{kind: b[0], process: binary.LittleEndian.Uint64(b[1:]), changes: binary.LittleEndian.Uint64(b[9:]), inLog: binary.LittleEndian.Uint64(b[17:])}
-	r.held = b[25+copy(r.files[:], b[25:]):]
+	r := &lastRun{kind: b[0], process: binary.LittleEndian.Uint64(b[1:]), changes: binary.LittleEndian.Uint64(b[9:]),
+		inode: binary.LittleEndian.Uint64(b[17:]), inLog: binary.LittleEndian.Uint64(b[25:])}
+	r.held = b[33+copy(r.files[:], b[33:]):]
 	return r, nil
+}
+
+// inodeOf is the number of a file that was looked at, 0 where that isn't known.
+func inodeOf(info os.FileInfo, err error) uint64 {
+	if err != nil {
+		return 0
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Ino
+	}
+	return 0
 }
 
 // write writes the file so that a crash leaves the old one or the new one.
 func (r *lastRun) write(name string) error {
-	b := append([]byte(stateMagic), r.kind)
-	for _, v := range [...]uint64{r.process, r.changes, r.inLog} {
-		b = binary.LittleEndian.AppendUint64(b, v)
-	}
-	b = append(append(b, r.files[:]...), r.held...)
-	sum := sha256.Sum256(b)
 	temp := name + ".tmp"
 	f, err := os.Create(temp)
 	if err != nil {
 		return err
 	}
+	r.inode = inodeOf(f.Stat())
+	b := append([]byte(stateMagic), r.kind)
+	for _, v := range [...]uint64{r.process, r.changes, r.inode, r.inLog} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	b = append(append(b, r.files[:]...), r.held...)
+	sum := sha256.Sum256(b)
 	_, err = f.Write(b)
 	if err == nil {
 		_, err = f.Write(sum[:])
@@ -315,10 +333,8 @@ func (m *module) ended(*rm.Ctx) {
 // begun follows the start, when all is loaded: the AOF is told which process writes it,
 // and, where each change is on disk before its answer leaves, the state file too.
 func (m *module) begun(c *rm.Ctx) {
-	if m.last != nil { // nothing was loaded
-		m.last = nil
-		m.useState()
-	}
+	m.last = nil
+	m.useState() // where nothing was loaded, it is there still
 	m.logProcess(c)
 	if m.node.Passive() || !m.syncsAlways() {
 		return

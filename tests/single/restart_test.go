@@ -312,6 +312,26 @@ func TestStateFile(t *testing.T) {
 	}
 }
 
+// A copy of a running server's folder may be older than what that server did since.
+func TestCopiedFolder(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+	harness.Await(t, 5*time.Second, "the log to be known as whole", func() bool {
+		_, err := os.Stat(statePath(s))
+		return err == nil
+	})
+	c := s.Dial()
+	once := add(t, c, "once", "b", 0, "RETRY", 0)
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(filepath.Join(dir, "appendonlydir"), os.DirFS(filepath.Join(s.Dir, "appendonlydir"))))
+	b, err := os.ReadFile(statePath(s))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "jobmesh-nodes.state"), b, 0o600))
+	require.Equal(t, once, get(t, c, "once"))
+	copied := harness.Start(t, harness.WithDir(dir), harness.WithConfig("appendonly yes", "appendfsync always"))
+	assert.Equal(t, "maybe", copied.Do("SHOW", once).Field("delivered").Str)
+	assert.Contains(t, copied.Log(), "it is a copy")
+}
+
 // What a node saves once and never again is what a crash brings back: at-least-once jobs
 // come again though they are done, the others don't.
 func TestRDBOfALongPastShutdown(t *testing.T) {
