@@ -98,6 +98,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"acquire": w.acquire, "extend": func() { w.extend(false) }, "letgo": func() { w.extend(true) }, "unlock": w.unlock, "unheard": w.unheard, "locks": w.locks,
 		"clearlock": w.clearLock, "distrust": w.distrust, "lostlock": w.lostLock,
 		"choke": func() { w.actor(0).choked = true }, "unchoke": func() { w.actor(0).choked = false },
+		"loads": func() { w.actor(0).e.BeginLoading() }, "loaded": func() { w.actor(0).e.EndLoading() },
 		"take": func() { w.actor(0).k.taken[w.word(1)] = true }, "untake": func() { w.actor(0).k.taken[w.word(1)] = false },
 		"stall": func() { w.actor(0).still = true }, "wake": func() { w.actor(0).still = false },
 		"release": w.release, "cancel": w.cancel, "body": w.body,

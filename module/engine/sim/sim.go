@@ -18,6 +18,7 @@ import (
 // per node and hour of simulated time.
 type Faults struct {
 	Loss, Duplicate float64 // shares
+	Refuse          float64 // share of the messages with a job that the bus doesn't accept
 	Reorder         bool    // messages of one connection may overtake each other
 	MinDelay        int64   // ms
 	MaxDelay        int64
@@ -427,7 +428,7 @@ func (n *node) settle() {
 			}
 			n.s.denied(e.ID)
 		case engine.Send:
-			n.transmit(e.Peer.ID, n.e.Message(e))
+			n.dispatch(e.Peer.ID, n.e.Message(e))
 		case engine.Connect:
 			n.connect(n.s.byID[e.Peer.ID])
 		case engine.Disconnect:
@@ -551,6 +552,22 @@ func (s *Sim) delay() int64 {
 		return max(f.MinDelay, 1)
 	}
 	return f.MinDelay + s.r.Int64N(f.MaxDelay-f.MinDelay)
+}
+
+// dispatch gives a message to the bus, which may refuse one with a job: too much waits.
+func (n *node) dispatch(id wire.NodeID, b []byte) {
+	s, kind := n.s, wire.Kind(b[0])
+	job := kind == wire.Offer || kind == wire.YourJob || kind == wire.ReplJob
+	if !job || s.Faults.Refuse == 0 || s.healed || !s.chance(s.Faults.Refuse) {
+		n.transmit(id, b)
+		return
+	}
+	life, about := n.life, wire.JobID(b[2:])
+	s.at(0, func() {
+		if n.life == life && !n.down {
+			n.call(func() { n.e.Unsent(id, kind, &about) })
+		}
+	})
 }
 
 func (n *node) transmit(id wire.NodeID, b []byte) {

@@ -68,6 +68,9 @@ var histories = map[string]Config{
 	"moves": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.8, Once: 0.7, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Pressure: 120, Leaving: 120, Resets: 240, Crashes: 60, PauseQueue: 120,
 	}},
+	"choked": {PerTenSeconds: 300, Nodes: 4, Jobs: 300, Seconds: 120, AckShare: 0.9, Once: 0.5, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Refuse: 0.2, Resets: 240, Pauses: 10,
+	}},
 	"families": {PerTenSeconds: 100, Nodes: 3, Jobs: 50, Families: 60, Seconds: 120, AckShare: 0.9, Replicate: 2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	"broken families": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Resets: 60, Pauses: 20, Partitions: 20,
