@@ -227,7 +227,10 @@ func (s *Sim) done() bool {
 // gentle says whether nothing is ever lost: then at most once means once.
 func (s *Sim) gentle() bool {
 	f := &s.Faults
-	return f.Loss+f.Resets+f.Crashes+f.Wipes+f.Replaced+f.Partitions == 0
+	if s.Nodes > 1 && f.Stops > 0 {
+		return false // a message that moves a job may be under way
+	}
+	return f.Loss+f.Resets+f.Crashes+f.Wipes+f.Replaced+f.Partitions+f.Blackouts == 0
 }
 
 // deathless says whether no node dies, nor is replaced: then at most once means once,

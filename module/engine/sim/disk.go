@@ -39,6 +39,7 @@ const (
 	unlockEntry                  // DELLOCK: what engine.UnlockParts reads
 	renameEntry                  // RENAME: from, to
 	dropEntry                    // UNLINK of an empty queue
+	doubtEntry                   // JOBMESH EPOCH: at-most-once jobs became uncertain at a start
 )
 
 // entry is one effect in a log.
@@ -47,6 +48,9 @@ type entry struct {
 	at   int64
 	id   store.ID
 	a, b []byte
+
+	now  int64  // doubtEntry: when, by the node's clock
+	last uint64 // and of jobs with creation times up to this
 }
 
 // saved is a job as the log has it.
@@ -66,6 +70,8 @@ type disk struct {
 	jobs  map[store.ID]saved // what it comes to
 	nodes []wire.NodeID      // the nodes' file
 	votes engine.Votes       // likewise
+	clean bool               // the state file says that the last process ended cleanly,
+	held  [][2][]byte        // and which jobs were in somebody's hands: state and parts
 }
 
 type savedQueue struct {
@@ -147,9 +153,9 @@ func (n *node) logEffect(e *engine.Effect) {
 			n.s.fail("node %d: job %s was acknowledged, and is in state %d now", n.i, j.ID, j.State)
 		}
 		if e.Kind == engine.LogJob {
-			d.write(entry{jobEntry, n.s.now, j.ID, slices.Clone(j.Queue.NameBytes()), slices.Clone(j.Record())})
+			d.write(entry{kind: jobEntry, at: n.s.now, id: j.ID, a: slices.Clone(j.Queue.NameBytes()), b: slices.Clone(j.Record())})
 		} else {
-			d.write(entry{stateEntry, n.s.now, j.ID, slices.Clone(j.StateRecord()), slices.Clone(j.RawParts())})
+			d.write(entry{kind: stateEntry, at: n.s.now, id: j.ID, a: slices.Clone(j.StateRecord()), b: slices.Clone(j.RawParts())})
 		}
 	case engine.LogDelete:
 		d.write(entry{kind: deleteEntry, at: n.s.now, id: e.ID})
@@ -171,17 +177,10 @@ func (n *node) rewrite() {
 	d := &n.disk
 	d.queues, d.locks, d.log = nil, nil, d.log[:0]
 	at := map[*store.Queue]int{}
-	var queues []*store.Queue
-	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
-		queues = queues[:0]
-		cursor = n.e.ScanQueues(cursor, &queues)
-		for _, q := range queues {
-			if _, twice := at[q]; !twice {
-				at[q] = len(d.queues)
-				d.queues = append(d.queues, savedQueue{name: slices.Clone(q.NameBytes())})
-			}
-		}
-	}
+	n.eachQueue(func(q *store.Queue) {
+		at[q] = len(d.queues)
+		d.queues = append(d.queues, savedQueue{name: slices.Clone(q.NameBytes())})
+	})
 	known := 0
 	var jobs []*store.Job
 	seen := map[store.ID]bool{}
@@ -255,8 +254,39 @@ func (n *node) load() {
 			if q := n.e.Queue(e.a); q != nil {
 				n.keys.Drop(q)
 			}
+		case doubtEntry:
+			n.e.Doubt(e.now, e.last, true)
 		}
 		n.e.Effects()
+	}
+	for _, h := range d.held {
+		must(n.e.ApplyState(h[0], h[1]))
+	}
+	n.e.Effects()
+}
+
+// endCleanly writes the state file of a clean shutdown.
+func (n *node) endCleanly() {
+	d := &n.disk
+	d.clean = true
+	n.eachQueue(func(q *store.Queue) {
+		for j := q.Working.Head; j != nil; j = j.Next {
+			if j.Retry > 0 {
+				d.held = append(d.held, [2][]byte{slices.Clone(j.StateRecord()), slices.Clone(j.RawParts())})
+			}
+		}
+	})
+}
+
+func (n *node) eachQueue(do func(*store.Queue)) {
+	var queues []*store.Queue
+	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+		cursor = n.e.ScanQueues(cursor, &queues)
+	}
+	for i, q := range queues {
+		if !slices.Contains(queues[:i], q) {
+			do(q)
+		}
 	}
 }
 

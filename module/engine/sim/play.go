@@ -486,6 +486,7 @@ func (s *Sim) stop(n *node) {
 		return
 	}
 	s.trace("node %d: stops", n.i)
+	n.endCleanly()
 	n.end(false)
 	s.at(100+s.r.Int64N(5000), func() { s.restart(n) })
 }

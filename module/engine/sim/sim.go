@@ -324,17 +324,21 @@ func (n *node) restart() {
 	if len(n.e.Peers()) > 0 {
 		n.e.DistrustLocks()
 	}
+	whole := !n.unsure && (n.s.Fsync == Always || n.disk.clean)
 	n.e.BeginLoading()
 	n.load()
+	n.disk.clean, n.disk.held = false, nil // it counts for one start
 	n.e.EndLoading()
 	if n.e.Abstains() {
-		if n.s.Fsync == Always && !n.unsure && n.e.CompleteLocks() {
+		if whole && n.e.CompleteLocks() {
 			n.e.TrustLoadedLocks()
 		} else {
 			n.e.DistrustLocks()
 		}
 	}
-	n.e.Settle(engine.Trust{Logged: true, Exact: n.s.Fsync == Always && !n.unsure})
+	if n.e.Settle(engine.Trust{Logged: true, Exact: whole}) > 0 {
+		n.disk.write(entry{kind: doubtEntry, at: n.s.now, now: n.e.Now(), last: n.e.LastCTime()})
+	}
 }
 
 // maxLease is jobmesh.lock-max-lease, 0 for the default.

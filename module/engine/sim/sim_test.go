@@ -81,6 +81,9 @@ var histories = map[string]Config{
 	"families in trouble": {PerTenSeconds: 400, Nodes: 5, Jobs: 50, Families: 60, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 20, Resets: 60, Partitions: 30, Pressure: 20, Skew: 500,
 	}},
+	"alone": {Nodes: 1, Jobs: 200, Seconds: 120, AckShare: 0.9, Once: 0.5, Replicate: 1, Fsync: EverySec, Faults: Faults{
+		Stops: 200, Rewrites: 120, PauseQueue: 60,
+	}},
 	"blackouts": {PerTenSeconds: 200, Nodes: 5, Jobs: 150, Seconds: 180, AckShare: 0.8, Once: 0.2, Replicate: 3, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Blackouts: 60, Stops: 40, Crashes: 20, Rewrites: 120, NodesLate: true, Skew: 500,
 	}},
