@@ -308,6 +308,12 @@ func (n *Node) later(j *store.Job, span int64) {
 func (n *Node) next(q *store.Queue) *store.Job {
 	for range busySteps {
 		j := q.Head
+		if j != nil && j.ETime <= n.now {
+			// A job is never delivered after its time to live. The timer removes it
+			// then, but commands go first where the node stood still.
+			n.due(j)
+			continue
+		}
 		if j == nil || j.Parts == 0 {
 			return j
 		}
