@@ -71,6 +71,15 @@ func (j *job) String() string {
 	return b.String()
 }
 
+// firstGet is when a client first asked and got it.
+func (j *job) firstGet() moment {
+	first := never
+	for _, d := range j.deliveries {
+		first = min(first, d.sent)
+	}
+	return first
+}
+
 // firstAck is when a client first said that the job is done.
 func (j *job) firstAck() moment {
 	first := never
@@ -107,6 +116,19 @@ func (b *books) add(j *job) *job {
 	return j
 }
 
+// byID are the promised jobs.
+func (b *books) byID() map[string]*job {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := map[string]*job{}
+	for _, j := range b.jobs {
+		if j.id != "" {
+			all[j.id] = j
+		}
+	}
+	return all
+}
+
 // change changes what is known.
 func (b *books) change(do func()) {
 	b.mu.Lock()
@@ -120,7 +142,6 @@ type holding struct {
 	token             int64
 	sent, at          moment // of LOCK.ACQUIRE
 	end               moment // by the client's own reckoning
-	released          bool
 	said              []string
 }
 

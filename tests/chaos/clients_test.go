@@ -15,22 +15,65 @@ import (
 // kind is one kind of job, with what ADDJOB is told.
 type kind struct {
 	name    string
-	weight  int
+	weight  int // how often it is drawn; 0: it comes with another
 	options string
 	copies  int           // REPLICATE: how many nodes hold it when its ID is answered
 	once    bool          // RETRY 0
 	delay   time.Duration // DELAY
-	retry   time.Duration // RETRY
+	ttl     time.Duration // TTL, where it may expire
 	size    int           // of the body, at least
+
+	// Of a unique job.
+	keys  int           // how many there are
+	queue bool          // SCOPE queue: the key is the queue's
+	alone time.Duration // two with a key aren't processed within this time of a delivery
+	waits string        // until when another with its key is refused: done, delivered, or window
+
+	family func(*session, *kind) bool // adds such jobs
 }
 
-var kinds = []*kind{
-	{name: "one", weight: 4, options: "REPLICATE 1 RETRY 2", copies: 1, retry: 2 * time.Second},
-	{name: "two", weight: 6, options: "REPLICATE 2 RETRY 2", copies: 2, retry: 2 * time.Second},
-	{name: "three", weight: 6, options: "REPLICATE 3 RETRY 2", copies: 3, retry: 2 * time.Second},
-	{name: "async", weight: 2, options: "REPLICATE 3 ASYNC RETRY 2", copies: 1, retry: 2 * time.Second},
-	{name: "delayed", weight: 2, options: "REPLICATE 2 DELAY 1 RETRY 2", copies: 2, delay: time.Second, retry: 2 * time.Second},
-	{name: "once", weight: 4, options: "REPLICATE 1 RETRY 0", copies: 1, once: true},
+const (
+	two    = "REPLICATE 2 RETRY 2 "
+	retry  = 2 * time.Second
+	window = 2 * time.Second
+)
+
+var kinds []*kind
+
+func init() {
+	kinds = []*kind{
+		{name: "one", weight: 40, options: "REPLICATE 1 RETRY 2", copies: 1},
+		{name: "two", weight: 60, options: two, copies: 2},
+		{name: "three", weight: 60, options: "REPLICATE 3 RETRY 2", copies: 3},
+		{name: "async", weight: 20, options: "REPLICATE 3 ASYNC RETRY 2", copies: 1},
+		{name: "delayed", weight: 20, options: two + "DELAY 1", copies: 2, delay: time.Second},
+		{name: "short", weight: 10, options: "REPLICATE 2 RETRY 1 TTL 4", copies: 2, ttl: 4 * time.Second},
+		{name: "once", weight: 40, options: "REPLICATE 1 RETRY 0", copies: 1, once: true},
+		{name: "late", weight: 10, options: "REPLICATE 1 RETRY 0 DELAY 1", copies: 1, once: true, delay: time.Second},
+		{name: "large", weight: 1, options: "REPLICATE 1 RETRY 0", copies: 1, once: true, size: 300_000},
+		{name: "huge", weight: 1, options: two, copies: 2, size: 1_200_000},
+
+		{name: "run", weight: 25, options: two + "UNIQUE during-processing SCOPE mesh", copies: 2, keys: 5, alone: retry},
+		{name: "runone", weight: 10, options: "REPLICATE 1 RETRY 2 UNIQUE during-processing SCOPE queue", copies: 1, keys: 3, queue: true, alone: retry},
+		{name: "runonce", weight: 10, options: "REPLICATE 1 RETRY 0 UNIQUE during-processing RUNTTL 2", copies: 1, once: true, keys: 3, queue: true, alone: retry},
+		{name: "until", weight: 25, options: two + "UNIQUE until-processed SCOPE mesh", copies: 2, keys: 40, waits: "done"},
+		{name: "before", weight: 15, options: two + "UNIQUE before-processing SCOPE queue", copies: 2, keys: 40, queue: true, waits: "delivered"},
+		{name: "both", weight: 15, options: two + "UNIQUE before-and-during-processing SCOPE mesh", copies: 2, keys: 20, alone: retry, waits: "delivered"},
+		{name: "window", weight: 10, options: "UNIQUE window TTL 2 SCOPE mesh " + two, copies: 2, keys: 40, waits: "window"},
+
+		{name: "deferred", weight: 5, options: two + "DEFERRED", copies: 2, family: (*session).addDeferred},
+		{name: "blocked", options: "RETRY 2", copies: 2},
+		{name: "after", weight: 10, options: "RETRY 2", copies: 2, family: (*session).addAfter},
+	}
+}
+
+func named(name string) *kind {
+	for _, k := range kinds {
+		if k.name == name {
+			return k
+		}
+	}
+	panic(name)
 }
 
 // patience is how long a client waits for an answer; addTimeout what ADDJOB is
@@ -59,6 +102,9 @@ func startCrowd(m *mesh, b *books) *crowd {
 	for range 6 {
 		c.run((*session).consume)
 	}
+	for range 4 {
+		c.run((*session).lock)
+	}
 	return c
 }
 
@@ -67,6 +113,9 @@ func (c *crowd) stop() {
 	c.over.Store(true)
 	c.wait.Wait()
 }
+
+// anyNode draws a node, and returns its master; nil while that is in doubt.
+func (m *mesh) anyNode() *server { return m.nodes[rand.IntN(len(m.nodes))].serves.Load() }
 
 // session is a connection to a node.
 type session struct {
@@ -81,7 +130,11 @@ type session struct {
 func (c *crowd) run(work func(*session) bool) {
 	c.wait.Go(func() {
 		for !c.over.Load() {
-			s := c.m.servers[rand.IntN(len(c.m.servers))]
+			s := c.m.anyNode()
+			if s == nil {
+				time.Sleep(10 * time.Millisecond)
+				continue
+			}
 			conn, err := harness.Dial(s.addr, patience)
 			if err != nil {
 				time.Sleep(10 * time.Millisecond)
@@ -95,7 +148,7 @@ func (c *crowd) run(work func(*session) bool) {
 }
 
 // expected are errors that faults explain.
-var expected = []string{"NOREPL", "LOADING", "NOQUORUM", "READONLY", "LEAVING", "PAUSED", "UNBLOCKED"}
+var expected = []string{"NOREPL", "LOADING", "NOQUORUM", "READONLY", "LEAVING", "PAUSED", "UNBLOCKED", "NOJOB", "NOTDEFERRED", "LOCKLOST", "ACKED", "TOOLATE", "NOTHELD", "STALETOKEN"}
 
 // fine says whether an answer is one. Of others no more is to be had from this
 // connection; they are noted where faults don't explain them.
@@ -146,11 +199,58 @@ func (s *session) produce() bool {
 		return true
 	}
 	k := pick()
-	return s.addJob(&job{kind: k})
+	if k.family != nil {
+		return k.family(s, k)
+	}
+	j := &job{kind: k}
+	if k.keys > 0 {
+		// Keys of kinds with one scope are their own.
+		j.key = fmt.Sprint(k.name, "-", rand.IntN(k.keys))
+		return s.addJob(j, "KEY", j.key)
+	}
+	return s.addJob(j)
+}
+
+// addDeferred adds a deferred job with some that it blocks, and releases it.
+func (s *session) addDeferred(k *kind) bool {
+	parent := &job{kind: k}
+	if !s.addJob(parent) {
+		return false
+	}
+	for range rand.IntN(3) {
+		if !s.addJob(&job{kind: named("blocked"), parents: []*job{parent}}, "BLOCKEDBY", parent.id) {
+			return false
+		}
+	}
+	time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+	return s.release(parent)
+}
+
+// release releases a deferred job.
+func (s *session) release(j *job) bool {
+	s.b.change(func() {
+		if j.released == 0 {
+			j.released = s.m.now()
+		}
+	})
+	return s.fine(s.Do("RELEASEJOB", j.id), "RELEASEJOB")
+}
+
+// addAfter adds a job or two, and one that waits for them.
+func (s *session) addAfter(k *kind) bool {
+	child, args := &job{kind: k}, []any{"AFTER"}
+	for range 1 + rand.IntN(2) {
+		parent := &job{kind: named("two")}
+		if !s.addJob(parent) {
+			return false
+		}
+		child.parents, args = append(child.parents, parent), append(args, parent.id)
+	}
+	return s.addJob(child, args...)
 }
 
 // addJob adds a job, and keeps its account.
-func (s *session) addJob(j *job) bool {
+func (s *session) addJob(j *job, options ...any) bool {
 	j.node, j.sent, j.until = s.node, s.m.now(), never
 	s.b.add(j)
 	body := strconv.Itoa(j.number)
@@ -161,7 +261,7 @@ func (s *session) addJob(j *job) bool {
 	for _, word := range strings.Fields(j.kind.options) {
 		args = append(args, word)
 	}
-	v := s.Do(args...)
+	v := s.Do(append(args, options...)...)
 	fine := s.fine(v, "ADDJOB")
 	s.b.change(func() {
 		j.until, j.answer = s.m.now(), fmt.Sprintf("%.120v", v)
@@ -230,6 +330,8 @@ func (s *session) work(j *job, id string) bool {
 	switch {
 	case n < 80 || j.kind.once:
 		return s.end(j, id, "ACKJOB")
+	case n < 82:
+		return s.linger(j, id)
 	case n < 85:
 		return s.end(j, id, "FASTACK")
 	case n < 92:
@@ -238,12 +340,76 @@ func (s *session) work(j *job, id string) bool {
 		return true
 	}
 	// Elsewhere, by a connection of its own.
-	other := s.m.servers[rand.IntN(len(s.m.servers))]
+	other := s.m.anyNode()
+	if other == nil {
+		return true
+	}
 	if conn, err := harness.Dial(other.addr, patience); err == nil {
 		defer conn.Close()
 		(&session{conn, s.crowd, other.name}).end(j, id, "ACKJOB")
 	}
 	return true
+}
+
+// linger works on a job for longer than its retry time, and says so.
+func (s *session) linger(j *job, id string) bool {
+	last := len(j.deliveries) - 1
+	for range 4 {
+		time.Sleep(retry / 3)
+		sent := s.m.now()
+		if v := s.Do("WORKING", id); v.Kind != ':' {
+			return s.fine(v, "WORKING")
+		}
+		s.b.change(func() { j.deliveries[last].working = append(j.deliveries[last].working, sent) })
+	}
+	return s.end(j, id, "ACKJOB")
+}
+
+// lock takes a lock, holds it for a while, and lets it go.
+func (s *session) lock() bool {
+	if !s.adds.Load() {
+		time.Sleep(50 * time.Millisecond)
+		return false
+	}
+	ttl := 500*time.Millisecond + time.Duration(rand.IntN(2000))*time.Millisecond
+	h := &holding{name: fmt.Sprint("lock", rand.IntN(4)), owner: fmt.Sprintf("%x", rand.Uint64()), node: s.node, sent: s.m.now()}
+	args := []any{"LOCK.ACQUIRE", h.name, h.owner, ttl.Milliseconds()}
+	if rand.IntN(2) == 0 {
+		args = append(args, "WAIT", rand.IntN(1500))
+	}
+	v := s.Do(args...)
+	if !s.fine(v, "LOCK.ACQUIRE") {
+		return false
+	}
+	if v.Null {
+		time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+		return true
+	}
+	h.at, h.token, h.end = s.m.now(), v.Int(), h.sent+ttl
+	s.b.change(func() { s.b.locks = append(s.b.locks, h) })
+	tell := func(command string, more ...any) (harness.Value, moment) {
+		sent := s.m.now()
+		v := s.Do(append([]any{command, h.name, h.owner, h.token}, more...)...)
+		s.b.change(func() { h.said = append(h.said, fmt.Sprintf("%.3f %s: %v", sent.Seconds(), command, v)) })
+		return v, sent
+	}
+	for range rand.IntN(3) {
+		time.Sleep(time.Duration(rand.Int64N(int64(ttl))) / 2)
+		v, sent := tell("LOCK.EXTEND", ttl.Milliseconds())
+		if !s.fine(v, "LOCK.EXTEND") {
+			return v.Kind != 0 // its time runs on from when it began
+		}
+		s.b.change(func() { h.end = max(h.end, sent+ttl) })
+	}
+	switch rand.IntN(4) {
+	case 0: // a holder that dies
+		return false
+	case 1: // one that is late
+		time.Sleep(h.end - s.m.now())
+	}
+	s.b.change(func() { h.end = min(h.end, s.m.now()) })
+	v, _ = tell("LOCK.RELEASE")
+	return s.fine(v, "LOCK.RELEASE")
 }
 
 // end tells a node that a job is done, or is to be given to another client.

@@ -13,19 +13,44 @@
 // append-only files are. The same seed plays the same faults; what the clients
 // do meanwhile differs.
 //
+// Between the nodes stands a proxy for each of them (net_test.go), so partitions need
+// no rights: the proxy knows by /proc whose connection it has. In some plans each
+// node is a master with Redis replicas, watched by a Sentinel or not (roles_test.go);
+// in others each server has a wall clock that steps.
+//
 // # What is promised
 //
-// A loss is the end of a node by which the last that it did, up to 2.5 seconds,
-// may not be in its log: kill -9 with appendfsync everysec, not with always.
+// A loss is an event by which a node may miss the last that it did, up to 2.5
+// seconds: kill -9 with appendfsync everysec (not with always, nor is SHUTDOWN one),
+// or a replica that is promoted while the master takes commands, or after kill -9 of
+// it. FAILOVER is none.
 //
 //	a job, once its ID was answered   is delivered, unless its
 //	REPLICATE n                       n nodes, each with a loss just then
 //	REPLICATE n ASYNC                 node had a loss just then
 //	DELAY                             the same, and never before its delay
+//	TTL                               the same, unless its time is over; not much later
 //	RETRY 0                           round had any fault; never twice
+//	AFTER, BLOCKEDBY                  parents fell so; never before they are done
+//	DEFERRED                          the same, and never before its release
+//
+//	two jobs with one key
+//	UNIQUE before-processing          aren't both accepted before one is asked for
+//	UNIQUE until-processed            ... before one is acknowledged
+//	UNIQUE window                     ... within its time
+//	UNIQUE during-processing          aren't both processed, within RETRY or RUNTTL from
+//	                                  the delivery or the last WORKING
+//
+//	a lock                            has one holder within its time, counted from before
+//	                                  LOCK.ACQUIRE, and greater tokens for later ones
 //
 //	a node                            after every start knows the job that was in
 //	                                  its log before, and logs the next one
 //	a mesh, once it is healed         is whole within a minute, takes and serves
-//	                                  every kind of job, and keeps nothing
+//	                                  every kind of job, and keeps nothing. A vote for the
+//	                                  lock of a job that is done may stay until somebody
+//	                                  wants the key, who gets it
+//
+// Clocks that step change retries, delays, TTLs and windows, but no lock, and lose
+// nothing. Duplicates of at-least-once jobs are counted, not judged.
 package chaos

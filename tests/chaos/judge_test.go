@@ -1,17 +1,32 @@
 package chaos
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
+
+const second = time.Second
 
 // unwritten is how much of the last that a server did can be lost with it where
 // its log isn't synced at once: the write of everysec waits two seconds for a
 // sync that is under way.
 const unwritten = 2500 * time.Millisecond
 
-// promises is what the judge goes by: doc.go has the same as a table.
+// rounding is by how much a server's clock, which it looks at once in a while, can
+// be behind.
+const rounding = 20 * time.Millisecond
+
+// transit is for how long a copy of a job can be on its way, held up by a partition and
+// by a node that is stopped. Nodes tell each other how much is left of its time to
+// live, which doesn't run meanwhile.
+const transit = 13 * time.Second
+
+// verdict is what the judge found, and counted.
 type verdict struct {
+	steps    bool // wall clocks may have stepped
 	findings []string
 	note     map[string]int
 }
@@ -24,7 +39,7 @@ func (v *verdict) find(format string, args ...any) {
 func excused(losses []loss, j *job) bool {
 	nodes := map[int]bool{}
 	for _, l := range losses {
-		if l.at >= j.sent && l.at <= j.until+unwritten {
+		if l.to >= j.sent && l.at <= j.until+unwritten {
 			nodes[l.node] = true
 		}
 	}
@@ -33,14 +48,18 @@ func excused(losses []loss, j *job) bool {
 
 // judge compares what clients were promised with what they got, after a round
 // that was healed and drained.
-func judge(b *books, losses []loss, faults bool) *verdict {
-	v := &verdict{note: map[string]int{}}
+func judge(b *books, losses []loss, faults, steps bool) *verdict {
+	v := &verdict{note: map[string]int{}, steps: steps}
 	for _, text := range b.odd {
 		v.find("an answer that no fault explains:\n%s", text)
 	}
 	for _, j := range b.jobs {
 		v.job(j, losses, faults)
+		v.order(j, losses)
 	}
+	v.runs(b)
+	v.waits(b, losses)
+	v.locks(b)
 	return v
 }
 
@@ -62,12 +81,25 @@ func (v *verdict) job(j *job, losses []loss, faults bool) {
 		v.note["again"] += len(j.deliveries) - 1
 	}
 	for _, d := range j.deliveries {
-		if k.delay > 0 && j.id != "" && d.at < j.sent+k.delay {
+		if !v.steps && k.delay > 0 && j.id != "" && d.at < j.sent+k.delay-rounding {
 			v.find("a job was delivered before its delay was over:\n%v", j)
+		}
+		if !v.steps && k.ttl > 0 && j.id != "" && d.sent > j.until+k.ttl+transit {
+			v.find("a job was delivered after its time to live:\n%v", j)
 		}
 	}
 	if j.id == "" || len(j.deliveries) > 0 {
 		return
+	}
+	if k.ttl > 0 && faults {
+		v.note["expired"]++
+		return
+	}
+	for _, p := range j.parents {
+		if excused(losses, p) { // what waits for it falls with it
+			v.note["lost with its nodes"]++
+			return
+		}
 	}
 	switch {
 	case k.once && faults:
@@ -76,5 +108,137 @@ func (v *verdict) job(j *job, losses []loss, faults bool) {
 		v.note["lost with its nodes"]++
 	default:
 		v.find("a promised job was never delivered:\n%v", j)
+	}
+}
+
+// order looks for jobs that were delivered before what they waited for.
+func (v *verdict) order(j *job, losses []loss) {
+	if len(j.deliveries) == 0 || j.id == "" {
+		return
+	}
+	first := never
+	for _, d := range j.deliveries {
+		first = min(first, d.at)
+	}
+	if j.kind.name == "deferred" && (j.released == 0 || first < j.released) {
+		v.find("a deferred job was delivered before it was released:\n%v", j)
+	}
+	for _, p := range j.parents {
+		if p.firstAck() > first && !excused(losses, p) {
+			v.find("a job was delivered before the one that it waits for was done:\n%v\n%v", j, p)
+		}
+	}
+}
+
+// span is a time in which a job, or a client, has something alone.
+type span struct {
+	from, to moment
+	job      *job
+}
+
+// apart looks for two spans of one key that overlap, by more than that.
+func (v *verdict) apart(what string, all map[string][]span, by time.Duration) {
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		spans := all[key]
+		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+		for i, a := range spans {
+			for _, b := range spans[i+1:] {
+				if b.from+by < a.to && !(v.steps && a.job == b.job) { // a clock that jumps ends a retry time
+					v.find("%s, key %s, %.3f to %.3f and %.3f to %.3f:\n%v\n%v", what, key,
+						a.from.Seconds(), a.to.Seconds(), b.from.Seconds(), b.to.Seconds(), a.job, b.job)
+				}
+			}
+		}
+	}
+}
+
+// runs looks for two jobs of one key that were processed at a time. A run lasts from
+// when the client had the job until it said that it is done, or the
+// time of the lock is over, counted from when the client asked.
+func (v *verdict) runs(b *books) {
+	all := map[string][]span{}
+	for _, j := range b.jobs {
+		if j.kind.alone == 0 || j.key == "" {
+			continue
+		}
+		for _, d := range j.deliveries {
+			s := span{from: d.at, to: d.sent + j.kind.alone, job: j}
+			for _, w := range d.working {
+				s.to = max(s.to, w+j.kind.alone)
+			}
+			for _, e := range j.ends {
+				// One that wasn't answered yet can have been heard at any time since.
+				if e.until >= d.at || e.command != "NACK" {
+					s.to = min(s.to, max(e.sent, d.at))
+				}
+			}
+			all[j.key] = append(all[j.key], s)
+		}
+	}
+	v.apart("two runs at a time", all, early)
+}
+
+// early is by how much a job that several nodes hold can come back before its
+// retry time is over.
+const early = 300 * time.Millisecond
+
+// waits looks for two jobs of one key that waited at a time.
+func (v *verdict) waits(b *books, losses []loss) {
+	all := map[string][]span{}
+	for _, j := range b.jobs {
+		if j.kind.waits == "" || j.id == "" || excused(losses, j) {
+			continue
+		}
+		s := span{from: j.until, job: j}
+		switch j.kind.waits {
+		case "done":
+			s.to = j.firstAck()
+		case "delivered":
+			s.to = j.firstGet()
+			for _, g := range b.silent { // it may have been among what wasn't answered
+				if g.until >= j.sent {
+					s.to = min(s.to, max(g.sent, j.until))
+				}
+			}
+		case "window":
+			if v.steps { // after a restart the wall clock tells what is left
+				continue
+			}
+			s.to = j.sent + window
+		}
+		all[j.key] = append(all[j.key], s)
+	}
+	for key, spans := range all {
+		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+		for i, s := range spans {
+			for _, next := range spans[i+1:] {
+				if next.job.sent >= s.from && next.from <= s.to {
+					v.find("two jobs wait at a time, key %s:\n%v\n%v", key, s.job, next.job)
+				}
+			}
+		}
+	}
+}
+
+// locks looks for locks that two clients had at a time, and tokens that don't grow.
+func (v *verdict) locks(b *books) {
+	names := map[string][]*holding{}
+	for _, h := range b.locks {
+		v.note["locks"]++
+		names[h.name] = append(names[h.name], h)
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		all := names[name]
+		slices.SortFunc(all, func(a, b *holding) int { return cmp.Compare(a.at, b.at) })
+		for i, a := range all {
+			for _, b := range all[i+1:] {
+				if b.at < a.end {
+					v.find("two clients have a lock at a time:\n%v\n%v", a, b)
+				}
+				if b.sent > a.at && b.token <= a.token || b.token == a.token {
+					v.find("a token doesn't grow:\n%v\n%v", a, b)
+				}
+			}
+		}
 	}
 }

@@ -9,22 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func named(name string) *kind {
-	for _, k := range kinds {
-		if k.name == name {
-			return k
-		}
-	}
-	panic(name)
-}
-
-const second = time.Second
-
 // given is a delivery that took a tenth of a second.
 func given(at moment) delivery { return delivery{node: "0", sent: at - second/10, at: at} }
 
 func TestJudge(t *testing.T) {
-	at := func(node int, when moment) loss { return loss{node, when} }
+	at := func(node int, when moment) loss { return loss{node, when, when} }
 	for name, c := range map[string]struct {
 		job    job
 		losses []loss
@@ -50,7 +39,7 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.job.sent, c.job.until = second, second+second/10
-			v := judge(&books{jobs: []*job{&c.job}}, c.losses, !c.calm)
+			v := judge(&books{jobs: []*job{&c.job}}, c.losses, !c.calm, false)
 			if c.want == "" {
 				assert.Empty(t, v.findings)
 				return
@@ -60,12 +49,12 @@ func TestJudge(t *testing.T) {
 			assert.Contains(t, v.findings[0], "ADDJOB at node", "with its history")
 		})
 	}
-	v := judge(&books{odd: []string{"GETJOB at node 1: -ERR"}}, nil, true)
+	v := judge(&books{odd: []string{"GETJOB at node 1: -ERR"}}, nil, true, false)
 	assert.Len(t, v.findings, 1, "an answer that nobody expects")
 }
 
 func TestPlans(t *testing.T) {
-	show := func(p plan) string {
+	show := func(p plan) string { // all of it
 		var b strings.Builder
 		for _, round := range p.rounds {
 			for _, s := range round {

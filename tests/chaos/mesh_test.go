@@ -2,11 +2,13 @@ package chaos
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,37 +23,55 @@ const (
 	maxLease    = 5 * time.Second
 )
 
-// server is one of the mesh's servers. Only the test's own goroutine changes it.
+// server is one redis-server. Only the test's own goroutine changes it.
 type server struct {
 	*harness.Server
 	name  string
+	index int // of its proxy
 	addr  string
-	bus   int
+	port  int    // of its bus
+	bus   int    // of its proxy, which it announces
+	id    string // in the mesh
 	fsync string
 	state string // up, stopped or down
 	probe string // a job that the log has, until the next restart
 }
 
-// mesh is the servers, with a diary of what was done to them.
+// node is a node of the mesh: one server or, in plans with replicas, that of its
+// servers which is the master.
+type node struct {
+	index   int
+	servers []*server
+	master  *server
+	serves  atomic.Pointer[server] // the master, for clients; nil while that is in doubt
+}
+
+// mesh is the nodes, with a diary of what was done to them.
 type mesh struct {
 	t       *testing.T
+	plan    plan
 	folder  string
 	began   time.Time
+	nodes   []*node
 	servers []*server
+	net     *network
+	watch   *harness.Server // the Sentinel, if there is one
 
 	mu     sync.Mutex
 	diary  []string
 	losses []loss
 }
 
-// loss is an event in which a server can have lost the last that it logged.
+// loss is an event in which a node can have lost the last that it logged: at a
+// moment, or all the time between two.
 type loss struct {
 	node int
-	at   time.Duration
+	at   moment
+	to   moment
 }
 
 // now is the time since the run began, by a clock that doesn't jump.
-func (m *mesh) now() time.Duration { return time.Since(m.began) }
+func (m *mesh) now() moment { return time.Since(m.began) }
 
 // note writes into the diary.
 func (m *mesh) note(format string, args ...any) {
@@ -62,32 +82,104 @@ func (m *mesh) note(format string, args ...any) {
 
 // startMesh starts the servers of a plan, and has them meet.
 func startMesh(t *testing.T, p plan, folder string) *mesh {
-	m := &mesh{t: t, folder: folder, began: time.Now()}
+	m := &mesh{t: t, plan: p, folder: folder, began: time.Now(), net: newNetwork(t)}
+	var clock []harness.Option
+	if p.clocks {
+		clock = append(clock, harness.WithClock(t))
+	}
 	for i, fsync := range p.fsync {
-		dir := filepath.Join(folder, fmt.Sprint("node", i))
-		require.NoError(t, os.Mkdir(dir, 0o755))
-		s := &server{name: fmt.Sprint(i), bus: harness.FreePort(t), fsync: fsync, state: "up"}
-		s.Server = harness.Start(t, harness.WithDir(dir), harness.WithConfig(
-			"appendonly yes", "appendfsync "+fsync, "aof-use-rdb-preamble "+p.preamble,
-			"jobmesh.cluster-port "+strconv.Itoa(s.bus),
-			fmt.Sprint("jobmesh.cluster-node-timeout ", nodeTimeout.Milliseconds()),
-			fmt.Sprint("jobmesh.lock-max-lease ", maxLease.Milliseconds())))
-		s.addr = s.Addr()
-		m.servers = append(m.servers, s)
+		n := &node{index: i}
+		m.nodes = append(m.nodes, n)
+		for k := range 1 + p.replicas[i] {
+			options := clock
+			if k > 0 {
+				options = append(options, harness.WithReplicaOf(n.master.Server))
+			}
+			s := m.add(n, k, fsync, options)
+			if k == 0 {
+				n.master = s
+			}
+		}
 	}
-	for _, s := range m.servers[1:] {
-		require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", m.servers[0].Port, m.servers[0].bus).Str)
+	for _, n := range m.nodes {
+		for _, s := range n.servers[1:] {
+			s.AwaitSync()
+		}
 	}
+	if p.sentinel {
+		m.sentinel()
+	}
+	m.join()
 	m.whole()
 	return m
+}
+
+// add starts one more server of a node.
+func (m *mesh) add(n *node, k int, fsync string, options []harness.Option) *server {
+	name := fmt.Sprint(n.index) + strings.Repeat("'", k)
+	dir := filepath.Join(m.folder, fmt.Sprintf("node%d-%d", n.index, k))
+	require.NoError(m.t, os.Mkdir(dir, 0o755))
+	s := &server{name: name, index: len(m.servers), port: harness.FreePort(m.t), fsync: fsync, state: "up"}
+	s.bus = m.net.add(m.t, n.index, s.port)
+	s.Server = harness.Start(m.t, append([]harness.Option{harness.WithDir(dir), harness.WithConfig(
+		"appendonly yes", "appendfsync "+fsync, "aof-use-rdb-preamble "+m.plan.preamble,
+		"jobmesh.cluster-port "+strconv.Itoa(s.port), "jobmesh.cluster-announce 127.0.0.1:"+strconv.Itoa(s.bus),
+		fmt.Sprint("jobmesh.cluster-node-timeout ", nodeTimeout.Milliseconds()),
+		fmt.Sprint("jobmesh.lock-max-lease ", maxLease.Milliseconds()))}, options...)...)
+	s.addr = s.Addr()
+	s.id = s.Do("JOBMESH", "CLUSTER", "MYID").Str
+	m.net.proxies[s.index].pid.Store(int64(s.PID()))
+	n.servers = append(n.servers, s)
+	m.servers = append(m.servers, s)
+	return s
+}
+
+// masters are the servers that are the mesh's nodes.
+func (m *mesh) masters() (all []*server) {
+	for _, n := range m.nodes {
+		all = append(all, n.master)
+	}
+	return all
+}
+
+// join has all masters know each other and nobody else, and opens them to clients.
+func (m *mesh) join() {
+	m.t.Helper()
+	wanted := map[string]bool{}
+	for _, s := range m.masters() {
+		wanted[s.id] = true
+	}
+	for _, s := range m.masters() {
+		known := map[string]bool{}
+		for line := range strings.Lines(s.Do("JOBMESH", "CLUSTER", "NODES").Str) {
+			id, _, _ := strings.Cut(line, " ")
+			known[id] = true
+		}
+		for _, other := range m.masters() {
+			if !known[other.id] {
+				require.Equal(m.t, "OK", s.Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", other.Port, other.bus).Str)
+			}
+		}
+		for id := range known {
+			if !wanted[id] {
+				m.tell(s, "JOBMESH", "CLUSTER", "FORGET", id)
+			}
+		}
+	}
+	for _, s := range m.masters() {
+		others := strconv.Itoa(len(m.nodes) - 1)
+		m.await(60*time.Second, s, "to reach all others", func() bool { return s.Info("jobmesh", "jobmesh_reachable_nodes") == others })
+	}
+	for _, n := range m.nodes {
+		n.serves.Store(n.master)
+	}
 }
 
 // whole waits until every node reaches all others, and takes part in votes.
 func (m *mesh) whole() {
 	m.t.Helper()
-	others := strconv.Itoa(len(m.servers) - 1)
-	for _, s := range m.servers {
-		m.await(60*time.Second, s, "to reach all others", func() bool { return s.Info("jobmesh", "jobmesh_reachable_nodes") == others })
+	m.join()
+	for _, s := range m.masters() {
 		m.await(60*time.Second, s, "to vote", func() bool { return s.Info("jobmesh", "jobmesh_locks_abstaining") == "no" })
 	}
 }
@@ -121,9 +213,10 @@ func (m *mesh) do(s step) {
 	m.t.Helper()
 	m.alive()
 	m.note("%v", s)
-	all := m.servers
+	all := m.masters()
+	var n *node
 	if s.node >= 0 {
-		all = all[s.node : s.node+1]
+		all, n = all[s.node:s.node+1], m.nodes[s.node]
 	}
 	switch s.fault {
 	case "kill", "killall":
@@ -132,6 +225,8 @@ func (m *mesh) do(s step) {
 		m.shutdown(all)
 	case "start", "startall":
 		m.start(all)
+	case "taken":
+		m.taken(all[0])
 	case "stop":
 		all[0].Pause()
 		all[0].state = "stopped"
@@ -146,6 +241,34 @@ func (m *mesh) do(s step) {
 		m.tell(all[0], "CLIENT", "PAUSE", s.lasts.Milliseconds(), s.kind)
 	case "leavers":
 		m.tell(all[0], "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	case "nolog":
+		m.nolog(all[0], s.lasts)
+	case "leave":
+		m.tell(all[0], "JOBMESH", "CLUSTER", "LEAVING", "yes")
+	case "stay":
+		m.tell(all[0], "JOBMESH", "CLUSTER", "LEAVING", "no")
+	case "clock":
+		all[0].SetClock(s.delay)
+	case "cut", "deaf":
+		m.net.cut(s.apart, s.fault == "deaf")
+	case "slow":
+		m.net.drag(s.apart, s.delay)
+	case "heal":
+		m.net.heal()
+	case "reset":
+		m.net.reset(s.node)
+	case "demote":
+		m.tell(all[0], "REPLICAOF", "127.0.0.1", 1) // where nobody is
+	case "promote":
+		m.tell(all[0], "REPLICAOF", "NO", "ONE")
+	case "replica":
+		m.replica(n)
+	case "byhand":
+		m.byHand(n)
+	case "failover":
+		m.failover(n)
+	case "sentinel":
+		m.bySentinel(n)
 	default:
 		m.t.Fatalf("nobody knows how to %s", s.fault)
 	}
@@ -161,7 +284,7 @@ func (m *mesh) tell(s *server, args ...any) {
 		return
 	}
 	defer c.Close()
-	if v := c.Do(args...); v.Kind == '-' {
+	if v := c.Do(args...); v.Kind == '-' && args[0] != "RELEASEJOB" {
 		m.note("       %v: %v", args, v)
 	}
 }
@@ -173,22 +296,17 @@ func (m *mesh) kill(all []*server) {
 		}
 		s.Kill()
 		s.state = "down"
-		m.lose(s)
+		if s.fsync != "always" {
+			m.lose(s, m.now())
+		}
 	}
 }
 
-// lose notes that a server was ended with what it may not have written yet.
-func (m *mesh) lose(s *server) {
-	if s.fsync == "always" {
-		return
-	}
+// lose notes that what a server did since then, and just before, may be lost.
+func (m *mesh) lose(s *server, since moment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, other := range m.servers {
-		if other == s {
-			m.losses = append(m.losses, loss{i, m.now()})
-		}
-	}
+	m.losses = append(m.losses, loss{m.net.proxies[s.index].node, since, m.now()})
 }
 
 func (m *mesh) shutdown(all []*server) {
@@ -197,8 +315,14 @@ func (m *mesh) shutdown(all []*server) {
 			continue
 		}
 		s.state = "down"
-		s.Stop()
+		s.Stop("SHUTDOWN", "NOW", "FORCE")
 	}
+}
+
+// launch starts the process of a server that is down.
+func (m *mesh) launch(s *server) {
+	s.Launch()
+	m.net.proxies[s.index].pid.Store(int64(s.PID()))
 }
 
 // start starts servers that are down. Each has to know what its log had before,
@@ -208,7 +332,7 @@ func (m *mesh) start(all []*server) {
 	var down []*server
 	for _, s := range all {
 		if s.state == "down" {
-			s.Launch()
+			m.launch(s)
 			down = append(down, s)
 		}
 	}
@@ -221,21 +345,57 @@ func (m *mesh) start(all []*server) {
 	}
 }
 
+// taken starts a server again while another process has the port of its bus.
+func (m *mesh) taken(s *server) {
+	m.t.Helper()
+	m.kill([]*server{s})
+	l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", s.port))
+	if err != nil {
+		m.t.Logf("the bus port isn't free: %v", err)
+	}
+	m.start([]*server{s})
+	if err == nil {
+		l.Close()
+	}
+}
+
 // readsBack checks a server that was started anew, and adds the job that it has to
 // know after its next start.
 func (m *mesh) readsBack(s *server) {
 	m.t.Helper()
-	if s.probe != "" {
-		if s.Do("SHOW", s.probe).Null {
-			m.t.Fatalf("node %s was started again, and doesn't know the job %s, which was in its append-only file", s.name, s.probe)
-		}
-		s.Do("DELJOB", s.probe)
+	m.known(s)
+	if s.Info("replication", "role") == "master" && s.Do("JOBMESH", "CLUSTER", "LEAVING").Str == "no" {
+		s.probe = s.AwaitLogged()
 	}
-	s.probe = s.AwaitLogged()
 }
 
-// heal ends all faults, and waits until the mesh is whole.
-func (m *mesh) heal() {
+// known checks that a server knows the job that was in its log.
+func (m *mesh) known(s *server) {
+	m.t.Helper()
+	if s.probe == "" {
+		return
+	}
+	if s.Do("SHOW", s.probe).Null {
+		m.t.Fatalf("node %s was started again, and doesn't know the job %s, which was in its append-only file", s.name, s.probe)
+	}
+	s.Do("DELJOB", s.probe)
+	s.probe = ""
+}
+
+// nolog turns the append-only file off and on again, and waits until it is whole.
+func (m *mesh) nolog(s *server, d time.Duration) {
+	m.t.Helper()
+	m.tell(s, "CONFIG", "SET", "appendonly", "no")
+	time.Sleep(d)
+	m.tell(s, "CONFIG", "SET", "appendonly", "yes")
+	m.await(20*time.Second, s, "to have an append-only file again", func() bool {
+		return s.Info("persistence", "aof_enabled")+s.Info("persistence", "aof_rewrite_in_progress")+
+			s.Info("persistence", "aof_rewrite_scheduled") == "100"
+	})
+}
+
+// heal ends all faults of a round that began then, and waits until the mesh is whole.
+func (m *mesh) heal(since moment) {
 	m.t.Helper()
 	m.note("heal")
 	for _, s := range m.servers {
@@ -243,10 +403,17 @@ func (m *mesh) heal() {
 			s.Resume()
 			s.state = "up"
 		}
+		if m.plan.clocks {
+			s.SetClock(0)
+		}
 	}
+	m.net.heal()
 	m.start(m.servers)
 	for _, s := range m.servers {
 		m.tell(s, "CLIENT", "UNPAUSE")
+	}
+	if m.plan.sentinel {
+		m.follow(since)
 	}
 	m.whole()
 	m.note("healed")

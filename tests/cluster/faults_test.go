@@ -26,12 +26,23 @@ func (m mesh) kill() {
 	}
 }
 
+// rewrite has the nodes write their logs anew, to a good end.
+func (m mesh) rewrite() {
+	for _, s := range m {
+		s.RewriteAOF()
+	}
+}
+
 func (m mesh) restart() {
 	for _, s := range m {
 		s.Launch()
 	}
 	for _, s := range m {
 		s.AwaitService()
+	}
+	// A node that has started anew logs what it is given from now on.
+	for _, s := range m {
+		s.Do("DELJOB", s.AwaitLogged())
 	}
 }
 
@@ -42,6 +53,7 @@ func TestTotalQueueKilled(t *testing.T) {
 	for range 3 {
 		q.more(300)
 		dead := m.some(2)
+		dead.rewrite()
 		dead.kill()
 		q.more(300)
 		dead.restart()
@@ -73,6 +85,7 @@ func TestTotalQueueAllRestarted(t *testing.T) {
 	q := newQueue(t, m, 3000, "REPLICATE", 3, "RETRY", 1)
 	for range 2 {
 		q.more(500)
+		m.rewrite()
 		m.kill()
 		m.restart()
 	}

@@ -26,6 +26,7 @@ type Server struct {
 	host     string
 	prefix   []string // of the command that starts it
 	binary   string
+	more     []string // arguments behind redis.conf
 	preload  string
 	clock    string // a library with the wall clock, see [WithClock]
 	conf     string
@@ -48,6 +49,7 @@ type settings struct {
 	clock   string
 	dir     string
 	quiet   bool
+	more    []string
 }
 
 // Option changes how a server is started.
@@ -85,6 +87,11 @@ func WithNamespace(name, addr string) Option {
 	}
 }
 
+// AsSentinel makes the server a Sentinel.
+func AsSentinel() Option {
+	return func(s *settings) { s.module, s.more = "", []string{"--sentinel"} }
+}
+
 // WithReplicaOf makes the server a replica of another.
 func WithReplicaOf(master *Server) Option {
 	return WithConfig("replicaof 127.0.0.1 " + strconv.Itoa(master.Port))
@@ -113,11 +120,15 @@ func Binary() string {
 }
 
 // FreePort is a port that nobody listens on, from below those that the kernel
-// gives to connections: a server that is restarted finds it free again.
+// gives to connections: a server that is restarted finds it free again. No other
+// test gets it meanwhile, also in another process.
 func FreePort(t testing.TB) int {
 	const lowest, ephemeral = 20_000, 32_768
 	for range 1000 {
 		port := lowest + rand.IntN(ephemeral-lowest)
+		if !reserve(t, port) {
+			continue
+		}
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			require.NoError(t, l.Close())
@@ -126,6 +137,22 @@ func FreePort(t testing.TB) int {
 	}
 	t.Fatal("no port is free")
 	return 0
+}
+
+// reserve locks a file of the port's name until the end of the test.
+func reserve(t testing.TB, port int) bool {
+	folder := filepath.Join(os.TempDir(), "jobmesh-test-ports")
+	require.NoError(t, os.MkdirAll(folder, 0o777))
+	f, err := os.OpenFile(filepath.Join(folder, strconv.Itoa(port)), os.O_CREATE|os.O_RDWR, 0o666)
+	if err != nil {
+		return false // another user's
+	}
+	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		f.Close()
+		return false
+	}
+	t.Cleanup(func() { f.Close() })
+	return true
 }
 
 // New prepares a server without starting it.
@@ -145,7 +172,7 @@ func New(t testing.TB, opts ...Option) *Server {
 	if set.dir == "" {
 		set.dir = t.TempDir()
 	}
-	s := &Server{t: t, Dir: set.dir, host: set.host, prefix: set.prefix, binary: set.binary, preload: set.preload, clock: set.clock, quiet: set.quiet}
+	s := &Server{t: t, Dir: set.dir, host: set.host, prefix: set.prefix, binary: set.binary, more: set.more, preload: set.preload, clock: set.clock, quiet: set.quiet}
 	s.conf = filepath.Join(s.Dir, "redis.conf")
 	s.lines = []string{
 		"bind " + set.host, "dir " + s.Dir, "logfile " + filepath.Join(s.Dir, "log"),
@@ -191,7 +218,7 @@ func (s *Server) Launch() {
 	errs, err := os.OpenFile(s.stderrPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(s.t, err)
 	defer errs.Close()
-	line := append(slices.Clone(s.prefix), s.binary, s.conf)
+	line := append(append(slices.Clone(s.prefix), s.binary, s.conf), s.more...)
 	cmd, done := exec.Command(line[0], line[1:]...), make(chan struct{})
 	cmd.Stdout, cmd.Stderr = errs, errs
 	if env := s.environment(); env != nil {

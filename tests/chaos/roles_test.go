@@ -1,0 +1,192 @@
+package chaos
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// Redis replicas, promoted and demoted. A replica that is promoted is a node of its
+// own: it has to meet the mesh, which then forgets the one in whose place it is.
+// Clients keep away from it until then: alone it would give locks by itself.
+
+// sentinelPatience is for how long a master may be silent before Sentinel promotes a
+// replica. Other faults are shorter in its plans.
+const sentinelPatience = 3 * time.Second
+
+// sentinel starts a Sentinel that watches all nodes.
+func (m *mesh) sentinel() {
+	lines := []string{}
+	for _, n := range m.nodes {
+		name := fmt.Sprint("node", n.index)
+		lines = append(lines, fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 1", name, n.master.Port),
+			fmt.Sprintf("sentinel down-after-milliseconds %s %d", name, sentinelPatience.Milliseconds()), "sentinel failover-timeout "+name+" 5000")
+	}
+	m.watch = harness.Start(m.t, harness.WithoutModule(), harness.AsSentinel(), harness.WithConfig(lines...))
+}
+
+// replicas are a node's servers but for its master.
+func (n *node) replicas() (all []*server) {
+	for _, s := range n.servers {
+		if s != n.master {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// synced waits until a node's replicas follow its master.
+func (m *mesh) synced(n *node) {
+	m.t.Helper()
+	for _, s := range n.replicas() {
+		m.await(30*time.Second, s, "to follow its master", func() bool {
+			return s.Info("replication", "master_link_status") == "up" && s.Info("replication", "master_port") == strconv.Itoa(n.master.Port)
+		})
+	}
+}
+
+// adopt makes another server the node's master, and the mesh know it instead.
+func (m *mesh) adopt(n *node, s *server) {
+	m.t.Helper()
+	n.master = s
+	for _, old := range n.servers {
+		if old.probe != "" {
+			m.tell(s, "DELJOB", old.probe)
+			old.probe = ""
+		}
+	}
+	m.note("       node %d is server %s now", n.index, s.name)
+	m.synced(n)
+	m.join()
+	for _, s := range n.servers {
+		m.tell(s, "CONFIG", "REWRITE")
+	}
+}
+
+// role waits for a server's role.
+func (m *mesh) role(s *server, want string) {
+	m.t.Helper()
+	m.await(30*time.Second, s, "to be a "+want, func() bool { return s.Info("replication", "role") == want })
+}
+
+// byHand promotes a replica while the master is alive, and makes that a replica.
+// What the old one was given after its last word to the other is lost.
+func (m *mesh) byHand(n *node) {
+	m.t.Helper()
+	m.synced(n)
+	was, next := n.master, n.replicas()[0]
+	since := m.now()
+	n.serves.Store(nil)
+	require.Equal(m.t, "OK", next.Do("REPLICAOF", "NO", "ONE").Str)
+	for _, s := range n.servers {
+		if s != next {
+			require.Equal(m.t, "OK", s.Do("REPLICAOF", "127.0.0.1", next.Port).Str)
+		}
+	}
+	m.role(was, "slave")
+	m.lose(was, since)
+	m.adopt(n, next)
+}
+
+// failover hands over to a replica without a loss: FAILOVER waits until that has all.
+func (m *mesh) failover(n *node) {
+	m.t.Helper()
+	m.synced(n)
+	was, next := n.master, n.replicas()[0]
+	n.serves.Store(nil)
+	if v := was.Do("FAILOVER", "TO", "127.0.0.1", next.Port, "TIMEOUT", 5000); v.Kind == '-' {
+		m.note("       FAILOVER: %v", v)
+		n.serves.Store(was)
+		return
+	}
+	m.await(30*time.Second, was, "to end its FAILOVER", func() bool { return was.Info("replication", "master_failover_state") == "no-failover" })
+	if was.Info("replication", "role") == "master" {
+		m.note("       FAILOVER came to nothing")
+		n.serves.Store(was)
+		return
+	}
+	m.role(next, "master")
+	for _, s := range n.replicas() {
+		if s != next {
+			require.Equal(m.t, "OK", s.Do("REPLICAOF", "127.0.0.1", next.Port).Str)
+		}
+	}
+	m.adopt(n, next)
+}
+
+// bySentinel kills the master, waits until Sentinel has promoted a replica, and
+// starts it again, to be a replica as Sentinel tells it.
+func (m *mesh) bySentinel(n *node) {
+	m.t.Helper()
+	m.synced(n)
+	name := fmt.Sprint("node", n.index)
+	// It has to know the replicas.
+	harness.Await(m.t, 30*time.Second, "Sentinel to know the replicas", func() bool {
+		return len(m.watch.Do("SENTINEL", "REPLICAS", name).Elems) == len(n.servers)-1
+	})
+	was, since := n.master, m.now()
+	n.serves.Store(nil)
+	was.Kill()
+	was.state = "down"
+	var next *server
+	harness.Await(m.t, 60*time.Second, "Sentinel to promote a replica of node "+name, func() bool {
+		m.alive()
+		for _, s := range n.replicas() {
+			if s.Info("replication", "role") == "master" {
+				next = s
+			}
+		}
+		return next != nil
+	})
+	m.launch(was)
+	was.AwaitService()
+	was.state = "up"
+	m.lose(was, since)
+	n.master = next
+	m.role(was, "slave")
+	m.lose(was, since)
+	n.master = was
+	m.adopt(n, next)
+}
+
+// follow finds the masters that Sentinel has chosen because of another fault, which
+// took longer than it should have.
+func (m *mesh) follow(since moment) {
+	m.t.Helper()
+	for _, n := range m.nodes {
+		var next *server
+		harness.Await(m.t, 60*time.Second, fmt.Sprint("node ", n.index, " to have one master"), func() bool {
+			masters := 0
+			for _, s := range n.servers {
+				if s.Info("replication", "role") == "master" {
+					next = s
+					masters++
+				}
+			}
+			return masters == 1
+		})
+		if next != n.master {
+			n.serves.Store(nil)
+			m.lose(n.master, since)
+			m.adopt(n, next)
+		}
+	}
+}
+
+// replica kills a replica, and starts it again.
+func (m *mesh) replica(n *node) {
+	m.t.Helper()
+	s := n.replicas()[0]
+	if s.state != "up" {
+		return
+	}
+	s.Kill()
+	s.state = "down"
+	m.launch(s)
+	s.AwaitService()
+	s.state = "up"
+}
