@@ -72,6 +72,8 @@ type Events struct {
 	Loading func(c *Ctx, phase LoadPhase)
 	// Role: the server has become a replica, or a master.
 	Role func(c *Ctx, replica bool)
+	// Following: this replica has what its master has, and follows it from here on.
+	Following func(c *Ctx)
 	// Swap: two databases have changed places.
 	Swap func(c *Ctx, a, b int)
 	// Config: some CONFIG SET of the server's own parameters happened.
@@ -320,6 +322,10 @@ func (s *Server) Event(f *api.Frame, event, sub int, a, b int64) {
 	case api.EventRole:
 		if e.Role != nil {
 			e.Role(c, sub == 1)
+		}
+	case api.EventLink:
+		if sub == 0 && e.Following != nil {
+			e.Following(c)
 		}
 	case api.EventFork:
 		if sub == 0 && e.Fork != nil {

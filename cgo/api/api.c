@@ -152,7 +152,7 @@ static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleS
 }
 
 int api_subscribe(RedisModuleCtx *ctx) {
-    static const uint64_t wanted[] = { EVENT_ROLE, EVENT_FLUSHDB, EVENT_LOADING, EVENT_SHUTDOWN, EVENT_REPLICA, EVENT_SWAPDB, EVENT_FORK };
+    static const uint64_t wanted[] = { EVENT_ROLE, EVENT_FLUSHDB, EVENT_LOADING, EVENT_SHUTDOWN, EVENT_REPLICA, EVENT_MASTER_LINK, EVENT_SWAPDB, EVENT_FORK };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ wanted[i], 1 }, on_event) != REDIS_OK) return REDIS_ERR;
     if (redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ EVENT_EVENTLOOP, 1 }, on_turn) != REDIS_OK) return REDIS_ERR;

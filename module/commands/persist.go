@@ -141,6 +141,14 @@ func (m *module) role(c *rm.Ctx, replica bool) {
 	m.hurry()
 }
 
+// following is told when a replica has reached its master, by a partial
+// resynchronization, too, which loads nothing.
+func (m *module) following(c *rm.Ctx) {
+	m.begin(c)
+	m.node.Follow()
+	m.settle(c)
+}
+
 // begin begins each call that lets the engine work: it tells the time. The first
 // call behind a promotion that may replicate ends the node's passive role.
 func (m *module) begin(c *rm.Ctx) {

@@ -302,6 +302,17 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	return 0
 }
 
+// Follow tells a passive node that it has what its master has. From here on it knows of
+// no queue position more than any replica does: the master gives jobs to clients, and
+// this node may not hear of it before it is promoted. So all jobs are held, as if
+// they had been loaded, and [Node.Settle] decides anew. A node that was passive for a moment,
+// and reached no master, goes on where it was.
+func (n *Node) Follow() {
+	if n.passive {
+		n.eachQueue(n.store.HoldAll)
+	}
+}
+
 // Jobs counts the registered jobs, in any state.
 func (n *Node) Jobs() uint64 { return n.store.Jobs() }
 

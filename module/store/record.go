@@ -96,6 +96,10 @@ func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 	if j == nil {
 		return nil, nil
 	}
+	// It finds its list, its lane's above all, by what it says before the change.
+	if j.Place != InHeld {
+		s.Hold(j)
+	}
 	if len(parts) > 0 {
 		for i := range int(binary.LittleEndian.Uint16(parts)) {
 			j, _ = s.AddHolder(j, binary.LittleEndian.Uint64(parts[partsHead+i*holderLen:])&^1)
@@ -107,9 +111,6 @@ func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 	}
 	if head.Parts == 0 && len(j.Extras()) > 0 {
 		j = s.SetExtras(j, nil)
-	}
-	if j.Place == InWorking {
-		s.Hold(j)
 	}
 	j.State, j.Flags = head.State, head.Flags|j.Flags&volatileFlags
 	j.QTime, j.ETime = head.QTime, head.ETime

@@ -218,6 +218,31 @@ func (s *Store) Hold(j *Job) {
 	}
 }
 
+// HoldAll holds all jobs of a queue, in the states that they have: as those that
+// were loaded.
+func (s *Store) HoldAll(q *Queue) {
+	hold := func(j *Job) {
+		state := j.State
+		s.Hold(j)
+		j.State = state
+	}
+	for q.Head != nil {
+		hold(q.Head)
+	}
+	for l := q.Lanes; l != nil; {
+		next := l.Next
+		if l.list != nil {
+			for n := l.list.Len; n > 0; n-- { // with the last one the lane is gone
+				hold(l.Head())
+			}
+		}
+		l = next
+	}
+	for q.Working.Head != nil {
+		hold(q.Working.Head)
+	}
+}
+
 // MoveTo moves a job to another attached queue, where it is held.
 func (s *Store) MoveTo(j *Job, q *Queue) {
 	s.withdraw(j.Queue, j)

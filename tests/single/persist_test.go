@@ -222,6 +222,58 @@ func TestDamagedRDB(t *testing.T) {
 	}
 }
 
+// A master that was made a replica, by a partial resynchronization, knows no queue
+// position any more: what the other one gave to a client it never delivers again,
+// whether or not it has heard of it.
+func TestDemotedAndPromotedAgain(t *testing.T) {
+	master := harness.Start(t)
+	c := master.Dial()
+	replica := harness.Start(t, harness.WithReplicaOf(master))
+	r := replica.Dial()
+	replica.AwaitSync()
+	once := []string{add(t, c, "once", "heard of", 0, "RETRY", 0), add(t, c, "once", "not heard of", 0, "RETRY", 0)}
+	for i := range 4 {
+		addUnique(t, c, "u", fmt.Sprint(i), "KEY k RETRY 1 UNIQUE during-processing")
+	}
+	busy := get(t, c, "u")
+	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
+	require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+	require.Equal(t, "OK", c.Do("REPLICAOF", "127.0.0.1", replica.Port).Str)
+	master.AwaitSync()
+	require.Equal(t, "1", replica.Info("stats", "sync_partial_ok"))
+	assert.Equal(t, int64(0), c.Do("QLEN", "u").Int(), "a replica has nothing in its queues")
+	given := add(t, r, "given", "b", 0, "RETRY", 0)
+	require.Equal(t, given, get(t, r, "given"))
+	r.Do("ACKJOB", busy)
+	for range 3 {
+		v := r.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "u")
+		require.Len(t, v.Elems, 1, "%v", v)
+		r.Do("ACKJOB", v.Elems[0].Elems[1].Str)
+	}
+	require.Equal(t, int64(1), r.Do("WAIT", 1, 5000).Int())
+	assert.Equal(t, "3", master.Info("jobmesh", "jobmesh_registered_jobs"), "those that run once alone")
+	replica.Kill()
+	require.Equal(t, "OK", c.Do("REPLICAOF", "NO", "ONE").Str)
+	last := add(t, c, "once", "last", 0, "RETRY", 0)
+	require.Equal(t, last, get(t, c, "once"), "the server has settled, and the others may have been delivered")
+	assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "once", "given").NullArray(), "never a second delivery")
+	assert.Equal(t, int64(0), c.Do("ENQUEUE", given).Int())
+	for _, id := range once {
+		assert.Equal(t, "active", state(c, id), "it may have been delivered")
+	}
+	assert.NotEmpty(t, addUnique(t, c, "u", "x", "KEY k UNIQUE until-processed"))
+}
+
+// A server that was a replica for a moment, and reached no master, goes on where it was.
+func TestDemotedForAMoment(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	once := add(t, c, "once", "b", 0, "RETRY", 0)
+	require.Equal(t, "OK", c.Do("REPLICAOF", "127.0.0.1", 1).Str)
+	require.Equal(t, "OK", c.Do("REPLICAOF", "NO", "ONE").Str)
+	require.Equal(t, once, get(t, c, "once"))
+}
+
 func TestReplica(t *testing.T) {
 	for _, diskless := range []string{"no", "yes"} {
 		t.Run("diskless "+diskless, func(t *testing.T) {
