@@ -91,7 +91,7 @@ const (
 	EventFlush    = C.EVENT_FLUSHDB
 	EventLoading  = C.EVENT_LOADING // sub 0 RDB, 1 AOF, 2 replication, 3 ended, 4 failed
 	EventShutdown = C.EVENT_SHUTDOWN
-	EventReplica  = C.EVENT_REPLICA // sub 0 online, 1 offline
+	EventReplica  = C.EVENT_REPLICA     // sub 0 online, 1 offline
 	EventLink     = C.EVENT_MASTER_LINK // sub 0 up, 1 down
 	EventSwapDB   = C.EVENT_SWAPDB
 	EventFork     = C.EVENT_FORK // sub 0 born, 1 died
