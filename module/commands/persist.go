@@ -85,9 +85,9 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	m.mendLog(phase)
 	switch phase {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
-		m.phase, m.final, m.saved, m.inLog, m.logExact = phase, false, record.Epoch{}, 0, false
+		m.phase, m.final, m.saved, m.logExact = phase, false, record.Epoch{}, false
 		if phase == rm.LoadAOF {
-			m.files = m.logFiles() // before the server cuts or writes anything
+			m.inLog, m.files = 0, m.logFiles() // before the server cuts or writes anything
 		}
 		// What isn't in the data is not: settings come with it.
 		m.settings.exact, m.settings.patterns = nil, nil
@@ -157,6 +157,7 @@ func (m *module) begin(c *rm.Ctx) {
 	if m.promoted && c.MayReplicate() {
 		m.promoted = false
 		m.settled(m.node.SetPassive(false), false)
+		m.later(0, m.logProcess) // its AOF may name its master's, or nobody's
 		m.settle(c)
 		m.hurry()
 	}

@@ -323,6 +323,10 @@ func (m *module) ended(*rm.Ctx) {
 	}
 	r := lastRun{kind: ranClean, process: m.epoch.Process, changes: m.epoch.Changes, inLog: m.inLog, files: m.logFiles()}
 	if r.files != [sha256.Size]byte{} {
+		// SHUTDOWN FORCE leaves a log that can't be written.
+		if v, ok := m.server.InfoField("persistence", "aof_last_write_status"); !ok || v != "ok" || m.doubt.at != 0 {
+			return
+		}
 		r.held = m.heldJobs()
 	}
 	if err := r.write(m.stateName()); err != nil {

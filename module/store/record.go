@@ -57,8 +57,12 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 		return head, fmt.Errorf("%w: ID %s doesn't fit a retry time of %d s", ErrRecord, head.ID, head.Retry)
 	}
 	head.Flags &^= volatileFlags
-	if head.Retry > 0 {
+	if head.Retry > 0 && head.Flags&FlagReturning != 0 {
+		// It was about to be what it had been before.
 		head.Flags &^= FlagReturning
+		if head.State == StateActive {
+			head.State = StateQueued
+		}
 	}
 	head.Place = InHeld
 	return head, nil
@@ -73,7 +77,7 @@ func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
 	}
 	j := s.alloced(int(head.BodyLen), int(head.Parts))
 	copy(j.Record(), rec)
-	j.Flags, j.Place = head.Flags, head.Place
+	j.State, j.Flags, j.Place = head.State, head.Flags, head.Place
 	return j, nil
 }
 

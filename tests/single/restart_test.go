@@ -87,6 +87,10 @@ func TestAfterARestart(t *testing.T) {
 		"RDB, SHUTDOWN":                     {rdb, stop, true, true},
 		"RDB, SIGTERM":                      {rdb, term, true, true},
 		"RDB, JOBMESH SHUTDOWN":             {nil, func(s *harness.Server) { s.Stop("JOBMESH", "SHUTDOWN") }, true, true},
+		"everysec, reloaded, SHUTDOWN": {everysec, func(s *harness.Server) {
+			require.Equal(t, "OK", s.Do("DEBUG", "RELOAD").Str)
+			s.Stop()
+		}, true, true},
 		"RDB, kill after SAVE": {rdb, func(s *harness.Server) {
 			require.Equal(t, "OK", s.Do("SAVE").Str)
 			s.Kill()
@@ -224,6 +228,24 @@ func TestAfterAPromotion(t *testing.T) {
 			assert.Equal(t, once, get(t, r, "once"))
 		})
 	}
+}
+
+// A promoted replica that ends in order has its queues back, too: its log names it, though
+// nothing in it was uncertain.
+func TestPromotedThenRestarted(t *testing.T) {
+	master := harness.Start(t)
+	replica := harness.Start(t, harness.WithReplicaOf(master), harness.WithConfig("appendonly yes"))
+	replica.AwaitSync()
+	require.Equal(t, "OK", replica.Do("REPLICAOF", "NO", "ONE").Str)
+	c := replica.Dial()
+	once := add(t, c, "once", "b", 0, "RETRY", 0)
+	harness.Await(t, 10*time.Second, "its AOF to be written, since it doesn't end before", func() bool {
+		return replica.Info("persistence", "aof_rewrite_in_progress") == "0"
+	})
+	replica.Stop()
+	replica.Move("replicaof 127.0.0.1 "+strconv.Itoa(master.Port), "replica-priority 100")
+	replica.Restart()
+	assert.Equal(t, once, get(t, replica.Dial(), "once"))
 }
 
 // RESTORE, and who reads it in the log.
