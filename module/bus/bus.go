@@ -706,8 +706,8 @@ func (b *Bus) Drain(handle func(Event)) {
 // A slice is what handle gets at a time: no more than what is handled within a
 // fraction of a millisecond.
 const (
-	sliceMessages = 32
-	sliceBytes    = 32 << 10
+	sliceMessages = 128
+	sliceBytes    = 64 << 10
 )
 
 // handleMessages hands out the next slice of a frame. The frame stays where it is
@@ -728,6 +728,9 @@ func (b *Bus) handleMessages(p *parcel, handle func(Event)) {
 		return
 	}
 	count, from := 0, p.at
+	if from == 0 && p.count <= sliceMessages && len(p.data) <= sliceBytes {
+		count, p.at = p.count, len(p.data)
+	}
 	for count < sliceMessages && p.at-from < sliceBytes && p.at < len(p.data) {
 		_, rest, _ := nextMessage(p.data[p.at:]) // the reader has checked the lengths
 		p.at = len(p.data) - len(rest)
