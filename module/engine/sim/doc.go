@@ -5,10 +5,54 @@
 //
 // [Run] plays one history and judges it. What can go wrong is in [Faults].
 //
-//   - clock.go: simulated time, and messages under way; sim.go: the nodes, their disks and connections;
+// # Playing seeds
+//
+// The histories are tables in sim_test.go, unique_test.go and locks_test.go. "go test"
+// plays a fixed set of seeds of each and some that nobody has seen yet; "make sim SEEDS=3000"
+// plays so many more, goes on behind a failure, and says how long each kind took. A seed
+// that fails is printed with the command that plays it again, with a trace:
+//
+//	go test ./module/engine/sim -run 'TestLockHistories/joins' -sim.seed 9173847749186897664
+//
+// A seed means the same history only for the same engine and simulator: a change of either
+// may draw other random numbers. So a failure that has been understood becomes a script in
+// module/engine/testdata.
+//
+// # What is simulated
+//
+//   - Connections: messages are late, lost, doubled, overtaken; connections break; the mesh
+//     falls into two sides, or one direction fails. A node that is stopped reads what has
+//     arrived when it goes on.
+//   - Disks: each node has a log, entry by entry, which is read again when it starts, in
+//     the order in which package commands does it; it is written anew at times. With
+//     [EverySec] a crash loses the last entries, up to a second of them, and a clean stop
+//     doesn't. The nodes' file can be late. A disk can be lost.
+//   - Restarts: of one node, clean or crashed; of all at once; a node that is replaced by a
+//     new one and forgotten by the others, at once or one after the other.
+//   - Joins: a new node meets any other, whoever can be reached just then.
+//   - Clocks: wall clocks differ, and are set; steady clocks begin with each life and are
+//     fast or slow.
+//   - Clients: workers that acknowledge, give back, extend or vanish; jobs with copies, at
+//     most once, deferred, blocked, unique; locks that are waited for, extended, given back,
+//     used too long; clients that leave while they wait.
+//
+// # What isn't
+//
+// The module and the server: commands, blocked clients, events, the bus and its encryption,
+// the bytes of the AOF and RDB, replicas, FLUSHALL, SWAPDB, RESTORE, MULTI. A turn of a
+// node's event loop is one step: what it logs, answers and sends happens at once, and a
+// crash never falls into its middle. A disk is never full, and never gives back other bytes
+// than it was given. tests/cluster and tests/chaos have these.
+//
+// When all has healed and its clients have gone, a mesh that has nothing under way sleeps
+// most of the time until its last job expires, as if all machines were suspended; then
+// nothing may be left.
+//
+// # Files
+//
+//   - clock.go: simulated time, and messages under way; disk.go: logs; sim.go: the nodes and
+//     their connections;
 //   - play.go: clients with jobs, and trouble; check.go: what must hold of jobs;
 //   - family.go, unique.go, locks.go: the clients of families, unique jobs and locks,
 //     each with what must hold of them.
-//
-// The histories that are played are tables in the tests of the same names.
 package sim
