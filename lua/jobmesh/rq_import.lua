@@ -1,6 +1,9 @@
+local PARENTS = 1000 -- that a job can wait for, at most
+
 -- The jobs of rq's that one namespace has, on their way here.
 local function rq_jobs(o, prefix, name, queue)
   local families, now, withs = families_of(prefix), milliseconds(), {}
+  local pending = {} -- by IDs: those that wait for a job that isn't here yet
   local nobody = prefix .. 'job:' .. NOBODYS
   redis.call('UNLINK', nobody)
   redis.call('SREM', nobody, NOBODYS)
@@ -47,6 +50,31 @@ local function rq_jobs(o, prefix, name, queue)
     return ids, whose, missing, gone
   end
 
+  -- Whether a pending job, p, waits for one that isn't here yet. Those that were found
+  -- to be here aren't looked for again: each of very many parents comes by here.
+  local function waits_on(p, plan)
+    while p.at <= #p.parents do
+      local id = p.parents[p.at]
+      if not (plan[id] and plan[id].job or families.get(id)[1]) then
+        local status = redis.call('EXISTS', prefix .. 'job:' .. id) == 1 and (redis.call('HGET', prefix .. 'job:' .. id, 'status') or '')
+        if status and status ~= 'finished' then
+          return true
+        end
+      end
+      p.at = p.at + 1
+    end
+    return false
+  end
+
+  local function pend(id, hash)
+    local p = { hash = hash, parents = self.parents(id, hash), named = {}, at = 1 }
+    for _, parent in ipairs(p.parents) do
+      p.named[parent] = true
+    end
+    pending[id] = p
+    return p
+  end
+
   -- put adds a job, as a part of a plan; nil where ADDJOB drops it. first: what
   -- the record has beside the usual; words: options of ADDJOB.
   local function put(plan, id, hash, record, words, whose)
@@ -90,7 +118,7 @@ local function rq_jobs(o, prefix, name, queue)
     local set, list = entry.key .. ':dependents', prefix .. 'deferred:' .. entry.id
     local ids, created, place, hashes = {}, {}, {}, {}
     local function note(id, n)
-      hashes[id] = self.read(id)
+      hashes[id] = pending[id] and pending[id].hash or self.read(id)
       if not hashes[id] then
         entry.stale = entry.stale or {}
         entry.stale[#entry.stale + 1] = id
@@ -119,16 +147,17 @@ local function rq_jobs(o, prefix, name, queue)
       return a < b
     end)
     for _, id in ipairs(ids) do
-      local parents = self.parents(id, hashes[id])
-      local named = false
-      for _, p in ipairs(parents) do
-        named = named or p == entry.id
+      local p = pending[id] or pend(id, hashes[id])
+      if not p.named[entry.id] then
+        p.parents[#p.parents + 1], p.named[entry.id] = entry.id, true
       end
-      if not named then
-        parents[#parents + 1] = entry.id
+      local comes, waits, whose, missing = not plan[id] and not waits_on(p, plan), nil, nil, nil
+      if comes then
+        pending[id] = nil
+        waits, whose, missing = self.waits(p.parents, plan)
       end
-      local waits, whose, missing = self.waits(parents, plan)
-      if not plan[id] and not missing then
+      -- One of too many parents comes with its registry, when enough of them are done.
+      if comes and not missing and #waits <= PARENTS then
         local record, words = {}, nil
         if place[id] <= MOST then
           record.list = entry.id
@@ -291,7 +320,7 @@ local function import_registry(s, o, from)
     end
     local parents = jobs.parents(item.body, hash)
     local waits, whose, missing, gone = jobs.waits(parents, {})
-    if missing then
+    if missing or #waits > PARENTS then
       return 'passed'
     elseif #waits > 0 then
       return jobs.take(item, item.body, hash, { parents = whose }, { 'AFTER', unpack(waits) }, whose)

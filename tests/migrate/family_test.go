@@ -326,3 +326,56 @@ func TestRqFamilies_50(t *testing.T) {
 	before = c.Do("DEBUG", "DIGEST").Str
 	refused("ERR more than 10000 jobs wait for rq:job:p0")
 }
+
+// A job that waits for very many: what each of these costs doesn't grow with their
+// number, and the job comes as soon as it may wait for those that are left.
+func TestADependentOfVeryManyParents(t *testing.T) {
+	const parents = 1500
+	s, c := start(t)
+	var names []string
+	for i := range parents {
+		id := fmt.Sprint("p", i)
+		names = append(names, id)
+		rqJob(c, id, "m")
+		c.Do("RPUSH", "rq:queue:m", id)
+	}
+	child(c, "y", "m", "2026-01-02T03:04:05Z", names...)
+	c.Do("CONFIG", "RESETSTAT")
+	for left, moved := int64(1), int64(0); left > 0; {
+		v := c.Do("FCALL", "jobmesh_rq_import", 2, "rq:queue:m", "m", "COUNT", 1000)
+		require.Len(t, v.Elems, 4, "%v", v)
+		moved += v.Elems[0].Int()
+		require.Positive(t, v.Elems[0].Int(), "%v", v)
+		left = v.Elems[1].Int()
+		if left == 0 {
+			assert.EqualValues(t, parents, moved)
+		}
+	}
+	calls := map[string]int{}
+	for line := range strings.SplitSeq(s.Do("INFO", "commandstats").Str, "\r\n") {
+		var n int
+		if name, rest, ok := strings.Cut(line, ":calls="); ok {
+			_, err := fmt.Sscanf(rest, "%d", &n)
+			require.NoError(t, err)
+			calls[strings.TrimPrefix(name, "cmdstat_")] = n
+		}
+	}
+	assert.Less(t, calls["show"], 3*parents, "%v", calls)
+	assert.Less(t, calls["hget"], 10*parents, "%v", calls)
+
+	registry := func() int64 {
+		v := c.Do("FCALL", "jobmesh_rq_import", 2, "rq:deferred:m", "m")
+		require.Len(t, v.Elems, 4, "%v", v)
+		return v.Elems[0].Int()
+	}
+	assert.Zero(t, registry(), "it can't wait for as many")
+	assert.Equal(t, "y", c.Do("ZRANGE", "rq:deferred:m", 0, -1).Elems[0].Str)
+	got := c.Do("GETJOB", "COUNT", 600, "FROM", "m").Elems
+	require.Len(t, got, 600)
+	for _, e := range got {
+		c.Do("ACKJOB", e.Elems[1].Str)
+	}
+	assert.EqualValues(t, 1, registry())
+	assert.Equal(t, "blocked", states(c, "m")["y"])
+	assert.Zero(t, c.Do("EXISTS", "rq:job:y", "rq:deferred:m").Int())
+}
