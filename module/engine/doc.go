@@ -35,6 +35,18 @@
 // is gone, or says otherwise, is free. In a mesh what lies in the table of locks is
 // this node's vote, and more than half of all nodes make a lock.
 //
+// # Time
+//
+// Time goes on evenly, whatever is done to the server's clock (clock.go).
+//
+// No event, tick or command takes more than a few milliseconds, whatever the node holds:
+// long work is cut into slices, of which [Node.Tick] does one a millisecond (tickBudget,
+// reapBudget, followMost, waitSlice, placeSlice, askSlice, sweepSlice, lockSteps,
+// idleSteps). What is half done stays in a state that every command, a restart and a
+// change of role can meet: a job for whose end others wait stays, as acknowledged, until
+// all are followed. A walk through a map can't be interrupted, see roster.go. What still
+// takes time for each queue, lock or job at once is listed in COMMANDS.md.
+//
 // # Files
 //
 //   - node.go, effects.go, errors.go, tick.go: the node, what it leaves to be done,

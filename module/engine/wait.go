@@ -20,8 +20,8 @@ type Waiter struct {
 }
 
 const (
-	waitSlice  = 500  // clients released at once
-	placeSlice = 2000 // places that are left at once
+	waitSlice  = 100  // clients released at once: the server writes to each one's socket
+	placeSlice = 1000 // places that are left at once
 	manyPlaces = 64   // a waiter with more leaves them bit by bit
 )
 

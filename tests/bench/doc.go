@@ -29,6 +29,11 @@
 // With -unique it shows what uniqueness costs ADDJOB and GETJOB, with -locks what
 // LOCK.ACQUIRE and LOCK.RELEASE do on one node and on three.
 //
+// With -slowest it fills a server with a million jobs (-memory), 100,000 queues, waits
+// and locks, does what concerns all of them, and shows the longest that each kept the
+// main thread at a time: no more than 5 ms, but for what is the server's own, or asked for by
+// a command's arguments (COMMANDS.md). A fork, or what the AOF has put off, is the server's.
+//
 // With -against it compares this build of the module with another, by turns.
 //
 // With -mesh it starts three nodes and shows what a job costs there: CPU over

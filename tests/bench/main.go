@@ -26,6 +26,7 @@ var (
 	uq      = flag.Bool("uq", false, "compare the unique queue with the same in Lua on plain types instead")
 	unique  = flag.Bool("unique", false, "measure what uniqueness costs ADDJOB and GETJOB instead")
 	locks   = flag.Bool("locks", false, "measure locks on one node and on three instead")
+	slowest = flag.Bool("slowest", false, "show how long what concerns all of a full server stops it, instead")
 	against = flag.String("against", "", "compare with another build of the module, this file, instead")
 	many    = flag.Int("jobs", 10_000_000, "jobs of -scale")
 	asJSON  = flag.Bool("json", false, "print JSON")
@@ -237,6 +238,10 @@ func main() {
 	}
 	if *unique {
 		atUniqueJobs()
+		return
+	}
+	if *slowest {
+		atSlowest()
 		return
 	}
 	if *against != "" {

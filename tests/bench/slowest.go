@@ -1,0 +1,233 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+)
+
+// The sizes of -slowest, beside -memory jobs.
+const (
+	manyQueues  = 100_000
+	manyWaits   = 100_000
+	waitClients = 100 // each waits for as many queues as it takes
+	lineClients = 2_000
+	manyLocks   = 100_000
+	manyKin     = 100_000
+)
+
+// stop is what one event did to the main thread.
+type stop struct {
+	Event    string
+	Slowest  float64 // ms of CPU in one turn of the event loop
+	Command  float64 // ms of the slowest command by the server's slow log
+	Slow     string  // that command
+	TookSecs float64
+}
+
+// watch sees the main thread's CPU time from one answer to PING to the next: a turn of
+// the event loop, or a few. CPU and not time, for the machine may have other things to do.
+type watch struct {
+	path string
+	most atomic.Int64 // ns
+	end  chan struct{}
+	done chan struct{}
+}
+
+func (s *server) watchTurns() *watch {
+	c, err := dial(s.addr)
+	check(err)
+	pid := strconv.Itoa(s.cmd.Process.Pid)
+	t := &watch{path: filepath.Join("/proc", pid, "task", pid, "schedstat"), end: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(t.done)
+		defer c.Close()
+		for last := t.cpu(); ; {
+			select {
+			case <-t.end:
+				return
+			default:
+			}
+			c.do("PING")
+			now := t.cpu()
+			t.most.Store(max(t.most.Load(), now-last))
+			last = now
+		}
+	}()
+	return t
+}
+
+func (t *watch) cpu() int64 {
+	b, err := os.ReadFile(t.path)
+	check(err)
+	first, _, _ := strings.Cut(string(b), " ")
+	ns, err := strconv.ParseInt(first, 10, 64)
+	check(err)
+	return ns
+}
+
+// slowlog is the slowest command since the last RESET.
+func slowlog(c *conn) (ms float64, name string) {
+	r := c.do("SLOWLOG", "GET", "1000")
+	// Each entry is id, time, µs, the arguments, the client's address and name: the µs
+	// are the third number of three in a row.
+	for i := 0; i+3 < len(r); i++ {
+		_, err1 := strconv.ParseInt(r[i], 10, 64)
+		at, err2 := strconv.ParseInt(r[i+1], 10, 64)
+		us, err3 := strconv.ParseInt(r[i+2], 10, 64)
+		if err1 == nil && err2 == nil && err3 == nil && at > 1_500_000_000 && at < 1<<33 && float64(us)/1000 > ms {
+			ms, name = float64(us)/1000, r[i+3]
+		}
+	}
+	return ms, name
+}
+
+// atSlowest does to a full server what concerns all of it, and shows how long each kept
+// the main thread at a time.
+func atSlowest() {
+	s, err := start("--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0", "--maxclients", "10000")
+	check(err)
+	defer s.stop()
+	conns := connect(s)
+	c, jobs := conns[0], *memory
+	none := func(int, int, []string) error { return nil }
+	load := func(n int, make func(c *conn, i int)) {
+		each(conns, n, 32, func(c *conn, _, i int) int { make(c, i); return 1 }, none)
+	}
+	addJobs := func(more ...string) {
+		load(jobs, func(c *conn, i int) { c.send(append([]string{"ADDJOB", "big", "body", "0"}, more...)...) })
+	}
+	addQueues := func() {
+		load(manyQueues, func(c *conn, i int) { c.send("ADDJOB", fmt.Sprint("q", i), "body", "0") })
+	}
+	var waiting []*conn
+	wait := func() {
+		for i := range waitClients {
+			w, err := dial(s.addr)
+			check(err)
+			args := []string{"GETJOB", "FROM"}
+			for k := range manyWaits / waitClients {
+				args = append(args, fmt.Sprint("w", i, ":", k))
+			}
+			w.send(args...)
+			check(w.w.Flush())
+			waiting = append(waiting, w)
+		}
+		for range lineClients {
+			w, err := dial(s.addr)
+			check(err)
+			w.send("GETJOB", "FROM", "line")
+			check(w.w.Flush())
+			waiting = append(waiting, w)
+		}
+		for info(c, "jobmesh", "jobmesh_blocked_clients") < waitClients+lineClients {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(time.Second) // the server is done with them all
+	}
+	leave := func() {
+		for _, w := range waiting {
+			w.Close()
+		}
+		waiting = nil
+	}
+	until := func(field string, want int64) func() bool {
+		return func() bool { return info(c, "jobmesh", "jobmesh_"+field) <= want }
+	}
+	var stops []stop
+	measure := func(event string, act func(), over func() bool) {
+		c.do("SLOWLOG", "RESET")
+		t, began := s.watchTurns(), time.Now()
+		time.Sleep(50 * time.Millisecond)
+		t.most.Store(0)
+		act()
+		for over != nil && !over() && time.Since(began) < 2*time.Minute {
+			time.Sleep(20 * time.Millisecond)
+		}
+		time.Sleep(200 * time.Millisecond) // the next tick or two
+		close(t.end)
+		<-t.done
+		x := stop{Event: event, Slowest: float64(t.most.Load()) / 1e6, TookSecs: time.Since(began).Seconds()}
+		x.Command, x.Slow = slowlog(c)
+		stops = append(stops, x)
+		fmt.Fprintf(os.Stderr, "%-40s %8.2f ms\n", event, x.Slowest)
+	}
+	command := func(args ...string) {
+		measure(strings.Join(args, " "), func() { c.do(args...) }, nil)
+	}
+
+	addQueues()
+	addJobs()
+	measure("nothing", func() {}, nil)
+	for _, args := range [][]string{
+		{"PAUSE", "big", "all"}, {"PAUSE", "big", "none"}, {"QLEN", "big"}, {"QSTAT", "big"}, {"QPEEK", "big", "1000"},
+		{"QSCAN", "0", "COUNT", "1000"}, {"QSCAN", "0", "MINLEN", "100000000"}, {"JSCAN", "0", "COUNT", "1000"}, {"JSCAN", "0", "STATE", "acked"},
+		{"JSCAN", "0", "QUEUE", "none"}, {"WIP", "big", "COUNT", "1000"}, {"WIP", "big"}, {"INFO", "jobmesh"}, {"GETJOB", "COUNT", "1000", "FROM", "big"},
+		{"CONFIG", "SET", "maxmemory-policy", "noeviction"}, {"RENAME", "big", "large"}, {"RENAME", "large", "big"}, {"SWAPDB", "0", "1"}, {"SWAPDB", "0", "1"},
+		{"JOBMESH", "CLUSTER", "RESET", "HARD"},
+	} {
+		command(args...)
+	}
+	measure("all is gone after RESET", func() {}, func() bool { return info(c, "memory", "used_memory") < 50<<20 })
+	addJobs()
+	measure("UNLINK big", func() { c.do("UNLINK", "big") }, func() bool { return info(c, "memory", "used_memory") < 50<<20 })
+	addQueues()
+	command("JOBMESH", "FLUSH")
+	addQueues()
+	addJobs()
+	command("FLUSHALL", "ASYNC")
+	load(jobs, func(c *conn, i int) { c.send("ADDJOB", "big", "body", "0", "RETRY", "1", "TTL", "15") })
+	load(jobs/10, func(c *conn, i int) { c.send("GETJOB", "COUNT", "10", "FROM", "big") })
+	measure("all in hands: queued again, and expired", func() {}, until("registered_jobs", 0))
+	command("FLUSHALL", "ASYNC")
+
+	root := c.do("ADDJOB", "f", "body", "0", "DEFERRED")[0]
+	load(manyKin, func(c *conn, i int) { c.send("ADDJOB", "f", "body", "0", "BLOCKEDBY", root) })
+	measure("CANCELJOB of one that blocks very many", func() { c.do("CANCELJOB", root) }, until("registered_jobs", 0))
+	root = c.do("ADDJOB", "f", "body", "0", "DEFERRED")[0]
+	load(manyKin, func(c *conn, i int) { c.send("ADDJOB", "f", "body", "0", "BLOCKEDBY", root) })
+	measure("RELEASEJOB LAST, likewise", func() { c.do("RELEASEJOB", root, "LAST") }, nil)
+	command("FLUSHALL", "ASYNC")
+
+	wait()
+	measure("LEAVING with very many waits", func() { c.do("JOBMESH", "CLUSTER", "LEAVING", "yes") }, until("blocked_clients", 0))
+	c.do("JOBMESH", "CLUSTER", "LEAVING", "no")
+	leave()
+	wait()
+	measure("very many clients go", leave, until("blocked_clients", 0))
+	wait()
+	measure("FLUSH with very many waits", func() { c.do("JOBMESH", "FLUSH") }, until("blocked_clients", 0))
+	leave()
+
+	lock := func(ttl string) {
+		load(manyLocks, func(c *conn, i int) { c.send("LOCK.ACQUIRE", fmt.Sprint("n", i), "me", ttl) })
+	}
+	lock("5000")
+	measure("very many locks are over", func() { time.Sleep(6 * time.Second) }, nil)
+	lock("3600000")
+	command("LOCK.SCAN", "0", "COUNT", "1000")
+	command("LOCK.CLEAR", "ALL")
+
+	addQueues()
+	addJobs()
+	measure("REPLICAOF", func() { c.do("REPLICAOF", "127.0.0.1", "1") }, nil)
+	measure("REPLICAOF NO ONE", func() { c.do("REPLICAOF", "NO", "ONE"); time.Sleep(3 * time.Second) }, nil)
+
+	if *asJSON {
+		check(json.NewEncoder(os.Stdout).Encode(stops))
+		return
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "%d jobs, %d queues, %d waits, %d locks, with an AOF: ms of the main thread in one go\n\n", jobs, manyQueues, manyWaits, manyLocks)
+	fmt.Fprintln(w, "event\tslowest turn\tslowest command\t\ttook s\t")
+	for _, x := range stops {
+		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%s\t%.1f\t\n", x.Event, x.Slowest, x.Command, x.Slow, x.TookSecs)
+	}
+	check(w.Flush())
+}
