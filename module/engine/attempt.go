@@ -315,10 +315,11 @@ func (n *Node) retract(c *Claim) {
 			list = append(list, a.node)
 		}
 	}
-	called := len(n.called)
-	if n.retreat(c.name, c.holder, c.proposal, list); c.line != nil {
-		n.called = n.called[:called] // it asks again in its own time
+	if line := c.line; line != nil && !line.called {
+		line.called = true // it asks again in its own time
+		defer func() { line.called = false }()
 	}
+	n.retreat(c.name, c.holder, c.proposal, list)
 }
 
 // lostRound judges an attempt that can't have need votes any more.

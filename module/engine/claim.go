@@ -138,15 +138,79 @@ type Claim struct {
 	last     Outcome // of the last attempt
 	line     *lockLine
 
-	at  int64 // steady: when something is to be done
-	pos int   // in Node.alarms; -1: not there
+	at    int64 // steady: when something is to be done
+	pos   int   // in Node.alarms; -1: not there
+	links [claimLists]struct{ prev, next *Claim }
 }
 
 // lockLine is those who wait for a lock at this node, first come first served.
 // Only the first one asks.
 type lockLine struct {
 	name   string
-	claims []*Claim
+	claims claimList
+	called bool // it is in Node.called
+}
+
+// claimList is a list of claims in the order in which they came. Many may leave it at one
+// time, so that leaving takes the same time however long it is.
+type claimList struct {
+	head, tail *Claim
+	len        int
+}
+
+// A claim can be in one list of each of these kinds.
+const (
+	inLine = iota // of those who wait for a lock
+	ofJob         // of the claims for a job that have an alarm
+	ofName        // of those for a job's lock
+	claimLists
+)
+
+func (l *claimList) add(c *Claim, kind int) {
+	k := &c.links[kind]
+	k.prev, k.next = l.tail, nil
+	if l.tail != nil {
+		l.tail.links[kind].next = c
+	} else {
+		l.head = c
+	}
+	l.tail = c
+	l.len++
+}
+
+func (l *claimList) remove(c *Claim, kind int) {
+	k := &c.links[kind]
+	if k.prev != nil {
+		k.prev.links[kind].next = k.next
+	} else {
+		l.head = k.next
+	}
+	if k.next != nil {
+		k.next.links[kind].prev = k.prev
+	} else {
+		l.tail = k.prev
+	}
+	k.prev, k.next = nil, nil
+	l.len--
+}
+
+// claimIndex finds lists of claims by a key. A list that is empty isn't in it.
+type claimIndex[K comparable] map[K]*claimList
+
+func (x claimIndex[K]) add(key K, c *Claim, kind int) {
+	l := x[key]
+	if l == nil {
+		l = &claimList{}
+		x[key] = l
+	}
+	l.add(c, kind)
+}
+
+func (x claimIndex[K]) remove(key K, c *Claim, kind int) {
+	l := x[key]
+	if l.remove(c, kind); l.len == 0 {
+		delete(x, key)
+	}
 }
 
 // alarms are the claims, by when something is to be done.
@@ -176,6 +240,8 @@ type claims struct {
 	rounds    uint64
 	byRound   map[uint64]*Claim
 	alarms    alarms
+	byJob     claimIndex[store.ID] // the claims in alarms that are for jobs
+	byName    claimIndex[string]   // likewise, by their locks
 	lockLines map[string]*lockLine
 	called    []string // locks that became free, and have a line
 	debts     []*debt  // in the order of their rounds
@@ -195,7 +261,7 @@ type claims struct {
 
 func newClaims() claims {
 	return claims{
-		byRound: map[uint64]*Claim{}, lockLines: map[string]*lockLine{}, owed: map[uint64]*debt{},
+		byRound: map[uint64]*Claim{}, byJob: claimIndex[store.ID]{}, byName: claimIndex[string]{}, lockLines: map[string]*lockLine{}, owed: map[uint64]*debt{},
 		suspects: map[string]*suspect{}, lost: map[store.ID]struct{}{}, maxLease: DefaultMaxLease,
 	}
 }
@@ -381,9 +447,9 @@ func (n *Node) startClaim(c *Claim) {
 			n.lockLines[line.name] = line
 		}
 		c.line = line
-		line.claims = append(line.claims, c)
+		line.claims.add(c, inLine)
 		// Who has the lock already renews it, out of turn.
-		if l := n.liveLock(c.name); len(line.claims) > 1 && !(l != nil && c.has(l)) {
+		if l := n.liveLock(c.name); line.claims.len > 1 && !(l != nil && c.has(l)) {
 			c.last.Kind = Conflict
 			n.setAlarm(c)
 			return
@@ -409,6 +475,10 @@ func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
 	}
 	if c.pos >= 0 {
 		heap.Remove(&n.alarms, c.pos)
+		if c.id != (store.ID{}) {
+			n.byJob.remove(c.id, c, ofJob)
+			n.byName.remove(string(c.name), c, ofName)
+		}
 	}
 	if c.kind == release && o.Kind == NoQuorum {
 		n.owe(c.name, c.holder, c.token, 0, n.allPeers())
@@ -416,13 +486,13 @@ func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
 	then := c.then
 	c.then = nil
 	if line := c.line; line != nil {
-		first := line.claims[0] == c
-		line.claims = slices.DeleteFunc(line.claims, func(o *Claim) bool { return o == c })
+		first := line.claims.head == c
+		line.claims.remove(c, inLine)
 		switch {
-		case len(line.claims) == 0:
+		case line.claims.len == 0:
 			delete(n.lockLines, line.name)
 		case first:
-			n.called = append(n.called, line.name)
+			n.call(line)
 		}
 	}
 	if tell {
@@ -478,6 +548,13 @@ func (n *Node) callLine(name []byte) {
 		return
 	}
 	if line := n.lockLines[string(name)]; line != nil {
+		n.call(line)
+	}
+}
+
+func (n *Node) call(line *lockLine) {
+	if !line.called {
+		line.called = true
 		n.called = append(n.called, line.name)
 	}
 }
@@ -491,7 +568,8 @@ func (n *Node) serveLines() {
 		if line == nil || n.passive {
 			continue
 		}
-		c := line.claims[0]
+		line.called = false
+		c := line.claims.head
 		if c.round != 0 {
 			continue
 		}
@@ -513,6 +591,10 @@ func (n *Node) setAlarm(c *Claim) {
 	c.at = at
 	if c.pos < 0 {
 		heap.Push(&n.alarms, c)
+		if c.id != (store.ID{}) {
+			n.byJob.add(c.id, c, ofJob)
+			n.byName.add(string(c.name), c, ofName)
+		}
 	} else {
 		heap.Fix(&n.alarms, c.pos)
 	}
@@ -561,7 +643,7 @@ func (n *Node) endClaims() {
 	for len(n.alarms) > 0 {
 		n.finishClaim(n.alarms[0], Outcome{Kind: Aborted}, true)
 	}
-	n.called = n.called[:0]
+	n.called = n.called[:0] // all lines are gone
 	n.debts = nil
 	clear(n.owed)
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -22,6 +23,8 @@ const (
 	verifyEveryMS = 1_000
 	mostDoubts    = 5 // attempts that a claim makes anew because the job that has its lock may be gone
 	suspectMS     = 10_000
+	freedMost     = 16_384 // votes in a generation of freedVotes
+	learntSlack   = 10_000 // names of locks that were learnt, and are over, which may be kept
 	pageLocks     = 128
 	pageBytes     = 24 << 10
 	youngMS       = 60_000 // how long a node that has just come to a mesh may still learn who is in it
@@ -43,7 +46,7 @@ type tableSync struct {
 	telling  []telling
 	learnt   map[string]struct{} // names of locks that others told of
 	disputed map[string]int64    // names of which they told different things, until when (steady)
-	freed    map[string]bool     // votes that were taken back meanwhile, as fresh ones or any: a page may still have them
+	freed    freedVotes
 }
 
 // tableKind is what table a node has told, from its beginning to its end.
@@ -96,7 +99,7 @@ func (n *Node) lacksVotes() {
 func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial, n.sync.began = true, false, n.steady()
-		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, map[string]bool{}
+		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, freedVotes{}
 		n.sync.learnt = map[string]struct{}{}
 	}
 	n.hurryTick()
@@ -131,7 +134,7 @@ func (n *Node) TrustLoadedLocks() {
 
 // TrustLocks ends that: the table is known to be complete.
 func (n *Node) TrustLocks() {
-	n.sync.abstain, n.sync.learnt, n.sync.freed, n.sync.tables = false, nil, nil, nil
+	n.sync.abstain, n.sync.learnt, n.sync.freed, n.sync.tables = false, nil, freedVotes{}, nil
 	known := tableFull
 	if len(n.sync.disputed) > 0 {
 		known = tableLacks
@@ -243,13 +246,37 @@ func (n *Node) entryOf(l *store.Lock) wire.Lock {
 // has this node's own votes too.
 func (n *Node) unlearn(name []byte, h *holder, token uint64, fresh bool) {
 	if n.abstains() {
-		n.sync.freed[freedKey(&wire.Lock{Name: name, Job: wire.JobID(h.id), Owner: h.owner, Token: token})] = fresh
+		n.sync.freed.add(freedKey(&wire.Lock{Name: name, Job: wire.JobID(h.id), Owner: h.owner, Token: token}), fresh)
 	}
 }
 
+// freedVotes are votes that were taken back while the node learns, as fresh ones or any:
+// a page that is older may still have them. Two generations, so that they need not all be
+// kept for as long as the node learns; one that is forgotten may be learnt as a vote
+// that stands against others until its lease is over.
+type freedVotes struct{ young, old map[[16]byte]bool }
+
+func (f *freedVotes) add(key [16]byte, fresh bool) {
+	if len(f.young) >= freedMost {
+		f.old, f.young = f.young, nil
+	}
+	if f.young == nil {
+		f.young = map[[16]byte]bool{}
+	}
+	f.young[key] = fresh
+}
+
+func (f *freedVotes) get(key [16]byte) (fresh, yes bool) {
+	if fresh, yes = f.young[key]; !yes {
+		fresh, yes = f.old[key]
+	}
+	return fresh, yes
+}
+
 // freedKey names a vote: the same holder may have another, by an older token.
-func freedKey(k *wire.Lock) string {
-	return fmt.Sprintf("%d %x %s\x00%s", k.Token, k.Job, k.Name, k.Owner)
+func freedKey(k *wire.Lock) [16]byte {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %x %s\x00%s", k.Token, k.Job, k.Name, k.Owner))
+	return [16]byte(sum[:16])
 }
 
 // onPull answers with a page of the table.
@@ -292,7 +319,7 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		n.saw(e.Token)
 		if told {
 			n.settleLock(p, e)
-		} else if fresh, gone := n.sync.freed[freedKey(e)]; !gone || fresh && e.Flags&lockKept != 0 {
+		} else if fresh, gone := n.sync.freed.get(freedKey(e)); !gone || fresh && e.Flags&lockKept != 0 {
 			n.learnLock(p, e, m.Flags&wire.Partial != 0)
 		}
 	}
@@ -334,6 +361,13 @@ func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 	}
 	n.adopt(e)
 	n.sync.learnt[string(e.Name)] = struct{}{}
+	if uint64(len(n.sync.learnt)) > 2*n.store.Locks().Len+learntSlack {
+		for name := range n.sync.learnt {
+			if n.liveLock([]byte(name)) == nil {
+				delete(n.sync.learnt, name)
+			}
+		}
+	}
 }
 
 func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
@@ -544,7 +578,7 @@ func (n *Node) jobLives(id store.ID) bool {
 	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked {
 		return true
 	}
-	return slices.ContainsFunc(n.alarms, func(c *Claim) bool { return c.id == id })
+	return n.byJob[id] != nil
 }
 
 // jobDone says whether this node knows that a job is done.
@@ -593,9 +627,15 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 // undoubted goes on with the claims for a lock of whose job it is known now whether
 // it lives.
 func (n *Node) undoubted(name []byte, id store.ID, lives bool) {
-	for _, c := range slices.Clone(n.alarms) {
+	var list []*Claim
+	if l := n.byName[string(name)]; l != nil {
+		for c := l.head; c != nil; c = c.links[ofName].next {
+			list = append(list, c)
+		}
+	}
+	for _, c := range list {
 		switch {
-		case string(c.name) != string(name):
+		case c.then == nil:
 		case c.round != 0 && !lives:
 			c.gone = id
 		case c.round != 0 || c.doubts == 0 || c.last.Kind != Conflict || c.last.Job != id:

@@ -347,7 +347,14 @@ func (n *Node) giveUpRun(name []byte, id *store.ID, token uint64) {
 
 // claiming says whether a lock is being claimed for a job.
 func (n *Node) claiming(name string, id *store.ID) bool {
-	return slices.ContainsFunc(n.alarms, func(c *Claim) bool { return c.id == *id && string(c.name) == name })
+	if l := n.byJob[*id]; l != nil {
+		for c := l.head; c != nil; c = c.links[ofJob].next {
+			if string(c.name) == name {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // giveRest has a key that can't be had not be asked for, for a while.

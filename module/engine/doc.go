@@ -58,7 +58,7 @@
 //   - family.go: jobs that wait for others; fate.go: what follows for them from a job's
 //     end; release.go: the release of deferred ones;
 //   - lock.go: the table of locks; claim.go: asking for one, attempt.go: asking all nodes
-//     once, vote.go: giving a vote, debt.go: votes that are to be taken back; claimsync.go:
+//     once, vote.go: giving a vote, votes.go: what is remembered of votes, debt.go: votes that are to be taken back; claimsync.go:
 //     what a node asks the others that may have lost votes it gave;
 //   - mesh.go: what arrives of one job; replicate.go, requeue.go, ack.go: its copies, its
 //     coming back, its end; federate.go: how jobs move to where clients wait, handover.go:

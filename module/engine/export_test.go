@@ -13,3 +13,10 @@ func (n *Node) ClaimLock(name []byte, id *store.ID, lease int64, any bool, timeo
 func (n *Node) FreeLock(name []byte, id *store.ID) bool { return n.freeLock(name, id) }
 
 func (n *Node) LockLost(id *store.ID) bool { return n.lockLost(id) }
+
+// FreedVotes counts what is remembered of votes that were taken back while the node learns.
+func (n *Node) FreedVotes() int { return len(n.sync.freed.young) + len(n.sync.freed.old) }
+
+// MembersSum is what a claim says of the nodes that it counts, for one that counts those
+// that this node does.
+func (n *Node) MembersSum() uint64 { return n.membersSum() }

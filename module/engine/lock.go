@@ -18,7 +18,10 @@ import (
 // votes become a lock.
 
 const (
-	lockSteps  = 10    // buckets of the table of locks looked at in one tick
+	lockSteps  = 10    // buckets of the table of locks looked at in one tick, at least
+	lockTicks  = 30    // for larger tables: a share of the locks that there are
+	staleSteps = 500   // and where more than
+	staleShare = 4     // one in so many is over
 	sweepSteps = 1000  // likewise, after many jobs went at once
 	endedMS    = 2_000 // how long one that is over is kept
 
@@ -339,27 +342,40 @@ func (n *Node) tickLocks() {
 	if len(n.deadlines) > 0 {
 		n.wake = min(n.wake, n.now+n.deadlines[0].at-now)
 	}
-	steps := lockSteps
-	if n.sweep > 0 {
+	steps := max(lockSteps, int(min(n.store.Locks().Len/lockTicks, sweepSteps)))
+	switch {
+	case n.sweep > 0:
 		steps = sweepSteps
+	case n.stale:
+		steps = staleSteps
 	}
+	seen, over := 0, 0
 	for range steps {
 		n.scratch.locks = n.scratch.locks[:0]
 		n.lockCursor = n.store.ScanLocks(n.lockCursor, &n.scratch.locks)
+		seen += len(n.scratch.locks)
 		for _, l := range n.scratch.locks {
 			switch {
-			case ended(l) && now+l.Until >= endedMS:
-				n.store.RemoveLock(l)
-			case !ended(l) && !n.isLive(l):
+			case ended(l):
+				if now+l.Until >= endedMS {
+					n.store.RemoveLock(l)
+					over++
+				}
+			case !n.isLive(l):
 				n.removeLock(l)
+				over++
+			case unleased(l.Space(), &l.Job, l.Flags, l.Lease):
+				n.votes.unleased = now + promiseKeptMS
 			}
 		}
 		if n.lockCursor == 0 {
 			n.sweep = max(n.sweep-1, 0)
-			return
+			break
 		}
 	}
-	if n.sweep > 0 {
+	// Where many are over, so are many of those that this tick hasn't come to.
+	n.stale = over >= lockSteps && over >= seen/staleShare
+	if n.sweep > 0 && n.lockCursor != 0 || n.stale {
 		n.hurryTick()
 	}
 }
@@ -552,7 +568,7 @@ func begunAt(token uint64) int64 { return int64(token >> tokenShift) }
 // LockWaiters counts the clients that wait for a lock at this node.
 func (n *Node) LockWaiters(name []byte) int {
 	if line := n.lockLines[string(name)]; line != nil {
-		return len(line.claims)
+		return line.claims.len
 	}
 	return 0
 }

@@ -151,6 +151,7 @@ type Node struct {
 	era        uint32               // of windows; a flush ends it
 	sweep      int                  // passes over the locks still to be made in haste
 	lockCursor uint64               // of the pass over locks that are over
+	stale      bool                 // many of them were, in the last tick
 	evict      uint64               // of the pass over evictable jobs
 	scratch    struct {
 		jobs   []*store.Job
