@@ -42,7 +42,9 @@ func (m mesh) restart() {
 	}
 	// A node that has started anew logs what it is given from now on.
 	for _, s := range m {
-		s.Do("DELJOB", s.AwaitLogged())
+		if s.Do("CONFIG", "GET", "appendonly").Elems[1].Str == "yes" {
+			s.Do("DELJOB", s.AwaitLogged())
+		}
 	}
 }
 
