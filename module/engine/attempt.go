@@ -65,6 +65,10 @@ func (n *Node) propose(c *Claim) {
 	switch {
 	case !c.anew && n.isLive(l) && c.has(l):
 		c.proposal, c.fresh = max(l.Token, c.least), false
+		if c.proposal > l.Token && l.Space() == store.LockRun {
+			// It may be the token of a run at another node, which ends by it.
+			c.proposal = n.ownToken(c.proposal + 1)
+		}
 	default:
 		c.proposal, c.fresh = max(n.nextToken(l), c.least), true
 		if c.anew || c.flags&lockAny != 0 {

@@ -483,7 +483,11 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome)
 	j := n.store.Lookup(id)
 	done := j == nil || j.State == store.StateAcked
 	if done || space == store.LockRun && j.State == store.StateQueued || !n.named(j, space, name) {
-		if o.Kind == Granted && (done || j.Unique() == nil || !j.Unique().Has(hasFlag(space))) {
+		switch {
+		case o.Kind != Granted || !done && j.Unique() != nil && j.Unique().Has(hasFlag(space)):
+		case space == store.LockRun && !done:
+			n.giveUpRun(name, id, o.Token) // it was extended for a client who got it elsewhere
+		default:
 			n.freeName(name, id, o.Token)
 		}
 		switch {
