@@ -268,8 +268,9 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		j.Flags &^= store.FlagQueuedOnce
 		if m.Job.Nacks > 0 || m.Job.Deliveries > 0 {
 			// It came back, maybe at two nodes at once, and the other one may have handed
-			// it over too. Each says that it has it, so that one of them yields.
-			n.tellBut(p, j, &wire.Message{Kind: wire.Queued})
+			// it over too. Each says that it has it, so that one of them yields. The sender
+			// hears it as well: the two may have handed it to each other.
+			n.tell(j, &wire.Message{Kind: wire.Queued})
 		}
 		n.requeue(j, false)
 	}
