@@ -7,11 +7,13 @@ TIME     ?= 30m
 NODES    ?= 3
 SEED     ?= 0
 FAULTS   ?=
+LONGTIME  ?= 7m
+LONGSEEDS ?= 50
 GO       ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SHELL    := /bin/bash
 
-.PHONY: all build setup run demo test chaos test-servers sanitize sim bench fuzz lint vet install clean help
+.PHONY: all build setup run demo test test-long test-all chaos test-servers sanitize sim bench fuzz lint vet install clean help
 
 all: build ## Build jobmesh.so (the same as: make build)
 
@@ -29,15 +31,23 @@ demo: setup build ## Watch one job in a mesh of three nodes: a node is killed, a
 	@$(GO) run ./tests/demo
 
 # One JSON stream through one tally, so that one line adds everything up.
-test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (60s)
-	@set -o pipefail; { bad=0; \
-	  $(GO) test -json -count=1 -timeout 8m ./... || bad=1; \
-	  tests/fuzz.sh $(FUZZTIME) -json || bad=1; \
-	  exit $$bad; \
-	} | $(GO) run ./tests/tally
+TALLY = $(GO) run ./tests/tally
+TEST  = $(GO) test -json -count=1 -timeout 9m ./... || bad=1; tests/fuzz.sh $(FUZZTIME) -json || bad=1
+CHAOS = $(GO) test -json -count=1 -timeout 0 ./tests/chaos -run TestChaos -args -seed $(SEED)
+LONG  = $(CHAOS) -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -time $(LONGTIME) -nodes 5 || bad=1; \
+  $(GO) test -json -count=1 -timeout 0 ./module/engine/sim -run Histories -sim.seeds $(LONGSEEDS) || bad=1
+
+test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (60s): ten minutes
+	@set -o pipefail; { bad=0; $(TEST); exit $$bad; } | $(TALLY)
+
+test-long: setup build ## Run what takes longer: chaos on three nodes and on five, LONGTIME (7m) each, and LONGSEEDS (50) histories of each kind
+	@set -o pipefail; { bad=0; $(LONG); exit $$bad; } | $(TALLY)
+
+test-all: setup build vet ## Run both, as CI does: within forty minutes
+	@set -o pipefail; { bad=0; $(TEST); $(LONG); exit $$bad; } | $(TALLY)
 
 chaos: setup build ## Torment a mesh of NODES (3) for TIME (30m), and account for every job (SEED=… again, FAULTS=… some alone)
-	@$(GO) test ./tests/chaos -count=1 -timeout 0 -v -run TestChaos -args -nodes $(NODES) -time $(TIME) -seed $(SEED) -faults "$(FAULTS)"
+	@$(GO) test ./tests/chaos -count=1 -timeout 0 -v -run TestChaos -args -seed $(SEED) -nodes $(NODES) -time $(TIME) -faults "$(FAULTS)"
 
 test-servers: setup build ## Run what needs a server on other releases too: Redis 8, Valkey 8 and 9
 	@tests/servers.sh test

@@ -103,7 +103,10 @@ type books struct {
 }
 
 // silence is a command that wasn't answered.
-type silence struct{ sent, until moment }
+type silence struct {
+	sent, until moment
+	once        bool // it asked for at-most-once jobs, one
+}
 
 func newBooks() *books { return &books{counts: map[string]int{}} }
 

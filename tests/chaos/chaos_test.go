@@ -20,7 +20,7 @@ import (
 
 var (
 	nodes  = flag.Int("nodes", 3, "nodes of the mesh")
-	lasts  = flag.Duration("time", 0, "how long to go on; 0: not at all")
+	lasts  = flag.Duration("time", 45*time.Second, "how long to begin new rounds")
 	seed   = flag.Uint64("seed", 1, "the first plan's; 0 draws one")
 	only   = flag.String("faults", "", "these alone: "+faultNames())
 	roundd = flag.Duration("round", 12*time.Second, "how long there are faults, before all is healed and accounted for")
@@ -97,7 +97,7 @@ func (m *mesh) round(steps []step) {
 	m.drain(c, b)
 	c.stop()
 	m.mu.Lock()
-	v := judge(b, m.losses, len(steps) > 0, m.plan.clocks)
+	v := judge(b, m.losses, m.plan.about(steps))
 	m.mu.Unlock()
 	var counts []string
 	for _, name := range slices.Sorted(maps.Keys(v.note)) {

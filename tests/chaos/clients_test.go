@@ -276,49 +276,60 @@ func (s *session) addJob(j *job, options ...any) bool {
 }
 
 func (s *session) consume() bool {
-	args := []any{"GETJOB", "TIMEOUT", 300, "COUNT", 1 + rand.IntN(8), "FROM"}
+	// At-most-once jobs are fetched one by one: an answer that doesn't come can have had
+	// one in it, which is lost with it.
+	once, count := rand.IntN(3) == 0, 1
+	if !once {
+		count += rand.IntN(8)
+	}
+	args := []any{"GETJOB", "TIMEOUT", 300, "COUNT", count, "FROM"}
 	for _, i := range rand.Perm(len(kinds)) {
-		args = append(args, kinds[i].name)
+		if kinds[i].once == once {
+			args = append(args, kinds[i].name)
+		}
 	}
 	sent := s.m.now()
 	v := s.Do(args...)
 	at := s.m.now()
 	if v.Kind == 0 {
-		s.b.change(func() { s.b.silent = append(s.b.silent, silence{sent, at}) })
+		s.b.change(func() { s.b.silent = append(s.b.silent, silence{sent, at, once}) })
 	}
 	if !s.fine(v, "GETJOB") {
 		return false
 	}
 	if v.Null {
-		return rand.IntN(3) > 0 // somewhere else there may be some
+		return once || rand.IntN(3) > 0 // somewhere else there may be some
 	}
-	var got []*job
-	for _, e := range v.Elems {
-		text, _, _ := strings.Cut(e.Elems[2].Str, " ")
-		number, err := strconv.Atoi(text)
-		s.b.change(func() {
-			if err != nil || number >= len(s.b.jobs) {
-				s.b.odd = append(s.b.odd, fmt.Sprintf("%8.3f GETJOB at node %s gives what nobody added: %.200v", at.Seconds(), s.node, e))
-				return
-			}
-			j := s.b.jobs[number]
-			if len(j.deliveries) == 0 && j.id != "" {
-				s.b.open--
-			}
-			j.deliveries = append(j.deliveries, delivery{node: s.node, sent: sent, at: at})
-			if j.id != "" && j.id != e.Elems[1].Str || j.kind.name != e.Elems[0].Str {
-				s.b.odd = append(s.b.odd, fmt.Sprintf("%8.3f GETJOB gives %.200v for\n%v", at.Seconds(), e, j))
-			}
-			got = append(got, j)
-		})
-		if len(got) == 0 || got[len(got)-1].number != number {
-			return false
-		}
-		if !s.work(got[len(got)-1], e.Elems[1].Str) {
+	// All of them were delivered, whatever becomes of the client meanwhile.
+	got := make([]*job, len(v.Elems))
+	for i, e := range v.Elems {
+		s.b.change(func() { got[i] = s.b.delivered(s.node, e, sent, at) })
+	}
+	for i, j := range got {
+		if j != nil && !s.work(j, v.Elems[i].Elems[1].Str) {
 			return false
 		}
 	}
 	return true
+}
+
+// delivered notes that a client was given a job; nil where nobody added that.
+func (b *books) delivered(node string, e harness.Value, sent, at moment) *job {
+	text, _, _ := strings.Cut(e.Elems[2].Str, " ")
+	number, err := strconv.Atoi(text)
+	if err != nil || number >= len(b.jobs) {
+		b.odd = append(b.odd, fmt.Sprintf("%8.3f GETJOB at node %s gives what nobody added: %.200v", at.Seconds(), node, e))
+		return nil
+	}
+	j := b.jobs[number]
+	if len(j.deliveries) == 0 && j.id != "" {
+		b.open--
+	}
+	j.deliveries = append(j.deliveries, delivery{node: node, sent: sent, at: at})
+	if j.id != "" && j.id != e.Elems[1].Str || j.kind.name != e.Elems[0].Str {
+		b.odd = append(b.odd, fmt.Sprintf("%8.3f GETJOB gives %.200v for\n%v", at.Seconds(), e, j))
+	}
+	return j
 }
 
 // work is what a client does with a job that it got: done it is, mostly.
@@ -353,7 +364,8 @@ func (s *session) work(j *job, id string) bool {
 
 // linger works on a job for longer than its retry time, and says so.
 func (s *session) linger(j *job, id string) bool {
-	last := len(j.deliveries) - 1
+	last := 0
+	s.b.change(func() { last = len(j.deliveries) - 1 })
 	for range 4 {
 		time.Sleep(retry / 3)
 		sent := s.m.now()

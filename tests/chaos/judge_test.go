@@ -26,7 +26,8 @@ const transit = 13 * time.Second
 
 // verdict is what the judge found, and counted.
 type verdict struct {
-	steps    bool // wall clocks may have stepped
+	round
+	lost     []*job // at-most-once jobs that never came
 	findings []string
 	note     map[string]int
 }
@@ -48,22 +49,44 @@ func excused(losses []loss, j *job) bool {
 
 // judge compares what clients were promised with what they got, after a round
 // that was healed and drained.
-func judge(b *books, losses []loss, faults, steps bool) *verdict {
-	v := &verdict{note: map[string]int{}, steps: steps}
+func judge(b *books, losses []loss, r round) *verdict {
+	v := &verdict{note: map[string]int{}, round: r}
 	for _, text := range b.odd {
 		v.find("an answer that no fault explains:\n%s", text)
 	}
 	for _, j := range b.jobs {
-		v.job(j, losses, faults)
+		v.job(j, losses)
 		v.order(j, losses)
 	}
 	v.runs(b)
 	v.waits(b, losses)
 	v.locks(b)
+	v.atMostOnce(b)
 	return v
 }
 
-func (v *verdict) job(j *job, losses []loss, faults bool) {
+// round is what was done to the mesh in a round.
+type round struct {
+	faults bool // anything at all
+	unsure bool // a server can have been ended that didn't write at once, or had another role
+	steps  bool // wall clocks may have stepped
+}
+
+// atMostOnce accounts for at-most-once jobs that nobody got. Where all servers write
+// at once, and stay what they are, they can only have been in answers that didn't come.
+func (v *verdict) atMostOnce(b *books) {
+	silent := 0
+	for _, g := range b.silent {
+		if g.once {
+			silent++
+		}
+	}
+	if !v.unsure && len(v.lost) > silent {
+		v.find("%d at-most-once jobs were never delivered, and only %d answers didn't come; the first:\n%v", len(v.lost), silent, v.lost[0])
+	}
+}
+
+func (v *verdict) job(j *job, losses []loss) {
 	k := j.kind
 	v.note["deliveries"] += len(j.deliveries)
 	switch {
@@ -91,7 +114,7 @@ func (v *verdict) job(j *job, losses []loss, faults bool) {
 	if j.id == "" || len(j.deliveries) > 0 {
 		return
 	}
-	if k.ttl > 0 && faults {
+	if k.ttl > 0 && v.faults {
 		v.note["expired"]++
 		return
 	}
@@ -102,8 +125,9 @@ func (v *verdict) job(j *job, losses []loss, faults bool) {
 		}
 	}
 	switch {
-	case k.once && faults:
+	case k.once && v.faults:
 		v.note["at-most-once lost"]++
+		v.lost = append(v.lost, j)
 	case excused(losses, j):
 		v.note["lost with its nodes"]++
 	default:

@@ -18,6 +18,8 @@ func TestJudge(t *testing.T) {
 		job    job
 		losses []loss
 		calm   bool
+		unsure bool
+		silent []silence
 		want   string
 	}{
 		"delivered":                         {job: job{kind: named("three"), id: "D", deliveries: []delivery{given(2 * second)}}},
@@ -32,14 +34,16 @@ func TestJudge(t *testing.T) {
 		"twice, at least once":              {job: job{kind: named("one"), id: "D", deliveries: []delivery{given(2 * second), given(3 * second)}}},
 		"twice, at most once":               {job: job{kind: named("once"), id: "D", deliveries: []delivery{given(2 * second), given(3 * second)}}, want: "delivered twice"},
 		"twice, at most once and unknown":   {job: job{kind: named("once"), deliveries: []delivery{given(2 * second), given(3 * second)}}, want: "delivered twice"},
-		"at most once, lost by a fault":     {job: job{kind: named("once"), id: "D"}},
+		"at most once, lost with a node":    {job: job{kind: named("once"), id: "D"}, unsure: true},
+		"at most once, lost with an answer": {job: job{kind: named("once"), id: "D"}, silent: []silence{{once: true}}},
+		"at most once, lost":                {job: job{kind: named("once"), id: "D"}, silent: []silence{{}}, want: "never delivered"},
 		"at most once, lost without one":    {job: job{kind: named("once"), id: "D"}, calm: true, want: "never delivered"},
 		"delayed":                           {job: job{kind: named("delayed"), id: "D", deliveries: []delivery{given(2100 * time.Millisecond)}}},
 		"before its delay":                  {job: job{kind: named("delayed"), id: "D", deliveries: []delivery{given(1900 * time.Millisecond)}}, want: "delay"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.job.sent, c.job.until = second, second+second/10
-			v := judge(&books{jobs: []*job{&c.job}}, c.losses, !c.calm, false)
+			v := judge(&books{jobs: []*job{&c.job}, silent: c.silent}, c.losses, round{faults: !c.calm, unsure: c.unsure})
 			if c.want == "" {
 				assert.Empty(t, v.findings)
 				return
@@ -49,7 +53,7 @@ func TestJudge(t *testing.T) {
 			assert.Contains(t, v.findings[0], "ADDJOB at node", "with its history")
 		})
 	}
-	v := judge(&books{odd: []string{"GETJOB at node 1: -ERR"}}, nil, true, false)
+	v := judge(&books{odd: []string{"GETJOB at node 1: -ERR"}}, nil, round{faults: true})
 	assert.Len(t, v.findings, 1, "an answer that nobody expects")
 }
 

@@ -164,6 +164,16 @@ func newPlan(seed uint64, nodes, rounds int, length time.Duration, faults []faul
 	return p
 }
 
+// about says what the judge has to know of a round.
+func (p plan) about(steps []step) round {
+	r := round{faults: len(steps) > 0, steps: p.clocks}
+	r.unsure = slices.Contains(p.fsync, "everysec") || slices.Max(p.replicas) > 0
+	for _, s := range steps {
+		r.unsure = r.unsure || s.fault == "nolog" || s.fault == "demote"
+	}
+	return r
+}
+
 // shorten has faults of one node end before Sentinel takes it for dead.
 func shorten(steps []step) {
 	began := map[int]time.Duration{}

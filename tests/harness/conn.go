@@ -105,7 +105,7 @@ func dial(addr string) (*Conn, error) { return Dial(addr, patience) }
 // to: nothing fails a test. What doesn't answer in time is a Value without a kind, and
 // after that the connection is of no more use. The caller closes it.
 func Dial(addr string, patience time.Duration) (*Conn, error) {
-	c, err := net.DialTimeout("tcp", addr, time.Second)
+	c, err := net.DialTimeout("tcp", addr, max(time.Second, patience/4)) // a machine can be busy
 	if err != nil {
 		return nil, err
 	}
