@@ -108,3 +108,89 @@ func TestPlans(t *testing.T) {
 	_, err = chosen("kill,flood")
 	assert.ErrorContains(t, err, "flood")
 }
+
+// took is a job with a key that was added at a moment, delivered once, and acknowledged.
+func took(kind, key string, added, got, acked moment) *job {
+	j := &job{kind: named(kind), key: key, id: kind + key + added.String(), sent: added, until: added + second/10}
+	if got > 0 {
+		j.deliveries = []delivery{given(got)}
+	}
+	if acked > 0 {
+		j.ends = []end{{command: "ACKJOB", sent: acked, until: acked + second/10}}
+	}
+	return j
+}
+
+func TestJudgeOfKeysAndFamilies(t *testing.T) {
+	parent := func(acked moment) *job { return took("deferred", "", second, 3*second, acked) }
+	released := func(j *job, at moment) *job {
+		j.released = at
+		return j
+	}
+	child := func(p *job, got moment) *job {
+		j := took("blocked", "", 2*second, got, 0)
+		j.parents = []*job{p}
+		return j
+	}
+	early, late := released(parent(4*second), 2*second), released(parent(6*second), 2*second)
+	for name, c := range map[string]struct {
+		jobs   []*job
+		silent []silence
+		losses []loss
+		want   string
+	}{
+		"runs one after the other":    {jobs: []*job{took("run", "k", 1*second, 2*second, 3*second), took("run", "k", second, 4*second, 5*second)}},
+		"runs at a time":              {jobs: []*job{took("run", "k", 1*second, 2*second, 4*second), took("run", "k", second, 3*second, 5*second)}, want: "two runs at a time"},
+		"runs of two keys":            {jobs: []*job{took("run", "k", 1*second, 2*second, 4*second), took("run", "l", second, 3*second, 5*second)}},
+		"a run whose time is over":    {jobs: []*job{took("run", "k", 1*second, 2*second, 0), took("run", "k", second, 4*second, 5*second)}},
+		"a second one after the ack":  {jobs: []*job{took("until", "k", 1*second, 2*second, 3*second), took("until", "k", 4*second, 5*second, 6*second)}},
+		"a second one before the ack": {jobs: []*job{took("until", "k", 1*second, 2*second, 5*second), took("until", "k", 3*second, 6*second, 7*second)}, want: "two jobs wait at a time"},
+		"a second one after the get":  {jobs: []*job{took("before", "k", 1*second, 2*second, 5*second), took("before", "k", 3*second, 6*second, 7*second)}},
+		"a second one before the get": {jobs: []*job{took("before", "k", 1*second, 4*second, 5*second), took("before", "k", 2*second, 6*second, 7*second)}, want: "two jobs wait at a time"},
+		"the first one maybe got": {jobs: []*job{took("before", "k", 1*second, 4*second, 5*second), took("before", "k", 2*second, 6*second, 7*second)},
+			silent: []silence{{sent: second, until: 2 * second}}},
+		"a second one in the window": {jobs: []*job{took("window", "k", 1*second, 2*second, 2*second), took("window", "k", 2*second, 6*second, 7*second)}, want: "two jobs wait at a time"},
+		"one after the window":       {jobs: []*job{took("window", "k", 1*second, 2*second, 2*second), took("window", "k", 4*second, 6*second, 7*second)}},
+		"a child after its parent":   {jobs: []*job{early, child(early, 5*second)}},
+		"a child before its parent":  {jobs: []*job{late, child(late, 5*second)}, want: "before the one that it waits for"},
+		"before its release":         {jobs: []*job{released(parent(5*second), 4*second)}, want: "before it was released"},
+		"a child that never came":    {jobs: []*job{early, child(early, 0)}, want: "never delivered"},
+		"that fell with its parent":  {jobs: []*job{early, child(early, 0)}, losses: []loss{{0, second, second}, {1, second, second}}},
+		"after its time to live":     {jobs: []*job{took("short", "", second, 30*second, 31*second)}, want: "time to live"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := judge(&books{jobs: c.jobs, silent: c.silent}, c.losses, round{faults: true})
+			if c.want == "" {
+				assert.Empty(t, v.findings)
+				return
+			}
+			require.Len(t, v.findings, 1)
+			assert.Contains(t, v.findings[0], c.want)
+		})
+	}
+}
+
+func TestJudgeOfLocks(t *testing.T) {
+	held := func(owner string, token int64, at, until moment) *holding {
+		return &holding{name: "l", owner: owner, token: token, sent: at - second/10, at: at, end: until}
+	}
+	for name, c := range map[string]struct {
+		locks []*holding
+		want  string
+	}{
+		"one after the other": {locks: []*holding{held("a", 1, second, 2*second), held("b", 2, 3*second, 4*second)}},
+		"two at a time":       {locks: []*holding{held("a", 1, second, 4*second), held("b", 2, 3*second, 5*second)}, want: "two clients have a lock"},
+		"a lower token":       {locks: []*holding{held("a", 2, second, 2*second), held("b", 1, 3*second, 4*second)}, want: "token doesn't grow"},
+		"the same token":      {locks: []*holding{held("a", 2, second, 2*second), held("b", 2, 3*second, 4*second)}, want: "token doesn't grow"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := judge(&books{locks: c.locks}, nil, round{faults: true})
+			if c.want == "" {
+				assert.Empty(t, v.findings)
+				return
+			}
+			require.Len(t, v.findings, 1)
+			assert.Contains(t, v.findings[0], c.want)
+		})
+	}
+}
