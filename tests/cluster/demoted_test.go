@@ -23,11 +23,16 @@ func TestDemotedNodeFollowsItsJobs(t *testing.T) {
 		require.Equal(t, byte('+'), v.Kind, "%v", v)
 	}
 	require.Equal(t, int64(4), old.Do("QLEN", "q").Int())
-	require.Equal(t, int64(1), old.Do("WAIT", 1, 5000).Int())
+	// What a master has said that its replica hasn't heard makes for a full resync.
+	require.Equal(t, "OK", old.Do("CLIENT", "PAUSE", 20_000, "WRITE").Str)
+	harness.Await(t, 10*time.Second, "the replica to have heard all", func() bool {
+		return old.Info("replication", "master_repl_offset") == replica.Info("replication", "slave_repl_offset")
+	})
 	was := id(old)
 	require.Equal(t, "OK", replica.Do("REPLICAOF", "NO", "ONE").Str)
 	require.Equal(t, "OK", old.Do("REPLICAOF", "127.0.0.1", replica.Port).Str)
 	old.AwaitSync()
+	require.Equal(t, "OK", old.Do("CLIENT", "UNPAUSE").Str)
 	require.Equal(t, "1", replica.Info("stats", "sync_partial_ok"))
 	assert.Equal(t, int64(0), old.Do("QLEN", "q").Int(), "a replica has nothing in its queues")
 	require.Equal(t, "OK", other.Do("JOBMESH", "CLUSTER", "FORGET", was).Str)
