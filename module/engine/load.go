@@ -104,6 +104,11 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) {
 	n.serve(q)
 }
 
+func hasRun(j *store.Job) bool {
+	u := j.Unique()
+	return u != nil && u.Has(store.UniqueHasRun)
+}
+
 // withinTerms keeps a clock that was set back before the job was loaded from
 // prolonging its life, its delay, and the time that somebody has it.
 func (n *Node) withinTerms(j *store.Job) {
@@ -147,10 +152,14 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		j.State = store.StateActive
 		n.pushBack(j)
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0:
-		if j.QTime == 0 && j.Retry > 0 {
-			j.QTime = n.retryAt(j)
+		at := j.QTime
+		if j.Retry > 0 && !s.Same && (at == 0 || hasRun(j)) {
+			// The lock of its run begins anew, and goes by a clock that doesn't jump. A wall
+			// clock that was set meanwhile must not have its end come before the worker's.
+			j = n.setWorker(j, since(j), []byte(n.workerOf(j)))
+			at = max(at, n.retryAt(j))
 		}
-		n.store.Work(j, j.QTime)
+		n.store.Work(j, at)
 	case j.State == store.StateAcked:
 		j.QTime = n.now + gcFirstMS
 	}

@@ -74,8 +74,16 @@ func since(j *store.Job) int64 {
 // Worker is the name of the client that works on a job; empty where it gave none,
 // or nobody does.
 func (n *Node) Worker(j *store.Job) string {
+	if j.Place != store.InWorking {
+		return ""
+	}
+	return n.workerOf(j)
+}
+
+// workerOf is Worker for a job that is loaded, and not yet where it belongs.
+func (n *Node) workerOf(j *store.Job) string {
 	e := j.Extra(store.TagWorker)
-	if j.Place != store.InWorking || len(e) < sinceLen || binary.LittleEndian.Uint64(e) == 0 {
+	if len(e) < sinceLen || binary.LittleEndian.Uint64(e) == 0 {
 		return ""
 	}
 	return string(e[sinceLen:])
