@@ -169,6 +169,27 @@ func (n *Node) afterSiblings(id *store.ID, ctime uint64) uint64 {
 	return ctime
 }
 
+// tellApart answers a copy of a blocked job: where this node knows holders of the one that
+// blocks it that have no copy, the sender doesn't know them all. It hears of them before
+// it counts this copy.
+func (n *Node) tellApart(p *Peer, j *store.Job) {
+	f, ok := j.Family()
+	if !ok || f.Flags&store.FamilyBlocked == 0 {
+		return
+	}
+	id := f.ID(0)
+	q := n.store.Lookup(&id)
+	if q == nil || q.State == store.StateAcked || !q.HeldBy(uint64(p.Node)) {
+		return
+	}
+	for i := range q.Holders() {
+		if h, _ := q.Holder(i); !j.HeldBy(h) {
+			n.send(p, n.copyOf(q, wire.Holders))
+			return
+		}
+	}
+}
+
 // besideAll says whether a job that is being added is where beside wants it.
 func (n *Node) besideAll(j *store.Job) bool {
 	f, ok := j.Family()

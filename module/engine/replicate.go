@@ -407,6 +407,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 		if m.Flags&wire.QueueIt != 0 {
 			n.onEnqueue(j, m.Span)
 		}
+		n.tellApart(p, j)
 	} else {
 		j, _ = n.learn(j, m.Holders)
 		if j.State == store.StateAcked {
