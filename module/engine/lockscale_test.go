@@ -154,3 +154,21 @@ func TestManyShortLocks(t *testing.T) {
 		})
 	}
 }
+
+// A node that doesn't know how long its votes last goes by the longest that there may be,
+// as it is set at that time.
+func TestMaxLeaseIsSetWhileAbstaining(t *testing.T) {
+	n, _, _ := node(dawn)
+	n.AddPeer(wire.NodeID{1, 2, 3}, "b:1")
+	n.SetVotes(engine.Votes{Longest: -1, Unleased: true})
+	n.DistrustLocks()
+	require.EqualValues(t, 3_690_010, n.Abstaining().Left)
+	n.SetMaxLease(10_000)
+	require.EqualValues(t, 10_260, n.Abstaining().Left)
+	require.False(t, n.Abstaining().Jobs)
+	n.SetNow(dawn + 10_260)
+	require.True(t, n.Abstaining().Jobs, "for jobs' locks the other's table is awaited")
+	require.Len(t, n.Abstaining().Awaited, 1)
+	require.True(t, n.Forget(wire.NodeID{1, 2, 3}))
+	require.Nil(t, n.Abstaining())
+}
