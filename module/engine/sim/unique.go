@@ -389,6 +389,12 @@ func (s *Sim) rename(n *node) {
 				s.deadLetter(j)
 			}
 		}
+		for _, j := range s.order { // one that isn't promised yet isn't on disk
+			sj := n.e.Job(&j.id)
+			if sj != nil && sj.State == store.StateWaitRepl && bytes.Equal(sj.Queue.NameBytes(), to) && j.unique != nil && !j.unique.Mesh {
+				s.deadLetter(j)
+			}
+		}
 		n.disk.write(entry{kind: renameEntry, at: s.now, a: from, b: to})
 	})
 }
