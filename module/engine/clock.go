@@ -7,7 +7,8 @@ package engine
 //
 // The difference is given up little by little, so that jobs and tokens of nodes with
 // good clocks bear comparable times: the node's time goes slower or faster than it
-// should, by one part in slewShare. A wall clock that is set ahead by more than
+// should, by one part in slewShare: by less than clocks may be wrong anyway (clockSlack),
+// for a job that runs alone is somebody's for its retry time. A wall clock that is set ahead by more than
 // trustAhead was plainly wrong before, as on a machine that asks the network for the
 // time after it has started, and is followed at once; so is any at the start.
 
@@ -15,7 +16,7 @@ const (
 	lookEvery  = 200        // ms of the wall clock within which a step isn't looked for
 	stepLeast  = 1_000      // ms that the clocks may differ in between without being set,
 	stepShare  = 8          // beside this part of the time between two looks
-	slewShare  = 16         // the node's time is wrong by that part of a second in a second
+	slewShare  = 128        // the node's time is wrong by that part of a second in a second
 	trustAhead = 86_400_000 // ms
 	pauseLeast = 5_000      // ms in one go that make a pause of the process, or a step
 )

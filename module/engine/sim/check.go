@@ -176,7 +176,7 @@ func (s *Sim) queued(j *job) (count int) {
 // forgotten says whether an acknowledgement that a node has accepted is unknown
 // to all by now, while a copy would be delivered again.
 func (s *Sim) forgotten(j *job) bool {
-	if j.once || j.fast || j.givenUp || s.Wiped > 0 || !j.promised {
+	if j.once || j.fast || j.givenUp || j.blurred || s.Wiped > 0 || !j.promised {
 		return false // of a job that was refused, copies may be left that don't know of each other
 	}
 	known := j.acked

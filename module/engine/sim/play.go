@@ -250,7 +250,7 @@ func (s *Sim) take(n *node, sj *store.Job) {
 			s.fail("at-most-once job %s was delivered %d times", j.id, j.delivered)
 		}
 	}
-	if quiet := s.now - max(j.ackedAt, s.healedAt); j.acked && s.healed && quiet > backSecs*1000 {
+	if quiet := s.now - max(j.ackedAt, s.healedAt); j.acked && !j.blurred && s.healed && quiet > backSecs*1000 {
 		s.fail("job %s came back %d s after its acknowledgement, %d s after all had healed", j.id, (s.now-j.ackedAt)/1000, quiet/1000)
 	}
 	share := s.AckShare
@@ -525,7 +525,7 @@ func (n *node) loseTail() {
 		// It may have been of an acknowledgement, of which the others have heard that this
 		// node knows.
 		if j := s.jobs[lost[i].id]; j != nil {
-			j.acked, j.dummies = false, nil
+			j.acked, j.dummies, j.blurred = false, nil, true
 			if j.kin != nil {
 				j.kin.torn = true
 			}

@@ -134,6 +134,7 @@ type job struct {
 	window    int64 // when the current ten seconds of messages began
 	messages  int   // since
 
+	blurred bool // a node lost some of what it had logged of it: who else has a copy, maybe
 	torn    int  // copies that were lost with the tail of a log
 	givenUp bool // deleted or dropped: nobody awaits its delivery
 	stray   bool // it waited for its turn at the end of the history, and may still get it, see Sim.waits
