@@ -376,7 +376,9 @@ func TestNoCycles_64(t *testing.T) {
 	for range 5000 {
 		id = add(t, c, "q", "b", 0, "BLOCKEDBY", id)
 	}
-	assert.Equal(t, int64(5001), c.Do("CANCELJOB", first).Int())
+	// They go 300 at a time, and the reply counts those that go at once.
+	assert.Equal(t, int64(301), c.Do("CANCELJOB", first).Int())
+	harness.Await(t, 10*time.Second, "the others to go", func() bool { return s.Info("jobmesh", "jobmesh_registered_jobs") == "2" })
 }
 
 // Families of thousands: those that one lets go come in order, and bit by bit.

@@ -245,4 +245,4 @@ var lockHistories = map[string]Config{
 	}},
 }
 
-func TestLockHistories(t *testing.T) { playAll(t, lockHistories, 4, 2) }
+func TestLockHistories(t *testing.T) { playAll(t, lockHistories, 6) }

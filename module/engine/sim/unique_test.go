@@ -55,4 +55,4 @@ var uniqueHistories = map[string]Config{
 	}},
 }
 
-func TestUniqueHistories(t *testing.T) { playAll(t, uniqueHistories, 4, 2) }
+func TestUniqueHistories(t *testing.T) { playAll(t, uniqueHistories, 6) }
