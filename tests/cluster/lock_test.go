@@ -60,6 +60,7 @@ func TestLocksOverTheMesh_41_42_43(t *testing.T) {
 	t.Parallel()
 	m := lockMesh(t, 3)
 	token := acquire(t, m[0], "n", "a", 60_000)
+	m.known(t, "n")
 	for _, s := range m {
 		assert.True(t, s.Do("LOCK.ACQUIRE", "n", "b", 60_000).NullString())
 		assert.True(t, s.Do("LOCK.EXTEND", "n", "b", token, 1000).Err("NOTHELD"))
