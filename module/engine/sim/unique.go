@@ -226,7 +226,7 @@ func (s *Sim) waitLocked(j *job) bool {
 	case u.dead:
 		return false
 	case u.Strategy == store.UniqueWindow:
-		return true
+		return s.Faults.Steps == 0 // what is left of it after a restart goes by the wall clock
 	}
 	return !u.over && !j.done
 }
@@ -248,8 +248,12 @@ func (s *Sim) uniqueTaken(n *node, j *job) {
 		return
 	}
 	list := slices.DeleteFunc(s.uniques.running[u.run], func(w *working) bool { return s.now >= w.until || w.j.done })
+	slack := int64(0)
+	if s.Faults.Steps > 0 {
+		slack = u.lease() / 100 // a node's time comes back to the wall clock's
+	}
 	for _, w := range list {
-		if w.j != j && !w.j.unique.Any && !u.Any && (s.Faults.Skew == 0 || !s.healed) {
+		if w.j != j && w.until-s.now > slack && !w.j.unique.Any && !u.Any && (s.Faults.Skew == 0 || !s.healed) {
 			s.fail("node %d delivers %s, and %s, which has %s, is worked on for another %d ms%s%s", n.i, j.id, w.j.id, u.run, w.until-s.now, s.whereabouts(w.j), s.whereabouts(j))
 		}
 	}
