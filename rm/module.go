@@ -84,6 +84,8 @@ type Events struct {
 	// Fork: a child that saves was just made; what is replicated from here on
 	// isn't in it.
 	Fork func(c *Ctx)
+	// ForkEnded: that child is gone, and what it made is in its place.
+	ForkEnded func(c *Ctx)
 	// Shutdown: the server is about to exit; everything is saved already.
 	Shutdown func(c *Ctx)
 	// Key: a key that holds a value of one of the module's types was loaded,
@@ -330,6 +332,8 @@ func (s *Server) Event(f *api.Frame, event, sub int, a, b int64) {
 	case api.EventFork:
 		if sub == 0 && e.Fork != nil {
 			e.Fork(c)
+		} else if sub != 0 && e.ForkEnded != nil {
+			e.ForkEnded(c)
 		}
 	case api.EventSwapDB:
 		if e.Swap != nil {

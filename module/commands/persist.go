@@ -87,7 +87,7 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
 		m.phase, m.final, m.saved, m.logExact = phase, false, record.Epoch{}, false
 		if phase == rm.LoadAOF {
-			m.inLog, m.files = 0, m.logFiles() // before the server cuts or writes anything
+			m.inLog, m.files, m.inodes = 0, m.logFiles(), m.logInodes() // before the server cuts or writes anything
 		}
 		// What isn't in the data is not: settings come with it.
 		m.settings.exact, m.settings.patterns = nil, nil
@@ -243,6 +243,7 @@ func (m *module) setJob(c *rm.Ctx) {
 // tell whose it is; and one without an RDB at its head has no place for what is in no
 // key. Both is logged again behind it.
 func (m *module) forked(*rm.Ctx) {
+	m.watchSync() // a rewrite has begun another file
 	m.later(0, func(c *rm.Ctx) {
 		if !c.Listened() {
 			return

@@ -126,6 +126,7 @@ func New() *rm.Module {
 			Swap:      func(c *rm.Ctx, a, b int) { m.begin(c); m.node.Swapped(a, b); m.settle(c) },
 			Config:    func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.watchSync() },
 			Fork:      m.forked,
+			ForkEnded: func(*rm.Ctx) { m.watchSync() },
 			Shutdown:  m.ended,
 			Key:       m.keyEvent,
 		},

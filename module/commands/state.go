@@ -26,6 +26,8 @@ import (
 // before it ended. It names the data by what the AOF's files are like, or by the epoch
 // in the RDB, and has the deliveries of at-least-once jobs, which are in no log. While a
 // process runs with appendfsync always: each change is on disk before its answer leaves.
+// It names the AOF's files then by their inodes, so that a backup put in their place
+// isn't taken for them; as a rewrite begins and ends it names the new ones.
 //
 // A file counts for one start. It is removed before anything is delivered, so that it
 // can't vouch for older data than that of the process that wrote it last. One that is
@@ -34,12 +36,12 @@ import (
 // lastRun is what the state file says of the process that wrote it.
 type lastRun struct {
 	kind    byte
-	process uint64            // that of the saved epochs
-	changes uint64            // the same; after a clean shutdown
-	inode   uint64            // of this file, while a process runs: a copy of it vouches for nothing
-	inLog   uint64            // the last process that the AOF names
-	files   [sha256.Size]byte // what the AOF's files were like, after a clean shutdown; zero: there was none
-	held    []byte            // pairs of strings, each behind its length: what SETJOB has of a job
+	process uint64 // that of the saved epochs
+	changes uint64 // the same; after a clean shutdown
+	inode   uint64 // of this file, while a process runs: a copy of it vouches for nothing
+	inLog   uint64 // the last process that the AOF names
+	files   aofSum // after a clean shutdown what the AOF's files were like, else which they are; zero: there was none
+	held    []byte // pairs of strings, each behind its length: what SETJOB has of a job
 }
 
 // restart is what a process knows of what was there before it.
@@ -47,12 +49,18 @@ type restart struct {
 	// logExact: the data that was loaded last is known to be all that there was. Valid
 	// from the end of loading on, before the locks are settled.
 	logExact bool
-	last     *lastRun          // until it was used
-	files    [sha256.Size]byte // what the AOF's files were like before they were loaded
-	inLog    uint64            // the last process that the AOF names
-	synced   string            // the state file that says so of this process, with its folder; or empty
-	doubt    doubt             // to be logged
+	last     *lastRun // until it was used
+	files    aofSum   // what the AOF's files were like before they were loaded
+	inodes   aofSum   // and which they were; while the process runs, which synced names
+	off, gap bool     // the AOF is off; it is or was, so its files lack what happened then,
+	gapFiles aofSum   // unless they are no longer these
+	inLog    uint64   // the last process that the AOF names
+	synced   string   // the state file that says so of this process, with its folder; or empty
+	doubt    doubt    // to be logged
 }
+
+// aofSum stands for a state of the AOF's files; all zero: there is none, or nobody knows.
+type aofSum = [sha256.Size]byte
 
 // doubt is what made at-most-once jobs uncertain, see [engine.Node.Doubt].
 type doubt struct {
@@ -185,18 +193,33 @@ func (m *module) useState() bool {
 }
 
 // logFiles is what the AOF's files are like: their names and sizes, and how they end.
-// All zero where there is no AOF, or nobody knows.
-func (m *module) logFiles() (sum [sha256.Size]byte) {
-	var path [4]string
-	for i, name := range []string{"dir", "appenddirname", "appendfilename", "appendonly"} {
+// All zero where the AOF is off.
+func (m *module) logFiles() aofSum {
+	if v, err := m.server.ConfigValue("appendonly"); err != nil || v != "yes" {
+		return aofSum{}
+	}
+	return m.sumLog(hashTail)
+}
+
+// logInodes is which files the AOF has.
+func (m *module) logInodes() aofSum {
+	return m.sumLog(func(h io.Writer, file string) error {
+		info, err := os.Stat(file)
+		fmt.Fprintf(h, "%s %d\n", filepath.Base(file), inodeOf(info, err))
+		return err
+	})
+}
+
+// sumLog sums up the AOF's files, of each what add writes. All zero where there are
+// none, or nobody knows.
+func (m *module) sumLog(add func(h io.Writer, file string) error) (sum aofSum) {
+	var path [3]string
+	for i, name := range []string{"dir", "appenddirname", "appendfilename"} {
 		value, err := m.server.ConfigValue(name)
 		if err != nil {
 			return sum
 		}
 		path[i] = value
-	}
-	if path[3] != "yes" {
-		return sum
 	}
 	dir := filepath.Join(path[0], path[1])
 	manifest, err := os.ReadFile(filepath.Join(dir, path[2]+".manifest"))
@@ -215,8 +238,8 @@ func (m *module) logFiles() (sum [sha256.Size]byte) {
 		if strings.HasSuffix(rest, " type h") || !strings.HasPrefix(line, "file ") {
 			continue
 		}
-		if err := hashTail(h, filepath.Join(dir, name)); err != nil {
-			return [sha256.Size]byte{}
+		if err := add(h, filepath.Join(dir, name)); err != nil {
+			return aofSum{}
 		}
 	}
 	h.Sum(sum[:0])
@@ -251,9 +274,9 @@ func (m *module) whole() bool {
 	case m.phase == rm.LoadRDB:
 		fits = r.kind == ranClean && r.process == m.saved.Process && r.changes == m.saved.Changes
 	case m.phase == rm.LoadAOF && r.kind == ranClean:
-		fits = r.files != [sha256.Size]byte{} && r.files == m.files && r.inLog == m.inLog
+		fits = r.files != aofSum{} && r.files == m.files && r.inLog == m.inLog
 	case m.phase == rm.LoadAOF && r.kind == ranSynced:
-		fits = r.process == m.inLog
+		fits = r.process == m.inLog && r.files == m.inodes
 	}
 	if !m.useState() || !fits {
 		return false
@@ -321,8 +344,11 @@ func (m *module) ended(*rm.Ctx) {
 	if m.node.Passive() || m.server.EffectsKept() {
 		return // what its master does, or what is still to be logged, is not all in its data
 	}
-	r := lastRun{kind: ranClean, process: m.epoch.Process, changes: m.epoch.Changes, inLog: m.inLog, files: m.logFiles()}
-	if r.files != [sha256.Size]byte{} {
+	r := lastRun{kind: ranClean, process: m.epoch.Process, changes: m.epoch.Changes, inLog: m.inLog}
+	if m.watchGap(); !m.gap {
+		r.files = m.logFiles()
+	}
+	if r.files != (aofSum{}) {
 		// SHUTDOWN FORCE leaves a log that can't be written.
 		if v, ok := m.server.InfoField("persistence", "aof_last_write_status"); !ok || v != "ok" || m.doubt.at != 0 {
 			return
@@ -350,7 +376,8 @@ func (m *module) begun(c *rm.Ctx) {
 		}
 		name, err := filepath.Abs(m.stateName())
 		if err == nil {
-			err = (&lastRun{kind: ranSynced, process: m.epoch.Process}).write(name)
+			m.inodes = m.logInodes()
+			err = (&lastRun{kind: ranSynced, process: m.epoch.Process, files: m.inodes}).write(name)
 		}
 		if err != nil {
 			m.server.Log(rm.Warning, "%s can't be written, so at-most-once jobs that wait are not queued again after a crash: %v", m.stateName(), err)
@@ -374,13 +401,42 @@ func (m *module) syncsAlways() bool {
 // them is another than at the start, the log isn't known to be whole any more: what
 // wasn't on disk then may be missing though they are changed back.
 func (m *module) watchSync() {
+	m.watchGap()
 	if m.synced == "" {
 		return
 	}
 	dir, err := os.Getwd()
 	if err != nil || dir != filepath.Dir(m.synced) || !m.syncsAlways() {
 		m.unsync()
+		return
 	}
+	now := m.logInodes()
+	if now == m.inodes {
+		return
+	}
+	if err := (&lastRun{kind: ranSynced, process: m.epoch.Process, files: now}).write(m.synced); err != nil {
+		m.server.Log(rm.Warning, "%s can't be written: %v", m.synced, err)
+		m.unsync()
+		return
+	}
+	m.inodes = now
+}
+
+// watchGap notes that the AOF is off. Its files count again once it was written anew:
+// until then those on disk are older than that.
+func (m *module) watchGap() {
+	if v, err := m.server.ConfigValue("appendonly"); err != nil || v != "yes" {
+		m.gap, m.off = true, true
+		return
+	}
+	if !m.gap {
+		return
+	}
+	now := m.logInodes()
+	if m.off { // it was just switched on, and is about to be written anew
+		m.off, m.gapFiles = false, now
+	}
+	m.gap = now == m.gapFiles
 }
 
 func (m *module) unsync() {

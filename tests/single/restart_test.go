@@ -376,3 +376,53 @@ func TestRDBOfALongPastShutdown(t *testing.T) {
 	assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
 	assert.Contains(t, s.Log(), "jobs acknowledged since come again")
 }
+
+// An AOF that was off is older than what happened meanwhile, until it was written anew:
+// a shutdown before that is none after which it could be trusted.
+func TestShutdownBeforeTheAOFIsWrittenAnew(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", `save ""`))
+	c := s.Dial()
+	once := add(t, c, "q", "x", 0, "RETRY", 0)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "appendonly", "no").Str)
+	require.Equal(t, once, get(t, c, "q"))
+	for i := range 200 { // a BGSAVE that lasts, and the rewrite waits for it
+		c.Do("SET", i, "v")
+	}
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "rdb-key-save-delay", 100_000).Str)
+	require.Equal(t, byte('+'), c.Do("BGSAVE").Kind)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "appendonly", "yes").Str)
+	require.Equal(t, "1", s.Info("persistence", "aof_rewrite_scheduled"))
+	s.Stop()
+	s.Restart()
+	assert.Empty(t, s.Do("GETJOB", "NOHANG", "FROM", "q").Elems, "it was delivered")
+
+	// Once it is written anew, it counts again.
+	c = s.Dial()
+	c.Do("DELJOB", once)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "appendonly", "no").Str)
+	waits := add(t, c, "q", "x", 0, "RETRY", 0)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "appendonly", "yes").Str)
+	harness.Await(t, 20*time.Second, "the AOF to be written", func() bool {
+		return s.Info("persistence", "aof_rewrite_in_progress")+s.Info("persistence", "aof_rewrite_scheduled") == "00"
+	})
+	s.Stop()
+	s.Restart()
+	assert.Equal(t, waits, get(t, s.Dial(), "q"), "it was not")
+}
+
+// A process's state file vouches for its own AOF, not for a backup in its place.
+func TestBackupInTheAOFsPlace(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+	harness.Await(t, 5*time.Second, "the state file", func() bool { _, err := os.Stat(statePath(s)); return err == nil })
+	c := s.Dial()
+	once := add(t, c, "q", "x", 0, "RETRY", 0)
+	aof, backup := filepath.Join(s.Dir, "appendonlydir"), filepath.Join(s.Dir, "backup")
+	require.NoError(t, os.CopyFS(backup, os.DirFS(aof)))
+	require.Equal(t, once, get(t, c, "q"))
+	s.Kill()
+	require.NoError(t, os.RemoveAll(aof))
+	require.NoError(t, os.Rename(backup, aof))
+	s.Restart()
+	assert.Empty(t, s.Do("GETJOB", "NOHANG", "FROM", "q").Elems, "it was delivered")
+	assert.False(t, s.Do("SHOW", once).Null, "it is kept")
+}
