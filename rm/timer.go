@@ -98,16 +98,30 @@ func (s *Server) Timer(f *api.Frame, id uintptr) (more bool) {
 		t.rings.Store(never)
 		t.end = now + timerSlice
 	}
-	if len(t.heap) == 0 || t.heap[0].at > now+earlyUS || now > t.end {
+	if !t.isDue(now) || now > t.end {
 		s.setAlarm()
 		return false
 	}
 	// Should it panic, the next must come all the same.
 	defer s.setAlarm()
 	c := s.ctxFor(f, aTurn)
+	// This may stop a timer, that which is due too.
 	s.sendLate(c)
-	heap.Pop(&t.heap).(*Timer).run(c)
+	if due := t.due(now); due != nil {
+		due.run(c)
+	}
 	return true
+}
+
+// isDue says whether the first timer is due at a time, µs since begin.
+func (t *timers) isDue(now int64) bool { return len(t.heap) > 0 && t.heap[0].at <= now+earlyUS }
+
+// due takes the first timer off the heap, where it is due; nil where it isn't.
+func (t *timers) due(now int64) *Timer {
+	if !t.isDue(now) {
+		return nil
+	}
+	return heap.Pop(&t.heap).(*Timer)
 }
 
 // watchTimers looks after the alarm beside the main thread.

@@ -132,6 +132,73 @@ func TestTheEndOfAJobThatVeryManyWaitFor(t *testing.T) {
 	}
 }
 
+// Where only this node's copy of a job goes, as other nodes have copies, those that wait
+// for it are met bit by bit as well: those that fall with it, at whatever depth, and those
+// that have to ask what became of it.
+func TestTheEvictionOfAJobThatVeryManyWaitFor(t *testing.T) {
+	const children = 5000
+	for name, c := range map[string]struct {
+		wait func(root, last *store.ID) engine.Members
+		fall bool
+	}{
+		"blocked":   {func(root, _ *store.ID) engine.Members { return engine.Members{BlockedBy: root} }, true},
+		"in a line": {func(_, last *store.ID) engine.Members { return engine.Members{BlockedBy: last, Deferred: true} }, true},
+		"after":     {func(root, _ *store.ID) engine.Members { return engine.Members{After: []store.ID{*root}} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+			add := func(m engine.Members) store.ID {
+				id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: m})
+				require.NoError(t, err)
+				n.Effects()
+				return id
+			}
+			root := add(engine.Members{Deferred: true})
+			last := root
+			var ids []store.ID
+			for range children {
+				last = add(c.wait(&root, &last))
+				ids = append(ids, last)
+			}
+			require.Positive(t, n.Job(&root).Holders())
+			// met counts those that have fallen, or are about to ask.
+			met := func() (count int) {
+				for i := range ids {
+					if j := n.Job(&ids[i]); j == nil || j.QTime != 0 {
+						count++
+					}
+				}
+				return count
+			}
+			require.Zero(t, met())
+			require.True(t, n.Delete(&root))
+			counted(t, n)
+			assert.Nil(t, n.Job(&root))
+			before := 0
+			for ticks := 0; ticks < 100 && before < children; ticks++ {
+				now++
+				n.SetNow(now)
+				count := met()
+				assert.LessOrEqual(t, count-before, mostAtOnce)
+				assert.Greater(t, count, before)
+				before = count
+				n.Tick()
+				counted(t, n)
+			}
+			assert.Equal(t, children, before)
+			if c.fall {
+				assert.Zero(t, n.Jobs())
+				assert.Zero(t, n.Ties())
+			} else {
+				assert.Equal(t, uint64(children), n.Jobs())
+				assert.Equal(t, uint64(children), n.Ties())
+			}
+		})
+	}
+}
+
 // Clients that wait are released bit by bit, where there are very many of them, and so
 // are those who wait for very many queues; whoever comes meanwhile isn't one of them.
 func TestVeryManyWaitsEnd(t *testing.T) {

@@ -44,6 +44,8 @@ type kinship struct {
 	releases []*releasing
 	ends     []end             // of jobs that aren't here, still to be followed
 	ending   map[store.ID]bool // the same
+
+	evictions []eviction // that aren't over; the newest goes on first
 }
 
 // held says whether a job is held back.

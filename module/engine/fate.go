@@ -361,33 +361,82 @@ func (n *Node) overheard(j *store.Job) *store.Job {
 	return j
 }
 
+// eviction is the walk through those that wait for a job of which only this node's copy
+// went.
+type eviction struct {
+	id         store.ID
+	unreleased bool
+	last       store.ID // the one that was met last, and waits on; zero: none
+}
+
 // evicted is for a job of which only this node's copy goes, while others may hold
 // one: blocked jobs go with it, if it wasn't released; the others wait on, and ask.
+// The job isn't here any more. Of very many that wait some are left for the next ticks.
 func (n *Node) evicted(id store.ID, unreleased bool) {
-	k := n.store.Knot(&id)
-	if k == nil || n.passive {
+	before := len(n.kin.evictions)
+	n.evictLater(id, unreleased)
+	for budget := followMost; len(n.kin.evictions) > before && budget > 0; {
+		n.evictOn(&budget)
+	}
+}
+
+// evictLater has [Node.tickEvictions] do it.
+func (n *Node) evictLater(id store.ID, unreleased bool) {
+	if n.passive || n.store.Knot(&id) == nil {
 		return
 	}
-	var all []store.ID
-	for t := n.store.First(k); t != nil; t = t.Next() {
-		all = append(all, t.Job)
+	n.kin.evictions = append(n.kin.evictions, eviction{id: id, unreleased: unreleased})
+	n.hurryTick()
+}
+
+// tickEvictions goes on with evictions. Should the server end meanwhile, those that are
+// left find out as for any job that isn't known.
+func (n *Node) tickEvictions() {
+	for budget := followMost; len(n.kin.evictions) > 0 && budget > 0; {
+		n.evictOn(&budget)
 	}
-	for i := range all {
-		c := n.store.Lookup(&all[i])
-		if c == nil {
+	if len(n.kin.evictions) > 0 {
+		n.hurryTick()
+	}
+}
+
+// evictOn goes on with the newest eviction, until it is over, a job falls for which
+// others wait, or the budget is used up.
+func (n *Node) evictOn(budget *int) {
+	at := len(n.kin.evictions) - 1
+	e := n.kin.evictions[at]
+	n.kin.evictions = n.kin.evictions[:at]
+	for *budget > 0 {
+		*budget--
+		k := n.store.Knot(&e.id)
+		if k == nil || n.store.Lookup(&e.id) != nil {
+			return // nobody waits any more, or a copy has come since
+		}
+		t := n.store.After(k, &e.last)
+		if t == nil {
+			return
+		}
+		id := t.Job
+		c := n.store.Lookup(&id)
+		f, ok := store.Family{}, false
+		if c != nil {
+			f, ok = c.Family()
+		}
+		if !ok || f.Flags&store.FamilyEarly != 0 || f.Flags&store.FamilyBlocked == 0 || !e.unreleased {
+			if ok && f.Flags&store.FamilyEarly == 0 && c.State == store.StateActive && f.Held() {
+				c.QTime = n.now + 1
+				n.arm(c)
+			}
+			e.last = id
 			continue
 		}
-		f, ok := c.Family()
-		switch {
-		case !ok || f.Flags&store.FamilyEarly != 0:
-		case f.Flags&store.FamilyBlocked != 0 && unreleased:
-			n.drop(c)
-			n.evicted(all[i], true)
-		case c.State == store.StateActive && f.Held():
-			c.QTime = n.now + 1
-			n.arm(c)
+		n.drop(c)
+		if n.store.Knot(&id) != nil {
+			n.kin.evictions = append(n.kin.evictions, e, eviction{id: id, unreleased: true})
+			return
 		}
 	}
+	n.kin.evictions = append(n.kin.evictions, e)
 }
 
 // buried follows the jobs that were freed with their queue.
@@ -397,7 +446,7 @@ func (n *Node) buried() {
 			n.oneLess(l.Of, nil, source{clock: true})
 		}
 		if l.Copies {
-			n.evicted(l.ID, l.Unreleased)
+			n.evictLater(l.ID, l.Unreleased)
 		} else {
 			n.endLater(end{id: l.ID, undone: true, unreleased: l.Unreleased, source: source{clock: true}})
 		}

@@ -409,15 +409,16 @@ func (n *Node) Delete(id *store.ID) bool {
 		return true
 	}
 	if j.Holders() == 0 {
-		if !n.gone(j, source{}) {
-			return true
+		if n.gone(j, source{}) {
+			n.remove(j)
 		}
-	} else {
-		f, _ := j.Family()
-		n.report(j, source{})
-		n.evicted(j.ID, f.Unreleased())
+		return true
 	}
+	f, _ := j.Family()
+	gone, unreleased := j.ID, f.Unreleased()
+	n.report(j, source{})
 	n.remove(j)
+	n.evicted(gone, unreleased)
 	return true
 }
 

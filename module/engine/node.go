@@ -290,7 +290,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		n.store.DropTies()
 		clear(n.kin.asked)
 		clear(n.kin.ending)
-		n.kin.ends = nil
+		n.kin.ends, n.kin.evictions = nil, nil
 		for _, r := range n.kin.releases {
 			n.answerRelease(r)
 		}

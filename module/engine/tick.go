@@ -52,6 +52,7 @@ func (n *Node) Tick() int64 {
 	n.tickReleases()
 	n.tickFates()
 	n.tickEnds()
+	n.tickEvictions()
 	n.tickHandovers()
 	more = n.tickAcks() || more
 	if n.MemoryLevel() >= 2 {

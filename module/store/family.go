@@ -283,6 +283,16 @@ func (s *Store) Youngest(k *Knot) uint64 {
 	return k.tail.ctime
 }
 
+// After is the one behind a job of a knot, nil at the end; the oldest, where that job is
+// none of it.
+func (s *Store) After(k *Knot, id *ID) *Tie {
+	first := s.First(k)
+	if t := s.tie(&k.ID, id); t != nil {
+		return t.next
+	}
+	return first
+}
+
 // Next is the one after it; nil at the end.
 func (t *Tie) Next() *Tie { return t.next }
 
