@@ -254,6 +254,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	}
 	// What is decided at once is decided here, lest clients be served while others are.
 	// Who gets the job counts its time from then on, so that of the asking is added.
+	freed := n.store.Freed()
 	now, _ := n.claimLock(jobLock{
 		name: name, job: id, lease: n.runLease(j, u) + 2*ClaimTimeoutMS, usable: 2 * ClaimTimeoutMS, any: u.Has(store.UniqueAny),
 	}, func(o Outcome) {
@@ -267,11 +268,23 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		}
 		n.sendAway(queue)
 	})
+	if now == nil {
+		n.consents.runs[key] = id
+		n.consents.asked[queue]++
+	}
+	if n.store.Freed() != freed {
+		// Another claim that was decided meanwhile may have moved j, or deleted it.
+		if j = n.store.Lookup(&id); j == nil || j.State != store.StateQueued {
+			if now != nil && now.Kind == Granted {
+				n.giveUpRun([]byte(key), &id, now.Token)
+			}
+			return claimRefused
+		}
+		u = j.Unique()
+	}
 	switch {
 	case now == nil:
 		n.store.HoldBack(j, u)
-		n.consents.runs[key] = id
-		n.consents.asked[queue]++
 	case now.Kind == Granted:
 		n.hasRun(j, u, key, now.Token)
 		return claimHad
@@ -308,7 +321,7 @@ func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
 // runDecided delivers a job whose run was consented to.
 func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 	j := n.store.Lookup(id)
-	here := j != nil && j.State == store.StateQueued && n.named(j, store.LockRun, []byte(name))
+	here := j != nil && j.State == store.StateQueued && j.ETime > n.now && n.named(j, store.LockRun, []byte(name))
 	switch {
 	case o.Kind == Granted && !here:
 		// Who said WORKING meanwhile is having it extended, votes of this claim and all.
@@ -325,7 +338,19 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 			n.giveUpRun([]byte(name), id, o.Token)
 			return
 		}
+		// The key that becomes free may let other jobs go: w must not be served with one of
+		// them, and j may move.
+		choosing := n.choosing
+		n.choosing = true
 		n.endsWaiting(j, u)
+		n.choosing = choosing
+		if j = n.store.Lookup(id); j == nil || j.State != store.StateQueued {
+			return
+		}
+		if !w.active {
+			n.serveLater(j.Queue)
+			return
+		}
 		n.hand(w, j)
 	case here && o.Kind == Conflict && o.Job != *id && j.Unique().Busy() != store.BusyWait:
 		n.busy(j, j.Unique())

@@ -193,6 +193,13 @@ func (n *Node) movable(q *store.Queue, p *Peer) *store.Job {
 	steps := 0
 	for j := q.Head; j != nil && steps < busySteps; j = next {
 		next = j.Next
+		if j.ETime <= n.now {
+			n.setAside(j)
+			if steps++; steps == busySteps {
+				n.serveLater(q) // there may be others behind so many
+			}
+			continue
+		}
 		if !n.takes(p, j) {
 			steps++
 			continue

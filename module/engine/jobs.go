@@ -301,11 +301,13 @@ func (n *Node) Fetch(queues []*store.Queue, count int, canWait bool, out []*stor
 	}
 	n.asks = canWait
 	defer func() { n.asks = true }()
-	for again := true; again; {
+	first, freed := len(out), n.store.Freed()
+	ids := n.scratch.ids[:0]
+	for again := true; again && count > 0; {
 		again = false
 		for _, q := range queues {
 			if count == 0 {
-				return out
+				break
 			}
 			if q == nil || q.Head == nil || q.Pause&PauseOut != 0 {
 				continue
@@ -316,8 +318,24 @@ func (n *Node) Fetch(queues []*store.Queue, count int, canWait bool, out []*stor
 			}
 			n.deliver(j)
 			out = append(out, j)
+			ids = append(ids, j.ID)
 			count--
 			again = true
+		}
+	}
+	n.scratch.ids = ids
+	if n.store.Freed() != freed {
+		out = n.refetched(out[:first], ids)
+	}
+	return out
+}
+
+// refetched appends the jobs that were just delivered to out, by their IDs. The end of a
+// job whose key was busy may have moved one of them since, or deleted it.
+func (n *Node) refetched(out []*store.Job, ids []store.ID) []*store.Job {
+	for i := range ids {
+		if j := n.store.Lookup(&ids[i]); j != nil && j.Place == store.InWorking {
+			out = append(out, j)
 		}
 	}
 	return out

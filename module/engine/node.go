@@ -155,6 +155,7 @@ type Node struct {
 	evict      uint64               // of the pass over evictable jobs
 	scratch    struct {
 		jobs   []*store.Job
+		ids    []store.ID
 		queues []*store.Queue
 		nodes  []wire.Node
 		locks  []*store.Lock

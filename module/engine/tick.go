@@ -128,6 +128,20 @@ func (n *Node) due(j *store.Job) {
 	}
 }
 
+// setAside takes a job whose time to live is over out of its queue: it is never delivered
+// after that. The next tick ends it. The caller, which looks for a job to deliver, must not:
+// the end of a job moves others in memory, deletes some, and serves clients with the jobs
+// that waited for it.
+func (n *Node) setAside(j *store.Job) {
+	n.store.Hold(j)
+	// Should the clock be set back before the tick, the job is queued again, uncounted.
+	j.Flags = j.Flags&^store.FlagQueuedOnce | store.FlagAnnounced
+	j.QTime = int64(j.CTime / 1_000_000)
+	n.arm(j)
+	n.hurryTick()
+	n.touch(j.Queue)
+}
+
 // idleQueues forgets queues that are empty, unpaused, waited for by nobody,
 // and have been so for a while.
 func (n *Node) idleQueues() {

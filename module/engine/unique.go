@@ -309,17 +309,22 @@ func (n *Node) next(q *store.Queue) *store.Job {
 	for range busySteps {
 		j := q.Head
 		if j != nil && j.ETime <= n.now {
-			// A job is never delivered after its time to live. The timer removes it
-			// then, but commands go first where the node stood still.
-			n.due(j)
+			n.setAside(j)
 			continue
 		}
 		if j == nil || j.Parts == 0 {
 			return j
 		}
+		id, freed := j.ID, n.store.Freed()
 		switch n.choose(j) {
 		case claimHad:
-			return j
+			if n.store.Freed() == freed {
+				return j
+			}
+			// The end of another job may have moved this one, or deleted it.
+			if j = n.store.Lookup(&id); j != nil && j.State == store.StateQueued {
+				return j
+			}
 		case claimAsked:
 			return nil
 		}

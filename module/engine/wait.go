@@ -240,7 +240,10 @@ func (n *Node) serve(q *store.Queue) {
 		if j == nil {
 			break
 		}
-		n.hand(w, j)
+		// A claim that was decided meanwhile may have served w. Then j is the next one's.
+		if w.active {
+			n.hand(w, j)
+		}
 	}
 	if n.hungry.len() > 0 && q.Head != nil && !n.passive && !n.loading {
 		n.feed(q)

@@ -24,6 +24,7 @@ type Store struct {
 	lockBuf    []byte
 	wheel      wheel
 	generation uint64 // grows with each Forget
+	freed      uint64 // see Freed
 	graves     []*Queue
 	hidden     *Queue
 
@@ -99,7 +100,14 @@ func (s *Store) alloced(bodyLen, parts int) *Job {
 }
 
 // FreeJob frees a job that isn't registered.
-func (s *Store) FreeJob(j *Job) { s.alloc.Free(unsafe.Pointer(j), j.Size()) }
+func (s *Store) FreeJob(j *Job) {
+	s.freed++
+	s.alloc.Free(unsafe.Pointer(j), j.Size())
+}
+
+// Freed counts the jobs that were freed, or moved to other memory, since the start. As
+// long as it stays the same, every pointer to a job stays valid.
+func (s *Store) Freed() uint64 { return s.freed }
 
 func (s *Store) find(id *ID) *Job {
 	for e := s.jobs.first(id.hash(s.keys.id)); e != nil; e = e.next {
