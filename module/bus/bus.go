@@ -496,8 +496,8 @@ func (b *Bus) overfull(p *peer) bool {
 }
 
 // sendBulk adds a large message to the frames that others may overtake, or a small one
-// that must not overtake a large one. (Every large message has two frames at least,
-// and what was sent before it is written before its second.)
+// that must not overtake a large one. What was sent before it is written before it, for
+// Flush hands the bulk over last, and the writer takes it first.
 func (b *Bus) sendBulk(p *peer, about uint64, msg []byte) bool {
 	c := p.conn
 	if len(msg) > c.most {

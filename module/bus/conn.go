@@ -332,18 +332,19 @@ func (c *conn) token(w *bufio.Writer, kind byte, token uint64) error {
 }
 
 // writeQueued writes everything that the owner has flushed, with what is in w
-// before it, and waits until the socket has it all.
+// before it, and waits until the socket has it all. A frame of the bulk is taken before
+// out is: what was sent before it is in out by then, and is written before it.
 func (c *conn) writeQueued(w *bufio.Writer) error {
 	for {
+		if c.bulkNext == nil {
+			c.bulkNext = c.bulk.take()
+		}
 		for p := c.out.take(); p != nil; {
 			next := p.next
 			if err := c.writeOn(w, p); err != nil {
 				return err
 			}
 			p = next
-		}
-		if c.bulkNext == nil {
-			c.bulkNext = c.bulk.take()
 		}
 		p := c.bulkNext
 		if p == nil {
