@@ -24,14 +24,19 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 
 // setAck tells one node that a job is acknowledged.
 func (n *Node) setAck(p *Peer, j *store.Job) {
-	if p != nil && p.Connected {
-		p.acks.open++
-	}
 	m := wire.Message{Kind: wire.SetAck, Flags: ackFlags(j), ID: j.ID}
 	if !n.dummy(j) {
 		m.Holders = n.allHolders(j)
 	}
-	n.send(p, &m)
+	n.sendAck(p, &m)
+}
+
+// sendAck sends a SetAck. Each is counted, for each is answered.
+func (n *Node) sendAck(p *Peer, m *wire.Message) {
+	if p != nil && p.Connected {
+		p.acks.open++
+	}
+	n.send(p, m)
 }
 
 // acks is what a node has to be told of acknowledgements when it is back.
@@ -227,7 +232,6 @@ func (n *Node) foremost(j *store.Job, but *Peer) bool {
 }
 
 func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
-	p.acks.open = max(0, p.acks.open-1)
 	if j.State != store.StateAcked {
 		return
 	}

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"math"
 	"testing"
 	"time"
 
@@ -151,6 +152,51 @@ func TestAClockSetBackBeforeTheStartProlongsNothing(t *testing.T) {
 	require.NoError(t, err)
 	assert.Greater(t, n.Job(&id).CTime, j.CTime)
 	assert.Equal(t, now+2000, n.Job(&id).QTime)
+}
+
+// A creation time that is far ahead, as a value that is restored may have it, isn't
+// followed: those of new jobs go on from the clock's, and never come round to 0.
+func TestACreationTimeFarAheadIsNotFollowed(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	for name, load := range map[string]func(n *engine.Node, k *keys, rec []byte){
+		"loaded": func(n *engine.Node, _ *keys, rec []byte) {
+			n.BeginLoading()
+			require.NoError(t, n.ApplyJob([]byte("q"), rec))
+			n.EndLoading()
+			n.Settle(engine.Trust{Logged: true})
+		},
+		"restored": func(n *engine.Node, k *keys, rec []byte) {
+			q := n.NewQueueFor(nil)
+			require.NoError(t, n.LoadRecord(q, rec))
+			require.NoError(t, k.Adopt(q))
+			require.Zero(t, n.Attached(q, []byte("q"), 0))
+			n.SettleQueue(q, engine.Trust{})
+		},
+	} {
+		for _, ctime := range []uint64{math.MaxUint64, math.MaxUint64 - 1, uint64(now+86_400_000) * 1_000_000} {
+			n, _, _ := node(now)
+			a := engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 0, TTL: 120}
+			id, _, err := n.AddJob(&a)
+			require.NoError(t, err)
+			n.Job(&id).CTime = ctime
+			rec := bytes.Clone(n.Job(&id).Record())
+
+			n, k, _ := node(now)
+			load(n, k, rec)
+			n.Effects()
+			require.Equal(t, ctime, n.Job(&id).CTime)
+			assert.True(t, n.Job(&id).Uncertain())
+			assert.Equal(t, ctime, n.LastCTime(), "what is logged of those that became uncertain is for all of them")
+			last := uint64(0)
+			for range 3 {
+				id, _, err := n.AddJob(&a)
+				require.NoError(t, err)
+				assert.Greater(t, n.Job(&id).CTime, last, name)
+				last = n.Job(&id).CTime
+			}
+			assert.Less(t, last, uint64(now+1)*1_000_000, name)
+		}
+	}
 }
 
 func abs(v int64) int64 { return max(v, -v) }

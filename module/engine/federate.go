@@ -241,7 +241,7 @@ func (n *Node) export(j *store.Job, p *Peer) {
 func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	if n.graves.has(&id) {
-		n.send(p, n.graves.ack(&id))
+		n.sendAck(p, n.graves.ack(&id))
 		return
 	}
 	j := n.store.Lookup(&id)

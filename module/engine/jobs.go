@@ -210,8 +210,11 @@ func (n *Node) nextCTime() uint64 {
 
 // sawCTime keeps what is added here after a job of another node behind that one,
 // also in the same millisecond. A clock that is far ahead is not followed.
-func (n *Node) sawCTime(c uint64) {
-	const most = 1000 // ms
+func (n *Node) sawCTime(c uint64) { n.followCTime(c, 1000) }
+
+// followCTime keeps what is added from here on behind a job, unless that one's creation
+// time is most ms or more ahead.
+func (n *Node) followCTime(c uint64, most int64) {
 	if c > n.ctime && c < uint64(max(n.now+most, 0))*1_000_000 {
 		n.ctime = c
 	}

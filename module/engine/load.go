@@ -55,6 +55,7 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 // settling is one run of Settle.
 type settling struct {
 	Trust
+	restored  bool // by RESTORE: it can say anything
 	uncertain int
 	asked     []*store.Job // of which other nodes may know more
 }
@@ -78,7 +79,7 @@ func (n *Node) SettleQueue(q *store.Queue, t Trust) (uncertain int) {
 	if n.passive || n.loading || q.DB != 0 {
 		return 0
 	}
-	s := settling{Trust: t}
+	s := settling{Trust: t, restored: true}
 	n.settleQueue(q, &s)
 	n.askHolders(&s)
 	return s.uncertain
@@ -125,8 +126,10 @@ func (n *Node) withinTerms(j *store.Job) {
 }
 
 func (n *Node) settle(j *store.Job, s *settling) {
-	if j.CTime > n.ctime {
-		n.ctime = j.CTime
+	if s.restored {
+		n.sawCTime(j.CTime)
+	} else {
+		n.followCTime(j.CTime, trustAhead) // the clock may have been set back since
 	}
 	n.withinTerms(j)
 	if n.settleOffered(j) {
@@ -141,6 +144,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	switch {
 	case doubtful(j, s.Trust, n.now):
 		s.uncertain++
+		n.doubted = max(n.doubted, j.CTime)
 		doubt(j, n.now)
 		n.store.Work(j, j.QTime)
 	case j.State == store.StateQueued && elsewhere:
@@ -263,8 +267,9 @@ func (n *Node) LogAgain(ids []store.ID) {
 	}
 }
 
-// LastCTime is the greatest creation time known here.
-func (n *Node) LastCTime() uint64 { return n.ctime }
+// LastCTime is the greatest creation time known here, ms*1e6, and no less than that of any
+// job that has become uncertain.
+func (n *Node) LastCTime() uint64 { return max(n.ctime, n.doubted) }
 
 const (
 	askFirstMS = 1_000 // from loading to the first queueing that others are asked about: connections are made meanwhile

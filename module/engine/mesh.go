@@ -142,6 +142,9 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 func (n *Node) onJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	j := n.store.Lookup(&id)
+	if m.Kind == wire.GotAck {
+		p.acks.open = max(0, p.acks.open-1)
+	}
 	if j == nil {
 		switch {
 		case m.Kind == wire.SetAck:
@@ -150,7 +153,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 			n.heardOfStranger(p, id, m)
 			n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
 		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && n.graves.has(&id):
-			n.send(p, n.graves.ack(&id))
+			n.sendAck(p, n.graves.ack(&id))
 		}
 		return
 	}

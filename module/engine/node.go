@@ -100,6 +100,7 @@ type Node struct {
 	now     int64
 	clock   clock
 	ctime   uint64
+	doubted uint64 // the greatest creation time of those that Settle has made uncertain
 	effects []Effect
 	self    wire.NodeID
 	port    int

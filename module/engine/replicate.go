@@ -395,7 +395,7 @@ func (n *Node) refuse(p *Peer, m *wire.Message, reason uint32) {
 func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	if n.graves.has(&id) {
-		n.send(p, n.graves.ack(&id))
+		n.sendAck(p, n.graves.ack(&id))
 		return
 	}
 	j := n.store.Lookup(&id)

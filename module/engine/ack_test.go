@@ -1,0 +1,77 @@
+package engine_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// A node that hasn't answered a SetAck when its connection breaks is told again as soon as
+// it is back, though it has answered another: one about a job of which this node
+// remembers nothing but that it is gone.
+func TestOneAnswerIsNotTakenForAnother(t *testing.T) {
+	for _, answered := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		n, _, _ := node(now)
+		peer := wire.NodeID{1, 2, 3}
+		n.PeerUp(peer, "10.0.0.1:1", false)
+		add := func(n *engine.Node) store.ID {
+			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 600})
+			require.NoError(t, err)
+			n.Effects()
+			return id
+		}
+		receive := func(kind wire.Kind, id store.ID) {
+			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: kind, ID: id}).Append(nil)))
+		}
+		acks := func() (count int) {
+			for _, e := range n.Effects() {
+				if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.SetAck) {
+					count++
+				}
+			}
+			return count
+		}
+		id := add(n)
+		n.Ack(&id)
+		require.Equal(t, 1, acks())
+
+		other, _, _ := node(now + 1)
+		other.PeerUp(peer, "10.0.0.1:1", false)
+		add(other) // the nodes are given the same random bits
+		gone := add(other)
+		require.NotEqual(t, id, gone)
+		rec := bytes.Clone(other.Job(&gone).Record())
+		receive(wire.SetAck, gone)
+		receive(wire.WillQueue, gone)
+		require.Equal(t, 1, acks(), "it is gone")
+		require.NoError(t, n.ApplyJob([]byte("q"), rec)) // a backup of it comes meanwhile
+		receive(wire.GotAck, gone)
+		if answered {
+			receive(wire.GotAck, id)
+		}
+		n.Effects()
+
+		n.PeerDown(peer)
+		n.PeerUp(peer, "10.0.0.1:1", false)
+		n.Effects()
+		told := 0
+		for range 100 {
+			now++
+			n.SetNow(now)
+			n.Tick()
+			told += acks()
+		}
+		if answered {
+			assert.Zero(t, told)
+		} else {
+			assert.Equal(t, 1, told)
+		}
+	}
+}
