@@ -307,11 +307,7 @@ func (s *Server) Ready(slot int, f *api.Frame) bool {
 // Event implements api.Handler.
 func (s *Server) Event(f *api.Frame, event, sub int, a, b int64) {
 	s.doorEvent(event, sub)
-	kind := anEvent
-	if event == api.EventSwapDB {
-		kind = aTurn // inside SWAPDB, which is replicated itself
-	}
-	e, c := &s.module.Events, s.ctxFor(f, kind)
+	e, c := &s.module.Events, s.ctxFor(f, anEvent)
 	switch event {
 	case api.EventFlush:
 		if sub == 0 && e.Flush != nil {
@@ -357,7 +353,7 @@ func (s *Server) KeyEvent(f *api.Frame, event string, key api.String) {
 	}
 	for _, t := range s.module.Types {
 		if value, held := api.KeyGet(f.Context(), key, t.handle); held == api.KeyOurs {
-			s.module.Events.Key(s.ctxFor(f, aTurn), event, String{key}, t, value)
+			s.module.Events.Key(s.ctxFor(f, anEvent), event, String{key}, t, value)
 			return
 		}
 	}

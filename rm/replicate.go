@@ -16,12 +16,14 @@ const (
 	// aWrite is a command with the flag write: the server runs it only where the
 	// data set may change.
 	aWrite callKind = iota
-	// aTurn is a timer, another command, or an event inside a command: it may
-	// replicate unless writes are paused.
+	// aTurn is a timer, or a command without the flag write: it may replicate unless
+	// writes are paused.
 	aTurn
-	// anEvent is a server event, or the end of a client's wait: nothing may be
-	// replicated. The server counts a change there as the command's that caused the
-	// event (REPLICAOF, PSYNC … FAILOVER), and would replicate that command.
+	// anEvent is a server event, a key's event, or the end of a client's wait: nothing may
+	// be replicated. The server counts a change there as the command's that caused the
+	// event (REPLICAOF, PSYNC … FAILOVER), and would replicate that command. And what is
+	// replicated inside of MOVE, RESTORE or SWAPDB stands before that command in the log,
+	// where the data that it changes aren't there yet.
 	anEvent
 )
 

@@ -44,6 +44,7 @@ type kinship struct {
 	releases []*releasing
 	ends     []end             // of jobs that aren't here, still to be followed
 	ending   map[store.ID]bool // the same
+	untied   bool              // all ties were dropped once: queues out of sight lack theirs
 
 	evictions []eviction // that aren't over; the newest goes on first
 }
@@ -265,7 +266,24 @@ func (n *Node) join(j *store.Job) {
 
 // rejoin is for the jobs of a queue that was out of sight.
 func (n *Node) rejoin(q *store.Queue) {
-	for j := q.HeldHead; j != nil; j = j.Next {
+	n.joinAll(q.HeldHead)
+	if n.kin.untied {
+		n.rejoinRest(q)
+	}
+}
+
+// rejoinRest is for the jobs that aren't held, after all ties were dropped. They wait for
+// nobody, but another may wait for them, after LAST.
+func (n *Node) rejoinRest(q *store.Queue) {
+	n.joinAll(q.Head)
+	n.joinAll(q.Working.Head)
+	for l := q.Lanes; l != nil; l = l.Next {
+		n.joinAll(l.Head())
+	}
+}
+
+func (n *Node) joinAll(j *store.Job) {
+	for ; j != nil; j = j.Next {
 		n.join(j)
 	}
 }

@@ -42,7 +42,9 @@ type offered struct {
 	to          wire.Node
 	life, round uint64
 	next, wait  int64 // steady: when it is repeated
+	until       int64 // steady: the job has expired
 	repeated    bool
+	accepted    bool // it was taken while it was out of sight
 }
 
 // round is one handing over of a job.
@@ -121,7 +123,9 @@ func (n *Node) SetLife(id wire.NodeID, life uint64) {
 
 // offer begins to hand a waiting job over.
 func (n *Node) offer(j *store.Job, p *Peer) {
-	o := offered{to: p.Node, life: n.mesh.lives[p.ID], round: n.random.Uint64(), next: n.steady() + offerAgainMS, wait: offerAgainMS}
+	o := offered{to: p.Node, life: n.mesh.lives[p.ID], round: n.random.Uint64(), wait: offerAgainMS}
+	now := n.steady()
+	o.next, o.until = now+o.wait, now+j.ETime-n.now
 	n.store.Hold(j)
 	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered | store.FlagOffered
 	j.QTime = n.now
@@ -146,13 +150,16 @@ func (n *Node) offeredJob(id *store.ID, p *Peer, number uint64) *store.Job {
 	return n.stillOffered(id)
 }
 
-// stillOffered finds a job that is offered; one that was deleted meanwhile, or is in
-// another database, isn't.
+// stillOffered finds a job that is offered; one that was deleted meanwhile isn't. One
+// that isn't known may be in another database: its offer stands until it is seen again.
 func (n *Node) stillOffered(id *store.ID) *store.Job {
-	if j := n.store.Lookup(id); j != nil && j.Flags&store.FlagOffered != 0 {
+	j := n.store.Lookup(id)
+	if j != nil && j.Flags&store.FlagOffered != 0 {
 		return j
 	}
-	n.offers.drop(*id)
+	if o := n.offers.get(*id); o != nil && (j != nil || !n.outOfSight() || n.steady() >= o.until) {
+		n.offers.drop(*id)
+	}
 	return nil
 }
 
@@ -237,6 +244,8 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	if j := n.offeredJob(&id, p, m.Round); j != nil {
 		n.given(j)
+	} else if o := n.offers.get(id); o != nil && o.to == p.Node && o.round == m.Round {
+		o.accepted = true // out of sight; it must not be offered again
 	}
 	// Also of a round that isn't known any more: it won't be offered again.
 	n.send(p, &wire.Message{Kind: wire.Settled, ID: m.ID, Round: m.Round})
@@ -315,6 +324,9 @@ func (n *Node) resumeHandovers(p *Peer) {
 		j := n.stillOffered(&e.key)
 		switch {
 		case j == nil:
+			if e.value.life != n.mesh.lives[p.ID] {
+				n.offers.drop(e.key) // it is lost when it is seen again, if ever
+			}
 		case e.value.life != n.mesh.lives[p.ID]:
 			n.lose(j)
 		default:
@@ -329,12 +341,15 @@ func (n *Node) resumeHandovers(p *Peer) {
 	}
 }
 
-// forgetHandovers follows a node that is one of the mesh no more.
+// forgetHandovers follows a node that is one of the mesh no more. The rounds in which it
+// gave jobs stay known until these expire: should it come back, it may offer them again.
 func (n *Node) forgetHandovers(node wire.Node) {
 	for i := len(n.offers.list) - 1; i >= 0; i-- {
 		if e := n.offers.list[i]; e.value.to == node {
 			if j := n.stillOffered(&e.key); j != nil {
 				n.lose(j)
+			} else {
+				n.offers.drop(e.key) // it is lost when it is seen again, if ever
 			}
 		}
 	}
@@ -380,10 +395,28 @@ func (n *Node) settleOffered(j *store.Job) bool {
 	if j.Flags&store.FlagOffered == 0 {
 		return false
 	}
-	if n.offers.get(j.ID) != nil {
-		n.arm(j)
-	} else {
+	switch o := n.offers.get(j.ID); {
+	case o == nil:
 		n.lose(j)
+	case o.accepted:
+		n.given(j)
+	default:
+		n.arm(j)
 	}
 	return true
+}
+
+// resettle is settleOffered for the jobs of a queue that was out of sight.
+func (n *Node) resettle(q *store.Queue) {
+	var ids []store.ID // what becomes of one can take others away
+	for j := q.HeldHead; j != nil; j = j.Next {
+		if j.Flags&store.FlagOffered != 0 {
+			ids = append(ids, j.ID)
+		}
+	}
+	for i := range ids {
+		if j := n.store.Lookup(&ids[i]); j != nil {
+			n.settleOffered(j)
+		}
+	}
 }

@@ -86,6 +86,9 @@ func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
 // Attached makes a queue and its jobs known, under a name, after it was loaded,
 // restored, renamed or moved. In another database than 0 it lies dormant. It
 // returns how many jobs were dropped because their IDs are known already.
+//
+// It delivers nothing: the command that brings the queue isn't logged yet, and what is
+// logged of a job before that finds no such job. The next tick serves those who wait.
 func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	// What this one replaces must not stand in the way of the same IDs.
 	n.bury()
@@ -107,10 +110,23 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	}
 	if !n.loading && !n.passive {
 		n.relock(q)
+		if dormant {
+			n.resettle(q)
+		}
+		n.serveBehind(q)
 	}
-	n.serve(q)
 	return dropped
 }
+
+// serveBehind serves those who wait for a queue, behind the command or event that this is.
+func (n *Node) serveBehind(q *store.Queue) {
+	if q.Head != nil && (q.Waiters > 0 || n.hungry.len() > 0) {
+		n.serveLater(q)
+	}
+}
+
+// outOfSight says whether there are queues whose jobs aren't known for the time being.
+func (n *Node) outOfSight() bool { return len(n.dormant)+len(n.limbo) > 0 }
 
 // bury gives up the queues in limbo.
 func (n *Node) bury() {
@@ -127,6 +143,7 @@ func (n *Node) Flushed(db int) {
 	if db <= 0 {
 		n.farewellAll()
 		n.store.Forget()
+		n.kin.untied = true
 		n.era++
 		n.sweepLocks()
 		n.visible, n.cursor, n.evict = 0, 0, 0

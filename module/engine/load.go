@@ -102,7 +102,7 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) {
 		q.JobsIn += more
 		n.touch(q)
 	}
-	n.serve(q)
+	n.serveBehind(q) // this may be inside of RESTORE, or at the end of loading: not logged yet
 }
 
 func hasRun(j *store.Job) bool {

@@ -278,6 +278,7 @@ func (n *Node) Passive() bool { return n.passive }
 func (n *Node) SetPassive(yes bool) (uncertain int) {
 	if n.passive && !yes {
 		n.passive = false
+		n.eachQueue(n.rejoinRest) // where there was no master, jobs are in all lists
 		uncertain = n.Settle(Trust{})
 		// The table is its master's, of which the last may be missing; what this node had
 		// voted for before isn't in it.
@@ -290,6 +291,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		// Whether an offered job was taken isn't known any more.
 		n.offers = ledger[store.ID, offered]{}
 		n.store.DropTies()
+		n.kin.untied = true
 		clear(n.kin.asked)
 		clear(n.kin.ending)
 		n.kin.ends, n.kin.evictions = nil, nil

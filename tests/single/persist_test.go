@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -272,6 +273,41 @@ func TestDemotedForAMoment(t *testing.T) {
 	require.Equal(t, "OK", c.Do("REPLICAOF", "127.0.0.1", 1).Str)
 	require.Equal(t, "OK", c.Do("REPLICAOF", "NO", "ONE").Str)
 	require.Equal(t, once, get(t, c, "once"))
+}
+
+// A job that was released to come last goes on waiting for those that are queued, or
+// worked on, when it forgets for a moment who waits for whom.
+func TestLastIsLastAfterAMoment(t *testing.T) {
+	replica := []string{"REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "ADDJOB z z 0"}
+	move := func(queue string, from, to int) []string {
+		return []string{fmt.Sprint("SELECT ", from), fmt.Sprint("MOVE ", queue, " ", to), "SELECT 0"}
+	}
+	for what, commands := range map[string][]string{
+		"as a replica":                   replica,
+		"as a replica, and out of sight": slices.Concat(move("b", 0, 1), replica, move("b", 1, 0)),
+		"beside FLUSHDB":                 slices.Concat(move("b", 0, 1), move("l", 0, 1), []string{"FLUSHDB"}, move("l", 1, 0), move("b", 1, 0)),
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := harness.Start(t).Dial()
+			last := add(t, c, "l", "last", 0, "DEFERRED")
+			first := add(t, c, "b", "first", 0, "BLOCKEDBY", last)
+			second := add(t, c, "b", "second", 0, "BLOCKEDBY", last)
+			require.Equal(t, int64(1), c.Do("RELEASEJOB", last, "LAST").Int())
+			require.Equal(t, first, get(t, c, "b"))
+			for _, line := range commands {
+				require.NotEqual(t, byte('-'), words(c, line).Kind, line)
+			}
+			waits := c.Do("SHOW", last).Field("waits-for").Strings()
+			assert.ElementsMatch(t, []string{first, second}, waits)
+			c.Do("ACKJOB", first)
+			require.Equal(t, second, get(t, c, "b"))
+			assert.Empty(t, c.Do("GETJOB", "NOHANG", "FROM", "l").Elems)
+			c.Do("ACKJOB", second)
+			v := c.Do("GETJOB", "TIMEOUT", 5000, "FROM", "l")
+			require.Len(t, v.Elems, 1)
+			assert.Equal(t, last, v.Elems[0].Elems[1].Str)
+		})
+	}
 }
 
 func TestReplica(t *testing.T) {

@@ -128,3 +128,86 @@ func TestKeptEffects(t *testing.T) {
 	s.Restart()
 	assert.Empty(t, s.Do("KEYS", "*").Elems)
 }
+
+// A command that brings a queue delivers nothing before it is logged itself: in its log,
+// and at its replicas, a delivery that came before would meet no such job, and the job
+// would be delivered again.
+func TestQueueComesBackToAWaitingClient(t *testing.T) {
+	ways := map[string]struct {
+		db          int
+		away, again []any
+	}{
+		"MOVE":    {1, []any{"MOVE", "q", 1}, []any{"MOVE", "q", 0}},
+		"SWAPDB":  {0, []any{"SWAPDB", 0, 1}, []any{"SWAPDB", 1, 0}},
+		"RENAME":  {0, []any{"RENAME", "q", "p"}, []any{"RENAME", "p", "q"}},
+		"RESTORE": {0, []any{"DEL", "q"}, nil},
+	}
+	jobs := map[string][]any{
+		"at most once": {"RETRY", 0},
+		"unique":       {"RETRY", 100, "UNIQUE", "before-and-during-processing", "KEY", "7"},
+	}
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", "repl-diskless-sync-delay 0"))
+	r := harness.Start(t, harness.WithReplicaOf(s))
+	r.AwaitSync()
+	c := s.Dial()
+	d := r.Dial()
+	var delivered []string
+	for name, way := range ways {
+		for kind, options := range jobs {
+			for _, within := range []string{"", "MULTI", "EVAL"} {
+				what := name + " " + within + " of a job " + kind
+				id := add(t, c, append([]any{"q", "x", 0}, options...)...)
+				again := way.again
+				if name == "RESTORE" {
+					again = []any{"RESTORE", "q", 0, c.Do("DUMP", "q").Str}
+				}
+				require.NotEqual(t, byte('-'), c.Do(way.away...).Kind, what)
+				w := s.Dial()
+				w.Send("GETJOB", "FROM", "q")
+				harness.Await(t, 10*time.Second, "the client to wait", func() bool {
+					return s.Info("jobmesh", "jobmesh_blocked_clients") == "1"
+				})
+				c.Do("SELECT", way.db)
+				switch within {
+				case "":
+					require.NotEqual(t, byte('-'), c.Do(again...).Kind, what)
+				case "MULTI":
+					c.Do("MULTI")
+					c.Do(again...)
+					require.Len(t, c.Do("EXEC").Elems, 1, what)
+				case "EVAL":
+					v := c.Do(append([]any{"EVAL", "return redis.call(unpack(ARGV))", 0}, again...)...)
+					require.NotEqual(t, byte('-'), v.Kind, "%s: %v", what, v)
+				}
+				c.Do("SELECT", 0)
+				got := w.Receive()
+				require.Len(t, got.Elems, 1, what)
+				require.Equal(t, id, got.Elems[0].Elems[1].Str, what)
+				w.Close()
+				harness.Await(t, 10*time.Second, what+": the delivery to reach the replica", func() bool { return state(d, id) == "active" })
+				if kind == "unique" {
+					require.Equal(t, int64(1), c.Do("ACKJOB", id).Int()) // the key is free for the next
+				} else {
+					delivered = append(delivered, id)
+				}
+			}
+		}
+	}
+	// The unique job of a crash between the delivery and its end.
+	id := add(t, c, append([]any{"q", "x", 0}, jobs["unique"]...)...)
+	c.Do("MOVE", "q", 1)
+	w := s.Dial()
+	w.Send("GETJOB", "FROM", "q")
+	c.Do("SELECT", 1)
+	c.Do("MOVE", "q", 0)
+	c.Do("SELECT", 0)
+	require.Len(t, w.Receive().Elems, 1)
+	delivered = append(delivered, id)
+	s.Kill()
+	s.Restart()
+	c = s.Dial()
+	for _, id := range delivered {
+		assert.Equal(t, "active", state(c, id))
+	}
+	assert.Empty(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems, "delivered a second time")
+}

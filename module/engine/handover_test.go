@@ -1,0 +1,90 @@
+package engine_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// An at-most-once job is out of sight for a moment (SWAPDB) while it is offered, and
+// its Offer may have been lost with the connection. It isn't left with nobody, and
+// isn't offered where it may have been taken before.
+func TestOfferedOutOfSight(t *testing.T) {
+	const life = 7
+	peer := wire.NodeID{1, 2, 3}
+	for _, tc := range []struct {
+		what          string
+		meanwhile     func(n *engine.Node, id store.ID, round uint64)
+		offered, lost int
+		there         bool
+	}{
+		{what: "the offer is lost", offered: 1, there: true,
+			meanwhile: func(*engine.Node, store.ID, uint64) {}},
+		{what: "the offer is taken", offered: 0,
+			meanwhile: func(n *engine.Node, id store.ID, round uint64) {
+				n.SetLife(peer, life)
+				n.PeerUp(peer, "10.0.0.1:1", false)
+				m := wire.Message{Kind: wire.Taken, ID: wire.JobID(id), Round: round}
+				require.NoError(t, n.Receive(peer, m.Append(nil)))
+				n.PeerDown(peer)
+			}},
+		{what: "the node is restarted", offered: 0, lost: 1,
+			meanwhile: func(n *engine.Node, _ store.ID, _ uint64) {
+				n.SetLife(peer, life+1)
+				n.PeerUp(peer, "10.0.0.1:1", false)
+				n.PeerDown(peer)
+			}},
+		{what: "the node is forgotten", offered: 0, lost: 1,
+			meanwhile: func(n *engine.Node, _ store.ID, _ uint64) { n.Forget(peer) }},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			offers := func() (rounds []uint64) {
+				for _, e := range n.Effects() {
+					if e.Kind != engine.Send {
+						continue
+					}
+					var m wire.Message
+					require.NoError(t, m.Parse(n.Message(&e)))
+					if m.Kind == wire.Offer {
+						rounds = append(rounds, m.Round)
+					}
+				}
+				return rounds
+			}
+			n.SetLife(peer, life)
+			n.PeerUp(peer, "10.0.0.1:1", false)
+			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 86400})
+			require.NoError(t, err)
+			n.Effects()
+			ask := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 1}
+			require.NoError(t, n.Receive(peer, ask.Append(nil)))
+			first := offers()
+			require.Len(t, first, 1)
+			n.PeerDown(peer)
+			n.Swapped(0, 1)
+			now++
+			n.SetNow(now)
+			n.Tick()
+			tc.meanwhile(n, id, first[0])
+			n.Tick()
+			n.Swapped(0, 1)
+			n.Effects()
+			n.SetLife(peer, life)
+			n.PeerUp(peer, "10.0.0.1:1", false)
+			again := offers()
+			assert.Len(t, again, tc.offered)
+			if tc.offered > 0 {
+				assert.Equal(t, first, again, "the same round")
+			}
+			assert.Equal(t, tc.there, n.Job(&id) != nil)
+			assert.EqualValues(t, tc.lost, n.Stats.LostHandingOver)
+		})
+	}
+}
