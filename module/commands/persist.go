@@ -48,7 +48,7 @@ func (m *module) fresh() bool {
 // later, from the log, can't know whether nothing had happened before it. So there all
 // at-most-once jobs are uncertain, but those that are logged behind it.
 func (m *module) restored(q *store.Queue) {
-	if m.node.Loading() || m.node.Passive() {
+	if m.node.Loading() || m.node.Passive() || q.DB != 0 && !m.fresh() {
 		m.node.DoubtQueue(q)
 		return
 	}

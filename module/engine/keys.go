@@ -18,6 +18,7 @@ type limbo struct {
 func (n *Node) NewQueueFor(box unsafe.Pointer) *store.Queue {
 	q := n.store.AllocQueue(n.now)
 	q.Box = box
+	q.Flags |= queueUnsettled
 	return q
 }
 
@@ -94,6 +95,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	n.bury()
 	dormant := q.DB != 0
 	q.DB = int32(db)
+	n.unsettle(q)
 	if db != 0 {
 		n.dormant = append(n.dormant, q)
 		n.store.Rename(q, name)
@@ -112,6 +114,10 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		n.relock(q)
 		if dormant {
 			n.resettle(q)
+			if q.Flags&queueUnsettled != 0 {
+				// What was uncertain was marked when it was loaded.
+				n.SettleQueue(q, Trust{Exact: true})
+			}
 		}
 		n.serveBehind(q)
 	}

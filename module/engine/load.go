@@ -48,8 +48,26 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 	n.eachQueue(n.relock)
 	s := settling{Trust: t}
 	n.eachQueue(func(q *store.Queue) { n.settleQueue(q, &s) })
+	for _, q := range n.dormant {
+		if q.Flags&queueUnsettled != 0 {
+			s.uncertain += n.doubtAway(q, t)
+		}
+	}
 	n.askHolders(&s)
 	return s.uncertain
+}
+
+// doubtAway marks the uncertain jobs of a queue that lies in another database. The rest
+// of Settle follows when it comes back ([Node.Attached]): by then it isn't known any more
+// how far the data could be trusted.
+func (n *Node) doubtAway(q *store.Queue, t Trust) (uncertain int) {
+	for _, j := range notWorked(q) {
+		if doubtful(j, t, n.now) {
+			doubt(j, n.now)
+			uncertain++
+		}
+	}
+	return uncertain
 }
 
 // settling is one run of Settle.
@@ -86,6 +104,7 @@ func (n *Node) SettleQueue(q *store.Queue, t Trust) (uncertain int) {
 }
 
 func (n *Node) settleQueue(q *store.Queue, s *settling) {
+	q.Flags &^= queueUnsettled
 	before := q.Waiting()
 	var next *store.Job
 	last := q.HeldTail
@@ -210,11 +229,20 @@ func doubt(j *store.Job, at int64) {
 // last. Without it the next one to load the log would take for exact what wasn't.
 func (n *Node) Doubt(at int64, last uint64, logged bool) {
 	n.eachQueue(func(q *store.Queue) { n.doubtQueue(q, at, last, Trust{Logged: logged}) })
+	for _, q := range n.dormant {
+		n.doubtAway(q, Trust{Logged: logged})
+	}
 }
 
 // DoubtQueue is Doubt for a queue that RESTORE has brought in a log or a stream: what
 // the node that carried it out knew better comes behind it, see [Node.LogAgain].
-func (n *Node) DoubtQueue(q *store.Queue) { n.doubtQueue(q, n.now, math.MaxUint64, Trust{}) }
+func (n *Node) DoubtQueue(q *store.Queue) {
+	if q.DB != 0 {
+		n.doubtAway(q, Trust{})
+		return
+	}
+	n.doubtQueue(q, n.now, math.MaxUint64, Trust{})
+}
 
 func (n *Node) doubtQueue(q *store.Queue, at int64, last uint64, t Trust) {
 	for _, j := range notWorked(q) {

@@ -31,6 +31,10 @@ const (
 // that are only delayed.
 const queueVisible uint8 = 1
 
+// queueUnsettled marks a queue that was loaded or restored, and whose jobs nobody has
+// looked at since (Settle): one that lies in another database waits for its return.
+const queueUnsettled uint8 = 2
+
 // Memory levels (disque-compat.md 4.5): shares of maxmemory.
 const (
 	levelExternal = 0.75 // take no new job
@@ -364,8 +368,16 @@ func (n *Node) queue(name []byte) (*store.Queue, error) {
 		n.store.RemoveQueue(q)
 		return nil, err
 	}
+	n.unsettle(q)
 	n.welcome(q)
 	return q, nil
+}
+
+// unsettle marks a queue that comes from a log or a master.
+func (n *Node) unsettle(q *store.Queue) {
+	if n.loading || n.passive {
+		q.Flags |= queueUnsettled
+	}
 }
 
 // welcome ties a queue that just got its name to the clients waiting for it.

@@ -426,3 +426,74 @@ func TestBackupInTheAOFsPlace(t *testing.T) {
 	assert.Empty(t, s.Do("GETJOB", "NOHANG", "FROM", "q").Elems, "it was delivered")
 	assert.False(t, s.Do("SHOW", once).Null, "it is kept")
 }
+
+// A queue that is in another database while the server loads is settled when it comes
+// home, by what was known of the data then.
+func TestQueuesInOtherDatabasesAreSettled(t *testing.T) {
+	home := map[string]func(c *harness.Conn){
+		"MOVE": func(c *harness.Conn) {
+			c.Do("SELECT", 1)
+			require.Equal(t, int64(1), c.Do("MOVE", "q", 0).Int())
+			c.Do("SELECT", 0)
+		},
+		"SWAPDB": func(c *harness.Conn) { require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str) },
+	}
+	for name, bring := range home {
+		t.Run(name+", the AOF is exact", func(t *testing.T) {
+			s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+			harness.Await(t, 5*time.Second, "the state file", func() bool { _, err := os.Stat(statePath(s)); return err == nil })
+			c := s.Dial()
+			var ids []string
+			for range 2 {
+				ids = append(ids, add(t, c, "q", "b", 0, "RETRY", 300), add(t, c, "q", "b", 0, "RETRY", 0))
+			}
+			ids = append(ids, add(t, c, "q", "key", 0, "UNIQUE", "until-processed"))
+			late := add(t, c, "q", "b", 0, "DELAY", 1)
+			require.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int())
+			s.Kill()
+			s.Restart()
+			c = s.Dial()
+			bring(c)
+			assert.Equal(t, int64(len(ids)), c.Do("QLEN", "q").Int())
+			for _, id := range ids {
+				assert.Equal(t, id, get(t, c, "q"))
+			}
+			assert.Equal(t, late, c.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q").Elems[0].Elems[1].Str)
+		})
+		t.Run(name+", the data is older", func(t *testing.T) {
+			s := harness.Start(t, harness.WithConfig(`save ""`))
+			c := s.Dial()
+			once, often := add(t, c, "q", "b", 0, "RETRY", 0), add(t, c, "q", "b", 0)
+			require.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int())
+			require.Equal(t, "OK", c.Do("SAVE").Str)
+			bring(c)
+			require.Equal(t, once, get(t, c, "q"))
+			s.Kill()
+			s.Restart()
+			c = s.Dial()
+			bring(c)
+			for range 2 {
+				assert.Equal(t, often, get(t, c, "q"))
+				assert.Empty(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems, "it was delivered")
+				c.Do("NACK", often)
+				require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+			}
+		})
+		t.Run(name+", restored there", func(t *testing.T) {
+			s := harness.Start(t)
+			c := s.Dial()
+			once := add(t, c, "q", "b", 0, "RETRY", 0)
+			dump := c.Do("DUMP", "q").Str
+			require.Equal(t, once, get(t, c, "q"))
+			require.Equal(t, int64(1), c.Do("ACKJOB", once).Int())
+			c.Do("DEL", "q")
+			c.Do("SELECT", 1)
+			require.Equal(t, "OK", c.Do("RESTORE", "q", 0, []byte(dump)).Str)
+			c.Do("SELECT", 0)
+			bring(c)
+			assert.Empty(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems)
+			require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+			assert.Empty(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems, "it was delivered")
+		})
+	}
+}
