@@ -88,3 +88,48 @@ func TestOfferedOutOfSight(t *testing.T) {
 		})
 	}
 }
+
+// A node that is forgotten, and comes back, may offer a job again that it was rid of:
+// that doesn't make it two.
+func TestOfferedAgainByAForgottenNode(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	giver, _, _ := node(now)
+	taker, _, _ := node(now)
+	from, to := wire.NodeID{1, 2, 3}, wire.NodeID{3, 2, 1}
+	giver.SetLife(to, 7)
+	giver.PeerUp(to, "10.0.0.2:1", false)
+	taker.PeerUp(from, "10.0.0.1:1", false)
+	id, _, err := giver.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 86400})
+	require.NoError(t, err)
+	giver.Effects()
+	ask := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 1}
+	require.NoError(t, giver.Receive(to, ask.Append(nil)))
+	var offer []byte
+	for _, e := range giver.Effects() {
+		if e.Kind == engine.Send && wire.Kind(giver.Message(&e)[0]) == wire.Offer {
+			offer = append([]byte(nil), giver.Message(&e)...)
+		}
+	}
+	require.NotNil(t, offer)
+	require.NoError(t, taker.Receive(from, offer))
+	require.NotNil(t, taker.Job(&id))
+	require.True(t, taker.Delete(&id)) // and soon that is remembered no more
+	taker.Effects()
+	taker.Forget(from)
+	for range 100 {
+		now += 60_000
+		taker.SetNow(now)
+		taker.Tick()
+	}
+	taker.PeerUp(from, "10.0.0.1:1", true) // CLUSTER MEET
+	taker.Effects()
+	require.NoError(t, taker.Receive(from, offer))
+	assert.Nil(t, taker.Job(&id))
+	answers := 0
+	for _, e := range taker.Effects() {
+		if e.Kind == engine.Send && wire.Kind(taker.Message(&e)[0]) == wire.Taken {
+			answers++
+		}
+	}
+	assert.Equal(t, 1, answers)
+}
