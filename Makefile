@@ -7,8 +7,8 @@ TIME     ?= 30m
 NODES    ?= 3
 SEED     ?= 0
 FAULTS   ?=
-LONGTIME  ?= 7m
-LONGSEEDS ?= 50
+LONGTIME ?= 3m
+LONGSEEDS ?= 20
 GO       ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SHELL    := /bin/bash
@@ -42,7 +42,7 @@ LONG  = $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 
 test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (60s): ten minutes
 	@set -o pipefail; { bad=0; $(TEST); exit $$bad; } | $(TALLY)
 
-test-long: setup build ## Run what takes longer: chaos on three nodes and on five, LONGTIME (7m) each, and LONGSEEDS (50) histories of each kind
+test-long: setup build ## Run what takes longer: chaos on three nodes and on five, LONGTIME (3m) each, and LONGSEEDS (20) more histories of each kind
 	@set -o pipefail; { bad=0; $(LONG); exit $$bad; } | $(TALLY)
 
 test-all: setup build vet ## Run both, as CI does: within forty minutes
