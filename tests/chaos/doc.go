@@ -31,8 +31,9 @@
 //	DELAY                             the same, and never before its delay
 //	TTL                               the same, unless its time is over; not much later
 //	RETRY 0                           round had any fault; never twice. Where all nodes
-//	                                  have appendfsync always, and no role changes, one is
-//	                                  lost only with an answer of GETJOB that didn't come
+//	                                  have appendfsync always, none ends (it may be handing
+//	                                  the job over), and no role changes, one is lost only
+//	                                  with an answer of GETJOB that didn't come
 //	AFTER, BLOCKEDBY                  parents fell so; never before they are done
 //	DEFERRED                          the same, and never before its release
 //

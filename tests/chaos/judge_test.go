@@ -68,12 +68,14 @@ func judge(b *books, losses []loss, r round) *verdict {
 // round is what was done to the mesh in a round.
 type round struct {
 	faults bool // anything at all
-	unsure bool // a server can have been ended that didn't write at once, or had another role
+	unsure bool // a server can have been ended that didn't write at once, or was handing a job over, or had another role
 	steps  bool // wall clocks may have stepped
 }
 
 // atMostOnce accounts for at-most-once jobs that nobody got. Where all servers write
-// at once, and stay what they are, they can only have been in answers that didn't come.
+// at once, go on running, and stay what they are, they can only have been in answers that
+// didn't come. (One that ends while it hands a job over loses it, rather than have it
+// delivered twice: README, Limits.)
 func (v *verdict) atMostOnce(b *books) {
 	silent := 0
 	for _, g := range b.silent {

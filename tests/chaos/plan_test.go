@@ -169,7 +169,10 @@ func (p plan) about(steps []step) round {
 	r := round{faults: len(steps) > 0, steps: p.clocks}
 	r.unsure = slices.Contains(p.fsync, "everysec") || slices.Max(p.replicas) > 0
 	for _, s := range steps {
-		r.unsure = r.unsure || s.fault == "nolog" || s.fault == "demote"
+		switch s.fault {
+		case "nolog", "demote", "kill", "shutdown", "killall", "shutdownall":
+			r.unsure = true
+		}
 	}
 	return r
 }
