@@ -428,7 +428,7 @@ func (b *Bus) peer(id NodeID, t *tally) *peer {
 // or if msg is larger than the peer takes.
 func (b *Bus) Send(id NodeID, msg []byte) bool { return b.SendAbout(id, everything, msg) }
 
-// What a message can be about that is about no single thing.
+// The subject of a message that is about no single thing.
 const (
 	nothing    = 0
 	everything = 1<<64 - 1

@@ -38,7 +38,7 @@ func (b *Bus) Reached() bool {
 		m.behind = m.behind[:n]
 	}
 	if m.target == 0 {
-		// What a reader had read, it had delivered before it passed.
+		// A reader had delivered all that it had read before it passed.
 		m.target = b.delivered.Load()
 	}
 	return b.handled >= m.target

@@ -43,5 +43,5 @@
 // JOBMESH EPOCH process names the process that writes the log from there on.
 // Deliveries of at-least-once jobs are not logged, as in Disque: after a crash such
 // a job is queued, and comes again. Every step of an at-most-once job is logged.
-// What the log can't tell of the process that wrote it is in the state file (state.go).
+// The state file (state.go) says of the process that wrote the log what that can't tell.
 package commands

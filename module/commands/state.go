@@ -210,24 +210,34 @@ func (m *module) logInodes() aofSum {
 	})
 }
 
-// sumLog sums up the AOF's files, of each what add writes. All zero where there are
-// none, or nobody knows.
+// sumLog sums up the AOF's manifest, and of each of its files what add writes. All zero
+// where there are none, or nobody knows.
 func (m *module) sumLog(add func(h io.Writer, file string) error) (sum aofSum) {
-	var path [3]string
-	for i, name := range []string{"dir", "appenddirname", "appendfilename"} {
-		value, err := m.server.ConfigValue(name)
-		if err != nil {
-			return sum
-		}
-		path[i] = value
-	}
-	dir := filepath.Join(path[0], path[1])
-	manifest, err := os.ReadFile(filepath.Join(dir, path[2]+".manifest"))
+	manifest, files, err := m.logManifest()
 	if err != nil {
 		return sum
 	}
 	h := sha256.New()
 	h.Write(manifest)
+	for _, file := range files {
+		if err := add(h, file); err != nil {
+			return aofSum{}
+		}
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+// logManifest is the AOF's manifest, and the paths of the files that it names, the last
+// written last. Files that aren't used any more are left out.
+func (m *module) logManifest() (manifest []byte, files []string, err error) {
+	dir, name, err := m.logPath()
+	if err != nil {
+		return nil, nil, err
+	}
+	if manifest, err = os.ReadFile(filepath.Join(dir, name+".manifest")); err != nil {
+		return nil, nil, err
+	}
 	for line := range strings.Lines(string(manifest)) {
 		// file <name> seq <number> type <b, i, or h for one that isn't used any more>
 		line = strings.TrimSpace(line)
@@ -235,15 +245,22 @@ func (m *module) sumLog(add func(h io.Writer, file string) error) (sum aofSum) {
 		if unquoted, err := strconv.Unquote(name); err == nil {
 			name = unquoted
 		}
-		if strings.HasSuffix(rest, " type h") || !strings.HasPrefix(line, "file ") {
-			continue
-		}
-		if err := add(h, filepath.Join(dir, name)); err != nil {
-			return aofSum{}
+		if !strings.HasSuffix(rest, " type h") && strings.HasPrefix(line, "file ") {
+			files = append(files, filepath.Join(dir, name))
 		}
 	}
-	h.Sum(sum[:0])
-	return sum
+	return manifest, files, nil
+}
+
+// logPath is the folder of the AOF's files, and what their names begin with.
+func (m *module) logPath() (dir, name string, err error) {
+	var path [3]string
+	for i, parameter := range []string{"dir", "appenddirname", "appendfilename"} {
+		if path[i], err = m.server.ConfigValue(parameter); err != nil {
+			return "", "", err
+		}
+	}
+	return filepath.Join(path[0], path[1]), path[2], nil
 }
 
 func hashTail(h io.Writer, file string) error {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -28,17 +27,13 @@ import (
 // doesn't tell which they are. At a start, while the server reads them: nothing waits
 // for this look at them.
 func (m *module) logSize() (bytes int64) {
-	var path [3]string
-	for i, name := range []string{"dir", "appenddirname", "appendfilename"} {
-		value, err := m.server.ConfigValue(name)
-		if err != nil {
-			return -1
-		}
-		path[i] = value
+	dir, name, err := m.logPath()
+	if err != nil {
+		return -1
 	}
-	files, _ := os.ReadDir(filepath.Join(path[0], path[1]))
+	files, _ := os.ReadDir(dir)
 	for _, f := range files {
-		if info, err := f.Info(); err == nil && strings.HasPrefix(f.Name(), path[2]) {
+		if info, err := f.Info(); err == nil && strings.HasPrefix(f.Name(), name) {
 			bytes += info.Size()
 		}
 	}
@@ -81,15 +76,14 @@ func (m *module) rewriteLog(why string) {
 // cutTransaction cuts an open transaction off the AOF's last file, and says how many
 // bytes that was. The server hasn't opened the file to go on with it yet.
 func (m *module) cutTransaction() (bytes int64, err error) {
-	name := ""
-	m.sumLog(func(_ io.Writer, file string) error {
-		name = file // the last in the manifest
-		return nil
-	})
-	if name == "" {
-		return 0, errors.New("its manifest can't be read")
+	_, files, err := m.logManifest()
+	if err != nil {
+		return 0, err
 	}
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if len(files) == 0 {
+		return 0, errors.New("its manifest names no file")
+	}
+	f, err := os.OpenFile(files[len(files)-1], os.O_RDWR, 0)
 	if err != nil {
 		return 0, err
 	}

@@ -115,7 +115,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		if dormant {
 			n.resettle(q)
 			if q.Flags&queueUnsettled != 0 {
-				// What was uncertain was marked when it was loaded.
+				// Its uncertain jobs were marked when it was loaded.
 				n.SettleQueue(q, Trust{Exact: true})
 			}
 		}

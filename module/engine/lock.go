@@ -401,7 +401,7 @@ func (n *Node) logEnd(name []byte, token uint64) {
 	n.effects = append(n.effects, Effect{Kind: LogUnlock, from: at, to: len(n.outbox)})
 }
 
-// What is known of a table as a whole. Only a log that says so is believed after a
+// These say what is known of a table as a whole. Only a log that says so is believed after a
 // restart, and only by the node that it names: a Redis replica has its master's.
 const (
 	tableLacks uint64 = iota // votes that this node gave may be missing

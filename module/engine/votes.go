@@ -8,7 +8,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// What is remembered of votes beside the log, so that a node whose log may lack some
+// A node remembers some things of its votes beside the log, so that a node whose log may lack some
 // that it gave knows how long they can matter.
 //
 // Why two majorities have a voter in common that knows of both, though nodes restart:
