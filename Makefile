@@ -1,7 +1,7 @@
 # jobmesh's front door. "make help" lists what there is.
 SO       := jobmesh.so
 PREFIX   ?= /usr/local
-FUZZTIME ?= 60s
+FUZZTIME ?= 45s
 SEEDS    ?= 1000
 TIME     ?= 30m
 NODES    ?= 3
@@ -39,7 +39,7 @@ CHAOS = $(GO) test -json -count=1 -timeout 0 ./tests/chaos -run TestChaos -args
 LONG  = $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 2000 -time $(LONGTIME) -nodes 5 || bad=1; \
   $(GO) test -json -count=1 -timeout 0 ./module/engine/sim -run Histories -sim.more $(LONGSEEDS) || bad=1
 
-test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (60s): ten minutes
+test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (45s): ten minutes
 	@set -o pipefail; { bad=0; $(TEST); exit $$bad; } | $(TALLY)
 
 test-long: setup build ## Run what takes longer: chaos on three nodes and on five, LONGTIME (3m) each, and LONGSEEDS (20) more histories of each kind
@@ -60,7 +60,7 @@ sanitize: setup ## Run what needs a server under AddressSanitizer and UBSan, wit
 sim: ## Play SEEDS (1000) more random histories of each kind on simulated meshes, and measure large ones
 	@$(GO) test ./module/engine/sim -count=1 -timeout 0 -v -run "Histories|TestScale" -sim.seeds $(SEEDS) -sim.full
 
-bench: setup build ## Compare with Redis streams and lists (BENCH='-scale': ten million jobs, '-mesh': three nodes, '-uq': unique queues, '-unique': unique jobs, '-locks': locks, '-against FILE': another build of the module)
+bench: setup build ## Compare with Redis streams and lists (BENCH='-scale': ten million jobs, '-mesh': three nodes, '-uq': unique queues, '-unique': unique jobs, '-locks': locks, '-slowest': what keeps a full server longest, '-against FILE': another build of the module)
 	@$(GO) run ./tests/bench $(BENCH)
 
 fuzz: ## Run each fuzzer for FUZZTIME

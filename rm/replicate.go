@@ -134,6 +134,8 @@ func (s *Server) knock() {
 const knockMS = 10
 
 // sendLate has what was kept go out by a call that may replicate. A replica's is dropped.
+// The log has it for database 0, whatever database the call is in: there timers are, and so is
+// what events lead to.
 func (s *Server) sendLate(c *Ctx) {
 	if s.door.late == nil || s.door.loading {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// What is done before a timer runs may stop that very timer: then no other takes its
+// A timer can be stopped by what is done just before it runs: then no other takes its
 // place before its time, and an empty heap is none to take from.
 func TestATimerThatIsStoppedJustBeforeItRuns(t *testing.T) {
 	const now = 1_000_000

@@ -79,7 +79,7 @@ struct frame *frame_push(RedisModuleCtx *ctx) {
     }
     depth++;
     f->ctx = ctx;
-    f->argc = 0;
+    f->argc = f->db = 0;
     f->nops = f->ntext = 0;
     f->held = HOLDS_NOTHING;
     f->key = NULL;
@@ -198,6 +198,13 @@ void frame_play(struct frame *f, RedisModuleCtx *ctx) {
         case OP_FREE: take_back((void *)(intptr_t)o->v, o->n); break;
         }
     }
+}
+
+void frame_play_home(struct frame *f, RedisModuleCtx *ctx) {
+    int db = redis.GetSelectedDb(ctx);
+    if (db != 0) redis.SelectDb(ctx, 0);
+    frame_play(f, ctx);
+    if (db != 0) redis.SelectDb(ctx, db);
 }
 
 struct command_key command_keys[COMMANDS];

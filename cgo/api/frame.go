@@ -150,8 +150,8 @@ func (f *Frame) Replicate(command CString, n int) {
 // is no command's it only counts.
 func (f *Frame) Verbatim() { f.op(C.OP_VERBATIM, 0, 0) }
 
-// Play carries out in this call, at once, what was put into another frame.
-func (f *Frame) Play(other *Frame) { C.frame_play(other.c(), f.ctx) }
+// Play carries out in this call, at once, what was put into another frame, in database 0.
+func (f *Frame) Play(other *Frame) { C.frame_play_home(other.c(), f.ctx) }
 
 // Touch tells WATCH and client-side caching that a key changed.
 func (f *Frame) Touch(key String) { f.op(C.OP_TOUCH, 0, int64(uintptr(key))) }

@@ -78,6 +78,7 @@ extern int in_child;
 
 struct frame *frame_push(RedisModuleCtx *ctx);
 void frame_play(struct frame *f, RedisModuleCtx *ctx);
+void frame_play_home(struct frame *f, RedisModuleCtx *ctx); /* in database 0 */
 void frame_pop(struct frame *f);
 struct frame *frame_new(void);
 void frame_free(struct frame *f);

@@ -5,6 +5,7 @@ static struct {
     JM_API(FIELD_OF)
 } redis;
 static struct jm_epoch epoch;
+static const uint32_t *flushes;
 static const struct jm_lock_list *locks;
 static struct { char *data; size_t n; } note;
 
@@ -22,6 +23,14 @@ static size_t record_len(const struct jm_job *j) { return sizeof *j - offsetof(s
 
 enum { WAIT_REPL = 0 };
 
+void jm_flushes(const uint32_t *n) { flushes = n; }
+
+/* A condemned queue, whose key goes later, counts as empty. */
+static const struct jm_queue *content(const void *value) {
+    const struct jm_queue *q = ((const struct jm_box *)value)->queue;
+    return q && q->state == JM_ATTACHED && flushes && q->flushes != *flushes ? NULL : q;
+}
+
 static void save_epoch(RedisModuleIO *io) {
     redis.SaveUnsigned(io, epoch.process);
     redis.SaveUnsigned(io, epoch.changes);
@@ -36,7 +45,7 @@ static void save_list(RedisModuleIO *io, const struct jm_job *j) {
 }
 
 void jm_save(RedisModuleIO *io, void *value) {
-    const struct jm_queue *q = ((struct jm_box *)value)->queue;
+    const struct jm_queue *q = content(value);
     save_epoch(io);
     if (q) {
         save_list(io, q->waiting.head);
@@ -48,19 +57,30 @@ void jm_save(RedisModuleIO *io, void *value) {
     redis.SaveStringBuffer(io, "", 0);
 }
 
-static void rewrite_list(RedisModuleIO *io, RedisModuleString *key, const struct jm_job *j) {
-    for (; j; j = j->next)
-        if (j->state != WAIT_REPL) redis.EmitAOF(io, "LOADJOB", "sb", key, record(j), record_len(j));
+/* Says whether there was any. */
+static int rewrite_list(RedisModuleIO *io, RedisModuleString *key, const struct jm_job *j) {
+    int any = 0;
+    for (; j; j = j->next) {
+        if (j->state == WAIT_REPL) continue;
+        redis.EmitAOF(io, "LOADJOB", "sb", key, record(j), record_len(j));
+        any = 1;
+    }
+    return any;
 }
 
+/* A queue without a job to save is a key all the same: what is logged behind the
+ * rewritten AOF may rename it, or move it. */
 void jm_rewrite(RedisModuleIO *io, RedisModuleString *key, void *value) {
-    const struct jm_queue *q = ((struct jm_box *)value)->queue;
-    if (!q) return;
-    rewrite_list(io, key, q->waiting.head);
-    rewrite_list(io, key, q->working.head);
-    rewrite_list(io, key, q->held_head);
-    for (const struct jm_lane *l = q->lanes; l; l = l->next)
-        if (l->list) rewrite_list(io, key, l->list->head);
+    const struct jm_queue *q = content(value);
+    int any = 0;
+    if (q) {
+        any |= rewrite_list(io, key, q->waiting.head);
+        any |= rewrite_list(io, key, q->working.head);
+        any |= rewrite_list(io, key, q->held_head);
+        for (const struct jm_lane *l = q->lanes; l; l = l->next)
+            if (l->list) any |= rewrite_list(io, key, l->list->head);
+    }
+    if (!any) redis.EmitAOF(io, "MAKEQUEUE", "s", key);
 }
 
 size_t jm_usage(const void *value) {
@@ -76,7 +96,7 @@ static void digest_list(RedisModuleDigest *d, const struct jm_job *j) {
 }
 
 void jm_digest(RedisModuleDigest *d, void *value) {
-    const struct jm_queue *q = ((struct jm_box *)value)->queue;
+    const struct jm_queue *q = content(value);
     if (!q) return;
     digest_list(d, q->waiting.head);
     digest_list(d, q->working.head);
@@ -179,6 +199,7 @@ static const struct jm_field layout[] = {
     FIELD(jm_queue, held), FIELD(jm_queue, lanes), FIELD(jm_queue, held_back), FIELD(jm_queue, uniques), FIELD(jm_queue, bytes), FIELD(jm_queue, overdue),
     FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
+    FIELD(jm_queue, state), FIELD(jm_queue, flushes),
     FIELD(jm_queue, name_len), FIELD(jm_queue, name),
     WHOLE(jm_lock), FIELD(jm_lock, hash_next), FIELD(jm_lock, next), FIELD(jm_lock, prev), FIELD(jm_lock, token),
     FIELD(jm_lock, until), FIELD(jm_lock, lease), FIELD(jm_lock, job), FIELD(jm_lock, flags), FIELD(jm_lock, format),

@@ -66,6 +66,10 @@ func Now() *Epoch { return (*Epoch)(unsafe.Pointer(C.jm_epoch())) }
 // SetLocks tells where the list of all locks lies (struct jm_lock_list).
 func SetLocks(list unsafe.Pointer) { C.jm_locks((*C.struct_jm_lock_list)(list)) }
 
+// SetFlushes tells where the number of flushes lies. A queue that was known before the
+// last one is saved as an empty one.
+func SetFlushes(n unsafe.Pointer) { C.jm_flushes((*C.uint32_t)(n)) }
+
 // Field is one field of a C structure.
 type Field struct {
 	Name         string // structure.field, or the structure alone for its size

@@ -76,9 +76,8 @@ struct jm_queue {
     uint64_t jobs_in, jobs_out;
     uint32_t waiters;
     int32_t db;
-    uint8_t pause, flags;
-    uint16_t unused;
-    uint32_t name_len;
+    uint8_t pause, flags, state, unused;
+    uint32_t name_len, flushes, unused2;
     char *name;
 };
 
@@ -90,7 +89,8 @@ struct jm_lock {
     uint64_t token;
     int64_t until, lease;
     uint8_t job[24];
-    uint8_t flags, format, unused[2];
+    uint8_t flags, format;
+    uint16_t age;
     uint32_t name_len, owner_len, era;
     char text[];
 };
@@ -108,6 +108,9 @@ struct jm_box { struct jm_queue *queue; };
  * whether its queue positions still hold: the process that saved it, how many
  * changes that had made, and (older releases) whether it was about to exit. */
 struct jm_epoch { uint64_t process, changes, final; };
+
+/* The state of a queue that is known, or was when all were condemned. */
+enum { JM_ATTACHED = 1 };
 
 /* X(result, Name, (parameters)): the API functions that the callbacks use, in
  * a table of their own. (A header of another package's would be no input of
@@ -137,6 +140,9 @@ size_t jm_effort(RedisModuleString *key, const void *value);
 /* Locks are in no key: they are saved beside the keyspace, as auxiliary data.
  * Where the server leaves that out when it is empty, jm_save_some_locks is called. */
 void jm_locks(const struct jm_lock_list *all);
+
+/* How often all queues were condemned. */
+void jm_flushes(const uint32_t *n);
 void jm_save_locks(RedisModuleIO *io, int when);
 void jm_save_some_locks(RedisModuleIO *io, int when);
 /* Bytes that are saved beside the keyspace, as auxiliary data of a type of their

@@ -197,7 +197,7 @@ type peer struct {
 	full   []*parcel // frames of this turn that are complete
 	batch  *parcel   // this turn's messages behind them
 	bulk   []*parcel // this turn's frames of large messages
-	// What large messages on their way may be about, and what follows them.
+	// The subjects of large messages on their way: messages about the same come behind them.
 	bulkAbout map[uint64]struct{}
 	dirty     bool // in Bus.dirty
 

@@ -814,7 +814,7 @@ func TestUnfinishedMessageCostsWhatHasCome(t *testing.T) {
 	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(1<<20))
 }
 
-// What waits for a slow peer is bounded with large messages too.
+// The queue for a slow peer is bounded with large messages too.
 func TestSlowPeerAndLargeMessages(t *testing.T) {
 	m := newMesh(t)
 	a := m.open(1, func(c *Config) { c.Secret, c.MaxQueued, c.MaxMessage = nil, 2<<20, 4<<20 })

@@ -47,11 +47,59 @@ func (m *module) flush(c *rm.Ctx) {
 		return
 	}
 	m.node.Flush()
-	c.Simple("OK")
+	m.whenDone(c)
 	m.settle(c)
 }
 
+// whenDone answers OK once no key holds a condemned queue any more, and the nodes' file is
+// written; where the client can't wait (MULTI, a script), at once.
+func (m *module) whenDone(c *rm.Ctx) {
+	if (m.node.Flushing() || m.mesh.saving) && c.CanBlock() {
+		client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
+			if !gone { // CLIENT UNBLOCK
+				c.Simple("OK")
+			}
+		})
+		if err == nil {
+			m.undone = append(m.undone, client)
+			return
+		}
+	}
+	c.Simple("OK")
+}
+
+// answerDone answers those who wait in whenDone. A replica's keys go when its master's do.
+func (m *module) answerDone() {
+	if len(m.undone) == 0 || m.mesh.saving || m.node.Flushing() && !m.node.Passive() {
+		return
+	}
+	for _, client := range m.undone {
+		client.Answer(func(c *rm.Ctx) { c.Simple("OK") }, nil)
+	}
+	m.undone = nil
+}
+
+// keepNodesFor writes the nodes' file before the client is answered by whenDone: beside
+// the main thread, where the client can wait for it.
+func (m *module) keepNodesFor(c *rm.Ctx) {
+	if c.CanBlock() {
+		m.keepNodesLater()
+	} else {
+		m.keepNodes()
+	}
+}
+
+// flushedEffect is a flush, in a log.
+func (m *module) flushedEffect(c *rm.Ctx) {
+	m.internal(c, errInternalFlushed, func() error {
+		m.node.ApplyFlush()
+		return nil
+	})
+}
+
 const errPaused engine.Refusal = "TRYAGAIN writes are paused (CLIENT PAUSE or FAILOVER), and this changes what is logged: try again when that is over"
+
+const errInternalFlushed engine.Refusal = "ERR FLUSHED is a special command only processed from AOF"
 
 const errInternalEpoch engine.Refusal = "ERR EPOCH is a special command only processed from AOF"
 
@@ -101,8 +149,8 @@ func (m *module) cluster(c *rm.Ctx) {
 			return
 		}
 		m.node.SetLeaving(yes)
-		m.keepNodes()
-		c.Simple("OK")
+		m.keepNodesFor(c)
+		m.whenDone(c)
 		m.settle(c)
 	case is(sub, "MEET") && (n == 5 || n == 6):
 		m.meet(c)
@@ -126,8 +174,8 @@ func (m *module) cluster(c *rm.Ctx) {
 			m.node.SetNodeID(newNodeID())
 			m.server.After(0, func(*rm.Ctx) { m.openBus() })
 		}
-		m.keepNodes()
-		c.Simple("OK")
+		m.keepNodesFor(c)
+		m.whenDone(c)
 		m.settle(c)
 	default:
 		c.Error(errCluster)
@@ -164,11 +212,11 @@ func (m *module) shutdown(c *rm.Ctx) {
 func (m *module) epochEffect(c *rm.Ctx) {
 	m.internal(c, errInternalEpoch, func() error {
 		process, err := strconv.ParseUint(string(c.Arg(2)), 16, 64)
-		if err == nil && c.NArgs() == 6 {
+		if err == nil && c.NArgs() >= 5 {
 			at, err1 := strconv.ParseInt(string(c.Arg(3)), 10, 64)
 			last, err2 := strconv.ParseUint(string(c.Arg(4)), 10, 64)
 			if err = errors.Join(err1, err2); err == nil {
-				m.node.Doubt(at, last, is(c.Arg(5), "yes"))
+				m.node.Doubt(at, last)
 			}
 		}
 		m.inLog = process

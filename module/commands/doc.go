@@ -39,7 +39,9 @@
 //
 // Effects, by internal commands that may be applied twice: LOADJOB queue record
 // (a job as it lies in memory), SETJOB record-head (its changed state), DELJOB
-// id, DELQUEUE queue; SETLOCK record and DELLOCK name token, and QCONFIG RESTORE for settings.
+// id, MAKEQUEUE queue (its key was made, without a job that is logged), DELQUEUE queue …,
+// JOBMESH FLUSHED (all queues are empty from here on, their DELQUEUE follow); SETLOCK record
+// and DELLOCK name token, and QCONFIG RESTORE for settings.
 // JOBMESH EPOCH process names the process that writes the log from there on.
 // Deliveries of at-least-once jobs are not logged, as in Disque: after a crash such
 // a job is queued, and comes again. Every step of an at-most-once job is logged.

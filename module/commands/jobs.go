@@ -422,7 +422,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Int(max(0, j.Awake()-now))
 	c.Text("body")
 	c.Bulk(j.Body())
-	extra.put(c)
+	extra.put(c, m)
 	if u != nil {
 		m.putUnique(c, j, u)
 	}

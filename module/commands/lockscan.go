@@ -258,15 +258,46 @@ func (m *module) lockClear(c *rm.Ctx) {
 	}
 	var cleared int64
 	for _, name := range names {
-		n, err := m.node.ClearLocks(name, prefix)
+		n, pending, err := m.node.ClearLocks(name, prefix, c.CanBlock())
 		if err != nil {
 			fail(c, err)
+			return
+		}
+		if pending != nil { // there is one name
+			m.awaitClearing(c, pending)
 			return
 		}
 		cleared += n
 	}
 	c.Int(cleared)
 	m.settle(c)
+}
+
+// awaitClearing blocks the client until very many locks are freed.
+func (m *module) awaitClearing(c *rm.Ctx, pending *engine.Clearing) {
+	client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
+		pending.Client = nil
+		if !gone { // CLIENT UNBLOCK
+			fail(c, errClearing)
+		}
+	})
+	if err != nil {
+		c.Error("ERR " + err.Error())
+	} else {
+		pending.Client = client
+	}
+	m.settle(c)
+}
+
+func (m *module) cleared(e *engine.Effect) {
+	count, err := int64(e.Nodes), e.Err
+	e.Client.(*rm.Client).Answer(func(c *rm.Ctx) {
+		if err != nil {
+			fail(c, err)
+		} else {
+			c.Int(count)
+		}
+	}, nil)
 }
 
 func parseClear(c args) (names [][]byte, prefix bool, err error) {

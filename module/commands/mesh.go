@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +36,8 @@ type mesh struct {
 	failed  string // why it couldn't be written last
 	unsent  []unsent
 	file    nodesFile
+	files   []string // the nodes' file in each folder that was the server's dir, the start's first
+	others  []string // those that are other nodes'
 
 	catching, caught time.Time // when caughtUp began to wait, zero if it doesn't; when it last was
 
@@ -481,13 +482,12 @@ func (m *module) keepNodesLater() {
 	m.mesh.saving = true
 	write, kept := m.nodesSave()
 	m.server.Go(func() {
-		err := write()
 		// Without such a file the node has another name after a restart: nobody waits
 		// for what it remembers then.
-		_, missing := os.Stat(m.nodesFile)
+		stale, err := write()
 		m.server.Post(func(*rm.Server) {
 			m.mesh.saving = false
-			if err == nil || errors.Is(missing, os.ErrNotExist) {
+			if !stale {
 				kept()
 			}
 			if err == nil {
@@ -500,6 +500,7 @@ func (m *module) keepNodesLater() {
 				m.mesh.unsaved = false
 				m.keepNodesLater()
 			}
+			m.answerDone()
 		})
 	})
 }

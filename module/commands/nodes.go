@@ -3,8 +3,10 @@ package commands
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,7 +28,8 @@ func (m *module) nodesText(forFile bool) string {
 		b.WriteString(peerLine(p, forFile))
 	}
 	if v := m.node.Votes(); forFile && v.Longest >= 0 {
-		fmt.Fprintf(&b, "%s longest-lease %d unleased %s new %s\n", varsLine, v.Longest, yesNo(v.Unleased), yesNo(v.New))
+		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest, yesNo(v.Unleased), yesNo(v.New))
+		fmt.Fprintf(&b, "%s sum %08x\n", vars, crc32.ChecksumIEEE([]byte(vars)))
 	}
 	return b.String()
 }
@@ -35,7 +38,13 @@ func (m *module) nodesText(forFile bool) string {
 // one remembers of the votes for locks that it gave ([engine.Votes]).
 const varsLine = "vars"
 
+// errVarsDamaged is told of a line whose sum doesn't fit. A former release's has none.
+var errVarsDamaged = errors.New("what it says of votes for locks is damaged")
+
 func parseVars(f []string) (v engine.Votes, err error) {
+	if n := len(f) - 2; n > 0 && f[n] == "sum" && f[n+1] != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(strings.Join(f[:n], " ")))) {
+		return v, errVarsDamaged
+	}
 	for i := 1; i+1 < len(f) && err == nil; i += 2 {
 		switch f[i] {
 		case "longest-lease":
@@ -52,6 +61,7 @@ func parseVars(f []string) (v engine.Votes, err error) {
 // loadNodes gives the node the name it had before, or writes down its first
 // one. The file has the lines of CLUSTER NODES.
 func (m *module) loadNodes() error {
+	m.watchDir()
 	text, err := os.ReadFile(m.nodesFile)
 	if errors.Is(err, os.ErrNotExist) {
 		m.node.SetVotes(engine.Votes{})
@@ -63,11 +73,16 @@ func (m *module) loadNodes() error {
 	}
 	var others [][]string
 	found := false
-	votes := engine.Votes{Longest: -1, Unleased: true} // where the file is a former release's
+	unknown := engine.Votes{Longest: -1, Unleased: true} // where the file is a former release's
+	votes := unknown
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) > 0 && f[0] == varsLine {
-			if votes, err = parseVars(f); err != nil {
+			switch votes, err = parseVars(f); {
+			case errors.Is(err, errVarsDamaged):
+				votes = unknown
+				m.server.Log(rm.Warning, "%s: %v: this node votes for locks when enough others have told theirs, or lock-max-lease is over", m.nodesFile, err)
+			case err != nil:
 				return fmt.Errorf("%s: %w", m.nodesFile, err)
 			}
 			continue
@@ -101,7 +116,7 @@ func (m *module) loadNodes() error {
 // saveNodes writes the file so that a crash leaves the old one or the new one.
 func (m *module) saveNodes() error {
 	write, kept := m.nodesSave()
-	err := write()
+	_, err := write()
 	if err == nil {
 		kept()
 	}
@@ -110,10 +125,11 @@ func (m *module) saveNodes() error {
 
 // nodesSave takes down what is to be written: write does that, on any thread; kept then
 // tells the node what it can rely on.
-func (m *module) nodesSave() (write func() error, kept func()) {
+func (m *module) nodesSave() (write func() (stale bool, err error), kept func()) {
+	m.watchDir()
 	m.mesh.saves++
-	n, file, text, votes := m.mesh.saves, m.nodesFile, m.nodesText(true), m.node.Votes()
-	return func() error { return m.mesh.file.write(n, file, text) }, func() {
+	n, files, text, votes := m.mesh.saves, slices.Clone(m.mesh.files), m.nodesText(true), m.node.Votes()
+	return func() (bool, error) { return m.mesh.file.write(n, files, text) }, func() {
 		m.later(0, func(*rm.Ctx) {
 			if n > m.mesh.kept && votes.Longest >= 0 {
 				m.mesh.kept = n
@@ -123,34 +139,76 @@ func (m *module) nodesSave() (write func() error, kept func()) {
 	}
 }
 
+// watchDir follows the server's dir. The nodes' file is kept in each folder that has been
+// it: the next start reads the one of the folder where this process began, or, after
+// CONFIG REWRITE, that of a later one. True where there is one more to be written.
+func (m *module) watchDir() bool {
+	file, err := filepath.Abs(m.nodesFile)
+	if err != nil || slices.Contains(m.mesh.files, file) || slices.Contains(m.mesh.others, file) {
+		return false
+	}
+	if len(m.mesh.files) > 0 {
+		if id := myselfIn(file); id != "" && id != m.node.NodeID() {
+			m.mesh.others = append(m.mesh.others, file)
+			m.server.Log(rm.Warning, "%s is the nodes' file of node %s and stays as it is: a server that is started in that folder is that node, and not this one, which is %s", file, id, m.node.NodeID())
+			return false
+		}
+	}
+	m.mesh.files = append(m.mesh.files, file)
+	return len(m.mesh.files) > 1
+}
+
+// myselfIn is the node's ID that a nodes' file names as its own; empty: none.
+func myselfIn(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 6 && strings.HasPrefix(f[2], "myself") {
+			return f[0]
+		}
+	}
+	return ""
+}
+
 // nodesFile keeps writers apart, and an older text from replacing a newer one:
 // a command writes at once while another thread may still be at it.
 type nodesFile struct {
-	mu   sync.Mutex
-	last uint64
+	mu    sync.Mutex
+	last  uint64
+	stale bool
 }
 
-func (w *nodesFile) write(n uint64, file, text string) error {
+// write writes all files, of which the first is the folder's of the start. stale says
+// whether the next start may read an older text. A file in another folder that can't be
+// written is removed: a node that finds none has another name, and nobody waits for what
+// it remembers.
+func (w *nodesFile) write(n uint64, files []string, text string) (stale bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n <= w.last {
-		return nil
+		return w.stale, nil
 	}
-	temp := file + ".tmp"
-	f, err := os.Create(temp)
-	if err != nil {
-		return err
+	for i, file := range files {
+		wrong := replaceFile(file, func(*os.File) []byte { return []byte(text) })
+		if wrong == nil {
+			continue
+		}
+		if _, missing := os.Stat(file); errors.Is(missing, os.ErrNotExist) {
+			if i > 0 {
+				continue // nobody needs one there, and the folder may be gone
+			}
+		} else if i == 0 || os.Remove(file) != nil {
+			stale = true
+		}
+		err = errors.Join(err, wrong)
 	}
-	_, err = f.WriteString(text)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return errors.Join(err, os.Remove(temp))
+	if err == nil {
+		w.last = n
 	}
-	if err := os.Rename(temp, file); err != nil {
-		return err
-	}
-	w.last = n
-	return syncDir(filepath.Dir(file))
+	w.stale = stale
+	return stale, err
 }
 
 // keepNodes saves where it can: a node in a read-only folder works, under

@@ -8,26 +8,27 @@ import (
 
 // Errors of the parser; the texts are Disque's (disque-compat.md 1.0, 1.1).
 const (
-	errSyntax      engine.Refusal = "ERR syntax error"
-	errInteger     engine.Refusal = "ERR value is not an integer or out of range"
-	errTimeout     engine.Refusal = "ERR timeout is not an integer or out of range"
-	errTimeoutNeg  engine.Refusal = "ERR timeout is negative"
-	errBadID       engine.Refusal = "BADID Invalid Job ID format."
-	errReplicate   engine.Refusal = "ERR REPLICATE must be between 1 and 65535"
-	errTTL         engine.Refusal = "ERR TTL must be a number > 0"
-	errRetry       engine.Refusal = "ERR RETRY time must be a non negative number"
-	errDelay       engine.Refusal = "ERR DELAY time must be a non negative number"
-	errMaxLen      engine.Refusal = "ERR MAXLEN must be a positive number"
-	errAtMostOnce  engine.Refusal = "ERR With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)"
-	errDelayTTL    engine.Refusal = "ERR The specified DELAY is greater than TTL. Job refused since would never be delivered"
-	errCount       engine.Refusal = "ERR COUNT must be a number greater than zero"
-	errWorker      engine.Refusal = "ERR WORKER must be a name of 1 to 255 bytes"
-	errCursor      engine.Refusal = "ERR invalid cursor or option name"
-	errState       engine.Refusal = "ERR Invalid job state name"
-	errReply       engine.Refusal = "ERR Invalid REPLY type, try ID or ALL"
-	errInternalOp  engine.Refusal = "ERR LOADJOB is a special command only processed from AOF"
-	errInternalSet engine.Refusal = "ERR SETJOB is a special command only processed from AOF"
-	errInternalDel engine.Refusal = "ERR DELQUEUE is a special command only processed from AOF"
+	errSyntax       engine.Refusal = "ERR syntax error"
+	errInteger      engine.Refusal = "ERR value is not an integer or out of range"
+	errTimeout      engine.Refusal = "ERR timeout is not an integer or out of range"
+	errTimeoutNeg   engine.Refusal = "ERR timeout is negative"
+	errBadID        engine.Refusal = "BADID Invalid Job ID format."
+	errReplicate    engine.Refusal = "ERR REPLICATE must be between 1 and 65535"
+	errTTL          engine.Refusal = "ERR TTL must be a number > 0"
+	errRetry        engine.Refusal = "ERR RETRY time must be a non negative number"
+	errDelay        engine.Refusal = "ERR DELAY time must be a non negative number"
+	errMaxLen       engine.Refusal = "ERR MAXLEN must be a positive number"
+	errAtMostOnce   engine.Refusal = "ERR With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)"
+	errDelayTTL     engine.Refusal = "ERR The specified DELAY is greater than TTL. Job refused since would never be delivered"
+	errCount        engine.Refusal = "ERR COUNT must be a number greater than zero"
+	errWorker       engine.Refusal = "ERR WORKER must be a name of 1 to 255 bytes"
+	errCursor       engine.Refusal = "ERR invalid cursor or option name"
+	errState        engine.Refusal = "ERR Invalid job state name"
+	errReply        engine.Refusal = "ERR Invalid REPLY type, try ID or ALL"
+	errInternalOp   engine.Refusal = "ERR LOADJOB is a special command only processed from AOF"
+	errInternalSet  engine.Refusal = "ERR SETJOB is a special command only processed from AOF"
+	errInternalMake engine.Refusal = "ERR MAKEQUEUE is a special command only processed from AOF"
+	errInternalDel  engine.Refusal = "ERR DELQUEUE is a special command only processed from AOF"
 )
 
 // is compares an option word, whatever its case; word is in capitals.
@@ -112,7 +113,7 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 	if defaults != nil {
 		defaults.apply(a)
 	}
-	n, given := c.NArgs(), uint8(0)
+	n, given, copied := c.NArgs(), uint8(0), false
 	for i := 4; i < n; i++ {
 		if used, err := familyOption(c, i, a); err != nil {
 			return err
@@ -130,7 +131,7 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 		case is(opt, "REPLICATE"):
 			var v int64
 			v, ok = between(c.Arg(i+1), 1, engine.MaxReplicate)
-			a.Replicate, err = int(v), errReplicate
+			a.Replicate, err, copied = int(v), errReplicate, true
 		case is(opt, "TTL"):
 			a.TTL, ok = between(c.Arg(i+1), 1, engine.MaxSeconds)
 			err = errTTL
@@ -172,7 +173,10 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 		a.Retry = max(1, min(a.TTL/10, engine.MaxRetry))
 	}
 	if a.Replicate > 1 && a.Retry == 0 {
-		return errAtMostOnce
+		if copied {
+			return errAtMostOnce
+		}
+		a.Replicate = 1 // no default stands against what was said
 	}
 	if a.Delay >= a.TTL {
 		return errDelayTTL

@@ -65,11 +65,21 @@ func (m *module) tellUncertain(n int) {
 	}
 }
 
+// tellDoubtedOffers says so where at-most-once jobs have become uncertain while they were
+// handed over, since it was told last.
+func (m *module) tellDoubtedOffers() {
+	all := m.node.Stats.UncertainHandingOver
+	if more := all - m.doubted; more > 0 {
+		m.doubted = all
+		m.server.Log(rm.Warning, "%d jobs with RETRY 0 were being handed over to nodes that were restarted or forgotten before they answered. They may have been delivered, so they are not queued again: WIP lists them, SHOW says to which node they were offered, ENQUEUE queues them, DELJOB deletes them", more)
+	}
+}
+
 // settled follows Settle: where jobs became uncertain, who reads the log is to know it.
-func (m *module) settled(uncertain int, logged bool) {
+func (m *module) settled(uncertain int) {
 	m.tellUncertain(uncertain)
 	if uncertain > 0 {
-		m.doubt = doubt{at: m.node.Now(), last: m.node.LastCTime(), logged: logged}
+		m.doubt = doubt{at: m.node.Now(), last: m.node.LastCTime()}
 		m.later(0, func(c *rm.Ctx) {
 			if m.doubt.at != 0 {
 				m.logProcess(c)
@@ -87,9 +97,13 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
 		m.phase, m.final, m.saved, m.logExact = phase, false, record.Epoch{}, false
 		if phase == rm.LoadAOF {
-			m.inLog, m.files, m.inodes = 0, m.logFiles(), m.logInodes() // before the server cuts or writes anything
+			// Before the server cuts or writes anything.
+			m.inLog, m.files, m.inodes, m.unfit = 0, m.logFiles(), m.logInodes(), nil
+			if m.last != nil && m.last.kind == ranSynced {
+				m.unfit = m.isUnfit(m.last.mark)
+			}
 		}
-		// What isn't in the data is not: settings come with it.
+		// Settings come with the data: those of before count no more.
 		m.settings.exact, m.settings.patterns = nil, nil
 		m.settings.changed()
 		m.node.BeginLoading()
@@ -104,11 +118,11 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	if phase == rm.LoadFailed || m.phase == rm.LoadReplica {
 		return
 	}
-	t := engine.Trust{Exact: m.logExact, Same: m.phase == rm.LoadRDB && m.fresh(), Logged: m.phase == rm.LoadAOF}
+	t := engine.Trust{Exact: m.logExact, Same: m.phase == rm.LoadRDB && m.fresh()}
 	if m.enqueueOnce && (m.final || m.phase == rm.LoadRDB && m.saved.Final != 0) {
 		t.Exact = true // an older release has ended by JOBMESH SHUTDOWN
 	}
-	m.settled(m.node.Settle(t), t.Logged)
+	m.settled(m.node.Settle(t))
 	m.settle(c)
 	if m.phase == rm.LoadRDB && !t.Exact && m.node.Jobs() > 0 {
 		m.server.Log(rm.Warning, "the jobs are those of an RDB that isn't the last word of the process before: jobs acknowledged since come again, jobs added since are missing. With appendonly yes that can't be")
@@ -150,14 +164,16 @@ func (m *module) following(c *rm.Ctx) {
 }
 
 // begin begins each call that lets the engine work: it tells the time. The first
-// call behind a promotion that may replicate ends the node's passive role.
+// call behind a promotion that may replicate, in database 0, ends the node's passive role.
 func (m *module) begin(c *rm.Ctx) {
 	m.node.SetNow(c.Now())
 	m.ctx = c
-	if m.promoted && c.MayReplicate() {
+	m.settleRest(c)
+	if m.promoted && c.MayReplicate() && c.DB() == 0 {
+		c.CopyEffects() // more engine calls follow
 		m.promoted = false
-		m.settled(m.node.SetPassive(false), false)
-		m.later(0, m.logProcess) // its AOF may name its master's, or nobody's
+		m.settled(m.node.SetPassive(false))
+		m.later(0, m.relog) // its AOF may name its master's process, or nobody's
 		m.settle(c)
 		m.hurry()
 	}
@@ -191,7 +207,14 @@ func (m *module) apply(c *rm.Ctx, do func() error) {
 	m.begin(c)
 	m.final = false
 	m.epoch.Changes++
-	if err := do(); err != nil {
+	err := do()
+	// The author of an effect has logged what follows from it.
+	for _, e := range m.node.Effects() {
+		if e.Kind == engine.Touched {
+			c.Touch(rm.StringAt(e.Queue.Key))
+		}
+	}
+	if err != nil {
 		var refused engine.Refusal
 		text := err.Error()
 		if !errors.As(err, &refused) {
@@ -200,12 +223,6 @@ func (m *module) apply(c *rm.Ctx, do func() error) {
 		}
 		c.Error(text)
 		return
-	}
-	// What follows from an effect was logged by its author.
-	for _, e := range m.node.Effects() {
-		if e.Kind == engine.Touched {
-			c.Touch(rm.StringAt(e.Queue.Key))
-		}
 	}
 	c.Dirty()
 }
@@ -226,7 +243,40 @@ func (m *module) internal(c *rm.Ctx, wrong error, do func() error) {
 }
 
 func (m *module) loadJob(c *rm.Ctx) {
-	m.internal(c, errInternalOp, func() error { return m.node.ApplyJob(c.Arg(1), c.Arg(2)) })
+	m.internal(c, errInternalOp, func() error {
+		if c.DB() == 0 {
+			return m.node.ApplyJob(c.Arg(1), c.Arg(2))
+		}
+		q, err := m.away(c)
+		if err != nil {
+			return err
+		}
+		return m.node.ApplyJobAway(c.DB(), q, c.Arg(1), c.Arg(2))
+	})
+}
+
+// makeQueue is MAKEQUEUE, the logged beginning of a queue of which no job is logged yet.
+func (m *module) makeQueue(c *rm.Ctx) {
+	m.internal(c, errInternalMake, func() error {
+		if c.DB() == 0 {
+			return m.node.ApplyQueue(c.Arg(1))
+		}
+		q, err := m.away(c)
+		if err != nil {
+			return err
+		}
+		return m.node.ApplyQueueAway(c.DB(), q, c.Arg(1))
+	})
+}
+
+// away finds the queue in the key that the first argument names, in another database than
+// 0: the AOF was written anew while the queue lay there. Nil: there is no such key.
+func (m *module) away(c *rm.Ctx) (*store.Queue, error) {
+	value, err := m.queue.Value(c, c.ArgString(1))
+	if err != nil || value == nil {
+		return nil, err
+	}
+	return (*box)(value).queue, nil
 }
 
 func (m *module) setJob(c *rm.Ctx) {
@@ -245,15 +295,24 @@ func (m *module) setJob(c *rm.Ctx) {
 func (m *module) forked(*rm.Ctx) {
 	m.watchSync() // a rewrite has begun another file
 	m.later(0, func(c *rm.Ctx) {
-		if !c.Listened() {
-			return
-		}
-		m.logProcess(c)
 		// Where the server doesn't tell, there may be no place.
-		if v, err := m.server.ConfigValue("aof-use-rdb-preamble"); err == nil && v != "no" {
-			return
+		if v, err := m.server.ConfigValue("aof-use-rdb-preamble"); err != nil || v == "no" {
+			m.keyless = true
 		}
+		m.relog(c)
+	})
+}
+
+// relog logs what an AOF lacks that was written anew. A replica logs nothing: it does so
+// when it is promoted.
+func (m *module) relog(c *rm.Ctx) {
+	if m.node.Passive() {
+		return
+	}
+	m.logProcess(c)
+	if m.keyless && c.Listened() {
 		m.relogLocks()
 		m.relogSettings(c)
-	})
+	}
+	m.keyless = false
 }

@@ -58,3 +58,12 @@ func TestPatterns(t *testing.T) {
 		assert.Error(t, q.load([]byte(text)), "%q", text)
 	}
 }
+
+// Patterns count for names up to a length: the time to match grows with it.
+func TestPatternsForLongNames(t *testing.T) {
+	all := &settings{name: "*", pattern: true}
+	q := queueSettings{patterns: []*settings{all}}
+	name := make([]byte, maxMatched+1)
+	assert.Same(t, all, q.of(name[:maxMatched]))
+	assert.Nil(t, q.of(name))
+}

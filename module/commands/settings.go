@@ -50,6 +50,10 @@ type queueSettings struct {
 // any says whether there are settings.
 func (q *queueSettings) any() bool { return len(q.exact)+len(q.patterns) > 0 }
 
+// maxMatched is the length of the longest queue's name that patterns count for, bytes: the
+// time that it takes to match grows with it, and anybody who adds jobs chooses names.
+const maxMatched = 1024
+
 // of finds what counts for a queue, nil where nothing does: its own, or those of the
 // longest pattern that it matches, unless any of these excludes it.
 func (q *queueSettings) of(name []byte) *settings {
@@ -58,6 +62,9 @@ func (q *queueSettings) of(name []byte) *settings {
 			return nil
 		}
 		return s
+	}
+	if len(name) > maxMatched {
+		return nil
 	}
 	var first *settings
 	for _, s := range q.patterns {

@@ -26,7 +26,7 @@ type module struct {
 	node   *engine.Node
 	queue  *rm.DataType
 	unique *uniqueQueues
-	effect struct{ loadJob, setJob, deleteJob, deleteQueue, setLock, deleteLock, jobmesh, function, qconfig rm.Effect }
+	effect struct{ loadJob, setJob, deleteJob, makeQueue, deleteQueue, setLock, deleteLock, jobmesh, function, qconfig rm.Effect }
 
 	timer   *rm.Timer
 	timerAt int64 // as the node tells the time
@@ -34,6 +34,7 @@ type module struct {
 	idle    int   // calls since memory was looked at
 	grown   int   // bytes of bodies since then
 	evicts  bool  // the maxmemory-policy may evict queues
+	doubted int64 // jobs that were uncertain by a handover when the log was told of it
 	final   bool  // the log just replayed ended with an older release's JOBMESH SHUTDOWN
 	phase   rm.LoadPhase
 	logged  int64        // bytes of the AOF that is being loaded
@@ -44,6 +45,7 @@ type module struct {
 	uniqueOff bool
 	mesh      mesh
 	promoted  bool // the server is no replica any more, and the node doesn't act on it yet
+	keyless   bool // the AOF may have been written anew without what is in no key
 
 	policyRead int64 // as the node tells the time
 	abstains   abstention
@@ -52,6 +54,8 @@ type module struct {
 	nodesFile   string
 	enqueueOnce bool
 	compat      bool
+
+	undone []*rm.Client // see whenDone
 
 	// Reused by each command, so that none allocates.
 	add    engine.Add
@@ -76,6 +80,8 @@ const queueEncoding = 3
 // New returns the module, to be registered.
 func New() *rm.Module {
 	m := &module{unique: newUniqueQueues()}
+	own := slices.Concat(m.commands(), m.lockCommands())
+	m.settleAfter(own)
 	m.queue = &rm.DataType{
 		Name:    "jobmesh-q",
 		Version: queueEncoding,
@@ -87,7 +93,7 @@ func New() *rm.Module {
 	return &rm.Module{
 		Name:     "jobmesh",
 		Version:  1,
-		Commands: slices.Concat(m.commands(), m.lockCommands(), m.unique.commands()),
+		Commands: slices.Concat(own, m.unique.commands()),
 		Types:    []*rm.DataType{m.queue, m.unique.kind, newSettingsType(&m.settings)},
 		Configs: []*rm.Config{
 			rm.BoolConfig("aof-enqueue-jobs-once", false,
@@ -118,7 +124,7 @@ func New() *rm.Module {
 				m.setCompat),
 		},
 		Events: rm.Events{
-			Flush:     func(c *rm.Ctx, db int) { m.node.Flushed(db); m.hurry() },
+			Flush:     func(c *rm.Ctx, db int) { m.settleRest(c); m.node.Flushed(db); m.hurry() },
 			Loading:   m.loading,
 			Role:      m.role,
 			Following: m.following,
@@ -157,6 +163,7 @@ func (m *module) before(s *rm.Server) error {
 	m.settings.before()
 	m.effect.loadJob, m.effect.setJob = rm.NewEffect("LOADJOB"), rm.NewEffect("SETJOB")
 	m.effect.deleteJob, m.effect.jobmesh = rm.NewEffect("DELJOB"), rm.NewEffect("JOBMESH")
+	m.effect.makeQueue = rm.NewEffect("MAKEQUEUE")
 	m.effect.deleteQueue, m.effect.function = rm.NewEffect("DELQUEUE"), rm.NewEffect("FUNCTION")
 	m.effect.setLock, m.effect.deleteLock = rm.NewEffect("SETLOCK"), rm.NewEffect("DELLOCK")
 	m.effect.qconfig = rm.NewEffect("QCONFIG")
@@ -178,6 +185,7 @@ func (m *module) before(s *rm.Server) error {
 		NodeTimeout: m.mesh.timeout,
 	})
 	record.SetLocks(unsafe.Pointer(m.node.LockTable()))
+	record.SetFlushes(m.node.Flushes())
 	m.node.SetUnique(!m.uniqueOff)
 	m.ops.ack, m.ops.fastAck, m.ops.delete, m.ops.dequeue = m.node.Ack, m.node.FastAck, m.node.Delete, m.node.Dequeue
 	m.ops.enqueue = func(id *store.ID) bool { return m.node.Enqueue(id, false) }
@@ -230,12 +238,21 @@ func (m *module) Adopt(q *store.Queue) error {
 	return nil
 }
 
-// Drop implements engine.Keyspace. The deletion comes back through unlinked.
-func (m *module) Drop(q *store.Queue) {
+// Drop implements engine.Keyspace. The deletions come back through unlinked.
+func (m *module) Drop(queues []*store.Queue) {
 	if m.ctx.Listened() {
-		name := q.NameBytes()
-		copy(m.ctx.Replicate(m.effect.deleteQueue, 1).Buffer(len(name)), name)
+		args := m.ctx.Replicate(m.effect.deleteQueue, len(queues))
+		for _, q := range queues {
+			name := q.NameBytes()
+			copy(args.Buffer(len(name)), name)
+		}
 	}
+	for _, q := range queues {
+		m.drop(q)
+	}
+}
+
+func (m *module) drop(q *store.Queue) {
 	// The queue's own string goes with the queue, while the server still uses it.
 	key := rm.NewString(q.NameBytes())
 	defer key.Free()
@@ -244,17 +261,26 @@ func (m *module) Drop(q *store.Queue) {
 	}
 }
 
-// deleteQueue is DELQUEUE, the logged end of a queue. A key that holds something
-// else is left alone.
+// deleteQueue is DELQUEUE, the logged end of queues. Keys that hold something
+// else are left alone.
 func (m *module) deleteQueue(c *rm.Ctx) {
 	m.internal(c, errInternalDel, func() error {
-		key := rm.NewString(c.Arg(1))
-		defer key.Free()
-		if value, err := m.queue.Value(c, key); err != nil || value == nil {
-			return nil
+		for i := 1; i < c.NArgs(); i++ {
+			if err := m.deleteNamed(c, c.Arg(i)); err != nil {
+				return err
+			}
 		}
-		return c.Delete(key)
+		return nil
 	})
+}
+
+func (m *module) deleteNamed(c *rm.Ctx, name []byte) error {
+	key := rm.NewString(name)
+	defer key.Free()
+	if value, err := m.queue.Value(c, key); err != nil || value == nil {
+		return nil
+	}
+	return c.Delete(key)
 }
 
 // unlinked follows a value out of its key. C frees the box; the queue in it is
@@ -275,9 +301,7 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, t *rm.DataType
 	m.begin(c)
 	b := (*box)(value)
 	if b.queue == nil {
-		if b.queue = m.node.Reclaim(value); b.queue == nil {
-			return
-		}
+		b.queue = m.node.Reclaim(value)
 	}
 	q := b.queue
 	if q.Key != nil {
@@ -319,6 +343,14 @@ func (m *module) settle(c *rm.Ctx) {
 			if listened {
 				e.ID.Put((*[store.IDLen]byte)(c.Replicate(m.effect.deleteJob, 1).Buffer(store.IDLen)))
 			}
+		case engine.LogQueue:
+			if listened {
+				c.Replicate(m.effect.makeQueue, 1).Bulk(e.Queue.NameBytes())
+			}
+		case engine.LogFlush:
+			if listened {
+				c.Replicate(m.effect.jobmesh, 1).Text("FLUSHED")
+			}
 		case engine.LogLock, engine.LogUnlock:
 			if listened {
 				m.replicateLock(c, e)
@@ -327,6 +359,8 @@ func (m *module) settle(c *rm.Ctx) {
 			m.lockDone(e)
 		case engine.Worked:
 			m.worked(e)
+		case engine.Cleared:
+			m.cleared(e)
 		case engine.Touched:
 			c.Touch(rm.StringAt(e.Queue.Key))
 		case engine.Dropped:
@@ -354,6 +388,29 @@ func (m *module) settle(c *rm.Ctx) {
 	}
 	if at := m.node.EarliestArmed(); at < m.timerAt {
 		m.schedule(at)
+	}
+}
+
+// settleAfter has each command leave no effects behind, whichever way it ends: what was
+// evicted for one that is refused after that has to be logged as well.
+func (m *module) settleAfter(commands []rm.Command) {
+	for i := range commands {
+		if run := commands[i].Run; run != nil {
+			commands[i].Run = func(c *rm.Ctx) {
+				run(c)
+				m.settleRest(c)
+			}
+		}
+		m.settleAfter(commands[i].Sub)
+	}
+}
+
+// settleRest carries out what is left of effects: as by a panic, before anything else
+// happens to the jobs and queues that they name.
+func (m *module) settleRest(c *rm.Ctx) {
+	if m.node.Unsettled() && (c.DB() == 0 || !c.MayReplicate()) {
+		c.CopyEffects() // more engine calls may follow
+		m.settle(c)
 	}
 }
 
@@ -409,8 +466,10 @@ func (m *module) tick(c *rm.Ctx) {
 	}
 	next := m.node.Tick()
 	m.tellAbstaining()
+	m.tellDoubtedOffers()
 	m.settle(c)
-	m.schedule(next)
+	m.answerDone()
+	m.schedule(min(next, m.timerAt)) // settle may have found something that is due before
 }
 
 // Memory is looked at once in memoryEvery commands that need some, or after
@@ -485,7 +544,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("messages_received", st.Received)
 	w.Int("jobs_exported", st.Exported)
 	w.Int("jobs_imported", st.Imported)
-	w.Int("jobs_lost_handing_over", st.LostHandingOver)
+	w.Int("jobs_uncertain_handing_over", st.UncertainHandingOver)
 	out, in := m.traffic()
 	w.Int("bus_bytes_sent", out)
 	w.Int("bus_bytes_received", in)

@@ -27,7 +27,10 @@ import (
 // in the RDB, and has the deliveries of at-least-once jobs, which are in no log. While a
 // process runs with appendfsync always: each change is on disk before its answer leaves.
 // It names the AOF's files then by their inodes, so that a backup put in their place
-// isn't taken for them; as a rewrite begins and ends it names the new ones.
+// isn't taken for them; as a rewrite begins and ends it names the new ones. Behind its
+// checksum it notes how far the log goes, once a second where that has grown, so that a
+// log that was cut by hand isn't taken for whole. A cut is not noticed where it takes away
+// no more than what was logged behind the last note.
 //
 // A file counts for one start. It is removed before anything is delivered, so that it
 // can't vouch for older data than that of the process that wrote it last. One that is
@@ -36,12 +39,19 @@ import (
 // lastRun is what the state file says of the process that wrote it.
 type lastRun struct {
 	kind    byte
-	process uint64 // that of the saved epochs
-	changes uint64 // the same; after a clean shutdown
-	inode   uint64 // of this file, while a process runs: a copy of it vouches for nothing
-	inLog   uint64 // the last process that the AOF names
-	files   aofSum // after a clean shutdown what the AOF's files were like, else which they are; zero: there was none
-	held    []byte // pairs of strings, each behind its length: what SETJOB has of a job
+	process uint64  // that of the saved epochs
+	changes uint64  // the same; after a clean shutdown
+	inode   uint64  // of this file, while a process runs: a copy of it vouches for nothing
+	inLog   uint64  // the last process that the AOF names
+	files   aofSum  // after a clean shutdown what the AOF's files were like, else which they are; zero: there was none
+	held    []byte  // pairs of strings, each behind its length: what SETJOB has of a job
+	mark    logMark // while a process runs
+}
+
+// logMark is how far the AOF's last file goes at a moment.
+type logMark struct {
+	bytes int64
+	sum   aofSum // of bytes, and of what stands before them
 }
 
 // restart is what a process knows of what was there before it.
@@ -52,6 +62,8 @@ type restart struct {
 	last     *lastRun // until it was used
 	files    aofSum   // what the AOF's files were like before they were loaded
 	inodes   aofSum   // and which they were; while the process runs, which synced names
+	unfit    error    // why they don't reach to the state file's mark
+	marked   int64    // while the process runs: the bytes of the mark that synced has
 	off, gap bool     // the AOF is off; it is or was, so its files lack what happened then,
 	gapFiles aofSum   // unless they are no longer these
 	inLog    uint64   // the last process that the AOF names
@@ -64,9 +76,8 @@ type aofSum = [sha256.Size]byte
 
 // doubt is what made at-most-once jobs uncertain, see [engine.Node.Doubt].
 type doubt struct {
-	at     int64 // unix ms; 0: nothing
-	last   uint64
-	logged bool
+	at   int64 // unix ms; 0: nothing
+	last uint64
 }
 
 // Kinds of state files.
@@ -78,6 +89,8 @@ const (
 const (
 	stateMagic = "jobmesh-state-1\n"
 	stateHead  = len(stateMagic) + 1 + 4*8 + sha256.Size
+	markAt     = stateHead + sha256.Size // of a running process's file, which has no held jobs
+	markBytes  = 8 + sha256.Size
 	tailBytes  = 4096 // of each of the AOF's files, that tell it from others
 )
 
@@ -97,11 +110,19 @@ func (m *module) readState() {
 		m.last, err = nil, errors.New("it is a copy, made while the server ran: the server may have gone on since")
 	}
 	if err != nil {
-		m.server.Log(rm.Warning, "%s is passed over, so what was saved is taken for what a crash has left: %v", m.stateName(), err)
+		m.passOver(err)
 	}
 }
 
+func (m *module) passOver(why error) {
+	m.server.Log(rm.Warning, "%s is passed over, so what was saved is taken for what a crash has left: %v", m.stateName(), why)
+}
+
 func parseState(b []byte) (*lastRun, error) {
+	var mark []byte
+	if len(b) == markAt+markBytes && b[len(stateMagic)] == ranSynced {
+		b, mark = b[:markAt], b[markAt:]
+	}
 	if len(b) < stateHead+sha256.Size {
 		return nil, fmt.Errorf("it has %d bytes, at least %d are needed", len(b), stateHead+sha256.Size)
 	}
@@ -116,6 +137,13 @@ func parseState(b []byte) (*lastRun, error) {
 	r := &lastRun{kind: b[0], process: binary.LittleEndian.Uint64(b[1:]), changes: binary.LittleEndian.Uint64(b[9:]),
 		inode: binary.LittleEndian.Uint64(b[17:]), inLog: binary.LittleEndian.Uint64(b[25:])}
 	r.held = b[33+copy(r.files[:], b[33:]):]
+	if r.kind == ranSynced {
+		if mark == nil {
+			return nil, errors.New("it doesn't say how far the AOF went")
+		}
+		r.mark.bytes = int64(binary.LittleEndian.Uint64(mark))
+		copy(r.mark.sum[:], mark[8:])
+	}
 	return r, nil
 }
 
@@ -132,28 +160,52 @@ func inodeOf(info os.FileInfo, err error) uint64 {
 
 // write writes the file so that a crash leaves the old one or the new one.
 func (r *lastRun) write(name string) error {
+	return replaceFile(name, func(f *os.File) []byte {
+		r.inode = inodeOf(f.Stat())
+		b := append([]byte(stateMagic), r.kind)
+		for _, v := range [...]uint64{r.process, r.changes, r.inode, r.inLog} {
+			b = binary.LittleEndian.AppendUint64(b, v)
+		}
+		b = append(append(b, r.files[:]...), r.held...)
+		sum := sha256.Sum256(b)
+		b = append(b, sum[:]...)
+		if r.kind == ranSynced {
+			b = r.mark.append(b)
+		}
+		return b
+	})
+}
+
+// replaceFile writes a file so that a crash leaves the old one or the new one. The content
+// is made when the new one is there, for it may name that one's inode.
+func replaceFile(name string, content func(*os.File) []byte) error {
 	temp := name + ".tmp"
 	f, err := os.Create(temp)
 	if err != nil {
 		return err
 	}
-	r.inode = inodeOf(f.Stat())
-	b := append([]byte(stateMagic), r.kind)
-	for _, v := range [...]uint64{r.process, r.changes, r.inode, r.inLog} {
-		b = binary.LittleEndian.AppendUint64(b, v)
-	}
-	b = append(append(b, r.files[:]...), r.held...)
-	sum := sha256.Sum256(b)
-	_, err = f.Write(b)
-	if err == nil {
-		_, err = f.Write(sum[:])
-	}
+	_, err = f.Write(content(f))
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		if err = os.Rename(temp, name); err == nil {
 			return syncDir(filepath.Dir(name))
 		}
 	}
 	return errors.Join(err, os.Remove(temp))
+}
+
+func (k *logMark) append(b []byte) []byte {
+	return append(binary.LittleEndian.AppendUint64(b, uint64(k.bytes)), k.sum[:]...)
+}
+
+// note writes the mark into a running process's file. Not to the disk: when the
+// machine goes down an older one may count. One that is torn fits no log.
+func (k *logMark) note(name string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(k.append(nil), int64(markAt))
+	return errors.Join(err, f.Close())
 }
 
 // syncDir has what was done to a folder's entries survive a loss of power.
@@ -181,15 +233,26 @@ func removeState(name string) error {
 	return syncDir(filepath.Dir(name))
 }
 
-// useState ends what the last process's file stands for, before anything is delivered.
-// False where the file can't be removed: then it must not count now either, as it would
-// count again.
+// useState ends what the last process's file stands for, before anything is delivered:
+// the file in the folder where this process began, and the one beside data that were
+// loaded from another dir since. False where a file can't be removed: then it must not
+// count now either, as it would count again.
 func (m *module) useState() bool {
-	err := removeState(m.stateName())
-	if err != nil {
-		m.server.Log(rm.Warning, "%s can't be removed, so it doesn't count: remove it before the next start: %v", m.stateName(), err)
+	names := []string{m.stateName()}
+	if len(m.mesh.files) > 0 {
+		first := filepath.Dir(m.mesh.files[0])
+		if dir, err := os.Getwd(); err != nil || dir != first {
+			names = append(names, filepath.Join(first, m.stateName()))
+		}
 	}
-	return err == nil
+	removed := true
+	for _, name := range names {
+		if err := removeState(name); err != nil {
+			m.server.Log(rm.Warning, "%s can't be removed, so it doesn't count: remove it before the next start: %v", name, err)
+			removed = false
+		}
+	}
+	return removed
 }
 
 // logFiles is what the AOF's files are like: their names and sizes, and how they end.
@@ -201,26 +264,77 @@ func (m *module) logFiles() aofSum {
 	return m.sumLog(hashTail)
 }
 
-// logInodes is which files the AOF has.
+// logInodes is which files the AOF has, and how long those are that aren't written to any
+// more.
 func (m *module) logInodes() aofSum {
-	return m.sumLog(func(h io.Writer, file string) error {
+	return m.sumLog(func(h io.Writer, file string, last bool) error {
 		info, err := os.Stat(file)
-		fmt.Fprintf(h, "%s %d\n", filepath.Base(file), inodeOf(info, err))
-		return err
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(h, "%s %d", filepath.Base(file), inodeOf(info, nil))
+		if !last {
+			fmt.Fprintf(h, " %d", info.Size())
+		}
+		fmt.Fprintln(h)
+		return nil
 	})
+}
+
+// markLog marks the AOF's last file at its end, or as it is at the given byte.
+func (m *module) markLog(bytes int64) (mark logMark, err error) {
+	_, files, err := m.logManifest()
+	if err == nil && len(files) == 0 {
+		err = errors.New("its manifest names no file")
+	}
+	if err != nil {
+		return mark, err
+	}
+	f, err := os.Open(files[len(files)-1])
+	if err != nil {
+		return mark, err
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return mark, err
+	}
+	if bytes < 0 {
+		bytes = size
+	}
+	if bytes > size {
+		return mark, fmt.Errorf("%s has %d bytes, and had %d when the server ran", filepath.Base(f.Name()), size, bytes)
+	}
+	tail := make([]byte, min(bytes, tailBytes))
+	if _, err := f.ReadAt(tail, bytes-int64(len(tail))); err != nil {
+		return mark, err
+	}
+	mark.bytes = bytes
+	mark.sum = sha256.Sum256(binary.LittleEndian.AppendUint64(tail, uint64(bytes)))
+	return mark, nil
+}
+
+// isUnfit says why the AOF isn't the one in which a mark was made; nil: it is, or goes on
+// behind it.
+func (m *module) isUnfit(mark logMark) error {
+	now, err := m.markLog(mark.bytes)
+	if err == nil && now.sum != mark.sum {
+		err = fmt.Errorf("the AOF isn't as it was when the server ran: up to byte %d of its last file it is another", mark.bytes)
+	}
+	return err
 }
 
 // sumLog sums up the AOF's manifest, and of each of its files what add writes. All zero
 // where there are none, or nobody knows.
-func (m *module) sumLog(add func(h io.Writer, file string) error) (sum aofSum) {
+func (m *module) sumLog(add func(h io.Writer, file string, last bool) error) (sum aofSum) {
 	manifest, files, err := m.logManifest()
 	if err != nil {
 		return sum
 	}
 	h := sha256.New()
 	h.Write(manifest)
-	for _, file := range files {
-		if err := add(h, file); err != nil {
+	for i, file := range files {
+		if err := add(h, file, i == len(files)-1); err != nil {
 			return aofSum{}
 		}
 	}
@@ -263,7 +377,7 @@ func (m *module) logPath() (dir, name string, err error) {
 	return filepath.Join(path[0], path[1]), path[2], nil
 }
 
-func hashTail(h io.Writer, file string) error {
+func hashTail(h io.Writer, file string, _ bool) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -293,7 +407,16 @@ func (m *module) whole() bool {
 	case m.phase == rm.LoadAOF && r.kind == ranClean:
 		fits = r.files != aofSum{} && r.files == m.files && r.inLog == m.inLog
 	case m.phase == rm.LoadAOF && r.kind == ranSynced:
-		fits = r.process == m.inLog && r.files == m.inodes
+		err := m.unfit
+		switch {
+		case r.process != m.inLog:
+			err = errors.New("the AOF's last entries aren't those of the process that wrote it")
+		case r.files != m.inodes:
+			err = errors.New("the AOF's files aren't those that it names")
+		}
+		if fits = err == nil; !fits {
+			m.passOver(err)
+		}
 	}
 	if !m.useState() || !fits {
 		return false
@@ -334,11 +457,16 @@ func (m *module) heldJobs() (b []byte) {
 	for _, q := range m.allQueues() {
 		for j := q.Working.Head; j != nil; j = j.Next {
 			if j.Retry > 0 {
-				b = appendBytes(appendBytes(b, j.StateRecord()), j.RawParts())
+				b = appendHeld(b, j)
 			}
 		}
 	}
+	m.node.AwayInHands(func(j *store.Job) { b = appendHeld(b, j) })
 	return b
+}
+
+func appendHeld(b []byte, j *store.Job) []byte {
+	return appendBytes(appendBytes(b, j.StateRecord()), j.RawParts())
 }
 
 func appendBytes(b, v []byte) []byte { return append(binary.AppendUvarint(b, uint64(len(v))), v...) }
@@ -393,8 +521,7 @@ func (m *module) begun(c *rm.Ctx) {
 		}
 		name, err := filepath.Abs(m.stateName())
 		if err == nil {
-			m.inodes = m.logInodes()
-			err = (&lastRun{kind: ranSynced, process: m.epoch.Process, files: m.inodes}).write(name)
+			err = m.writeSynced(name, m.logInodes())
 		}
 		if err != nil {
 			m.server.Log(rm.Warning, "%s can't be written, so at-most-once jobs that wait are not queued again after a crash: %v", m.stateName(), err)
@@ -419,6 +546,9 @@ func (m *module) syncsAlways() bool {
 // wasn't on disk then may be missing though they are changed back.
 func (m *module) watchSync() {
 	m.watchGap()
+	if m.watchDir() {
+		m.keepNodes()
+	}
 	if m.synced == "" {
 		return
 	}
@@ -427,16 +557,37 @@ func (m *module) watchSync() {
 		m.unsync()
 		return
 	}
-	now := m.logInodes()
-	if now == m.inodes {
-		return
+	if now := m.logInodes(); now != m.inodes {
+		err = m.writeSynced(m.synced, now)
+	} else {
+		err = m.noteMark()
 	}
-	if err := (&lastRun{kind: ranSynced, process: m.epoch.Process, files: now}).write(m.synced); err != nil {
+	if err != nil {
 		m.server.Log(rm.Warning, "%s can't be written: %v", m.synced, err)
 		m.unsync()
-		return
 	}
-	m.inodes = now
+}
+
+// writeSynced writes the state file of a running process, whose log has those files.
+func (m *module) writeSynced(name string, files aofSum) error {
+	mark, err := m.markLog(-1)
+	if err == nil {
+		err = (&lastRun{kind: ranSynced, process: m.epoch.Process, files: files, mark: mark}).write(name)
+	}
+	if err == nil {
+		m.inodes, m.marked = files, mark.bytes
+	}
+	return err
+}
+
+// noteMark notes how far the log goes, if it has grown.
+func (m *module) noteMark() error {
+	mark, err := m.markLog(-1)
+	if err != nil || mark.bytes == m.marked {
+		return err
+	}
+	m.marked = mark.bytes
+	return mark.note(m.synced)
 }
 
 // watchGap notes that the AOF is off. Its files count again once it was written anew:
@@ -479,7 +630,7 @@ func (m *module) logProcess(c *rm.Ctx) {
 	d := m.doubt
 	n := 2
 	if d.at != 0 {
-		n = 5
+		n = 4
 	}
 	args := c.Replicate(m.effect.jobmesh, n)
 	args.Text("EPOCH")
@@ -487,7 +638,6 @@ func (m *module) logProcess(c *rm.Ctx) {
 	if d.at != 0 {
 		args.Text(strconv.FormatInt(d.at, 10))
 		args.Text(strconv.FormatUint(d.last, 10))
-		args.Text(yesNo(d.logged))
 	}
 	m.inLog, m.doubt = m.epoch.Process, doubt{}
 }

@@ -113,8 +113,10 @@ func (m *module) commands() []rm.Command {
 			Summary: "Internal: a logged job.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}, {Name: "record", Kind: rm.ArgString}}}},
 		{Name: "setjob", Run: m.setJob, Flags: "write", Categories: "admin", Info: rm.Info{
 			Summary: "Internal: a logged job's changed state.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "record", Kind: rm.ArgString}, {Name: "holders", Kind: rm.ArgString, Optional: true}}}},
+		{Name: "makequeue", Run: m.makeQueue, Flags: "write", Categories: "admin", Info: rm.Info{
+			Summary: "Internal: a logged queue of which no job is logged yet.", Complexity: "O(1)", Since: since, Arity: 2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}}}},
 		{Name: "delqueue", Run: m.deleteQueue, Flags: "write", Categories: "admin", Info: rm.Info{
-			Summary: "Internal: the logged end of a queue.", Complexity: "O(1)", Since: since, Arity: 2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}}}},
+			Summary: "Internal: the logged end of queues.", Complexity: "O(N) with N queues", Since: since, Arity: -2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString, Multiple: true}}}},
 		{Name: "jobmesh", Info: rm.Info{Summary: "A container for commands about the node.", Complexity: "Depends on subcommand.", Since: since, Arity: -2}, Sub: []rm.Command{
 			{Name: "hello", Run: m.hello, Flags: "readonly fast deny-script allow-stale", Categories: "fast", Info: rm.Info{
 				Summary: "Describes this node and those it knows.", Complexity: "O(N) with N nodes", Since: since, Arity: 2}},
@@ -135,6 +137,8 @@ func (m *module) commands() []rm.Command {
 				Summary: "Saves queues with their positions, and exits: for a controlled restart.", Complexity: "O(N) with N jobs", Since: since, Arity: 2}},
 			{Name: "epoch", Run: m.epochEffect, Flags: "write", Categories: "admin", Info: rm.Info{
 				Summary: "Internal: the process that writes the log from here on.", Complexity: "O(1)", Since: since, Arity: -3, Args: []rm.Arg{{Name: "process", Kind: rm.ArgString}, {Name: "doubt", Kind: rm.ArgString, Optional: true, Multiple: true}}}},
+			{Name: "flushed", Run: m.flushedEffect, Flags: "write", Categories: "admin", Info: rm.Info{
+				Summary: "Internal: all queues are flushed.", Complexity: "O(1)", Since: since, Arity: 2}},
 			{Name: "final", Run: m.finalEffect, Flags: "write", Categories: "admin", Info: rm.Info{
 				Summary: "Internal: the log ended with JOBMESH SHUTDOWN.", Complexity: "O(1)", Since: since, Arity: 2}},
 			containerHelp(),

@@ -165,11 +165,12 @@ type details struct {
 	worker   string
 	waitsFor []store.ID
 
-	uncertain bool // whether it was delivered
+	uncertain bool   // whether it was delivered
+	offeredTo uint64 // the short name of a node; 0: none
 }
 
 func (m *module) details(j *store.Job) details {
-	return details{m.node.Worker(j), m.node.WaitsFor(j), j.Uncertain()}
+	return details{m.node.Worker(j), m.node.WaitsFor(j), j.Uncertain(), m.node.OfferedTo(j)}
 }
 
 func (d *details) fields() (n int) {
@@ -182,10 +183,13 @@ func (d *details) fields() (n int) {
 	if d.uncertain {
 		n++
 	}
+	if d.offeredTo != 0 {
+		n++
+	}
 	return n
 }
 
-func (d *details) put(c *rm.Ctx) {
+func (d *details) put(c *rm.Ctx, m *module) {
 	if d.worker != "" {
 		c.Text("worker")
 		copy(c.BulkBuffer(len(d.worker)), d.worker)
@@ -193,6 +197,10 @@ func (d *details) put(c *rm.Ctx) {
 	if d.uncertain {
 		c.Text("delivered")
 		c.Text("maybe")
+	}
+	if d.offeredTo != 0 {
+		c.Text("offered-to")
+		c.Text(m.nodeName(d.offeredTo))
 	}
 	if d.waitsFor != nil {
 		c.Text("waits-for")

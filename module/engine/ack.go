@@ -97,9 +97,8 @@ func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }
 func (n *Node) collect(j *store.Job) {
 	if n.unfinished(j) {
 		n.ended(j, cancelled(j), source{clock: true})
-		if n.unfinished(j) {
-			j.QTime = n.now + 1
-			n.arm(j)
+		if n.unfinished(j) && (n.kin.budget <= 0 || leaving(j)) {
+			n.followAgain(j)
 			return
 		}
 	}
@@ -170,6 +169,11 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 func (n *Node) ackUnknown(id *store.ID) {
 	if len(n.mesh.order) == 0 || n.leaving || id.AtMostOnce() || n.graves.has(id) {
 		return
+	}
+	if len(n.dormant) > 0 && n.store.Oust(id) {
+		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: *id})
+		n.store.SetDone(id)
+		n.followUnknown(end{id: *id})
 	}
 	j := n.store.NewJob(0, len(n.mesh.order), nil)
 	j.ID, j.CTime, j.Retry, j.Repl = *id, uint64(max(n.now, 1))*1_000_000, 1, 1

@@ -75,3 +75,43 @@ func TestOneAnswerIsNotTakenForAnother(t *testing.T) {
 		}
 	}
 }
+
+// A job that was acknowledged, and is gone, is known as such after a restart, as far as the
+// log tells: another node may have one that waits for it, and would take it for undone.
+func TestAfterALoadWhatIsDoneIsKnown(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	peer := wire.NodeID{1, 2, 3}
+	for name, c := range map[string]struct {
+		acked bool
+		fate  uint32
+	}{"acknowledged": {true, wire.FateEnded}, "deleted": {false, wire.FateUnknown}} {
+		n, _, _ := node(now)
+		n.PeerUp(peer, "10.0.0.1:1", false)
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 600})
+		require.NoError(t, err, name)
+		added := bytes.Clone(n.Job(&id).Record())
+		if c.acked {
+			n.Ack(&id)
+		}
+		state := bytes.Clone(n.Job(&id).StateRecord())
+
+		n, _, _ = node(now)
+		n.BeginLoading()
+		require.NoError(t, n.ApplyJob([]byte("q"), added), name)
+		require.NoError(t, n.LoadState(state, nil), name)
+		n.ApplyDelete(&id)
+		n.EndLoading()
+		n.Settle(engine.Trust{})
+		n.PeerUp(peer, "10.0.0.1:1", false)
+		n.Effects()
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: id}).Append(nil)), name)
+		var m wire.Message
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Fate) {
+				require.NoError(t, m.Parse(n.Message(&e)), name)
+			}
+		}
+		assert.Equal(t, wire.Fate, m.Kind, name)
+		assert.Equal(t, c.fate, m.Count, name)
+	}
+}

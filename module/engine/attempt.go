@@ -23,9 +23,13 @@ type answer struct {
 
 // answer counts an answer, and decides what can be.
 func (n *Node) answer(c *Claim, a answer) {
-	if !c.answered(a.node) {
+	switch {
+	case c.answered(a.node):
+	case c.round != 0:
 		c.answers = append(c.answers, a)
 		n.tally(c)
+	case a.why == 0: // between two attempts of a release
+		c.answers = append(c.answers, a)
 	}
 }
 
@@ -36,8 +40,14 @@ func (n *Node) attempt(c *Claim) {
 		n.missed(c, Outcome{Kind: NoQuorum}, true)
 		return
 	}
-	n.rounds++
-	c.round, c.began = n.rounds, n.steady()
+	if c.round = c.freeing; c.round == 0 {
+		n.rounds++
+		c.round = n.rounds
+	}
+	if c.kind == release {
+		c.freeing = c.round
+	}
+	c.began = n.steady()
 	c.members = n.membersSum()
 	// What a release has freed already stays freed.
 	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
@@ -70,10 +80,7 @@ func (n *Node) propose(c *Claim) {
 			c.proposal = n.ownToken(c.proposal + 1)
 		}
 	default:
-		c.proposal, c.fresh = max(n.nextToken(l), c.least), true
-		if c.anew || c.flags&lockAny != 0 {
-			c.proposal = n.ownToken(c.proposal)
-		}
+		c.proposal, c.fresh = n.ownToken(max(n.nextToken(l), c.least)), true
 		if c.first == 0 {
 			c.first = c.proposal
 		}
@@ -383,10 +390,10 @@ func (n *Node) lostRound(c *Claim, need int) {
 // missed ends an attempt. Unless that settles it (definite), there is another,
 // after a random time, lest two that are in each other's way stay so.
 func (n *Node) missed(c *Claim, o Outcome, definite bool) {
-	if c.round != 0 {
+	if c.kind != release {
 		delete(n.byRound, c.round)
-		c.round = 0
 	}
+	c.round = 0
 	c.last = o
 	now := n.steady()
 	definite = definite || o.Kind == NoQuorum && c.flags&lockAny == 0 && !n.quorate(c.name)
@@ -395,7 +402,11 @@ func (n *Node) missed(c *Claim, o Outcome, definite bool) {
 		return
 	}
 	c.tries++
-	limit := int64(8) << min(c.tries, 4)
+	most := 4
+	if c.wait {
+		most = 7 // it has the time; very many may wait where there is no majority
+	}
+	limit := int64(8) << min(c.tries, most)
 	if o.Kind == Conflict {
 		limit = min(int64(20)<<min(c.tries, 6), claimPollMS)
 		if l := n.liveLock(c.name); l != nil && c.wait {

@@ -64,7 +64,7 @@ func loaded(t *testing.T, now int64, records [][]byte) *engine.Node {
 		require.NoError(t, n.ApplyJob([]byte("q"), rec))
 	}
 	n.EndLoading()
-	n.Settle(engine.Trust{Logged: true})
+	n.Settle(engine.Trust{})
 	n.Effects()
 	return n
 }
@@ -130,6 +130,230 @@ func TestTheEndOfAJobThatVeryManyWaitFor(t *testing.T) {
 			}
 		}
 	}
+}
+
+// RELEASEJOB … LAST lets very many jobs go bit by bit, in order, and answers when all are.
+// Meanwhile all are as good as released: the end of one counts, and a restart goes on.
+func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
+	const children = 5000
+	for _, crash := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restarted %v", crash), func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			root := family(t, n, children)
+			// One that isn't blocked, but depends on it.
+			_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 6000, Members: engine.Members{After: []store.ID{root}}})
+			require.NoError(t, err)
+			n.Effects()
+			last := n.WaitsFor(n.Job(&root))
+			require.Empty(t, last)
+			_, wait, err := n.Release(&root, nil, true, true)
+			require.NoError(t, err)
+			require.True(t, wait)
+			n.Releaser(&root, "client")
+			answers := counted(t, n)[engine.Released]
+			tick := func(times int) {
+				for range times {
+					now++
+					n.SetNow(now)
+					n.Tick()
+					answers += counted(t, n)[engine.Released]
+				}
+			}
+			tick(3)
+			q := n.Queue([]byte("q"))
+			assert.Positive(t, q.Len)
+			assert.Less(t, q.Len, uint64(children))
+			assert.Zero(t, answers)
+			_, _, err = n.Release(&root, nil, true, true)
+			assert.ErrorIs(t, err, engine.ErrNotDeferred)
+			waitsFor := n.WaitsFor(n.Job(&root))
+			require.Len(t, waitsFor, children)
+			// Some end before it is their turn to be let go.
+			for i := range 10 {
+				assert.Equal(t, 1, n.CancelJob(&waitsFor[children-1-i]))
+			}
+			counted(t, n)
+			if crash {
+				n = loaded(t, now, saved(n))
+				answers++ // nobody is there to be answered
+			}
+			tick(100)
+			assert.Equal(t, 1, answers)
+			q = n.Queue([]byte("q"))
+			require.Equal(t, uint64(children-10), q.Len)
+			for i := range children - 10 {
+				jobs := n.Fetch([]*store.Queue{q}, 1, false, nil)
+				require.Len(t, jobs, 1)
+				id := jobs[0].ID
+				require.Equal(t, waitsFor[i], id)
+				require.True(t, n.Ack(&id))
+				n.Effects()
+			}
+			jobs := n.Fetch([]*store.Queue{q}, 1, false, nil)
+			require.Len(t, jobs, 1, "it comes when the last is done")
+			assert.Equal(t, root, jobs[0].ID)
+			n.Effects()
+			assert.Zero(t, q.Len)
+			require.True(t, n.Ack(&root))
+			n.Effects()
+			assert.Equal(t, uint64(1), q.Len)
+			assert.Zero(t, n.Ties())
+		})
+	}
+}
+
+// However many jobs one command ends, so many of those that wait for them are followed at
+// once, and the rest in slices.
+func TestTheEndOfManyJobsThatManyWaitFor(t *testing.T) {
+	const roots, children = 50, 100
+	for name, c := range map[string]struct {
+		end  func(n *engine.Node, id *store.ID, now *int64)
+		left int // jobs
+	}{
+		"deleted":   {func(n *engine.Node, id *store.ID, _ *int64) { n.Delete(id) }, 0},
+		"cancelled": {func(n *engine.Node, id *store.ID, _ *int64) { n.CancelJob(id) }, 0},
+		"done": {func(n *engine.Node, id *store.ID, _ *int64) {
+			_, _, _ = n.Release(id, nil, false, false)
+			n.Ack(id)
+		}, roots * children},
+		"expired": {func(n *engine.Node, _ *store.ID, now *int64) {
+			*now = 1_700_000_601_000
+			n.SetNow(*now)
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			var ids []store.ID
+			for range roots {
+				ids = append(ids, family(t, n, children))
+			}
+			for i := range ids {
+				c.end(n, &ids[i], &now)
+			}
+			counted(t, n)
+			ticks := 0
+			for ; n.Ties() > 0 && ticks < 100; ticks++ {
+				now++
+				n.SetNow(now)
+				n.Tick()
+				counted(t, n)
+			}
+			assert.Greater(t, ticks, 5)
+			now += 10
+			n.SetNow(now)
+			n.Tick()
+			counted(t, n)
+			assert.Zero(t, n.Ties())
+			assert.Equal(t, uint64(c.left), n.Jobs())
+			if c.left > 0 {
+				assert.Equal(t, uint64(c.left), n.Queue([]byte("q")).Len)
+			}
+		})
+	}
+}
+
+// ADDJOBs that wait for copies and claims that wait for a lock are answered bit by bit,
+// whatever ends them all at once.
+func TestVeryManyAddsAndClaimsEnd(t *testing.T) {
+	const many = 3000
+	for name, end := range map[string]func(n *engine.Node, now *int64){
+		"replica":    func(n *engine.Node, _ *int64) { n.SetPassive(true) },
+		"their time": func(_ *engine.Node, now *int64) { *now += 60_000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+			n.TrustLocks()
+			for i := range many {
+				id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Timeout: 60_000, CanWait: true, Retry: 10, TTL: 6000})
+				require.NoError(t, err)
+				require.True(t, wait)
+				n.Adder(id, i)
+				_, pending := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 1000, 60_000, i)
+				require.NotNil(t, pending)
+				n.Effects()
+			}
+			end(n, &now)
+			answers, ticks := 0, 0
+			look := func() {
+				count := 0
+				for _, e := range n.Effects() {
+					if e.Kind == engine.Deny || e.Kind == engine.LockDone {
+						count++
+					}
+				}
+				assert.LessOrEqual(t, count, 150)
+				answers += count
+			}
+			look()
+			for ; answers < 2*many && ticks < 500; ticks++ {
+				now++
+				n.SetNow(now)
+				if next := n.Tick(); n.Passive() {
+					require.Equal(t, now+1, next, "there is more")
+				}
+				look()
+			}
+			assert.Equal(t, 2*many, answers)
+			now += 1000
+			n.SetNow(now)
+			n.Tick()
+			n.Effects()
+			assert.Zero(t, n.Load().Adding)
+			assert.Zero(t, n.Jobs())
+			if n.Passive() {
+				assert.Zero(t, n.Load().Claims)
+			}
+		})
+	}
+}
+
+// Very many clients are served bit by bit, first come first served, where all can be at
+// once: when a pause ends.
+func TestVeryManyClientsAreServed(t *testing.T) {
+	const many = 2000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	q := []byte("q")
+	_, err := n.SetPause(q, engine.PauseOut)
+	require.NoError(t, err)
+	var ids []store.ID
+	for i := range many {
+		_, err := n.Wait([][]byte{q}, i)
+		require.NoError(t, err)
+		id, _, err := n.AddJob(&engine.Add{Queue: q, Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600})
+		require.NoError(t, err)
+		ids = append(ids, id)
+		n.Effects()
+	}
+	_, err = n.SetPause(q, 0)
+	require.NoError(t, err)
+	served := 0
+	look := func() {
+		count := 0
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Serve {
+				require.Equal(t, served, e.Waiter.Client)
+				require.Equal(t, ids[served], e.Job.ID)
+				served++
+				count++
+			}
+		}
+		assert.LessOrEqual(t, count, 100)
+	}
+	look()
+	assert.Positive(t, served)
+	for ticks := 0; served < many && ticks < 200; ticks++ {
+		now++
+		n.SetNow(now)
+		n.Tick()
+		look()
+	}
+	assert.Equal(t, many, served)
+	assert.Zero(t, n.Blocked())
 }
 
 // Where only this node's copy of a job goes, as other nodes have copies, those that wait
@@ -220,7 +444,7 @@ func TestVeryManyWaitsEnd(t *testing.T) {
 	assert.Positive(t, released)
 	late, err := n.Wait(names[:1], "late")
 	require.NoError(t, err)
-	for range 100 {
+	for range 200 {
 		now++
 		n.SetNow(now)
 		n.Tick()
@@ -231,7 +455,7 @@ func TestVeryManyWaitsEnd(t *testing.T) {
 	clients, _, _ := n.Waiting([]byte("q1"))
 	assert.Zero(t, clients)
 
-	// Who has left very many lines gets nothing from them, though he stands in some still.
+	// A client that has left very many lines gets nothing from them, though it is in some still.
 	n.Cancel(late)
 	all, err := n.Wait(names, "all")
 	require.NoError(t, err)
@@ -283,4 +507,532 @@ func TestVeryManyLinesAsk(t *testing.T) {
 	asked += counted(t, n)[engine.Send]
 	play(500)
 	assert.GreaterOrEqual(t, asked, queues)
+}
+
+// The keys of very many queues that are flushed go bit by bit, while no job of theirs is
+// known any more. A new queue of the same name stays, its job too.
+func TestVeryManyQueuesAreFlushed(t *testing.T) {
+	const queues = 5000
+	now := int64(1_700_000_000_000)
+	for name, flush := range map[string]func(*engine.Node){"flush": (*engine.Node).Flush, "reset": (*engine.Node).Reset} {
+		t.Run(name, func(t *testing.T) {
+			n, k, alloc := node(now)
+			follower, fk, _ := node(now)
+			add := func(n *engine.Node, i int) store.ID {
+				id, _, err := n.AddJob(&engine.Add{Queue: []byte(fmt.Sprint("q", i)), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, Unique: engine.Unique{Strategy: store.UniqueDuring}})
+				require.NoError(t, err)
+				n.Effects()
+				return id
+			}
+			empty := alloc.Blocks()
+			for i := range queues {
+				add(n, i)
+				add(n, i)
+				add(follower, i)
+			}
+			follower.SetPassive(true)
+			flush(n)
+			logged := 0
+			for _, e := range n.Effects() {
+				if e.Kind == engine.LogFlush {
+					logged++
+				}
+			}
+			assert.Equal(t, 1, logged)
+			follower.ApplyFlush()
+			late := add(n, queues-1)
+			for _, n := range []*engine.Node{n, follower} {
+				assert.True(t, n.Flushing())
+				assert.LessOrEqual(t, n.Jobs(), uint64(1))
+				assert.LessOrEqual(t, n.Queues(), int64(1))
+				assert.Zero(t, n.HeldBack())
+				assert.Nil(t, n.Queue([]byte("q1")))
+			}
+			left := len(k.boxes)
+			assert.Greater(t, left, queues/2)
+			ticks := 0
+			for ; n.Flushing() && ticks < 1000; ticks++ {
+				now++
+				n.SetNow(now)
+				n.Tick()
+				follower.SetNow(now)
+				follower.Tick()
+				counted(t, n)
+			}
+			assert.Greater(t, ticks, 3)
+			assert.LessOrEqual(t, k.most, mostAtOnce)
+			assert.Len(t, k.boxes, 1)
+			assert.NotNil(t, n.Job(&late))
+			assert.Equal(t, uint64(1), n.Queue([]byte(fmt.Sprint("q", queues-1))).Len)
+			assert.Len(t, fk.boxes, queues, "a follower's keys go with its master's")
+			follower.SetPassive(false)
+			for follower.Flushing() {
+				now++
+				n.SetNow(now)
+				follower.SetNow(now)
+				follower.Tick()
+			}
+			assert.Empty(t, fk.boxes)
+			n.FastAck(&late)
+			n.Flush()
+			for range 100 {
+				now++
+				n.SetNow(now)
+				n.Tick()
+			}
+			giveBack(n)
+			assert.Less(t, alloc.Blocks(), empty+50, "all is given back")
+		})
+	}
+}
+
+// The locks of very many jobs that are gone at once are freed at other nodes bit by bit.
+func TestTheLocksOfVeryManyJobs(t *testing.T) {
+	const jobs = 5000
+	for name, end := range map[string]func(n *engine.Node, k *keys){
+		"DEL":      func(n *engine.Node, k *keys) { k.Drop([]*store.Queue{n.Queue([]byte("q"))}) },
+		"flush":    func(n *engine.Node, _ *keys) { n.Flush() },
+		"FLUSHALL": func(n *engine.Node, _ *keys) { n.Flushed(-1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, k, _ := node(now)
+			for i := range jobs {
+				_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: fmt.Append(nil, i), Replicate: 1, Retry: 10, TTL: 600, Unique: engine.Unique{Strategy: store.UniqueBefore}})
+				require.NoError(t, err)
+				n.Effects()
+			}
+			for i := range byte(2) {
+				n.PeerUp(wire.NodeID{1, 2, 3, i}, fmt.Sprintf("10.0.0.%d:1", i), false)
+			}
+			n.Effects()
+			end(n, k)
+			sent, ticks := counted(t, n)[engine.Send], 0
+			for ; sent < 2*jobs && ticks < 200; ticks++ {
+				now++
+				n.SetNow(now)
+				n.Tick()
+				sent += counted(t, n)[engine.Send]
+			}
+			assert.GreaterOrEqual(t, sent, 2*jobs, "both nodes are told of each lock")
+			assert.Greater(t, ticks, 5)
+		})
+	}
+}
+
+// A node that was away is told bit by bit of the votes that it is to take back, however late
+// it is back. Those for jobs, of which the oldest are forgotten, leave those for owners alone.
+func TestANodeIsToldOfVeryManyVotesToBeTakenBack(t *testing.T) {
+	const jobs, owners = 11_000, 3000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	var ids []store.ID
+	for i := range jobs {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: fmt.Append(nil, i), Replicate: 1, Retry: 10, TTL: 6000, Unique: engine.Unique{Strategy: store.UniqueBefore}})
+		require.NoError(t, err)
+		ids = append(ids, id)
+		n.Effects()
+	}
+	peer := wire.NodeID{1, 2, 3}
+	n.AddPeer(peer, "10.0.0.1:1")
+	for i := range owners {
+		n.UnhearLock(bareName(fmt.Sprint("n", i)), []byte("a"), &engine.Outcome{Kind: engine.Granted, Token: uint64(i + 1)})
+		n.Effects()
+	}
+	for i := range ids {
+		n.FastAck(&ids[i])
+		n.Effects()
+	}
+	for range 700 {
+		now += 1000
+		n.SetNow(now)
+		n.Tick()
+		n.Effects()
+	}
+	told := map[string]bool{}
+	look := func() {
+		before := len(told)
+		for _, e := range n.Effects() {
+			if m := n.Message(&e); e.Kind == engine.Send && m[0] == byte(wire.Unlock) {
+				told[string(m)] = true
+			}
+		}
+		assert.LessOrEqual(t, len(told)-before, mostAtOnce)
+	}
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	look()
+	assert.NotEmpty(t, told)
+	for range 50 {
+		now++
+		n.SetNow(now)
+		n.Tick()
+		look()
+	}
+	assert.Len(t, told, 10_000+owners)
+}
+
+// Questions what became of jobs, whose answers nobody waits for any more, are forgotten bit
+// by bit.
+func TestVeryManyQuestionsAreForgotten(t *testing.T) {
+	const many = 5000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+	tick := func() {
+		now += 10
+		n.SetNow(now)
+		n.Tick()
+		n.Effects()
+	}
+	for range many {
+		add := func(m engine.Members) store.ID {
+			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: m})
+			require.NoError(t, err)
+			return id
+		}
+		id := add(engine.Members{})
+		add(engine.Members{After: []store.ID{id}})
+		n.Delete(&id)
+		n.Effects()
+	}
+	for range 30 {
+		tick()
+	}
+	require.Equal(t, many, n.Asked())
+	n.Flush()
+	n.Effects()
+	for ticks := 0; n.Asked() > 0 && ticks < 5000; ticks++ {
+		before := n.Asked()
+		tick()
+		assert.LessOrEqual(t, before-n.Asked(), mostAtOnce)
+	}
+	assert.Zero(t, n.Asked())
+}
+
+// Very many releases that other nodes haven't confirmed are answered, and told again, bit by
+// bit: when their time is over, and when the node is back that has to know of them.
+func TestVeryManyReleases(t *testing.T) {
+	const many = 3000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	peer := wire.NodeID{1, 2, 3}
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	for i := range many {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: engine.Members{Deferred: true}})
+		require.NoError(t, err)
+		_, wait, err := n.Release(&id, nil, false, true)
+		require.NoError(t, err)
+		require.True(t, wait)
+		n.Releaser(&id, i)
+		n.Effects()
+	}
+	answered, told := 0, map[string]bool{}
+	look := func() {
+		before := answered
+		sent := 0
+		for _, e := range n.Effects() {
+			switch e.Kind {
+			case engine.Released:
+				answered++
+			case engine.Send:
+				if m := n.Message(&e); m[0] == byte(wire.Release) {
+					told[string(m)] = true
+					sent++
+				}
+			}
+		}
+		assert.LessOrEqual(t, answered-before, 150)
+		assert.LessOrEqual(t, sent, mostAtOnce)
+	}
+	tick := func(times int) {
+		for range times {
+			now++
+			n.SetNow(now)
+			n.Tick()
+			look()
+		}
+	}
+	now += 1000
+	tick(100)
+	assert.Equal(t, many, answered)
+	assert.Len(t, told, many)
+
+	n.PeerDown(peer)
+	n.Effects()
+	clear(told)
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	look()
+	tick(20)
+	assert.Len(t, told, many)
+}
+
+// Those that wait for one job, in several queues, are in order once all are loaded: its end
+// doesn't have to sort them.
+func TestAFamilyOfTwoQueuesIsSortedWhereItIsLoaded(t *testing.T) {
+	const children = 400
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	root := family(t, n, 0)
+	var records [2][][]byte
+	for i := range children {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, Members: engine.Members{After: []store.ID{root}}})
+		require.NoError(t, err)
+		n.Effects()
+		records[i%2] = append(records[i%2], bytes.Clone(n.Job(&id).Record()))
+	}
+	top := bytes.Clone(n.Job(&root).Record())
+	n, _, _ = node(now)
+	n.BeginLoading()
+	require.NoError(t, n.ApplyJob([]byte("root"), top))
+	for i := range records {
+		for _, rec := range records[i] {
+			require.NoError(t, n.ApplyJob(fmt.Append(nil, "q", i), rec))
+		}
+	}
+	n.EndLoading()
+	n.Settle(engine.Trust{})
+	n.Effects()
+	assert.True(t, n.KnotSorted(&root))
+}
+
+// A page of the table of locks is cut off where very many in a row are over.
+func TestATableOfLocksThatAreOverIsTold(t *testing.T) {
+	const jobs = 10_000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	for i := range jobs {
+		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: fmt.Append(nil, i), Replicate: 1, Retry: 10, TTL: 600, Unique: engine.Unique{Strategy: store.UniqueUntil}})
+		require.NoError(t, err)
+		n.Effects()
+	}
+	peer := wire.NodeID{1, 2, 3}
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Flushed(0)
+	n.Effects()
+	pages := 0
+	for page := (wire.Message{Kind: wire.LockPull}); pages == 0 || page.Round != 0; pages++ {
+		pull := wire.Message{Kind: wire.LockPull, Round: page.Round}
+		require.NoError(t, n.Receive(peer, pull.Append(nil)))
+		for _, e := range n.Effects() {
+			if m := n.Message(&e); e.Kind == engine.Send && m[0] == byte(wire.LockPage) {
+				require.NoError(t, page.Parse(m))
+			}
+		}
+		require.Less(t, pages, 1000)
+	}
+	assert.Greater(t, pages, 2)
+}
+
+// Ticks that follow each other, for other work, don't each look at a share of all locks.
+func TestHurriedTicksDontLookAtAllLocks(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	for i := range 5000 {
+		o, _ := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 600_000, 0, nil)
+		require.Equal(t, engine.Granted, o.Kind)
+		n.Effects()
+	}
+	looks := 0
+	for range 1000 {
+		before := n.LockCursor()
+		now++
+		n.SetNow(now)
+		n.Tick()
+		n.Effects()
+		if n.LockCursor() != before {
+			looks++
+		}
+	}
+	assert.InDelta(t, 20, looks, 2)
+}
+
+// Clients that wait for locks ask less and less often where nodes don't answer.
+func TestClaimsThatWaitAskLessAndLessOften(t *testing.T) {
+	const claims = 100
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	for i := range byte(2) {
+		n.PeerUp(wire.NodeID{1, 2, 3, i}, fmt.Sprintf("10.0.0.%d:1", i), false)
+	}
+	n.TrustLocks()
+	n.VotesKept(engine.Votes{Longest: 3_600_000})
+	for i := range claims {
+		_, pending := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 60_000, 60_000, i)
+		require.NotNil(t, pending)
+		n.Effects()
+	}
+	asked := 0
+	for end := now + 30_000; now < end; {
+		next := n.Tick()
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Claim) {
+				asked++
+			}
+		}
+		now = max(next, now+1)
+		n.SetNow(now)
+	}
+	assert.Less(t, asked, 100*claims)
+}
+
+// A node that is back is sent bit by bit what very many ADDJOBs wait for.
+func TestVeryManyAddsGoOnWhereTheirNodeIsBack(t *testing.T) {
+	const many = 3000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	peer := wire.NodeID{1, 2, 3}
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	add := func(i int, retry int64) {
+		id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, CanWait: true, Timeout: 60_000, Retry: retry, TTL: 6000})
+		require.NoError(t, err)
+		require.True(t, wait)
+		n.Adder(id, i)
+		n.Effects()
+	}
+	for i := range many {
+		add(i, 10*int64(i%2))
+	}
+	n.PeerDown(peer)
+	n.Effects()
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	sent, denied := map[string]bool{}, map[any]bool{}
+	look := func() {
+		count := 0
+		for _, e := range n.Effects() {
+			switch {
+			case e.Kind == engine.Deny:
+				denied[e.Client] = true
+				count++
+			case e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.ReplJob):
+				sent[string(n.Message(&e))] = true
+				count++
+			}
+		}
+		assert.LessOrEqual(t, count, mostAtOnce/2)
+	}
+	look()
+	assert.Less(t, len(denied), many/2)
+	add(many, 0) // it isn't one of those
+	for range 100 {
+		now++
+		n.SetNow(now)
+		n.Tick()
+		look()
+	}
+	assert.Len(t, denied, many/2)
+	assert.NotContains(t, denied, many)
+	assert.Len(t, sent, many/2)
+}
+
+// A job that is released to come last behind another with very many jobs before it counts
+// the ends of its own also until its turn to let them go comes.
+func TestLastBehindAnotherThatVeryManyComeBefore(t *testing.T) {
+	n, _, _ := node(1_700_000_000_000)
+	add := func(m engine.Members) store.ID {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, Members: m})
+		require.NoError(t, err)
+		n.Effects()
+		return id
+	}
+	big, small := add(engine.Members{Deferred: true}), add(engine.Members{Deferred: true})
+	for range 2000 {
+		add(engine.Members{BlockedBy: &big})
+	}
+	before := add(engine.Members{BlockedBy: &small})
+	for _, head := range []store.ID{big, small} {
+		_, _, err := n.Release(&head, nil, true, false)
+		require.NoError(t, err)
+		n.Effects()
+	}
+	n.Ack(&before)
+	n.Effects()
+	assert.Equal(t, store.StateQueued, n.Job(&small).State)
+}
+
+// Large jobs that another node asks for, or was offered before its connection broke, are
+// copied bit by bit, and it gets all of them.
+func TestLargeJobsAreHandedOverBitByBit(t *testing.T) {
+	const size, count = 100 << 10, 60
+	for name, c := range map[string]struct {
+		retry int64
+		first bool // the node asks before there are any
+	}{
+		"at least once":               {retry: 10},
+		"at most once":                {},
+		"at least once, asked before": {retry: 10, first: true},
+		"at most once, asked before":  {first: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			peer := wire.NodeID{1, 2, 3}
+			n.SetLife(peer, 7)
+			n.PeerUp(peer, "10.0.0.1:1", false)
+			n.Effects()
+			need := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: count}
+			ask := func() {
+				require.NoError(t, n.Receive(peer, need.Append(nil)))
+			}
+			given := map[byte]int{} // by what the body is made of
+			look := func() (sent int) {
+				for _, e := range n.Effects() {
+					if e.Kind != engine.Send {
+						continue
+					}
+					m := n.Message(&e)
+					if kind := wire.Kind(m[0]); kind == wire.YourJob || kind == wire.Offer {
+						given[m[len(m)/2]]++
+						sent += len(m)
+					}
+				}
+				require.LessOrEqual(t, sent, 1<<20+2*size)
+				return sent
+			}
+			tick := func() {
+				for range 100 {
+					now++
+					n.SetNow(now)
+					n.Tick()
+					look()
+				}
+			}
+			if c.first {
+				ask()
+				look()
+				_, err := n.SetPause([]byte("q"), engine.PauseOut)
+				require.NoError(t, err)
+			}
+			for i := range 2 * count {
+				body := bytes.Repeat([]byte{byte(i)}, size)
+				_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: body, Replicate: 1, Retry: c.retry, TTL: 6000})
+				require.NoError(t, err)
+				look()
+			}
+			require.Empty(t, given)
+			if c.first {
+				_, err := n.SetPause([]byte("q"), 0)
+				require.NoError(t, err)
+			} else {
+				ask()
+			}
+			assert.NotZero(t, look(), "some at once")
+			tick()
+			assert.Len(t, given, count)
+			for _, times := range given {
+				assert.Equal(t, 1, times)
+			}
+			if c.retry > 0 {
+				return
+			}
+			n.PeerDown(peer)
+			n.Effects()
+			n.PeerUp(peer, "10.0.0.1:1", false)
+			assert.NotZero(t, look(), "some at once")
+			tick()
+			assert.Len(t, given, count)
+			for _, times := range given {
+				assert.Equal(t, 2, times)
+			}
+		})
+	}
 }

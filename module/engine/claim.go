@@ -25,17 +25,21 @@ import (
 //
 // A claim that can't be had any more takes its votes back everywhere, and is
 // tried again with another token until its deadline. What can't be told to a
-// node is owed to it, until the lease would be over anyway.
+// node is owed to it, until it has confirmed that.
 
 // Times of claims, ms.
 const (
 	// ClaimTimeoutMS is how long a claim that doesn't wait for its lock tries.
 	ClaimTimeoutMS = 1_000
 
-	attemptMS     = 300   // until who still misses a vote begins again, doubling: two may each wait for the other
-	claimResendMS = 100   // until a vote that was asked for is asked for again
+	attemptMS     = 300   // until who still misses a vote, and was refused one, begins again, doubling: two may each wait for the other
+	silenceMS     = 1_000 // likewise, where nobody has refused: the voters may be slow to write their votes, and would have to write another
+	claimResendMS = 100   // until a vote that was asked for is asked for again, doubling where the client waits
 	claimPollMS   = 500   // until one who waits for a lock looks again, where its end may not be heard of here
 	claimLookMS   = 5_000 // and where it should
+
+	claimSlice = 200 // claims handled in one tick: each may ask all nodes
+	unlockMost = 500 // messages to nodes that are told again to take a vote back, likewise
 
 	// DefaultMaxLease is the longest lease of a bare lock.
 	DefaultMaxLease = 3_600_000
@@ -85,10 +89,7 @@ type Outcome struct {
 func (o *Outcome) Err() error {
 	switch o.Kind {
 	case NoQuorum:
-		if o.Why != "" {
-			return Refusal("NOQUORUM Not enough nodes could agree on the lock in time, nothing is claimed: " + o.Why + ". Try again, or see JOBMESH CLUSTER INFO and NODES")
-		}
-		return ErrNoQuorum
+		return o.because(ErrNoQuorum)
 	case NotHeld:
 		return ErrNotHeld
 	case Stale:
@@ -97,6 +98,15 @@ func (o *Outcome) Err() error {
 		return ErrReplica
 	}
 	return nil
+}
+
+// because is a refusal for want of a quorum, with what is known of why.
+func (o *Outcome) because(r Refusal) Refusal {
+	if o.Why == "" {
+		return r
+	}
+	what, _, _ := strings.Cut(string(r), "; ")
+	return Refusal(what + ": " + o.Why + ". Try again, or see JOBMESH CLUSTER INFO and NODES")
 }
 
 type claimKind uint8
@@ -124,6 +134,7 @@ type Claim struct {
 	then     func(Outcome)
 
 	round    uint64 // of the attempt under way; 0: none
+	freeing  uint64 // release: the round of all attempts, as what an earlier one has freed counts
 	began    int64  // steady
 	members  uint64 // a sum over the nodes that it counts
 	proposal uint64
@@ -138,113 +149,59 @@ type Claim struct {
 	last     Outcome // of the last attempt
 	line     *lockLine
 
-	at    int64 // steady: when something is to be done
-	pos   int   // in Node.alarms; -1: not there
-	links [claimLists]struct{ prev, next *Claim }
+	at  int64 // steady: when something is to be done
+	pos int   // in Node.alarms; -1: not there
+
+	inLine link[Claim] // among those who wait for a lock
+	ofJob  link[Claim] // among the claims for a job that have an alarm
+	ofName link[Claim] // among those for a job's lock
 }
 
 // lockLine is those who wait for a lock at this node, first come first served.
 // Only the first one asks.
 type lockLine struct {
 	name   string
-	claims claimList
+	claims chain[Claim]
 	called bool // it is in Node.called
 }
 
-// claimList is a list of claims in the order in which they came. Many may leave it at one
-// time, so that leaving takes the same time however long it is.
-type claimList struct {
-	head, tail *Claim
-	len        int
-}
-
-// A claim can be in one list of each of these kinds.
-const (
-	inLine = iota // of those who wait for a lock
-	ofJob         // of the claims for a job that have an alarm
-	ofName        // of those for a job's lock
-	claimLists
-)
-
-func (l *claimList) add(c *Claim, kind int) {
-	k := &c.links[kind]
-	k.prev, k.next = l.tail, nil
-	if l.tail != nil {
-		l.tail.links[kind].next = c
-	} else {
-		l.head = c
-	}
-	l.tail = c
-	l.len++
-}
-
-func (l *claimList) remove(c *Claim, kind int) {
-	k := &c.links[kind]
-	if k.prev != nil {
-		k.prev.links[kind].next = k.next
-	} else {
-		l.head = k.next
-	}
-	if k.next != nil {
-		k.next.links[kind].prev = k.prev
-	} else {
-		l.tail = k.prev
-	}
-	k.prev, k.next = nil, nil
-	l.len--
-}
+func inLine(c *Claim) *link[Claim] { return &c.inLine }
+func ofJob(c *Claim) *link[Claim]  { return &c.ofJob }
+func ofName(c *Claim) *link[Claim] { return &c.ofName }
 
 // claimIndex finds lists of claims by a key. A list that is empty isn't in it.
-type claimIndex[K comparable] map[K]*claimList
+type claimIndex[K comparable] map[K]*chain[Claim]
 
-func (x claimIndex[K]) add(key K, c *Claim, kind int) {
+func (x claimIndex[K]) add(key K, c *Claim, links func(*Claim) *link[Claim]) {
 	l := x[key]
 	if l == nil {
-		l = &claimList{}
+		l = &chain[Claim]{}
 		x[key] = l
 	}
-	l.add(c, kind)
+	l.add(c, links)
 }
 
-func (x claimIndex[K]) remove(key K, c *Claim, kind int) {
+func (x claimIndex[K]) remove(key K, c *Claim, links func(*Claim) *link[Claim]) {
 	l := x[key]
-	if l.remove(c, kind); l.len == 0 {
+	if l.remove(c, links); l.len == 0 {
 		delete(x, key)
 	}
 }
 
-// alarms are the claims, by when something is to be done.
-type alarms []*Claim
-
-func (a alarms) Len() int           { return len(a) }
-func (a alarms) Less(i, j int) bool { return a[i].at < a[j].at }
-func (a alarms) Swap(i, j int) {
-	a[i], a[j] = a[j], a[i]
-	a[i].pos, a[j].pos = i, j
-}
-func (a *alarms) Push(x any) {
-	c := x.(*Claim)
-	c.pos = len(*a)
-	*a = append(*a, c)
-}
-func (a *alarms) Pop() any {
-	last := len(*a) - 1
-	c := (*a)[last]
-	*a = (*a)[:last]
-	c.pos = -1
-	return c
-}
+func (c *Claim) sooner(than *Claim) bool { return c.at < than.at }
+func (c *Claim) position() *int          { return &c.pos }
 
 // claims is what a node knows of claims, its own and others'.
 type claims struct {
 	rounds    uint64
 	byRound   map[uint64]*Claim
-	alarms    alarms
+	alarms    schedule[*Claim]     // by when something is to be done
 	byJob     claimIndex[store.ID] // the claims in alarms that are for jobs
 	byName    claimIndex[string]   // likewise, by their locks
 	lockLines map[string]*lockLine
-	called    []string // locks that became free, and have a line
-	debts     []*debt  // in the order of their rounds
+	clears    []*Clearing // first things first
+	called    []string    // locks that became free, and have a line
+	debts     [debtKinds]debtList
 	owed      map[uint64]*debt
 	nextDun   int64 // steady: when debts are looked at
 	suspects  map[string]*suspect
@@ -425,7 +382,9 @@ func (n *Node) AbandonClaim(c *Claim) {
 	if c == nil || c.then == nil {
 		return
 	}
-	n.retract(c)
+	if !n.passive { // the table is the master's
+		n.retract(c)
+	}
 	n.finishClaim(c, Outcome{Kind: NoQuorum}, false)
 }
 
@@ -438,6 +397,9 @@ func (c *Claim) Late() Outcome {
 }
 
 func (n *Node) startClaim(c *Claim) {
+	if len(n.farewells) > 0 && !n.loading {
+		n.tickFarewells() // the others hear of them before they are asked
+	}
 	c.pos = -1
 	c.last.Kind = NoQuorum
 	if c.wait {
@@ -469,10 +431,8 @@ func (n *Node) lineFirst(c *Claim) bool {
 
 // finishClaim ends a claim. Where tell is false nobody hears of it.
 func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
-	if c.round != 0 {
-		delete(n.byRound, c.round)
-		c.round = 0
-	}
+	delete(n.byRound, cmp.Or(c.round, c.freeing))
+	c.round = 0
 	if c.pos >= 0 {
 		heap.Remove(&n.alarms, c.pos)
 		if c.id != (store.ID{}) {
@@ -503,44 +463,65 @@ func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
 	}
 }
 
-// whyNoQuorum tells what of the last attempt may have been the reason.
+// whyNoQuorum tells what of the last attempt may have been the reason: which nodes don't
+// vote, and until when, can't be reached, or haven't answered.
 func (n *Node) whyNoQuorum(c *Claim) string {
-	abstain, left, more, apart := 0, int64(0), 0, 0
+	var parts, abstain, apart, silent, more []string
+	asked := c.proposal != 0
 	for i := range c.answers {
 		switch a := &c.answers[i]; {
 		case a.node == n.self.Node():
+		case a.why == wire.Abstains && a.left > 0:
+			abstain = append(abstain, shortName(a.node)+forUpTo(a.left))
 		case a.why == wire.Abstains:
-			abstain++
-			left = max(left, a.left)
+			abstain = append(abstain, shortName(a.node)+" until it has heard from others")
 		case a.why == wire.Uncounted:
-			more++
+			more = append(more, shortName(a.node))
 		}
 	}
-	if n.abstainsFrom(c.name) {
-		abstain++
-		left = max(left, n.Abstaining().Left)
+	switch a := n.Abstaining(); {
+	case !n.abstainsFrom(c.name):
+		if asked && !c.answered(n.self.Node()) {
+			parts = append(parts, "this node has yet to write down for how long it votes")
+		}
+	case a.Left > 0:
+		abstain = append(abstain, "this one"+forUpTo(a.Left))
+	default:
+		text := "this one until it has heard from"
+		for _, node := range a.Awaited {
+			text += " " + shortName(node)
+		}
+		abstain = append(abstain, text)
 	}
 	for _, p := range n.mesh.order {
-		if !p.Connected {
-			apart++
+		switch {
+		case !p.Connected:
+			apart = append(apart, shortName(p.Node))
+		case asked && !c.answered(p.Node):
+			silent = append(silent, shortName(p.Node))
 		}
 	}
-	var parts []string
-	if abstain > 0 {
-		text := fmt.Sprintf("%d of %d nodes don't vote yet, as they may have lost votes that they gave, or are new", abstain, len(n.mesh.order)+1)
-		if left > 0 {
-			text += fmt.Sprintf(" (for up to %d s)", (left+999)/1000)
+	tell := func(nodes []string, format string) {
+		const most = 8
+		count, all := len(nodes), len(n.mesh.order)+1
+		if count > most {
+			nodes = append(nodes[:most:most], fmt.Sprintf("%d more", count-most))
 		}
-		parts = append(parts, text)
+		if count > 0 {
+			parts = append(parts, fmt.Sprintf(format, count, all)+": "+strings.Join(nodes, ", "))
+		}
 	}
-	if apart > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d can't be reached", apart, len(n.mesh.order)+1))
-	}
-	if more > 0 {
-		parts = append(parts, fmt.Sprintf("%d know nodes that this one has forgotten (FORGET them there too)", more))
-	}
+	tell(abstain, "%d of %d nodes don't vote yet, as they may have lost votes that they gave, or are new")
+	tell(apart, "%d of %d can't be reached")
+	tell(silent, "%d of %d haven't answered")
+	tell(more, "%d of %d know nodes that this one has forgotten (FORGET them there too)")
 	return strings.Join(parts, "; ")
 }
+
+// shortName is how a node's ID begins.
+func shortName(node wire.Node) string { return fmt.Sprintf("%016x", uint64(node))[:8] }
+
+func forUpTo(ms int64) string { return fmt.Sprintf(" for up to %d s", (ms+999)/1000) }
 
 // callLine has the first of a lock's line ask, once the call is over.
 func (n *Node) callLine(name []byte) {
@@ -561,7 +542,12 @@ func (n *Node) call(line *lockLine) {
 
 // serveLines has those ask whose turn has come.
 func (n *Node) serveLines() {
-	for len(n.called) > 0 && !n.loading {
+	from := len(n.effects)
+	for budget := claimSlice; len(n.called) > 0 && !n.loading; budget, from = budget-n.claimCost(from), len(n.effects) {
+		if budget <= 0 {
+			n.hurryTick()
+			return
+		}
 		name := n.called[0]
 		n.called = n.called[1:]
 		line := n.lockLines[name]
@@ -601,10 +587,14 @@ func (n *Node) setAlarm(c *Claim) {
 	n.wake = min(n.wake, n.now+max(at-n.steady(), 1))
 }
 
+// claimCost is what a claim takes of claimSlice: the more where its client was answered.
+func (n *Node) claimCost(from int) int { return 1 + n.cost(from)*claimSlice/tickBudget }
+
 // tickClaims does what is due.
 func (n *Node) tickClaims() {
 	now := n.steady()
-	for len(n.alarms) > 0 && n.alarms[0].at <= now {
+	from := len(n.effects)
+	for budget := claimSlice; len(n.alarms) > 0 && n.alarms[0].at <= now && budget > 0; budget, from = budget-n.claimCost(from), len(n.effects) {
 		c := n.alarms[0]
 		switch {
 		case now >= c.deadline:
@@ -613,7 +603,7 @@ func (n *Node) tickClaims() {
 				n.retract(c)
 			}
 			n.finishClaim(c, o, true)
-		case c.round != 0 && now-c.began >= attemptMS<<min(c.tries, 10):
+		case c.round != 0 && now-c.began >= c.patience():
 			n.lostRound(c, n.votesNeeded(c))
 		case c.round != 0:
 			if n.tally(c); c.round == 0 || c.then == nil {
@@ -623,7 +613,11 @@ func (n *Node) tickClaims() {
 			for _, node := range n.silent(c) {
 				n.send(n.mesh.by[node], m)
 			}
-			c.resend, c.resent = now+claimResendMS, true
+			again := int64(claimResendMS)
+			if c.wait { // there may be very many
+				again = max(again, min(now-c.began, c.began+c.patience()-now))
+			}
+			c.resend, c.resent = now+again, true
 			n.setAlarm(c)
 		default:
 			n.attempt(c)
@@ -638,12 +632,11 @@ func (n *Node) tickClaims() {
 	}
 }
 
-// endClaims ends all claims, as when the node becomes a replica.
-func (n *Node) endClaims() {
-	for len(n.alarms) > 0 {
-		n.finishClaim(n.alarms[0], Outcome{Kind: Aborted}, true)
+// patience is how long an attempt waits for votes, ms.
+func (c *Claim) patience() int64 {
+	ms := int64(silenceMS)
+	if slices.ContainsFunc(c.answers, func(a answer) bool { return a.why != 0 }) {
+		ms = attemptMS
 	}
-	n.called = n.called[:0] // all lines are gone
-	n.debts = nil
-	clear(n.owed)
+	return ms << min(c.tries, 10)
 }

@@ -53,9 +53,10 @@ type tableSync struct {
 type tableKind uint8
 
 const (
-	noTable   tableKind = iota
-	partTable           // votes that it gave may be missing
-	newTable            // of a node that is new to the mesh
+	noTable      tableKind = iota
+	partTable              // votes that it gave may be missing
+	newPartTable           // likewise, but it gave them before it knew any node of the mesh
+	newTable               // of a node that is new to the mesh
 	fullTable
 )
 
@@ -114,9 +115,16 @@ func (n *Node) joins() {
 		n.promiseAll()
 	}
 	if now < n.sync.young {
-		n.votes.wanted.New = true
-		n.learnLocks()
+		n.newToMesh()
 	}
+}
+
+// newToMesh has the node abstain because others may have voted for what it doesn't know.
+func (n *Node) newToMesh() {
+	v := n.votes.wanted
+	v.New = true
+	n.votes.want(v)
+	n.learnLocks()
 }
 
 // TrustLoadedLocks ends that for a node that restarts, of which all votes were on disk before
@@ -125,8 +133,8 @@ func (n *Node) joins() {
 // so the others can learn from it meanwhile.
 func (n *Node) TrustLoadedLocks() {
 	if n.table() == tableOwn && len(n.mesh.order) > 0 {
-		n.sync.abstain, n.votes.wanted.New = false, true
-		n.learnLocks()
+		n.sync.abstain = false
+		n.newToMesh()
 		return
 	}
 	n.TrustLocks()
@@ -208,11 +216,9 @@ func (n *Node) tickPulls(now int64) {
 	n.wake = min(n.wake, n.now+pullEveryMS)
 }
 
-// learntAll says whether a node has told all that it ever will.
-func (n *Node) learntAll(p *Peer) bool {
-	t := n.sync.tables[p.Node]
-	return t == fullTable || t == newTable && !n.sync.partial
-}
+// learntAll says whether a node has told all that it ever will. One that was new may have
+// voted since.
+func (n *Node) learntAll(p *Peer) bool { return n.sync.tables[p.Node] == fullTable }
 
 // tell1 tells a node of some locks that were given without a majority.
 func (n *Node) tell1(t *telling) {
@@ -282,13 +288,14 @@ func freedKey(k *wire.Lock) [16]byte {
 // onPull answers with a page of the table.
 func (n *Node) onPull(p *Peer, m *wire.Message) {
 	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
-	switch {
-	case n.abstains() && n.sync.partial || n.disputes(): // of two that have the same lock a table has but one
-		page.Flags = wire.Partial
-	case n.abstains() && n.votes.wanted.New:
-		page.Flags = wire.Newcomer
+	if n.abstains() && n.sync.partial || n.disputes() { // of two that have the same lock a table has but one
+		page.Flags |= wire.Partial
 	}
-	for size := 0; len(page.Locks) < pageLocks && size < pageBytes; {
+	if n.abstains() && n.votes.wanted.New {
+		page.Flags |= wire.Newcomer
+	}
+	// Where most locks are over, a page has few, or none: there is more, as its Round says.
+	for size, steps := 0, sweepSteps; steps > 0 && len(page.Locks) < pageLocks && size < pageBytes; steps-- {
 		n.scratch.locks = n.scratch.locks[:0]
 		page.Round = n.store.ScanLocks(page.Round, &n.scratch.locks)
 		for _, l := range n.scratch.locks {
@@ -327,10 +334,12 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		return
 	}
 	n.store.Locks().Floor = max(n.store.Locks().Floor, m.Lock.Token)
-	switch {
-	case m.Flags&wire.Partial != 0:
+	switch m.Flags & (wire.Partial | wire.Newcomer) {
+	case wire.Partial:
 		w.kind = partTable
-	case m.Flags&wire.Newcomer != 0:
+	case wire.Partial | wire.Newcomer:
+		w.kind = min(w.kind, newPartTable)
+	case wire.Newcomer:
 		w.kind = min(w.kind, newTable)
 	}
 	if w.cursor, w.at = m.Round, n.steady(); m.Round == 0 {
@@ -403,7 +412,7 @@ func (n *Node) disputes() bool {
 
 // knowsEnough says whether no vote that the node doesn't know of can matter any more.
 func (n *Node) knowsEnough(now int64) bool {
-	full, told, news, others := 0, 0, 0, len(n.mesh.order)
+	full, told, news, voted, others := 0, 0, 0, len(n.mesh.order), len(n.mesh.order)
 	for _, p := range n.mesh.order {
 		switch n.sync.tables[p.Node] {
 		case fullTable:
@@ -411,6 +420,10 @@ func (n *Node) knowsEnough(now int64) bool {
 			told++
 		case newTable:
 			news++
+			voted--
+			told++
+		case newPartTable:
+			voted--
 			told++
 		case partTable:
 			told++
@@ -418,8 +431,10 @@ func (n *Node) knowsEnough(now int64) bool {
 	}
 	enough := others - n.majority() + 2
 	if n.votes.wanted.New {
-		// Those that haven't told may not be new. One alone has voted with nobody else.
-		if old := others - news; old >= 2 && full <= old/2 {
+		// A node that hasn't told may not be new, and may have voted with others that this
+		// one has never heard of: a table is told on a connection that tells of those first.
+		// Half of those that have voted include one of each majority of them.
+		if 2*full < voted {
 			return false
 		}
 		if !n.sync.partial {
@@ -447,8 +462,7 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 		}
 	default:
 		if l != nil {
-			n.countWeak(l, -1)
-			n.store.RemoveLock(l)
+			n.dropLock(l)
 		}
 		l = n.newLock(e.Name, e.Owner)
 		l.Job, l.Token, l.Lease, l.Until = h.id, e.Token, e.Lease, until
@@ -487,8 +501,7 @@ func (n *Node) settleLock(p *Peer, e *wire.Lock) {
 	}
 	if cmp.Or(cmp.Compare(weak(e.Flags), weak(l.Flags)), cmp.Compare(e.Token, l.Token), bytes.Compare(e.Job[:], l.Job[:]), bytes.Compare(e.Owner, l.Owner())) < 0 {
 		loser := l.Job
-		n.countWeak(l, -1)
-		n.store.RemoveLock(l)
+		n.dropLock(l)
 		n.tellLost(loser, e.Name)
 		n.adopt(e)
 		return
@@ -629,7 +642,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 func (n *Node) undoubted(name []byte, id store.ID, lives bool) {
 	var list []*Claim
 	if l := n.byName[string(name)]; l != nil {
-		for c := l.head; c != nil; c = c.links[ofName].next {
+		for c := l.head; c != nil; c = c.ofName.next {
 			list = append(list, c)
 		}
 	}

@@ -28,9 +28,11 @@ type clock struct {
 	until  int64        // a wall clock's time before this one, and not before the node's, is the node's
 	wall   int64        // at the last look
 	even   int64        // the steady clock at the last look
+	slewed int64        // of the time until then, what isn't a whole slewShare yet: a busy node looks at shorter spans
 }
 
-// SetNow tells the time of the wall clock, unix ms, before each event. It may jump.
+// SetNow tells the time of the wall clock, unix ms, before each event. It may jump. The
+// effects that were taken before are carried out by now, and what they named is given back.
 func (n *Node) SetNow(wall int64) {
 	if wall >= n.now && wall < n.clock.until {
 		n.now = wall
@@ -39,6 +41,7 @@ func (n *Node) SetNow(wall int64) {
 	}
 	if n.sent {
 		n.outbox, n.sent = n.outbox[:0], false
+		n.memory.turn()
 	}
 }
 
@@ -60,7 +63,9 @@ func (n *Node) compareClocks(wall int64) {
 	}
 	if set || gone >= lookEvery/2 {
 		c.wall, c.even = wall, even
-		slew := gone / slewShare
+		c.slewed += gone
+		slew := c.slewed / slewShare
+		c.slewed %= slewShare
 		c.ahead -= max(min(c.ahead, slew), -slew)
 		if c.ahead < -trustAhead {
 			c.ahead = 0

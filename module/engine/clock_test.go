@@ -115,6 +115,22 @@ func TestASetClockMovesNothing(t *testing.T) {
 	}
 }
 
+// The node's time comes back to the clock's at the same rate, however often the node is called.
+func TestABusyNodesClockComesBack(t *testing.T) {
+	for _, step := range []int64{-60_000, 60_000} {
+		for _, every := range []int64{1, 10, 50, 99, 120, 1000} {
+			even, wall := int64(0), int64(1_700_000_000_000)
+			n, _, _ := steadyNode(wall, func() int64 { return even })
+			wall += step
+			for n.SetNow(wall); even < 3_600_000; n.SetNow(wall) {
+				even += every
+				wall += every
+			}
+			assert.InDelta(t, 60_000-3_600_000/128, abs(n.Ahead()), 10, "set by %d ms, called every %d ms", step, every)
+		}
+	}
+}
+
 // A clock that was plainly wrong is followed at once when it is put right.
 func TestAClockThatIsPutRightIsFollowed(t *testing.T) {
 	even := int64(0)
@@ -141,12 +157,12 @@ func TestAClockSetBackBeforeTheStartProlongsNothing(t *testing.T) {
 	n.BeginLoading()
 	require.NoError(t, n.ApplyJob([]byte("q"), rec))
 	n.EndLoading()
-	n.Settle(engine.Trust{Logged: true})
+	n.Settle(engine.Trust{})
 	n.Effects()
 	j := n.Job(&id)
 	assert.LessOrEqual(t, j.QTime, now+20_000)
 	assert.LessOrEqual(t, j.ETime, now+180_000)
-	// What is added now comes after it, and its delay counts all the same.
+	// A job that is added now comes after it, and its delay counts all the same.
 	a.Delay = 2
 	id, _, err = n.AddJob(&a)
 	require.NoError(t, err)
@@ -163,7 +179,7 @@ func TestACreationTimeFarAheadIsNotFollowed(t *testing.T) {
 			n.BeginLoading()
 			require.NoError(t, n.ApplyJob([]byte("q"), rec))
 			n.EndLoading()
-			n.Settle(engine.Trust{Logged: true})
+			n.Settle(engine.Trust{})
 		},
 		"restored": func(n *engine.Node, k *keys, rec []byte) {
 			q := n.NewQueueFor(nil)

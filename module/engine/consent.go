@@ -161,8 +161,9 @@ func (a *Add) clone() *Add {
 func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
 	id := j.ID
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
+	window := u.Strategy() == store.UniqueWindow
 	now, _ := n.claimLock(jobLock{
-		name: name, job: id, lease: lease, outlives: u.Strategy() == store.UniqueWindow, any: u.Has(store.UniqueAny),
+		name: name, job: id, lease: lease, outlives: window, any: u.Has(store.UniqueAny),
 	}, func(o Outcome) {
 		j := n.store.Lookup(&id)
 		if j != nil && n.putOff(j) && j.State == store.StateActive && n.named(j, store.LockWait, name) {
@@ -170,7 +171,7 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
 				n.requeue(j, false)
 			}
 		} else if o.Kind == Granted && !n.hasByNow(j, store.LockWait, name, o.Token) {
-			n.freeName(name, &id, o.Token)
+			n.giveBack(name, &id, window, &o)
 		}
 	})
 	if now != nil {
@@ -178,6 +179,17 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
 	}
 	n.later(j, ClaimTimeoutMS+putOffMS)
 	return false
+}
+
+// giveBack frees a waiting lock that came too late for its job. Another node may have got
+// it for the job before, which is done since: a window lasts all the same.
+func (n *Node) giveBack(name []byte, id *store.ID, window bool, o *Outcome) {
+	switch {
+	case !window:
+		n.freeName(name, id, o.Token)
+	case !o.Kept:
+		n.retreat(name, holder{id: *id}, o.Token, n.allPeers())
+	}
 }
 
 // claimedAgain goes on with a job that was put off when its claim is decided. True
@@ -373,7 +385,7 @@ func (n *Node) giveUpRun(name []byte, id *store.ID, token uint64) {
 // claiming says whether a lock is being claimed for a job.
 func (n *Node) claiming(name string, id *store.ID) bool {
 	if l := n.byJob[*id]; l != nil {
-		for c := l.head; c != nil; c = c.links[ofJob].next {
+		for c := l.head; c != nil; c = c.ofJob.next {
 			if string(c.name) == name {
 				return true
 			}
@@ -454,7 +466,7 @@ func (n *Node) sendAway(queue string) {
 	}
 	for p := list.head; p != nil; {
 		w := p.waiter
-		p = p.next
+		p = p.link.next
 		if !w.active || !w.Hasty || slices.ContainsFunc(w.places, func(p place) bool { return n.consents.asked[p.list.name] > 0 }) {
 			continue
 		}
@@ -466,7 +478,7 @@ func (n *Node) sendAway(queue string) {
 // --- locks that are had --------------------------------------------------------
 
 // renewLock begins the lease of a job's lock anew, or takes it again where it is
-// free: ErrLockLost where another has it, ErrNotExtended where there is no majority.
+// free: ErrLockLost where another has it, notExtended where there is no majority.
 // Where other nodes have to answer first, and client isn't nil, pending says that a
 // Worked effect for it will tell. A lock without a lease needs no answer.
 func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease int64, client any) (pending bool, err error) {
@@ -497,7 +509,8 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 		return pending, nil
 	}
 	// The caller logs, who may have a new job.
-	if err = n.renewed(&id, space, want.name, now); err == ErrNotExtended && lease == 0 {
+	err = n.renewed(&id, space, want.name, now)
+	if _, only := err.(notExtended); only && lease == 0 {
 		err = nil
 	}
 	return false, err
@@ -534,7 +547,7 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome)
 	case Aborted:
 		return ErrReplica
 	}
-	return ErrNotExtended // its lease goes on until it is over
+	return notExtended{o.because(ErrNotExtended)} // its lease goes on until it is over
 }
 
 func setLock(u store.Unique, space store.Space, token uint64) {
@@ -573,6 +586,19 @@ func (n *Node) entrust(j *store.Job) {
 		}
 	}
 	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
+}
+
+// leaveVotes has a job's end leave the votes for it alone.
+func (n *Node) leaveVotes(j *store.Job) {
+	u := j.Unique()
+	if u == nil {
+		return
+	}
+	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
+		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && l.Flags&lockForeign != 0 {
+			u.Clear(hasFlag(space))
+		}
+	}
 }
 
 // entrustRun leaves a job's run lock to another node, where its client works on.

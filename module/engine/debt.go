@@ -4,17 +4,33 @@ import (
 	"math"
 	"slices"
 
+	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
 
-// What is owed to nodes that couldn't be told: that a vote is to be taken back.
+// Nodes that couldn't be told that a vote is to be taken back are told until they confirm it.
+// One that is away is told when it is back, however late: the lease of a vote begins anew
+// where a node restarts, so it isn't over with the lease.
 
 const (
 	debtFirstMS = 200     // until it is told again, doubling
 	debtLastMS  = 10_000  // at most
-	debtTimeMS  = 600_000 // how long it is owed
-	debtMax     = 10_000  // debts at once; the oldest is forgotten
+	debtTimeMS  = 600_000 // how long a node is told that is connected and doesn't confirm
 )
+
+// debtMost is how many debts there can be; then the oldest is forgotten. The locks of jobs
+// have their own number: others find out by themselves that a job is gone.
+var debtMost = [debtKinds]int{ofJobs: 10_000, ofOwners: 50_000}
+
+// The kinds of debts.
+const (
+	ofJobs = iota
+	ofOwners
+	debtKinds
+)
+
+// debtList is the debts of a kind: open ones, and parked ones, all of whose nodes are away.
+type debtList struct{ open, parked []*debt }
 
 // debt is an Unlock that some nodes haven't confirmed.
 type debt struct {
@@ -23,10 +39,11 @@ type debt struct {
 	holder
 	token uint64
 	flags uint8 // of the message
-	until int64 // steady; then the votes are over anyway
+	until int64 // steady; who is connected and hasn't confirmed then never will
 	next  int64 // steady
 	wait  int64 // ms
 	nodes []wire.Node
+	late  bool // a node had the vote still when it was told again
 }
 
 // owe tells nodes to take a vote back, until they confirm it.
@@ -40,19 +57,27 @@ func (n *Node) owe(name []byte, h holder, token uint64, flags uint8, nodes []wir
 	}
 }
 
-// owes notes a debt. It isn't over with the lease: that of a node that restarts
-// begins anew.
+// owes notes a debt.
 func (n *Node) owes(d *debt) {
 	if len(d.nodes) == 0 {
 		return
 	}
-	if len(n.debts) >= debtMax {
-		delete(n.owed, n.debts[0].round)
-		n.debts = n.debts[1:]
+	kind := ofJobs
+	if store.Space(d.name[0]) == store.LockBare {
+		kind = ofOwners
+	}
+	list := &n.debts[kind]
+	if len(list.open)+len(list.parked) >= debtMost[kind] {
+		oldest := &list.parked
+		if len(*oldest) == 0 {
+			oldest = &list.open
+		}
+		delete(n.owed, (*oldest)[0].round)
+		*oldest = (*oldest)[1:]
 	}
 	now := n.steady()
 	d.until, d.next, d.wait = now+debtTimeMS, now+debtFirstMS, debtFirstMS
-	n.debts = append(n.debts, d)
+	list.open = append(list.open, d)
 	n.owed[d.round] = d
 	n.nextDun = min(n.nextDun, d.next)
 	n.wake = min(n.wake, n.now+debtFirstMS)
@@ -62,37 +87,117 @@ func (n *Node) dun(d *debt, p *Peer) {
 	n.send(p, &wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.owner, Job: d.id, Token: d.token}})
 }
 
-// paid notes that a node has confirmed.
-func (n *Node) paid(d *debt, node wire.Node) {
+// paid notes that a node has confirmed; freed says that it had the vote.
+//
+// A vote that stayed for a while may have been learnt meanwhile (LockPage), also by a node
+// that had confirmed, and forgot that in a restart. So all are told once more, until none
+// that is told again has it.
+func (n *Node) paid(d *debt, node wire.Node, freed bool) {
 	d.nodes = slices.DeleteFunc(d.nodes, func(o wire.Node) bool { return o == node })
-	if len(d.nodes) == 0 {
+	d.late = d.late || freed && d.wait > debtFirstMS
+	switch {
+	case len(d.nodes) > 0:
+	case d.late:
+		d.late, d.nodes = false, n.allPeers()
+		d.wait = debtFirstMS
+		d.next = n.steady() + d.wait
+		n.nextDun = min(n.nextDun, d.next)
+		for _, node := range d.nodes {
+			n.dun(d, n.mesh.by[node])
+		}
+	default:
 		delete(n.owed, d.round)
 		d.until, n.nextDun = 0, 0
 	}
 }
 
 func (n *Node) payDebts(now int64) {
-	if len(n.debts) == 0 || now < n.nextDun {
-		return
+	if now >= n.nextDun {
+		n.nextDun = math.MaxInt64
+		told := 0
+		for kind := range n.debts {
+			list := &n.debts[kind]
+			// Few are open: most are confirmed at once.
+			list.open = slices.DeleteFunc(list.open, func(d *debt) bool { return n.payDebt(list, d, now, &told) })
+		}
 	}
-	n.nextDun = math.MaxInt64
-	// Few are left, but for nodes that are down: most are confirmed at once.
-	n.debts = slices.DeleteFunc(n.debts, func(d *debt) bool {
-		if d.until <= now {
-			delete(n.owed, d.round)
-			return true
-		}
-		if d.next <= now {
-			d.wait = min(2*d.wait, debtLastMS)
-			d.next = now + d.wait
-			for _, node := range d.nodes {
-				n.dun(d, n.mesh.by[node])
-			}
-		}
-		n.nextDun = min(n.nextDun, d.next, d.until)
-		return false
-	})
-	if len(n.debts) > 0 {
+	if n.nextDun < math.MaxInt64 {
 		n.wake = min(n.wake, n.now+max(n.nextDun-now, 1))
 	}
+}
+
+// payDebt tells of a debt again, if it is time. True: it isn't open any more.
+func (n *Node) payDebt(list *debtList, d *debt, now int64, told *int) (over bool) {
+	connected := func(node wire.Node) bool { p := n.mesh.by[node]; return p != nil && p.Connected }
+	if d.until <= now {
+		d.nodes = slices.DeleteFunc(d.nodes, connected)
+	}
+	switch {
+	case d.until > now && d.next > now:
+	case len(d.nodes) == 0:
+		delete(n.owed, d.round)
+		return true
+	case !slices.ContainsFunc(d.nodes, connected):
+		list.parked = append(list.parked, d)
+		return true
+	case *told < unlockMost:
+		*told += len(d.nodes)
+		d.wait = min(2*d.wait, debtLastMS)
+		d.next = now + d.wait
+		for _, node := range d.nodes {
+			n.dun(d, n.mesh.by[node])
+		}
+	}
+	n.nextDun = min(n.nextDun, d.next, d.until)
+	return false
+}
+
+// debtsUp has a node that is back told of what it is owed, some of it at once.
+func (n *Node) debtsUp(p *Peer) {
+	n.unpark(p)
+	now, told := n.steady(), 0
+	for kind := range n.debts {
+		for _, d := range n.debts[kind].open {
+			switch {
+			case !slices.Contains(d.nodes, p.Node):
+			case told < unlockMost:
+				told++
+				n.dun(d, p)
+			default:
+				d.next = now
+				n.hurryTick()
+			}
+		}
+	}
+}
+
+// forgiveDebts is for a node that is forgotten.
+func (n *Node) forgiveDebts(p *Peer) {
+	n.unpark(p)
+	for kind := range n.debts {
+		for _, d := range n.debts[kind].open {
+			n.paid(d, p.Node, false)
+		}
+	}
+}
+
+// unpark opens the debts to a node.
+func (n *Node) unpark(p *Peer) {
+	now := n.steady()
+	for kind := range n.debts {
+		list := &n.debts[kind]
+		var open []*debt
+		list.parked = slices.DeleteFunc(list.parked, func(d *debt) bool {
+			if !slices.Contains(d.nodes, p.Node) {
+				return false
+			}
+			d.until, d.next, d.wait = now+debtTimeMS, now+debtLastMS, debtLastMS
+			open = append(open, d)
+			return true
+		})
+		if len(open) > 0 {
+			list.open = append(open, list.open...)
+		}
+	}
+	n.nextDun = 0
 }

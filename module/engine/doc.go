@@ -41,7 +41,7 @@
 //
 // No event, tick or command takes more than a few milliseconds, whatever the node holds:
 // long work is cut into slices, of which [Node.Tick] does one a millisecond (tickBudget,
-// reapBudget, followMost, waitSlice, placeSlice, askSlice, sweepSlice, lockSteps,
+// reapBudget, followMost, waitSlice, placeSlice, askSlice, lockSteps, lockSlice, claimSlice, clearBudget, sweepSlice,
 // idleSteps). What is half done stays in a state that every command, a restart and a
 // change of role can meet: a job for whose end others wait stays, as acknowledged, until
 // all are followed. A walk through a map can't be interrupted, see roster.go. What still
@@ -49,8 +49,8 @@
 //
 // # Files
 //
-//   - node.go, effects.go, errors.go, tick.go: the node, what it leaves to be done,
-//     its refusals, its timer;
+//   - node.go, effects.go, reclaim.go, errors.go, tick.go: the node, what it leaves to be
+//     done, when what that names is given back, its refusals, its timer;
 //   - jobs.go, wait.go, keys.go, load.go: commands on jobs, clients that wait, queues
 //     as keys, what was saved;
 //   - unique.go: what a unique job locks, and when; consent.go: the same where other
@@ -84,9 +84,10 @@
 //
 // # Restarts
 //
-// What is loaded is known, not queued, until [Node.Settle] puts it back: a job that was
+// A loaded job is known, not queued, until [Node.Settle] puts it back: one that was
 // queued into its queue, one that somebody had to those that are worked on. An
 // at-most-once job needs an exact [Trust] for that; without it it becomes uncertain
-// (store.FlagUncertain), and only ENQUEUE by hand queues it. A job that other nodes hold
-// is queued when they were asked (askHolders).
+// (store.FlagUncertain), and only ENQUEUE by hand queues it. With it, the handing over of
+// such a job goes on (handover.go). A job that other nodes hold is queued when they were
+// asked (askHolders).
 package engine

@@ -15,10 +15,16 @@ const (
 	LogState
 	// LogDelete: the job ID is gone (DELJOB).
 	LogDelete
+	// LogQueue: a queue's key was made, and no job of the queue is logged with it
+	// (MAKEQUEUE). With LogJob the key is made where the log is read.
+	LogQueue
 	// LogLock: a lock or a vote, [Node.Message] is its record (SETLOCK).
 	LogLock
 	// LogUnlock: the end of one; [UnlockParts] reads [Node.Message] (DELLOCK).
 	LogUnlock
+	// LogFlush: all queues are condemned ([Node.ApplyFlush]). The end of their keys is
+	// logged as they go.
+	LogFlush
 	// Touched: the queue has changed, for WATCH and client-side caching.
 	Touched
 	// Serve: Waiter gets Job.
@@ -48,6 +54,8 @@ const (
 	Worked
 	// Released: Client's RELEASEJOB is answered by Nodes.
 	Released
+	// Cleared: Client's LOCK.CLEAR is answered by Nodes, the number of locks, or by Err.
+	Cleared
 	// KeepVotes: what [Node.Votes] has is to be written down durably, and
 	// [Node.VotesKept] told of it then.
 	KeepVotes
@@ -60,12 +68,12 @@ func (k EffectKind) Changes() bool { return k >= LogJob && k <= Touched }
 type Effect struct {
 	Kind   EffectKind
 	ID     store.ID
-	Job    *store.Job   // LogJob, LogState, Serve; valid until the next call
-	Queue  *store.Queue // Touched
+	Job    *store.Job   // LogJob, LogState; Serve: as it was handed out, it may have ended since
+	Queue  *store.Queue // Touched, Dropped, LogQueue
 	Waiter *Waiter
 	Client any // Promise, Deny: what [Node.Adder] was given; AnswerWIP; LockDone, Worked: what the call was
 	WIP    *MeshWIP
-	Nodes  int // Released: how many know of it
+	Nodes  int // Released: how many know of it; Cleared: how many locks were held
 	Peer   *Peer
 	Err    error
 
@@ -75,11 +83,17 @@ type Effect struct {
 }
 
 // Effects returns what there is to do since the last call. The slice is
-// reused: carry it out before the node is called again.
+// reused: carry it out before the node is called again. The jobs and queues that it names
+// stay where they are until the next SetNow or Effects, even those that are gone
+// (reclaim.go).
 func (n *Node) Effects() []Effect {
+	n.feedAll()
 	n.serveLines()
 	if n.store.AnyHeadless() {
 		n.settleLanes()
+	}
+	if len(n.made) > 0 {
+		n.logQueues()
 	}
 	e := n.effects
 	for i := range e {
@@ -88,9 +102,35 @@ func (n *Node) Effects() []Effect {
 		}
 	}
 	n.effects = n.effects[:0]
+	n.memory.turn()
+	n.kin.budget = followMost
 	n.sent = true
 	return e
 }
+
+// logQueues logs each queue that was made since the last call, where no job of it is
+// logged. So a reader of the log has the same keys, whatever is done to keys next: a
+// RENAME that finds none there would fail, and the queue that it replaces would stay.
+func (n *Node) logQueues() {
+	for _, q := range n.made {
+		q.Flags |= queueUnlogged
+	}
+	for i := range n.effects {
+		if e := &n.effects[i]; e.Kind == LogJob {
+			e.Job.Queue.Flags &^= queueUnlogged
+		}
+	}
+	for _, q := range n.made {
+		if q.Flags&queueUnlogged != 0 {
+			q.Flags &^= queueUnlogged
+			n.effects = append(n.effects, Effect{Kind: LogQueue, Queue: q})
+		}
+	}
+	n.made = n.made[:0]
+}
+
+// Unsettled says whether there are effects that weren't taken yet.
+func (n *Node) Unsettled() bool { return len(n.effects)+len(n.made) > 0 }
 
 func (n *Node) log(kind EffectKind, j *store.Job) {
 	// What is logged is the job as it is in the end: once is enough. A job that
@@ -135,8 +175,8 @@ func (n *Node) unlog(j *store.Job) (known bool) {
 
 // remove deletes a job for good.
 func (n *Node) remove(j *store.Job) {
-	// An effect of the same call must not name it any more; a job that was never
-	// logged need not be deleted from the log.
+	// It isn't logged any more; a job that was never logged need not be deleted from
+	// the log. A client that it was handed to in this call gets it all the same.
 	if n.unlog(j) {
 		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
 	}

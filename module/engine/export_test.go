@@ -20,3 +20,12 @@ func (n *Node) FreedVotes() int { return len(n.sync.freed.young) + len(n.sync.fr
 // MembersSum is what a claim says of the nodes that it counts, for one that counts those
 // that this node does.
 func (n *Node) MembersSum() uint64 { return n.membersSum() }
+
+// Asked counts the jobs about which other nodes are asked what became of them.
+func (n *Node) Asked() int { return n.kin.asked.len() }
+
+// KnotSorted says whether those that wait for a job are in order already.
+func (n *Node) KnotSorted(id *store.ID) bool { return n.store.Knot(id).Sorted() }
+
+// LockCursor is where the pass over locks that are over is.
+func (n *Node) LockCursor() uint64 { return n.lockCursor }

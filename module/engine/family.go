@@ -39,14 +39,20 @@ func (m *Members) Family() bool { return m.Deferred || m.BlockedBy != nil || len
 
 // kinship is what families need beside the jobs.
 type kinship struct {
-	asked    map[store.ID]*asked // what is asked for, of jobs that aren't known here
-	sweep    int64               // unix ms, when asked is looked through
-	releases []*releasing
+	asked    roster[store.ID, asked] // what is asked for, of jobs that aren't known here
+	sweep    int64                   // unix ms, when asked is looked through
+	releases roster[store.ID, releasing]
+	tell     int64             // unix ms, when releases is looked through
 	ends     []end             // of jobs that aren't here, still to be followed
 	ending   map[store.ID]bool // the same
 	untied   bool              // all ties were dropped once: queues out of sight lack theirs
 
 	evictions []eviction // that aren't over; the newest goes on first
+	lets      []*letting
+
+	// budget is how many more jobs of families this call follows; [Node.Effects], which
+	// ends each call, renews it. What is left goes on in the next ticks.
+	budget int
 }
 
 // held says whether a job is held back.
@@ -75,7 +81,7 @@ func (n *Node) WaitsFor(j *store.Job) (ids []store.ID) {
 		ids = append(ids, f.ID(i))
 	}
 	if f.Flags&store.FamilyLast != 0 {
-		ids = append(ids, n.blockedBy(&j.ID, store.FamilyEarly)...)
+		ids = append(ids, n.blockedBy(&j.ID, store.FamilyBlocked|store.FamilyEarly)...)
 	}
 	return ids
 }
@@ -253,6 +259,9 @@ func (n *Node) join(j *store.Job) {
 		p := n.store.Lookup(&id)
 		open = open && p != nil && p.State != store.StateAcked
 	}
+	if f.Flags&store.FamilyLets != 0 {
+		n.letsOn(j)
+	}
 	if !f.Held() || j.State == store.StateWaitRepl {
 		return
 	}
@@ -275,6 +284,9 @@ func (n *Node) rejoin(q *store.Queue) {
 // rejoinRest is for the jobs that aren't held, after all ties were dropped. They wait for
 // nobody, but another may wait for them, after LAST.
 func (n *Node) rejoinRest(q *store.Queue) {
+	if !q.AnyParts() {
+		return
+	}
 	n.joinAll(q.Head)
 	n.joinAll(q.Working.Head)
 	for l := q.Lanes; l != nil; l = l.Next {
@@ -285,6 +297,7 @@ func (n *Node) rejoinRest(q *store.Queue) {
 func (n *Node) joinAll(j *store.Job) {
 	for ; j != nil; j = j.Next {
 		n.join(j)
+		n.catchUp(j)
 	}
 }
 
@@ -294,12 +307,57 @@ func (n *Node) settleFamily(j *store.Job, t Trust) (_ *store.Job, settled bool) 
 	if !ok || j.State == store.StateAcked {
 		return j, false
 	}
-	if f.Held() && j.Retry == 0 && !t.Exact && !t.Logged {
+	if f.Held() && j.Retry == 0 && (!t.Exact || j.Uncertain()) {
 		// It may have been let go and delivered since, and must not be again.
-		return n.setFamily(j, &store.Family{}), false
+		return n.notHeld(j), false
 	}
 	n.join(j)
+	n.catchUp(j)
 	return j, f.Held()
+}
+
+// tieAll ties the jobs of a queue that lies in another database, and does nothing else with
+// them: the end of one that they wait for is to be found out when they are back, so that one
+// stays until then (see [Node.follow]).
+func (n *Node) tieAll(q *store.Queue) {
+	if !q.AnyParts() {
+		return
+	}
+	eachJob(q, func(j *store.Job) {
+		if f, ok := j.Family(); ok && j.State != store.StateAcked {
+			for i := range f.IDs() {
+				id := f.ID(i)
+				n.store.Tie(&id, j)
+			}
+		}
+	})
+}
+
+// catchUp has the next tick look at a job that was out of sight when the one that blocks it
+// was released to come last.
+func (n *Node) catchUp(j *store.Job) {
+	if n.passed(j) != nil {
+		j.QTime = n.now + 1
+		n.arm(j)
+	}
+}
+
+// passed finds the job that blocks one, if it was released to come last, and has let all
+// others go.
+func (n *Node) passed(j *store.Job) *store.Job {
+	f, ok := j.Family()
+	if !ok || j.State != store.StateActive || f.Flags&store.FamilyBlocked == 0 || f.IDs() == 0 {
+		return nil
+	}
+	id := f.ID(0)
+	p := n.store.Lookup(&id)
+	if p == nil || p.State == store.StateAcked {
+		return nil
+	}
+	if g, _ := p.Family(); g.Flags&(store.FamilyLast|store.FamilyLets) != store.FamilyLast {
+		return nil
+	}
+	return p
 }
 
 // moveTo moves a held job to another queue.

@@ -11,7 +11,7 @@ import (
 // with it. Of a job that isn't known here any more the other nodes are asked.
 
 const (
-	followMost = 300    // jobs let go, or dropped, at once by the end of one; the others follow
+	followMost = 300    // jobs let go, or dropped, by one call; the others follow
 	fateMS     = 10_000 // between questions what became of a job that isn't known here
 )
 
@@ -96,10 +96,19 @@ func (n *Node) leaves(j *store.Job, undone bool) {
 		j.SetAttempts(0)
 	}
 	j = n.setFamily(j, &f)
-	j.QTime = n.now + 1
-	j.ETime = max(j.ETime, n.now+1)
-	n.arm(j)
+	n.followAgain(j)
 	n.log(LogState, j)
+}
+
+// followAgain has an acknowledged job looked at again for which others wait: soon, or where
+// all that is left is out of sight after a while. Then those that come back see to it, too.
+func (n *Node) followAgain(j *store.Job) {
+	j.QTime = n.now + 1
+	if n.kin.budget > 0 {
+		j.QTime = n.now + fateMS
+	}
+	j.ETime = max(j.ETime, j.QTime)
+	n.arm(j)
 }
 
 // ended follows the end of a job that is about to be removed, or is acknowledged:
@@ -118,8 +127,7 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
 	n.report(j, s)
 	f, _ := j.Family()
-	budget := followMost
-	return n.follow(end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s}, &budget)
+	return n.follow(end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s})
 }
 
 // unfinished says whether jobs still wait for one that is acknowledged.
@@ -134,15 +142,28 @@ func leaving(j *store.Job) bool {
 }
 
 // follow is ended, and those that fall with them, for as many as the budget allows.
-// Those that fell, but for which others still wait then, stay as [Node.leaves] has it.
-func (n *Node) follow(e end, budget *int) (dropped int) {
+// Those that fell, but for which others still wait then, stay as [Node.leaves] has it; and so
+// does a job for which one waits that is out of sight: nothing else would tell that one, when
+// it is back, how the other ended.
+func (n *Node) follow(e end) (dropped int) {
 	var fallen []store.ID
 	for {
-		for k := n.store.Knot(&e.id); k != nil && *budget > 0; k = n.store.Knot(&e.id) {
-			*budget--
-			id := n.store.First(k).Job
-			n.store.Untie(&e.id, &id)
+		var past store.ID // the last one that is out of sight; zero: none
+		here, through := n.store.Lookup(&e.id) != nil, false
+		for k := n.store.Knot(&e.id); k != nil && n.kin.budget > 0; k = n.store.Knot(&e.id) {
+			n.kin.budget--
+			t := n.store.After(k, &past)
+			if t == nil {
+				through = true
+				break
+			}
+			id := t.Job
 			c := n.store.Lookup(&id)
+			if c == nil && here && n.away(&id) {
+				past = id
+				continue
+			}
+			n.store.Untie(&e.id, &id)
 			if c == nil || c.State == store.StateAcked || n.outlive(c, &e) {
 				continue
 			}
@@ -154,8 +175,11 @@ func (n *Node) follow(e end, budget *int) (dropped int) {
 				n.drop(c)
 			}
 		}
-		for len(fallen) > 0 && (n.store.Knot(&fallen[len(fallen)-1]) == nil || *budget <= 0) {
+		for len(fallen) > 0 {
 			id := fallen[len(fallen)-1]
+			if n.store.Knot(&id) != nil && n.kin.budget > 0 && !(through && id == e.id) {
+				break
+			}
 			fallen = fallen[:len(fallen)-1]
 			c := n.store.Lookup(&id)
 			switch {
@@ -180,8 +204,7 @@ func (n *Node) followUnknown(e end) bool {
 	if n.kin.ending[e.id] {
 		return false // it is being followed
 	}
-	budget := followMost
-	n.follow(e, &budget)
+	n.follow(e)
 	if n.store.Knot(&e.id) == nil {
 		return true
 	}
@@ -204,8 +227,8 @@ func (n *Node) endLater(e end) {
 func (n *Node) tickEnds() {
 	ends := n.kin.ends
 	n.kin.ends = nil
-	for budget := followMost; len(ends) > 0 && budget > 0; {
-		if n.follow(ends[0], &budget); n.store.Knot(&ends[0].id) != nil {
+	for len(ends) > 0 && n.kin.budget > 0 {
+		if n.follow(ends[0]); n.store.Knot(&ends[0].id) != nil {
 			break
 		}
 		delete(n.kin.ending, ends[0].id)
@@ -375,8 +398,8 @@ type eviction struct {
 func (n *Node) evicted(id store.ID, unreleased bool) {
 	before := len(n.kin.evictions)
 	n.evictLater(id, unreleased)
-	for budget := followMost; len(n.kin.evictions) > before && budget > 0; {
-		n.evictOn(&budget)
+	for len(n.kin.evictions) > before && n.kin.budget > 0 {
+		n.evictOn()
 	}
 }
 
@@ -392,8 +415,8 @@ func (n *Node) evictLater(id store.ID, unreleased bool) {
 // tickEvictions goes on with evictions. Should the server end meanwhile, those that are
 // left find out as for any job that isn't known.
 func (n *Node) tickEvictions() {
-	for budget := followMost; len(n.kin.evictions) > 0 && budget > 0; {
-		n.evictOn(&budget)
+	for len(n.kin.evictions) > 0 && n.kin.budget > 0 {
+		n.evictOn()
 	}
 	if len(n.kin.evictions) > 0 {
 		n.hurryTick()
@@ -402,12 +425,12 @@ func (n *Node) tickEvictions() {
 
 // evictOn goes on with the newest eviction, until it is over, a job falls for which
 // others wait, or the budget is used up.
-func (n *Node) evictOn(budget *int) {
+func (n *Node) evictOn() {
 	at := len(n.kin.evictions) - 1
 	e := n.kin.evictions[at]
 	n.kin.evictions = n.kin.evictions[:at]
-	for *budget > 0 {
-		*budget--
+	for n.kin.budget > 0 {
+		n.kin.budget--
 		k := n.store.Knot(&e.id)
 		if k == nil || n.store.Lookup(&e.id) != nil {
 			return // nobody waits any more, or a copy has come since
@@ -507,6 +530,10 @@ func (n *Node) look(j *store.Job) {
 			e := end{id: pid, job: p, source: source{clock: true}}
 			switch {
 			case p != nil && p.State != store.StateAcked:
+				if n.passed(j) == p {
+					n.letOne(j, n.turnOf(j, p, source{clock: true}))
+					return
+				}
 				continue
 			case p != nil:
 				// It lets them go itself, bit by bit.
@@ -515,6 +542,9 @@ func (n *Node) look(j *store.Job) {
 				wait = true
 				continue
 			case n.store.Done(&pid):
+			case len(n.mesh.order) == 0 && n.away(&pid):
+				wait = true
+				continue
 			case len(n.mesh.order) == 0 && j.Holders() == 0:
 				e.undone, e.unreleased = true, true
 			default:
@@ -549,24 +579,21 @@ type asked struct {
 
 // tickFates forgets questions whose answers nobody waits for.
 func (n *Node) tickFates() {
-	if n.now < n.kin.sweep {
-		return
+	if n.now >= n.kin.sweep {
+		n.kin.sweep = n.now + fateMS
+		n.kin.asked.begin()
 	}
-	n.kin.sweep = n.now + fateMS
-	for id := range n.kin.asked {
-		if n.store.Knot(&id) == nil && !n.lacks(n.store.Lookup(&id)) {
-			delete(n.kin.asked, id)
-		}
+	more := n.kin.asked.pass(followMost, func(id store.ID, _ *asked) bool {
+		return n.store.Knot(&id) != nil || n.lacks(n.store.Lookup(&id))
+	})
+	if more {
+		n.hurryTick()
 	}
 }
 
 // askFate asks all nodes what became of a job.
 func (n *Node) askFate(id *store.ID) {
-	a := n.kin.asked[*id]
-	if a == nil {
-		a = &asked{}
-		n.kin.asked[*id] = a
-	}
+	a := n.kin.asked.make(*id, asked{})
 	if n.now < a.next {
 		return
 	}
@@ -589,6 +616,8 @@ func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 		reply.Count = wire.FateEnded
 	case n.graves.cancelled(&id):
 		reply.Count, reply.Flags = wire.FateEnded, wire.Cancelled|wire.HeldBack
+	case n.away(&id):
+		reply.Count = wire.FateOpen // as far as is known here
 	}
 	if n.comesAfter(&id) {
 		reply.Flags |= wire.Before
@@ -599,7 +628,7 @@ func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 // onFate takes an answer. A job that no node knows ended undone, unseen.
 func (n *Node) onFate(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	a := n.kin.asked[id]
+	a := n.kin.asked.get(id)
 	if a == nil {
 		return
 	}
@@ -615,11 +644,11 @@ func (n *Node) onFate(p *Peer, m *wire.Message) {
 	case wire.FateEnded:
 		e.undone, e.unreleased = m.Flags&wire.Cancelled != 0, m.Flags&wire.HeldBack != 0
 	default:
-		if !n.allUnknown(a, p) {
+		if !n.allUnknown(a, p) || n.away(&id) {
 			return
 		}
 	}
-	delete(n.kin.asked, id)
+	n.kin.asked.remove(id)
 	n.followUnknown(e)
 }
 
@@ -659,14 +688,19 @@ func (n *Node) lookLater(j *store.Job) {
 }
 
 // comesAfter says whether jobs that one blocks, or was released to come after, are
-// here.
+// here, or may be in a queue that is out of sight.
 func (n *Node) comesAfter(id *store.ID) bool {
 	k := n.store.Knot(id)
-	if k == nil {
+	if k == nil || k.Blocked == 0 {
 		return false
 	}
 	for t := n.store.First(k); t != nil; t = t.Next() {
-		if c := n.store.Lookup(&t.Job); c != nil && c.State != store.StateAcked {
+		switch c := n.store.Lookup(&t.Job); {
+		case c == nil:
+			if t.Blocked() && n.away(&t.Job) {
+				return true
+			}
+		case c.State != store.StateAcked:
 			if f, ok := c.Family(); ok && f.Flags&(store.FamilyBlocked|store.FamilyEarly) != 0 {
 				return true
 			}
@@ -680,7 +714,7 @@ func (n *Node) comesAfter(id *store.ID) bool {
 func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
 	switch {
 	case !n.lacks(j):
-		delete(n.kin.asked, j.ID)
+		n.kin.asked.remove(j.ID)
 		return
 	case m.Flags&wire.Before != 0:
 		a.unknown = a.unknown[:0]
@@ -688,7 +722,7 @@ func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
 	case !n.allUnknown(a, p):
 		return
 	}
-	delete(n.kin.asked, j.ID)
+	n.kin.asked.remove(j.ID)
 	n.allEnded(j)
 }
 

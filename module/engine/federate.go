@@ -115,7 +115,8 @@ func (n *Node) need(list *waitList) {
 	n.wake = min(n.wake, list.due)
 }
 
-// onNeedJobs gives what there is, or remembers who asked.
+// onNeedJobs gives what there is, or remembers who asked. Large jobs are given bit by bit:
+// the node is remembered with what is left of its credit.
 func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	name := string(m.Queue)
 	count := min(m.Count, askMost)
@@ -125,34 +126,76 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		if q.Len < 2*uint64(count) {
 			count = uint32(max(q.Len/2, 1))
 		}
-		for ; count > 0; count-- {
+		budget := tickBudget
+		for ; count > 0 && budget > 0; count-- {
 			j := n.movable(q, p)
 			if j == nil {
 				break
 			}
-			n.export(j, p)
+			budget -= n.exportCost(j, p)
+		}
+		if count > 0 && budget <= 0 {
+			n.starves(name, p, count)
+			n.serveLater(q)
 		}
 		n.touch(q)
 		return
 	}
+	n.starves(name, p, count)
+}
+
+// starves remembers how many jobs of a queue a node still waits for.
+func (n *Node) starves(name string, p *Peer, credit uint32) {
 	h := n.hungry.make(name, hunger{})
 	for i := range h.line {
 		if h.line[i].node == p.Node {
-			h.line[i].credit, h.line[i].until = count, n.hungerTime()+hungerMS
+			h.line[i].credit, h.line[i].until = credit, n.hungerTime()+hungerMS
 			return
 		}
 	}
-	h.line = append(h.line, hungry{p.Node, count, n.hungerTime() + hungerMS})
+	h.line = append(h.line, hungry{p.Node, credit, n.hungerTime() + hungerMS})
 }
 
-// feed gives a queue's jobs to the nodes that wait for some, each one in turn.
-func (n *Node) feed(q *store.Queue) {
-	h := n.hungry.get(string(q.NameBytes()))
-	if h == nil || q.Pause&PauseOut != 0 || n.imports.get(string(q.NameBytes())).rate(n.now) > 0 {
+// feedLater has a queue's jobs be given to the nodes that wait for some, when the event
+// is done: a job that is handed over moves in memory, and the caller may go on with it.
+func (n *Node) feedLater(q *store.Queue) {
+	name := q.NameBytes()
+	if last := len(n.unfed) - 1; last >= 0 && n.unfed[last] == string(name) || n.hungry.get(string(name)) == nil {
 		return
 	}
+	n.unfed = append(n.unfed, string(name))
+}
+
+// feedAll is what feedLater has put off. The next tick goes on with what is over the
+// budget, first with the queues that were given nothing of it.
+func (n *Node) feedAll() {
+	budget := tickBudget
+	var cut *store.Queue
+	for i := 0; i < len(n.unfed); i++ {
+		q := n.store.Queue([]byte(n.unfed[i]))
+		switch {
+		case q == nil || n.passive || n.loading:
+		case budget <= 0:
+			n.serveLater(q)
+		case n.feed(q, &budget):
+			cut = q
+		}
+	}
+	if cut != nil {
+		n.serveLater(cut)
+	}
+	n.unfed = n.unfed[:0]
+}
+
+// feed gives a queue's jobs to the nodes that wait for some, each one in turn. It says
+// whether it stopped for the budget.
+func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
+	h := n.hungry.get(string(q.NameBytes()))
+	if h == nil || q.Pause&PauseOut != 0 || n.imports.get(string(q.NameBytes())).rate(n.now) > 0 {
+		return false
+	}
 	var passed []hungry // those to whom none of the jobs can be given
-	for len(h.line) > 0 {
+	for len(h.line) > 0 && *budget > 0 {
 		first := h.line[0]
 		h.line = slices.Delete(h.line, 0, 1)
 		p := n.mesh.by[first.node]
@@ -167,15 +210,17 @@ func (n *Node) feed(q *store.Queue) {
 			}
 			continue
 		}
-		n.export(j, p)
+		*budget -= n.exportCost(j, p)
 		if first.credit--; first.credit > 0 {
 			h.line = append(h.line, first)
 		}
 	}
+	more = len(h.line) > 0 && *budget <= 0
 	h.line = append(passed, h.line...)
 	if len(h.line) == 0 {
 		n.hungry.remove(string(q.NameBytes()))
 	}
+	return more
 }
 
 // sated takes a node out of those that wait for jobs of a queue, until it asks again.
@@ -235,6 +280,13 @@ func (n *Node) export(j *store.Job, p *Peer) {
 		n.spread(j)
 	}
 	n.postpone(j)
+}
+
+// exportCost is export, and what it takes of a tick's budget.
+func (n *Node) exportCost(j *store.Job, p *Peer) int {
+	from := len(n.effects)
+	n.export(j, p)
+	return 1 + n.cost(from)
 }
 
 // onYourJob queues a job that another node hands over.
@@ -301,29 +353,11 @@ func (n *Node) imported(p *Peer, name []byte) {
 	imp.all = 0
 }
 
-// questioning has the lines in the order of when they ask other nodes again.
-type questioning []*waitList
-
-func (q questioning) Len() int { return len(q) }
-func (q questioning) Less(i, j int) bool {
-	return q[i].due < q[j].due || q[i].due == q[j].due && q[i].number < q[j].number
+// sooner has the lines in the order of when they ask other nodes again.
+func (l *waitList) sooner(than *waitList) bool {
+	return l.due < than.due || l.due == than.due && l.number < than.number
 }
-func (q questioning) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].pos, q[j].pos = i, j
-}
-func (q *questioning) Push(x any) {
-	list := x.(*waitList)
-	list.pos = len(*q)
-	*q = append(*q, list)
-}
-func (q *questioning) Pop() any {
-	last := len(*q) - 1
-	list := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	return list
-}
+func (l *waitList) position() *int { return &l.pos }
 
 const (
 	askSlice   = 200  // lines that ask other nodes in one tick

@@ -1,40 +1,48 @@
 package engine
 
 import (
+	"encoding/binary"
+
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
 
 // Handing over at-most-once jobs. There is one copy of such a job, so it moves, and
-// neither a refusal, nor a broken connection, nor a restart may lose it where that can
-// be helped, or make it two.
+// neither a refusal, nor a broken connection, nor a restart may lose it, or make it two.
 //
 //	giver                           taker
-//	log "offered"
+//	log "offered", to whom
 //	        ------- Offer ------->
 //	                                log the job, queue it
 //	        <------ Taken --------
 //	log "gone"
 //	        ------ Settled ------>  forget that it was taken
 //
-// While it is offered the giver keeps the job, and gives it to nobody. It takes the job
+// While a job is offered the giver keeps it, and gives it to nobody. It takes the job
 // back only where it is certain that the taker never had it: the bus didn't accept the
 // Offer, or the taker answers Declined. Otherwise it repeats the Offer, with the same
 // round: when the connection is back, or after a while without an answer. The taker
 // remembers each round that it took until it is Settled, so a repeated Offer doesn't
 // make a second job, whatever became of the first; and it repeats Taken.
 //
-// That memory ends with the taker's process (its life). A giver whose taker was
-// restarted, or forgotten, before it answered can't know whether the job was
-// delivered, and removes it. So does a giver that was itself restarted: its log has the
-// job as offered before the Offer leaves. Both mean that a job can be lost with a node
-// that dies within this exchange, and never that there are two.
+// The giver's log has the offer (offerOf) before the Offer leaves, and that the job is
+// gone before Settled does. So a giver that was restarted, and has all that it logged
+// (Trust.Exact), goes on with the same round.
+//
+// The taker's memory ends with its process (its life). Whether it had the job can't be
+// known any more where it was restarted before it answered, or was forgotten, or where
+// the giver's log may lack the end of the offer. Then the job becomes uncertain
+// (store.FlagUncertain): it is in no queue, and is kept until its time is over or somebody
+// decides by ENQUEUE or DELJOB. A Taken that comes late removes it. A taker that
+// was forgotten, and comes back in the same life, is offered it again. A late Declined
+// can't come: it would have been lost with the connection.
 const (
 	offerAgainMS  = 5_000 // steady; how long an answer is waited for, doubling
 	takenAgainMS  = 1_000
 	handoverLast  = 60_000
-	handoverSteps = 100 // entries that a tick looks at
-	chokedMS      = 200 // how long a node that takes too little is given no jobs
+	takenMost     = 1 << 16 // rounds that are remembered though their jobs have expired
+	handoverSteps = 100     // entries that a tick looks at
+	chokedMS      = 200     // how long a node that takes too little is given no jobs
 )
 
 // offered is a job that was offered to a node.
@@ -43,8 +51,60 @@ type offered struct {
 	life, round uint64
 	next, wait  int64 // steady: when it is repeated
 	until       int64 // steady: the job has expired
+	unanswered  int   // Offers sent by this connection
 	repeated    bool
 	accepted    bool // it was taken while it was out of sight
+	doubted     bool // the job is uncertain, for the node was forgotten
+}
+
+// offerLen is the length of an offered job's TagOffer extra: to whom (a short name), in
+// which life of that node, and in which round, 8 bytes each. An uncertain job keeps it.
+const offerLen = 3 * 8
+
+// offerOf reads an offer from a job.
+func offerOf(j *store.Job) (o offered, ok bool) {
+	e := j.Extra(store.TagOffer)
+	if len(e) != offerLen {
+		return o, false
+	}
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(e[8*i:]) }
+	return offered{to: wire.Node(word(0)), life: word(1), round: word(2)}, true
+}
+
+// noteOffer writes an offer into a job, which may move. A job with no room for it goes
+// without: after a restart of this node it is uncertain.
+func (n *Node) noteOffer(j *store.Job, o *offered) *store.Job {
+	var b [offerLen]byte
+	for i, word := range [...]uint64{uint64(o.to), o.life, o.round} {
+		binary.LittleEndian.PutUint64(b[8*i:], word)
+	}
+	j, _ = n.setExtra(j, store.TagOffer, b[:])
+	return j
+}
+
+// dropOffer forgets an offer. The job may move.
+func (n *Node) dropOffer(j *store.Job) *store.Job {
+	n.offers.remove(j.ID)
+	if j.Extra(store.TagOffer) != nil {
+		j, _ = n.setExtra(j, store.TagOffer, nil)
+	}
+	return j
+}
+
+// isOffered says whether a job is offered. An acknowledgement, which a client can bring from
+// the node that took the job before its answer does, ends that.
+func isOffered(j *store.Job) bool {
+	return j.Flags&store.FlagOffered != 0 && j.State == store.StateActive
+}
+
+// OfferedTo is the short name of the node that a job is offered to, or was offered to
+// before it became uncertain; 0: none.
+func (n *Node) OfferedTo(j *store.Job) uint64 {
+	if !isOffered(j) && !j.Uncertain() {
+		return 0
+	}
+	o, _ := offerOf(j)
+	return uint64(o.to)
 }
 
 // round is one handing over of a job.
@@ -58,57 +118,6 @@ type taken struct {
 	from       wire.Node
 	until      int64 // steady: the job has expired, at the giver too
 	next, wait int64 // steady: when Taken is repeated
-}
-
-// ledger is a map that is walked in an order of its own, so that a seeded run repeats.
-type ledger[K comparable, V any] struct {
-	at   map[K]int
-	list []struct {
-		key   K
-		value V
-	}
-	turn int
-}
-
-func (l *ledger[K, V]) get(k K) *V {
-	if i, yes := l.at[k]; yes {
-		return &l.list[i].value
-	}
-	return nil
-}
-
-func (l *ledger[K, V]) put(k K, v V) {
-	if old := l.get(k); old != nil {
-		*old = v
-		return
-	}
-	if l.at == nil {
-		l.at = map[K]int{}
-	}
-	l.at[k] = len(l.list)
-	l.list = append(l.list, struct {
-		key   K
-		value V
-	}{k, v})
-}
-
-func (l *ledger[K, V]) drop(k K) {
-	i, yes := l.at[k]
-	if !yes {
-		return
-	}
-	last := len(l.list) - 1
-	l.list[i] = l.list[last]
-	l.at[l.list[i].key] = i
-	delete(l.at, k)
-	l.list = l.list[:last]
-}
-
-// next walks on by one entry; not to be called where there is none.
-func (l *ledger[K, V]) next() (K, *V) {
-	l.turn = (l.turn + 1) % len(l.list)
-	e := &l.list[l.turn]
-	return e.key, &e.value
 }
 
 // SetLife tells, before PeerUp, which process of a node the connection leads to: a
@@ -127,45 +136,103 @@ func (n *Node) offer(j *store.Job, p *Peer) {
 	now := n.steady()
 	o.next, o.until = now+o.wait, now+j.ETime-n.now
 	n.store.Hold(j)
-	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered | store.FlagOffered
+	j = n.noteOffer(j, &o)
+	j.Flags = j.Flags&^(store.FlagAnnounced|store.FlagUncertain) | store.FlagDelivered | store.FlagOffered
 	j.QTime = n.now
 	n.arm(j)
 	n.log(LogState, j) // before the Offer leaves
 	n.offers.put(j.ID, o)
-	n.sendOffer(j, p, o.round)
+	n.sendOffer(j, p, n.offers.get(j.ID))
 }
 
-func (n *Node) sendOffer(j *store.Job, p *Peer, number uint64) {
+// sendOffer returns what it takes of a tick's budget.
+func (n *Node) sendOffer(j *store.Job, p *Peer, o *offered) (cost int) {
 	m := n.copyOf(j, wire.Offer)
-	m.Holders, m.Round = nil, number
+	m.Holders, m.Round = nil, o.round
+	n.scratch.extras = store.AppendExtrasBut(n.scratch.extras[:0], j.Extras(), store.TagOffer)
+	m.Job.Extras = n.scratch.extras
+	o.unanswered++
+	from := len(n.effects)
 	n.send(p, m)
+	return 1 + n.cost(from)
 }
 
-// offeredJob finds a job that is offered in a round.
-func (n *Node) offeredJob(id *store.ID, p *Peer, number uint64) *store.Job {
-	o := n.offers.get(*id)
-	if o == nil || o.to != p.Node || o.round != number {
-		return nil
+// inRound says whether a job is offered in a round, or is uncertain since.
+func inRound(j *store.Job, number uint64) bool {
+	o, noted := offerOf(j)
+	if isOffered(j) {
+		return !noted || o.round == number
 	}
-	return n.stillOffered(id)
+	return j.Uncertain() && j.State == store.StateActive && noted && o.round == number
 }
 
-// stillOffered finds a job that is offered; one that was deleted meanwhile isn't. One
-// that isn't known may be in another database: its offer stands until it is seen again.
-func (n *Node) stillOffered(id *store.ID) *store.Job {
+// otherLife says whether the node that a job is offered to was restarted since.
+func (n *Node) otherLife(o *offered) bool {
+	p := n.mesh.by[o.to]
+	if p == nil {
+		return false
+	}
+	life := n.mesh.lives[p.ID]
+	return life != o.life && (life != 0 || p.Connected)
+}
+
+// review ends an offer that is over, or of which nobody can know how it ended. It
+// returns the job where the offer still waits for its answer.
+func (n *Node) review(id *store.ID, o *offered) *store.Job {
 	j := n.store.Lookup(id)
-	if j != nil && j.Flags&store.FlagOffered != 0 {
-		return j
+	if n.otherLife(o) {
+		o.life = 0
 	}
-	if o := n.offers.get(*id); o != nil && (j != nil || !n.outOfSight() || n.steady() >= o.until) {
-		n.offers.drop(*id)
+	switch {
+	case j == nil && n.outOfSight() && n.steady() < o.until:
+		// It may be in another database. The rest is decided when it is back.
+	case j == nil || !inRound(j, o.round):
+		n.offers.remove(*id)
+	case o.accepted:
+		n.given(j)
+	case o.life == 0:
+		if !o.doubted {
+			n.doubtOffer(j)
+		}
+		n.offers.remove(*id)
+	case o.doubted:
+	case n.mesh.by[o.to] == nil:
+		o.doubted = true
+		n.doubtOffer(j)
+	default:
+		return j
 	}
 	return nil
 }
 
+// doubtOffer makes an offered job uncertain.
+func (n *Node) doubtOffer(j *store.Job) {
+	n.Stats.UncertainHandingOver++
+	doubt(j, n.now)
+	n.store.Work(j, j.QTime)
+	n.arm(j)
+	n.touch(j.Queue)
+	n.log(LogState, j)
+}
+
+// reopen ends the doubt about an offer whose node was forgotten, and is back in the same
+// life: it remembers whether it has taken the job.
+func (n *Node) reopen(id *store.ID, o *offered) {
+	j := n.store.Lookup(id)
+	if !o.doubted || j == nil || !j.Uncertain() || !inRound(j, o.round) || n.otherLife(o) {
+		return
+	}
+	o.doubted = false
+	n.store.Hold(j)
+	j.Flags = j.Flags&^store.FlagUncertain | store.FlagOffered
+	n.arm(j)
+	n.touch(j.Queue)
+	n.log(LogState, j)
+}
+
 // given ends an offer: the job isn't here any more.
 func (n *Node) given(j *store.Job) {
-	n.offers.drop(j.ID)
+	n.offers.remove(j.ID)
 	id := j.ID
 	n.entrust(j)
 	n.remove(j)
@@ -174,7 +241,7 @@ func (n *Node) given(j *store.Job) {
 
 // unoffer takes an offered job back, which is certain not to be anywhere else.
 func (n *Node) unoffer(j *store.Job) {
-	n.offers.drop(j.ID)
+	j = n.dropOffer(j)
 	j.Flags &^= store.FlagOffered | store.FlagDelivered
 	n.Stats.Exported--
 	j.Queue.JobsOut--
@@ -182,12 +249,6 @@ func (n *Node) unoffer(j *store.Job) {
 	n.push(j)
 	n.log(LogState, j)
 	n.serve(j.Queue)
-}
-
-// lose gives up an offered job of which nobody can know whether it was delivered.
-func (n *Node) lose(j *store.Job) {
-	n.Stats.LostHandingOver++
-	n.given(j)
 }
 
 // onOffer takes an at-most-once job, once.
@@ -212,12 +273,14 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 		case ad != nil:
 			// The node that we gave it to gives it back, before it confirms.
 			n.achieved(j, ad)
-		case o != nil && j.Flags&store.FlagOffered != 0:
+		case o != nil && isOffered(j):
 			// So the one that we offered it to has had it, and gave it on.
 			if q := n.mesh.by[o.to]; q != nil {
 				n.send(q, &wire.Message{Kind: wire.Settled, ID: m.ID, Round: o.round})
 			}
 			n.given(j)
+		case j.Uncertain() && j.State == store.StateActive:
+			n.given(j) // there is but one, and that node has it for certain
 		default:
 			n.sendTaken(p, r) // there is but one, and we have it
 			return
@@ -242,10 +305,20 @@ func (n *Node) sendTaken(p *Peer, r round) {
 
 func (n *Node) onTaken(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	if j := n.offeredJob(&id, p, m.Round); j != nil {
-		n.given(j)
-	} else if o := n.offers.get(id); o != nil && o.to == p.Node && o.round == m.Round {
-		o.accepted = true // out of sight; it must not be offered again
+	o := n.offers.get(id)
+	if o != nil && (o.to != p.Node || o.round != m.Round) {
+		o = nil
+	}
+	switch j := n.store.Lookup(&id); {
+	case j == nil && o != nil && n.outOfSight():
+		// The log can't say yet that the job is gone, so the taker has to go on
+		// remembering the round.
+		o.accepted = true
+		return
+	case j != nil && inRound(j, m.Round):
+		if was, _ := offerOf(j); o != nil || was.to == p.Node {
+			n.given(j)
+		}
 	}
 	// Also of a round that isn't known any more: it won't be offered again.
 	n.send(p, &wire.Message{Kind: wire.Settled, ID: m.ID, Round: m.Round})
@@ -253,15 +326,21 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 
 func (n *Node) onDeclined(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	j := n.offeredJob(&id, p, m.Round)
-	if j == nil {
+	o := n.offers.get(id)
+	if o == nil || o.to != p.Node || o.round != m.Round {
 		return
 	}
-	n.sated(p, j.Queue)
-	n.unoffer(j)
+	// A later Offer of the round may have been taken: its answer is on its way.
+	if o.unanswered--; o.unanswered > 0 {
+		return
+	}
+	if j := n.review(&id, o); j != nil {
+		n.sated(p, j.Queue)
+		n.unoffer(j)
+	}
 }
 
-func (n *Node) onSettled(m *wire.Message) { n.taken.drop(round{m.ID, m.Round}) }
+func (n *Node) onSettled(m *wire.Message) { n.taken.remove(round{m.ID, m.Round}) }
 
 // Unsent follows a message that the bus didn't accept: the node is certain never to
 // get it. Of messages without a job it need not be told.
@@ -278,8 +357,13 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 	}
 	switch kind {
 	case wire.Offer:
+		o := n.offers.get(id)
+		if o == nil || o.to != p.Node {
+			break
+		}
+		o.unanswered--
 		// A repeated one says nothing of the first.
-		if o := n.offers.get(id); o != nil && o.to == p.Node && !o.repeated && j.Flags&store.FlagOffered != 0 {
+		if !o.repeated && isOffered(j) {
 			n.unoffer(j)
 		}
 	case wire.YourJob:
@@ -314,43 +398,41 @@ func (n *Node) takes(p *Peer, j *store.Job) bool {
 	return j.Retry > 0 || (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Ties() > 0 && n.tied(j))
 }
 
-// resumeHandovers follows a connection that is back.
+// resumeHandovers follows a connection that is back. Of very many offers, or large ones,
+// some are repeated in the next ticks.
 func (n *Node) resumeHandovers(p *Peer) {
-	for i := len(n.offers.list) - 1; i >= 0; i-- { // an entry that goes is replaced by the last
-		e := &n.offers.list[i]
-		if e.value.to != p.Node {
+	budget := tickBudget
+	for i := n.offers.len() - 1; i >= 0; i-- { // an entry that goes is replaced by the last
+		e := n.offers.all[i]
+		if e.v.to != p.Node {
 			continue
 		}
-		j := n.stillOffered(&e.key)
-		switch {
-		case j == nil:
-			if e.value.life != n.mesh.lives[p.ID] {
-				n.offers.drop(e.key) // it is lost when it is seen again, if ever
+		e.v.unanswered = 0
+		n.reopen(&e.name, &e.v)
+		if j := n.review(&e.name, &e.v); j != nil {
+			e.v.repeated = true
+			if budget <= 0 {
+				e.v.next = n.steady()
+				n.unoffered = n.offers.len()
+				n.hurryTick()
+				continue
 			}
-		case e.value.life != n.mesh.lives[p.ID]:
-			n.lose(j)
-		default:
-			e.value.repeated = true
-			n.sendOffer(j, p, e.value.round)
+			budget -= n.sendOffer(j, p, &e.v)
 		}
 	}
-	for i := range n.taken.list {
-		if e := &n.taken.list[i]; e.value.from == p.Node {
-			n.sendTaken(p, e.key)
+	for i := range n.taken.all {
+		if e := n.taken.all[i]; e.v.from == p.Node {
+			n.sendTaken(p, e.name)
 		}
 	}
 }
 
 // forgetHandovers follows a node that is one of the mesh no more. The rounds in which it
-// gave jobs stay known until these expire: should it come back, it may offer them again.
+// gave jobs stay known: should it come back, it may offer them again.
 func (n *Node) forgetHandovers(node wire.Node) {
-	for i := len(n.offers.list) - 1; i >= 0; i-- {
-		if e := n.offers.list[i]; e.value.to == node {
-			if j := n.stillOffered(&e.key); j != nil {
-				n.lose(j)
-			} else {
-				n.offers.drop(e.key) // it is lost when it is seen again, if ever
-			}
+	for i := n.offers.len() - 1; i >= 0; i-- {
+		if e := n.offers.all[i]; e.v.to == node {
+			n.review(&e.name, &e.v)
 		}
 	}
 }
@@ -358,29 +440,30 @@ func (n *Node) forgetHandovers(node wire.Node) {
 // tickHandovers repeats what wasn't answered, a few at a time.
 func (n *Node) tickHandovers() {
 	now := n.steady()
-	for range min(len(n.offers.list), handoverSteps) {
+	budget := tickBudget
+	for steps := handoverSteps; steps > 0 && budget > 0 && n.offers.len() > 0; steps-- {
+		n.unoffered--
 		id, o := n.offers.next()
-		j := n.stillOffered(&id)
+		j := n.review(&id, o)
 		if j == nil {
-			if len(n.offers.list) == 0 {
-				break
-			}
 			continue
 		}
-		if p := n.mesh.by[o.to]; now >= o.next && p != nil && p.Connected {
+		if p := n.mesh.by[o.to]; now >= o.next && p.Connected {
 			o.wait = min(2*o.wait, handoverLast)
 			o.next, o.repeated = now+o.wait, true
-			n.sendOffer(j, p, o.round)
+			budget -= n.sendOffer(j, p, o)
 		}
 	}
-	for range min(len(n.taken.list), handoverSteps) {
+	if n.unoffered = min(max(n.unoffered, 0), n.offers.len()); n.unoffered > 0 {
+		n.hurryTick()
+	}
+	for range min(n.taken.len(), handoverSteps) {
 		r, t := n.taken.next()
 		switch p := n.mesh.by[t.from]; {
-		case now >= t.until:
-			n.taken.drop(r)
-			if len(n.taken.list) == 0 {
-				return
-			}
+		case now >= t.until && n.taken.len() > takenMost:
+			// A giver that was restarted with a clock that was set back may hold the job
+			// for one that hasn't expired. So only very many rounds are forgotten.
+			n.taken.remove(r)
 		case now >= t.next && p != nil:
 			t.wait = min(2*t.wait, handoverLast)
 			t.next = now + t.wait
@@ -389,34 +472,43 @@ func (n *Node) tickHandovers() {
 	}
 }
 
-// settleOffered decides what becomes of a loaded job that was offered; false where it
-// isn't such a one. A reload within one life changes nothing.
-func (n *Node) settleOffered(j *store.Job) bool {
-	if j.Flags&store.FlagOffered == 0 {
-		return false
+// offerStands says of a loaded job that is offered whether the offer still waits for its
+// answer. It does where this process made it; and where the data are exact, and no Settled
+// can have been sent since they were saved.
+func (n *Node) offerStands(j *store.Job, exact bool) bool {
+	n.hurryTick()
+	if o := n.offers.get(j.ID); o != nil && inRound(j, o.round) {
+		o.doubted = false
+		return true
 	}
-	switch o := n.offers.get(j.ID); {
-	case o == nil:
-		n.lose(j)
-	case o.accepted:
-		n.given(j)
-	default:
-		n.arm(j)
+	if exact {
+		n.resumeOffer(j, false)
 	}
-	return true
+	return exact
 }
 
-// resettle is settleOffered for the jobs of a queue that was out of sight.
-func (n *Node) resettle(q *store.Queue) {
-	var ids []store.ID // what becomes of one can take others away
-	for j := q.HeldHead; j != nil; j = j.Next {
-		if j.Flags&store.FlagOffered != 0 {
-			ids = append(ids, j.ID)
-		}
+// resumeOffer goes on with an offer as the job has it, or has the next tick make the job
+// uncertain.
+func (n *Node) resumeOffer(j *store.Job, doubtful bool) {
+	o, _ := offerOf(j) // without it, an offer in no life
+	if doubtful {
+		o.life = 0
 	}
-	for i := range ids {
-		if j := n.store.Lookup(&ids[i]); j != nil {
-			n.settleOffered(j)
+	o.wait, o.next, o.until = offerAgainMS, n.steady(), n.steady()+j.ETime-n.now
+	o.repeated = true
+	n.offers.put(j.ID, o)
+}
+
+// resettle is for the offered jobs of a queue that was out of sight. The next tick
+// decides about them: what is logged before the command that brought the queue is lost.
+func (n *Node) resettle(q *store.Queue) {
+	for j := q.HeldHead; j != nil; j = j.Next {
+		if !isOffered(j) {
+			continue
 		}
+		if !n.offerStands(j, false) {
+			n.resumeOffer(j, true)
+		}
+		n.arm(j)
 	}
 }

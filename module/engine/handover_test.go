@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,6 +12,18 @@ import (
 	"jobmesh/module/wire"
 )
 
+// offer has a node add an at-most-once job, and offer it to another in a life of that one.
+func offer(t *testing.T, n *engine.Node, to wire.NodeID, life uint64) store.ID {
+	n.SetLife(to, life)
+	n.PeerUp(to, "10.0.0.1:1", false)
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 86400})
+	require.NoError(t, err)
+	n.Effects()
+	ask := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 1}
+	require.NoError(t, n.Receive(to, ask.Append(nil)))
+	return id
+}
+
 // An at-most-once job is out of sight for a moment (SWAPDB) while it is offered, and
 // its Offer may have been lost with the connection. It isn't left with nobody, and
 // isn't offered where it may have been taken before.
@@ -18,10 +31,10 @@ func TestOfferedOutOfSight(t *testing.T) {
 	const life = 7
 	peer := wire.NodeID{1, 2, 3}
 	for _, tc := range []struct {
-		what          string
-		meanwhile     func(n *engine.Node, id store.ID, round uint64)
-		offered, lost int
-		there         bool
+		what               string
+		meanwhile          func(n *engine.Node, id store.ID, round uint64)
+		offered, uncertain int
+		there              bool
 	}{
 		{what: "the offer is lost", offered: 1, there: true,
 			meanwhile: func(*engine.Node, store.ID, uint64) {}},
@@ -33,13 +46,13 @@ func TestOfferedOutOfSight(t *testing.T) {
 				require.NoError(t, n.Receive(peer, m.Append(nil)))
 				n.PeerDown(peer)
 			}},
-		{what: "the node is restarted", offered: 0, lost: 1,
+		{what: "the node is restarted", offered: 0, uncertain: 1, there: true,
 			meanwhile: func(n *engine.Node, _ store.ID, _ uint64) {
 				n.SetLife(peer, life+1)
 				n.PeerUp(peer, "10.0.0.1:1", false)
 				n.PeerDown(peer)
 			}},
-		{what: "the node is forgotten", offered: 0, lost: 1,
+		{what: "the node is forgotten, and comes back", offered: 1, uncertain: 1, there: true,
 			meanwhile: func(n *engine.Node, _ store.ID, _ uint64) { n.Forget(peer) }},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
@@ -58,13 +71,7 @@ func TestOfferedOutOfSight(t *testing.T) {
 				}
 				return rounds
 			}
-			n.SetLife(peer, life)
-			n.PeerUp(peer, "10.0.0.1:1", false)
-			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 86400})
-			require.NoError(t, err)
-			n.Effects()
-			ask := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 1}
-			require.NoError(t, n.Receive(peer, ask.Append(nil)))
+			id := offer(t, n, peer, life)
 			first := offers()
 			require.Len(t, first, 1)
 			n.PeerDown(peer)
@@ -76,15 +83,20 @@ func TestOfferedOutOfSight(t *testing.T) {
 			n.Tick()
 			n.Swapped(0, 1)
 			n.Effects()
+			n.Tick()
+			n.Effects()
 			n.SetLife(peer, life)
-			n.PeerUp(peer, "10.0.0.1:1", false)
+			n.PeerUp(peer, "10.0.0.1:1", true)
 			again := offers()
 			assert.Len(t, again, tc.offered)
 			if tc.offered > 0 {
 				assert.Equal(t, first, again, "the same round")
 			}
-			assert.Equal(t, tc.there, n.Job(&id) != nil)
-			assert.EqualValues(t, tc.lost, n.Stats.LostHandingOver)
+			if assert.Equal(t, tc.there, n.Job(&id) != nil); tc.there && tc.offered == 0 {
+				require.True(t, n.Enqueue(&id, false))
+				assert.Empty(t, n.Job(&id).Extras())
+			}
+			assert.EqualValues(t, tc.uncertain, n.Stats.UncertainHandingOver)
 		})
 	}
 }
@@ -96,14 +108,8 @@ func TestOfferedAgainByAForgottenNode(t *testing.T) {
 	giver, _, _ := node(now)
 	taker, _, _ := node(now)
 	from, to := wire.NodeID{1, 2, 3}, wire.NodeID{3, 2, 1}
-	giver.SetLife(to, 7)
-	giver.PeerUp(to, "10.0.0.2:1", false)
 	taker.PeerUp(from, "10.0.0.1:1", false)
-	id, _, err := giver.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 86400})
-	require.NoError(t, err)
-	giver.Effects()
-	ask := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 1}
-	require.NoError(t, giver.Receive(to, ask.Append(nil)))
+	id := offer(t, giver, to, 7)
 	var offer []byte
 	for _, e := range giver.Effects() {
 		if e.Kind == engine.Send && wire.Kind(giver.Message(&e)[0]) == wire.Offer {
@@ -116,8 +122,8 @@ func TestOfferedAgainByAForgottenNode(t *testing.T) {
 	require.True(t, taker.Delete(&id)) // and soon that is remembered no more
 	taker.Effects()
 	taker.Forget(from)
-	for range 100 {
-		now += 60_000
+	for range 100 { // longer than the job lives: a giver's clock may have been set back
+		now += 3_600_000
 		taker.SetNow(now)
 		taker.Tick()
 	}
@@ -132,4 +138,92 @@ func TestOfferedAgainByAForgottenNode(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 1, answers)
+}
+
+// A node is restarted while an at-most-once job that it offered lies in another database.
+// The taker, which had it, has to remember the round until the job is seen to be gone:
+// were the job offered again to one that had forgotten it, there would be two.
+func TestOfferedOutOfSightAndRestarted(t *testing.T) {
+	const life = 7
+	now := int64(1_700_000_000_000)
+	peer := wire.NodeID{1, 2, 3}
+	settled := func(n *engine.Node) (count int) {
+		for _, e := range n.Effects() {
+			if e.Kind != engine.Send {
+				continue
+			}
+			switch wire.Kind(n.Message(&e)[0]) {
+			case wire.Settled:
+				count++
+			case wire.Offer:
+				t.Error("it is offered again")
+			}
+		}
+		return count
+	}
+	n, _, _ := node(now)
+	id := offer(t, n, peer, life)
+	taken := wire.Message{Kind: wire.Taken, ID: wire.JobID(id)}
+	for _, e := range n.Effects() {
+		var m wire.Message
+		if e.Kind == engine.Send && m.Parse(n.Message(&e)) == nil && m.Kind == wire.Offer {
+			taken.Round = m.Round
+			assert.Empty(t, m.Job.Extras, "to whom it is offered is nobody else's business")
+		}
+	}
+	record := slices.Clone(n.Job(&id).Record())
+
+	n, k, _ := node(now)
+	n.AddPeer(peer, "10.0.0.1:1")
+	n.BeginLoading()
+	q := n.NewQueueFor(nil)
+	require.NoError(t, n.LoadRecord(q, record))
+	require.NoError(t, k.Adopt(q))
+	n.Attached(q, []byte("q"), 1)
+	n.EndLoading()
+	require.Zero(t, n.Settle(engine.Trust{Exact: true}))
+	n.SetLife(peer, life)
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	require.NoError(t, n.Receive(peer, taken.Append(nil)))
+	assert.Zero(t, settled(n), "while it is out of sight")
+	n.Swapped(0, 1)
+	n.Effects()
+	now++
+	n.SetNow(now)
+	n.Tick()
+	assert.Nil(t, n.Job(&id))
+	assert.Zero(t, settled(n))
+	require.NoError(t, n.Receive(peer, taken.Append(nil)))
+	assert.Equal(t, 1, settled(n))
+	assert.Zero(t, n.Stats.UncertainHandingOver)
+}
+
+// A node is a replica for a while. If it reached no master, what it had offered is
+// offered still; else what became of that is its master's to know.
+func TestOfferedAsAReplica(t *testing.T) {
+	for _, follows := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		n, _, _ := node(now)
+		id := offer(t, n, peer, 7)
+		n.Effects()
+		n.PeerDown(peer)
+		n.SetPassive(true)
+		n.Effects()
+		if follows {
+			n.Follow()
+		}
+		uncertain := n.SetPassive(false)
+		assert.Equal(t, follows, uncertain == 1)
+		n.Effects()
+		n.PeerUp(peer, "10.0.0.1:1", false)
+		offers := 0
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send && wire.Kind(n.Message(&e)[0]) == wire.Offer {
+				offers++
+			}
+		}
+		assert.Equal(t, !follows, offers == 1)
+		assert.Equal(t, follows, n.Job(&id).Uncertain())
+	}
 }

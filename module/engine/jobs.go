@@ -451,6 +451,7 @@ func (n *Node) Enqueue(id *store.ID, nack bool) bool {
 	}
 	if !nack && j.Uncertain() && j.State == store.StateActive {
 		// By hand: who says so knows that nobody has it.
+		j = n.dropOffer(j)
 		j.Flags &^= store.FlagDelivered | store.FlagUncertain | store.FlagQueuedOnce
 	}
 	if nack && j.Retry == 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && runs(j) {
@@ -484,8 +485,8 @@ func (n *Node) dequeue(j *store.Job) {
 // Working postpones the next delivery of a job by its retry time, which it
 // returns in seconds (disque-compat.md 1.6), and extends its lock. Where other
 // nodes have to agree to that, and client isn't nil, pending says that a Worked
-// effect for client will tell whether they did. ErrNotExtended is the one error
-// with which the delivery was postponed.
+// effect for client will tell whether they did. ErrNotExtended, with why, is the one
+// error with which the delivery was postponed.
 func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err error) {
 	j := n.store.Lookup(id)
 	switch {
@@ -500,7 +501,8 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 		return 0, false, ErrTooLate
 	}
 	if j.Retry > 0 || j.State == store.StateActive {
-		if pending, err = n.extend(j, client); err != nil && err != ErrNotExtended {
+		pending, err = n.extend(j, client)
+		if _, only := err.(notExtended); err != nil && !only {
 			return 0, false, err
 		}
 	}
@@ -556,13 +558,17 @@ func (n *Node) evictSome() (evicted int) {
 		n.scratch.jobs = n.scratch.jobs[:0]
 		n.evict = n.store.ScanJobs(n.evict, &n.scratch.jobs)
 		for _, j := range n.scratch.jobs {
-			if j.State == store.StateAcked || j.State == store.StateActive && j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered) == store.FlagDelivered {
+			if j.State == store.StateAcked || j.State == store.StateActive && j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) == store.FlagDelivered {
 				if n.tied(j) {
 					continue
 				}
+				freed := n.store.Freed()
 				n.remove(j)
 				evicted++
 				n.Stats.Evicted++
+				if n.store.Freed() != freed+1 {
+					break // another has gone or moved: the rest of the list may be stale
+				}
 			}
 		}
 		if evicted >= 16 {

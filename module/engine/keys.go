@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"unsafe"
 
 	"jobmesh/module/store"
@@ -34,6 +35,15 @@ func (n *Node) LoadRecord(q *store.Queue, rec []byte) error {
 
 // Unlinked takes a queue out of its key's value. Its jobs are no longer known.
 func (n *Node) Unlinked(box unsafe.Pointer, q *store.Queue) {
+	if len(n.made) > 0 {
+		n.made = slices.DeleteFunc(n.made, func(made *store.Queue) bool { return made == q })
+	}
+	if n.store.Condemned(q) {
+		q.Box = nil
+		n.store.BuryCondemned(q)
+		n.hurryTick()
+		return
+	}
 	n.let(q)
 	q.Box = nil
 	n.limbo = append(n.limbo, limbo{box, q})
@@ -45,12 +55,17 @@ func (n *Node) let(q *store.Queue) {
 		n.forgetDormant(q)
 		return
 	}
+	n.cover(q)
+	n.store.Detach(q)
+}
+
+// cover is let for what the node itself knows of a queue.
+func (n *Node) cover(q *store.Queue) {
 	n.hide(q)
 	q.Waiters = 0
 	if q.Uniques > 0 {
 		n.sweepLocks() // those of its jobs are free
 	}
-	n.store.Detach(q)
 }
 
 // sweepLocks has all locks looked at soon, bit by bit. Two passes: what is
@@ -65,14 +80,14 @@ func (n *Node) sweepLocks() {
 func (n *Node) forgetDormant(q *store.Queue) {
 	for i, d := range n.dormant {
 		if d == q {
-			n.dormant = append(n.dormant[:i], n.dormant[i+1:]...)
+			n.setDormant(append(n.dormant[:i], n.dormant[i+1:]...))
 			return
 		}
 	}
 }
 
 // Reclaim finds the queue that was in a value before its key was renamed or
-// moved; nil where there is none.
+// moved. In place of one that was condemned it makes an empty one.
 func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
 	for i := len(n.limbo) - 1; i >= 0; i-- {
 		if l := n.limbo[i]; l.box == box {
@@ -81,7 +96,7 @@ func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
 			return l.q
 		}
 	}
-	return nil
+	return n.NewQueueFor(box)
 }
 
 // Attached makes a queue and its jobs known, under a name, after it was loaded,
@@ -97,8 +112,11 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	q.DB = int32(db)
 	n.unsettle(q)
 	if db != 0 {
-		n.dormant = append(n.dormant, q)
+		n.setDormant(append(n.dormant, q))
 		n.store.Rename(q, name)
+		if !n.loading && !n.passive && !n.store.Listed(q) {
+			n.tieAll(q) // of what is loaded Settle does it
+		}
 		return 0
 	}
 	dropped = n.store.Attach(q, name)
@@ -134,6 +152,27 @@ func (n *Node) serveBehind(q *store.Queue) {
 // outOfSight says whether there are queues whose jobs aren't known for the time being.
 func (n *Node) outOfSight() bool { return len(n.dormant)+len(n.limbo) > 0 }
 
+func (n *Node) setDormant(list []*store.Queue) {
+	n.dormant = list
+	n.recount = true
+}
+
+// away says of a job that isn't known whether it may be in a queue that lies in another
+// database. Such a job is not known to have ended. The answer may be yes for a job that is
+// nowhere, see [Node.unlisted].
+func (n *Node) away(id *store.ID) bool { return n.store.Away(id) || n.unlisted() }
+
+// unlisted says whether the table of jobs lacks those of a queue that lies in another
+// database: it was loaded there, or database 0 was flushed since it went. To look for a job
+// in such a queue would take time for each of its jobs.
+func (n *Node) unlisted() bool {
+	if n.recount {
+		n.recount = false
+		n.lacking = slices.ContainsFunc(n.dormant, func(q *store.Queue) bool { return !n.store.Listed(q) })
+	}
+	return n.lacking
+}
+
 // bury gives up the queues in limbo.
 func (n *Node) bury() {
 	for _, l := range n.limbo {
@@ -146,13 +185,11 @@ func (n *Node) bury() {
 // freed by their owner.
 func (n *Node) Flushed(db int) {
 	n.bury()
+	n.store.ForgetCondemned(db)
 	if db <= 0 {
-		n.farewellAll()
-		n.store.Forget()
-		n.kin.untied = true
-		n.era++
-		n.sweepLocks()
-		n.visible, n.cursor, n.evict = 0, 0, 0
+		n.farewellAll() // it isn't known yet whether the server loads what it empties now
+		n.forgetAll(n.store.Forget)
+		n.hurryTick()
 	}
 	kept := n.dormant[:0]
 	for _, q := range n.dormant {
@@ -165,23 +202,18 @@ func (n *Node) Flushed(db int) {
 			kept = append(kept, q)
 		}
 	}
-	n.dormant = kept
+	n.setDormant(kept)
 }
 
-// farewellAll is farewell for all jobs, before they are forgotten at once. Of very many
-// locks, those that are left are found when they are in somebody's way.
-func (n *Node) farewellAll() {
-	if n.alone() || n.passive || n.loading {
-		return
-	}
-	var next *store.Lock
-	for l, most := n.store.Locks().Head, debtMax; l != nil && most > 0; l = next {
-		next = l.Next
-		if j := n.store.Lookup(&l.Job); j != nil && !ended(l) {
-			most--
-			n.farewell(j)
-		}
-	}
+// forgetAll has the store forget all queues and jobs.
+func (n *Node) forgetAll(forget func()) {
+	forget()
+	n.recount = true
+	n.made = n.made[:0]
+	n.kin.untied = true
+	n.era++
+	n.sweepLocks()
+	n.visible, n.cursor, n.evict = 0, 0, 0
 }
 
 // takeOut leaves a value empty and buries what it had.
@@ -200,6 +232,7 @@ func (n *Node) Swapped(a, b int) {
 	if b == 0 {
 		a, b = b, a
 	}
+	n.store.SwapCondemned(int32(a), int32(b))
 	var out, in []*store.Queue
 	if a == 0 {
 		var cursor uint64
@@ -224,33 +257,37 @@ func (n *Node) Swapped(a, b int) {
 			kept = append(kept, q)
 		}
 	}
-	n.dormant = kept
+	n.setDormant(kept)
 	for _, q := range out {
-		n.let(q)
+		n.cover(q)
 		q.DB = int32(b)
-		n.dormant = append(n.dormant, q)
+	}
+	if a == 0 {
+		n.store.DetachAll(out)
+		n.setDormant(append(n.dormant, out...))
 	}
 	for _, q := range in {
 		q.DB = 1 // until then
-		n.Attached(q, append([]byte(nil), q.NameBytes()...), 0)
+		n.Attached(q, q.NameBytes(), 0)
 	}
 }
 
 // Flush removes every queue and job (DEBUG FLUSHALL); waiting clients get the
-// null array.
+// null array. From now on no job is known. Of very many queues the keys go with the
+// next ticks; [Node.Flushing] says whether they have.
 func (n *Node) Flush() {
-	var all []*store.Queue
-	var cursor uint64
-	for {
-		cursor = n.store.ScanQueues(cursor, &all)
-		if cursor == 0 {
-			break
-		}
+	n.condemn()
+	if n.dropCondemned(); n.store.AnyCondemned() {
+		n.effects = append(n.effects, Effect{Kind: LogFlush})
 	}
-	for _, q := range all {
-		n.keys.Drop(q)
-	}
-	n.era++
-	n.sweepLocks()
 	n.endWaits(nil)
+}
+
+// ApplyFlush is JOBMESH FLUSHED from the log or the master. The end of the keys follows
+// in the log; those that its end has left go once this node works by itself.
+func (n *Node) ApplyFlush() { n.condemn() }
+
+func (n *Node) condemn() {
+	n.bury()
+	n.forgetAll(n.store.Condemn)
 }

@@ -20,13 +20,10 @@ type Trust struct {
 	// Same: it was saved by this process, and nothing has happened since (DEBUG RELOAD,
 	// RESTORE of what was just dumped). So the other nodes know nothing new either.
 	Same bool
-	// Logged: a log that holds every queueing of a delayed job, so one that
-	// isn't due yet has surely not been delivered.
-	Logged bool
 }
 
 // BeginLoading stops timers and deliveries until [Node.EndLoading].
-func (n *Node) BeginLoading() { n.loading = true }
+func (n *Node) BeginLoading() { n.loading, n.unloaded = true, n.store.Jobs() }
 
 // EndLoading ends loading; the caller settles what was loaded.
 func (n *Node) EndLoading() { n.loading = false }
@@ -37,22 +34,35 @@ func (n *Node) Loading() bool { return n.loading }
 // Settle decides for every held job what its saved state means now. It returns how many
 // at-most-once jobs became uncertain by that ([store.FlagUncertain]).
 //
-// What was queued is queued again at once, in its place and with its counters, and what
-// was in somebody's hands keeps the time that it is due. None of that is logged: who
-// reads the same log decides the same. A job that other nodes hold too is asked about
+// A job that was queued is queued again at once, in its place and with its counters, and one
+// that was in somebody's hands keeps the time that it is due. None of that is logged: each
+// reader of the same log decides the same. A job that other nodes hold too is asked about
 // first, see [Node.askHolders].
 func (n *Node) Settle(t Trust) (uncertain int) {
+	n.loaded = nil
 	if n.passive {
 		return 0
 	}
-	n.eachQueue(n.relock)
+	if n.store.AnyParts() {
+		n.eachQueue(n.relock)
+	}
 	s := settling{Trust: t}
-	n.eachQueue(func(q *store.Queue) { n.settleQueue(q, &s) })
+	n.eachQueue(func(q *store.Queue) {
+		n.settleQueue(q, &s)
+		if q.Jobs() == 0 && q.Lanes == nil && q.Pause == 0 && q.Waiters == 0 {
+			// A queue that was flushed, and not removed yet, is saved as an empty one.
+			n.hide(q)
+			n.store.CondemnEmpty(q)
+			n.hurryTick()
+		}
+	})
 	for _, q := range n.dormant {
+		n.tieAll(q)
 		if q.Flags&queueUnsettled != 0 {
 			s.uncertain += n.doubtAway(q, t)
 		}
 	}
+	n.store.SortKnots() // not when the first of them is needed
 	n.askHolders(&s)
 	return s.uncertain
 }
@@ -62,7 +72,10 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 // how far the data could be trusted.
 func (n *Node) doubtAway(q *store.Queue, t Trust) (uncertain int) {
 	for _, j := range notWorked(q) {
-		if doubtful(j, t, n.now) {
+		if isOffered(j) && n.offerStands(j, t.Exact) {
+			continue
+		}
+		if !t.Exact && doubtful(j) {
 			doubt(j, n.now)
 			uncertain++
 		}
@@ -151,7 +164,8 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		n.followCTime(j.CTime, trustAhead) // the clock may have been set back since
 	}
 	n.withinTerms(j)
-	if n.settleOffered(j) {
+	if isOffered(j) && n.offerStands(j, s.Exact && !s.restored) {
+		n.arm(j)
 		return
 	}
 	j, settled := n.settleFamily(j, s.Trust)
@@ -161,7 +175,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	// The nodes' file may be older: a holder that it doesn't name is asked too, if it comes.
 	elsewhere := !s.Same && j.Holders() > 0
 	switch {
-	case doubtful(j, s.Trust, n.now):
+	case isOffered(j) || !s.Exact && doubtful(j):
 		s.uncertain++
 		n.doubted = max(n.doubted, j.CTime)
 		doubt(j, n.now)
@@ -205,32 +219,33 @@ func (n *Node) pushBack(j *store.Job) {
 	j.Flags |= store.FlagQueuedOnce
 }
 
-// doubtful says of an at-most-once job, as it was loaded, whether it may have been
-// handed out after it was saved.
-func doubtful(j *store.Job, t Trust, now int64) bool {
-	if j.Retry > 0 || t.Exact {
-		return false
-	}
-	delayed := j.Flags&store.FlagQueuedOnce == 0
-	return j.State == store.StateQueued ||
-		j.State == store.StateActive && j.Flags&store.FlagDelivered == 0 && !held(j) && !(t.Logged && delayed && j.QTime > now)
+// doubtful says of a job, as it was loaded from inexact data, whether it is at most once and
+// may have been handed out after it was saved.
+func doubtful(j *store.Job) bool {
+	return j.Retry == 0 &&
+		(j.State == store.StateQueued || isOffered(j) || j.State == store.StateActive && j.Flags&store.FlagDelivered == 0)
+}
+
+// notHeld is for a job that was held back when it was saved, and may have been let go since.
+func (n *Node) notHeld(j *store.Job) *store.Job {
+	return n.setFamily(j, &store.Family{})
 }
 
 // doubt takes a job for one that was given to a client at a time, and says that it
 // isn't known.
 func doubt(j *store.Job, at int64) {
 	j.State = store.StateActive
-	j.Flags |= store.FlagDelivered | store.FlagUncertain
+	j.Flags = j.Flags&^store.FlagOffered | store.FlagDelivered | store.FlagUncertain
 	j.QTime = at
 }
 
 // Doubt does in the data of a log, or of a replica, what Settle did with the same data
 // and an inexact trust: it was at that time, and the creation times of the jobs are up to
 // last. Without it the next one to load the log would take for exact what wasn't.
-func (n *Node) Doubt(at int64, last uint64, logged bool) {
-	n.eachQueue(func(q *store.Queue) { n.doubtQueue(q, at, last, Trust{Logged: logged}) })
+func (n *Node) Doubt(at int64, last uint64) {
+	n.eachQueue(func(q *store.Queue) { n.doubtQueue(q, at, last) })
 	for _, q := range n.dormant {
-		n.doubtAway(q, Trust{Logged: logged})
+		n.doubtAway(q, Trust{})
 	}
 }
 
@@ -241,18 +256,18 @@ func (n *Node) DoubtQueue(q *store.Queue) {
 		n.doubtAway(q, Trust{})
 		return
 	}
-	n.doubtQueue(q, n.now, math.MaxUint64, Trust{})
+	n.doubtQueue(q, n.now, math.MaxUint64)
 }
 
-func (n *Node) doubtQueue(q *store.Queue, at int64, last uint64, t Trust) {
+func (n *Node) doubtQueue(q *store.Queue, at int64, last uint64) {
 	for _, j := range notWorked(q) {
 		if j.CTime > last {
 			continue
 		}
-		if held(j) && !t.Logged {
-			j = n.setFamily(j, &store.Family{})
+		if held(j) {
+			j = n.notHeld(j)
 		}
-		if doubtful(j, t, at) {
+		if doubtful(j) {
 			n.store.Hold(j)
 			doubt(j, at)
 		}
@@ -276,10 +291,10 @@ func notWorked(q *store.Queue) (list []*store.Job) {
 	return list
 }
 
-// NotDelivered lists a queue's at-most-once jobs that are known not to be delivered.
+// NotDelivered lists a queue's at-most-once jobs that are known not to be delivered here.
 func (n *Node) NotDelivered(q *store.Queue) (ids []store.ID) {
 	for _, j := range notWorked(q) {
-		if j.Flags&store.FlagDelivered == 0 {
+		if j.Flags&store.FlagDelivered == 0 || isOffered(j) {
 			ids = append(ids, j.ID)
 		}
 	}
@@ -360,6 +375,7 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 		n.store.FreeJob(j)
 		return err
 	}
+	n.store.Oust(&j.ID) // in another database: its author had this one take its place
 	if !n.store.Register(q, j) {
 		n.store.FreeJob(j)
 		return nil
@@ -368,19 +384,115 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 	return nil
 }
 
+// ApplyJobAway is ApplyJob for a queue that lies in another database than 0: q is the one
+// in the key of that name there, nil if there is no such key. The job is known when the
+// queue comes home.
+func (n *Node) ApplyJobAway(db int, q *store.Queue, name, rec []byte) error {
+	j, err := n.store.JobFromRecord(rec)
+	if err != nil {
+		return err
+	}
+	if q, err = n.queueAway(db, q, name); err != nil {
+		n.store.FreeJob(j)
+		return err
+	}
+	if !n.store.Listed(q) {
+		n.store.LoadInto(q, j)
+	} else if !n.store.Register(q, j) {
+		n.store.FreeJob(j)
+	}
+	return nil
+}
+
+// queueAway makes a queue in another database than 0, unless q is one already.
+func (n *Node) queueAway(db int, q *store.Queue, name []byte) (*store.Queue, error) {
+	if q != nil && !n.store.Condemned(q) {
+		return q, nil
+	}
+	q = n.store.AllocQueue(n.now)
+	n.store.Rename(q, name)
+	q.DB = int32(db)
+	if err := n.keys.Adopt(q); err != nil {
+		n.store.DropQueue(q)
+		return nil, err
+	}
+	n.unsettle(q)
+	n.setDormant(append(n.dormant, q))
+	return q, nil
+}
+
+// ApplyQueue is MAKEQUEUE: a queue, maybe without jobs, has this key in database 0. It
+// can be applied twice.
+func (n *Node) ApplyQueue(name []byte) error {
+	_, err := n.queue(name)
+	return err
+}
+
+// ApplyQueueAway is ApplyQueue for another database than 0, see [Node.ApplyJobAway].
+func (n *Node) ApplyQueueAway(db int, q *store.Queue, name []byte) error {
+	_, err := n.queueAway(db, q, name)
+	return err
+}
+
 // ApplyDelete is DELJOB from the log or the master: the job is gone, whatever its state
-// was. What follows from that was logged by its author.
+// was. What follows from that was logged by its author: the end of a vote is logged by
+// itself (DELLOCK), and a vote whose end isn't logged outlasts the job. So only locks of
+// which nobody but the job tells end with it.
 func (n *Node) ApplyDelete(id *store.ID) {
 	if j := n.store.Lookup(id); j != nil {
 		n.touch(j.Queue)
+		if j.State == store.StateAcked && !cancelled(j) {
+			n.store.SetDone(id) // a node with a job that waits for it may ask
+		}
+		n.leaveVotes(j)
 		n.discard(j)
+		return
+	}
+	n.store.Oust(id)
+}
+
+// LoadState is ApplyState before Settle, also for jobs in other databases than 0.
+func (n *Node) LoadState(rec, holders []byte) error {
+	j, err := n.store.ApplyState(rec, holders)
+	if err != nil || j != nil || len(n.dormant) == 0 {
+		return err
+	}
+	if n.loaded == nil {
+		n.loaded = map[store.ID]*store.Job{}
+		n.eachAway(func(j *store.Job) { n.loaded[j.ID] = j })
+	}
+	return n.store.ApplyStateTo(n.loaded, rec, holders)
+}
+
+// AwayInHands calls do with the jobs of queues that lie in other databases than 0 that
+// somebody was given, and that come again unless he acknowledges them.
+func (n *Node) AwayInHands(do func(*store.Job)) {
+	n.eachAway(func(j *store.Job) {
+		if j.Retry > 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 {
+			do(j)
+		}
+	})
+}
+
+func (n *Node) eachAway(do func(*store.Job)) {
+	for _, q := range n.dormant {
+		eachJob(q, do)
 	}
 }
 
-// LoadState is ApplyState before Settle.
-func (n *Node) LoadState(rec, holders []byte) error {
-	_, err := n.store.ApplyState(rec, holders)
-	return err
+// eachJob walks all lists of a queue.
+func eachJob(q *store.Queue, do func(*store.Job)) {
+	walk := func(j *store.Job) {
+		for ; j != nil; j = j.Next {
+			do(j)
+		}
+	}
+	walk(q.Head)
+	walk(q.Working.Head)
+	walk(q.HeldHead)
+	for l := q.Lanes; l != nil; l = l.Next {
+		walk(l.Head())
+	}
 }
 
 // ApplyState is SETJOB: the changed state of a job, and who else holds it. Unknown jobs are passed over.

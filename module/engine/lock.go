@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"bytes"
 	"container/heap"
 	"encoding/binary"
+	"math"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -20,9 +23,12 @@ import (
 const (
 	lockSteps  = 10    // buckets of the table of locks looked at in one tick, at least
 	lockTicks  = 30    // for larger tables: a share of the locks that there are
+	lockLookMS = 50    // but not more often
 	staleSteps = 500   // and where more than
 	staleShare = 4     // one in so many is over
 	sweepSteps = 1000  // likewise, after many jobs went at once
+	lockSlice  = 300   // locks ended at once,
+	endedSlice = 2000  // and removed that had been over for a while
 	endedMS    = 2_000 // how long one that is over is kept
 
 	longLeaseMS = 600_000 // an at-most-once job has its lock for as long as it lives
@@ -53,34 +59,16 @@ const (
 	lockSaved = lockAny | lockAlone | lockOutlives | lockKept | lockForeign | lockSoft
 )
 
-// deadlines are the locks that somebody waits for and that end by themselves, and
-// those that aren't to be asked for until then ([Node.rests]). Each is there once.
-type deadlines []*deadline
-
+// deadline is a lock that somebody waits for and that ends by itself, or one that isn't to
+// be asked for until then (consents.rests). Each is there once.
 type deadline struct {
 	at   int64 // steady, ms
 	name string
 	pos  int
 }
 
-func (d deadlines) Len() int           { return len(d) }
-func (d deadlines) Less(i, j int) bool { return d[i].at < d[j].at }
-func (d deadlines) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].pos, d[j].pos = i, j
-}
-func (d *deadlines) Push(x any) {
-	e := x.(*deadline)
-	e.pos = len(*d)
-	*d = append(*d, e)
-}
-func (d *deadlines) Pop() any {
-	last := len(*d) - 1
-	x := (*d)[last]
-	(*d)[last] = nil
-	*d = (*d)[:last]
-	return x
-}
+func (d *deadline) sooner(than *deadline) bool { return d.at < than.at }
+func (d *deadline) position() *int             { return &d.pos }
 
 // await has a lock looked at, at a time (steady) or before.
 func (n *Node) await(name []byte, at int64) {
@@ -174,6 +162,17 @@ func (n *Node) isLive(l *store.Lock) bool {
 	if l == nil || l.Until != 0 && l.Until <= n.steady() {
 		return false
 	}
+	if len(n.clears) > 0 && n.clearingOf(l) != nil {
+		return false
+	}
+	return n.lives(l)
+}
+
+// lives is isLive, but for locks that are being cleared.
+func (n *Node) lives(l *store.Lock) bool {
+	if l.Until != 0 && l.Until <= n.steady() {
+		return false
+	}
 	return l.Space() == store.LockBare || l.Flags&lockForeign != 0 && !n.alone() || n.holds(l)
 }
 
@@ -186,7 +185,7 @@ func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, h
 
 func (n *Node) takeHashed(name []byte, hash uint64, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
 	l, fresh := n.store.LockOrNew(name, hash)
-	if !fresh && (l.Job != *id || ended(l)) {
+	if !fresh && (l.Job != *id || ended(l) || n.clearingOf(l) != nil) {
 		if n.isLive(l) {
 			return 0, l
 		}
@@ -256,6 +255,9 @@ func (n *Node) endLock(l *store.Lock) {
 	if ended(l) {
 		return
 	}
+	if c := n.clearingOf(l); c != nil && n.lives(l) {
+		c.cleared++
+	}
 	if l.Flags&lockLogged != 0 {
 		n.logEnd(l.Name(), l.Token)
 	}
@@ -266,6 +268,16 @@ func (n *Node) endLock(l *store.Lock) {
 		return
 	}
 	n.markEnded(l)
+}
+
+// dropLock frees a lock in whose place another comes that may have a smaller token. Its
+// end is logged: who reads the log passes such a one over where the greater token stands.
+func (n *Node) dropLock(l *store.Lock) {
+	if l.Flags&lockLogged != 0 {
+		n.logEnd(l.Name(), l.Token)
+	}
+	n.countWeak(l, -1)
+	n.store.RemoveLock(l)
 }
 
 // markEnded has a lock be over, see [ended].
@@ -324,7 +336,8 @@ func (n *Node) tickLocks() {
 		}
 	}
 	now := n.steady()
-	for len(n.deadlines) > 0 && n.deadlines[0].at <= now {
+	live := 0
+	for ; len(n.deadlines) > 0 && n.deadlines[0].at <= now && live < lockSlice; live++ {
 		name := heap.Pop(&n.deadlines).(*deadline).name
 		delete(n.awaited, name)
 		n.restOver([]byte(name))
@@ -340,8 +353,12 @@ func (n *Node) tickLocks() {
 		}
 	}
 	if len(n.deadlines) > 0 {
-		n.wake = min(n.wake, n.now+n.deadlines[0].at-now)
+		n.wake = min(n.wake, n.now+max(n.deadlines[0].at-now, 1))
 	}
+	if n.sweep == 0 && !n.stale && now-n.lockLook < lockLookMS {
+		return // ticks that follow each other have other work to go on with
+	}
+	n.lockLook = now
 	steps := max(lockSteps, int(min(n.store.Locks().Len/lockTicks, sweepSteps)))
 	switch {
 	case n.sweep > 0:
@@ -350,7 +367,7 @@ func (n *Node) tickLocks() {
 		steps = staleSteps
 	}
 	seen, over := 0, 0
-	for range steps {
+	for ; steps > 0 && live < lockSlice && over < endedSlice; steps-- {
 		n.scratch.locks = n.scratch.locks[:0]
 		n.lockCursor = n.store.ScanLocks(n.lockCursor, &n.scratch.locks)
 		seen += len(n.scratch.locks)
@@ -364,6 +381,7 @@ func (n *Node) tickLocks() {
 			case !n.isLive(l):
 				n.removeLock(l)
 				over++
+				live++
 			case unleased(l.Space(), &l.Job, l.Flags, l.Lease):
 				n.votes.unleased = now + promiseKeptMS
 			}
@@ -459,11 +477,12 @@ func (n *Node) ApplyLock(rec []byte) error {
 		n.ApplyFloor(r.Token)
 		return nil
 	}
-	old := n.store.Lock(r.Name)
+	old, age := n.store.Lock(r.Name), n.store.LockAge
 	if old != nil && old.Token > r.Token {
 		return nil
 	}
 	if old != nil {
+		age = old.Age // by DEBUG RELOAD: it is being cleared still
 		n.countWeak(old, -1)
 		n.store.RemoveLock(old)
 	}
@@ -473,7 +492,7 @@ func (n *Node) ApplyLock(rec []byte) error {
 		return nil
 	}
 	l := n.newLock(r.Name, r.Owner)
-	l.Job, l.Token, l.Lease = r.Job, r.Token, r.Lease
+	l.Job, l.Token, l.Lease, l.Age = r.Job, r.Token, r.Lease, age
 	n.setFlags(l, r.Flags)
 	l.Flags |= lockLogged
 	l.Until = n.untilOf(left)
@@ -588,15 +607,16 @@ func (n *Node) ScanLocks(cursor uint64, emit *[]*store.Lock) uint64 {
 // --- clearing --------------------------------------------------------------------
 
 // ClearLocks frees locks, whoever holds them, at all nodes that can be reached:
-// that of this full name, or with prefix all whose full names begin so. It
-// returns how many this node knew to be held. Where no majority can be reached
-// nothing is done.
-func (n *Node) ClearLocks(name []byte, prefix bool) (cleared int64, err error) {
+// that of this full name, or with prefix all whose full names begin so. Where no majority
+// can be reached nothing is done. cleared is how many this node knew to be held. Of very
+// many locks that takes a while; then, if the caller can wait, pending says that the count
+// comes as a Cleared effect for its Client. The locks are free at once.
+func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pending *Clearing, err error) {
 	switch {
 	case n.passive:
-		return 0, ErrReplica
+		return 0, nil, ErrReplica
 	case !n.quorate(name):
-		return 0, (&Outcome{Kind: NoQuorum, Why: n.whyNoQuorum(&Claim{name: name})}).Err()
+		return 0, nil, (&Outcome{Kind: NoQuorum, Why: n.whyNoQuorum(&Claim{name: name})}).Err()
 	}
 	m := wire.Message{Kind: wire.ClearLocks, Lock: wire.Lock{Name: name}}
 	if prefix {
@@ -605,29 +625,115 @@ func (n *Node) ClearLocks(name []byte, prefix bool) (cleared int64, err error) {
 	for _, p := range n.mesh.order {
 		n.send(p, &m)
 	}
-	return n.clear(name, prefix), nil
+	if !prefix {
+		return n.clear(name), nil, nil
+	}
+	c := n.clearAll(name)
+	if canWait && len(n.clears) > 0 {
+		return 0, c, nil
+	}
+	for len(n.clears) > 0 {
+		n.clearSome(math.MaxInt)
+	}
+	return c.cleared, nil, nil
 }
 
-// clear is ClearLocks for this node alone.
-func (n *Node) clear(name []byte, prefix bool) (cleared int64) {
-	free := func(l *store.Lock) {
-		if n.isLive(l) {
-			cleared++
+// clear is ClearLocks for one lock, and this node alone.
+func (n *Node) clear(name []byte) (cleared int64) {
+	l := n.store.Lock(name)
+	if l == nil {
+		return 0
+	}
+	if n.isLive(l) {
+		cleared++
+	}
+	n.removeLock(l)
+	return cleared
+}
+
+// Clearing is a ClearLocks for all names that begin alike, which takes a while where
+// there are very many locks. From its beginning on they are as good as free (isLive), and
+// one that is taken anew doesn't belong to it: it is younger. Should the server end
+// meanwhile, those that are left are held, as if it had ended before.
+type Clearing struct {
+	Client  any // the caller's; nil: nobody is to be told
+	prefix  []byte
+	age     uint16 // it is for locks before this age
+	begun   bool
+	cleared int64
+}
+
+const (
+	clearBudget = 3000 // locks looked at at once by a Clearing
+	clearCost   = 10   // where one is freed, it counts as so many
+)
+
+// clearAll begins a Clearing; in a small table it is over then.
+func (n *Node) clearAll(prefix []byte) *Clearing {
+	n.store.LockAge++
+	c := &Clearing{prefix: slices.Clone(prefix), age: n.store.LockAge}
+	n.clears = append(n.clears, c)
+	n.clearSome(clearBudget)
+	return c
+}
+
+// clearingOf is the Clearing that a lock is about to be freed by; nil: none.
+func (n *Node) clearingOf(l *store.Lock) *Clearing {
+	for _, c := range n.clears {
+		if int16(c.age-l.Age) > 0 && bytes.HasPrefix(l.Name(), c.prefix) {
+			return c
 		}
+	}
+	return nil
+}
+
+// clearFirst ends a lock that is being cleared, before somebody takes it anew.
+func (n *Node) clearFirst(name []byte) {
+	if len(n.clears) == 0 {
+		return
+	}
+	if l := n.store.Lock(name); l != nil && n.clearingOf(l) != nil {
 		n.removeLock(l)
 	}
-	if !prefix {
-		if l := n.store.Lock(name); l != nil {
-			free(l)
+}
+
+// clearSome goes on with what is being cleared.
+func (n *Node) clearSome(budget int) {
+	for ; len(n.clears) > 0; n.clears = n.clears[1:] {
+		c := n.clears[0]
+		if !c.begun {
+			c.begun = true
+			n.store.BeginLockWalk()
 		}
-		return cleared
-	}
-	var next *store.Lock
-	for l := n.store.Locks().Head; l != nil; l = next {
-		next = l.Next
-		if has := l.Name(); len(has) >= len(name) && string(has[:len(name)]) == string(name) {
-			free(l)
+		for l := n.store.WalkLock(); l != nil; l = n.store.WalkLock() {
+			if int16(c.age-l.Age) > 0 {
+				mine := bytes.HasPrefix(l.Name(), c.prefix)
+				if mine && !ended(l) {
+					budget -= clearCost
+					n.removeLock(l) // which counts it
+				} else {
+					l.Age = c.age
+				}
+			}
+			if budget--; budget <= 0 {
+				n.hurryTick()
+				return
+			}
 		}
+		n.toldCleared(c, nil)
 	}
-	return cleared
+}
+
+func (n *Node) toldCleared(c *Clearing, err error) {
+	if c.Client != nil {
+		n.effects = append(n.effects, Effect{Kind: Cleared, Client: c.Client, Nodes: int(c.cleared), Err: err})
+	}
+}
+
+// endClears ends what is being cleared, as when the node becomes a replica.
+func (n *Node) endClears() {
+	for _, c := range n.clears {
+		n.toldCleared(c, ErrReplica)
+	}
+	n.clears = nil
 }

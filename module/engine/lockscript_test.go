@@ -107,8 +107,8 @@ func (w *world) duration(key string, dest *int64) {
 	}
 }
 
-// unique reads what a job is unique by: unique=until, before, during or both, key=…,
-// any, conflict=raise, return, reschedule or replace, busy=drop or dead.
+// unique reads what a job is unique by: unique=until, before, during, both or window,
+// lockttl=…, key=…, any, conflict=raise, return, reschedule or replace, busy=drop or dead.
 func (w *world) unique(a *engine.Add) {
 	how, conflict := "", ""
 	if w.arg("unique", &how); how == "" {
@@ -116,9 +116,10 @@ func (w *world) unique(a *engine.Add) {
 	}
 	w.arg("conflict", &conflict)
 	u := &a.Unique
-	u.Strategy = map[string]uint8{"before": store.UniqueBefore, "during": store.UniqueDuring, "both": store.UniqueBoth, "until": store.UniqueUntil}[how]
+	u.Strategy = map[string]uint8{"before": store.UniqueBefore, "during": store.UniqueDuring, "both": store.UniqueBoth, "until": store.UniqueUntil, "window": store.UniqueWindow}[how]
 	u.Conflict = map[string]uint8{"raise": store.ConflictRaise, "return": store.ConflictReturn, "reschedule": store.ConflictReschedule, "replace": store.ConflictReplace}[conflict]
 	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay = true, w.d.HasArg("any"), true, []byte("k"), 5
+	w.arg("lockttl", &u.LockTTL) // s
 	busy := ""
 	w.arg("busy", &busy)
 	u.Busy = map[string]uint8{"drop": store.BusyDrop, "dead": store.BusyDead}[busy]
@@ -195,7 +196,7 @@ func (w *world) unlock() {
 func (w *world) clearLock() {
 	n, name := w.actor(0), store.AppendBareName(nil, []byte(w.word(1)))
 	n.do(func() {
-		count, err := n.e.ClearLocks(name, w.d.HasArg("prefix"))
+		count, _, err := n.e.ClearLocks(name, w.d.HasArg("prefix"), false)
 		w.say("%d %v", count, err)
 	})
 }
@@ -253,6 +254,9 @@ func (n *actor) lockEffect(e *engine.Effect) {
 		rec := slices.Clone(n.e.Message(e))
 		r, err := store.ParseLock(rec)
 		require.NoError(w.t, err)
+		if old, err := store.ParseLock(n.locks[string(r.Name)]); err == nil {
+			require.GreaterOrEqual(w.t, r.Token, old.Token, "%s logs a lock which the reader of the log passes over: the end of the one before is missing", n.name)
+		}
 		n.locks[string(r.Name)] = rec
 	case engine.LogUnlock:
 		name, token := engine.UnlockParts(n.e.Message(e))

@@ -15,7 +15,7 @@ const (
 	graveMS      = 60_000 // how long a job that is gone is remembered, at least
 	graveMax     = 1 << 17
 	gcDoublings  = 10
-	gcStrangers  = 8 // attempts, in about 4 minutes, before holders that aren't in the node table are given up
+	gcStrangers  = 5 // attempts, in about half a minute, before holders that aren't in the node table are given up
 )
 
 // adding is an ADDJOB that waits for its copies.
@@ -26,6 +26,7 @@ type adding struct {
 	deadline int64 // unix ms; 0: none
 	external bool  // this node keeps no copy
 	at       int   // in Node.waiting
+	number   uint64
 
 	refused []wire.Node // asked in vain, and not asked again
 	forgive int64       // until then, unix ms

@@ -35,6 +35,10 @@ const queueVisible uint8 = 1
 // looked at since (Settle): one that lies in another database waits for its return.
 const queueUnsettled uint8 = 2
 
+// queueUnlogged marks a queue that was made by this call, while it is looked whether one
+// of its jobs is logged.
+const queueUnlogged uint8 = 4
+
 // Memory levels (disque-compat.md 4.5): shares of maxmemory.
 const (
 	levelExternal = 0.75 // take no new job
@@ -51,8 +55,9 @@ type Keyspace interface {
 	Free(name []byte) error
 	// Adopt puts a new queue into its key.
 	Adopt(q *store.Queue) error
-	// Drop removes an empty queue's key, and by that the queue.
-	Drop(q *store.Queue)
+	// Drop removes the keys of queues that are empty or condemned, and by that the queues.
+	// The slice is valid until it returns.
+	Drop(queues []*store.Queue)
 }
 
 // Random is a source of random bits; a seeded one makes a run repeatable.
@@ -68,8 +73,9 @@ type Stats struct {
 
 	// Of the mesh: messages, and jobs that were handed over.
 	Sent, Received, Exported, Imported int64
-	// At-most-once jobs given up because a node died while they were handed over.
-	LostHandingOver int64
+	// At-most-once jobs that became uncertain because the node that they were being handed
+	// over to was restarted, or forgotten, before it answered.
+	UncertainHandingOver int64
 
 	// Of unique jobs: conflicts at adding, bodies replaced, tries that put a job
 	// off, jobs dropped because their key was busy.
@@ -97,6 +103,7 @@ type Config struct {
 type Node struct {
 	Stats   Stats
 	store   *store.Store
+	memory  *reclaimer // of the store
 	keys    Keyspace
 	random  Random
 	nodeID  string
@@ -110,37 +117,47 @@ type Node struct {
 	port    int
 	mesh    members
 	graves  graves
-	offers  ledger[store.ID, offered]
-	taken   ledger[round, taken]
+	offers  roster[store.ID, offered]
+	taken   roster[round, taken]
 
-	mostBody int // bytes of a body that can be sent to another node
-	addings  map[store.ID]*adding
-	waiting  []*adding // the same, in an order
-	turn     int       // in waiting
-	imports  roster[imports]
-	hungry   roster[hunger]
-	skipped  int64        // ms that time has jumped, in all
-	msg      wire.Message // being received
-	out      wire.Message // being sent
-	outbox   []byte       // the messages of the effects
-	sent     bool         // the effects were taken: the outbox may be reused
-	waits    map[string]*waitList
-	lines    []*waitList // the same, in an order
-	asking   questioning // the same, in the order of when they ask other nodes
-	resumed  int         // lines from 0 on that are to ask soon, for a node is back
-	lineSeen uint64      // lines since the start
-	waiters  waiters
-	blocked  int
-	visible  int64
-	limbo    []limbo
-	dormant  []*store.Queue
-	wake     int64 // the earliest deadline armed since the caller last asked
-	ratio    float64
-	leaving  bool
-	unsafe   bool
-	passive  bool
-	loading  bool
-	cursor   uint64 // of the pass over idle queues
+	unoffered int // offers that hurried ticks look at, for some are to be repeated soon
+
+	mostBody  int // bytes of a body that can be sent to another node
+	addings   map[store.ID]*adding
+	waiting   []*adding // the same, in an order
+	turn      int       // in waiting
+	added     uint64    // the number of the last that came to waiting
+	imports   roster[string, imports]
+	hungry    roster[string, hunger]
+	skipped   int64        // ms that time has jumped, in all
+	msg       wire.Message // being received
+	out       wire.Message // being sent
+	outbox    []byte       // the messages of the effects
+	sent      bool         // the effects were taken: the outbox may be reused
+	waits     map[string]*waitList
+	lines     []*waitList         // the same, in an order
+	asking    schedule[*waitList] // the same, in the order of when they ask other nodes
+	resumed   int                 // lines from 0 on that are to ask soon, for a node is back
+	lineSeen  uint64              // lines since the start
+	waiters   waiters
+	blocked   int
+	visible   int64
+	limbo     []limbo
+	made      []*store.Queue          // by n.queue, since the effects were last taken
+	farewells []farewell              // locks of jobs that were forgotten, still to be freed
+	unloaded  uint64                  // jobs when loading began; 0: they have been flushed since
+	dormant   []*store.Queue          // that lie in another database than 0
+	recount   bool                    // lacking isn't known
+	lacking   bool                    // see unlisted
+	loaded    map[store.ID]*store.Job // in dormant queues; until Settle, see LoadState
+	wake      int64                   // the earliest deadline armed since the caller last asked
+	ratio     float64
+	leaving   bool
+	unsafe    bool
+	passive   bool
+	ending    bool // see endAdds
+	loading   bool
+	cursor    uint64 // of the pass over idle queues
 
 	asksUntil int64 // unix ms; see connecting
 	questions questions
@@ -148,14 +165,16 @@ type Node struct {
 	claims
 	consents   consents
 	unserved   []string // queues with jobs that nobody has looked at for those who wait
+	unfed      []string // queues with jobs that other nodes may wait for, until the event is done
 	choosing   bool     // a job is being looked for that a client can have
 	asks       bool     // the client being served can wait for other nodes
-	deadlines  deadlines
+	deadlines  schedule[*deadline]
 	awaited    map[string]*deadline // the same, by their names
 	notUnique  bool                 // jobmesh.unique is off
 	era        uint32               // of windows; a flush ends it
 	sweep      int                  // passes over the locks still to be made in haste
 	lockCursor uint64               // of the pass over locks that are over
+	lockLook   int64                // steady: when that went on last
 	stale      bool                 // many of them were, in the last tick
 	evict      uint64               // of the pass over evictable jobs
 	scratch    struct {
@@ -176,8 +195,10 @@ type Node struct {
 
 // New makes an empty node.
 func New(c Config) *Node {
+	memory := newReclaimer(c.Alloc)
 	n := &Node{
-		store:  store.New(c.Alloc, c.Random.Uint64(), c.Now),
+		store:  store.New(memory, c.Random.Uint64(), c.Now),
+		memory: memory,
 		keys:   c.Keys,
 		random: c.Random,
 		now:    c.Now,
@@ -187,9 +208,7 @@ func New(c Config) *Node {
 
 		addings: map[store.ID]*adding{},
 		awaited: map[string]*deadline{},
-		imports: newRoster[imports](),
-		hungry:  newRoster[hunger](),
-		kin:     kinship{asked: map[store.ID]*asked{}, ending: map[store.ID]bool{}},
+		kin:     kinship{ending: map[store.ID]bool{}, budget: followMost},
 	}
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{by: map[wire.Node]*Peer{}, lives: map[wire.NodeID]uint64{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
@@ -281,8 +300,11 @@ func (n *Node) Passive() bool { return n.passive }
 // that: then what it holds is settled as after a crash. It returns what Settle does.
 func (n *Node) SetPassive(yes bool) (uncertain int) {
 	if n.passive && !yes {
+		n.tickEnding(math.MaxInt)
 		n.passive = false
-		n.eachQueue(n.rejoinRest) // where there was no master, jobs are in all lists
+		if n.store.AnyParts() {
+			n.eachQueue(n.rejoinRest) // where there was no master, jobs are in all lists
+		}
 		uncertain = n.Settle(Trust{})
 		// The table is its master's, of which the last may be missing; what this node had
 		// voted for before isn't in it.
@@ -292,21 +314,20 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	}
 	n.passive = yes
 	if yes {
-		// Whether an offered job was taken isn't known any more.
-		n.offers = ledger[store.ID, offered]{}
 		n.store.DropTies()
 		n.kin.untied = true
-		clear(n.kin.asked)
+		n.kin.asked = roster[store.ID, asked]{}
 		clear(n.kin.ending)
-		n.kin.ends, n.kin.evictions = nil, nil
-		for _, r := range n.kin.releases {
-			n.answerRelease(r)
+		n.kin.ends, n.kin.evictions, n.kin.lets = nil, nil, nil
+		for _, e := range n.kin.releases.all {
+			n.answerRelease(&e.v)
 		}
-		n.kin.releases = nil
+		n.kin.releases = roster[store.ID, releasing]{}
 		clear(n.mesh.door) // the bus is closed
+		n.farewells = nil
 		n.endWaits(nil)
-		n.endAdds(ErrReplica)
-		n.endClaims()
+		n.endAdds()
+		n.endClears()
 	}
 	return 0
 }
@@ -318,7 +339,13 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 // and reached no master, goes on where it was.
 func (n *Node) Follow() {
 	if n.passive {
+		// Nor of what became of an offer.
+		n.offers = roster[store.ID, offered]{}
 		n.eachQueue(n.store.HoldAll)
+		for _, q := range n.dormant {
+			n.store.HoldAll(q)
+			q.Flags |= queueUnsettled
+		}
 	}
 }
 
@@ -370,6 +397,9 @@ func (n *Node) queue(name []byte) (*store.Queue, error) {
 	}
 	n.unsettle(q)
 	n.welcome(q)
+	if !n.loading && !n.passive {
+		n.made = append(n.made, q)
+	}
 	return q, nil
 }
 

@@ -40,8 +40,11 @@ type Peer struct {
 	Leaving   bool
 	full      bool // takes no copies: its memory is short
 	acks      acks
-	choked    int64 // steady: until then it takes too little to be given jobs
-	meet      bool  // we were told to meet it, and it hasn't said anything yet
+	untold    int    // releases, from the first on, that it may have missed
+	missed    int    // likewise ADDJOBs that wait for copies,
+	added     uint64 // up to this number
+	choked    int64  // steady: until then it takes too little to be given jobs
+	meet      bool   // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64
 	counts    []wire.Node // the nodes that it said it knows, in their order
 	sum       uint64      // over them
@@ -507,12 +510,13 @@ func (n *Node) setExtra(j *store.Job, tag store.Tag, value []byte) (*store.Job, 
 	return n.moved(j, k), ok
 }
 
-// moved has the effects that name a job follow it to where it is now.
+// moved has what is to be logged of a job follow it to where it is now. A client gets it
+// as it was when it was handed out: an acknowledged one moves without its body.
 func (n *Node) moved(from, to *store.Job) *store.Job {
 	if from != to {
 		for i := range n.effects {
-			if n.effects[i].Job == from {
-				n.effects[i].Job = to
+			if e := &n.effects[i]; e.Job == from && e.Kind != Serve {
+				e.Job = to
 			}
 		}
 	}

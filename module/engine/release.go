@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 
 	"jobmesh/module/store"
@@ -18,7 +19,7 @@ const (
 type releasing struct {
 	id     store.ID
 	msg    wire.Message
-	open   []wire.Node // who hasn't
+	open   []wire.Node // the nodes that haven't
 	told   int         // nodes that know, this one included
 	client any         // nil: answered
 	expiry int64       // unix ms, of the job
@@ -28,7 +29,7 @@ type releasing struct {
 
 // Release releases a deferred job: it is queued, in its queue or another (nil: its
 // own), and those that it blocks when it is acknowledged; with last it comes
-// last instead. Where wait is true the answer follows as a Released effect, for the
+// last instead; of very many some follow a little later, in order. Where wait is true the answer follows as a Released effect, for the
 // client that [Node.Releaser] is given; else nodes is how many know of it. Refused are
 // jobs that aren't known here (ErrNoJob) or not deferred (ErrNotDeferred), a queue that
 // takes nothing (ErrPaused) or can't be made, one in which another has the job's key
@@ -60,7 +61,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 			return 0, false, err
 		}
 	}
-	r := &releasing{id: *id, told: 1, expiry: j.ETime, next: n.now + releaseMS, wait: releaseMS}
+	r := releasing{id: *id, told: 1, expiry: j.ETime, next: n.now + releaseMS, wait: releaseMS}
 	for i := range j.Holders() {
 		if h, _ := j.Holder(i); n.mesh.by[wire.Node(h)] != nil {
 			r.open = append(r.open, wire.Node(h))
@@ -82,12 +83,14 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 		}
 	}
 	n.release(j, last, r.msg.Count, atOnce)
-	if len(r.open) == 0 {
+	wait = canWait && (reached || n.lets(id) != nil)
+	if len(r.open) == 0 && !wait {
 		return 1, false, nil
 	}
-	n.kin.releases = append(n.kin.releases, r)
+	n.kin.releases.put(*id, r)
+	n.kin.tell = min(n.kin.tell, r.next)
 	n.wake = min(n.wake, r.next)
-	return 1, reached && canWait, nil
+	return 1, wait, nil
 }
 
 // Releaser ties a client to a Release that waits: the answer is a Released effect.
@@ -104,13 +107,7 @@ func (n *Node) DropRelease(id *store.ID) {
 	}
 }
 
-func (n *Node) releaseOf(id *store.ID) *releasing {
-	i := slices.IndexFunc(n.kin.releases, func(r *releasing) bool { return r.id == *id })
-	if i < 0 {
-		return nil
-	}
-	return n.kin.releases[i]
-}
+func (n *Node) releaseOf(id *store.ID) *releasing { return n.kin.releases.get(*id) }
 
 // release releases a copy. With last, count is how many jobs it comes after.
 func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
@@ -122,23 +119,118 @@ func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 	if f.Count = max(count, n.brood(j)) - f.Count; last && f.Count > 0 {
 		f.Flags |= store.FamilyLast
 	}
+	k := n.store.Knot(&id)
+	first := last && k != nil && k.Blocked > 0
+	if first && (len(n.kin.lets) > 0 || k.Len > uint64(n.kin.budget)) { // its turn may come later
+		f.Flags |= store.FamilyLets
+	}
 	if j = n.setFamily(j, &f); held(j) {
 		n.log(LogState, j)
 	} else {
 		n.letGo(j, when)
 	}
-	if !last {
-		return
+	switch {
+	case first:
+		n.kin.lets = append(n.kin.lets, &letting{id: id, when: when, told: true})
+		n.tickLets()
+	case last:
+		n.lookLater(n.store.Lookup(&id))
 	}
-	defer func() { n.lookLater(n.store.Lookup(&id)) }()
-	for _, child := range n.blockedBy(&id, store.FamilyBlocked) {
-		c := n.store.Lookup(&child)
-		g, _ := c.Family()
-		g.Flags = g.Flags&^store.FamilyBlocked | store.FamilyEarly
-		if c = n.setFamily(c, &g); held(c) {
-			n.log(LogState, c)
-		} else {
-			n.letGo(c, when)
+}
+
+// letting is a job that was released to come last, while those that it blocked are let
+// go, oldest first. Of very many some are left for the next ticks; then the job has
+// [store.FamilyLets] meanwhile, so that a restart goes on with it.
+type letting struct {
+	id   store.ID
+	when turn
+	told bool // when is known
+}
+
+func (n *Node) lets(id *store.ID) *letting {
+	for _, l := range n.kin.lets {
+		if l.id == *id {
+			return l
+		}
+	}
+	return nil
+}
+
+// letsOn goes on with a job that was loaded.
+func (n *Node) letsOn(j *store.Job) {
+	if n.lets(&j.ID) == nil {
+		n.kin.lets = append(n.kin.lets, &letting{id: j.ID})
+		n.hurryTick()
+	}
+}
+
+// tickLets lets blocked jobs go, as many as the budget allows.
+func (n *Node) tickLets() {
+	for len(n.kin.lets) > 0 && n.letSome(n.kin.lets[0]) {
+		id := n.kin.lets[0].id
+		n.kin.lets = n.kin.lets[1:]
+		n.letAll(&id)
+	}
+	if len(n.kin.lets) > 0 {
+		n.hurryTick()
+	}
+}
+
+// letSome lets go of those that one job blocked. True: of all.
+func (n *Node) letSome(l *letting) (all bool) {
+	for {
+		k := n.store.Knot(&l.id)
+		if k == nil {
+			return true
+		}
+		if n.kin.budget <= 0 {
+			return false
+		}
+		t := n.store.Walk(k)
+		if t == nil {
+			return true
+		}
+		n.kin.budget--
+		c := n.store.Lookup(&t.Job)
+		if c == nil {
+			continue
+		}
+		if f, _ := c.Family(); f.Flags&store.FamilyBlocked == 0 {
+			continue
+		}
+		when := l.when
+		if !l.told {
+			when = n.turnOf(c, n.store.Lookup(&l.id), source{clock: true})
+		}
+		n.letOne(c, when)
+	}
+}
+
+// letOne lets a blocked job go, for the one that blocks it was released to come last.
+func (n *Node) letOne(c *store.Job, when turn) {
+	f, _ := c.Family()
+	f.Flags = f.Flags&^store.FamilyBlocked | store.FamilyEarly
+	if c = n.setFamily(c, &f); held(c) {
+		n.log(LogState, c)
+	} else {
+		n.letGo(c, when)
+	}
+}
+
+// letAll follows when all are let go.
+func (n *Node) letAll(id *store.ID) {
+	if j := n.store.Lookup(id); j != nil {
+		if f, _ := j.Family(); f.Flags&store.FamilyLets != 0 {
+			f.Flags &^= store.FamilyLets
+			j = n.setFamily(j, &f)
+			n.log(LogState, j)
+		}
+		n.lookLater(j)
+	}
+	if r := n.releaseOf(id); r != nil && !n.expects(r) {
+		n.answerRelease(r)
+		if len(r.open) == 0 {
+			n.kin.releases.remove(*id)
 		}
 	}
 }
@@ -147,14 +239,17 @@ func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 // have ended since another node knows of its release.
 func (n *Node) brood(j *store.Job) uint32 {
 	f, _ := j.Family()
-	return f.Count + uint32(len(n.blockedBy(&j.ID, store.FamilyBlocked|store.FamilyEarly)))
+	if k := n.store.Knot(&j.ID); k != nil {
+		return f.Count + uint32(k.Blocked)
+	}
+	return f.Count
 }
 
 // report tells a job that was released to come last of the end of one that it
 // waited for.
 func (n *Node) report(j *store.Job, s source) {
 	f, ok := j.Family()
-	if !ok || f.Flags&store.FamilyEarly == 0 || f.IDs() == 0 {
+	if !ok || !n.store.Early(&f) {
 		return
 	}
 	id := f.ID(0)
@@ -189,6 +284,25 @@ func (n *Node) oneLess(id store.ID, j *store.Job, s source) {
 	n.letGo(p, n.turnOf(p, j, s))
 }
 
+// comesLate counts a copy that has just come where the job is that was released to come after
+// it, for its end will be counted down. It may be in the count already, which then doesn't
+// reach 0 by itself, see [Node.lacks]; one that is too low would let that job go too early.
+func (n *Node) comesLate(j *store.Job) {
+	f, ok := j.Family()
+	if !ok || !n.store.Early(&f) {
+		return
+	}
+	id := f.ID(0)
+	p := n.store.Lookup(&id)
+	if p == nil || p.State == store.StateAcked {
+		return
+	}
+	if g, _ := p.Family(); g.Flags&store.FamilyLast != 0 {
+		g.Count++
+		n.log(LogState, n.setFamily(p, &g))
+	}
+}
+
 // onRelease takes another node's word that a job is released.
 func (n *Node) onRelease(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
@@ -221,12 +335,17 @@ func (n *Node) onReleased(p *Peer, m *wire.Message) {
 	if m.Count > 0 {
 		r.told++
 	}
-	if !slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] != nil && n.mesh.by[h].Connected }) {
+	if !n.expects(r) {
 		n.answerRelease(r)
 	}
-	if len(r.open) == 0 {
-		n.kin.releases = slices.DeleteFunc(n.kin.releases, func(x *releasing) bool { return x == r })
+	if len(r.open) == 0 && r.client == nil {
+		n.kin.releases.remove(id)
 	}
+}
+
+// expects says whether something may come soon that a release's client waits for.
+func (n *Node) expects(r *releasing) bool {
+	return n.lets(&r.id) != nil || slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] != nil && n.mesh.by[h].Connected })
 }
 
 func (n *Node) answerRelease(r *releasing) {
@@ -236,36 +355,75 @@ func (n *Node) answerRelease(r *releasing) {
 	}
 }
 
+// releaseCost is what a release that was looked at takes of a tick's budget, with the
+// effects from one on.
+func (n *Node) releaseCost(from int) int { return 1 + len(n.effects) - from + n.cost(from) }
+
 // tickReleases answers who has waited long enough, and tells of releases again.
 func (n *Node) tickReleases() {
-	n.kin.releases = slices.DeleteFunc(n.kin.releases, func(r *releasing) bool {
-		if n.now < r.next {
-			n.wake = min(n.wake, r.next)
-			return false
+	budget := tickBudget
+	for _, p := range n.mesh.order {
+		n.tellReleases(p, &budget)
+	}
+	if n.kin.releases.left == 0 && n.now >= n.kin.tell {
+		n.kin.tell = math.MaxInt64
+		n.kin.releases.begin()
+	}
+	for n.kin.releases.left > 0 && budget > 0 {
+		from := len(n.effects)
+		n.kin.releases.pass(1, func(_ store.ID, r *releasing) bool { return n.tickRelease(r) })
+		budget -= n.releaseCost(from)
+	}
+	if n.kin.releases.left > 0 {
+		n.hurryTick()
+	}
+	n.wake = min(n.wake, n.kin.tell)
+}
+
+// tickRelease is tickReleases for one. False: it is over.
+func (n *Node) tickRelease(r *releasing) (keep bool) {
+	if n.now >= r.next {
+		waits := r.client != nil && n.lets(&r.id) != nil
+		if !waits {
+			n.answerRelease(r)
 		}
-		n.answerRelease(r)
 		// Even where the job has ended here: a FASTACK is told once, and who hasn't heard
 		// of either would hold it back until its expiry.
 		r.open = slices.DeleteFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] == nil })
 		j := n.store.Lookup(&r.id)
-		if len(r.open) == 0 || n.now >= r.expiry || j != nil && cancelled(j) || n.graves.cancelled(&r.id) {
-			return true
+		if !waits && (len(r.open) == 0 || n.now >= r.expiry || j != nil && cancelled(j) || n.graves.cancelled(&r.id)) {
+			return false
 		}
 		for _, h := range r.open {
 			n.send(n.mesh.by[h], &r.msg)
 		}
 		r.wait = min(2*r.wait, againMS)
 		r.next = n.now + r.wait
-		n.wake = min(n.wake, r.next)
-		return false
-	})
+	}
+	n.kin.tell = min(n.kin.tell, r.next)
+	return true
 }
 
-// resumeReleases tells a node that is back of what it may have missed.
+// resumeReleases tells a node that is back of what it may have missed; of very much some
+// follows a little later.
 func (n *Node) resumeReleases(p *Peer) {
-	for _, r := range n.kin.releases {
-		if slices.Contains(r.open, p.Node) {
+	p.untold = n.kin.releases.len()
+	budget := tickBudget
+	n.tellReleases(p, &budget)
+}
+
+// tellReleases goes on with that. Where the last release took the place of one that is over
+// the node is told of it twice.
+func (n *Node) tellReleases(p *Peer, budget *int) {
+	p.untold = min(p.untold, n.kin.releases.len())
+	for ; p.untold > 0 && *budget > 0; p.untold-- {
+		from := len(n.effects)
+		if r := &n.kin.releases.all[p.untold-1].v; slices.Contains(r.open, p.Node) {
 			n.send(p, &r.msg)
 		}
+		*budget -= n.releaseCost(from)
+	}
+	if p.untold > 0 {
+		n.hurryTick()
 	}
 }

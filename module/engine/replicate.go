@@ -105,7 +105,8 @@ func (n *Node) externalFlags(j *store.Job, ad *adding) uint8 {
 }
 
 func (n *Node) order(ad *adding) {
-	ad.at = len(n.waiting)
+	n.added++
+	ad.at, ad.number = len(n.waiting), n.added
 	n.waiting = append(n.waiting, ad)
 }
 
@@ -229,24 +230,46 @@ func (n *Node) oneMore(j *store.Job, ad *adding) *store.Job {
 // resume sends again what a node may have missed while it wasn't connected. A
 // copy of an at-most-once job isn't: the node may have had it, seen it worked on
 // and crashed since, and would deliver it again. Its client hears that we don't know.
+// Where there are very many ADDJOBs, some follow in the next ticks.
 func (n *Node) resume(p *Peer) {
-	for i := len(n.waiting) - 1; i >= 0; i-- { // cleanUp puts the last one in the place of another
-		ad := n.waiting[i]
-		j := n.store.Lookup(&ad.id)
-		if j == nil || !j.HeldBy(uint64(p.Node)) {
-			continue
-		}
-		if j.Retry == 0 {
-			n.cleanUp(ad)
-			n.deny(ad, ErrReplUnknown)
-			continue
-		}
-		n.send(p, n.copyOf(j, wire.ReplJob))
-	}
+	p.missed, p.added = len(n.waiting), n.added
+	budget := tickBudget
+	n.resumeAdds(p, &budget)
 	n.resumeReleases(p)
 	n.resumeHandovers(p)
 	n.acksUp(p)
 	n.askAgain()
+}
+
+// resumeAdds is resume for ADDJOBs. One that ends leaves its place to the last one, which is
+// met twice then, or came after the node did, and hasn't been missed.
+func (n *Node) resumeAdds(p *Peer, budget *int) {
+	for p.missed = min(p.missed, len(n.waiting)); p.missed > 0 && *budget > 0 && p.Connected; *budget-- {
+		p.missed--
+		ad, from := n.waiting[p.missed], len(n.effects)
+		j := n.store.Lookup(&ad.id)
+		switch {
+		case ad.number > p.added || j == nil || !j.HeldBy(uint64(p.Node)):
+		case j.Retry == 0:
+			n.cleanUp(ad)
+			n.deny(ad, ErrReplUnknown)
+		default:
+			n.send(p, n.copyOf(j, wire.ReplJob))
+		}
+		*budget -= 2*(len(n.effects)-from) + n.cost(from)
+		p.missed = min(p.missed, len(n.waiting))
+	}
+	if p.missed > 0 && p.Connected {
+		n.hurryTick()
+	}
+}
+
+// tickAdds goes on with that.
+func (n *Node) tickAdds() {
+	budget := tickBudget
+	for _, p := range n.mesh.order {
+		n.resumeAdds(p, &budget)
+	}
 }
 
 func (n *Node) onGotJob(p *Peer, j *store.Job) {
@@ -460,6 +483,9 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	j.State = store.StateActive
 	// A copy's first queueing is known to the others as an additional one.
 	j.Flags = store.FlagQueuedOnce
+	if len(n.dormant) > 0 {
+		n.store.Oust(&j.ID)
+	}
 	n.store.RegisterNew(q, j)
 	n.accepted(j)
 	j, _ = n.learn(j, m.Holders)
@@ -468,6 +494,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	}
 	n.arm(j)
 	n.join(j)
+	n.comesLate(j)
 	n.log(LogJob, j)
 	return j
 }

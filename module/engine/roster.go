@@ -1,23 +1,22 @@
 package engine
 
-// roster is a map that can be looked through bit by bit while it changes: what is in
-// it from the beginning of a pass to its end is met.
-type roster[T any] struct {
-	by   map[string]*entry[T]
-	all  []*entry[T]
+// roster is a map that can be looked through bit by bit while it changes, in an order of
+// its own, so that a seeded run repeats. It is empty to begin with.
+type roster[K comparable, T any] struct {
+	by   map[K]*entry[K, T]
+	all  []*entry[K, T]
 	left int // entries from 0 on that the pass has still to meet
+	turn int // the entry that next met last
 }
 
-type entry[T any] struct {
-	name string
+type entry[K comparable, T any] struct {
+	name K
 	at   int
 	v    T
 }
 
-func newRoster[T any]() roster[T] { return roster[T]{by: map[string]*entry[T]{}} }
-
 // get finds an entry's value; nil where there is none.
-func (r *roster[T]) get(name string) *T {
+func (r *roster[K, T]) get(name K) *T {
 	if e := r.by[name]; e != nil {
 		return &e.v
 	}
@@ -25,17 +24,20 @@ func (r *roster[T]) get(name string) *T {
 }
 
 // make finds an entry's value, or makes it of a first one.
-func (r *roster[T]) make(name string, first T) *T {
+func (r *roster[K, T]) make(name K, first T) *T {
 	e := r.by[name]
 	if e == nil {
-		e = &entry[T]{name: name, at: len(r.all), v: first}
+		if r.by == nil {
+			r.by = map[K]*entry[K, T]{}
+		}
+		e = &entry[K, T]{name: name, at: len(r.all), v: first}
 		r.by[name] = e
 		r.all = append(r.all, e)
 	}
 	return &e.v
 }
 
-func (r *roster[T]) remove(name string) {
+func (r *roster[K, T]) remove(name K) {
 	e := r.by[name]
 	if e == nil {
 		return
@@ -51,14 +53,24 @@ func (r *roster[T]) remove(name string) {
 	r.left = min(r.left, last)
 }
 
-func (r *roster[T]) len() int { return len(r.all) }
+func (r *roster[K, T]) len() int { return len(r.all) }
 
-// begin begins a pass.
-func (r *roster[T]) begin() { r.left = len(r.all) }
+// put sets an entry's value.
+func (r *roster[K, T]) put(name K, v T) { *r.make(name, v) = v }
+
+// next walks round by one entry; not to be called where there is none.
+func (r *roster[K, T]) next() (K, *T) {
+	r.turn = (r.turn + 1) % len(r.all)
+	e := r.all[r.turn]
+	return e.name, &e.v
+}
+
+// begin begins a pass, which meets all that is there from its beginning to its end.
+func (r *roster[K, T]) begin() { r.left = len(r.all) }
 
 // pass goes on with it for a number of entries, removing those that aren't to be kept.
 // True: there is more.
-func (r *roster[T]) pass(budget int, keep func(name string, v *T) bool) (more bool) {
+func (r *roster[K, T]) pass(budget int, keep func(name K, v *T) bool) (more bool) {
 	for ; r.left > 0 && budget > 0; budget-- {
 		r.left--
 		if e := r.all[r.left]; !keep(e.name, &e.v) {

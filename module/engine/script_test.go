@@ -96,6 +96,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"memory": w.pressure, "leaving": w.leave, "pause": w.pause, "forget": w.forget, "meet": w.meet, "nodes": w.table,
 		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "reset": w.reset,
 		"acquire": w.acquire, "extend": func() { w.extend(false) }, "letgo": func() { w.extend(true) }, "unlock": w.unlock, "unheard": w.unheard, "locks": w.locks,
+		"know":      w.know,
 		"clearlock": w.clearLock, "distrust": w.distrust, "lostlock": w.lostLock,
 		"choke": func() { w.actor(0).choked = true }, "unchoke": func() { w.actor(0).choked = false },
 		"loads": func() { w.actor(0).e.BeginLoading() }, "loaded": func() { w.actor(0).e.EndLoading() },
@@ -193,6 +194,8 @@ func (n *actor) effect(e *engine.Effect) {
 	case engine.LogDelete:
 		delete(n.disk, e.ID)
 		w.say("  %s logs %s: gone", n.name, w.job(e.ID))
+	case engine.LogQueue:
+		w.say("  %s logs queue %s", n.name, e.Queue.NameBytes())
 	case engine.Serve:
 		w.say("  %s gives %s to %v", n.name, w.job(e.Job.ID), e.Waiter.Client)
 	case engine.Release:
@@ -331,6 +334,8 @@ func (w *world) state(j *store.Job) string {
 	}
 	if j.Flags&store.FlagOffered != 0 {
 		text += " offered"
+	} else if j.Uncertain() {
+		text += " uncertain"
 	} else if j.Flags&store.FlagDelivered != 0 {
 		text += " delivered"
 	}
@@ -784,7 +789,12 @@ func (w *world) restart() {
 			a.e.AddPeer(id, w.node(id).name+":1")
 		}
 		a.e.SetVotes(a.votes)
-		a.e.Settle(engine.Trust{Logged: true, Exact: !w.d.HasArg("inexact")})
+		a.e.Settle(engine.Trust{Exact: !w.d.HasArg("inexact")})
+		for id, d := range a.disk { // as JOBMESH EPOCH has it
+			if j := a.e.Job(&id); j != nil && j.Uncertain() {
+				a.disk[id] = [2][]byte{d[0], slices.Clone(j.Record())}
+			}
+		}
 		switch {
 		case w.d.HasArg("always") && a.e.CompleteLocks():
 			a.e.TrustLoadedLocks()
@@ -864,6 +874,12 @@ func (w *world) meet() {
 	if n.links[other] {
 		other.meets(n, w.d.HasArg("on-purpose"))
 	}
+}
+
+// know has a node know another, as from the nodes' file: they aren't connected.
+func (w *world) know() {
+	n, other := w.actor(0), w.actor(1)
+	n.do(func() { n.e.AddPeer(other.id, other.name+":1") })
 }
 
 func (w *world) table() {

@@ -2,13 +2,16 @@ package engine
 
 import (
 	"math"
+	"unsafe"
 
 	"jobmesh/module/store"
 )
 
 const (
 	tickBudget   = 1000  // jobs handled in one tick; 2 to 3 ms where each is logged
+	tickPiece    = 1024  // bytes that count as one
 	reapBudget   = 2000  // jobs freed
+	dropSlice    = 300   // keys removed at once, of all queues that are flushed; 1 ms
 	idleSteps    = 100   // buckets of the queue table looked at in one tick
 	housekeeping = 100   // ms between passes over idle queues under memory pressure
 	calm         = 1_000 // ms between them otherwise
@@ -25,18 +28,25 @@ func (n *Node) Tick() int64 {
 	n.buried()
 	n.tickWaits()
 	if n.passive || n.loading {
-		if more || len(n.waiters.ends)+len(n.waiters.leaving) > 0 {
+		n.tickEnding(waitSlice)
+		if more || n.ending || len(n.waiters.ends)+len(n.waiters.leaving) > 0 {
 			return n.now + 1
 		}
 		return n.now + calm
 	}
 	budget := tickBudget
 	for {
+		if n.kin.budget <= 0 {
+			more = true // the ends of jobs were followed for as many as one call may
+			break
+		}
 		j := n.store.Due(n.now, &budget)
 		if j == nil {
 			break
 		}
+		from := len(n.effects)
 		n.due(j)
+		budget -= n.cost(from)
 	}
 	n.beatAll()
 	n.wake = math.MaxInt64
@@ -46,10 +56,15 @@ func (n *Node) Tick() int64 {
 	n.ask()
 	n.vanished()
 	n.idleQueues()
+	n.dropCondemned()
+	n.tickFarewells()
 	n.tickLocks()
+	n.clearSome(clearBudget)
 	n.serveOn()
+	n.tickAdds()
 	n.tickWIP()
 	n.tickReleases()
+	n.tickLets()
 	n.tickFates()
 	n.tickEnds()
 	n.tickEvictions()
@@ -71,6 +86,25 @@ func (n *Node) Tick() int64 {
 	next = min(next, n.wake, n.store.NextWake())
 	n.wake = math.MaxInt64
 	return max(next, n.now+1)
+}
+
+// cost is what the effects from one on take of a tick's budget, beside their job: each
+// client that is answered, whose socket the server writes to, and each piece of what is
+// logged or sent.
+func (n *Node) cost(from int) (cost int) {
+	for i := range n.effects[from:] {
+		switch e := &n.effects[from+i]; e.Kind {
+		case Serve:
+			cost += tickBudget/waitSlice + len(e.Job.Record())/tickPiece
+		case Promise, Deny, LockDone, Worked, Released:
+			cost += tickBudget / waitSlice
+		case LogJob:
+			cost += len(e.Job.Record()) / tickPiece
+		case Send:
+			cost += (e.to - e.from) / tickPiece
+		}
+	}
+	return cost
 }
 
 // due handles a job whose time has come (disque-compat.md 4.2).
@@ -149,17 +183,39 @@ func (n *Node) idleQueues() {
 	for range idleSteps {
 		n.scratch.queues = n.scratch.queues[:0]
 		n.cursor = n.store.ScanQueues(n.cursor, &n.scratch.queues)
+		empty := n.scratch.queues[:0]
 		for _, q := range n.scratch.queues {
 			if q.Waiting() > 0 || q.Waiters > 0 || q.Pause != 0 || n.now-q.ATime < limit {
 				continue
 			}
 			n.hide(q)
 			if q.Jobs() == 0 {
-				n.keys.Drop(q)
+				empty = append(empty, q)
 			}
+		}
+		if len(empty) > 0 {
+			n.keys.Drop(empty)
 		}
 		if n.cursor == 0 {
 			return
 		}
 	}
 }
+
+// dropCondemned removes the keys of some of the queues that are condemned.
+func (n *Node) dropCondemned() {
+	if !n.store.AnyCondemned() {
+		return
+	}
+	n.scratch.queues = n.store.NextCondemned(n.scratch.queues[:0], dropSlice)
+	n.keys.Drop(n.scratch.queues)
+	if n.store.AnyCondemned() {
+		n.hurryTick()
+	}
+}
+
+// Flushing says whether keys of condemned queues are still there.
+func (n *Node) Flushing() bool { return n.store.AnyCondemned() }
+
+// Flushes is [store.Store.Flushes].
+func (n *Node) Flushes() unsafe.Pointer { return n.store.Flushes() }

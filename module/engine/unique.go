@@ -350,14 +350,20 @@ func (n *Node) serveLater(q *store.Queue) {
 	n.hurryTick()
 }
 
-// serveOn goes on with the queues of which so many jobs had to make way.
+// serveOn goes on with the queues of which very many jobs had to make way, or were given
+// to clients.
 func (n *Node) serveOn() {
 	names := n.unserved
 	n.unserved = nil
-	for _, name := range names {
-		if q := n.store.Queue([]byte(name)); q != nil {
+	for budget := tickBudget; len(names) > 0 && budget > 0; names = names[1:] {
+		from, again := len(n.effects), len(n.unserved)
+		if q := n.store.Queue([]byte(names[0])); q != nil {
 			n.serve(q)
 		}
+		budget -= 1 + n.cost(from) + (len(n.unserved)-again)*busySteps
+	}
+	if n.unserved = append(names, n.unserved...); len(n.unserved) > 0 {
+		n.hurryTick()
 	}
 }
 
@@ -588,16 +594,94 @@ func (n *Node) discard(j *store.Job) {
 }
 
 // farewell frees the locks of a job that was deleted with its queue, in a mesh: what
-// other nodes have of it keeps that of its waiting.
-func (n *Node) farewell(j *store.Job) {
+// other nodes have of it keeps that of its waiting. Where the job is known again (RESTORE),
+// the locks are that one's.
+func (n *Node) farewell(j *store.Job) (cost int) {
 	u := j.Unique()
 	if u == nil {
-		return
+		return 0
+	}
+	if other := n.store.Lookup(&j.ID); other != nil && other != j {
+		return farewellCost
 	}
 	n.endRun(j, u)
 	if j.Holders() == 0 {
 		n.endWait(j, u)
 	}
+	return farewellCost
+}
+
+const (
+	farewellCost  = reapBudget / farewellSlice // of a farewell, in jobs reaped
+	farewellMost  = 5_000                      // of FLUSHALL: to note them takes 3 ms
+	farewellSlice = 250                        // locks that are freed at once: each is a message to every node
+)
+
+// farewell is a lock that a job had which was forgotten with all others.
+type farewell struct {
+	name  []byte
+	id    store.ID
+	token uint64
+}
+
+// farewellAll notes the locks of all jobs, which are about to be forgotten at once, to be
+// freed bit by bit, from the next tick on: the server also empties its data to load them
+// anew in the same call (DEBUG RELOAD, DEBUG LOADAOF), and a job that comes back has its
+// locks still. Of very many locks, those that are left are found when they are in somebody's
+// way.
+func (n *Node) farewellAll() {
+	if n.alone() || n.passive {
+		return
+	}
+	if n.loading {
+		// Some releases empty the data when they have begun to load. What a log flushes
+		// later was told when that happened.
+		was := n.unloaded
+		if n.unloaded = 0; was == 0 || n.store.Jobs() != was {
+			return
+		}
+	}
+	for l, most := n.store.Locks().Head, farewellMost; l != nil && most > 0; l = l.Next {
+		j := n.store.Lookup(&l.Job)
+		if j == nil || ended(l) {
+			continue
+		}
+		most--
+		switch u := j.Unique(); {
+		case u == nil:
+		case l.Space() == store.LockRun && u.Has(store.UniqueHasRun):
+			n.farewells = append(n.farewells, farewell{bytes.Clone(l.Name()), j.ID, u.RunToken()})
+		case l.Space() == store.LockWait && u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow && j.Holders() == 0:
+			n.farewells = append(n.farewells, farewell{bytes.Clone(l.Name()), j.ID, u.WaitToken()})
+		}
+	}
+}
+
+// tickFarewells frees some of the locks that farewellAll noted, but not those that their
+// jobs have again.
+func (n *Node) tickFarewells() {
+	for budget := farewellSlice; budget > 0 && len(n.farewells) > 0; budget-- {
+		f := n.farewells[0]
+		n.farewells = n.farewells[1:] // before a claim that this lets go on comes back here
+		if !n.hasAgain(&f) {
+			n.freeName(f.name, &f.id, f.token)
+		}
+	}
+	if len(n.farewells) == 0 {
+		n.farewells = nil
+	} else {
+		n.hurryTick()
+	}
+}
+
+// hasAgain says whether the job of a farewell is known, and says that it has the lock.
+func (n *Node) hasAgain(f *farewell) bool {
+	j := n.store.Lookup(&f.id)
+	if j == nil {
+		return false
+	}
+	u := j.Unique()
+	return u != nil && u.Has(hasFlag(store.Space(f.name[0])))
 }
 
 // revoke forgets a job that was promised to nobody; its window ends too.
@@ -692,8 +776,10 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 				u.Clear(store.UniqueHasWait)
 			}
 			return
-		case j.Flags&store.FlagQueuedOnce == 0:
+		case j.Flags&store.FlagQueuedOnce == 0 || held(j):
 			lease = 0 // it isn't due yet
+		case lease > 0:
+			lease += delayFrom(j, n.now) // nor is this copy of one that is delayed at another node
 		}
 	}
 	if l := n.store.Lock(name); l != nil && l.Job == j.ID {

@@ -32,6 +32,13 @@ type ballot struct {
 	anew   bool // not who holds it, but by an earlier attempt of this claim
 }
 
+// earlier says of the token of a vote for the same holder whether it was this claim that
+// asked for it, in an earlier attempt. Another node may claim for the same holder at the
+// same time: its tokens lie in between, and differ in who made them.
+func (b *ballot) earlier(token uint64) bool {
+	return b.token-token <= b.above && (b.token^token)&ownMask == 0
+}
+
 // voteLater, from vote, is no answer: what is remembered of votes has to be written
 // down first ([Node.VotesKept]).
 const voteLater = math.MaxUint32
@@ -42,18 +49,23 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	if n.abstainsFrom(b.name) || n.inDispute(b.name) {
 		return wire.Abstains, nil
 	}
+	n.clearFirst(b.name)
 	l = n.store.Lock(b.name)
 	flags := b.flags & (lockAny | lockOutlives | lockKept)
 	if b.id != (store.ID{}) {
 		flags |= lockForeign
 	}
 	live := n.isLive(l)
+	var before store.Lock // all of a live one, but its name and owner
+	if live {
+		before = *l
+	}
 	switch {
 	case live && !b.has(l):
 		return wire.LockHeld, l
 	case live && b.token < l.Token:
 		return wire.TokenStale, l
-	case live && b.anew && (b.token-l.Token > b.above || (b.token^l.Token)&ownMask != 0):
+	case live && b.anew && !b.earlier(l.Token):
 		return wire.LockHeld, l
 	case live && b.token > l.Token && b.extend:
 		return wire.NotHeld, nil
@@ -66,7 +78,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	case !n.alone() && !n.promised(b.name, &b.id, b.flags, b.lease):
 		return voteLater, nil
 	case live:
-		if b.token-l.Token > b.above {
+		if !b.earlier(l.Token) {
 			flags |= lockKept // not by an earlier attempt of this claim
 		}
 		l.Token = b.token
@@ -89,7 +101,14 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		l.Lease, l.Until = b.lease, until
 	}
 	n.votes.lastVote = n.steady()
-	n.logLock(l)
+	// A claim is asked again where the first answer takes long, because the vote is still
+	// being written to a slow disk. The second answer must not cost another write: the log
+	// has all of the vote but its end, and a lease begins anew where it is loaded.
+	again := live && b.flags&lockKept == 0 && l.Flags&lockLogged != 0 &&
+		l.Token == before.Token && l.Lease == before.Lease && l.Flags == before.Flags
+	if !again {
+		n.logLock(l)
+	}
 	return 0, l
 }
 
@@ -154,7 +173,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 	}
 	switch m.Kind {
 	case wire.Claim:
-		if k.Token == 0 || k.Lease < 0 || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
+		if k.Token == 0 || k.Lease < 0 || k.Lease > store.MaxLease || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
 			return
 		}
 		if k.Flags&lockAny == 0 && !n.countsAll(p, m.Members) {
@@ -194,7 +213,11 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 	case wire.LockPage:
 		n.onPage(p, m)
 	case wire.ClearLocks:
-		n.clear(k.Name, m.Flags&wire.Prefix != 0)
+		if m.Flags&wire.Prefix == 0 {
+			n.clear(k.Name)
+		} else {
+			n.clearAll(k.Name)
+		}
 	case wire.LockLost:
 		n.loseLock(store.ID(m.ID))
 	}
@@ -213,7 +236,7 @@ func (n *Node) reply(p *Peer, round uint64, why uint32, l *store.Lock) {
 
 func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 	if d := n.owed[m.Round]; d != nil {
-		n.paid(d, p.Node)
+		n.paid(d, p.Node, m.Kind == wire.Grant || m.Count == wire.Unproven)
 		return
 	}
 	c := n.byRound[m.Round]
@@ -243,11 +266,7 @@ func (n *Node) claimsUp(p *Peer) {
 			c.resent = true
 		}
 	}
-	for _, d := range n.debts {
-		if slices.Contains(d.nodes, p.Node) {
-			n.dun(d, p)
-		}
-	}
+	n.debtsUp(p)
 	n.syncUp(p)
 }
 
@@ -262,9 +281,7 @@ func (n *Node) claimsDown() {
 // forgetVoter takes a node out of the count. What was voted for was voted for with it
 // in the count: fewer votes would do now, so that claims under way are made anew.
 func (n *Node) forgetVoter(p *Peer) {
-	for _, d := range slices.Clone(n.debts) {
-		n.paid(d, p.Node)
-	}
+	n.forgiveDebts(p)
 	for _, c := range n.openClaims() {
 		c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return a.node == p.Node })
 		if c.kind != release && c.flags&lockAny == 0 {

@@ -36,15 +36,30 @@ import (
 //     lost with the job's delivery.)
 //
 // A node that is new to a mesh has lost nothing, but could make a majority with others
-// that are new, out of the sight of those who have voted. So it abstains until more
-// than half of the nodes that aren't new themselves have told it their tables. From
+// that are new, out of the sight of those who have voted. So it abstains until
+// half of the nodes that aren't new themselves have told it their tables. (One that is
+// new, and may lack votes that it gave before, as the only node that it knew, is new.) From
 // then on they know it, and refuse claims that don't count it (countsAll).
 
 // Votes is what a node remembers durably of the votes that it gave.
 type Votes struct {
 	Longest  int64 // ms: no vote with a lease had a longer one; negative: that isn't known
 	Unleased bool  // votes without a lease may be lasting
-	New      bool  // it is new to its mesh, and has given none there
+	New      bool  // it is new to its mesh, and has given none there: the first waits until that is false on disk
+
+	lowered uint64 // how often less was wanted before
+}
+
+// atLeast is what a disk says for sure that has one of two texts.
+func (v Votes) atLeast(w Votes) Votes {
+	switch {
+	case v.Longest < 0:
+		v.Longest = w.Longest // a node that doesn't know waits for the longest lease that there is
+	case w.Longest >= 0:
+		v.Longest = min(v.Longest, w.Longest)
+	}
+	v.Unleased, v.New = v.Unleased && w.Unleased, v.New || w.New
+	return v
 }
 
 const (
@@ -57,8 +72,15 @@ const (
 )
 
 // promise is the state of [Votes].
+//
+// A vote is given only where the disk covers it, whichever text is there by now: the one
+// that is known to be written (kept), or one that is being written beside the main thread,
+// which can say less. So nothing that isn't wanted any more is relied on from that moment
+// on, until a text is kept that was made after it was wanted again (sure).
 type promise struct {
-	kept     Votes      // on disk
+	kept     Votes      // on disk, as far as is known
+	sure     Votes      // on disk for sure
+	lowered  uint64     // counts the times that less was wanted than before
 	began    int64      // steady
 	until    [240]int64 // by leaseStep: steady, when votes of that length are over and the promise is, too
 	unleased int64      // likewise, for votes without a lease
@@ -87,7 +109,8 @@ func stepLease(step int) int64 { return int64(5+step&3) << (step >> 2) }
 func (n *Node) SetVotes(v Votes) {
 	p, now := &n.votes, n.steady()
 	n.sync.young = 0
-	*p = promise{kept: v, wanted: v, began: now, lastVote: now}
+	v.lowered = 0
+	*p = promise{kept: v, sure: v, wanted: v, began: now, lastVote: now}
 	if v.Longest > 0 {
 		p.until[leaseStep(v.Longest)] = now + voteMS(v.Longest) + promiseKeptMS
 	}
@@ -97,12 +120,34 @@ func (n *Node) SetVotes(v Votes) {
 }
 
 // Votes is what is to be remembered by now; where that isn't known, not at all.
-func (n *Node) Votes() Votes { return n.votes.wanted }
+func (n *Node) Votes() Votes {
+	v := n.votes.wanted
+	v.lowered = n.votes.lowered
+	return v
+}
 
-// VotesKept tells that this is remembered, on disk: claims that waited for it are
-// answered.
+// want changes what is to be remembered.
+func (p *promise) want(v Votes) {
+	// Where the longest lease isn't known, nothing is written.
+	if v.Longest >= 0 && v.atLeast(p.wanted) != p.wanted {
+		p.lowered++
+		p.sure = p.sure.atLeast(v)
+	}
+	p.wanted = v
+}
+
+// lags says whether something else is on disk, or may be, than what is wanted.
+func (p *promise) lags() bool { return p.wanted != p.kept || p.wanted != p.sure }
+
+// VotesKept tells that this, which is from [Node.Votes], is remembered, on disk, and nothing
+// that was taken from there before will be: claims that waited for it are answered.
 func (n *Node) VotesKept(v Votes) {
-	n.votes.kept = v
+	p, sure := &n.votes, v
+	if v.lowered != p.lowered {
+		sure = v.atLeast(p.sure) // a later text says less
+	}
+	v.lowered, sure.lowered = 0, 0
+	p.kept, p.asked, p.sure = v, sure, sure
 	if n.passive || n.loading {
 		return
 	}
@@ -148,12 +193,12 @@ func (n *Node) answerLate(p *Peer, m *wire.Message) bool {
 	return true
 }
 
-// longestVote is the longest lease of a vote that may last, ms.
+// longestVote is the longest lease of votes that may be given, ms.
 func (n *Node) longestVote() int64 {
-	if n.votes.kept.Longest < 0 {
+	if n.votes.sure.Longest < 0 {
 		return n.maxLease
 	}
-	return n.votes.kept.Longest
+	return n.votes.sure.Longest
 }
 
 // unleased says whether a vote for a job lasts as long as the job needs it, or so long
@@ -166,15 +211,25 @@ func unleased(space store.Space, id *store.ID, flags uint8, lease int64) bool {
 // promised says whether a vote may be given: what is remembered covers it. If not, the
 // caller is asked to remember more, which takes a moment.
 func (n *Node) promised(name []byte, id *store.ID, flags uint8, lease int64) bool {
+	covered, p := n.covers(name, id, flags, lease), &n.votes
+	if p.sure.New && !p.wanted.New { // what is remembered may be that it has given none
+		n.askToKeep(n.steady())
+		return false
+	}
+	return covered
+}
+
+// covers is promised for a node that has voted before.
+func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool {
 	now, p := n.steady(), &n.votes
 	if unleased(store.Space(name[0]), id, flags, lease) {
 		p.unleased = now + promiseKeptMS
-		if p.kept.Unleased {
+		if p.sure.Unleased {
 			return true
 		}
 		p.wanted.Unleased = true
 		n.askToKeep(now)
-		return p.kept.Unleased
+		return false
 	}
 	step := leaseStep(lease)
 	p.until[step] = now + voteMS(lease) + promiseKeptMS
@@ -183,7 +238,7 @@ func (n *Node) promised(name []byte, id *store.ID, flags uint8, lease int64) boo
 	}
 	p.wanted.Longest = max(p.wanted.Longest, stepLease(step))
 	n.askToKeep(now)
-	return lease <= n.longestVote()
+	return false
 }
 
 func (n *Node) askToKeep(now int64) {
@@ -206,9 +261,9 @@ func (n *Node) tickVotes(now int64) {
 			}
 		}
 		need.Longest = max(need.Longest, leastPromise)
-		p.wanted = need
+		p.want(need)
 	}
-	if p.wanted != p.kept && p.wanted.Longest >= 0 {
+	if p.lags() && p.wanted.Longest >= 0 {
 		n.askToKeep(now)
 	}
 }
@@ -221,10 +276,10 @@ func (n *Node) promiseAll() {
 	}
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
 		if n.isLive(l) {
-			n.promised(l.Name(), &l.Job, l.Flags, l.Lease)
+			n.covers(l.Name(), &l.Job, l.Flags, l.Lease)
 		}
 	}
-	if n.votes.wanted != n.votes.kept && n.votes.kept.Longest >= 0 {
+	if n.votes.lags() && n.votes.kept.Longest >= 0 {
 		n.askToKeep(n.steady())
 	}
 }
@@ -267,7 +322,7 @@ func (n *Node) Abstaining() *Abstaining {
 		a.Left, a.Jobs = max(left, 0), left <= 0
 	}
 	for _, p := range n.mesh.order {
-		if t := n.sync.tables[p.Node]; t == noTable || t == partTable && !a.Jobs {
+		if t := n.sync.tables[p.Node]; t == noTable || (t == partTable || t == newPartTable) && !a.Jobs {
 			a.Awaited = append(a.Awaited, p.Node)
 		}
 	}

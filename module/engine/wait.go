@@ -15,23 +15,24 @@ type Waiter struct {
 	active bool
 	left   int    // places that it has left, where they are many
 	number uint64 // of waiters since the start
-	prev   *Waiter
-	next   *Waiter
+	link   link[Waiter]
 }
 
 const (
-	waitSlice  = 100  // clients released at once: the server writes to each one's socket
-	placeSlice = 1000 // places that are left at once
-	manyPlaces = 64   // a waiter with more leaves them bit by bit
+	waitSlice  = 40  // clients released at once: the server writes to each one's socket
+	placeSlice = 500 // places that are left at once
+	manyPlaces = 64  // a waiter with more leaves them bit by bit
 )
 
 // waiters are those who wait, in the order in which they came.
 type waiters struct {
-	first, last *Waiter
-	number      uint64
-	ends        []waitsEnd // first things first
-	leaving     []*Waiter  // are in lines still, and wait no more
+	chain[Waiter]
+	number  uint64
+	ends    []waitsEnd // first things first
+	leaving []*Waiter  // are in lines still, and wait no more
 }
+
+func amongAll(w *Waiter) *link[Waiter] { return &w.link }
 
 // waitsEnd releases those who came up to a number.
 type waitsEnd struct {
@@ -41,18 +42,19 @@ type waitsEnd struct {
 
 // place is a waiter's position in one queue's line.
 type place struct {
-	list       *waitList
-	waiter     *Waiter
-	prev, next *place
+	list   *waitList
+	waiter *Waiter
+	link   link[place]
 }
+
+func inList(p *place) *link[place] { return &p.link }
 
 // waitList is the line of clients waiting for one queue, first come first
 // served. It goes by the queue's name: a client can wait for what doesn't
 // exist yet.
 type waitList struct {
-	name        string
-	head, tail  *place
-	len         int
+	name string
+	chain[place]
 	at          int    // in Node.lines
 	number      uint64 // of lines since the start
 	due         int64  // when other nodes are to be asked again
@@ -80,15 +82,8 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 		if list.tail != nil && list.tail.waiter == w {
 			continue
 		}
-		w.places = append(w.places, place{list: list, waiter: w, prev: list.tail})
-		p := &w.places[len(w.places)-1]
-		if list.tail != nil {
-			list.tail.next = p
-		} else {
-			list.head = p
-		}
-		list.tail = p
-		list.len++
+		w.places = append(w.places, place{list: list, waiter: w})
+		list.add(&w.places[len(w.places)-1], inList)
 		list.lastArrival = n.now
 		n.countWaiters(list)
 		n.need(list)
@@ -96,13 +91,8 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 	n.blocked++
 	o := &n.waiters
 	o.number++
-	w.number, w.prev = o.number, o.last
-	if o.last != nil {
-		o.last.next = w
-	} else {
-		o.first = w
-	}
-	o.last = w
+	w.number = o.number
+	o.add(w, amongAll)
 	return w, nil
 }
 
@@ -121,17 +111,7 @@ func (n *Node) Cancel(w *Waiter) {
 	w.active = false
 	n.blocked--
 	o := &n.waiters
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		o.first = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		o.last = w.prev
-	}
-	w.prev, w.next = nil, nil
+	o.remove(w, amongAll)
 	if len(w.places) > manyPlaces {
 		o.leaving = append(o.leaving, w)
 		n.hurryTick()
@@ -149,17 +129,7 @@ func (n *Node) leave(p *place) {
 		return
 	}
 	p.list = nil
-	if p.prev != nil {
-		p.prev.next = p.next
-	} else {
-		list.head = p.next
-	}
-	if p.next != nil {
-		p.next.prev = p.prev
-	} else {
-		list.tail = p.prev
-	}
-	list.len--
+	list.remove(p, inList)
 	n.countWaiters(list)
 	if list.len == 0 {
 		delete(n.waits, list.name)
@@ -176,7 +146,7 @@ func (n *Node) leave(p *place) {
 func (n *Node) tickWaits() {
 	o := &n.waiters
 	for budget := waitSlice; len(o.ends) > 0; budget-- {
-		w := o.first
+		w := o.head
 		if w == nil || w.number > o.ends[0].upTo {
 			o.ends = o.ends[1:]
 			continue
@@ -225,13 +195,17 @@ func (n *Node) hand(w *Waiter, j *store.Job) {
 	n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
 }
 
-// serve hands waiting jobs to waiting clients.
+// serve hands waiting jobs to waiting clients; to very many of them bit by bit.
 func (n *Node) serve(q *store.Queue) {
 	if n.choosing {
 		n.serveLater(q)
 		return
 	}
-	for q.Waiters > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading {
+	for served := 0; q.Waiters > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading; served++ {
+		if served == waitSlice {
+			n.serveLater(q)
+			return
+		}
 		w := n.firstOf(q)
 		if w == nil {
 			break
@@ -246,7 +220,7 @@ func (n *Node) serve(q *store.Queue) {
 		}
 	}
 	if n.hungry.len() > 0 && q.Head != nil && !n.passive && !n.loading {
-		n.feed(q)
+		n.feedLater(q)
 	}
 }
 
@@ -259,12 +233,32 @@ func (n *Node) endWaits(err error) {
 	}
 }
 
-// endAdds refuses every ADDJOB that waits for its copies.
-func (n *Node) endAdds(err error) {
-	for len(n.waiting) > 0 {
-		ad := n.waiting[len(n.waiting)-1]
-		n.cleanUp(ad)
-		n.deny(ad, err)
+// endAdds refuses every ADDJOB that waits for its copies, and ends every claim, as when
+// the node becomes a replica; of very many some a little later.
+func (n *Node) endAdds() {
+	n.ending = true
+	n.debts = [debtKinds]debtList{}
+	clear(n.owed)
+	n.tickEnding(waitSlice)
+}
+
+// tickEnding goes on with that.
+func (n *Node) tickEnding(budget int) {
+	for ; n.ending && budget > 0; budget-- {
+		switch {
+		case len(n.waiting) > 0:
+			ad := n.waiting[len(n.waiting)-1]
+			n.cleanUp(ad)
+			n.deny(ad, ErrReplica)
+		case len(n.alarms) > 0:
+			n.finishClaim(n.alarms[0], Outcome{Kind: Aborted}, true)
+		default:
+			n.called = n.called[:0] // all lines are gone
+			n.ending = false
+		}
+	}
+	if n.ending {
+		n.hurryTick()
 	}
 }
 

@@ -10,7 +10,8 @@
 //   - a queue's waiting jobs: one doubly linked list in order of (CTime, ID),
 //     with a sparse skip list over it for those that come back out of order;
 //   - the next job to wake: a hierarchical timer wheel, [Store.Due];
-//   - whole queues that go: [Store.Bury], then [Store.Reap] bit by bit;
+//   - whole queues that go: [Store.Bury], then [Store.Reap] bit by bit; all of them:
+//     [Store.Condemn], whose keys go bit by bit as well;
 //   - what few jobs have, extras behind the body (extras.go): what one is unique by
 //     (unique.go), whom it waits for (family.go), who works on it;
 //   - unique jobs that may not run yet: a lane for each key, out of the way of

@@ -18,6 +18,9 @@ const (
 	TagFamily
 	// TagWorker: the name of the worker that has the job.
 	TagWorker
+	// TagOffer: to which node an at-most-once job is offered, or was before it became
+	// uncertain. It doesn't go to other nodes.
+	TagOffer
 )
 
 const extraHead = 3
@@ -27,6 +30,18 @@ func AppendExtra(extras []byte, tag Tag, value []byte) []byte {
 	extras = append(extras, byte(tag))
 	extras = binary.LittleEndian.AppendUint16(extras, uint16(len(value)))
 	return append(extras, value...)
+}
+
+// AppendExtrasBut appends the extras that aren't of a tag to others.
+func AppendExtrasBut(extras, from []byte, tag Tag) []byte {
+	for len(from) > 0 {
+		end := extraHead + int(binary.LittleEndian.Uint16(from[1:]))
+		if Tag(from[0]) != tag {
+			extras = append(extras, from[:end]...)
+		}
+		from = from[end:]
+	}
+	return extras
 }
 
 // CheckExtras checks extras that come from outside. Its errors wrap [ErrRecord].
@@ -140,14 +155,7 @@ func (s *Store) SetExtra(j *Job, tag Tag, value []byte) (moved *Job, ok bool) {
 		copy(old, value)
 		return j, true
 	}
-	var all []byte
-	for rest := j.Extras(); len(rest) > 0; {
-		end := extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
-		if Tag(rest[0]) != tag {
-			all = append(all, rest[:end]...)
-		}
-		rest = rest[end:]
-	}
+	all := AppendExtrasBut(nil, j.Extras(), tag)
 	if value != nil {
 		if len(all)+extraHead+len(value) > MaxExtras {
 			return j, false

@@ -23,6 +23,9 @@ const (
 	// FamilyLeaves: of an acknowledged job, that it only stays until those are followed
 	// that wait for its end; other nodes need not be told.
 	FamilyLeaves
+	// FamilyLets: it was released to come last, and some of those that it blocked aren't
+	// let go yet. To all that look at them they are as FamilyEarly.
+	FamilyLets
 )
 
 // Family is what a job waits for, as its TagFamily extra has it: the flags and
@@ -101,7 +104,7 @@ func (f *Family) Unreleased() bool { return f.Held() && f.Flags&FamilyLast == 0 
 
 // Empty says whether there is nothing to keep.
 func (f *Family) Empty() bool {
-	return !f.Held() && len(f.ids) == 0 && f.Flags&(FamilyCancelled|FamilyLeaves) == 0
+	return !f.Held() && len(f.ids) == 0 && f.Flags&(FamilyCancelled|FamilyLeaves|FamilyLets) == 0
 }
 
 // Value is the extra's value; nil where there is nothing to keep.
@@ -125,7 +128,10 @@ type Knot struct {
 	ID         ID
 	head, tail *Tie
 	Len        uint64
-	mixed      bool // not all in order
+	Blocked    uint64 // those that the one blocks, or did before it was released to come last
+	walk       *Tie   // the next for [Store.Walk]
+	walking    bool   // it has begun
+	mixed      bool   // not all in order
 }
 
 // Tie is one of a knot.
@@ -134,8 +140,17 @@ type Tie struct {
 	knot       *Knot
 	next, prev *Tie
 	Job        ID     // that waits
-	ctime      uint64 // when it was created
+	ctime      uint64 // when it was created, ns; and tieBlocked
 }
+
+// tieBlocked marks a tie that Knot.Blocked counts. No creation time before the year 2262
+// has that bit.
+const tieBlocked = 1 << 63
+
+// Blocked says whether Knot.Blocked counts the tie.
+func (t *Tie) Blocked() bool { return t.ctime&tieBlocked != 0 }
+
+func (t *Tie) created() uint64 { return t.ctime &^ tieBlocked }
 
 // knots are all there is of families beside the jobs.
 type knots struct {
@@ -207,23 +222,48 @@ func (s *Store) Tie(parent *ID, child *Job) {
 		s.knots.table.insert(&k.entry, k.ID.hash(s.keys.id))
 	}
 	t := (*Tie)(s.alloc.Alloc(tieSize))
-	*t = Tie{knot: k, prev: k.tail, Job: child.ID, ctime: child.CTime}
-	if t.prev == nil {
-		k.head = t
-	} else {
-		t.prev.next = t
-		k.mixed = k.mixed || compareTies(t.prev, t) > 0
+	*t = Tie{knot: k, Job: child.ID, ctime: child.CTime &^ tieBlocked}
+	if f, _ := child.Family(); f.Flags&(FamilyBlocked|FamilyEarly) != 0 {
+		t.ctime |= tieBlocked
+		k.Blocked++
 	}
-	k.tail = t
-	k.Len++
+	k.insert(t)
 	s.knots.ties.insert(&t.entry, s.hashTie(parent, &child.ID))
 }
 
+// insert puts a tie where it belongs, if that is near the end: copies come from other nodes
+// a little out of order. Else it comes last, and all are sorted when the order matters.
+func (k *Knot) insert(t *Tie) {
+	const near = 64
+	at := k.tail
+	for i := 0; i < near && !k.mixed && at != nil && compareTies(at, t) > 0; i++ {
+		at = at.prev
+	}
+	if at != nil && !k.mixed && compareTies(at, t) > 0 {
+		k.mixed, at = true, k.tail
+	}
+	if t.prev = at; at == nil {
+		t.next, k.head = k.head, t
+	} else {
+		t.next, at.next = at.next, t
+	}
+	if t.next == nil {
+		k.tail = t
+	} else {
+		t.next.prev = t
+		k.walking = k.walking && k.walk == nil // it begins anew
+	}
+	k.Len++
+}
+
+// Sorted says whether a knot's jobs are in order already.
+func (k *Knot) Sorted() bool { return !k.mixed }
+
 func compareTies(a, b *Tie) int {
 	switch {
-	case a.ctime < b.ctime:
+	case a.created() < b.created():
 		return -1
-	case a.ctime > b.ctime:
+	case a.created() > b.created():
 		return 1
 	}
 	return bytes.Compare(a.Job[:], b.Job[:])
@@ -249,6 +289,12 @@ func (s *Store) Untie(parent, child *ID) bool {
 		t.next.prev = t.prev
 	} else {
 		k.tail = t.prev
+	}
+	if k.walk == t {
+		k.walk = t.next
+	}
+	if t.ctime&tieBlocked != 0 {
+		k.Blocked--
 	}
 	s.alloc.Free(unsafe.Pointer(t), tieSize)
 	if k.Len--; k.Len > 0 {
@@ -280,7 +326,20 @@ func (s *Store) Youngest(k *Knot) uint64 {
 	if k.mixed {
 		s.sort(k)
 	}
-	return k.tail.ctime
+	return k.tail.created()
+}
+
+// Walk is the next job of a knot that wasn't met yet, oldest first; nil at the end. The
+// knot may change meanwhile. Where jobs were tied out of order, the walk begins anew.
+func (s *Store) Walk(k *Knot) *Tie {
+	if !k.walking || k.mixed && k.walk != nil {
+		k.walking, k.walk = true, s.First(k)
+	}
+	t := k.walk
+	if t != nil {
+		k.walk = t.next
+	}
+	return t
 }
 
 // After is the one behind a job of a knot, nil at the end; the oldest, where that job is
@@ -295,6 +354,16 @@ func (s *Store) After(k *Knot, id *ID) *Tie {
 
 // Next is the one after it; nil at the end.
 func (t *Tie) Next() *Tie { return t.next }
+
+// SortKnots sorts what was tied out of order, as queues are that were loaded one after the
+// other. It looks at all knots.
+func (s *Store) SortKnots() {
+	for k := s.knots.all; k != nil; k = k.next {
+		if k.mixed {
+			s.sort(k)
+		}
+	}
+}
 
 // sort brings a knot into order, that was tied in another: from several queues of
 // a file.
@@ -332,6 +401,26 @@ func (s *Store) untie(j *Job) {
 	}
 }
 
+// Early says whether the job that a blocked one names waits for it: it was released to
+// come last.
+func (s *Store) Early(f *Family) bool {
+	switch {
+	case f.IDs() == 0:
+		return false
+	case f.Flags&FamilyEarly != 0:
+		return true
+	case f.Flags&FamilyBlocked == 0:
+		return false
+	}
+	id := f.ID(0)
+	p := s.Lookup(&id)
+	if p == nil {
+		return false
+	}
+	g, _ := p.Family()
+	return g.Flags&FamilyLets != 0
+}
+
 // Lost is a job that was freed with its queue, while others waited for its end.
 type Lost struct {
 	ID         ID
@@ -355,7 +444,7 @@ func (s *Store) mourn(j *Job) {
 	}
 	f, _ := j.Family()
 	l := Lost{ID: j.ID, Unreleased: f.Unreleased(), Copies: j.Holders() > 0}
-	if l.Early = f.Flags&FamilyEarly != 0 && f.IDs() > 0; l.Early {
+	if l.Early = s.Early(&f); l.Early {
 		l.Of = f.ID(0)
 		l.Early = s.Untie(&l.Of, &j.ID)
 	}

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -109,6 +110,58 @@ func TestKnots(t *testing.T) {
 	}
 	assert.Empty(t, s.TakeLost())
 	assert.Equal(t, before, alloc.Blocks())
+}
+
+// Jobs that are tied a little out of order are put in their places at once, others when the
+// order matters; a walk that has begun meets them all.
+func TestKnotsOutOfOrder(t *testing.T) {
+	s := store.New(storetest.New(), 1, 1000)
+	q := s.NewQueue([]byte("q"), 1000)
+	head := store.ID{99}
+	tie := func(ctime uint64) {
+		j := s.NewJob(0, 0, nil)
+		j.ID, j.CTime, j.ETime, j.Repl = store.ID{byte(ctime >> 8), byte(ctime)}, ctime, 10_000, 1
+		s.Register(q, j)
+		f := store.Family{}
+		f.Add(&head)
+		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
+		s.Tie(&head, j)
+	}
+	met := func() map[uint64]bool {
+		m := map[uint64]bool{}
+		for {
+			tie := s.Walk(s.Knot(&head))
+			if tie == nil {
+				return m
+			}
+			m[uint64(tie.Job[0])<<8|uint64(tie.Job[1])] = true
+		}
+	}
+	order := func() (list []uint64) {
+		for tie := s.First(s.Knot(&head)); tie != nil; tie = tie.Next() {
+			list = append(list, uint64(tie.Job[0])<<8|uint64(tie.Job[1]))
+		}
+		return list
+	}
+	for i := range uint64(300) {
+		tie(1000 + 10*i)
+	}
+	first := s.Walk(s.Knot(&head))
+	assert.EqualValues(t, 1000>>8, first.Job[0])
+	for i := range uint64(30) {
+		tie(3985 - 10*i)
+	}
+	assert.True(t, s.Knot(&head).Sorted())
+	assert.Len(t, met(), 330)
+	assert.True(t, slices.IsSorted(order()))
+	tie(5)
+	assert.False(t, s.Knot(&head).Sorted())
+	s.SortKnots()
+	assert.True(t, s.Knot(&head).Sorted())
+	list := order()
+	assert.True(t, slices.IsSorted(list))
+	assert.Len(t, list, 331)
+	assert.EqualValues(t, 5, list[0])
 }
 
 func TestLostWithItsQueue(t *testing.T) {

@@ -198,6 +198,7 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 	k.BodyLen, k.Parts = uint32(len(body)), uint16(parts)
 	copy(k.Body(), body)
 	if p := k.RawParts(); p != nil {
+		q.parts, s.parts = true, true
 		clear(p)
 		copy(p, j.RawParts()[:min(int(j.Parts), partsHead+j.Holders()*holderLen)])
 		k.putExtras(extras)

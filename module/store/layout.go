@@ -29,7 +29,8 @@ const (
 	// not be. Nor this one.
 	FlagAnnounced
 	// FlagOffered: an at-most-once job that is being handed over to another node, and
-	// given to nobody here meanwhile. It is delivered too, for those who don't know.
+	// given to nobody here meanwhile; TagOffer has to whom. It is delivered too, for those
+	// who don't know.
 	FlagOffered
 	// FlagUncertain, see [Job.Uncertain], and FlagReturning, see [Job.Returning], are one
 	// bit: the first is for at-most-once jobs, the other for the rest, and never loaded.
@@ -127,8 +128,10 @@ type Queue struct {
 	Pause              uint8
 	Flags              uint8
 	state              uint8
-	_                  uint8
+	parts              bool // see AnyParts
 	nameLen            uint32
+	flushes            uint32 // how often all were condemned before it was attached
+	_                  uint32
 	name               unsafe.Pointer
 }
 
@@ -197,7 +200,8 @@ func (j *Job) neverAgain() bool {
 }
 
 // Uncertain says of an at-most-once job that nobody is known to have been given it, but
-// that what was saved of it may miss that. It counts as delivered.
+// that what was saved of it may miss that, or another node may have given it to somebody.
+// It counts as delivered.
 func (j *Job) Uncertain() bool { return j.Retry == 0 && j.Flags&FlagUncertain != 0 }
 
 // Returning says of a job that it was queued when it was saved, and is to be queued
@@ -290,6 +294,8 @@ func Layout() []Field {
 		{"jm_queue.db", unsafe.Offsetof(q.DB), unsafe.Sizeof(q.DB)},
 		{"jm_queue.pause", unsafe.Offsetof(q.Pause), unsafe.Sizeof(q.Pause)},
 		{"jm_queue.flags", unsafe.Offsetof(q.Flags), unsafe.Sizeof(q.Flags)},
+		{"jm_queue.state", unsafe.Offsetof(q.state), unsafe.Sizeof(q.state)},
+		{"jm_queue.flushes", unsafe.Offsetof(q.flushes), unsafe.Sizeof(q.flushes)},
 		{"jm_queue.name_len", unsafe.Offsetof(q.nameLen), unsafe.Sizeof(q.nameLen)},
 		{"jm_queue.name", unsafe.Offsetof(q.name), unsafe.Sizeof(q.name)},
 		{"jm_lock", 0, unsafe.Sizeof(k)},

@@ -59,7 +59,7 @@ type Lock struct {
 	Job      ID     // the job that holds it; zero: the owner does
 	Flags    uint8  // the engine's
 	format   uint8  // of the record
-	_        [2]uint8
+	Age      uint16 // [Store.LockAge] when it was made, or what the engine made of it; of no meaning where it is saved
 	nameLen  uint32
 	ownerLen uint32
 	Era      uint32 // the engine's
@@ -120,7 +120,7 @@ func (s *Store) LockOrNew(name []byte, hash uint64) (l *Lock, fresh bool) {
 
 func (s *Store) newLock(name, owner []byte, h uint64) *Lock {
 	l := (*Lock)(s.alloc.Alloc(lockSize + len(name) + len(owner)))
-	*l = Lock{format: lockFormat, nameLen: uint32(len(name)), ownerLen: uint32(len(owner))}
+	*l = Lock{format: lockFormat, Age: s.LockAge, nameLen: uint32(len(name)), ownerLen: uint32(len(owner))}
 	copy(l.Name(), name)
 	copy(l.Owner(), owner)
 	all := s.lockList
@@ -147,6 +147,9 @@ func (s *Store) RemoveLock(l *Lock) {
 // takes the place of.
 func (s *Store) ReplaceLock(l *Lock) {
 	all := s.lockList
+	if s.lockWalk == l {
+		s.lockWalk = l.Next
+	}
 	if l.Prev != nil {
 		l.Prev.Next = l.Next
 	} else {
@@ -172,11 +175,26 @@ func (s *Store) ScanLocks(cursor uint64, emit *[]*Lock) uint64 {
 	return next
 }
 
+// BeginLockWalk begins a walk through all locks, which may change meanwhile. There is one
+// at a time.
+func (s *Store) BeginLockWalk() { s.lockWalk = s.lockList.Head }
+
+// WalkLock is the next lock of the walk, oldest first; nil at the end. Those that are made
+// meanwhile are met, too.
+func (s *Store) WalkLock() *Lock {
+	l := s.lockWalk
+	if l != nil {
+		s.lockWalk = l.Next
+	}
+	return l
+}
+
 // Limits of a lock.
 const (
 	MaxLockName = 4097 // bytes of a lock's name, its space included
 	MaxOwner    = 1024 // bytes of an owner
 	MaxToken    = math.MaxInt64
+	MaxLease    = math.MaxInt64 / 4 // ms
 )
 
 // LockRecord is a lock that was saved or logged; its slices point into what was read.
@@ -203,7 +221,7 @@ func ParseLock(b []byte) (r LockRecord, err error) {
 		return r, fmt.Errorf("%w: a lock of format %d, known is %d", ErrRecord, l.format, lockFormat)
 	case uint64(l.nameLen)+uint64(l.ownerLen) != uint64(len(text)), l.nameLen == 0, l.nameLen > MaxLockName, l.ownerLen > MaxOwner:
 		return r, fmt.Errorf("%w: a lock's name of %d and owner of %d bytes in %d", ErrRecord, l.nameLen, l.ownerLen, len(text))
-	case l.Token == 0 || l.Token > MaxToken || l.Lease < 0 || l.Lease > math.MaxInt64/4:
+	case l.Token == 0 || l.Token > MaxToken || l.Lease < 0 || l.Lease > MaxLease:
 		return r, fmt.Errorf("%w: a lock's token %d, lease %d", ErrRecord, l.Token, l.Lease)
 	// One that is over need never have had a holder: its end can be heard of first.
 	case !r.Ended && (l.Job == ID{}) != (Space(text[0]) == LockBare):

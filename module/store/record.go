@@ -86,20 +86,42 @@ func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
 // left alone. parts, where not nil, are the parts. It returns nil where the job
 // isn't known.
 func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
-	head, err := checkRecord(rec, len(rec) > recordHead)
+	head, parts, err := checkState(rec, parts)
 	if err != nil {
-		return nil, err
-	}
-	if len(rec) > recordHead {
-		parts = rec[len(rec)-int(head.Parts):]
-	}
-	if err := checkParts(parts); err != nil {
 		return nil, err
 	}
 	j := s.Lookup(&head.ID)
 	if j == nil {
 		return nil, nil
 	}
+	return s.applyState(j, &head, parts), nil
+}
+
+// ApplyStateTo is ApplyState for jobs of detached queues, found by the caller. The job may
+// move, and takes its new place in jobs.
+func (s *Store) ApplyStateTo(jobs map[ID]*Job, rec, parts []byte) error {
+	head, parts, err := checkState(rec, parts)
+	if err != nil {
+		return err
+	}
+	if j := jobs[head.ID]; j != nil {
+		jobs[head.ID] = s.applyState(j, &head, parts)
+	}
+	return nil
+}
+
+func checkState(rec, parts []byte) (Job, []byte, error) {
+	head, err := checkRecord(rec, len(rec) > recordHead)
+	if err != nil {
+		return head, nil, err
+	}
+	if len(rec) > recordHead {
+		parts = rec[len(rec)-int(head.Parts):]
+	}
+	return head, parts, checkParts(parts)
+}
+
+func (s *Store) applyState(j, head *Job, parts []byte) *Job {
 	// It finds its list, its lane's above all, by what it says before the change.
 	if j.Place != InHeld {
 		s.Hold(j)
@@ -122,5 +144,5 @@ func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 	if j.State == StateAcked {
 		j = s.Shrink(j)
 	}
-	return j, nil
+	return j
 }

@@ -17,7 +17,9 @@ type Store struct {
 	queues     table // of Queue
 	locks      index // of Lock
 	lockList   *LockList
-	lanes      index // of Lane
+	lockWalk   *Lock  // the next for [Store.WalkLock]
+	LockAge    uint16 // of locks that are made from now on; the engine's
+	lanes      index  // of Lane
 	headless   []*Lane
 	heldBack   uint64
 	laneBuf    []byte
@@ -25,6 +27,9 @@ type Store struct {
 	wheel      wheel
 	generation uint64 // grows with each Forget
 	freed      uint64 // see Freed
+	flushes    *uint32
+	parts      bool // see AnyParts
+	condemned  []*condemned
 	graves     []*Queue
 	hidden     *Queue
 
@@ -50,6 +55,8 @@ func newKeys(seed uint64) keys {
 // the time, unix ms.
 func New(alloc Allocator, seed uint64, now int64) *Store {
 	s := &Store{alloc: alloc, keys: newKeys(seed), generation: 1}
+	s.flushes = (*uint32)(alloc.Alloc(8))
+	*s.flushes = 1 // nought is for queues that were loaded empty
 	s.begin(now)
 	s.initLocks()
 	return s
@@ -61,7 +68,7 @@ func (s *Store) begin(now int64) {
 	s.initLanes()
 	s.wheel.init(s.alloc, now)
 	s.hidden = s.AllocQueue(now)
-	s.hidden.state = queueAttached
+	s.hidden.state, s.hidden.flushes = queueAttached, *s.flushes
 }
 
 // Hidden is a queue that no key has and no scan shows, for jobs of which
@@ -126,6 +133,28 @@ func (s *Store) Lookup(id *ID) *Job {
 	return nil
 }
 
+// Away says whether a job is in the table, and its queue is detached.
+func (s *Store) Away(id *ID) bool {
+	j := s.find(id)
+	return j != nil && j.Queue.state == queueLoose
+}
+
+// Oust frees a job that is [Store.Away], which another of the same ID takes the place of. It
+// says whether there was one.
+func (s *Store) Oust(id *ID) bool {
+	j := s.find(id)
+	if j == nil || j.Queue.state != queueLoose {
+		return false
+	}
+	s.Remove(j)
+	return true
+}
+
+// Listed says whether the jobs of a detached queue are in the table. Those of one that was
+// loaded and never attached aren't, nor those of one that was detached when [Store.Forget]
+// was called.
+func (s *Store) Listed(q *Queue) bool { return q.hash == s.generation }
+
 // Jobs counts the jobs in the table.
 func (s *Store) Jobs() uint64 { return s.jobs.len }
 
@@ -169,8 +198,18 @@ func (s *Store) LoadInto(q *Queue, j *Job) {
 	if j.Unique() != nil {
 		q.Uniques++
 	}
+	if j.Parts > 0 {
+		q.parts, s.parts = true, true
+	}
 	insertHeld(q, j)
 }
+
+// AnyParts says whether any job may have holders or extras, and so be unique or wait for
+// another: one was ever known that has.
+func (s *Store) AnyParts() bool { return s.parts }
+
+// AnyParts is [Store.AnyParts] for one queue.
+func (q *Queue) AnyParts() bool { return q.parts }
 
 // Remove forgets a job and frees it.
 func (s *Store) Remove(j *Job) {
@@ -310,7 +349,7 @@ func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
 	known := q.hash == s.generation
 	s.Rename(q, name)
 	q.hash = s.hashName(name)
-	q.state = queueAttached
+	q.state, q.flushes = queueAttached, *s.flushes
 	s.heldBack += q.HeldBack
 	s.queues.insert(&q.entry, q.hash)
 	s.working += q.Working.Len
@@ -354,6 +393,19 @@ func (s *Store) enterAll(first *Job) (dropped int) {
 // again. O(1).
 func (s *Store) Detach(q *Queue) {
 	s.queues.remove(&q.entry, q.hash)
+	s.detach(q)
+}
+
+// DetachAll detaches all attached queues, those of the list.
+func (s *Store) DetachAll(list []*Queue) {
+	for _, q := range list {
+		s.detach(q)
+	}
+	s.queues.drop()
+	s.queues.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
+}
+
+func (s *Store) detach(q *Queue) {
 	s.working -= q.Working.Len
 	s.overdue -= q.Overdue
 	s.heldBack -= q.HeldBack
@@ -374,15 +426,20 @@ func (s *Store) Bury(q *Queue) {
 	s.graves = append(s.graves, q)
 }
 
-// Reap frees up to n buried jobs, and says whether any are left. Each that was known
-// is shown to farewell before, unless that is nil.
-func (s *Store) Reap(n int, farewell func(*Job)) bool {
+// Reap frees up to n buried jobs and queues, and says whether any are left. Each job that
+// was known, or condemned, is shown to farewell before, unless that is nil; it returns as
+// how many more jobs that counts.
+func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 	if n = s.reapTies(n); n == 0 {
 		return true
 	}
 	for len(s.graves) > 0 {
 		q := s.graves[len(s.graves)-1]
 		known := q.hash == s.generation
+		tell := farewell
+		if !known && q.hash != wasCondemned {
+			tell = nil
+		}
 		for ; n > 0 && q.Jobs() > 0; n-- {
 			j := q.Head
 			if j == nil {
@@ -392,13 +449,13 @@ func (s *Store) Reap(n int, farewell func(*Job)) bool {
 				j = q.HeldHead
 			}
 			if j == nil {
-				s.reapLane(q, known, farewell)
+				n -= s.reapLane(q, known, tell)
 				continue
 			}
+			if tell != nil {
+				n -= tell(j)
+			}
 			if known {
-				if farewell != nil {
-					farewell(j)
-				}
 				s.mourn(j)
 				s.Remove(j)
 			} else {
@@ -410,21 +467,24 @@ func (s *Store) Reap(n int, farewell func(*Job)) bool {
 		}
 		s.freeQueue(q)
 		s.graves = s.graves[:len(s.graves)-1]
+		if n--; n <= 0 && len(s.graves) > 0 {
+			return true
+		}
 	}
 	return false
 }
 
 // reapLane frees one of the jobs that a buried queue's lanes hold back.
-func (s *Store) reapLane(q *Queue, known bool, farewell func(*Job)) {
+func (s *Store) reapLane(q *Queue, known bool, farewell func(*Job) int) (cost int) {
 	l := q.Lanes
 	for l.Head() == nil {
 		l = l.Next
 	}
 	j := l.Head()
+	if farewell != nil {
+		cost = farewell(j)
+	}
 	if known {
-		if farewell != nil {
-			farewell(j)
-		}
 		s.mourn(j)
 		s.Disarm(j)
 		s.untie(j)
@@ -432,6 +492,7 @@ func (s *Store) reapLane(q *Queue, known bool, farewell func(*Job)) {
 	}
 	s.leaveLane(j, l, known)
 	s.discard(q, j)
+	return cost
 }
 
 // RemoveQueue frees an attached queue that has no jobs.
@@ -439,6 +500,9 @@ func (s *Store) RemoveQueue(q *Queue) {
 	s.Detach(q)
 	s.freeQueue(q)
 }
+
+// DropQueue frees a loose queue that has no jobs.
+func (s *Store) DropQueue(q *Queue) { s.freeQueue(q) }
 
 func (s *Store) freeQueue(q *Queue) {
 	for q.Lanes != nil {
@@ -464,11 +528,16 @@ type KeyFreer interface{ FreeKey(key unsafe.Pointer) }
 // the keyspace, whose owner frees them, maybe on another thread. Buried queues
 // are ours, and are reaped as before. It takes time for the table's segments only.
 func (s *Store) Forget() {
+	s.queues.drop()
+	s.forget()
+}
+
+// forget is Forget but for the table of queues.
+func (s *Store) forget() {
 	now := s.wheel.base
 	s.hidden.state, s.hidden.hash = queueBuried, s.generation
 	s.graves = append(s.graves, s.hidden)
 	s.jobs.drop()
-	s.queues.drop()
 	s.lanes.drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)

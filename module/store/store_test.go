@@ -492,8 +492,8 @@ func FuzzParseID(f *testing.F) {
 	})
 }
 
-// What is left of an acknowledged job is its ID, times and holders, and what its family
-// or a lock still needs.
+// An acknowledged job keeps its ID, times and holders, and what its family or a lock still
+// needs.
 func TestShrink(t *testing.T) {
 	s := store.New(storetest.New(), 1, 0)
 	q := s.NewQueue([]byte("q"), 0)

@@ -31,7 +31,8 @@
 //
 // With -slowest it fills a server with a million jobs (-memory), 100,000 queues, waits
 // and locks, does what concerns all of them, and shows the longest that each kept the
-// main thread at a time: no more than 5 ms, but for what is the server's own, or asked for by
+// main thread at a time (-only chooses sections; as root it sees each turn of the event loop
+// also where the machine has other things to do): no more than 5 ms, but for what is the server's own, or asked for by
 // a command's arguments (COMMANDS.md). A fork, or what the AOF has put off, is the server's.
 //
 // With -against it compares this build of the module with another, by turns.

@@ -16,19 +16,19 @@ import (
 type nodes struct {
 	servers []*server
 	conns   [][]*conn // of each
+	ports   []string  // of their buses
 }
 
-func startMesh(n int) *nodes {
+func startMesh(n int, more ...string) *nodes {
 	m := &nodes{}
-	var ports []string
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		check(err)
 		port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 		l.Close()
-		s, err := start("cluster-port", port)
+		s, err := start(append([]string{"cluster-port", port}, more...)...)
 		check(err)
-		m.servers, m.conns, ports = append(m.servers, s), append(m.conns, connect(s)), append(ports, port)
+		m.servers, m.conns, m.ports = append(m.servers, s), append(m.conns, connect(s)), append(m.ports, port)
 	}
 	// A node's bus opens a moment after it takes clients, and a MEET isn't tried again.
 	for began := time.Now(); !m.met(); time.Sleep(50 * time.Millisecond) {
@@ -36,7 +36,7 @@ func startMesh(n int) *nodes {
 			check(fmt.Errorf("the nodes don't find each other"))
 		}
 		for _, conns := range m.conns[1:] {
-			conns[0].do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", "1", ports[0])
+			conns[0].do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", "1", m.ports[0])
 		}
 	}
 	return m

@@ -3,13 +3,18 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"text/tabwriter"
 	"time"
+	"unsafe"
 )
 
 // The sizes of -slowest, beside -memory jobs.
@@ -31,8 +36,64 @@ type stop struct {
 	TookSecs float64
 }
 
+// stops are what several events did to a server.
+type stops struct {
+	s    *server
+	c    *conn
+	list []stop
+}
+
+// measure sees what an event does, until over says that it is, unless that is nil.
+func (l *stops) measure(event string, act func(), over func() bool) {
+	l.c.do("SLOWLOG", "RESET")
+	t, began := l.s.watchTurns(), time.Now()
+	time.Sleep(50 * time.Millisecond)
+	t.most.Store(0)
+	act()
+	for over != nil && !over() && time.Since(began) < 2*time.Minute {
+		time.Sleep(20 * time.Millisecond)
+	}
+	time.Sleep(200 * time.Millisecond) // the next tick or two
+	close(t.end)
+	<-t.done
+	x := stop{Event: event, Slowest: float64(t.most.Load()) / 1e6, TookSecs: time.Since(began).Seconds()}
+	x.Command, x.Slow = slowlog(l.c)
+	l.list = append(l.list, x)
+	fmt.Fprintf(os.Stderr, "%-44s %8.2f ms\n", event, x.Slowest)
+}
+
+// until waits until a field of INFO jobmesh is as low as wanted.
+func (l *stops) until(field string, want int64) func() bool {
+	return func() bool { return info(l.c, "jobmesh", "jobmesh_"+field) <= want }
+}
+
+func (l *stops) show(title string) {
+	if len(l.list) == 0 {
+		return
+	}
+	if *asJSON {
+		check(json.NewEncoder(os.Stdout).Encode(l.list))
+		return
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "%s: ms of the main thread in one go\n\n", title)
+	fmt.Fprintln(w, "event\tslowest turn\tslowest command\t\ttook s\t")
+	for _, x := range l.list {
+		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%s\t%.1f\t\n", x.Event, x.Slowest, x.Command, x.Slow, x.TookSecs)
+	}
+	fmt.Fprintln(w)
+	check(w.Flush())
+}
+
+// chosen says whether a section of -slowest is to be run.
+func chosen(section string) bool {
+	return *only == "" || slices.Contains(strings.Split(*only, ","), section)
+}
+
 // watch sees the main thread's CPU time from one answer to PING to the next: a turn of
-// the event loop, or a few. CPU and not time, for the machine may have other things to do.
+// the event loop. CPU and not time, for the machine may have other things to do. Where the
+// kernel lets it, it runs before all others: were it late for an answer, the next would
+// come some turns later.
 type watch struct {
 	path string
 	most atomic.Int64 // ns
@@ -41,21 +102,36 @@ type watch struct {
 }
 
 func (s *server) watchTurns() *watch {
-	c, err := dial(s.addr)
+	c, err := net.Dial("tcp", s.addr)
 	check(err)
+	f, err := c.(*net.TCPConn).File() // it blocks its thread, and Go's scheduler isn't asked
+	check(err)
+	c.Close()
 	pid := strconv.Itoa(s.cmd.Process.Pid)
 	t := &watch{path: filepath.Join("/proc", pid, "task", pid, "schedstat"), end: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(t.done)
-		defer c.Close()
-		for last := t.cpu(); ; {
+		defer f.Close()
+		runtime.LockOSThread() // and the thread ends with the goroutine
+		const fifo = 1         // SCHED_FIFO
+		priority := int32(1)
+		_, _, _ = syscall.Syscall(syscall.SYS_SCHED_SETSCHEDULER, 0, fifo, uintptr(unsafe.Pointer(&priority)))
+		fd := int(f.Fd())
+		stat, err := os.Open(t.path)
+		check(err)
+		defer stat.Close()
+		var text [64]byte
+		for last := cpuOf(stat, text[:]); ; {
 			select {
 			case <-t.end:
 				return
 			default:
 			}
-			c.do("PING")
-			now := t.cpu()
+			_, err := syscall.Write(fd, []byte("PING\r\n"))
+			check(err)
+			_, err = syscall.Read(fd, text[:])
+			check(err)
+			now := cpuOf(stat, text[:])
 			t.most.Store(max(t.most.Load(), now-last))
 			last = now
 		}
@@ -63,10 +139,13 @@ func (s *server) watchTurns() *watch {
 	return t
 }
 
-func (t *watch) cpu() int64 {
-	b, err := os.ReadFile(t.path)
-	check(err)
-	first, _, _ := strings.Cut(string(b), " ")
+// cpuOf reads the first number of a schedstat, ns.
+func cpuOf(stat *os.File, buf []byte) int64 {
+	n, err := stat.ReadAt(buf, 0)
+	if n == 0 {
+		check(err)
+	}
+	first, _, _ := strings.Cut(string(buf[:n]), " ")
 	ns, err := strconv.ParseInt(first, 10, 64)
 	check(err)
 	return ns
@@ -137,97 +216,100 @@ func atSlowest() {
 		}
 		waiting = nil
 	}
-	until := func(field string, want int64) func() bool {
-		return func() bool { return info(c, "jobmesh", "jobmesh_"+field) <= want }
-	}
-	var stops []stop
-	measure := func(event string, act func(), over func() bool) {
-		c.do("SLOWLOG", "RESET")
-		t, began := s.watchTurns(), time.Now()
-		time.Sleep(50 * time.Millisecond)
-		t.most.Store(0)
-		act()
-		for over != nil && !over() && time.Since(began) < 2*time.Minute {
-			time.Sleep(20 * time.Millisecond)
-		}
-		time.Sleep(200 * time.Millisecond) // the next tick or two
-		close(t.end)
-		<-t.done
-		x := stop{Event: event, Slowest: float64(t.most.Load()) / 1e6, TookSecs: time.Since(began).Seconds()}
-		x.Command, x.Slow = slowlog(c)
-		stops = append(stops, x)
-		fmt.Fprintf(os.Stderr, "%-40s %8.2f ms\n", event, x.Slowest)
-	}
+	l := &stops{s: s, c: c}
+	measure, until := l.measure, l.until
 	command := func(args ...string) {
 		measure(strings.Join(args, " "), func() { c.do(args...) }, nil)
 	}
 
-	addQueues()
-	addJobs()
-	measure("nothing", func() {}, nil)
-	for _, args := range [][]string{
-		{"PAUSE", "big", "all"}, {"PAUSE", "big", "none"}, {"QLEN", "big"}, {"QSTAT", "big"}, {"QPEEK", "big", "1000"},
-		{"QSCAN", "0", "COUNT", "1000"}, {"QSCAN", "0", "MINLEN", "100000000"}, {"JSCAN", "0", "COUNT", "1000"}, {"JSCAN", "0", "STATE", "acked"},
-		{"JSCAN", "0", "QUEUE", "none"}, {"WIP", "big", "COUNT", "1000"}, {"WIP", "big"}, {"INFO", "jobmesh"}, {"GETJOB", "COUNT", "1000", "FROM", "big"},
-		{"CONFIG", "SET", "maxmemory-policy", "noeviction"}, {"RENAME", "big", "large"}, {"RENAME", "large", "big"}, {"SWAPDB", "0", "1"}, {"SWAPDB", "0", "1"},
-		{"JOBMESH", "CLUSTER", "RESET", "HARD"},
-	} {
-		command(args...)
+	// Each section begins with an empty server, and leaves one.
+	section := func(name string, run func()) {
+		if chosen(name) {
+			run()
+			c.do("FLUSHALL", "ASYNC")
+		}
 	}
-	measure("all is gone after RESET", func() {}, func() bool { return info(c, "memory", "used_memory") < 50<<20 })
-	addJobs()
-	measure("UNLINK big", func() { c.do("UNLINK", "big") }, func() bool { return info(c, "memory", "used_memory") < 50<<20 })
-	addQueues()
-	command("JOBMESH", "FLUSH")
-	addQueues()
-	addJobs()
-	command("FLUSHALL", "ASYNC")
-	load(jobs, func(c *conn, i int) { c.send("ADDJOB", "big", "body", "0", "RETRY", "1", "TTL", "15") })
-	load(jobs/10, func(c *conn, i int) { c.send("GETJOB", "COUNT", "10", "FROM", "big") })
-	measure("all in hands: queued again, and expired", func() {}, until("registered_jobs", 0))
-	command("FLUSHALL", "ASYNC")
+	section("commands", func() {
+		addQueues()
+		addJobs()
+		measure("nothing", func() {}, nil)
+		for _, args := range [][]string{
+			{"PAUSE", "big", "all"}, {"PAUSE", "big", "none"}, {"QLEN", "big"}, {"QSTAT", "big"}, {"QPEEK", "big", "1000"},
+			{"QSCAN", "0", "COUNT", "1000"}, {"QSCAN", "0", "MINLEN", "100000000"}, {"JSCAN", "0", "COUNT", "1000"}, {"JSCAN", "0", "STATE", "acked"},
+			{"JSCAN", "0", "QUEUE", "none"}, {"WIP", "big", "COUNT", "1000"}, {"WIP", "big"}, {"INFO", "jobmesh"}, {"GETJOB", "COUNT", "1000", "FROM", "big"},
+			{"CONFIG", "SET", "maxmemory-policy", "noeviction"}, {"RENAME", "big", "large"}, {"RENAME", "large", "big"}, {"SWAPDB", "0", "1"}, {"SWAPDB", "0", "1"},
+			{"JOBMESH", "CLUSTER", "RESET", "HARD"},
+		} {
+			command(args...)
+		}
+		measure("all is gone after RESET", func() {}, func() bool { return info(c, "memory", "used_memory") < 50<<20 })
+		addJobs()
+		measure("UNLINK big", func() { c.do("UNLINK", "big") }, func() bool { return info(c, "memory", "used_memory") < 50<<20 })
+		addQueues()
+		command("JOBMESH", "FLUSH")
+		addQueues()
+		addJobs()
+		command("FLUSHALL", "ASYNC")
+	})
+	section("times", func() {
+		load(jobs, func(c *conn, i int) { c.send("ADDJOB", "big", "body", "0", "RETRY", "1", "TTL", "15") })
+		load(jobs/10, func(c *conn, i int) { c.send("GETJOB", "COUNT", "10", "FROM", "big") })
+		measure("all in hands: queued again, and expired", func() {}, until("registered_jobs", 0))
+		ttl := strconv.Itoa(10 + jobs/50_000)
+		load(jobs, func(c *conn, i int) { c.send("ADDJOB", "big", "body", "0", "TTL", ttl) })
+		measure("all expire", func() {}, until("registered_jobs", 0))
+		load(manyLocks, func(c *conn, i int) {
+			c.send("ADDJOB", "windows", "body", "0", "UNIQUE", "window", "TTL", "5", "KEY", strconv.Itoa(i))
+		})
+		measure("very many windows are over", func() {}, until("locks", 0))
+	})
+	section("families", func() {
+		root := c.do("ADDJOB", "f", "body", "0", "DEFERRED")[0]
+		load(manyKin, func(c *conn, i int) { c.send("ADDJOB", "f", "body", "0", "BLOCKEDBY", root) })
+		measure("CANCELJOB of one that blocks very many", func() { c.do("CANCELJOB", root) }, until("registered_jobs", 0))
+		root = c.do("ADDJOB", "f", "body", "0", "DEFERRED")[0]
+		load(manyKin, func(c *conn, i int) { c.send("ADDJOB", "f", "body", "0", "BLOCKEDBY", root) })
+		measure("RELEASEJOB LAST, likewise", func() { c.do("RELEASEJOB", root, "LAST") }, nil)
+		c.do("FLUSHALL", "ASYNC")
+		del := []string{"DELJOB"}
+		for range manyKin / 200 {
+			root = c.do("ADDJOB", "f", "body", "0", "DEFERRED")[0]
+			del = append(del, root)
+			load(200, func(c *conn, i int) { c.send("ADDJOB", "f", "body", "0", "BLOCKEDBY", root) })
+		}
+		measure("DELJOB of 500 that block 200 each", func() { c.do(del...) }, until("registered_jobs", 0))
+	})
+	section("waits", func() {
+		wait()
+		measure("LEAVING with very many waits", func() { c.do("JOBMESH", "CLUSTER", "LEAVING", "yes") }, until("blocked_clients", 0))
+		c.do("JOBMESH", "CLUSTER", "LEAVING", "no")
+		leave()
+		wait()
+		measure("very many clients go", leave, until("blocked_clients", 0))
+		wait()
+		measure("FLUSH with very many waits", func() { c.do("JOBMESH", "FLUSH") }, until("blocked_clients", 0))
+		leave()
+	})
+	section("locks", func() {
+		lock := func(ttl string) {
+			load(manyLocks, func(c *conn, i int) { c.send("LOCK.ACQUIRE", fmt.Sprint("n", i), "me", ttl) })
+		}
+		lock("5000")
+		measure("very many locks are over", func() { time.Sleep(6 * time.Second) }, nil)
+		lock("3600000")
+		command("LOCK.SCAN", "0", "COUNT", "1000")
+		command("LOCK.CLEAR", "ALL")
+	})
+	section("roles", func() {
+		addQueues()
+		addJobs()
+		measure("REPLICAOF", func() { c.do("REPLICAOF", "127.0.0.1", "1") }, nil)
+		measure("REPLICAOF NO ONE", func() { c.do("REPLICAOF", "NO", "ONE"); time.Sleep(3 * time.Second) }, nil)
+	})
 
-	root := c.do("ADDJOB", "f", "body", "0", "DEFERRED")[0]
-	load(manyKin, func(c *conn, i int) { c.send("ADDJOB", "f", "body", "0", "BLOCKEDBY", root) })
-	measure("CANCELJOB of one that blocks very many", func() { c.do("CANCELJOB", root) }, until("registered_jobs", 0))
-	root = c.do("ADDJOB", "f", "body", "0", "DEFERRED")[0]
-	load(manyKin, func(c *conn, i int) { c.send("ADDJOB", "f", "body", "0", "BLOCKEDBY", root) })
-	measure("RELEASEJOB LAST, likewise", func() { c.do("RELEASEJOB", root, "LAST") }, nil)
-	command("FLUSHALL", "ASYNC")
-
-	wait()
-	measure("LEAVING with very many waits", func() { c.do("JOBMESH", "CLUSTER", "LEAVING", "yes") }, until("blocked_clients", 0))
-	c.do("JOBMESH", "CLUSTER", "LEAVING", "no")
-	leave()
-	wait()
-	measure("very many clients go", leave, until("blocked_clients", 0))
-	wait()
-	measure("FLUSH with very many waits", func() { c.do("JOBMESH", "FLUSH") }, until("blocked_clients", 0))
-	leave()
-
-	lock := func(ttl string) {
-		load(manyLocks, func(c *conn, i int) { c.send("LOCK.ACQUIRE", fmt.Sprint("n", i), "me", ttl) })
+	l.show(fmt.Sprintf("%d jobs, %d queues, %d waits, %d locks, with an AOF", jobs, manyQueues, manyWaits, manyLocks))
+	if chosen("mesh") {
+		s.stop()
+		atSlowestMesh()
 	}
-	lock("5000")
-	measure("very many locks are over", func() { time.Sleep(6 * time.Second) }, nil)
-	lock("3600000")
-	command("LOCK.SCAN", "0", "COUNT", "1000")
-	command("LOCK.CLEAR", "ALL")
-
-	addQueues()
-	addJobs()
-	measure("REPLICAOF", func() { c.do("REPLICAOF", "127.0.0.1", "1") }, nil)
-	measure("REPLICAOF NO ONE", func() { c.do("REPLICAOF", "NO", "ONE"); time.Sleep(3 * time.Second) }, nil)
-
-	if *asJSON {
-		check(json.NewEncoder(os.Stdout).Encode(stops))
-		return
-	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "%d jobs, %d queues, %d waits, %d locks, with an AOF: ms of the main thread in one go\n\n", jobs, manyQueues, manyWaits, manyLocks)
-	fmt.Fprintln(w, "event\tslowest turn\tslowest command\t\ttook s\t")
-	for _, x := range stops {
-		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%s\t%.1f\t\n", x.Event, x.Slowest, x.Command, x.Slow, x.TookSecs)
-	}
-	check(w.Flush())
 }

@@ -26,6 +26,7 @@ type job struct {
 	answer  string
 
 	released   moment // RELEASEJOB was sent
+	uncertain  bool   // a node said so, of an at-most-once job
 	deliveries []delivery
 	ends       []end
 }
@@ -56,6 +57,9 @@ func (j *job) String() string {
 		fmt.Fprintf(&b, " after job %d", p.number)
 	}
 	fmt.Fprintf(&b, "\n  %8.3f to %8.3f ADDJOB at node %s: %s", j.sent.Seconds(), j.until.Seconds(), j.node, j.answer)
+	if j.uncertain {
+		fmt.Fprintf(&b, "\n  a node said that it is uncertain whether it was delivered")
+	}
 	if j.released > 0 {
 		fmt.Fprintf(&b, "\n  %8.3f RELEASEJOB", j.released.Seconds())
 	}
@@ -100,6 +104,7 @@ type books struct {
 	silent []silence // GETJOBs without an answer: it may have had jobs in it
 	odd    []string  // answers that nobody expects
 	counts map[string]int
+	freed  map[string]moment // RELEASEJOB was sent for this ID
 }
 
 // silence is a command that wasn't answered.
@@ -108,7 +113,7 @@ type silence struct {
 	once        bool // it asked for at-most-once jobs, one
 }
 
-func newBooks() *books { return &books{counts: map[string]int{}} }
+func newBooks() *books { return &books{counts: map[string]int{}, freed: map[string]moment{}} }
 
 // add opens a job's account.
 func (b *books) add(j *job) *job {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -143,9 +142,6 @@ func (m *mesh) drain(c *crowd, b *books) {
 		for _, s := range m.masters() {
 			for _, field := range []string{"registered_jobs", "locks", "lock_claims"} {
 				n := s.Info("jobmesh", "jobmesh_"+field)
-				if n != "0" && field == "registered_jobs" && time.Since(began) > 5*time.Second && strconv.Itoa(m.strangers(s)) == n {
-					continue
-				}
 				if n != "0" {
 					left[s.name] += " " + field + " " + n
 				}
@@ -183,6 +179,13 @@ func (m *mesh) release(b *books) {
 			waiting[e.Str] = true
 		}
 	}
+	b.change(func() {
+		for id := range waiting { // of some the answer to ADDJOB is still to come
+			if _, known := b.freed[id]; !known {
+				b.freed[id] = m.now()
+			}
+		}
+	})
 	for id := range waiting {
 		for _, s := range m.masters() {
 			m.tell(s, "RELEASEJOB", id)
@@ -215,27 +218,28 @@ func (m *mesh) setAside(b *books) {
 	byID := b.byID()
 	for _, s := range m.masters() {
 		for _, e := range s.Do("JSCAN", 0, "COUNT", 1000, "BUSYLOOP", "STATE", "active").Elems[1].Elems {
-			if j := byID[e.Str]; j != nil && j.kind.once && s.Do("DELJOB", e.Str).Is(1) {
-				b.change(func() { b.counts["at-most-once set aside"]++ })
+			j := byID[e.Str] // nil: its client had no answer
+			if j != nil && !j.kind.once {
+				continue
+			}
+			v := s.Do("SHOW", e.Str)
+			if v.Null || v.Field("retry").Int() > 0 {
+				continue
+			}
+			maybe := v.Field("delivered").Str == "maybe"
+			if v.Field("offered-to").Kind != 0 && !maybe {
+				continue // it is being handed over: both nodes are there, so that ends
+			}
+			if s.Do("DELJOB", e.Str).Is(1) {
+				b.change(func() {
+					b.counts["at-most-once set aside"]++
+					if j != nil {
+						j.uncertain = j.uncertain || maybe
+					}
+				})
 			}
 		}
 	}
-}
-
-// strangers counts the acknowledged jobs of a server that a node holds, too, which is
-// no more in the mesh, and which this one never knew: it was promoted in its place.
-// They stay for four minutes.
-func (m *mesh) strangers(s *server) (n int) {
-	const whole = 40 // digits of the ID of a node that is known
-	for _, e := range s.Do("JSCAN", 0, "COUNT", 1000, "BUSYLOOP", "STATE", "acked", "REPLY", "all").Elems[1].Elems {
-		for _, holder := range e.Field("nodes-delivered").Elems {
-			if len(holder.Str) < whole {
-				n++
-				break
-			}
-		}
-	}
-	return n
 }
 
 // leftovers tells of the locks that are left, and of some jobs, with their histories.

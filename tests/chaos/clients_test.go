@@ -23,7 +23,7 @@ type kind struct {
 	ttl     time.Duration // TTL, where it may expire
 	size    int           // of the body, at least
 
-	// Of a unique job.
+	// These are for unique jobs.
 	keys  int           // how many there are
 	queue bool          // SCOPE queue: the key is the queue's
 	alone time.Duration // two with a key aren't processed within this time of a delivery

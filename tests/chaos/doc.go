@@ -31,9 +31,10 @@
 //	DELAY                             the same, and never before its delay
 //	TTL                               the same, unless its time is over; not much later
 //	RETRY 0                           round had any fault; never twice. Where all nodes
-//	                                  have appendfsync always, none ends (it may be handing
-//	                                  the job over), and no role changes, one is lost only
-//	                                  with an answer of GETJOB that didn't come
+//	                                  have appendfsync always, and no role changes, one is
+//	                                  lost only with an answer of GETJOB that didn't come;
+//	                                  one that may have been delivered, as its node or the
+//	                                  one it was handed over to ended, is shown as uncertain
 //	AFTER, BLOCKEDBY                  parents fell so; never before they are done
 //	DEFERRED                          the same, and never before its release
 //

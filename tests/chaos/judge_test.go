@@ -55,6 +55,9 @@ func judge(b *books, losses []loss, r round) *verdict {
 		v.find("an answer that no fault explains:\n%s", text)
 	}
 	for _, j := range b.jobs {
+		if at, yes := b.freed[j.id]; yes && (j.released == 0 || at < j.released) {
+			j.released = at
+		}
 		v.job(j, losses)
 		v.order(j, losses)
 	}
@@ -68,14 +71,13 @@ func judge(b *books, losses []loss, r round) *verdict {
 // round is what was done to the mesh in a round.
 type round struct {
 	faults bool // anything at all
-	unsure bool // a server can have been ended that didn't write at once, or was handing a job over, or had another role
+	unsure bool // a server can have been ended that didn't write at once, or had another role
 	steps  bool // wall clocks may have stepped
 }
 
-// atMostOnce accounts for at-most-once jobs that nobody got. Where all servers write
-// at once, go on running, and stay what they are, they can only have been in answers that
-// didn't come. (One that ends while it hands a job over loses it, rather than have it
-// delivered twice: README, Limits.)
+// atMostOnce accounts for at-most-once jobs that nobody got, and that no node says are
+// uncertain. Where all servers write at once, and stay what they are, they can only have
+// been in answers that didn't come.
 func (v *verdict) atMostOnce(b *books) {
 	silent := 0
 	for _, g := range b.silent {
@@ -84,7 +86,7 @@ func (v *verdict) atMostOnce(b *books) {
 		}
 	}
 	if !v.unsure && len(v.lost) > silent {
-		v.find("%d at-most-once jobs were never delivered, and only %d answers didn't come; the first:\n%v", len(v.lost), silent, v.lost[0])
+		v.find("%d at-most-once jobs were never delivered, no node says that they are uncertain, and only %d answers didn't come; the first:\n%v", len(v.lost), silent, v.lost[0])
 	}
 }
 
@@ -127,6 +129,8 @@ func (v *verdict) job(j *job, losses []loss) {
 		}
 	}
 	switch {
+	case k.once && v.faults && j.uncertain:
+		v.note["at-most-once uncertain"]++
 	case k.once && v.faults:
 		v.note["at-most-once lost"]++
 		v.lost = append(v.lost, j)
@@ -188,17 +192,26 @@ func (v *verdict) runs(b *books) {
 			continue
 		}
 		for _, d := range j.deliveries {
-			s := span{from: d.at, to: d.sent + j.kind.alone, job: j}
+			parts := []span{{from: d.at, to: d.sent + j.kind.alone, job: j}}
 			for _, w := range d.working {
-				s.to = max(s.to, w+j.kind.alone)
+				last := &parts[len(parts)-1]
+				if w > last.to { // it had lapsed meanwhile, and begins anew
+					parts = append(parts, span{from: w, to: w + j.kind.alone, job: j})
+					continue
+				}
+				last.to = max(last.to, w+j.kind.alone)
 			}
-			for _, e := range j.ends {
-				// One that wasn't answered yet can have been heard at any time since.
-				if e.until >= d.at || e.command != "NACK" {
-					s.to = min(s.to, max(e.sent, d.at))
+			for _, s := range parts {
+				for _, e := range j.ends {
+					// One that wasn't answered yet can have been heard at any time since.
+					if e.until >= d.at || e.command != "NACK" {
+						s.to = min(s.to, max(e.sent, d.at))
+					}
+				}
+				if s.from <= s.to {
+					all[j.key] = append(all[j.key], s)
 				}
 			}
-			all[j.key] = append(all[j.key], s)
 		}
 	}
 	v.apart("two runs at a time", all, early)

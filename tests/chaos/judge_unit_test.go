@@ -35,6 +35,8 @@ func TestJudge(t *testing.T) {
 		"twice, at most once":               {job: job{kind: named("once"), id: "D", deliveries: []delivery{given(2 * second), given(3 * second)}}, want: "delivered twice"},
 		"twice, at most once and unknown":   {job: job{kind: named("once"), deliveries: []delivery{given(2 * second), given(3 * second)}}, want: "delivered twice"},
 		"at most once, lost with a node":    {job: job{kind: named("once"), id: "D"}, unsure: true},
+		"at most once, and uncertain":       {job: job{kind: named("once"), id: "D", uncertain: true}},
+		"uncertain, without a fault":        {job: job{kind: named("once"), id: "D", uncertain: true}, calm: true, want: "never delivered"},
 		"at most once, lost with an answer": {job: job{kind: named("once"), id: "D"}, silent: []silence{{once: true}}},
 		"at most once, lost":                {job: job{kind: named("once"), id: "D"}, silent: []silence{{}}, want: "never delivered"},
 		"at most once, lost without one":    {job: job{kind: named("once"), id: "D"}, calm: true, want: "never delivered"},

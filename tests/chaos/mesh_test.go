@@ -412,6 +412,11 @@ func (m *mesh) heal(since moment) {
 	for _, s := range m.servers {
 		m.tell(s, "CLIENT", "UNPAUSE")
 	}
+	for _, s := range m.servers { // it may have been paused when it was told, or down
+		if s.state == "up" && s.Do("JOBMESH", "CLUSTER", "LEAVING").Str == "yes" {
+			m.tell(s, "JOBMESH", "CLUSTER", "LEAVING", "no")
+		}
+	}
 	if m.plan.sentinel {
 		m.follow(since)
 	}

@@ -74,7 +74,7 @@ func (m *mesh) role(s *server, want string) {
 }
 
 // byHand promotes a replica while the master is alive, and makes that a replica.
-// What the old one was given after its last word to the other is lost.
+// The old one loses what it was given after its last word to the other.
 func (m *mesh) byHand(n *node) {
 	m.t.Helper()
 	m.synced(n)

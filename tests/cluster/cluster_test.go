@@ -218,3 +218,29 @@ func TestAddInMultiAndLua(t *testing.T) {
 		assert.Equal(t, byte('+'), c.Do("EVAL", script, 0, "REPLICATE", 1, "ASYNC").Kind)
 	}
 }
+
+// A job that is to come at most once has one copy, whatever the defaults are.
+func TestOneCopyOfWhatComesAtMostOnce(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	require.Equal(t, "OK", m[0].Do("QCONFIG", "SET", "set", "REPLICATE", 3).Str)
+	require.Equal(t, "OK", m[0].Do("QCONFIG", "SET", "once", "RETRY", 0).Str)
+	for _, add := range [][]any{
+		{"ADDJOB", "metrics", "tick", 0, "RETRY", 0},
+		{"ADDJOB", "metrics", "tick", 0, "RETRY", 0, "ASYNC"},
+		{"EVAL", "return redis.call('ADDJOB', 'metrics', 'tick', 0, 'RETRY', 0)", 0},
+		{"ADDJOB", "set", "tick", 0, "RETRY", 0},
+		{"ADDJOB", "once", "tick", 0},
+	} {
+		v := m[0].Do(add...)
+		require.Equal(t, byte('+'), v.Kind, "%v: %v", add, v)
+		assert.True(t, m[0].Do("SHOW", v.Str).Field("repl").Is(1), "%v", add)
+		for _, s := range m[1:] {
+			assert.True(t, s.Do("SHOW", v.Str).Null, "%v", add)
+		}
+	}
+	assert.True(t, m[0].Do("ADDJOB", "q", "b", 0, "RETRY", 0, "REPLICATE", 2).Err("ERR With RETRY set to 0"))
+	assert.True(t, m[0].Do("ADDJOB", "once", "b", 0, "REPLICATE", 2).Err("ERR With RETRY set to 0"))
+	v := m[0].Do("ADDJOB", "set", "b", 5000)
+	assert.True(t, m[0].Do("SHOW", v.Str).Field("repl").Is(3))
+}

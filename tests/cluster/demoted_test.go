@@ -23,7 +23,7 @@ func TestDemotedNodeFollowsItsJobs(t *testing.T) {
 		require.Equal(t, byte('+'), v.Kind, "%v", v)
 	}
 	require.Equal(t, int64(4), old.Do("QLEN", "q").Int())
-	// What a master has said that its replica hasn't heard makes for a full resync.
+	// A master that has said more than its replica has heard needs a full resync.
 	require.Equal(t, "OK", old.Do("CLIENT", "PAUSE", 20_000, "WRITE").Str)
 	harness.Await(t, 10*time.Second, "the replica to have heard all", func() bool {
 		return old.Info("replication", "master_repl_offset") == replica.Info("replication", "slave_repl_offset")

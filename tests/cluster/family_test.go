@@ -174,7 +174,15 @@ func TestFamilyOfAThousand_63(t *testing.T) {
 			t.Parallel()
 			m := start(t, 3)
 			c := m[0].Dial()
-			d := added(t, c, "d", "d", 2000, "DEFERRED", "REPLICATE", 2, "RETRY", 2)
+			var d string
+			harness.Await(t, 20*time.Second, "a job at two nodes: where one is slow to answer, the third is asked for a copy too", func() bool {
+				d = added(t, c, "d", "d", 2000, "DEFERRED", "REPLICATE", 2, "RETRY", 2)
+				if len(c.Do("SHOW", d).Field("nodes-delivered").Elems) == 2 {
+					return true
+				}
+				c.Do("CANCELJOB", d)
+				return false
+			})
 			var all []string
 			for range size {
 				c.Send("ADDJOB", "q", "b", 5000, "BLOCKEDBY", d, "REPLICATE", 2, "RETRY", 2)
@@ -228,4 +236,43 @@ func TestFamilyOfAThousand_63(t *testing.T) {
 			require.Equal(t, int64(1), other.Do("ACKJOB", after).Int())
 		})
 	}
+}
+
+// Where a job blocks very many, the last are let go some slices after its release, at
+// each node that holds them. None is left out, and it comes last.
+func TestReleaseLastOfVeryManyOverTheMesh(t *testing.T) {
+	t.Parallel()
+	const many = 1500
+	m := start(t, 2)
+	c := m[0].Dial()
+	d := added(t, c, "d", "d", 5000, "DEFERRED", "REPLICATE", 2)
+	var all []string
+	for range many {
+		c.Send("ADDJOB", "q", "b", 5000, "BLOCKEDBY", d, "REPLICATE", 2)
+	}
+	for range many {
+		v := c.Receive()
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		all = append(all, v.Str)
+	}
+	require.Equal(t, int64(2), c.Do("RELEASEJOB", d, "LAST").Int())
+	require.Equal(t, int64(many), c.Do("QLEN", "q").Int())
+	seen := 0
+	for seen < many {
+		v := c.Do("GETJOB", "TIMEOUT", 10_000, "COUNT", 100, "FROM", "q")
+		require.NotEmpty(t, v.Elems)
+		for _, e := range v.Elems {
+			require.Equal(t, all[seen], e.Elems[1].Str)
+			seen++
+			c.Send("ACKJOB", e.Elems[1].Str)
+		}
+		for range v.Elems {
+			require.Equal(t, int64(1), c.Receive().Int())
+		}
+		if seen < many {
+			require.Equal(t, "blocked", stateAt(m[0], d))
+		}
+	}
+	require.Equal(t, d, fetched(t, c, "d"))
+	require.Equal(t, int64(1), c.Do("ACKJOB", d).Int())
 }

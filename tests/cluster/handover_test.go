@@ -111,3 +111,168 @@ func TestLargeBodiesCross(t *testing.T) {
 		c.Send("GETJOB", "TIMEOUT", 20000, "FROM", "q")
 	}
 }
+
+// stoppedTaker is a mesh of two nodes, of which the second is stopped, with a client there
+// for each queue of a list. The first was asked for a job of each, and has added one, and offered it.
+func stoppedTaker(t *testing.T, sizes []int) (m mesh, clients []*harness.Conn, ids []string) {
+	t.Helper()
+	m = start(t, 2, "appendonly yes", "appendfsync always")
+	for i := range sizes {
+		c := m[1].Dial()
+		c.Send("GETJOB", "TIMEOUT", 60000, "FROM", fmt.Sprint("q", i))
+		clients = append(clients, c)
+	}
+	harness.Await(t, 5*time.Second, "the clients to wait", func() bool {
+		return m[1].Info("jobmesh", "jobmesh_blocked_clients") == fmt.Sprint(len(sizes))
+	})
+	last := m[1].Dial()
+	last.Send("GETJOB", "TIMEOUT", 20000, "FROM", "last")
+	harness.Await(t, 5*time.Second, "the last client to wait", func() bool {
+		return m[1].Info("jobmesh", "jobmesh_blocked_clients") == fmt.Sprint(len(sizes)+1)
+	})
+	id := m[0].Do("ADDJOB", "last", "", 0, "RETRY", 0, "REPLICATE", 1).Str
+	got := last.Receive() // so the first node has all that it was asked before
+	require.Len(t, got.Elems, 1)
+	require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int())
+	taker := m[1].Do("JOBMESH", "CLUSTER", "MYID").Str
+	harness.Await(t, 5*time.Second, "the first job to be handed over", func() bool { return jobs(m[0]) == "0" })
+	m[1].Pause()
+	for i, size := range sizes {
+		id := m[0].Do("ADDJOB", fmt.Sprint("q", i), fmt.Sprint(i, strings.Repeat(" ", size)), 0, "RETRY", 0, "REPLICATE", 1).Str
+		require.Equal(t, taker, m[0].Do("SHOW", id).Field("offered-to").Str)
+		require.Equal(t, int64(0), m[0].Do("ENQUEUE", id).Int(), "it is offered, and nobody else's")
+		ids = append(ids, id)
+	}
+	return m, clients, ids
+}
+
+// A node ends, or has its data loaded anew, while it hands at-most-once jobs over to one
+// that doesn't answer just then. Of some jobs the Offer has arrived there, of others it
+// was lost with the connection. Each is delivered once, and none is uncertain.
+func TestTheGiverOfAtMostOnceJobsEnds(t *testing.T) {
+	for name, end := range map[string]func(s *harness.Server){
+		"kill":              func(s *harness.Server) { s.Kill() },
+		"rewrite, and kill": func(s *harness.Server) { s.RewriteAOF(); s.Kill() },
+		"shutdown":          func(s *harness.Server) { s.Stop() },
+		"kill twice":        func(s *harness.Server) { s.Kill(); s.Restart(); s.AwaitLogged(); s.Kill() },
+		"reload":            nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var sizes []int
+			for i := range 20 {
+				sizes = append(sizes, 1_200_000*(i&1))
+			}
+			m, clients, ids := stoppedTaker(t, sizes)
+			if end == nil {
+				require.Equal(t, "OK", m[0].Do("DEBUG", "RELOAD").Str)
+			} else {
+				end(m[0])
+				m[0].Restart()
+			}
+			m[1].Resume()
+			for i, c := range clients {
+				got := c.Receive()
+				require.Len(t, got.Elems, 1, "queue %d", i)
+				require.Equal(t, ids[i], got.Elems[0].Elems[1].Str)
+				require.Len(t, got.Elems[0].Elems[2].Str, len(fmt.Sprint(i))+sizes[i])
+			}
+			m.await(t, 2)
+			for i, id := range ids {
+				harness.Await(t, 20*time.Second, "the job to be the other node's", func() bool { return m[0].Do("SHOW", id).Null })
+				for _, s := range m {
+					assert.Empty(t, s.Do("GETJOB", "NOHANG", "FROM", fmt.Sprint("q", i)).Elems, "it comes twice")
+				}
+				require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int())
+			}
+			assert.Equal(t, "0", m[0].Info("jobmesh", "jobmesh_jobs_uncertain_handing_over"))
+			assert.NotContains(t, m[0].Log(), "RETRY 0")
+		})
+	}
+}
+
+// The node that at-most-once jobs are handed over to is killed before it answers: they are
+// uncertain, which is said, and ENQUEUE brings them.
+func TestTheTakerOfAtMostOnceJobsEnds(t *testing.T) {
+	t.Parallel()
+	m, _, ids := stoppedTaker(t, []int{100, 100_000})
+	m[1].Kill()
+	for _, id := range ids {
+		require.Equal(t, int64(0), m[0].Do("ENQUEUE", id).Int(), "the node may have had it")
+	}
+	m[1].Restart()
+	harness.Await(t, 10*time.Second, "the log to say so", func() bool {
+		return strings.Contains(m[0].Log(), "2 jobs with RETRY 0 were being handed over")
+	})
+	assert.Equal(t, "2", m[0].Info("jobmesh", "jobmesh_jobs_uncertain_handing_over"))
+	said := func() {
+		t.Helper()
+		for i, id := range ids {
+			v := m[0].Do("SHOW", id)
+			assert.Equal(t, "maybe", v.Field("delivered").Str)
+			assert.Equal(t, m[1].Do("JOBMESH", "CLUSTER", "MYID").Str, v.Field("offered-to").Str)
+			wip := m[0].Do("WIP", fmt.Sprint("q", i)).Elems
+			require.Len(t, wip, 1)
+			assert.Equal(t, id, wip[0].Elems[0].Str)
+			assert.Equal(t, int64(0), wip[0].Elems[3].Int())
+			assert.Empty(t, m[0].Do("GETJOB", "NOHANG", "FROM", fmt.Sprint("q", i)).Elems)
+		}
+	}
+	said()
+	m[0].Kill()
+	m[0].Restart()
+	m.await(t, 2)
+	said()
+	require.Equal(t, int64(1), m[0].Do("ENQUEUE", ids[0]).Int())
+	got := m[0].Do("GETJOB", "NOHANG", "FROM", "q0")
+	require.Len(t, got.Elems, 1)
+	assert.Equal(t, ids[0], got.Elems[0].Elems[1].Str)
+	assert.Zero(t, m[0].Do("SHOW", ids[0]).Field("offered-to").Kind, "not any more")
+	require.Equal(t, int64(1), m[0].Do("DELJOB", ids[1]).Int())
+}
+
+// A job that was handed over has its locks still, by the votes of its first node, too. That
+// node doesn't lose them by a restart: no other job gets the key.
+func TestVotesOutliveTheirJobsCopyInTheLog(t *testing.T) {
+	for name, end := range map[string]func(s *harness.Server){
+		"kill":              func(s *harness.Server) { s.Kill() },
+		"shutdown":          func(s *harness.Server) { s.Stop() },
+		"rewrite, and kill": func(s *harness.Server) { s.RewriteAOF(); s.Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := lockMesh(t, 3, "appendonly yes", "appendfsync always")
+			m[2].Kill() // so the votes of the two others are all that there are
+			add := func() harness.Value {
+				return m[0].Do("ADDJOB", "q", "b", 1000, "UNIQUE", "until-processed", "KEY", "k", "RETRY", 0, "REPLICATE", 1)
+			}
+			var id string
+			harness.Await(t, 10*time.Second, "the job to be added", func() bool {
+				v := add()
+				id = v.Str
+				return v.Kind == '+'
+			})
+			v := m[1].Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
+			require.Len(t, v.Elems, 1, "%v", v)
+			require.Equal(t, id, v.Elems[0].Elems[1].Str)
+			harness.Await(t, 10*time.Second, "the job to have moved", func() bool { return m[0].Do("SHOW", id).Null })
+			show := func() harness.Value { return m[0].Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "q") }
+			require.Equal(t, id, show().Field("job").Str)
+			end(m[0])
+			m[0].Restart()
+			require.Equal(t, "no", m[0].Info("jobmesh", "jobmesh_locks_abstaining"), "its log is whole")
+			assert.Equal(t, id, show().Field("job").Str)
+
+			m[1].Pause() // the client there works on
+			m[2].Restart()
+			harness.Await(t, 20*time.Second, "an answer that two nodes have a say in", func() bool {
+				v = add()
+				return v.Kind == '+' || strings.Contains(v.Str, ": 1 of 3 ")
+			})
+			assert.True(t, v.Err("NOQUORUM"), "the first node has voted for the first job: %v", v)
+			m[1].Resume()
+			require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int())
+			harness.Await(t, 20*time.Second, "the key to be free", func() bool { return add().Kind == '+' })
+		})
+	}
+}

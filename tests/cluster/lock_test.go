@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,6 +118,23 @@ func TestLockWaitOverTheMesh_44(t *testing.T) {
 }
 
 // 46: tokens grow over a failover within the mesh, too.
+// shortIDs are the nodes' names in errors.
+func (m mesh) shortIDs(t *testing.T) (ids []string) {
+	t.Helper()
+	for _, s := range m {
+		id := s.Do("JOBMESH", "CLUSTER", "MYID").Str
+		require.Len(t, id, 40)
+		ids = append(ids, id[:8])
+	}
+	return ids
+}
+
+// listed is a regular expression for the items of a list, in any order.
+func listed(items ...string) string {
+	any := "(" + strings.Join(items, "|") + ")"
+	return any + strings.Repeat(", "+any, len(items)-1)
+}
+
 // 47: with one node of three down all goes on; with two down nothing does, and
 // nothing is held afterwards.
 func TestLocksWithNodesDown_46_47(t *testing.T) {
@@ -124,6 +142,7 @@ func TestLocksWithNodesDown_46_47(t *testing.T) {
 	m := lockMesh(t, 3, "appendonly yes", "appendfsync always")
 	held := acquire(t, m[0], "held", "a", 60_000)
 	m.known(t, "held")
+	ids := m.shortIDs(t)
 	m[0].Kill()
 	v := m[1].Do("LOCK.ACQUIRE", "held", "b", 60_000)
 	assert.True(t, v.NullString(), "the others know of it: %v", v)
@@ -133,8 +152,10 @@ func TestLocksWithNodesDown_46_47(t *testing.T) {
 	m[2].Kill()
 	harness.Await(t, 5*time.Second, "the connections to be given up", func() bool { return links(m[1]) == 0 })
 	began := time.Now()
-	assert.True(t, m[1].Do("LOCK.ACQUIRE", "n", "b", 60_000).Err("NOQUORUM"))
+	v = m[1].Do("LOCK.ACQUIRE", "n", "b", 60_000)
 	assert.Less(t, time.Since(began), 500*time.Millisecond, "at once, where nobody can be asked")
+	assert.True(t, v.Err("NOQUORUM"), "%v", v)
+	assert.Regexp(t, ": 2 of 3 can't be reached: "+listed(ids[0], ids[2])+`\. Try again`, v.Str)
 	assert.True(t, m[1].Do("LOCK.ACQUIRE", "n", "b", 60_000, "WAIT", 300).Err("NOQUORUM"))
 	assert.True(t, m[1].Do("LOCK.EXTEND", "held", "a", held, 60_000).Err("NOQUORUM"))
 	assert.True(t, m[1].Do("LOCK.CLEAR", "held").Err("NOQUORUM"))
@@ -152,12 +173,15 @@ func TestLocksWithNodesDown_46_47(t *testing.T) {
 func TestLocksWithNodesStopped_47(t *testing.T) {
 	t.Parallel()
 	m := lockMesh(t, 3, "jobmesh.cluster-node-timeout 10000")
+	ids := m.shortIDs(t)
 	m[1].Pause()
 	token := acquire(t, m[0], "n", "a", 60_000)
 	assert.Equal(t, "OK", m[0].Do("LOCK.RELEASE", "n", "a", token).Str)
 	m[2].Pause()
 	began := time.Now()
-	assert.True(t, m[0].Do("LOCK.ACQUIRE", "n", "b", 60_000).Err("NOQUORUM"))
+	v := m[0].Do("LOCK.ACQUIRE", "n", "b", 60_000)
+	assert.True(t, v.Err("NOQUORUM"), "%v", v)
+	assert.Regexp(t, ": 2 of 3 haven't answered: "+listed(ids[1], ids[2])+`\. Try again`, v.Str)
 	assert.InDelta(t, 1000, time.Since(began).Milliseconds(), 500)
 	assert.True(t, m[0].Do("LOCK.ACQUIRE", "n", "b", 60_000, "WAIT", 200).Err("NOQUORUM"))
 	m[1].Resume()
@@ -295,6 +319,48 @@ func TestLockRaceOverTheMesh_lib30(t *testing.T) {
 	}
 }
 
+// Very many locks are freed in slices at each node; from the answer on all vote anew for
+// any of them.
+func TestClearVeryManyLocksOverTheMesh(t *testing.T) {
+	t.Parallel()
+	const many, clients = 3000, 30
+	m := lockMesh(t, 3)
+	conns := make([]*harness.Conn, clients)
+	for i := range conns {
+		conns[i] = m[0].Dial()
+	}
+	for i := range many {
+		c := conns[i%clients]
+		c.Send("LOCK.ACQUIRE", fmt.Sprint("n", i), "old", 3_600_000)
+	}
+	for i := range many {
+		require.Positive(t, conns[i%clients].Receive().Int())
+	}
+	m.known(t, fmt.Sprint("n", many-1))
+	require.Equal(t, int64(many), m[0].Do("LOCK.CLEAR", "ALL").Int())
+	var taken []string
+	for i := many - 50; i < many; i++ {
+		name := fmt.Sprint("n", i)
+		acquire(t, m[0], name, "new", 3_600_000)
+		taken = append(taken, name)
+	}
+	slices.Sort(taken)
+	for _, s := range m {
+		harness.Await(t, 10*time.Second, "those alone to be held", func() bool {
+			got := []string{}
+			for cursor := "0"; ; {
+				v := s.Do("LOCK.SCAN", cursor, "COUNT", 10_000)
+				got = append(got, v.Elems[1].Strings()...)
+				if cursor = v.Elems[0].Str; cursor == "0" {
+					break
+				}
+			}
+			slices.Sort(got)
+			return slices.Equal(taken, slices.Compact(got))
+		})
+	}
+}
+
 // A node that was a replica for a moment has lost its votes: the others aren't told
 // that its table has all.
 func TestLocksOfANodeThatWasAReplica(t *testing.T) {
@@ -355,6 +421,8 @@ func TestJoinThroughAMinority(t *testing.T) {
 	require.Equal(t, "OK", m[0].Do("JOBMESH", "CLUSTER", "FORGET", gone).Str)
 	v := m[0].Do("LOCK.ACQUIRE", "m", "b", 1000)
 	assert.True(t, v.Err("NOQUORUM"), "the others count it: %v", v)
+	ids := mesh{m[1], m[3]}.shortIDs(t)
+	assert.Regexp(t, "2 of 3 know nodes that this one has forgotten .FORGET them there too.: "+listed(ids...)+`\. Try again`, v.Str)
 	acquire(t, m[1], "k", "b", 60_000, "WAIT", 2000)
 	for _, i := range []int{1, 3} {
 		require.Equal(t, "OK", m[i].Do("JOBMESH", "CLUSTER", "FORGET", gone).Str)
@@ -420,7 +488,9 @@ func TestLocksAfterTheLossOfAllVotes(t *testing.T) {
 	m.await(t, 3)
 	v := m[1].Do("LOCK.ACQUIRE", "n", "b", 1000)
 	require.True(t, v.Err("NOQUORUM"), "%v", v)
-	assert.Contains(t, v.Str, "3 of 3 nodes don't vote yet")
+	ids := m.shortIDs(t)
+	assert.Regexp(t, "3 of 3 nodes don't vote yet, as they may have lost votes that they gave, or are new: "+
+		listed(ids[0]+` for up to \d+ s`, ids[2]+` for up to \d+ s`)+`, this one for up to \d+ s\. Try again`, v.Str)
 	for _, s := range m {
 		info := s.Do("JOBMESH", "CLUSTER", "INFO").Str
 		assert.Contains(t, info, "cluster_locks:abstaining\r\ncluster_locks_abstaining_ms:")
@@ -469,7 +539,7 @@ func TestLogsThatLackVotes(t *testing.T) {
 	}
 }
 
-// What a node remembers of its votes is on disk before the first one that is longer.
+// A node writes to disk what it remembers of its votes before it gives the first longer one.
 func TestPromisedLeasesAreKept(t *testing.T) {
 	t.Parallel()
 	m := lockMesh(t, 2)
@@ -477,11 +547,76 @@ func TestPromisedLeasesAreKept(t *testing.T) {
 	for _, s := range m {
 		text, err := os.ReadFile(filepath.Join(s.Dir, "jobmesh-nodes.conf"))
 		require.NoError(t, err)
-		assert.Contains(t, string(text), "\nvars longest-lease 114688 unleased no new no\n")
+		assert.Contains(t, string(text), "\nvars longest-lease 114688 unleased no new no sum ")
 	}
 	v := m[0].Do("ADDJOB", "q", "b", 5000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k")
 	require.Equal(t, byte('+'), v.Kind, "%v", v)
 	text, err := os.ReadFile(filepath.Join(m[1].Dir, "jobmesh-nodes.conf"))
 	require.NoError(t, err)
-	assert.Contains(t, string(text), " unleased yes new no\n")
+	assert.Contains(t, string(text), " unleased yes new no sum ")
+}
+
+// A vote without a lease is no weaker after any time: where two of three nodes have lost
+// theirs, they give locks of jobs again when the third, which has the job, can be asked.
+// Other locks they give when the longest lease is over.
+func TestLostVotesWithoutALease(t *testing.T) {
+	for name, c := range map[string]struct {
+		hold  func(t *testing.T, m mesh) (id string)
+		other func(s *harness.Server) harness.Value // may not have the lock beside it
+	}{
+		"of a job that waits": {
+			func(t *testing.T, m mesh) string {
+				id := addUnique(t, m[0], "q", "b", "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k")
+				require.Equal(t, id, taken(t, m[0]))
+				return id
+			},
+			func(s *harness.Server) harness.Value {
+				return s.Do("ADDJOB", "q", "b", 1000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k")
+			},
+		},
+		"of an at-most-once run": {
+			func(t *testing.T, m mesh) string {
+				id := addUnique(t, m[0], "q", "b", "REPLICATE", 1, "RETRY", 0, "UNIQUE", "during-processing", "KEY", "k")
+				require.Equal(t, id, taken(t, m[0]))
+				return id
+			},
+			func(s *harness.Server) harness.Value {
+				if s.Do("QLEN", "q").Int() == 0 {
+					s.Do("ADDJOB", "q", "b", 1000, "REPLICATE", 1, "RETRY", 0, "UNIQUE", "during-processing", "KEY", "k")
+				}
+				return s.Do("GETJOB", "TIMEOUT", 1500, "FROM", "q")
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, 3, "jobmesh.lock-max-lease 1000")
+			locks := func(when string) {
+				harness.Await(t, 30*time.Second, "locks to be given "+when, func() bool { return m[1].Do("LOCK.ACQUIRE", "free", "o", 300).Kind == ':' })
+			}
+			locks("at first")
+			id := c.hold(t, m)
+			short := m.shortIDs(t)[0]
+			m[0].Pause()
+			lost := mesh{m[1], m[2]}
+			for _, s := range lost {
+				s.Kill() // their votes were in memory alone
+			}
+			lost.restart()
+			locks("again")
+			v := c.other(m[1])
+			assert.True(t, v.NullArray() || v.Err("NOQUORUM") && strings.Contains(v.Str, short), "%v", v)
+			for _, s := range lost {
+				harness.Await(t, 5*time.Second, "the log to say so", func() bool {
+					return strings.Contains(s.Log(), "it may have lost votes for locks of jobs, until these nodes have told theirs, or are forgotten: "+short)
+				})
+			}
+			m[0].Resume()
+			m.votes(t)
+			v = c.other(m[1])
+			assert.True(t, v.Null, "the other has it: %v", v)
+			require.Equal(t, int64(1), m[0].Do("ACKJOB", id).Int())
+			harness.Await(t, 10*time.Second, "the lock to be had", func() bool { return !c.other(m[1]).Null })
+		})
+	}
 }

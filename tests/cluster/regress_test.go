@@ -365,7 +365,7 @@ func (p aofPipe) await(t *testing.T, text string) string {
 	return string(all)
 }
 
-// Of an acknowledged job that a node which is away must still hear of, others keep no
+// The nodes that hold an acknowledged job, of which one that is away must still hear, keep no
 // body, across saves and restarts; and they tell that node as soon as it is back.
 func TestAcknowledgedJobsKeepNoBodies(t *testing.T) {
 	t.Parallel()
@@ -389,7 +389,7 @@ func TestAcknowledgedJobsKeepNoBodies(t *testing.T) {
 		assert.Len(t, held(s), jobs)
 		assert.Equal(t, "acked", s.Do("SHOW", ids[0]).Field("state").Str)
 	}
-	// What is saved of them can be loaded, from a log, a log written anew, and a dump.
+	// Their saved rest can be loaded, from a log, a log written anew, and a dump.
 	m[0].RewriteAOF()
 	for _, s := range m[:2] {
 		s.Kill()

@@ -1,7 +1,10 @@
 package cluster
 
 import (
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,8 +63,8 @@ func TestMeshIsRestarted(t *testing.T) {
 	}
 }
 
-// What happened to a job elsewhere while its node was down counts: in a queue, in
-// somebody's hands, or done.
+// A node that was down counts what happened to a job elsewhere meanwhile: it is in a queue,
+// in somebody's hands, or done.
 func TestHoldersAreAskedAfterARestart(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(t *testing.T, id string, b *harness.Server)
@@ -151,7 +154,7 @@ func TestManyJobsComeBack(t *testing.T) {
 	assert.Equal(t, int64(0), m[1].Do("QLEN", "q").Int())
 }
 
-// What was dumped before a job left for another node doesn't make it come twice.
+// A dump from before a job left for another node doesn't make it come twice.
 func TestRestoreOfWhatWasHandedOver(t *testing.T) {
 	m := start(t, 2)
 	id := m[0].Do("ADDJOB", "q", "body", 0, "RETRY", 0, "REPLICATE", 1).Str
@@ -162,4 +165,31 @@ func TestRestoreOfWhatWasHandedOver(t *testing.T) {
 	assert.Equal(t, "active", stateAt(m[0], id))
 	assert.Equal(t, "maybe", m[0].Do("SHOW", id).Field("delivered").Str)
 	assert.True(t, m[0].Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+}
+
+// A node whose log was cut by hand may have lost votes that it gave, and gives none until
+// it has heard of the others'.
+func TestVotesOfALogThatWasCut(t *testing.T) {
+	m := start(t, 2, "appendonly yes", "appendfsync always")
+	before := len(m[1].Appended())
+	require.Positive(t, m[0].Do("LOCK.ACQUIRE", "l", "ann", 600_000).Int())
+	m[1].AwaitMark()
+	for _, s := range m {
+		s.Kill()
+	}
+	logs, err := filepath.Glob(filepath.Join(m[1].Dir, "appendonlydir", "*.incr.aof"))
+	require.NoError(t, err)
+	require.Len(t, logs, 1)
+	require.NoError(t, os.Truncate(logs[0], int64(before)))
+	m[1].Restart()
+	assert.Equal(t, "yes", m[1].Info("jobmesh", "jobmesh_locks_abstaining"))
+	harness.Await(t, 5*time.Second, "the log to say so", func() bool {
+		return strings.Contains(m[1].Log(), "this node doesn't vote for locks: it may have lost votes that it gave")
+	})
+	assert.Contains(t, m[1].Log(), "bytes, and had")
+	m[0].Restart()
+	assert.Equal(t, "no", m[0].Info("jobmesh", "jobmesh_locks_abstaining"), "its log is whole")
+	harness.Await(t, 10*time.Second, "it to have heard", func() bool { return m[1].Info("jobmesh", "jobmesh_locks_abstaining") == "no" })
+	m.await(t, 2)
+	assert.True(t, m[1].Do("LOCK.ACQUIRE", "l", "bob", 600_000).NullString(), "ann has it")
 }

@@ -3,6 +3,7 @@ package harness
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -132,4 +133,15 @@ func (s *Server) AwaitLogged() string {
 		})
 	})
 	return v.Str
+}
+
+// AwaitMark waits until the state file of a server with appendfsync always has noted
+// how far the append-only file goes.
+func (s *Server) AwaitMark() {
+	s.t.Helper()
+	Await(s.t, 10*time.Second, "the log's length to be noted", func() bool {
+		state, err := os.ReadFile(filepath.Join(s.Dir, "jobmesh-nodes.state"))
+		const mark = 8 + 32 // at its end: the length, and a sum
+		return err == nil && len(state) > mark && binary.LittleEndian.Uint64(state[len(state)-mark:]) == uint64(len(s.Appended()))
+	})
 }

@@ -103,6 +103,7 @@ func TestErrors_4_to_13_31_80_84_85(t *testing.T) {
 		{"PAUSE q", arity("pause")}, {"PAUSE full in bogus", syntax},
 		{"LOADJOB blob", "ERR LOADJOB is a special command only processed from AOF"},
 		{"SETJOB blob", "ERR SETJOB is a special command only processed from AOF"},
+		{"MAKEQUEUE q", "ERR MAKEQUEUE is a special command only processed from AOF"},
 		{"DELQUEUE q", "ERR DELQUEUE is a special command only processed from AOF"},
 		{"JOBMESH FINAL", "ERR FINAL is a special command only processed from AOF"},
 		{"JOBMESH CLUSTER NOPE", "ERR Wrong CLUSTER subcommand or number of arguments"},

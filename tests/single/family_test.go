@@ -191,6 +191,63 @@ func TestReleaseLast_58(t *testing.T) {
 	assert.Equal(t, []string{alone}, waiting(c, "alone"))
 }
 
+// blockMany adds a deferred job to d, and to q those that it blocks.
+func blockMany(t *testing.T, c *harness.Conn, many int) (d string, ids []string) {
+	d = add(t, c, "d", "d", 0, "DEFERRED")
+	for range many {
+		c.Send("ADDJOB", "q", "b", 0, "BLOCKEDBY", d)
+	}
+	for range many {
+		ids = append(ids, c.Receive().Str)
+	}
+	return d, ids
+}
+
+// Where a job blocks very many, the last are let go some slices later. The client is answered when all are;
+// what ends meanwhile, or begins anew, goes on.
+func TestReleaseLastOfVeryMany(t *testing.T) {
+	for _, mode := range []string{"", "paused", "aof-kill", "aof-rewritten-kill", "rdb", "reload"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, saving(mode))
+			c := s.Dial()
+			const many = 5000
+			d, ids := blockMany(t, c, many)
+			if mode == "" {
+				require.Equal(t, int64(1), c.Do("RELEASEJOB", d, "LAST").Int())
+				require.Equal(t, int64(many), c.Do("QLEN", "q").Int())
+			} else {
+				// A transaction can't wait, and a server that takes no writes lets no more go.
+				ok(t, c.Do("MULTI"))
+				c.Do("RELEASEJOB", d, "LAST")
+				c.Do("CLIENT", "PAUSE", 60_000, "WRITE")
+				v := c.Do("EXEC")
+				require.Len(t, v.Elems, 2, "%v", v)
+				require.Equal(t, int64(1), v.Elems[0].Int())
+				require.Positive(t, c.Do("QLEN", "q").Int())
+				require.Less(t, c.Do("QLEN", "q").Int(), int64(many))
+				if mode != "paused" {
+					comeBack(t, s, mode)
+				}
+				c = s.Dial()
+				ok(t, c.Do("CLIENT", "UNPAUSE"))
+			}
+			harness.Await(t, 10*time.Second, "all to be let go", func() bool { return c.Do("QLEN", "q").Is(many) })
+			require.Equal(t, ids, waiting(c, "q"))
+			assert.Equal(t, ids, waitsFor(c, d))
+			assert.Equal(t, "blocked", state(c, d))
+			assert.Empty(t, waiting(c, "d"))
+			for _, id := range ids {
+				c.Send("ACKJOB", id)
+			}
+			for range ids {
+				c.Receive()
+			}
+			assert.Equal(t, []string{d}, waiting(c, "d"))
+		})
+	}
+}
+
 // Scenarios 47, 60: what is cancelled, deleted or expired before its release takes
 // the blocked ones with it; after it they stay.
 func TestCancel_47_60(t *testing.T) {
@@ -386,14 +443,7 @@ func TestManyBlocked_63(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	const many = 10_000
-	d := add(t, c, "d", "d", 0, "DEFERRED")
-	for range many {
-		c.Send("ADDJOB", "q", "b", 0, "BLOCKEDBY", d)
-	}
-	var ids []string
-	for range many {
-		ids = append(ids, c.Receive().Str)
-	}
+	d, ids := blockMany(t, c, many)
 	c.Do("RELEASEJOB", d)
 	get(t, c, "d")
 	require.Equal(t, int64(1), c.Do("ACKJOB", d).Int())

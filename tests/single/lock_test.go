@@ -221,6 +221,57 @@ func TestClearLocks_45(t *testing.T) {
 	}
 }
 
+// Very many are free at once, and are counted and removed in slices.
+func TestClearVeryManyLocks(t *testing.T) {
+	s := harness.Start(t, saving("aof-kill"))
+	c, other := s.Dial(), s.Dial()
+	const many = 20_000
+	fill := func() {
+		for i := range many {
+			c.Send("LOCK.ACQUIRE", fmt.Sprint("n", i), "old", 3_600_000)
+		}
+		for range many {
+			require.Positive(t, c.Receive().Int())
+		}
+	}
+	last := fmt.Sprint("n", many-1)
+	fill()
+	c.Send("LOCK.CLEAR", "PREFIX", "n")
+	harness.Await(t, 10*time.Second, "the command", func() bool { return other.Do("LOCK.SHOW", last).Null })
+	token := acquire(t, other, last, "new", 3_600_000)
+	require.Equal(t, int64(many), c.Receive().Int())
+	assert.Equal(t, []string{last}, scanLocks(t, c))
+	comeBack(t, s, "aof-kill")
+	c = s.Dial()
+	assert.Equal(t, []string{last}, scanLocks(t, c))
+	ok(t, c.Do("LOCK.RELEASE", last, "new", token))
+
+	fill()
+	ok(t, c.Do("MULTI"))
+	c.Do("LOCK.CLEAR", "ALL")
+	assert.Equal(t, int64(many), c.Do("EXEC").Elems[0].Int())
+	assert.Empty(t, scanLocks(t, c))
+
+	fill()
+	other = s.Dial()
+	ok(t, other.Do("MULTI"))
+	other.Do("LOCK.ACQUIRE", "more", "old", 3_600_000)
+	other.Do("CLIENT", "PAUSE", 60_000, "WRITE")
+	id := c.Do("CLIENT", "ID").Int()
+	// The command goes first, and while writes are paused no slice follows.
+	c.Send("LOCK.CLEAR", "ALL")
+	harness.Await(t, 10*time.Second, "the command", func() bool { return other.Do("PING").Str == "QUEUED" && s.Dial().Do("LOCK.SHOW", last).Null })
+	other.Do("EXEC")
+	if s.Dial().Do("CLIENT", "UNBLOCK", id).Int() == 1 {
+		assert.True(t, c.Receive().Err("UNBLOCKED"))
+	} else {
+		assert.Equal(t, int64(many), c.Receive().Int())
+	}
+	ok(t, s.Dial().Do("CLIENT", "UNPAUSE"))
+	harness.Await(t, 10*time.Second, "the slices", func() bool { return s.Info("jobmesh", "jobmesh_locks") == "1" })
+	assert.Equal(t, []string{"more"}, scanLocks(t, c))
+}
+
 // 46: tokens grow, whatever happens to the server.
 func TestTokensGrow_46(t *testing.T) {
 	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-without-preamble", "aof-without-preamble-kill"} {

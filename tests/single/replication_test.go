@@ -211,3 +211,179 @@ func TestQueueComesBackToAWaitingClient(t *testing.T) {
 	}
 	assert.Empty(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems, "delivered a second time")
 }
+
+// A queue comes home and goes away again in one transaction, or before what its coming
+// home has changed is logged: that is logged behind, of jobs that are out of sight. The log
+// and the replicas have the same jobs all the same, and nobody is given one twice that he
+// may have once.
+func TestQueueMovesInATransaction(t *testing.T) {
+	const home, away, some = "MOVE q 0", "MOVE q 1", "GETJOB NOHANG COUNT 2 FROM q" // moved from the other one
+	crashes := map[string]struct {
+		config []string
+		exact  bool
+	}{
+		"always":   {[]string{"appendonly yes", "appendfsync always"}, true},
+		"everysec": {[]string{"appendonly yes"}, false},
+	}
+	// Each begins in database 1, where the queue is since before the start.
+	trips := map[string][]string{
+		"home":                            {"MULTI", home, "EXEC"},
+		"home and away":                   {"MULTI", home, "SELECT 0", away, "EXEC"},
+		"home, then away":                 {home, "SELECT 0", "MULTI", away, "EXEC"},
+		"home, away and home":             {"MULTI", home, "SELECT 0", away, "SELECT 1", home, "EXEC"},
+		"home, a delivery, and away":      {"MULTI", home, "SELECT 0", some, away, "EXEC"},
+		"home, then a delivery, and away": {home, "SELECT 0", "MULTI", some, away, "EXEC"},
+		"home, an addition, and away":     {"MULTI", home, "SELECT 0", "ADDJOB q new 0", away, "EXEC"},
+		"swapped":                         {"MULTI", "SWAPDB 0 1", "EXEC"},
+		"swapped and swapped back":        {"MULTI", "SWAPDB 0 1", "SWAPDB 0 1", "EXEC"},
+		"home in a script, then away":     {"EVAL redis.call('MOVE','q',0) 0", "SELECT 0", "MULTI", away, "EXEC"},
+	}
+	for how, e := range crashes {
+		for name, trip := range trips {
+			t.Run(how+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				s := harness.Start(t, harness.WithConfig(e.config...))
+				logged := func() {
+					if e.exact {
+						s.AwaitMark()
+					} else {
+						harness.Await(t, 10*time.Second, "the log to be written", func() bool { return s.Info("persistence", "aof_buffer_length") == "0" })
+					}
+				}
+				logged()
+				c := s.Dial()
+				once, often := add(t, c, "q", "b", 0, "RETRY", 0), add(t, c, "q", "b", 0, "RETRY", 300)
+				key := []any{"b", 0, "RETRY", 300, "UNIQUE", "until-processed", "SCOPE", "mesh", "KEY", "k"}
+				loses := add(t, c, append([]any{"q"}, key...)...)
+				taken := []string{add(t, c, "t", "b", 0, "RETRY", 0), add(t, c, "t", "b", 0, "RETRY", 300, "UNIQUE", "during-processing", "KEY", "t")}
+				require.Len(t, c.Do("GETJOB", "NOHANG", "COUNT", 2, "FROM", "t").Elems, 2)
+				require.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int())
+				has := add(t, c, append([]any{"other"}, key...)...)
+				logged()
+				s.Kill()
+				s.Restart()
+				logged()
+				r := harness.Start(t, harness.WithReplicaOf(s))
+				r.AwaitSync()
+
+				c = s.Dial()
+				c.Send("SELECT", 1)
+				before := len(s.Appended())
+				for _, line := range trip {
+					words := strings.Fields(line)
+					args := make([]any, len(words))
+					for i, w := range words {
+						args[i] = w
+					}
+					c.Send(args...)
+				}
+				had := map[string]bool{}
+				note := func(jobs harness.Value, had map[string]bool) {
+					for _, j := range jobs.Elems {
+						if len(j.Elems) == 3 {
+							had[j.Elems[1].Str] = true
+						}
+					}
+				}
+				for range 1 + len(trip) {
+					v := c.Receive()
+					require.NotEqual(t, byte('-'), v.Kind, "%v", v)
+					for _, x := range v.Elems { // of EXEC
+						note(x, had)
+					}
+				}
+				require.Equal(t, strings.Contains(name, "delivery"), len(had) > 0, "%v", had)
+				c.Do("SHOW", once) // no command comes before what was kept
+				logged()
+				if name == "home and away" {
+					log := s.Appended()[before:]
+					assert.Greater(t, strings.LastIndex(log, "SETJOB"), strings.LastIndex(log, "EXEC"), "it is logged behind")
+				}
+				harness.Await(t, 10*time.Second, "the replica to have all", func() bool {
+					return r.Info("replication", "slave_repl_offset") == s.Info("replication", "master_repl_offset")
+				})
+				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+				s.Kill()
+				s.Restart()
+				for what, x := range map[string]*harness.Server{"the server": s, "the replica": r} {
+					c := x.Dial()
+					c.Do("SELECT", 1)
+					for _, q := range c.Do("KEYS", "*").Strings() {
+						require.Equal(t, int64(1), c.Do("MOVE", q, 0).Int())
+					}
+					c.Do("SELECT", 0)
+					more := map[string]bool{}
+					note(c.Do("GETJOB", "NOHANG", "COUNT", 100, "FROM", "q", "t", "other"), more)
+					for _, id := range []string{often, loses, has} {
+						assert.True(t, had[id] || more[id], "%s lacks a job", what)
+					}
+					assert.Equal(t, e.exact && x == s && !had[once], more[once], "%s: a job that may be given once", what)
+					for _, id := range taken {
+						assert.False(t, more[id], "%s gives a job twice", what)
+					}
+					keeps := has
+					if name == "swapped" {
+						keeps = loses // the other was away meanwhile
+					}
+					assert.Equal(t, keeps, c.Do(append(append([]any{"ADDJOB", "q"}, key...), "ONCONFLICT", "return")...).Str, "%s: who has the key", what)
+					assert.NotContains(t, x.Log(), "SETJOB")
+				}
+			})
+		}
+	}
+}
+
+// An AOF that was written anew while its server was a replica, without an RDB at its head,
+// lacks what is in no key. A promoted server logs that.
+func TestWhatIsInNoKeyIsLoggedByAPromotedServer(t *testing.T) {
+	log := []string{"appendonly yes", "appendfsync always", "aof-use-rdb-preamble no", "repl-diskless-sync-delay 0"}
+	hold := func(t *testing.T, s *harness.Server) int64 {
+		require.Equal(t, "OK", s.Do("QCONFIG", "SET", "mail:*", "RETRY", 30).Str)
+		token := s.Do("LOCK.ACQUIRE", "nightly", "ann", 600_000)
+		require.Equal(t, byte(':'), token.Kind, "%v", token)
+		return token.Int()
+	}
+	for name, promoted := range map[string]func(t *testing.T) (s *harness.Server, token int64){
+		"after a full synchronization": func(t *testing.T) (*harness.Server, int64) {
+			master := harness.Start(t)
+			token := hold(t, master)
+			s := harness.Start(t, harness.WithConfig(log...))
+			require.Equal(t, "OK", s.Do("REPLICAOF", "127.0.0.1", master.Port).Str)
+			s.AwaitSync()
+			harness.Await(t, 20*time.Second, "the AOF to be written anew", func() bool {
+				return s.Info("persistence", "aof_rewrite_in_progress") == "0" && s.Info("persistence", "aof_enabled") == "1"
+			})
+			return s, token
+		},
+		"after a rewrite": func(t *testing.T) (*harness.Server, int64) {
+			s := harness.Start(t, harness.WithConfig(log...))
+			token := hold(t, s)
+			require.Equal(t, "OK", s.Do("REPLICAOF", "127.0.0.1", harness.FreePort(t)).Str)
+			s.RewriteAOF()
+			return s, token
+		},
+		"after a rewrite, and a change of how": func(t *testing.T) (*harness.Server, int64) {
+			s := harness.Start(t, harness.WithConfig(log...))
+			token := hold(t, s)
+			require.Equal(t, "OK", s.Do("REPLICAOF", "127.0.0.1", harness.FreePort(t)).Str)
+			s.RewriteAOF()
+			require.Equal(t, "OK", s.Do("CONFIG", "SET", "aof-use-rdb-preamble", "yes").Str)
+			return s, token
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, token := promoted(t)
+			require.Equal(t, "OK", s.Do("REPLICAOF", "NO", "ONE").Str)
+			harness.Await(t, 10*time.Second, "both to be logged", func() bool {
+				log := s.Appended()
+				return strings.Contains(log, "SETLOCK") && strings.Contains(log, "QCONFIG")
+			})
+			s.Kill()
+			s.Restart()
+			assert.Equal(t, token, s.Do("LOCK.SHOW", "nightly").Field("token").Int())
+			assert.True(t, s.Do("LOCK.ACQUIRE", "nightly", "bob", 600_000).NullString(), "ann has it")
+			assert.NotEmpty(t, s.Do("QCONFIG", "LIST").Elems)
+		})
+	}
+}

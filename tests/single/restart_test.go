@@ -1,6 +1,7 @@
 package single
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -38,7 +39,7 @@ func TestSwapDBWithItself(t *testing.T) {
 // statePath is the state file's.
 func statePath(s *harness.Server) string { return filepath.Join(s.Dir, "jobmesh-nodes.state") }
 
-// What is known of the jobs, by how the server ended and what it saves: the table in
+// The state of jobs after a start depends on how the server ended and what it saves: the table in
 // COMMANDS.md, "After a restart".
 func TestAfterARestart(t *testing.T) {
 	always, everysec := []string{"appendonly yes", "appendfsync always"}, []string{"appendonly yes"}
@@ -354,7 +355,7 @@ func TestCopiedFolder(t *testing.T) {
 	assert.Contains(t, copied.Log(), "it is a copy")
 }
 
-// What a node saves once and never again is what a crash brings back: at-least-once jobs
+// A crash brings back what a node saved once and never again: at-least-once jobs
 // come again though they are done, the others don't.
 func TestRDBOfALongPastShutdown(t *testing.T) {
 	s := harness.Start(t)
@@ -427,6 +428,62 @@ func TestBackupInTheAOFsPlace(t *testing.T) {
 	assert.False(t, s.Do("SHOW", once).Null, "it is kept")
 }
 
+// A process's state file vouches for its AOF as far as that was noted to go, and for no
+// shorter or other one.
+func TestLogThatWasChangedByHand(t *testing.T) {
+	write := func(text func(before, after string) string) func(log, before, after string) error {
+		return func(log, before, after string) error { return os.WriteFile(log, []byte(text(before, after)), 0o600) }
+	}
+	for name, c := range map[string]struct {
+		change func(log, before, after string) error
+		why    string // it doesn't count
+	}{
+		"not at all":    {write(func(_, after string) string { return after }), ""},
+		"cut":           {func(log, before, _ string) error { return os.Truncate(log, int64(len(before))) }, "bytes, and had"},
+		"an older copy": {write(func(before, _ string) string { return before }), "bytes, and had"},
+		"others at its end": {write(func(before, _ string) string {
+			return before + "*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$999\r\n" + strings.Repeat("x", 999) + "\r\n"
+		}), "of its last file it is another"},
+		"torn by the crash": {write(func(_, after string) string { return after + "*3\r\n$3\r\nSET\r\n$1" }), ""},
+	} {
+		for _, rewritten := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, rewritten %v", name, rewritten), func(t *testing.T) {
+				t.Parallel()
+				s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+				harness.Await(t, 5*time.Second, "the state file", func() bool { _, err := os.Stat(statePath(s)); return err == nil })
+				d := s.Dial()
+				had, waits := add(t, d, "had", "x", 0, "RETRY", 0), add(t, d, "waits", "x", 0, "RETRY", 0)
+				if rewritten {
+					s.RewriteAOF()
+					harness.Await(t, 5*time.Second, "the process to be named in it", func() bool { return strings.Contains(s.Appended(), "EPOCH") })
+				}
+				before := s.Appended()
+				require.Equal(t, had, get(t, d, "had"))
+				after := s.Appended()
+				require.Greater(t, len(after), len(before))
+				s.AwaitMark()
+				s.Kill()
+				files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
+				require.NoError(t, err)
+				require.Len(t, files, 1)
+				require.NoError(t, c.change(files[0], before, after))
+				s.Restart()
+				d = s.Dial()
+				if c.why == "" {
+					assert.Equal(t, waits, get(t, d, "waits"))
+					assert.NotContains(t, s.Log(), "is passed over")
+				} else {
+					assert.Equal(t, "maybe", d.Do("SHOW", had).Field("delivered").Str)
+					assert.Equal(t, "maybe", d.Do("SHOW", waits).Field("delivered").Str)
+					assert.Contains(t, s.Log(), "2 jobs with RETRY 0 may have been delivered")
+					assert.Contains(t, s.Log(), c.why)
+				}
+				assert.Empty(t, d.Do("GETJOB", "NOHANG", "FROM", "had", "waits").Elems, "they were delivered")
+			})
+		}
+	}
+}
+
 // A queue that is in another database while the server loads is settled when it comes
 // home, by what was known of the data then.
 func TestQueuesInOtherDatabasesAreSettled(t *testing.T) {
@@ -496,4 +553,23 @@ func TestQueuesInOtherDatabasesAreSettled(t *testing.T) {
 			assert.Empty(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems, "it was delivered")
 		})
 	}
+}
+
+// A delayed at-most-once job that was delivered while the AOF was off is delayed in it, and
+// isn't delivered again.
+func TestDelayedJobsOfAnOlderLog(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync everysec"))
+	d := s.Dial()
+	had := add(t, d, "q", "x", 0, "RETRY", 0, "DELAY", 4)
+	require.Equal(t, "OK", d.Do("CONFIG", "SET", "appendonly", "no").Str)
+	v := d.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q")
+	require.Equal(t, had, v.Elems[0].Elems[1].Str)
+	s.Kill()
+	s.Restart()
+	d = s.Dial()
+	assert.True(t, d.Do("GETJOB", "TIMEOUT", 5000, "FROM", "q").Null)
+	assert.Equal(t, "maybe", d.Do("SHOW", had).Field("delivered").Str)
+	assert.Equal(t, int64(1), d.Do("ENQUEUE", had).Int(), "by hand")
+	assert.Equal(t, had, get(t, d, "q"))
 }

@@ -12,7 +12,9 @@ import (
 //   - a job is promised when that many nodes have it on disk, and not before;
 //   - a promised job is on some disk until somebody has acknowledged it, as
 //     long as fewer nodes lose their disks than have a copy;
-//   - an at-most-once job is delivered once at most;
+//   - an at-most-once job is delivered once at most; where it isn't, though no disk was
+//     lost, a node says that it is uncertain, and has it delivered by ENQUEUE. While no node
+//     ends none is uncertain;
 //   - when all has healed, an acknowledged job is soon gone everywhere, and
 //     doesn't show again;
 //   - while any node has a copy that isn't acknowledged, those who know of the
@@ -209,7 +211,7 @@ func (s *Sim) done() bool {
 	}
 	for _, j := range s.order {
 		if j.once {
-			if s.deathless() && j.promised && j.delivered == 0 {
+			if s.missing(j) || !s.byHand && s.undelivered(j) && s.uncertain(j) != nil {
 				return false
 			}
 			continue
@@ -240,6 +242,41 @@ func (s *Sim) deathless() bool {
 	return f.Crashes+f.Wipes+f.Replaced+f.Blackouts+f.Stops == 0
 }
 
+// undelivered says of an at-most-once job that was promised whether nobody got it. One
+// that a node lost with its disk, or with the tail of its log, nobody can get.
+func (s *Sim) undelivered(j *job) bool {
+	return j.promised && j.delivered == 0 && s.wiped == 0 && j.torn == 0 && !j.blurred
+}
+
+// uncertain finds a node that says of an at-most-once job that it may have been delivered.
+func (s *Sim) uncertain(j *job) *node {
+	for _, n := range s.nodes {
+		if sj := n.e.Job(&j.id); !n.down && sj != nil && sj.Uncertain() {
+			return n
+		}
+	}
+	return nil
+}
+
+// missing says of an at-most-once job that nobody got whether no node says so.
+func (s *Sim) missing(j *job) bool { return s.undelivered(j) && s.uncertain(j) == nil }
+
+// queueUncertain has the operator queue, by ENQUEUE, the uncertain jobs that nobody got.
+func (s *Sim) queueUncertain() {
+	s.byHand = true
+	for _, j := range s.order {
+		if n := s.uncertain(j); n != nil && s.undelivered(j) {
+			s.trace("node %d: ENQUEUE %s", n.i, j.id)
+			s.ByHand++
+			n.call(func() {
+				if !n.e.Enqueue(&j.id, false) {
+					s.fail("uncertain job %s isn't queued by ENQUEUE%s", j.id, s.whereabouts(j))
+				}
+			})
+		}
+	}
+}
+
 // known says whether a node knows a job.
 func (s *Sim) known(j *job) bool {
 	for _, n := range s.nodes {
@@ -260,8 +297,11 @@ func (s *Sim) judge() {
 	for _, j := range s.order {
 		s.Extra += max(0, j.delivered-1-j.excuses)
 		if j.once {
-			if s.deathless() && j.promised && j.delivered == 0 {
-				s.fail("at-most-once job %s was never delivered%s", j.id, s.whereabouts(j))
+			if s.missing(j) {
+				s.fail("at-most-once job %s was never delivered, and no node says that it is uncertain%s", j.id, s.whereabouts(j))
+			}
+			if s.deathless() && s.uncertain(j) != nil {
+				s.fail("at-most-once job %s is uncertain, and no node has ended%s", j.id, s.whereabouts(j))
 			}
 			continue
 		}
@@ -285,9 +325,10 @@ func (s *Sim) judge() {
 			s.fail("job %s has come back%s", j.id, s.whereabouts(j))
 		}
 	}
-	// Past every job's expiry, and with no clients, nothing may be left.
+	// Past every job's expiry, and with no clients, nothing may be left; a queue stays for
+	// a while after its last job.
 	s.closed = true
-	s.wind(s.now + (ttlSecs+60)*1000)
+	s.wind(s.now + (ttlSecs+idleSecs+60)*1000)
 	for _, n := range s.nodes {
 		if rest := n.rest(); rest != "" {
 			s.fail("node %d is left with %s", n.i, rest)
@@ -322,8 +363,8 @@ func (s *Sim) index(h wire.Node) int {
 // converged: whoever holds a copy knows every other holder.
 func (s *Sim) converged() {
 	for _, j := range s.order {
-		if j.once {
-			continue
+		if j.once || s.now-j.moved <= 2*s.Faults.MaxDelay {
+			continue // a copy that has just come to a node is told of, and its node of the others
 		}
 		var with []*node
 		for _, n := range s.nodes {

@@ -37,6 +37,7 @@ const (
 	deleteEntry                  // DELJOB
 	lockEntry                    // SETLOCK: record
 	unlockEntry                  // DELLOCK: what engine.UnlockParts reads
+	queueEntry                   // MAKEQUEUE
 	renameEntry                  // RENAME: from, to
 	dropEntry                    // UNLINK of an empty queue
 	doubtEntry                   // JOBMESH EPOCH: at-most-once jobs became uncertain at a start
@@ -159,6 +160,8 @@ func (n *node) logEffect(e *engine.Effect) {
 		}
 	case engine.LogDelete:
 		d.write(entry{kind: deleteEntry, at: n.s.now, id: e.ID})
+	case engine.LogQueue:
+		d.write(entry{kind: queueEntry, at: n.s.now, a: slices.Clone(e.Queue.NameBytes())})
 	case engine.LogLock:
 		rec := slices.Clone(n.e.Message(e))
 		if _, err := store.ParseLock(rec); err != nil {
@@ -248,14 +251,18 @@ func (n *node) load() {
 		case unlockEntry:
 			name, token := engine.UnlockParts(e.a)
 			n.e.ApplyUnlock(name, token)
+		case queueEntry:
+			must(n.e.ApplyQueue(e.a))
 		case renameEntry:
-			n.moveQueue(e.a, e.b)
+			if !n.moveQueue(e.a, e.b) {
+				n.s.fail("node %d: RENAME %s %s can't be done again by its log", n.i, e.a, e.b)
+			}
 		case dropEntry:
 			if q := n.e.Queue(e.a); q != nil {
-				n.keys.Drop(q)
+				n.keys.Drop([]*store.Queue{q})
 			}
 		case doubtEntry:
-			n.e.Doubt(e.now, e.last, true)
+			n.e.Doubt(e.now, e.last)
 		}
 		n.e.Effects()
 	}

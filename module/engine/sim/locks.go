@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"math"
@@ -17,10 +18,20 @@ import (
 //   - tokens only grow, whatever goes wrong;
 //   - who has lost a lock to another can't extend or release it any more;
 //   - a claim that was refused leaves no vote behind, once all has healed;
+//   - a node whose log is whole has each vote after a restart that it had before;
+//   - each lock can be had at each node when all has healed and the longest lease is over
+//     since: so long a node may abstain that has lost votes. Before, there may be no lock at
+//     all, where nodes lose their votes more often than that;
 //   - the history of a lock is linearizable (locks_test.go).
 
 // LockDrift is how far the rate of a clock may be from that of true time.
 const LockDrift = 0.01
+
+const (
+	slackMS   = 3_000  // for messages on their way, and pauses: of what may still be held
+	lockersMS = 3_000  // that clients go on when all has healed
+	servedMS  = 10_000 // beside the longest lease, until each lock can be had
+)
 
 // Lockers are the clients.
 type Lockers struct {
@@ -43,6 +54,7 @@ type LockOp struct {
 	Lease        int64
 	Call, Return int64 // in the order of what happened; true time times 1024
 	Began        int64 // true time, ms, from which a granted lease counts
+	Lasts        int64 // true time, ms, until which there may be votes for the lease that was asked for
 	Known        bool  // there was an answer
 	Result       engine.OutcomeKind
 	Got          uint64
@@ -76,6 +88,13 @@ type lockWorld struct {
 	refused []refusal
 	moments int64
 	granted int
+	outages []outage // in the order of their ends
+}
+
+// outage is a time in which a node was down.
+type outage struct {
+	node     int
+	from, to int64
 }
 
 type refusal struct {
@@ -136,7 +155,7 @@ func (s *Sim) moment() int64 {
 func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outcome, began int64)) bool {
 	s := l.s
 	n := s.joined()
-	if n == nil || s.healed && s.now > s.healedAt+3000 {
+	if n == nil || s.healed && s.now > s.healedAt+lockersMS {
 		return false
 	}
 	full, owner := store.AppendBareName(nil, []byte(name)), []byte(op.Owner)
@@ -239,7 +258,7 @@ func (l *locker) lease() int64 {
 // idle is a client without a lock.
 func (l *locker) idle() {
 	s := l.s
-	if s.closed || s.healed && s.now > s.healedAt+3000 {
+	if s.closed || s.healed && s.now > s.healedAt+lockersMS {
 		return
 	}
 	l.op++
@@ -376,6 +395,66 @@ func (s *Sim) noLeftovers() {
 	}
 }
 
+// served: by now each lock can be had at each node, and given back.
+func (s *Sim) served() {
+	if s.locks == nil {
+		return
+	}
+	longest := float64(s.Locks.MaxLease) * 3 / 2 / (1 - s.Locks.Drift) // what is remembered of votes is in steps
+	s.run(max(s.now, s.healedAt+lockersMS+int64(longest)+servedMS))
+	for _, n := range s.nodes {
+		for i := range s.Locks.Names {
+			name, owner := store.AppendBareName(nil, fmt.Append(nil, "n", i)), []byte("probe")
+			o := s.asked(n, func(w *lockWait) (engine.Outcome, *engine.Claim) {
+				return n.e.AcquireLock(name, owner, s.Locks.MaxLease, 0, w)
+			})
+			if o == nil || o.Kind != engine.Granted {
+				s.fail("node %d: lock n%d can't be had any more: %+v; the node has%s", n.i, i, o, n.lockText())
+				continue
+			}
+			token := o.Token
+			o = s.asked(n, func(w *lockWait) (engine.Outcome, *engine.Claim) { return n.e.ReleaseLock(name, owner, token, w) })
+			if o == nil || o.Kind != engine.Granted {
+				s.fail("node %d: lock n%d can't be given back: %+v", n.i, i, o)
+			}
+		}
+	}
+}
+
+// asked is the outcome of what a node is asked; nil where there is none in time.
+func (s *Sim) asked(n *node, ask func(w *lockWait) (engine.Outcome, *engine.Claim)) (o *engine.Outcome) {
+	w := &lockWait{n: n, life: n.life, end: func(end *engine.Outcome) { o = end }}
+	n.call(func() {
+		if now, pending := ask(w); pending == nil {
+			o = &now
+		}
+	})
+	for until := s.now + 2*engine.ClaimTimeoutMS; o == nil && s.now < until; {
+		s.run(s.now + 10)
+	}
+	return o
+}
+
+// lasts is until when there may be votes for a lock that was granted at a time, at most.
+// While a node is down the lease of its vote doesn't run, and it begins anew when the node
+// starts (COMMANDS.md, Restarts): so one that went down before the lease was over has the
+// vote from then on for as long again, however late that is.
+func (s *Sim) lasts(granted, lease int64) (latest int64) {
+	first := granted + 4*lease + slackMS
+	ends := map[int]int64{}
+	for _, o := range s.locks.outages {
+		end := max(ends[o.node], first)
+		if o.from <= end {
+			ends[o.node] = max(end, o.to+lease+lease/10+slackMS)
+		}
+	}
+	latest = first
+	for _, end := range ends {
+		latest = max(latest, end)
+	}
+	return latest
+}
+
 // judgeLocks looks at what is left at the end, and at each lock's history.
 func (s *Sim) judgeLocks() {
 	if s.locks == nil {
@@ -389,7 +468,7 @@ func (s *Sim) judgeLocks() {
 			s.fail("node %d is left with %d locks:%s", n.i, k, n.lockText())
 		}
 	}
-	if s.locks.granted == 0 {
+	if s.locks.granted == 0 && s.Faults.Wipes == 0 && !s.Locks.Distrust {
 		s.fail("no lock was ever given")
 	}
 	if s.Locks.Judge == nil {
@@ -402,6 +481,9 @@ func (s *Sim) judgeLocks() {
 			op := &history[k]
 			if op.Return == 0 {
 				op.Return = math.MaxInt64
+				op.Lasts = s.lasts(At(op.Call)+60_000, op.Lease)
+			} else {
+				op.Lasts = s.lasts(At(op.Return), op.Lease)
 			}
 		}
 		for k := range history {
@@ -429,4 +511,47 @@ func (n *node) lockText() (text string) {
 		text += fmt.Sprintf(" %q by %s%s token %d, flags %#x, over in %d ms;", l.Name(), l.Owner(), l.Job, l.Token, l.Flags, l.Until-n.steady())
 	}
 	return text
+}
+
+// vote is a vote that a node has given.
+type vote struct {
+	name  []byte
+	job   store.ID
+	owner string
+	token uint64
+	flags uint8
+}
+
+// Flags of votes, as package engine has them.
+const (
+	voteWeak     = 0x03 // without a majority
+	voteOutlives = 0x04 // a window, which ends while the node is down
+	voteSoft     = 0x80 // learnt from another
+)
+
+// noteVotes notes the votes of a node that ends, and doesn't abstain.
+func (n *node) noteVotes() {
+	n.votes = n.votes[:0]
+	if n.e == nil || n.e.Abstains() {
+		return
+	}
+	for l := n.e.LockTable().Head; l != nil; l = l.Next {
+		if n.e.Lock(l.Name()) == l && l.Flags&(voteOutlives|voteSoft) == 0 {
+			n.votes = append(n.votes, vote{bytes.Clone(l.Name()), l.Job, string(l.Owner()), l.Token, l.Flags})
+		}
+	}
+}
+
+// checkVotes compares them with what the log has brought back.
+func (n *node) checkVotes() {
+	for _, v := range n.votes {
+		switch l := n.e.Lock(v.name); {
+		case l == nil:
+			n.s.fail("node %d has lost its vote for %q by a restart, of job %s or %q by token %d", n.i, v.name, v.job, v.owner, v.token)
+		case l.Job != v.job || string(l.Owner()) != v.owner:
+			n.s.fail("node %d has another vote for %q since a restart: of job %s or %q, it was that of %s or %q by token %d", n.i, v.name, l.Job, l.Owner(), v.job, v.owner, v.token)
+		case l.Token < v.token, (l.Flags^v.flags)&voteWeak != 0:
+			n.s.fail("node %d: its vote for %q, of job %s or %q, has token %d and flags %#x since a restart, and had %d and %#x", n.i, v.name, v.job, v.owner, l.Token, l.Flags, v.token, v.flags)
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
 )
@@ -52,8 +53,6 @@ type ownedOp struct {
 	owner int
 }
 
-const slackMS = 3000 // for messages on their way, and pauses: of what may still be held
-
 // stepLock is what a lock may be after an operation, of which the outcome is
 // known or not. More than one possibility there is only for what wasn't answered,
 // and for NOQUORUM: a majority may have agreed, and not been heard. They are added to
@@ -63,11 +62,10 @@ func stepLock(now lockStates, was lockState, op *ownedOp) lockStates {
 	if op.Return == math.MaxInt64 {
 		ret = call + 60_000
 	}
-	// Who was told of a new lease counts on that alone, be it the shorter one. A
-	// voter that restarts begins its lease anew.
+	// A holder that was told of a new lease counts on that alone, be it the shorter one.
 	leased := func(s lockState, token uint64) lockState {
 		s.early = max(call, op.Began) + int64(float64(op.Lease)*(1-LockDrift)*(1-LockDrift))
-		s.latest = max(s.latest, ret+4*op.Lease+slackMS)
+		s.latest = max(s.latest, op.Lasts)
 		s.owner, s.token, s.last = op.owner, token, max(s.last, token)
 		return s
 	}
@@ -246,3 +244,26 @@ var lockHistories = map[string]Config{
 }
 
 func TestLockHistories(t *testing.T) { playAll(t, lockHistories, 6) }
+
+// The judge allows a lock to stand against others for as long as votes for it may last: the
+// lease doesn't run while a voter is down, and begins anew when it starts.
+func TestLeaseOfVotersThatWereDown(t *testing.T) {
+	const lease, later = 1000, 60_000
+	s := &Sim{locks: &lockWorld{}}
+	history := func() []LockOp {
+		return []LockOp{
+			{Client: 1, Kind: "acquire", Owner: "a", Lease: lease, Call: 0, Return: 10 << 10, Known: true, Result: engine.Granted, Got: 1, Lasts: s.lasts(10, lease)},
+			{Client: 2, Kind: "acquire", Owner: "b", Lease: lease, Call: later << 10, Return: (later + 10) << 10, Known: true, Result: engine.Conflict, Lasts: s.lasts(later+10, lease)},
+		}
+	}
+	require.Error(t, linearizable("n", history()), "nobody was down")
+
+	s.locks.outages = []outage{{node: 0, from: 20_000, to: later - 500}}
+	require.Error(t, linearizable("n", history()), "it went down when its vote was over")
+
+	s.locks.outages = []outage{{node: 0, from: 500, to: 20_000}}
+	require.Error(t, linearizable("n", history()), "it is up again for too long")
+
+	s.locks.outages = []outage{{node: 0, from: 500, to: 30_000}, {node: 1, from: 29_000, to: 50_000}, {node: 0, from: 30_500, to: later - 500}}
+	require.NoError(t, linearizable("n", history()))
+}

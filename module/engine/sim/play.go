@@ -15,10 +15,13 @@ const (
 	retrySecs = 8
 	healSecs  = 900 // until all must be in order again: a few of the longest waits
 	ttlSecs   = 2400
+	idleSecs  = 300 // that an empty queue stays
 	afterSecs = 200 // in which nothing that is done may show again
 	backSecs  = 20  // after all has healed, in which what was acknowledged may still be delivered
 	leftSecs  = 25  // after all has healed, until which votes for refused claims are taken back
 	holdSecs  = 120 // for the lists of holders to converge
+
+	byHandSecs = 200 // after all has healed, until the operator queues what is uncertain
 )
 
 // Run plays one history. The error says what was not as it must be; the same
@@ -37,6 +40,7 @@ func Run(seed uint64, c Config) (Report, error) {
 	if s.Locks != nil {
 		s.run(s.now + leftSecs*1000)
 		s.noLeftovers()
+		s.served()
 	}
 	if s.Converge {
 		s.holding = true
@@ -494,7 +498,8 @@ func (s *Sim) stop(n *node) {
 // end ends a life.
 func (n *node) end(unsure bool) {
 	s := n.s
-	n.down = true
+	n.noteVotes()
+	n.down, n.ended = true, s.now
 	n.life++
 	n.unsure = unsure || s.Locks != nil && s.Locks.Distrust
 	n.lockersLose()
@@ -592,7 +597,7 @@ func (s *Sim) meet(n, other *node) {
 // replace has a node die for good. The operator has all others forget it, and
 // puts a new one in its place.
 func (s *Sim) replace(n *node) {
-	if n.down {
+	if n.down || !s.agrees(n) {
 		return
 	}
 	s.crash(n, true)
@@ -606,6 +611,29 @@ func (s *Sim) replace(n *node) {
 	s.consume(fresh)
 	other := s.nodes[(n.i+1)%len(s.nodes)]
 	fresh.call(func() { fresh.e.AddPeer(other.id, addr(other.i)) })
+}
+
+// agrees says whether the other nodes all know each other. Where they don't, for one is just
+// joining, an operator waits before another is forgotten: two changes at a time can make two
+// majorities that have no node in common, the old one of those that have heard of neither.
+func (s *Sim) agrees(without *node) bool {
+	for _, n := range s.nodes {
+		if n == without {
+			continue
+		}
+		known := slices.Clone(n.disk.nodes)
+		if !n.down {
+			for _, p := range n.e.Peers() {
+				known = append(known, p.ID)
+			}
+		}
+		for _, other := range s.nodes {
+			if other != without && other != n && !slices.Contains(known, other.id) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // forget is CLUSTER FORGET of a dead node at all others, one after the other.
@@ -652,6 +680,9 @@ func (s *Sim) restart(n *node) {
 		return
 	}
 	s.trace("node %d: restarts with %d jobs", n.i, len(n.disk.jobs))
+	if s.locks != nil {
+		s.locks.outages = append(s.locks.outages, outage{n.i, n.ended, s.now})
+	}
 	clear(n.links)
 	n.start()
 	if other := s.nodes[(n.i+1)%len(s.nodes)]; other != n && n.e.Alone() {
@@ -719,6 +750,7 @@ func (s *Sim) heal() {
 		}
 	}
 	s.at(2500, s.note)
+	s.at(byHandSecs*1000, s.queueUncertain)
 	s.unpause()
 	// A word to pause may still be on its way.
 	s.at(30_000, s.unpause)

@@ -104,6 +104,7 @@ type Report struct {
 	Kinds                                        [64]int64
 	LockMessages                                 int64
 	Granted                                      int     // locks
+	ByHand                                       int     // uncertain jobs that the operator queued
 	Extra                                        int     // deliveries that no worker's failure explains
 	Busiest                                      int     // messages of one job in ten seconds
 	Simulated                                    int64   // ms
@@ -172,6 +173,7 @@ type Sim struct {
 	over     bool // all jobs are done: none may show again
 	closed   bool // no more clients
 	wiped    int
+	byHand   bool          // the operator has queued what is uncertain
 	torn     int           // crashes that lost some of the log
 	dead     []wire.NodeID // nodes that were replaced
 	failures []string
@@ -200,8 +202,12 @@ type node struct {
 	met     map[*node]bool // nodes that it was told to meet, and hasn't reached yet
 	rate    float64        // of its steady clock
 	born    int64          // when that began
+	ended   int64          // when the last life did
 	unsure  bool           // what the disk has of locks may not be all
 	unsaved bool           // the nodes' file is being written
+	keeps   int            // counts what was to be remembered of votes,
+	kept    int            // and which of it is on disk: nothing older comes after it
+	votes   []vote         // that it had given when the last life ended
 	waits   []*lockWait
 }
 
@@ -226,13 +232,15 @@ func (k *keyspace) Adopt(q *store.Queue) error {
 	k.boxes[q], q.Box = b, b
 	return nil
 }
-func (k *keyspace) Drop(q *store.Queue) {
-	if !k.n.e.Loading() {
-		k.n.disk.write(entry{kind: dropEntry, at: k.n.s.now, a: slices.Clone(q.NameBytes())})
+func (k *keyspace) Drop(queues []*store.Queue) {
+	for _, q := range queues {
+		if !k.n.e.Loading() {
+			k.n.disk.write(entry{kind: dropEntry, at: k.n.s.now, a: slices.Clone(q.NameBytes())})
+		}
+		b := k.boxes[q]
+		delete(k.boxes, q)
+		k.n.e.Unlinked(b, q)
 	}
-	b := k.boxes[q]
-	delete(k.boxes, q)
-	k.n.e.Unlinked(b, q)
 }
 
 // make makes a queue that is being loaded.
@@ -337,8 +345,11 @@ func (n *node) restart() {
 			n.e.DistrustLocks()
 		}
 	}
-	if n.e.Settle(engine.Trust{Logged: true, Exact: whole}) > 0 {
+	if n.e.Settle(engine.Trust{Exact: whole}) > 0 {
 		n.disk.write(entry{kind: doubtEntry, at: n.s.now, now: n.e.Now(), last: n.e.LastCTime()})
+	}
+	if whole && !n.e.Abstains() {
+		n.checkVotes()
 	}
 }
 
@@ -397,7 +408,7 @@ func (n *node) settle() {
 	for i := range effects {
 		e := &effects[i]
 		switch e.Kind {
-		case engine.LogJob, engine.LogState, engine.LogDelete, engine.LogLock, engine.LogUnlock:
+		case engine.LogJob, engine.LogState, engine.LogDelete, engine.LogQueue, engine.LogLock, engine.LogUnlock:
 			n.logEffect(e)
 			if j := e.Job; j != nil && n.s.uniques != nil && bytes.HasSuffix(j.Queue.NameBytes(), []byte(engine.DeadSuffix)) {
 				if k := n.s.jobs[j.ID]; k != nil && k.unique != nil {
@@ -481,9 +492,11 @@ func (n *node) saveNodes() {
 
 // keepVotes writes down what is remembered of votes, which takes a while.
 func (n *node) keepVotes() {
-	v, life := n.e.Votes(), n.life
+	n.keeps++
+	v, life, at := n.e.Votes(), n.life, n.keeps
 	n.s.at(1+n.s.r.Int64N(50), func() {
-		if n.life == life && !n.down {
+		if n.life == life && !n.down && at > n.kept {
+			n.kept = at
 			n.disk.votes = v
 			n.call(func() { n.e.VotesKept(v) })
 		}
@@ -614,8 +627,8 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 // one of it, in its place, is the transport's promise.
 func isMove(b []byte) bool {
 	kind := wire.Kind(b[0])
-	if kind == wire.Settled {
-		return true // it ends what a repeated Offer could begin anew
+	if kind == wire.Settled || kind == wire.Declined {
+		return true // they end what a repeated Offer could begin anew
 	}
 	if kind != wire.YourJob && kind != wire.ReplJob && kind != wire.Offer {
 		return false

@@ -69,6 +69,12 @@ var histories = map[string]Config{
 	"moves": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.8, Once: 0.7, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Pressure: 120, Leaving: 120, Resets: 240, Crashes: 60, PauseQueue: 120,
 	}},
+	"offers": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.9, Once: 0.8, Replicate: 2, Faults: Faults{
+		MinDelay: 100, MaxDelay: 1000, Resets: 240, Crashes: 200, Stops: 60, Rewrites: 60, Skew: 500,
+	}},
+	"offers everysec": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.9, Once: 0.8, Replicate: 2, Fsync: EverySec, Faults: Faults{
+		MinDelay: 100, MaxDelay: 1000, Resets: 240, Crashes: 200, Stops: 60, Rewrites: 60, Skew: 500,
+	}},
 	"choked": {PerTenSeconds: 300, Nodes: 4, Jobs: 300, Seconds: 120, AckShare: 0.9, Once: 0.5, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Refuse: 0.2, Resets: 240, Pauses: 10,
 	}},
@@ -171,4 +177,12 @@ func TestASeedRepeats(t *testing.T) {
 	b, err := Run(42, histories["everything"])
 	require.NoError(t, err)
 	assert.Equal(t, a, b)
+}
+
+// An operator doesn't have a node forgotten while another is joining.
+func TestOneChangeOfMembersAtATime(t *testing.T) {
+	s := newSim(1, Config{Nodes: 3, Faults: Faults{MinDelay: 1, MaxDelay: 5}})
+	assert.False(t, s.agrees(s.nodes[0]), "the others know nobody else yet")
+	s.run(s.now + 1000)
+	assert.True(t, s.agrees(s.nodes[0]))
 }

@@ -9,15 +9,18 @@ import (
 
 // Alloc hands out Go memory that the collector keeps alive and doesn't scan,
 // counts it, poisons what is given back, and panics where a block is freed
-// twice, or with another size than it was made with.
+// twice, or with another size than it was made with, or was written to between
+// [Alloc.Freed] and [Alloc.Free].
 type Alloc struct {
 	blocks map[unsafe.Pointer]block
 	Bytes  int
 }
 
 type block struct {
-	size int
-	keep []uint64
+	size  int
+	keep  []uint64
+	freed bool // Freed has been told
+	sum   uint64
 }
 
 // pattern is what memory is filled with.
@@ -46,9 +49,28 @@ func (a *Alloc) Alloc(size int) unsafe.Pointer {
 	keep := make([]uint64, (size+15)/8)
 	fill(keep, &rubbish)
 	p := unsafe.Pointer(&keep[0])
-	a.blocks[p] = block{size, keep}
+	a.blocks[p] = block{size: size, keep: keep}
 	a.Bytes += size
 	return p
+}
+
+// Freed is told that a block is going to be freed: from now on it is only read.
+func (a *Alloc) Freed(p unsafe.Pointer, size int) {
+	b, ok := a.blocks[p]
+	if !ok || b.size != size || b.freed {
+		panic(fmt.Sprintf("free of %d bytes: the block is known: %v, its size %d, it was freed before: %v", size, ok, b.size, b.freed))
+	}
+	b.freed, b.sum = true, sum(b.keep)
+	a.blocks[p] = b
+}
+
+// sum is FNV-1a by words.
+func sum(words []uint64) uint64 {
+	h := uint64(14695981039346656037)
+	for _, w := range words {
+		h = (h ^ w) * 1099511628211
+	}
+	return h
 }
 
 // Free implements store.Allocator.
@@ -56,6 +78,9 @@ func (a *Alloc) Free(p unsafe.Pointer, size int) {
 	b, ok := a.blocks[p]
 	if !ok || b.size != size {
 		panic(fmt.Sprintf("free of %d bytes: the block is known: %v, its size %d", size, ok, b.size))
+	}
+	if b.freed && b.sum != sum(b.keep) {
+		panic(fmt.Sprintf("a block of %d bytes was written to after it was freed", size))
 	}
 	fill(b.keep, &freed)
 	delete(a.blocks, p)

@@ -1,0 +1,251 @@
+package engine_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// move is MOVE of a queue between databases.
+func move(t *testing.T, n *engine.Node, k *keys, q *store.Queue, db int) {
+	t.Helper()
+	box, name := q.Box, bytes.Clone(q.NameBytes())
+	n.Unlinked(box, q)
+	require.Same(t, q, n.Reclaim(box))
+	k.boxes[q] = box
+	require.Zero(t, n.Attached(q, name, db))
+}
+
+// restarted loads the queues into another node, each into its database.
+func restarted(t *testing.T, now int64, queues map[string]int, records map[string][][]byte) (*engine.Node, *keys, map[string]*store.Queue) {
+	t.Helper()
+	n, k, _ := node(now)
+	n.BeginLoading()
+	loaded := map[string]*store.Queue{}
+	for name, db := range queues {
+		q := n.NewQueueFor(nil)
+		for _, rec := range records[name] {
+			require.NoError(t, n.LoadRecord(q, rec))
+		}
+		require.NoError(t, k.Adopt(q))
+		require.Zero(t, n.Attached(q, []byte(name), db))
+		loaded[name] = q
+	}
+	n.EndLoading()
+	n.Settle(engine.Trust{Exact: true})
+	n.Effects()
+	return n, k, loaded
+}
+
+// pass lets time pass, in steps.
+func pass(n *engine.Node, now *int64, ms int64) {
+	for end := *now + ms; *now < end; {
+		*now += 500
+		n.SetNow(*now)
+		n.Tick()
+		n.Effects()
+	}
+}
+
+// A job whose queue lies in another database hasn't ended, as far as is known: other nodes
+// hear so, and where none of them knows it either, those that wait for it wait on. So it is
+// where the queue was loaded there, so that nobody knows what is in it.
+func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
+	for _, loaded := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		n, k, _ := node(now)
+		add := func(queue string, m engine.Members) store.ID {
+			id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 100, TTL: 86400, Members: m})
+			require.NoError(t, err)
+			return id
+		}
+		parent := add("away", engine.Members{})
+		child := add("q", engine.Members{After: []store.ID{parent}})
+		n.Effects()
+		away := n.Queue([]byte("away"))
+		if loaded {
+			records := map[string][][]byte{
+				"away": {bytes.Clone(n.Job(&parent).Record())},
+				"q":    {bytes.Clone(n.Job(&child).Record())},
+			}
+			var queues map[string]*store.Queue
+			n, k, queues = restarted(t, now, map[string]int{"away": 1, "q": 0}, records)
+			away = queues["away"]
+		} else {
+			move(t, n, k, away, 1)
+		}
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		fate := func() uint32 {
+			n.Effects()
+			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(parent)}).Append(nil)))
+			for _, e := range n.Effects() {
+				if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Fate) {
+					var m wire.Message
+					require.NoError(t, m.Parse(n.Message(&e)))
+					return m.Count
+				}
+			}
+			t.Fatal("no answer")
+			return 0
+		}
+		assert.Equal(t, uint32(wire.FateOpen), fate())
+		for range 3 {
+			pass(n, &now, 15_000)
+			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Fate, ID: wire.JobID(parent), Count: wire.FateUnknown}).Append(nil)))
+			n.Effects()
+			require.NotNil(t, n.Job(&child), "what it waits for is away (loaded there: %v)", loaded)
+		}
+		move(t, n, k, away, 0)
+		pass(n, &now, 1000)
+		assert.Equal(t, []store.ID{parent}, n.WaitsFor(n.Job(&child)))
+		n.Ack(&parent)
+		n.Effects()
+		assert.Equal(t, store.StateQueued, n.Job(&child).State)
+		assert.NotEqual(t, uint32(wire.FateOpen), fate())
+
+		// Once the queue is gone, nothing is away.
+		unknown := store.ID(parent)
+		unknown[20]++
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(unknown)}).Append(nil)))
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Fate) {
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				assert.Equal(t, uint32(wire.FateUnknown), m.Count)
+			}
+		}
+	}
+}
+
+// A job that was released to come last waits for those that are away, whether they went
+// before its release or after it.
+func TestOneThatComesLastWaitsForThoseThatAreAway(t *testing.T) {
+	for _, before := range []bool{false, true} {
+		for _, restart := range []bool{false, true} {
+			now := int64(1_700_000_000_000)
+			n, k, _ := node(now)
+			add := func(queue string, m engine.Members) store.ID {
+				id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 100, TTL: 86400, Members: m})
+				require.NoError(t, err)
+				return id
+			}
+			last := add("last", engine.Members{Deferred: true})
+			gone, here := add("away", engine.Members{BlockedBy: &last}), add("here", engine.Members{BlockedBy: &last})
+			away := n.Queue([]byte("away"))
+			release := func() {
+				_, _, err := n.Release(&last, nil, true, false)
+				require.NoError(t, err)
+				n.Effects()
+			}
+			if !before {
+				release()
+			}
+			record := bytes.Clone(n.Job(&gone).Record())
+			move(t, n, k, away, 1)
+			if restart {
+				var queues map[string]*store.Queue
+				n, k, queues = restarted(t, now, map[string]int{"away": 1, "here": 0, "last": 0}, map[string][][]byte{
+					"away": {record}, "here": {bytes.Clone(n.Job(&here).Record())}, "last": {bytes.Clone(n.Job(&last).Record())},
+				})
+				away = queues["away"]
+			}
+			if before {
+				release()
+			}
+			require.True(t, n.Ack(&here))
+			n.Effects()
+			pass(n, &now, 60_000)
+			assert.Equal(t, store.StateActive, n.Job(&last).State, "released before %v, restarted %v", !before, restart)
+			move(t, n, k, away, 0)
+			pass(n, &now, 1000)
+			assert.Equal(t, store.StateQueued, n.Job(&gone).State)
+			assert.Equal(t, store.StateActive, n.Job(&last).State)
+			require.True(t, n.Ack(&gone))
+			n.Effects()
+			assert.Equal(t, store.StateQueued, n.Job(&last).State)
+			assert.Zero(t, n.Ties())
+		}
+	}
+}
+
+// A copy comes, or an acknowledgement, of a job that is in another database. It takes the
+// place of that one: no two of an ID are known.
+func TestNoTwoOfAnIDWhereOneIsAway(t *testing.T) {
+	for _, how := range []string{"a copy", "an acknowledgement", "a copy in the log", "a deletion in the log"} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		n, _, _ := node(now)
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
+		require.NoError(t, err)
+		n.Effects()
+		rec := bytes.Clone(n.Job(&id).Record())
+		copied := wire.Message{Kind: wire.ReplJob, Flags: wire.QueueIt, ID: wire.JobID(id), Queue: []byte("q"),
+			Job: wire.Job{Body: []byte("b"), CTime: n.Job(&id).CTime, Left: 86_400_000, Retry: 100, Repl: 2}}
+		n.Swapped(0, 1)
+		n.Effects()
+		require.Nil(t, n.Job(&id))
+		known := 1
+		switch how {
+		case "a copy":
+			require.NoError(t, n.Receive(peer, copied.Append(nil)))
+		case "an acknowledgement":
+			n.Ack(&id) // others are told
+		case "a copy in the log":
+			require.NoError(t, n.ApplyJob([]byte("q"), rec))
+		default:
+			n.ApplyDelete(&id)
+			known = 0
+		}
+		n.Effects()
+		assert.EqualValues(t, known, n.Jobs(), how)
+		for range 2 {
+			n.Swapped(0, 1)
+			n.Effects()
+			pass(n, &now, 1000)
+		}
+		assert.EqualValues(t, known, n.Jobs(), how)
+		if j := n.Job(&id); how == "a copy" && assert.NotNil(t, j, how) {
+			assert.Equal(t, store.StateQueued, j.State)
+			assert.Equal(t, "q", string(j.Queue.NameBytes()))
+		}
+	}
+}
+
+// A queue is in another database while its server becomes a replica, and is promoted again.
+// Its at-most-once jobs may have been delivered meanwhile.
+func TestAJobThatIsAwayWhileAnotherIsMaster(t *testing.T) {
+	for _, home := range []bool{false, true} { // before the promotion
+		n, k, _ := node(1_700_000_000_000)
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 86400})
+		require.NoError(t, err)
+		again, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400})
+		require.NoError(t, err)
+		n.Effects()
+		q := n.Queue([]byte("q"))
+		move(t, n, k, q, 1)
+		n.SetPassive(true)
+		n.Follow()
+		n.Effects()
+		if home {
+			move(t, n, k, q, 0)
+		}
+		assert.Equal(t, 1, n.SetPassive(false))
+		if !home {
+			move(t, n, k, q, 0)
+		}
+		n.Effects()
+		assert.True(t, n.Job(&id).Uncertain())
+		assert.Equal(t, store.StateQueued, n.Job(&again).State)
+		got := n.Fetch([]*store.Queue{q}, 5, true, nil)
+		require.Len(t, got, 1)
+		assert.Equal(t, again, got[0].ID)
+	}
+}

@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"unsafe"
+
+	"jobmesh/module/store"
+)
+
+// reclaimer is the store's allocator. It keeps each block that the store frees until the
+// effects of that call were taken, and after that until the next call ([Node.SetNow]), or
+// until effects are taken again.
+//
+// So an effect never names memory that is another's by now: a job can be handed to a
+// client and end in the same call, or a queue can be touched and go. And the caller can
+// answer from a job, and log it, without a copy: nothing that it saw before it took the
+// effects is given back before its call returns.
+type reclaimer struct {
+	store.Allocator
+	keys  store.KeyFreer // nil: queues' keys aren't freed
+	watch watcher        // nil: nobody watches
+	freed []freedBlock   // since effects were taken last
+	named []freedBlock   // before that: the effects may name them
+}
+
+// watcher is an allocator that is told what the store frees, as soon as it does: nothing
+// may write to that any more. The tests' one checks it.
+type watcher interface {
+	Freed(p unsafe.Pointer, size int)
+}
+
+type freedBlock struct {
+	p    unsafe.Pointer
+	size int // ofKey: p is a queue's key
+}
+
+const (
+	ofKey       = -1
+	freedKeeper = 1 << 14 // longer lists are not kept for the next use: 256 KB
+)
+
+func newReclaimer(a store.Allocator) *reclaimer {
+	r := &reclaimer{Allocator: a}
+	r.keys, _ = a.(store.KeyFreer)
+	r.watch, _ = a.(watcher)
+	return r
+}
+
+// Free implements [store.Allocator].
+func (r *reclaimer) Free(p unsafe.Pointer, size int) {
+	if r.watch != nil {
+		r.watch.Freed(p, size)
+	}
+	r.freed = append(r.freed, freedBlock{p, size})
+}
+
+// FreeKey implements [store.KeyFreer].
+func (r *reclaimer) FreeKey(key unsafe.Pointer) { r.freed = append(r.freed, freedBlock{key, ofKey}) }
+
+// turn gives back what the effects taken before may have named.
+func (r *reclaimer) turn() {
+	if len(r.named)+len(r.freed) > 0 {
+		r.giveBack()
+	}
+}
+
+func (r *reclaimer) giveBack() {
+	for _, b := range r.named {
+		switch {
+		case b.size != ofKey:
+			r.Allocator.Free(b.p, b.size)
+		case r.keys != nil:
+			r.keys.FreeKey(b.p)
+		}
+	}
+	free := r.named[:0]
+	if cap(free) > freedKeeper {
+		free = nil
+	}
+	r.named, r.freed = r.freed, free
+}

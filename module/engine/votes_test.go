@@ -1,0 +1,141 @@
+package engine_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// keeper is a node of three, and what it says of a claim.
+type keeper struct {
+	t       *testing.T
+	n       *engine.Node
+	now     int64
+	granted bool // since it was asked last
+	keeps   bool // it has something to be written down
+}
+
+var keeperPeers = []wire.NodeID{{1, 2, 3}, {2, 2, 3}}
+
+func (k *keeper) look() {
+	for _, e := range k.n.Effects() {
+		k.keeps = k.keeps || e.Kind == engine.KeepVotes
+		if e.Kind == engine.Send {
+			var m wire.Message
+			require.NoError(k.t, m.Parse(k.n.Message(&e)))
+			k.granted = k.granted || m.Kind == wire.Grant
+		}
+	}
+}
+
+func (k *keeper) receive(m *wire.Message) {
+	require.NoError(k.t, k.n.Receive(keeperPeers[0], m.Append(nil)))
+	k.look()
+}
+
+// claim has the node asked for its vote.
+func (k *keeper) claim(l wire.Lock) bool {
+	k.granted = false
+	l.Token = uint64(k.now) << 20
+	k.receive(&wire.Message{Kind: wire.Claim, Round: uint64(k.now), Members: k.n.MembersSum(), Lock: l})
+	return k.granted
+}
+
+// kept tells that a text is on disk, and says whether the node votes then.
+func (k *keeper) kept(v engine.Votes) bool {
+	k.n.VotesKept(v)
+	k.look()
+	return k.granted
+}
+
+// tick lets time go by until what the node wants remembered is so, and returns what it
+// wanted before.
+func (k *keeper) tick(until func(engine.Votes) bool) (before engine.Votes) {
+	for range 10_000 {
+		before = k.n.Votes()
+		k.now += 1000
+		k.n.SetNow(k.now)
+		k.keeps = false
+		k.n.Tick()
+		if k.look(); k.keeps && until(k.n.Votes()) {
+			return before
+		}
+	}
+	k.t.Fatal("that is never wanted")
+	return before
+}
+
+// A node writes what it remembers of its votes beside the main thread. From the moment on
+// at which it wants less to be remembered than before, the disk may say that, and no vote
+// relies on more, until a text is on disk that was made after more was wanted again.
+func TestVotesRelyOnWhatIsOnDiskForSure(t *testing.T) {
+	job := store.ID{1, 2, 3}
+	for name, tc := range map[string]struct {
+		votes engine.Votes
+		less  func(engine.Votes) bool
+		lock  wire.Lock
+	}{
+		"lease": {
+			engine.Votes{Longest: 3_670_016},
+			func(v engine.Votes) bool { return v.Longest < 3_600_000 },
+			wire.Lock{Name: bareName("l"), Owner: []byte("ann"), Lease: 3_600_000},
+		},
+		"without a lease": {
+			engine.Votes{Longest: 5120, Unleased: true},
+			func(v engine.Votes) bool { return !v.Unleased },
+			wire.Lock{Name: store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k")), Job: wire.JobID(job)},
+		},
+	} {
+		for _, early := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				k := &keeper{t: t, now: dawn}
+				k.n, _, _ = node(k.now)
+				for _, id := range keeperPeers {
+					k.n.AddPeer(id, "x:1")
+				}
+				k.n.SetVotes(tc.votes)
+				for _, id := range keeperPeers {
+					k.n.PeerUp(id, "x:1", false)
+				}
+				k.n.TrustLocks()
+				k.look()
+				before := k.tick(tc.less)
+				require.False(t, tc.less(before))
+				less := k.n.Votes() // this is being written
+				if early {
+					k.kept(before) // this was written before
+				}
+				k.keeps = false
+				require.False(t, k.claim(tc.lock))
+				require.True(t, k.keeps, "more is to be remembered again")
+				more := k.n.Votes()
+				require.False(t, tc.less(more))
+				assert.False(t, k.kept(less))
+				assert.True(t, k.kept(more))
+				assert.True(t, k.claim(tc.lock), "at once, from now on")
+			})
+		}
+	}
+}
+
+// A node that meets its first neighbour notes that it is new to the mesh. It has learnt the
+// neighbour's votes before that is on disk, and doesn't vote until the contrary is.
+func TestANewNodeVotesWhenThatIsOverOnDisk(t *testing.T) {
+	k := &keeper{t: t, now: dawn}
+	k.n, _, _ = node(k.now)
+	k.n.SetVotes(engine.Votes{Longest: 5120})
+	k.n.PeerUp(keeperPeers[0], "x:1", false)
+	k.tick(func(v engine.Votes) bool { return v.New })
+	fresh := k.n.Votes() // this is being written
+	k.receive(&wire.Message{Kind: wire.LockPage})
+	require.False(t, k.n.Abstains())
+	lock := wire.Lock{Name: bareName("l"), Owner: []byte("ann"), Lease: 1000}
+	require.False(t, k.claim(lock))
+	assert.False(t, k.kept(fresh))
+	assert.True(t, k.kept(k.n.Votes()))
+}

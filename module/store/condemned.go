@@ -1,0 +1,145 @@
+package store
+
+import (
+	"math"
+	"unsafe"
+)
+
+// Condemning gives up all queues at once, though only their keys' owner can remove the
+// keys, one after the other. Meanwhile a condemned queue lies in its key as if it were
+// empty: no operation finds it or one of its jobs, it is saved without jobs, and a new
+// queue can take its key. A queue is condemned where it is attached by its state, and
+// its number of flushes isn't the store's.
+
+// condemned is a table of queues that were condemned together.
+type condemned struct {
+	table
+	flushes uint32 // that of its queues
+	db      int32  // where their keys are
+	cursor  uint64
+}
+
+// wasCondemned, in a buried queue's hash, is no generation: its jobs aren't known.
+const wasCondemned = math.MaxUint64
+
+// Flushes is where C finds how often all queues were condemned (uint32_t).
+func (s *Store) Flushes() unsafe.Pointer { return unsafe.Pointer(s.flushes) }
+
+// Condemn gives up all attached queues and their jobs. It takes time for the tables'
+// segments only.
+func (s *Store) Condemn() {
+	if s.queues.len > 0 {
+		s.condemned = append(s.condemned, &condemned{table: s.queues, flushes: *s.flushes})
+	} else {
+		s.queues.drop()
+	}
+	*s.flushes++
+	s.forget()
+}
+
+// CondemnEmpty gives up an attached queue that has no jobs.
+func (s *Store) CondemnEmpty(q *Queue) {
+	s.Detach(q)
+	q.state, q.flushes, q.hash = queueAttached, 0, s.hashName(q.NameBytes())
+	c := s.condemnedWith(0)
+	if c == nil {
+		c = &condemned{}
+		c.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
+		s.condemned = append(s.condemned, c)
+	}
+	c.insert(&q.entry, q.hash)
+}
+
+func (s *Store) condemnedWith(flushes uint32) *condemned {
+	for _, c := range s.condemned {
+		if c.flushes == flushes && c.db == 0 {
+			return c
+		}
+	}
+	return nil
+}
+
+// Condemned says whether a queue that lies in a key is condemned.
+func (s *Store) Condemned(q *Queue) bool {
+	return q.state == queueAttached && q.flushes != *s.flushes
+}
+
+// AnyCondemned says whether keys of database 0 hold condemned queues.
+func (s *Store) AnyCondemned() bool {
+	for _, c := range s.condemned {
+		if c.db == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// NextCondemned appends condemned queues of database 0, most or a few more, whose keys
+// are to be removed before the next call.
+func (s *Store) NextCondemned(list []*Queue, most int) []*Queue {
+	for _, c := range s.condemned {
+		for c.db == 0 && len(list) < most {
+			var e *entry
+			for e, c.cursor = c.scan(c.cursor); e != nil; e = e.next {
+				list = append(list, queueOf(e))
+			}
+			if c.cursor == 0 {
+				break
+			}
+		}
+	}
+	return list
+}
+
+// BuryCondemned buries a condemned queue that has left its key.
+func (s *Store) BuryCondemned(q *Queue) {
+	for i, c := range s.condemned {
+		if c.flushes != q.flushes || !c.has(q) {
+			continue
+		}
+		if c.remove(&q.entry, q.hash); c.len == 0 {
+			c.drop()
+			s.condemned = append(s.condemned[:i], s.condemned[i+1:]...)
+		}
+		break
+	}
+	q.state, q.hash = queueBuried, wasCondemned
+	s.graves = append(s.graves, q)
+}
+
+func (c *condemned) has(q *Queue) bool {
+	for e := c.first(q.hash); e != nil; e = e.next {
+		if e == &q.entry {
+			return true
+		}
+	}
+	return false
+}
+
+// SwapCondemned follows SWAPDB. The keys of those that are in another database than 0
+// stay until they are back.
+func (s *Store) SwapCondemned(a, b int32) {
+	for _, c := range s.condemned {
+		switch c.db {
+		case a:
+			c.db = b
+		case b:
+			c.db = a
+		}
+	}
+}
+
+// ForgetCondemned drops what is known of the condemned queues of a database (-1: of
+// all). As with [Store.Forget], they belong to the keyspace, whose owner frees them.
+func (s *Store) ForgetCondemned(db int) {
+	kept := s.condemned[:0]
+	for _, c := range s.condemned {
+		if db < 0 || int(c.db) == db {
+			c.drop()
+		} else {
+			kept = append(kept, c)
+		}
+	}
+	clear(s.condemned[len(kept):])
+	s.condemned = kept
+}

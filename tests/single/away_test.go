@@ -1,0 +1,268 @@
+package single
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// moveKey moves a key between databases, the connection's being 0 before and after.
+func moveKey(t *testing.T, c *harness.Conn, key string, from, to int) {
+	t.Helper()
+	c.Do("SELECT", from)
+	require.Equal(t, int64(1), c.Do("MOVE", key, to).Int())
+	c.Do("SELECT", 0)
+}
+
+// A queue lies in another database while the server restarts, or is a replica for a moment.
+// Its jobs aren't taken for ended: those that wait for them wait on. And those that are in
+// it learn how the jobs that they wait for ended meanwhile.
+func TestFamiliesAreApartOverARestart(t *testing.T) {
+	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-rewritten", "reload", "loadaof", "demoted"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			kept := "aof"
+			if mode == "rdb" {
+				kept = mode
+			}
+			s := harness.Start(t, saving(kept))
+			c := s.Dial()
+			back := func() {
+				t.Helper()
+				switch mode {
+				case "loadaof":
+					require.Equal(t, "OK", c.Do("DEBUG", "LOADAOF").Str)
+				case "demoted":
+					require.Equal(t, "OK", c.Do("REPLICAOF", "127.0.0.1", 1).Str)
+					harness.Await(t, 5*time.Second, "the server to be a replica", func() bool { return s.Info("replication", "role") == "slave" })
+					require.Equal(t, "OK", c.Do("REPLICAOF", "NO", "ONE").Str)
+				default:
+					comeBack(t, s, mode)
+				}
+				c = s.Dial()
+			}
+			// These jobs are away, and others wait for them.
+			parent := add(t, c, "away", "b", 0)
+			head := add(t, c, "away", "b", 0, "DEFERRED")
+			last := add(t, c, "away", "b", 0, "DEFERRED")
+			child := add(t, c, "q", "b", 0, "AFTER", parent)
+			dead := add(t, c, "q", "b", 0, "AFTER", parent, "ONDEAD", "dead")
+			blocked := add(t, c, "q", "b", 0, "BLOCKEDBY", head)
+			late := add(t, c, "q", "b", 0, "BLOCKEDBY", last)
+			waits := map[string]string{child: parent, dead: parent, blocked: head, late: last}
+			// These are away, and wait for others, which end meanwhile.
+			done1 := add(t, c, "here", "b", 0)
+			after := add(t, c, "away", "after", 0, "AFTER", done1)
+			cancelled := add(t, c, "never", "b", 0, "DEFERRED")
+			falls := add(t, c, "away", "falls", 0, "BLOCKEDBY", cancelled)
+			released := add(t, c, "released", "b", 0, "DEFERRED")
+			alone := add(t, c, "away", "alone", 0, "BLOCKEDBY", released)
+			letsGo := add(t, c, "letsgo", "b", 0, "DEFERRED")
+			early := add(t, c, "away", "early", 0, "BLOCKEDBY", letsGo)
+
+			moveKey(t, c, "away", 0, 1)
+			back()
+			pending := func() {
+				t.Helper()
+				time.Sleep(100 * time.Millisecond) // the ticks that looked into it took some ms
+				for id, other := range waits {
+					assert.Equal(t, "blocked", state(c, id))
+					assert.Equal(t, []string{other}, waitsFor(c, id))
+				}
+				assert.Empty(t, waiting(c, "q:dead"))
+			}
+			pending()
+			done(t, c, "here", done1)
+			require.Equal(t, int64(1), c.Do("CANCELJOB", cancelled).Int())
+			require.Equal(t, int64(1), c.Do("RELEASEJOB", released).Int())
+			require.Equal(t, released, get(t, c, "released"))
+			require.Equal(t, int64(1), c.Do("DELJOB", released).Int()) // after its release: they are on their own
+			require.Equal(t, int64(1), c.Do("RELEASEJOB", letsGo, "LAST").Int())
+			assert.Equal(t, "blocked", state(c, letsGo), "the other one is to come before it")
+			back()
+			pending()
+			moveKey(t, c, "away", 1, 0)
+			pending()
+			harness.Await(t, 5*time.Second, "those that were away to hear of it", func() bool {
+				return state(c, after) == "queued" && state(c, alone) == "queued" && state(c, early) == "queued" && c.Do("SHOW", falls).Null
+			})
+			assert.Equal(t, "blocked", state(c, letsGo))
+			for range 4 { // parent, and the three that were let go
+				id := get(t, c, "away")
+				require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
+			}
+			require.Equal(t, int64(1), c.Do("RELEASEJOB", head).Int())
+			done(t, c, "away", head)
+			require.Equal(t, int64(1), c.Do("RELEASEJOB", last, "LAST").Int())
+			for range 4 {
+				id := get(t, c, "q")
+				require.Contains(t, waits, id)
+				delete(waits, id)
+				require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
+			}
+			done(t, c, "away", last)
+			done(t, c, "letsgo", letsGo)
+			harness.Await(t, 15*time.Second, "all to be gone", func() bool { return jobs(s) == "0" })
+		})
+	}
+}
+
+// An AOF without an RDB at its head is written anew while queues lie in another database,
+// one of them with the name of another in database 0. They are where they were when it is
+// loaded, and have their jobs when they come home.
+func TestAnAOFIsRewrittenWhileQueuesAreAway(t *testing.T) {
+	for _, end := range []string{"kill", "shutdown", "loadaof"} {
+		for _, move := range []bool{true, false} {
+			for _, homeBefore := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, MOVE %v, home before the end %v", end, move, homeBefore), func(t *testing.T) {
+					t.Parallel()
+					s := harness.Start(t, saving("aof-without-preamble"))
+					if end != "loadaof" {
+						s.AwaitMark()
+					}
+					c := s.Dial()
+					var away, here []string
+					for i := range 3 {
+						if away = append(away, add(t, c, "q", i, 0)); end != "loadaof" { // after which those would be uncertain
+							away = append(away, add(t, c, "q", i, 0, "RETRY", 0))
+						}
+					}
+					away = append(away, add(t, c, "q", "k", 0, "UNIQUE", "until-processed"))
+					there := add(t, c, "p", "b", 0)
+					waits := add(t, c, "q2", "b", 0, "AFTER", away[0])
+					go2 := func(from, to int) {
+						if move {
+							moveKey(t, c, "q", from, to)
+							moveKey(t, c, "q2", from, to)
+						} else {
+							require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+						}
+					}
+					go2(0, 1)
+					for i := range 2 {
+						here = append(here, add(t, c, "q", i, 0))
+					}
+					s.RewriteAOF()
+					home := func() {
+						if move {
+							require.Equal(t, "OK", c.Do("RENAME", "q", "mine").Str)
+						}
+						go2(1, 0)
+					}
+					if homeBefore {
+						home()
+					}
+					keys := func() (list [][]string) {
+						for db := range 2 {
+							c.Do("SELECT", db)
+							k := c.Do("KEYS", "*").Strings()
+							slices.Sort(k)
+							list = append(list, k)
+						}
+						c.Do("SELECT", 0)
+						return list
+					}
+					before := keys()
+					if end == "loadaof" {
+						require.Equal(t, "OK", c.Do("DEBUG", "LOADAOF").Str)
+					} else {
+						comeBack(t, s, map[string]string{"kill": "aof-kill", "shutdown": "aof"}[end])
+					}
+					c = s.Dial()
+					assert.Equal(t, before, keys())
+					if !homeBefore {
+						assert.Equal(t, here, waiting(c, "q"))
+						home()
+					}
+					assert.Equal(t, away, waiting(c, "q"))
+					assert.Equal(t, "blocked", state(c, waits))
+					if move {
+						assert.Equal(t, here, waiting(c, "mine"))
+					} else {
+						require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+						assert.Equal(t, here, waiting(c, "q"))
+						require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+					}
+					for _, id := range away {
+						done(t, c, "q", id)
+					}
+					done(t, c, "p", there)
+					done(t, c, "q2", waits)
+				})
+			}
+		}
+	}
+}
+
+// A server ends in order while a queue lies in another database. What somebody was given of
+// it stays with him, and doesn't come again before its time.
+func TestJobsOfAQueueThatIsAwayStayInHands(t *testing.T) {
+	for _, mode := range []string{"aof", "aof-without-preamble", "aof-rewritten", "rdb", "reload"} {
+		for _, move := range []bool{true, false} {
+			for _, times := range []int{1, 2} {
+				t.Run(fmt.Sprintf("%s, MOVE %v, %d times", mode, move, times), func(t *testing.T) {
+					t.Parallel()
+					s := harness.Start(t, saving(mode))
+					c := s.Dial()
+					plain := add(t, c, "q", "b", 0)
+					worked := add(t, c, "q", "b", 0)
+					nacked := add(t, c, "q", "b", 0, "RETRY", 200)
+					unique := add(t, c, "q", "b", 0, "UNIQUE", "until-processed", "KEY", "u")
+					runs := add(t, c, "q", "b", 0, "UNIQUE", "during-processing", "KEY", "r")
+					held := add(t, c, "q", "b", 0, "UNIQUE", "during-processing", "KEY", "r")
+					had := []string{plain, worked, nacked, unique, runs}
+					require.Equal(t, plain, get(t, c, "q"))
+					require.Equal(t, worked, c.Do("GETJOB", "NOHANG", "WORKER", "ada", "FROM", "q").Elems[0].Elems[1].Str)
+					require.Equal(t, nacked, get(t, c, "q"))
+					require.Equal(t, int64(1), c.Do("NACK", nacked).Int())
+					require.Equal(t, nacked, get(t, c, "q"))
+					for _, id := range []string{unique, runs} {
+						require.Equal(t, id, get(t, c, "q"))
+					}
+					waits := add(t, c, "q", "b", 0)
+					before := wip(t, c, "q")
+					require.Len(t, before, len(had))
+					trip := func(from, to int) {
+						if move {
+							moveKey(t, c, "q", from, to)
+						} else {
+							require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+						}
+					}
+					trip(0, 1)
+					for range times {
+						comeBack(t, s, mode)
+					}
+					c = s.Dial()
+					trip(1, 0)
+					for _, id := range had {
+						assert.Equal(t, "active", state(c, id))
+					}
+					after := wip(t, c, "q")
+					slices.SortFunc(before, func(a, b progress) int { return cmp.Compare(a.id, b.id) })
+					slices.SortFunc(after, func(a, b progress) int { return cmp.Compare(a.id, b.id) })
+					if assert.Len(t, after, len(before)) {
+						for i := range before {
+							assert.Equal(t, before[i].id, after[i].id)
+							assert.Equal(t, before[i].worker, after[i].worker)
+							assert.Equal(t, before[i].deliveries, after[i].deliveries)
+							assert.InDelta(t, before[i].since, after[i].since, 3000)
+						}
+					}
+					assert.Equal(t, int64(1), c.Do("SHOW", nacked).Field("nacks").Int())
+					assert.Equal(t, waits, get(t, c, "q"))
+					assert.Empty(t, c.Do("GETJOB", "NOHANG", "COUNT", 10, "FROM", "q").Elems)
+					require.Equal(t, int64(1), c.Do("ACKJOB", runs).Int())
+					assert.Equal(t, held, get(t, c, "q"))
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package single
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+const flushedQueues = 2000
+
+// manyQueues makes very many queues, one of which is long.
+func manyQueues(c *harness.Conn) {
+	for i := range flushedQueues {
+		c.Send("ADDJOB", fmt.Sprint("q", i), "body", 0)
+	}
+	for range flushedQueues {
+		c.Send("ADDJOB", "long", "body", 0, "RETRY", 1)
+	}
+	for range 2 * flushedQueues {
+		c.Receive()
+	}
+}
+
+// all runs commands in MULTI.
+func all(t *testing.T, c *harness.Conn, commands ...[]any) []harness.Value {
+	t.Helper()
+	c.Do("MULTI")
+	for _, args := range commands {
+		require.Equal(t, "QUEUED", c.Do(args...).Str, "%v", args)
+	}
+	v := c.Do("EXEC")
+	require.Len(t, v.Elems, len(commands), "%v", v)
+	return v.Elems
+}
+
+func awaitKeys(t *testing.T, s *harness.Server, keys ...string) {
+	t.Helper()
+	harness.Await(t, 20*time.Second, fmt.Sprintf("the keys %v and no others", keys), func() bool {
+		have := s.Do("KEYS", "*").Strings()
+		slices.Sort(have)
+		return slices.Equal(have, keys)
+	})
+}
+
+// FLUSH and RESET of very many queues answer when the keys are gone.
+func TestFlushOfVeryManyQueues(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes"))
+	c := s.Dial()
+	for _, flush := range [][]any{{"JOBMESH", "FLUSH"}, {"JOBMESH", "CLUSTER", "RESET"}, {"JOBMESH", "CLUSTER", "RESET", "HARD"}} {
+		manyQueues(c)
+		c.Do("SET", "other", "x")
+		require.Equal(t, "OK", c.Do(flush...).Str)
+		assert.Equal(t, []string{"other"}, c.Do("KEYS", "*").Strings(), "%v", flush)
+		assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
+	}
+}
+
+// While the keys of flushed queues are still there, nothing of their jobs is: not for
+// clients, in no file that is saved, at no replica. What comes after the flush stays.
+func TestAnEndInTheMiddleOfAFlush(t *testing.T) {
+	aof, rdb := "appendonly yes", "appendonly no"
+	kill := func(s *harness.Server) *harness.Server {
+		s.Kill()
+		s.Restart()
+		return s
+	}
+	for name, c := range map[string]struct {
+		conf []string
+		end  func(t *testing.T, s, replica *harness.Server) *harness.Server
+	}{
+		"none": {[]string{aof}, func(t *testing.T, s, _ *harness.Server) *harness.Server {
+			require.Equal(t, "OK", s.Do("CLIENT", "UNPAUSE").Str)
+			return s
+		}},
+		"kill": {[]string{aof, "appendfsync always"}, func(t *testing.T, s, _ *harness.Server) *harness.Server { return kill(s) }},
+		"AOF rewritten, kill": {[]string{aof}, func(t *testing.T, s, _ *harness.Server) *harness.Server {
+			s.RewriteAOF()
+			return kill(s)
+		}},
+		"AOF rewritten without preamble, kill": {[]string{aof, "aof-use-rdb-preamble no"}, func(t *testing.T, s, _ *harness.Server) *harness.Server {
+			s.RewriteAOF()
+			return kill(s)
+		}},
+		"RDB saved, kill": {[]string{rdb}, func(t *testing.T, s, _ *harness.Server) *harness.Server {
+			s.Save()
+			return kill(s)
+		}},
+		"DEBUG RELOAD": {[]string{rdb, "enable-debug-command yes"}, func(t *testing.T, s, _ *harness.Server) *harness.Server {
+			require.Equal(t, "OK", s.Do("DEBUG", "RELOAD").Str)
+			require.Equal(t, "OK", s.Do("CLIENT", "UNPAUSE").Str)
+			return s
+		}},
+		"its replica goes on": {[]string{aof}, func(t *testing.T, s, replica *harness.Server) *harness.Server {
+			s.Kill()
+			require.Equal(t, "OK", replica.Do("REPLICAOF", "NO", "ONE").Str)
+			return replica
+		}},
+		"a replica that came in the middle goes on": {[]string{aof}, func(t *testing.T, s, _ *harness.Server) *harness.Server {
+			late := harness.Start(t, harness.WithReplicaOf(s), harness.WithConfig(aof))
+			late.AwaitSync()
+			s.Kill()
+			require.Equal(t, "OK", late.Do("REPLICAOF", "NO", "ONE").Str)
+			return late
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, harness.WithConfig(append(c.conf, "repl-diskless-sync-delay 0")...))
+			replica := harness.Start(t, harness.WithReplicaOf(s), harness.WithConfig("appendonly yes"))
+			replica.AwaitSync()
+			d := s.Dial()
+			manyQueues(d)
+			// With writes paused the rest of the keys stay.
+			id := all(t, d, []any{"JOBMESH", "FLUSH"}, []any{"ADDJOB", "q7", "new", 0}, []any{"ADDJOB", "long", "new", 0}, []any{"CLIENT", "PAUSE", 600_000, "WRITE"})[1].Str
+			left := d.Do("DBSIZE").Int()
+			require.Greater(t, left, int64(1000), "keys are left")
+			require.Less(t, left, int64(flushedQueues-100), "some are gone")
+			harness.Await(t, 20*time.Second, "the replica to follow", func() bool { return !replica.Do("SHOW", id).Null && replica.Do("DBSIZE").Is(left) })
+			for _, x := range []*harness.Server{s, replica} {
+				assert.Equal(t, "2", x.Info("jobmesh", "jobmesh_registered_jobs"))
+				assert.Len(t, x.Do("JSCAN", 0, "COUNT", 10_000).Elems[1].Elems, 2)
+			}
+			for _, name := range d.Do("KEYS", "q*").Strings() {
+				want := int64(0)
+				if name == "q7" {
+					want = 1
+				}
+				require.Equal(t, want, d.Do("QLEN", name).Int(), name)
+			}
+			s = c.end(t, s, replica)
+			awaitKeys(t, s, "long", "q7")
+			assert.Equal(t, "queued", state(s.Dial(), id))
+			assert.Equal(t, "2", s.Info("jobmesh", "jobmesh_registered_jobs"))
+			assert.Equal(t, int64(1), s.Do("QLEN", "long").Int())
+			if name == "none" {
+				awaitKeys(t, replica, "long", "q7")
+				assert.False(t, replica.Do("SHOW", id).Null)
+				s = kill(s)
+				awaitKeys(t, s, "long", "q7")
+			}
+		})
+	}
+}
+
+// Commands of the server's that meet a key of a queue that was flushed find an empty
+// queue, and do the same at a replica and when the log is read.
+func TestKeysOfFlushedQueues(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   string // with the names of keys that are left in k
+		keys []string
+	}{
+		"DEL and SET":  {`redis.call('DEL', k[1]) redis.call('SET', k[2], 'x') redis.call('RENAME', k[2], 'x')`, []string{"x"}},
+		"RENAME":       {`redis.call('SET', 'x', 'x') redis.call('RENAME', k[1], 'x') redis.call('ADDJOB', 'x', 'b', 0) redis.call('RENAME', k[2], k[3]) redis.call('DEL', k[3])`, []string{"x"}},
+		"RENAME aside": {`redis.call('ADDJOB', k[1], 'b', 0) redis.call('RENAME', k[1], 'x')`, []string{"x"}},
+		"RESTORE":      {`local d = redis.call('DUMP', k[1]) redis.call('RESTORE', 'x', 0, d) redis.call('RESTORE', k[1], 0, d, 'REPLACE') redis.call('DEL', k[1]) redis.call('ADDJOB', 'x', 'b', 0)`, []string{"x"}},
+		"EXPIRE":       {`redis.call('PEXPIRE', k[1], 1) redis.call('PEXPIRE', k[2], 100000) redis.call('ADDJOB', k[2], 'b', 0) redis.call('RENAME', k[2], 'x')`, []string{"x"}},
+		"MOVE":         {`redis.call('MOVE', k[1], 1) redis.call('SELECT', 1) redis.call('MOVE', k[1], 0) redis.call('SELECT', 0) redis.call('ADDJOB', k[1], 'b', 0) redis.call('RENAME', k[1], 'x')`, []string{"x"}},
+		"SWAPDB":       {`redis.call('SWAPDB', 0, 1) redis.call('ADDJOB', 'x', 'b', 0) redis.call('SWAPDB', 1, 0) redis.call('SWAPDB', 1, 0) redis.call('FLUSHDB') redis.call('SWAPDB', 0, 1)`, nil},
+		"FLUSHDB":      {`redis.call('FLUSHDB') redis.call('ADDJOB', 'x', 'b', 0)`, []string{"x"}},
+		"FLUSHALL":     {`redis.call('FLUSHALL', 'ASYNC') redis.call('ADDJOB', 'x', 'b', 0)`, []string{"x"}},
+		"again":        {`redis.call('ADDJOB', k[1], 'b', 0) redis.call('JOBMESH', 'FLUSH') redis.call('ADDJOB', 'x', 'b', 0) redis.call('ADDJOB', k[1], 'b', 0) redis.call('DEL', k[1])`, []string{"x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, harness.WithConfig("appendonly yes", "repl-diskless-sync-delay 0"))
+			replica := harness.Start(t, harness.WithReplicaOf(s))
+			replica.AwaitSync()
+			d := s.Dial()
+			manyQueues(d)
+			v := d.Do("EVAL", "redis.call('JOBMESH', 'FLUSH') local k = redis.call('KEYS', '*') "+c.do+" return #k", 0)
+			require.Greater(t, v.Int(), int64(1000), "%v", v)
+			awaitKeys(t, s, c.keys...)
+			awaitKeys(t, replica, c.keys...)
+			jobs := s.Info("jobmesh", "jobmesh_registered_jobs")
+			harness.Await(t, 10*time.Second, "as many jobs at the replica", func() bool { return replica.Info("jobmesh", "jobmesh_registered_jobs") == jobs })
+			s.Kill()
+			s.Restart()
+			awaitKeys(t, s, c.keys...)
+			assert.Equal(t, jobs, s.Info("jobmesh", "jobmesh_registered_jobs"))
+			assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
+		})
+	}
+}
