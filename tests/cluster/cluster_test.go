@@ -27,6 +27,7 @@ func start(t *testing.T, n int, lines ...string) mesh {
 		meet(t, s, m[0])
 	}
 	m.await(t, n)
+	m.votes(t)
 	return m
 }
 
@@ -174,7 +175,7 @@ func TestMeetErrors_87(t *testing.T) {
 
 // Heartbeats change nothing that is saved.
 func TestQuietMeshIsNotDirty(t *testing.T) {
-	m := lockMesh(t, 2) // that a node votes from now on is saved
+	m := start(t, 2) // that a node votes from now on is saved
 	sent := func() int64 {
 		n, err := strconv.ParseInt(m[0].Info("jobmesh", "jobmesh_messages_received"), 10, 64)
 		require.NoError(t, err)

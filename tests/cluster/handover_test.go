@@ -241,7 +241,7 @@ func TestVotesOutliveTheirJobsCopyInTheLog(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := lockMesh(t, 3, "appendonly yes", "appendfsync always")
+			m := start(t, 3, "appendonly yes", "appendfsync always")
 			m[2].Kill() // so the votes of the two others are all that there are
 			add := func() harness.Value {
 				return m[0].Do("ADDJOB", "q", "b", 1000, "UNIQUE", "until-processed", "KEY", "k", "RETRY", 0, "REPLICATE", 1)

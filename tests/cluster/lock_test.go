@@ -31,12 +31,6 @@ func (m mesh) votes(t *testing.T) {
 	}
 }
 
-func lockMesh(t *testing.T, n int, lines ...string) mesh {
-	m := start(t, n, lines...)
-	m.votes(t)
-	return m
-}
-
 // free waits until no node knows of a lock, or has one to give back.
 func (m mesh) free(t *testing.T, name string) {
 	t.Helper()
@@ -59,7 +53,7 @@ func (m mesh) known(t *testing.T, name string) {
 // 41 to 43 over three nodes, each command to another one.
 func TestLocksOverTheMesh_41_42_43(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	token := acquire(t, m[0], "n", "a", 60_000)
 	m.known(t, "n")
 	for _, s := range m {
@@ -89,7 +83,7 @@ func TestLocksOverTheMesh_41_42_43(t *testing.T) {
 // that is gone leaves nothing.
 func TestLockWaitOverTheMesh_44(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	token := acquire(t, m[0], "n", "a", 60_000)
 	waiters := make([]*harness.Conn, 4)
 	for i := range waiters {
@@ -139,7 +133,7 @@ func listed(items ...string) string {
 // nothing is held afterwards.
 func TestLocksWithNodesDown_46_47(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3, "appendonly yes", "appendfsync always")
+	m := start(t, 3, "appendonly yes", "appendfsync always")
 	held := acquire(t, m[0], "held", "a", 60_000)
 	m.known(t, "held")
 	ids := m.shortIDs(t)
@@ -172,7 +166,7 @@ func TestLocksWithNodesDown_46_47(t *testing.T) {
 // 47, where the nodes are there and don't answer: refused at the timeout.
 func TestLocksWithNodesStopped_47(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3, "jobmesh.cluster-node-timeout 10000")
+	m := start(t, 3, "jobmesh.cluster-node-timeout 10000")
 	ids := m.shortIDs(t)
 	m[1].Pause()
 	token := acquire(t, m[0], "n", "a", 60_000)
@@ -194,7 +188,7 @@ func TestLocksWithNodesStopped_47(t *testing.T) {
 // the others, or the longest lease is over.
 func TestLostTable_48(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3, "jobmesh.lock-max-lease 8000")
+	m := start(t, 3, "jobmesh.lock-max-lease 8000")
 	// Held by the votes of two, the third is down.
 	m[2].Kill()
 	token := acquire(t, m[0], "n", "a", 8000)
@@ -233,7 +227,7 @@ func TestLostTable_48(t *testing.T) {
 // 49: the holder's node is stopped for longer than the lease.
 func TestStoppedHolder_49(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	token := acquire(t, m[0], "n", "a", 500)
 	m[0].Pause()
 	next := acquire(t, m[1], "n", "b", 60_000, "WAIT", 10_000)
@@ -298,7 +292,7 @@ func TestLockBeforeTheMesh(t *testing.T) {
 // Of a hundred clients at three nodes one gets the lock, and never two at once.
 func TestLockRaceOverTheMesh_lib30(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	for round := range 20 {
 		conns := make([]*harness.Conn, 30)
 		for i := range conns {
@@ -324,7 +318,7 @@ func TestLockRaceOverTheMesh_lib30(t *testing.T) {
 func TestClearVeryManyLocksOverTheMesh(t *testing.T) {
 	t.Parallel()
 	const many, clients = 3000, 30
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	conns := make([]*harness.Conn, clients)
 	for i := range conns {
 		conns[i] = m[0].Dial()
@@ -394,7 +388,7 @@ func TestLocksOfANodeThatWasAReplica(t *testing.T) {
 // alone keeps that one from locks, and is named.
 func TestJoinThroughAMinority(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	m[2].Pause()
 	token := acquire(t, m[0], "n", "a", 600_000, "WAIT", 10_000)
 	m[0].Pause()
@@ -448,7 +442,7 @@ func TestLocksAfterTheRestartOfAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := lockMesh(t, 3, c.lines...)
+			m := start(t, 3, c.lines...)
 			token := acquire(t, m[0], "held", "a", 600_000)
 			m.known(t, "held")
 			v := m[1].Do("ADDJOB", "q", "b", 2000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k")
@@ -477,7 +471,7 @@ func TestLocksAfterTheRestartOfAll(t *testing.T) {
 // the longest that there may be, and say so: in the log, in CLUSTER INFO, in refusals.
 func TestLocksAfterTheLossOfAllVotes(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3, "appendonly yes", "appendfsync everysec")
+	m := start(t, 3, "appendonly yes", "appendfsync everysec")
 	acquire(t, m[0], "n", "a", 8000, "WAIT", 5000)
 	m.known(t, "n")
 	for _, s := range m {
@@ -516,7 +510,7 @@ func TestLogsThatLackVotes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := lockMesh(t, 3, "appendonly yes", "appendfsync always")
+			m := start(t, 3, "appendonly yes", "appendfsync always")
 			before := m[0].Do("CONFIG", "GET", config[0]).Elems[1].Str
 			m[2].Pause()
 			require.Equal(t, "OK", m[0].Do("CONFIG", "SET", config[0], config[1]).Str)
@@ -542,7 +536,7 @@ func TestLogsThatLackVotes(t *testing.T) {
 // A node writes to disk what it remembers of its votes before it gives the first longer one.
 func TestPromisedLeasesAreKept(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 2)
+	m := start(t, 2)
 	acquire(t, m[0], "n", "a", 100_000, "WAIT", 5000)
 	for _, s := range m {
 		text, err := os.ReadFile(filepath.Join(s.Dir, "jobmesh-nodes.conf"))

@@ -18,7 +18,7 @@ import (
 // runner is a mesh of three: node 0 runs a job whose key one at node 1 waits for.
 func runner(t *testing.T, lines ...string) (m mesh, first, second string) {
 	t.Helper()
-	m = lockMesh(t, 3, append([]string{"appendonly yes", "enable-debug-command yes"}, lines...)...)
+	m = start(t, 3, append([]string{"appendonly yes", "enable-debug-command yes"}, lines...)...)
 	first, second = m.run(t, "k")
 	return m, first, second
 }
@@ -84,7 +84,7 @@ func TestLoadedAnew(t *testing.T) {
 // A data set that is emptied for good frees its locks at all nodes.
 func TestEmptiedForGood(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	for _, how := range [][]any{{"FLUSHALL"}, {"FLUSHALL", "ASYNC"}, {"FLUSHDB"}, {"JOBMESH", "FLUSH"}, {"DEL", "run"}} {
 		first, second := m.run(t, fmt.Sprint(how))
 		v := m[0].Do(how...)
@@ -114,7 +114,7 @@ func TestEmptiedThenLoaded(t *testing.T) {
 // start, whether that is in the folder where the process began or in a later dir.
 func TestPromisesAfterAnotherDir(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3, "appendonly yes", "enable-protected-configs yes")
+	m := start(t, 3, "appendonly yes", "enable-protected-configs yes")
 	acquire(t, m[0], "warm", "o", 1000)
 	files := make([][]string, 2)
 	for i, s := range m[:2] {
@@ -154,7 +154,7 @@ func TestPromisesAfterAnotherDir(t *testing.T) {
 // is gone stands in nobody's way.
 func TestOtherDirs(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 2, "enable-protected-configs yes")
+	m := start(t, 2, "enable-protected-configs yes")
 	other := filepath.Join(m[1].Dir, "jobmesh-nodes.conf")
 	before, err := os.ReadFile(other)
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 // job; locks are what the jobs say, and windows what is left of them.
 func TestUniqueSurvivesItsNodes_26_27(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3, "appendonly yes", "appendfsync always")
+	m := start(t, 3, "appendonly yes", "appendfsync always")
 	job := []any{"REPLICATE", 2, "RETRY", 60, "UNIQUE", "until-processed", "KEY", "k"}
 	window := []any{"REPLICATE", 1, "UNIQUE", "window", "TTL", 1000, "KEY", "k"}
 	again := func(s *harness.Server, queue string, options []any) harness.Value {
@@ -59,7 +59,7 @@ func TestUniqueSurvivesItsNodes_26_27(t *testing.T) {
 // that a released job's lock goes with it.
 func TestWhatAsksTheMesh_19_30_34(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	c := m[0].Dial()
 	during := []any{"REPLICATE", 1, "RETRY", 60, "UNIQUE", "during-processing", "KEY"}
 	ids := map[string]bool{}

@@ -43,7 +43,7 @@ func (m mesh) nobodyHolds(t *testing.T) {
 // 16, 21, 22, 30 over three nodes.
 func TestUniqueOverTheMesh_16_21_22_30(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	for _, replicate := range []any{1, 3} {
 		opt := []any{"REPLICATE", replicate, "RETRY", 60, "UNIQUE", "until-processed", "KEY", "k"}
 		more := func(s *harness.Server, o ...any) harness.Value {
@@ -77,7 +77,7 @@ func TestUniqueOverTheMesh_16_21_22_30(t *testing.T) {
 // the lock to the others.
 func TestForgottenEverywhere_16(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	for i, forget := range [][]any{{"FLUSHALL"}, {"DEL", "q"}, {"JOBMESH", "FLUSH"}, {"UNLINK", "q"}} {
 		for _, replicate := range []int{1, 3} {
 			key := fmt.Sprint(i, replicate)
@@ -109,7 +109,7 @@ func copies(m mesh, id string) (n int) {
 // 31: many clients at all nodes add one key at once, and one of them adds it.
 func TestOneOfManyAdds_31(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	for round := range 5 {
 		var added, refused atomic.Int64
 		var group sync.WaitGroup
@@ -144,7 +144,7 @@ func TestOneOfManyAdds_31(t *testing.T) {
 func TestRunsAreHeldBackOverNodes_39_40(t *testing.T) {
 	t.Parallel()
 	const each, keys = 12, 3
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	for i := range each * keys {
 		addUnique(t, m[i%3], "q", fmt.Sprint(i%keys, ":", i), "REPLICATE", 1+i%2, "RETRY", 60, "UNIQUE", "during-processing", "KEY", i%keys, "SCOPE", "mesh")
 	}
@@ -185,7 +185,7 @@ func TestRunsAreHeldBackOverNodes_39_40(t *testing.T) {
 // acknowledges at another; NOHANG waits for no longer than the nodes need to agree.
 func TestHeldBackIsServedAtOnce_33(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	opt := []any{"REPLICATE", 1, "RETRY", 60, "UNIQUE", "during-processing", "KEY", "k", "SCOPE", "mesh"}
 	first := addUnique(t, m[0], "a", "1", opt...)
 	addUnique(t, m[1], "b", "2", opt...)
@@ -209,7 +209,7 @@ func TestHeldBackIsServedAtOnce_33(t *testing.T) {
 // QUORUM any is there for who wants it.
 func TestUniqueWithoutMajority_47(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	m[1].Kill()
 	id := addUnique(t, m[0], "q", "b", "REPLICATE", 1, "UNIQUE", "until-processed")
 	assert.True(t, m[2].Do("ADDJOB", "q", "b", 5000, "REPLICATE", 1, "UNIQUE", "until-processed").NullString())
@@ -232,7 +232,7 @@ func TestUniqueWithoutMajority_47(t *testing.T) {
 // one it is refused, and the job stays with its worker.
 func TestWorkingNeedsAMajority(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	run := func(queue string, more ...any) string {
 		id := addUnique(t, m[0], queue, "b", append([]any{"REPLICATE", 1, "RETRY", 300, "UNIQUE"}, more...)...)
 		v := m[0].Do("GETJOB", "TIMEOUT", 10_000, "FROM", queue)
@@ -286,7 +286,7 @@ func TestWorkingNeedsAMajority(t *testing.T) {
 // is over the job runs elsewhere, and those that were held back after it.
 func TestHolderIsKilled_35(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	opt := []any{"REPLICATE", 2, "RETRY", 2, "UNIQUE", "during-processing", "KEY", "k", "SCOPE", "mesh"}
 	first := addUnique(t, m[0], "q", "1", opt...)
 	require.Equal(t, first, fetch(t, m[0], "q"))
@@ -308,7 +308,7 @@ func TestHolderIsKilled_35(t *testing.T) {
 // Nobody has to be refused first.
 func TestDeletedQueueFreesItsKeys_25(t *testing.T) {
 	t.Parallel()
-	m := lockMesh(t, 3)
+	m := start(t, 3)
 	for _, end := range [][]any{{"DEL", "q"}, {"FLUSHALL"}} {
 		for i := range 5 {
 			addUnique(t, m[0], "q", "b", "REPLICATE", 1, "RETRY", 60, "UNIQUE", "until-processed", "KEY", i)

@@ -234,7 +234,7 @@ func TestDemotedAndPromotedAgain(t *testing.T) {
 	replica.AwaitSync()
 	once := []string{add(t, c, "once", "heard of", 0, "RETRY", 0), add(t, c, "once", "not heard of", 0, "RETRY", 0)}
 	for i := range 4 {
-		addUnique(t, c, "u", fmt.Sprint(i), "KEY k RETRY 1 UNIQUE during-processing")
+		addUnique(t, c, "u", fmt.Sprint(i), "KEY k RETRY 60 UNIQUE during-processing")
 	}
 	busy := get(t, c, "u")
 	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
