@@ -256,9 +256,6 @@ func (n *Node) won(c *Claim) {
 	}
 	n.prove(c)
 	n.note(c)
-	if c.kind != release && !c.answered(n.self.Node()) && len(n.votes.own) < lateMax {
-		n.votes.own = append(n.votes.own, c)
-	}
 	n.lately[c.round%uint64(len(n.lately))] = wonClaim{round: c.round, claim: c}
 	if c.kind == release {
 		// The others are asked already: their answers to this round will do.
@@ -267,17 +264,49 @@ func (n *Node) won(c *Claim) {
 	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal, Kept: c.kind == take && !c.fresh, Began: c.began}, true)
 }
 
-// note has the table of a node that abstains itself tell of a lock that is had here: the
-// votes for it are others'.
+// note has this node's table tell of a lock that is had here by the votes of others: else it
+// would go on voting for those who want the lock, and take each such vote for the end of it.
 func (n *Node) note(c *Claim) {
-	if c.kind == release || !n.abstains() {
+	if c.kind == release {
 		return
 	}
-	own := func(a answer) bool { return a.node == n.self.Node() && a.why == wire.Abstains }
-	if slices.ContainsFunc(c.answers, own) {
-		n.adopt(&wire.Lock{
-			Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: c.lease, Flags: c.asked() &^ lockWeak,
-		})
+	i := slices.IndexFunc(c.answers, func(a answer) bool { return a.node == n.self.Node() })
+	switch l := n.liveLock(c.name); {
+	case i < 0:
+		if len(n.votes.own) < lateMax {
+			n.votes.own = append(n.votes.own, c)
+		}
+	case c.answers[i].why == 0 || c.answers[i].why == wire.Unproven:
+	case l == nil || c.has(l):
+		n.adoptWon(c, c.lease)
+	case c.id != store.ID{} && len(n.outvoted) < lateMax:
+		n.outvoted = append(n.outvoted, c)
+	}
+}
+
+// adoptWon puts a lock that was won into this node's table.
+func (n *Node) adoptWon(c *Claim, left int64) {
+	n.adopt(&wire.Lock{
+		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: left, Flags: c.asked() &^ lockWeak,
+	})
+}
+
+// noteFreed does what note couldn't: this node had voted for another holder, and takes
+// that vote back now. The job may have lost its lock since.
+func (n *Node) noteFreed(name []byte) {
+	i := slices.IndexFunc(n.outvoted, func(c *Claim) bool { return string(c.name) == string(name) })
+	if i < 0 {
+		return
+	}
+	c := n.outvoted[i]
+	n.outvoted = slices.Delete(n.outvoted, i, i+1)
+	left := c.lease - (n.steady() - c.began)
+	j, space := n.store.Lookup(&c.id), store.Space(name[0])
+	if j == nil || c.lease > 0 && left <= 0 || n.passive || !n.named(j, space, name) {
+		return
+	}
+	if u := j.Unique(); u.Has(hasFlag(space)) && lockToken(u, space) == c.proposal && n.liveLock(name) == nil {
+		n.adoptWon(c, left)
 	}
 }
 

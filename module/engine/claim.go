@@ -214,6 +214,7 @@ type claims struct {
 	lately    [64]wonClaim // by round
 	sync      tableSync
 	votes     promise
+	outvoted  []*Claim // were won for jobs while this node's vote stood against them
 }
 
 func newClaims() claims {

@@ -491,7 +491,7 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 		setLock(u, space, token)
 		return false, nil
 	}
-	if l := n.liveLock(name); l != nil && l.Job != j.ID {
+	if l := n.liveLock(name); l != nil && l.Job != j.ID && !outvotes(u, space, l) {
 		return false, ErrLockLost
 	}
 	id, want := j.ID, jobLock{name: slices.Clone(name), job: j.ID, lease: lease, any: u.Has(store.UniqueAny)}
@@ -556,6 +556,13 @@ func setLock(u store.Unique, space store.Space, token uint64) {
 	} else {
 		u.SetWait(token)
 	}
+}
+
+func lockToken(u store.Unique, space store.Space) uint64 {
+	if space == store.LockRun {
+		return u.RunToken()
+	}
+	return u.WaitToken()
 }
 
 // freeName frees a job's lock at all nodes, also where this one has no vote for it.

@@ -290,6 +290,7 @@ func ended(l *store.Lock) bool { return l.Until < 0 }
 
 // lockFreed is told that a lock has become free.
 func (n *Node) lockFreed(name []byte) {
+	n.noteFreed(name)
 	if store.Space(name[0]) == store.LockRun {
 		n.store.WakeLanes(name)
 	}
