@@ -35,20 +35,24 @@ func (n *Node) answer(c *Claim, a answer) {
 
 // attempt asks all nodes.
 func (n *Node) attempt(c *Claim) {
-	c.retry, c.round = 0, 0
+	c.retry = 0
+	n.setRound(c, 0)
 	if c.kind != release && c.flags&lockAny == 0 && !n.quorate(c.name) {
 		n.missed(c, Outcome{Kind: NoQuorum}, true)
 		return
 	}
-	if c.round = c.freeing; c.round == 0 {
+	round := c.freeing
+	if round == 0 {
 		n.rounds++
-		c.round = n.rounds
+		round = n.rounds
 	}
 	if c.kind == release {
-		c.freeing = c.round
+		c.freeing = round
 	}
+	n.setRound(c, round)
 	c.began = n.steady()
-	c.members = n.membersSum()
+	c.members, c.ups = n.membersSum(), n.ups
+	n.dropGone(c)
 	// What a release has freed already stays freed.
 	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
 	c.resend, c.resent = c.began+claimResendMS, false
@@ -178,6 +182,9 @@ func (n *Node) silent(c *Claim) (list []wire.Node) {
 }
 
 func (n *Node) tally(c *Claim) {
+	if !n.current(c) {
+		return
+	}
 	votes, open, need := 0, 0, n.votesNeeded(c)
 	own := c.answered(n.self.Node())
 	if !own {
@@ -422,7 +429,7 @@ func (n *Node) missed(c *Claim, o Outcome, definite bool) {
 	if c.kind != release {
 		delete(n.byRound, c.round)
 	}
-	c.round = 0
+	n.setRound(c, 0)
 	c.last = o
 	now := n.steady()
 	definite = definite || o.Kind == NoQuorum && c.flags&lockAny == 0 && !n.quorate(c.name)

@@ -1036,3 +1036,107 @@ func TestLargeJobsAreHandedOverBitByBit(t *testing.T) {
 		})
 	}
 }
+
+// Claims under way are counted anew bit by bit, where a node comes, goes or is forgotten, and
+// where this one may vote at last. No claim is lost, and none is asked for twice.
+func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
+	const many = 3000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	var peers []wire.NodeID
+	for i := range byte(4) {
+		peers = append(peers, wire.NodeID{1, 2, 3, i})
+		n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+	}
+	n.TrustLocks()
+	n.VotesKept(engine.Votes{})
+	n.Effects()
+	rounds, asked := map[string]uint64{}, map[string]int{} // of peers[1]
+	votes, won := 0, 0
+	look := func() {
+		count := 0
+		for _, e := range n.Effects() {
+			count++
+			switch {
+			case e.Kind == engine.LogLock:
+				votes++
+			case e.Kind == engine.LockDone && e.Outcome.Kind == engine.Granted:
+				won++
+			case e.Kind == engine.Send && e.Peer.ID == peers[1] && n.Message(&e)[0] == byte(wire.Claim):
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				rounds[string(m.Lock.Name)] = m.Round
+				asked[string(m.Lock.Name)]++
+			}
+		}
+		assert.LessOrEqual(t, count, 2*mostAtOnce)
+	}
+	tick := func(times int, by int64) {
+		for range times {
+			now += by
+			n.SetNow(now)
+			n.Tick()
+			look()
+		}
+	}
+	for i := range many {
+		_, pending := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 60_000, 600_000, i)
+		require.NotNil(t, pending)
+		look()
+	}
+	require.Len(t, asked, many)
+	require.Zero(t, votes, "it is to be written first for how long they can last")
+	n.VotesKept(engine.Votes{Longest: 3_600_000})
+	look()
+	assert.Less(t, votes, many/2)
+	tick(20, 0)
+	assert.Equal(t, many, votes)
+
+	clear(asked)
+	n.PeerDown(peers[1])
+	look()
+	n.PeerUp(peers[1], "10.0.0.1:1", false)
+	look()
+	assert.NotEmpty(t, asked)
+	assert.Less(t, len(asked), many/2)
+	tick(20, 0)
+	assert.Len(t, asked, many)
+	for _, times := range asked {
+		require.Equal(t, 1, times)
+	}
+
+	// Two of five voted for each. Of two that are forgotten one had: that isn't two of three.
+	before := map[string]uint64{}
+	for name, round := range rounds {
+		grant := wire.Message{Kind: wire.Grant, Round: round}
+		require.NoError(t, n.Receive(peers[0], grant.Append(nil)))
+		before[name] = round
+		look()
+	}
+	n.Forget(peers[0])
+	look()
+	n.Forget(peers[3])
+	look()
+	old := 0
+	for name, round := range before {
+		if rounds[name] == round {
+			old++
+		}
+		deny := wire.Message{Kind: wire.Deny, Round: round, Count: wire.Abstains}
+		require.NoError(t, n.Receive(peers[1], deny.Append(nil)))
+		look()
+	}
+	assert.Greater(t, old, many/2, "that were not begun anew yet")
+	tick(200, 5)
+	assert.Zero(t, won)
+	for name, round := range before {
+		assert.NotEqual(t, round, rounds[name])
+	}
+	for _, round := range rounds {
+		grant := wire.Message{Kind: wire.Grant, Round: round}
+		require.NoError(t, n.Receive(peers[1], grant.Append(nil)))
+		look()
+	}
+	tick(200, 5)
+	assert.Equal(t, many, won)
+}

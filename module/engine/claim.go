@@ -137,6 +137,8 @@ type Claim struct {
 	freeing  uint64 // release: the round of all attempts, as what an earlier one has freed counts
 	began    int64  // steady
 	members  uint64 // a sum over the nodes that it counts
+	forgets  uint64 // claims.forgets when it asked
+	ups      uint64 // claims.ups when it asked last
 	proposal uint64
 	fresh    bool   // the proposal is a number that was never used
 	first    uint64 // the first such number of this claim
@@ -152,6 +154,7 @@ type Claim struct {
 	at  int64 // steady: when something is to be done
 	pos int   // in Node.alarms; -1: not there
 
+	inOpen link[Claim] // among those with an attempt under way
 	inLine link[Claim] // among those who wait for a lock
 	ofJob  link[Claim] // among the claims for a job that have an alarm
 	ofName link[Claim] // among those for a job's lock
@@ -165,6 +168,7 @@ type lockLine struct {
 	called bool // it is in Node.called
 }
 
+func inOpen(c *Claim) *link[Claim] { return &c.inOpen }
 func inLine(c *Claim) *link[Claim] { return &c.inLine }
 func ofJob(c *Claim) *link[Claim]  { return &c.ofJob }
 func ofName(c *Claim) *link[Claim] { return &c.ofName }
@@ -194,6 +198,10 @@ func (c *Claim) position() *int          { return &c.pos }
 // claims is what a node knows of claims, its own and others'.
 type claims struct {
 	rounds    uint64
+	open      chain[Claim] // those with an attempt under way
+	uncounted int          // so many of them, from the head on, are to be counted anew
+	forgets   uint64       // how often a node was forgotten
+	ups       uint64       // how often a connection was made
 	byRound   map[uint64]*Claim
 	alarms    schedule[*Claim]     // by when something is to be done
 	byJob     claimIndex[store.ID] // the claims in alarms that are for jobs
@@ -384,6 +392,7 @@ func (n *Node) AbandonClaim(c *Claim) {
 		return
 	}
 	if !n.passive { // the table is the master's
+		n.dropGone(c)
 		n.retract(c)
 	}
 	n.finishClaim(c, Outcome{Kind: NoQuorum}, false)
@@ -433,7 +442,7 @@ func (n *Node) lineFirst(c *Claim) bool {
 // finishClaim ends a claim. Where tell is false nobody hears of it.
 func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
 	delete(n.byRound, cmp.Or(c.round, c.freeing))
-	c.round = 0
+	n.setRound(c, 0)
 	if c.pos >= 0 {
 		heap.Remove(&n.alarms, c.pos)
 		if c.id != (store.ID{}) {
@@ -593,11 +602,13 @@ func (n *Node) claimCost(from int) int { return 1 + n.cost(from)*claimSlice/tick
 
 // tickClaims does what is due.
 func (n *Node) tickClaims() {
+	n.countSome()
 	now := n.steady()
 	from := len(n.effects)
 	for budget := claimSlice; len(n.alarms) > 0 && n.alarms[0].at <= now && budget > 0; budget, from = budget-n.claimCost(from), len(n.effects) {
 		c := n.alarms[0]
 		switch {
+		case !n.current(c):
 		case now >= c.deadline:
 			o := c.Late()
 			if c.round != 0 {
@@ -618,7 +629,7 @@ func (n *Node) tickClaims() {
 			if c.wait { // there may be very many
 				again = max(again, min(now-c.began, c.began+c.patience()-now))
 			}
-			c.resend, c.resent = now+again, true
+			c.resend, c.resent, c.ups = now+again, true, n.ups
 			n.setAlarm(c)
 		default:
 			n.attempt(c)

@@ -43,6 +43,7 @@ type Peer struct {
 	untold    int    // releases, from the first on, that it may have missed
 	missed    int    // likewise ADDJOBs that wait for copies,
 	added     uint64 // up to this number
+	up        uint64 // claims.ups when it was connected
 	choked    int64  // steady: until then it takes too little to be given jobs
 	meet      bool   // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64

@@ -260,45 +260,94 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 
 // claimsUp and claimsDown follow a connection.
 func (n *Node) claimsUp(p *Peer) {
-	for _, c := range n.openClaims() {
-		if !c.answered(p.Node) {
-			n.send(p, c.message())
-			c.resent = true
-		}
-	}
+	n.ups++
+	p.up = n.ups
+	n.countAnew()
 	n.debtsUp(p)
 	n.syncUp(p)
 }
 
-func (n *Node) claimsDown() {
-	for _, c := range n.openClaims() {
-		if c.round != 0 {
-			n.tally(c)
-		}
-	}
-}
+func (n *Node) claimsDown() { n.countAnew() }
 
-// forgetVoter takes a node out of the count. What was voted for was voted for with it
-// in the count: fewer votes would do now, so that claims under way are made anew.
+// forgetVoter takes a node out of the count.
 func (n *Node) forgetVoter(p *Peer) {
 	n.forgiveDebts(p)
-	for _, c := range n.openClaims() {
-		c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return a.node == p.Node })
-		if c.kind != release && c.flags&lockAny == 0 {
-			n.retract(c)
-			n.missed(c, Outcome{Kind: NoQuorum}, false)
-		}
-	}
-	n.claimsDown()
+	n.forgets++
+	n.countAnew()
 }
 
-// openClaims are the claims with an attempt under way, in an order.
-func (n *Node) openClaims() (list []*Claim) {
-	for _, c := range n.alarms {
-		if c.round != 0 {
-			list = append(list, c)
-		}
+// setRound notes which attempt of a claim is under way; 0: none.
+func (n *Node) setRound(c *Claim, round uint64) {
+	if c.round != 0 {
+		n.open.remove(c, inOpen)
 	}
-	slices.SortFunc(list, func(a, b *Claim) int { return int(int64(a.round - b.round)) })
-	return list
+	if c.round = round; round != 0 {
+		n.open.add(c, inOpen)
+	}
+}
+
+// countAnew begins a pass over the claims with an attempt under way, after something that
+// can decide them: who is connected, or what this node may vote for. Each is looked at
+// after its beginning; one that is tallied before, for another reason, is tallied right.
+func (n *Node) countAnew() {
+	n.uncounted = n.open.len
+	n.countSome()
+}
+
+// countSome goes on with it.
+func (n *Node) countSome() {
+	if n.passive || n.loading {
+		return
+	}
+	from := len(n.effects)
+	for budget := claimSlice; ; budget, from = budget-n.claimCost(from), len(n.effects) {
+		if n.uncounted = min(n.uncounted, n.open.len); n.uncounted == 0 {
+			return
+		}
+		if budget <= 0 {
+			n.hurryTick()
+			return
+		}
+		n.uncounted--
+		c := n.open.head
+		n.open.remove(c, inOpen) // to the end
+		n.open.add(c, inOpen)
+		if n.current(c) {
+			n.answerSelf(c)
+			n.tally(c)
+		}
+		if c.round == 0 || c.ups == n.ups {
+			continue
+		}
+		for _, p := range n.mesh.order {
+			if p.up > c.ups && !c.answered(p.Node) {
+				n.send(p, c.message())
+				c.resent = true
+			}
+		}
+		c.ups = n.ups
+	}
+}
+
+// dropGone takes the answers of nodes that were forgotten out of a claim. True: a node was,
+// since the claim asked.
+func (n *Node) dropGone(c *Claim) bool {
+	if c.forgets == n.forgets {
+		return false
+	}
+	c.forgets = n.forgets
+	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return a.node != n.self.Node() && n.mesh.by[a.node] == nil })
+	return true
+}
+
+// current says whether an attempt still counts the nodes that there are. After a node was
+// forgotten it doesn't, and fewer votes would do: the attempt ends, unless it is one that
+// needs no majority of all.
+func (n *Node) current(c *Claim) bool {
+	if c.round == 0 || !n.dropGone(c) || c.kind == release || c.flags&lockAny != 0 {
+		return true
+	}
+	n.retract(c)
+	n.missed(c, Outcome{Kind: NoQuorum}, false)
+	return false
 }

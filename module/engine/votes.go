@@ -164,12 +164,7 @@ func (n *Node) VotesKept(v Votes) {
 	for _, c := range own {
 		n.voteSelf(c)
 	}
-	for _, c := range n.openClaims() {
-		if c.round != 0 && !c.answered(n.self.Node()) {
-			n.answerSelf(c)
-			n.tally(c)
-		}
-	}
+	n.countAnew()
 }
 
 // lateClaim is a claim that waits for what is remembered to be written.
