@@ -87,6 +87,9 @@ func (m *mesh) round(steps []step) {
 	b := newBooks()
 	c := startCrowd(m, b)
 	defer c.stop()
+	if m.plan.sentinel {
+		m.sentinelWaits(sentinelPatience)
+	}
 	began := m.now()
 	for _, s := range steps {
 		time.Sleep(began + s.at - m.now())
