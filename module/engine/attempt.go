@@ -51,7 +51,7 @@ func (n *Node) attempt(c *Claim) {
 	}
 	n.setRound(c, round)
 	c.began = n.steady()
-	c.members, c.ups = n.membersSum(), n.ups
+	c.members, c.ups = n.membersSum(), n.mesh.ups
 	n.dropGone(c)
 	// What a release has freed already stays freed.
 	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })

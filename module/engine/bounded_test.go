@@ -1140,3 +1140,117 @@ func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 	tick(200, 5)
 	assert.Equal(t, many, won)
 }
+
+// At-most-once jobs that were handed over when a connection broke are offered again bit by
+// bit, each once, and so is said which were taken. Those that were offered to a node that is
+// forgotten become uncertain likewise, unless it is back before their turn.
+func TestVeryManyHandoversGoOn(t *testing.T) {
+	const many = 5000
+	now := int64(1_700_000_000_000)
+	giver, _, _ := node(now)
+	peer := wire.NodeID{1, 2, 3}
+	giver.SetLife(peer, 7)
+	giver.PeerUp(peer, "10.0.0.1:1", false)
+	var ids []store.ID
+	for range many {
+		id, _, err := giver.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 6000})
+		require.NoError(t, err)
+		ids = append(ids, id)
+		giver.Effects()
+	}
+	sent := map[wire.Kind]map[store.ID]int{wire.Offer: {}, wire.Taken: {}}
+	rounds := map[store.ID]uint64{}
+	var offers [][]byte
+	look := func(n *engine.Node) {
+		count := 0
+		for _, e := range n.Effects() {
+			count++
+			if e.Kind != engine.Send {
+				continue
+			}
+			b := n.Message(&e)
+			if to := sent[wire.Kind(b[0])]; to != nil {
+				var m wire.Message
+				require.NoError(t, m.Parse(b))
+				to[store.ID(m.ID)]++
+				rounds[store.ID(m.ID)] = m.Round
+				offers = append(offers, bytes.Clone(b))
+			}
+		}
+		assert.LessOrEqual(t, count, mostAtOnce+10)
+	}
+	tick := func(n *engine.Node, times int) {
+		for range times {
+			now++
+			n.SetNow(now)
+			n.Tick()
+			look(n)
+		}
+	}
+	for tries := 0; len(rounds) < many && tries < 1000; tries++ {
+		need := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 1000}
+		require.NoError(t, giver.Receive(peer, need.Append(nil)))
+		look(giver)
+		tick(giver, 1)
+	}
+	require.Len(t, rounds, many)
+	taker, _, _ := node(now)
+	taker.PeerUp(peer, "10.0.0.1:1", false)
+	for _, m := range offers[:many] {
+		require.NoError(t, taker.Receive(peer, m))
+		look(taker)
+	}
+
+	clear(sent[wire.Taken])
+	taker.PeerDown(peer)
+	taker.PeerUp(peer, "10.0.0.1:1", false)
+	look(taker)
+	assert.NotEmpty(t, sent[wire.Taken])
+	tick(taker, 20)
+	assert.Len(t, sent[wire.Taken], many)
+	assert.Equal(t, uint64(many), taker.Queue([]byte("q")).Len)
+
+	// Some of the answers come first.
+	clear(sent[wire.Offer])
+	giver.PeerDown(peer)
+	giver.PeerUp(peer, "10.0.0.1:1", false)
+	look(giver)
+	assert.Less(t, len(sent[wire.Offer]), many/2)
+	taken := 0
+	for id, round := range rounds {
+		if sent[wire.Offer][id] == 0 && taken < 500 {
+			m := wire.Message{Kind: wire.Taken, ID: wire.JobID(id), Round: round}
+			require.NoError(t, giver.Receive(peer, m.Append(nil)))
+			taken++
+			look(giver)
+		}
+	}
+	tick(giver, 20)
+	assert.Len(t, sent[wire.Offer], many-taken)
+	for _, times := range sent[wire.Offer] {
+		require.Equal(t, 1, times)
+	}
+
+	uncertain := func() (count int) {
+		for i := range ids {
+			if j := giver.Job(&ids[i]); j != nil && j.Uncertain() {
+				count++
+			}
+		}
+		return count
+	}
+	giver.Forget(peer)
+	look(giver)
+	assert.NotZero(t, uncertain())
+	assert.Less(t, uncertain(), many/2)
+	giver.SetLife(peer, 7)
+	giver.PeerUp(peer, "10.0.0.1:1", true)
+	look(giver)
+	tick(giver, 20)
+	assert.Zero(t, uncertain())
+	giver.Forget(peer)
+	look(giver)
+	tick(giver, 20)
+	assert.Equal(t, many-taken, uncertain())
+	assert.Equal(t, uint64(many-taken), giver.Jobs())
+}

@@ -138,7 +138,7 @@ type Claim struct {
 	began    int64  // steady
 	members  uint64 // a sum over the nodes that it counts
 	forgets  uint64 // claims.forgets when it asked
-	ups      uint64 // claims.ups when it asked last
+	ups      uint64 // members.ups when it asked last
 	proposal uint64
 	fresh    bool   // the proposal is a number that was never used
 	first    uint64 // the first such number of this claim
@@ -201,7 +201,6 @@ type claims struct {
 	open      chain[Claim] // those with an attempt under way
 	uncounted int          // so many of them, from the head on, are to be counted anew
 	forgets   uint64       // how often a node was forgotten
-	ups       uint64       // how often a connection was made
 	byRound   map[uint64]*Claim
 	alarms    schedule[*Claim]     // by when something is to be done
 	byJob     claimIndex[store.ID] // the claims in alarms that are for jobs
@@ -629,7 +628,7 @@ func (n *Node) tickClaims() {
 			if c.wait { // there may be very many
 				again = max(again, min(now-c.began, c.began+c.patience()-now))
 			}
-			c.resend, c.resent, c.ups = now+again, true, n.ups
+			c.resend, c.resent, c.ups = now+again, true, n.mesh.ups
 			n.setAlarm(c)
 		default:
 			n.attempt(c)

@@ -49,9 +49,10 @@ const (
 type offered struct {
 	to          wire.Node
 	life, round uint64
-	next, wait  int64 // steady: when it is repeated
-	until       int64 // steady: the job has expired
-	unanswered  int   // Offers sent by this connection
+	next, wait  int64  // steady: when it is repeated
+	until       int64  // steady: the job has expired
+	unanswered  int    // Offers sent by one connection,
+	up          uint64 // that of this Peer.up
 	repeated    bool
 	accepted    bool // it was taken while it was out of sight
 	doubted     bool // the job is uncertain, for the node was forgotten
@@ -116,8 +117,9 @@ type round struct {
 // taken is a round in which this node got the job, and which isn't settled.
 type taken struct {
 	from       wire.Node
-	until      int64 // steady: the job has expired, at the giver too
-	next, wait int64 // steady: when Taken is repeated
+	until      int64  // steady: the job has expired, at the giver too
+	next, wait int64  // steady: when Taken is repeated
+	up         uint64 // Peer.up of the connection that it was sent by last
 }
 
 // SetLife tells, before PeerUp, which process of a node the connection leads to: a
@@ -145,16 +147,16 @@ func (n *Node) offer(j *store.Job, p *Peer) {
 	n.sendOffer(j, p, n.offers.get(j.ID))
 }
 
-// sendOffer returns what it takes of a tick's budget.
-func (n *Node) sendOffer(j *store.Job, p *Peer, o *offered) (cost int) {
+func (n *Node) sendOffer(j *store.Job, p *Peer, o *offered) {
 	m := n.copyOf(j, wire.Offer)
 	m.Holders, m.Round = nil, o.round
 	n.scratch.extras = store.AppendExtrasBut(n.scratch.extras[:0], j.Extras(), store.TagOffer)
 	m.Job.Extras = n.scratch.extras
+	if o.up != p.up {
+		o.up, o.unanswered = p.up, 0
+	}
 	o.unanswered++
-	from := len(n.effects)
 	n.send(p, m)
-	return 1 + n.cost(from)
 }
 
 // inRound says whether a job is offered in a round, or is uncertain since.
@@ -291,7 +293,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 		return
 	}
 	now := n.steady()
-	n.taken.put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS})
+	n.taken.put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.up})
 	n.sendTaken(p, r)
 	n.Stats.Imported++
 	n.imported(p, m.Queue)
@@ -327,7 +329,7 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 func (n *Node) onDeclined(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	o := n.offers.get(id)
-	if o == nil || o.to != p.Node || o.round != m.Round {
+	if o == nil || o.to != p.Node || o.round != m.Round || o.up != p.up {
 		return
 	}
 	// A later Offer of the round may have been taken: its answer is on its way.
@@ -398,78 +400,85 @@ func (n *Node) takes(p *Peer, j *store.Job) bool {
 	return j.Retry > 0 || (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Ties() > 0 && n.tied(j))
 }
 
-// resumeHandovers follows a connection that is back. Of very many offers, or large ones,
-// some are repeated in the next ticks.
-func (n *Node) resumeHandovers(p *Peer) {
-	budget := tickBudget
-	for i := n.offers.len() - 1; i >= 0; i-- { // an entry that goes is replaced by the last
-		e := n.offers.all[i]
-		if e.v.to != p.Node {
-			continue
-		}
-		e.v.unanswered = 0
-		n.reopen(&e.name, &e.v)
-		if j := n.review(&e.name, &e.v); j != nil {
-			e.v.repeated = true
-			if budget <= 0 {
-				e.v.next = n.steady()
-				n.unoffered = n.offers.len()
-				n.hurryTick()
-				continue
-			}
-			budget -= n.sendOffer(j, p, &e.v)
-		}
-	}
-	for i := range n.taken.all {
-		if e := n.taken.all[i]; e.v.from == p.Node {
-			n.sendTaken(p, e.name)
-		}
-	}
+// reviewHandovers follows a node that is connected again, or one of the mesh no more: all
+// offers and rounds are looked at soon, some of them at once. The rounds in which a node that
+// was forgotten gave jobs stay known: should it come back, it may offer them again.
+func (n *Node) reviewHandovers() {
+	n.offers.begin()
+	n.taken.begin()
+	n.reviewOn()
 }
 
-// forgetHandovers follows a node that is one of the mesh no more. The rounds in which it
-// gave jobs stay known: should it come back, it may offer them again.
-func (n *Node) forgetHandovers(node wire.Node) {
-	for i := n.offers.len() - 1; i >= 0; i-- {
-		if e := n.offers.all[i]; e.v.to == node {
-			n.review(&e.name, &e.v)
-		}
+// reviewOn goes on with that. It returns what is left of a tick's budget.
+func (n *Node) reviewOn() (budget int) {
+	now := n.steady()
+	budget = tickBudget
+	for n.offers.left > 0 && budget > 0 && !n.passive && !n.loading { // else the jobs aren't known
+		n.offers.pass(1, func(id store.ID, o *offered) bool {
+			budget -= n.offerAgain(id, o, now)
+			return true
+		})
 	}
+	for n.taken.left > 0 && budget > 0 {
+		budget--
+		n.taken.pass(1, func(r round, t *taken) bool { return n.takenAgain(r, t, now) })
+	}
+	if n.offers.left+n.taken.left > 0 {
+		n.hurryTick()
+	}
+	return budget
 }
 
 // tickHandovers repeats what wasn't answered, a few at a time.
 func (n *Node) tickHandovers() {
-	now := n.steady()
-	budget := tickBudget
+	now, budget := n.steady(), n.reviewOn()
 	for steps := handoverSteps; steps > 0 && budget > 0 && n.offers.len() > 0; steps-- {
-		n.unoffered--
 		id, o := n.offers.next()
-		j := n.review(&id, o)
-		if j == nil {
-			continue
-		}
-		if p := n.mesh.by[o.to]; now >= o.next && p.Connected {
-			o.wait = min(2*o.wait, handoverLast)
-			o.next, o.repeated = now+o.wait, true
-			budget -= n.sendOffer(j, p, o)
-		}
+		budget -= n.offerAgain(id, o, now)
 	}
-	if n.unoffered = min(max(n.unoffered, 0), n.offers.len()); n.unoffered > 0 {
-		n.hurryTick()
-	}
-	for range min(n.taken.len(), handoverSteps) {
-		r, t := n.taken.next()
-		switch p := n.mesh.by[t.from]; {
-		case now >= t.until && n.taken.len() > takenMost:
-			// A giver that was restarted with a clock that was set back may hold the job
-			// for one that hasn't expired. So only very many rounds are forgotten.
+	for range min(n.taken.len(), handoverSteps, max(budget, 0)) {
+		if r, t := n.taken.next(); !n.takenAgain(r, t, now) {
 			n.taken.remove(r)
-		case now >= t.next && p != nil:
-			t.wait = min(2*t.wait, handoverLast)
-			t.next = now + t.wait
-			n.sendTaken(p, r)
 		}
 	}
+}
+
+// offerAgain reviews an offer, and repeats it where it is time, or by a new connection. It
+// returns what it took of a tick's budget.
+func (n *Node) offerAgain(id store.ID, o *offered, now int64) (cost int) {
+	p := n.mesh.by[o.to]
+	back := p != nil && p.Connected && p.up != o.up
+	from := len(n.effects)
+	if back {
+		n.reopen(&id, o)
+	}
+	if j := n.review(&id, o); j != nil && p.Connected && (back || now >= o.next) {
+		if !back {
+			o.wait = min(2*o.wait, handoverLast)
+		}
+		o.next, o.repeated = now+o.wait, true
+		n.sendOffer(j, p, o)
+	}
+	return max(1, len(n.effects)-from) + n.cost(from)
+}
+
+// takenAgain repeats a Taken in the same way. False: the round is to be forgotten.
+func (n *Node) takenAgain(r round, t *taken, now int64) (keep bool) {
+	p := n.mesh.by[t.from]
+	back := p != nil && p.Connected && p.up != t.up
+	switch {
+	case now >= t.until && n.taken.len() > takenMost:
+		// A giver that was restarted with a clock that was set back may hold the job
+		// for one that hasn't expired. So only very many rounds are forgotten.
+		return false
+	case p != nil && (back || now >= t.next):
+		if !back {
+			t.wait = min(2*t.wait, handoverLast)
+		}
+		t.next, t.up = now+t.wait, p.up
+		n.sendTaken(p, r)
+	}
+	return true
 }
 
 // offerStands says of a loaded job that is offered whether the offer still waits for its

@@ -120,8 +120,6 @@ type Node struct {
 	offers  roster[store.ID, offered]
 	taken   roster[round, taken]
 
-	unoffered int // offers that hurried ticks look at, for some are to be repeated soon
-
 	mostBody  int // bytes of a body that can be sent to another node
 	addings   map[store.ID]*adding
 	waiting   []*adding // the same, in an order

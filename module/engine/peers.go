@@ -43,7 +43,7 @@ type Peer struct {
 	untold    int    // releases, from the first on, that it may have missed
 	missed    int    // likewise ADDJOBs that wait for copies,
 	added     uint64 // up to this number
-	up        uint64 // claims.ups when it was connected
+	up        uint64 // members.ups when it was connected
 	choked    int64  // steady: until then it takes too little to be given jobs
 	meet      bool   // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64
@@ -68,6 +68,7 @@ type members struct {
 	next    int64                  // the next heartbeat
 	gossip  int                    // where in order the next heartbeat's gossip begins
 	timeout int64
+	ups     uint64 // how often a connection was made
 	sweep   int64  // the next forgetting of stale questions
 	sum     uint64 // over all nodes, this one included; 0: not known
 	untold  bool   // the others are to be told of all nodes
@@ -145,6 +146,8 @@ func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 		n.nodesChanged()
 	}
 	p.Connected = true
+	n.mesh.ups++
+	p.up = n.mesh.ups
 	n.heard(p)
 	n.beatWhole(p)
 	n.resume(p)
@@ -236,7 +239,7 @@ func (n *Node) Forget(id wire.NodeID) bool {
 	n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: p})
 	n.nodesChanged()
 	n.forgetVoter(p)
-	n.forgetHandovers(p.Node)
+	n.reviewHandovers()
 	return true
 }
 

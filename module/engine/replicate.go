@@ -236,7 +236,7 @@ func (n *Node) resume(p *Peer) {
 	budget := tickBudget
 	n.resumeAdds(p, &budget)
 	n.resumeReleases(p)
-	n.resumeHandovers(p)
+	n.reviewHandovers()
 	n.acksUp(p)
 	n.askAgain()
 }

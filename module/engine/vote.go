@@ -260,8 +260,6 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 
 // claimsUp and claimsDown follow a connection.
 func (n *Node) claimsUp(p *Peer) {
-	n.ups++
-	p.up = n.ups
 	n.countAnew()
 	n.debtsUp(p)
 	n.syncUp(p)
@@ -316,7 +314,7 @@ func (n *Node) countSome() {
 			n.answerSelf(c)
 			n.tally(c)
 		}
-		if c.round == 0 || c.ups == n.ups {
+		if c.round == 0 || c.ups == n.mesh.ups {
 			continue
 		}
 		for _, p := range n.mesh.order {
@@ -325,7 +323,7 @@ func (n *Node) countSome() {
 				c.resent = true
 			}
 		}
-		c.ups = n.ups
+		c.ups = n.mesh.ups
 	}
 }
 
