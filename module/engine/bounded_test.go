@@ -1254,3 +1254,116 @@ func TestVeryManyHandoversGoOn(t *testing.T) {
 	assert.Equal(t, many-taken, uncertain())
 	assert.Equal(t, uint64(many-taken), giver.Jobs())
 }
+
+// A queue that is no longer paused takes back what is overdue bit by bit, and all of it: also
+// where it was paused again, has got another name, or some of its jobs were done meanwhile.
+func TestVeryManyOverdueJobsComeBack(t *testing.T) {
+	const many = 5000
+	for name, meanwhile := range map[string]func(n *engine.Node, ids []store.ID){
+		"nothing": func(*engine.Node, []store.ID) {},
+		"done": func(n *engine.Node, ids []store.ID) {
+			for i := range 100 {
+				require.True(t, n.Ack(&ids[many-1-i]))
+				_, _, err := n.Working(&ids[i], nil)
+				require.NoError(t, err)
+			}
+		},
+		"paused again": func(n *engine.Node, _ []store.ID) {
+			_, err := n.SetPause([]byte("q"), engine.PauseIn)
+			require.NoError(t, err)
+			for range 20 {
+				n.Tick()
+				n.Effects()
+			}
+			require.NotZero(t, n.Queue([]byte("q")).Overdue)
+			_, err = n.SetPause([]byte("q"), engine.PauseOut)
+			require.NoError(t, err)
+		},
+		"renamed": func(n *engine.Node, _ []store.ID) {
+			q := n.Queue([]byte("q"))
+			box := q.Box
+			n.Unlinked(box, q)
+			n.Effects()
+			require.Same(t, q, n.Reclaim(box))
+			n.Attached(q, []byte("other"), 0)
+		},
+		"swapped": func(n *engine.Node, _ []store.ID) {
+			n.Swapped(0, 1)
+			n.Effects()
+			for range 5 {
+				n.Tick()
+				n.Effects()
+			}
+			n.Swapped(0, 1)
+		},
+		"flushed": func(n *engine.Node, _ []store.ID) { n.Flush() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			var ids []store.ID
+			for range many {
+				id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600})
+				require.NoError(t, err)
+				ids = append(ids, id)
+				n.Effects()
+			}
+			require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, many, false, nil), many)
+			n.Effects()
+			_, err := n.SetPause([]byte("q"), engine.PauseIn)
+			require.NoError(t, err)
+			overdue := func() int { _, o := n.InProgress(); return int(o) }
+			now += 11_000
+			for ticks := 0; overdue() < many && ticks < 100; ticks++ {
+				now++
+				n.SetNow(now)
+				n.Tick()
+				n.Effects()
+			}
+			require.Equal(t, many, overdue())
+			before := many
+			look := func() {
+				n.Effects()
+				assert.LessOrEqual(t, before-overdue(), mostAtOnce)
+				before = overdue()
+			}
+			_, err = n.SetPause([]byte("q"), 0)
+			require.NoError(t, err)
+			look()
+			assert.Less(t, before, many)
+			now++
+			n.SetNow(now)
+			n.Tick()
+			look()
+			meanwhile(n, ids)
+			n.Effects()
+			before = overdue()
+			step := int64(1)
+			if name == "swapped" {
+				step = 2000 // jobs that were due while they were out of sight are looked at again after a minute
+			}
+			for range 50 {
+				now += step
+				n.SetNow(now)
+				next := n.Tick()
+				look()
+				if before > 0 {
+					require.Equal(t, now+1, next)
+				}
+			}
+			assert.Zero(t, overdue())
+			working, _ := n.InProgress()
+			switch name {
+			case "flushed":
+				assert.Zero(t, n.Jobs())
+			case "renamed":
+				assert.Equal(t, uint64(many), n.Queue([]byte("other")).Len)
+			case "done":
+				assert.GreaterOrEqual(t, uint64(100), working)
+				assert.Equal(t, uint64(many-100), n.Queue([]byte("q")).Len+working)
+			default:
+				assert.Equal(t, uint64(many), n.Queue([]byte("q")).Len)
+			}
+		})
+	}
+}

@@ -607,9 +607,7 @@ func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
 	if mask != 0 {
 		n.show(q)
 	}
-	if mask&PauseIn == 0 {
-		n.takeBack(q)
-	}
+	n.takeBack(q)
 	n.serve(q)
 	return mask, nil
 }

@@ -125,6 +125,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	}
 	q.ATime = n.now
 	n.welcome(q)
+	n.takeBack(q)
 	if q.Waiting() > 0 || q.Pause != 0 {
 		n.show(q)
 	}

@@ -139,6 +139,7 @@ type Node struct {
 	lineSeen  uint64              // lines since the start
 	waiters   waiters
 	blocked   int
+	unpaused  roster[string, struct{}] // queues that aren't paused any more, and have overdue jobs still
 	visible   int64
 	limbo     []limbo
 	made      []*store.Queue          // by n.queue, since the effects were last taken

@@ -55,6 +55,7 @@ func (n *Node) Tick() int64 {
 	}
 	n.ask()
 	n.vanished()
+	n.takeSomeBack()
 	n.idleQueues()
 	n.dropCondemned()
 	n.tickFarewells()

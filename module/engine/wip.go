@@ -134,10 +134,36 @@ func (n *Node) late(j *store.Job) bool {
 // takeBack has a queue that is no longer paused take back what is overdue: by the
 // next ticks, within their budget.
 func (n *Node) takeBack(q *store.Queue) {
-	for j := q.Working.Head; j != nil && q.Overdue > 0; j = j.Next {
-		if n.store.ClearOverdue(j) {
-			n.arm(j)
+	if q.Overdue > 0 && q.Pause&PauseIn == 0 {
+		n.unpaused.put(string(q.NameBytes()), struct{}{})
+		n.takeSomeBack()
+	}
+}
+
+// takeSomeBack goes on with the queues that are no longer paused. One that is paused again
+// keeps what is still overdue. The first jobs of a queue are those that are due first, so
+// those that were met here before stand in the way of the others only until Tick has come
+// to them: no more are begun with than it gets done.
+func (n *Node) takeSomeBack() {
+	for budget := tickBudget; budget > 0 && n.unpaused.len() > 0; budget-- {
+		name, _ := n.unpaused.next()
+		q := n.store.Queue([]byte(name))
+		if q == nil || q.Pause&PauseIn != 0 {
+			n.unpaused.remove(name)
+			continue
 		}
+		j := q.Working.Head
+		for ; j != nil && q.Overdue > 0 && budget > 0; j = j.Next {
+			if budget--; n.store.ClearOverdue(j) {
+				n.arm(j)
+			}
+		}
+		if j == nil || q.Overdue == 0 {
+			n.unpaused.remove(name)
+		}
+	}
+	if n.unpaused.len() > 0 {
+		n.hurryTick()
 	}
 }
 
