@@ -1367,3 +1367,74 @@ func TestVeryManyOverdueJobsComeBack(t *testing.T) {
 		})
 	}
 }
+
+// A node that meets its first other one doesn't look at all locks to know for how long they
+// can last as votes, and what it has remembered covers them all the same.
+func TestVeryManyLocksBecomeVotes(t *testing.T) {
+	const many = 3000
+	bare := func(n *engine.Node, i int) {
+		o, _ := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), int64(60_000+i), 0, nil)
+		require.Equal(t, engine.Granted, o.Kind)
+	}
+	unique := func(u engine.Unique) func(n *engine.Node, i int) {
+		return func(n *engine.Node, i int) {
+			_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: fmt.Append(nil, i), Replicate: 1, Retry: 10, TTL: 6000, Unique: u})
+			require.NoError(t, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		take     func(n *engine.Node, i int)
+		longest  int64
+		unleased bool
+	}{
+		"nothing": {func(*engine.Node, int) {}, 0, false},
+		"bare":    {bare, 60_000 + many - 1, false},
+		"jobs":    {unique(engine.Unique{Strategy: store.UniqueBefore}), 0, true},
+		"leased":  {unique(engine.Unique{Strategy: store.UniqueBefore, LockTTL: 90}), 90_000, false},
+	} {
+		for _, how := range []string{"taken", "loaded", "promoted"} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				now, looks := int64(1_700_000_000_000), 0
+				steady := func() int64 { looks++; return now }
+				n, _, _ := steadyNode(now, steady)
+				n.SetVotes(engine.Votes{})
+				for i := range many {
+					c.take(n, i)
+					n.Effects()
+				}
+				if how != "taken" {
+					var locks [][]byte
+					for l := n.LockTable().Head; l != nil; l = l.Next {
+						locks = append(locks, bytes.Clone(l.Record()))
+					}
+					records := saved(n)
+					n, _, _ = steadyNode(now, steady)
+					n.SetVotes(engine.Votes{})
+					n.SetPassive(how == "promoted")
+					n.BeginLoading()
+					for _, rec := range locks {
+						require.NoError(t, n.ApplyLock(rec))
+					}
+					for _, rec := range records {
+						require.NoError(t, n.ApplyJob([]byte("q"), rec))
+					}
+					n.EndLoading()
+					if how == "loaded" {
+						n.Settle(engine.Trust{})
+					} else {
+						n.SetPassive(false)
+					}
+					n.Effects()
+				}
+				require.Equal(t, c.longest > 0 || c.unleased, n.Locks() == many)
+				looks = 0
+				n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+				n.Effects()
+				assert.Less(t, looks, 100)
+				assert.GreaterOrEqual(t, n.Votes().Longest, c.longest)
+				assert.LessOrEqual(t, n.Votes().Longest, max(5120, c.longest*5/4))
+				assert.Equal(t, c.unleased, n.Votes().Unleased)
+			})
+		}
+	}
+}

@@ -161,6 +161,7 @@ func (n *Node) renewLocks() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
 		if !ended(l) {
 			l.Until = n.untilOf(n.leaseOf(l.Flags, l.Token, l.Lease))
+			n.noteLock(l)
 		}
 	}
 }

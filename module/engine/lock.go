@@ -202,6 +202,7 @@ func (n *Node) takeHashed(name []byte, hash uint64, id *store.ID, lease int64) (
 		}
 	}
 	l.Lease, l.Until = lease, n.untilOf(lease)
+	n.noteLock(l)
 	return l.Token, nil
 }
 
@@ -497,6 +498,7 @@ func (n *Node) ApplyLock(rec []byte) error {
 	n.setFlags(l, r.Flags)
 	l.Flags |= lockLogged
 	l.Until = n.untilOf(left)
+	n.noteLock(l)
 	return nil
 }
 

@@ -100,6 +100,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	if until := n.untilOf(b.lease); until > l.Until || n.alone() {
 		l.Lease, l.Until = b.lease, until
 	}
+	n.noteLock(l)
 	n.votes.lastVote = n.steady()
 	// A claim is asked again where the first answer takes long, because the vote is still
 	// being written to a slow disk. The second answer must not cost another write: the log

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 
@@ -83,7 +84,7 @@ type promise struct {
 	lowered  uint64     // counts the times that less was wanted than before
 	began    int64      // steady
 	until    [240]int64 // by leaseStep: steady, when votes of that length are over and the promise is, too
-	unleased int64      // likewise, for votes without a lease
+	unleased int64      // likewise, for votes without a lease; the greatest number: the node was alone since
 	wanted   Votes
 	asked    Votes // what the caller was last asked to keep
 	askedAt  int64 // steady
@@ -227,7 +228,7 @@ func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool 
 		return false
 	}
 	step := leaseStep(lease)
-	p.until[step] = now + voteMS(lease) + promiseKeptMS
+	p.until[step] = max(p.until[step], now+voteMS(lease)+promiseKeptMS)
 	if lease <= n.longestVote() {
 		return true
 	}
@@ -249,33 +250,52 @@ func (n *Node) tickVotes(now int64) {
 	known := p.kept.Longest >= 0 || now >= p.began+voteMS(n.maxLease)
 	if now >= p.look && known && !n.sync.abstain && len(n.mesh.order) > 0 {
 		p.look = now + promiseLookMS
-		need := Votes{Unleased: p.unleased > now, New: p.wanted.New}
-		for step := len(p.until) - 1; step >= 0 && need.Longest == 0; step-- {
-			if p.until[step] > now {
-				need.Longest = stepLease(step)
-			}
-		}
-		need.Longest = max(need.Longest, leastPromise)
-		p.want(need)
+		p.want(p.need(now))
 	}
 	if p.lags() && p.wanted.Longest >= 0 {
 		n.askToKeep(now)
 	}
 }
 
-// promiseAll counts the votes that the table has: the node isn't alone any more.
-func (n *Node) promiseAll() {
-	n.votes.lastVote = n.steady()
-	if n.votes.kept.Longest >= 0 {
-		n.votes.wanted.Longest = max(n.votes.wanted.Longest, leastPromise)
-	}
-	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		if n.isLive(l) {
-			n.covers(l.Name(), &l.Job, l.Flags, l.Lease)
+// need is what has to be remembered of the votes that were given, and can matter still.
+func (p *promise) need(now int64) Votes {
+	v := Votes{Unleased: p.unleased > now, New: p.wanted.New, Longest: leastPromise}
+	for step := len(p.until) - 1; step >= 0; step-- {
+		if p.until[step] > now {
+			v.Longest = max(v.Longest, stepLease(step))
+			break
 		}
 	}
-	if n.votes.lags() && n.votes.kept.Longest >= 0 {
-		n.askToKeep(n.steady())
+	return v
+}
+
+// noteLock notes a lock that is no vote yet, for there is nobody to vote for it: it becomes one
+// where the node meets another.
+func (n *Node) noteLock(l *store.Lock) {
+	p := &n.votes
+	switch {
+	case !n.alone():
+	case unleased(l.Space(), &l.Job, l.Flags, l.Lease):
+		p.unleased = math.MaxInt64
+	case l.Until > 0:
+		until := &p.until[leaseStep(l.Lease)]
+		*until = max(*until, l.Until+voteMS(l.Lease)-l.Lease+promiseKeptMS)
+	}
+}
+
+// promiseAll has the locks remembered that the table has, as votes: the node isn't alone any
+// more. They were noted one by one, for to look at all takes long.
+func (n *Node) promiseAll() {
+	p, now := &n.votes, n.steady()
+	p.lastVote = now
+	p.unleased = min(p.unleased, now+promiseKeptMS)
+	need := p.need(now)
+	if p.kept.Longest >= 0 || need.Longest > n.longestVote() {
+		p.wanted.Longest = max(p.wanted.Longest, need.Longest)
+	}
+	p.wanted.Unleased = p.wanted.Unleased || need.Unleased
+	if p.lags() && p.kept.Longest >= 0 {
+		n.askToKeep(now)
 	}
 }
 
