@@ -159,6 +159,9 @@ func (n *Node) endedBefore(name []byte, l *store.Lock, token uint64) {
 		l = n.newLock(name, nil)
 	default:
 		n.removeLock(l)
+		if l = n.store.Lock(name); n.isLive(l) {
+			return // this node has it, by others' votes (noteFreed)
+		}
 	}
 	l.Token = token
 	n.markEnded(l)
