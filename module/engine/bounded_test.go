@@ -1438,3 +1438,29 @@ func TestVeryManyLocksBecomeVotes(t *testing.T) {
 		}
 	}
 }
+
+// Of very many locks a tick looks at some, whatever share of all that is.
+func TestATickLooksAtSomeOfVeryManyLocks(t *testing.T) {
+	now, looks := int64(1_700_000_000_000), 0
+	n, _, _ := steadyNode(now, func() int64 { looks++; return now })
+	for i := range 100_000 {
+		o, _ := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 600_000, 0, nil)
+		require.Equal(t, engine.Granted, o.Kind)
+		n.Effects()
+	}
+	most, rounds := 0, 0
+	for ticks := 0; rounds == 0 && ticks < 1000; ticks++ {
+		now += 50
+		n.SetNow(now)
+		looks = 0
+		n.Tick()
+		n.Effects()
+		most = max(most, looks)
+		if n.LockCursor() == 0 {
+			rounds++
+		}
+	}
+	assert.Equal(t, 1, rounds)
+	assert.Less(t, most, 4000) // twice for each
+	assert.Greater(t, most, 1000)
+}

@@ -27,6 +27,7 @@ const (
 	staleSteps = 500   // and where more than
 	staleShare = 4     // one in so many is over
 	sweepSteps = 1000  // likewise, after many jobs went at once
+	lockMost   = 1500  // locks looked at in one tick: 1 ms where they are jobs'
 	lockSlice  = 300   // locks ended at once,
 	endedSlice = 2000  // and removed that had been over for a while
 	endedMS    = 2_000 // how long one that is over is kept
@@ -369,7 +370,7 @@ func (n *Node) tickLocks() {
 		steps = staleSteps
 	}
 	seen, over := 0, 0
-	for ; steps > 0 && live < lockSlice && over < endedSlice; steps-- {
+	for ; steps > 0 && seen < lockMost && live < lockSlice && over < endedSlice; steps-- {
 		n.scratch.locks = n.scratch.locks[:0]
 		n.lockCursor = n.store.ScanLocks(n.lockCursor, &n.scratch.locks)
 		seen += len(n.scratch.locks)
