@@ -273,21 +273,26 @@ func (n *Node) won(c *Claim) {
 
 // note has this node's table tell of a lock that is had here by the votes of others: else it
 // would go on voting for those who want the lock, and take each such vote for the end of it.
+// Its own vote may come later, where something has to be written first (voteLater).
 func (n *Node) note(c *Claim) {
 	if c.kind == release {
 		return
 	}
 	i := slices.IndexFunc(c.answers, func(a answer) bool { return a.node == n.self.Node() })
+	if i >= 0 && (c.answers[i].why == 0 || c.answers[i].why == wire.Unproven) {
+		return
+	}
 	switch l := n.liveLock(c.name); {
-	case i < 0:
-		if len(n.votes.own) < lateMax {
-			n.votes.own = append(n.votes.own, c)
-		}
-	case c.answers[i].why == 0 || c.answers[i].why == wire.Unproven:
 	case l == nil || c.has(l):
 		n.adoptWon(c, c.lease)
-	case c.id != store.ID{} && len(n.outvoted) < lateMax:
+	case c.id != store.ID{}:
+		if len(n.outvoted) == lateMax {
+			n.outvoted = n.outvoted[1:]
+		}
 		n.outvoted = append(n.outvoted, c)
+	}
+	if i < 0 && len(n.votes.own) < lateMax {
+		n.votes.own = append(n.votes.own, c)
 	}
 }
 
@@ -298,8 +303,20 @@ func (n *Node) adoptWon(c *Claim, left int64) {
 	})
 }
 
+// outvotes says of a job whether it has its lock although this node's vote stands for
+// another holder. Until the lease is over that one can't have a majority.
+func (n *Node) outvotes(j *store.Job, u store.Unique, space store.Space) bool {
+	return slices.ContainsFunc(n.outvoted, func(c *Claim) bool { return c.id == j.ID && n.stillHas(c, j, u, space) })
+}
+
+// stillHas says of a claim that was won for a job whether the job has the lock still by it.
+func (n *Node) stillHas(c *Claim, j *store.Job, u store.Unique, space store.Space) bool {
+	return store.Space(c.name[0]) == space && u.Has(hasFlag(space)) && lockToken(u, space) == c.proposal &&
+		(c.lease == 0 || n.steady()-c.began < c.lease) && n.named(j, space, c.name)
+}
+
 // noteFreed does what note couldn't: this node had voted for another holder, and takes
-// that vote back now. The job may have lost its lock since.
+// that vote back now.
 func (n *Node) noteFreed(name []byte) {
 	i := slices.IndexFunc(n.outvoted, func(c *Claim) bool { return string(c.name) == string(name) })
 	if i < 0 {
@@ -307,14 +324,11 @@ func (n *Node) noteFreed(name []byte) {
 	}
 	c := n.outvoted[i]
 	n.outvoted = slices.Delete(n.outvoted, i, i+1)
-	left := c.lease - (n.steady() - c.began)
 	j, space := n.store.Lookup(&c.id), store.Space(name[0])
-	if j == nil || c.lease > 0 && left <= 0 || n.passive || !n.named(j, space, name) {
+	if j == nil || j.Unique() == nil || n.passive || n.liveLock(c.name) != nil || !n.stillHas(c, j, j.Unique(), space) {
 		return
 	}
-	if u := j.Unique(); u.Has(hasFlag(space)) && lockToken(u, space) == c.proposal && n.liveLock(name) == nil {
-		n.adoptWon(c, left)
-	}
+	n.adoptWon(c, c.lease-(n.steady()-c.began))
 }
 
 // prove tells those who have a vote from another's table that it is one.
@@ -326,14 +340,19 @@ func (n *Node) prove(c *Claim) {
 		if a := &c.answers[i]; a.why != wire.Unproven {
 			continue
 		} else if a.node == n.self.Node() {
-			n.vote(&ballot{
-				name: c.name, holder: c.holder, token: c.proposal, lease: c.lease,
-				flags: c.flags, extend: true, proven: true,
-			})
+			n.proveSelf(c)
 		} else {
 			n.proveTo(c, n.mesh.by[a.node])
 		}
 	}
+}
+
+// proveSelf gives this node's own vote for a lock that was won without it.
+func (n *Node) proveSelf(c *Claim) {
+	n.vote(&ballot{
+		name: c.name, holder: c.holder, token: c.proposal, lease: c.lease,
+		flags: c.flags, extend: true, proven: true,
+	})
 }
 
 func (n *Node) proveTo(c *Claim, p *Peer) {

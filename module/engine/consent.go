@@ -491,7 +491,7 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 		setLock(u, space, token)
 		return false, nil
 	}
-	if l := n.liveLock(name); l != nil && l.Job != j.ID && !outvotes(u, space, l) {
+	if l := n.liveLock(name); l != nil && l.Job != j.ID && !n.outvotes(j, u, space) {
 		return false, ErrLockLost
 	}
 	id, want := j.ID, jobLock{name: slices.Clone(name), job: j.ID, lease: lease, any: u.Has(store.UniqueAny)}

@@ -810,18 +810,11 @@ func (n *Node) HasLock(j *store.Job, space store.Space) bool {
 	case l != nil && l.Job == j.ID:
 		return n.isLive(l)
 	case n.isLive(l):
-		return outvotes(u, space, l)
+		return n.outvotes(j, u, space)
 	case u.Strategy() == store.UniqueWindow:
 		return begunAt(u.WaitToken())+u.LockTTL() > n.now
 	}
 	return true // by the votes of others
-}
-
-// outvotes says of a job that has a lock whether a vote of this node for another holder
-// was there before it: the job got the lock by the votes of others ([Node.note]). Only of
-// locks with QUORUM any can the older one win.
-func outvotes(u store.Unique, space store.Space, l *store.Lock) bool {
-	return u.Has(hasFlag(space)) && !u.Has(store.UniqueAny) && l.Token < lockToken(u, space)
 }
 
 // Token is the fencing token of the lock that a job has, that of its run where it

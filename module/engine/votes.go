@@ -152,6 +152,11 @@ func (n *Node) VotesKept(v Votes) {
 	if n.passive || n.loading {
 		return
 	}
+	own := n.votes.own // those that are won come first
+	n.votes.own = nil
+	for _, c := range own {
+		n.proveSelf(c)
+	}
 	late := n.votes.late
 	n.votes.late = nil
 	for i := range late {
@@ -159,11 +164,6 @@ func (n *Node) VotesKept(v Votes) {
 			// It was parsed before.
 			_ = n.Receive(p.ID, late[i].message)
 		}
-	}
-	own := n.votes.own
-	n.votes.own = nil
-	for _, c := range own {
-		n.voteSelf(c)
 	}
 	n.countAnew()
 }
