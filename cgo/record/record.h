@@ -65,20 +65,23 @@ struct jm_lane {
 struct jm_queue {
     struct jm_queue *hash_next;
     uint64_t hash;
-    struct jm_box *box;
-    RedisModuleString *key;
+    int32_t db;
+    uint32_t waiters;
+    uint8_t pause, flags, state, unused;
+    uint32_t flushes, listed, working_len;
+    uint64_t overdue, held_back;
+    int64_t atime, created;
+    uint64_t jobs_in, jobs_out, uniques;
+    struct jm_job *held_head;
     struct jm_list waiting, working;
-    struct jm_job *held_head, *held_tail;
+    struct jm_job *held_tail;
     uint64_t held;
     struct jm_lane *lanes;
-    uint64_t held_back, uniques, bytes, overdue;
-    int64_t created, atime;
-    uint64_t jobs_in, jobs_out;
-    uint32_t waiters;
-    int32_t db;
-    uint8_t pause, flags, state, unused;
-    uint32_t name_len, flushes, unused2;
+    uint64_t bytes;
+    struct jm_box *box;
+    RedisModuleString *key;
     char *name;
+    uint32_t name_len, unused2;
 };
 
 /* A lock that is held, or a vote for one; its name and its owner follow it. */

@@ -249,3 +249,32 @@ func TestAJobThatIsAwayWhileAnotherIsMaster(t *testing.T) {
 		assert.Equal(t, again, got[0].ID)
 	}
 }
+
+// Queues go with SWAPDB while their server is a replica, which has all jobs held, and are
+// settled when they are back at one that was promoted meanwhile.
+func TestQueuesThatASwapTakesFromAReplica(t *testing.T) {
+	for _, home := range []bool{false, true} { // before the promotion
+		n, _, _ := node(1_700_000_000_000)
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400})
+		require.NoError(t, err)
+		n.Effects()
+		n.SetPassive(true)
+		n.Follow()
+		n.Swapped(0, 1)
+		if home {
+			n.Swapped(0, 1)
+		}
+		n.Effects()
+		n.SetPassive(false)
+		if !home {
+			assert.Zero(t, n.Queues())
+			n.Swapped(0, 1)
+		}
+		n.Effects()
+		assert.EqualValues(t, 1, n.Queues())
+		got := n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil)
+		if assert.Len(t, got, 1, "home before the promotion: %v", home) {
+			assert.Equal(t, id, got[0].ID)
+		}
+	}
+}

@@ -475,6 +475,69 @@ func TestVeryManyWaitsEnd(t *testing.T) {
 	assert.Zero(t, n.Blocked())
 }
 
+// Very many queues come home to those who wait for them, who are served bit by bit: each
+// once, and by who comes first. Those who wait are known from the start.
+func TestVeryManyQueuesReturn(t *testing.T) {
+	const queues = 5000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	name := func(i int) []byte { return []byte(fmt.Sprint("q", i)) }
+	add := func(i int) store.ID {
+		id, _, err := n.AddJob(&engine.Add{Queue: name(i), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600})
+		require.NoError(t, err)
+		return id
+	}
+	wait := func(i int) *engine.Waiter {
+		w, err := n.Wait([][]byte{name(i)}, i)
+		require.NoError(t, err)
+		return w
+	}
+	first := map[int]store.ID{}
+	for i := range queues {
+		first[i] = add(i)
+		n.Effects()
+	}
+	n.Swapped(0, 1)
+	assert.Zero(t, n.Queues())
+	gone := []*engine.Waiter{wait(0), wait(1)}
+	for i := 1; i < queues; i++ {
+		wait(i)
+	}
+	n.Cancel(gone[0])
+	n.Effects()
+	n.Swapped(1, 0)
+	assert.EqualValues(t, queues, n.Queues())
+	assert.Zero(t, counted(t, n)[engine.Serve], "SWAPDB isn't logged yet")
+	n.Cancel(gone[1])
+	served := map[int]bool{}
+	look := func() (count int) {
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Serve {
+				i := e.Waiter.Client.(int)
+				require.False(t, served[i], "%d is served twice", i)
+				require.Equal(t, first[i], e.Job.ID)
+				served[i] = true
+				count++
+			}
+		}
+		return count
+	}
+	second := add(2)
+	assert.Equal(t, 1, look(), "who waits for a queue that nobody has looked at yet")
+	assert.Equal(t, store.StateQueued, n.Job(&second).State)
+	for range 400 {
+		now++
+		n.SetNow(now)
+		n.Tick()
+		assert.LessOrEqual(t, look(), 100)
+	}
+	assert.Len(t, served, queues-1)
+	assert.False(t, served[0])
+	assert.Zero(t, n.Blocked())
+	require.NotNil(t, n.Queue(name(0)))
+	assert.EqualValues(t, 1, n.Queue(name(0)).Len)
+}
+
 // Lines of waiting clients ask other nodes bit by bit, and only those whose time it is.
 func TestVeryManyLinesAsk(t *testing.T) {
 	const queues = 3000

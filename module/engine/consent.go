@@ -256,7 +256,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	case l != nil:
 		n.store.HoldBack(j, u) // another node has given it to a client
 		return claimRefused
-	case !n.asks || n.consents.asked[string(j.Queue.NameBytes())] >= max(1, int(j.Queue.Waiters)):
+	case !n.asks || n.consents.asked[string(j.Queue.NameBytes())] >= max(1, int(n.waitersOf(j.Queue))):
 		return claimAsked
 	}
 	key, queue, id := string(name), string(j.Queue.NameBytes()), j.ID

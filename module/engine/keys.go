@@ -62,8 +62,14 @@ func (n *Node) let(q *store.Queue) {
 // cover is let for what the node itself knows of a queue.
 func (n *Node) cover(q *store.Queue) {
 	n.hide(q)
+	n.unwait(q)
+}
+
+// unwait is cover, but the queue is as visible when it comes back as it is now.
+func (n *Node) unwait(q *store.Queue) {
+	q.Flags &^= queueReturned
 	q.Waiters = 0
-	if q.Uniques > 0 {
+	if q.AnyParts() && q.Uniques > 0 {
 		n.sweepLocks() // those of its jobs are free
 	}
 }
@@ -119,33 +125,47 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		}
 		return 0
 	}
-	dropped = n.store.Attach(q, name)
-	if dormant {
+	n.store.Rename(q, name)
+	n.welcome(q)
+	dropped = n.attach(q, dormant)
+	if !n.loading && !n.passive {
+		n.serveBehind(q)
+	}
+	return dropped
+}
+
+// attach is Attached in database 0, for a queue that has its name, but for those who wait.
+func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
+	dropped = n.store.Reattach(q)
+	if dormant && q.AnyParts() {
 		n.rejoin(q)
 	}
 	q.ATime = n.now
-	n.welcome(q)
 	n.takeBack(q)
-	if q.Waiting() > 0 || q.Pause != 0 {
+	if q.Flags&queueVisible != 0 { // it went by SWAPDB
+		n.visible++
+	} else if q.Waiting() > 0 || q.Pause != 0 {
 		n.show(q)
 	}
-	if !n.loading && !n.passive {
+	if n.loading || n.passive {
+		return dropped
+	}
+	if q.AnyParts() {
 		n.relock(q)
 		if dormant {
 			n.resettle(q)
-			if q.Flags&queueUnsettled != 0 {
-				// Its uncertain jobs were marked when it was loaded.
-				n.SettleQueue(q, Trust{Exact: true})
-			}
 		}
-		n.serveBehind(q)
+	}
+	if dormant && q.Flags&queueUnsettled != 0 {
+		// Its uncertain jobs were marked when it was loaded.
+		n.SettleQueue(q, Trust{Exact: true})
 	}
 	return dropped
 }
 
 // serveBehind serves those who wait for a queue, behind the command or event that this is.
 func (n *Node) serveBehind(q *store.Queue) {
-	if q.Head != nil && (q.Waiters > 0 || n.hungry.len() > 0) {
+	if q.Head != nil && (n.waitersOf(q) > 0 || n.hungry.len() > 0) {
 		n.serveLater(q)
 	}
 }
@@ -169,7 +189,10 @@ func (n *Node) away(id *store.ID) bool { return n.store.Away(id) || n.unlisted()
 func (n *Node) unlisted() bool {
 	if n.recount {
 		n.recount = false
-		n.lacking = slices.ContainsFunc(n.dormant, func(q *store.Queue) bool { return !n.store.Listed(q) })
+		n.lacking = false
+		for q := range store.Warmed(n.dormant, 1) {
+			n.lacking = n.lacking || !n.store.Listed(q)
+		}
 	}
 	return n.lacking
 }
@@ -234,42 +257,40 @@ func (n *Node) Swapped(a, b int) {
 		a, b = b, a
 	}
 	n.store.SwapCondemned(int32(a), int32(b))
-	var out, in []*store.Queue
+	var out []*store.Queue
 	if a == 0 {
-		var cursor uint64
-		for {
-			cursor = n.store.ScanQueues(cursor, &out)
-			if cursor == 0 {
-				break
-			}
-		}
+		out = n.store.DetachAll(func(q *store.Queue) {
+			n.unwait(q)
+			q.DB = int32(b)
+			n.unsettle(q)
+		})
+		n.visible = 0
+		n.store.Expect(len(n.dormant))
 	}
-	kept := n.dormant[:0]
-	for _, q := range n.dormant {
-		switch int(q.DB) {
-		case b:
+	awaited := len(n.waits)+n.hungry.len() > 0
+	// Until all are back, those that are back already count as dormant too: no harm.
+	var kept []*store.Queue
+	for q := range store.Warmed(n.dormant, 1) {
+		switch {
+		case int(q.DB) == b && a == 0:
+			q.DB = 0
+			n.unsettle(q)
+			if awaited {
+				q.Flags |= queueReturned
+			}
+			n.attach(q, true)
+			continue
+		case int(q.DB) == b:
 			q.DB = int32(a)
-		case a:
+		case int(q.DB) == a:
 			q.DB = int32(b)
 		}
-		if q.DB == 0 {
-			in = append(in, q)
-		} else {
-			kept = append(kept, q)
-		}
+		kept = append(kept, q)
 	}
-	n.setDormant(kept)
-	for _, q := range out {
-		n.cover(q)
-		q.DB = int32(b)
-	}
-	if a == 0 {
-		n.store.DetachAll(out)
-		n.setDormant(append(n.dormant, out...))
-	}
-	for _, q := range in {
-		q.DB = 1 // until then
-		n.Attached(q, q.NameBytes(), 0)
+	n.setDormant(append(kept, out...))
+	if awaited {
+		n.returns, n.returnAt = true, 0
+		n.hurryTick()
 	}
 }
 

@@ -49,7 +49,7 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 	s := settling{Trust: t}
 	n.eachQueue(func(q *store.Queue) {
 		n.settleQueue(q, &s)
-		if q.Jobs() == 0 && q.Lanes == nil && q.Pause == 0 && q.Waiters == 0 {
+		if q.Waiting() == 0 && q.Jobs() == 0 && q.Lanes == nil && q.Pause == 0 && n.waitersOf(q) == 0 {
 			// A queue that was flushed, and not removed yet, is saved as an empty one.
 			n.hide(q)
 			n.store.CondemnEmpty(q)
@@ -92,16 +92,8 @@ type settling struct {
 }
 
 func (n *Node) eachQueue(do func(*store.Queue)) {
-	var queues []*store.Queue
-	for cursor := uint64(0); ; {
-		queues = queues[:0]
-		cursor = n.store.ScanQueues(cursor, &queues)
-		for _, q := range queues {
-			do(q)
-		}
-		if cursor == 0 {
-			return
-		}
+	for q := range store.Warmed(n.store.AllQueues(), 2) {
+		do(q)
 	}
 }
 
@@ -119,8 +111,10 @@ func (n *Node) SettleQueue(q *store.Queue, t Trust) (uncertain int) {
 func (n *Node) settleQueue(q *store.Queue, s *settling) {
 	q.Flags &^= queueUnsettled
 	before := q.Waiting()
-	var next *store.Job
-	last := q.HeldTail
+	var next, last *store.Job
+	if q.HeldHead != nil {
+		last = q.HeldTail // a miss otherwise, in each queue
+	}
 	for j := q.HeldHead; j != nil; j = next {
 		next = j.Next
 		n.settle(j, s)

@@ -39,6 +39,10 @@ const queueUnsettled uint8 = 2
 // of its jobs is logged.
 const queueUnlogged uint8 = 4
 
+// queueReturned marks a queue that SWAPDB has brought, while those who wait for it haven't
+// been counted nor served, see [Node.waitersOf].
+const queueReturned uint8 = 8
+
 // Memory levels (disque-compat.md 4.5): shares of maxmemory.
 const (
 	levelExternal = 0.75 // take no new job
@@ -157,6 +161,8 @@ type Node struct {
 	ending    bool // see endAdds
 	loading   bool
 	cursor    uint64 // of the pass over idle queues
+	returns   bool   // there may be queues that have returned
+	returnAt  uint64 // the cursor of the pass over those
 
 	asksUntil int64 // unix ms; see connecting
 	questions questions

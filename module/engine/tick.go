@@ -61,6 +61,7 @@ func (n *Node) Tick() int64 {
 	n.tickFarewells()
 	n.tickLocks()
 	n.clearSome(clearBudget)
+	n.tickReturned()
 	n.serveOn()
 	n.tickAdds()
 	n.tickWIP()
@@ -186,7 +187,7 @@ func (n *Node) idleQueues() {
 		n.cursor = n.store.ScanQueues(n.cursor, &n.scratch.queues)
 		empty := n.scratch.queues[:0]
 		for _, q := range n.scratch.queues {
-			if q.Waiting() > 0 || q.Waiters > 0 || q.Pause != 0 || n.now-q.ATime < limit {
+			if q.Waiting() > 0 || n.waitersOf(q) > 0 || q.Pause != 0 || n.now-q.ATime < limit {
 				continue
 			}
 			n.hide(q)

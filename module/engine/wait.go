@@ -19,9 +19,10 @@ type Waiter struct {
 }
 
 const (
-	waitSlice  = 40  // clients released at once: the server writes to each one's socket
-	placeSlice = 500 // places that are left at once
-	manyPlaces = 64  // a waiter with more leaves them bit by bit
+	waitSlice   = 40   // clients released at once: the server writes to each one's socket
+	placeSlice  = 500  // places that are left at once
+	returnSlice = 1000 // buckets of the queue table looked at in one tick for queues that have returned
+	manyPlaces  = 64   // a waiter with more leaves them bit by bit
 )
 
 // waiters are those who wait, in the order in which they came.
@@ -173,9 +174,38 @@ func (n *Node) tickWaits() {
 	}
 }
 
+// waitersOf counts those who wait for a queue.
+func (n *Node) waitersOf(q *store.Queue) uint32 {
+	if q.Flags&queueReturned != 0 {
+		q.Waiters = 0
+		n.welcome(q)
+	}
+	return q.Waiters
+}
+
+// tickReturned sees to those who wait for queues that SWAPDB has brought, some at a time.
+func (n *Node) tickReturned() {
+	for range returnSlice {
+		if !n.returns {
+			return
+		}
+		n.scratch.queues = n.scratch.queues[:0]
+		n.returnAt = n.store.ScanQueues(n.returnAt, &n.scratch.queues)
+		for _, q := range n.scratch.queues {
+			if q.Flags&queueReturned != 0 {
+				n.waitersOf(q)
+				q.Flags &^= queueReturned
+				n.serveBehind(q)
+			}
+		}
+		n.returns = n.returnAt != 0
+	}
+	n.hurryTick()
+}
+
 // firstOf is who has waited longest for a queue; nil: nobody waits.
 func (n *Node) firstOf(q *store.Queue) *Waiter {
-	for q.Waiters > 0 {
+	for n.waitersOf(q) > 0 {
 		p := n.waits[string(q.NameBytes())].head
 		if p.waiter.active {
 			return p.waiter
@@ -201,7 +231,7 @@ func (n *Node) serve(q *store.Queue) {
 		n.serveLater(q)
 		return
 	}
-	for served := 0; q.Waiters > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading; served++ {
+	for served := 0; n.waitersOf(q) > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading; served++ {
 		if served == waitSlice {
 			n.serveLater(q)
 			return

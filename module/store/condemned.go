@@ -19,8 +19,8 @@ type condemned struct {
 	cursor  uint64
 }
 
-// wasCondemned, in a buried queue's hash, is no generation: its jobs aren't known.
-const wasCondemned = math.MaxUint64
+// wasCondemned, in place of a buried queue's generation, is none: its jobs aren't known.
+const wasCondemned = math.MaxUint32
 
 // Flushes is where C finds how often all queues were condemned (uint32_t).
 func (s *Store) Flushes() unsafe.Pointer { return unsafe.Pointer(s.flushes) }
@@ -40,7 +40,7 @@ func (s *Store) Condemn() {
 // CondemnEmpty gives up an attached queue that has no jobs.
 func (s *Store) CondemnEmpty(q *Queue) {
 	s.Detach(q)
-	q.state, q.flushes, q.hash = queueAttached, 0, s.hashName(q.NameBytes())
+	q.state, q.flushes = queueAttached, 0
 	c := s.condemnedWith(0)
 	if c == nil {
 		c = &condemned{}
@@ -103,7 +103,7 @@ func (s *Store) BuryCondemned(q *Queue) {
 		}
 		break
 	}
-	q.state, q.hash = queueBuried, wasCondemned
+	q.state, q.listed = queueBuried, wasCondemned
 	s.graves = append(s.graves, q)
 }
 

@@ -106,33 +106,41 @@ type Tower struct {
 
 const maxLevel = 10
 
-// Queue is a stored queue (C: struct jm_queue).
+// Queue is a stored queue (C: struct jm_queue). What is looked at where something
+// concerns every queue is in the first cache line (SWAPDB), or in the first two: each line is
+// a miss then, in each queue.
 type Queue struct {
-	entry              // chain in the table of queues
-	hash               uint64
-	Box                unsafe.Pointer // the key's value, which owns the queue; nil: detached
-	Key                unsafe.Pointer // the server's string of the name
-	List                              // the waiting jobs, oldest first
-	Working            List           // those being worked on, the first that is due first
-	HeldHead, HeldTail *Job           // the other jobs
-	Held               uint64         // how many those are
-	Lanes              *Lane          // of those that run alone
-	HeldBack           uint64         // how many jobs are held back in lanes
-	Uniques            uint64         // how many jobs are unique by anything
-	Bytes              uint64         // memory of jobs, index and lanes
-	Overdue            uint64         // those of Working with FlagOverdue
-	Created, ATime     int64          // unix ms
-	JobsIn, JobsOut    uint64
-	Waiters            uint32
-	DB                 int32
-	Pause              uint8
-	Flags              uint8
-	state              uint8
-	parts              bool // see AnyParts
-	nameLen            uint32
-	flushes            uint32 // how often all were condemned before it was attached
-	_                  uint32
-	name               unsafe.Pointer
+	entry           // chain in the table of queues
+	hash     uint64 // of the name, where it has one
+	DB       int32
+	Waiters  uint32
+	Pause    uint8
+	Flags    uint8
+	state    uint8
+	parts    bool   // see AnyParts
+	flushes  uint32 // how often all were condemned before it was attached
+	listed   uint32 // see Listed
+	working  uint32 // Working.Len
+	Overdue  uint64 // those of Working with FlagOverdue
+	HeldBack uint64 // how many jobs are held back in lanes
+	ATime    int64  // unix ms
+
+	Created         int64 // unix ms
+	JobsIn, JobsOut uint64
+	Uniques         uint64 // how many jobs are unique by anything
+	HeldHead        *Job   // the jobs that are in no other list
+	List                   // the waiting jobs, oldest first
+
+	Working  List // those being worked on, the first that is due first
+	HeldTail *Job
+	Held     uint64         // how many are in no other list
+	Lanes    *Lane          // of those that run alone
+	Bytes    uint64         // memory of jobs, index and lanes
+	Box      unsafe.Pointer // the key's value, which owns the queue; nil: detached
+	Key      unsafe.Pointer // the server's string of the name
+	name     unsafe.Pointer
+	nameLen  uint32
+	_        uint32
 }
 
 // States of a queue, not saved.

@@ -101,8 +101,11 @@ func (l *List) before(j *Job) (preds [maxLevel]*Tower) {
 func (s *Store) insert(q *Queue, l *List, j *Job) {
 	less, height := j.order(), s.height(j)
 	l.Len++
-	if l == &q.Working && q.state == queueAttached {
-		s.working++
+	if l == &q.Working {
+		q.working++
+		if q.state == queueAttached {
+			s.working++
+		}
 	}
 	if l.Tail == nil || less(l.Tail, j) {
 		link(j, &l.Head, &l.Tail)
@@ -221,6 +224,7 @@ func unlink(j *Job, head, tail **Job) {
 // countOut counts a job out of those that are worked on.
 func (s *Store) countOut(q *Queue, j *Job) {
 	s.ClearOverdue(j)
+	q.working--
 	if q.state == queueAttached {
 		s.working--
 	}

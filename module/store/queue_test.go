@@ -2,7 +2,9 @@ package store_test
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -165,6 +167,68 @@ func TestScanQueues(t *testing.T) {
 	}
 	assert.Nil(t, w.s.Queue([]byte("queue number 7")))
 	assert.Nil(t, w.s.Queue(nil))
+}
+
+// All queues are detached at once, and come back one after the other under the names that
+// they have, into a table that had room made for them.
+func TestAllAreDetached(t *testing.T) {
+	for _, expected := range []int{0, 40_000, 100_000} {
+		w := newWorld(1)
+		const queues = 40_000
+		empty := w.alloc.Bytes
+		for i := range queues {
+			j := w.s.NewJob(0, 0, nil)
+			j.ID = w.ids.Make(w.r.Uint64(), w.r.Uint64(), 60, true)
+			w.s.RegisterNew(w.s.NewQueue(fmt.Append(nil, i), 0), j)
+			if i%2 == 0 {
+				w.s.Work(j, 1)
+				w.s.SetOverdue(j)
+			}
+		}
+		seen := map[*store.Queue]bool{}
+		all := w.s.DetachAll(func(q *store.Queue) { seen[q] = true })
+		assert.Len(t, all, queues)
+		assert.Len(t, seen, queues)
+		assert.Zero(t, w.s.Queues())
+		assert.Empty(t, w.s.AllQueues())
+		assert.Nil(t, w.s.Queue([]byte("7")))
+		working, overdue := w.s.Working()
+		assert.Zero(t, working+overdue)
+		ended := slices.IndexFunc(all, func(q *store.Queue) bool { return q.Working.Len > 0 })
+		w.s.Remove(all[ended].Working.Head) // meanwhile
+		w.s.Rename(all[1], []byte("other"))
+
+		w.s.Expect(expected)
+		for q := range store.Warmed(all, 1) {
+			assert.True(t, w.s.Listed(q))
+			require.Zero(t, w.s.Reattach(q))
+		}
+		assert.EqualValues(t, queues, w.s.Queues())
+		working, overdue = w.s.Working()
+		assert.EqualValues(t, queues/2-1, working)
+		assert.EqualValues(t, queues/2-1, overdue)
+		var scanned []*store.Queue
+		for cursor := w.s.ScanQueues(0, &scanned); cursor != 0; {
+			cursor = w.s.ScanQueues(cursor, &scanned)
+		}
+		for _, list := range [][]*store.Queue{scanned, w.s.AllQueues()} {
+			assert.Len(t, list, queues)
+			missed := maps.Clone(seen)
+			for _, q := range list {
+				delete(missed, q)
+			}
+			assert.Empty(t, missed)
+		}
+		assert.Same(t, all[1], w.s.Queue([]byte("other")))
+		for _, q := range all {
+			require.Same(t, q, w.s.Queue(q.NameBytes()))
+		}
+		for _, q := range all {
+			w.s.Bury(q)
+		}
+		w.s.Reap(math.MaxInt, nil)
+		assert.LessOrEqual(t, w.alloc.Bytes-empty, 4*8192*8)
+	}
 }
 
 // The alias names the embedded field: Alloc would hide the method.

@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
 	"math/bits"
 	"math/rand/v2"
@@ -25,7 +26,7 @@ type Store struct {
 	laneBuf    []byte
 	lockBuf    []byte
 	wheel      wheel
-	generation uint64 // grows with each Forget
+	generation uint32 // grows with each Forget
 	freed      uint64 // see Freed
 	flushes    *uint32
 	parts      bool // see AnyParts
@@ -153,7 +154,7 @@ func (s *Store) Oust(id *ID) bool {
 // Listed says whether the jobs of a detached queue are in the table. Those of one that was
 // loaded and never attached aren't, nor those of one that was detached when [Store.Forget]
 // was called.
-func (s *Store) Listed(q *Queue) bool { return q.hash == s.generation }
+func (s *Store) Listed(q *Queue) bool { return q.listed == s.generation }
 
 // Jobs counts the jobs in the table.
 func (s *Store) Jobs() uint64 { return s.jobs.len }
@@ -333,7 +334,7 @@ func (s *Store) Rename(q *Queue, name []byte) {
 	p := s.alloc.Alloc(max(len(name), 1))
 	copy(unsafe.Slice((*byte)(p), len(name)), name)
 	s.freeName(q)
-	q.name, q.nameLen = p, uint32(len(name))
+	q.name, q.nameLen, q.hash = p, uint32(len(name)), s.hashName(name)
 }
 
 func (s *Store) freeName(q *Queue) {
@@ -346,13 +347,17 @@ func (s *Store) freeName(q *Queue) {
 // are known already are dropped; it returns how many. It is O(1) for a queue
 // that was only detached, and walks one that was loaded.
 func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
-	known := q.hash == s.generation
 	s.Rename(q, name)
-	q.hash = s.hashName(name)
+	return s.Reattach(q)
+}
+
+// Reattach is Attach for a queue that has its name.
+func (s *Store) Reattach(q *Queue) (dropped int) {
+	known := s.Listed(q)
 	q.state, q.flushes = queueAttached, *s.flushes
 	s.heldBack += q.HeldBack
 	s.queues.insert(&q.entry, q.hash)
-	s.working += q.Working.Len
+	s.working += uint64(q.working)
 	s.overdue += q.Overdue
 	if known {
 		return 0
@@ -396,21 +401,65 @@ func (s *Store) Detach(q *Queue) {
 	s.detach(q)
 }
 
-// DetachAll detaches all attached queues, those of the list.
-func (s *Store) DetachAll(list []*Queue) {
-	for _, q := range list {
-		s.detach(q)
-	}
+// DetachAll detaches all attached queues, shows each to visit, and lists them.
+func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
+	all := s.allQueues(func(q *Queue) {
+		q.state, q.listed = queueLoose, s.generation
+		visit(q)
+	})
+	s.working, s.overdue, s.heldBack = 0, 0, 0
 	s.queues.drop()
-	s.queues.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
+	s.queues.init(s.alloc, s.queues.hash)
+	return all
+}
+
+// Expect makes room for so many queues to be attached, where there are none yet.
+func (s *Store) Expect(queues int) { s.queues.expect(uint64(queues)) }
+
+// AllQueues lists the attached queues.
+func (s *Store) AllQueues() []*Queue { return s.allQueues(func(*Queue) {}) }
+
+// allQueues shows each queue to visit, when its first cache line had time to be loaded.
+func (s *Store) allQueues(visit func(*Queue)) []*Queue {
+	all := make([]*Queue, 0, s.queues.len)
+	s.queues.heads(func(e *entry) { all = append(all, queueOf(e)) })
+	for i := 0; i < len(all); i++ { // it grows
+		if i+warmAhead < len(all) {
+			prefetch(unsafe.Pointer(all[i+warmAhead]))
+		}
+		if e := all[i].next; e != nil {
+			all = append(all, queueOf(e))
+		}
+		visit(all[i])
+	}
+	return all
+}
+
+// warmAhead is how many queues are being loaded at a time: as many as a processor has
+// misses under way.
+const warmAhead = 16
+
+// Warmed yields queues, each when its first cache lines had time to be loaded.
+func Warmed(queues []*Queue, lines int) iter.Seq[*Queue] {
+	return func(yield func(*Queue) bool) {
+		for i, q := range queues {
+			if i+warmAhead < len(queues) {
+				for l := range lines {
+					prefetch(unsafe.Add(unsafe.Pointer(queues[i+warmAhead]), l*lineBytes))
+				}
+			}
+			if !yield(q) {
+				return
+			}
+		}
+	}
 }
 
 func (s *Store) detach(q *Queue) {
-	s.working -= q.Working.Len
+	s.working -= uint64(q.working)
 	s.overdue -= q.Overdue
 	s.heldBack -= q.HeldBack
-	q.state = queueLoose
-	q.hash = s.generation
+	q.state, q.listed = queueLoose, s.generation
 }
 
 // Bury gives up a queue and its jobs; [Store.Reap] frees them. From then on the
@@ -435,9 +484,9 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 	}
 	for len(s.graves) > 0 {
 		q := s.graves[len(s.graves)-1]
-		known := q.hash == s.generation
+		known := s.Listed(q)
 		tell := farewell
-		if !known && q.hash != wasCondemned {
+		if !known && q.listed != wasCondemned {
 			tell = nil
 		}
 		for ; n > 0 && q.Jobs() > 0; n-- {
@@ -535,7 +584,7 @@ func (s *Store) Forget() {
 // forget is Forget but for the table of queues.
 func (s *Store) forget() {
 	now := s.wheel.base
-	s.hidden.state, s.hidden.hash = queueBuried, s.generation
+	s.hidden.state, s.hidden.listed = queueBuried, s.generation
 	s.graves = append(s.graves, s.hidden)
 	s.jobs.drop()
 	s.lanes.drop()

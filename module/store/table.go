@@ -50,6 +50,27 @@ func (t *table) addSegment() {
 	t.segments = append(t.segments, s)
 }
 
+// expect makes an empty table as large as so many insertions would.
+func (t *table) expect(n uint64) {
+	if t.len > 0 || n <= t.buckets {
+		return
+	}
+	t.buckets = (n + step - 1) / step * step
+	t.depth = uint(bits.Len64(t.buckets)) - 1
+	for uint64(len(t.segments))*segmentLen < t.buckets {
+		t.addSegment()
+	}
+}
+
+// heads calls do with the first element of each chain.
+func (t *table) heads(do func(*entry)) {
+	for i := range t.buckets {
+		if e := *t.head(i); e != nil {
+			do(e)
+		}
+	}
+}
+
 // drop frees the segments, not the elements.
 func (t *table) drop() {
 	for _, s := range t.segments {
