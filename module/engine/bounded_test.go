@@ -1527,3 +1527,52 @@ func TestATickLooksAtSomeOfVeryManyLocks(t *testing.T) {
 	assert.Less(t, most, 4000) // twice for each
 	assert.Greater(t, most, 1000)
 }
+
+// Jobs that may not run beside others, of which very many couldn't be claimed while there was
+// no majority, are claimed bit by bit once there is one.
+func TestVeryManyRunsAreClaimedAfterAPartition(t *testing.T) {
+	const many = 2000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	peers := []wire.NodeID{{1, 2, 3, 0}, {1, 2, 3, 1}}
+	up := func() {
+		for i := range peers {
+			n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+			n.Effects()
+		}
+	}
+	up()
+	n.TrustLocks()
+	n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+	n.Effects()
+	for i := range peers {
+		n.PeerDown(peers[i])
+		n.Effects()
+	}
+	for i := range many {
+		q := fmt.Append(nil, "q", i)
+		_, err := n.Wait([][]byte{q}, i)
+		require.NoError(t, err)
+		_, _, err = n.AddJob(&engine.Add{Queue: q, Body: q, Replicate: 1, Retry: 10, TTL: 6000, Unique: engine.Unique{Strategy: store.UniqueDuring}})
+		require.NoError(t, err)
+		n.Effects()
+	}
+	up()
+	now += 600 // all may be asked for again
+	claimed := map[string]bool{}
+	for range 60 {
+		n.SetNow(now)
+		n.Tick()
+		before := len(claimed)
+		for _, e := range n.Effects() {
+			if m := n.Message(&e); e.Kind == engine.Send && wire.Kind(m[0]) == wire.Claim {
+				var c wire.Message
+				require.NoError(t, c.Parse(m))
+				claimed[string(c.Lock.Name)] = true
+			}
+		}
+		assert.LessOrEqual(t, len(claimed)-before, 100)
+		now++
+	}
+	assert.Len(t, claimed, many)
+}

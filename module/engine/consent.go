@@ -430,8 +430,8 @@ func (n *Node) rouse(name []byte) {
 }
 
 // restOver looks again, where a deadline was that of a rest; what isn't asked for
-// for a while after it is forgotten.
-func (n *Node) restOver(name []byte) {
+// for a while after it is forgotten. True: it may be asked for again.
+func (n *Node) restOver(name []byte) (woken bool) {
 	r := n.consents.rests[string(name)]
 	now := n.steady()
 	switch {
@@ -442,11 +442,13 @@ func (n *Node) restOver(name []byte) {
 		r.over = true
 		n.store.WakeLanes(name)
 		n.await(name, now+restKeptMS)
+		return true
 	case now-r.until >= restKeptMS:
 		delete(n.consents.rests, string(name))
 	default:
 		n.await(name, r.until+restKeptMS)
 	}
+	return false
 }
 
 // Asks says whether answers are awaited for any job.

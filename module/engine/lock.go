@@ -29,6 +29,7 @@ const (
 	sweepSteps = 1000  // likewise, after many jobs went at once
 	lockMost   = 1500  // locks looked at in one tick: 1 ms where they are jobs'
 	lockSlice  = 300   // locks ended at once,
+	wakeCost   = 4     // of waking those who wait to ask for one, in locks ended
 	endedSlice = 2000  // and removed that had been over for a while
 	endedMS    = 2_000 // how long one that is over is kept
 
@@ -343,7 +344,9 @@ func (n *Node) tickLocks() {
 	for ; len(n.deadlines) > 0 && n.deadlines[0].at <= now && live < lockSlice; live++ {
 		name := heap.Pop(&n.deadlines).(*deadline).name
 		delete(n.awaited, name)
-		n.restOver([]byte(name))
+		if n.restOver([]byte(name)) {
+			live += wakeCost - 1
+		}
 		switch l := n.store.Lock([]byte(name)); {
 		case l == nil || l.Until == 0:
 		case l.Until <= now:
