@@ -188,3 +188,25 @@ func TestKeysOfFlushedQueues(t *testing.T) {
 		})
 	}
 }
+
+// The keys of empty queues, which a promoted replica removes bit by bit, are free for jobs at
+// once: none is removed with the queue that was in its key before.
+func TestAJobTakesTheKeyOfAnEmptyQueue(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("repl-diskless-sync-delay 0"))
+	replica := harness.Start(t, harness.WithReplicaOf(s), harness.WithConfig("appendonly yes", "appendfsync always", "replica-read-only no"))
+	replica.AwaitSync()
+	harness.Await(t, 10*time.Second, "the AOF to begin", func() bool {
+		return replica.Info("persistence", "aof_rewrite_in_progress")+replica.Info("persistence", "aof_rewrite_scheduled") == "00"
+	})
+	for _, q := range []string{"q", "other"} {
+		require.Equal(t, int64(1), s.Do("ACKJOB", s.Do("ADDJOB", q, "body", 0).Str).Int())
+	}
+	harness.Await(t, 10*time.Second, "the replica to follow", func() bool {
+		return replica.Do("DBSIZE").Is(2) && replica.Info("jobmesh", "jobmesh_registered_jobs") == "0"
+	})
+	id := all(t, replica.Dial(), []any{"REPLICAOF", "NO", "ONE"}, []any{"ADDJOB", "q", "body", 0})[1].Str
+	awaitKeys(t, replica, "q")
+	replica.Kill()
+	replica.Restart()
+	assert.Equal(t, "queued", state(replica.Dial(), id))
+}

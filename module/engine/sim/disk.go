@@ -111,6 +111,12 @@ func (d *disk) note(e *entry) {
 				d.jobs[id] = saved{e.b, k.state}
 			}
 		}
+	case dropEntry:
+		for id, k := range d.jobs {
+			if bytes.Equal(k.queue, e.a) {
+				delete(d.jobs, id)
+			}
+		}
 	}
 }
 

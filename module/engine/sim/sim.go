@@ -227,20 +227,32 @@ type keyspace struct {
 type box struct{ q *store.Queue }
 
 func (k *keyspace) Free([]byte) error { return nil }
+
+// Adopt puts a queue into its key. What was in the key, which is a condemned queue, leaves it.
 func (k *keyspace) Adopt(q *store.Queue) error {
+	for old := range k.boxes {
+		if bytes.Equal(old.NameBytes(), q.NameBytes()) {
+			k.unlink(old)
+		}
+	}
 	b := unsafe.Pointer(&box{q})
 	k.boxes[q], q.Box = b, b
 	return nil
 }
+
 func (k *keyspace) Drop(queues []*store.Queue) {
 	for _, q := range queues {
 		if !k.n.e.Loading() {
 			k.n.disk.write(entry{kind: dropEntry, at: k.n.s.now, a: slices.Clone(q.NameBytes())})
 		}
-		b := k.boxes[q]
-		delete(k.boxes, q)
-		k.n.e.Unlinked(b, q)
+		k.unlink(q)
 	}
+}
+
+func (k *keyspace) unlink(q *store.Queue) {
+	b := k.boxes[q]
+	delete(k.boxes, q)
+	k.n.e.Unlinked(b, q)
 }
 
 // make makes a queue that is being loaded.
