@@ -246,6 +246,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	}
 	if nack {
 		n.endRunElsewhere(j)
+		j.Flags &^= store.FlagAnnounced // it isn't queued for that, see onQueued
 		j.Nacks = saturated(j.Nacks)
 		n.Stats.Nacked++
 	} else if !j.Returning() && j.Flags&store.FlagQueuedOnce != 0 {

@@ -60,7 +60,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 		n.tell(j, &wire.Message{Kind: wire.Queued})
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
-		n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
+		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 	}
 }
 
@@ -76,7 +76,10 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		j.Deliveries = saturated(j.Deliveries)
 	}
 	if j.State == store.StateQueued {
-		if !theirs(&n.self, &p.ID, &j.ID) {
+		// A job that was given back since its WILLQUEUE stays queued whoever objects to that:
+		// the objector isn't to queue it, and yields when it hears of the NACK.
+		stale := flags&wire.InHands != 0 && j.Flags&store.FlagAnnounced == 0
+		if stale || !theirs(&n.self, &p.ID, &j.ID) {
 			// We keep it queued, and they must know (9.1, B34).
 			n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
 			return

@@ -308,6 +308,9 @@ func (l letter) String() string {
 	if m.Kind == wire.DelJob && m.Flags&wire.PassOn != 0 {
 		text, m.Flags = text+" pass-on", m.Flags&^wire.PassOn
 	}
+	if m.Kind == wire.Queued && m.Flags&wire.InHands != 0 {
+		text, m.Flags = text+" in-hands", m.Flags&^wire.InHands
+	}
 	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}
 	for i, name := range flags {
 		if m.Flags&(1<<i) != 0 {

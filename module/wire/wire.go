@@ -121,6 +121,7 @@ const (
 	HeldBack  = CountMore // SetAck, Fate: before it could be queued
 	Before    = Known     // Fate: the sender holds jobs that this one waits for, released to come last
 	NotQueued = QueueIt   // Refused: a YourJob was
+	InHands   = QueueIt   // Queued: a client of the sender's has it, it isn't in the queue there
 )
 
 // What may have become of a job, in Fate.
