@@ -434,8 +434,10 @@ func (n *Node) knowsEnough(now int64) bool {
 	if n.votes.wanted.New {
 		// A node that hasn't told may not be new, and may have voted with others that this
 		// one has never heard of: a table is told on a connection that tells of those first.
-		// Half of those that have voted include one of each majority of them.
-		if 2*full < voted {
+		// More than half of those that have voted include one of each majority of them, and
+		// one of those that told any other new node, which then refuses claims that don't count
+		// both. One alone has voted with nobody else.
+		if voted > 0 && 2*full <= voted {
 			return false
 		}
 		if !n.sync.partial {

@@ -37,10 +37,12 @@ import (
 //     lost with the job's delivery.)
 //
 // A node that is new to a mesh has lost nothing, but could make a majority with others
-// that are new, out of the sight of those who have voted. So it abstains until
-// half of the nodes that aren't new themselves have told it their tables. (One that is
-// new, and may lack votes that it gave before, as the only node that it knew, is new.) From
-// then on they know it, and refuse claims that don't count it (countsAll).
+// that are new, out of the sight of those who have voted. So it abstains until more
+// than half of the nodes that aren't new themselves have told it their tables. (One that
+// is new, and may lack votes that it gave before, as the only node that it knew, is new.)
+// From then on they know it, and refuse claims that don't count it (countsAll). Of two nodes
+// that come in different parts of a mesh that is cut at most one finds so many: else either
+// would help the half that it came to.
 
 // Votes is what a node remembers durably of the votes that it gave.
 type Votes struct {
