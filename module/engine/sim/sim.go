@@ -380,12 +380,18 @@ func (n *node) clock() int64 { return n.s.now + n.skew }
 
 // call runs one event of the engine and carries out its effects.
 func (n *node) call(f func()) {
-	n.e.SetNow(n.clock())
+	n.begin()
 	f()
 	n.settle()
 	if at := n.e.EarliestArmed(); at != math.MaxInt64 {
 		n.tickSoon(at - n.e.Now())
 	}
+}
+
+// begin begins an event.
+func (n *node) begin() {
+	n.e.SetNow(n.clock())
+	n.s.givenBack(n)
 }
 
 func (n *node) tickSoon(delay int64) {
@@ -409,7 +415,7 @@ func (n *node) happen() {
 		n.tickSoon(100)
 		return
 	}
-	n.e.SetNow(n.clock())
+	n.begin()
 	next := n.e.Tick()
 	n.settle()
 	n.tickSoon(next - n.e.Now())

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
 )
 
 var (
@@ -185,4 +187,23 @@ func TestOneChangeOfMembersAtATime(t *testing.T) {
 	assert.False(t, s.agrees(s.nodes[0]), "the others know nobody else yet")
 	s.run(s.now + 1000)
 	assert.True(t, s.agrees(s.nodes[0]))
+}
+
+// Many jobs end in one event. What they leave behind is given back by the next one.
+func TestMemoryOfManyThatEndAtOnce(t *testing.T) {
+	s := newSim(1, Config{Nodes: 1})
+	n := s.nodes[0]
+	n.call(func() {
+		for range 200 {
+			_, _, err := n.e.AddJob(&engine.Add{Queue: []byte("q"), TTL: 10, Retry: 1, Replicate: 1})
+			require.NoError(t, err)
+		}
+	})
+	s.sleep(20_000)
+	s.run(s.now + 1)
+	require.Zero(t, n.e.Jobs())
+	assert.Greater(t, n.alloc.Pending(), 100)
+	s.run(s.now + 2_000)
+	assert.Zero(t, n.alloc.Pending())
+	assert.Empty(t, s.failures)
 }

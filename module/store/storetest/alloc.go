@@ -13,6 +13,7 @@ import (
 // [Alloc.Freed] and [Alloc.Free].
 type Alloc struct {
 	blocks map[unsafe.Pointer]block
+	freed  int // of them, those of which Freed was told
 	Bytes  int
 }
 
@@ -62,6 +63,7 @@ func (a *Alloc) Freed(p unsafe.Pointer, size int) {
 	}
 	b.freed, b.sum = true, sum(b.keep)
 	a.blocks[p] = b
+	a.freed++
 }
 
 // sum is FNV-1a by words.
@@ -79,13 +81,19 @@ func (a *Alloc) Free(p unsafe.Pointer, size int) {
 	if !ok || b.size != size {
 		panic(fmt.Sprintf("free of %d bytes: the block is known: %v, its size %d", size, ok, b.size))
 	}
-	if b.freed && b.sum != sum(b.keep) {
-		panic(fmt.Sprintf("a block of %d bytes was written to after it was freed", size))
+	if b.freed {
+		if b.sum != sum(b.keep) {
+			panic(fmt.Sprintf("a block of %d bytes was written to after it was freed", size))
+		}
+		a.freed--
 	}
 	fill(b.keep, &freed)
 	delete(a.blocks, p)
 	a.Bytes -= size
 }
 
-// Blocks counts the blocks in use.
+// Blocks counts the blocks that weren't given back.
 func (a *Alloc) Blocks() int { return len(a.blocks) }
+
+// Pending counts those of them that are freed: they are given back soon.
+func (a *Alloc) Pending() int { return a.freed }
