@@ -31,12 +31,35 @@ func (n *Node) setAck(p *Peer, j *store.Job) {
 	n.sendAck(p, &m)
 }
 
-// sendAck sends a SetAck. Each is counted, for each is answered.
+// sendAck sends a SetAck. Each is counted, for each is answered. A node that isn't connected
+// is told when it is back.
 func (n *Node) sendAck(p *Peer, m *wire.Message) {
-	if p != nil && p.Connected {
+	switch {
+	case p == nil:
+	case p.Connected:
 		p.acks.open++
+	default:
+		p.acks.owed = true
 	}
 	n.send(p, m)
+}
+
+// correct tells a node that speaks of a job as if it weren't acknowledged that it is. The
+// holders that it names are told too, those that this node didn't know: nobody else tells
+// them, for who hands a job over may hear of the acknowledgement from this node.
+func (n *Node) correct(p *Peer, j *store.Job, holders []wire.Node) {
+	known := j.Holders()
+	j, _ = n.addHolder(j, p.Node)
+	j, _ = n.learn(j, holders)
+	n.setAck(p, j)
+	for i := known; i < j.Holders(); i++ {
+		if node, _ := j.Holder(i); node != uint64(p.Node) {
+			n.setAck(n.mesh.by[wire.Node(node)], j)
+		}
+	}
+	if j.Holders() > known {
+		n.log(LogState, j)
+	}
 }
 
 // acks is what a node has to be told of acknowledgements when it is back.
@@ -126,11 +149,7 @@ func (n *Node) collect(j *store.Job) {
 	}
 	for i := range j.Holders() {
 		if node, yes := j.Holder(i); !yes {
-			p := n.mesh.by[wire.Node(node)]
-			if p != nil && !p.Connected {
-				p.acks.owed = true
-			}
-			n.setAck(p, j)
+			n.setAck(n.mesh.by[wire.Node(node)], j)
 		}
 	}
 	wait := min(int64(gcFirstMS)<<min(j.Attempts(), gcDoublings), gcLastMS)

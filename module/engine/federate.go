@@ -311,11 +311,11 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			return
 		}
 	} else {
-		j, _ = n.learn(j, m.Holders)
 		if j.State == store.StateAcked {
-			n.setAck(p, j) // 9.1, B12
+			n.correct(p, j, m.Holders) // 9.1, B12
 			return
 		}
+		j, _ = n.learn(j, m.Holders)
 		j = n.onNewQueue(j, m)
 	}
 	n.Stats.Imported++

@@ -160,9 +160,8 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	}
 	if j.State == store.StateAcked {
 		switch m.Kind {
-		case wire.WillQueue, wire.Queued, wire.Working, wire.Enqueue:
-			j, _ = n.addHolder(j, p.Node)
-			n.setAck(p, j)
+		case wire.WillQueue, wire.Queued, wire.Working, wire.Enqueue, wire.Holders:
+			n.correct(p, j, m.Holders)
 			return
 		}
 	}

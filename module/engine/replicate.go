@@ -432,11 +432,11 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 		}
 		n.tellApart(p, j)
 	} else {
-		j, _ = n.learn(j, m.Holders)
 		if j.State == store.StateAcked {
-			n.setAck(p, j)
+			n.correct(p, j, m.Holders)
 			return
 		}
+		j, _ = n.learn(j, m.Holders)
 		if m.Flags&wire.NewBody != 0 {
 			j = n.onNewBody(j, m.Job.Body)
 		}
