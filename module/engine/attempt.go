@@ -286,8 +286,9 @@ func (n *Node) note(c *Claim) {
 	case l == nil || c.has(l):
 		n.adoptWon(c, c.lease)
 	case c.id != store.ID{}:
+		n.outvoted = slices.DeleteFunc(n.outvoted, func(old *Claim) bool { return string(old.name) == string(c.name) })
 		if len(n.outvoted) == lateMax {
-			n.outvoted = n.outvoted[1:]
+			n.outvoted = slices.Delete(n.outvoted, 0, 1)
 		}
 		n.outvoted = append(n.outvoted, c)
 	}
@@ -305,30 +306,49 @@ func (n *Node) adoptWon(c *Claim, left int64) {
 
 // outvotes says of a job whether it has its lock although this node's vote stands for
 // another holder. Until the lease is over that one can't have a majority.
-func (n *Node) outvotes(j *store.Job, u store.Unique, space store.Space) bool {
-	return slices.ContainsFunc(n.outvoted, func(c *Claim) bool { return c.id == j.ID && n.stillHas(c, j, u, space) })
+func (n *Node) outvotes(j *store.Job, space store.Space) bool {
+	return slices.ContainsFunc(n.outvoted, func(c *Claim) bool { return store.Space(c.name[0]) == space && n.hadBy(c) == j })
 }
 
-// stillHas says of a claim that was won for a job whether the job has the lock still by it.
-func (n *Node) stillHas(c *Claim, j *store.Job, u store.Unique, space store.Space) bool {
-	return store.Space(c.name[0]) == space && u.Has(hasFlag(space)) && lockToken(u, space) == c.proposal &&
-		(c.lease == 0 || n.steady()-c.began < c.lease) && n.named(j, space, c.name)
+// hadBy is the job that has its lock still by a claim that was won against this node's vote;
+// nil: it has it no more.
+func (n *Node) hadBy(c *Claim) *store.Job {
+	space, j := store.Space(c.name[0]), n.store.Lookup(&c.id)
+	if j == nil || c.lease > 0 && n.steady()-c.began >= c.lease || !n.named(j, space, c.name) {
+		return nil
+	}
+	if u := j.Unique(); !u.Has(hasFlag(space)) || lockToken(u, space) != c.proposal {
+		return nil
+	}
+	return j
 }
 
 // noteFreed does what note couldn't: this node had voted for another holder, and takes
 // that vote back now.
 func (n *Node) noteFreed(name []byte) {
 	i := slices.IndexFunc(n.outvoted, func(c *Claim) bool { return string(c.name) == string(name) })
-	if i < 0 {
+	if i < 0 || n.passive || n.liveLock(name) != nil {
 		return
 	}
 	c := n.outvoted[i]
 	n.outvoted = slices.Delete(n.outvoted, i, i+1)
-	j, space := n.store.Lookup(&c.id), store.Space(name[0])
-	if j == nil || j.Unique() == nil || n.passive || n.liveLock(c.name) != nil || !n.stillHas(c, j, j.Unique(), space) {
-		return
+	if n.hadBy(c) != nil {
+		n.adoptWon(c, c.lease-(n.steady()-c.began))
 	}
-	n.adoptWon(c, c.lease-(n.steady()-c.began))
+}
+
+// clearOutvoted has jobs know of such locks that they are cleared.
+func (n *Node) clearOutvoted(cleared func(name []byte) bool) {
+	n.outvoted = slices.DeleteFunc(n.outvoted, func(c *Claim) bool {
+		if !cleared(c.name) {
+			return false
+		}
+		if j := n.hadBy(c); j != nil {
+			j.Unique().Clear(hasFlag(store.Space(c.name[0])))
+			n.log(LogState, j)
+		}
+		return true
+	})
 }
 
 // prove tells those who have a vote from another's table that it is one.

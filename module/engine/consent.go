@@ -216,10 +216,14 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome) bool {
 }
 
 // named says whether a name is still that of a job's lock: its queue may have
-// another name by now.
+// another name by now. The caller may have another job's name from lockName.
 func (n *Node) named(j *store.Job, space store.Space, name []byte) bool {
 	u := j.Unique()
-	return u != nil && string(n.lockName(j, u, space)) == string(name)
+	if u == nil {
+		return false
+	}
+	n.scratch.other = j.AppendLock(n.scratch.other[:0], u, space)
+	return string(n.scratch.other) == string(name)
 }
 
 // hasByNow says whether a job has got a lock meanwhile that was claimed for it, so
@@ -493,7 +497,7 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 		setLock(u, space, token)
 		return false, nil
 	}
-	if l := n.liveLock(name); l != nil && l.Job != j.ID && !n.outvotes(j, u, space) {
+	if l := n.liveLock(name); l != nil && l.Job != j.ID && !n.outvotes(j, space) {
 		return false, ErrLockLost
 	}
 	id, want := j.ID, jobLock{name: slices.Clone(name), job: j.ID, lease: lease, any: u.Has(store.UniqueAny)}

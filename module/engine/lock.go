@@ -187,15 +187,16 @@ func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, h
 
 func (n *Node) takeHashed(name []byte, hash uint64, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
 	l, fresh := n.store.LockOrNew(name, hash)
-	if !fresh && (l.Job != *id || ended(l) || n.clearingOf(l) != nil) {
-		if n.isLive(l) {
+	for !fresh && (l.Job != *id || ended(l) || n.clearingOf(l) != nil) {
+		switch {
+		case n.isLive(l):
 			return 0, l
-		}
-		n.removeLock(l)
-		if l, fresh = n.store.LockOrNew(name, hash); !fresh { // it is kept for its token
+		case ended(l): // it is kept for its token
 			n.store.RemoveLock(l)
-			l, fresh = n.store.LockOrNew(name, hash)
+		default: // in its place may come another, see noteFreed
+			n.removeLock(l)
 		}
+		l, fresh = n.store.LockOrNew(name, hash)
 	}
 	if fresh {
 		l.Job, l.Token = *id, n.nextToken(nil)
@@ -647,6 +648,7 @@ func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pen
 
 // clear is ClearLocks for one lock, and this node alone.
 func (n *Node) clear(name []byte) (cleared int64) {
+	n.clearOutvoted(func(other []byte) bool { return bytes.Equal(other, name) })
 	l := n.store.Lock(name)
 	if l == nil {
 		return 0
@@ -677,6 +679,7 @@ const (
 
 // clearAll begins a Clearing; in a small table it is over then.
 func (n *Node) clearAll(prefix []byte) *Clearing {
+	n.clearOutvoted(func(name []byte) bool { return bytes.HasPrefix(name, prefix) })
 	n.store.LockAge++
 	c := &Clearing{prefix: slices.Clone(prefix), age: n.store.LockAge}
 	n.clears = append(n.clears, c)

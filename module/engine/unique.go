@@ -75,8 +75,7 @@ func (n *Node) holds(l *store.Lock) bool {
 	if u == nil || !u.Has(hasFlag(l.Space())) {
 		return false
 	}
-	n.scratch.other = j.AppendLock(n.scratch.other[:0], u, l.Space())
-	return string(n.scratch.other) == string(l.Name())
+	return n.named(j, l.Space(), l.Name())
 }
 
 func hasFlag(space store.Space) uint8 {
@@ -810,7 +809,7 @@ func (n *Node) HasLock(j *store.Job, space store.Space) bool {
 	case l != nil && l.Job == j.ID:
 		return n.isLive(l)
 	case n.isLive(l):
-		return n.outvotes(j, u, space)
+		return n.outvotes(j, space)
 	case u.Strategy() == store.UniqueWindow:
 		return begunAt(u.WaitToken())+u.LockTTL() > n.now
 	}
