@@ -278,3 +278,26 @@ func TestQueuesThatASwapTakesFromAReplica(t *testing.T) {
 		}
 	}
 }
+
+// A queue whose key was deleted just before SWAPDB, in the same transaction, doesn't stand in
+// the way of a copy of it, with the same jobs, that the swap brings.
+func TestASwapBringsACopyOfAQueueThatWasJustDeleted(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, k, _ := node(now)
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400})
+	require.NoError(t, err)
+	n.Effects()
+	q := n.Queue([]byte("q"))
+	other := n.NewQueueFor(nil)
+	require.NoError(t, n.LoadRecord(other, bytes.Clone(n.Job(&id).Record())))
+	require.NoError(t, k.Adopt(other))
+	require.Zero(t, n.Attached(other, []byte("q"), 1))
+	n.Effects()
+	n.Unlinked(q.Box, q)
+	n.Swapped(0, 1)
+	n.Effects()
+	pass(n, &now, 1000)
+	if j := n.Job(&id); assert.NotNil(t, j) {
+		assert.Same(t, other, j.Queue)
+	}
+}

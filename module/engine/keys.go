@@ -256,6 +256,7 @@ func (n *Node) Swapped(a, b int) {
 	if b == 0 {
 		a, b = b, a
 	}
+	n.bury() // as in Attached
 	n.store.SwapCondemned(int32(a), int32(b))
 	var out []*store.Queue
 	if a == 0 {
