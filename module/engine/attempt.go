@@ -344,8 +344,7 @@ func (n *Node) clearOutvoted(cleared func(name []byte) bool) {
 			return false
 		}
 		if j := n.hadBy(c); j != nil {
-			j.Unique().Clear(hasFlag(store.Space(c.name[0])))
-			n.log(LogState, j)
+			n.hasNoMore(j, store.Space(c.name[0]))
 		}
 		return true
 	})

@@ -184,3 +184,17 @@ func TestALockIsTakenInPlaceOfOneThatWasVotedFor(t *testing.T) {
 		assert.Same(t, l, o.n.Lock(bytes.Clone(l.Name())), "%q", l.Name())
 	}
 }
+
+// The job has it still when its queue is back from another database.
+func TestALockThatWasWonAgainstTheOwnVoteGoesBySwap(t *testing.T) {
+	o := newOutvoted(t)
+	o.n.Swapped(0, 1)
+	o.look()
+	o.n.Swapped(0, 1)
+	o.look()
+	assert.True(t, o.n.HasLock(o.n.Job(&o.job), store.LockRun))
+	o.takenBack()
+	if l := o.n.Lock(o.other.Name); assert.NotNil(t, l) {
+		assert.Equal(t, o.job, l.Job)
+	}
+}

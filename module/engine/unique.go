@@ -90,8 +90,11 @@ func (n *Node) lapsed(l *store.Lock) {
 	if l.Flags&lockOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
 		return
 	}
-	j := n.store.Lookup(&l.Job)
-	j.Unique().Clear(hasFlag(l.Space()))
+	n.hasNoMore(n.store.Lookup(&l.Job), l.Space())
+}
+
+func (n *Node) hasNoMore(j *store.Job, space store.Space) {
+	j.Unique().Clear(hasFlag(space))
 	if !n.passive && !n.loading {
 		n.log(LogState, j)
 	}
@@ -789,12 +792,13 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 			lease = l.Lease // what was voted for
 		}
 	}
-	if _, holder := n.takeLock(name, &j.ID, lease); holder != nil {
+	switch _, holder := n.takeLock(name, &j.ID, lease); {
+	case holder == nil:
+		n.store.Lock(name).Token = token
+	case !n.outvotes(j, space):
 		u.Clear(hasFlag(space))
 		n.log(LogState, j)
-		return
 	}
-	n.store.Lock(name).Token = token
 }
 
 // HasLock says whether a job has a lock still, as far as this node knows. What the
