@@ -71,10 +71,10 @@ var histories = map[string]Config{
 	"moves": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.8, Once: 0.7, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Pressure: 120, Leaving: 120, Resets: 240, Crashes: 60, PauseQueue: 120,
 	}},
-	"offers": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.9, Once: 0.8, Replicate: 2, Faults: Faults{
+	"offers": {PerTenSeconds: 150, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.9, Once: 0.8, Replicate: 2, Faults: Faults{
 		MinDelay: 100, MaxDelay: 1000, Resets: 240, Crashes: 200, Stops: 60, Rewrites: 60, Skew: 500,
 	}},
-	"offers everysec": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.9, Once: 0.8, Replicate: 2, Fsync: EverySec, Faults: Faults{
+	"offers everysec": {PerTenSeconds: 150, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.9, Once: 0.8, Replicate: 2, Fsync: EverySec, Faults: Faults{
 		MinDelay: 100, MaxDelay: 1000, Resets: 240, Crashes: 200, Stops: 60, Rewrites: 60, Skew: 500,
 	}},
 	"choked": {PerTenSeconds: 300, Nodes: 4, Jobs: 300, Seconds: 120, AckShare: 0.9, Once: 0.5, Replicate: 2, Faults: Faults{
