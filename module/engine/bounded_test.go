@@ -1576,3 +1576,39 @@ func TestVeryManyRunsAreClaimedAfterAPartition(t *testing.T) {
 	}
 	assert.Len(t, claimed, many)
 }
+
+// A vote without a lease among very many others is remembered as long as it lasts, though
+// nothing else has the node look at its locks: the pass over them comes to it again long
+// before the promise would be over.
+func TestAVoteWithoutALeaseAmongVeryMany(t *testing.T) {
+	const many = 300_000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	n.SetVotes(engine.Votes{})
+	_, _, err := n.AddJob(&engine.Add{
+		Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400, Unique: engine.Unique{Strategy: store.UniqueBefore},
+	})
+	require.NoError(t, err)
+	for i := range many {
+		o, _ := n.AcquireLock(bareName(fmt.Sprint(i)), []byte("a"), 3_600_000, 0, nil)
+		require.Equal(t, engine.Granted, o.Kind)
+		n.Effects()
+	}
+	began, last, passes := now, n.LockCursor(), 0
+	for passes < 2 {
+		now = n.Tick()
+		n.SetNow(now)
+		n.Effects()
+		if n.LockCursor() < last {
+			passes++
+		}
+		last = n.LockCursor()
+	}
+	assert.Less(t, (now-began)/2, int64(180_000))
+
+	// Where it was alone it is a vote from the moment on that the node meets another.
+	now += 601_000
+	n.SetNow(now)
+	n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+	assert.True(t, n.Votes().Unleased)
+}

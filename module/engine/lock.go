@@ -21,17 +21,18 @@ import (
 // votes become a lock.
 
 const (
-	lockSteps  = 10    // buckets of the table of locks looked at in one tick, at least
-	lockTicks  = 30    // for larger tables: a share of the locks that there are
-	lockLookMS = 50    // but not more often
-	staleSteps = 500   // and where more than
-	staleShare = 4     // one in so many is over
-	sweepSteps = 1000  // likewise, after many jobs went at once
-	lockMost   = 1500  // locks looked at in one tick: 1 ms where they are jobs'
-	lockSlice  = 300   // locks ended at once,
-	wakeCost   = 4     // of waking those who wait to ask for one, in locks ended
-	endedSlice = 2000  // and removed that had been over for a while
-	endedMS    = 2_000 // how long one that is over is kept
+	lockSteps  = 10      // buckets of the table of locks looked at in one tick, at least
+	lockTicks  = 30      // for larger tables: a share of the locks that there are
+	lockLookMS = 50      // but not more often
+	lockPassMS = 150_000 // a pass over very many takes about as long, where nothing else is to be done
+	staleSteps = 500     // and where more than
+	staleShare = 4       // one in so many is over
+	sweepSteps = 1000    // likewise, after many jobs went at once
+	lockMost   = 1500    // locks looked at in one tick: 1 ms where they are jobs'
+	lockSlice  = 300     // locks ended at once,
+	wakeCost   = 4       // of waking those who wait to ask for one, in locks ended
+	endedSlice = 2000    // and removed that had been over for a while
+	endedMS    = 2_000   // how long one that is over is kept
 
 	longLeaseMS = 600_000 // an at-most-once job has its lock for as long as it lives
 	orphanMS    = 60_000
@@ -362,10 +363,14 @@ func (n *Node) tickLocks() {
 	if len(n.deadlines) > 0 {
 		n.wake = min(n.wake, n.now+max(n.deadlines[0].at-now, 1))
 	}
-	if n.sweep == 0 && !n.stale && now-n.lockLook < lockLookMS {
+	// The pass comes to a vote without a lease again long before its promise is over.
+	again := max(lockLookMS, lockPassMS*sweepSteps/int64(n.store.Locks().Len+1))
+	if since := now - n.lockLook; n.sweep == 0 && !n.stale && since < lockLookMS {
+		n.wake = min(n.wake, n.now+again-since)
 		return // ticks that follow each other have other work to go on with
 	}
 	n.lockLook = now
+	n.wake = min(n.wake, n.now+again)
 	steps := max(lockSteps, int(min(n.store.Locks().Len/lockTicks, sweepSteps)))
 	switch {
 	case n.sweep > 0:
@@ -390,7 +395,7 @@ func (n *Node) tickLocks() {
 				over++
 				live++
 			case unleased(l.Space(), &l.Job, l.Flags, l.Lease):
-				n.votes.unleased = now + promiseKeptMS
+				n.votes.unleased = max(n.votes.unleased, now+promiseKeptMS)
 			}
 		}
 		if n.lockCursor == 0 {
