@@ -288,6 +288,11 @@ func freedKey(k *wire.Lock) [16]byte {
 
 // onPull answers with a page of the table.
 func (n *Node) onPull(p *Peer, m *wire.Message) {
+	if n.mesh.untold {
+		// Who votes by this table counts the nodes that are counted here: the heartbeat that
+		// tells of a new one is still to come, and the connection may end before.
+		n.beatWhole(p)
+	}
 	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
 	if n.abstains() && n.sync.partial || n.disputes() { // of two that have the same lock a table has but one
 		page.Flags |= wire.Partial
