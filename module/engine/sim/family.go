@@ -98,6 +98,7 @@ func (s *Sim) breakUp(e *engine.Node, j *job) {
 		return
 	}
 	s.trace("DELJOB %s, of a family", j.id)
+	j.deleted = true
 	f := j.kin
 	f.broken = true
 	for _, k := range append([]*job{j, f.head, f.after}, f.blocked...) {
@@ -225,9 +226,10 @@ func (s *Sim) inTurn(n *node, j *job) {
 
 // waits says whether a job may wait for its expiry: copies of one that was refused,
 // and that a node wasn't told to drop; or of one that the only nodes which knew of
-// its release, or of the end of what it waits for, forgot with their disks.
+// its release, or of the end of what it waits for, forgot with their disks, or by a DELJOB,
+// which deletes what one node has.
 func (s *Sim) waits(j *job) bool {
-	if j.kin == nil || j.promised && s.wiped+s.torn == 0 {
+	if j.kin == nil || j.promised && s.wiped+s.torn == 0 && !j.deleted {
 		return false
 	}
 	any := false
