@@ -37,6 +37,10 @@ func (n *Node) answer(c *Claim, a answer) {
 func (n *Node) attempt(c *Claim) {
 	c.retry = 0
 	n.setRound(c, 0)
+	if c.kind != release && c.resets != n.mesh.resets {
+		n.finishClaim(c, Outcome{Kind: NoQuorum}, true)
+		return
+	}
 	if c.kind != release && c.flags&lockAny == 0 && !n.quorate(c.name) {
 		n.missed(c, Outcome{Kind: NoQuorum}, true)
 		return

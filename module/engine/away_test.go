@@ -301,3 +301,25 @@ func TestASwapBringsACopyOfAQueueThatWasJustDeleted(t *testing.T) {
 		assert.Same(t, other, j.Queue)
 	}
 }
+
+// A job that is due while its queue is in another database comes within seconds after the
+// queue is back.
+func TestDueWhileAway(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, Delay: 1, TTL: 86400})
+	require.NoError(t, err)
+	pass := func(ms int64) {
+		for range ms / 100 {
+			now += 100
+			n.SetNow(now)
+			n.Tick()
+			n.Effects()
+		}
+	}
+	n.Swapped(0, 1)
+	pass(2_000)
+	n.Swapped(0, 1)
+	pass(5_000)
+	assert.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
+}

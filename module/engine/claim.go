@@ -138,6 +138,7 @@ type Claim struct {
 	began    int64  // steady
 	members  uint64 // a sum over the nodes that it counts
 	forgets  uint64 // claims.forgets when it asked
+	resets   uint32 // members.resets when it began
 	ups      uint64 // members.ups when it asked last
 	proposal uint64
 	fresh    bool   // the proposal is a number that was never used
@@ -409,7 +410,7 @@ func (n *Node) startClaim(c *Claim) {
 	if len(n.farewells) > 0 && !n.loading {
 		n.tickFarewells() // the others hear of them before they are asked
 	}
-	c.pos = -1
+	c.pos, c.resets = -1, n.mesh.resets
 	c.last.Kind = NoQuorum
 	if c.wait {
 		line := n.lockLines[string(c.name)]

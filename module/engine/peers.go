@@ -72,6 +72,7 @@ type members struct {
 	sweep   int64  // the next forgetting of stale questions
 	sum     uint64 // over all nodes, this one included; 0: not known
 	untold  bool   // the others are to be told of all nodes
+	resets  uint32 // how often they were all forgotten at once
 }
 
 // Peers are the other nodes, in the order of their IDs; not to be changed.
@@ -245,7 +246,11 @@ func (n *Node) Forget(id wire.NodeID) bool {
 
 // Reset forgets all nodes, jobs and queues (CLUSTER RESET); the caller renames
 // the node for a hard one.
+//
+// Claims that began before end without a majority: alone this node would give what the
+// others may have given to somebody else.
 func (n *Node) Reset() {
+	n.mesh.resets++
 	for len(n.mesh.order) > 0 {
 		n.Forget(n.mesh.order[0].ID)
 	}
