@@ -248,27 +248,29 @@ func (s *Sim) uniqueTaken(n *node, j *job) {
 		return
 	}
 	list := slices.DeleteFunc(s.uniques.running[u.run], func(w *working) bool { return s.now >= w.until || w.j.done })
-	slack := int64(0)
-	if s.Faults.Steps > 0 {
-		slack = u.lease() / 100 // a node's time comes back to the wall clock's
-	}
 	for _, w := range list {
-		if w.j != j && w.until-s.now > slack && !w.j.unique.Any && !u.Any && (s.Faults.Skew == 0 || !s.healed) {
+		if w.j != j && !w.j.unique.Any && !u.Any && (s.Faults.Skew == 0 || !s.healed) {
 			s.fail("node %d delivers %s, and %s, which has %s, is worked on for another %d ms%s%s", n.i, j.id, w.j.id, u.run, w.until-s.now, s.whereabouts(w.j), s.whereabouts(j))
 		}
 	}
 	if !u.refused {
-		list = append(list, &working{j, s.now + u.lease()})
+		list = append(list, &working{j, s.now + s.lease(u)})
 	}
 	s.uniques.running[u.run] = list
 }
 
-// lease is how long a client has a job for itself, ms.
-func (u *uniqueJob) lease() int64 {
+// lease is how long a client has a job for itself at least, ms. Where clocks are set, a
+// node's time comes back to the wall clock's: the job's time is over by up to a hundredth
+// early, whoever is given the key then.
+func (s *Sim) lease(u *uniqueJob) int64 {
+	seconds := int64(retrySecs)
 	if u.RunTTL > 0 {
-		return min(u.RunTTL, retrySecs) * 1000
+		seconds = min(u.RunTTL, seconds)
 	}
-	return retrySecs * 1000
+	if s.Faults.Steps > 0 {
+		return seconds * 990
+	}
+	return seconds * 1000
 }
 
 // uniqueGiven: a client gives a job back, or says that it is done.
@@ -286,7 +288,7 @@ func (s *Sim) uniqueWorked(j *job, at int64) {
 	if u := j.unique; u != nil {
 		for _, w := range s.uniques.running[u.run] {
 			if w.j == j {
-				w.until = max(w.until, at+u.lease())
+				w.until = max(w.until, at+s.lease(u))
 			}
 		}
 	}

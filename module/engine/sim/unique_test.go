@@ -1,6 +1,13 @@
 package sim
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+)
 
 // uniqueHistories are kinds of trouble for unique jobs.
 var uniqueHistories = map[string]Config{
@@ -56,3 +63,25 @@ var uniqueHistories = map[string]Config{
 }
 
 func TestUniqueHistories(t *testing.T) { playAll(t, uniqueHistories, 6) }
+
+// A run may end early by a hundredth of its own time where clocks are set, however long
+// the next run by its key is to be.
+func TestARunEndsEarlyByAShareOfItsOwnTime(t *testing.T) {
+	taken := func(c Config, first, next int64, after int64) bool {
+		s := newSim(1, c)
+		s.uniques = &uniqueWorld{running: map[string][]*working{}}
+		for i, runTTL := range []int64{first, next} {
+			u := &uniqueJob{Unique: engine.Unique{Strategy: store.UniqueDuring, RunTTL: runTTL}, run: "q k"}
+			s.uniqueTaken(s.nodes[0], &job{id: store.ID{byte(i)}, unique: u})
+			s.now += after
+		}
+		return len(s.failures) == 0
+	}
+	even, set := Config{Nodes: 1}, Config{Nodes: 1, Faults: Faults{Steps: 1, StepMS: 1}}
+	assert.True(t, taken(set, 0, 1, retrySecs*990))
+	assert.False(t, taken(set, 0, 1, retrySecs*990-1))
+	assert.True(t, taken(set, 1, 0, 990))
+	assert.False(t, taken(set, 1, 0, 989))
+	assert.True(t, taken(even, 0, 1, retrySecs*1000))
+	assert.False(t, taken(even, 0, 1, retrySecs*1000-1))
+}
