@@ -73,7 +73,8 @@ func (n *Node) attempt(c *Claim) {
 	n.setAlarm(c)
 }
 
-// propose chooses the token: who has the lock keeps it.
+// propose chooses the token: who has the lock keeps it. A job that was put off takes a new one,
+// which is greater than that of any vote that is about to be taken back (findLeft).
 func (n *Node) propose(c *Claim) {
 	if c.kind != take {
 		c.proposal = c.token
@@ -81,7 +82,7 @@ func (n *Node) propose(c *Claim) {
 	}
 	l := n.store.Lock(c.name)
 	switch {
-	case !c.anew && n.isLive(l) && c.has(l):
+	case !c.anew && !c.putOff && n.isLive(l) && c.has(l):
 		c.proposal, c.fresh = max(l.Token, c.least), false
 		if c.proposal > l.Token && l.Space() == store.LockRun {
 			// It may be the token of a run at another node, which ends by it.

@@ -125,6 +125,7 @@ type Claim struct {
 	lease    int64
 	usable   int64    // of the lease, that asking may take; 0: all
 	anew     bool     // for a run of its own: not one that the same job has already
+	putOff   bool     // for a job that was put off: it counts on no vote that it may have
 	doubts   uint8    // attempts after which the job that has the lock could be gone
 	gone     store.ID // which is
 	token    uint64   // extend, release
@@ -213,6 +214,7 @@ type claims struct {
 	owed      map[uint64]*debt
 	nextDun   int64 // steady: when debts are looked at
 	suspects  map[string]*suspect
+	leftovers map[store.ID]*leftover
 	nextLook  int64 // steady
 	lost      map[store.ID]struct{}
 	seen      uint64       // the greatest token that another node told of
@@ -228,7 +230,7 @@ type claims struct {
 func newClaims() claims {
 	return claims{
 		byRound: map[uint64]*Claim{}, byJob: claimIndex[store.ID]{}, byName: claimIndex[string]{}, lockLines: map[string]*lockLine{}, owed: map[uint64]*debt{},
-		suspects: map[string]*suspect{}, lost: map[store.ID]struct{}{}, maxLease: DefaultMaxLease,
+		suspects: map[string]*suspect{}, leftovers: map[store.ID]*leftover{}, lost: map[store.ID]struct{}{}, maxLease: DefaultMaxLease,
 	}
 }
 
@@ -325,6 +327,7 @@ type jobLock struct {
 	lease    int64 // ms; 0: until freeLock
 	usable   int64 // not 0: it is for a run, and asking may take no more than this of the lease, ms
 	outlives bool  // it is to be lockOutlives
+	putOff   bool  // the job was put off: it is claimed by a new token, whatever votes it may have
 	any      bool  // a majority of those nodes that can be reached is enough (QUORUM any)
 	timeout  int64 // ms, how long to try; 0: ClaimTimeoutMS
 }
@@ -359,7 +362,7 @@ func (n *Node) claimLock(w jobLock, later func(Outcome)) (now *Outcome, pending 
 		flags |= lockAny
 	}
 	c := &Claim{
-		kind: take, name: slices.Clone(w.name), holder: holder{id: w.job}, lease: w.lease, usable: w.usable, anew: w.usable > 0,
+		kind: take, name: slices.Clone(w.name), holder: holder{id: w.job}, lease: w.lease, usable: w.usable, anew: w.usable > 0, putOff: w.putOff,
 		flags: flags, deadline: n.steady() + cmp.Or(w.timeout, ClaimTimeoutMS),
 	}
 	if now = n.claim(c, later); now != nil {

@@ -14,7 +14,7 @@ import (
 // What keeps votes true beside the claims themselves: a node that may have lost
 // some abstains until it has them again from the others; locks that were given
 // without a majority are told to those who come, and what contradicts is settled;
-// and of a lock whose job is gone everywhere, the vote falls.
+// of a lock whose job is gone everywhere, the vote falls; and so do votes on which nobody counts.
 
 // Times and sizes, ms and bytes.
 const (
@@ -609,10 +609,13 @@ func (n *Node) jobDone(id store.ID) bool {
 }
 
 func (n *Node) onVerify(p *Peer, m *wire.Message) {
-	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: m.Lock.Name}}
+	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: m.Lock.Name, Token: m.Lock.Token}}
 	id := store.ID(m.ID)
+	if m.Lock.Token > 0 && n.votesFor(m.Lock.Name, id) {
+		answer.Lock.Job = m.ID
+	}
 	switch {
-	case n.jobLives(id):
+	case m.Lock.Token == 0 && n.jobLives(id), m.Lock.Token > 0 && n.countsOn(m.Lock.Name, id, m.Lock.Token):
 		answer.Count = wire.JobLives
 	case n.jobDone(id):
 		answer.Count = wire.JobDone
@@ -621,6 +624,10 @@ func (n *Node) onVerify(p *Peer, m *wire.Message) {
 }
 
 func (n *Node) onVerified(p *Peer, m *wire.Message) {
+	if m.Lock.Token > 0 {
+		n.onLeft(p, m)
+		return
+	}
 	s := n.suspects[string(m.Lock.Name)]
 	if s == nil || s.id != store.ID(m.ID) {
 		return
@@ -643,6 +650,89 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	if l := n.store.Lock(m.Lock.Name); l != nil && l.Job == s.id && l.Flags&lockOutlives == 0 {
 		n.removeLock(l)
 	}
+}
+
+// leftover is votes that a job may have though it has no lock, and who says that nobody
+// counts on them.
+//
+// A job that was put off is claimed for by each node that has a copy of it. An attempt takes
+// back only the votes that it was given first: another claim for the same job may have been
+// won by the others. So where none is won, and where a claimant crashes, votes stay. Those for
+// a job that is gone fall when they are in somebody's way (suspect), but this one lives. Of two
+// such jobs with the same key each could have half of the votes for good. So a node whose
+// claim has failed asks all nodes whether they count on votes of up to its last token. One
+// that says no claims by a greater token from then on (saw, propose): what it wins later isn't
+// harmed. When all have said no, the votes are taken back.
+type leftover struct {
+	name  []byte
+	token uint64
+	asked int64 // steady
+	told  []wire.Node
+	votes int // of those who told
+}
+
+// findLeft looks for votes that are left for a job that was put off again.
+func (n *Node) findLeft(c *Claim) {
+	if c.proposal == 0 {
+		return // nobody was asked
+	}
+	n.leftovers[c.id] = &leftover{name: c.name, token: c.proposal, asked: n.steady()}
+	m := wire.Message{Kind: wire.Verify, ID: wire.JobID(c.id), Lock: wire.Lock{Name: c.name, Token: c.proposal}}
+	for _, p := range n.mesh.order {
+		n.send(p, &m)
+	}
+}
+
+// countsOn says whether this node may count on votes for a job, of tokens up to this one.
+// Of a job that isn't put off any more it may.
+func (n *Node) countsOn(name []byte, id store.ID, token uint64) bool {
+	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked && !n.putOff(j) {
+		return true
+	}
+	if l := n.byJob[id]; l != nil {
+		for c := l.head; c != nil; c = c.ofJob.next {
+			if string(c.name) == string(name) && c.round != 0 && c.proposal <= token {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// votesFor says whether this node votes for a job.
+func (n *Node) votesFor(name []byte, id store.ID) bool {
+	l := n.liveLock(name)
+	return l != nil && l.Job == id && !n.abstainsFrom(name) && !n.inDispute(name)
+}
+
+// onLeft takes leftover votes back when nobody counts on them. Where they are more than half
+// they may be a lock of which nobody knows after a crash, and the next claim has it by them.
+func (n *Node) onLeft(p *Peer, m *wire.Message) {
+	h := holder{id: store.ID(m.ID)}
+	left := n.leftovers[h.id]
+	if left == nil || left.token != m.Lock.Token || string(left.name) != string(m.Lock.Name) || slices.Contains(left.told, p.Node) {
+		return
+	}
+	if m.Count != wire.JobGone {
+		delete(n.leftovers, h.id)
+		return
+	}
+	left.told = append(left.told, p.Node)
+	if m.Lock.Job == m.ID {
+		left.votes++
+	}
+	if slices.ContainsFunc(n.mesh.order, func(q *Peer) bool { return !slices.Contains(left.told, q.Node) }) {
+		return
+	}
+	delete(n.leftovers, h.id)
+	if n.votesFor(left.name, h.id) {
+		left.votes++
+	}
+	if j := n.store.Lookup(&h.id); j == nil || !n.putOff(j) || left.votes >= n.majority() {
+		return
+	}
+	n.unvote(left.name, &h, left.token, 0)
+	n.owe(left.name, h, left.token, 0, n.allPeers())
 }
 
 // undoubted goes on with the claims for a lock of whose job it is known now whether
@@ -672,13 +762,18 @@ func (n *Node) undoubted(name []byte, id store.ID, lives bool) {
 // tickSuspects forgets questions that somebody hasn't answered, disputes that are
 // over, and losses of jobs that are gone.
 func (n *Node) tickSuspects(now int64) {
-	if len(n.suspects)+len(n.lost)+len(n.sync.disputed) == 0 || now < n.nextLook {
+	if len(n.suspects)+len(n.leftovers)+len(n.lost)+len(n.sync.disputed) == 0 || now < n.nextLook {
 		return
 	}
 	n.nextLook = now + suspectMS
 	for name, s := range n.suspects {
 		if now-s.asked >= suspectMS {
 			delete(n.suspects, name)
+		}
+	}
+	for id, left := range n.leftovers {
+		if now-left.asked >= suspectMS {
+			delete(n.leftovers, id)
 		}
 	}
 	for name, until := range n.sync.disputed {

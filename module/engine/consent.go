@@ -162,11 +162,16 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
 	id := j.ID
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
 	window := u.Strategy() == store.UniqueWindow
-	now, _ := n.claimLock(jobLock{
-		name: name, job: id, lease: lease, outlives: window, any: u.Has(store.UniqueAny),
+	var now *Outcome
+	var claim *Claim
+	now, claim = n.claimLock(jobLock{
+		name: name, job: id, lease: lease, outlives: window, putOff: true, any: u.Has(store.UniqueAny),
 	}, func(o Outcome) {
 		j := n.store.Lookup(&id)
 		if j != nil && n.putOff(j) && j.State == store.StateActive && n.named(j, store.LockWait, name) {
+			if o.Kind == NoQuorum {
+				n.findLeft(claim)
+			}
 			if n.claimedAgain(j, &o) {
 				n.requeue(j, false)
 			}
