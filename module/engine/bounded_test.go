@@ -1502,7 +1502,7 @@ func TestVeryManyLocksBecomeVotes(t *testing.T) {
 	}
 }
 
-// Of very many locks a tick looks at some, whatever share of all that is.
+// A tick looks at some of very many locks, whatever share of all that is.
 func TestATickLooksAtSomeOfVeryManyLocks(t *testing.T) {
 	now, looks := int64(1_700_000_000_000), 0
 	n, _, _ := steadyNode(now, func() int64 { looks++; return now })

@@ -289,8 +289,8 @@ func freedKey(k *wire.Lock) [16]byte {
 // onPull answers with a page of the table.
 func (n *Node) onPull(p *Peer, m *wire.Message) {
 	if n.mesh.untold {
-		// Who votes by this table counts the nodes that are counted here: the heartbeat that
-		// tells of a new one is still to come, and the connection may end before.
+		// A node that votes by this table must count the nodes that are counted here: the
+		// heartbeat that tells of a new one is still to come, and the connection may end before.
 		n.beatWhole(p)
 	}
 	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
@@ -571,10 +571,21 @@ func (n *Node) suspectJob(name []byte, id store.ID) {
 		return
 	}
 	n.suspects[string(name)] = &suspect{id: id, asked: now}
-	m := wire.Message{Kind: wire.Verify, ID: id, Lock: wire.Lock{Name: name}}
+	n.verify(name, id, 0)
+}
+
+// verify asks all nodes for a job, or with a token whether they count on votes for it of up
+// to that token.
+func (n *Node) verify(name []byte, id store.ID, token uint64) {
+	m := wire.Message{Kind: wire.Verify, ID: wire.JobID(id), Lock: wire.Lock{Name: name, Token: token}}
 	for _, p := range n.mesh.order {
 		n.send(p, &m)
 	}
+}
+
+// hasAll says whether all other nodes are among these.
+func (n *Node) hasAll(nodes []wire.Node) bool {
+	return !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !slices.Contains(nodes, p.Node) })
 }
 
 // doubts says whether the job may be gone by whose lock a claim was refused: nobody
@@ -640,10 +651,8 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	if m.Count == wire.JobGone && !slices.Contains(s.gone, p.Node) {
 		s.gone = append(s.gone, p.Node)
 	}
-	for _, q := range n.mesh.order {
-		if m.Count == wire.JobGone && !slices.Contains(s.gone, q.Node) {
-			return
-		}
+	if m.Count == wire.JobGone && !n.hasAll(s.gone) {
+		return
 	}
 	delete(n.suspects, string(m.Lock.Name))
 	n.undoubted(m.Lock.Name, s.id, false)
@@ -677,14 +686,11 @@ func (n *Node) findLeft(c *Claim) {
 		return // nobody was asked
 	}
 	n.leftovers[c.id] = &leftover{name: c.name, token: c.proposal, asked: n.steady()}
-	m := wire.Message{Kind: wire.Verify, ID: wire.JobID(c.id), Lock: wire.Lock{Name: c.name, Token: c.proposal}}
-	for _, p := range n.mesh.order {
-		n.send(p, &m)
-	}
+	n.verify(c.name, c.id, c.proposal)
 }
 
-// countsOn says whether this node may count on votes for a job, of tokens up to this one.
-// Of a job that isn't put off any more it may.
+// countsOn says whether this node may count on votes for a job, of tokens up to this one. It
+// may where the job isn't put off any more.
 func (n *Node) countsOn(name []byte, id store.ID, token uint64) bool {
 	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked && !n.putOff(j) {
 		return true
@@ -721,7 +727,7 @@ func (n *Node) onLeft(p *Peer, m *wire.Message) {
 	if m.Lock.Job == m.ID {
 		left.votes++
 	}
-	if slices.ContainsFunc(n.mesh.order, func(q *Peer) bool { return !slices.Contains(left.told, q.Node) }) {
+	if !n.hasAll(left.told) {
 		return
 	}
 	delete(n.leftovers, h.id)

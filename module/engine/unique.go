@@ -649,12 +649,12 @@ func (n *Node) farewellAll() {
 			continue
 		}
 		most--
-		switch u := j.Unique(); {
-		case u == nil:
-		case l.Space() == store.LockRun && u.Has(store.UniqueHasRun):
-			n.farewells = append(n.farewells, farewell{bytes.Clone(l.Name()), j.ID, u.RunToken()})
-		case l.Space() == store.LockWait && u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow && j.Holders() == 0:
-			n.farewells = append(n.farewells, farewell{bytes.Clone(l.Name()), j.ID, u.WaitToken()})
+		u, space := j.Unique(), l.Space()
+		if u == nil || !u.Has(hasFlag(space)) {
+			continue
+		}
+		if space == store.LockRun || u.Strategy() != store.UniqueWindow && j.Holders() == 0 {
+			n.farewells = append(n.farewells, farewell{bytes.Clone(l.Name()), j.ID, lockToken(u, space)})
 		}
 	}
 }

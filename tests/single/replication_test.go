@@ -343,6 +343,13 @@ func TestWhatIsInNoKeyIsLoggedByAPromotedServer(t *testing.T) {
 		require.Equal(t, byte(':'), token.Kind, "%v", token)
 		return token.Int()
 	}
+	rewritten := func(t *testing.T) (*harness.Server, int64) {
+		s := harness.Start(t, harness.WithConfig(log...))
+		token := hold(t, s)
+		require.Equal(t, "OK", s.Do("REPLICAOF", "127.0.0.1", harness.FreePort(t)).Str)
+		s.RewriteAOF()
+		return s, token
+	}
 	for name, promoted := range map[string]func(t *testing.T) (s *harness.Server, token int64){
 		"after a full synchronization": func(t *testing.T) (*harness.Server, int64) {
 			master := harness.Start(t)
@@ -355,18 +362,9 @@ func TestWhatIsInNoKeyIsLoggedByAPromotedServer(t *testing.T) {
 			})
 			return s, token
 		},
-		"after a rewrite": func(t *testing.T) (*harness.Server, int64) {
-			s := harness.Start(t, harness.WithConfig(log...))
-			token := hold(t, s)
-			require.Equal(t, "OK", s.Do("REPLICAOF", "127.0.0.1", harness.FreePort(t)).Str)
-			s.RewriteAOF()
-			return s, token
-		},
+		"after a rewrite": rewritten,
 		"after a rewrite, and a change of how": func(t *testing.T) (*harness.Server, int64) {
-			s := harness.Start(t, harness.WithConfig(log...))
-			token := hold(t, s)
-			require.Equal(t, "OK", s.Do("REPLICAOF", "127.0.0.1", harness.FreePort(t)).Str)
-			s.RewriteAOF()
+			s, token := rewritten(t)
 			require.Equal(t, "OK", s.Do("CONFIG", "SET", "aof-use-rdb-preamble", "yes").Str)
 			return s, token
 		},
