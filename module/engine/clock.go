@@ -11,14 +11,21 @@ package engine
 // for a job that runs alone is somebody's for its retry time. A wall clock that is set ahead by more than
 // trustAhead was plainly wrong before, as on a machine that asks the network for the
 // time after it has started, and is followed at once; so is any at the start.
+//
+// Any step counts, for servers that keep time set their clocks by half a second as well: of
+// what runs alone for a second not more than its share may be lost. So a difference that is
+// taken for inaccuracy, and thus followed, is no greater than two clocks that are read in
+// whole ms, and go at rates of their own, can show. One that shows because the process was
+// stopped between two readings does no harm: the next look takes it back.
 
 const (
-	lookEvery  = 200        // ms of the wall clock within which a step isn't looked for
-	stepLeast  = 1_000      // ms that the clocks may differ in between without being set,
-	stepShare  = 8          // beside this part of the time between two looks
+	lookEvery  = 20         // ms of the wall clock within which a step isn't looked for
+	stepLeast  = 5          // ms that the clocks may differ in between without being set,
+	stepShare  = 64         // beside this part of the time between two looks
 	slewShare  = 128        // the node's time is wrong by that part of a second in a second
 	trustAhead = 86_400_000 // ms
 	pauseLeast = 5_000      // ms in one go that make a pause of the process, or a step
+	backLeast  = 1_000      // likewise back, where there is no steady clock
 )
 
 // clock is what a node's time is made of, ms.
@@ -49,7 +56,7 @@ func (n *Node) SetNow(wall int64) {
 func (n *Node) compareClocks(wall int64) {
 	c, before := &n.clock, n.now
 	if c.steady == nil {
-		if n.now = wall; wall < before-stepLeast || wall > before+pauseLeast {
+		if n.now = wall; wall < before-backLeast || wall > before+pauseLeast {
 			n.timeJumped(n.now - before)
 		}
 		return

@@ -115,6 +115,31 @@ func TestASetClockMovesNothing(t *testing.T) {
 	}
 }
 
+// Nor does a step of less than a second: a job that runs alone is somebody's for its retry
+// time, but for the hundredth by which clocks may be wrong.
+func TestASmallStepOfTheClockMovesNothing(t *testing.T) {
+	for _, step := range []int64{25, 150, 626, 999, -25, -150, -626, -999} {
+		for _, every := range []int64{1, 10, 50} { // ms between two calls
+			wall, even := int64(1_700_000_000_000), int64(0)
+			n, _, _ := steadyNode(wall, func() int64 { return even })
+			_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 5, TTL: 20})
+			require.NoError(t, err)
+			q := n.Queue([]byte("q"))
+			require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+			for even < 6000 && q.Len == 0 {
+				even += every
+				if wall += every; even == 2000 {
+					wall += step
+				}
+				n.SetNow(wall)
+				n.Tick()
+				n.Effects()
+			}
+			assert.InDelta(t, 5000, even, 50+float64(every), "set by %d ms, called every %d ms", step, every)
+		}
+	}
+}
+
 // The node's time comes back to the clock's at the same rate, however often the node is called.
 func TestABusyNodesClockComesBack(t *testing.T) {
 	for _, step := range []int64{-60_000, 60_000} {

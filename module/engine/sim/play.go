@@ -566,6 +566,9 @@ func (s *Sim) blackout() {
 func (s *Sim) step(n *node) {
 	most := s.Faults.StepMS
 	skew := s.r.Int64N(2*most+1) - most
+	if s.r.IntN(2) == 0 { // as by a server that keeps time
+		skew = max(-most, min(most, n.skew+s.r.Int64N(2001)-1000))
+	}
 	s.trace("node %d: its clock is set by %d ms", n.i, skew-n.skew)
 	n.skew = skew
 }
