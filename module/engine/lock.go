@@ -98,9 +98,12 @@ func (n *Node) unawait(name []byte) {
 // Tokens begin with the time, ms, in their upper bits.
 const tokenShift = 20
 
-// reserveMS is how far ahead tokens are written off in the log: one in a minute
-// stands for all that are given out until the next.
-const reserveMS = 60_000
+// reserveMS is how far ahead tokens are written off in the log: one record stands for all
+// that are given out until the next. That is written when half is left, so that a crash that
+// loses the last two seconds of the log loses no token that was given. It isn't longer, for
+// after a restart tokens begin there: ahead of the time, by which the older of two locks is
+// told (settleLock).
+const reserveMS = 6_000
 
 // nextToken makes a fencing token greater than any before it for this lock (l
 // may be nil). It begins with the time, so that it also grows over the loss of
@@ -116,7 +119,7 @@ func (n *Node) nextToken(l *store.Lock) uint64 {
 }
 
 func (n *Node) reserve(token uint64) {
-	if token > n.reserved {
+	if token+reserveMS/2<<tokenShift > n.reserved {
 		n.reserved = token + reserveMS<<tokenShift
 		n.logEnd(nil, n.reserved)
 	}

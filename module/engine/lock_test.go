@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -85,4 +86,42 @@ func TestLockThatEndedBeforeItsClaimCanBeLoaded(t *testing.T) {
 	require.NoError(t, again.ApplyLock(l.Record()))
 	assert.Nil(t, again.LockTable().Head)
 	assert.Equal(t, token, again.LockTable().Floor)
+}
+
+// A log that lost its last two seconds still has no token given twice; and no more than six
+// seconds are skipped by a restart, for tokens tell the older of two locks.
+func TestTokensAreWrittenOffShortlyAhead(t *testing.T) {
+	now := int64(1_000_000)
+	fresh := func() *Node {
+		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: func() int64 { return now }})
+	}
+	n, again := fresh(), fresh()
+	type record struct{ at, token int64 }
+	var saved []record
+	for end := now + 20_000; now < end; now += 100 {
+		n.SetNow(now)
+		o, _ := n.AcquireLock(store.AppendBareName(nil, fmt.Append(nil, now)), []byte("a"), 1000, 0, nil)
+		require.Equal(t, Granted, o.Kind)
+		for _, e := range n.Effects() {
+			if e.Kind != LogUnlock {
+				continue
+			}
+			if name, floor := UnlockParts(n.Message(&e)); len(name) == 0 {
+				saved = append(saved, record{now, begunAt(floor)})
+			}
+		}
+		covered := int64(0)
+		for _, r := range saved {
+			if r.at <= now-2_000 || r == saved[0] {
+				covered = r.token
+			}
+		}
+		assert.Greater(t, covered, begunAt(o.Token))
+	}
+	assert.LessOrEqual(t, len(saved), 7, "not each token is logged")
+	last := saved[len(saved)-1]
+	again.ApplyUnlock(nil, uint64(last.token)<<tokenShift)
+	again.SetNow(now)
+	o, _ := again.AcquireLock(store.AppendBareName(nil, []byte("n")), []byte("a"), 1000, 0, nil)
+	assert.LessOrEqual(t, begunAt(o.Token)-now, int64(6_000))
 }

@@ -59,7 +59,12 @@ func TestManyWaitersGiveUp(t *testing.T) {
 			for now := int64(dawn + 5000); n.LockWaiters(bareName("n")) > 0; now++ {
 				n.SetNow(now)
 				n.Tick()
-				answered := len(n.Effects())
+				answered := 0
+				for _, e := range n.Effects() {
+					if e.Kind == engine.LockDone {
+						answered++
+					}
+				}
 				require.Positive(t, answered)
 				require.LessOrEqual(t, answered, mostAtOnce)
 				told += answered
