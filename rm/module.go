@@ -465,6 +465,10 @@ func (s *Server) MemoryRatio() float64 { return api.MemoryRatio() }
 // replicate, or the server ends by an assertion.
 func (s *Server) WritesPaused() bool { return api.WritesPaused() }
 
+// AOFOfCommands has Methods.AuxRewrite write to AOFs that are written anew from now on, or
+// not: [api.AOFOfCommands].
+func (s *Server) AOFOfCommands(yes bool) (before bool) { return api.AOFOfCommands(yes) }
+
 // Call runs a command as the module and returns its reply as RESP2 text.
 func (s *Server) Call(command string, args ...string) (string, error) {
 	list := make([][]byte, len(args))

@@ -189,6 +189,9 @@ type TypeMethods struct {
 	// AuxSave saves what is in no key, behind all keys; AuxSaveSome, called in its
 	// place where the server can (7.2), may save nothing.
 	AuxSave, AuxSaveSome unsafe.Pointer
+	// AuxRewrite writes what is in no key to an AOF that is written anew without an RDB at
+	// its head, see [AOFOfCommands]. One type may have it, which has no keys.
+	AuxRewrite unsafe.Pointer
 }
 
 // CreateType registers a data type (name of exactly 9 characters) in slot 0 to 3.
@@ -201,6 +204,10 @@ func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods, u
 	var t C.RedisTypeMethods
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.rdb_save)) = m.Save
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.aof_rewrite)) = m.Rewrite
+	if m.AuxRewrite != nil {
+		*(*unsafe.Pointer)(unsafe.Pointer(&t.aof_rewrite)) = m.AuxRewrite
+		*(*unsafe.Pointer)(unsafe.Pointer(&t.rdb_save)) = C.api_give_up
+	}
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.mem_usage)) = m.MemUsage
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.digest)) = m.Digest
 	*(*unsafe.Pointer)(unsafe.Pointer(&t.free)) = m.Free
@@ -212,7 +219,25 @@ func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods, u
 	if p == nil {
 		return nil, ErrRefused
 	}
+	if m.AuxRewrite != nil {
+		if err := status(C.api_rewrite_aux(ctxOf(ctx), p)); err != nil {
+			return nil, err
+		}
+	}
 	return Type(p), nil
+}
+
+// AOFOfCommands says whether AuxRewrite is to be called in AOFs that are written anew from
+// now on: true only where the server is known to write them without an RDB at their head,
+// for a child that was told so and is to write an RDB gives up. It returns what was
+// said before.
+func AOFOfCommands(yes bool) (before bool) {
+	before = C.aof_of_commands != 0
+	C.aof_of_commands = 0
+	if yes {
+		C.aof_of_commands = 1
+	}
+	return before
 }
 
 // KeyHolds says what a key holds.

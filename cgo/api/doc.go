@@ -33,8 +33,8 @@
 //     caused the event. After REPLICAOF NO ONE, or PSYNC … FAILOVER, the server then
 //     logs and replicates that very command: replicas that carry it out end by an
 //     assertion, and a restart repeats a REPLICAOF that was taken back.
-//   - Persistence events fire in the forked child. None is subscribed to, and
-//     every trampoline returns at once in a child.
+//   - Persistence events fire in the forked child. The one that is subscribed to is
+//     served in C, and every trampoline returns at once in a child.
 //   - The "loaded" key event passes a name that lies on the server's stack: to
 //     open the key with it aborts the server ("You tried to retain an object
 //     allocated in the stack"). The trampoline passes a copy on.

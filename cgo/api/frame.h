@@ -84,6 +84,7 @@ struct frame *frame_new(void);
 void frame_free(struct frame *f);
 /* Go sets it to have goTurn called once, when this turn of the event loop is over. */
 extern int turn_wanted;
+extern int aof_of_commands; /* see AOFOfCommands */
 int64_t frame_now(void); /* unix ms */
 void frame_turn(void); /* a turn of the event loop begins: time goes on */
 int frame_grow_ops(struct frame *f, uint32_t n);
@@ -111,6 +112,8 @@ int api_info(RedisModuleCtx *ctx);
 int api_subscribe(RedisModuleCtx *ctx);
 RedisModuleType *api_create_type(RedisModuleCtx *ctx, int slot, const char *name, int encver, RedisTypeMethods *m, int unlinks, int copies);
 RedisModuleBlockedClient *api_block(RedisModuleCtx *ctx, int64_t timeout);
+int api_rewrite_aux(RedisModuleCtx *ctx, RedisModuleType *type);
+void api_give_up(RedisModuleIO *io, void *value);
 int api_block_on_keys(struct frame *f, int first, int n, int64_t timeout);
 uint64_t api_timer(RedisModuleCtx *ctx, int64_t after, uintptr_t id);
 int api_config(RedisModuleCtx *ctx, int slot, int kind, const char *name, const char *text, long long num, long long min, long long max, unsigned flags);

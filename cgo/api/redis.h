@@ -48,9 +48,10 @@ enum { OPTION_HANDLE_IO_ERRORS = 1 };
 
 /* Server events. */
 enum {
-    EVENT_ROLE = 0, EVENT_FLUSHDB = 2, EVENT_LOADING = 3, EVENT_SHUTDOWN = 5,
+    EVENT_ROLE = 0, EVENT_PERSISTENCE = 1, EVENT_FLUSHDB = 2, EVENT_LOADING = 3, EVENT_SHUTDOWN = 5,
     EVENT_REPLICA = 6, EVENT_MASTER_LINK = 7, EVENT_SWAPDB = 11, EVENT_FORK = 13, EVENT_EVENTLOOP = 15, EVENT_CONFIG = 16,
-    AFTER_SLEEP = 1 /* of EVENT_EVENTLOOP */
+    AFTER_SLEEP = 1, /* of EVENT_EVENTLOOP */
+    AOF_START = 1 /* of EVENT_PERSISTENCE */
 };
 typedef struct { uint64_t id, dataver; } RedisModuleEvent;
 typedef void (*RedisEventFunc)(RedisModuleCtx *, RedisModuleEvent, uint64_t sub, void *data);

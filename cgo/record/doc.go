@@ -1,7 +1,9 @@
 // Package record is the C side of a stored job and queue: the layout of both
 // in Redis' memory (record.h), and the data type's callbacks that must be C,
 // because Redis runs them in a forked child (rdb_save, aof_rewrite) or on its
-// lazy-free thread (free). They walk memory and touch no Go.
+// lazy-free thread (free). They walk memory and touch no Go. What is in no key is written
+// to an RDB by aux_save. For an AOF of commands the server has no such callback, so package
+// api has the forked child make a key, whose aof_rewrite writes it.
 //
 // The Go side of the same structures is package module/store; its tests
 // compare the two layouts. What is saved of a job, "the record", is one run of

@@ -168,6 +168,11 @@ void jm_save_some_note(RedisModuleIO *io, int when) {
 
 void jm_locks(const struct jm_lock_list *all) { locks = all; }
 
+static const char *lock_record(const struct jm_lock *l) { return (const char *)&l->token; }
+static size_t lock_record_len(const struct jm_lock *l) {
+    return sizeof *l - offsetof(struct jm_lock, token) + l->name_len + l->owner_len;
+}
+
 /* From type version 3 on the epoch, then the floor, whether all is there, each lock's record, and an empty string. */
 void jm_save_locks(RedisModuleIO *io, int when) {
     (void)when;
@@ -175,12 +180,26 @@ void jm_save_locks(RedisModuleIO *io, int when) {
     redis.SaveUnsigned(io, locks ? locks->floor : 0);
     redis.SaveUnsigned(io, locks ? locks->complete : 0);
     for (const struct jm_lock *l = locks ? locks->head : NULL; l; l = l->next)
-        redis.SaveStringBuffer(io, (const char *)&l->token, sizeof *l - offsetof(struct jm_lock, token) + l->name_len + l->owner_len);
+        redis.SaveStringBuffer(io, lock_record(l), lock_record_len(l));
     redis.SaveStringBuffer(io, "", 0);
 }
 
 void jm_save_some_locks(RedisModuleIO *io, int when) {
     if (locks && (locks->head || locks->floor || locks->complete)) jm_save_locks(io, when);
+}
+
+/* The same for an AOF that begins without an RDB, and the settings. What is said of the
+ * table as a whole comes behind its locks, see RelogLocks. */
+void jm_rewrite_keyless(RedisModuleIO *io, RedisModuleString *key, void *value) {
+    (void)key;
+    (void)value;
+    for (const struct jm_lock *l = locks ? locks->head : NULL; l; l = l->next)
+        redis.EmitAOF(io, "SETLOCK", "b", lock_record(l), lock_record_len(l));
+    if (locks && (locks->head || locks->floor || locks->complete)) {
+        redis.EmitAOF(io, "DELLOCK", "cl", "", (long long)locks->floor);
+        redis.EmitAOF(io, "DELLOCK", "cl", "table", (long long)locks->complete);
+    }
+    if (note.n) redis.EmitAOF(io, "QCONFIG", "cb", "RESTORE", note.data, note.n);
 }
 
 #define FIELD(s, f) { #s "." #f, offsetof(struct s, f), sizeof(((struct s *)0)->f) }

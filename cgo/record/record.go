@@ -11,6 +11,8 @@ type Methods struct {
 	Save, Rewrite, MemUsage, Digest, Free, FreeEffort unsafe.Pointer
 	// AuxSave and AuxSaveSome save what is in no key.
 	AuxSave, AuxSaveSome unsafe.Pointer
+	// AuxRewrite writes all that is in no key to an AOF that begins without an RDB.
+	AuxRewrite unsafe.Pointer
 }
 
 // Init finds the API functions that the callbacks use, and returns the
@@ -33,9 +35,9 @@ func Init(symbol func(name string) unsafe.Pointer) Methods {
 }
 
 // NoteMethods are the callbacks of a type that saves what [SetNote] was given, and
-// has no keys.
+// has no keys. It writes the locks, too, where the AOF is written anew without an RDB.
 func NoteMethods() Methods {
-	return Methods{AuxSave: C.jm_save_note, AuxSaveSome: C.jm_save_some_note}
+	return Methods{AuxSave: C.jm_save_note, AuxSaveSome: C.jm_save_some_note, AuxRewrite: C.jm_rewrite_keyless}
 }
 
 // SetNote copies bytes that are to be saved beside the keys, in place of those

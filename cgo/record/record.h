@@ -148,6 +148,7 @@ void jm_locks(const struct jm_lock_list *all);
 void jm_flushes(const uint32_t *n);
 void jm_save_locks(RedisModuleIO *io, int when);
 void jm_save_some_locks(RedisModuleIO *io, int when);
+void jm_rewrite_keyless(RedisModuleIO *io, RedisModuleString *key, void *value);
 /* Bytes that are saved beside the keyspace, as auxiliary data of a type of their
  * own: the queues' settings. Where the server leaves that out when it is empty,
  * jm_save_some_note is called. */

@@ -290,17 +290,23 @@ func (m *module) setJob(c *rm.Ctx) {
 }
 
 // forked follows the making of a child that saves. An AOF that is written anew doesn't
-// tell whose it is; and one without an RDB at its head has no place for what is in no
-// key. Both is logged again behind it.
+// tell whose it is: that is logged again behind it.
 func (m *module) forked(*rm.Ctx) {
+	m.keyless = !m.tellAOF() || m.keyless
 	m.watchSync() // a rewrite has begun another file
-	m.later(0, func(c *rm.Ctx) {
-		// Where the server doesn't tell, there may be no place.
-		if v, err := m.server.ConfigValue("aof-use-rdb-preamble"); err != nil || v == "no" {
-			m.keyless = true
-		}
-		m.relog(c)
-	})
+	m.later(0, m.relog)
+}
+
+// tellAOF has the children that are made from now on write what is in no key to an AOF of
+// commands (cgo/record), if that is what they write. It says whether a child that was just
+// made has it all: it was told before, or writes an RDB. Where rename-command hides which it
+// is, nobody knows; and it is told late where a CONFIG SET changes it and turns on the AOF.
+// Then what is in no key is logged behind the child, all at once: a restart in between slices
+// would give locks again that are held.
+func (m *module) tellAOF() (all bool) {
+	v, err := m.server.ConfigValue("aof-use-rdb-preamble")
+	told := m.server.AOFOfCommands(err == nil && v == "no")
+	return told || err == nil && v != "no"
 }
 
 // relog logs what an AOF lacks that was written anew. A replica logs nothing: it does so
@@ -310,9 +316,12 @@ func (m *module) relog(c *rm.Ctx) {
 		return
 	}
 	m.logProcess(c)
-	if m.keyless && c.Listened() {
-		m.relogLocks()
-		m.relogSettings(c)
+	if c.Listened() {
+		m.node.LogReserved()
+		if m.keyless {
+			m.relogLocks()
+			m.relogSettings(c)
+		}
 	}
 	m.keyless = false
 }

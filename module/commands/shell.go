@@ -45,7 +45,7 @@ type module struct {
 	uniqueOff bool
 	mesh      mesh
 	promoted  bool // the server is no replica any more, and the node doesn't act on it yet
-	keyless   bool // the AOF may have been written anew without what is in no key
+	keyless   bool // the AOF may have been written anew without what is in no key, see tellAOF
 
 	policyRead int64 // as the node tells the time
 	abstains   abstention
@@ -200,6 +200,7 @@ func (m *module) start(s *rm.Server) error {
 	m.distrustLocks()
 	m.readState()
 	m.readPolicy()
+	m.tellAOF()
 	m.node.SetPassive(s.Replica())
 	m.schedule(m.node.Now() + 100)
 	// Not before the data set is loaded: the event loop turns only then.

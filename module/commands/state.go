@@ -545,6 +545,7 @@ func (m *module) syncsAlways() bool {
 // them is another than at the start, the log isn't known to be whole any more: what
 // wasn't on disk then may be missing though they are changed back.
 func (m *module) watchSync() {
+	m.tellAOF()
 	m.watchGap()
 	if m.watchDir() {
 		m.keepNodes()

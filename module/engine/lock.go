@@ -564,6 +564,14 @@ func (n *Node) DropLocks() {
 	}
 }
 
+// LogReserved logs anew which tokens are written off, for a log that was written anew:
+// what is saved of the table doesn't say so.
+func (n *Node) LogReserved() {
+	if n.reserved > 0 {
+		n.logEnd(nil, n.reserved)
+	}
+}
+
 // RelogLocks logs all locks anew, for a log that begins without them.
 func (n *Node) RelogLocks() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {

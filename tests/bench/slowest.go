@@ -298,6 +298,11 @@ func atSlowest() {
 		measure("very many locks are over", func() { time.Sleep(6 * time.Second) }, nil)
 		lock("3600000")
 		command("LOCK.SCAN", "0", "COUNT", "1000")
+		for _, preamble := range []string{"yes", "no"} {
+			c.do("CONFIG", "SET", "aof-use-rdb-preamble", preamble)
+			measure("BGREWRITEAOF, aof-use-rdb-preamble "+preamble, func() { c.do("BGREWRITEAOF") },
+				func() bool { return info(c, "persistence", "aof_rewrite_in_progress") == 0 })
+		}
 		command("LOCK.CLEAR", "ALL")
 	})
 	section("roles", func() {

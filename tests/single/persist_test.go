@@ -430,3 +430,66 @@ func TestClientPause(t *testing.T) {
 	})
 	assert.GreaterOrEqual(t, time.Since(paused), 2400*time.Millisecond, "not before the pause is over")
 }
+
+// What is in no key, locks and settings, is in an AOF that was written anew from the moment
+// on that the server goes by it: nothing need be logged behind it. No key is left for that.
+func TestWhatIsInNoKeyIsInARewrittenAOF(t *testing.T) {
+	const plain, preamble = "aof-use-rdb-preamble no", "aof-use-rdb-preamble yes"
+	switched := func(args ...any) func(*harness.Server) {
+		return func(s *harness.Server) {
+			ok(t, s.Do(append([]any{"CONFIG", "SET"}, args...)...))
+			harness.Await(t, 20*time.Second, "the AOF to be written", func() bool {
+				return s.Info("persistence", "aof_rewrite_in_progress")+s.Info("persistence", "aof_rewrite_scheduled") == "00" &&
+					s.Info("persistence", "aof_last_bgrewrite_status") == "ok"
+			})
+			ok(t, s.Do("CONFIG", "REWRITE"))
+		}
+	}
+	// A pause of writes keeps everything from being logged behind the rewritten file.
+	paused := func(s *harness.Server) {
+		ok(t, s.Do("CLIENT", "PAUSE", 100_000, "WRITE"))
+		s.RewriteAOF()
+	}
+	rewritten := func(s *harness.Server) { s.RewriteAOF() }
+	for name, c := range map[string]struct {
+		conf []string
+		do   func(*harness.Server)
+	}{
+		"commands":               {[]string{"appendonly yes", plain}, paused},
+		"RDB":                    {[]string{"appendonly yes", preamble}, paused},
+		"commands, nobody tells": {[]string{"appendonly yes", plain, `rename-command CONFIG ""`}, rewritten},
+		"RDB, nobody tells":      {[]string{"appendonly yes", preamble, `rename-command CONFIG ""`}, rewritten},
+		"commands, all at once":  {[]string{preamble}, switched("aof-use-rdb-preamble", "no", "appendonly", "yes")},
+		"RDB, all at once":       {[]string{plain}, switched("aof-use-rdb-preamble", "yes", "appendonly", "yes")},
+		"commands, and again":    {[]string{"appendonly yes", plain}, func(s *harness.Server) { s.RewriteAOF(); paused(s) }},
+		"RDB, commands before": {[]string{"appendonly yes", plain}, func(s *harness.Server) {
+			s.RewriteAOF()
+			ok(t, s.Do("CONFIG", "SET", "aof-use-rdb-preamble", "yes"))
+			paused(s)
+		}},
+		"commands, RDB before": {[]string{"appendonly yes", preamble}, func(s *harness.Server) {
+			s.RewriteAOF()
+			ok(t, s.Do("CONFIG", "SET", "aof-use-rdb-preamble", "no"))
+			paused(s)
+		}},
+		"commands, a user has that key": {[]string{"appendonly yes", plain}, func(s *harness.Server) { ok(t, s.Do("SET", "in no key 0", "mine")); paused(s) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, harness.WithConfig(append(c.conf, "appendfsync always")...))
+			token := acquire(t, s.Dial(), "n", "a", 60_000)
+			ended := acquire(t, s.Dial(), "ended", "a", 60_000)
+			ok(t, s.Do("LOCK.RELEASE", "ended", "a", ended))
+			ok(t, s.Do("QCONFIG", "SET", "q", "retry", 7))
+			c.do(s)
+			keys := s.Do("DBSIZE").Int()
+			s.Kill()
+			s.Restart()
+			assert.Equal(t, token, s.Do("LOCK.SHOW", "n").Field("token").Int())
+			assert.True(t, s.Do("LOCK.SHOW", "ended").Null)
+			assert.Contains(t, s.Do("QCONFIG", "GET", "q").String(), "retry")
+			assert.Equal(t, keys, s.Do("DBSIZE").Int(), s.Do("KEYS", "*").String())
+			assert.Greater(t, acquire(t, s.Dial(), "other", "a", 60_000), ended)
+		})
+	}
+}

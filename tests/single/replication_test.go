@@ -333,9 +333,9 @@ func TestQueueMovesInATransaction(t *testing.T) {
 	}
 }
 
-// An AOF that was written anew while its server was a replica, without an RDB at its head,
-// lacks what is in no key. A promoted server logs that.
-func TestWhatIsInNoKeyIsLoggedByAPromotedServer(t *testing.T) {
+// An AOF that was written anew while its server was a replica has what is in no key. Where
+// nobody told that it begins without an RDB it lacks that, and a promoted server logs it.
+func TestWhatIsInNoKeyIsInAReplicasAOF(t *testing.T) {
 	log := []string{"appendonly yes", "appendfsync always", "aof-use-rdb-preamble no", "repl-diskless-sync-delay 0"}
 	hold := func(t *testing.T, s *harness.Server) int64 {
 		require.Equal(t, "OK", s.Do("QCONFIG", "SET", "mail:*", "RETRY", 30).Str)
@@ -343,14 +343,21 @@ func TestWhatIsInNoKeyIsLoggedByAPromotedServer(t *testing.T) {
 		require.Equal(t, byte(':'), token.Kind, "%v", token)
 		return token.Int()
 	}
-	rewritten := func(t *testing.T) (*harness.Server, int64) {
-		s := harness.Start(t, harness.WithConfig(log...))
+	rewritten := func(t *testing.T, more ...string) (*harness.Server, int64) {
+		s := harness.Start(t, harness.WithConfig(append(more, log...)...))
 		token := hold(t, s)
 		require.Equal(t, "OK", s.Do("REPLICAOF", "127.0.0.1", harness.FreePort(t)).Str)
 		s.RewriteAOF()
 		return s, token
 	}
-	for name, promoted := range map[string]func(t *testing.T) (s *harness.Server, token int64){
+	promoted := func(t *testing.T, s *harness.Server) {
+		require.Equal(t, "OK", s.Do("REPLICAOF", "NO", "ONE").Str)
+		harness.Await(t, 10*time.Second, "both to be logged", func() bool {
+			log := s.Appended()
+			return strings.Contains(log, "SETLOCK") && strings.Contains(log, "QCONFIG")
+		})
+	}
+	for name, replica := range map[string]func(t *testing.T) (s *harness.Server, token int64){
 		"after a full synchronization": func(t *testing.T) (*harness.Server, int64) {
 			master := harness.Start(t)
 			token := hold(t, master)
@@ -362,21 +369,16 @@ func TestWhatIsInNoKeyIsLoggedByAPromotedServer(t *testing.T) {
 			})
 			return s, token
 		},
-		"after a rewrite": rewritten,
-		"after a rewrite, and a change of how": func(t *testing.T) (*harness.Server, int64) {
-			s, token := rewritten(t)
-			require.Equal(t, "OK", s.Do("CONFIG", "SET", "aof-use-rdb-preamble", "yes").Str)
+		"after a rewrite": func(t *testing.T) (*harness.Server, int64) { return rewritten(t) },
+		"nobody tells": func(t *testing.T) (*harness.Server, int64) {
+			s, token := rewritten(t, `rename-command CONFIG ""`)
+			promoted(t, s)
 			return s, token
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, token := promoted(t)
-			require.Equal(t, "OK", s.Do("REPLICAOF", "NO", "ONE").Str)
-			harness.Await(t, 10*time.Second, "both to be logged", func() bool {
-				log := s.Appended()
-				return strings.Contains(log, "SETLOCK") && strings.Contains(log, "QCONFIG")
-			})
+			s, token := replica(t)
 			s.Kill()
 			s.Restart()
 			assert.Equal(t, token, s.Do("LOCK.SHOW", "nightly").Field("token").Int())
