@@ -44,11 +44,13 @@ func (n *Node) sendAck(p *Peer, m *wire.Message) {
 	n.send(p, m)
 }
 
-// correct tells a node that speaks of a job as if it weren't acknowledged that it is. The
+// correct tells a node that speaks of a job as if it weren't acknowledged that it is. If it
+// had confirmed the acknowledgement, it was handed the job since, and must confirm again. The
 // holders that it names are told too, those that this node didn't know: nobody else tells
 // them, for who hands a job over may hear of the acknowledgement from this node.
 func (n *Node) correct(p *Peer, j *store.Job, holders []wire.Node) {
 	known := j.Holders()
+	j.Unconfirm(uint64(p.Node))
 	j, _ = n.addHolder(j, p.Node)
 	j, _ = n.learn(j, holders)
 	n.setAck(p, j)

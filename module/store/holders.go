@@ -99,6 +99,13 @@ func (j *Job) Confirm(node uint64) bool {
 	return !was
 }
 
+// Unconfirm takes a holder's mark away.
+func (j *Job) Unconfirm(node uint64) {
+	if i := j.findHolder(node); i >= 0 {
+		j.setHolder(i, node)
+	}
+}
+
 // ConfirmedBy says whether a holder is marked.
 func (j *Job) ConfirmedBy(node uint64) bool {
 	if i := j.findHolder(node); i >= 0 {
