@@ -75,16 +75,11 @@ type telling struct {
 
 // DistrustLocks has the node abstain from votes, because its table may lack some
 // that it gave, until none that is missing can matter. What it has is forgotten, but locks
-// of jobs that it knows.
+// of jobs that it knows. Of very many locks that takes a while, as a Clearing does; the node
+// abstains at least until then, for after that the log says of the table that it is whole.
 func (n *Node) DistrustLocks() {
 	n.lacksVotes()
-	var next *store.Lock
-	for l := n.store.Locks().Head; l != nil; l = next {
-		next = l.Next
-		if l.Job == (store.ID{}) || n.store.Lookup(&l.Job) == nil {
-			n.removeLock(l)
-		}
-	}
+	n.beginClear(&Clearing{lost: true})
 }
 
 func (n *Node) lacksVotes() {
@@ -418,6 +413,9 @@ func (n *Node) disputes() bool {
 
 // knowsEnough says whether no vote that the node doesn't know of can matter any more.
 func (n *Node) knowsEnough(now int64) bool {
+	if n.distrusts() {
+		return false
+	}
 	full, told, news, voted, others := 0, 0, 0, len(n.mesh.order), len(n.mesh.order)
 	for _, p := range n.mesh.order {
 		switch n.sync.tables[p.Node] {

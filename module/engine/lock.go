@@ -684,6 +684,7 @@ type Clearing struct {
 	Client  any // the caller's; nil: nobody is to be told
 	prefix  []byte
 	age     uint16 // it is for locks before this age
+	lost    bool   // and not for those of jobs that are known here, see DistrustLocks
 	begun   bool
 	cleared int64
 }
@@ -696,8 +697,12 @@ const (
 // clearAll begins a Clearing; in a small table it is over then.
 func (n *Node) clearAll(prefix []byte) *Clearing {
 	n.clearOutvoted(func(name []byte) bool { return bytes.HasPrefix(name, prefix) })
+	return n.beginClear(&Clearing{prefix: slices.Clone(prefix)})
+}
+
+func (n *Node) beginClear(c *Clearing) *Clearing {
 	n.store.LockAge++
-	c := &Clearing{prefix: slices.Clone(prefix), age: n.store.LockAge}
+	c.age = n.store.LockAge
 	n.clears = append(n.clears, c)
 	n.clearSome(clearBudget)
 	return c
@@ -706,11 +711,17 @@ func (n *Node) clearAll(prefix []byte) *Clearing {
 // clearingOf is the Clearing that a lock is about to be freed by; nil: none.
 func (n *Node) clearingOf(l *store.Lock) *Clearing {
 	for _, c := range n.clears {
-		if int16(c.age-l.Age) > 0 && bytes.HasPrefix(l.Name(), c.prefix) {
+		if n.clears1(c, l) {
 			return c
 		}
 	}
 	return nil
+}
+
+// clears1 says whether a Clearing is for a lock.
+func (n *Node) clears1(c *Clearing, l *store.Lock) bool {
+	return int16(c.age-l.Age) > 0 && bytes.HasPrefix(l.Name(), c.prefix) &&
+		!(c.lost && l.Job != (store.ID{}) && n.store.Lookup(&l.Job) != nil)
 }
 
 // clearFirst ends a lock that is being cleared, before somebody takes it anew.
@@ -732,14 +743,13 @@ func (n *Node) clearSome(budget int) {
 			n.store.BeginLockWalk()
 		}
 		for l := n.store.WalkLock(); l != nil; l = n.store.WalkLock() {
-			if int16(c.age-l.Age) > 0 {
-				mine := bytes.HasPrefix(l.Name(), c.prefix)
-				if mine && !ended(l) {
-					budget -= clearCost
-					n.removeLock(l) // which counts it
-				} else {
-					l.Age = c.age
-				}
+			switch {
+			case int16(c.age-l.Age) <= 0:
+			case !ended(l) && n.clears1(c, l):
+				budget -= clearCost
+				n.removeLock(l) // which counts it
+			default:
+				l.Age = c.age
 			}
 			if budget--; budget <= 0 {
 				n.hurryTick()
@@ -756,10 +766,17 @@ func (n *Node) toldCleared(c *Clearing, err error) {
 	}
 }
 
-// endClears ends what is being cleared, as when the node becomes a replica.
+// endClears ends what clients have cleared, as when the node becomes a replica.
 func (n *Node) endClears() {
-	for _, c := range n.clears {
-		n.toldCleared(c, ErrReplica)
-	}
-	n.clears = nil
+	n.clears = slices.DeleteFunc(n.clears, func(c *Clearing) bool {
+		if !c.lost {
+			n.toldCleared(c, ErrReplica)
+		}
+		return !c.lost
+	})
+}
+
+// distrusts says whether locks that DistrustLocks is about are in the table still.
+func (n *Node) distrusts() bool {
+	return slices.ContainsFunc(n.clears, func(c *Clearing) bool { return c.lost })
 }

@@ -437,3 +437,77 @@ func TestTwoNodesClaimForOneHolder(t *testing.T) {
 	send(second, wire.Unlock, wire.Fresh, "x", own(second, 6), 0)
 	assert.Equal(t, wire.Grant, send(third, wire.Claim, 0, "y", own(third, 7), 0))
 }
+
+// A node that may have lost votes forgets very many locks at once, as anybody can see, and
+// removes them bit by bit. It votes when all are gone: then the log says that the table is whole.
+func TestDistrustOfVeryManyLocks(t *testing.T) {
+	const locks = 20_000
+	name := func(i int) []byte { return bareName(fmt.Sprint("n", i)) }
+	other := wire.NodeID{1, 2, 3}
+	distrusting := func() (n *engine.Node, ends int) {
+		n, _, _ = node(dawn)
+		for i := range locks {
+			o, _ := n.AcquireLock(name(i), []byte("old"), 3_600_000, 0, nil)
+			require.Equal(t, engine.Granted, o.Kind)
+		}
+		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, Unique: engine.Unique{Strategy: store.UniqueBefore}})
+		require.NoError(t, err)
+		n.AddPeer(other, "b:1")
+		n.SetVotes(engine.Votes{Longest: 3_600_000, Unleased: true})
+		n.Effects()
+		n.DistrustLocks()
+		c := counted(t, n)
+		return n, c[engine.LogUnlock]
+	}
+	check := func(n *engine.Node) {
+		live, cursor := 0, uint64(0)
+		for {
+			var list []*store.Lock
+			cursor = n.ScanLocks(cursor, &list)
+			for _, l := range list {
+				require.Equal(t, store.LockWait, l.Space(), "%q", l.Name())
+				live++
+			}
+			if cursor == 0 {
+				break
+			}
+		}
+		require.Equal(t, 1, live, "that of a job that is known stays")
+	}
+	tick := func(n *engine.Node) int {
+		n.SetNow(n.Now() + 1)
+		n.Tick()
+		return counted(t, n)[engine.LogUnlock]
+	}
+
+	n, ends := distrusting()
+	check(n)
+	n.PeerUp(other, "b:1", true)
+	n.Effects()
+	page := wire.Message{Kind: wire.LockPage}
+	require.NoError(t, n.Receive(other, page.Append(nil)))
+	n.Effects()
+	ticks := 0
+	for ; n.Abstains() && ticks < 1000; ticks++ {
+		require.False(t, n.CompleteLocks())
+		ends += tick(n)
+		check(n)
+	}
+	assert.Greater(t, ticks, 20)
+	assert.True(t, n.CompleteLocks())
+	assert.GreaterOrEqual(t, ends, locks, "all ends are logged before that is")
+
+	// A change of role in between brings none back.
+	n, _ = distrusting()
+	tick(n)
+	n.SetPassive(true)
+	tick(n)
+	check(n)
+	n.SetPassive(false)
+	check(n)
+	for n.Locks() > locks/100 && n.Now() < dawn+20_000 {
+		tick(n)
+	}
+	check(n)
+	assert.LessOrEqual(t, n.Locks(), uint64(locks/100))
+}

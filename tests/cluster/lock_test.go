@@ -619,3 +619,42 @@ func TestLostVotesWithoutALease(t *testing.T) {
 		})
 	}
 }
+
+// A node that may have lost votes forgets very many locks bit by bit. If it is killed in
+// between, what is left of them counts no more than before, and who has a lock keeps it.
+func TestKilledWhileItForgetsLocks(t *testing.T) {
+	const locks = 30_000
+	s := node(t, "appendonly yes")
+	c := s.Dial()
+	for k := range locks / 1000 {
+		for i := range 1000 {
+			c.Send("LOCK.ACQUIRE", fmt.Sprint("n", 1000*k+i), "me", 3_600_000)
+		}
+		for range 1000 {
+			require.Equal(t, byte(':'), c.Receive().Kind)
+		}
+	}
+	m := mesh{s, node(t, "appendonly yes"), node(t, "appendonly yes")}
+	for _, other := range m[1:] {
+		meet(t, other, s)
+	}
+	m.await(t, 3)
+	m.votes(t)
+	require.Equal(t, byte(':'), s.Do("LOCK.ACQUIRE", "held", "ann", 600_000, "WAIT", 5000).Kind)
+	forgotten := func() int { return strings.Count(s.Appended(), "DELLOCK") }
+	before := forgotten()
+	for range 3 {
+		s.Kill()
+		s.Restart()
+		harness.Await(t, 10*time.Second, "locks to be forgotten", func() bool { return forgotten() > before })
+	}
+	s.Kill()
+	t.Logf("%d of %d were forgotten", forgotten()-before, locks)
+	s.Restart()
+	m.await(t, 3)
+	m.votes(t)
+	for _, x := range m {
+		assert.NotEqual(t, byte(':'), x.Do("LOCK.ACQUIRE", "held", "bob", 60_000, "WAIT", 100).Kind)
+	}
+	assert.Equal(t, byte(':'), s.Do("LOCK.ACQUIRE", "held", "ann", 60_000, "WAIT", 5000).Kind)
+}
