@@ -170,9 +170,7 @@ func memory(t *testing.T, s *harness.Server, share float64, level string) {
 	t.Helper()
 	// Ballast, so that a client more or less makes no difference.
 	s.Do("SETRANGE", "ballast", 20_000_000, "x")
-	used, err := strconv.ParseFloat(s.Info("memory", "used_memory"), 64)
-	require.NoError(t, err)
-	require.Equal(t, "OK", s.Do("CONFIG", "SET", "maxmemory", int64(used/share)).Str)
+	require.Equal(t, "OK", s.Do("CONFIG", "SET", "maxmemory", int64(float64(s.UsedMemory())/share)).Str)
 	harness.Await(t, 5*time.Second, "memory level "+level, func() bool { return s.Info("jobmesh", "jobmesh_memory_level") == level })
 }
 

@@ -416,9 +416,26 @@ func lastWords(stderr string) bool {
 	return false
 }
 
+// UsedMemory is the memory in use that counts against maxmemory, bytes: without what the
+// server keeps for its log, which a slow disk makes large for a while.
+func (s *Server) UsedMemory() int64 {
+	s.t.Helper()
+	info := s.Do("INFO", "memory").Str
+	number := func(field string) int64 {
+		n, err := strconv.ParseInt(infoField(info, field), 10, 64)
+		require.NoError(s.t, err, field)
+		return n
+	}
+	return number("used_memory") - number("mem_not_counted_for_evict")
+}
+
 // Info returns one field of INFO.
 func (s *Server) Info(section, field string) string {
-	for line := range strings.SplitSeq(s.Do("INFO", section).Str, "\r\n") {
+	return infoField(s.Do("INFO", section).Str, field)
+}
+
+func infoField(info, field string) string {
+	for line := range strings.SplitSeq(info, "\r\n") {
 		if v, ok := strings.CutPrefix(line, field+":"); ok {
 			return v
 		}

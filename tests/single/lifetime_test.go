@@ -87,7 +87,7 @@ func TestRefusedAfterEviction(t *testing.T) {
 		conn.SetDeadline(time.Now().Add(20 * time.Second))
 		// In one piece: no tick comes between them.
 		_, err = fmt.Fprintf(conn, "CONFIG SET maxmemory %d\r\nWATCH %s\r\n%s\r\nMULTI\r\nEXEC\r\nUNLINK %s\r\nCONFIG SET maxmemory 0\r\n",
-			number(t, s, "memory", "used_memory")*1000/965, queue, refused, queue)
+			s.UsedMemory()*1000/965, queue, refused, queue)
 		require.NoError(t, err)
 		var replies []string
 		for r := bufio.NewReader(conn); len(replies) < 7; {

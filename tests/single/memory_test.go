@@ -15,9 +15,7 @@ import (
 // setRatio sets maxmemory so that what is used now is that share of it.
 func setRatio(t *testing.T, s *harness.Server, c *harness.Conn, ratio float64, level string) {
 	t.Helper()
-	used, err := strconv.ParseFloat(s.Info("memory", "used_memory"), 64)
-	require.NoError(t, err)
-	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", int64(used/ratio)).Str)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", int64(float64(s.UsedMemory())/ratio)).Str)
 	harness.Await(t, 5*time.Second, "memory level "+level, func() bool { return s.Info("jobmesh", "jobmesh_memory_level") == level })
 }
 
