@@ -154,8 +154,8 @@ func (s *Sim) note() {
 // safe: what was promised, and isn't done, is somewhere.
 func (s *Sim) safe() {
 	for _, j := range s.order {
-		if j.torn > 0 && j.torn+s.wiped >= j.copies && s.disks(j) == 0 {
-			s.givenUp(j) // each node that had it crashed before it was on disk
+		if j.torn+s.wiped >= j.copies && s.disks(j) == 0 {
+			s.givenUp(j) // each node that had it lost its disk, or crashed before it was there
 		}
 		if j.promised && !j.once && !j.done && s.disks(j) == 0 && (j.kin == nil || s.wiped+s.torn == 0 || !s.over) {
 			s.fail("job %s was promised on %d nodes, nobody has acknowledged it, and it is on none%s", j.id, j.copies, s.whereabouts(j))
