@@ -33,12 +33,21 @@ func (n *Node) answer(c *Claim, a answer) {
 	}
 }
 
+// endedByReset ends a claim that began before this node forgot all others: alone it would
+// give what they may have given to somebody else.
+func (n *Node) endedByReset(c *Claim) bool {
+	if c.kind == release || c.resets == n.mesh.resets {
+		return false
+	}
+	n.finishClaim(c, Outcome{Kind: NoQuorum}, true)
+	return true
+}
+
 // attempt asks all nodes.
 func (n *Node) attempt(c *Claim) {
 	c.retry = 0
 	n.setRound(c, 0)
-	if c.kind != release && c.resets != n.mesh.resets {
-		n.finishClaim(c, Outcome{Kind: NoQuorum}, true)
+	if n.endedByReset(c) {
 		return
 	}
 	if c.kind != release && c.flags&lockAny == 0 && !n.quorate(c.name) {
@@ -187,7 +196,7 @@ func (n *Node) silent(c *Claim) (list []wire.Node) {
 }
 
 func (n *Node) tally(c *Claim) {
-	if !n.current(c) {
+	if n.endedByReset(c) || !n.current(c) {
 		return
 	}
 	votes, open, need := 0, 0, n.votesNeeded(c)

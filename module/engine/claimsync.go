@@ -620,8 +620,11 @@ func (n *Node) jobDone(id store.ID) bool {
 func (n *Node) onVerify(p *Peer, m *wire.Message) {
 	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: m.Lock.Name, Token: m.Lock.Token}}
 	id := store.ID(m.ID)
-	if m.Lock.Token > 0 && n.votesFor(m.Lock.Name, id) {
-		answer.Lock.Job = m.ID
+	if m.Lock.Token > 0 {
+		if n.mayVoteFor(m.Lock.Name, id) {
+			answer.Lock.Job = m.ID
+		}
+		n.keepSeen(m.Lock.Token)
 	}
 	switch {
 	case m.Lock.Token == 0 && n.jobLives(id), m.Lock.Token > 0 && n.countsOn(m.Lock.Name, id, m.Lock.Token):
@@ -675,7 +678,7 @@ type leftover struct {
 	token uint64
 	asked int64 // steady
 	told  []wire.Node
-	votes int // of those who told
+	votes int // of those who told, and those that they may have given
 }
 
 // findLeft looks for votes that are left for a job that was put off again.
@@ -703,10 +706,11 @@ func (n *Node) countsOn(name []byte, id store.ID, token uint64) bool {
 	return false
 }
 
-// votesFor says whether this node votes for a job.
-func (n *Node) votesFor(name []byte, id store.ID) bool {
+// mayVoteFor says whether this node votes for a job, or may have done so and lacks the vote now:
+// the lock can stand by it.
+func (n *Node) mayVoteFor(name []byte, id store.ID) bool {
 	l := n.liveLock(name)
-	return l != nil && l.Job == id && !n.abstainsFrom(name) && !n.inDispute(name)
+	return l != nil && l.Job == id || n.abstainsFrom(name) || n.inDispute(name)
 }
 
 // onLeft takes leftover votes back when nobody counts on them. Where they are more than half
@@ -729,7 +733,7 @@ func (n *Node) onLeft(p *Peer, m *wire.Message) {
 		return
 	}
 	delete(n.leftovers, h.id)
-	if n.votesFor(left.name, h.id) {
+	if n.mayVoteFor(left.name, h.id) {
 		left.votes++
 	}
 	if j := n.store.Lookup(&h.id); j == nil || !n.putOff(j) || left.votes >= n.majority() {

@@ -126,6 +126,14 @@ func (n *Node) reserve(token uint64) {
 	n.seen = max(n.seen, token)
 }
 
+// keepSeen has this node's tokens be greater than one that it saw after a restart, too.
+func (n *Node) keepSeen(token uint64) {
+	if token <= n.seen && token > n.reserved {
+		n.reserved = token
+		n.logEnd(nil, token)
+	}
+}
+
 // ownMask are the bits of a token that tell nodes apart, in runs and in what is asked
 // for with QUORUM any: two nodes may each claim a run of the same job, and must not
 // take one's lock for the other's; and each side of a partition may give a lock, so

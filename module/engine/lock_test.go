@@ -125,3 +125,25 @@ func TestTokensAreWrittenOffShortlyAhead(t *testing.T) {
 	o, _ := again.AcquireLock(store.AppendBareName(nil, []byte("n")), []byte("a"), 1000, 0, nil)
 	assert.LessOrEqual(t, begunAt(o.Token)-now, int64(6_000))
 }
+
+// Whoever says that it doesn't count on votes up to a token claims by greater ones, also after a
+// restart: they are about to be taken back.
+func TestTokenOfVotesThatAreLeftIsNotClaimedAgain(t *testing.T) {
+	now := int64(1_000_000)
+	fresh := func() *Node {
+		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: func() int64 { return now }})
+	}
+	n, again, peer := fresh(), fresh(), wire.NodeID{0: 7, 19: 1}
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Effects()
+	token := uint64(now+20_000) << tokenShift
+	m := wire.Message{Kind: wire.Verify, ID: wire.JobID{1}, Lock: wire.Lock{Name: store.AppendLockName(nil, store.LockWait, nil, []byte("k")), Token: token}}
+	require.NoError(t, n.Receive(peer, m.Append(nil)))
+	for _, e := range n.Effects() {
+		if e.Kind == LogUnlock {
+			again.ApplyUnlock(UnlockParts(n.Message(&e)))
+		}
+	}
+	o, _ := again.AcquireLock(store.AppendBareName(nil, []byte("n")), []byte("a"), 1000, 0, nil)
+	assert.Greater(t, o.Token, token)
+}
