@@ -30,6 +30,7 @@ type Uniques struct {
 	Deleted    float64 // share of jobs that a client deletes at some node
 	Drift      float64 // see Lockers
 	MaxLease   int64   // likewise; 0: the default
+	PutOff     float64 // share of those that a conflict puts off (ONCONFLICT reschedule), beside one in four
 }
 
 // uniqueJob is what the judge knows of a unique job.
@@ -75,6 +76,9 @@ func (s *Sim) uniqueAdd() engine.Add {
 		Conflict: []uint8{store.ConflictDrop, store.ConflictRaise, store.ConflictReturn, store.ConflictReschedule}[s.r.IntN(4)],
 		Keyed:    true, Key: fmt.Append(nil, "k", s.r.IntN(s.Uniques.Keys)),
 		Mesh: s.r.IntN(2) == 0, Any: s.chance(s.Uniques.Any), ConflictDelay: 1 + s.r.Int64N(5),
+	}
+	if s.chance(s.Uniques.PutOff) {
+		u.Conflict = store.ConflictReschedule
 	}
 	if s.r.IntN(8) == 0 {
 		u.Busy, u.BusyDelay = store.BusyReschedule, 1+s.r.Int64N(3)
