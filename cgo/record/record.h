@@ -69,7 +69,8 @@ struct jm_queue {
     uint32_t waiters;
     uint8_t pause, flags, state, unused;
     uint32_t flushes, listed, working_len;
-    uint64_t overdue, held_back;
+    uint32_t overdue, row;
+    uint64_t held_back;
     int64_t atime, created;
     uint64_t jobs_in, jobs_out, uniques;
     struct jm_job *held_head;

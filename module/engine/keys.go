@@ -259,6 +259,7 @@ func (n *Node) Swapped(a, b int) {
 	n.bury() // as in Attached
 	n.store.SwapCondemned(int32(a), int32(b))
 	var out []*store.Queue
+	away := store.Warmed(n.dormant, 1)
 	if a == 0 {
 		out = n.store.DetachAll(func(q *store.Queue) {
 			n.unwait(q)
@@ -266,12 +267,12 @@ func (n *Node) Swapped(a, b int) {
 			n.unsettle(q)
 		})
 		n.visible = 0
-		n.store.Expect(len(n.dormant))
+		away = n.store.Returning(n.dormant)
 	}
 	awaited := len(n.waits)+n.hungry.len() > 0
 	// Until all are back, those that are back already count as dormant too: no harm.
 	var kept []*store.Queue
-	for q := range store.Warmed(n.dormant, 1) {
+	for q := range away {
 		switch {
 		case int(q.DB) == b && a == 0:
 			q.DB = 0
@@ -288,7 +289,10 @@ func (n *Node) Swapped(a, b int) {
 		}
 		kept = append(kept, q)
 	}
-	n.setDormant(append(kept, out...))
+	if len(kept) > 0 {
+		out = append(kept, out...)
+	}
+	n.setDormant(out)
 	if awaited {
 		n.returns, n.returnAt = true, 0
 		n.hurryTick()

@@ -121,7 +121,8 @@ type Queue struct {
 	flushes  uint32 // how often all were condemned before it was attached
 	listed   uint32 // see Listed
 	working  uint32 // Working.Len
-	Overdue  uint64 // those of Working with FlagOverdue
+	Overdue  uint32 // those of Working with FlagOverdue
+	row      uint32 // in Store.rows, while it is attached
 	HeldBack uint64 // how many jobs are held back in lanes
 	ATime    int64  // unix ms
 

@@ -172,7 +172,7 @@ func TestScanQueues(t *testing.T) {
 // All queues are detached at once, and come back one after the other under the names that
 // they have, into a table that had room made for them.
 func TestAllAreDetached(t *testing.T) {
-	for _, expected := range []int{0, 40_000, 100_000} {
+	for _, others := range []int{-1, 0, 60_000} { // that stay away; -1: no room is made
 		w := newWorld(1)
 		const queues = 40_000
 		empty := w.alloc.Bytes
@@ -198,8 +198,19 @@ func TestAllAreDetached(t *testing.T) {
 		w.s.Remove(all[ended].Working.Head) // meanwhile
 		w.s.Rename(all[1], []byte("other"))
 
-		w.s.Expect(expected)
-		for q := range store.Warmed(all, 1) {
+		away := store.Warmed(all, 1)
+		list := slices.Clone(all)
+		if others >= 0 {
+			for range others {
+				list = append(list, w.s.AllocQueue(0))
+			}
+			away = w.s.Returning(list)
+		}
+		back := 0
+		for q := range away {
+			if back++; back > queues {
+				break
+			}
 			assert.True(t, w.s.Listed(q))
 			require.Zero(t, w.s.Reattach(q))
 		}
@@ -223,7 +234,7 @@ func TestAllAreDetached(t *testing.T) {
 		for _, q := range all {
 			require.Same(t, q, w.s.Queue(q.NameBytes()))
 		}
-		for _, q := range all {
+		for _, q := range list {
 			w.s.Bury(q)
 		}
 		w.s.Reap(math.MaxInt, nil)
@@ -292,5 +303,35 @@ func TestApplyState(t *testing.T) {
 		}
 		_, err := w.s.ApplyState(saved[:n], nil)
 		assert.ErrorIs(t, err, store.ErrRecord)
+	}
+}
+
+// All queues that are attached are listed, in whatever order they come and go.
+func TestAllQueuesAreListed(t *testing.T) {
+	w := newWorld(1)
+	attached := map[*store.Queue]bool{}
+	var all []*store.Queue
+	for i := range 5000 {
+		all = append(all, w.s.AllocQueue(0))
+		w.s.Rename(all[i], fmt.Append(nil, i))
+	}
+	for i := range 50_000 {
+		q := all[w.r.IntN(len(all))]
+		if i > 40_000 && !attached[q] {
+			continue // there are fewer and fewer
+		}
+		if attached[q] = !attached[q]; attached[q] {
+			w.s.Reattach(q)
+		} else {
+			w.s.Detach(q)
+			delete(attached, q)
+		}
+		if i%5000 == 4999 {
+			listed := w.s.AllQueues()
+			require.Len(t, listed, len(attached))
+			for _, q := range listed {
+				require.True(t, attached[q])
+			}
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"unsafe"
 )
 
@@ -14,9 +15,10 @@ import (
 type Store struct {
 	alloc      Allocator
 	keys       keys
-	jobs       table // of Job
-	queues     table // of Queue
-	locks      index // of Lock
+	jobs       table    // of Job
+	queues     table    // of Queue
+	rows       []*Queue // the same; mostly in the order in which they lie in memory, so that a walk has them faster
+	locks      index    // of Lock
 	lockList   *LockList
 	lockWalk   *Lock  // the next for [Store.WalkLock]
 	LockAge    uint16 // of locks that are made from now on; the engine's
@@ -357,8 +359,10 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	q.state, q.flushes = queueAttached, *s.flushes
 	s.heldBack += q.HeldBack
 	s.queues.insert(&q.entry, q.hash)
+	q.row = uint32(len(s.rows))
+	s.rows = append(s.rows, q)
 	s.working += uint64(q.working)
-	s.overdue += q.Overdue
+	s.overdue += uint64(q.Overdue)
 	if known {
 		return 0
 	}
@@ -398,42 +402,49 @@ func (s *Store) enterAll(first *Job) (dropped int) {
 // again. O(1).
 func (s *Store) Detach(q *Queue) {
 	s.queues.remove(&q.entry, q.hash)
+	last := len(s.rows) - 1
+	s.rows[q.row] = s.rows[last]
+	s.rows[q.row].row = q.row
+	if s.rows = s.rows[:last]; last > 1024 && last < cap(s.rows)/4 {
+		s.rows = slices.Clone(s.rows)
+	}
 	s.detach(q)
 }
 
 // DetachAll detaches all attached queues, shows each to visit, and lists them.
 func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
-	all := s.allQueues(func(q *Queue) {
+	all := s.rows
+	for q := range Warmed(all, 1) {
 		q.state, q.listed = queueLoose, s.generation
 		visit(q)
-	})
+	}
+	s.rows = nil
 	s.working, s.overdue, s.heldBack = 0, 0, 0
 	s.queues.drop()
 	s.queues.init(s.alloc, s.queues.hash)
 	return all
 }
 
-// Expect makes room for so many queues to be attached, where there are none yet.
-func (s *Store) Expect(queues int) { s.queues.expect(uint64(queues)) }
+// Returning makes room for queues, where none is attached yet, and yields them, each when
+// what [Store.Reattach] looks at had time to be loaded.
+func (s *Store) Returning(queues []*Queue) iter.Seq[*Queue] {
+	s.queues.expect(uint64(len(queues)))
+	s.rows = slices.Grow(s.rows, len(queues))
+	return func(yield func(*Queue) bool) {
+		i := 0
+		for q := range Warmed(queues, 1) {
+			if i++; i+warmAhead/2 < len(queues) {
+				s.queues.warm(queues[i+warmAhead/2].hash)
+			}
+			if !yield(q) {
+				return
+			}
+		}
+	}
+}
 
 // AllQueues lists the attached queues.
-func (s *Store) AllQueues() []*Queue { return s.allQueues(func(*Queue) {}) }
-
-// allQueues shows each queue to visit, when its first cache line had time to be loaded.
-func (s *Store) allQueues(visit func(*Queue)) []*Queue {
-	all := make([]*Queue, 0, s.queues.len)
-	s.queues.heads(func(e *entry) { all = append(all, queueOf(e)) })
-	for i := 0; i < len(all); i++ { // it grows
-		if i+warmAhead < len(all) {
-			prefetch(unsafe.Pointer(all[i+warmAhead]))
-		}
-		if e := all[i].next; e != nil {
-			all = append(all, queueOf(e))
-		}
-		visit(all[i])
-	}
-	return all
-}
+func (s *Store) AllQueues() []*Queue { return slices.Clone(s.rows) }
 
 // warmAhead is how many queues are being loaded at a time: as many as a processor has
 // misses under way.
@@ -457,7 +468,7 @@ func Warmed(queues []*Queue, lines int) iter.Seq[*Queue] {
 
 func (s *Store) detach(q *Queue) {
 	s.working -= uint64(q.working)
-	s.overdue -= q.Overdue
+	s.overdue -= uint64(q.Overdue)
 	s.heldBack -= q.HeldBack
 	q.state, q.listed = queueLoose, s.generation
 }
@@ -586,6 +597,7 @@ func (s *Store) forget() {
 	now := s.wheel.base
 	s.hidden.state, s.hidden.listed = queueBuried, s.generation
 	s.graves = append(s.graves, s.hidden)
+	s.rows = nil
 	s.jobs.drop()
 	s.lanes.drop()
 	s.wheel.drop(s.alloc)

@@ -62,15 +62,6 @@ func (t *table) expect(n uint64) {
 	}
 }
 
-// heads calls do with the first element of each chain.
-func (t *table) heads(do func(*entry)) {
-	for i := range t.buckets {
-		if e := *t.head(i); e != nil {
-			do(e)
-		}
-	}
-}
-
 // drop frees the segments, not the elements.
 func (t *table) drop() {
 	for _, s := range t.segments {
@@ -90,6 +81,9 @@ func (t *table) bucketOf(hash uint64) uint64 {
 func (t *table) head(bucket uint64) **entry {
 	return &t.segments[bucket/segmentLen][bucket%segmentLen]
 }
+
+// warm begins to load the bucket of a hash.
+func (t *table) warm(hash uint64) { prefetch(unsafe.Pointer(t.head(t.bucketOf(hash)))) }
 
 // first returns the head of the chain that a hash is in.
 func (t *table) first(hash uint64) *entry { return *t.head(t.bucketOf(hash)) }
