@@ -304,9 +304,11 @@ func (n *Node) Swapped(a, b int) {
 // next ticks; [Node.Flushing] says whether they have.
 func (n *Node) Flush() {
 	n.condemn()
-	if n.dropCondemned(); n.store.AnyCondemned() {
-		n.effects = append(n.effects, Effect{Kind: LogFlush})
-	}
+	n.dropCondemned()
+	// The ends of keys say nothing of jobs in queues that were moved to another database, nor
+	// of those in no queue: without this the log and replicas would take one that is restored
+	// for one that they have.
+	n.effects = append(n.effects, Effect{Kind: LogFlush})
 	n.endWaits(nil)
 }
 

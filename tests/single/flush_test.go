@@ -61,6 +61,34 @@ func TestFlushOfVeryManyQueues(t *testing.T) {
 	}
 }
 
+// A flush forgets the jobs of queues in other databases, too: in the log and at replicas, so
+// that one that is restored from a dump is there as well.
+func TestRestoreAfterFlush(t *testing.T) {
+	for name, away := range map[string][]any{"SWAPDB": {"SWAPDB", 0, 1}, "MOVE": {"MOVE", "q", 1}} {
+		t.Run(name, func(t *testing.T) {
+			s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+			replica := harness.Start(t, harness.WithReplicaOf(s))
+			replica.AwaitSync()
+			c := s.Dial()
+			id := add(t, c, "q", "b", 0)
+			dump := c.Do("DUMP", "q").Str
+			c.Do(away...)
+			require.Equal(t, "OK", c.Do("JOBMESH", "FLUSH").Str)
+			require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
+			require.Equal(t, int64(1), c.Do("WAIT", 1, 10_000).Int())
+			s.Kill()
+			require.Equal(t, "OK", replica.Do("REPLICAOF", "NO", "ONE").Str)
+			s.Restart()
+			for where, at := range map[string]*harness.Server{"restarted": s, "promoted": replica} {
+				assert.False(t, at.Do("SHOW", id).Null, where)
+				v := at.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q")
+				require.Len(t, v.Elems, 1, "%s: %v", where, v)
+				assert.Equal(t, id, v.Elems[0].Elems[1].Str, where)
+			}
+		})
+	}
+}
+
 // While the keys of flushed queues are still there, nothing of their jobs is: not for
 // clients, in no file that is saved, at no replica. What comes after the flush stays.
 func TestAnEndInTheMiddleOfAFlush(t *testing.T) {
