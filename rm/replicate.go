@@ -77,10 +77,11 @@ func (c *Ctx) Replicate(e Effect, n int) Args {
 func (c *Ctx) CopyEffects() { c.copies = true }
 
 // MayReplicate says whether effects of this call go out with it, rather than later.
-func (c *Ctx) MayReplicate() bool {
+func (c *Ctx) MayReplicate() bool { return c.kind == aWrite || c.mayElsewhere() }
+
+// mayElsewhere is MayReplicate for what is no write command.
+func (c *Ctx) mayElsewhere() bool {
 	switch {
-	case c.kind == aWrite:
-		return true
 	case c.kind == anEvent || c.s.door.loading:
 		return false
 	case !c.asked:

@@ -55,7 +55,7 @@ static int turn_known;
 
 /* Where the server lends no cached time, the kernel's coarse clock does: a
  * tick behind at most, and several times cheaper than the exact one. */
-int64_t frame_now(void) {
+static int64_t now_ms(void) {
     if (redis.CachedMicroseconds) return redis.CachedMicroseconds() / 1000;
     if (turn_ms) return turn_ms;
     struct timespec t;
@@ -64,6 +64,8 @@ int64_t frame_now(void) {
     if (turn_known) turn_ms = ms;
     return ms;
 }
+
+int64_t frame_now(void) { return now_ms(); }
 
 void frame_turn(void) {
     turn_known = 1;
@@ -84,7 +86,7 @@ struct frame *frame_push(RedisModuleCtx *ctx) {
     f->held = HOLDS_NOTHING;
     f->key = NULL;
     f->value = NULL;
-    f->now = frame_now();
+    f->now = now_ms();
     return f;
 }
 

@@ -163,20 +163,28 @@ func (m *module) following(c *rm.Ctx) {
 	m.settle(c)
 }
 
-// begin begins each call that lets the engine work: it tells the time. The first
-// call behind a promotion that may replicate, in database 0, ends the node's passive role.
+// begin begins each call that lets the engine work: it tells the time, and ends the
+// passive role of a node that was promoted.
 func (m *module) begin(c *rm.Ctx) {
 	m.node.SetNow(c.Now())
 	m.ctx = c
 	m.settleRest(c)
-	if m.promoted && c.MayReplicate() && c.DB() == 0 {
-		c.CopyEffects() // more engine calls follow
-		m.promoted = false
-		m.settled(m.node.SetPassive(false))
-		m.later(0, m.relog) // its AOF may name its master's process, or nobody's
-		m.settle(c)
-		m.hurry()
+	if m.promoted {
+		m.promote(c)
 	}
+}
+
+// promote ends the node's passive role in the first call that may replicate, in database 0.
+func (m *module) promote(c *rm.Ctx) {
+	if !c.MayReplicate() || c.DB() != 0 {
+		return
+	}
+	c.CopyEffects() // more engine calls follow
+	m.promoted = false
+	m.settled(m.node.SetPassive(false))
+	m.later(0, m.relog) // its AOF may name its master's process, or nobody's
+	m.settle(c)
+	m.hurry()
 }
 
 // later lets the engine work outside of a client's command, after ms milliseconds or

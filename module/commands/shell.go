@@ -409,7 +409,14 @@ func (m *module) settleAfter(commands []rm.Command) {
 // settleRest carries out what is left of effects: as by a panic, before anything else
 // happens to the jobs and queues that they name.
 func (m *module) settleRest(c *rm.Ctx) {
-	if m.node.Unsettled() && (c.DB() == 0 || !c.MayReplicate()) {
+	if m.node.Unsettled() {
+		m.settleOld(c)
+	}
+}
+
+// settleOld is settleRest where something is left.
+func (m *module) settleOld(c *rm.Ctx) {
+	if c.DB() == 0 || !c.MayReplicate() {
 		c.CopyEffects() // more engine calls may follow
 		m.settle(c)
 	}
