@@ -170,7 +170,7 @@ func (n *Node) finish(j *store.Job) {
 
 // forgetJob removes a job here, and remembers for a while that it is gone.
 func (n *Node) forgetJob(j *store.Job, from *Peer) {
-	if ad := n.addings[j.ID]; ad != nil {
+	if ad := n.addingOf(&j.ID); ad != nil {
 		n.endAdding(ad)
 		n.deny(ad, ErrReplRemoved)
 	}

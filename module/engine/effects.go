@@ -1,6 +1,10 @@
 package engine
 
-import "jobmesh/module/store"
+import (
+	"slices"
+
+	"jobmesh/module/store"
+)
 
 // EffectKind says what is to be done.
 type EffectKind uint8
@@ -87,13 +91,8 @@ type Effect struct {
 // stay where they are until the next SetNow or Effects, even those that are gone
 // (reclaim.go).
 func (n *Node) Effects() []Effect {
-	n.feedAll()
-	n.serveLines()
-	if n.store.AnyHeadless() {
-		n.settleLanes()
-	}
-	if len(n.made) > 0 {
-		n.logQueues()
+	if len(n.unfed)+len(n.called)+len(n.made) > 0 || n.store.AnyHeadless() {
+		n.conclude()
 	}
 	e := n.effects
 	for i := range e {
@@ -106,6 +105,18 @@ func (n *Node) Effects() []Effect {
 	n.kin.budget = followMost
 	n.sent = true
 	return e
+}
+
+// conclude does what was put off until the call is over. Few calls put anything off.
+func (n *Node) conclude() {
+	n.feedAll()
+	n.serveLines()
+	if n.store.AnyHeadless() {
+		n.settleLanes()
+	}
+	if len(n.made) > 0 {
+		n.logQueues()
+	}
 }
 
 // logQueues logs each queue that was made since the last call, where no job of it is
@@ -132,6 +143,22 @@ func (n *Node) logQueues() {
 // Unsettled says whether there are effects that weren't taken yet.
 func (n *Node) Unsettled() bool { return len(n.effects)+len(n.made) > 0 }
 
+// effect adds an effect, for the caller to fill in at once. It isn't inlined: a command
+// has several callers, and its code nearly fills the instruction cache.
+//
+//go:noinline
+func (n *Node) effect(kind EffectKind) *Effect {
+	i := len(n.effects)
+	if i == cap(n.effects) {
+		n.effects = slices.Grow(n.effects, 1)
+	}
+	n.effects = n.effects[:i+1]
+	e := &n.effects[i]
+	*e = Effect{} // in place; a literal with a field would be made elsewhere, and copied
+	e.Kind = kind
+	return e
+}
+
 func (n *Node) log(kind EffectKind, j *store.Job) {
 	// What is logged is the job as it is in the end: once is enough. A job that
 	// isn't promised isn't in the log yet.
@@ -139,20 +166,20 @@ func (n *Node) log(kind EffectKind, j *store.Job) {
 		return
 	}
 	j.Flags |= store.FlagLogged
-	n.effects = append(n.effects, Effect{Kind: kind, Job: j})
+	n.effect(kind).Job = j
 }
 
 func (n *Node) touch(q *store.Queue) {
 	if q == n.store.Hidden() {
 		return
 	}
-	n.effects = append(n.effects, Effect{Kind: Touched, Queue: q})
+	n.effect(Touched).Queue = q
 }
 
 // logAnew logs a job whose queue or body has changed, which SETJOB can't say.
 func (n *Node) logAnew(j *store.Job) {
 	if n.unlog(j) {
-		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
+		n.effect(LogDelete).ID = j.ID
 	}
 	n.log(LogJob, j)
 }
@@ -178,7 +205,7 @@ func (n *Node) remove(j *store.Job) {
 	// It isn't logged any more; a job that was never logged need not be deleted from
 	// the log. A client that it was handed to in this call gets it all the same.
 	if n.unlog(j) {
-		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: j.ID})
+		n.effect(LogDelete).ID = j.ID
 	}
 	n.touch(j.Queue)
 	n.discard(j)

@@ -305,6 +305,32 @@ func (n *Node) Fetch(queues []*store.Queue, count int, canWait bool, out []*stor
 	}
 	n.asks = canWait
 	defer func() { n.asks = true }()
+	if count != 1 {
+		return n.fetchSome(queues, count, out)
+	}
+	for _, q := range queues {
+		if j := n.fetch(q); j != nil {
+			return append(out, j)
+		}
+	}
+	return out
+}
+
+// fetch takes a job from a queue; nil where there is none. The job stays where it is until
+// the next is looked for.
+func (n *Node) fetch(q *store.Queue) *store.Job {
+	if q == nil || q.Head == nil || q.Pause&PauseOut != 0 {
+		return nil
+	}
+	j := n.next(q)
+	if j != nil {
+		n.deliver(j)
+	}
+	return j
+}
+
+// fetchSome is Fetch for any number of jobs.
+func (n *Node) fetchSome(queues []*store.Queue, count int, out []*store.Job) []*store.Job {
 	first, freed := len(out), n.store.Freed()
 	ids := n.scratch.ids[:0]
 	for again := true; again && count > 0; {
@@ -313,14 +339,10 @@ func (n *Node) Fetch(queues []*store.Queue, count int, canWait bool, out []*stor
 			if count == 0 {
 				break
 			}
-			if q == nil || q.Head == nil || q.Pause&PauseOut != 0 {
-				continue
-			}
-			j := n.next(q)
+			j := n.fetch(q)
 			if j == nil {
 				continue
 			}
-			n.deliver(j)
 			out = append(out, j)
 			ids = append(ids, j.ID)
 			count--
@@ -374,7 +396,7 @@ func (n *Node) Ack(id *store.ID) bool {
 		n.ackUnknown(id)
 		return false
 	}
-	if ad := n.addings[*id]; ad != nil {
+	if ad := n.addingOf(id); ad != nil {
 		n.worked(j, ad)
 	}
 	counted := j.State != store.StateAcked

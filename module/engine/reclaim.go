@@ -18,8 +18,8 @@ type reclaimer struct {
 	store.Allocator
 	keys  store.KeyFreer // nil: queues' keys aren't freed
 	watch watcher        // nil: nobody watches
-	freed []freedBlock   // since effects were taken last
-	named []freedBlock   // before that: the effects may name them
+	freed []freedBlock   // not given back yet
+	named int            // how many of them, the first ones, the effects taken last may name
 }
 
 // watcher is an allocator that is told what the store frees, as soon as it does: nothing
@@ -35,7 +35,7 @@ type freedBlock struct {
 
 const (
 	ofKey       = -1
-	freedKeeper = 1 << 14 // longer lists are not kept for the next use: 256 KB
+	freedKeeper = 1 << 14 // a longer list is not kept for the next use: 256 KB
 )
 
 func newReclaimer(a store.Allocator) *reclaimer {
@@ -58,13 +58,14 @@ func (r *reclaimer) FreeKey(key unsafe.Pointer) { r.freed = append(r.freed, free
 
 // turn gives back what the effects taken before may have named.
 func (r *reclaimer) turn() {
-	if len(r.named)+len(r.freed) > 0 {
+	if r.named > 0 {
 		r.giveBack()
 	}
+	r.named = len(r.freed)
 }
 
 func (r *reclaimer) giveBack() {
-	for _, b := range r.named {
+	for _, b := range r.freed[:r.named] {
 		switch {
 		case b.size != ofKey:
 			r.Allocator.Free(b.p, b.size)
@@ -72,9 +73,12 @@ func (r *reclaimer) giveBack() {
 			r.keys.FreeKey(b.p)
 		}
 	}
-	free := r.named[:0]
-	if cap(free) > freedKeeper {
-		free = nil
+	switch {
+	case r.named < len(r.freed):
+		r.freed = r.freed[:copy(r.freed, r.freed[r.named:])]
+	case cap(r.freed) > freedKeeper:
+		r.freed = nil
+	default:
+		r.freed = r.freed[:0]
 	}
-	r.named, r.freed = r.freed, free
 }

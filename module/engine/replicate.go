@@ -81,6 +81,15 @@ func delayFrom(j *store.Job, now int64) int64 {
 	return min(max(0, int64(j.CTime/1_000_000)+delay-now), delay)
 }
 
+// addingOf returns the replication that a job is in, or nil. Mostly no job is in any, and
+// the map isn't asked then.
+func (n *Node) addingOf(id *store.ID) *adding {
+	if len(n.addings) == 0 {
+		return nil
+	}
+	return n.addings[*id]
+}
+
 // startAdding begins the replication that an ADDJOB waits for.
 func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
 	j.State = store.StateWaitRepl
@@ -373,32 +382,29 @@ func (n *Node) handOver(j *store.Job) {
 
 // begin queues a new job, or schedules it.
 func (n *Node) begin(j *store.Job) {
-	if held(j) {
+	var after int64 // ms
+	switch {
+	case held(j):
 		n.join(j)
 		n.log(LogJob, j)
 		n.touch(j.Queue)
 		return
-	}
-	if n.putOff(j) {
-		j.QTime = n.now + j.Unique().ConflictDelay()
-		j.Flags |= store.FlagAnnounced
-		n.arm(j)
+	case n.putOff(j):
+		after = j.Unique().ConflictDelay()
+	case j.Delay > 0:
+		after = delayFrom(j, n.now)
+	default:
+		// The first queueing of a new job is silent: the log has it as queued.
+		n.push(j)
 		n.log(LogJob, j)
-		n.touch(j.Queue)
+		n.serve(j.Queue)
 		return
 	}
-	if j.Delay > 0 {
-		j.QTime = n.now + delayFrom(j, n.now)
-		j.Flags |= store.FlagAnnounced
-		n.arm(j)
-		n.log(LogJob, j)
-		n.touch(j.Queue)
-		return
-	}
-	// The first queueing of a new job is silent: the log has it as queued.
-	n.push(j)
+	j.QTime = n.now + after
+	j.Flags |= store.FlagAnnounced
+	n.arm(j)
 	n.log(LogJob, j)
-	n.serve(j.Queue)
+	n.touch(j.Queue)
 }
 
 func (n *Node) refuse(p *Peer, m *wire.Message, reason uint32) {

@@ -227,6 +227,13 @@ func (n *Node) hand(w *Waiter, j *store.Job) {
 
 // serve hands waiting jobs to waiting clients; to very many of them bit by bit.
 func (n *Node) serve(q *store.Queue) {
+	if n.choosing || n.waitersOf(q) > 0 || n.hungry.len() > 0 {
+		n.serveWaiting(q)
+	}
+}
+
+// serveWaiting is serve where somebody may be waiting.
+func (n *Node) serveWaiting(q *store.Queue) {
 	if n.choosing {
 		n.serveLater(q)
 		return
