@@ -77,8 +77,7 @@ func (b *bucket) all(yield func(*entry) bool) {
 
 // warm begins to load a bucket.
 func (b *bucket) warm() {
-	prefetch(unsafe.Pointer(b))
-	prefetch(unsafe.Add(unsafe.Pointer(b), lineBytes))
+	prefetch(unsafe.Pointer(b), bucketBytes/lineBytes)
 }
 
 func (t *index) init(alloc Allocator, hash func(*entry) uint64) {

@@ -194,7 +194,15 @@ func (s *Store) take(q *Queue, l *List, j *Job) {
 		s.countOut(q, j)
 	}
 	unlink(j, &l.Head, &l.Tail)
+	// Jobs are mostly fetched, and acknowledged, in the order of their lists: by the next
+	// command the next one is there.
+	if j.Next != nil {
+		prefetch(unsafe.Pointer(j.Next), jobLines)
+	}
 }
+
+// jobLines is how many cache lines of a job are loaded ahead: its head and some of its body.
+const jobLines = 4
 
 // link puts a job at the end of the list with this head and tail.
 func link(j *Job, head, tail **Job) {

@@ -4,8 +4,8 @@ package store
 
 import "unsafe"
 
-// prefetch begins to load a cache line that will be needed soon, and waits for
-// nothing: a load, even one whose result isn't used, holds the processor up.
+// prefetch begins to load cache lines, one at least, that will be needed soon, and waits
+// for nothing: a load, even one whose result isn't used, holds the processor up.
 //
 //go:noescape
-func prefetch(p unsafe.Pointer)
+func prefetch(p unsafe.Pointer, lines int)

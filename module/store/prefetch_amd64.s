@@ -1,7 +1,12 @@
 #include "textflag.h"
 
-// func prefetch(p unsafe.Pointer)
-TEXT ·prefetch(SB), NOSPLIT, $0-8
+// func prefetch(p unsafe.Pointer, lines int)
+TEXT ·prefetch(SB), NOSPLIT, $0-16
 	MOVQ p+0(FP), AX
+	MOVQ lines+8(FP), CX
+next:
 	PREFETCHT0 (AX)
+	ADDQ $64, AX
+	DECQ CX
+	JGT  next
 	RET

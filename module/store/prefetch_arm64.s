@@ -1,7 +1,12 @@
 #include "textflag.h"
 
-// func prefetch(p unsafe.Pointer)
-TEXT ·prefetch(SB), NOSPLIT, $0-8
+// func prefetch(p unsafe.Pointer, lines int)
+TEXT ·prefetch(SB), NOSPLIT, $0-16
 	MOVD p+0(FP), R0
+	MOVD lines+8(FP), R1
+next:
 	PRFM (R0), PLDL1KEEP
+	ADD  $64, R0
+	SUBS $1, R1
+	BGT  next
 	RET

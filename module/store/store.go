@@ -455,9 +455,7 @@ func Warmed(queues []*Queue, lines int) iter.Seq[*Queue] {
 	return func(yield func(*Queue) bool) {
 		for i, q := range queues {
 			if i+warmAhead < len(queues) {
-				for l := range lines {
-					prefetch(unsafe.Add(unsafe.Pointer(queues[i+warmAhead]), l*lineBytes))
-				}
+				prefetch(unsafe.Pointer(queues[i+warmAhead]), lines)
 			}
 			if !yield(q) {
 				return

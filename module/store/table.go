@@ -83,7 +83,7 @@ func (t *table) head(bucket uint64) **entry {
 }
 
 // warm begins to load the bucket of a hash.
-func (t *table) warm(hash uint64) { prefetch(unsafe.Pointer(t.head(t.bucketOf(hash)))) }
+func (t *table) warm(hash uint64) { prefetch(unsafe.Pointer(t.head(t.bucketOf(hash))), 1) }
 
 // first returns the head of the chain that a hash is in.
 func (t *table) first(hash uint64) *entry { return *t.head(t.bucketOf(hash)) }
