@@ -9,15 +9,25 @@ import (
 
 // atAgainst compares this build of the module with another, each in a server of its
 // own, by short turns: what else the machine does is then the same for both. The ratio
-// of each turn counts, and the median of those.
+// of each turn counts, and the median of those. Each round has new servers: the seed of
+// a server's hashes and where its memory lies change a command's cost by some percent.
 func atAgainst(other string) {
 	builds := []string{"jobmesh.so", other}
 	servers, conns := make([]*server, len(builds)), make([][]*conn, len(builds))
-	for i, file := range builds {
-		s, err := startBuild(file)
-		check(err)
-		defer s.stop()
-		servers[i], conns[i] = s, connect(s)
+	stop := func() {
+		for i, s := range servers {
+			for _, c := range conns[i] {
+				c.Close()
+			}
+			s.stop()
+		}
+	}
+	start := func() {
+		for i, file := range builds {
+			s, err := startBuild(file)
+			check(err)
+			servers[i], conns[i] = s, connect(s)
+		}
 	}
 	sys := systems[0]
 	type key struct {
@@ -27,6 +37,10 @@ func atAgainst(other string) {
 	var order []key
 	ratios, costs := map[key][]float64{}, map[key][2][]float64{}
 	for round := range *rounds {
+		if round > 0 {
+			stop()
+		}
+		start()
 		for _, pipeline := range []int{1, 32} {
 			n := *ops / 4
 			if pipeline == 1 {
@@ -53,6 +67,7 @@ func atAgainst(other string) {
 		}
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, *rounds)
 	}
+	defer stop()
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "%d clients, %d-byte bodies, medians of %d turns\n\nphase\tpipeline\tµs CPU\tof the other\tratio\tits quarters\t\n", *clients, *bodyLen, len(ratios[order[0]]))
 	for _, k := range order {
