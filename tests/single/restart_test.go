@@ -18,7 +18,7 @@ import (
 
 // SWAPDB with equal numbers changes nothing.
 func TestSwapDBWithItself(t *testing.T) {
-	s := harness.Start(t, harness.WithConfig("appendonly yes"))
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
 	id := add(t, c, "s", "x", 0, "RETRY", 1)
 	require.Equal(t, "OK", c.Do("SWAPDB", 0, 0).Str)
