@@ -157,11 +157,18 @@ func (a *Add) clone() *Add {
 }
 
 // claimAgain is [Node.again] where other nodes have a say: the job waits on, until
-// they have answered. What is decided at once is up to the caller.
-func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
+// they have answered.
+//
+// Any node that has a copy could get the lock, for it is the job's. So the node that put the
+// job off claims it ([Node.later]), and the others come a retry time later, by the usual rule
+// for copies: each announces itself, and the first node objects if it is still to queue the
+// job. Otherwise the copy's node claims the lock, and announces itself once more before it
+// queues the job.
+func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) bool {
 	id := j.ID
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
 	window := u.Strategy() == store.UniqueWindow
+	j.Flags |= store.FlagAnnounced // until the job is left to another node
 	var now *Outcome
 	var claim *Claim
 	now, claim = n.claimLock(jobLock{
@@ -172,17 +179,17 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64) bool {
 			if o.Kind == NoQuorum {
 				n.findLeft(claim)
 			}
-			if n.claimedAgain(j, &o) {
-				n.requeue(j, false)
+			if n.claimedAgain(j, &o, nack) {
+				n.requeue(j, nack)
 			}
 		} else if o.Kind == Granted && !n.hasByNow(j, store.LockWait, name, o.Token) {
 			n.giveBack(name, &id, window, &o)
 		}
 	})
 	if now != nil {
-		return n.claimedAgain(j, now)
+		return n.claimedAgain(j, now, nack)
 	}
-	n.later(j, ClaimTimeoutMS+putOffMS)
+	n.waitFor(j, ClaimTimeoutMS+putOffMS)
 	return false
 }
 
@@ -199,23 +206,34 @@ func (n *Node) giveBack(name []byte, id *store.ID, window bool, o *Outcome) {
 
 // claimedAgain goes on with a job that was put off when its claim is decided. True
 // where it may be queued.
-func (n *Node) claimedAgain(j *store.Job, o *Outcome) bool {
+func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 	u := j.Unique()
-	switch {
-	case o.Kind == Granted:
+	if o.Kind == Granted {
 		u.SetWait(o.Token)
 		u.Clear(store.UniquePending)
-		if left := delayLeft(j, n.now); left > 0 {
-			n.later(j, left)
-			return false
-		}
-		return true
+	}
+	left := delayFrom(j, n.now)
+	switch {
 	case n.passive:
+	case j.Flags&store.FlagAnnounced == 0:
+		n.log(LogState, j) // the job was left to another node meanwhile, or a client works on it
 	case o.Kind == Conflict:
 		n.Stats.Duplicates++
 		n.reschedule(j, u, u.ConflictDelay())
-	default:
-		n.later(j, putOffMS)
+	case o.Kind != Granted:
+		if j.Retry > 0 && j.Holders() > 0 {
+			j.Flags |= store.FlagQueuedOnce // as far as is known: others may have a majority
+		}
+		n.waitFor(j, putOffMS)
+	case left > 0:
+		n.later(j, left)
+	case nack || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0 || j.Retry == 0:
+		n.tell(j, &wire.Message{Kind: wire.Queued})
+		return true
+	default: // another node may have got the lock at the same moment
+		n.waitFor(j, store.AnnounceMS+jitterMS/2+n.jitter())
+		j.Flags &^= store.FlagAnnounced
+		n.arm(j)
 	}
 	return false
 }

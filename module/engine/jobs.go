@@ -241,7 +241,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	if j.State != store.StateActive || j.Retry == 0 && j.Flags&store.FlagDelivered != 0 || held(j) {
 		return false
 	}
-	if n.putOff(j) && !n.again(j) {
+	if n.putOff(j) && !n.again(j, nack) {
 		return false
 	}
 	if nack {

@@ -108,7 +108,7 @@ func (w *world) duration(key string, dest *int64) {
 }
 
 // unique reads what a job is unique by: unique=until, before, during, both or window,
-// lockttl=…, key=…, any, conflict=raise, return, reschedule or replace, busy=drop or dead.
+// lockttl=…, key=…, any, conflict=raise, return, reschedule or replace, busy=drop, dead or reschedule.
 func (w *world) unique(a *engine.Add) {
 	how, conflict := "", ""
 	if w.arg("unique", &how); how == "" {
@@ -118,11 +118,11 @@ func (w *world) unique(a *engine.Add) {
 	u := &a.Unique
 	u.Strategy = map[string]uint8{"before": store.UniqueBefore, "during": store.UniqueDuring, "both": store.UniqueBoth, "until": store.UniqueUntil, "window": store.UniqueWindow}[how]
 	u.Conflict = map[string]uint8{"raise": store.ConflictRaise, "return": store.ConflictReturn, "reschedule": store.ConflictReschedule, "replace": store.ConflictReplace}[conflict]
-	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay = true, w.d.HasArg("any"), true, []byte("k"), 5
+	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay, u.BusyDelay = true, w.d.HasArg("any"), true, []byte("k"), 5, 5
 	w.arg("lockttl", &u.LockTTL) // s
 	busy := ""
 	w.arg("busy", &busy)
-	u.Busy = map[string]uint8{"drop": store.BusyDrop, "dead": store.BusyDead}[busy]
+	u.Busy = map[string]uint8{"drop": store.BusyDrop, "dead": store.BusyDead, "reschedule": store.BusyReschedule}[busy]
 	key := "k"
 	w.arg("key", &key)
 	u.Key = []byte(key)

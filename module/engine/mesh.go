@@ -160,7 +160,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	}
 	if j.State == store.StateAcked {
 		switch m.Kind {
-		case wire.WillQueue, wire.Queued, wire.Working, wire.Enqueue, wire.Holders:
+		case wire.WillQueue, wire.Queued, wire.Working, wire.PutOff, wire.Enqueue, wire.Holders:
 			n.correct(p, j, m.Holders)
 			return
 		}
@@ -179,12 +179,11 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Queued:
 		n.onQueued(p, j, m.Flags)
 	case wire.Working:
-		if j.State == store.StateQueued {
-			n.dequeue(j)
+		n.onWorking(j, 0)
+	case wire.PutOff:
+		if j.State != store.StateWaitRepl {
+			n.onWorking(j, m.Span)
 		}
-		j = n.overheard(j)
-		n.entrustRun(j) // who works on it has it there
-		n.yield(j)
 	case wire.SetAck:
 		n.onSetAck(p, j, m)
 	case wire.GotAck:

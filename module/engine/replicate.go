@@ -376,7 +376,7 @@ func (n *Node) handOver(j *store.Job) {
 	// With none connected, the holders queue it after its retry time.
 	if len(sure) > 0 {
 		p := sure[n.random.Uint64()%uint64(len(sure))]
-		n.send(p, &wire.Message{Kind: wire.Enqueue, ID: j.ID, Span: int64(j.Delay) * 1000})
+		n.send(p, &wire.Message{Kind: wire.Enqueue, ID: j.ID, Span: n.spanOf(j)})
 	}
 }
 

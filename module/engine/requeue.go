@@ -27,11 +27,14 @@ func (n *Node) retryAt(j *store.Job) int64 {
 func (n *Node) jitter() int64 { return int64(n.random.Uint64()%jitterMS) - jitterMS/2 }
 
 // postpone starts a job's retry time anew.
-func (n *Node) postpone(j *store.Job) {
+func (n *Node) postpone(j *store.Job) { n.postponeBy(j, 0) }
+
+// postponeBy has a job's retry time begin in span ms.
+func (n *Node) postponeBy(j *store.Job, span int64) {
 	if j.Retry == 0 || j.State == store.StateWaitRepl || j.State == store.StateAcked || held(j) {
 		return
 	}
-	n.setQTime(j, n.retryAt(j))
+	n.setQTime(j, n.retryAt(j)+span)
 	j.Flags &^= store.FlagAnnounced | store.FlagReturning
 	n.arm(j)
 	n.log(LogState, j)
@@ -61,7 +64,27 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
+	case n.isToQueue(j) && j.Queue.Pause&PauseIn == 0:
+		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
 	}
+}
+
+// isToQueue says whether this node is the one that is to queue a unique job for the first
+// time, later than another could that announces itself now.
+func (n *Node) isToQueue(j *store.Job) bool {
+	return j.State == store.StateActive && j.Flags&(store.FlagAnnounced|store.FlagQueuedOnce) == store.FlagAnnounced &&
+		j.QTime > n.now+store.AnnounceMS && !held(j) && j.Unique() != nil
+}
+
+// onWorking leaves a job to another node, whose client works on it, or which has put it
+// off by span ms.
+func (n *Node) onWorking(j *store.Job, span int64) {
+	if j.State == store.StateQueued {
+		n.dequeue(j)
+	}
+	j = n.overheard(j)
+	n.entrustRun(j) // who works on it has it there
+	n.yield(j, span)
 }
 
 func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
@@ -87,20 +110,20 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		n.dequeue(j)
 	}
 	n.entrustRun(j) // its client here may not know
-	n.yield(j)
+	n.yield(j, 0)
 }
 
-// yield leaves a job to another node, which has it in a queue or with a client.
-// What was delivered here is no reason to object any more: two nodes that both
-// do would put the job off for ever.
-func (n *Node) yield(j *store.Job) {
+// yield leaves a job to another node, which has it in a queue or with a client, or is to
+// queue it in span ms. This node isn't the one to queue it first any more. What was delivered
+// here is no reason to object any more: two nodes that both do would put the job off for ever.
+func (n *Node) yield(j *store.Job, span int64) {
 	if j.Retry > 0 {
-		j.Flags &^= store.FlagDelivered
+		j.Flags = j.Flags&^store.FlagDelivered | store.FlagQueuedOnce
 		n.dismiss(j)
 		n.leaveTo(j)
 		n.store.Hold(j)
 	}
-	n.postpone(j)
+	n.postponeBy(j, span)
 }
 
 // meet notes a holder that a message came from; it and the others are told of

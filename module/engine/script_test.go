@@ -251,7 +251,7 @@ var kindNames = map[wire.Kind]string{
 	wire.WillQueue: "WILLQUEUE", wire.Queued: "QUEUED", wire.Working: "WORKING", wire.SetAck: "SETACK", wire.GotAck: "GOTACK",
 	wire.DelJob: "DELJOB", wire.NeedJobs: "NEEDJOBS", wire.YourJob: "YOURJOB", wire.Pause: "PAUSE", wire.Heartbeat: "HEARTBEAT", wire.Failed: "FAILED",
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskFate: "ASKFATE", wire.Fate: "FATE",
-	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED",
+	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF",
 }
 
 func kindName(k wire.Kind) string { return kindNames[k] + lockKinds[k] }

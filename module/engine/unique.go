@@ -255,17 +255,17 @@ func (n *Node) putOff(j *store.Job) bool {
 }
 
 // again tries once more to take the waiting lock of a job that was put off. True
-// where the job may be queued now; else it is put off anew.
-func (n *Node) again(j *store.Job) bool {
+// where the job may be queued now, for a NACK or not; else it is put off anew.
+func (n *Node) again(j *store.Job, nack bool) bool {
 	u := j.Unique()
-	left := delayLeft(j, n.now)
+	left := delayFrom(j, n.now)
 	if !n.notUnique {
 		lease := u.LockTTL()
 		if left > 0 && u.Strategy() != store.UniqueWindow {
 			lease = 0
 		}
 		if !n.alone() {
-			return n.claimAgain(j, u, lease)
+			return n.claimAgain(j, u, lease, nack)
 		}
 		token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, lease)
 		if holder != nil {
@@ -290,13 +290,20 @@ func (n *Node) reschedule(j *store.Job, u store.Unique, span int64) {
 	u.CountTry()
 	n.Stats.PutOff++
 	n.later(j, span)
-	n.tell(j, &wire.Message{Kind: wire.Working})
 }
 
-// later has a job queued in span ms, as if it was new and delayed.
+// later has a job queued in span ms, as if it was new and delayed. This node is to queue it:
+// the others leave it alone until its retry time is over after that.
 func (n *Node) later(j *store.Job, span int64) {
+	j.Flags &^= store.FlagQueuedOnce
+	n.waitFor(j, span)
+	n.tell(j, &wire.Message{Kind: wire.PutOff, Span: span})
+}
+
+// waitFor keeps a job out of its queue for span ms. It isn't announced then.
+func (n *Node) waitFor(j *store.Job, span int64) {
 	n.store.Hold(j)
-	j.Flags = j.Flags&^store.FlagQueuedOnce | store.FlagAnnounced
+	j.Flags |= store.FlagAnnounced
 	j.QTime = n.now + span
 	n.arm(j)
 	n.log(LogState, j)
@@ -513,11 +520,13 @@ func (n *Node) accepted(j *store.Job) {
 
 // spanOf is how long a copy's first queueing is put off, ms.
 func (n *Node) spanOf(j *store.Job) int64 {
-	span := delayLeft(j, n.now)
-	if n.putOff(j) {
-		return max(span, j.QTime-n.now)
+	switch isNew := j.State == store.StateWaitRepl || j.QTime == 0; {
+	case n.putOff(j) && isNew:
+		return max(delayFrom(j, n.now), j.Unique().ConflictDelay())
+	case n.putOff(j), n.isToQueue(j):
+		return max(delayFrom(j, n.now), j.QTime-n.now)
 	}
-	return span
+	return delayLeft(j, n.now)
 }
 
 // settleLanes lets the next job of each lane go on that has lost its front, or whose

@@ -90,6 +90,9 @@ const (
 	Declined
 	// Settled: the round of the handing over won't be offered again.
 	Settled
+	// PutOff: the sender means to queue the job, which waits for its key, in Span, or to
+	// try again then. Until its retry time is over after that, nobody else need.
+	PutOff
 	kinds
 )
 
@@ -303,6 +306,7 @@ var parts = [kinds]uint16{
 	Taken:    hasID | hasRound,
 	Declined: hasID | hasCount | hasRound,
 	Settled:  hasID | hasRound,
+	PutOff:   hasID | hasSpan,
 }
 
 // OfJob says whether messages of a kind are about one job: these must arrive in the

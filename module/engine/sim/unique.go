@@ -31,6 +31,7 @@ type Uniques struct {
 	Drift      float64 // see Lockers
 	MaxLease   int64   // likewise; 0: the default
 	PutOff     float64 // share of those that a conflict puts off (ONCONFLICT reschedule), beside one in four
+	Long       bool    // what puts a job off, a busy key too, may do so for longer than its retry time
 }
 
 // uniqueJob is what the judge knows of a unique job.
@@ -82,6 +83,12 @@ func (s *Sim) uniqueAdd() engine.Add {
 	}
 	if s.r.IntN(8) == 0 {
 		u.Busy, u.BusyDelay = store.BusyReschedule, 1+s.r.Int64N(3)
+	}
+	if s.Uniques.Long {
+		u.ConflictDelay = 1 + s.r.Int64N(4*retrySecs)
+		if s.r.IntN(4) == 0 {
+			u.Busy, u.BusyDelay = store.BusyReschedule, 1+s.r.Int64N(2*retrySecs)
+		}
 	}
 	if s.Uniques.Harsh {
 		switch s.r.IntN(6) {

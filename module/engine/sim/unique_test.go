@@ -14,7 +14,11 @@ var uniqueHistories = map[string]Config{
 	"put off": {PerTenSeconds: 1600, Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 0.7, Replicate: 3, Fsync: EverySec, Uniques: &Uniques{Jobs: 150, Keys: 3, PutOff: 0.7, Leases: true, Drift: LockDrift, MaxLease: 30_000}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 60, Crashes: 120, Stops: 30, Blackouts: 40, Pauses: 60, Resets: 60,
 	}},
-	"calm": {PerTenSeconds: 300, Nodes: 3, Jobs: 20, Seconds: 90, AckShare: 1, Replicate: 2, Uniques: &Uniques{Jobs: 200, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"calm":             {PerTenSeconds: 300, Nodes: 3, Jobs: 20, Seconds: 90, AckShare: 1, Replicate: 2, Uniques: &Uniques{Jobs: 200, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"put off for long": {PerTenSeconds: 300, Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 1, Loyal: true, Swift: true, Replicate: 3, MostExtra: 0.001, Uniques: &Uniques{Jobs: 150, Keys: 3, PutOff: 1, Long: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"put off for long in trouble": {PerTenSeconds: 600, Nodes: 5, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 150, Keys: 6, PutOff: 0.7, Long: true, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Resets: 60, Partitions: 60, CutSecs: 30,
+	}},
 	"deaths": {PerTenSeconds: 400, Nodes: 3, Jobs: 10, Seconds: 90, AckShare: 0.6, Replicate: 3, Uniques: &Uniques{Jobs: 100, Keys: 3, Leases: true, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20,
 	}},
