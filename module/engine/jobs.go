@@ -42,7 +42,8 @@ func (n *Node) Copies() int {
 type whereabouts struct {
 	external  bool // not here
 	elsewhere int
-	family    []byte // an extra
+	family    []byte       // an extra
+	queue     *store.Queue // nil: to be looked up, because it is new, or may go before the job is enlisted
 }
 
 // AddJob adds a job and returns its ID. Where wait is true it isn't promised yet:
@@ -129,6 +130,9 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 		case q.Pause&PauseIn != 0:
 			err = ErrPaused
 		}
+		if a.Unique.Strategy == 0 {
+			w.queue = q // a unique job may have another removed before
+		}
 	}
 	if err != nil {
 		n.Stats.Refused++
@@ -138,7 +142,10 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 
 // enlist makes a job known that nothing stands against, or frees it.
 func (n *Node) enlist(a *Add, j *store.Job, w whereabouts) (wait bool, err error) {
-	q := n.store.Queue(a.Queue)
+	q := w.queue
+	if q == nil {
+		q = n.store.Queue(a.Queue)
+	}
 	if q == nil {
 		if q, err = n.queue(a.Queue); err != nil {
 			n.store.FreeJob(j)
