@@ -549,7 +549,7 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome) error {
 	j := n.store.Lookup(id)
 	done := j == nil || j.State == store.StateAcked
-	if done || space == store.LockRun && j.State == store.StateQueued || !n.named(j, space, name) {
+	if done || !n.named(j, space, name) || space == store.LockRun && (j.State == store.StateQueued || !mayRun(j, j.Unique())) {
 		switch {
 		case o.Kind != Granted || !done && j.Unique() != nil && j.Unique().Has(hasFlag(space)):
 		case space == store.LockRun && !done:
@@ -563,7 +563,7 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome)
 		case done:
 			return ErrAcked
 		}
-		return ErrLockLost // it is to run anew
+		return ErrLockLost // it is to run anew, or was given back
 	}
 	switch u := j.Unique(); o.Kind {
 	case Granted:

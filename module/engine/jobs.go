@@ -486,7 +486,9 @@ func (n *Node) Enqueue(id *store.ID, nack bool) bool {
 	}
 	if nack && j.Retry == 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && runs(j) {
 		// It stays out, but nobody works on it any more.
-		n.endRun(j, j.Unique())
+		u := j.Unique()
+		n.endRun(j, u)
+		u.GiveRunBack()
 		n.log(LogState, j)
 	}
 	return n.requeue(j, nack)
@@ -534,6 +536,9 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 		pending, err = n.extend(j, client)
 		if _, only := err.(notExtended); err != nil && !only {
 			return 0, false, err
+		}
+		if j.Retry == 0 && j.Unique() != nil {
+			n.log(LogState, j) // it may have its lock back; the other kind is logged with its time
 		}
 	}
 	if j.State == store.StateQueued {

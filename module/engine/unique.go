@@ -728,7 +728,7 @@ func (n *Node) extend(j *store.Job, client any) (pending bool, err error) {
 	if n.lockLost(&j.ID) {
 		return false, ErrLockLost
 	}
-	if u.Runs() && j.Retry > 0 || u.Has(store.UniqueHasRun) {
+	if mayRun(j, u) {
 		lease := u.RunTTL()
 		if !n.alone() {
 			lease = n.runLease(j, u)
@@ -739,6 +739,22 @@ func (n *Node) extend(j *store.Job, client any) (pending bool, err error) {
 		return n.renewLock(j, u, store.LockWait, u.LockTTL(), client)
 	}
 	return false, nil
+}
+
+// mayRun says whether a client that says WORKING may have a job's run lock, or take it
+// back where its time is over. A job with RETRY 0 stays out after a NACK: then nobody
+// works on it, though it was delivered.
+func mayRun(j *store.Job, u store.Unique) bool {
+	switch {
+	case !u.Runs():
+		return false
+	case j.Retry > 0 || u.Has(store.UniqueHasRun):
+		return true
+	case j.Uncertain():
+		_, offered := offerOf(j)
+		return !offered // else the lock is that of the node that may have taken the job
+	}
+	return j.Flags&store.FlagDelivered != 0 && !isOffered(j) && u.RunToken() > 0
 }
 
 // --- what was there before ---------------------------------------------------

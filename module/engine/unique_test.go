@@ -730,3 +730,47 @@ func TestServedWhileAJobIsChosen(t *testing.T) {
 	d.do(t, func() { d.n.Tick() })
 	require.Equal(t, []store.ID{other, busy}, d.given)
 }
+
+// Who works on a job with RETRY 0 takes its key back by WORKING when RUNTTL is over, and
+// keeps it over a restart; but not after a NACK, for then nobody works on the job.
+func TestAtMostOnceRunIsTakenBack(t *testing.T) {
+	for _, mesh := range []bool{false, true} {
+		d := newDesk()
+		if mesh {
+			d.meet(t)
+		}
+		u := unique(store.UniqueDuring, "k")
+		u.RunTTL = 1
+		deliver := func() store.ID {
+			d.do(t, func() {
+				_, err := d.n.Wait([][]byte{[]byte("q")}, "client")
+				require.NoError(t, err)
+			})
+			id, err := d.add(t, Add{Queue: []byte("q"), Unique: u})
+			require.NoError(t, err)
+			require.Equal(t, id, d.given[len(d.given)-1])
+			return id
+		}
+		id := deliver()
+		has := func() bool { return d.n.HasLock(d.n.Job(&id), store.LockRun) }
+		work := func() { _, _, _ = d.n.Working(&id, "worker") }
+		d.pass(t, 10_000)
+		require.False(t, has(), "mesh %v", mesh)
+		d.do(t, work)
+		require.True(t, has(), "mesh %v", mesh)
+		d.reload(t, Trust{Exact: true})
+		require.True(t, has(), "it was logged")
+		if mesh {
+			d.meet(t)
+		}
+		d.pass(t, 10_000)
+		d.do(t, func() {
+			work() // other nodes answer after the NACK
+			d.n.Enqueue(&id, true)
+		})
+		require.False(t, has())
+		d.do(t, work)
+		require.False(t, has())
+		require.NotEqual(t, id, deliver(), "the key is free")
+	}
+}

@@ -179,6 +179,12 @@ func (u Unique) SetRun(token uint64) {
 	binary.LittleEndian.PutUint64(u[16:], token)
 }
 
+// GiveRunBack notes that nobody works on the job any more, who could have the run lock again.
+func (u Unique) GiveRunBack() {
+	u.Clear(UniqueHasRun)
+	binary.LittleEndian.PutUint64(u[16:], 0)
+}
+
 // LockTTL is how long the waiting lock lasts, ms, from when the job is due (a
 // window's from the adding); 0: as long as the job has it.
 func (u Unique) LockTTL() int64 { return int64(u.uint32(24)) * 1000 }

@@ -973,3 +973,25 @@ func TestRule4_UniqueJobs(t *testing.T) {
 	assert.Less(t, number(t, s, "jobmesh", "jobmesh_go_calls_to_c")-calls, int64(ops/10))
 	assert.Less(t, number(t, s, "jobmesh", "jobmesh_go_allocations")-allocs, int64(ops/100))
 }
+
+// The run of a job with RETRY 0 ends by RUNTTL as others do. Its worker hears of it by WORKING
+// while another has the key, and takes it back by WORKING when it is free, unless he gave the
+// job back.
+func TestRunTTLAtMostOnce(t *testing.T) {
+	c := harness.Start(t).Dial()
+	lock := func(id string) string { return c.Do("SHOW", id).Field("lock").Str }
+	first := addUnique(t, c, "q", "1", during+"RUNTTL 1 RETRY 0")
+	second := addUnique(t, c, "q", "2", during+"RUNTTL 100 RETRY 0")
+	require.Equal(t, first, get(t, c, "q"))
+	v := c.Do("GETJOB", "TIMEOUT", 4000, "FROM", "q")
+	require.Len(t, v.Elems, 1, "the second runs at the lock's end")
+	assert.Equal(t, second, v.Elems[0].Elems[1].Str)
+	answer := c.Do("WORKING", first)
+	assert.True(t, answer.Err("LOCKLOST"), "another has the key: %v", answer)
+	c.Do("NACK", second)
+	assert.Zero(t, c.Do("WORKING", first).Int())
+	assert.Equal(t, "run", lock(first))
+	harness.Await(t, 4*time.Second, "the end of what was taken back", func() bool { return lock(first) == "none" })
+	assert.Zero(t, c.Do("WORKING", second).Int())
+	assert.Equal(t, "none", lock(second), "it was given back")
+}

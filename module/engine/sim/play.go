@@ -301,7 +301,7 @@ func (s *Sim) beat(j *job, n *node, every int64, times int) {
 			answer := func(err error) {
 				s.trace("node %d: WORKING %s of %d: %v", n.i, j.id, at, err)
 				if err == nil {
-					s.uniqueWorked(j, at)
+					s.uniqueWorked(n, j, at)
 				}
 			}
 			if _, pending, err := e.Working(&j.id, answer); !pending {

@@ -45,6 +45,7 @@ type uniqueJob struct {
 	n         *node
 	life      int
 	answered  bool
+	given     bool // back, or done
 	refused   bool // a client that is given it all the same may lose it at any moment
 	at        int64
 }
@@ -120,6 +121,10 @@ func (s *Sim) uniqueAdd() engine.Add {
 	if s.wiped+s.Wiped > 0 {
 		a.Replicate = max(s.Replicate, 1)
 	}
+	if s.chance(s.Once) && a.Unique.Strategy != store.UniqueUntil {
+		a.Retry, a.Replicate = 0, 1
+		a.Unique.RunTTL = 1 + s.r.Int64N(retrySecs) // or a worker that dies keeps the key until the job expires
+	}
 	return a
 }
 
@@ -151,7 +156,7 @@ func (s *Sim) addUnique() {
 			return // it is the holder's
 		}
 		s.Added++
-		j := &job{id: id, copies: a.Replicate, delayed: true, unique: u}
+		j := &job{id: id, once: a.Retry == 0, copies: a.Replicate, delayed: true, unique: u}
 		s.jobs[id] = j
 		s.order = append(s.order, j)
 		s.uniques.adds = append(s.uniques.adds, j)
@@ -255,17 +260,23 @@ func (s *Sim) uniqueTaken(n *node, j *job) {
 	if u.Strategy == store.UniqueBefore || u.Strategy == store.UniqueBoth {
 		u.over = true
 	}
+	s.begins(n, j, s.now)
+}
+
+// begins notes that a client works on a job that runs alone, from a time on.
+func (s *Sim) begins(n *node, j *job, at int64) {
+	u := j.unique
 	if u.Strategy != store.UniqueDuring && u.Strategy != store.UniqueBoth {
 		return
 	}
 	list := slices.DeleteFunc(s.uniques.running[u.run], func(w *working) bool { return s.now >= w.until || w.j.done })
 	for _, w := range list {
 		if w.j != j && !w.j.unique.Any && !u.Any && (s.Faults.Skew == 0 || !s.healed) {
-			s.fail("node %d delivers %s, and %s, which has %s, is worked on for another %d ms%s%s", n.i, j.id, w.j.id, u.run, w.until-s.now, s.whereabouts(w.j), s.whereabouts(j))
+			s.fail("node %d has %s worked on, and %s, which has %s, is worked on for another %d ms%s%s", n.i, j.id, w.j.id, u.run, w.until-s.now, s.whereabouts(w.j), s.whereabouts(j))
 		}
 	}
 	if !u.refused {
-		list = append(list, &working{j, s.now + s.lease(u)})
+		list = append(list, &working{j, at + s.lease(u)})
 	}
 	s.uniques.running[u.run] = list
 }
@@ -287,6 +298,7 @@ func (s *Sim) lease(u *uniqueJob) int64 {
 // uniqueGiven: a client gives a job back, or says that it is done.
 func (s *Sim) uniqueGiven(j *job) {
 	if u := j.unique; u != nil {
+		u.given = true
 		s.uniques.running[u.run] = slices.DeleteFunc(s.uniques.running[u.run], func(w *working) bool { return w.j == j })
 		if u.Strategy == store.UniqueUntil {
 			u.over = u.over || j.done
@@ -294,14 +306,21 @@ func (s *Sim) uniqueGiven(j *job) {
 	}
 }
 
-// uniqueWorked: WORKING, said at that time, was answered well.
-func (s *Sim) uniqueWorked(j *job, at int64) {
-	if u := j.unique; u != nil {
-		for _, w := range s.uniques.running[u.run] {
-			if w.j == j {
-				w.until = max(w.until, at+s.lease(u))
-			}
+// uniqueWorked: WORKING, said at that time, was answered well. One of RETRY 0, which is given
+// to nobody else, has its lock from then on, though it was over, unless it was given back.
+func (s *Sim) uniqueWorked(n *node, j *job, at int64) {
+	u := j.unique
+	if u == nil {
+		return
+	}
+	for _, w := range s.uniques.running[u.run] {
+		if w.j == j {
+			w.until = max(w.until, at+s.lease(u))
+			return
 		}
+	}
+	if j.once && !u.given {
+		s.begins(n, j, at)
 	}
 }
 

@@ -19,6 +19,10 @@ var uniqueHistories = map[string]Config{
 	"put off for long in trouble": {PerTenSeconds: 600, Nodes: 5, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 150, Keys: 6, PutOff: 0.7, Long: true, Leases: true, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Resets: 60, Partitions: 60, CutSecs: 30,
 	}},
+	"once": {PerTenSeconds: 300, Nodes: 3, Jobs: 20, Seconds: 90, AckShare: 0.7, Once: 0.6, Replicate: 2, Uniques: &Uniques{Jobs: 200, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"once in trouble": {PerTenSeconds: 600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.8, Once: 0.6, Replicate: 2, Uniques: &Uniques{Jobs: 150, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Resets: 90,
+	}},
 	"deaths": {PerTenSeconds: 400, Nodes: 3, Jobs: 10, Seconds: 90, AckShare: 0.6, Replicate: 3, Uniques: &Uniques{Jobs: 100, Keys: 3, Leases: true, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20,
 	}},
