@@ -66,6 +66,10 @@ func (t *DataType) Set(c *Ctx, key String, value unsafe.Pointer) error {
 	return api.KeySet(c.f.Context(), key.p, t.handle, value)
 }
 
+// Lives says whether there is a key, whatever it holds, and whether it has a time to live.
+// Where that is over, the call may remove the key.
+func (c *Ctx) Lives(key String) (lives, expires bool) { return api.KeyLives(c.f.Context(), key.p) }
+
 // Key is the key that was looked up for this call: that of [Command.Key], or the
 // one that made [Command.Ready] be called.
 func (c *Ctx) Key() String { return String{c.f.Key()} }

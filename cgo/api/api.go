@@ -44,6 +44,13 @@ package api
 //     redis.CloseKey(k);
 //     return ok;
 // }
+// static int r_key_lives(RedisModuleCtx *ctx, RedisModuleString *name, int *expires) {
+//     RedisModuleKey *k = redis.OpenKey(ctx, name, KEY_READ | KEY_NOTOUCH);
+//     int lives = k && redis.KeyType(k) != KEYTYPE_EMPTY;
+//     *expires = lives && redis.GetExpire(k) >= 0;
+//     redis.CloseKey(k);
+//     return lives;
+// }
 // static const char *r_reply_proto(RedisModuleCallReply *r, size_t *n) { return redis.CallReplyProto(r, n); }
 // static void r_free_reply(RedisModuleCallReply *r) { redis.FreeCallReply(r); }
 // static uint64_t r_load_unsigned(RedisModuleIO *io) { return redis.LoadUnsigned(io); }
@@ -255,6 +262,14 @@ func KeyGet(ctx Context, name String, t Type) (unsafe.Pointer, KeyHolds) {
 	var value unsafe.Pointer
 	held := C.api_key_holds(ctxOf(ctx), (*C.RedisModuleString)(name), (*C.RedisModuleType)(t), C.KEY_READ|C.KEY_NOTOUCH, &value)
 	return value, KeyHolds(held)
+}
+
+// KeyLives says whether there is a key, and whether it has a time to live. One whose time
+// is over is removed by that, unless the server leaves that to its master or to later.
+func KeyLives(ctx Context, name String) (lives, expires bool) {
+	var e C.int
+	lives = C.r_key_lives(ctxOf(ctx), (*C.RedisModuleString)(name), &e) != 0
+	return lives, e != 0
 }
 
 // KeySet puts a value into the keyspace, replacing what was there.

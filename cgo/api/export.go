@@ -18,7 +18,8 @@ type Handler interface {
 	// Event reports a server event; a and b are its numbers (the flushed
 	// database or -1, the two swapped databases).
 	Event(f *Frame, event, sub int, a, b int64)
-	// KeyEvent reports that a key was loaded, restored, renamed to or moved to.
+	// KeyEvent reports that a key was loaded, restored, renamed to or moved to, or that one
+	// with a value of ours was given a time to live.
 	KeyEvent(f *Frame, event string, key String)
 	// Timer reports that a timer fired. True: call again at once, with another frame.
 	Timer(f *Frame, id uintptr) (more bool)

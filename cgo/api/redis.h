@@ -30,7 +30,7 @@ typedef struct RedisModuleCommandFilterCtx RedisModuleCommandFilterCtx;
 typedef struct RedisModuleCommandFilter RedisModuleCommandFilter;
 
 /* Opening keys, and what a key holds. */
-enum { KEY_READ = 1, KEY_WRITE = 2, KEY_NOTOUCH = 1 << 16 };
+enum { KEY_READ = 1, KEY_WRITE = 2, KEY_NOTOUCH = 1 << 16, KEY_NOSTATS = 1 << 18 };
 enum { KEYTYPE_EMPTY = 0, KEYTYPE_MODULE = 6 };
 
 /* Bits of GetContextFlags. */
@@ -165,6 +165,7 @@ enum { CONFIG_IMMUTABLE = 1 };
     X(void *, OpenKey, (RedisModuleCtx *, RedisModuleString *, int)) \
     X(void, CloseKey, (RedisModuleKey *)) \
     X(int, KeyType, (RedisModuleKey *)) \
+    X(long long, GetExpire, (RedisModuleKey *)) \
     X(int, DeleteKey, (RedisModuleKey *)) \
     X(int, ModuleTypeSetValue, (RedisModuleKey *, RedisModuleType *, void *)) \
     X(RedisModuleType *, ModuleTypeGetType, (RedisModuleKey *)) \

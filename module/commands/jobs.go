@@ -636,7 +636,7 @@ func (m *module) jobScan(c *rm.Ctx) {
 		return
 	}
 	found, next := search(&s, m.jobs[:0], m.node.ScanJobs, func(j *store.Job) bool {
-		return (s.states == 0 || m.inStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue))
+		return m.node.Lives(j.Queue) && (s.states == 0 || m.inStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue))
 	})
 	m.jobs = found[:0]
 	putCursor(c, next)
@@ -661,7 +661,7 @@ func (m *module) queueScan(c *rm.Ctx) {
 	}
 	found, next := search(&s, m.queues[:0], m.node.ScanQueues, func(q *store.Queue) bool {
 		waiting := int64(q.Waiting())
-		return m.node.Visible(q) && (s.minLen == -1 || waiting >= s.minLen) && (s.maxLen == -1 || waiting <= s.maxLen) && m.imports(q) >= s.importRate
+		return m.node.Visible(q) && m.node.Lives(q) && (s.minLen == -1 || waiting >= s.minLen) && (s.maxLen == -1 || waiting <= s.maxLen) && m.imports(q) >= s.importRate
 	})
 	m.queues = found[:0]
 	putCursor(c, next)

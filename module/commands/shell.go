@@ -225,6 +225,13 @@ func (m *module) Free(name []byte) error {
 	return err
 }
 
+// Lives implements engine.Keyspace.
+func (m *module) Lives(q *store.Queue) (lives, expires bool) {
+	key := rm.NewString(q.NameBytes())
+	defer key.Free()
+	return m.ctx.Lives(key)
+}
+
 // Adopt implements engine.Keyspace.
 func (m *module) Adopt(q *store.Queue) error {
 	b := (*box)(memory{}.Alloc(boxSize))
@@ -299,12 +306,19 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, t *rm.DataType
 	if t != m.queue {
 		return
 	}
-	m.begin(c)
 	b := (*box)(value)
+	if event == "expire" {
+		if b.queue != nil {
+			m.node.MayExpire(b.queue)
+		}
+		return
+	}
+	m.begin(c)
 	if b.queue == nil {
 		b.queue = m.node.Reclaim(value)
 	}
 	q := b.queue
+	m.node.MayExpire(q)
 	if q.Key != nil {
 		rm.StringAt(q.Key).Free()
 	}

@@ -37,6 +37,8 @@ func (k *keys) Adopt(q *store.Queue) error {
 	return nil
 }
 
+func (k *keys) Lives(*store.Queue) (lives, expires bool) { return true, false }
+
 func (k *keys) Drop(queues []*store.Queue) {
 	k.most = max(k.most, len(queues))
 	for _, q := range queues {

@@ -24,6 +24,7 @@ const (
 	ErrTooBig        Refusal = "TOOBIG the body and the queue's name have more than 66977792 bytes together, too many to send to another node: add it with REPLICATE 1, or in parts"
 	ErrReplWait      Refusal = "NOREPL a job for several nodes has to wait for them, which MULTI and scripts can't: use ASYNC, or REPLICATE 1"
 	ErrMaxLen        Refusal = "MAXLEN Queue is already longer than the specified MAXLEN count"
+	ErrQueueOver     Refusal = "ERR the time to live of the queue's key is over, and the server can't remove it at the moment: try again"
 	ErrPaused        Refusal = "PAUSED Queue paused in input, try later"
 	ErrLeaving       Refusal = "LEAVING This node is leaving the cluster, please connect to a different one"
 	ErrOOM           Refusal = "OOM command not allowed when used memory > 'maxmemory'."

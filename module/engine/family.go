@@ -362,8 +362,11 @@ func (n *Node) passed(j *store.Job) *store.Job {
 
 // moveTo moves a held job to another queue.
 func (n *Node) moveTo(j *store.Job, name []byte) error {
+	if string(name) == string(j.Queue.NameBytes()) {
+		return nil
+	}
 	q, err := n.queue(name)
-	if err != nil || q == j.Queue {
+	if err != nil {
 		return err
 	}
 	n.touch(j.Queue)

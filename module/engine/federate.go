@@ -120,7 +120,7 @@ func (n *Node) need(list *waitList) {
 func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	name := string(m.Queue)
 	count := min(m.Count, askMost)
-	q := n.store.Queue(m.Queue)
+	q := n.Queue(m.Queue)
 	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.steady() >= p.choked && n.imports.get(name).rate(n.now) == 0 {
 		// Half is kept for those who ask here.
 		if q.Len < 2*uint64(count) {

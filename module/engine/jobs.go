@@ -103,6 +103,7 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 	if len(a.Body) > store.MaxBody {
 		return w, ErrBody
 	}
+	q := n.Queue(a.Queue) // before its jobs are looked at, which may go by that
 	w.external = n.MemoryLevel() > 0 || n.leaving
 	if a.BlockedBy != nil {
 		err = n.beside(a, w.external)
@@ -123,7 +124,7 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 	if err == nil && a.Family() {
 		w.family, err = n.kinship(&a.Members)
 	}
-	if q := n.store.Queue(a.Queue); err == nil && q != nil {
+	if err == nil && q != nil {
 		switch {
 		case a.MaxLen > 0 && q.Waiting() >= uint64(a.MaxLen):
 			err = ErrMaxLen
@@ -624,7 +625,7 @@ func (n *Node) TellPause(name []byte, mask uint8) {
 // SetPause sets a queue's pause bits and returns what they are now. The queue
 // is made where it is needed to remember them.
 func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
-	q := n.store.Queue(name)
+	q := n.Queue(name)
 	if q == nil {
 		if mask == 0 {
 			return 0, nil

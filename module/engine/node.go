@@ -43,6 +43,10 @@ const queueUnlogged uint8 = 4
 // been counted nor served, see [Node.waitersOf].
 const queueReturned uint8 = 8
 
+// queueExpires marks a queue whose key may have a time to live: it was given one, or came
+// with its key (RESTORE, a restart) and wasn't looked at since.
+const queueExpires uint8 = 16
+
 // Memory levels (disque-compat.md 4.5): shares of maxmemory.
 const (
 	levelExternal = 0.75 // take no new job
@@ -57,6 +61,9 @@ type Keyspace interface {
 	// Free says whether a queue of that name could be made: nil, or the
 	// refusal (the key holds something else).
 	Free(name []byte) error
+	// Lives says whether a queue's key is still there for clients, and whether it has a time
+	// to live. Where that is over, the call may remove the key, and by that the queue.
+	Lives(q *store.Queue) (lives, expires bool)
 	// Adopt puts a new queue into its key.
 	Adopt(q *store.Queue) error
 	// Drop removes the keys of queues that are empty or condemned, and by that the queues.
@@ -363,11 +370,43 @@ func (n *Node) Queues() int64 { return n.visible }
 // Blocked counts the waiting clients.
 func (n *Node) Blocked() int { return n.blocked }
 
-// Job finds a job; nil where it isn't known.
-func (n *Node) Job(id *store.ID) *store.Job { return n.store.Lookup(id) }
+// Job finds a job; nil where it isn't known, or its queue is none to clients, see [Node.Queue].
+func (n *Node) Job(id *store.ID) *store.Job {
+	j := n.store.Lookup(id)
+	if j != nil && !n.Lives(j.Queue) {
+		return nil
+	}
+	return j
+}
 
-// Queue finds a queue; nil where there is none of that name.
-func (n *Node) Queue(name []byte) *store.Queue { return n.store.Queue(name) }
+// Queue finds a queue; nil where there is none of that name, or its key's time is over: for
+// clients that key is gone, though the server may remove it only later.
+//
+// What comes into a queue is looked up by this. A job that is in a queue already goes with it.
+func (n *Node) Queue(name []byte) *store.Queue {
+	q := n.store.Queue(name)
+	if q != nil && q.Flags&queueExpires != 0 && !n.Lives(q) {
+		return nil
+	}
+	return q
+}
+
+// Lives says whether a queue's key is there for clients. Where its time is over, the call may
+// remove the queue.
+func (n *Node) Lives(q *store.Queue) bool {
+	if q.Flags&queueExpires == 0 {
+		return true
+	}
+	lives, expires := n.keys.Lives(q)
+	if lives && !expires {
+		q.Flags &^= queueExpires
+	}
+	return lives
+}
+
+// MayExpire notes that a queue's key may have a time to live. Whoever looks the queue up from
+// now on looks its key up too.
+func (n *Node) MayExpire(q *store.Queue) { q.Flags |= queueExpires }
 
 // Visible says whether clients see the queue (QSTAT, QSCAN).
 func (n *Node) Visible(q *store.Queue) bool { return q.Flags&queueVisible != 0 }
@@ -389,8 +428,15 @@ func (n *Node) hide(q *store.Queue) {
 
 // queue finds or makes a queue.
 func (n *Node) queue(name []byte) (*store.Queue, error) {
-	if q := n.store.Queue(name); q != nil {
+	if n.loading || n.passive {
+		// The log, or the master, removes what is over.
+		if q := n.store.Queue(name); q != nil {
+			return q, nil
+		}
+	} else if q := n.Queue(name); q != nil {
 		return q, nil
+	} else if n.store.Queue(name) != nil {
+		return nil, ErrQueueOver
 	}
 	if err := n.keys.Free(name); err != nil {
 		return nil, err

@@ -38,6 +38,10 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	if n.passive {
 		return 0, false, ErrReplica
 	}
+	var q *store.Queue
+	if queue != nil {
+		q = n.Queue(queue) // before the job is looked up, which may go by that
+	}
 	j := n.parent(id)
 	if j == nil || j.State == store.StateAcked && cancelled(j) {
 		return 0, false, ErrNoJob
@@ -45,12 +49,11 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	if f, ok := j.Family(); !ok || j.State != store.StateActive || f.Flags&store.FamilyDeferred == 0 {
 		return 0, false, ErrNotDeferred
 	}
-	q := j.Queue
-	if queue != nil {
-		if q = n.store.Queue(queue); q == nil {
-			if err := n.keys.Free(queue); err != nil {
-				return 0, false, err
-			}
+	if queue == nil {
+		q = j.Queue
+	} else if q == nil {
+		if err := n.keys.Free(queue); err != nil {
+			return 0, false, err
 		}
 	}
 	if q != nil && q.Pause&PauseIn != 0 {

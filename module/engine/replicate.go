@@ -467,13 +467,10 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 		n.refuse(p, m, wire.IsLeaving)
 		return nil
 	}
-	q := n.store.Queue(m.Queue)
-	if q == nil {
-		var err error
-		if q, err = n.queue(m.Queue); err != nil {
-			n.refuse(p, m, wire.WrongType)
-			return nil
-		}
+	q, err := n.queue(m.Queue)
+	if err != nil {
+		n.refuse(p, m, wire.WrongType)
+		return nil
 	}
 	if q.Pause&PauseIn != 0 && m.Kind == wire.ReplJob {
 		n.refuse(p, m, wire.IsPaused)

@@ -19,11 +19,21 @@ import (
 type placeOfKeys struct {
 	n     *Node
 	boxes map[string]*box
+	over  map[string]bool // keys whose time is over, and that nobody has looked at since
 }
 
 type box struct{ q *store.Queue }
 
 func (p *placeOfKeys) Free([]byte) error { return nil }
+
+func (p *placeOfKeys) Lives(q *store.Queue) (lives, expires bool) {
+	name := string(q.NameBytes())
+	if p.over[name] {
+		p.remove(name)
+		return false, false
+	}
+	return true, true
+}
 
 func (p *placeOfKeys) Adopt(q *store.Queue) error {
 	b := &box{q}
@@ -40,6 +50,7 @@ func (p *placeOfKeys) Drop(queues []*store.Queue) {
 func (p *placeOfKeys) remove(name string) {
 	b := p.boxes[name]
 	delete(p.boxes, name)
+	delete(p.over, name)
 	q := b.q
 	b.q = nil
 	p.n.Unlinked(unsafe.Pointer(b), q)
@@ -71,7 +82,7 @@ func newDesk() *desk {
 func (d *desk) start() {
 	d.lives++
 	d.alloc = storetest.New()
-	d.k = &placeOfKeys{boxes: map[string]*box{}}
+	d.k = &placeOfKeys{boxes: map[string]*box{}, over: map[string]bool{}}
 	d.n = New(Config{Alloc: d.alloc, Keys: d.k, Random: rand.NewPCG(d.lives, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: d.now})
 	d.k.n = d.n
 }
@@ -271,7 +282,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 		}
 		small := func(label string) int64 { return int64(rapid.IntRange(0, 3).Draw(t, label)) }
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
-			switch rapid.IntRange(0, 17).Draw(t, "op") {
+			switch rapid.IntRange(0, 18).Draw(t, "op") {
 			case 0, 1, 2, 3:
 				a := Add{Queue: []byte(name()), Body: []byte(fmt.Sprint(small("body"))), Retry: small("retry"), Delay: small("delay"), TTL: 20 + small("ttl")}
 				a.Unique = Unique{
@@ -345,6 +356,11 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 					}
 				}
 				d.reload(t, Trust{Exact: rapid.Bool().Draw(t, "exact")})
+			case 18: // the end of EXPIRE, which nobody has seen yet
+				if q := name(); d.k.boxes[q] != nil {
+					d.n.MayExpire(d.n.store.Queue([]byte(q)))
+					d.k.over[q] = true
+				}
 			case 17: // MOVE to another database, and back
 				q := name()
 				if b := d.k.boxes[q]; b != nil {

@@ -224,7 +224,7 @@ type questions struct {
 func (n *Node) AskWIP(name []byte, count int, overdue bool, timeout int64, client any) (number int64, now *MeshWIP) {
 	n.questions.last++
 	q := &question{number: n.questions.last, client: client, count: count, deadline: n.now + min(timeout, math.MaxInt64-n.now)}
-	q.got.Jobs = n.WIP(n.store.Queue(name), count, overdue)
+	q.got.Jobs = n.WIP(n.Queue(name), count, overdue)
 	m := wire.Message{Kind: wire.AskWork, Count: uint32(count), Span: q.number, Queue: name}
 	if overdue {
 		m.Flags = wire.Overdue
@@ -289,7 +289,7 @@ func (n *Node) answerWIP(q *question) {
 // onAskWork tells of the jobs that are worked on here. Times are told from now:
 // clocks differ.
 func (n *Node) onAskWork(p *Peer, m *wire.Message) {
-	list := n.WIP(n.store.Queue(m.Queue), int(min(m.Count, MaxMeshWIP)), m.Flags&wire.Overdue != 0)
+	list := n.WIP(n.Queue(m.Queue), int(min(m.Count, MaxMeshWIP)), m.Flags&wire.Overdue != 0)
 	var b []byte
 	for i := range list {
 		w := &list[i]

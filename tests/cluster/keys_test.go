@@ -44,3 +44,32 @@ func TestKeyOfAQueueWhoseJobWaitsForItsCopies(t *testing.T) {
 	harness.Await(t, 5*time.Second, "the replica's keys", func() bool { return assert.ObjectsAreEqual([]string{"y"}, replica.Do("KEYS", "*").Strings()) })
 	assert.NotContains(t, m[0].Log(), "CRITICAL")
 }
+
+// A copy, or a job that is handed over, that comes to a node behind the end of the queue's
+// time there is in a new queue, and stays.
+func TestCopyBehindTheEndOfAQueuesTime(t *testing.T) {
+	m := start(t, 2)
+	a, b := m[0].Dial(), m[1].Dial()
+	b.Do("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+	expire := func(queue string) {
+		require.Equal(t, byte('+'), b.Do("ADDJOB", queue, "old", 0, "REPLICATE", 1).Kind)
+		require.Equal(t, int64(1), b.Do("PEXPIRE", queue, 1).Int())
+		b.Do("DEBUG", "SLEEP", "0.01")
+	}
+	expire("q")
+	id := a.Do("ADDJOB", "q", "copied", 5000, "REPLICATE", 2, "RETRY", 1000)
+	require.Equal(t, byte('+'), id.Kind, "%v", id)
+	assert.Equal(t, int64(1), b.Do("EXISTS", "q").Int())
+	assert.False(t, b.Do("SHOW", id.Str).Null, "the copy was promised")
+
+	expire("handed")
+	w := m[1].Dial()
+	w.Send("GETJOB", "FROM", "handed")
+	id = a.Do("ADDJOB", "handed", "over", 0, "REPLICATE", 1, "RETRY", 0)
+	require.Equal(t, byte('+'), id.Kind, "%v", id)
+	got := w.Receive()
+	require.Len(t, got.Elems, 1)
+	assert.Equal(t, id.Str, got.Elems[0].Elems[1].Str)
+	assert.Equal(t, int64(1), b.Do("EXISTS", "handed").Int())
+	assert.False(t, b.Do("SHOW", id.Str).Null)
+}

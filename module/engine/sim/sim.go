@@ -241,6 +241,8 @@ func (k *keyspace) Adopt(q *store.Queue) error {
 	return nil
 }
 
+func (k *keyspace) Lives(*store.Queue) (lives, expires bool) { return true, false }
+
 func (k *keyspace) Drop(queues []*store.Queue) {
 	for _, q := range queues {
 		if !k.n.e.Loading() {
