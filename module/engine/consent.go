@@ -554,6 +554,8 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome)
 		case o.Kind != Granted || !done && j.Unique() != nil && j.Unique().Has(hasFlag(space)):
 		case space == store.LockRun && !done:
 			n.giveUpRun(name, id, o.Token) // it was extended for a client who got it elsewhere
+		case space == store.LockWait && j == nil && id.AtMostOnce() && !n.graves.has(id):
+			// It was handed over meanwhile, and took its lock along.
 		default:
 			n.freeName(name, id, o.Token)
 		}

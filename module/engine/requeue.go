@@ -64,7 +64,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
-	case n.isToQueue(j) && j.Queue.Pause&PauseIn == 0:
+	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
 		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
 	}
 }
@@ -74,6 +74,16 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 func (n *Node) isToQueue(j *store.Job) bool {
 	return j.State == store.StateActive && j.Flags&(store.FlagAnnounced|store.FlagQueuedOnce) == store.FlagAnnounced &&
 		j.QTime > n.now+store.AnnounceMS && !held(j) && j.Unique() != nil
+}
+
+// wonElsewhere says whether a job that was put off may have its lock by another node's claim,
+// as where a client said ENQUEUE there: that node queues it.
+func (n *Node) wonElsewhere(j *store.Job) bool {
+	if !n.putOff(j) || n.byJob[j.ID] != nil {
+		return false
+	}
+	l := n.liveLock(n.lockName(j, j.Unique(), store.LockWait))
+	return l != nil && l.Job == j.ID
 }
 
 // onWorking leaves a job to another node, whose client works on it, or which has put it

@@ -500,14 +500,16 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 // fallsDue says whether a job that was delayed or held back is queued for the first
 // time: from now on its waiting lock ends by itself.
 func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
-	if u.LockTTL() == 0 || j.Flags&store.FlagQueuedOnce != 0 || !u.Has(store.UniqueHasWait) || u.Strategy() == store.UniqueWindow {
+	if u.LockTTL() == 0 || !u.Has(store.UniqueHasWait) || u.Strategy() == store.UniqueWindow {
 		return false
 	}
-	if j.Delay > 0 {
+	first := j.Flags&store.FlagQueuedOnce == 0
+	if first && j.Delay > 0 {
 		return true
 	}
+	// Of one that was put off, another node may have been thought to queue it: its lock tells.
 	l := n.store.Lock(n.lockName(j, u, store.LockWait))
-	return l != nil && l.Until == 0
+	return l != nil && l.Until == 0 && (first || l.Job == j.ID)
 }
 
 // accepted settles what locks a job has that came from another node: that of its

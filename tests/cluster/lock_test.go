@@ -595,6 +595,11 @@ func TestLostVotesWithoutALease(t *testing.T) {
 			}
 			locks("at first")
 			id := c.hold(t, m)
+			for _, s := range m { // a majority is enough for the lock
+				harness.Await(t, 10*time.Second, "all to have voted", func() bool {
+					return !s.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "q").Null || !s.Do("LOCK.SHOW", "k", "TYPE", "running", "QUEUE", "q").Null
+				})
+			}
 			short := m.shortIDs(t)[0]
 			m[0].Pause()
 			lost := mesh{m[1], m[2]}
