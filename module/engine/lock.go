@@ -719,15 +719,15 @@ func (n *Node) beginClear(c *Clearing) *Clearing {
 // clearingOf is the Clearing that a lock is about to be freed by; nil: none.
 func (n *Node) clearingOf(l *store.Lock) *Clearing {
 	for _, c := range n.clears {
-		if n.clears1(c, l) {
+		if n.isClearedBy(l, c) {
 			return c
 		}
 	}
 	return nil
 }
 
-// clears1 says whether a Clearing is for a lock.
-func (n *Node) clears1(c *Clearing, l *store.Lock) bool {
+// isClearedBy says whether a lock is one that a Clearing is for.
+func (n *Node) isClearedBy(l *store.Lock, c *Clearing) bool {
 	return int16(c.age-l.Age) > 0 && bytes.HasPrefix(l.Name(), c.prefix) &&
 		!(c.lost && l.Job != (store.ID{}) && n.store.Lookup(&l.Job) != nil)
 }
@@ -753,7 +753,7 @@ func (n *Node) clearSome(budget int) {
 		for l := n.store.WalkLock(); l != nil; l = n.store.WalkLock() {
 			switch {
 			case int16(c.age-l.Age) <= 0:
-			case !ended(l) && n.clears1(c, l):
+			case !ended(l) && n.isClearedBy(l, c):
 				budget -= clearCost
 				n.removeLock(l) // which counts it
 			default:
