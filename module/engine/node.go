@@ -382,7 +382,7 @@ func (n *Node) Job(id *store.ID) *store.Job {
 // Queue finds a queue; nil where there is none of that name, or its key's time is over: for
 // clients that key is gone, though the server may remove it only later.
 //
-// What comes into a queue is looked up by this. A job that is in a queue already goes with it.
+// All that comes into a queue is looked up by this. A job that is in a queue already goes with it.
 func (n *Node) Queue(name []byte) *store.Queue {
 	q := n.store.Queue(name)
 	if q != nil && q.Flags&queueExpires != 0 && !n.Lives(q) {

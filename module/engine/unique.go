@@ -507,7 +507,7 @@ func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
 	if first && j.Delay > 0 {
 		return true
 	}
-	// Of one that was put off, another node may have been thought to queue it: its lock tells.
+	// Another node may have been thought to queue one that was put off: its lock tells.
 	l := n.store.Lock(n.lockName(j, u, store.LockWait))
 	return l != nil && l.Until == 0 && (first || l.Job == j.ID)
 }

@@ -747,7 +747,7 @@ func TestServedWhileAJobIsChosen(t *testing.T) {
 	require.Equal(t, []store.ID{other, busy}, d.given)
 }
 
-// Who works on a job with RETRY 0 takes its key back by WORKING when RUNTTL is over, and
+// A worker on a job with RETRY 0 takes its key back by WORKING when RUNTTL is over, and
 // keeps it over a restart; but not after a NACK, for then nobody works on the job.
 func TestAtMostOnceRunIsTakenBack(t *testing.T) {
 	for _, mesh := range []bool{false, true} {

@@ -431,7 +431,7 @@ func TestClientPause(t *testing.T) {
 	assert.GreaterOrEqual(t, time.Since(paused), 2400*time.Millisecond, "not before the pause is over")
 }
 
-// What is in no key, locks and settings, is in an AOF that was written anew from the moment
+// Locks and settings, which are in no key, are in an AOF that was written anew from the moment
 // on that the server goes by it: nothing need be logged behind it. No key is left for that.
 func TestWhatIsInNoKeyIsInARewrittenAOF(t *testing.T) {
 	const plain, preamble = "aof-use-rdb-preamble no", "aof-use-rdb-preamble yes"
