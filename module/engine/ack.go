@@ -192,7 +192,7 @@ func (n *Node) ackUnknown(id *store.ID) {
 		return
 	}
 	if len(n.dormant) > 0 && n.store.Oust(id) {
-		n.effects = append(n.effects, Effect{Kind: LogDelete, ID: *id})
+		n.effect(LogDelete).ID = *id
 		n.store.SetDone(id)
 		n.followUnknown(end{id: *id})
 	}

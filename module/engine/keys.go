@@ -308,7 +308,7 @@ func (n *Node) Flush() {
 	// The ends of keys say nothing of jobs in queues that were moved to another database, nor
 	// of those in no queue: without this the log and replicas would take one that is restored
 	// for one that they have.
-	n.effects = append(n.effects, Effect{Kind: LogFlush})
+	n.effect(LogFlush)
 	n.endWaits(nil)
 }
 

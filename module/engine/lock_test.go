@@ -126,8 +126,8 @@ func TestTokensAreWrittenOffShortlyAhead(t *testing.T) {
 	assert.LessOrEqual(t, begunAt(o.Token)-now, int64(6_000))
 }
 
-// Whoever says that it doesn't count on votes up to a token claims by greater ones, also after a
-// restart: they are about to be taken back.
+// A node that says that it doesn't count on votes up to a token claims by greater ones, also
+// after a restart: those votes are about to be taken back.
 func TestTokenOfVotesThatAreLeftIsNotClaimedAgain(t *testing.T) {
 	now := int64(1_000_000)
 	fresh := func() *Node {
