@@ -639,14 +639,22 @@ func (n *Node) leaveVotes(j *store.Job) {
 	}
 }
 
+// boundRun has a run lock end that has no end, for it was given while its node was alone: it
+// gets the lease that nodes of a mesh give. The job isn't worked on at this node, which would
+// hear of no other end.
+func (n *Node) boundRun(l *store.Lock, j *store.Job, u store.Unique) {
+	if l.Until == 0 {
+		l.Lease = n.runLease(j, u)
+		l.Until = n.untilOf(l.Lease)
+		n.noteLock(l)
+	}
+}
+
 // entrustRun leaves a job's run lock to another node, where its client works on.
 func (n *Node) entrustRun(j *store.Job) {
 	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) && !n.alone() {
 		if l := n.store.Lock(n.lockName(j, u, store.LockRun)); l != nil && l.Job == j.ID && !ended(l) {
-			if l.Until == 0 { // given while this node was alone
-				l.Lease = n.runLease(j, u)
-				l.Until = n.untilOf(l.Lease)
-			}
+			n.boundRun(l, j, u)
 			n.setFlags(l, l.Flags|lockForeign)
 			n.logLock(l)
 		}

@@ -361,7 +361,9 @@ func (n *Node) tickLocks() {
 			live += wakeCost - 1
 		}
 		switch l := n.store.Lock([]byte(name)); {
-		case l == nil || l.Until == 0:
+		case l == nil:
+		case l.Until == 0: // it had a lease until another node told of its lock
+			n.store.WakeLanes(l.Name())
 		case l.Until <= now:
 			n.removeLock(l)
 		default: // it was extended

@@ -511,3 +511,68 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 	check(n)
 	assert.LessOrEqual(t, n.Locks(), uint64(locks/100))
 }
+
+// A job waits until the run is over that another node gave its client. That node had the lock
+// without an end, for it was alone then, and tells of it so; nobody may hear of the run's end.
+// The job is asked for again all the same when its retry time is over.
+func TestAnEndlessRunElsewhereIsOverAfterTheRetryTime(t *testing.T) {
+	for name, voted := range map[string]bool{"told of": false, "voted for, then told of": true} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			peers := []wire.NodeID{{1, 2, 3, 0}, {1, 2, 3, 1}}
+			for i := range peers {
+				n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+			}
+			n.TrustLocks()
+			n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 6000, Unique: engine.Unique{Strategy: store.UniqueDuring}})
+			require.NoError(t, err)
+			n.Effects()
+			receive := func(m wire.Message) {
+				require.NoError(t, n.Receive(peers[0], m.Append(nil)))
+			}
+			u := n.Job(&id).Unique()
+			lock := wire.Lock{Name: n.Job(&id).AppendLock(nil, u, store.LockRun), Job: wire.JobID(id), Token: uint64(now) << 20}
+			if voted {
+				claim := lock
+				claim.Lease = 10_000
+				receive(wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: claim})
+				require.Positive(t, counted(t, n)[engine.LogLock], "the vote is given")
+			}
+			wait := func() {
+				require.Empty(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil))
+				_, err = n.Wait([][]byte{[]byte("q")}, "client")
+				require.NoError(t, err)
+			}
+			if voted {
+				wait()
+				n.Tick()
+				n.Effects()
+			}
+			lock.Token++
+			lock.Flags = 1 << 1 // it was alone
+			receive(wire.Message{Kind: wire.LockPage, Flags: wire.Told, Locks: []wire.Lock{lock}})
+			if !voted {
+				wait()
+			}
+			claims := func() (asked int) {
+				n.SetNow(now)
+				n.Tick()
+				for _, e := range n.Effects() {
+					if m := n.Message(&e); e.Kind == engine.Send && wire.Kind(m[0]) == wire.Claim {
+						asked++
+					}
+				}
+				return asked
+			}
+			n.Effects()
+			for from := now; now < from+9_000; now += 1000 {
+				require.Zero(t, claims(), "the other node's client works on it")
+			}
+			for until := now + 13_000; claims() == 0; now += 1000 {
+				require.Less(t, now, until)
+			}
+		})
+	}
+}

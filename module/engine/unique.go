@@ -547,15 +547,30 @@ func (n *Node) settleLanes() {
 			continue
 		}
 		if holder := n.liveLock(n.scratch.lock); holder != nil {
-			if holder.Until == 0 && !n.jobLives(holder.Job) {
-				// Its end may have been missed.
-				n.suspectLock(holder)
-				n.giveRest(string(n.scratch.lock))
+			if holder.Until == 0 {
+				n.findEnd(holder)
 			}
 			n.watchLock(holder)
 			continue
 		}
 		n.serve(n.store.Promote(l).Queue)
+	}
+}
+
+// findEnd sees to the end of a run lock without a lease, which others wait for.
+func (n *Node) findEnd(l *store.Lock) {
+	if !n.jobLives(l.Job) {
+		// Its end may have been missed.
+		n.suspectLock(l)
+		n.giveRest(string(l.Name()))
+		return
+	}
+	// Its job may be one of those that wait.
+	if j := n.store.Lookup(&l.Job); j != nil {
+		if u := j.Unique(); u != nil && !u.Has(store.UniqueHasRun) {
+			n.boundRun(l, j, u)
+			n.logLock(l)
+		}
 	}
 }
 
@@ -818,6 +833,9 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 		if space == store.LockRun && lease == 0 {
 			lease = l.Lease // what was voted for
 		}
+	}
+	if space == store.LockRun && lease == 0 && !n.alone() {
+		lease = n.runLease(j, u) // other nodes would never see its end
 	}
 	switch _, holder := n.takeLock(name, &j.ID, lease); {
 	case holder == nil:
