@@ -7,10 +7,11 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Votes that stand for nothing any more: of a lock whose job is gone everywhere the vote
-// falls, and so do votes on which nobody counts.
+// Votes that stand for nothing any more: of a lock whose job is gone everywhere, or has it no
+// more, the vote falls, and so do votes on which nobody counts.
 
-// suspect is a lock whose job this node doesn't know, and who else doesn't.
+// suspect is a lock whose job this node doesn't know, or knows not to have it, and who else
+// says so.
 type suspect struct {
 	id    store.ID
 	asked int64 // steady
@@ -27,7 +28,7 @@ func (n *Node) suspectLock(l *store.Lock) {
 
 // suspectJob is suspectLock for one of which this node may know by others alone.
 func (n *Node) suspectJob(name []byte, id store.ID) {
-	if id == (store.ID{}) || n.jobLives(id) {
+	if id == (store.ID{}) || n.mayHold(name, id) {
 		return
 	}
 	now := n.steady()
@@ -78,6 +79,19 @@ func (n *Node) jobLives(id store.ID) bool {
 	return n.byJob[id] != nil
 }
 
+// mayHold says whether a job may have the lock of this name, for all that this node knows.
+func (n *Node) mayHold(name []byte, id store.ID) bool {
+	if !n.jobLives(id) {
+		return false
+	}
+	j := n.store.Lookup(&id)
+	if j == nil || n.byJob[id] != nil || store.Space(name[0]) != store.LockWait || !n.named(j, store.LockWait, name) {
+		return true // another node may know of a run
+	}
+	// A job claims its waiting lock before it is queued first, and never again.
+	return j.Unique().Has(store.UniqueHasWait) || n.putOff(j)
+}
+
 // jobDone says whether this node knows that a job is done.
 func (n *Node) jobDone(id store.ID) bool {
 	j := n.store.Lookup(&id)
@@ -87,7 +101,7 @@ func (n *Node) jobDone(id store.ID) bool {
 func (n *Node) onVerify(p *Peer, m *wire.Message) {
 	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: m.Lock.Name, Token: m.Lock.Token}}
 	id := store.ID(m.ID)
-	lives := n.jobLives(id)
+	lives := n.mayHold(m.Lock.Name, id)
 	if token := m.Lock.Token; token > 0 {
 		lives = n.countsOn(m.Lock.Name, id, token)
 		if n.mayVoteFor(m.Lock.Name, id) {
@@ -113,7 +127,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	if s == nil || s.id != store.ID(m.ID) {
 		return
 	}
-	if m.Count != wire.JobGone && m.Count != wire.JobDone || n.jobLives(s.id) {
+	if m.Count != wire.JobGone && m.Count != wire.JobDone || n.mayHold(m.Lock.Name, s.id) {
 		delete(n.suspects, string(m.Lock.Name))
 		n.undoubted(m.Lock.Name, s.id, true)
 		return
