@@ -117,10 +117,10 @@ static void on_turn(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void 
 }
 
 /* A queue's key, or another's, may have come to a name, or been given a time to live. */
-static void key_came(RedisModuleCtx *ctx, const char *event, RedisModuleString *key) {
+static void key_came(RedisModuleCtx *ctx, const char *event, RedisModuleString *key, int db) {
     struct frame *f = frame_push(ctx);
     if (!f) return;
-    f->db = redis.GetSelectedDb(ctx);
+    f->db = db;
     /* While an RDB is loaded the name lies on the server's stack, and the
      * server aborts where anybody retains it, as OpenKey does. */
     size_t n;
@@ -132,16 +132,28 @@ static void key_came(RedisModuleCtx *ctx, const char *event, RedisModuleString *
     frame_pop(f);
 }
 
-/* Says whether a key holds a value of one of our types. Redis 7.0 counts that as a hit. */
-static int holds_ours(RedisModuleCtx *ctx, RedisModuleString *key) {
+/* The value of a key that holds one of our types. Redis 7.0 counts that as a hit. */
+static void *value_at(RedisModuleCtx *ctx, RedisModuleString *key) {
     RedisModuleKey *k = redis.OpenKey(ctx, key, KEY_READ | KEY_NOTOUCH | KEY_NOSTATS);
-    int ours = 0;
+    void *value = NULL;
     if (k && redis.KeyType(k) == KEYTYPE_MODULE) {
         RedisModuleType *t = redis.ModuleTypeGetType(k);
-        for (int i = 0; i < TYPES; i++) ours |= t == types[i];
+        for (int i = 0; i < TYPES; i++)
+            if (t == types[i]) value = redis.ModuleTypeGetValue(k);
     }
     redis.CloseKey(k);
-    return ours;
+    return value;
+}
+
+/* The database that a key was moved to, from another. In a transaction Valkey 9.1.2
+ * has the target selected, and names the client's database. */
+static int moved_to(RedisModuleCtx *ctx, RedisModuleString *key, int from) {
+    int named = redis.GetSelectedDb(ctx);
+    if (named != from) return named;
+    void *value = value_at(ctx, key);
+    for (int db = 0; value && redis.SelectDb(ctx, db) == REDIS_OK; db++)
+        if (db != from && value_at(ctx, key) == value) return db;
+    return named;
 }
 
 static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleString *key) {
@@ -151,13 +163,13 @@ static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleS
     /* Every DEL, EXPIRE and RENAME of the server passes here: let only the
      * few that concern a data type cross. */
     if (strcmp(event, "loaded") == 0 || strcmp(event, "restore") == 0 || strcmp(event, "rename_to") == 0) {
-        key_came(ctx, event, key);
+        key_came(ctx, event, key, redis.GetSelectedDb(ctx));
     } else if (strcmp(event, "expire") == 0) {
-        if (holds_ours(ctx, key)) key_came(ctx, event, key);
+        if (value_at(ctx, key)) key_came(ctx, event, key, redis.GetSelectedDb(ctx));
     } else if (strcmp(event, "move_from") == 0) {
         left = redis.GetSelectedDb(ctx);
     } else if (strcmp(event, "move_to") == 0) {
-        key_came(ctx, event, key);
+        key_came(ctx, event, key, moved_to(ctx, key, left));
         /* Some releases of Valkey 8.1 and 9 lend us the client itself, with
          * the target selected, and leave it there: it would go on in the
          * target, and MOVE be replicated as if it had come from there. */

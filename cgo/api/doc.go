@@ -54,6 +54,9 @@
 //     done to it: look up with a key opened to be read.
 //   - A module that fails to load leaves its command filters behind, and with
 //     them pointers to what is gone: register them last.
+//   - In a transaction GetSelectedDb names the client's database in Valkey 9.1.2, also
+//     in the callback of a key event that has another one selected, as MOVE's: what
+//     OpenKey opens is the truth.
 //   - RENAME and MOVE call a value's unlink method although the value lives
 //     on: whoever lets go of a value there must be able to take it back at the
 //     rename_to and move_to events.
