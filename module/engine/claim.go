@@ -214,6 +214,8 @@ type claims struct {
 	owed      map[uint64]*debt
 	nextDun   int64 // steady: when debts are looked at
 	suspects  map[string]*suspect
+	asked     int64              // that were asked about them
+	entrusted map[store.ID]int64 // jobs that other nodes were given to keep, and when (steady); for suspectMS
 	leftovers map[store.ID]*leftover
 	nextLook  int64 // steady
 	lost      map[store.ID]struct{}
@@ -230,7 +232,7 @@ type claims struct {
 func newClaims() claims {
 	return claims{
 		byRound: map[uint64]*Claim{}, byJob: claimIndex[store.ID]{}, byName: claimIndex[string]{}, lockLines: map[string]*lockLine{}, owed: map[uint64]*debt{},
-		suspects: map[string]*suspect{}, leftovers: map[store.ID]*leftover{}, lost: map[store.ID]struct{}{}, maxLease: DefaultMaxLease,
+		suspects: map[string]*suspect{}, entrusted: map[store.ID]int64{}, leftovers: map[store.ID]*leftover{}, lost: map[store.ID]struct{}{}, maxLease: DefaultMaxLease,
 	}
 }
 

@@ -624,6 +624,7 @@ func (n *Node) entrust(j *store.Job) {
 		}
 	}
 	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
+	n.entrusted[j.ID] = n.steady()
 }
 
 // leaveVotes has a job's end leave the votes for it alone.

@@ -70,7 +70,7 @@ func (w *world) lockText(m *wire.Message) string {
 	case wire.Deny:
 		text += " " + whyNames[m.Count]
 	case wire.Verified:
-		text += [...]string{"", " lives", " gone"}[m.Count]
+		text += [...]string{"", " lives", " gone", " done"}[m.Count]
 	}
 	if m.ID != (wire.JobID{}) {
 		text += " " + w.job(m.ID)
@@ -79,6 +79,9 @@ func (w *world) lockText(m *wire.Message) string {
 	if m.Kind == wire.Claim && k.Left > 0 {
 		k.Left = 0
 		text += " again"
+	}
+	if m.Kind == wire.Verify || m.Kind == wire.Verified {
+		k.Left = 0 // the question's number
 	}
 	text += w.lock(&k)
 	for i := range m.Locks {

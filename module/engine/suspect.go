@@ -7,15 +7,17 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Votes that stand for nothing any more: of a lock whose job is gone everywhere, or has it no
-// more, the vote falls, and so do votes on which nobody counts.
+// Votes that stand for nothing any more: of a lock whose job is gone everywhere, or is known
+// to have it no more, the vote falls, and so do votes on which nobody counts.
 
-// suspect is a lock whose job this node doesn't know, or knows not to have it, and who else
-// says so.
+// suspect is a lock whose job this node doesn't know, and who else doesn't. A vote that is
+// given meanwhile ends it: answers to a question are older than what is voted for after it.
 type suspect struct {
-	id    store.ID
-	asked int64 // steady
-	gone  []wire.Node
+	id       store.ID
+	asked    int64 // steady
+	question int64 // its number, which the answers give back
+	voted    bool  // since then
+	gone     []wire.Node
 }
 
 // suspectLock finds out about a lock that stood in somebody's way, where its end
@@ -28,7 +30,7 @@ func (n *Node) suspectLock(l *store.Lock) {
 
 // suspectJob is suspectLock for one of which this node may know by others alone.
 func (n *Node) suspectJob(name []byte, id store.ID) {
-	if id == (store.ID{}) || n.mayHold(name, id) {
+	if id == (store.ID{}) || n.jobLives(id) && !n.lockOver(name, id) {
 		return
 	}
 	now := n.steady()
@@ -36,14 +38,15 @@ func (n *Node) suspectJob(name []byte, id store.ID) {
 	if s != nil && s.id == id && now-s.asked < verifyEveryMS {
 		return
 	}
-	n.suspects[string(name)] = &suspect{id: id, asked: now}
-	n.verify(name, id, 0)
+	n.asked++
+	n.suspects[string(name)] = &suspect{id: id, asked: now, question: n.asked}
+	n.verify(&wire.Lock{Name: name, Left: n.asked}, id)
 }
 
-// verify asks all nodes for a job, or with a token whether they count on votes for it of up
-// to that token.
-func (n *Node) verify(name []byte, id store.ID, token uint64) {
-	m := wire.Message{Kind: wire.Verify, ID: wire.JobID(id), Lock: wire.Lock{Name: name, Token: token}}
+// verify asks all nodes for a lock's job, or with a token whether they count on votes for it
+// of up to that token.
+func (n *Node) verify(l *wire.Lock, id store.ID) {
+	m := wire.Message{Kind: wire.Verify, ID: wire.JobID(id), Lock: *l}
 	for _, p := range n.mesh.order {
 		n.send(p, &m)
 	}
@@ -71,25 +74,36 @@ func (n *Node) doubts(c *Claim, id store.ID) bool {
 }
 
 // jobLives says whether this node knows a job that may have locks: one that isn't
-// done, or that a claim is under way for.
+// done, or that a claim is under way for, or that has just gone to another node. Who is asked
+// before a job came, and who is asked after it went, must not both say that it is gone.
 func (n *Node) jobLives(id store.ID) bool {
 	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked {
 		return true
 	}
-	return n.byJob[id] != nil
+	_, left := n.entrusted[id]
+	return left || n.byJob[id] != nil
 }
 
-// mayHold says whether a job may have the lock of this name, for all that this node knows.
-func (n *Node) mayHold(name []byte, id store.ID) bool {
-	if !n.jobLives(id) {
+// lockOver says whether this node knows of a job that it had the lock of this name, and never
+// has it again: then the others need not be asked.
+func (n *Node) lockOver(name []byte, id store.ID) bool {
+	j := n.store.Lookup(&id)
+	if j == nil || j.State == store.StateAcked || n.byJob[id] != nil {
 		return false
 	}
-	j := n.store.Lookup(&id)
-	if j == nil || n.byJob[id] != nil || store.Space(name[0]) != store.LockWait || !n.named(j, store.LockWait, name) {
-		return true // another node may know of a run
+	u := j.Unique()
+	switch {
+	case u == nil:
+		return true // a dead letter
+	case !n.named(j, store.Space(name[0]), name) || u.Has(hasFlag(store.Space(name[0]))):
+		return false
+	case store.Space(name[0]) == store.LockWait:
+		// It was delivered here. Where that is taken back it claims the lock anew first.
+		ends := u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth
+		return ends && j.Flags&store.FlagDelivered != 0 && !j.Uncertain() && !n.putOff(j)
 	}
-	// A job claims its waiting lock before it is queued first, and never again.
-	return j.Unique().Has(store.UniqueHasWait) || n.putOff(j)
+	// It can be fetched here, and is nowhere else.
+	return j.Retry == 0 && j.State == store.StateQueued
 }
 
 // jobDone says whether this node knows that a job is done.
@@ -99,17 +113,21 @@ func (n *Node) jobDone(id store.ID) bool {
 }
 
 func (n *Node) onVerify(p *Peer, m *wire.Message) {
-	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: m.Lock.Name, Token: m.Lock.Token}}
+	l := &m.Lock
+	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: l.Name, Token: l.Token, Left: l.Left}}
 	id := store.ID(m.ID)
-	lives := n.mayHold(m.Lock.Name, id)
-	if token := m.Lock.Token; token > 0 {
-		lives = n.countsOn(m.Lock.Name, id, token)
-		if n.mayVoteFor(m.Lock.Name, id) {
+	over := l.Token == 0 && n.lockOver(l.Name, id)
+	lives := n.jobLives(id)
+	if l.Token > 0 {
+		lives = n.countsOn(l.Name, id, l.Token)
+		if n.mayVoteFor(l.Name, id) {
 			answer.Lock.Job = m.ID
 		}
-		n.keepSeen(token)
+		n.keepSeen(l.Token)
 	}
 	switch {
+	case over:
+		answer.Count = wire.JobDone
 	case lives:
 		answer.Count = wire.JobLives
 	case n.jobDone(id):
@@ -124,10 +142,10 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		return
 	}
 	s := n.suspects[string(m.Lock.Name)]
-	if s == nil || s.id != store.ID(m.ID) {
+	if s == nil || s.id != store.ID(m.ID) || s.question != m.Lock.Left {
 		return
 	}
-	if m.Count != wire.JobGone && m.Count != wire.JobDone || n.mayHold(m.Lock.Name, s.id) {
+	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.jobLives(s.id) && !n.lockOver(m.Lock.Name, s.id)) {
 		delete(n.suspects, string(m.Lock.Name))
 		n.undoubted(m.Lock.Name, s.id, true)
 		return
@@ -170,7 +188,7 @@ func (n *Node) findLeft(c *Claim) {
 		return // nobody was asked
 	}
 	n.leftovers[c.id] = &leftover{name: c.name, token: c.proposal, asked: n.steady()}
-	n.verify(c.name, c.id, c.proposal)
+	n.verify(&wire.Lock{Name: c.name, Token: c.proposal}, c.id)
 }
 
 // countsOn says whether this node may count on votes for a job, of tokens up to this one. It
@@ -253,13 +271,18 @@ func (n *Node) undoubted(name []byte, id store.ID, lives bool) {
 // tickSuspects forgets questions that somebody hasn't answered, disputes that are
 // over, and losses of jobs that are gone.
 func (n *Node) tickSuspects(now int64) {
-	if len(n.suspects)+len(n.leftovers)+len(n.lost)+len(n.sync.disputed) == 0 || now < n.nextLook {
+	if len(n.suspects)+len(n.leftovers)+len(n.lost)+len(n.entrusted)+len(n.sync.disputed) == 0 || now < n.nextLook {
 		return
 	}
 	n.nextLook = now + suspectMS
 	for name, s := range n.suspects {
 		if now-s.asked >= suspectMS {
 			delete(n.suspects, name)
+		}
+	}
+	for id, at := range n.entrusted {
+		if now-at >= suspectMS {
+			delete(n.entrusted, id)
 		}
 	}
 	for id, left := range n.leftovers {

@@ -101,6 +101,9 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		l.Lease, l.Until = b.lease, until
 	}
 	n.noteLock(l)
+	if s := n.suspects[string(b.name)]; s != nil {
+		s.voted = true
+	}
 	n.votes.lastVote = n.steady()
 	// A claim is asked again where the first answer takes long, because the vote is still
 	// being written to a slow disk. The second answer must not cost another write: the log

@@ -162,7 +162,7 @@ const (
 const (
 	JobLives = iota + 1
 	JobGone  // the sender doesn't know it
-	JobDone  // it is acknowledged, or cancelled
+	JobDone  // it is acknowledged, or cancelled, or has the lock no more
 )
 
 // NewBody, in a ReplJob: a body that was put in the place of the former one (ONCONFLICT replace).
