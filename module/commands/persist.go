@@ -46,9 +46,10 @@ func (m *module) fresh() bool {
 
 // restored settles a queue that RESTORE has brought. Who carries out the same RESTORE
 // later, from the log, can't know whether nothing had happened before it. So there all
-// at-most-once jobs are uncertain, but those that are logged behind it.
+// at-most-once jobs are uncertain, but those that are logged behind it. So are those of a queue
+// in another database: they may be delivered elsewhere before it comes to database 0.
 func (m *module) restored(q *store.Queue) {
-	if m.node.Loading() || m.node.Passive() || q.DB != 0 && !m.fresh() {
+	if m.node.Loading() || m.node.Passive() || q.DB != 0 {
 		m.node.DoubtQueue(q)
 		return
 	}

@@ -129,7 +129,7 @@ func New() *rm.Module {
 			Role:      m.role,
 			Following: m.following,
 			Turn:      m.turn,
-			Swap:      func(c *rm.Ctx, a, b int) { m.begin(c); m.node.Swapped(a, b); m.settle(c) },
+			Swap:      func(c *rm.Ctx, a, b int) { m.begin(c); m.epoch.Changes++; m.node.Swapped(a, b); m.settle(c) },
 			Config:    func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.watchSync() },
 			Fork:      m.forked,
 			ForkEnded: func(*rm.Ctx) { m.watchSync() },
@@ -329,6 +329,8 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, t *rm.DataType
 	}
 	if event == "restore" {
 		m.restored(q)
+	} else if !m.node.Loading() {
+		m.epoch.Changes++ // a dump of it would bring its jobs twice
 	}
 	m.settle(c)
 }

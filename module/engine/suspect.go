@@ -85,25 +85,23 @@ func (n *Node) jobLives(id store.ID) bool {
 }
 
 // lockOver says whether this node knows of a job that it had the lock of this name, and never
-// has it again: then the others need not be asked.
+// has it again: then the others need not be asked. That is known of the waiting lock of an
+// at-most-once job, which is nowhere else, and of a dead letter.
 func (n *Node) lockOver(name []byte, id store.ID) bool {
 	j := n.store.Lookup(&id)
 	if j == nil || j.State == store.StateAcked || n.byJob[id] != nil {
 		return false
 	}
 	u := j.Unique()
-	switch {
-	case u == nil:
+	if u == nil {
 		return true // a dead letter
-	case !n.named(j, store.Space(name[0]), name) || u.Has(hasFlag(store.Space(name[0]))):
-		return false
-	case store.Space(name[0]) == store.LockWait:
-		// It was delivered here. Where that is taken back it claims the lock anew first.
-		ends := u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth
-		return ends && j.Flags&store.FlagDelivered != 0 && !j.Uncertain() && !n.putOff(j)
 	}
-	// It can be fetched here, and is nowhere else.
-	return j.Retry == 0 && j.State == store.StateQueued
+	if store.Space(name[0]) != store.LockWait || j.Retry > 0 || j.Uncertain() || isOffered(j) || u.Has(store.UniqueHasWait) || !n.named(j, store.LockWait, name) {
+		return false
+	}
+	// It was delivered. Where that is taken back it claims the lock anew first.
+	ends := u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth
+	return ends && j.Flags&store.FlagDelivered != 0 && !n.putOff(j)
 }
 
 // jobDone says whether this node knows that a job is done.

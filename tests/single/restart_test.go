@@ -573,3 +573,28 @@ func TestDelayedJobsOfAnOlderLog(t *testing.T) {
 	assert.Equal(t, int64(1), d.Do("ENQUEUE", had).Int(), "by hand")
 	assert.Equal(t, had, get(t, d, "q"))
 }
+
+// A dump is restored in another database, where its at-most-once jobs wait for nobody. By the
+// time that its queue comes home they may have been delivered from the first one.
+func TestRestoreInAnotherDatabase(t *testing.T) {
+	for name, home := range map[string][]any{"SWAPDB": {"SWAPDB", 0, 1}, "MOVE": {"MOVE", "q", 0}} {
+		t.Run(name, func(t *testing.T) {
+			c := harness.Start(t).Dial()
+			once, often := add(t, c, "q", "b", 0, "RETRY", 0), add(t, c, "q", "b", 0, "RETRY", 300)
+			dump := c.Do("DUMP", "q").Str
+			c.Do("SELECT", 1)
+			require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
+			c.Do("SELECT", 0)
+			require.Len(t, c.Do("GETJOB", "NOHANG", "COUNT", 2, "FROM", "q").Elems, 2)
+			require.Equal(t, int64(2), c.Do("ACKJOB", once, often).Int())
+			require.Equal(t, int64(1), c.Do("DEL", "q").Int())
+			c.Do("SELECT", 1)
+			require.NotEqual(t, byte('-'), c.Do(home...).Kind)
+			c.Do("SELECT", 0)
+			v := c.Do("GETJOB", "NOHANG", "COUNT", 2, "FROM", "q")
+			for _, j := range v.Elems {
+				assert.NotEqual(t, once, j.Elems[1].Str, "it was delivered, and acknowledged")
+			}
+		})
+	}
+}
