@@ -79,6 +79,9 @@ func (c *Ctx) CopyEffects() { c.copies = true }
 // MayReplicate says whether effects of this call go out with it, rather than later.
 func (c *Ctx) MayReplicate() bool { return c.kind == aWrite || c.mayElsewhere() }
 
+// Writes says whether this is a command with the flag write.
+func (c *Ctx) Writes() bool { return c.kind == aWrite }
+
 // mayElsewhere is MayReplicate for what is no write command.
 func (c *Ctx) mayElsewhere() bool {
 	switch {

@@ -11,11 +11,15 @@ import (
 )
 
 // enter begins each command: it tells the engine the time, and refuses what is
-// not in database 0, where jobs live.
+// not in database 0, where jobs live, and what a node that is being promoted can't do yet.
 func (m *module) enter(c *rm.Ctx) bool {
 	m.begin(c)
 	if c.DB() != 0 {
 		c.Error("WRONGDB jobs live in database 0, this connection has selected another: SELECT 0 first")
+		return false
+	}
+	if m.promoted && c.Writes() {
+		c.Error("LOADING this server was a replica until now, and looks at the jobs that it has: try again in a moment")
 		return false
 	}
 	return true

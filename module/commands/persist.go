@@ -3,6 +3,7 @@ package commands
 import (
 	"errors"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"jobmesh/cgo/record"
@@ -145,7 +146,7 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 // promoted one begins to, and to log it, behind the event ([module.begin]).
 func (m *module) role(c *rm.Ctx, replica bool) {
 	if m.promoted = !replica; m.promoted {
-		m.later(0, func(*rm.Ctx) { m.openBus() })
+		m.later(0, m.goOnPromoting)
 		return
 	}
 	m.begin(c)
@@ -175,17 +176,36 @@ func (m *module) begin(c *rm.Ctx) {
 	}
 }
 
-// promote ends the node's passive role in the first call that may replicate, in database 0.
+// promote ends the node's passive role, in calls that may replicate, in database 0. Each does
+// a part of that, for a million jobs are to be looked at; all else that the server does goes
+// on in between, and commands that write are refused ([module.enter]).
 func (m *module) promote(c *rm.Ctx) {
 	if !c.MayReplicate() || c.DB() != 0 {
 		return
 	}
 	c.CopyEffects() // more engine calls follow
+	since := time.Now()
+	done, uncertain := m.node.Promote(func() bool { return time.Since(since) > promoteFor })
+	if !done {
+		m.settle(c)
+		return
+	}
 	m.promoted = false
-	m.settled(m.node.SetPassive(false))
+	m.settled(uncertain)
 	m.later(0, m.relog) // its AOF may name its master's process, or nobody's
+	m.later(0, func(*rm.Ctx) { m.openBus() })
 	m.settle(c)
 	m.hurry()
+}
+
+// promoteFor is how long one call promotes.
+const promoteFor = 2 * time.Millisecond
+
+// goOnPromoting comes again until the node is promoted: [module.begin] does it.
+func (m *module) goOnPromoting(*rm.Ctx) {
+	if m.promoted {
+		m.later(1, m.goOnPromoting)
+	}
 }
 
 // later lets the engine work outside of a client's command, after ms milliseconds or

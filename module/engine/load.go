@@ -23,7 +23,10 @@ type Trust struct {
 }
 
 // BeginLoading stops timers and deliveries until [Node.EndLoading].
-func (n *Node) BeginLoading() { n.loading, n.unloaded = true, n.store.Jobs() }
+func (n *Node) BeginLoading() {
+	n.loading, n.unloaded = true, n.store.Jobs()
+	n.promotion = nil // it begins anew
+}
 
 // EndLoading ends loading; the caller settles what was loaded.
 func (n *Node) EndLoading() { n.loading = false }
@@ -43,27 +46,8 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 	if n.passive {
 		return 0
 	}
-	if n.store.AnyParts() {
-		n.eachQueue(n.relock)
-	}
 	s := settling{Trust: t}
-	n.eachQueue(func(q *store.Queue) {
-		n.settleQueue(q, &s)
-		if q.Waiting() == 0 && q.Jobs() == 0 && q.Lanes == nil && q.Pause == 0 && n.waitersOf(q) == 0 {
-			// A queue that was flushed, and not removed yet, is saved as an empty one.
-			n.hide(q)
-			n.store.CondemnEmpty(q)
-			n.hurryTick()
-		}
-	})
-	for _, q := range n.dormant {
-		n.tieAll(q)
-		if q.Flags&queueUnsettled != 0 {
-			s.uncertain += n.doubtAway(q, t)
-		}
-	}
-	n.store.SortKnots() // not when the first of them is needed
-	n.askHolders(&s)
+	n.settleSome(&s)
 	return s.uncertain
 }
 
@@ -83,12 +67,103 @@ func (n *Node) doubtAway(q *store.Queue, t Trust) (uncertain int) {
 	return uncertain
 }
 
-// settling is one run of Settle.
+// settling is one run of Settle: three walks over the queues. It can be left at any job, and
+// be gone on with when anything was done to a node that is passive meanwhile.
 type settling struct {
 	Trust
 	restored  bool // by RESTORE: it can say anything
+	promoted  bool // jobs that aren't held are to be tied again, too
+	holds     bool // all are to be held first, see Node.Follow
 	uncertain int
-	asked     []*store.Job // of which other nodes may know more
+	asked     []*store.Job // of which other nodes may know more; none is kept over a pause
+	ranked    int          // how many there were before those
+
+	enough func() bool // whether to leave it for now; nil: not before the end
+	walk   settleWalk
+	began  bool     // this walk
+	row    int      // it comes to the rows below
+	at     store.ID // the job that it comes to next, in the queue above those; zero: its first
+	last   store.ID // of the jobs that are held there
+	moves  uint64   // store.Moves, when it was left
+	anew   int      // how often all began anew
+	jobs   int      // seen since the last look at enough
+}
+
+// settleWalk is what a walk does.
+type settleWalk int
+
+const (
+	walkMark   settleWalk = iota // notes which queues are to be settled, and holds their jobs
+	walkRelock                   // makes the locks of their jobs anew
+	walkSettle                   // settles their jobs
+	walksOver
+)
+
+const (
+	pauseEvery = 64 // jobs are settled between looks at the time
+	anewMost   = 3  // times that all begins anew; then there is no more pause
+)
+
+func (s *settling) pause() bool {
+	s.jobs++
+	return s.enough != nil && s.anew <= anewMost && s.jobs%pauseEvery == 0 && s.enough()
+}
+
+// pauseAt is pause before a job.
+func (s *settling) pauseAt(j *store.Job) bool {
+	yes := s.pause()
+	if yes {
+		s.at = j.ID
+	}
+	return yes
+}
+
+// settleSome goes on with a Settle, and says whether it is done.
+func (n *Node) settleSome(s *settling) (done bool) {
+	defer n.askHolders(s)
+	defer func() { s.moves = n.store.Moves() }()
+	if s.began && s.moves != n.store.Moves() {
+		s.began, s.walk = false, walkMark // queues have come or gone: all begins anew, and finds most done
+		s.anew++
+	}
+	for ; s.walk < walksOver; s.walk++ {
+		if !s.began {
+			s.began, s.row, s.at = true, math.MaxInt, store.ID{}
+		}
+		for row, q := range n.store.QueuesBelow(s.row) {
+			done := true
+			switch s.walk {
+			case walkMark:
+				q.Flags |= queueUnsettled
+				done = !s.holds || n.store.HoldAll(q, s.pause)
+			case walkRelock:
+				done = !q.AnyParts() || n.relockSome(q, s)
+			case walkSettle:
+				if q.Flags&queueUnsettled != 0 {
+					done = n.settleQueue(q, s)
+				}
+			}
+			if s.row = row + 1; !done {
+				return false
+			}
+			if s.row, s.at = row, (store.ID{}); s.pause() {
+				return false
+			}
+		}
+		s.began = false
+	}
+	for _, q := range n.dormant {
+		if s.holds {
+			n.store.HoldAll(q, func() bool { return false })
+			q.Flags |= queueUnsettled
+		}
+		n.tieAll(q)
+		if q.Flags&queueUnsettled != 0 {
+			s.uncertain += n.doubtAway(q, s.Trust)
+		}
+	}
+	n.store.SortKnots() // not when the first of them is needed
+	return true
 }
 
 func (n *Node) eachQueue(do func(*store.Queue)) {
@@ -108,18 +183,24 @@ func (n *Node) SettleQueue(q *store.Queue, t Trust) (uncertain int) {
 	return s.uncertain
 }
 
-func (n *Node) settleQueue(q *store.Queue, s *settling) {
-	q.Flags &^= queueUnsettled
+// settleQueue settles a queue's jobs, and says whether all are. Those that are held stay where
+// they are, or go to another list.
+func (n *Node) settleQueue(q *store.Queue, s *settling) (done bool) {
 	before := q.Waiting()
-	var next, last *store.Job
-	if q.HeldHead != nil {
-		last = q.HeldTail // a miss otherwise, in each queue
+	next := n.heldIn(q, &s.at)
+	if next == nil || n.heldIn(q, &s.last) == nil {
+		if next = q.HeldHead; next != nil {
+			s.last = q.HeldTail.ID
+		}
 	}
-	for j := q.HeldHead; j != nil; j = next {
-		next = j.Next
-		n.settle(j, s)
-		if j == last {
+	for j := next; j != nil; j = next {
+		if s.pauseAt(j) {
 			break
+		}
+		next = j.Next
+		last := j.ID == s.last
+		if n.settle(j, s); last {
+			next = nil
 		}
 	}
 	if more := q.Waiting() - before; more > 0 {
@@ -128,7 +209,27 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) {
 		q.JobsIn += more
 		n.touch(q)
 	}
+	if next != nil {
+		return false
+	}
+	q.Flags &^= queueUnsettled
+	if !s.restored && q.Waiting() == 0 && q.Jobs() == 0 && q.Lanes == nil && q.Pause == 0 && n.waitersOf(q) == 0 {
+		// A queue that was flushed, and not removed yet, is saved as an empty one.
+		n.hide(q)
+		n.store.CondemnEmpty(q)
+		n.hurryTick()
+		return true
+	}
 	n.serveBehind(q) // this may be inside of RESTORE, or at the end of loading: not logged yet
+	return true
+}
+
+// heldIn finds a job that a queue holds; nil where it isn't held there (any more).
+func (n *Node) heldIn(q *store.Queue, id *store.ID) *store.Job {
+	if j := n.store.Lookup(id); j != nil && j.Queue == q && j.Place == store.InHeld {
+		return j
+	}
+	return nil
 }
 
 func hasRun(j *store.Job) bool {
@@ -327,7 +428,7 @@ func (n *Node) askHolders(s *settling) {
 		return cmp.Or(cmp.Compare(a.CTime, b.CTime), bytes.Compare(a.ID[:], b.ID[:]))
 	})
 	for i, j := range s.asked {
-		at := n.now + askFirstMS + n.jitter() + int64(i)/askRate
+		at := n.now + askFirstMS + n.jitter() + int64(s.ranked+i)/askRate
 		if !j.Returning() {
 			at += jitterMS // after the node that had it queued
 		}
@@ -335,6 +436,8 @@ func (n *Node) askHolders(s *settling) {
 		n.setQTime(j, at)
 		n.arm(j)
 	}
+	s.ranked += len(s.asked)
+	s.asked = s.asked[:0]
 	n.asksUntil = n.now + askFirstMS + askWaitMS
 }
 

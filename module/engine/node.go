@@ -157,6 +157,10 @@ type Node struct {
 	farewells []farewell              // locks of jobs that were forgotten, still to be freed
 	unloaded  uint64                  // jobs when loading began; 0: they have been flushed since
 	dormant   []*store.Queue          // that lie in another database than 0
+	promotion *settling               // under way, see Promote
+	untold    int                     // jobs that it made uncertain
+	followed  bool                    // see Follow
+	holding   int                     // it has yet to hold the jobs of queues in rows below, see tickFollowing
 	recount   bool                    // lacking isn't known
 	lacking   bool                    // see unlisted
 	loaded    map[store.ID]*store.Job // in dormant queues; until Settle, see LoadState
@@ -311,55 +315,91 @@ func (n *Node) Passive() bool { return n.passive }
 // SetPassive makes the node a follower, which does nothing by itself, or ends
 // that: then what it holds is settled as after a crash. It returns what Settle does.
 func (n *Node) SetPassive(yes bool) (uncertain int) {
-	if n.passive && !yes {
-		n.tickEnding(math.MaxInt)
-		n.passive = false
-		if n.store.AnyParts() {
-			n.eachQueue(n.rejoinRest) // where there was no master, jobs are in all lists
-		}
-		uncertain = n.Settle(Trust{})
-		// The table is its master's, of which the last may be missing; what this node had
-		// voted for before isn't in it.
-		n.renewLocks()
-		n.lacksVotes()
+	if !yes {
+		_, uncertain = n.Promote(nil)
 		return uncertain
 	}
-	n.passive = yes
-	if yes {
-		n.store.DropTies()
-		n.kin.untied = true
-		n.kin.asked = roster[store.ID, asked]{}
-		clear(n.kin.ending)
-		n.kin.ends, n.kin.evictions, n.kin.lets = nil, nil, nil
-		for _, e := range n.kin.releases.all {
-			n.answerRelease(&e.v)
-		}
-		n.kin.releases = roster[store.ID, releasing]{}
-		clear(n.mesh.door) // the bus is closed
-		n.farewells = nil
-		n.endWaits(nil)
-		n.endAdds()
-		n.endClears()
+	n.passive, n.followed, n.promotion = true, n.passive && n.followed, nil
+	n.holding = 0
+	n.store.DropTies()
+	n.kin.untied = true
+	n.kin.asked = roster[store.ID, asked]{}
+	clear(n.kin.ending)
+	n.kin.ends, n.kin.evictions, n.kin.lets = nil, nil, nil
+	for _, e := range n.kin.releases.all {
+		n.answerRelease(&e.v)
 	}
+	n.kin.releases = roster[store.ID, releasing]{}
+	clear(n.mesh.door) // the bus is closed
+	n.farewells = nil
+	n.endWaits(nil)
+	n.endAdds()
+	n.endClears()
 	return 0
+}
+
+// Promote ends the role of a follower bit by bit. It is left when enough says so, which is
+// asked now and then (nil: never), and is to be called again until it is done. The node is
+// passive in between, and anything may be done to it that may be done to one that is.
+// uncertain is what Settle returns, when all is done.
+func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
+	if !n.passive {
+		return true, 0
+	}
+	if n.promotion == nil {
+		n.tickEnding(math.MaxInt)
+		n.loaded, n.holding = nil, 0
+		// Where there was no master, jobs are in all lists.
+		n.promotion = &settling{promoted: n.store.AnyParts(), holds: n.followed}
+	}
+	s := n.promotion
+	s.enough = enough
+	n.passive = false
+	done = n.settleSome(s)
+	n.untold += s.uncertain
+	s.uncertain = 0
+	if n.passive = !done; !done {
+		return false, 0
+	}
+	uncertain, n.untold, n.promotion = n.untold, 0, nil
+	// The table is its master's, of which the last may be missing; what this node had
+	// voted for before isn't in it.
+	n.renewLocks()
+	n.lacksVotes()
+	return true, uncertain
 }
 
 // Follow tells a passive node that it has what its master has. From here on it knows of
 // no queue position more than any replica does: the master gives jobs to clients, and
-// this node may not hear of it before it is promoted. So all jobs are held, as if
+// this node may not hear of it before it is promoted. So all jobs are held, bit by bit, as if
 // they had been loaded, and [Node.Settle] decides anew. A node that was passive for a moment,
 // and reached no master, goes on where it was.
 func (n *Node) Follow() {
 	if n.passive {
 		// Nor of what became of an offer.
 		n.offers = roster[store.ID, offered]{}
-		n.eachQueue(n.store.HoldAll)
-		for _, q := range n.dormant {
-			n.store.HoldAll(q)
-			q.Flags |= queueUnsettled
-		}
+		n.followed, n.holding = true, math.MaxInt
 	}
 }
+
+// tickFollowing goes on with holding the jobs of a node that follows a master, so that it shows
+// none that could be fetched; true where there are more. The promotion relies on no part of it.
+func (n *Node) tickFollowing() (more bool) {
+	budget := followSlice
+	for row, q := range n.store.QueuesBelow(n.holding) {
+		n.holding = row
+		if !n.store.HoldAll(q, func() bool { budget--; return budget <= 0 }) {
+			n.holding++
+		}
+		if budget--; budget <= 0 {
+			return n.holding > 0
+		}
+	}
+	n.holding = 0
+	return false
+}
+
+const followSlice = 4000 // jobs and queues that one tick holds
 
 // Jobs counts the registered jobs, in any state.
 func (n *Node) Jobs() uint64 { return n.store.Jobs() }

@@ -29,6 +29,7 @@ func (n *Node) Tick() int64 {
 	n.tickWaits()
 	if n.passive || n.loading {
 		n.tickEnding(waitSlice)
+		more = n.holding > 0 && !n.loading && n.tickFollowing() || more
 		if more || n.ending || len(n.waiters.ends)+len(n.waiters.leaving) > 0 {
 			return n.now + 1
 		}

@@ -779,31 +779,59 @@ func mayRun(j *store.Job, u store.Unique) bool {
 // relock makes the locks of a queue's jobs anew, from what the jobs say, after
 // the queue was loaded or has got another name. Where two say that they have a
 // lock, the first one met does.
-func (n *Node) relock(q *store.Queue) {
-	if q.Uniques == 0 {
-		return
+func (n *Node) relock(q *store.Queue) { n.relockSome(q, &settling{}) }
+
+// relockSome goes on with that, and with the ties of jobs that aren't held where a node is
+// promoted ([Node.rejoinRest]). It says whether all is done.
+func (n *Node) relockSome(q *store.Queue, s *settling) (done bool) {
+	if q.Uniques == 0 && !s.promoted {
+		return true
 	}
-	for _, first := range [...]*store.Job{q.Working.Head, q.Head, q.HeldHead} {
-		n.relockAll(first)
+	lists := [...]*store.Job{q.Working.Head, q.Head, q.HeldHead}
+	from := 0
+	if j := n.store.Lookup(&s.at); j != nil && j.Queue == q {
+		switch j.Place {
+		case store.InWorking:
+			lists[0] = j
+		case store.InWaiting:
+			from, lists[1] = 1, j
+		case store.InHeld:
+			from, lists[2] = 2, j
+		}
+	}
+	for _, j := range lists[from:] {
+		for ; j != nil; j = j.Next {
+			if s.pauseAt(j) {
+				return false
+			}
+			n.relockJob(j, s)
+		}
 	}
 	for l := q.Lanes; l != nil; l = l.Next {
-		n.relockAll(l.Head())
+		for j := l.Head(); j != nil; j = j.Next {
+			n.relockJob(j, s)
+		}
 	}
-	n.store.WakeQueue(q)
+	if q.Uniques > 0 {
+		n.store.WakeQueue(q)
+	}
+	return true
 }
 
-func (n *Node) relockAll(j *store.Job) {
-	for ; j != nil; j = j.Next {
-		u := j.Unique()
-		if u == nil {
-			continue
-		}
-		if u.Has(store.UniqueHasWait) {
-			n.restore(j, u, store.LockWait)
-		}
-		if u.Has(store.UniqueHasRun) {
-			n.restore(j, u, store.LockRun)
-		}
+func (n *Node) relockJob(j *store.Job, s *settling) {
+	if s.promoted && j.Place != store.InHeld {
+		n.join(j)
+		n.catchUp(j)
+	}
+	u := j.Unique()
+	if u == nil {
+		return
+	}
+	if u.Has(store.UniqueHasWait) {
+		n.restore(j, u, store.LockWait)
+	}
+	if u.Has(store.UniqueHasRun) {
+		n.restore(j, u, store.LockRun)
 	}
 }
 

@@ -18,6 +18,7 @@ type Store struct {
 	jobs       table    // of Job
 	queues     table    // of Queue
 	rows       []*Queue // the same; mostly in the order in which they lie in memory, so that a walk has them faster
+	moves      uint64   // how often queues were attached, or detached
 	locks      index    // of Lock
 	lockList   *LockList
 	lockWalk   *Lock  // the next for [Store.WalkLock]
@@ -269,28 +270,35 @@ func (s *Store) Hold(j *Job) {
 }
 
 // HoldAll holds all jobs of a queue, in the states that they have: as those that
-// were loaded.
-func (s *Store) HoldAll(q *Queue) {
+// were loaded. It leaves off when pause says so, and says whether all are held.
+func (s *Store) HoldAll(q *Queue, pause func() bool) (done bool) {
 	hold := func(j *Job) {
 		state := j.State
 		s.Hold(j)
 		j.State = state
 	}
 	for q.Head != nil {
-		hold(q.Head)
+		if hold(q.Head); pause() {
+			return false
+		}
 	}
 	for l := q.Lanes; l != nil; {
 		next := l.Next
 		if l.list != nil {
 			for n := l.list.Len; n > 0; n-- { // with the last one the lane is gone
-				hold(l.Head())
+				if hold(l.Head()); pause() {
+					return false
+				}
 			}
 		}
 		l = next
 	}
 	for q.Working.Head != nil {
-		hold(q.Working.Head)
+		if hold(q.Working.Head); pause() {
+			return false
+		}
 	}
+	return true
 }
 
 // MoveTo moves a job to another attached queue, where it is held.
@@ -361,6 +369,7 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	s.queues.insert(&q.entry, q.hash)
 	q.row = uint32(len(s.rows))
 	s.rows = append(s.rows, q)
+	s.moves++
 	s.working += uint64(q.working)
 	s.overdue += uint64(q.Overdue)
 	if known {
@@ -401,6 +410,7 @@ func (s *Store) enterAll(first *Job) (dropped int) {
 // Detach makes an attached queue and its jobs unknown, until it is attached
 // again. O(1).
 func (s *Store) Detach(q *Queue) {
+	s.moves++
 	s.queues.remove(&q.entry, q.hash)
 	last := len(s.rows) - 1
 	s.rows[q.row] = s.rows[last]
@@ -414,6 +424,7 @@ func (s *Store) Detach(q *Queue) {
 // DetachAll detaches all attached queues, shows each to visit, and lists them.
 func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
 	all := s.rows
+	s.moves++
 	for q := range Warmed(all, 1) {
 		q.state, q.listed = queueLoose, s.generation
 		visit(q)
@@ -437,6 +448,25 @@ func (s *Store) Returning(queues []*Queue) iter.Seq[*Queue] {
 				s.queues.warm(queues[i+warmAhead/2].hash)
 			}
 			if !yield(q) {
+				return
+			}
+		}
+	}
+}
+
+// Moves counts how often queues were attached, or detached.
+func (s *Store) Moves() uint64 { return s.moves }
+
+// QueuesBelow yields the attached queues of the rows below this one, the last first, with
+// their rows. A walk that goes on later from the row that it has come to misses none but those
+// that were attached since: one that is detached has one in its place that was yielded before.
+func (s *Store) QueuesBelow(row int) iter.Seq2[int, *Queue] {
+	return func(yield func(int, *Queue) bool) {
+		for row = min(row, len(s.rows)) - 1; row >= 0; row-- {
+			if row >= warmAhead {
+				prefetch(unsafe.Pointer(s.rows[row-warmAhead]), 2)
+			}
+			if !yield(row, s.rows[row]) {
 				return
 			}
 		}

@@ -242,7 +242,7 @@ func TestDemotedAndPromotedAgain(t *testing.T) {
 	require.Equal(t, "OK", c.Do("REPLICAOF", "127.0.0.1", replica.Port).Str)
 	master.AwaitSync()
 	require.Equal(t, "1", replica.Info("stats", "sync_partial_ok"))
-	assert.Equal(t, int64(0), c.Do("QLEN", "u").Int(), "a replica has nothing in its queues")
+	harness.Await(t, 5*time.Second, "the replica to have nothing in its queues", func() bool { return c.Do("QLEN", "u").Int() == 0 })
 	given := add(t, r, "given", "b", 0, "RETRY", 0)
 	require.Equal(t, given, get(t, r, "given"))
 	r.Do("ACKJOB", busy)

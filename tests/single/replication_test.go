@@ -1,6 +1,7 @@
 package single
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -386,4 +387,49 @@ func TestWhatIsInNoKeyIsInAReplicasAOF(t *testing.T) {
 			assert.NotEmpty(t, s.Do("QCONFIG", "LIST").Elems)
 		})
 	}
+}
+
+// A replica with very many jobs is promoted bit by bit. Commands that write are refused
+// meanwhile, all else goes on, and in the end every job is where it belongs.
+func TestPromotionOfVeryManyJobs(t *testing.T) {
+	const jobs = 100_000
+	s := harness.Start(t)
+	c := s.Dial()
+	for i := range jobs / 1000 {
+		for range 1000 {
+			c.Send("ADDJOB", fmt.Sprint("q", i), "body", 0, "RETRY", i%2*300)
+		}
+		for range 1000 {
+			require.Equal(t, byte('+'), c.Receive().Kind)
+		}
+	}
+	r := harness.Start(t, harness.WithReplicaOf(s))
+	rc := r.Dial()
+	refused := ""
+	for range 10 { // it may be over before this process runs again
+		r.AwaitSync()
+		rc.Send("REPLICAOF", "NO", "ONE")
+		rc.Send("ADDJOB", "new", "body", 0)
+		rc.Send("PING")
+		rc.Send("QLEN", "q1")
+		require.Equal(t, "OK", rc.Receive().Str)
+		if v := rc.Receive(); v.Kind == '-' {
+			refused = v.Str
+		}
+		assert.Equal(t, "PONG", rc.Receive().Str)
+		assert.Equal(t, byte(':'), rc.Receive().Kind)
+		if refused != "" {
+			break
+		}
+		require.Equal(t, "OK", rc.Do("REPLICAOF", "127.0.0.1", s.Port).Str)
+	}
+	require.Regexp(t, "^LOADING ", refused)
+	harness.Await(t, 20*time.Second, "the promotion", func() bool { return rc.Do("ADDJOB", "new", "body", 0).Kind == '+' })
+	for i := range jobs / 1000 {
+		want := int64(i % 2 * 1000)
+		require.Equal(t, want, rc.Do("QLEN", fmt.Sprint("q", i)).Int(), "jobs that are at most once may have been delivered")
+	}
+	assert.Len(t, rc.Do("WIP", "q0", "COUNT", jobs).Elems, 1000)
+	assert.Equal(t, fmt.Sprint(jobs+1), r.Info("jobmesh", "jobmesh_registered_jobs"))
+	require.Len(t, rc.Do("GETJOB", "NOHANG", "COUNT", 1000, "FROM", "q1").Elems, 1000)
 }
