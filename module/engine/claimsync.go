@@ -235,11 +235,19 @@ func (n *Node) tell1(t *telling) {
 	}
 }
 
+// entryOf is what others are told of a lock. That of a run which was given while this node was
+// alone has no lease: they are told one that lasts as long as the run, for they may miss its end.
 func (n *Node) entryOf(l *store.Lock) wire.Lock {
-	return wire.Lock{
+	e := wire.Lock{
 		Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Lease: l.Lease,
 		Left: max(n.LockLeft(l), 0), Flags: l.Flags & lockSaved,
 	}
+	if l.Until == 0 && l.Space() == store.LockRun && n.holds(l) {
+		j := n.store.Lookup(&l.Job)
+		e.Lease = n.runLease(j, j.Unique())
+		e.Left = e.Lease
+	}
+	return e
 }
 
 // unlearn has a vote that is taken back not be learnt from a page that is older.
