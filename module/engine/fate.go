@@ -317,11 +317,12 @@ func (n *Node) letGo(j *store.Job, when turn) {
 	}
 	j.Flags &^= store.FlagAnnounced
 	if left := delayFrom(j, n.now); left > 0 {
-		j.QTime = n.now + left
-		if when == later {
-			j.QTime += int64(j.Retry) * 1000
+		switch j.QTime = n.now + left; {
+		case when == later:
+			j.QTime += int64(j.Retry)*1000 + n.jitter() // it asks the others then
+		case when != soon:
+			j.Flags |= store.FlagAnnounced
 		}
-		j.Flags |= store.FlagAnnounced
 		n.arm(j)
 		n.log(LogState, j)
 		return
