@@ -129,6 +129,9 @@ func (w *world) unique(a *engine.Add) {
 	key := "k"
 	w.arg("key", &key)
 	u.Key = []byte(key)
+	if w.d.HasArg("unkeyed") {
+		u.Keyed, u.Key = false, nil
+	}
 }
 
 // acquire NODE NAME OWNER [lease=10s] [wait=…], or for a job: job=NAME [any].

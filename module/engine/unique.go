@@ -210,16 +210,9 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 	if !waits || n.dummy(j) {
 		return false
 	}
-	if u := j.Unique(); !u.Has(store.UniqueKeyed) && !bytes.Equal(j.Body(), a.Body) {
-		// Its key stays what it was: the body that it had.
-		if len(j.Body()) > store.MaxUniqueKey {
-			return false
-		}
-		keyed := u.AppendKeyed(nil, j.Body())
-		var ok bool
-		if j, ok = n.setExtra(j, store.TagUnique, keyed); !ok {
-			return false
-		}
+	j, ok := n.keepKey(j, a.Body)
+	if !ok {
+		return false
 	}
 	moved := n.store.Rewrite(j, a.Body, j.Extras())
 	n.moved(j, moved)
@@ -233,10 +226,27 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 	return true
 }
 
+// keepKey has a job that is about to get another body keep its key, where that is the body
+// which it has; false where the key would be too long.
+func (n *Node) keepKey(j *store.Job, body []byte) (_ *store.Job, ok bool) {
+	u := j.Unique()
+	if u == nil || u.Has(store.UniqueKeyed) || bytes.Equal(j.Body(), body) {
+		return j, true
+	}
+	if len(j.Body()) > store.MaxUniqueKey {
+		return j, false
+	}
+	return n.setExtra(j, store.TagUnique, u.AppendKeyed(nil, j.Body()))
+}
+
 // onNewBody follows a replacement on another node.
 func (n *Node) onNewBody(j *store.Job, body []byte) *store.Job {
 	if j.State != store.StateActive && j.State != store.StateQueued || n.dummy(j) || bytes.Equal(j.Body(), body) {
 		return j
+	}
+	j, ok := n.keepKey(j, body)
+	if !ok {
+		return j // nobody replaces such a body
 	}
 	moved := n.store.Rewrite(j, body, j.Extras())
 	n.moved(j, moved)
