@@ -302,6 +302,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 			delete(n.consents.asked, queue)
 		}
 		n.runDecided(key, &id, o)
+		n.store.WakeLanes([]byte(key)) // others may wait in its lane for what it has become
 		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != Aborted {
 			n.serve(q)
 		}

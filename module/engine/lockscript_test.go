@@ -111,7 +111,7 @@ func (w *world) duration(key string, dest *int64) {
 }
 
 // unique reads what a job is unique by: unique=until, before, during, both or window,
-// lockttl=…, key=…, any, conflict=raise, return, reschedule or replace, busy=drop, dead or reschedule.
+// lockttl=…, runttl=…, key=…, unkeyed, any, conflict=raise, return, reschedule or replace, busy=drop, dead or reschedule.
 func (w *world) unique(a *engine.Add) {
 	how, conflict := "", ""
 	if w.arg("unique", &how); how == "" {
@@ -123,6 +123,7 @@ func (w *world) unique(a *engine.Add) {
 	u.Conflict = map[string]uint8{"raise": store.ConflictRaise, "return": store.ConflictReturn, "reschedule": store.ConflictReschedule, "replace": store.ConflictReplace}[conflict]
 	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay, u.BusyDelay = true, w.d.HasArg("any"), true, []byte("k"), 5, 5
 	w.arg("lockttl", &u.LockTTL) // s
+	w.arg("runttl", &u.RunTTL)   // s
 	busy := ""
 	w.arg("busy", &busy)
 	u.Busy = map[string]uint8{"drop": store.BusyDrop, "dead": store.BusyDead, "reschedule": store.BusyReschedule}[busy]
