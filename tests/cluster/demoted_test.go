@@ -34,7 +34,7 @@ func TestDemotedNodeFollowsItsJobs(t *testing.T) {
 	old.AwaitSync()
 	require.Equal(t, "OK", old.Do("CLIENT", "UNPAUSE").Str)
 	require.Equal(t, "1", replica.Info("stats", "sync_partial_ok"))
-	assert.Equal(t, int64(0), old.Do("QLEN", "q").Int(), "a replica has nothing in its queues")
+	harness.Await(t, 5*time.Second, "the replica to have nothing in its queues", func() bool { return old.Do("QLEN", "q").Int() == 0 })
 	require.Equal(t, "OK", other.Do("JOBMESH", "CLUSTER", "FORGET", was).Str)
 	meet(t, other, replica)
 	mesh{other, replica}.await(t, 2)
