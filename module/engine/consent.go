@@ -224,7 +224,8 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 		if j.Retry > 0 && j.Holders() > 0 {
 			j.Flags |= store.FlagQueuedOnce // as far as is known: others may have a majority
 		}
-		n.waitFor(j, putOffMS)
+		// Others that got a part of the votes try again, too: not all at the same moment.
+		n.waitFor(j, putOffMS/2+int64(n.random.Uint64()%putOffMS))
 	case left > 0:
 		n.later(j, left)
 	case nack || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0 || j.Retry == 0:

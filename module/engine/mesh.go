@@ -181,9 +181,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Working:
 		n.onWorking(j, 0)
 	case wire.PutOff:
-		if j.State != store.StateWaitRepl {
-			n.onWorking(j, m.Span)
-		}
+		n.onPutOff(p, j, m.Span)
 	case wire.SetAck:
 		n.onSetAck(p, j, m)
 	case wire.GotAck:

@@ -69,6 +69,16 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	}
 }
 
+// onPutOff leaves a job that was put off to the node that did it, until its retry time is over
+// after that. Two nodes may have put it off at once: then the one with the smaller ID keeps it,
+// lest both leave it to each other, or both go on trying.
+func (n *Node) onPutOff(p *Peer, j *store.Job, span int64) {
+	if j.State == store.StateWaitRepl || n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node {
+		return
+	}
+	n.onWorking(j, span)
+}
+
 // isToQueue says whether this node is the one that is to queue a unique job for the first
 // time, later than another could that announces itself now.
 func (n *Node) isToQueue(j *store.Job) bool {
