@@ -642,9 +642,9 @@ func (n *Node) leaveVotes(j *store.Job) {
 	}
 }
 
-// boundRun has a run lock end that has no end, for it was given while its node was alone: it
-// gets the lease that nodes of a mesh give. The job isn't worked on at this node, which would
-// hear of no other end.
+// boundRun gives a run lock without a lease, which was given while its node was alone, the lease
+// that nodes of a mesh give. The job isn't worked on at this node, which may not hear of the
+// run's end.
 func (n *Node) boundRun(l *store.Lock, j *store.Job, u store.Unique) {
 	if l.Until == 0 {
 		l.Lease = n.runLease(j, u)

@@ -67,8 +67,8 @@ func (n *Node) doubtAway(q *store.Queue, t Trust) (uncertain int) {
 	return uncertain
 }
 
-// settling is one run of Settle: three walks over the queues. It can be left at any job, and
-// be gone on with when anything was done to a node that is passive meanwhile.
+// settling is one run of Settle: three walks over the queues. It can be left at any job and go
+// on later, whatever was done in between to the node, which is passive then.
 type settling struct {
 	Trust
 	restored  bool // by RESTORE: it can say anything
@@ -84,9 +84,9 @@ type settling struct {
 	row    int      // it comes to the rows below
 	at     store.ID // the job that it comes to next, in the queue above those; zero: its first
 	last   store.ID // of the jobs that are held there
-	moves  uint64   // store.Moves, when it was left
+	moves  uint64   // store.Moves when it was left
 	anew   int      // how often all began anew
-	jobs   int      // seen since the last look at enough
+	jobs   int      // and queues that were seen
 }
 
 // settleWalk is what a walk does.

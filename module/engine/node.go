@@ -338,10 +338,10 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	return 0
 }
 
-// Promote ends the role of a follower bit by bit. It is left when enough says so, which is
-// asked now and then (nil: never), and is to be called again until it is done. The node is
-// passive in between, and anything may be done to it that may be done to one that is.
-// uncertain is what Settle returns, when all is done.
+// Promote ends the role of a follower bit by bit. It returns when enough, which it asks now and
+// then, says so (nil: when all is done), and is to be called again until it is done. In between
+// the node is passive, and whatever may be done to a passive node may be done to it. uncertain
+// is what Settle returns, when all is done.
 func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	if !n.passive {
 		return true, 0
@@ -383,7 +383,7 @@ func (n *Node) Follow() {
 }
 
 // tickFollowing goes on with holding the jobs of a node that follows a master, so that it shows
-// none that could be fetched; true where there are more. The promotion relies on no part of it.
+// none that could be fetched; true where there are more. A promotion doesn't rely on it.
 func (n *Node) tickFollowing() (more bool) {
 	budget := followSlice
 	for row, q := range n.store.QueuesBelow(n.holding) {

@@ -74,8 +74,9 @@ func (n *Node) doubts(c *Claim, id store.ID) bool {
 }
 
 // jobLives says whether this node knows a job that may have locks: one that isn't
-// done, or that a claim is under way for, or that has just gone to another node. Who is asked
-// before a job came, and who is asked after it went, must not both say that it is gone.
+// done, or that a claim is under way for, or that has just gone to another node: else a node
+// that was asked before the job came, and one that was asked after it went, would both say that
+// it is gone.
 func (n *Node) jobLives(id store.ID) bool {
 	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked {
 		return true

@@ -310,6 +310,25 @@ func atSlowest() {
 		addJobs()
 		measure("REPLICAOF", func() { c.do("REPLICAOF", "127.0.0.1", "1") }, nil)
 		measure("REPLICAOF NO ONE", func() { c.do("REPLICAOF", "NO", "ONE"); time.Sleep(3 * time.Second) }, nil)
+
+		other, err := start("--repl-diskless-sync-delay", "0")
+		check(err)
+		defer other.stop()
+		o, err := dial(other.addr)
+		check(err)
+		defer o.Close()
+		host, port, err := net.SplitHostPort(s.addr)
+		check(err)
+		o.do("REPLICAOF", host, port)
+		follows := func(c *conn) bool {
+			r := c.do("ROLE")
+			return r[0] == "slave" && slices.Contains(r, "connected")
+		}
+		for !follows(o) {
+			time.Sleep(100 * time.Millisecond)
+		}
+		measure("FAILOVER, and the other one's word is heard", func() { c.do("FAILOVER"); time.Sleep(3 * time.Second) }, func() bool { return follows(c) })
+		measure("FAILOVER back, and the promotion", func() { o.do("FAILOVER"); time.Sleep(3 * time.Second) }, func() bool { return c.do("ROLE")[0] == "master" })
 	})
 
 	l.show(fmt.Sprintf("%d jobs, %d queues, %d waits, %d locks, with an AOF", jobs, manyQueues, manyWaits, manyLocks))
