@@ -214,7 +214,7 @@ type claims struct {
 	owed      map[uint64]*debt
 	nextDun   int64 // steady: when debts are looked at
 	suspects  map[string]*suspect
-	asked     int64              // that were asked about them
+	inquiries int64              // how many there were: the number of a question
 	entrusted map[store.ID]int64 // jobs that other nodes were given to keep, and when (steady); for suspectMS
 	leftovers map[store.ID]*leftover
 	nextLook  int64 // steady

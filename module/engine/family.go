@@ -296,9 +296,14 @@ func (n *Node) rejoinRest(q *store.Queue) {
 
 func (n *Node) joinAll(j *store.Job) {
 	for ; j != nil; j = j.Next {
-		n.join(j)
-		n.catchUp(j)
+		n.joinAgain(j)
 	}
+}
+
+// joinAgain ties a job that was untied, or out of sight, and finds out what it missed.
+func (n *Node) joinAgain(j *store.Job) {
+	n.join(j)
+	n.catchUp(j)
 }
 
 // settleFamily is settle for jobs of families; true where there is no more to it.
@@ -311,8 +316,7 @@ func (n *Node) settleFamily(j *store.Job, t Trust) (_ *store.Job, settled bool) 
 		// It may have been let go and delivered since, and must not be again.
 		return n.notHeld(j), false
 	}
-	n.join(j)
-	n.catchUp(j)
+	n.joinAgain(j)
 	return j, f.Held()
 }
 

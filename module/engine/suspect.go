@@ -38,9 +38,9 @@ func (n *Node) suspectJob(name []byte, id store.ID) {
 	if s != nil && s.id == id && now-s.asked < verifyEveryMS {
 		return
 	}
-	n.asked++
-	n.suspects[string(name)] = &suspect{id: id, asked: now, question: n.asked}
-	n.verify(&wire.Lock{Name: name, Left: n.asked}, id)
+	n.inquiries++
+	n.suspects[string(name)] = &suspect{id: id, asked: now, question: n.inquiries}
+	n.verify(&wire.Lock{Name: name, Left: n.inquiries}, id)
 }
 
 // verify asks all nodes for a lock's job, or with a token whether they count on votes for it
@@ -168,8 +168,8 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 // A job that was put off may be claimed for by each node that has a copy of it. An attempt
 // takes back only the votes that it was given first: another claim for the same job may have
 // been won by the others. So where none is won, and where a claimant crashes, votes stay. Those for
-// a job that is gone fall when they are in somebody's way (suspect), but this one lives. Of two
-// such jobs with the same key each could have half of the votes for good. So a node whose
+// a job that is gone fall when they are in somebody's way (suspect), but this one lives. Two
+// such jobs with the same key could each have half of the votes for good. So a node whose
 // claim has failed asks all nodes whether they count on votes of up to its last token. One
 // that says no claims by a greater token from then on (saw, propose): what it wins later isn't
 // harmed. When all have said no, the votes are taken back.

@@ -830,8 +830,7 @@ func (n *Node) relockSome(q *store.Queue, s *settling) (done bool) {
 
 func (n *Node) relockJob(j *store.Job, s *settling) {
 	if s.promoted && j.Place != store.InHeld {
-		n.join(j)
-		n.catchUp(j)
+		n.joinAgain(j)
 	}
 	u := j.Unique()
 	if u == nil {
