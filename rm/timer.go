@@ -94,9 +94,16 @@ func (s *Server) dropAlarm() {
 func (s *Server) Timer(f *api.Frame, id uintptr) (more bool) {
 	t := &s.timers
 	now := s.Steady().Microseconds()
-	if id == t.id && t.rings.Load() != never {
+	if at := t.rings.Load(); id == t.id && at != never {
 		t.rings.Store(never)
 		t.end = now + timerSlice
+		if now < at-earlyUS {
+			// The server calls all alarms that are due by the time at which it began
+			// to. Where the wall clock is set back meanwhile, each that is set here is
+			// due at once, and the server is caught for as long as the step was.
+			s.Post(func(*Server) { s.setAlarm() })
+			return false
+		}
 	}
 	if !t.isDue(now) || now > t.end {
 		s.setAlarm()

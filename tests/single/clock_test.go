@@ -62,3 +62,25 @@ func TestTheClockIsSet(t *testing.T) {
 		})
 	}
 }
+
+// The server calls all timers that are due by the time at which it began to. Its clock
+// is set back by an hour just then: it isn't caught in that loop.
+func TestTheClockIsSetBackWhileTimersRun(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithClock(t))
+	waiting := make([]*harness.Conn, 50)
+	for i := range waiting {
+		waiting[i] = s.Dial()
+	}
+	for i := range 200 {
+		s.SetClock(time.Hour)
+		for _, w := range waiting {
+			w.Send("GETJOB", "TIMEOUT", 1, "FROM", "q")
+		}
+		time.Sleep(time.Duration(700+i%20*50) * time.Microsecond)
+		s.SetClock(0)
+		for _, w := range waiting {
+			require.True(t, w.Receive().NullArray(), "the server answers no more")
+		}
+	}
+}
