@@ -463,7 +463,11 @@ func (n *Node) lostRound(c *Claim, need int) {
 		}
 		n.missed(c, Outcome{Kind: Conflict, Job: who.job, Owner: []byte(who.owner)}, !doubt)
 	case c.kind == take:
-		n.missed(c, Outcome{Kind: NoQuorum}, false)
+		o := Outcome{Kind: NoQuorum, Began: c.began}
+		if who != nil {
+			o.Job = who.job
+		}
+		n.missed(c, o, c.putOff && who != nil) // such a job has the time to let the other finish
 	case refused+freed < need || c.kind == extend && refused < need:
 		n.missed(c, Outcome{Kind: NoQuorum}, false)
 	case greatest > c.token:

@@ -79,9 +79,9 @@ type Outcome struct {
 	Kind  OutcomeKind
 	Token uint64   // Granted
 	Kept  bool     // Granted: its holder had the lock before, by this token
-	Began int64    // Granted: steady, when the votes were asked for: the lease counts from then
-	Job   store.ID // Conflict: the holder, where it is a job
-	Owner []byte   // and where it isn't
+	Began int64    // steady, when the votes were asked for. Granted: the lease counts from then
+	Job   store.ID // Conflict: the holder, where it is a job; NoQuorum: one that has some votes
+	Owner []byte   // Conflict: where it is none
 	Why   string   // NoQuorum: what is known of it
 }
 
@@ -99,6 +99,9 @@ func (o *Outcome) Err() error {
 	}
 	return nil
 }
+
+// isSplit says of a claim that failed whether others have got votes, too.
+func (o *Outcome) isSplit() bool { return o.Kind == NoQuorum && o.Job != store.ID{} }
 
 // because is a refusal for want of a quorum, with what is known of why.
 func (o *Outcome) because(r Refusal) Refusal {
@@ -405,10 +408,10 @@ func (n *Node) AbandonClaim(c *Claim) {
 
 // Late is the outcome of a claim whose time is over now.
 func (c *Claim) Late() Outcome {
-	if c.round != 0 && c.last.Kind != Conflict {
-		return Outcome{Kind: NoQuorum}
+	if o := c.last; c.round == 0 || o.Kind == Conflict || o.isSplit() {
+		return o
 	}
-	return c.last
+	return Outcome{Kind: NoQuorum}
 }
 
 func (n *Node) startClaim(c *Claim) {

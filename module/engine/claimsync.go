@@ -44,7 +44,7 @@ type tableSync struct {
 	pulls    map[wire.Node]*pull
 	telling  []telling
 	learnt   map[string]struct{} // names of locks that others told of
-	disputed map[string]int64    // names of which they told different things, until when (steady)
+	disputed map[string]*dispute // by name
 	freed    freedVotes
 }
 
@@ -385,37 +385,6 @@ func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 			}
 		}
 	}
-}
-
-func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
-	until := func(left int64, leased bool) int64 {
-		if !leased {
-			left = n.maxLease
-		}
-		return n.steady() + voteMS(left)
-	}
-	if n.sync.disputed == nil {
-		n.sync.disputed = map[string]int64{}
-	}
-	n.sync.disputed[string(e.Name)] = max(n.sync.disputed[string(e.Name)], until(n.LockLeft(l), l.Until != 0), until(e.Left, e.Lease > 0))
-}
-
-func (n *Node) inDispute(name []byte) bool {
-	if len(n.sync.disputed) == 0 {
-		return false
-	}
-	return n.sync.disputed[string(name)] > n.steady()
-}
-
-// disputes says whether there are names of which others told different things.
-func (n *Node) disputes() bool {
-	now := n.steady()
-	for _, until := range n.sync.disputed {
-		if until > now {
-			return true
-		}
-	}
-	return false
 }
 
 // knowsEnough says whether no vote that the node doesn't know of can matter any more.

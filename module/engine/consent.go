@@ -22,7 +22,8 @@ const (
 	restFirstMS = 4   // until a key that was taken elsewhere is asked for again,
 	restLastMS  = 500 // doubling up to here
 	restKeptMS  = 5_000
-	putOffMS    = 1_000
+	restSplitMS = 8_000 // and where others get votes, too, and nobody enough
+	putOffMS    = 1_000 // until a job that was put off tries again, at a random time from half of it on
 )
 
 // consents are what waits for other nodes.
@@ -40,9 +41,11 @@ type claimedAdd struct {
 }
 
 type rest struct {
-	until int64 // steady, ms
-	tries int
-	over  bool // and who waits has been told
+	until  int64 // steady, ms
+	tries  int
+	splits int   // how often the votes were split,
+	split  int64 // and how long it took to learn of it, ms
+	over   bool  // and who waits has been told
 }
 
 func newConsents() consents {
@@ -169,6 +172,10 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
 	window := u.Strategy() == store.UniqueWindow
 	j.Flags |= store.FlagAnnounced // until the job is left to another node
+	if n.byName[string(name)] != nil || n.rests(name) {
+		n.waitOut(j, name) // one at a time: they would take the votes from each other
+		return false
+	}
 	var now *Outcome
 	var claim *Claim
 	now, claim = n.claimLock(jobLock{
@@ -211,6 +218,7 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 	if o.Kind == Granted {
 		u.SetWait(o.Token)
 		u.Clear(store.UniquePending)
+		delete(n.consents.rests, string(n.lockName(j, u, store.LockWait)))
 	}
 	left := delayFrom(j, n.now)
 	switch {
@@ -224,8 +232,11 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 		if j.Retry > 0 && j.Holders() > 0 {
 			j.Flags |= store.FlagQueuedOnce // as far as is known: others may have a majority
 		}
-		// Others that got a part of the votes try again, too: not all at the same moment.
-		n.waitFor(j, putOffMS/2+int64(n.random.Uint64()%putOffMS))
+		name := string(n.lockName(j, u, store.LockWait))
+		if o.isSplit() {
+			n.giveRest(name, o)
+		}
+		n.waitOut(j, []byte(name))
 	case left > 0:
 		n.later(j, left)
 	case nack || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0 || j.Retry == 0:
@@ -237,6 +248,16 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 		n.arm(j)
 	}
 	return false
+}
+
+// waitOut has a job that was put off wait until it tries again: others that got a part of the
+// votes do so, too, but not all at the same moment.
+func (n *Node) waitOut(j *store.Job, name []byte) {
+	span := putOffMS/2 + int64(n.random.Uint64()%putOffMS)
+	if r := n.consents.rests[string(name)]; r != nil {
+		span += max(r.until-n.steady(), 0)
+	}
+	n.waitFor(j, span)
 }
 
 // named says whether a name is still that of a job's lock: its queue may have
@@ -333,7 +354,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		n.busy(j, u)
 	default:
 		n.store.HoldBack(j, u)
-		n.giveRest(key)
+		n.giveRest(key, now)
 	}
 	return claimRefused
 }
@@ -395,9 +416,9 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 		n.hand(w, j)
 	case here && o.Kind == Conflict && o.Job != *id && j.Unique().Busy() != store.BusyWait:
 		n.busy(j, j.Unique())
-		n.giveRest(name) // others may wait in its lane
+		n.giveRest(name, nil) // others may wait in its lane
 	default:
-		n.giveRest(name)
+		n.giveRest(name, &o)
 	}
 }
 
@@ -423,18 +444,38 @@ func (n *Node) claiming(name string, id *store.ID) bool {
 	return false
 }
 
-// giveRest has a key that can't be had not be asked for, for a while.
-func (n *Node) giveRest(name string) {
+// giveRest has a key that can't be had not be asked for, for a while. o is what came of a
+// claim for it, or nil.
+//
+// Where several nodes claim a key at a time, and none gets enough votes, each rests for longer
+// each time, until one asks alone. So that doesn't begin anew when the key becomes free.
+func (n *Node) giveRest(name string, o *Outcome) {
 	r := n.consents.rests[name]
 	if r == nil {
 		r = &rest{}
 		n.consents.rests[name] = r
 	}
+	now := n.steady()
 	span := min(int64(restFirstMS)<<min(r.tries, 10), restLastMS)
+	switch r.tries++; {
+	case o == nil:
+	case o.isSplit():
+		r.splits, r.split = r.splits+1, max(now-o.Began, restFirstMS)
+	case o.Kind == Conflict:
+		r.splits = max(r.splits-1, 0)
+	}
+	span = max(span, r.afterSplit())
 	span += int64(n.random.Uint64() % uint64(span))
-	r.tries++
-	r.until, r.over = n.steady()+span, false
+	r.until, r.over = now+span, false
 	n.await([]byte(name), r.until)
+}
+
+// afterSplit is how long a key rests at least after the votes were split, ms.
+func (r *rest) afterSplit() int64 {
+	if r.splits == 0 {
+		return 0
+	}
+	return min(r.split<<min(r.splits-1, 10), restSplitMS)
 }
 
 // rests says whether a key isn't to be asked for now: it was refused just before,
@@ -452,10 +493,18 @@ func (n *Node) rests(name []byte) bool {
 
 // rouse ends that: the key may be free.
 func (n *Node) rouse(name []byte) {
-	if r := n.consents.rests[string(name)]; r != nil {
-		r.until, r.tries, r.over = 0, 0, true
-		n.store.WakeLanes(name)
+	r := n.consents.rests[string(name)]
+	if r == nil {
+		return
 	}
+	r.tries = 0
+	if span := r.afterSplit(); span > 0 {
+		r.until = min(r.until, n.steady()+int64(n.random.Uint64()%uint64(span)))
+		n.await(name, r.until)
+		return
+	}
+	r.until, r.over = 0, true
+	n.store.WakeLanes(name)
 }
 
 // restOver looks again, where a deadline was that of a rest; what isn't asked for

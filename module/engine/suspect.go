@@ -40,13 +40,13 @@ func (n *Node) suspectJob(name []byte, id store.ID) {
 	}
 	n.inquiries++
 	n.suspects[string(name)] = &suspect{id: id, asked: now, question: n.inquiries}
-	n.verify(&wire.Lock{Name: name, Left: n.inquiries}, id)
+	n.verify(0, &wire.Lock{Name: name, Left: n.inquiries}, id)
 }
 
 // verify asks all nodes for a lock's job, or with a token whether they count on votes for it
-// of up to that token.
-func (n *Node) verify(l *wire.Lock, id store.ID) {
-	m := wire.Message{Kind: wire.Verify, ID: wire.JobID(id), Lock: *l}
+// of up to that token, with wire.Disputed on any.
+func (n *Node) verify(flags uint8, l *wire.Lock, id store.ID) {
+	m := wire.Message{Kind: wire.Verify, Flags: flags, ID: wire.JobID(id), Lock: *l}
 	for _, p := range n.mesh.order {
 		n.send(p, &m)
 	}
@@ -117,7 +117,10 @@ func (n *Node) onVerify(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	over := l.Token == 0 && n.lockOver(l.Name, id)
 	lives := n.jobLives(id)
-	if l.Token > 0 {
+	switch {
+	case m.Flags&wire.Disputed != 0:
+		answer.Flags, over, lives = wire.Disputed, false, n.countsOnAny(l.Name, id)
+	case l.Token > 0:
 		lives = n.countsOn(l.Name, id, l.Token)
 		if n.mayVoteFor(l.Name, id) {
 			answer.Lock.Job = m.ID
@@ -136,6 +139,10 @@ func (n *Node) onVerify(p *Peer, m *wire.Message) {
 }
 
 func (n *Node) onVerified(p *Peer, m *wire.Message) {
+	if m.Flags&wire.Disputed != 0 {
+		n.onRival(p, m)
+		return
+	}
 	if m.Lock.Token > 0 {
 		n.onLeft(p, m)
 		return
@@ -187,7 +194,7 @@ func (n *Node) findLeft(c *Claim) {
 		return // nobody was asked
 	}
 	n.leftovers[c.id] = &leftover{name: c.name, token: c.proposal, asked: n.steady()}
-	n.verify(&wire.Lock{Name: c.name, Token: c.proposal}, c.id)
+	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.id)
 }
 
 // countsOn says whether this node may count on votes for a job, of tokens up to this one. It
@@ -289,14 +296,7 @@ func (n *Node) tickSuspects(now int64) {
 			delete(n.leftovers, id)
 		}
 	}
-	for name, until := range n.sync.disputed {
-		if until <= now {
-			delete(n.sync.disputed, name)
-			if len(n.sync.disputed) == 0 && !n.sync.abstain {
-				n.setTable(tableFull)
-			}
-		}
-	}
+	n.endDisputes(now)
 	for id := range n.lost {
 		if n.store.Lookup(&id) == nil {
 			delete(n.lost, id)

@@ -572,7 +572,7 @@ func (n *Node) findEnd(l *store.Lock) {
 	if !n.jobLives(l.Job) {
 		// Its end may have been missed.
 		n.suspectLock(l)
-		n.giveRest(string(l.Name()))
+		n.giveRest(string(l.Name()), nil)
 		return
 	}
 	// Its job may be one of those that wait.

@@ -119,6 +119,9 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 // opposed looks into the lock that stands against a claim: its end may have been missed.
 // One that nobody may vote against for now, for it is disputed, is no exception.
 func (n *Node) opposed(why uint32, name []byte, h *holder) {
+	if why == wire.Abstains && n.inDispute(name) && n.askRivals(name) {
+		return
+	}
 	if why == wire.LockHeld || why == wire.Abstains {
 		if l := n.liveLock(name); l != nil && (why == wire.LockHeld || !h.has(l)) {
 			n.suspectLock(l)

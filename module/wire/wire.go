@@ -61,7 +61,8 @@ const (
 	Deny
 	// Unlock takes a holder's vote back. Answered as Claim is, unless Round is 0.
 	Unlock
-	// Verify asks whether a lock's job lives, Verified tells (Count).
+	// Verify asks whether a lock's job lives, with a token whether the receiver counts on votes
+	// for it of up to that token, with Disputed on any. Verified tells (Count).
 	Verify
 	Verified
 	// LockPull asks for a page of the receiver's locks, from the cursor Round on.
@@ -143,6 +144,9 @@ const (
 	Prefix                    // ClearLocks: all names that begin so
 	Proven                    // Claim: a majority has agreed; no answer is wanted
 )
+
+// Disputed, in a Verify and its answer: the sender may have voted for this job, or for another.
+const Disputed = Extend
 
 // Newcomer, in a LockPage: the sender hasn't voted in this mesh yet.
 const Newcomer = Fresh

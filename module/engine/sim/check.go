@@ -272,11 +272,15 @@ func (s *Sim) uncertain(j *job) *node {
 // missing says of an at-most-once job that nobody got whether no node says so.
 func (s *Sim) missing(j *job) bool { return s.undelivered(j) && s.uncertain(j) == nil }
 
-// queueUncertain has the operator queue, by ENQUEUE, the uncertain jobs that nobody got.
-func (s *Sim) queueUncertain() {
+// settleUncertain has the operator settle the uncertain jobs, which keep their keys: he
+// queues those that nobody got, by ENQUEUE, and acknowledges the others.
+func (s *Sim) settleUncertain() {
 	s.byHand = true
 	for _, j := range s.order {
-		if n := s.uncertain(j); n != nil && s.undelivered(j) {
+		n := s.uncertain(j)
+		switch {
+		case n == nil:
+		case s.undelivered(j):
 			s.trace("node %d: ENQUEUE %s", n.i, j.id)
 			s.ByHand++
 			n.call(func() {
@@ -284,6 +288,10 @@ func (s *Sim) queueUncertain() {
 					s.fail("uncertain job %s isn't queued by ENQUEUE%s", j.id, s.whereabouts(j))
 				}
 			})
+		case j.once && j.delivered > 0 && j.unique != nil:
+			s.trace("node %d: ACKJOB %s, which is uncertain", n.i, j.id)
+			n.call(func() { n.e.Ack(&j.id) })
+			s.uniqueGiven(j)
 		}
 	}
 }

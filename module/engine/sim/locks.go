@@ -535,11 +535,31 @@ func (n *node) noteVotes() {
 	if n.e == nil || n.e.Abstains() {
 		return
 	}
+	outvoted := n.outvoted()
 	for l := n.e.LockTable().Head; l != nil; l = l.Next {
-		if n.e.Lock(l.Name()) == l && l.Flags&(voteOutlives|voteSoft) == 0 {
+		if n.e.Lock(l.Name()) == l && l.Flags&(voteOutlives|voteSoft) == 0 && !outvoted[string(l.Name())] {
 			n.votes = append(n.votes, vote{bytes.Clone(l.Name()), l.Job, string(l.Owner()), l.Token, l.Flags})
 		}
 	}
+}
+
+// outvoted are the locks that jobs of this node have by others' votes, against its own: it
+// votes for them after a restart.
+func (n *node) outvoted() map[string]bool {
+	names := map[string]bool{}
+	for _, j := range n.s.order {
+		sj := n.e.Job(&j.id)
+		if j.unique == nil || sj == nil || sj.Unique() == nil {
+			continue
+		}
+		for space, has := range map[store.Space]uint8{store.LockWait: store.UniqueHasWait, store.LockRun: store.UniqueHasRun} {
+			name := sj.AppendLock(nil, sj.Unique(), space)
+			if l := n.e.Lock(name); sj.Unique().Has(has) && l != nil && l.Job != j.id {
+				names[string(name)] = true
+			}
+		}
+	}
+	return names
 }
 
 // checkVotes compares them with what the log has brought back.

@@ -21,7 +21,7 @@ const (
 	leftSecs  = 25  // after all has healed, until which votes for refused claims are taken back
 	holdSecs  = 120 // for the lists of holders to converge
 
-	byHandSecs = 200 // after all has healed, until the operator queues what is uncertain
+	byHandSecs = 200 // after all has healed, until the operator settles what is uncertain
 )
 
 // Run plays one history. The error says what was not as it must be; the same
@@ -753,7 +753,7 @@ func (s *Sim) heal() {
 		}
 	}
 	s.at(2500, s.note)
-	s.at(byHandSecs*1000, s.queueUncertain)
+	s.at(byHandSecs*1000, s.settleUncertain)
 	s.unpause()
 	// A word to pause may still be on its way.
 	s.at(30_000, s.unpause)

@@ -174,7 +174,7 @@ type Sim struct {
 	over     bool // all jobs are done: none may show again
 	closed   bool // no more clients
 	wiped    int
-	byHand   bool          // the operator has queued what is uncertain
+	byHand   bool          // the operator has settled what is uncertain
 	torn     int           // crashes that lost some of the log
 	dead     []wire.NodeID // nodes that were replaced
 	failures []string

@@ -14,7 +14,12 @@ var uniqueHistories = map[string]Config{
 	"put off": {PerTenSeconds: 1600, Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 0.7, Replicate: 3, Fsync: EverySec, Uniques: &Uniques{Jobs: 150, Keys: 3, PutOff: 0.7, Leases: true, Drift: LockDrift, MaxLease: 30_000}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 60, Crashes: 120, Stops: 30, Blackouts: 40, Pauses: 60, Resets: 60,
 	}},
-	"calm":             {PerTenSeconds: 300, Nodes: 3, Jobs: 20, Seconds: 90, AckShare: 1, Replicate: 2, Uniques: &Uniques{Jobs: 200, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"calm": {PerTenSeconds: 300, Nodes: 3, Jobs: 20, Seconds: 90, AckShare: 1, Replicate: 2, Uniques: &Uniques{Jobs: 200, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	// Many want one key, and the nodes are far apart: they would split the votes for good.
+	"one key": {PerTenSeconds: 60_000, Nodes: 7, Jobs: 5, Seconds: 180, AckShare: 1, Replicate: 1, Uniques: &Uniques{Jobs: 300, Keys: 1, PutOff: 1}, Faults: Faults{MinDelay: 1, MaxDelay: 250}},
+	"slow once": {PerTenSeconds: 6000, Nodes: 5, Jobs: 5, Seconds: 180, AckShare: 0.9, Once: 0.5, Replicate: 2, Uniques: &Uniques{Jobs: 300, Keys: 2, Leases: true}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 400, Crashes: 150, Resets: 60,
+	}},
 	"put off for long": {PerTenSeconds: 300, Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 1, Loyal: true, Swift: true, Replicate: 3, MostExtra: 0.001, Uniques: &Uniques{Jobs: 150, Keys: 3, PutOff: 1, Long: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	"put off for long in trouble": {PerTenSeconds: 600, Nodes: 5, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 150, Keys: 6, PutOff: 0.7, Long: true, Leases: true, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Resets: 60, Partitions: 60, CutSecs: 30,
