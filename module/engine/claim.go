@@ -220,6 +220,7 @@ type claims struct {
 	inquiries int64              // how many there were: the number of a question
 	entrusted map[store.ID]int64 // jobs that other nodes were given to keep, and when (steady); for suspectMS
 	leftovers map[store.ID]*leftover
+	begins    beginnings
 	nextLook  int64 // steady
 	lost      map[store.ID]struct{}
 	seen      uint64       // the greatest token that another node told of
@@ -647,6 +648,7 @@ func (n *Node) tickClaims() {
 	n.tickSync(now)
 	n.tickVotes(now)
 	n.tickSuspects(now)
+	n.tickBegins(now)
 	if len(n.alarms) > 0 {
 		n.wake = min(n.wake, n.now+max(n.alarms[0].at-now, 1))
 	}

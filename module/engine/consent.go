@@ -598,6 +598,9 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 
 // renewed notes what became of a claim that renews a job's lock.
 func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome) error {
+	if space == store.LockWait {
+		n.leaseBegun(id, o)
+	}
 	j := n.store.Lookup(id)
 	done := j == nil || j.State == store.StateAcked
 	if done || !n.named(j, space, name) || space == store.LockRun && (j.State == store.StateQueued || !mayRun(j, j.Unique())) {

@@ -493,9 +493,7 @@ func (n *Node) onNewQueue(j *store.Job, m *wire.Message) *store.Job {
 // its key, one that runs alone takes its place in its lane.
 func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 	if n.fallsDue(j, u) {
-		if _, err := n.renewLock(j, u, store.LockWait, u.LockTTL(), nil); err == ErrLockLost {
-			u.Clear(store.UniqueHasWait)
-		}
+		n.beginLease(j, u)
 	}
 	if !u.Runs() || u.Busy() != store.BusyWait {
 		n.endRun(j, u)
@@ -591,6 +589,7 @@ func (n *Node) endWait(j *store.Job, u store.Unique) {
 	if u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
 		name := n.lockName(j, u, store.LockWait)
 		u.Clear(store.UniqueHasWait)
+		delete(n.begins.over, j.ID)
 		n.freeName(name, &j.ID, u.WaitToken())
 	}
 }
