@@ -239,6 +239,8 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 		n.waitOut(j, []byte(name))
 	case left > 0:
 		n.later(j, left)
+	case !nack && j.Retry > 0 && j.Queue.Pause&PauseIn != 0:
+		n.later(j, retryTime(n, j)-n.now) // as any job that falls due while its queue is paused
 	case nack || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0 || j.Retry == 0:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
 		return true
