@@ -172,8 +172,13 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
 	window := u.Strategy() == store.UniqueWindow
 	j.Flags |= store.FlagAnnounced // until the job is left to another node
-	if n.byName[string(name)] != nil || n.rests(name) {
-		n.waitOut(j, name) // one at a time: they would take the votes from each other
+	switch {
+	case n.byName[string(name)] != nil:
+		// One at a time: they would take the votes from each other.
+		n.later(j, u.ConflictDelay()+int64(n.random.Uint64()%putOffMS))
+		return false
+	case n.rests(name):
+		n.waitOut(j, name)
 		return false
 	}
 	var now *Outcome
@@ -501,8 +506,13 @@ func (n *Node) rouse(name []byte) {
 	}
 	r.tries = 0
 	if span := r.afterSplit(); span > 0 {
-		r.until = min(r.until, n.steady()+int64(n.random.Uint64()%uint64(span)))
-		n.await(name, r.until)
+		now := n.steady()
+		at := now + int64(n.random.Uint64()%uint64(span))
+		if r.until > now {
+			at = min(at, r.until)
+		}
+		r.until, r.over = at, false
+		n.await(name, at)
 		return
 	}
 	r.until, r.over = 0, true
