@@ -31,6 +31,7 @@ func (n *Node) beginLease(j *store.Job, u store.Unique) {
 func (n *Node) askToBegin(j *store.Job, u store.Unique, lease int64) {
 	if _, err := n.renewLock(j, u, store.LockWait, lease, nil); err == ErrLockLost {
 		u.Clear(store.UniqueHasWait)
+		delete(n.begins.over, j.ID)
 	}
 }
 
