@@ -56,6 +56,7 @@ func play(t *testing.T, p plan, end time.Time) {
 	folder, err := os.MkdirTemp("", "chaos-")
 	require.NoError(t, err)
 	var m *mesh
+	state := ""
 	t.Cleanup(func() {
 		if !t.Failed() {
 			os.RemoveAll(folder)
@@ -66,9 +67,15 @@ func play(t *testing.T, p plan, end time.Time) {
 			name := filepath.Join(folder, "diary")
 			os.WriteFile(name, []byte(strings.Join(m.diary, "\n")+"\n"), 0o644)
 			t.Logf("what was done to them, the last of it:\n%s", strings.Join(m.diary[max(0, len(m.diary)-60):], "\n"))
+			t.Logf("and how they were then:\n%s", state)
 		}
 	})
 	m = startMesh(t, p, folder)
+	t.Cleanup(func() { // before they are ended
+		if t.Failed() {
+			state = m.state()
+		}
+	})
 	t.Logf("%d nodes, appendfsync %v, aof-use-rdb-preamble %s, replicas %v, Sentinel %v, clocks that step %v",
 		len(p.fsync), p.fsync, p.preamble, p.replicas, p.sentinel, p.clocks)
 	for i, steps := range p.rounds {

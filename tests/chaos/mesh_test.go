@@ -35,6 +35,7 @@ type server struct {
 	fsync string
 	state string // up, stopped or down
 	probe string // a job that the log has, until the next restart
+	pause moment // when the last CLIENT PAUSE is over
 }
 
 // node is a node of the mesh: one server or, in plans with replicas, that of its
@@ -238,6 +239,7 @@ func (m *mesh) do(s step) {
 	case "save":
 		m.tell(all[0], "BGSAVE", "SCHEDULE")
 	case "pause":
+		all[0].pause = m.now() + s.lasts + rounding
 		m.tell(all[0], "CLIENT", "PAUSE", s.lasts.Milliseconds(), s.kind)
 	case "leavers":
 		m.tell(all[0], "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -248,7 +250,7 @@ func (m *mesh) do(s step) {
 	case "stay":
 		m.tell(all[0], "JOBMESH", "CLUSTER", "LEAVING", "no")
 	case "clock":
-		all[0].SetClock(s.delay)
+		m.setClock(all[0], s.delay)
 	case "cut", "deaf":
 		m.net.cut(s.apart, s.fault == "deaf")
 	case "slow":
@@ -287,6 +289,13 @@ func (m *mesh) tell(s *server, args ...any) {
 	if v := c.Do(args...); v.Kind == '-' && args[0] != "RELEASEJOB" {
 		m.note("       %v: %v", args, v)
 	}
+}
+
+// setClock sets a server's wall clock when it isn't paused any more: the server ends a
+// pause by that clock, and while it is paused takes no CLIENT UNPAUSE either.
+func (m *mesh) setClock(s *server, ahead time.Duration) {
+	time.Sleep(s.pause - m.now())
+	s.SetClock(ahead)
 }
 
 func (m *mesh) kill(all []*server) {
@@ -404,7 +413,7 @@ func (m *mesh) heal(since moment) {
 			s.state = "up"
 		}
 		if m.plan.clocks {
-			s.SetClock(0)
+			m.setClock(s, 0)
 		}
 	}
 	m.net.heal()
@@ -422,6 +431,30 @@ func (m *mesh) heal(since moment) {
 	}
 	m.whole()
 	m.note("healed")
+}
+
+// state tells of each server whether it answers, and whom it reaches.
+func (m *mesh) state() string {
+	var b strings.Builder
+	for _, s := range m.servers {
+		fmt.Fprintf(&b, "node %s is %s: ", s.name, s.state)
+		c, err := harness.Dial(s.addr, 2*time.Second)
+		if err != nil {
+			fmt.Fprintln(&b, err)
+			continue
+		}
+		// The pairs of name and value that say most.
+		text := c.Do("INFO", "jobmesh")
+		for _, name := range []string{"reachable_nodes", "locks_abstaining", "registered_jobs", "locks", "lock_claims"} {
+			if _, value, ok := strings.Cut(text.Str, "jobmesh_"+name+":"); ok {
+				value, _, _ = strings.Cut(value, "\r")
+				fmt.Fprintf(&b, "%s %s, ", name, value)
+			}
+		}
+		fmt.Fprintf(&b, "PING %.100v\n", c.Do("PING"))
+		c.Close()
+	}
+	return b.String()
 }
 
 // logs checks what the servers have written.
