@@ -168,6 +168,7 @@ func (m *mesh) bySentinel(n *node) {
 func (m *mesh) follow(since moment) {
 	m.t.Helper()
 	m.sentinelWaits(time.Hour)
+	var changed []*node
 	for _, n := range m.nodes {
 		var next *server
 		harness.Await(m.t, 60*time.Second, fmt.Sprint("node ", n.index, " to have one master"), func() bool {
@@ -187,8 +188,12 @@ func (m *mesh) follow(since moment) {
 		if next != n.master {
 			n.serves.Store(nil)
 			m.lose(n.master, since)
-			m.adopt(n, next)
+			n.master = next
+			changed = append(changed, n)
 		}
+	}
+	for _, n := range changed { // when all are known: the masters meet
+		m.adopt(n, n.master)
 	}
 }
 
