@@ -1,70 +1,107 @@
 package engine
 
-import "jobmesh/module/store"
+import (
+	"slices"
+
+	"jobmesh/module/store"
+)
 
 // A job's LOCKTTL begins when the job falls due. Until then its waiting lock has no lease, so
 // the other nodes are asked to vote anew, for the lease. Where there is no majority just then,
-// they would keep the key until the job is done: so they are asked again until they have voted,
-// also when the lease is over by then. A vote is never shortened: a lease that another node
-// has begun since, for a client that said WORKING, stays.
+// they would keep the key until the job is done: so they are asked again until a majority has
+// voted, and the others when they can be reached. A vote is never shortened: a lease that another
+// node has begun since, for a client that said WORKING, stays. After a restart a lease begins
+// anew, and nobody knows whether the others have voted for it: they are asked then, too.
 
-// beginEveryMS is how long a lease that couldn't begin waits until it is tried again.
-const beginEveryMS = 1_000
+const (
+	beginEveryMS = 1_000 // until a lease that couldn't begin is tried again
+	beginPaceMS  = 50    // until the next claimSlice of very many are
+)
 
-// beginnings are the leases that are to begin.
+// beginnings are the leases that are to begin: when they would be over (steady), by the jobs
+// that have the locks.
 type beginnings struct {
-	over map[store.ID]int64 // steady: when they would be over, by the jobs that have the locks
-	next int64              // steady
+	over  map[store.ID]int64
+	apart map[store.ID]int64 // a majority has voted, and some nodes couldn't be reached
+	ups   uint64             // members.ups when those were asked for again
+	next  int64              // steady
 }
 
 // beginLease begins the lease of a waiting lock whose job falls due.
 func (n *Node) beginLease(j *store.Job, u store.Unique) {
-	if !n.alone() {
-		if n.begins.over == nil {
-			n.begins.over = map[store.ID]int64{}
-		}
-		n.begins.over[j.ID] = n.steady() + u.LockTTL()
+	if n.alone() {
+		_, _ = n.renewLock(j, u, store.LockWait, u.LockTTL(), nil)
+		return
 	}
+	n.setBegin(j.ID, n.steady()+u.LockTTL())
 	n.askToBegin(j, u, u.LockTTL())
 }
 
+// askToBegin asks all nodes, whatever this node's own vote: the job may have its lock by
+// others'. Where the lease is over here, the lock is had once more, for as long as asking takes
+// at most, and the job doesn't know.
 func (n *Node) askToBegin(j *store.Job, u store.Unique, lease int64) {
-	if _, err := n.renewLock(j, u, store.LockWait, lease, nil); err == ErrLockLost {
-		u.Clear(store.UniqueHasWait)
-		delete(n.begins.over, j.ID)
+	if u.Has(store.UniqueHasWait) {
+		_, _ = n.claimAnew(j, u, store.LockWait, lease, nil)
+		return
+	}
+	id, name := j.ID, slices.Clone(n.lockName(j, u, store.LockWait))
+	now, _ := n.claimLock(jobLock{name: name, job: id, lease: ClaimTimeoutMS, any: u.Has(store.UniqueAny)}, func(o Outcome) { n.leaseBegun(&id, &o) })
+	if now != nil {
+		n.leaseBegun(&id, now)
 	}
 }
 
 // leaseBegun notes what became of a claim that renews a waiting lock.
 func (n *Node) leaseBegun(id *store.ID, o *Outcome) {
-	if o.Kind != NoQuorum {
-		delete(n.begins.over, *id)
+	over, is := n.begins.over[*id]
+	if !is || o.Kind == NoQuorum {
+		return
 	}
+	delete(n.begins.over, *id)
+	if o.Kind == Granted && slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected }) {
+		setBegin(&n.begins.apart, *id, over)
+	}
+}
+
+// endBegin forgets the beginning of a lease: the lock is over.
+func (n *Node) endBegin(id store.ID) {
+	delete(n.begins.over, id)
+	delete(n.begins.apart, id)
 }
 
 // tickBegins tries again.
 func (n *Node) tickBegins(now int64) {
-	if len(n.begins.over) == 0 || now < n.begins.next {
+	b := &n.begins
+	if len(b.over) == 0 && len(b.apart) > 0 && b.ups != n.mesh.ups {
+		b.ups, b.over, b.apart = n.mesh.ups, b.apart, b.over
+	}
+	if len(b.over) == 0 || now < b.next {
 		return
 	}
-	n.begins.next = now + beginEveryMS
+	b.next = now + beginEveryMS
 	budget := claimSlice
-	for id, over := range n.begins.over {
+	for id, over := range b.over {
 		if budget--; budget < 0 {
-			n.begins.next = now
+			b.next = now + beginPaceMS
 			return
 		}
 		j := n.store.Lookup(&id)
-		if j == nil || j.State == store.StateAcked || j.Unique() == nil || n.alone() {
-			delete(n.begins.over, id)
+		if j == nil || j.State == store.StateAcked || j.Unique() == nil || n.putOff(j) || n.alone() {
+			n.endBegin(id)
 			continue
 		}
-		if n.byJob[id] != nil {
-			continue // it is being claimed
+		if n.byJob[id] == nil { // else it is being claimed
+			n.askToBegin(j, j.Unique(), max(over-now, ClaimTimeoutMS))
 		}
-		// At this node the lease may be over already: then the lock is had once more, for as
-		// long as asking takes at most.
-		n.askToBegin(j, j.Unique(), max(over-now, ClaimTimeoutMS))
-		n.log(LogState, j)
 	}
+}
+
+func (n *Node) setBegin(id store.ID, over int64) { setBegin(&n.begins.over, id, over) }
+
+func setBegin(m *map[store.ID]int64, id store.ID, over int64) {
+	if *m == nil {
+		*m = map[store.ID]int64{}
+	}
+	(*m)[id] = over
 }

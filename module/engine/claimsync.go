@@ -376,6 +376,12 @@ func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 	if l != nil && partial && e.Flags&lockSoft != 0 && e.Token <= l.Token {
 		return
 	}
+	if n.inDispute(e.Name) {
+		n.dispute(l, e)
+		if l == nil {
+			return
+		}
+	}
 	n.adopt(e)
 	n.sync.learnt[string(e.Name)] = struct{}{}
 	if uint64(len(n.sync.learnt)) > 2*n.store.Locks().Len+learntSlack {

@@ -586,7 +586,13 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 	if l := n.liveLock(name); l != nil && l.Job != j.ID && !n.outvotes(j, space) {
 		return false, ErrLockLost
 	}
-	id, want := j.ID, jobLock{name: slices.Clone(name), job: j.ID, lease: lease, any: u.Has(store.UniqueAny)}
+	return n.claimAnew(j, u, space, lease, client)
+}
+
+// claimAnew is renewLock in a mesh, whatever this node votes for.
+func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease int64, client any) (pending bool, err error) {
+	name := slices.Clone(n.lockName(j, u, space))
+	id, want := j.ID, jobLock{name: name, job: j.ID, lease: lease, any: u.Has(store.UniqueAny)}
 	now, _ := n.claimLock(want, func(o Outcome) {
 		end := n.renewed(&id, space, want.name, &o)
 		if j := n.store.Lookup(&id); j != nil && (end == nil || end == ErrLockLost) {

@@ -17,10 +17,11 @@ import (
 // So when somebody wants the lock, this node asks all others whether they count on votes for
 // these jobs. A job for which all say no has no lock.
 type dispute struct {
-	until    int64   // steady
-	rivals   []rival // nil where that isn't asked: a client has the lock, or a window lasts longer than its job
-	asked    int64   // steady
-	question int64   // its number, which the answers give back
+	until    int64 // steady
+	rivals   []rival
+	endless  bool  // that isn't asked: a client has the lock, or a window, which lasts longer than its job
+	asked    int64 // steady
+	question int64 // its number, which the answers give back
 }
 
 // rival is a job that has the lock, as somebody told.
@@ -31,14 +32,9 @@ type rival struct {
 	gone  []wire.Node
 }
 
-// dispute notes that others tell of another holder than this node's table.
+// dispute notes that others tell of another holder than this node's table (l, nil where its
+// holder's time is over), or again of one of those who dispute the lock.
 func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
-	until := func(left int64, leased bool) int64 {
-		if !leased {
-			left = n.maxLease
-		}
-		return n.steady() + voteMS(left)
-	}
 	d := n.sync.disputed[string(e.Name)]
 	if d == nil {
 		d = &dispute{}
@@ -46,19 +42,38 @@ func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 			n.sync.disputed = map[string]*dispute{}
 		}
 		n.sync.disputed[string(e.Name)] = d
-		if mine := n.entryOf(l); mayAsk(&mine) {
-			d.rivals = []rival{n.newRival(&mine)}
-		}
 	}
-	d.until = max(d.until, until(n.LockLeft(l), l.Until != 0), until(e.Left, e.Lease > 0))
-	switch i := slices.IndexFunc(d.rivals, func(r rival) bool { return r.lock.Job == e.Job }); {
-	case !mayAsk(e):
-		d.rivals = nil
-	case i >= 0:
-		d.rivals[i] = n.newRival(e)
-	case len(d.rivals) > 0:
-		d.rivals = append(d.rivals, n.newRival(e))
+	if l != nil {
+		mine := n.entryOf(l)
+		n.addRival(d, &mine, l.Until != 0)
 	}
+	n.addRival(d, e, e.Lease > 0)
+}
+
+func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
+	left := n.maxLease
+	if leased {
+		left = e.Left
+	}
+	d.until = max(d.until, n.steady()+voteMS(left))
+	if e.Job == (wire.JobID{}) || e.Flags&lockOutlives != 0 {
+		d.rivals, d.endless = nil, true
+	}
+	if d.endless {
+		return
+	}
+	r := n.newRival(e)
+	i := slices.IndexFunc(d.rivals, func(old rival) bool { return old.lock.Job == e.Job })
+	if i < 0 {
+		d.rivals = append(d.rivals, r)
+		return
+	}
+	// The longest that somebody tells of is the one that counts.
+	if old := &d.rivals[i]; old.lock.Lease == 0 || e.Lease > 0 && old.lock.Left-(r.told-old.told) > e.Left {
+		r.lock, r.told = old.lock, old.told
+		r.lock.Token = max(r.lock.Token, e.Token)
+	}
+	d.rivals[i] = r
 }
 
 func (n *Node) newRival(e *wire.Lock) rival {
@@ -66,9 +81,6 @@ func (n *Node) newRival(e *wire.Lock) rival {
 	lock.Name, lock.Owner = bytes.Clone(e.Name), bytes.Clone(e.Owner)
 	return rival{lock: lock, told: n.steady()}
 }
-
-// mayAsk says of a lock whether it ends with its job.
-func mayAsk(e *wire.Lock) bool { return e.Job != wire.JobID{} && e.Flags&lockOutlives == 0 }
 
 func (n *Node) inDispute(name []byte) bool {
 	if len(n.sync.disputed) == 0 {
@@ -113,7 +125,7 @@ func (n *Node) askRivals(name []byte) bool {
 func (n *Node) onRival(p *Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
 	d := n.sync.disputed[name]
-	if d == nil || d.question != m.Lock.Left {
+	if d == nil || d.question != m.Lock.Left || n.steady()-d.asked >= suspectMS {
 		return
 	}
 	i := slices.IndexFunc(d.rivals, func(r rival) bool { return r.lock.Job == m.ID })
@@ -133,7 +145,23 @@ func (n *Node) onRival(p *Peer, m *wire.Message) {
 	case wire.JobDone:
 		n.loses(d, i)
 	}
-	if len(d.rivals) > 1 || len(d.rivals) == 1 && !d.rivals[0].lives {
+	n.decide(name, d)
+}
+
+// decide ends a dispute where one is left who has the lock, or nobody.
+func (n *Node) decide(name string, d *dispute) {
+	if len(d.rivals) > 1 {
+		return
+	}
+	if len(d.rivals) == 1 {
+		r := &d.rivals[0]
+		if !r.lives && !n.countsOnAny(r.lock.Name, store.ID(r.lock.Job)) {
+			return
+		}
+	}
+	if l := n.liveLock([]byte(name)); l != nil && (len(d.rivals) == 0 || l.Job != store.ID(d.rivals[0].lock.Job)) {
+		mine := n.entryOf(l)
+		n.addRival(d, &mine, l.Until != 0) // nobody was asked for that one
 		return
 	}
 	delete(n.sync.disputed, name)

@@ -202,6 +202,9 @@ func (w *world) unlock() {
 // clearlock NODE NAME [prefix].
 func (w *world) clearLock() {
 	n, name := w.actor(0), store.AppendBareName(nil, []byte(w.word(1)))
+	if w.d.HasArg("waiting") {
+		name = store.AppendLockName(nil, store.LockWait, nil, []byte(w.word(1)))
+	}
 	n.do(func() {
 		count, _, err := n.e.ClearLocks(name, w.d.HasArg("prefix"), false)
 		w.say("%d %v", count, err)

@@ -86,8 +86,8 @@ func (n *Node) jobLives(id store.ID) bool {
 }
 
 // lockOver says whether this node knows of a job that it had the lock of this name, and never
-// has it again: then the others need not be asked. That is known of the waiting lock of a job
-// which is nowhere else, and of a dead letter.
+// has it again: then the others need not be asked. That is known of the waiting lock of an
+// at-most-once job, which is nowhere else, and of a dead letter.
 func (n *Node) lockOver(name []byte, id store.ID) bool {
 	j := n.store.Lookup(&id)
 	if j == nil || j.State == store.StateAcked || n.byJob[id] != nil {
@@ -97,16 +97,12 @@ func (n *Node) lockOver(name []byte, id store.ID) bool {
 	if u == nil {
 		return true // a dead letter
 	}
-	if store.Space(name[0]) != store.LockWait || j.Uncertain() || isOffered(j) || n.HasLock(j, store.LockWait) || n.putOff(j) || !n.named(j, store.LockWait, name) {
+	if store.Space(name[0]) != store.LockWait || j.Retry > 0 || j.Uncertain() || isOffered(j) || u.Has(store.UniqueHasWait) || n.putOff(j) || !n.named(j, store.LockWait, name) {
 		return false
 	}
-	// Where its time is over, or it was delivered, the job claims the lock anew before it has it
-	// again.
-	if u.LockTTL() > 0 && u.Strategy() != store.UniqueWindow && j.Holders() == 0 {
-		return true
-	}
+	// It was delivered. Where that is taken back it claims the lock anew first.
 	ends := u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth
-	return j.Retry == 0 && ends && j.Flags&store.FlagDelivered != 0
+	return ends && j.Flags&store.FlagDelivered != 0
 }
 
 // jobDone says whether this node knows that a job is done.

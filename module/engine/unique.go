@@ -95,6 +95,9 @@ func (n *Node) lapsed(l *store.Lock) {
 
 func (n *Node) hasNoMore(j *store.Job, space store.Space) {
 	j.Unique().Clear(hasFlag(space))
+	if space == store.LockWait {
+		delete(n.begins.over, j.ID)
+	}
 	if !n.passive && !n.loading {
 		n.log(LogState, j)
 	}
@@ -511,13 +514,13 @@ func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
 	if u.LockTTL() == 0 || !u.Has(store.UniqueHasWait) || u.Strategy() == store.UniqueWindow {
 		return false
 	}
-	first := j.Flags&store.FlagQueuedOnce == 0
-	if first && j.Delay > 0 {
-		return true
+	// It has begun where the job was delayed at the node that handed it over; and another node
+	// may have been thought to queue one that was put off: the lock tells.
+	l := n.liveLock(n.lockName(j, u, store.LockWait))
+	if l != nil && l.Job == j.ID {
+		return l.Until == 0
 	}
-	// Another node may have been thought to queue one that was put off: its lock tells.
-	l := n.store.Lock(n.lockName(j, u, store.LockWait))
-	return l != nil && l.Until == 0 && (first || l.Job == j.ID)
+	return j.Flags&store.FlagQueuedOnce == 0 && j.Delay > 0
 }
 
 // accepted settles what locks a job has that came from another node: that of its
@@ -589,7 +592,7 @@ func (n *Node) endWait(j *store.Job, u store.Unique) {
 	if u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
 		name := n.lockName(j, u, store.LockWait)
 		u.Clear(store.UniqueHasWait)
-		delete(n.begins.over, j.ID)
+		n.endBegin(j.ID)
 		n.freeName(name, &j.ID, u.WaitToken())
 	}
 }
@@ -873,9 +876,14 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 	if space == store.LockRun && lease == 0 && !n.alone() {
 		lease = n.runLease(j, u) // other nodes would never see its end
 	}
+	asks := space == store.LockWait && lease > 0 && !n.alone()
+	if asks {
+		n.setBegin(j.ID, n.steady()+lease)
+	}
 	switch _, holder := n.takeLock(name, &j.ID, lease); {
 	case holder == nil:
 		n.store.Lock(name).Token = token
+	case asks: // it may have the lock by others' votes
 	case !n.outvotes(j, space):
 		u.Clear(hasFlag(space))
 		n.log(LogState, j)

@@ -276,7 +276,7 @@ func (n *Node) endAdds() {
 	n.ending = true
 	n.debts = [debtKinds]debtList{}
 	clear(n.owed)
-	clear(n.begins.over)
+	n.begins = beginnings{}
 	n.tickEnding(waitSlice)
 }
 
