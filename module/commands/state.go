@@ -401,6 +401,9 @@ func (m *module) whole() bool {
 	switch {
 	case m.phase == rm.LoadRDB && m.saved.Process == m.epoch.Process:
 		return m.saved.Changes == m.epoch.Changes // DEBUG RELOAD
+	case m.phase == rm.LoadAOF && m.inLog == m.epoch.Process: // DEBUG LOADAOF, which writes the AOF before
+		m.watchGap()
+		return !m.gap && !m.server.EffectsKept()
 	case r == nil:
 	case m.phase == rm.LoadRDB:
 		fits = r.kind == ranClean && r.process == m.saved.Process && r.changes == m.saved.Changes
@@ -514,8 +517,9 @@ func (m *module) begun(c *rm.Ctx) {
 	if m.node.Passive() || !m.syncsAlways() {
 		return
 	}
-	// When the AOF is written.
-	m.server.After(1, func(*rm.Ctx) {
+	// When the AOF is written, and before the first client is answered: a timer would come
+	// a millisecond later.
+	m.server.Post(func(*rm.Server) {
 		if m.node.Passive() || m.inLog != m.epoch.Process || !m.syncsAlways() {
 			return
 		}

@@ -274,6 +274,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		s.uncertain++
 		n.doubted = max(n.doubted, j.CTime)
 		doubt(j, n.now)
+		n.boundWait(j)
 		n.store.Work(j, j.QTime)
 	case j.State == store.StateQueued && elsewhere:
 		j.State = store.StateActive
@@ -332,6 +333,30 @@ func doubt(j *store.Job, at int64) {
 	j.State = store.StateActive
 	j.Flags = j.Flags&^store.FlagOffered | store.FlagDelivered | store.FlagUncertain
 	j.QTime = at
+}
+
+// boundWait has LOCKTTL begin of a job that became uncertain before it was due: it isn't due
+// any more.
+func (n *Node) boundWait(j *store.Job) {
+	if j.Parts == 0 {
+		return
+	}
+	u := j.Unique()
+	if u == nil || u.LockTTL() == 0 || !u.Has(store.UniqueHasWait) || u.Strategy() == store.UniqueWindow {
+		return
+	}
+	l := n.liveLock(n.lockName(j, u, store.LockWait))
+	if l == nil || l.Job != j.ID || l.Until != 0 {
+		return
+	}
+	l.Lease = u.LockTTL()
+	l.Until = n.untilOf(l.Lease)
+	n.noteLock(l)
+	n.logLock(l)
+	n.await(l.Name(), l.Until)
+	if !n.alone() {
+		n.setBegin(j.ID, l.Until)
+	}
 }
 
 // Doubt does in the data of a log, or of a replica, what Settle did with the same data

@@ -859,7 +859,7 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 				u.Clear(store.UniqueHasWait)
 			}
 			return
-		case j.Flags&store.FlagQueuedOnce == 0 || held(j):
+		case (j.Flags&store.FlagQueuedOnce == 0 || held(j)) && !j.Uncertain():
 			lease = 0 // it isn't due yet
 		case lease > 0:
 			lease += delayFrom(j, n.now) // nor is this copy of one that is delayed at another node

@@ -130,9 +130,7 @@ func TestAnAOFIsRewrittenWhileQueuesAreAway(t *testing.T) {
 					c := s.Dial()
 					var away, here []string
 					for i := range 3 {
-						if away = append(away, add(t, c, "q", i, 0)); end != "loadaof" { // after which those would be uncertain
-							away = append(away, add(t, c, "q", i, 0, "RETRY", 0))
-						}
+						away = append(away, add(t, c, "q", i, 0), add(t, c, "q", i, 0, "RETRY", 0))
 					}
 					away = append(away, add(t, c, "q", "k", 0, "UNIQUE", "until-processed"))
 					there := add(t, c, "p", "b", 0)

@@ -598,3 +598,69 @@ func TestRestoreInAnotherDatabase(t *testing.T) {
 		})
 	}
 }
+
+// A server with appendfsync always is killed as soon as it has answered, again and again: its
+// state file says from the first answer on that the log has all.
+func TestKilledRightAfterTheStart(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+	for range 30 {
+		id := s.Do("ADDJOB", "q", "b", 0, "RETRY", 0).Str
+		s.Kill()
+		s.Restart()
+		require.Equal(t, "queued", s.Do("SHOW", id).Field("state").Str)
+	}
+}
+
+// DEBUG LOADAOF reads what the server itself has just written: nothing is uncertain by that,
+// and the state file counts on.
+func TestAtMostOnceJobsAfterLOADAOF(t *testing.T) {
+	for _, fsync := range []string{"always", "everysec"} {
+		t.Run(fsync, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync "+fsync))
+			c := s.Dial()
+			waits, delayed := add(t, c, "q", "b", 0, "RETRY", 0), add(t, c, "q", "b", 0, "RETRY", 0, "DELAY", 1000)
+			given := add(t, c, "p", "b", 0, "RETRY", 0)
+			require.Equal(t, given, get(t, c, "p"))
+			require.Equal(t, "OK", c.Do("DEBUG", "LOADAOF").Str)
+			assert.Equal(t, "queued", state(c, waits))
+			assert.NotEqual(t, "maybe", c.Do("SHOW", delayed).Field("delivered").Str)
+			assert.Equal(t, int64(0), c.Do("QLEN", "p").Int(), "what was delivered doesn't come again")
+			if fsync != "always" {
+				return
+			}
+			later := add(t, c, "q", "b", 0, "RETRY", 0)
+			s.Kill()
+			s.Restart()
+			for _, id := range []string{waits, later} {
+				assert.Equal(t, "queued", s.Do("SHOW", id).Field("state").Str)
+			}
+		})
+	}
+}
+
+// LOCKTTL of an at-most-once job that is uncertain before it was due: it isn't due any more,
+// so the time begins with the restart, and with each that follows.
+func TestLockTTLOfUncertainJobs(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync everysec"))
+	c := s.Dial()
+	lock := func(key string, more ...any) string {
+		return add(t, c, append([]any{"q", "b", 0, "RETRY", 0, "UNIQUE", "until-processed", "KEY", key, "LOCKTTL", 2}, more...)...)
+	}
+	lock("now")
+	lock("delayed", "DELAY", 100)
+	lock("blocked", "BLOCKEDBY", lock("deferred", "DEFERRED"))
+	s.AwaitLogged()
+	for range 2 {
+		s.Kill()
+		s.Restart()
+		for _, key := range []string{"now", "delayed", "deferred", "blocked"} {
+			harness.Await(t, 20*time.Second, "the end of the lock of "+key, func() bool {
+				return s.Do("LOCK.SHOW", key, "TYPE", "waiting", "QUEUE", "q").Null
+			})
+		}
+		s.AwaitLogged()
+	}
+}
