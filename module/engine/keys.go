@@ -126,6 +126,9 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		return 0
 	}
 	n.store.Rename(q, name)
+	if !dormant && n.unlisted() {
+		n.listAll()
+	}
 	n.welcome(q)
 	dropped = n.attach(q, dormant)
 	if !n.loading && !n.passive {
@@ -195,6 +198,16 @@ func (n *Node) unlisted() bool {
 		}
 	}
 	return n.lacking
+}
+
+// listAll has the table know the jobs of all queues that lie in other databases. What RESTORE
+// brings back of those is left out, and must be on every server: on this one, which saw the
+// queue go, as on one that loaded it there.
+func (n *Node) listAll() {
+	for _, q := range n.dormant {
+		n.store.List(q)
+	}
+	n.recount = true
 }
 
 // bury gives up the queues in limbo.

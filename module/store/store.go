@@ -375,6 +375,21 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	if known {
 		return 0
 	}
+	return s.enterQueue(q)
+}
+
+// List puts the jobs of a detached queue into the table, where it isn't [Store.Listed]. Those
+// that are known already are dropped; it returns how many.
+func (s *Store) List(q *Queue) (dropped int) {
+	if s.Listed(q) {
+		return 0
+	}
+	q.listed = s.generation
+	return s.enterQueue(q)
+}
+
+// enterQueue makes all jobs and lanes of a queue known.
+func (s *Store) enterQueue(q *Queue) (dropped int) {
 	for l := q.Lanes; l != nil; l = l.Next {
 		l.headless = false
 		s.lanes.insert(&l.entry, l.hash)

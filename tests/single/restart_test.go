@@ -664,3 +664,62 @@ func TestLockTTLOfUncertainJobs(t *testing.T) {
 		s.AwaitLogged()
 	}
 }
+
+// What RESTORE leaves out, as its jobs lie in another database, is left out on each server:
+// on one that saw them go, on one that has loaded them there, when the log is read, and at the
+// replica.
+func TestRestoreOfWhatLiesInAnotherDatabase(t *testing.T) {
+	// How a server comes not to have seen them go, and what has the same data then.
+	for how, other := range map[string]func(t *testing.T, s *harness.Server, c *harness.Conn) (after func() *harness.Server){
+		"reloaded": func(t *testing.T, s *harness.Server, c *harness.Conn) func() *harness.Server {
+			require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+			return func() *harness.Server { s.Stop("SHUTDOWN"); s.Restart(); return s }
+		},
+		"flushed": func(t *testing.T, s *harness.Server, c *harness.Conn) func() *harness.Server {
+			require.Equal(t, "OK", c.Do("FLUSHDB").Str)
+			return func() *harness.Server { s.Stop("SHUTDOWN"); s.Restart(); return s }
+		},
+		"rewritten": func(t *testing.T, s *harness.Server, c *harness.Conn) func() *harness.Server {
+			s.RewriteAOF()
+			return func() *harness.Server { s.Kill(); s.Restart(); return s }
+		},
+		"replica": func(t *testing.T, s *harness.Server, c *harness.Conn) func() *harness.Server {
+			r := harness.Start(t, harness.WithConfig("appendonly yes"), harness.WithReplicaOf(s))
+			r.AwaitSync()
+			return func() *harness.Server {
+				harness.Await(t, 20*time.Second, "the replica to have all", func() bool {
+					return r.Info("replication", "slave_repl_offset") == s.Info("replication", "master_repl_offset")
+				})
+				s.Kill()
+				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+				harness.Await(t, 20*time.Second, "the promotion", func() bool { return !r.Do("QPEEK", "q", 1).Err("LOADING") && r.Do("SET", "k", "v").Str == "OK" })
+				return r
+			}
+		},
+	} {
+		for _, gone := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, and deleted there %v", how, gone), func(t *testing.T) {
+				t.Parallel()
+				s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+				c := s.Dial()
+				id := add(t, c, "q", "b", 0)
+				dump := c.Do("DUMP", "q").Str
+				require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+				after := other(t, s, c)
+				c.Do("RESTORE", "q", 0, dump, "REPLACE")
+				if gone {
+					c.Do("SELECT", 1)
+					require.Equal(t, int64(1), c.Do("DEL", "q").Int())
+				}
+				has := func(s *harness.Server) string {
+					c := s.Dial()
+					here := fmt.Sprint(c.Do("SHOW", id).Null, c.Do("QLEN", "q"))
+					c.Do("SELECT", 1)
+					return here + fmt.Sprint(c.Do("EXISTS", "q"))
+				}
+				before := has(s)
+				assert.Equal(t, before, has(after()))
+			})
+		}
+	}
+}
