@@ -212,15 +212,18 @@ func (m *module) goOnPromoting(*rm.Ctx) {
 // as soon as the server takes writes. All such work goes through here, or is the tick's:
 // whatever it changes has to be logged.
 func (m *module) later(ms int64, run func(*rm.Ctx)) {
-	m.server.After(ms, func(c *rm.Ctx) {
-		if !m.takesWrites() {
-			m.later(pausedEvery, run)
-			return
-		}
-		m.begin(c)
-		run(c)
-		m.settle(c)
-	})
+	m.server.After(ms, func(c *rm.Ctx) { m.nowOrLater(c, run) })
+}
+
+// nowOrLater is later, from a timer, at once if that can be.
+func (m *module) nowOrLater(c *rm.Ctx, run func(*rm.Ctx)) {
+	if !m.takesWrites() {
+		m.later(pausedEvery, run)
+		return
+	}
+	m.begin(c)
+	run(c)
+	m.settle(c)
 }
 
 // takesWrites says whether the server takes writes: it doesn't while it loads, nor

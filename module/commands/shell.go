@@ -203,10 +203,12 @@ func (m *module) start(s *rm.Server) error {
 	m.tellAOF()
 	m.node.SetPassive(s.Replica())
 	m.schedule(m.node.Now() + 100)
-	// Not before the data set is loaded: the event loop turns only then. What says that the
-	// log has all comes first: clients are answered from the next turn on.
-	m.later(0, m.begun)
-	s.After(0, func(c *rm.Ctx) { m.openBus() })
+	// Not before the data set is loaded: the event loop turns only then. Clients are answered
+	// from the next turn on: by then the bus is open, and the log is known to have all.
+	s.After(0, func(c *rm.Ctx) {
+		m.nowOrLater(c, m.begun)
+		m.openBus()
+	})
 	return nil
 }
 
