@@ -30,7 +30,9 @@ type beginnings struct {
 // beginLease begins the lease of a waiting lock whose job falls due.
 func (n *Node) beginLease(j *store.Job, u store.Unique) {
 	if n.alone() {
-		_, _ = n.renewLock(j, u, store.LockWait, u.LockTTL(), nil)
+		if _, err := n.renewLock(j, u, store.LockWait, u.LockTTL(), nil); err == ErrLockLost {
+			u.Clear(store.UniqueHasWait)
+		}
 		return
 	}
 	n.setBegin(j.ID, n.steady()+u.LockTTL())

@@ -242,6 +242,7 @@ func TestAJobTakesTheKeyOfAnEmptyQueue(t *testing.T) {
 	})
 	id := all(t, replica.Dial(), []any{"REPLICAOF", "NO", "ONE"}, []any{"ADDJOB", "q", "body", 0})[1].Str
 	awaitKeys(t, replica, "q")
+	s.Kill() // by its configuration the other one follows it again
 	replica.Kill()
 	replica.Restart()
 	assert.Equal(t, "queued", state(replica.Dial(), id))
