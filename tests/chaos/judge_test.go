@@ -15,9 +15,9 @@ const second = time.Second
 // sync that is under way.
 const unwritten = 2500 * time.Millisecond
 
-// rounding is by how much a server's clock, which it looks at once in a while, can
-// be behind.
-const rounding = 20 * time.Millisecond
+// rounding is by how much a server's clock can be behind, at which it looks once in a while:
+// where many servers share few processors, it may not run between that and a command.
+const rounding = 60 * time.Millisecond
 
 // transit is for how long a copy of a job can be on its way, held up by a partition and
 // by a node that is stopped. Nodes tell each other how much is left of its time to
