@@ -241,7 +241,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		n.collect(j)
 	case fresh:
 		// Another does it; we look after it in case that one dies.
-		j.QTime = n.now + gcFirstMS + int64(n.random.Uint64()%jitterMS)
+		j.QTime = n.now + gcFirstMS + n.below(jitterMS)
 		n.arm(j)
 	}
 }

@@ -506,7 +506,7 @@ func (n *Node) missed(c *Claim, o Outcome, definite bool) {
 			limit = claimLookMS
 		}
 	}
-	c.retry = now + 1 + int64(n.random.Uint64()%uint64(limit))
+	c.retry = now + 1 + n.below(limit)
 	if c.doubts > 0 && c.gone != o.Job {
 		c.retry = now + claimResendMS // unless it is known before
 	}

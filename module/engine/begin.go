@@ -27,6 +27,16 @@ type beginnings struct {
 	next  int64              // steady
 }
 
+func newBeginnings() beginnings {
+	return beginnings{over: map[store.ID]int64{}, apart: map[store.ID]int64{}}
+}
+
+// endsWhenDue says whether a job has a waiting lock whose time, LOCKTTL, begins when the job
+// is due.
+func endsWhenDue(u store.Unique) bool {
+	return u.LockTTL() > 0 && u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow
+}
+
 // beginLease begins the lease of a waiting lock whose job falls due.
 func (n *Node) beginLease(j *store.Job, u store.Unique) {
 	if n.alone() {
@@ -35,7 +45,7 @@ func (n *Node) beginLease(j *store.Job, u store.Unique) {
 		}
 		return
 	}
-	n.setBegin(j.ID, n.steady()+u.LockTTL())
+	n.begins.over[j.ID] = n.steady() + u.LockTTL()
 	n.askToBegin(j, u, u.LockTTL())
 }
 
@@ -62,7 +72,7 @@ func (n *Node) leaseBegun(id *store.ID, o *Outcome) {
 	}
 	delete(n.begins.over, *id)
 	if o.Kind == Granted && slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected }) {
-		setBegin(&n.begins.apart, *id, over)
+		n.begins.apart[*id] = over
 	}
 }
 
@@ -99,11 +109,21 @@ func (n *Node) tickBegins(now int64) {
 	}
 }
 
-func (n *Node) setBegin(id store.ID, over int64) { setBegin(&n.begins.over, id, over) }
-
-func setBegin(m *map[store.ID]int64, id store.ID, over int64) {
-	if *m == nil {
-		*m = map[store.ID]int64{}
+// boundWait begins the lease of a job that became uncertain before it was due: it isn't due
+// any more.
+func (n *Node) boundWait(j *store.Job) {
+	u := j.Unique()
+	if u == nil || !endsWhenDue(u) {
+		return
 	}
-	(*m)[id] = over
+	l := n.liveLock(n.lockName(j, u, store.LockWait))
+	if l == nil || l.Job != j.ID || l.Until != 0 {
+		return
+	}
+	n.bound(l, u.LockTTL())
+	n.logLock(l)
+	n.await(l.Name(), l.Until)
+	if !n.alone() {
+		n.begins.over[j.ID] = l.Until
+	}
 }

@@ -175,10 +175,10 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 	switch {
 	case n.byName[string(name)] != nil:
 		// One at a time: they would take the votes from each other.
-		n.later(j, u.ConflictDelay()+int64(n.random.Uint64()%putOffMS))
+		n.later(j, u.ConflictDelay()+n.below(putOffMS))
 		return false
 	case n.rests(name):
-		n.waitOut(j, name)
+		n.waitOut(j, string(name))
 		return false
 	}
 	var now *Outcome
@@ -220,10 +220,11 @@ func (n *Node) giveBack(name []byte, id *store.ID, window bool, o *Outcome) {
 // where it may be queued.
 func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 	u := j.Unique()
+	name := string(n.lockName(j, u, store.LockWait))
 	if o.Kind == Granted {
 		u.SetWait(o.Token)
 		u.Clear(store.UniquePending)
-		delete(n.consents.rests, string(n.lockName(j, u, store.LockWait)))
+		delete(n.consents.rests, name)
 	}
 	left := delayFrom(j, n.now)
 	switch {
@@ -237,11 +238,10 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 		if j.Retry > 0 && j.Holders() > 0 {
 			j.Flags |= store.FlagQueuedOnce // as far as is known: others may have a majority
 		}
-		name := string(n.lockName(j, u, store.LockWait))
 		if o.isSplit() {
 			n.giveRest(name, o)
 		}
-		n.waitOut(j, []byte(name))
+		n.waitOut(j, name)
 	case left > 0:
 		n.later(j, left)
 	case !nack && j.Retry > 0 && j.Queue.Pause&PauseIn != 0:
@@ -259,9 +259,9 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 
 // waitOut has a job that was put off wait until it tries again: others that got a part of the
 // votes do so, too, but not all at the same moment.
-func (n *Node) waitOut(j *store.Job, name []byte) {
-	span := putOffMS/2 + int64(n.random.Uint64()%putOffMS)
-	if r := n.consents.rests[string(name)]; r != nil {
+func (n *Node) waitOut(j *store.Job, name string) {
+	span := putOffMS/2 + n.below(putOffMS)
+	if r := n.consents.rests[name]; r != nil {
 		span += max(r.until-n.steady(), 0)
 	}
 	n.waitFor(j, span)
@@ -472,7 +472,7 @@ func (n *Node) giveRest(name string, o *Outcome) {
 		r.splits = max(r.splits-1, 0)
 	}
 	span = max(span, r.afterSplit())
-	span += int64(n.random.Uint64() % uint64(span))
+	span += n.below(span)
 	r.until, r.over = now+span, false
 	n.await([]byte(name), r.until)
 }
@@ -507,7 +507,7 @@ func (n *Node) rouse(name []byte) {
 	r.tries = 0
 	if span := r.afterSplit(); span > 0 {
 		now := n.steady()
-		at := now + int64(n.random.Uint64()%uint64(span))
+		at := now + n.below(span)
 		if r.until > now {
 			at = min(at, r.until)
 		}
@@ -717,10 +717,14 @@ func (n *Node) leaveVotes(j *store.Job) {
 // run's end.
 func (n *Node) boundRun(l *store.Lock, j *store.Job, u store.Unique) {
 	if l.Until == 0 {
-		l.Lease = n.runLease(j, u)
-		l.Until = n.untilOf(l.Lease)
-		n.noteLock(l)
+		n.bound(l, n.runLease(j, u))
 	}
+}
+
+// bound gives a lock a lease that begins now. The caller logs it.
+func (n *Node) bound(l *store.Lock, lease int64) {
+	l.Lease, l.Until = lease, n.untilOf(lease)
+	n.noteLock(l)
 }
 
 // entrustRun leaves a job's run lock to another node, where its client works on.

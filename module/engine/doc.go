@@ -59,8 +59,9 @@
 //     end; release.go: the release of deferred ones;
 //   - lock.go: the table of locks; claim.go: asking for one, attempt.go: asking all nodes
 //     once, vote.go: giving a vote, votes.go: what is remembered of votes, debt.go: votes that are to be taken back; claimsync.go:
-//     what a node asks the others that may have lost votes it gave; suspect.go: votes that
-//     stand for nothing any more;
+//     what a node asks the others that may have lost votes it gave, dispute.go: of which of
+//     them it hears different things; suspect.go: votes that stand for nothing any more;
+//     begin.go: leases that begin when a job is due;
 //   - mesh.go: what arrives of one job; replicate.go, requeue.go, ack.go: its copies, its
 //     coming back, its end; federate.go: how jobs move to where clients wait, handover.go:
 //     at-most-once ones, of which there is one copy; peers.go: who is in the mesh and how

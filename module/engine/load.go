@@ -335,30 +335,6 @@ func doubt(j *store.Job, at int64) {
 	j.QTime = at
 }
 
-// boundWait has LOCKTTL begin of a job that became uncertain before it was due: it isn't due
-// any more.
-func (n *Node) boundWait(j *store.Job) {
-	if j.Parts == 0 {
-		return
-	}
-	u := j.Unique()
-	if u == nil || u.LockTTL() == 0 || !u.Has(store.UniqueHasWait) || u.Strategy() == store.UniqueWindow {
-		return
-	}
-	l := n.liveLock(n.lockName(j, u, store.LockWait))
-	if l == nil || l.Job != j.ID || l.Until != 0 {
-		return
-	}
-	l.Lease = u.LockTTL()
-	l.Until = n.untilOf(l.Lease)
-	n.noteLock(l)
-	n.logLock(l)
-	n.await(l.Name(), l.Until)
-	if !n.alone() {
-		n.setBegin(j.ID, l.Until)
-	}
-}
-
 // Doubt does in the data of a log, or of a replica, what Settle did with the same data
 // and an inexact trust: it was at that time, and the creation times of the jobs are up to
 // last. Without it the next one to load the log would take for exact what wasn't.

@@ -199,7 +199,7 @@ func (w *world) unlock() {
 	})
 }
 
-// clearlock NODE NAME [prefix].
+// clearlock NODE NAME [prefix] [waiting]: of a bare lock, or of jobs' waiting lock of the key NAME.
 func (w *world) clearLock() {
 	n, name := w.actor(0), store.AppendBareName(nil, []byte(w.word(1)))
 	if w.d.HasArg("waiting") {

@@ -24,7 +24,10 @@ func (n *Node) retryAt(j *store.Job) int64 {
 }
 
 // jitter is a random error, ms, that keeps nodes from acting at one moment.
-func (n *Node) jitter() int64 { return int64(n.random.Uint64()%jitterMS) - jitterMS/2 }
+func (n *Node) jitter() int64 { return n.below(jitterMS) - jitterMS/2 }
+
+// below is a random time shorter than span, ms.
+func (n *Node) below(span int64) int64 { return int64(n.random.Uint64() % uint64(span)) }
 
 // postpone starts a job's retry time anew.
 func (n *Node) postpone(j *store.Job) { n.postponeBy(j, 0) }

@@ -96,7 +96,7 @@ func (n *Node) lapsed(l *store.Lock) {
 func (n *Node) hasNoMore(j *store.Job, space store.Space) {
 	j.Unique().Clear(hasFlag(space))
 	if space == store.LockWait {
-		delete(n.begins.over, j.ID)
+		delete(n.begins.over, j.ID) // nodes that were apart are still to hear of the lease
 	}
 	if !n.passive && !n.loading {
 		n.log(LogState, j)
@@ -511,7 +511,7 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 // fallsDue says whether a job that was delayed or held back is queued for the first
 // time: from now on its waiting lock ends by itself.
 func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
-	if u.LockTTL() == 0 || !u.Has(store.UniqueHasWait) || u.Strategy() == store.UniqueWindow {
+	if !endsWhenDue(u) {
 		return false
 	}
 	// It has begun where the job was delayed at the node that handed it over; and another node
@@ -878,7 +878,7 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 	}
 	asks := space == store.LockWait && lease > 0 && !n.alone()
 	if asks {
-		n.setBegin(j.ID, n.steady()+lease)
+		n.begins.over[j.ID] = n.steady() + lease
 	}
 	switch _, holder := n.takeLock(name, &j.ID, lease); {
 	case holder == nil:

@@ -77,6 +77,7 @@ func TestTheClockIsSetBackWhileTimersRun(t *testing.T) {
 		for _, w := range waiting {
 			w.Send("GETJOB", "TIMEOUT", 1, "FROM", "q")
 		}
+		// Into the middle of the timers, which are due after a millisecond: nothing tells when they run.
 		time.Sleep(time.Duration(700+i%20*50) * time.Microsecond)
 		s.SetClock(0)
 		for _, w := range waiting {

@@ -692,7 +692,7 @@ func TestRestoreOfWhatLiesInAnotherDatabase(t *testing.T) {
 				})
 				s.Kill()
 				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
-				harness.Await(t, 20*time.Second, "the promotion", func() bool { return !r.Do("QPEEK", "q", 1).Err("LOADING") && r.Do("SET", "k", "v").Str == "OK" })
+				harness.Await(t, 20*time.Second, "the promotion", func() bool { return r.Do("ADDJOB", "p", "b", 0).Kind == '+' })
 				return r
 			}
 		},
