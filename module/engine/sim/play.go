@@ -553,9 +553,11 @@ func (s *Sim) blackout() {
 	s.trace("blackout, clean: %v", clean)
 	for _, n := range s.nodes {
 		s.at(s.r.Int64N(300), func() {
-			if clean {
+			switch {
+			case s.healed: // in the meantime: nothing goes wrong any more
+			case clean:
 				s.stop(n)
-			} else {
+			default:
 				s.crash(n, false)
 			}
 		})
