@@ -456,3 +456,14 @@ func Await(t testing.TB, limit time.Duration, what string, cond func() bool) {
 		<-tick.C
 	}
 }
+
+// Took asserts that what began at a time took as long as it should: at most 50 ms less,
+// for a client and the server count from different moments, and at most 2 s more, for a
+// busy machine may run neither of them for that long.
+func Took(t testing.TB, began time.Time, should time.Duration) {
+	t.Helper()
+	took := time.Since(began)
+	if took < should-50*time.Millisecond || took > should+2*time.Second {
+		t.Errorf("it took %v, not %v", took, should)
+	}
+}
