@@ -9,9 +9,10 @@ import (
 // A job's LOCKTTL begins when the job falls due. Until then its waiting lock has no lease, so
 // the other nodes are asked to vote anew, for the lease. Where there is no majority just then,
 // they would keep the key until the job is done: so they are asked again until a majority has
-// voted, and the others when they can be reached. A vote is never shortened: a lease that another
-// node has begun since, for a client that said WORKING, stays. After a restart a lease begins
-// anew, and nobody knows whether the others have voted for it: they are asked then, too.
+// voted, and the others when they can be reached; one that doesn't hear of the lease all the
+// same is asked when its vote stands in somebody's way (endLapsed). A vote is never shortened: a lease that another node has begun since, for a
+// client that said WORKING, stays. After a restart a lease begins anew, and nobody knows whether
+// the others have voted for it: they are asked then, too.
 
 const (
 	beginEveryMS = 1_000 // until a lease that couldn't begin is tried again
@@ -21,14 +22,17 @@ const (
 // beginnings are the leases that are to begin: when they would be over (steady), by the jobs
 // that have the locks.
 type beginnings struct {
-	over  map[store.ID]int64
-	apart map[store.ID]int64 // a majority has voted, and some nodes couldn't be reached
-	ups   uint64             // members.ups when those were asked for again
-	next  int64              // steady
+	over  roster[store.ID, int64]
+	open  bool                    // a pass through them isn't over
+	next  int64                   // steady
+	apart roster[store.ID, int64] // a majority has voted, and some nodes couldn't be reached
+	ups   uint64                  // members.ups when those were asked for again
 }
 
-func newBeginnings() beginnings {
-	return beginnings{over: map[store.ID]int64{}, apart: map[store.ID]int64{}}
+// remove forgets the beginning of a lease: the lock is over, for every node.
+func (b *beginnings) remove(id store.ID) {
+	b.over.remove(id)
+	b.apart.remove(id)
 }
 
 // endsWhenDue says whether a job has a waiting lock whose time, LOCKTTL, begins when the job
@@ -45,7 +49,7 @@ func (n *Node) beginLease(j *store.Job, u store.Unique) {
 		}
 		return
 	}
-	n.begins.over[j.ID] = n.steady() + u.LockTTL()
+	n.begins.over.put(j.ID, n.steady()+u.LockTTL())
 	n.askToBegin(j, u, u.LockTTL())
 }
 
@@ -66,46 +70,45 @@ func (n *Node) askToBegin(j *store.Job, u store.Unique, lease int64) {
 
 // leaseBegun notes what became of a claim that renews a waiting lock.
 func (n *Node) leaseBegun(id *store.ID, o *Outcome) {
-	over, is := n.begins.over[*id]
-	if !is || o.Kind == NoQuorum {
+	over := n.begins.over.get(*id)
+	if over == nil || o.Kind == NoQuorum {
 		return
 	}
-	delete(n.begins.over, *id)
 	if o.Kind == Granted && slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected }) {
-		n.begins.apart[*id] = over
+		n.begins.apart.put(*id, *over)
 	}
-}
-
-// endBegin forgets the beginning of a lease: the lock is over.
-func (n *Node) endBegin(id store.ID) {
-	delete(n.begins.over, id)
-	delete(n.begins.apart, id)
+	n.begins.over.remove(*id)
 }
 
 // tickBegins tries again.
 func (n *Node) tickBegins(now int64) {
 	b := &n.begins
-	if len(b.over) == 0 && len(b.apart) > 0 && b.ups != n.mesh.ups {
-		b.ups, b.over, b.apart = n.mesh.ups, b.apart, b.over
+	if b.ups != n.mesh.ups && b.apart.left == 0 {
+		b.ups = n.mesh.ups
+		b.apart.begin()
 	}
-	if len(b.over) == 0 || now < b.next {
+	b.apart.pass(claimSlice, func(id store.ID, over *int64) bool {
+		b.over.make(id, *over)
+		return false
+	})
+	if b.over.len() == 0 || now < b.next {
 		return
 	}
-	b.next = now + beginEveryMS
-	budget := claimSlice
-	for id, over := range b.over {
-		if budget--; budget < 0 {
-			b.next = now + beginPaceMS
-			return
-		}
+	if !b.open {
+		b.over.begin()
+	}
+	b.open = b.over.pass(claimSlice, func(id store.ID, over *int64) bool {
 		j := n.store.Lookup(&id)
 		if j == nil || j.State == store.StateAcked || j.Unique() == nil || n.putOff(j) || n.alone() {
-			n.endBegin(id)
-			continue
+			return false
 		}
 		if n.byJob[id] == nil { // else it is being claimed
-			n.askToBegin(j, j.Unique(), max(over-now, ClaimTimeoutMS))
+			n.askToBegin(j, j.Unique(), max(*over-now, ClaimTimeoutMS))
 		}
+		return true
+	})
+	if b.next = now + beginEveryMS; b.open {
+		b.next = now + beginPaceMS
 	}
 }
 
@@ -124,6 +127,6 @@ func (n *Node) boundWait(j *store.Job) {
 	n.logLock(l)
 	n.await(l.Name(), l.Until)
 	if !n.alone() {
-		n.begins.over[j.ID] = l.Until
+		n.begins.over.put(j.ID, l.Until)
 	}
 }

@@ -236,7 +236,7 @@ type claims struct {
 func newClaims() claims {
 	return claims{
 		byRound: map[uint64]*Claim{}, byJob: claimIndex[store.ID]{}, byName: claimIndex[string]{}, lockLines: map[string]*lockLine{}, owed: map[uint64]*debt{},
-		suspects: map[string]*suspect{}, entrusted: map[store.ID]int64{}, leftovers: map[store.ID]*leftover{}, lost: map[store.ID]struct{}{}, begins: newBeginnings(), maxLease: DefaultMaxLease,
+		suspects: map[string]*suspect{}, entrusted: map[store.ID]int64{}, leftovers: map[store.ID]*leftover{}, lost: map[store.ID]struct{}{}, maxLease: DefaultMaxLease,
 	}
 }
 

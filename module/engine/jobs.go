@@ -74,6 +74,9 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 			u.SetWait(token)
 			n.begun(u)
 		} else if answer, err, over := n.refused(a, u, &holder.Job); over {
+			if !n.alone() {
+				n.suspectLock(holder)
+			}
 			n.store.FreeJob(j)
 			return answer, false, err
 		}

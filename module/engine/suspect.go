@@ -14,6 +14,7 @@ import (
 // given meanwhile ends it: answers to a question are older than what is voted for after it.
 type suspect struct {
 	id       store.ID
+	lapse    bool  // only whether its lock is over is asked: the job is known to live
 	asked    int64 // steady
 	question int64 // its number, which the answers give back
 	voted    bool  // since then
@@ -24,23 +25,67 @@ type suspect struct {
 // may have been missed: it asks all nodes for its job, at most once a second.
 func (n *Node) suspectLock(l *store.Lock) {
 	if l.Flags&lockOutlives == 0 {
-		n.suspectJob(l.Name(), l.Job)
+		n.suspectVote(l.Name(), l.Job, l.Until == 0)
 	}
 }
 
 // suspectJob is suspectLock for one of which this node may know by others alone.
-func (n *Node) suspectJob(name []byte, id store.ID) {
-	if id == (store.ID{}) || n.jobLives(id) && !n.lockOver(name, id) {
+func (n *Node) suspectJob(name []byte, id store.ID) { n.suspectVote(name, id, false) }
+
+// suspectVote is suspectLock for a vote of this node's that has no end, or may have one.
+func (n *Node) suspectVote(name []byte, id store.ID, endless bool) {
+	if id == (store.ID{}) {
+		return
+	}
+	lapse := n.jobLives(id) && !n.lockOver(name, id)
+	if lapse && (!endless || !n.maybeLapsed(name, id)) {
 		return
 	}
 	now := n.steady()
 	s := n.suspects[string(name)]
-	if s != nil && s.id == id && now-s.asked < verifyEveryMS {
+	if s != nil && s.id == id && (s.lapse && lapse || now-s.asked < verifyEveryMS) {
 		return
 	}
 	n.inquiries++
-	n.suspects[string(name)] = &suspect{id: id, asked: now, question: n.inquiries}
-	n.verify(0, &wire.Lock{Name: name, Left: n.inquiries}, id)
+	n.suspects[string(name)] = &suspect{id: id, lapse: lapse, asked: now, question: n.inquiries}
+	flags := uint8(0)
+	if endless {
+		flags = wire.Endless
+	}
+	n.verify(flags, &wire.Lock{Name: name, Left: n.inquiries}, id)
+}
+
+// A waiting lock can be over though its job lives: LOCKTTL ends it, and the first delivery. A
+// node that isn't told of the lease, or of the end, keeps a vote without end: it was apart, or
+// the node that owed it the word was started anew. When such a vote stands in somebody's way,
+// all are asked with wire.Endless. A node that knows that the lock is over claims it
+// once more, for a moment: so the votes end, but for those that somebody was given since.
+
+// maybeLapsed says whether a lock is over that this node has voted for, as far as it knows; or
+// may be, where the job is a copy. Of one that is over here it sees to the end.
+func (n *Node) maybeLapsed(name []byte, id store.ID) bool {
+	if n.endLapsed(name, id) {
+		return false
+	}
+	j := n.store.Lookup(&id)
+	return j != nil && j.State == store.StateActive && j.Place == store.InHeld && j.Holders() > 0 &&
+		j.Flags&store.FlagQueuedOnce != 0 && !held(j) && j.Unique() != nil
+}
+
+// endLapsed has all votes for a job's waiting lock end where the lock is over by what this
+// node knows, and says whether it is.
+func (n *Node) endLapsed(name []byte, id store.ID) bool {
+	j := n.store.Lookup(&id)
+	if j == nil || j.State != store.StateActive && j.State != store.StateQueued || n.byJob[id] != nil || isOffered(j) || n.putOff(j) || held(j) {
+		return false
+	}
+	u := j.Unique()
+	if u == nil || u.Has(store.UniqueHasWait) || !u.Has(store.UniqueLapsed) && !endedByDelivery(j, u) || !n.named(j, store.LockWait, name) {
+		return false
+	}
+	n.begins.over.make(id, n.steady())
+	n.hurryTick()
+	return true
 }
 
 // verify asks all nodes for a lock's job, or with a token whether they count on votes for it
@@ -100,9 +145,13 @@ func (n *Node) lockOver(name []byte, id store.ID) bool {
 	if store.Space(name[0]) != store.LockWait || j.Retry > 0 || j.Uncertain() || isOffered(j) || u.Has(store.UniqueHasWait) || n.putOff(j) || !n.named(j, store.LockWait, name) {
 		return false
 	}
-	// It was delivered. Where that is taken back it claims the lock anew first.
-	ends := u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth
-	return ends && j.Flags&store.FlagDelivered != 0
+	return endedByDelivery(j, u) // where that is taken back it claims the lock anew first
+}
+
+// endedByDelivery says of a job that doesn't have its waiting lock whether it was delivered,
+// and by that lost it.
+func endedByDelivery(j *store.Job, u store.Unique) bool {
+	return (u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth) && j.Flags&store.FlagDelivered != 0
 }
 
 // jobDone says whether this node knows that a job is done.
@@ -136,6 +185,9 @@ func (n *Node) onVerify(p *Peer, m *wire.Message) {
 		answer.Count = wire.JobDone
 	}
 	n.send(p, &answer)
+	if m.Flags&wire.Endless != 0 && !over {
+		n.endLapsed(l.Name, id)
+	}
 }
 
 func (n *Node) onVerified(p *Peer, m *wire.Message) {
@@ -148,7 +200,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		return
 	}
 	s := n.suspects[string(m.Lock.Name)]
-	if s == nil || s.id != store.ID(m.ID) || s.question != m.Lock.Left {
+	if s == nil || s.lapse || s.id != store.ID(m.ID) || s.question != m.Lock.Left {
 		return
 	}
 	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.jobLives(s.id) && !n.lockOver(m.Lock.Name, s.id)) {

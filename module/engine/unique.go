@@ -90,13 +90,17 @@ func (n *Node) lapsed(l *store.Lock) {
 	if l.Flags&lockOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
 		return
 	}
-	n.hasNoMore(n.store.Lookup(&l.Job), l.Space())
+	j := n.store.Lookup(&l.Job)
+	if l.Space() == store.LockWait {
+		j.Unique().Set(store.UniqueLapsed)
+	}
+	n.hasNoMore(j, l.Space())
 }
 
 func (n *Node) hasNoMore(j *store.Job, space store.Space) {
 	j.Unique().Clear(hasFlag(space))
 	if space == store.LockWait {
-		delete(n.begins.over, j.ID) // nodes that were apart are still to hear of the lease
+		n.begins.over.remove(j.ID) // nodes that were apart are still to hear of the lease
 	}
 	if !n.passive && !n.loading {
 		n.log(LogState, j)
@@ -592,7 +596,7 @@ func (n *Node) endWait(j *store.Job, u store.Unique) {
 	if u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
 		name := n.lockName(j, u, store.LockWait)
 		u.Clear(store.UniqueHasWait)
-		n.endBegin(j.ID)
+		n.begins.remove(j.ID)
 		n.freeName(name, &j.ID, u.WaitToken())
 	}
 }
@@ -614,6 +618,7 @@ func (n *Node) endLocks(j *store.Job) {
 	if u := j.Unique(); u != nil {
 		n.endWait(j, u)
 		n.endRun(j, u)
+		n.begins.remove(j.ID)
 	}
 }
 
@@ -878,7 +883,7 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 	}
 	asks := space == store.LockWait && lease > 0 && !n.alone()
 	if asks {
-		n.begins.over[j.ID] = n.steady() + lease
+		n.begins.over.put(j.ID, n.steady()+lease)
 	}
 	switch _, holder := n.takeLock(name, &j.ID, lease); {
 	case holder == nil:

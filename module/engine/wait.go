@@ -276,7 +276,7 @@ func (n *Node) endAdds() {
 	n.ending = true
 	n.debts = [debtKinds]debtList{}
 	clear(n.owed)
-	n.begins = newBeginnings()
+	n.begins = beginnings{}
 	n.tickEnding(waitSlice)
 }
 

@@ -54,6 +54,8 @@ const (
 	UniqueHasRun
 	// UniquePending: the job was refused its waiting lock, and tries again when it is due.
 	UniquePending
+	// UniqueLapsed: the time of its waiting lock is over.
+	UniqueLapsed
 	uniqueFlags = 1<<iota - 1
 )
 
@@ -170,6 +172,7 @@ func (u Unique) RunToken() uint64 { return binary.LittleEndian.Uint64(u[16:]) }
 // SetWait notes that the job has the waiting lock.
 func (u Unique) SetWait(token uint64) {
 	u.Set(UniqueHasWait)
+	u.Clear(UniqueLapsed)
 	binary.LittleEndian.PutUint64(u[8:], token)
 }
 

@@ -148,6 +148,9 @@ const (
 // Disputed, in a Verify and its answer: the sender may have voted for this job, or for another.
 const Disputed = Extend
 
+// Endless, in a Verify: the sender's vote for the job has no end.
+const Endless = Fresh
+
 // Newcomer, in a LockPage: the sender hasn't voted in this mesh yet.
 const Newcomer = Fresh
 
