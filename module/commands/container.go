@@ -194,17 +194,61 @@ func printable(s string) string {
 
 // shutdown saves, whatever the server's save points are, and exits: what it is of use
 // for is a server that saves nothing by itself. The state file does the rest.
+//
+// A SHUTDOWN that fails ends a server in another way, by an assertion, where a module has
+// called it: the server waits for an answer that the module's client doesn't get. So all
+// that can fail is done before, and the call is told to go through with it.
 func (m *module) shutdown(c *rm.Ctx) {
 	if !m.enter(c) || !mayRun(c, "SHUTDOWN") {
 		return
 	}
+	saved := false
+	if !m.writes() {
+		if _, err := m.server.CallStrings("SAVE"); err != nil {
+			c.Error("ERR the data can't be saved, so the server goes on: its log says why. SHUTDOWN NOSAVE ends it without saving")
+			return
+		}
+		saved = true
+	}
 	c.Simple("OK")
 	// Only after this command's effects are in the log.
-	m.server.After(1, func(*rm.Ctx) {
-		if _, err := m.server.Call("SHUTDOWN", "SAVE", "NOW"); err != nil {
-			m.server.Log(rm.Warning, "JOBMESH SHUTDOWN: %v", err)
+	m.server.After(1, func(*rm.Ctx) { m.exit(saved) })
+}
+
+// exit ends the server, when it writes neither an RDB nor an AOF in the background, and has
+// saved all there is. saved says that it has once.
+func (m *module) exit(saved bool) {
+	const again = 50 // ms
+	if m.writes() {
+		if !m.exits {
+			m.server.Log(rm.Notice, "JOBMESH SHUTDOWN waits for the end of the save or the AOF rewrite that is under way")
 		}
-	})
+		m.exits = true
+		m.server.After(again, func(*rm.Ctx) { m.exit(false) })
+		return
+	}
+	m.exits = false
+	if changes, ok := m.server.InfoField("persistence", "rdb_changes_since_last_save"); !saved || !ok || changes != "0" {
+		if _, err := m.server.CallStrings("SAVE"); err != nil {
+			m.server.Log(rm.Warning, "JOBMESH SHUTDOWN: the data can't be saved, so the server goes on: %v", err)
+			return
+		}
+	}
+	if _, err := m.server.CallStrings("SHUTDOWN", "NOSAVE", "NOW", "FORCE"); err != nil {
+		m.server.Log(rm.Warning, "JOBMESH SHUTDOWN: %v", err)
+	}
+}
+
+// writes says whether the server writes an RDB or an AOF in the background, or is about to.
+// It must not end while it makes its first AOF: the next start would read that alone.
+func (m *module) writes() bool {
+	for _, field := range [...]string{"rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled"} {
+		if v, ok := m.server.InfoField("persistence", field); ok && v != "0" {
+			return true
+		}
+	}
+	m.watchGap()
+	return m.gap && !m.off
 }
 
 // epochEffect names, in a log, the process that writes it from there on, and says what

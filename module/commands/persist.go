@@ -135,7 +135,7 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 		// Not before the server has done loading: the file must not bring the
 		// option back with the next start.
 		m.server.After(0, func(*rm.Ctx) {
-			if _, err := m.server.Call("CONFIG", "REWRITE"); err != nil {
+			if _, err := m.server.CallStrings("CONFIG", "REWRITE"); err != nil {
 				m.server.Log(rm.Warning, "set jobmesh.aof-enqueue-jobs-once to no in redis.conf before the next start: %v", err)
 			}
 		})

@@ -35,6 +35,7 @@ type module struct {
 	grown   int   // bytes of bodies since then
 	evicts  bool  // the maxmemory-policy may evict queues
 	doubted int64 // jobs that were uncertain by a handover when the log was told of it
+	exits   bool  // JOBMESH SHUTDOWN waits for what is written in the background
 	final   bool  // the log just replayed ended with an older release's JOBMESH SHUTDOWN
 	phase   rm.LoadPhase
 	logged  int64        // bytes of the AOF that is being loaded

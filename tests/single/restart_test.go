@@ -723,3 +723,58 @@ func TestRestoreOfWhatLiesInAnotherDatabase(t *testing.T) {
 		}
 	}
 }
+
+// JOBMESH SHUTDOWN of a server whose data can't be saved. The server goes on, with all jobs.
+func TestShutdownThatCannotSave(t *testing.T) {
+	for _, command := range [][]any{{"JOBMESH", "SHUTDOWN"}, {"SHUTDOWN", "REWRITE-AOF"}} {
+		s := harness.Start(t, harness.WithConfig("jobmesh.disque-compat yes"))
+		c := s.Dial()
+		id := add(t, c, "q", "b", 0)
+		require.Equal(t, "OK", c.Do("CONFIG", "SET", "save", "").Str)
+		dump := filepath.Join(s.Dir, "dump.rdb")
+		require.NoError(t, os.MkdirAll(filepath.Join(dump, "in the way"), 0o700))
+		v := c.Do(command...)
+		assert.True(t, v.Err("ERR the data can't be saved, so the server goes on: "), "%v", v)
+		require.NoError(t, os.RemoveAll(dump))
+		assert.Equal(t, int64(1), c.Do("QLEN", "q").Int())
+		s.Stop(command...)
+		s.Restart()
+		require.Equal(t, id, get(t, s.Dial(), "q"))
+	}
+}
+
+// JOBMESH SHUTDOWN while the server makes its first AOF, saves in the background, or writes
+// its AOF anew: it ends after that, and the next start has all jobs.
+func TestShutdownWhileTheServerWrites(t *testing.T) {
+	for name, write := range map[string][]any{
+		"first AOF": {"CONFIG", "SET", "appendonly", "yes"}, "AOF anew": {"BGREWRITEAOF"}, "RDB": {"BGSAVE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			appendonly := "no"
+			if name == "AOF anew" {
+				appendonly = "yes"
+			}
+			s := harness.Start(t, harness.WithConfig("appendonly "+appendonly))
+			c := s.Dial()
+			for i := range 100 {
+				require.Equal(t, "OK", c.Do("SET", i, "v").Str)
+			}
+			require.Equal(t, "OK", c.Do("CONFIG", "SET", "save", "", "rdb-key-save-delay", 10_000).Str)
+			first := add(t, c, "q", "1", 0, "RETRY", 0)
+			require.NotEqual(t, byte('-'), c.Do(write...).Kind)
+			harness.Await(t, 5*time.Second, "it to write", func() bool {
+				return s.Info("persistence", "aof_rewrite_in_progress") == "1" || s.Info("persistence", "rdb_bgsave_in_progress") == "1"
+			})
+			require.Equal(t, "OK", c.Do("JOBMESH", "SHUTDOWN").Str)
+			second := add(t, c, "q", "2", 0, "RETRY", 0)
+			s.AwaitEnd()
+			assert.Contains(t, s.Log(), "JOBMESH SHUTDOWN waits for the end of the save or the AOF rewrite that is under way")
+			if name == "first AOF" {
+				s.Move("appendonly no", "appendonly yes")
+			}
+			s.Restart()
+			c = s.Dial()
+			assert.Equal(t, []string{first, second}, []string{get(t, c, "q"), get(t, c, "q")})
+		})
+	}
+}
