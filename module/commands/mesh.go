@@ -32,6 +32,7 @@ type mesh struct {
 	saving  bool // the nodes' file is being written
 	unsaved bool // and has to be again
 	saves   uint64
+	tokens  uint64 // up to which the nodes' file says that some may have been given out; 0: none
 	kept    uint64 // the save that the node relies on
 	failed  string // why it couldn't be written last
 	unsent  []unsent

@@ -29,6 +29,9 @@ func (m *module) nodesText(forFile bool) string {
 	}
 	if v := m.node.Votes(); forFile && v.Longest >= 0 {
 		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest, yesNo(v.Unleased), yesNo(v.New))
+		if m.mesh.tokens > 0 {
+			vars += fmt.Sprintf(" tokens %d", m.mesh.tokens)
+		}
 		fmt.Fprintf(&b, "%s sum %08x\n", vars, crc32.ChecksumIEEE([]byte(vars)))
 	}
 	return b.String()
@@ -41,9 +44,10 @@ const varsLine = "vars"
 // errVarsDamaged is told of a line whose sum doesn't fit. A former release's has none.
 var errVarsDamaged = errors.New("what it says of votes for locks is damaged")
 
-func parseVars(f []string) (v engine.Votes, err error) {
+// parseVars reads it. tokens is up to which token some may have been given out, 0 for none.
+func parseVars(f []string) (v engine.Votes, tokens uint64, err error) {
 	if n := len(f) - 2; n > 0 && f[n] == "sum" && f[n+1] != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(strings.Join(f[:n], " ")))) {
-		return v, errVarsDamaged
+		return v, 0, errVarsDamaged
 	}
 	for i := 1; i+1 < len(f) && err == nil; i += 2 {
 		switch f[i] {
@@ -53,9 +57,11 @@ func parseVars(f []string) (v engine.Votes, err error) {
 			v.Unleased = f[i+1] != "no"
 		case "new":
 			v.New = f[i+1] != "no"
+		case "tokens":
+			tokens, err = strconv.ParseUint(f[i+1], 10, 63)
 		}
 	}
-	return v, err
+	return v, tokens, err
 }
 
 // loadNodes gives the node the name it had before, or writes down its first
@@ -78,7 +84,7 @@ func (m *module) loadNodes() error {
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) > 0 && f[0] == varsLine {
-			switch votes, err = parseVars(f); {
+			switch votes, m.mesh.tokens, err = parseVars(f); {
 			case errors.Is(err, errVarsDamaged):
 				votes = unknown
 				m.server.Log(rm.Warning, "%s: %v: this node votes for locks when enough others have told theirs, or lock-max-lease is over", m.nodesFile, err)
@@ -108,9 +114,23 @@ func (m *module) loadNodes() error {
 	}
 	if found {
 		m.node.SetVotes(votes)
+		m.node.ApplyFloor(m.mesh.tokens)
 		return nil
 	}
 	return fmt.Errorf("%s names no node as myself: mend it, or remove it and the node gets a new ID", m.nodesFile)
+}
+
+// keepTokens has the next start's tokens be greater than those that this one gives out
+// before the clock has come to them.
+func (m *module) keepTokens() {
+	ahead := m.node.TokensAhead()
+	if ahead == 0 {
+		return
+	}
+	m.mesh.tokens = ahead
+	if err := m.saveNodes(); err != nil {
+		m.server.Log(rm.Warning, "%s can't be written, so after a crash in the next seconds the tokens of locks may not grow: %v", m.nodesFile, err)
+	}
 }
 
 // saveNodes writes the file so that a crash leaves the old one or the new one.

@@ -327,7 +327,11 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, t *rm.DataType
 		rm.StringAt(q.Key).Free()
 	}
 	q.Key = rm.NewString(key.Bytes()).Pointer()
-	dropped := m.node.Attached(q, key.Bytes(), c.DB())
+	attach := m.node.Attached
+	if event == "restore" {
+		attach = m.node.Restored
+	}
+	dropped := attach(q, key.Bytes(), c.DB())
 	if dropped > 0 {
 		m.server.Log(rm.Warning, "queue %q: %d of its jobs are left out, because jobs of the same IDs exist", key.Bytes(), dropped)
 	}

@@ -513,6 +513,7 @@ func (m *module) ended(*rm.Ctx) {
 func (m *module) begun(c *rm.Ctx) {
 	m.last = nil
 	m.useState() // where nothing was loaded, it is there still
+	m.keepTokens()
 	m.logProcess(c)
 	if m.node.Passive() || !m.syncsAlways() {
 		return

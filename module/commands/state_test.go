@@ -65,7 +65,7 @@ func TestVarsOfTheNodesFile(t *testing.T) {
 		fmt.Sprintf("%s sum %08x", strings.Replace(line, "yes", "no", 1), crc32.ChecksumIEEE([]byte(line))): false,
 		fmt.Sprintf("%s sum %08x", line, crc32.ChecksumIEEE([]byte(line))^1):                                false,
 	} {
-		v, err := parseVars(strings.Fields(text))
+		v, _, err := parseVars(strings.Fields(text))
 		if fits {
 			require.NoError(t, err, text)
 			assert.Equal(t, want, v, text)

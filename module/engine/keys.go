@@ -105,6 +105,20 @@ func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
 	return n.NewQueueFor(box)
 }
 
+// Restored is [Node.Attached] for a queue that RESTORE has made. A job that is in a queue, in
+// whatever database, is dropped in it: else it would depend on which of the two queues comes
+// home first, and on what a server had listed, where the job is.
+func (n *Node) Restored(q *store.Queue, name []byte, db int) (dropped int) {
+	if db != 0 {
+		n.bury() // as in Attached
+		n.listAll()
+		if dropped = n.store.List(q); !n.loading && !n.passive {
+			n.tieAll(q)
+		}
+	}
+	return dropped + n.Attached(q, name, db)
+}
+
 // Attached makes a queue and its jobs known, under a name, after it was loaded,
 // restored, renamed or moved. In another database than 0 it lies dormant. It
 // returns how many jobs were dropped because their IDs are known already.

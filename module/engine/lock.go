@@ -118,6 +118,22 @@ func (n *Node) nextToken(l *store.Lock) uint64 {
 	return token
 }
 
+// aheadMS is how far tokens go from the last that was written off, after a start before the
+// clock has come to that: what is logged of them meanwhile can be lost as well.
+const aheadMS = 3_000
+
+// TokensAhead says up to which token this node may give some out before its clock has come
+// to those that were written off before it started; 0 where it has. The caller has that on
+// disk before the first: what the log says of it can be lost in a crash, and the next start
+// would begin with the same token.
+func (n *Node) TokensAhead() uint64 {
+	from := max(n.store.Locks().Floor, n.reserved)
+	if from <= uint64(max(n.now, 0))<<tokenShift {
+		return 0
+	}
+	return min(from+aheadMS<<tokenShift, store.MaxToken)
+}
+
 func (n *Node) reserve(token uint64) {
 	if token+reserveMS/2<<tokenShift > n.reserved {
 		n.reserved = token + reserveMS<<tokenShift

@@ -463,3 +463,32 @@ func TestShowLock(t *testing.T) {
 	assert.True(t, c.Do("LOCK.SHOW", "m").Null)
 	assert.True(t, c.Do("LOCK.SHOW", "n", "TYPE", "running", "QUEUE", "q").Null)
 }
+
+// Tokens grow over a crash that loses the end of the log, also right after a start, when they
+// are ahead of the clock.
+func TestTokensGrowOverALostEndOfTheLog(t *testing.T) {
+	for name, start := range map[string]func(s *harness.Server){
+		"after SHUTDOWN": func(s *harness.Server) { s.Stop() }, "after kill -9": func(s *harness.Server) { s.AwaitLogged(); s.Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := harness.Start(t, harness.WithConfig("appendonly yes", "auto-aof-rewrite-percentage 0"))
+			last := acquire(t, s.Dial(), "n", "a", 1)
+			start(s)
+			for range 3 {
+				s.Restart()
+				s.AwaitLogged()
+				files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
+				require.NoError(t, err)
+				require.NotEmpty(t, files)
+				file := files[len(files)-1]
+				before, err := os.Stat(file)
+				require.NoError(t, err)
+				token := acquire(t, s.Dial(), "n", "b", 1)
+				require.Greater(t, token, last)
+				last = token
+				s.Kill()
+				require.NoError(t, os.Truncate(file, before.Size()))
+			}
+		})
+	}
+}

@@ -724,6 +724,48 @@ func TestRestoreOfWhatLiesInAnotherDatabase(t *testing.T) {
 	}
 }
 
+// A job that is in a queue isn't restored into another, in whatever databases they are: there
+// would be two of it, and which of them stayed would depend on what a server had listed.
+func TestRestoreIntoAnotherDatabase(t *testing.T) {
+	for how, end := range map[string]func(s *harness.Server, c *harness.Conn) *harness.Server{
+		"restarted": func(s *harness.Server, c *harness.Conn) *harness.Server { s.Stop("SHUTDOWN"); s.Restart(); return s },
+		"killed":    func(s *harness.Server, c *harness.Conn) *harness.Server { s.Kill(); s.Restart(); return s },
+		"reloaded": func(s *harness.Server, c *harness.Conn) *harness.Server {
+			require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+			s.Stop("SHUTDOWN")
+			s.Restart()
+			return s
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+			c := s.Dial()
+			id := add(t, c, "q", "b", 0)
+			dump := c.Do("DUMP", "q").Str
+			in := func(db int, args ...any) {
+				c.Do("SELECT", db)
+				v := c.Do(args...)
+				require.NotEqual(t, byte('-'), v.Kind, "%v: %v", args, v)
+				c.Do("SELECT", 0)
+			}
+			in(1, "RESTORE", "r", 0, dump)
+			in(0, "MOVE", "q", 2)
+			s.RewriteAOF()
+			in(3, "RESTORE", "r", 0, dump)
+			in(1, "MOVE", "r", 0)
+			in(2, "MOVE", "q", 0)
+			assert.Equal(t, int64(0), c.Do("QLEN", "r").Int())
+			assert.Equal(t, int64(1), c.Do("QLEN", "q").Int())
+			in(0, "DEL", "r")
+			in(3, "MOVE", "r", 0)
+			c = end(s, c).Dial()
+			assert.Equal(t, int64(0), c.Do("QLEN", "r").Int())
+			assert.Equal(t, id, get(t, c, "q"))
+		})
+	}
+}
+
 // JOBMESH SHUTDOWN of a server whose data can't be saved. The server goes on, with all jobs.
 func TestShutdownThatCannotSave(t *testing.T) {
 	for _, command := range [][]any{{"JOBMESH", "SHUTDOWN"}, {"SHUTDOWN", "REWRITE-AOF"}} {
