@@ -1,5 +1,8 @@
 local PARENTS = 1000 -- that a job can wait for, at most
 
+-- OVER are the states of jobs that wait for nothing any more, whatever still names them.
+local OVER = { finished = true, failed = true, started = true, canceled = true, stopped = true }
+
 -- The jobs of rq's that one namespace has, on their way here.
 local function rq_jobs(o, prefix, name, queue)
   local families, now, withs = families_of(prefix), milliseconds(), {}
@@ -194,7 +197,8 @@ local function rq_jobs(o, prefix, name, queue)
   end
 
   -- known collects those that wait for a job, in the order in which they are to follow
-  -- it: those of the list, then those of the set by their age.
+  -- it: those of the list, then those of the set by their age. An entry that stands twice,
+  -- or whose job is over, is lost.
   local function known(entry, set, list, listed)
     local children, by = {}, {}
     local function note(text, key, n)
@@ -202,11 +206,15 @@ local function rq_jobs(o, prefix, name, queue)
       if not hash then
         id, hash, of = self.find(text, key)
       end
-      if hash and not by[id] then
+      if hash and (OVER[hash.status] or by[id] and by[id][key]) then
+        entry.lost = entry.lost + 1
+        return hash, nil
+      elseif hash and not by[id] then
         by[id] = { id = id, hash = hash, of = of, text = text, place = n, created = hash.created_at or '' }
         children[#children + 1] = by[id]
-      elseif hash and n then
-        entry.lost = entry.lost + 1 -- the list has it twice
+      end
+      if hash then
+        by[id][key] = true
       end
       return hash, id
     end
@@ -218,10 +226,11 @@ local function rq_jobs(o, prefix, name, queue)
     entry.members = {}
     for _, text in ipairs(redis.call('SMEMBERS', set)) do
       local hash, id = note(text, set)
-      if hash then
+      if id and hash then
         entry.members[id] = text
       else
         entry.stale[#entry.stale + 1] = text
+        entry.lost = entry.lost + (hash and 0 or 1)
       end
     end
     table.sort(children, function(a, b)
@@ -256,7 +265,12 @@ local function rq_jobs(o, prefix, name, queue)
     pending[id] = nil
     local record, words = {}, nil
     if child.place then
-      record.list, record.listed = entry.id, child.text ~= id and child.text or nil
+      record.list, record.listed, record.parents = entry.id, child.text ~= id and child.text or nil, {}
+      for _, parent in ipairs(whose) do
+        if ask('SISMEMBER', prefix .. 'job:' .. parent .. ':dependents', id) == 1 then
+          record.parents[#record.parents + 1] = parent
+        end
+      end
     else
       record.parents = whose
     end
@@ -363,7 +377,7 @@ local function rq_jobs(o, prefix, name, queue)
     end
     item.kin, item.lost = 0, 0
     for i, e in ipairs(plan) do
-      item.lost = item.lost + e.lost + #e.stale + (i > 1 and not e.job and 1 or 0)
+      item.lost = item.lost + e.lost + (i > 1 and not e.job and 1 or 0)
       item.kin = item.kin + (i > 1 and e.job and 1 or 0)
     end
     return plan[1].job and 'moved' or 'dropped'
@@ -392,9 +406,6 @@ local function members_of(key, from, limit)
     left = function() return redis.call('SCARD', key) end,
   }
 end
-
--- OVER are the states of jobs that no registry of deferred ones is about any more.
-local OVER = { finished = true, failed = true, started = true, canceled = true, stopped = true }
 
 -- Of what import_… take, s is the source: its key, with prefix, kind and name as rq_key
 -- tells them, and jobmesh's queue.

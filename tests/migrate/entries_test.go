@@ -44,8 +44,14 @@ func TestRqLayoutOfTheForksPage(t *testing.T) {
 		c.Do("ZADD", "rq:deferred", 1, "mail | F", 2, "other | B1", 3, "reports | G", 4, "mail | B2")
 	}
 	queues := map[string]string{"F": "mail", "B1": "other", "B2": "mail", "B3": "a/b"}
-	for _, source := range []string{"rq:deferred", "rq:deferred:F"} {
+	for i, source := range []string{"rq:deferred", "rq:deferred:F", "rq:deferred", "rq:deferred:F"} {
 		write()
+		if i > 1 { // as rq itself says it, too
+			for _, id := range []string{"B1", "B2"} {
+				c.Do("HSET", "rq:job:"+id, "dependency_id", "F")
+				c.Do("SADD", "rq:job:F:dependents", id)
+			}
+		}
 		before := digest(t, c, "none")
 		v := call(c, "rq_import", source, "mail")
 		assert.Equal(t, int64(4), v.Elems[0].Int(), "%v", v)
@@ -54,7 +60,7 @@ func TestRqLayoutOfTheForksPage(t *testing.T) {
 		assert.Equal(t, queues, rqQueues(c), source)
 		assert.Equal(t, "deferred", states(c, "mail")["F"])
 		assert.Equal(t, []string{"reports | G"}, c.Do("ZRANGE", "rq:deferred", 0, -1).Strings())
-		assert.Zero(t, c.Do("EXISTS", "rq:deferred:F", "rq:job:B1", "rq:job:B2", "rq:job:B3").Int())
+		assert.Zero(t, c.Do("EXISTS", "rq:deferred:F", "rq:job:F:dependents", "rq:job:B1", "rq:job:B2", "rq:job:B3").Int())
 
 		assert.Equal(t, 4, all(t, c, "rq_export", "mail", "rq:queue:mail"))
 		for _, queue := range []string{"mail", "other", "a/b"} {
@@ -63,7 +69,7 @@ func TestRqLayoutOfTheForksPage(t *testing.T) {
 		assert.Equal(t, before, digest(t, c, "none"), "%s: %v", source, c.Do("ZRANGE", "rq:deferred", 0, -1).Strings())
 
 		v = call(c, "rq_import", source, "mail")
-		assert.Equal(t, int64(4), v.Elems[0].Int(), "%v", v)
+		require.Equal(t, int64(4), v.Elems[0].Int(), "%v", v)
 		c.Do("RELEASEJOB", idOf(t, c, "mail", "F"))
 		assert.Equal(t, "F", take(c, "mail"))
 		assert.Equal(t, []string{"B1", "B2", "B3"}, []string{take(c, "other"), take(c, "mail"), take(c, "a/b")})
@@ -330,6 +336,25 @@ func TestRqWhateverIsThere(t *testing.T) {
 		}
 	}
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
+}
+
+// A dependent that ran, or was cancelled, waits for nothing, though the set still has it;
+// nor does one come twice that the set has in two forms.
+func TestRqDependentsThatAreOver(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	rqJob(c, "p", "mail")
+	c.Do("RPUSH", "rq:queue:mail", "p")
+	for _, status := range []string{"finished", "failed", "started", "canceled", "stopped"} {
+		rqJob(c, status, "mail", "status", status)
+		c.Do("SADD", "rq:job:p:dependents", status)
+	}
+	deferred(c, "k", "mail")
+	c.Do("SADD", "rq:job:p:dependents", "k", "mail|k")
+	assert.Equal(t, [3]int64{2, 0, 6}, numbers(t, call(c, "rq_import", "rq:queue:mail", "mail")))
+	assert.Equal(t, map[string]string{"p": "queued", "k": "blocked"}, states(c, "mail"))
+	assert.Equal(t, int64(5), c.Do("EXISTS", "rq:job:finished", "rq:job:failed", "rq:job:started", "rq:job:canceled", "rq:job:stopped").Int())
+	assert.Zero(t, c.Do("EXISTS", "rq:job:p:dependents").Int())
 }
 
 // An ID that rq gives again is another job's.
