@@ -16,14 +16,12 @@ end
 -- How many words ADDJOB's options have behind them, where it isn't one.
 local BEHIND = { ASYNC = 0, DEFERRED = 0 }
 
--- said is what options of ADDJOB say of uniqueness: option to lower-case word.
+-- said is what options of ADDJOB say: option to the word behind it, in lower case.
 local function said(with)
   local o, i = {}, 1
   while i <= #with do
     local name, value = string.upper(with[i]), string.lower(with[i + 1] or '')
-    if name == 'UNIQUE' or name == 'ONCONFLICT' then
-      o[name] = value
-    end
+    o[name] = value
     local choice = name == 'ONCONFLICT' or name == 'ONBUSY'
     i = i + 1 + (BEHIND[name] or choice and value == 'reschedule' and 2 or 1)
   end
@@ -74,6 +72,31 @@ local function own_copy()
   elseif not string.find(info, 'jobmesh_memory_level:0', 1, true) then
     refuse('OOM this node is above 75 % of maxmemory, and keeps no jobs that it is given')
   end
+end
+
+-- checked has ADDJOB look at options, and add nothing: the job would wait for one that
+-- nobody can have. AFTER stands before the options, since the last may lack its value;
+-- of several BLOCKEDBY the last counts.
+local NONE = 'D-00000000-AAAAAAAAAAAAAAAAAAAAAAAA-05a1'
+local function checked(queue, with)
+  local own, why = said(with), nil
+  if not own.AFTER and (own.BLOCKEDBY or own.ONDEAD) then
+    why = select(2, attempt(add, queue, '', with, { 'BLOCKEDBY', NONE }))
+  else
+    why = select(2, attempt(add, queue, '', { 'AFTER', NONE }, with))
+  end
+  if not string.find(why, NONE, 1, true) then
+    refuse(why)
+  end
+end
+
+-- into is move into a queue of jobs. Options are checked where none was added, too.
+local function into(limit, source, queue, o, one)
+  local t = move(limit, source, one, own_copy)
+  if #o.WITH > 0 and t.moved + t.dropped == 0 then
+    checked(queue, o.WITH)
+  end
+  return t
 end
 
 -- along does what goes with a job that was added; it is taken back where that

@@ -3,15 +3,16 @@
 -- A source hands items out: peek(n, t) the next, at most n, drop(items) removes
 -- those that were taken, left(t) counts what remains to be looked at. one(item)
 -- gives an item to the target: 'moved', 'dropped' where it isn't needed there,
--- 'passed' where it is to stay. An error ends the batch; the next call will meet
--- it first, and answer it, so that an error has changed nothing. fit, if given, is
--- asked before each chunk whether the target takes it, and raises an error if not.
--- An item's kin is how many more came with it; many of them end the batch, and cut
--- says that it was within a chunk.
+-- 'passed' where it is to stay, 'unknown' where it stays because it names no job,
+-- 'gone' where it came along with one before it. An error ends the batch; the next call will meet it first, and answer it, so that an
+-- error has changed nothing. fit, if given, is asked before each chunk whether the
+-- target takes it, and raises an error if not. An item's kin is how many more came with
+-- it, its lost how many of those that belong to it were dropped; many of them end the
+-- batch, and cut says that it was within a chunk.
 local function move(limit, source, one, fit)
-  local t = { moved = 0, dropped = 0, passed = 0 }
-  local looked, bytes, kin, why = 0, 0, 0, nil
-  while looked < limit and bytes < BYTES and kin < USUAL and not why do
+  local t = { moved = 0, dropped = 0, passed = 0, gone = 0, kin = 0 }
+  local looked, bytes, why = 0, 0, nil
+  while looked < limit and bytes < BYTES and t.kin < USUAL and not why do
     local items = source.peek(math.min(CHUNK, limit - looked), t)
     if #items == 0 then
       break
@@ -29,14 +30,18 @@ local function move(limit, source, one, fit)
         why = verdict
         break
       end
+      if verdict == 'unknown' then
+        t.unknown = t.unknown or { first = t.passed }
+        t.unknown[#t.unknown + 1], verdict = item.body, 'passed'
+      end
       t[verdict] = t[verdict] + 1
       bytes = bytes + #item.body
       if verdict ~= 'passed' then
         gone[#gone + 1] = item
       end
       if item.kin then
-        kin, t.moved = kin + item.kin, t.moved + item.kin
-        if kin >= USUAL and i < #items then
+        t.kin, t.moved, t.dropped = t.kin + item.kin, t.moved + item.kin, t.dropped + (item.lost or 0)
+        if t.kin >= USUAL and i < #items then
           t.cut = true
           break
         end
@@ -117,6 +122,7 @@ local function set_of(key, from)
       return items
     end,
     drop = function(items) redis.call('ZREM', key, unpack(field(items, 'body'))) end,
+    has = function(body) return redis.call('ZSCORE', key, body) end,
     left = function(t) return math.max(0, redis.call('ZCARD', key) - from - t.passed) end,
   }
 end

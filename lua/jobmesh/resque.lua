@@ -60,7 +60,7 @@ local function resque_import(keys, args)
     end)
   else
     local origins, with = origins_of(queue), options(o, queue)
-    t = move(o.COUNT, source, function(item)
+    t = into(o.COUNT, source, queue, o, function(item)
       local id = add(queue, item.body, with)
       if not id then
         return 'dropped'
@@ -68,11 +68,12 @@ local function resque_import(keys, args)
         along(id, origins.set, id, item.start, now)
       end
       return 'moved'
-    end, own_copy)
+    end)
     origins.keep()
   end
   local left = source.left()
   if forced and left == 0 then
+    t.dropped = t.dropped + redis.call('SCARD', c.set) -- they were in the set alone
     redis.call('UNLINK', c.set, c.times)
   end
   return answer(t, left)

@@ -2,11 +2,13 @@
 
 -- A body is rq's whole record of the job, packed by MessagePack: id, hash (the
 -- fields of rq:job:ID, as they are), and, where it has them, expires (the unix
--- time in ms at which rq's hash would go), due (its score in a registry) and wip
--- (the word of that registry, where it isn't the one of scheduled jobs); of what
--- waits: member (of the fork's set of deferred jobs), deferred (its score in the
+-- time in ms at which rq's hash would go), due (its score in a registry), wip (the
+-- word of that registry, where it isn't the one of scheduled jobs) and entry (its
+-- member there, where it isn't the ID); of what waits: member (of the fork's set of
+-- deferred jobs) and score (where that is a sorted set), deferred (its score in the
 -- registry of these), parents (whose sets of dependents had it), list (whose list
--- of deferred jobs had it), and dependencies (the set of its own).
+-- of deferred jobs had it) and listed (as what, where it isn't the ID), and
+-- dependencies (the set of its own).
 
 -- Who is who, for what bodies don't tell: rq's IDs of jobs that others wait for, to
 -- their own IDs and those of the others. It lapses as origins do.
@@ -23,7 +25,11 @@ local function families_of(prefix)
     return ids
   end
   function f.add(id, own, kin)
-    redis.call('HSET', key, id, (redis.call('HGET', key, id) or own) .. (kin and ' ' .. kin or ''))
+    local ids = redis.call('HGET', key, id) or own
+    if own and string.match(ids, '^%S+') ~= own then
+      ids = own -- rq has given the ID again
+    end
+    redis.call('HSET', key, id, ids .. (kin and ' ' .. kin or ''))
     used = true
   end
   function f.forget(id) redis.call('HDEL', key, id) end
@@ -55,8 +61,21 @@ local function typed(key, kind)
   return redis.call('TYPE', key).ok == kind
 end
 
-local function members(key)
-  return typed(key, 'set') and redis.call('SMEMBERS', key) or {}
+-- ask reads a key of rq's. One that holds something else is named: what a job needs
+-- beside its hash isn't left behind unread.
+local function ask(command, key, ...)
+  local ok, reply = attempt(redis.call, command, key, ...)
+  if ok then
+    return reply
+  elseif string.match(reply, '^WRONGTYPE') then
+    refuse('WRONGTYPE ' .. key .. " holds a " .. redis.call('TYPE', key).ok .. ", which rq doesn't write there: RENAME or delete it")
+  end
+  refuse(reply)
+end
+
+-- quoted is data in an error's text.
+local function quoted(text)
+  return "'" .. string.gsub(string.sub(text, 1, 64), '%c', '?') .. "'"
 end
 
 -- The set of what a job depends on. rq writes it with two colons.

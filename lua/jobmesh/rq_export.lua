@@ -13,6 +13,7 @@ local function unpacked(body)
   end
   if ok and type(record) == 'table' and is('id', 'string') and is('hash', 'table') and next(record.hash)
     and is('expires', 'number', true) and is('due', 'string', true) and is('wip', 'string', true)
+    and is('entry', 'string', true) and is('score', 'string', true) and is('listed', 'string', true)
     and is('member', 'string', true) and is('deferred', 'string', true) and is('list', 'string', true)
     and is('parents', 'table', true) and is('dependencies', 'table', true)
     and texts(record.parents) and texts(record.dependencies) then
@@ -34,10 +35,10 @@ local function rq_export(keys, args)
       refuse('ERR the body of ' .. job.id .. " isn't a job of rq's")
     end
     local entry = { job = job, record = record, key = prefix .. 'job:' .. record.id, over = record.expires and record.expires <= now }
-    if not entry.over and redis.call('EXISTS', entry.key) == 1 then
+    if not entry.over and redis.call('EXISTS', entry.key) == 1 or all[entry.key] then
       refuse('ERR ' .. entry.key .. ' exists already')
     end
-    all[#all + 1], all[job.id] = entry, true
+    all[#all + 1], all[job.id], all[entry.key] = entry, true, true
     local ids = families.get(record.id)
     if ids[1] == job.id then
       entry.known = true
@@ -72,9 +73,11 @@ local function rq_export(keys, args)
       redis.call('SADD', prefix .. 'job:' .. p .. ':dependents', record.id)
     end
     if (record.list or '') ~= '' then
-      redis.call('RPUSH', prefix .. 'deferred:' .. record.list, record.id)
+      redis.call('RPUSH', prefix .. 'deferred:' .. record.list, record.listed or record.id)
     end
-    if record.member then
+    if record.score then
+      redis.call('ZADD', prefix .. 'deferred', record.score, record.member)
+    elseif record.member then
       redis.call('SADD', prefix .. 'deferred', record.member)
     end
     if record.deferred then
@@ -94,10 +97,10 @@ local function rq_export(keys, args)
       redis.call('ZREM', registry(record), record.id)
     end
     if record.member then
-      redis.call('SREM', prefix .. 'deferred', record.member)
+      redis.call(record.score and 'ZREM' or 'SREM', prefix .. 'deferred', record.member)
     end
     if (record.list or '') ~= '' then
-      redis.call('LREM', prefix .. 'deferred:' .. record.list, 1, record.id)
+      redis.call('LREM', prefix .. 'deferred:' .. record.list, -1, record.listed or record.id)
     end
   end
   local function put(job)
@@ -121,7 +124,7 @@ local function rq_export(keys, args)
       end
       redis.call('SADD', prefix .. 'queues', list)
       if at then
-        redis.call('ZADD', to, at, top.id)
+        redis.call('ZADD', to, at, to ~= set and top.entry or top.id)
       else
         redis.call('RPUSH', list, top.id)
       end
@@ -136,15 +139,17 @@ local function rq_export(keys, args)
       refuse(why)
     end
     -- Those that wait go first: the end of what they wait for would queue them.
+    job.kin, job.lost = 0, 0
     for i = #all, 1, -1 do
       if i > 1 then
         redis.call('ACKJOB', all[i].job.id)
+        local fate = all[i].over and 'lost' or 'kin'
+        job[fate] = job[fate] + 1
       end
       if all[i].known then
         families.forget(all[i].record.id)
       end
     end
-    job.kin = #all - 1
     return all[1].over and 'dropped' or 'moved'
   end
   return export(o, queue, put, put, true)

@@ -72,7 +72,7 @@ local function sidekiq_import(keys, args)
     end
     return { key = key, ends = ends }, more
   end
-  local t = move(o.COUNT, source, function(item)
+  local t = into(o.COUNT, source, queue, o, function(item)
     if set and named(item.body) ~= name then
       return 'passed'
     end
@@ -96,7 +96,7 @@ local function sidekiq_import(keys, args)
       end
     end)
     return 'moved'
-  end, own_copy)
+  end)
   origins.keep()
   return answer(t, source.left(t), set and string.format('%.0f', from + t.passed))
 end
@@ -119,23 +119,24 @@ local function sidekiq_export(keys, args)
       redis.call('SET', prefix .. lock.resource, lock.value, 'PXAT', string.format('%.0f', ends), 'NX')
     end
   end
-  -- What came from a set goes back there, though it be due by now.
+  -- What came from a set goes back there, though it be due by now. A set has no two equal
+  -- jobs: of these the second stays while it is delayed, then it goes to the list.
   local function put(job)
     local origin = origins.get(job.id)
     local score, set = string.match(origin or '', '^(%S+) (.*)$')
     if not score and job.due then
       score, set = string.format('%.3f', job.due / 1000), prefix .. 'schedule'
     end
-    local taken
-    if score then
-      taken = redis.call('ZADD', set, 'NX', score, job.body)
-    else
+    if not score or redis.call('ZADD', set, 'NX', score, job.body) == 0 then
+      if job.due then
+        return 'passed'
+      end
       redis.call('SADD', prefix .. 'queues', name)
-      taken = redis.call('LPUSH', list, job.body)
+      redis.call('LPUSH', list, job.body)
     end
     unlock(job)
     origins.forget(job.id)
-    return taken == 0 and 'dropped' or 'moved' -- a set has each job once
+    return 'moved'
   end
   return export(o, queue, put, put)
 end
