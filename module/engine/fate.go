@@ -39,17 +39,19 @@ const (
 	atOnce
 )
 
-// turnOf says when it is up to this node to queue a job, now that another has ended:
-// at once where a client said so, for that node is the first to know; if it doesn't
-// hold the job, soon at the first node that holds both. p is that other job, or nil.
+// turnOf says when it is up to this node to queue a job, now that the last that it waited
+// for has ended: at once where a client said so, for that node is the first to know. The
+// first node that holds both queues it soon, unless it hears meanwhile that the job is
+// queued: the node where the client was may not hold the job, or not have known yet that
+// the others that the job waited for have ended. p is the one that has ended, or nil.
 func (n *Node) turnOf(j, p *store.Job, s source) turn {
 	switch {
 	case j.Holders() == 0 || s == source{}:
 		return atOnce
-	case s.from != nil && j.HeldBy(uint64(s.from.Node)) && !s.clock || !n.first(j, p):
-		return later
+	case n.first(j, p):
+		return soon
 	}
-	return soon
+	return later
 }
 
 func cancelled(j *store.Job) bool {

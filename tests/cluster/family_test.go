@@ -138,6 +138,28 @@ func TestFamilyOverNodes_57_58_60(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
+// A job waits for two that are acknowledged at one moment, at two nodes. It comes at once, or
+// when the nodes have told each other, and not with its retry time.
+func TestDependentOfJobsThatEndAtTwoNodesAtOnce(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for i := range 20 {
+		one := added(t, m[0].Dial(), "q", "1", 2000, "REPLICATE", 3)
+		two := added(t, m[0].Dial(), "q", "2", 2000, "REPLICATE", 3)
+		child := added(t, m[0].Dial(), "child", "b", 2000, "AFTER", one, two, "REPLICATE", 3)
+		a, b := m[i%3].Dial(), m[(i+1)%3].Dial()
+		a.Send("ACKJOB", one)
+		b.Send("ACKJOB", two)
+		require.Equal(t, int64(1), a.Receive().Int())
+		require.Equal(t, int64(1), b.Receive().Int())
+		v := m[2].Dial().Do("GETJOB", "TIMEOUT", 10_000, "FROM", "child")
+		require.Len(t, v.Elems, 1, "round %d: %v", i, v)
+		require.Equal(t, child, v.Elems[0].Elems[1].Str)
+		m[2].Do("ACKJOB", child)
+	}
+	m.awaitNoJobs(t)
+}
+
 // What a node doesn't hold, and what a blocked job asks of the others.
 func TestFamilyRefusals_56(t *testing.T) {
 	m := start(t, 3, "appendonly yes", "appendfsync always")
