@@ -480,10 +480,14 @@ func (n *Node) buried() {
 }
 
 // CancelJob deletes a job everywhere, undone, and those that fall with it; it returns
-// how many went here.
+// how many went here. Of a job that isn't known here the other nodes are told.
 func (n *Node) CancelJob(id *store.ID) int {
 	j := n.store.Lookup(id)
-	if j == nil || j.State == store.StateAcked {
+	switch {
+	case j == nil:
+		n.endUnknown(id, true)
+		return 0
+	case j.State == store.StateAcked:
 		return 0
 	}
 	n.Stats.Cancelled++
@@ -752,13 +756,14 @@ func ackFlags(j *store.Job) (flags uint8) {
 	return flags
 }
 
-// heardEnd notes what a SetAck says of a job here, before it is acknowledged.
+// heardEnd notes what a SetAck says of a job here, before it is acknowledged. One that names
+// no holder is of a node that knows nothing of the job but its end.
 func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
 	if m.Flags&wire.Cancelled == 0 {
 		return j
 	}
 	f, _ := j.Family()
-	if m.Flags&wire.HeldBack == 0 {
+	if m.Flags&wire.HeldBack == 0 && len(m.Holders) > 0 {
 		f = store.Family{}
 	}
 	f.Flags |= store.FamilyCancelled

@@ -401,7 +401,9 @@ func (n *Node) Undeliver(id *store.ID, deliveries uint16) {
 func (n *Node) Ack(id *store.ID) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
-		n.ackUnknown(id)
+		if !id.AtMostOnce() { // of which there are no other copies
+			n.endUnknown(id, false)
+		}
 		return false
 	}
 	if ad := n.addingOf(id); ad != nil {
