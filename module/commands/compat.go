@@ -38,6 +38,9 @@ func (m *module) setCompat(on bool) error {
 		return err
 	}
 	m.compat = on
+	if m.node != nil {
+		m.node.SetExpiresInHands(on)
+	}
 	return nil
 }
 

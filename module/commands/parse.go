@@ -182,7 +182,12 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 		return errDelayTTL
 	}
 	if a.Unique.Strategy != 0 || given != 0 {
-		return settleUnique(a, given)
+		if err := settleUnique(a, given); err != nil {
+			return err
+		}
+		if defaults != nil && defaults.exclude {
+			a.Unique = engine.Unique{}
+		}
 	}
 	return nil
 }

@@ -54,12 +54,15 @@ func (q *queueSettings) any() bool { return len(q.exact)+len(q.patterns) > 0 }
 // time that it takes to match grows with it, and anybody who adds jobs chooses names.
 const maxMatched = 1024
 
+// excluded are the settings of a queue that is excluded: in it no job is unique.
+var excluded = &settings{set: setExclude, exclude: true}
+
 // of finds what counts for a queue, nil where nothing does: its own, or those of the
 // longest pattern that it matches, unless any of these excludes it.
 func (q *queueSettings) of(name []byte) *settings {
 	if s := q.exact[string(name)]; s != nil {
 		if s.exclude {
-			return nil
+			return excluded
 		}
 		return s
 	}
@@ -70,7 +73,7 @@ func (q *queueSettings) of(name []byte) *settings {
 	for _, s := range q.patterns {
 		if (first == nil || s.exclude) && glob(s.name, name, queueByte) {
 			if s.exclude {
-				return nil
+				return excluded
 			}
 			first = s
 		}

@@ -188,6 +188,7 @@ func (m *module) before(s *rm.Server) error {
 	record.SetLocks(unsafe.Pointer(m.node.LockTable()))
 	record.SetFlushes(m.node.Flushes())
 	m.node.SetUnique(!m.uniqueOff)
+	m.node.SetExpiresInHands(m.compat)
 	m.ops.ack, m.ops.fastAck, m.ops.delete, m.ops.dequeue = m.node.Ack, m.node.FastAck, m.node.Delete, m.node.Dequeue
 	m.ops.enqueue = func(id *store.ID) bool { return m.node.Enqueue(id, false) }
 	m.ops.nack = func(id *store.ID) bool { return m.node.Enqueue(id, true) }

@@ -185,18 +185,24 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 	}
 }
 
-// ackUnknown remembers an acknowledgement of a job that isn't known here, until
-// all nodes have heard of it. At-most-once jobs have no other copies.
-func (n *Node) ackUnknown(id *store.ID) {
-	if len(n.mesh.order) == 0 || n.leaving || id.AtMostOnce() || n.graves.has(id) {
+// endUnknown remembers the end of a job that isn't known here, acknowledged or cancelled,
+// until all nodes have heard of it.
+func (n *Node) endUnknown(id *store.ID, cancelled bool) {
+	if len(n.mesh.order) == 0 || n.leaving || n.graves.has(id) {
 		return
 	}
 	if len(n.dormant) > 0 && n.store.Oust(id) {
 		n.effect(LogDelete).ID = *id
-		n.store.SetDone(id)
-		n.followUnknown(end{id: *id})
+		if !cancelled {
+			n.store.SetDone(id)
+		}
+		n.followUnknown(end{id: *id, undone: cancelled})
 	}
-	j := n.store.NewJob(0, len(n.mesh.order), nil)
+	var extras []byte
+	if cancelled {
+		extras = store.AppendExtra(nil, store.TagFamily, (&store.Family{Flags: store.FamilyCancelled}).Value())
+	}
+	j := n.store.NewJob(0, len(n.mesh.order), extras)
 	j.ID, j.CTime, j.Retry, j.Repl = *id, uint64(max(n.now, 1))*1_000_000, 1, 1
 	j.ETime = n.now + max(int64(id.TTLMinutes()), 1)*60_000
 	j.State = store.StateAcked

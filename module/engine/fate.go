@@ -39,17 +39,19 @@ const (
 	atOnce
 )
 
-// turnOf says when it is up to this node to queue a job, now that another has ended:
-// at once where a client said so, for that node is the first to know; if it doesn't
-// hold the job, soon at the first node that holds both. p is that other job, or nil.
+// turnOf says when it is up to this node to queue a job, now that the last that it waited
+// for has ended: at once where a client said so, for that node is the first to know. The
+// first node that holds both queues it soon, unless it hears meanwhile that the job is
+// queued: the node where the client was may not hold the job, or not have known yet that
+// the others that the job waited for have ended. p is the one that has ended, or nil.
 func (n *Node) turnOf(j, p *store.Job, s source) turn {
 	switch {
 	case j.Holders() == 0 || s == source{}:
 		return atOnce
-	case s.from != nil && j.HeldBy(uint64(s.from.Node)) && !s.clock || !n.first(j, p):
-		return later
+	case n.first(j, p):
+		return soon
 	}
-	return soon
+	return later
 }
 
 func cancelled(j *store.Job) bool {
@@ -478,10 +480,14 @@ func (n *Node) buried() {
 }
 
 // CancelJob deletes a job everywhere, undone, and those that fall with it; it returns
-// how many went here.
+// how many went here. Of a job that isn't known here the other nodes are told.
 func (n *Node) CancelJob(id *store.ID) int {
 	j := n.store.Lookup(id)
-	if j == nil || j.State == store.StateAcked {
+	switch {
+	case j == nil:
+		n.endUnknown(id, true)
+		return 0
+	case j.State == store.StateAcked:
 		return 0
 	}
 	n.Stats.Cancelled++
@@ -750,13 +756,14 @@ func ackFlags(j *store.Job) (flags uint8) {
 	return flags
 }
 
-// heardEnd notes what a SetAck says of a job here, before it is acknowledged.
+// heardEnd notes what a SetAck says of a job here, before it is acknowledged. One that names
+// no holder is of a node that knows nothing of the job but its end.
 func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
 	if m.Flags&wire.Cancelled == 0 {
 		return j
 	}
 	f, _ := j.Family()
-	if m.Flags&wire.HeldBack == 0 {
+	if m.Flags&wire.HeldBack == 0 && len(m.Holders) > 0 {
 		f = store.Family{}
 	}
 	f.Flags |= store.FamilyCancelled

@@ -293,6 +293,7 @@ func saturated(v uint16) uint16 {
 func (n *Node) deliver(j *store.Job) {
 	q := j.Queue
 	n.toWork(j)
+	n.outlast(j)
 	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered
 	n.arm(j)
 	q.ATime = n.now
@@ -404,7 +405,9 @@ func (n *Node) Undeliver(id *store.ID, deliveries uint16) {
 func (n *Node) Ack(id *store.ID) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
-		n.ackUnknown(id)
+		if !id.AtMostOnce() { // of which there are no other copies
+			n.endUnknown(id, false)
+		}
 		return false
 	}
 	if ad := n.addingOf(id); ad != nil {
@@ -519,7 +522,8 @@ func (n *Node) dequeue(j *store.Job) {
 }
 
 // Working postpones the next delivery of a job by its retry time, which it
-// returns in seconds (disque-compat.md 1.6), and extends its lock. Where other
+// returns in seconds (disque-compat.md 1.6), and extends its life and its lock. A job that
+// is still to be queued for the first time is left as it is: nobody has it. Where other
 // nodes have to agree to that, and client isn't nil, pending says that a Worked
 // effect for client will tell whether they did. ErrNotExtended, with why, is the one
 // error with which the delivery was postponed.
@@ -533,8 +537,11 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 	case held(j):
 		return 0, false, ErrHeldBack
 	}
-	if j.ETime-n.now < timeToLive(j)/2 {
+	if n.expiresInHands && j.ETime-n.now < timeToLive(j)/2 {
 		return 0, false, ErrTooLate
+	}
+	if n.awaitsFirst(j) {
+		return int64(j.Retry), false, nil
 	}
 	if j.Retry > 0 || j.State == store.StateActive {
 		pending, err = n.extend(j, client)
@@ -554,11 +561,41 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 		n.dequeue(j)
 	}
 	if j.Retry > 0 && j.State == store.StateActive {
-		j = n.keepWork(j) // where a client works that got it before it was queued again, too
-		n.postpone(j)
-		n.tell(j, &wire.Message{Kind: wire.Working})
+		m := wire.Message{Kind: wire.Working, Flags: wire.InHands}
+		left := int64(0)
+		if j.Flags&store.FlagDelivered == 0 {
+			m.Flags, left = 0, delayFrom(j, n.now)
+		}
+		if left == 0 {
+			j = n.keepWork(j) // where a client works that got it before it was queued again, too
+		}
+		n.prolong(j)
+		n.postponeBy(j, left)
+		n.tell(j, &m)
 	}
 	return int64(j.Retry), pending, err
+}
+
+// SetExpiresInHands chooses Disque's rule for the time to live: a job ends by it though
+// somebody works on it, and is postponed no more from half of that time on. Else a job that
+// somebody works on lives as long as that is said in time ([Node.Working]).
+func (n *Node) SetExpiresInHands(yes bool) { n.expiresInHands = yes }
+
+// prolong has a job that somebody works on live until its retry time is over, and for that
+// time again, in which it can be given to another.
+func (n *Node) prolong(j *store.Job) {
+	if !n.expiresInHands {
+		j.ETime = max(j.ETime, n.now+2*int64(j.Retry)*1000)
+	}
+}
+
+// outlast has a job that was just delivered live until it is due. It isn't given to another
+// then. Its copies hear that somebody has it, lest they expire, and what waits for it with them.
+func (n *Node) outlast(j *store.Job) {
+	if due := j.QTime; j.Retry > 0 && j.ETime < due && !n.expiresInHands {
+		j.ETime = due
+		n.tell(j, &wire.Message{Kind: wire.Working, Flags: wire.InHands})
+	}
 }
 
 // timeToLive is a job's TTL in ms. Its expiry is by our clock, its creation by the

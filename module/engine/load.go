@@ -241,8 +241,8 @@ func hasRun(j *store.Job) bool {
 // prolonging its life, its delay, and the time that somebody has it.
 func (n *Node) withinTerms(j *store.Job) {
 	const minute = 60_000 // the precision of an ID's time to live
-	j.ETime = min(j.ETime, n.now+timeToLive(j)+minute)
 	delay, retry := int64(j.Delay)*1000, int64(j.Retry)*1000 // a copy waits for both
+	j.ETime = min(j.ETime, n.now+max(timeToLive(j), 2*retry)+minute)
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {
 	case j.QTime <= n.now+delay+retry+jitterMS:
 	case once && retry > 0:

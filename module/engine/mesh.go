@@ -179,7 +179,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Queued:
 		n.onQueued(p, j, m.Flags)
 	case wire.Working:
-		n.onWorking(j, 0)
+		n.onWorking(j, m.Flags)
 	case wire.PutOff:
 		n.onPutOff(p, j, m.Span)
 	case wire.SetAck:

@@ -179,21 +179,22 @@ type Node struct {
 	questions questions
 	kin       kinship
 	claims
-	consents   consents
-	unserved   []string // queues with jobs that nobody has looked at for those who wait
-	unfed      []string // queues with jobs that other nodes may wait for, until the event is done
-	choosing   bool     // a job is being looked for that a client can have
-	asks       bool     // the client being served can wait for other nodes
-	deadlines  schedule[*deadline]
-	awaited    map[string]*deadline // the same, by their names
-	notUnique  bool                 // jobmesh.unique is off
-	era        uint32               // of windows; a flush ends it
-	sweep      int                  // passes over the locks still to be made in haste
-	lockCursor uint64               // of the pass over locks that are over
-	lockLook   int64                // steady: when that went on last
-	stale      bool                 // many of them were, in the last tick
-	evict      uint64               // of the pass over evictable jobs
-	scratch    struct {
+	consents       consents
+	unserved       []string // queues with jobs that nobody has looked at for those who wait
+	unfed          []string // queues with jobs that other nodes may wait for, until the event is done
+	choosing       bool     // a job is being looked for that a client can have
+	asks           bool     // the client being served can wait for other nodes
+	deadlines      schedule[*deadline]
+	awaited        map[string]*deadline // the same, by their names
+	expiresInHands bool                 // SetExpiresInHands
+	notUnique      bool                 // jobmesh.unique is off
+	era            uint32               // of windows; a flush ends it
+	sweep          int                  // passes over the locks still to be made in haste
+	lockCursor     uint64               // of the pass over locks that are over
+	lockLook       int64                // steady: when that went on last
+	stale          bool                 // many of them were, in the last tick
+	evict          uint64               // of the pass over evictable jobs
+	scratch        struct {
 		jobs   []*store.Job
 		ids    []store.ID
 		queues []*store.Queue

@@ -79,14 +79,20 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, span int64) {
 	if j.State == store.StateWaitRepl || n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node {
 		return
 	}
-	n.onWorking(j, span)
+	n.leaveJob(j, span)
 }
 
 // isToQueue says whether this node is the one that is to queue a unique job for the first
 // time, later than another could that announces itself now.
 func (n *Node) isToQueue(j *store.Job) bool {
+	return n.awaitsFirst(j) && j.QTime > n.now+store.AnnounceMS && j.Unique() != nil
+}
+
+// awaitsFirst says whether this node is the one that is to queue a job for the first time,
+// when its delay is over.
+func (n *Node) awaitsFirst(j *store.Job) bool {
 	return j.State == store.StateActive && j.Flags&(store.FlagAnnounced|store.FlagQueuedOnce) == store.FlagAnnounced &&
-		j.QTime > n.now+store.AnnounceMS && !held(j) && j.Unique() != nil
+		j.QTime > n.now && !held(j)
 }
 
 // wonElsewhere says whether a job that was put off may have its lock by another node's claim,
@@ -99,9 +105,23 @@ func (n *Node) wonElsewhere(j *store.Job) bool {
 	return l != nil && l.Job == j.ID
 }
 
-// onWorking leaves a job to another node, whose client works on it, or which has put it
+// onWorking leaves a job to another node, whose client says that it works on it. Where that
+// one hadn't given it to anybody, nobody can have it before its delay is over.
+func (n *Node) onWorking(j *store.Job, flags uint8) {
+	var span int64
+	if flags&wire.InHands == 0 {
+		if n.awaitsFirst(j) {
+			return
+		}
+		span = delayFrom(j, n.now)
+	}
+	n.prolong(j)
+	n.leaveJob(j, span)
+}
+
+// leaveJob leaves a job to another node, whose client works on it, or which has put it
 // off by span ms.
-func (n *Node) onWorking(j *store.Job, span int64) {
+func (n *Node) leaveJob(j *store.Job, span int64) {
 	if j.State == store.StateQueued {
 		n.dequeue(j)
 	}

@@ -133,6 +133,7 @@ func (w *world) mesh() {
 		}
 		w.nodes = append(w.nodes, n)
 		n.start(timeout)
+		n.e.SetExpiresInHands(w.d.HasArg("disque"))
 		if n.votes = (engine.Votes{Longest: -1, Unleased: true}); w.d.HasArg("remembers") {
 			n.votes = engine.Votes{}
 			n.e.SetVotes(n.votes)

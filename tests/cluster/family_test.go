@@ -138,6 +138,48 @@ func TestFamilyOverNodes_57_58_60(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
+// A job waits for two that are acknowledged at one moment, at two nodes. It comes at once, or
+// when the nodes have told each other, and not with its retry time.
+func TestDependentOfJobsThatEndAtTwoNodesAtOnce(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for i := range 20 {
+		one := added(t, m[0].Dial(), "q", "1", 2000, "REPLICATE", 3)
+		two := added(t, m[0].Dial(), "q", "2", 2000, "REPLICATE", 3)
+		child := added(t, m[0].Dial(), "child", "b", 2000, "AFTER", one, two, "REPLICATE", 3)
+		a, b := m[i%3].Dial(), m[(i+1)%3].Dial()
+		a.Send("ACKJOB", one)
+		b.Send("ACKJOB", two)
+		require.Equal(t, int64(1), a.Receive().Int())
+		require.Equal(t, int64(1), b.Receive().Int())
+		v := m[2].Dial().Do("GETJOB", "TIMEOUT", 10_000, "FROM", "child")
+		require.Len(t, v.Elems, 1, "round %d: %v", i, v)
+		require.Equal(t, child, v.Elems[0].Elems[1].Str)
+		m[2].Do("ACKJOB", child)
+	}
+	m.awaitNoJobs(t)
+}
+
+// CANCELJOB at a node that has no copy of the job. It reaches those that have one, and what
+// falls with the job falls there.
+func TestCancelledWhereNoCopyIs(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for _, opt := range [][]any{{"RETRY", 60}, {"RETRY", 0}, {"RETRY", 0, "DELAY", 600}, {"RETRY", 60, "DEFERRED"}, {"RETRY", 0, "DEFERRED"}} {
+		opt = append([]any{"REPLICATE", 1}, opt...)
+		job := added(t, m[0].Dial(), append([]any{"q", "b", 2000}, opt...)...)
+		run := added(t, m[0].Dial(), "after", "b", 2000, "REPLICATE", 1, "AFTER", job, "ONDEAD", "run")
+		added(t, m[0].Dial(), "after", "b", 2000, "REPLICATE", 1, "AFTER", job)
+		if opt[len(opt)-1] == "DEFERRED" {
+			added(t, m[0].Dial(), "after", "b", 2000, "REPLICATE", 1, "BLOCKEDBY", job, "RETRY", opt[3])
+		}
+		require.Equal(t, int64(0), m[2].Do("CANCELJOB", job).Int(), "%v", opt)
+		require.Equal(t, run, fetched(t, m[0].Dial(), "after"), "%v", opt)
+		m[0].Do("ACKJOB", run)
+		m.awaitNoJobs(t)
+	}
+}
+
 // What a node doesn't hold, and what a blocked job asks of the others.
 func TestFamilyRefusals_56(t *testing.T) {
 	m := start(t, 3, "appendonly yes", "appendfsync always")
@@ -150,7 +192,6 @@ func TestFamilyRefusals_56(t *testing.T) {
 		assert.True(t, v.Err("NOJOB no job "+d), "%v", v)
 	}
 	assert.True(t, without[0].Do("RELEASEJOB", d).Err("NOJOB"))
-	assert.Equal(t, int64(0), without[0].Do("CANCELJOB", d).Int())
 	assert.True(t, c.Do("ADDJOB", "q", "b", 2000, "BLOCKEDBY", d, "RETRY", 0, "REPLICATE", 1).Err("ERR a blocked job has to be on all nodes"))
 	b := added(t, c, "q", "b", 2000, "BLOCKEDBY", d, "REPLICATE", 1)
 	assert.False(t, with[0].Do("SHOW", b).Null, "it is where the other is, whatever it was told")

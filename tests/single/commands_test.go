@@ -300,10 +300,53 @@ func TestWorking_62_63(t *testing.T) {
 		require.Equal(t, ":1", c.Do("WORKING", id).String())
 		require.Equal(t, "active", state(c, id))
 	}
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.disque-compat", "yes").Str)
 	short := add(t, c, "s", "b", 0, "TTL", 2)
 	harness.Await(t, 3*time.Second, "half of the TTL", func() bool {
 		return c.Do("WORKING", short).Err("TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery.")
 	})
+}
+
+// A job outlives its time to live while somebody works on it, whether he says WORKING or his
+// first retry time isn't over; so does its lock. When he says no more it comes once again.
+func TestWorkingBeyondTheTimeToLive(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes"))
+	c := s.Dial()
+	opt := []any{"TTL", 2, "RETRY", 1, "UNIQUE", "during-processing", "KEY", "k"}
+	id := add(t, c, append([]any{"q", "b", 0}, opt...)...)
+	require.Equal(t, id, get(t, c, "q"))
+	add(t, c, "q", "b", 0, "UNIQUE", "during-processing", "KEY", "k")
+	for began := time.Now(); time.Since(began) < 4*time.Second; {
+		require.Equal(t, ":1", c.Do("WORKING", id).String())
+		none(t, c, "q")
+	}
+	s.Kill()
+	s.Restart()
+	c = s.Dial()
+	require.Equal(t, ":1", c.Do("WORKING", id).String(), "a restart keeps it")
+	harness.Await(t, 5*time.Second, "it to come again", func() bool { return state(c, id) == "queued" })
+	require.Equal(t, id, get(t, c, "q"))
+	require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
+
+	late := add(t, c, "late", "b", 0, "TTL", 1, "RETRY", 3)
+	require.Equal(t, late, get(t, c, "late"))
+	began := time.Now()
+	harness.Await(t, 10*time.Second, "its end", func() bool { return c.Do("SHOW", late).Null })
+	harness.Took(t, began, 3*time.Second)
+}
+
+// Nobody has a delayed job: WORKING leaves its delay, and what it waits for, as they are.
+func TestWorkingOnADelayedJob(t *testing.T) {
+	c := harness.Start(t).Dial()
+	for _, unique := range [][]any{nil, {"UNIQUE", "until-processed", "LOCKTTL", 1}} {
+		id := add(t, c, append([]any{"q", "b", 0, "DELAY", 600, "RETRY", 1}, unique...)...)
+		require.Equal(t, ":1", c.Do("WORKING", id).String())
+		assert.Empty(t, wip(t, c, "q"))
+		assert.InDelta(t, 600_000, c.Do("SHOW", id).Field("next-requeue-within").Int(), 5000)
+		if unique != nil {
+			assert.Equal(t, int64(-1), c.Do("LOCK.SHOW", "b", "TYPE", "waiting", "QUEUE", "q").Field("ttl").Int(), "its lease hasn't begun")
+		}
+	}
 }
 
 func TestExpiry_71(t *testing.T) {

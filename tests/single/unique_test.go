@@ -575,8 +575,16 @@ func TestQueueSettings_28(t *testing.T) {
 	ok("emails:*:free", "EXCLUDE", "yes")
 	assert.NotEmpty(t, addUnique(t, c, "emails:long:free", "b", ""))
 	assert.NotEmpty(t, addUnique(t, c, "emails:long:free", "b", ""), "an exclusion wins over a pattern")
-	require.NotEmpty(t, addUnique(t, c, "emails:long:free", "b", until))
-	assert.Empty(t, addUnique(t, c, "emails:long:free", "b", until), "and an explicit option over that")
+	for _, queue := range []string{"emails:long:free", "plain:free"} {
+		ok("plain:free", "EXCLUDE", "yes")
+		require.NotEmpty(t, addUnique(t, c, queue, "b", until))
+		free := addUnique(t, c, queue, "b", until)
+		require.NotEmpty(t, free, "%s: and over what a producer says", queue)
+		assert.NotContains(t, c.Do("SHOW", free).String(), `"unique"`, queue)
+		assert.Equal(t, `*[$"exclude" $"yes"]`, c.Do("QCONFIG", "GET", queue).String(), queue)
+		assert.True(t, tryUnique(c, queue, "b", "UNIQUE never").Err("ERR UNIQUE must be"), "%s: it is checked all the same", queue)
+	}
+	assert.Equal(t, int64(1), c.Do("QCONFIG", "DEL", "plain:free").Int())
 	ok("emails:own:free", "UNIQUE", "until-processed")
 	addUnique(t, c, "emails:own:free", "b", "")
 	assert.Empty(t, addUnique(t, c, "emails:own:free", "b", ""), "a name over patterns")

@@ -90,7 +90,7 @@ func TestWIP_51_52_36_40(t *testing.T) {
 
 	fast := get(t, c, "q")
 	require.Equal(t, int64(1), c.Do("FASTACK", fast).Int())
-	expiring := add(t, c, "q", "b", 0, "TTL", 1, "RETRY", 100)
+	expiring := add(t, c, "q", "b", 0, "TTL", 1, "RETRY", 0)
 	retried := add(t, c, "r", "b", 0, "RETRY", 1)
 	require.Equal(t, []string{expiring, retried}, []string{get(t, c, "q"), get(t, c, "r")})
 	assert.Equal(t, "2", inProgress(s))
