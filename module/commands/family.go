@@ -109,6 +109,9 @@ func (m *module) releaseJob(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
+	if !m.mayUseJobs(c, rm.UseWrite, id) {
+		return
+	}
 	var queue []byte
 	last := false
 	for i := 2; i < c.NArgs(); i++ {

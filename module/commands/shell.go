@@ -48,6 +48,7 @@ type module struct {
 	keyless   bool // the AOF may have been written anew without what is in no key, see tellAOF
 
 	policyRead int64 // as the node tells the time
+	limits     limits
 	abstains   abstention
 	epoch      *record.Epoch
 
@@ -206,6 +207,7 @@ func (m *module) start(s *rm.Server) error {
 	// Not before the data set is loaded: the event loop turns only then. Clients are answered
 	// from the next turn on: by then the bus is open, and the log is known to have all.
 	s.After(0, func(c *rm.Ctx) {
+		m.readUsers() // the server has read them after it loaded the module
 		m.nowOrLater(c, m.begun)
 		m.openBus()
 	})
@@ -489,6 +491,7 @@ func (m *module) tick(c *rm.Ctx) {
 	m.watchMemory(0)
 	if m.node.Now()-m.policyRead >= 1000 {
 		m.readPolicy()
+		m.readUsers()
 		m.watchSync() // a server that tells of no CONFIG SET has it noticed here
 	}
 	next := m.node.Tick()
