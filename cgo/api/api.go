@@ -435,14 +435,18 @@ const (
 	ConfigString
 )
 
-// RegisterConfig registers a parameter; num is the default of a bool or numeric one.
-func RegisterConfig(ctx Context, slot int, kind ConfigKind, name, text string, num, lo, hi int64, immutable bool) error {
+// RegisterConfig registers a parameter; num is the default of a bool or numeric one. A
+// secret one is in no answer to a pattern, in no log and no MONITOR.
+func RegisterConfig(ctx Context, slot int, kind ConfigKind, name, text string, num, lo, hi int64, immutable, secret bool) error {
 	n, t := cstring(name), cstring(text)
 	defer freeC(n)
 	defer freeC(t)
 	var flags C.uint
 	if immutable {
 		flags = C.CONFIG_IMMUTABLE
+	}
+	if secret {
+		flags |= C.CONFIG_SENSITIVE | C.CONFIG_HIDDEN
 	}
 	return status(C.api_config(ctxOf(ctx), C.int(slot), C.int(kind), n, t, C.longlong(num), C.longlong(lo), C.longlong(hi), flags))
 }

@@ -134,7 +134,7 @@ typedef int (*RedisConfigSetNumeric)(const char *, long long, void *, RedisModul
 typedef int (*RedisConfigGetBool)(const char *, void *);
 typedef int (*RedisConfigSetBool)(const char *, int, void *, RedisModuleString **);
 typedef int (*RedisConfigApply)(RedisModuleCtx *, void *, RedisModuleString **);
-enum { CONFIG_IMMUTABLE = 1 };
+enum { CONFIG_IMMUTABLE = 1, CONFIG_SENSITIVE = 2, CONFIG_HIDDEN = 16 };
 
 /* X(result, Name, (parameters)): the functions without which nothing works,
  * all of them in Redis 7.0 and Valkey 8. */

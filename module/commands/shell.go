@@ -103,7 +103,7 @@ func New() *rm.Module {
 			rm.TextConfig("cluster-config-file", "jobmesh-nodes.conf", true,
 				func() string { return m.nodesFile },
 				m.setNodesFile),
-			rm.TextConfig("cluster-secret", "", true,
+			rm.SecretConfig("cluster-secret", true,
 				func() string { return m.mesh.secret },
 				func(v string) error { m.mesh.secret = v; return nil }),
 			rm.TextConfig("cluster-bind", "", true,
