@@ -208,6 +208,7 @@ func (m *module) start(s *rm.Server) error {
 	// from the next turn on: by then the bus is open, and the log is known to have all.
 	s.After(0, func(c *rm.Ctx) {
 		m.readUsers() // the server has read them after it loaded the module
+		m.tellNoLimit()
 		m.nowOrLater(c, m.begun)
 		m.openBus()
 	})
@@ -526,6 +527,13 @@ func (m *module) readPolicy() {
 	limit, ok2 := m.server.InfoField("memory", "maxmemory")
 	m.evicts = !ok || !ok2 || limit != "0" && strings.HasPrefix(policy, "allkeys-")
 	m.node.SetUnsafe(m.evicts)
+}
+
+// tellNoLimit has the log tell, once at the start, that jobs may fill the machine's memory.
+func (m *module) tellNoLimit() {
+	if limit, ok := m.server.InfoField("memory", "maxmemory"); ok && limit == "0" {
+		m.server.Log(rm.Notice, "maxmemory is unset: this node takes jobs until the machine's memory is full, and the kernel may end it then. With a maxmemory it takes none above 75 %% of that, and has other nodes hold them")
+	}
 }
 
 // --- INFO -----------------------------------------------------------------
