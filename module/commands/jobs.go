@@ -533,7 +533,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 	} else {
 		s.Created, s.ATime = since, last
 	}
-	c.Map(13)
+	c.Map(14)
 	c.Text("name")
 	c.Bulk(name)
 	for _, f := range [...]struct {
@@ -573,6 +573,8 @@ func (m *module) queueStat(c *rm.Ctx) {
 	c.Int(int64(s.Overdue))
 	c.Text("held-back")
 	c.Int(int64(s.HeldBack))
+	c.Text("delayed")
+	c.Int(int64(s.Delayed))
 }
 
 func (m *module) pause(c *rm.Ctx) {

@@ -16,6 +16,7 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 	n.endLocks(j)
 	n.ended(j, cancelled(j), source{from: from})
 	n.store.Hold(j)
+	n.store.ClearDelayed(j)
 	j.State = store.StateAcked
 	j.ClearConfirmed()
 	j.SetAttempts(0)

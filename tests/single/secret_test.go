@@ -20,6 +20,7 @@ func TestSecretIsHidden(t *testing.T) {
 	assert.NotEmpty(t, c.Do("CONFIG", "GET", "jobmesh.cluster-*").Elems)
 	for range 2 {
 		require.Equal(t, "OK", s.Do("CONFIG", "REWRITE").Str)
+		s.Stop()
 		s.Restart()
 		assert.Equal(t, []string{"jobmesh.cluster-secret", secret}, s.Do("CONFIG", "GET", "jobmesh.cluster-secret").Strings())
 	}
