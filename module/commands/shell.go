@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
 	"runtime/metrics"
 	"slices"
+	"strconv"
 	"strings"
 	"unsafe"
 
@@ -111,7 +113,7 @@ func New() *rm.Module {
 				func(v string) error { m.mesh.bind = v; return nil }),
 			rm.TextConfig("cluster-announce", "", true,
 				func() string { return m.mesh.announce },
-				func(v string) error { m.mesh.announce = v; return nil }),
+				m.setAnnounce),
 			rm.IntConfig("cluster-port", 0, 0, 65535, true,
 				func() int64 { return m.mesh.port },
 				func(v int64) error { m.mesh.port = v; return nil }),
@@ -148,6 +150,17 @@ func (m *module) setNodesFile(name string) error {
 		return errors.New("the file's name must not be empty nor hold a slash: it lies in the server's dir")
 	}
 	m.nodesFile = name
+	return nil
+}
+
+func (m *module) setAnnounce(address string) error {
+	if host, text, err := net.SplitHostPort(address); address != "" {
+		port, err2 := strconv.Atoi(text)
+		if err != nil || err2 != nil || host == "" || port < 1 || port > 65535 {
+			return fmt.Errorf("%q is no address of a bus: give host:port, the port from 1 to 65535", address)
+		}
+	}
+	m.mesh.announce = address
 	return nil
 }
 

@@ -49,6 +49,18 @@ func TestBusPortOfTLS(t *testing.T) {
 	})
 }
 
+// An address that no node could dial is refused at the start.
+func TestAnnounceIsAnAddress(t *testing.T) {
+	for _, address := range []string{"10.0.0.1", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:x", ":7711", "::1:7711:"} {
+		s := harness.New(t, harness.WithConfig(`jobmesh.cluster-announce "`+address+`"`))
+		s.Launch()
+		s.AwaitEnd()
+		require.Contains(t, s.Log()+s.Stderr(), "is no address of a bus", address)
+	}
+	s := harness.Start(t, harness.WithConfig(`jobmesh.cluster-announce "[::1]:7711"`))
+	require.Equal(t, "PONG", s.Do("PING").Str)
+}
+
 // A server without a port says that its node works alone.
 func TestNoPortForTheBus(t *testing.T) {
 	s := harness.New(t, harness.WithConfig("port 0", "unixsocket "+filepath.Join(t.TempDir(), "s")))
