@@ -19,6 +19,7 @@ type Config struct {
 	defNum    int64
 	lo, hi    int64
 	immutable bool
+	secret    bool
 	getText   func() string
 	setText   func(string) error
 	getNum    func() int64
@@ -49,8 +50,17 @@ func TextConfig(name, def string, immutable bool, get func() string, set func(st
 	return &Config{Name: name, kind: api.ConfigString, defText: def, immutable: immutable, getText: get, setText: set}
 }
 
+// SecretConfig is TextConfig for what isn't to be shown: CONFIG GET answers it to its exact
+// name alone. To that it must, for CONFIG REWRITE asks in the same way, and what it is
+// answered it writes to redis.conf.
+func SecretConfig(name string, immutable bool, get func() string, set func(string) error) *Config {
+	c := TextConfig(name, "", immutable, get, set)
+	c.secret = true
+	return c
+}
+
 func (c *Config) register(ctx api.Context, slot int) error {
-	return api.RegisterConfig(ctx, slot, c.kind, c.Name, c.defText, c.defNum, c.lo, c.hi, c.immutable)
+	return api.RegisterConfig(ctx, slot, c.kind, c.Name, c.defText, c.defNum, c.lo, c.hi, c.immutable, c.secret)
 }
 
 func (c *Config) num() int64 { return c.getNum() }

@@ -391,15 +391,51 @@ RedisModuleCallReply *api_call(RedisModuleCtx *ctx, const char *cmd, RedisModule
     return redis.Call(ctx, cmd, "v", argv, argc);
 }
 
-/* Whether the client's user may run a command, as far as the command's name
- * goes. The AOF, a master, and a module that calls for itself have no user,
- * and may; to ask for a name then would crash some servers, so a call as the
- * user, of no command, finds out first. */
-int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+/* The name of the client's user, to be freed. NULL for the AOF, a master, and a module
+ * that calls for itself: they have no user, and may do all. To ask for a name then would
+ * crash some servers, so a call as the user, of no command, finds out first. */
+RedisModuleString *api_user(RedisModuleCtx *ctx) {
+    errno = 0;
     RedisModuleCallReply *none = redis.Call(ctx, "", "C");
     if (none) redis.FreeCallReply(none);
-    else if (errno == ENOTSUP) return 1;
-    RedisModuleString *name = redis.GetCurrentUserName(ctx);
+    else if (errno == ENOTSUP) return NULL;
+    return redis.GetCurrentUserName(ctx);
+}
+
+/* Whether a user may use a key; no key: whether it may use all. */
+int api_may_use(RedisModuleString *name, const char *key, size_t len, int use) {
+    RedisModuleUser *user = redis.GetModuleUserFromUserName(name);
+    if (!user) return 0;
+    int ok = 0;
+    if (key) {
+        RedisModuleString *k = redis.CreateString(NULL, key, len);
+        ok = redis.ACLCheckKeyPermissions(user, k, use) == REDIS_OK;
+        redis.FreeString(NULL, k);
+    } else if (redis.GetModuleUserACLString) {
+        /* Words of a selector, in parentheses, give their keys to some commands alone. */
+        RedisModuleString *rules = redis.GetModuleUserACLString(user);
+        size_t n;
+        const char *p = redis.StringPtrLen(rules, &n), *all = strstr(p, " ~* "), *selector = strchr(p, '(');
+        ok = all && (!selector || all < selector);
+        redis.FreeString(NULL, rules);
+    }
+    redis.FreeModuleUser(user);
+    return ok;
+}
+
+/* api_may_use for the client's user. */
+int api_caller_may_use(RedisModuleCtx *ctx, const char *key, size_t len, int use) {
+    RedisModuleString *name = api_user(ctx);
+    if (!name) return 1;
+    int ok = api_may_use(name, key, len, use);
+    redis.FreeString(ctx, name);
+    return ok;
+}
+
+/* Whether the client's user may run a command, as far as the command's name goes. */
+int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    RedisModuleString *name = api_user(ctx);
+    if (!name) return 1;
     RedisModuleUser *user = redis.GetModuleUserFromUserName(name);
     redis.FreeString(ctx, name);
     if (!user) return 0;

@@ -373,6 +373,30 @@ func MayRun(ctx Context, command ...[]byte) bool {
 	return C.api_may_run(ctxOf(ctx), unsafe.SliceData(argv), C.int(len(argv))) != 0
 }
 
+// KeyUse says what is done to a key, for [UserMay] and [CallerMay].
+type KeyUse int
+
+// Uses of a key.
+const (
+	UseRead  KeyUse = 1 << 4
+	UseWrite KeyUse = 1 << 5
+)
+
+// User is the name of the user of the client that ctx serves, to be freed with
+// [FreeString]; nil where there is no user.
+func User(ctx Context) String { return String(C.api_user(ctxOf(ctx))) }
+
+// UserMay says whether the user of a name may use a key, by its ACL; with key nil,
+// whether it may use all. False where the user is gone.
+func UserMay(user String, key []byte, use KeyUse) bool {
+	return C.api_may_use((*C.RedisModuleString)(user), (*C.char)(unsafe.Pointer(unsafe.SliceData(key))), C.size_t(len(key)), C.int(use)) != 0
+}
+
+// CallerMay is [UserMay] for the user of the client that ctx serves; true where there is none.
+func CallerMay(ctx Context, key []byte, use KeyUse) bool {
+	return C.api_caller_may_use(ctxOf(ctx), (*C.char)(unsafe.Pointer(unsafe.SliceData(key))), C.size_t(len(key)), C.int(use)) != 0
+}
+
 // stringList makes an array of strings in C memory.
 func stringList(args [][]byte) (list []*C.RedisModuleString, free func()) {
 	n := len(args)
@@ -411,14 +435,18 @@ const (
 	ConfigString
 )
 
-// RegisterConfig registers a parameter; num is the default of a bool or numeric one.
-func RegisterConfig(ctx Context, slot int, kind ConfigKind, name, text string, num, lo, hi int64, immutable bool) error {
+// RegisterConfig registers a parameter; num is the default of a bool or numeric one. A
+// secret one is in no answer to a pattern, in no log and no MONITOR.
+func RegisterConfig(ctx Context, slot int, kind ConfigKind, name, text string, num, lo, hi int64, immutable, secret bool) error {
 	n, t := cstring(name), cstring(text)
 	defer freeC(n)
 	defer freeC(t)
 	var flags C.uint
 	if immutable {
 		flags = C.CONFIG_IMMUTABLE
+	}
+	if secret {
+		flags |= C.CONFIG_SENSITIVE | C.CONFIG_HIDDEN
 	}
 	return status(C.api_config(ctxOf(ctx), C.int(slot), C.int(kind), n, t, C.longlong(num), C.longlong(lo), C.longlong(hi), flags))
 }

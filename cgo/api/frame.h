@@ -121,6 +121,9 @@ int api_post(void);
 void *api_symbol(const char *name);
 int api_command_info(RedisModuleCommand *cmd, const char *summary, const char *complexity, const char *since, int arity, const char *tips, RedisKeySpec *specs, RedisCommandArg *args);
 RedisModuleCallReply *api_call(RedisModuleCtx *ctx, const char *cmd, RedisModuleString **argv, size_t argc);
+RedisModuleString *api_user(RedisModuleCtx *ctx);
+int api_may_use(RedisModuleString *name, const char *key, size_t len, int use);
+int api_caller_may_use(RedisModuleCtx *ctx, const char *key, size_t len, int use);
 int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc);
 int api_server_info(RedisModuleCtx *ctx, const char *section, const char *field, char *buf, size_t cap);
 

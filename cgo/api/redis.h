@@ -134,7 +134,7 @@ typedef int (*RedisConfigSetNumeric)(const char *, long long, void *, RedisModul
 typedef int (*RedisConfigGetBool)(const char *, void *);
 typedef int (*RedisConfigSetBool)(const char *, int, void *, RedisModuleString **);
 typedef int (*RedisConfigApply)(RedisModuleCtx *, void *, RedisModuleString **);
-enum { CONFIG_IMMUTABLE = 1 };
+enum { CONFIG_IMMUTABLE = 1, CONFIG_SENSITIVE = 2, CONFIG_HIDDEN = 16 };
 
 /* X(result, Name, (parameters)): the functions without which nothing works,
  * all of them in Redis 7.0 and Valkey 8. */
@@ -188,6 +188,7 @@ enum { CONFIG_IMMUTABLE = 1 };
     X(RedisModuleUser *, GetModuleUserFromUserName, (RedisModuleString *)) \
     X(int, FreeModuleUser, (RedisModuleUser *)) \
     X(int, ACLCheckCommandPermissions, (RedisModuleUser *, RedisModuleString **, int)) \
+    X(int, ACLCheckKeyPermissions, (RedisModuleUser *, RedisModuleString *, int)) \
     X(RedisModuleBlockedClient *, BlockClient, (RedisModuleCtx *, RedisCmdFunc, RedisCmdFunc, RedisFreePrivdataFunc, long long)) \
     X(RedisModuleBlockedClient *, BlockClientOnKeys, (RedisModuleCtx *, RedisCmdFunc, RedisCmdFunc, RedisFreePrivdataFunc, long long, RedisModuleString **, int, void *)) \
     X(RedisModuleString *, GetBlockedClientReadyKey, (RedisModuleCtx *)) \
@@ -233,10 +234,12 @@ enum { CONFIG_IMMUTABLE = 1 };
     X(void, Log, (RedisModuleCtx *, const char *, const char *, ...))
 
 /* Used where the server has them. Without CachedMicroseconds (before 7.2) the
- * clock is read once a command; without the ACL functions (before 7.4) there
- * is no category of our own. */
+ * clock is read once a command; without GetModuleUserACLString (before 7.0.6) each
+ * user counts as one whose keys are limited; without the other ACL functions (before
+ * 7.4) there is no category of our own. */
 #define REDIS_OPTIONAL(X) \
     X(int64_t, CachedMicroseconds, (void)) \
+    X(RedisModuleString *, GetModuleUserACLString, (RedisModuleUser *)) \
     X(int, AddACLCategory, (RedisModuleCtx *, const char *)) \
     X(int, SetCommandACLCategories, (RedisModuleCommand *, const char *))
 

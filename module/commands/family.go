@@ -109,6 +109,9 @@ func (m *module) releaseJob(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
+	if !m.mayUseJobs(c, rm.UseWrite, id) {
+		return
+	}
 	var queue []byte
 	last := false
 	for i := 2; i < c.NArgs(); i++ {
@@ -177,9 +180,10 @@ func (m *module) cancelJob(c *rm.Ctx) {
 const (
 	stateDeferred = uint8(len(stateNames)) + iota
 	stateBlocked
+	stateDelayed // such a job's state is active all the same, as in Disque
 )
 
-var heldNames = [...]string{"deferred", "blocked"}
+var heldNames = [...]string{"deferred", "blocked", "delayed"}
 
 // stateOf is a job's state as clients see it.
 func (m *module) stateOf(j *store.Job) (state uint8, name string) {
@@ -194,7 +198,7 @@ func (m *module) stateOf(j *store.Job) (state uint8, name string) {
 
 func (m *module) inStates(j *store.Job, states uint8) bool {
 	state, _ := m.stateOf(j)
-	return states>>state&1 != 0
+	return states>>state&1 != 0 || j.Delayed() && states>>stateDelayed&1 != 0
 }
 
 func heldNamed(b []byte) (uint8, bool) {

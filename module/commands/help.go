@@ -24,7 +24,7 @@ func containerHelp() rm.Command {
 		"HELLO", "    This node and those that it knows.",
 		"INFO [<section>]", "    Counts of jobs and queues; INFO jobmesh has everything.",
 		"CLUSTER MYID|NODES|INFO|SAVECONFIG", "    What the node is to the mesh.",
-		"CLUSTER MEET <host> <port> [<bus-port>]", "    Make a mesh with another node.",
+		"CLUSTER MEET <ip> <port> [<bus-port>]", "    Make a mesh with another node.",
 		"CLUSTER FORGET <id>|RESET [SOFT|HARD]|LEAVING [yes|no]", "    Leave it, or have another leave.",
 		"CONFIG GET aof-enqueue-jobs-once", "    A parameter by Disque's name for it; else CONFIG GET jobmesh.*",
 		"LUA LOAD [REPLACE] [<library>]|LIST", "    Functions that move queues of Resque, Sidekiq and rq.",

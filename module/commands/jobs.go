@@ -46,6 +46,12 @@ func (m *module) addJob(c *rm.Ctx) {
 	if a.Family() {
 		m.kinCopies(a)
 	}
+	if a.Family() && !m.mayWaitFor(c, a) {
+		return
+	}
+	if a.Unique.Mesh && a.Unique.Conflict != store.ConflictDrop {
+		hide(c, a)
+	}
 	m.watchMemory(len(a.Body))
 	if err := m.node.HasRoom(); err != nil {
 		fail(c, err)
@@ -238,7 +244,7 @@ func (m *module) enterIDs(c *rm.Ctx) bool {
 		fail(c, engine.ErrReplica)
 		return false
 	}
-	return true
+	return m.mayUseJobs(c, rm.UseWrite, m.ids...)
 }
 
 // each applies an operation to each of the IDs and answers how many it did.
@@ -305,6 +311,8 @@ func (m *module) working(c *rm.Ctx) {
 		return
 	case !canonical:
 		fail(c, engine.ErrNoJob)
+		return
+	case !m.mayUseJobs(c, rm.UseWrite, id):
 		return
 	}
 	var w *worker
@@ -379,7 +387,9 @@ func (m *module) showJob(c *rm.Ctx) {
 		c.Null()
 		return
 	}
-	m.putDetails(c, j)
+	if m.mayUseJobs(c, rm.UseRead, id) {
+		m.putDetails(c, j)
+	}
 }
 
 // putDetails answers a job as SHOW does: fields and values in Disque's order
@@ -523,7 +533,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 	} else {
 		s.Created, s.ATime = since, last
 	}
-	c.Map(13)
+	c.Map(14)
 	c.Text("name")
 	c.Bulk(name)
 	for _, f := range [...]struct {
@@ -563,6 +573,8 @@ func (m *module) queueStat(c *rm.Ctx) {
 	c.Int(int64(s.Overdue))
 	c.Text("held-back")
 	c.Int(int64(s.HeldBack))
+	c.Text("delayed")
+	c.Int(int64(s.Delayed))
 }
 
 func (m *module) pause(c *rm.Ctx) {
@@ -639,8 +651,9 @@ func (m *module) jobScan(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
+	sight := newSight(c)
 	found, next := search(&s, m.jobs[:0], m.node.ScanJobs, func(j *store.Job) bool {
-		return m.node.Lives(j.Queue) && (s.states == 0 || m.inStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue))
+		return sight.queue(j.Queue) && m.node.Lives(j.Queue) && (s.states == 0 || m.inStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue))
 	})
 	m.jobs = found[:0]
 	putCursor(c, next)
@@ -663,9 +676,10 @@ func (m *module) queueScan(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
+	sight := newSight(c)
 	found, next := search(&s, m.queues[:0], m.node.ScanQueues, func(q *store.Queue) bool {
 		waiting := int64(q.Waiting())
-		return m.node.Visible(q) && m.node.Lives(q) && (s.minLen == -1 || waiting >= s.minLen) && (s.maxLen == -1 || waiting <= s.maxLen) && m.imports(q) >= s.importRate
+		return sight.queue(q) && m.node.Visible(q) && m.node.Lives(q) && (s.minLen == -1 || waiting >= s.minLen) && (s.maxLen == -1 || waiting <= s.maxLen) && m.imports(q) >= s.importRate
 	})
 	m.queues = found[:0]
 	putCursor(c, next)

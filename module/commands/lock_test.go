@@ -50,7 +50,7 @@ func FuzzLocks(f *testing.F) {
 		if len(w) < 2 {
 			return
 		}
-		if names, _, err := parseClear(w); err == nil {
+		if names, _, _, err := parseClear(w); err == nil {
 			assert.NotEmpty(t, names)
 			for _, name := range names {
 				assert.NotEmpty(t, name)

@@ -97,9 +97,17 @@ func (m *module) lockShow(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
+	if f.inQueue && !c.May(f.queue, rm.UseRead) {
+		fail(c, errNoKey)
+		return
+	}
 	for _, name := range f.names(c.Arg(1)) {
 		if l := m.node.Lock(name); l != nil {
-			m.putLock(c, l)
+			if l.Space() == store.LockBare || m.seesLock(newSight(c), l) {
+				m.putLock(c, l)
+			} else {
+				fail(c, errNoKey)
+			}
 			return
 		}
 	}
@@ -218,8 +226,9 @@ func (m *module) lockScan(c *rm.Ctx) {
 		}
 	}
 	n := 0
+	sight := newSight(c)
 	for _, l := range m.locks {
-		if s.wants(l) {
+		if s.wants(l) && m.seesLock(sight, l) {
 			m.locks[n] = l
 			n++
 		}
@@ -247,9 +256,13 @@ func (m *module) lockClear(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	names, prefix, err := parseClear(c)
+	names, prefix, f, err := parseClear(c)
 	if err != nil {
 		fail(c, err)
+		return
+	}
+	if !m.mayClear(c, f) {
+		fail(c, errNoKey)
 		return
 	}
 	if !m.node.Alone() && !c.CanBlock() {
@@ -300,15 +313,27 @@ func (m *module) cleared(e *engine.Effect) {
 	}, nil)
 }
 
-func parseClear(c args) (names [][]byte, prefix bool, err error) {
-	f := lockFilter{space: store.LockBare}
+// mayClear says whether the client's user may clear the locks that a filter is about: its
+// own queue's, or bare ones. Those of SCOPE mesh are any queue's.
+func (m *module) mayClear(c *rm.Ctx, f lockFilter) bool {
+	switch {
+	case f.space == store.LockBare:
+		return true
+	case f.inQueue:
+		return c.May(f.queue, rm.UseWrite)
+	}
+	return c.MayAll()
+}
+
+func parseClear(c args) (names [][]byte, prefix bool, f lockFilter, err error) {
+	f.space = store.LockBare
 	first, i := c.Arg(1), 2
 	all := is(first, "ALL")
 	prefix = is(first, "PREFIX")
 	key := first
 	if prefix || is(first, "NAME") && c.NArgs()%2 == 1 {
 		if c.NArgs() < 3 {
-			return nil, false, errSyntax
+			return nil, false, f, errSyntax
 		}
 		key, i = c.Arg(2), 3
 	}
@@ -316,27 +341,27 @@ func parseClear(c args) (names [][]byte, prefix bool, err error) {
 		used, err := f.option(c, i)
 		switch {
 		case err != nil:
-			return nil, false, err
+			return nil, false, f, err
 		case used == 0:
-			return nil, false, errSyntax
+			return nil, false, f, errSyntax
 		}
 		i += used
 	}
 	if err := f.check(); err != nil {
-		return nil, false, err
+		return nil, false, f, err
 	}
 	if len(key) > maxLockKey {
-		return nil, false, errLockName
+		return nil, false, f, errLockName
 	}
 	switch {
-	case all && !f.inQueue:
-		return [][]byte{{byte(f.space)}}, true, nil
+	case all && f.space == store.LockBare:
+		return [][]byte{{byte(f.space)}}, true, f, nil
 	case all:
-		return [][]byte{f.prefix()}, true, nil
+		return [][]byte{f.prefix()}, true, f, nil
 	case prefix && f.space == store.LockBare:
-		return f.names(key), true, nil
+		return f.names(key), true, f, nil
 	case prefix:
-		return [][]byte{append(append(f.prefix(), 'k'), key...)}, true, nil
+		return [][]byte{append(append(f.prefix(), 'k'), key...)}, true, f, nil
 	}
-	return f.names(key), false, nil
+	return f.names(key), false, f, nil
 }

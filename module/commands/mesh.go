@@ -58,9 +58,17 @@ func (m *module) setNodeTimeout(ms int64) {
 	m.node.SetNodeTimeout(ms)
 }
 
-// clientPort is the port that clients use, 0 where it isn't known.
+// clientPort is the port that clients use, that of TLS where there is no other; 0: there is
+// none, or it isn't known.
 func (m *module) clientPort() int {
-	text, err := m.server.ConfigValue("port")
+	if port := m.portOf("port"); port != 0 {
+		return port
+	}
+	return m.portOf("tls-port")
+}
+
+func (m *module) portOf(parameter string) int {
+	text, err := m.server.ConfigValue(parameter)
 	if err != nil {
 		text, _ = m.server.InfoField("server", "tcp_port")
 	}
@@ -84,6 +92,10 @@ func (m *module) openBus() {
 	m.node.SetPort(m.clientPort())
 	port := m.mesh.port
 	if port == 0 {
+		if m.clientPort() == 0 {
+			m.server.Log(rm.Warning, "this server has no port for clients, from which that of the bus would follow: this node works alone. Set jobmesh.cluster-port")
+			return
+		}
 		port = int64(m.clientPort()) + busOffset
 	}
 	if port > 65535 {
@@ -214,7 +226,7 @@ func (m *module) busEvent(e bus.Event) {
 			m.mesh.bus.Connect(e.ID, e.Addr)
 		}
 	case *bus.Duplicate:
-		m.server.Log(rm.Warning, "two nodes have the ID %s: one is at %s. CLUSTER RESET HARD on one of them gives it a new one", e.ID, e.Addr)
+		m.server.Log(rm.Warning, "two nodes have the ID %s: one is at %s. JOBMESH CLUSTER RESET HARD on one of them gives it a new one", e.ID, e.Addr)
 	case *bus.Messages:
 		id := wire.NodeID(e.ID)
 		for b := range e.All() {

@@ -22,6 +22,7 @@ const (
 	errDelayTTL     engine.Refusal = "ERR The specified DELAY is greater than TTL. Job refused since would never be delivered"
 	errCount        engine.Refusal = "ERR COUNT must be a number greater than zero"
 	errWorker       engine.Refusal = "ERR WORKER must be a name of 1 to 255 bytes"
+	errWorkerFrom   engine.Refusal = "ERR WORKER can't be FROM: the server takes the first FROM for the beginning of the queues (COMMAND GETKEYS, ACL). Take another name"
 	errCursor       engine.Refusal = "ERR invalid cursor or option name"
 	errState        engine.Refusal = "ERR Invalid job state name"
 	errReply        engine.Refusal = "ERR Invalid REPLY type, try ID or ALL"
@@ -235,6 +236,9 @@ func parseGet(c args) (g get, err error) {
 			i++
 			if g.worker = c.Arg(i); len(g.worker) == 0 || len(g.worker) > engine.MaxWorker {
 				return g, errWorker
+			}
+			if is(g.worker, "FROM") {
+				return g, errWorkerFrom
 			}
 		default:
 			return g, errSyntax

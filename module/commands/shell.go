@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
 	"runtime/metrics"
 	"slices"
+	"strconv"
 	"strings"
 	"unsafe"
 
@@ -49,6 +51,7 @@ type module struct {
 	keyless   bool // the AOF may have been written anew without what is in no key, see tellAOF
 
 	policyRead int64 // as the node tells the time
+	limits     limits
 	abstains   abstention
 	epoch      *record.Epoch
 
@@ -103,7 +106,7 @@ func New() *rm.Module {
 			rm.TextConfig("cluster-config-file", "jobmesh-nodes.conf", true,
 				func() string { return m.nodesFile },
 				m.setNodesFile),
-			rm.TextConfig("cluster-secret", "", true,
+			rm.SecretConfig("cluster-secret", true,
 				func() string { return m.mesh.secret },
 				func(v string) error { m.mesh.secret = v; return nil }),
 			rm.TextConfig("cluster-bind", "", true,
@@ -111,7 +114,7 @@ func New() *rm.Module {
 				func(v string) error { m.mesh.bind = v; return nil }),
 			rm.TextConfig("cluster-announce", "", true,
 				func() string { return m.mesh.announce },
-				func(v string) error { m.mesh.announce = v; return nil }),
+				m.setAnnounce),
 			rm.IntConfig("cluster-port", 0, 0, 65535, true,
 				func() int64 { return m.mesh.port },
 				func(v int64) error { m.mesh.port = v; return nil }),
@@ -148,6 +151,17 @@ func (m *module) setNodesFile(name string) error {
 		return errors.New("the file's name must not be empty nor hold a slash: it lies in the server's dir")
 	}
 	m.nodesFile = name
+	return nil
+}
+
+func (m *module) setAnnounce(address string) error {
+	if host, text, err := net.SplitHostPort(address); address != "" {
+		port, err2 := strconv.Atoi(text)
+		if err != nil || err2 != nil || host == "" || port < 1 || port > 65535 {
+			return fmt.Errorf("%q is no address of a bus: give host:port, the port from 1 to 65535", address)
+		}
+	}
+	m.mesh.announce = address
 	return nil
 }
 
@@ -208,6 +222,8 @@ func (m *module) start(s *rm.Server) error {
 	// Not before the data set is loaded: the event loop turns only then. Clients are answered
 	// from the next turn on: by then the bus is open, and the log is known to have all.
 	s.After(0, func(c *rm.Ctx) {
+		m.readUsers() // the server has read them after it loaded the module
+		m.tellNoLimit()
 		m.nowOrLater(c, m.begun)
 		m.openBus()
 	})
@@ -495,6 +511,7 @@ func (m *module) tick(c *rm.Ctx) {
 	m.watchMemory(0)
 	if m.node.Now()-m.policyRead >= 1000 {
 		m.readPolicy()
+		m.readUsers()
 		m.watchSync() // a server that tells of no CONFIG SET has it noticed here
 	}
 	next := m.node.Tick()
@@ -529,6 +546,13 @@ func (m *module) readPolicy() {
 	limit, ok2 := m.server.InfoField("memory", "maxmemory")
 	m.evicts = !ok || !ok2 || limit != "0" && strings.HasPrefix(policy, "allkeys-")
 	m.node.SetUnsafe(m.evicts)
+}
+
+// tellNoLimit has the log tell, once at the start, that jobs may fill the machine's memory.
+func (m *module) tellNoLimit() {
+	if limit, ok := m.server.InfoField("memory", "maxmemory"); ok && limit == "0" {
+		m.server.Log(rm.Notice, "maxmemory is unset: this node takes jobs until the machine's memory is full, and the kernel may end it then. With a maxmemory it takes none above 75 %% of that, and has other nodes hold them")
+	}
 }
 
 // --- INFO -----------------------------------------------------------------

@@ -16,6 +16,7 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 	n.endLocks(j)
 	n.ended(j, cancelled(j), source{from: from})
 	n.store.Hold(j)
+	n.store.ClearDelayed(j)
 	j.State = store.StateAcked
 	j.ClearConfirmed()
 	j.SetAttempts(0)
@@ -113,6 +114,9 @@ func (n *Node) acksUp(p *Peer) {
 func (n *Node) acksDown(p *Peer) {
 	p.acks = acks{owed: p.acks.owed || p.acks.telling || p.acks.open > 0}
 }
+
+// Nameless says whether a job is known by its acknowledgement alone: nobody knows its queue.
+func (n *Node) Nameless(j *store.Job) bool { return n.dummy(j) }
 
 // dummy says whether nothing of a job is known but that it is acknowledged.
 func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }

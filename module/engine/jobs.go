@@ -20,6 +20,10 @@ type Add struct {
 	CanWait     bool  // the client can be made to wait
 	Unique      Unique
 	Default     bool // Replicate is the default
+
+	// Sees says whether the client may know of the jobs of a queue, and change them; nil:
+	// of all. With a nil queue: of those of any queue.
+	Sees func(queue []byte) bool
 	Members
 }
 

@@ -295,12 +295,24 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		n.store.Work(j, at)
 	case j.State == store.StateAcked:
 		j.QTime = n.now + gcFirstMS
+	case n.delayedHere(j):
+		n.store.SetDelayed(j)
 	}
 	if elsewhere && j.State == store.StateActive && j.Retry > 0 && j.QTime < n.now+askFirstMS {
 		s.asked = append(s.asked, j) // its time was over while the node was down
 		return
 	}
 	n.arm(j)
+}
+
+// delayedHere says of a job that was loaded, and not delivered, whether it is delayed and
+// this node queues it in time. Of one with copies the other nodes come a retry time later.
+func (n *Node) delayedHere(j *store.Job) bool {
+	if j.State != store.StateActive || j.QTime == 0 || j.Flags&store.FlagQueuedOnce != 0 || j.Delay == 0 && !n.putOff(j) {
+		return false
+	}
+	due := int64(j.CTime/1_000_000) + int64(j.Delay)*1000
+	return j.Holders() == 0 || j.QTime < due+int64(j.Retry)*1000/2
 }
 
 // pushBack puts a job into its queue that was there before: uncounted.

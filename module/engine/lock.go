@@ -276,9 +276,10 @@ func (n *Node) removeLock(l *store.Lock) {
 	if ended(l) {
 		return
 	}
+	n.countCleared(l) // while its job says that it has it
 	n.lapsed(l)
 	n.scratch.name = append(n.scratch.name[:0], l.Name()...)
-	n.endLock(l)
+	n.takeOutLock(l)
 	n.lockFreed(n.scratch.name)
 }
 
@@ -287,9 +288,18 @@ func (n *Node) endLock(l *store.Lock) {
 	if ended(l) {
 		return
 	}
+	n.countCleared(l)
+	n.takeOutLock(l)
+}
+
+// countCleared counts a lock that is about to end for the Clearing that ends it.
+func (n *Node) countCleared(l *store.Lock) {
 	if c := n.clearingOf(l); c != nil && n.lives(l) {
 		c.cleared++
 	}
+}
+
+func (n *Node) takeOutLock(l *store.Lock) {
 	if l.Flags&lockLogged != 0 {
 		n.logEnd(l.Name(), l.Token)
 	}

@@ -402,6 +402,7 @@ func (n *Node) begin(j *store.Job) {
 	}
 	j.QTime = n.now + after
 	j.Flags |= store.FlagAnnounced
+	n.store.SetDelayed(j)
 	n.arm(j)
 	n.log(LogJob, j)
 	n.touch(j.Queue)

@@ -43,13 +43,16 @@ const (
 	busySteps = 1000 // jobs that one fetch moves out of the way
 )
 
-// duplicate is the refusal that names who has the key.
+// duplicate is the refusal that names who has the key; nil: the client may not know.
 func duplicate(id *store.ID, key []byte) error {
-	cut := ""
+	cut, who := "", "a job of a queue that the ACL excludes"
+	if id != nil {
+		who = id.String()
+	}
 	if len(key) > shownKey {
 		key, cut = key[:shownKey], "…"
 	}
-	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %+q%s: wait until it is free, or add with another KEY", id, key, cut))
+	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %+q%s: wait until it is free, or add with another KEY", who, key, cut))
 }
 
 // SetUnique turns uniqueness off, for tests of what isn't about it, or on again. What was
@@ -195,6 +198,12 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 	switch a.Unique.Conflict {
 	case store.ConflictDrop:
 		return answer, ErrDropped
+	default:
+		if a.Sees != nil && !n.sees(a, j) {
+			return answer, duplicate(nil, key)
+		}
+	}
+	switch a.Unique.Conflict {
 	case store.ConflictReturn:
 		// An ID is a promise: one that isn't given yet can't be answered.
 		if j == nil || j.State != store.StateWaitRepl {
@@ -206,6 +215,15 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 		}
 	}
 	return answer, duplicate(&holder, key)
+}
+
+// sees says whether the client may know of the job that has its key; nil: it isn't known
+// here, nor is its queue.
+func (n *Node) sees(a *Add, j *store.Job) bool {
+	if j == nil || n.dummy(j) {
+		return a.Sees(nil)
+	}
+	return a.Sees(j.Queue.NameBytes())
 }
 
 // replace gives a job that still waits a new body. False, and nothing done, where
@@ -320,6 +338,7 @@ func (n *Node) later(j *store.Job, span int64) {
 // waitFor keeps a job out of its queue for span ms. It isn't announced then.
 func (n *Node) waitFor(j *store.Job, span int64) {
 	n.store.Hold(j)
+	n.store.SetDelayed(j)
 	j.Flags |= store.FlagAnnounced
 	j.QTime = n.now + span
 	n.arm(j)

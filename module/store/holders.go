@@ -228,7 +228,7 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 			k.timerNext.timerPrev = &k.timerNext
 		}
 	}
-	if j.Flags&FlagIndexed != 0 {
+	if j.Place != InHeld && j.Flags&FlagIndexed != 0 {
 		l.towerOf(j).job = k
 	}
 	s.jobs.replace(&j.entry, &k.entry, j.ID.hash(s.keys.id))

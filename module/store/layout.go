@@ -18,7 +18,8 @@ const (
 	FlagDelivered uint8 = 1 << iota
 	// FlagQueuedOnce: the job has been in a queue before.
 	FlagQueuedOnce
-	// FlagIndexed: a tower of its list's index points at it. Never saved as true.
+	// FlagIndexed: a tower of its list's index points at it. Never saved as true. Of a
+	// job that is held, in no order and without an index, it is flagDelayed.
 	FlagIndexed
 	// FlagOverdue: it is being worked on past the time it was due, and stays there
 	// because its queue takes nothing back ([Store.SetOverdue]). Nor this one.
@@ -36,6 +37,9 @@ const (
 	// bit: the first is for at-most-once jobs, the other for the rest, and never loaded.
 	FlagUncertain
 	FlagReturning = FlagUncertain
+
+	// flagDelayed: the job counts as one that this node queues at a time, see SetDelayed.
+	flagDelayed = FlagIndexed
 
 	volatileFlags = FlagIndexed | FlagOverdue | FlagLogged | FlagAnnounced
 )
@@ -141,7 +145,7 @@ type Queue struct {
 	Key      unsafe.Pointer // the server's string of the name
 	name     unsafe.Pointer
 	nameLen  uint32
-	_        uint32
+	Delayed  uint32 // those of Held that this node queues at a time
 }
 
 // States of a queue, not saved.

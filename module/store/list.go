@@ -138,6 +138,32 @@ func (s *Store) insert(q *Queue, l *List, j *Job) {
 	}
 }
 
+// SetDelayed counts a held job as delayed: this node queues it when its time has come. It
+// is until it leaves the list, or ClearDelayed.
+func (s *Store) SetDelayed(j *Job) {
+	if j.Place == InHeld && j.Flags&flagDelayed == 0 {
+		j.Flags |= flagDelayed
+		j.Queue.Delayed++
+	}
+}
+
+// ClearDelayed undoes SetDelayed.
+func (s *Store) ClearDelayed(j *Job) {
+	if j.Place == InHeld {
+		clearDelayed(j.Queue, j)
+	}
+}
+
+func clearDelayed(q *Queue, j *Job) {
+	if j.Flags&flagDelayed != 0 {
+		j.Flags &^= flagDelayed
+		q.Delayed--
+	}
+}
+
+// Delayed says whether the job counts as delayed, see [Store.SetDelayed].
+func (j *Job) Delayed() bool { return j.Place == InHeld && j.Flags&flagDelayed != 0 }
+
 func (s *Store) addTower(q *Queue, l *List, j *Job, height int, preds *[maxLevel]*Tower) {
 	size := towerSize + 8*height
 	t := (*Tower)(s.alloc.Alloc(size))
@@ -280,5 +306,6 @@ func insertHeld(q *Queue, j *Job) {
 
 func removeHeld(q *Queue, j *Job) {
 	q.Held--
+	clearDelayed(q, j)
 	unlink(j, &q.HeldHead, &q.HeldTail)
 }

@@ -199,7 +199,7 @@ func TestDelay_16_70(t *testing.T) {
 	early := add(t, c, "early", "b", 0, "DELAY", 100, "RETRY", 0)
 	assert.Equal(t, "active", state(c, id))
 	assert.Equal(t, int64(0), c.Do("QLEN", "q").Int())
-	assert.True(t, c.Do("QSTAT", "q").NullArray())
+	assert.Equal(t, int64(1), c.Do("QSTAT", "q").Field("delayed").Int())
 	assert.Equal(t, int64(1), c.Do("ENQUEUE", early).Int())
 	assert.Equal(t, early, get(t, c, "early"))
 	harness.Await(t, 3*time.Second, "the delayed jobs", func() bool { return state(c, id) == "queued" && state(c, once) == "queued" })
@@ -416,8 +416,8 @@ func TestIntrospection_80_81_82(t *testing.T) {
 	assert.Len(t, v.Field("nodes-delivered").Elems, 1)
 	assert.True(t, c.Do("QSTAT", "none").NullArray())
 	v = c.Do("QSTAT", "q")
-	require.Len(t, v.Elems, 26)
-	for i, n := range []string{"name", "len", "age", "idle", "blocked", "import-from", "import-rate", "jobs-in", "jobs-out", "pause", "in-progress", "overdue", "held-back"} {
+	require.Len(t, v.Elems, 28)
+	for i, n := range []string{"name", "len", "age", "idle", "blocked", "import-from", "import-rate", "jobs-in", "jobs-out", "pause", "in-progress", "overdue", "held-back", "delayed"} {
 		assert.Equal(t, n, v.Elems[2*i].Str)
 	}
 	second := add(t, c, "q", "2", 0)

@@ -191,6 +191,28 @@ func scanLocks(t *testing.T, c *harness.Conn, args ...any) (names []string) {
 	}
 }
 
+// LOCK.CLEAR counts the locks of jobs too, and without QUEUE means those of SCOPE mesh,
+// however it names them.
+func TestClearLocksOfJobs(t *testing.T) {
+	c := harness.Start(t).Dial()
+	for _, scope := range []string{"queue", "mesh"} {
+		for _, key := range []string{"x1", "x2", "y"} {
+			require.Equal(t, byte('+'), c.Do("ADDJOB", "q", key, 0, "UNIQUE", "until-processed", "SCOPE", scope).Kind)
+		}
+	}
+	for _, clear := range []struct {
+		args  []any
+		count int64
+		left  int
+	}{
+		{[]any{"x1"}, 1, 5}, {[]any{"PREFIX", "x"}, 1, 4}, {[]any{"ALL"}, 1, 3}, {[]any{"PREFIX", "x"}, 0, 3}, {[]any{"ALL"}, 0, 3},
+		{[]any{"PREFIX", "x", "QUEUE", "q"}, 2, 1}, {[]any{"ALL", "QUEUE", "q"}, 1, 0},
+	} {
+		assert.Equal(t, clear.count, c.Do(append(append([]any{"LOCK.CLEAR"}, clear.args...), "TYPE", "waiting")...).Int(), "%v", clear.args)
+		assert.Len(t, c.Do("LOCK.SCAN", 0, "TYPE", "waiting", "COUNT", 1000).Elems[1].Elems, clear.left, "%v", clear.args)
+	}
+}
+
 // 45, and of the libraries 35.
 func TestClearLocks_45(t *testing.T) {
 	c := harness.Start(t).Dial()

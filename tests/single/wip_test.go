@@ -45,6 +45,17 @@ func near(t *testing.T, want time.Time, ms int64) {
 func inProgress(s *harness.Server) string { return s.Info("jobmesh", "jobmesh_jobs_in_progress") }
 
 // Scenarios 36, 51, 52: in by GETJOB with the time it is due, out by whatever way.
+// A worker's name is never taken for the beginning of the queues: there is none like that.
+func TestWorkerIsNotFrom(t *testing.T) {
+	c := harness.Start(t).Dial()
+	c.Do("ADDJOB", "mail", "b", 0)
+	for _, name := range []string{"from", "FROM", "From"} {
+		assert.True(t, c.Do("GETJOB", "NOHANG", "WORKER", name, "FROM", "mail").Err("ERR WORKER can't be FROM"), name)
+	}
+	assert.Equal(t, []string{"from", "mail"}, c.Do("COMMAND", "GETKEYS", "GETJOB", "NOHANG", "WORKER", "w", "FROM", "from", "mail").Strings())
+	assert.Len(t, c.Do("GETJOB", "NOHANG", "WORKER", "w", "FROM", "from", "mail").Elems, 1)
+}
+
 func TestWIP_51_52_36_40(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()

@@ -1,0 +1,120 @@
+package commands
+
+import (
+	"slices"
+	"strings"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/rm"
+)
+
+// The server holds a command's keys against the patterns of the client's user. Here is
+// the same for queues that a command gets at in another way: by a job's ID, by a lock, by a
+// scan. COMMANDS.md lists what can't be bound.
+
+const errNoKey engine.Refusal = "NOPERM this user has no permissions to access the queue of a job or lock that the command is about: its key patterns (ACL) exclude it"
+
+// limits is what is known of the users' key patterns. To ask for a user's costs half as much
+// as all the rest of ACKJOB, so commands that take IDs ask where there are limited users only.
+// That is looked at once a second, for no event tells of it.
+type limits struct {
+	none bool  // every user may use all keys
+	read int64 // as the node tells the time
+}
+
+// limitsKept is how long limits that were found count without another look, ms.
+const limitsKept = 60_000
+
+// readUsers looks whether there are limited users. Where the server doesn't tell, there are.
+func (m *module) readUsers() {
+	l := &m.limits
+	if now := m.node.Now(); l.none || l.read == 0 || now-l.read >= limitsKept {
+		users, err := m.server.CallStrings("ACL", "LIST")
+		l.none, l.read = err == nil && !slices.ContainsFunc(users, limited), now
+	}
+}
+
+// limited says whether a line of ACL LIST is that of a user who is on, and may not use all
+// keys. Words in parentheses give their keys to some commands alone.
+func limited(line string) bool {
+	rules, _, _ := strings.Cut(line, "(")
+	words := strings.Fields(rules)
+	return slices.Contains(words, "on") && !slices.Contains(words, "~*")
+}
+
+// mayUseJobs refuses IDs of jobs in queues that the client's user may not use. IDs of
+// jobs that this node doesn't have pass.
+func (m *module) mayUseJobs(c *rm.Ctx, use rm.KeyUse, ids ...store.ID) bool {
+	if m.limits.none {
+		return true
+	}
+	var last *store.Queue
+	for i := range ids {
+		j := m.node.Job(&ids[i])
+		if j == nil || j.Queue == last || m.node.Nameless(j) {
+			continue
+		}
+		if last = j.Queue; !c.May(last.NameBytes(), use) {
+			fail(c, errNoKey)
+			return false
+		}
+	}
+	return true
+}
+
+// mayWaitFor refuses an ADDJOB that waits for jobs which its user may not see.
+func (m *module) mayWaitFor(c *rm.Ctx, a *engine.Add) bool {
+	return (a.BlockedBy == nil || m.mayUseJobs(c, rm.UseRead, *a.BlockedBy)) && m.mayUseJobs(c, rm.UseRead, a.After...)
+}
+
+// sight is what a client's user may see.
+type sight struct {
+	user rm.User
+	all  bool
+	last *store.Queue
+	sees bool // the last one
+}
+
+func newSight(c *rm.Ctx) *sight {
+	if c.MayAll() {
+		return &sight{all: true}
+	}
+	return &sight{user: c.User()}
+}
+
+func (s *sight) queue(q *store.Queue) bool {
+	if s.all {
+		return true
+	}
+	if q != s.last {
+		s.last, s.sees = q, s.user.May(q.NameBytes(), rm.UseRead)
+	}
+	return s.sees
+}
+
+// seesLock says whether the user may see a lock: a bare one, or one of a queue that it may
+// see. A lock of SCOPE mesh is its job's queue's.
+func (m *module) seesLock(s *sight, l *store.Lock) bool {
+	if s.all || l.Space() == store.LockBare {
+		return true
+	}
+	if j := m.node.Job(&l.Job); j != nil && !m.node.Nameless(j) {
+		return s.queue(j.Queue)
+	}
+	_, scope, _, hashed, _ := store.LockName(l.Name())
+	return scope != nil && !hashed && s.user.May(scope, rm.UseRead)
+}
+
+// hide has an ADDJOB of SCOPE mesh that meets another job tell and change nothing of one that
+// its user may not see.
+func hide(c *rm.Ctx, a *engine.Add) {
+	if c.MayAll() {
+		return
+	}
+	user, use := c.User(), rm.UseRead
+	if a.Unique.Conflict == store.ConflictReplace {
+		use |= rm.UseWrite
+	}
+	a.Sees = func(queue []byte) bool { return queue != nil && user.May(queue, use) }
+}
