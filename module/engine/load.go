@@ -240,7 +240,7 @@ func hasRun(j *store.Job) bool {
 // withinTerms keeps a clock that was set back before the job was loaded from
 // prolonging its life, its delay, and the time that somebody has it.
 func (n *Node) withinTerms(j *store.Job) {
-	const minute = 60_000 // the precision of an ID's time to live
+	const minute = 60_000                                    // the precision of an ID's time to live
 	delay, retry := int64(j.Delay)*1000, int64(j.Retry)*1000 // a copy waits for both
 	j.ETime = min(j.ETime, n.now+max(timeToLive(j), 2*retry)+minute)
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {
