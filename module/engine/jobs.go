@@ -269,6 +269,9 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		n.Stats.Requeued++
 	}
 	again, returns := j.Flags&store.FlagQueuedOnce != 0, j.Returning()
+	if again || nack || j.Flags&store.FlagDelivered != 0 {
+		n.retake(j)
+	}
 	n.push(j)
 	n.log(LogState, j)
 	if again || nack {

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -756,16 +757,55 @@ func (n *Node) revoke(j *store.Job) {
 	n.discard(j)
 }
 
-// retake gives a job that was never delivered after all its waiting lock back.
+// retake gives a job that comes back into its queue the waiting lock again that its delivery
+// ended, unless another has it by now. As long as it waits to be processed again no other is
+// to wait beside it.
 func (n *Node) retake(j *store.Job) {
 	if j.Parts == 0 {
 		return
 	}
 	u := j.Unique()
-	if u == nil || n.notUnique || u.Strategy() != store.UniqueBefore && u.Strategy() != store.UniqueBoth {
+	if u == nil || n.notUnique || u.Strategy() != store.UniqueBefore && u.Strategy() != store.UniqueBoth || u.Has(store.UniquePending) {
 		return
 	}
-	_, _ = n.renewLock(j, u, store.LockWait, u.LockTTL(), nil) // or another has it by now
+	if u.Has(store.UniqueHasWait) && (n.alone() || j.Holders() == 0) {
+		return // it wasn't delivered; what a copy says may be old
+	}
+	name := slices.Clone(n.lockName(j, u, store.LockWait))
+	if n.alone() {
+		if token, holder := n.takeLock(name, &j.ID, u.LockTTL()); holder == nil {
+			u.SetWait(token)
+		}
+		return
+	}
+	id := j.ID
+	now, _ := n.claimLock(jobLock{name: name, job: id, lease: u.LockTTL(), any: u.Has(store.UniqueAny)}, func(o Outcome) {
+		if n.retaken(&id, name, &o) {
+			n.log(LogState, n.store.Lookup(&id))
+		}
+	})
+	if now != nil {
+		n.retaken(&id, name, now)
+	}
+}
+
+// retaken notes whether a job that came back has its waiting lock again. One that is delivered
+// by now, or done, has it no more. It says whether the job changed.
+func (n *Node) retaken(id *store.ID, name []byte, o *Outcome) bool {
+	j := n.store.Lookup(id)
+	waits := j != nil && (j.State == store.StateQueued || j.State == store.StateActive && j.Place != store.InWorking) && n.named(j, store.LockWait, name)
+	switch {
+	case o.Kind == Granted && waits:
+		j.Unique().SetWait(o.Token)
+	case o.Kind == Granted:
+		n.freeName(name, id, o.Token)
+		return false
+	case o.Kind == Conflict && waits:
+		j.Unique().Clear(store.UniqueHasWait)
+	default:
+		return false
+	}
+	return true
 }
 
 // extend makes the lease of a job's lock begin anew (WORKING), see [Node.renewLock].

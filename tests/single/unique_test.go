@@ -1003,3 +1003,38 @@ func TestRunTTLAtMostOnce(t *testing.T) {
 	assert.Zero(t, c.Do("WORKING", second).Int())
 	assert.Equal(t, "none", lock(second), "it was given back")
 }
+
+// A job that comes back to be processed again is unique while it waits, as at first, unless
+// another was added meanwhile; so it is after a restart.
+func TestUniqueAgainWhenItComesBack(t *testing.T) {
+	for _, strategy := range []string{"before-processing", "before-and-during-processing"} {
+		t.Run(strategy, func(t *testing.T) {
+			s := harness.Start(t, harness.WithConfig("appendonly yes"))
+			c := s.Dial()
+			unique := "RETRY 1 UNIQUE " + strategy + " KEY k"
+			id := addUnique(t, c, "q", "b", unique)
+			for _, how := range []string{"NACK", "retry time", "ENQUEUE"} {
+				require.Equal(t, id, get(t, c, "q"), how)
+				assert.NotEqual(t, "wait", c.Do("SHOW", id).Field("lock").Str, how)
+				if how != "retry time" {
+					require.Equal(t, int64(1), c.Do(how, id).Int())
+				}
+				harness.Await(t, 5*time.Second, how, func() bool { return state(c, id) == "queued" })
+				assert.Equal(t, "wait", c.Do("SHOW", id).Field("lock").Str, how)
+				assert.Empty(t, addUnique(t, c, "q", "b", unique), how)
+			}
+			s.AwaitLogged()
+			s.Kill()
+			s.Restart()
+			c = s.Dial()
+			assert.Empty(t, addUnique(t, c, "q", "b", unique), "after a restart")
+			require.Equal(t, id, get(t, c, "q"))
+			other := addUnique(t, c, "q", "b", unique)
+			require.NotEmpty(t, other, "while it is processed")
+			require.Equal(t, int64(1), c.Do("NACK", id).Int())
+			assert.Equal(t, "wait", c.Do("SHOW", other).Field("lock").Str)
+			assert.NotEqual(t, "wait", c.Do("SHOW", id).Field("lock").Str)
+			assert.Equal(t, int64(2), c.Do("QLEN", "q").Int())
+		})
+	}
+}
