@@ -35,6 +35,7 @@ func (m *module) addJob(c *rm.Ctx) {
 	if m.settings.any() {
 		defaults = m.settings.of(c.Arg(1))
 	}
+	m.watchMemory(len(c.Arg(2))) // the default of REPLICATE depends on it
 	if err := parseAdd(c, a, m.node.Copies(), defaults); err != nil {
 		fail(c, err)
 		return
@@ -52,13 +53,15 @@ func (m *module) addJob(c *rm.Ctx) {
 	if a.Unique.Mesh && a.Unique.Conflict != store.ConflictDrop {
 		hide(c, a)
 	}
-	m.watchMemory(len(a.Body))
 	if err := m.node.HasRoom(); err != nil {
 		fail(c, err)
 		m.settle(c)
 		return
 	}
-	a.CanWait = (a.Replicate > 1 || m.node.MemoryLevel() > 0 || m.node.Leaving() || a.Unique.Strategy != 0 && !m.node.Alone()) && c.CanBlock()
+	a.CanWait = (a.Replicate > 1 || m.node.External() || a.Unique.Strategy != 0 && !m.node.Alone()) && c.CanBlock()
+	if a.Default && !a.CanWait {
+		a.Async = true // nobody has said that he wants to wait
+	}
 	id, wait, err := m.node.AddJob(a)
 	switch {
 	case err == engine.ErrDropped:

@@ -295,7 +295,7 @@ func TestMemoryLevels_96(t *testing.T) {
 	n.SetMemory(0.76)
 	assert.NoError(t, n.HasRoom())
 	_, err = add(10)
-	assert.Equal(t, engine.ErrNoReplMemory, err)
+	assert.NoError(t, err, "there is nobody else to hold it")
 	n.SetMemory(0.96)
 	assert.NoError(t, n.HasRoom(), "a delivered at-most-once job can be spared")
 	assert.Nil(t, n.Job(&ids[0]))

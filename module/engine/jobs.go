@@ -28,9 +28,12 @@ type Add struct {
 }
 
 // Copies is the default of REPLICATE: three, or as many nodes as can be
-// reached (disque-compat.md 9.1, B21).
+// reached, this one included where it keeps new jobs (disque-compat.md 9.1, B21).
 func (n *Node) Copies() int {
 	c := 1
+	if n.External() {
+		c = 0
+	}
 	for _, p := range n.mesh.order {
 		if c == 3 {
 			break
@@ -39,7 +42,13 @@ func (n *Node) Copies() int {
 			c++
 		}
 	}
-	return c
+	return max(c, 1)
+}
+
+// External says whether this node has others hold the jobs that are added to it: it is
+// leaving, or above 75 % of maxmemory, and some can be reached.
+func (n *Node) External() bool {
+	return n.leaving || n.MemoryLevel() > 0 && n.Reachable() > 0
 }
 
 // whereabouts is where the copies of a job that is being added are to be.
@@ -111,7 +120,7 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 		return w, ErrBody
 	}
 	q := n.Queue(a.Queue) // before its jobs are looked at, which may go by that
-	w.external = n.MemoryLevel() > 0 || n.leaving
+	w.external = n.External()
 	if a.BlockedBy != nil {
 		err = n.beside(a, w.external)
 	}
