@@ -128,6 +128,11 @@ func (m *module) getJob(c *rm.Ctx) {
 		return
 	}
 	m.settle(c) // jobs that had to make way
+	if !m.node.Alone() && (g.nohang || !c.CanBlock()) {
+		for i := g.first; i < c.NArgs(); i++ {
+			m.node.Poll(c.Arg(i), g.count)
+		}
+	}
 	if g.nohang && !m.node.Asks() {
 		c.NullArray()
 	} else {

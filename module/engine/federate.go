@@ -19,6 +19,8 @@ const (
 	askLeast       = 5
 	askMost        = 100
 	hungerMS       = 60_000 // how long a node that asked in vain is remembered
+	pollFirst      = 100    // between questions for clients that don't wait, doubling while they are in vain
+	pollLast       = 2_000
 )
 
 // imports is how a queue fares with getting jobs from other nodes.
@@ -29,6 +31,8 @@ type imports struct {
 	last           int64 // the last import
 	asked, nextAll int64 // next direct and broadcast questions may go out then
 	direct, all    int   // questions since the last success
+	poll           int64 // the next question for a client that doesn't wait
+	polls          int   // of those since the last success
 }
 
 type responder struct {
@@ -113,6 +117,31 @@ func (n *Node) need(list *waitList) {
 	list.due = max(at, n.now+1)
 	heap.Fix(&n.asking, list.pos)
 	n.wake = min(n.wake, list.due)
+}
+
+// Poll asks other nodes for jobs of a queue of which a client that doesn't wait found none
+// here. Those that come are there for the next who asks: so clients that poll get jobs at
+// whatever node they ask.
+func (n *Node) Poll(name []byte, count int) {
+	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading || n.waits[string(name)] != nil {
+		return
+	}
+	if q := n.store.Queue(name); q != nil && q.Pause&PauseOut != 0 {
+		return
+	}
+	imp := n.imports.get(string(name))
+	if imp == nil {
+		imp = n.importsOf(string(name))
+	}
+	if n.now < imp.poll {
+		return
+	}
+	imp.poll = n.now + min(int64(pollFirst)<<min(imp.polls, 10), pollLast)
+	imp.polls++
+	m := wire.Message{Kind: wire.NeedJobs, Queue: name, Count: uint32(min(count, askMost))}
+	for _, p := range n.mesh.order {
+		n.send(p, &m)
+	}
 }
 
 // onNeedJobs gives what there is, or remembers who asked. Large jobs are given bit by bit:
@@ -338,7 +367,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 func (n *Node) imported(p *Peer, name []byte) {
 	imp := n.importsOf(string(name))
 	imp.count(n.now)
-	imp.asked, imp.direct = 0, 0
+	imp.asked, imp.direct, imp.poll, imp.polls = 0, 0, 0, 0
 	if list := n.waits[string(name)]; list != nil {
 		list.due = n.now
 		heap.Fix(&n.asking, list.pos)
@@ -406,7 +435,7 @@ func (n *Node) ask() {
 		n.hungry.begin()
 	}
 	more := n.imports.pass(sweepSlice, func(name string, imp *imports) bool {
-		return n.now-imp.last <= broadcastLast || n.waits[name] != nil
+		return n.now-imp.last <= broadcastLast || n.now < imp.poll || n.waits[name] != nil
 	})
 	more = n.hungry.pass(sweepSlice, func(_ string, h *hunger) bool {
 		h.line = slices.DeleteFunc(h.line, func(x hungry) bool { return n.hungerTime() >= x.until })

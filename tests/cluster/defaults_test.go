@@ -72,3 +72,43 @@ func TestDefaultsRefuseNothing(t *testing.T) {
 		return v.Kind == '+' && !c.Do("SHOW", v.Str).Null
 	})
 }
+
+// Clients that poll, with NOHANG, in MULTI and in scripts, get the jobs of other nodes, each
+// once.
+func TestPollersGetJobsOfOtherNodes(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for how, poll := range map[string]func(c *harness.Conn, queue string) harness.Value{
+		"nohang": func(c *harness.Conn, queue string) harness.Value {
+			return c.Do("GETJOB", "NOHANG", "FROM", "none", queue)
+		},
+		"count": func(c *harness.Conn, queue string) harness.Value {
+			return c.Do("GETJOB", "NOHANG", "COUNT", 3, "FROM", queue)
+		},
+		"multi": func(c *harness.Conn, queue string) harness.Value {
+			c.Do("MULTI")
+			c.Do("GETJOB", "FROM", queue)
+			return c.Do("EXEC").Elems[0]
+		},
+	} {
+		want := map[string]bool{}
+		for i := range 20 {
+			v := m[0].Do("ADDJOB", how, "b", 0, "RETRY", []int{0, 60}[i%2], "REPLICATE", 1)
+			require.Equal(t, byte('+'), v.Kind, "%v", v)
+			want[v.Str] = true
+		}
+		clients := []*harness.Conn{m[1].Dial(), m[2].Dial()}
+		at := 0
+		harness.Await(t, 30*time.Second, how+": all jobs", func() bool {
+			at++
+			for _, e := range poll(clients[at%2], how).Elems {
+				id := e.Elems[1].Str
+				require.True(t, want[id], "%s: %s isn't expected, or comes twice", how, id)
+				delete(want, id)
+				require.Equal(t, int64(1), clients[at%2].Do("ACKJOB", id).Int())
+			}
+			return len(want) == 0
+		})
+	}
+	m.awaitNoJobs(t)
+}
