@@ -158,7 +158,7 @@ func (n *Node) beside(a *Add, external bool) error {
 		if q == nil {
 			continue // forgotten
 		}
-		if copies++; !q.usable() {
+		if copies++; !q.usable() && !(a.CanWait && !a.Async && n.mayReturn(q)) {
 			return ErrKinApart
 		}
 	}

@@ -132,7 +132,7 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 		err = ErrTooBig
 	}
 	if err == nil && w.elsewhere > 0 {
-		err = n.unreachable(w.elsewhere, w.external)
+		err = n.unreachable(a, w.elsewhere, w.external)
 		if err == nil && !a.Async && !a.CanWait {
 			err = ErrReplWait
 		}
@@ -208,10 +208,13 @@ func (n *Node) addAsync(j *store.Job, external bool, elsewhere int) {
 
 // unreachable refuses what can't be promised for want of nodes. Above 75 % of
 // maxmemory, and when leaving, all copies have to be placed elsewhere.
-func (n *Node) unreachable(extra int, external bool) error {
+// A client that waits for copies also waits for nodes that were there a moment ago.
+func (n *Node) unreachable(a *Add, extra int, external bool) error {
 	reachable := n.Reachable()
 	switch {
 	case extra <= reachable:
+		return nil
+	case !a.Async && a.CanWait && extra <= reachable+n.returning():
 		return nil
 	case external && extra-1 == reachable && n.leaving:
 		return ErrNoReplLeaving
@@ -219,6 +222,16 @@ func (n *Node) unreachable(extra int, external bool) error {
 		return ErrNoReplMemory
 	}
 	return ErrNoRepl
+}
+
+// returning counts the nodes whose connection was lost, and that may be back any moment.
+func (n *Node) returning() (c int) {
+	for _, p := range n.mesh.order {
+		if n.mayReturn(p) {
+			c++
+		}
+	}
+	return c
 }
 
 // nextCTime gives each job a creation time of its own, in ms*1e6, that only

@@ -30,7 +30,9 @@ type adding struct {
 
 	refused []wire.Node // asked in vain, and not asked again
 	forgive int64       // until then, unix ms
-	unsent  []wire.Node // holders whose copy the bus didn't accept
+	unsent  []wire.Node // holders whose copy the bus didn't accept, or whose connection was lost before
+	began   int64       // unix ms
+	least   int         // confirmations that are enough after silentMS, where nobody said how many
 }
 
 // graves remembers jobs that are acknowledged or deleted in the whole mesh, so

@@ -56,6 +56,12 @@ func (p *Peer) usable() bool {
 	return p.Connected && p.Health == Well && !p.Leaving && !p.full
 }
 
+// mayReturn says of a node whose connection was lost whether it counts still: it was heard of
+// within the node timeout. A copy for it is sent when it is back.
+func (n *Node) mayReturn(p *Peer) bool {
+	return !p.Connected && p.Health == Well && !p.Leaving && !p.full && n.now-p.Heard <= n.mesh.timeout
+}
+
 // members is the node table.
 type members struct {
 	by      map[wire.Node]*Peer

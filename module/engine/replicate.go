@@ -11,12 +11,23 @@ import (
 // Replication: who gets the copies of a job, and when it is promised. AddJob and
 // what follows a lost copy begin here.
 
-// candidate picks a node for one more copy, nil where there is none.
+// silentMS is for how long an ADDJOB that didn't say how many copies there are to be waits for
+// nodes that don't answer.
+const silentMS = 1_000
+
+// candidate picks a node for one more copy, nil where there is none: one that is connected,
+// else, where a client waits, one that may be back any moment.
 func (n *Node) candidate(j *store.Job, ad *adding) *Peer {
 	list := n.scratch.peers[:0]
-	for _, p := range n.mesh.order {
-		if p.usable() && !j.HeldBy(uint64(p.Node)) && (ad == nil || !slices.Contains(ad.refused, p.Node)) {
-			list = append(list, p)
+	for lost := range 2 {
+		for _, p := range n.mesh.order {
+			ready := lost == 0 && p.usable() || lost == 1 && n.mayReturn(p)
+			if ready && !j.HeldBy(uint64(p.Node)) && (ad == nil || !slices.Contains(ad.refused, p.Node)) {
+				list = append(list, p)
+			}
+		}
+		if len(list) > 0 || ad == nil || ad.number == 0 {
+			break
 		}
 	}
 	n.scratch.peers = list
@@ -41,7 +52,11 @@ func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
 	m.Flags = flags
 	for i := first; i < j.Holders(); i++ {
 		node, _ := j.Holder(i)
-		n.send(n.mesh.by[wire.Node(node)], m)
+		p := n.mesh.by[wire.Node(node)]
+		if ad != nil && !p.Connected {
+			ad.unsent = append(ad.unsent, p.Node)
+		}
+		n.send(p, m)
 		m.Flags &^= wire.QueueIt // one copy is queued, no more
 	}
 	return j
@@ -93,7 +108,12 @@ func (n *Node) addingOf(id *store.ID) *adding {
 // startAdding begins the replication that an ADDJOB waits for.
 func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
 	j.State = store.StateWaitRepl
-	ad := &adding{id: j.ID, need: elsewhere, external: external}
+	ad := &adding{id: j.ID, need: elsewhere, external: external, began: n.now, least: elsewhere}
+	if a.Default && !external {
+		ad.least = 0
+	} else if a.Default {
+		ad.least = 1
+	}
 	if a.Timeout > 0 {
 		ad.deadline = n.now + a.Timeout
 	}
@@ -204,22 +224,57 @@ func (n *Node) moreCopies(j *store.Job) {
 		n.deny(ad, ErrReplTimeout)
 		return
 	}
+	if n.now-ad.began >= silentMS && j.Confirmed() >= ad.least {
+		ad.need = min(ad.need, j.Confirmed())
+	}
+	if j.Confirmed() >= ad.need && n.besideAll(j) {
+		n.achieved(j, ad)
+		return
+	}
+	if n.attainable(j) < ad.need {
+		n.cleanUp(ad)
+		n.deny(ad, ErrNoRepl)
+		return
+	}
 	if n.now >= ad.forgive {
 		ad.refused = ad.refused[:0]
 	}
 	for _, node := range ad.unsent {
-		if j.HeldBy(uint64(node)) && !j.ConfirmedBy(uint64(node)) {
-			m := n.copyOf(j, wire.ReplJob)
-			m.Flags = n.externalFlags(j, ad)
-			n.send(n.mesh.by[node], m)
-		}
+		n.sendUnsent(j, ad, n.mesh.by[node])
 	}
-	ad.unsent = nil
 	// A second copy of an at-most-once job would be delivered as well.
 	if j.Retry > 0 || j.Holders() == 0 {
 		j = n.oneMore(j, ad)
 	}
 	n.step(j, ad)
+}
+
+// attainable is how many nodes have a copy of a job that is being replicated, or may have one.
+func (n *Node) attainable(j *store.Job) (c int) {
+	for _, p := range n.mesh.order {
+		if p.usable() || n.mayReturn(p) || j.ConfirmedBy(uint64(p.Node)) {
+			c++
+		}
+	}
+	return c
+}
+
+// sendUnsent sends a copy to a node for the first time, where that is connected. It says
+// whether it is one to which none was sent.
+func (n *Node) sendUnsent(j *store.Job, ad *adding, p *Peer) bool {
+	if p == nil || !slices.Contains(ad.unsent, p.Node) {
+		return false
+	}
+	if !p.Connected {
+		return true
+	}
+	ad.unsent = slices.DeleteFunc(slices.Clone(ad.unsent), func(node wire.Node) bool { return node == p.Node })
+	if j.HeldBy(uint64(p.Node)) && !j.ConfirmedBy(uint64(p.Node)) {
+		m := n.copyOf(j, wire.ReplJob)
+		m.Flags = n.externalFlags(j, ad)
+		n.send(p, m)
+	}
+	return true
 }
 
 // oneMore has one more node hold a copy, and tells the others: whoever it is that
@@ -259,6 +314,7 @@ func (n *Node) resumeAdds(p *Peer, budget *int) {
 		j := n.store.Lookup(&ad.id)
 		switch {
 		case ad.number > p.added || j == nil || !j.HeldBy(uint64(p.Node)):
+		case n.sendUnsent(j, ad, p):
 		case j.Retry == 0:
 			n.cleanUp(ad)
 			n.deny(ad, ErrReplUnknown)

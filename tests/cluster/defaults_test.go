@@ -112,3 +112,48 @@ func TestPollersGetJobsOfOtherNodes(t *testing.T) {
 	}
 	m.awaitNoJobs(t)
 }
+
+// A node that was lost a moment ago counts as reachable until the node timeout is over: an
+// ADDJOB that has the time waits for it. One without REPLICATE waits for nobody who is silent.
+func TestLostNodesAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "appendonly yes", "jobmesh.cluster-node-timeout 4000")
+	for _, opt := range [][]any{{"REPLICATE", 3}, {"REPLICATE", 2, "RETRY", 60}} {
+		down := m[1:2]
+		if opt[1] == 2 {
+			down = m[1:]
+		}
+		for _, s := range down {
+			s.Kill()
+		}
+		harness.Await(t, 5*time.Second, "the connections to be given up", func() bool { return links(m[0]) == 2-len(down) })
+		c := m[0].Dial()
+		c.Send(append([]any{"ADDJOB", "q", "b", 20_000}, opt...)...)
+		assert.True(t, m[0].Do("ADDJOB", "q", "b", 200, "REPLICATE", 3, "ASYNC").Err("NOREPL Not enough reachable nodes"), "that waits for nobody")
+		assert.True(t, m[0].Do("ADDJOB", "q", "b", 200, "REPLICATE", 3).Err("NOREPL Timeout reached"), "as long as it has time")
+		began := time.Now()
+		v := m[0].Do("ADDJOB", "q", "b", 0)
+		require.Equal(t, byte('+'), v.Kind, "without REPLICATE: %v", v)
+		assert.Less(t, time.Since(began), 3*time.Second)
+		for _, s := range down {
+			s.Restart()
+		}
+		v = c.Receive()
+		require.Equal(t, byte('+'), v.Kind, "%v: %v", opt, v)
+		assert.GreaterOrEqual(t, len(m[0].Do("SHOW", v.Str).Field("nodes-delivered").Elems), opt[1], "%v", opt)
+		harness.Await(t, 10*time.Second, "the others to be back", func() bool { return links(m[0]) == 2 })
+	}
+
+	// A silent node.
+	m[2].Pause()
+	began := time.Now()
+	v := m[0].Do("ADDJOB", "q", "b", 0)
+	require.Equal(t, byte('+'), v.Kind, "%v", v)
+	assert.Less(t, time.Since(began), 3*time.Second)
+	assert.False(t, m[1].Do("SHOW", v.Str).Null, "the other has a copy")
+	// Who said that he wants three copies waits, and is told when there can't be three any more.
+	v = m[0].Do("ADDJOB", "q", "b", 0, "REPLICATE", 3)
+	assert.True(t, v.Err("NOREPL Not enough reachable nodes"), "%v", v)
+	assert.Greater(t, time.Since(began), 3*time.Second, "the node timeout")
+	m[2].Resume()
+}
