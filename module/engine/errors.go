@@ -29,6 +29,7 @@ const (
 	ErrLeaving       Refusal = "LEAVING This node is leaving the cluster, please connect to a different one"
 	ErrOOM           Refusal = "OOM command not allowed when used memory > 'maxmemory'."
 	ErrNoJob         Refusal = "NOJOB Job not known in the context of this node."
+	ErrElsewhere     Refusal = "NOJOB The job was handed over to another node, and its lock is had there: say WORKING at the node that gave you the job."
 	ErrNotDeferred   Refusal = "NOTDEFERRED The job isn't held back: it was never deferred nor blocked, or is released."
 	ErrHeldBack      Refusal = "HELDBACK The job is deferred or blocked: nobody can be working on it."
 	ErrKinApart      Refusal = "NOREPL a blocked job has to be on all nodes that hold the one that blocks it, and one of them can't be reached, or this one is short of memory or leaving"

@@ -573,6 +573,9 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 		return int64(j.Retry), false, nil
 	}
 	if j.Retry > 0 || j.State == store.StateActive {
+		if handedOver(j) {
+			return 0, false, ErrElsewhere // who works on it has its lock from that node
+		}
 		pending, err = n.extend(j, client)
 		if _, only := err.(notExtended); err != nil && !only {
 			return 0, false, err

@@ -843,11 +843,23 @@ func mayRun(j *store.Job, u store.Unique) bool {
 		return false
 	case j.Retry > 0 || u.Has(store.UniqueHasRun):
 		return true
+	case handedOver(j):
+		return false // the lock is that of the node that may have taken the job
 	case j.Uncertain():
-		_, offered := offerOf(j)
-		return !offered // else the lock is that of the node that may have taken the job
+		return true
 	}
-	return j.Flags&store.FlagDelivered != 0 && !isOffered(j) && u.RunToken() > 0
+	return j.Flags&store.FlagDelivered != 0 && u.RunToken() > 0
+}
+
+// handedOver says of a job with RETRY 0 that is unique while it is worked on whether another
+// node may have taken it from this one, and given it to a client.
+func handedOver(j *store.Job) bool {
+	u := j.Unique()
+	if j.Retry > 0 || u == nil || !u.Runs() || u.Has(store.UniqueHasRun) {
+		return false
+	}
+	_, offered := offerOf(j)
+	return offered || isOffered(j)
 }
 
 // --- what was there before ---------------------------------------------------
@@ -925,6 +937,8 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 			return
 		case (j.Flags&store.FlagQueuedOnce == 0 || held(j)) && !j.Uncertain():
 			lease = 0 // it isn't due yet
+		case j.Delay > 0 && j.Holders() > 0 && j.State == store.StateActive && j.Place == store.InHeld:
+			lease = 0 // the node that delays it begins the lease: this one's clock may be another than it was
 		case lease > 0:
 			lease += delayFrom(j, n.now) // nor is this copy of one that is delayed at another node
 		}
