@@ -110,7 +110,7 @@ var _ args = (*rm.Ctx)(nil)
 // defaults are the queue's settings, nil where it has none.
 func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error) {
 	*a = engine.Add{} // in place: a literal would be copied
-	a.Queue, a.Body, a.TTL, a.Retry = c.Arg(1), c.Arg(2), engine.DefaultTTL, -1
+	a.Queue, a.Body, a.Retry = c.Arg(1), c.Arg(2), -1
 	if defaults != nil {
 		defaults.apply(a)
 	}
@@ -170,6 +170,9 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 	if a.Default = a.Replicate == 0; a.Default {
 		a.Replicate = copies
 	}
+	if a.TTL == 0 {
+		a.TTL = defaultTTL(a)
+	}
 	if a.Retry < 0 {
 		a.Retry = max(1, min(a.TTL/10, engine.MaxRetry))
 	}
@@ -191,6 +194,16 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 		}
 	}
 	return nil
+}
+
+// defaultTTL is the time to live of a job of which nobody has said it: it begins when the job
+// is due, as far as that is known.
+func defaultTTL(a *engine.Add) int64 {
+	ttl := int64(engine.DefaultTTL)
+	if a.Family() {
+		ttl = engine.HeldTTL
+	}
+	return min(ttl+a.Delay+max(a.Unique.ConflictDelay, a.Unique.BusyDelay), engine.MaxSeconds)
 }
 
 // get is a parsed GETJOB; the queues' names are the arguments from first on.

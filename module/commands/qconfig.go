@@ -103,7 +103,7 @@ func parseSettings(c args, i int, s *settings) error {
 func (s *settings) check() error {
 	a := s.add
 	if s.set&setTTL == 0 {
-		a.TTL = engine.DefaultTTL
+		a.TTL = defaultTTL(&a)
 	}
 	if a.Delay >= a.TTL {
 		return errDelayTTL

@@ -9,8 +9,9 @@ import (
 
 // Defaults and limits of ADDJOB (disque-compat.md 1.1).
 const (
-	DefaultTTL   = 86400 // seconds
-	MaxRetry     = 300   // seconds; the default is a tenth of TTL, at most this
+	DefaultTTL   = 86400      // seconds, from when a job is due
+	HeldTTL      = 30 * 86400 // seconds, of a deferred job, and of one that waits for others
+	MaxRetry     = 300        // seconds; the default is a tenth of TTL, at most this
 	MaxSeconds   = math.MaxInt32
 	MaxReplicate = 65535
 )

@@ -554,3 +554,26 @@ func TestLeaving_37(t *testing.T) {
 	assert.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "RESET").Str)
 	assert.Equal(t, "no", s.Do("JOBMESH", "CLUSTER", "LEAVING").Str)
 }
+
+// A time to live that nobody has said ends no job before it is due.
+func TestDefaultTimeToLive(t *testing.T) {
+	const day = 86_400
+	c := harness.Start(t).Dial()
+	deferred := add(t, c, "q", "b", 0, "DEFERRED")
+	for id, want := range map[string]int64{
+		add(t, c, "q", "b", 0):                                  day,
+		add(t, c, "q", "b", 0, "DELAY", 10*day):                 11 * day,
+		deferred:                                                30 * day,
+		add(t, c, "q", "b", 0, "BLOCKEDBY", deferred):           30 * day,
+		add(t, c, "q", "b", 0, "AFTER", deferred, "DELAY", day): 31 * day,
+		add(t, c, "q", "b", 0, "TTL", 5):                        5,
+		add(t, c, "q", "b", 0, "UNIQUE", "until-processed", "KEY", "k", "ONCONFLICT", "reschedule", 100_000):         day + 100_000,
+		add(t, c, "q", "b", 0, "UNIQUE", "during-processing", "KEY", "k", "ONBUSY", "reschedule", 2*day, "DELAY", 1): 3*day + 1,
+	} {
+		assert.InDelta(t, want, c.Do("SHOW", id).Field("ttl").Int(), 3)
+		assert.LessOrEqual(t, c.Do("SHOW", id).Field("retry").Int(), int64(300))
+	}
+	assert.True(t, c.Do("ADDJOB", "q", "b", 0, "DELAY", 10, "TTL", 10).Err("ERR The specified DELAY is greater than TTL"))
+	require.Equal(t, "OK", c.Do("QCONFIG", "SET", "late", "DELAY", 2*day).Str)
+	assert.InDelta(t, 3*day, c.Do("SHOW", add(t, c, "late", "b", 0)).Field("ttl").Int(), 3)
+}
