@@ -182,6 +182,16 @@ func (m *module) cluster(c *rm.Ctx) {
 	}
 }
 
+// flushed follows FLUSHALL and FLUSHDB.
+func (m *module) flushed(c *rm.Ctx, db int) {
+	m.settleRest(c)
+	if n := m.node.Jobs(); db <= 0 && n > 0 && !m.node.Alone() && !m.node.Passive() && !m.node.Loading() {
+		m.server.Log(rm.Notice, "%d jobs are flushed at this node alone: other nodes that hold copies of some go on with them", n)
+	}
+	m.node.Flushed(db)
+	m.hurry()
+}
+
 // printable keeps what a client sent from breaking the line of an error.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {

@@ -128,7 +128,7 @@ func New() *rm.Module {
 				m.setCompat),
 		},
 		Events: rm.Events{
-			Flush:     func(c *rm.Ctx, db int) { m.settleRest(c); m.node.Flushed(db); m.hurry() },
+			Flush:     m.flushed,
 			Loading:   m.loading,
 			Role:      m.role,
 			Following: m.following,

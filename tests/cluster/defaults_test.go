@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -156,4 +157,18 @@ func TestLostNodesAreWaitedFor(t *testing.T) {
 	assert.True(t, v.Err("NOREPL Not enough reachable nodes"), "%v", v)
 	assert.Greater(t, time.Since(began), 3*time.Second, "the node timeout")
 	m[2].Resume()
+}
+
+// FLUSHALL is of one node, and the log says so.
+func TestFlushOfOneNodeIsLogged(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2)
+	v := m[0].Do("ADDJOB", "q", "b", 2000, "REPLICATE", 2)
+	require.Equal(t, byte('+'), v.Kind, "%v", v)
+	require.Equal(t, "OK", m[0].Do("FLUSHALL").Str)
+	assert.Contains(t, m[0].Log(), "1 jobs are flushed at this node alone")
+	assert.False(t, m[1].Do("SHOW", v.Str).Null)
+	require.Equal(t, "OK", m[1].Do("SET", "k", "v").Str)
+	require.Equal(t, "OK", m[0].Do("FLUSHALL").Str)
+	assert.Equal(t, 1, strings.Count(m[0].Log(), "are flushed at this node alone"))
 }
