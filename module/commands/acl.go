@@ -20,8 +20,12 @@ const errNoKey engine.Refusal = "NOPERM this user has no permissions to access t
 // That is looked at once a second, for no event tells of it.
 type limits struct {
 	none bool  // every user may use all keys
+	many bool  // there were more than usersRead: to look at all takes long
 	read int64 // as the node tells the time
 }
+
+// usersRead is how many users are looked at: their rules take the server 50 µs each.
+const usersRead = 50
 
 // limitsKept is how long limits that were found count without another look, ms.
 const limitsKept = 60_000
@@ -29,6 +33,13 @@ const limitsKept = 60_000
 // readUsers looks whether there are limited users. Where the server doesn't tell, there are.
 func (m *module) readUsers() {
 	l := &m.limits
+	if l.many {
+		return
+	}
+	if users, err := m.server.CallStrings("ACL", "USERS"); err != nil || len(users) > usersRead {
+		l.none, l.many = false, err == nil
+		return
+	}
 	if now := m.node.Now(); l.none || l.read == 0 || now-l.read >= limitsKept {
 		users, err := m.server.CallStrings("ACL", "LIST")
 		l.none, l.read = err == nil && !slices.ContainsFunc(users, limited), now

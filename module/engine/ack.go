@@ -124,7 +124,7 @@ func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }
 // collect tries to bring an acknowledged job to its end: everybody who may have
 // a copy must know.
 func (n *Node) collect(j *store.Job) {
-	if n.unfinished(j) {
+	if n.unfinished(j) && !n.hearsay(j) {
 		n.ended(j, cancelled(j), source{clock: true})
 		if n.unfinished(j) && (n.kin.budget <= 0 || leaving(j)) {
 			n.followAgain(j)
@@ -163,6 +163,11 @@ func (n *Node) collect(j *store.Job) {
 	j.QTime = n.now + wait + n.jitter()
 	n.arm(j)
 }
+
+// hearsay says of an acknowledged job that a client has cancelled it here, where nothing more
+// is known of it: whether it was released, and what becomes of those that it blocks, those
+// know that hold it.
+func (n *Node) hearsay(j *store.Job) bool { return n.dummy(j) && cancelled(j) }
 
 // finish forgets an acknowledged job of which everybody knows.
 func (n *Node) finish(j *store.Job) {

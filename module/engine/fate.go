@@ -71,6 +71,10 @@ func fateOf(j *store.Job) (undone, unreleased bool) {
 // Else very many wait for it, and it stays, as one that is acknowledged or cancelled,
 // until all are followed; then [Node.collect] removes it.
 func (n *Node) gone(j *store.Job, s source) bool {
+	if n.hearsay(j) {
+		n.lookBehind(&j.ID)
+		return true
+	}
 	undone := j.State != store.StateAcked || cancelled(j)
 	n.ended(j, undone, s)
 	if n.passive || n.loading || n.store.Knot(&j.ID) == nil {
@@ -614,6 +618,8 @@ func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	reply := wire.Message{Kind: wire.Fate, ID: m.ID, Count: wire.FateUnknown}
 	switch j := n.store.Lookup(&id); {
+	case j != nil && n.hearsay(j):
+		reply.Count = wire.FateOpen // as far as is known here
 	case j != nil && j.State == store.StateAcked:
 		reply.Count = wire.FateEnded
 		reply.Flags = ackFlags(j)
@@ -770,11 +776,29 @@ func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
 	return n.setFamily(j, &f)
 }
 
+// lookBehind has those that wait for a job which isn't known here ask what became of it.
+func (n *Node) lookBehind(id *store.ID) {
+	k := n.store.Knot(id)
+	if k == nil {
+		return
+	}
+	for t := n.store.First(k); t != nil; t = t.Next() {
+		if c := n.store.Lookup(&t.Job); c != nil && held(c) {
+			c.QTime = n.now + 1
+			n.arm(c)
+		}
+	}
+}
+
 // heardOfStranger is for a job that isn't known here, and is acknowledged.
 func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 	undone := m.Flags&wire.Cancelled != 0
-	if !undone {
+	switch {
+	case !undone:
 		n.store.SetDone(&id)
+	case len(m.Holders) == 0 && m.Flags&wire.HeldBack == 0:
+		n.lookBehind(&id) // the sender knows no more than that
+		return
 	}
 	n.followUnknown(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, source: source{from: p}})
 }

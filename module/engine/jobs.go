@@ -622,12 +622,40 @@ func (n *Node) prolong(j *store.Job) {
 }
 
 // outlast has a job that was just delivered live until it is due. It isn't given to another
-// then. Its copies hear that somebody has it, lest they expire, and what waits for it with them.
+// then. Its copies go at their time, see [Node.expireCopy].
 func (n *Node) outlast(j *store.Job) {
-	if due := j.QTime; j.Retry > 0 && j.ETime < due && !n.expiresInHands {
-		j.ETime = due
-		n.tell(j, &wire.Message{Kind: wire.Working, Flags: wire.InHands})
+	if j.Retry > 0 && j.ETime < j.QTime && !n.expiresInHands {
+		j.ETime = j.QTime
 	}
+}
+
+// expireCopy ends a job whose time to live is over, and that another node may hold: somebody
+// may work on it there, or have acknowledged it, and the word of that was lost. So those that
+// wait for it ask what became of it; and the locks of a copy stay, as far as this node has a
+// say. False where the job ends here.
+func (n *Node) expireCopy(j *store.Job) bool {
+	if j.State != store.StateActive && j.State != store.StateQueued || j.Retry == 0 || n.expiresInHands || held(j) || !n.heldElsewhere(j) {
+		return false
+	}
+	f, _ := j.Family()
+	id, unreleased := j.ID, f.Unreleased()
+	if j.State == store.StateActive && j.Place == store.InHeld {
+		n.entrust(j)
+	}
+	n.report(j, source{clock: true})
+	n.remove(j)
+	n.evicted(id, unreleased)
+	return true
+}
+
+// heldElsewhere says whether a node of the mesh may hold a job too.
+func (n *Node) heldElsewhere(j *store.Job) bool {
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); n.mesh.by[wire.Node(node)] != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // timeToLive is a job's TTL in ms. Its expiry is by our clock, its creation by the

@@ -121,7 +121,7 @@ func (w *world) unique(a *engine.Add) {
 	u := &a.Unique
 	u.Strategy = map[string]uint8{"before": store.UniqueBefore, "during": store.UniqueDuring, "both": store.UniqueBoth, "until": store.UniqueUntil, "window": store.UniqueWindow}[how]
 	u.Conflict = map[string]uint8{"raise": store.ConflictRaise, "return": store.ConflictReturn, "reschedule": store.ConflictReschedule, "replace": store.ConflictReplace}[conflict]
-	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay, u.BusyDelay = true, w.d.HasArg("any"), true, []byte("k"), 5, 5
+	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay, u.BusyDelay = !w.d.HasArg("own"), w.d.HasArg("any"), true, []byte("k"), 5, 5
 	w.arg("lockttl", &u.LockTTL) // s
 	w.arg("runttl", &u.RunTTL)   // s
 	busy := ""

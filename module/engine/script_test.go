@@ -102,6 +102,10 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"loads": func() { w.actor(0).e.BeginLoading() }, "loaded": func() { w.actor(0).e.EndLoading() },
 		"take": func() { w.actor(0).k.taken[w.word(1)] = true }, "untake": func() { w.actor(0).k.taken[w.word(1)] = false },
 		"stall": func() { w.actor(0).still = true }, "wake": func() { w.actor(0).still = false },
+		"undeliver": func() {
+			n, id := w.actor(0), w.id(1)
+			n.do(func() { n.e.Undeliver(&id, n.e.Job(&id).Deliveries) })
+		},
 		"release": w.release, "cancel": w.cancel, "body": w.body,
 	}
 	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
@@ -490,7 +494,12 @@ func (w *world) members(a *engine.Add) {
 func (w *world) release() {
 	n, id := w.actor(0), w.id(1)
 	n.do(func() {
-		nodes, wait, err := n.e.Release(&id, nil, w.d.HasArg("last"), true)
+		var queue []byte
+		if q := ""; w.d.HasArg("queue") {
+			w.arg("queue", &q)
+			queue = []byte(q)
+		}
+		nodes, wait, err := n.e.Release(&id, queue, w.d.HasArg("last"), true)
 		switch {
 		case err != nil:
 			w.say("%v", err)

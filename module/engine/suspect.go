@@ -55,11 +55,11 @@ func (n *Node) suspectVote(name []byte, id store.ID, endless bool) {
 	n.verify(flags, &wire.Lock{Name: name, Left: n.inquiries}, id)
 }
 
-// A waiting lock can be over though its job lives: LOCKTTL ends it, and the first delivery. A
-// node that isn't told of the lease, or of the end, keeps a vote without end: it was apart, or
-// the node that owed it the word was started anew. When such a vote stands in somebody's way,
-// all are asked with wire.Endless. A node that knows that the lock is over claims it
-// once more, for a moment: so the votes end, but for those that somebody was given since.
+// A waiting lock can be over though its job lives: LOCKTTL ends it. A node that wasn't told of
+// the lease keeps a vote without end: it was apart. When such a vote stands in somebody's way,
+// all are asked with wire.Endless. A node where the lease is over claims the lock once more,
+// for a moment: so the votes end. One that a majority has for a later lease has an end, and
+// keeps it.
 
 // maybeLapsed says whether a lock is over that this node has voted for, as far as it knows; or
 // may be, where the job is a copy. Of one that is over here it sees to the end.
@@ -69,7 +69,7 @@ func (n *Node) maybeLapsed(name []byte, id store.ID) bool {
 	}
 	j := n.store.Lookup(&id)
 	return j != nil && j.State == store.StateActive && j.Place == store.InHeld && j.Holders() > 0 &&
-		j.Flags&store.FlagQueuedOnce != 0 && !held(j) && j.Unique() != nil
+		j.Flags&store.FlagQueuedOnce != 0 && !held(j) && j.Unique() != nil && j.Unique().LockTTL() > 0
 }
 
 // endLapsed has all votes for a job's waiting lock end where the lock is over by what this
@@ -80,7 +80,7 @@ func (n *Node) endLapsed(name []byte, id store.ID) bool {
 		return false
 	}
 	u := j.Unique()
-	if u == nil || u.Has(store.UniqueHasWait) || !u.Has(store.UniqueLapsed) && !endedByDelivery(j, u) || !n.named(j, store.LockWait, name) {
+	if u == nil || u.Has(store.UniqueHasWait) || !u.Has(store.UniqueLapsed) || u.LockTTL() == 0 || !n.named(j, store.LockWait, name) {
 		return false
 	}
 	n.begins.over.make(id, n.steady())
@@ -145,13 +145,9 @@ func (n *Node) lockOver(name []byte, id store.ID) bool {
 	if store.Space(name[0]) != store.LockWait || j.Retry > 0 || j.Uncertain() || isOffered(j) || u.Has(store.UniqueHasWait) || n.putOff(j) || !n.named(j, store.LockWait, name) {
 		return false
 	}
-	return endedByDelivery(j, u) // where that is taken back it claims the lock anew first
-}
-
-// endedByDelivery says of a job that doesn't have its waiting lock whether it was delivered,
-// and by that lost it.
-func endedByDelivery(j *store.Job, u store.Unique) bool {
-	return (u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth) && j.Flags&store.FlagDelivered != 0
+	// It was delivered. Where that is taken back it claims the lock anew first.
+	ends := u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth
+	return ends && j.Flags&store.FlagDelivered != 0
 }
 
 // jobDone says whether this node knows that a job is done.

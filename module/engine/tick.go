@@ -122,6 +122,9 @@ func (n *Node) due(j *store.Job) {
 			n.deny(ad, ErrReplRemoved)
 			return
 		}
+		if n.expireCopy(j) {
+			return
+		}
 		if n.gone(j, source{clock: true}) {
 			n.remove(j)
 		}

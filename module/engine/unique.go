@@ -95,7 +95,7 @@ func (n *Node) lapsed(l *store.Lock) {
 		return
 	}
 	j := n.store.Lookup(&l.Job)
-	if l.Space() == store.LockWait {
+	if l.Space() == store.LockWait && l.Until > 0 && l.Until <= n.steady() {
 		j.Unique().Set(store.UniqueLapsed)
 	}
 	n.hasNoMore(j, l.Space())

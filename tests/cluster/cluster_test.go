@@ -209,13 +209,15 @@ func TestAddInMultiAndLua(t *testing.T) {
 	for _, leaving := range []string{"no", "yes"} {
 		require.Equal(t, "OK", c.Do("JOBMESH", "CLUSTER", "LEAVING", leaving).Str)
 		require.Equal(t, "OK", c.Do("MULTI").Str)
-		c.Do("ADDJOB", "q", "b", 0)
+		c.Do("ADDJOB", "q", "b", 0, "REPLICATE", 2)
 		c.Do("ADDJOB", "q", "b", 0, "REPLICATE", 1, "ASYNC")
+		c.Do("ADDJOB", "q", "b", 0)
 		v := c.Do("EXEC")
-		require.Len(t, v.Elems, 2)
+		require.Len(t, v.Elems, 3)
 		assert.True(t, v.Elems[0].Err("NOREPL"), "%v", v)
 		assert.Equal(t, byte('+'), v.Elems[1].Kind, "%v", v)
-		assert.True(t, c.Do("EVAL", script, 0).Err("NOREPL"))
+		assert.Equal(t, byte('+'), v.Elems[2].Kind, "%v", v)
+		assert.True(t, c.Do("EVAL", script, 0, "REPLICATE", 2).Err("NOREPL"))
 		assert.Equal(t, byte('+'), c.Do("EVAL", script, 0, "REPLICATE", 1, "ASYNC").Kind)
 	}
 }

@@ -158,7 +158,7 @@ func TestLeaving_93_94_95(t *testing.T) {
 	}
 	harness.Await(t, 5*time.Second, "one of them to queue it", func() bool { return queued(v.Str, m[1:]) == 1 })
 	assert.Equal(t, []string{"1", "1"}, []string{jobs(m[1]), jobs(m[2])})
-	long := m[0].Do("ADDJOB", "q", "b", 0)
+	long := m[0].Do("ADDJOB", "q", "b", 0, "REPLICATE", 3)
 	assert.True(t, long.Err("NOREPL"), "%v", long)
 	assert.Contains(t, long.Str, "I'm leaving the cluster")
 	assert.True(t, m[0].Do("GETJOB", "TIMEOUT", 1000, "FROM", "q").Err("LEAVING"))
@@ -223,7 +223,7 @@ func TestMemoryShort_96(t *testing.T) {
 	for _, s := range m[1:] {
 		assert.False(t, s.Do("SHOW", v.Str).Null)
 	}
-	refused := m[0].Do("ADDJOB", "out", "b", 100)
+	refused := m[0].Do("ADDJOB", "out", "b", 100, "REPLICATE", 3)
 	assert.True(t, refused.Err("NOREPL"), "%v", refused)
 	assert.Contains(t, refused.Str, "I'm out of memory")
 	assert.Equal(t, int64(1), m[2].Do("ACKJOB", v.Str).Int())
