@@ -218,7 +218,7 @@ func (m *module) busEvent(e bus.Event) {
 		m.node.PeerDown(wire.NodeID(e.ID))
 	case *bus.Met:
 		if e.Err != nil {
-			m.server.Log(rm.Warning, "CLUSTER MEET %s: %v", e.Addr, e.Err)
+			m.server.Log(rm.Warning, "JOBMESH CLUSTER MEET %s: %v", e.Addr, e.Err)
 			return
 		}
 		if id := wire.NodeID(e.ID); m.node.Meet(id, e.Addr) {
@@ -453,7 +453,7 @@ func (m *module) meet(c *rm.Ctx) {
 		}
 	}
 	if net.ParseIP(host) == nil || port < 1 || busPort > 65535 || port > 65535 {
-		c.Error(fmt.Sprintf("ERR Invalid node address specified: %s:%s", printable(host), printable(string(c.Arg(4)))))
+		c.Error(fmt.Sprintf("ERR Invalid node address specified: %s:%s. Give an IP address, not a name, and ports from 1 to 65535: that of the bus is the port plus 10000 where it isn't given", printable(host), printable(string(c.Arg(4)))))
 		return
 	}
 	if m.mesh.awaited {

@@ -23,6 +23,7 @@ const (
 // Errors of QCONFIG.
 const (
 	errNoOption    engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN and EXCLUDE are"
+	errDelayedOut  engine.Refusal = "ERR DELAY must be less than TTL, which is 86400 where it isn't set, or no job of these settings could ever be delivered: set TTL too"
 	errExclude     engine.Refusal = "ERR EXCLUDE must be yes or no"
 	errManyConfigs engine.Refusal = "ERR there are 10000 settings already: use patterns"
 	errLongPattern engine.Refusal = "ERR the name must have 1024 bytes at most"
@@ -106,7 +107,7 @@ func (s *settings) check() error {
 		a.TTL = engine.DefaultTTL
 	}
 	if a.Delay >= a.TTL {
-		return errDelayTTL
+		return errDelayedOut
 	}
 	if s.set&setRetry != 0 && a.Retry == 0 && a.Replicate > 1 {
 		return errAtMostOnce

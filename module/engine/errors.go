@@ -30,6 +30,7 @@ const (
 	ErrOOM           Refusal = "OOM command not allowed when used memory > 'maxmemory'."
 	ErrNoJob         Refusal = "NOJOB Job not known in the context of this node."
 	ErrNotDeferred   Refusal = "NOTDEFERRED The job isn't held back: it was never deferred nor blocked, or is released."
+	ErrBlocked       Refusal = "NOTDEFERRED The job isn't deferred but blocked: it is let go when the jobs end that it waits for, which SHOW lists; RELEASEJOB is for deferred ones."
 	ErrHeldBack      Refusal = "HELDBACK The job is deferred or blocked: nobody can be working on it."
 	ErrKinApart      Refusal = "NOREPL a blocked job has to be on all nodes that hold the one that blocks it, and one of them can't be reached, or this one is short of memory or leaving"
 	ErrKinOnce       Refusal = "ERR a blocked job has to be on all nodes that hold the one that blocks it: with RETRY 0 it has one copy, and that one must have REPLICATE 1 too"

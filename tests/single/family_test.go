@@ -90,6 +90,12 @@ func TestRelease_42_59(t *testing.T) {
 	done(t, c, "q2", second)
 	c.Do("SET", "string", "x")
 	third := add(t, c, "q", "d", 0, "DEFERRED")
+	for _, option := range []string{"BLOCKEDBY", "AFTER"} {
+		held := add(t, c, "q", "d", 0, option, third)
+		v := c.Do("RELEASEJOB", held)
+		assert.True(t, v.Err("NOTDEFERRED The job isn't deferred but blocked: "), "%s: %v", option, v)
+		assert.Equal(t, "blocked", state(c, held))
+	}
 	c.Do("PAUSE", "paused", "in")
 	for want, args := range map[string][]any{
 		"NOJOB Job not known":           {unknown},

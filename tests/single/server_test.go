@@ -2,7 +2,10 @@ package single
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +38,25 @@ func TestServerKnowsTheCommands(t *testing.T) {
 	assert.Equal(t, "%", string(three.Do("COMMAND", "DOCS", "addjob").Kind))
 	assert.Equal(t, s.Do("JOBMESH", "CLUSTER", "MYID").Str, s.Info("jobmesh", "jobmesh_node_id"))
 	assert.Equal(t, "0", s.Info("everything", "jobmesh_panics"))
+}
+
+// The documentation names the fields of INFO as the server does, so that they can be found.
+// Those of JOBMESH INFO have no prefix.
+func TestDocumentationNamesInfoFieldsInFull(t *testing.T) {
+	s := harness.Start(t)
+	text, err := os.ReadFile(filepath.Join(harness.Root(t), "module", "COMMANDS.md"))
+	require.NoError(t, err)
+	fields := 0
+	for line := range strings.Lines(s.Do("INFO", "jobmesh").Str) {
+		name, _, ok := strings.Cut(line, ":")
+		short := strings.TrimPrefix(name, "jobmesh_")
+		if !ok || short == "registered_jobs" || short == "registered_queues" {
+			continue
+		}
+		fields++
+		assert.NotContains(t, string(text), "`"+short+"`")
+	}
+	assert.Greater(t, fields, 30)
 }
 
 // The category is there where the server lets modules have one, from 7.4 on.
