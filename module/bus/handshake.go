@@ -508,6 +508,7 @@ func (h *handshake) settle(theyLost uint64) (*conn, error) {
 func (h *handshake) conn() *conn {
 	b := h.bus
 	remote := h.wire.RemoteAddr().String()
+	local, _, _ := net.SplitHostPort(h.wire.LocalAddr().String())
 	host := h.theirs.host
 	if host == "" {
 		host, _, _ = net.SplitHostPort(remote)
@@ -525,6 +526,7 @@ func (h *handshake) conn() *conn {
 		up: &Up{
 			ID:         h.theirs.id,
 			Remote:     remote,
+			Local:      local,
 			Advertised: net.JoinHostPort(host, strconv.Itoa(int(h.theirs.port))),
 			Version:    h.version,
 			Features:   b.cfg.Features & h.theirs.features,

@@ -113,6 +113,8 @@ func TestNodesAndHello_88_89(t *testing.T) {
 	for _, s := range m {
 		nodes := strings.Split(strings.TrimSpace(s.Do("JOBMESH", "CLUSTER", "NODES").Str), "\n")
 		assert.Len(t, nodes, 3)
+		assert.Contains(t, nodes[0], fmt.Sprintf(" 127.0.0.1:%d myself ", s.Port), "as its connections show it")
+		assert.Equal(t, "127.0.0.1", s.Do("JOBMESH", "HELLO").Elems[2].Elems[1].Str)
 		for _, line := range nodes {
 			assert.Len(t, strings.Fields(line), 6, line)
 		}
