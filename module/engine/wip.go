@@ -72,9 +72,10 @@ func since(j *store.Job) int64 {
 }
 
 // Worker is the name of the client that works on a job; empty where it gave none,
-// or nobody does.
+// or nobody does. A replica keeps no list of those that are worked on: there the job tells
+// what its master said last.
 func (n *Node) Worker(j *store.Job) string {
-	if j.Place != store.InWorking {
+	if j.Place != store.InWorking && !(n.passive && j.State == store.StateActive) {
 		return ""
 	}
 	return n.workerOf(j)
