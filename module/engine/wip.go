@@ -195,6 +195,9 @@ func (n *Node) WIP(q *store.Queue, count int, overdue bool) (list []InProgress) 
 // past the time that they were due.
 func (n *Node) InProgress() (jobs, overdue uint64) { return n.store.Working() }
 
+// Queued counts the jobs that wait in this node's queues, and those that it has delayed.
+func (n *Node) Queued() (jobs, delayed uint64) { return n.store.Waiting() }
+
 // --- the whole mesh --------------------------------------------------------------
 
 // MeshWIP is what the nodes of a mesh have in progress of one queue, each job once.
