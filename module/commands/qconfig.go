@@ -28,7 +28,7 @@ const (
 	errManyConfigs engine.Refusal = "ERR there are 10000 settings already: use patterns"
 	errLongPattern engine.Refusal = "ERR the name must have 1024 bytes at most"
 	errRestoreOnly engine.Refusal = "ERR QCONFIG RESTORE is a special command only processed from AOF"
-	errDamaged     engine.Refusal = "ERR damaged settings"
+	errDamaged     engine.Refusal = "ERR the settings are damaged"
 )
 
 // Options that aren't about uniqueness; the others' bits are parseUnique's.

@@ -12,7 +12,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-const notDeferred = "NOTDEFERRED The job isn't held back: it was never deferred nor blocked, or is released."
+const notDeferred = "NOTDEFERRED The job isn't held back: it was never deferred nor blocked, or is released"
 
 // waiting lists a queue's waiting jobs.
 func waiting(c *harness.Conn, queue string) (ids []string) {
