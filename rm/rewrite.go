@@ -33,8 +33,9 @@ func (s *Server) SetRewrites(rules []Rewrite) error {
 }
 
 // MayRun says whether the client's user may run a command ("CLUSTER", "NODES"),
-// by its ACL. Where there is no user, as with the AOF, it may.
-func (c *Ctx) MayRun(command ...string) bool {
+// by its ACL. Where there is no user, as with the AOF, it may. known: the server has the
+// command by that name, which rename-command can take away.
+func (c *Ctx) MayRun(command ...string) (may, known bool) {
 	list := make([][]byte, len(command))
 	for i, word := range command {
 		list[i] = []byte(word)

@@ -433,6 +433,7 @@ int api_caller_may_use(RedisModuleCtx *ctx, const char *key, size_t len, int use
 }
 
 /* Whether the client's user may run a command, as far as the command's name goes. */
+/* 1: the user may; 0: he may not; -1: there is no such command. */
 int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     RedisModuleString *name = api_user(ctx);
     if (!name) return 1;
@@ -448,6 +449,7 @@ int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
         if (n + 1 < argc) continue;
         errno = 0;
         ok = redis.ACLCheckCommandPermissions(user, args, n + 1) == REDIS_OK;
+        if (!ok && errno == ENOENT) ok = -1;
         if (errno == EACCES || errno == ENOENT) break;
     }
     redis.FreeModuleUser(user);

@@ -366,11 +366,12 @@ func Call(ctx Context, command string, args ...[]byte) ([]byte, error) {
 }
 
 // MayRun says whether the user of the client that ctx serves may run a command,
-// by its ACL; true where there is no user.
-func MayRun(ctx Context, command ...[]byte) bool {
+// by its ACL; true where there is no user. known: there is such a command.
+func MayRun(ctx Context, command ...[]byte) (may, known bool) {
 	argv, free := stringList(command)
 	defer free()
-	return C.api_may_run(ctxOf(ctx), unsafe.SliceData(argv), C.int(len(argv))) != 0
+	r := C.api_may_run(ctxOf(ctx), unsafe.SliceData(argv), C.int(len(argv)))
+	return r > 0, r >= 0
 }
 
 // KeyUse says what is done to a key, for [UserMay] and [CallerMay].

@@ -293,7 +293,8 @@ local function rq_jobs(o, prefix, name, queue)
   kin = function(plan, entry)
     local set, waiting, list, listed = with_dependents(entry)
     entry.lost, entry.stale, entry.waited = 0, {}, waiting + #listed > 0
-    if #plan + #listed + waiting > MOST then
+    -- The plan has the job itself, too.
+    if #plan - 1 + #listed + waiting > MOST then
       refuse('ERR more than ' .. MOST .. ' jobs wait for ' .. entry.key)
     elseif not entry.job and entry.waited then
       refuse('DUPLICATE ' .. entry.key .. ' has the key of another job, and others wait for it: import it WITH UNIQUE none')

@@ -235,7 +235,7 @@ func Open(cfg Config) (*Bus, error) {
 			return nil, fmt.Errorf("bus: %w", err)
 		}
 		if len(cfg.Secret) < shortSecret {
-			b.report.always("warning", "Bus: the secret has %d bytes; with fewer than %d, whoever is dialled in a node's place can guess it", len(cfg.Secret), shortSecret)
+			b.report.always("warning", "the secret has %d bytes; with fewer than %d, whoever is dialled in a node's place can guess it", len(cfg.Secret), shortSecret)
 		}
 	}
 	if err := b.bind(); err != nil {
@@ -480,7 +480,7 @@ func (b *Bus) oversized(p *peer, msg []byte, most int) bool {
 	b.drop(p, 1)
 	if !p.oversized {
 		p.oversized = true
-		b.log("warning", "Bus: a message of %d bytes for %v is too large: at most %d are taken", len(msg), p.id, most)
+		b.log("warning", "a message of %d bytes for %v is too large: at most %d are taken", len(msg), p.id, most)
 	}
 	return false
 }
@@ -489,7 +489,7 @@ func (b *Bus) overfull(p *peer) bool {
 	b.drop(p, 1)
 	if now := time.Now(); p.episode == 0 && now.Sub(p.warnedAt) >= quietFor {
 		p.warnedAt, p.loud = now, true
-		b.log("warning", "Bus: %v takes too little: %d bytes wait for it, messages are dropped", p.id, p.conn.queued.Load()+p.conn.bulkQueued.Load())
+		b.log("warning", "%v takes too little: %d bytes wait for it, messages are dropped", p.id, p.conn.queued.Load()+p.conn.bulkQueued.Load())
 	}
 	p.episode++
 	return false
@@ -595,7 +595,7 @@ func (b *Bus) makeRoom(p *peer, size int) bool {
 		return false
 	} else if p.episode > 0 && queued < int64(b.cfg.MaxQueued/2) {
 		if p.loud {
-			b.log("notice", "Bus: %v takes messages again, %d were dropped", p.id, p.episode)
+			b.log("notice", "%v takes messages again, %d were dropped", p.id, p.episode)
 		}
 		p.episode, p.loud = 0, false
 	}
@@ -921,5 +921,5 @@ func (b *Bus) log(level, format string, args ...any) {
 // panicked reports a panic that a goroutine recovered from.
 func (b *Bus) panicked(what string, p any) {
 	b.panics.Add(1)
-	b.report.limited("panic "+what, "warning", "Bus: panic in the %s: %v\n%s", what, p, debug.Stack())
+	b.report.limited("panic "+what, "warning", "panic in the %s: %v\n%s", what, p, debug.Stack())
 }

@@ -13,6 +13,7 @@ type Event interface{ event() }
 type Up struct {
 	ID         NodeID
 	Remote     string // "host:port" of the connection's other end
+	Local      string // the host of this end: the address that the peer sees, but for a translation between
 	Advertised string // "host:port" where the peer says that it listens
 	Version    uint16 // of the protocol, the highest both speak
 	Features   uint32 // bits that are set on both sides

@@ -96,7 +96,7 @@ func (h *handshake) met(err error) error {
 
 func (b *Bus) dialFailed(a *attempt, id NodeID, err error) {
 	if errors.Is(err, ErrSecret) || errors.Is(err, ErrVersion) || errors.Is(err, ErrIDInUse) {
-		b.report.limited("dial "+a.addr, "warning", "Bus: %s: %v", a.addr, err)
+		b.report.limited("dial "+a.addr, "warning", "%s: %v", a.addr, err)
 	}
 	if a.meet {
 		b.deliver(&parcel{note: &Met{Ticket: a.ticket, Addr: a.addr, ID: id, Err: err}})
@@ -134,7 +134,7 @@ func (b *Bus) listen() {
 			return
 		}
 		// Out of file descriptors, most likely.
-		b.report.limited("accept", "warning", "Bus: can't take a connection: %v", err)
+		b.report.limited("accept", "warning", "can't take a connection: %v", err)
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-b.ctx.Done():
@@ -184,7 +184,7 @@ func (h *handshake) logRefusal(err error) {
 	if errors.Is(err, errHungUp) {
 		level = "verbose" // a health check, or a node that changed its mind
 	}
-	h.bus.report.limited(fmt.Sprintf("refused %s %s %d", level, host, e.code), level, "Bus: refused %s: %v", remote, err)
+	h.bus.report.limited(fmt.Sprintf("refused %s %s %d", level, host, e.code), level, "refused %s: %v", remote, err)
 }
 
 // refuse closes a connection that didn't come up, with a reason for the peer
@@ -508,6 +508,7 @@ func (h *handshake) settle(theyLost uint64) (*conn, error) {
 func (h *handshake) conn() *conn {
 	b := h.bus
 	remote := h.wire.RemoteAddr().String()
+	local, _, _ := net.SplitHostPort(h.wire.LocalAddr().String())
 	host := h.theirs.host
 	if host == "" {
 		host, _, _ = net.SplitHostPort(remote)
@@ -525,6 +526,7 @@ func (h *handshake) conn() *conn {
 		up: &Up{
 			ID:         h.theirs.id,
 			Remote:     remote,
+			Local:      local,
 			Advertised: net.JoinHostPort(host, strconv.Itoa(int(h.theirs.port))),
 			Version:    h.version,
 			Features:   b.cfg.Features & h.theirs.features,

@@ -310,7 +310,7 @@ func (r *referee) refuseTwin(l *link, addr string) *closeError {
 }
 
 func (r *referee) reportTwin(id NodeID, addr string) {
-	r.bus.report.always("warning", "Bus: two running nodes have the ID %v, one of them at %s", id, addr)
+	r.bus.report.always("warning", "two running nodes have the ID %v, one of them at %s", id, addr)
 	r.bus.deliver(&parcel{note: &Duplicate{ID: id, Addr: addr}})
 }
 
@@ -326,7 +326,7 @@ func (r *referee) failed(w failed) {
 	duplicate := asClose(w.err).code == CodeDuplicate
 	if text != l.failure && l.live == nil && !duplicate {
 		l.failure = text
-		r.bus.report.always("notice", "Bus: can't connect to %v at %s: %s", l.id, l.addr, text)
+		r.bus.report.always("notice", "can't connect to %v at %s: %s", l.id, l.addr, text)
 	}
 	r.later(l)
 	if l.held != nil {
@@ -343,7 +343,7 @@ func (r *referee) ended(c *conn) {
 		r.bus.deliver(&parcel{conn: c, note: &Down{ID: c.id, Err: reason}})
 	}
 	if c.announced && !errors.Is(reason, ErrReplaced) {
-		r.bus.report.limited("down "+c.id.String(), "notice", "Bus: connection to %v at %s ended: %s", c.id, c.up.Remote, text)
+		r.bus.report.limited("down "+c.id.String(), "notice", "connection to %v at %s ended: %s", c.id, c.up.Remote, text)
 	}
 	if l == nil || l.live != c {
 		return

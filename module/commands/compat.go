@@ -49,11 +49,15 @@ func (m *module) setCompat(on bool) error {
 // Before Redis 7.4 it also has to do for categories, which no module's commands
 // have there.
 func mayRun(c *rm.Ctx, command ...string) bool {
-	if !c.MayRun(command...) {
-		c.Error("NOPERM this user has no permissions to run the '" + strings.ToLower(strings.Join(command, "|")) + "' command")
-		return false
+	may, known := c.MayRun(command...)
+	name := strings.ToLower(strings.Join(command, "|"))
+	switch {
+	case !known:
+		c.Error("NOPERM the server has no '" + name + "' command, and this does the same: rename-command has hidden it, from all users")
+	case !may:
+		c.Error("NOPERM this user has no permissions to run the '" + name + "' command")
 	}
-	return true
+	return may
 }
 
 // infoCommand is INFO with Disque's own fields (1.13, 8): alone where nothing

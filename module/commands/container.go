@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 
@@ -25,9 +24,7 @@ func (m *module) hello(c *rm.Ctx) {
 	c.Text(m.node.NodeID())
 	c.Array(4)
 	c.Text(m.node.NodeID())
-	// Only the operator knows at what address others reach this node.
-	host, _, _ := net.SplitHostPort(m.mesh.announce)
-	c.Text(host)
+	c.Text(m.host())
 	c.Text(strconv.Itoa(m.clientPort()))
 	c.Text(own)
 	for _, p := range peers {

@@ -43,6 +43,7 @@ type mesh struct {
 	catching, caught time.Time // when caughtUp began to wait, zero if it doesn't; when it last was
 
 	secret, bind, announce string
+	local                  string // this node's address, as its connections show it; empty: there was none yet
 	port, timeout          int64
 }
 
@@ -125,6 +126,22 @@ func (m *module) openBus() {
 	for _, p := range m.node.Peers() {
 		b.Connect(bus.NodeID(p.ID), p.Addr)
 	}
+}
+
+// learnHost takes the address that a connection has at this end for this node's. One that
+// only this machine can use doesn't count beside another.
+func (m *module) learnHost(local string) {
+	if ip := net.ParseIP(local); m.mesh.local == "" || ip != nil && !ip.IsLoopback() {
+		m.mesh.local = local
+	}
+}
+
+// host is where others reach this node: as the operator says, else as far as it is known.
+func (m *module) host() string {
+	if host, _, _ := net.SplitHostPort(m.mesh.announce); host != "" {
+		return host
+	}
+	return m.mesh.local
 }
 
 // busState is a word on the bus for CLUSTER INFO: whether other nodes can dial this one.
@@ -212,13 +229,14 @@ func (m *module) busEvent(e bus.Event) {
 			life = 0
 		}
 		m.node.SetLife(id, life)
+		m.learnHost(e.Local)
 		m.node.PeerUp(id, e.Advertised, m.mesh.met[id])
 		delete(m.mesh.met, id)
 	case *bus.Down:
 		m.node.PeerDown(wire.NodeID(e.ID))
 	case *bus.Met:
 		if e.Err != nil {
-			m.server.Log(rm.Warning, "CLUSTER MEET %s: %v", e.Addr, e.Err)
+			m.server.Log(rm.Warning, "JOBMESH CLUSTER MEET %s: %v", e.Addr, e.Err)
 			return
 		}
 		if id := wire.NodeID(e.ID); m.node.Meet(id, e.Addr) {
@@ -453,7 +471,7 @@ func (m *module) meet(c *rm.Ctx) {
 		}
 	}
 	if net.ParseIP(host) == nil || port < 1 || busPort > 65535 || port > 65535 {
-		c.Error(fmt.Sprintf("ERR Invalid node address specified: %s:%s", printable(host), printable(string(c.Arg(4)))))
+		c.Error(fmt.Sprintf("ERR Invalid node address specified: %s:%s. Give an IP address, not a name, and ports from 1 to 65535: that of the bus is the port plus 10000 where it isn't given", printable(host), printable(string(c.Arg(4)))))
 		return
 	}
 	if m.mesh.awaited {

@@ -23,7 +23,7 @@ func (m *module) nodesText(forFile bool) string {
 		flags += ",leaving"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s :%d %s 0 0 connected\n", m.node.NodeID(), m.clientPort(), flags)
+	fmt.Fprintf(&b, "%s %s:%d %s 0 0 connected\n", m.node.NodeID(), m.host(), m.clientPort(), flags)
 	for _, p := range m.node.Peers() {
 		b.WriteString(peerLine(p, forFile))
 	}

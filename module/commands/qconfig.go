@@ -23,11 +23,12 @@ const (
 // Errors of QCONFIG.
 const (
 	errNoOption    engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN and EXCLUDE are"
+	errDelayedOut  engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set TTL too"
 	errExclude     engine.Refusal = "ERR EXCLUDE must be yes or no"
 	errManyConfigs engine.Refusal = "ERR there are 10000 settings already: use patterns"
 	errLongPattern engine.Refusal = "ERR the name must have 1024 bytes at most"
 	errRestoreOnly engine.Refusal = "ERR QCONFIG RESTORE is a special command only processed from AOF"
-	errDamaged     engine.Refusal = "ERR damaged settings"
+	errDamaged     engine.Refusal = "ERR the settings are damaged"
 )
 
 // Options that aren't about uniqueness; the others' bits are parseUnique's.
@@ -106,7 +107,7 @@ func (s *settings) check() error {
 		a.TTL = defaultTTL(&a)
 	}
 	if a.Delay >= a.TTL {
-		return errDelayTTL
+		return errDelayedOut
 	}
 	if s.set&setRetry != 0 && a.Retry == 0 && a.Replicate > 1 {
 		return errAtMostOnce

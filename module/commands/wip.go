@@ -165,12 +165,23 @@ type details struct {
 	worker   string
 	waitsFor []store.ID
 
+	dependents    []store.ID // the oldest
+	allDependents uint64
+
 	uncertain bool   // whether it was delivered
 	offeredTo uint64 // the short name of a node; 0: none
 }
 
+// maxDependents is how many SHOW lists.
+const maxDependents = 1000
+
+// more says whether there are dependents that aren't listed.
+func (d *details) more() bool { return d.allDependents > uint64(len(d.dependents)) }
+
 func (m *module) details(j *store.Job) details {
-	return details{m.node.Worker(j), m.node.WaitsFor(j), j.Uncertain(), m.node.OfferedTo(j)}
+	d := details{worker: m.node.Worker(j), waitsFor: m.node.WaitsFor(j), uncertain: j.Uncertain(), offeredTo: m.node.OfferedTo(j)}
+	d.dependents, d.allDependents = m.node.Dependents(j, maxDependents)
+	return d
 }
 
 func (d *details) fields() (n int) {
@@ -184,6 +195,12 @@ func (d *details) fields() (n int) {
 		n++
 	}
 	if d.offeredTo != 0 {
+		n++
+	}
+	if d.dependents != nil {
+		n++
+	}
+	if d.more() {
 		n++
 	}
 	return n
@@ -204,9 +221,21 @@ func (d *details) put(c *rm.Ctx, m *module) {
 	}
 	if d.waitsFor != nil {
 		c.Text("waits-for")
-		c.Array(len(d.waitsFor))
-		for i := range d.waitsFor {
-			d.waitsFor[i].Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen)))
-		}
+		putIDs(c, d.waitsFor)
+	}
+	if d.dependents != nil {
+		c.Text("dependents")
+		putIDs(c, d.dependents)
+	}
+	if d.more() {
+		c.Text("all-dependents")
+		c.Int(int64(d.allDependents))
+	}
+}
+
+func putIDs(c *rm.Ctx, ids []store.ID) {
+	c.Array(len(ids))
+	for i := range ids {
+		ids[i].Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen)))
 	}
 }

@@ -166,7 +166,7 @@ func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
 			assert.Less(t, q.Len, uint64(children))
 			assert.Zero(t, answers)
 			_, _, err = n.Release(&root, nil, true, true)
-			assert.ErrorIs(t, err, engine.ErrNotDeferred)
+			assert.ErrorIs(t, err, engine.ErrBlocked)
 			waitsFor := n.WaitsFor(n.Job(&root))
 			require.Len(t, waitsFor, children)
 			// Some end before it is their turn to be let go.

@@ -86,6 +86,28 @@ func (n *Node) WaitsFor(j *store.Job) (ids []store.ID) {
 	return ids
 }
 
+// Dependents lists the jobs that wait for the end of one, oldest first, up to most of
+// them, and counts them all.
+func (n *Node) Dependents(j *store.Job, most int) (ids []store.ID, all uint64) {
+	k := n.store.Knot(&j.ID)
+	if k == nil {
+		return nil, 0
+	}
+	all = k.Len
+	if f, ok := j.Family(); ok && f.Flags&(store.FamilyLast|store.FamilyLets) != 0 {
+		all -= k.Blocked // it waits for these, see [Node.WaitsFor]
+	}
+	for t := n.store.First(k); t != nil && len(ids) < most && uint64(len(ids)) < all; t = t.Next() {
+		if c := n.store.Lookup(&t.Job); c != nil {
+			if f, ok := c.Family(); !ok || n.store.Early(&f) {
+				continue
+			}
+		}
+		ids = append(ids, t.Job)
+	}
+	return ids, all
+}
+
 // Kin is the number of copies that a family's newest job has, unless it is told: as
 // many as those that it waits for.
 func (n *Node) Kin(m *Members) (copies int) {

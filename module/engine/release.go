@@ -31,7 +31,7 @@ type releasing struct {
 // own), and those that it blocks when it is acknowledged; with last it comes
 // last instead; of very many some follow a little later, in order. Where wait is true the answer follows as a Released effect, for the
 // client that [Node.Releaser] is given; else nodes is how many know of it. Refused are
-// jobs that aren't known here (ErrNoJob) or not deferred (ErrNotDeferred), a queue that
+// jobs that aren't known here (ErrNoJob) or not deferred (ErrNotDeferred, ErrBlocked), a queue that
 // takes nothing (ErrPaused) or can't be made, one in which another has the job's key
 // (DUPLICATE), and all on a replica (ErrReplica): then nothing has changed.
 func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes int, wait bool, err error) {
@@ -47,6 +47,9 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 		return 0, false, ErrNoJob
 	}
 	if f, ok := j.Family(); !ok || j.State != store.StateActive || f.Flags&store.FamilyDeferred == 0 {
+		if _, blocked := n.Waits(j); blocked {
+			return 0, false, ErrBlocked
+		}
 		return 0, false, ErrNotDeferred
 	}
 	if queue == nil {

@@ -72,9 +72,10 @@ func since(j *store.Job) int64 {
 }
 
 // Worker is the name of the client that works on a job; empty where it gave none,
-// or nobody does.
+// or nobody does. A replica keeps no list of those that are worked on: there the job tells
+// what its master said last.
 func (n *Node) Worker(j *store.Job) string {
-	if j.Place != store.InWorking {
+	if j.Place != store.InWorking && !(n.passive && j.State == store.StateActive) {
 		return ""
 	}
 	return n.workerOf(j)
@@ -193,6 +194,9 @@ func (n *Node) WIP(q *store.Queue, count int, overdue bool) (list []InProgress) 
 // InProgress counts the jobs that are being worked on, and how many of them are
 // past the time that they were due.
 func (n *Node) InProgress() (jobs, overdue uint64) { return n.store.Working() }
+
+// Queued counts the jobs that wait in this node's queues, and those that it has delayed.
+func (n *Node) Queued() (jobs, delayed uint64) { return n.store.Waiting() }
 
 // --- the whole mesh --------------------------------------------------------------
 

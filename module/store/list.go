@@ -101,11 +101,14 @@ func (l *List) before(j *Job) (preds [maxLevel]*Tower) {
 func (s *Store) insert(q *Queue, l *List, j *Job) {
 	less, height := j.order(), s.height(j)
 	l.Len++
-	if l == &q.Working {
+	switch attached := q.state == queueAttached; {
+	case l == &q.Working:
 		q.working++
-		if q.state == queueAttached {
+		if attached {
 			s.working++
 		}
+	case l == &q.List && attached:
+		s.fetchable++
 	}
 	if l.Tail == nil || less(l.Tail, j) {
 		link(j, &l.Head, &l.Tail)
@@ -144,20 +147,26 @@ func (s *Store) SetDelayed(j *Job) {
 	if j.Place == InHeld && j.Flags&flagDelayed == 0 {
 		j.Flags |= flagDelayed
 		j.Queue.Delayed++
+		if j.Queue.state == queueAttached {
+			s.delayed++
+		}
 	}
 }
 
 // ClearDelayed undoes SetDelayed.
 func (s *Store) ClearDelayed(j *Job) {
 	if j.Place == InHeld {
-		clearDelayed(j.Queue, j)
+		s.clearDelayed(j.Queue, j)
 	}
 }
 
-func clearDelayed(q *Queue, j *Job) {
+func (s *Store) clearDelayed(q *Queue, j *Job) {
 	if j.Flags&flagDelayed != 0 {
 		j.Flags &^= flagDelayed
 		q.Delayed--
+		if q.state == queueAttached {
+			s.delayed--
+		}
 	}
 }
 
@@ -193,7 +202,7 @@ func (s *Store) withdraw(q *Queue, j *Job) {
 	case InLane:
 		s.leaveLane(j, nil, true)
 	default:
-		removeHeld(q, j)
+		s.removeHeld(q, j)
 	}
 }
 
@@ -216,8 +225,11 @@ func (s *Store) take(q *Queue, l *List, j *Job) {
 		j.Flags &^= FlagIndexed
 	}
 	l.Len--
-	if l == &q.Working {
+	switch {
+	case l == &q.Working:
 		s.countOut(q, j)
+	case l == &q.List && q.state == queueAttached:
+		s.fetchable--
 	}
 	unlink(j, &l.Head, &l.Tail)
 	// Jobs are mostly fetched, and acknowledged, in the order of their lists: by the next
@@ -292,6 +304,9 @@ func (s *Store) ClearOverdue(j *Job) bool {
 // how many of those are overdue.
 func (s *Store) Working() (jobs, overdue uint64) { return s.working, s.overdue }
 
+// Waiting counts the queued jobs of all attached queues, and those that they have delayed.
+func (s *Store) Waiting() (jobs, delayed uint64) { return s.fetchable + s.heldBack, s.delayed }
+
 func (s *Store) freeTower(q *Queue, t *Tower) {
 	size := towerSize + 8*int(t.level)
 	q.Bytes -= uint64(size)
@@ -304,8 +319,8 @@ func insertHeld(q *Queue, j *Job) {
 	link(j, &q.HeldHead, &q.HeldTail)
 }
 
-func removeHeld(q *Queue, j *Job) {
+func (s *Store) removeHeld(q *Queue, j *Job) {
 	q.Held--
-	clearDelayed(q, j)
+	s.clearDelayed(q, j)
 	unlink(j, &q.HeldHead, &q.HeldTail)
 }

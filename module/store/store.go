@@ -26,6 +26,8 @@ type Store struct {
 	lanes      index  // of Lane
 	headless   []*Lane
 	heldBack   uint64
+	fetchable  uint64 // jobs in the lists of attached queues
+	delayed    uint64 // held jobs of attached queues that count as delayed
 	laneBuf    []byte
 	lockBuf    []byte
 	wheel      wheel
@@ -372,6 +374,8 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	s.moves++
 	s.working += uint64(q.working)
 	s.overdue += uint64(q.Overdue)
+	s.fetchable += q.Len
+	s.delayed += uint64(q.Delayed)
 	if known {
 		return 0
 	}
@@ -445,7 +449,7 @@ func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
 		visit(q)
 	}
 	s.rows = nil
-	s.working, s.overdue, s.heldBack = 0, 0, 0
+	s.working, s.overdue, s.heldBack, s.fetchable, s.delayed = 0, 0, 0, 0, 0
 	s.queues.drop()
 	s.queues.init(s.alloc, s.queues.hash)
 	return all
@@ -512,6 +516,8 @@ func Warmed(queues []*Queue, lines int) iter.Seq[*Queue] {
 func (s *Store) detach(q *Queue) {
 	s.working -= uint64(q.working)
 	s.overdue -= uint64(q.Overdue)
+	s.fetchable -= q.Len
+	s.delayed -= uint64(q.Delayed)
 	s.heldBack -= q.HeldBack
 	q.state, q.listed = queueLoose, s.generation
 }
@@ -645,7 +651,7 @@ func (s *Store) forget() {
 	s.lanes.drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)
-	s.working, s.overdue = 0, 0
+	s.working, s.overdue, s.fetchable, s.delayed = 0, 0, 0, 0
 	s.DropTies()
 	s.generation++
 }

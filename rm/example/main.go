@@ -125,7 +125,7 @@ func may(c *rm.Ctx) {
 		words = append(words, string(c.Arg(i)))
 	}
 	answer := int64(0)
-	if c.MayRun(words...) {
+	if may, _ := c.MayRun(words...); may {
 		answer = 1
 	}
 	if words[0] == "again" {

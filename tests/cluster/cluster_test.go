@@ -113,6 +113,8 @@ func TestNodesAndHello_88_89(t *testing.T) {
 	for _, s := range m {
 		nodes := strings.Split(strings.TrimSpace(s.Do("JOBMESH", "CLUSTER", "NODES").Str), "\n")
 		assert.Len(t, nodes, 3)
+		assert.Contains(t, nodes[0], fmt.Sprintf(" 127.0.0.1:%d myself ", s.Port), "as its connections show it")
+		assert.Equal(t, "127.0.0.1", s.Do("JOBMESH", "HELLO").Elems[2].Elems[1].Str)
 		for _, line := range nodes {
 			assert.Len(t, strings.Fields(line), 6, line)
 		}
@@ -153,11 +155,11 @@ func TestNodesAndHello_88_89(t *testing.T) {
 func TestMeetErrors_87(t *testing.T) {
 	s := node(t)
 	for want, args := range map[string][]any{
-		"ERR Invalid TCP port specified: x":                   {"127.0.0.1", "x"},
-		"ERR Invalid node address specified: localhost:1":     {"localhost", 1},
-		"ERR Invalid node address specified: 127.0.0.1:55536": {"127.0.0.1", 55536},
-		"ERR Wrong CLUSTER subcommand or number of arguments": {"127.0.0.1"},
-		"ERR Invalid TCP bus port specified: 65536":           {"127.0.0.1", 1, 65536},
+		"ERR Invalid TCP port specified: x":                                                 {"127.0.0.1", "x"},
+		"ERR Invalid node address specified: localhost:1. Give an IP address, not a name, ": {"localhost", 1},
+		"ERR Invalid node address specified: 127.0.0.1:55536":                               {"127.0.0.1", 55536},
+		"ERR Wrong CLUSTER subcommand or number of arguments":                               {"127.0.0.1"},
+		"ERR Invalid TCP bus port specified: 65536":                                         {"127.0.0.1", 1, 65536},
 	} {
 		v := s.Do(append([]any{"JOBMESH", "CLUSTER", "MEET"}, args...)...)
 		assert.True(t, v.Err(want), "%v: %v", args, v)
@@ -167,9 +169,10 @@ func TestMeetErrors_87(t *testing.T) {
 	for port, complaint := range map[string]string{own: "itself", strconv.Itoa(s.Port): "not a jobmesh", busPort(t): "refused"} {
 		require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", 1, port).Str)
 		harness.Await(t, 15*time.Second, fmt.Sprint("the log to tell of port ", port, " ", complaint), func() bool {
-			return strings.Contains(s.Log(), "CLUSTER MEET 127.0.0.1:"+port+":")
+			return strings.Contains(s.Log(), "JOBMESH CLUSTER MEET 127.0.0.1:"+port+":")
 		})
 	}
+	assert.NotContains(t, strings.ToLower(s.Log()), "bus: bus:")
 	assert.Contains(t, s.Do("JOBMESH", "CLUSTER", "INFO").Str, "cluster_known_nodes:1\r\n")
 }
 

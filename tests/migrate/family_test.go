@@ -325,9 +325,19 @@ func TestRqFamilies_50(t *testing.T) {
 	assert.Equal(t, 752, all(t, c, "rq_export", "mail", "rq:queue:mail"))
 	c.Do("DEL", "rq:queues", "kin")
 	assert.Equal(t, before, digest(t, c, "mail"))
-	many(t, c, 10_001, func(i int) []any { return []any{"SADD", "rq:job:p0:dependents", fmt.Sprint("x", i)} })
+	kin := c.Do("SCARD", "rq:job:p0:dependents").Int()
+	more := func(first, n int) {
+		many(t, c, n, func(i int) []any {
+			return []any{"HSET", fmt.Sprint("rq:job:x", first+i), "data", i, "origin", "kin", "dependency_id", "p0"}
+		})
+		many(t, c, n, func(i int) []any { return []any{"SADD", "rq:job:p0:dependents", fmt.Sprint("x", first+i)} })
+	}
+	more(0, 10_001-int(kin))
 	before = c.Do("DEBUG", "DIGEST").Str
 	refused("ERR more than 10000 jobs wait for rq:job:p0")
+	c.Do("SREM", "rq:job:p0:dependents", "x0")
+	v := call(c, "rq_import", "rq:queue:mail", "mail")
+	assert.Equal(t, int64(10_001), numbers(t, v)[0], "10000 are not more than 10000")
 }
 
 // A job that waits for very many: what each of these costs doesn't grow with their

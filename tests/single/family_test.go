@@ -12,7 +12,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-const notDeferred = "NOTDEFERRED The job isn't held back: it was never deferred nor blocked, or is released."
+const notDeferred = "NOTDEFERRED The job isn't held back: it was never deferred nor blocked, or is released"
 
 // waiting lists a queue's waiting jobs.
 func waiting(c *harness.Conn, queue string) (ids []string) {
@@ -30,6 +30,43 @@ func done(t *testing.T, c *harness.Conn, queue, id string) {
 
 func waitsFor(c *harness.Conn, id string) []string {
 	return c.Do("SHOW", id).Field("waits-for").Strings()
+}
+
+func dependents(c *harness.Conn, id string) []string {
+	return c.Do("SHOW", id).Field("dependents").Strings()
+}
+
+// SHOW lists who waits for a job's end, and counts very many.
+func TestShowListsDependents(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	d := add(t, c, "d", "d", 0, "DEFERRED")
+	assert.NotContains(t, fields(c.Do("SHOW", d)), "dependents")
+	a := add(t, c, "q", "a", 0, "BLOCKEDBY", d)
+	b := add(t, c, "q", "b", 0, "AFTER", d)
+	assert.Equal(t, []string{a, b}, dependents(c, d))
+	assert.NotContains(t, fields(c.Do("SHOW", d)), "all-dependents")
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int())
+	assert.Equal(t, []string{a, b}, dependents(c, d), "released, it has them until it ends")
+	require.Equal(t, int64(1), c.Do("CANCELJOB", a).Int())
+	assert.Equal(t, []string{b}, dependents(c, d))
+
+	many, ids := blockMany(t, c, 1500)
+	assert.Equal(t, ids[:1000], dependents(c, many))
+	assert.True(t, c.Do("SHOW", many).Field("all-dependents").Is(1500))
+	s.Do("DEBUG", "RELOAD")
+	assert.Equal(t, ids[:1000], dependents(c, many))
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", many, "LAST").Int())
+	assert.NotContains(t, fields(c.Do("SHOW", many)), "dependents")
+	assert.NotContains(t, fields(c.Do("SHOW", many)), "all-dependents")
+}
+
+// fields are the names of a map under RESP2.
+func fields(v harness.Value) (names []string) {
+	for i := 0; i < len(v.Elems); i += 2 {
+		names = append(names, v.Elems[i].Str)
+	}
+	return names
 }
 
 // Scenarios 41, 55.
@@ -90,6 +127,12 @@ func TestRelease_42_59(t *testing.T) {
 	done(t, c, "q2", second)
 	c.Do("SET", "string", "x")
 	third := add(t, c, "q", "d", 0, "DEFERRED")
+	for _, option := range []string{"BLOCKEDBY", "AFTER"} {
+		held := add(t, c, "q", "d", 0, option, third)
+		v := c.Do("RELEASEJOB", held)
+		assert.True(t, v.Err("NOTDEFERRED The job isn't deferred but blocked: "), "%s: %v", option, v)
+		assert.Equal(t, "blocked", state(c, held))
+	}
 	c.Do("PAUSE", "paused", "in")
 	for want, args := range map[string][]any{
 		"NOJOB Job not known":           {unknown},
@@ -121,7 +164,7 @@ func TestBlockedFollow_43_44_57(t *testing.T) {
 	grand := add(t, c, "q1", "c", 0, "BLOCKEDBY", one[0])
 	assert.Equal(t, "blocked", state(c, one[0]))
 	assert.Equal(t, []string{d}, waitsFor(c, two[2]))
-	assert.Equal(t, notDeferred, c.Do("RELEASEJOB", one[0]).Str)
+	assert.True(t, c.Do("RELEASEJOB", one[0]).Err("NOTDEFERRED The job isn't deferred but blocked: "))
 	none := func() {
 		t.Helper()
 		assert.Equal(t, []int64{0, 0}, []int64{c.Do("QLEN", "q1").Int(), c.Do("QLEN", "q2").Int()})
@@ -136,7 +179,7 @@ func TestBlockedFollow_43_44_57(t *testing.T) {
 	done(t, c, "d", d)
 	assert.Equal(t, one, waiting(c, "q1"))
 	assert.Equal(t, two, waiting(c, "q2"))
-	assert.Len(t, c.Do("SHOW", one[0]).Elems, 30, "ordinary jobs from now on")
+	assert.Len(t, c.Do("SHOW", one[1]).Elems, 30, "ordinary jobs from now on")
 	assert.Equal(t, int64(0), c.Do("SHOW", one[0]).Field("additional-deliveries").Int())
 	require.Equal(t, int64(1), c.Do("ACKJOB", one[0]).Int(), "before it was delivered")
 	assert.Equal(t, append(one[1:], grand), waiting(c, "q1"))
@@ -173,10 +216,11 @@ func TestReleaseLast_58(t *testing.T) {
 	after := add(t, c, "q", "after", 0, "AFTER", d)
 	grand := add(t, c, "q", "grand", 0, "BLOCKEDBY", a)
 	require.Equal(t, int64(1), c.Do("RELEASEJOB", d, "LAST", "QUEUE", "d2").Int())
-	assert.Equal(t, notDeferred, c.Do("RELEASEJOB", d).Str)
+	assert.True(t, c.Do("RELEASEJOB", d).Err("NOTDEFERRED The job isn't deferred but blocked: "))
 	assert.Equal(t, notDeferred, c.Do("ADDJOB", "q", "late", 0, "BLOCKEDBY", d).Str)
 	assert.Equal(t, "blocked", state(c, d))
 	assert.Equal(t, []string{a, b}, waitsFor(c, d))
+	assert.Equal(t, []string{after}, dependents(c, d), "it waits for the others, they don't for it")
 	assert.Equal(t, []string{a}, waiting(c, "q"))
 	assert.Equal(t, []string{b}, waiting(c, "p"))
 	done(t, c, "q", a)

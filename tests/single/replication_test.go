@@ -90,6 +90,42 @@ func TestFailoverBothWays(t *testing.T) {
 	}
 }
 
+// A replica knows each job, its state and its worker as they were replicated last, but no
+// queue's order. Promoted, it has the queues.
+func TestAReplicaShowsJobsAndNoQueues(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	add(t, c, "q", "waits", 0)
+	r := harness.Start(t, harness.WithReplicaOf(s))
+	r.AwaitSync()
+	caughtUp := func() {
+		t.Helper()
+		harness.Await(t, 10*time.Second, "the replica to have all", func() bool {
+			return r.Info("replication", "slave_repl_offset") == s.Info("replication", "master_repl_offset")
+		})
+	}
+	waits := add(t, c, "q", "waits too", 0)
+	has := add(t, c, "w", "b", 0)
+	require.Len(t, c.Do("GETJOB", "NOHANG", "WORKER", "ada", "FROM", "w").Elems, 1)
+	caughtUp()
+	worker := func() string { return r.Do("SHOW", has).Field("worker").Str }
+	assert.Equal(t, "ada", worker())
+	assert.Equal(t, "active", r.Do("SHOW", has).Field("state").Str)
+	assert.Equal(t, "queued", r.Do("SHOW", waits).Field("state").Str)
+	assert.Len(t, r.Do("JSCAN", "QUEUE", "q", "STATE", "queued", "BUSYLOOP").Elems[1].Elems, 2)
+	assert.True(t, r.Do("QLEN", "q").Is(0))
+	require.Equal(t, int64(1), c.Do("NACK", has).Int())
+	caughtUp()
+	assert.Empty(t, worker(), "she has it no more")
+	get(t, c, "w")
+	require.Len(t, c.Do("GETJOB", "NOHANG", "WORKER", "bob", "FROM", "q").Elems, 1)
+	caughtUp()
+	assert.Empty(t, worker())
+	require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+	harness.Await(t, 10*time.Second, "the queues to be there", func() bool { return r.Do("QLEN", "q").Is(1) })
+	assert.Equal(t, "bob", wip(t, r.Dial(), "q")[0].worker)
+}
+
 // What the module asks the server it asks so that no rename-command hides the answer,
 // or takes the worst.
 func TestRenamedCommands(t *testing.T) {
@@ -97,6 +133,15 @@ func TestRenamedCommands(t *testing.T) {
 		s := harness.Start(t, harness.WithConfig(`rename-command CONFIG ""`, "maxmemory 20mb", "maxmemory-policy allkeys-lru", "appendonly yes", "jobmesh.cluster-port "+strconv.Itoa(harness.FreePort(t))))
 		assert.True(t, s.Do("ADDJOB", "q", "b", 0).Err("EVICTION"))
 		assert.Contains(t, s.Do("JOBMESH", "CLUSTER", "INFO").Str, "cluster_state:ok")
+	})
+	t.Run("FUNCTION", func(t *testing.T) {
+		s := harness.Start(t, harness.WithConfig(`rename-command FUNCTION hidden`))
+		v := s.Do("JOBMESH", "LUA", "LOAD")
+		assert.True(t, v.Err("NOPERM the server has no 'function|load' command, and this does the same: rename-command has hidden it"), "%v", v)
+		s.Do("ACL", "SETUSER", "w", "on", "nopass", "~*", "+@all", "-info")
+		c := s.Dial()
+		c.Do("AUTH", "w", "")
+		assert.True(t, c.Do("JOBMESH", "INFO", "server").Err("NOPERM this user has no permissions to run the 'info' command"))
 	})
 	t.Run("all that can be", func(t *testing.T) {
 		s := harness.Start(t, harness.WithConfig(`rename-command CONFIG ""`, `rename-command UNLINK ""`, `rename-command DEL ""`, "appendonly yes", "appendfsync always", "jobmesh.cluster-port "+strconv.Itoa(harness.FreePort(t))))

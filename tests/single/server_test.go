@@ -2,7 +2,10 @@ package single
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +38,79 @@ func TestServerKnowsTheCommands(t *testing.T) {
 	assert.Equal(t, "%", string(three.Do("COMMAND", "DOCS", "addjob").Kind))
 	assert.Equal(t, s.Do("JOBMESH", "CLUSTER", "MYID").Str, s.Info("jobmesh", "jobmesh_node_id"))
 	assert.Equal(t, "0", s.Info("everything", "jobmesh_panics"))
+}
+
+// The documentation names the fields of INFO as the server does, so that they can be found.
+// Those of JOBMESH INFO have no prefix.
+func TestDocumentationNamesInfoFieldsInFull(t *testing.T) {
+	s := harness.Start(t)
+	text, err := os.ReadFile(filepath.Join(harness.Root(t), "module", "COMMANDS.md"))
+	require.NoError(t, err)
+	fields := 0
+	for line := range strings.Lines(s.Do("INFO", "jobmesh").Str) {
+		name, _, ok := strings.Cut(line, ":")
+		short := strings.TrimPrefix(name, "jobmesh_")
+		if !ok || short == "registered_jobs" || short == "registered_queues" {
+			continue
+		}
+		fields++
+		assert.NotContains(t, string(text), "`"+short+"`")
+	}
+	assert.Greater(t, fields, 30)
+}
+
+// The totals of INFO are the sums of what QSTAT says of each queue, whatever becomes of the queues.
+func TestTotalsOfWaitingJobs(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes"))
+	c := s.Dial()
+	totals := func(waiting, delayed int64) {
+		t.Helper()
+		var len, later int64
+		for _, q := range c.Do("QSCAN", 0, "BUSYLOOP").Elems[1].Strings() {
+			stat := c.Do("QSTAT", q)
+			len += stat.Field("len").Int()
+			later += stat.Field("delayed").Int()
+		}
+		assert.Equal(t, []int64{waiting, delayed}, []int64{len, later}, "the queues'")
+		assert.Equal(t, []int64{waiting, delayed},
+			[]int64{number(t, s, "jobmesh", "jobmesh_jobs_waiting"), number(t, s, "jobmesh", "jobmesh_jobs_delayed")})
+	}
+	totals(0, 0)
+	var ids []string
+	for _, q := range []string{"a", "b"} {
+		for range 5 {
+			ids = append(ids, add(t, c, q, "b", 0))
+		}
+		for range 3 {
+			ids = append(ids, add(t, c, q, "b", 0, "DELAY", 1000))
+		}
+		for range 2 { // the second is held back
+			add(t, c, q, "u", 0, "UNIQUE", "during-processing", "KEY", "k")
+		}
+	}
+	totals(14, 6)
+	get(t, c, "a")
+	require.Equal(t, int64(1), c.Do("ACKJOB", ids[5]).Int(), "a delayed one")
+	require.Equal(t, int64(1), c.Do("ENQUEUE", ids[6]).Int(), "another")
+	require.Equal(t, int64(1), c.Do("DEQUEUE", ids[1]).Int())
+	totals(13, 4)
+	require.Len(t, c.Do("GETJOB", "COUNT", 5, "FROM", "a").Elems, 5)
+	totals(8, 4)
+	require.Equal(t, int64(1), c.Do("MOVE", "b", 1).Int())
+	totals(1, 1)
+	require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+	totals(7, 3)
+	require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+	require.Equal(t, "OK", c.Do("SELECT", 1).Str)
+	require.Equal(t, int64(1), c.Do("MOVE", "b", 0).Int())
+	require.Equal(t, "OK", c.Do("SELECT", 0).Str)
+	totals(8, 4)
+	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+	totals(8, 4)
+	require.Equal(t, int64(1), c.Do("DEL", "b").Int())
+	totals(1, 1)
+	require.Equal(t, "OK", c.Do("JOBMESH", "FLUSH").Str)
+	totals(0, 0)
 }
 
 // The category is there where the server lets modules have one, from 7.4 on.
