@@ -23,7 +23,7 @@ const (
 // Errors of QCONFIG.
 const (
 	errNoOption    engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN and EXCLUDE are"
-	errDelayedOut  engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set TTL too"
+	errDelayedOut  engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set a longer TTL, or none"
 	errExclude     engine.Refusal = "ERR EXCLUDE must be yes or no"
 	errManyConfigs engine.Refusal = "ERR there are 10000 settings already: use patterns"
 	errLongPattern engine.Refusal = "ERR the name must have 1024 bytes at most"
