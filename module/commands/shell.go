@@ -551,7 +551,7 @@ func (m *module) readPolicy() {
 // tellNoLimit has the log tell, once at the start, that jobs may fill the machine's memory.
 func (m *module) tellNoLimit() {
 	if limit, ok := m.server.InfoField("memory", "maxmemory"); ok && limit == "0" {
-		m.server.Log(rm.Notice, "maxmemory is unset: this node takes jobs until the machine's memory is full, and the kernel may end it then. With a maxmemory it takes none above 75 %% of that, and has other nodes hold them")
+		m.server.Log(rm.Notice, "maxmemory is unset: this node takes jobs until the machine's memory is full, and the kernel may end it then. With a maxmemory other nodes hold new jobs above 75 %% of that, where some can be reached, and none are taken above 95 %%")
 	}
 }
 
