@@ -177,6 +177,7 @@ func FuzzOperations(f *testing.F) {
 					w.queued, w.delivered, w.qtime = false, true, 0
 					if w.retry > 0 {
 						w.qtime = m.now + w.retry*1000
+						w.expiry = max(w.expiry, w.qtime)
 					}
 				}
 			case 6:
@@ -201,8 +202,10 @@ func FuzzOperations(f *testing.F) {
 			case 13:
 				_, _, err := n.Working(&id, nil)
 				require.Equal(t, j != nil, err != engine.ErrNoJob)
-				if err == nil && j.retry > 0 {
+				delayed := j != nil && !j.queued && !j.queuedOnce && j.qtime > m.now
+				if err == nil && j.retry > 0 && !delayed {
 					j.queued, j.qtime = false, m.now+j.retry*1000
+					j.expiry = max(j.expiry, m.now+2*j.retry*1000)
 				}
 			case 14:
 				require.Equal(t, j != nil, n.Delete(&id))

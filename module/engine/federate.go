@@ -21,6 +21,7 @@ const (
 	hungerMS       = 60_000 // how long a node that asked in vain is remembered
 	pollFirst      = 100    // between questions for clients that don't wait, doubling while they are in vain
 	pollLast       = 2_000
+	claimedMS      = 100 // until a line asks of whose queue a job is being claimed
 )
 
 // imports is how a queue fares with getting jobs from other nodes.
@@ -89,6 +90,12 @@ func (n *Node) need(list *waitList) {
 	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading {
 		return
 	}
+	if n.consents.asked[list.name] >= list.len {
+		// Runs of jobs that are here are being claimed for all who wait. Were the others asked,
+		// they would give this node their next jobs, when nobody waits here any more.
+		n.askAt(list, n.now+claimedMS)
+		return
+	}
 	imp := n.importsOf(list.name)
 	m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(list.name)}
 	if n.now >= imp.asked {
@@ -114,7 +121,12 @@ func (n *Node) need(list *waitList) {
 	if len(imp.from) > 0 {
 		at = min(at, imp.asked)
 	}
-	list.due = max(at, n.now+1)
+	n.askAt(list, max(at, n.now+1))
+}
+
+// askAt has a line ask at a time.
+func (n *Node) askAt(list *waitList, at int64) {
+	list.due = at
 	heap.Fix(&n.asking, list.pos)
 	n.wake = min(n.wake, list.due)
 }

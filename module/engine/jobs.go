@@ -434,9 +434,7 @@ func (n *Node) Undeliver(id *store.ID, deliveries uint16) {
 func (n *Node) Ack(id *store.ID) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
-		if !id.AtMostOnce() { // of which there are no other copies
-			n.endUnknown(id, false)
-		}
+		n.endUnknown(id, false)
 		return false
 	}
 	if ad := n.addingOf(id); ad != nil {
@@ -584,7 +582,8 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 			n.log(LogState, j) // it may have its lock back; the other kind is logged with its time
 		}
 	}
-	if j.State == store.StateQueued {
+	wasQueued := j.State == store.StateQueued
+	if wasQueued {
 		// Nobody works on an at-most-once job that nobody has: leave it where
 		// it can be delivered from (spec 9.1, B7).
 		if j.Retry == 0 {
@@ -595,7 +594,7 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 	if j.Retry > 0 && j.State == store.StateActive {
 		m := wire.Message{Kind: wire.Working, Flags: wire.InHands}
 		left := int64(0)
-		if j.Flags&store.FlagDelivered == 0 {
+		if j.Flags&store.FlagDelivered == 0 && !wasQueued {
 			m.Flags, left = 0, delayFrom(j, n.now)
 		}
 		if left == 0 {

@@ -290,7 +290,10 @@ func (n *Node) settle(j *store.Job, s *settling) {
 			// The lock of its run begins anew, and goes by a clock that doesn't jump. A wall
 			// clock that was set meanwhile must not have its end come before the worker's.
 			j = n.setWorker(j, since(j), []byte(n.workerOf(j)))
-			at = max(at, n.retryAt(j))
+			was := at
+			if at = max(at, n.retryAt(j)); was > 0 && !n.expiresInHands && j.ETime < at+int64(j.Retry)*1000 {
+				j.ETime += at - was // as much as is left of its life after it is due stays
+			}
 		}
 		n.store.Work(j, at)
 	case j.State == store.StateAcked:
