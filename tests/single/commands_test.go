@@ -579,3 +579,24 @@ func TestDefaultTimeToLive(t *testing.T) {
 	require.Equal(t, "OK", c.Do("QCONFIG", "SET", "late", "DELAY", 2*day).Str)
 	assert.InDelta(t, 3*day, c.Do("SHOW", add(t, c, "late", "b", 0)).Field("ttl").Int(), 3)
 }
+
+// A job that somebody had past its time to live comes again after a restart: the run's time
+// begins anew then, and so does what is left of its life.
+func TestRestartBeyondTheTimeToLive(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+	c := s.Dial()
+	id := add(t, c, "q", "b", 0, "TTL", 2, "RETRY", 2, "UNIQUE", "during-processing", "KEY", "k")
+	require.Equal(t, id, get(t, c, "q"))
+	time.Sleep(1200 * time.Millisecond)
+	require.Equal(t, ":2", c.Do("WORKING", id).String(), "due in 2 s, its life is over in 4")
+	s.Kill()
+	time.Sleep(2500 * time.Millisecond)
+	s.Restart()
+	c = s.Dial()
+	harness.Await(t, 10*time.Second, "it to come again", func() bool {
+		v := c.Do("SHOW", id)
+		require.False(t, v.Null, "it is gone")
+		return v.Field("state").Str == "queued"
+	})
+	assert.Equal(t, id, get(t, c, "q"))
+}
