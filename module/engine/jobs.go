@@ -594,7 +594,7 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 	if j.Retry > 0 && j.State == store.StateActive {
 		m := wire.Message{Kind: wire.Working, Flags: wire.InHands}
 		left := int64(0)
-		if j.Flags&store.FlagDelivered == 0 && !wasQueued {
+		if j.Flags&store.FlagDelivered == 0 && !wasQueued && j.Holders() > 0 {
 			m.Flags, left = 0, delayFrom(j, n.now)
 		}
 		if left == 0 {

@@ -939,8 +939,6 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 			lease = 0 // it isn't due yet
 		case j.Delay > 0 && j.Holders() > 0 && j.State == store.StateActive && j.Place == store.InHeld:
 			lease = 0 // the node that delays it begins the lease: this one's clock may be another than it was
-		case lease > 0:
-			lease += delayFrom(j, n.now) // nor is this copy of one that is delayed at another node
 		}
 	}
 	if l := n.store.Lock(name); l != nil && l.Job == j.ID {
