@@ -152,7 +152,7 @@ func TestLostNodesAreWaitedFor(t *testing.T) {
 	require.Equal(t, byte('+'), v.Kind, "%v", v)
 	assert.Less(t, time.Since(began), 3*time.Second)
 	assert.False(t, m[1].Do("SHOW", v.Str).Null, "the other has a copy")
-	// Who said that he wants three copies waits, and is told when there can't be three any more.
+	// A client that said three copies waits, and is told when there can be three no more.
 	v = m[0].Do("ADDJOB", "q", "b", 0, "REPLICATE", 3)
 	assert.True(t, v.Err("NOREPL Not enough reachable nodes"), "%v", v)
 	assert.Greater(t, time.Since(began), 3*time.Second, "the node timeout")

@@ -123,7 +123,7 @@ func TestRqFormsOfEntries(t *testing.T) {
 	assert.Equal(t, map[string]string{"J": "m"}, rqQueues(c))
 }
 
-// What can't be moved stays, and an error names it: entries of jobs that aren't there,
+// An entry that can't be moved stays, and an error names it: entries of jobs that aren't there,
 // entries of another form, keys of another type, fields that nobody can read.
 func TestRqNothingVanishes(t *testing.T) {
 	t.Parallel()
