@@ -432,8 +432,8 @@ int api_caller_may_use(RedisModuleCtx *ctx, const char *key, size_t len, int use
     return ok;
 }
 
-/* Whether the client's user may run a command, as far as the command's name goes. */
-/* 1: the user may; 0: he may not; -1: there is no such command. */
+/* Whether the client's user may run a command, as far as the command's name goes: 1 or 0;
+ * -1: there is no such command. */
 int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     RedisModuleString *name = api_user(ctx);
     if (!name) return 1;

@@ -119,7 +119,7 @@ local function sidekiq_export(keys, args)
       redis.call('SET', prefix .. lock.resource, lock.value, 'PXAT', string.format('%.0f', ends), 'NX')
     end
   end
-  -- What came from a set goes back there, though it be due by now. A set has no two equal
+  -- A job that came from a set goes back there, though it be due by now. A set has no two equal
   -- jobs: of these the second stays while it is delayed, then it goes to the list.
   local function put(job)
     local origin = origins.get(job.id)

@@ -10,9 +10,10 @@ import (
 // the other nodes are asked to vote anew, for the lease. Where there is no majority just then,
 // they would keep the key until the job is done: so they are asked again until a majority has
 // voted, and the others when they can be reached; one that doesn't hear of the lease all the
-// same is asked when its vote stands in somebody's way (endLapsed). A vote is never shortened: a lease that another node has begun since, for a
-// client that said WORKING, stays. After a restart a lease begins anew, and nobody knows whether
-// the others have voted for it: they are asked then, too.
+// same is asked when its vote stands in somebody's way (endLapsed). A vote is never shortened: a
+// lease that another node has begun since, for a client that said WORKING, stays. After a
+// restart a lease begins anew, and nobody knows whether the others have voted for it: they are
+// asked then, too.
 
 const (
 	beginEveryMS = 1_000 // until a lease that couldn't begin is tried again

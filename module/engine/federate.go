@@ -141,10 +141,7 @@ func (n *Node) Poll(name []byte, count int) {
 	if q := n.store.Queue(name); q != nil && q.Pause&PauseOut != 0 {
 		return
 	}
-	imp := n.imports.get(string(name))
-	if imp == nil {
-		imp = n.importsOf(string(name))
-	}
+	imp := n.importsOf(string(name))
 	if n.now < imp.poll {
 		return
 	}

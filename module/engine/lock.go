@@ -283,15 +283,6 @@ func (n *Node) removeLock(l *store.Lock) {
 	n.lockFreed(n.scratch.name)
 }
 
-// endLock is removeLock without a word to anybody.
-func (n *Node) endLock(l *store.Lock) {
-	if ended(l) {
-		return
-	}
-	n.countCleared(l)
-	n.takeOutLock(l)
-}
-
 // countCleared counts a lock that is about to end for the Clearing that ends it.
 func (n *Node) countCleared(l *store.Lock) {
 	if c := n.clearingOf(l); c != nil && n.lives(l) {

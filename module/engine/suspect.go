@@ -55,12 +55,6 @@ func (n *Node) suspectVote(name []byte, id store.ID, endless bool) {
 	n.verify(flags, &wire.Lock{Name: name, Left: n.inquiries}, id)
 }
 
-// A waiting lock can be over though its job lives: LOCKTTL ends it. A node that wasn't told of
-// the lease keeps a vote without end: it was apart. When such a vote stands in somebody's way,
-// all are asked with wire.Endless. A node where the lease is over claims the lock once more,
-// for a moment: so the votes end. One that a majority has for a later lease has an end, and
-// keeps it.
-
 // maybeLapsed says whether a lock is over that this node has voted for, as far as it knows; or
 // may be, where the job is a copy. Of one that is over here it sees to the end.
 func (n *Node) maybeLapsed(name []byte, id store.ID) bool {
@@ -74,6 +68,12 @@ func (n *Node) maybeLapsed(name []byte, id store.ID) bool {
 
 // endLapsed has all votes for a job's waiting lock end where the lock is over by what this
 // node knows, and says whether it is.
+//
+// A waiting lock can be over though its job lives: LOCKTTL ends it. A node that was apart, and
+// wasn't told of the lease, keeps a vote without end. When such a vote stands in somebody's
+// way, all are asked with wire.Endless. A node where the lease is over claims the lock once
+// more, for a moment: so the votes end. Those of a majority for a later lease have an end, and
+// keep it.
 func (n *Node) endLapsed(name []byte, id store.ID) bool {
 	j := n.store.Lookup(&id)
 	if j == nil || j.State != store.StateActive && j.State != store.StateQueued || n.byJob[id] != nil || isOffered(j) || n.putOff(j) || held(j) {
@@ -146,8 +146,7 @@ func (n *Node) lockOver(name []byte, id store.ID) bool {
 		return false
 	}
 	// It was delivered. Where that is taken back it claims the lock anew first.
-	ends := u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth
-	return ends && j.Flags&store.FlagDelivered != 0
+	return endsByDelivery(u) && j.Flags&store.FlagDelivered != 0
 }
 
 // jobDone says whether this node knows that a job is done.

@@ -195,14 +195,12 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 	if a.Unique.Keyed {
 		key = a.Unique.Key
 	}
-	j := n.store.Lookup(&holder)
-	switch a.Unique.Conflict {
-	case store.ConflictDrop:
+	if a.Unique.Conflict == store.ConflictDrop {
 		return answer, ErrDropped
-	default:
-		if a.Sees != nil && !n.sees(a, j) {
-			return answer, duplicate(nil, key)
-		}
+	}
+	j := n.store.Lookup(&holder)
+	if a.Sees != nil && !n.sees(a, j) {
+		return answer, duplicate(nil, key)
 	}
 	switch a.Unique.Conflict {
 	case store.ConflictReturn:
@@ -441,9 +439,14 @@ func (n *Node) claimRun(j *store.Job) claimed {
 // endsWaiting frees the waiting lock of a job that is delivered, where that is
 // its end.
 func (n *Node) endsWaiting(j *store.Job, u store.Unique) {
-	if u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth {
+	if endsByDelivery(u) {
 		n.endWait(j, u)
 	}
+}
+
+// endsByDelivery says of a strategy whether its waiting lock ends when the job is delivered.
+func endsByDelivery(u store.Unique) bool {
+	return u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth
 }
 
 // logsDelivery says whether the delivery of a job changes what locks it has.
@@ -765,7 +768,7 @@ func (n *Node) retake(j *store.Job) {
 		return
 	}
 	u := j.Unique()
-	if u == nil || n.notUnique || u.Strategy() != store.UniqueBefore && u.Strategy() != store.UniqueBoth || u.Has(store.UniquePending) {
+	if u == nil || n.notUnique || !endsByDelivery(u) || u.Has(store.UniquePending) {
 		return
 	}
 	if u.Has(store.UniqueHasWait) && (n.alone() || j.Holders() == 0) {
