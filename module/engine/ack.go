@@ -125,6 +125,9 @@ func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }
 // a copy must know.
 func (n *Node) collect(j *store.Job) {
 	if n.unfinished(j) && !n.hearsay(j) {
+		if !cancelled(j) {
+			j = n.tellsKin(j)
+		}
 		n.ended(j, cancelled(j), source{clock: true})
 		if n.unfinished(j) && (n.kin.budget <= 0 || leaving(j)) {
 			n.followAgain(j)
@@ -237,6 +240,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		j = n.heardEnd(j, m)
 		if !cancelled(j) {
 			n.Stats.Acked++
+			j = n.tellsKin(j)
 		}
 		n.acknowledge(j, p)
 	}

@@ -136,6 +136,36 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	return n.follow(end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s})
 }
 
+// tellsKin has the end of a job be told, until they have confirmed it, to all nodes that hold
+// one that waits for it, as to those that hold a copy. They may have none, and would ask; but
+// this node could be lost before, or forget it in a restart, and a job of which nobody knows
+// the end counts as undone. Of very many that wait the others' nodes follow with them. The job
+// is about to be acknowledged, and may move.
+func (n *Node) tellsKin(j *store.Job) *store.Job {
+	if n.store.Ties() == 0 || len(n.mesh.order) == 0 {
+		return j
+	}
+	k := n.store.Knot(&j.ID)
+	if k == nil {
+		return j
+	}
+	t := n.store.First(k)
+	for range n.kin.budget {
+		if t == nil || j.Holders() == len(n.mesh.order) {
+			break
+		}
+		if c := n.store.Lookup(&t.Job); c != nil {
+			for i := range c.Holders() {
+				if h, _ := c.Holder(i); n.mesh.by[wire.Node(h)] != nil {
+					j, _ = n.addHolder(j, wire.Node(h))
+				}
+			}
+		}
+		t = t.Next()
+	}
+	return j
+}
+
 // unfinished says whether jobs still wait for one that is acknowledged.
 func (n *Node) unfinished(j *store.Job) bool {
 	return j.State == store.StateAcked && n.store.Knot(&j.ID) != nil

@@ -443,6 +443,7 @@ func (n *Node) Ack(id *store.ID) bool {
 	counted := j.State != store.StateAcked
 	if counted {
 		n.Stats.Acked++
+		j = n.tellsKin(j)
 		if j.Holders() == 0 {
 			if j.Parts > 0 || n.store.Ties() > 0 {
 				n.ended(j, false, source{})
@@ -459,9 +460,13 @@ func (n *Node) Ack(id *store.ID) bool {
 	return counted
 }
 
-// FastAck acknowledges a job without making sure that others learn of it.
+// FastAck acknowledges a job without making sure that others learn of it, but for one that
+// others wait for: were its end forgotten, they would count it as undone.
 func (n *Node) FastAck(id *store.ID) bool {
 	j := n.store.Lookup(id)
+	if n.store.Ties() > 0 && n.store.Knot(id) != nil && len(n.mesh.order) > 0 {
+		return n.Ack(id)
+	}
 	m := wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: *id}
 	if j == nil || n.dummy(j) {
 		for _, p := range n.mesh.order {

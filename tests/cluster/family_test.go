@@ -317,3 +317,32 @@ func TestReleaseLastOfVeryManyOverTheMesh(t *testing.T) {
 	require.Equal(t, d, fetched(t, c, "d"))
 	require.Equal(t, int64(1), c.Do("ACKJOB", d).Int())
 }
+
+// The end of a job of one copy is told to the nodes where another waits for it: they know it
+// also when the only node that could tell was killed.
+func TestParentsNodeIsKilled(t *testing.T) {
+	for _, ack := range []string{"ACKJOB", "FASTACK"} {
+		t.Run(ack, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, 3, "appendonly yes")
+			c := m[0].Dial()
+			one := added(t, c, "p", "b", 2000, "REPLICATE", 1)
+			all := added(t, c, "p", "b", 2000, "REPLICATE", 3)
+			child := added(t, c, "q", "b", 2000, "REPLICATE", 3, "RETRY", 2, "AFTER", one, "AFTER", all)
+			require.Equal(t, int64(1), c.Do(ack, one).Int())
+			m[0].Kill()
+			m[0].Restart()
+			m.await(t, 3)
+			for _, s := range m {
+				harness.Await(t, 20*time.Second, "the end to be known", func() bool {
+					v := s.Do("SHOW", child)
+					require.False(t, v.Null, "it was dropped")
+					return !slices.Contains(v.Field("waits-for").Strings(), one)
+				})
+			}
+			m[0].Kill()
+			require.Equal(t, int64(1), m[1].Do("ACKJOB", all).Int())
+			require.Equal(t, child, fetched(t, m[1].Dial(), "q"))
+		})
+	}
+}
