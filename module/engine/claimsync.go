@@ -296,7 +296,7 @@ func (n *Node) onPull(p *Peer, m *wire.Message) {
 		n.beatWhole(p)
 	}
 	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
-	if n.abstains() && n.sync.partial || n.disputes() { // of two that have the same lock a table has but one
+	if n.abstains() && n.sync.partial {
 		page.Flags |= wire.Partial
 	}
 	if n.abstains() && n.votes.wanted.New {
@@ -310,9 +310,13 @@ func (n *Node) onPull(p *Peer, m *wire.Message) {
 			if n.isLive(l) && len(page.Locks) < wire.MaxLocks {
 				page.Locks = append(page.Locks, n.entryOf(l))
 				size += l.Size()
+				if d := n.disputeOf(l.Name()); d != nil {
+					n.tellRivals(&page, &size, d, l)
+				}
 			}
 		}
 		if page.Round == 0 {
+			n.tellUnlisted(&page, &size)
 			break
 		}
 	}

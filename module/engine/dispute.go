@@ -19,7 +19,7 @@ import (
 type dispute struct {
 	until    int64 // steady
 	rivals   []rival
-	endless  bool  // that isn't asked: a client has the lock, or a window, which lasts longer than its job
+	endless  bool  // nobody is asked: a client has the lock, or a window, which lasts longer than its job
 	asked    int64 // steady
 	question int64 // its number, which the answers give back
 }
@@ -56,14 +56,9 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 		left = e.Left
 	}
 	d.until = max(d.until, n.steady()+voteMS(left))
-	if e.Job == (wire.JobID{}) || e.Flags&lockOutlives != 0 {
-		d.rivals, d.endless = nil, true
-	}
-	if d.endless {
-		return
-	}
+	d.endless = d.endless || e.Job == (wire.JobID{}) || e.Flags&lockOutlives != 0
 	r := n.newRival(e)
-	i := slices.IndexFunc(d.rivals, func(old rival) bool { return old.lock.Job == e.Job })
+	i := slices.IndexFunc(d.rivals, func(old rival) bool { return old.lock.Job == e.Job && bytes.Equal(old.lock.Owner, e.Owner) })
 	if i < 0 {
 		d.rivals = append(d.rivals, r)
 		return
@@ -82,23 +77,51 @@ func (n *Node) newRival(e *wire.Lock) rival {
 	return rival{lock: lock, told: n.steady()}
 }
 
-func (n *Node) inDispute(name []byte) bool {
+func (n *Node) inDispute(name []byte) bool { return n.disputeOf(name) != nil }
+
+// disputeOf finds the dispute over a lock; nil: there is none.
+func (n *Node) disputeOf(name []byte) *dispute {
 	if len(n.sync.disputed) == 0 {
-		return false
+		return nil
 	}
-	d := n.sync.disputed[string(name)]
-	return d != nil && d.until > n.steady()
+	if d := n.sync.disputed[string(name)]; d != nil && d.until > n.steady() {
+		return d
+	}
+	return nil
 }
 
-// disputes says whether there are names of which others told different things.
-func (n *Node) disputes() bool {
+// tellRivals adds to a page those who dispute a lock with the one that the table has (nil:
+// none), so that the page says all that is known, and counts their bytes in size. Where they
+// are too many it says that it doesn't.
+func (n *Node) tellRivals(page *wire.Message, size *int, d *dispute, l *store.Lock) {
 	now := n.steady()
-	for _, d := range n.sync.disputed {
-		if d.until > now {
-			return true
+	for i := range d.rivals {
+		r := &d.rivals[i]
+		if l != nil && (&holder{store.ID(r.lock.Job), r.lock.Owner}).has(l) {
+			continue
+		}
+		if len(page.Locks) >= wire.MaxLocks || *size >= 2*pageBytes {
+			page.Flags |= wire.Partial
+			return
+		}
+		e := r.lock
+		e.Left = max(e.Left-(now-r.told), 1)
+		page.Locks = append(page.Locks, e)
+		*size += len(e.Name) + len(e.Owner) + 64
+	}
+}
+
+// tellUnlisted is tellRivals for the locks that nobody has by the table.
+func (n *Node) tellUnlisted(page *wire.Message, size *int) {
+	now := n.steady()
+	for name, d := range n.sync.disputed {
+		if d.until > now && n.liveLock([]byte(name)) == nil {
+			n.tellRivals(page, size, d, nil)
+		}
+		if page.Flags&wire.Partial != 0 {
+			return
 		}
 	}
-	return false
 }
 
 // askRivals asks all nodes for the jobs that dispute a lock, at most once a second. False: it
@@ -106,7 +129,7 @@ func (n *Node) disputes() bool {
 func (n *Node) askRivals(name []byte) bool {
 	d, now := n.sync.disputed[string(name)], n.steady()
 	switch {
-	case d == nil || len(d.rivals) == 0:
+	case d == nil || d.endless || len(d.rivals) == 0:
 		return false
 	case d.question != 0 && now-d.asked < verifyEveryMS:
 		return true
@@ -125,7 +148,7 @@ func (n *Node) askRivals(name []byte) bool {
 func (n *Node) onRival(p *Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
 	d := n.sync.disputed[name]
-	if d == nil || d.question != m.Lock.Left || n.steady()-d.asked >= suspectMS {
+	if d == nil || d.endless || d.question != m.Lock.Left || n.steady()-d.asked >= suspectMS {
 		return
 	}
 	i := slices.IndexFunc(d.rivals, func(r rival) bool { return r.lock.Job == m.ID })

@@ -90,9 +90,7 @@ func (n *Node) need(list *waitList) {
 	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading {
 		return
 	}
-	if n.consents.asked[list.name] >= list.len {
-		// Runs of jobs that are here are being claimed for all who wait. Were the others asked,
-		// they would give this node their next jobs, when nobody waits here any more.
+	if n.claimsFor(list.name, list.len) {
 		n.askAt(list, n.now+claimedMS)
 		return
 	}
@@ -124,6 +122,13 @@ func (n *Node) need(list *waitList) {
 	n.askAt(list, max(at, n.now+1))
 }
 
+// claimsFor says whether runs of jobs of a queue that are here are being claimed for at least
+// as many clients. Were the others asked meanwhile, they would give this node their next jobs,
+// when nobody waits here any more.
+func (n *Node) claimsFor(queue string, clients int) bool {
+	return n.consents.asked[queue] >= clients
+}
+
 // askAt has a line ask at a time.
 func (n *Node) askAt(list *waitList, at int64) {
 	list.due = at
@@ -135,7 +140,7 @@ func (n *Node) askAt(list *waitList, at int64) {
 // here. Those that come are there for the next who asks: so clients that poll get jobs at
 // whatever node they ask.
 func (n *Node) Poll(name []byte, count int) {
-	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading || n.waits[string(name)] != nil {
+	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading || n.waits[string(name)] != nil || n.claimsFor(string(name), 1) {
 		return
 	}
 	if q := n.store.Queue(name); q != nil && q.Pause&PauseOut != 0 {

@@ -294,6 +294,34 @@ func TestLockBeforeTheMesh(t *testing.T) {
 	}
 }
 
+// Two meshes that meet while both have given the same locks refuse those until the leases are
+// over, and give all others.
+func TestMeshesWithTheSameLocksMeet(t *testing.T) {
+	for _, half := range []int{2, 3} {
+		t.Run(fmt.Sprint(half), func(t *testing.T) {
+			t.Parallel()
+			one, other := start(t, half), start(t, half)
+			for i := range 300 {
+				acquire(t, one[0], fmt.Sprint("n", i), "a", 600_000)
+				acquire(t, other[0], fmt.Sprint("n", i), "b", 600_000)
+			}
+			acquire(t, one[0], "only", "a", 600_000)
+			meet(t, one[0], other[1])
+			m := append(slices.Clone(one), other...)
+			m.await(t, 2*half)
+			m.votes(t)
+			for i, s := range m {
+				acquire(t, s, fmt.Sprint("free", i), "c", 600_000, "WAIT", 5000)
+				assert.True(t, s.Do("LOCK.ACQUIRE", "only", "c", 1000).NullString())
+				for _, name := range []string{"n0", "n299"} {
+					v := s.Do("LOCK.ACQUIRE", name, "c", 1000)
+					assert.True(t, v.NullString() || v.Err("NOQUORUM"), "%v", v)
+				}
+			}
+		})
+	}
+}
+
 // Of a hundred clients at three nodes one gets the lock, and never two at once.
 func TestLockRaceOverTheMesh_lib30(t *testing.T) {
 	t.Parallel()
