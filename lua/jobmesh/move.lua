@@ -148,7 +148,7 @@ end
 -- Whether a job, as SHOW describes it, waits for its due time: the time at which
 -- it will be queued is the one that it was given at first.
 local function due(job, now)
-  local at = job.ctime / 1e6 + job.delay * 1000
+  local at = job.ctime / 2048 + job.delay * 1000
   local within = job['next-requeue-within']
   if job.delay > 0 and within and math.abs(now + within - at) < 1000 then
     return at

@@ -120,7 +120,7 @@ local function resque_export(keys, args)
   return export(o, queue, function(job)
     local start = unique and origins.get(job.id)
     if unique and not start then
-      start = string.format('%.0f', math.floor(show(job.id).ctime / 1e9))
+      start = string.format('%.0f', math.floor(show(job.id).ctime / 2048 / 1000))
     end
     local verdict = put(job.body, start)
     origins.forget(job.id)

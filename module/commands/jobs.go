@@ -220,7 +220,7 @@ func (m *module) putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 	}
 	if token {
 		c.Text("token")
-		c.Int(int64(m.node.Token(j)))
+		c.Int(engine.ShownToken(m.node.Token(j)))
 	}
 }
 
@@ -400,6 +400,12 @@ func (m *module) showJob(c *rm.Ctx) {
 	}
 }
 
+// shownCTime is a job's creation time as clients see it: in ms, times 2048, plus a sequence.
+// That is below 2^53, which the floating point of JavaScript and Lua keeps whole.
+func shownCTime(ctime uint64) int64 {
+	return int64(ctime/1_000_000<<11 | min(ctime%1_000_000, 1<<11-1))
+}
+
 // putDetails answers a job as SHOW does: fields and values in Disque's order
 // (1.8), a map under RESP3.
 func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
@@ -424,7 +430,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	}{
 		{"repl", int64(j.Repl)},
 		{"ttl", max(0, (j.ETime-now+999)/1000)},
-		{"ctime", int64(j.CTime)},
+		{"ctime", shownCTime(j.CTime)},
 		{"delay", int64(j.Delay)},
 		{"retry", int64(j.Retry)},
 		{"nacks", int64(j.Nacks)},

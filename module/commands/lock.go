@@ -15,7 +15,7 @@ import (
 const (
 	errLockName    engine.Refusal = "ERR a lock's name has 1 to 4096 bytes"
 	errOwner       engine.Refusal = "ERR an owner has 1 to 1024 bytes"
-	errToken       engine.Refusal = "ERR a token is a number from 1 to 9223372036854775807, as LOCK.ACQUIRE answers it"
+	errToken       engine.Refusal = "ERR a token is a number from 1 to 9007199254740991, as LOCK.ACQUIRE answers it"
 	errWait        engine.Refusal = "ERR WAIT is not an integer or out of range"
 	errWaitNeg     engine.Refusal = "ERR WAIT is negative"
 	errLockType    engine.Refusal = "ERR TYPE is bare, waiting or running"
@@ -101,11 +101,11 @@ func parseLock(c args, call lockCall, maxLease int64) (lockCall, error) {
 		return call, errOwner
 	}
 	if call.hasToken {
-		v, ok := between(c.Arg(at), 1, store.MaxToken)
+		v, ok := between(c.Arg(at), 1, engine.MaxShownToken)
 		if !ok {
 			return call, errToken
 		}
-		call.token = uint64(v)
+		call.token = engine.BareToken(v)
 		at++
 	}
 	if !call.hasTTL {
@@ -168,7 +168,7 @@ func answerAcquire(c *rm.Ctx, o *engine.Outcome) {
 	case o.Kind == engine.Conflict:
 		c.Null()
 	default:
-		c.Int(int64(o.Token))
+		c.Int(engine.ShownToken(o.Token))
 	}
 }
 

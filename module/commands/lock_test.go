@@ -44,7 +44,7 @@ func FuzzLocks(f *testing.F) {
 			}
 			assert.True(t, len(got.name) >= 1 && len(got.name) <= maxLockKey && len(got.owner) >= 1 && len(got.owner) <= store.MaxOwner)
 			assert.True(t, !call.hasTTL || got.lease >= 1 && got.lease <= engine.DefaultMaxLease)
-			assert.True(t, !call.hasToken || got.token >= 1 && got.token <= store.MaxToken)
+			assert.True(t, !call.hasToken || got.token >= 1 && got.token <= engine.BareToken(engine.MaxShownToken))
 			assert.GreaterOrEqual(t, got.wait, int64(0))
 		}
 		if len(w) < 2 {

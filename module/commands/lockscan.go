@@ -141,7 +141,7 @@ func (m *module) putLock(c *rm.Ctx, l *store.Lock) {
 		name  string
 		value int64
 	}{
-		{"token", int64(l.Token)},
+		{"token", engine.ShownToken(l.Token)},
 		{"ttl", m.node.LockLeft(l)},
 		{"lease", l.Lease},
 		{"since", engine.LockSince(l)},

@@ -232,7 +232,7 @@ func (m *module) putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
 		c.Text("none")
 	}
 	c.Text("token")
-	c.Int(int64(m.node.Token(j)))
+	c.Int(engine.ShownToken(m.node.Token(j)))
 	c.Text("tries")
 	c.Int(int64(u.Tries()))
 }

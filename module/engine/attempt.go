@@ -89,16 +89,17 @@ func (n *Node) propose(c *Claim) {
 		c.proposal = c.token
 		return
 	}
-	l := n.store.Lock(c.name)
+	l, space := n.store.Lock(c.name), store.Space(c.name[0])
 	switch {
 	case !c.anew && !c.putOff && n.isLive(l) && c.has(l):
 		c.proposal, c.fresh = max(l.Token, c.least), false
-		if c.proposal > l.Token && l.Space() == store.LockRun {
-			// It may be the token of a run at another node, which ends by it.
-			c.proposal = n.ownToken(c.proposal + 1)
+		if c.proposal > l.Token && space != store.LockWait {
+			// It may be the token of a run at another node, which ends by it; and that of a bare
+			// lock isn't any number.
+			c.proposal = n.ownToken(space, c.proposal+1)
 		}
 	default:
-		c.proposal, c.fresh = n.ownToken(max(n.nextToken(l), c.least)), true
+		c.proposal, c.fresh = n.ownToken(space, max(n.nextToken(l), c.least)), true
 		if c.first == 0 {
 			c.first = c.proposal
 		}

@@ -98,6 +98,24 @@ func (n *Node) unawait(name []byte) {
 // Tokens begin with the time, ms, in their upper bits.
 const tokenShift = 20
 
+// Clients aren't shown the lowest bits of a token: what is left is below 2^53 until the year
+// 2109, so that JavaScript, Lua and all else that counts in floating point keeps it whole. Two
+// tokens that one node gives out differ in what is shown. In those of bare locks, which alone
+// come back from clients, the lowest bits are 0.
+const (
+	hiddenBits = 9
+	hiddenMask = 1<<hiddenBits - 1
+)
+
+// MaxShownToken is the greatest that a client may name.
+const MaxShownToken = 1<<53 - 1
+
+// ShownToken is a token as clients see it.
+func ShownToken(token uint64) int64 { return int64(token >> hiddenBits) }
+
+// BareToken is the token of a bare lock that a client has seen as shown, from 1 to [MaxShownToken].
+func BareToken(shown int64) uint64 { return uint64(shown) << hiddenBits }
+
 // reserveMS is how far ahead tokens are written off in the log: one record stands for all
 // that are given out until the next. That is written when half is left, so that a crash that
 // loses the last two seconds of the log loses no token that was given. It isn't longer, for
@@ -113,7 +131,7 @@ func (n *Node) nextToken(l *store.Lock) uint64 {
 	if l != nil {
 		last = max(last, l.Token)
 	}
-	token := max(uint64(max(n.now, 0))<<tokenShift, last+1)
+	token := max(uint64(max(n.now, 0))<<tokenShift, (last|hiddenMask)+1)
 	n.reserve(token)
 	return token
 }
@@ -157,9 +175,13 @@ func (n *Node) keepSeen(token uint64) {
 // section 4).
 const ownMask = 1<<16 - 1
 
-// ownToken is the next token from this one on that no other node gives out.
-func (n *Node) ownToken(token uint64) uint64 {
+// ownToken is the next token from this one on, for a lock of that space, that no other node
+// gives out. Of bare locks, which nobody but their owner claims, it only makes that unlikely.
+func (n *Node) ownToken(space store.Space, token uint64) uint64 {
 	own := uint64(n.self.Node()) & ownMask
+	if space == store.LockBare {
+		own &^= hiddenMask
+	}
 	if token&ownMask > own {
 		token += ownMask + 1
 	}

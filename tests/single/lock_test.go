@@ -325,14 +325,43 @@ func TestTokensGrow_46(t *testing.T) {
 	}
 }
 
+// Tokens and creation times are whole numbers in floating point, too: a script in the server's
+// Lua gives back what it took.
+func TestNumbersFitFloatingPoint(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	const most = 1<<53 - 1
+	last, ctime := int64(0), int64(0)
+	for i := range 3000 {
+		script := "return redis.call('LOCK.RELEASE', 'n', 'a', redis.call('LOCK.ACQUIRE', 'n', 'a', 60000))"
+		ok(t, c.Do("EVAL", script, 0))
+		if token := acquire(t, c, "m", "a", 60_000); assert.Greater(t, token, last) && assert.LessOrEqual(t, token, int64(most)) {
+			last = token
+		}
+		ok(t, c.Do("LOCK.RELEASE", "m", "a", last))
+		id := c.Do("ADDJOB", "q", i, 0, "UNIQUE", "during-processing", "KEY", "k").Str
+		at := c.Do("SHOW", id).Field("ctime").Int()
+		require.Greater(t, at, ctime)
+		require.InDelta(t, time.Now().UnixMilli(), at>>11, 60_000)
+		ctime = at
+	}
+	job := c.Do("GETJOB", "WITHTOKEN", "FROM", "q").Elems[0].Elems
+	token := job[len(job)-1].Int()
+	assert.Greater(t, token, last)
+	assert.LessOrEqual(t, token, int64(most))
+	assert.Equal(t, token, c.Do("SHOW", job[1].Str).Field("token").Int())
+	assert.True(t, c.Do("LOCK.RELEASE", "m", "a", most+1).Err("ERR a token is a number from 1 to 9007199254740991"))
+	assert.True(t, c.Do("LOCK.RELEASE", "m", "a", most).Err("NOTHELD"))
+}
+
 // Also where the clock is set back meanwhile: what was given out is remembered,
 // not read from the clock alone.
 func TestTokensGrowWhenTheClockIsSetBack_46(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	// A floor an hour ahead is as good as a clock an hour back.
-	ahead := (time.Now().Add(time.Hour).UnixMilli()) << 20
+	ahead := time.Now().Add(time.Hour).UnixMilli() << 11
 	s.Kill()
-	appendToAOF(t, s, "DELLOCK", "", fmt.Sprint(ahead))
+	appendToAOF(t, s, "DELLOCK", "", fmt.Sprint(ahead<<9))
 	s.Restart()
 	c := s.Dial()
 	first := acquire(t, c, "n", "a", 60_000)
