@@ -295,6 +295,7 @@ func TestUndeliveredAtMostOnce_69(t *testing.T) {
 }
 
 func TestWorking_62_63(t *testing.T) {
+	t.Parallel()
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "b", 0, "RETRY", 1)
 	get(t, c, "q")
@@ -303,8 +304,8 @@ func TestWorking_62_63(t *testing.T) {
 		require.Equal(t, "active", state(c, id))
 	}
 	require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.disque-compat", "yes").Str)
-	short := add(t, c, "s", "b", 0, "TTL", 2)
-	harness.Await(t, 3*time.Second, "half of the TTL", func() bool {
+	short := add(t, c, "s", "b", 0, "TTL", 4)
+	harness.Await(t, 4*time.Second, "half of the TTL", func() bool {
 		return c.Do("WORKING", short).Err("TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery.")
 	})
 }
@@ -312,6 +313,7 @@ func TestWorking_62_63(t *testing.T) {
 // A job outlives its time to live while somebody works on it, whether he says WORKING or his
 // first retry time isn't over; so does its lock. When he says no more it comes once again.
 func TestWorkingBeyondTheTimeToLive(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	opt := []any{"TTL", 2, "RETRY", 1, "UNIQUE", "during-processing", "KEY", "k"}
@@ -583,6 +585,7 @@ func TestDefaultTimeToLive(t *testing.T) {
 // A job that somebody had past its time to live comes again after a restart: the run's time
 // begins anew then, and so does what is left of its life.
 func TestRestartBeyondTheTimeToLive(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
 	id := add(t, c, "q", "b", 0, "TTL", 2, "RETRY", 2, "UNIQUE", "during-processing", "KEY", "k")

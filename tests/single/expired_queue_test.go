@@ -60,6 +60,7 @@ func TestAddedBehindTheEndOfAQueuesTime(t *testing.T) {
 // Nobody sees a queue whose time is over, however its key came by that time. The server doesn't
 // remove the key where writes are paused, nor does a replica.
 func TestNobodySeesAQueueBehindItsTime(t *testing.T) {
+	t.Parallel()
 	master := harness.Start(t)
 	c := master.Dial()
 	noActiveExpiry(c)

@@ -13,6 +13,7 @@ import (
 // GETJOB COUNT fetches a job, and meets one whose time to live is over, by whose end the
 // first one moves in memory: naming its worker must not write to where it was.
 func TestFetchedJobMovesByTheEndOfAnother(t *testing.T) {
+	t.Parallel()
 	for _, worker := range []bool{false, true} {
 		t.Run(fmt.Sprint("worker ", worker), func(t *testing.T) {
 			s := harness.Start(t, harness.WithConfig("appendonly yes"))

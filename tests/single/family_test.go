@@ -71,6 +71,7 @@ func fields(v harness.Value) (names []string) {
 
 // Scenarios 41, 55.
 func TestDeferredIsNotDelivered_41_55(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	id := add(t, c, "q", "b", 0, "DEFERRED", "TTL", 2, "RETRY", 1)
@@ -208,6 +209,7 @@ func TestBlockedAreServedInOrder_57(t *testing.T) {
 
 // Scenario 58.
 func TestReleaseLast_58(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	d := add(t, c, "d", "d", 0, "DEFERRED")
@@ -295,6 +297,7 @@ func TestReleaseLastOfVeryMany(t *testing.T) {
 // Scenarios 47, 60: what is cancelled, deleted or expired before its release takes
 // the blocked ones with it; after it they stay.
 func TestCancel_47_60(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	family := func(options ...any) (d string, all []string) {
@@ -394,6 +397,7 @@ func TestBlockedByNeedsADeferredJob_45_46_56(t *testing.T) {
 
 // Scenario 61.
 func TestAfter_61(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, order := range [][]int{{0, 1}, {1, 0}} {
@@ -644,6 +648,7 @@ func TestFamiliesInTransactions(t *testing.T) {
 
 // A job let go into a queue that is paused in input waits for the pause to end.
 func TestLetGoIntoAPausedQueue(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	p := add(t, c, "p", "p", 0)

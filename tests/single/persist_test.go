@@ -311,6 +311,7 @@ func TestLastIsLastAfterAMoment(t *testing.T) {
 }
 
 func TestReplica(t *testing.T) {
+	t.Parallel()
 	for _, diskless := range []string{"no", "yes"} {
 		t.Run("diskless "+diskless, func(t *testing.T) {
 			master := harness.Start(t, harness.WithConfig("repl-diskless-sync "+diskless))

@@ -55,6 +55,7 @@ func TestPromotionIsNotReplicated(t *testing.T) {
 // FAILOVER promotes the replica by PSYNC, and demotes the master while clients wait in
 // all kinds of commands.
 func TestFailoverBothWays(t *testing.T) {
+	t.Parallel()
 	soon := harness.WithConfig("repl-diskless-sync-delay 0", "appendonly yes")
 	a := harness.Start(t, soon)
 	b := harness.Start(t, soon, harness.WithReplicaOf(a))

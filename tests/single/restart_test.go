@@ -788,6 +788,7 @@ func TestShutdownThatCannotSave(t *testing.T) {
 // JOBMESH SHUTDOWN while the server makes its first AOF, saves in the background, or writes
 // its AOF anew: it ends after that, and the next start has all jobs.
 func TestShutdownWhileTheServerWrites(t *testing.T) {
+	t.Parallel()
 	for name, write := range map[string][]any{
 		"first AOF": {"CONFIG", "SET", "appendonly", "yes"}, "AOF anew": {"BGREWRITEAOF"}, "RDB": {"BGSAVE"},
 	} {

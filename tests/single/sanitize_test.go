@@ -15,6 +15,7 @@ import (
 // All of the C, under the compiler's sanitizers: what is wrong there ends the
 // server, and so fails the test. "make sanitize" has every other test run so.
 func TestSanitized(t *testing.T) {
+	t.Parallel()
 	module := harness.Sanitized(t, "./module")
 	s := harness.Start(t, module, harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
 	c, three := s.Dial(), s.Dial3()

@@ -326,6 +326,7 @@ func TestConflicts_21_L25_L26_L27(t *testing.T) {
 }
 
 func TestReschedule_21_L28(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	first := addUnique(t, c, "q", "1", until)
@@ -379,6 +380,7 @@ func TestScopes_22_L23(t *testing.T) {
 }
 
 func TestLockTTL_23_L13_L14(t *testing.T) {
+	t.Parallel()
 	c := harness.Start(t).Dial()
 	first := addUnique(t, c, "q", "1", until+"LOCKTTL 1")
 	delayed := addUnique(t, c, "d", "1", until+"LOCKTTL 1 DELAY 2")
@@ -408,6 +410,7 @@ func TestLockTTL_23_L13_L14(t *testing.T) {
 
 // A job that is held back isn't due either.
 func TestLockTTLOfHeldBackJobs_23(t *testing.T) {
+	t.Parallel()
 	c := harness.Start(t).Dial()
 	const brief = until + "LOCKTTL 1 "
 	deferred := addUnique(t, c, "q", "1", brief+"DEFERRED")
@@ -482,6 +485,7 @@ func locks(c *harness.Conn, ids ...string) (out []string) {
 }
 
 func TestRestart_26(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"rdb", "aof", "aof-without-preamble", "aof-kill", "reload"} {
 		t.Run(mode, func(t *testing.T) {
 			s := harness.Start(t, saving(mode))
@@ -720,6 +724,7 @@ func TestDeadWorker_35_L20(t *testing.T) {
 }
 
 func TestRunTTL_36_L19_L21(t *testing.T) {
+	t.Parallel()
 	c := harness.Start(t).Dial()
 	first, second := addUnique(t, c, "q", "1", during+"RUNTTL 1"), addUnique(t, c, "q", "2", during+"RUNTTL 100")
 	third := addUnique(t, c, "q", "3", during)
@@ -986,6 +991,7 @@ func TestRule4_UniqueJobs(t *testing.T) {
 // while another has the key, and takes it back by WORKING when it is free, unless he gave the
 // job back.
 func TestRunTTLAtMostOnce(t *testing.T) {
+	t.Parallel()
 	c := harness.Start(t).Dial()
 	lock := func(id string) string { return c.Do("SHOW", id).Field("lock").Str }
 	first := addUnique(t, c, "q", "1", during+"RUNTTL 1 RETRY 0")
@@ -1007,6 +1013,7 @@ func TestRunTTLAtMostOnce(t *testing.T) {
 // A job that comes back to be processed again is unique while it waits, as at first, unless
 // another was added meanwhile; so it is after a restart.
 func TestUniqueAgainWhenItComesBack(t *testing.T) {
+	t.Parallel()
 	for _, strategy := range []string{"before-processing", "before-and-during-processing"} {
 		t.Run(strategy, func(t *testing.T) {
 			s := harness.Start(t, harness.WithConfig("appendonly yes"))

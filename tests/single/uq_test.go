@@ -276,6 +276,7 @@ func TestUniqueQueueDamaged(t *testing.T) {
 }
 
 func TestUniqueQueueRestart_12(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"rdb", "aof", "aof-rewritten", "aof-without-preamble", "aof-kill"} {
 		t.Run(mode, func(t *testing.T) {
 			s := harness.Start(t, saving(mode))

@@ -172,6 +172,7 @@ func TestWorkerIsNamed_53(t *testing.T) {
 // Scenarios 54, 38: what is in somebody's hands stays there, with its time and its
 // worker. A crash leaves that of what was logged, and queues the rest at once.
 func TestInProgressSurvives_54_38(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"aof-kill", "aof", "rdb"} {
 		t.Run(mode, func(t *testing.T) {
 			s := harness.Start(t, saving(mode))
@@ -211,6 +212,7 @@ func TestInProgressSurvives_54_38(t *testing.T) {
 // Scenarios 39, 52: past its time a job is put back; a paused queue leaves it with
 // who has it, as overdue, and takes it back when the pause is over.
 func TestOverdue_39_52(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	late := add(t, c, "q", "late", 0, "RETRY", 1)
