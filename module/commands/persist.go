@@ -191,6 +191,7 @@ func (m *module) promote(c *rm.Ctx) {
 		return
 	}
 	m.promoted = false
+	m.keepTokens()
 	m.settled(uncertain)
 	m.later(0, m.relog) // its AOF may name its master's process, or nobody's
 	m.later(0, func(*rm.Ctx) { m.openBus() })

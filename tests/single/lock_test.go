@@ -528,10 +528,7 @@ func TestTokensGrowOverALostEndOfTheLog(t *testing.T) {
 			for range 3 {
 				s.Restart()
 				s.AwaitLogged()
-				files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
-				require.NoError(t, err)
-				require.NotEmpty(t, files)
-				file := files[len(files)-1]
+				file := lastOfLog(t, s)
 				before, err := os.Stat(file)
 				require.NoError(t, err)
 				token := acquire(t, s.Dial(), "n", "b", 1)
@@ -542,4 +539,35 @@ func TestTokensGrowOverALostEndOfTheLog(t *testing.T) {
 			}
 		})
 	}
+}
+
+// So do those of a replica that is promoted, which go on from its master's.
+func TestTokensGrowOverALostEndOfTheLogOfOnePromoted(t *testing.T) {
+	t.Parallel()
+	config := harness.WithConfig("appendonly yes", "auto-aof-rewrite-percentage 0")
+	master := harness.Start(t, config)
+	s := harness.Start(t, config)
+	require.Equal(t, "OK", s.Do("REPLICAOF", "127.0.0.1", master.Port).Str)
+	s.AwaitSync()
+	acquire(t, master.Dial(), "n", "a", 1)
+	require.Equal(t, int64(1), master.Do("WAIT", 1, 5000).Int())
+	require.Equal(t, "OK", s.Do("REPLICAOF", "NO", "ONE").Str)
+	harness.Await(t, 5*time.Second, "the promotion", func() bool { return s.Do("ADDJOB", "q", "b", 0).Kind == '+' })
+	s.AwaitLogged()
+	file := lastOfLog(t, s)
+	before, err := os.Stat(file)
+	require.NoError(t, err)
+	token := acquire(t, s.Dial(), "n", "b", 1)
+	s.Kill()
+	require.NoError(t, os.Truncate(file, before.Size()))
+	s.Restart()
+	assert.Greater(t, acquire(t, s.Dial(), "n", "c", 1), token)
+}
+
+// lastOfLog is the file to which the AOF is written.
+func lastOfLog(t *testing.T, s *harness.Server) string {
+	files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	return files[len(files)-1]
 }
