@@ -28,8 +28,8 @@ const (
 )
 
 // queueVisible marks a queue that clients may see: one that has held a waiting
-// job, or is paused, since it was last idle. A key may exist before, for jobs
-// that are only delayed.
+// job, or is paused, since it was last idle. A key may exist before, for jobs that still wait
+// for their copies; for those that are counted (store.Reason) the queue is seen all the same.
 const queueVisible uint8 = 1
 
 // queueUnsettled marks a queue that was loaded or restored, and whose jobs nobody has
@@ -451,7 +451,7 @@ func (n *Node) Lives(q *store.Queue) bool {
 func (n *Node) MayExpire(q *store.Queue) { q.Flags |= queueExpires }
 
 // Visible says whether clients see the queue (QSTAT, QSCAN).
-func (n *Node) Visible(q *store.Queue) bool { return q.Flags&queueVisible != 0 || q.Delayed > 0 }
+func (n *Node) Visible(q *store.Queue) bool { return q.Flags&queueVisible != 0 || q.AnyCounted() }
 
 func (n *Node) show(q *store.Queue) {
 	if q.Flags&queueVisible == 0 {
@@ -548,7 +548,7 @@ func (n *Node) NextRequeue(j *store.Job) int64 {
 	if j.State == store.StateActive && j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
 		return 0 // it is when the job was delivered
 	}
-	if (j.State == store.StateQueued || j.Flags&store.FlagOverdue != 0) && j.Retry > 0 && at <= n.now {
+	if (j.State == store.StateQueued || j.Overdue()) && j.Retry > 0 && at <= n.now {
 		step := int64(j.Retry) * 1000
 		at += (n.now - at + step) / step * step
 	}

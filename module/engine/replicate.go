@@ -108,6 +108,7 @@ func (n *Node) addingOf(id *store.ID) *adding {
 // startAdding begins the replication that an ADDJOB waits for.
 func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
 	j.State = store.StateWaitRepl
+	n.countFamily(j)
 	ad := &adding{id: j.ID, need: elsewhere, external: external, began: n.now, least: elsewhere}
 	if a.Default && !external {
 		ad.least = 0
@@ -458,7 +459,7 @@ func (n *Node) begin(j *store.Job) {
 	}
 	j.QTime = n.now + after
 	j.Flags |= store.FlagAnnounced
-	n.store.SetDelayed(j)
+	n.store.Count(j, store.Delayed)
 	n.arm(j)
 	n.log(LogJob, j)
 	n.touch(j.Queue)
@@ -570,6 +571,7 @@ func (n *Node) onEnqueue(j *store.Job, span int64) {
 	}
 	if span > 0 {
 		n.store.Hold(j)
+		n.store.Count(j, store.Delayed)
 		j.QTime = n.now + span
 		j.Flags |= store.FlagAnnounced
 		n.arm(j)

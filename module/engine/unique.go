@@ -337,7 +337,7 @@ func (n *Node) later(j *store.Job, span int64) {
 // waitFor keeps a job out of its queue for span ms. It isn't announced then.
 func (n *Node) waitFor(j *store.Job, span int64) {
 	n.store.Hold(j)
-	n.store.SetDelayed(j)
+	n.store.Count(j, store.Delayed)
 	j.Flags |= store.FlagAnnounced
 	j.QTime = n.now + span
 	n.arm(j)
