@@ -30,19 +30,21 @@ type module struct {
 	unique *uniqueQueues
 	effect struct{ loadJob, setJob, deleteJob, makeQueue, deleteQueue, setLock, deleteLock, jobmesh, function, qconfig rm.Effect }
 
-	timer   *rm.Timer
-	timerAt int64 // as the node tells the time
-	stalled bool  // the tick was put off, because it came late
-	idle    int   // calls since memory was looked at
-	grown   int   // bytes of bodies since then
-	evicts  bool  // the maxmemory-policy may evict queues
-	doubted int64 // jobs that were uncertain by a handover when the log was told of it
-	exits   bool  // JOBMESH SHUTDOWN waits for what is written in the background
-	final   bool  // the log just replayed ended with an older release's JOBMESH SHUTDOWN
-	phase   rm.LoadPhase
-	logged  int64        // bytes of the AOF that is being loaded
-	saved   record.Epoch // of the queue that was loaded last, or of the locks
-	restart              // what is known of what was there before
+	timer         *rm.Timer
+	timerAt       int64  // as the node tells the time
+	stalled       bool   // the tick was put off, because it came late
+	idle          int    // calls since memory was looked at
+	deleted       uint64 // jobs that tellDeleted is to tell of,
+	tellDeletedAt int64  // at the earliest then, as the node tells the time
+	grown         int    // bytes of bodies since then
+	evicts        bool   // the maxmemory-policy may evict queues
+	doubted       int64  // jobs that were uncertain by a handover when the log was told of it
+	exits         bool   // JOBMESH SHUTDOWN waits for what is written in the background
+	final         bool   // the log just replayed ended with an older release's JOBMESH SHUTDOWN
+	phase         rm.LoadPhase
+	logged        int64        // bytes of the AOF that is being loaded
+	saved         record.Epoch // of the queue that was loaded last, or of the locks
+	restart                    // what is known of what was there before
 
 	settings  queueSettings
 	uniqueOff bool
@@ -517,6 +519,7 @@ func (m *module) tick(c *rm.Ctx) {
 	next := m.node.Tick()
 	m.tellAbstaining()
 	m.tellDoubtedOffers()
+	m.tellDeleted()
 	m.settle(c)
 	m.answerDone()
 	m.schedule(min(next, m.timerAt)) // settle may have found something that is due before

@@ -26,6 +26,7 @@ type Trust struct {
 func (n *Node) BeginLoading() {
 	n.loading, n.unloaded = true, n.store.Jobs()
 	n.promotion = nil // it begins anew
+	n.deleted.flushed = 0
 }
 
 // EndLoading ends loading; the caller settles what was loaded.

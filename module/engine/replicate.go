@@ -360,7 +360,16 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	if m.Flags&wire.NotQueued != 0 {
-		n.sated(p, j.Queue)
+		marked := false
+		if m.Count == wire.Deleted {
+			j, marked = n.shun(j, p)
+		}
+		q := j.Queue
+		if marked {
+			n.starvesStill(p, q) // it may take the next one
+		} else {
+			n.sated(p, q)
+		}
 		n.unexport(j)
 		return
 	}
@@ -487,6 +496,9 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 	}
 	j := n.store.Lookup(&id)
 	if j == nil {
+		if m.Flags&(wire.NewBody|wire.NewQueue) != 0 && n.wasDeleted(m) {
+			return
+		}
 		j = n.accept(p, m)
 		if j == nil {
 			return
@@ -538,6 +550,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	j := n.store.NewJob(len(w.Body), max(len(m.Holders), 1), w.Extras)
 	copy(j.Body(), w.Body)
 	n.sawCTime(w.CTime)
+	n.deleted.newest = max(n.deleted.newest, w.CTime)
 	j.ID, j.CTime, j.ETime = m.ID, w.CTime, n.now+min(w.Left, MaxSeconds*1000)
 	j.Retry, j.Delay, j.Repl = w.Retry, w.Delay, w.Repl
 	j.Nacks, j.Deliveries = w.Nacks, w.Deliveries
