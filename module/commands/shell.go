@@ -136,7 +136,7 @@ func New() *rm.Module {
 			Following: m.following,
 			Turn:      m.turn,
 			Swap:      func(c *rm.Ctx, a, b int) { m.begin(c); m.epoch.Changes++; m.node.Swapped(a, b); m.settle(c) },
-			Config:    func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.watchSync() },
+			Config:    func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.readLogLevel(); m.watchSync() },
 			Fork:      m.forked,
 			ForkEnded: func(*rm.Ctx) { m.watchSync() },
 			Shutdown:  m.ended,
@@ -218,6 +218,7 @@ func (m *module) start(s *rm.Server) error {
 	m.distrustLocks()
 	m.readState()
 	m.readPolicy()
+	m.readLogLevel()
 	m.tellAOF()
 	m.node.SetPassive(s.Replica())
 	m.schedule(m.node.Now() + 100)
@@ -409,6 +410,8 @@ func (m *module) settle(c *rm.Ctx) {
 			c.Touch(rm.StringAt(e.Queue.Key))
 		case engine.Dropped:
 			c.Notify("drop", rm.StringAt(e.Queue.Key))
+		case engine.LeftOut:
+			m.server.Log(rm.Verbose, "%v", e.Err)
 		case engine.Serve:
 			m.serve(e.Waiter, e.Job)
 		case engine.Release:
@@ -549,6 +552,12 @@ func (m *module) readPolicy() {
 	limit, ok2 := m.server.InfoField("memory", "maxmemory")
 	m.evicts = !ok || !ok2 || limit != "0" && strings.HasPrefix(policy, "allkeys-")
 	m.node.SetUnsafe(m.evicts)
+}
+
+// readLogLevel finds out whether the log takes what is told at its level verbose.
+func (m *module) readLogLevel() {
+	level, err := m.server.ConfigValue("loglevel")
+	m.node.SetVerbose(err == nil && (level == "verbose" || level == "debug"))
 }
 
 // tellNoLimit has the log tell, once at the start, that jobs may fill the machine's memory.

@@ -174,6 +174,7 @@ type Node struct {
 	ratio     float64
 	leaving   bool
 	unsafe    bool
+	verbose   bool // see SetVerbose
 	passive   bool
 	ending    bool // see endAdds
 	loading   bool
