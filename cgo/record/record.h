@@ -82,7 +82,7 @@ struct jm_queue {
     struct jm_box *box;
     RedisModuleString *key;
     char *name;
-    uint32_t name_len, unused2;
+    uint32_t name_len, counted[3];
 };
 
 /* A lock that is held, or a vote for one; its name and its owner follow it. */

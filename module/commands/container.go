@@ -43,6 +43,7 @@ func (m *module) flush(c *rm.Ctx) {
 	if !m.enter(c) || !mayRun(c, "FLUSHALL") {
 		return
 	}
+	m.tellFlushed()
 	m.node.Flush()
 	m.whenDone(c)
 	m.settle(c)
@@ -182,11 +183,18 @@ func (m *module) cluster(c *rm.Ctx) {
 // flushed follows FLUSHALL and FLUSHDB.
 func (m *module) flushed(c *rm.Ctx, db int) {
 	m.settleRest(c)
-	if n := m.node.Jobs(); db <= 0 && n > 0 && !m.node.Alone() && !m.node.Passive() && !m.node.Loading() {
-		m.server.Log(rm.Notice, "%d jobs are flushed at this node alone: other nodes that hold copies of some go on with them", n)
+	if db <= 0 {
+		m.tellFlushed()
 	}
 	m.node.Flushed(db)
 	m.hurry()
+}
+
+// tellFlushed says what a flush doesn't do, before it.
+func (m *module) tellFlushed() {
+	if n := m.node.Jobs(); n > 0 && !m.node.Alone() && !m.node.Passive() && !m.node.Loading() {
+		m.server.Log(rm.Notice, "%d jobs are flushed at this node alone: other nodes that hold copies of some go on with them, and don't hand them to this node", n)
+	}
 }
 
 // printable keeps what a client sent from breaking the line of an error.

@@ -198,7 +198,7 @@ func (m *module) stateOf(j *store.Job) (state uint8, name string) {
 
 func (m *module) inStates(j *store.Job, states uint8) bool {
 	state, _ := m.stateOf(j)
-	return states>>state&1 != 0 || j.Delayed() && states>>stateDelayed&1 != 0
+	return states>>state&1 != 0 || j.Reason() == store.Delayed && states>>stateDelayed&1 != 0
 }
 
 func heldNamed(b []byte) (uint8, bool) {

@@ -547,7 +547,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 	} else {
 		s.Created, s.ATime = since, last
 	}
-	c.Map(14)
+	c.Map(16)
 	c.Text("name")
 	c.Bulk(name)
 	for _, f := range [...]struct {
@@ -588,7 +588,11 @@ func (m *module) queueStat(c *rm.Ctx) {
 	c.Text("held-back")
 	c.Int(int64(s.HeldBack))
 	c.Text("delayed")
-	c.Int(int64(s.Delayed))
+	c.Int(int64(s.Counted(store.Delayed)))
+	c.Text("deferred")
+	c.Int(int64(s.Counted(store.Deferred)))
+	c.Text("jobs-blocked")
+	c.Int(int64(s.Counted(store.Blocked)))
 }
 
 func (m *module) pause(c *rm.Ctx) {

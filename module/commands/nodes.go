@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,6 +28,9 @@ func (m *module) nodesText(forFile bool) string {
 	for _, p := range m.node.Peers() {
 		b.WriteString(peerLine(p, forFile))
 	}
+	if forFile {
+		b.WriteString(deletionsText(m.node.Deletions()))
+	}
 	if v := m.node.Votes(); forFile && v.Longest >= 0 {
 		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest, yesNo(v.Unleased), yesNo(v.New))
 		if m.mesh.tokens > 0 {
@@ -35,6 +39,44 @@ func (m *module) nodesText(forFile bool) string {
 		fmt.Fprintf(&b, "%s sum %08x\n", vars, crc32.ChecksumIEEE([]byte(vars)))
 	}
 	return b.String()
+}
+
+// deletedLine begins the line of the nodes' file that has [engine.Deletions]: All, and each
+// queue's hash and creation time, or -.
+const deletedLine = "deleted"
+
+func deletionsText(d engine.Deletions) string {
+	if d.All == 0 && len(d.Queues) == 0 {
+		return ""
+	}
+	list := "-"
+	for i, h := range slices.Sorted(maps.Keys(d.Queues)) {
+		if i == 0 {
+			list = ""
+		} else {
+			list += ","
+		}
+		list += fmt.Sprintf("%016x:%d", h, d.Queues[h])
+	}
+	return fmt.Sprintf("%s %d %s\n", deletedLine, d.All, list)
+}
+
+// parseDeletions reads it. What can't be read counts for nothing.
+func parseDeletions(f []string) (d engine.Deletions) {
+	if len(f) != 3 {
+		return d
+	}
+	d.All, _ = strconv.ParseUint(f[1], 10, 64)
+	d.Queues = map[uint64]uint64{}
+	for entry := range strings.SplitSeq(f[2], ",") {
+		hash, at, _ := strings.Cut(entry, ":")
+		h, wrong := strconv.ParseUint(hash, 16, 64)
+		c, err := strconv.ParseUint(at, 10, 64)
+		if wrong == nil && err == nil {
+			d.Queues[h] = c
+		}
+	}
+	return d
 }
 
 // varsLine begins the line of the nodes' file that isn't about a node, but what this
@@ -91,6 +133,10 @@ func (m *module) loadNodes() error {
 			case err != nil:
 				return fmt.Errorf("%s: %w", m.nodesFile, err)
 			}
+			continue
+		}
+		if len(f) > 0 && f[0] == deletedLine {
+			m.node.SetDeletions(parseDeletions(f))
 			continue
 		}
 		if len(f) != 6 {

@@ -77,6 +77,17 @@ func (m *module) tellDoubtedOffers() {
 	}
 }
 
+// tellDeleted says so where jobs were deleted with their queues that other nodes may go on
+// with: at most once a minute, of all since then.
+func (m *module) tellDeleted() {
+	const every = 60_000 // ms
+	m.deleted += m.node.TakeDeleted()
+	if now := m.node.Now(); m.deleted > 0 && now >= m.tellDeletedAt {
+		m.server.Log(rm.Notice, "%d jobs are deleted with their queues at this node alone: other nodes that hold copies of some go on with them, and don't hand them to this node", m.deleted)
+		m.deleted, m.tellDeletedAt = 0, now+every
+	}
+}
+
 // settled follows Settle: where jobs became uncertain, who reads the log is to know it.
 func (m *module) settled(uncertain int) {
 	m.tellUncertain(uncertain)

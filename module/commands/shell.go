@@ -30,19 +30,21 @@ type module struct {
 	unique *uniqueQueues
 	effect struct{ loadJob, setJob, deleteJob, makeQueue, deleteQueue, setLock, deleteLock, jobmesh, function, qconfig rm.Effect }
 
-	timer   *rm.Timer
-	timerAt int64 // as the node tells the time
-	stalled bool  // the tick was put off, because it came late
-	idle    int   // calls since memory was looked at
-	grown   int   // bytes of bodies since then
-	evicts  bool  // the maxmemory-policy may evict queues
-	doubted int64 // jobs that were uncertain by a handover when the log was told of it
-	exits   bool  // JOBMESH SHUTDOWN waits for what is written in the background
-	final   bool  // the log just replayed ended with an older release's JOBMESH SHUTDOWN
-	phase   rm.LoadPhase
-	logged  int64        // bytes of the AOF that is being loaded
-	saved   record.Epoch // of the queue that was loaded last, or of the locks
-	restart              // what is known of what was there before
+	timer         *rm.Timer
+	timerAt       int64  // as the node tells the time
+	stalled       bool   // the tick was put off, because it came late
+	idle          int    // calls since memory was looked at
+	deleted       uint64 // jobs that tellDeleted is to tell of,
+	tellDeletedAt int64  // at the earliest then, as the node tells the time
+	grown         int    // bytes of bodies since then
+	evicts        bool   // the maxmemory-policy may evict queues
+	doubted       int64  // jobs that were uncertain by a handover when the log was told of it
+	exits         bool   // JOBMESH SHUTDOWN waits for what is written in the background
+	final         bool   // the log just replayed ended with an older release's JOBMESH SHUTDOWN
+	phase         rm.LoadPhase
+	logged        int64        // bytes of the AOF that is being loaded
+	saved         record.Epoch // of the queue that was loaded last, or of the locks
+	restart                    // what is known of what was there before
 
 	settings  queueSettings
 	uniqueOff bool
@@ -134,7 +136,7 @@ func New() *rm.Module {
 			Following: m.following,
 			Turn:      m.turn,
 			Swap:      func(c *rm.Ctx, a, b int) { m.begin(c); m.epoch.Changes++; m.node.Swapped(a, b); m.settle(c) },
-			Config:    func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.watchSync() },
+			Config:    func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.readLogLevel(); m.watchSync() },
 			Fork:      m.forked,
 			ForkEnded: func(*rm.Ctx) { m.watchSync() },
 			Shutdown:  m.ended,
@@ -216,6 +218,7 @@ func (m *module) start(s *rm.Server) error {
 	m.distrustLocks()
 	m.readState()
 	m.readPolicy()
+	m.readLogLevel()
 	m.tellAOF()
 	m.node.SetPassive(s.Replica())
 	m.schedule(m.node.Now() + 100)
@@ -407,6 +410,8 @@ func (m *module) settle(c *rm.Ctx) {
 			c.Touch(rm.StringAt(e.Queue.Key))
 		case engine.Dropped:
 			c.Notify("drop", rm.StringAt(e.Queue.Key))
+		case engine.LeftOut:
+			m.server.Log(rm.Verbose, "%v", e.Err)
 		case engine.Serve:
 			m.serve(e.Waiter, e.Job)
 		case engine.Release:
@@ -517,6 +522,7 @@ func (m *module) tick(c *rm.Ctx) {
 	next := m.node.Tick()
 	m.tellAbstaining()
 	m.tellDoubtedOffers()
+	m.tellDeleted()
 	m.settle(c)
 	m.answerDone()
 	m.schedule(min(next, m.timerAt)) // settle may have found something that is due before
@@ -548,6 +554,12 @@ func (m *module) readPolicy() {
 	m.node.SetUnsafe(m.evicts)
 }
 
+// readLogLevel finds out whether the log takes what is told at its level verbose.
+func (m *module) readLogLevel() {
+	level, err := m.server.ConfigValue("loglevel")
+	m.node.SetVerbose(err == nil && (level == "verbose" || level == "debug"))
+}
+
 // tellNoLimit has the log tell, once at the start, that jobs may fill the machine's memory.
 func (m *module) tellNoLimit() {
 	if limit, ok := m.server.InfoField("memory", "maxmemory"); ok && limit == "0" {
@@ -566,9 +578,10 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("clock_ahead_ms", m.node.Ahead())
 	w.Section("jobs")
 	w.Int("registered_jobs", int64(m.node.Jobs()))
-	waiting, delayed := m.node.Queued()
-	w.Int("jobs_waiting", int64(waiting))
-	w.Int("jobs_delayed", int64(delayed))
+	w.Int("jobs_waiting", int64(m.node.Queued()))
+	w.Int("jobs_delayed", int64(m.node.Counted(store.Delayed)))
+	w.Int("jobs_deferred", int64(m.node.Counted(store.Deferred)))
+	w.Int("jobs_blocked", int64(m.node.Counted(store.Blocked)))
 	working, overdue := m.node.InProgress()
 	w.Int("jobs_in_progress", int64(working))
 	w.Int("jobs_overdue", int64(overdue))

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -72,5 +73,24 @@ func TestVarsOfTheNodesFile(t *testing.T) {
 		} else {
 			assert.ErrorIs(t, err, errVarsDamaged, text)
 		}
+	}
+}
+
+// What was deleted is remembered over a restart; a line that can't be read counts for nothing.
+func TestDeletionsInTheNodesFile(t *testing.T) {
+	for _, d := range []engine.Deletions{
+		{All: 7, Queues: map[uint64]uint64{}},
+		{All: 0, Queues: map[uint64]uint64{1: 2}},
+		{All: math.MaxUint64, Queues: map[uint64]uint64{math.MaxUint64: 1, 5: math.MaxUint64}},
+	} {
+		f := strings.Fields(deletionsText(d))
+		assert.NotEqual(t, 6, len(f), "a former release takes six for a node")
+		assert.Equal(t, d, parseDeletions(f))
+	}
+	assert.Empty(t, deletionsText(engine.Deletions{}))
+	for _, text := range []string{"deleted", "deleted 1 2 3 4 5", "deleted x y", "deleted -1 zz:1,1:zz,1,:,"} {
+		d := parseDeletions(strings.Fields(text))
+		assert.Zero(t, d.All, text)
+		assert.Empty(t, d.Queues, text)
 	}
 }

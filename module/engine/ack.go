@@ -16,7 +16,7 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 	n.endLocks(j)
 	n.ended(j, cancelled(j), source{from: from})
 	n.store.Hold(j)
-	n.store.ClearDelayed(j)
+	n.store.Count(j, store.NoReason)
 	j.State = store.StateAcked
 	j.ClearConfirmed()
 	j.SetAttempts(0)
@@ -190,6 +190,7 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 		n.graves.add(j.ID, n.now, cancelled(j))
 	}
 	if j.State != store.StateAcked {
+		n.store.Count(j, store.NoReason)
 		j.State = store.StateAcked // as good as
 	}
 	if n.gone(j, source{from: from}) {

@@ -63,6 +63,8 @@ const (
 	// KeepVotes: what [Node.Votes] has is to be written down durably, and
 	// [Node.VotesKept] told of it then.
 	KeepVotes
+	// LeftOut: a unique job was dropped. Err says which, see [Node.SetVerbose].
+	LeftOut
 )
 
 // Changes says whether the effect stands for a change of what is saved.

@@ -261,10 +261,24 @@ func (n *Node) setFamily(j *store.Job, f *store.Family) *store.Job {
 	if j.Flags&(store.FlagLogged|store.FlagDelivered) == 0 {
 		// No effect names it: of thousands that are let go at once, none need be looked for.
 		j, _ = n.store.SetExtra(j, store.TagFamily, f.Value())
-		return j
+	} else {
+		j, _ = n.setExtra(j, store.TagFamily, f.Value())
 	}
-	j, _ = n.setExtra(j, store.TagFamily, f.Value())
+	n.countFamily(j)
 	return j
+}
+
+// countFamily has the store count a job as deferred or blocked exactly while it is. All that
+// changes what [Node.Waits] says of a job calls it.
+func (n *Node) countFamily(j *store.Job) {
+	switch deferred, blocked := n.Waits(j); {
+	case deferred:
+		n.store.Count(j, store.Deferred)
+	case blocked:
+		n.store.Count(j, store.Blocked)
+	case j.Reason() != store.Delayed:
+		n.store.Count(j, store.NoReason)
+	}
 }
 
 // join ties a job that has become known to those that it waits for. Where one of
@@ -287,6 +301,7 @@ func (n *Node) join(j *store.Job) {
 	if !f.Held() || j.State == store.StateWaitRepl {
 		return
 	}
+	n.countFamily(j)
 	j.Flags |= store.FlagAnnounced // nothing is about to be queued
 	if j.QTime = 0; !open {
 		j.QTime = n.now + 1
@@ -397,6 +412,7 @@ func (n *Node) moveTo(j *store.Job, name []byte) error {
 	}
 	n.touch(j.Queue)
 	n.store.MoveTo(j, q)
+	n.countFamily(j)
 	if j.State != store.StateWaitRepl {
 		n.logAnew(j)
 	}

@@ -98,6 +98,7 @@ func (n *Node) leaves(j *store.Job, undone bool) {
 		}
 		n.endLocks(j)
 		n.store.Hold(j)
+		n.store.Count(j, store.NoReason)
 		j.State = store.StateAcked
 		j.SetAttempts(0)
 	}
@@ -353,10 +354,13 @@ func (n *Node) letGo(j *store.Job, when turn) {
 	}
 	j.Flags &^= store.FlagAnnounced
 	if left := delayFrom(j, n.now); left > 0 {
-		switch j.QTime = n.now + left; {
-		case when == later:
+		j.QTime = n.now + left
+		if when == later {
 			j.QTime += int64(j.Retry)*1000 + n.jitter() // it asks the others then
-		case when != soon:
+		} else {
+			n.store.Count(j, store.Delayed)
+		}
+		if when == atOnce {
 			j.Flags |= store.FlagAnnounced
 		}
 		n.arm(j)

@@ -199,6 +199,18 @@ func (n *Node) starves(name string, p *Peer, credit uint32) {
 	h.line = append(h.line, hungry{p.Node, credit, n.hungerTime() + hungerMS})
 }
 
+// starvesStill takes back that a node was given a job.
+func (n *Node) starvesStill(p *Peer, q *store.Queue) {
+	credit := uint32(1)
+	if h := n.hungry.get(string(q.NameBytes())); h != nil {
+		if i := slices.IndexFunc(h.line, func(x hungry) bool { return x.node == p.Node }); i >= 0 {
+			credit += h.line[i].credit
+		}
+	}
+	n.starves(string(q.NameBytes()), p, credit)
+	n.feedLater(q)
+}
+
 // feedLater has a queue's jobs be given to the nodes that wait for some, when the event
 // is done: a job that is handed over moves in memory, and the caller may go on with it.
 func (n *Node) feedLater(q *store.Queue) {
@@ -278,8 +290,11 @@ func (n *Node) sated(p *Peer, q *store.Queue) {
 // one whose key is being worked on, or that is larger than a message may be.
 func (n *Node) movable(q *store.Queue, p *Peer) *store.Job {
 	var next *store.Job
-	steps := 0
-	for j := q.Head; j != nil && steps < busySteps; j = next {
+	first, steps := q.Head, 0
+	if p != nil {
+		first, steps = n.behind(q, p)
+	}
+	for j := first; j != nil && steps < busySteps; j = next {
 		next = j.Next
 		if j.ETime <= n.now {
 			n.setAside(j)
@@ -318,7 +333,11 @@ func (n *Node) export(j *store.Job, p *Peer) {
 	j.Flags |= store.FlagDelivered
 	known := j.Holders()
 	j, added := n.addHolder(j, p.Node)
-	n.send(p, n.copyOf(j, wire.YourJob))
+	m := n.copyOf(j, wire.YourJob)
+	if !added {
+		m.Flags = wire.Had
+	}
+	n.send(p, m)
 	if added && known > 0 {
 		n.spread(j)
 	}
@@ -350,6 +369,10 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		j = nil
 	}
 	if j == nil {
+		if m.Flags&wire.Had != 0 && m.Job.Retry > 0 && n.wasDeleted(m) {
+			n.refuse(p, m, wire.Deleted)
+			return
+		}
 		if j = n.accept(p, m); j == nil {
 			return
 		}

@@ -397,6 +397,9 @@ func (n *Node) takes(p *Peer, j *store.Job) bool {
 	if len(j.Body())+len(j.Queue.NameBytes()) > n.mostBody {
 		return false
 	}
+	if p != nil && shunned(j, p) {
+		return false
+	}
 	return j.Retry > 0 || (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Ties() > 0 && n.tied(j))
 }
 

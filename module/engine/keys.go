@@ -139,6 +139,9 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		}
 		return 0
 	}
+	if was := q.NameBytes(); len(was) > 0 && string(was) != string(name) {
+		q.Flags |= queueRenamed
+	}
 	n.store.Rename(q, name)
 	if !dormant && n.unlisted() {
 		n.listAll()
@@ -227,6 +230,7 @@ func (n *Node) listAll() {
 // bury gives up the queues in limbo.
 func (n *Node) bury() {
 	for _, l := range n.limbo {
+		n.queueDeleted(l.q)
 		n.store.Bury(l.q)
 	}
 	n.limbo = n.limbo[:0]
@@ -238,6 +242,9 @@ func (n *Node) Flushed(db int) {
 	n.bury()
 	n.store.ForgetCondemned(db)
 	if db <= 0 {
+		if n.shared() && n.store.Jobs() > 0 {
+			n.deleted.flushed = n.newestHere()
+		}
 		n.farewellAll() // it isn't known yet whether the server loads what it empties now
 		n.forgetAll(n.store.Forget)
 		n.hurryTick()
@@ -248,6 +255,7 @@ func (n *Node) Flushed(db int) {
 		case db < 0:
 		case int(q.DB) == db:
 			// The table still knows its jobs: take them away from the value.
+			n.queueDeleted(q)
 			n.takeOut(q)
 		default:
 			kept = append(kept, q)
@@ -330,6 +338,9 @@ func (n *Node) Swapped(a, b int) {
 // null array. From now on no job is known. Of very many queues the keys go with the
 // next ticks; [Node.Flushing] says whether they have.
 func (n *Node) Flush() {
+	if n.shared() && n.store.Jobs() > 0 {
+		n.allDeleted(n.newestHere())
+	}
 	n.condemn()
 	n.dropCondemned()
 	// The ends of keys say nothing of jobs in queues that were moved to another database, nor

@@ -26,6 +26,7 @@ type Trust struct {
 func (n *Node) BeginLoading() {
 	n.loading, n.unloaded = true, n.store.Jobs()
 	n.promotion = nil // it begins anew
+	n.deleted.flushed = 0
 }
 
 // EndLoading ends loading; the caller settles what was loaded.
@@ -299,7 +300,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	case j.State == store.StateAcked:
 		j.QTime = n.now + gcFirstMS
 	case n.delayedHere(j):
-		n.store.SetDelayed(j)
+		n.store.Count(j, store.Delayed)
 	}
 	if elsewhere && j.State == store.StateActive && j.Retry > 0 && j.QTime < n.now+askFirstMS {
 		s.asked = append(s.asked, j) // its time was over while the node was down

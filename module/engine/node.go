@@ -28,8 +28,8 @@ const (
 )
 
 // queueVisible marks a queue that clients may see: one that has held a waiting
-// job, or is paused, since it was last idle. A key may exist before, for jobs
-// that are only delayed.
+// job, or is paused, since it was last idle. A key may exist before, for jobs that still wait
+// for their copies; for those that are counted (store.Reason) the queue is seen all the same.
 const queueVisible uint8 = 1
 
 // queueUnsettled marks a queue that was loaded or restored, and whose jobs nobody has
@@ -47,6 +47,10 @@ const queueReturned uint8 = 8
 // queueExpires marks a queue whose key may have a time to live: it was given one, or came
 // with its key (RESTORE, a restart) and wasn't looked at since.
 const queueExpires uint8 = 16
+
+// queueRenamed marks a queue that has had another name since the start. Copies of its jobs that
+// other nodes have are in queues of that name.
+const queueRenamed uint8 = 32
 
 // Memory levels (disque-compat.md 4.5): shares of maxmemory.
 const (
@@ -129,6 +133,7 @@ type Node struct {
 	port    int
 	mesh    members
 	graves  graves
+	deleted deletions
 	offers  roster[store.ID, offered]
 	taken   roster[round, taken]
 
@@ -169,6 +174,7 @@ type Node struct {
 	ratio     float64
 	leaving   bool
 	unsafe    bool
+	verbose   bool // see SetVerbose
 	passive   bool
 	ending    bool // see endAdds
 	loading   bool
@@ -451,7 +457,7 @@ func (n *Node) Lives(q *store.Queue) bool {
 func (n *Node) MayExpire(q *store.Queue) { q.Flags |= queueExpires }
 
 // Visible says whether clients see the queue (QSTAT, QSCAN).
-func (n *Node) Visible(q *store.Queue) bool { return q.Flags&queueVisible != 0 || q.Delayed > 0 }
+func (n *Node) Visible(q *store.Queue) bool { return q.Flags&queueVisible != 0 || q.AnyCounted() }
 
 func (n *Node) show(q *store.Queue) {
 	if q.Flags&queueVisible == 0 {
@@ -548,7 +554,7 @@ func (n *Node) NextRequeue(j *store.Job) int64 {
 	if j.State == store.StateActive && j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
 		return 0 // it is when the job was delivered
 	}
-	if (j.State == store.StateQueued || j.Flags&store.FlagOverdue != 0) && j.Retry > 0 && at <= n.now {
+	if (j.State == store.StateQueued || j.Overdue()) && j.Retry > 0 && at <= n.now {
 		step := int64(j.Retry) * 1000
 		at += (n.now - at + step) / step * step
 	}

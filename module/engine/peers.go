@@ -40,12 +40,13 @@ type Peer struct {
 	Leaving   bool
 	full      bool // takes no copies: its memory is short
 	acks      acks
-	untold    int    // releases, from the first on, that it may have missed
-	missed    int    // likewise ADDJOBs that wait for copies,
-	added     uint64 // up to this number
-	up        uint64 // members.ups when it was connected
-	choked    int64  // steady: until then it takes too little to be given jobs
-	meet      bool   // we were told to meet it, and it hasn't said anything yet
+	untold    int             // releases, from the first on, that it may have missed
+	missed    int             // likewise ADDJOBs that wait for copies,
+	added     uint64          // up to this number
+	up        uint64          // members.ups when it was connected
+	choked    int64           // steady: until then it takes too little to be given jobs
+	past      map[string]past // by queue, see behind
+	meet      bool            // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64
 	counts    []wire.Node // the nodes that it said it knows, in their order
 	sum       uint64      // over them
@@ -257,6 +258,9 @@ func (n *Node) Forget(id wire.NodeID) bool {
 // others may have given to somebody else.
 func (n *Node) Reset() {
 	n.mesh.resets++
+	if n.shared() {
+		n.allDeleted(n.newestHere()) // Flush won't: it is alone then
+	}
 	for len(n.mesh.order) > 0 {
 		n.Forget(n.mesh.order[0].ID)
 	}

@@ -108,6 +108,7 @@ func (n *Node) addingOf(id *store.ID) *adding {
 // startAdding begins the replication that an ADDJOB waits for.
 func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
 	j.State = store.StateWaitRepl
+	n.countFamily(j)
 	ad := &adding{id: j.ID, need: elsewhere, external: external, began: n.now, least: elsewhere}
 	if a.Default && !external {
 		ad.least = 0
@@ -359,7 +360,16 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	if m.Flags&wire.NotQueued != 0 {
-		n.sated(p, j.Queue)
+		marked := false
+		if m.Count == wire.Deleted {
+			j, marked = n.shun(j, p)
+		}
+		q := j.Queue
+		if marked {
+			n.starvesStill(p, q) // it may take the next one
+		} else {
+			n.sated(p, q)
+		}
 		n.unexport(j)
 		return
 	}
@@ -458,7 +468,7 @@ func (n *Node) begin(j *store.Job) {
 	}
 	j.QTime = n.now + after
 	j.Flags |= store.FlagAnnounced
-	n.store.SetDelayed(j)
+	n.store.Count(j, store.Delayed)
 	n.arm(j)
 	n.log(LogJob, j)
 	n.touch(j.Queue)
@@ -486,6 +496,9 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 	}
 	j := n.store.Lookup(&id)
 	if j == nil {
+		if m.Flags&(wire.NewBody|wire.NewQueue) != 0 && n.wasDeleted(m) {
+			return
+		}
 		j = n.accept(p, m)
 		if j == nil {
 			return
@@ -537,6 +550,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	j := n.store.NewJob(len(w.Body), max(len(m.Holders), 1), w.Extras)
 	copy(j.Body(), w.Body)
 	n.sawCTime(w.CTime)
+	n.deleted.newest = max(n.deleted.newest, w.CTime)
 	j.ID, j.CTime, j.ETime = m.ID, w.CTime, n.now+min(w.Left, MaxSeconds*1000)
 	j.Retry, j.Delay, j.Repl = w.Retry, w.Delay, w.Repl
 	j.Nacks, j.Deliveries = w.Nacks, w.Deliveries
@@ -570,6 +584,7 @@ func (n *Node) onEnqueue(j *store.Job, span int64) {
 	}
 	if span > 0 {
 		n.store.Hold(j)
+		n.store.Count(j, store.Delayed)
 		j.QTime = n.now + span
 		j.Flags |= store.FlagAnnounced
 		n.arm(j)

@@ -80,6 +80,7 @@ type actor struct {
 	locks map[string][]byte // what it logged of locks
 	floor uint64
 	table uint64 // what it logged of its locks as a whole
+	gone  engine.Deletions
 	votes engine.Votes
 	keeps bool
 
@@ -105,6 +106,17 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"undeliver": func() {
 			n, id := w.actor(0), w.id(1)
 			n.do(func() { n.e.Undeliver(&id, n.e.Job(&id).Deliveries) })
+		},
+		"flush": func() { n := w.actor(0); n.do(n.e.Flush) },
+		"delqueue": func() {
+			n := w.actor(0)
+			q := n.e.Queue([]byte(w.word(1)))
+			for id, d := range n.disk {
+				if string(d[0]) == w.word(1) {
+					delete(n.disk, id)
+				}
+			}
+			n.do(func() { n.k.Drop([]*store.Queue{q}) })
 		},
 		"release": w.release, "cancel": w.cancel, "body": w.body,
 	}
@@ -199,6 +211,10 @@ func (n *actor) effect(e *engine.Effect) {
 	case engine.LogDelete:
 		delete(n.disk, e.ID)
 		w.say("  %s logs %s: gone", n.name, w.job(e.ID))
+	case engine.LogFlush:
+		clear(n.disk)
+		n.order = nil
+		w.say("  %s logs flush", n.name)
 	case engine.LogQueue:
 		w.say("  %s logs queue %s", n.name, e.Queue.NameBytes())
 	case engine.Serve:
@@ -235,6 +251,7 @@ func (n *actor) effect(e *engine.Effect) {
 			other.do(func() { other.e.PeerDown(n.id) })
 		}
 	case engine.NodesChanged:
+		n.gone = n.e.Deletions()
 		n.peers = n.peers[:0]
 		for _, p := range n.e.Peers() {
 			n.peers = append(n.peers, p.ID)
@@ -305,7 +322,7 @@ func (l letter) String() string {
 		}
 	}
 	if m.Kind == wire.Refused {
-		text += [...]string{"", " no memory", " leaving", " paused", " passive", " wrong type"}[m.Count]
+		text += [...]string{"", " no memory", " leaving", " paused", " passive", " wrong type", " deleted"}[m.Count]
 	}
 	if m.Span > 0 {
 		text += fmt.Sprintf(" in %v", time.Duration(m.Span)*time.Millisecond)
@@ -802,6 +819,7 @@ func (w *world) restart() {
 			a.e.AddPeer(id, w.node(id).name+":1")
 		}
 		a.e.SetVotes(a.votes)
+		a.e.SetDeletions(a.gone)
 		a.e.Settle(engine.Trust{Exact: !w.d.HasArg("inexact")})
 		for id, d := range a.disk { // as JOBMESH EPOCH has it
 			if j := a.e.Job(&id); j != nil && j.Uncertain() {

@@ -35,6 +35,7 @@ func (n *Node) Tick() int64 {
 		}
 		return n.now + calm
 	}
+	n.flushedAll()
 	budget := tickBudget
 	for {
 		if n.kin.budget <= 0 {

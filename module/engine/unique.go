@@ -40,20 +40,51 @@ const (
 )
 
 const (
-	shownKey  = 64   // bytes of a key that an error shows
+	shownKey  = 64   // bytes of a key, or a queue's name, that a text shows
 	busySteps = 1000 // jobs that one fetch moves out of the way
 )
 
 // duplicate is the refusal that names who has the key; nil: the client may not know.
 func duplicate(id *store.ID, key []byte) error {
-	cut, who := "", "a job of a queue that the ACL excludes"
+	who := "a job of a queue that the ACL excludes"
 	if id != nil {
 		who = id.String()
 	}
-	if len(key) > shownKey {
-		key, cut = key[:shownKey], "…"
+	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %s: wait until it is free, or add with another KEY", who, shown(key)))
+}
+
+// shown is bytes of a client's as a text shows them.
+func shown(b []byte) string {
+	if len(b) > shownKey {
+		return fmt.Sprintf("%+q…", b[:shownKey])
 	}
-	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %+q%s: wait until it is free, or add with another KEY", who, key, cut))
+	return fmt.Sprintf("%+q", b)
+}
+
+// SetVerbose says whether LeftOut effects are wanted: to make their texts takes time.
+func (n *Node) SetVerbose(yes bool) { n.verbose = yes }
+
+// leftOut has the log tell of a job that isn't added, for its key is taken.
+func (n *Node) leftOut(queue, key []byte, holder *store.ID) {
+	if n.verbose {
+		n.tellLeftOut(fmt.Errorf("a new job of the queue %s is dropped: %s has the key %s", shown(queue), holder.String(), shown(key)))
+	}
+}
+
+// leftOutBusy is leftOut for a job that is deleted when it is to be delivered.
+func (n *Node) leftOutBusy(j *store.Job, u store.Unique) {
+	if !n.verbose {
+		return
+	}
+	holder := "another node's job" // this node may not know which
+	if l := n.liveLock(n.lockName(j, u, store.LockRun)); l != nil {
+		holder = l.Job.String()
+	}
+	n.tellLeftOut(fmt.Errorf("%s of the queue %s is dropped: %s has the key %s", j.ID.String(), shown(j.Queue.NameBytes()), holder, shown(j.UniqueKey(u))))
+}
+
+func (n *Node) tellLeftOut(line error) {
+	n.effects = append(n.effects, Effect{Kind: LeftOut, Err: line})
 }
 
 // SetUnique turns uniqueness off, for tests of what isn't about it, or on again. What was
@@ -196,6 +227,7 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 		key = a.Unique.Key
 	}
 	if a.Unique.Conflict == store.ConflictDrop {
+		n.leftOut(a.Queue, key, &holder)
 		return answer, ErrDropped
 	}
 	j := n.store.Lookup(&holder)
@@ -337,7 +369,7 @@ func (n *Node) later(j *store.Job, span int64) {
 // waitFor keeps a job out of its queue for span ms. It isn't announced then.
 func (n *Node) waitFor(j *store.Job, span int64) {
 	n.store.Hold(j)
-	n.store.SetDelayed(j)
+	n.store.Count(j, store.Delayed)
 	j.Flags |= store.FlagAnnounced
 	j.QTime = n.now + span
 	n.arm(j)
@@ -463,6 +495,7 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 	switch u.Busy() {
 	case store.BusyDrop:
 		n.Stats.BusyDropped++
+		n.leftOutBusy(j, u)
 		n.effects = append(n.effects, Effect{Kind: Dropped, ID: j.ID, Queue: j.Queue})
 		n.tell(j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
 		n.forgetJob(j, nil)

@@ -195,8 +195,11 @@ func (n *Node) WIP(q *store.Queue, count int, overdue bool) (list []InProgress) 
 // past the time that they were due.
 func (n *Node) InProgress() (jobs, overdue uint64) { return n.store.Working() }
 
-// Queued counts the jobs that wait in this node's queues, and those that it has delayed.
-func (n *Node) Queued() (jobs, delayed uint64) { return n.store.Waiting() }
+// Queued counts the jobs that wait in this node's queues.
+func (n *Node) Queued() uint64 { return n.store.Waiting() }
+
+// Counted counts the jobs that don't wait in this node's queues yet, for a reason.
+func (n *Node) Counted(r store.Reason) uint64 { return n.store.Counted(r) }
 
 // --- the whole mesh --------------------------------------------------------------
 

@@ -21,6 +21,8 @@ const (
 	// TagOffer: to which node an at-most-once job is offered, or was before it became
 	// uncertain. It doesn't go to other nodes.
 	TagOffer
+	// TagShun: the nodes that have deleted their copy, and don't take the job again.
+	TagShun
 )
 
 const extraHead = 3

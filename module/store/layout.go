@@ -18,11 +18,11 @@ const (
 	FlagDelivered uint8 = 1 << iota
 	// FlagQueuedOnce: the job has been in a queue before.
 	FlagQueuedOnce
-	// FlagIndexed: a tower of its list's index points at it. Never saved as true. Of a
-	// job that is held, in no order and without an index, it is flagDelayed.
+	// FlagIndexed: a tower of its list's index points at it. Never saved as true.
 	FlagIndexed
 	// FlagOverdue: it is being worked on past the time it was due, and stays there
-	// because its queue takes nothing back ([Store.SetOverdue]). Nor this one.
+	// because its queue takes nothing back ([Store.SetOverdue]). Nor this one. A job that is
+	// held has no tower and isn't worked on: there both flags are its [Reason].
 	FlagOverdue
 	// FlagLogged: an effect that is still to be carried out logs the job. Nor this one.
 	FlagLogged
@@ -38,9 +38,7 @@ const (
 	FlagUncertain
 	FlagReturning = FlagUncertain
 
-	// flagDelayed: the job counts as one that this node queues at a time, see SetDelayed.
-	flagDelayed = FlagIndexed
-
+	flagsReason   = FlagIndexed | FlagOverdue
 	volatileFlags = FlagIndexed | FlagOverdue | FlagLogged | FlagAnnounced
 )
 
@@ -59,6 +57,20 @@ const (
 	InLane
 	places
 )
+
+// Reason is what a held job is counted as, see [Store.Count].
+type Reason uint8
+
+// The reasons.
+const (
+	NoReason Reason = iota // not counted
+	Delayed                // this node queues it when its time has come
+	Deferred               // somebody is to release it
+	Blocked                // the end of other jobs is to release it
+	reasons
+)
+
+var reasonFlags = [reasons]uint8{Delayed: FlagIndexed, Deferred: FlagOverdue, Blocked: flagsReason}
 
 // AnnounceMS is how long before a job is queued again its other holders are
 // told (WILLQUEUE; disque-compat.md 3), in ms.
@@ -145,7 +157,7 @@ type Queue struct {
 	Key      unsafe.Pointer // the server's string of the name
 	name     unsafe.Pointer
 	nameLen  uint32
-	Delayed  uint32 // those of Held that this node queues at a time
+	counted  [reasons - 1]uint32 // see Count
 }
 
 // States of a queue, not saved.
@@ -209,8 +221,11 @@ func (j *Job) Awake() int64 {
 // neverAgain says of an active job that no timer queues it: it was delivered and
 // is at most once, in which case QTime is when that was, or it is overdue.
 func (j *Job) neverAgain() bool {
-	return j.Retry == 0 && j.Flags&FlagDelivered != 0 || j.Flags&FlagOverdue != 0
+	return j.Retry == 0 && j.Flags&FlagDelivered != 0 || j.Overdue()
 }
+
+// Overdue says whether the job is one of [Store.SetOverdue].
+func (j *Job) Overdue() bool { return j.Place == InWorking && j.Flags&FlagOverdue != 0 }
 
 // Uncertain says of an at-most-once job that nobody is known to have been given it, but
 // that what was saved of it may miss that, or another node may have given it to somebody.
@@ -226,6 +241,12 @@ func (q *Queue) Jobs() uint64 { return q.Len + q.Working.Len + q.Held + q.HeldBa
 
 // Waiting counts the queued jobs: those that can be fetched, and those held back.
 func (q *Queue) Waiting() uint64 { return q.Len + q.HeldBack }
+
+// Counted counts the held jobs of a reason, by [Store.Count].
+func (q *Queue) Counted(r Reason) uint64 { return uint64(q.counted[r-1]) }
+
+// AnyCounted says whether any held job is counted.
+func (q *Queue) AnyCounted() bool { return q.counted != [reasons - 1]uint32{} }
 
 // NameBytes is the queue's name; valid until it is renamed.
 func (q *Queue) NameBytes() []byte { return unsafe.Slice((*byte)(q.name), int(q.nameLen)) }

@@ -141,37 +141,54 @@ func (s *Store) insert(q *Queue, l *List, j *Job) {
 	}
 }
 
-// SetDelayed counts a held job as delayed: this node queues it when its time has come. It
-// is until it leaves the list, or ClearDelayed.
-func (s *Store) SetDelayed(j *Job) {
-	if j.Place == InHeld && j.Flags&flagDelayed == 0 {
-		j.Flags |= flagDelayed
-		j.Queue.Delayed++
-		if j.Queue.state == queueAttached {
-			s.delayed++
-		}
-	}
-}
-
-// ClearDelayed undoes SetDelayed.
-func (s *Store) ClearDelayed(j *Job) {
+// Count counts a held job by the reason for which it is in no other list, in place of the
+// one by which it was counted. It stays counted until it leaves the list. A job that isn't
+// held is left alone.
+func (s *Store) Count(j *Job, r Reason) {
 	if j.Place == InHeld {
-		s.clearDelayed(j.Queue, j)
+		s.recount(j.Queue, j, r)
 	}
 }
 
-func (s *Store) clearDelayed(q *Queue, j *Job) {
-	if j.Flags&flagDelayed != 0 {
-		j.Flags &^= flagDelayed
-		q.Delayed--
-		if q.state == queueAttached {
-			s.delayed--
+func (s *Store) recount(q *Queue, j *Job, r Reason) {
+	was := j.Reason()
+	if was == r {
+		return
+	}
+	j.Flags = j.Flags&^flagsReason | reasonFlags[r]
+	attached := q.state == queueAttached
+	if was != NoReason {
+		q.counted[was-1]--
+		if attached {
+			s.counted[was-1]--
+		}
+	}
+	if r != NoReason {
+		q.counted[r-1]++
+		if attached {
+			s.counted[r-1]++
 		}
 	}
 }
 
-// Delayed says whether the job counts as delayed, see [Store.SetDelayed].
-func (j *Job) Delayed() bool { return j.Place == InHeld && j.Flags&flagDelayed != 0 }
+// Reason is what the job is counted as, by [Store.Count].
+func (j *Job) Reason() Reason {
+	if j.Place != InHeld {
+		return NoReason
+	}
+	switch j.Flags & flagsReason {
+	case 0:
+		return NoReason
+	case FlagIndexed:
+		return Delayed
+	case FlagOverdue:
+		return Deferred
+	}
+	return Blocked
+}
+
+// Counted counts the held jobs of a reason in all attached queues.
+func (s *Store) Counted(r Reason) uint64 { return s.counted[r-1] }
 
 func (s *Store) addTower(q *Queue, l *List, j *Job, height int, preds *[maxLevel]*Tower) {
 	size := towerSize + 8*height
@@ -289,7 +306,7 @@ func (s *Store) SetOverdue(j *Job) {
 
 // ClearOverdue undoes SetOverdue; false where there is nothing to undo.
 func (s *Store) ClearOverdue(j *Job) bool {
-	if j.Flags&FlagOverdue == 0 {
+	if !j.Overdue() {
 		return false
 	}
 	j.Flags &^= FlagOverdue
@@ -304,8 +321,8 @@ func (s *Store) ClearOverdue(j *Job) bool {
 // how many of those are overdue.
 func (s *Store) Working() (jobs, overdue uint64) { return s.working, s.overdue }
 
-// Waiting counts the queued jobs of all attached queues, and those that they have delayed.
-func (s *Store) Waiting() (jobs, delayed uint64) { return s.fetchable + s.heldBack, s.delayed }
+// Waiting counts the queued jobs of all attached queues.
+func (s *Store) Waiting() uint64 { return s.fetchable + s.heldBack }
 
 func (s *Store) freeTower(q *Queue, t *Tower) {
 	size := towerSize + 8*int(t.level)
@@ -321,6 +338,6 @@ func insertHeld(q *Queue, j *Job) {
 
 func (s *Store) removeHeld(q *Queue, j *Job) {
 	q.Held--
-	s.clearDelayed(q, j)
+	s.recount(q, j, NoReason)
 	unlink(j, &q.HeldHead, &q.HeldTail)
 }

@@ -183,6 +183,8 @@ func TestAllAreDetached(t *testing.T) {
 			if i%2 == 0 {
 				w.s.Work(j, 1)
 				w.s.SetOverdue(j)
+			} else {
+				w.s.Count(j, store.Reason(i/2%4))
 			}
 		}
 		seen := map[*store.Queue]bool{}
@@ -193,8 +195,7 @@ func TestAllAreDetached(t *testing.T) {
 		assert.Empty(t, w.s.AllQueues())
 		assert.Nil(t, w.s.Queue([]byte("7")))
 		working, overdue := w.s.Working()
-		waiting, delayed := w.s.Waiting()
-		assert.Zero(t, working+overdue+waiting+delayed)
+		assert.Zero(t, working+overdue+w.s.Waiting()+w.s.Counted(store.Delayed)+w.s.Counted(store.Deferred)+w.s.Counted(store.Blocked))
 		ended := slices.IndexFunc(all, func(q *store.Queue) bool { return q.Working.Len > 0 })
 		w.s.Remove(all[ended].Working.Head) // meanwhile
 		w.s.Rename(all[1], []byte("other"))
@@ -219,6 +220,9 @@ func TestAllAreDetached(t *testing.T) {
 		working, overdue = w.s.Working()
 		assert.EqualValues(t, queues/2-1, working)
 		assert.EqualValues(t, queues/2-1, overdue)
+		for r := store.Delayed; r <= store.Blocked; r++ {
+			assert.EqualValues(t, queues/8, w.s.Counted(r))
+		}
 		var scanned []*store.Queue
 		for cursor := w.s.ScanQueues(0, &scanned); cursor != 0; {
 			cursor = w.s.ScanQueues(cursor, &scanned)

@@ -138,6 +138,7 @@ func (s *Store) applyState(j, head *Job, parts []byte) *Job {
 	if head.Parts == 0 && len(j.Extras()) > 0 {
 		j = s.SetExtras(j, nil)
 	}
+	s.Count(j, NoReason) // what it says now is looked at when it is settled
 	j.State, j.Flags = head.State, head.Flags|j.Flags&volatileFlags
 	j.QTime, j.ETime = head.QTime, head.ETime
 	j.Nacks, j.Deliveries = head.Nacks, head.Deliveries

@@ -26,8 +26,8 @@ type Store struct {
 	lanes      index  // of Lane
 	headless   []*Lane
 	heldBack   uint64
-	fetchable  uint64 // jobs in the lists of attached queues
-	delayed    uint64 // held jobs of attached queues that count as delayed
+	fetchable  uint64              // jobs in the lists of attached queues
+	counted    [reasons - 1]uint64 // see Counted
 	laneBuf    []byte
 	lockBuf    []byte
 	wheel      wheel
@@ -375,7 +375,9 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	s.working += uint64(q.working)
 	s.overdue += uint64(q.Overdue)
 	s.fetchable += q.Len
-	s.delayed += uint64(q.Delayed)
+	for i, n := range q.counted {
+		s.counted[i] += uint64(n)
+	}
 	if known {
 		return 0
 	}
@@ -449,7 +451,8 @@ func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
 		visit(q)
 	}
 	s.rows = nil
-	s.working, s.overdue, s.heldBack, s.fetchable, s.delayed = 0, 0, 0, 0, 0
+	s.working, s.overdue, s.heldBack, s.fetchable = 0, 0, 0, 0
+	s.counted = [reasons - 1]uint64{}
 	s.queues.drop()
 	s.queues.init(s.alloc, s.queues.hash)
 	return all
@@ -517,7 +520,9 @@ func (s *Store) detach(q *Queue) {
 	s.working -= uint64(q.working)
 	s.overdue -= uint64(q.Overdue)
 	s.fetchable -= q.Len
-	s.delayed -= uint64(q.Delayed)
+	for i, n := range q.counted {
+		s.counted[i] -= uint64(n)
+	}
 	s.heldBack -= q.HeldBack
 	q.state, q.listed = queueLoose, s.generation
 }
@@ -651,7 +656,8 @@ func (s *Store) forget() {
 	s.lanes.drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)
-	s.working, s.overdue, s.fetchable, s.delayed = 0, 0, 0, 0
+	s.working, s.overdue, s.fetchable = 0, 0, 0
+	s.counted = [reasons - 1]uint64{}
 	s.DropTies()
 	s.generation++
 }

@@ -117,12 +117,15 @@ func (w *world) some(name string) *store.Job {
 }
 
 func (w *world) check(t require.TestingT) {
+	var total [store.Blocked + 1]uint64
 	for name, jobs := range w.queues {
 		q := w.s.Queue([]byte(name))
 		require.NotNil(t, q)
 		var waiting, working, held []*store.Job
 		var size uint64
+		var counted [store.Blocked + 1]uint64
 		for id, j := range jobs {
+			counted[j.Reason()]++
 			require.Same(t, j, w.s.Lookup(&id))
 			if j.State == store.StateQueued {
 				waiting = append(waiting, j)
@@ -151,6 +154,11 @@ func (w *world) check(t require.TestingT) {
 			return bytes.Compare(a.ID[:], b.ID[:]) < 0
 		})
 		require.Equal(t, len(held), int(q.Held))
+		for r := store.Delayed; r <= store.Blocked; r++ {
+			require.Equal(t, counted[r], q.Counted(r))
+			total[r] += counted[r]
+		}
+		require.Equal(t, counted[store.Delayed]+counted[store.Deferred]+counted[store.Blocked] > 0, q.AnyCounted())
 		for l, all := range map[*store.List][]*store.Job{&q.List: waiting, &q.Working: working} {
 			require.Equal(t, len(all), int(l.Len))
 			j, last := l.Head, (*store.Job)(nil)
@@ -163,6 +171,9 @@ func (w *world) check(t require.TestingT) {
 			require.Same(t, last, l.Tail)
 		}
 		require.GreaterOrEqual(t, q.Bytes, size)
+	}
+	for r := store.Delayed; r <= store.Blocked; r++ {
+		require.Equal(t, total[r], w.s.Counted(r))
 	}
 }
 
@@ -224,8 +235,15 @@ func TestStoreAgainstModel(t *testing.T) {
 				}
 			case op < 12 && j.State == store.StateQueued:
 				w.s.Hold(j)
+			case op < 10:
+				r := store.Reason(w.r.IntN(4))
+				w.s.Count(j, r)
+				require.True(t, j.Reason() == r || j.Reason() == store.NoReason && j.Place != store.InHeld)
 			case op < 12 && w.r.IntN(2) == 0:
 				w.s.Work(j, w.r.Int64N(1000))
+				if w.r.IntN(2) == 0 {
+					w.s.SetOverdue(j)
+				}
 			case op < 12:
 				w.s.Push(j)
 			case op < 17:

@@ -126,6 +126,7 @@ const (
 	Before    = Known     // Fate: the sender holds jobs that this one waits for, released to come last
 	NotQueued = QueueIt   // Refused: a YourJob was
 	InHands   = QueueIt   // Queued: a client of the sender's has it, it isn't in the queue there
+	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows
 )
 
 // What may have become of a job, in Fate.
@@ -185,6 +186,7 @@ const (
 	IsPaused
 	IsPassive
 	WrongType
+	Deleted // the receiver had the job, and it was deleted there: it isn't to be handed to it again
 )
 
 // Node names a node by the first 8 bytes of its ID, big endian, with the lowest

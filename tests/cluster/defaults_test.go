@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -171,4 +173,68 @@ func TestFlushOfOneNodeIsLogged(t *testing.T) {
 	require.Equal(t, "OK", m[1].Do("SET", "k", "v").Str)
 	require.Equal(t, "OK", m[0].Do("FLUSHALL").Str)
 	assert.Equal(t, 1, strings.Count(m[0].Log(), "are flushed at this node alone"))
+}
+
+// A job that was deleted at a node with its queue, or with all of them, doesn't come back to it
+// from a node that has a copy, though clients wait: also after a restart. It is kept there. What
+// is newer, and what was never at the node, comes.
+func TestDeletedJobsDoNotComeBack(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string][]any{"DEL": {"DEL", "q"}, "FLUSHALL": {"FLUSHALL"}, "FLUSHDB": {"FLUSHDB"}, "FLUSH": {"JOBMESH", "FLUSH"}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, 2, "appendonly yes")
+			add := func(body string, replicate int) string {
+				v := m[1].Do("ADDJOB", "q", body, 5000, "REPLICATE", replicate, "RETRY", 1000)
+				require.Equal(t, byte('+'), v.Kind, "%v", v)
+				return v.Str
+			}
+			first, second := add("deleted", 2), add("deleted", 2)
+			require.Equal(t, "2", jobs(m[0]))
+			add("never there", 1)
+			require.False(t, m[0].Do(end...).Err(""))
+			harness.Await(t, 10*time.Second, "the end of the jobs", func() bool { return jobs(m[0]) == "0" })
+			take := func(s *harness.Server) string {
+				v := s.Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
+				require.Len(t, v.Elems, 1, "%v", v)
+				return v.Elems[0].Elems[2].Str
+			}
+			assert.Equal(t, "never there", take(m[0]))
+			harness.Await(t, 10*time.Second, "the log", func() bool { return strings.Contains(m[0].Log(), "and don't hand them to this node") })
+			harness.Await(t, 10*time.Second, "the nodes' file", func() bool {
+				text, err := os.ReadFile(filepath.Join(m[0].Dir, "jobmesh-nodes.conf"))
+				return err == nil && strings.Contains(string(text), "\ndeleted ")
+			})
+			m[0].AwaitLogged()
+			m[0].Kill()
+			m[0].Restart()
+			m.await(t, 2)
+			add("new", 1)
+			assert.Equal(t, "new", take(m[0]))
+			assert.True(t, m[0].Do("SHOW", first).Null)
+			assert.Equal(t, "queued", m[1].Do("SHOW", second).Field("state").Str)
+			for range 2 {
+				assert.Equal(t, "deleted", take(m[1]))
+			}
+		})
+	}
+}
+
+// The log tells of queues that were deleted at one node alone, once a minute at most.
+func TestDeletedQueuesOfOneNodeAreLogged(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2)
+	for _, q := range []string{"a", "b", "c"} {
+		for range 2 {
+			v := m[0].Do("ADDJOB", q, "b", 5000, "REPLICATE", 2)
+			require.Equal(t, byte('+'), v.Kind, "%v", v)
+		}
+		require.True(t, m[0].Do("DEL", q).Is(1))
+		harness.Await(t, 10*time.Second, "the log", func() bool {
+			return strings.Contains(m[0].Log(), "2 jobs are deleted with their queues at this node alone")
+		})
+	}
+	harness.Await(t, 10*time.Second, "the end of the jobs", func() bool { return jobs(m[0]) == "0" })
+	assert.Equal(t, 1, strings.Count(m[0].Log(), "at this node alone"))
+	assert.Equal(t, "6", jobs(m[1]))
 }

@@ -66,3 +66,96 @@ func TestDelayedJobsAreSeen(t *testing.T) {
 	harness.Await(t, 10*time.Second, "the job is due", func() bool { return c.Do("QLEN", "soon").Is(1) })
 	assert.Equal(t, int64(0), c.Do("QSTAT", "soon").Field("delayed").Int())
 }
+
+// A queue that has deferred and blocked jobs alone is seen, and its jobs are counted and found,
+// whatever becomes of the queue and of them.
+func TestDeferredAndBlockedJobsAreSeen(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes"))
+	c := s.Dial()
+	on := func(s *harness.Server, queue string, want ...int64) { // len, delayed, deferred, blocked
+		t.Helper()
+		c := s.Dial()
+		defer c.Close()
+		stat := c.Do("QSTAT", queue)
+		require.False(t, stat.Null, queue)
+		assert.Contains(t, c.Do("QSCAN", 0, "BUSYLOOP").Elems[1].Strings(), queue)
+		for i, field := range []string{"len", "delayed", "deferred", "jobs-blocked"} {
+			assert.Equal(t, want[i], stat.Field(field).Int(), "%s of %s", field, queue)
+		}
+		for i, state := range []string{"queued", "delayed", "deferred", "blocked"} {
+			assert.Len(t, c.Do("JSCAN", 0, "BUSYLOOP", "QUEUE", queue, "STATE", state).Elems[1].Elems, int(want[i]), "%s in %s", state, queue)
+			var all int64
+			for _, q := range c.Do("QSCAN", 0, "BUSYLOOP").Elems[1].Strings() {
+				all += c.Do("QSTAT", q).Field([]string{"len", "delayed", "deferred", "jobs-blocked"}[i]).Int()
+			}
+			info := "jobmesh_jobs_" + []string{"waiting", "delayed", "deferred", "blocked"}[i]
+			assert.Equal(t, all, number(t, s, "jobmesh", info), info)
+		}
+	}
+	seen := func(queue string, want ...int64) {
+		t.Helper()
+		on(s, queue, want...)
+	}
+	deferred := add(t, c, "first", "b", 0, "DEFERRED")
+	seen("first", 0, 0, 1, 0)
+	blocked := add(t, c, "then", "b", 0, "BLOCKEDBY", deferred)
+	seen("then", 0, 0, 0, 1)
+	after := add(t, c, "after", "b", 0, "AFTER", blocked, "ONDEAD", "dead")
+	late := add(t, c, "after", "b", 0, "AFTER", blocked, "DELAY", 1000)
+	add(t, c, "after", "b", 0, "AFTER", blocked, "DEFERRED")
+	add(t, c, "then", "b", 0, "DEFERRED", "RETRY", 0)
+	all := func() {
+		t.Helper()
+		seen("first", 0, 0, 1, 0)
+		seen("then", 0, 0, 1, 1)
+		seen("after", 0, 0, 1, 2)
+	}
+	all()
+	for range 2 {
+		require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+	}
+	all()
+	require.Equal(t, "OK", c.Do("RENAME", "after", "other").Str)
+	seen("other", 0, 0, 1, 2)
+	require.Equal(t, "OK", c.Do("RENAME", "other", "after").Str)
+	s.AwaitLogged()
+	s.Kill()
+	s.Restart()
+	seen("after", 0, 0, 1, 2)
+	s.Stop()
+	s.Restart()
+	c = s.Dial()
+	seen("first", 0, 0, 1, 0)
+	seen("after", 0, 0, 1, 2)
+	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+	seen("after", 0, 0, 1, 2)
+
+	replica := harness.Start(t, harness.WithReplicaOf(s))
+	r := replica.Dial()
+	harness.Await(t, 20*time.Second, "the replica", func() bool { return r.Do("SHOW", after).Field("state").Str == "blocked" })
+	require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+	harness.Await(t, 20*time.Second, "its promotion", func() bool { return !r.Do("PAUSE", "none", "none").Err("LOADING") })
+	on(replica, "first", 0, 0, 1, 0)
+	on(replica, "after", 0, 0, 1, 2)
+
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", deferred).Int())
+	seen("first", 1, 0, 0, 0)
+	require.Equal(t, int64(1), c.Do("ACKJOB", deferred).Int())
+	require.Equal(t, int64(3), c.Do("CANCELJOB", blocked).Int())
+	assert.True(t, c.Do("SHOW", late).Null, "dropped")
+	assert.True(t, c.Do("QSTAT", "after").Null, "nothing waited in it")
+	seen("after:dead", 1, 0, 0, 0)
+
+	deferred = add(t, c, "moves", "b", 0, "DEFERRED", "DELAY", 1000)
+	dump := c.Do("DUMP", "moves").Str
+	require.Equal(t, int64(1), c.Do("DEL", "moves").Int())
+	require.Equal(t, "OK", c.Do("RESTORE", "again", 0, dump).Str)
+	seen("again", 0, 0, 1, 0)
+	require.Equal(t, int64(1), c.Do("RELEASEJOB", deferred, "QUEUE", "there").Int())
+	seen("there", 0, 1, 0, 0)
+	require.Equal(t, "OK", c.Do("FLUSHALL").Str)
+	assert.Empty(t, c.Do("QSCAN", 0, "BUSYLOOP").Elems[1].Elems)
+	for _, info := range []string{"waiting", "delayed", "deferred", "blocked"} {
+		assert.Zero(t, number(t, s, "jobmesh", "jobmesh_jobs_"+info), info)
+	}
+}

@@ -63,19 +63,21 @@ func TestDocumentationNamesInfoFieldsInFull(t *testing.T) {
 func TestTotalsOfWaitingJobs(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
-	totals := func(waiting, delayed int64) {
+	totals := func(want ...int64) { // waiting, delayed, deferred, blocked
 		t.Helper()
-		var len, later int64
+		queues := make([]int64, len(want))
 		for _, q := range c.Do("QSCAN", 0, "BUSYLOOP").Elems[1].Strings() {
 			stat := c.Do("QSTAT", q)
-			len += stat.Field("len").Int()
-			later += stat.Field("delayed").Int()
+			for i, field := range []string{"len", "delayed", "deferred", "jobs-blocked"} {
+				queues[i] += stat.Field(field).Int()
+			}
 		}
-		assert.Equal(t, []int64{waiting, delayed}, []int64{len, later}, "the queues'")
-		assert.Equal(t, []int64{waiting, delayed},
-			[]int64{number(t, s, "jobmesh", "jobmesh_jobs_waiting"), number(t, s, "jobmesh", "jobmesh_jobs_delayed")})
+		assert.Equal(t, want, queues, "the queues'")
+		for i, field := range []string{"waiting", "delayed", "deferred", "blocked"} {
+			assert.Equal(t, want[i], number(t, s, "jobmesh", "jobmesh_jobs_"+field), field)
+		}
 	}
-	totals(0, 0)
+	totals(0, 0, 0, 0)
 	var ids []string
 	for _, q := range []string{"a", "b"} {
 		for range 5 {
@@ -87,30 +89,34 @@ func TestTotalsOfWaitingJobs(t *testing.T) {
 		for range 2 { // the second is held back
 			add(t, c, q, "u", 0, "UNIQUE", "during-processing", "KEY", "k")
 		}
+		deferred := add(t, c, q, "b", 0, "DEFERRED")
+		for range 2 {
+			add(t, c, q, "b", 0, "BLOCKEDBY", deferred)
+		}
 	}
-	totals(14, 6)
+	totals(14, 6, 2, 4)
 	get(t, c, "a")
 	require.Equal(t, int64(1), c.Do("ACKJOB", ids[5]).Int(), "a delayed one")
 	require.Equal(t, int64(1), c.Do("ENQUEUE", ids[6]).Int(), "another")
 	require.Equal(t, int64(1), c.Do("DEQUEUE", ids[1]).Int())
-	totals(13, 4)
+	totals(13, 4, 2, 4)
 	require.Len(t, c.Do("GETJOB", "COUNT", 5, "FROM", "a").Elems, 5)
-	totals(8, 4)
+	totals(8, 4, 2, 4)
 	require.Equal(t, int64(1), c.Do("MOVE", "b", 1).Int())
-	totals(1, 1)
+	totals(1, 1, 1, 2)
 	require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
-	totals(7, 3)
+	totals(7, 3, 1, 2)
 	require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
 	require.Equal(t, "OK", c.Do("SELECT", 1).Str)
 	require.Equal(t, int64(1), c.Do("MOVE", "b", 0).Int())
 	require.Equal(t, "OK", c.Do("SELECT", 0).Str)
-	totals(8, 4)
+	totals(8, 4, 2, 4)
 	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
-	totals(8, 4)
+	totals(8, 4, 2, 4)
 	require.Equal(t, int64(1), c.Do("DEL", "b").Int())
-	totals(1, 1)
+	totals(1, 1, 1, 2)
 	require.Equal(t, "OK", c.Do("JOBMESH", "FLUSH").Str)
-	totals(0, 0)
+	totals(0, 0, 0, 0)
 }
 
 // The category is there where the server lets modules have one, from 7.4 on.

@@ -1045,3 +1045,27 @@ func TestUniqueAgainWhenItComesBack(t *testing.T) {
 		})
 	}
 }
+
+// With loglevel verbose, and from the moment on at which that is set, the log has each job that
+// is dropped for its key, when it is added and when it is to be delivered.
+func TestDroppedJobsAreLogged(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	const drop = "UNIQUE until-processed KEY \xff"
+	first := addUnique(t, c, "q", "b", drop)
+	require.True(t, c.Do("ADDJOB", "q", "b", 0, "UNIQUE", "until-processed", "KEY", "\xff").Null)
+	assert.NotContains(t, s.Log(), "is dropped")
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "loglevel", "verbose").Str)
+	require.True(t, c.Do("ADDJOB", "q", "b", 0, "UNIQUE", "until-processed", "KEY", "\xff").Null)
+	assert.Contains(t, s.Log(), `a new job of the queue "q" is dropped: `+first+` has the key "\xff"`)
+	long := strings.Repeat("k", 65)
+	runs := addUnique(t, c, "run", "b", "UNIQUE during-processing ONBUSY drop KEY "+long)
+	require.Equal(t, runs, get(t, c, "run"))
+	second := addUnique(t, c, "run", "b", "UNIQUE during-processing ONBUSY drop KEY "+long)
+	require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "run").Null)
+	assert.Contains(t, s.Log(), second+` of the queue "run" is dropped: `+runs+` has the key "`+long[:64]+`"…`)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "loglevel", "notice").Str)
+	before := strings.Count(s.Log(), "is dropped")
+	require.True(t, c.Do("ADDJOB", "q", "b", 0, "UNIQUE", "until-processed", "KEY", "\xff").Null)
+	assert.Equal(t, before, strings.Count(s.Log(), "is dropped"))
+}

@@ -22,6 +22,7 @@ import (
 //   - where nothing goes wrong, a job is queued at one node at a time, one that
 //     is given back is queued at once, and few are delivered needlessly;
 //   - holders come to know of each other;
+//   - each queue's count of deferred, blocked and delayed jobs is that of its jobs;
 //   - a job costs a bounded number of messages in any ten seconds;
 //   - memory is bounded by the jobs there are, what is freed is given back by the next event,
 //     and at the end there is none.
@@ -73,6 +74,43 @@ func (s *Sim) bounded(n *node) {
 		s.fail("node %d has %d blocks of memory for %d jobs", n.i, used, n.e.Jobs())
 	}
 }
+
+// counted: what a node counts of its queues' jobs is so. To look at all jobs takes long: so
+// it is done after few of the events.
+func (s *Sim) counted(n *node) {
+	if s.events++; s.events%countEvery != 0 {
+		return
+	}
+	var jobs []*store.Job
+	for cursor := n.e.ScanJobs(0, &jobs); cursor != 0; {
+		cursor = n.e.ScanJobs(cursor, &jobs)
+	}
+	queues := map[*store.Queue][store.Blocked + 1]uint64{}
+	var all [store.Blocked + 1]uint64
+	for _, j := range jobs {
+		r := j.Reason()
+		switch deferred, blocked := n.e.Waits(j); {
+		case deferred != (r == store.Deferred), blocked != (r == store.Blocked), r == store.Delayed && j.State != store.StateActive:
+			s.fail("node %d counts %s as %d, and its state is %d", n.i, j.ID, r, j.State)
+		}
+		q := queues[j.Queue]
+		q[r]++
+		queues[j.Queue] = q
+		all[r]++
+	}
+	for r := store.Delayed; r <= store.Blocked; r++ {
+		for q, want := range queues {
+			if q.Counted(r) != want[r] {
+				s.fail("node %d counts %d jobs of %s as %d, and there are %d", n.i, q.Counted(r), q.NameBytes(), r, want[r])
+			}
+		}
+		if n.e.Counted(r) != all[r] {
+			s.fail("node %d counts %d jobs as %d, and there are %d", n.i, n.e.Counted(r), r, all[r])
+		}
+	}
+}
+
+const countEvery = 97
 
 // givenBack: an event begins without blocks that were freed before.
 func (s *Sim) givenBack(n *node) {

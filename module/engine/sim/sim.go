@@ -181,6 +181,7 @@ type Sim struct {
 	seed     uint64
 	locks    *lockWorld
 	uniques  *uniqueWorld
+	events   int // see counted
 }
 
 type node struct {
@@ -484,6 +485,7 @@ func (n *node) settle() {
 	}
 	n.s.LargestNode = max(n.s.LargestNode, n.alloc.Bytes)
 	n.s.bounded(n)
+	n.s.counted(n)
 }
 
 // saveNodes writes the nodes' file, beside the main thread.

@@ -1,0 +1,189 @@
+package engine
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// A queue's end (DEL, EXPIRE) and a flush delete the copies of one node. A job that was deleted
+// so doesn't come back to this node, though another node has a copy of it and clients wait here.
+// This node remembers up to which creation time jobs are deleted, of each queue or of all, and
+// refuses such a job from a node that says that this one had it. The sender keeps the job, and
+// notes in it (TagShun) not to hand it to this node again. So nothing is lost, and a job that
+// this node never had is taken, however old it is.
+
+// Deletions is what a node remembers of that. It outlives a restart, in the nodes' file.
+type Deletions struct {
+	All    uint64            // creation time: of all queues, jobs up to then are deleted
+	Queues map[uint64]uint64 // the same for single queues, by a hash of the name
+}
+
+const (
+	maxDeletions = 256 // queues; from then on the first that was deleted counts as if all were
+	pastMS       = 5_000
+	pastMost     = 1000 // queues
+	nodeLen      = 8
+)
+
+// deletions is Deletions, and what goes with it.
+type deletions struct {
+	Deletions
+	newest  uint64 // the greatest creation time of a copy from another node
+	flushed uint64 // as All, of a flush that may still be the beginning of a load; 0: none
+	untold  uint64 // jobs, see TakeDeleted
+}
+
+// Deletions is what the nodes' file is to keep.
+func (n *Node) Deletions() Deletions {
+	return Deletions{n.deleted.All, maps.Clone(n.deleted.Queues)}
+}
+
+// SetDeletions sets what it kept.
+func (n *Node) SetDeletions(d Deletions) { n.deleted.Deletions = d }
+
+// TakeDeleted counts the jobs that were deleted with their queues since the last call, of which
+// other nodes may have copies.
+func (n *Node) TakeDeleted() (jobs uint64) {
+	jobs, n.deleted.untold = n.deleted.untold, 0
+	return jobs
+}
+
+// shared says whether other nodes may have copies of jobs that are deleted here now.
+func (n *Node) shared() bool { return !n.passive && !n.loading && !n.alone() && n.store.AnyParts() }
+
+// newestHere is a creation time that no job here is behind, unless a clock was plainly wrong.
+func (n *Node) newestHere() uint64 {
+	return max(n.ctime, min(n.deleted.newest, uint64(max(n.now+trustAhead, 0))*1_000_000))
+}
+
+// queueDeleted follows the end of a queue that was in a key. Of a queue that was renamed, or has
+// jobs that RELEASEJOB can move, the other nodes' copies may be in a queue of another name.
+func (n *Node) queueDeleted(q *store.Queue) {
+	if !n.shared() || !q.AnyParts() || q.Jobs() == 0 {
+		return
+	}
+	n.deleted.untold += q.Jobs()
+	if q.Flags&queueRenamed != 0 || q.Counted(store.Deferred) > 0 {
+		n.allDeleted(n.newestHere())
+		return
+	}
+	d := &n.deleted
+	if d.Queues == nil {
+		d.Queues = map[uint64]uint64{}
+	}
+	d.Queues[hashOf(q.NameBytes())] = n.newestHere()
+	if len(d.Queues) > maxDeletions {
+		var first, at uint64
+		for h, c := range d.Queues {
+			if at == 0 || c < at || c == at && h < first {
+				first, at = h, c
+			}
+		}
+		d.All = max(d.All, at)
+		delete(d.Queues, first)
+	}
+	n.nodesChanged()
+}
+
+// allDeleted notes that all jobs up to a creation time are deleted.
+func (n *Node) allDeleted(at uint64) {
+	d := &n.deleted
+	d.All, d.flushed = max(d.All, at), 0
+	maps.DeleteFunc(d.Queues, func(_, c uint64) bool { return c <= d.All })
+	n.nodesChanged()
+}
+
+// wasDeleted says of a job that isn't known here, and was once, whether it was deleted.
+func (n *Node) wasDeleted(m *wire.Message) bool {
+	n.bury() // a message may come before the tick
+	n.flushedAll()
+	return n.deletedUpTo(m.Queue, m.Job.CTime)
+}
+
+// flushedAll is for the first event behind a flush: no load has begun, so it was one.
+func (n *Node) flushedAll() {
+	if at := n.deleted.flushed; at > 0 {
+		n.allDeleted(at)
+	}
+}
+
+func (n *Node) deletedUpTo(queue []byte, ctime uint64) bool {
+	d := &n.deleted
+	if ctime <= d.All || len(d.Queues) > 0 && ctime <= d.Queues[hashOf(queue)] {
+		return true
+	}
+	from, dead := bytes.CutSuffix(queue, []byte(DeadSuffix)) // it may be dead since
+	return dead && n.deletedUpTo(from, ctime)
+}
+
+// hashOf is the same after a restart, and nobody can make two names that share one.
+func hashOf(name []byte) uint64 {
+	sum := sha256.Sum256(name)
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
+// shun notes that a node has deleted a job and doesn't take it; false where there is no room.
+func (n *Node) shun(j *store.Job, p *Peer) (_ *store.Job, ok bool) {
+	nodes := append([]byte(nil), j.Extra(store.TagShun)...)
+	return n.setExtra(j, store.TagShun, binary.BigEndian.AppendUint64(nodes, uint64(p.Node)))
+}
+
+// shunned says whether a node is known not to take a job, for it has deleted it.
+func shunned(j *store.Job, p *Peer) bool {
+	if j.Parts == 0 {
+		return false
+	}
+	nodes := j.Extra(store.TagShun)
+	for ; len(nodes) >= nodeLen; nodes = nodes[nodeLen:] {
+		if wire.Node(binary.BigEndian.Uint64(nodes)) == p.Node {
+			return true
+		}
+	}
+	return false
+}
+
+// past is a job up to which a queue has jobs alone that a node doesn't take.
+type past struct {
+	job   store.ID
+	until int64 // unix ms; then all are looked at again
+}
+
+// behind finds the first waiting job that isn't known not to be for a node. It passes over some
+// at a time, steps of them; where there are more the next tick goes on.
+func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
+	j = q.Head
+	if j == nil || len(p.past) == 0 && !shunned(j, p) {
+		return j, 0
+	}
+	name := string(q.NameBytes())
+	at := p.past[name]
+	switch last := n.store.Lookup(&at.job); {
+	case last != nil && last.Queue == q && last.Place == store.InWaiting && n.now < at.until:
+		j = last.Next
+	case len(p.past) >= pastMost:
+		clear(p.past)
+		fallthrough
+	default:
+		delete(p.past, name)
+		at = past{until: n.now + pastMS}
+	}
+	for ; j != nil && steps < busySteps && shunned(j, p); j = j.Next {
+		at.job = j.ID
+		steps++
+	}
+	if steps > 0 {
+		if p.past == nil {
+			p.past = map[string]past{}
+		}
+		p.past[name] = at
+	}
+	if steps == busySteps {
+		n.serveLater(q)
+	}
+	return j, steps
+}

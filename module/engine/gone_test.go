@@ -1,0 +1,215 @@
+package engine_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// mate is another node, which the test plays.
+var mate = wire.NodeID{1, 2, 3}
+
+// said lists what a node has sent since, of one kind.
+func said(t *testing.T, n *engine.Node, kind wire.Kind) (list []wire.Message) {
+	for _, e := range n.Effects() {
+		if e.Kind == engine.Send {
+			var m wire.Message
+			require.NoError(t, m.Parse(n.Message(&e)))
+			if m.Kind == kind {
+				m.Queue, m.Holders = append([]byte{}, m.Queue...), append([]wire.Node{}, m.Holders...)
+				list = append(list, m)
+			}
+		}
+	}
+	return list
+}
+
+// What the mesh gives back after a deletion is refused exactly where it was deleted.
+func TestDeletedJobsAreRefused(t *testing.T) {
+	const now = int64(1_700_000_000_000)
+	ids := &store.IDMaker{}
+	for _, tc := range []struct {
+		what            string
+		end             func(n *engine.Node, k *keys)
+		queue           string
+		later, anew     bool // it was created after the deletion; b never had it
+		once            bool
+		taken, restarts bool
+	}{
+		{what: "its queue was deleted", end: drop("q"), queue: "q"},
+		{what: "its queue was deleted before a restart", end: drop("q"), queue: "q", restarts: true},
+		{what: "it is dead since", end: drop("q"), queue: "q:dead"},
+		{what: "another queue was deleted", end: drop("r"), queue: "q", taken: true},
+		{what: "it is newer", end: drop("q"), queue: "q", later: true, taken: true},
+		{what: "it never was here", end: drop("q"), queue: "q", anew: true, taken: true},
+		{what: "it has one copy", end: drop("q"), queue: "q", once: true, taken: true},
+		{what: "all was flushed", end: func(n *engine.Node, _ *keys) { n.Flush() }, queue: "q"},
+		{what: "all was flushed by the server", end: func(n *engine.Node, _ *keys) { n.Flushed(-1) }, queue: "q"},
+		{what: "another database was flushed", end: func(n *engine.Node, _ *keys) { n.Flushed(1) }, queue: "q", taken: true},
+		{what: "the data are loaded anew", queue: "q", taken: true, end: func(n *engine.Node, _ *keys) {
+			n.Flushed(-1)
+			n.BeginLoading()
+			n.EndLoading()
+		}},
+		{what: "its queue was renamed and deleted", queue: "q", end: func(n *engine.Node, k *keys) {
+			q := n.Queue([]byte("q"))
+			box := k.boxes[q]
+			n.Unlinked(box, q)
+			n.Attached(n.Reclaim(box), []byte("other"), 0)
+			drop("other")(n, k)
+		}},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			n, k, _ := node(now)
+			n.AddPeer(mate, "10.0.0.1:1")
+			n.PeerUp(mate, "10.0.0.1:1", false)
+			give := func(kind wire.Kind, queue string, ctime uint64, flags uint8, retry uint32) store.ID {
+				id := ids.Make(ctime, 7, 60, retry > 0)
+				m := wire.Message{Kind: kind, Flags: flags, ID: wire.JobID(id), Holders: []wire.Node{mate.Node()}, Queue: []byte(queue),
+					Job: wire.Job{CTime: ctime, Left: 60_000, Retry: retry, Repl: 2, Body: []byte("b")}}
+				require.NoError(t, n.Receive(mate, m.Append(nil)))
+				if kind == wire.ReplJob {
+					n.Effects()
+				}
+				return id
+			}
+			for i, queue := range []string{"q", "r"} {
+				give(wire.ReplJob, queue, uint64(now)*1_000_000+uint64(i), 0, 10)
+			}
+			tc.end(n, k)
+			n.Effects()
+			if tc.restarts {
+				n.Tick()
+				d := n.Deletions()
+				n, _, _ = node(now)
+				n.AddPeer(mate, "10.0.0.1:1")
+				n.PeerUp(mate, "10.0.0.1:1", false)
+				n.SetDeletions(d)
+			}
+			at, flags, retry := uint64(now)*1_000_000-1, wire.Had, uint32(10)
+			if tc.later {
+				at += 10
+			}
+			if tc.anew {
+				flags = 0
+			}
+			if tc.once {
+				retry = 0
+			}
+			id := give(wire.YourJob, tc.queue, at, flags, retry)
+			assert.Equal(t, tc.taken, n.Job(&id) != nil)
+			no := said(t, n, wire.Refused)
+			if tc.taken {
+				assert.Empty(t, no)
+				return
+			}
+			require.Len(t, no, 1)
+			assert.EqualValues(t, wire.Deleted, no[0].Count)
+			id = give(wire.ReplJob, tc.queue, at, wire.NoReply|wire.NewBody, 10)
+			assert.Nil(t, n.Job(&id), "nor comes a copy")
+		})
+	}
+}
+
+func drop(queue string) func(*engine.Node, *keys) {
+	return func(n *engine.Node, k *keys) { k.Drop([]*store.Queue{n.Queue([]byte(queue))}) }
+}
+
+// Very many deleted queues are remembered together: none is forgotten.
+func TestManyQueuesAreDeleted(t *testing.T) {
+	const now = int64(1_700_000_000_000)
+	n, k, _ := node(now)
+	n.AddPeer(mate, "10.0.0.1:1")
+	ids := &store.IDMaker{}
+	var jobs []wire.Message
+	for i := range 600 {
+		ctime := uint64(now)*1_000_000 + uint64(i)
+		m := wire.Message{Kind: wire.ReplJob, ID: wire.JobID(ids.Make(ctime, 7, 60, true)), Holders: []wire.Node{mate.Node()}, Queue: fmt.Append(nil, i),
+			Job: wire.Job{CTime: ctime, Left: 60_000, Retry: 10, Repl: 2, Body: []byte("b")}}
+		require.NoError(t, n.Receive(mate, m.Append(nil)))
+		n.Effects()
+		drop(fmt.Sprint(i))(n, k)
+		n.Tick()
+		n.Effects()
+		m.Kind, m.Flags = wire.YourJob, wire.Had
+		jobs = append(jobs, m)
+	}
+	assert.LessOrEqual(t, len(n.Deletions().Queues), 256)
+	for i := range jobs {
+		require.NoError(t, n.Receive(mate, jobs[i].Append(nil)))
+	}
+	assert.Zero(t, n.Jobs())
+	assert.EqualValues(t, 600, n.TakeDeleted())
+	assert.Zero(t, n.TakeDeleted())
+}
+
+// A node that doesn't take very many jobs is given the one behind them, and none of them twice.
+// Another node, and clients here, get them.
+func TestBehindVeryManyThatANodeDoesNotTake(t *testing.T) {
+	const many = 2500 // more than one look passes over
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	third := wire.NodeID{9}
+	for _, p := range []wire.NodeID{mate, third} {
+		n.AddPeer(p, "10.0.0.1:1")
+		n.PeerUp(p, "10.0.0.1:1", false)
+	}
+	add := func() store.ID {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 1000, TTL: 86400})
+		require.NoError(t, err)
+		return id
+	}
+	refused := map[wire.JobID]int{}
+	ask := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 100}
+	var last store.ID
+	given := false
+	answer := func() {
+		for again := true; again; {
+			again = false
+			for _, m := range said(t, n, wire.YourJob) {
+				if store.ID(m.ID) == last {
+					given = true
+					continue
+				}
+				again = true
+				refused[m.ID]++
+				no := wire.Message{Kind: wire.Refused, Flags: wire.NotQueued, ID: m.ID, Count: wire.Deleted}
+				require.NoError(t, n.Receive(mate, no.Append(nil)))
+			}
+		}
+	}
+	for range many {
+		add()
+	}
+	for range 200 {
+		require.NoError(t, n.Receive(mate, ask.Append(nil)))
+		answer()
+		now++
+		n.SetNow(now)
+		n.Tick()
+		answer()
+	}
+	assert.Len(t, refused, many)
+	last = add()
+	for range 20 {
+		answer()
+		now++
+		n.SetNow(now)
+		n.Tick()
+	}
+	assert.True(t, given)
+	for id, times := range refused {
+		require.Equal(t, 1, times, "%s", store.ID(id))
+	}
+	q := n.Queue([]byte("q"))
+	assert.EqualValues(t, many, q.Len)
+	ask.Count = 1
+	require.NoError(t, n.Receive(third, ask.Append(nil)))
+	assert.Len(t, said(t, n, wire.YourJob), 1)
+}
