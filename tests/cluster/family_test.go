@@ -324,7 +324,7 @@ func TestParentsNodeIsKilled(t *testing.T) {
 	for _, ack := range []string{"ACKJOB", "FASTACK"} {
 		t.Run(ack, func(t *testing.T) {
 			t.Parallel()
-			m := start(t, 3, "appendonly yes")
+			m := start(t, 3, "appendonly yes", "appendfsync always")
 			c := m[0].Dial()
 			one := added(t, c, "p", "b", 2000, "REPLICATE", 1)
 			all := added(t, c, "p", "b", 2000, "REPLICATE", 3)
