@@ -280,21 +280,20 @@ func TestHoldersInShow(t *testing.T) {
 	m := start(t, 3)
 	ids, c, waiting := []string{id(m[0]), id(m[1]), id(m[2])}, m[0].Dial(), m[0].Dial()
 	m[2].Pause()
-	shown := func(state string) (v harness.Value) {
-		harness.Await(t, 10*time.Second, "a job that is "+state, func() bool {
-			if found := c.Do("JSCAN", "BUSYLOOP", "STATE", state).Elems[1].Strings(); len(found) == 1 {
-				v = c.Do("SHOW", found[0])
+	shown := func(state string, confirmed int) (v harness.Value) {
+		t.Helper()
+		harness.Await(t, 1500*time.Millisecond, fmt.Sprintf("%d to confirm a job that is %s", confirmed, state), func() bool {
+			found := c.Do("JSCAN", "BUSYLOOP", "STATE", state).Elems[1].Strings()
+			if len(found) != 1 {
+				return false
 			}
-			return v.Kind != 0 && len(v.Field("nodes-confirmed").Elems) > 0
+			v = c.Do("SHOW", found[0])
+			return len(v.Field("nodes-confirmed").Elems) == confirmed
 		})
 		return v
 	}
 	waiting.Send("ADDJOB", "q", "b", 0, "REPLICATE", 3)
-	var v harness.Value
-	harness.Await(t, 10*time.Second, "the second node to confirm", func() bool {
-		v = shown("wait-repl")
-		return len(v.Field("nodes-confirmed").Elems) == 2
-	})
+	v := shown("wait-repl", 2)
 	assert.ElementsMatch(t, ids, v.Field("nodes-delivered").Strings())
 	assert.ElementsMatch(t, ids[:2], v.Field("nodes-confirmed").Strings())
 	m[2].Resume()
@@ -303,9 +302,7 @@ func TestHoldersInShow(t *testing.T) {
 
 	m[2].Pause()
 	assert.Equal(t, int64(1), c.Do("ACKJOB", job).Int())
-	harness.Await(t, 10*time.Second, "the second node to know", func() bool {
-		return len(shown("acked").Field("nodes-confirmed").Elems) == 2
-	})
+	assert.ElementsMatch(t, ids[:2], shown("acked", 2).Field("nodes-confirmed").Strings())
 	m[2].Resume()
 	m.awaitNoJobs(t)
 
@@ -313,7 +310,7 @@ func TestHoldersInShow(t *testing.T) {
 	require.Equal(t, "OK", c.Do("JOBMESH", "CLUSTER", "LEAVING", "yes").Str)
 	m[2].Pause()
 	waiting.Send("ADDJOB", "q", "b", 0, "REPLICATE", 2)
-	v = shown("wait-repl")
+	v = shown("wait-repl", 1)
 	assert.ElementsMatch(t, ids[1:], v.Field("nodes-delivered").Strings())
 	assert.Equal(t, ids[1:2], v.Field("nodes-confirmed").Strings())
 	m[2].Resume()
