@@ -294,6 +294,9 @@ func TestDifferencesFromDisque(t *testing.T) {
 		assert.True(t, strings.HasSuffix(c.Do("ADDJOB", "q", "b", 0, option, 1<<31).Str, "at most 2147483647 (seconds)"), option)
 	}
 
+	ctime := c.Do("SHOW", add("aged")).Field("ctime").Int()
+	assert.InDelta(t, time.Now().UnixMilli(), ctime>>11, 60_000)
+
 	// An at-most-once job stays within reach.
 	once := add("once", "RETRY", 0)
 	do(0, "WORKING", once)
