@@ -419,8 +419,9 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Map(fields)
 	c.Text("id")
 	putID(c, j)
+	nameless := m.node.Nameless(j)
 	c.Text("queue")
-	c.Bulk(j.Queue.NameBytes())
+	bulkOrNull(c, j.Queue.NameBytes(), !nameless)
 	c.Text("state")
 	_, name := m.stateOf(j)
 	c.Text(name)
@@ -449,10 +450,19 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Text("next-awake-within")
 	c.Int(max(0, j.Awake()-now))
 	c.Text("body")
-	c.Bulk(j.Body())
+	bulkOrNull(c, j.Body(), !nameless)
 	extra.put(c, m)
 	if u != nil {
 		m.putUnique(c, j, u)
+	}
+}
+
+// bulkOrNull answers bytes where they are known.
+func bulkOrNull(c *rm.Ctx, b []byte, known bool) {
+	if known {
+		c.Bulk(b)
+	} else {
+		c.Null()
 	}
 }
 
@@ -671,7 +681,7 @@ func (m *module) jobScan(c *rm.Ctx) {
 	}
 	sight := newSight(c)
 	found, next := search(&s, m.jobs[:0], m.node.ScanJobs, func(j *store.Job) bool {
-		return sight.queue(j.Queue) && m.node.Lives(j.Queue) && (s.states == 0 || m.inStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue))
+		return !m.node.Nameless(j) && sight.queue(j.Queue) && m.node.Lives(j.Queue) && (s.states == 0 || m.inStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue))
 	})
 	m.jobs = found[:0]
 	putCursor(c, next)

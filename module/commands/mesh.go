@@ -378,19 +378,27 @@ func (m *module) nodeName(holder uint64) string {
 	return fmt.Sprintf("%016x", holder)
 }
 
-// putHolders answers who may hold a job, and who has confirmed (1.8).
+// putHolders answers who may hold a job, and who has confirmed that it holds it or, of an
+// acknowledged one, knows (1.8).
 func (m *module) putHolders(c *rm.Ctx, j *store.Job) {
+	own := m.node.KeepsCopy(j)
 	c.Text("nodes-delivered")
-	c.Array(1 + j.Holders())
-	c.Text(m.node.NodeID())
-	for i := range j.Holders() {
-		h, _ := j.Holder(i)
-		c.Text(m.nodeName(h))
-	}
+	m.putNodes(c, j, j.Holders(), own, false)
 	c.Text("nodes-confirmed")
-	c.Array(j.Confirmed())
+	m.putNodes(c, j, j.Confirmed(), j.State == store.StateAcked || own && j.State == store.StateWaitRepl, true)
+}
+
+// putNodes answers n of a job's holders, all or those that have confirmed, and with own this
+// node.
+func (m *module) putNodes(c *rm.Ctx, j *store.Job, n int, own, confirmed bool) {
+	if own {
+		c.Array(n + 1)
+		c.Text(m.node.NodeID())
+	} else {
+		c.Array(n)
+	}
 	for i := range j.Holders() {
-		if h, yes := j.Holder(i); yes {
+		if h, yes := j.Holder(i); yes || !confirmed {
 			c.Text(m.nodeName(h))
 		}
 	}

@@ -118,6 +118,13 @@ func (n *Node) acksDown(p *Peer) {
 // Nameless says whether a job is known by its acknowledgement alone: nobody knows its queue.
 func (n *Node) Nameless(j *store.Job) bool { return n.dummy(j) }
 
+// KeepsCopy says whether this node holds a job itself: not one that only others are to hold,
+// nor one that is known by its acknowledgement alone.
+func (n *Node) KeepsCopy(j *store.Job) bool {
+	ad := n.addingOf(&j.ID)
+	return !n.dummy(j) && (ad == nil || !ad.external)
+}
+
 // dummy says whether nothing of a job is known but that it is acknowledged.
 func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }
 

@@ -250,3 +250,69 @@ func TestOneCopyOfWhatComesAtMostOnce(t *testing.T) {
 	v := m[0].Do("ADDJOB", "set", "b", 5000)
 	assert.True(t, m[0].Do("SHOW", v.Str).Field("repl").Is(3))
 }
+
+// An acknowledgement of a job that isn't known here is kept until all nodes have heard of it,
+// as a job without a queue and a body: SHOW tells it, JSCAN, which lists jobs, doesn't.
+func TestAcknowledgementOfAnUnknownJob_48(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2)
+	c := m[0].Dial()
+	job, other := c.Do("ADDJOB", "", "b", 5000).Str, id(m[1])
+	m[1].Pause()
+	const unknown = "D-ffffffff-AAAAAAAAAAAAAAAAAAAAAAAA-05a1"
+	assert.Equal(t, int64(0), c.Do("ACKJOB", unknown).Int())
+	v := c.Do("SHOW", unknown)
+	assert.Equal(t, "acked", v.Field("state").Str)
+	assert.True(t, v.Field("queue").NullString())
+	assert.True(t, v.Field("body").NullString())
+	assert.Equal(t, []string{other}, v.Field("nodes-delivered").Strings(), "those that are to be told")
+	assert.Equal(t, "2", jobs(m[0]))
+	for _, args := range [][]any{{}, {"QUEUE", ""}, {"STATE", "queued", "STATE", "acked"}} {
+		assert.Equal(t, []string{job}, c.Do(append([]any{"JSCAN", "BUSYLOOP"}, args...)...).Elems[1].Strings(), "%v", args)
+	}
+	m[1].Resume()
+	harness.Await(t, 20*time.Second, "all to know", func() bool { return c.Do("SHOW", unknown).Null })
+}
+
+// SHOW's nodes-delivered and nodes-confirmed count the node itself where it holds the job.
+func TestHoldersInShow(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	ids, c, waiting := []string{id(m[0]), id(m[1]), id(m[2])}, m[0].Dial(), m[0].Dial()
+	m[2].Pause()
+	shown := func(state string, confirmed int) (v harness.Value) {
+		t.Helper()
+		harness.Await(t, 1500*time.Millisecond, fmt.Sprintf("%d to confirm a job that is %s", confirmed, state), func() bool {
+			found := c.Do("JSCAN", "BUSYLOOP", "STATE", state).Elems[1].Strings()
+			if len(found) != 1 {
+				return false
+			}
+			v = c.Do("SHOW", found[0])
+			return len(v.Field("nodes-confirmed").Elems) == confirmed
+		})
+		return v
+	}
+	waiting.Send("ADDJOB", "q", "b", 0, "REPLICATE", 3)
+	v := shown("wait-repl", 2)
+	assert.ElementsMatch(t, ids, v.Field("nodes-delivered").Strings())
+	assert.ElementsMatch(t, ids[:2], v.Field("nodes-confirmed").Strings())
+	m[2].Resume()
+	job := waiting.Receive().Str
+	assert.Empty(t, c.Do("SHOW", job).Field("nodes-confirmed").Elems)
+
+	m[2].Pause()
+	assert.Equal(t, int64(1), c.Do("ACKJOB", job).Int())
+	assert.ElementsMatch(t, ids[:2], shown("acked", 2).Field("nodes-confirmed").Strings())
+	m[2].Resume()
+	m.awaitNoJobs(t)
+
+	// A node that is leaving holds no copy of what it has others hold.
+	require.Equal(t, "OK", c.Do("JOBMESH", "CLUSTER", "LEAVING", "yes").Str)
+	m[2].Pause()
+	waiting.Send("ADDJOB", "q", "b", 0, "REPLICATE", 2)
+	v = shown("wait-repl", 1)
+	assert.ElementsMatch(t, ids[1:], v.Field("nodes-delivered").Strings())
+	assert.Equal(t, ids[1:2], v.Field("nodes-confirmed").Strings())
+	m[2].Resume()
+	assert.Equal(t, byte('+'), waiting.Receive().Kind)
+}

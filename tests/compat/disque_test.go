@@ -271,3 +271,70 @@ func TestSwitch(t *testing.T) {
 	c = s.Dial()
 	assert.Equal(t, int64(1), c.Do("HELLO").Elems[0].Int())
 }
+
+// The lines of COMMANDS.md's "Coming from Disque" that one node shows.
+func TestDifferencesFromDisque(t *testing.T) {
+	s := compatible(t)
+	c := s.Dial()
+	add := func(queue string, options ...any) string {
+		t.Helper()
+		v := c.Do(append([]any{"ADDJOB", queue, "b", 0}, options...)...)
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		return v.Str
+	}
+	do := func(want int64, command ...any) {
+		t.Helper()
+		assert.Equal(t, want, c.Do(command...).Int(), "%v", command)
+	}
+	stat := func(queue, field string) int64 { return c.Do("QSTAT", queue).Field(field).Int() }
+
+	assert.Contains(t, []int64{186_399, 186_400}, c.Do("SHOW", add("delayed", "DELAY", 100_000)).Field("ttl").Int())
+	assert.Equal(t, int64(0), stat("delayed", "len"))
+	for _, option := range []string{"TTL", "RETRY", "DELAY"} {
+		assert.True(t, strings.HasSuffix(c.Do("ADDJOB", "q", "b", 0, option, 1<<31).Str, "at most 2147483647 (seconds)"), option)
+	}
+
+	ctime := c.Do("SHOW", add("aged")).Field("ctime").Int()
+	assert.InDelta(t, time.Now().UnixMilli(), ctime>>11, 60_000)
+
+	// An at-most-once job stays within reach.
+	once := add("once", "RETRY", 0)
+	do(0, "WORKING", once)
+	do(1, "QLEN", "once")
+	do(1, "DEQUEUE", once)
+	do(1, "ENQUEUE", once)
+	do(1, "QLEN", "once")
+
+	// A queue that is paused in input takes back what clients put back.
+	job := add("q")
+	require.Equal(t, job, c.Do("GETJOB", "FROM", "q").Elems[0].Elems[1].Str)
+	assert.Equal(t, "in", c.Do("PAUSE", "q", "in").Str)
+	do(1, "NACK", job)
+	do(1, "DEQUEUE", job)
+	do(1, "ENQUEUE", job)
+	assert.Equal(t, []int64{3, 1}, []int64{stat("q", "jobs-in"), stat("q", "jobs-out")}, "DEQUEUE counts in neither")
+
+	info := c.Do("INFO").Str
+	for _, lacks := range []string{"disque_git_sha1", "disque_git_dirty", "disque_build_id", "client_longest_output_list", "client_biggest_input_buf"} {
+		assert.NotContains(t, info, lacks)
+	}
+	assert.True(t, c.Do("CLUSTER", "MEET", "localhost", 7712).Err("ERR Invalid node address specified: localhost:7712"))
+	assert.True(t, c.Do("CLUSTER", "MEET").Err("ERR Wrong CLUSTER subcommand or number of arguments"))
+	assert.True(t, c.Do("CLUSTER", "nosuch").Err("ERR unknown subcommand"))
+	assert.True(t, c.Do("CONFIG", "SET", "maxmemory-policy", "acks").Err("ERR"))
+}
+
+// Locks that waiting and running jobs hold in a queue are cleared queue by queue.
+func TestClearAllLeavesOtherQueues(t *testing.T) {
+	c := harness.Start(t).Dial()
+	for _, add := range [][]any{{"a", "SCOPE", "queue"}, {"b", "SCOPE", "mesh"}} {
+		require.Equal(t, byte('+'), c.Do("ADDJOB", add[0], "b", 0, "UNIQUE", "until-processed", add[1], add[2]).Kind)
+	}
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "ALL", "TYPE", "waiting").Int())
+	left := c.Do("LOCK.SCAN", 0, "TYPE", "waiting").Elems[1].Elems
+	if assert.Len(t, left, 1) {
+		assert.Equal(t, []string{"a", "b"}, left[0].Strings())
+	}
+	assert.Equal(t, int64(1), c.Do("LOCK.CLEAR", "ALL", "TYPE", "waiting", "QUEUE", "a").Int())
+	assert.Empty(t, c.Do("LOCK.SCAN", 0, "TYPE", "waiting").Elems[1].Elems)
+}
