@@ -302,16 +302,16 @@ func TestMeshesWithTheSameLocksMeet(t *testing.T) {
 			t.Parallel()
 			one, other := start(t, half), start(t, half)
 			for i := range 300 {
-				acquire(t, one[0], fmt.Sprint("n", i), "a", 600_000)
-				acquire(t, other[0], fmt.Sprint("n", i), "b", 600_000)
+				acquire(t, one[0], fmt.Sprint("n", i), "a", 600_000, "WAIT", 10_000)
+				acquire(t, other[0], fmt.Sprint("n", i), "b", 600_000, "WAIT", 10_000)
 			}
-			acquire(t, one[0], "only", "a", 600_000)
+			acquire(t, one[0], "only", "a", 600_000, "WAIT", 10_000)
 			meet(t, one[0], other[1])
 			m := append(slices.Clone(one), other...)
 			m.await(t, 2*half)
 			m.votes(t)
 			for i, s := range m {
-				acquire(t, s, fmt.Sprint("free", i), "c", 600_000, "WAIT", 5000)
+				acquire(t, s, fmt.Sprint("free", i), "c", 600_000, "WAIT", 10_000)
 				assert.True(t, s.Do("LOCK.ACQUIRE", "only", "c", 1000).NullString())
 				for _, name := range []string{"n0", "n299"} {
 					v := s.Do("LOCK.ACQUIRE", name, "c", 1000)
