@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"maps"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -24,7 +25,7 @@ type Deletions struct {
 }
 
 const (
-	maxDeletions = 256 // queues; from then on the first that was deleted counts as if all were
+	maxDeletions = 512 // queues; then the older half is forgotten
 	pastMS       = 5_000
 	pastMost     = 1000 // queues
 	nodeLen      = 8
@@ -61,31 +62,26 @@ func (n *Node) newestHere() uint64 {
 	return max(n.ctime, min(n.deleted.newest, uint64(max(n.now+trustAhead, 0))*1_000_000))
 }
 
-// queueDeleted follows the end of a queue that was in a key. Of a queue that was renamed, or has
-// jobs that RELEASEJOB can move, the other nodes' copies may be in a queue of another name.
+// queueDeleted follows the end of a queue that was in a key. A deletion never counts for queues
+// of other names: a job of theirs that this node has lost is to come back to it. So what other
+// nodes have in a queue of another name, by RENAME or RELEASEJOB, can come back.
 func (n *Node) queueDeleted(q *store.Queue) {
 	if !n.shared() || !q.AnyParts() || q.Jobs() == 0 {
 		return
 	}
 	n.deleted.untold += q.Jobs()
-	if q.Flags&queueRenamed != 0 || q.Counted(store.Deferred) > 0 {
-		n.allDeleted(n.newestHere())
-		return
-	}
 	d := &n.deleted
 	if d.Queues == nil {
 		d.Queues = map[uint64]uint64{}
 	}
 	d.Queues[hashOf(q.NameBytes())] = n.newestHere()
 	if len(d.Queues) > maxDeletions {
-		var first, at uint64
-		for h, c := range d.Queues {
-			if at == 0 || c < at || c == at && h < first {
-				first, at = h, c
-			}
+		times := slices.Sorted(maps.Values(d.Queues))
+		middle := times[len(times)/2]
+		maps.DeleteFunc(d.Queues, func(_, c uint64) bool { return c < middle })
+		if len(d.Queues) > maxDeletions { // all at one time
+			clear(d.Queues)
 		}
-		d.All = max(d.All, at)
-		delete(d.Queues, first)
 	}
 	n.nodesChanged()
 }

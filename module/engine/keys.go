@@ -139,9 +139,6 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		}
 		return 0
 	}
-	if was := q.NameBytes(); len(was) > 0 && string(was) != string(name) {
-		q.Flags |= queueRenamed
-	}
 	n.store.Rename(q, name)
 	if !dormant && n.unlisted() {
 		n.listAll()

@@ -48,10 +48,6 @@ const queueReturned uint8 = 8
 // with its key (RESTORE, a restart) and wasn't looked at since.
 const queueExpires uint8 = 16
 
-// queueRenamed marks a queue that has had another name since the start. Copies of its jobs that
-// other nodes have are in queues of that name.
-const queueRenamed uint8 = 32
-
 // Memory levels (disque-compat.md 4.5): shares of maxmemory.
 const (
 	levelExternal = 0.75 // take no new job
