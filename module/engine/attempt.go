@@ -440,7 +440,7 @@ func (n *Node) lostRound(c *Claim, need int) {
 			// no majority. A greater token is a new claim, for which all can vote: whoever
 			// has the lock by now stands against it.
 			if c.kind == take {
-				c.least = max(c.least, a.token+1)
+				c.least = max(c.least, nextShown(a.token))
 			}
 			continue
 		case wire.LockHeld:
@@ -448,7 +448,7 @@ func (n *Node) lostRound(c *Claim, need int) {
 				greatest = max(greatest, a.token)
 			}
 		case wire.TokenLow:
-			c.least = max(c.least, a.token+1)
+			c.least = max(c.least, nextShown(a.token))
 		case wire.TokenStale:
 			c.least = max(c.least, a.token)
 			greatest = max(greatest, a.token)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"jobmesh/module/store"
@@ -18,9 +19,10 @@ const (
 // end is how a job ended.
 type end struct {
 	id         store.ID
-	undone     bool       // it wasn't acknowledged
-	unreleased bool       // nor could it have been delivered
-	job        *store.Job // nil where it isn't known here
+	undone     bool        // it wasn't acknowledged
+	unreleased bool        // nor could it have been delivered
+	job        *store.Job  // nil where it isn't known here
+	told       []wire.Node // in that case, the nodes that are told of it too, as far as is known
 	source
 }
 
@@ -43,12 +45,12 @@ const (
 // for has ended: at once where a client said so, for that node is the first to know. The
 // first node that holds both queues it soon, unless it hears meanwhile that the job is
 // queued: the node where the client was may not hold the job, or not have known yet that
-// the others that the job waited for have ended. p is the one that has ended, or nil.
-func (n *Node) turnOf(j, p *store.Job, s source) turn {
+// the others that the job waited for have ended.
+func (n *Node) turnOf(j *store.Job, e *end) turn {
 	switch {
-	case j.Holders() == 0 || s == source{}:
+	case j.Holders() == 0 || e.source == source{}:
 		return atOnce
-	case n.first(j, p):
+	case n.first(j, e):
 		return soon
 	}
 	return later
@@ -138,13 +140,20 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 }
 
 // tellsKin has the end of a job be told, until they have confirmed it, to all nodes that hold
-// one that waits for it, as to those that hold a copy. They may have none, and would ask; but
-// this node could be lost before, or forget it in a restart, and a job of which nobody knows
-// the end counts as undone. Of very many that wait the others' nodes follow with them. The job
-// is about to be acknowledged, and may move.
+// one that waits for it, as to those that hold a copy: those that asked (TagKin), and those of
+// the jobs that wait here. They may have no copy, and would ask; but this node could be lost
+// before, or forget it in a restart, and a job of which nobody knows the end counts as undone.
+// Of very many that wait the others' nodes follow with them. The job is about to be
+// acknowledged, and may move.
 func (n *Node) tellsKin(j *store.Job) *store.Job {
-	if n.store.Ties() == 0 || len(n.mesh.order) == 0 {
+	if !n.hasKin(j) {
 		return j
+	}
+	nodes := append([]byte(nil), j.Extra(store.TagKin)...)
+	for ; len(nodes) >= nodeLen; nodes = nodes[nodeLen:] {
+		if p := n.mesh.by[wire.Node(binary.BigEndian.Uint64(nodes))]; p != nil {
+			j, _ = n.addHolder(j, p.Node)
+		}
 	}
 	k := n.store.Knot(&j.ID)
 	if k == nil {
@@ -152,7 +161,7 @@ func (n *Node) tellsKin(j *store.Job) *store.Job {
 	}
 	t := n.store.First(k)
 	for range n.kin.budget {
-		if t == nil || j.Holders() == len(n.mesh.order) {
+		if t == nil {
 			break
 		}
 		if c := n.store.Lookup(&t.Job); c != nil {
@@ -165,6 +174,11 @@ func (n *Node) tellsKin(j *store.Job) *store.Job {
 		t = t.Next()
 	}
 	return j
+}
+
+// hasKin says whether jobs wait for one that other nodes may hold.
+func (n *Node) hasKin(j *store.Job) bool {
+	return len(n.mesh.order) > 0 && (n.store.Ties() > 0 && n.store.Knot(&j.ID) != nil || j.Parts > 0 && j.Extra(store.TagKin) != nil)
 }
 
 // unfinished says whether jobs still wait for one that is acknowledged.
@@ -252,7 +266,7 @@ func (n *Node) followUnknown(e end) bool {
 // endLater has [Node.tickEnds] go on following the end of a job that isn't here.
 func (n *Node) endLater(e end) {
 	if !n.kin.ending[e.id] {
-		e.job = nil
+		e.job, e.told = nil, slices.Clone(e.told)
 		n.kin.ending[e.id] = true
 		n.kin.ends = append(n.kin.ends, e)
 	}
@@ -320,7 +334,7 @@ func (n *Node) outlive(j *store.Job, e *end) bool {
 		n.log(LogState, j)
 		return true
 	}
-	n.letGo(j, n.turnOf(j, e.job, e.source))
+	n.letGo(j, n.turnOf(j, e))
 	return true
 }
 
@@ -385,15 +399,13 @@ func (n *Node) letGo(j *store.Job, when turn) {
 	n.requeue(j, false)
 }
 
-// first says whether this node is the first of those that hold a job and the one
-// that it waited for last: at each of them the end of that is known.
-func (n *Node) first(j, p *store.Job) bool {
-	if p == nil {
-		return true
-	}
+// first says whether this node is the first of those that hold a job and hear of the end of
+// the one that it waited for last: those that hold that one, or are told.
+func (n *Node) first(j *store.Job, e *end) bool {
 	for i := range j.Holders() {
 		h, _ := j.Holder(i)
-		if q := n.mesh.by[wire.Node(h)]; h < uint64(n.self.Node()) && q != nil && q.Connected && p.HeldBy(h) {
+		if q := n.mesh.by[wire.Node(h)]; h < uint64(n.self.Node()) && q != nil && q.Connected &&
+			(e.job != nil && e.job.HeldBy(h) || slices.Contains(e.told, wire.Node(h))) {
 			return false
 		}
 	}
@@ -576,7 +588,7 @@ func (n *Node) look(j *store.Job) {
 			switch {
 			case p != nil && p.State != store.StateAcked:
 				if n.passed(j) == p {
-					n.letOne(j, n.turnOf(j, p, source{clock: true}))
+					n.letOne(j, n.turnOf(j, &end{job: p, source: source{clock: true}}))
 					return
 				}
 				continue
@@ -659,6 +671,10 @@ func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 		reply.Flags = ackFlags(j)
 	case j != nil:
 		reply.Count = wire.FateOpen
+		if !noted(j, store.TagKin, p) {
+			j, _ = n.noteNode(j, store.TagKin, p)
+			n.log(LogState, j)
+		}
 	case n.store.Done(&id):
 		reply.Count = wire.FateEnded
 	case n.graves.cancelled(&id):
@@ -781,7 +797,7 @@ func (n *Node) allEnded(j *store.Job) {
 		n.log(LogState, j)
 		return
 	}
-	n.letGo(j, n.turnOf(j, nil, source{clock: true}))
+	n.letGo(j, n.turnOf(j, &end{source: source{clock: true}}))
 }
 
 // ackFlags are the flags of a SetAck about a job.
@@ -834,5 +850,5 @@ func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 		n.lookBehind(&id) // the sender knows no more than that
 		return
 	}
-	n.followUnknown(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, source: source{from: p}})
+	n.followUnknown(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, told: m.Holders, source: source{from: p}})
 }

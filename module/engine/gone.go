@@ -28,7 +28,6 @@ const (
 	maxDeletions = 512 // queues; then the older half is forgotten
 	pastMS       = 5_000
 	pastMost     = 1000 // queues
-	nodeLen      = 8
 )
 
 // deletions is Deletions, and what goes with it.
@@ -125,23 +124,11 @@ func hashOf(name []byte) uint64 {
 
 // shun notes that a node has deleted a job and doesn't take it; false where there is no room.
 func (n *Node) shun(j *store.Job, p *Peer) (_ *store.Job, ok bool) {
-	nodes := append([]byte(nil), j.Extra(store.TagShun)...)
-	return n.setExtra(j, store.TagShun, binary.BigEndian.AppendUint64(nodes, uint64(p.Node)))
+	return n.noteNode(j, store.TagShun, p)
 }
 
 // shunned says whether a node is known not to take a job, for it has deleted it.
-func shunned(j *store.Job, p *Peer) bool {
-	if j.Parts == 0 {
-		return false
-	}
-	nodes := j.Extra(store.TagShun)
-	for ; len(nodes) >= nodeLen; nodes = nodes[nodeLen:] {
-		if wire.Node(binary.BigEndian.Uint64(nodes)) == p.Node {
-			return true
-		}
-	}
-	return false
-}
+func shunned(j *store.Job, p *Peer) bool { return noted(j, store.TagShun, p) }
 
 // past is a job up to which a queue has jobs alone that a node doesn't take.
 type past struct {

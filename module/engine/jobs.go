@@ -464,7 +464,7 @@ func (n *Node) Ack(id *store.ID) bool {
 // others wait for: were its end forgotten, they would count it as undone.
 func (n *Node) FastAck(id *store.ID) bool {
 	j := n.store.Lookup(id)
-	if n.store.Ties() > 0 && n.store.Knot(id) != nil && len(n.mesh.order) > 0 {
+	if j != nil && n.hasKin(j) {
 		return n.Ack(id)
 	}
 	m := wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: *id}

@@ -110,6 +110,9 @@ const (
 // MaxShownToken is the greatest that a client may name.
 const MaxShownToken = 1<<53 - 1
 
+// nextShown is the lowest token that clients see as a greater one.
+func nextShown(token uint64) uint64 { return (token | hiddenMask) + 1 }
+
 // ShownToken is a token as clients see it.
 func ShownToken(token uint64) int64 { return int64(token >> hiddenBits) }
 
@@ -131,7 +134,7 @@ func (n *Node) nextToken(l *store.Lock) uint64 {
 	if l != nil {
 		last = max(last, l.Token)
 	}
-	token := max(uint64(max(n.now, 0))<<tokenShift, (last|hiddenMask)+1)
+	token := max(uint64(max(n.now, 0))<<tokenShift, nextShown(last))
 	n.reserve(token)
 	return token
 }

@@ -195,7 +195,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 				// We may have handed it to a node that the sender doesn't know to hold it.
 				n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
 			}
-			if m.Flags&wire.ByClient != 0 && j.State != store.StateAcked && n.store.Knot(&id) != nil && n.addings[id] == nil {
+			if m.Flags&wire.ByClient != 0 && j.State != store.StateAcked && n.hasKin(j) && n.addings[id] == nil {
 				n.acknowledge(n.tellsKin(j), p) // as FastAck has it
 				n.collect(n.store.Lookup(&id))
 				return

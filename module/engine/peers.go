@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"encoding/binary"
 	"encoding/hex"
 	"slices"
 
@@ -520,6 +521,28 @@ func (n *Node) addHolder(j *store.Job, node wire.Node) (*store.Job, bool) {
 	}
 	k, added := n.store.AddHolder(j, uint64(node))
 	return n.moved(j, k), added
+}
+
+// nodeLen is the length of a node's short name in an extra that lists some.
+const nodeLen = 8
+
+// noteNode adds a node to those that an extra of a job lists; false where there is no room.
+func (n *Node) noteNode(j *store.Job, tag store.Tag, p *Peer) (_ *store.Job, ok bool) {
+	nodes := append([]byte(nil), j.Extra(tag)...)
+	return n.setExtra(j, tag, binary.BigEndian.AppendUint64(nodes, uint64(p.Node)))
+}
+
+// noted says whether an extra of a job lists a node.
+func noted(j *store.Job, tag store.Tag, p *Peer) bool {
+	if j.Parts == 0 {
+		return false
+	}
+	for nodes := j.Extra(tag); len(nodes) >= nodeLen; nodes = nodes[nodeLen:] {
+		if wire.Node(binary.BigEndian.Uint64(nodes)) == p.Node {
+			return true
+		}
+	}
+	return false
 }
 
 // setExtra sets one of a job's extras; the job may move, as in addHolder. False

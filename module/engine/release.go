@@ -206,7 +206,7 @@ func (n *Node) letSome(l *letting) (all bool) {
 		}
 		when := l.when
 		if !l.told {
-			when = n.turnOf(c, n.store.Lookup(&l.id), source{clock: true})
+			when = n.turnOf(c, &end{job: n.store.Lookup(&l.id), source: source{clock: true}})
 		}
 		n.letOne(c, when)
 	}
@@ -287,7 +287,7 @@ func (n *Node) oneLess(id store.ID, j *store.Job, s source) {
 		n.lookLater(p)
 		return
 	}
-	n.letGo(p, n.turnOf(p, j, s))
+	n.letGo(p, n.turnOf(p, &end{job: j, source: s}))
 }
 
 // comesLate counts a copy that has just come where the job is that was released to come after

@@ -118,6 +118,11 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			}
 			n.do(func() { n.k.Drop([]*store.Queue{q}) })
 		},
+		"token": func() { // NODE JOB: its token, and what clients are shown of it
+			n, id := w.actor(0), w.id(1)
+			t := n.e.Token(n.e.Job(&id))
+			w.say("%s shown %d", w.token(t), engine.ShownToken(t)-engine.ShownToken(uint64(dawn)<<20))
+		},
 		"release": w.release, "cancel": w.cancel, "body": w.body,
 	}
 	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
@@ -146,6 +151,9 @@ func (w *world) mesh() {
 		n := &actor{w: w, name: string(rune('a' + i)), disk: map[store.ID][2][]byte{}, locks: map[string][]byte{}, links: map[*actor]bool{}, next: w.now + 1}
 		for k := range n.id {
 			n.id[k] = byte(0x11 * (i + 1))
+		}
+		if w.d.HasArg("near") { // their tokens differ in what clients aren't shown alone
+			n.id[6], n.id[7] = 0x11, byte(0x10*(i+1))
 		}
 		w.nodes = append(w.nodes, n)
 		n.start(timeout)

@@ -73,7 +73,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.Unproven, l
 	case !live && b.extend:
 		return wire.NotHeld, nil
-	case !live && (b.token <= n.store.Locks().Floor || l != nil && b.token <= l.Token):
+	case !live && (b.token < nextShown(n.store.Locks().Floor) || l != nil && b.token < nextShown(l.Token)):
 		return wire.TokenLow, l
 	case !n.alone() && !n.promised(b.name, &b.id, b.flags, b.lease):
 		return voteLater, nil

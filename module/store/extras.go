@@ -23,6 +23,8 @@ const (
 	TagOffer
 	// TagShun: the nodes that have deleted their copy, and don't take the job again.
 	TagShun
+	// TagKin: nodes that asked what became of the job, since one waits for it there.
+	TagKin
 )
 
 const extraHead = 3
