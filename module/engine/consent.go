@@ -699,6 +699,29 @@ func (n *Node) entrust(j *store.Job) {
 	n.entrusted[j.ID] = n.steady()
 }
 
+// endFresh frees a job's locks, but for votes that its holder has had extended since: at
+// another node somebody may be working on it.
+func (n *Node) endFresh(j *store.Job) {
+	u := j.Unique()
+	if u == nil || n.alone() || u.Strategy() == store.UniqueWindow {
+		return
+	}
+	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
+		if !u.Has(hasFlag(space)) {
+			continue
+		}
+		name := slices.Clone(n.lockName(j, u, space))
+		token := lockToken(u, space)
+		u.Clear(hasFlag(space))
+		if l := n.liveLock(name); l != nil && l.Job == j.ID && l.Flags&lockKept != 0 {
+			n.setFlags(l, l.Flags|lockForeign)
+			n.logLock(l)
+			continue
+		}
+		n.retreat(name, holder{id: j.ID}, token, n.allPeers())
+	}
+}
+
 // leaveVotes has a job's end leave the votes for it alone.
 func (n *Node) leaveVotes(j *store.Job) {
 	u := j.Unique()

@@ -635,16 +635,18 @@ func (n *Node) outlast(j *store.Job) {
 
 // expireCopy ends a job whose time to live is over, and that another node may hold: somebody
 // may work on it there, or have acknowledged it, and the word of that was lost. So those that
-// wait for it ask what became of it; and the locks of a copy stay, as far as this node has a
-// say. False where the job ends here.
+// wait for it ask what became of it; and its locks stay where that somebody has had them
+// extended, or where this node only keeps a copy. False where the job ends here.
 func (n *Node) expireCopy(j *store.Job) bool {
 	if j.State != store.StateActive && j.State != store.StateQueued || j.Retry == 0 || n.expiresInHands || held(j) || !n.heldElsewhere(j) {
 		return false
 	}
 	f, _ := j.Family()
 	id, unreleased := j.ID, f.Unreleased()
-	if j.State == store.StateActive && j.Place == store.InHeld {
+	if j.State == store.StateActive && j.Place == store.InHeld && j.Flags&(store.FlagAnnounced|store.FlagQueuedOnce) != store.FlagAnnounced {
 		n.entrust(j)
+	} else {
+		n.endFresh(j)
 	}
 	n.report(j, source{clock: true})
 	n.remove(j)
