@@ -19,6 +19,7 @@ import (
 type dispute struct {
 	until    int64 // steady
 	rivals   []rival
+	partial  bool  // this node's own vote may be missing
 	endless  bool  // nobody is asked: a client has the lock, or a window, which lasts longer than its job
 	asked    int64 // steady
 	question int64 // its number, which the answers give back
@@ -43,11 +44,49 @@ func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 		}
 		n.sync.disputed[string(e.Name)] = d
 	}
+	d.partial = d.partial || n.sync.partial
 	if l != nil {
 		mine := n.entryOf(l)
 		n.addRival(d, &mine, l.Until != 0)
 	}
 	n.addRival(d, e, e.Lease > 0)
+}
+
+// stands says of a lock that is in dispute whether this node's own vote is surely for the one
+// who wants it now: he has that, though nobody else gets the lock before the others' leases are
+// over too.
+func (n *Node) stands(l *store.Lock, h *holder) bool {
+	return n.isLive(l) && h.has(l) && l.Flags&lockSoft == 0 && !n.disputeOf(l.Name()).partial
+}
+
+// unrival hears that a rival has given the lock up, by this token or a greater one; with
+// wire.Fresh that he never had it by that one.
+func (n *Node) unrival(name []byte, h *holder, token uint64, flags uint8) {
+	d := n.disputeOf(name)
+	if d == nil {
+		return
+	}
+	all := len(d.rivals)
+	d.rivals = slices.DeleteFunc(d.rivals, func(r rival) bool {
+		switch {
+		case store.ID(r.lock.Job) != h.id || !bytes.Equal(r.lock.Owner, h.owner):
+			return false
+		case flags&wire.Fresh != 0:
+			return r.lock.Token == token && r.lock.Flags&lockKept == 0
+		}
+		return r.lock.Token <= token
+	})
+	if len(d.rivals) < all {
+		n.decide(string(name), d)
+	}
+}
+
+// cleared ends a dispute over a lock that is cleared, whoever had it.
+func (n *Node) cleared(name []byte) {
+	if n.disputeOf(name) != nil {
+		delete(n.sync.disputed, string(name))
+		n.disputeOver()
+	}
 }
 
 func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
@@ -178,11 +217,11 @@ func (n *Node) decide(name string, d *dispute) {
 	}
 	if len(d.rivals) == 1 {
 		r := &d.rivals[0]
-		if !r.lives && !n.countsOnAny(r.lock.Name, store.ID(r.lock.Job)) {
+		if !d.endless && !r.lives && !n.countsOnAny(r.lock.Name, store.ID(r.lock.Job)) {
 			return
 		}
 	}
-	if l := n.liveLock([]byte(name)); l != nil && (len(d.rivals) == 0 || l.Job != store.ID(d.rivals[0].lock.Job)) {
+	if l := n.liveLock([]byte(name)); l != nil && (len(d.rivals) == 0 || !(&holder{store.ID(d.rivals[0].lock.Job), d.rivals[0].lock.Owner}).has(l)) {
 		mine := n.entryOf(l)
 		n.addRival(d, &mine, l.Until != 0) // nobody was asked for that one
 		return

@@ -22,6 +22,7 @@ const (
 	pollFirst      = 100    // between questions for clients that don't wait, doubling while they are in vain
 	pollLast       = 2_000
 	claimedMS      = 100 // until a line asks of whose queue a job is being claimed
+	keepMS         = 100 // how long what came stays for a client that was here a moment ago
 )
 
 // imports is how a queue fares with getting jobs from other nodes.
@@ -34,6 +35,16 @@ type imports struct {
 	direct, all    int   // questions since the last success
 	poll           int64 // the next question for a client that doesn't wait
 	polls          int   // of those since the last success
+	keep           int64 // until then what came stays for clients that were here a moment ago
+	later          bool  // it is in node.kept
+	told           int64 // when a node that gave a job was told last that nobody waits here
+}
+
+// kept is a queue of which something stays here that came from others, and when that is looked
+// at again.
+type kept struct {
+	name string
+	at   int64
 }
 
 type responder struct {
@@ -83,6 +94,38 @@ func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
 
 func (n *Node) importsOf(name string) *imports {
 	return n.imports.make(name, imports{bucket: n.now})
+}
+
+// spares says whether waiting jobs of a queue may go to other nodes. What came from others
+// stays for clients here: those that wait, for a moment those that were served, and for some
+// seconds those that poll. Else it goes on, for the client that it came for has gone.
+func (n *Node) spares(name string) bool {
+	imp := n.imports.get(name)
+	return imp.rate(n.now) == 0 || n.waits[name] == nil && n.now >= imp.keep
+}
+
+// keepFor has what came stay for clients that aren't here just now.
+func (n *Node) keepFor(name string, ms int64) {
+	if imp := n.imports.get(name); imp != nil {
+		imp.keep = max(imp.keep, n.now+ms)
+	}
+}
+
+// feedKept looks at the queues again of which something was kept for nobody.
+func (n *Node) feedKept() {
+	for budget := askSlice; len(n.kept) > 0 && n.kept[0].at <= n.now && budget > 0; budget-- {
+		name := n.kept[0].name
+		n.kept = n.kept[1:]
+		if imp := n.imports.get(name); imp != nil {
+			imp.later = false
+		}
+		if q := n.store.Queue([]byte(name)); q != nil && q.Head != nil {
+			n.feedLater(q)
+		}
+	}
+	if len(n.kept) > 0 {
+		n.wake = min(n.wake, max(n.kept[0].at, n.now+1))
+	}
 }
 
 // need asks other nodes for jobs that clients wait for here.
@@ -150,6 +193,7 @@ func (n *Node) Poll(name []byte, count int) {
 	if n.now < imp.poll {
 		return
 	}
+	imp.keep = n.now + importWindow
 	imp.poll = n.now + min(int64(pollFirst)<<min(imp.polls, 10), pollLast)
 	imp.polls++
 	m := wire.Message{Kind: wire.NeedJobs, Queue: name, Count: uint32(min(count, askMost))}
@@ -163,8 +207,12 @@ func (n *Node) Poll(name []byte, count int) {
 func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	name := string(m.Queue)
 	count := min(m.Count, askMost)
+	if count == 0 {
+		n.sated(p, name)
+		return
+	}
 	q := n.Queue(m.Queue)
-	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.steady() >= p.choked && n.imports.get(name).rate(n.now) == 0 {
+	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.steady() >= p.choked && n.spares(name) {
 		// Half is kept for those who ask here.
 		if q.Len < 2*uint64(count) {
 			count = uint32(max(q.Len/2, 1))
@@ -245,8 +293,17 @@ func (n *Node) feedAll() {
 // feed gives a queue's jobs to the nodes that wait for some, each one in turn. It says
 // whether it stopped for the budget.
 func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
-	h := n.hungry.get(string(q.NameBytes()))
-	if h == nil || q.Pause&PauseOut != 0 || n.imports.get(string(q.NameBytes())).rate(n.now) > 0 {
+	name := string(q.NameBytes())
+	h := n.hungry.get(name)
+	if h == nil || q.Pause&PauseOut != 0 {
+		return false
+	}
+	if !n.spares(name) {
+		if imp := n.imports.get(name); n.waits[name] == nil && !imp.later {
+			imp.later = true
+			n.kept = append(n.kept, kept{name, n.now + keepMS})
+			n.wake = min(n.wake, n.now+keepMS)
+		}
 		return false
 	}
 	var passed []hungry // those to whom none of the jobs can be given
@@ -273,14 +330,14 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 	more = len(h.line) > 0 && *budget <= 0
 	h.line = append(passed, h.line...)
 	if len(h.line) == 0 {
-		n.hungry.remove(string(q.NameBytes()))
+		n.hungry.remove(name)
 	}
 	return more
 }
 
 // sated takes a node out of those that wait for jobs of a queue, until it asks again.
-func (n *Node) sated(p *Peer, q *store.Queue) {
-	if h := n.hungry.get(string(q.NameBytes())); h != nil {
+func (n *Node) sated(p *Peer, name string) {
+	if h := n.hungry.get(name); h != nil {
 		h.line = slices.DeleteFunc(h.line, func(x hungry) bool { return x.node == p.Node })
 	}
 }
@@ -404,6 +461,10 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 func (n *Node) imported(p *Peer, name []byte) {
 	imp := n.importsOf(string(name))
 	imp.count(n.now)
+	if n.waits[string(name)] == nil && n.now >= imp.keep && n.now >= imp.told+keepMS {
+		imp.told = n.now
+		n.send(p, &wire.Message{Kind: wire.NeedJobs, Queue: name})
+	}
 	imp.asked, imp.direct, imp.poll, imp.polls = 0, 0, 0, 0
 	if list := n.waits[string(name)]; list != nil {
 		list.due = n.now

@@ -337,7 +337,7 @@ func (n *Node) onDeclined(p *Peer, m *wire.Message) {
 		return
 	}
 	if j := n.review(&id, o); j != nil {
-		n.sated(p, j.Queue)
+		n.sated(p, string(j.Queue.NameBytes()))
 		n.unoffer(j)
 	}
 }

@@ -717,6 +717,7 @@ func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pen
 // clear is ClearLocks for one lock, and this node alone.
 func (n *Node) clear(name []byte) (cleared int64) {
 	n.clearOutvoted(func(other []byte) bool { return bytes.Equal(other, name) })
+	n.cleared(name)
 	l := n.store.Lock(name)
 	if l == nil {
 		return 0

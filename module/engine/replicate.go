@@ -368,7 +368,7 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		if marked {
 			n.starvesStill(p, q) // it may take the next one
 		} else {
-			n.sated(p, q)
+			n.sated(p, string(q.NameBytes()))
 		}
 		n.unexport(j)
 		return

@@ -46,7 +46,7 @@ const voteLater = math.MaxUint32
 // vote gives this node's vote, or says why not (wire.LockHeld …) and which lock
 // stands against it.
 func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
-	if n.abstainsFrom(b.name) || n.inDispute(b.name) {
+	if n.abstainsFrom(b.name) || n.inDispute(b.name) && !n.stands(n.store.Lock(b.name), &b.holder) {
 		return wire.Abstains, nil
 	}
 	n.clearFirst(b.name)
@@ -131,6 +131,12 @@ func (n *Node) opposed(why uint32, name []byte, h *holder) {
 
 // unvote takes a vote back; with wire.Fresh one only that was made for this token.
 func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
+	why, l = n.unvoteOwn(name, h, token, flags)
+	n.unrival(name, h, token, flags)
+	return why, l
+}
+
+func (n *Node) unvoteOwn(name []byte, h *holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
 	n.unlearn(name, h, token, flags&wire.Fresh != 0)
 	l = n.store.Lock(name)
 	switch {

@@ -134,6 +134,7 @@ func (n *Node) leave(p *place) {
 	n.countWaiters(list)
 	if list.len == 0 {
 		delete(n.waits, list.name)
+		n.keepFor(list.name, keepMS)
 		last := len(n.lines) - 1
 		n.lines[list.at] = n.lines[last]
 		n.lines[list.at].at = list.at

@@ -301,11 +301,12 @@ func TestMeshesWithTheSameLocksMeet(t *testing.T) {
 		t.Run(fmt.Sprint(half), func(t *testing.T) {
 			t.Parallel()
 			one, other := start(t, half), start(t, half)
+			var a, b int64
 			for i := range 300 {
-				acquire(t, one[0], fmt.Sprint("n", i), "a", 600_000, "WAIT", 10_000)
-				acquire(t, other[0], fmt.Sprint("n", i), "b", 600_000, "WAIT", 10_000)
+				a = acquire(t, one[0], fmt.Sprint("n", i), "a", 600_000, "WAIT", 10_000)
+				b = acquire(t, other[0], fmt.Sprint("n", i), "b", 600_000, "WAIT", 10_000)
 			}
-			acquire(t, one[0], "only", "a", 600_000, "WAIT", 10_000)
+			only := acquire(t, one[0], "only", "a", 600_000, "WAIT", 10_000)
 			meet(t, one[0], other[1])
 			m := append(slices.Clone(one), other...)
 			m.await(t, 2*half)
@@ -318,6 +319,18 @@ func TestMeshesWithTheSameLocksMeet(t *testing.T) {
 					assert.True(t, v.NullString() || v.Err("NOQUORUM"), "%v", v)
 				}
 			}
+			// That which one half alone had goes on. Of the others' holders none does, until the other
+			// has let go; and when somebody has cleared the lock, it can be had at once.
+			assert.Equal(t, "OK", one[0].Do("LOCK.EXTEND", "only", "a", only, 600_000).Str)
+			assert.Equal(t, "OK", other[0].Do("LOCK.RELEASE", "only", "a", only).Str)
+			acquire(t, other[1], "only", "c", 1000, "WAIT", 5000)
+			assert.NotEqual(t, "OK", one[0].Do("LOCK.EXTEND", "n299", "a", a, 600_000).Str)
+			one[0].Do("LOCK.RELEASE", "n299", "a", a)
+			assert.Equal(t, "OK", other[0].Do("LOCK.EXTEND", "n299", "b", b, 600_000).Str)
+			assert.Equal(t, "OK", other[0].Do("LOCK.RELEASE", "n299", "b", b).Str)
+			acquire(t, m[0], "n299", "c", 1000, "WAIT", 5000)
+			m[half].Do("LOCK.CLEAR", "n0")
+			acquire(t, m[1], "n0", "c", 1000, "WAIT", 5000)
 		})
 	}
 }
