@@ -222,7 +222,7 @@ static const struct jm_field layout[] = {
     FIELD(jm_queue, name_len), FIELD(jm_queue, name),
     WHOLE(jm_lock), FIELD(jm_lock, hash_next), FIELD(jm_lock, next), FIELD(jm_lock, prev), FIELD(jm_lock, token),
     FIELD(jm_lock, until), FIELD(jm_lock, lease), FIELD(jm_lock, job), FIELD(jm_lock, flags), FIELD(jm_lock, format),
-    FIELD(jm_lock, name_len), FIELD(jm_lock, owner_len),
+    FIELD(jm_lock, name_len), FIELD(jm_lock, owner_len), FIELD(jm_lock, by),
     WHOLE(jm_lock_list), FIELD(jm_lock_list, head), FIELD(jm_lock_list, tail), FIELD(jm_lock_list, len), FIELD(jm_lock_list, bytes),
     FIELD(jm_lock_list, floor), FIELD(jm_lock_list, complete),
     { NULL, 0, 0 },

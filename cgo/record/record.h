@@ -95,7 +95,9 @@ struct jm_lock {
     uint8_t job[24];
     uint8_t flags, format;
     uint16_t age;
-    uint32_t name_len, owner_len, era;
+    uint32_t name_len;
+    uint16_t owner_len, by;
+    uint32_t era;
     char text[];
 };
 

@@ -156,7 +156,7 @@ func (n *Node) voteSelf(c *Claim) answer {
 	} else {
 		a.why, l = n.vote(&ballot{
 			name: c.name, holder: c.holder, token: c.proposal, above: c.above(), lease: c.lease,
-			flags: c.asked(), extend: c.kind == extend, anew: c.anew,
+			flags: c.asked(), by: nodeBits(n.self.Node()), extend: c.kind == extend, anew: c.anew,
 		})
 	}
 	if a.why != 0 {
@@ -322,9 +322,12 @@ func (n *Node) note(c *Claim) {
 
 // adoptWon puts a lock that was won into this node's table.
 func (n *Node) adoptWon(c *Claim, left int64) {
-	n.adopt(&wire.Lock{
+	l := n.adopt(&wire.Lock{
 		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: left, Flags: c.asked() &^ lockWeak,
 	})
+	if c.has(l) {
+		l.By = nodeBits(n.self.Node())
+	}
 }
 
 // outvotes says of a job whether it has its lock although this node's vote stands for
@@ -393,7 +396,7 @@ func (n *Node) prove(c *Claim) {
 func (n *Node) proveSelf(c *Claim) {
 	n.vote(&ballot{
 		name: c.name, holder: c.holder, token: c.proposal, lease: c.lease,
-		flags: c.flags, extend: true, proven: true,
+		flags: c.flags, by: nodeBits(n.self.Node()), extend: true, proven: true,
 	})
 }
 

@@ -27,17 +27,21 @@ type ballot struct {
 	above  uint64 // how far the token is above the first that this claim tried
 	lease  int64
 	flags  uint8
-	extend bool // only who holds it, by this token
-	proven bool // and has a majority's votes
-	anew   bool // not who holds it, but by an earlier attempt of this claim
+	by     uint16 // who asks, see [store.Lock]
+	extend bool   // only who holds it, by this token
+	proven bool   // and has a majority's votes
+	anew   bool   // not who holds it, but by an earlier attempt of this claim
 }
 
-// earlier says of the token of a vote for the same holder whether it was this claim that
-// asked for it, in an earlier attempt. Another node may claim for the same holder at the
-// same time: its tokens lie in between, and differ in who made them.
-func (b *ballot) earlier(token uint64) bool {
-	return b.token-token <= b.above && (b.token^token)&ownMask == 0
+// earlier says of a vote for the same holder whether it was this claim that asked for it, in
+// an earlier attempt. Another node may claim for the same holder at the same time: its tokens
+// lie in between.
+func (b *ballot) earlier(l *store.Lock) bool {
+	return b.token-l.Token <= b.above && b.by == l.By
 }
+
+// nodeBits are the bits of a node's short name by which votes tell claimants apart.
+func nodeBits(node wire.Node) uint16 { return uint16(node) }
 
 // voteLater, from vote, is no answer: what is remembered of votes has to be written
 // down first ([Node.VotesKept]).
@@ -65,7 +69,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.LockHeld, l
 	case live && b.token < l.Token:
 		return wire.TokenStale, l
-	case live && b.anew && !b.earlier(l.Token):
+	case live && b.anew && !b.earlier(l):
 		return wire.LockHeld, l
 	case live && b.token > l.Token && b.extend:
 		return wire.NotHeld, nil
@@ -78,7 +82,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	case !n.alone() && !n.promised(b.name, &b.id, b.flags, b.lease):
 		return voteLater, nil
 	case live:
-		if !b.earlier(l.Token) {
+		if !b.earlier(l) {
 			flags |= lockKept // not by an earlier attempt of this claim
 		}
 		l.Token = b.token
@@ -95,6 +99,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		flags |= lockAlone
 	}
 	n.setFlags(l, flags)
+	l.By = b.by
 	// Its holder may fail to get the other votes, and count on what it had before:
 	// a vote is never shortened. (Until is 0 in one that is new.)
 	if until := n.untilOf(b.lease); until > l.Until || n.alone() {
@@ -109,7 +114,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	// being written to a slow disk. The second answer must not cost another write: the log
 	// has all of the vote but its end, and a lease begins anew where it is loaded.
 	again := live && b.flags&lockKept == 0 && l.Flags&lockLogged != 0 &&
-		l.Token == before.Token && l.Lease == before.Lease && l.Flags == before.Flags
+		l.Token == before.Token && l.Lease == before.Lease && l.Flags == before.Flags && l.By == before.By
 	if !again {
 		n.logLock(l)
 	}
@@ -200,7 +205,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 			return
 		}
 		why, l := n.vote(&ballot{
-			name: k.Name, holder: holder{id: store.ID(k.Job), owner: k.Owner}, token: k.Token, above: uint64(k.Left), lease: k.Lease, flags: k.Flags,
+			name: k.Name, holder: holder{id: store.ID(k.Job), owner: k.Owner}, token: k.Token, above: uint64(k.Left), lease: k.Lease, flags: k.Flags, by: nodeBits(p.Node),
 			extend: m.Flags&(wire.Extend|wire.Proven) != 0, proven: m.Flags&wire.Proven != 0, anew: m.Flags&wire.Fresh != 0,
 		})
 		if why == voteLater {

@@ -343,7 +343,7 @@ func Layout() []Field {
 		{"jm_lock.flags", unsafe.Offsetof(k.Flags), unsafe.Sizeof(k.Flags)},
 		{"jm_lock.format", unsafe.Offsetof(k.format), unsafe.Sizeof(k.format)},
 		{"jm_lock.name_len", unsafe.Offsetof(k.nameLen), unsafe.Sizeof(k.nameLen)},
-		{"jm_lock.owner_len", unsafe.Offsetof(k.ownerLen), unsafe.Sizeof(k.ownerLen)},
+		{"jm_lock.owner_len", unsafe.Offsetof(k.ownerLen), unsafe.Sizeof(k.ownerLen)}, {"jm_lock.by", unsafe.Offsetof(k.By), unsafe.Sizeof(k.By)},
 		{"jm_lock_list", 0, unsafe.Sizeof(all)},
 		{"jm_lock_list.head", unsafe.Offsetof(all.Head), unsafe.Sizeof(all.Head)},
 		{"jm_lock_list.tail", unsafe.Offsetof(all.Tail), unsafe.Sizeof(all.Tail)},

@@ -61,7 +61,8 @@ type Lock struct {
 	format   uint8  // of the record
 	Age      uint16 // [Store.LockAge] when it was made, or what the engine made of it; of no meaning where it is saved
 	nameLen  uint32
-	ownerLen uint32
+	ownerLen uint16
+	By       uint16 // the node that claimed it last: the lowest bits of its short name; 0: it isn't known
 	Era      uint32 // the engine's
 }
 
@@ -120,7 +121,7 @@ func (s *Store) LockOrNew(name []byte, hash uint64) (l *Lock, fresh bool) {
 
 func (s *Store) newLock(name, owner []byte, h uint64) *Lock {
 	l := (*Lock)(s.alloc.Alloc(lockSize + len(name) + len(owner)))
-	*l = Lock{format: lockFormat, Age: s.LockAge, nameLen: uint32(len(name)), ownerLen: uint32(len(owner))}
+	*l = Lock{format: lockFormat, Age: s.LockAge, nameLen: uint32(len(name)), ownerLen: uint16(len(owner))}
 	copy(l.Name(), name)
 	copy(l.Owner(), owner)
 	all := s.lockList
