@@ -448,6 +448,9 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	case live && !h.has(l):
 		return l
 	case live && h.has(l):
+		if e.Token != l.Token || e.Flags&lockKept != 0 {
+			n.setFlags(l, l.Flags|lockKept) // the end of the later claim leaves him what he had before
+		}
 		l.Token = max(l.Token, e.Token)
 		if l.Until != 0 && (until == 0 || until > l.Until) {
 			l.Until, l.Lease = until, e.Lease
