@@ -423,6 +423,75 @@ func TestTheEvictionOfAJobThatVeryManyWaitFor(t *testing.T) {
 	}
 }
 
+// Very many jobs that wait for one of which this node hears only that it was cancelled ask bit
+// by bit what became of it: when another node tells, and when a client here cancelled it.
+func TestVeryManyAskAboutACancelledJob(t *testing.T) {
+	const children = 5000
+	b := wire.NodeID{1, 2, 3}
+	receive := func(n *engine.Node, m *wire.Message) { require.NoError(t, n.Receive(b, m.Append(nil))) }
+	for name, cancel := range map[string]func(n *engine.Node, root *store.ID){
+		"told": func(n *engine.Node, root *store.ID) {
+			receive(n, &wire.Message{Kind: wire.SetAck, Flags: wire.Cancelled, ID: wire.JobID(*root)})
+		},
+		"here": func(n *engine.Node, root *store.ID) {
+			n.CancelJob(root)
+			counted(t, n)
+			require.NotNil(t, n.Job(root), "until the other node has heard of it")
+			receive(n, &wire.Message{Kind: wire.GotAck, ID: wire.JobID(*root)})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			n.PeerUp(b, "10.0.0.1:1", false)
+			add := func(m engine.Members) store.ID {
+				id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: m})
+				require.NoError(t, err)
+				n.Effects()
+				return id
+			}
+			root := add(engine.Members{})
+			due := map[store.ID]int64{}
+			for range children {
+				due[add(engine.Members{After: []store.ID{root}})] = 0
+			}
+			require.True(t, n.Delete(&root))
+			n.Effects()
+			tick := func() {
+				now++
+				n.SetNow(now)
+				n.Tick()
+				counted(t, n)
+			}
+			for range 20 {
+				tick()
+			}
+			for id := range due {
+				due[id] = n.Job(&id).QTime // it has asked
+				require.Greater(t, due[id], now+5000)
+			}
+			look := func() {
+				before := len(due)
+				for id, old := range due {
+					if n.Job(&id).QTime != old {
+						delete(due, id)
+					}
+				}
+				assert.LessOrEqual(t, before-len(due), mostAtOnce)
+			}
+			cancel(n, &root)
+			counted(t, n)
+			look()
+			for range 50 {
+				tick()
+				look()
+			}
+			assert.Empty(t, due)
+			assert.Nil(t, n.Job(&root))
+		})
+	}
+}
+
 // Clients that wait are released bit by bit, where there are very many of them, and so
 // are those who wait for very many queues; whoever comes meanwhile isn't one of them.
 func TestVeryManyWaitsEnd(t *testing.T) {
