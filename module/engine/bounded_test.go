@@ -841,6 +841,69 @@ func TestVeryManyQuestionsAreForgotten(t *testing.T) {
 	assert.Zero(t, n.Asked())
 }
 
+// What is remembered of very many locks whose jobs may be gone is forgotten bit by bit:
+// questions, and jobs that lost a lock. Unique jobs of which this node's copy has expired are
+// known to be with others for ten seconds.
+func TestVeryManyDoubtsAreForgotten(t *testing.T) {
+	const many = 5000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	b := wire.NodeID{1, 2, 3}
+	n.PeerUp(b, "10.0.0.1:1", false)
+	n.TrustLocks()
+	n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+	n.Effects()
+	receive := func(m *wire.Message) {
+		require.NoError(t, n.Receive(b, m.Append(nil)))
+		n.Effects()
+	}
+	id := func(kind byte, i int) (id store.ID) {
+		id = store.ID{kind, 23: 3}
+		copy(id[4:], fmt.Sprintf("%018d", i))
+		return id
+	}
+	for i := range many {
+		receive(&wire.Message{Kind: wire.ReplJob, Flags: wire.NoReply, ID: wire.JobID(id(1, i)), Holders: []wire.Node{b.Node()}, Queue: []byte("q"), Job: wire.Job{
+			CTime: uint64(now) * 1_000_000, Left: 5000, Retry: 3600, Repl: 2, Body: []byte("b"),
+			Extras: store.AppendExtra(nil, store.TagUnique, store.AppendUnique(nil, store.UniqueUntil, store.UniqueKeyed, 0, 0, 0, 0, 0, 0, fmt.Append(nil, "k", i))),
+		}})
+		name := store.AppendLockName(nil, store.LockWait, []byte("other"), fmt.Append(nil, i))
+		receive(&wire.Message{Kind: wire.LockLost, ID: wire.JobID(id(1, i)), Lock: wire.Lock{Name: name}})
+		for kind := range byte(2) { // the second finds that the first has it
+			receive(&wire.Message{Kind: wire.Claim, Round: uint64(2*i) + uint64(kind), Members: n.MembersSum(), Lock: wire.Lock{
+				Name: name, Job: wire.JobID(id(2+kind, i)), Token: uint64(now)<<20 + uint64(kind),
+			}})
+		}
+	}
+	tick := func(by int64) {
+		now += by
+		n.SetNow(now)
+		n.Tick()
+		n.Effects()
+	}
+	require.Equal(t, [2]int{many, many}, n.Doubted())
+	tick(1)
+	now += 5000
+	for range 50 {
+		tick(1)
+	}
+	require.Zero(t, n.Jobs())
+	require.Equal(t, [2]int{many, many}, n.Doubted())
+	gone := now
+	for now < gone+30_000 {
+		before := n.Doubted()
+		tick(10)
+		for i, left := range n.Doubted() {
+			assert.LessOrEqual(t, before[i]-left, mostAtOnce)
+		}
+		if now <= gone+9_900 {
+			require.Equal(t, many, n.Entrusted())
+		}
+	}
+	assert.Zero(t, n.Doubted())
+	assert.Zero(t, n.Entrusted())
+}
+
 // Very many releases that other nodes haven't confirmed are answered, and told again, bit by
 // bit: when their time is over, and when the node is back that has to know of them.
 func TestVeryManyReleases(t *testing.T) {

@@ -22,6 +22,7 @@ const (
 	verifyEveryMS = 1_000
 	mostDoubts    = 5 // attempts that a claim makes anew because the job that has its lock may be gone
 	suspectMS     = 10_000
+	suspectMost   = 1000   // of a kind that are looked at in one tick when questions are forgotten
 	freedMost     = 16_384 // votes in a generation of freedVotes
 	learntSlack   = 10_000 // names of locks that were learnt, and are over, which may be kept
 	pageLocks     = 128
@@ -516,13 +517,10 @@ func (n *Node) tellLost(id store.ID, name []byte) {
 
 func (n *Node) loseLock(id store.ID) {
 	if n.store.Lookup(&id) != nil {
-		n.lost[id] = struct{}{}
+		n.lost.put(id, struct{}{})
 	}
 }
 
 // lockLost says whether a job has lost a lock that it was given by QUORUM any,
 // to another that had it too.
-func (n *Node) lockLost(id *store.ID) bool {
-	_, yes := n.lost[*id]
-	return yes
-}
+func (n *Node) lockLost(id *store.ID) bool { return n.lost.get(*id) != nil }

@@ -224,6 +224,5 @@ func (n *Node) disputeOver() {
 
 // countsOnAny is [Node.countsOn] for votes of whatever token.
 func (n *Node) countsOnAny(name []byte, id store.ID) bool {
-	_, left := n.entrusted[id]
-	return left || n.countsOn(name, id, math.MaxUint64)
+	return n.entrusted.has(id) || n.countsOn(name, id, math.MaxUint64)
 }

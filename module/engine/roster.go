@@ -79,3 +79,25 @@ func (r *roster[K, T]) pass(budget int, keep func(name K, v *T) bool) (more bool
 	}
 	return r.left > 0
 }
+
+// recent remembers names until the turn after the next, however many there are: there is
+// nothing to walk through, and nothing to copy where it grows.
+type recent[K comparable] struct{ young, old map[K]struct{} }
+
+func (r *recent[K]) add(name K) {
+	if r.young == nil {
+		r.young = map[K]struct{}{}
+	}
+	r.young[name] = struct{}{}
+}
+
+func (r *recent[K]) has(name K) bool {
+	_, young := r.young[name]
+	_, old := r.old[name]
+	return young || old
+}
+
+// len counts those of both turns.
+func (r *recent[K]) len() int { return len(r.young) + len(r.old) }
+
+func (r *recent[K]) turn() { r.young, r.old = nil, r.young }

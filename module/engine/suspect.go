@@ -21,6 +21,14 @@ type suspect struct {
 	gone     []wire.Node
 }
 
+// suspectOf finds what is asked about a lock; nil: nothing.
+func (n *Node) suspectOf(name []byte) *suspect {
+	if n.suspects.len() == 0 {
+		return nil // most often; the name isn't copied
+	}
+	return n.suspects.get(string(name))
+}
+
 // suspectLock finds out about a lock that stood in somebody's way, where its end
 // may have been missed: it asks all nodes for its job, at most once a second.
 func (n *Node) suspectLock(l *store.Lock) {
@@ -42,12 +50,12 @@ func (n *Node) suspectVote(name []byte, id store.ID, endless bool) {
 		return
 	}
 	now := n.steady()
-	s := n.suspects[string(name)]
+	s := n.suspectOf(name)
 	if s != nil && s.id == id && (s.lapse && lapse || now-s.asked < verifyEveryMS) {
 		return
 	}
 	n.inquiries++
-	n.suspects[string(name)] = &suspect{id: id, lapse: lapse, asked: now, question: n.inquiries}
+	n.suspects.put(string(name), suspect{id: id, lapse: lapse, asked: now, question: n.inquiries})
 	flags := uint8(0)
 	if endless {
 		flags = wire.Endless
@@ -114,7 +122,7 @@ func (n *Node) doubts(c *Claim, id store.ID) bool {
 	if !slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == n.self.Node() && a.why == wire.LockHeld }) {
 		n.suspectJob(c.name, id) // else it has been already
 	}
-	s := n.suspects[string(c.name)]
+	s := n.suspectOf(c.name)
 	return s != nil && s.id == id && !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected })
 }
 
@@ -126,8 +134,7 @@ func (n *Node) jobLives(id store.ID) bool {
 	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked {
 		return true
 	}
-	_, left := n.entrusted[id]
-	return left || n.byJob[id] != nil
+	return n.entrusted.has(id) || n.byJob[id] != nil
 }
 
 // lockOver says whether this node knows of a job that it had the lock of this name, and never
@@ -194,12 +201,12 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		n.onLeft(p, m)
 		return
 	}
-	s := n.suspects[string(m.Lock.Name)]
+	s := n.suspectOf(m.Lock.Name)
 	if s == nil || s.lapse || s.id != store.ID(m.ID) || s.question != m.Lock.Left {
 		return
 	}
 	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.jobLives(s.id) && !n.lockOver(m.Lock.Name, s.id)) {
-		delete(n.suspects, string(m.Lock.Name))
+		n.suspects.remove(string(m.Lock.Name))
 		n.undoubted(m.Lock.Name, s.id, true)
 		return
 	}
@@ -209,7 +216,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	if m.Count == wire.JobGone && !n.hasAll(s.gone) {
 		return
 	}
-	delete(n.suspects, string(m.Lock.Name))
+	n.suspects.remove(string(m.Lock.Name))
 	n.undoubted(m.Lock.Name, s.id, false)
 	if l := n.store.Lock(m.Lock.Name); l != nil && l.Job == s.id && l.Flags&lockOutlives == 0 {
 		n.removeLock(l)
@@ -240,7 +247,7 @@ func (n *Node) findLeft(c *Claim) {
 	if c.proposal == 0 {
 		return // nobody was asked
 	}
-	n.leftovers[c.id] = &leftover{name: c.name, token: c.proposal, asked: n.steady()}
+	n.leftovers.put(c.id, leftover{name: c.name, token: c.proposal, asked: n.steady()})
 	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.id)
 }
 
@@ -271,12 +278,12 @@ func (n *Node) mayVoteFor(name []byte, id store.ID) bool {
 // they may be a lock of which nobody knows after a crash, and the next claim has it by them.
 func (n *Node) onLeft(p *Peer, m *wire.Message) {
 	h := holder{id: store.ID(m.ID)}
-	left := n.leftovers[h.id]
+	left := n.leftovers.get(h.id)
 	if left == nil || left.token != m.Lock.Token || string(left.name) != string(m.Lock.Name) || slices.Contains(left.told, p.Node) {
 		return
 	}
 	if m.Count != wire.JobGone {
-		delete(n.leftovers, h.id)
+		n.leftovers.remove(h.id)
 		return
 	}
 	left.told = append(left.told, p.Node)
@@ -286,7 +293,7 @@ func (n *Node) onLeft(p *Peer, m *wire.Message) {
 	if !n.hasAll(left.told) {
 		return
 	}
-	delete(n.leftovers, h.id)
+	n.leftovers.remove(h.id)
 	if n.mayVoteFor(left.name, h.id) {
 		left.votes++
 	}
@@ -324,29 +331,19 @@ func (n *Node) undoubted(name []byte, id store.ID, lives bool) {
 // tickSuspects forgets questions that somebody hasn't answered, disputes that are
 // over, and losses of jobs that are gone.
 func (n *Node) tickSuspects(now int64) {
-	if len(n.suspects)+len(n.leftovers)+len(n.lost)+len(n.entrusted)+len(n.sync.disputed) == 0 || now < n.nextLook {
-		return
+	any := n.suspects.len()+n.leftovers.len()+n.lost.len()+n.entrusted.len()+len(n.sync.disputed) > 0
+	if any && now >= n.nextLook {
+		n.nextLook = now + suspectMS
+		n.suspects.begin()
+		n.entrusted.turn()
+		n.leftovers.begin()
+		n.lost.begin()
+		n.endDisputes(now)
 	}
-	n.nextLook = now + suspectMS
-	for name, s := range n.suspects {
-		if now-s.asked >= suspectMS {
-			delete(n.suspects, name)
-		}
-	}
-	for id, at := range n.entrusted {
-		if now-at >= suspectMS {
-			delete(n.entrusted, id)
-		}
-	}
-	for id, left := range n.leftovers {
-		if now-left.asked >= suspectMS {
-			delete(n.leftovers, id)
-		}
-	}
-	n.endDisputes(now)
-	for id := range n.lost {
-		if n.store.Lookup(&id) == nil {
-			delete(n.lost, id)
-		}
+	more := n.suspects.pass(suspectMost, func(_ string, s *suspect) bool { return now-s.asked < suspectMS })
+	more = n.leftovers.pass(suspectMost, func(_ store.ID, left *leftover) bool { return now-left.asked < suspectMS }) || more
+	more = n.lost.pass(suspectMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) || more
+	if more {
+		n.hurryTick()
 	}
 }

@@ -101,7 +101,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		l.Lease, l.Until = b.lease, until
 	}
 	n.noteLock(l)
-	if s := n.suspects[string(b.name)]; s != nil {
+	if s := n.suspectOf(b.name); s != nil {
 		s.voted = true
 	}
 	n.votes.lastVote = n.steady()
