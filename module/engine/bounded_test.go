@@ -904,6 +904,75 @@ func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 	assert.Zero(t, n.Entrusted())
 }
 
+// Very many locks of which others told different holders are told page by page, all of them,
+// also those that nobody has any more by the table, and forgotten bit by bit.
+func TestVeryManyLocksInDispute(t *testing.T) {
+	const many = 10_000
+	now, looks := int64(1_700_000_000_000), 0
+	n, _, _ := steadyNode(now, func() int64 { looks++; return now })
+	b, c := wire.NodeID{1, 2, 3}, wire.NodeID{3, 2, 1}
+	n.AddPeer(b, "b:1")
+	n.AddPeer(c, "c:1")
+	n.SetVotes(engine.Votes{Longest: 60_000})
+	n.DistrustLocks()
+	n.PeerUp(b, "10.0.0.1:1", false)
+	n.PeerUp(c, "10.0.0.2:1", false)
+	n.Effects()
+	tell := func(from wire.NodeID, owner string, lease int64) {
+		for i := 0; i < many; i += 100 {
+			m := wire.Message{Kind: wire.LockPage, Flags: wire.Partial, Round: 1}
+			for k := i; k < i+100; k++ {
+				m.Locks = append(m.Locks, wire.Lock{Name: bareName(fmt.Sprint(k)), Owner: []byte(owner), Token: uint64(now) << 20, Lease: lease, Left: lease})
+			}
+			require.NoError(t, n.Receive(from, m.Append(nil)))
+			n.Effects()
+		}
+	}
+	tell(b, "x", 5_000)
+	tell(c, "y", 50_000)
+	require.Equal(t, many, n.Disputed())
+	pull := func() (told map[string]int) {
+		told = map[string]int{}
+		for round, pages := uint64(0), 0; pages == 0 || round != 0; pages++ {
+			m := wire.Message{Kind: wire.LockPull, Round: round}
+			looks = 0
+			require.NoError(t, n.Receive(b, m.Append(nil)))
+			require.Less(t, looks, 4*mostAtOnce)
+			for _, e := range n.Effects() {
+				var p wire.Message
+				if e.Kind == engine.Send && p.Parse(n.Message(&e)) == nil && p.Kind == wire.LockPage {
+					round = p.Round
+					for i := range p.Locks {
+						told[string(p.Locks[i].Name)+" "+string(p.Locks[i].Owner)]++
+					}
+				}
+			}
+			require.Less(t, pages, 1000)
+		}
+		return told
+	}
+	tick := func(ms int64) {
+		for end := now + ms; now < end; {
+			now += 10
+			n.SetNow(now)
+			before := n.Disputed()
+			n.Tick()
+			n.Effects()
+			assert.LessOrEqual(t, before-n.Disputed(), mostAtOnce)
+		}
+	}
+	assert.Len(t, pull(), 2*many)
+	tick(20_000)
+	require.Equal(t, many, n.Disputed())
+	require.Zero(t, n.LockTable().Len)
+	for range 2 {
+		assert.Len(t, pull(), 2*many)
+	}
+	tick(50_000)
+	assert.Zero(t, n.Disputed())
+	assert.Empty(t, pull())
+}
+
 // Very many releases that other nodes haven't confirmed are answered, and told again, bit by
 // bit: when their time is over, and when the node is back that has to know of them.
 func TestVeryManyReleases(t *testing.T) {

@@ -45,7 +45,7 @@ type tableSync struct {
 	pulls    map[wire.Node]*pull
 	telling  []telling
 	learnt   map[string]struct{} // names of locks that others told of
-	disputed map[string]*dispute // by name
+	disputed roster[string, dispute]
 	freed    freedVotes
 }
 
@@ -139,7 +139,7 @@ func (n *Node) TrustLoadedLocks() {
 func (n *Node) TrustLocks() {
 	n.sync.abstain, n.sync.learnt, n.sync.freed, n.sync.tables = false, nil, freedVotes{}, nil
 	known := tableFull
-	if len(n.sync.disputed) > 0 {
+	if n.sync.disputed.len() > 0 {
 		known = tableLacks
 	}
 	n.setTable(known)
@@ -305,23 +305,32 @@ func (n *Node) onPull(p *Peer, m *wire.Message) {
 	}
 	// Where most locks are over, a page has few, or none: there is more, as its Round says.
 	for size, steps := 0, sweepSteps; steps > 0 && len(page.Locks) < pageLocks && size < pageBytes; steps-- {
-		n.scratch.locks = n.scratch.locks[:0]
-		page.Round = n.store.ScanLocks(page.Round, &n.scratch.locks)
-		for _, l := range n.scratch.locks {
-			if n.isLive(l) && len(page.Locks) < wire.MaxLocks {
-				page.Locks = append(page.Locks, n.entryOf(l))
-				size += l.Size()
-				if d := n.disputeOf(l.Name()); d != nil {
-					n.tellRivals(&page, &size, d, l)
-				}
-			}
+		if isUnlisted(page.Round) {
+			page.Round = n.tellUnlisted(&page, &size)
+		} else if page.Round = n.tellListed(&page, &size); page.Round == 0 {
+			page.Round = unlisted(n.sync.disputed.len())
 		}
 		if page.Round == 0 {
-			n.tellUnlisted(&page, &size)
 			break
 		}
 	}
 	n.send(p, &page)
+}
+
+// tellListed adds a bucket of the table to a page, and returns the cursor to the next.
+func (n *Node) tellListed(page *wire.Message, size *int) (next uint64) {
+	n.scratch.locks = n.scratch.locks[:0]
+	next = n.store.ScanLocks(page.Round, &n.scratch.locks)
+	for _, l := range n.scratch.locks {
+		if n.isLive(l) && len(page.Locks) < wire.MaxLocks {
+			page.Locks = append(page.Locks, n.entryOf(l))
+			*size += l.Size()
+			if d := n.disputeOf(l.Name()); d != nil {
+				n.tellRivals(page, size, d, l)
+			}
+		}
+	}
+	return next
 }
 
 // onPage takes votes from another's table.

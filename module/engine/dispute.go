@@ -35,14 +35,7 @@ type rival struct {
 // dispute notes that others tell of another holder than this node's table (l, nil where its
 // holder's time is over), or again of one of those who dispute the lock.
 func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
-	d := n.sync.disputed[string(e.Name)]
-	if d == nil {
-		d = &dispute{}
-		if n.sync.disputed == nil {
-			n.sync.disputed = map[string]*dispute{}
-		}
-		n.sync.disputed[string(e.Name)] = d
-	}
+	d := n.sync.disputed.make(string(e.Name), dispute{})
 	if l != nil {
 		mine := n.entryOf(l)
 		n.addRival(d, &mine, l.Until != 0)
@@ -81,10 +74,10 @@ func (n *Node) inDispute(name []byte) bool { return n.disputeOf(name) != nil }
 
 // disputeOf finds the dispute over a lock; nil: there is none.
 func (n *Node) disputeOf(name []byte) *dispute {
-	if len(n.sync.disputed) == 0 {
+	if n.sync.disputed.len() == 0 {
 		return nil
 	}
-	if d := n.sync.disputed[string(name)]; d != nil && d.until > n.steady() {
+	if d := n.sync.disputed.get(string(name)); d != nil && d.until > n.steady() {
 		return d
 	}
 	return nil
@@ -111,23 +104,36 @@ func (n *Node) tellRivals(page *wire.Message, size *int, d *dispute, l *store.Lo
 	}
 }
 
-// tellUnlisted is tellRivals for the locks that nobody has by the table.
-func (n *Node) tellUnlisted(page *wire.Message, size *int) {
-	now := n.steady()
-	for name, d := range n.sync.disputed {
-		if d.until > now && n.liveLock([]byte(name)) == nil {
-			n.tellRivals(page, size, d, nil)
-		}
-		if page.Flags&wire.Partial != 0 {
-			return
-		}
+// The cursor of a page is one of the table's, or where the table is told an odd number: so
+// many disputes are left to look at, from the first on.
+
+func unlisted(left int) (cursor uint64) {
+	if left == 0 {
+		return 0
 	}
+	return uint64(left)<<1 | 1
+}
+
+func isUnlisted(cursor uint64) bool { return cursor&1 != 0 }
+
+// tellUnlisted is tellRivals for one more dispute, over a lock that nobody has by the table. It
+// returns the cursor to the next.
+func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
+	left := min(int(page.Round>>1), n.sync.disputed.len())
+	if left == 0 {
+		return 0
+	}
+	name, d := n.sync.disputed.at(left - 1)
+	if d.until > n.steady() && n.liveLock([]byte(name)) == nil {
+		n.tellRivals(page, size, d, nil)
+	}
+	return unlisted(left - 1)
 }
 
 // askRivals asks all nodes for the jobs that dispute a lock, at most once a second. False: it
 // is not between jobs.
 func (n *Node) askRivals(name []byte) bool {
-	d, now := n.sync.disputed[string(name)], n.steady()
+	d, now := n.sync.disputed.get(string(name)), n.steady()
 	switch {
 	case d == nil || d.endless || len(d.rivals) == 0:
 		return false
@@ -147,7 +153,7 @@ func (n *Node) askRivals(name []byte) bool {
 // onRival hears whether a node counts on votes for a job.
 func (n *Node) onRival(p *Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
-	d := n.sync.disputed[name]
+	d := n.sync.disputed.get(name)
 	if d == nil || d.endless || d.question != m.Lock.Left || n.steady()-d.asked >= suspectMS {
 		return
 	}
@@ -187,7 +193,7 @@ func (n *Node) decide(name string, d *dispute) {
 		n.addRival(d, &mine, l.Until != 0) // nobody was asked for that one
 		return
 	}
-	delete(n.sync.disputed, name)
+	n.sync.disputed.remove(name)
 	for i := range d.rivals {
 		r := &d.rivals[i]
 		if r.lock.Left -= n.steady() - r.told; r.lock.Lease == 0 || r.lock.Left > 0 {
@@ -206,18 +212,18 @@ func (n *Node) loses(d *dispute, i int) {
 	}
 }
 
-// endDisputes forgets those whose time is over.
-func (n *Node) endDisputes(now int64) {
-	for name, d := range n.sync.disputed {
-		if d.until <= now {
-			delete(n.sync.disputed, name)
-			n.disputeOver()
-		}
+// endDisputes goes on with the pass that forgets those whose time is over. True: there is more.
+func (n *Node) endDisputes(now int64) (more bool) {
+	before := n.sync.disputed.len()
+	more = n.sync.disputed.pass(suspectMost, func(_ string, d *dispute) bool { return d.until > now })
+	if n.sync.disputed.len() < before {
+		n.disputeOver()
 	}
+	return more
 }
 
 func (n *Node) disputeOver() {
-	if len(n.sync.disputed) == 0 && !n.sync.abstain {
+	if n.sync.disputed.len() == 0 && !n.sync.abstain {
 		n.setTable(tableFull)
 	}
 }

@@ -36,3 +36,6 @@ func (n *Node) Doubted() [2]int { return [2]int{n.suspects.len(), n.lost.len()} 
 
 // Entrusted counts the jobs that other nodes were given to keep.
 func (n *Node) Entrusted() int { return n.entrusted.len() }
+
+// Disputed counts the locks of which others told different holders.
+func (n *Node) Disputed() int { return n.sync.disputed.len() }

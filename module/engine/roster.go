@@ -55,6 +55,10 @@ func (r *roster[K, T]) remove(name K) {
 
 func (r *roster[K, T]) len() int { return len(r.all) }
 
+// at is the i-th entry. A walk from the last one to the first meets all that stay there, as a
+// pass does.
+func (r *roster[K, T]) at(i int) (K, *T) { return r.all[i].name, &r.all[i].v }
+
 // put sets an entry's value.
 func (r *roster[K, T]) put(name K, v T) { *r.make(name, v) = v }
 

@@ -331,19 +331,19 @@ func (n *Node) undoubted(name []byte, id store.ID, lives bool) {
 // tickSuspects forgets questions that somebody hasn't answered, disputes that are
 // over, and losses of jobs that are gone.
 func (n *Node) tickSuspects(now int64) {
-	any := n.suspects.len()+n.leftovers.len()+n.lost.len()+n.entrusted.len()+len(n.sync.disputed) > 0
+	any := n.suspects.len()+n.leftovers.len()+n.lost.len()+n.entrusted.len()+n.sync.disputed.len() > 0
 	if any && now >= n.nextLook {
 		n.nextLook = now + suspectMS
 		n.suspects.begin()
 		n.entrusted.turn()
 		n.leftovers.begin()
 		n.lost.begin()
-		n.endDisputes(now)
+		n.sync.disputed.begin()
 	}
 	more := n.suspects.pass(suspectMost, func(_ string, s *suspect) bool { return now-s.asked < suspectMS })
 	more = n.leftovers.pass(suspectMost, func(_ store.ID, left *leftover) bool { return now-left.asked < suspectMS }) || more
 	more = n.lost.pass(suspectMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) || more
-	if more {
+	if n.endDisputes(now) || more {
 		n.hurryTick()
 	}
 }
