@@ -904,6 +904,82 @@ func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 	assert.Zero(t, n.Entrusted())
 }
 
+// Very many ADDJOBs of one key, which wait for whether the job that has it lives, go on bit by
+// bit when that is known, and none is left out: they are refused, or ask again.
+func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
+	const many = 2000
+	for name, count := range map[string]uint32{"lives": wire.JobLives, "gone": wire.JobGone} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			b := wire.NodeID{1, 2, 3}
+			n.PeerUp(b, "10.0.0.1:1", false)
+			n.TrustLocks()
+			n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+			asked := map[string]bool{}
+			round, question := uint64(0), int64(0)
+			refused := 0
+			look := func() {
+				before, claimed := refused, 0
+				for _, e := range n.Effects() {
+					if e.Kind == engine.Deny {
+						refused++
+					}
+					if e.Kind != engine.Send {
+						continue
+					}
+					var m wire.Message
+					require.NoError(t, m.Parse(n.Message(&e)))
+					switch m.Kind {
+					case wire.Claim:
+						round = m.Round
+						asked[string(m.Lock.Job[:])] = true
+						claimed++
+					case wire.Verify:
+						question = m.Lock.Left
+					}
+				}
+				assert.LessOrEqual(t, refused-before, 150)
+				assert.LessOrEqual(t, claimed, mostAtOnce)
+			}
+			receive := func(m wire.Message) {
+				require.NoError(t, n.Receive(b, m.Append(nil)))
+				look()
+			}
+			held := wire.Lock{Name: store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k")), Job: wire.JobID{9, 23: 1}, Token: uint64(now) << 20}
+			receive(wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: held})
+			require.NotNil(t, n.Lock(held.Name))
+			for i := range many {
+				id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k")}})
+				require.NoError(t, err)
+				require.True(t, wait)
+				n.Adder(id, i)
+				look()
+				receive(wire.Message{Kind: wire.Deny, Count: wire.LockHeld, Round: round, Lock: held})
+			}
+			require.Len(t, asked, many)
+			require.NotZero(t, question)
+			require.Zero(t, refused)
+			clear(asked)
+			receive(wire.Message{Kind: wire.Verified, ID: held.Job, Count: count, Lock: wire.Lock{Name: held.Name, Left: question}})
+			for range 80 {
+				now++
+				n.SetNow(now)
+				n.Tick()
+				look()
+			}
+			if count == wire.JobLives {
+				assert.Equal(t, many, refused)
+				assert.Empty(t, asked)
+				assert.Zero(t, n.Claims())
+			} else {
+				assert.Zero(t, refused)
+				assert.Len(t, asked, many)
+			}
+		})
+	}
+}
+
 // Very many locks of which others told different holders are told page by page, all of them,
 // also those that nobody has any more by the table, and forgotten bit by bit.
 func TestVeryManyLocksInDispute(t *testing.T) {

@@ -217,8 +217,9 @@ type claims struct {
 	owed      map[uint64]*debt
 	nextDun   int64 // steady: when debts are looked at
 	suspects  roster[string, suspect]
-	inquiries int64            // how many there were: the number of a question
-	entrusted recent[store.ID] // jobs that other nodes were given to keep; for suspectMS at least
+	verdicts  roster[string, verdict] // by lock
+	inquiries int64                   // how many there were: the number of a question
+	entrusted recent[store.ID]        // jobs that other nodes were given to keep; for suspectMS at least
 	leftovers roster[store.ID, leftover]
 	begins    beginnings
 	nextLook  int64 // steady
@@ -612,6 +613,7 @@ func (n *Node) claimCost(from int) int { return 1 + n.cost(from)*claimSlice/tick
 // tickClaims does what is due.
 func (n *Node) tickClaims() {
 	n.countSome()
+	n.undoubtSome()
 	now := n.steady()
 	from := len(n.effects)
 	for budget := claimSlice; len(n.alarms) > 0 && n.alarms[0].at <= now && budget > 0; budget, from = budget-n.claimCost(from), len(n.effects) {
@@ -640,6 +642,7 @@ func (n *Node) tickClaims() {
 			}
 			c.resend, c.resent, c.ups = now+again, true, n.mesh.ups
 			n.setAlarm(c)
+		case n.refuted(c):
 		default:
 			n.attempt(c)
 		}

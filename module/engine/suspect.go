@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 
 	"jobmesh/module/store"
@@ -304,27 +305,67 @@ func (n *Node) onLeft(p *Peer, m *wire.Message) {
 	n.owe(left.name, h, left.token, 0, n.allPeers())
 }
 
+// verdict is whether the job lives that has a lock, for the claims that were asked for before
+// that became known (at, steady).
+type verdict struct {
+	id    store.ID
+	lives bool
+	at    int64
+	left  int // claims, from the first of the lock on, that haven't met it
+}
+
 // undoubted goes on with the claims for a lock of whose job it is known now whether
-// it lives.
+// it lives; of very many some a little later.
 func (n *Node) undoubted(name []byte, id store.ID, lives bool) {
-	var list []*Claim
-	if l := n.byName[string(name)]; l != nil {
-		for c := l.head; c != nil; c = c.ofName.next {
-			list = append(list, c)
+	n.verdicts.put(string(name), verdict{id: id, lives: lives, at: n.steady(), left: math.MaxInt})
+	n.undoubtSome()
+}
+
+// undoubtSome goes on with it, the newest lock first.
+func (n *Node) undoubtSome() {
+	from := len(n.effects)
+	for budget := claimSlice; n.verdicts.len() > 0; budget, from = budget-n.claimCost(from), len(n.effects) {
+		if budget <= 0 {
+			n.hurryTick()
+			return
 		}
+		name, v := n.verdicts.at(n.verdicts.len() - 1)
+		l := n.byName[name]
+		if l == nil || v.left == 0 {
+			n.verdicts.remove(name)
+			continue
+		}
+		v.left = min(v.left, l.len) - 1
+		c := l.head
+		l.remove(c, ofName) // to the end
+		l.add(c, ofName)
+		n.undoubt(c, v)
 	}
-	for _, c := range list {
-		switch {
-		case c.then == nil:
-		case c.round != 0 && !lives:
-			c.gone = id
-		case c.round != 0 || c.doubts == 0 || c.last.Kind != Conflict || c.last.Job != id:
-		case lives:
-			n.finishClaim(c, c.last, true)
-		default:
-			c.gone, c.retry = id, n.steady()+1
-			n.setAlarm(c)
-		}
+}
+
+// refuted ends a claim that is about to ask again, where it hasn't met yet that the job lives
+// which has its lock.
+func (n *Node) refuted(c *Claim) bool {
+	if c.doubts == 0 || n.verdicts.len() == 0 {
+		return false
+	}
+	if v := n.verdicts.get(string(c.name)); v != nil && v.lives {
+		n.undoubt(c, v)
+	}
+	return c.then == nil
+}
+
+func (n *Node) undoubt(c *Claim, v *verdict) {
+	switch {
+	case c.began > v.at: // its answers tell more
+	case c.round != 0 && !v.lives:
+		c.gone = v.id
+	case c.round != 0 || c.doubts == 0 || c.last.Kind != Conflict || c.last.Job != v.id:
+	case v.lives:
+		n.finishClaim(c, c.last, true)
+	default:
+		c.gone, c.retry = v.id, n.steady()+1
+		n.setAlarm(c)
 	}
 }
 
