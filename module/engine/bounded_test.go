@@ -423,6 +423,75 @@ func TestTheEvictionOfAJobThatVeryManyWaitFor(t *testing.T) {
 	}
 }
 
+// Very many jobs that wait for one of which this node hears only that it was cancelled ask bit
+// by bit what became of it: when another node tells, and when a client here cancelled it.
+func TestVeryManyAskAboutACancelledJob(t *testing.T) {
+	const children = 5000
+	b := wire.NodeID{1, 2, 3}
+	receive := func(n *engine.Node, m *wire.Message) { require.NoError(t, n.Receive(b, m.Append(nil))) }
+	for name, cancel := range map[string]func(n *engine.Node, root *store.ID){
+		"told": func(n *engine.Node, root *store.ID) {
+			receive(n, &wire.Message{Kind: wire.SetAck, Flags: wire.Cancelled, ID: wire.JobID(*root)})
+		},
+		"here": func(n *engine.Node, root *store.ID) {
+			n.CancelJob(root)
+			counted(t, n)
+			require.NotNil(t, n.Job(root), "until the other node has heard of it")
+			receive(n, &wire.Message{Kind: wire.GotAck, ID: wire.JobID(*root)})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			n.PeerUp(b, "10.0.0.1:1", false)
+			add := func(m engine.Members) store.ID {
+				id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: m})
+				require.NoError(t, err)
+				n.Effects()
+				return id
+			}
+			root := add(engine.Members{})
+			due := map[store.ID]int64{}
+			for range children {
+				due[add(engine.Members{After: []store.ID{root}})] = 0
+			}
+			require.True(t, n.Delete(&root))
+			n.Effects()
+			tick := func() {
+				now++
+				n.SetNow(now)
+				n.Tick()
+				counted(t, n)
+			}
+			for range 20 {
+				tick()
+			}
+			for id := range due {
+				due[id] = n.Job(&id).QTime // it has asked
+				require.Greater(t, due[id], now+5000)
+			}
+			look := func() {
+				before := len(due)
+				for id, old := range due {
+					if n.Job(&id).QTime != old {
+						delete(due, id)
+					}
+				}
+				assert.LessOrEqual(t, before-len(due), mostAtOnce)
+			}
+			cancel(n, &root)
+			counted(t, n)
+			look()
+			for range 50 {
+				tick()
+				look()
+			}
+			assert.Empty(t, due)
+			assert.Nil(t, n.Job(&root))
+		})
+	}
+}
+
 // Clients that wait are released bit by bit, where there are very many of them, and so
 // are those who wait for very many queues; whoever comes meanwhile isn't one of them.
 func TestVeryManyWaitsEnd(t *testing.T) {
@@ -770,6 +839,214 @@ func TestVeryManyQuestionsAreForgotten(t *testing.T) {
 		assert.LessOrEqual(t, before-n.Asked(), mostAtOnce)
 	}
 	assert.Zero(t, n.Asked())
+}
+
+// What is remembered of very many locks whose jobs may be gone is forgotten bit by bit:
+// questions, and jobs that lost a lock. Unique jobs of which this node's copy has expired are
+// known to be with others for ten seconds.
+func TestVeryManyDoubtsAreForgotten(t *testing.T) {
+	const many = 5000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	b := wire.NodeID{1, 2, 3}
+	n.PeerUp(b, "10.0.0.1:1", false)
+	n.TrustLocks()
+	n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+	n.Effects()
+	receive := func(m *wire.Message) {
+		require.NoError(t, n.Receive(b, m.Append(nil)))
+		n.Effects()
+	}
+	id := func(kind byte, i int) (id store.ID) {
+		id = store.ID{kind, 23: 3}
+		copy(id[4:], fmt.Sprintf("%018d", i))
+		return id
+	}
+	for i := range many {
+		receive(&wire.Message{Kind: wire.ReplJob, Flags: wire.NoReply, ID: wire.JobID(id(1, i)), Holders: []wire.Node{b.Node()}, Queue: []byte("q"), Job: wire.Job{
+			CTime: uint64(now) * 1_000_000, Left: 5000, Retry: 3600, Repl: 2, Body: []byte("b"),
+			Extras: store.AppendExtra(nil, store.TagUnique, store.AppendUnique(nil, store.UniqueUntil, store.UniqueKeyed, 0, 0, 0, 0, 0, 0, fmt.Append(nil, "k", i))),
+		}})
+		name := store.AppendLockName(nil, store.LockWait, []byte("other"), fmt.Append(nil, i))
+		receive(&wire.Message{Kind: wire.LockLost, ID: wire.JobID(id(1, i)), Lock: wire.Lock{Name: name}})
+		for kind := range byte(2) { // the second finds that the first has it
+			receive(&wire.Message{Kind: wire.Claim, Round: uint64(2*i) + uint64(kind), Members: n.MembersSum(), Lock: wire.Lock{
+				Name: name, Job: wire.JobID(id(2+kind, i)), Token: uint64(now)<<20 + uint64(kind),
+			}})
+		}
+	}
+	tick := func(by int64) {
+		now += by
+		n.SetNow(now)
+		n.Tick()
+		n.Effects()
+	}
+	require.Equal(t, [2]int{many, many}, n.Doubted())
+	tick(1)
+	now += 5000
+	for range 50 {
+		tick(1)
+	}
+	require.Zero(t, n.Jobs())
+	require.Equal(t, [2]int{many, many}, n.Doubted())
+	gone := now
+	for now < gone+30_000 {
+		before := n.Doubted()
+		tick(10)
+		for i, left := range n.Doubted() {
+			assert.LessOrEqual(t, before[i]-left, mostAtOnce)
+		}
+		if now <= gone+9_900 {
+			require.Equal(t, many, n.Entrusted())
+		}
+	}
+	assert.Zero(t, n.Doubted())
+	assert.Zero(t, n.Entrusted())
+}
+
+// Very many ADDJOBs of one key, which wait for whether the job that has it lives, go on bit by
+// bit when that is known, and none is left out: they are refused, or ask again.
+func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
+	const many = 2000
+	for name, count := range map[string]uint32{"lives": wire.JobLives, "gone": wire.JobGone} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			b := wire.NodeID{1, 2, 3}
+			n.PeerUp(b, "10.0.0.1:1", false)
+			n.TrustLocks()
+			n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+			asked := map[string]bool{}
+			round, question := uint64(0), int64(0)
+			refused := 0
+			look := func() {
+				before, claimed := refused, 0
+				for _, e := range n.Effects() {
+					if e.Kind == engine.Deny {
+						refused++
+					}
+					if e.Kind != engine.Send {
+						continue
+					}
+					var m wire.Message
+					require.NoError(t, m.Parse(n.Message(&e)))
+					switch m.Kind {
+					case wire.Claim:
+						round = m.Round
+						asked[string(m.Lock.Job[:])] = true
+						claimed++
+					case wire.Verify:
+						question = m.Lock.Left
+					}
+				}
+				assert.LessOrEqual(t, refused-before, 150)
+				assert.LessOrEqual(t, claimed, mostAtOnce)
+			}
+			receive := func(m wire.Message) {
+				require.NoError(t, n.Receive(b, m.Append(nil)))
+				look()
+			}
+			held := wire.Lock{Name: store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k")), Job: wire.JobID{9, 23: 1}, Token: uint64(now) << 20}
+			receive(wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: held})
+			require.NotNil(t, n.Lock(held.Name))
+			for i := range many {
+				id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k")}})
+				require.NoError(t, err)
+				require.True(t, wait)
+				n.Adder(id, i)
+				look()
+				receive(wire.Message{Kind: wire.Deny, Count: wire.LockHeld, Round: round, Lock: held})
+			}
+			require.Len(t, asked, many)
+			require.NotZero(t, question)
+			require.Zero(t, refused)
+			clear(asked)
+			receive(wire.Message{Kind: wire.Verified, ID: held.Job, Count: count, Lock: wire.Lock{Name: held.Name, Left: question}})
+			for range 80 {
+				now++
+				n.SetNow(now)
+				n.Tick()
+				look()
+			}
+			if count == wire.JobLives {
+				assert.Equal(t, many, refused)
+				assert.Empty(t, asked)
+				assert.Zero(t, n.Claims())
+			} else {
+				assert.Zero(t, refused)
+				assert.Len(t, asked, many)
+			}
+		})
+	}
+}
+
+// Very many locks of which others told different holders are told page by page, all of them,
+// also those that nobody has any more by the table, and forgotten bit by bit.
+func TestVeryManyLocksInDispute(t *testing.T) {
+	const many = 10_000
+	now, looks := int64(1_700_000_000_000), 0
+	n, _, _ := steadyNode(now, func() int64 { looks++; return now })
+	b, c := wire.NodeID{1, 2, 3}, wire.NodeID{3, 2, 1}
+	n.AddPeer(b, "b:1")
+	n.AddPeer(c, "c:1")
+	n.SetVotes(engine.Votes{Longest: 60_000})
+	n.DistrustLocks()
+	n.PeerUp(b, "10.0.0.1:1", false)
+	n.PeerUp(c, "10.0.0.2:1", false)
+	n.Effects()
+	tell := func(from wire.NodeID, owner string, lease int64) {
+		for i := 0; i < many; i += 100 {
+			m := wire.Message{Kind: wire.LockPage, Flags: wire.Partial, Round: 1}
+			for k := i; k < i+100; k++ {
+				m.Locks = append(m.Locks, wire.Lock{Name: bareName(fmt.Sprint(k)), Owner: []byte(owner), Token: uint64(now) << 20, Lease: lease, Left: lease})
+			}
+			require.NoError(t, n.Receive(from, m.Append(nil)))
+			n.Effects()
+		}
+	}
+	tell(b, "x", 5_000)
+	tell(c, "y", 50_000)
+	require.Equal(t, many, n.Disputed())
+	pull := func() (told map[string]int) {
+		told = map[string]int{}
+		for round, pages := uint64(0), 0; pages == 0 || round != 0; pages++ {
+			m := wire.Message{Kind: wire.LockPull, Round: round}
+			looks = 0
+			require.NoError(t, n.Receive(b, m.Append(nil)))
+			require.Less(t, looks, 4*mostAtOnce)
+			for _, e := range n.Effects() {
+				var p wire.Message
+				if e.Kind == engine.Send && p.Parse(n.Message(&e)) == nil && p.Kind == wire.LockPage {
+					round = p.Round
+					for i := range p.Locks {
+						told[string(p.Locks[i].Name)+" "+string(p.Locks[i].Owner)]++
+					}
+				}
+			}
+			require.Less(t, pages, 1000)
+		}
+		return told
+	}
+	tick := func(ms int64) {
+		for end := now + ms; now < end; {
+			now += 10
+			n.SetNow(now)
+			before := n.Disputed()
+			n.Tick()
+			n.Effects()
+			assert.LessOrEqual(t, before-n.Disputed(), mostAtOnce)
+		}
+	}
+	assert.Len(t, pull(), 2*many)
+	tick(20_000)
+	require.Equal(t, many, n.Disputed())
+	require.Zero(t, n.LockTable().Len)
+	for range 2 {
+		assert.Len(t, pull(), 2*many)
+	}
+	tick(50_000)
+	assert.Zero(t, n.Disputed())
+	assert.Empty(t, pull())
 }
 
 // Very many releases that other nodes haven't confirmed are answered, and told again, bit by

@@ -216,13 +216,14 @@ type claims struct {
 	debts     [debtKinds]debtList
 	owed      map[uint64]*debt
 	nextDun   int64 // steady: when debts are looked at
-	suspects  map[string]*suspect
-	inquiries int64              // how many there were: the number of a question
-	entrusted map[store.ID]int64 // jobs that other nodes were given to keep, and when (steady); for suspectMS
-	leftovers map[store.ID]*leftover
+	suspects  roster[string, suspect]
+	verdicts  roster[string, verdict] // by lock
+	inquiries int64                   // how many there were: the number of a question
+	entrusted recent[store.ID]        // jobs that other nodes were given to keep; for suspectMS at least
+	leftovers roster[store.ID, leftover]
 	begins    beginnings
 	nextLook  int64 // steady
-	lost      map[store.ID]struct{}
+	lost      roster[store.ID, struct{}]
 	seen      uint64       // the greatest token that another node told of
 	reserved  uint64       // up to here tokens are written off in the log
 	weak      int          // locks with one of lockWeak
@@ -236,7 +237,7 @@ type claims struct {
 func newClaims() claims {
 	return claims{
 		byRound: map[uint64]*Claim{}, byJob: claimIndex[store.ID]{}, byName: claimIndex[string]{}, lockLines: map[string]*lockLine{}, owed: map[uint64]*debt{},
-		suspects: map[string]*suspect{}, entrusted: map[store.ID]int64{}, leftovers: map[store.ID]*leftover{}, lost: map[store.ID]struct{}{}, maxLease: DefaultMaxLease,
+		maxLease: DefaultMaxLease,
 	}
 }
 
@@ -612,6 +613,7 @@ func (n *Node) claimCost(from int) int { return 1 + n.cost(from)*claimSlice/tick
 // tickClaims does what is due.
 func (n *Node) tickClaims() {
 	n.countSome()
+	n.undoubtSome()
 	now := n.steady()
 	from := len(n.effects)
 	for budget := claimSlice; len(n.alarms) > 0 && n.alarms[0].at <= now && budget > 0; budget, from = budget-n.claimCost(from), len(n.effects) {
@@ -640,6 +642,7 @@ func (n *Node) tickClaims() {
 			}
 			c.resend, c.resent, c.ups = now+again, true, n.mesh.ups
 			n.setAlarm(c)
+		case n.refuted(c):
 		default:
 			n.attempt(c)
 		}

@@ -22,6 +22,7 @@ const (
 	verifyEveryMS = 1_000
 	mostDoubts    = 5 // attempts that a claim makes anew because the job that has its lock may be gone
 	suspectMS     = 10_000
+	suspectMost   = 1000   // of a kind that are looked at in one tick when questions are forgotten
 	freedMost     = 16_384 // votes in a generation of freedVotes
 	learntSlack   = 10_000 // names of locks that were learnt, and are over, which may be kept
 	pageLocks     = 128
@@ -44,7 +45,7 @@ type tableSync struct {
 	pulls    map[wire.Node]*pull
 	telling  []telling
 	learnt   map[string]struct{} // names of locks that others told of
-	disputed map[string]*dispute // by name
+	disputed roster[string, dispute]
 	freed    freedVotes
 }
 
@@ -138,7 +139,7 @@ func (n *Node) TrustLoadedLocks() {
 func (n *Node) TrustLocks() {
 	n.sync.abstain, n.sync.learnt, n.sync.freed, n.sync.tables = false, nil, freedVotes{}, nil
 	known := tableFull
-	if len(n.sync.disputed) > 0 {
+	if n.sync.disputed.len() > 0 {
 		known = tableLacks
 	}
 	n.setTable(known)
@@ -304,23 +305,32 @@ func (n *Node) onPull(p *Peer, m *wire.Message) {
 	}
 	// Where most locks are over, a page has few, or none: there is more, as its Round says.
 	for size, steps := 0, sweepSteps; steps > 0 && len(page.Locks) < pageLocks && size < pageBytes; steps-- {
-		n.scratch.locks = n.scratch.locks[:0]
-		page.Round = n.store.ScanLocks(page.Round, &n.scratch.locks)
-		for _, l := range n.scratch.locks {
-			if n.isLive(l) && len(page.Locks) < wire.MaxLocks {
-				page.Locks = append(page.Locks, n.entryOf(l))
-				size += l.Size()
-				if d := n.disputeOf(l.Name()); d != nil {
-					n.tellRivals(&page, &size, d, l)
-				}
-			}
+		if isUnlisted(page.Round) {
+			page.Round = n.tellUnlisted(&page, &size)
+		} else if page.Round = n.tellListed(&page, &size); page.Round == 0 {
+			page.Round = unlisted(n.sync.disputed.len())
 		}
 		if page.Round == 0 {
-			n.tellUnlisted(&page, &size)
 			break
 		}
 	}
 	n.send(p, &page)
+}
+
+// tellListed adds a bucket of the table to a page, and returns the cursor to the next.
+func (n *Node) tellListed(page *wire.Message, size *int) (next uint64) {
+	n.scratch.locks = n.scratch.locks[:0]
+	next = n.store.ScanLocks(page.Round, &n.scratch.locks)
+	for _, l := range n.scratch.locks {
+		if n.isLive(l) && len(page.Locks) < wire.MaxLocks {
+			page.Locks = append(page.Locks, n.entryOf(l))
+			*size += l.Size()
+			if d := n.disputeOf(l.Name()); d != nil {
+				n.tellRivals(page, size, d, l)
+			}
+		}
+	}
+	return next
 }
 
 // onPage takes votes from another's table.
@@ -519,13 +529,10 @@ func (n *Node) tellLost(id store.ID, name []byte) {
 
 func (n *Node) loseLock(id store.ID) {
 	if n.store.Lookup(&id) != nil {
-		n.lost[id] = struct{}{}
+		n.lost.put(id, struct{}{})
 	}
 }
 
 // lockLost says whether a job has lost a lock that it was given by QUORUM any,
 // to another that had it too.
-func (n *Node) lockLost(id *store.ID) bool {
-	_, yes := n.lost[*id]
-	return yes
-}
+func (n *Node) lockLost(id *store.ID) bool { return n.lost.get(*id) != nil }

@@ -369,7 +369,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 // hasRun notes that a job has the lock of its run.
 func (n *Node) hasRun(j *store.Job, u store.Unique, name string, token uint64) {
 	delete(n.consents.rests, name)
-	delete(n.lost, j.ID)
+	n.lost.remove(j.ID)
 	u.SetRun(token)
 }
 
@@ -696,7 +696,7 @@ func (n *Node) entrust(j *store.Job) {
 		}
 	}
 	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
-	n.entrusted[j.ID] = n.steady()
+	n.entrusted.add(j.ID)
 }
 
 // endFresh frees a job's locks, but for votes that its holder has had extended since: at

@@ -36,14 +36,7 @@ type rival struct {
 // dispute notes that others tell of another holder than this node's table (l, nil where its
 // holder's time is over), or again of one of those who dispute the lock.
 func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
-	d := n.sync.disputed[string(e.Name)]
-	if d == nil {
-		d = &dispute{}
-		if n.sync.disputed == nil {
-			n.sync.disputed = map[string]*dispute{}
-		}
-		n.sync.disputed[string(e.Name)] = d
-	}
+	d := n.sync.disputed.make(string(e.Name), dispute{})
 	d.partial = d.partial || n.sync.partial
 	if l != nil {
 		mine := n.entryOf(l)
@@ -55,8 +48,8 @@ func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 // stands says of a lock that is in dispute whether this node's own vote is surely for the one
 // who wants it now: he has that, though nobody else gets the lock before the others' leases are
 // over too.
-func (n *Node) stands(l *store.Lock, h *holder) bool {
-	return n.isLive(l) && h.has(l) && l.Flags&lockSoft == 0 && !n.disputeOf(l.Name()).partial
+func (n *Node) stands(d *dispute, l *store.Lock, h *holder) bool {
+	return n.isLive(l) && h.has(l) && l.Flags&lockSoft == 0 && !d.partial
 }
 
 // unrival hears that a rival has given the lock up, by this token or a greater one; with
@@ -84,7 +77,7 @@ func (n *Node) unrival(name []byte, h *holder, token uint64, flags uint8) {
 // cleared ends a dispute over a lock that is cleared, whoever had it.
 func (n *Node) cleared(name []byte) {
 	if n.disputeOf(name) != nil {
-		delete(n.sync.disputed, string(name))
+		n.sync.disputed.remove(string(name))
 		n.disputeOver()
 	}
 }
@@ -120,10 +113,10 @@ func (n *Node) inDispute(name []byte) bool { return n.disputeOf(name) != nil }
 
 // disputeOf finds the dispute over a lock; nil: there is none.
 func (n *Node) disputeOf(name []byte) *dispute {
-	if len(n.sync.disputed) == 0 {
+	if n.sync.disputed.len() == 0 {
 		return nil
 	}
-	if d := n.sync.disputed[string(name)]; d != nil && d.until > n.steady() {
+	if d := n.sync.disputed.get(string(name)); d != nil && d.until > n.steady() {
 		return d
 	}
 	return nil
@@ -150,23 +143,36 @@ func (n *Node) tellRivals(page *wire.Message, size *int, d *dispute, l *store.Lo
 	}
 }
 
-// tellUnlisted is tellRivals for the locks that nobody has by the table.
-func (n *Node) tellUnlisted(page *wire.Message, size *int) {
-	now := n.steady()
-	for name, d := range n.sync.disputed {
-		if d.until > now && n.liveLock([]byte(name)) == nil {
-			n.tellRivals(page, size, d, nil)
-		}
-		if page.Flags&wire.Partial != 0 {
-			return
-		}
+// The cursor of a page is one of the table's, or where the table is told an odd number: so
+// many disputes are left to look at, from the first on.
+
+func unlisted(left int) (cursor uint64) {
+	if left == 0 {
+		return 0
 	}
+	return uint64(left)<<1 | 1
+}
+
+func isUnlisted(cursor uint64) bool { return cursor&1 != 0 }
+
+// tellUnlisted is tellRivals for one more dispute, over a lock that nobody has by the table. It
+// returns the cursor to the next.
+func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
+	left := min(int(page.Round>>1), n.sync.disputed.len())
+	if left == 0 {
+		return 0
+	}
+	name, d := n.sync.disputed.at(left - 1)
+	if d.until > n.steady() && n.liveLock([]byte(name)) == nil {
+		n.tellRivals(page, size, d, nil)
+	}
+	return unlisted(left - 1)
 }
 
 // askRivals asks all nodes for the jobs that dispute a lock, at most once a second. False: it
 // is not between jobs.
 func (n *Node) askRivals(name []byte) bool {
-	d, now := n.sync.disputed[string(name)], n.steady()
+	d, now := n.sync.disputed.get(string(name)), n.steady()
 	switch {
 	case d == nil || d.endless || len(d.rivals) == 0:
 		return false
@@ -186,7 +192,7 @@ func (n *Node) askRivals(name []byte) bool {
 // onRival hears whether a node counts on votes for a job.
 func (n *Node) onRival(p *Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
-	d := n.sync.disputed[name]
+	d := n.sync.disputed.get(name)
 	if d == nil || d.endless || d.question != m.Lock.Left || n.steady()-d.asked >= suspectMS {
 		return
 	}
@@ -226,7 +232,7 @@ func (n *Node) decide(name string, d *dispute) {
 		n.addRival(d, &mine, l.Until != 0) // nobody was asked for that one
 		return
 	}
-	delete(n.sync.disputed, name)
+	n.sync.disputed.remove(name)
 	for i := range d.rivals {
 		r := &d.rivals[i]
 		if r.lock.Left -= n.steady() - r.told; r.lock.Lease == 0 || r.lock.Left > 0 {
@@ -245,24 +251,23 @@ func (n *Node) loses(d *dispute, i int) {
 	}
 }
 
-// endDisputes forgets those whose time is over.
-func (n *Node) endDisputes(now int64) {
-	for name, d := range n.sync.disputed {
-		if d.until <= now {
-			delete(n.sync.disputed, name)
-			n.disputeOver()
-		}
+// endDisputes goes on with the pass that forgets those whose time is over. True: there is more.
+func (n *Node) endDisputes(now int64) (more bool) {
+	before := n.sync.disputed.len()
+	more = n.sync.disputed.pass(suspectMost, func(_ string, d *dispute) bool { return d.until > now })
+	if n.sync.disputed.len() < before {
+		n.disputeOver()
 	}
+	return more
 }
 
 func (n *Node) disputeOver() {
-	if len(n.sync.disputed) == 0 && !n.sync.abstain {
+	if n.sync.disputed.len() == 0 && !n.sync.abstain {
 		n.setTable(tableFull)
 	}
 }
 
 // countsOnAny is [Node.countsOn] for votes of whatever token.
 func (n *Node) countsOnAny(name []byte, id store.ID) bool {
-	_, left := n.entrusted[id]
-	return left || n.countsOn(name, id, math.MaxUint64)
+	return n.entrusted.has(id) || n.countsOn(name, id, math.MaxUint64)
 }

@@ -42,7 +42,7 @@
 // No event, tick or command takes more than a few milliseconds, whatever the node holds:
 // long work is cut into slices, of which [Node.Tick] does one a millisecond (tickBudget,
 // reapBudget, followMost, waitSlice, placeSlice, askSlice, lockSteps, lockMost, lockSlice, claimSlice, clearBudget, sweepSlice,
-// idleSteps). What is half done stays in a state that every command, a restart and a
+// idleSteps, suspectMost). What is half done stays in a state that every command, a restart and a
 // change of role can meet: a job for whose end others wait stays, as acknowledged, until
 // all are followed. A walk through a map can't be interrupted, see roster.go. What still
 // takes time for each queue, lock or job at once is listed in COMMANDS.md.

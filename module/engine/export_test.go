@@ -29,3 +29,13 @@ func (n *Node) KnotSorted(id *store.ID) bool { return n.store.Knot(id).Sorted() 
 
 // LockCursor is where the pass over locks that are over is.
 func (n *Node) LockCursor() uint64 { return n.lockCursor }
+
+// Doubted counts what is remembered of locks whose jobs may be gone: questions, and jobs that
+// have lost locks.
+func (n *Node) Doubted() [2]int { return [2]int{n.suspects.len(), n.lost.len()} }
+
+// Entrusted counts the jobs that other nodes were given to keep.
+func (n *Node) Entrusted() int { return n.entrusted.len() }
+
+// Disputed counts the locks of which others told different holders.
+func (n *Node) Disputed() int { return n.sync.disputed.len() }

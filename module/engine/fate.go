@@ -74,7 +74,7 @@ func fateOf(j *store.Job) (undone, unreleased bool) {
 // until all are followed; then [Node.collect] removes it.
 func (n *Node) gone(j *store.Job, s source) bool {
 	if n.hearsay(j) {
-		n.lookBehind(&j.ID)
+		n.evictLater(j.ID, false)
 		return true
 	}
 	undone := j.State != store.StateAcked || cancelled(j)
@@ -438,7 +438,7 @@ func (n *Node) overheard(j *store.Job) *store.Job {
 }
 
 // eviction is the walk through those that wait for a job of which only this node's copy
-// went.
+// went, or of which this node knows no more than that it was cancelled.
 type eviction struct {
 	id         store.ID
 	unreleased bool
@@ -447,7 +447,8 @@ type eviction struct {
 
 // evicted is for a job of which only this node's copy goes, while others may hold
 // one: blocked jobs go with it, if it wasn't released; the others wait on, and ask.
-// The job isn't here any more. Of very many that wait some are left for the next ticks.
+// Where unreleased is false all ask. The job isn't here any more. Of very many that wait some
+// are left for the next ticks.
 func (n *Node) evicted(id store.ID, unreleased bool) {
 	before := len(n.kin.evictions)
 	n.evictLater(id, unreleased)
@@ -826,20 +827,6 @@ func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
 	return n.setFamily(j, &f)
 }
 
-// lookBehind has those that wait for a job which isn't known here ask what became of it.
-func (n *Node) lookBehind(id *store.ID) {
-	k := n.store.Knot(id)
-	if k == nil {
-		return
-	}
-	for t := n.store.First(k); t != nil; t = t.Next() {
-		if c := n.store.Lookup(&t.Job); c != nil && held(c) {
-			c.QTime = n.now + 1
-			n.arm(c)
-		}
-	}
-}
-
 // heardOfStranger is for a job that isn't known here, and is acknowledged.
 func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 	undone := m.Flags&wire.Cancelled != 0
@@ -847,7 +834,7 @@ func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 	case !undone:
 		n.store.SetDone(&id)
 	case len(m.Holders) == 0 && m.Flags&wire.HeldBack == 0:
-		n.lookBehind(&id) // the sender knows no more than that
+		n.evicted(id, false) // the sender knows no more than that
 		return
 	}
 	n.followUnknown(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, told: m.Holders, source: source{from: p}})

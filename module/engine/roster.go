@@ -55,6 +55,10 @@ func (r *roster[K, T]) remove(name K) {
 
 func (r *roster[K, T]) len() int { return len(r.all) }
 
+// at is the i-th entry. A walk from the last one to the first meets all that stay there, as a
+// pass does.
+func (r *roster[K, T]) at(i int) (K, *T) { return r.all[i].name, &r.all[i].v }
+
 // put sets an entry's value.
 func (r *roster[K, T]) put(name K, v T) { *r.make(name, v) = v }
 
@@ -79,3 +83,25 @@ func (r *roster[K, T]) pass(budget int, keep func(name K, v *T) bool) (more bool
 	}
 	return r.left > 0
 }
+
+// recent remembers names until the turn after the next, however many there are: there is
+// nothing to walk through, and nothing to copy where it grows.
+type recent[K comparable] struct{ young, old map[K]struct{} }
+
+func (r *recent[K]) add(name K) {
+	if r.young == nil {
+		r.young = map[K]struct{}{}
+	}
+	r.young[name] = struct{}{}
+}
+
+func (r *recent[K]) has(name K) bool {
+	_, young := r.young[name]
+	_, old := r.old[name]
+	return young || old
+}
+
+// len counts those of both turns.
+func (r *recent[K]) len() int { return len(r.young) + len(r.old) }
+
+func (r *recent[K]) turn() { r.young, r.old = nil, r.young }

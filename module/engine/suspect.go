@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 
 	"jobmesh/module/store"
@@ -19,6 +20,14 @@ type suspect struct {
 	question int64 // its number, which the answers give back
 	voted    bool  // since then
 	gone     []wire.Node
+}
+
+// suspectOf finds what is asked about a lock; nil: nothing.
+func (n *Node) suspectOf(name []byte) *suspect {
+	if n.suspects.len() == 0 {
+		return nil // most often; the name isn't copied
+	}
+	return n.suspects.get(string(name))
 }
 
 // suspectLock finds out about a lock that stood in somebody's way, where its end
@@ -42,12 +51,12 @@ func (n *Node) suspectVote(name []byte, id store.ID, endless bool) {
 		return
 	}
 	now := n.steady()
-	s := n.suspects[string(name)]
+	s := n.suspectOf(name)
 	if s != nil && s.id == id && (s.lapse && lapse || now-s.asked < verifyEveryMS) {
 		return
 	}
 	n.inquiries++
-	n.suspects[string(name)] = &suspect{id: id, lapse: lapse, asked: now, question: n.inquiries}
+	n.suspects.put(string(name), suspect{id: id, lapse: lapse, asked: now, question: n.inquiries})
 	flags := uint8(0)
 	if endless {
 		flags = wire.Endless
@@ -114,7 +123,7 @@ func (n *Node) doubts(c *Claim, id store.ID) bool {
 	if !slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == n.self.Node() && a.why == wire.LockHeld }) {
 		n.suspectJob(c.name, id) // else it has been already
 	}
-	s := n.suspects[string(c.name)]
+	s := n.suspectOf(c.name)
 	return s != nil && s.id == id && !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected })
 }
 
@@ -126,8 +135,7 @@ func (n *Node) jobLives(id store.ID) bool {
 	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked {
 		return true
 	}
-	_, left := n.entrusted[id]
-	return left || n.byJob[id] != nil
+	return n.entrusted.has(id) || n.byJob[id] != nil
 }
 
 // lockOver says whether this node knows of a job that it had the lock of this name, and never
@@ -194,12 +202,12 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		n.onLeft(p, m)
 		return
 	}
-	s := n.suspects[string(m.Lock.Name)]
+	s := n.suspectOf(m.Lock.Name)
 	if s == nil || s.lapse || s.id != store.ID(m.ID) || s.question != m.Lock.Left {
 		return
 	}
 	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.jobLives(s.id) && !n.lockOver(m.Lock.Name, s.id)) {
-		delete(n.suspects, string(m.Lock.Name))
+		n.suspects.remove(string(m.Lock.Name))
 		n.undoubted(m.Lock.Name, s.id, true)
 		return
 	}
@@ -209,7 +217,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	if m.Count == wire.JobGone && !n.hasAll(s.gone) {
 		return
 	}
-	delete(n.suspects, string(m.Lock.Name))
+	n.suspects.remove(string(m.Lock.Name))
 	n.undoubted(m.Lock.Name, s.id, false)
 	if l := n.store.Lock(m.Lock.Name); l != nil && l.Job == s.id && l.Flags&lockOutlives == 0 {
 		n.removeLock(l)
@@ -240,7 +248,7 @@ func (n *Node) findLeft(c *Claim) {
 	if c.proposal == 0 {
 		return // nobody was asked
 	}
-	n.leftovers[c.id] = &leftover{name: c.name, token: c.proposal, asked: n.steady()}
+	n.leftovers.put(c.id, leftover{name: c.name, token: c.proposal, asked: n.steady()})
 	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.id)
 }
 
@@ -271,12 +279,12 @@ func (n *Node) mayVoteFor(name []byte, id store.ID) bool {
 // they may be a lock of which nobody knows after a crash, and the next claim has it by them.
 func (n *Node) onLeft(p *Peer, m *wire.Message) {
 	h := holder{id: store.ID(m.ID)}
-	left := n.leftovers[h.id]
+	left := n.leftovers.get(h.id)
 	if left == nil || left.token != m.Lock.Token || string(left.name) != string(m.Lock.Name) || slices.Contains(left.told, p.Node) {
 		return
 	}
 	if m.Count != wire.JobGone {
-		delete(n.leftovers, h.id)
+		n.leftovers.remove(h.id)
 		return
 	}
 	left.told = append(left.told, p.Node)
@@ -286,7 +294,7 @@ func (n *Node) onLeft(p *Peer, m *wire.Message) {
 	if !n.hasAll(left.told) {
 		return
 	}
-	delete(n.leftovers, h.id)
+	n.leftovers.remove(h.id)
 	if n.mayVoteFor(left.name, h.id) {
 		left.votes++
 	}
@@ -297,56 +305,86 @@ func (n *Node) onLeft(p *Peer, m *wire.Message) {
 	n.owe(left.name, h, left.token, 0, n.allPeers())
 }
 
+// verdict is whether the job lives that has a lock, for the claims that were asked for before
+// that became known (at, steady).
+type verdict struct {
+	id    store.ID
+	lives bool
+	at    int64
+	left  int // claims, from the first of the lock on, that haven't met it
+}
+
 // undoubted goes on with the claims for a lock of whose job it is known now whether
-// it lives.
+// it lives; of very many some a little later.
 func (n *Node) undoubted(name []byte, id store.ID, lives bool) {
-	var list []*Claim
-	if l := n.byName[string(name)]; l != nil {
-		for c := l.head; c != nil; c = c.ofName.next {
-			list = append(list, c)
+	n.verdicts.put(string(name), verdict{id: id, lives: lives, at: n.steady(), left: math.MaxInt})
+	n.undoubtSome()
+}
+
+// undoubtSome goes on with it, the newest lock first.
+func (n *Node) undoubtSome() {
+	from := len(n.effects)
+	for budget := claimSlice; n.verdicts.len() > 0; budget, from = budget-n.claimCost(from), len(n.effects) {
+		if budget <= 0 {
+			n.hurryTick()
+			return
 		}
+		name, v := n.verdicts.at(n.verdicts.len() - 1)
+		l := n.byName[name]
+		if l == nil || v.left == 0 {
+			n.verdicts.remove(name)
+			continue
+		}
+		v.left = min(v.left, l.len) - 1
+		c := l.head
+		l.remove(c, ofName) // to the end
+		l.add(c, ofName)
+		n.undoubt(c, v)
 	}
-	for _, c := range list {
-		switch {
-		case c.then == nil:
-		case c.round != 0 && !lives:
-			c.gone = id
-		case c.round != 0 || c.doubts == 0 || c.last.Kind != Conflict || c.last.Job != id:
-		case lives:
-			n.finishClaim(c, c.last, true)
-		default:
-			c.gone, c.retry = id, n.steady()+1
-			n.setAlarm(c)
-		}
+}
+
+// refuted ends a claim that is about to ask again, where it hasn't met yet that the job lives
+// which has its lock.
+func (n *Node) refuted(c *Claim) bool {
+	if c.doubts == 0 || n.verdicts.len() == 0 {
+		return false
+	}
+	if v := n.verdicts.get(string(c.name)); v != nil && v.lives {
+		n.undoubt(c, v)
+	}
+	return c.then == nil
+}
+
+func (n *Node) undoubt(c *Claim, v *verdict) {
+	switch {
+	case c.began > v.at: // its answers tell more
+	case c.round != 0 && !v.lives:
+		c.gone = v.id
+	case c.round != 0 || c.doubts == 0 || c.last.Kind != Conflict || c.last.Job != v.id:
+	case v.lives:
+		n.finishClaim(c, c.last, true)
+	default:
+		c.gone, c.retry = v.id, n.steady()+1
+		n.setAlarm(c)
 	}
 }
 
 // tickSuspects forgets questions that somebody hasn't answered, disputes that are
 // over, and losses of jobs that are gone.
 func (n *Node) tickSuspects(now int64) {
-	if len(n.suspects)+len(n.leftovers)+len(n.lost)+len(n.entrusted)+len(n.sync.disputed) == 0 || now < n.nextLook {
-		return
+	any := n.suspects.len()+n.leftovers.len()+n.lost.len()+n.entrusted.len()+n.sync.disputed.len() > 0
+	if any && now >= n.nextLook {
+		n.nextLook = now + suspectMS
+		n.suspects.begin()
+		n.entrusted.turn()
+		n.leftovers.begin()
+		n.lost.begin()
+		n.sync.disputed.begin()
 	}
-	n.nextLook = now + suspectMS
-	for name, s := range n.suspects {
-		if now-s.asked >= suspectMS {
-			delete(n.suspects, name)
-		}
-	}
-	for id, at := range n.entrusted {
-		if now-at >= suspectMS {
-			delete(n.entrusted, id)
-		}
-	}
-	for id, left := range n.leftovers {
-		if now-left.asked >= suspectMS {
-			delete(n.leftovers, id)
-		}
-	}
-	n.endDisputes(now)
-	for id := range n.lost {
-		if n.store.Lookup(&id) == nil {
-			delete(n.lost, id)
-		}
+	more := n.suspects.pass(suspectMost, func(_ string, s *suspect) bool { return now-s.asked < suspectMS })
+	more = n.leftovers.pass(suspectMost, func(_ store.ID, left *leftover) bool { return now-left.asked < suspectMS }) || more
+	more = n.lost.pass(suspectMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) || more
+	if n.endDisputes(now) || more {
+		n.hurryTick()
 	}
 }

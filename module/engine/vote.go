@@ -50,7 +50,7 @@ const voteLater = math.MaxUint32
 // vote gives this node's vote, or says why not (wire.LockHeld …) and which lock
 // stands against it.
 func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
-	if n.abstainsFrom(b.name) || n.inDispute(b.name) && !n.stands(n.store.Lock(b.name), &b.holder) {
+	if d := n.disputeOf(b.name); n.abstainsFrom(b.name) || d != nil && !n.stands(d, n.store.Lock(b.name), &b.holder) {
 		return wire.Abstains, nil
 	}
 	n.clearFirst(b.name)
@@ -106,7 +106,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		l.Lease, l.Until = b.lease, until
 	}
 	n.noteLock(l)
-	if s := n.suspects[string(b.name)]; s != nil {
+	if s := n.suspectOf(b.name); s != nil {
 		s.voted = true
 	}
 	n.votes.lastVote = n.steady()

@@ -277,7 +277,7 @@ func (n *Node) endAdds() {
 	n.ending = true
 	n.debts = [debtKinds]debtList{}
 	clear(n.owed)
-	n.begins = beginnings{}
+	n.begins, n.verdicts = beginnings{}, roster[string, verdict]{}
 	n.tickEnding(waitSlice)
 }
 
