@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -130,6 +131,58 @@ func TestTheEndOfAJobThatVeryManyWaitFor(t *testing.T) {
 			}
 		}
 	}
+}
+
+// One job that another blocks is found at once among very many that depend on it: where a node
+// asks what became of that one, and where it waits for the blocked one after LAST.
+func TestABlockedJobAmongVeryManyThatDepend(t *testing.T) {
+	const many = 200_000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	peer := wire.NodeID{1, 2, 3}
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	add := func(m engine.Members) store.ID {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: m})
+		require.NoError(t, err)
+		n.Effects()
+		return id
+	}
+	root := add(engine.Members{Deferred: true})
+	var first store.ID
+	for i := range many {
+		id := add(engine.Members{After: []store.ID{root}})
+		if i == 0 {
+			first = id
+		}
+	}
+	child := add(engine.Members{BlockedBy: &root})
+	ask := wire.Message{Kind: wire.AskFate, ID: wire.JobID(root)}
+	asked := spent(t, func() func() {
+		n.Effects()
+		return func() { require.NoError(t, n.Receive(peer, ask.Append(nil))) }
+	})
+	assert.Less(t, asked, time.Millisecond)
+	before := false
+	for _, e := range n.Effects() {
+		var m wire.Message
+		if e.Kind == engine.Send && m.Parse(n.Message(&e)) == nil && m.Kind == wire.Fate {
+			before = m.Flags&wire.Before != 0
+		}
+	}
+	assert.True(t, before)
+	ids, all := n.Dependents(n.Job(&root), 2)
+	assert.Equal(t, []store.ID{child, first}, ids)
+	assert.EqualValues(t, many+1, all)
+
+	_, _, err := n.Release(&root, nil, true, false)
+	require.NoError(t, err)
+	n.Effects()
+	assert.Less(t, spent(t, func() func() {
+		return func() { require.Equal(t, []store.ID{child}, n.WaitsFor(n.Job(&root))) }
+	}), time.Millisecond)
+	ids, all = n.Dependents(n.Job(&root), 1)
+	assert.Equal(t, []store.ID{first}, ids)
+	assert.EqualValues(t, many, all)
 }
 
 // RELEASEJOB … LAST lets very many jobs go bit by bit, in order, and answers when all are.
