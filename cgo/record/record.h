@@ -47,7 +47,8 @@ struct jm_list {
     struct jm_tower *index[JM_LEVELS], *index_tail[JM_LEVELS];
 };
 
-/* The waiting jobs of one key; all but one of them are held back, in the list. */
+/* The waiting jobs of one key; all but one of them are held back, in the list. Behind
+ * the name there may be more. */
 struct jm_lane {
     struct jm_lane *hash_next;
     struct jm_lane *next, *prev;

@@ -3,7 +3,10 @@ package engine_test
 import (
 	"bytes"
 	"fmt"
+	"runtime"
+	"runtime/debug"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -128,6 +131,183 @@ func TestTheEndOfAJobThatVeryManyWaitFor(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// One job that another blocks is found at once among very many that depend on it: where a node
+// asks what became of that one, and where it waits for the blocked one after LAST.
+func TestABlockedJobAmongVeryManyThatDepend(t *testing.T) {
+	const many = 200_000
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	peer := wire.NodeID{1, 2, 3}
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	add := func(m engine.Members) store.ID {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: m})
+		require.NoError(t, err)
+		n.Effects()
+		return id
+	}
+	root := add(engine.Members{Deferred: true})
+	var first store.ID
+	for i := range many {
+		id := add(engine.Members{After: []store.ID{root}})
+		if i == 0 {
+			first = id
+		}
+	}
+	child := add(engine.Members{BlockedBy: &root})
+	ask := wire.Message{Kind: wire.AskFate, ID: wire.JobID(root)}
+	asked := spent(t, func() func() {
+		n.Effects()
+		return func() { require.NoError(t, n.Receive(peer, ask.Append(nil))) }
+	})
+	assert.Less(t, asked, time.Millisecond)
+	before := false
+	for _, e := range n.Effects() {
+		var m wire.Message
+		if e.Kind == engine.Send && m.Parse(n.Message(&e)) == nil && m.Kind == wire.Fate {
+			before = m.Flags&wire.Before != 0
+		}
+	}
+	assert.True(t, before)
+	ids, all := n.Dependents(n.Job(&root), 2)
+	assert.Equal(t, []store.ID{child, first}, ids)
+	assert.EqualValues(t, many+1, all)
+
+	_, _, err := n.Release(&root, nil, true, false)
+	require.NoError(t, err)
+	n.Effects()
+	assert.Less(t, spent(t, func() func() {
+		return func() { require.Equal(t, []store.ID{child}, n.WaitsFor(n.Job(&root))) }
+	}), time.Millisecond)
+	ids, all = n.Dependents(n.Job(&root), 1)
+	assert.Equal(t, []store.ID{first}, ids)
+	assert.EqualValues(t, many, all)
+}
+
+// Jobs of one key in very many queues: a queue's are found without a look at the other queues,
+// and where the key is the mesh's, the end of a run lets the next ones go bit by bit, and all
+// of them unless one is fetched before.
+func TestOneKeyInVeryManyQueues(t *testing.T) {
+	for _, long := range []bool{false, true} {
+		many := 100_000
+		if long {
+			many = 20_000
+		}
+		for _, mesh := range []bool{false, true} {
+			t.Run(fmt.Sprintf("long names %v, mesh %v", long, mesh), func(t *testing.T) {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				now := int64(1_700_000_000_000)
+				n, _, _ := node(now)
+				defer debug.SetGCPercent(debug.SetGCPercent(-1))
+				name := func(i int) []byte {
+					b := fmt.Append(nil, "q", i)
+					if long {
+						b = append(b, bytes.Repeat([]byte("-"), 300)...)
+					}
+					return b
+				}
+				add := func(i int) store.ID {
+					id, _, err := n.AddJob(&engine.Add{Queue: name(i), Body: []byte("b"), Replicate: 1, Retry: 1000, TTL: 6000, Unique: engine.Unique{
+						Strategy: store.UniqueDuring, Mesh: mesh, Keyed: true, Key: []byte("k"),
+					}})
+					require.NoError(t, err)
+					n.Effects()
+					return id
+				}
+				fetch := func(i int) *store.Job {
+					list := n.Fetch([]*store.Queue{n.Queue(name(i))}, 1, true, nil)
+					n.Effects()
+					if len(list) == 0 {
+						return nil
+					}
+					return list[0]
+				}
+				longest := time.Duration(0)
+				timed := func(f func()) {
+					began := threadTime(t)
+					f()
+					n.Effects()
+					longest = max(longest, threadTime(t)-began)
+				}
+				tick := func() {
+					now++
+					n.SetNow(now)
+					timed(func() { n.Tick() })
+				}
+				fronts := func() (count int) {
+					for i := range many {
+						count += int(n.Queue(name(i)).Len)
+					}
+					return count
+				}
+				first := add(0)
+				require.NotNil(t, fetch(0))
+				for i := range 2 * many {
+					add(i % many)
+				}
+				least := time.Hour
+				for range 3 {
+					longest = 0
+					timed(func() { add(many / 2) })
+					least = min(least, longest)
+				}
+				assert.Less(t, least, 300*time.Microsecond)
+				longest = 0
+				timed(func() { n.Ack(&first) })
+				if !mesh {
+					assert.Equal(t, many, fronts(), "all but one had theirs before")
+					return
+				}
+				assert.Less(t, fronts(), many/10)
+				for range 5 {
+					tick()
+				}
+				// One is fetched: the others needn't go on, until it is done.
+				before := fronts()
+				var got store.ID
+				for i := range many {
+					if j := fetch(i); j != nil {
+						got = j.ID
+						break
+					}
+				}
+				require.NotZero(t, got)
+				for range 5 {
+					tick()
+				}
+				assert.InDelta(t, before, fronts(), 1)
+				timed(func() { n.Ack(&got) })
+				restarted, _, _ := node(now)
+				restarted.BeginLoading()
+				var jobs []*store.Job
+				for cursor, more := uint64(0), true; more; more = cursor != 0 {
+					cursor = n.ScanJobs(cursor, &jobs)
+				}
+				require.GreaterOrEqual(t, len(jobs), 2*many-1)
+				for _, j := range jobs {
+					require.NoError(t, restarted.ApplyJob(j.Queue.NameBytes(), j.Record()))
+				}
+				for ticks := 0; fronts() < many && ticks < 200; ticks++ {
+					for range 10 {
+						tick()
+					}
+				}
+				assert.Equal(t, many, fronts())
+				assert.Less(t, longest, 5*time.Millisecond)
+
+				restarted.EndLoading()
+				restarted.Settle(engine.Trust{})
+				restarted.Effects()
+				n = restarted
+				for range 200 {
+					tick()
+				}
+				assert.Equal(t, many, fronts(), "after a restart")
+			})
 		}
 	}
 }

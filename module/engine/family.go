@@ -81,23 +81,25 @@ func (n *Node) WaitsFor(j *store.Job) (ids []store.ID) {
 		ids = append(ids, f.ID(i))
 	}
 	if f.Flags&store.FamilyLast != 0 {
-		ids = append(ids, n.blockedBy(&j.ID, store.FamilyBlocked|store.FamilyEarly)...)
+		ids = append(ids, n.blockedBy(&j.ID)...)
 	}
 	return ids
 }
 
-// Dependents lists the jobs that wait for the end of one, oldest first, up to most of
-// them, and counts them all.
+// Dependents lists the jobs that wait for the end of one, up to most of them, and counts them
+// all: first those that it blocks, then the others, each oldest first.
 func (n *Node) Dependents(j *store.Job, most int) (ids []store.ID, all uint64) {
 	k := n.store.Knot(&j.ID)
 	if k == nil {
 		return nil, 0
 	}
 	all = k.Len
+	first := n.store.First(k)
 	if f, ok := j.Family(); ok && f.Flags&(store.FamilyLast|store.FamilyLets) != 0 {
 		all -= k.Blocked // it waits for these, see [Node.WaitsFor]
+		first = n.store.Others(k)
 	}
-	for t := n.store.First(k); t != nil && len(ids) < most && uint64(len(ids)) < all; t = t.Next() {
+	for t := first; t != nil && len(ids) < most && uint64(len(ids)) < all; t = t.Next() {
 		if c := n.store.Lookup(&t.Job); c != nil {
 			if f, ok := c.Family(); !ok || n.store.Early(&f) {
 				continue
@@ -445,20 +447,25 @@ func (n *Node) tied(j *store.Job) bool {
 	return yes || n.store.Knot(&j.ID) != nil
 }
 
-// blockedBy lists the jobs that one blocks, or that it waits for, as flags say.
-func (n *Node) blockedBy(id *store.ID, flags uint8) (ids []store.ID) {
+// blockedBy lists the jobs that one blocks, or that it was released to come after.
+func (n *Node) blockedBy(id *store.ID) (ids []store.ID) {
 	k := n.store.Knot(id)
 	if k == nil {
 		return nil
 	}
-	for t := n.store.First(k); t != nil; t = t.Next() {
-		if c := n.store.Lookup(&t.Job); c != nil {
-			if f, ok := c.Family(); ok && f.Flags&flags != 0 {
-				ids = append(ids, t.Job)
-			}
+	for child := range n.store.Blocked(k, true) {
+		if c := n.store.Lookup(child); c != nil && blocked(c) {
+			ids = append(ids, *child)
 		}
 	}
 	return ids
+}
+
+// blocked says whether a job is blocked, or was until the one that blocked it was released to
+// come last.
+func blocked(j *store.Job) bool {
+	f, ok := j.Family()
+	return ok && f.Flags&(store.FamilyBlocked|store.FamilyEarly) != 0
 }
 
 // near prefers nodes that hold what a job waits for: a family lives together.

@@ -755,19 +755,17 @@ func (n *Node) lookLater(j *store.Job) {
 // here, or may be in a queue that is out of sight.
 func (n *Node) comesAfter(id *store.ID) bool {
 	k := n.store.Knot(id)
-	if k == nil || k.Blocked == 0 {
+	if k == nil {
 		return false
 	}
-	for t := n.store.First(k); t != nil; t = t.Next() {
-		switch c := n.store.Lookup(&t.Job); {
+	for child := range n.store.Blocked(k, false) {
+		switch c := n.store.Lookup(child); {
 		case c == nil:
-			if t.Blocked() && n.away(&t.Job) {
+			if n.away(child) {
 				return true
 			}
-		case c.State != store.StateAcked:
-			if f, ok := c.Family(); ok && f.Flags&(store.FamilyBlocked|store.FamilyEarly) != 0 {
-				return true
-			}
+		case c.State != store.StateAcked && blocked(c):
+			return true
 		}
 	}
 	return false

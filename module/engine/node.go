@@ -167,6 +167,7 @@ type Node struct {
 	lacking   bool                    // see unlisted
 	loaded    map[store.ID]*store.Job // in dormant queues; until Settle, see LoadState
 	wake      int64                   // the earliest deadline armed since the caller last asked
+	wakes     int                     // how many more lanes of keys of the mesh are woken before the next tick
 	ratio     float64
 	leaving   bool
 	unsafe    bool
@@ -226,6 +227,7 @@ func New(c Config) *Node {
 		clock:  clock{steady: c.Steady, wall: c.Now},
 		waits:  map[string]*waitList{},
 		wake:   math.MaxInt64,
+		wakes:  wakeMost,
 
 		addings: map[store.ID]*adding{},
 		awaited: map[string]*deadline{},

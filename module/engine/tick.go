@@ -15,10 +15,12 @@ const (
 	idleSteps    = 100   // buckets of the queue table looked at in one tick
 	housekeeping = 100   // ms between passes over idle queues under memory pressure
 	calm         = 1_000 // ms between them otherwise
+	wakeMost     = 1000  // lanes of keys of the mesh that are woken in one tick; about 1 ms
 )
 
 // Tick does what is due, and returns when to call again (unix ms).
 func (n *Node) Tick() int64 {
+	n.wakes = wakeMost
 	n.bury()
 	farewell := n.farewell
 	if n.passive || n.loading || n.alone() {

@@ -603,21 +603,24 @@ func (n *Node) spanOf(j *store.Job) int64 {
 }
 
 // settleLanes lets the next job of each lane go on that has lost its front, or whose
-// key has become free.
+// key has become free. Where very many queues have lanes of one key of the mesh some follow
+// with the next ticks, unless it is taken before.
 func (n *Node) settleLanes() {
 	for n.store.AnyHeadless() {
 		if n.passive || n.loading {
 			return
 		}
-		l := n.store.Headless()
+		l := n.store.Headless(&n.wakes)
 		if l == nil {
-			return
+			break
 		}
 		n.scratch.lock = l.AppendLock(n.scratch.lock[:0])
 		if n.rests(n.scratch.lock) {
+			n.store.Taken(l)
 			continue
 		}
 		if holder := n.liveLock(n.scratch.lock); holder != nil {
+			n.store.Taken(l)
 			if holder.Until == 0 {
 				n.findEnd(holder)
 			}
@@ -625,6 +628,9 @@ func (n *Node) settleLanes() {
 			continue
 		}
 		n.serve(n.store.Promote(l).Queue)
+	}
+	if n.store.AnyHeadless() {
+		n.hurryTick()
 	}
 }
 

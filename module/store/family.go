@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"iter"
 	"slices"
 	"unsafe"
 )
@@ -119,17 +120,19 @@ func (f *Family) Value() []byte {
 	return append(b, f.ids...)
 }
 
-// Knot is the jobs that wait for the end of one, oldest first; or for which that
-// one waits (FamilyEarly). The one needn't be known. Knots and ties aren't saved:
-// they follow from what the jobs' extras say.
+// Knot is the jobs that wait for the end of one; or for which that one waits
+// (FamilyEarly). Those that Blocked counts come before all others, so that few of them
+// are found among very many; both are in order, the oldest first. The one needn't be
+// known. Knots and ties aren't saved: they follow from what the jobs' extras say.
 type Knot struct {
 	entry            // chain in the table of knots
 	next, prev *Knot // neighbours in the list of all
 	ID         ID
 	head, tail *Tie
+	last       *Tie // of those that Blocked counts
 	Len        uint64
 	Blocked    uint64 // those that the one blocks, or did before it was released to come last
-	walk       *Tie   // the next for [Store.Walk]
+	walk       *Tie   // the next for [Store.Walk], which is over where Blocked doesn't count it
 	walking    bool   // it has begun
 	mixed      bool   // not all in order
 }
@@ -147,8 +150,8 @@ type Tie struct {
 // has that bit.
 const tieBlocked = 1 << 63
 
-// Blocked says whether Knot.Blocked counts the tie.
-func (t *Tie) Blocked() bool { return t.ctime&tieBlocked != 0 }
+// blocked says whether Knot.Blocked counts the tie; false for nil.
+func (t *Tie) blocked() bool { return t != nil && t.ctime&tieBlocked != 0 }
 
 func (t *Tie) created() uint64 { return t.ctime &^ tieBlocked }
 
@@ -235,12 +238,16 @@ func (s *Store) Tie(parent *ID, child *Job) {
 // a little out of order. Else it comes last, and all are sorted when the order matters.
 func (k *Knot) insert(t *Tie) {
 	const near = 64
-	at := k.tail
+	end := k.tail
+	if t.blocked() {
+		end = k.last
+	}
+	at := end
 	for i := 0; i < near && !k.mixed && at != nil && compareTies(at, t) > 0; i++ {
 		at = at.prev
 	}
 	if at != nil && !k.mixed && compareTies(at, t) > 0 {
-		k.mixed, at = true, k.tail
+		k.mixed, at = true, end
 	}
 	if t.prev = at; at == nil {
 		t.next, k.head = k.head, t
@@ -251,7 +258,13 @@ func (k *Knot) insert(t *Tie) {
 		k.tail = t
 	} else {
 		t.next.prev = t
-		k.walking = k.walking && k.walk == nil // it begins anew
+	}
+	switch {
+	case !t.blocked():
+	case at == k.last:
+		k.last = t
+	case k.walk.blocked():
+		k.walking = false // it begins anew
 	}
 	k.Len++
 }
@@ -261,6 +274,11 @@ func (k *Knot) Sorted() bool { return !k.mixed }
 
 func compareTies(a, b *Tie) int {
 	switch {
+	case a.blocked() != b.blocked():
+		if a.blocked() {
+			return -1
+		}
+		return 1
 	case a.created() < b.created():
 		return -1
 	case a.created() > b.created():
@@ -293,7 +311,10 @@ func (s *Store) Untie(parent, child *ID) bool {
 	if k.walk == t {
 		k.walk = t.next
 	}
-	if t.ctime&tieBlocked != 0 {
+	if k.last == t {
+		k.last = t.prev
+	}
+	if t.blocked() {
 		k.Blocked--
 	}
 	s.alloc.Free(unsafe.Pointer(t), tieSize)
@@ -313,7 +334,7 @@ func (s *Store) Untie(parent, child *ID) bool {
 	return true
 }
 
-// First is the oldest job of a knot.
+// First is the first job of a knot.
 func (s *Store) First(k *Knot) *Tie {
 	if k.mixed {
 		s.sort(k)
@@ -321,28 +342,54 @@ func (s *Store) First(k *Knot) *Tie {
 	return k.head
 }
 
-// Youngest is the creation time of a knot's last job.
+// Blocked yields the jobs that Knot.Blocked counts; in no order where they were tied out of
+// order, for sorted says whether that matters. The knot mayn't change meanwhile.
+func (s *Store) Blocked(k *Knot, sorted bool) iter.Seq[*ID] {
+	return func(yield func(*ID) bool) {
+		if sorted && k.mixed {
+			s.sort(k)
+		}
+		for t := k.head; t.blocked() && yield(&t.Job); {
+			t = t.next
+		}
+	}
+}
+
+// Others is the first job of a knot that Knot.Blocked doesn't count; nil where there is none.
+func (s *Store) Others(k *Knot) *Tie {
+	first := s.First(k)
+	if k.last != nil {
+		return k.last.next
+	}
+	return first
+}
+
+// Youngest is the greatest creation time of a knot's jobs.
 func (s *Store) Youngest(k *Knot) uint64 {
 	if k.mixed {
 		s.sort(k)
 	}
+	if k.last != nil {
+		return max(k.last.created(), k.tail.created())
+	}
 	return k.tail.created()
 }
 
-// Walk is the next job of a knot that wasn't met yet, oldest first; nil at the end. The
-// knot may change meanwhile. Where jobs were tied out of order, the walk begins anew.
+// Walk is the next job that Knot.Blocked counts and wasn't met yet, oldest first; nil at the
+// end. The knot may change meanwhile. Where jobs were tied out of order, the walk begins anew.
 func (s *Store) Walk(k *Knot) *Tie {
-	if !k.walking || k.mixed && k.walk != nil {
+	if !k.walking || k.mixed && k.walk.blocked() {
 		k.walking, k.walk = true, s.First(k)
 	}
 	t := k.walk
-	if t != nil {
-		k.walk = t.next
+	if !t.blocked() {
+		return nil
 	}
+	k.walk = t.next
 	return t
 }
 
-// After is the one behind a job of a knot, nil at the end; the oldest, where that job is
+// After is the one behind a job of a knot, nil at the end; the first, where that job is
 // none of it.
 func (s *Store) After(k *Knot, id *ID) *Tie {
 	first := s.First(k)
@@ -373,7 +420,7 @@ func (s *Store) sort(k *Knot) {
 		all = append(all, t)
 	}
 	slices.SortFunc(all, compareTies)
-	k.head, k.tail = nil, nil
+	k.head, k.tail, k.last = nil, nil, nil
 	for _, t := range all {
 		t.prev, t.next = k.tail, nil
 		if k.tail == nil {
@@ -381,7 +428,9 @@ func (s *Store) sort(k *Knot) {
 		} else {
 			k.tail.next = t
 		}
-		k.tail = t
+		if k.tail = t; t.blocked() {
+			k.last = t
+		}
 	}
 	k.mixed = false
 }

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -122,7 +123,7 @@ func TestKnotsOutOfOrder(t *testing.T) {
 		j := s.NewJob(0, 0, nil)
 		j.ID, j.CTime, j.ETime, j.Repl = store.ID{byte(ctime >> 8), byte(ctime)}, ctime, 10_000, 1
 		s.Register(q, j)
-		f := store.Family{}
+		f := store.Family{Flags: store.FamilyBlocked}
 		f.Add(&head)
 		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
 		s.Tie(&head, j)
@@ -163,6 +164,105 @@ func TestKnotsOutOfOrder(t *testing.T) {
 	assert.Len(t, list, 331)
 	assert.EqualValues(t, 5, list[0])
 }
+
+// The jobs that one blocks come before all others that wait for it, whatever the order in which
+// they are tied and untied; a walk meets them alone, and those that are tied behind it too.
+func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
+	alloc := storetest.New()
+	s := store.New(alloc, 1, 1000)
+	q := s.NewQueue([]byte("q"), 1000)
+	head := store.ID{99, 99}
+	random := rand.New(rand.NewPCG(1, 2))
+	id := func(n uint64) store.ID { return store.ID{byte(n >> 8), byte(n), 1} }
+	blocks := func(n uint64) bool { return n%3 == 0 }
+	tied := map[uint64]bool{}
+	tie := func(n uint64) {
+		j := s.NewJob(0, 0, nil)
+		j.ID, j.CTime, j.ETime, j.Repl = id(n), 1000+n, 10_000, 1
+		s.Register(q, j)
+		f := store.Family{}
+		if blocks(n) {
+			f.Flags = store.FamilyBlocked
+		}
+		f.Add(&head)
+		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
+		s.Tie(&head, j)
+		tied[n] = true
+	}
+	number := func(id *store.ID) uint64 { return uint64(id[0])<<8 | uint64(id[1]) }
+	check := func() {
+		var blocked, others, all, youngest []uint64
+		for n := range tied {
+			if youngest = append(youngest, 1000+n); blocks(n) {
+				blocked = append(blocked, n)
+			} else {
+				others = append(others, n)
+			}
+		}
+		slices.Sort(blocked)
+		slices.Sort(others)
+		k := s.Knot(&head)
+		require.EqualValues(t, len(blocked), k.Blocked)
+		var met []uint64
+		for id := range s.Blocked(k, false) {
+			met = append(met, number(id))
+		}
+		assert.ElementsMatch(t, blocked, met)
+		met = nil
+		for id := range s.Blocked(k, true) {
+			met = append(met, number(id))
+		}
+		require.Equal(t, blocked, met)
+		met = nil
+		for t := s.Others(k); t != nil; t = t.Next() {
+			met = append(met, number(&t.Job))
+		}
+		require.Equal(t, others, met)
+		for t := s.First(k); t != nil; t = t.Next() {
+			all = append(all, number(&t.Job))
+		}
+		require.Equal(t, slices.Concat(blocked, others), all)
+		require.Equal(t, slices.Max(youngest), s.Youngest(k))
+	}
+	for step := range 3000 {
+		n := random.Uint64N(500)
+		if step < 500 {
+			n = uint64(step)/10*10 + 9 - uint64(step)%10 // a little out of order
+		}
+		if tied[n] {
+			s.Remove(s.Lookup(ptr(id(n))))
+			delete(tied, n)
+		} else {
+			tie(n)
+		}
+		if len(tied) > 0 && (step < 20 || step%50 == 0) {
+			check()
+		}
+	}
+
+	tie(600)
+	tie(601)
+	tie(602)
+	walk := func() (met []uint64) {
+		for t := s.Walk(s.Knot(&head)); t != nil; t = s.Walk(s.Knot(&head)) {
+			met = append(met, number(&t.Job))
+		}
+		return met
+	}
+	var blocked []uint64
+	for n := range tied {
+		if blocks(n) {
+			blocked = append(blocked, n)
+		}
+	}
+	assert.EqualValues(t, slices.Min(blocked), number(&s.Walk(s.Knot(&head)).Job))
+	tie(603)
+	tie(604)
+	assert.Len(t, walk(), len(blocked), "603 too, but not the one that was met")
+	assert.Empty(t, walk())
+}
+
+func ptr[T any](v T) *T { return &v }
 
 func TestLostWithItsQueue(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)

@@ -10,12 +10,13 @@ import (
 // the others are held back, and fetching never comes across them. There is a lane
 // for each key that a waiting job has. Its name follows it in the same allocation:
 // the scope ('m' or 'q') and the key as in [AppendLockName], but without the
-// queue's name, so that renaming a queue leaves its lanes alone.
+// queue's name, so that renaming a queue leaves its lanes alone. Where the scope is
+// the mesh a [ring] follows the name.
 type Lane struct {
 	entry            // chain in the table of lanes
 	Next, Prev *Lane // neighbours in the list of its queue
 	Queue      *Queue
-	hash       uint64
+	hash       uint64 // of the queue's address and the name
 	list       *List  // those held back, by creation time; nil: none
 	front      ID     // the one in the waiting list
 	frontTime  uint64 // its creation time
@@ -25,9 +26,23 @@ type Lane struct {
 	_          [2]uint8
 }
 
+// ring ties the lanes of one key of the mesh together, one for each queue, so that they can
+// be woken bit by bit. One of them, the first, is in the table of rings: the next to be woken.
+// A lane that joins is the last.
+type ring struct {
+	entry      // chain in the table of rings
+	lane       *Lane
+	next, prev *ring
+	// Of the first one alone:
+	len  uint64
+	left uint64 // how many are to be woken still, from the first on
+	at   uint64 // in Store.waking, where any are
+}
+
 const (
 	laneSize = int(unsafe.Sizeof(Lane{}))
 	listSize = int(unsafe.Sizeof(List{}))
+	ringSize = int(unsafe.Sizeof(ring{}))
 )
 
 func laneOfEntry(e *entry) *Lane { return (*Lane)(unsafe.Pointer(e)) }
@@ -35,9 +50,27 @@ func laneOfEntry(e *entry) *Lane { return (*Lane)(unsafe.Pointer(e)) }
 func (s *Store) initLanes() {
 	s.lanes.init(s.alloc, func(e *entry) uint64 { return laneOfEntry(e).hash })
 	s.headless, s.heldBack = s.headless[:0], 0
+	s.rings, s.waking = index{}, s.waking[:0]
 }
 
-func (l *Lane) size() int { return laneSize + int(l.nameLen) }
+// laneBytes is the size of a lane of a name.
+func laneBytes(name []byte) int {
+	size := laneSize + len(name)
+	if name[0] == 'm' {
+		size = (size+7)&^7 + ringSize
+	}
+	return size
+}
+
+func (l *Lane) size() int { return laneBytes(l.name()) }
+
+// ring is the lane's part of a ring; nil where it is in none.
+func (l *Lane) ring() *ring {
+	if l.name()[0] != 'm' {
+		return nil
+	}
+	return (*ring)(unsafe.Add(unsafe.Pointer(l), l.size()-ringSize))
+}
 
 func (l *Lane) name() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), laneSize)), int(l.nameLen))
@@ -82,8 +115,12 @@ func (s *Store) laneName(j *Job, u Unique) []byte {
 	return name
 }
 
-func (s *Store) findLane(q *Queue, name []byte, h uint64) *Lane {
-	return laneOfEntry(s.lanes.find(h, func(e *entry) bool {
+func (s *Store) hashLane(q *Queue, name []byte) uint64 {
+	return mix(s.hashName(name)^uint64(uintptr(unsafe.Pointer(q))), 0x589965cc75374cc3)
+}
+
+func (s *Store) findLane(q *Queue, name []byte) *Lane {
+	return laneOfEntry(s.lanes.find(s.hashLane(q, name), func(e *entry) bool {
 		l := laneOfEntry(e)
 		return l.Queue == q && string(l.name()) == string(name)
 	}))
@@ -95,22 +132,31 @@ func (s *Store) laneOf(j *Job) *Lane {
 	if u == nil || !u.Runs() {
 		return nil
 	}
-	name := s.laneName(j, u)
-	return s.findLane(j.Queue, name, s.hashName(name))
+	return s.findLane(j.Queue, s.laneName(j, u))
 }
 
-func (s *Store) newLane(q *Queue, name []byte, h uint64) *Lane {
-	size := laneSize + len(name)
+func (s *Store) newLane(q *Queue, name []byte) *Lane {
+	size := laneBytes(name)
 	l := (*Lane)(s.alloc.Alloc(size))
-	*l = Lane{Queue: q, hash: h, nameLen: uint32(len(name)), Next: q.Lanes}
+	*l = Lane{Queue: q, hash: s.hashLane(q, name), nameLen: uint32(len(name)), Next: q.Lanes}
 	copy(l.name(), name)
 	if q.Lanes != nil {
 		q.Lanes.Prev = l
 	}
 	q.Lanes = l
 	q.Bytes += uint64(size)
-	s.lanes.insert(&l.entry, h)
+	s.enterLane(l)
 	return l
+}
+
+// enterLane makes a lane known.
+func (s *Store) enterLane(l *Lane) {
+	l.headless = false
+	s.lanes.insert(&l.entry, l.hash)
+	if r := l.ring(); r != nil {
+		*r = ring{lane: l}
+		s.join(r)
+	}
 }
 
 // freeLane frees a lane without jobs. known: it is in the table.
@@ -138,6 +184,9 @@ func (s *Store) freeLane(l *Lane, known bool) {
 	}
 	if known {
 		s.lanes.remove(&l.entry, l.hash)
+		if r := l.ring(); r != nil {
+			s.leaveRing(r)
+		}
 	}
 	q.Bytes -= uint64(l.size())
 	s.alloc.Free(unsafe.Pointer(l), l.size())
@@ -152,7 +201,7 @@ func (s *Store) behead(l *Lane) {
 }
 
 // AnyHeadless says whether [Store.Headless] may have something.
-func (s *Store) AnyHeadless() bool { return len(s.headless) > 0 }
+func (s *Store) AnyHeadless() bool { return len(s.headless)+len(s.waking) > 0 }
 
 // HeldBack counts the jobs that attached queues hold back.
 func (s *Store) HeldBack() uint64 { return s.heldBack }
@@ -167,23 +216,36 @@ func (s *Store) countHeld(q *Queue, more int64) {
 
 // Headless takes one of the lanes that have lost their front since, or whose key
 // may have become free ([Store.WakeLanes]), and still have jobs; nil where
-// there is none.
-func (s *Store) Headless() *Lane {
+// there is none, or where most is used up, which the lanes of a key of the mesh take of.
+func (s *Store) Headless(most *int) *Lane {
 	for len(s.headless) > 0 {
 		last := len(s.headless) - 1
 		l := s.headless[last]
 		s.headless = s.headless[:last]
 		l.headless = false
-		if l.Queue.state == queueAttached && !l.hasFront && l.Head() != nil {
+		if l.lacksFront() {
 			return l
+		}
+	}
+	for len(s.waking) > 0 && *most > 0 {
+		*most--
+		first := s.waking[len(s.waking)-1]
+		s.setLeft(first, first.left-1)
+		s.advance(first)
+		if first.lane.lacksFront() {
+			return first.lane
 		}
 	}
 	return nil
 }
 
+func (l *Lane) lacksFront() bool {
+	return l.Queue.state == queueAttached && !l.hasFront && l.Head() != nil
+}
+
 // WakeLanes makes the lanes of a lock's name headless, where they have no front.
 func (s *Store) WakeLanes(lock []byte) {
-	if s.lanes.len == 0 || len(lock) < 3 {
+	if s.lanes.len == 0 || len(lock) < 3 || Space(lock[0]) != LockRun {
 		return
 	}
 	// The lane's name is the lock's without its space and its queue.
@@ -203,17 +265,97 @@ func (s *Store) WakeLanes(lock []byte) {
 	}
 	name = append(name, lock[skip:]...)
 	s.laneBuf = name
-	h := s.hashName(name)
-	s.lanes.find(h, func(e *entry) bool {
-		l := laneOfEntry(e)
-		if !l.hasFront && string(l.name()) == string(name) {
-			s.lockBuf = l.AppendLock(s.lockBuf[:0])
-			if string(s.lockBuf) == string(lock) {
-				s.behead(l)
-			}
+	if lock[1] == 'm' {
+		if first := s.firstOfRing(name); first != nil {
+			s.setLeft(first, first.len)
 		}
-		return false // all queues' lanes of the name
-	})
+		return
+	}
+	if q := s.lockQueue(lock); q != nil {
+		if l := s.findLane(q, name); l != nil && !l.hasFront {
+			s.behead(l)
+		}
+	}
+}
+
+// Taken ends the waking of the lanes that have a lane's key: it isn't free.
+func (s *Store) Taken(l *Lane) {
+	if l.ring() != nil && len(s.waking) > 0 {
+		s.setLeft(s.firstOfRing(l.name()), 0)
+	}
+}
+
+// --- rings -------------------------------------------------------------------
+
+func ringOfEntry(e *entry) *ring { return (*ring)(unsafe.Pointer(e)) }
+
+func (r *ring) hash(s *Store) uint64 { return s.hashName(r.lane.name()) }
+
+func (s *Store) firstOfRing(name []byte) *ring {
+	if s.rings.len == 0 {
+		return nil
+	}
+	return ringOfEntry(s.rings.find(s.hashName(name), func(e *entry) bool { return string(ringOfEntry(e).lane.name()) == string(name) }))
+}
+
+// join puts a lane into its ring, as the last one.
+func (s *Store) join(r *ring) {
+	first := s.firstOfRing(r.lane.name())
+	if first == nil {
+		if s.rings.segments == nil {
+			s.rings.init(s.alloc, func(e *entry) uint64 { return ringOfEntry(e).hash(s) })
+		}
+		r.next, r.prev, r.len = r, r, 1
+		s.rings.insert(&r.entry, r.hash(s))
+		return
+	}
+	first.len++
+	r.next, r.prev = first, first.prev
+	first.prev.next, first.prev = r, r
+}
+
+func (s *Store) leaveRing(r *ring) {
+	first := s.firstOfRing(r.lane.name())
+	if first.left == first.len {
+		s.setLeft(first, first.left-1)
+	}
+	first.len--
+	switch {
+	case r.next == r:
+		s.rings.remove(&r.entry, r.hash(s))
+	case r == first:
+		s.advance(r)
+	}
+	r.prev.next, r.next.prev = r.next, r.prev
+}
+
+// advance has the next one of a ring be the first.
+func (s *Store) advance(first *ring) {
+	next := first.next
+	if next == first {
+		return
+	}
+	h := first.hash(s)
+	s.rings.remove(&first.entry, h)
+	next.len, next.left, next.at = first.len, first.left, first.at
+	if next.left > 0 {
+		s.waking[next.at] = next
+	}
+	s.rings.insert(&next.entry, h)
+}
+
+// setLeft sets how many of a ring are to be woken still.
+func (s *Store) setLeft(first *ring, left uint64) {
+	switch last := len(s.waking) - 1; {
+	case left > 0 && first.left == 0:
+		first.at = uint64(len(s.waking))
+		s.waking = append(s.waking, first)
+	case left == 0 && first.left > 0:
+		s.waking[first.at] = s.waking[last]
+		s.waking[first.at].at = first.at
+		s.waking = s.waking[:last]
+	}
+	first.left = left
 }
 
 // WakeQueue does the same for all of a queue's lanes.
@@ -233,10 +375,9 @@ func (s *Store) PushLane(j *Job, u Unique, free bool) {
 	s.withdraw(q, j)
 	j.State = StateQueued
 	name := s.laneName(j, u)
-	h := s.hashName(name)
-	l := s.findLane(q, name, h)
+	l := s.findLane(q, name)
 	if l == nil {
-		l = s.newLane(q, name, h)
+		l = s.newLane(q, name)
 	}
 	if l.hasFront && j.CTime <= l.frontTime {
 		// One that comes back goes before the one that took its turn.
@@ -295,8 +436,7 @@ func (s *Store) HoldBack(j *Job, u Unique) {
 	q := j.Queue
 	l := s.laneOf(j)
 	if l == nil {
-		name := s.laneName(j, u)
-		l = s.newLane(q, name, s.hashName(name))
+		l = s.newLane(q, s.laneName(j, u))
 	}
 	s.take(q, &q.List, j)
 	if l.front == j.ID {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"iter"
@@ -24,12 +25,13 @@ type Store struct {
 	lockWalk   *Lock  // the next for [Store.WalkLock]
 	LockAge    uint16 // of locks that are made from now on; the engine's
 	lanes      index  // of Lane
+	rings      index  // of the first of each ring; without segments where there was none yet
 	headless   []*Lane
+	waking     []*ring // the first of each that has some left
 	heldBack   uint64
 	fetchable  uint64              // jobs in the lists of attached queues
 	counted    [reasons - 1]uint64 // see Counted
 	laneBuf    []byte
-	lockBuf    []byte
 	wheel      wheel
 	generation uint32 // grows with each Forget
 	freed      uint64 // see Freed
@@ -315,9 +317,33 @@ func (s *Store) MoveTo(j *Job, q *Queue) {
 
 // Queue finds an attached queue; nil where there is none of that name.
 func (s *Store) Queue(name []byte) *Queue {
-	h := s.hashName(name)
+	h := s.hashQueue(name)
 	for e := s.queues.first(h); e != nil; e = e.next {
 		if q := queueOf(e); q.hash == h && string(q.NameBytes()) == string(name) {
+			return q
+		}
+	}
+	return nil
+}
+
+// hashQueue hashes a queue's name, a long one by what the names of locks have of it.
+func (s *Store) hashQueue(name []byte) uint64 {
+	if len(name) >= longKey {
+		sum := sha256.Sum256(name)
+		name = sum[:]
+	}
+	return s.hashName(name)
+}
+
+// lockQueue finds the attached queue whose lock has this name; nil where there is none.
+func (s *Store) lockQueue(lock []byte) *Queue {
+	if lock[1] == 'q' {
+		return s.Queue(lock[3:][:lock[2]])
+	}
+	sum := [sha256.Size]byte(lock[2:])
+	h := s.hashName(sum[:])
+	for e := s.queues.first(h); e != nil; e = e.next {
+		if q := queueOf(e); q.hash == h && len(q.NameBytes()) >= longKey && sha256.Sum256(q.NameBytes()) == sum {
 			return q
 		}
 	}
@@ -346,7 +372,7 @@ func (s *Store) Rename(q *Queue, name []byte) {
 	p := s.alloc.Alloc(max(len(name), 1))
 	copy(unsafe.Slice((*byte)(p), len(name)), name)
 	s.freeName(q)
-	q.name, q.nameLen, q.hash = p, uint32(len(name)), s.hashName(name)
+	q.name, q.nameLen, q.hash = p, uint32(len(name)), s.hashQueue(name)
 }
 
 func (s *Store) freeName(q *Queue) {
@@ -397,8 +423,7 @@ func (s *Store) List(q *Queue) (dropped int) {
 // enterQueue makes all jobs and lanes of a queue known.
 func (s *Store) enterQueue(q *Queue) (dropped int) {
 	for l := q.Lanes; l != nil; l = l.Next {
-		l.headless = false
-		s.lanes.insert(&l.entry, l.hash)
+		s.enterLane(l)
 	}
 	for _, first := range []*Job{q.Head, q.Working.Head, q.HeldHead} {
 		dropped += s.enterAll(first)
@@ -654,6 +679,7 @@ func (s *Store) forget() {
 	s.rows = nil
 	s.jobs.drop()
 	s.lanes.drop()
+	s.rings.drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)
 	s.working, s.overdue, s.fetchable = 0, 0, 0
