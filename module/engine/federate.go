@@ -21,8 +21,8 @@ const (
 	hungerMS       = 60_000 // how long a node that asked in vain is remembered
 	pollFirst      = 100    // between questions for clients that don't wait, doubling while they are in vain
 	pollLast       = 2_000
-	claimedMS      = 100 // until a line asks of whose queue a job is being claimed
-	keepMS         = 100 // how long what came stays for a client that was here a moment ago
+	claimedMS      = 100   // until a line asks of whose queue a job is being claimed
+	keepMS         = 2_000 // how long what came stays for a client that was here a moment ago
 )
 
 // imports is how a queue fares with getting jobs from other nodes.
@@ -36,15 +36,7 @@ type imports struct {
 	poll           int64 // the next question for a client that doesn't wait
 	polls          int   // of those since the last success
 	keep           int64 // until then what came stays for clients that were here a moment ago
-	later          bool  // it is in node.kept
 	told           int64 // when a node that gave a job was told last that nobody waits here
-}
-
-// kept is a queue of which something stays here that came from others, and when that is looked
-// at again.
-type kept struct {
-	name string
-	at   int64
 }
 
 type responder struct {
@@ -96,9 +88,11 @@ func (n *Node) importsOf(name string) *imports {
 	return n.imports.make(name, imports{bucket: n.now})
 }
 
-// spares says whether waiting jobs of a queue may go to other nodes. What came from others
-// stays for clients here: those that wait, for a moment those that were served, and for some
-// seconds those that poll. Else it goes on, for the client that it came for has gone.
+// spares says whether waiting jobs of a queue may go to a node that asks now. What came from
+// others stays for clients here: those that wait, for two seconds those that were served, and
+// for five those that poll. Else the client that it came for has gone. (A node that asked
+// before has to wait for some seconds, for its client may have gone as well: jobs would go
+// round.)
 func (n *Node) spares(name string) bool {
 	imp := n.imports.get(name)
 	return imp.rate(n.now) == 0 || n.waits[name] == nil && n.now >= imp.keep
@@ -108,23 +102,6 @@ func (n *Node) spares(name string) bool {
 func (n *Node) keepFor(name string, ms int64) {
 	if imp := n.imports.get(name); imp != nil {
 		imp.keep = max(imp.keep, n.now+ms)
-	}
-}
-
-// feedKept looks at the queues again of which something was kept for nobody.
-func (n *Node) feedKept() {
-	for budget := askSlice; len(n.kept) > 0 && n.kept[0].at <= n.now && budget > 0; budget-- {
-		name := n.kept[0].name
-		n.kept = n.kept[1:]
-		if imp := n.imports.get(name); imp != nil {
-			imp.later = false
-		}
-		if q := n.store.Queue([]byte(name)); q != nil && q.Head != nil {
-			n.feedLater(q)
-		}
-	}
-	if len(n.kept) > 0 {
-		n.wake = min(n.wake, max(n.kept[0].at, n.now+1))
 	}
 }
 
@@ -295,15 +272,7 @@ func (n *Node) feedAll() {
 func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 	name := string(q.NameBytes())
 	h := n.hungry.get(name)
-	if h == nil || q.Pause&PauseOut != 0 {
-		return false
-	}
-	if !n.spares(name) {
-		if imp := n.imports.get(name); n.waits[name] == nil && !imp.later {
-			imp.later = true
-			n.kept = append(n.kept, kept{name, n.now + keepMS})
-			n.wake = min(n.wake, n.now+keepMS)
-		}
+	if h == nil || q.Pause&PauseOut != 0 || n.imports.get(name).rate(n.now) > 0 {
 		return false
 	}
 	var passed []hungry // those to whom none of the jobs can be given
@@ -461,7 +430,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 func (n *Node) imported(p *Peer, name []byte) {
 	imp := n.importsOf(string(name))
 	imp.count(n.now)
-	if n.waits[string(name)] == nil && n.now >= imp.keep && n.now >= imp.told+keepMS {
+	if n.waits[string(name)] == nil && n.now >= imp.keep && n.now >= imp.told+rateBucket {
 		imp.told = n.now
 		n.send(p, &wire.Message{Kind: wire.NeedJobs, Queue: name})
 	}

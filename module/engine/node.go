@@ -185,7 +185,6 @@ type Node struct {
 	claims
 	consents       consents
 	unserved       []string // queues with jobs that nobody has looked at for those who wait
-	kept           []kept   // in the order of their times
 	unfed          []string // queues with jobs that other nodes may wait for, until the event is done
 	choosing       bool     // a job is being looked for that a client can have
 	asks           bool     // the client being served can wait for other nodes

@@ -58,7 +58,6 @@ func (n *Node) Tick() int64 {
 		n.hurryTick()
 	}
 	n.ask()
-	n.feedKept()
 	n.vanished()
 	n.takeSomeBack()
 	n.idleQueues()
