@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"slices"
+	"strings"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -69,7 +70,11 @@ func (n *Node) unrival(name []byte, h *holder, token uint64, flags uint8) {
 		}
 		return r.lock.Token <= token
 	})
-	if len(d.rivals) < all {
+	switch {
+	case len(d.rivals) == all:
+	case len(d.rivals) == 1:
+		n.settled(string(name), d) // if he has lost it too, others ask when they want it
+	default:
 		n.decide(string(name), d)
 	}
 }
@@ -95,10 +100,16 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 		d.rivals = append(d.rivals, r)
 		return
 	}
-	// The longest that somebody tells of is the one that counts.
+	// The longest that somebody tells of is the one that counts. Of two claims the end of the
+	// later one leaves him what he had before.
+	if old := &d.rivals[i]; old.lock.Token != e.Token || old.lock.Flags&lockKept != 0 {
+		r.lock.Flags |= lockKept
+	}
+	r.lock.Token = max(r.lock.Token, d.rivals[i].lock.Token)
 	if old := &d.rivals[i]; old.lock.Lease == 0 || e.Lease > 0 && old.lock.Left-(r.told-old.told) > e.Left {
+		flags, token := r.lock.Flags&lockKept, r.lock.Token
 		r.lock, r.told = old.lock, old.told
-		r.lock.Token = max(r.lock.Token, e.Token)
+		r.lock.Flags, r.lock.Token = r.lock.Flags|flags, token
 	}
 	d.rivals[i] = r
 }
@@ -120,6 +131,13 @@ func (n *Node) disputeOf(name []byte) *dispute {
 		return d
 	}
 	return nil
+}
+
+// clearedAll is cleared for all names that begin alike.
+func (n *Node) clearedAll(prefix []byte) {
+	n.sync.disputed.begin()
+	n.sync.disputed.pass(n.sync.disputed.len(), func(name string, _ *dispute) bool { return !strings.HasPrefix(name, string(prefix)) })
+	n.disputeOver()
 }
 
 // tellRivals adds to a page those who dispute a lock with the one that the table has (nil:
@@ -227,6 +245,11 @@ func (n *Node) decide(name string, d *dispute) {
 			return
 		}
 	}
+	n.settled(name, d)
+}
+
+// settled ends a dispute whose last rival, if there is one, is taken to have the lock.
+func (n *Node) settled(name string, d *dispute) {
 	if l := n.liveLock([]byte(name)); l != nil && (len(d.rivals) == 0 || !(&holder{store.ID(d.rivals[0].lock.Job), d.rivals[0].lock.Owner}).has(l)) {
 		mine := n.entryOf(l)
 		n.addRival(d, &mine, l.Until != 0) // nobody was asked for that one

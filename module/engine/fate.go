@@ -672,7 +672,7 @@ func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 		reply.Flags = ackFlags(j)
 	case j != nil:
 		reply.Count = wire.FateOpen
-		if !noted(j, store.TagKin, p) {
+		if j.State != store.StateWaitRepl && !noted(j, store.TagKin, p) {
 			j, _ = n.noteNode(j, store.TagKin, p)
 			n.log(LogState, j)
 		}
@@ -680,7 +680,7 @@ func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 		reply.Count = wire.FateEnded
 	case n.graves.cancelled(&id):
 		reply.Count, reply.Flags = wire.FateEnded, wire.Cancelled|wire.HeldBack
-	case n.away(&id):
+	case n.away(&id), n.entrusted.has(id):
 		reply.Count = wire.FateOpen // as far as is known here
 	}
 	if n.comesAfter(&id) {

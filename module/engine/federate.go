@@ -198,6 +198,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		for ; count > 0 && budget > 0; count-- {
 			j := n.movable(q, p)
 			if j == nil {
+				n.starves(name, p, count) // what it can have may lie further behind
 				break
 			}
 			budget -= n.exportCost(j, p)
@@ -283,7 +284,9 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 		if p == nil || !p.Connected || p.Leaving || n.hungerTime() >= first.until || first.credit == 0 {
 			continue
 		}
+		walked := n.walked
 		j := n.movable(q, p)
+		*budget -= int(n.walked-walked) / walkedMost
 		if j == nil || n.steady() < p.choked {
 			passed = append(passed, first)
 			if n.movable(q, nil) == nil {

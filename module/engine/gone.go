@@ -27,7 +27,8 @@ type Deletions struct {
 const (
 	maxDeletions = 512 // queues; then the older half is forgotten
 	pastMS       = 5_000
-	pastMost     = 1000 // queues
+	pastMost     = 100_000 // queues
+	walkedMost   = 100     // jobs passed over that count as one that is handed over
 )
 
 // deletions is Deletions, and what goes with it.
@@ -130,17 +131,17 @@ func (n *Node) shun(j *store.Job, p *Peer) (_ *store.Job, ok bool) {
 // shunned says whether a node is known not to take a job, for it has deleted it.
 func shunned(j *store.Job, p *Peer) bool { return noted(j, store.TagShun, p) }
 
-// past is a job up to which a queue has jobs alone that a node doesn't take.
+// past is a job up to which a queue has jobs alone that a node isn't given.
 type past struct {
 	job   store.ID
 	until int64 // unix ms; then all are looked at again
 }
 
-// behind finds the first waiting job that isn't known not to be for a node. It passes over some
-// at a time, steps of them; where there are more the next tick goes on.
+// behind finds the first waiting job that a node can be given. It passes over some at a time,
+// steps of them; where there are more the next tick goes on.
 func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 	j = q.Head
-	if j == nil || len(p.past) == 0 && !shunned(j, p) {
+	if j == nil || len(p.past) == 0 && n.takes(p, j) {
 		return j, 0
 	}
 	name := string(q.NameBytes())
@@ -148,23 +149,21 @@ func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 	switch last := n.store.Lookup(&at.job); {
 	case last != nil && last.Queue == q && last.Place == store.InWaiting && n.now < at.until:
 		j = last.Next
-	case len(p.past) >= pastMost:
-		clear(p.past)
-		fallthrough
 	default:
 		delete(p.past, name)
 		at = past{until: n.now + pastMS}
 	}
-	for ; j != nil && steps < busySteps && shunned(j, p); j = j.Next {
+	for ; j != nil && steps < busySteps && !n.takes(p, j); j = j.Next {
 		at.job = j.ID
 		steps++
 	}
-	if steps > 0 {
+	if steps > 0 && len(p.past) < pastMost {
 		if p.past == nil {
 			p.past = map[string]past{}
 		}
 		p.past[name] = at
 	}
+	n.walked += uint64(steps)
 	if steps == busySteps {
 		n.serveLater(q)
 	}

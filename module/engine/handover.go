@@ -237,6 +237,7 @@ func (n *Node) given(j *store.Job) {
 	n.offers.remove(j.ID)
 	id := j.ID
 	n.entrust(j)
+	n.entrusted.add(id) // also where it has no locks: who asks about it is to ask again
 	n.remove(j)
 	n.evicted(id, false) // jobs that came to wait for it meanwhile
 }
@@ -400,7 +401,10 @@ func (n *Node) takes(p *Peer, j *store.Job) bool {
 	if p != nil && shunned(j, p) {
 		return false
 	}
-	return j.Retry > 0 || (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Ties() > 0 && n.tied(j))
+	if j.Retry > 0 {
+		return true
+	}
+	return (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Ties() > 0 && n.tied(j)) && !(j.Parts > 0 && j.Extra(store.TagKin) != nil)
 }
 
 // reviewHandovers follows a node that is connected again, or one of the mesh no more: all

@@ -750,6 +750,7 @@ const (
 // clearAll begins a Clearing; in a small table it is over then.
 func (n *Node) clearAll(prefix []byte) *Clearing {
 	n.clearOutvoted(func(name []byte) bool { return bytes.HasPrefix(name, prefix) })
+	n.clearedAll(prefix)
 	return n.beginClear(&Clearing{prefix: slices.Clone(prefix)})
 }
 

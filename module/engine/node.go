@@ -130,6 +130,7 @@ type Node struct {
 	mesh    members
 	graves  graves
 	deleted deletions
+	walked  uint64 // jobs that behind has passed over
 	offers  roster[store.ID, offered]
 	taken   roster[round, taken]
 

@@ -251,10 +251,13 @@ func (s *Store) WakeLanes(lock []byte) {
 	// The lane's name is the lock's without its space and its queue.
 	skip := 2
 	switch lock[1] {
+	case 'm':
 	case 'q':
 		skip = 3 + int(lock[2])
 	case 'Q':
 		skip = 2 + sha256.Size
+	default:
+		return // no lock of a job is named so
 	}
 	if len(lock) <= skip {
 		return

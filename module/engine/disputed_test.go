@@ -1,0 +1,287 @@
+package engine_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// A node asks as its clients wait: at once, then after 2 s, doubling to 30 s, for a job behind many that it has
+// deleted. given says after how long it got it; 0: not in ten minutes.
+func askedBehind(t *testing.T, shunned int, quiet int64) (given int64) {
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	n.AddPeer(mate, "10.0.0.1:1")
+	n.PeerUp(mate, "10.0.0.1:1", false)
+	add := func() store.ID {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 1000, TTL: 86400})
+		require.NoError(t, err)
+		return id
+	}
+	for range shunned {
+		add()
+	}
+	n.Effects()
+	refused := 0
+	var last store.ID
+	got := false
+	answer := func() {
+		for again := true; again; {
+			again = false
+			for _, m := range said(t, n, wire.YourJob) {
+				if store.ID(m.ID) == last {
+					got = true
+					continue
+				}
+				again = true
+				refused++
+				no := wire.Message{Kind: wire.Refused, Flags: wire.NotQueued, ID: m.ID, Count: wire.Deleted}
+				require.NoError(t, n.Receive(mate, no.Append(nil)))
+			}
+		}
+	}
+	ask := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 1}
+	next, wait, began := now, int64(2000), now
+	run := func(ms int64) {
+		for end := now + ms; now < end && !got; {
+			if now >= next {
+				next, wait = now+wait, min(2*wait, 30_000)
+				require.NoError(t, n.Receive(mate, ask.Append(nil)))
+				answer()
+			}
+			now += 1
+			n.SetNow(now)
+			n.Tick()
+			answer()
+		}
+	}
+	for refused < shunned {
+		run(100)
+	}
+	t.Log("all refused after ms", now-began)
+	run(quiet)
+	last = add()
+	added := now
+	answer()
+	run(600_000)
+	require.Equal(t, shunned, refused)
+	if !got {
+		return -1
+	}
+	return now - added
+}
+
+// A node whose clients wait gets the job behind those that it has deleted.
+func TestBehindDeletedJobs(t *testing.T) {
+	for _, shunned := range []int{0, 1, 900, 3500, 100_000} {
+		for _, quiet := range []int64{1000, 75_000} {
+			t.Run(fmt.Sprint(shunned, " ", quiet), func(t *testing.T) {
+				got := askedBehind(t, shunned, quiet)
+				t.Log("it is given after ms", got)
+				require.True(t, got >= 0 && got < 1000)
+			})
+		}
+	}
+}
+
+// A lock's name that isn't well formed, from a node of the mesh, does nothing where jobs are in lanes.
+func TestMalformedLockName(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	n.AddPeer(mate, "10.0.0.1:1")
+	n.PeerUp(mate, "10.0.0.1:1", false)
+	n.Effects()
+	_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Unique: engine.Unique{Strategy: store.UniqueDuring}})
+	require.NoError(t, err)
+	n.Effects()
+	n.TrustLocks()
+	n.Effects()
+	l := wire.Lock{Name: []byte("Rxyz"), Job: wire.JobID{1}, Token: uint64(now+5) << 20, Lease: 1000}
+	m := wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: l}
+	require.NoError(t, n.Receive(mate, m.Append(nil)))
+	for _, e := range n.Effects() {
+		if e.Kind == engine.KeepVotes {
+			n.VotesKept(n.Votes())
+		}
+	}
+	require.NoError(t, n.Receive(mate, m.Append(nil)))
+	t.Log(len(said(t, n, wire.Grant)))
+	m = wire.Message{Kind: wire.Unlock, Round: 2, Lock: l}
+	require.NoError(t, n.Receive(mate, m.Append(nil)))
+}
+
+// A node in dispute hears of one rival by two tokens. When one is taken back, for an attempt failed, it
+// remembers the holder, and votes for no third.
+func TestRivalOfTwoTokens(t *testing.T) {
+	for _, order := range []string{"greater first", "lower first", "greater first, and ends", "lower first, and greater ends"} {
+		t.Run(order, func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			n.SetVotes(engine.Votes{Longest: 600_000})
+			nodes := []wire.NodeID{{1}, {2}, {3}, {4}}
+			for _, id := range nodes {
+				n.AddPeer(id, "10.0.0.1:1")
+				n.PeerUp(id, "10.0.0.1:1", false)
+			}
+			n.Effects()
+			n.DistrustLocks()
+			n.Tick()
+			n.Effects()
+			require.True(t, n.Abstains())
+			name := store.AppendLockName(nil, store.LockWait, nil, []byte("k"))
+			tok := func(i int64) uint64 { return uint64(now+i) << 20 }
+			lock := func(job byte, i, left int64) wire.Lock {
+				return wire.Lock{Name: name, Job: wire.JobID{job, 23: 1}, Token: tok(i), Lease: 100_000, Left: left}
+			}
+			page := func(from int, l wire.Lock) {
+				m := wire.Message{Kind: wire.LockPage, Lock: wire.Lock{Token: tok(3)}, Locks: []wire.Lock{l}}
+				require.NoError(t, n.Receive(nodes[from], m.Append(nil)))
+				n.Effects()
+			}
+			// h2 (c): votes of an attempt that fails. h1: T1 at a (an attempt that fails), T2 at b (and e, and here:
+			// he has the lock by that).
+			page(2, lock(2, 3, 100_000))
+			if strings.HasPrefix(order, "greater") {
+				page(1, lock(1, 2, 90_000))
+				page(0, lock(1, 1, 100_000))
+			} else {
+				page(0, lock(1, 1, 100_000))
+				page(1, lock(1, 2, 90_000))
+			}
+			t.Log("abstains", n.Abstains(), "disputed", n.Disputed())
+			unlock := func(from int, l wire.Lock) {
+				m := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 9, Lock: l}
+				require.NoError(t, n.Receive(nodes[from], m.Append(nil)))
+				n.Effects()
+			}
+			if strings.HasSuffix(order, "ends") { // the later attempt is the one that fails: h1 has the lock by T1
+				unlock(1, lock(1, 2, 0))
+			} else {
+				unlock(0, lock(1, 1, 0))
+			}
+			unlock(2, lock(2, 3, 0))
+			t.Log("abstains", n.Abstains(), "disputed", n.Disputed())
+			claim := wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: lock(3, 10_000, 0)}
+			for range 2 {
+				require.NoError(t, n.Receive(nodes[0], claim.Append(nil)))
+				for _, e := range n.Effects() {
+					switch e.Kind {
+					case engine.KeepVotes:
+						n.VotesKept(n.Votes())
+					case engine.Send:
+						var m wire.Message
+						require.NoError(t, m.Parse(n.Message(&e)))
+						t.Log("kind", m.Kind, "count", m.Count, m.Lock.Job[0])
+						require.NotEqual(t, wire.Grant, m.Kind, "h1 has the lock by its other token")
+					}
+				}
+			}
+		})
+	}
+}
+
+// Behind a thousand at-most-once jobs that others wait for, which aren't handed over, other nodes' clients
+// get jobs.
+func TestBehindAtMostOnceParents(t *testing.T) {
+	for _, parents := range []int{900, 1001} {
+		t.Run(fmt.Sprint(parents), func(t *testing.T) {
+			now := int64(1_700_000_000_000)
+			n, _, _ := node(now)
+			n.AddPeer(mate, "10.0.0.1:1")
+			n.SetLife(mate, 7)
+			n.PeerUp(mate, "10.0.0.1:1", false)
+			for range parents {
+				id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 0, TTL: 86400})
+				require.NoError(t, err)
+				_, _, err = n.AddJob(&engine.Add{Queue: []byte("r"), Body: []byte("b"), Replicate: 1, Retry: 1000, TTL: 86400, Members: engine.Members{After: []store.ID{id}}})
+				require.NoError(t, err)
+				n.Effects()
+			}
+			_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 1000, TTL: 86400})
+			require.NoError(t, err)
+			n.Effects()
+			given := 0
+			ask := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 1}
+			for i := range 6000 {
+				if i%200 == 0 {
+					require.NoError(t, n.Receive(mate, ask.Append(nil)))
+					given += len(said(t, n, wire.YourJob))
+				}
+				now += 100
+				n.SetNow(now)
+				n.Tick()
+				given += len(said(t, n, wire.YourJob))
+			}
+			require.Equal(t, 1, given)
+		})
+	}
+}
+
+// When one rival of a dispute between jobs' locks without a lease has let go, the other isn't forgotten,
+// however long nobody asks.
+func TestDisputeOfEndlessLocks(t *testing.T) {
+	for _, gap := range []int64{1_000, 3_590_000, 3_800_000} {
+		for _, both := range []bool{false, true} {
+			t.Run(fmt.Sprint(gap/1000, " s, both stay ", both), func(t *testing.T) {
+				now := int64(1_700_000_000_000)
+				n, _, _ := node(now)
+				n.SetVotes(engine.Votes{Longest: 600_000, Unleased: true})
+				nodes := []wire.NodeID{{1}, {2}}
+				for _, id := range nodes {
+					n.AddPeer(id, "10.0.0.1:1")
+					n.PeerUp(id, "10.0.0.1:1", false)
+				}
+				n.Effects()
+				n.DistrustLocks()
+				n.Tick()
+				n.Effects()
+				require.True(t, n.Abstains())
+				name := store.AppendLockName(nil, store.LockWait, nil, []byte("k"))
+				lock := func(job byte, i int64) wire.Lock {
+					return wire.Lock{Name: name, Job: wire.JobID{job, 23: 1}, Token: uint64(now+i) << 20}
+				}
+				start := [4]wire.Lock{1: lock(1, 1), 2: lock(2, 2)}
+				page := func(from int, l wire.Lock) {
+					m := wire.Message{Kind: wire.LockPage, Lock: wire.Lock{Token: start[2].Token}, Locks: []wire.Lock{l}}
+					require.NoError(t, n.Receive(nodes[from], m.Append(nil)))
+					n.Effects()
+				}
+				page(1, start[2]) // of an attempt that fails
+				page(0, start[1]) // he has the lock by this vote and this node's, which is lost
+				t.Log("abstains", n.Abstains(), "disputed", n.Disputed())
+				if !both {
+					m := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 9, Lock: start[2]}
+					require.NoError(t, n.Receive(nodes[1], m.Append(nil)))
+					n.Effects()
+				}
+				for end := now + gap; now < end; {
+					now += 500
+					n.SetNow(now)
+					n.Tick()
+					n.Effects()
+				}
+				t.Log("abstains", n.Abstains(), "disputed", n.Disputed())
+				claim := wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: lock(3, 0)}
+				for range 2 {
+					require.NoError(t, n.Receive(nodes[1], claim.Append(nil)))
+					for _, e := range n.Effects() {
+						switch e.Kind {
+						case engine.KeepVotes:
+							n.VotesKept(n.Votes())
+						case engine.Send:
+							var m wire.Message
+							require.NoError(t, m.Parse(n.Message(&e)))
+							require.NotEqual(t, wire.Grant, m.Kind, "j1 has the lock")
+						}
+					}
+				}
+			})
+		}
+	}
+}
