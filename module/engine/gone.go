@@ -74,7 +74,8 @@ func (n *Node) queueDeleted(q *store.Queue) {
 	if d.Queues == nil {
 		d.Queues = map[uint64]uint64{}
 	}
-	d.Queues[hashOf(q.NameBytes())] = n.newestHere()
+	h := hashOf(q.NameBytes())
+	d.Queues[h] = max(d.Queues[h], n.newestHere())
 	if len(d.Queues) > maxDeletions {
 		times := slices.Sorted(maps.Values(d.Queues))
 		middle := times[len(times)/2]

@@ -30,7 +30,10 @@ func (n *Node) BeginLoading() {
 }
 
 // EndLoading ends loading; the caller settles what was loaded.
-func (n *Node) EndLoading() { n.loading = false }
+func (n *Node) EndLoading() {
+	n.bury() // the log's deletions, which were noted when they were made
+	n.loading = false
+}
 
 // Loading says whether a data set is being loaded.
 func (n *Node) Loading() bool { return n.loading }

@@ -238,3 +238,32 @@ func TestDeletedQueuesOfOneNodeAreLogged(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(m[0].Log(), "at this node alone"))
 	assert.Equal(t, "6", jobs(m[1]))
 }
+
+// The deletion is remembered as it was, although the log is played again.
+func TestDeletedQueueAfterTheLogIsPlayed(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, "appendonly yes", "appendfsync always")
+	add := func(body string, replicate int) {
+		v := m[1].Do("ADDJOB", "q", body, 5000, "REPLICATE", replicate, "RETRY", 1000)
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+	}
+	add("deleted", 2)
+	require.Equal(t, int64(1), m[0].Do("DEL", "q").Int())
+	harness.Await(t, 10*time.Second, "the nodes' file", func() bool {
+		text, err := os.ReadFile(filepath.Join(m[0].Dir, "jobmesh-nodes.conf"))
+		return err == nil && strings.Contains(string(text), "\ndeleted ")
+	})
+	m[0].Stop()
+	m[0].Restart()
+	m.await(t, 2)
+	add("new", 1)
+	for _, want := range []string{"new", "deleted"} {
+		s := m[0]
+		if want == "deleted" {
+			s = m[1]
+		}
+		v := s.Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
+		require.Len(t, v.Elems, 1, "%v", v)
+		assert.Equal(t, want, v.Elems[0].Elems[2].Str)
+	}
+}
