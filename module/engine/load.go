@@ -315,7 +315,13 @@ func (n *Node) settle(j *store.Job, s *settling) {
 // delayedHere says of a job that was loaded, and not delivered, whether it is delayed and
 // this node queues it in time. Of one with copies the other nodes come a retry time later.
 func (n *Node) delayedHere(j *store.Job) bool {
-	if j.State != store.StateActive || j.QTime == 0 || j.Flags&store.FlagQueuedOnce != 0 || j.Delay == 0 && !n.putOff(j) {
+	if j.State != store.StateActive || j.QTime == 0 || j.Flags&store.FlagQueuedOnce != 0 {
+		return false
+	}
+	if u := j.Unique(); u != nil && u.Tries() > 0 && j.Holders() == 0 {
+		return true // it was put off, for its key was being worked on
+	}
+	if j.Delay == 0 && !n.putOff(j) {
 		return false
 	}
 	due := int64(j.CTime/1_000_000) + int64(j.Delay)*1000

@@ -159,3 +159,37 @@ func TestDeferredAndBlockedJobsAreSeen(t *testing.T) {
 		assert.Zero(t, number(t, s, "jobmesh", "jobmesh_jobs_"+info), info)
 	}
 }
+
+// A queue whose jobs are all in progress, or put off by ONBUSY, is seen after a restart, too, and
+// its counts are as they were.
+func TestBusyQueuesAreSeenAfterARestart(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+	c := s.Dial()
+	for range 2 {
+		require.Equal(t, byte('+'), c.Do("ADDJOB", "q", "b", 0, "RETRY", 600, "UNIQUE", "during-processing", "KEY", "k", "ONBUSY", "reschedule", 100).Kind)
+	}
+	require.Equal(t, byte('+'), c.Do("ADDJOB", "p", "b", 0, "RETRY", 600).Kind)
+	require.Len(t, c.Do("GETJOB", "WORKER", "w", "COUNT", 2, "FROM", "q", "p").Elems, 2)
+	require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+	seen := func() {
+		t.Helper()
+		for queue, delayed := range map[string]int64{"q": 1, "p": 0} {
+			v := c.Do("QSTAT", queue)
+			require.False(t, v.Null, queue)
+			assert.Equal(t, int64(1), v.Field("in-progress").Int())
+			assert.Equal(t, delayed, v.Field("delayed").Int())
+			assert.Contains(t, c.Do("QSCAN", 0, "BUSYLOOP").Elems[1].Strings(), queue)
+		}
+		assert.Len(t, c.Do("JSCAN", 0, "BUSYLOOP", "STATE", "delayed").Elems[1].Elems, 1)
+		assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_jobs_delayed"))
+	}
+	seen()
+	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+	seen()
+	for _, end := range []func(){func() { s.Stop() }, s.Kill} {
+		end()
+		s.Restart()
+		c = s.Dial()
+		seen()
+	}
+}
