@@ -222,12 +222,12 @@ func (m *module) putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
 	switch {
 	case m.node.HasLock(j, store.LockRun):
 		c.Text("run")
+	case j.Place == store.InLane: // it may have the lock of its waiting besides
+		c.Text("held-back")
 	case m.node.HasLock(j, store.LockWait):
 		c.Text("wait")
 	case u.Has(store.UniquePending):
 		c.Text("put-off")
-	case j.Place == store.InLane:
-		c.Text("held-back")
 	default:
 		c.Text("none")
 	}

@@ -193,3 +193,18 @@ func TestBusyQueuesAreSeenAfterARestart(t *testing.T) {
 		seen()
 	}
 }
+
+// A job that is held back for its run says so, whether it has the lock of its waiting or not.
+func TestHeldBackIsShown(t *testing.T) {
+	c := harness.Start(t).Dial()
+	for _, strategy := range []string{"during-processing", "before-and-during-processing"} {
+		add := func() string {
+			return c.Do("ADDJOB", "q", "b", 0, "RETRY", 600, "UNIQUE", strategy, "KEY", strategy).Str
+		}
+		add()
+		require.Len(t, c.Do("GETJOB", "FROM", "q").Elems, 1)
+		id := add()
+		require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+		assert.Equal(t, "held-back", c.Do("SHOW", id).Field("lock").Str, strategy)
+	}
+}
