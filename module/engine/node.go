@@ -456,7 +456,9 @@ func (n *Node) Lives(q *store.Queue) bool {
 func (n *Node) MayExpire(q *store.Queue) { q.Flags |= queueExpires }
 
 // Visible says whether clients see the queue (QSTAT, QSCAN).
-func (n *Node) Visible(q *store.Queue) bool { return q.Flags&queueVisible != 0 || q.AnyCounted() || q.Working.Head != nil }
+func (n *Node) Visible(q *store.Queue) bool {
+	return q.Flags&queueVisible != 0 || q.AnyCounted() || q.Working.Head != nil
+}
 
 func (n *Node) show(q *store.Queue) {
 	if q.Flags&queueVisible == 0 {
