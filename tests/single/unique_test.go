@@ -1069,3 +1069,20 @@ func TestDroppedJobsAreLogged(t *testing.T) {
 	require.True(t, c.Do("ADDJOB", "q", "b", 0, "UNIQUE", "until-processed", "KEY", "\xff").Null)
 	assert.Equal(t, before, strings.Count(s.Log(), "is dropped"))
 }
+
+// A worker frees the key of an until-processed job whose run has failed, as sidekiq_unicity does:
+// the job comes back without its lock, and another can be added.
+func TestUntilProcessedFreedByAFailedRun(t *testing.T) {
+	c := harness.Start(t).Dial()
+	again := func(body string) harness.Value {
+		return c.Do("ADDJOB", "q", body, 0, "RETRY", 600, "UNIQUE", "until-processed", "KEY", "k")
+	}
+	id := again("1").Str
+	require.Len(t, c.Do("GETJOB", "FROM", "q").Elems, 1)
+	require.NotEqual(t, byte('+'), again("2").Kind)
+	require.Equal(t, int64(1), c.Do("LOCK.CLEAR", "NAME", "k", "TYPE", "waiting", "QUEUE", "q").Int())
+	require.Equal(t, int64(1), c.Do("NACK", id).Int())
+	assert.Equal(t, "none", c.Do("SHOW", id).Field("lock").Str)
+	assert.Equal(t, byte('+'), again("2").Kind)
+	assert.Equal(t, int64(2), c.Do("QLEN", "q").Int())
+}
