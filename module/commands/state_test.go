@@ -76,7 +76,7 @@ func TestVarsOfTheNodesFile(t *testing.T) {
 	}
 }
 
-// What was deleted is remembered over a restart; a line that can't be read counts for nothing.
+// Deletions are remembered over a restart; a line that can't be read counts for nothing.
 func TestDeletionsInTheNodesFile(t *testing.T) {
 	for _, d := range []engine.Deletions{
 		{All: 7, Queues: map[uint64]uint64{}},

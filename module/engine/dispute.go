@@ -100,17 +100,17 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 		d.rivals = append(d.rivals, r)
 		return
 	}
-	// The longest that somebody tells of is the one that counts. Of two claims the end of the
-	// later one leaves him what he had before.
-	if old := &d.rivals[i]; old.lock.Token != e.Token || old.lock.Flags&lockKept != 0 {
-		r.lock.Flags |= lockKept
+	// The longest that somebody tells of is the one that counts. Where he claimed it twice, the
+	// end of the later claim leaves him what he had before.
+	old := &d.rivals[i]
+	token, kept := max(old.lock.Token, e.Token), (old.lock.Flags|e.Flags)&lockKept
+	if old.lock.Token != e.Token {
+		kept = lockKept
 	}
-	r.lock.Token = max(r.lock.Token, d.rivals[i].lock.Token)
-	if old := &d.rivals[i]; old.lock.Lease == 0 || e.Lease > 0 && old.lock.Left-(r.told-old.told) > e.Left {
-		flags, token := r.lock.Flags&lockKept, r.lock.Token
+	if old.lock.Lease == 0 || e.Lease > 0 && old.lock.Left-(r.told-old.told) > e.Left {
 		r.lock, r.told = old.lock, old.told
-		r.lock.Flags, r.lock.Token = r.lock.Flags|flags, token
 	}
+	r.lock.Token, r.lock.Flags = token, r.lock.Flags|kept
 	d.rivals[i] = r
 }
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/binary"
 	"slices"
 
 	"jobmesh/module/store"
@@ -143,16 +142,15 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 // one that waits for it, as to those that hold a copy: those that asked (TagKin), and those of
 // the jobs that wait here. They may have no copy, and would ask; but this node could be lost
 // before, or forget it in a restart, and a job of which nobody knows the end counts as undone.
-// Of very many that wait the others' nodes follow with them. The job is about to be
-// acknowledged, and may move.
+// Where very many wait, the nodes of the later ones follow with those. The job is about to
+// be acknowledged, and may move.
 func (n *Node) tellsKin(j *store.Job) *store.Job {
 	if !n.hasKin(j) {
 		return j
 	}
-	nodes := append([]byte(nil), j.Extra(store.TagKin)...)
-	for ; len(nodes) >= nodeLen; nodes = nodes[nodeLen:] {
-		if p := n.mesh.by[wire.Node(binary.BigEndian.Uint64(nodes))]; p != nil {
-			j, _ = n.addHolder(j, p.Node)
+	for _, node := range slices.Collect(listed(j, store.TagKin)) {
+		if n.mesh.by[node] != nil {
+			j, _ = n.addHolder(j, node)
 		}
 	}
 	k := n.store.Knot(&j.ID)
@@ -178,7 +176,7 @@ func (n *Node) tellsKin(j *store.Job) *store.Job {
 
 // hasKin says whether jobs wait for one that other nodes may hold.
 func (n *Node) hasKin(j *store.Job) bool {
-	return len(n.mesh.order) > 0 && (n.store.Ties() > 0 && n.store.Knot(&j.ID) != nil || j.Parts > 0 && j.Extra(store.TagKin) != nil)
+	return len(n.mesh.order) > 0 && (n.store.Ties() > 0 && n.store.Knot(&j.ID) != nil || j.Extra(store.TagKin) != nil)
 }
 
 // unfinished says whether jobs still wait for one that is acknowledged.

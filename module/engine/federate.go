@@ -88,8 +88,8 @@ func (n *Node) importsOf(name string) *imports {
 	return n.imports.make(name, imports{bucket: n.now})
 }
 
-// spares says whether waiting jobs of a queue may go to a node that asks now. What came from
-// others stays for clients here: those that wait, for two seconds those that were served, and
+// spares says whether waiting jobs of a queue may go to a node that asks now. Those that
+// came from others stay for clients here: those that wait, for two seconds those that were served, and
 // for five those that poll. Else the client that it came for has gone. (A node that asked
 // before has to wait for some seconds, for its client may have gone as well: jobs would go
 // round.)

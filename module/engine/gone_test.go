@@ -30,7 +30,7 @@ func said(t *testing.T, n *engine.Node, kind wire.Kind) (list []wire.Message) {
 	return list
 }
 
-// What the mesh gives back after a deletion is refused exactly where it was deleted.
+// A job that the mesh gives back after a deletion is refused exactly where it was deleted.
 func TestDeletedJobsAreRefused(t *testing.T) {
 	const now = int64(1_700_000_000_000)
 	ids := &store.IDMaker{}
@@ -114,7 +114,7 @@ func drop(queue string) func(*engine.Node, *keys) {
 	return func(n *engine.Node, k *keys) { k.Drop([]*store.Queue{n.Queue([]byte(queue))}) }
 }
 
-// Of very many deleted queues those of the last are remembered.
+// Where very many queues are deleted, the last are remembered.
 func TestManyQueuesAreDeleted(t *testing.T) {
 	const now = int64(1_700_000_000_000)
 	n, k, _ := node(now)

@@ -404,7 +404,7 @@ func (n *Node) takes(p *Peer, j *store.Job) bool {
 	if j.Retry > 0 {
 		return true
 	}
-	return (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Ties() > 0 && n.tied(j)) && !(j.Parts > 0 && j.Extra(store.TagKin) != nil)
+	return (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Ties() > 0 && n.tied(j)) && j.Extra(store.TagKin) == nil
 }
 
 // reviewHandovers follows a node that is connected again, or one of the mesh no more: all

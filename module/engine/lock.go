@@ -179,7 +179,7 @@ func (n *Node) keepSeen(token uint64) {
 const ownMask = 1<<16 - 1
 
 // ownToken is the next token from this one on, for a lock of that space, that no other node
-// gives out. Of bare locks, which nobody but their owner claims, it only makes that unlikely.
+// gives out. For bare locks, which nobody but their owner claims, another hardly ever does.
 func (n *Node) ownToken(space store.Space, token uint64) uint64 {
 	own := uint64(n.self.Node()) & ownMask
 	if space == store.LockBare {

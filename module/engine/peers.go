@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/hex"
+	"iter"
 	"slices"
 
 	"jobmesh/module/store"
@@ -532,13 +533,21 @@ func (n *Node) noteNode(j *store.Job, tag store.Tag, p *Peer) (_ *store.Job, ok 
 	return n.setExtra(j, tag, binary.BigEndian.AppendUint64(nodes, uint64(p.Node)))
 }
 
+// listed are the nodes that an extra of a job lists. The job mustn't change meanwhile.
+func listed(j *store.Job, tag store.Tag) iter.Seq[wire.Node] {
+	return func(yield func(wire.Node) bool) {
+		for nodes := j.Extra(tag); len(nodes) >= nodeLen; nodes = nodes[nodeLen:] {
+			if !yield(wire.Node(binary.BigEndian.Uint64(nodes))) {
+				return
+			}
+		}
+	}
+}
+
 // noted says whether an extra of a job lists a node.
 func noted(j *store.Job, tag store.Tag, p *Peer) bool {
-	if j.Parts == 0 {
-		return false
-	}
-	for nodes := j.Extra(tag); len(nodes) >= nodeLen; nodes = nodes[nodeLen:] {
-		if wire.Node(binary.BigEndian.Uint64(nodes)) == p.Node {
+	for node := range listed(j, tag) {
+		if node == p.Node {
 			return true
 		}
 	}
