@@ -98,7 +98,9 @@ func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 		assert.Equal(t, uint32(wire.FateOpen), fate())
 		for range 3 {
 			pass(n, &now, 15_000)
-			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Fate, ID: wire.JobID(parent), Count: wire.FateUnknown}).Append(nil)))
+			for round := range uint64(10) {
+				require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Fate, ID: wire.JobID(parent), Count: wire.FateUnknown, Round: round}).Append(nil)))
+			}
 			n.Effects()
 			require.NotNil(t, n.Job(&child), "what it waits for is away (loaded there: %v)", loaded)
 		}

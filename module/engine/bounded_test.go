@@ -1286,35 +1286,6 @@ func TestVeryManyReleases(t *testing.T) {
 	assert.Len(t, told, many)
 }
 
-// Those that wait for one job, in several queues, are in order once all are loaded: its end
-// doesn't have to sort them.
-func TestAFamilyOfTwoQueuesIsSortedWhereItIsLoaded(t *testing.T) {
-	const children = 400
-	now := int64(1_700_000_000_000)
-	n, _, _ := node(now)
-	root := family(t, n, 0)
-	var records [2][][]byte
-	for i := range children {
-		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, Members: engine.Members{After: []store.ID{root}}})
-		require.NoError(t, err)
-		n.Effects()
-		records[i%2] = append(records[i%2], bytes.Clone(n.Job(&id).Record()))
-	}
-	top := bytes.Clone(n.Job(&root).Record())
-	n, _, _ = node(now)
-	n.BeginLoading()
-	require.NoError(t, n.ApplyJob([]byte("root"), top))
-	for i := range records {
-		for _, rec := range records[i] {
-			require.NoError(t, n.ApplyJob(fmt.Append(nil, "q", i), rec))
-		}
-	}
-	n.EndLoading()
-	n.Settle(engine.Trust{})
-	n.Effects()
-	assert.True(t, n.KnotSorted(&root))
-}
-
 // A page of the table of locks is cut off where very many in a row are over.
 func TestATableOfLocksThatAreOverIsTold(t *testing.T) {
 	const jobs = 10_000

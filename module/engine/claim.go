@@ -202,7 +202,7 @@ func (c *Claim) position() *int          { return &c.pos }
 
 // claims is what a node knows of claims, its own and others'.
 type claims struct {
-	rounds    uint64
+	rounds    uint64       // of attempts, debts and questions what became of a job
 	open      chain[Claim] // those with an attempt under way
 	uncounted int          // so many of them, from the head on, are to be counted anew
 	forgets   uint64       // how often a node was forgotten

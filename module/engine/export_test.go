@@ -24,9 +24,6 @@ func (n *Node) MembersSum() uint64 { return n.membersSum() }
 // Asked counts the jobs about which other nodes are asked what became of them.
 func (n *Node) Asked() int { return n.kin.asked.len() }
 
-// KnotSorted says whether those that wait for a job are in order already.
-func (n *Node) KnotSorted(id *store.ID) bool { return n.store.Knot(id).Sorted() }
-
 // LockCursor is where the pass over locks that are over is.
 func (n *Node) LockCursor() uint64 { return n.lockCursor }
 

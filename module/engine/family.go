@@ -94,10 +94,10 @@ func (n *Node) Dependents(j *store.Job, most int) (ids []store.ID, all uint64) {
 		return nil, 0
 	}
 	all = k.Len
-	first := n.store.First(k)
+	first := k.First()
 	if f, ok := j.Family(); ok && f.Flags&(store.FamilyLast|store.FamilyLets) != 0 {
 		all -= k.Blocked // it waits for these, see [Node.WaitsFor]
-		first = n.store.Others(k)
+		first = k.Others()
 	}
 	for t := first; t != nil && len(ids) < most && uint64(len(ids)) < all; t = t.Next() {
 		if c := n.store.Lookup(&t.Job); c != nil {
@@ -197,7 +197,7 @@ func (n *Node) beside(a *Add, external bool) error {
 // before it, at whatever node, so that it comes after them.
 func (n *Node) afterSiblings(id *store.ID, ctime uint64) uint64 {
 	if k := n.store.Knot(id); k != nil {
-		return max(ctime, n.store.Youngest(k)+1)
+		return max(ctime, k.Youngest()+1)
 	}
 	return ctime
 }
@@ -453,7 +453,7 @@ func (n *Node) blockedBy(id *store.ID) (ids []store.ID) {
 	if k == nil {
 		return nil
 	}
-	for child := range n.store.Blocked(k, true) {
+	for child := range k.EachBlocked() {
 		if c := n.store.Lookup(child); c != nil && blocked(c) {
 			ids = append(ids, *child)
 		}

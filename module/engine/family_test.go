@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
+	"jobmesh/module/wire"
 )
 
 // FuzzFamilies does random things to families at one node. After each, what the
@@ -206,4 +208,46 @@ func TestHeldBackJobsAreMourned(t *testing.T) {
 	require.Nil(t, n.Job(&dropped))
 	require.Equal(t, store.StateQueued, n.Job(&run).State)
 	require.Zero(t, n.Ties())
+}
+
+// Nodes that don't know a job count as all nodes only where they answer one question: between
+// two of them the job may have moved, from a node that wasn't asked yet to one that has answered.
+func TestAnswersToTwoQuestionsAreNotCountedTogether(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	peers := []wire.NodeID{{1, 2, 3}, {4, 5, 6}}
+	n, _, _ := node(now)
+	parent := family(t, n, 0)
+	child, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400, Members: engine.Members{After: []store.ID{parent}}})
+	require.NoError(t, err)
+	n = loaded(t, now, [][]byte{bytes.Clone(n.Job(&child).Record())}) // without the parent
+	for i, peer := range peers {
+		n.PeerUp(peer, fmt.Sprintf("10.0.0.%d:1", i+1), false)
+	}
+	asked := func(within int64) (round uint64) {
+		for range within / 500 {
+			now += 500
+			n.SetNow(now)
+			n.Tick()
+			for _, e := range n.Effects() {
+				var m wire.Message
+				if e.Kind == engine.Send && m.Parse(n.Message(&e)) == nil && m.Kind == wire.AskFate {
+					round = m.Round
+				}
+			}
+		}
+		return round
+	}
+	unknown := func(peer wire.NodeID, round uint64) {
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Fate, ID: wire.JobID(parent), Count: wire.FateUnknown, Round: round}).Append(nil)))
+		n.Effects()
+	}
+	n.Effects()
+	first := asked(15_000)
+	second := asked(15_000)
+	require.Greater(t, second, first)
+	unknown(peers[0], second)
+	unknown(peers[1], first)
+	require.NotNil(t, n.Job(&child), "the second one's answer is of the first question")
+	unknown(peers[1], second)
+	require.Nil(t, n.Job(&child))
 }

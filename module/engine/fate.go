@@ -157,7 +157,7 @@ func (n *Node) tellsKin(j *store.Job) *store.Job {
 	if k == nil {
 		return j
 	}
-	t := n.store.First(k)
+	t := k.First()
 	for range n.kin.budget {
 		if t == nil {
 			break
@@ -630,7 +630,8 @@ func (n *Node) look(j *store.Job) {
 // asked is a question to all nodes what became of a job.
 type asked struct {
 	next    int64       // not again before, unix ms
-	unknown []wire.Node // who didn't know
+	round   uint64      // of the question that was sent last
+	unknown []wire.Node // that didn't know when they were asked it
 }
 
 // tickFates forgets questions whose answers nobody waits for.
@@ -653,15 +654,16 @@ func (n *Node) askFate(id *store.ID) {
 	if n.now < a.next {
 		return
 	}
-	a.next, a.unknown = n.now+fateMS-jitterMS, a.unknown[:0]
+	n.rounds++
+	a.next, a.round, a.unknown = n.now+fateMS-jitterMS, n.rounds, a.unknown[:0]
 	for _, p := range n.mesh.order {
-		n.send(p, &wire.Message{Kind: wire.AskFate, ID: *id})
+		n.send(p, &wire.Message{Kind: wire.AskFate, ID: *id, Round: a.round})
 	}
 }
 
 func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	reply := wire.Message{Kind: wire.Fate, ID: m.ID, Count: wire.FateUnknown}
+	reply := wire.Message{Kind: wire.Fate, ID: m.ID, Count: wire.FateUnknown, Round: m.Round}
 	switch j := n.store.Lookup(&id); {
 	case j != nil && n.hearsay(j):
 		reply.Count = wire.FateOpen // as far as is known here
@@ -706,7 +708,7 @@ func (n *Node) onFate(p *Peer, m *wire.Message) {
 	case wire.FateEnded:
 		e.undone, e.unreleased = m.Flags&wire.Cancelled != 0, m.Flags&wire.HeldBack != 0
 	default:
-		if !n.allUnknown(a, p) || n.away(&id) {
+		if !n.allUnknown(a, p, m) || n.away(&id) {
 			return
 		}
 	}
@@ -714,8 +716,13 @@ func (n *Node) onFate(p *Peer, m *wire.Message) {
 	n.followUnknown(e)
 }
 
-// allUnknown notes that a node doesn't know, and says whether no node does.
-func (n *Node) allUnknown(a *asked, p *Peer) bool {
+// allUnknown notes that a node doesn't know, and says whether no node does. The answer to an
+// earlier round doesn't count: the job may have moved since to that node, from one that has
+// answered this round.
+func (n *Node) allUnknown(a *asked, p *Peer, m *wire.Message) bool {
+	if m.Round != a.round {
+		return false
+	}
 	if !slices.Contains(a.unknown, p.Node) {
 		a.unknown = append(a.unknown, p.Node)
 	}
@@ -756,7 +763,7 @@ func (n *Node) comesAfter(id *store.ID) bool {
 	if k == nil {
 		return false
 	}
-	for child := range n.store.Blocked(k, false) {
+	for child := range k.EachBlocked() {
 		switch c := n.store.Lookup(child); {
 		case c == nil:
 			if n.away(child) {
@@ -779,7 +786,7 @@ func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
 	case m.Flags&wire.Before != 0:
 		a.unknown = a.unknown[:0]
 		return
-	case !n.allUnknown(a, p):
+	case !n.allUnknown(a, p, m):
 		return
 	}
 	n.kin.asked.remove(j.ID)

@@ -166,7 +166,6 @@ func (n *Node) settleSome(s *settling) (done bool) {
 			s.uncertain += n.doubtAway(q, s.Trust)
 		}
 	}
-	n.store.SortKnots() // not when the first of them is needed
 	return true
 }
 

@@ -192,7 +192,7 @@ func (n *Node) letSome(l *letting) (all bool) {
 		if n.kin.budget <= 0 {
 			return false
 		}
-		t := n.store.Walk(k)
+		t := k.Walk()
 		if t == nil {
 			return true
 		}

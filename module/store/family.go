@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"iter"
+	"math/bits"
 	"slices"
 	"unsafe"
 )
@@ -134,7 +135,8 @@ type Knot struct {
 	Blocked    uint64 // those that the one blocks, or did before it was released to come last
 	walk       *Tie   // the next for [Store.Walk], which is over where Blocked doesn't count it
 	walking    bool   // it has begun
-	mixed      bool   // not all in order
+	near       *Tie   // the one that was tied last, or is beside where that one was
+	rungs      *[rungLevels]*rung
 }
 
 // Tie is one of a knot.
@@ -145,6 +147,20 @@ type Tie struct {
 	Job        ID     // that waits
 	ctime      uint64 // when it was created, ns; and tieBlocked
 }
+
+// rung is a tie's place on one level above the list of all. Each level leads past most ties:
+// the first one has every sixteenth of them, by chance, the next one every sixteenth of those.
+// So the place of a tie among very many is found in few steps: a skip list.
+type rung struct {
+	tie  *Tie
+	next *rung
+	down *rung // the same tie's on the level below; nil on the first one
+}
+
+const (
+	rungLevels = 5
+	rungBits   = 4 // of a hash, for each level that a tie is on
+)
 
 // tieBlocked marks a tie that Knot.Blocked counts. No creation time before the year 2262
 // has that bit.
@@ -164,8 +180,10 @@ type knots struct {
 }
 
 const (
-	knotSize = int(unsafe.Sizeof(Knot{}))
-	tieSize  = int(unsafe.Sizeof(Tie{}))
+	knotSize  = int(unsafe.Sizeof(Knot{}))
+	tieSize   = int(unsafe.Sizeof(Tie{}))
+	rungSize  = int(unsafe.Sizeof(rung{}))
+	rungsSize = int(unsafe.Sizeof([rungLevels]*rung{}))
 )
 
 func knotOf(e *entry) *Knot { return (*Knot)(unsafe.Pointer(e)) }
@@ -230,24 +248,29 @@ func (s *Store) Tie(parent *ID, child *Job) {
 		t.ctime |= tieBlocked
 		k.Blocked++
 	}
-	k.insert(t)
+	s.place(k, t)
 	s.knots.ties.insert(&t.entry, s.hashTie(parent, &child.ID))
 }
 
-// insert puts a tie where it belongs, if that is near the end: copies come from other nodes
-// a little out of order. Else it comes last, and all are sorted when the order matters.
-func (k *Knot) insert(t *Tie) {
-	const near = 64
-	end := k.tail
-	if t.blocked() {
-		end = k.last
-	}
-	at := end
-	for i := 0; i < near && !k.mixed && at != nil && compareTies(at, t) > 0; i++ {
-		at = at.prev
-	}
-	if at != nil && !k.mixed && compareTies(at, t) > 0 {
-		k.mixed, at = true, end
+// rungsOf is on how many levels a tie is. It follows from a hash that is secret: nobody
+// outside can choose IDs that fill a level.
+func (s *Store) rungsOf(t *Tie) int {
+	h := scramble(s.hashTie(&t.knot.ID, &t.Job))
+	return min(bits.TrailingZeros64(h)/rungBits, rungLevels)
+}
+
+// place puts a tie where it belongs.
+func (s *Store) place(k *Knot, t *Tie) {
+	var path [rungLevels]*rung
+	var at *Tie
+	levels := s.rungsOf(t)
+	if found := false; levels == 0 {
+		if at, found = k.beside(t); !found {
+			at = k.before(t, &path)
+		}
+	} else {
+		at = k.before(t, &path)
+		s.addRungs(k, t, levels, &path)
 	}
 	if t.prev = at; at == nil {
 		t.next, k.head = k.head, t
@@ -266,11 +289,104 @@ func (k *Knot) insert(t *Tie) {
 	case k.walk.blocked():
 		k.walking = false // it begins anew
 	}
+	k.near = t
 	k.Len++
 }
 
-// Sorted says whether a knot's jobs are in order already.
-func (k *Knot) Sorted() bool { return !k.mixed }
+// beside finds the tie behind which one belongs, nil for the first place, where that is at
+// the end, or near the one that was tied last: jobs come in the order in which they were
+// made, or a little out of it.
+func (k *Knot) beside(t *Tie) (at *Tie, found bool) {
+	const near = 64
+	end := k.tail
+	if t.blocked() {
+		end = k.last
+	}
+	if end == nil || compareTies(end, t) < 0 {
+		return end, true
+	}
+	at = k.near
+	for range near {
+		switch {
+		case at != nil && compareTies(at, t) > 0:
+			at = at.prev
+		case at == nil || at.next == nil || compareTies(at.next, t) > 0:
+			return at, true
+		default:
+			at = at.next
+		}
+	}
+	return nil, false
+}
+
+// before finds the last tie that comes before one, nil where that is the first; on each
+// level too.
+func (k *Knot) before(t *Tie, path *[rungLevels]*rung) (at *Tie) {
+	if k.rungs != nil {
+		var l *rung
+		for i := rungLevels - 1; i >= 0; i-- {
+			next := k.rungs[i]
+			if l != nil {
+				next = l.next
+			}
+			for ; next != nil && compareTies(next.tie, t) < 0; next = l.next {
+				l = next
+			}
+			path[i] = l
+			if l != nil && i > 0 {
+				l = l.down
+			}
+		}
+		if l != nil {
+			at = l.tie
+		}
+	}
+	next := k.head
+	if at != nil {
+		next = at.next
+	}
+	for ; next != nil && compareTies(next, t) < 0; next = at.next {
+		at = next
+	}
+	return at
+}
+
+// addRungs puts a tie on the first levels, behind those of a path.
+func (s *Store) addRungs(k *Knot, t *Tie, levels int, path *[rungLevels]*rung) {
+	if k.rungs == nil {
+		k.rungs = (*[rungLevels]*rung)(s.alloc.Alloc(rungsSize))
+		*k.rungs = [rungLevels]*rung{}
+	}
+	var down *rung
+	for i := range levels {
+		l := (*rung)(s.alloc.Alloc(rungSize))
+		after := &k.rungs[i]
+		if path[i] != nil {
+			after = &path[i].next
+		}
+		*l = rung{tie: t, next: *after, down: down}
+		*after, down = l, l
+	}
+}
+
+// leaveRungs takes a tie off its levels.
+func (s *Store) leaveRungs(k *Knot, t *Tie) {
+	levels := s.rungsOf(t)
+	if levels == 0 {
+		return
+	}
+	var path [rungLevels]*rung
+	k.before(t, &path)
+	for i := range levels {
+		after := &k.rungs[i]
+		if path[i] != nil {
+			after = &path[i].next
+		}
+		l := *after
+		*after = l.next
+		s.alloc.Free(unsafe.Pointer(l), rungSize)
+	}
+}
 
 func compareTies(a, b *Tie) int {
 	switch {
@@ -298,6 +414,7 @@ func (s *Store) Untie(parent, child *ID) bool {
 	}
 	s.knots.ties.remove(&t.entry, s.hashTie(parent, child))
 	k := t.knot
+	s.leaveRungs(k, t)
 	if t.prev != nil {
 		t.prev.next = t.next
 	} else {
@@ -313,6 +430,9 @@ func (s *Store) Untie(parent, child *ID) bool {
 	}
 	if k.last == t {
 		k.last = t.prev
+	}
+	if k.near == t {
+		k.near = t.prev
 	}
 	if t.blocked() {
 		k.Blocked--
@@ -330,56 +450,66 @@ func (s *Store) Untie(parent, child *ID) bool {
 		k.next.prev = k.prev
 	}
 	s.knots.table.remove(&k.entry, k.ID.hash(s.keys.id))
-	s.alloc.Free(unsafe.Pointer(k), knotSize)
+	s.freeKnot(k)
 	return true
 }
 
-// First is the first job of a knot.
-func (s *Store) First(k *Knot) *Tie {
-	if k.mixed {
-		s.sort(k)
+// freeRung frees one rung of a knot whose ties are gone; false where there is none.
+func (s *Store) freeRung(k *Knot) bool {
+	if k.rungs == nil {
+		return false
 	}
-	return k.head
+	for i, l := range k.rungs {
+		if l != nil {
+			k.rungs[i] = l.next
+			s.alloc.Free(unsafe.Pointer(l), rungSize)
+			return true
+		}
+	}
+	return false
 }
 
-// Blocked yields the jobs that Knot.Blocked counts; in no order where they were tied out of
-// order, for sorted says whether that matters. The knot mayn't change meanwhile.
-func (s *Store) Blocked(k *Knot, sorted bool) iter.Seq[*ID] {
+// freeKnot frees a knot that has no ties and no rungs.
+func (s *Store) freeKnot(k *Knot) {
+	if k.rungs != nil {
+		s.alloc.Free(unsafe.Pointer(k.rungs), rungsSize)
+	}
+	s.alloc.Free(unsafe.Pointer(k), knotSize)
+}
+
+// First is the first job of a knot.
+func (k *Knot) First() *Tie { return k.head }
+
+// EachBlocked yields the jobs that Blocked counts. The knot mayn't change meanwhile.
+func (k *Knot) EachBlocked() iter.Seq[*ID] {
 	return func(yield func(*ID) bool) {
-		if sorted && k.mixed {
-			s.sort(k)
-		}
 		for t := k.head; t.blocked() && yield(&t.Job); {
 			t = t.next
 		}
 	}
 }
 
-// Others is the first job of a knot that Knot.Blocked doesn't count; nil where there is none.
-func (s *Store) Others(k *Knot) *Tie {
-	first := s.First(k)
+// Others is the first job of a knot that Blocked doesn't count; nil where there is none.
+func (k *Knot) Others() *Tie {
 	if k.last != nil {
 		return k.last.next
 	}
-	return first
+	return k.head
 }
 
 // Youngest is the greatest creation time of a knot's jobs.
-func (s *Store) Youngest(k *Knot) uint64 {
-	if k.mixed {
-		s.sort(k)
-	}
+func (k *Knot) Youngest() uint64 {
 	if k.last != nil {
 		return max(k.last.created(), k.tail.created())
 	}
 	return k.tail.created()
 }
 
-// Walk is the next job that Knot.Blocked counts and wasn't met yet, oldest first; nil at the
-// end. The knot may change meanwhile. Where jobs were tied out of order, the walk begins anew.
-func (s *Store) Walk(k *Knot) *Tie {
-	if !k.walking || k.mixed && k.walk.blocked() {
-		k.walking, k.walk = true, s.First(k)
+// Walk is the next job that Blocked counts and wasn't met yet, oldest first; nil at the
+// end. The knot may change meanwhile. Where a job was tied before others, the walk begins anew.
+func (k *Knot) Walk() *Tie {
+	if !k.walking {
+		k.walking, k.walk = true, k.head
 	}
 	t := k.walk
 	if !t.blocked() {
@@ -392,48 +522,14 @@ func (s *Store) Walk(k *Knot) *Tie {
 // After is the one behind a job of a knot, nil at the end; the first, where that job is
 // none of it.
 func (s *Store) After(k *Knot, id *ID) *Tie {
-	first := s.First(k)
 	if t := s.tie(&k.ID, id); t != nil {
 		return t.next
 	}
-	return first
+	return k.head
 }
 
 // Next is the one after it; nil at the end.
 func (t *Tie) Next() *Tie { return t.next }
-
-// SortKnots sorts what was tied out of order, as queues are that were loaded one after the
-// other. It looks at all knots.
-func (s *Store) SortKnots() {
-	for k := s.knots.all; k != nil; k = k.next {
-		if k.mixed {
-			s.sort(k)
-		}
-	}
-}
-
-// sort brings a knot into order, that was tied in another: from several queues of
-// a file.
-func (s *Store) sort(k *Knot) {
-	all := make([]*Tie, 0, k.Len)
-	for t := k.head; t != nil; t = t.next {
-		all = append(all, t)
-	}
-	slices.SortFunc(all, compareTies)
-	k.head, k.tail, k.last = nil, nil, nil
-	for _, t := range all {
-		t.prev, t.next = k.tail, nil
-		if k.tail == nil {
-			k.head = t
-		} else {
-			k.tail.next = t
-		}
-		if k.tail = t; t.blocked() {
-			k.last = t
-		}
-	}
-	k.mixed = false
-}
 
 // Ties counts all ties.
 func (s *Store) Ties() uint64 { return s.knots.ties.len }
@@ -525,13 +621,16 @@ func (s *Store) reapTies(n int) int {
 			k.head = t.next
 			s.alloc.Free(unsafe.Pointer(t), tieSize)
 		}
-		if k.head != nil {
+		for n > 0 && s.freeRung(k) {
+			n--
+		}
+		if n <= 0 {
 			break
 		}
 		if s.knots.graves[last] = k.next; k.next == nil {
 			s.knots.graves = s.knots.graves[:last]
 		}
-		s.alloc.Free(unsafe.Pointer(k), knotSize)
+		s.freeKnot(k)
 		n--
 	}
 	return n

@@ -78,7 +78,7 @@ const (
 	Release
 	// Released: the sender knows of the release, or with Count 0 not of the job.
 	Released
-	// AskFate asks what became of a job. Fate is the answer.
+	// AskFate asks what became of a job. Fate is the answer, with the same Round.
 	AskFate
 	// Fate: Count is what became of the job.
 	Fate
@@ -308,8 +308,8 @@ var parts = [kinds]uint16{
 	LockLost:   hasID | hasLock,
 	Release:    hasID | hasCount | hasQueue,
 	Released:   hasID | hasCount,
-	AskFate:    hasID,
-	Fate:       hasID | hasCount,
+	AskFate:    hasID | hasRound,
+	Fate:       hasID | hasCount | hasRound,
 
 	Offer:    hasID | hasQueue | hasJob | hasRound,
 	Taken:    hasID | hasRound,
