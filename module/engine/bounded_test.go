@@ -1160,13 +1160,12 @@ func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
 	}
 }
 
-// Very many locks of which others told different holders are told page by page, all of them,
-// also those that nobody has any more by the table, and forgotten bit by bit.
-func TestVeryManyLocksInDispute(t *testing.T) {
-	const many = 10_000
-	now, looks := int64(1_700_000_000_000), 0
-	n, _, _ := steadyNode(now, func() int64 { looks++; return now })
-	b, c := wire.NodeID{1, 2, 3}, wire.NodeID{3, 2, 1}
+// inDispute is a node with locks of which two others told different holders: b said that x has
+// it for 5 s, c that y has it for 50 s.
+func inDispute(t *testing.T, now int64, many int, steady func() int64) (n *engine.Node, b wire.NodeID) {
+	n, _, _ = steadyNode(now, steady)
+	b = wire.NodeID{1, 2, 3}
+	c := wire.NodeID{3, 2, 1}
 	n.AddPeer(b, "b:1")
 	n.AddPeer(c, "c:1")
 	n.SetVotes(engine.Votes{Longest: 60_000})
@@ -1187,6 +1186,45 @@ func TestVeryManyLocksInDispute(t *testing.T) {
 	tell(b, "x", 5_000)
 	tell(c, "y", 50_000)
 	require.Equal(t, many, n.Disputed())
+	return n, b
+}
+
+// Very many disputes are cleared bit by bit. From the beginning on they are as good as over,
+// and one that comes up anew is none of them.
+func TestVeryManyDisputesAreCleared(t *testing.T) {
+	const many = 20_000
+	now := int64(1_700_000_000_000)
+	n, b := inDispute(t, now, many, func() int64 { return now })
+	_, pending, err := n.ClearLocks(bareName(""), true, true)
+	require.NoError(t, err)
+	require.NotNil(t, pending)
+	n.Effects()
+	left := n.Disputed()
+	require.GreaterOrEqual(t, left, many-mostAtOnce)
+	m := wire.Message{Kind: wire.LockPage, Flags: wire.Partial, Round: 1}
+	for _, owner := range []string{"x", "y"} {
+		m.Locks = append(m.Locks, wire.Lock{Name: bareName("0"), Owner: []byte(owner), Token: uint64(now+1) << 20, Lease: 50_000, Left: 50_000})
+	}
+	require.NoError(t, n.Receive(b, m.Append(nil)))
+	n.Effects()
+	for ticks := 0; n.Disputed() > 1; ticks++ {
+		require.Less(t, ticks, 100)
+		before := n.Disputed()
+		now += 10
+		n.SetNow(now)
+		n.Tick()
+		n.Effects()
+		require.LessOrEqual(t, before-n.Disputed(), mostAtOnce)
+	}
+	assert.Equal(t, 1, n.Disputed())
+}
+
+// Very many locks of which others told different holders are told page by page, all of them,
+// also those that nobody has any more by the table, and forgotten bit by bit.
+func TestVeryManyLocksInDispute(t *testing.T) {
+	const many = 10_000
+	now, looks := int64(1_700_000_000_000), 0
+	n, b := inDispute(t, now, many, func() int64 { looks++; return now })
 	pull := func() (told map[string]int) {
 		told = map[string]int{}
 		for round, pages := uint64(0), 0; pages == 0 || round != 0; pages++ {

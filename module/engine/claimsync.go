@@ -44,7 +44,7 @@ type tableSync struct {
 	tables   map[wire.Node]tableKind
 	pulls    map[wire.Node]*pull
 	telling  []telling
-	learnt   map[string]struct{} // names of locks that others told of
+	learnt   roster[string, struct{}] // names of locks that others told of
 	disputed roster[string, dispute]
 	freed    freedVotes
 }
@@ -96,7 +96,7 @@ func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial, n.sync.began = true, false, n.steady()
 		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, freedVotes{}
-		n.sync.learnt = map[string]struct{}{}
+		n.sync.learnt = roster[string, struct{}]{}
 	}
 	n.hurryTick()
 }
@@ -137,7 +137,7 @@ func (n *Node) TrustLoadedLocks() {
 
 // TrustLocks ends that: the table is known to be complete.
 func (n *Node) TrustLocks() {
-	n.sync.abstain, n.sync.learnt, n.sync.freed, n.sync.tables = false, nil, freedVotes{}, nil
+	n.sync.abstain, n.sync.learnt, n.sync.freed, n.sync.tables = false, roster[string, struct{}]{}, freedVotes{}, nil
 	known := tableFull
 	if n.sync.disputed.len() > 0 {
 		known = tableLacks
@@ -377,12 +377,11 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 // a lock that is known here: two would keep it alive by telling each other.
 func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 	l := n.liveLock(e.Name)
-	_, learnt := n.sync.learnt[string(e.Name)]
 	if l != nil && !(&holder{store.ID(e.Job), e.Owner}).has(l) {
 		switch {
 		case (l.Flags|e.Flags)&lockWeak != 0:
 			n.settleLock(p, e)
-		case learnt || n.sync.partial:
+		case n.sync.learnt.get(string(e.Name)) != nil || n.sync.partial:
 			n.dispute(l, e)
 		}
 		return
@@ -397,12 +396,13 @@ func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 		}
 	}
 	n.adopt(e)
-	n.sync.learnt[string(e.Name)] = struct{}{}
-	if uint64(len(n.sync.learnt)) > 2*n.store.Locks().Len+learntSlack {
-		for name := range n.sync.learnt {
-			if n.liveLock([]byte(name)) == nil {
-				delete(n.sync.learnt, name)
-			}
+	n.sync.learnt.make(string(e.Name), struct{}{})
+	for range 2 { // so that it gets shorter
+		if uint64(n.sync.learnt.len()) <= 2*n.store.Locks().Len+learntSlack {
+			break
+		}
+		if name, _ := n.sync.learnt.next(); n.liveLock([]byte(name)) == nil {
+			n.sync.learnt.remove(name)
 		}
 	}
 }

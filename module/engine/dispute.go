@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"math"
 	"slices"
-	"strings"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -20,10 +19,11 @@ import (
 type dispute struct {
 	until    int64 // steady
 	rivals   []rival
-	partial  bool  // this node's own vote may be missing
-	endless  bool  // nobody is asked: a client has the lock, or a window, which lasts longer than its job
-	asked    int64 // steady
-	question int64 // its number, which the answers give back
+	partial  bool   // this node's own vote may be missing
+	endless  bool   // nobody is asked: a client has the lock, or a window, which lasts longer than its job
+	asked    int64  // steady
+	question int64  // its number, which the answers give back
+	age      uint16 // as of a lock, see Clearing
 }
 
 // rival is a job that has the lock, as somebody told.
@@ -37,7 +37,10 @@ type rival struct {
 // dispute notes that others tell of another holder than this node's table (l, nil where its
 // holder's time is over), or again of one of those who dispute the lock.
 func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
-	d := n.sync.disputed.make(string(e.Name), dispute{})
+	if n.disputeOf(e.Name) == nil {
+		n.sync.disputed.remove(string(e.Name)) // one that is over, or cleared
+	}
+	d := n.sync.disputed.make(string(e.Name), dispute{age: n.store.LockAge})
 	d.partial = d.partial || n.sync.partial
 	if l != nil {
 		mine := n.entryOf(l)
@@ -127,17 +130,35 @@ func (n *Node) disputeOf(name []byte) *dispute {
 	if n.sync.disputed.len() == 0 {
 		return nil
 	}
-	if d := n.sync.disputed.get(string(name)); d != nil && d.until > n.steady() {
-		return d
+	d := n.sync.disputed.get(string(name))
+	if d == nil || d.until <= n.steady() {
+		return nil
 	}
-	return nil
+	for _, c := range n.clears {
+		if c.ends(name, d) {
+			return nil
+		}
+	}
+	return d
 }
 
-// clearedAll is cleared for all names that begin alike.
-func (n *Node) clearedAll(prefix []byte) {
-	n.sync.disputed.begin()
-	n.sync.disputed.pass(n.sync.disputed.len(), func(name string, _ *dispute) bool { return !strings.HasPrefix(name, string(prefix)) })
+// ends says whether a dispute is one that a Clearing is for.
+func (c *Clearing) ends(name []byte, d *dispute) bool {
+	return !c.lost && int16(c.age-d.age) > 0 && bytes.HasPrefix(name, c.prefix)
+}
+
+// clearDisputes goes on with the walk of a Clearing through the disputes, until that has cost
+// so much, and returns what it cost: 1 for each, 3 for one that it ended.
+func (n *Node) clearDisputes(c *Clearing, most int) (cost int) {
+	for c.disputes = min(c.disputes, n.sync.disputed.len()); c.disputes > 0 && cost < most; cost++ {
+		c.disputes--
+		if name, d := n.sync.disputed.at(c.disputes); c.ends([]byte(name), d) {
+			n.sync.disputed.remove(name)
+			cost += 2
+		}
+	}
 	n.disputeOver()
+	return cost
 }
 
 // tellRivals adds to a page those who dispute a lock with the one that the table has (nil:

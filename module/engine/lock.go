@@ -740,6 +740,8 @@ type Clearing struct {
 	lost    bool   // and not for those of jobs that are known here, see DistrustLocks
 	begun   bool
 	cleared int64
+
+	disputes int // those before this one in their order are yet to be looked at
 }
 
 const (
@@ -750,7 +752,6 @@ const (
 // clearAll begins a Clearing; in a small table it is over then.
 func (n *Node) clearAll(prefix []byte) *Clearing {
 	n.clearOutvoted(func(name []byte) bool { return bytes.HasPrefix(name, prefix) })
-	n.clearedAll(prefix)
 	return n.beginClear(&Clearing{prefix: slices.Clone(prefix)})
 }
 
@@ -793,8 +794,12 @@ func (n *Node) clearSome(budget int) {
 	for ; len(n.clears) > 0; n.clears = n.clears[1:] {
 		c := n.clears[0]
 		if !c.begun {
-			c.begun = true
+			c.begun, c.disputes = true, n.sync.disputed.len()
 			n.store.BeginLockWalk()
+		}
+		if budget -= n.clearDisputes(c, budget); budget <= 0 {
+			n.hurryTick()
+			return
 		}
 		for l := n.store.WalkLock(); l != nil; l = n.store.WalkLock() {
 			switch {
