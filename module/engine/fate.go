@@ -135,6 +135,10 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
 	n.report(j, s)
 	f, _ := j.Family()
+	for i := range f.IDs() {
+		id := f.ID(i)
+		n.store.Untie(&id, &j.ID) // it waits for nothing now, and is none that comes first
+	}
 	return n.follow(end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s})
 }
 
@@ -373,7 +377,8 @@ func (n *Node) letGo(j *store.Job, when turn) {
 			n.store.Count(j, store.Delayed)
 		}
 		if when == atOnce {
-			j.Flags |= store.FlagAnnounced
+			// It is for this node to queue it for the first time, also where it has a copy only.
+			j.Flags = j.Flags&^store.FlagQueuedOnce | store.FlagAnnounced
 		}
 		n.arm(j)
 		n.log(LogState, j)

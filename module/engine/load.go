@@ -303,6 +303,9 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		j.QTime = n.now + gcFirstMS
 	case n.delayedHere(j):
 		n.store.Count(j, store.Delayed)
+		if j.Holders() == 0 {
+			j.Flags |= store.FlagAnnounced // nobody else need hear of it, see awaitsFirst
+		}
 	}
 	if elsewhere && j.State == store.StateActive && j.Retry > 0 && j.QTime < n.now+askFirstMS {
 		s.asked = append(s.asked, j) // its time was over while the node was down

@@ -82,10 +82,10 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, span int64) {
 	n.leaveJob(j, span)
 }
 
-// isToQueue says whether this node is the one that is to queue a unique job for the first
-// time, later than another could that announces itself now.
+// isToQueue says whether this node is the one that is to queue a job for the first time; a
+// unique one, which may wait for its key, later than another could that announces itself now.
 func (n *Node) isToQueue(j *store.Job) bool {
-	return n.awaitsFirst(j) && j.QTime > n.now+store.AnnounceMS && j.Unique() != nil
+	return n.awaitsFirst(j) && (j.Unique() == nil || j.QTime > n.now+store.AnnounceMS)
 }
 
 // awaitsFirst says whether this node is the one that is to queue a job for the first time,
