@@ -251,3 +251,26 @@ func TestAnswersToTwoQuestionsAreNotCountedTogether(t *testing.T) {
 	unknown(peers[1], second)
 	require.Nil(t, n.Job(&child))
 }
+
+// A job is acknowledged, more wait for it than one call follows, and its queue is deleted in the
+// same transaction. The others go on all the same: it was done.
+func TestAnAcknowledgedJobsQueueIsDeleted(t *testing.T) {
+	n, k, _ := node(dawn)
+	p, _, err := n.AddJob(&engine.Add{Queue: []byte("p"), Replicate: 1, Retry: 10, TTL: 600})
+	require.NoError(t, err)
+	for range 1000 {
+		_, _, err := n.AddJob(&engine.Add{Queue: []byte("c"), Replicate: 1, Retry: 10, TTL: 600, Members: engine.Members{After: []store.ID{p}}})
+		require.NoError(t, err)
+	}
+	n.Effects()
+	require.True(t, n.Ack(&p))
+	n.Effects()
+	k.Drop([]*store.Queue{n.Queue([]byte("p"))})
+	n.Effects()
+	for i := range 100 {
+		n.SetNow(dawn + int64(i))
+		n.Tick()
+		n.Effects()
+	}
+	require.EqualValues(t, 1000, n.Queue([]byte("c")).Waiting(), "dropped: %d", n.Stats.Dropped)
+}

@@ -525,9 +525,12 @@ func (n *Node) buried() {
 		if l.Early {
 			n.oneLess(l.Of, nil, source{clock: true})
 		}
-		if l.Copies {
+		switch {
+		case l.Ended:
+			n.endLater(end{id: l.ID, undone: l.Undone, unreleased: l.Unreleased, source: source{clock: true}})
+		case l.Copies:
 			n.evictLater(l.ID, l.Unreleased)
-		} else {
+		default:
 			n.endLater(end{id: l.ID, undone: true, unreleased: l.Unreleased, source: source{clock: true}})
 		}
 	}

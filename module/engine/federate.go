@@ -196,7 +196,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		}
 		budget := tickBudget
 		for ; count > 0 && budget > 0; count-- {
-			j := n.movable(q, p)
+			j, _ := n.movable(q, p)
 			if j == nil {
 				n.starves(name, p, count) // what it can have may lie further behind
 				break
@@ -284,12 +284,11 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 		if p == nil || !p.Connected || p.Leaving || n.hungerTime() >= first.until || first.credit == 0 {
 			continue
 		}
-		walked := n.walked
-		j := n.movable(q, p)
-		*budget -= int(n.walked-walked) / walkedMost
+		j, passedOver := n.movable(q, p)
+		*budget -= passedOver / walkedMost
 		if j == nil || n.steady() < p.choked {
 			passed = append(passed, first)
-			if n.movable(q, nil) == nil {
+			if q.Head == nil {
 				break
 			}
 			continue
@@ -314,15 +313,12 @@ func (n *Node) sated(p *Peer, name string) {
 	}
 }
 
-// movable finds the first waiting job that can be handed over to a node, or with nil to
-// some node. An at-most-once job that others wait for can't: they wait here. Nor can
-// one whose key is being worked on, or that is larger than a message may be.
-func (n *Node) movable(q *store.Queue, p *Peer) *store.Job {
+// movable finds the first waiting job that can be handed over to a node, and how many it passed
+// over. An at-most-once job that others wait for can't: they wait here. Nor can one whose key is
+// being worked on, or that is larger than a message may be.
+func (n *Node) movable(q *store.Queue, p *Peer) (_ *store.Job, steps int) {
 	var next *store.Job
-	first, steps := q.Head, 0
-	if p != nil {
-		first, steps = n.behind(q, p)
-	}
+	first, steps := n.behind(q, p)
 	for j := first; j != nil && steps < busySteps; j = next {
 		next = j.Next
 		if j.ETime <= n.now {
@@ -338,14 +334,14 @@ func (n *Node) movable(q *store.Queue, p *Peer) *store.Job {
 		}
 		u := j.Unique()
 		if u == nil || !u.Runs() || n.liveLock(n.lockName(j, u, store.LockRun)) == nil {
-			return j
+			return j, steps
 		}
 		if u.Busy() == store.BusyWait {
 			n.store.HoldBack(j, u)
 		}
 		steps++ // what is to become of the others is for the next client here to find out
 	}
-	return nil
+	return nil, steps
 }
 
 // export hands a waiting job over: an at-most-once job moves, another stays

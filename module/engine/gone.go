@@ -138,33 +138,53 @@ type past struct {
 	until int64 // unix ms; then all are looked at again
 }
 
+// passing remembers where that is, by queue. Two generations: what wasn't asked for lately is
+// forgotten, however many queues there are.
+type passing struct {
+	young, old map[string]past
+	turned     int64
+}
+
+func (g *passing) len() int { return len(g.young) + len(g.old) }
+
+func (g *passing) get(queue string) past {
+	if at, ok := g.young[queue]; ok {
+		return at
+	}
+	return g.old[queue]
+}
+
+func (g *passing) put(queue string, at past, now int64) {
+	if now-g.turned >= pastMS || len(g.young) >= pastMost {
+		g.young, g.old, g.turned = nil, g.young, now
+	}
+	if g.young == nil {
+		g.young = map[string]past{}
+	}
+	g.young[queue] = at
+}
+
 // behind finds the first waiting job that a node can be given. It passes over some at a time,
 // steps of them; where there are more the next tick goes on.
 func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 	j = q.Head
-	if j == nil || len(p.past) == 0 && n.takes(p, j) {
+	if j == nil || p.past.len() == 0 && n.takes(p, j) {
 		return j, 0
 	}
 	name := string(q.NameBytes())
-	at := p.past[name]
-	switch last := n.store.Lookup(&at.job); {
-	case last != nil && last.Queue == q && last.Place == store.InWaiting && n.now < at.until:
+	at := p.past.get(name)
+	if last := n.store.Lookup(&at.job); last != nil && last.Queue == q && last.Place == store.InWaiting && n.now < at.until {
 		j = last.Next
-	default:
-		delete(p.past, name)
+	} else {
 		at = past{until: n.now + pastMS}
 	}
 	for ; j != nil && steps < busySteps && !n.takes(p, j); j = j.Next {
 		at.job = j.ID
 		steps++
 	}
-	if steps > 0 && len(p.past) < pastMost {
-		if p.past == nil {
-			p.past = map[string]past{}
-		}
-		p.past[name] = at
+	if steps > 0 {
+		p.past.put(name, at, n.now)
 	}
-	n.walked += uint64(steps)
 	if steps == busySteps {
 		n.serveLater(q)
 	}

@@ -206,3 +206,131 @@ func TestBehindVeryManyThatANodeDoesNotTake(t *testing.T) {
 	require.NoError(t, n.Receive(third, ask.Append(nil)))
 	assert.Len(t, said(t, n, wire.YourJob), 1)
 }
+
+// A node that has asked for jobs of very many queues, of which the first ones weren't for it, is
+// still given one that lies behind a thousand of those.
+func TestVeryManyQueuesOfJobsForNobody(t *testing.T) {
+	n, _, _ := node(dawn)
+	other := wire.NodeID{1, 2, 3}
+	n.AddPeer(other, "b:1")
+	n.SetLife(other, 1)
+	n.PeerUp(other, "b:1", true)
+	n.Effects()
+	now := int64(dawn)
+	tied := func(queue string, jobs int) { // at-most-once jobs for which one waits each
+		for range jobs {
+			p, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 0, TTL: 3000})
+			require.NoError(t, err)
+			_, _, err = n.AddJob(&engine.Add{Queue: []byte("c"), Replicate: 1, Retry: 10, TTL: 3000, Members: engine.Members{After: []store.ID{p}}})
+			require.NoError(t, err)
+			n.Effects()
+		}
+	}
+	asks := func(queue string, count uint32) {
+		m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(queue), Count: count}
+		require.NoError(t, n.Receive(other, m.Append(nil)))
+		n.Effects()
+	}
+	for i := range 100_000 {
+		name := fmt.Sprint("user:", i)
+		tied(name, 1)
+		asks(name, 1)
+		// its job is done, and nobody ever uses the queue again
+		for _, j := range n.Fetch([]*store.Queue{n.Queue([]byte(name))}, 1, true, nil) {
+			id := j.ID
+			n.Ack(&id)
+			n.Effects()
+		}
+	}
+	for range 5 { // much later: all of that is stale
+		now += 100_000
+		n.SetNow(now)
+		for range 50 {
+			n.Tick()
+			n.Effects()
+		}
+	}
+	tied("q", 1500)
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 10, TTL: 600})
+	require.NoError(t, err)
+	n.Effects()
+	asks("q", 1)
+	for range 200 {
+		now++
+		n.SetNow(now)
+		n.Tick()
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send {
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				if m.Kind == wire.YourJob {
+					require.Equal(t, wire.JobID(id), m.ID)
+					return
+				}
+			}
+		}
+	}
+	t.Fatal("it wasn't given in 200 ticks")
+}
+
+// Two nodes ask for jobs of a queue. The first jobs are for nobody, and the one behind them isn't
+// for the node that asked first: the second one gets it.
+func TestTheSecondInTheLineIsFed(t *testing.T) {
+	now := int64(dawn)
+	n, _, _ := node(now)
+	other := wire.NodeID{9, 9, 9}
+	for i, id := range []wire.NodeID{mate, other} {
+		n.AddPeer(id, fmt.Sprint("10.0.0.", i, ":1"))
+		n.SetLife(id, 1)
+		n.PeerUp(id, fmt.Sprint("10.0.0.", i, ":1"), false)
+	}
+	n.Effects()
+	given := map[wire.NodeID]int{}
+	take := func() {
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send {
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				if m.Kind == wire.YourJob {
+					given[e.Peer.ID]++
+				}
+			}
+		}
+	}
+	asks := func(id wire.NodeID) {
+		m := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 1}
+		require.NoError(t, n.Receive(id, m.Append(nil)))
+		take()
+	}
+	j, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 600, TTL: 60000})
+	require.NoError(t, err)
+	n.Effects()
+	asks(mate)
+	require.Equal(t, 1, given[mate])
+	n.Job(&j).CTime += 60_000_000_000 // by another node's clock
+	m := wire.Message{Kind: wire.Refused, ID: wire.JobID(j), Flags: wire.NotQueued, Count: wire.Deleted}
+	for range 4000 { // at-most-once jobs that others wait for
+		p, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 0, TTL: 60000})
+		require.NoError(t, err)
+		_, _, err = n.AddJob(&engine.Add{Queue: []byte("c"), Replicate: 1, Retry: 10, TTL: 60000, Members: engine.Members{After: []store.ID{p}}})
+		require.NoError(t, err)
+		n.Effects()
+	}
+	require.NoError(t, n.Receive(mate, m.Append(nil)))
+	take()
+	asks(mate)
+	asks(other)
+	for s := range 50_000 {
+		now++
+		n.SetNow(now)
+		n.Tick()
+		take()
+		if s%8000 == 0 {
+			asks(mate)
+		}
+		if given[other] > 0 {
+			return
+		}
+	}
+	t.Fatal("in 50 s the other node was given nothing")
+}

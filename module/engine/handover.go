@@ -349,7 +349,7 @@ func (n *Node) onSettled(m *wire.Message) { n.taken.remove(round{m.ID, m.Round})
 // get it. Of messages without a job it need not be told.
 func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 	p := n.peer(to)
-	if p == nil {
+	if p == nil || n.passive {
 		return
 	}
 	p.choked = n.steady() + chokedMS

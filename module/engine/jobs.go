@@ -410,10 +410,10 @@ func (n *Node) refetched(out []*store.Job, ids []store.ID) []*store.Job {
 
 // Undeliver takes back a job that was meant for a client who has gone:
 // deliveries is what the job's counter was then. Nothing happens where the job
-// has moved on since.
+// has moved on since, or where this node has become a replica: its master says now who has it.
 func (n *Node) Undeliver(id *store.ID, deliveries uint16) {
 	j := n.store.Lookup(id)
-	if j == nil || j.State != store.StateActive || j.Deliveries != deliveries || j.Flags&store.FlagDelivered == 0 {
+	if n.passive || j == nil || j.State != store.StateActive || j.Deliveries != deliveries || j.Flags&store.FlagDelivered == 0 {
 		return
 	}
 	n.Stats.Abandoned++

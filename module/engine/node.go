@@ -130,7 +130,6 @@ type Node struct {
 	mesh    members
 	graves  graves
 	deleted deletions
-	walked  uint64 // jobs that behind has passed over
 	offers  roster[store.ID, offered]
 	taken   roster[round, taken]
 

@@ -42,13 +42,13 @@ type Peer struct {
 	Leaving   bool
 	full      bool // takes no copies: its memory is short
 	acks      acks
-	untold    int             // releases, from the first on, that it may have missed
-	missed    int             // likewise ADDJOBs that wait for copies,
-	added     uint64          // up to this number
-	up        uint64          // members.ups when it was connected
-	choked    int64           // steady: until then it takes too little to be given jobs
-	past      map[string]past // by queue, see behind
-	meet      bool            // we were told to meet it, and it hasn't said anything yet
+	untold    int     // releases, from the first on, that it may have missed
+	missed    int     // likewise ADDJOBs that wait for copies,
+	added     uint64  // up to this number
+	up        uint64  // members.ups when it was connected
+	choked    int64   // steady: until then it takes too little to be given jobs
+	past      passing // see behind
+	meet      bool    // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64
 	counts    []wire.Node // the nodes that it said it knows, in their order
 	sum       uint64      // over them

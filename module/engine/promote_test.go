@@ -176,3 +176,28 @@ func TestPromotionBitByBit(t *testing.T) {
 		}
 	}
 }
+
+// A client that was served goes, and the server becomes a replica before that is looked at: the
+// replica leaves the job as its master will tell of it.
+func TestUndeliverAtAReplica(t *testing.T) {
+	n, _, _ := node(dawn)
+	_, err := n.Wait([][]byte{[]byte("q")}, "c1")
+	require.NoError(t, err)
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 0, TTL: 600})
+	require.NoError(t, err)
+	served := false
+	for _, e := range n.Effects() {
+		served = served || e.Kind == engine.Serve
+	}
+	require.True(t, served)
+	n.SetPassive(true)
+	n.Effects()
+	n.Follow()
+	n.Tick()
+	n.Effects()
+	n.Undeliver(&id, 0) // by module.later
+	for _, e := range n.Effects() {
+		require.NotEqual(t, engine.LogState, e.Kind, "a replica logs a change of its own")
+	}
+	require.Zero(t, n.Queue([]byte("q")).Len)
+}

@@ -571,6 +571,8 @@ type Lost struct {
 	ID         ID
 	Unreleased bool // it was held back, and not released
 	Copies     bool // other nodes may hold it
+	Ended      bool // it was acknowledged before, or with Undone cancelled
+	Undone     bool
 	Early      bool // Of, which was released to come last, waits for it
 	Of         ID
 }
@@ -588,7 +590,7 @@ func (s *Store) mourn(j *Job) {
 		return
 	}
 	f, _ := j.Family()
-	l := Lost{ID: j.ID, Unreleased: f.Unreleased(), Copies: j.Holders() > 0}
+	l := Lost{ID: j.ID, Unreleased: f.Unreleased(), Copies: j.Holders() > 0, Ended: j.State == StateAcked, Undone: f.Flags&FamilyCancelled != 0}
 	if l.Early = s.Early(&f); l.Early {
 		l.Of = f.ID(0)
 		l.Early = s.Untie(&l.Of, &j.ID)

@@ -662,3 +662,20 @@ func TestLetGoIntoAPausedQueue(t *testing.T) {
 	c.Do("PAUSE", "q", "none")
 	harness.Await(t, 5*time.Second, "it to be queued", func() bool { return state(c, id) == "queued" })
 }
+
+// A transaction acknowledges a job and deletes its queue. More wait for the job than one command
+// follows; all of them go on.
+func TestAcknowledgedAndItsQueueDeleted(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	parent := add(t, c, "p", "b", 0)
+	for i := range 1000 {
+		add(t, c, "q", fmt.Sprint(i), 0, "AFTER", parent)
+	}
+	require.Equal(t, parent, get(t, c, "p"))
+	c.Do("MULTI")
+	c.Do("ACKJOB", parent)
+	c.Do("DEL", "p")
+	c.Do("EXEC")
+	harness.Await(t, 10*time.Second, "all to go on", func() bool { return c.Do("QLEN", "q").Int() == 1000 })
+}
