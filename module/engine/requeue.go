@@ -69,6 +69,10 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
 		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
+	case j.State == store.StateActive && j.Flags&store.FlagAnnounced != 0 && !n.awaitsFirst(j) && j.QTime > n.now && j.Retry > 0 && theirs(&n.self, &p.ID, &j.ID):
+		// Both have announced it, and the two messages have crossed. One of them leaves it, lest
+		// both give it to clients at one moment.
+		n.leaveJob(j, store.AnnounceMS)
 	}
 }
 
