@@ -170,7 +170,11 @@ func (n *Node) Poll(name []byte, count int) {
 	if n.now < imp.poll {
 		return
 	}
-	imp.keep = n.now + importWindow
+	keep := int64(keepMS)
+	if n.now < imp.keep {
+		keep = importWindow // this isn't the only time that somebody asks here
+	}
+	imp.keep = n.now + keep
 	imp.poll = n.now + min(int64(pollFirst)<<min(imp.polls, 10), pollLast)
 	imp.polls++
 	m := wire.Message{Kind: wire.NeedJobs, Queue: name, Count: uint32(min(count, askMost))}
