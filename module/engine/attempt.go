@@ -64,7 +64,7 @@ func (n *Node) attempt(c *Claim) {
 	}
 	n.setRound(c, round)
 	c.began = n.steady()
-	c.members, c.ups = n.membersSum(), n.mesh.ups
+	c.members, c.ups, c.clears = n.membersSum(), n.mesh.ups, n.cleared
 	n.dropGone(c)
 	// What a release has freed already stays freed.
 	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
@@ -364,9 +364,9 @@ func (n *Node) noteFreed(name []byte) {
 }
 
 // clearOutvoted has jobs know of such locks that they are cleared.
-func (n *Node) clearOutvoted(cleared func(name []byte) bool) {
+func (n *Node) clearOutvoted(cleared func(c *Claim) bool) {
 	n.outvoted = slices.DeleteFunc(n.outvoted, func(c *Claim) bool {
-		if !cleared(c.name) {
+		if !cleared(c) {
 			return false
 		}
 		if j := n.hadBy(c); j != nil {

@@ -142,6 +142,7 @@ type Claim struct {
 	began    int64  // steady
 	members  uint64 // a sum over the nodes that it counts
 	forgets  uint64 // claims.forgets when it asked
+	clears   uint64 // claims.cleared when it asked
 	resets   uint32 // members.resets when it began
 	ups      uint64 // members.ups when it asked last
 	proposal uint64
@@ -232,6 +233,9 @@ type claims struct {
 	sync      tableSync
 	votes     promise
 	outvoted  []*Claim // were won for jobs while this node's vote stood against them
+
+	cleared    uint64 // how many ClearLocks there were
+	pastClears [pastClears]pastClear
 }
 
 func newClaims() claims {

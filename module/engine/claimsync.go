@@ -79,7 +79,7 @@ type telling struct {
 // abstains at least until then, for after that the log says of the table that it is whole.
 func (n *Node) DistrustLocks() {
 	n.lacksVotes()
-	n.beginClear(&Clearing{lost: true})
+	n.beginClear(&Clearing{lost: true, upTo: store.MaxToken})
 }
 
 func (n *Node) lacksVotes() {
@@ -348,6 +348,8 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		n.saw(e.Token)
 		if told {
 			n.settleLock(p, e)
+		} else if n.clearedSince(n.cleared-min(n.cleared, pastClears), e.Name, e.Token) {
+			continue // the page is older
 		} else if fresh, gone := n.sync.freed.get(freedKey(e)); !gone || fresh && e.Flags&lockKept != 0 {
 			n.learnLock(p, e, m.Flags&wire.Partial != 0)
 		}

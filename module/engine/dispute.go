@@ -82,9 +82,9 @@ func (n *Node) unrival(name []byte, h *holder, token uint64, flags uint8) {
 	}
 }
 
-// cleared ends a dispute over a lock that is cleared, whoever had it.
-func (n *Node) cleared(name []byte) {
-	if n.disputeOf(name) != nil {
+// clearDispute ends a dispute over a lock that is cleared up to this token, whoever had it.
+func (n *Node) clearDispute(name []byte, upTo uint64) {
+	if d := n.disputeOf(name); d != nil && d.upTo(upTo) {
 		n.sync.disputed.remove(string(name))
 		n.disputeOver()
 	}
@@ -142,9 +142,14 @@ func (n *Node) disputeOf(name []byte) *dispute {
 	return d
 }
 
+// upTo says whether all that is in dispute was given by tokens up to this one.
+func (d *dispute) upTo(token uint64) bool {
+	return !slices.ContainsFunc(d.rivals, func(r rival) bool { return r.lock.Token > token })
+}
+
 // ends says whether a dispute is one that a Clearing is for.
 func (c *Clearing) ends(name []byte, d *dispute) bool {
-	return !c.lost && int16(c.age-d.age) > 0 && bytes.HasPrefix(name, c.prefix)
+	return !c.lost && int16(c.age-d.age) > 0 && bytes.HasPrefix(name, c.prefix) && d.upTo(c.upTo)
 }
 
 // clearDisputes goes on with the walk of a Clearing through the disputes, until that has cost

@@ -694,17 +694,20 @@ func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pen
 	case !n.quorate(name):
 		return 0, nil, (&Outcome{Kind: NoQuorum, Why: n.whyNoQuorum(&Claim{name: name})}).Err()
 	}
-	m := wire.Message{Kind: wire.ClearLocks, Lock: wire.Lock{Name: name}}
+	// A lock that is given from now on has a greater token, unless its node's clock is behind.
+	n.seen = max(n.seen, n.store.Locks().Floor, uint64(max(n.now, 0))<<tokenShift)
+	m := wire.Message{Kind: wire.ClearLocks, Lock: wire.Lock{Name: name, Token: min(n.seen, store.MaxToken)}}
 	if prefix {
 		m.Flags = wire.Prefix
 	}
 	for _, p := range n.mesh.order {
 		n.send(p, &m)
 	}
+	n.noteClear(name, prefix, m.Lock.Token)
 	if !prefix {
-		return n.clear(name), nil, nil
+		return n.clear(name, store.MaxToken), nil, nil
 	}
-	c := n.clearAll(name)
+	c := n.clearAll(name, store.MaxToken)
 	if canWait && len(n.clears) > 0 {
 		return 0, c, nil
 	}
@@ -714,12 +717,54 @@ func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pen
 	return c.cleared, nil, nil
 }
 
-// clear is ClearLocks for one lock, and this node alone.
-func (n *Node) clear(name []byte) (cleared int64) {
-	n.clearOutvoted(func(other []byte) bool { return bytes.Equal(other, name) })
-	n.cleared(name)
+// onClear hears of another node's ClearLocks. Locks by a greater token than that one knew of
+// were given after it was answered, and stay.
+func (n *Node) onClear(m *wire.Message) {
+	name, upTo := m.Lock.Name, m.Lock.Token
+	if upTo == 0 {
+		upTo = store.MaxToken // a former release's
+	}
+	n.noteClear(name, m.Flags&wire.Prefix != 0, upTo)
+	if m.Flags&wire.Prefix != 0 {
+		n.clearAll(name, upTo)
+	} else {
+		n.clear(name, upTo)
+	}
+}
+
+// pastClear is a ClearLocks that has begun.
+type pastClear struct {
+	name   []byte
+	prefix bool
+	upTo   uint64 // it was for locks up to this token
+}
+
+// pastClears are so many that are remembered. They end attempts that count on votes which
+// are taken back, and locks that are told by older pages.
+const pastClears = 64
+
+func (n *Node) noteClear(name []byte, prefix bool, upTo uint64) {
+	n.pastClears[n.cleared%pastClears] = pastClear{slices.Clone(name), prefix, upTo}
+	n.cleared++
+}
+
+// clearedSince says whether a lock by this token has been cleared since so many ClearLocks had begun.
+func (n *Node) clearedSince(count uint64, name []byte, token uint64) bool {
+	for ; count < n.cleared; count++ {
+		c := &n.pastClears[count%pastClears]
+		if token <= c.upTo && bytes.HasPrefix(name, c.name) && (c.prefix || len(name) == len(c.name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// clear is ClearLocks for one lock up to this token, and this node alone.
+func (n *Node) clear(name []byte, upTo uint64) (cleared int64) {
+	n.clearOutvoted(func(c *Claim) bool { return c.proposal <= upTo && bytes.Equal(c.name, name) })
+	n.clearDispute(name, upTo)
 	l := n.store.Lock(name)
-	if l == nil {
+	if l == nil || l.Token > upTo {
 		return 0
 	}
 	if n.isLive(l) {
@@ -736,7 +781,8 @@ func (n *Node) clear(name []byte) (cleared int64) {
 type Clearing struct {
 	Client  any // the caller's; nil: nobody is to be told
 	prefix  []byte
-	age     uint16 // it is for locks before this age
+	upTo    uint64 // it is for locks up to this token,
+	age     uint16 // and before this age
 	lost    bool   // and not for those of jobs that are known here, see DistrustLocks
 	begun   bool
 	cleared int64
@@ -750,9 +796,9 @@ const (
 )
 
 // clearAll begins a Clearing; in a small table it is over then.
-func (n *Node) clearAll(prefix []byte) *Clearing {
-	n.clearOutvoted(func(name []byte) bool { return bytes.HasPrefix(name, prefix) })
-	return n.beginClear(&Clearing{prefix: slices.Clone(prefix)})
+func (n *Node) clearAll(prefix []byte, upTo uint64) *Clearing {
+	n.clearOutvoted(func(c *Claim) bool { return c.proposal <= upTo && bytes.HasPrefix(c.name, prefix) })
+	return n.beginClear(&Clearing{prefix: slices.Clone(prefix), upTo: upTo})
 }
 
 func (n *Node) beginClear(c *Clearing) *Clearing {
@@ -775,7 +821,7 @@ func (n *Node) clearingOf(l *store.Lock) *Clearing {
 
 // isClearedBy says whether a lock is one that a Clearing is for.
 func (n *Node) isClearedBy(l *store.Lock, c *Clearing) bool {
-	return int16(c.age-l.Age) > 0 && bytes.HasPrefix(l.Name(), c.prefix) &&
+	return int16(c.age-l.Age) > 0 && l.Token <= c.upTo && bytes.HasPrefix(l.Name(), c.prefix) &&
 		!(c.lost && l.Job != (store.ID{}) && n.store.Lookup(&l.Job) != nil)
 }
 

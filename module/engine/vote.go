@@ -234,11 +234,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 	case wire.LockPage:
 		n.onPage(p, m)
 	case wire.ClearLocks:
-		if m.Flags&wire.Prefix == 0 {
-			n.clear(k.Name)
-		} else {
-			n.clearAll(k.Name)
-		}
+		n.onClear(m)
 	case wire.LockLost:
 		n.loseLock(store.ID(m.ID))
 	}
@@ -359,11 +355,17 @@ func (n *Node) dropGone(c *Claim) bool {
 	return true
 }
 
-// current says whether an attempt still counts the nodes that there are. After a node was
-// forgotten it doesn't, and fewer votes would do: the attempt ends, unless it is one that
-// needs no majority of all.
+// current says whether an attempt still counts the nodes that there are, and votes that are
+// there. After a node was forgotten it doesn't, and fewer votes would do: the attempt ends,
+// unless it is one that needs no majority of all. After the lock was cleared the votes for it
+// are gone, or about to be.
 func (n *Node) current(c *Claim) bool {
-	if c.round == 0 || !n.dropGone(c) || c.kind == release || c.flags&lockAny != 0 {
+	if c.round == 0 {
+		return true
+	}
+	forgot := n.dropGone(c) && c.flags&lockAny == 0
+	cleared := n.cleared-c.clears > pastClears || n.clearedSince(c.clears, c.name, c.proposal)
+	if c.kind == release || !forgot && !cleared {
 		return true
 	}
 	n.retract(c)

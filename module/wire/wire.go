@@ -69,7 +69,7 @@ const (
 	LockPull
 	// LockPage has some of the sender's locks. Round is the next cursor, 0 at the end.
 	LockPage
-	// ClearLocks has the receiver forget locks by name (LOCK.CLEAR).
+	// ClearLocks has the receiver forget locks by name, up to its token (LOCK.CLEAR).
 	ClearLocks
 	// LockLost: the job has lost a lock to another that was given it meanwhile.
 	LockLost
