@@ -23,6 +23,7 @@ const (
 	mostDoubts    = 5 // attempts that a claim makes anew because the job that has its lock may be gone
 	suspectMS     = 10_000
 	suspectMost   = 1000   // of a kind that are looked at in one tick when questions are forgotten
+	disputeMost   = 100    // likewise of disputes, which may end by that, or be asked about
 	freedMost     = 16_384 // votes in a generation of freedVotes
 	learntSlack   = 10_000 // names of locks that were learnt, and are over, which may be kept
 	pageLocks     = 128

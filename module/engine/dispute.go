@@ -13,14 +13,13 @@ import (
 // it gave: only one of them can have it, but which one this node may have voted for isn't known.
 // So it votes for none until the leases of those votes are over.
 //
-// Votes for jobs' locks may have none. But a job that has a lock is known to a node (see votes.go).
-// So when somebody wants the lock, this node asks all others whether they count on votes for
-// these jobs. A job for which all say no has no lock.
+// Votes for jobs' locks may have none: no time ends them. But a job that has a lock is known to a
+// node (see votes.go). So when somebody wants the lock, or nobody has for long, this node asks all
+// others whether they count on votes for these jobs. A job for which all say no has no lock.
 type dispute struct {
-	until    int64 // steady
 	rivals   []rival
 	partial  bool   // this node's own vote may be missing
-	endless  bool   // nobody is asked: a client has the lock, or a window, which lasts longer than its job
+	look     int64  // steady: then they are asked though nobody wants the lock
 	asked    int64  // steady
 	question int64  // its number, which the answers give back
 	age      uint16 // as of a lock, see Clearing
@@ -30,6 +29,7 @@ type dispute struct {
 type rival struct {
 	lock  wire.Lock // as it was told
 	told  int64     // steady, when
+	until int64     // steady: then votes for it are over; 0: they have no lease
 	lives bool      // somebody counts on votes for it
 	gone  []wire.Node
 }
@@ -91,13 +91,11 @@ func (n *Node) clearDispute(name []byte, upTo uint64) {
 }
 
 func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
-	left := n.maxLease
-	if leased {
-		left = e.Left
-	}
-	d.until = max(d.until, n.steady()+voteMS(left))
-	d.endless = d.endless || e.Job == (wire.JobID{}) || e.Flags&lockOutlives != 0
 	r := n.newRival(e)
+	if leased {
+		r.until = r.told + voteMS(e.Left)
+	}
+	d.look = max(d.look, n.steady()+voteMS(n.maxLease))
 	i := slices.IndexFunc(d.rivals, func(old rival) bool { return old.lock.Job == e.Job && bytes.Equal(old.lock.Owner, e.Owner) })
 	if i < 0 {
 		d.rivals = append(d.rivals, r)
@@ -114,6 +112,9 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 		r.lock, r.told = old.lock, old.told
 	}
 	r.lock.Token, r.lock.Flags = token, r.lock.Flags|kept
+	if r.until = max(r.until, old.until); !leased || old.until == 0 {
+		r.until = 0
+	}
 	d.rivals[i] = r
 }
 
@@ -131,7 +132,7 @@ func (n *Node) disputeOf(name []byte) *dispute {
 		return nil
 	}
 	d := n.sync.disputed.get(string(name))
-	if d == nil || d.until <= n.steady() {
+	if d == nil || !d.lasts(n.steady()) {
 		return nil
 	}
 	for _, c := range n.clears {
@@ -140,6 +141,22 @@ func (n *Node) disputeOf(name []byte) *dispute {
 		}
 	}
 	return d
+}
+
+// over says whether votes for a rival can't matter any more.
+func (r *rival) over(now int64) bool { return r.until != 0 && r.until <= now }
+
+// lasts says whether votes for any rival can matter still.
+func (d *dispute) lasts(now int64) bool {
+	return slices.ContainsFunc(d.rivals, func(r rival) bool { return !r.over(now) })
+}
+
+// endless says that nobody is asked: a client may have the lock, or a window, which lasts longer
+// than its job.
+func (d *dispute) endless(now int64) bool {
+	return slices.ContainsFunc(d.rivals, func(r rival) bool {
+		return !r.over(now) && (r.lock.Job == (wire.JobID{}) || r.lock.Flags&lockOutlives != 0)
+	})
 }
 
 // upTo says whether all that is in dispute was given by tokens up to this one.
@@ -207,7 +224,7 @@ func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
 		return 0
 	}
 	name, d := n.sync.disputed.at(left - 1)
-	if d.until > n.steady() && n.liveLock([]byte(name)) == nil {
+	if d.lasts(n.steady()) && n.liveLock([]byte(name)) == nil {
 		n.tellRivals(page, size, d, nil)
 	}
 	return unlisted(left - 1)
@@ -218,7 +235,7 @@ func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
 func (n *Node) askRivals(name []byte) bool {
 	d, now := n.sync.disputed.get(string(name)), n.steady()
 	switch {
-	case d == nil || d.endless || len(d.rivals) == 0:
+	case d == nil || d.endless(now) || len(d.rivals) == 0:
 		return false
 	case d.question != 0 && now-d.asked < verifyEveryMS:
 		return true
@@ -237,7 +254,7 @@ func (n *Node) askRivals(name []byte) bool {
 func (n *Node) onRival(p *Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
 	d := n.sync.disputed.get(name)
-	if d == nil || d.endless || d.question != m.Lock.Left || n.steady()-d.asked >= suspectMS {
+	if d == nil || d.endless(n.steady()) || d.question != m.Lock.Left || n.steady()-d.asked >= suspectMS {
 		return
 	}
 	i := slices.IndexFunc(d.rivals, func(r rival) bool { return r.lock.Job == m.ID })
@@ -267,7 +284,7 @@ func (n *Node) decide(name string, d *dispute) {
 	}
 	if len(d.rivals) == 1 {
 		r := &d.rivals[0]
-		if !d.endless && !r.lives && !n.countsOnAny(r.lock.Name, store.ID(r.lock.Job)) {
+		if !d.endless(n.steady()) && !r.lives && !n.countsOnAny(r.lock.Name, store.ID(r.lock.Job)) {
 			return
 		}
 	}
@@ -300,14 +317,36 @@ func (n *Node) loses(d *dispute, i int) {
 	}
 }
 
-// endDisputes goes on with the pass that forgets those whose time is over. True: there is more.
+// endDisputes goes on with the pass that forgets rivals whose time is over. True: there is more.
 func (n *Node) endDisputes(now int64) (more bool) {
 	before := n.sync.disputed.len()
-	more = n.sync.disputed.pass(suspectMost, func(_ string, d *dispute) bool { return d.until > now })
+	more = n.sync.disputed.pass(disputeMost, func(name string, d *dispute) bool {
+		if !d.lasts(now) {
+			return false
+		}
+		n.endRivals(name, d, now)
+		return true
+	})
 	if n.sync.disputed.len() < before {
 		n.disputeOver()
 	}
 	return more
+}
+
+// endRivals has those be none any more whose time is over, where no time ends the dispute: a
+// rival has no lease. About such ones it asks now and then.
+func (n *Node) endRivals(name string, d *dispute, now int64) {
+	if !slices.ContainsFunc(d.rivals, func(r rival) bool { return r.until == 0 }) {
+		return
+	}
+	d.rivals = slices.DeleteFunc(d.rivals, func(r rival) bool { return r.over(now) })
+	switch {
+	case len(d.rivals) == 1:
+		n.settled(name, d) // as where the other has let go
+	case now >= d.look:
+		d.look = now + voteMS(n.maxLease)
+		n.askRivals([]byte(name))
+	}
 }
 
 func (n *Node) disputeOver() {
