@@ -277,6 +277,11 @@ func (c *Claim) against() (who *answer, count int) {
 	return who, count
 }
 
+// heldHere says whether this node's own vote stands against a claim.
+func (n *Node) heldHere(c *Claim) bool {
+	return slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == n.self.Node() && a.why == wire.LockHeld })
+}
+
 // won ends a claim that has its votes, unless they came too late to be of use.
 func (n *Node) won(c *Claim) {
 	if c.kind != release && c.lease > 0 && n.steady()-c.began >= cmp.Or(c.usable, c.lease) {
@@ -473,13 +478,15 @@ func (n *Node) lostRound(c *Claim, need int) {
 		if doubt {
 			c.doubts++
 		}
-		n.missed(c, Outcome{Kind: Conflict, Job: who.job, Owner: []byte(who.owner)}, !doubt)
+		n.missed(c, Outcome{Kind: Conflict, Job: who.job, Owner: []byte(who.owner), Most: against >= n.majority()}, !doubt)
 	case c.kind == take:
 		o := Outcome{Kind: NoQuorum, Began: c.began}
 		if who != nil {
 			o.Job = who.job
 		}
-		n.missed(c, o, c.putOff && who != nil) // such a job has the time to let the other finish
+		// A job that was put off has the time to let the other finish. And a run against which this
+		// node's own vote stands, see [Node.mereVote], is asked for again when that falls.
+		n.missed(c, o, who != nil && (c.putOff || c.anew && n.heldHere(c)))
 	case refused+freed < need || c.kind == extend && refused < need:
 		n.missed(c, Outcome{Kind: NoQuorum}, false)
 	case greatest > c.token:

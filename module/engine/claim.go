@@ -82,6 +82,7 @@ type Outcome struct {
 	Began int64    // steady, when the votes were asked for. Granted: the lease counts from then
 	Job   store.ID // Conflict: the holder, where it is a job; NoQuorum: one that has some votes
 	Owner []byte   // Conflict: where it is none
+	Most  bool     // Conflict: more than half of all nodes say so, also where fewer are asked (QUORUM any)
 	Why   string   // NoQuorum: what is known of it
 }
 

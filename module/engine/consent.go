@@ -306,10 +306,10 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	switch {
 	case l != nil && l.Job == j.ID && u.Has(store.UniqueHasRun):
 		return claimHad
-	case l != nil && l.Job != j.ID:
+	case l != nil && l.Job != j.ID && !n.mereVote(u, l):
 		n.busy(j, u)
 		return claimRefused
-	case l != nil:
+	case l != nil && l.Job == j.ID:
 		n.store.HoldBack(j, u) // another node has given it to a client
 		return claimRefused
 	case !n.asks || n.consents.asked[string(j.Queue.NameBytes())] >= max(1, int(n.waitersOf(j.Queue))):
@@ -357,13 +357,26 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	case now.Kind == Granted:
 		n.hasRun(j, u, key, now.Token)
 		return claimHad
-	case now.Kind == Conflict && now.Job != id && u.Busy() != store.BusyWait:
+	case now.isBusy(&id, u):
 		n.busy(j, u)
 	default:
 		n.store.HoldBack(j, u)
 		n.giveRest(key, now)
 	}
 	return claimRefused
+}
+
+// mereVote says of a run lock that stands against a job, which doesn't wait for its key but
+// would be dropped, or moved, whether it is no more than a vote: whoever asked for it may not
+// have got it. Then all nodes are asked.
+func (n *Node) mereVote(u store.Unique, l *store.Lock) bool {
+	return u.Busy() != store.BusyWait && !n.holds(l)
+}
+
+// isBusy says of the end of a claim for a job's run whether another has the key for certain,
+// and the job doesn't wait for it.
+func (o *Outcome) isBusy(id *store.ID, u store.Unique) bool {
+	return o.Kind == Conflict && o.Most && o.Job != *id && u.Busy() != store.BusyWait
 }
 
 // hasRun notes that a job has the lock of its run.
@@ -421,9 +434,8 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 			return
 		}
 		n.hand(w, j)
-	case here && o.Kind == Conflict && o.Job != *id && j.Unique().Busy() != store.BusyWait:
+	case here && o.isBusy(id, j.Unique()):
 		n.busy(j, j.Unique())
-		n.giveRest(name, nil) // others may wait in its lane
 	default:
 		n.giveRest(name, &o)
 	}

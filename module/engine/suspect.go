@@ -120,7 +120,7 @@ func (n *Node) doubts(c *Claim, id store.ID) bool {
 	if c.gone == id {
 		return true // the others are finding that out, too
 	}
-	if !slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == n.self.Node() && a.why == wire.LockHeld }) {
+	if !n.heldHere(c) {
 		n.suspectJob(c.name, id) // else it has been already
 	}
 	s := n.suspectOf(c.name)

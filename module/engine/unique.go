@@ -619,7 +619,8 @@ func (n *Node) settleLanes() {
 			n.store.Taken(l)
 			continue
 		}
-		if holder := n.liveLock(n.scratch.lock); holder != nil {
+		holder, first := n.liveLock(n.scratch.lock), l.Head()
+		if holder != nil && (holder.Job == first.ID || !n.mereVote(first.Unique(), holder)) {
 			n.store.Taken(l)
 			if holder.Until == 0 {
 				n.findEnd(holder)
