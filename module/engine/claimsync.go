@@ -536,6 +536,20 @@ func (n *Node) loseLock(id store.ID) {
 	}
 }
 
-// lockLost says whether a job has lost a lock that it was given by QUORUM any,
-// to another that had it too.
+// lockLost says whether a job has lost a lock to another, and nobody was told yet who works
+// on it.
 func (n *Node) lockLost(id *store.ID) bool { return n.lost.get(*id) != nil }
+
+// endLoss is for a lost lock of which a client was told, or when another is given the job. From
+// then on the votes tell whether the key is taken still. The job doesn't say any more that it
+// has it; what it may have of a run's, its end gives back.
+func (n *Node) endLoss(j *store.Job) {
+	if n.lost.len() == 0 || !n.lockLost(&j.ID) {
+		return
+	}
+	n.lost.remove(j.ID)
+	if u := j.Unique(); u != nil && u.Strategy() == store.UniqueUntil {
+		u.Clear(store.UniqueHasWait)
+		n.log(LogState, j)
+	}
+}

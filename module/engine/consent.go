@@ -584,7 +584,7 @@ func (n *Node) sendAway(queue string) {
 // renewLock begins the lease of a job's lock anew, or takes it again where it is
 // free: ErrLockLost where another has it, notExtended where there is no majority.
 // Where other nodes have to answer first, and client isn't nil, pending says that a
-// Worked effect for it will tell. A lock without a lease needs no answer.
+// Worked effect for it will tell. A lock without a lease that the job has needs no answer.
 func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease int64, client any) (pending bool, err error) {
 	name := n.lockName(j, u, space)
 	if n.alone() {
@@ -604,23 +604,27 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 // claimAnew is renewLock in a mesh, whatever this node votes for.
 func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease int64, client any) (pending bool, err error) {
 	name := slices.Clone(n.lockName(j, u, space))
+	asks := lease > 0 || !u.Has(hasFlag(space))
 	id, want := j.ID, jobLock{name: name, job: j.ID, lease: lease, any: u.Has(store.UniqueAny)}
 	now, _ := n.claimLock(want, func(o Outcome) {
 		end := n.renewed(&id, space, want.name, &o)
 		if j := n.store.Lookup(&id); j != nil && (end == nil || end == ErrLockLost) {
 			n.log(LogState, j)
+			if pending && end != nil {
+				n.endLoss(j)
+			}
 		}
 		if pending {
 			n.effects = append(n.effects, Effect{Kind: Worked, Client: client, Err: end})
 		}
 	})
 	if now == nil {
-		pending = client != nil && lease > 0
+		pending = client != nil && asks
 		return pending, nil
 	}
 	// The caller logs, who may have a new job.
 	err = n.renewed(&id, space, want.name, now)
-	if _, only := err.(notExtended); only && lease == 0 {
+	if _, only := err.(notExtended); only && !asks {
 		err = nil
 	}
 	return false, err

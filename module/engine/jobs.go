@@ -323,6 +323,7 @@ func (n *Node) deliver(j *store.Job) {
 	q := j.Queue
 	n.toWork(j)
 	n.outlast(j)
+	n.endLoss(j)
 	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered
 	n.arm(j)
 	q.ATime = n.now

@@ -861,20 +861,22 @@ func (n *Node) extend(j *store.Job, client any) (pending bool, err error) {
 	if u == nil || n.notUnique {
 		return false, nil
 	}
-	if n.lockLost(&j.ID) {
-		return false, ErrLockLost
-	}
-	if mayRun(j, u) {
+	switch {
+	case n.lockLost(&j.ID):
+		err = ErrLockLost
+	case mayRun(j, u):
 		lease := u.RunTTL()
 		if !n.alone() {
 			lease = n.runLease(j, u)
 		}
-		return n.renewLock(j, u, store.LockRun, lease, client)
+		pending, err = n.renewLock(j, u, store.LockRun, lease, client)
+	case u.Strategy() == store.UniqueUntil && !u.Has(store.UniquePending):
+		pending, err = n.renewLock(j, u, store.LockWait, u.LockTTL(), client)
 	}
-	if u.Strategy() == store.UniqueUntil && !u.Has(store.UniquePending) {
-		return n.renewLock(j, u, store.LockWait, u.LockTTL(), client)
+	if err == ErrLockLost {
+		n.endLoss(j)
 	}
-	return false, nil
+	return pending, err
 }
 
 // mayRun says whether a client that says WORKING may have a job's run lock, or take it
