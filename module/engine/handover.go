@@ -2,6 +2,8 @@ package engine
 
 import (
 	"encoding/binary"
+	"math"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -29,6 +31,11 @@ import (
 // gone before Settled does. So a giver that was restarted, and has all that it logged
 // (Trust.Exact), goes on with the same round.
 //
+// Nodes that ask what became of the job meanwhile (TagKin) are to hear of its end, and the giver
+// forgets it. So where there are such, Taken has to say how many of them the taker knows, else
+// the Offer is repeated at once, which has them. The taker notes them; where it knows the end by
+// then, it tells the giver, who tells them.
+//
 // The taker's memory ends with its process (its life). Whether it had the job can't be
 // known any more where it was restarted before it answered, or was forgotten, or where
 // the giver's log may lack the end of the offer. Then the job becomes uncertain
@@ -54,6 +61,7 @@ type offered struct {
 	unanswered  int    // Offers sent by one connection,
 	up          uint64 // that of this Peer.up
 	repeated    bool
+	kin         int  // nodes that asked about the job, as the last Offer has it
 	accepted    bool // it was taken while it was out of sight
 	doubted     bool // the job is uncertain, for the node was forgotten
 }
@@ -120,6 +128,7 @@ type taken struct {
 	until      int64  // steady: the job has expired, at the giver too
 	next, wait int64  // steady: when Taken is repeated
 	up         uint64 // Peer.up of the connection that it was sent by last
+	kin        uint8  // how many nodes that asked about the job the giver has told of
 }
 
 // SetLife tells, before PeerUp, which process of a node the connection leads to: a
@@ -156,6 +165,7 @@ func (n *Node) sendOffer(j *store.Job, p *Peer, o *offered) {
 		o.up, o.unanswered = p.up, 0
 	}
 	o.unanswered++
+	o.kin = kinOf(m.Job.Extras)
 	n.send(p, m)
 }
 
@@ -190,7 +200,7 @@ func (n *Node) review(id *store.ID, o *offered) *store.Job {
 		// It may be in another database. The rest is decided when it is back.
 	case j == nil || !inRound(j, o.round):
 		n.offers.remove(*id)
-	case o.accepted:
+	case o.accepted && kinOf(j.Extras()) == 0:
 		n.given(j)
 	case o.life == 0:
 		if !o.doubted {
@@ -258,19 +268,26 @@ func (n *Node) unoffer(j *store.Job) {
 func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	r := round{id, m.Round}
-	if n.taken.get(r) != nil {
-		n.sendTaken(p, r) // the answer was lost, or comes late
+	if t := n.taken.get(r); t != nil {
+		if n.takeKin(p, m) {
+			t.kin = uint8(kinOf(m.Job.Extras))
+		}
+		n.sendTaken(p, r, t.kin) // the answer was lost, or comes late
 		return
 	}
 	if n.passive || n.loading {
 		n.refuse(p, m, wire.IsPassive)
 		return
 	}
+	told := uint8(kinOf(m.Job.Extras))
 	if n.graves.has(&id) {
-		n.sendTaken(p, r) // it is done, or deleted: nobody is to have it
+		n.takeKin(p, m)
+		n.sendTaken(p, r, told) // it is done, or deleted: nobody is to have it
 		return
 	}
+	var kin []byte
 	if j := n.store.Lookup(&id); j != nil {
+		kin = slices.Clone(j.Extra(store.TagKin))
 		ad := n.addings[id]
 		switch o := n.offers.get(id); {
 		case ad != nil:
@@ -285,7 +302,8 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 		case j.Uncertain() && j.State == store.StateActive:
 			n.given(j) // there is but one, and that node has it for certain
 		default:
-			n.sendTaken(p, r) // there is but one, and we have it
+			n.takeKin(p, m)
+			n.sendTaken(p, r, told) // there is but one, and we have it
 			return
 		}
 	}
@@ -293,17 +311,52 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	if j == nil {
 		return
 	}
+	j = n.noteKin(j, kin)
 	now := n.steady()
-	n.taken.put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.up})
-	n.sendTaken(p, r)
+	n.taken.put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.up, kin: told})
+	n.sendTaken(p, r, told)
 	n.Stats.Imported++
 	n.imported(p, m.Queue)
 	j.Flags &^= store.FlagQueuedOnce
 	n.requeue(j, false)
 }
 
-func (n *Node) sendTaken(p *Peer, r round) {
-	n.send(p, &wire.Message{Kind: wire.Taken, ID: r.id, Round: r.number})
+func (n *Node) sendTaken(p *Peer, r round, kin uint8) {
+	n.send(p, &wire.Message{Kind: wire.Taken, Flags: kin, ID: r.id, Round: r.number})
+}
+
+// kinOf counts the nodes that asked about a job, by its extras, as Taken tells the number.
+func kinOf(extras []byte) int {
+	return min(len(store.FindExtra(extras, store.TagKin))/nodeLen, math.MaxUint8)
+}
+
+// takeKin notes the nodes that asked the giver about a job while it offered that to this node.
+// The giver hears it where the job is done: it tells them. False: the job is out of sight.
+func (n *Node) takeKin(p *Peer, m *wire.Message) bool {
+	id, kin := store.ID(m.ID), store.FindExtra(m.Job.Extras, store.TagKin)
+	switch j := n.store.Lookup(&id); {
+	case len(kin) == 0:
+	case n.passive || n.loading || j == nil && n.away(&id):
+		return false
+	case j == nil && (n.graves.has(&id) || n.store.Done(&id)):
+		n.sendAck(p, n.graves.ack(&id))
+	case j == nil:
+	case j.State == store.StateAcked:
+		n.correct(p, j, nil)
+	default:
+		n.log(LogState, n.noteKin(j, kin))
+	}
+	return true
+}
+
+// noteKin adds nodes to those that asked about a job, which may move.
+func (n *Node) noteKin(j *store.Job, kin []byte) *store.Job {
+	for ; len(kin) >= nodeLen; kin = kin[nodeLen:] {
+		if p := n.mesh.by[wire.Node(binary.BigEndian.Uint64(kin))]; p != nil && !noted(j, store.TagKin, p) {
+			j, _ = n.noteNode(j, store.TagKin, p)
+		}
+	}
+	return j
 }
 
 func (n *Node) onTaken(p *Peer, m *wire.Message) {
@@ -319,6 +372,13 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 		o.accepted = true
 		return
 	case j != nil && inRound(j, m.Round):
+		if kin := kinOf(j.Extras()); o != nil && isOffered(j) && kin > int(m.Flags) {
+			if kin > o.kin {
+				o.repeated = true
+				n.sendOffer(j, p, o)
+			}
+			return
+		}
 		if was, _ := offerOf(j); o != nil || was.to == p.Node {
 			n.given(j)
 		}
@@ -483,7 +543,7 @@ func (n *Node) takenAgain(r round, t *taken, now int64) (keep bool) {
 			t.wait = min(2*t.wait, handoverLast)
 		}
 		t.next, t.up = now+t.wait, p.up
-		n.sendTaken(p, r)
+		n.sendTaken(p, r, t.kin)
 	}
 	return true
 }
