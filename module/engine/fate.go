@@ -168,8 +168,13 @@ func (n *Node) tellsKin(j *store.Job) *store.Job {
 		}
 		if c := n.store.Lookup(&t.Job); c != nil {
 			for i := range c.Holders() {
-				if h, _ := c.Holder(i); n.mesh.by[wire.Node(h)] != nil {
-					j, _ = n.addHolder(j, wire.Node(h))
+				h, _ := c.Holder(i)
+				p, added := n.mesh.by[wire.Node(h)], false
+				if p == nil {
+					continue
+				}
+				if j, added = n.addHolder(j, p.Node); added && !noted(j, store.TagKin, p) {
+					j, _ = n.noteNode(j, store.TagKin, p) // lest it be evicted before
 				}
 			}
 		}
@@ -181,6 +186,16 @@ func (n *Node) tellsKin(j *store.Job) *store.Job {
 // hasKin says whether jobs wait for one that other nodes may hold.
 func (n *Node) hasKin(j *store.Job) bool {
 	return len(n.mesh.order) > 0 && (n.store.Ties() > 0 && n.store.Knot(&j.ID) != nil || j.Extra(store.TagKin) != nil)
+}
+
+// owesKin says whether a node has yet to hear of a job's end where one waits for it.
+func (n *Node) owesKin(j *store.Job) bool {
+	for node := range listed(j, store.TagKin) {
+		if n.mesh.by[node] != nil && !(j.State == store.StateAcked && j.ConfirmedBy(uint64(node))) {
+			return true
+		}
+	}
+	return false
 }
 
 // unfinished says whether jobs still wait for one that is acknowledged.

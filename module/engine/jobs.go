@@ -702,8 +702,8 @@ func (n *Node) evictSome() (evicted int) {
 		n.evict = n.store.ScanJobs(n.evict, &n.scratch.jobs)
 		for _, j := range n.scratch.jobs {
 			if j.State == store.StateAcked || j.State == store.StateActive && j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) == store.FlagDelivered {
-				if n.tied(j) {
-					continue
+				if n.tied(j) || n.owesKin(j) {
+					continue // nobody might know then how it ended
 				}
 				freed := n.store.Freed()
 				n.remove(j)

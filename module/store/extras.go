@@ -130,13 +130,13 @@ func (s *Store) Rewrite(j *Job, body, extras []byte) *Job {
 }
 
 // Shrink leaves of an acknowledged job what is needed to tell others of it: its body
-// goes, and its extras but the family's, and those of locks that it still has. The job
+// goes, and its extras but the family's, who asked about it, and those of locks that it still has. The job
 // may move, as with SetExtras.
 func (s *Store) Shrink(j *Job) *Job {
 	var keep []byte
 	for rest := j.Extras(); len(rest) > 0; {
 		end := extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
-		if tag := Tag(rest[0]); tag == TagFamily || tag == TagUnique && (j.Unique().Has(UniqueHasWait) || j.Unique().Has(UniqueHasRun)) {
+		if tag := Tag(rest[0]); tag == TagFamily || tag == TagKin || tag == TagUnique && (j.Unique().Has(UniqueHasWait) || j.Unique().Has(UniqueHasRun)) {
 			keep = append(keep, rest[:end]...)
 		}
 		rest = rest[end:]
