@@ -173,12 +173,16 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 		return
 	}
 	b := &blocked{counters: g.counters, token: g.token}
-	w, err := m.node.Wait(names, b)
+	wait := m.node.Wait
+	if g.nohang {
+		wait = m.node.WaitForAnswers
+	}
+	w, err := wait(names, b)
 	if err != nil {
 		fail(c, err)
 		return
 	}
-	w.Worker, w.Hasty = bytes.Clone(g.worker), g.nohang
+	w.Worker = bytes.Clone(g.worker)
 	b.client, err = c.Block(g.timeout, func(c *rm.Ctx, gone bool) {
 		m.node.Cancel(w)
 		if !gone {

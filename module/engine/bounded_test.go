@@ -2078,3 +2078,124 @@ func TestAVoteWithoutALeaseAmongVeryMany(t *testing.T) {
 	n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
 	assert.True(t, n.Votes().Unleased)
 }
+
+// votingMesh is a node that votes, with the others of its mesh. claims takes its effects, counts
+// them, and returns the rounds of the claims that it asks the first of the others about.
+func votingMesh(t *testing.T, now int64, others int) (n *engine.Node, peers []wire.NodeID, claims func() (rounds []uint64, count map[engine.EffectKind]int)) {
+	n, _, _ = node(now)
+	for i := range others {
+		peers = append(peers, wire.NodeID{1, 2, 3, byte(i)})
+		n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+	}
+	n.TrustLocks()
+	n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+	n.Effects()
+	return n, peers, func() (rounds []uint64, count map[engine.EffectKind]int) {
+		count = map[engine.EffectKind]int{}
+		for _, e := range n.Effects() {
+			count[e.Kind]++
+			if e.Kind == engine.Send && e.Peer.ID == peers[0] && wire.Kind(n.Message(&e)[0]) == wire.Claim {
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				rounds = append(rounds, m.Round)
+			}
+		}
+		return rounds, count
+	}
+}
+
+// runs adds jobs to a queue that may not run beside others of their keys, each with its own.
+func runs(t *testing.T, n *engine.Node, queue string, count int) {
+	for range count {
+		_, _, err := n.AddJob(&engine.Add{
+			Queue: []byte(queue), Body: fmt.Append(nil, n.Stats.Added), Replicate: 1, Retry: 10, TTL: 6000, Unique: engine.Unique{Strategy: store.UniqueDuring},
+		})
+		require.NoError(t, err)
+	}
+}
+
+func answered(t *testing.T, n *engine.Node, peers []wire.NodeID, m *wire.Message) {
+	for _, p := range peers {
+		require.NoError(t, n.Receive(p, m.Append(nil)))
+	}
+}
+
+// An answer to a claim for a run costs the same however many clients wait for the queue: only
+// those who wait for nothing but answers may have to go.
+func TestAnAnswerWhereVeryManyClientsWait(t *testing.T) {
+	grant := func(clients int) time.Duration {
+		n, peers, claims := votingMesh(t, dawn, 2)
+		for i := range clients {
+			_, err := n.Wait([][]byte{[]byte("q")}, i)
+			require.NoError(t, err)
+			n.Effects()
+		}
+		return spent(t, func() func() {
+			runs(t, n, "q", 1)
+			rounds, _ := claims()
+			require.Len(t, rounds, 1)
+			return func() {
+				answered(t, n, peers[:1], &wire.Message{Kind: wire.Grant, Round: rounds[0]})
+				_, count := claims()
+				require.Equal(t, 1, count[engine.Serve])
+			}
+		})
+	}
+	assert.Less(t, grant(300_000), 5*grant(100))
+}
+
+// Clients who wait only for answers go bit by bit once these are in, and none before those of
+// all its queues are.
+func TestVeryManyClientsWhoWaitForAnswers(t *testing.T) {
+	const many = 5000
+	now := int64(dawn)
+	n, peers, claims := votingMesh(t, now, 2)
+	names := [][]byte{[]byte("empty"), []byte("q"), []byte("r")}
+	rounds := map[string][]uint64{}
+	for _, queue := range []string{"q", "r"} {
+		runs(t, n, queue, 1)
+		assert.Empty(t, n.Fetch([]*store.Queue{n.Queue([]byte(queue))}, 1, true, nil))
+		rounds[queue], _ = claims()
+	}
+	for i := range many {
+		require.True(t, n.Asking(names))
+		_, err := n.WaitForAnswers(names, i)
+		require.NoError(t, err)
+		_, count := claims()
+		require.Zero(t, count[engine.Release])
+	}
+	one, err := n.WaitForAnswers(names[1:2], "one")
+	require.NoError(t, err)
+	gone, err := n.WaitForAnswers(names, "gone")
+	require.NoError(t, err)
+	n.Cancel(gone)
+	grant := func(queue string) {
+		require.Len(t, rounds[queue], 1)
+		answered(t, n, peers, &wire.Message{Kind: wire.Grant, Round: rounds[queue][0]})
+	}
+	ticks := func(first []*engine.Waiter) (released int) {
+		for range 300 {
+			before := released
+			for _, e := range n.Effects() {
+				if e.Kind == engine.Release {
+					if released++; len(first) > 0 {
+						require.Contains(t, first, e.Waiter)
+					}
+				}
+			}
+			require.LessOrEqual(t, released-before, 40)
+			now++
+			n.SetNow(now)
+			n.Tick()
+		}
+		return released
+	}
+	_, err = n.Wait(names, "stays")
+	require.NoError(t, err)
+	n.Effects()
+	grant("q") // one of all gets the job
+	assert.Equal(t, 1, ticks([]*engine.Waiter{one}))
+	grant("r")
+	assert.Equal(t, many-2, ticks(nil))
+	assert.Equal(t, 1, n.Blocked())
+}

@@ -335,7 +335,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != Aborted {
 			n.serve(q)
 		}
-		n.sendAway(queue)
+		n.answered(n.waits[queue])
 	})
 	if now == nil {
 		n.consents.runs[key] = id
@@ -557,26 +557,9 @@ func (n *Node) restOver(name []byte) (woken bool) {
 func (n *Node) Asks() bool { return len(n.consents.asked) > 0 }
 
 // Asking says whether a job of one of the queues may be had when other nodes have
-// answered: who doesn't want to wait ([Waiter.Hasty]) waits for that alone.
+// answered: who doesn't want to wait waits for that alone ([Node.WaitForAnswers]).
 func (n *Node) Asking(names [][]byte) bool {
 	return slices.ContainsFunc(names, func(name []byte) bool { return n.consents.asked[string(name)] > 0 })
-}
-
-// sendAway releases the clients who only waited for answers that are in now.
-func (n *Node) sendAway(queue string) {
-	list := n.waits[queue]
-	if list == nil {
-		return
-	}
-	for p := list.head; p != nil; {
-		w := p.waiter
-		p = p.link.next
-		if !w.active || !w.Hasty || slices.ContainsFunc(w.places, func(p place) bool { return n.consents.asked[p.list.name] > 0 }) {
-			continue
-		}
-		n.Cancel(w)
-		n.effects = append(n.effects, Effect{Kind: Release, Waiter: w})
-	}
 }
 
 // --- locks that are had --------------------------------------------------------

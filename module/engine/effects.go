@@ -93,7 +93,7 @@ type Effect struct {
 // stay where they are until the next SetNow or Effects, even those that are gone
 // (reclaim.go).
 func (n *Node) Effects() []Effect {
-	if len(n.unfed)+len(n.called)+len(n.made) > 0 || n.store.AnyHeadless() {
+	if len(n.unfed)+len(n.called)+len(n.made)+len(n.waiters.told) > 0 || n.store.AnyHeadless() {
 		n.conclude()
 	}
 	e := n.effects
@@ -116,6 +116,7 @@ func (n *Node) conclude() {
 	if n.store.AnyHeadless() {
 		n.settleLanes()
 	}
+	n.sendAway()
 	if len(n.made) > 0 {
 		n.logQueues()
 	}

@@ -10,13 +10,25 @@ import (
 type Waiter struct {
 	Client any
 	Worker []byte // the name that the client gave itself, or nil; the caller's
-	Hasty  bool   // waits only while [Node.Asking]; the caller's
 	places []place
 	active bool
 	left   int    // places that it has left, where they are many
 	number uint64 // of waiters since the start
 	link   link[Waiter]
+	hasty  hasty
 }
+
+// hasty is of a waiter who waits only while [Node.Asking]: at one of its places at a time, in
+// the chain of that line (waitList.hasty), and then at the next one. So the end of what is
+// asked for a queue concerns only those who may go.
+type hasty struct {
+	yes  bool
+	at   int // its place
+	over int // places, up to that one, for which nothing is asked
+	link link[Waiter]
+}
+
+func inHaste(w *Waiter) *link[Waiter] { return &w.hasty.link }
 
 const (
 	waitSlice   = 40   // clients released at once: the server writes to each one's socket
@@ -29,8 +41,9 @@ const (
 type waiters struct {
 	chain[Waiter]
 	number  uint64
-	ends    []waitsEnd // first things first
-	leaving []*Waiter  // are in lines still, and wait no more
+	ends    []waitsEnd  // first things first
+	told    []*waitList // what was asked for them is answered, and somebody waits only for that
+	leaving []*Waiter   // are in lines still, and wait no more
 }
 
 func amongAll(w *Waiter) *link[Waiter] { return &w.link }
@@ -62,6 +75,8 @@ type waitList struct {
 	pos         int    // in Node.questioning
 	since       int64
 	lastArrival int64
+	hasty       chain[Waiter] // those who wait only for answers, and for this queue's first
+	told        bool          // it is in waiters.told
 }
 
 // Wait puts a client in line for the named queues. Names given twice count once.
@@ -97,6 +112,66 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 	return w, nil
 }
 
+// WaitForAnswers is Wait for a client that waits only while [Node.Asking] says so of the
+// queues.
+func (n *Node) WaitForAnswers(names [][]byte, client any) (*Waiter, error) {
+	w, err := n.Wait(names, client)
+	if err == nil && len(w.places) > 0 {
+		w.hasty.yes = true
+		n.stay(w)
+	}
+	return w, err
+}
+
+// stay has a hasty waiter wait at its place.
+func (n *Node) stay(w *Waiter) {
+	list := w.places[w.hasty.at].list
+	list.hasty.add(w, inHaste)
+	n.answered(list)
+}
+
+// answered sees to the hasty waiters of a line, where nothing is asked for it any more.
+func (n *Node) answered(list *waitList) {
+	if list != nil && list.hasty.len > 0 && !list.told && n.consents.asked[list.name] == 0 {
+		list.told = true
+		n.waiters.told = append(n.waiters.told, list)
+	}
+}
+
+// sendAway releases those who only waited for answers that are in now; of very many some a
+// little later.
+func (n *Node) sendAway() {
+	o := &n.waiters
+	for clients, places := waitSlice, placeSlice; len(o.told) > 0; {
+		list := o.told[0]
+		w := list.hasty.head
+		switch {
+		case w == nil || n.consents.asked[list.name] > 0:
+			list.told = false
+			o.told[0] = nil
+			o.told = o.told[1:]
+			continue
+		case clients == 0 || places == 0:
+			n.hurryTick()
+			return
+		}
+		places--
+		h := &w.hasty
+		if h.over++; h.over == len(w.places) {
+			clients--
+			n.Cancel(w)
+			n.effects = append(n.effects, Effect{Kind: Release, Waiter: w})
+			continue
+		}
+		list.hasty.remove(w, inHaste)
+		h.at = (h.at + 1) % len(w.places)
+		if n.consents.asked[w.places[h.at].list.name] > 0 {
+			h.over = 0
+		}
+		n.stay(w)
+	}
+}
+
 func (n *Node) countWaiters(list *waitList) {
 	if q := n.store.Queue([]byte(list.name)); q != nil {
 		q.Waiters = uint32(list.len)
@@ -113,6 +188,9 @@ func (n *Node) Cancel(w *Waiter) {
 	n.blocked--
 	o := &n.waiters
 	o.remove(w, amongAll)
+	if w.hasty.yes {
+		w.places[w.hasty.at].list.hasty.remove(w, inHaste)
+	}
 	if len(w.places) > manyPlaces {
 		o.leaving = append(o.leaving, w)
 		n.hurryTick()
