@@ -2199,3 +2199,98 @@ func TestVeryManyClientsWhoWaitForAnswers(t *testing.T) {
 	assert.Equal(t, many-2, ticks(nil))
 	assert.Equal(t, 1, n.Blocked())
 }
+
+// Very many runs that are asked for by one call, where the pause of a queue ends for which very
+// many clients wait, are asked for bit by bit.
+func TestVeryManyRunsAreClaimedWhereAPauseEnds(t *testing.T) {
+	const many = 2000
+	now := int64(dawn)
+	n, _, claims := votingMesh(t, now, 4)
+	_, err := n.SetPause([]byte("q"), engine.PauseOut)
+	require.NoError(t, err)
+	for i := range many {
+		runs(t, n, "q", 1)
+		_, err := n.Wait([][]byte{[]byte("q")}, i)
+		require.NoError(t, err)
+		n.Effects()
+	}
+	_, err = n.SetPause([]byte("q"), 0)
+	require.NoError(t, err)
+	claimed := 0
+	for range 50 {
+		rounds, count := claims()
+		claimed += len(rounds)
+		assert.LessOrEqual(t, count[engine.Send], mostAtOnce)
+		now++
+		n.SetNow(now)
+		n.Tick()
+	}
+	assert.Equal(t, many, claimed)
+}
+
+// Very many jobs that fall due, or come back, at one moment, and whose locks other nodes are
+// asked for or told of, do so bit by bit.
+func TestVeryManyJobsWithLocksAreDue(t *testing.T) {
+	const many, others = 2000, 4
+	for name, c := range map[string]struct {
+		delay  int64
+		unique engine.Unique
+		serve  bool // to clients, one after the other
+	}{
+		"LOCKTTL begins":         {5, engine.Unique{Strategy: store.UniqueUntil, LockTTL: 60}, false},
+		"before-processing":      {0, engine.Unique{Strategy: store.UniqueBefore}, true},
+		"both, and their runs":   {0, engine.Unique{Strategy: store.UniqueBoth}, true},
+		"during, and their runs": {0, engine.Unique{Strategy: store.UniqueDuring}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := int64(dawn)
+			n, peers, claims := votingMesh(t, now, others)
+			settle := func() { // the others grant everything at once
+				for {
+					rounds, _ := claims()
+					if len(rounds) == 0 {
+						return
+					}
+					for _, round := range rounds {
+						answered(t, n, peers, &wire.Message{Kind: wire.Grant, Round: round})
+					}
+				}
+			}
+			for i := range many {
+				_, _, err := n.AddJob(&engine.Add{
+					Queue: []byte("q"), Body: fmt.Append(nil, i), Replicate: 1, Retry: 10, TTL: 6000, Delay: c.delay, Unique: c.unique, CanWait: true,
+				})
+				require.NoError(t, err)
+				settle()
+				if c.serve {
+					if len(n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil)) == 0 {
+						_, err := n.Wait([][]byte{[]byte("q")}, i)
+						require.NoError(t, err)
+					}
+					settle()
+				}
+			}
+			q := n.Queue([]byte("q"))
+			require.EqualValues(t, many, n.Jobs())
+			require.Zero(t, q.Len)
+			now += 4_990
+			if c.serve {
+				now += 5_000
+			}
+			n.SetNow(now)
+			n.Tick()
+			n.Effects()
+			for ticks := 0; q.Len < many; ticks++ {
+				require.Less(t, ticks, 2000)
+				now++
+				n.SetNow(now)
+				n.Tick()
+				rounds, count := claims()
+				assert.LessOrEqual(t, count[engine.Send], 3*mostAtOnce/2) // and what is owed
+				for _, round := range rounds {
+					answered(t, n, peers, &wire.Message{Kind: wire.Grant, Round: round})
+				}
+			}
+		})
+	}
+}

@@ -364,7 +364,8 @@ func (n *Node) fetch(q *store.Queue) *store.Job {
 	if q == nil || q.Head == nil || q.Pause&PauseOut != 0 {
 		return nil
 	}
-	j := n.next(q)
+	budget := busySteps
+	j := n.next(q, &budget)
 	if j != nil {
 		n.deliver(j)
 	}

@@ -95,8 +95,8 @@ func (n *Node) Tick() int64 {
 }
 
 // cost is what the effects from one on take of a tick's budget, beside their job: each
-// client that is answered, whose socket the server writes to, and each piece of what is
-// logged or sent.
+// client that is answered, whose socket the server writes to, each message, each lock that is
+// logged, and each piece of what is logged or sent. So a claim counts once for each node.
 func (n *Node) cost(from int) (cost int) {
 	for i := range n.effects[from:] {
 		switch e := &n.effects[from+i]; e.Kind {
@@ -106,8 +106,10 @@ func (n *Node) cost(from int) (cost int) {
 			cost += tickBudget / waitSlice
 		case LogJob:
 			cost += len(e.Job.Record()) / tickPiece
+		case LogLock, LogUnlock:
+			cost++
 		case Send:
-			cost += (e.to - e.from) / tickPiece
+			cost += 1 + (e.to-e.from)/tickPiece
 		}
 	}
 	return cost

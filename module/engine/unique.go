@@ -41,7 +41,7 @@ const (
 
 const (
 	shownKey  = 64   // bytes of a key, or a queue's name, that a text shows
-	busySteps = 1000 // jobs that one fetch moves out of the way
+	busySteps = 1000 // jobs that one fetch moves out of the way, see next
 )
 
 // duplicate is the refusal that names who has the key; nil: the client may not know.
@@ -380,12 +380,15 @@ func (n *Node) waitFor(j *store.Job, span int64) {
 // --- fetching ----------------------------------------------------------------
 
 // next is the job that a client gets from a queue, with the locks that it needs;
-// nil where there is none. The caller delivers it.
-func (n *Node) next(q *store.Queue) *store.Job {
-	for range busySteps {
+// nil where there is none. The caller delivers it. Jobs that make way for others take of
+// budget, the more where other nodes are asked for their locks; the next ticks go on where it
+// is used up.
+func (n *Node) next(q *store.Queue, budget *int) *store.Job {
+	for from := len(n.effects); *budget > 0; from = len(n.effects) {
 		j := q.Head
 		if j != nil && j.ETime <= n.now {
 			n.setAside(j)
+			*budget--
 			continue
 		}
 		if j == nil || j.Parts == 0 {
@@ -404,6 +407,7 @@ func (n *Node) next(q *store.Queue) *store.Job {
 		case claimAsked:
 			return nil
 		}
+		*budget -= 1 + n.cost(from)
 	}
 	n.serveLater(q)
 	return nil

@@ -317,7 +317,7 @@ func (n *Node) serveWaiting(q *store.Queue) {
 		n.serveLater(q)
 		return
 	}
-	for served := 0; n.waitersOf(q) > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading; served++ {
+	for served, budget := 0, busySteps; n.waitersOf(q) > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading; served++ {
 		if served == waitSlice {
 			n.serveLater(q)
 			return
@@ -326,7 +326,7 @@ func (n *Node) serveWaiting(q *store.Queue) {
 		if w == nil {
 			break
 		}
-		j := n.next(q)
+		j := n.next(q, &budget)
 		if j == nil {
 			break
 		}
