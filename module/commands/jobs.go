@@ -85,6 +85,7 @@ func (m *module) awaitCopies(c *rm.Ctx, id store.ID) {
 		if !gone { // CLIENT UNBLOCK
 			fail(c, engine.ErrReplTimeout)
 		}
+		m.node.DenyAdd(&id) // copies that come before the rest mustn't have it promised
 		m.later(0, func(*rm.Ctx) { m.node.AbandonAdd(&id) })
 	})
 	if err != nil {

@@ -37,6 +37,7 @@ type consents struct {
 // claimedAdd is an ADDJOB whose lock is being claimed.
 type claimedAdd struct {
 	client any
+	denied bool // see [Node.DenyAdd]
 	claim  *Claim
 }
 
@@ -69,6 +70,10 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	n.consents.adds[id] = c
 	decided := func(o Outcome) (answer store.ID, wait bool, err error) {
 		delete(n.consents.adds, id)
+		if c.denied {
+			n.unclaimAdd(a, &id, &o)
+			return answer, false, ErrReplTimeout
+		}
 		if a.Timeout > 0 {
 			a.Timeout = max(1, a.Timeout-(n.steady()-began))
 		}
@@ -102,16 +107,10 @@ func (n *Node) consented(a *Add, id store.ID, o Outcome) (answer store.ID, wait 
 		n.Stats.Refused++
 		return answer, false, err
 	}
-	free := func() {
-		if o.Kind == Granted {
-			n.nameClaim(a)
-			n.freeName(n.scratch.lock, &id, o.Token)
-		}
-	}
 	// It took a moment: what was asked may not hold any more.
 	where, err := n.addable(a)
 	if err != nil {
-		free()
+		n.unclaimAdd(a, &id, &o)
 		return answer, false, err
 	}
 	j := n.newJob(a, n.allExtras(where.family, n.attributes(a)), where.elsewhere)
@@ -123,9 +122,17 @@ func (n *Node) consented(a *Add, id store.ID, o Outcome) (answer store.ID, wait 
 		return other, false, err
 	}
 	if wait, err = n.enlist(a, j, where); err != nil {
-		free()
+		n.unclaimAdd(a, &id, &o)
 	}
 	return id, wait, err
+}
+
+// unclaimAdd frees the lock that was claimed for a job that isn't added after all.
+func (n *Node) unclaimAdd(a *Add, id *store.ID, o *Outcome) {
+	if o.Kind == Granted {
+		n.nameClaim(a)
+		n.freeName(n.scratch.lock, id, o.Token)
+	}
 }
 
 // knownHeld says whether a lock is held for certain: by a job that this node has.

@@ -394,7 +394,10 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			return // there is but one copy, and we have it
 		}
 		// The node that we gave it to gives it back, before it confirms.
-		n.achieved(j, ad)
+		if n.achieved(j, ad); n.graves.has(&id) {
+			n.sendAck(p, n.graves.ack(&id)) // its client was refused before
+			return
+		}
 		j = nil
 	}
 	if j == nil {

@@ -292,7 +292,10 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 		switch o := n.offers.get(id); {
 		case ad != nil:
 			// The node that we gave it to gives it back, before it confirms.
-			n.achieved(j, ad)
+			if n.achieved(j, ad); n.graves.has(&id) {
+				n.sendTaken(p, r) // its client was refused before
+				return
+			}
 		case o != nil && isOffered(j):
 			// So the one that we offered it to has had it, and gave it on.
 			if q := n.mesh.by[o.to]; q != nil {

@@ -22,6 +22,7 @@ const (
 type adding struct {
 	id       store.ID
 	client   any
+	denied   bool  // it isn't promised any more, see [Node.DenyAdd]
 	need     int   // confirmations
 	deadline int64 // unix ms; 0: none
 	external bool  // this node keeps no copy

@@ -183,6 +183,17 @@ func (n *Node) Adder(id store.ID, client any) {
 	n.addings[id].client = client
 }
 
+// DenyAdd notes that the client of an ADDJOB that waits has gone, or was refused: from now on
+// the job isn't promised, nor queued. It changes nothing that is saved, so it can be called
+// while the server takes no writes. [Node.AbandonAdd] follows when it does.
+func (n *Node) DenyAdd(id *store.ID) {
+	if ad := n.addings[*id]; ad != nil {
+		ad.denied = true
+	} else if c := n.consents.adds[*id]; c != nil {
+		c.denied = true
+	}
+}
+
 // AbandonAdd ends an ADDJOB whose client has gone: nothing was promised.
 func (n *Node) AbandonAdd(id *store.ID) {
 	if ad := n.addings[*id]; ad != nil {
@@ -385,8 +396,13 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 }
 
 // achieved keeps the promise: the job is where it must be, its client hears. The
-// job may be gone or elsewhere in memory after it.
+// job may be gone or elsewhere in memory after it. One that can't be promised any more is
+// deleted instead, here and elsewhere.
 func (n *Node) achieved(j *store.Job, ad *adding) {
+	if ad.denied {
+		n.cleanUp(ad)
+		return
+	}
 	n.endAdding(ad)
 	promise := Effect{Kind: Promise, ID: j.ID, Client: ad.client}
 	if ad.external {

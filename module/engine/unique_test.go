@@ -534,6 +534,74 @@ func TestScenario25NoWindowOfARefusedJob(t *testing.T) {
 	require.Zero(t, liveLocks(d.n))
 }
 
+// A client that was refused is promised nothing any more: what arrives before AbandonAdd, a
+// copy's confirmation or votes, deletes the job instead, and frees its lock.
+func TestDeniedAddIsNotPromised(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		add  Add
+	}{
+		{"waits for a copy", Add{Replicate: 2, Retry: 10}},
+		{"waits for a copy, unique", Add{Replicate: 2, Retry: 10, Unique: unique(store.UniqueUntil, "k")}},
+		{"waits for votes", Add{Replicate: 1, Retry: 10, Unique: unique(store.UniqueUntil, "k")}},
+		{"waits for votes, window", Add{Replicate: 1, Retry: 10, Unique: unique(store.UniqueWindow, "k")}},
+		{"waits for votes to be put off", Add{Replicate: 1, Retry: 10, Unique: Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k"), Conflict: store.ConflictReschedule, ConflictDelay: 5}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := newDesk()
+			d.meet(t)
+			a := tc.add
+			a.Queue, a.TTL, a.CanWait = []byte("q"), 600, true
+			var id store.ID
+			add := func() {
+				var wait bool
+				var err error
+				id, wait, err = d.n.AddJob(&a)
+				require.NoError(t, err)
+				require.True(t, wait)
+				d.n.Adder(id, "client")
+			}
+			confirm := func() {
+				m := wire.Message{Kind: wire.GotJob, ID: id}
+				d.do(t, func() { require.NoError(t, d.n.Receive(neighbour, m.Append(nil))) })
+			}
+			d.do(t, func() {
+				add()
+				d.n.DenyAdd(&id) // the votes come behind it
+			})
+			confirm()
+			require.Nil(t, d.n.Job(&id))
+			require.Zero(t, liveLocks(d.n))
+			d.do(t, add) // behind the votes
+			d.do(t, func() { d.n.DenyAdd(&id) })
+			if a.Replicate > 1 {
+				confirm()
+				require.Nil(t, d.n.Job(&id))
+				require.Zero(t, liveLocks(d.n))
+			}
+			d.do(t, func() { d.n.AbandonAdd(&id) })
+			require.Equal(t, d.n.Job(&id) != nil, a.Replicate == 1, "what was promised before stays")
+		})
+	}
+	t.Run("is given back", func(t *testing.T) { // an at-most-once job that only the other was to hold
+		d := newDesk()
+		d.meet(t)
+		d.n.SetMemory(0.8)
+		a := Add{Queue: []byte("q"), Replicate: 1, TTL: 600, CanWait: true}
+		var id store.ID
+		d.do(t, func() {
+			var err error
+			id, _, err = d.n.AddJob(&a)
+			require.NoError(t, err)
+			d.n.Adder(id, "client")
+			d.n.DenyAdd(&id)
+		})
+		m := wire.Message{Kind: wire.YourJob, ID: id, Queue: []byte("q"), Holders: []wire.Node{neighbour.Node()}, Job: wire.Job{CTime: uint64(d.now) * 1_000_000, Left: 600_000, Repl: 1, Body: []byte("b")}}
+		d.do(t, func() { require.NoError(t, d.n.Receive(neighbour, m.Append(nil))) })
+		require.Nil(t, d.n.Job(&id))
+	})
+}
+
 // What is held back isn't given to other nodes either.
 func TestHeldBackIsNotExported(t *testing.T) {
 	d := newDesk()

@@ -92,6 +92,32 @@ func TestClientsLeaveDuringAPause(t *testing.T) {
 	}
 }
 
+// A client that CLIENT UNBLOCK refuses while writes are paused leaves no job behind, though
+// the copy that was missing comes before what the pause held up.
+func TestRefusedAddDuringAPause(t *testing.T) {
+	m := start(t, 2, "appendonly yes")
+	c := m[0].Dial()
+	for range 6 {
+		w := m[0].Dial()
+		id := w.Do("CLIENT", "ID").Int()
+		m[1].Pause()
+		w.Send("ADDJOB", "q", "b", 0, "REPLICATE", 2)
+		harness.Await(t, 10*time.Second, "the client to wait", func() bool { return m[0].Info("clients", "blocked_clients") == "1" })
+		require.Equal(t, "OK", c.Do("CLIENT", "PAUSE", 300, "WRITE").Str)
+		require.Equal(t, int64(1), c.Do("CLIENT", "UNBLOCK", id).Int())
+		v := w.Receive()
+		require.True(t, v.Err("NOREPL"), v.String())
+		m[1].Resume()
+		v = c.Do("ADDJOB", "other", "b", 10000, "REPLICATE", 2) // its copy is confirmed behind the other's
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		require.Equal(t, int64(0), c.Do("QLEN", "q").Int())
+		w.Close()
+	}
+	m[0].Kill()
+	m[0].Restart()
+	require.Equal(t, int64(0), m[0].Do("QLEN", "q").Int())
+}
+
 // A server turns into a replica, and back, while clients wait for other nodes: the
 // REPLICAOF must not be in the log, which the next start would carry out.
 func TestUndoneReplicaofIsNotLogged(t *testing.T) {
