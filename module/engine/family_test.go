@@ -274,3 +274,44 @@ func TestAnAcknowledgedJobsQueueIsDeleted(t *testing.T) {
 	}
 	require.EqualValues(t, 1000, n.Queue([]byte("c")).Waiting(), "dropped: %d", n.Stats.Dropped)
 }
+
+// A job that is deleted undone isn't taken for acknowledged: not one that ONBUSY drop deletes,
+// nor a copy of one whose ADDJOB was refused at another node.
+func TestDeletedUndoneIsNotDone(t *testing.T) {
+	busy := engine.Unique{Strategy: store.UniqueDuring, Keyed: true, Key: []byte("k"), Busy: store.BusyDrop}
+	for name, begin := range map[string]func(*testing.T, *engine.Node) (p store.ID, end func()){
+		"its key is busy": func(t *testing.T, n *engine.Node) (store.ID, func()) {
+			add := adder(t, n)
+			add("q", engine.Add{Retry: 10, TTL: 600, Unique: busy})
+			return add("q", engine.Add{Retry: 10, TTL: 600, Unique: busy}), func() {
+				require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 2, false, nil), 1)
+				require.EqualValues(t, 1, n.Stats.BusyDropped)
+			}
+		},
+		"its ADDJOB was refused": func(t *testing.T, n *engine.Node) (store.ID, func()) {
+			n.AddPeer(mate, "10.0.0.1:1")
+			n.PeerUp(mate, "10.0.0.1:1", false)
+			p := (&store.IDMaker{}).Make(1, 7, 60, true)
+			m := wire.Message{Kind: wire.ReplJob, ID: p, Holders: []wire.Node{mate.Node()}, Queue: []byte("q"),
+				Job: wire.Job{CTime: uint64(dawn) * 1_000_000, Left: 600_000, Retry: 10, Repl: 2, Body: []byte("b")}}
+			require.NoError(t, n.Receive(mate, m.Append(nil)))
+			n.Effects()
+			return p, func() {
+				m := wire.Message{Kind: wire.DelJob, Flags: wire.PassOn, ID: p}
+				require.NoError(t, n.Receive(mate, m.Append(nil)))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, _, _ := node(dawn)
+			p, end := begin(t, n)
+			child := adder(t, n)("c", engine.Add{Retry: 10, TTL: 600, Members: engine.Members{After: []store.ID{p}}})
+			end()
+			n.Effects()
+			require.Nil(t, n.Job(&p))
+			require.Nil(t, n.Job(&child), "ONDEAD drop")
+			_, _, err := n.AddJob(&engine.Add{Queue: []byte("c"), Replicate: 1, Retry: 10, TTL: 600, Members: engine.Members{After: []store.ID{p}}})
+			require.ErrorContains(t, err, "NOJOB")
+		})
+	}
+}

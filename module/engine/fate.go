@@ -568,15 +568,18 @@ func (n *Node) CancelJob(id *store.ID) int {
 		n.deny(ad, ErrReplRemoved)
 		return 1
 	}
+	return n.cancel(j)
+}
+
+// cancel ends a job that is promised, and isn't done, as [Node.CancelJob] has it.
+func (n *Node) cancel(j *store.Job) int {
 	dropped := n.ended(j, true, source{})
-	if j.Holders() == 0 && n.store.Knot(id) == nil {
+	if j.Holders() == 0 && n.store.Knot(&j.ID) == nil {
 		n.remove(j)
 		return 1 + dropped
 	}
 	// As with an acknowledgement, every holder is told until it knows.
-	f, _ := j.Family()
-	f.Flags |= store.FamilyCancelled
-	j = n.setFamily(j, &f)
+	j = n.undone(j)
 	n.acknowledge(j, nil)
 	if n.unfinished(j) {
 		j.QTime = n.now + 1
@@ -585,6 +588,13 @@ func (n *Node) CancelJob(id *store.ID) int {
 		n.collect(j)
 	}
 	return 1 + dropped
+}
+
+// undone marks a job that is about to be acknowledged, or forgotten: it isn't done. It may move.
+func (n *Node) undone(j *store.Job) *store.Job {
+	f, _ := j.Family()
+	f.Flags |= store.FamilyCancelled
+	return n.setFamily(j, &f)
 }
 
 // look finds out what became of the jobs that one waits for, where that isn't

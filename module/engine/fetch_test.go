@@ -45,7 +45,11 @@ func TestFetchedJobsStayValid(t *testing.T) {
 			parent.Unique.Mesh = parent.Unique.Strategy != 0
 			require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("running"))}, 1, false, nil), 1)
 			p := add("q2", parent)
-			l := add("l", engine.Add{Retry: 100, TTL: 600, Members: engine.Members{Deferred: true, After: []store.ID{p}}})
+			onDead := engine.OnDeadDrop
+			if tc.ends {
+				onDead = engine.OnDeadRun
+			}
+			l := add("l", engine.Add{Retry: 100, TTL: 600, Members: engine.Members{Deferred: true, After: []store.ID{p}, OnDead: onDead}})
 			e := add("q1", engine.Add{Retry: 100, TTL: 600, Members: engine.Members{BlockedBy: &l}})
 			_, _, err := n.Release(&l, nil, true, false)
 			require.NoError(t, err)
@@ -59,7 +63,7 @@ func TestFetchedJobsStayValid(t *testing.T) {
 			n.Effects()
 			n.Tick()
 			assert.Nil(t, n.Job(&p))
-			assert.Equal(t, tc.ends, n.Job(&l) != nil, "a job dropped for its key counts as done, one that expired doesn't")
+			assert.Equal(t, tc.ends, n.Job(&l) != nil, "ONDEAD run lets it go on")
 			assert.NotNil(t, n.Job(&e))
 		})
 	}

@@ -293,7 +293,8 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 		case ad != nil:
 			// The node that we gave it to gives it back, before it confirms.
 			if n.achieved(j, ad); n.graves.has(&id) {
-				n.sendTaken(p, r) // its client was refused before
+				n.takeKin(p, m)
+				n.sendTaken(p, r, told) // its client was refused before
 				return
 			}
 		case o != nil && isOffered(j):

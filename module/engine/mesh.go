@@ -196,8 +196,8 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 			if m.Flags&wire.PassOn != 0 && j.State != store.StateAcked {
 				// We may have handed it to a node that the sender doesn't know to hold it.
 				n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
-			}
-			if m.Flags&wire.ByClient != 0 && j.State != store.StateAcked && n.hasKin(j) && n.addings[id] == nil {
+				j = n.undone(j) // it was promised to nobody
+			} else if m.Flags&wire.ByClient != 0 && j.State != store.StateAcked && n.hasKin(j) && n.addings[id] == nil {
 				n.acknowledge(n.tellsKin(j), p) // as FastAck has it
 				n.collect(n.store.Lookup(&id))
 				return

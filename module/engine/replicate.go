@@ -215,7 +215,7 @@ func (n *Node) cleanUp(ad *adding) {
 		m.Flags |= wire.ByClient // we aren't one of the holders, who are believed without
 	}
 	n.tell(j, &m)
-	n.graves.add(j.ID, n.now, false)
+	n.graves.add(j.ID, n.now, true)
 	n.revoke(j)
 }
 

@@ -501,8 +501,7 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 		n.Stats.BusyDropped++
 		n.leftOutBusy(j, u)
 		n.effects = append(n.effects, Effect{Kind: Dropped, ID: j.ID, Queue: j.Queue})
-		n.tell(j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
-		n.forgetJob(j, nil)
+		n.cancel(j)
 	case store.BusyReschedule:
 		n.reschedule(j, u, u.BusyDelay())
 	case store.BusyDead:
