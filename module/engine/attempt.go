@@ -294,7 +294,14 @@ func (n *Node) won(c *Claim) {
 	n.lately[c.round%uint64(len(n.lately))] = wonClaim{round: c.round, claim: c}
 	if c.kind == release {
 		// The others are asked already: their answers to this round will do.
-		n.owes(&debt{round: c.round, name: c.name, holder: c.holder, token: c.token, nodes: n.silent(c)})
+		n.unvote(c.name, &c.holder, c.token, wire.Proven)
+		d := &debt{round: c.round, name: c.name, holder: c.holder, token: c.token, flags: wire.Proven, nodes: n.silent(c)}
+		for i := range c.answers {
+			if a := &c.answers[i]; a.node != n.self.Node() && d.hasOlder(a.why, a.owner) {
+				d.nodes = append(d.nodes, a.node)
+			}
+		}
+		n.owes(d)
 	}
 	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal, Kept: c.kind == take && !c.fresh, Began: c.began}, true)
 }

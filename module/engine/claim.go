@@ -466,7 +466,12 @@ func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
 		}
 	}
 	if c.kind == release && o.Kind == NoQuorum {
-		n.owe(c.name, c.holder, c.token, 0, n.allPeers())
+		flags := uint8(0)
+		if slices.ContainsFunc(c.answers, func(a answer) bool { return a.why == 0 }) {
+			flags = wire.Proven
+			n.unvote(c.name, &c.holder, c.token, flags)
+		}
+		n.owe(c.name, c.holder, c.token, flags, n.allPeers())
 	}
 	then := c.then
 	c.then = nil

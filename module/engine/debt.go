@@ -87,6 +87,27 @@ func (n *Node) dun(d *debt, p *Peer) {
 	n.send(p, &wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.owner, Job: d.id, Token: d.token}})
 }
 
+// onPaid hears from a node that was told. One that has an older vote of the holder's is told
+// again, for that is to go as soon as it is known that he had this one.
+func (n *Node) onPaid(d *debt, p *Peer, m *wire.Message) {
+	freed := m.Kind == wire.Grant || m.Count == wire.Unproven
+	switch {
+	case m.Kind == wire.Deny && d.hasOlder(m.Count, string(m.Lock.Owner)):
+		return
+	case freed && d.flags == 0 && store.Space(d.name[0]) == store.LockBare:
+		// A client's word alone may be wrong.
+		d.flags = wire.Proven
+		n.unvote(d.name, &d.holder, d.token, d.flags)
+	}
+	n.paid(d, p.Node, freed)
+}
+
+// hasOlder says whether a node that gave such an answer to a release has a vote by which the
+// holder had the lock before.
+func (d *debt) hasOlder(why uint32, owner string) bool {
+	return why == wire.NotHeld && d.flags&wire.Fresh == 0 && owner != "" && owner == string(d.owner)
+}
+
 // paid notes that a node has confirmed; freed says that it had the vote.
 //
 // A vote that stayed for a while may have been learnt meanwhile (LockPage), also by a node

@@ -62,7 +62,7 @@ func (w *world) lock(l *wire.Lock) string {
 func (w *world) lockText(m *wire.Message) string {
 	text := ""
 	for flag, kind := range map[uint8]wire.Kind{wire.Extend: wire.Claim, wire.Fresh: wire.Unlock, wire.Partial: wire.LockPage, wire.Told: wire.LockPage, wire.Prefix: wire.ClearLocks, wire.Proven: wire.Claim} {
-		if kind == m.Kind && m.Flags&flag != 0 {
+		if (kind == m.Kind || flag == wire.Proven && m.Kind == wire.Unlock) && m.Flags&flag != 0 {
 			text += map[uint8]string{wire.Extend: " extend", wire.Fresh: " fresh", wire.Partial: " partial", wire.Told: " told", wire.Prefix: " prefix", wire.Proven: " proven"}[flag]
 		}
 	}

@@ -134,7 +134,8 @@ func (n *Node) opposed(why uint32, name []byte, h *holder) {
 	}
 }
 
-// unvote takes a vote back; with wire.Fresh one only that was made for this token.
+// unvote takes a vote back; with wire.Fresh one only that was made for this token; with
+// wire.Proven that of a bare lock, too, which its holder had before he had this token.
 func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
 	why, l = n.unvoteOwn(name, h, token, flags)
 	n.unrival(name, h, token, flags)
@@ -152,8 +153,10 @@ func (n *Node) unvoteOwn(name []byte, h *holder, token uint64, flags uint8) (why
 		return wire.LockHeld, l
 	case l.Token > token:
 		return wire.TokenStale, l
-	case l.Token < token && (flags&wire.Fresh != 0 || l.Space() != store.LockWait):
-		return wire.NotHeld, nil // a client's token may be any, and a run may be another node's
+	case l.Token < token && (flags&wire.Fresh != 0 || l.Space() == store.LockRun):
+		return wire.NotHeld, nil // a run may be another node's
+	case l.Token < token && flags&wire.Proven == 0 && l.Space() == store.LockBare:
+		return wire.NotHeld, l // a client's token may be any
 	case flags&wire.Fresh != 0 && l.Flags&lockKept != 0:
 		return wire.NotHeld, nil
 	}
@@ -253,7 +256,7 @@ func (n *Node) reply(p *Peer, round uint64, why uint32, l *store.Lock) {
 
 func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 	if d := n.owed[m.Round]; d != nil {
-		n.paid(d, p.Node, m.Kind == wire.Grant || m.Count == wire.Unproven)
+		n.onPaid(d, p, m)
 		return
 	}
 	c := n.byRound[m.Round]
