@@ -165,6 +165,7 @@ type Claim struct {
 	inLine link[Claim] // among those who wait for a lock
 	ofJob  link[Claim] // among the claims for a job that have an alarm
 	ofName link[Claim] // among those for a job's lock
+	asking link[Claim] // among those for a lock with an attempt under way
 }
 
 // lockLine is those who wait for a lock at this node, first come first served.
@@ -179,6 +180,7 @@ func inOpen(c *Claim) *link[Claim] { return &c.inOpen }
 func inLine(c *Claim) *link[Claim] { return &c.inLine }
 func ofJob(c *Claim) *link[Claim]  { return &c.ofJob }
 func ofName(c *Claim) *link[Claim] { return &c.ofName }
+func asking(c *Claim) *link[Claim] { return &c.asking }
 
 // claimIndex finds lists of claims by a key. A list that is empty isn't in it.
 type claimIndex[K comparable] map[K]*chain[Claim]
@@ -235,13 +237,14 @@ type claims struct {
 	votes     promise
 	outvoted  []*Claim // were won for jobs while this node's vote stood against them
 
-	cleared    uint64 // how many ClearLocks there were
+	asked      claimIndex[string] // the claims in open, by their locks
+	cleared    uint64             // how many ClearLocks there were
 	pastClears [pastClears]pastClear
 }
 
 func newClaims() claims {
 	return claims{
-		byRound: map[uint64]*Claim{}, byJob: claimIndex[store.ID]{}, byName: claimIndex[string]{}, lockLines: map[string]*lockLine{}, owed: map[uint64]*debt{},
+		byRound: map[uint64]*Claim{}, byJob: claimIndex[store.ID]{}, byName: claimIndex[string]{}, asked: claimIndex[string]{}, lockLines: map[string]*lockLine{}, owed: map[uint64]*debt{},
 		maxLease: DefaultMaxLease,
 	}
 }

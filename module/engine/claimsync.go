@@ -48,6 +48,7 @@ type tableSync struct {
 	learnt   roster[string, struct{}] // names of locks that others told of
 	disputed roster[string, dispute]
 	freed    freedVotes
+	contests roster[string, contest] // what is to be settled later
 }
 
 // tableKind is what table a node has told, from its beginning to its end.
@@ -243,6 +244,9 @@ func (n *Node) entryOf(l *store.Lock) wire.Lock {
 	e := wire.Lock{
 		Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Lease: l.Lease,
 		Left: max(n.LockLeft(l), 0), Flags: l.Flags & lockSaved,
+	}
+	if n.mayFail(l) {
+		e.Flags |= lockClaimed
 	}
 	if l.Until == 0 && l.Space() == store.LockRun && n.holds(l) {
 		j := n.store.Lookup(&l.Job)
@@ -490,7 +494,8 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 // node knows. Every node that compares two locks comes to the same end: one that
 // needed a majority wins; of two others the older one, by their tokens, whoever
 // voted for it (how many did is known to its claimant alone); else the smaller
-// holder.
+// holder. A lock that a mesh gave stays: it doesn't lose to a vote for a claim that fails yet.
+// So only a node that knows of the one that wins that it was given says so.
 func (n *Node) settleLock(p *Peer, e *wire.Lock) {
 	l := n.liveLock(e.Name)
 	h := holder{store.ID(e.Job), e.Owner}
@@ -507,24 +512,96 @@ func (n *Node) settleLock(p *Peer, e *wire.Lock) {
 		}
 		return 0
 	}
-	if cmp.Or(cmp.Compare(weak(e.Flags), weak(l.Flags)), cmp.Compare(e.Token, l.Token), bytes.Compare(e.Job[:], l.Job[:]), bytes.Compare(e.Owner, l.Owner())) < 0 {
-		loser := l.Job
+	loses := cmp.Or(cmp.Compare(weak(e.Flags), weak(l.Flags)), cmp.Compare(e.Token, l.Token), bytes.Compare(e.Job[:], l.Job[:]), bytes.Compare(e.Owner, l.Owner())) < 0
+	switch {
+	case loses && e.Flags&lockClaimed == 0:
+		loser := holder{l.Job, slices.Clone(l.Owner())}
 		n.dropLock(l)
-		n.tellLost(loser, e.Name)
+		n.tellLost(&loser, e.Name)
 		n.adopt(e)
 		return
+	case loses: // p is to say whether it was given
+	case n.mayFail(l):
+		c := contest{node: p.Node, lock: *e, told: n.steady(), clears: n.cleared}
+		c.lock.Name, c.lock.Owner = slices.Clone(e.Name), slices.Clone(e.Owner)
+		n.sync.contests.put(string(e.Name), c)
+		return
+	default:
+		n.tellLost(&h, e.Name)
 	}
-	n.tellLost(h.id, e.Name)
 	n.send(p, &wire.Message{Kind: wire.LockPage, Flags: wire.Told, Locks: []wire.Lock{n.entryOf(l)}})
 }
 
-// tellLost tells all who may have a job that it has lost a lock.
-func (n *Node) tellLost(id store.ID, name []byte) {
-	if id == (store.ID{}) {
+// contest is a lock that a node told of, and that this node's vote for another stands against,
+// which may be for a claim that fails yet. When that vote ends the lock is learnt after all;
+// when the other is known to have been given this one is lost.
+type contest struct {
+	node   wire.Node
+	lock   wire.Lock
+	told   int64  // steady, when
+	clears uint64 // claims.cleared then
+}
+
+// mayFail says of a lock in the table whether it may be no more than a vote for a claim that
+// fails yet. It isn't where it was given at once, where its job has it, and where this node
+// claimed it, and does so no more.
+func (n *Node) mayFail(l *store.Lock) bool {
+	switch {
+	case l.Flags&lockAlone != 0 || l.Flags&lockOutlives == 0 && n.holds(l):
+		return false
+	case l.By != nodeBits(n.self.Node()):
+		return true
+	}
+	if list := n.asked[string(l.Name())]; list != nil {
+		for c := list.head; c != nil; c = c.asking.next {
+			if c.kind == take && c.fresh && c.has(l) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// settleContest settles what can be settled by now of a lock.
+func (n *Node) settleContest(name []byte) {
+	if n.sync.contests.len() == 0 {
+		return // most often; the name isn't copied
+	}
+	c := n.sync.contests.get(string(name))
+	if c == nil || n.passive {
 		return
 	}
-	n.loseLock(id)
-	m := wire.Message{Kind: wire.LockLost, ID: id, Lock: wire.Lock{Name: name}}
+	if l := n.liveLock(name); l != nil && n.mayFail(l) && !c.over(n.steady()) {
+		return
+	}
+	n.sync.contests.remove(string(name))
+	if c.over(n.steady()) || n.alone() || n.cleared-c.clears > pastClears || n.clearedSince(c.clears, name, c.lock.Token) {
+		return
+	}
+	c.lock.Left -= n.steady() - c.told
+	if p := n.mesh.by[c.node]; p != nil {
+		n.settleLock(p, &c.lock)
+	}
+}
+
+// over says whether the lease is over of the lock that was told.
+func (c *contest) over(now int64) bool { return c.lock.Lease > 0 && now-c.told >= c.lock.Left }
+
+// uncontest hears that a holder has let go of a lock, up to this token.
+func (n *Node) uncontest(name []byte, h *holder, token uint64) {
+	if n.sync.contests.len() == 0 {
+		return
+	}
+	if c := n.sync.contests.get(string(name)); c != nil && store.ID(c.lock.Job) == h.id && string(c.lock.Owner) == string(h.owner) && c.lock.Token <= token {
+		n.sync.contests.remove(string(name))
+	}
+}
+
+// tellLost tells all who may have a job that it has lost a lock, and may have its lock in a contest.
+func (n *Node) tellLost(h *holder, name []byte) {
+	n.loseLock(h.id)
+	n.uncontest(name, h, store.MaxToken)
+	m := wire.Message{Kind: wire.LockLost, ID: h.id, Lock: wire.Lock{Name: name, Owner: h.owner}}
 	for _, p := range n.mesh.order {
 		n.send(p, &m)
 	}

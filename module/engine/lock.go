@@ -52,7 +52,8 @@ const (
 	lockForeign
 	// lockLogged: it is in the log, so its end must be too. Never saved as true.
 	lockLogged
-	_
+	// lockClaimed, in what is told of a lock: it may be a vote for a claim that fails yet.
+	lockClaimed
 	// lockSoft: learnt from another's table. That may be older than what this node
 	// has forgotten, so it stands against others, and doesn't count for its holder
 	// until a majority of other votes has.
@@ -349,6 +350,7 @@ func ended(l *store.Lock) bool { return l.Until < 0 }
 // lockFreed is told that a lock has become free.
 func (n *Node) lockFreed(name []byte) {
 	n.noteFreed(name)
+	n.settleContest(name)
 	if store.Space(name[0]) == store.LockRun {
 		n.store.WakeLanes(name)
 	}

@@ -372,7 +372,7 @@ func (n *Node) undoubt(c *Claim, v *verdict) {
 // tickSuspects forgets questions that somebody hasn't answered, disputes that are
 // over, and losses of jobs that are gone.
 func (n *Node) tickSuspects(now int64) {
-	any := n.suspects.len()+n.leftovers.len()+n.lost.len()+n.entrusted.len()+n.sync.disputed.len() > 0
+	any := n.suspects.len()+n.leftovers.len()+n.lost.len()+n.entrusted.len()+n.sync.disputed.len()+n.sync.contests.len() > 0
 	if any && now >= n.nextLook {
 		n.nextLook = now + suspectMS
 		n.suspects.begin()
@@ -380,10 +380,15 @@ func (n *Node) tickSuspects(now int64) {
 		n.leftovers.begin()
 		n.lost.begin()
 		n.sync.disputed.begin()
+		n.sync.contests.begin()
 	}
 	more := n.suspects.pass(suspectMost, func(_ string, s *suspect) bool { return now-s.asked < suspectMS })
 	more = n.leftovers.pass(suspectMost, func(_ store.ID, left *leftover) bool { return now-left.asked < suspectMS }) || more
 	more = n.lost.pass(suspectMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) || more
+	more = n.sync.contests.pass(disputeMost, func(name string, _ *contest) bool {
+		n.settleContest([]byte(name))
+		return true
+	}) || more
 	if n.endDisputes(now) || more {
 		n.hurryTick()
 	}

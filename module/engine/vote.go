@@ -54,6 +54,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.Abstains, nil
 	}
 	n.clearFirst(b.name)
+	n.settleContest(b.name) // before a vote comes in the place of one that is over
 	l = n.store.Lock(b.name)
 	flags := b.flags & (lockAny | lockOutlives | lockKept)
 	if b.id != (store.ID{}) {
@@ -139,6 +140,7 @@ func (n *Node) opposed(why uint32, name []byte, h *holder) {
 func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
 	why, l = n.unvoteOwn(name, h, token, flags)
 	n.unrival(name, h, token, flags)
+	n.uncontest(name, h, token)
 	return why, l
 }
 
@@ -240,6 +242,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		n.onClear(m)
 	case wire.LockLost:
 		n.loseLock(store.ID(m.ID))
+		n.uncontest(k.Name, &holder{store.ID(m.ID), k.Owner}, store.MaxToken)
 	}
 }
 
@@ -298,9 +301,11 @@ func (n *Node) forgetVoter(p *Peer) {
 func (n *Node) setRound(c *Claim, round uint64) {
 	if c.round != 0 {
 		n.open.remove(c, inOpen)
+		n.asked.remove(string(c.name), c, asking)
 	}
 	if c.round = round; round != 0 {
 		n.open.add(c, inOpen)
+		n.asked.add(string(c.name), c, asking)
 	}
 }
 
