@@ -357,5 +357,5 @@ func (n *Node) disputeOver() {
 
 // countsOnAny is [Node.countsOn] for votes of whatever token.
 func (n *Node) countsOnAny(name []byte, id store.ID) bool {
-	return n.entrusted.has(id) || n.countsOn(name, id, math.MaxUint64)
+	return n.livesElsewhere(id) || n.countsOn(name, id, math.MaxUint64)
 }

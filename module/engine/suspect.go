@@ -135,8 +135,11 @@ func (n *Node) jobLives(id store.ID) bool {
 	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked {
 		return true
 	}
-	return n.entrusted.has(id) || n.byJob[id] != nil
+	return n.livesElsewhere(id) || n.byJob[id] != nil
 }
+
+// livesElsewhere says whether a job has just gone to another node, and isn't known to be done.
+func (n *Node) livesElsewhere(id store.ID) bool { return n.entrusted.has(id) && !n.jobDone(id) }
 
 // lockOver says whether this node knows of a job that it had the lock of this name, and never
 // has it again: then the others need not be asked. That is known of the waiting lock of an
