@@ -90,17 +90,19 @@ func (n *Node) propose(c *Claim) {
 		return
 	}
 	l, space := n.store.Lock(c.name), store.Space(c.name[0])
+	had := !c.anew && !c.putOff && n.isLive(l) && c.has(l)
 	switch {
-	case !c.anew && !c.putOff && n.isLive(l) && c.has(l):
+	case had && (space != store.LockBare || c.least <= l.Token):
 		c.proposal, c.fresh = max(l.Token, c.least), false
-		if c.proposal > l.Token && space != store.LockWait {
-			// It may be the token of a run at another node, which ends by it; and that of a bare
-			// lock isn't any number.
+		if c.proposal > l.Token && space == store.LockRun {
+			// It may be the token of a run at another node, which ends by it.
 			c.proposal = n.ownToken(space, c.proposal+1)
 		}
 	default:
+		// An attempt that fails takes a greater token of a bare lock back: its holder has the
+		// lock by the one before, which is none of an earlier attempt.
 		c.proposal, c.fresh = n.ownToken(space, max(n.nextToken(l), c.least)), true
-		if c.first == 0 {
+		if c.first == 0 || had {
 			c.first = c.proposal
 		}
 	}

@@ -235,7 +235,8 @@ type claims struct {
 	lately    [64]wonClaim // by round
 	sync      tableSync
 	votes     promise
-	outvoted  []*Claim // were won for jobs while this node's vote stood against them
+	raised    roster[string, raised] // by lock
+	outvoted  []*Claim               // were won for jobs while this node's vote stood against them
 
 	asked      claimIndex[string] // the claims in open, by their locks
 	cleared    uint64             // how many ClearLocks there were

@@ -336,6 +336,7 @@ func (n *Node) dropLock(l *store.Lock) {
 		n.logEnd(l.Name(), l.Token)
 	}
 	n.countWeak(l, -1)
+	n.unraised(l.Name())
 	n.store.RemoveLock(l)
 }
 

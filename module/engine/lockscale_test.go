@@ -436,7 +436,7 @@ func TestTwoNodesClaimForOneHolder(t *testing.T) {
 
 	// The vote of its own earlier attempt goes.
 	n.TrustLocks()
-	send(first, wire.Unlock, 0, "x", own(second, 3), 0)
+	send(first, wire.Unlock, 0, "x", own(first, 2), 0)
 	require.Equal(t, wire.Grant, send(second, wire.Claim, 0, "x", own(second, 5), 0))
 	require.Equal(t, wire.Grant, send(second, wire.Claim, 0, "x", own(second, 6), own(second, 6)-own(second, 5)))
 	send(second, wire.Unlock, wire.Fresh, "x", own(second, 6), 0)

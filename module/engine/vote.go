@@ -83,10 +83,19 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	case !n.alone() && !n.promised(b.name, &b.id, b.flags, b.lease):
 		return voteLater, nil
 	case live:
-		if !b.earlier(l) {
+		if b.flags&lockKept != 0 {
+			n.unraised(b.name) // its holder counts on this very token
+		}
+		switch earlier := b.earlier(l); {
+		case earlier:
+			n.raiseAgain(l, b.token)
+		case b.token > l.Token && l.Space() == store.LockBare && b.flags&lockKept == 0:
+			n.raise(l, b.token)
+			flags |= lockKept
+		default:
+			l.Token = b.token
 			flags |= lockKept // not by an earlier attempt of this claim
 		}
-		l.Token = b.token
 		flags |= l.Flags & (lockKept | lockAlone)
 	default:
 		if l != nil {
@@ -154,11 +163,14 @@ func (n *Node) unvoteOwn(name []byte, h *holder, token uint64, flags uint8) (why
 	case !h.has(l):
 		return wire.LockHeld, l
 	case l.Token > token:
+		n.unraise(l, token, flags)
 		return wire.TokenStale, l
 	case l.Token < token && (flags&wire.Fresh != 0 || l.Space() == store.LockRun):
 		return wire.NotHeld, nil // a run may be another node's
 	case l.Token < token && flags&wire.Proven == 0 && l.Space() == store.LockBare:
 		return wire.NotHeld, l // a client's token may be any
+	case flags&wire.Fresh != 0 && n.fallBack(l):
+		return 0, nil
 	case flags&wire.Fresh != 0 && l.Flags&lockKept != 0:
 		return wire.NotHeld, nil
 	}
@@ -224,6 +236,9 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		n.opposed(why, k.Name, &holder{id: store.ID(k.Job), owner: k.Owner})
 	case wire.Unlock:
 		n.rouse(k.Name)
+		if m.Flags&wire.Fresh != 0 { // nobody would take back what is given after that
+			n.votes.late = slices.DeleteFunc(n.votes.late, func(l lateClaim) bool { return l.node == p.Node && l.token == k.Token })
+		}
 		why, l := n.unvote(k.Name, &holder{id: store.ID(k.Job), owner: k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
 			n.reply(p, m.Round, why, l)

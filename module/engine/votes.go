@@ -174,6 +174,7 @@ func (n *Node) VotesKept(v Votes) {
 type lateClaim struct {
 	node    wire.Node
 	round   uint64
+	token   uint64
 	at      int64 // steady
 	message []byte
 }
@@ -187,7 +188,7 @@ func (n *Node) answerLate(p *Peer, m *wire.Message) bool {
 	if len(*late) >= lateMax {
 		return false
 	}
-	*late = append(*late, lateClaim{p.Node, m.Round, n.steady(), m.Append(nil)})
+	*late = append(*late, lateClaim{p.Node, m.Round, m.Lock.Token, n.steady(), m.Append(nil)})
 	return true
 }
 

@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Who has a bare lock may claim it anew by a greater token, through a node that doesn't know
+// of the one that he has. A vote for him is raised to that token. Where the claim fails, he has
+// the lock by the token before still: so the vote goes back to that.
+
+const (
+	raisedMost = 10_000 // votes; of another one the greater token stays
+	beforeMost = 8      // tokens of each
+)
+
+// raised is what a vote goes back to. It counts as long as the vote has this token; a
+// restart forgets it.
+type raised struct {
+	token  uint64
+	before []before // ascending
+}
+
+// before is a token that a vote had before.
+type before struct {
+	token uint64
+	flags uint8 // lockKept, lockSoft
+}
+
+// unraised forgets that, as the holder counts on the token that the vote has, or the vote ends.
+func (n *Node) unraised(name []byte) {
+	if n.raised.len() > 0 {
+		n.raised.remove(string(name))
+	}
+}
+
+// raisedOf is what a vote goes back to; nil: it wasn't raised.
+func (n *Node) raisedOf(l *store.Lock) *raised {
+	if n.raised.len() == 0 {
+		return nil
+	}
+	if r := n.raised.get(string(l.Name())); r != nil && r.token == l.Token {
+		return r
+	}
+	return nil
+}
+
+// raise gives a bare lock's vote the greater token of a new claim for its holder.
+func (n *Node) raise(l *store.Lock, token uint64) {
+	for range 2 { // so that it gets shorter
+		if n.raised.len() == 0 {
+			break
+		}
+		name, r := n.raised.next()
+		if old := n.liveLock([]byte(name)); old == nil || old.Token != r.token || n.raised.len() >= raisedMost {
+			n.raised.remove(name)
+		}
+	}
+	r := n.raisedOf(l)
+	had := before{l.Token, l.Flags & (lockKept | lockSoft)}
+	if r != nil {
+		had.flags &^= lockKept // he has that by what was before, if by anything
+	} else {
+		n.raised.put(string(l.Name()), raised{})
+		r = n.raised.get(string(l.Name()))
+	}
+	r.before = append(r.before, had)
+	if len(r.before) > beforeMost {
+		r.before = slices.Delete(r.before, 0, 1)
+		r.before[0].flags |= lockKept
+	}
+	r.token, l.Token = token, token
+}
+
+// raiseAgain gives it the token of a later attempt of the claim that it has voted for.
+func (n *Node) raiseAgain(l *store.Lock, token uint64) {
+	if r := n.raisedOf(l); r != nil {
+		r.token = token
+	}
+	l.Token = token
+}
+
+// fallBack takes back what a claim has raised that failed. False where nothing is left: the holder
+// has given up what he had before, too, or had nothing.
+func (n *Node) fallBack(l *store.Lock) bool {
+	r := n.raisedOf(l)
+	if r == nil {
+		return false
+	}
+	last := len(r.before) - 1
+	if last < 0 {
+		n.raised.remove(string(l.Name()))
+		n.setFlags(l, l.Flags&^lockKept)
+		return false
+	}
+	had := r.before[last]
+	if r.token, r.before = had.token, r.before[:last]; last == 0 {
+		n.raised.remove(string(l.Name()))
+	}
+	flags := l.Flags&^(lockKept|lockSoft) | had.flags
+	if last > 0 {
+		flags |= lockKept
+	}
+	if l.Flags&lockLogged != 0 {
+		n.logEnd(l.Name(), l.Token) // who reads the log passes a smaller one over
+	}
+	n.setFlags(l, flags)
+	l.Token = had.token
+	n.logLock(l)
+	return true
+}
+
+// unraise hears that a holder has given a token up that a vote had before.
+func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
+	if r := n.raisedOf(l); r != nil {
+		r.before = slices.DeleteFunc(r.before, func(b before) bool {
+			return b.token == token && (flags&wire.Fresh == 0 || b.flags&lockKept == 0) || b.token < token && flags&wire.Proven != 0
+		})
+	}
+}
