@@ -2294,3 +2294,51 @@ func TestVeryManyJobsWithLocksAreDue(t *testing.T) {
 		})
 	}
 }
+
+// Very many votes are to be taken back at nodes that are away. One that is forgotten is owed
+// nothing, which is noted bit by bit, and the other is still told of each.
+func TestANodeThatIsForgottenIsOwedVeryManyVotes(t *testing.T) {
+	const many = 20_000
+	now := int64(dawn)
+	n, peers, _ := votingMesh(t, now, 2)
+	for i := range peers {
+		n.PeerDown(peers[i])
+	}
+	told := map[string]bool{}
+	look := func() {
+		for _, e := range n.Effects() {
+			if m := n.Message(&e); e.Kind == engine.Send && wire.Kind(m[0]) == wire.Unlock {
+				told[string(m)] = true
+			}
+		}
+	}
+	ticks := func(count int, step int64) {
+		for range count {
+			look()
+			before := n.Claims()
+			now += step
+			n.SetNow(now)
+			n.Tick()
+			require.LessOrEqual(t, before-n.Claims(), mostAtOnce)
+			look()
+		}
+	}
+	for i := range many {
+		n.UnhearLock(bareName(fmt.Sprint("n", i)), []byte("a"), &engine.Outcome{Kind: engine.Granted, Token: uint64(i + 1)})
+		n.Effects()
+	}
+	ticks(100, 100)
+	n.Forget(peers[1])
+	require.Equal(t, many, n.Claims())
+	ticks(100, 1)
+	require.Equal(t, many, n.Claims())
+	n.PeerUp(peers[0], "10.0.0.0:1", false)
+	ticks(100, 1)
+	assert.Len(t, told, many)
+	n.PeerDown(peers[0])
+	ticks(100, 1)
+	n.Forget(peers[0])
+	require.Equal(t, many, n.Claims())
+	ticks(100, 1)
+	assert.Zero(t, n.Claims())
+}

@@ -16,6 +16,7 @@ const (
 	debtFirstMS = 200     // until it is told again, doubling
 	debtLastMS  = 10_000  // at most
 	debtTimeMS  = 600_000 // how long a node is told that is connected and doesn't confirm
+	debtSlice   = 1000    // debts looked at in one tick
 )
 
 // debtMost is how many debts there can be; then the oldest is forgotten. The locks of jobs
@@ -30,7 +31,28 @@ const (
 )
 
 // debtList is the debts of a kind: open ones, and parked ones, all of whose nodes are away.
-type debtList struct{ open, parked []*debt }
+// They are looked at bit by bit, from the front on, where nodes have come or gone, and the open
+// ones where it is time. Those that stay go to the end.
+type debtList struct{ open, parked debtQueue }
+
+type debtQueue struct {
+	all  []*debt
+	left int // of the first ones, that are to be looked at
+}
+
+func (q *debtQueue) add(d *debt) { q.all = append(q.all, d) }
+
+// take takes the first one out.
+func (q *debtQueue) take() *debt {
+	d := q.all[0]
+	q.all[0] = nil
+	q.all = q.all[1:]
+	q.left = max(q.left-1, 0)
+	return d
+}
+
+// begin has all that are there be looked at.
+func (q *debtQueue) begin() { q.left = len(q.all) }
 
 // debt is an Unlock that some nodes haven't confirmed.
 type debt struct {
@@ -43,7 +65,8 @@ type debt struct {
 	next  int64 // steady
 	wait  int64 // ms
 	nodes []wire.Node
-	late  bool // a node had the vote still when it was told again
+	ups   uint64 // members.ups when it was looked at last
+	late  bool   // a node had the vote still when it was told again
 }
 
 // owe tells nodes to take a vote back, until they confirm it.
@@ -67,17 +90,16 @@ func (n *Node) owes(d *debt) {
 		kind = ofOwners
 	}
 	list := &n.debts[kind]
-	if len(list.open)+len(list.parked) >= debtMost[kind] {
+	if len(list.open.all)+len(list.parked.all) >= debtMost[kind] {
 		oldest := &list.parked
-		if len(*oldest) == 0 {
+		if len(oldest.all) == 0 {
 			oldest = &list.open
 		}
-		delete(n.owed, (*oldest)[0].round)
-		*oldest = (*oldest)[1:]
+		delete(n.owed, oldest.take().round)
 	}
 	now := n.steady()
-	d.until, d.next, d.wait = now+debtTimeMS, now+debtFirstMS, debtFirstMS
-	list.open = append(list.open, d)
+	d.until, d.next, d.wait, d.ups = now+debtTimeMS, now+debtFirstMS, debtFirstMS, n.mesh.ups
+	list.open.add(d)
 	n.owed[d.round] = d
 	n.nextDun = min(n.nextDun, d.next)
 	n.wake = min(n.wake, n.now+debtFirstMS)
@@ -116,30 +138,63 @@ func (d *debt) hasOlder(why uint32, owner string) bool {
 func (n *Node) paid(d *debt, node wire.Node, freed bool) {
 	d.nodes = slices.DeleteFunc(d.nodes, func(o wire.Node) bool { return o == node })
 	d.late = d.late || freed && d.wait > debtFirstMS
-	switch {
-	case len(d.nodes) > 0:
-	case d.late:
-		d.late, d.nodes = false, n.allPeers()
-		d.wait = debtFirstMS
-		d.next = n.steady() + d.wait
-		n.nextDun = min(n.nextDun, d.next)
-		for _, node := range d.nodes {
-			n.dun(d, n.mesh.by[node])
-		}
-	default:
-		delete(n.owed, d.round)
-		d.until, n.nextDun = 0, 0
+	if len(d.nodes) == 0 {
+		n.emptied(d)
 	}
 }
 
+// emptied is for a debt that no node is left to confirm.
+func (n *Node) emptied(d *debt) {
+	if !d.late {
+		delete(n.owed, d.round)
+		d.until, n.nextDun = 0, 0
+		return
+	}
+	d.late, d.nodes = false, n.allPeers()
+	d.wait = debtFirstMS
+	d.next = n.steady() + d.wait
+	n.nextDun = min(n.nextDun, d.next)
+	for _, node := range d.nodes {
+		n.dun(d, n.mesh.by[node])
+	}
+}
+
+// debtsUp has a node that is back told of what it is owed, some of it at once.
+func (n *Node) debtsUp() {
+	n.reviewDebts()
+	n.payDebts(n.steady())
+}
+
+// reviewDebts follows a node that is back, or forgotten: all debts are looked at soon.
+func (n *Node) reviewDebts() {
+	for kind := range n.debts {
+		n.debts[kind].parked.begin()
+		n.debts[kind].open.begin()
+	}
+	n.hurryTick()
+}
+
+// payDebts goes on with what is to be looked at.
 func (n *Node) payDebts(now int64) {
 	if now >= n.nextDun {
 		n.nextDun = math.MaxInt64
-		told := 0
 		for kind := range n.debts {
-			list := &n.debts[kind]
-			// Few are open: most are confirmed at once.
-			list.open = slices.DeleteFunc(list.open, func(d *debt) bool { return n.payDebt(list, d, now, &told) })
+			n.debts[kind].open.begin()
+		}
+	}
+	budget, told := debtSlice, 0
+	for kind := range n.debts {
+		list := &n.debts[kind]
+		for ; list.parked.left > 0 && budget > 0 && told < unlockMost; budget-- {
+			d := list.parked.take()
+			d.until, d.next, d.wait = now+debtTimeMS, now, debtLastMS
+			n.payDebt(list, d, now, &told)
+		}
+		for ; list.open.left > 0 && budget > 0 && told < unlockMost; budget-- {
+			n.payDebt(list, list.open.take(), now, &told)
+		}
+		if list.parked.left+list.open.left > 0 {
+			n.hurryTick()
 		}
 	}
 	if n.nextDun < math.MaxInt64 {
@@ -147,21 +202,40 @@ func (n *Node) payDebts(now int64) {
 	}
 }
 
-// payDebt tells of a debt again, if it is time. True: it isn't open any more.
-func (n *Node) payDebt(list *debtList, d *debt, now int64, told *int) (over bool) {
-	connected := func(node wire.Node) bool { p := n.mesh.by[node]; return p != nil && p.Connected }
-	if d.until <= now {
-		d.nodes = slices.DeleteFunc(d.nodes, connected)
+// reachable says whether one of a debt's nodes is connected.
+func (n *Node) reachable(d *debt) bool {
+	return slices.ContainsFunc(d.nodes, func(node wire.Node) bool { p := n.mesh.by[node]; return p != nil && p.Connected })
+}
+
+// payDebt tells of a debt again, if it is time or a node is back, and puts it where it belongs.
+// Nodes that were forgotten are owed nothing.
+func (n *Node) payDebt(list *debtList, d *debt, now int64, told *int) {
+	d.nodes = slices.DeleteFunc(d.nodes, func(node wire.Node) bool {
+		p := n.mesh.by[node]
+		return p == nil || p.Connected && d.until <= now
+	})
+	ups := d.ups
+	d.ups = n.mesh.ups
+	if len(d.nodes) == 0 && d.until > now {
+		n.emptied(d)
+		*told += len(d.nodes)
+		ups = d.ups
 	}
 	switch {
-	case d.until > now && d.next > now:
 	case len(d.nodes) == 0:
 		delete(n.owed, d.round)
-		return true
-	case !slices.ContainsFunc(d.nodes, connected):
-		list.parked = append(list.parked, d)
-		return true
-	case *told < unlockMost:
+		return
+	case d.until > now && d.next > now:
+		for _, node := range d.nodes {
+			if p := n.mesh.by[node]; p.up > ups {
+				*told++
+				n.dun(d, p)
+			}
+		}
+	case !n.reachable(d):
+		list.parked.add(d)
+		return
+	default:
 		*told += len(d.nodes)
 		d.wait = min(2*d.wait, debtLastMS)
 		d.next = now + d.wait
@@ -169,56 +243,6 @@ func (n *Node) payDebt(list *debtList, d *debt, now int64, told *int) (over bool
 			n.dun(d, n.mesh.by[node])
 		}
 	}
+	list.open.add(d)
 	n.nextDun = min(n.nextDun, d.next, d.until)
-	return false
-}
-
-// debtsUp has a node that is back told of what it is owed, some of it at once.
-func (n *Node) debtsUp(p *Peer) {
-	n.unpark(p)
-	now, told := n.steady(), 0
-	for kind := range n.debts {
-		for _, d := range n.debts[kind].open {
-			switch {
-			case !slices.Contains(d.nodes, p.Node):
-			case told < unlockMost:
-				told++
-				n.dun(d, p)
-			default:
-				d.next = now
-				n.hurryTick()
-			}
-		}
-	}
-}
-
-// forgiveDebts is for a node that is forgotten.
-func (n *Node) forgiveDebts(p *Peer) {
-	n.unpark(p)
-	for kind := range n.debts {
-		for _, d := range n.debts[kind].open {
-			n.paid(d, p.Node, false)
-		}
-	}
-}
-
-// unpark opens the debts to a node.
-func (n *Node) unpark(p *Peer) {
-	now := n.steady()
-	for kind := range n.debts {
-		list := &n.debts[kind]
-		var open []*debt
-		list.parked = slices.DeleteFunc(list.parked, func(d *debt) bool {
-			if !slices.Contains(d.nodes, p.Node) {
-				return false
-			}
-			d.until, d.next, d.wait = now+debtTimeMS, now+debtLastMS, debtLastMS
-			open = append(open, d)
-			return true
-		})
-		if len(open) > 0 {
-			list.open = append(open, list.open...)
-		}
-	}
-	n.nextDun = 0
 }

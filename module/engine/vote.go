@@ -299,7 +299,7 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 // claimsUp and claimsDown follow a connection.
 func (n *Node) claimsUp(p *Peer) {
 	n.countAnew()
-	n.debtsUp(p)
+	n.debtsUp()
 	n.syncUp(p)
 }
 
@@ -307,7 +307,7 @@ func (n *Node) claimsDown() { n.countAnew() }
 
 // forgetVoter takes a node out of the count.
 func (n *Node) forgetVoter(p *Peer) {
-	n.forgiveDebts(p)
+	n.reviewDebts()
 	n.forgets++
 	n.countAnew()
 }
