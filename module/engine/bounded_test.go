@@ -439,8 +439,9 @@ func TestTheEndOfManyJobsThatManyWaitFor(t *testing.T) {
 func TestVeryManyAddsAndClaimsEnd(t *testing.T) {
 	const many = 3000
 	for name, end := range map[string]func(n *engine.Node, now *int64){
-		"replica":    func(n *engine.Node, _ *int64) { n.SetPassive(true) },
-		"their time": func(_ *engine.Node, now *int64) { *now += 60_000 },
+		"replica":          func(n *engine.Node, _ *int64) { n.SetPassive(true) },
+		"master once more": func(n *engine.Node, _ *int64) { n.SetPassive(true) },
+		"their time":       func(_ *engine.Node, now *int64) { *now += 60_000 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := int64(1_700_000_000_000)
@@ -476,6 +477,10 @@ func TestVeryManyAddsAndClaimsEnd(t *testing.T) {
 					require.Equal(t, now+1, next, "there is more")
 				}
 				look()
+				if name == "master once more" {
+					n.Promote(func() bool { return false })
+					look()
+				}
 			}
 			assert.Equal(t, 2*many, answers)
 			now += 1000

@@ -353,7 +353,13 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 		return true, 0
 	}
 	if n.promotion == nil {
-		n.tickEnding(math.MaxInt)
+		budget := waitSlice
+		if enough == nil {
+			budget = math.MaxInt
+		}
+		if n.tickEnding(budget); n.ending {
+			return false, 0
+		}
 		n.loaded, n.holding = nil, 0
 		// Where there was no master, jobs are in all lists.
 		n.promotion = &settling{promoted: n.store.AnyParts(), holds: n.followed}
