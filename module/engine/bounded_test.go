@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -2346,4 +2347,105 @@ func TestANodeThatIsForgottenIsOwedVeryManyVotes(t *testing.T) {
 	require.Equal(t, many, n.Claims())
 	ticks(100, 1)
 	assert.Zero(t, n.Claims())
+}
+
+// What a job waits for is rewritten when one of those ends, so a job that waits for very many
+// counts as several of those that one call follows.
+func TestTheEndOfAJobForWhichJobsWaitThatWaitForMany(t *testing.T) {
+	const many = 300
+	n, _, _ := node(dawn)
+	add := adder(t, n)
+	var parents, children []store.ID
+	for range many {
+		parents = append(parents, add("p", engine.Add{Retry: 10, TTL: 600}))
+	}
+	for range many {
+		children = append(children, add("c", engine.Add{Retry: 10, TTL: 600, Members: engine.Members{After: parents}}))
+	}
+	logged := func() (bytes int) {
+		for _, e := range n.Effects() {
+			if e.Kind == engine.LogState {
+				bytes += len(e.Job.RawParts())
+			}
+		}
+		return bytes
+	}
+	require.True(t, n.Ack(&parents[0]))
+	most, all := 0, 0
+	for i := range many {
+		bytes := logged()
+		most, all = max(most, bytes), all+bytes
+		n.SetNow(dawn + int64(i))
+		n.Tick()
+	}
+	assert.Less(t, most, 300_000)
+	assert.Greater(t, all, many*(many-1)*len(store.ID{}))
+	for _, c := range children {
+		require.Equal(t, many-1, len(n.WaitsFor(n.Job(&c))))
+	}
+}
+
+// A job that comes back, and waits for very many of which many have ended, is rewritten once.
+func TestManyHaveEndedWhenOneComesBack(t *testing.T) {
+	const many = 1000
+	for _, tc := range []struct {
+		name           string
+		onDead         uint8
+		acked, deleted int // of those that it waits for
+		queue          string
+	}{
+		{"done", engine.OnDeadDrop, 300, 0, "c"},
+		{"done or not, it goes on", engine.OnDeadRun, 150, 150, "c"},
+		{"one isn't done, it falls", engine.OnDeadDrop, 299, 1, ""},
+		{"one isn't done, it goes to the dead", engine.OnDeadDead, 299, 1, "c:dead"},
+		{"all are done", engine.OnDeadDrop, many, 0, "c"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, k, _ := node(dawn)
+			add := adder(t, n)
+			var parents []store.ID
+			for range many {
+				parents = append(parents, add("p", engine.Add{Retry: 10, TTL: 600}))
+			}
+			c := add("c", engine.Add{Retry: 10, TTL: 600, Members: engine.Members{After: parents, OnDead: tc.onDead}})
+			record := bytes.Clone(n.Job(&c).Record())
+			k.Drop([]*store.Queue{n.Queue([]byte("c"))}) // DUMP, DEL
+			n.Effects()
+			n.Tick()
+			ended := tc.acked + tc.deleted
+			for i, p := range parents[many-ended:] {
+				if i < tc.acked {
+					n.Ack(&p)
+				} else {
+					n.CancelJob(&p)
+				}
+				n.Effects()
+			}
+			q := n.NewQueueFor(unsafe.Pointer(new([8]byte))) // RESTORE
+			require.NoError(t, n.LoadRecord(q, record))
+			n.Restored(q, []byte("c"), 0)
+			n.SettleQueue(q, engine.Trust{Exact: true, Same: true})
+			n.Effects()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for i := range 5 {
+				n.SetNow(dawn + int64(i) + 1)
+				n.Tick()
+				n.Effects()
+			}
+			runtime.ReadMemStats(&after)
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(3_000_000))
+			j := n.Job(&c)
+			if tc.queue == "" {
+				require.Nil(t, j)
+				return
+			}
+			assert.Equal(t, tc.queue, string(j.Queue.NameBytes()))
+			left := n.WaitsFor(j)
+			assert.Equal(t, j.State == store.StateQueued, len(left) == 0)
+			if tc.queue == "c" {
+				assert.Equal(t, many-ended, len(left))
+			}
+		})
+	}
 }

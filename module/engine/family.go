@@ -51,9 +51,13 @@ type kinship struct {
 	lets      []*letting
 
 	// budget is how many more jobs of families this call follows; [Node.Effects], which
-	// ends each call, renews it. What is left goes on in the next ticks.
+	// ends each call, renews it. What is left goes on in the next ticks. A job that waits for
+	// very many counts as several, for what it waits for is written anew (familyPiece).
 	budget int
 }
+
+// familyPiece is how many jobs that one waits for count as one of kinship.budget.
+const familyPiece = 32
 
 // held says whether a job is held back.
 func held(j *store.Job) bool {
@@ -145,8 +149,9 @@ func (n *Node) kinship(m *Members) ([]byte, error) {
 			return nil, ErrNotDeferred
 		}
 		f.Flags |= store.FamilyBlocked
-		f.Add(id)
+		f.Name(*id)
 	}
+	ids := n.scratch.ids[:0]
 	for i := range m.After {
 		id := &m.After[i]
 		p := n.parent(id)
@@ -156,8 +161,11 @@ func (n *Node) kinship(m *Members) ([]byte, error) {
 			return nil, unknownParent(id)
 		case p.State == store.StateAcked:
 		default:
-			f.Add(id)
+			ids = append(ids, *id)
 		}
+	}
+	if n.scratch.ids = ids; len(ids) > 0 {
+		f.Name(ids...)
 	}
 	if v := f.Value(); v != nil {
 		return store.AppendExtra(nil, store.TagFamily, v), nil

@@ -232,7 +232,11 @@ func (n *Node) follow(e end) (dropped int) {
 				continue
 			}
 			n.store.Untie(&e.id, &id)
-			if c == nil || c.State == store.StateAcked || n.outlive(c, &e) {
+			if c == nil || c.State == store.StateAcked {
+				continue
+			}
+			n.countIDs(c)
+			if n.outlive(c, &e, e.id) {
 				continue
 			}
 			dropped++
@@ -318,11 +322,17 @@ func (n *Node) drop(j *store.Job) {
 	n.remove(j)
 }
 
-// outlive has a job go on without one that it waited for. False where it has to
-// be dropped.
-func (n *Node) outlive(j *store.Job, e *end) bool {
+// countIDs takes off the budget what it takes to look at, or rewrite, what a job waits for.
+func (n *Node) countIDs(j *store.Job) {
+	f, _ := j.Family()
+	n.kin.budget -= f.IDs() / familyPiece
+}
+
+// outlive has a job go on without some that it waited for, in their order there, which ended
+// as one has it. False where it has to be dropped.
+func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	f, ok := j.Family()
-	if !ok || !f.Drop(&e.id) {
+	if !ok || !f.Drop(ids...) {
 		return true
 	}
 	early := f.Flags&store.FamilyEarly != 0
@@ -609,55 +619,78 @@ func (n *Node) look(j *store.Job) {
 	case lacks:
 		n.askFate(&id)
 	}
-	for again := true; again; {
-		again = false
-		f, _ := j.Family()
-		wait := false
-		for i := range f.IDs() {
-			pid := f.ID(i)
-			p := n.store.Lookup(&pid)
-			e := end{id: pid, job: p, source: source{clock: true}}
-			switch {
-			case p != nil && p.State != store.StateAcked:
-				if n.passed(j) == p {
-					n.letOne(j, n.turnOf(j, &end{job: p, source: source{clock: true}}))
-					return
-				}
-				continue
-			case p != nil:
-				// It lets them go itself, bit by bit.
-				p.QTime = n.now + 1
-				n.arm(p)
-				wait = true
-				continue
-			case n.store.Done(&pid):
-			case len(n.mesh.order) == 0 && n.away(&pid):
-				wait = true
-				continue
-			case len(n.mesh.order) == 0 && j.Holders() == 0:
-				e.undone, e.unreleased = true, true
-			default:
-				n.askFate(&pid)
-				wait = true
-				continue
+	n.countIDs(j)
+	f, _ := j.Family()
+	wait := false
+	var over []end // of jobs that aren't here
+	for i := range f.IDs() {
+		pid := f.ID(i)
+		p := n.store.Lookup(&pid)
+		e := end{id: pid, source: source{clock: true}}
+		switch {
+		case p != nil && p.State != store.StateAcked:
+			if n.passed(j) == p {
+				n.letOne(j, n.turnOf(j, &end{job: p, source: source{clock: true}}))
+				return
 			}
-			n.store.Tie(&pid, j)
-			if !n.followUnknown(e) {
-				wait = true
-				continue
-			}
-			again = true
+			continue
+		case p != nil:
+			// It lets them go itself, bit by bit.
+			p.QTime = n.now + 1
+			n.arm(p)
+			wait = true
+			continue
+		case n.store.Done(&pid):
+		case len(n.mesh.order) == 0 && n.away(&pid):
+			wait = true
+			continue
+		case len(n.mesh.order) == 0 && j.Holders() == 0:
+			e.undone, e.unreleased = true, true
+		default:
+			n.askFate(&pid)
+			wait = true
+			continue
+		}
+		if e.undone && (f.OnDead != OnDeadRun || f.Flags&store.FamilyBlocked != 0) {
+			over = append(over[:0], e) // it doesn't go on
 			break
 		}
-		if j = n.store.Lookup(&id); j == nil || !held(j) {
-			return
-		}
-		j.QTime = 0
-		if wait || lacks {
-			j.QTime = n.now + fateMS + n.jitter()
-		}
-		n.arm(j)
+		over = append(over, e)
 	}
+	if n.goOn(j, over) {
+		wait = true
+	}
+	if j = n.store.Lookup(&id); j == nil || !held(j) {
+		return
+	}
+	j.QTime = 0
+	if wait || lacks {
+		j.QTime = n.now + fateMS + n.jitter()
+	}
+	n.arm(j)
+}
+
+// goOn follows the ends of jobs that aren't here, which one waited for: several that it goes
+// on without are taken out at once. It says whether some wait for one of them still.
+func (n *Node) goOn(j *store.Job, over []end) (left bool) {
+	switch len(over) {
+	case 0:
+	case 1:
+		n.store.Tie(&over[0].id, j)
+	default:
+		ids := make([]store.ID, len(over))
+		for i := range over {
+			ids[i] = over[i].id
+			n.store.Untie(&ids[i], &j.ID)
+		}
+		n.outlive(j, &end{source: source{clock: true}}, ids...)
+	}
+	for _, e := range over {
+		if n.store.Knot(&e.id) != nil && !n.followUnknown(e) {
+			left = true
+		}
+	}
+	return left
 }
 
 // asked is a question to all nodes what became of a job.

@@ -108,6 +108,8 @@ func (n *Node) cost(from int) (cost int) {
 			cost += len(e.Job.Record()) / tickPiece
 		case LogLock, LogUnlock:
 			cost++
+		case LogState:
+			cost += int(e.Job.Parts) / tickPiece
 		case Send:
 			cost += 1 + (e.to-e.from)/tickPiece
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"iter"
 	"math/bits"
-	"slices"
 	"unsafe"
 )
 
@@ -67,32 +66,32 @@ func (f *Family) IDs() int { return len(f.ids) / len(ID{}) }
 // ID is the i-th of them.
 func (f *Family) ID(i int) ID { return ID(f.ids[i*len(ID{}):]) }
 
-// Add names one more; false, and nothing done, where it is named, or there are too many.
-func (f *Family) Add(id *ID) bool {
-	if f.index(id) >= 0 || f.IDs() >= MaxFamilyIDs {
-		return false
-	}
-	f.ids = append(f.ids[:len(f.ids):len(f.ids)], id[:]...)
-	return true
-}
-
-// Drop takes one out; false where it isn't named.
-func (f *Family) Drop(id *ID) bool {
-	i := f.index(id)
-	if i < 0 {
-		return false
-	}
-	f.ids = slices.Concat(f.ids[:i*len(id)], f.ids[(i+1)*len(id):])
-	return true
-}
-
-func (f *Family) index(id *ID) int {
-	for i := range f.IDs() {
-		if f.ID(i) == *id {
-			return i
+// Name has it name these jobs and no others, each once, and at most [MaxFamilyIDs].
+func (f *Family) Name(ids ...ID) {
+	f.ids = make([]byte, 0, len(ids)*len(ID{}))
+	named := make(map[ID]bool, len(ids))
+	for i := range ids {
+		if id := &ids[i]; !named[*id] && len(named) < MaxFamilyIDs {
+			named[*id] = true
+			f.ids = append(f.ids, id[:]...)
 		}
 	}
-	return -1
+}
+
+// Drop takes jobs out, which are given in the order in which they are named; false where the
+// first isn't named.
+func (f *Family) Drop(ids ...ID) bool {
+	left := make([]byte, 0, max(0, len(f.ids)-len(ids)*len(ID{})))
+	for i := range f.IDs() {
+		if id := f.ID(i); len(ids) > 0 && id == ids[0] {
+			ids = ids[1:]
+		} else {
+			left = append(left, id[:]...)
+		}
+	}
+	dropped := len(left) < len(f.ids)
+	f.ids = left
+	return dropped
 }
 
 // Held says whether the job may not be queued yet.

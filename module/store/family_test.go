@@ -24,9 +24,7 @@ func TestFamilyValue(t *testing.T) {
 	_, ok := j.Family()
 	require.False(t, ok)
 	f := store.Family{Flags: store.FamilyDeferred | store.FamilyBlocked, OnDead: 2, Count: 7}
-	require.True(t, f.Add(&store.ID{2}))
-	require.False(t, f.Add(&store.ID{2}), "once is enough")
-	require.True(t, f.Add(&store.ID{3}))
+	f.Name(store.ID{2}, store.ID{2}, store.ID{3}) // once is enough
 	j, ok = s.SetExtra(j, store.TagFamily, f.Value())
 	require.True(t, ok)
 	g, ok := j.Family()
@@ -34,9 +32,14 @@ func TestFamilyValue(t *testing.T) {
 	assert.Equal(t, f.Value(), g.Value())
 	assert.Equal(t, []store.ID{{2}, {3}}, []store.ID{g.ID(0), g.ID(1)})
 	assert.True(t, g.Held() && g.Unreleased())
-	assert.True(t, g.Drop(&store.ID{2}))
-	assert.False(t, g.Drop(&store.ID{2}))
+	assert.True(t, g.Drop(store.ID{2}))
+	assert.False(t, g.Drop(store.ID{2}))
 	assert.Equal(t, 1, g.IDs())
+	several := store.Family{}
+	several.Name(store.ID{1}, store.ID{2}, store.ID{3}, store.ID{4})
+	assert.True(t, several.Drop(store.ID{1}, store.ID{3}, store.ID{4}))
+	assert.Equal(t, []store.ID{{2}}, []store.ID{several.ID(0)})
+	assert.Equal(t, 1, several.IDs())
 	h, _ := j.Family()
 	assert.Equal(t, 2, h.IDs(), "what was read is the job's, what is changed a copy")
 
@@ -53,9 +56,13 @@ func TestFamilyValue(t *testing.T) {
 		assert.False(t, ok, "%v", bad)
 	}
 	var many store.Family
+	var ids []store.ID
 	for i := range store.MaxFamilyIDs + 5 {
-		assert.Equal(t, i < store.MaxFamilyIDs, many.Add(&store.ID{byte(i), byte(i >> 8)}))
+		ids = append(ids, store.ID{byte(i), byte(i >> 8)})
 	}
+	many.Name(ids...)
+	assert.Equal(t, store.MaxFamilyIDs, many.IDs())
+	assert.Less(t, testing.AllocsPerRun(3, func() { many.Name(ids...) }), 100.0, "each is looked for, and copied, once")
 	j, ok = s.SetExtra(j, store.TagFamily, many.Value())
 	require.True(t, ok)
 
@@ -82,7 +89,7 @@ func TestKnots(t *testing.T) {
 		j.ID, j.CTime, j.ETime, j.Repl = store.ID{byte(len(jobs) + 1)}, ctime, 10_000, 1
 		s.Register(q, j)
 		f := store.Family{}
-		f.Add(&head)
+		f.Name(head)
 		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
 		s.Tie(&head, j)
 		s.Tie(&head, j) // twice is once
@@ -126,7 +133,7 @@ func TestKnotsOutOfOrder(t *testing.T) {
 		j.ID, j.CTime, j.ETime, j.Repl = store.ID{byte(ctime >> 8), byte(ctime)}, ctime, 10_000, 1
 		s.Register(q, j)
 		f := store.Family{Flags: store.FamilyBlocked}
-		f.Add(&head)
+		f.Name(head)
 		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
 		s.Tie(&head, j)
 	}
@@ -183,7 +190,7 @@ func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 		if blocks(n) {
 			f.Flags = store.FamilyBlocked
 		}
-		f.Add(&head)
+		f.Name(head)
 		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
 		s.Tie(&head, j)
 		tied[n] = true
@@ -280,7 +287,7 @@ func TestLateOnesInALargeKnot(t *testing.T) {
 		j.CTime, j.ETime, j.Repl = ctime, 10_000, 1
 		s.Register(q, j)
 		f := store.Family{}
-		f.Add(&head)
+		f.Name(head)
 		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
 		s.Tie(&head, j)
 	}
@@ -324,10 +331,10 @@ func TestLostWithItsQueue(t *testing.T) {
 	}
 	add(q, 1, store.Family{Flags: store.FamilyDeferred})
 	blocked := store.Family{Flags: store.FamilyBlocked}
-	blocked.Add(&store.ID{1})
+	blocked.Name(store.ID{1})
 	add(p, 2, blocked)
 	early := store.Family{Flags: store.FamilyEarly}
-	early.Add(&store.ID{7})
+	early.Name(store.ID{7})
 	add(q, 3, early)
 	s.Bury(q)
 	for s.Reap(10, nil) {
