@@ -399,11 +399,12 @@ func (n *Node) letGo(j *store.Job, when turn) {
 		if when == later {
 			j.QTime += int64(j.Retry)*1000 + n.jitter() // it asks the others then
 		} else {
+			// It is for this node to queue it for the first time, also where it has a copy only.
+			j.Flags &^= store.FlagQueuedOnce
 			n.store.Count(j, store.Delayed)
 		}
 		if when == atOnce {
-			// It is for this node to queue it for the first time, also where it has a copy only.
-			j.Flags = j.Flags&^store.FlagQueuedOnce | store.FlagAnnounced
+			j.Flags |= store.FlagAnnounced
 		}
 		n.arm(j)
 		n.log(LogState, j)

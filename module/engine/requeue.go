@@ -169,6 +169,9 @@ func (n *Node) yield(j *store.Job, span int64) {
 		n.dismiss(j)
 		n.leaveTo(j)
 		n.store.Hold(j)
+		if !held(j) {
+			n.store.Count(j, store.NoReason)
+		}
 	}
 	n.postponeBy(j, span)
 }
