@@ -94,7 +94,7 @@ func (m *model) waiting(queue string) []*mjob {
 }
 
 func (m *model) push(j *mjob) {
-	j.queued, j.queuedOnce, j.qtime = true, true, 0
+	j.queued, j.queuedOnce, j.delivered, j.qtime = true, true, false, 0
 }
 
 func (m *model) requeue(j *mjob, nack bool) bool {
@@ -204,7 +204,7 @@ func FuzzOperations(f *testing.F) {
 				require.Equal(t, j != nil, err != engine.ErrNoJob)
 				delayed := j != nil && !j.queued && !j.queuedOnce && j.qtime > m.now
 				if err == nil && j.retry > 0 && !delayed {
-					j.queued, j.qtime = false, m.now+j.retry*1000
+					j.queued, j.delivered, j.qtime = false, true, m.now+j.retry*1000
 					j.expiry = max(j.expiry, m.now+2*j.retry*1000)
 				}
 			case 14:

@@ -603,6 +603,8 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 		left := int64(0)
 		if j.Flags&store.FlagDelivered == 0 && !wasQueued && j.Holders() > 0 {
 			m.Flags, left = 0, delayFrom(j, n.now)
+		} else {
+			j.Flags |= store.FlagDelivered // that client has it, though it may have been queued again since
 		}
 		if left == 0 {
 			j = n.keepWork(j) // where a client works that got it before it was queued again, too

@@ -330,7 +330,8 @@ func (n *Node) delayedHere(j *store.Job) bool {
 	return j.Holders() == 0 || j.QTime < due+int64(j.Retry)*1000/2
 }
 
-// pushBack puts a job into its queue that was there before: uncounted.
+// pushBack puts a job into its queue that was there before: uncounted. Nobody has it then:
+// taken out again without a delivery, it isn't in progress after a restart.
 func (n *Node) pushBack(j *store.Job) {
 	if j.Parts == 0 {
 		n.store.Push(j)
@@ -339,7 +340,7 @@ func (n *Node) pushBack(j *store.Job) {
 	} else {
 		n.pushUnique(j, u)
 	}
-	j.Flags |= store.FlagQueuedOnce
+	j.Flags = j.Flags&^store.FlagDelivered | store.FlagQueuedOnce
 }
 
 // doubtful says of a job, as it was loaded from inexact data, whether it is at most once and
