@@ -33,8 +33,8 @@ func (m *module) nodesText(forFile bool) string {
 	}
 	if v := m.node.Votes(); forFile && v.Longest >= 0 {
 		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest, yesNo(v.Unleased), yesNo(v.New))
-		if m.mesh.tokens > 0 {
-			vars += fmt.Sprintf(" tokens %d", m.mesh.tokens)
+		if tokens := max(m.mesh.tokens, v.Tokens); tokens > 0 {
+			vars += fmt.Sprintf(" tokens %d", tokens)
 		}
 		fmt.Fprintf(&b, "%s sum %08x\n", vars, crc32.ChecksumIEEE([]byte(vars)))
 	}
@@ -159,8 +159,8 @@ func (m *module) loadNodes() error {
 		}
 	}
 	if found {
+		votes.Tokens = m.mesh.tokens
 		m.node.SetVotes(votes)
-		m.node.ApplyFloor(m.mesh.tokens)
 		return nil
 	}
 	return fmt.Errorf("%s names no node as myself: mend it, or remove it and the node gets a new ID", m.nodesFile)

@@ -36,12 +36,13 @@ const (
 // why a node abstains, and when it doesn't any more.
 type tableSync struct {
 	abstain  bool
-	partial  bool  // votes that this node gave may be missing
-	young    int64 // steady: until then, who is met may have voted for what we don't know
-	began    int64 // steady: when it began to abstain
-	lost     int64 // ms: the longest lease of votes that may be missing; negative: it isn't known
-	lostAt   int64 // steady: none of them was given later
-	unleased bool  // votes without a lease may be missing
+	partial  bool   // votes that this node gave may be missing
+	young    int64  // steady: until then, who is met may have voted for what we don't know
+	began    int64  // steady: when it began to abstain
+	lost     int64  // ms: the longest lease of votes that may be missing; negative: it isn't known
+	lostAt   int64  // steady: none of them was given later
+	unleased bool   // votes without a lease may be missing
+	token    uint64 // no greater one was that of a vote that may be missing, but those that are remembered
 	tables   map[wire.Node]tableKind
 	pulls    map[wire.Node]*pull
 	telling  []telling
@@ -89,6 +90,7 @@ func (n *Node) lacksVotes() {
 	n.learnLocks()
 	n.sync.partial = true
 	n.sync.lost, n.sync.lostAt, n.sync.unleased = n.votes.kept.Longest, n.votes.lastVote, n.votes.kept.Unleased
+	n.sync.token = n.tokenIn(aheadMost + n.votes.lastVote - n.steady())
 	n.setTable(tableLacks)
 }
 
@@ -450,7 +452,18 @@ func (n *Node) knowsEnough(now int64) bool {
 			return full+news >= enough || now >= n.sync.began+voteMS(n.maxLease)
 		}
 	}
-	return full >= enough || now >= n.leasesOver() && (!n.sync.unleased || told == others)
+	if full < enough && now >= n.leasesOver() && (!n.sync.unleased || told == others) {
+		n.passLost()
+		return true
+	}
+	return full >= enough
+}
+
+// passLost has tokens be greater than those of votes that are lost, and over.
+func (n *Node) passLost() {
+	if n.sync.partial && n.sync.lost != 0 {
+		n.store.Locks().Floor = max(n.store.Locks().Floor, n.sync.token)
+	}
 }
 
 // adopt notes another's vote as ours.

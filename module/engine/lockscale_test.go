@@ -297,7 +297,7 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	assert.LessOrEqual(t, len(n.Effects()), mostAtOnce)
 	require.Nil(t, n.Lock(name(locks-1)))
 	m := wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: wire.Lock{
-		Name: name(locks - 1), Owner: []byte("new"), Token: uint64(n.Now()+60_000) << 20, Lease: 1000}}
+		Name: name(locks - 1), Owner: []byte("new"), Token: uint64(n.Now()+4_000) << 20, Lease: 1000}}
 	require.NoError(t, n.Receive(other, m.Append(nil)))
 	granted := false
 	for _, e := range n.Effects() {
@@ -373,7 +373,7 @@ func TestVoteIsLoggedOnce(t *testing.T) {
 		}
 		return logged, granted
 	}
-	const token = 2_000_000_000_000 << 20
+	const token = 1_700_000_001_000 << 20
 	kept := func(m *wire.Message) { m.Lock.Flags |= 1 << 3 }
 	for _, c := range []struct {
 		what   string
@@ -427,7 +427,7 @@ func TestTwoNodesClaimForOneHolder(t *testing.T) {
 		}
 		return answer.Kind
 	}
-	const began = 2_000_000_000_000 << 20
+	const began = 1_700_000_000_000 << 20
 	own := func(id wire.NodeID, i uint64) uint64 { return began + i<<16 | uint64(id.Node())&(1<<16-1) }
 	require.Equal(t, wire.Grant, send(first, wire.Claim, 0, "x", own(first, 2), 0))
 	require.Equal(t, wire.Grant, send(second, wire.Claim, 0, "x", own(second, 3), own(second, 3)-own(second, 1)))

@@ -53,6 +53,9 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	if d := n.disputeOf(b.name); n.abstainsFrom(b.name) || d != nil && !n.stands(d, n.store.Lock(b.name), &b.holder) {
 		return wire.Abstains, nil
 	}
+	if n.abstains() {
+		n.passLost() // it doesn't from this one any more
+	}
 	n.clearFirst(b.name)
 	n.settleContest(b.name) // before a vote comes in the place of one that is over
 	l = n.store.Lock(b.name)
@@ -80,7 +83,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.NotHeld, nil
 	case !live && (b.token < nextShown(n.store.Locks().Floor) || l != nil && b.token < nextShown(l.Token)):
 		return wire.TokenLow, l
-	case !n.alone() && !n.promised(b.name, &b.id, b.flags, b.lease):
+	case !n.alone() && !n.promised(b.name, &b.id, b.token, b.flags, b.lease):
 		return voteLater, nil
 	case live:
 		if b.flags&lockKept != 0 {

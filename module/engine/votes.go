@@ -26,6 +26,9 @@ import (
 //     lease is over that it has promised, and remembers durably from before the first
 //     vote of that length ([Votes]). Then all claimants count on none of them any more:
 //     they count from before they asked.
+//     No vote by a smaller token follows: one that was ahead of the node's clock by more than the
+//     time of the shortest promise is remembered as durably ([Votes.Tokens]), as those are of a node
+//     that was started just before.
 //   - For votes without a lease, of jobs that wait and of at-most-once jobs that run,
 //     time proves nothing. They are there because of a job, and a job that has a lock is
 //     known to a node: to the one that claimed the lock, which notes it also where it
@@ -46,9 +49,10 @@ import (
 
 // Votes is what a node remembers durably of the votes that it gave.
 type Votes struct {
-	Longest  int64 // ms: no vote with a lease had a longer one; negative: that isn't known
-	Unleased bool  // votes without a lease may be lasting
-	New      bool  // it is new to its mesh, and has given none there: the first waits until that is false on disk
+	Longest  int64  // ms: no vote with a lease had a longer one; negative: that isn't known
+	Unleased bool   // votes without a lease may be lasting
+	New      bool   // it is new to its mesh, and has given none there: the first waits until that is false on disk
+	Tokens   uint64 // none was given for a greater token that was more than aheadMost ahead of the clock
 
 	lowered uint64 // how often less was wanted before
 }
@@ -61,11 +65,12 @@ func (v Votes) atLeast(w Votes) Votes {
 	case w.Longest >= 0:
 		v.Longest = min(v.Longest, w.Longest)
 	}
-	v.Unleased, v.New = v.Unleased && w.Unleased, v.New || w.New
+	v.Unleased, v.New, v.Tokens = v.Unleased && w.Unleased, v.New || w.New, min(v.Tokens, w.Tokens)
 	return v
 }
 
 const (
+	aheadMost      = 5_000   // ms: of the tokens of votes that are lost, less than how long the node abstains
 	leastPromise   = 5_120   // ms: the shortest lease that is promised, a whole step
 	promiseKeptMS  = 600_000 // how long a promise outlives its last vote
 	promiseLookMS  = 10_000
@@ -113,6 +118,7 @@ func (n *Node) SetVotes(v Votes) {
 	p, now := &n.votes, n.steady()
 	n.sync.young = 0
 	v.lowered = 0
+	n.ApplyFloor(v.Tokens)
 	*p = promise{kept: v, sure: v, wanted: v, began: now, lastVote: now}
 	if v.Longest > 0 {
 		p.until[leaseStep(v.Longest)] = now + voteMS(v.Longest) + promiseKeptMS
@@ -209,14 +215,22 @@ func unleased(space store.Space, id *store.ID, flags uint8, lease int64) bool {
 
 // promised says whether a vote may be given: what is remembered covers it. If not, the
 // caller is asked to remember more, which takes a moment.
-func (n *Node) promised(name []byte, id *store.ID, flags uint8, lease int64) bool {
+func (n *Node) promised(name []byte, id *store.ID, token uint64, flags uint8, lease int64) bool {
 	covered, p := n.covers(name, id, flags, lease), &n.votes
+	if token > n.tokenIn(aheadMost) && token > p.sure.Tokens && p.sure.Longest >= 0 {
+		p.wanted.Tokens = max(p.wanted.Tokens, min(token+aheadMS<<tokenShift, store.MaxToken))
+		n.askToKeep(n.steady())
+		covered = false
+	}
 	if p.sure.New && !p.wanted.New { // what is remembered may be that it has given none
 		n.askToKeep(n.steady())
 		return false
 	}
 	return covered
 }
+
+// tokenIn is the least token of the clock's in so many ms.
+func (n *Node) tokenIn(ms int64) uint64 { return uint64(max(n.now+ms, 0)) << tokenShift }
 
 // covers is promised for a node that has voted before.
 func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool {
@@ -262,7 +276,7 @@ func (n *Node) tickVotes(now int64) {
 
 // need is what has to be remembered of the votes that were given, and can matter still.
 func (p *promise) need(now int64) Votes {
-	v := Votes{Unleased: p.unleased > now, New: p.wanted.New, Longest: leastPromise}
+	v := Votes{Unleased: p.unleased > now, New: p.wanted.New, Longest: leastPromise, Tokens: p.wanted.Tokens}
 	for step := len(p.until) - 1; step >= 0; step-- {
 		if p.until[step] > now {
 			v.Longest = max(v.Longest, stepLease(step))
