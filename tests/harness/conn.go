@@ -173,7 +173,7 @@ func (c *Conn) Send(args ...any) {
 }
 
 // patience is how long a connection waits for the server.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // Receive reads a reply; it waits 20 seconds at most, or as [Dial] was told. A closed connection gives
 // a Value without a kind.
