@@ -175,7 +175,7 @@ func (c *Conn) Send(args ...any) {
 // patience is how long a connection waits for the server.
 const patience = 60 * time.Second
 
-// Receive reads a reply; it waits 20 seconds at most, or as [Dial] was told. A closed connection gives
+// Receive reads a reply; it waits a minute at most, or as [Dial] was told. A closed connection gives
 // a Value without a kind.
 func (c *Conn) Receive() Value {
 	c.c.SetReadDeadline(time.Now().Add(c.patience))
