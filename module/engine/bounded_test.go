@@ -2349,7 +2349,7 @@ func TestANodeThatIsForgottenIsOwedVeryManyVotes(t *testing.T) {
 	assert.Zero(t, n.Claims())
 }
 
-// What a job waits for is rewritten when one of those ends, so a job that waits for very many
+// The list of those that a job waits for is rewritten when one of those ends, so a job that waits for very many
 // counts as several of those that one call follows.
 func TestTheEndOfAJobForWhichJobsWaitThatWaitForMany(t *testing.T) {
 	const many = 300

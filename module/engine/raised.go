@@ -7,7 +7,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Who has a bare lock may claim it anew by a greater token, through a node that doesn't know
+// The holder of a bare lock may claim it anew by a greater token, through a node that doesn't know
 // of the one that he has. A vote for him is raised to that token. Where the claim fails, he has
 // the lock by the token before still: so the vote goes back to that.
 
