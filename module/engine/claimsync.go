@@ -50,6 +50,7 @@ type tableSync struct {
 	disputed roster[string, dispute]
 	freed    freedVotes
 	contests roster[string, contest] // what is to be settled later
+	clears   uint64                  // claims.cleared when it began to abstain
 }
 
 // tableKind is what table a node has told, from its beginning to its end.
@@ -98,7 +99,7 @@ func (n *Node) lacksVotes() {
 // to the mesh, unless it may have lost some besides (lacksVotes).
 func (n *Node) learnLocks() {
 	if !n.sync.abstain {
-		n.sync.abstain, n.sync.partial, n.sync.began = true, false, n.steady()
+		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.steady(), n.cleared
 		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, freedVotes{}
 		n.sync.learnt = roster[string, struct{}]{}
 	}
@@ -353,10 +354,11 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 			continue
 		}
 		n.saw(e.Token)
+		if told && n.clearedSince(p.clears, e.Name, e.Token) || !told && n.clearedSince(n.sync.clears, e.Name, e.Token) {
+			continue // the page is older
+		}
 		if told {
 			n.settleLock(p, e)
-		} else if n.clearedSince(n.cleared-min(n.cleared, pastClears), e.Name, e.Token) {
-			continue // the page is older
 		} else if fresh, gone := n.sync.freed.get(freedKey(e)); !gone || fresh && e.Flags&lockKept != 0 {
 			n.learnLock(p, e, m.Flags&wire.Partial != 0)
 		}

@@ -200,7 +200,8 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		}
 		budget := tickBudget
 		for ; count > 0 && budget > 0; count-- {
-			j, _ := n.movable(q, p)
+			j, passedOver := n.movable(q, p)
+			budget -= passedOver / walkedMost
 			if j == nil {
 				n.starves(name, p, count) // what it can have may lie further behind
 				break

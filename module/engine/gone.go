@@ -28,7 +28,7 @@ const (
 	maxDeletions = 512 // queues; then the older half is forgotten
 	pastMS       = 5_000
 	pastMost     = 100_000 // queues
-	walkedMost   = 100     // jobs passed over that count as one that is handed over
+	walkedMost   = 20      // jobs passed over that count as one that is handed over
 )
 
 // deletions is Deletions, and what goes with it.
@@ -168,7 +168,7 @@ func (g *passing) put(queue string, at past, now int64) {
 // steps of them; where there are more the next tick goes on.
 func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 	j = q.Head
-	if j == nil || p.past.len() == 0 && n.takes(p, j) {
+	if j == nil || p.past.len() == 0 && n.fits(p, j) {
 		return j, 0
 	}
 	name := string(q.NameBytes())
@@ -178,7 +178,7 @@ func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 	} else {
 		at = past{until: n.now + pastMS}
 	}
-	for ; j != nil && steps < busySteps && !n.takes(p, j); j = j.Next {
+	for ; j != nil && steps < busySteps && !n.fits(p, j); j = j.Next {
 		at.job = j.ID
 		steps++
 	}
@@ -189,4 +189,14 @@ func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 		n.serveLater(q)
 	}
 	return j, steps
+}
+
+// fits says whether a node can be given a waiting job, and its key isn't being worked on while it
+// doesn't wait for that.
+func (n *Node) fits(p *Peer, j *store.Job) bool {
+	if !n.takes(p, j) {
+		return false
+	}
+	u := j.Unique()
+	return u == nil || !u.Runs() || u.Busy() == store.BusyWait || n.liveLock(n.lockName(j, u, store.LockRun)) == nil
 }

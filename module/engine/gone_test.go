@@ -3,6 +3,7 @@ package engine_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -333,4 +334,115 @@ func TestTheSecondInTheLineIsFed(t *testing.T) {
 		}
 	}
 	t.Fatal("in 50 s the other node was given nothing")
+}
+
+// Another node asks for jobs of a queue whose first ones are to be dropped when somebody here wants
+// them, for their keys are being worked on: these aren't looked at anew for each job that it is given.
+func TestBusyJobsBeforeThoseThatAreHandedOver(t *testing.T) {
+	for _, how := range []string{"asks", "waits"} {
+		t.Run(how, func(t *testing.T) {
+			n, _, _ := node(dawn)
+			add := func(queue string, key int, busy uint8) {
+				a := engine.Add{Queue: []byte(queue), Body: []byte("b"), Replicate: 1, Retry: 600, TTL: 60000}
+				if key >= 0 {
+					a.Unique = engine.Unique{Strategy: store.UniqueDuring, Mesh: true, Busy: busy, Keyed: true, Key: fmt.Append(nil, "key", key)}
+				}
+				_, _, err := n.AddJob(&a)
+				require.NoError(t, err)
+				n.Effects()
+			}
+			for i := range 990 {
+				add("run", i, store.BusyWait)
+				require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("run"))}, 1, true, nil), 1)
+				n.Effects()
+			}
+			for i := range 990 {
+				add("q", i, store.BusyDrop)
+			}
+			other := wire.NodeID{1, 2, 3}
+			need := func() time.Duration {
+				m := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 100}
+				b := m.Append(nil)
+				from := time.Now()
+				require.NoError(t, n.Receive(other, b))
+				return time.Since(from)
+			}
+			meet := func() {
+				n.AddPeer(other, "b:1")
+				n.PeerUp(other, "b:1", true)
+				n.Effects()
+			}
+			if how == "asks" {
+				for range 2000 {
+					add("q", -1, 0)
+				}
+				meet()
+				took := time.Hour
+				for range 8 {
+					took = min(took, need())
+					n.Effects()
+				}
+				require.Less(t, took, 5*time.Millisecond)
+				return
+			}
+			meet()
+			need()
+			n.Effects()
+			for range 300 { // they come back from a pause, say, or by a release: all are there in one event
+				a := engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 600, TTL: 60000}
+				_, _, err := n.AddJob(&a)
+				require.NoError(t, err)
+			}
+			before, from := n.Queue([]byte("q")).Len, time.Now()
+			n.Effects()
+			require.Less(t, time.Since(from), 20*time.Millisecond)
+			require.Less(t, n.Queue([]byte("q")).Len, before)
+		})
+	}
+}
+
+// A thousand jobs whose keys are being worked on, and that are to be dropped, don't keep those
+// behind them from the clients of other nodes.
+func TestAFreeJobBehindBusyOnes(t *testing.T) {
+	for _, busy := range []int{900, 1000} {
+		t.Run(fmt.Sprint(busy), func(t *testing.T) {
+			now := int64(dawn)
+			n, _, _ := node(now)
+			add := func(queue string, unique bool, how uint8) (id store.ID) {
+				a := engine.Add{Queue: []byte(queue), Body: []byte("b"), Replicate: 1, Retry: 6000, TTL: 60000}
+				if unique {
+					a.Unique = engine.Unique{Strategy: store.UniqueDuring, Mesh: true, Busy: how, Keyed: true, Key: []byte("k")}
+				}
+				id, _, err := n.AddJob(&a)
+				require.NoError(t, err)
+				n.Effects()
+				return id
+			}
+			add("run", true, store.BusyWait)
+			require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("run"))}, 1, true, nil), 1)
+			n.Effects()
+			for range busy {
+				add("q", true, store.BusyDrop)
+			}
+			free := add("q", false, 0)
+			other := wire.NodeID{1, 2, 3}
+			n.AddPeer(other, "b:1")
+			n.PeerUp(other, "b:1", true)
+			n.Effects()
+			given := false
+			for range 300 {
+				m := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 1}
+				require.NoError(t, n.Receive(other, m.Append(nil)))
+				for range 20 {
+					for _, e := range n.Effects() {
+						given = given || e.Kind == engine.LogState && e.Job.ID == free
+					}
+					now += 50
+					n.SetNow(now)
+					n.Tick()
+				}
+			}
+			require.True(t, given, "in 300 s it isn't given to the other node")
+		})
+	}
 }

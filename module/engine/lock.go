@@ -753,7 +753,7 @@ func (n *Node) noteClear(name []byte, prefix bool, upTo uint64) {
 
 // clearedSince says whether a lock by this token has been cleared since so many ClearLocks had begun.
 func (n *Node) clearedSince(count uint64, name []byte, token uint64) bool {
-	for ; count < n.cleared; count++ {
+	for count = max(count, n.cleared-min(n.cleared, pastClears)); count < n.cleared; count++ {
 		c := &n.pastClears[count%pastClears]
 		if token <= c.upTo && bytes.HasPrefix(name, c.name) && (c.prefix || len(name) == len(c.name)) {
 			return true
@@ -767,7 +767,11 @@ func (n *Node) clear(name []byte, upTo uint64) (cleared int64) {
 	n.clearOutvoted(func(c *Claim) bool { return c.proposal <= upTo && bytes.Equal(c.name, name) })
 	n.clearDispute(name, upTo)
 	l := n.store.Lock(name)
-	if l == nil || l.Token > upTo {
+	if l == nil {
+		return 0
+	}
+	if l.Token > upTo {
+		n.clearRaised(l, upTo)
 		return 0
 	}
 	if n.isLive(l) {
@@ -857,6 +861,9 @@ func (n *Node) clearSome(budget int) {
 				budget -= clearCost
 				n.removeLock(l) // which counts it
 			default:
+				if bytes.HasPrefix(l.Name(), c.prefix) {
+					n.clearRaised(l, c.upTo)
+				}
 				l.Age = c.age
 			}
 			if budget--; budget <= 0 {

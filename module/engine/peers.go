@@ -47,6 +47,7 @@ type Peer struct {
 	added     uint64  // up to this number
 	up        uint64  // members.ups when it was connected
 	choked    int64   // steady: until then it takes too little to be given jobs
+	clears    uint64  // claims.cleared when it was connected
 	past      passing // see behind
 	meet      bool    // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64

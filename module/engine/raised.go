@@ -25,8 +25,9 @@ type raised struct {
 
 // before is a token that a vote had before.
 type before struct {
-	token uint64
-	flags uint8 // lockKept, lockSoft
+	token        uint64
+	lease, until int64 // as the vote had them, see store.Lock
+	flags        uint8 // lockKept, lockSoft
 }
 
 // unraised forgets that, as the holder counts on the token that the vote has, or the vote ends.
@@ -59,7 +60,7 @@ func (n *Node) raise(l *store.Lock, token uint64) {
 		}
 	}
 	r := n.raisedOf(l)
-	had := before{l.Token, l.Flags & (lockKept | lockSoft)}
+	had := before{l.Token, l.Lease, l.Until, l.Flags & (lockKept | lockSoft)}
 	if r != nil {
 		had.flags &^= lockKept // he has that by what was before, if by anything
 	} else {
@@ -107,7 +108,8 @@ func (n *Node) fallBack(l *store.Lock) bool {
 		n.logEnd(l.Name(), l.Token) // who reads the log passes a smaller one over
 	}
 	n.setFlags(l, flags)
-	l.Token = had.token
+	l.Token, l.Lease, l.Until = had.token, had.lease, had.until
+	n.noteLock(l)
 	n.logLock(l)
 	return true
 }
@@ -118,5 +120,12 @@ func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
 		r.before = slices.DeleteFunc(r.before, func(b before) bool {
 			return b.token == token && (flags&wire.Fresh == 0 || b.flags&lockKept == 0) || b.token < token && flags&wire.Proven != 0
 		})
+	}
+}
+
+// clearRaised has a vote not go back to what was cleared, up to this token.
+func (n *Node) clearRaised(l *store.Lock, upTo uint64) {
+	if r := n.raisedOf(l); r != nil {
+		r.before = slices.DeleteFunc(r.before, func(b before) bool { return b.token <= upTo })
 	}
 }

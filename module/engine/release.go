@@ -127,7 +127,7 @@ func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 	}
 	k := n.store.Knot(&id)
 	first := last && k != nil && k.Blocked > 0
-	if first && (len(n.kin.lets) > 0 || k.Len > uint64(n.kin.budget)) { // its turn may come later
+	if first && (len(n.kin.lets) > 0 || k.Len > uint64(max(n.kin.budget, 0))) { // its turn may come later
 		f.Flags |= store.FamilyLets
 	}
 	if j = n.setFamily(j, &f); held(j) {

@@ -67,13 +67,20 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
+	case n.mayLeave(j) && j.QTime > n.now && theirs(&n.self, &p.ID, &j.ID):
+		// Both mean to queue it at one moment. One of them leaves it, lest both give it to
+		// clients, and the other objects, if it hears of it.
+		n.leaveJob(j, store.AnnounceMS)
 	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
 		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
-	case j.State == store.StateActive && j.Flags&store.FlagAnnounced != 0 && !n.awaitsFirst(j) && j.QTime > n.now && j.Retry > 0 && theirs(&n.self, &p.ID, &j.ID):
-		// Both have announced it, and the two messages have crossed. One of them leaves it, lest
-		// both give it to clients at one moment.
-		n.leaveJob(j, store.AnnounceMS)
 	}
+}
+
+// mayLeave says of a job that this node is about to queue, or has announced, whether it may leave
+// it to another that announces it. One that waits for its key is that node's which gets the lock.
+func (n *Node) mayLeave(j *store.Job) bool {
+	return j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagAnnounced != 0 && !held(j) &&
+		(j.Unique() == nil || !n.awaitsFirst(j))
 }
 
 // onPutOff leaves a job that was put off to the node that did it, until its retry time is over

@@ -301,6 +301,7 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 
 // claimsUp and claimsDown follow a connection.
 func (n *Node) claimsUp(p *Peer) {
+	p.clears = n.cleared
 	n.countAnew()
 	n.debtsUp()
 	n.syncUp(p)
