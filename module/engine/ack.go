@@ -208,7 +208,7 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 // endUnknown remembers the end of a job that isn't known here, acknowledged or cancelled,
 // until all nodes have heard of it.
 func (n *Node) endUnknown(id *store.ID, cancelled bool) {
-	if len(n.mesh.order) == 0 || n.leaving || n.graves.has(id) {
+	if len(n.mesh.order) == 0 || n.graves.has(id) {
 		return
 	}
 	if len(n.dormant) > 0 && n.store.Oust(id) {

@@ -463,19 +463,18 @@ func (n *Node) Ack(id *store.ID) bool {
 }
 
 // FastAck acknowledges a job without making sure that others learn of it, but for one that
-// others wait for: were its end forgotten, they would count it as undone.
+// others wait for: were its end forgotten, they would count it as undone. Nor does it take the
+// word back that an ACKJOB has left for those that don't know yet.
 func (n *Node) FastAck(id *store.ID) bool {
 	j := n.store.Lookup(id)
-	if j != nil && n.hasKin(j) {
+	if j != nil && (n.hasKin(j) || j.State == store.StateAcked) {
 		return n.Ack(id)
 	}
 	m := wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: *id}
-	if j == nil || n.dummy(j) {
+	if j == nil {
 		for _, p := range n.mesh.order {
 			n.send(p, &m)
 		}
-	}
-	if j == nil {
 		return false
 	}
 	n.Stats.Acked++

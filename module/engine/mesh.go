@@ -191,13 +191,17 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.GotAck:
 		n.onGotAck(p, j, m)
 	case wire.DelJob:
+		if m.Flags&wire.ByClient != 0 && j.State == store.StateAcked {
+			j.Confirm(uint64(p.Node)) // the word for the others stays
+			return
+		}
 		// Only who has or had a copy may say so, or a client of its node.
 		if j.State == store.StateAcked || j.HeldBy(uint64(p.Node)) || m.Flags&wire.ByClient != 0 {
 			if m.Flags&wire.PassOn != 0 && j.State != store.StateAcked {
 				// We may have handed it to a node that the sender doesn't know to hold it.
 				n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
 				j = n.undone(j) // it was promised to nobody
-			} else if m.Flags&wire.ByClient != 0 && j.State != store.StateAcked && n.hasKin(j) && n.addings[id] == nil {
+			} else if m.Flags&wire.ByClient != 0 && n.hasKin(j) && n.addings[id] == nil {
 				n.acknowledge(n.tellsKin(j), p) // as FastAck has it
 				n.collect(n.store.Lookup(&id))
 				return

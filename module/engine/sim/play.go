@@ -358,8 +358,6 @@ func (s *Sim) ack(j *job, n *node) {
 			s.uniqueGiven(j)
 			return
 		}
-		// A node that is leaving remembers nothing of a job that it doesn't know.
-		taken := n.e.Job(&j.id) != nil || !n.e.Leaving()
 		s.uniqueGiven(j)
 		known := n.e.Ack(&j.id)
 		s.trace("node %d: ACKJOB %s known %v", n.i, j.id, known)
@@ -370,12 +368,12 @@ func (s *Sim) ack(j *job, n *node) {
 		if known {
 			j.ackedBy = append(j.ackedBy, n.i)
 		}
-		j.done = j.done || taken
+		j.done = true
 		s.uniqueGiven(j)
 		if !known && n.e.Job(&j.id) != nil {
 			j.dummies = append(j.dummies, dummy{n, n.life})
 		}
-		if s.Swift && !j.once && taken { // the other kind isn't looked for at other nodes
+		if s.Swift && !j.once { // the other kind isn't looked for at other nodes
 			soon := int64(900)
 			if !known {
 				soon = 2000 // each holder may leave it to another, for a second or two
