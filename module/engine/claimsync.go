@@ -272,23 +272,13 @@ func (n *Node) unlearn(name []byte, h *holder, token uint64, fresh bool) {
 // a page that is older may still have them. Two generations, so that they need not all be
 // kept for as long as the node learns; one that is forgotten may be learnt as a vote
 // that stands against others until its lease is over.
-type freedVotes struct{ young, old map[[16]byte]bool }
+type freedVotes struct{ generations[[16]byte, bool] }
 
 func (f *freedVotes) add(key [16]byte, fresh bool) {
 	if len(f.young) >= freedMost {
-		f.old, f.young = f.young, nil
+		f.turn()
 	}
-	if f.young == nil {
-		f.young = map[[16]byte]bool{}
-	}
-	f.young[key] = fresh
-}
-
-func (f *freedVotes) get(key [16]byte) (fresh, yes bool) {
-	if fresh, yes = f.young[key]; !yes {
-		fresh, yes = f.old[key]
-	}
-	return fresh, yes
+	f.put(key, fresh)
 }
 
 // freedKey names a vote: the same holder may have another, by an older token.
@@ -348,13 +338,17 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 	if !told && (!n.abstains() || w == nil) {
 		return
 	}
+	since := n.sync.clears
+	if told {
+		since = p.clears
+	}
 	for i := range m.Locks {
 		e := &m.Locks[i]
 		if len(e.Name) == 0 || e.Token == 0 || (e.Job == wire.JobID{}) != (e.Name[0] == byte(store.LockBare)) {
 			continue
 		}
 		n.saw(e.Token)
-		if told && n.clearedSince(p.clears, e.Name, e.Token) || !told && n.clearedSince(n.sync.clears, e.Name, e.Token) {
+		if n.clearedSince(since, e.Name, e.Token) {
 			continue // the page is older
 		}
 		if told {
@@ -590,7 +584,7 @@ func (n *Node) settleContest(name []byte) {
 		return
 	}
 	n.sync.contests.remove(string(name))
-	if c.over(n.steady()) || n.alone() || n.cleared-c.clears > pastClears || n.clearedSince(c.clears, name, c.lock.Token) {
+	if c.over(n.steady()) || n.alone() || n.mayBeCleared(c.clears, name, c.lock.Token) {
 		return
 	}
 	c.lock.Left -= n.steady() - c.told

@@ -116,24 +116,30 @@ func TestMalformedLockName(t *testing.T) {
 	require.NoError(t, n.Receive(mate, m.Append(nil)))
 }
 
+// abstaining is a node that is connected to others, and may have lost votes that it gave.
+func abstaining(t *testing.T, now int64, votes engine.Votes, others []wire.NodeID) *engine.Node {
+	n, _, _ := node(now)
+	n.SetVotes(votes)
+	for _, id := range others {
+		n.AddPeer(id, "10.0.0.1:1")
+		n.PeerUp(id, "10.0.0.1:1", false)
+	}
+	n.Effects()
+	n.DistrustLocks()
+	n.Tick()
+	n.Effects()
+	require.True(t, n.Abstains())
+	return n
+}
+
 // A node in dispute hears of one rival by two tokens. When one is taken back, for an attempt failed, it
 // remembers the holder, and votes for no third.
 func TestRivalOfTwoTokens(t *testing.T) {
 	for _, order := range []string{"greater first", "lower first", "greater first, and ends", "lower first, and greater ends"} {
 		t.Run(order, func(t *testing.T) {
 			now := int64(1_700_000_000_000)
-			n, _, _ := node(now)
-			n.SetVotes(engine.Votes{Longest: 600_000})
 			nodes := []wire.NodeID{{1}, {2}, {3}, {4}}
-			for _, id := range nodes {
-				n.AddPeer(id, "10.0.0.1:1")
-				n.PeerUp(id, "10.0.0.1:1", false)
-			}
-			n.Effects()
-			n.DistrustLocks()
-			n.Tick()
-			n.Effects()
-			require.True(t, n.Abstains())
+			n := abstaining(t, now, engine.Votes{Longest: 600_000}, nodes)
 			name := store.AppendLockName(nil, store.LockWait, nil, []byte("k"))
 			tok := func(i int64) uint64 { return uint64(now+i) << 20 }
 			lock := func(job byte, i, left int64) wire.Lock {
@@ -230,18 +236,8 @@ func TestDisputeOfEndlessLocks(t *testing.T) {
 		for _, both := range []bool{false, true} {
 			t.Run(fmt.Sprint(gap/1000, " s, both stay ", both), func(t *testing.T) {
 				now := int64(1_700_000_000_000)
-				n, _, _ := node(now)
-				n.SetVotes(engine.Votes{Longest: 600_000, Unleased: true})
 				nodes := []wire.NodeID{{1}, {2}}
-				for _, id := range nodes {
-					n.AddPeer(id, "10.0.0.1:1")
-					n.PeerUp(id, "10.0.0.1:1", false)
-				}
-				n.Effects()
-				n.DistrustLocks()
-				n.Tick()
-				n.Effects()
-				require.True(t, n.Abstains())
+				n := abstaining(t, now, engine.Votes{Longest: 600_000, Unleased: true}, nodes)
 				name := store.AppendLockName(nil, store.LockWait, nil, []byte("k"))
 				lock := func(job byte, i int64) wire.Lock {
 					return wire.Lock{Name: name, Job: wire.JobID{job, 23: 1}, Token: uint64(now+i) << 20}

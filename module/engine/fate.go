@@ -551,13 +551,10 @@ func (n *Node) buried() {
 		if l.Early {
 			n.oneLess(l.Of, nil, source{clock: true})
 		}
-		switch {
-		case l.Ended:
-			n.endLater(end{id: l.ID, undone: l.Undone, unreleased: l.Unreleased, source: source{clock: true}})
-		case l.Copies:
+		if l.Copies && !l.Ended {
 			n.evictLater(l.ID, l.Unreleased)
-		default:
-			n.endLater(end{id: l.ID, undone: true, unreleased: l.Unreleased, source: source{clock: true}})
+		} else {
+			n.endLater(end{id: l.ID, undone: !l.Ended || l.Undone, unreleased: l.Unreleased, source: source{clock: true}})
 		}
 	}
 }

@@ -333,18 +333,15 @@ func (n *Node) movable(q *store.Queue, p *Peer) (_ *store.Job, steps int) {
 			}
 			continue
 		}
-		if !n.takes(p, j) {
-			steps++
-			continue
+		steps++
+		if !n.fits(p, j) {
+			continue // what is to become of one whose key is busy is for the next client here to find out
 		}
 		u := j.Unique()
-		if u == nil || !u.Runs() || n.liveLock(n.lockName(j, u, store.LockRun)) == nil {
-			return j, steps
+		if u == nil || u.Busy() != store.BusyWait || !n.keyRuns(j, u) {
+			return j, steps - 1
 		}
-		if u.Busy() == store.BusyWait {
-			n.store.HoldBack(j, u)
-		}
-		steps++ // what is to become of the others is for the next client here to find out
+		n.store.HoldBack(j, u)
 	}
 	return nil, steps
 }

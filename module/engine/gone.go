@@ -138,30 +138,18 @@ type past struct {
 	until int64 // unix ms; then all are looked at again
 }
 
-// passing remembers where that is, by queue. Two generations: what wasn't asked for lately is
-// forgotten, however many queues there are.
+// passing remembers where that is, by queue. One that wasn't asked for lately is forgotten.
 type passing struct {
-	young, old map[string]past
-	turned     int64
+	generations[string, past]
+	turned int64
 }
 
-func (g *passing) len() int { return len(g.young) + len(g.old) }
-
-func (g *passing) get(queue string) past {
-	if at, ok := g.young[queue]; ok {
-		return at
-	}
-	return g.old[queue]
-}
-
-func (g *passing) put(queue string, at past, now int64) {
+func (g *passing) add(queue string, at past, now int64) {
 	if now-g.turned >= pastMS || len(g.young) >= pastMost {
-		g.young, g.old, g.turned = nil, g.young, now
+		g.turn()
+		g.turned = now
 	}
-	if g.young == nil {
-		g.young = map[string]past{}
-	}
-	g.young[queue] = at
+	g.put(queue, at)
 }
 
 // behind finds the first waiting job that a node can be given. It passes over some at a time,
@@ -172,7 +160,7 @@ func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 		return j, 0
 	}
 	name := string(q.NameBytes())
-	at := p.past.get(name)
+	at, _ := p.past.get(name)
 	if last := n.store.Lookup(&at.job); last != nil && last.Queue == q && last.Place == store.InWaiting && n.now < at.until {
 		j = last.Next
 	} else {
@@ -183,7 +171,7 @@ func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 		steps++
 	}
 	if steps > 0 {
-		p.past.put(name, at, n.now)
+		p.past.add(name, at, n.now)
 	}
 	if steps == busySteps {
 		n.serveLater(q)
@@ -198,5 +186,10 @@ func (n *Node) fits(p *Peer, j *store.Job) bool {
 		return false
 	}
 	u := j.Unique()
-	return u == nil || !u.Runs() || u.Busy() == store.BusyWait || n.liveLock(n.lockName(j, u, store.LockRun)) == nil
+	return u == nil || u.Busy() == store.BusyWait || !n.keyRuns(j, u)
+}
+
+// keyRuns says whether a job may not run now, for one of its key does.
+func (n *Node) keyRuns(j *store.Job, u store.Unique) bool {
+	return u.Runs() && n.liveLock(n.lockName(j, u, store.LockRun)) != nil
 }

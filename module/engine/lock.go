@@ -127,6 +127,9 @@ func BareToken(shown int64) uint64 { return uint64(shown) << hiddenBits }
 // told (settleLock).
 const reserveMS = 6_000
 
+// tokenIn is the least token of the clock's in so many ms.
+func (n *Node) tokenIn(ms int64) uint64 { return uint64(max(n.now+ms, 0)) << tokenShift }
+
 // nextToken makes a fencing token greater than any before it for this lock (l
 // may be nil). It begins with the time, so that it also grows over the loss of
 // all that was remembered.
@@ -135,7 +138,7 @@ func (n *Node) nextToken(l *store.Lock) uint64 {
 	if l != nil {
 		last = max(last, l.Token)
 	}
-	token := max(uint64(max(n.now, 0))<<tokenShift, nextShown(last))
+	token := max(n.tokenIn(0), nextShown(last))
 	n.reserve(token)
 	return token
 }
@@ -150,7 +153,7 @@ const aheadMS = 3_000
 // would begin with the same token.
 func (n *Node) TokensAhead() uint64 {
 	from := max(n.store.Locks().Floor, n.reserved)
-	if from <= uint64(max(n.now, 0))<<tokenShift {
+	if from <= n.tokenIn(0) {
 		return 0
 	}
 	return min(from+aheadMS<<tokenShift, store.MaxToken)
@@ -198,7 +201,7 @@ func (n *Node) ownToken(space store.Space, token uint64) uint64 {
 // from the far future can only be an error.
 func (n *Node) saw(token uint64) {
 	const day = 86_400_000
-	if token > n.seen && token < uint64(max(n.now, 0)+day)<<tokenShift {
+	if token > n.seen && token < n.tokenIn(day) {
 		n.seen = token
 	}
 }
@@ -698,7 +701,7 @@ func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pen
 		return 0, nil, (&Outcome{Kind: NoQuorum, Why: n.whyNoQuorum(&Claim{name: name})}).Err()
 	}
 	// A lock that is given from now on has a greater token, unless its node's clock is behind.
-	n.seen = max(n.seen, n.store.Locks().Floor, uint64(max(n.now, 0))<<tokenShift)
+	n.seen = max(n.seen, n.store.Locks().Floor, n.tokenIn(0))
 	m := wire.Message{Kind: wire.ClearLocks, Lock: wire.Lock{Name: name, Token: min(n.seen, store.MaxToken)}}
 	if prefix {
 		m.Flags = wire.Prefix
@@ -760,6 +763,11 @@ func (n *Node) clearedSince(count uint64, name []byte, token uint64) bool {
 		}
 	}
 	return false
+}
+
+// mayBeCleared is clearedSince where one that is too long ago to be remembered counts as well.
+func (n *Node) mayBeCleared(count uint64, name []byte, token uint64) bool {
+	return n.cleared-count > pastClears || n.clearedSince(count, name, token)
 }
 
 // clear is ClearLocks for one lock up to this token, and this node alone.

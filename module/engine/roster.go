@@ -84,24 +84,35 @@ func (r *roster[K, T]) pass(budget int, keep func(name K, v *T) bool) (more bool
 	return r.left > 0
 }
 
-// recent remembers names until the turn after the next, however many there are: there is
-// nothing to walk through, and nothing to copy where it grows.
-type recent[K comparable] struct{ young, old map[K]struct{} }
+// generations is a map that forgets: an entry is there until the turn after the next, however
+// many there are. There is nothing to walk through.
+type generations[K comparable, T any] struct{ young, old map[K]T }
 
-func (r *recent[K]) add(name K) {
-	if r.young == nil {
-		r.young = map[K]struct{}{}
+func (g *generations[K, T]) put(name K, v T) {
+	if g.young == nil {
+		g.young = map[K]T{}
 	}
-	r.young[name] = struct{}{}
+	g.young[name] = v
 }
 
-func (r *recent[K]) has(name K) bool {
-	_, young := r.young[name]
-	_, old := r.old[name]
-	return young || old
+func (g *generations[K, T]) get(name K) (v T, yes bool) {
+	if v, yes = g.young[name]; !yes {
+		v, yes = g.old[name]
+	}
+	return v, yes
 }
 
 // len counts those of both turns.
-func (r *recent[K]) len() int { return len(r.young) + len(r.old) }
+func (g *generations[K, T]) len() int { return len(g.young) + len(g.old) }
 
-func (r *recent[K]) turn() { r.young, r.old = nil, r.young }
+func (g *generations[K, T]) turn() { g.young, g.old = nil, g.young }
+
+// recent remembers names alone.
+type recent[K comparable] struct{ generations[K, struct{}] }
+
+func (r *recent[K]) add(name K) { r.put(name, struct{}{}) }
+
+func (r *recent[K]) has(name K) bool {
+	_, yes := r.get(name)
+	return yes
+}

@@ -391,8 +391,7 @@ func (n *Node) current(c *Claim) bool {
 		return true
 	}
 	forgot := n.dropGone(c) && c.flags&lockAny == 0
-	cleared := n.cleared-c.clears > pastClears || n.clearedSince(c.clears, c.name, c.proposal)
-	if c.kind == release || !forgot && !cleared {
+	if c.kind == release || !forgot && !n.mayBeCleared(c.clears, c.name, c.proposal) {
 		return true
 	}
 	n.retract(c)

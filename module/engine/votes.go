@@ -229,9 +229,6 @@ func (n *Node) promised(name []byte, id *store.ID, token uint64, flags uint8, le
 	return covered
 }
 
-// tokenIn is the least token of the clock's in so many ms.
-func (n *Node) tokenIn(ms int64) uint64 { return uint64(max(n.now+ms, 0)) << tokenShift }
-
 // covers is promised for a node that has voted before.
 func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool {
 	now, p := n.steady(), &n.votes

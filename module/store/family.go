@@ -132,7 +132,7 @@ type Knot struct {
 	last       *Tie // of those that Blocked counts
 	Len        uint64
 	Blocked    uint64 // those that the one blocks, or did before it was released to come last
-	walk       *Tie   // the next for [Store.Walk], which is over where Blocked doesn't count it
+	walk       *Tie   // the next for [Knot.Walk], which is over where Blocked doesn't count it
 	walking    bool   // it has begun
 	near       *Tie   // the one that was tied last, or is beside where that one was
 	rungs      *[rungLevels]*rung
@@ -350,6 +350,14 @@ func (k *Knot) before(t *Tie, path *[rungLevels]*rung) (at *Tie) {
 	return at
 }
 
+// behind is where a level goes on behind the rung of a path, or begins.
+func (k *Knot) behind(path *[rungLevels]*rung, level int) **rung {
+	if l := path[level]; l != nil {
+		return &l.next
+	}
+	return &k.rungs[level]
+}
+
 // addRungs puts a tie on the first levels, behind those of a path.
 func (s *Store) addRungs(k *Knot, t *Tie, levels int, path *[rungLevels]*rung) {
 	if k.rungs == nil {
@@ -358,11 +366,7 @@ func (s *Store) addRungs(k *Knot, t *Tie, levels int, path *[rungLevels]*rung) {
 	}
 	var down *rung
 	for i := range levels {
-		l := (*rung)(s.alloc.Alloc(rungSize))
-		after := &k.rungs[i]
-		if path[i] != nil {
-			after = &path[i].next
-		}
+		l, after := (*rung)(s.alloc.Alloc(rungSize)), k.behind(path, i)
 		*l = rung{tie: t, next: *after, down: down}
 		*after, down = l, l
 	}
@@ -377,10 +381,7 @@ func (s *Store) leaveRungs(k *Knot, t *Tie) {
 	var path [rungLevels]*rung
 	k.before(t, &path)
 	for i := range levels {
-		after := &k.rungs[i]
-		if path[i] != nil {
-			after = &path[i].next
-		}
+		after := k.behind(&path, i)
 		l := *after
 		*after = l.next
 		s.alloc.Free(unsafe.Pointer(l), rungSize)
