@@ -573,7 +573,7 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 	if n.expiresInHands && j.ETime-n.now < timeToLive(j)/2 {
 		return 0, false, ErrTooLate
 	}
-	if n.awaitsFirst(j) {
+	if n.nobodyHas(j) {
 		return int64(j.Retry), false, nil
 	}
 	if j.Retry > 0 || j.State == store.StateActive {
@@ -607,6 +607,7 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 		}
 		if left == 0 {
 			j = n.keepWork(j) // where a client works that got it before it was queued again, too
+			j.Flags |= store.FlagQueuedOnce
 		}
 		n.prolong(j)
 		n.postponeBy(j, left)

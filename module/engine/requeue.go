@@ -106,6 +106,17 @@ func (n *Node) awaitsFirst(j *store.Job) bool {
 		j.QTime > n.now && !held(j)
 }
 
+// nobodyHas says whether a job awaits its first queueing, so that no client can have it. One that
+// was put off because its key was being worked on had been in a queue, and one that was delivered
+// more than once, or given back, had been with a client, here or elsewhere, who may still work on it.
+func (n *Node) nobodyHas(j *store.Job) bool {
+	if !n.awaitsFirst(j) || j.Deliveries > 0 || j.Nacks > 0 {
+		return false
+	}
+	u := j.Unique()
+	return u == nil || u.Has(store.UniquePending) || u.Tries() == 0
+}
+
 // wonElsewhere says whether a job that was put off may have its lock by another node's claim,
 // as where a client said ENQUEUE there: that node queues it.
 func (n *Node) wonElsewhere(j *store.Job) bool {
@@ -121,7 +132,7 @@ func (n *Node) wonElsewhere(j *store.Job) bool {
 func (n *Node) onWorking(j *store.Job, flags uint8) {
 	var span int64
 	if flags&wire.InHands == 0 {
-		if n.awaitsFirst(j) {
+		if n.nobodyHas(j) {
 			return
 		}
 		span = delayFrom(j, n.now)
