@@ -469,11 +469,11 @@ func (m *module) settleOld(c *rm.Ctx) {
 }
 
 func (m *module) serve(w *engine.Waiter, j *store.Job) {
-	b, id, deliveries := w.Client.(*blocked), j.ID, j.Deliveries
+	b, delivery := w.Client.(*blocked), engine.DeliveryOf(j)
 	b.client.Answer(func(c *rm.Ctx) {
 		c.Array(1)
 		m.putJob(c, j, b.counters, b.token, true)
-	}, func(*rm.Ctx) { m.later(0, func(*rm.Ctx) { m.node.Undeliver(&id, deliveries) }) })
+	}, func(*rm.Ctx) { m.later(0, func(*rm.Ctx) { m.node.Undeliver(delivery) }) })
 }
 
 // --- time --------------------------------------------------------------------

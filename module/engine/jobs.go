@@ -410,12 +410,20 @@ func (n *Node) refetched(out []*store.Job, ids []store.ID) []*store.Job {
 	return out
 }
 
-// Undeliver takes back a job that was meant for a client who has gone:
-// deliveries is what the job's counter was then. Nothing happens where the job
-// has moved on since, or where this node has become a replica: its master says now who has it.
-func (n *Node) Undeliver(id *store.ID, deliveries uint16) {
-	j := n.store.Lookup(id)
-	if n.passive || j == nil || j.State != store.StateActive || j.Deliveries != deliveries || j.Flags&store.FlagDelivered == 0 {
+// Delivery names one delivery of a job: each later one has other counters.
+type Delivery struct {
+	id                store.ID
+	deliveries, nacks uint16
+}
+
+// DeliveryOf names the delivery of a job that was just given to a client.
+func DeliveryOf(j *store.Job) Delivery { return Delivery{j.ID, j.Deliveries, j.Nacks} }
+
+// Undeliver takes back a job that was meant for a client who has gone. Nothing happens where the
+// job has moved on since, or where this node has become a replica: its master says now who has it.
+func (n *Node) Undeliver(d Delivery) {
+	j := n.store.Lookup(&d.id)
+	if n.passive || j == nil || j.State != store.StateActive || DeliveryOf(j) != d || j.Flags&store.FlagDelivered == 0 {
 		return
 	}
 	n.Stats.Abandoned++

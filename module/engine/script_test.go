@@ -105,7 +105,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"stall": func() { w.actor(0).still = true }, "wake": func() { w.actor(0).still = false },
 		"undeliver": func() {
 			n, id := w.actor(0), w.id(1)
-			n.do(func() { n.e.Undeliver(&id, n.e.Job(&id).Deliveries) })
+			n.do(func() { n.e.Undeliver(engine.DeliveryOf(n.e.Job(&id))) })
 		},
 		"flush": func() { n := w.actor(0); n.do(n.e.Flush) },
 		"delqueue": func() {

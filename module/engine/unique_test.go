@@ -648,6 +648,20 @@ func TestLocksOfAcceptedJobs(t *testing.T) {
 	require.True(t, d.n.Job(&id).Unique().Has(store.UniqueHasWait))
 }
 
+// A client that has gone before its job reached it; meanwhile somebody has given the job back, and
+// another client has it.
+func TestUndeliveredAfterANack(t *testing.T) {
+	d := newDesk()
+	id, err := d.add(t, Add{Queue: []byte("q"), Retry: 10})
+	require.NoError(t, err)
+	require.Len(t, d.get(t, 1, "q"), 1)
+	gone := DeliveryOf(d.n.Job(&id))
+	d.do(t, func() { d.n.Enqueue(&id, true) })
+	require.Len(t, d.get(t, 1, "q"), 1)
+	d.do(t, func() { d.n.Undeliver(gone) })
+	require.Empty(t, d.get(t, 1, "q"), "it is given to two at once")
+}
+
 // A client that has gone before its job reached it: the locks are as before.
 func TestUndeliveredJobsLocks(t *testing.T) {
 	d := newDesk()
@@ -656,7 +670,7 @@ func TestUndeliveredJobsLocks(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, d.get(t, 1, "q"), 1)
 	require.True(t, d.n.Job(&first).Unique().Has(store.UniqueHasRun))
-	d.do(t, func() { d.n.Undeliver(&first, 0) })
+	d.do(t, func() { d.n.Undeliver(DeliveryOf(d.n.Job(&first))) })
 	u := d.n.Job(&first).Unique()
 	require.True(t, u.Has(store.UniqueHasWait) && !u.Has(store.UniqueHasRun))
 	_, err = d.add(t, a)
