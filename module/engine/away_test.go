@@ -126,6 +126,45 @@ func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 	}
 }
 
+// The end of a job that isn't here is noted in one that waits for it in another database: when that
+// one is back, maybe after a restart, no node may know any more how the other ended.
+func TestTheEndOfAStrangerReachesOneThatIsAway(t *testing.T) {
+	for _, loaded := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		n, _, _ := node(now)
+		parent, _, err := n.AddJob(&engine.Add{Queue: []byte("p"), Replicate: 1, Retry: 100, TTL: 86400})
+		require.NoError(t, err)
+		child, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400, Members: engine.Members{After: []store.ID{parent}}})
+		require.NoError(t, err)
+		db := 0
+		if loaded {
+			db = 1
+		}
+		n, k, queues := restarted(t, now, map[string]int{"q": db}, map[string][][]byte{"q": {bytes.Clone(n.Job(&child).Record())}})
+		q := queues["q"]
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		if !loaded {
+			move(t, n, k, q, 1)
+		}
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.SetAck, ID: wire.JobID(parent)}).Append(nil)))
+		pass(n, &now, 1000)
+		require.NotNil(t, q.HeldHead, "loaded there: %v", loaded)
+		n, k, queues = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": {bytes.Clone(q.HeldHead.Record())}})
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		move(t, n, k, queues["q"], 0)
+		for range 3 {
+			pass(n, &now, 5_000)
+			for round := range uint64(10) {
+				require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Fate, ID: wire.JobID(parent), Count: wire.FateUnknown, Round: round}).Append(nil)))
+			}
+			n.Effects()
+		}
+		require.NotNil(t, n.Job(&child), "loaded there: %v", loaded)
+		assert.Equal(t, store.StateQueued, n.Job(&child).State, "loaded there: %v", loaded)
+	}
+}
+
 // A job that was released to come last waits for those that are away, whether they went
 // before its release or after it.
 func TestOneThatComesLastWaitsForThoseThatAreAway(t *testing.T) {

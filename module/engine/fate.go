@@ -232,7 +232,11 @@ func (n *Node) follow(e end) (dropped int) {
 				continue
 			}
 			n.store.Untie(&e.id, &id)
-			if c == nil || c.State == store.StateAcked {
+			if c == nil {
+				n.outliveAway(&id, &e)
+				continue
+			}
+			if c.State == store.StateAcked {
 				continue
 			}
 			n.countIDs(c)
@@ -365,6 +369,26 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	return true
 }
 
+// outliveAway has a job that is out of sight go on without one that isn't here any more: when it
+// is back nobody may know how that one ended. One that doesn't go on finds it out then.
+func (n *Node) outliveAway(id *store.ID, e *end) {
+	j := n.lookAway(id)
+	if j == nil || j.State == store.StateAcked {
+		return
+	}
+	f, _ := j.Family()
+	switch {
+	case !e.undone, f.Flags&store.FamilyEarly != 0:
+	case f.Flags&store.FamilyBlocked != 0:
+		if e.unreleased {
+			return
+		}
+	case f.OnDead != OnDeadRun:
+		return
+	}
+	n.outlive(j, e, e.id)
+}
+
 // DeadSuffix makes a queue's name that of its dead-letter queue.
 const DeadSuffix = ":dead"
 
@@ -388,7 +412,8 @@ func (n *Node) bequeath(j *store.Job) *store.Job {
 	return j
 }
 
-// letGo queues a job that isn't held back any more, when it is this node's turn.
+// letGo queues a job that isn't held back any more, when it is this node's turn, and the job
+// is in sight.
 func (n *Node) letGo(j *store.Job, when turn) {
 	if j.State != store.StateActive {
 		return // it waits for its copies, and is queued when it has them
@@ -410,7 +435,7 @@ func (n *Node) letGo(j *store.Job, when turn) {
 		n.log(LogState, j)
 		return
 	}
-	if when == soon && j.Retry > 0 && j.Holders() > 0 {
+	if when == soon && j.Retry > 0 && j.Holders() > 0 || when != later && j.Queue.DB != 0 {
 		j.Flags &^= store.FlagQueuedOnce
 		j.QTime = n.now + store.AnnounceMS
 		n.arm(j)

@@ -579,11 +579,14 @@ func (n *Node) resumeOffer(j *store.Job, doubtful bool) {
 	n.offers.put(j.ID, o)
 }
 
-// resettle is for the offered jobs of a queue that was out of sight. The next tick
-// decides about them: what is logged before the command that brought the queue is lost.
+// resettle is for the offered jobs of a queue that was out of sight, and those that are due. The
+// next tick decides about them: what is logged before the command that brought the queue is lost.
 func (n *Node) resettle(q *store.Queue) {
 	for j := q.HeldHead; j != nil; j = j.Next {
 		if !isOffered(j) {
+			if j.QTime > 0 && j.QTime <= n.now {
+				n.arm(j)
+			}
 			continue
 		}
 		if !n.offerStands(j, false) {

@@ -200,6 +200,21 @@ func (n *Node) setDormant(list []*store.Queue) {
 // nowhere, see [Node.unlisted].
 func (n *Node) away(id *store.ID) bool { return n.store.Away(id) || n.unlisted() }
 
+// lookAway finds a job in a queue that lies in another database; nil where it is in none. Where
+// the table lacks such jobs they are put into it, once.
+func (n *Node) lookAway(id *store.ID) *store.Job {
+	if len(n.dormant) == 0 {
+		return nil
+	}
+	if n.unlisted() {
+		n.listAll()
+	}
+	if j := n.store.LookupAway(id); j != nil && j.Queue.DB != 0 {
+		return j
+	}
+	return nil // or its key has just let go of it
+}
+
 // unlisted says whether the table of jobs lacks those of a queue that lies in another
 // database: it was loaded there, or database 0 was flushed since it went. To look for a job
 // in such a queue would take time for each of its jobs.

@@ -621,12 +621,19 @@ func eachJob(q *store.Queue, do func(*store.Job)) {
 	}
 }
 
-// ApplyState is SETJOB: the changed state of a job, and who else holds it. Unknown jobs are passed over.
+// ApplyState is SETJOB: the changed state of a job, and who else holds it. One in another database
+// has one, too, when the end of another that it waited for became known. Unknown jobs are passed over.
 func (n *Node) ApplyState(rec, holders []byte) error {
 	j, err := n.store.ApplyState(rec, holders)
+	if j == nil && err == nil && len(n.dormant) > 0 && n.unlisted() {
+		n.listAll()
+		j, err = n.store.ApplyState(rec, holders)
+	}
 	if err != nil || j == nil {
 		return err
 	}
-	n.touch(j.Queue)
+	if j.Queue.DB == 0 {
+		n.touch(j.Queue)
+	}
 	return nil
 }

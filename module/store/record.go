@@ -81,8 +81,8 @@ func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
 	return j, nil
 }
 
-// ApplyState brings a known job to the state of a record, which may be without
-// its body and parts; it leaves the list of what is worked on, other lists are
+// ApplyState brings a job that is known, or [Store.Away], to the state of a record, which may
+// be without its body and parts; it leaves the list of what is worked on, other lists are
 // left alone. parts, where not nil, are the parts. It returns nil where the job
 // isn't known.
 func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
@@ -91,6 +91,9 @@ func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 		return nil, err
 	}
 	j := s.Lookup(&head.ID)
+	if j == nil {
+		j = s.LookupAway(&head.ID)
+	}
 	if j == nil {
 		return nil, nil
 	}

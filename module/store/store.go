@@ -142,16 +142,21 @@ func (s *Store) Lookup(id *ID) *Job {
 }
 
 // Away says whether a job is in the table, and its queue is detached.
-func (s *Store) Away(id *ID) bool {
-	j := s.find(id)
-	return j != nil && j.Queue.state == queueLoose
+func (s *Store) Away(id *ID) bool { return s.LookupAway(id) != nil }
+
+// LookupAway finds a job that is [Store.Away].
+func (s *Store) LookupAway(id *ID) *Job {
+	if j := s.find(id); j != nil && j.Queue.state == queueLoose {
+		return j
+	}
+	return nil
 }
 
 // Oust frees a job that is [Store.Away], which another of the same ID takes the place of. It
 // says whether there was one.
 func (s *Store) Oust(id *ID) bool {
-	j := s.find(id)
-	if j == nil || j.Queue.state != queueLoose {
+	j := s.LookupAway(id)
+	if j == nil {
 		return false
 	}
 	s.Remove(j)

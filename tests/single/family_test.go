@@ -679,3 +679,61 @@ func TestAcknowledgedAndItsQueueDeleted(t *testing.T) {
 	c.Do("EXEC")
 	harness.Await(t, 10*time.Second, "all to go on", func() bool { return c.Do("QLEN", "q").Int() == 1000 })
 }
+
+// A job is acknowledged and its queue deleted while the one that waits for it lies in another
+// database. That one is queued when it is back, whatever has happened to the server meanwhile.
+func TestAcknowledgedAndItsQueueDeletedWhileAnotherIsAway(t *testing.T) {
+	for _, mode := range []string{"", "rdb", "aof", "aof-without-preamble", "aof-rewritten", "aof-kill", "aof-at-once-kill", "reload", "replica", "twice"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			save := mode
+			if mode == "twice" {
+				save = "rdb"
+			}
+			s := harness.Start(t, saving(save))
+			c := s.Dial()
+			parent := add(t, c, "p", "b", 0)
+			child := add(t, c, "q", "b", 0, "AFTER", parent)
+			require.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int())
+			away := func() int {
+				c.Do("SELECT", 1)
+				defer c.Do("SELECT", 0)
+				return len(c.Do("DUMP", "q").Str)
+			}
+			waiting := away()
+			var r *harness.Server
+			switch mode {
+			case "replica":
+				r = harness.Start(t, harness.WithReplicaOf(s))
+				r.AwaitSync()
+			case "twice": // so nobody knows what is in the queue
+				comeBack(t, s, mode)
+				c = s.Dial()
+			}
+			require.Equal(t, parent, get(t, c, "p"))
+			require.Equal(t, int64(1), c.Do("ACKJOB", parent).Int())
+			require.Equal(t, int64(1), c.Do("DEL", "p").Int())
+			if mode != "aof-at-once-kill" {
+				harness.Await(t, 5*time.Second, "it to wait no more", func() bool { return away() < waiting-len(parent)/2 })
+			}
+			switch mode {
+			case "":
+			case "replica":
+				harness.Await(t, 10*time.Second, "the replica to have all", func() bool {
+					return r.Info("replication", "slave_repl_offset") == s.Info("replication", "master_repl_offset")
+				})
+				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+				s = r
+			default:
+				comeBack(t, s, mode)
+			}
+			c = s.Dial()
+			c.Do("SELECT", 1)
+			harness.Await(t, 5*time.Second, "it to be moved", func() bool { return c.Do("MOVE", "q", 0).Is(1) })
+			c.Do("SELECT", 0)
+			harness.Await(t, 5*time.Second, "it to be queued", func() bool { return state(c, child) == "queued" })
+			assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_jobs_dropped"))
+			assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
+		})
+	}
+}
