@@ -428,8 +428,8 @@ func (n *Node) letGo(j *store.Job, when turn) {
 			j.Flags &^= store.FlagQueuedOnce
 			n.store.Count(j, store.Delayed)
 		}
-		if when == atOnce {
-			j.Flags |= store.FlagAnnounced
+		if when == atOnce && j.Holders() == 0 {
+			j.Flags |= store.FlagAnnounced // else another may have let it go at the same moment
 		}
 		n.arm(j)
 		n.log(LogState, j)

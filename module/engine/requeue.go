@@ -93,16 +93,17 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, span int64) {
 	n.leaveJob(j, span)
 }
 
-// isToQueue says whether this node is the one that is to queue a job for the first time; a
-// unique one, which may wait for its key, later than another could that announces itself now.
+// isToQueue says whether this node is the one that is to queue a job for the first time, and has
+// announced it, or need not; a unique one, which may wait for its key, later than another could
+// that announces itself now.
 func (n *Node) isToQueue(j *store.Job) bool {
-	return n.awaitsFirst(j) && (j.Unique() == nil || j.QTime > n.now+store.AnnounceMS)
+	return j.Flags&store.FlagAnnounced != 0 && n.awaitsFirst(j) && (j.Unique() == nil || j.QTime > n.now+store.AnnounceMS)
 }
 
 // awaitsFirst says whether this node is the one that is to queue a job for the first time,
-// when its delay is over.
+// when its delay is over. Another may be one, too, and is told before (FlagAnnounced).
 func (n *Node) awaitsFirst(j *store.Job) bool {
-	return j.State == store.StateActive && j.Flags&(store.FlagAnnounced|store.FlagQueuedOnce) == store.FlagAnnounced &&
+	return j.State == store.StateActive && j.Flags&store.FlagQueuedOnce == 0 && (j.Flags&store.FlagAnnounced != 0 || j.Reason() == store.Delayed) &&
 		j.QTime > n.now && !held(j)
 }
 
