@@ -219,7 +219,10 @@ func (s *Store) withdraw(q *Queue, j *Job) {
 	case InLane:
 		s.leaveLane(j, nil, true)
 	default:
-		s.removeHeld(q, j)
+		if j.Flags&flagsReason != 0 { // few have one
+			s.recount(q, j, NoReason)
+		}
+		removeHeld(q, j)
 	}
 }
 
@@ -336,8 +339,7 @@ func insertHeld(q *Queue, j *Job) {
 	link(j, &q.HeldHead, &q.HeldTail)
 }
 
-func (s *Store) removeHeld(q *Queue, j *Job) {
+func removeHeld(q *Queue, j *Job) {
 	q.Held--
-	s.recount(q, j, NoReason)
 	unlink(j, &q.HeldHead, &q.HeldTail)
 }
