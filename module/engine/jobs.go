@@ -30,6 +30,14 @@ type Add struct {
 // Copies is the default of REPLICATE: three, or as many nodes as can be
 // reached, this one included where it keeps new jobs (disque-compat.md 9.1, B21).
 func (n *Node) Copies() int {
+	if n.alone() {
+		return 1
+	}
+	return n.copies()
+}
+
+// copies is Copies in a mesh.
+func (n *Node) copies() int {
 	c := 1
 	if n.External() {
 		c = 0
@@ -323,7 +331,9 @@ func (n *Node) deliver(j *store.Job) {
 	q := j.Queue
 	n.toWork(j)
 	n.outlast(j)
-	n.endLoss(j)
+	if n.lost.len() > 0 {
+		n.endLoss(j)
+	}
 	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered
 	n.arm(j)
 	q.ATime = n.now
@@ -453,7 +463,9 @@ func (n *Node) Ack(id *store.ID) bool {
 	counted := j.State != store.StateAcked
 	if counted {
 		n.Stats.Acked++
-		j = n.tellsKin(j)
+		if !n.alone() {
+			j = n.tellsKin(j)
+		}
 		if j.Holders() == 0 {
 			if j.Parts > 0 || n.store.Ties() > 0 {
 				n.ended(j, false, source{})
