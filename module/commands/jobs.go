@@ -257,7 +257,7 @@ func (m *module) enterIDs(c *rm.Ctx) bool {
 		fail(c, engine.ErrReplica)
 		return false
 	}
-	return m.limits.none || m.mayUseJobs(c, rm.UseWrite, m.ids...)
+	return m.mayUseJobs(c, rm.UseWrite, m.ids...)
 }
 
 // each applies an operation to each of the IDs and answers how many it did.
