@@ -80,7 +80,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 // it to another that announces it. One that waits for its key is that node's which gets the lock.
 func (n *Node) mayLeave(j *store.Job) bool {
 	return j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagAnnounced != 0 && !held(j) &&
-		(j.Unique() == nil || !n.awaitsFirst(j))
+		(!n.awaitsFirst(j) || j.QTime <= n.now+store.AnnounceMS && !n.putOff(j))
 }
 
 // onPutOff leaves a job that was put off to the node that did it, until its retry time is over
@@ -115,7 +115,7 @@ func (n *Node) nobodyHas(j *store.Job) bool {
 		return false
 	}
 	u := j.Unique()
-	return u == nil || u.Has(store.UniquePending) || u.Tries() == 0
+	return u == nil || u.Has(store.UniquePending) || u.Tries() == 0 || delayFrom(j, n.now) > 0
 }
 
 // wonElsewhere says whether a job that was put off may have its lock by another node's claim,

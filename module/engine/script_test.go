@@ -74,6 +74,7 @@ type actor struct {
 	peers []wire.NodeID
 	links map[*actor]bool
 	next  int64
+	off   int64 // its wall clock is that far from the others'
 	down  bool
 	still bool // stands still: it neither ticks nor receives
 	life  uint64
@@ -122,6 +123,13 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			n, id := w.actor(0), w.id(1)
 			t := n.e.Token(n.e.Job(&id))
 			w.say("%s shown %d", w.token(t), engine.ShownToken(t)-engine.ShownToken(uint64(dawn)<<20))
+		},
+		"clock": func() { // NODE SPAN: of a node that is down, its wall clock is set to that far from the others'
+			n := w.actor(0)
+			text, back := strings.CutPrefix(w.word(1), "-")
+			if n.off = w.span(text); back {
+				n.off = -n.off
+			}
 		},
 		"release": w.release, "cancel": w.cancel, "body": w.body,
 	}
@@ -180,14 +188,14 @@ func (n *actor) start(timeout int64) {
 	n.down = false
 	n.k = &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
 	n.e = engine.New(engine.Config{
-		Alloc: storetest.New(), Keys: n.k, Random: rand.NewPCG(uint64(n.id[0]), n.life), NodeID: fmt.Sprintf("%x", n.id), Now: n.w.now, NodeTimeout: timeout,
+		Alloc: storetest.New(), Keys: n.k, Random: rand.NewPCG(uint64(n.id[0]), n.life), NodeID: fmt.Sprintf("%x", n.id), Now: n.w.now + n.off, NodeTimeout: timeout,
 	})
 	n.k.n = n.e
 }
 
 // do runs an event at a node and shows what comes of it.
 func (n *actor) do(f func()) {
-	n.e.SetNow(n.w.now)
+	n.e.SetNow(n.w.now + n.off)
 	f()
 	for _, e := range n.e.Effects() {
 		n.effect(&e)
@@ -204,7 +212,7 @@ func (n *actor) do(f func()) {
 			}
 		})
 	}
-	n.next = min(n.next, n.e.EarliestArmed())
+	n.next = min(n.next+n.off, n.e.EarliestArmed()) - n.off
 }
 
 func (n *actor) effect(e *engine.Effect) {
@@ -629,7 +637,7 @@ func (w *world) show() {
 		if n.down {
 			w.say("%s: down", n.name)
 		} else if j := n.e.Job(&id); j != nil {
-			n.e.SetNow(w.now)
+			n.e.SetNow(w.now + n.off)
 			w.say("%s: %s", n.name, w.state(j))
 		} else {
 			w.say("%s: unknown", n.name)
@@ -725,7 +733,7 @@ func (w *world) advance() {
 		}
 		w.now = max(w.now, first.next)
 		before := w.out.Len()
-		first.do(func() { first.next = first.e.Tick() })
+		first.do(func() { first.next = first.e.Tick() - first.off })
 		if w.d.HasArg("deliver") {
 			w.deliver()
 		}
