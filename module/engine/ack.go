@@ -208,15 +208,9 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 // endUnknown remembers the end of a job that isn't known here, acknowledged or cancelled,
 // until all nodes have heard of it.
 func (n *Node) endUnknown(id *store.ID, cancelled bool) {
+	n.endAway(id, cancelled)
 	if len(n.mesh.order) == 0 || n.graves.has(id) {
 		return
-	}
-	if len(n.dormant) > 0 && n.store.Oust(id) {
-		n.effect(LogDelete).ID = *id
-		if !cancelled {
-			n.store.SetDone(id)
-		}
-		n.followUnknown(end{id: *id, undone: cancelled})
 	}
 	var extras []byte
 	if cancelled {
@@ -228,6 +222,34 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool) {
 	j.State = store.StateAcked
 	n.store.RegisterNew(n.store.Hidden(), j)
 	n.collect(j)
+}
+
+// endAway ends a job whose queue lies in another database, lest it comes back with that.
+func (n *Node) endAway(id *store.ID, cancelled bool) {
+	if e, yes := n.dropAway(id, cancelled); yes {
+		if !e.undone {
+			n.store.SetDone(id)
+		}
+		n.followUnknown(e)
+	}
+}
+
+// dropAway is endAway but for those that wait for the job: they go by its end. False where there
+// is no such job.
+func (n *Node) dropAway(id *store.ID, cancelled bool) (e end, yes bool) {
+	j := n.lookAway(id)
+	switch e.id = *id; {
+	case j == nil, cancelled && j.State == store.StateAcked:
+		return end{}, false
+	case j.State == store.StateAcked:
+		e.undone, e.unreleased = fateOf(j)
+	case cancelled:
+		f, _ := j.Family()
+		e.undone, e.unreleased = true, f.Unreleased()
+	}
+	n.store.Oust(id)
+	n.effect(LogDelete).ID = *id
+	return e, true
 }
 
 func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {

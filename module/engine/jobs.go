@@ -492,6 +492,7 @@ func (n *Node) FastAck(id *store.ID) bool {
 	}
 	m := wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: *id}
 	if j == nil {
+		n.endAway(id, false)
 		for _, p := range n.mesh.order {
 			n.send(p, &m)
 		}

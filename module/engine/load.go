@@ -574,7 +574,9 @@ func (n *Node) ApplyDelete(id *store.ID) {
 		n.discard(j)
 		return
 	}
-	n.store.Oust(id)
+	if n.lookAway(id) != nil {
+		n.store.Oust(id)
+	}
 }
 
 // LoadState is ApplyState before Settle, also for jobs in other databases than 0.

@@ -159,6 +159,8 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && (n.graves.has(&id) || n.store.Done(&id)):
 			// Acknowledged here, and gone: for all knew, or its queue was deleted before.
 			n.sendAck(p, n.graves.ack(&id))
+		case m.Kind == wire.DelJob:
+			n.onDelAway(p, &id, m.Flags)
 		}
 		return
 	}
@@ -195,8 +197,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 			j.Confirm(uint64(p.Node)) // the word for the others stays
 			return
 		}
-		// Only who has or had a copy may say so, or a client of its node.
-		if j.State == store.StateAcked || j.HeldBy(uint64(p.Node)) || m.Flags&wire.ByClient != 0 {
+		if mayDelete(p, j, m.Flags) {
 			if m.Flags&wire.PassOn != 0 && j.State != store.StateAcked {
 				// We may have handed it to a node that the sender doesn't know to hold it.
 				n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
@@ -208,5 +209,18 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 			}
 			n.forgetJob(j, p)
 		}
+	}
+}
+
+// mayDelete says whether a DELJOB counts: only who has or had a copy may say so, or a client of
+// its node.
+func mayDelete(p *Peer, j *store.Job, flags uint8) bool {
+	return j.State == store.StateAcked || j.HeldBy(uint64(p.Node)) || flags&wire.ByClient != 0
+}
+
+// onDelAway is DELJOB of a job whose queue lies in another database.
+func (n *Node) onDelAway(p *Peer, id *store.ID, flags uint8) {
+	if j := n.lookAway(id); j != nil && mayDelete(p, j, flags) {
+		n.endAway(id, flags&wire.PassOn != 0 && j.State != store.StateAcked)
 	}
 }
