@@ -117,13 +117,16 @@ func loggedNumber(line string, kind byte) (int, error) {
 	return n, err
 }
 
+// LoggedQueue is the queue of [Server.AwaitLogged]'s jobs.
+const LoggedQueue = "logged"
+
 // AwaitLogged adds a job and waits until it is in the append-only file. It
 // returns the job's ID, which the server has to know after its next start,
 // however it ends: the kernel has the file.
 func (s *Server) AwaitLogged() string {
 	s.t.Helper()
 	mark := fmt.Sprintf("logged-%016x", rand.Uint64())
-	v := s.Do("ADDJOB", "logged", mark, 0, "REPLICATE", 1, "RETRY", 1_000_000, "TTL", 2_000_000)
+	v := s.Do("ADDJOB", LoggedQueue, mark, 0, "REPLICATE", 1, "RETRY", 1_000_000, "TTL", 2_000_000)
 	require.Equal(s.t, byte('+'), v.Kind, "%v", v)
 	Await(s.t, 20*time.Second, "the job that was just added to be in the append-only file", func() bool {
 		commands, err := s.AOF()
