@@ -59,7 +59,7 @@ func (n *Node) beginLease(j *store.Job, u store.Unique) {
 // at most, and the job doesn't know.
 func (n *Node) askToBegin(j *store.Job, u store.Unique, lease int64) {
 	if u.Has(store.UniqueHasWait) {
-		_, _ = n.claimAnew(j, u, store.LockWait, lease, nil)
+		_, _ = n.claimAnew(j, u, store.LockWait, lease, false, nil)
 		return
 	}
 	id, name := j.ID, slices.Clone(n.lockName(j, u, store.LockWait))

@@ -585,16 +585,19 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 		setLock(u, space, token)
 		return false, nil
 	}
-	if l := n.liveLock(name); l != nil && l.Job != j.ID && !n.outvotes(j, space) {
-		return false, ErrLockLost
+	l := n.liveLock(name)
+	contested := l != nil && l.Job != j.ID && !n.outvotes(j, space)
+	if contested && (client == nil || l.Flags&lockForeign == 0 || u.Has(store.UniqueAny)) {
+		return false, ErrLockLost // else others say whether this node has only not heard of that one's end
 	}
-	return n.claimAnew(j, u, space, lease, client)
+	return n.claimAnew(j, u, space, lease, contested, client)
 }
 
-// claimAnew is renewLock in a mesh, whatever this node votes for.
-func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease int64, client any) (pending bool, err error) {
+// claimAnew is renewLock in a mesh, whatever this node votes for. It has the client wait where the
+// lock has a lease, or the job isn't known to have it: anyway, if contested.
+func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease int64, contested bool, client any) (pending bool, err error) {
 	name := slices.Clone(n.lockName(j, u, space))
-	asks := lease > 0 || !u.Has(hasFlag(space))
+	asks := contested || lease > 0 || !u.Has(hasFlag(space))
 	id, want := j.ID, jobLock{name: name, job: j.ID, lease: lease, any: u.Has(store.UniqueAny)}
 	now, _ := n.claimLock(want, func(o Outcome) {
 		end := n.renewed(&id, space, want.name, &o)
