@@ -108,14 +108,15 @@ func (n *Node) awaitsFirst(j *store.Job) bool {
 }
 
 // nobodyHas says whether a job awaits its first queueing, so that no client can have it. One that
-// was put off because its key was being worked on had been in a queue, and one that was delivered
-// more than once, or given back, had been with a client, here or elsewhere, who may still work on it.
+// was delivered more than once, or given back, had been with a client, here or elsewhere, who may
+// still work on it. So may one whose delay is over, and that is put off: because its key was being
+// worked on it had been in a queue, and because of a conflict another node may have queued it since.
 func (n *Node) nobodyHas(j *store.Job) bool {
 	if !n.awaitsFirst(j) || j.Deliveries > 0 || j.Nacks > 0 {
 		return false
 	}
 	u := j.Unique()
-	return u == nil || u.Has(store.UniquePending) || u.Tries() == 0 || delayFrom(j, n.now) > 0
+	return u == nil || delayFrom(j, n.now) > 0 || j.Holders() == 0 && (u.Has(store.UniquePending) || u.Tries() == 0)
 }
 
 // wonElsewhere says whether a job that was put off may have its lock by another node's claim,
