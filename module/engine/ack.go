@@ -208,9 +208,22 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 // endUnknown remembers the end of a job that isn't known here, acknowledged or cancelled,
 // until all nodes have heard of it.
 func (n *Node) endUnknown(id *store.ID, cancelled bool) {
-	n.endAway(id, cancelled)
+	n.dropAway(id, cancelled)
 	if len(n.mesh.order) == 0 || n.graves.has(id) {
 		return
+	}
+	if j := n.lookAway(id); j != nil { // it has ties
+		if j.State == store.StateAcked {
+			return // it tells of that when it is back
+		}
+		f, _ := j.Family()
+		e := end{id: *id, undone: cancelled, unreleased: cancelled && f.Unreleased()}
+		n.report(j, e.source)
+		n.oustLogged(j)
+		if !cancelled {
+			n.store.SetDone(id)
+		}
+		n.followUnknown(e)
 	}
 	var extras []byte
 	if cancelled {
@@ -224,32 +237,26 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool) {
 	n.collect(j)
 }
 
-// endAway ends a job whose queue lies in another database, lest it comes back with that.
-func (n *Node) endAway(id *store.ID, cancelled bool) {
-	if e, yes := n.dropAway(id, cancelled); yes {
-		if !e.undone {
-			n.store.SetDone(id)
-		}
-		n.followUnknown(e)
+// dropAway ends a job whose queue lies in another database, lest it comes back with that. One that
+// is acknowledged, or has ties to others, stays: its end has to be told and followed, which it is
+// when it is back.
+func (n *Node) dropAway(id *store.ID, cancelled bool) {
+	j := n.lookAway(id)
+	if j == nil || j.State == store.StateAcked || j.Extra(store.TagFamily) != nil || j.Extra(store.TagKin) != nil || n.store.Knot(id) != nil {
+		return
+	}
+	n.oustLogged(j)
+	if !cancelled {
+		n.store.SetDone(id)
 	}
 }
 
-// dropAway is endAway but for those that wait for the job: they go by its end. False where there
-// is no such job.
-func (n *Node) dropAway(id *store.ID, cancelled bool) (e end, yes bool) {
-	j := n.lookAway(id)
-	switch e.id = *id; {
-	case j == nil, cancelled && j.State == store.StateAcked:
-		return end{}, false
-	case j.State == store.StateAcked:
-		e.undone, e.unreleased = fateOf(j)
-	case cancelled:
-		f, _ := j.Family()
-		e.undone, e.unreleased = true, f.Unreleased()
-	}
-	n.store.Oust(id)
-	n.effect(LogDelete).ID = *id
-	return e, true
+// oustLogged takes a job out of a queue that lies in another database.
+func (n *Node) oustLogged(j *store.Job) {
+	id := j.ID
+	n.unlog(j)
+	n.store.Oust(&id)
+	n.effect(LogDelete).ID = id
 }
 
 func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"slices"
 
 	"jobmesh/module/store"
@@ -587,7 +588,7 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 	}
 	l := n.liveLock(name)
 	contested := l != nil && l.Job != j.ID && !n.outvotes(j, space)
-	if contested && (client == nil || l.Flags&lockForeign == 0 || u.Has(store.UniqueAny)) {
+	if contested && (client == nil || l.Flags&lockForeign == 0 || u.Has(store.UniqueAny) || j.State == store.StateQueued) {
 		return false, ErrLockLost // else others say whether this node has only not heard of that one's end
 	}
 	return n.claimAnew(j, u, space, lease, contested, client)
@@ -607,12 +608,17 @@ func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease 
 				n.endLoss(j)
 			}
 		}
+		if j := n.store.Lookup(&id); j != nil && contested && pending && end != ErrLockLost && j.State != store.StateAcked {
+			n.workGoesOn(j)
+		}
 		if pending {
 			n.effects = append(n.effects, Effect{Kind: Worked, Client: client, Err: end})
 		}
 	})
 	if now == nil {
-		pending = client != nil && asks
+		if pending = client != nil && asks; pending && contested {
+			return true, errContested
+		}
 		return pending, nil
 	}
 	// The caller logs, who may have a new job.
@@ -622,6 +628,9 @@ func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease 
 	}
 	return false, err
 }
+
+// errContested: it isn't known yet whether another job has the lock, and until then nothing changes.
+var errContested = errors.New("contested")
 
 // renewed notes what became of a claim that renews a job's lock.
 func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome) error {

@@ -386,6 +386,7 @@ func (n *Node) outliveAway(id *store.ID, e *end) {
 	case f.OnDead != OnDeadRun:
 		return
 	}
+	n.countIDs(j)
 	n.outlive(j, e, e.id)
 }
 
@@ -922,13 +923,13 @@ func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
 // heardOfStranger is for a job that isn't known here, and is acknowledged.
 func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 	undone := m.Flags&wire.Cancelled != 0
-	away, isAway := n.dropAway(&id, undone)
+	n.dropAway(&id, undone)
 	switch {
 	case !undone:
 		n.store.SetDone(&id)
-	case len(m.Holders) == 0 && m.Flags&wire.HeldBack == 0 && !isAway:
+	case len(m.Holders) == 0 && m.Flags&wire.HeldBack == 0:
 		n.evicted(id, false) // the sender knows no more than that
 		return
 	}
-	n.followUnknown(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0 || away.unreleased, told: m.Holders, source: source{from: p}})
+	n.followUnknown(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, told: m.Holders, source: source{from: p}})
 }

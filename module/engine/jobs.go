@@ -492,7 +492,7 @@ func (n *Node) FastAck(id *store.ID) bool {
 	}
 	m := wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: *id}
 	if j == nil {
-		n.endAway(id, false)
+		n.dropAway(id, false)
 		for _, p := range n.mesh.order {
 			n.send(p, &m)
 		}
@@ -602,6 +602,9 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 			return 0, false, ErrElsewhere // who works on it has its lock from that node
 		}
 		pending, err = n.extend(j, client)
+		if err == errContested {
+			return int64(j.Retry), true, nil // [Node.claimAnew] goes on with it
+		}
 		if _, only := err.(notExtended); err != nil && !only {
 			return 0, false, err
 		}
@@ -609,12 +612,18 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 			n.log(LogState, j) // it may have its lock back; the other kind is logged with its time
 		}
 	}
+	n.workGoesOn(j)
+	return int64(j.Retry), pending, err
+}
+
+// workGoesOn postpones the next delivery of a job that a client has by its retry time.
+func (n *Node) workGoesOn(j *store.Job) {
 	wasQueued := j.State == store.StateQueued
 	if wasQueued {
 		// Nobody works on an at-most-once job that nobody has: leave it where
 		// it can be delivered from (spec 9.1, B7).
 		if j.Retry == 0 {
-			return 0, pending, err
+			return
 		}
 		n.dequeue(j)
 	}
@@ -634,7 +643,6 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 		n.postponeBy(j, left)
 		n.tell(j, &m)
 	}
-	return int64(j.Retry), pending, err
 }
 
 // SetExpiresInHands chooses Disque's rule for the time to live: a job ends by it though

@@ -215,6 +215,14 @@ func (n *Node) lookAway(id *store.ID) *store.Job {
 	return nil // or its key has just let go of it
 }
 
+// oust removes a job from a queue that isn't attached, if one has it.
+func (n *Node) oust(id *store.ID) {
+	if n.unlisted() {
+		n.listAll()
+	}
+	n.store.Oust(id)
+}
+
 // unlisted says whether the table of jobs lacks those of a queue that lies in another
 // database: it was loaded there, or database 0 was flushed since it went. To look for a job
 // in such a queue would take time for each of its jobs.

@@ -501,7 +501,7 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 		n.store.FreeJob(j)
 		return err
 	}
-	n.store.Oust(&j.ID) // in another database: its author had this one take its place
+	n.oust(&j.ID) // in another database: its author had this one take its place
 	if !n.store.Register(q, j) {
 		n.store.FreeJob(j)
 		return nil
@@ -574,9 +574,7 @@ func (n *Node) ApplyDelete(id *store.ID) {
 		n.discard(j)
 		return
 	}
-	if n.lookAway(id) != nil {
-		n.store.Oust(id)
-	}
+	n.oust(id)
 }
 
 // LoadState is ApplyState before Settle, also for jobs in other databases than 0.
@@ -627,7 +625,7 @@ func eachJob(q *store.Queue, do func(*store.Job)) {
 // has one, too, when the end of another that it waited for became known. Unknown jobs are passed over.
 func (n *Node) ApplyState(rec, holders []byte) error {
 	j, err := n.store.ApplyState(rec, holders)
-	if j == nil && err == nil && len(n.dormant) > 0 && n.unlisted() {
+	if j == nil && err == nil && n.unlisted() {
 		n.listAll()
 		j, err = n.store.ApplyState(rec, holders)
 	}

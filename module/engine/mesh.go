@@ -221,6 +221,6 @@ func mayDelete(p *Peer, j *store.Job, flags uint8) bool {
 // onDelAway is DELJOB of a job whose queue lies in another database.
 func (n *Node) onDelAway(p *Peer, id *store.ID, flags uint8) {
 	if j := n.lookAway(id); j != nil && mayDelete(p, j, flags) {
-		n.endAway(id, flags&wire.PassOn != 0 && j.State != store.StateAcked)
+		n.dropAway(id, flags&wire.PassOn != 0)
 	}
 }

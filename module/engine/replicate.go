@@ -573,9 +573,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	j.State = store.StateActive
 	// A copy's first queueing is known to the others as an additional one.
 	j.Flags = store.FlagQueuedOnce
-	if len(n.dormant) > 0 {
-		n.store.Oust(&j.ID)
-	}
+	n.oust(&j.ID)
 	n.store.RegisterNew(q, j)
 	n.accepted(j)
 	j, _ = n.learn(j, m.Holders)

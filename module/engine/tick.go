@@ -153,7 +153,8 @@ func (n *Node) due(j *store.Job) {
 		if n.late(j) {
 			return
 		}
-		if j.Flags&store.FlagAnnounced == 0 && j.Holders() > 0 && j.Retry > 0 {
+		unsaid := j.Flags&store.FlagAnnounced == 0 || j.Flags&store.FlagQueuedOnce == 0 && j.QTime < n.now-store.AnnounceMS
+		if unsaid && j.Holders() > 0 && j.Retry > 0 {
 			// This node stood still when it was to tell the others, one of which may
 			// know better by now.
 			n.setQTime(j, n.now+store.AnnounceMS)

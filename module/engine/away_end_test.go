@@ -1,0 +1,389 @@
+package engine_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// A job that was released to come last waits for one that a client works on; the queue of that
+// one goes to another database, and it is acknowledged there. Then nothing is left that the last
+// one could wait for.
+func TestTheEndOfOneThatIsAwayReachesTheLast(t *testing.T) {
+	for _, how := range []string{"ack", "fastack", "cancel", "setack"} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		n, k, _ := node(now)
+		add := func(queue string, m engine.Members) store.ID {
+			id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 100, TTL: 86400, Members: m})
+			require.NoError(t, err)
+			return id
+		}
+		last := add("last", engine.Members{Deferred: true})
+		gone := add("away", engine.Members{BlockedBy: &last})
+		away := n.Queue([]byte("away"))
+		_, _, err := n.Release(&last, nil, true, false)
+		require.NoError(t, err)
+		n.Effects()
+		pass(n, &now, 1000)
+		require.Len(t, n.Fetch([]*store.Queue{away}, 1, true, nil), 1)
+		n.Effects()
+		move(t, n, k, away, 1)
+		n.Effects()
+		switch how {
+		case "ack":
+			n.Ack(&gone)
+		case "fastack":
+			n.FastAck(&gone)
+		case "cancel":
+			n.CancelJob(&gone)
+		case "setack":
+			n.PeerUp(peer, "10.0.0.1:1", true)
+			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.SetAck, ID: wire.JobID(gone)}).Append(nil)))
+		}
+		n.Effects()
+		pass(n, &now, 3_600_000)
+		move(t, n, k, away, 0)
+		pass(n, &now, 3_600_000)
+		for _, j := range n.Fetch([]*store.Queue{away}, 5, true, nil) {
+			n.Ack(&j.ID) // it came again
+		}
+		n.Effects()
+		pass(n, &now, 3_600_000)
+		if j := n.Job(&last); assert.NotNil(t, j, how) {
+			assert.Equal(t, store.StateQueued, j.State, "%s: hours after its queue is back, and it is done, the other is still held back", how)
+		}
+	}
+}
+
+// Another node has a job that waits for one here, and has asked for it. It is away when FASTACK ends
+// the one here. This node is started again: the other must hear that what it waits for is done; from
+// "unknown" it would take it for undone, and drop what waits for it.
+func TestFastAckOfOneThatIsAwayAndHasKin(t *testing.T) {
+	for _, how := range []string{"in sight", "away", "away, said at a third node"} {
+		now := int64(1_700_000_000_000)
+		n, k, _ := node(now)
+		peer, third := wire.NodeID{1, 2, 3}, wire.NodeID{9, 9, 9}
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.PeerUp(third, "10.0.0.2:1", true)
+		n.Effects()
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400})
+		require.NoError(t, err)
+		n.Effects()
+		q := n.Queue([]byte("q"))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(id)}).Append(nil)))
+		n.Effects()
+		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+		n.PeerDown(peer)
+		if how != "in sight" {
+			move(t, n, k, q, 1)
+		}
+		n.Effects()
+		if how == "away, said at a third node" {
+			require.NoError(t, n.Receive(third, (&wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: wire.JobID(id)}).Append(nil)))
+		} else {
+			n.FastAck(&id)
+		}
+		n.Effects()
+		pass(n, &now, 1000)
+		var records [][]byte
+		if how != "in sight" {
+			move(t, n, k, q, 0)
+			n.Effects()
+		}
+		if j := n.Job(&id); j != nil {
+			records = append(records, bytes.Clone(j.Record()))
+		}
+		n, _, _ = restarted(t, now, map[string]int{"q": 0}, map[string][][]byte{"q": records})
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.PeerUp(third, "10.0.0.2:1", true)
+		n.Effects()
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(id)}).Append(nil)))
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Fate) {
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				assert.NotEqual(t, uint32(wire.FateUnknown), m.Count, "%s: nobody knows any more that it is done", how)
+			}
+		}
+	}
+}
+
+// A job is acknowledged while a node that has a copy is down. Its queue goes to another database,
+// and somebody says FASTACK, here or at another node: the word for the node that is down stays.
+func TestTheWordForOthersStaysWhereItIsAway(t *testing.T) {
+	for _, how := range []string{"nothing", "fastack", "a peer's fastack", "a peer's ack"} {
+		now := int64(1_700_000_000_000)
+		n, k, _ := node(now)
+		down, other := wire.NodeID{1, 2, 3}, wire.NodeID{9, 9, 9}
+		n.PeerUp(down, "10.0.0.1:1", true)
+		n.PeerUp(other, "10.0.0.2:1", true)
+		n.Effects()
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400})
+		require.NoError(t, err)
+		n.Effects()
+		q := n.Queue([]byte("q"))
+		// The other node has a copy, and says so.
+		require.NoError(t, n.Receive(down, (&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(id)}).Append(nil)))
+		n.Effects()
+		require.Equal(t, 1, n.Job(&id).Holders())
+		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+		n.PeerDown(down)
+		n.Effects()
+		require.True(t, n.Ack(&id))
+		n.Effects()
+		require.Equal(t, store.StateAcked, n.Job(&id).State)
+		move(t, n, k, q, 1)
+		n.Effects()
+		switch how {
+		case "fastack":
+			n.FastAck(&id)
+		case "a peer's fastack":
+			require.NoError(t, n.Receive(other, (&wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: wire.JobID(id)}).Append(nil)))
+		case "a peer's ack":
+			require.NoError(t, n.Receive(other, (&wire.Message{Kind: wire.SetAck, ID: wire.JobID(id), Holders: []wire.Node{other.Node()}}).Append(nil)))
+		}
+		n.Effects()
+		pass(n, &now, 1000)
+		move(t, n, k, q, 0)
+		pass(n, &now, 5000)
+		if j := n.Job(&id); assert.NotNil(t, j, "%s: the word for the node that is down is lost", how) {
+			assert.Equal(t, store.StateAcked, j.State, how)
+		}
+	}
+}
+
+// Both a job and one that waits for it are in another database, and are acknowledged by one command.
+func TestTwoThatAreAwayEndByOneCommand(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, k, _ := node(now)
+	parent, _, err := n.AddJob(&engine.Add{Queue: []byte("p"), Replicate: 1, Retry: 100, TTL: 86400})
+	require.NoError(t, err)
+	child, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400, Members: engine.Members{After: []store.ID{parent}}})
+	require.NoError(t, err)
+	n.Effects()
+	p, q := n.Queue([]byte("p")), n.Queue([]byte("q"))
+	move(t, n, k, p, 1)
+	move(t, n, k, q, 1)
+	n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", true)
+	n.Effects()
+	n.Ack(&parent)
+	n.Ack(&child)
+	n.Effects()
+	pass(n, &now, 5000)
+	move(t, n, k, p, 0)
+	move(t, n, k, q, 0)
+	pass(n, &now, 5000)
+	for _, id := range []store.ID{parent, child} {
+		if j := n.Job(&id); j != nil {
+			require.Equal(t, store.StateAcked, j.State) // until the other node has heard
+		}
+	}
+}
+
+// A job is acknowledged while a node that has a copy, and jobs that wait for it, is down. CANCELJOB
+// of it does nothing then; nor does it where the queue lies in another database.
+func TestCancelOfOneThatIsAckedAndAway(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		n, k, _ := node(now)
+		peer := wire.NodeID{1, 2, 3}
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Effects()
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400})
+		require.NoError(t, err)
+		n.Effects()
+		q := n.Queue([]byte("q"))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(id)}).Append(nil)))
+		n.Effects()
+		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+		n.PeerDown(peer)
+		n.Effects()
+		require.True(t, n.Ack(&id))
+		n.Effects()
+		if away {
+			move(t, n, k, q, 1)
+		}
+		n.Effects()
+		n.CancelJob(&id)
+		n.Effects()
+		assert.EqualValues(t, 1, n.Jobs(), "away %v: two of an ID are known", away)
+		if away {
+			move(t, n, k, q, 0)
+		}
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		for range 20 {
+			now += 500
+			n.SetNow(now)
+			n.Tick()
+			for _, e := range n.Effects() {
+				if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.SetAck) {
+					var m wire.Message
+					require.NoError(t, m.Parse(n.Message(&e)))
+					assert.Zero(t, m.Flags&wire.Cancelled, "away %v: the other node, which hasn't heard that it is done, hears that it was cancelled, and drops what waits for it", away)
+				}
+			}
+		}
+	}
+}
+
+// A job lies in another database when another node, which has a copy, sends it again, and is
+// acknowledged. It doesn't come back with its queue; whether that went there, or was loaded there.
+func TestACopyOfOneThatIsAway(t *testing.T) {
+	for _, loaded := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		n, k, _ := node(now)
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
+		require.NoError(t, err)
+		n.Effects()
+		rec, ctime := bytes.Clone(n.Job(&id).Record()), n.Job(&id).CTime
+		q := n.Queue([]byte("q"))
+		if loaded {
+			var queues map[string]*store.Queue
+			n, k, queues = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": {rec}})
+			n.PeerUp(peer, "10.0.0.1:1", true)
+			q = queues["q"]
+		} else {
+			move(t, n, k, q, 1)
+		}
+		n.Effects()
+		require.Nil(t, n.Job(&id))
+		copied := wire.Message{Kind: wire.ReplJob, Flags: wire.QueueIt, ID: wire.JobID(id), Queue: []byte("other"), Holders: []wire.Node{peer.Node()},
+			Job: wire.Job{Body: []byte("b"), CTime: ctime, Left: 86_400_000, Retry: 100, Repl: 2}}
+		require.NoError(t, n.Receive(peer, copied.Append(nil)))
+		n.Effects()
+		require.NotNil(t, n.Job(&id))
+		require.True(t, n.Ack(&id))
+		n.Effects()
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.GotAck, Flags: wire.Known, ID: wire.JobID(id)}).Append(nil)))
+		n.Effects()
+		pass(n, &now, 1000)
+		require.Nil(t, n.Job(&id), "all know")
+		move(t, n, k, q, 0)
+		pass(n, &now, 5000)
+		assert.Nil(t, n.Job(&id), "loaded there: %v: it was acknowledged, and is back", loaded)
+		assert.Empty(t, n.Fetch([]*store.Queue{q}, 1, true, nil), "loaded there: %v: and is delivered", loaded)
+	}
+}
+
+// A thousand jobs wait for one whose queue lies in another database. It is acknowledged, and the server is
+// killed right after the answer, with all of its log: none of those that wait is lost.
+func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		n, k, _ := node(now)
+		add := func(queue string, m engine.Members) store.ID {
+			id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 100, TTL: 86400, Members: m})
+			require.NoError(t, err)
+			n.Effects()
+			return id
+		}
+		parent := add("p", engine.Members{})
+		var children []store.ID
+		for range 1000 {
+			children = append(children, add("q", engine.Members{After: []store.ID{parent}}))
+		}
+		p := n.Queue([]byte("p"))
+		require.Len(t, n.Fetch([]*store.Queue{p}, 1, true, nil), 1)
+		n.Effects()
+		dbs := map[string]int{"p": 0, "q": 0}
+		if away {
+			move(t, n, k, p, 1)
+			dbs["p"] = 1
+		}
+		n.Effects()
+		n.Ack(&parent)
+		n.Effects() // logged, and answered
+		// What a log, or an RDB, has now.
+		records := map[string][][]byte{}
+		for i := range children {
+			records["q"] = append(records["q"], bytes.Clone(n.Job(&children[i]).Record()))
+		}
+		for j := p.HeldHead; j != nil; j = j.Next {
+			records["p"] = append(records["p"], bytes.Clone(j.Record()))
+		}
+		for j := p.Working.Head; j != nil; j = j.Next {
+			records["p"] = append(records["p"], bytes.Clone(j.Record()))
+		}
+		n, k, queues := restarted(t, now, dbs, records)
+		pass(n, &now, 30_000)
+		if away {
+			move(t, n, k, queues["p"], 0)
+			pass(n, &now, 30_000)
+		}
+		left := 0
+		for i := range children {
+			if n.Job(&children[i]) != nil {
+				left++
+			}
+		}
+		assert.Equal(t, len(children), left, "away %v", away)
+	}
+}
+
+// What another node hands over (YOURJOB) is known here, in another database, where it was loaded. The log of
+// that, read by a server that loaded the queue too, has to end like this server.
+func TestTheLogOfACopyOfOneThatIsAway(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	peer := wire.NodeID{1, 2, 3}
+	n, _, _ := node(now)
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400})
+	require.NoError(t, err)
+	n.Effects()
+	rec, ctime := bytes.Clone(n.Job(&id).Record()), n.Job(&id).CTime
+	type server struct {
+		n *engine.Node
+		k *keys
+		q *store.Queue
+	}
+	load := func() (s server) {
+		var queues map[string]*store.Queue
+		s.n, s.k, queues = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": {rec}})
+		s.q = queues["q"]
+		return s
+	}
+	m, r := load(), load()
+	r.n.SetPassive(true)
+	r.n.Follow()
+	r.n.Effects()
+	follow := func() {
+		for _, e := range m.n.Effects() {
+			switch e.Kind {
+			case engine.LogJob:
+				require.NoError(t, r.n.ApplyJob(e.Job.Queue.NameBytes(), bytes.Clone(e.Job.Record())))
+			case engine.LogState:
+				require.NoError(t, r.n.ApplyState(bytes.Clone(e.Job.StateRecord()), bytes.Clone(e.Job.RawParts())))
+			case engine.LogDelete:
+				id := e.ID
+				r.n.ApplyDelete(&id)
+			}
+		}
+		r.n.Effects()
+	}
+	m.n.PeerUp(peer, "10.0.0.1:1", true)
+	follow()
+	copied := wire.Message{Kind: wire.ReplJob, Flags: wire.QueueIt, ID: wire.JobID(id), Queue: []byte("other"), Holders: []wire.Node{peer.Node()},
+		Job: wire.Job{Body: []byte("b"), CTime: ctime, Left: 86_400_000, Retry: 100, Repl: 2}}
+	require.NoError(t, m.n.Receive(peer, copied.Append(nil)))
+	follow()
+	stranger := id
+	stranger[20]++
+	m.n.Ack(&stranger) // an ID of which nobody knows: the table has all jobs from then on
+	follow()
+	m.n.Ack(&id)
+	follow()
+	require.NoError(t, m.n.Receive(peer, (&wire.Message{Kind: wire.GotAck, Flags: wire.Known, ID: wire.JobID(id)}).Append(nil)))
+	follow()
+	move(t, m.n, m.k, m.q, 0)
+	move(t, r.n, r.k, r.q, 0)
+	follow()
+	assert.Equal(t, m.n.Job(&id) == nil, r.n.Job(&id) == nil, "the replica has a job that its master hasn't")
+}
