@@ -66,7 +66,7 @@ func (n *Node) attempt(c *Claim) {
 	c.began = n.steady()
 	c.members, c.ups, c.clears = n.membersSum(), n.mesh.ups, n.cleared
 	n.dropGone(c)
-	// What a release has freed already stays freed.
+	// A release keeps the answers of the nodes that have already freed the lock: it stays freed there.
 	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
 	c.resend, c.resent = c.began+claimResendMS, false
 	n.propose(c)
@@ -116,8 +116,9 @@ func (c *Claim) above() uint64 {
 	return c.proposal - c.first
 }
 
-// asked are the flags of the vote that is asked for. Of a lock that its holder has
-// already another node may be claiming it for him: that one's retreat mustn't end it.
+// asked are the flags of the vote that is asked for. A renewal carries lockKept: another
+// node may be claiming the lock for the same holder, and when that claim takes its votes
+// back, this vote must stay.
 func (c *Claim) asked() uint8 {
 	if c.kind == extend || c.kind == take && !c.fresh {
 		return c.flags | lockKept

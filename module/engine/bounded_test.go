@@ -1027,9 +1027,9 @@ func TestVeryManyQuestionsAreForgotten(t *testing.T) {
 	assert.Zero(t, n.Asked())
 }
 
-// What is remembered of very many locks whose jobs may be gone is forgotten bit by bit:
-// questions, and jobs that lost a lock. Unique jobs of which this node's copy has expired are
-// known to be with others for ten seconds.
+// With very many locks whose jobs may be gone a node forgets bit by bit what it remembers of
+// them: questions, and jobs that lost a lock. For ten seconds after this node's copy of a unique
+// job has expired, the node knows that others have the job.
 func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 	const many = 5000
 	now := int64(1_700_000_000_000)
@@ -1640,7 +1640,8 @@ func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 		require.Equal(t, 1, times)
 	}
 
-	// Two of five voted for each. Of two that are forgotten one had: that isn't two of three.
+	// Two of five nodes voted for each lock: this one and peers[0]. Two nodes are forgotten,
+	// peers[0] among them: the one vote that is left is no majority of three.
 	before := map[string]uint64{}
 	for name, round := range rounds {
 		grant := wire.Message{Kind: wire.Grant, Round: round}

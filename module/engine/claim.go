@@ -20,12 +20,12 @@ import (
 // at a time, and for none by a token that isn't greater than what it has seen;
 // so the tokens of one lock only grow. A vote lasts for the lease that was asked
 // for and a little more, from when the claim arrived, by the voter's steady
-// clock; the claimant counts from before it asked. What one node alone knows, a
-// mesh of one, decides at once.
+// clock; the claimant counts from before it asked. A node that knows no other is
+// a mesh of one: its own vote decides at once.
 //
-// A claim that can't be had any more takes its votes back everywhere, and is
-// tried again with another token until its deadline. What can't be told to a
-// node is owed to it, until it has confirmed that.
+// A claim that can't succeed any more takes its votes back everywhere, and is
+// tried again with another token until its deadline. A node that can't be told to
+// take its vote back now is told again, until it has confirmed that it has done so.
 
 // Times of claims, ms.
 const (
@@ -327,7 +327,8 @@ func (n *Node) bare(c *Claim, wait int64, client any) (o Outcome, pending *Claim
 	return o, c
 }
 
-// claim begins a claim. What isn't decided now is told to later.
+// claim begins a claim. It returns the outcome if that is known at once. Otherwise it
+// returns nil, and calls later with the outcome, unless the claim is abandoned.
 func (n *Node) claim(c *Claim, later func(Outcome)) (now *Outcome) {
 	c.then = func(o Outcome) { now = &o }
 	if n.startClaim(c); now == nil {
@@ -388,9 +389,10 @@ func (n *Node) claimLock(w jobLock, later func(Outcome)) (now *Outcome, pending 
 }
 
 // UnhearLock takes a bare lock back that was granted to a client who has gone before
-// it could be told. Of one owner another client may have been granted the lock too,
-// at any node and by the same token: then it is his. So a grant that only renewed
-// the lock takes nothing back, and the votes that were renewed since stay.
+// it could be told. Another client with the same owner may have been granted the lock
+// too, at any node and by the same token: then the lock is that client's. So UnhearLock
+// takes nothing back for a grant that only renewed the lock, and it leaves the votes that
+// were renewed since.
 func (n *Node) UnhearLock(name, owner []byte, o *Outcome) {
 	if o.Kind != Granted || o.Kept || n.passive {
 		return
@@ -439,7 +441,7 @@ func (n *Node) startClaim(c *Claim) {
 		}
 		c.line = line
 		line.claims.add(c, inLine)
-		// Who has the lock already renews it, out of turn.
+		// A claim of the present holder is a renewal, and doesn't wait for its turn.
 		if l := n.liveLock(c.name); line.claims.len > 1 && !(l != nil && c.has(l)) {
 			c.last.Kind = Conflict
 			n.setAlarm(c)
@@ -593,8 +595,8 @@ func (n *Node) serveLines() {
 		if c.round != 0 {
 			continue
 		}
-		// What another node gave to somebody at the same moment isn't known yet:
-		// who finds it taken keeps his place.
+		// Another node may have given the lock to somebody at the same moment, and this
+		// node doesn't know it yet. A claim that finds the lock taken keeps its place in line.
 		c.tries = 0
 		n.attempt(c)
 	}

@@ -11,9 +11,10 @@ import (
 	"jobmesh/module/wire"
 )
 
-// What keeps votes true beside the claims themselves: a node that may have lost
-// some abstains until it has them again from the others; and locks that were given
-// without a majority are told to those who come, and what contradicts is settled.
+// Two things keep votes true beside the claims themselves. A node that may have lost
+// votes abstains until it has them again from the others. And a node tells those that
+// come about locks that were given without a majority; where two of these contradict
+// each other, the nodes settle which one stays.
 
 // Times and sizes, ms and bytes.
 const (
@@ -32,12 +33,12 @@ const (
 	tellSteps     = 200    // buckets of the table looked at in one tick for a node that came
 )
 
-// tableSync is how far a node's table of votes can be relied on. What votes.go says is
-// why a node abstains, and when it doesn't any more.
+// tableSync is how far a node's table of votes can be relied on. votes.go explains why a
+// node abstains, and when it votes again.
 type tableSync struct {
 	abstain  bool
 	partial  bool   // votes that this node gave may be missing
-	young    int64  // steady: until then, who is met may have voted for what we don't know
+	young    int64  // steady: until then, a node that we meet may have given votes that we don't know of
 	began    int64  // steady: when it began to abstain
 	lost     int64  // ms: the longest lease of votes that may be missing; negative: it isn't known
 	lostAt   int64  // steady: none of them was given later
@@ -77,10 +78,11 @@ type telling struct {
 	cursor uint64
 }
 
-// DistrustLocks has the node abstain from votes, because its table may lack some
-// that it gave, until none that is missing can matter. What it has is forgotten, but locks
-// of jobs that it knows. Of very many locks that takes a while, as a Clearing does; the node
-// abstains at least until then, for after that the log says of the table that it is whole.
+// DistrustLocks makes the node abstain from votes, because its table may lack some
+// that it gave, until none that is missing can matter. The node forgets the locks in its
+// table, except those of jobs that it knows. With very many locks that takes a while, as a
+// Clearing does. The node abstains at least until that is done, because after that the log
+// says that the table is whole.
 func (n *Node) DistrustLocks() {
 	n.lacksVotes()
 	n.beginClear(&Clearing{lost: true, upTo: store.MaxToken})
@@ -378,8 +380,9 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 
 // learnLock takes over a vote. Where two nodes have voted for different holders,
 // only one of which this node can have voted for too, it votes for none until
-// both leases are over. What a node has heard that learns itself (partial) is no news of
-// a lock that is known here: two would keep it alive by telling each other.
+// both leases are over. If the sender's own table is incomplete (partial), a lock that it
+// has only learnt from others is no news where this node knows the lock already: otherwise
+// two such nodes would keep the lock alive by telling each other.
 func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 	l := n.liveLock(e.Name)
 	if l != nil && !(&holder{store.ID(e.Job), e.Owner}).has(l) {

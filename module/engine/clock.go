@@ -2,8 +2,8 @@ package engine
 
 // A node's time begins as the wall clock's, and goes on with the steady clock: a wall
 // clock that is set doesn't move it, for nearly all that it is used for are durations,
-// of retries, delays, times to live, silence and questions. What was to happen in 5 s
-// happens in 5 s.
+// of retries, delays, times to live, silence and questions. Something that was to happen
+// in 5 s happens in 5 s.
 //
 // The difference is given up little by little, so that jobs and tokens of nodes with
 // good clocks bear comparable times: the node's time goes slower or faster than it

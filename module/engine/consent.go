@@ -8,15 +8,15 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Unique jobs in a mesh. What one node alone decides at once (unique.go) needs
-// the consent of more than half of the nodes here: the lock of an ADDJOB is
-// claimed before there is a job, that of a run before the job is delivered. Until
-// the answers are in, the job waits in its lane, and those that could get it wait
-// too; GETJOB … NOHANG only for that.
+// Unique jobs in a mesh. A node that is alone decides at once who gets a key
+// (unique.go). In a mesh that needs the consent of more than half of the nodes:
+// the lock of an ADDJOB is claimed before there is a job, the lock of a run before
+// the job is delivered. Until the answers are in, the job waits in its lane, and the
+// clients that could get it wait too; GETJOB … NOHANG waits for nothing else.
 //
-// A run's lock has a lease, its retry time where RUNTTL says nothing: who had it
-// and is gone loses job and lock together. Of what is held elsewhere this node
-// hears by the end of it (Unlock), and looks again now and then besides.
+// A run's lock has a lease: RUNTTL, or the job's retry time where RUNTTL isn't given.
+// So a client that is gone loses job and lock together. When a lock that is held
+// elsewhere ends, this node hears of it (Unlock); now and then it also looks by itself.
 
 // Times, ms.
 const (
@@ -47,7 +47,7 @@ type rest struct {
 	tries  int
 	splits int   // how often the votes were split,
 	split  int64 // and how long it took to learn of it, ms
-	over   bool  // and who waits has been told
+	over   bool  // and the clients that wait have been told
 }
 
 func newConsents() consents {
@@ -328,8 +328,9 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		n.store.HoldBack(j, u)
 		return claimRefused
 	}
-	// What is decided at once is decided here, lest clients be served while others are.
-	// Who gets the job counts its time from then on, so that of the asking is added.
+	// A claim that is decided at once is followed below, not in its callback: the callback
+	// serves clients, and clients are being served already. A client counts its time from when
+	// it gets the job, so the lease is longer by the time that the asking may take.
 	freed := n.store.Freed()
 	now, _ := n.claimLock(jobLock{
 		name: name, job: id, lease: n.runLease(j, u) + 2*ClaimTimeoutMS, usable: 2 * ClaimTimeoutMS, any: u.Has(store.UniqueAny),
@@ -414,7 +415,7 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 	here := j != nil && j.State == store.StateQueued && j.ETime > n.now && n.named(j, store.LockRun, []byte(name))
 	switch {
 	case o.Kind == Granted && !here:
-		// Who said WORKING meanwhile is having it extended, votes of this claim and all.
+		// A WORKING that has come since owns these votes now, and extends them. Don't take them back.
 		if !n.hasByNow(j, store.LockRun, []byte(name), o.Token) && !n.claiming(name, id) {
 			n.giveUpRun([]byte(name), id, o.Token)
 		}

@@ -7,10 +7,10 @@
 // its caller to carry out. So it can be run anywhere, by the hundred, with a
 // seed: package sim does.
 //
-// # Who may call
+// # Callers
 //
-// One thread. Package commands calls it for clients; the module's shell calls
-// it for timers and for what happens to keys. Every call that can change
+// Only one thread may call the engine. Package commands calls it for clients; the module's
+// shell calls it for timers and when something happens to keys. Every call that can change
 // something is followed by taking [Node.Effects].
 //
 // # States of a job (spec: "Disque state machine")
@@ -42,10 +42,10 @@
 // No event, tick or command takes more than a few milliseconds, whatever the node holds:
 // long work is cut into slices, of which [Node.Tick] does one a millisecond (tickBudget,
 // reapBudget, followMost, waitSlice, placeSlice, askSlice, lockSteps, lockMost, lockSlice, claimSlice, clearBudget, sweepSlice,
-// idleSteps, suspectMost). What is half done stays in a state that every command, a restart and a
+// idleSteps, suspectMost). Work that is half done leaves a state that every command, a restart and a
 // change of role can meet: a job for whose end others wait stays, as acknowledged, until
-// all are followed. A walk through a map can't be interrupted, see roster.go. What still
-// takes time for each queue, lock or job at once is listed in COMMANDS.md.
+// all are followed. A walk through a map can't be interrupted, see roster.go. COMMANDS.md lists
+// the operations that still take time for each queue, lock or job at once.
 //
 // # Files
 //
@@ -68,11 +68,11 @@
 //     alone, and doesn't come back; peers.go: who is in the mesh and how
 //     it fares.
 //
-// # What differs from Disque on purpose
+// # Intended differences from Disque
 //
-//   - Who asked in vain for jobs is remembered, and gets the next one at once:
-//     Disque's nodes ask again and again.
-//   - A node that was given a job to a client objects when another wants to queue it.
+//   - A node remembers the nodes that asked it for jobs in vain, and gives them the next job at
+//     once: Disque's nodes ask again and again.
+//   - A node that has given a job to a client objects when another wants to queue it.
 //   - A refused copy is answered, and the next node asked.
 //   - A node that stood still past a job's time announces (WILLQUEUE) before it queues
 //     the job, and the caller applies messages that have arrived before it calls Tick.

@@ -163,8 +163,8 @@ func (n *Node) effect(kind EffectKind) *Effect {
 }
 
 func (n *Node) log(kind EffectKind, j *store.Job) {
-	// What is logged is the job as it is in the end: once is enough. A job that
-	// isn't promised isn't in the log yet.
+	// The log gets the job as it is when the effects are carried out, so one effect is enough.
+	// A job that isn't promised isn't in the log yet.
 	if n.dummy(j) || j.State == store.StateWaitRepl || j.Flags&store.FlagLogged != 0 {
 		return
 	}

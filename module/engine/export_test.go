@@ -2,7 +2,7 @@ package engine
 
 import "jobmesh/module/store"
 
-// What the engine's other parts call of locks, for the scripts.
+// The scripts call these functions on locks, as the engine's other parts do.
 
 func (n *Node) ClaimLock(name []byte, id *store.ID, lease int64, any bool, timeout int64, then func(Outcome)) {
 	if now, _ := n.claimLock(jobLock{name: name, job: *id, lease: lease, any: any, timeout: timeout}, then); now != nil {

@@ -14,12 +14,12 @@ import (
 // A job is let go where the end of the last one that it waits for becomes known,
 // which is at every node that holds both; the first of these in the order of
 // their IDs queues it at once, the others leave that to it, and to the retry time,
-// as with any copy. Who hears that it was queued elsewhere lets it go as well.
+// as with any copy. A node that hears that the job was queued elsewhere lets it go as well.
 //
 // Here is how a job joins a family; fate.go has what follows from a job's end, and
 // release.go the release of deferred ones.
 
-// What becomes of a job when one that it waits for ends undone (ONDEAD).
+// The values of ONDEAD say how a job goes on when one that it waits for ends undone.
 const (
 	OnDeadDrop uint8 = iota // it is deleted too
 	OnDeadRun               // it is as if that one had been done
@@ -51,8 +51,8 @@ type kinship struct {
 	lets      []*letting
 
 	// budget is how many more jobs of families this call follows; [Node.Effects], which
-	// ends each call, renews it. What is left goes on in the next ticks. A job that waits for
-	// very many counts as several, for what it waits for is written anew (familyPiece).
+	// ends each call, renews it. The next ticks follow the jobs that are left. A job that waits
+	// for very many others counts as several, because the list of those is written anew (familyPiece).
 	budget int
 }
 

@@ -179,8 +179,8 @@ func TestTiesAreFreed(t *testing.T) {
 	require.Less(t, alloc.Blocks(), 20)
 }
 
-// Who waits for a job that is held back for its key hears of its end, also where
-// that is its queue's.
+// A job is held back for its key, and others wait for it: they hear of its end, also
+// when it ends with its queue.
 func TestHeldBackJobsAreMourned(t *testing.T) {
 	n, k, _ := node(dawn)
 	alone := engine.Unique{Strategy: store.UniqueDuring, Keyed: true, Key: []byte("k")}

@@ -8,7 +8,7 @@ import (
 )
 
 // How a job ended, and what follows for those that waited for it: they go on, or go
-// with it. Of a job that isn't known here any more the other nodes are asked.
+// with it. If this node doesn't know the job any more, it asks the other nodes.
 
 const (
 	followMost = 300    // jobs let go, or dropped, by one call; the others follow
@@ -120,8 +120,8 @@ func (n *Node) followAgain(j *store.Job) {
 }
 
 // ended follows the end of a job that is about to be removed, or is acknowledged:
-// those that waited for it go on or go with it; it returns how many went. Of very
-// many some are left, and wait for it still.
+// those that waited for it go on or go with it; it returns how many went. If very many
+// wait, it follows only some of them; the others still wait for the job.
 func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	if n.passive || n.loading {
 		return 0
@@ -502,7 +502,7 @@ type eviction struct {
 
 // evicted is for a job of which only this node's copy goes, while others may hold
 // one: blocked jobs go with it, if it wasn't released; the others wait on, and ask.
-// Where unreleased is false all ask. The job isn't here any more. Of very many that wait some
+// Where unreleased is false all ask. The job isn't here any more. If very many wait, some
 // are left for the next ticks.
 func (n *Node) evicted(id store.ID, unreleased bool) {
 	before := len(n.kin.evictions)
@@ -586,7 +586,7 @@ func (n *Node) buried() {
 }
 
 // CancelJob deletes a job everywhere, undone, and those that fall with it; it returns
-// how many went here. Of a job that isn't known here the other nodes are told.
+// how many went here. If this node doesn't know the job, it tells the other nodes.
 func (n *Node) CancelJob(id *store.ID) int {
 	j := n.store.Lookup(id)
 	switch {

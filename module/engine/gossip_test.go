@@ -50,7 +50,7 @@ func TestGossipTellsOfAll(t *testing.T) {
 	}
 }
 
-// Who was forgotten is let in again where somebody wants it, and only then.
+// A node that was forgotten is let in again if somebody wants that (MEET), and only then.
 func TestKnocking(t *testing.T) {
 	n, _, _ := node(1_000_000)
 	id := wire.NodeID{0: 7}

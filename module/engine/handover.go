@@ -410,7 +410,7 @@ func (n *Node) onDeclined(p *Peer, m *wire.Message) {
 func (n *Node) onSettled(m *wire.Message) { n.taken.remove(round{m.ID, m.Round}) }
 
 // Unsent follows a message that the bus didn't accept: the node is certain never to
-// get it. Of messages without a job it need not be told.
+// get it. The caller need not call it for messages without a job.
 func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 	p := n.peer(to)
 	if p == nil || n.passive {

@@ -126,7 +126,8 @@ func (n *Node) Restored(q *store.Queue, name []byte, db int) (dropped int) {
 // It delivers nothing: the command that brings the queue isn't logged yet, and what is
 // logged of a job before that finds no such job. The next tick serves those who wait.
 func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
-	// What this one replaces must not stand in the way of the same IDs.
+	// The queue that this one replaces may have had jobs with the same IDs: they must not
+	// stand in the way.
 	n.bury()
 	dormant := q.DB != 0
 	q.DB = int32(db)
@@ -135,7 +136,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		n.setDormant(append(n.dormant, q))
 		n.store.Rename(q, name)
 		if !n.loading && !n.passive && !n.store.Listed(q) {
-			n.tieAll(q) // of what is loaded Settle does it
+			n.tieAll(q) // Settle does it for queues that are being loaded
 		}
 		return 0
 	}
@@ -237,9 +238,9 @@ func (n *Node) unlisted() bool {
 	return n.lacking
 }
 
-// listAll has the table know the jobs of all queues that lie in other databases. What RESTORE
-// brings back of those is left out, and must be on every server: on this one, which saw the
-// queue go, as on one that loaded it there.
+// listAll puts the jobs of all queues that lie in other databases into the table. RESTORE
+// leaves out the jobs that are in the table already, and every server must leave out the same
+// ones: this one, which saw the queue go there, and a server that loaded the queue there.
 func (n *Node) listAll() {
 	for _, q := range n.dormant {
 		n.store.List(q)
@@ -355,8 +356,8 @@ func (n *Node) Swapped(a, b int) {
 }
 
 // Flush removes every queue and job (DEBUG FLUSHALL); waiting clients get the
-// null array. From now on no job is known. Of very many queues the keys go with the
-// next ticks; [Node.Flushing] says whether they have.
+// null array. From now on no job is known. The keys of very many queues go with the
+// next ticks; [Node.Flushing] says whether some are still there.
 func (n *Node) Flush() {
 	if n.shared() && n.store.Jobs() > 0 {
 		n.allDeleted(n.newestHere())

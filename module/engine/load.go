@@ -315,7 +315,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 }
 
 // delayedHere says of a job that was loaded, and not delivered, whether it is delayed and
-// this node queues it in time. Of one with copies the other nodes come a retry time later.
+// this node queues it in time. Other nodes with a copy would queue it a retry time later.
 func (n *Node) delayedHere(j *store.Job) bool {
 	if j.State != store.StateActive || j.QTime == 0 || j.Flags&store.FlagQueuedOnce != 0 {
 		return false
@@ -561,9 +561,9 @@ func (n *Node) ApplyQueueAway(db int, q *store.Queue, name []byte) error {
 }
 
 // ApplyDelete is DELJOB from the log or the master: the job is gone, whatever its state
-// was. What follows from that was logged by its author: the end of a vote is logged by
-// itself (DELLOCK), and a vote whose end isn't logged outlasts the job. So only locks of
-// which nobody but the job tells end with it.
+// was. The author of the entry has also logged the consequences: the end of a vote is an
+// entry of its own (DELLOCK), and a vote whose end isn't logged outlasts the job. So with the
+// job only those of its locks end that are no votes in a mesh.
 func (n *Node) ApplyDelete(id *store.ID) {
 	if j := n.store.Lookup(id); j != nil {
 		n.touch(j.Queue)

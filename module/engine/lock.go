@@ -690,8 +690,8 @@ func (n *Node) ScanLocks(cursor uint64, emit *[]*store.Lock) uint64 {
 
 // ClearLocks frees locks, whoever holds them, at all nodes that can be reached:
 // that of this full name, or with prefix all whose full names begin so. Where no majority
-// can be reached nothing is done. cleared is how many this node knew to be held. Of very
-// many locks that takes a while; then, if the caller can wait, pending says that the count
+// can be reached nothing is done. cleared is how many this node knew to be held. Counting
+// very many locks takes a while; then, if the caller can wait, pending says that the count
 // comes as a Cleared effect for its Client. The locks are free at once.
 func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pending *Clearing, err error) {
 	switch {

@@ -17,7 +17,7 @@ import (
 )
 
 // spent is how long f takes, of this thread's own time, at best: other processes don't
-// count. What f needs is made ready before.
+// count. ready prepares what f needs; its time doesn't count either.
 func spent(t *testing.T, ready func() (f func())) time.Duration {
 	t.Helper()
 	runtime.LockOSThread()

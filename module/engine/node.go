@@ -79,18 +79,18 @@ type Random interface{ Uint64() uint64 }
 type Stats struct {
 	Added, Delivered, Acked, Deleted, Expired, Requeued, Nacked, Evicted, Refused, Abandoned int64
 
-	// Of families: jobs cancelled by a client, and those that went with others that
-	// ended undone. Dead: jobs put into a dead-letter queue, for whatever reason.
+	// Cancelled counts jobs that a client cancelled, Dropped those that went with others which
+	// ended undone, Dead those put into a dead-letter queue, for whatever reason.
 	Cancelled, Dropped, Dead int64
 
-	// Of the mesh: messages, and jobs that were handed over.
+	// Sent and Received count messages of the mesh, Exported and Imported jobs that were handed over.
 	Sent, Received, Exported, Imported int64
 	// At-most-once jobs that became uncertain because the node that they were being handed
 	// over to was restarted, or forgotten, before it answered.
 	UncertainHandingOver int64
 
-	// Of unique jobs: conflicts at adding, bodies replaced, tries that put a job
-	// off, jobs dropped because their key was busy.
+	// These four count, for unique jobs: conflicts at adding, bodies replaced, tries that put
+	// a job off, and jobs dropped because their key was busy.
 	Duplicates, Replaced, PutOff, BusyDropped int64
 }
 

@@ -145,8 +145,8 @@ func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 }
 
 // letting is a job that was released to come last, while those that it blocked are let
-// go, oldest first. Of very many some are left for the next ticks; then the job has
-// [store.FamilyLets] meanwhile, so that a restart goes on with it.
+// go, oldest first. If it blocked very many, some are left for the next ticks; meanwhile the
+// job has [store.FamilyLets], so that a restart goes on with it.
 type letting struct {
 	id   store.ID
 	when turn

@@ -181,8 +181,8 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 }
 
 // yield leaves a job to another node, which has it in a queue or with a client, or is to
-// queue it in span ms. This node isn't the one to queue it first any more. What was delivered
-// here is no reason to object any more: two nodes that both do would put the job off for ever.
+// queue it in span ms. This node isn't the one to queue it first any more. A delivery by this
+// node is no reason to object any more: two nodes that both object would put the job off for ever.
 func (n *Node) yield(j *store.Job, span int64) {
 	if j.Retry > 0 {
 		j.Flags = j.Flags&^store.FlagDelivered | store.FlagQueuedOnce

@@ -64,8 +64,9 @@ func (n *Node) suspectVote(name []byte, id store.ID, endless bool) {
 	n.verify(flags, &wire.Lock{Name: name, Left: n.inquiries}, id)
 }
 
-// maybeLapsed says whether a lock is over that this node has voted for, as far as it knows; or
-// may be, where the job is a copy. Of one that is over here it sees to the end.
+// maybeLapsed says whether a job's waiting lock may be over though this node has a vote for it
+// without end: the job here is a copy, and another node may know more. If the lock is over as far
+// as this node knows, maybeLapsed makes all votes for it end, and says false.
 func (n *Node) maybeLapsed(name []byte, id store.ID) bool {
 	if n.endLapsed(name, id) {
 		return false

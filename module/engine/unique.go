@@ -87,8 +87,8 @@ func (n *Node) tellLeftOut(line error) {
 	n.effects = append(n.effects, Effect{Kind: LeftOut, Err: line})
 }
 
-// SetUnique turns uniqueness off, for tests of what isn't about it, or on again. What was
-// added meanwhile isn't unique.
+// SetUnique turns uniqueness off, for tests that have other subjects, or on again. Jobs that
+// were added while it was off aren't unique.
 func (n *Node) SetUnique(yes bool) { n.notUnique = !yes }
 
 // lockName is the name of a job's lock, valid until the next one is asked for.
@@ -738,15 +738,15 @@ type farewell struct {
 // farewellAll notes the locks of all jobs, which are about to be forgotten at once, to be
 // freed bit by bit, from the next tick on: the server also empties its data to load them
 // anew in the same call (DEBUG RELOAD, DEBUG LOADAOF), and a job that comes back has its
-// locks still. Of very many locks, those that are left are found when they are in somebody's
-// way.
+// locks still. It notes only some of very many locks; the others are found when they are in
+// somebody's way.
 func (n *Node) farewellAll() {
 	if n.alone() || n.passive {
 		return
 	}
 	if n.loading {
-		// Some releases empty the data when they have begun to load. What a log flushes
-		// later was told when that happened.
+		// Some releases of the server empty the data after they have begun to load. The other
+		// nodes were told of a flush that is an entry of the log when it happened.
 		was := n.unloaded
 		if n.unloaded = 0; was == 0 || n.store.Jobs() != was {
 			return
@@ -1014,8 +1014,8 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 	}
 }
 
-// HasLock says whether a job has a lock still, as far as this node knows. What the
-// job says may be late: a lock past its lease is removed when somebody comes by.
+// HasLock says whether a job has a lock still, as far as this node knows. The job's
+// flag may be late: a lock past its lease is removed when somebody looks at it.
 func (n *Node) HasLock(j *store.Job, space store.Space) bool {
 	u := j.Unique()
 	if u == nil || !u.Has(hasFlag(space)) || n.lockLost(&j.ID) {

@@ -602,7 +602,7 @@ func TestDeniedAddIsNotPromised(t *testing.T) {
 	})
 }
 
-// What is held back isn't given to other nodes either.
+// A job that is held back isn't given to other nodes either.
 func TestHeldBackIsNotExported(t *testing.T) {
 	d := newDesk()
 	d.meet(t)
@@ -628,7 +628,7 @@ func TestHeldBackIsNotExported(t *testing.T) {
 	require.Positive(t, d.n.Stats.Exported, "the key is free: who asked gets some, and holds back what must not run")
 }
 
-// What locks a job has by waiting goes with it.
+// A job that another node hands over brings the lock along that it has while it waits.
 func TestLocksOfAcceptedJobs(t *testing.T) {
 	d := newDesk()
 	d.meet(t)
@@ -725,7 +725,8 @@ func TestWindowOutlivesTheMesh(t *testing.T) {
 	require.Equal(t, ErrDropped, err)
 }
 
-// Who waits for a lock is called when loading is over, where it became free meanwhile.
+// If a lock became free while the node was loading, the first client that waits for it is
+// called when loading is over.
 func TestLineIsCalledAfterLoading(t *testing.T) {
 	d := newDesk()
 	name := store.AppendBareName(nil, []byte("n"))

@@ -35,17 +35,17 @@ import (
 //     abstained itself (won), and that gives it to its own table again from the job when
 //     it restarts (relock). So they are over, or known, once each known node has told its
 //     table, though it be partial; a node that is gone for good has to be forgotten. A job
-//     that no node knows any more has no lock. (What an at-most-once job has from the last
-//     second before a crash of its own node, without an AOF that is on disk always, is
-//     lost with the job's delivery.)
+//     that no node knows any more has no lock. (An at-most-once job that got its lock in the
+//     last second before its own node crashed may lose it, together with its delivery, unless
+//     each write of the AOF was on disk at once.)
 //
 // A node that is new to a mesh has lost nothing, but could make a majority with others
 // that are new, out of the sight of those who have voted. So it abstains until more
 // than half of the nodes that aren't new themselves have told it their tables. (One that
 // is new, and may lack votes that it gave before, as the only node that it knew, is new.)
-// From then on they know it, and refuse claims that don't count it (countsAll). Of two nodes
-// that come in different parts of a mesh that is cut at most one finds so many: else either
-// would help the half that it came to.
+// From then on they know it, and refuse claims that don't count it (countsAll). If two nodes
+// come to different parts of a mesh that is cut, at most one of them finds so many: otherwise
+// each would help the half that it came to.
 
 // Votes is what a node remembers durably of the votes that it gave.
 type Votes struct {

@@ -178,8 +178,8 @@ func (n *Node) countWaiters(list *waitList) {
 	}
 }
 
-// Cancel takes a waiter out of all its lines; nothing where it has been served. Of
-// very many lines it is taken out bit by bit, and passed over meanwhile.
+// Cancel takes a waiter out of all its lines, and does nothing if the waiter has been served.
+// From very many lines the waiter is taken out bit by bit; those that it is still in skip it.
 func (n *Node) Cancel(w *Waiter) {
 	if !w.active {
 		return

@@ -7,7 +7,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// What must hold, whatever goes wrong:
+// These rules must hold, whatever goes wrong:
 //
 //   - a job is promised when that many nodes have it on disk, and not before;
 //   - a promised job is on some disk until somebody has acknowledged it, as
@@ -199,7 +199,7 @@ func (s *Sim) safe() {
 			s.fail("job %s was promised on %d nodes, nobody has acknowledged it, and it is on none%s", j.id, j.copies, s.whereabouts(j))
 			j.done = true // once is enough
 		}
-		// What lasts from one look to the next isn't a message on its way.
+		// Trouble that lasts from one look to the next can't come from a message that is on its way.
 		trouble := ""
 		switch {
 		case s.forgotten(j):

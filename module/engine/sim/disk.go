@@ -220,8 +220,8 @@ func (n *node) rewrite() {
 	}
 }
 
-// load has a node that starts read its log. What follows from each entry was logged
-// when it was written.
+// load makes a node that starts read its log. The consequences of each entry are in the log
+// too, from when it was written.
 func (n *node) load() {
 	d := &n.disk
 	must := func(err error) {

@@ -3,7 +3,7 @@
 // seed. It is the real engine that runs; the sockets, the disk and the clients
 // are made up, and go wrong as often as they are told to.
 //
-// [Run] plays one history and judges it. What can go wrong is in [Faults].
+// [Run] plays one history and judges it. [Faults] says how often each thing goes wrong.
 //
 // # Playing seeds
 //
@@ -18,7 +18,7 @@
 // may draw other random numbers. So a failure that has been understood becomes a script in
 // module/engine/testdata.
 //
-// # What is simulated
+// # Simulated
 //
 //   - Connections: messages are late, lost, doubled, overtaken; connections break; the mesh
 //     falls into two sides, or one direction fails. A node that is stopped reads what has
@@ -36,13 +36,13 @@
 //     most once, deferred, blocked, unique; locks that are waited for, extended, given back,
 //     used too long; clients that leave while they wait.
 //
-// # What isn't
+// # Not simulated
 //
-// The module and the server: commands, blocked clients, events, the bus and its encryption,
-// the bytes of the AOF and RDB, replicas, FLUSHALL, SWAPDB, RESTORE, MULTI. A turn of a
-// node's event loop is one step: what it logs, answers and sends happens at once, and a
-// crash never falls into its middle. A disk is never full, and never gives back other bytes
-// than it was given. tests/cluster and tests/chaos have these.
+// The simulation leaves out the module and the server: commands, blocked clients, events, the
+// bus and its encryption, the bytes of the AOF and RDB, replicas, FLUSHALL, SWAPDB, RESTORE,
+// MULTI. A turn of a node's event loop is one step: what it logs, answers and sends happens at
+// once, and a crash never falls into its middle. A disk is never full, and never gives back
+// other bytes than it was given. tests/cluster and tests/chaos have these.
 //
 // When all has healed and its clients have gone, a mesh that has nothing under way sleeps
 // most of the time until its last job expires, as if all machines were suspended; then

@@ -7,7 +7,7 @@ import (
 	"jobmesh/module/store"
 )
 
-// What must hold of families, whatever goes wrong:
+// These rules must hold for families, whatever goes wrong:
 //
 //   - nobody is delivered before its turn: not before the release, nor before what
 //     it waits for was acknowledged, or with a cancelled family at all;

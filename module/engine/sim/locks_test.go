@@ -158,7 +158,7 @@ func linearizable(name string, history []LockOp) error {
 	if result != porcupine.Illegal {
 		return nil // or too many possibilities: other seeds have fewer
 	}
-	// What follows the longest part that can be told is where it goes wrong.
+	// The history goes wrong just behind the longest part that has a legal order.
 	var longest []int
 	for _, part := range info.PartialLinearizations() {
 		for _, order := range part {

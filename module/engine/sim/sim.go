@@ -230,7 +230,7 @@ type box struct{ q *store.Queue }
 
 func (k *keyspace) Free([]byte) error { return nil }
 
-// Adopt puts a queue into its key. What was in the key, which is a condemned queue, leaves it.
+// Adopt puts a queue into its key. If the key held another queue, which is condemned, that one leaves it.
 func (k *keyspace) Adopt(q *store.Queue) error {
 	for old := range k.boxes {
 		if bytes.Equal(old.NameBytes(), q.NameBytes()) {

@@ -189,7 +189,7 @@ func TestOneChangeOfMembersAtATime(t *testing.T) {
 	assert.True(t, s.agrees(s.nodes[0]))
 }
 
-// Many jobs end in one event. What they leave behind is given back by the next one.
+// Many jobs end in one event. The next event gives their memory back.
 func TestMemoryOfManyThatEndAtOnce(t *testing.T) {
 	s := newSim(1, Config{Nodes: 1})
 	n := s.nodes[0]

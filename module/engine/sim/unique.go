@@ -9,7 +9,7 @@ import (
 	"jobmesh/module/store"
 )
 
-// What must hold of unique jobs over the mesh, whatever goes wrong, as long as
+// These rules must hold for unique jobs over the mesh, whatever goes wrong, as long as
 // clocks drift no more than [LockDrift]:
 //
 //   - no two jobs are promised at one (true) time that have the same key until they
