@@ -1,10 +1,10 @@
 // Command module is jobmesh: built with -buildmode=c-shared it is the file for
 // redis.conf's loadmodule line.
 //
-// What is where: commands has the commands and ties them to the server, engine
+// The packages: commands has the commands and ties them to the server, engine
 // is the state machine without I/O, store the memory that both work on, unique
-// the unique queues. wire has the messages between nodes, bus carries them. What the
-// server gives and takes goes through package rm. busy.go and misuse.go are built for
+// the unique queues. wire has the messages between nodes, bus carries them. Every
+// exchange with the server goes through package rm. busy.go and misuse.go are built for
 // tests alone.
 package main
 

@@ -496,8 +496,8 @@ func (b *Bus) overfull(p *peer) bool {
 }
 
 // sendBulk adds a large message to the frames that others may overtake, or a small one
-// that must not overtake a large one. What was sent before it is written before it, for
-// Flush hands the bulk over last, and the writer takes it first.
+// that must not overtake a large one. Messages that were sent before it are written before it,
+// because Flush hands the bulk over last, and the writer takes the bulk first.
 func (b *Bus) sendBulk(p *peer, about uint64, msg []byte) bool {
 	c := p.conn
 	if len(msg) > c.most {
@@ -722,7 +722,7 @@ func (b *Bus) handleMessages(p *parcel, handle func(Event)) {
 			b.pool.put(p)
 		}
 	}()
-	// What a replaced connection still had in hand is lost with it.
+	// Messages that a replaced connection still had in hand are lost with it.
 	peer := b.peers[p.conn.id]
 	if peer == nil || peer.conn != p.conn || peer.muted {
 		return

@@ -541,8 +541,8 @@ func (v *node) sentTo(to *node) uint64 {
 	return s.MessagesOut
 }
 
-// What had arrived at a Mark, though it still lies in the socket, was drained when
-// Reached says so.
+// When Reached says so, all messages were drained that had arrived at the time of Mark, also
+// those that still lay in the socket then.
 func TestMarkAndReached(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"secret":    nil,

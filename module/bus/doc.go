@@ -5,10 +5,10 @@
 //
 // The protocol, with its security considerations, is in PROTOCOL.md.
 //
-// # Who may call
+// # Callers
 //
-// One thread, the owner. None of its calls but [Open] and [Bus.Close] waits
-// for a socket, a name server, a disk or a lock: what it says to the
+// Only one thread may call, the owner. None of its calls but [Open] and [Bus.Close]
+// waits for a socket, a name server, a disk or a lock: what it says to the
 // goroutines and what they say to it goes over lock-free stacks ([stack]),
 // and the state it reads is its own or atomic. A turn of its event loop is
 //
@@ -23,10 +23,10 @@
 // Config.Wake, called from a goroutine, asks for a turn. Nothing leaves before
 // Flush: what the messages promise can be on disk by then.
 //
-// Flush writes by itself what is little, as far as the socket takes it at once:
-// a frame that must first wake a goroutine, and that its thread, costs several
-// times more and arrives later. What is much, and what a slow peer has left
-// behind, is the writers'.
+// Flush writes small amounts itself, as far as the socket takes them at once:
+// a frame that must first wake a goroutine, which must wake its thread, costs
+// several times more and arrives later. The writers write large amounts, and
+// the frames that a slow peer hasn't taken yet.
 //
 // # The goroutines
 //
@@ -36,7 +36,7 @@
 //   - one for each connection being made, which becomes its reader; and one
 //     more, the writer, once it is up.
 //
-// # What is promised
+// # Promises
 //
 // Messages of one connection arrive in the order sent, or not at all, but that those of
 // [Bus.SendAbout] may overtake large ones; a Send that returned true is lost only if the

@@ -75,8 +75,8 @@ func (h *hello) append(b []byte) []byte {
 	return b
 }
 
-// parseHello reads the payload of a hello frame. What follows the fields it
-// knows is a later version's, and skipped.
+// parseHello reads the payload of a hello frame. It skips what follows the fields
+// that it knows: a later version's fields.
 func parseHello(b []byte) (hello, error) {
 	if len(b) < helloSize || len(b) < helloSize+int(b[helloSize-1]) {
 		return hello{}, protocolError("a hello of %d bytes is too short", len(b))

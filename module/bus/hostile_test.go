@@ -610,7 +610,7 @@ func TestManInTheMiddle(t *testing.T) {
 		var both sync.WaitGroup
 		both.Go(func() { _, _ = io.Copy(other, victim); other.Close() })
 		both.Go(func() {
-			// What the listener says, frame by frame.
+			// Pass the listener's answer on, frame by frame.
 			defer c.Close()
 			r := &raw{Conn: other, t: t, r: bufio.NewReader(other)}
 			if _, err := r.r.Discard(len(magic)); err != nil {

@@ -53,7 +53,7 @@ const keptInstances = 8
 // twinEvery is how often two nodes with one ID are spoken of.
 const twinEvery = time.Minute
 
-// What goroutines say to the referee.
+// Goroutines send these to the referee.
 type (
 	// introduction asks, before our proof is sent, whether this peer is welcome
 	// and what to say in the proof.
@@ -89,7 +89,7 @@ type verdict struct {
 	refusal *closeError
 }
 
-// What the owner says to the referee.
+// The owner sends these to the referee.
 type (
 	connectOrder struct {
 		id    NodeID

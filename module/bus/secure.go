@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// What the key and the proofs are made with; see PROTOCOL.md.
+// These go into the key and the proofs; see PROTOCOL.md.
 const (
 	keySalt       = "jobmesh bus"
 	keyInfo       = "proof of the cluster secret, version 1"
@@ -29,7 +29,7 @@ const (
 )
 
 // shortSecret is the length in bytes below which a secret is warned about:
-// who makes a node dial him can test guesses at it.
+// somebody who makes a node dial him can test guesses at it.
 const shortSecret = 16
 
 // security is how a bus encrypts and proves. A nil one does neither.

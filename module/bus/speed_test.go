@@ -89,8 +89,8 @@ func TestNothingIsAllocatedPerMessage(t *testing.T) {
 	s.send(t, frames, perFrame, msg)
 	runtime.ReadMemStats(&after)
 	each := float64(after.Mallocs-before.Mallocs) / (frames * perFrame)
-	// What is allocated is the race detector's, the tests' timers', and the pools'
-	// when the collector has emptied them: some per frame at most.
+	// Only the race detector, the tests' timers, and pools that the collector has
+	// emptied may allocate: some per frame at most.
 	require.Less(t, each, 0.2)
 }
 
@@ -131,8 +131,8 @@ func BenchmarkEncrypted100B(b *testing.B) { benchmark(b, []byte(secret), 100) }
 func BenchmarkEncrypted4KiB(b *testing.B) { benchmark(b, []byte(secret), 4096) }
 func BenchmarkPlain100B(b *testing.B)     { benchmark(b, nil, 100) }
 
-// What is promised in a message may be on disk only at the turn's end, however
-// much the turn has to say.
+// A message may promise something that is on disk only at the turn's end. So no
+// message leaves before Flush, however much the turn has to say.
 func TestNothingIsSentBeforeFlush(t *testing.T) {
 	s := newStream(t, nil)
 	msg := make([]byte, 100_000)

@@ -49,7 +49,7 @@ func TestAWriteWaitsForNobodyAndNothingOvertakes(t *testing.T) {
 	require.Less(t, time.Since(began), 5*time.Second)
 	<-late
 	require.True(t, w.behind.Load())
-	// What is written while drain is at work comes behind what it has in hand.
+	// Bytes that are written while drain is at work come behind those that it has in hand.
 	var drains sync.WaitGroup
 	drains.Go(func() {
 		for range late {

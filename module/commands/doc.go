@@ -35,9 +35,9 @@
 // has its writes paused. In a server event it only takes note: what follows from a
 // promotion comes with the first call behind it that may log ([module.begin]).
 //
-// # What is logged
+// # The log
 //
-// Effects, by internal commands that may be applied twice: LOADJOB queue record
+// Effects are logged by internal commands that may be applied twice: LOADJOB queue record
 // (a job as it lies in memory), SETJOB record-head (its changed state), DELJOB
 // id, MAKEQUEUE queue (its key was made, without a job that is logged), DELQUEUE queue …,
 // JOBMESH FLUSHED (all queues are empty from here on, their DELQUEUE follow); SETLOCK record

@@ -55,8 +55,8 @@ func parseLuaLoad(c args) (library lua.Library, replace bool, err error) {
 	return library, replace, errors.New("ERR no such library, see JOBMESH LUA LIST")
 }
 
-// luaLoad answers the library's name, as FUNCTION LOAD does. What is there
-// already is left as it is.
+// luaLoad answers the library's name, as FUNCTION LOAD does. If the server has this
+// library already, luaLoad changes nothing.
 func (m *module) luaLoad(c *rm.Ctx) {
 	library, replace, err := parseLuaLoad(c)
 	if err != nil {

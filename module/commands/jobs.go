@@ -360,7 +360,7 @@ type worker struct {
 	gone   bool
 }
 
-// left is told that the client waits no longer. What it asked for takes its course.
+// left is told that the client waits no longer. The nodes go on with the WORKING that it sent.
 func (w *worker) left(c *rm.Ctx, gone bool) {
 	w.gone = true
 	if !gone { // CLIENT UNBLOCK

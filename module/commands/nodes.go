@@ -61,7 +61,7 @@ func deletionsText(d engine.Deletions) string {
 	return fmt.Sprintf("%s %d %s\n", deletedLine, d.All, list)
 }
 
-// parseDeletions reads it. What can't be read counts for nothing.
+// parseDeletions reads the fields of that line. It skips whatever it can't read.
 func parseDeletions(f []string) (d engine.Deletions) {
 	if len(f) != 3 {
 		return d

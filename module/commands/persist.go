@@ -45,10 +45,11 @@ func (m *module) fresh() bool {
 	return m.saved.Process == m.epoch.Process && m.saved.Changes == m.epoch.Changes
 }
 
-// restored settles a queue that RESTORE has brought. Who carries out the same RESTORE
-// later, from the log, can't know whether nothing had happened before it. So there all
-// at-most-once jobs are uncertain, but those that are logged behind it. So are those of a queue
-// in another database: they may be delivered elsewhere before it comes to database 0.
+// restored settles a queue that RESTORE has brought. A server that carries out the same
+// RESTORE later, from the log, can't know whether nothing had happened before it. So there
+// all at-most-once jobs are uncertain, but those that are logged behind it. The at-most-once
+// jobs of a queue in another database are uncertain, too: they may be delivered elsewhere
+// before the queue comes to database 0.
 func (m *module) restored(q *store.Queue) {
 	if m.node.Loading() || m.node.Passive() || q.DB != 0 {
 		m.node.DoubtQueue(q)

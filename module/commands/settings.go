@@ -13,12 +13,12 @@ import (
 	"jobmesh/rm"
 )
 
-// What settings there are, which of them count for a queue, and how they are saved.
-// They are few and looked up in Go; what is saved is their text, in the server's memory,
+// The settings of queues, which of them count for a queue, and how they are saved.
+// They are few and looked up in Go. Their text is saved: it lies in the server's memory,
 // from where C writes it.
 
-// settings are those of one name or pattern. What isn't in set is the zero value,
-// or none.
+// settings are those of one name or pattern. A field whose bit isn't in set has the
+// zero value, or isn't set.
 type settings struct {
 	name    string
 	pattern bool

@@ -164,9 +164,9 @@ func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err e
 	return took, nil
 }
 
-// settleUnique checks what options of uniqueness mean together. What wasn't given
-// but comes from the queue's settings can't contradict: it is left out where it
-// doesn't fit.
+// settleUnique checks what options of uniqueness mean together. An option that wasn't
+// given, but comes from the queue's settings, can't contradict the others: it is left out
+// where it doesn't fit.
 func settleUnique(a *engine.Add, given uint8) error {
 	u := &a.Unique
 	if u.Strategy == 0 {

@@ -93,9 +93,9 @@ func (id *ID) AtMostOnce() bool { return id[23]&1 == 0 }
 
 // IDMaker makes the IDs of new jobs.
 //
-// Of the 18 bytes that the format leaves to chance, 10 are random, which is
-// what makes an ID impossible to guess. The other 8 are a counter, run through
-// a bijection so that nothing shows. That makes IDs unique for certain, and it
+// The format leaves 18 bytes to chance. 10 of them are random, which makes an
+// ID impossible to guess. The other 8 are a counter, run through a bijection so
+// that nobody sees the counter. The counter makes IDs unique for certain, and it
 // gives the job table an order: a store undoes the bijection to hash an ID, so
 // jobs made one after the other lie in buckets one after the other, and
 // adding, fetching and acknowledging in order walks memory in order. To other

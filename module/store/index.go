@@ -19,9 +19,9 @@ type index struct {
 	len      uint64
 }
 
-// bucket has its elements in the first n of its slots. What is too much is chained
-// behind the last slot's, by the entries, which mean nothing elsewhere: to look at an
-// element, or to write to it, costs a cache miss.
+// bucket has its elements in the first n of its slots. Elements for which there is no
+// slot are chained behind the last slot's, by their entries, which mean nothing in other
+// buckets: to look at an element, or to write to it, costs a cache miss.
 type bucket struct {
 	hashes  [ways]uint32 // the lower halves; the last slot's is its first element's
 	n       uint32
@@ -215,7 +215,8 @@ func (t *index) grow() {
 	if t.buckets += indexStep; t.buckets == 2<<t.depth {
 		t.depth++
 	}
-	// What the next call divides was last looked at long ago. There is time until then.
+	// Bring the buckets that the next call divides into the cache: they were last looked at
+	// long ago, and there is time until then.
 	from, to = t.buckets-1<<t.depth, t.buckets
 	for i := range uint64(indexStep) {
 		t.at(from + i).warm()

@@ -33,7 +33,7 @@ type ring struct {
 	entry      // chain in the table of rings
 	lane       *Lane
 	next, prev *ring
-	// Of the first one alone:
+	// Only the first one has these:
 	len  uint64
 	left uint64 // how many are to be woken still, from the first on
 	at   uint64 // in Store.waking, where any are

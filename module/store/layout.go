@@ -122,9 +122,9 @@ type Tower struct {
 
 const maxLevel = 10
 
-// Queue is a stored queue (C: struct jm_queue). What is looked at where something
-// concerns every queue is in the first cache line (SWAPDB), or in the first two: each line is
-// a miss then, in each queue.
+// Queue is a stored queue (C: struct jm_queue). Fields that are read by operations on every
+// queue are in the first cache line (for SWAPDB), or in the first two: in such an operation each
+// line is a miss, in each queue.
 type Queue struct {
 	entry           // chain in the table of queues
 	hash     uint64 // of the name, where it has one

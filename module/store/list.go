@@ -16,9 +16,9 @@ func older(a, b *Job) bool {
 	return bytes.Compare(a.ID[:], b.ID[:]) < 0
 }
 
-// sooner is the order of what is worked on: the time it is due. Of jobs that are
-// due in the same millisecond the older one goes first: it was mostly fetched first,
-// so what is fetched goes to the end of the list.
+// sooner is the order of jobs that are worked on: the time they are due. If two are
+// due in the same millisecond, the older one goes first: it was mostly fetched first,
+// so a job that is fetched goes to the end of the list.
 func sooner(a, b *Job) bool {
 	if x, y := a.Due(), b.Due(); x != y {
 		return x < y
@@ -96,7 +96,7 @@ func (l *List) before(j *Job) (preds [maxLevel]*Tower) {
 	return preds
 }
 
-// insert puts a job into a list, that of its place. What belongs at the end goes
+// insert puts a job into a list, that of its place. A job that belongs at the end goes
 // there at once; the others find their place by the index.
 func (s *Store) insert(q *Queue, l *List, j *Job) {
 	less, height := j.order(), s.height(j)

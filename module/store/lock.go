@@ -238,7 +238,7 @@ func (l *Lock) Record() []byte {
 }
 
 // LockName takes a lock's name apart: its scope (nil: the whole mesh) and its
-// key. Of a long one only the SHA-256 is known: hashed says so.
+// key. A long scope or key is known by its SHA-256 only: scopeHashed and hashed say so.
 func LockName(name []byte) (space Space, scope, key []byte, scopeHashed, hashed bool) {
 	space, rest := Space(name[0]), name[1:]
 	if space == LockBare {

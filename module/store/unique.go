@@ -20,7 +20,7 @@ const (
 	strategies
 )
 
-// What an ADDJOB does that meets another job with its key.
+// These say what an ADDJOB does that meets another job with its key.
 const (
 	ConflictDrop uint8 = iota
 	ConflictRaise
@@ -30,8 +30,8 @@ const (
 	conflicts
 )
 
-// What becomes of a job that is to be delivered while another with its key is
-// worked on.
+// These say what becomes of a job that is to be delivered while another with its key
+// is worked on.
 const (
 	BusyWait uint8 = iota
 	BusyDrop

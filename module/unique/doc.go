@@ -3,10 +3,10 @@
 // it knows neither the key nor the server, and nothing lies outside it.
 //
 // One block of memory holds an item: its places in the queue's list and hash
-// table, its time, its bytes. What the list, the set and the times say can't
-// differ, for they are one thing. It lies in memory that an [Allocator] gives,
-// in the layout that cgo/unique shares, so Redis counts it, a forked child can
-// save it, another thread can free it, and Go's collector never looks at it.
+// table, its time, its bytes. So list, set and times can't contradict each other.
+// The block lies in memory that an [Allocator] gives, in the layout that cgo/unique
+// shares, so Redis counts it, a forked child can save it, another thread can free
+// it, and Go's collector never looks at it.
 //
 // No operation takes time in proportion to what is stored, but for [Queues.Copy]
 // and [Queues.Load]: the table grows and shrinks a few buckets at a time

@@ -129,7 +129,7 @@ const (
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows
 )
 
-// What may have become of a job, in Fate.
+// Fate says by these what became of a job.
 const (
 	FateUnknown = iota // nobody here knows
 	FateOpen           // it isn't done yet
@@ -166,7 +166,7 @@ const (
 	Uncounted             // the sender knows nodes that the claim doesn't count
 )
 
-// What Verified says in Count.
+// Verified says one of these in Count.
 const (
 	JobLives = iota + 1
 	JobGone  // the sender doesn't know it
@@ -261,7 +261,7 @@ type Message struct {
 	Locks   []Lock
 }
 
-// What the kinds have beside kind and flags, in this order.
+// Each kind has some of these fields beside kind and flags, in this order.
 const (
 	hasID uint16 = 1 << iota
 	hasCount
