@@ -167,7 +167,7 @@ func (cl *Client) forget() bool {
 // BlockOnKeys suspends the client as BLPOP does, until one of the keys that n
 // arguments from first on name holds something that [Command.Ready] answers for,
 // or timeout ms (0: without limit) are over: then the answer is the null array.
-// What becomes of the keys meanwhile, in whatever database, the server follows.
+// The server itself follows what becomes of the keys meanwhile, in whatever database.
 func (c *Ctx) BlockOnKeys(first, n int, timeout int64) error {
 	if err := c.f.BlockOnKeys(first, n, timeout); err != nil {
 		return fmt.Errorf("the client can't be blocked: %w", err)
@@ -177,7 +177,7 @@ func (c *Ctx) BlockOnKeys(first, n int, timeout int64) error {
 
 // Answer ends the wait with the reply that fill makes. Where the client is
 // gone before it can be given, unheard is called instead, soon, on a Ctx of its own.
-// What fill answers is copied.
+// The bytes that fill answers with are copied.
 func (cl *Client) Answer(fill func(*Ctx), unheard func(*Ctx)) {
 	s := cl.s
 	if !cl.forget() {

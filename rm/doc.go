@@ -20,14 +20,14 @@
 //
 //   - Everything runs on Redis' main thread: a command's function, a timer's,
 //     an event's. The only function for other goroutines is [Server.Post].
-//   - No Go runs in a child that Redis forked to save. What a data type needs
-//     there is C: the type's own callbacks, or those that [NewFlatType] brings.
+//   - No Go runs in a child that Redis forked to save. The callbacks that a data type
+//     needs there are C: the type's own, or those that [NewFlatType] brings.
 //   - Effects go to the AOF and the replicas by [Ctx.Replicate] alone. It keeps those
 //     that the call at hand must not replicate (a server event, a pause of writes, the
 //     time of loading) for the next call that may. Work that changes much should come
 //     when writes may: see [Ctx.MayReplicate] and [Server.WritesPaused].
-//   - What the server can change without an event is asked when it is needed, and not
-//     remembered; where rename-command may hide it, the worst is taken.
+//   - A value that the server can change without an event is asked for when it is needed, and
+//     not remembered; where rename-command may hide it, the package assumes the worst.
 //   - A panic is recovered, logged with its stack, counted, and answered with
 //     an error. State that a panic leaves half changed stays half changed:
 //     check first, then change.

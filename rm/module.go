@@ -561,8 +561,8 @@ func (c *Ctx) Free(p unsafe.Pointer, size int) { c.f.Free(p, size) }
 
 // Post runs f on the main thread, soon: 10 µs later where the server is idle,
 // a turn of the event loop later where it is busy. Safe from any goroutine.
-// What f does must not replicate (see the package's cgo/api); [Server.Call] a
-// command of the module's own that does.
+// f itself must not replicate (package cgo/api says why), but it may call, by
+// [Server.Call], a command of the module's own that does.
 func (s *Server) Post(f func(*Server)) {
 	s.mu.Lock()
 	s.posted = append(s.posted, f)

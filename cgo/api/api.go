@@ -203,8 +203,8 @@ type TypeMethods struct {
 
 // CreateType registers a data type (name of exactly 9 characters) in slot 0 to 3.
 // Its rdb_load callback comes to [Handler.TypeLoad]; where they are wanted, unlink
-// to [Handler.TypeUnlink] and copy to [Handler.TypeCopy]. What AuxSave saved comes to
-// [Handler.TypeAux].
+// to [Handler.TypeUnlink] and copy to [Handler.TypeCopy]. The data that AuxSave saved comes
+// to [Handler.TypeAux].
 func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods, unlinks, copies bool) (Type, error) {
 	c := cstring(name)
 	defer freeC(c)
@@ -250,7 +250,7 @@ func AOFOfCommands(yes bool) (before bool) {
 // KeyHolds says what a key holds.
 type KeyHolds int
 
-// What [KeyGet] and [Frame.Held] find.
+// [KeyGet] and [Frame.Held] find one of these.
 const (
 	KeyEmpty KeyHolds = C.HOLDS_NOTHING
 	KeyOurs  KeyHolds = C.HOLDS_OURS

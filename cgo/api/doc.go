@@ -47,9 +47,9 @@
 //     anything is written to it. On a fresh page that read maps the zero page,
 //     and the write behind it faults once more and flushes other cores' TLBs: a
 //     tenth of ADDJOB. Blocks are handed over touched.
-//   - What a key-ready callback replies while it says "not served" reaches the
-//     client, which goes on waiting. So nothing is played then; and a panic counts
-//     as served, for its error is an answer.
+//   - A reply that a key-ready callback makes while it says "not served" reaches the
+//     client, which goes on waiting. So package api plays no reply then; and a panic
+//     counts as served, because its error is an answer.
 //   - A key opened for writing counts as changed when it is closed, whatever was
 //     done to it: look up with a key opened to be read.
 //   - A module that fails to load leaves its command filters behind, and with

@@ -1,4 +1,4 @@
-/* What C and Go share of one call: the flattened arguments on the way in, the
+/* C and Go share this for one call: the flattened arguments on the way in, the
  * reply and its side effects on the way out, and the pool of memory blocks.
  * One crossing into Go serves a whole command (DESIGN.md, rule 4). */
 #ifndef JOBMESH_FRAME_H

@@ -1,12 +1,12 @@
 // Package record is the C side of a stored job and queue: the layout of both
 // in Redis' memory (record.h), and the data type's callbacks that must be C,
 // because Redis runs them in a forked child (rdb_save, aof_rewrite) or on its
-// lazy-free thread (free). They walk memory and touch no Go. What is in no key is written
-// to an RDB by aux_save. For an AOF of commands the server has no such callback, so package
-// api has the forked child make a key, whose aof_rewrite writes it.
+// lazy-free thread (free). They walk memory and touch no Go. aux_save writes to an RDB what
+// is in no key: locks and settings. For an AOF of commands the server has no such callback, so
+// package api makes the forked child create a key, whose aof_rewrite writes them.
 //
 // The Go side of the same structures is package module/store; its tests
-// compare the two layouts. What is saved of a job, "the record", is one run of
-// bytes inside the structure, written out as it lies; store.JobFromRecord
+// compare the two layouts. The part of a job that is saved, "the record", is one run
+// of bytes inside the structure, written out as it lies; store.JobFromRecord
 // checks and reads it.
 package record

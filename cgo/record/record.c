@@ -188,8 +188,8 @@ void jm_save_some_locks(RedisModuleIO *io, int when) {
     if (locks && (locks->head || locks->floor || locks->complete)) jm_save_locks(io, when);
 }
 
-/* The same for an AOF that begins without an RDB, and the settings. What is said of the
- * table as a whole comes behind its locks, see RelogLocks. */
+/* The same for an AOF that begins without an RDB, and the settings. The two entries about
+ * the table as a whole come behind its locks, see RelogLocks. */
 void jm_rewrite_keyless(RedisModuleIO *io, RedisModuleString *key, void *value) {
     (void)key;
     (void)value;

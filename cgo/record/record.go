@@ -54,9 +54,9 @@ func FreeValue(box unsafe.Pointer) { C.jm_free(box) }
 type Epoch struct {
 	// Process identifies the run of the server: a random number.
 	Process uint64
-	// Changes counts what that run did to jobs and locks. What was saved of an
-	// at-most-once job holds only while none followed it: any may be that it was
-	// given to a client, or to another node.
+	// Changes counts what that run did to jobs and locks. The saved state of an
+	// at-most-once job is right only if no change followed the saving: each may be
+	// that the job was given to a client, or to another node.
 	Changes uint64
 	// Final is 1 in what JOBMESH SHUTDOWN of an older release has saved.
 	Final uint64

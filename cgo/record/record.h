@@ -111,9 +111,9 @@ struct jm_lock_list {
  * out of it (when the key is unlinked). */
 struct jm_box { struct jm_queue *queue; };
 
-/* What a saved queue tells of its moment, so that whoever loads it knows
- * whether its queue positions still hold: the process that saved it, how many
- * changes that had made, and (older releases) whether it was about to exit. */
+/* A saved queue tells this of the moment when it was saved, so that a server that
+ * loads it knows whether the queue positions still hold: the process that saved it, how
+ * many changes that had made, and (older releases) whether it was about to exit. */
 struct jm_epoch { uint64_t process, changes, final; };
 
 /* The state of a queue that is known, or was when all were condemned. */

@@ -125,8 +125,8 @@ type session struct {
 }
 
 // run starts a client, which works on connections to one random node after the
-// other, whatever becomes of them. What it does says whether the connection is
-// of more use.
+// other, whatever becomes of them. work returns whether the connection is of more
+// use.
 func (c *crowd) run(work func(*session) bool) {
 	c.wait.Go(func() {
 		for !c.over.Load() {
@@ -150,8 +150,8 @@ func (c *crowd) run(work func(*session) bool) {
 // expected are errors that faults explain.
 var expected = []string{"NOREPL", "LOADING", "NOQUORUM", "READONLY", "LEAVING", "PAUSED", "UNBLOCKED", "NOJOB", "NOTDEFERRED", "LOCKLOST", "ACKED", "TOOLATE", "NOTHELD", "STALETOKEN"}
 
-// fine says whether an answer is one. Of others no more is to be had from this
-// connection; they are noted where faults don't explain them.
+// fine says whether a command was answered, and not by an error. If it wasn't, this
+// connection is of no more use; errors that faults don't explain are noted.
 func (s *session) fine(v harness.Value, command string) bool {
 	if v.Kind == 0 {
 		return false

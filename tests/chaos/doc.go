@@ -18,7 +18,7 @@
 // node is a master with Redis replicas, watched by a Sentinel or not (roles_test.go);
 // in others each server has a wall clock that steps.
 //
-// # What is promised
+// # Promises
 //
 // A loss is an event by which a node may miss the last that it did, up to 2.5
 // seconds: kill -9 with appendfsync everysec (not with always, nor is SHUTDOWN one),

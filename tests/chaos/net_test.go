@@ -16,8 +16,8 @@ import (
 
 // network stands between the nodes: each announces the address of a proxy of its
 // own in the place of its bus port, so that all that one node says to another goes
-// through the latter's proxy. What is held up isn't lost, as with TCP: it
-// arrives when the way is free again, unless the connection was given up by then.
+// through the latter's proxy. Data that a proxy holds up isn't lost, as with TCP:
+// it arrives when the way is free again, unless the connection was given up by then.
 type network struct {
 	mu    sync.Mutex
 	freed *sync.Cond

@@ -176,8 +176,8 @@ func TestFlushOfOneNodeIsLogged(t *testing.T) {
 }
 
 // A job that was deleted at a node with its queue, or with all of them, doesn't come back to it
-// from a node that has a copy, though clients wait: also after a restart. It is kept there. What
-// is newer, and what was never at the node, comes.
+// from a node that has a copy, though clients wait: also after a restart. The other node keeps
+// the job. Newer jobs, and jobs that were never at the node, come.
 func TestDeletedJobsDoNotComeBack(t *testing.T) {
 	t.Parallel()
 	for what, end := range map[string][]any{"DEL": {"DEL", "q"}, "FLUSHALL": {"FLUSHALL"}, "FLUSHDB": {"FLUSHDB"}, "FLUSH": {"JOBMESH", "FLUSH"}} {

@@ -180,7 +180,8 @@ func TestCancelledWhereNoCopyIs(t *testing.T) {
 	}
 }
 
-// What a node doesn't hold, and what a blocked job asks of the others.
+// A node refuses commands on a deferred job that it doesn't hold. A blocked job is refused
+// unless each node that holds the deferred one takes a copy.
 func TestFamilyRefusals_56(t *testing.T) {
 	m := start(t, 3, "appendonly yes", "appendfsync always")
 	c := m[0].Dial()

@@ -147,8 +147,8 @@ func stoppedTaker(t *testing.T, sizes []int) (m mesh, clients []*harness.Conn, i
 }
 
 // A node ends, or has its data loaded anew, while it hands at-most-once jobs over to one
-// that doesn't answer just then. Of some jobs the Offer has arrived there, of others it
-// was lost with the connection. Each is delivered once, and none is uncertain.
+// that doesn't answer just then. For some jobs the Offer has arrived there, for others it
+// was lost with the connection. Each job is delivered once, and none is uncertain.
 func TestTheGiverOfAtMostOnceJobsEnds(t *testing.T) {
 	for name, end := range map[string]func(s *harness.Server){
 		"kill":              func(s *harness.Server) { s.Kill() },

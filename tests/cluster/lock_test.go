@@ -216,8 +216,8 @@ func TestLostTable_48(t *testing.T) {
 	m[1].Restart()
 	mesh{m[1]}.votes(t)
 	assert.Equal(t, token, m[1].Do("LOCK.SHOW", "m").Field("token").Int())
-	// What it has from others stands against others at once, and counts for the
-	// holder once a majority without it has agreed.
+	// A vote that it has learnt from others stands against other owners at once, and counts
+	// for the holder once a majority without it has agreed.
 	assert.Equal(t, "OK", m[2].Do("LOCK.EXTEND", "m", "a", token, 8000).Str)
 	m[0].Kill()
 	v := m[2].Do("LOCK.ACQUIRE", "m", "b", 1000)
@@ -320,8 +320,9 @@ func TestMeshesWithTheSameLocksMeet(t *testing.T) {
 					assert.True(t, v.NullString() || v.Err("NOQUORUM"), "%v", v)
 				}
 			}
-			// That which one half alone had goes on. Of the others' holders none does, until the other
-			// has let go; and when somebody has cleared the lock, it can be had at once.
+			// The lock that one half alone had goes on. A lock that both halves had goes on for
+			// neither holder until the other has let go; and when somebody has cleared it, it can be
+			// had at once.
 			assert.Equal(t, "OK", one[0].Do("LOCK.EXTEND", "only", "a", only, 600_000).Str)
 			assert.Equal(t, "OK", other[0].Do("LOCK.RELEASE", "only", "a", only).Str)
 			acquire(t, other[1], "only", "c", 1000, "WAIT", 5000)
@@ -336,7 +337,7 @@ func TestMeshesWithTheSameLocksMeet(t *testing.T) {
 	}
 }
 
-// Of a hundred clients at three nodes one gets the lock, and never two at once.
+// Thirty clients at three nodes ask for a lock at the same time: exactly one gets it.
 func TestLockRaceOverTheMesh_lib30(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)

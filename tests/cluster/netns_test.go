@@ -52,7 +52,8 @@ func namespaces(t *testing.T, n int, lines ...string) *network {
 			_ = exec.Command("ip", "link", "del", w.bridge(side)).Run()
 		}
 	})
-	// What fails of these is no fault of ours: no right, or a kernel without.
+	// If one of these fails, the fault isn't ours: the test has no right to do it, or the
+	// kernel can't.
 	probe := [][]string{{"netns", "add", w.name(0)}, {"link", "add", w.bridge(0), "type", "bridge"},
 		{"link", "add", w.port(0), "type", "veth", "peer", "name", "eth0", "netns", w.name(0)}}
 	for _, args := range probe {

@@ -18,8 +18,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// What crashed Disque, or made it lose a job or its word. Numbers like B17 are
-// those of the list of its defects.
+// Each of these tests does something that crashed Disque, or made it lose a job or break
+// a promise. Numbers like B17 are those of the list of its defects.
 
 // held are the IDs of all jobs that a node knows.
 func held(s *harness.Server) []string {
@@ -94,7 +94,7 @@ func TestClientsLeaveAtAnyMoment(t *testing.T) {
 		c.Silent(time.Duration(i%20) * 50 * time.Microsecond)
 		c.Close()
 	}
-	// What got its copies in time is a job; the others leave nothing behind.
+	// A job that got its copies in time stays; the others leave nothing behind.
 	got := 0
 	quiet := func() bool { return jobs(m[0]) == "0" && jobs(m[1]) == "0" && jobs(m[2]) == "0" }
 	harness.Await(t, 20*time.Second, "all jobs to be gone", func() bool {

@@ -55,8 +55,8 @@ func TestUniqueSurvivesItsNodes_26_27(t *testing.T) {
 	})
 }
 
-// What MULTI, scripts, NOHANG and COUNT do of jobs for which other nodes are asked, and
-// that a released job's lock goes with it.
+// MULTI, NOHANG and COUNT with jobs for which other nodes are asked; and a released job
+// takes its lock with it.
 func TestWhatAsksTheMesh_19_30_34(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -128,7 +128,7 @@ func TestUniqueInAPartition_50(t *testing.T) {
 		lock := w.mesh[i].Do("LOCK.SHOW", "b", "TYPE", "waiting", "QUEUE", queue)
 		tokens[lock.Field("token").Int()] = true
 		since := lock.Field("since").Int()
-		// Of the same tick of the kernel's clock, 10 ms at most, either may be the older.
+		// Two locks from the same tick of the kernel's clock, 10 ms at most: either may be the older.
 		harness.Await(t, 5*time.Second, "a tick to pass", func() bool { return time.Now().UnixMilli() > since+20 })
 		return v.Str
 	}

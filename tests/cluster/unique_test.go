@@ -21,8 +21,8 @@ func addUnique(t *testing.T, s *harness.Server, queue, body string, options ...a
 	return v.Str
 }
 
-// fetch gets a job. What NOHANG gets, which gives up where the others haven't agreed
-// within a second, depends on how busy the machine is.
+// fetch gets a job. It doesn't use NOHANG, which gives up where the others haven't agreed
+// within a second: then its answer would depend on how busy the machine is.
 func fetch(t *testing.T, s *harness.Server, queue string) string {
 	t.Helper()
 	v := s.Do("GETJOB", "TIMEOUT", 20_000, "FROM", queue)

@@ -66,7 +66,7 @@ func TestCluster(t *testing.T) {
 	assert.Equal(t, `+"OK"`, c.Do("CLUSTER", "RESET", "HARD").String())
 	assert.NotEqual(t, id, c.Do("CLUSTER", "MYID").Str)
 	assert.Equal(t, `+"no"`, c.Do("CLUSTER", "LEAVING").String())
-	// What only Redis' CLUSTER has stays Redis'.
+	// A subcommand that only Redis' CLUSTER has stays Redis'.
 	assert.True(t, c.Do("CLUSTER", "SLOTS").Err("ERR This instance has cluster support disabled"))
 }
 

@@ -25,7 +25,7 @@ type pair struct {
 }
 
 func newPair(t *testing.T, lines ...string) *pair {
-	// What is slow is the machine's business.
+	// The slow log would differ by how busy the machine is.
 	lines = append(lines, "slowlog-log-slower-than -1")
 	return &pair{
 		with:  harness.Start(t, harness.WithConfig(lines...)),
@@ -186,7 +186,7 @@ func TestStockStaysStock(t *testing.T) {
 	}
 }
 
-// What the server tells of itself differs only by the module's own entries.
+// The server's answers about itself differ only by the module's own entries.
 func TestWhatTheServerTells(t *testing.T) {
 	p := newPair(t)
 	admin := p.on("a")
@@ -302,8 +302,8 @@ func without(names []string, leave func(string) bool) []string {
 // words and then numbers: mostly errors, and the same ones.
 func TestStockErrors(t *testing.T) {
 	p := newPair(t)
-	// What wouldn't answer, or makes the connection another thing; time and
-	// chance. They are in testdata/stock.txt as far as they can be compared.
+	// These wouldn't answer, or turn the connection into another thing, or answer by
+	// time and chance. testdata/stock.txt has those that can be compared.
 	skipped := []string{"monitor", "sync", "psync", "shutdown", "quit", "subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe",
 		"time", "lastsave", "lolwut", "randomkey", "info", "command", "command|count", "command|docs", "command|info", "command|list", "module|list", "hello",
 		"ttl", "pttl", "expiretime", "pexpiretime", "object|idletime", "slowlog|get", "acl|genpass", "acl|log", "client|id", "client|info", "client|list", "memory|stats", "memory|doctor", "memory|malloc-stats", "latency|histogram",
@@ -361,7 +361,7 @@ func TestClientsStayInTheirDatabase(t *testing.T) {
 	}
 }
 
-// What MONITOR shows of stock commands, time and address apart.
+// MONITOR shows stock commands as without the module, time and address apart.
 func TestMonitor(t *testing.T) {
 	p := newPair(t)
 	monitors := p.on("m")

@@ -85,7 +85,7 @@ func NotSanitized(t testing.TB, why string) {
 func unfit(t testing.TB, preload Option) string {
 	s := New(t, WithoutModule(), preload)
 	s.Launch()
-	// What it says and how it ends is no failure.
+	// The test doesn't fail by what this server logs, nor by how it ends.
 	defer func() {
 		s.cmd.Process.Kill()
 		<-s.done
@@ -107,7 +107,8 @@ func unfit(t testing.TB, preload Option) string {
 		require.NoError(t, err)
 		return n
 	}
-	// What jemalloc has handed out; next to nothing where its malloc is replaced.
+	// allocator_allocated is what jemalloc has handed out: next to nothing where its malloc
+	// is replaced.
 	if s.Info("memory", "mem_allocator") != "libc" && number("allocator_allocated") > number("used_memory")/2 {
 		return "the server has a malloc of its own inside, which no sanitizer sees"
 	}

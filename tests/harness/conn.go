@@ -102,8 +102,8 @@ type Conn struct {
 func dial(addr string) (*Conn, error) { return Dial(addr, patience) }
 
 // Dial connects to a server that may die, stop or be cut off while it is spoken
-// to: nothing fails a test. What doesn't answer in time is a Value without a kind, and
-// after that the connection is of no more use. The caller closes it.
+// to: nothing fails a test. If no answer comes in time, the result is a Value without a
+// kind, and after that the connection is of no more use. The caller closes it.
 func Dial(addr string, patience time.Duration) (*Conn, error) {
 	c, err := net.DialTimeout("tcp", addr, max(time.Second, patience/4)) // a machine can be busy
 	if err != nil {
@@ -112,7 +112,7 @@ func Dial(addr string, patience time.Duration) (*Conn, error) {
 	return &Conn{c: c, r: bufio.NewReader(c), patience: patience}, nil
 }
 
-// For has what is wrong on a connection of [Dial] fail a test.
+// For makes errors on a connection of [Dial] fail a test.
 func For(t testing.TB, c *Conn) *Conn {
 	c.t = t
 	return c

@@ -245,7 +245,7 @@ func TestRqDependents_50(t *testing.T) {
 	assert.Equal(t, 1, all(t, c, "rq_import", "rq:deferred:mail", "mail"))
 	assert.Equal(t, "never", take(c, "mail"))
 
-	// What depends on nobody can be released; what is over is no deferred job.
+	// A job that depends on nobody can be released; a job that is over is no deferred one.
 	c.Do("FLUSHALL")
 	rqJob(c, "alone", "mail", "status", "deferred")
 	child(c, "orphan", "mail", "1", "has gone")

@@ -203,7 +203,7 @@ func layouts() []layout {
 				many(t, c, retried, func(i int) []any { return []any{"ZADD", "app:retry", score(i), body(waiting+scheduled+i, "mail")} })
 				many(t, c, others, func(i int) []any { return []any{"ZADD", "app:schedule", score(i * 7), body(i, "other")} })
 				c.Do("ZADD", "app:schedule", score(3), "no JSON", score(4), `["queue","mail"]`, score(5), "7")
-				// What was due while it was moved goes back to where it was, too.
+				// Jobs that became due while they were moved go back to where they were, too.
 				c.Do("ZADD", "app:schedule", "XX", "1.5", body(waiting, "mail"), "1763712000.0000001", body(waiting+1, "mail"))
 			},
 			in: [][]any{

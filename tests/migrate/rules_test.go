@@ -361,7 +361,8 @@ func floatOf(t *testing.T, s string) (f float64) {
 	return f
 }
 
-// What rq's lists can hold, and what is in the way of a job that comes back.
+// An rq list can hold IDs of jobs that are gone, or that end by themselves. A job that comes
+// back can find another in its place.
 func TestRqJobs(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)

@@ -110,7 +110,8 @@ func TestUnicityWithoutLocks_49(t *testing.T) {
 	assert.Equal(t, "t", c.Do("GET", resource).Str)
 }
 
-// Of delayed jobs: the lock lasts until they are due, and for what remains then.
+// The lock of a delayed job lasts until the job is due, and then for the time that the lock
+// has left.
 func TestUnicityDelayed_49(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -184,7 +185,7 @@ func TestUnicityConflict_49(t *testing.T) {
 	assert.Equal(t, "t", c.Do("GET", resource).Str)
 }
 
-// What is left when all was imported has no job: it is listed, and lapses.
+// A lock that is left when all jobs were imported has no job: it is listed, and lapses.
 func TestUnicityOrphans_49(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -316,7 +317,7 @@ func TestUniqueMesh(t *testing.T) {
 		refused(function, from, "mail", "WITH", "UNIQUE", "window", "TTL", 5, "QUORUM", "any")
 	}
 	refused("sidekiq_import", "queue:locked", "mail")
-	// What needs no lock is moved, so are those that are to come without theirs.
+	// Jobs that need no lock are moved, and so are jobs that are to come without their locks.
 	assert.Equal(t, 2, all(t, c, "resque_import", "resque:queue:mail", "unique", "WITH", "UNIQUE", "none"))
 	assert.Equal(t, 2, all(t, c, "sidekiq_import", "queue:mail", "mail", "WITH", "UNIQUE", "during-processing"))
 	assert.Equal(t, 1, all(t, c, "sidekiq_import", "queue:locked", "mail", "WITH", "UNIQUE", "none"))

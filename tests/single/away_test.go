@@ -199,8 +199,8 @@ func TestAnAOFIsRewrittenWhileQueuesAreAway(t *testing.T) {
 	}
 }
 
-// A server ends in order while a queue lies in another database. What somebody was given of
-// it stays with him, and doesn't come again before its time.
+// A server ends in order while a queue lies in another database. A job of it that a client
+// was given stays with the client, and doesn't come again before its time.
 func TestJobsOfAQueueThatIsAwayStayInHands(t *testing.T) {
 	for _, mode := range []string{"aof", "aof-without-preamble", "aof-rewritten", "rdb", "reload"} {
 		for _, move := range []bool{true, false} {

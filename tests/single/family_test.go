@@ -463,8 +463,8 @@ func TestAfterADeath_62(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
 }
 
-// Scenario 64: an ID must exist before it can be named, so there are no cycles. Of
-// very many the ends of which one waits for there is a limit.
+// Scenario 64: an ID must exist before it can be named, so there are no cycles. A job can
+// wait for the ends of a limited number of others.
 func TestNoCycles_64(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()

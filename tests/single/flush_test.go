@@ -61,8 +61,8 @@ func TestFlushOfVeryManyQueues(t *testing.T) {
 	}
 }
 
-// A flush doesn't reach queues in other databases. What is restored of those is left out, here,
-// in the log and at replicas, and is known when they are back.
+// A flush doesn't reach queues in other databases. RESTORE leaves out jobs that such a queue has,
+// here, in the log and at replicas; the jobs are known when their queue is back.
 func TestRestoreAfterFlush(t *testing.T) {
 	homes := map[string][][]any{"SWAPDB": {{"SWAPDB", 0, 1}}, "MOVE": {{"SELECT", 1}, {"MOVE", "q", 0}}}
 	for name, away := range map[string][]any{"SWAPDB": {"SWAPDB", 0, 1}, "MOVE": {"MOVE", "q", 1}} {
@@ -97,8 +97,8 @@ func TestRestoreAfterFlush(t *testing.T) {
 	}
 }
 
-// While the keys of flushed queues are still there, nothing of their jobs is: not for
-// clients, in no file that is saved, at no replica. What comes after the flush stays.
+// While the keys of flushed queues are still there, their jobs are gone already: for clients,
+// in each file that is saved, at each replica. Jobs that are added after the flush stay.
 func TestAnEndInTheMiddleOfAFlush(t *testing.T) {
 	aof, rdb := "appendonly yes", "appendonly no"
 	kill := func(s *harness.Server) *harness.Server {

@@ -131,7 +131,6 @@ func TestLockWait_44(t *testing.T) {
 	harness.Await(t, 5*time.Second, "nobody to wait", func() bool { return s.Info("jobmesh", "jobmesh_lock_claims") == "0" })
 }
 
-// Of the libraries 30: a hundred at once, one gets it.
 // A client is granted a lock that it doesn't hear of any more, and the same owner, on
 // another connection, is granted it as well: then nothing is freed.
 func TestUnheardGrantOfAnOwnerWhoHasTheLock(t *testing.T) {
@@ -160,6 +159,7 @@ func TestUnheardGrantOfAnOwnerWhoHasTheLock(t *testing.T) {
 	}
 }
 
+// A hundred clients ask for a lock at the same time: exactly one gets it.
 func TestLockRace_lib30(t *testing.T) {
 	s := harness.Start(t)
 	conns := make([]*harness.Conn, 100)

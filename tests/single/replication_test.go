@@ -127,8 +127,7 @@ func TestAReplicaShowsJobsAndNoQueues(t *testing.T) {
 	assert.Equal(t, "bob", wip(t, r.Dial(), "q")[0].worker)
 }
 
-// What the module asks the server it asks so that no rename-command hides the answer,
-// or takes the worst.
+// The module asks the server in ways that no rename-command hides, or assumes the worst.
 func TestRenamedCommands(t *testing.T) {
 	t.Run("CONFIG", func(t *testing.T) {
 		s := harness.Start(t, harness.WithConfig(`rename-command CONFIG ""`, "maxmemory 20mb", "maxmemory-policy allkeys-lru", "appendonly yes", "jobmesh.cluster-port "+strconv.Itoa(harness.FreePort(t))))

@@ -665,11 +665,11 @@ func TestLockTTLOfUncertainJobs(t *testing.T) {
 	}
 }
 
-// What RESTORE leaves out, as its jobs lie in another database, is left out on each server:
-// on one that saw them go, on one that has loaded them there, when the log is read, and at the
-// replica.
+// RESTORE leaves out jobs that lie in another database, and each server leaves out the same:
+// one that saw them go, one that has loaded them there, one that reads the log, and the replica.
 func TestRestoreOfWhatLiesInAnotherDatabase(t *testing.T) {
-	// How a server comes not to have seen them go, and what has the same data then.
+	// Each of these leads to a server that hasn't seen the jobs go; after returns one that must
+	// have the same data then.
 	for how, other := range map[string]func(t *testing.T, s *harness.Server, c *harness.Conn) (after func() *harness.Server){
 		"reloaded": func(t *testing.T, s *harness.Server, c *harness.Conn) func() *harness.Server {
 			require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)

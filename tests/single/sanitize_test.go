@@ -188,7 +188,8 @@ func sanitizedSaves(t *testing.T, s *harness.Server, c *harness.Conn) {
 	}
 }
 
-// What else happens to keys, the values that a client makes up among it.
+// sanitizedKeys does everything else that happens to keys, also with values that a client
+// makes up.
 func sanitizedKeys(t *testing.T, s *harness.Server, c *harness.Conn, ids []any) {
 	assert.Greater(t, c.Do("MEMORY", "USAGE", "big", "SAMPLES", 0).Int(), int64(4000*120))
 	add(t, c, "small", "body", 0)

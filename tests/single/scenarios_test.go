@@ -12,8 +12,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// What is left of a window goes on when its job is done and its server isn't the
-// same any more: neither longer than it was to be, nor less.
+// A window goes on when its job is done and its server isn't the same any more: it lasts
+// neither longer than it was to, nor shorter.
 func TestWindowOutlivesJobAndServer_16_26_27(t *testing.T) {
 	const window = "KEY k UNIQUE window TTL "
 	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-without-preamble", "reload", "replica"} {

@@ -15,7 +15,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// What the server knows of the module's commands.
+// The server lists and describes the module's commands.
 func TestServerKnowsTheCommands(t *testing.T) {
 	s := harness.Start(t)
 	c, three := s.Dial(), s.Dial3()

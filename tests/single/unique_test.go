@@ -772,7 +772,7 @@ func TestOnBusy_37_L29(t *testing.T) {
 	assert.Equal(t, int64(0), v.Elems[0].Elems[6].Int())
 }
 
-// What is dropped, dead or replaced is so in the log too.
+// A job that was dropped, or went to the dead-letter queue, is so in the log too.
 func TestOnBusyAfterARestart_37(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()

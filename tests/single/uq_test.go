@@ -361,7 +361,7 @@ func TestUniqueBlockingOrder_8(t *testing.T) {
 	first, second, third, elsewhere := wait(0, "a", "b", "a", "c", 0), wait(0, "b", 0), wait(0, "c", "b", 100), wait(1, "b", 0)
 	c.Do("UQ.PUSH", "b", "1", "AT", 5)
 	assert.Equal(t, `*[$"b" $"1" :5]`, got(first))
-	// What isn't a unique queue is passed by.
+	// A key that becomes something else than a unique queue serves nobody.
 	c.Do("SET", "b", "text")
 	c.Do("DEL", "b")
 	c.Do("RPUSH", "b", "x")
@@ -448,7 +448,7 @@ func TestUniqueBlockingEnds(t *testing.T) {
 		assert.True(t, v.Elems[0].Null)
 		assert.Equal(t, `*[$"q" $"x" :4]`, v.Elems[2].String())
 		assert.True(t, w.Do("EVAL", "return redis.call('UQ.BPOP', KEYS[1], 0)", 1, "q").Null)
-		// What is there is given at once, from the first that has some.
+		// If keys have items, one is given at once, from the first key that has some.
 		c.Do("UQ.PUSH", "b", "x", "AT", 1)
 		c.Do("UQ.PUSH", "c", "y", "AT", 2)
 		assert.Equal(t, `*[$"b" $"x" :1]`, w.Do("UQ.BPOP", "a", "b", "c", 0).String())

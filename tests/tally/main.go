@@ -22,8 +22,8 @@ type event struct {
 // subtests isn't counted beside them, unless it fails where they all passed.
 func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 	output := map[string][]string{}
-	// What holds a test that was counted, or that failed: a package's key is
-	// its path and a blank.
+	// counted and broken have the keys of the tests and packages that hold a test which was
+	// counted, or failed. A package's key is its path and a blank.
 	counted, broken := map[string]bool{}, map[string]bool{}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 16<<20)
