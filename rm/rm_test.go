@@ -105,8 +105,6 @@ func example(t *testing.T, module harness.Option) {
 		assert.Equal(t, byte('-'), c.Do("EVAL", "return redis.call('COUNTER.LATER','1')", 0).Kind)
 	})
 
-	// Rule 3: one thread owns the state. Whatever goroutines hand over runs
-	// there, and one wake-up at a time serves any number of messages.
 	t.Run("waiting for keys", func(t *testing.T) {
 		s := harness.Start(t, module, harness.WithPanics())
 		c, first, second := s.Dial(), s.Dial(), s.Dial()
@@ -137,6 +135,8 @@ func example(t *testing.T, module harness.Option) {
 		assert.Equal(t, int64(2), c.Do("COUNTER.PANICS").Int())
 	})
 
+	// Rule 3: one thread owns the state. Functions that goroutines post run there,
+	// and one wake-up at a time serves any number of them.
 	t.Run("posts", func(t *testing.T) {
 		c := harness.Start(t, module).Dial()
 		for range 20 {

@@ -40,9 +40,9 @@
 //     allocated in the stack"). The trampoline passes a copy on.
 //   - In free_privdata of a blocked client that has gone, the context has no
 //     client: Replicate and SignalModifiedKey there crash the server.
-//   - Whatever replicates while writes are paused (CLIENT PAUSE, FAILOVER) and is not a
-//     client's write command ends the server by an assertion. Package rm keeps such
-//     effects ([WritesPaused]).
+//   - While writes are paused (CLIENT PAUSE, FAILOVER) only a client's write command may
+//     replicate: anything else that does ends the server by an assertion. Package rm keeps
+//     such effects until later ([WritesPaused]).
 //   - The Go compiler's nil check reads the first byte of a block before
 //     anything is written to it. On a fresh page that read maps the zero page,
 //     and the write behind it faults once more and flushes other cores' TLBs: a

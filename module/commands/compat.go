@@ -9,8 +9,8 @@ import (
 
 // disqueNames are the commands that Disque and Redis both have, with another
 // meaning each, or whose Disque form Redis refuses; jobmesh.disque-compat yes
-// gives them Disque's. Whatever isn't here, HELLO 3 to begin with, stays the
-// server's. Subcommands are named one by one for the same reason.
+// gives them Disque's. A command that isn't here, HELLO 3 to begin with, stays
+// the server's. Subcommands are named one by one for the same reason.
 func disqueNames() []rm.Rewrite {
 	rules := []rm.Rewrite{
 		{From: "HELLO", To: "JOBMESH HELLO"},

@@ -273,8 +273,8 @@ type scan struct {
 	all            bool  // REPLY all
 }
 
-// parseScan reads a scan's options. Whatever is no complete option is taken
-// for the cursor, once (1.10).
+// parseScan reads a scan's options. It takes one argument that is no complete
+// option for the cursor (1.10).
 func parseScan(c args, jobs bool) (s scan, err error) {
 	s.count, s.minLen, s.maxLen, s.importRate = 100, -1, -1, -1
 	seen := false

@@ -16,9 +16,9 @@ import (
 // A server that is killed while it logs a transaction, what a script did for
 // example, leaves its beginning in the log. With aof-load-truncated yes most
 // servers (Redis up to 8.6 at least, Valkey before 9.1) cut off no more than the
-// last, halved command, at the next start. Whatever is logged from then on lies
+// last, halved command, at the next start. The entries that are logged from then on lie
 // behind an open MULTI, and the start after that carries out both: jobs that were
-// never promised appear, of a queue that was moved each is there twice. So the rest of
+// never promised appear, and each job of a queue that was moved is there twice. So the rest of
 // the transaction, of which nothing was carried out, is cut off too, before the server
 // goes on with the file. To write the log anew instead would leave the open MULTI in a
 // file that isn't the last until that is done, at which a start in between ends.

@@ -135,7 +135,7 @@ func FuzzFamilies(f *testing.F) {
 				n.Effects()
 			}
 		}
-		// Whatever waits, waits for one that was delivered and not acknowledged.
+		// Each job that still waits does so for one that was delivered and not acknowledged.
 		for _, id := range known {
 			if j := n.Job(&id); j != nil {
 				n.Ack(&id)

@@ -456,8 +456,8 @@ func (n *Node) Lives(q *store.Queue) bool {
 	return lives
 }
 
-// MayExpire notes that a queue's key may have a time to live. Whoever looks the queue up from
-// now on looks its key up too.
+// MayExpire notes that a queue's key may have a time to live. From now on a caller that looks
+// the queue up looks its key up, too.
 func (n *Node) MayExpire(q *store.Queue) { q.Flags |= queueExpires }
 
 // Visible says whether clients see the queue (QSTAT, QSCAN).

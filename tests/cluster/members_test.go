@@ -59,7 +59,7 @@ func TestReset_92(t *testing.T) {
 		for _, s := range m[1:] {
 			require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", was).Str)
 		}
-		// Whoever meets whom.
+		// It doesn't matter which node meets the other.
 		if kind == "SOFT" {
 			meet(t, m[0], m[1])
 			meet(t, m[0], m[2]) // which has forgotten it, so m[1] can't tell it

@@ -88,7 +88,7 @@ func TestRqRunning_50(t *testing.T) {
 		assert.Equal(t, "", take(c, "mail"))
 		harness.Await(t, 5*time.Second, "the job that is due soon", func() bool { return c.Do("QLEN", "mail").Is(1) })
 		assert.GreaterOrEqual(t, float64(time.Now().UnixMilli())/1000, now+1.29)
-		// Whose result is due by then waits to be run again; the other's still is not.
+		// A job whose result is due by then waits to be run again; the other job's isn't due yet.
 		assert.Equal(t, 2, all(t, c, "rq_export", "mail", "rq:queue:mail"))
 		assert.Equal(t, []string{"soon"}, c.Do("LRANGE", "rq:queue:mail", 0, -1).Strings())
 		assert.InDelta(t, now+500, floatOf(t, c.Do("ZSCORE", registry, "later").Str), 1e-3)

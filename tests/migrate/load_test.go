@@ -68,7 +68,7 @@ func TestLoad(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
-// Whoever may not load functions may not by this command either.
+// A user who may not load functions may not do it by this command either.
 func TestLoadNeedsTheRight(t *testing.T) {
 	s := harness.Start(t)
 	s.Do("ACL", "SETUSER", "w", "on", "nopass", "~*", "+@all", "-function|load")

@@ -380,7 +380,7 @@ func TestUniqueBlockingOrder_8(t *testing.T) {
 	assert.Equal(t, int64(1), c.Do("MOVE", "b", 1).Int())
 	assert.Equal(t, `*[$"b" $"5" :4]`, got(elsewhere))
 
-	// Whatever brings the key.
+	// A client that waits is served by each command that brings the key.
 	c.Do("UQ.PUSH", "from", "x", "AT", 1)
 	dump := []byte(c.Do("DUMP", "from").Str)
 	for name, bring := range map[string]func(){
