@@ -17,8 +17,8 @@ import (
 // They are few and looked up in Go. Their text is saved: it lies in the server's memory,
 // from where C writes it.
 
-// settings are those of one name or pattern. A field whose bit isn't in set has the
-// zero value, or isn't set.
+// settings are those of one name or pattern. An option that isn't in set has its zero
+// value, which doesn't count.
 type settings struct {
 	name    string
 	pattern bool

@@ -179,7 +179,8 @@ func (n *Node) countWaiters(list *waitList) {
 }
 
 // Cancel takes a waiter out of all its lines, and does nothing if the waiter has been served.
-// From very many lines the waiter is taken out bit by bit; those that it is still in skip it.
+// From very many lines the waiter is taken out bit by bit; meanwhile the lines that it is
+// still in skip it.
 func (n *Node) Cancel(w *Waiter) {
 	if !w.active {
 		return

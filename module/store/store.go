@@ -694,8 +694,8 @@ func (s *Store) forget() {
 }
 
 // ScanJobs appends one bucket's jobs to emit and returns the next cursor; 0
-// begins, and 0 is the end. A scan meets each job at least once that is known for the
-// whole of its time.
+// begins, and 0 is the end. A scan meets at least once each job that is known during
+// the whole scan.
 func (s *Store) ScanJobs(cursor uint64, emit *[]*Job) uint64 {
 	e, next := s.jobs.scan(cursor)
 	for ; e != nil; e = e.next {

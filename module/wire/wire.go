@@ -129,7 +129,7 @@ const (
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows
 )
 
-// Fate says by these what became of a job.
+// Fate says one of these about a job.
 const (
 	FateUnknown = iota // nobody here knows
 	FateOpen           // it isn't done yet
