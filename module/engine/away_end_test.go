@@ -302,7 +302,7 @@ func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
 		n.Effects()
 		n.Ack(&parent)
 		n.Effects() // logged, and answered
-		// What a log, or an RDB, has now.
+		// These records are in a log, or an RDB, now.
 		records := map[string][][]byte{}
 		for i := range children {
 			records["q"] = append(records["q"], bytes.Clone(n.Job(&children[i]).Record()))
@@ -329,8 +329,8 @@ func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
 	}
 }
 
-// What another node hands over (YOURJOB) is known here, in another database, where it was loaded. The log of
-// that, read by a server that loaded the queue too, has to end like this server.
+// Another node hands over a job (YOURJOB) that is here in another database, where it was loaded. A server that
+// loaded the queue too, and reads the log of that, has to end like this server.
 func TestTheLogOfACopyOfOneThatIsAway(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	peer := wire.NodeID{1, 2, 3}
