@@ -98,7 +98,6 @@ func (s *Sim) breakUp(e *engine.Node, j *job) {
 		return
 	}
 	s.trace("DELJOB %s, of a family", j.id)
-	j.deleted = true
 	f := j.kin
 	f.broken = true
 	for _, k := range append([]*job{j, f.head, f.after}, f.blocked...) {
@@ -229,7 +228,7 @@ func (s *Sim) inTurn(n *node, j *job) {
 // its release, or of the end of what it waits for, forgot with their disks, or by a DELJOB,
 // which deletes what one node has.
 func (s *Sim) waits(j *job) bool {
-	if j.kin == nil || j.promised && s.wiped+s.torn == 0 && !j.deleted {
+	if j.kin == nil || j.promised && s.wiped+s.torn == 0 && !j.kin.broken {
 		return false
 	}
 	any := false

@@ -138,7 +138,6 @@ type job struct {
 	blurred bool // a node lost some of what it had logged of it: who else has a copy, maybe
 	torn    int  // copies that were lost with the tail of a log
 	givenUp bool // deleted or dropped: nobody awaits its delivery
-	deleted bool // by DELJOB at one node
 	stray   bool // it waited for its turn at the end of the history, and may still get it, see Sim.waits
 
 	kin    *family    // nil: none
