@@ -26,9 +26,9 @@
 // A node remembers for a minute or two which jobs are gone (graves), so that a copy that was
 // under way can't bring one back.
 //
-// A job's locks are what the job says, so there is nothing to reap: one whose job is gone, or
-// says otherwise, is free. In a mesh what lies in the table of locks is this node's vote, and
-// more than half of all nodes make a lock.
+// A job's locks are what the job says. On a node alone one whose job is gone, or says otherwise,
+// is free: there is nothing to reap. In a mesh what lies in the table of locks is this node's
+// vote, and more than half of all nodes make a lock.
 //
 // # Time
 //
