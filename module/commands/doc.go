@@ -18,7 +18,7 @@
 //   - table.go, help.go: what COMMAND DOCS and HELP say.
 //
 // COMMANDS.md beside the code's parent is the reference; table.go holds the
-// same facts for COMMAND DOCS, and a test compares them.
+// same facts for COMMAND DOCS, and a test compares the commands' names.
 //
 // Unique queues (uq.go) have nothing to do with the engine: their values are
 // plain ones, on which package unique works.

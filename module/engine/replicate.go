@@ -8,8 +8,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Replication: who gets the copies of a job, and when it is promised. AddJob and
-// what follows a lost copy begin here.
+// Replication: who gets the copies of a job, and when it is promised.
 
 // silentMS is for how long an ADDJOB that didn't say how many copies there are to be waits for
 // nodes that don't answer.

@@ -72,7 +72,7 @@ type waitList struct {
 	at          int    // in Node.lines
 	number      uint64 // of lines since the start
 	due         int64  // when other nodes are to be asked again
-	pos         int    // in Node.questioning
+	pos         int    // in Node.asking
 	since       int64
 	lastArrival int64
 	hasty       chain[Waiter] // those who wait only for answers, and for this queue's first
