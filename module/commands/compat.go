@@ -60,7 +60,7 @@ func mayRun(c *rm.Ctx, command ...string) bool {
 	return may
 }
 
-// infoCommand is INFO with Disque's own fields (1.13, 8): alone where nothing
+// infoCommand is INFO with Disque's own fields: alone where nothing
 // or a section of Disque's is asked for, else put into the server's text.
 func (m *module) infoCommand(c *rm.Ctx) {
 	if c.NArgs() > 3 {

@@ -11,7 +11,7 @@ import (
 	"jobmesh/rm"
 )
 
-// hello is Disque's HELLO (1.12): format, own ID, and the nodes with address,
+// hello is Disque's HELLO: format, own ID, and the nodes with address,
 // port and priority.
 func (m *module) hello(c *rm.Ctx) {
 	own := "1"
@@ -37,7 +37,7 @@ func (m *module) hello(c *rm.Ctx) {
 	}
 }
 
-// flush is DEBUG FLUSHALL (1.16): every queue and job goes, whoever waits gets
+// flush is DEBUG FLUSHALL: every queue and job goes, whoever waits gets
 // the null array.
 func (m *module) flush(c *rm.Ctx) {
 	if !m.enter(c) || !mayRun(c, "FLUSHALL") {
@@ -114,7 +114,7 @@ func clusterRight(sub []byte) string {
 	return "RESET"
 }
 
-// cluster is Disque's CLUSTER (5.6).
+// cluster is Disque's CLUSTER.
 func (m *module) cluster(c *rm.Ctx) {
 	if !m.enter(c) || !mayRun(c, "CLUSTER", clusterRight(c.Arg(2))) {
 		return

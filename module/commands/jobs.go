@@ -231,7 +231,7 @@ func (m *module) putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 
 func putID(c *rm.Ctx, j *store.Job) { j.ID.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen))) }
 
-// readIDs checks all the IDs before anything is done to any (1.0); those that
+// readIDs checks all the IDs before anything is done to any; those that
 // no job can have are left out.
 func (m *module) readIDs(c *rm.Ctx) bool {
 	m.ids = m.ids[:0]
@@ -411,8 +411,8 @@ func shownCTime(ctime uint64) int64 {
 	return int64(ctime/1_000_000<<11 | min(ctime%1_000_000, 1<<11-1))
 }
 
-// putDetails answers a job as SHOW does: fields and values in Disque's order
-// (1.8), a map under RESP3.
+// putDetails answers a job as SHOW does: fields and values in Disque's order,
+// a map under RESP3.
 func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	now := m.node.Now()
 	extra := m.details(j)
@@ -640,7 +640,7 @@ func (m *module) pause(c *rm.Ctx) {
 }
 
 // stepsPerElement bounds a scan's work: that many buckets for each element
-// asked for (1.10).
+// asked for.
 const stepsPerElement = 10
 
 func (s *scan) goesOn(step int64, found int, next uint64) bool {

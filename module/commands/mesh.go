@@ -379,7 +379,7 @@ func (m *module) nodeName(holder uint64) string {
 }
 
 // putHolders answers who may hold a job, and who has confirmed that it holds it or, of an
-// acknowledged one, knows (1.8).
+// acknowledged one, knows.
 func (m *module) putHolders(c *rm.Ctx, j *store.Job) {
 	own := m.node.KeepsCopy(j)
 	c.Text("nodes-delivered")
@@ -420,7 +420,7 @@ func peerAddr(p *engine.Peer) (host string, port int) {
 	return host, 0
 }
 
-// peerLine is a line of CLUSTER NODES about another node (5.6).
+// peerLine is a line of CLUSTER NODES about another node.
 func peerLine(p *engine.Peer, withBus bool) string {
 	var flags []string
 	switch p.Health {
@@ -450,7 +450,7 @@ func peerLine(p *engine.Peer, withBus bool) string {
 	return fmt.Sprintf("%x %s %s 0 %d %s\n", p.ID, addr, strings.Join(flags, ","), p.Heard, link)
 }
 
-// priority is what HELLO tells clients of a node: less is better (1.12).
+// priority is what HELLO tells clients of a node: less is better.
 func priority(p *engine.Peer) string {
 	switch {
 	case p.Leaving || p.Health == engine.Failed:
@@ -463,7 +463,7 @@ func priority(p *engine.Peer) string {
 	return "1"
 }
 
-// meet is CLUSTER MEET ip port [bus-port] (5.6).
+// meet is CLUSTER MEET ip port [bus-port].
 func (m *module) meet(c *rm.Ctx) {
 	host := string(c.Arg(3))
 	port, ok := integer(c.Arg(4))

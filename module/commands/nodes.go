@@ -16,7 +16,7 @@ import (
 	"jobmesh/rm"
 )
 
-// nodesText describes the nodes as CLUSTER NODES does (5.6), a line each; for
+// nodesText describes the nodes as CLUSTER NODES does, a line each; for
 // the nodes' file with the addresses of their buses.
 func (m *module) nodesText(forFile bool) string {
 	flags := "myself"

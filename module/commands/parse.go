@@ -6,7 +6,7 @@ import (
 	"jobmesh/rm"
 )
 
-// Errors of the parser; the texts are Disque's (disque-compat.md 1.0, 1.1).
+// Errors of the parser; the texts are Disque's.
 const (
 	errSyntax       engine.Refusal = "ERR syntax error"
 	errInteger      engine.Refusal = "ERR value is not an integer or out of range"
@@ -50,7 +50,7 @@ func is(arg []byte, word string) bool {
 }
 
 // integer reads a decimal number: a sign and leading zeros are taken, as by
-// Disque; an empty text, spaces and NUL bytes are not (disque-compat.md 1.0).
+// Disque; an empty text, spaces and NUL bytes are not.
 func integer(b []byte) (v int64, ok bool) {
 	i, neg := 0, false
 	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
@@ -105,7 +105,7 @@ type args interface {
 var _ args = (*rm.Ctx)(nil)
 
 // parseAdd reads ADDJOB into a. Options come first, then the timeout, then
-// what they mean together: that is the order in which errors count (1.1).
+// what they mean together: that is the order in which errors count.
 // copies is the default of REPLICATE.
 // defaults are the queue's settings, nil where it has none.
 func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error) {
@@ -274,7 +274,7 @@ type scan struct {
 }
 
 // parseScan reads a scan's options. It takes one argument that is no complete
-// option for the cursor (1.10).
+// option for the cursor.
 func parseScan(c args, jobs bool) (s scan, err error) {
 	s.count, s.minLen, s.maxLen, s.importRate = 100, -1, -1, -1
 	seen := false
@@ -377,7 +377,7 @@ func upper(s string) string {
 
 var pauseNames = [...]string{"none", "in", "out", "all"}
 
-// parsePause reads PAUSE's words into a mask (1.11). set says whether it is to
+// parsePause reads PAUSE's words into a mask. set says whether it is to
 // be applied: state and bcast alone change nothing.
 func parsePause(c args) (mask uint8, set, bcast bool, err error) {
 	for i := 2; i < c.NArgs(); i++ {

@@ -150,7 +150,7 @@ func (n *Node) collect(j *store.Job) {
 			j, _ = n.addHolder(j, p.Node)
 		}
 	}
-	// Nodes that were forgotten need not know (9.1, B22 and B23). After a restart
+	// Nodes that were forgotten need not know. After a restart
 	// we can't tell them from those that we are still to meet, so we wait a while.
 	for i := j.Holders() - 1; i >= 0; i-- {
 		node, _ := j.Holder(i)
@@ -261,14 +261,14 @@ func (n *Node) oustLogged(j *store.Job) {
 
 func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	if j.State == store.StateWaitRepl {
-		// Somebody has worked on it already (9.1, B17).
+		// Somebody has worked on it already.
 		if ad := n.addings[j.ID]; ad != nil {
 			n.worked(j, ad)
 		}
 	}
 	if n.dummy(j) {
 		// Two who know nothing but the acknowledgement: neither may take the
-		// other's word for a copy (B33).
+		// other's word for a copy.
 		n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
 		return
 	}

@@ -277,7 +277,7 @@ func TestWrongTypeIsRefused(t *testing.T) {
 	assert.Zero(t, n.Jobs())
 }
 
-// Thresholds of memory (1.1, 4.5): above 75 % no job is taken, above 95 %
+// Thresholds of memory: above 75 % no job is taken, above 95 %
 // what can be spared goes first.
 func TestMemoryLevels_96(t *testing.T) {
 	n, _, _ := node(1000)

@@ -1,8 +1,7 @@
 package engine
 
 // Refusal is an error that clients get as it stands: a code in capitals, a
-// space, a sentence. The texts are Disque's where Disque has them
-// (disque-compat.md 1.0 to 1.7).
+// space, a sentence. The texts are Disque's where Disque has them.
 type Refusal string
 
 // Error implements error.

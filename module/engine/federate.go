@@ -8,7 +8,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Times and amounts of federation (disque-compat.md 3).
+// Times and amounts of federation (as in Disque).
 const (
 	importWindow   = 5_000 // ms; who gave a job within it is asked directly
 	rateBucket     = 1_000
@@ -408,7 +408,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		}
 	} else {
 		if j.State == store.StateAcked {
-			n.correct(p, j, m.Holders) // 9.1, B12
+			n.correct(p, j, m.Holders)
 			return
 		}
 		j, _ = n.learn(j, m.Holders)

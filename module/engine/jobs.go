@@ -28,7 +28,7 @@ type Add struct {
 }
 
 // Copies is the default of REPLICATE: three, or as many nodes as can be
-// reached, this one included where it keeps new jobs (disque-compat.md 9.1, B21).
+// reached, this one included where it keeps new jobs.
 func (n *Node) Copies() int {
 	if n.alone() {
 		return 1
@@ -279,7 +279,7 @@ func (n *Node) push(j *store.Job) {
 	n.touch(q)
 }
 
-// requeue puts an active job into its queue (disque-compat.md 4.1) and says
+// requeue puts an active job into its queue and says
 // whether it did. Any queueing but a job's first counts: as a NACK, or as an
 // additional delivery.
 func (n *Node) requeue(j *store.Job, nack bool) bool {
@@ -348,8 +348,8 @@ func (n *Node) deliver(j *store.Job) {
 	}
 }
 
-// Fetch takes up to count jobs from the queues, one from each in turn
-// (disque-compat.md 1.2), and appends them to out. Nil queues are passed over. Where
+// Fetch takes up to count jobs from the queues, one from each in turn,
+// as in Disque, and appends them to out. Nil queues are passed over. Where
 // the client can wait, jobs that other nodes have to consent to are asked for.
 func (n *Node) Fetch(queues []*store.Queue, count int, canWait bool, out []*store.Job) []*store.Job {
 	if n.passive {
@@ -576,7 +576,7 @@ func (n *Node) dequeue(j *store.Job) {
 }
 
 // Working postpones the next delivery of a job by its retry time, which it
-// returns in seconds (disque-compat.md 1.6), and extends its life and its lock. A job that
+// returns in seconds, and extends its life and its lock. A job that
 // is still to be queued for the first time is left as it is: nobody has it. Where other
 // nodes have to agree to that, and client isn't nil, pending says that a Worked
 // effect for client will tell whether they did. ErrNotExtended, with why, is the one
@@ -621,7 +621,7 @@ func (n *Node) workGoesOn(j *store.Job) {
 	wasQueued := j.State == store.StateQueued
 	if wasQueued {
 		// Nobody works on an at-most-once job that nobody has: leave it where
-		// it can be delivered from (spec 9.1, B7).
+		// it can be delivered from.
 		if j.Retry == 0 {
 			return
 		}
@@ -698,8 +698,7 @@ func (n *Node) heldElsewhere(j *store.Job) bool {
 }
 
 // timeToLive is a job's TTL in ms. Its expiry is by our clock, its creation by the
-// creator's: where the two don't fit what the ID tells in minutes, that counts
-// (disque-compat.md 9.1, B39).
+// creator's: where the two don't fit what the ID tells in minutes, that counts.
 func timeToLive(j *store.Job) int64 {
 	const minute = 60_000
 	ttl, told := j.ETime-int64(j.CTime/1_000_000), int64(j.ID.TTLMinutes())*minute

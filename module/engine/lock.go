@@ -178,8 +178,7 @@ func (n *Node) keepSeen(token uint64) {
 // ownMask are the bits of a token that tell nodes apart, in runs and in what is asked
 // for with QUORUM any: two nodes may each claim a run of the same job, and must not
 // take one's lock for the other's; and each side of a partition may give a lock, so
-// that what is guarded by the token must see that it isn't the same one (reliability.md,
-// section 4).
+// that what is guarded by the token must see that it isn't the same one.
 const ownMask = 1<<16 - 1
 
 // ownToken is the next token from this one on, for a lock of that space, that no other node

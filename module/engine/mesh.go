@@ -5,7 +5,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Times of the mesh, ms (disque-compat.md 3 and 4).
+// Times of the mesh, ms (as in Disque).
 const (
 	jitterMS     = 500   // requeueing times differ by up to half of this, either way
 	refusedMS    = 1_000 // a node that refused a copy isn't asked again for the same job

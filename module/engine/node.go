@@ -7,7 +7,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Defaults and limits of ADDJOB (disque-compat.md 1.1).
+// Defaults and limits of ADDJOB (as in Disque).
 const (
 	DefaultTTL   = 86400      // seconds, from when a job is due
 	HeldTTL      = 30 * 86400 // seconds, of a deferred job, and of one that waits for others
@@ -48,7 +48,7 @@ const queueReturned uint8 = 8
 // with its key (RESTORE, a restart) and wasn't looked at since.
 const queueExpires uint8 = 16
 
-// Memory levels (disque-compat.md 4.5): shares of maxmemory.
+// Memory levels (as in Disque): shares of maxmemory.
 const (
 	levelExternal = 0.75 // take no new job
 	levelEvict    = 0.95 // evict, refuse whatever needs memory

@@ -11,7 +11,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Times of membership, ms (disque-compat.md 3).
+// Times of membership, ms (as in Disque).
 const (
 	DefaultNodeTimeout = 15_000
 	heartbeatEvery     = 1_000

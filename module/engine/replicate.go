@@ -124,8 +124,7 @@ func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
 }
 
 // externalFlags: an at-most-once job that this node doesn't keep is queued by
-// the one that gets it at once, rather than at a word that might be lost
-// (disque-compat.md 9.1, B5 and B6).
+// the one that gets it at once, rather than at a word that might be lost.
 func (n *Node) externalFlags(j *store.Job, ad *adding) uint8 {
 	if ad.external && j.Retry == 0 {
 		return wire.QueueIt
@@ -420,7 +419,7 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 }
 
 // worked keeps the promise where somebody has worked on the job already: it is
-// where it needs to be (9.1, B17). It isn't queued for that; what follows is its
+// where it needs to be. It isn't queued for that; what follows is its
 // acknowledgement, also where this node was to keep no copy.
 func (n *Node) worked(j *store.Job, ad *adding) {
 	n.endAdding(ad)
@@ -431,8 +430,7 @@ func (n *Node) worked(j *store.Job, ad *adding) {
 }
 
 // tellCreator tells the node where a job was added of its acknowledgement,
-// where that keeps no copy: its client may still wait for others to have one
-// (9.1, B17).
+// where that keeps no copy: its client may still wait for others to have one.
 func (n *Node) tellCreator(j *store.Job) {
 	if bytes.Equal(j.ID[:4], n.self[:4]) {
 		return

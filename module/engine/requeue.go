@@ -170,7 +170,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		// the objector isn't to queue it, and yields when it hears of the NACK.
 		stale := flags&wire.InHands != 0 && j.Flags&store.FlagAnnounced == 0
 		if stale || !theirs(&n.self, &p.ID, &j.ID) {
-			// We keep it queued, and they must know (9.1, B34).
+			// We keep it queued, and they must know.
 			n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
 			return
 		}

@@ -117,7 +117,7 @@ func (n *Node) cost(from int) (cost int) {
 	return cost
 }
 
-// due handles a job whose time has come (disque-compat.md 4.2).
+// due handles a job whose time has come.
 func (n *Node) due(j *store.Job) {
 	switch {
 	case j.ETime <= n.now:

@@ -9,7 +9,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Unique jobs (unique-semantics.md 2, 3 and 5). A job's locks are what the job says
+// Unique jobs. A job's locks are what the job says
 // (store.Unique): one of waiting, which refuses the adding of another with its
 // key, and one of being worked on, which holds others back. The table of locks is
 // made anew from the jobs, and a lock whose job doesn't say so, or isn't known

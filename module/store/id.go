@@ -4,7 +4,7 @@ import "encoding/binary"
 
 // ID is a job ID in binary: 4 bytes of the creating node's ID, 18 random
 // bytes, and the TTL in minutes, big endian. As text it has Disque's 40
-// characters (disque-compat.md 2.1): D-, 8 hex digits, -, 24 of base64, -, 4 hex digits.
+// characters: D-, 8 hex digits, -, 24 of base64, -, 4 hex digits.
 type ID [24]byte
 
 // IDLen is the length of an ID as text.
@@ -33,7 +33,7 @@ func reverse(alphabet string) (t [256]uint8) {
 }
 
 // ParseID reads an ID's text. ok is Disque's shallow check, which decides
-// between -BADID and going on (1.0); canonical says that the text is one that
+// between -BADID and going on; canonical says that the text is one that
 // an ID can have. No job has another.
 func ParseID(b []byte) (id ID, canonical, ok bool) {
 	if len(b) != IDLen || b[0] != 'D' || b[1] != '-' || b[10] != '-' || b[35] != '-' {

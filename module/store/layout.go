@@ -4,7 +4,7 @@ import (
 	"unsafe"
 )
 
-// States of a job, with Disque's numbers (disque-compat.md 2.3).
+// States of a job, with Disque's numbers.
 const (
 	StateWaitRepl uint8 = iota
 	StateActive
@@ -73,7 +73,7 @@ const (
 var reasonFlags = [reasons]uint8{Delayed: FlagIndexed, Deferred: FlagOverdue, Blocked: flagsReason}
 
 // AnnounceMS is how long before a job is queued again its other holders are
-// told (WILLQUEUE; disque-compat.md 3), in ms.
+// told (WILLQUEUE), in ms, as in Disque.
 const AnnounceMS = 500
 
 // RecordFormat is the version of the record that this code writes and reads.

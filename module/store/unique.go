@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Strategies: when a job is unique (unique-semantics.md 2 and 5).
+// Strategies: when a job is unique.
 const (
 	// UniqueBefore: from the adding until it is first delivered.
 	UniqueBefore uint8 = iota + 1

@@ -284,7 +284,7 @@ func TestRetry_58_65_67_68(t *testing.T) {
 	assert.Equal(t, "0", strings.TrimPrefix(v.String(), ":"))
 }
 
-// Disque strands such a job (B7).
+// Disque strands such a job.
 func TestUndeliveredAtMostOnce_69(t *testing.T) {
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "b", 0, "RETRY", 0)
