@@ -20,11 +20,7 @@ func TestTheEndOfOneThatIsAwayReachesTheLast(t *testing.T) {
 		now := int64(1_700_000_000_000)
 		peer := wire.NodeID{1, 2, 3}
 		n, k, _ := node(now)
-		add := func(queue string, m engine.Members) store.ID {
-			id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 100, TTL: 86400, Members: m})
-			require.NoError(t, err)
-			return id
-		}
+		add := func(queue string, m engine.Members) store.ID { return lasting(t, n, queue, m) }
 		last := add("last", engine.Members{Deferred: true})
 		gone := add("away", engine.Members{BlockedBy: &last})
 		away := n.Queue([]byte("away"))
@@ -73,8 +69,7 @@ func TestFastAckOfOneThatIsAwayAndHasKin(t *testing.T) {
 		n.PeerUp(peer, "10.0.0.1:1", true)
 		n.PeerUp(third, "10.0.0.2:1", true)
 		n.Effects()
-		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400})
-		require.NoError(t, err)
+		id := lasting(t, n, "q", engine.Members{})
 		n.Effects()
 		q := n.Queue([]byte("q"))
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(id)}).Append(nil)))
@@ -125,8 +120,7 @@ func TestTheWordForOthersStaysWhereItIsAway(t *testing.T) {
 		n.PeerUp(down, "10.0.0.1:1", true)
 		n.PeerUp(other, "10.0.0.2:1", true)
 		n.Effects()
-		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400})
-		require.NoError(t, err)
+		id := lasting(t, n, "q", engine.Members{})
 		n.Effects()
 		q := n.Queue([]byte("q"))
 		// The other node has a copy, and says so.
@@ -163,10 +157,8 @@ func TestTheWordForOthersStaysWhereItIsAway(t *testing.T) {
 func TestTwoThatAreAwayEndByOneCommand(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, k, _ := node(now)
-	parent, _, err := n.AddJob(&engine.Add{Queue: []byte("p"), Replicate: 1, Retry: 100, TTL: 86400})
-	require.NoError(t, err)
-	child, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400, Members: engine.Members{After: []store.ID{parent}}})
-	require.NoError(t, err)
+	parent := lasting(t, n, "p", engine.Members{})
+	child := lasting(t, n, "q", engine.Members{After: []store.ID{parent}})
 	n.Effects()
 	p, q := n.Queue([]byte("p")), n.Queue([]byte("q"))
 	move(t, n, k, p, 1)
@@ -196,8 +188,7 @@ func TestCancelOfOneThatIsAckedAndAway(t *testing.T) {
 		peer := wire.NodeID{1, 2, 3}
 		n.PeerUp(peer, "10.0.0.1:1", true)
 		n.Effects()
-		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400})
-		require.NoError(t, err)
+		id := lasting(t, n, "q", engine.Members{})
 		n.Effects()
 		q := n.Queue([]byte("q"))
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(id)}).Append(nil)))
@@ -281,10 +272,8 @@ func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
 		now := int64(1_700_000_000_000)
 		n, k, _ := node(now)
 		add := func(queue string, m engine.Members) store.ID {
-			id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 100, TTL: 86400, Members: m})
-			require.NoError(t, err)
-			n.Effects()
-			return id
+			defer n.Effects()
+			return lasting(t, n, queue, m)
 		}
 		parent := add("p", engine.Members{})
 		var children []store.ID

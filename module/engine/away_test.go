@@ -22,6 +22,14 @@ func move(t *testing.T, n *engine.Node, k *keys, q *store.Queue, db int) {
 	require.Zero(t, n.Attached(q, name, db))
 }
 
+// lasting adds a job that is given again after 100 s, and lives for a day.
+func lasting(t *testing.T, n *engine.Node, queue string, m engine.Members) store.ID {
+	t.Helper()
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 100, TTL: 86400, Members: m})
+	require.NoError(t, err)
+	return id
+}
+
 // restarted loads the queues into another node, each into its database.
 func restarted(t *testing.T, now int64, queues map[string]int, records map[string][][]byte) (*engine.Node, *keys, map[string]*store.Queue) {
 	t.Helper()
@@ -61,11 +69,7 @@ func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 		now := int64(1_700_000_000_000)
 		peer := wire.NodeID{1, 2, 3}
 		n, k, _ := node(now)
-		add := func(queue string, m engine.Members) store.ID {
-			id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 100, TTL: 86400, Members: m})
-			require.NoError(t, err)
-			return id
-		}
+		add := func(queue string, m engine.Members) store.ID { return lasting(t, n, queue, m) }
 		parent := add("away", engine.Members{})
 		child := add("q", engine.Members{After: []store.ID{parent}})
 		n.Effects()
@@ -133,10 +137,8 @@ func TestTheEndOfAStrangerReachesOneThatIsAway(t *testing.T) {
 		now := int64(1_700_000_000_000)
 		peer := wire.NodeID{1, 2, 3}
 		n, _, _ := node(now)
-		parent, _, err := n.AddJob(&engine.Add{Queue: []byte("p"), Replicate: 1, Retry: 100, TTL: 86400})
-		require.NoError(t, err)
-		child, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 100, TTL: 86400, Members: engine.Members{After: []store.ID{parent}}})
-		require.NoError(t, err)
+		parent := lasting(t, n, "p", engine.Members{})
+		child := lasting(t, n, "q", engine.Members{After: []store.ID{parent}})
 		db := 0
 		if loaded {
 			db = 1
@@ -172,11 +174,7 @@ func TestOneThatComesLastWaitsForThoseThatAreAway(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			now := int64(1_700_000_000_000)
 			n, k, _ := node(now)
-			add := func(queue string, m engine.Members) store.ID {
-				id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 100, TTL: 86400, Members: m})
-				require.NoError(t, err)
-				return id
-			}
+			add := func(queue string, m engine.Members) store.ID { return lasting(t, n, queue, m) }
 			last := add("last", engine.Members{Deferred: true})
 			gone, here := add("away", engine.Members{BlockedBy: &last}), add("here", engine.Members{BlockedBy: &last})
 			away := n.Queue([]byte("away"))

@@ -634,7 +634,7 @@ func (n *Node) lockLost(id *store.ID) bool { return n.lost.get(*id) != nil }
 // then on the votes tell whether the key is taken still. The job doesn't say any more that it
 // has it; what it may have of a run's, its end gives back.
 func (n *Node) endLoss(j *store.Job) {
-	if n.lost.len() == 0 || !n.lockLost(&j.ID) {
+	if !n.lockLost(&j.ID) {
 		return
 	}
 	n.lost.remove(j.ID)

@@ -141,7 +141,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		return 0
 	}
 	n.store.Rename(q, name)
-	if !dormant && n.unlisted() {
+	if !dormant {
 		n.listAll()
 	}
 	n.welcome(q)
@@ -207,9 +207,7 @@ func (n *Node) lookAway(id *store.ID) *store.Job {
 	if len(n.dormant) == 0 {
 		return nil
 	}
-	if n.unlisted() {
-		n.listAll()
-	}
+	n.listAll()
 	if j := n.store.LookupAway(id); j != nil && j.Queue.DB != 0 {
 		return j
 	}
@@ -218,9 +216,7 @@ func (n *Node) lookAway(id *store.ID) *store.Job {
 
 // oust removes a job from a queue that isn't attached, if one has it.
 func (n *Node) oust(id *store.ID) {
-	if n.unlisted() {
-		n.listAll()
-	}
+	n.listAll()
 	n.store.Oust(id)
 }
 
@@ -242,6 +238,9 @@ func (n *Node) unlisted() bool {
 // leaves out the jobs that are in the table already, and every server must leave out the same
 // ones: this one, which saw the queue go there, and a server that loaded the queue there.
 func (n *Node) listAll() {
+	if !n.unlisted() {
+		return
+	}
 	for _, q := range n.dormant {
 		n.store.List(q)
 	}

@@ -25,9 +25,7 @@ func TestDemotedNodeFollowsItsJobs(t *testing.T) {
 	require.Equal(t, int64(4), old.Do("QLEN", "q").Int())
 	// A master that has said more than its replica has heard needs a full resync.
 	require.Equal(t, "OK", old.Do("CLIENT", "PAUSE", 20_000, "WRITE").Str)
-	harness.Await(t, 10*time.Second, "the replica to have heard all", func() bool {
-		return old.Info("replication", "master_repl_offset") == replica.Info("replication", "slave_repl_offset")
-	})
+	replica.AwaitStream(old)
 	was := id(old)
 	require.Equal(t, "OK", replica.Do("REPLICAOF", "NO", "ONE").Str)
 	require.Equal(t, "OK", old.Do("REPLICAOF", "127.0.0.1", replica.Port).Str)

@@ -362,6 +362,14 @@ func (s *Server) Stop(args ...any) {
 	s.AwaitEnd()
 }
 
+// AwaitStream waits until a replica has heard all that its master has said so far.
+func (s *Server) AwaitStream(master *Server) {
+	s.t.Helper()
+	Await(s.t, 20*time.Second, "the replica to have heard all", func() bool {
+		return s.Info("replication", "slave_repl_offset") == master.Info("replication", "master_repl_offset")
+	})
+}
+
 // AwaitEnd waits until the process has ended.
 func (s *Server) AwaitEnd() {
 	s.t.Helper()

@@ -291,9 +291,7 @@ func TestEndsReachJobsThatAreAway(t *testing.T) {
 			switch mode {
 			case "":
 			case "replica":
-				harness.Await(t, 10*time.Second, "the replica to have all", func() bool {
-					return r.Info("replication", "slave_repl_offset") == s.Info("replication", "master_repl_offset")
-				})
+				r.AwaitStream(s)
 				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
 				s = r
 			default:

@@ -99,16 +99,10 @@ func TestAReplicaShowsJobsAndNoQueues(t *testing.T) {
 	add(t, c, "q", "waits", 0)
 	r := harness.Start(t, harness.WithReplicaOf(s))
 	r.AwaitSync()
-	caughtUp := func() {
-		t.Helper()
-		harness.Await(t, 10*time.Second, "the replica to have all", func() bool {
-			return r.Info("replication", "slave_repl_offset") == s.Info("replication", "master_repl_offset")
-		})
-	}
 	waits := add(t, c, "q", "waits too", 0)
 	has := add(t, c, "w", "b", 0)
 	require.Len(t, c.Do("GETJOB", "NOHANG", "WORKER", "ada", "FROM", "w").Elems, 1)
-	caughtUp()
+	r.AwaitStream(s)
 	worker := func() string { return r.Do("SHOW", has).Field("worker").Str }
 	assert.Equal(t, "ada", worker())
 	assert.Equal(t, "active", r.Do("SHOW", has).Field("state").Str)
@@ -116,11 +110,11 @@ func TestAReplicaShowsJobsAndNoQueues(t *testing.T) {
 	assert.Len(t, r.Do("JSCAN", "QUEUE", "q", "STATE", "queued", "BUSYLOOP").Elems[1].Elems, 2)
 	assert.True(t, r.Do("QLEN", "q").Is(0))
 	require.Equal(t, int64(1), c.Do("NACK", has).Int())
-	caughtUp()
+	r.AwaitStream(s)
 	assert.Empty(t, worker(), "she has it no more")
 	get(t, c, "w")
 	require.Len(t, c.Do("GETJOB", "NOHANG", "WORKER", "bob", "FROM", "q").Elems, 1)
-	caughtUp()
+	r.AwaitStream(s)
 	assert.Empty(t, worker())
 	require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
 	harness.Await(t, 10*time.Second, "the queues to be there", func() bool { return r.Do("QLEN", "q").Is(1) })
@@ -345,9 +339,7 @@ func TestQueueMovesInATransaction(t *testing.T) {
 					log := s.Appended()[before:]
 					assert.Greater(t, strings.LastIndex(log, "SETJOB"), strings.LastIndex(log, "EXEC"), "it is logged behind")
 				}
-				harness.Await(t, 10*time.Second, "the replica to have all", func() bool {
-					return r.Info("replication", "slave_repl_offset") == s.Info("replication", "master_repl_offset")
-				})
+				r.AwaitStream(s)
 				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
 				s.Kill()
 				s.Restart()

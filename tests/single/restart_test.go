@@ -687,9 +687,7 @@ func TestRestoreOfWhatLiesInAnotherDatabase(t *testing.T) {
 			r := harness.Start(t, harness.WithConfig("appendonly yes"), harness.WithReplicaOf(s))
 			r.AwaitSync()
 			return func() *harness.Server {
-				harness.Await(t, 20*time.Second, "the replica to have all", func() bool {
-					return r.Info("replication", "slave_repl_offset") == s.Info("replication", "master_repl_offset")
-				})
+				r.AwaitStream(s)
 				s.Kill()
 				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
 				harness.Await(t, 20*time.Second, "the promotion", func() bool { return r.Do("ADDJOB", "p", "b", 0).Kind == '+' })

@@ -178,9 +178,7 @@ func TestBackgroundWork(t *testing.T) {
 	require.Equal(t, int64(1), c.Do("MOVE", "q2", 5).Int())
 	work()
 	for _, r := range []*harness.Server{replica, sub} {
-		harness.Await(t, 20*time.Second, "equal offsets", func() bool {
-			return r.Info("replication", "slave_repl_offset") == s.Info("replication", "master_repl_offset")
-		})
+		r.AwaitStream(s)
 		assert.Equal(t, jobs(s), jobs(r))
 		assert.Equal(t, s.Info("keyspace", "db5"), r.Info("keyspace", "db5"))
 	}
