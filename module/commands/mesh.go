@@ -385,7 +385,14 @@ func (m *module) putHolders(c *rm.Ctx, j *store.Job) {
 	c.Text("nodes-delivered")
 	m.putNodes(c, j, j.Holders(), own, false)
 	c.Text("nodes-confirmed")
-	m.putNodes(c, j, j.Confirmed(), j.State == store.StateAcked || own && j.State == store.StateWaitRepl, true)
+	switch j.State {
+	case store.StateWaitRepl:
+		m.putNodes(c, j, j.Confirmed(), own, true)
+	case store.StateAcked:
+		m.putNodes(c, j, j.Confirmed(), true, true)
+	default:
+		c.Array(0)
+	}
 }
 
 // putNodes answers n of a job's holders, all or those that have confirmed, and with own this

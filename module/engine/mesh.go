@@ -206,6 +206,9 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 				n.acknowledge(n.tellsKin(j), p) // as FastAck has it
 				n.collect(n.store.Lookup(&id))
 				return
+			} else if j.State == store.StateAcked {
+				n.knownToAll(p, j)
+				return
 			}
 			n.forgetJob(j, p)
 		}

@@ -276,10 +276,17 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 	n.Stats.Replaced++
 	n.logAnew(j)
 	n.touch(j.Queue)
-	m := n.copyOf(j, wire.ReplJob)
-	m.Flags = wire.NoReply | wire.NewBody
-	n.tell(j, m)
+	n.tellChanged(j, wire.NewBody)
 	return true
+}
+
+// tellChanged tells the holders of a job's new body or queue. One that doesn't know the job takes
+// a copy: forgotten there, it would be taken for done.
+func (n *Node) tellChanged(j *store.Job, change uint8) {
+	m := n.copyOf(j, wire.ReplJob)
+	m.Flags = wire.NoReply | change
+	n.tell(j, m)
+	j.ConfirmAll(0)
 }
 
 // keepKey has a job that is about to get another body keep its key, where that is the body
@@ -523,10 +530,7 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 	n.Stats.Dead++
 	n.endLocks(j)
 	j = n.makeDead(j, name)
-	// The copies go along: forgotten elsewhere, it would be taken for done there.
-	m := n.copyOf(j, wire.ReplJob)
-	m.Flags = wire.NoReply | wire.NewQueue
-	n.tell(j, m)
+	n.tellChanged(j, wire.NewQueue)
 	n.push(j)
 	n.serve(j.Queue)
 }

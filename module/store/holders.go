@@ -11,9 +11,14 @@ import (
 // (extras.go). They follow the body in the same allocation, so they are saved
 // with it and need no pointer; a plain job that no other node ever had has none.
 // A head of partsHead bytes (how many holders, 16 bits; how often was tried to
-// tell them of the acknowledgement, 8; unused, 8; the length of the extras, 16;
-// by how many ms its delivery shifted the time it is due, 16), room for some holders (the first 8 bytes of a node's ID, with the
-// lowest bit for whether that node has confirmed), and the extras at the end.
+// tell them of the acknowledgement, 8; for how many of them this node answers, see
+// [Job.AnswerFor], 8; the length of the extras, 16; by how many ms its delivery shifted the time
+// it is due, 16), room for some holders (the first 8 bytes of a node's ID, with the lowest bit
+// for its mark), and the extras at the end.
+//
+// A holder's mark says, of a job that waits for its copies, that the node has confirmed its copy;
+// of an acknowledged one, that the node knows of that; of others, that this node has handed the
+// job over to it.
 const (
 	partsHead = 8
 	holderLen = 8
@@ -66,8 +71,8 @@ func (j *Job) Holders() int {
 }
 
 // Holder is the i-th holder's name (the first 8 bytes of its ID, the lowest bit
-// 0), and whether it has confirmed.
-func (j *Job) Holder(i int) (node uint64, confirmed bool) {
+// 0), and whether it is marked.
+func (j *Job) Holder(i int) (node uint64, marked bool) {
 	v := binary.LittleEndian.Uint64(j.RawParts()[partsHead+i*holderLen:])
 	return v &^ 1, v&1 != 0
 }
@@ -133,15 +138,60 @@ func (j *Job) ClearConfirmed() {
 	}
 }
 
+// ConfirmAll marks all holders, but for the first ones.
+func (j *Job) ConfirmAll(but int) {
+	for i := but; i < j.Holders(); i++ {
+		node, _ := j.Holder(i)
+		j.setHolder(i, node|1)
+	}
+}
+
+// Answers is for how many holders of an acknowledged job this node answers. They are the first.
+func (j *Job) Answers() int {
+	if j.Parts == 0 {
+		return 0
+	}
+	return min(int(j.RawParts()[3]), j.Holders())
+}
+
+// AnswerFor has this node answer for a holder, one of 255 at most: it has handed the job over
+// to it, and makes sure itself that it knows of the acknowledgement.
+func (j *Job) AnswerFor(node uint64) {
+	k := j.Answers()
+	if i := j.findHolder(node); i >= k && k < 255 {
+		j.swapHolders(i, k)
+		j.RawParts()[3]++
+	}
+}
+
+// AnswerForNone ends that.
+func (j *Job) AnswerForNone() {
+	if j.Parts > 0 {
+		j.RawParts()[3] = 0
+	}
+}
+
+func (j *Job) swapHolders(a, b int) {
+	p := j.RawParts()[partsHead:]
+	x, y := p[a*holderLen:], p[b*holderLen:]
+	v, w := binary.LittleEndian.Uint64(x), binary.LittleEndian.Uint64(y)
+	binary.LittleEndian.PutUint64(x, w)
+	binary.LittleEndian.PutUint64(y, v)
+}
+
 // DropHolder takes a node out of the holders.
 func (j *Job) DropHolder(node uint64) bool {
 	i := j.findHolder(node)
 	if i < 0 {
 		return false
 	}
-	last := j.Holders() - 1
 	p := j.RawParts()
-	copy(p[partsHead+i*holderLen:partsHead+(i+1)*holderLen], p[partsHead+last*holderLen:])
+	if k := j.Answers(); i < k {
+		j.swapHolders(i, k-1)
+		p[3], i = uint8(k-1), k-1
+	}
+	last := j.Holders() - 1
+	j.swapHolders(i, last)
 	j.setHolder(last, 0)
 	binary.LittleEndian.PutUint16(p, uint16(last))
 	return true

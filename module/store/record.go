@@ -130,8 +130,16 @@ func (s *Store) applyState(j, head *Job, parts []byte) *Job {
 		s.Hold(j)
 	}
 	if len(parts) > 0 {
+		j.ClearConfirmed()
 		for i := range int(binary.LittleEndian.Uint16(parts)) {
-			j, _ = s.AddHolder(j, binary.LittleEndian.Uint64(parts[partsHead+i*holderLen:])&^1)
+			h := binary.LittleEndian.Uint64(parts[partsHead+i*holderLen:])
+			if j, _ = s.AddHolder(j, h&^1); h&1 != 0 {
+				j.Confirm(h &^ 1)
+			}
+		}
+		j.AnswerForNone()
+		for i := range min(int(parts[3]), int(binary.LittleEndian.Uint16(parts))) {
+			j.AnswerFor(binary.LittleEndian.Uint64(parts[partsHead+i*holderLen:]) &^ 1)
 		}
 		extras := parts[len(parts)-int(binary.LittleEndian.Uint16(parts[4:])):]
 		if !bytes.Equal(extras, j.Extras()) {

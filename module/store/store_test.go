@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sort"
 	"testing"
 
@@ -469,6 +470,85 @@ func TestHolders(t *testing.T) {
 	}
 	_, err = s.ApplyState(j.StateRecord(), restored.RawParts())
 	assert.NoError(t, err)
+}
+
+// TestAnswers: for which holders a node answers is right after each of them left, and is loaded as
+// it was, marks included, over what was known before.
+func TestAnswers(t *testing.T) {
+	s := store.New(storetest.New(), 1, 0)
+	q := s.NewQueue([]byte("q"), 0)
+	make := func(seq uint64, nodes ...uint64) *store.Job {
+		j := s.NewJob(0, 0, nil)
+		j.ID = s.IDMaker([4]byte{}).Make(seq, 1, 60, true)
+		j.State, j.Repl, j.Retry, j.ETime = store.StateAcked, 1, 5, 1000
+		s.RegisterNew(q, j)
+		for _, node := range nodes {
+			j, _ = s.AddHolder(j, node)
+		}
+		return j
+	}
+	answered := func(j *store.Job) (list []uint64) {
+		for i := range j.Answers() {
+			node, _ := j.Holder(i)
+			list = append(list, node)
+		}
+		return list
+	}
+	j := make(1)
+	j.AnswerFor(2)
+	j.AnswerForNone()
+	assert.Zero(t, j.Answers(), "nobody to answer for")
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := []uint64{2, 4, 6, 8, 10, 12}
+		j := make(rapid.Uint64Range(2, 1<<40).Draw(t, "seq"), nodes...)
+		var held, want, marked []uint64
+		held = append(held, nodes...)
+		without := func(list []uint64, node uint64) []uint64 {
+			return slices.DeleteFunc(list, func(n uint64) bool { return n == node })
+		}
+		for range rapid.IntRange(0, 20).Draw(t, "steps") {
+			node := rapid.SampledFrom(nodes).Draw(t, "node")
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			case 0:
+				if j.AnswerFor(node); slices.Contains(held, node) && !slices.Contains(want, node) {
+					want = append(want, node)
+				}
+			case 1:
+				j.DropHolder(node)
+				held, want, marked = without(held, node), without(want, node), without(marked, node)
+			case 2:
+				if j.Confirm(node) {
+					marked = append(marked, node)
+				}
+			case 3:
+				j.Unconfirm(node)
+				marked = without(marked, node)
+			}
+			k := make(1<<41+j.CTime, 12, 4, 14)
+			k.AnswerFor(14)
+			k.Confirm(14)
+			k.Confirm(12)
+			state := append([]byte(nil), j.StateRecord()...)
+			parts := append([]byte(nil), j.RawParts()...)
+			loaded := map[store.ID]*store.Job{j.ID: k}
+			require.NoError(t, s.ApplyStateTo(loaded, state, parts))
+			k = loaded[j.ID]
+			for _, job := range []*store.Job{j, k} {
+				assert.ElementsMatch(t, want, answered(job))
+				assert.Equal(t, len(marked), job.Confirmed())
+				for _, node := range held {
+					assert.True(t, job.HeldBy(node))
+					assert.Equal(t, slices.Contains(marked, node), job.ConfirmedBy(node))
+				}
+			}
+			s.Remove(k)
+		}
+		j.ConfirmAll(j.Answers())
+		for _, node := range held {
+			assert.Equal(t, slices.Contains(marked, node) || !slices.Contains(want, node), j.ConfirmedBy(node))
+		}
+		s.Remove(j)
+	})
 }
 
 func FuzzJobFromRecord(f *testing.F) {
