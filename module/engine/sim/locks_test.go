@@ -26,11 +26,33 @@ type lockState struct {
 // lockStates is a set of what a lock may be.
 type lockStates []lockState
 
-func (set lockStates) with(s lockState) lockStates {
-	if slices.Contains(set, s) {
-		return set
+// fewStates is how many of a set are looked through one by one.
+const fewStates = 16
+
+// lockSet is such a set while it grows. It has thousands of members where many operations were
+// not answered.
+type lockSet struct {
+	all  lockStates
+	seen map[lockState]struct{} // all of them, where they aren't few
+}
+
+func (set *lockSet) add(s lockState) {
+	if len(set.all) < fewStates {
+		if !slices.Contains(set.all, s) {
+			set.all = append(set.all, s)
+		}
+		return
 	}
-	return append(set, s)
+	if set.seen == nil {
+		set.seen = make(map[lockState]struct{}, 4*fewStates)
+		for _, s := range set.all {
+			set.seen[s] = struct{}{}
+		}
+	}
+	before := len(set.seen)
+	if set.seen[s] = struct{}{}; len(set.seen) > before {
+		set.all = append(set.all, s)
+	}
 }
 
 func (set lockStates) equal(o lockStates) bool {
@@ -55,9 +77,8 @@ type ownedOp struct {
 
 // stepLock is what a lock may be after an operation, of which the outcome is
 // known or not. More than one possibility there is only for what wasn't answered,
-// and for NOQUORUM: a majority may have agreed, and not been heard. They are added to
-// now, each once.
-func stepLock(now lockStates, was lockState, op *ownedOp) lockStates {
+// and for NOQUORUM: a majority may have agreed, and not been heard. They are added to now.
+func stepLock(now *lockSet, was lockState, op *ownedOp) {
 	call, ret := At(op.Call), At(op.Return)
 	if op.Return == math.MaxInt64 {
 		ret = call + 60_000
@@ -79,50 +100,49 @@ func stepLock(now lockStates, was lockState, op *ownedOp) lockStates {
 	unknown := !op.Known || op.Result == engine.NoQuorum
 	switch {
 	case op.Kind == "acquire" && unknown:
-		now = now.with(was)
+		now.add(was)
 		if open {
 			maybe := leased(was, 0)
 			if maybe.early = call; mine {
 				maybe.early = was.early
 			}
-			now = now.with(maybe)
+			now.add(maybe)
 		}
 	case op.Kind == "acquire" && op.Result == engine.Granted:
 		if open && (op.Got > was.last || mine && op.Got == was.last) {
-			now = now.with(leased(was, op.Got))
+			now.add(leased(was, op.Got))
 		}
 	case op.Kind == "acquire":
 		if op.Excused || was.owner != 0 && !mine && call <= was.latest {
-			now = now.with(was)
+			now.add(was)
 		}
 	case op.Kind == "extend" && (unknown || op.Result == engine.Granted):
 		if unknown {
-			now = now.with(was)
+			now.add(was)
 		}
 		if held {
 			longer := leased(was, op.Token)
 			if unknown {
 				longer.early = was.early
 			}
-			now = now.with(longer)
+			now.add(longer)
 		}
 	case op.Kind == "release" && (unknown || op.Result == engine.Granted):
 		if unknown {
-			now = now.with(was)
+			now.add(was)
 		}
 		if held {
-			now = now.with(freed(was))
+			now.add(freed(was))
 		}
 	default: // refused: so it must not surely be held
 		if !(mine && was.token == op.Token && ret < was.early) {
-			now = now.with(was)
+			now.add(was)
 		}
 		// A release can have freed it, be asked again, and find it another's by then.
 		if op.Kind == "release" && held {
-			now = now.with(freed(was))
+			now.add(freed(was))
 		}
 	}
-	return now
 }
 
 // linearizable says whether a lock's history can be told in an order in which
@@ -145,11 +165,11 @@ func linearizable(name string, history []LockOp) error {
 	model := porcupine.Model{
 		Init: func() any { return lockStates{{}} },
 		Step: func(state, op, _ any) (bool, any) {
-			var next lockStates
+			var next lockSet
 			for _, s := range state.(lockStates) {
-				next = stepLock(next, s, op.(*ownedOp))
+				stepLock(&next, s, op.(*ownedOp))
 			}
-			return len(next) > 0, next
+			return len(next.all) > 0, next.all
 		},
 		Equal: func(a, b any) bool { return a.(lockStates).equal(b.(lockStates)) },
 		Hash:  func(state any) uint64 { return state.(lockStates).hash() },
