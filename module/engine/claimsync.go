@@ -378,19 +378,18 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 	n.tickPulls(n.steady())
 }
 
-// learnLock takes over a vote. Where two nodes have voted for different holders,
-// only one of which this node can have voted for too, it votes for none until
-// both leases are over. If the sender's own table is incomplete (partial), a vote that it
-// has only learnt from others is no news where this node knows the lock already, by that
-// token or a greater one: otherwise two such nodes would keep the lock alive by telling each
+// learnLock takes over a vote. Where two nodes have voted for different holders, only one of which
+// this node can have voted for too, it votes for none until both leases are over; but its own vote
+// stands where it knows that one for sure. If the sender's own table is incomplete (partial), a
+// vote that it has only learnt from others is no news where this node knows the lock already, by
+// that token or a greater one: otherwise two such nodes would keep the lock alive by telling each
 // other.
 func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 	l := n.liveLock(e.Name)
 	if l != nil && !(&holder{store.ID(e.Job), e.Owner}).has(l) {
-		switch {
-		case (l.Flags|e.Flags)&lockWeak != 0:
+		if (l.Flags|e.Flags)&lockWeak != 0 {
 			n.settleLock(p, e)
-		case n.sync.learnt.get(string(e.Name)) != nil || n.sync.partial:
+		} else {
 			n.dispute(l, e)
 		}
 		return
