@@ -376,3 +376,100 @@ func TestTheLogOfACopyOfOneThatIsAway(t *testing.T) {
 	follow()
 	assert.Equal(t, m.n.Job(&id) == nil, r.n.Job(&id) == nil, "the replica has a job that its master hasn't")
 }
+
+// TestOneInSightBehindManyThatAreAway: jobs that wait for one that is done, and whose queues lie in
+// another database, don't hold up those that are in sight, however many they are.
+func TestOneInSightBehindManyThatAreAway(t *testing.T) {
+	for _, many := range []int{100, 400} {
+		now := int64(1_700_000_000_000)
+		n, k, _ := node(now)
+		add := func(queue string, m engine.Members) store.ID {
+			defer n.Effects()
+			return lasting(t, n, queue, m)
+		}
+		parent := add("p", engine.Members{})
+		for range many {
+			add("away", engine.Members{After: []store.ID{parent}})
+		}
+		last := add("q", engine.Members{After: []store.ID{parent}})
+		move(t, n, k, n.Queue([]byte("away")), 1)
+		n.Effects()
+		n.Ack(&parent)
+		n.Effects()
+		pass(n, &now, 60_000)
+		j := n.Job(&last)
+		require.NotNil(t, j)
+		assert.Equal(t, store.StateQueued, j.State, "%d are away: a minute after the end of what it waits for, it is held back", many)
+	}
+}
+
+// TestOtherFamiliesBehindManyThatAreAway: nor do they hold up those that wait for another job, which
+// was deleted with its queue.
+func TestOtherFamiliesBehindManyThatAreAway(t *testing.T) {
+	for _, many := range []int{100, 400} {
+		now := int64(1_700_000_000_000)
+		n, k, _ := node(now)
+		add := func(queue string, m engine.Members) store.ID {
+			defer n.Effects()
+			return lasting(t, n, queue, m)
+		}
+		parent, other := add("p", engine.Members{}), add("p2", engine.Members{})
+		for range many {
+			add("away", engine.Members{After: []store.ID{parent}})
+		}
+		var rest []store.ID
+		for range 400 {
+			rest = append(rest, add("q", engine.Members{After: []store.ID{other}, OnDead: engine.OnDeadRun}))
+		}
+		move(t, n, k, n.Queue([]byte("away")), 1)
+		n.Effects()
+		n.Ack(&parent)
+		n.Effects()
+		pass(n, &now, 5_000)
+		p2 := n.Queue([]byte("p2"))
+		n.Unlinked(p2.Box, p2) // DEL
+		n.Effects()
+		pass(n, &now, 60_000)
+		waiting := 0
+		for i := range rest {
+			if j := n.Job(&rest[i]); j != nil && j.State != store.StateQueued {
+				waiting++
+			}
+		}
+		assert.Zero(t, waiting, "%d of another family are away: a minute after the end of what these wait for, they are held back", many)
+	}
+}
+
+// TestReleaseOfOneThatIsAway: a node whose copy of a deferred job lies in another database doesn't
+// confirm its release, so that it is told again when it has the copy back.
+func TestReleaseOfOneThatIsAway(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		other, ko, _ := node(now) // has the copy that lies in another database
+		other.PeerUp(peer, "10.0.0.1:1", true)
+		other.Effects()
+		id, _, err := other.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400, Members: engine.Members{Deferred: true}})
+		require.NoError(t, err)
+		other.Effects()
+		q := other.Queue([]byte("q"))
+		if away {
+			move(t, other, ko, q, 1)
+		}
+		other.Effects()
+		require.NoError(t, other.Receive(peer, (&wire.Message{Kind: wire.Release, ID: wire.JobID(id)}).Append(nil)))
+		stopsTelling := false
+		for _, e := range other.Effects() {
+			stopsTelling = stopsTelling || e.Kind == engine.Send && other.Message(&e)[0] == byte(wire.Released)
+		}
+		if away {
+			move(t, other, ko, q, 0)
+		}
+		other.Effects()
+		other.PeerDown(peer)
+		pass(other, &now, 400_000)
+		j := other.Job(&id)
+		require.NotNil(t, j)
+		assert.False(t, stopsTelling && j.State != store.StateQueued, "away %v: the node that knows of the release stops telling (RELEASED), and this one holds its copy back", away)
+	}
+}

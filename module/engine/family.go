@@ -42,10 +42,11 @@ type kinship struct {
 	asked    roster[store.ID, asked] // what is asked for, of jobs that aren't known here
 	sweep    int64                   // unix ms, when asked is looked through
 	releases roster[store.ID, releasing]
-	tell     int64             // unix ms, when releases is looked through
-	ends     []end             // of jobs that aren't here, still to be followed
-	ending   map[store.ID]bool // the same
-	untied   bool              // all ties were dropped once: queues out of sight lack theirs
+	tell     int64                 // unix ms, when releases is looked through
+	ends     []end                 // of jobs that aren't here, still to be followed
+	ending   map[store.ID]bool     // the same
+	passed   map[store.ID]store.ID // of jobs here whose ends are being followed: the last one that is out of sight
+	untied   bool                  // all ties were dropped once: queues out of sight lack theirs
 
 	evictions []eviction // that aren't over; the newest goes on first
 	lets      []*letting

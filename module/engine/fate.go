@@ -216,7 +216,8 @@ func leaving(j *store.Job) bool {
 func (n *Node) follow(e end) (dropped int) {
 	var fallen []store.ID
 	for {
-		var past store.ID // the last one that is out of sight; zero: none
+		past := n.kin.passed[e.id] // zero: none
+		delete(n.kin.passed, e.id)
 		here, through := n.store.Lookup(&e.id) != nil, false
 		for k := n.store.Knot(&e.id); k != nil && n.kin.budget > 0; k = n.store.Knot(&e.id) {
 			n.kin.budget--
@@ -250,6 +251,9 @@ func (n *Node) follow(e end) (dropped int) {
 			if n.store.Knot(&id) == nil || n.addings[id] != nil {
 				n.drop(c)
 			}
+		}
+		if past != (store.ID{}) && !through && n.store.Knot(&e.id) != nil {
+			n.kin.passed[e.id] = past // the next call goes on there: those behind may be in sight
 		}
 		for len(fallen) > 0 {
 			id := fallen[len(fallen)-1]

@@ -230,7 +230,7 @@ func New(c Config) *Node {
 
 		addings: map[store.ID]*adding{},
 		awaited: map[string]*deadline{},
-		kin:     kinship{ending: map[store.ID]bool{}, budget: followMost},
+		kin:     kinship{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
 	}
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{by: map[wire.Node]*Peer{}, lives: map[wire.NodeID]uint64{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
@@ -331,6 +331,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	n.kin.untied = true
 	n.kin.asked = roster[store.ID, asked]{}
 	clear(n.kin.ending)
+	clear(n.kin.passed)
 	n.kin.ends, n.kin.evictions, n.kin.lets = nil, nil, nil
 	for _, e := range n.kin.releases.all {
 		n.answerRelease(&e.v)

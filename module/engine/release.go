@@ -324,6 +324,9 @@ func (n *Node) onRelease(p *Peer, m *wire.Message) {
 			n.release(j, m.Flags&wire.Last != 0, m.Count, later)
 		}
 	}
+	if j == nil && n.lookAway(&id) != nil {
+		return // it is told again until its queue is back
+	}
 	n.send(p, &reply)
 }
 
