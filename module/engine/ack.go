@@ -17,28 +17,27 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 	n.ended(j, cancelled(j), source{from: from})
 	n.store.Hold(j)
 	n.store.Count(j, store.NoReason)
-	answerFor(j, from)
+	if from != nil {
+		j.AnswerNotFor(uint64(from.Node))
+	}
 	j.State = store.StateAcked
 	j.ClearConfirmed()
 	j.SetAttempts(0)
 	n.log(LogState, j)
 }
 
-// answerFor has this node answer for those to which it has handed a job over that is about to be
-// acknowledged, but for one that told it of that. They may have confirmed the acknowledgement
-// before, when they had no copy, and their word for that counts no more; only this node is sure
-// to know.
-func answerFor(j *store.Job, but *Peer) {
-	j.AnswerForNone()
+// answerForAll has this node answer for all holders of a job, for it sends them copies.
+func answerForAll(j *store.Job) {
 	for i := range j.Holders() {
-		if node, handed := j.Holder(i); handed && (but == nil || node != uint64(but.Node)) {
-			j.AnswerFor(node)
-		}
+		node, _ := j.Holder(i)
+		j.AnswerFor(node)
 	}
 }
 
 // knownToAll is the word of a node that all know of an acknowledgement. The job is forgotten when
-// those for which this node answers have said so to it.
+// those for which this node answers have said so to it: it has handed the job over to them, and
+// they may have confirmed the acknowledgement before, when they had no copy. Their word for that
+// counts no more, and only this node is sure to know.
 func (n *Node) knownToAll(p *Peer, j *store.Job) {
 	j.Confirm(uint64(p.Node))
 	j.ConfirmAll(j.Answers())

@@ -360,7 +360,9 @@ func (n *Node) export(j *store.Job, p *Peer) {
 	j.Flags |= store.FlagDelivered
 	known := j.Holders()
 	j, added := n.addHolder(j, p.Node)
-	j.Confirm(uint64(p.Node)) // handed over to it
+	j.ClearConfirmed()
+	j.Confirm(uint64(p.Node))
+	j.AnswerFor(uint64(p.Node))
 	m := n.copyOf(j, wire.YourJob)
 	if !added {
 		m.Flags = wire.Had

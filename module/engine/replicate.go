@@ -423,7 +423,8 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 // acknowledgement, also where this node was to keep no copy.
 func (n *Node) worked(j *store.Job, ad *adding) {
 	n.endAdding(ad)
-	j.ConfirmAll(0) // copies may be on their way
+	answerForAll(j) // copies may be on their way
+	j.ClearConfirmed()
 	j.State, j.QTime = store.StateActive, 0
 	n.log(LogJob, j)
 	n.effects = append(n.effects, Effect{Kind: Promise, ID: j.ID, Client: ad.client})

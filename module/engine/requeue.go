@@ -64,6 +64,8 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	switch {
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
+	case handed(j) && j.ConfirmedBy(uint64(p.Node)):
+		// It was handed to that node, which had it in its queue before a restart.
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})

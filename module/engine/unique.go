@@ -286,7 +286,7 @@ func (n *Node) tellChanged(j *store.Job, change uint8) {
 	m := n.copyOf(j, wire.ReplJob)
 	m.Flags = wire.NoReply | change
 	n.tell(j, m)
-	j.ConfirmAll(0)
+	answerForAll(j)
 }
 
 // keepKey has a job that is about to get another body keep its key, where that is the body

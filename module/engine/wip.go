@@ -45,6 +45,7 @@ func (n *Node) toWork(j *store.Job) {
 		at = n.now // it is never queued again: the field tells since when
 	}
 	if j.Parts > 0 {
+		j.ClearConfirmed() // a client here has it, and no other node
 		j.SetShift(at - n.now - int64(j.Retry)*1000)
 		n.dismiss(j)
 	}
@@ -117,8 +118,15 @@ func (n *Node) keepWork(j *store.Job) *store.Job {
 	} else if e := j.Extra(store.TagWorker); len(e) < sinceLen || binary.LittleEndian.Uint64(e) == 0 {
 		j = n.setWorker(j, since(j), nil)
 	}
+	j.ClearConfirmed()
 	n.store.Work(j, j.QTime)
 	return j
+}
+
+// handed says of a job that isn't acknowledged whether this node has handed it over, and has given
+// it to nobody since. So only the node that has it can tell whether a client does.
+func handed(j *store.Job) bool {
+	return j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagDelivered != 0 && j.Confirmed() > 0
 }
 
 // late says whether a job that is due stays with who works on it, because its

@@ -18,7 +18,7 @@ import (
 //
 // A holder's mark says, of a job that waits for its copies, that the node has confirmed its copy;
 // of an acknowledged one, that the node knows of that; of others, that this node has handed the
-// job over to it.
+// job over to it, and has given it to nobody since.
 const (
 	partsHead = 8
 	holderLen = 8
@@ -146,7 +146,7 @@ func (j *Job) ConfirmAll(but int) {
 	}
 }
 
-// Answers is for how many holders of an acknowledged job this node answers. They are the first.
+// Answers is for how many holders this node answers. They are the first.
 func (j *Job) Answers() int {
 	if j.Parts == 0 {
 		return 0
@@ -157,14 +157,21 @@ func (j *Job) Answers() int {
 // AnswerFor has this node answer for a holder, one of 255 at most: it has handed the job over
 // to it, and makes sure itself that it knows of the acknowledgement.
 func (j *Job) AnswerFor(node uint64) {
-	k := j.Answers()
-	if i := j.findHolder(node); i >= k && k < 255 {
+	if k, i := j.Answers(), j.findHolder(node); i >= k && k < 255 {
 		j.swapHolders(i, k)
-		j.RawParts()[3]++
+		j.RawParts()[3] = uint8(k + 1)
 	}
 }
 
-// AnswerForNone ends that.
+// AnswerNotFor ends that.
+func (j *Job) AnswerNotFor(node uint64) {
+	if k, i := j.Answers(), j.findHolder(node); i >= 0 && i < k {
+		j.swapHolders(i, k-1)
+		j.RawParts()[3] = uint8(k - 1)
+	}
+}
+
+// AnswerForNone ends it for all holders.
 func (j *Job) AnswerForNone() {
 	if j.Parts > 0 {
 		j.RawParts()[3] = 0
@@ -181,19 +188,14 @@ func (j *Job) swapHolders(a, b int) {
 
 // DropHolder takes a node out of the holders.
 func (j *Job) DropHolder(node uint64) bool {
-	i := j.findHolder(node)
-	if i < 0 {
+	if !j.HeldBy(node) {
 		return false
 	}
-	p := j.RawParts()
-	if k := j.Answers(); i < k {
-		j.swapHolders(i, k-1)
-		p[3], i = uint8(k-1), k-1
-	}
+	j.AnswerNotFor(node) // the others are to stay the first
 	last := j.Holders() - 1
-	j.swapHolders(i, last)
+	j.swapHolders(j.findHolder(node), last)
 	j.setHolder(last, 0)
-	binary.LittleEndian.PutUint16(p, uint16(last))
+	binary.LittleEndian.PutUint16(j.RawParts(), uint16(last))
 	return true
 }
 

@@ -508,7 +508,7 @@ func TestAnswers(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 20).Draw(t, "steps") {
 			node := rapid.SampledFrom(nodes).Draw(t, "node")
-			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			switch rapid.IntRange(0, 4).Draw(t, "step") {
 			case 0:
 				if j.AnswerFor(node); slices.Contains(held, node) && !slices.Contains(want, node) {
 					want = append(want, node)
@@ -523,6 +523,9 @@ func TestAnswers(t *testing.T) {
 			case 3:
 				j.Unconfirm(node)
 				marked = without(marked, node)
+			case 4:
+				j.AnswerNotFor(node)
+				want = without(want, node)
 			}
 			k := make(1<<41+j.CTime, 12, 4, 14)
 			k.AnswerFor(14)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -60,6 +61,47 @@ func TestMeshIsRestarted(t *testing.T) {
 			assert.Equal(t, int64(1), m[1].Do("ACKJOB", alone).Int())
 			m.awaitNoJobs(t)
 		})
+	}
+}
+
+// A job that was handed over, and waits where it was handed to, waits there again at once after a
+// restart, also where the node that handed it over was killed too.
+func TestHandedOverJobsWaitAfterARestart(t *testing.T) {
+	for _, both := range []bool{false, true} {
+		for _, kill := range []bool{false, true} {
+			t.Run(fmt.Sprintf("both %v, kill %v", both, kill), func(t *testing.T) {
+				t.Parallel()
+				m := start(t, 3, "appendonly yes", "appendfsync always")
+				a, c := m[0], m[2]
+				w := c.Dial()
+				w.Send("GETJOB", "FROM", "q")
+				harness.Await(t, 5*time.Second, "the client to wait", func() bool { return c.Info("jobmesh", "jobmesh_blocked_clients") == "1" })
+				require.Equal(t, "out", c.Do("PAUSE", "q", "out").Str)
+				id := ""
+				harness.Await(t, 20*time.Second, "a job to be handed over", func() bool {
+					if id == "" || stateAt(a, id) == "queued" { // it came before a had heard that c asks
+						id = addCopies(t, a, 3)
+					}
+					return stateAt(c, id) == "queued"
+				})
+				ended := []*harness.Server{c}
+				if both {
+					ended = append(ended, a)
+				}
+				for _, s := range ended {
+					if kill {
+						s.Kill()
+					} else {
+						s.Stop()
+					}
+				}
+				for _, s := range ended {
+					s.Restart()
+				}
+				harness.Await(t, 20*time.Second, "the job to be queued", func() bool { return stateAt(c, id) == "queued" })
+				assert.Equal(t, "active", stateAt(a, id))
+			})
+		}
 	}
 }
 
