@@ -234,7 +234,7 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 // until all nodes have heard of it.
 func (n *Node) endUnknown(id *store.ID, cancelled bool) {
 	n.dropAway(id, cancelled)
-	if len(n.mesh.order) == 0 || n.graves.has(id) {
+	if len(n.mesh.order) == 0 {
 		return
 	}
 	if j := n.lookAway(id); j != nil { // it has ties
