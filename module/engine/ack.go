@@ -112,7 +112,7 @@ func (n *Node) tickAcks() bool {
 		}
 		for range ackSteps {
 			n.scratch.jobs = n.scratch.jobs[:0]
-			a.at = n.store.ScanJobs(a.at, &n.scratch.jobs)
+			a.at = n.store.ScanAllJobs(a.at, &n.scratch.jobs)
 			for _, j := range n.scratch.jobs {
 				if j.State == store.StateAcked && j.HeldBy(uint64(p.Node)) && !j.ConfirmedBy(uint64(p.Node)) {
 					n.setAck(p, j)
@@ -233,22 +233,12 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 // endUnknown remembers the end of a job that isn't known here, acknowledged or cancelled,
 // until all nodes have heard of it.
 func (n *Node) endUnknown(id *store.ID, cancelled bool) {
-	n.dropAway(id, cancelled)
-	if len(n.mesh.order) == 0 {
+	if j := n.lookEnding(id); j != nil {
+		n.endAway(j, cancelled)
 		return
 	}
-	if j := n.lookAway(id); j != nil { // it has ties
-		if j.State == store.StateAcked {
-			return // it tells of that when it is back
-		}
-		f, _ := j.Family()
-		e := end{id: *id, undone: cancelled, unreleased: cancelled && f.Unreleased()}
-		n.report(j, e.source)
-		n.oustLogged(j)
-		if !cancelled {
-			n.store.SetDone(id)
-		}
-		n.followUnknown(e)
+	if len(n.mesh.order) == 0 {
+		return
 	}
 	var extras []byte
 	if cancelled {
@@ -262,26 +252,25 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool) {
 	n.collect(j)
 }
 
-// dropAway ends a job whose queue lies in another database, lest it comes back with that. One that
-// is acknowledged, or has ties to others, stays: its end has to be told and followed, which it is
-// when it is back.
-func (n *Node) dropAway(id *store.ID, cancelled bool) {
-	j := n.lookAway(id)
-	if j == nil || j.State == store.StateAcked || j.Extra(store.TagFamily) != nil || j.Extra(store.TagKin) != nil || n.store.Knot(id) != nil {
+// endAway acknowledges or cancels a job in a queue that lies in another database. It stays there until
+// all nodes know, and all that wait for it are followed: so the log has the end, and this node tells
+// it again when the queue is back. All nodes are told, for the job may have been handed on since
+// the queue went.
+func (n *Node) endAway(j *store.Job, cancelled bool) {
+	switch {
+	case j.State == store.StateAcked && cancelled:
 		return
+	case j.State == store.StateAcked:
+		n.collect(j)
+		return
+	case cancelled:
+		j = n.undone(j)
 	}
-	n.oustLogged(j)
-	if !cancelled {
-		n.store.SetDone(id)
+	for _, p := range n.mesh.order {
+		j, _ = n.addHolder(j, p.Node)
 	}
-}
-
-// oustLogged takes a job out of a queue that lies in another database.
-func (n *Node) oustLogged(j *store.Job) {
-	id := j.ID
-	n.unlog(j)
-	n.store.Oust(&id)
-	n.effect(LogDelete).ID = id
+	n.acknowledge(j, nil)
+	n.collect(j)
 }
 
 func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -58,11 +59,12 @@ func TestTheEndOfOneThatIsAwayReachesTheLast(t *testing.T) {
 	}
 }
 
-// Another node has a job that waits for one here, and has asked for it. It is away when FASTACK ends
-// the one here. This node is started again: the other must hear that what it waits for is done; from
+// Another node has a job that waits for one here, and has asked for it. It is away when ACKJOB or FASTACK
+// ends the one here. This node is started again: the other must hear that what it waits for is done; from
 // "unknown" it would take it for undone, and drop what waits for it.
-func TestFastAckOfOneThatIsAwayAndHasKin(t *testing.T) {
-	for _, how := range []string{"in sight", "away", "away, said at a third node"} {
+func TestTheEndOfOneThatIsAwayAndHasKin(t *testing.T) {
+	for _, how := range []string{"in sight", "away", "away, said at a third node", "acked in sight", "acked away"} {
+		away := strings.Contains(how, "away")
 		now := int64(1_700_000_000_000)
 		n, k, _ := node(now)
 		peer, third := wire.NodeID{1, 2, 3}, wire.NodeID{9, 9, 9}
@@ -76,23 +78,26 @@ func TestFastAckOfOneThatIsAwayAndHasKin(t *testing.T) {
 		n.Effects()
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
 		n.PeerDown(peer)
-		if how != "in sight" {
+		if away {
 			move(t, n, k, q, 1)
 		}
 		n.Effects()
-		if how == "away, said at a third node" {
+		switch how {
+		case "away, said at a third node":
 			require.NoError(t, n.Receive(third, (&wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: wire.JobID(id)}).Append(nil)))
-		} else {
+		case "acked in sight", "acked away":
+			n.Ack(&id)
+		default:
 			n.FastAck(&id)
 		}
 		n.Effects()
 		pass(n, &now, 1000)
 		var records [][]byte
-		if how != "in sight" {
+		if away {
 			move(t, n, k, q, 0)
 			n.Effects()
 		}
-		if j := n.Job(&id); j != nil {
+		if j := n.Job(&id); j != nil && !n.Nameless(j) {
 			records = append(records, bytes.Clone(j.Record()))
 		}
 		n, _, _ = restarted(t, now, map[string]int{"q": 0}, map[string][][]byte{"q": records})
@@ -266,55 +271,77 @@ func TestACopyOfOneThatIsAway(t *testing.T) {
 }
 
 // A thousand jobs wait for one whose queue lies in another database. It is acknowledged, and the server is
-// killed right after the answer, with all of its log: none of those that wait is lost.
+// killed right after the answer, with all of its log: none of those that wait is lost. In a mesh no other
+// node can tell how it ended.
 func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
-	for _, away := range []bool{false, true} {
-		now := int64(1_700_000_000_000)
-		n, k, _ := node(now)
-		add := func(queue string, m engine.Members) store.ID {
-			defer n.Effects()
-			return lasting(t, n, queue, m)
-		}
-		parent := add("p", engine.Members{})
-		var children []store.ID
-		for range 1000 {
-			children = append(children, add("q", engine.Members{After: []store.ID{parent}}))
-		}
-		p := n.Queue([]byte("p"))
-		require.Len(t, n.Fetch([]*store.Queue{p}, 1, true, nil), 1)
-		n.Effects()
-		dbs := map[string]int{"p": 0, "q": 0}
-		if away {
-			move(t, n, k, p, 1)
-			dbs["p"] = 1
-		}
-		n.Effects()
-		n.Ack(&parent)
-		n.Effects() // logged, and answered
-		// These records are in a log, or an RDB, now.
-		records := map[string][][]byte{}
-		for i := range children {
-			records["q"] = append(records["q"], bytes.Clone(n.Job(&children[i]).Record()))
-		}
-		for j := p.HeldHead; j != nil; j = j.Next {
-			records["p"] = append(records["p"], bytes.Clone(j.Record()))
-		}
-		for j := p.Working.Head; j != nil; j = j.Next {
-			records["p"] = append(records["p"], bytes.Clone(j.Record()))
-		}
-		n, k, queues := restarted(t, now, dbs, records)
-		pass(n, &now, 30_000)
-		if away {
-			move(t, n, k, queues["p"], 0)
-			pass(n, &now, 30_000)
-		}
-		left := 0
-		for i := range children {
-			if n.Job(&children[i]) != nil {
-				left++
+	for _, mesh := range []bool{false, true} {
+		for _, away := range []bool{false, true} {
+			now := int64(1_700_000_000_000)
+			peer := wire.NodeID{1, 2, 3}
+			n, k, _ := node(now)
+			if mesh {
+				n.PeerUp(peer, "10.0.0.1:1", true)
 			}
+			n.Effects()
+			add := func(queue string, m engine.Members) store.ID {
+				defer n.Effects()
+				return lasting(t, n, queue, m)
+			}
+			parent := add("p", engine.Members{})
+			var children []store.ID
+			for range 1000 {
+				children = append(children, add("q", engine.Members{After: []store.ID{parent}}))
+			}
+			p := n.Queue([]byte("p"))
+			require.Len(t, n.Fetch([]*store.Queue{p}, 1, true, nil), 1)
+			if mesh {
+				n.PeerDown(peer)
+			}
+			n.Effects()
+			dbs := map[string]int{"p": 0, "q": 0}
+			if away {
+				move(t, n, k, p, 1)
+				dbs["p"] = 1
+			}
+			n.Effects()
+			n.Ack(&parent)
+			n.Effects() // logged, and answered
+			// These records are in a log, or an RDB, now.
+			records := map[string][][]byte{}
+			for i := range children {
+				records["q"] = append(records["q"], bytes.Clone(n.Job(&children[i]).Record()))
+			}
+			for j := p.HeldHead; j != nil; j = j.Next {
+				records["p"] = append(records["p"], bytes.Clone(j.Record()))
+			}
+			for j := p.Working.Head; j != nil; j = j.Next {
+				records["p"] = append(records["p"], bytes.Clone(j.Record()))
+			}
+			if len(records["p"]) == 0 {
+				delete(dbs, "p")
+			}
+			n, _, _ = restarted(t, now, dbs, records)
+			if mesh {
+				n.AddPeer(peer, "10.0.0.1:1")
+			}
+			n.Effects()
+			for i := range 1000 {
+				if mesh && i == 500 {
+					n.PeerUp(peer, "10.0.0.1:1", true)
+				}
+				now += 60
+				n.SetNow(now)
+				n.Tick()
+				fated(t, n, peer)
+			}
+			queued := 0
+			for i := range children {
+				if j := n.Job(&children[i]); j != nil && j.State == store.StateQueued {
+					queued++
+				}
+			}
+			assert.Equal(t, len(children), queued, "mesh %v, away %v", mesh, away)
 		}
-		assert.Equal(t, len(children), left, "away %v", away)
 	}
 }
 
@@ -472,4 +499,157 @@ func TestReleaseOfOneThatIsAway(t *testing.T) {
 		require.NotNil(t, j)
 		assert.False(t, stopsTelling && j.State != store.StateQueued, "away %v: the node that knows of the release stops telling (RELEASED), and this one holds its copy back", away)
 	}
+}
+
+// fated answers each question what became of a job, as a node does that knows nothing.
+func fated(t *testing.T, n *engine.Node, peer wire.NodeID) {
+	var sent [][]byte
+	for _, e := range n.Effects() {
+		if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.AskFate) {
+			sent = append(sent, bytes.Clone(n.Message(&e)))
+		}
+	}
+	for _, b := range sent {
+		var m wire.Message
+		require.NoError(t, m.Parse(b))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Fate, ID: m.ID, Count: wire.FateUnknown, Round: m.Round}).Append(nil)))
+	}
+}
+
+// An at-most-once job for which another waits is given to a client. Its queue goes to another database,
+// and it is acknowledged. It is never delivered again, so nobody acknowledges it again: the other goes on at once.
+func TestAckOfAnAtMostOnceJobThatIsAway(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		for _, how := range []string{"ack", "fastack"} {
+			now := int64(1_700_000_000_000)
+			n, k, _ := node(now)
+			parent, _, err := n.AddJob(&engine.Add{Queue: []byte("p"), Replicate: 1, Retry: 0, TTL: 3600})
+			require.NoError(t, err)
+			n.Effects()
+			child := lasting(t, n, "q", engine.Members{After: []store.ID{parent}})
+			n.Effects()
+			p := n.Queue([]byte("p"))
+			require.Len(t, n.Fetch([]*store.Queue{p}, 1, true, nil), 1)
+			n.Effects()
+			if away {
+				move(t, n, k, p, 1)
+			}
+			n.Effects()
+			if how == "ack" {
+				n.Ack(&parent)
+			} else {
+				n.FastAck(&parent)
+			}
+			n.Effects()
+			pass(n, &now, 5000)
+			require.Equal(t, store.StateQueued, n.Job(&child).State, "away %v, %s", away, how)
+			assert.Zero(t, p.Jobs(), "away %v, %s: nobody needs the other any more", away, how)
+			if away {
+				move(t, n, k, p, 0)
+			}
+			pass(n, &now, 4_000_000)
+			assert.NotNil(t, n.Job(&child), "away %v, %s: it was dropped, though what it waited for was acknowledged", away, how)
+		}
+	}
+}
+
+// A job whose queue lies in another database is acknowledged while a node that has a copy is down. It is told
+// when it is back, by a server that was killed meanwhile when the queue is back; and the job goes when it
+// knows, wherever the queue is.
+func TestAckOfOneThatIsAwayAndHasACopyElsewhere(t *testing.T) {
+	for _, how := range []string{"in sight", "away", "away, and killed"} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		n, k, _ := node(now)
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
+		require.NoError(t, err)
+		n.Effects()
+		q := n.Queue([]byte("q"))
+		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+		n.PeerDown(peer)
+		n.Effects()
+		if how != "in sight" {
+			move(t, n, k, q, 1)
+		}
+		n.Effects()
+		n.Ack(&id)
+		n.Effects()
+		if how == "away, and killed" {
+			var records [][]byte
+			for j := q.HeldHead; j != nil; j = j.Next {
+				records = append(records, bytes.Clone(j.Record()))
+			}
+			var queues map[string]*store.Queue
+			n, k, queues = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": records})
+			n.AddPeer(peer, "10.0.0.1:1")
+			n.Effects()
+			q = queues["q"]
+			move(t, n, k, q, 0)
+		}
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		told := false
+		for range 10 {
+			for _, e := range n.Effects() {
+				told = told || e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.SetAck)
+			}
+			now += 500
+			n.SetNow(now)
+			n.Tick()
+		}
+		assert.True(t, told, "%s: nobody tells the other node that it is done", how)
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.GotAck, Flags: wire.Known, ID: wire.JobID(id)}).Append(nil)))
+		n.Effects()
+		assert.Zero(t, q.Jobs(), how)
+	}
+}
+
+// Another node acknowledges a job that lies in another database here. It stays until that node says that all
+// know (DELJOB).
+func TestAckElsewhereOfOneThatIsAway(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, k, _ := node(now)
+	peer := wire.NodeID{1, 2, 3}
+	n.PeerUp(peer, "10.0.0.1:1", true)
+	n.Effects()
+	id := lasting(t, n, "q", engine.Members{})
+	q := n.Queue([]byte("q"))
+	move(t, n, k, q, 1)
+	n.Effects()
+	require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.SetAck, ID: wire.JobID(id), Holders: []wire.Node{peer.Node()}}).Append(nil)))
+	var reply wire.Message
+	for _, e := range n.Effects() {
+		if e.Kind == engine.Send {
+			require.NoError(t, reply.Parse(bytes.Clone(n.Message(&e))))
+		}
+	}
+	assert.Equal(t, wire.GotAck, reply.Kind)
+	assert.Equal(t, uint8(wire.Known), reply.Flags)
+	require.NotNil(t, q.HeldHead)
+	assert.Equal(t, store.StateAcked, q.HeldHead.State)
+	require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.DelJob, ID: wire.JobID(id)}).Append(nil)))
+	n.Effects()
+	assert.Zero(t, q.Jobs())
+}
+
+// A job that was acknowledged in another database, where its queue stays beyond its time to live, ends when it
+// is back.
+func TestTheTimeOfOneThatIsAckedAndAway(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, k, _ := node(now)
+	peer := wire.NodeID{1, 2, 3}
+	n.PeerUp(peer, "10.0.0.1:1", true)
+	n.Effects()
+	id := lasting(t, n, "q", engine.Members{})
+	q := n.Queue([]byte("q"))
+	n.PeerDown(peer)
+	move(t, n, k, q, 1)
+	n.Effects()
+	n.Ack(&id)
+	n.Effects()
+	require.EqualValues(t, 1, q.Jobs())
+	pass(n, &now, 90_000_000)
+	move(t, n, k, q, 0)
+	pass(n, &now, 6000)
+	assert.Zero(t, q.Jobs())
 }

@@ -173,8 +173,8 @@ func (n *Node) log(kind EffectKind, j *store.Job) {
 }
 
 func (n *Node) touch(q *store.Queue) {
-	if q == n.store.Hidden() {
-		return
+	if q == n.store.Hidden() || q.DB != 0 {
+		return // no key in database 0 has it
 	}
 	n.effect(Touched).Queue = q
 }

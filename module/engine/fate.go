@@ -139,7 +139,12 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 		id := f.ID(i)
 		n.store.Untie(&id, &j.ID) // it waits for nothing now, and is none that comes first
 	}
-	return n.follow(end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s})
+	e := end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s}
+	dropped = n.follow(e)
+	if j.Queue.DB != 0 && n.store.Knot(&e.id) != nil {
+		n.endLater(e) // its timer rests until its queue is back
+	}
+	return dropped
 }
 
 // tellsKin has the end of a job be told, until they have confirmed it, to all nodes that hold
@@ -312,6 +317,9 @@ func (n *Node) tickEnds() {
 			break
 		}
 		delete(n.kin.ending, ends[0].id)
+		if j := n.lookEnded(&ends[0].id); j != nil && j.Queue.DB != 0 {
+			n.collect(j)
+		}
 		ends = ends[1:]
 	}
 	if n.kin.ends = append(ends, n.kin.ends...); len(n.kin.ends) > 0 {
@@ -653,9 +661,11 @@ func (n *Node) look(j *store.Job) {
 	var over []end // of jobs that aren't here
 	for i := range f.IDs() {
 		pid := f.ID(i)
-		p := n.store.Lookup(&pid)
+		p := n.lookEnded(&pid)
 		e := end{id: pid, source: source{clock: true}}
 		switch {
+		case p != nil && p.Queue.DB != 0:
+			e.undone, e.unreleased = fateOf(p)
 		case p != nil && p.State != store.StateAcked:
 			if n.passed(j) == p {
 				n.letOne(j, n.turnOf(j, &end{job: p, source: source{clock: true}}))
@@ -758,7 +768,7 @@ func (n *Node) askFate(id *store.ID) {
 func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	reply := wire.Message{Kind: wire.Fate, ID: m.ID, Count: wire.FateUnknown, Round: m.Round}
-	switch j := n.store.Lookup(&id); {
+	switch j := n.lookEnded(&id); {
 	case j != nil && n.hearsay(j):
 		reply.Count = wire.FateOpen // as far as is known here
 	case j != nil && j.State == store.StateAcked:
@@ -927,7 +937,6 @@ func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
 // heardOfStranger is for a job that isn't known here, and is acknowledged.
 func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 	undone := m.Flags&wire.Cancelled != 0
-	n.dropAway(&id, undone)
 	switch {
 	case !undone:
 		n.store.SetDone(&id)

@@ -492,7 +492,13 @@ func (n *Node) FastAck(id *store.ID) bool {
 	}
 	m := wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: *id}
 	if j == nil {
-		n.dropAway(id, false)
+		if j = n.lookEnding(id); j != nil {
+			if n.hasKin(j) || j.State == store.StateAcked {
+				n.endAway(j, false)
+				return false
+			}
+			n.forgetJob(j, nil)
+		}
 		for _, p := range n.mesh.order {
 			n.send(p, &m)
 		}

@@ -214,6 +214,29 @@ func (n *Node) lookAway(id *store.ID) *store.Job {
 	return nil // or its key has just let go of it
 }
 
+// lookEnded finds a job that is known, or that is acknowledged and lies in another database: there
+// it still tells that it is done.
+func (n *Node) lookEnded(id *store.ID) *store.Job {
+	j := n.store.Lookup(id)
+	if j == nil {
+		if j = n.lookAway(id); j != nil && j.State != store.StateAcked {
+			return nil
+		}
+	}
+	return j
+}
+
+// lookEnding finds a job in a queue that lies in another database, which is to end there. One that
+// isn't promised yet just goes.
+func (n *Node) lookEnding(id *store.ID) *store.Job {
+	j := n.lookAway(id)
+	if j != nil && j.State == store.StateWaitRepl {
+		n.store.Oust(id)
+		return nil
+	}
+	return j
+}
+
 // oust removes a job from a queue that isn't attached, if one has it.
 func (n *Node) oust(id *store.ID) {
 	n.listAll()

@@ -575,6 +575,9 @@ func (n *Node) ApplyDelete(id *store.ID) {
 		n.discard(j)
 		return
 	}
+	if j := n.lookAway(id); j != nil && j.State == store.StateAcked && !cancelled(j) {
+		n.store.SetDone(id)
+	}
 	n.oust(id)
 }
 

@@ -145,7 +145,10 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 // onJob handles what is said of one job.
 func (n *Node) onJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	j := n.store.Lookup(&id)
+	j := n.lookEnded(&id)
+	if j == nil && (m.Kind == wire.SetAck || m.Kind == wire.DelJob) {
+		j = n.lookEnding(&id)
+	}
 	if m.Kind == wire.GotAck {
 		p.acks.open = max(0, p.acks.open-1)
 	}
@@ -159,8 +162,6 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && (n.graves.has(&id) || n.store.Done(&id)):
 			// Acknowledged here, and gone: for all knew, or its queue was deleted before.
 			n.sendAck(p, n.graves.ack(&id))
-		case m.Kind == wire.DelJob:
-			n.onDelAway(p, &id, m.Flags)
 		}
 		return
 	}
@@ -197,14 +198,16 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 			j.Confirm(uint64(p.Node)) // the word for the others stays
 			return
 		}
-		if mayDelete(p, j, m.Flags) {
+		// Only who has or had a copy may say so, or a client of its node.
+		if j.State == store.StateAcked || j.HeldBy(uint64(p.Node)) || m.Flags&wire.ByClient != 0 {
 			if m.Flags&wire.PassOn != 0 && j.State != store.StateAcked {
 				// We may have handed it to a node that the sender doesn't know to hold it.
 				n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
 				j = n.undone(j) // it was promised to nobody
 			} else if m.Flags&wire.ByClient != 0 && n.hasKin(j) && n.addings[id] == nil {
-				n.acknowledge(n.tellsKin(j), p) // as FastAck has it
-				n.collect(n.store.Lookup(&id))
+				j = n.tellsKin(j) // as FastAck has it
+				n.acknowledge(j, p)
+				n.collect(j)
 				return
 			} else if j.State == store.StateAcked {
 				n.knownToAll(p, j)
@@ -212,18 +215,5 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 			}
 			n.forgetJob(j, p)
 		}
-	}
-}
-
-// mayDelete says whether a DELJOB counts: only who has or had a copy may say so, or a client of
-// its node.
-func mayDelete(p *Peer, j *store.Job, flags uint8) bool {
-	return j.State == store.StateAcked || j.HeldBy(uint64(p.Node)) || flags&wire.ByClient != 0
-}
-
-// onDelAway is DELJOB of a job whose queue lies in another database.
-func (n *Node) onDelAway(p *Peer, id *store.ID, flags uint8) {
-	if j := n.lookAway(id); j != nil && mayDelete(p, j, flags) {
-		n.dropAway(id, flags&wire.PassOn != 0)
 	}
 }

@@ -697,9 +697,18 @@ func (s *Store) forget() {
 // begins, and 0 is the end. A scan meets at least once each job that is known during
 // the whole scan.
 func (s *Store) ScanJobs(cursor uint64, emit *[]*Job) uint64 {
+	return s.scanJobs(cursor, emit, false)
+}
+
+// ScanAllJobs is ScanJobs with the jobs that are [Store.Away].
+func (s *Store) ScanAllJobs(cursor uint64, emit *[]*Job) uint64 {
+	return s.scanJobs(cursor, emit, true)
+}
+
+func (s *Store) scanJobs(cursor uint64, emit *[]*Job, away bool) uint64 {
 	e, next := s.jobs.scan(cursor)
 	for ; e != nil; e = e.next {
-		if j := jobOf(e); j.Queue.state == queueAttached {
+		if j := jobOf(e); j.Queue.state == queueAttached || away && j.Queue.state == queueLoose {
 			*emit = append(*emit, j)
 		}
 	}

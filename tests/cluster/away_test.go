@@ -50,3 +50,34 @@ func TestEndsReachJobsThatAreAway(t *testing.T) {
 		}
 	}
 }
+
+// A job is acknowledged while the other node that has a copy is down. Its queue goes to another database,
+// before that or after, and its node is started anew. When the other one is back it hears of the end, wherever
+// the queue is, and the job isn't delivered again.
+func TestTheOtherCopyOfOneThatIsAckedAndAway(t *testing.T) {
+	for _, how := range []string{"in sight", "away", "away when it is acknowledged"} {
+		t.Run(how, func(t *testing.T) {
+			m := start(t, 2, "appendonly yes", "appendfsync always")
+			id := added(t, m[0].Dial(), "q", "b", 2000, "RETRY", 3, "REPLICATE", 2)
+			require.Equal(t, id, fetch(t, m[0], "q"))
+			m[1].Kill()
+			c := m[0].Dial()
+			if how == "away when it is acknowledged" {
+				require.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int())
+			}
+			c.Do("ACKJOB", id)
+			if how == "away" {
+				require.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int())
+			}
+			m[0].Stop()
+			m[0].Restart()
+			m[1].Restart()
+			m.await(t, 2)
+			harness.Await(t, 10*time.Second, "the other node to hear of the end", func() bool {
+				require.True(t, m[0].Do("GETJOB", "NOHANG", "FROM", "q").Null, "it is delivered again")
+				v := m[1].Do("SHOW", id)
+				return v.Null || v.Field("state").Str == "acked"
+			})
+		})
+	}
+}

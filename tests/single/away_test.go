@@ -277,6 +277,8 @@ func TestEndsReachJobsThatAreAway(t *testing.T) {
 			ids := map[string]string{}
 			for _, verb := range verbs {
 				ids[verb] = add(t, c, "q", verb, 0)
+				ids[verb+" parent"] = add(t, c, "q", verb, 0, "RETRY", 0)
+				ids[verb+" child"] = add(t, c, "child", verb, 0, "AFTER", ids[verb+" parent"])
 			}
 			stays := add(t, c, "q", "stays", 0)
 			moveKey(t, c, "q", 0, 1)
@@ -286,8 +288,9 @@ func TestEndsReachJobsThatAreAway(t *testing.T) {
 				r.AwaitSync()
 			}
 			for _, verb := range verbs {
-				c.Do(verb, ids[verb])
+				c.Do(verb, ids[verb], ids[verb+" parent"])
 			}
+			harness.Await(t, 5*time.Second, "two to go on", func() bool { return c.Do("QLEN", "child").Int() == 2 })
 			switch mode {
 			case "":
 			case "replica":
@@ -303,9 +306,12 @@ func TestEndsReachJobsThatAreAway(t *testing.T) {
 			c.Do("SELECT", 0)
 			for _, verb := range verbs {
 				assert.True(t, c.Do("SHOW", ids[verb]).Null, verb)
+				assert.True(t, c.Do("SHOW", ids[verb+" parent"]).Null, verb)
 			}
 			assert.Equal(t, int64(1), c.Do("QLEN", "q").Int())
 			assert.Equal(t, "queued", state(c, stays))
+			assert.Equal(t, int64(2), c.Do("QLEN", "child").Int())
+			assert.True(t, c.Do("SHOW", ids["CANCELJOB child"]).Null)
 		})
 	}
 }
