@@ -516,6 +516,65 @@ func fated(t *testing.T, n *engine.Node, peer wire.NodeID) {
 	}
 }
 
+// A job is acknowledged while a node that has a copy can't be reached. Its queue goes to another
+// database. The node is back, has queued its copy meanwhile, and hands it over, or says that it has it
+// queued: it must hear that the job is done, and the job isn't delivered here again.
+func TestACopyOfOneThatIsAckedAndAway(t *testing.T) {
+	for _, kind := range []wire.Kind{wire.YourJob, wire.ReplJob, wire.WillQueue, wire.Queued, wire.Holders} {
+		for _, away := range []string{"in sight", "away", "restarted there"} {
+			now := int64(1_700_000_000_000)
+			peer := wire.NodeID{1, 2, 3}
+			n, k, _ := node(now)
+			n.PeerUp(peer, "10.0.0.1:1", true)
+			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
+			require.NoError(t, err)
+			n.Effects()
+			ctime := n.Job(&id).CTime
+			q := n.Queue([]byte("q"))
+			require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+			n.Effects()
+			n.PeerDown(peer)
+			n.Effects()
+			require.True(t, n.Ack(&id))
+			n.Effects()
+			require.Equal(t, store.StateAcked, n.Job(&id).State)
+			rec := bytes.Clone(n.Job(&id).Record())
+			switch away {
+			case "away":
+				move(t, n, k, q, 1)
+			case "restarted there":
+				n, _, _ = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": {rec}})
+				n.AddPeer(peer, "10.0.0.1:1")
+			}
+			n.Effects()
+			pass(n, &now, 200_000)
+			n.PeerUp(peer, "10.0.0.1:1", true)
+			n.Effects()
+			m := wire.Message{Kind: kind, ID: wire.JobID(id), Queue: []byte("q"), Holders: []wire.Node{peer.Node()},
+				Job: wire.Job{Body: []byte("b"), CTime: ctime, Left: 86_000_000, Retry: 100, Repl: 2, Deliveries: 1}}
+			if kind == wire.YourJob {
+				m.Flags = wire.Had
+			}
+			require.NoError(t, n.Receive(peer, m.Append(nil)))
+			told := false
+			for range 10 {
+				for _, e := range n.Effects() {
+					if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.SetAck) {
+						told = true
+					}
+				}
+				now += 500
+				n.SetNow(now)
+				n.Tick()
+			}
+			assert.True(t, told, "%d %s: the other node isn't told that it is done", kind, away)
+			if q := n.Queue([]byte("q")); q != nil {
+				assert.Empty(t, n.Fetch([]*store.Queue{q}, 1, true, nil), "%d %s: it was acknowledged here, and is delivered here", kind, away)
+			}
+		}
+	}
+}
+
 // An at-most-once job for which another waits is given to a client. Its queue goes to another database,
 // and it is acknowledged. It is never delivered again, so nobody acknowledges it again: the other goes on at once.
 func TestAckOfAnAtMostOnceJobThatIsAway(t *testing.T) {

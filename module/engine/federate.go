@@ -388,7 +388,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		n.sendAck(p, n.graves.ack(&id))
 		return
 	}
-	j := n.store.Lookup(&id)
+	j := n.lookEnded(&id)
 	if j != nil && m.Job.Retry == 0 {
 		ad := n.addings[id]
 		if ad == nil {

@@ -286,7 +286,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 		return
 	}
 	var kin []byte
-	if j := n.store.Lookup(&id); j != nil {
+	if j := n.lookEnded(&id); j != nil {
 		kin = slices.Clone(j.Extra(store.TagKin))
 		ad := n.addings[id]
 		switch o := n.offers.get(id); {
@@ -338,7 +338,7 @@ func kinOf(extras []byte) int {
 // The giver hears it where the job is done: it tells them. False: the job is out of sight.
 func (n *Node) takeKin(p *Peer, m *wire.Message) bool {
 	id, kin := store.ID(m.ID), store.FindExtra(m.Job.Extras, store.TagKin)
-	switch j := n.store.Lookup(&id); {
+	switch j := n.lookEnded(&id); {
 	case len(kin) == 0:
 	case n.passive || n.loading || j == nil && n.away(&id):
 		return false

@@ -508,7 +508,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 		n.sendAck(p, n.graves.ack(&id))
 		return
 	}
-	j := n.store.Lookup(&id)
+	j := n.lookEnded(&id)
 	if j == nil {
 		if m.Flags&(wire.NewBody|wire.NewQueue) != 0 && n.wasDeleted(m) {
 			return
