@@ -712,3 +712,99 @@ func TestTheTimeOfOneThatIsAckedAndAway(t *testing.T) {
 	pass(n, &now, 6000)
 	assert.Zero(t, q.Jobs())
 }
+
+// A thousand jobs wait for one whose queue lies in another database. However it ends, they go on or fall as they
+// would if it were in sight; and it goes when the other node knows.
+func TestTheEndOfOneThatIsAwayIsFollowed(t *testing.T) {
+	for _, how := range []string{"cancel", "fastack", "setack", "setack cancelled", "deljob"} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		n, k, _ := node(now)
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Effects()
+		parent := lasting(t, n, "p", engine.Members{})
+		var drop, run []store.ID
+		for range 500 {
+			drop = append(drop, lasting(t, n, "q", engine.Members{After: []store.ID{parent}}))
+			run = append(run, lasting(t, n, "q", engine.Members{After: []store.ID{parent}, OnDead: engine.OnDeadRun}))
+			n.Effects()
+		}
+		p := n.Queue([]byte("p"))
+		move(t, n, k, p, 1)
+		n.Effects()
+		hear := func(m wire.Message) {
+			m.ID = wire.JobID(parent)
+			require.NoError(t, n.Receive(peer, m.Append(nil)))
+			n.Effects()
+		}
+		goOn := len(drop)
+		switch how {
+		case "cancel":
+			n.CancelJob(&parent)
+			goOn = 0
+		case "fastack":
+			n.FastAck(&parent)
+		case "setack":
+			hear(wire.Message{Kind: wire.SetAck, Holders: []wire.Node{peer.Node()}})
+		case "setack cancelled":
+			hear(wire.Message{Kind: wire.SetAck, Flags: wire.Cancelled, Holders: []wire.Node{peer.Node()}})
+			goOn = 0
+		case "deljob":
+			hear(wire.Message{Kind: wire.DelJob, Flags: wire.ByClient})
+		}
+		n.Effects()
+		pass(n, &now, 5000)
+		queued := func(ids []store.ID) (count int) {
+			for i := range ids {
+				if j := n.Job(&ids[i]); j != nil && j.State == store.StateQueued {
+					count++
+				}
+			}
+			return count
+		}
+		assert.Equal(t, len(run), queued(run), how)
+		assert.Equal(t, goOn, queued(drop), how)
+		assert.EqualValues(t, len(run)+goOn, n.Queue([]byte("q")).Jobs(), how)
+		hear(wire.Message{Kind: wire.GotAck})
+		assert.Zero(t, p.Jobs(), how)
+	}
+}
+
+// An at-most-once job is acknowledged, and its queue goes to another database. A node that offers it is to
+// forget it, and it isn't delivered again.
+func TestAnOfferOfOneThatIsAckedAndAway(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		n, k, _ := node(now)
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 86400})
+		require.NoError(t, err)
+		n.Effects()
+		ctime := n.Job(&id).CTime
+		q := n.Queue([]byte("q"))
+		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(id)}).Append(nil)))
+		n.PeerDown(peer)
+		n.Effects()
+		n.Ack(&id)
+		n.Effects()
+		if away {
+			move(t, n, k, q, 1)
+		}
+		pass(n, &now, 200_000)
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Effects()
+		m := wire.Message{Kind: wire.Offer, ID: wire.JobID(id), Queue: []byte("q"), Round: 7,
+			Job: wire.Job{Body: []byte("b"), CTime: ctime, Left: 86_000_000, Repl: 1}}
+		require.NoError(t, n.Receive(peer, bytes.Clone(m.Append(nil))))
+		taken := false
+		for _, e := range n.Effects() {
+			taken = taken || e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Taken)
+		}
+		assert.True(t, taken, "away %v", away)
+		if q := n.Queue([]byte("q")); q != nil {
+			assert.Empty(t, n.Fetch([]*store.Queue{q}, 1, true, nil), "away %v", away)
+		}
+	}
+}
