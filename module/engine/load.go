@@ -566,6 +566,7 @@ func (n *Node) ApplyQueueAway(db int, q *store.Queue, name []byte) error {
 // entry of its own (DELLOCK), and a vote whose end isn't logged outlasts the job. So with the
 // job only those of its locks end that are no votes in a mesh.
 func (n *Node) ApplyDelete(id *store.ID) {
+	delete(n.loaded, *id) // it is about to be freed
 	if j := n.store.Lookup(id); j != nil {
 		n.touch(j.Queue)
 		if j.State == store.StateAcked && !cancelled(j) {
