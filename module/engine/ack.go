@@ -265,6 +265,8 @@ func (n *Node) endAway(j *store.Job, cancelled bool) {
 		return
 	case cancelled:
 		j = n.undone(j)
+	default:
+		j = n.tellsKin(j)
 	}
 	for _, p := range n.mesh.order {
 		j, _ = n.addHolder(j, p.Node)

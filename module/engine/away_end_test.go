@@ -808,3 +808,114 @@ func TestAnOfferOfOneThatIsAckedAndAway(t *testing.T) {
 		}
 	}
 }
+
+// TestEndsAreNotHeldUpByOneThatIsBack: many wait for a job whose queue lies in another database, some of them in another database too. It is
+// acknowledged, and its queue comes back in the same MULTI. The others' ends are followed all the same, and
+// the node comes to rest.
+func TestEndsAreNotHeldUpByOneThatIsBack(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		n, k, _ := node(now)
+		add := func(queue string, m engine.Members) store.ID {
+			defer n.Effects()
+			return lasting(t, n, queue, m)
+		}
+		parent := add("p", engine.Members{})
+		for range 1000 {
+			add("q", engine.Members{After: []store.ID{parent}})
+		}
+		add("r", engine.Members{After: []store.ID{parent}})
+		p, r := n.Queue([]byte("p")), n.Queue([]byte("r"))
+		other := add("o", engine.Members{})
+		var children []store.ID
+		for range 1000 {
+			children = append(children, add("s", engine.Members{After: []store.ID{other}}))
+		}
+		o := n.Queue([]byte("o"))
+		move(t, n, k, r, 1)
+		move(t, n, k, p, 1)
+		move(t, n, k, o, 1)
+		n.Effects()
+		n.Ack(&parent)
+		n.Effects()
+		if back {
+			move(t, n, k, p, 0)
+		}
+		n.Effects()
+		n.Ack(&other)
+		n.Effects()
+		pass(n, &now, 60_000)
+		queued := 0
+		for i := range children {
+			if j := n.Job(&children[i]); j != nil && j.State == store.StateQueued {
+				queued++
+			}
+		}
+		assert.Equal(t, len(children), queued, "back %v: of those that waited for another job, so many are queued a minute after it was acknowledged", back)
+		soon := 0
+		for range 1000 {
+			n.SetNow(now)
+			next := n.Tick()
+			n.Effects()
+			if next <= now+1 {
+				soon++
+			}
+			now = next
+		}
+		assert.Less(t, soon, 100, "back %v: of 1000 ticks so many ask for the next one at once", back)
+	}
+}
+
+// TestTheWordForKinStaysOfOneThatWasAway: another node has a copy of a job that waits for one here, and is down when that one is acknowledged. Memory gets short here,
+// and this node is started again. The other must hear that what its copy waits for is done.
+func TestTheWordForKinStaysOfOneThatWasAway(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		now := int64(1_700_000_000_000)
+		n, k, _ := node(now)
+		peer := wire.NodeID{1, 2, 3}
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Effects()
+		id := lasting(t, n, "q", engine.Members{})
+		child := lasting(t, n, "c", engine.Members{After: []store.ID{id}})
+		n.Effects()
+		q := n.Queue([]byte("q"))
+		// The other node has a copy of the second one, and says so.
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Holders, ID: wire.JobID(child), Holders: []wire.Node{peer.Node()}}).Append(nil)))
+		n.Effects()
+		require.Equal(t, 1, n.Job(&child).Holders())
+		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+		n.PeerDown(peer)
+		if away {
+			move(t, n, k, q, 1)
+		}
+		n.Effects()
+		n.Ack(&id)
+		n.Effects()
+		pass(n, &now, 1000)
+		if away {
+			move(t, n, k, q, 0)
+			n.Effects()
+		}
+		n.SetMemory(0.99)
+		for range 10 {
+			pass(n, &now, 500)
+		}
+		n.SetMemory(0)
+		var records [][]byte
+		if j := n.Job(&id); j != nil {
+			records = append(records, bytes.Clone(j.Record()))
+		}
+		assert.NotEmpty(t, records, "away %v: the word was evicted", away)
+		n, _, _ = restarted(t, now, map[string]int{"q": 0}, map[string][][]byte{"q": records})
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Effects()
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(id)}).Append(nil)))
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Fate) {
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				assert.NotEqual(t, uint32(wire.FateUnknown), m.Count, "away %v: nobody knows any more that it is done: the other node drops its copy", away)
+			}
+		}
+	}
+}

@@ -66,6 +66,7 @@ type debt struct {
 	wait  int64 // ms
 	nodes []wire.Node
 	ups   uint64 // members.ups when it was looked at last
+	made  uint64 // members.ups when it was made
 	late  bool   // a node had the vote still when it was told again
 }
 
@@ -99,6 +100,7 @@ func (n *Node) owes(d *debt) {
 	}
 	now := n.steady()
 	d.until, d.next, d.wait, d.ups = now+debtTimeMS, now+debtFirstMS, debtFirstMS, n.mesh.ups
+	d.made = d.ups
 	list.open.add(d)
 	n.owed[d.round] = d
 	n.nextDun = min(n.nextDun, d.next)
@@ -137,7 +139,8 @@ func (d *debt) hasOlder(why uint32, owner string) bool {
 // that is told again has it.
 func (n *Node) paid(d *debt, node wire.Node, freed bool) {
 	d.nodes = slices.DeleteFunc(d.nodes, func(o wire.Node) bool { return o == node })
-	d.late = d.late || freed && d.wait > debtFirstMS
+	p := n.mesh.by[node]
+	d.late = d.late || freed && (d.wait > debtFirstMS || p != nil && p.up > d.made)
 	if len(d.nodes) == 0 {
 		n.emptied(d)
 	}
@@ -151,6 +154,7 @@ func (n *Node) emptied(d *debt) {
 		return
 	}
 	d.late, d.nodes = false, n.allPeers()
+	n.unvote(d.name, &d.holder, d.token, d.flags) // this node, too, may have learnt it
 	d.wait = debtFirstMS
 	d.next = n.steady() + d.wait
 	n.nextDun = min(n.nextDun, d.next)

@@ -313,8 +313,8 @@ func (n *Node) tickEnds() {
 	ends := n.kin.ends
 	n.kin.ends = nil
 	for len(ends) > 0 && n.kin.budget > 0 {
-		if n.follow(ends[0]); n.store.Knot(&ends[0].id) != nil {
-			break
+		if n.follow(ends[0]); n.store.Knot(&ends[0].id) != nil && n.kin.budget <= 0 {
+			break // else those that are left are out of sight, and so nothing to go on with
 		}
 		delete(n.kin.ending, ends[0].id)
 		if j := n.lookEnded(&ends[0].id); j != nil && j.Queue.DB != 0 {

@@ -441,12 +441,9 @@ func (n *Node) Undeliver(d Delivery) {
 	j.Flags &^= store.FlagDelivered
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
-	logged := j.Retry == 0 || logsDelivery(j) || j.Extra(store.TagWorker) != nil // by Employ
 	n.retake(j)
 	n.push(j)
-	if logged {
-		n.log(LogState, j)
-	}
+	n.log(LogState, j)
 	n.serve(j.Queue)
 }
 

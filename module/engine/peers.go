@@ -46,6 +46,7 @@ type Peer struct {
 	missed    int     // likewise ADDJOBs that wait for copies,
 	added     uint64  // up to this number
 	up        uint64  // members.ups when it was connected
+	since     int64   // unix ms of that
 	choked    int64   // steady: until then it takes too little to be given jobs
 	clears    uint64  // claims.cleared when it was connected
 	past      passing // see behind
@@ -158,7 +159,7 @@ func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 	}
 	p.Connected = true
 	n.mesh.ups++
-	p.up = n.mesh.ups
+	p.up, p.since = n.mesh.ups, n.now
 	n.heard(p)
 	n.beatWhole(p)
 	n.resume(p)

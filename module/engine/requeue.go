@@ -64,8 +64,9 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	switch {
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
-	case handed(j) && j.ConfirmedBy(uint64(p.Node)):
-		// It was handed to that node, which had it in its queue before a restart.
+	case handed(j) && (j.ConfirmedBy(uint64(p.Node)) || n.now-p.since < backMS && n.reachesTaker(j)):
+		// That node had it in its queue before a restart: it was handed to it, or to one that may have
+		// handed it on, and objects itself if it hasn't.
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
@@ -76,6 +77,20 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
 		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
 	}
+}
+
+// backMS is how long a node that was connected may ask about jobs that were in its queue before.
+const backMS = 60_000
+
+// reachesTaker says whether the node that a job was handed over to is connected.
+func (n *Node) reachesTaker(j *store.Job) bool {
+	for i := range j.Holders() {
+		if node, yes := j.Holder(i); yes {
+			p := n.mesh.by[wire.Node(node)]
+			return p != nil && p.Connected
+		}
+	}
+	return false
 }
 
 // mayLeave says of a job that this node is about to queue, or has announced, whether it may leave

@@ -819,3 +819,35 @@ func TestShutdownWhileTheServerWrites(t *testing.T) {
 		})
 	}
 }
+
+// A job is meant for a client that waits, and is gone before it gets the job. So the job waits; it does after a restart.
+func TestUndeliveredAndRestarted(t *testing.T) {
+	for _, how := range []string{"stop", "kill"} {
+		t.Run(how, func(t *testing.T) {
+			s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+			c, w := s.Dial(), s.Dial()
+			id := w.Do("CLIENT", "ID").Int()
+			w.Send("GETJOB", "FROM", "q")
+			harness.Await(t, 5*time.Second, "the client to wait", func() bool {
+				return s.Info("jobmesh", "jobmesh_blocked_clients") == "1"
+			})
+			c.Do("MULTI")
+			c.Do("ADDJOB", "q", "b", 0, "RETRY", 300)
+			c.Do("CLIENT", "KILL", "ID", id)
+			reply := c.Do("EXEC")
+			require.Len(t, reply.Elems, 2)
+			job := reply.Elems[0].Str
+			harness.Await(t, 5*time.Second, "the job to wait again", func() bool { return state(c, job) == "queued" })
+			if how == "stop" {
+				s.Stop()
+			} else {
+				s.Kill()
+			}
+			s.Restart()
+			c = s.Dial()
+			assert.Equal(t, "queued", state(c, job), "it waited, and nobody had it")
+			assert.Equal(t, int64(1), c.Do("QLEN", "q").Int())
+			assert.Empty(t, c.Do("WIP", "q").Elems)
+		})
+	}
+}
