@@ -368,6 +368,7 @@ func (n *Node) export(j *store.Job, p *Peer) {
 		m.Flags = wire.Had
 	}
 	n.send(p, m)
+	p.gave(j, n.now)
 	if added && known > 0 {
 		n.spread(j)
 	}

@@ -288,6 +288,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		j.State = store.StateActive
 		n.pushBack(j)
 	case handed(j): // nobody works on it here
+		n.loadedGiven(j)
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0:
 		at := j.QTime
 		if j.Retry > 0 && !s.Same && (at == 0 || hasRun(j)) {

@@ -42,15 +42,17 @@ type Peer struct {
 	Leaving   bool
 	full      bool // takes no copies: its memory is short
 	acks      acks
-	untold    int     // releases, from the first on, that it may have missed
-	missed    int     // likewise ADDJOBs that wait for copies,
-	added     uint64  // up to this number
-	up        uint64  // members.ups when it was connected
-	since     int64   // unix ms of that
-	choked    int64   // steady: until then it takes too little to be given jobs
-	clears    uint64  // claims.cleared when it was connected
-	past      passing // see behind
-	meet      bool    // we were told to meet it, and it hasn't said anything yet
+	untold    int        // releases, from the first on, that it may have missed
+	missed    int        // likewise ADDJOBs that wait for copies,
+	added     uint64     // up to this number
+	up        uint64     // members.ups when it was connected
+	since     int64      // unix ms of that
+	given     []given    // jobs that were handed over to it lately
+	doubted   []store.ID // of those, the ones that may not have arrived
+	choked    int64      // steady: until then it takes too little to be given jobs
+	clears    uint64     // claims.cleared when it was connected
+	past      passing    // see behind
+	meet      bool       // we were told to meet it, and it hasn't said anything yet
 	doubts    map[wire.Node]int64
 	counts    []wire.Node // the nodes that it said it knows, in their order
 	sum       uint64      // over them
@@ -160,6 +162,7 @@ func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 	p.Connected = true
 	n.mesh.ups++
 	p.up, p.since = n.mesh.ups, n.now
+	n.givenUp(p)
 	n.heard(p)
 	n.beatWhole(p)
 	n.resume(p)

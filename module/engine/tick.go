@@ -68,6 +68,7 @@ func (n *Node) Tick() int64 {
 	n.tickReturned()
 	n.serveOn()
 	n.tickAdds()
+	n.tickGiven()
 	n.tickWIP()
 	n.tickReleases()
 	n.tickLets()

@@ -64,6 +64,22 @@ func TestMeshIsRestarted(t *testing.T) {
 	}
 }
 
+// handedOver adds a job at one node that is handed over to another, and waits there: its queue gives
+// nothing out.
+func handedOver(t *testing.T, from, to *harness.Server) (id string) {
+	t.Helper()
+	to.Dial().Send("GETJOB", "FROM", "q")
+	harness.Await(t, 5*time.Second, "the client to wait", func() bool { return to.Info("jobmesh", "jobmesh_blocked_clients") == "1" })
+	require.Equal(t, "out", to.Do("PAUSE", "q", "out").Str)
+	harness.Await(t, 20*time.Second, "a job to be handed over", func() bool {
+		if id == "" || stateAt(from, id) == "queued" { // it came before it was known that the other asks
+			id = addCopies(t, from, 2)
+		}
+		return stateAt(to, id) == "queued"
+	})
+	return id
+}
+
 // A job that was handed over, and waits where it was handed to, waits there again at once after a
 // restart, also where the node that handed it over was killed too.
 func TestHandedOverJobsWaitAfterARestart(t *testing.T) {
@@ -73,17 +89,7 @@ func TestHandedOverJobsWaitAfterARestart(t *testing.T) {
 				t.Parallel()
 				m := start(t, 3, "appendonly yes", "appendfsync always")
 				a, c := m[0], m[2]
-				w := c.Dial()
-				w.Send("GETJOB", "FROM", "q")
-				harness.Await(t, 5*time.Second, "the client to wait", func() bool { return c.Info("jobmesh", "jobmesh_blocked_clients") == "1" })
-				require.Equal(t, "out", c.Do("PAUSE", "q", "out").Str)
-				id := ""
-				harness.Await(t, 20*time.Second, "a job to be handed over", func() bool {
-					if id == "" || stateAt(a, id) == "queued" { // it came before a had heard that c asks
-						id = addCopies(t, a, 3)
-					}
-					return stateAt(c, id) == "queued"
-				})
+				id := handedOver(t, a, c)
 				ended := []*harness.Server{c}
 				if both {
 					ended = append(ended, a)
@@ -234,4 +240,27 @@ func TestVotesOfALogThatWasCut(t *testing.T) {
 	harness.Await(t, 10*time.Second, "it to have heard", func() bool { return m[1].Info("jobmesh", "jobmesh_locks_abstaining") == "no" })
 	m.await(t, 2)
 	assert.True(t, m[1].Do("LOCK.ACQUIRE", "l", "bob", 600_000).NullString(), "ann has it")
+}
+
+// A job that was handed over to a node that was killed before it had read it is queued where it came
+// from when that node is back, and not only after its retry time.
+func TestHandedOverJobThatDidNotArrive(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, "appendonly yes", "appendfsync always")
+	a, c := m[0], m[1]
+	id := handedOver(t, a, c) // c asks for more
+	harness.Await(t, 20*time.Second, "a job to be handed over", func() bool {
+		c.Pause()
+		id = addCopies(t, a, 1)
+		if stateAt(a, id) == "active" {
+			return true
+		}
+		c.Resume() // a hadn't heard yet that it asks
+		harness.Await(t, 20*time.Second, "that job to be handed over", func() bool { return stateAt(c, id) == "queued" })
+		return false
+	})
+	c.Kill()
+	c.Restart()
+	harness.Await(t, 20*time.Second, "the job to be queued", func() bool { return stateAt(a, id) == "queued" })
+	assert.Equal(t, int64(0), a.Do("SHOW", id).Field("additional-deliveries").Int())
 }

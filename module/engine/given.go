@@ -1,0 +1,76 @@
+package engine
+
+import "jobmesh/module/store"
+
+// Jobs that were handed over (YourJob) and may never have arrived: their node died, or the
+// connection ended, before they were read, or before its log had them. Nobody has such a job in a
+// queue, and it would wait for its retry time. So when that node is connected again, this one asks
+// all holders about them, as before any queueing. One that has the job objects.
+
+const (
+	givenMS   = 5_000  // how long before a node was heard last a job that it was given is in doubt
+	givenMost = 20_000 // of so many jobs for one node; older ones wait for their retry time
+)
+
+// given is a job that was handed over.
+type given struct {
+	id store.ID
+	at int64 // unix ms
+}
+
+// gave notes that a job was handed over to a node.
+func (p *Peer) gave(j *store.Job, now int64) {
+	limit, list := p.Heard-givenMS, p.given
+	for len(list) > 0 && (list[0].at < limit || len(list) >= givenMost) {
+		list = list[1:]
+	}
+	p.given = append(list, given{j.ID, now})
+}
+
+// loadedGiven notes a job that was loaded, and had been handed over: to whom, and whether it
+// arrived, is asked when that node is there.
+func (n *Node) loadedGiven(j *store.Job) {
+	for _, p := range n.mesh.order {
+		if j.ConfirmedBy(uint64(p.Node)) {
+			p.gave(j, n.now)
+		}
+	}
+}
+
+// givenUp follows a connection, before its node is heard.
+func (n *Node) givenUp(p *Peer) {
+	for _, g := range p.given {
+		if g.at >= p.Heard-givenMS && len(p.doubted) < givenMost {
+			p.doubted = append(p.doubted, g.id)
+		}
+	}
+	p.given = nil
+	if len(p.doubted) > 0 {
+		n.hurryTick()
+	}
+}
+
+// tickGiven has jobs that may not have arrived be queued here soon, unless somebody objects.
+func (n *Node) tickGiven() {
+	budget := tickBudget
+	for _, p := range n.mesh.order {
+		for i := 0; len(p.doubted) > 0 && p.Connected && budget > 0; i++ {
+			id := p.doubted[0]
+			p.doubted = p.doubted[1:]
+			budget--
+			j := n.store.Lookup(&id)
+			at := n.now + askFirstMS + 2*store.AnnounceMS + n.jitter() + int64(i)/askRate // after that node, where it had the job queued
+			if j == nil || !handed(j) || !j.ConfirmedBy(uint64(p.Node)) || j.QTime <= at {
+				continue
+			}
+			j.Flags = j.Flags&^store.FlagAnnounced | store.FlagReturning
+			n.setQTime(j, at)
+			n.arm(j)
+		}
+		if len(p.doubted) == 0 {
+			p.doubted = nil
+		} else if p.Connected {
+			n.hurryTick()
+		}
+	}
+}
