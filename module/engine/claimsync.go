@@ -477,10 +477,13 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	case live && !h.has(l):
 		return l
 	case live && h.has(l):
-		if e.Token != l.Token || e.Flags&lockKept != 0 {
+		if e.Token > l.Token && (l.Flags|e.Flags)&lockKept == 0 && l.Space() == store.LockBare {
+			n.raise(l, e.Token) // so that it isn't kept any more when the older claim turns out to have failed
+			n.setFlags(l, l.Flags|lockKept)
+		} else if e.Token != l.Token || e.Flags&lockKept != 0 {
 			n.setFlags(l, l.Flags|lockKept) // the end of the later claim leaves him what he had before
+			l.Token = max(l.Token, e.Token)
 		}
-		l.Token = max(l.Token, e.Token)
 		if l.Until != 0 && (until == 0 || until > l.Until) {
 			l.Until, l.Lease = until, e.Lease
 		}

@@ -120,6 +120,10 @@ func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
 		r.before = slices.DeleteFunc(r.before, func(b before) bool {
 			return b.token == token && (flags&wire.Fresh == 0 || b.flags&lockKept == 0) || b.token < token && flags&wire.Proven != 0
 		})
+		if len(r.before) == 0 { // it is kept for nothing
+			n.raised.remove(string(l.Name()))
+			n.setFlags(l, l.Flags&^lockKept)
+		}
 	}
 }
 
