@@ -477,8 +477,10 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	case live && !h.has(l):
 		return l
 	case live && h.has(l):
-		if e.Token > l.Token && (l.Flags|e.Flags)&lockKept == 0 && l.Space() == store.LockBare {
-			n.raise(l, e.Token) // so that it isn't kept any more when the older claim turns out to have failed
+		if later := max(l.Token, e.Token); e.Token != l.Token && (l.Flags|e.Flags)&lockKept == 0 && l.Space() == store.LockBare {
+			// As where it voted for both: it isn't kept any more when the older claim has failed, too.
+			l.Token = min(l.Token, e.Token)
+			n.raise(l, later)
 			n.setFlags(l, l.Flags|lockKept)
 		} else if e.Token != l.Token || e.Flags&lockKept != 0 {
 			n.setFlags(l, l.Flags|lockKept) // the end of the later claim leaves him what he had before

@@ -38,9 +38,10 @@ func TestLearntVoteOfTwoClaims(t *testing.T) {
 		lock.Token = uint64(now)<<20 + max(first, second)
 		receive(mate, wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 1, Lock: lock})
 		if assert.NotNil(t, n.Lock(name), "%d, %d", first, second) {
-			assert.Equal(t, lock.Token, n.Lock(name).Token)
+			assert.Equal(t, uint64(now)<<20+min(first, second), n.Lock(name).Token)
 		}
-		lock.Token++
-		receive(mate, wire.Message{Kind: wire.Unlock, Round: 2, Lock: lock})
+		lock.Token = uint64(now)<<20 + min(first, second)
+		receive(mate, wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 2, Lock: lock})
+		assert.Nil(t, n.Lock(name), "that one failed, too")
 	}
 }
