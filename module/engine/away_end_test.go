@@ -233,13 +233,8 @@ func TestCancelOfOneThatIsAckedAndAway(t *testing.T) {
 // acknowledged. It doesn't come back with its queue; whether that went there, or was loaded there.
 func TestACopyOfOneThatIsAway(t *testing.T) {
 	for _, loaded := range []bool{false, true} {
-		now := int64(1_700_000_000_000)
-		peer := wire.NodeID{1, 2, 3}
-		n, k, _ := node(now)
-		n.PeerUp(peer, "10.0.0.1:1", true)
-		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
-		require.NoError(t, err)
-		n.Effects()
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		n, k, id := copied(t, now, peer)
 		rec, ctime := bytes.Clone(n.Job(&id).Record()), n.Job(&id).CTime
 		q := n.Queue([]byte("q"))
 		if loaded {
@@ -516,19 +511,25 @@ func fated(t *testing.T, n *engine.Node, peer wire.NodeID) {
 	}
 }
 
+// copied is a node with a job in queue q of which another one is to have a copy.
+func copied(t *testing.T, now int64, peer wire.NodeID) (*engine.Node, *keys, store.ID) {
+	t.Helper()
+	n, k, _ := node(now)
+	n.PeerUp(peer, "10.0.0.1:1", true)
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
+	require.NoError(t, err)
+	n.Effects()
+	return n, k, id
+}
+
 // A job is acknowledged while a node that has a copy can't be reached. Its queue goes to another
 // database. The node is back, has queued its copy meanwhile, and hands it over, or says that it has it
 // queued: it must hear that the job is done, and the job isn't delivered here again.
 func TestACopyOfOneThatIsAckedAndAway(t *testing.T) {
 	for _, kind := range []wire.Kind{wire.YourJob, wire.ReplJob, wire.WillQueue, wire.Queued, wire.Holders} {
 		for _, away := range []string{"in sight", "away", "restarted there"} {
-			now := int64(1_700_000_000_000)
-			peer := wire.NodeID{1, 2, 3}
-			n, k, _ := node(now)
-			n.PeerUp(peer, "10.0.0.1:1", true)
-			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
-			require.NoError(t, err)
-			n.Effects()
+			now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+			n, k, id := copied(t, now, peer)
 			ctime := n.Job(&id).CTime
 			q := n.Queue([]byte("q"))
 			require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
@@ -617,13 +618,8 @@ func TestAckOfAnAtMostOnceJobThatIsAway(t *testing.T) {
 // knows, wherever the queue is.
 func TestAckOfOneThatIsAwayAndHasACopyElsewhere(t *testing.T) {
 	for _, how := range []string{"in sight", "away", "away, and killed"} {
-		now := int64(1_700_000_000_000)
-		peer := wire.NodeID{1, 2, 3}
-		n, k, _ := node(now)
-		n.PeerUp(peer, "10.0.0.1:1", true)
-		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
-		require.NoError(t, err)
-		n.Effects()
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		n, k, id := copied(t, now, peer)
 		q := n.Queue([]byte("q"))
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
 		n.PeerDown(peer)
