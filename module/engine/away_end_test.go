@@ -188,11 +188,8 @@ func TestTwoThatAreAwayEndByOneCommand(t *testing.T) {
 // of it does nothing then; nor does it where the queue lies in another database.
 func TestCancelOfOneThatIsAckedAndAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
-		now := int64(1_700_000_000_000)
-		n, k, _ := node(now)
-		peer := wire.NodeID{1, 2, 3}
-		n.PeerUp(peer, "10.0.0.1:1", true)
-		n.Effects()
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		n, k := paired(now, peer)
 		id := lasting(t, n, "q", engine.Members{})
 		n.Effects()
 		q := n.Queue([]byte("q"))
@@ -466,11 +463,8 @@ func TestOtherFamiliesBehindManyThatAreAway(t *testing.T) {
 // confirm its release, so that it is told again when it has the copy back.
 func TestReleaseOfOneThatIsAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
-		now := int64(1_700_000_000_000)
-		peer := wire.NodeID{1, 2, 3}
-		other, ko, _ := node(now) // has the copy that lies in another database
-		other.PeerUp(peer, "10.0.0.1:1", true)
-		other.Effects()
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		other, ko := paired(now, peer) // has the copy that lies in another database
 		id, _, err := other.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400, Members: engine.Members{Deferred: true}})
 		require.NoError(t, err)
 		other.Effects()
@@ -511,11 +505,18 @@ func fated(t *testing.T, n *engine.Node, peer wire.NodeID) {
 	}
 }
 
+// paired is a node that is connected with another one.
+func paired(now int64, peer wire.NodeID) (*engine.Node, *keys) {
+	n, k, _ := node(now)
+	n.PeerUp(peer, "10.0.0.1:1", true)
+	n.Effects()
+	return n, k
+}
+
 // copied is a node with a job in queue q of which another one is to have a copy.
 func copied(t *testing.T, now int64, peer wire.NodeID) (*engine.Node, *keys, store.ID) {
 	t.Helper()
-	n, k, _ := node(now)
-	n.PeerUp(peer, "10.0.0.1:1", true)
+	n, k := paired(now, peer)
 	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
 	require.NoError(t, err)
 	n.Effects()
@@ -662,11 +663,8 @@ func TestAckOfOneThatIsAwayAndHasACopyElsewhere(t *testing.T) {
 // Another node acknowledges a job that lies in another database here. It stays until that node says that all
 // know (DELJOB).
 func TestAckElsewhereOfOneThatIsAway(t *testing.T) {
-	now := int64(1_700_000_000_000)
-	n, k, _ := node(now)
-	peer := wire.NodeID{1, 2, 3}
-	n.PeerUp(peer, "10.0.0.1:1", true)
-	n.Effects()
+	now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+	n, k := paired(now, peer)
 	id := lasting(t, n, "q", engine.Members{})
 	q := n.Queue([]byte("q"))
 	move(t, n, k, q, 1)
@@ -690,11 +688,8 @@ func TestAckElsewhereOfOneThatIsAway(t *testing.T) {
 // A job that was acknowledged in another database, where its queue stays beyond its time to live, ends when it
 // is back.
 func TestTheTimeOfOneThatIsAckedAndAway(t *testing.T) {
-	now := int64(1_700_000_000_000)
-	n, k, _ := node(now)
-	peer := wire.NodeID{1, 2, 3}
-	n.PeerUp(peer, "10.0.0.1:1", true)
-	n.Effects()
+	now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+	n, k := paired(now, peer)
 	id := lasting(t, n, "q", engine.Members{})
 	q := n.Queue([]byte("q"))
 	n.PeerDown(peer)
@@ -713,11 +708,8 @@ func TestTheTimeOfOneThatIsAckedAndAway(t *testing.T) {
 // would if it were in sight; and it goes when the other node knows.
 func TestTheEndOfOneThatIsAwayIsFollowed(t *testing.T) {
 	for _, how := range []string{"cancel", "fastack", "setack", "setack cancelled", "deljob"} {
-		now := int64(1_700_000_000_000)
-		peer := wire.NodeID{1, 2, 3}
-		n, k, _ := node(now)
-		n.PeerUp(peer, "10.0.0.1:1", true)
-		n.Effects()
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		n, k := paired(now, peer)
 		parent := lasting(t, n, "p", engine.Members{})
 		var drop, run []store.ID
 		for range 500 {
@@ -866,11 +858,8 @@ func TestEndsAreNotHeldUpByOneThatIsBack(t *testing.T) {
 // and this node is started again. The other must hear that what its copy waits for is done.
 func TestTheWordForKinStaysOfOneThatWasAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
-		now := int64(1_700_000_000_000)
-		n, k, _ := node(now)
-		peer := wire.NodeID{1, 2, 3}
-		n.PeerUp(peer, "10.0.0.1:1", true)
-		n.Effects()
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		n, k := paired(now, peer)
 		id := lasting(t, n, "q", engine.Members{})
 		child := lasting(t, n, "c", engine.Members{After: []store.ID{id}})
 		n.Effects()

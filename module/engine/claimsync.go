@@ -26,7 +26,6 @@ const (
 	suspectMost   = 1000   // of a kind that are looked at in one tick when questions are forgotten
 	disputeMost   = 100    // likewise of disputes, which may end by that, or be asked about
 	freedMost     = 16_384 // votes in a generation of freedVotes
-	learntSlack   = 10_000 // names of locks that were learnt, and are over, which may be kept
 	pageLocks     = 128
 	pageBytes     = 24 << 10
 	youngMS       = 60_000 // how long a node that has just come to a mesh may still learn who is in it
@@ -47,7 +46,6 @@ type tableSync struct {
 	tables   map[wire.Node]tableKind
 	pulls    map[wire.Node]*pull
 	telling  []telling
-	learnt   roster[string, struct{}] // names of locks that others told of
 	disputed roster[string, dispute]
 	freed    freedVotes
 	contests roster[string, contest] // what is to be settled later
@@ -103,7 +101,6 @@ func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.steady(), n.cleared
 		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, freedVotes{}
-		n.sync.learnt = roster[string, struct{}]{}
 	}
 	n.hurryTick()
 }
@@ -144,7 +141,7 @@ func (n *Node) TrustLoadedLocks() {
 
 // TrustLocks ends that: the table is known to be complete.
 func (n *Node) TrustLocks() {
-	n.sync.abstain, n.sync.learnt, n.sync.freed, n.sync.tables = false, roster[string, struct{}]{}, freedVotes{}, nil
+	n.sync.abstain, n.sync.freed, n.sync.tables = false, freedVotes{}, nil
 	known := tableFull
 	if n.sync.disputed.len() > 0 {
 		known = tableLacks
@@ -404,15 +401,6 @@ func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 		}
 	}
 	n.adopt(e)
-	n.sync.learnt.make(string(e.Name), struct{}{})
-	for range 2 { // so that it gets shorter
-		if uint64(n.sync.learnt.len()) <= 2*n.store.Locks().Len+learntSlack {
-			break
-		}
-		if name, _ := n.sync.learnt.next(); n.liveLock([]byte(name)) == nil {
-			n.sync.learnt.remove(name)
-		}
-	}
 }
 
 // knowsEnough says whether no vote that the node doesn't know of can matter any more.

@@ -208,7 +208,7 @@ func (n *Node) payDebts(now int64) {
 
 // reachable says whether one of a debt's nodes is connected.
 func (n *Node) reachable(d *debt) bool {
-	return slices.ContainsFunc(d.nodes, func(node wire.Node) bool { p := n.mesh.by[node]; return p != nil && p.Connected })
+	return slices.ContainsFunc(d.nodes, n.reaches)
 }
 
 // payDebt tells of a debt again, if it is time or a node is back, and puts it where it belongs.

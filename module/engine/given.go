@@ -1,6 +1,9 @@
 package engine
 
-import "jobmesh/module/store"
+import (
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
 
 // Jobs that were handed over (YourJob) and may never have arrived: their node died, or the
 // connection ended, before they were read, or before its log had them. Nobody has such a job in a
@@ -27,14 +30,18 @@ func (p *Peer) gave(j *store.Job, now int64) {
 	p.given = append(list, given{j.ID, now})
 }
 
-// loadedGiven notes a job that was loaded, and had been handed over: to whom, and whether it
-// arrived, is asked when that node is there.
-func (n *Node) loadedGiven(j *store.Job) {
-	for _, p := range n.mesh.order {
-		if j.ConfirmedBy(uint64(p.Node)) {
-			p.gave(j, n.now)
+// taker is the node to which this one has handed a job over, which it has given to nobody since: so
+// only that node can tell whether a client has it. 0: there is none.
+func taker(j *store.Job) wire.Node {
+	if j.State != store.StateActive || j.Retry == 0 || j.Flags&store.FlagDelivered == 0 {
+		return 0
+	}
+	for i := range j.Holders() {
+		if node, yes := j.Holder(i); yes {
+			return wire.Node(node)
 		}
 	}
+	return 0
 }
 
 // givenUp follows a connection, before its node is heard.
@@ -60,7 +67,7 @@ func (n *Node) tickGiven() {
 			budget--
 			j := n.store.Lookup(&id)
 			at := n.now + askFirstMS + 2*store.AnnounceMS + n.jitter() + int64(i)/askRate // after that node, where it had the job queued
-			if j == nil || !handed(j) || !j.ConfirmedBy(uint64(p.Node)) || j.QTime <= at {
+			if j == nil || taker(j) != p.Node || j.QTime <= at {
 				continue
 			}
 			j.Flags = j.Flags&^store.FlagAnnounced | store.FlagReturning

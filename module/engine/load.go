@@ -287,8 +287,10 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	case j.State == store.StateQueued:
 		j.State = store.StateActive
 		n.pushBack(j)
-	case handed(j): // nobody works on it here
-		n.loadedGiven(j)
+	case taker(j) != 0: // nobody works on it here
+		if p := n.mesh.by[taker(j)]; p != nil {
+			p.gave(j, n.now) // whether it arrived is asked when that node is there
+		}
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0:
 		at := j.QTime
 		if j.Retry > 0 && !s.Same && (at == 0 || hasRun(j)) {

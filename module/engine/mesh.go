@@ -194,26 +194,29 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.GotAck:
 		n.onGotAck(p, j, m)
 	case wire.DelJob:
-		if m.Flags&wire.ByClient != 0 && j.State == store.StateAcked {
-			j.Confirm(uint64(p.Node)) // the word for the others stays
-			return
-		}
+		n.onDelJob(p, j, m.Flags)
+	}
+}
+
+// onDelJob forgets a job of which all know that it is done, or which a client or its adder deletes.
+func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
+	acked, byClient := j.State == store.StateAcked, flags&wire.ByClient != 0
+	switch {
+	case acked && byClient:
+		j.Confirm(uint64(p.Node)) // the word for the others stays
+	case acked:
+		n.knownToAll(p, j)
+	case !byClient && !j.HeldBy(uint64(p.Node)):
 		// Only who has or had a copy may say so, or a client of its node.
-		if j.State == store.StateAcked || j.HeldBy(uint64(p.Node)) || m.Flags&wire.ByClient != 0 {
-			if m.Flags&wire.PassOn != 0 && j.State != store.StateAcked {
-				// We may have handed it to a node that the sender doesn't know to hold it.
-				n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
-				j = n.undone(j) // it was promised to nobody
-			} else if m.Flags&wire.ByClient != 0 && n.hasKin(j) && n.addings[id] == nil {
-				j = n.tellsKin(j) // as FastAck has it
-				n.acknowledge(j, p)
-				n.collect(j)
-				return
-			} else if j.State == store.StateAcked {
-				n.knownToAll(p, j)
-				return
-			}
-			n.forgetJob(j, p)
-		}
+	case flags&wire.PassOn != 0:
+		// We may have handed it to a node that the sender doesn't know to hold it.
+		n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
+		n.forgetJob(n.undone(j), p) // it was promised to nobody
+	case byClient && n.hasKin(j) && n.addings[j.ID] == nil:
+		j = n.tellsKin(j) // as FastAck has it
+		n.acknowledge(j, p)
+		n.collect(j)
+	default:
+		n.forgetJob(j, p)
 	}
 }

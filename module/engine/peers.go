@@ -227,6 +227,12 @@ func (n *Node) peer(id wire.NodeID) *Peer {
 	return nil
 }
 
+// reaches says whether a node is known, and connected.
+func (n *Node) reaches(node wire.Node) bool {
+	p := n.mesh.by[node]
+	return p != nil && p.Connected
+}
+
 // heard is any sign of life.
 func (n *Node) heard(p *Peer) {
 	p.Heard = n.now

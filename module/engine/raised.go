@@ -92,8 +92,7 @@ func (n *Node) fallBack(l *store.Lock) bool {
 	}
 	last := len(r.before) - 1
 	if last < 0 {
-		n.raised.remove(string(l.Name()))
-		n.setFlags(l, l.Flags&^lockKept)
+		n.keptForNothing(l)
 		return false
 	}
 	had := r.before[last]
@@ -120,11 +119,16 @@ func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
 		r.before = slices.DeleteFunc(r.before, func(b before) bool {
 			return b.token == token && (flags&wire.Fresh == 0 || b.flags&lockKept == 0) || b.token < token && flags&wire.Proven != 0
 		})
-		if len(r.before) == 0 { // it is kept for nothing
-			n.raised.remove(string(l.Name()))
-			n.setFlags(l, l.Flags&^lockKept)
+		if len(r.before) == 0 {
+			n.keptForNothing(l)
 		}
 	}
+}
+
+// keptForNothing is for a vote that was raised, and whose holder has none of the tokens before.
+func (n *Node) keptForNothing(l *store.Lock) {
+	n.raised.remove(string(l.Name()))
+	n.setFlags(l, l.Flags&^lockKept)
 }
 
 // clearRaised has a vote not go back to what was cleared, up to this token.

@@ -354,7 +354,7 @@ func (n *Node) onReleased(p *Peer, m *wire.Message) {
 
 // expects says whether something may come soon that a release's client waits for.
 func (n *Node) expects(r *releasing) bool {
-	return n.lets(&r.id) != nil || slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] != nil && n.mesh.by[h].Connected })
+	return n.lets(&r.id) != nil || slices.ContainsFunc(r.open, n.reaches)
 }
 
 func (n *Node) answerRelease(r *releasing) {

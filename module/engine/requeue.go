@@ -64,7 +64,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	switch {
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
-	case handed(j) && (j.ConfirmedBy(uint64(p.Node)) || n.now-p.since < backMS && n.reachesTaker(j)):
+	case taker(j) == p.Node, n.now-p.since < backMS && n.reaches(taker(j)):
 		// That node had it in its queue before a restart: it was handed to it, or to one that may have
 		// handed it on, and objects itself if it hasn't.
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
@@ -81,17 +81,6 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 
 // backMS is how long a node that was connected may ask about jobs that were in its queue before.
 const backMS = 60_000
-
-// reachesTaker says whether the node that a job was handed over to is connected.
-func (n *Node) reachesTaker(j *store.Job) bool {
-	for i := range j.Holders() {
-		if node, yes := j.Holder(i); yes {
-			p := n.mesh.by[wire.Node(node)]
-			return p != nil && p.Connected
-		}
-	}
-	return false
-}
 
 // mayLeave says of a job that this node is about to queue, or has announced, whether it may leave
 // it to another that announces it. One that waits for its key is that node's which gets the lock.

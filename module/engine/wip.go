@@ -123,12 +123,6 @@ func (n *Node) keepWork(j *store.Job) *store.Job {
 	return j
 }
 
-// handed says of a job that isn't acknowledged whether this node has handed it over, and has given
-// it to nobody since. So only the node that has it can tell whether a client does.
-func handed(j *store.Job) bool {
-	return j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagDelivered != 0 && j.Confirmed() > 0
-}
-
 // late says whether a job that is due stays with who works on it, because its
 // queue takes nothing back.
 func (n *Node) late(j *store.Job) bool {
