@@ -237,6 +237,9 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool) {
 		n.endAway(j, cancelled)
 		return
 	}
+	if ad := n.addingOf(id); ad != nil {
+		n.workedUnseen(ad)
+	}
 	if len(n.mesh.order) == 0 {
 		return
 	}

@@ -904,3 +904,29 @@ func TestTheWordForKinStaysOfOneThatWasAway(t *testing.T) {
 		}
 	}
 }
+
+// An ADDJOB waits for a copy. Its queue goes to another database, and a worker that has the copy
+// acknowledges the job, here or at another node: the client that added it hears that it is promised.
+func TestAnAddThatIsAwayAndAckedIsAnswered(t *testing.T) {
+	for _, how := range []string{"ack", "setack"} {
+		now := int64(1_700_000_000_000)
+		peer := wire.NodeID{1, 2, 3}
+		n, k := paired(now, peer)
+		id, pending, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, CanWait: true, Retry: 100, TTL: 86400})
+		require.NoError(t, err)
+		require.True(t, pending)
+		n.Adder(id, "client")
+		n.Effects()
+		move(t, n, k, n.Queue([]byte("q")), 1)
+		if how == "ack" {
+			n.Ack(&id)
+		} else {
+			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.SetAck, ID: wire.JobID(id), Holders: []wire.Node{peer.Node()}}).Append(nil)))
+		}
+		answered := false
+		for _, e := range n.Effects() {
+			answered = answered || e.Kind == engine.Promise && e.Client == "client" && e.ID == id
+		}
+		assert.True(t, answered, how)
+	}
+}

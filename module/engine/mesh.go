@@ -156,6 +156,9 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		switch {
 		case m.Kind == wire.SetAck:
 			// A copy may still be under way to us.
+			if ad := n.addingOf(&id); ad != nil {
+				n.workedUnseen(ad)
+			}
 			n.graves.add(id, n.now, m.Flags&wire.Cancelled != 0)
 			n.heardOfStranger(p, id, m)
 			n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})

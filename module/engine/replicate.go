@@ -422,12 +422,17 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 // where it needs to be. It isn't queued for that; what follows is its
 // acknowledgement, also where this node was to keep no copy.
 func (n *Node) worked(j *store.Job, ad *adding) {
-	n.endAdding(ad)
 	answerForAll(j) // copies may be on their way
 	j.ClearConfirmed()
 	j.State, j.QTime = store.StateActive, 0
 	n.log(LogJob, j)
-	n.effects = append(n.effects, Effect{Kind: Promise, ID: j.ID, Client: ad.client})
+	n.workedUnseen(ad)
+}
+
+// workedUnseen is worked for a job that went to another database with its queue, unlogged.
+func (n *Node) workedUnseen(ad *adding) {
+	n.endAdding(ad)
+	n.effects = append(n.effects, Effect{Kind: Promise, ID: ad.id, Client: ad.client})
 }
 
 // tellCreator tells the node where a job was added of its acknowledgement,
