@@ -465,12 +465,13 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	case live && !h.has(l):
 		return l
 	case live && h.has(l):
-		if later := max(l.Token, e.Token); e.Token != l.Token && (l.Flags|e.Flags)&lockKept == 0 && l.Space() == store.LockBare {
+		switch kept := (l.Flags|e.Flags)&lockKept != 0; {
+		case n.learnBefore(l, e, until):
+		case e.Token != l.Token && !kept && l.Space() == store.LockBare:
 			// As where it voted for both: it isn't kept any more when the older claim has failed, too.
-			l.Token = min(l.Token, e.Token)
-			n.raise(l, later)
+			n.learnRaised(l, e, until)
 			n.setFlags(l, l.Flags|lockKept)
-		} else if e.Token != l.Token || e.Flags&lockKept != 0 {
+		case e.Token != l.Token || e.Flags&lockKept != 0:
 			n.setFlags(l, l.Flags|lockKept) // the end of the later claim leaves him what he had before
 			l.Token = max(l.Token, e.Token)
 		}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 
 	"jobmesh/module/store"
@@ -59,20 +60,68 @@ func (n *Node) raise(l *store.Lock, token uint64) {
 			n.raised.remove(name)
 		}
 	}
-	r := n.raisedOf(l)
-	had := before{l.Token, l.Lease, l.Until, l.Flags & (lockKept | lockSoft)}
-	if r != nil {
-		had.flags &^= lockKept // he has that by what was before, if by anything
-	} else {
+	had := beforeOf(l)
+	if n.raisedOf(l) == nil {
 		n.raised.put(string(l.Name()), raised{})
-		r = n.raised.get(string(l.Name()))
+	} else {
+		had.flags &^= lockKept // he has that by what was before, if by anything
 	}
-	r.before = append(r.before, had)
+	r := n.raised.get(string(l.Name()))
+	r.add(had)
+	r.token, l.Token = token, token
+}
+
+// beforeOf is what a vote goes back to that is raised now.
+func beforeOf(l *store.Lock) before {
+	return before{l.Token, l.Lease, l.Until, l.Flags & (lockKept | lockSoft)}
+}
+
+// add keeps a token in its place. Where there are too many the vote goes back to the oldest no more:
+// it stays by the next one, for as long.
+func (r *raised) add(had before) {
+	at, _ := slices.BinarySearchFunc(r.before, had.token, func(b before, token uint64) int { return cmp.Compare(b.token, token) })
+	r.before = slices.Insert(r.before, at, had)
 	if len(r.before) > beforeMost {
+		oldest := r.before[0]
 		r.before = slices.Delete(r.before, 0, 1)
 		r.before[0].flags |= lockKept
+		r.before[0].lengthen(oldest.lease, oldest.until)
 	}
-	r.token, l.Token = token, token
+}
+
+// lengthen has it last as long as another node's vote by that token, if that is longer.
+func (b *before) lengthen(lease, until int64) {
+	if b.until != 0 && (until == 0 || until > b.until) {
+		b.lease, b.until = lease, until
+	}
+}
+
+// learnRaised learns a vote by another token, older or later, for the holder of this one. When the
+// later claim fails the vote goes back to the older token, and lasts as long as that vote does.
+func (n *Node) learnRaised(l *store.Lock, e *wire.Lock, until int64) {
+	had, later := beforeOf(l), e.Token
+	if e.Token < l.Token {
+		had, later = before{e.Token, e.Lease, until, lockSoft}, l.Token
+	}
+	n.raise(l, later)
+	r := n.raised.get(string(l.Name()))
+	r.before = append(r.before[:0], had)
+}
+
+// learnBefore learns a vote by a token that this one may go back to. False: it can't.
+func (n *Node) learnBefore(l *store.Lock, e *wire.Lock, until int64) bool {
+	r := n.raisedOf(l)
+	if r == nil || e.Token >= l.Token {
+		return false
+	}
+	for i := range r.before {
+		if b := &r.before[i]; b.token == e.Token {
+			b.lengthen(e.Lease, until)
+			return true
+		}
+	}
+	r.add(before{e.Token, e.Lease, until, lockSoft | e.Flags&lockKept})
+	return true
 }
 
 // raiseAgain gives it the token of a later attempt of the claim that it has voted for.

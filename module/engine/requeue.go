@@ -64,9 +64,12 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job) {
 	switch {
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
-	case taker(j) == p.Node, n.now-p.since < backMS && n.reaches(taker(j)):
-		// That node had it in its queue before a restart: it was handed to it, or to one that may have
-		// handed it on, and objects itself if it hasn't.
+	case taker(j) == p.Node:
+		// It had it in its queue before a restart, and asks for itself.
+	case n.now-p.since < backMS && n.reaches(taker(j)):
+		// That node may have had it in its queue before a restart, for it was handed to one that may
+		// have handed it on. That one objects itself if it hasn't. The asking node may not know of it.
+		n.send(p, n.copyOf(j, wire.Holders))
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
@@ -236,6 +239,12 @@ func (n *Node) onHolders(p *Peer, j *store.Job, m *wire.Message) {
 	if news && j.State == store.StateQueued {
 		// One that was handed the job may have it queued as well.
 		n.tell(j, &wire.Message{Kind: wire.Queued})
+	}
+	if news && j.State == store.StateActive && j.Flags&store.FlagAnnounced != 0 && !held(j) && !n.awaitsFirst(j) &&
+		j.QTime > n.now && j.QTime <= n.now+store.AnnounceMS {
+		// This node has announced the job to those that it knew. The others may object, too.
+		n.setQTime(j, n.now+store.AnnounceMS)
+		n.announce(j)
 	}
 }
 
