@@ -130,7 +130,8 @@ func (n *Node) tickAcks() bool {
 
 // acksUp follows a connection, acksDown its end.
 func (n *Node) acksUp(p *Peer) {
-	if p.acks.owed {
+	if p.acks.owed || len(n.dormant) > 0 {
+		n.listAll() // the timers of those in other databases rest
 		p.acks = acks{telling: true}
 		n.hurryTick()
 	}
@@ -176,11 +177,12 @@ func (n *Node) collect(j *store.Job) {
 		}
 	}
 	// Nodes that were forgotten need not know. After a restart
-	// we can't tell them from those that we are still to meet, so we wait a while.
+	// we can't tell them from those that we are still to meet, so we wait a while; a node that
+	// knows nobody, as one that was promoted, waits until it meets somebody.
 	for i := j.Holders() - 1; i >= 0; i-- {
 		node, _ := j.Holder(i)
 		_, yes := n.mesh.gone[wire.Node(node)]
-		if yes || n.mesh.by[wire.Node(node)] == nil && j.Attempts() >= gcStrangers {
+		if yes || n.mesh.by[wire.Node(node)] == nil && j.Attempts() >= gcStrangers && !n.alone() {
 			j.DropHolder(node)
 		}
 	}
@@ -193,8 +195,11 @@ func (n *Node) collect(j *store.Job) {
 			n.setAck(n.mesh.by[wire.Node(node)], j)
 		}
 	}
-	wait := min(int64(gcFirstMS)<<min(j.Attempts(), gcDoublings), gcLastMS)
-	j.SetAttempts(j.Attempts() + 1)
+	wait := int64(gcLastMS)
+	if !n.alone() {
+		wait = min(int64(gcFirstMS)<<min(j.Attempts(), gcDoublings), gcLastMS)
+		j.SetAttempts(j.Attempts() + 1)
+	}
 	j.QTime = n.now + wait + n.jitter()
 	n.arm(j)
 }
@@ -300,7 +305,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		}
 		n.acknowledge(j, p)
 	}
-	j, _ = n.learn(j, m.Holders)
+	j, _ = n.learnLogged(j, m.Holders)
 	if len(m.Holders) > 0 {
 		j, _ = n.addHolder(j, p.Node)
 	}
@@ -353,7 +358,7 @@ func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
 		}
 		return
 	}
-	j, news := n.learn(j, m.Holders)
+	j, news := n.learnLogged(j, m.Holders)
 	if m.Flags&wire.Known != 0 {
 		j, _ = n.addHolder(j, p.Node)
 	}

@@ -930,3 +930,121 @@ func TestAnAddThatIsAwayAndAckedIsAnswered(t *testing.T) {
 		assert.True(t, answered, how)
 	}
 }
+
+// The queue of a unique job lies in another database. A node that has a vote for the job asks for it: it must hear that the
+// job lives; or once it is acknowledged, which another node doesn't know yet, that it is done: from "gone" the node would have
+// to wait for all others.
+func TestVerifyOfAJobThatIsAway(t *testing.T) {
+	for _, done := range []bool{false, true} {
+		for _, away := range []bool{false, true} {
+			now := int64(1_700_000_000_000)
+			n, k, _ := node(now)
+			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400,
+				Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k")}})
+			require.NoError(t, err)
+			peer, down := wire.NodeID{1, 2, 3}, wire.NodeID{9, 9, 9}
+			n.PeerUp(peer, "10.0.0.1:1", true)
+			n.PeerUp(down, "10.0.0.2:1", true)
+			n.Effects()
+			require.NoError(t, n.Receive(down, (&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(id)}).Append(nil))) // it has a copy
+			n.PeerDown(down)
+			q := n.Queue([]byte("q"))
+			if away {
+				move(t, n, k, q, 1)
+			}
+			expected := uint32(wire.JobLives)
+			if done {
+				n.Ack(&id)
+				expected = wire.JobDone
+			}
+			n.Effects()
+			require.EqualValues(t, 1, q.Jobs())
+			name := store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k"))
+			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Verify, ID: wire.JobID(id), Lock: wire.Lock{Name: name, Left: 1}}).Append(nil)))
+			count := uint32(0)
+			for _, e := range n.Effects() {
+				if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Verified) {
+					var m wire.Message
+					require.NoError(t, m.Parse(n.Message(&e)))
+					count = m.Count
+				}
+			}
+			assert.Equal(t, expected, count, "done %v, away %v", done, away)
+		}
+	}
+}
+
+// A job whose queue lies in another database is acknowledged while a node is cut off that has it in its queue. This node is
+// restarted there. The other is to hear of the end when it is back, as it does without the restart, and as it does where the
+// queue isn't away: it gives the job to the next client without a question.
+func TestAckOfOneThatIsAwayAndRestarted(t *testing.T) {
+	for _, how := range []string{"in sight, restarted", "away", "away, restarted"} {
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		n, k, id := copied(t, now, peer)
+		q := n.Queue([]byte("q"))
+		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+		n.PeerDown(peer)
+		db := 0
+		if how != "in sight, restarted" {
+			db = 1
+			move(t, n, k, q, 1)
+		}
+		n.Effects()
+		n.Ack(&id)
+		n.Effects()
+		if how != "away" {
+			var records [][]byte
+			for j := q.HeldHead; j != nil; j = j.Next {
+				records = append(records, bytes.Clone(j.Record()))
+			}
+			require.Len(t, records, 1)
+			n, _, _ = restarted(t, now, map[string]int{"q": db}, map[string][][]byte{"q": records})
+			n.AddPeer(peer, "10.0.0.1:1")
+			n.Effects()
+		}
+		pass(n, &now, 10_000)
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		told := false
+		for range 20 {
+			for _, e := range n.Effects() {
+				told = told || e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.SetAck)
+			}
+			now += 500
+			n.SetNow(now)
+			n.Tick()
+		}
+		assert.True(t, told, "%s: nobody tells the other node that it is done", how)
+	}
+}
+
+// A node that was promoted in a master's place has the acknowledgements that its master still had to tell others. It meets the mesh a
+// minute later: they must hear of them then, as they do when it meets the mesh at once.
+func TestAcksOfANodeThatMeetsTheMeshLate(t *testing.T) {
+	for _, late := range []int64{5_000, 60_000} {
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		n, _, id := copied(t, now, peer)
+		require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
+		n.PeerDown(peer)
+		n.Effects()
+		n.Ack(&id)
+		n.Effects()
+		rec := bytes.Clone(n.Job(&id).Record())
+		n, _, _ = restarted(t, now, map[string]int{"q": 0}, map[string][][]byte{"q": {rec}})
+		n.SetPassive(true)
+		n.Follow()
+		pass(n, &now, 2000)
+		n.SetPassive(false)
+		pass(n, &now, late)
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		told := false
+		for range 60 {
+			for _, e := range n.Effects() {
+				told = told || e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.SetAck)
+			}
+			now += 500
+			n.SetNow(now)
+			n.Tick()
+		}
+		assert.True(t, told, "met %d s after the promotion: the node that has a copy isn't told that it is done", late/1000)
+	}
+}

@@ -415,7 +415,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			n.correct(p, j, m.Holders)
 			return
 		}
-		j, _ = n.learn(j, m.Holders)
+		j, _ = n.learnLogged(j, m.Holders)
 		j = n.onNewQueue(j, m)
 	}
 	n.Stats.Imported++

@@ -45,3 +45,43 @@ func TestLearntVoteOfTwoClaims(t *testing.T) {
 		assert.Nil(t, n.Lock(name), "that one failed, too")
 	}
 }
+
+// A node that has lost its votes learns those for one holder: an older claim's, which one node has with a lease that ends soon, and
+// another with that which its holder has extended it to; and a later claim's, which fails. What is left then lasts as long as the
+// holder counts on it: in whatever order they come.
+func TestLearntVoteIsNotShortened(t *testing.T) {
+	const now = int64(1_700_000_000_000)
+	name := store.AppendBareName(nil, []byte("n"))
+	old, late := uint64(now)<<20+1<<20, uint64(now)<<20+1<<21
+	short := wire.Lock{Name: name, Owner: []byte("x"), Token: old, Lease: 5_000, Left: 3_000}
+	extended := wire.Lock{Name: name, Owner: []byte("x"), Token: old, Lease: 600_000, Left: 600_000, Flags: 8} // lockKept
+	failed := wire.Lock{Name: name, Owner: []byte("x"), Token: late, Lease: 5_000, Left: 4_000}
+	whole := extended
+	whole.Flags = 0
+	for how, order := range map[string][]wire.Lock{
+		"older first": {whole, failed}, "later first": {failed, whole}, "short, later, extended": {short, failed, extended}, "short, extended, later": {short, extended, failed},
+		"later, short, extended": {failed, short, extended}, "extended, short, later": {extended, short, failed},
+	} {
+		n, _, _ := node(now)
+		peers := []wire.NodeID{{1, 1}, {2, 2}, {3, 3}, {4, 4}}
+		for _, p := range peers {
+			n.AddPeer(p, "10.0.0.1:1")
+		}
+		n.DistrustLocks()
+		for i, lock := range order {
+			n.PeerUp(peers[i], "10.0.0.1:1", false)
+			n.Tick()
+			n.Effects()
+			m := wire.Message{Kind: wire.LockPage, Round: 1, Locks: []wire.Lock{lock}}
+			require.NoError(t, n.Receive(peers[i], m.Append(nil)))
+			n.Effects()
+		}
+		unlock := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 1, Lock: wire.Lock{Name: name, Owner: []byte("x"), Token: late}}
+		require.NoError(t, n.Receive(peers[3], unlock.Append(nil)))
+		n.Effects()
+		l := n.Lock(name)
+		if assert.NotNil(t, l, how) {
+			assert.Greater(t, n.LockLeft(l), int64(590_000), "%s: the holder has the lock for ten minutes, this vote ends in %d ms", how, n.LockLeft(l))
+		}
+	}
+}

@@ -117,7 +117,7 @@ func (n *Node) AddPeer(id wire.NodeID, addr string) bool {
 	if id == n.self || node == n.self.Node() || node == 0 || n.mesh.by[node] != nil {
 		return false
 	}
-	p := &Peer{ID: id, Node: node, Addr: addr, Heard: n.now, doubts: map[wire.Node]int64{}}
+	p := &Peer{ID: id, Node: node, Addr: addr, Heard: n.now, doubts: map[wire.Node]int64{}, acks: acks{owed: true}}
 	n.mesh.by[node] = p
 	delete(n.mesh.gone, node)
 	at, _ := slices.BinarySearchFunc(n.mesh.order, p, byNode)
@@ -522,6 +522,14 @@ func (n *Node) learn(j *store.Job, holders []wire.Node) (_ *store.Job, news bool
 		added := false
 		j, added = n.addHolder(j, h)
 		news = news || added
+	}
+	return j, news
+}
+
+// learnLogged is learn for a job that the log has: after a restart the holders are known still.
+func (n *Node) learnLogged(j *store.Job, holders []wire.Node) (_ *store.Job, news bool) {
+	if j, news = n.learn(j, holders); news {
+		n.log(LogState, j)
 	}
 	return j, news
 }

@@ -531,7 +531,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			n.correct(p, j, m.Holders)
 			return
 		}
-		j, _ = n.learn(j, m.Holders)
+		j, _ = n.learnLogged(j, m.Holders)
 		if m.Flags&wire.NewBody != 0 {
 			j = n.onNewBody(j, m.Job.Body)
 		}

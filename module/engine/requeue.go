@@ -225,14 +225,12 @@ func (n *Node) spread(j *store.Job) {
 // doesn't know. Where each knows some that the other doesn't, all are told: the
 // sender has told of its own, and we have of ours, but nobody yet of both.
 func (n *Node) onHolders(p *Peer, j *store.Job, m *wire.Message) {
-	j, news := n.learn(j, m.Holders)
+	j, news := n.learnLogged(j, m.Holders)
 	// Both lists have all the others but one, its owner.
 	more := j.HeldBy(uint64(p.Node)) && j.Holders() > len(m.Holders)-1
 	switch {
 	case news && more:
 		n.spread(j)
-	case news:
-		n.log(LogState, j)
 	case more:
 		n.send(p, n.copyOf(j, wire.Holders))
 	}

@@ -136,6 +136,9 @@ func (n *Node) jobLives(id store.ID) bool {
 	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked {
 		return true
 	}
+	if j := n.lookAway(&id); j != nil && j.State != store.StateAcked && j.ETime > n.now {
+		return true // its queue lies in another database, where its timers rest
+	}
 	return n.livesElsewhere(id) || n.byJob[id] != nil
 }
 
@@ -163,7 +166,7 @@ func (n *Node) lockOver(name []byte, id store.ID) bool {
 
 // jobDone says whether this node knows that a job is done.
 func (n *Node) jobDone(id store.ID) bool {
-	j := n.store.Lookup(&id)
+	j := n.lookEnded(&id)
 	return j != nil && j.State == store.StateAcked || j == nil && n.graves.has(&id)
 }
 

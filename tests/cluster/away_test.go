@@ -81,3 +81,22 @@ func TestTheOtherCopyOfOneThatIsAckedAndAway(t *testing.T) {
 		})
 	}
 }
+
+// The queue of a job with a key goes to another database at its node. The other nodes of the mesh keep
+// it: no other job gets the key.
+func TestKeyOfAJobThatIsAway(t *testing.T) {
+	t.Parallel()
+	for _, copies := range []int{1, 2} {
+		m := start(t, 3)
+		c := m[0].Dial()
+		first := added(t, c, "q", "b", 2000, "REPLICATE", copies, "RETRY", 300, "UNIQUE", "until-processed", "KEY", "k")
+		v := m[1].Do("ADDJOB", "q", "b", 2000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k")
+		require.True(t, v.Null, "%v", v)
+		require.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int())
+		v = m[1].Do("ADDJOB", "q", "b", 2000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k", "ONCONFLICT", "raise")
+		c1 := m[0].Dial()
+		c1.Do("SELECT", 1)
+		require.Equal(t, int64(1), c1.Do("MOVE", "q", 0).Int())
+		assert.Equal(t, byte('-'), v.Kind, "copies %d: %s has the key, %v gets it too", copies, first, v)
+	}
+}
