@@ -176,6 +176,7 @@ func (n *Node) collect(j *store.Job) {
 			j, _ = n.addHolder(j, p.Node)
 		}
 	}
+	j = n.withHeirs(j)
 	// Nodes that were forgotten need not know. After a restart
 	// we can't tell them from those that we are still to meet, so we wait a while; a node that
 	// knows nobody, as one that was promoted, waits until it meets somebody.

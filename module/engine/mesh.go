@@ -185,7 +185,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Enqueue:
 		n.onEnqueue(j, m.Span)
 	case wire.WillQueue:
-		n.onWillQueue(p, j)
+		n.onWillQueue(p, j, m.Flags)
 	case wire.Queued:
 		n.onQueued(p, j, m.Flags)
 	case wire.Working:

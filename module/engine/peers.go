@@ -46,7 +46,6 @@ type Peer struct {
 	missed    int        // likewise ADDJOBs that wait for copies,
 	added     uint64     // up to this number
 	up        uint64     // members.ups when it was connected
-	since     int64      // unix ms of that
 	given     []given    // jobs that were handed over to it lately
 	doubted   []store.ID // of those, the ones that may not have arrived
 	choked    int64      // steady: until then it takes too little to be given jobs
@@ -161,7 +160,7 @@ func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 	}
 	p.Connected = true
 	n.mesh.ups++
-	p.up, p.since = n.mesh.ups, n.now
+	p.up = n.mesh.ups
 	n.givenUp(p)
 	n.heard(p)
 	n.beatWhole(p)
@@ -532,6 +531,20 @@ func (n *Node) learnLogged(j *store.Job, holders []wire.Node) (_ *store.Job, new
 		n.log(LogState, j)
 	}
 	return j, news
+}
+
+// withHeirs adds all nodes to the holders of a job where this node doesn't know one of them: that one may
+// have been forgotten, and a replica promoted in its place, which has a copy too.
+func (n *Node) withHeirs(j *store.Job) *store.Job {
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); n.mesh.by[wire.Node(node)] == nil {
+			for _, p := range n.mesh.order {
+				j, _ = n.addHolder(j, p.Node)
+			}
+			break
+		}
+	}
+	return j
 }
 
 // addHolder notes a holder; the job may move, in which case effects that name it follow.

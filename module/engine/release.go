@@ -67,6 +67,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 			return 0, false, err
 		}
 	}
+	j = n.withHeirs(j)
 	r := releasing{id: *id, told: 1, expiry: j.ETime, next: n.now + releaseMS, wait: releaseMS}
 	for i := range j.Holders() {
 		if h, _ := j.Holder(i); n.mesh.by[wire.Node(h)] != nil {
@@ -398,7 +399,9 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 		}
 		// Even where the job has ended here: a FASTACK is told once, and who hasn't heard
 		// of either would hold it back until its expiry.
-		r.open = slices.DeleteFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] == nil })
+		if r.client == nil && slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] == nil }) {
+			r.open = n.allPeers() // a replica may have been promoted in its place
+		}
 		j := n.store.Lookup(&r.id)
 		if !waits && (len(r.open) == 0 || n.now >= r.expiry || j != nil && cancelled(j) || n.graves.cancelled(&r.id)) {
 			return false

@@ -56,34 +56,52 @@ func (n *Node) setQTime(j *store.Job, at int64) {
 func (n *Node) announce(j *store.Job) {
 	j.Flags |= store.FlagAnnounced
 	n.arm(j)
-	n.tell(j, &wire.Message{Kind: wire.WillQueue})
+	m := wire.Message{Kind: wire.WillQueue, Flags: n.view(j)}
+	if j.Returning() && j.Flags&store.FlagDelivered == 0 {
+		m.Flags |= wire.WasQueued
+	}
+	n.tell(j, &m)
 }
 
-func (n *Node) onWillQueue(p *Peer, j *store.Job) {
+// view sums up, for WillQueue, which nodes this one believes to hold a job.
+func (n *Node) view(j *store.Job) uint8 {
+	sum := uint64(n.self.Node())
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		sum += node
+	}
+	return uint8(sum>>1%wire.Views+1) << wire.ViewShift
+}
+
+// onWillQueue objects where the job must not be queued by that node now. A node that doesn't object
+// tells it of holders that it may not know: it was away when the others heard of them, and they may object.
+func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	j = n.overheard(n.meet(p, j))
 	switch {
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
+		return
 	case taker(j) == p.Node:
-		// It had it in its queue before a restart, and asks for itself.
-	case n.now-p.since < backMS && n.reaches(taker(j)):
-		// That node may have had it in its queue before a restart, for it was handed to one that may
-		// have handed it on. That one objects itself if it hasn't. The asking node may not know of it.
-		n.send(p, n.copyOf(j, wire.Holders))
+		// It was handed the job, and asks for itself.
+	case flags&wire.WasQueued != 0 && taker(j) != 0:
+		// It was handed on to that node, or that node was promoted in the place of the one that was
+		// handed the job. If the job was handed to others since, these object themselves.
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
+		return
 	case n.mayLeave(j) && j.QTime > n.now && theirs(&n.self, &p.ID, &j.ID):
 		// Both mean to queue it at one moment. One of them leaves it, lest both give it to
 		// clients, and the other objects, if it hears of it.
 		n.leaveJob(j, store.AnnounceMS)
 	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
 		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
+		return
+	}
+	if view := flags >> wire.ViewShift << wire.ViewShift; view != 0 && view != n.view(j) {
+		n.send(p, n.copyOf(j, wire.Holders))
 	}
 }
-
-// backMS is how long a node that was connected may ask about jobs that were in its queue before.
-const backMS = 60_000
 
 // mayLeave says of a job that this node is about to queue, or has announced, whether it may leave
 // it to another that announces it. One that waits for its key is that node's which gets the lock.
