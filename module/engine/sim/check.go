@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -167,11 +168,18 @@ func (s *Sim) denied(id store.ID) {
 	if j == nil || j.once || !s.gentle() {
 		return // one that is to be moved may have been, by then
 	}
-	s.at(40_000, func() {
-		if s.known(j) && !j.done {
+	const longest = 40_000 // a pause, and the word behind it
+	var look func()
+	look = func() {
+		switch {
+		case !s.known(j) || j.done:
+		case slices.ContainsFunc(s.nodes, func(n *node) bool { return n.paused }): // it may have stood still all the time, but for a moment
+			s.at(longest, look)
+		default:
 			s.fail("job %s was refused and is known%s", j.id, s.whereabouts(j))
 		}
-	})
+	}
+	s.at(longest, look)
 }
 
 // note takes down which acknowledged jobs are in no queue just after all has
