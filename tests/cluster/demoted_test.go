@@ -46,3 +46,61 @@ func TestDemotedNodeFollowsItsJobs(t *testing.T) {
 	})
 	assert.NotContains(t, old.Log(), "panic")
 }
+
+// promoted makes a replica of a node a node in its place: the old one ends, the others forget it, and the new one is
+// met. It runs fn before.
+func (m mesh) promoted(t *testing.T, old *harness.Server, fn func()) (_ mesh, heir *harness.Server) {
+	t.Helper()
+	heir = harness.Start(t, harness.WithReplicaOf(old), harness.WithConfig("appendonly yes", "jobmesh.cluster-port "+busPort(t), "jobmesh.cluster-node-timeout 2000"))
+	heir.AwaitSync()
+	fn()
+	heir.AwaitStream(old)
+	was, now := id(old), mesh{heir}
+	old.Kill()
+	require.Equal(t, "OK", heir.Do("REPLICAOF", "NO", "ONE").Str)
+	for _, s := range m {
+		if s != old {
+			require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", was).Str)
+			meet(t, s, heir)
+			now = append(now, s)
+		}
+	}
+	now.await(t, len(now))
+	return now, heir
+}
+
+// A job that was handed to a node, and waits there, waits in the queue of the replica that is promoted in its place,
+// also after a restart of that.
+func TestHandedOverJobsWaitAtAPromotedReplica(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, "appendonly yes")
+	job := ""
+	_, heir := m.promoted(t, m[1], func() { job = handedOver(t, m[0], m[1]) })
+	queued := func() bool { return stateAt(heir, job) == "queued" }
+	harness.Await(t, 20*time.Second, "the job to be queued", queued)
+	heir.Stop()
+	heir.Restart()
+	harness.Await(t, 20*time.Second, "the job to be queued again", queued)
+}
+
+// A job has copies at a node and at one that a replica was promoted in the place of. Nobody but that replica knows that it
+// has a copy. It hears all the same that the job was released, is done, or was cancelled.
+func TestWordsReachAPromotedReplica(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, "appendonly yes")
+	c, jobs := m[0].Dial(), map[string]string{}
+	m, heir := m.promoted(t, m[1], func() {
+		for _, end := range []string{"ACKJOB", "FASTACK", "CANCELJOB", "RELEASEJOB"} {
+			jobs[end] = added(t, c, "q", "b", 2000, "RETRY", 300, "REPLICATE", 2, "DEFERRED")
+		}
+	})
+	for end, job := range jobs {
+		require.Equal(t, "deferred", stateAt(heir, job), end)
+		if v := c.Do(end, job); end == "RELEASEJOB" {
+			require.Equal(t, int64(2), v.Int())
+			harness.Await(t, 10*time.Second, end, func() bool { return stateAt(heir, job) == "active" })
+			c.Do("ACKJOB", job)
+		}
+	}
+	m.awaitNoJobs(t)
+}
