@@ -114,9 +114,11 @@ func (n *Node) tickAcks() bool {
 			n.scratch.jobs = n.scratch.jobs[:0]
 			a.at = n.store.ScanAllJobs(a.at, &n.scratch.jobs)
 			for _, j := range n.scratch.jobs {
-				if j.State == store.StateAcked && j.HeldBy(uint64(p.Node)) && !j.ConfirmedBy(uint64(p.Node)) {
-					n.setAck(p, j)
+				if j.State != store.StateAcked || j.ConfirmedBy(uint64(p.Node)) || !j.HeldBy(uint64(p.Node)) && !n.mayHaveHeir(j) {
+					continue
 				}
+				j, _ = n.addHolder(j, p.Node)
+				n.setAck(p, j)
 			}
 			if a.at == 0 {
 				a.telling = false
@@ -171,12 +173,11 @@ func (n *Node) collect(j *store.Job) {
 		n.remove(j)
 		return
 	}
-	if n.dummy(j) {
+	if n.dummy(j) || n.mayHaveHeir(j) {
 		for _, p := range n.mesh.order {
 			j, _ = n.addHolder(j, p.Node)
 		}
 	}
-	j = n.withHeirs(j)
 	// Nodes that were forgotten need not know. After a restart
 	// we can't tell them from those that we are still to meet, so we wait a while; a node that
 	// knows nobody, as one that was promoted, waits until it meets somebody.

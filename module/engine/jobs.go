@@ -502,7 +502,6 @@ func (n *Node) FastAck(id *store.ID) bool {
 		return false
 	}
 	n.Stats.Acked++
-	j = n.withHeirs(j)
 	n.tell(j, &m)
 	n.forgetJob(j, nil)
 	return true

@@ -232,6 +232,11 @@ func (n *Node) reaches(node wire.Node) bool {
 	return p != nil && p.Connected
 }
 
+// reachesAll is reaches for several.
+func (n *Node) reachesAll(nodes []wire.Node) bool {
+	return !slices.ContainsFunc(nodes, func(node wire.Node) bool { return !n.reaches(node) })
+}
+
 // heard is any sign of life.
 func (n *Node) heard(p *Peer) {
 	p.Heard = n.now
@@ -485,9 +490,16 @@ func (n *Node) send(p *Peer, m *wire.Message) {
 // Message is the bytes of a Send effect; valid until the next call.
 func (n *Node) Message(e *Effect) []byte { return n.outbox[e.from:e.to] }
 
-// tell sends a message to a job's other holders.
+// tell sends a message to a job's other holders, and to all nodes where another may have a copy. A node
+// without one ignores it.
 func (n *Node) tell(j *store.Job, m *wire.Message) {
 	m.ID = j.ID
+	if n.mayHaveHeir(j) {
+		for _, p := range n.mesh.order {
+			n.send(p, m)
+		}
+		return
+	}
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
 		n.send(n.mesh.by[wire.Node(node)], m)
@@ -533,18 +545,15 @@ func (n *Node) learnLogged(j *store.Job, holders []wire.Node) (_ *store.Job, new
 	return j, news
 }
 
-// withHeirs adds all nodes to the holders of a job where this node doesn't know one of them: that one may
-// have been forgotten, and a replica promoted in its place, which has a copy too.
-func (n *Node) withHeirs(j *store.Job) *store.Job {
+// mayHaveHeir says whether one of a job's holders isn't known here, or isn't connected: a replica may have
+// been promoted in its place, which has a copy too. Of an acknowledged job those count that haven't confirmed.
+func (n *Node) mayHaveHeir(j *store.Job) bool {
 	for i := range j.Holders() {
-		if node, _ := j.Holder(i); n.mesh.by[wire.Node(node)] == nil {
-			for _, p := range n.mesh.order {
-				j, _ = n.addHolder(j, p.Node)
-			}
-			break
+		if node, yes := j.Holder(i); !n.reaches(wire.Node(node)) && !(yes && j.State == store.StateAcked) {
+			return true
 		}
 	}
-	return j
+	return false
 }
 
 // addHolder notes a holder; the job may move, in which case effects that name it follow.

@@ -67,12 +67,13 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 			return 0, false, err
 		}
 	}
-	j = n.withHeirs(j)
 	r := releasing{id: *id, told: 1, expiry: j.ETime, next: n.now + releaseMS, wait: releaseMS}
 	for i := range j.Holders() {
-		if h, _ := j.Holder(i); n.mesh.by[wire.Node(h)] != nil {
-			r.open = append(r.open, wire.Node(h))
-		}
+		h, _ := j.Holder(i)
+		r.open = append(r.open, wire.Node(h))
+	}
+	if n.mayHaveHeir(j) {
+		r.open = n.allPeers()
 	}
 	r.msg = wire.Message{Kind: wire.Release, ID: *id, Queue: slices.Clone(queue)}
 	if queue != nil {
@@ -430,7 +431,7 @@ func (n *Node) tellReleases(p *Peer, budget *int) {
 	p.untold = min(p.untold, n.kin.releases.len())
 	for ; p.untold > 0 && *budget > 0; p.untold-- {
 		from := len(n.effects)
-		if r := &n.kin.releases.all[p.untold-1].v; slices.Contains(r.open, p.Node) {
+		if r := &n.kin.releases.all[p.untold-1].v; slices.Contains(r.open, p.Node) || !n.reachesAll(r.open) {
 			n.send(p, &r.msg)
 		}
 		*budget -= n.releaseCost(from)

@@ -47,26 +47,31 @@ func TestDemotedNodeFollowsItsJobs(t *testing.T) {
 	assert.NotContains(t, old.Log(), "panic")
 }
 
-// promoted makes a replica of a node a node in its place: the old one ends, the others forget it, and the new one is
-// met. It runs fn before.
-func (m mesh) promoted(t *testing.T, old *harness.Server, fn func()) (_ mesh, heir *harness.Server) {
+// promoted makes a replica of a node a node in its place, which the others meet: the old one ends, and they forget it, or
+// don't. It runs before while the replica follows, and between when the old node has ended.
+func (m mesh) promoted(t *testing.T, old *harness.Server, forget bool, before, between func()) (heir *harness.Server) {
 	t.Helper()
 	heir = harness.Start(t, harness.WithReplicaOf(old), harness.WithConfig("appendonly yes", "jobmesh.cluster-port "+busPort(t), "jobmesh.cluster-node-timeout 2000"))
 	heir.AwaitSync()
-	fn()
+	before()
 	heir.AwaitStream(old)
 	was, now := id(old), mesh{heir}
 	old.Kill()
+	between()
 	require.Equal(t, "OK", heir.Do("REPLICAOF", "NO", "ONE").Str)
 	for _, s := range m {
 		if s != old {
-			require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", was).Str)
+			if forget {
+				require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", was).Str)
+			}
 			meet(t, s, heir)
 			now = append(now, s)
 		}
 	}
-	now.await(t, len(now))
-	return now, heir
+	for _, s := range now {
+		awaitReachable(t, s, len(now)-1)
+	}
+	return heir
 }
 
 // A job that was handed to a node, and waits there, waits in the queue of the replica that is promoted in its place,
@@ -75,7 +80,7 @@ func TestHandedOverJobsWaitAtAPromotedReplica(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2, "appendonly yes")
 	job := ""
-	_, heir := m.promoted(t, m[1], func() { job = handedOver(t, m[0], m[1]) })
+	heir := m.promoted(t, m[1], true, func() { job = handedOver(t, m[0], m[1]) }, func() {})
 	queued := func() bool { return stateAt(heir, job) == "queued" }
 	harness.Await(t, 20*time.Second, "the job to be queued", queued)
 	heir.Stop()
@@ -84,23 +89,42 @@ func TestHandedOverJobsWaitAtAPromotedReplica(t *testing.T) {
 }
 
 // A job has copies at a node and at one that a replica was promoted in the place of. Nobody but that replica knows that it
-// has a copy. It hears all the same that the job was released, is done, or was cancelled.
+// has a copy. It hears all the same that the job was released, is done, or was cancelled, also by one that it meets later.
 func TestWordsReachAPromotedReplica(t *testing.T) {
-	t.Parallel()
-	m := start(t, 2, "appendonly yes")
-	c, jobs := m[0].Dial(), map[string]string{}
-	m, heir := m.promoted(t, m[1], func() {
-		for _, end := range []string{"ACKJOB", "FASTACK", "CANCELJOB", "RELEASEJOB"} {
-			jobs[end] = added(t, c, "q", "b", 2000, "RETRY", 300, "REPLICATE", 2, "DEFERRED")
-		}
-	})
-	for end, job := range jobs {
-		require.Equal(t, "deferred", stateAt(heir, job), end)
-		if v := c.Do(end, job); end == "RELEASEJOB" {
-			require.Equal(t, int64(2), v.Int())
-			harness.Await(t, 10*time.Second, end, func() bool { return stateAt(heir, job) == "active" })
-			c.Do("ACKJOB", job)
-		}
+	ends := []string{"ACKJOB", "FASTACK", "CANCELJOB", "RELEASEJOB"}
+	for _, how := range []string{"forgotten", "known", "met later"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, 2, "appendonly yes")
+			c, jobs := m[0].Dial(), map[string]string{}
+			end := func() {
+				for _, verb := range ends {
+					if verb != "FASTACK" || how != "met later" { // it is told once
+						c.Do(verb, jobs[verb])
+					}
+				}
+			}
+			heir := m.promoted(t, m[1], how == "forgotten", func() {
+				for _, verb := range ends {
+					jobs[verb] = added(t, c, "q", "b", 2000, "RETRY", 300, "REPLICATE", 2, "DEFERRED")
+				}
+			}, func() {
+				if how == "met later" {
+					end()
+				}
+			})
+			if how != "met later" {
+				end()
+			}
+			for verb, job := range jobs {
+				switch {
+				case verb == "FASTACK" && how == "met later":
+				case verb == "RELEASEJOB":
+					harness.Await(t, 10*time.Second, verb, func() bool { return stateAt(heir, job) == "active" })
+				default:
+					harness.Await(t, 10*time.Second, verb, func() bool { s := stateAt(heir, job); return s == "" || s == "acked" })
+				}
+			}
+		})
 	}
-	m.awaitNoJobs(t)
 }
