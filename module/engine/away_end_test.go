@@ -1048,3 +1048,145 @@ func TestAcksOfANodeThatMeetsTheMeshLate(t *testing.T) {
 		assert.True(t, told, "met %d s after the promotion: the node that has a copy isn't told that it is done", late/1000)
 	}
 }
+
+// The queue of a unique job lies in another database. A node that hears of two holders of its lock, and votes for none meanwhile,
+// asks who counts on votes for the job: this one does, as where the queue is in sight.
+func TestRivalThatIsAway(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		n, k, _ := node(now)
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400,
+			Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k")}})
+		require.NoError(t, err)
+		n.PeerUp(peer, "10.0.0.1:1", true)
+		if away {
+			move(t, n, k, n.Queue([]byte("q")), 1)
+		}
+		n.Effects()
+		name := store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k"))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Verify, Flags: wire.Disputed, ID: wire.JobID(id), Lock: wire.Lock{Name: name, Left: 1}}).Append(nil)))
+		count := uint32(0)
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Verified) {
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				count = m.Count
+			}
+		}
+		assert.Equal(t, uint32(wire.JobLives), count, "away %v", away)
+	}
+}
+
+// A client says WORKING for a job whose lock has a time. While the other node is asked the queue goes to another database. The
+// other node keeps the key for the job, as it does where the queue goes a moment later.
+func TestRenewalOfOneThatGoesAway(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		n, k := paired(now, peer)
+		n.TrustLocks()
+		round, freed, id := uint64(0), false, store.ID{}
+		look := func() {
+			for _, e := range n.Effects() {
+				if e.Kind != engine.Send {
+					continue
+				}
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				if m.Kind == wire.Claim {
+					round = m.Round
+				}
+				freed = freed || m.Kind == wire.Unlock && store.ID(m.Lock.Job) == id
+			}
+		}
+		grant := func() {
+			require.NotZero(t, round)
+			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Grant, Round: round}).Append(nil)))
+			round = 0
+		}
+		id, pending, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400, CanWait: true,
+			Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k"), LockTTL: 500}})
+		require.NoError(t, err)
+		require.True(t, pending)
+		look()
+		n.Adder(id, "client")
+		n.VotesKept(n.Votes())
+		look()
+		grant()
+		look()
+		require.NotNil(t, n.Job(&id))
+		require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
+		look()
+		_, pending, err = n.Working(&id, "client")
+		require.NoError(t, err)
+		require.True(t, pending)
+		look()
+		if early {
+			move(t, n, k, n.Queue([]byte("q")), 1)
+		}
+		grant()
+		look()
+		if !early {
+			move(t, n, k, n.Queue([]byte("q")), 1)
+		}
+		for range 20 {
+			look()
+			now += 100
+			n.SetNow(now)
+			n.Tick()
+		}
+		assert.False(t, freed, "early %v: the other node is told to free the key of a job that lives", early)
+	}
+}
+
+// A job is acknowledged while the node that has a copy is gone for good, and forgotten. A replica of that one is promoted in its
+// place, has the copy in its queue, and joins. It is told that the job is done, wherever the job's queue lies here.
+func TestHeirOfOneThatIsAckedAndAway(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		now, peer, heir := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}, wire.NodeID{4, 5, 6}
+		n, k, id := copied(t, now, peer)
+		n.PeerUp(wire.NodeID{7, 7, 7}, "10.0.0.3:1", true) // so that the node isn't alone
+		q := n.Queue([]byte("q"))
+		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+		n.PeerDown(peer)
+		if away {
+			move(t, n, k, q, 1)
+		}
+		n.Effects()
+		n.Ack(&id)
+		pass(n, &now, 1_000)
+		n.PeerUp(heir, "10.0.0.2:1", true)
+		n.Forget(peer)
+		told := false
+		for range 800 {
+			for _, e := range n.Effects() {
+				told = told || e.Kind == engine.Send && e.Peer.ID == heir && n.Message(&e)[0] == byte(wire.SetAck)
+			}
+			now += 500
+			n.SetNow(now)
+			n.Tick()
+		}
+		assert.True(t, told, "away %v: the node with a copy isn't told that the job is done", away)
+	}
+}
+
+// A client works on a job here whose queue goes to another database. The other node that has a copy announces that it queues it:
+// it must hear that a client has the job, as where the queue is in sight.
+func TestInHandsAndAway(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+		n, k, id := copied(t, now, peer)
+		pass(n, &now, 90_000) // of 100 s
+		q := n.Queue([]byte("q"))
+		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+		if away {
+			move(t, n, k, q, 1)
+		}
+		n.Effects()
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(id)}).Append(nil)))
+		objects := false
+		for _, e := range n.Effects() {
+			objects = objects || e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Queued)
+		}
+		assert.True(t, objects, "away %v", away)
+	}
+}

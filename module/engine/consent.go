@@ -647,6 +647,8 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome)
 			n.giveUpRun(name, id, o.Token) // it was extended for a client who got it elsewhere
 		case space == store.LockWait && j == nil && id.AtMostOnce() && !n.graves.has(id):
 			// It was handed over meanwhile, and took its lock along.
+		case j == nil && n.livesAway(id):
+			// Its queue went to another database meanwhile. The others keep the key for it.
 		default:
 			n.freeName(name, id, o.Token)
 		}

@@ -85,3 +85,41 @@ func TestLearntVoteIsNotShortened(t *testing.T) {
 		}
 	}
 }
+
+// A node that has lost its votes learns three for one holder: by the token that he counts on, for ten minutes, and of two later
+// claims, which fail. The word that the last one has failed comes first. The vote lasts as long as the holder counts on it.
+func TestLearntVoteOfThreeClaims(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	name := store.AppendBareName(nil, []byte("n"))
+	t0, t1, t2 := uint64(now)<<20+1<<20, uint64(now)<<20+2<<20, uint64(now)<<20+3<<20
+	lock := func(token uint64, left int64) wire.Lock {
+		return wire.Lock{Name: name, Owner: []byte("x"), Token: token, Lease: left, Left: left}
+	}
+	order := []wire.Lock{lock(t2, 4_000), lock(t1, 4_000), lock(t0, 600_000)}
+	n, _, _ := node(now)
+	peers := []wire.NodeID{{1, 1}, {2, 2}, {3, 3}, {4, 4}}
+	for _, p := range peers {
+		n.AddPeer(p, "10.0.0.1:1")
+	}
+	n.DistrustLocks()
+	for i, lock := range order {
+		n.PeerUp(peers[i], "10.0.0.1:1", false)
+		n.Tick()
+		n.Effects()
+		require.NoError(t, n.Receive(peers[i], (&wire.Message{Kind: wire.LockPage, Round: 1, Locks: []wire.Lock{lock}}).Append(nil)))
+		n.Effects()
+	}
+	require.NotNil(t, n.Lock(name))
+	require.Greater(t, n.LockLeft(n.Lock(name)), int64(590_000))
+	for _, token := range []uint64{t2, t1} {
+		unlock := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 1, Lock: wire.Lock{Name: name, Owner: []byte("x"), Token: token}}
+		require.NoError(t, n.Receive(peers[3], unlock.Append(nil)))
+		n.Effects()
+		l := n.Lock(name)
+		if assert.NotNil(t, l) {
+			assert.Greater(t, n.LockLeft(l), int64(590_000), "the holder has the lock for ten minutes, this vote ends in %d ms", n.LockLeft(l))
+		}
+		pass(n, &now, 6_000)
+	}
+	assert.NotNil(t, n.Lock(name), "the holder has the lock, and this node's vote is gone")
+}

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"jobmesh/module/store"
-	"jobmesh/module/wire"
 )
 
 // Trust says what is known of the time between the saving of what was loaded and now.
@@ -474,19 +473,13 @@ func (n *Node) askHolders(s *settling) {
 	n.asksUntil = n.now + askFirstMS + askWaitMS
 }
 
-// connecting says of a job whose holders are to be asked whether one of them that may
-// be there isn't connected yet, shortly after the start.
+// connecting says of a job whose holders are to be asked whether a node that may be there, and
+// may hold it, isn't connected yet, shortly after the start.
 func (n *Node) connecting(j *store.Job) bool {
 	if n.now >= n.asksUntil {
 		return false
 	}
-	for i := range j.Holders() {
-		node, _ := j.Holder(i)
-		if p := n.mesh.by[wire.Node(node)]; p != nil && !p.Connected && p.Health != Failed {
-			return true
-		}
-	}
-	return false
+	return j.Holders() > 0 && slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected && p.Health != Failed })
 }
 
 // ApplyJob is LOADJOB: a job as it was on the node that logged it. It can be

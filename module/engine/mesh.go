@@ -162,6 +162,8 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 			n.graves.add(id, n.now, m.Flags&wire.Cancelled != 0)
 			n.heardOfStranger(p, id, m)
 			n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
+		case m.Kind == wire.WillQueue && n.inHandsAway(&id):
+			n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: m.ID})
 		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && (n.graves.has(&id) || n.store.Done(&id)):
 			// Acknowledged here, and gone: for all knew, or its queue was deleted before.
 			n.sendAck(p, n.graves.ack(&id))

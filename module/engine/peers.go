@@ -81,6 +81,7 @@ type members struct {
 	gossip  int                    // where in order the next heartbeat's gossip begins
 	timeout int64
 	ups     uint64 // how often a connection was made
+	changed int64  // unix ms, when one was made or ended
 	sweep   int64  // the next forgetting of stale questions
 	sum     uint64 // over all nodes, this one included; 0: not known
 	untold  bool   // the others are to be told of all nodes
@@ -160,7 +161,7 @@ func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 	}
 	p.Connected = true
 	n.mesh.ups++
-	p.up = n.mesh.ups
+	p.up, n.mesh.changed = n.mesh.ups, n.now
 	n.givenUp(p)
 	n.heard(p)
 	n.beatWhole(p)
@@ -213,7 +214,7 @@ func (n *Node) Meet(id wire.NodeID, addr string) bool {
 func (n *Node) PeerDown(id wire.NodeID) {
 	delete(n.mesh.door, id)
 	if p := n.peer(id); p != nil {
-		p.Connected = false
+		p.Connected, n.mesh.changed = false, n.now
 		n.acksDown(p)
 		n.claimsDown()
 	}

@@ -148,6 +148,9 @@ func (n *Node) fallBack(l *store.Lock) bool {
 	if r.token, r.before = had.token, r.before[:last]; last == 0 {
 		n.raised.remove(string(l.Name()))
 	}
+	for _, older := range r.before[:last] {
+		had.lengthen(older.lease, older.until) // the vote that he counts on may be one of these
+	}
 	flags := l.Flags&^(lockKept|lockSoft) | had.flags
 	if last > 0 {
 		flags |= lockKept

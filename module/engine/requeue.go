@@ -52,35 +52,38 @@ func (n *Node) setQTime(j *store.Job, at int64) {
 	}
 }
 
-// announce tells the other holders that the job is about to be queued here.
+// announce tells the other holders that the job is about to be queued here. Where nodes have come or gone
+// since it was made, this node may not have heard of all holders: then all nodes are told.
 func (n *Node) announce(j *store.Job) {
 	j.Flags |= store.FlagAnnounced
 	n.arm(j)
-	m := wire.Message{Kind: wire.WillQueue, Flags: n.view(j)}
+	m := wire.Message{Kind: wire.WillQueue, ID: j.ID}
 	if j.Returning() && j.Flags&store.FlagDelivered == 0 {
-		m.Flags |= wire.WasQueued
+		m.Flags = wire.WasQueued
 	}
-	n.tell(j, &m)
+	if !n.unheard(j) {
+		n.tell(j, &m)
+		return
+	}
+	for _, p := range n.mesh.order {
+		n.send(p, &m)
+	}
 }
 
-// view sums up, for WillQueue, which nodes this one believes to hold a job.
-func (n *Node) view(j *store.Job) uint8 {
-	sum := uint64(n.self.Node())
-	for i := range j.Holders() {
-		node, _ := j.Holder(i)
-		sum += node
-	}
-	return uint8(sum>>1%wire.Views+1) << wire.ViewShift
+// unheard says whether another node may have become a holder of a job without this one's hearing of it.
+func (n *Node) unheard(j *store.Job) bool {
+	return int64(j.CTime/1_000_000) < n.mesh.changed+unheardMS
 }
 
-// onWillQueue objects where the job must not be queued by that node now. A node that doesn't object
-// tells it of holders that it may not know: it was away when the others heard of them, and they may object.
+// unheardMS is how far the clock of the node that made a job may be ahead.
+const unheardMS = 60_000
+
+// onWillQueue objects where the job must not be queued by that node now.
 func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	j = n.overheard(n.meet(p, j))
 	switch {
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
-		return
 	case taker(j) == p.Node:
 		// It was handed the job, and asks for itself.
 	case flags&wire.WasQueued != 0 && taker(j) != 0:
@@ -89,18 +92,19 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
-		return
 	case n.mayLeave(j) && j.QTime > n.now && theirs(&n.self, &p.ID, &j.ID):
 		// Both mean to queue it at one moment. One of them leaves it, lest both give it to
 		// clients, and the other objects, if it hears of it.
 		n.leaveJob(j, store.AnnounceMS)
 	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
 		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
-		return
 	}
-	if view := flags >> wire.ViewShift << wire.ViewShift; view != 0 && view != n.view(j) {
-		n.send(p, n.copyOf(j, wire.Holders))
-	}
+}
+
+// inHandsAway says whether a client may work on a job whose queue lies in another database.
+func (n *Node) inHandsAway(id *store.ID) bool {
+	j := n.lookAway(id)
+	return j != nil && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && taker(j) == 0 && j.QTime > n.now
 }
 
 // mayLeave says of a job that this node is about to queue, or has announced, whether it may leave
@@ -255,12 +259,6 @@ func (n *Node) onHolders(p *Peer, j *store.Job, m *wire.Message) {
 	if news && j.State == store.StateQueued {
 		// One that was handed the job may have it queued as well.
 		n.tell(j, &wire.Message{Kind: wire.Queued})
-	}
-	if news && j.State == store.StateActive && j.Flags&store.FlagAnnounced != 0 && !held(j) && !n.awaitsFirst(j) &&
-		j.QTime > n.now && j.QTime <= n.now+store.AnnounceMS {
-		// This node has announced the job to those that it knew. The others may object, too.
-		n.setQTime(j, n.now+store.AnnounceMS)
-		n.announce(j)
 	}
 }
 

@@ -346,11 +346,8 @@ func (l letter) String() string {
 	if m.Kind == wire.DelJob && m.Flags&wire.PassOn != 0 {
 		text, m.Flags = text+" pass-on", m.Flags&^wire.PassOn
 	}
-	if m.Kind == wire.WillQueue {
-		if m.Flags&wire.WasQueued != 0 {
-			text += " was-queued"
-		}
-		m.Flags = 0 // the holders can be seen
+	if m.Kind == wire.WillQueue && m.Flags&wire.WasQueued != 0 {
+		text, m.Flags = text+" was-queued", m.Flags&^wire.WasQueued
 	}
 	if m.Kind == wire.Queued && m.Flags&wire.InHands != 0 {
 		text, m.Flags = text+" in-hands", m.Flags&^wire.InHands

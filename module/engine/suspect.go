@@ -136,10 +136,7 @@ func (n *Node) jobLives(id store.ID) bool {
 	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked {
 		return true
 	}
-	if j := n.lookAway(&id); j != nil && j.State != store.StateAcked && j.ETime > n.now {
-		return true // its queue lies in another database, where its timers rest
-	}
-	return n.livesElsewhere(id) || n.byJob[id] != nil
+	return n.livesAway(&id) || n.livesElsewhere(id) || n.byJob[id] != nil
 }
 
 // livesElsewhere says whether a job has just gone to another node, and isn't known to be done.
@@ -259,10 +256,16 @@ func (n *Node) findLeft(c *Claim) {
 	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.id)
 }
 
+// livesAway says whether a job is to be done whose queue lies in another database, where its timers rest.
+func (n *Node) livesAway(id *store.ID) bool {
+	j := n.lookAway(id)
+	return j != nil && j.State != store.StateAcked && j.ETime > n.now && (j.State != store.StateWaitRepl || n.addingOf(id) != nil)
+}
+
 // countsOn says whether this node may count on votes for a job, of tokens up to this one. It
 // may where the job isn't put off any more.
 func (n *Node) countsOn(name []byte, id store.ID, token uint64) bool {
-	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked && !n.putOff(j) {
+	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked && !n.putOff(j) || j == nil && n.livesAway(&id) {
 		return true
 	}
 	if l := n.byJob[id]; l != nil {

@@ -847,6 +847,8 @@ func (n *Node) retaken(id *store.ID, name []byte, o *Outcome) bool {
 	switch {
 	case o.Kind == Granted && waits:
 		j.Unique().SetWait(o.Token)
+	case o.Kind == Granted && j == nil && n.livesAway(id):
+		return false // its queue went to another database meanwhile
 	case o.Kind == Granted:
 		n.freeName(name, id, o.Token)
 		return false

@@ -127,8 +127,6 @@ const (
 	NotQueued = QueueIt   // Refused: a YourJob was
 	InHands   = QueueIt   // Queued: a client of the sender's has it, it isn't in the queue there
 	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted
-	ViewShift = 3         // WillQueue: the other bits sum up which nodes the sender believes to hold the job,
-	Views     = 31        // from 1 up to here; 0: it doesn't tell
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows
 )
 

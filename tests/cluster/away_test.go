@@ -100,3 +100,29 @@ func TestKeyOfAJobThatIsAway(t *testing.T) {
 		assert.Equal(t, byte('-'), v.Kind, "copies %d: %s has the key, %v gets it too", copies, first, v)
 	}
 }
+
+// An ADDJOB of a unique job waits for its copies, which the other nodes refuse. Its queue goes to another database, and the
+// ADDJOB is refused. The key is free then, at every node.
+func TestKeyOfARefusedAddThatIsAway(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	c := m[0].Dial()
+	added(t, c, "q", "other", 2000, "REPLICATE", 1)
+	for _, n := range m[1:] {
+		n.Do("PAUSE", "q", "in")
+	}
+	adder := m[0].Dial()
+	adder.Send("ADDJOB", "q", "b", 600_000, "REPLICATE", 2, "RETRY", 300, "UNIQUE", "until-processed", "KEY", "k")
+	harness.Await(t, 10*time.Second, "the lock", func() bool {
+		return m[1].Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "q").Kind != '$' && !m[1].Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "q").Null
+	})
+	require.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int())
+	v := adder.Receive()
+	require.Equal(t, byte('-'), v.Kind, "%v", v)
+	for _, n := range m[1:] {
+		n.Do("PAUSE", "q", "none")
+	}
+	harness.Await(t, 10*time.Second, "the key to be free", func() bool {
+		return m[1].Do("ADDJOB", "q", "c", 5000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k").Kind == '+'
+	})
+}
