@@ -270,7 +270,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		return
 	}
 	// The nodes' file may be older: a holder that it doesn't name is asked too, if it comes.
-	elsewhere := !s.Same && j.Holders() > 0
+	elsewhere := (!s.Same || n.now < n.askedUntil) && j.Holders() > 0
 	switch {
 	case isOffered(j) || !s.Exact && doubtful(j):
 		s.uncertain++
@@ -471,6 +471,7 @@ func (n *Node) askHolders(s *settling) {
 	s.ranked += len(s.asked)
 	s.asked = s.asked[:0]
 	n.asksUntil = n.now + askFirstMS + askWaitMS
+	n.askedUntil = max(n.askedUntil, n.asksUntil+int64(s.ranked)/askRate+store.AnnounceMS)
 }
 
 // connecting says of a job whose holders are to be asked whether a node that may be there, and

@@ -179,9 +179,10 @@ type Node struct {
 	returns   bool   // there may be queues that have returned
 	returnAt  uint64 // the cursor of the pass over those
 
-	asksUntil int64 // unix ms; see connecting
-	questions questions
-	kin       kinship
+	asksUntil  int64 // unix ms; see connecting
+	askedUntil int64 // unix ms: until then jobs that were loaded may still be asked about
+	questions  questions
+	kin        kinship
 	claims
 	consents       consents
 	unserved       []string // queues with jobs that nobody has looked at for those who wait

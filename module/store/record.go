@@ -58,9 +58,9 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 	}
 	head.Flags &^= volatileFlags
 	if head.Retry > 0 && head.Flags&FlagReturning != 0 {
-		// It was about to be what it had been before.
+		// It was about to be what it had been before; but one that was handed over is asked about anew.
 		head.Flags &^= FlagReturning
-		if head.State == StateActive {
+		if head.State == StateActive && head.Flags&FlagDelivered == 0 {
 			head.State = StateQueued
 		}
 	}

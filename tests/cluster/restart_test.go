@@ -249,18 +249,39 @@ func TestHandedOverJobThatDidNotArrive(t *testing.T) {
 	m := start(t, 2, "appendonly yes", "appendfsync always")
 	a, c := m[0], m[1]
 	id := handedOver(t, a, c) // c asks for more
-	harness.Await(t, 20*time.Second, "a job to be handed over", func() bool {
-		c.Pause()
-		id = addCopies(t, a, 1)
-		if stateAt(a, id) == "active" {
-			return true
-		}
-		c.Resume() // a hadn't heard yet that it asks
-		harness.Await(t, 20*time.Second, "that job to be handed over", func() bool { return stateAt(c, id) == "queued" })
-		return false
-	})
-	c.Kill()
-	c.Restart()
+	for !c.Do("SHOW", id).Null { // or it was read before c stood still
+		harness.Await(t, 20*time.Second, "a job to be handed over", func() bool {
+			c.Pause()
+			id = addCopies(t, a, 1)
+			if stateAt(a, id) == "active" {
+				return true
+			}
+			c.Resume() // a hadn't heard yet that it asks
+			harness.Await(t, 20*time.Second, "that job to be handed over", func() bool { return stateAt(c, id) == "queued" })
+			return false
+		})
+		c.Kill()
+		c.Restart()
+	}
 	harness.Await(t, 20*time.Second, "the job to be queued", func() bool { return stateAt(a, id) == "queued" })
 	assert.Equal(t, int64(0), a.Do("SHOW", id).Field("additional-deliveries").Int())
+}
+
+// A job was handed over, and a client works on it. The node that handed it over is started again, and before it has asked the
+// others DEBUG RELOAD has it load its data once more: it asks all the same, and leaves the job to the client.
+func TestReloadWhileHoldersAreAsked(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, "appendonly yes", "enable-debug-command yes")
+	a, c := m[0], m[1]
+	id := handedOver(t, a, c)
+	require.NotEqual(t, byte('-'), c.Do("PAUSE", "q", "none").Kind)
+	harness.Await(t, 10*time.Second, "a client to have it", func() bool { return stateAt(c, id) == "active" })
+	a.Stop()
+	a.Restart()
+	harness.Await(t, 10*time.Second, "the node to ask soon", func() bool {
+		v := a.Do("SHOW", id).Field("next-requeue-within").Int()
+		return v > 0 && v < 5000
+	})
+	require.Equal(t, "OK", a.Do("DEBUG", "RELOAD").Str)
+	assert.Never(t, func() bool { return stateAt(a, id) == "queued" }, 3*time.Second, 50*time.Millisecond)
 }
