@@ -248,7 +248,7 @@ func TestHandedOverJobThatDidNotArrive(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2, "appendonly yes", "appendfsync always")
 	a, c := m[0], m[1]
-	id := handedOver(t, a, c) // c asks for more
+	id := handedOver(t, a, c)    // c asks for more
 	for !c.Do("SHOW", id).Null { // or it was read before c stood still
 		harness.Await(t, 20*time.Second, "a job to be handed over", func() bool {
 			c.Pause()
