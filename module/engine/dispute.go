@@ -25,13 +25,36 @@ type dispute struct {
 	age      uint16 // as of a lock, see Clearing
 }
 
-// rival is a job that has the lock, as somebody told.
+// rival is who has the lock, as somebody told.
 type rival struct {
-	lock  wire.Lock // as it was told
-	told  int64     // steady, when
-	until int64     // steady: then votes for it are over; 0: they have no lease
-	lives bool      // somebody counts on votes for it
-	gone  []wire.Node
+	lock   wire.Lock // as it was told
+	before []uint64  // of a bare lock: smaller tokens by which he has it, as somebody told, ascending
+	told   int64     // steady, when
+	until  int64     // steady: then votes for it are over; 0: they have no lease
+	lives  bool      // somebody counts on votes for it
+	gone   []wire.Node
+}
+
+// tokens are those by which a rival has the lock, as somebody told, ascending.
+func (r *rival) tokens() []uint64 { return append(slices.Clone(r.before), r.lock.Token) }
+
+// setTokens takes them, sorted; there is one at least.
+func (r *rival) setTokens(tokens []uint64) {
+	last := len(tokens) - 1
+	r.before, r.lock.Token = tokens[:last], tokens[last]
+}
+
+// giveUp hears that he has given the lock up by this token or a greater one; with wire.Fresh that he
+// never had it by that one. True: he has none.
+func (r *rival) giveUp(token uint64, flags uint8) bool {
+	if flags&wire.Fresh != 0 && r.lock.Flags&lockKept != 0 {
+		return false
+	}
+	tokens := slices.DeleteFunc(r.tokens(), func(t uint64) bool { return t == token || t < token && flags&wire.Fresh == 0 })
+	if len(tokens) > 0 {
+		r.setTokens(tokens)
+	}
+	return len(tokens) == 0
 }
 
 // dispute notes that others tell of another holder than this node's table (l, nil where its
@@ -64,15 +87,12 @@ func (n *Node) unrival(name []byte, h *holder, token uint64, flags uint8) {
 		return
 	}
 	all := len(d.rivals)
-	d.rivals = slices.DeleteFunc(d.rivals, func(r rival) bool {
-		switch {
-		case store.ID(r.lock.Job) != h.id || !bytes.Equal(r.lock.Owner, h.owner):
-			return false
-		case flags&wire.Fresh != 0:
-			return r.lock.Token == token && r.lock.Flags&lockKept == 0
+	for i := all - 1; i >= 0; i-- {
+		r := &d.rivals[i]
+		if store.ID(r.lock.Job) == h.id && bytes.Equal(r.lock.Owner, h.owner) && r.giveUp(token, flags) {
+			d.rivals = slices.Delete(d.rivals, i, i+1)
 		}
-		return r.lock.Token <= token
-	})
+	}
 	switch {
 	case len(d.rivals) == all:
 	case len(d.rivals) == 1:
@@ -102,16 +122,23 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 		return
 	}
 	// The longest that somebody tells of is the one that counts. Where he claimed it twice, the
-	// end of the later claim leaves him what he had before.
+	// end of a claim leaves him what he has by the others.
 	old := &d.rivals[i]
-	token, kept := max(old.lock.Token, e.Token), (old.lock.Flags|e.Flags)&lockKept
-	if old.lock.Token != e.Token {
+	tokens, kept := old.tokens(), (old.lock.Flags|e.Flags)&lockKept
+	if at, known := slices.BinarySearch(tokens, e.Token); !known {
+		tokens = slices.Insert(tokens, at, e.Token)
+	}
+	if len(tokens) > 1 && (e.Job != (wire.JobID{}) || len(tokens) > beforeMost) {
 		kept = lockKept
+	}
+	if kept != 0 {
+		tokens = tokens[len(tokens)-1:]
 	}
 	if old.lock.Lease == 0 || e.Lease > 0 && old.lock.Left-(r.told-old.told) > e.Left {
 		r.lock, r.told = old.lock, old.told
 	}
-	r.lock.Token, r.lock.Flags = token, r.lock.Flags|kept
+	r.setTokens(tokens)
+	r.lock.Flags |= kept
 	if r.until = max(r.until, old.until); !leased || old.until == 0 {
 		r.until = 0
 	}
@@ -193,14 +220,16 @@ func (n *Node) tellRivals(page *wire.Message, size *int, d *dispute, l *store.Lo
 		if l != nil && (&holder{store.ID(r.lock.Job), r.lock.Owner}).has(l) {
 			continue
 		}
-		if len(page.Locks) >= wire.MaxLocks || *size >= 2*pageBytes {
+		if len(page.Locks)+len(r.before) >= wire.MaxLocks || *size >= 2*pageBytes {
 			page.Flags |= wire.Partial
 			return
 		}
 		e := r.lock
 		e.Left = max(e.Left-(now-r.told), 1)
-		page.Locks = append(page.Locks, e)
-		*size += len(e.Name) + len(e.Owner) + 64
+		for _, e.Token = range r.tokens() {
+			page.Locks = append(page.Locks, e)
+			*size += len(e.Name) + len(e.Owner) + 64
+		}
 	}
 }
 
@@ -301,7 +330,10 @@ func (n *Node) settled(name string, d *dispute) {
 	n.sync.disputed.remove(name)
 	for i := range d.rivals {
 		r := &d.rivals[i]
-		if r.lock.Left -= n.steady() - r.told; r.lock.Lease == 0 || r.lock.Left > 0 {
+		if r.lock.Left -= n.steady() - r.told; r.lock.Lease > 0 && r.lock.Left <= 0 {
+			continue
+		}
+		for _, r.lock.Token = range r.tokens() {
 			n.adopt(&r.lock)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
@@ -278,6 +279,54 @@ func TestDisputeOfEndlessLocks(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// A node that has lost its votes hears of two holders of a lock, and of one of them by two claims, which both fail. When both are
+// taken back that one is no rival any more: the node tells nobody of it.
+func TestRivalOfTwoClaims(t *testing.T) {
+	const now = int64(1_700_000_000_000)
+	name := store.AppendBareName(nil, []byte("n"))
+	older, later := uint64(now)<<20+1<<20, uint64(now)<<20+2<<20
+	lock := func(owner string, token uint64) wire.Lock {
+		return wire.Lock{Name: name, Owner: []byte(owner), Token: token, Lease: 60_000, Left: 60_000}
+	}
+	for _, order := range [][]uint64{{older, later}, {later, older}} {
+		n, _, _ := node(now)
+		peers := []wire.NodeID{{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}}
+		for _, p := range peers {
+			n.AddPeer(p, "10.0.0.1:1")
+		}
+		n.DistrustLocks()
+		for i, lock := range []wire.Lock{lock("y", later+1<<20), lock("x", order[0]), lock("x", order[1])} {
+			n.PeerUp(peers[i], "10.0.0.1:1", false)
+			n.Tick()
+			n.Effects()
+			require.NoError(t, n.Receive(peers[i], (&wire.Message{Kind: wire.LockPage, Round: 1, Locks: []wire.Lock{lock}}).Append(nil)))
+			n.Effects()
+		}
+		told := func() (tokens []uint64) {
+			require.NoError(t, n.Receive(peers[2], (&wire.Message{Kind: wire.LockPull}).Append(nil)))
+			for _, e := range n.Effects() {
+				if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.LockPage) {
+					var m wire.Message
+					require.NoError(t, m.Parse(n.Message(&e)))
+					for _, l := range m.Locks {
+						if string(l.Owner) == "x" {
+							tokens = append(tokens, l.Token)
+						}
+					}
+				}
+			}
+			return tokens
+		}
+		require.Equal(t, []uint64{older, later}, told())
+		for i, token := range order {
+			unlock := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 1, Lock: wire.Lock{Name: name, Owner: []byte("x"), Token: token}}
+			require.NoError(t, n.Receive(peers[2], unlock.Append(nil)))
+			n.Effects()
+			assert.Len(t, told(), 1-i)
 		}
 	}
 }
