@@ -959,17 +959,7 @@ func TestVerifyOfAJobThatIsAway(t *testing.T) {
 			}
 			n.Effects()
 			require.EqualValues(t, 1, q.Jobs())
-			name := store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k"))
-			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Verify, ID: wire.JobID(id), Lock: wire.Lock{Name: name, Left: 1}}).Append(nil)))
-			count := uint32(0)
-			for _, e := range n.Effects() {
-				if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Verified) {
-					var m wire.Message
-					require.NoError(t, m.Parse(n.Message(&e)))
-					count = m.Count
-				}
-			}
-			assert.Equal(t, expected, count, "done %v, away %v", done, away)
+			assert.Equal(t, expected, verified(t, n, peer, id, 0), "done %v, away %v", done, away)
 		}
 	}
 }
@@ -1004,16 +994,7 @@ func TestAckOfOneThatIsAwayAndRestarted(t *testing.T) {
 		}
 		pass(n, &now, 10_000)
 		n.PeerUp(peer, "10.0.0.1:1", true)
-		told := false
-		for range 20 {
-			for _, e := range n.Effects() {
-				told = told || e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.SetAck)
-			}
-			now += 500
-			n.SetNow(now)
-			n.Tick()
-		}
-		assert.True(t, told, "%s: nobody tells the other node that it is done", how)
+		assert.True(t, toldEnd(n, &now, 10_000, peer), "%s: nobody tells the other node that it is done", how)
 	}
 }
 
@@ -1036,16 +1017,7 @@ func TestAcksOfANodeThatMeetsTheMeshLate(t *testing.T) {
 		n.SetPassive(false)
 		pass(n, &now, late)
 		n.PeerUp(peer, "10.0.0.1:1", true)
-		told := false
-		for range 60 {
-			for _, e := range n.Effects() {
-				told = told || e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.SetAck)
-			}
-			now += 500
-			n.SetNow(now)
-			n.Tick()
-		}
-		assert.True(t, told, "met %d s after the promotion: the node that has a copy isn't told that it is done", late/1000)
+		assert.True(t, toldEnd(n, &now, 30_000, peer), "met %d s after the promotion: the node that has a copy isn't told that it is done", late/1000)
 	}
 }
 
@@ -1063,17 +1035,7 @@ func TestRivalThatIsAway(t *testing.T) {
 			move(t, n, k, n.Queue([]byte("q")), 1)
 		}
 		n.Effects()
-		name := store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k"))
-		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Verify, Flags: wire.Disputed, ID: wire.JobID(id), Lock: wire.Lock{Name: name, Left: 1}}).Append(nil)))
-		count := uint32(0)
-		for _, e := range n.Effects() {
-			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Verified) {
-				var m wire.Message
-				require.NoError(t, m.Parse(n.Message(&e)))
-				count = m.Count
-			}
-		}
-		assert.Equal(t, uint32(wire.JobLives), count, "away %v", away)
+		assert.Equal(t, uint32(wire.JobLives), verified(t, n, peer, id, wire.Disputed), "away %v", away)
 	}
 }
 
@@ -1156,16 +1118,7 @@ func TestHeirOfOneThatIsAckedAndAway(t *testing.T) {
 		pass(n, &now, 1_000)
 		n.PeerUp(heir, "10.0.0.2:1", true)
 		n.Forget(peer)
-		told := false
-		for range 800 {
-			for _, e := range n.Effects() {
-				told = told || e.Kind == engine.Send && e.Peer.ID == heir && n.Message(&e)[0] == byte(wire.SetAck)
-			}
-			now += 500
-			n.SetNow(now)
-			n.Tick()
-		}
-		assert.True(t, told, "away %v: the node with a copy isn't told that the job is done", away)
+		assert.True(t, toldEnd(n, &now, 400_000, heir), "away %v: the node with a copy isn't told that the job is done", away)
 	}
 }
 
@@ -1189,4 +1142,32 @@ func TestInHandsAndAway(t *testing.T) {
 		}
 		assert.True(t, objects, "away %v", away)
 	}
+}
+
+// toldEnd has time pass, and says whether the node tells another one meanwhile that a job is done.
+func toldEnd(n *engine.Node, now *int64, ms int64, to wire.NodeID) (told bool) {
+	for end := *now + ms; *now < end; {
+		for _, e := range n.Effects() {
+			told = told || e.Kind == engine.Send && e.Peer.ID == to && n.Message(&e)[0] == byte(wire.SetAck)
+		}
+		*now += 500
+		n.SetNow(*now)
+		n.Tick()
+	}
+	return told
+}
+
+// verified asks a node for a job that waits in queue q by key k, and returns its answer.
+func verified(t *testing.T, n *engine.Node, from wire.NodeID, id store.ID, flags uint8) (count uint32) {
+	t.Helper()
+	name := store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k"))
+	require.NoError(t, n.Receive(from, (&wire.Message{Kind: wire.Verify, Flags: flags, ID: wire.JobID(id), Lock: wire.Lock{Name: name, Left: 1}}).Append(nil)))
+	for _, e := range n.Effects() {
+		if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Verified) {
+			var m wire.Message
+			require.NoError(t, m.Parse(n.Message(&e)))
+			count = m.Count
+		}
+	}
+	return count
 }

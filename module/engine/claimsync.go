@@ -608,9 +608,7 @@ func (n *Node) tellLost(h *holder, name []byte) {
 	n.loseLock(h.id)
 	n.uncontest(name, h, store.MaxToken)
 	m := wire.Message{Kind: wire.LockLost, ID: h.id, Lock: wire.Lock{Name: name, Owner: h.owner}}
-	for _, p := range n.mesh.order {
-		n.send(p, &m)
-	}
+	n.tellAll(&m)
 }
 
 func (n *Node) loseLock(id store.ID) {

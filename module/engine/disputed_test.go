@@ -293,19 +293,7 @@ func TestRivalOfTwoClaims(t *testing.T) {
 		return wire.Lock{Name: name, Owner: []byte(owner), Token: token, Lease: 60_000, Left: 60_000}
 	}
 	for _, order := range [][]uint64{{older, later}, {later, older}} {
-		n, _, _ := node(now)
-		peers := []wire.NodeID{{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}}
-		for _, p := range peers {
-			n.AddPeer(p, "10.0.0.1:1")
-		}
-		n.DistrustLocks()
-		for i, lock := range []wire.Lock{lock("y", later+1<<20), lock("x", order[0]), lock("x", order[1])} {
-			n.PeerUp(peers[i], "10.0.0.1:1", false)
-			n.Tick()
-			n.Effects()
-			require.NoError(t, n.Receive(peers[i], (&wire.Message{Kind: wire.LockPage, Round: 1, Locks: []wire.Lock{lock}}).Append(nil)))
-			n.Effects()
-		}
+		n, peers := learner(t, now, []wire.Lock{lock("y", later+1<<20), lock("x", order[0]), lock("x", order[1])})
 		told := func() (tokens []uint64) {
 			require.NoError(t, n.Receive(peers[2], (&wire.Message{Kind: wire.LockPull}).Append(nil)))
 			for _, e := range n.Effects() {

@@ -760,9 +760,7 @@ func (n *Node) askFate(id *store.ID) {
 	}
 	n.rounds++
 	a.next, a.round, a.unknown = n.now+fateMS-jitterMS, n.rounds, a.unknown[:0]
-	for _, p := range n.mesh.order {
-		n.send(p, &wire.Message{Kind: wire.AskFate, ID: *id, Round: a.round})
-	}
+	n.tellAll(&wire.Message{Kind: wire.AskFate, ID: *id, Round: a.round})
 }
 
 func (n *Node) onAskFate(p *Peer, m *wire.Message) {

@@ -129,9 +129,7 @@ func (n *Node) need(list *waitList) {
 	}
 	if n.now >= imp.nextAll {
 		m.Count = uint32(min(list.len, askMost))
-		for _, p := range n.mesh.order {
-			n.send(p, &m)
-		}
+		n.tellAll(&m)
 		imp.nextAll = n.now + min(int64(broadcastFirst)<<min(imp.all, 10), broadcastLast)
 		imp.all++
 	}
@@ -178,9 +176,7 @@ func (n *Node) Poll(name []byte, count int) {
 	imp.poll = n.now + min(int64(pollFirst)<<min(imp.polls, 10), pollLast)
 	imp.polls++
 	m := wire.Message{Kind: wire.NeedJobs, Queue: name, Count: uint32(min(count, askMost))}
-	for _, p := range n.mesh.order {
-		n.send(p, &m)
-	}
+	n.tellAll(&m)
 }
 
 // onNeedJobs gives what there is, or remembers who asked. Large jobs are given bit by bit:

@@ -496,9 +496,7 @@ func (n *Node) FastAck(id *store.ID) bool {
 			}
 			n.forgetJob(j, nil)
 		}
-		for _, p := range n.mesh.order {
-			n.send(p, &m)
-		}
+		n.tellAll(&m)
 		return false
 	}
 	n.Stats.Acked++
@@ -758,9 +756,7 @@ func (n *Node) evictSome() (evicted int) {
 // TellPause sets a queue's pause bits on all other nodes (PAUSE … BCAST).
 func (n *Node) TellPause(name []byte, mask uint8) {
 	m := wire.Message{Kind: wire.Pause, Queue: name, Count: uint32(mask)}
-	for _, p := range n.mesh.order {
-		n.send(p, &m)
-	}
+	n.tellAll(&m)
 }
 
 // SetPause sets a queue's pause bits and returns what they are now. The queue

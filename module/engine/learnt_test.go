@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"jobmesh/module/engine"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -62,20 +63,7 @@ func TestLearntVoteIsNotShortened(t *testing.T) {
 		"older first": {whole, failed}, "later first": {failed, whole}, "short, later, extended": {short, failed, extended}, "short, extended, later": {short, extended, failed},
 		"later, short, extended": {failed, short, extended}, "extended, short, later": {extended, short, failed},
 	} {
-		n, _, _ := node(now)
-		peers := []wire.NodeID{{1, 1}, {2, 2}, {3, 3}, {4, 4}}
-		for _, p := range peers {
-			n.AddPeer(p, "10.0.0.1:1")
-		}
-		n.DistrustLocks()
-		for i, lock := range order {
-			n.PeerUp(peers[i], "10.0.0.1:1", false)
-			n.Tick()
-			n.Effects()
-			m := wire.Message{Kind: wire.LockPage, Round: 1, Locks: []wire.Lock{lock}}
-			require.NoError(t, n.Receive(peers[i], m.Append(nil)))
-			n.Effects()
-		}
+		n, peers := learner(t, now, order)
 		unlock := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 1, Lock: wire.Lock{Name: name, Owner: []byte("x"), Token: late}}
 		require.NoError(t, n.Receive(peers[3], unlock.Append(nil)))
 		n.Effects()
@@ -96,19 +84,7 @@ func TestLearntVoteOfThreeClaims(t *testing.T) {
 		return wire.Lock{Name: name, Owner: []byte("x"), Token: token, Lease: left, Left: left}
 	}
 	order := []wire.Lock{lock(t2, 4_000), lock(t1, 4_000), lock(t0, 600_000)}
-	n, _, _ := node(now)
-	peers := []wire.NodeID{{1, 1}, {2, 2}, {3, 3}, {4, 4}}
-	for _, p := range peers {
-		n.AddPeer(p, "10.0.0.1:1")
-	}
-	n.DistrustLocks()
-	for i, lock := range order {
-		n.PeerUp(peers[i], "10.0.0.1:1", false)
-		n.Tick()
-		n.Effects()
-		require.NoError(t, n.Receive(peers[i], (&wire.Message{Kind: wire.LockPage, Round: 1, Locks: []wire.Lock{lock}}).Append(nil)))
-		n.Effects()
-	}
+	n, peers := learner(t, now, order)
 	require.NotNil(t, n.Lock(name))
 	require.Greater(t, n.LockLeft(n.Lock(name)), int64(590_000))
 	for _, token := range []uint64{t2, t1} {
@@ -122,4 +98,23 @@ func TestLearntVoteOfThreeClaims(t *testing.T) {
 		pass(n, &now, 6_000)
 	}
 	assert.NotNil(t, n.Lock(name), "the holder has the lock, and this node's vote is gone")
+}
+
+// learner is a node that has lost its votes, and learns one of each of its peers, of which there are six.
+func learner(t *testing.T, now int64, locks []wire.Lock) (*engine.Node, []wire.NodeID) {
+	t.Helper()
+	n, _, _ := node(now)
+	peers := []wire.NodeID{{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}}
+	for _, p := range peers {
+		n.AddPeer(p, "10.0.0.1:1")
+	}
+	n.DistrustLocks()
+	for i, lock := range locks {
+		n.PeerUp(peers[i], "10.0.0.1:1", false)
+		n.Tick()
+		n.Effects()
+		require.NoError(t, n.Receive(peers[i], (&wire.Message{Kind: wire.LockPage, Round: 1, Locks: []wire.Lock{lock}}).Append(nil)))
+		n.Effects()
+	}
+	return n, peers
 }

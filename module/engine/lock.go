@@ -705,9 +705,7 @@ func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pen
 	if prefix {
 		m.Flags = wire.Prefix
 	}
-	for _, p := range n.mesh.order {
-		n.send(p, &m)
-	}
+	n.tellAll(&m)
 	n.noteClear(name, prefix, m.Lock.Token)
 	if !prefix {
 		return n.clear(name, store.MaxToken), nil, nil

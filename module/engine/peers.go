@@ -491,14 +491,19 @@ func (n *Node) send(p *Peer, m *wire.Message) {
 // Message is the bytes of a Send effect; valid until the next call.
 func (n *Node) Message(e *Effect) []byte { return n.outbox[e.from:e.to] }
 
+// tellAll sends a message to all nodes.
+func (n *Node) tellAll(m *wire.Message) {
+	for _, p := range n.mesh.order {
+		n.send(p, m)
+	}
+}
+
 // tell sends a message to a job's other holders, and to all nodes where another may have a copy. A node
 // without one ignores it.
 func (n *Node) tell(j *store.Job, m *wire.Message) {
 	m.ID = j.ID
 	if n.mayHaveHeir(j) {
-		for _, p := range n.mesh.order {
-			n.send(p, m)
-		}
+		n.tellAll(m)
 		return
 	}
 	for i := range j.Holders() {

@@ -155,9 +155,7 @@ func (n *Node) vanished() {
 		if n.store.Lookup(&ad.id) == nil {
 			n.endAdding(ad)
 			n.graves.add(ad.id, n.now, true)
-			for _, p := range n.mesh.order {
-				n.send(p, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn | wire.ByClient, ID: wire.JobID(ad.id)})
-			}
+			n.tellAll(&wire.Message{Kind: wire.DelJob, Flags: wire.PassOn | wire.ByClient, ID: wire.JobID(ad.id)})
 			n.deny(ad, ErrReplRemoved)
 			if len(n.waiting) == 0 {
 				return

@@ -65,9 +65,7 @@ func (n *Node) announce(j *store.Job) {
 		n.tell(j, &m)
 		return
 	}
-	for _, p := range n.mesh.order {
-		n.send(p, &m)
-	}
+	n.tellAll(&m)
 }
 
 // unheard says whether another node may have become a holder of a job without this one's hearing of it.

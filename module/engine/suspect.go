@@ -102,9 +102,7 @@ func (n *Node) endLapsed(name []byte, id store.ID) bool {
 // of up to that token, with wire.Disputed on any.
 func (n *Node) verify(flags uint8, l *wire.Lock, id store.ID) {
 	m := wire.Message{Kind: wire.Verify, Flags: flags, ID: wire.JobID(id), Lock: *l}
-	for _, p := range n.mesh.order {
-		n.send(p, &m)
-	}
+	n.tellAll(&m)
 }
 
 // hasAll says whether all other nodes are among these.
