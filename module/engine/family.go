@@ -185,11 +185,9 @@ func (n *Node) beside(a *Add, external bool) error {
 		return ErrKinOnce
 	}
 	copies := 1
-	for i := range p.Holders() {
-		h, _ := p.Holder(i)
-		q := n.mesh.by[wire.Node(h)]
-		if q == nil {
-			continue // forgotten
+	for _, q := range n.mesh.order {
+		if !n.mayHold(q, p) {
+			continue
 		}
 		if copies++; !q.usable() && !(a.CanWait && !a.Async && n.mayReturn(q)) {
 			return ErrKinApart
@@ -200,6 +198,17 @@ func (n *Node) beside(a *Add, external bool) error {
 	}
 	a.Replicate = max(a.Replicate, copies)
 	return nil
+}
+
+// mayHold says whether a node holds a job as far as is known here. Where a holder was forgotten
+// it may be any: a replica may have been promoted in its place.
+func (n *Node) mayHold(p *Peer, j *store.Job) bool {
+	for i := range j.Holders() {
+		if h, _ := j.Holder(i); h == uint64(p.Node) || n.mesh.by[wire.Node(h)] == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // afterSiblings gives a blocked job a creation time after those that were added
@@ -243,9 +252,8 @@ func (n *Node) besideAll(j *store.Job) bool {
 	if p == nil {
 		return true
 	}
-	for i := range p.Holders() {
-		h, _ := p.Holder(i)
-		if n.mesh.by[wire.Node(h)] != nil && !j.ConfirmedBy(h) {
+	for _, q := range n.mesh.order {
+		if n.mayHold(q, p) && !j.ConfirmedBy(uint64(q.Node)) {
 			return false
 		}
 	}

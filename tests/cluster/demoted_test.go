@@ -128,3 +128,22 @@ func TestWordsReachAPromotedReplica(t *testing.T) {
 		})
 	}
 }
+
+// A blocked job is on all nodes that hold the one that blocks it, so on a replica too that was promoted in
+// the place of one: else it could let the other go first, after LAST.
+func TestBlockedJobsGoToAPromotedReplica(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "appendonly yes")
+	c, first := m[0].Dial(), ""
+	heir := m.promoted(t, m[1], true, func() {
+		require.Equal(t, "OK", m[2].Do("JOBMESH", "CLUSTER", "LEAVING", "yes").Str)
+		harness.Await(t, 5*time.Second, "the word of it", func() bool { return flags(m[0], id(m[2])) == "leaving" })
+		first = added(t, c, "q", "first", 2000, "RETRY", 300, "REPLICATE", 2, "DEFERRED")
+		require.Equal(t, "OK", m[2].Do("JOBMESH", "CLUSTER", "LEAVING", "no").Str)
+	}, func() {})
+	require.NotEmpty(t, stateAt(heir, first))
+	for range 6 {
+		blocked := added(t, c, "q", "blocked", 2000, "RETRY", 300, "BLOCKEDBY", first)
+		require.NotEmpty(t, stateAt(heir, blocked), "the heir lacks a job that the one blocks that it has")
+	}
+}
