@@ -79,7 +79,7 @@ func (s *Sim) bounded(n *node) {
 // counted: what a node counts of its queues' jobs is so. To look at all jobs takes long: so
 // it is done after few of the events.
 func (s *Sim) counted(n *node) {
-	if s.events++; s.events%countEvery != 0 {
+	if s.events++; s.events%countEvery != 0 || n.e.Passive() { // which counts no families
 		return
 	}
 	var jobs []*store.Job
@@ -186,7 +186,7 @@ func (s *Sim) denied(id store.ID) {
 // healed: nobody must get these any more, for whoever holds one says so before
 // it queues it.
 func (s *Sim) note() {
-	if s.Wiped > 0 || s.Faults.MaxDelay > 200 {
+	if s.Wiped > 0 || s.Faults.MaxDelay > 200 || s.succeeding {
 		return
 	}
 	for _, j := range s.order {
@@ -289,14 +289,14 @@ func (s *Sim) gentle() bool {
 	if s.Nodes > 1 && f.Stops > 0 {
 		return false // a message that moves a job may be under way
 	}
-	return f.Loss+f.Resets+f.Crashes+f.Wipes+f.Replaced+f.Partitions+f.Blackouts == 0
+	return f.Loss+f.Resets+f.Crashes+f.Wipes+f.Replaced+f.Promotions+f.Partitions+f.Blackouts == 0
 }
 
 // deathless says whether no node dies, nor is replaced: then at most once means once,
 // whatever becomes of connections.
 func (s *Sim) deathless() bool {
 	f := &s.Faults
-	return f.Crashes+f.Wipes+f.Replaced+f.Blackouts+f.Stops == 0
+	return f.Crashes+f.Wipes+f.Replaced+f.Promotions+f.Blackouts+f.Stops == 0
 }
 
 // undelivered says of an at-most-once job that was promised whether nobody got it. One

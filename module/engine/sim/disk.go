@@ -92,6 +92,15 @@ func (d *disk) write(e entry) {
 	d.note(&e)
 }
 
+// log writes an entry, and passes it on to the node's replica.
+func (n *node) log(e entry) {
+	e.at = n.s.now
+	n.disk.write(e)
+	if n.replica != nil {
+		n.replica.hear(e)
+	}
+}
+
 // note follows what the log comes to.
 func (d *disk) note(e *entry) {
 	switch e.kind {
@@ -134,6 +143,12 @@ func (d *disk) cut(after int64) (lost []entry) {
 	}
 	lost = slices.Clone(d.log[i:])
 	d.log = d.log[:i]
+	d.sum()
+	return lost
+}
+
+// sum makes out anew what the log comes to.
+func (d *disk) sum() {
 	clear(d.jobs)
 	for _, q := range d.queues {
 		for _, rec := range q.recs {
@@ -144,7 +159,6 @@ func (d *disk) cut(after int64) (lost []entry) {
 	for i := range d.log {
 		d.note(&d.log[i])
 	}
-	return lost
 }
 
 // logEffect writes an effect, where it is one for the log.
@@ -160,30 +174,32 @@ func (n *node) logEffect(e *engine.Effect) {
 			n.s.fail("node %d: job %s was acknowledged, and is in state %d now", n.i, j.ID, j.State)
 		}
 		if e.Kind == engine.LogJob {
-			d.write(entry{kind: jobEntry, at: n.s.now, id: j.ID, a: slices.Clone(j.Queue.NameBytes()), b: slices.Clone(j.Record())})
+			n.log(entry{kind: jobEntry, id: j.ID, a: slices.Clone(j.Queue.NameBytes()), b: slices.Clone(j.Record())})
 		} else {
-			d.write(entry{kind: stateEntry, at: n.s.now, id: j.ID, a: slices.Clone(j.StateRecord()), b: slices.Clone(j.RawParts())})
+			n.log(entry{kind: stateEntry, id: j.ID, a: slices.Clone(j.StateRecord()), b: slices.Clone(j.RawParts())})
 		}
 	case engine.LogDelete:
-		d.write(entry{kind: deleteEntry, at: n.s.now, id: e.ID})
+		n.log(entry{kind: deleteEntry, id: e.ID})
 	case engine.LogQueue:
-		d.write(entry{kind: queueEntry, at: n.s.now, a: slices.Clone(e.Queue.NameBytes())})
+		n.log(entry{kind: queueEntry, a: slices.Clone(e.Queue.NameBytes())})
 	case engine.LogLock:
 		rec := slices.Clone(n.e.Message(e))
 		if _, err := store.ParseLock(rec); err != nil {
 			n.s.fail("node %d logs a lock that can't be read: %v", n.i, err)
 			return
 		}
-		d.write(entry{kind: lockEntry, at: n.s.now, a: rec})
+		n.log(entry{kind: lockEntry, a: rec})
 	case engine.LogUnlock:
-		d.write(entry{kind: unlockEntry, at: n.s.now, a: slices.Clone(n.e.Message(e))})
+		n.log(entry{kind: unlockEntry, a: slices.Clone(n.e.Message(e))})
 	}
 }
 
 // rewrite begins the log anew with what the node has in memory, as BGREWRITEAOF does,
 // and by that has all of it on disk.
-func (n *node) rewrite() {
-	d := &n.disk
+func (n *node) rewrite() { n.saveTo(&n.disk) }
+
+// saveTo has a log begin with what the node has in memory.
+func (n *node) saveTo(d *disk) {
 	d.queues, d.locks, d.log = nil, nil, d.log[:0]
 	at := map[*store.Queue]int{}
 	n.eachQueue(func(q *store.Queue) {
@@ -204,14 +220,14 @@ func (n *node) rewrite() {
 			seen[j.ID] = true
 			d.queues[i].recs = append(d.queues[i].recs, slices.Clone(j.Record()))
 			// That a job was delivered isn't logged.
-			if k, logged := d.jobs[j.ID]; !logged || (k.state == store.StateAcked) != (j.State == store.StateAcked) || !bytes.Equal(k.queue, j.Queue.NameBytes()) {
+			if k, logged := n.disk.jobs[j.ID]; !logged || (k.state == store.StateAcked) != (j.State == store.StateAcked) || !bytes.Equal(k.queue, j.Queue.NameBytes()) {
 				n.s.fail("node %d: job %s is in state %d of queue %q, and the log says %d of %q", n.i, j.ID, j.State, j.Queue.NameBytes(), k.state, k.queue)
 			}
 			known++
 		}
 	}
-	if known != len(d.jobs) {
-		n.s.fail("node %d has %d jobs to save, and its log has %d", n.i, known, len(d.jobs))
+	if known != len(n.disk.jobs) {
+		n.s.fail("node %d has %d jobs to save, and its log has %d", n.i, known, len(n.disk.jobs))
 	}
 	t := n.e.LockTable()
 	d.floor, d.complete = t.Floor, t.Complete
@@ -224,11 +240,7 @@ func (n *node) rewrite() {
 // too, from when it was written.
 func (n *node) load() {
 	d := &n.disk
-	must := func(err error) {
-		if err != nil {
-			n.s.fail("node %d can't load what it saved: %v", n.i, err)
-		}
-	}
+	must := n.mustLoad
 	for _, q := range d.queues {
 		sq := n.keys.make()
 		for _, rec := range q.recs {
@@ -245,37 +257,49 @@ func (n *node) load() {
 	}
 	n.e.Effects()
 	for i := range d.log {
-		switch e := &d.log[i]; e.kind {
-		case jobEntry:
-			must(n.e.ApplyJob(e.a, e.b))
-		case stateEntry:
-			must(n.e.ApplyState(e.a, e.b))
-		case deleteEntry:
-			n.e.ApplyDelete(&e.id)
-		case lockEntry:
-			must(n.e.ApplyLock(e.a))
-		case unlockEntry:
-			name, token := engine.UnlockParts(e.a)
-			n.e.ApplyUnlock(name, token)
-		case queueEntry:
-			must(n.e.ApplyQueue(e.a))
-		case renameEntry:
-			if !n.moveQueue(e.a, e.b) {
-				n.s.fail("node %d: RENAME %s %s can't be done again by its log", n.i, e.a, e.b)
-			}
-		case dropEntry:
-			if q := n.e.Queue(e.a); q != nil {
-				n.keys.Drop([]*store.Queue{q})
-			}
-		case doubtEntry:
-			n.e.Doubt(e.now, e.last)
-		}
+		n.apply(&d.log[i])
 		n.e.Effects()
 	}
 	for _, h := range d.held {
 		must(n.e.ApplyState(h[0], h[1]))
 	}
 	n.e.Effects()
+}
+
+// mustLoad says that a node reads what it, or its master, has written.
+func (n *node) mustLoad(err error) {
+	if err != nil {
+		n.s.fail("node %d can't load what was saved: %v", n.i, err)
+	}
+}
+
+// apply carries an entry out.
+func (n *node) apply(e *entry) {
+	switch e.kind {
+	case jobEntry:
+		n.mustLoad(n.e.ApplyJob(e.a, e.b))
+	case stateEntry:
+		n.mustLoad(n.e.ApplyState(e.a, e.b))
+	case deleteEntry:
+		n.e.ApplyDelete(&e.id)
+	case lockEntry:
+		n.mustLoad(n.e.ApplyLock(e.a))
+	case unlockEntry:
+		name, token := engine.UnlockParts(e.a)
+		n.e.ApplyUnlock(name, token)
+	case queueEntry:
+		n.mustLoad(n.e.ApplyQueue(e.a))
+	case renameEntry:
+		if !n.moveQueue(e.a, e.b) {
+			n.s.fail("node %d: RENAME %s %s can't be done again by its log", n.i, e.a, e.b)
+		}
+	case dropEntry:
+		if q := n.e.Queue(e.a); q != nil {
+			n.keys.Drop([]*store.Queue{q})
+		}
+	case doubtEntry:
+		n.e.Doubt(e.now, e.last)
+	}
 }
 
 // endCleanly writes the state file of a clean shutdown.

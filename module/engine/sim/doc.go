@@ -29,6 +29,9 @@
 //     doesn't. The nodes' file can be late. A disk can be lost.
 //   - Restarts: of one node, clean or crashed; of all at once; a node that is replaced by a
 //     new one and forgotten by the others, at once or one after the other.
+//   - Replicas: each node has one that follows its log, a little behind, and at times takes its
+//     place, with or without the last entries; the node ends, or follows it from then on
+//     (FAILOVER). The operator has the new node meet the others, and these forget the old one.
 //   - Joins: a new node meets any other, whoever can be reached just then.
 //   - Clocks: wall clocks differ, and are set; steady clocks begin with each life and are
 //     fast or slow.
@@ -39,7 +42,7 @@
 // # Not simulated
 //
 // The simulation leaves out the module and the server: commands, blocked clients, events, the
-// bus and its encryption, the bytes of the AOF and RDB, replicas, FLUSHALL, SWAPDB, RESTORE,
+// bus and its encryption, the bytes of the AOF and RDB, FLUSHALL, SWAPDB, RESTORE,
 // MULTI. A turn of a node's event loop is one step: what it logs, answers and sends happens at
 // once, and a crash never falls into its middle. A disk is never full, and never gives back
 // other bytes than it was given. tests/cluster and tests/chaos have these.
@@ -52,6 +55,7 @@
 //
 //   - clock.go: simulated time, and messages under way; disk.go: logs; sim.go: the nodes and
 //     their connections;
+//   - replica.go: replicas, and how they take their nodes' places;
 //   - play.go: clients with jobs, and trouble; check.go: what must hold of jobs;
 //   - family.go, unique.go, locks.go: the clients of families, unique jobs and locks,
 //     each with what must hold of them.

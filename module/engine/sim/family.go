@@ -58,7 +58,7 @@ func (s *Sim) member(f *family, m engine.Members, added func(*job)) {
 		Queue: fmt.Append(nil, "q", s.r.IntN(queues)), Body: []byte("member"), TTL: ttlSecs,
 		Retry: retrySecs, Replicate: max(s.Replicate, 2), Timeout: 2000, CanWait: true, Members: m,
 	}
-	if n.down || n.paused {
+	if !n.serves() {
 		return
 	}
 	n.call(func() {
@@ -112,7 +112,7 @@ func (s *Sim) holder(j *job) *node {
 	first := s.r.IntN(len(s.nodes))
 	for i := range s.nodes {
 		n := s.nodes[(first+i)%len(s.nodes)]
-		if n.down || n.paused {
+		if !n.serves() {
 			continue
 		}
 		if sj := n.e.Job(&j.id); sj != nil && sj.State == store.StateActive {

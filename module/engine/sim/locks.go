@@ -207,7 +207,7 @@ func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outc
 // doesn't use it; its node takes back what it was granted.
 func (w *lockWait) leave() {
 	n := w.n
-	if w.done || n.life != w.life || n.down || n.paused {
+	if w.done || n.life != w.life || !n.serves() {
 		return
 	}
 	w.gone = true

@@ -248,6 +248,9 @@ var lockHistories = map[string]Config{
 	"everysec": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Fsync: EverySec, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Stops: 60, Blackouts: 20, Rewrites: 60, NodesLate: true, Resets: 30,
 	}},
+	"promotions": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Promotions: 60, Crashes: 20, Resets: 30,
+	}},
 	"steps": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Steps: 120, StepMS: 60_000, Crashes: 60, Blackouts: 20, Rewrites: 60,
 	}},

@@ -108,7 +108,7 @@ func (s *Sim) work() {
 // up picks a node that clients can reach, nil where there is none.
 func (s *Sim) up() *node {
 	for range 20 {
-		if n := s.nodes[s.r.IntN(len(s.nodes))]; !n.down && !n.paused {
+		if n := s.nodes[s.r.IntN(len(s.nodes))]; n.serves() && !n.shut {
 			return n
 		}
 	}
@@ -173,7 +173,7 @@ func (s *Sim) consume(n *node) {
 		if n.life != life || s.closed {
 			return
 		}
-		if n.down || n.paused {
+		if !n.serves() {
 			s.consume(n)
 			return
 		}
@@ -335,7 +335,7 @@ func (s *Sim) nack(j *job, n *node) {
 
 // command runs something at a node, or at another where that is down.
 func (s *Sim) command(n *node, f func(*engine.Node)) {
-	if n.down || n.paused || s.r.IntN(4) == 0 {
+	if !n.serves() || s.r.IntN(4) == 0 {
 		if n = s.up(); n == nil {
 			return
 		}
@@ -344,7 +344,7 @@ func (s *Sim) command(n *node, f func(*engine.Node)) {
 }
 
 func (s *Sim) ack(j *job, n *node) {
-	if n.down || n.paused || s.r.IntN(4) == 0 && !s.Loyal {
+	if !n.serves() || s.r.IntN(4) == 0 && !s.Loyal {
 		if n = s.up(); n == nil {
 			s.at(1000, func() { s.ack(j, s.nodes[0]) })
 			return
@@ -445,7 +445,7 @@ func (s *Sim) troubleFor(n *node) {
 	})
 	s.every(f.Leaving, func() {
 		n := s.nodes[i]
-		if !n.down && !n.paused {
+		if n.serves() {
 			n.call(func() { n.e.SetLeaving(true) })
 			s.at(s.r.Int64N(20_000), func() {
 				if !n.down {
@@ -454,6 +454,7 @@ func (s *Sim) troubleFor(n *node) {
 			})
 		}
 	})
+	s.every(f.Promotions, func() { s.promote(s.nodes[i]) })
 	s.every(f.PauseQueue, func() { s.pauseQueue(s.nodes[i]) })
 	s.every(f.Renames, func() { s.rename(s.nodes[i]) })
 	s.every(f.Stops, func() { s.stop(s.nodes[i]) })
@@ -511,15 +512,18 @@ func (n *node) loseTail() {
 	s := n.s
 	after := s.now - s.r.Int64N(lagMS+1)
 	had := maps.Clone(n.disk.jobs)
-	lost := n.disk.cut(after)
-	if len(lost) == 0 {
-		return
+	if lost := n.disk.cut(after); len(lost) > 0 {
+		s.trace("node %d: loses the last %d entries of its log", n.i, len(lost))
+		s.tear(lost, had, n.disk.jobs)
 	}
+}
+
+// tear notes what is lost with the end of a log: which jobs it had, and which are left.
+func (s *Sim) tear(lost []entry, had, left map[store.ID]saved) {
 	s.torn++
-	s.trace("node %d: loses the last %d entries of its log", n.i, len(lost))
 	for _, j := range s.order {
 		if _, before := had[j.id]; before {
-			if _, still := n.disk.jobs[j.id]; !still {
+			if _, still := left[j.id]; !still {
 				j.torn++
 			}
 		}
@@ -600,7 +604,7 @@ func (s *Sim) meet(n, other *node) {
 // replace has a node die for good. The operator has all others forget it, and
 // puts a new one in its place.
 func (s *Sim) replace(n *node) {
-	if n.down || !s.agrees(n) {
+	if n.down || s.succeeding || !s.agrees(n) {
 		return
 	}
 	s.crash(n, true)
@@ -656,7 +660,7 @@ func (s *Sim) forget(n *node) {
 }
 
 func (s *Sim) pauseQueue(n *node) {
-	if n.down || n.paused {
+	if !n.serves() {
 		return
 	}
 	q := fmt.Append(nil, "q", s.r.IntN(queues))
@@ -691,11 +695,13 @@ func (s *Sim) restart(n *node) {
 	if other := s.nodes[(n.i+1)%len(s.nodes)]; other != n && n.e.Alone() {
 		s.meet(n, other) // the operator sees that it is alone
 	}
-	s.consume(n)
+	if !n.shut {
+		s.consume(n)
+	}
 }
 
 func (s *Sim) pause(n *node) {
-	if n.down || n.paused {
+	if !n.serves() {
 		return
 	}
 	s.trace("node %d: pauses", n.i)

@@ -32,6 +32,7 @@ type Faults struct {
 	Pressure        float64 // times in which memory is short
 	Leaving         float64 // a node leaves, and comes back
 	Replaced        float64 // a node dies for good, is forgotten, and a new one joins; counts as a wipe
+	Promotions      float64 // a node's replica takes its place, and the others forget the node
 	PauseQueue      float64 // a queue is paused for some seconds, at one node or everywhere
 	Renames         float64 // a queue gets another name at a node
 	Skew            int64   // ms that clocks differ at most
@@ -156,31 +157,32 @@ type dummy struct {
 type Sim struct {
 	Config
 	Report
-	now      int64
-	seq      uint64
-	queue    events
-	flying   int        // messages under way, without those that are always
-	spare    []*message // to be used again
-	r        *rand.Rand
-	nodes    []*node
-	byID     map[wire.NodeID]*node
-	jobs     map[store.ID]*job
-	order    []*job
-	cut      func(from, to *node) bool
-	healed   bool
-	healedAt int64
-	holding  bool // workers acknowledge nothing
-	over     bool // all jobs are done: none may show again
-	closed   bool // no more clients
-	wiped    int
-	byHand   bool          // the operator has settled what is uncertain
-	torn     int           // crashes that lost some of the log
-	dead     []wire.NodeID // nodes that were replaced
-	failures []string
-	seed     uint64
-	locks    *lockWorld
-	uniques  *uniqueWorld
-	events   int // see counted
+	now        int64
+	seq        uint64
+	queue      events
+	flying     int        // messages under way, without those that are always
+	spare      []*message // to be used again
+	r          *rand.Rand
+	nodes      []*node
+	byID       map[wire.NodeID]*node
+	jobs       map[store.ID]*job
+	order      []*job
+	cut        func(from, to *node) bool
+	healed     bool
+	healedAt   int64
+	holding    bool // workers acknowledge nothing
+	over       bool // all jobs are done: none may show again
+	closed     bool // no more clients
+	wiped      int
+	byHand     bool          // the operator has settled what is uncertain
+	torn       int           // crashes that lost some of the log
+	dead       []wire.NodeID // nodes that were replaced
+	succeeding bool          // an operator puts a promoted replica in its place
+	failures   []string
+	seed       uint64
+	locks      *lockWorld
+	uniques    *uniqueWorld
+	events     int // see counted
 }
 
 type node struct {
@@ -210,6 +212,9 @@ type node struct {
 	kept    int            // and which of it is on disk: nothing older comes after it
 	votes   []vote         // that it had given when the last life ended
 	waits   []*lockWait
+	replica *node   // follows its log; nil: there is none
+	behind  []entry // of a replica: what it has still to hear
+	shut    bool    // no clients are let in: it was promoted, and has met nobody yet
 }
 
 // link is a connection, as one side sees it: what is sent on an old one is lost.
@@ -245,8 +250,8 @@ func (k *keyspace) Lives(*store.Queue) (lives, expires bool) { return true, fals
 
 func (k *keyspace) Drop(queues []*store.Queue) {
 	for _, q := range queues {
-		if !k.n.e.Loading() {
-			k.n.disk.write(entry{kind: dropEntry, at: k.n.s.now, a: slices.Clone(q.NameBytes())})
+		if !k.n.e.Loading() && !k.n.e.Passive() {
+			k.n.log(entry{kind: dropEntry, a: slices.Clone(q.NameBytes())})
 		}
 		k.unlink(q)
 	}
@@ -313,6 +318,36 @@ func addr(i int) string { return fmt.Sprintf("10.0.0.%d:1", i) }
 // it (shell.go, persist.go and lock.go in package commands).
 func (n *node) start() {
 	s := n.s
+	n.boot()
+	n.call(func() {
+		n.recall()
+		if n.life > 1 {
+			n.restart()
+		}
+		for _, id := range s.dead {
+			n.e.Forget(id)
+		}
+	})
+	for _, p := range n.e.Peers() {
+		n.connect(s.byID[p.ID])
+	}
+	n.tickSoon(1)
+	if s.Faults.Promotions > 0 {
+		n.followed()
+	}
+}
+
+// recall reads the nodes' file.
+func (n *node) recall() {
+	for _, id := range n.disk.nodes {
+		n.e.AddPeer(id, addr(n.s.byID[id].i))
+	}
+	n.e.SetVotes(n.disk.votes)
+}
+
+// boot begins a life with nothing.
+func (n *node) boot() {
+	s := n.s
 	n.life++
 	n.down, n.paused, n.unsaved = false, false, false
 	n.tickAt, n.born = never, s.now
@@ -325,22 +360,6 @@ func (n *node) start() {
 	if most := s.maxLease(); most > 0 {
 		n.e.SetMaxLease(most)
 	}
-	n.call(func() {
-		for _, id := range n.disk.nodes {
-			n.e.AddPeer(id, addr(s.byID[id].i))
-		}
-		n.e.SetVotes(n.disk.votes)
-		if n.life > 1 {
-			n.restart()
-		}
-		for _, id := range s.dead {
-			n.e.Forget(id)
-		}
-	})
-	for _, p := range n.e.Peers() {
-		n.connect(s.byID[p.ID])
-	}
-	n.tickSoon(1)
 }
 
 // restart loads what was saved, and decides what that is worth.
@@ -361,7 +380,7 @@ func (n *node) restart() {
 		}
 	}
 	if n.e.Settle(engine.Trust{Exact: whole}) > 0 {
-		n.disk.write(entry{kind: doubtEntry, at: n.s.now, now: n.e.Now(), last: n.e.LastCTime()})
+		n.log(entry{kind: doubtEntry, now: n.e.Now(), last: n.e.LastCTime()})
 	}
 	if whole && !n.e.Abstains() {
 		n.checkVotes()
@@ -446,7 +465,9 @@ func (n *node) settle() {
 		case engine.Release:
 			if done := e.Waiter.Client.(*bool); !*done {
 				*done = true
-				n.s.consume(n)
+				if !n.e.Passive() {
+					n.s.consume(n)
+				}
 			}
 		case engine.Promise:
 			switch c := e.Client.(type) {
@@ -533,8 +554,14 @@ func (n *node) knows(to *node) bool {
 	return slices.ContainsFunc(n.e.Peers(), func(p *engine.Peer) bool { return p.ID == to.id })
 }
 
+// serves says whether clients are served, when they have found the node.
+func (n *node) serves() bool { return n.open() && !n.paused }
+
+// open says whether the node's bus is.
+func (n *node) open() bool { return !n.down && !n.e.Passive() }
+
 func (n *node) reaches(to *node) bool {
-	return !n.down && !to.down && !n.s.cut(n, to) && !n.s.cut(to, n)
+	return n.open() && to.open() && !n.s.cut(n, to) && !n.s.cut(to, n)
 }
 
 // connect keeps trying, as the bus does.

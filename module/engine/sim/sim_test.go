@@ -38,7 +38,7 @@ var histories = map[string]Config{
 	"elsewhere": {PerTenSeconds: 90, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 1, Replicate: 1, Patient: true, Faults: Faults{
 		MinDelay: 100, MaxDelay: 1500, Pressure: 400, Leaving: 300, Crashes: 400, Resets: 400,
 	}},
-	"external": {PerTenSeconds: 90, Nodes: 5, Jobs: 200, Seconds: 90, AckShare: 1, Once: 0.3, Replicate: 2, Swift: true, Faults: Faults{
+	"external": {PerTenSeconds: 100, Nodes: 5, Jobs: 200, Seconds: 90, AckShare: 1, Once: 0.3, Replicate: 2, Swift: true, Faults: Faults{
 		MinDelay: 1, MaxDelay: 4, Pressure: 300, Leaving: 200,
 	}},
 	"late": {PerTenSeconds: 200, Nodes: 5, Jobs: 150, Seconds: 120, AckShare: 0.9, Once: 0.2, Replicate: 3, Faults: Faults{
@@ -104,6 +104,15 @@ var histories = map[string]Config{
 	}},
 	"joins": {PerTenSeconds: 300, Nodes: 3, Jobs: 150, Seconds: 240, AckShare: 0.8, Once: 0.2, Replicate: 2, Wiped: 1, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Joins: 60, MaxNodes: 7, Replaced: 10, ForgetSecs: 30, Partitions: 60, CutSecs: 60, Crashes: 10, NodesLate: true,
+	}},
+	"promotions": {PerTenSeconds: 300, Nodes: 4, Jobs: 150, Seconds: 180, AckShare: 0.8, Once: 0.3, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Promotions: 60, Crashes: 20, Resets: 30, Partitions: 20, CutSecs: 30,
+	}},
+	"promotions moves": {PerTenSeconds: 300, Nodes: 3, Jobs: 200, Seconds: 180, AckShare: 0.8, Once: 0.5, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Promotions: 100, Pressure: 120, Leaving: 120, PauseQueue: 60, Resets: 60,
+	}},
+	"families promoted": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Promotions: 60, Crashes: 20, Resets: 30,
 	}},
 	"families restarted": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Blackouts: 40, Stops: 40, Crashes: 20, Rewrites: 120,

@@ -411,7 +411,7 @@ func (s *Sim) probe(key, q int, mesh bool) {
 // rename is RENAME of a queue at one node, to a name that is free there: what is
 // unique in the queue is so by its new name.
 func (s *Sim) rename(n *node) {
-	if n.down || n.paused {
+	if !n.serves() {
 		return
 	}
 	from, to := fmt.Appendf(nil, "q%d", s.r.IntN(s.queues())), fmt.Appendf(nil, "q%d", s.r.IntN(s.queues()))
@@ -431,7 +431,7 @@ func (s *Sim) rename(n *node) {
 				s.deadLetter(j)
 			}
 		}
-		n.disk.write(entry{kind: renameEntry, at: s.now, a: from, b: to})
+		n.log(entry{kind: renameEntry, a: from, b: to})
 	})
 }
 
