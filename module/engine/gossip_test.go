@@ -92,3 +92,17 @@ func TestKnocking(t *testing.T) {
 		assert.Zero(t, away(), name)
 	}
 }
+
+// A node that was forgotten is at the door, and its first message is still to come, when another tells of it: it is in then.
+func TestOneAtTheDoorComesInByGossip(t *testing.T) {
+	now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+	n, _ := paired(now, peer)
+	n.Forget(peer)
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	require.Empty(t, n.Peers())
+	require.True(t, n.AddPeer(peer, "10.0.0.1:1"))
+	require.Len(t, n.Peers(), 1)
+	assert.True(t, n.Peers()[0].Connected)
+	n.PeerDown(peer)
+	assert.False(t, n.Peers()[0].Connected)
+}

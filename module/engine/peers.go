@@ -126,6 +126,10 @@ func (n *Node) AddPeer(id wire.NodeID, addr string) bool {
 	n.effects = append(n.effects, Effect{Kind: Connect, Peer: p})
 	n.nodesChanged()
 	n.joins()
+	if at, yes := n.mesh.door[id]; yes { // it is connected already
+		delete(n.mesh.banned, id)
+		n.PeerUp(id, at, false)
+	}
 	return true
 }
 
