@@ -102,7 +102,9 @@ func (n *Node) propose(c *Claim) {
 		// An attempt that fails takes a greater token of a bare lock back: its holder has the
 		// lock by the one before, which is none of an earlier attempt.
 		c.proposal, c.fresh = n.ownToken(space, max(n.nextToken(l), c.least)), true
-		if c.first == 0 || had {
+		// One owner can have two claims for a bare lock at a node. Each attempt is one of its own
+		// to the voters then: none takes what another one has been granted for its own earlier vote.
+		if c.first == 0 || had || space == store.LockBare {
 			c.first = c.proposal
 		}
 	}
@@ -342,6 +344,7 @@ func (n *Node) adoptWon(c *Claim, left int64) {
 	})
 	if c.has(l) {
 		l.By = nodeBits(n.self.Node())
+		n.setFlags(l, l.Flags|c.flags&lockAny) // of two jobs that were given a key by QUORUM any, the older one stays
 	}
 }
 
