@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 
 	"jobmesh/module/store"
@@ -20,8 +21,11 @@ const (
 	beginPaceMS  = 50    // until the next claimSlice of very many are
 )
 
-// beginnings are the leases that are to begin: when they would be over (steady), by the jobs
-// that have the locks.
+// noEnd is for a lock that has no lease, and for which the others are to vote.
+const noEnd = math.MaxInt64
+
+// beginnings are the leases that are to begin: when they would be over (steady), or noEnd, by the
+// jobs that have the locks.
 type beginnings struct {
 	over  roster[store.ID, int64]
 	open  bool                    // a pass through them isn't over
@@ -103,8 +107,15 @@ func (n *Node) tickBegins(now int64) {
 		if j == nil || j.State == store.StateAcked || j.Unique() == nil || n.putOff(j) || n.alone() {
 			return false
 		}
+		if *over == noEnd && !j.Unique().Has(store.UniqueHasWait) {
+			return false // it has lost it, or given it back
+		}
 		if n.byJob[id] == nil { // else it is being claimed
-			n.askToBegin(j, j.Unique(), max(*over-now, ClaimTimeoutMS))
+			lease := max(*over-now, ClaimTimeoutMS)
+			if *over == noEnd {
+				lease = 0
+			}
+			n.askToBegin(j, j.Unique(), lease)
 		}
 		return true
 	})

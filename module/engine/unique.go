@@ -921,7 +921,7 @@ func handedOver(j *store.Job) bool {
 // relock makes the locks of a queue's jobs anew, from what the jobs say, after
 // the queue was loaded or has got another name. Where two say that they have a
 // lock, the first one met does.
-func (n *Node) relock(q *store.Queue) { n.relockSome(q, &settling{}) }
+func (n *Node) relock(q *store.Queue) { n.relockSome(q, &settling{restored: true}) }
 
 // relockSome goes on with that, and with the ties of jobs that aren't held where a node is
 // promoted ([Node.rejoinRest]). It says whether all is done.
@@ -969,15 +969,17 @@ func (n *Node) relockJob(j *store.Job, s *settling) {
 		return
 	}
 	if u.Has(store.UniqueHasWait) {
-		n.restore(j, u, store.LockWait)
+		n.restore(j, u, store.LockWait, s.restored)
 	}
 	if u.Has(store.UniqueHasRun) {
-		n.restore(j, u, store.LockRun)
+		n.restore(j, u, store.LockRun, s.restored)
 	}
 }
 
-// restore gives a job the lock back that it says it has.
-func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
+// restore gives a job the lock back that it says it has. Where its queue has come into sight while the
+// server runs, by RESTORE or under another name, the other nodes are asked for a waiting lock, too: they may
+// have no votes for it.
+func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen bool) {
 	name := n.lockName(j, u, space)
 	lease, token := u.RunTTL(), u.RunToken()
 	if space == store.LockWait {
@@ -1007,8 +1009,11 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space) {
 		lease = n.runLease(j, u) // other nodes would never see its end
 	}
 	asks := space == store.LockWait && lease > 0 && !n.alone()
-	if asks {
+	switch {
+	case asks:
 		n.begins.over.put(j.ID, n.steady()+lease)
+	case space == store.LockWait && seen && !n.alone():
+		n.begins.over.put(j.ID, noEnd)
 	}
 	switch _, holder := n.takeLock(name, &j.ID, lease); {
 	case holder == nil:

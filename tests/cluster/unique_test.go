@@ -327,3 +327,30 @@ func TestDeletedQueueFreesItsKeys_25(t *testing.T) {
 		}
 	}
 }
+
+// A queue that comes by RESTORE, or under another name, brings its jobs' keys: the other nodes are asked for
+// them, so that none gives one to another job.
+func TestKeysOfAQueueThatComesOverTheMesh(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	options := []any{"REPLICATE", 1, "RETRY", 600, "UNIQUE", "until-processed", "KEY", "k"}
+	id := addUnique(t, m[0], "q", "first", options...)
+	dump := m[0].Do("DUMP", "q").Str
+	require.Equal(t, int64(1), m[0].Do("DEL", "q").Int())
+	m.nobodyHolds(t)
+	require.Equal(t, "OK", m[0].Do("RESTORE", "q", 0, dump).Str)
+	for _, queue := range []string{"q", "other"} {
+		if queue != "q" {
+			require.Equal(t, "OK", m[0].Do("RENAME", "q", queue).Str)
+		}
+		for _, s := range m {
+			harness.Await(t, 10*time.Second, "the vote", func() bool {
+				return s.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", queue).Field("job").Str == id
+			})
+			v := s.Do(append([]any{"ADDJOB", queue, "second", 5000}, options...)...)
+			assert.True(t, v.NullString(), "%s: %v", queue, v)
+		}
+	}
+	require.Equal(t, int64(1), m[0].Do("ACKJOB", id).Int())
+	addUnique(t, m[1], "other", "next", options...)
+}
