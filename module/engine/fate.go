@@ -35,8 +35,9 @@ type source struct {
 type turn uint8
 
 const (
-	later turn = iota // another does: not before its retry time
-	soon              // when the others have been told, and nobody objects
+	later      turn = iota // another does: not before its retry time
+	soon                   // when the others have been told, and nobody objects
+	unpromised             // likewise, but all nodes are told at once: where the job is added it may not be promised yet
 	atOnce
 )
 
@@ -351,7 +352,7 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	if !ok || !f.Drop(ids...) {
 		return true
 	}
-	early := f.Flags&store.FamilyEarly != 0
+	early, adding := f.Flags&store.FamilyEarly != 0, f.Flags&store.FamilyAdding != 0
 	switch {
 	case early:
 		f.Flags &^= store.FamilyEarly // who waited for it waits no more
@@ -377,7 +378,11 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 		n.log(LogState, j)
 		return true
 	}
-	n.letGo(j, n.turnOf(j, e))
+	when := n.turnOf(j, e)
+	if adding && when == atOnce {
+		when = unpromised
+	}
+	n.letGo(j, when)
 	return true
 }
 
@@ -452,6 +457,15 @@ func (n *Node) letGo(j *store.Job, when turn) {
 		j.Flags &^= store.FlagQueuedOnce
 		j.QTime = n.now + store.AnnounceMS
 		n.arm(j)
+		n.log(LogState, j)
+		return
+	}
+	if when == unpromised && j.Queue.DB == 0 {
+		j.Flags &^= store.FlagQueuedOnce
+		j.QTime = n.now + store.AnnounceMS
+		j.Flags |= store.FlagAnnounced
+		n.arm(j)
+		n.tellAll(&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(j.ID)})
 		n.log(LogState, j)
 		return
 	}

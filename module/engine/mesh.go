@@ -26,6 +26,8 @@ type adding struct {
 	need     int   // confirmations
 	deadline int64 // unix ms; 0: none
 	external bool  // this node keeps no copy
+	kin      bool  // the copies have store.FamilyAdding
+	away     bool  // another node has it in a queue, or with a client
 	at       int   // in Node.waiting
 	number   uint64
 
@@ -191,7 +193,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Queued:
 		n.onQueued(p, j, m.Flags)
 	case wire.Working:
-		n.onWorking(j, m.Flags)
+		n.onWorking(p, j, m.Flags)
 	case wire.PutOff:
 		n.onPutOff(p, j, m.Span)
 	case wire.SetAck:

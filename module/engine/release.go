@@ -217,7 +217,10 @@ func (n *Node) letSome(l *letting) (all bool) {
 // letOne lets a blocked job go, for the one that blocks it was released to come last.
 func (n *Node) letOne(c *store.Job, when turn) {
 	f, _ := c.Family()
-	f.Flags = f.Flags&^store.FamilyBlocked | store.FamilyEarly
+	if f.Flags&store.FamilyAdding != 0 && when == atOnce {
+		when = unpromised
+	}
+	f.Flags = f.Flags&^(store.FamilyBlocked|store.FamilyAdding) | store.FamilyEarly
 	if c = n.setFamily(c, &f); held(c) {
 		n.log(LogState, c)
 	} else {

@@ -109,6 +109,10 @@ func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
 	j.State = store.StateWaitRepl
 	n.countFamily(j)
 	ad := &adding{id: j.ID, need: elsewhere, external: external, began: n.now, least: elsewhere}
+	if f, _ := j.Family(); f.Held() {
+		f.Flags |= store.FamilyAdding
+		j, ad.kin = n.setFamily(j, &f), true
+	}
 	if a.Default && !external {
 		ad.least = 0
 	} else if a.Default {
@@ -349,7 +353,12 @@ func (n *Node) tickAdds() {
 	}
 }
 
+// onGotJob counts a copy. Where the job was added, the word is that it is promised.
 func (n *Node) onGotJob(p *Peer, j *store.Job) {
+	if j.State == store.StateActive {
+		n.isAdded(j)
+		return
+	}
 	ad := n.addings[j.ID]
 	if j.State != store.StateWaitRepl || ad == nil || !j.Confirm(uint64(p.Node)) {
 		return
@@ -405,8 +414,16 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 	}
 	n.endAdding(ad)
 	promise := Effect{Kind: Promise, ID: j.ID, Client: ad.client}
+	switch {
+	case !ad.kin:
+	case held(j) || ad.away:
+		n.tell(j, &wire.Message{Kind: wire.GotJob})
+		j = n.isAdded(j)
+	case !ad.external:
+		n.tell(j, &wire.Message{Kind: wire.Queued}) // they may have still to hear that it waits for nothing
+	}
 	if ad.external {
-		if j.Retry > 0 {
+		if j.Retry > 0 && !ad.away {
 			n.handOver(j)
 		}
 		n.entrust(j)
@@ -416,8 +433,25 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 	}
 	j.ClearConfirmed()
 	j.State = store.StateActive
-	n.begin(j)
+	if ad.away {
+		j.QTime = n.retryAt(j)
+		j.Flags |= store.FlagQueuedOnce
+		n.arm(j)
+		n.log(LogJob, j)
+	} else {
+		n.begin(j)
+	}
 	n.effects = append(n.effects, promise)
+}
+
+// isAdded notes of a member of a family that its ADDJOB waits no more.
+func (n *Node) isAdded(j *store.Job) *store.Job {
+	f, _ := j.Family()
+	if f.Flags&store.FamilyAdding == 0 {
+		return j
+	}
+	f.Flags &^= store.FamilyAdding
+	return n.setFamily(j, &f)
 }
 
 // worked keeps the promise where somebody has worked on the job already: it is
@@ -534,6 +568,9 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			return
 		}
 		j, _ = n.learnLogged(j, m.Holders)
+		if m.Flags == 0 && (j.State == store.StateQueued || j.Flags&store.FlagDelivered != 0 && j.QTime > n.now) {
+			n.send(p, &wire.Message{Kind: wire.Queued, ID: m.ID}) // the sender isn't to queue it when it is promised
+		}
 		if m.Flags&wire.NewBody != 0 {
 			j = n.onNewBody(j, m.Job.Body)
 		}

@@ -80,6 +80,9 @@ const unheardMS = 60_000
 func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	j = n.overheard(n.meet(p, j))
 	switch {
+	case j.State == store.StateWaitRepl:
+		// It isn't promised yet. It is queued here when it is.
+		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID})
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
 	case taker(j) == p.Node:
@@ -160,7 +163,10 @@ func (n *Node) wonElsewhere(j *store.Job) bool {
 
 // onWorking leaves a job to another node, whose client says that it works on it. Where that
 // one hadn't given it to anybody, nobody can have it before its delay is over.
-func (n *Node) onWorking(j *store.Job, flags uint8) {
+func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
+	if n.isAway(p, j) {
+		return
+	}
 	var span int64
 	if flags&wire.InHands == 0 {
 		if n.nobodyHas(j) {
@@ -183,8 +189,20 @@ func (n *Node) leaveJob(j *store.Job, span int64) {
 	n.yield(j, span)
 }
 
+// isAway notes of a job that isn't promised yet that a node has it in its queue or with a client, which
+// didn't reach this one to ask. False: it is promised.
+func (n *Node) isAway(p *Peer, j *store.Job) bool {
+	ad := n.addingOf(&j.ID)
+	if ad == nil || j.State != store.StateWaitRepl {
+		return false
+	}
+	ad.away = true
+	n.meet(p, j)
+	return true
+}
+
 func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
-	if j.State == store.StateWaitRepl {
+	if n.isAway(p, j) {
 		return
 	}
 	j = n.overheard(n.meet(p, j))

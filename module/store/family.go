@@ -27,6 +27,8 @@ const (
 	// FamilyLets: it was released to come last, and some of those that it blocked aren't
 	// let go yet. To all that look at them they are as FamilyEarly.
 	FamilyLets
+	// FamilyAdding: its ADDJOB may still wait for copies, as far as is known here.
+	FamilyAdding
 )
 
 // Family is what a job waits for, as its TagFamily extra has it: the flags and
