@@ -105,4 +105,9 @@ func TestOneAtTheDoorComesInByGossip(t *testing.T) {
 	assert.True(t, n.Peers()[0].Connected)
 	n.PeerDown(peer)
 	assert.False(t, n.Peers()[0].Connected)
+
+	n.Forget(peer)
+	require.True(t, n.Meet(peer, "10.0.0.1:1")) // and it is the other one that connects
+	n.PeerUp(peer, "10.0.0.1:1", false)
+	assert.True(t, n.Peers()[0].Connected)
 }

@@ -142,10 +142,10 @@ func (n *Node) nodesChanged() {
 
 // PeerUp follows a connection: the node at its other end has proved that it is
 // one of the mesh. One that was forgotten a moment ago, and anybody at a node
-// that was reset, waits at the door, unless it was met on purpose: its first
-// message tells whether somebody wants it here.
+// that was reset, waits at the door, unless it was met on purpose, or is known again since: its
+// first message tells whether somebody wants it here.
 func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
-	if until, yes := n.mesh.banned[id]; !met && (n.mesh.alone || yes && n.now < until) {
+	if until, yes := n.mesh.banned[id]; !met && n.peer(id) == nil && (n.mesh.alone || yes && n.now < until) {
 		n.mesh.door[id] = addr
 		return
 	}
