@@ -1,10 +1,10 @@
 package commands
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,23 +42,18 @@ func (m *module) nodesText(forFile bool) string {
 }
 
 // deletedLine begins the line of the nodes' file that has [engine.Deletions]: All, and each
-// queue's hash and creation time, or -.
+// queue's hash and creation time in their order, or -.
 const deletedLine = "deleted"
 
 func deletionsText(d engine.Deletions) string {
 	if d.All == 0 && len(d.Queues) == 0 {
 		return ""
 	}
-	list := "-"
-	for i, h := range slices.Sorted(maps.Keys(d.Queues)) {
-		if i == 0 {
-			list = ""
-		} else {
-			list += ","
-		}
-		list += fmt.Sprintf("%016x:%d", h, d.Queues[h])
+	list := make([]string, len(d.Queues))
+	for i, q := range d.Queues {
+		list[i] = fmt.Sprintf("%016x:%d", q.Name, q.UpTo)
 	}
-	return fmt.Sprintf("%s %d %s\n", deletedLine, d.All, list)
+	return fmt.Sprintf("%s %d %s\n", deletedLine, d.All, cmp.Or(strings.Join(list, ","), "-"))
 }
 
 // parseDeletions reads the fields of that line. It skips whatever it can't read.
@@ -67,13 +62,12 @@ func parseDeletions(f []string) (d engine.Deletions) {
 		return d
 	}
 	d.All, _ = strconv.ParseUint(f[1], 10, 64)
-	d.Queues = map[uint64]uint64{}
 	for entry := range strings.SplitSeq(f[2], ",") {
 		hash, at, _ := strings.Cut(entry, ":")
 		h, wrong := strconv.ParseUint(hash, 16, 64)
 		c, err := strconv.ParseUint(at, 10, 64)
 		if wrong == nil && err == nil {
-			d.Queues[h] = c
+			d.Queues = append(d.Queues, engine.QueueDeleted{Name: h, UpTo: c})
 		}
 	}
 	return d

@@ -76,12 +76,12 @@ func TestVarsOfTheNodesFile(t *testing.T) {
 	}
 }
 
-// Deletions are remembered over a restart; a line that can't be read counts for nothing.
+// Deletions are remembered over a restart in their order; a line that can't be read counts for nothing.
 func TestDeletionsInTheNodesFile(t *testing.T) {
 	for _, d := range []engine.Deletions{
-		{All: 7, Queues: map[uint64]uint64{}},
-		{All: 0, Queues: map[uint64]uint64{1: 2}},
-		{All: math.MaxUint64, Queues: map[uint64]uint64{math.MaxUint64: 1, 5: math.MaxUint64}},
+		{All: 7},
+		{All: 0, Queues: []engine.QueueDeleted{{Name: 1, UpTo: 2}}},
+		{All: math.MaxUint64, Queues: []engine.QueueDeleted{{Name: math.MaxUint64, UpTo: 1}, {Name: 5, UpTo: math.MaxUint64}}},
 	} {
 		f := strings.Fields(deletionsText(d))
 		assert.NotEqual(t, 6, len(f), "a former release takes six for a node")

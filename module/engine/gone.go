@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"maps"
 	"slices"
 
 	"jobmesh/module/store"
@@ -20,12 +19,18 @@ import (
 
 // Deletions is what a node remembers of that. It outlives a restart, in the nodes' file.
 type Deletions struct {
-	All    uint64            // creation time: of all queues, jobs up to then are deleted
-	Queues map[uint64]uint64 // the same for single queues, by a hash of the name
+	All    uint64         // creation time: of all queues, jobs up to then are deleted
+	Queues []QueueDeleted // the same for single queues, in the order of their deletions
+}
+
+// QueueDeleted is the deletion of a queue.
+type QueueDeleted struct {
+	Name uint64 // its hash
+	UpTo uint64 // creation time
 }
 
 const (
-	maxDeletions = 512 // queues; then the older half is forgotten
+	maxDeletions = 512 // queues; then the first one that was deleted is forgotten
 	pastMS       = 5_000
 	pastMost     = 100_000 // queues
 	walkedMost   = 20      // jobs passed over that count as one that is handed over
@@ -41,7 +46,7 @@ type deletions struct {
 
 // Deletions is what the nodes' file is to keep.
 func (n *Node) Deletions() Deletions {
-	return Deletions{n.deleted.All, maps.Clone(n.deleted.Queues)}
+	return Deletions{n.deleted.All, slices.Clone(n.deleted.Queues)}
 }
 
 // SetDeletions sets what it kept.
@@ -70,20 +75,14 @@ func (n *Node) queueDeleted(q *store.Queue) {
 		return
 	}
 	n.deleted.untold += q.Jobs()
-	d := &n.deleted
-	if d.Queues == nil {
-		d.Queues = map[uint64]uint64{}
+	d, last := &n.deleted, QueueDeleted{hashOf(q.NameBytes()), n.newestHere()}
+	if i := d.find(last.Name); i >= 0 {
+		last.UpTo = max(last.UpTo, d.Queues[i].UpTo)
+		d.Queues = slices.Delete(d.Queues, i, i+1)
+	} else if len(d.Queues) >= maxDeletions {
+		d.Queues = slices.Delete(d.Queues, 0, 1)
 	}
-	h := hashOf(q.NameBytes())
-	d.Queues[h] = max(d.Queues[h], n.newestHere())
-	if len(d.Queues) > maxDeletions {
-		times := slices.Sorted(maps.Values(d.Queues))
-		middle := times[len(times)/2]
-		maps.DeleteFunc(d.Queues, func(_, c uint64) bool { return c < middle })
-		if len(d.Queues) > maxDeletions { // all at one time
-			clear(d.Queues)
-		}
-	}
+	d.Queues = append(d.Queues, last)
 	n.nodesChanged()
 }
 
@@ -91,7 +90,7 @@ func (n *Node) queueDeleted(q *store.Queue) {
 func (n *Node) allDeleted(at uint64) {
 	d := &n.deleted
 	d.All, d.flushed = max(d.All, at), 0
-	maps.DeleteFunc(d.Queues, func(_, c uint64) bool { return c <= d.All })
+	d.Queues = slices.DeleteFunc(d.Queues, func(q QueueDeleted) bool { return q.UpTo <= d.All })
 	n.nodesChanged()
 }
 
@@ -111,11 +110,21 @@ func (n *Node) flushedAll() {
 
 func (n *Node) deletedUpTo(queue []byte, ctime uint64) bool {
 	d := &n.deleted
-	if ctime <= d.All || len(d.Queues) > 0 && ctime <= d.Queues[hashOf(queue)] {
+	if ctime <= d.All {
 		return true
+	}
+	if len(d.Queues) > 0 {
+		if i := d.find(hashOf(queue)); i >= 0 && ctime <= d.Queues[i].UpTo {
+			return true
+		}
 	}
 	from, dead := bytes.CutSuffix(queue, []byte(DeadSuffix)) // it may be dead since
 	return dead && n.deletedUpTo(from, ctime)
+}
+
+// find is where a queue is among those that were deleted; -1: nowhere.
+func (d *Deletions) find(name uint64) int {
+	return slices.IndexFunc(d.Queues, func(q QueueDeleted) bool { return q.Name == name })
 }
 
 // hashOf is the same after a restart, and nobody can make two names that share one.

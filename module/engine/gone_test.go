@@ -143,6 +143,59 @@ func TestManyQueuesAreDeleted(t *testing.T) {
 	assert.Zero(t, n.Jobs())
 }
 
+// Where very many queues are deleted at a time, with no job added meanwhile, the last are
+// remembered, and after a restart those of them that were deleted last stay the longest.
+func TestManyQueuesAreDeletedAtOnce(t *testing.T) {
+	const now, queues, last = int64(1_700_000_000_000), 728, 256
+	n, k, _ := node(now)
+	join := func() {
+		n.AddPeer(mate, "10.0.0.1:1")
+		n.PeerUp(mate, "10.0.0.1:1", false)
+	}
+	join()
+	ids := &store.IDMaker{}
+	var jobs []wire.Message
+	var all []*store.Queue
+	for i := range queues {
+		ctime := uint64(now)*1_000_000 + uint64(i)
+		m := wire.Message{Kind: wire.ReplJob, ID: wire.JobID(ids.Make(ctime, 7, 60, true)), Holders: []wire.Node{mate.Node()}, Queue: fmt.Append(nil, i),
+			Job: wire.Job{CTime: ctime, Left: 60_000, Retry: 10, Repl: 2, Body: []byte("b")}}
+		require.NoError(t, n.Receive(mate, m.Append(nil)))
+		n.Effects()
+		all = append(all, n.Queue(m.Queue))
+		m.Kind, m.Flags = wire.YourJob, wire.Had
+		jobs = append(jobs, m)
+	}
+	refused := func(upTo int) {
+		t.Helper()
+		for i := upTo - last; i < upTo; i++ {
+			require.NoError(t, n.Receive(mate, jobs[i].Append(nil)))
+			id := store.ID(jobs[i].ID)
+			require.Nil(t, n.Job(&id), "job %d of %d", i, upTo)
+			n.Effects()
+		}
+	}
+	k.Drop(all[:queues-last/2])
+	n.Tick()
+	n.Effects()
+	refused(queues - last/2)
+
+	d := n.Deletions()
+	n, k, _ = node(now)
+	join()
+	n.SetDeletions(d)
+	for i := queues - last/2; i < queues; i++ {
+		m := jobs[i]
+		m.Kind, m.Flags = wire.ReplJob, 0
+		require.NoError(t, n.Receive(mate, m.Append(nil)))
+		n.Effects()
+		k.Drop([]*store.Queue{n.Queue(m.Queue)})
+	}
+	n.Tick()
+	n.Effects()
+	refused(queues)
+}
+
 // A node that doesn't take very many jobs is given the one behind them, and none of them twice.
 // Another node, and clients here, get them.
 func TestBehindVeryManyThatANodeDoesNotTake(t *testing.T) {
