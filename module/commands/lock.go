@@ -22,7 +22,7 @@ const (
 	errLockQueue   engine.Refusal = "ERR QUEUE goes with TYPE waiting or running"
 	errLockCursor  engine.Refusal = "ERR invalid cursor"
 	errLockBlock   engine.Refusal = "NOQUORUM A lock in a mesh has to be agreed on with other nodes, which MULTI and scripts can't wait for"
-	errClearing    engine.Refusal = "UNBLOCKED the locks are free, and aren't counted yet"
+	errClearing    engine.Refusal = "UNBLOCKED the locks are free, or will be when others are that are cleared before, and aren't counted yet"
 	errInternalLck engine.Refusal = "ERR SETLOCK and DELLOCK are special commands only processed from AOF"
 )
 

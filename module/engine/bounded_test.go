@@ -1225,6 +1225,164 @@ func TestVeryManyDisputesAreCleared(t *testing.T) {
 	assert.Equal(t, 1, n.Disputed())
 }
 
+// A dispute that very many clearings of other locks have passed is ended by one that is for it.
+func TestADisputeThatVeryManyClearingsPass(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, _ := inDispute(t, now, 100, func() int64 { return now })
+	clear := func(prefix string) {
+		_, _, err := n.ClearLocks(bareName(prefix), true, true)
+		require.NoError(t, err)
+		n.Effects()
+	}
+	for range 1<<15 + 10 {
+		clear("others")
+	}
+	require.Equal(t, 100, n.Disputed())
+	clear("")
+	assert.Zero(t, n.Disputed())
+}
+
+// held is a node alone with so many bare locks, which ann has.
+func held(t *testing.T, locks int) *engine.Node {
+	n, _, _ := node(dawn)
+	for i := range locks {
+		o, _ := n.AcquireLock(bareName(fmt.Sprint(i)), []byte("ann"), 3_600_000, 0, nil)
+		require.Equal(t, engine.Granted, o.Kind)
+		n.Effects()
+	}
+	return n
+}
+
+// Very many clients clear locks by prefixes, where very many are held: to look for a lock takes no longer.
+func TestVeryManyClearings(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	n := held(t, 50_000)
+	for i := range 8000 {
+		_, pending, err := n.ClearLocks(bareName(fmt.Sprint("other", i)), true, true)
+		require.NoError(t, err)
+		pending.Client = i
+		n.Effects()
+	}
+	took := time.Hour
+	for range 20 {
+		began := threadTime(t)
+		for i := range 1000 {
+			require.NotNil(t, n.Lock(bareName(fmt.Sprint(i))))
+		}
+		took = min(took, threadTime(t)-began)
+	}
+	require.Less(t, took, 5*time.Millisecond)
+}
+
+// A lock that is taken while very many others are being cleared isn't cleared by a command of before.
+func TestALockThatIsTakenWhileVeryManyAreCleared(t *testing.T) {
+	n := held(t, 100_000)
+	for i := range 36_000 {
+		prefix := "other"
+		if i == 2000 { // those before it are under way when the last one comes
+			prefix = "lock"
+		}
+		_, pending, err := n.ClearLocks(bareName(prefix), true, true)
+		require.NoError(t, err)
+		require.NotNil(t, pending)
+		n.Effects()
+	}
+	for _, who := range []struct {
+		owner string
+		kind  engine.OutcomeKind
+	}{{"bob", engine.Granted}, {"cid", engine.Conflict}} {
+		o, _ := n.AcquireLock(bareName("lock"), []byte(who.owner), 3_600_000, 0, nil)
+		require.Equal(t, who.kind, o.Kind, who.owner)
+	}
+}
+
+// Where many locks are being cleared a further ClearLocks waits for its turn: until then it
+// frees nothing and the other nodes aren't told, after it its client is answered. One that can't
+// wait doesn't.
+func TestAClearingWaitsForItsTurn(t *testing.T) {
+	const locks = 10_000
+	for _, how := range []string{"cleared", "heard", "at once", "no majority", "a replica"} {
+		t.Run(how, func(t *testing.T) {
+			n := held(t, locks)
+			if how != "at once" {
+				n.AddPeer(mate, "10.0.0.1:1")
+				n.PeerUp(mate, "10.0.0.1:1", false)
+				n.TrustLocks()
+				n.Effects()
+			}
+			begin := func(prefix string, client any) {
+				_, pending, err := n.ClearLocks(bareName(prefix), true, true)
+				require.NoError(t, err)
+				require.NotNil(t, pending)
+				pending.Client = client
+			}
+			for i := range 20 {
+				begin(fmt.Sprint("other", i), nil)
+				n.Effects()
+			}
+			require.NotNil(t, n.Lock(bareName("5")))
+			if how == "heard" {
+				m := wire.Message{Kind: wire.ClearLocks, Flags: wire.Prefix, Lock: wire.Lock{Name: bareName(""), Token: n.Lock(bareName("5")).Token}}
+				require.NoError(t, n.Receive(mate, m.Append(nil)))
+			} else {
+				begin("", "client")
+			}
+			require.NotNil(t, n.Lock(bareName("5")), "it isn't its turn")
+			cleared, told := -1, 0
+			var failed error
+			look := func() {
+				for _, e := range n.Effects() {
+					var m wire.Message
+					switch {
+					case e.Kind == engine.Cleared:
+						require.Equal(t, "client", e.Client)
+						cleared, failed = e.Nodes, e.Err
+					case e.Kind == engine.Send:
+						if require.NoError(t, m.Parse(n.Message(&e))); m.Kind == wire.ClearLocks && len(m.Lock.Name) == 1 {
+							told++
+						}
+					}
+				}
+			}
+			look()
+			require.Zero(t, told)
+			switch how {
+			case "at once":
+				count, pending, err := n.ClearLocks(bareName("1"), true, false)
+				require.NoError(t, err)
+				require.Nil(t, pending)
+				require.EqualValues(t, 1111, count)
+				require.NotNil(t, n.Lock(bareName("5")))
+			case "no majority":
+				n.PeerDown(mate)
+			case "a replica":
+				n.SetPassive(true)
+			}
+			for range 400 {
+				n.SetNow(n.Now() + 1)
+				n.Tick()
+				look()
+			}
+			switch how {
+			case "cleared":
+				assert.Equal(t, locks, cleared)
+				assert.Equal(t, 1, told)
+			case "heard":
+				assert.NotNil(t, n.Lock(bareName("6")), "it was taken later")
+				assert.Nil(t, n.Lock(bareName("5")))
+			case "at once":
+				assert.Equal(t, locks-1111, cleared)
+			default:
+				assert.Error(t, failed)
+				assert.NotNil(t, n.Lock(bareName("5")))
+				assert.Zero(t, told)
+			}
+		})
+	}
+}
+
 // Very many locks of which others told different holders are told page by page, all of them,
 // also those that nobody has any more by the table, and forgotten bit by bit.
 func TestVeryManyLocksInDispute(t *testing.T) {

@@ -216,6 +216,7 @@ type claims struct {
 	byName    claimIndex[string]   // likewise, by their locks
 	lockLines map[string]*lockLine
 	clears    []*Clearing // first things first
+	clearLine []*Clearing // those that wait until fewer are under way
 	called    []string    // locks that became free, and have a line
 	debts     [debtKinds]debtList
 	owed      map[uint64]*debt

@@ -204,6 +204,8 @@ func (n *Node) clearDisputes(c *Clearing, most int) (cost int) {
 		if name, d := n.sync.disputed.at(c.disputes); c.ends([]byte(name), d) {
 			n.sync.disputed.remove(name)
 			cost += 2
+		} else if int16(c.age-d.age) > 0 {
+			d.age = c.age // it stays older than the next, however many pass it
 		}
 	}
 	n.disputeOver()

@@ -691,22 +691,16 @@ func (n *Node) ScanLocks(cursor uint64, emit *[]*store.Lock) uint64 {
 // that of this full name, or with prefix all whose full names begin so. Where no majority
 // can be reached nothing is done. cleared is how many this node knew to be held. Counting
 // very many locks takes a while; then, if the caller can wait, pending says that the count
-// comes as a Cleared effect for its Client. The locks are free at once.
+// comes as a Cleared effect for its Client. The locks are free at once, unless many others are
+// being cleared: then they are free when those have been, and before the effect.
 func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pending *Clearing, err error) {
-	switch {
-	case n.passive:
-		return 0, nil, ErrReplica
-	case !n.quorate(name):
-		return 0, nil, (&Outcome{Kind: NoQuorum, Why: n.whyNoQuorum(&Claim{name: name})}).Err()
+	if err := n.mayClear(name); err != nil {
+		return 0, nil, err
 	}
-	// A lock that is given from now on has a greater token, unless its node's clock is behind.
-	n.seen = max(n.seen, n.store.Locks().Floor, n.tokenIn(0))
-	m := wire.Message{Kind: wire.ClearLocks, Lock: wire.Lock{Name: name, Token: min(n.seen, store.MaxToken)}}
-	if prefix {
-		m.Flags = wire.Prefix
+	if c := (&Clearing{prefix: slices.Clone(name), own: true}); prefix && canWait && n.clearLater(c) {
+		return 0, c, nil
 	}
-	n.tellAll(&m)
-	n.noteClear(name, prefix, m.Lock.Token)
+	n.tellClear(name, prefix)
 	if !prefix {
 		return n.clear(name, store.MaxToken), nil, nil
 	}
@@ -720,6 +714,29 @@ func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pen
 	return c.cleared, nil, nil
 }
 
+// mayClear says why locks of this name, or of all that begin so, can't be cleared now.
+func (n *Node) mayClear(name []byte) error {
+	switch {
+	case n.passive:
+		return ErrReplica
+	case !n.quorate(name):
+		return (&Outcome{Kind: NoQuorum, Why: n.whyNoQuorum(&Claim{name: name})}).Err()
+	}
+	return nil
+}
+
+// tellClear tells the other nodes of a ClearLocks that begins here.
+func (n *Node) tellClear(name []byte, prefix bool) {
+	// A lock that is given from now on has a greater token, unless its node's clock is behind.
+	n.seen = max(n.seen, n.store.Locks().Floor, n.tokenIn(0))
+	m := wire.Message{Kind: wire.ClearLocks, Lock: wire.Lock{Name: name, Token: min(n.seen, store.MaxToken)}}
+	if prefix {
+		m.Flags = wire.Prefix
+	}
+	n.tellAll(&m)
+	n.noteClear(name, prefix, m.Lock.Token)
+}
+
 // onClear hears of another node's ClearLocks. Locks by a greater token than that one knew of
 // were given after it was answered, and stay.
 func (n *Node) onClear(m *wire.Message) {
@@ -727,11 +744,14 @@ func (n *Node) onClear(m *wire.Message) {
 	if upTo == 0 {
 		upTo = store.MaxToken // a former release's
 	}
-	n.noteClear(name, m.Flags&wire.Prefix != 0, upTo)
-	if m.Flags&wire.Prefix != 0 {
-		n.clearAll(name, upTo)
-	} else {
+	if m.Flags&wire.Prefix == 0 {
+		n.noteClear(name, false, upTo)
 		n.clear(name, upTo)
+		return
+	}
+	if !n.clearLater(&Clearing{prefix: slices.Clone(name), upTo: upTo}) {
+		n.noteClear(name, true, upTo)
+		n.clearAll(name, upTo)
 	}
 }
 
@@ -795,6 +815,7 @@ type Clearing struct {
 	prefix  []byte
 	upTo    uint64 // it is for locks up to this token,
 	age     uint16 // and before this age
+	own     bool   // it is this node's, which tells the others when it begins
 	lost    bool   // and not for those of jobs that are known here, see DistrustLocks
 	begun   bool
 	cleared int64
@@ -805,20 +826,71 @@ type Clearing struct {
 const (
 	clearBudget = 3000 // locks looked at at once by a Clearing
 	clearCost   = 10   // where one is freed, it counts as so many
+	clearBegun  = 30   // where a Clearing begins that waited, likewise
+	clearsMost  = 8    // Clearings under way: each lock that is looked up is compared with all
 )
 
 // clearAll begins a Clearing; in a small table it is over then.
 func (n *Node) clearAll(prefix []byte, upTo uint64) *Clearing {
-	n.clearOutvoted(func(c *Claim) bool { return c.proposal <= upTo && bytes.HasPrefix(c.name, prefix) })
 	return n.beginClear(&Clearing{prefix: slices.Clone(prefix), upTo: upTo})
 }
 
 func (n *Node) beginClear(c *Clearing) *Clearing {
+	n.addClear(c)
+	n.clearSome(clearBudget)
+	return c
+}
+
+func (n *Node) addClear(c *Clearing) {
+	if !c.lost {
+		n.clearOutvoted(func(claim *Claim) bool { return claim.proposal <= c.upTo && bytes.HasPrefix(claim.name, c.prefix) })
+	}
 	n.store.LockAge++
 	c.age = n.store.LockAge
 	n.clears = append(n.clears, c)
-	n.clearSome(clearBudget)
-	return c
+}
+
+// clearLater has a Clearing wait for its turn, where as many as may be are under way: no lock
+// is freed by it before. False: it may begin now.
+func (n *Node) clearLater(c *Clearing) bool {
+	if len(n.clears) < clearsMost && len(n.clearLine) == 0 {
+		return false
+	}
+	n.clearLine = append(n.clearLine, c)
+	n.hurryTick()
+	return true
+}
+
+// nextClear begins the first Clearing that waits.
+func (n *Node) nextClear() {
+	c := n.clearLine[0]
+	n.clearLine[0], n.clearLine = nil, n.clearLine[1:]
+	if !c.own {
+		n.noteClear(c.prefix, true, c.upTo)
+	} else if err := n.mayClear(c.prefix); err != nil {
+		n.toldCleared(c, err)
+		return
+	} else {
+		n.tellClear(c.prefix, true)
+		c.upTo = store.MaxToken
+	}
+	n.addClear(c)
+}
+
+// tickClears goes on with what is being cleared, and begins what waits for that.
+func (n *Node) tickClears() {
+	for budget := clearBudget; budget > 0; {
+		for ; len(n.clearLine) > 0 && len(n.clears) < clearsMost && budget > 0; budget -= clearBegun {
+			n.nextClear()
+		}
+		if len(n.clears) == 0 {
+			break
+		}
+		budget = n.clearSome(budget)
+	}
+	if len(n.clears)+len(n.clearLine) > 0 {
+		n.hurryTick()
+	}
 }
 
 // clearingOf is the Clearing that a lock is about to be freed by; nil: none.
@@ -847,8 +919,8 @@ func (n *Node) clearFirst(name []byte) {
 	}
 }
 
-// clearSome goes on with what is being cleared.
-func (n *Node) clearSome(budget int) {
+// clearSome goes on with what is being cleared, and returns what is left of the budget.
+func (n *Node) clearSome(budget int) int {
 	for ; len(n.clears) > 0; n.clears = n.clears[1:] {
 		c := n.clears[0]
 		if !c.begun {
@@ -857,7 +929,7 @@ func (n *Node) clearSome(budget int) {
 		}
 		if budget -= n.clearDisputes(c, budget); budget <= 0 {
 			n.hurryTick()
-			return
+			return 0
 		}
 		for l := n.store.WalkLock(); l != nil; l = n.store.WalkLock() {
 			switch {
@@ -873,11 +945,12 @@ func (n *Node) clearSome(budget int) {
 			}
 			if budget--; budget <= 0 {
 				n.hurryTick()
-				return
+				return 0
 			}
 		}
 		n.toldCleared(c, nil)
 	}
+	return budget
 }
 
 func (n *Node) toldCleared(c *Clearing, err error) {
@@ -888,6 +961,10 @@ func (n *Node) toldCleared(c *Clearing, err error) {
 
 // endClears ends what clients have cleared, as when the node becomes a replica.
 func (n *Node) endClears() {
+	for _, c := range n.clearLine {
+		n.toldCleared(c, ErrReplica)
+	}
+	n.clearLine = nil
 	n.clears = slices.DeleteFunc(n.clears, func(c *Clearing) bool {
 		if !c.lost {
 			n.toldCleared(c, ErrReplica)

@@ -64,7 +64,7 @@ func (n *Node) Tick() int64 {
 	n.dropCondemned()
 	n.tickFarewells()
 	n.tickLocks()
-	n.clearSome(clearBudget)
+	n.tickClears()
 	n.tickReturned()
 	n.serveOn()
 	n.tickAdds()
