@@ -1225,6 +1225,31 @@ func TestVeryManyDisputesAreCleared(t *testing.T) {
 	assert.Equal(t, 1, n.Disputed())
 }
 
+// FLUSHALL looks only at some of very many votes that a node has for other nodes' jobs.
+func TestAFlushWhereOthersHaveVeryManyLocks(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	const votes = 600_000
+	n, _, _ := node(dawn)
+	n.AddPeer(mate, "10.0.0.1:1")
+	n.PeerUp(mate, "10.0.0.1:1", true)
+	n.TrustLocks()
+	n.SetVotes(engine.Votes{Longest: 3_600_000, Unleased: true})
+	n.Effects()
+	ids := &store.IDMaker{}
+	for i := range uint64(votes) {
+		m := wire.Message{Kind: wire.Claim, Round: i + 1, Members: n.MembersSum(), Lock: wire.Lock{
+			Name: store.AppendLockName(nil, store.LockWait, nil, fmt.Append(nil, i)), Job: wire.JobID(ids.Make(i, i, 60, true)), Token: uint64(dawn)<<20 + (i+1)<<10}}
+		require.NoError(t, n.Receive(mate, m.Append(nil)))
+		n.Effects()
+	}
+	require.EqualValues(t, votes, n.Locks())
+	began := threadTime(t)
+	n.Flushed(-1)
+	require.Less(t, threadTime(t)-began, 5*time.Millisecond)
+}
+
 // A dispute that very many clearings of other locks have passed is ended by one that is for it.
 func TestADisputeThatVeryManyClearingsPass(t *testing.T) {
 	now := int64(1_700_000_000_000)

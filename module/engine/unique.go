@@ -728,7 +728,8 @@ func (n *Node) farewell(j *store.Job) (cost int) {
 
 const (
 	farewellCost  = reapBudget / farewellSlice // of a farewell, in jobs reaped
-	farewellMost  = 5_000                      // of FLUSHALL: to note them takes 3 ms
+	farewellMost  = 20_000                     // locks that FLUSHALL looks at: it takes 3 ms
+	farewellNoted = 4                          // where one is noted, it counts as so many
 	farewellSlice = 250                        // locks that are freed at once: each is a message to every node
 )
 
@@ -742,7 +743,7 @@ type farewell struct {
 // farewellAll notes the locks of all jobs, which are about to be forgotten at once, to be
 // freed bit by bit, from the next tick on: the server also empties its data to load them
 // anew in the same call (DEBUG RELOAD, DEBUG LOADAOF), and a job that comes back has its
-// locks still. It notes only some of very many locks; the others are found when they are in
+// locks still. It looks only at some of very many locks; the others are found when they are in
 // somebody's way.
 func (n *Node) farewellAll() {
 	if n.alone() || n.passive {
@@ -756,12 +757,14 @@ func (n *Node) farewellAll() {
 			return
 		}
 	}
-	for l, most := n.store.Locks().Head, farewellMost; l != nil && most > 0; l = l.Next {
+	most := farewellMost
+	for l := n.store.Locks().Head; l != nil && most > 0; l = l.Next {
+		most--
 		j := n.store.Lookup(&l.Job)
 		if j == nil || ended(l) {
 			continue
 		}
-		most--
+		most -= farewellNoted - 1
 		u, space := j.Unique(), l.Space()
 		if u == nil || !u.Has(hasFlag(space)) {
 			continue
