@@ -20,6 +20,7 @@ const (
 	errWaitNeg     engine.Refusal = "ERR WAIT is negative"
 	errLockType    engine.Refusal = "ERR TYPE is bare, waiting or running"
 	errLockQueue   engine.Refusal = "ERR QUEUE goes with TYPE waiting or running"
+	errLongMatch   engine.Refusal = "ERR the pattern must have 4096 bytes at most"
 	errLockCursor  engine.Refusal = "ERR invalid cursor"
 	errLockBlock   engine.Refusal = "NOQUORUM A lock in a mesh has to be agreed on with other nodes, which MULTI and scripts can't wait for"
 	errClearing    engine.Refusal = "UNBLOCKED the locks are free, or will be when others are that are cleared before, and aren't counted yet"

@@ -167,11 +167,17 @@ func lockTitle(l *store.Lock) (space store.Space, scope, key []byte) {
 // lockScan is a parsed LOCK.SCAN.
 type lockScan struct {
 	lockFilter
-	cursor         uint64
-	count          int64
-	match, prefix  []byte
-	isMatch, isPre bool
+	cursor uint64
+	count  int64
+	prefix []byte
+	isPre  bool
+	match  *glob // nil: all
 }
+
+const (
+	maxMatch  = 4096    // bytes of MATCH, as many as of a lock's name
+	scanSteps = 500_000 // of matches, then a page ends: some ms
+)
 
 func parseLockScan(c args) (s lockScan, err error) {
 	s.space, s.count = store.LockBare, scanCount
@@ -188,7 +194,10 @@ func parseLockScan(c args) (s lockScan, err error) {
 		case i+1 == c.NArgs():
 			return s, errSyntax
 		case is(c.Arg(i), "MATCH"):
-			s.match, s.isMatch = c.Arg(i+1), true
+			if len(c.Arg(i+1)) > maxMatch {
+				return s, errLongMatch
+			}
+			s.match = newGlob(c.Arg(i+1), scanByte)
 		case is(c.Arg(i), "PREFIX"):
 			s.prefix, s.isPre = c.Arg(i+1), true
 		case is(c.Arg(i), "COUNT"):
@@ -205,8 +214,11 @@ func parseLockScan(c args) (s lockScan, err error) {
 func (s *lockScan) wants(l *store.Lock) bool {
 	space, scope, key := lockTitle(l)
 	return space == s.space && (!s.inQueue || scope != nil && string(scope) == string(s.queue)) &&
-		(!s.isPre || strings.HasPrefix(string(key), string(s.prefix))) && (!s.isMatch || glob(s.match, key, scanByte))
+		(!s.isPre || strings.HasPrefix(string(key), string(s.prefix))) && (s.match == nil || s.match.match(key))
 }
+
+// tired says whether the matches until now took as long as one command may.
+func (s *lockScan) tired() bool { return s.match != nil && s.match.steps >= scanSteps }
 
 func (m *module) lockScan(c *rm.Ctx) {
 	if !m.enter(c) {
@@ -218,19 +230,20 @@ func (m *module) lockScan(c *rm.Ctx) {
 		return
 	}
 	m.locks = m.locks[:0]
-	for seen := int64(0); seen < s.count; seen++ {
+	n, sight := 0, newSight(c)
+	for seen, met := int64(0), int64(0); seen < s.count && !s.tired(); seen++ {
 		s.cursor = m.node.ScanLocks(s.cursor, &m.locks)
-		seen = max(seen, int64(len(m.locks)))
+		met += int64(len(m.locks) - n)
+		seen = max(seen, met)
+		for _, l := range m.locks[n:] {
+			if s.wants(l) && m.seesLock(sight, l) {
+				m.locks[n] = l
+				n++
+			}
+		}
+		m.locks = m.locks[:n]
 		if s.cursor == 0 {
 			break
-		}
-	}
-	n := 0
-	sight := newSight(c)
-	for _, l := range m.locks {
-		if s.wants(l) && m.seesLock(sight, l) {
-			m.locks[n] = l
-			n++
 		}
 	}
 	putCursor(c, s.cursor)

@@ -22,13 +22,14 @@ const (
 
 // Errors of QCONFIG.
 const (
-	errNoOption    engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN and EXCLUDE are"
-	errDelayedOut  engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set a longer TTL, or none"
-	errExclude     engine.Refusal = "ERR EXCLUDE must be yes or no"
-	errManyConfigs engine.Refusal = "ERR there are 10000 settings already: use patterns"
-	errLongPattern engine.Refusal = "ERR the name must have 1024 bytes at most"
-	errRestoreOnly engine.Refusal = "ERR QCONFIG RESTORE is a special command only processed from AOF"
-	errDamaged     engine.Refusal = "ERR the settings are damaged"
+	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN and EXCLUDE are"
+	errDelayedOut   engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set a longer TTL, or none"
+	errExclude      engine.Refusal = "ERR EXCLUDE must be yes or no"
+	errManyConfigs  engine.Refusal = "ERR there are 10000 settings already: use patterns"
+	errManyPatterns engine.Refusal = "ERR there are 1000 patterns already, of which one with more than ten *, or with a ? somewhere between two of them, counts as ten: use wider ones, or delete some"
+	errLongPattern  engine.Refusal = "ERR the name must have 1024 bytes at most"
+	errRestoreOnly  engine.Refusal = "ERR QCONFIG RESTORE is a special command only processed from AOF"
+	errDamaged      engine.Refusal = "ERR the settings are damaged"
 )
 
 // Options that aren't about uniqueness; the others' bits are parseUnique's.
@@ -196,8 +197,8 @@ func (m *module) configSet(c *rm.Ctx) {
 	s := &settings{name: name}
 	if old := m.settings.find(name); old != nil {
 		*s = *old
-	} else if len(m.settings.exact)+len(m.settings.patterns) >= maxSettings {
-		fail(c, errManyConfigs)
+	} else if err := m.settings.room(name); err != nil && !c.FromPeer() { // a former release's log may have more
+		fail(c, err)
 		return
 	}
 	if err := parseSettings(c, 3, s); err != nil {

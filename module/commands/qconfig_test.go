@@ -41,16 +41,16 @@ func TestPatterns(t *testing.T) {
 		"*": " a ab", "a*": "a ab abc", "*a": "a ba", "a*b*c": "abc axbxc aabbcc", "a?": "ab ac", "\\*": "*", "a\\?b": "a?b", "**": " a",
 	} {
 		for _, name := range strings.Split(names, " ") {
-			assert.True(t, glob(pattern, []byte(name), queueByte), "%q %q", pattern, name)
+			assert.True(t, newGlob(pattern, queueByte).match([]byte(name)), "%q %q", pattern, name)
 		}
 	}
 	for pattern, names := range map[string]string{"a*": "ba,", "*a": "ab", "a*b*c": "ac,abcd", "a?": "a,abc", "\\*": "a", "\\": "\\,a", "": "a"} {
 		for _, name := range strings.Split(names, ",") {
-			assert.False(t, glob(pattern, []byte(name), queueByte), "%q %q", pattern, name)
+			assert.False(t, newGlob(pattern, queueByte).match([]byte(name)), "%q %q", pattern, name)
 		}
 	}
 	// A pattern of many stars takes no time in proportion to all ways to match.
-	assert.False(t, glob(strings.Repeat("*a", 500), bytes.Repeat([]byte("a"), 499), queueByte))
+	assert.False(t, newGlob(strings.Repeat("*a", 500), queueByte).match(bytes.Repeat([]byte("a"), 499)))
 	assert.False(t, isPattern("a\\*b"))
 	assert.Equal(t, "a*b", plain("a\\*b"))
 	for _, text := range []string{"\x02", "\x00", "\x01\x01\x00\x00", "\x01\x01\x00\x00\x00\xff\x00\x00\x00", "\x01\x00\x00\x00\x00"} {
@@ -61,8 +61,9 @@ func TestPatterns(t *testing.T) {
 
 // Patterns count for names up to a length: the time to match grows with it.
 func TestPatternsForLongNames(t *testing.T) {
-	all := &settings{name: "*", pattern: true}
-	q := queueSettings{patterns: []*settings{all}}
+	all := &settings{name: "*"}
+	var q queueSettings
+	q.put(all)
 	name := make([]byte, maxMatched+1)
 	assert.Same(t, all, q.of(name[:maxMatched]))
 	assert.Nil(t, q.of(name))

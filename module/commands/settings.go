@@ -21,7 +21,7 @@ import (
 // value, which doesn't count.
 type settings struct {
 	name    string
-	pattern bool
+	pattern *glob // nil: it is the name of a queue
 	set     uint16
 	exclude bool
 	add     engine.Add
@@ -54,6 +54,32 @@ func (q *queueSettings) any() bool { return len(q.exact)+len(q.patterns) > 0 }
 // time that it takes to match grows with it, and anybody who adds jobs chooses names.
 const maxMatched = 1024
 
+// Each ADDJOB is matched with all patterns. What takes longest is to search for many
+// parts, or for one with ?.
+const (
+	maxPatterns  = 1000
+	patternCosts = 10 // so many such a pattern counts as
+	plainParts   = 11
+)
+
+// room says whether there may be one more name or pattern.
+func (q *queueSettings) room(name string) error {
+	if len(q.exact)+len(q.patterns) >= maxSettings {
+		return errManyConfigs
+	}
+	if !isPattern(name) {
+		return nil
+	}
+	costs := newGlob(name, queueByte).costs()
+	for _, s := range q.patterns {
+		costs += s.pattern.costs()
+	}
+	if costs > maxPatterns {
+		return errManyPatterns
+	}
+	return nil
+}
+
 // excluded are the settings of a queue that is excluded: in it no job is unique.
 var excluded = &settings{set: setExclude, exclude: true}
 
@@ -71,7 +97,7 @@ func (q *queueSettings) of(name []byte) *settings {
 	}
 	var first *settings
 	for _, s := range q.patterns {
-		if (first == nil || s.exclude) && glob(s.name, name, queueByte) {
+		if (first == nil || s.exclude) && s.pattern.match(name) {
 			if s.exclude {
 				return excluded
 			}
@@ -135,13 +161,14 @@ func (q *queueSettings) remove(name string) bool {
 
 func (q *queueSettings) put(s *settings) {
 	q.remove(s.name)
-	if s.pattern = isPattern(s.name); !s.pattern {
+	if s.pattern = nil; !isPattern(s.name) {
 		if q.exact == nil {
 			q.exact = map[string]*settings{}
 		}
 		q.exact[plain(s.name)] = s
 		return
 	}
+	s.pattern = newGlob(s.name, queueByte)
 	q.patterns = append(q.patterns, s)
 	slices.SortFunc(q.patterns, func(a, b *settings) int {
 		if d := len(b.name) - len(a.name); d != 0 {

@@ -191,6 +191,21 @@ func scanLocks(t *testing.T, c *harness.Conn, args ...any) (names []string) {
 	}
 }
 
+// LOCK.SCAN MATCH finds all locks of long names, page by page, however large the pages that are
+// asked for.
+func TestScanLocksOfLongNames(t *testing.T) {
+	c := harness.Start(t).Dial()
+	long := strings.Repeat("a", 4000)
+	for i := range 600 {
+		acquire(t, c, fmt.Sprint(long, i), "o", 60_000)
+	}
+	pattern := "*" + strings.Repeat("a?", 1000) + "*"
+	assert.NotEqual(t, "0", c.Do("LOCK.SCAN", 0, "MATCH", pattern, "COUNT", 100_000).Elems[0].Str, "the first page ends early")
+	assert.Len(t, scanLocks(t, c, "MATCH", pattern, "COUNT", 100_000), 600)
+	assert.Empty(t, scanLocks(t, c, "MATCH", "*"+strings.Repeat("a?", 1000)+"x*", "COUNT", 100_000))
+	assert.True(t, c.Do("LOCK.SCAN", 0, "MATCH", strings.Repeat("a", 4097)).Err("ERR"))
+}
+
 // LOCK.CLEAR counts the locks of jobs too, and without QUEUE means those of SCOPE mesh,
 // however it names them.
 func TestClearLocksOfJobs(t *testing.T) {
