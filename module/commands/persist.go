@@ -138,6 +138,9 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	}
 	m.settled(m.node.Settle(t))
 	m.settle(c)
+	if m.phase == rm.LoadAOF && m.inLog == m.epoch.Process && m.rewriting() { // DEBUG LOADAOF
+		m.later(pausedEvery, m.rewriteAgain)
+	}
 	if m.phase == rm.LoadRDB && !t.Exact && m.node.Jobs() > 0 {
 		m.server.Log(rm.Warning, "the jobs are those of an RDB that isn't the last word of the process before: jobs acknowledged since come again, jobs added since are missing. With appendonly yes that can't be")
 	}
@@ -151,6 +154,25 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 				m.server.Log(rm.Warning, "set jobmesh.aof-enqueue-jobs-once to no in redis.conf before the next start: %v", err)
 			}
 		})
+	}
+}
+
+// rewriting says whether a child writes the AOF anew.
+func (m *module) rewriting() bool {
+	v, ok := m.server.InfoField("persistence", "aof_rewrite_in_progress")
+	return ok && v != "0"
+}
+
+// rewriteAgain has the AOF written anew when the child has ended that does that: it was made
+// before the AOF was loaded, so it writes the jobs as they were then. The load made them what the
+// log says, and what was in no log, as most deliveries, is undone.
+func (m *module) rewriteAgain(*rm.Ctx) {
+	if m.rewriting() {
+		m.later(pausedEvery, m.rewriteAgain)
+		return
+	}
+	if _, err := m.server.CallStrings("BGREWRITEAOF"); err != nil {
+		m.server.Log(rm.Warning, "the AOF can't be written anew, BGREWRITEAOF before the next start: %v", err)
 	}
 }
 

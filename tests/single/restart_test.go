@@ -612,6 +612,32 @@ func TestKilledRightAfterTheStart(t *testing.T) {
 	}
 }
 
+// DEBUG LOADAOF while the AOF is written anew: a job that waits since then waits after a clean
+// restart, too. The AOF is written once more for that.
+func TestLoadAOFWhileItIsWrittenAnew(t *testing.T) {
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", `save ""`))
+	c := s.Dial()
+	for i := range 20 {
+		c.Do("SET", i, "v")
+	}
+	id := add(t, c, "q", "b", 0, "RETRY", 1000)
+	require.Equal(t, id, get(t, c, "q"))
+	rewrites, err := strconv.Atoi(s.Info("persistence", "aof_rewrites"))
+	require.NoError(t, err)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "rdb-key-save-delay", 50_000).Str)
+	require.Equal(t, byte('+'), c.Do("BGREWRITEAOF").Kind)
+	require.Equal(t, "OK", c.Do("DEBUG", "LOADAOF").Str)
+	require.Equal(t, "queued", state(c, id), "its delivery was in no log")
+	require.Equal(t, "1", s.Info("persistence", "aof_rewrite_in_progress"))
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "rdb-key-save-delay", 0).Str)
+	harness.Await(t, 20*time.Second, "the AOF to be written twice", func() bool {
+		return s.Info("persistence", "aof_rewrites") == strconv.Itoa(rewrites+2) && s.Info("persistence", "aof_rewrite_in_progress") == "0"
+	})
+	s.Stop()
+	s.Restart()
+	assert.Equal(t, "queued", state(s.Dial(), id))
+}
+
 // DEBUG LOADAOF reads what the server itself has just written: nothing is uncertain by that,
 // and the state file counts on.
 func TestAtMostOnceJobsAfterLOADAOF(t *testing.T) {
