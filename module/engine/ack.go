@@ -98,19 +98,21 @@ type acks struct {
 	at      uint64
 }
 
-// ackSteps is how many buckets of the table of jobs a tick looks at for those that a node
-// that is back has to be told of.
-const ackSteps = 1000
+// What tickAcks takes of a tick's budget, in which a bucket of the table of jobs counts as one.
+const (
+	ackCost  = 2   // for each job that is told, which may move for its new holder
+	ackLeast = 100 // at least, where the rest is used up
+)
 
 // tickAcks tells a node that is back of the acknowledgements that it missed, some at a
 // time: it could queue one of those jobs any moment. True where there is more to do.
-func (n *Node) tickAcks() bool {
+func (n *Node) tickAcks(budget int) bool {
 	for _, p := range n.mesh.order {
 		a := &p.acks
 		if !a.telling {
 			continue
 		}
-		for range ackSteps {
+		for budget = max(budget, ackLeast); budget > 0; budget-- {
 			n.scratch.jobs = n.scratch.jobs[:0]
 			a.at = n.store.ScanAllJobs(a.at, &n.scratch.jobs)
 			for _, j := range n.scratch.jobs {
@@ -119,6 +121,7 @@ func (n *Node) tickAcks() bool {
 				}
 				j, _ = n.addHolder(j, p.Node)
 				n.setAck(p, j)
+				budget -= ackCost
 			}
 			if a.at == 0 {
 				a.telling = false

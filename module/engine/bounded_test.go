@@ -2633,3 +2633,47 @@ func TestManyHaveEndedWhenOneComesBack(t *testing.T) {
 		})
 	}
 }
+
+// A node that comes is told of very many acknowledged jobs bit by bit, also while the timers of those jobs are due: the
+// two share a tick's budget. In the end it has heard of all of them.
+func TestANodeIsToldOfVeryManyAcks(t *testing.T) {
+	const many = 20_000
+	now, peer, other, fresh := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}, wire.NodeID{5, 5, 5}, wire.NodeID{4, 5, 6}
+	n, _ := paired(now, peer)
+	n.PeerUp(other, "10.0.0.5:1", true)
+	n.Effects()
+	ids := make([]store.ID, many)
+	for i := range ids {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 3600, TTL: 86400})
+		require.NoError(t, err)
+		ids[i] = id
+		n.Effects()
+	}
+	n.PeerDown(peer)
+	n.PeerDown(other)
+	for i := range ids {
+		require.True(t, n.Ack(&ids[i]))
+		n.Effects()
+	}
+	now += 2000
+	n.SetNow(now)
+	n.PeerUp(fresh, "10.0.0.2:1", true)
+	told, most := map[wire.JobID]bool{}, 0
+	for range 500 {
+		sent := 0
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.SetAck) {
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				told[m.ID] = true
+				sent++
+			}
+		}
+		most = max(most, sent)
+		now++
+		n.SetNow(now)
+		n.Tick()
+	}
+	assert.LessOrEqual(t, most, mostAtOnce)
+	assert.Len(t, told, many)
+}

@@ -76,7 +76,7 @@ func (n *Node) Tick() int64 {
 	n.tickEnds()
 	n.tickEvictions()
 	n.tickHandovers()
-	more = n.tickAcks() || more
+	more = n.tickAcks(budget) || more
 	if n.MemoryLevel() >= 2 {
 		n.evictSome()
 	}
