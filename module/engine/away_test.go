@@ -362,3 +362,44 @@ func TestDueWhileAway(t *testing.T) {
 	pass(5_000)
 	assert.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
 }
+
+// Queues are restored, one each second, while another node that is known isn't connected. What they bring is asked
+// about; a job whose retry time is over comes again in time.
+func TestRestoredQueuesDontPutOffOtherJobs(t *testing.T) {
+	now, peer := int64(dawn), wire.NodeID{1, 2, 3}
+	n, k := paired(now, peer)
+	add := func(queue string, retry int64) store.ID {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Body: []byte("b"), Replicate: 2, Async: true, Retry: retry, TTL: 86400})
+		require.NoError(t, err)
+		n.Effects()
+		return id
+	}
+	id, dumped := add("q", 10), add("d", 3600)
+	n.PeerDown(peer)
+	rec := bytes.Clone(n.Job(&dumped).Record())
+	d := n.Queue([]byte("d"))
+	n.Unlinked(k.boxes[d], d)
+	n.Tick()
+	require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
+	n.Effects()
+	for end := now + 15_000; now < end && n.Job(&id).State != store.StateQueued; {
+		if (now-int64(dawn))%1000 == 0 {
+			if q := n.Queue([]byte("r")); q != nil {
+				n.Unlinked(k.boxes[q], q)
+				delete(k.boxes, q)
+				n.Tick()
+			}
+			q := n.NewQueueFor(nil)
+			require.NoError(t, n.LoadRecord(q, rec))
+			require.NoError(t, k.Adopt(q))
+			n.Restored(q, []byte("r"), 0)
+			n.SettleQueue(q, engine.Trust{})
+			require.Equal(t, store.StateActive, n.Job(&dumped).State, "it is asked about")
+		}
+		now += 10
+		n.SetNow(now)
+		n.Tick()
+		n.Effects()
+	}
+	assert.Equal(t, store.StateQueued, n.Job(&id).State)
+}

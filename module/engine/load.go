@@ -470,8 +470,11 @@ func (n *Node) askHolders(s *settling) {
 	}
 	s.ranked += len(s.asked)
 	s.asked = s.asked[:0]
-	n.asksUntil = n.now + askFirstMS + askWaitMS
-	n.askedUntil = max(n.askedUntil, n.asksUntil+int64(s.ranked)/askRate+store.AnnounceMS)
+	until := n.now + askFirstMS + askWaitMS
+	if !s.restored {
+		n.asksUntil = until // RESTORE ends no connections, and must not put off other jobs
+	}
+	n.askedUntil = max(n.askedUntil, until+int64(s.ranked)/askRate+store.AnnounceMS)
 }
 
 // connecting says of a job whose holders are to be asked whether a node that may be there, and
