@@ -363,6 +363,102 @@ func TestDueWhileAway(t *testing.T) {
 	assert.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
 }
 
+// What other nodes say of a copy while its queue is in another database counts when it is back: an
+// ADDJOB that waits for it is answered, or asks another node where that one refused.
+func TestACopyIsAnsweredWhileItsJobIsAway(t *testing.T) {
+	for _, kind := range []wire.Kind{wire.GotJob, wire.Refused} {
+		for _, away := range []bool{false, true} {
+			now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+			n, k := paired(now, peer)
+			id, pending, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, CanWait: true, Retry: 100, TTL: 86400})
+			require.NoError(t, err)
+			require.True(t, pending)
+			n.Adder(id, "client")
+			n.Effects()
+			q := n.Queue([]byte("q"))
+			if away {
+				move(t, n, k, q, 1)
+			}
+			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: kind, ID: wire.JobID(id)}).Append(nil)))
+			if away {
+				move(t, n, k, q, 0)
+			}
+			promised, asked := false, false
+			for range 700 { // 7 s
+				for _, e := range n.Effects() {
+					promised = promised || e.Kind == engine.Promise
+					asked = asked || e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.ReplJob)
+				}
+				now += 10
+				n.SetNow(now)
+				n.Tick()
+			}
+			assert.Equal(t, kind == wire.GotJob, promised, "kind %d, away %v", kind, away)
+			assert.Equal(t, kind == wire.Refused, asked, "kind %d, away %v", kind, away)
+		}
+	}
+}
+
+// A queue with a job of each kind goes to another database. Another node queues its copies meanwhile, or its client works on one.
+// When the queue is back, the others are asked about the job that waited, before it is given to anybody. The job that
+// nobody has spoken of waits as before, and the one that a client has stays with it.
+func TestOneThatAnotherNodeQueuedWhileItWasAway(t *testing.T) {
+	for _, said := range []wire.Message{{Kind: wire.WillQueue}, {Kind: wire.Queued, Flags: wire.CountMore}, {Kind: wire.Working, Flags: wire.InHands}} {
+		for _, answer := range []wire.Message{{Kind: wire.Queued, Flags: wire.InHands}, {}} {
+			now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+			n, k, given := copied(t, now, peer)
+			q := n.Queue([]byte("q"))
+			require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
+			add := func() store.ID {
+				id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
+				require.NoError(t, err)
+				n.Effects()
+				return id
+			}
+			id, other := add(), add()
+			move(t, n, k, q, 1)
+			for _, of := range []store.ID{given, id} {
+				said.ID = wire.JobID(of)
+				require.NoError(t, n.Receive(peer, said.Append(nil)))
+				n.Effects()
+			}
+			require.Nil(t, n.Job(&given))
+			move(t, n, k, q, 0)
+			n.Effects()
+			assert.Equal(t, store.InWorking, n.Job(&given).Place)
+			assert.Equal(t, store.StateQueued, n.Job(&other).State)
+			assert.Equal(t, store.StateActive, n.Job(&id).State)
+			asked := false
+			for range 30 {
+				now += 100
+				n.SetNow(now)
+				n.Tick()
+				for _, e := range n.Effects() {
+					if e.Kind != engine.Send || n.Message(&e)[0] != byte(wire.WillQueue) {
+						continue
+					}
+					var m wire.Message
+					require.NoError(t, m.Parse(n.Message(&e)))
+					require.Equal(t, wire.JobID(id), m.ID)
+					assert.Equal(t, store.StateActive, n.Job(&id).State, "asked before it is queued")
+					if asked = true; answer.Kind != 0 {
+						answer.ID = m.ID
+						require.NoError(t, n.Receive(peer, answer.Append(nil)))
+					}
+				}
+			}
+			assert.True(t, asked)
+			state := store.StateQueued
+			if answer.Kind != 0 {
+				state = store.StateActive
+			}
+			assert.Equal(t, state, n.Job(&id).State)
+			assert.Zero(t, n.Job(&id).Deliveries)
+			assert.Equal(t, store.InWorking, n.Job(&given).Place)
+		}
+	}
+}
+
 // Queues are restored, one each second, while another node that is known isn't connected. What they bring is asked
 // about; a job whose retry time is over comes again in time.
 func TestRestoredQueuesDontPutOffOtherJobs(t *testing.T) {

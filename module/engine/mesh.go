@@ -169,6 +169,8 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && (n.graves.has(&id) || n.store.Done(&id)):
 			// Acknowledged here, and gone: for all knew, or its queue was deleted before.
 			n.sendAck(p, n.graves.ack(&id))
+		default:
+			n.heardAway(p, &id, m)
 		}
 		return
 	}
@@ -202,6 +204,37 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		n.onGotAck(p, j, m)
 	case wire.DelJob:
 		n.onDelJob(p, j, m.Flags)
+	}
+}
+
+// heardAway notes what is said of a job whose queue lies in another database, so that it counts when
+// the queue is back. A job that waits in the queue, and that another node queues, or whose client
+// works on it, asks the others then before it is queued again, as after a restart: else both nodes
+// would give it to clients.
+func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
+	j := n.lookAway(id)
+	if j == nil {
+		return
+	}
+	switch m.Kind {
+	case wire.GotJob:
+		if j.State == store.StateWaitRepl {
+			j.Confirm(uint64(p.Node)) // the next look at its ADDJOB finds it
+		}
+	case wire.Refused:
+		if j.State == store.StateWaitRepl {
+			j.DropHolder(uint64(p.Node))
+		}
+	case wire.WillQueue, wire.Queued, wire.Working:
+		if j.State != store.StateQueued || j.Retry == 0 {
+			return
+		}
+		j, _ = n.addHolder(j, p.Node)
+		n.store.Hold(j)
+		j.Flags = j.Flags&^store.FlagAnnounced | store.FlagReturning
+		j.QTime = n.now
+		n.arm(j)
+		n.log(LogState, j)
 	}
 }
 
