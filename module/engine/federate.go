@@ -413,6 +413,11 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		}
 		j, _ = n.learnLogged(j, m.Holders)
 		j = n.onNewQueue(j, m)
+		if j.Place == store.InWorking && j.Retry > 0 && j.QTime > n.now {
+			// A client here works on it: our retry time counts. The queue got nothing.
+			n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
+			return
+		}
 	}
 	n.Stats.Imported++
 	n.imported(p, m.Queue)
