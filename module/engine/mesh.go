@@ -189,7 +189,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Holders:
 		n.onHolders(p, j, m)
 	case wire.Enqueue:
-		n.onEnqueue(j, m.Span)
+		n.onEnqueue(j, m.Span, m.Flags&wire.WasHeld != 0)
 	case wire.WillQueue:
 		n.onWillQueue(p, j, m.Flags)
 	case wire.Queued:

@@ -424,7 +424,7 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 	}
 	if ad.external {
 		if j.Retry > 0 && !ad.away {
-			n.handOver(j)
+			n.handOver(j, ad.kin)
 		}
 		n.entrust(j)
 		n.discard(j)
@@ -484,8 +484,9 @@ func (n *Node) tellCreator(j *store.Job) {
 	}
 }
 
-// handOver has one of the nodes that hold a job queue it.
-func (n *Node) handOver(j *store.Job) {
+// handOver has one of the nodes that hold a job queue it. Where its copies were held back when they were
+// sent, that node tells the others, who may be about to let it go.
+func (n *Node) handOver(j *store.Job, wasHeld bool) {
 	var sure []*Peer
 	for i := range j.Holders() {
 		if node, yes := j.Holder(i); yes {
@@ -497,7 +498,11 @@ func (n *Node) handOver(j *store.Job) {
 	// With none connected, the holders queue it after its retry time.
 	if len(sure) > 0 {
 		p := sure[n.random.Uint64()%uint64(len(sure))]
-		n.send(p, &wire.Message{Kind: wire.Enqueue, ID: j.ID, Span: n.spanOf(j)})
+		m := wire.Message{Kind: wire.Enqueue, ID: j.ID, Span: n.spanOf(j)}
+		if wasHeld {
+			m.Flags = wire.WasHeld
+		}
+		n.send(p, &m)
 	}
 }
 
@@ -559,7 +564,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			return
 		}
 		if m.Flags&wire.QueueIt != 0 {
-			n.onEnqueue(j, m.Span)
+			n.onEnqueue(j, m.Span, false)
 		}
 		n.tellApart(p, j)
 	} else {
@@ -629,9 +634,10 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	return j
 }
 
-// onEnqueue queues a copy for its first time, or schedules that.
-func (n *Node) onEnqueue(j *store.Job, span int64) {
-	if j.State != store.StateActive {
+// onEnqueue queues a copy for its first time, or schedules that. One that was queued here or elsewhere,
+// before the node where it was added could be asked, stays as it is.
+func (n *Node) onEnqueue(j *store.Job, span int64, wasHeld bool) {
+	if j.State != store.StateActive || j.Flags&store.FlagDelivered != 0 || j.Deliveries > 0 || j.Nacks > 0 {
 		return
 	}
 	j.Flags &^= store.FlagQueuedOnce
@@ -646,6 +652,9 @@ func (n *Node) onEnqueue(j *store.Job, span int64) {
 		n.arm(j)
 		n.log(LogState, j)
 		return
+	}
+	if wasHeld {
+		n.tell(j, &wire.Message{Kind: wire.Queued})
 	}
 	n.requeue(j, false)
 }

@@ -352,6 +352,9 @@ func (l letter) String() string {
 	if m.Kind == wire.Queued && m.Flags&wire.InHands != 0 {
 		text, m.Flags = text+" in-hands", m.Flags&^wire.InHands
 	}
+	if m.Kind == wire.Enqueue && m.Flags&wire.WasHeld != 0 {
+		text, m.Flags = text+" was-held", m.Flags&^wire.WasHeld
+	}
 	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}
 	for i, name := range flags {
 		if m.Flags&(1<<i) != 0 {

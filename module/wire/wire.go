@@ -127,6 +127,7 @@ const (
 	NotQueued = QueueIt   // Refused: a YourJob was
 	InHands   = QueueIt   // Queued: a client of the sender's has it, it isn't in the queue there
 	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted
+	WasHeld   = QueueIt   // Enqueue: the job was held back when its copies were sent, and a holder may be about to let it go
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows
 )
 
