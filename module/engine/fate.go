@@ -379,7 +379,7 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 		return true
 	}
 	when := n.turnOf(j, e)
-	if adding && when == atOnce {
+	if adding && when != later {
 		when = unpromised
 	}
 	n.letGo(j, when)
@@ -480,6 +480,16 @@ func (n *Node) letGo(j *store.Job, when turn) {
 	n.requeue(j, false)
 }
 
+// firstHolder says whether this node is the first of those that hold a job and are connected.
+func (n *Node) firstHolder(j *store.Job) bool {
+	for i := range j.Holders() {
+		if h, _ := j.Holder(i); h < uint64(n.self.Node()) && n.reaches(wire.Node(h)) {
+			return false
+		}
+	}
+	return true
+}
+
 // first says whether this node is the first of those that hold a job and hear of the end of
 // the one that it waited for last: those that hold that one, or are told.
 func (n *Node) first(j *store.Job, e *end) bool {
@@ -497,7 +507,8 @@ func (n *Node) first(j *store.Job, e *end) bool {
 // is held back here: it was let go there.
 func (n *Node) overheard(j *store.Job) *store.Job {
 	f, ok := j.Family()
-	if !ok || j.State != store.StateActive || !f.Held() {
+	adding := j.State == store.StateWaitRepl
+	if !ok || j.State != store.StateActive && !adding || !f.Held() {
 		return j
 	}
 	j.Flags &^= store.FlagAnnounced
@@ -511,7 +522,9 @@ func (n *Node) overheard(j *store.Job) *store.Job {
 		}
 		f = store.Family{}
 	}
-	j = n.setFamily(j, &f)
+	if j = n.setFamily(j, &f); adding {
+		return j // it is queued here when it is promised
+	}
 	j.QTime = n.retryAt(j)
 	n.arm(j)
 	n.log(LogState, j)

@@ -189,7 +189,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Holders:
 		n.onHolders(p, j, m)
 	case wire.Enqueue:
-		n.onEnqueue(j, m.Span, m.Flags&wire.WasHeld != 0)
+		n.onEnqueue(j, m.Span, m.Flags)
 	case wire.WillQueue:
 		n.onWillQueue(p, j, m.Flags)
 	case wire.Queued:
@@ -197,7 +197,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Working:
 		n.onWorking(p, j, m.Flags)
 	case wire.PutOff:
-		n.onPutOff(p, j, m.Span)
+		n.onPutOff(p, j, m.Span, m.Flags)
 	case wire.SetAck:
 		n.onSetAck(p, j, m)
 	case wire.GotAck:

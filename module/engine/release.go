@@ -83,6 +83,9 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 		r.msg.Flags |= wire.Last
 		r.msg.Count = n.brood(j)
 	}
+	if f, _ := j.Family(); f.IDs() > 0 {
+		r.msg.Flags |= wire.StillHeld
+	}
 	reached := false
 	for _, h := range r.open {
 		if p := n.mesh.by[h]; p != nil && p.Connected {
@@ -217,7 +220,7 @@ func (n *Node) letSome(l *letting) (all bool) {
 // letOne lets a blocked job go, for the one that blocks it was released to come last.
 func (n *Node) letOne(c *store.Job, when turn) {
 	f, _ := c.Family()
-	if f.Flags&store.FamilyAdding != 0 && when == atOnce {
+	if f.Flags&store.FamilyAdding != 0 && when != later {
 		when = unpromised
 	}
 	f.Flags = f.Flags&^(store.FamilyBlocked|store.FamilyAdding) | store.FamilyEarly
@@ -326,7 +329,11 @@ func (n *Node) onRelease(p *Peer, m *wire.Message) {
 				// Where the queue can't be made, this copy stays in its own.
 				_ = n.moveTo(j, m.Queue)
 			}
-			n.release(j, m.Flags&wire.Last != 0, m.Count, later)
+			when := later
+			if m.Flags&wire.StillHeld != 0 && n.firstHolder(j) {
+				when = soon // what it waited for may have ended here, and there it may be unknown
+			}
+			n.release(j, m.Flags&wire.Last != 0, m.Count, when)
 		}
 	}
 	if j == nil && n.lookAway(&id) != nil {

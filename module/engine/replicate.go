@@ -424,7 +424,7 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 	}
 	if ad.external {
 		if j.Retry > 0 && !ad.away {
-			n.handOver(j, ad.kin)
+			n.handOver(j, ad)
 		}
 		n.entrust(j)
 		n.discard(j)
@@ -485,8 +485,9 @@ func (n *Node) tellCreator(j *store.Job) {
 }
 
 // handOver has one of the nodes that hold a job queue it. Where its copies were held back when they were
-// sent, that node tells the others, who may be about to let it go.
-func (n *Node) handOver(j *store.Job, wasHeld bool) {
+// sent others may be about to let it go: so that node tells them. It lets its own copy go where this node
+// knows that it waits for nothing by now.
+func (n *Node) handOver(j *store.Job, ad *adding) {
 	var sure []*Peer
 	for i := range j.Holders() {
 		if node, yes := j.Holder(i); yes {
@@ -499,8 +500,10 @@ func (n *Node) handOver(j *store.Job, wasHeld bool) {
 	if len(sure) > 0 {
 		p := sure[n.random.Uint64()%uint64(len(sure))]
 		m := wire.Message{Kind: wire.Enqueue, ID: j.ID, Span: n.spanOf(j)}
-		if wasHeld {
-			m.Flags = wire.WasHeld
+		if ad.kin {
+			if m.Flags = wire.WasHeld; !held(j) {
+				m.Flags |= wire.LetGo
+			}
 		}
 		n.send(p, &m)
 	}
@@ -564,7 +567,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			return
 		}
 		if m.Flags&wire.QueueIt != 0 {
-			n.onEnqueue(j, m.Span, false)
+			n.onEnqueue(j, m.Span, 0)
 		}
 		n.tellApart(p, j)
 	} else {
@@ -636,9 +639,15 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 
 // onEnqueue queues a copy for its first time, or schedules that. One that was queued here or elsewhere,
 // before the node where it was added could be asked, stays as it is.
-func (n *Node) onEnqueue(j *store.Job, span int64, wasHeld bool) {
+func (n *Node) onEnqueue(j *store.Job, span int64, flags uint8) {
 	if j.State != store.StateActive || j.Flags&store.FlagDelivered != 0 || j.Deliveries > 0 || j.Nacks > 0 {
 		return
+	}
+	switch {
+	case flags&wire.LetGo != 0:
+		j = n.overheard(j)
+	case flags&wire.WasHeld != 0 && !held(j):
+		return // it was let go by the rules for all holders, here or elsewhere
 	}
 	j.Flags &^= store.FlagQueuedOnce
 	if held(j) {
@@ -653,7 +662,7 @@ func (n *Node) onEnqueue(j *store.Job, span int64, wasHeld bool) {
 		n.log(LogState, j)
 		return
 	}
-	if wasHeld {
+	if flags&wire.LetGo != 0 {
 		n.tell(j, &wire.Message{Kind: wire.Queued})
 	}
 	n.requeue(j, false)

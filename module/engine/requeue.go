@@ -82,7 +82,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	switch {
 	case j.State == store.StateWaitRepl:
 		// It isn't promised yet. It is queued here when it is.
-		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID})
+		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID})
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
 	case taker(j) == p.Node:
@@ -98,7 +98,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 		// clients, and the other objects, if it hears of it.
 		n.leaveJob(j, store.AnnounceMS)
 	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
-		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
+		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID, Span: j.QTime - n.now})
 	}
 }
 
@@ -118,7 +118,11 @@ func (n *Node) mayLeave(j *store.Job) bool {
 // onPutOff leaves a job that was put off to the node that did it, until its retry time is over
 // after that. Two nodes may have put it off at once: then the one with the smaller ID keeps it,
 // lest both leave it to each other, or both go on trying.
-func (n *Node) onPutOff(p *Peer, j *store.Job, span int64) {
+func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
+	if flags&wire.Objection != 0 && j.State == store.StateQueued {
+		n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID}) // it was queued at another's word, and no more announced
+		return
+	}
 	if j.State == store.StateWaitRepl || n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node {
 		return
 	}
@@ -197,7 +201,7 @@ func (n *Node) isAway(p *Peer, j *store.Job) bool {
 		return false
 	}
 	ad.away = true
-	n.meet(p, j)
+	n.overheard(n.meet(p, j))
 	return true
 }
 

@@ -355,6 +355,15 @@ func (l letter) String() string {
 	if m.Kind == wire.Enqueue && m.Flags&wire.WasHeld != 0 {
 		text, m.Flags = text+" was-held", m.Flags&^wire.WasHeld
 	}
+	if m.Kind == wire.PutOff && m.Flags&wire.Objection != 0 {
+		text, m.Flags = text+" objection", m.Flags&^wire.Objection
+	}
+	if m.Kind == wire.Release && m.Flags&wire.StillHeld != 0 {
+		text, m.Flags = text+" still-held", m.Flags&^wire.StillHeld
+	}
+	if m.Kind == wire.Enqueue && m.Flags&wire.LetGo != 0 {
+		text, m.Flags = text+" let-go", m.Flags&^wire.LetGo
+	}
 	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}
 	for i, name := range flags {
 		if m.Flags&(1<<i) != 0 {

@@ -128,6 +128,9 @@ const (
 	InHands   = QueueIt   // Queued: a client of the sender's has it, it isn't in the queue there
 	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted
 	WasHeld   = QueueIt   // Enqueue: the job was held back when its copies were sent, and a holder may be about to let it go
+	LetGo     = Known     // Enqueue: it waits for nothing by now
+	Objection = QueueIt   // PutOff: to a WillQueue of the receiver's
+	StillHeld = Known     // Release: the job waits for others still, where it was released
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows
 )
 
