@@ -499,3 +499,37 @@ func TestRestoredQueuesDontPutOffOtherJobs(t *testing.T) {
 	}
 	assert.Equal(t, store.StateQueued, n.Job(&id).State)
 }
+
+// While an ADDJOB waits for copies its queue is moved to another database, and a holder, which asked in vain, queues its copy
+// and says so. When the queue is back the job is left to that node.
+func TestOneThatIsAddedAndThatAnotherNodeQueuedWhileItWasAway(t *testing.T) {
+	now := int64(dawn)
+	n, k, _ := node(now)
+	b, c := wire.NodeID{1, 2, 3}, wire.NodeID{0xf1, 2, 4}
+	for _, id := range []wire.NodeID{b, c} {
+		n.AddPeer(id, "x:1")
+		n.PeerUp(id, "x:1", true)
+	}
+	id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 3, Retry: 100, TTL: 86400, CanWait: true})
+	require.NoError(t, err)
+	require.True(t, wait)
+	n.Adder(id, "client")
+	n.Effects()
+	receive := func(from wire.NodeID, m wire.Message) {
+		m.ID = wire.JobID(id)
+		require.NoError(t, n.Receive(from, m.Append(nil)))
+		n.Effects()
+	}
+	receive(b, wire.Message{Kind: wire.GotJob})
+	q := n.Queue([]byte("q"))
+	move(t, n, k, q, 1)
+	receive(b, wire.Message{Kind: wire.WillQueue})
+	receive(b, wire.Message{Kind: wire.Queued, Flags: wire.CountMore})
+	receive(b, wire.Message{Kind: wire.Working, Flags: wire.InHands})
+	move(t, n, k, q, 0)
+	n.Effects()
+	receive(c, wire.Message{Kind: wire.GotJob})
+	pass(n, &now, 2000)
+	got := n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil)
+	require.Empty(t, got, "a client of another node works on it")
+}

@@ -107,8 +107,9 @@ func (n *Node) tickBegins(now int64) {
 		if j == nil || j.State == store.StateAcked || j.Unique() == nil || n.putOff(j) || n.alone() {
 			return false
 		}
-		if *over == noEnd && !j.Unique().Has(store.UniqueHasWait) {
-			return false // it has lost it, or given it back
+		if s := j.Unique().Strategy(); *over == noEnd && (!j.Unique().Has(store.UniqueHasWait) ||
+			(s == store.UniqueBefore || s == store.UniqueBoth) && j.State != store.StateQueued && !held(j) && !n.awaitsFirst(j)) {
+			return false // it has lost it, or given it back; or it is a copy of one that may have, with its delivery elsewhere
 		}
 		if n.byJob[id] == nil { // else it is being claimed
 			lease := max(*over-now, ClaimTimeoutMS)

@@ -460,18 +460,18 @@ func (n *Node) letGo(j *store.Job, when turn) {
 		n.log(LogState, j)
 		return
 	}
-	if when == unpromised && j.Queue.DB == 0 {
+	if when == later || j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
+		j.QTime = n.retryAt(j)
+		n.arm(j)
+		n.log(LogState, j)
+		return
+	}
+	if when == unpromised {
 		j.Flags &^= store.FlagQueuedOnce
 		j.QTime = n.now + store.AnnounceMS
 		j.Flags |= store.FlagAnnounced
 		n.arm(j)
 		n.tellAll(&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(j.ID)})
-		n.log(LogState, j)
-		return
-	}
-	if when == later || j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
-		j.QTime = n.retryAt(j)
-		n.arm(j)
 		n.log(LogState, j)
 		return
 	}

@@ -113,14 +113,25 @@ func (n *Node) deletedUpTo(queue []byte, ctime uint64) bool {
 	if ctime <= d.All {
 		return true
 	}
-	if len(d.Queues) > 0 {
+	if len(d.Queues) == 0 {
+		return false
+	}
+	for range 1 + deadMost {
 		if i := d.find(hashOf(queue)); i >= 0 && ctime <= d.Queues[i].UpTo {
 			return true
 		}
+		from, dead := bytes.CutSuffix(queue, []byte(DeadSuffix)) // it may be dead since
+		if !dead {
+			return false
+		}
+		queue = from
 	}
-	from, dead := bytes.CutSuffix(queue, []byte(DeadSuffix)) // it may be dead since
-	return dead && n.deletedUpTo(from, ctime)
+	return false
 }
+
+// deadMost is how often a job may have gone to a dead-letter queue since its queue was deleted, as
+// far as that is looked into: to hash a very long name takes its time.
+const deadMost = 2
 
 // find is where a queue is among those that were deleted; -1: nowhere.
 func (d *Deletions) find(name uint64) int {

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -498,4 +499,25 @@ func TestAFreeJobBehindBusyOnes(t *testing.T) {
 			require.True(t, given, "in 300 s it isn't given to the other node")
 		})
 	}
+}
+
+// A queue's name with very many :dead at its end costs no more than another when a job comes that was here once.
+func TestNamesOfDeadQueuesAreBounded(t *testing.T) {
+	n, k, _ := node(dawn)
+	b := wire.NodeID{1, 2, 3}
+	n.AddPeer(b, "x:1")
+	n.PeerUp(b, "x:1", true)
+	_, _, err := n.AddJob(&engine.Add{Queue: []byte("other"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
+	require.NoError(t, err)
+	n.Effects()
+	drop("other")(n, k)
+	n.Tick()
+	n.Effects()
+	require.NotEmpty(t, n.Deletions().Queues)
+	m := wire.Message{Kind: wire.YourJob, Flags: wire.Had, ID: wire.JobID((&store.IDMaker{}).Make(1, 7, 60, true)), Queue: []byte(strings.Repeat(":dead", 40_000)),
+		Holders: []wire.Node{b.Node()}, Job: wire.Job{CTime: (dawn + 1000) * 1_000_000, Left: 100_000, Retry: 10, Repl: 2, Body: []byte("x")}}
+	text := m.Append(nil)
+	from := time.Now()
+	require.NoError(t, n.Receive(b, text))
+	require.Less(t, time.Since(from), 100*time.Millisecond)
 }

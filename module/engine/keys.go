@@ -169,7 +169,7 @@ func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
 		return dropped
 	}
 	if q.AnyParts() {
-		n.relock(q)
+		n.relock(q, dormant)
 		if dormant {
 			n.resettle(q)
 		}

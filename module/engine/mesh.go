@@ -226,6 +226,9 @@ func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 			j.DropHolder(uint64(p.Node))
 		}
 	case wire.WillQueue, wire.Queued, wire.Working:
+		if ad := n.addingOf(id); ad != nil && m.Kind != wire.WillQueue {
+			ad.away = true
+		}
 		if j.State != store.StateQueued || j.Retry == 0 {
 			return
 		}

@@ -416,7 +416,7 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 	promise := Effect{Kind: Promise, ID: j.ID, Client: ad.client}
 	switch {
 	case !ad.kin:
-	case held(j) || ad.away:
+	case held(j) || ad.away || n.putOff(j) || delayFrom(j, n.now) > 0:
 		n.tell(j, &wire.Message{Kind: wire.GotJob})
 		j = n.isAdded(j)
 	case !ad.external:

@@ -924,7 +924,10 @@ func handedOver(j *store.Job) bool {
 // relock makes the locks of a queue's jobs anew, from what the jobs say, after
 // the queue was loaded or has got another name. Where two say that they have a
 // lock, the first one met does.
-func (n *Node) relock(q *store.Queue) { n.relockSome(q, &settling{restored: true}) }
+//
+// The others have votes for the keys of one that is back from another database (wasAway), and may have been
+// told since that a key is free.
+func (n *Node) relock(q *store.Queue, wasAway bool) { n.relockSome(q, &settling{restored: !wasAway}) }
 
 // relockSome goes on with that, and with the ties of jobs that aren't held where a node is
 // promoted ([Node.rejoinRest]). It says whether all is done.
@@ -1054,7 +1057,12 @@ func (n *Node) Token(j *store.Job) uint64 {
 	case n.HasLock(j, store.LockRun):
 		return j.Unique().RunToken()
 	case n.HasLock(j, store.LockWait):
-		return j.Unique().WaitToken()
+		// Another node may have asked for the lock since, and given the job out by that token.
+		token := j.Unique().WaitToken()
+		if l := n.store.Lock(n.lockName(j, j.Unique(), store.LockWait)); l != nil && l.Job == j.ID {
+			token = max(token, l.Token)
+		}
+		return token
 	}
 	return 0
 }

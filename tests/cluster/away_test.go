@@ -116,6 +116,7 @@ func TestKeyOfARefusedAddThatIsAway(t *testing.T) {
 	harness.Await(t, 10*time.Second, "the lock", func() bool {
 		return m[1].Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "q").Kind != '$' && !m[1].Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "q").Null
 	})
+	harness.Await(t, 10*time.Second, "the job to wait for its copies", func() bool { return jobs(m[0]) == "2" })
 	require.Equal(t, int64(1), c.Do("MOVE", "q", 1).Int())
 	v := adder.Receive()
 	require.Equal(t, byte('-'), v.Kind, "%v", v)
@@ -125,4 +126,62 @@ func TestKeyOfARefusedAddThatIsAway(t *testing.T) {
 	harness.Await(t, 10*time.Second, "the key to be free", func() bool {
 		return m[1].Do("ADDJOB", "q", "c", 5000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k").Kind == '+'
 	})
+}
+
+// A job of before-processing has given its key back when a client gets it. A copy that was out of sight meanwhile, and
+// comes back with its queue, doesn't take the key again at all nodes.
+func TestAQueueThatIsBackTakesNoKeyThatWasGivenBack(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	options := []any{"REPLICATE", 3, "RETRY", 600, "UNIQUE", "before-processing", "KEY", "k"}
+	id := addUnique(t, m[0], "q", "first", options...)
+	require.Equal(t, int64(1), m[1].Do("MOVE", "q", 1).Int())
+	require.Equal(t, id, fetch(t, m[0], "q"))
+	harness.Await(t, 5*time.Second, "the key is free", func() bool {
+		for _, s := range m {
+			if s.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "q").Field("job").Str != "" {
+				return false
+			}
+		}
+		return true
+	})
+	c := m[1].Dial()
+	c.Do("SELECT", 1)
+	require.Equal(t, int64(1), c.Do("MOVE", "q", 0).Int())
+	require.Never(t, func() bool { // the other nodes would be asked within a second
+		return m[2].Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", "q").Field("job").Str != ""
+	}, 3*time.Second, 100*time.Millisecond)
+	v := m[0].Do(append([]any{"ADDJOB", "q", "second", 5000}, options...)...)
+	assert.False(t, v.NullString(), "the key is refused, though nobody waits with it")
+}
+
+// A job that waits in a queue of database 1, and that another node queues meanwhile, is given once: also after a crash.
+func TestR22HeardAwayIsLogged(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, "appendonly yes", "appendfsync always")
+	v := m[0].Do("ADDJOB", "q", "body", 5000, "REPLICATE", 2, "RETRY", 2)
+	id := v.Str
+	v = m[0].Do("ADDJOB", "q", "unique", 5000, "REPLICATE", 2, "RETRY", 2, "UNIQUE", "during-processing", "KEY", "k")
+	id2 := v.Str
+	t.Log(id, id2)
+	require.Equal(t, int64(1), m[0].Do("MOVE", "q", 1).Int())
+	harness.Await(t, 10*time.Second, "the other node queues it", func() bool { return m[1].Do("QLEN", "q").Int() == 2 })
+	t.Log(fetch(t, m[1], "q"), fetch(t, m[1], "q"))
+	aof, _ := m[0].AOF()
+	for _, l := range aof[max(0, len(aof)-12):] {
+		t.Logf("%.120q", l)
+	}
+	m[0].Kill()
+	m[0].Restart()
+	time.Sleep(time.Second)
+	c := m[0].Dial()
+	c.Do("SELECT", 1)
+	t.Log("moved back", c.Do("MOVE", "q", 0).String())
+	for range 6 {
+		for i, s := range m {
+			t.Log(i, s.Do("SHOW", id).Field("state").String(), s.Do("SHOW", id2).Field("state").String(), s.Do("QLEN", "q").String())
+		}
+		time.Sleep(time.Second)
+	}
+	t.Log(m[0].Log())
 }

@@ -117,10 +117,7 @@ func TestB17_AcknowledgedElsewhereWhileItIsReplicated(t *testing.T) {
 		m[2].Pause()
 		c := m[0].Dial()
 		c.Send("ADDJOB", "q", "body", 0, "REPLICATE", 3, "RETRY", 1)
-		// The copy is queued after its retry time, whatever became of its node.
-		v := m[1].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
-		require.Len(t, v.Elems, 1, name)
-		id := v.Elems[0].Elems[1].Str
+		id := m.givenElsewhere(t)
 		assert.Equal(t, "wait-repl", m[0].Do("SHOW", id).Field("state").Str, name)
 		assert.True(t, c.Silent(10*time.Millisecond), name)
 		assert.Equal(t, int64(1), m[at].Do("ACKJOB", id).Int(), name)
@@ -129,6 +126,18 @@ func TestB17_AcknowledgedElsewhereWhileItIsReplicated(t *testing.T) {
 		m.awaitNoJobs(t)
 		m.noneToGet(t)
 	}
+}
+
+// givenElsewhere has the second node give the only job, which is being added at the first, to a client: the
+// first one stands still meanwhile, and doesn't object when the copy's retry time is over.
+func (m mesh) givenElsewhere(t *testing.T) (id string) {
+	t.Helper()
+	harness.Await(t, 10*time.Second, "the copy", func() bool { return jobs(m[1]) == "1" })
+	m[0].Pause()
+	v := m[1].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
+	m[0].Resume()
+	require.Len(t, v.Elems, 1)
+	return v.Elems[0].Elems[1].Str
 }
 
 // The same at a node that keeps no copy itself, being short of memory.
@@ -140,9 +149,7 @@ func TestB17_AcknowledgedWhileItIsReplicatedFromOutside(t *testing.T) {
 		m[2].Pause()
 		c := m[0].Dial()
 		c.Send("ADDJOB", "q", "body", 0, "REPLICATE", 2, "RETRY", 1)
-		v := m[1].Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
-		require.Len(t, v.Elems, 1)
-		id := v.Elems[0].Elems[1].Str
+		id := m.givenElsewhere(t)
 		assert.Equal(t, int64(1), m[at].Do("ACKJOB", id).Int())
 		assert.Equal(t, id, c.Receive().Str)
 		m[2].Resume()
