@@ -294,6 +294,20 @@ var kindNames = map[wire.Kind]string{
 
 func kindName(k wire.Kind) string { return kindNames[k] + lockKinds[k] }
 
+// flagNames are flags that mean something of their own in some kinds.
+var flagNames = []struct {
+	kind wire.Kind
+	flag uint8
+	name string
+}{
+	{wire.DelJob, wire.PassOn, "pass-on"},
+	{wire.WillQueue, wire.WasQueued, "was-queued"},
+	{wire.Queued, wire.InHands, "in-hands"},
+	{wire.Enqueue, wire.WasHeld, "was-held"},
+	{wire.Enqueue, wire.LetGo, "let-go"},
+	{wire.PutOff, wire.Objection, "objection"},
+}
+
 func (l letter) String() string {
 	m, w := l.read(), l.from.w
 	text := fmt.Sprintf("%s->%s %s", l.from.name, l.to.name, kindName(m.Kind))
@@ -343,26 +357,10 @@ func (l letter) String() string {
 	if m.Span > 0 {
 		text += fmt.Sprintf(" in %v", time.Duration(m.Span)*time.Millisecond)
 	}
-	if m.Kind == wire.DelJob && m.Flags&wire.PassOn != 0 {
-		text, m.Flags = text+" pass-on", m.Flags&^wire.PassOn
-	}
-	if m.Kind == wire.WillQueue && m.Flags&wire.WasQueued != 0 {
-		text, m.Flags = text+" was-queued", m.Flags&^wire.WasQueued
-	}
-	if m.Kind == wire.Queued && m.Flags&wire.InHands != 0 {
-		text, m.Flags = text+" in-hands", m.Flags&^wire.InHands
-	}
-	if m.Kind == wire.Enqueue && m.Flags&wire.WasHeld != 0 {
-		text, m.Flags = text+" was-held", m.Flags&^wire.WasHeld
-	}
-	if m.Kind == wire.PutOff && m.Flags&wire.Objection != 0 {
-		text, m.Flags = text+" objection", m.Flags&^wire.Objection
-	}
-	if m.Kind == wire.Release && m.Flags&wire.StillHeld != 0 {
-		text, m.Flags = text+" still-held", m.Flags&^wire.StillHeld
-	}
-	if m.Kind == wire.Enqueue && m.Flags&wire.LetGo != 0 {
-		text, m.Flags = text+" let-go", m.Flags&^wire.LetGo
+	for _, f := range flagNames {
+		if m.Kind == f.kind && m.Flags&f.flag != 0 {
+			text, m.Flags = text+" "+f.name, m.Flags&^f.flag
+		}
 	}
 	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}
 	for i, name := range flags {
