@@ -98,7 +98,7 @@ type acks struct {
 	at      uint64
 }
 
-// What tickAcks takes of a tick's budget, in which a bucket of the table of jobs counts as one.
+// tickAcks takes so much of a tick's budget, in which a bucket of the table of jobs counts as one.
 const (
 	ackCost  = 2   // for each job that is told, which may move for its new holder
 	ackLeast = 100 // at least, where the rest is used up

@@ -363,7 +363,7 @@ func TestDueWhileAway(t *testing.T) {
 	assert.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
 }
 
-// What other nodes say of a copy while its queue is in another database counts when it is back: an
+// Other nodes answer for a copy while its queue is in another database. It counts when that is back: an
 // ADDJOB that waits for it is answered, or asks another node where that one refused.
 func TestACopyIsAnsweredWhileItsJobIsAway(t *testing.T) {
 	for _, kind := range []wire.Kind{wire.GotJob, wire.Refused} {
