@@ -162,8 +162,10 @@ func (m *module) employ(worker []byte) {
 
 // details are the fields of SHOW that only some jobs have.
 type details struct {
-	worker   string
-	waitsFor []store.ID
+	worker string
+
+	waitsFor    []store.ID // the first
+	allWaitsFor uint64
 
 	dependents    []store.ID // the oldest
 	allDependents uint64
@@ -172,15 +174,21 @@ type details struct {
 	offeredTo uint64 // the short name of a node; 0: none
 }
 
-// maxDependents is how many SHOW lists.
-const maxDependents = 1000
+// maxKin is how many dependents SHOW lists, and how many that a job was released to come after.
+const maxKin = 1000
 
 // more says whether there are dependents that aren't listed.
 func (d *details) more() bool { return d.allDependents > uint64(len(d.dependents)) }
 
+// moreBefore says whether the job waits for others that aren't listed.
+func (d *details) moreBefore() bool {
+	return len(d.waitsFor) >= maxKin && d.allWaitsFor > uint64(len(d.waitsFor))
+}
+
 func (m *module) details(j *store.Job) details {
-	d := details{worker: m.node.Worker(j), waitsFor: m.node.WaitsFor(j), uncertain: j.Uncertain(), offeredTo: m.node.OfferedTo(j)}
-	d.dependents, d.allDependents = m.node.Dependents(j, maxDependents)
+	d := details{worker: m.node.Worker(j), uncertain: j.Uncertain(), offeredTo: m.node.OfferedTo(j)}
+	d.waitsFor, d.allWaitsFor = m.node.WaitsFor(j, maxKin)
+	d.dependents, d.allDependents = m.node.Dependents(j, maxKin)
 	return d
 }
 
@@ -189,6 +197,9 @@ func (d *details) fields() (n int) {
 		n++
 	}
 	if d.waitsFor != nil {
+		n++
+	}
+	if d.moreBefore() {
 		n++
 	}
 	if d.uncertain {
@@ -222,6 +233,10 @@ func (d *details) put(c *rm.Ctx, m *module) {
 	if d.waitsFor != nil {
 		c.Text("waits-for")
 		putIDs(c, d.waitsFor)
+	}
+	if d.moreBefore() {
+		c.Text("all-waits-for")
+		c.Int(int64(d.allWaitsFor))
 	}
 	if d.dependents != nil {
 		c.Text("dependents")

@@ -110,7 +110,7 @@ func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 		}
 		move(t, n, k, away, 0)
 		pass(n, &now, 1000)
-		assert.Equal(t, []store.ID{parent}, n.WaitsFor(n.Job(&child)))
+		assert.Equal(t, []store.ID{parent}, waitsFor(n, n.Job(&child)))
 		n.Ack(&parent)
 		n.Effects()
 		assert.Equal(t, store.StateQueued, n.Job(&child).State)

@@ -181,7 +181,7 @@ func TestABlockedJobAmongVeryManyThatDepend(t *testing.T) {
 	require.NoError(t, err)
 	n.Effects()
 	assert.Less(t, spent(t, func() func() {
-		return func() { require.Equal(t, []store.ID{child}, n.WaitsFor(n.Job(&root))) }
+		return func() { require.Equal(t, []store.ID{child}, waitsFor(n, n.Job(&root))) }
 	}), time.Millisecond)
 	ids, all = n.Dependents(n.Job(&root), 1)
 	assert.Equal(t, []store.ID{first}, ids)
@@ -326,7 +326,7 @@ func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
 			_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 6000, Members: engine.Members{After: []store.ID{root}}})
 			require.NoError(t, err)
 			n.Effects()
-			last := n.WaitsFor(n.Job(&root))
+			last := waitsFor(n, n.Job(&root))
 			require.Empty(t, last)
 			_, wait, err := n.Release(&root, nil, true, true)
 			require.NoError(t, err)
@@ -348,11 +348,11 @@ func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
 			assert.Zero(t, answers)
 			_, _, err = n.Release(&root, nil, true, true)
 			assert.ErrorIs(t, err, engine.ErrBlocked)
-			waitsFor := n.WaitsFor(n.Job(&root))
-			require.Len(t, waitsFor, children)
+			left := waitsFor(n, n.Job(&root))
+			require.Len(t, left, children)
 			// Some end before it is their turn to be let go.
 			for i := range 10 {
-				assert.Equal(t, 1, n.CancelJob(&waitsFor[children-1-i]))
+				assert.Equal(t, 1, n.CancelJob(&left[children-1-i]))
 			}
 			counted(t, n)
 			if crash {
@@ -367,7 +367,7 @@ func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
 				jobs := n.Fetch([]*store.Queue{q}, 1, false, nil)
 				require.Len(t, jobs, 1)
 				id := jobs[0].ID
-				require.Equal(t, waitsFor[i], id)
+				require.Equal(t, left[i], id)
 				require.True(t, n.Ack(&id))
 				n.Effects()
 			}
@@ -2565,7 +2565,7 @@ func TestTheEndOfAJobForWhichJobsWaitThatWaitForMany(t *testing.T) {
 	assert.Less(t, most, 300_000)
 	assert.Greater(t, all, many*(many-1)*len(store.ID{}))
 	for _, c := range children {
-		require.Equal(t, many-1, len(n.WaitsFor(n.Job(&c))))
+		require.Equal(t, many-1, len(waitsFor(n, n.Job(&c))))
 	}
 }
 
@@ -2625,7 +2625,7 @@ func TestManyHaveEndedWhenOneComesBack(t *testing.T) {
 				return
 			}
 			assert.Equal(t, tc.queue, string(j.Queue.NameBytes()))
-			left := n.WaitsFor(j)
+			left := waitsFor(n, j)
 			assert.Equal(t, j.State == store.StateQueued, len(left) == 0)
 			if tc.queue == "c" {
 				assert.Equal(t, many-ended, len(left))
@@ -2676,4 +2676,63 @@ func TestANodeIsToldOfVeryManyAcks(t *testing.T) {
 	}
 	assert.LessOrEqual(t, most, mostAtOnce)
 	assert.Len(t, told, many)
+}
+
+// lastOf makes a job that is released to come last after so many, which are queued.
+func lastOf(t *testing.T, count int) (*engine.Node, *keys, store.ID, int64) {
+	now := int64(dawn)
+	n, k, _ := node(now)
+	p, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 10, TTL: 6000, Members: engine.Members{Deferred: true}})
+	require.NoError(t, err)
+	n.Effects()
+	for range count {
+		_, _, err := n.AddJob(&engine.Add{Queue: []byte("c"), Replicate: 1, Retry: 10, TTL: 6000, Members: engine.Members{BlockedBy: &p}})
+		require.NoError(t, err)
+		n.Effects()
+	}
+	_, _, err = n.Release(&p, nil, true, false)
+	require.NoError(t, err)
+	n.Effects()
+	for range count/300 + 10 {
+		now++
+		n.SetNow(now)
+		n.Tick()
+		n.Effects()
+	}
+	require.EqualValues(t, count, n.Queue([]byte("c")).Len)
+	return n, k, p, now
+}
+
+// The queue of very many that a job comes after is deleted: no tick takes long, and the job is queued in the end.
+func TestQueueOfThoseThatOneComesAfterIsDeleted(t *testing.T) {
+	const count = 20_000
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	n, k, p, now := lastOf(t, count)
+	k.Drop([]*store.Queue{n.Queue([]byte("c"))})
+	n.Effects()
+	for range 2*count/1000 + 20 {
+		now += 1000
+		n.SetNow(now)
+		began := threadTime(t)
+		n.Tick()
+		n.Effects()
+		if n.Job(&p).State == store.StateQueued {
+			break
+		}
+		assert.Less(t, threadTime(t)-began, 20*time.Millisecond) // 5 on a machine at rest
+	}
+	require.Equal(t, store.StateQueued, n.Job(&p).State)
+}
+
+// SHOW lists some of those that such a job waits for, and counts them all.
+func TestThoseThatOneComesAfterAreListed(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	n, _, p, _ := lastOf(t, 200_000)
+	began := threadTime(t)
+	ids, all := n.WaitsFor(n.Job(&p), 1000)
+	assert.Less(t, threadTime(t)-began, 5*time.Millisecond)
+	assert.Len(t, ids, 1000)
+	assert.EqualValues(t, 200_000, all)
 }

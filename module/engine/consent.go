@@ -254,6 +254,7 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 		n.later(j, left)
 	case !nack && j.Retry > 0 && j.Queue.Pause&PauseIn != 0:
 		n.later(j, retryTime(n, j)-n.now) // as any job that falls due while its queue is paused
+		n.shut.put(j.ID, struct{}{})
 	case nack || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0 || j.Retry == 0:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
 		return true

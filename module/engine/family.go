@@ -76,19 +76,24 @@ func (n *Node) Waits(j *store.Job) (deferred, blocked bool) {
 	return deferred, !deferred
 }
 
-// WaitsFor lists the jobs of which a held-back job awaits the end.
-func (n *Node) WaitsFor(j *store.Job) (ids []store.ID) {
+// WaitsFor lists the jobs of which a held-back job awaits the end, up to about most of them, and counts
+// them all: first those that it was added to wait for, then those that it was released to come after.
+func (n *Node) WaitsFor(j *store.Job, most int) (ids []store.ID, all uint64) {
 	f, ok := j.Family()
 	if !ok || !f.Held() {
-		return nil
+		return nil, 0
 	}
 	for i := range f.IDs() {
 		ids = append(ids, f.ID(i))
 	}
-	if f.Flags&store.FamilyLast != 0 {
-		ids = append(ids, n.blockedBy(&j.ID)...)
+	if f.Flags&store.FamilyLast == 0 {
+		return ids, uint64(len(ids))
 	}
-	return ids
+	ids, all = append(ids, n.blockedBy(&j.ID, most)...), uint64(len(ids))
+	if k := n.store.Knot(&j.ID); k != nil {
+		all += k.Blocked
+	}
+	return ids, max(all, uint64(len(ids)))
 }
 
 // Dependents lists the jobs that wait for the end of one, up to most of them, and counts them
@@ -178,8 +183,11 @@ func (n *Node) kinship(m *Members) ([]byte, error) {
 // Were it missing on one, that could let the other go before it, after LAST.
 func (n *Node) beside(a *Add, external bool) error {
 	p := n.parent(a.BlockedBy)
-	if p == nil || p.Holders() == 0 {
+	switch {
+	case p == nil || p.Holders() == 0 && !external:
 		return nil
+	case external:
+		return ErrKinApart
 	}
 	if a.Retry == 0 {
 		return ErrKinOnce
@@ -201,8 +209,12 @@ func (n *Node) beside(a *Add, external bool) error {
 }
 
 // mayHold says whether a node holds a job as far as is known here. Where a holder was forgotten
-// it may be any: a replica may have been promoted in its place.
+// it may be any: a replica may have been promoted in its place. So it may at one that was promoted since the
+// job was made: of holders that came after its copy, its master may have heard, and it not.
 func (n *Node) mayHold(p *Peer, j *store.Job) bool {
+	if int64(j.CTime/1_000_000) < n.promoted+unheardMS && n.promoted > 0 && j.Holders() > 0 {
+		return true
+	}
 	for i := range j.Holders() {
 		if h, _ := j.Holder(i); h == uint64(p.Node) || n.mesh.by[wire.Node(h)] == nil {
 			return true
@@ -420,43 +432,6 @@ func (n *Node) passed(j *store.Job) *store.Job {
 	return p
 }
 
-// moveTo moves a held job to another queue.
-func (n *Node) moveTo(j *store.Job, name []byte) error {
-	if string(name) == string(j.Queue.NameBytes()) {
-		return nil
-	}
-	q, err := n.queue(name)
-	if err != nil {
-		return err
-	}
-	n.touch(j.Queue)
-	n.store.MoveTo(j, q)
-	n.countFamily(j)
-	if j.State != store.StateWaitRepl {
-		n.logAnew(j)
-	}
-	n.touch(q)
-	return nil
-}
-
-// moveAlong is moveTo for a job whose lock goes with it, where it is one of the
-// queue. It is refused where another has the key there.
-func (n *Node) moveAlong(j *store.Job, name []byte) error {
-	u := j.Unique()
-	if u == nil || !u.Has(store.UniqueHasWait) || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow || string(name) == string(j.Queue.NameBytes()) {
-		return n.moveTo(j, name)
-	}
-	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, append([]byte{}, name...), j.UniqueKey(u))
-	if l := n.liveLock(n.scratch.lock); l != nil && l.Job != j.ID {
-		return duplicate(&l.Job, j.UniqueKey(u))
-	}
-	n.endWait(j, u)
-	err := n.moveTo(j, name)
-	_, _ = n.renewLock(j, u, store.LockWait, 0, nil) // it isn't due yet
-	n.log(LogState, j)
-	return err
-}
-
 // tied says whether a job belongs to a family: it must not vanish from this node
 // while it isn't done.
 func (n *Node) tied(j *store.Job) bool {
@@ -464,13 +439,16 @@ func (n *Node) tied(j *store.Job) bool {
 	return yes || n.store.Knot(&j.ID) != nil
 }
 
-// blockedBy lists the jobs that one blocks, or that it was released to come after.
-func (n *Node) blockedBy(id *store.ID) (ids []store.ID) {
+// blockedBy lists the jobs that one blocks, or that it was released to come after, of the first ones.
+func (n *Node) blockedBy(id *store.ID, most int) (ids []store.ID) {
 	k := n.store.Knot(id)
 	if k == nil {
 		return nil
 	}
 	for child := range k.EachBlocked() {
+		if most--; most < 0 {
+			break
+		}
 		if c := n.store.Lookup(child); c != nil && blocked(c) {
 			ids = append(ids, *child)
 		}

@@ -422,8 +422,8 @@ func (n *Node) bequeath(j *store.Job) *store.Job {
 			n.store.Untie(&id, &j.ID)
 		}
 	}
-	n.endLocks(j) // a dead letter stands in nobody's way
-	if n.moveTo(j, deadName(j.Queue)) != nil {
+	j, err := n.moveOn(j, deadName(j.Queue), true)
+	if err != nil {
 		return nil
 	}
 	n.Stats.Dead++
@@ -445,6 +445,9 @@ func (n *Node) letGo(j *store.Job, when turn) {
 			// It is for this node to queue it for the first time, also where it has a copy only.
 			j.Flags &^= store.FlagQueuedOnce
 			n.store.Count(j, store.Delayed)
+			if when == soon {
+				j.QTime += store.AnnounceMS // lest it and the node where that was said do it at one moment
+			}
 		}
 		if when == atOnce && j.Holders() == 0 {
 			j.Flags |= store.FlagAnnounced // else another may have let it go at the same moment
@@ -460,7 +463,13 @@ func (n *Node) letGo(j *store.Job, when turn) {
 		n.log(LogState, j)
 		return
 	}
-	if when == later || j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
+	if when != later && j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
+		j.Flags &^= store.FlagQueuedOnce
+		n.shutOut(j)
+		n.log(LogState, j)
+		return
+	}
+	if when == later {
 		j.QTime = n.retryAt(j)
 		n.arm(j)
 		n.log(LogState, j)
@@ -471,7 +480,7 @@ func (n *Node) letGo(j *store.Job, when turn) {
 		j.QTime = n.now + store.AnnounceMS
 		j.Flags |= store.FlagAnnounced
 		n.arm(j)
-		n.tellAll(&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(j.ID)})
+		n.tellAllOf(j, &wire.Message{Kind: wire.WillQueue})
 		n.log(LogState, j)
 		return
 	}
@@ -612,15 +621,29 @@ func (n *Node) evictOn() {
 
 // buried follows the jobs that were freed with their queue.
 func (n *Node) buried() {
+	// Those that were released to come after some of them, most often one, and after how many.
+	var last []store.ID
+	var ended []uint32
 	for _, l := range n.store.TakeLost() {
 		if l.Early {
-			n.oneLess(l.Of, nil, source{clock: true})
+			if len(last) == 0 || last[len(last)-1] != l.Of {
+				last, ended = append(last, l.Of), append(ended, 0)
+			}
+			if !l.Copies || l.Ended {
+				ended[len(ended)-1]++
+			}
 		}
 		if l.Copies && !l.Ended {
 			n.evictLater(l.ID, l.Unreleased)
 		} else {
 			n.endLater(end{id: l.ID, undone: !l.Ended || l.Undone, unreleased: l.Unreleased, source: source{clock: true}})
 		}
+	}
+	for i := range last {
+		if ended[i] > 0 {
+			n.countDown(last[i], ended[i], nil, source{clock: true})
+		}
+		n.lookLater(n.store.Lookup(&last[i]))
 	}
 }
 
@@ -892,7 +915,11 @@ func (n *Node) comesAfter(id *store.ID) bool {
 	if k == nil {
 		return false
 	}
+	most := comesAfterMost
 	for child := range k.EachBlocked() {
+		if most--; most < 0 {
+			return true // most likely; those that are here no more are untied in the next ticks
+		}
 		switch c := n.store.Lookup(child); {
 		case c == nil:
 			if n.away(child) {
@@ -904,6 +931,9 @@ func (n *Node) comesAfter(id *store.ID) bool {
 	}
 	return false
 }
+
+// comesAfterMost is how many are looked at for that.
+const comesAfterMost = 1000
 
 // onLast takes an answer about a job that lacks others: where no node has any of them,
 // all have ended.
@@ -952,8 +982,8 @@ func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
 		return j
 	}
 	f, _ := j.Family()
-	if m.Flags&wire.HeldBack == 0 && len(m.Holders) > 0 {
-		f = store.Family{}
+	if m.Flags&wire.HeldBack == 0 && len(m.Holders) > 0 && !n.store.Early(&f) {
+		f = store.Family{} // else the one that was released to come after it is to hear
 	}
 	f.Flags |= store.FamilyCancelled
 	return n.setFamily(j, &f)

@@ -412,7 +412,6 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			return
 		}
 		j, _ = n.learnLogged(j, m.Holders)
-		j = n.onNewQueue(j, m)
 		if ad := n.addingOf(&id); ad != nil {
 			ad.away = false // it is queued here when it is promised
 		}
@@ -421,6 +420,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 			return
 		}
+		j = n.onNewQueue(p, j, m)
 	}
 	n.Stats.Imported++
 	n.imported(p, m.Queue)

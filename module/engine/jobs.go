@@ -529,7 +529,7 @@ func (n *Node) Delete(id *store.ID) bool {
 	}
 	f, _ := j.Family()
 	gone, unreleased := j.ID, f.Unreleased()
-	n.report(j, source{})
+	n.losesOne(j)
 	n.remove(j)
 	n.evicted(gone, unreleased)
 	return true
@@ -682,7 +682,7 @@ func (n *Node) expireCopy(j *store.Job) bool {
 	} else {
 		n.endFresh(j)
 	}
-	n.report(j, source{clock: true})
+	n.losesOne(j)
 	n.remove(j)
 	n.evicted(id, unreleased)
 	return true
@@ -781,6 +781,20 @@ func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
 		n.show(q)
 	}
 	n.takeBack(q)
+	n.letIn()
 	n.serve(q)
 	return mask, nil
+}
+
+// losesOne has a job that was released to come after one look for that at the other nodes: this node's
+// copy goes, and others live on.
+func (n *Node) losesOne(j *store.Job) {
+	f, ok := j.Family()
+	if !ok || !n.store.Early(&f) {
+		return
+	}
+	id := f.ID(0)
+	if n.store.Untie(&id, &j.ID) {
+		n.lookLater(n.store.Lookup(&id))
+	}
 }

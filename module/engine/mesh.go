@@ -191,7 +191,12 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Enqueue:
 		n.onEnqueue(j, m.Span, m.Flags)
 	case wire.WillQueue:
+		if j.State != store.StateQueued && j.Parts != 0 && moves(j) > 0 { // else it is told with Queued
+			n.send(p, n.movedTo(j))
+		}
 		n.onWillQueue(p, j, m.Flags)
+	case wire.MovedTo:
+		n.onMovedTo(p, j, m)
 	case wire.Queued:
 		n.onQueued(p, j, m.Flags)
 	case wire.Working:
@@ -255,9 +260,12 @@ func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 		// We may have handed it to a node that the sender doesn't know to hold it.
 		n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
 		n.forgetJob(n.undone(j), p) // it was promised to nobody
-	case byClient && n.hasKin(j) && n.addings[j.ID] == nil:
-		j = n.tellsKin(j) // as FastAck has it
+	case n.addings[j.ID] == nil && (byClient && n.hasKin(j) || !byClient && j.Holders() > 1):
+		// As FastAck has it. Or this node confirmed the acknowledgement before it was handed the job: so may those
+		// have done that it handed the job to, and nobody else would tell them.
+		j = n.tellsKin(j)
 		n.acknowledge(j, p)
+		j.Confirm(uint64(p.Node))
 		n.collect(j)
 	default:
 		n.forgetJob(j, p)

@@ -152,7 +152,9 @@ type Node struct {
 	lineSeen  uint64              // lines since the start
 	waiters   waiters
 	blocked   int
-	unpaused  roster[string, struct{}] // queues that aren't paused any more, and have overdue jobs still
+	unpaused  roster[string, struct{}]   // queues that aren't paused any more, and have overdue jobs still
+	shut      roster[store.ID, struct{}] // jobs that were to be queued while their queue was paused
+	shutSweep int64                      // unix ms: they are looked at next
 	visible   int64
 	limbo     []limbo
 	made      []*store.Queue          // by n.queue, since the effects were last taken
@@ -162,6 +164,7 @@ type Node struct {
 	promotion *settling               // under way, see Promote
 	untold    int                     // jobs that it made uncertain
 	followed  bool                    // see Follow
+	promoted  int64                   // unix ms; 0: it wasn't, since it was started
 	holding   int                     // it has yet to hold the jobs of queues in rows below, see tickFollowing
 	recount   bool                    // lacking isn't known
 	lacking   bool                    // see unlisted
@@ -380,6 +383,9 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	// voted for before isn't in it.
 	n.renewLocks()
 	n.lacksVotes()
+	if n.followed {
+		n.promoted = n.now
+	}
 	return true, uncertain
 }
 

@@ -507,13 +507,30 @@ func (n *Node) tellAll(m *wire.Message) {
 func (n *Node) tell(j *store.Job, m *wire.Message) {
 	m.ID = j.ID
 	if n.mayHaveHeir(j) {
-		n.tellAll(m)
+		n.tellAllOf(j, m)
 		return
+	}
+	if saysWhere(j, m) {
+		n.tell(j, n.movedTo(j))
 	}
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
 		n.send(n.mesh.by[wire.Node(node)], m)
 	}
+}
+
+// tellAllOf says something of a job to all nodes.
+func (n *Node) tellAllOf(j *store.Job, m *wire.Message) {
+	m.ID = j.ID
+	if saysWhere(j, m) {
+		n.tellAll(n.movedTo(j))
+	}
+	n.tellAll(m)
+}
+
+// saysWhere says whether those that a message goes to have to hear before in which queue its job is.
+func saysWhere(j *store.Job, m *wire.Message) bool {
+	return j.Parts != 0 && (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && moves(j) > 0
 }
 
 // tellBut is tell, but for one of the holders.

@@ -63,7 +63,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 		return 0, false, ErrPaused
 	}
 	if queue != nil {
-		if err := n.moveAlong(j, queue); err != nil {
+		if j, err = n.moveAlong(j, queue); err != nil {
 			return 0, false, err
 		}
 	}
@@ -268,13 +268,13 @@ func (n *Node) report(j *store.Job, s source) {
 	}
 	id := f.ID(0)
 	if n.store.Untie(&id, &j.ID) {
-		n.oneLess(id, j, s)
+		n.countDown(id, 1, j, s)
 	}
 }
 
-// oneLess counts one of those down that a job was released to come after: j, or nil
-// where that is gone.
-func (n *Node) oneLess(id store.ID, j *store.Job, s source) {
+// countDown counts some of those down that a job was released to come after: one, j, or nil where they are gone,
+// and the caller looks into what is left.
+func (n *Node) countDown(id store.ID, some uint32, j *store.Job, s source) {
 	p := n.store.Lookup(&id)
 	if p == nil || p.State == store.StateAcked {
 		return
@@ -282,17 +282,19 @@ func (n *Node) oneLess(id store.ID, j *store.Job, s source) {
 	g, _ := p.Family()
 	switch {
 	case g.Flags&store.FamilyDeferred != 0:
-		g.Count++ // the word of its release is still to come
+		g.Count += some // the word of its release is still to come
 	case g.Flags&store.FamilyLast == 0:
 		return
 	default:
-		if g.Count--; g.Count == 0 {
+		if g.Count -= min(some, g.Count); g.Count == 0 {
 			g.Flags &^= store.FamilyLast
 		}
 	}
 	if p = n.setFamily(p, &g); held(p) {
 		n.log(LogState, p)
-		n.lookLater(p)
+		if j != nil {
+			n.lookLater(p)
+		}
 		return
 	}
 	n.letGo(p, n.turnOf(p, &end{job: j, source: s}))
@@ -327,7 +329,7 @@ func (n *Node) onRelease(p *Peer, m *wire.Message) {
 		if f, ok := j.Family(); ok && j.State == store.StateActive && f.Flags&store.FamilyDeferred != 0 {
 			if m.Flags&wire.Moved != 0 {
 				// Where the queue can't be made, this copy stays in its own.
-				_ = n.moveTo(j, m.Queue)
+				j, _ = n.moveOn(j, m.Queue, false)
 			}
 			when := later
 			if m.Flags&wire.StillHeld != 0 && n.firstHolder(j) {

@@ -583,7 +583,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			j = n.onNewBody(j, m.Job.Body)
 		}
 		if m.Flags&wire.NewQueue != 0 {
-			j = n.onNewQueue(j, m)
+			j = n.onNewQueue(p, j, m)
 			n.postpone(j)
 		}
 	}

@@ -65,7 +65,7 @@ func (n *Node) announce(j *store.Job) {
 		n.tell(j, &m)
 		return
 	}
-	n.tellAll(&m)
+	n.tellAllOf(j, &m)
 }
 
 // unheard says whether another node may have become a holder of a job without this one's hearing of it.
@@ -79,24 +79,27 @@ const unheardMS = 60_000
 // onWillQueue objects where the job must not be queued by that node now.
 func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	j = n.overheard(n.meet(p, j))
+	// It was handed to that node, which asks for itself; or handed on to that one, or that one was promoted in
+	// the place of the one that was handed the job. If the job was handed to others since, these object themselves.
+	away := taker(j) == p.Node || flags&wire.WasQueued != 0 && taker(j) != 0
 	switch {
 	case j.State == store.StateWaitRepl:
 		// It isn't promised yet. It is queued here when it is.
 		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID})
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
-	case taker(j) == p.Node:
-		// It was handed the job, and asks for itself.
-	case flags&wire.WasQueued != 0 && taker(j) != 0:
-		// It was handed on to that node, or that node was promoted in the place of the one that was
-		// handed the job. If the job was handed to others since, these object themselves.
-	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
+	case !away && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 	case n.mayLeave(j) && j.QTime > n.now && theirs(&n.self, &p.ID, &j.ID):
 		// Both mean to queue it at one moment. One of them leaves it, lest both give it to
 		// clients, and the other objects, if it hears of it.
 		n.leaveJob(j, store.AnnounceMS)
+	case j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagAnnounced == 0 && !held(j) && j.QTime > n.now && j.QTime <= n.now+2*store.AnnounceMS:
+		// This node would queue it a moment later, before it has heard that the other has.
+		n.setQTime(j, j.QTime+store.AnnounceMS)
+		n.arm(j)
+	case away:
 	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
 		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID, Span: j.QTime - n.now})
 	}

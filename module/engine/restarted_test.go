@@ -74,7 +74,7 @@ func standing(n *engine.Node, id store.ID) string {
 	case j.Place == store.InWorking:
 		return fmt.Sprintf("in progress until %d, of %s, %s", j.QTime, j.Queue.NameBytes(), counters(n, j))
 	case j.Reason() == store.Deferred || j.Reason() == store.Blocked:
-		return fmt.Sprintf("held back for %d, of %s, %s", len(n.WaitsFor(j)), j.Queue.NameBytes(), counters(n, j))
+		return fmt.Sprintf("held back for %d, of %s, %s", len(waitsFor(n, j)), j.Queue.NameBytes(), counters(n, j))
 	}
 	return fmt.Sprintf("active until %d, delayed %v, of %s, %s", j.QTime, j.Reason() == store.Delayed, j.Queue.NameBytes(), counters(n, j))
 }

@@ -289,7 +289,7 @@ var kindNames = map[wire.Kind]string{
 	wire.WillQueue: "WILLQUEUE", wire.Queued: "QUEUED", wire.Working: "WORKING", wire.SetAck: "SETACK", wire.GotAck: "GOTACK",
 	wire.DelJob: "DELJOB", wire.NeedJobs: "NEEDJOBS", wire.YourJob: "YOURJOB", wire.Pause: "PAUSE", wire.Heartbeat: "HEARTBEAT", wire.Failed: "FAILED",
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskFate: "ASKFATE", wire.Fate: "FATE",
-	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF",
+	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO",
 }
 
 func kindName(k wire.Kind) string { return kindNames[k] + lockKinds[k] }
@@ -315,6 +315,8 @@ func (l letter) String() string {
 		return text + w.lockText(&m)
 	}
 	switch m.Kind {
+	case wire.MovedTo:
+		return text + fmt.Sprintf(" %s %s %d", w.job(m.ID), m.Queue, m.Count)
 	case wire.Heartbeat, wire.Failed:
 		for i := range m.Peers {
 			text += fmt.Sprintf(" %s:%s", w.node(m.Peers[i].ID).name, [...]string{"well", "suspected", "failed"}[m.Peers[i].State])

@@ -60,6 +60,7 @@ func (n *Node) Tick() int64 {
 	n.ask()
 	n.vanished()
 	n.takeSomeBack()
+	n.letSomeIn()
 	n.idleQueues()
 	n.dropCondemned()
 	n.tickFarewells()
@@ -168,7 +169,9 @@ func (n *Node) due(j *store.Job) {
 		if !paused {
 			n.lapse(j)
 		}
-		if paused || !n.requeue(j, false) && j.QTime <= n.now {
+		if paused {
+			n.shutOut(j)
+		} else if !n.requeue(j, false) && j.QTime <= n.now {
 			n.setQTime(j, retryTime(n, j))
 			n.arm(j)
 		}

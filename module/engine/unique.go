@@ -528,35 +528,11 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 		return
 	}
 	n.Stats.Dead++
-	n.endLocks(j)
-	j = n.makeDead(j, name)
+	n.store.Hold(j)
+	j, _ = n.moveOn(j, name, true) // the queue can be made
 	n.tellChanged(j, wire.NewQueue)
 	n.push(j)
 	n.serve(j.Queue)
-}
-
-// makeDead moves a job, active from then on, to another queue, where it is unique
-// by nothing. It stays where it is if that can't be made.
-func (n *Node) makeDead(j *store.Job, name []byte) *store.Job {
-	n.store.Hold(j)
-	j, _ = n.setExtra(j, store.TagUnique, nil)
-	_ = n.moveTo(j, name)
-	return j
-}
-
-// onNewQueue follows another node, which has moved a job.
-func (n *Node) onNewQueue(j *store.Job, m *wire.Message) *store.Job {
-	if j.State != store.StateActive && j.State != store.StateQueued || n.dummy(j) || string(m.Queue) == string(j.Queue.NameBytes()) {
-		return j
-	}
-	name := append([]byte(nil), m.Queue...)
-	if store.FindExtra(m.Job.Extras, store.TagUnique) == nil {
-		n.endLocks(j)
-		return n.makeDead(j, name)
-	}
-	n.store.Hold(j)
-	_ = n.moveTo(j, name) // where it can't be made, this copy stays in its own
-	return j
 }
 
 // pushUnique is [store.Store.Push] for a unique job: one that ends its run frees

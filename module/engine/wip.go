@@ -170,6 +170,50 @@ func (n *Node) takeSomeBack() {
 	}
 }
 
+// shutOut has a job that was to be queued wait until its queue is no longer paused, or its retry time is over.
+func (n *Node) shutOut(j *store.Job) {
+	n.setQTime(j, retryTime(n, j))
+	n.arm(j)
+	n.shut.put(j.ID, struct{}{})
+}
+
+// letIn begins to look which jobs that were shut out may be queued now: the next ticks go on with it.
+func (n *Node) letIn() {
+	if n.shut.len() > 0 {
+		n.shut.begin()
+		n.letSomeIn()
+	}
+}
+
+// shutSweepMS is how often all of them are looked at.
+const shutSweepMS = 60_000
+
+// letSomeIn goes on with it, within its budget.
+func (n *Node) letSomeIn() {
+	if n.shut.len() > 0 && n.now >= n.shutSweep {
+		n.shutSweep = n.now + shutSweepMS
+		n.shut.begin() // forgets those that are gone
+	}
+	more := n.shut.pass(tickBudget, func(id store.ID, _ *struct{}) bool {
+		j := n.store.Lookup(&id)
+		switch {
+		case j == nil || j.State != store.StateActive || j.Place == store.InWorking || held(j):
+			return false
+		case j.Queue.Pause&PauseIn != 0:
+			return true
+		}
+		if !n.putOff(j) {
+			j.Flags &^= store.FlagAnnounced // the others are told first
+		}
+		j.QTime = n.now
+		n.arm(j)
+		return false
+	})
+	if more {
+		n.hurryTick()
+	}
+}
+
 // WIP lists the jobs of a queue that are being worked on, the first that is due
 // first: up to count of them, or with overdue only those of which the time has
 // passed. q may be nil.

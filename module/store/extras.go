@@ -25,6 +25,8 @@ const (
 	TagShun
 	// TagKin: nodes that asked what became of the job, since one waits for it there.
 	TagKin
+	// TagMoved: how often the job was moved to another queue (package engine).
+	TagMoved
 )
 
 const extraHead = 3

@@ -94,6 +94,9 @@ const (
 	// PutOff: the sender means to queue the job, which waits for its key, in Span, or to
 	// try again then. Until its retry time is over after that, nobody else need.
 	PutOff
+	// MovedTo: the job is in the queue named, Count tells how often it was moved: a copy that was moved
+	// less often follows. Its lowest bit: it is a dead letter, which is unique by nothing.
+	MovedTo
 	kinds
 )
 
@@ -321,6 +324,7 @@ var parts = [kinds]uint16{
 	Declined: hasID | hasCount | hasRound,
 	Settled:  hasID | hasRound,
 	PutOff:   hasID | hasSpan,
+	MovedTo:  hasID | hasCount | hasQueue,
 }
 
 // OfJob says whether messages of a kind are about one job: these must arrive in the

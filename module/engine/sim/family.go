@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"strings"
 
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
@@ -22,6 +23,8 @@ type family struct {
 	after    *job
 	want     int // members that are still to be added
 	last     bool
+	moved    []byte // the queue that the deferred job is released into; nil: its own
+	dead     bool   // the one that comes after is to be a dead letter, if it is cancelled
 	cancel   bool
 	released bool // somebody was told to release it
 	broken   bool // one was deleted somewhere: who waits for whom is up to each node
@@ -40,6 +43,12 @@ func (s *Sim) addFamily() {
 		return
 	}
 	f := &family{last: s.r.IntN(3) == 0, cancel: s.r.IntN(6) == 0, node: n, want: 1 + s.r.IntN(brood)}
+	if s.FamilyMoved {
+		f.dead = s.r.IntN(2) == 0
+		if s.r.IntN(2) == 0 {
+			f.moved = fmt.Append(nil, "q", queues)
+		}
+	}
 	s.member(f, engine.Members{Deferred: true}, func(j *job) { f.head = j })
 }
 
@@ -140,6 +149,9 @@ func (s *Sim) grow(f *family) {
 	}
 	if f.after == nil {
 		m := engine.Members{OnDead: uint8(s.r.IntN(2)) * engine.OnDeadRun}
+		if f.dead {
+			m.OnDead = engine.OnDeadDead
+		}
 		f.beforeAfter = f.promised()
 		for _, j := range f.beforeAfter {
 			m.After = append(m.After, j.id)
@@ -185,15 +197,24 @@ func (s *Sim) ready(f *family) {
 			}
 			return
 		}
-		_, _, err := n.e.Release(&f.head.id, nil, f.last, false)
-		s.trace("node %d: RELEASEJOB %s last %v: %v", n.i, f.head.id, f.last, err)
+		_, _, err := n.e.Release(&f.head.id, f.moved, f.last, false)
+		s.trace("node %d: RELEASEJOB %s into %q last %v: %v", n.i, f.head.id, f.moved, f.last, err)
 	})
 }
 
 // inTurn checks a delivery.
-func (s *Sim) inTurn(n *node, j *job) {
+func (s *Sim) inTurn(n *node, j *job, sj *store.Job) {
 	f := j.kin
-	if f == nil || s.Wiped > 0 || f.broken || f.torn || j.delivered > 1 {
+	if f == nil || s.Wiped > 0 || f.broken || f.torn {
+		return
+	}
+	queue := string(sj.Queue.NameBytes())
+	switch {
+	case j == f.head && f.moved != nil && queue != string(f.moved):
+		s.fail("node %d delivers %s, which was released into another queue, from %s%s", n.i, j.id, queue, s.whereabouts(j))
+	case j == f.after && f.dead && f.cancel && !strings.HasSuffix(queue, engine.DeadSuffix):
+		s.fail("node %d delivers %s, a dead letter, from %s%s", n.i, j.id, queue, s.whereabouts(j))
+	case j.delivered > 1:
 		return // its turn came with its first delivery, whoever joined the family since
 	}
 	done := func(j *job) bool { return j.done }

@@ -179,7 +179,7 @@ func (s *Sim) consume(n *node) {
 		}
 		n.call(func() {
 			names := [][]byte{fmt.Append(nil, "q", s.r.IntN(s.queues())), fmt.Append(nil, "q", s.r.IntN(s.queues()))}
-			if s.Uniques != nil && s.Uniques.Harsh {
+			if s.Uniques != nil && s.Uniques.Harsh || s.FamilyMoved {
 				names = append(names, fmt.Append(nil, "q", s.r.IntN(s.queues()), engine.DeadSuffix))
 			}
 			var qs []*store.Queue
@@ -237,7 +237,7 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	j.delivered++
 	j.given = s.now
 	s.trace("node %d: delivers %s (%d)", n.i, j.id, j.delivered)
-	s.inTurn(n, j)
+	s.inTurn(n, j, sj)
 	if j.unique != nil && sj.Unique() == nil {
 		s.deadLetter(j) // by the very call that fetches it
 	}

@@ -150,6 +150,7 @@ func (s *Sim) succeed(old wire.NodeID, i int) {
 		case known && s.r.IntN(2) == 0:
 			s.trace("node %d: forgets %x", n.i, old)
 			n.call(func() { n.e.Forget(old) })
+			done = false // it looks again: another may have heard of the old one meanwhile
 		default:
 			done = done && !known
 		}

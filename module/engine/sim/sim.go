@@ -88,6 +88,9 @@ type Config struct {
 	Families int
 	// FamilyDeleted is the share of their members that a client deletes at some node.
 	FamilyDeleted float64
+	// FamilyMoved has deferred jobs be released into another queue, and those that come after
+	// cancelled ones become dead letters.
+	FamilyMoved bool
 	// PerTenSeconds is how many messages a job may cost in that time.
 	PerTenSeconds int
 	// Locks are clients that take locks, beside those with jobs.

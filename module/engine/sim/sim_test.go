@@ -84,6 +84,9 @@ var histories = map[string]Config{
 	"broken families": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Resets: 60, Pauses: 20, Partitions: 20,
 	}},
+	"families moved": {PerTenSeconds: 300, Nodes: 4, Jobs: 30, Families: 80, FamilyMoved: true, Seconds: 180, AckShare: 0.6, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Resets: 60, Pauses: 20, Partitions: 40,
+	}},
 	"families deleted": {PerTenSeconds: 400, Nodes: 3, Jobs: 20, Families: 60, FamilyDeleted: 0.1, Seconds: 120, AckShare: 0.9, Replicate: 3, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 30, Resets: 60,
 	}},

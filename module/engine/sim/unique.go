@@ -437,7 +437,7 @@ func (s *Sim) rename(n *node) {
 
 // queues is how many queues there are names for.
 func (s *Sim) queues() int {
-	if s.Faults.Renames > 0 {
+	if s.Faults.Renames > 0 || s.FamilyMoved {
 		return queues + 1
 	}
 	return queues
