@@ -304,6 +304,8 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		n.store.Work(j, at)
 	case j.State == store.StateAcked:
 		j.QTime = n.now + gcFirstMS
+	case n.wasShutOut(j):
+		j.QTime = n.now
 	case n.delayedHere(j):
 		n.store.Count(j, store.Delayed)
 		if j.Holders() == 0 {
@@ -315,6 +317,16 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		return
 	}
 	n.arm(j)
+}
+
+// wasShutOut says of a job that was loaded whether this node would have queued it for the first time
+// before, had its queue not been paused in input. That pause isn't saved.
+func (n *Node) wasShutOut(j *store.Job) bool {
+	if j.State != store.StateActive || j.Retry == 0 || j.QTime <= n.now || j.Flags&(store.FlagQueuedOnce|store.FlagDelivered) != 0 || held(j) || delayFrom(j, n.now) > 0 {
+		return false
+	}
+	u := j.Unique()
+	return u == nil || u.Tries() == 0 && !u.Has(store.UniquePending)
 }
 
 // delayedHere says of a job that was loaded, and not delivered, whether it is delayed and
