@@ -174,9 +174,13 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 		return
 	}
 	b := &blocked{counters: g.counters, token: g.token}
-	wait := m.node.Wait
+	wait, timeout := m.node.Wait, g.timeout
 	if g.nohang {
-		wait = m.node.WaitForAnswers
+		// While answers are awaited for one job after the other, the wait has an end of its own.
+		wait, timeout = m.node.WaitForAnswers, engine.ClaimTimeoutMS
+		if g.timeout > 0 {
+			timeout = min(timeout, g.timeout)
+		}
 	}
 	w, err := wait(names, b)
 	if err != nil {
@@ -184,7 +188,7 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 		return
 	}
 	w.Worker = bytes.Clone(g.worker)
-	b.client, err = c.Block(g.timeout, func(c *rm.Ctx, gone bool) {
+	b.client, err = c.Block(timeout, func(c *rm.Ctx, gone bool) {
 		m.node.Cancel(w)
 		if !gone {
 			c.NullArray()

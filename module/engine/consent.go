@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -30,9 +31,10 @@ const (
 // consents are what waits for other nodes.
 type consents struct {
 	adds  map[store.ID]*claimedAdd
-	runs  map[string]store.ID // by the lock's name: which job is claimed for
-	asked map[string]int      // by the queue's name: for how many of its jobs
-	rests map[string]*rest    // locks that were refused: not to be asked for yet
+	runs  map[string]store.ID  // by the lock's name: which job is claimed for
+	asked map[string]askedRuns // by the queue's name
+	looks []look               // first things first
+	rests map[string]*rest     // locks that were refused: not to be asked for yet
 }
 
 // claimedAdd is an ADDJOB whose lock is being claimed.
@@ -50,8 +52,22 @@ type rest struct {
 	over   bool  // and the clients that wait have been told
 }
 
+// askedRuns is for how many of a queue's jobs the run is claimed, and since when nothing has come
+// of any such claim: steady, ms.
+type askedRuns struct {
+	jobs  int
+	since int64
+	looks bool // it is in consents.looks
+}
+
+// look is when a queue is looked at whose next job waits until there is an answer for another one.
+type look struct {
+	queue string
+	at    int64 // steady, ms
+}
+
 func newConsents() consents {
-	return consents{adds: map[store.ID]*claimedAdd{}, runs: map[string]store.ID{}, asked: map[string]int{}, rests: map[string]*rest{}}
+	return consents{adds: map[store.ID]*claimedAdd{}, runs: map[string]store.ID{}, asked: map[string]askedRuns{}, rests: map[string]*rest{}}
 }
 
 func (c *consents) count() int { return len(c.adds) + len(c.runs) + len(c.asked) + len(c.rests) }
@@ -321,7 +337,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	case l != nil && l.Job == j.ID:
 		n.store.HoldBack(j, u) // another node has given it to a client
 		return claimRefused
-	case !n.asks || n.consents.asked[string(j.Queue.NameBytes())] >= max(1, int(n.waitersOf(j.Queue))):
+	case !n.asks:
 		return claimAsked
 	}
 	key, queue, id := string(name), string(j.Queue.NameBytes()), j.ID
@@ -329,17 +345,24 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		n.store.HoldBack(j, u)
 		return claimRefused
 	}
+	if n.consents.asked[queue].jobs >= max(1, int(n.waitersOf(j.Queue))) {
+		if n.awaitsAnswer(queue) {
+			return claimAsked
+		}
+		n.store.HoldBack(j, u)
+		n.giveRest(key, unasked)
+		return claimRefused
+	}
 	// A claim that is decided at once is followed below, not in its callback: the callback
 	// serves clients, and clients are being served already. A client counts its time from when
 	// it gets the job, so the lease is longer by the time that the asking may take.
-	freed := n.store.Freed()
+	freed, began := n.store.Freed(), n.steady()
 	now, _ := n.claimLock(jobLock{
 		name: name, job: id, lease: n.runLease(j, u) + 2*ClaimTimeoutMS, usable: 2 * ClaimTimeoutMS, any: u.Has(store.UniqueAny),
 	}, func(o Outcome) {
 		delete(n.consents.runs, key)
-		if n.consents.asked[queue]--; n.consents.asked[queue] == 0 {
-			delete(n.consents.asked, queue)
-		}
+		n.askFor(queue, -1)
+		o.Began = cmp.Or(o.Began, began)
 		n.runDecided(key, &id, o)
 		n.store.WakeLanes([]byte(key)) // others may wait in its lane for what it has become
 		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != Aborted {
@@ -349,7 +372,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	})
 	if now == nil {
 		n.consents.runs[key] = id
-		n.consents.asked[queue]++
+		n.askFor(queue, 1)
 	}
 	if n.store.Freed() != freed {
 		// Another claim that was decided meanwhile may have moved j, or deleted it.
@@ -374,6 +397,56 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		n.giveRest(key, now)
 	}
 	return claimRefused
+}
+
+// askFor counts a claim for the run of one of a queue's jobs: 1, it begins, or -1, it is decided.
+func (n *Node) askFor(queue string, by int) {
+	a := n.consents.asked[queue]
+	if a.jobs == 0 || by < 0 {
+		a.since = n.steady()
+	}
+	if a.jobs += by; a.jobs == 0 && !a.looks {
+		delete(n.consents.asked, queue)
+		return
+	}
+	n.consents.asked[queue] = a
+}
+
+// awaitsAnswer says whether the jobs of a queue wait in their order until it is known whether
+// the client gets the one that is asked for. Not where the answers take long, as with nodes that
+// stand still, or don't agree on who belongs to the mesh: jobs that need no consent would
+// wait behind many that can't have it, each of which is asked for as long as [ClaimTimeoutMS].
+func (n *Node) awaitsAnswer(queue string) bool {
+	a, now := n.consents.asked[queue], n.steady()
+	if now-a.since >= claimResendMS {
+		return false
+	}
+	if !a.looks {
+		a.looks = true
+		n.consents.asked[queue] = a
+		n.consents.looks = append(n.consents.looks, look{queue, now + claimResendMS})
+	}
+	return true
+}
+
+// tickLooks serves those who wait for queues whose next jobs have waited for an answer by now.
+func (n *Node) tickLooks() {
+	c, now := &n.consents, n.steady()
+	for ; len(c.looks) > 0 && c.looks[0].at <= now; c.looks = c.looks[1:] {
+		name := c.looks[0].queue
+		a := c.asked[name]
+		if a.looks = false; a.jobs == 0 {
+			delete(c.asked, name)
+			continue
+		}
+		c.asked[name] = a
+		if q := n.store.Queue([]byte(name)); q != nil {
+			n.serveLater(q)
+		}
+	}
+	if len(c.looks) > 0 {
+		n.wake = min(n.wake, n.now+max(c.looks[0].at-now, 1))
+	}
 }
 
 // mereVote says of a run lock that stands against a job, which doesn't wait for its key but
@@ -473,8 +546,12 @@ func (n *Node) claiming(name string, id *store.ID) bool {
 	return false
 }
 
+// unasked is the outcome, for giveRest, of a claim that isn't made while others take long.
+var unasked = &Outcome{Kind: NoQuorum}
+
 // giveRest has a key that can't be had not be asked for, for a while. o is what came of a
-// claim for it, or nil.
+// claim for it, or nil. A claim that took long gets the longest rest, so that those that
+// weren't asked for meanwhile come first.
 //
 // Where several nodes claim a key at a time, and none gets enough votes, each rests for longer
 // each time, until one asks alone. So that doesn't begin anew when the key becomes free.
@@ -488,10 +565,15 @@ func (n *Node) giveRest(name string, o *Outcome) {
 	span := min(int64(restFirstMS)<<min(r.tries, 10), restLastMS)
 	switch r.tries++; {
 	case o == nil:
+	case o == unasked:
+		r.tries--
+		span = restLastMS / 2
 	case o.isSplit():
 		r.splits, r.split = r.splits+1, max(now-o.Began, restFirstMS)
 	case o.Kind == Conflict:
 		r.splits = max(r.splits-1, 0)
+	case o.Began > 0 && now-o.Began >= claimResendMS:
+		span = restLastMS
 	}
 	span = max(span, r.afterSplit())
 	span += n.below(span)
@@ -564,12 +646,12 @@ func (n *Node) restOver(name []byte) (woken bool) {
 }
 
 // Asks says whether answers are awaited for any job.
-func (n *Node) Asks() bool { return len(n.consents.asked) > 0 }
+func (n *Node) Asks() bool { return len(n.consents.runs) > 0 }
 
 // Asking says whether a job of one of the queues may be had when other nodes have
 // answered: who doesn't want to wait waits for that alone ([Node.WaitForAnswers]).
 func (n *Node) Asking(names [][]byte) bool {
-	return slices.ContainsFunc(names, func(name []byte) bool { return n.consents.asked[string(name)] > 0 })
+	return slices.ContainsFunc(names, func(name []byte) bool { return n.consents.asked[string(name)].jobs > 0 })
 }
 
 // --- locks that are had --------------------------------------------------------

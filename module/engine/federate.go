@@ -144,7 +144,7 @@ func (n *Node) need(list *waitList) {
 // as many clients. Were the others asked meanwhile, they would give this node their next jobs,
 // when nobody waits here any more.
 func (n *Node) claimsFor(queue string, clients int) bool {
-	return n.consents.asked[queue] >= clients
+	return n.consents.asked[queue].jobs >= clients
 }
 
 // askAt has a line ask at a time.

@@ -67,6 +67,7 @@ func (n *Node) Tick() int64 {
 	n.tickLocks()
 	n.tickClears()
 	n.tickReturned()
+	n.tickLooks()
 	n.serveOn()
 	n.tickAdds()
 	n.tickGiven()

@@ -132,7 +132,7 @@ func (n *Node) stay(w *Waiter) {
 
 // answered sees to the hasty waiters of a line, where nothing is asked for it any more.
 func (n *Node) answered(list *waitList) {
-	if list != nil && list.hasty.len > 0 && !list.told && n.consents.asked[list.name] == 0 {
+	if list != nil && list.hasty.len > 0 && !list.told && n.consents.asked[list.name].jobs == 0 {
 		list.told = true
 		n.waiters.told = append(n.waiters.told, list)
 	}
@@ -146,7 +146,7 @@ func (n *Node) sendAway() {
 		list := o.told[0]
 		w := list.hasty.head
 		switch {
-		case w == nil || n.consents.asked[list.name] > 0:
+		case w == nil || n.consents.asked[list.name].jobs > 0:
 			list.told = false
 			o.told[0] = nil
 			o.told = o.told[1:]
@@ -165,7 +165,7 @@ func (n *Node) sendAway() {
 		}
 		list.hasty.remove(w, inHaste)
 		h.at = (h.at + 1) % len(w.places)
-		if n.consents.asked[w.places[h.at].list.name] > 0 {
+		if n.consents.asked[w.places[h.at].list.name].jobs > 0 {
 			h.over = 0
 		}
 		n.stay(w)

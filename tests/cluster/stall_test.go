@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -83,4 +84,36 @@ func TestAcknowledgedHereWhileTheNodeStandsStill(t *testing.T) {
 		v := waits.Receive()
 		require.True(t, v.NullArray(), "an acknowledged job was delivered again: %v", v)
 	}
+}
+
+// While no other node answers, a client that doesn't want to wait gets the jobs that need no
+// consent, or hears within a second or two that there are none, however many others there are.
+func TestNohangWhileNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "jobmesh.cluster-node-timeout 60000")
+	for i := range 5 {
+		v := m[0].Do("ADDJOB", "q", "body", 5000, "REPLICATE", 1, "UNIQUE", "during-processing", "KEY", fmt.Sprint(i))
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+	}
+	plain := m[0].Do("ADDJOB", "q", "plain", 5000, "REPLICATE", 1).Str
+	m[1].Pause()
+	m[2].Pause()
+	poll := func() harness.Value {
+		c := m[0].Dial()
+		defer c.Close()
+		began := time.Now()
+		c.Send("GETJOB", "NOHANG", "FROM", "q")
+		v := c.Receive()
+		assert.Less(t, time.Since(began), 5*time.Second)
+		return v
+	}
+	v := poll()
+	require.Len(t, v.Elems, 1, "%v", v)
+	assert.Equal(t, plain, v.Elems[0].Elems[1].Str)
+	for range 3 {
+		assert.True(t, poll().NullArray())
+	}
+	m[1].Resume()
+	m[2].Resume()
+	harness.Await(t, 20*time.Second, "the others to answer", func() bool { return !poll().NullArray() })
 }
