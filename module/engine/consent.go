@@ -412,19 +412,22 @@ func (n *Node) askFor(queue string, by int) {
 	n.consents.asked[queue] = a
 }
 
+// isSlow says of the claims for a queue whether their answers take long.
+func (n *Node) isSlow(a askedRuns) bool { return n.steady()-a.since >= claimResendMS }
+
 // awaitsAnswer says whether the jobs of a queue wait in their order until it is known whether
 // the client gets the one that is asked for. Not where the answers take long, as with nodes that
 // stand still, or don't agree on who belongs to the mesh: jobs that need no consent would
 // wait behind many that can't have it, each of which is asked for as long as [ClaimTimeoutMS].
 func (n *Node) awaitsAnswer(queue string) bool {
-	a, now := n.consents.asked[queue], n.steady()
-	if now-a.since >= claimResendMS {
+	a := n.consents.asked[queue]
+	if n.isSlow(a) {
 		return false
 	}
 	if !a.looks {
 		a.looks = true
 		n.consents.asked[queue] = a
-		n.consents.looks = append(n.consents.looks, look{queue, now + claimResendMS})
+		n.consents.looks = append(n.consents.looks, look{queue, n.steady() + claimResendMS})
 	}
 	return true
 }

@@ -142,9 +142,10 @@ func (n *Node) need(list *waitList) {
 
 // claimsFor says whether runs of jobs of a queue that are here are being claimed for at least
 // as many clients. Were the others asked meanwhile, they would give this node their next jobs,
-// when nobody waits here any more.
+// when nobody waits here any more. Claims whose answers take long don't count.
 func (n *Node) claimsFor(queue string, clients int) bool {
-	return n.consents.asked[queue].jobs >= clients
+	a := n.consents.asked[queue]
+	return a.jobs >= clients && !n.isSlow(a)
 }
 
 // askAt has a line ask at a time.
