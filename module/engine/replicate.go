@@ -559,7 +559,9 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 	}
 	j := n.lookEnded(&id)
 	if j == nil {
-		if m.Flags&(wire.NewBody|wire.NewQueue) != 0 && n.wasDeleted(m) {
+		// A changed copy goes to all nodes where a holder is away, for a replica may have been promoted in
+		// its place. It is for the holders: a copy of which the others don't know isn't acknowledged.
+		if m.Flags&(wire.NewBody|wire.NewQueue) != 0 && (!slices.Contains(m.Holders, n.self.Node()) || n.wasDeleted(m)) {
 			return
 		}
 		j = n.accept(p, m)
