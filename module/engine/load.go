@@ -505,7 +505,11 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 	if err != nil {
 		return err
 	}
-	if old := n.store.Lookup(&j.ID); old != nil {
+	if old := n.store.Lookup(&j.ID); old != nil && n.dummy(old) {
+		// From when this node was a master, and was told of the end of a job that it didn't know. Its
+		// master has the job by now: it must not be one in no queue.
+		n.discard(old)
+	} else if old != nil {
 		n.store.FreeJob(j)
 		return n.ApplyState(rec, nil)
 	}

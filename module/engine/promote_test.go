@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -200,4 +201,29 @@ func TestUndeliverAtAReplica(t *testing.T) {
 		require.NotEqual(t, engine.LogState, e.Kind, "a replica logs a change of its own")
 	}
 	require.Zero(t, n.Queue([]byte("q")).Len)
+}
+
+// A node that is told of the end of a job that it doesn't know, becomes a replica, and hears from its master that the
+// job waits there, has the job in its queue when it is promoted.
+func TestAJobOfWhichAReplicaKnewOnlyTheEnd(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	other, _, _ := node(now)
+	id, _, err := other.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400})
+	require.NoError(t, err)
+	record := slices.Clone(other.Job(&id).Record())
+
+	n, _, _ := votingMesh(t, now, 2)
+	n.Ack(&id)
+	require.NotNil(t, n.Job(&id), "it tells the others")
+	n.Effects()
+	n.SetPassive(true)
+	n.Follow()
+	require.NoError(t, n.ApplyJob([]byte("q"), record))
+	n.SetPassive(false)
+	n.Effects()
+	require.Equal(t, "q", string(n.Job(&id).Queue.NameBytes()))
+	now += 300_000
+	n.SetNow(now)
+	n.Tick()
+	assert.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
 }
