@@ -94,7 +94,7 @@ func (n *Node) correct(p *Peer, j *store.Job, holders []wire.Node) {
 type acks struct {
 	open    int  // told by this connection, and not answered
 	owed    bool // some weren't told, or not answered before the connection ended
-	telling bool // it is being told
+	telling bool // it is being told, or where it was forgotten, the jobs that name it are looked for
 	at      uint64
 }
 
@@ -107,28 +107,65 @@ const (
 // tickAcks tells a node that is back of the acknowledgements that it missed, some at a
 // time: it could queue one of those jobs any moment. True where there is more to do.
 func (n *Node) tickAcks(budget int) bool {
+	if n.mesh.acks.telling {
+		n.someAcked(&n.mesh.acks, budget, func(j *store.Job) (cost int) {
+			if j.Queue.DB == 0 && n.namesGone(j) {
+				j.QTime = n.now
+				n.arm(j)
+			}
+			return 0
+		})
+		return true
+	}
 	for _, p := range n.mesh.order {
-		a := &p.acks
-		if !a.telling {
+		if !p.acks.telling {
 			continue
 		}
-		for budget = max(budget, ackLeast); budget > 0; budget-- {
-			n.scratch.jobs = n.scratch.jobs[:0]
-			a.at = n.store.ScanAllJobs(a.at, &n.scratch.jobs)
-			for _, j := range n.scratch.jobs {
-				if j.State != store.StateAcked || j.ConfirmedBy(uint64(p.Node)) || !j.HeldBy(uint64(p.Node)) && !n.mayHaveHeir(j) {
-					continue
-				}
-				j, _ = n.addHolder(j, p.Node)
-				n.setAck(p, j)
-				budget -= ackCost
+		n.someAcked(&p.acks, budget, func(j *store.Job) (cost int) {
+			if j.ConfirmedBy(uint64(p.Node)) || !j.HeldBy(uint64(p.Node)) && !n.mayHaveHeir(j) {
+				return 0
 			}
-			if a.at == 0 {
-				a.telling = false
-				break
+			j, _ = n.addHolder(j, p.Node)
+			n.setAck(p, j)
+			return ackCost
+		})
+		return true
+	}
+	return false
+}
+
+// someAcked goes on with a pass over the acknowledged jobs, which ends a.telling.
+func (n *Node) someAcked(a *acks, budget int, do func(j *store.Job) (cost int)) {
+	for budget = max(budget, ackLeast); budget > 0; budget-- {
+		n.scratch.jobs = n.scratch.jobs[:0]
+		a.at = n.store.ScanAllJobs(a.at, &n.scratch.jobs)
+		for _, j := range n.scratch.jobs {
+			if j.State == store.StateAcked {
+				budget -= do(j)
 			}
 		}
-		return true
+		if a.at == 0 {
+			a.telling = false
+			return
+		}
+	}
+}
+
+// acksGone follows the end of a node that has acknowledgements to confirm: nobody waits for it.
+func (n *Node) acksGone(p *Peer) {
+	if p.acks.owed || p.acks.telling || p.acks.open > 0 {
+		n.mesh.acks = acks{telling: true}
+		n.hurryTick()
+	}
+}
+
+// namesGone says whether a holder of a job was forgotten.
+func (n *Node) namesGone(j *store.Job) bool {
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		if _, yes := n.mesh.gone[wire.Node(node)]; yes {
+			return true
+		}
 	}
 	return false
 }

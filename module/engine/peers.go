@@ -74,6 +74,7 @@ type members struct {
 	lives   map[wire.NodeID]uint64 // the processes of those that jobs can be offered to
 	order   []*Peer                // by name, so that a seeded run repeats
 	gone    map[wire.Node]struct{} // forgotten, and not met again
+	acks    acks                   // telling: acknowledged jobs that name one of those are looked for
 	banned  map[wire.NodeID]int64
 	alone   bool                   // nobody comes in who isn't met
 	door    map[wire.NodeID]string // who is connected, and may not come in unless they were told to meet us
@@ -270,6 +271,7 @@ func (n *Node) Forget(id wire.NodeID) bool {
 	n.nodesChanged()
 	n.forgetVoter(p)
 	n.reviewHandovers()
+	n.acksGone(p)
 	return true
 }
 
