@@ -37,6 +37,7 @@ type imports struct {
 	polls          int   // of those since the last success
 	keep           int64 // until then what came stays for clients that were here a moment ago
 	told           int64 // when a node that gave a job was told last that nobody waits here
+	looks          bool  // the queue is in Node.feedLooks
 }
 
 type responder struct {
@@ -275,9 +276,13 @@ func (n *Node) feedAll() {
 func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 	name := string(q.NameBytes())
 	h := n.hungry.get(name)
-	if h == nil || q.Pause&PauseOut != 0 || n.imports.get(name).rate(n.now) > 0 {
+	if h == nil || q.Pause&PauseOut != 0 {
 		return false
 	}
+	// Those that came from others stay for a while: the node that they would go to may have asked
+	// for a client that has gone as well, and they would go round.
+	imp := n.imports.get(name)
+	stay := imp.rate(n.now) > 0
 	var passed []hungry // those to whom none of the jobs can be given
 	for len(h.line) > 0 && *budget > 0 {
 		first := h.line[0]
@@ -288,9 +293,12 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 		}
 		j, passedOver := n.movable(q, p)
 		*budget -= passedOver / walkedMost
-		if j == nil || n.steady() < p.choked {
-			passed = append(passed, first)
-			if q.Head == nil {
+		stays := j != nil && stay && !n.isOwn(j)
+		if j == nil || stays || n.steady() < p.choked {
+			if passed = append(passed, first); stays {
+				n.feedAgain(name, imp)
+			}
+			if stays || q.Head == nil {
 				break
 			}
 			continue
@@ -306,6 +314,36 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 		n.hungry.remove(name)
 	}
 	return more
+}
+
+// isOwn says whether a job was added at this node.
+func (n *Node) isOwn(j *store.Job) bool { return [4]byte(j.ID[:4]) == [4]byte(n.self[:4]) }
+
+// feedAgain has a queue's jobs be given to the nodes that wait for some when those that came from
+// others need not stay any more. A client that has waited there for long doesn't ask again before.
+func (n *Node) feedAgain(name string, imp *imports) {
+	if imp.looks {
+		return
+	}
+	imp.looks = true
+	n.feedLooks = append(n.feedLooks, look{name, n.steady() + importWindow + 1})
+	n.wake = min(n.wake, n.now+importWindow+1)
+}
+
+// tickFeeds follows feedAgain.
+func (n *Node) tickFeeds() {
+	for now := n.steady(); len(n.feedLooks) > 0 && n.feedLooks[0].at <= now; n.feedLooks = n.feedLooks[1:] {
+		name := n.feedLooks[0].queue
+		if imp := n.imports.get(name); imp != nil {
+			imp.looks = false
+		}
+		if q := n.store.Queue([]byte(name)); q != nil {
+			n.serveLater(q)
+		}
+	}
+	if len(n.feedLooks) > 0 {
+		n.wake = min(n.wake, n.now+max(n.feedLooks[0].at-n.steady(), 1))
+	}
 }
 
 // sated takes a node out of those that wait for jobs of a queue, until it asks again.

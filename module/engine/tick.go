@@ -68,6 +68,7 @@ func (n *Node) Tick() int64 {
 	n.tickClears()
 	n.tickReturned()
 	n.tickLooks()
+	n.tickFeeds()
 	n.serveOn()
 	n.tickAdds()
 	n.tickGiven()
