@@ -140,7 +140,7 @@ type Node struct {
 	added     uint64    // the number of the last that came to waiting
 	imports   roster[string, imports]
 	hungry    roster[string, hunger]
-	feedLooks []look // at the queues of which jobs stay, first things first
+	feedLooks []look       // at the queues of which jobs stay, first things first
 	skipped   int64        // ms that time has jumped, in all
 	msg       wire.Message // being received
 	out       wire.Message // being sent
