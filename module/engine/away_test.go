@@ -533,3 +533,24 @@ func TestOneThatIsAddedAndThatAnotherNodeQueuedWhileItWasAway(t *testing.T) {
 	got := n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil)
 	require.Empty(t, got, "a client of another node works on it")
 }
+
+// A job that a paused queue kept out, and whose queue goes to another database and comes back, is
+// queued then: a move ends a pause.
+func TestAJobThatWasKeptOutIsQueuedWhenItsQueueIsBack(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, k, _ := node(now)
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 600, TTL: 86400, Delay: 1})
+	require.NoError(t, err)
+	_, err = n.SetPause([]byte("q"), engine.PauseIn)
+	require.NoError(t, err)
+	pass(n, &now, 3000)
+	require.Equal(t, store.StateActive, n.Job(&id).State)
+
+	q := n.Queue([]byte("q"))
+	move(t, n, k, q, 1)
+	pass(n, &now, 120_000) // all that were kept out are looked at meanwhile
+	q.Pause = 0
+	move(t, n, k, q, 0)
+	pass(n, &now, 1000)
+	assert.Equal(t, store.StateQueued, n.Job(&id).State)
+}

@@ -178,6 +178,10 @@ func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
 		// Its uncertain jobs were marked when it was loaded.
 		n.SettleQueue(q, Trust{Exact: true})
 	}
+	if dormant && n.shut.len() > 0 {
+		n.shut.begin() // its pause may have ended where it was
+		n.hurryTick()
+	}
 	return dropped
 }
 

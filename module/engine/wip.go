@@ -197,6 +197,8 @@ func (n *Node) letSomeIn() {
 	more := n.shut.pass(tickBudget, func(id store.ID, _ *struct{}) bool {
 		j := n.store.Lookup(&id)
 		switch {
+		case j == nil && n.lookAway(&id) != nil:
+			return true // its queue lies in another database
 		case j == nil || j.State != store.StateActive || j.Place == store.InWorking || held(j):
 			return false
 		case j.Queue.Pause&PauseIn != 0:
