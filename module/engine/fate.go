@@ -35,7 +35,7 @@ type source struct {
 type turn uint8
 
 const (
-	later      turn = iota // another does: not before its retry time
+	later      turn = iota // another does: this node only if it hears nothing of that
 	soon                   // when the others have been told, and nobody objects
 	unpromised             // likewise, but all nodes are told at once: where the job is added it may not be promised yet
 	atOnce
@@ -439,11 +439,11 @@ func (n *Node) letGo(j *store.Job, when turn) {
 	j.Flags &^= store.FlagAnnounced
 	if left := delayFrom(j, n.now); left > 0 {
 		j.QTime = n.now + left
+		// It is for this node to queue it for the first time, also where it has a copy only.
+		j.Flags &^= store.FlagQueuedOnce
 		if when == later {
-			j.QTime += int64(j.Retry)*1000 + n.jitter() // it asks the others then
+			j.QTime += n.insteadOf(j)
 		} else {
-			// It is for this node to queue it for the first time, also where it has a copy only.
-			j.Flags &^= store.FlagQueuedOnce
 			n.store.Count(j, store.Delayed)
 			if when == soon {
 				j.QTime += store.AnnounceMS // lest it and the node where that was said do it at one moment
@@ -470,7 +470,10 @@ func (n *Node) letGo(j *store.Job, when turn) {
 		return
 	}
 	if when == later {
-		j.QTime = n.retryAt(j)
+		j.Flags &^= store.FlagQueuedOnce
+		if j.QTime = 0; j.Retry > 0 {
+			j.QTime = n.now + n.insteadOf(j)
+		}
 		n.arm(j)
 		n.log(LogState, j)
 		return
@@ -487,6 +490,22 @@ func (n *Node) letGo(j *store.Job, when turn) {
 	j.Flags &^= store.FlagQueuedOnce // others need not count it
 	n.tell(j, &wire.Message{Kind: wire.Queued})
 	n.requeue(j, false)
+}
+
+// insteadMS is when a job is queued that another node was to queue, and of which that has said nothing.
+// That one may have no copy, though this node believes so: its copy was deleted or refused there.
+const insteadMS = 2_000
+
+// insteadOf is the time, ms, until this node asks the others about a job that another is to queue.
+func (n *Node) insteadOf(j *store.Job) int64 {
+	return min(insteadMS+store.AnnounceMS, int64(j.Retry)*1000) + n.jitter()
+}
+
+// leftToOthers says of a job whether another node is to queue it for the first time, and this one
+// only if it hears nothing of that.
+func leftToOthers(j *store.Job) bool {
+	return j.State == store.StateActive && j.Retry > 0 && j.Place == store.InHeld && j.Reason() == store.NoReason && !held(j) &&
+		j.Flags&(store.FlagQueuedOnce|store.FlagAnnounced|store.FlagDelivered) == 0
 }
 
 // firstHolder says whether this node is the first of those that hold a job and are connected.

@@ -58,7 +58,7 @@ func (n *Node) announce(j *store.Job) {
 	j.Flags |= store.FlagAnnounced
 	n.arm(j)
 	m := wire.Message{Kind: wire.WillQueue, ID: j.ID}
-	if j.Returning() && j.Flags&store.FlagDelivered == 0 {
+	if j.Returning() && (j.Flags&store.FlagDelivered == 0 || taker(j) != 0) {
 		m.Flags = wire.WasQueued
 	}
 	if !n.unheard(j) {
@@ -91,9 +91,11 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	case !away && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
-	case n.mayLeave(j) && j.QTime > n.now && theirs(&n.self, &p.ID, &j.ID):
-		// Both mean to queue it at one moment. One of them leaves it, lest both give it to
-		// clients, and the other objects, if it hears of it.
+	case n.mayLeave(j) && (j.QTime > n.now || n.nextTick(j)) && theirs(&n.self, &p.ID, &j.ID):
+		// Both mean to queue it at one moment, this node maybe in the tick that comes next. One of them
+		// leaves it, lest both give it to clients, and the other objects, if it hears of it.
+		n.leaveJob(j, store.AnnounceMS)
+	case leftToOthers(j) && j.Queue.Pause&PauseIn == 0:
 		n.leaveJob(j, store.AnnounceMS)
 	case j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagAnnounced == 0 && !held(j) && j.QTime > n.now && j.QTime <= n.now+2*store.AnnounceMS:
 		// This node would queue it a moment later, before it has heard that the other has.
@@ -101,7 +103,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 		n.arm(j)
 	case away:
 	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
-		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID, Span: j.QTime - n.now})
+		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID, Span: max(j.QTime-n.now, 0)})
 	}
 }
 
@@ -136,7 +138,19 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
 // announced it, or need not; a unique one, which may wait for its key, later than another could
 // that announces itself now.
 func (n *Node) isToQueue(j *store.Job) bool {
-	return j.Flags&store.FlagAnnounced != 0 && n.awaitsFirst(j) && (j.Unique() == nil || j.QTime > n.now+store.AnnounceMS)
+	if j.Flags&store.FlagAnnounced == 0 {
+		return false
+	}
+	if j.Unique() == nil && j.Flags&store.FlagQueuedOnce == 0 && n.nextTick(j) {
+		return true
+	}
+	return n.awaitsFirst(j) && (j.Unique() == nil || j.QTime > n.now+store.AnnounceMS)
+}
+
+// nextTick says of a job that this node has announced whether the next tick queues it. Where the node
+// stood still for longer, it announces the job anew.
+func (n *Node) nextTick(j *store.Job) bool {
+	return j.State == store.StateActive && j.QTime <= n.now && j.QTime >= n.now-store.AnnounceMS && !held(j) && j.Queue.Pause&PauseIn == 0
 }
 
 // awaitsFirst says whether this node is the one that is to queue a job for the first time,

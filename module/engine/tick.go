@@ -152,6 +152,10 @@ func (n *Node) due(j *store.Job) {
 			n.arm(j)
 			return
 		}
+		if leftToOthers(j) && j.Queue.Pause&PauseIn != 0 {
+			n.shutOut(j)
+			return
+		}
 		n.announce(j)
 	case j.State == store.StateActive && j.QTime > 0 && j.QTime <= n.now:
 		if n.late(j) {
