@@ -184,11 +184,14 @@ func (m *module) drain(c *rm.Ctx) {
 		return
 	}
 	c.CopyEffects() // more engine calls follow
-	b.Drain(func(e bus.Event) {
-		m.node.SetNow(c.Now())
-		m.busEvent(e)
-		m.settle(c)
+	m.node.Hear(func() {
+		b.Drain(func(e bus.Event) {
+			m.node.SetNow(c.Now())
+			m.busEvent(e)
+			m.settle(c)
+		})
 	})
+	m.settle(c)
 }
 
 const (

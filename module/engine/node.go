@@ -192,6 +192,7 @@ type Node struct {
 	unserved       []string // queues with jobs that nobody has looked at for those who wait
 	unfed          []string // queues with jobs that other nodes may wait for, until the event is done
 	choosing       bool     // a job is being looked for that a client can have
+	hearing        bool     // see Hear
 	asks           bool     // the client being served can wait for other nodes
 	deadlines      schedule[*deadline]
 	awaited        map[string]*deadline // the same, by their names

@@ -689,7 +689,8 @@ func (w *world) chosen(l letter) bool {
 }
 
 // deliver brings messages to where they go, and what is said in answer, until
-// there are no more; with "once" only those that were under way.
+// there are no more; with "once" only those that were under way; with "together", which
+// needs a "to", that node serves clients only after all of them.
 func (w *world) deliver() {
 	const many = 500
 	for count := range many {
@@ -699,13 +700,21 @@ func (w *world) deliver() {
 		batch := w.sent
 		w.sent = nil
 		any := false
-		for _, l := range batch {
-			if !w.chosen(l) {
-				w.sent = append(w.sent, l)
-				continue
+		bring := func() {
+			for _, l := range batch {
+				if !w.chosen(l) {
+					w.sent = append(w.sent, l)
+					continue
+				}
+				any = true
+				w.bring(l)
 			}
-			any = true
-			w.bring(l)
+		}
+		if to := slices.IndexFunc(batch, w.chosen); to >= 0 && w.d.HasArg("together") { // one node finds all at one moment
+			n := batch[to].to
+			n.do(func() { n.e.Hear(bring) })
+		} else {
+			bring()
 		}
 		if !any || w.d.HasArg("once") {
 			return

@@ -305,6 +305,17 @@ func (n *Node) hand(w *Waiter, j *store.Job) {
 	n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
 }
 
+// Hear receives, by calling receive, what has arrived from other nodes. Clients are served only after all
+// of it: where this node stood still, a job that was handed over to it may have been acknowledged since.
+// receive may call Receive, SetNow and Effects as often as there are messages.
+func (n *Node) Hear(receive func()) {
+	defer func() { n.hearing = false }()
+	n.hearing = true
+	receive()
+	n.hearing = false
+	n.serveOn()
+}
+
 // serve hands waiting jobs to waiting clients; to very many of them bit by bit.
 func (n *Node) serve(q *store.Queue) {
 	if n.choosing || n.waitersOf(q) > 0 || n.hungry.len() > 0 {
@@ -314,7 +325,7 @@ func (n *Node) serve(q *store.Queue) {
 
 // serveWaiting is serve where somebody may be waiting.
 func (n *Node) serveWaiting(q *store.Queue) {
-	if n.choosing {
+	if n.choosing || n.hearing {
 		n.serveLater(q)
 		return
 	}

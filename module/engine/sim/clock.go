@@ -180,9 +180,13 @@ func (s *Sim) drain(to *node, l *link) {
 	}
 	waiting := l.buffer
 	l.buffer = nil
-	for _, m := range waiting {
-		m.happen()
-	}
+	to.call(func() {
+		to.e.Hear(func() {
+			for _, m := range waiting {
+				m.happen()
+			}
+		})
+	})
 }
 
 // --- the end ---------------------------------------------------------------------
