@@ -195,6 +195,32 @@ func TestAClockSetBackBeforeTheStartProlongsNothing(t *testing.T) {
 	assert.Equal(t, now+2000, n.Job(&id).QTime)
 }
 
+// The same of unique jobs: one with a delay, and one that was put off because its key was taken.
+func TestAClockSetBackBeforeTheStartProlongsNoUniqueJob(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	a := engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 5, TTL: 86400, Delay: 20, Unique: engine.Unique{Strategy: store.UniqueBefore, Keyed: true, Key: []byte("k")}}
+	delayed, _, err := n.AddJob(&a)
+	require.NoError(t, err)
+	a.Delay, a.Unique.Conflict, a.Unique.ConflictDelay = 0, store.ConflictReschedule, 40
+	putOff, _, err := n.AddJob(&a)
+	require.NoError(t, err)
+	require.Equal(t, store.StateActive, n.Job(&putOff).State)
+	records := [][]byte{bytes.Clone(n.Job(&delayed).Record()), bytes.Clone(n.Job(&putOff).Record())}
+
+	now -= 3_600_000
+	n, _, _ = node(now)
+	n.BeginLoading()
+	for _, rec := range records {
+		require.NoError(t, n.ApplyJob([]byte("q"), rec))
+	}
+	n.EndLoading()
+	n.Settle(engine.Trust{Exact: true})
+	n.Effects()
+	assert.InDelta(t, now+20_000, n.Job(&delayed).QTime, 1001)
+	assert.InDelta(t, now+40_000, n.Job(&putOff).QTime, 1001)
+}
+
 // A creation time that is far ahead, as a value that is restored may have it, isn't
 // followed: those of new jobs go on from the clock's, and never come round to 0.
 func TestACreationTimeFarAheadIsNotFollowed(t *testing.T) {

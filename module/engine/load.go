@@ -249,7 +249,10 @@ func (n *Node) withinTerms(j *store.Job) {
 	case j.QTime <= n.now+delay+retry+jitterMS:
 	case once && retry > 0:
 		j.QTime = n.now + retry
-	case delay > 0 && !once && j.Unique() == nil:
+	case !once && j.Unique() != nil: // put off it may be for longer
+		u := j.Unique()
+		j.QTime = min(j.QTime, n.now+max(delay, u.ConflictDelay(), u.BusyDelay())+putOffMS)
+	case delay > 0 && !once:
 		j.QTime = n.now + delay
 	}
 }
