@@ -25,6 +25,8 @@ const (
 	restLastMS  = 500 // doubling up to here
 	restKeptMS  = 5_000
 	restSplitMS = 8_000 // and where others get votes, too, and nobody enough
+	apartLookMS = 100   // until it is looked again whether enough nodes can be reached for a majority
+	apartSlice  = 75    // queues that are served at once then: each may ask all nodes
 	putOffMS    = 1_000 // until a job that was put off tries again, at a random time from half of it on
 )
 
@@ -35,6 +37,9 @@ type consents struct {
 	asked map[string]askedRuns // by the queue's name
 	looks []look               // first things first
 	rests map[string]*rest     // locks that were refused: not to be asked for yet
+	past  passing              // jobs up to which a queue has only jobs that aren't asked for, see beyond
+	apart map[string]struct{}  // queues with such jobs, for want of a majority,
+	away  []string             // first things first
 }
 
 // claimedAdd is an ADDJOB whose lock is being claimed.
@@ -67,10 +72,12 @@ type look struct {
 }
 
 func newConsents() consents {
-	return consents{adds: map[store.ID]*claimedAdd{}, runs: map[string]store.ID{}, asked: map[string]askedRuns{}, rests: map[string]*rest{}}
+	return consents{adds: map[store.ID]*claimedAdd{}, runs: map[string]store.ID{}, asked: map[string]askedRuns{}, rests: map[string]*rest{}, apart: map[string]struct{}{}}
 }
 
-func (c *consents) count() int { return len(c.adds) + len(c.runs) + len(c.asked) + len(c.rests) }
+func (c *consents) count() int {
+	return len(c.adds) + len(c.runs) + len(c.asked) + len(c.rests) + len(c.apart)
+}
 
 // --- adding ------------------------------------------------------------------
 
@@ -322,6 +329,8 @@ const (
 	claimHad     claimed = iota // deliver it
 	claimRefused                // it isn't in the waiting list any more: look at the next
 	claimAsked                  // there is nothing to be had before somebody answers
+	claimSlow                   // it isn't asked for before others, whose answers take long: look behind it
+	claimApart                  // it isn't asked for before more nodes can be reached: look behind it
 )
 
 // claimRunOf is [Node.claimRun] where other nodes have a say.
@@ -345,13 +354,18 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		n.store.HoldBack(j, u)
 		return claimRefused
 	}
+	if !u.Has(store.UniqueAny) && !n.quorate(name) {
+		if _, yes := n.consents.apart[queue]; !yes {
+			n.consents.apart[queue] = struct{}{}
+			n.consents.away = append(n.consents.away, queue)
+		}
+		return claimApart
+	}
 	if n.consents.asked[queue].jobs >= max(1, int(n.waitersOf(j.Queue))) {
 		if n.awaitsAnswer(queue) {
 			return claimAsked
 		}
-		n.store.HoldBack(j, u)
-		n.giveRest(key, unasked)
-		return claimRefused
+		return claimSlow
 	}
 	// A claim that is decided at once is followed below, not in its callback: the callback
 	// serves clients, and clients are being served already. A client counts its time from when
@@ -419,6 +433,7 @@ func (n *Node) isSlow(a askedRuns) bool { return n.steady()-a.since >= claimRese
 // the client gets the one that is asked for. Not where the answers take long, as with nodes that
 // stand still, or don't agree on who belongs to the mesh: jobs that need no consent would
 // wait behind many that can't have it, each of which is asked for as long as [ClaimTimeoutMS].
+// Then those are found behind the others ([Node.beyond]).
 func (n *Node) awaitsAnswer(queue string) bool {
 	a := n.consents.asked[queue]
 	if n.isSlow(a) {
@@ -430,6 +445,80 @@ func (n *Node) awaitsAnswer(queue string) bool {
 		n.consents.looks = append(n.consents.looks, look{queue, n.steady() + claimResendMS})
 	}
 	return true
+}
+
+// beyond finds the first job of a queue behind those that aren't asked for now. They stay where they
+// are, so the oldest is asked for first as soon as one may be. It goes on where it was the last time,
+// however many they are; where this call has passed over enough the next tick goes on.
+func (n *Node) beyond(q *store.Queue, apart bool) *store.Job {
+	name := string(q.NameBytes())
+	at, _ := n.consents.past.get(name)
+	j := q.Head
+	if last := n.store.Lookup(&at.job); last != nil && last.Queue == q && last.Place == store.InWaiting && at.apart == apart {
+		j = last.Next
+	}
+	was := n.passes
+	for at.apart = apart; j != nil && n.passes > 0 && n.passedOver(j, apart); j = j.Next {
+		at.job = j.ID
+		n.passes--
+	}
+	if n.passes < was {
+		n.consents.past.add(name, at, n.now)
+	}
+	if j != nil && n.passes == 0 {
+		n.serveLater(q)
+		return nil
+	}
+	return j
+}
+
+// passedOver says of a job behind one that isn't asked for whether it isn't either.
+func (n *Node) passedOver(j *store.Job, apart bool) bool {
+	if j.Parts == 0 || j.ETime <= n.now {
+		return false
+	}
+	u := j.Unique()
+	return u != nil && u.Runs() && !u.Has(store.UniqueHasRun) && !(apart && u.Has(store.UniqueAny))
+}
+
+// passOver has a job be one of those behind which [Node.beyond] looks.
+func (n *Node) passOver(j *store.Job, apart bool) {
+	n.consents.past.add(string(j.Queue.NameBytes()), past{job: j.ID, apart: apart}, n.now)
+}
+
+// notPast has a job that comes into the waiting list be found where it isn't passed over, and is
+// before others that are.
+func (n *Node) notPast(j *store.Job) {
+	name := string(j.Queue.NameBytes())
+	at, yes := n.consents.past.get(name)
+	if !yes || j.Place != store.InWaiting || n.passedOver(j, at.apart) {
+		return
+	}
+	if last := n.store.Lookup(&at.job); last != nil && j.CTime <= last.CTime {
+		at.job = store.ID{}
+		if j.Prev != nil {
+			at.job = j.Prev.ID
+		}
+		n.consents.past.add(name, at, n.now)
+	}
+}
+
+// tickApart serves those who wait for jobs that weren't asked for for want of a majority, once
+// there is one; of very many queues some with each tick.
+func (n *Node) tickApart() {
+	switch c := &n.consents; {
+	case len(c.apart) == 0:
+	case !n.alone() && !n.quorate(nil):
+		n.wake = min(n.wake, n.now+apartLookMS)
+	default:
+		some := c.away[:min(apartSlice, len(c.away))]
+		c.away = c.away[len(some):]
+		for _, name := range some {
+			delete(c.apart, name)
+		}
+		n.unserved = append(n.unserved, some...)
+		n.hurryTick()
+	}
 }
 
 // tickLooks serves those who wait for queues whose next jobs have waited for an answer by now.
@@ -549,12 +638,9 @@ func (n *Node) claiming(name string, id *store.ID) bool {
 	return false
 }
 
-// unasked is the outcome, for giveRest, of a claim that isn't made while others take long.
-var unasked = &Outcome{Kind: NoQuorum}
-
 // giveRest has a key that can't be had not be asked for, for a while. o is what came of a
 // claim for it, or nil. A claim that took long gets the longest rest, so that those that
-// weren't asked for meanwhile come first.
+// weren't asked for meanwhile have their turn.
 //
 // Where several nodes claim a key at a time, and none gets enough votes, each rests for longer
 // each time, until one asks alone. So that doesn't begin anew when the key becomes free.
@@ -568,9 +654,6 @@ func (n *Node) giveRest(name string, o *Outcome) {
 	span := min(int64(restFirstMS)<<min(r.tries, 10), restLastMS)
 	switch r.tries++; {
 	case o == nil:
-	case o == unasked:
-		r.tries--
-		span = restLastMS / 2
 	case o.isSplit():
 		r.splits, r.split = r.splits+1, max(now-o.Began, restFirstMS)
 	case o.Kind == Conflict:

@@ -156,6 +156,7 @@ func shunned(j *store.Job, p *Peer) bool { return noted(j, store.TagShun, p) }
 type past struct {
 	job   store.ID
 	until int64 // unix ms; then all are looked at again
+	apart bool  // see [Node.beyond]
 }
 
 // passing remembers where that is, by queue. One that wasn't asked for lately is forgotten.

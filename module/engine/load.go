@@ -359,6 +359,9 @@ func (n *Node) pushBack(j *store.Job) {
 		n.pushUnique(j, u)
 	}
 	j.Flags = j.Flags&^store.FlagDelivered | store.FlagQueuedOnce
+	if n.consents.past.len() > 0 {
+		n.notPast(j)
+	}
 }
 
 // doubtful says of a job, as it was loaded from inexact data, whether it is at most once and

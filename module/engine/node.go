@@ -171,6 +171,7 @@ type Node struct {
 	lacking   bool                    // see unlisted
 	loaded    map[store.ID]*store.Job // in dormant queues; until Settle, see LoadState
 	wake      int64                   // the earliest deadline armed since the caller last asked
+	passes    int                     // how many more jobs [Node.beyond] passes over before the next tick
 	wakes     int                     // how many more lanes of keys of the mesh are woken before the next tick
 	ratio     float64
 	leaving   bool
@@ -233,6 +234,7 @@ func New(c Config) *Node {
 		waits:  map[string]*waitList{},
 		wake:   math.MaxInt64,
 		wakes:  wakeMost,
+		passes: passMost,
 
 		addings: map[store.ID]*adding{},
 		awaited: map[string]*deadline{},

@@ -8,19 +8,20 @@ import (
 )
 
 const (
-	tickBudget   = 1000  // jobs handled in one tick; 2 to 3 ms where each is logged
-	tickPiece    = 1024  // bytes that count as one
-	reapBudget   = 2000  // jobs freed
-	dropSlice    = 300   // keys removed at once, of all queues that are flushed; 1 ms
-	idleSteps    = 100   // buckets of the queue table looked at in one tick
-	housekeeping = 100   // ms between passes over idle queues under memory pressure
-	calm         = 1_000 // ms between them otherwise
-	wakeMost     = 1000  // lanes of keys of the mesh that are woken in one tick; about 1 ms
+	tickBudget   = 1000   // jobs handled in one tick; 2 to 3 ms where each is logged
+	tickPiece    = 1024   // bytes that count as one
+	reapBudget   = 2000   // jobs freed
+	dropSlice    = 300    // keys removed at once, of all queues that are flushed; 1 ms
+	idleSteps    = 100    // buckets of the queue table looked at in one tick
+	housekeeping = 100    // ms between passes over idle queues under memory pressure
+	calm         = 1_000  // ms between them otherwise
+	wakeMost     = 1000   // lanes of keys of the mesh that are woken in one tick; about 1 ms
+	passMost     = 10_000 // jobs passed over that aren't asked for, see beyond; 1 to 2 ms
 )
 
 // Tick does what is due, and returns when to call again (unix ms).
 func (n *Node) Tick() int64 {
-	n.wakes = wakeMost
+	n.wakes, n.passes = wakeMost, passMost
 	n.bury()
 	farewell := n.farewell
 	if n.passive || n.loading || n.alone() {
@@ -68,6 +69,7 @@ func (n *Node) Tick() int64 {
 	n.tickClears()
 	n.tickReturned()
 	n.tickLooks()
+	n.tickApart()
 	n.tickFeeds()
 	n.serveOn()
 	n.tickAdds()

@@ -391,8 +391,12 @@ func (n *Node) waitFor(j *store.Job, span int64) {
 // budget, the more where other nodes are asked for their locks; the next ticks go on where it
 // is used up.
 func (n *Node) next(q *store.Queue, budget *int) *store.Job {
+	passing, apart := false, false
 	for from := len(n.effects); *budget > 0; from = len(n.effects) {
 		j := q.Head
+		if passing {
+			j = n.beyond(q, apart)
+		}
 		if j != nil && j.ETime <= n.now {
 			n.setAside(j)
 			*budget--
@@ -402,7 +406,7 @@ func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 			return j
 		}
 		id, freed := j.ID, n.store.Freed()
-		switch n.choose(j) {
+		switch c := n.choose(j); c {
 		case claimHad:
 			if n.store.Freed() == freed {
 				return j
@@ -413,6 +417,12 @@ func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 			}
 		case claimAsked:
 			return nil
+		case claimSlow, claimApart:
+			if passing {
+				n.passOver(j, apart)
+			} else {
+				passing, apart = true, c == claimApart
+			}
 		}
 		*budget -= 1 + n.cost(from)
 	}
