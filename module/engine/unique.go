@@ -598,11 +598,35 @@ func (n *Node) spanOf(j *store.Job) int64 {
 // settleLanes lets the next job of each lane go on that has lost its front, or whose
 // key has become free. Where very many queues have lanes of one key of the mesh some follow
 // with the next ticks, unless it is taken before.
+//
+// The clients that wait are served when all have gone on, so that the oldest job comes first, and
+// once for each queue: many lanes of one may go on at a time, and the search for a job that can be
+// had may take as long for each as busySteps allow.
 func (n *Node) settleLanes() {
-	for n.store.AnyHeadless() {
-		if n.passive || n.loading {
-			return
+	for budget := busySteps; n.store.AnyHeadless() && !n.passive && !n.loading; {
+		queues := n.promoteLanes(n.scratch.queues[:0])
+		n.scratch.queues = nil // in use
+		for _, q := range queues {
+			if budget > 0 {
+				n.serveWithin(q, &budget)
+				budget--
+			} else {
+				n.serveLater(q)
+			}
 		}
+		n.scratch.queues = queues[:0]
+		if len(queues) == 0 {
+			break
+		}
+	}
+	if n.store.AnyHeadless() {
+		n.hurryTick()
+	}
+}
+
+// promoteLanes is the first part of that. It appends the queues in which a job has gone on.
+func (n *Node) promoteLanes(queues []*store.Queue) []*store.Queue {
+	for {
 		l := n.store.Headless(&n.wakes)
 		if l == nil {
 			break
@@ -621,11 +645,12 @@ func (n *Node) settleLanes() {
 			n.watchLock(holder)
 			continue
 		}
-		n.serve(n.store.Promote(l).Queue)
+		n.store.Promote(l)
+		if last := len(queues) - 1; last < 0 || queues[last] != l.Queue {
+			queues = append(queues, l.Queue)
+		}
 	}
-	if n.store.AnyHeadless() {
-		n.hurryTick()
-	}
+	return queues
 }
 
 // findEnd sees to the end of a run lock without a lease, which others wait for.

@@ -319,17 +319,25 @@ func (n *Node) Hear(receive func()) {
 // serve hands waiting jobs to waiting clients; to very many of them bit by bit.
 func (n *Node) serve(q *store.Queue) {
 	if n.choosing || n.waitersOf(q) > 0 || n.hungry.len() > 0 {
-		n.serveWaiting(q)
+		budget := busySteps
+		n.serveWaiting(q, &budget)
+	}
+}
+
+// serveWithin is serve where jobs that make way take of a budget.
+func (n *Node) serveWithin(q *store.Queue, budget *int) {
+	if n.choosing || n.waitersOf(q) > 0 || n.hungry.len() > 0 {
+		n.serveWaiting(q, budget)
 	}
 }
 
 // serveWaiting is serve where somebody may be waiting.
-func (n *Node) serveWaiting(q *store.Queue) {
+func (n *Node) serveWaiting(q *store.Queue, budget *int) {
 	if n.choosing || n.hearing {
 		n.serveLater(q)
 		return
 	}
-	for served, budget := 0, busySteps; n.waitersOf(q) > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading; served++ {
+	for served := 0; n.waitersOf(q) > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading; served++ {
 		if served == waitSlice {
 			n.serveLater(q)
 			return
@@ -338,7 +346,7 @@ func (n *Node) serveWaiting(q *store.Queue) {
 		if w == nil {
 			break
 		}
-		j := n.next(q, &budget)
+		j := n.next(q, budget)
 		if j == nil {
 			break
 		}
