@@ -480,6 +480,9 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 		}
 	default:
 		if l != nil {
+			if !h.has(l) {
+				n.lapsed(l)
+			}
 			n.dropLock(l)
 		}
 		l = n.newLock(e.Name, e.Owner)

@@ -122,6 +122,10 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"token": func() { // NODE JOB: its token, and what clients are shown of it
 			n, id := w.actor(0), w.id(1)
 			t := n.e.Token(n.e.Job(&id))
+			if t == 0 {
+				w.say("none")
+				return
+			}
 			w.say("%s shown %d", w.token(t), engine.ShownToken(t)-engine.ShownToken(uint64(dawn)<<20))
 		},
 		"clock": func() { // NODE SPAN: of a node that is down, its wall clock is set to that far from the others'

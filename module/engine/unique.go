@@ -122,7 +122,7 @@ func hasFlag(space store.Space) uint8 {
 
 // lapsed has a job know that its lock is over.
 func (n *Node) lapsed(l *store.Lock) {
-	if l.Flags&lockOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
+	if ended(l) || l.Flags&lockOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
 		return
 	}
 	j := n.store.Lookup(&l.Job)

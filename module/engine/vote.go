@@ -102,6 +102,9 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		flags |= l.Flags & (lockKept | lockAlone)
 	default:
 		if l != nil {
+			if !b.has(l) {
+				n.lapsed(l) // whose job may never be told otherwise that it hasn't got the lock any more
+			}
 			n.countWeak(l, -1)
 			n.store.ReplaceLock(l) // and so does the log
 		}

@@ -18,6 +18,7 @@ import (
 //   - no two clients work at one time on different jobs that run alone by the same
 //     key, each for the job's retry time or RUNTTL from when it was given it;
 //   - every ADDJOB is answered, and every promised job delivered;
+//   - the fencing tokens that clients are given for the runs of a key's jobs grow;
 //   - in the end, when the jobs are gone, their keys can be had, at any node, and
 //     nothing is left of locks and claims.
 
@@ -60,13 +61,40 @@ type uniqueWorld struct {
 	waiting map[string][]*job // promised
 	running map[string][]*working
 	adds    []*job
+	tokens  map[string]shownToken // by what is locked: the greatest that a client was given
+}
+
+// shownToken is a fencing token that a client was given with a job.
+type shownToken struct {
+	token int64
+	j     *job
+	n     *node
+	at    int64
+}
+
+// tokenGiven judges the token that a client is given for a run: it isn't smaller than one before for
+// the same lock, and none is given for two jobs. Those of waiting locks aren't judged: a node that was
+// apart may not know yet that its job has lost the lock, or has got it by a greater token.
+func (s *Sim) tokenGiven(n *node, j *job) {
+	u, sj := j.unique, n.e.Job(&j.id)
+	if u.Any || sj == nil || u.Strategy != store.UniqueDuring && u.Strategy != store.UniqueBoth {
+		return
+	}
+	got, last := shownToken{engine.ShownToken(n.e.Token(sj)), j, n, s.now}, s.uniques.tokens[u.run]
+	switch {
+	case got.token == 0:
+		s.fail("node %d delivers %s without a token%s", n.i, j.id, s.whereabouts(j))
+	case got.token < last.token || got.token == last.token && last.j != j:
+		s.fail("node %d delivers %s (%s) by token %d, after node %d delivered %s by %d at %d%s", n.i, j.id, u.run, got.token, last.n.i, last.j.id, last.token, last.at, s.whereabouts(j))
+	}
+	s.uniques.tokens[u.run] = got
 }
 
 func (s *Sim) startUniques() {
 	if s.Uniques == nil {
 		return
 	}
-	s.uniques = &uniqueWorld{waiting: map[string][]*job{}, running: map[string][]*working{}}
+	s.uniques = &uniqueWorld{waiting: map[string][]*job{}, running: map[string][]*working{}, tokens: map[string]shownToken{}}
 	for range s.Uniques.Jobs {
 		s.at(2000+s.r.Int64N(s.Seconds*800), s.addUnique)
 	}
@@ -253,6 +281,7 @@ func (s *Sim) uniqueTaken(n *node, j *job) {
 	if u == nil || u.dead {
 		return
 	}
+	s.tokenGiven(n, j)
 	if j.delivered == 1 && u.pending {
 		u.pending = false
 		s.hasWait(j)
