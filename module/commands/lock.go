@@ -2,6 +2,7 @@ package commands
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -356,6 +357,9 @@ func (m *module) abstainingText(a *engine.Abstaining) string {
 		return "it is new to the mesh, until it has the tables of enough others; not heard of: " + others
 	case a.Jobs:
 		return "it may have lost votes for locks of jobs, until these nodes have told theirs, or are forgotten: " + others
+	case a.Left > 0 && slices.Min(a.Lefts[:]) < a.Left:
+		return fmt.Sprintf("it may have lost votes that it gave, for up to %d s (bare locks), %d s (of jobs that run), %d s (of jobs that wait, and windows), the longest lease of one, or until enough others have told theirs; not heard of: %s",
+			(a.Lefts[0]+999)/1000, (a.Lefts[1]+999)/1000, (a.Lefts[2]+999)/1000, others)
 	case a.Left > 0:
 		return fmt.Sprintf("it may have lost votes that it gave, for up to %d s, the longest lease of one, or until enough others have told theirs; not heard of: %s", (a.Left+999)/1000, others)
 	}

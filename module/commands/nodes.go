@@ -31,8 +31,11 @@ func (m *module) nodesText(forFile bool) string {
 	if forFile {
 		b.WriteString(deletionsText(m.node.Deletions()))
 	}
-	if v := m.node.Votes(); forFile && v.Longest >= 0 {
-		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest, yesNo(v.Unleased), yesNo(v.New))
+	if v := m.node.Votes(); forFile && v.Longest.Known() {
+		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest.Max(), yesNo(v.Unleased), yesNo(v.New))
+		if v.Longest != engine.LeasesUpTo(v.Longest.Max()) { // a former release goes by the longest of all
+			vars += fmt.Sprintf(" leases %d,%d,%d", v.Longest[0], v.Longest[1], v.Longest[2])
+		}
 		if tokens := max(m.mesh.tokens, v.Tokens); tokens > 0 {
 			vars += fmt.Sprintf(" tokens %d", tokens)
 		}
@@ -88,7 +91,11 @@ func parseVars(f []string) (v engine.Votes, tokens uint64, err error) {
 	for i := 1; i+1 < len(f) && err == nil; i += 2 {
 		switch f[i] {
 		case "longest-lease":
-			v.Longest, err = strconv.ParseInt(f[i+1], 10, 64)
+			var longest int64
+			longest, err = strconv.ParseInt(f[i+1], 10, 64)
+			v.Longest = engine.LeasesUpTo(longest)
+		case "leases": // by kind; the line has it after longest-lease
+			_, err = fmt.Sscanf(f[i+1], "%d,%d,%d", &v.Longest[0], &v.Longest[1], &v.Longest[2])
 		case "unleased":
 			v.Unleased = f[i+1] != "no"
 		case "new":
@@ -115,7 +122,7 @@ func (m *module) loadNodes() error {
 	}
 	var others [][]string
 	found := false
-	unknown := engine.Votes{Longest: -1, Unleased: true} // where the file is a former release's
+	unknown := engine.Votes{Longest: engine.LeasesUpTo(-1), Unleased: true} // where the file is a former release's
 	votes := unknown
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
@@ -191,7 +198,7 @@ func (m *module) nodesSave() (write func() (stale bool, err error), kept func())
 	n, files, text, votes := m.mesh.saves, slices.Clone(m.mesh.files), m.nodesText(true), m.node.Votes()
 	return func() (bool, error) { return m.mesh.file.write(n, files, text) }, func() {
 		m.later(0, func(*rm.Ctx) {
-			if n > m.mesh.kept && votes.Longest >= 0 {
+			if n > m.mesh.kept && votes.Longest.Known() {
 				m.mesh.kept = n
 				m.node.VotesKept(votes)
 			}

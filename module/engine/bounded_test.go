@@ -1037,7 +1037,7 @@ func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 	b := wire.NodeID{1, 2, 3}
 	n.PeerUp(b, "10.0.0.1:1", false)
 	n.TrustLocks()
-	n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	receive := func(m *wire.Message) {
 		require.NoError(t, n.Receive(b, m.Append(nil)))
@@ -1101,7 +1101,7 @@ func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
 			b := wire.NodeID{1, 2, 3}
 			n.PeerUp(b, "10.0.0.1:1", false)
 			n.TrustLocks()
-			n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+			n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 			asked := map[string]bool{}
 			round, question := uint64(0), int64(0)
 			refused := 0
@@ -1174,7 +1174,7 @@ func inDispute(t *testing.T, now int64, many int, steady func() int64) (n *engin
 	c := wire.NodeID{3, 2, 1}
 	n.AddPeer(b, "b:1")
 	n.AddPeer(c, "c:1")
-	n.SetVotes(engine.Votes{Longest: 60_000})
+	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(60_000)})
 	n.DistrustLocks()
 	n.PeerUp(b, "10.0.0.1:1", false)
 	n.PeerUp(c, "10.0.0.2:1", false)
@@ -1235,7 +1235,7 @@ func TestAFlushWhereOthersHaveVeryManyLocks(t *testing.T) {
 	n.AddPeer(mate, "10.0.0.1:1")
 	n.PeerUp(mate, "10.0.0.1:1", true)
 	n.TrustLocks()
-	n.SetVotes(engine.Votes{Longest: 3_600_000, Unleased: true})
+	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	ids := &store.IDMaker{}
 	for i := range uint64(votes) {
@@ -1573,7 +1573,7 @@ func TestClaimsThatWaitAskLessAndLessOften(t *testing.T) {
 		n.PeerUp(wire.NodeID{1, 2, 3, i}, fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
 	n.TrustLocks()
-	n.VotesKept(engine.Votes{Longest: 3_600_000})
+	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000)})
 	for i := range claims {
 		_, pending := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 60_000, 60_000, i)
 		require.NotNil(t, pending)
@@ -1804,7 +1804,7 @@ func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 	}
 	require.Len(t, asked, many)
 	require.Zero(t, votes, "it is to be written first for how long they can last")
-	n.VotesKept(engine.Votes{Longest: 3_600_000})
+	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000)})
 	look()
 	assert.Less(t, votes, many/2)
 	tick(20, 0)
@@ -2150,8 +2150,8 @@ func TestVeryManyLocksBecomeVotes(t *testing.T) {
 				n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
 				n.Effects()
 				assert.Less(t, looks, 100)
-				assert.GreaterOrEqual(t, n.Votes().Longest, c.longest)
-				assert.LessOrEqual(t, n.Votes().Longest, max(5120, c.longest*5/4))
+				assert.GreaterOrEqual(t, n.Votes().Longest.Max(), c.longest)
+				assert.LessOrEqual(t, n.Votes().Longest.Max(), max(5120, c.longest*5/4))
 				assert.Equal(t, c.unleased, n.Votes().Unleased)
 			})
 		}
@@ -2199,7 +2199,7 @@ func TestVeryManyRunsAreClaimedAfterAPartition(t *testing.T) {
 	}
 	up()
 	n.TrustLocks()
-	n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	for i := range peers {
 		n.PeerDown(peers[i])
@@ -2278,7 +2278,7 @@ func votingMesh(t *testing.T, now int64, others int) (n *engine.Node, peers []wi
 		n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
 	n.TrustLocks()
-	n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	return n, peers, func() (rounds []uint64, count map[engine.EffectKind]int) {
 		count = map[engine.EffectKind]int{}

@@ -521,8 +521,8 @@ func (n *Node) whyNoQuorum(c *Claim) string {
 		if asked && !c.answered(n.self.Node()) {
 			parts = append(parts, "this node has yet to write down for how long it votes")
 		}
-	case a.Left > 0:
-		abstain = append(abstain, "this one"+forUpTo(a.Left))
+	case a.LeftFor(c.name) > 0:
+		abstain = append(abstain, "this one"+forUpTo(a.LeftFor(c.name)))
 	default:
 		text := "this one until it has heard from"
 		for _, node := range a.Awaited {

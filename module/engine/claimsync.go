@@ -39,7 +39,7 @@ type tableSync struct {
 	partial  bool   // votes that this node gave may be missing
 	young    int64  // steady: until then, a node that we meet may have given votes that we don't know of
 	began    int64  // steady: when it began to abstain
-	lost     int64  // ms: the longest lease of votes that may be missing; negative: it isn't known
+	lost     Leases // the longest leases of votes that may be missing
 	lostAt   int64  // steady: none of them was given later
 	unleased bool   // votes without a lease may be missing
 	token    uint64 // no greater one was that of a vote that may be missing, but those that are remembered
@@ -408,21 +408,16 @@ func (n *Node) knowsEnough(now int64) bool {
 	if n.distrusts() {
 		return false
 	}
-	full, told, news, voted, others := 0, 0, 0, len(n.mesh.order), len(n.mesh.order)
+	full, news, voted, others := 0, 0, len(n.mesh.order), len(n.mesh.order)
 	for _, p := range n.mesh.order {
 		switch n.sync.tables[p.Node] {
 		case fullTable:
 			full++
-			told++
 		case newTable:
 			news++
 			voted--
-			told++
 		case newPartTable:
 			voted--
-			told++
-		case partTable:
-			told++
 		}
 	}
 	enough := others - n.majority() + 2
@@ -439,16 +434,21 @@ func (n *Node) knowsEnough(now int64) bool {
 			return full+news >= enough || now >= n.sync.began+voteMS(n.maxLease)
 		}
 	}
-	if full < enough && now >= n.leasesOver() && (!n.sync.unleased || told == others) {
+	if full < enough && now >= n.allLeasesOver() && (!n.sync.unleased || n.allTold()) {
 		n.passLost()
 		return true
 	}
 	return full >= enough
 }
 
+// allTold says whether each known node has told its table.
+func (n *Node) allTold() bool {
+	return !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return n.sync.tables[p.Node] == noTable })
+}
+
 // passLost has tokens be greater than those of votes that are lost, and over.
 func (n *Node) passLost() {
-	if n.sync.partial && n.sync.lost != 0 {
+	if n.sync.partial && n.sync.lost != (Leases{}) {
 		n.store.Locks().Floor = max(n.store.Locks().Floor, n.sync.token)
 	}
 }

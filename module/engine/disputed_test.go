@@ -140,7 +140,7 @@ func TestRivalOfTwoTokens(t *testing.T) {
 		t.Run(order, func(t *testing.T) {
 			now := int64(1_700_000_000_000)
 			nodes := []wire.NodeID{{1}, {2}, {3}, {4}}
-			n := abstaining(t, now, engine.Votes{Longest: 600_000}, nodes)
+			n := abstaining(t, now, engine.Votes{Longest: engine.LeasesUpTo(600_000)}, nodes)
 			name := store.AppendLockName(nil, store.LockWait, nil, []byte("k"))
 			tok := func(i int64) uint64 { return uint64(now+i) << 20 }
 			lock := func(job byte, i, left int64) wire.Lock {
@@ -238,7 +238,7 @@ func TestDisputeOfEndlessLocks(t *testing.T) {
 			t.Run(fmt.Sprint(gap/1000, " s, both stay ", both), func(t *testing.T) {
 				now := int64(1_700_000_000_000)
 				nodes := []wire.NodeID{{1}, {2}}
-				n := abstaining(t, now, engine.Votes{Longest: 600_000, Unleased: true}, nodes)
+				n := abstaining(t, now, engine.Votes{Longest: engine.LeasesUpTo(600_000), Unleased: true}, nodes)
 				name := store.AppendLockName(nil, store.LockWait, nil, []byte("k"))
 				lock := func(job byte, i int64) wire.Lock {
 					return wire.Lock{Name: name, Job: wire.JobID{job, 23: 1}, Token: uint64(now+i) << 20}

@@ -179,7 +179,7 @@ func TestManyShortLocks(t *testing.T) {
 func TestMaxLeaseIsSetWhileAbstaining(t *testing.T) {
 	n, _, _ := node(dawn)
 	n.AddPeer(wire.NodeID{1, 2, 3}, "b:1")
-	n.SetVotes(engine.Votes{Longest: -1, Unleased: true})
+	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(-1), Unleased: true})
 	n.DistrustLocks()
 	require.EqualValues(t, 3_690_010, n.Abstaining().Left)
 	n.SetMaxLease(10_000)
@@ -290,7 +290,7 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	n.AddPeer(other, "b:1")
 	n.PeerUp(other, "b:1", true)
 	n.TrustLocks()
-	n.SetVotes(engine.Votes{Longest: 3_600_000})
+	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(3_600_000)})
 	n.Effects()
 	clear := wire.Message{Kind: wire.ClearLocks, Flags: wire.Prefix, Lock: wire.Lock{Name: bareName("n")}}
 	require.NoError(t, n.Receive(other, clear.Append(nil)))
@@ -344,7 +344,7 @@ func TestVeryManyLeasesEnd(t *testing.T) {
 func TestVoteIsLoggedOnce(t *testing.T) {
 	peer := wire.NodeID{1, 2, 3}
 	n, _, _ := node(1_700_000_000_000)
-	n.SetVotes(engine.Votes{Longest: 100_000})
+	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(100_000)})
 	n.SetLife(peer, 1)
 	n.PeerUp(peer, "10.0.0.1:1", false)
 	n.TrustLocks()
@@ -402,7 +402,7 @@ func TestVoteIsLoggedOnce(t *testing.T) {
 func TestTwoNodesClaimForOneHolder(t *testing.T) {
 	first, second, third := wire.NodeID{7: 2, 19: 1}, wire.NodeID{7: 4, 19: 2}, wire.NodeID{7: 6, 19: 3}
 	n, _, _ := node(1_700_000_000_000)
-	n.SetVotes(engine.Votes{Longest: 100_000})
+	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(100_000)})
 	for i, id := range []wire.NodeID{first, second, third} {
 		n.SetLife(id, 1)
 		n.PeerUp(id, fmt.Sprintf("10.0.0.%d:1", i), false)
@@ -458,7 +458,7 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, Unique: engine.Unique{Strategy: store.UniqueBefore}})
 		require.NoError(t, err)
 		n.AddPeer(other, "b:1")
-		n.SetVotes(engine.Votes{Longest: 3_600_000, Unleased: true})
+		n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 		n.Effects()
 		n.DistrustLocks()
 		c := counted(t, n)
@@ -530,7 +530,7 @@ func TestAnEndlessRunElsewhereIsOverAfterTheRetryTime(t *testing.T) {
 				n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 			}
 			n.TrustLocks()
-			n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+			n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 6000, Unique: engine.Unique{Strategy: store.UniqueDuring}})
 			require.NoError(t, err)
 			n.Effects()

@@ -249,7 +249,7 @@ func New(c Config) *Node {
 		n.mesh.timeout = DefaultNodeTimeout
 	}
 	n.claims, n.consents, n.asks = newClaims(), newConsents(), true
-	n.SetVotes(Votes{Longest: -1, Unleased: true})
+	n.SetVotes(Votes{Longest: LeasesUpTo(-1), Unleased: true})
 	n.ids = n.store.IDMaker([4]byte{})
 	n.SetNodeID(c.NodeID)
 	return n

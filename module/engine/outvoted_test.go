@@ -31,7 +31,7 @@ func newOutvoted(t *testing.T) *outvoted {
 		o.n.PeerUp(id, []string{"10.0.0.1:1", "10.0.0.2:1"}[i], false)
 	}
 	o.n.TrustLocks()
-	o.n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+	o.n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 	o.look()
 	o.job = o.add("q")
 	_, err := o.n.Wait([][]byte{[]byte("q")}, "x")

@@ -170,7 +170,7 @@ func (w *world) mesh() {
 		w.nodes = append(w.nodes, n)
 		n.start(timeout)
 		n.e.SetExpiresInHands(w.d.HasArg("disque"))
-		if n.votes = (engine.Votes{Longest: -1, Unleased: true}); w.d.HasArg("remembers") {
+		if n.votes = (engine.Votes{Longest: engine.LeasesUpTo(-1), Unleased: true}); w.d.HasArg("remembers") {
 			n.votes = engine.Votes{}
 			n.e.SetVotes(n.votes)
 		}

@@ -223,7 +223,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if k.Flags&lockAny == 0 && !n.countsAll(p, m.Members) {
 			n.beatWhole(p) // lest it be this node's word that is missing
 			if m.Round != 0 {
-				n.reply(p, m.Round, wire.Uncounted, nil)
+				n.reply(p, m, wire.Uncounted, nil)
 			}
 			return
 		}
@@ -237,7 +237,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 			}
 		}
 		if m.Round != 0 {
-			n.reply(p, m.Round, why, l)
+			n.reply(p, m, why, l)
 		}
 		n.opposed(why, k.Name, &holder{id: store.ID(k.Job), owner: k.Owner})
 	case wire.Unlock:
@@ -247,7 +247,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		}
 		why, l := n.unvote(k.Name, &holder{id: store.ID(k.Job), owner: k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
-			n.reply(p, m.Round, why, l)
+			n.reply(p, m, why, l)
 		}
 	case wire.Grant, wire.Deny:
 		n.onAnswer(p, m)
@@ -267,13 +267,13 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 	}
 }
 
-func (n *Node) reply(p *Peer, round uint64, why uint32, l *store.Lock) {
-	m := &wire.Message{Kind: wire.Grant, Round: round}
+func (n *Node) reply(p *Peer, asked *wire.Message, why uint32, l *store.Lock) {
+	m := &wire.Message{Kind: wire.Grant, Round: asked.Round}
 	if why != 0 {
 		m.Kind, m.Count, m.Lock = wire.Deny, why, n.denial(why, l)
 	}
 	if a := n.Abstaining(); why == wire.Abstains && a != nil {
-		m.Lock.Left = a.Left
+		m.Lock.Left = a.LeftFor(asked.Lock.Name)
 	}
 	n.send(p, m)
 }

@@ -22,9 +22,9 @@ import (
 //   - So many others have told it their whole tables that each majority it can have
 //     been one of has one of them. Whole tables have what their nodes voted for, and so
 //     each lock that this node can have voted for.
-//   - For votes with a lease: since the last one that it can have given, the longest
-//     lease is over that it has promised, and remembers durably from before the first
-//     vote of that length ([Votes]). Then all claimants count on none of them any more:
+//   - For votes with a lease, for each kind of locks ([Leases]): since the last vote that it can
+//     have given, the longest lease is over that it has promised for locks of that kind, and
+//     remembers durably from before the first vote of that length ([Votes]). Then all claimants count on none of them any more:
 //     they count from before they asked.
 //     No vote by a smaller token follows: one that was ahead of the node's clock by more than the
 //     time of the shortest promise is remembered as durably ([Votes.Tokens]), as those are of a node
@@ -49,7 +49,7 @@ import (
 
 // Votes is what a node remembers durably of the votes that it gave.
 type Votes struct {
-	Longest  int64  // ms: no vote with a lease had a longer one; negative: that isn't known
+	Longest  Leases // no vote with a lease had a longer one
 	Unleased bool   // votes without a lease may be lasting
 	New      bool   // it is new to its mesh, and has given none there: the first waits until that is false on disk
 	Tokens   uint64 // none was given for a greater token that was more than aheadMost ahead of the clock
@@ -57,13 +57,42 @@ type Votes struct {
 	lowered uint64 // how often less was wanted before
 }
 
+// Leases is the longest lease, ms, of each kind of lock: of bare ones, of jobs that run, and of jobs that
+// wait, where windows count. Long ones of one kind don't hold up locks of another. Negative ones: they aren't known.
+type Leases [3]int64
+
+// kinds are the kinds of locks in their order in Leases.
+var kinds = [...]store.Space{store.LockBare, store.LockRun, store.LockWait}
+
+func kindOf(space store.Space) int { return max(slices.Index(kinds[:], space), 0) }
+
+// LeasesUpTo is one length for all kinds of locks.
+func LeasesUpTo(ms int64) Leases { return Leases{ms, ms, ms} }
+
+// Known says whether they are.
+func (l Leases) Known() bool { return l[0] >= 0 }
+
+// Max is the longest of all kinds.
+func (l Leases) Max() int64 { return slices.Max(l[:]) }
+
+// each joins two by kind.
+func (l Leases) each(m Leases, f func(a, b int64) int64) Leases {
+	for k := range l {
+		l[k] = f(l[k], m[k])
+	}
+	return l
+}
+
+func shorter(a, b int64) int64 { return min(a, b) }
+func longer(a, b int64) int64  { return max(a, b) }
+
 // atLeast is what a disk says for sure that has one of two texts.
 func (v Votes) atLeast(w Votes) Votes {
 	switch {
-	case v.Longest < 0:
+	case !v.Longest.Known():
 		v.Longest = w.Longest // a node that doesn't know waits for the longest lease that there is
-	case w.Longest >= 0:
-		v.Longest = min(v.Longest, w.Longest)
+	case w.Longest.Known():
+		v.Longest = v.Longest.each(w.Longest, shorter)
 	}
 	v.Unleased, v.New, v.Tokens = v.Unleased && w.Unleased, v.New || w.New, min(v.Tokens, w.Tokens)
 	return v
@@ -86,12 +115,12 @@ const (
 // which can say less. So nothing that isn't wanted any more is relied on from that moment
 // on, until a text is kept that was made after it was wanted again (sure).
 type promise struct {
-	kept     Votes      // on disk, as far as is known
-	sure     Votes      // on disk for sure
-	lowered  uint64     // counts the times that less was wanted than before
-	began    int64      // steady
-	until    [240]int64 // by leaseStep: steady, when votes of that length are over and the promise is, too
-	unleased int64      // likewise, for votes without a lease; the greatest number: the node was alone since
+	kept     Votes                  // on disk, as far as is known
+	sure     Votes                  // on disk for sure
+	lowered  uint64                 // counts the times that less was wanted than before
+	began    int64                  // steady
+	until    [len(kinds)][240]int64 // by kind, and leaseStep: steady, when votes of that length are over and the promise is, too
+	unleased int64                  // likewise, for votes without a lease; the greatest number: the node was alone since
 	wanted   Votes
 	asked    Votes // what the caller was last asked to keep
 	askedAt  int64 // steady
@@ -120,8 +149,10 @@ func (n *Node) SetVotes(v Votes) {
 	v.lowered = 0
 	n.ApplyFloor(v.Tokens)
 	*p = promise{kept: v, sure: v, wanted: v, began: now, lastVote: now}
-	if v.Longest > 0 {
-		p.until[leaseStep(v.Longest)] = now + voteMS(v.Longest) + promiseKeptMS
+	for k, lease := range v.Longest {
+		if lease > 0 {
+			p.until[k][leaseStep(lease)] = now + voteMS(lease) + promiseKeptMS
+		}
 	}
 	if v.Unleased {
 		p.unleased = now + promiseKeptMS
@@ -138,7 +169,7 @@ func (n *Node) Votes() Votes {
 // want changes what is to be remembered.
 func (p *promise) want(v Votes) {
 	// Where the longest lease isn't known, nothing is written.
-	if v.Longest >= 0 && v.atLeast(p.wanted) != p.wanted {
+	if v.Longest.Known() && v.atLeast(p.wanted) != p.wanted {
 		p.lowered++
 		p.sure = p.sure.atLeast(v)
 	}
@@ -198,10 +229,10 @@ func (n *Node) answerLate(p *Peer, m *wire.Message) bool {
 	return true
 }
 
-// longestVote is the longest lease of votes that may be given, ms.
-func (n *Node) longestVote() int64 {
-	if n.votes.sure.Longest < 0 {
-		return n.maxLease
+// longestVotes are the longest leases of votes that may be given.
+func (n *Node) longestVotes() Leases {
+	if !n.votes.sure.Longest.Known() {
+		return LeasesUpTo(n.maxLease)
 	}
 	return n.votes.sure.Longest
 }
@@ -217,7 +248,7 @@ func unleased(space store.Space, id *store.ID, flags uint8, lease int64) bool {
 // caller is asked to remember more, which takes a moment.
 func (n *Node) promised(name []byte, id *store.ID, token uint64, flags uint8, lease int64) bool {
 	covered, p := n.covers(name, id, flags, lease), &n.votes
-	if token > n.tokenIn(aheadMost) && token > p.sure.Tokens && p.sure.Longest >= 0 {
+	if token > n.tokenIn(aheadMost) && token > p.sure.Tokens && p.sure.Longest.Known() {
 		p.wanted.Tokens = max(p.wanted.Tokens, min(token+aheadMS<<tokenShift, store.MaxToken))
 		n.askToKeep(n.steady())
 		covered = false
@@ -241,12 +272,16 @@ func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool 
 		n.askToKeep(now)
 		return false
 	}
-	step := leaseStep(lease)
-	p.until[step] = max(p.until[step], now+voteMS(lease)+promiseKeptMS)
-	if lease <= n.longestVote() {
+	step, kind := leaseStep(lease), kindOf(store.Space(name[0]))
+	until := &p.until[kind][step]
+	*until = max(*until, now+voteMS(lease)+promiseKeptMS)
+	if lease <= n.longestVotes()[kind] {
 		return true
 	}
-	p.wanted.Longest = max(p.wanted.Longest, stepLease(step))
+	if !p.wanted.Longest.Known() {
+		p.wanted.Longest = n.longestVotes()
+	}
+	p.wanted.Longest[kind] = max(p.wanted.Longest[kind], stepLease(step))
 	n.askToKeep(now)
 	return false
 }
@@ -261,23 +296,26 @@ func (n *Node) askToKeep(now int64) {
 // tickVotes takes promises back that are over, and repeats what isn't kept yet.
 func (n *Node) tickVotes(now int64) {
 	p := &n.votes
-	known := p.kept.Longest >= 0 || now >= p.began+voteMS(n.maxLease)
+	known := p.kept.Longest.Known() || now >= p.began+voteMS(n.maxLease)
 	if now >= p.look && known && !n.sync.abstain && len(n.mesh.order) > 0 {
 		p.look = now + promiseLookMS
 		p.want(p.need(now))
 	}
-	if p.lags() && p.wanted.Longest >= 0 {
+	if p.lags() && p.wanted.Longest.Known() {
 		n.askToKeep(now)
 	}
 }
 
 // need is what has to be remembered of the votes that were given, and can matter still.
 func (p *promise) need(now int64) Votes {
-	v := Votes{Unleased: p.unleased > now, New: p.wanted.New, Longest: leastPromise, Tokens: p.wanted.Tokens}
-	for step := len(p.until) - 1; step >= 0; step-- {
-		if p.until[step] > now {
-			v.Longest = max(v.Longest, stepLease(step))
-			break
+	v := Votes{Unleased: p.unleased > now, New: p.wanted.New, Longest: LeasesUpTo(leastPromise), Tokens: p.wanted.Tokens}
+	for kind := range p.until {
+		until := &p.until[kind]
+		for step := len(until) - 1; step >= 0; step-- {
+			if until[step] > now {
+				v.Longest[kind] = max(leastPromise, stepLease(step))
+				break
+			}
 		}
 	}
 	return v
@@ -292,7 +330,7 @@ func (n *Node) noteLock(l *store.Lock) {
 	case unleased(l.Space(), &l.Job, l.Flags, l.Lease):
 		p.unleased = math.MaxInt64
 	case l.Until > 0:
-		until := &p.until[leaseStep(l.Lease)]
+		until := &p.until[kindOf(l.Space())][leaseStep(l.Lease)]
 		*until = max(*until, l.Until+voteMS(l.Lease)-l.Lease+promiseKeptMS)
 	}
 }
@@ -304,28 +342,50 @@ func (n *Node) promiseAll() {
 	p.lastVote = now
 	p.unleased = min(p.unleased, now+promiseKeptMS)
 	need := p.need(now)
-	if p.kept.Longest >= 0 || need.Longest > n.longestVote() {
-		p.wanted.Longest = max(p.wanted.Longest, need.Longest)
+	if more := need.Longest.each(n.longestVotes(), longer); p.kept.Longest.Known() || more != n.longestVotes() {
+		if !p.wanted.Longest.Known() {
+			p.wanted.Longest = n.longestVotes()
+		}
+		p.wanted.Longest = p.wanted.Longest.each(need.Longest, longer)
 	}
 	p.wanted.Unleased = p.wanted.Unleased || need.Unleased
-	if p.lags() && p.kept.Longest >= 0 {
+	if p.lags() && p.kept.Longest.Known() {
 		n.askToKeep(now)
 	}
 }
 
-// leasesOver is when no vote with a lease that this node may have given, and lost, is
-// of use any more (steady).
-func (n *Node) leasesOver() int64 {
-	longest := n.sync.lost
-	if longest < 0 {
+// leasesOver is when no vote with a lease that this node may have given for a kind of locks, and
+// lost, is of use any more (steady).
+func (n *Node) leasesOver(kind int) int64 {
+	longest := n.sync.lost[kind]
+	if !n.sync.lost.Known() {
 		longest = n.maxLease
 	}
 	return n.sync.lostAt + voteMS(longest)
 }
 
-// abstainsFrom says whether the node doesn't vote for a lock.
+// allLeasesOver is that for locks of all kinds.
+func (n *Node) allLeasesOver() (at int64) {
+	for kind := range kinds {
+		at = max(at, n.leasesOver(kind))
+	}
+	return at
+}
+
+// abstainsFrom says whether the node doesn't vote for a lock. Where all that it lacks are votes that it
+// gave itself, it votes for a kind of locks again once none of these can matter.
 func (n *Node) abstainsFrom(name []byte) bool {
-	return n.abstains() && !(len(name) > 0 && n.leasesKnown() && store.Space(name[0]) == store.LockBare && n.steady() >= n.leasesOver())
+	if !n.abstains() {
+		return false
+	}
+	if len(name) == 0 || !n.leasesKnown() {
+		return true
+	}
+	space := store.Space(name[0])
+	if n.steady() < n.leasesOver(kindOf(space)) {
+		return true
+	}
+	return space != store.LockBare && (n.distrusts() || n.sync.unleased && !n.allTold())
 }
 
 // leasesKnown says whether all that the node lacks are votes that it gave itself.
@@ -337,7 +397,16 @@ type Abstaining struct {
 	Lacks   bool        // it may have lost votes
 	Jobs    bool        // it doesn't vote for jobs' locks alone
 	Left    int64       // ms, until it votes at the latest, for jobs' locks where all have told; 0: that depends on other nodes
+	Lefts   Leases      // that by the kind of locks
 	Awaited []wire.Node // who has yet to tell its table
+}
+
+// LeftFor is Left for the lock of that name.
+func (a *Abstaining) LeftFor(name []byte) int64 {
+	if len(name) == 0 {
+		return a.Left
+	}
+	return a.Lefts[kindOf(store.Space(name[0]))]
 }
 
 // Abstaining is why the node abstains; nil where it doesn't.
@@ -347,8 +416,12 @@ func (n *Node) Abstaining() *Abstaining {
 	}
 	now := n.steady()
 	a := &Abstaining{New: n.votes.wanted.New, Lacks: n.sync.partial}
-	if left := n.leasesOver() - now; a.Lacks && !a.New {
-		a.Left, a.Jobs = max(left, 0), left <= 0
+	if a.Lacks && !a.New {
+		for kind := range kinds {
+			a.Lefts[kind] = max(n.leasesOver(kind)-now, 0)
+		}
+		a.Left = a.Lefts.Max()
+		a.Jobs = a.Left == 0
 	}
 	for _, p := range n.mesh.order {
 		if t := n.sync.tables[p.Node]; t == noTable || (t == partTable || t == newPartTable) && !a.Jobs {

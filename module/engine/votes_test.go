@@ -81,12 +81,12 @@ func TestVotesRelyOnWhatIsOnDiskForSure(t *testing.T) {
 		lock  wire.Lock
 	}{
 		"lease": {
-			engine.Votes{Longest: 3_670_016},
-			func(v engine.Votes) bool { return v.Longest < 3_600_000 },
+			engine.Votes{Longest: engine.LeasesUpTo(3_670_016)},
+			func(v engine.Votes) bool { return v.Longest.Max() < 3_600_000 },
 			wire.Lock{Name: bareName("l"), Owner: []byte("ann"), Lease: 3_600_000},
 		},
 		"without a lease": {
-			engine.Votes{Longest: 5120, Unleased: true},
+			engine.Votes{Longest: engine.LeasesUpTo(5120), Unleased: true},
 			func(v engine.Votes) bool { return !v.Unleased },
 			wire.Lock{Name: store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k")), Job: wire.JobID(job)},
 		},
@@ -128,7 +128,7 @@ func TestVotesRelyOnWhatIsOnDiskForSure(t *testing.T) {
 func TestANewNodeVotesWhenThatIsOverOnDisk(t *testing.T) {
 	k := &keeper{t: t, now: dawn}
 	k.n, _, _ = node(k.now)
-	k.n.SetVotes(engine.Votes{Longest: 5120})
+	k.n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(5120)})
 	k.n.PeerUp(keeperPeers[0], "x:1", false)
 	k.tick(func(v engine.Votes) bool { return v.New })
 	fresh := k.n.Votes() // this is being written
@@ -138,4 +138,28 @@ func TestANewNodeVotesWhenThatIsOverOnDisk(t *testing.T) {
 	require.False(t, k.claim(lock))
 	assert.False(t, k.kept(fresh))
 	assert.True(t, k.kept(k.n.Votes()))
+}
+
+// A long lease of one kind of locks holds up no locks of another kind, after a crash of all nodes.
+func TestLongLeasesOfOneKindHoldUpThatKindAlone(t *testing.T) {
+	job := store.ID{1, 2, 3}
+	k := &keeper{t: t, now: dawn}
+	k.n, _, _ = node(k.now)
+	for _, id := range keeperPeers {
+		k.n.AddPeer(id, "x:1")
+	}
+	k.n.SetVotes(engine.Votes{Longest: engine.Leases{5120, 5120, 86_400_000}})
+	k.n.DistrustLocks()
+	for _, id := range keeperPeers {
+		k.n.PeerUp(id, "x:1", false)
+	}
+	k.look()
+	k.now += 6000
+	k.n.SetNow(k.now)
+	k.n.Tick()
+	k.look()
+	require.NotNil(t, k.n.Abstaining())
+	assert.True(t, k.claim(wire.Lock{Name: bareName("l"), Owner: []byte("ann"), Lease: 1000}))
+	assert.True(t, k.claim(wire.Lock{Name: store.AppendLockName(nil, store.LockRun, []byte("q"), []byte("k")), Job: wire.JobID(job), Lease: 1000}))
+	assert.False(t, k.claim(wire.Lock{Name: store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k")), Job: wire.JobID(job), Lease: 1000}))
 }
