@@ -22,7 +22,7 @@ func keyed(t *testing.T, many int, steady func() int64) (n *engine.Node, peers [
 		n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
 	n.TrustLocks()
-	n.VotesKept(engine.Votes{Longest: 3_600_000, Unleased: true})
+	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	for i := range many {
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 600, TTL: 6000,
