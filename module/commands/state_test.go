@@ -74,6 +74,11 @@ func TestVarsOfTheNodesFile(t *testing.T) {
 			assert.ErrorIs(t, err, errVarsDamaged, text)
 		}
 	}
+	v, _, err := parseVars(strings.Fields("vars longest-lease 65536 unleased yes new no leases 5120,6144,65536"))
+	require.NoError(t, err)
+	assert.Equal(t, engine.Votes{Longest: engine.Leases{5120, 6144, 65536}, Unleased: true}, v)
+	_, _, err = parseVars(strings.Fields("vars longest-lease 65536 unleased yes new no leases 5120"))
+	assert.Error(t, err)
 }
 
 // Deletions are remembered over a restart in their order; a line that can't be read counts for nothing.
