@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -553,4 +554,39 @@ func TestAJobThatWasKeptOutIsQueuedWhenItsQueueIsBack(t *testing.T) {
 	move(t, n, k, q, 0)
 	pass(n, &now, 1000)
 	assert.Equal(t, store.StateQueued, n.Job(&id).State)
+}
+
+// A value that says that a job has its locks, but not by which tokens, and that lives for ever, makes no lock that
+// couldn't be loaded: what this node saves then would be lost.
+func TestARestoredJobWithoutATokenHasNoLock(t *testing.T) {
+	now := int64(dawn)
+	n, _, _ := node(now)
+	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 0, TTL: 86400, Unique: engine.Unique{Strategy: store.UniqueBoth, Keyed: true, Key: []byte("k")}})
+	require.NoError(t, err)
+	j := n.Job(&id)
+	for _, token := range []uint64{0, 7} {
+		j.Unique().SetWait(token)
+		j.Unique().SetRun(token)
+		j.ETime = math.MaxInt64
+		rec := bytes.Clone(j.Record())
+		for _, mesh := range []bool{false, true} {
+			n, k, _ := node(now)
+			if mesh {
+				n, k = paired(now, wire.NodeID{1, 2, 3})
+			}
+			q := n.NewQueueFor(nil)
+			require.NoError(t, n.LoadRecord(q, rec))
+			require.NoError(t, k.Adopt(q))
+			require.Zero(t, n.Restored(q, []byte("q"), 0))
+			n.SettleQueue(q, engine.Trust{Exact: true})
+			n.Effects()
+			count := 0
+			for l := n.LockTable().Head; l != nil; l = l.Next {
+				_, err := store.ParseLock(bytes.Clone(l.Record()))
+				require.NoError(t, err, "token %d, mesh %v", token, mesh)
+				count++
+			}
+			assert.Equal(t, token > 0, count > 0)
+		}
+	}
 }

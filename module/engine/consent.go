@@ -572,7 +572,7 @@ func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
 	case retry > 0:
 		return retry
 	}
-	return max(1, j.ETime-n.now)
+	return max(1, min(j.ETime-n.now, store.MaxLease)) // a restored job may live for ever
 }
 
 // runDecided delivers a job whose run was consented to.

@@ -1014,6 +1014,10 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 			lease = 0 // the node that delays it begins the lease: this one's clock may be another than it was
 		}
 	}
+	if token == 0 { // no lock has that: the value was damaged, and what this node saved couldn't be loaded
+		u.Clear(hasFlag(space))
+		return
+	}
 	if l := n.store.Lock(name); l != nil && l.Job == j.ID {
 		if !ended(l) {
 			token = max(token, l.Token) // voted for since, for a run elsewhere
