@@ -134,7 +134,7 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 		return 0
 	}
 	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
-	n.report(j, s)
+	n.report(j, undone, s)
 	f, _ := j.Family()
 	for i := range f.IDs() {
 		id := f.ID(i)

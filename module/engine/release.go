@@ -125,6 +125,7 @@ func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 	id := j.ID
 	f, _ := j.Family()
 	f.Flags &^= store.FamilyDeferred
+	ended := f.Count > 0
 	// Each node counts those that it has; a node may have one more that is just being
 	// added.
 	if f.Count = max(count, n.brood(j)) - f.Count; last && f.Count > 0 {
@@ -138,6 +139,9 @@ func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 	if j = n.setFamily(j, &f); held(j) {
 		n.log(LogState, j)
 	} else {
+		if last && f.Count == 0 && ended && when == later {
+			when = soon // the last end came before this word: where it was first known may be here
+		}
 		n.letGo(j, when)
 	}
 	switch {
@@ -260,10 +264,11 @@ func (n *Node) brood(j *store.Job) uint32 {
 }
 
 // report tells a job that was released to come last of the end of one that it
-// waited for.
-func (n *Node) report(j *store.Job, s source) {
+// waited for. The end may come here before the word of that release: so one that is done counts
+// although it is blocked here, for it was let go elsewhere.
+func (n *Node) report(j *store.Job, undone bool, s source) {
 	f, ok := j.Family()
-	if !ok || !n.store.Early(&f) {
+	if !ok || !n.store.Early(&f) && (undone || f.Flags&store.FamilyBlocked == 0 || f.IDs() != 1) {
 		return
 	}
 	id := f.ID(0)
