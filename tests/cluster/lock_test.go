@@ -592,13 +592,13 @@ func TestPromisedLeasesAreKept(t *testing.T) {
 	for _, s := range m {
 		text, err := os.ReadFile(filepath.Join(s.Dir, "jobmesh-nodes.conf"))
 		require.NoError(t, err)
-		assert.Contains(t, string(text), "\nvars longest-lease 114688 unleased no new no sum ")
+		assert.Contains(t, string(text), "\nvars longest-lease 114688 unleased no new no leases 114688,5120,5120 sum ")
 	}
 	v := m[0].Do("ADDJOB", "q", "b", 5000, "REPLICATE", 1, "UNIQUE", "until-processed", "KEY", "k")
 	require.Equal(t, byte('+'), v.Kind, "%v", v)
 	text, err := os.ReadFile(filepath.Join(m[1].Dir, "jobmesh-nodes.conf"))
 	require.NoError(t, err)
-	assert.Contains(t, string(text), " unleased yes new no sum ")
+	assert.Contains(t, string(text), " unleased yes new no leases 114688,5120,5120 sum ")
 }
 
 // A vote without a lease is no weaker after any time: where two of three nodes have lost
