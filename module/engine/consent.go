@@ -38,6 +38,7 @@ type consents struct {
 	looks []look               // first things first
 	rests map[string]*rest     // locks that were refused: not to be asked for yet
 	past  passing              // jobs up to which a queue has only jobs that aren't asked for, see beyond
+	back  givenBack            // jobs whose run began at another node, and that were given back here
 	apart map[string]struct{}  // queues with such jobs, for want of a majority,
 	away  []string             // first things first
 }
@@ -981,6 +982,41 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 	}
 	if l := n.liveLock(n.lockName(j, j.Unique(), store.LockRun)); l != nil && l.Job == j.ID {
 		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
+		return
+	}
+	// This node was away when the run began. Others may have voted for it: they say by which token
+	// when they are asked for the next one (deniedByItself).
+	n.consents.back.add(j.ID, n.tokenIn(0), n.now)
+}
+
+// givenBack remembers up to which token a job's runs have ended, though this node doesn't know them.
+type givenBack struct {
+	generations[store.ID, uint64]
+	turned int64
+}
+
+const (
+	givenBackMS   = 600_000 // how long at least that is remembered
+	givenBackMost = 10_000  // of so many jobs
+)
+
+func (g *givenBack) add(id store.ID, token uint64, now int64) {
+	if now-g.turned >= givenBackMS || len(g.young) >= givenBackMost {
+		g.turn()
+		g.turned = now
+	}
+	g.put(id, token)
+}
+
+// deniedByItself follows a vote against a job's run that stands for an earlier run of the same job. Where
+// that was given back here, all take it back.
+func (n *Node) deniedByItself(c *Claim, a *answer) {
+	if a.why != wire.LockHeld || a.job != c.id || a.job == (store.ID{}) || store.Space(c.name[0]) != store.LockRun {
+		return
+	}
+	if upTo, yes := n.consents.back.get(a.job); yes && a.token <= upTo {
+		n.consents.back.add(a.job, a.token-1, n.now) // once: others may have voted for an older one
+		n.owe(c.name, holder{id: a.job}, a.token, 0, n.allPeers())
 	}
 }
 

@@ -298,6 +298,7 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 		}
 		a.why, a.token, a.job, a.owner = max(m.Count, 1), m.Lock.Token, store.ID(m.Lock.Job), string(m.Lock.Owner)
 		a.left = m.Lock.Left
+		n.deniedByItself(c, &a)
 	}
 	n.answer(c, a)
 }
