@@ -1,0 +1,538 @@
+package engine_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+var (
+	walkSeeds = flag.Int("walk.seeds", 0, "random walks of each kind, too")
+	walkSeed  = flag.Uint64("walk.seed", 0, "walk by this seed alone, and print the conversation")
+)
+
+// walkKind is what can happen in a walk beside clients that add, get, acknowledge and give back jobs.
+type walkKind struct {
+	families bool // most jobs wait for others, or are deferred
+	pauses   bool // queues are paused at one node, or at all
+	cuts     bool // a connection breaks, and what is under way is lost
+	crashes  bool
+	stalls   bool // a node stands still
+	cancels  bool
+	leaving  bool
+	queues   bool // two, and jobs are released from one into the other
+}
+
+var walkKinds = map[string]walkKind{
+	"plain":                 {},
+	"families":              {families: true},
+	"families, pauses":      {families: true, pauses: true},
+	"families, cancels":     {families: true, cancels: true},
+	"families, two queues":  {families: true, queues: true},
+	"cuts":                  {cuts: true},
+	"crashes":               {crashes: true},
+	"stalls":                {stalls: true},
+	"leaving":               {leaving: true},
+	"two queues and stalls": {queues: true, stalls: true},
+}
+
+func (k walkKind) faults() bool { return k.cuts || k.crashes || k.stalls }
+
+// TestWalks has clients of a mesh do at random what clients do, through the commands of the scripts, with messages
+// that are brought late or half. It judges what each of them gets: no job twice without a reason, none after its
+// acknowledgement, none before those that it waits for, and none later than 16 s while a client waits for it. A walk that
+// fails prints its conversation, which is nearly a script.
+func TestWalks(t *testing.T) {
+	const fixed, steps = 3, 800
+	for name, kind := range walkKinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i := range fixed + *walkSeeds {
+				seed := uint64(i + 1)
+				if i >= fixed {
+					seed = rand.Uint64()
+				}
+				if *walkSeed != 0 {
+					seed = *walkSeed
+				}
+				w := newWalk(t, seed, kind)
+				w.run(steps)
+				switch {
+				case *walkSeed != 0:
+					fmt.Print(w.log.String())
+				case w.failure != "":
+					t.Errorf("%s\nwalk again: go test ./module/engine -run '%s' -walk.seed %d", w.failure, t.Name(), seed)
+				}
+				if *walkSeed != 0 {
+					return
+				}
+			}
+		})
+	}
+}
+
+// walkJob is what the judge knows of a job.
+type walkJob struct {
+	name, queue        string
+	once               bool // at most
+	answered, refused  bool
+	acked, cancelled   bool
+	ackedAt            int64
+	vague              bool // at a node that hadn't the job, so that a fault can lose the word
+	free               bool // nothing is known of when it is to come, as where one that it waited for was cancelled
+	parents            []*walkJob
+	run                bool // ONDEAD run
+	deferred, released bool
+	blocks             *walkJob // BLOCKEDBY
+	last               bool
+	notBefore          int64
+	given, reasons     int   // how often, and for how many reasons beside the first
+	hands              int   // of workers that have it
+	ready              int64 // since when it could be delivered; 0: it can't
+}
+
+type worker struct {
+	node, name, queue string
+	waits             bool
+	since, until      int64 // it waits, and has its job
+	job               *walkJob
+}
+
+type walk struct {
+	walkKind
+	*rand.Rand
+	t       *testing.T
+	w       *world
+	log     strings.Builder
+	jobs    map[string]*walkJob
+	list    []*walkJob
+	workers []*worker
+	polls   map[string]bool // nodes whose clients don't wait
+	paused  map[string]bool
+	down    string
+	left    string
+	calm    int64 // since when nothing is in the way of a delivery
+	failure string
+}
+
+func newWalk(t *testing.T, seed uint64, kind walkKind) *walk {
+	return &walk{
+		walkKind: kind, Rand: rand.New(rand.NewPCG(seed, 7)), t: t, w: &world{},
+		jobs: map[string]*walkJob{}, polls: map[string]bool{}, paused: map[string]bool{},
+	}
+}
+
+var (
+	walkGives    = regexp.MustCompile(`^ +\w gives (\w+) to (\w+)$`)
+	walkPromises = regexp.MustCompile(`^ +\w answers ADDJOB: (\w+)$`)
+	walkDenies   = regexp.MustCompile(`^ +\w refuses (\w+): `)
+	walkAway     = regexp.MustCompile(`^ +\w sends (\w+) away`)
+	walkGot      = regexp.MustCompile(`(?m)^got (\w+) `)
+)
+
+// do plays a line of a script, and follows what clients hear.
+func (x *walk) do(format string, args ...any) string {
+	line := fmt.Sprintf(format, args...)
+	cmd, words, err := datadriven.ParseLine(line)
+	if err != nil {
+		x.t.Fatal(line, err)
+	}
+	out := x.w.play(x.t, &datadriven.TestData{Cmd: cmd, CmdArgs: words})
+	fmt.Fprintf(&x.log, "%s\n----\n%s\n", line, out)
+	for l := range strings.SplitSeq(out, "\n") {
+		if m := walkGives.FindStringSubmatch(l); m != nil {
+			w := x.workers[slices.IndexFunc(x.workers, func(w *worker) bool { return w.name == m[2] })]
+			w.waits = false
+			x.got(w, x.jobs[m[1]])
+		} else if m := walkPromises.FindStringSubmatch(l); m != nil {
+			x.jobs[m[1]].answered = true
+		} else if m := walkDenies.FindStringSubmatch(l); m != nil {
+			x.jobs[m[1]].refused = true
+		} else if m := walkAway.FindStringSubmatch(l); m != nil {
+			x.workers[slices.IndexFunc(x.workers, func(w *worker) bool { return w.name == m[1] })].waits = false
+		}
+	}
+	return out
+}
+
+func (x *walk) fail(format string, args ...any) {
+	if x.failure == "" {
+		x.failure = fmt.Sprintf(format, args...)
+		fmt.Fprintf(&x.log, "# at %d ms: %s\n\n", x.w.now-dawn, x.failure)
+	}
+}
+
+// got judges a delivery.
+func (x *walk) got(w *worker, j *walkJob) {
+	j.given++
+	switch {
+	case j.acked && !j.vague && x.w.now > j.ackedAt+1000:
+		x.fail("%s is delivered %d ms after its acknowledgement", j.name, x.w.now-j.ackedAt)
+	case j.given > 1+j.reasons && (!x.faults() || j.once):
+		x.fail("%s is delivered %d times, with %d reasons", j.name, j.given, j.reasons)
+	case x.w.now < j.notBefore-20:
+		x.fail("%s is delivered before its delay is over", j.name)
+	case j.free:
+	case j.deferred && !j.released:
+		x.fail("%s is delivered before its release", j.name)
+	default:
+		for _, p := range x.awaited(j) {
+			x.fail("%s is delivered before %s", j.name, p.name)
+		}
+	}
+	j.ready, w.job = 0, j
+	w.until = x.w.now + []int64{5, 5, 20, 50, 100, 400, 700, 1500, 9000}[x.IntN(9)]
+	j.hands++
+}
+
+// awaited are the jobs that one waits for still.
+func (x *walk) awaited(j *walkJob) (list []*walkJob) {
+	for _, p := range j.parents {
+		if !p.acked && !p.cancelled {
+			list = append(list, p)
+		}
+	}
+	if p := j.blocks; p != nil && !p.acked && !p.cancelled && !(p.last && p.released) {
+		list = append(list, p)
+	}
+	if j.last {
+		for _, c := range x.list {
+			if c.blocks == j && c.answered && !c.acked && !c.cancelled {
+				list = append(list, c)
+			}
+		}
+	}
+	return list
+}
+
+// due says whether a job is to be delivered as soon as a client asks.
+func (x *walk) due(j *walkJob) bool {
+	return j.answered && !j.refused && !j.acked && !j.cancelled && !j.free && j.hands == 0 && x.w.now >= j.notBefore &&
+		!(j.once && j.given > 0) && (!j.deferred || j.released) && len(x.awaited(j)) == 0 &&
+		!(j.once && slices.ContainsFunc(x.list, func(c *walkJob) bool { return slices.Contains(c.parents, j) })) // it stays where those wait
+}
+
+// up is a node that isn't down.
+func (x *walk) up() string {
+	for {
+		if n := x.w.nodes[x.IntN(len(x.w.nodes))].name; n != x.down {
+			return n
+		}
+	}
+}
+
+// some is one of the jobs that were added last.
+func (x *walk) some() *walkJob {
+	if len(x.list) == 0 {
+		return &walkJob{}
+	}
+	return x.list[max(0, len(x.list)-1-x.IntN(12))]
+}
+
+func (x *walk) queue() string {
+	if x.queues && x.IntN(3) == 0 {
+		return "r"
+	}
+	return "q"
+}
+
+func (x *walk) add() {
+	j := &walkJob{name: fmt.Sprintf("j%d", len(x.list)+1), queue: x.queue()}
+	line := fmt.Sprintf("add %s %s ttl=100000 queue=%s", x.up(), j.name, j.queue)
+	kind := x.IntN(10)
+	if x.families {
+		kind = x.IntN(4)
+	}
+	if j.once = kind > 2 && x.IntN(5) == 0; j.once {
+		line += " retry=0"
+	} else {
+		line += fmt.Sprintf(" retry=300 replicate=%d", 1+x.IntN(len(x.w.nodes)))
+		if x.IntN(6) == 0 {
+			line += " async"
+			j.free = x.faults() // nothing is promised
+		}
+	}
+	if x.IntN(4) == 0 {
+		delay := 1 + x.IntN(6)
+		line += fmt.Sprintf(" delay=%d", delay)
+		j.notBefore = x.w.now + int64(delay)*1000
+	}
+	switch {
+	case kind <= 1:
+		var names []string
+		for range 1 + x.IntN(3) {
+			if p := x.some(); p.answered && !p.acked && !p.cancelled && !slices.Contains(j.parents, p) {
+				j.parents, names = append(j.parents, p), append(names, p.name)
+			}
+		}
+		if len(names) > 0 {
+			line += " after=(" + strings.Join(names, ",") + ")"
+			if j.run = x.IntN(2) == 0; j.run {
+				line += " run"
+			}
+		}
+	case kind == 2:
+		if p := x.some(); p.deferred && !p.released && !p.acked && !p.cancelled && x.IntN(4) > 0 {
+			j.blocks, j.deferred = p, x.IntN(8) == 0
+			line += " blockedby=" + p.name
+		} else {
+			j.deferred = true
+		}
+		if j.deferred {
+			line += " deferred"
+		}
+	}
+	x.jobs[j.name], x.list = j, append(x.list, j)
+	switch first, _, _ := strings.Cut(x.do("%s", line), "\n"); {
+	case first == "added":
+		j.answered = true
+	case !strings.HasPrefix(first, "waits"):
+		j.refused = true
+	}
+}
+
+// done has a worker acknowledge its job, or give it back, mostly where it got it.
+func (x *walk) done(w *worker) {
+	j := w.job
+	w.job = nil
+	j.hands--
+	where := w.node
+	if x.IntN(3) == 0 || where == x.down {
+		where = x.up()
+	}
+	verb := []string{"ack", "ack", "ack", "ack", "ack", "ack", "ack", "ack", "fastack", "enqueue", "nack", "nack"}[x.IntN(12)]
+	switch {
+	case verb == "nack" || verb == "enqueue" && !j.once && where == w.node:
+		j.reasons++
+		if strings.HasPrefix(x.do("%s %s %s", verb, where, j.name), "true") {
+			return
+		}
+		if j.reasons--; j.once {
+			return
+		}
+		verb = "ack"
+	case verb == "enqueue" || x.faults():
+		verb = "ack"
+	}
+	if !j.acked {
+		j.acked, j.ackedAt = true, x.w.now
+	}
+	if out := x.do("%s %s %s", verb, where, j.name); x.faults() && !strings.HasPrefix(out, "true") {
+		j.vague = true
+	}
+}
+
+// cancel takes along what waits for the job: how far isn't followed.
+func (x *walk) cancel(j *walkJob) {
+	j.cancelled = true
+	for _, c := range x.list {
+		if c != j && !c.free && (slices.Contains(c.parents, j) && !c.run || c.blocks == j) {
+			c.free = true
+			x.cancel(c)
+		} else if slices.Contains(c.parents, j) || c.last {
+			c.free = c.free || j.free || c.last
+		}
+	}
+}
+
+// work has each worker go on.
+func (x *walk) work(quiet bool) {
+	for _, w := range x.workers {
+		switch {
+		case w.node == x.down:
+		case w.job != nil && x.w.now < w.until:
+		case w.job != nil && !w.job.once && x.IntN(8) == 0:
+			x.do("working %s %s", w.node, w.job.name)
+			w.until = x.w.now + int64(x.IntN(6000))
+		case w.job != nil:
+			x.done(w)
+		case w.waits || quiet || x.IntN(3) > 0:
+		case x.polls[w.node]:
+			if m := walkGot.FindStringSubmatch(x.do("get %s queue=%s", w.node, w.queue)); m != nil {
+				x.got(w, x.jobs[m[1]])
+			}
+		default:
+			out := x.do("get %s queue=%s wait=%s", w.node, w.queue, w.name)
+			if m := walkGot.FindStringSubmatch(out); m != nil {
+				x.got(w, x.jobs[m[1]])
+			} else if strings.Contains(out, " waits") {
+				w.waits, w.since = true, x.w.now
+			}
+		}
+	}
+}
+
+// happen is what a client, an operator or fate does next.
+func (x *walk) happen() {
+	switch k := x.IntN(30); {
+	case k < 5:
+		x.add()
+	case k < 9:
+		j := x.some()
+		if !j.deferred || j.released || !j.answered {
+			return
+		}
+		line, last, queue := fmt.Sprintf("release %s %s", x.up(), j.name), x.IntN(2) == 0, j.queue
+		if last {
+			line += " last"
+		}
+		if x.queues && x.IntN(2) == 0 {
+			queue = x.queue()
+			line += " queue=" + queue
+		}
+		// It is released before the word of it is out: others may be let go by it at once.
+		was := *j
+		j.released, j.last, j.queue = true, last, queue
+		if out := x.do("%s", line); !strings.HasPrefix(out, "waits for the others") && !strings.HasPrefix(out, "1") {
+			j.released, j.last, j.queue = was.released, was.last, was.queue
+		}
+	case k == 9 && x.pauses && len(x.paused) == 0:
+		n, how := x.up(), []string{"in", "out", "all"}[x.IntN(3)]
+		x.paused[n] = true
+		if x.IntN(2) == 0 {
+			how += " bcast"
+			for _, m := range x.w.nodes {
+				x.paused[m.name] = true
+			}
+		}
+		x.do("pause %s %s", n, how)
+	case k == 10 && x.cuts:
+		a, b := x.up(), x.up()
+		if a == b {
+			return
+		}
+		x.do("cut %s %s", a, b)
+		x.do("deliver")
+		if x.IntN(2) == 0 {
+			x.do("advance %dms deliver", 1+x.IntN(3000))
+		}
+		x.do("join %s %s", a, b)
+		x.calm = x.w.now
+	case k == 11 && x.crashes && x.down == "" && x.IntN(3) == 0:
+		x.down = x.up()
+		x.do("crash %s", x.down)
+		for _, w := range x.workers {
+			if w.node == x.down {
+				w.waits = false
+			}
+		}
+	case k == 12 && x.stalls:
+		n := x.up()
+		x.do("stall %s", n)
+		x.do("deliver")
+		x.do("advance %dms deliver", 1+x.IntN([]int{100, 2000, 14000}[x.IntN(3)]))
+		x.do("wake %s", n)
+		x.calm = x.w.now
+	case k == 13 && x.leaving && x.left == "":
+		x.left = x.up()
+		x.do("leaving %s yes", x.left)
+	case k == 14 && x.cancels:
+		if j := x.some(); j.answered && !j.acked && !j.cancelled && j.given == 0 {
+			x.cancel(j)
+			x.do("cancel %s %s", x.up(), j.name)
+		}
+	case k == 15 && x.IntN(3) == 0:
+		j := x.some()
+		if !j.answered || j.given > 0 || j.acked {
+			return
+		}
+		if n := x.up(); strings.HasPrefix(x.do("dequeue %s %s", n, j.name), "true") {
+			if x.IntN(2) == 0 {
+				x.do("deliver")
+			}
+			x.do("enqueue %s %s", n, j.name)
+		}
+	}
+}
+
+// heal ends what is in the way, now or then, or at the end all of it.
+func (x *walk) heal(all bool) {
+	if x.down != "" && (all || x.IntN(10) == 0) {
+		x.do("restart %s", x.down)
+		x.down, x.calm = "", x.w.now
+	}
+	if x.left != "" && (all || x.IntN(30) == 0) {
+		x.do("leaving %s no", x.left)
+		x.left, x.calm = "", x.w.now
+	}
+	if len(x.paused) > 0 && (all || x.IntN(10) == 0) {
+		x.do("deliver")
+		for _, n := range x.w.nodes {
+			if x.paused[n.name] {
+				x.do("pause %s none", n.name)
+			}
+		}
+		clear(x.paused)
+		x.calm = x.w.now
+	}
+}
+
+// judge looks for jobs that lie though clients wait.
+func (x *walk) judge() {
+	for _, j := range x.list {
+		if !x.due(j) {
+			j.ready = 0
+			continue
+		}
+		if j.ready == 0 {
+			j.ready = x.w.now
+		}
+		for _, w := range x.workers {
+			if late := x.w.now - max(j.ready, x.calm, w.since); w.waits && w.queue == j.queue && late > 16_000 {
+				if shown := x.do("show %s", j.name); j.once && x.faults() && strings.Contains(shown, "uncertain") {
+					j.free = true
+				} else {
+					x.fail("%s isn't delivered, for %d ms: %s", j.name, late, shown)
+				}
+				break
+			}
+		}
+	}
+}
+
+func (x *walk) run(steps int) {
+	x.do("mesh nodes=%d", 2+x.IntN(3))
+	for _, n := range x.w.nodes {
+		x.polls[n.name] = x.IntN(4) == 0
+		for i := range 2 + x.IntN(2) {
+			w := &worker{node: n.name, name: fmt.Sprintf("w%s%d", n.name, i), queue: "q"}
+			if x.queues && i%2 == 1 {
+				w.queue = "r"
+			}
+			x.workers = append(x.workers, w)
+		}
+	}
+	quiet := false
+	for step := 0; step < steps && x.failure == ""; step++ {
+		end := step > steps*3/4
+		if quiet = !end && quiet != (x.IntN(40) == 0); quiet {
+			x.calm = x.w.now
+		}
+		x.work(quiet)
+		if !end {
+			x.happen()
+		}
+		x.heal(end)
+		if x.IntN(6) == 0 {
+			x.do("deliver once")
+		} else {
+			x.do("deliver")
+		}
+		if x.IntN(3) > 0 {
+			x.do("advance %dms", 1+x.IntN(15))
+		} else {
+			x.do("deliver")
+			x.do("advance %dms deliver", 1+x.IntN(1500))
+		}
+		if x.left != "" || x.down != "" || len(x.paused) > 0 {
+			x.calm = x.w.now
+		}
+		x.judge()
+	}
+}
