@@ -984,14 +984,31 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
 		return
 	}
-	// This node was away when the run began. Others may have voted for it: they say by which token
-	// when they are asked for the next one (deniedByItself).
-	n.consents.back.add(j.ID, n.tokenIn(0), n.now)
+	// This node was away when the run began. Others may have voted for it: they say so when they are
+	// asked for the next one (deniedByItself).
+	if j.Retry > 0 {
+		n.consents.back.add(j.ID, pastRuns{at: n.steady(), lease: n.runLease(j, j.Unique()), below: store.MaxToken}, n.now)
+	}
 }
 
-// givenBack remembers up to which token a job's runs have ended, though this node doesn't know them.
+// pastRuns are the runs of a job that began before it was given back here, at a node that didn't know them.
+type pastRuns struct {
+	at    int64  // when that was: steady, ms
+	lease int64  // at least that of a run that begins, or is prolonged, after it, ms
+	below uint64 // those of smaller tokens haven't been ended yet
+}
+
+// over says of a run for which a vote lasts for left ms yet whether it began before, and wasn't prolonged
+// since. The voter's clock may be slower than ours, but tokens don't count: they are of the time of day,
+// which can be another one at the node where a run begins after it.
+func (p *pastRuns) over(left int64, token uint64, now int64) bool {
+	since := now - p.at
+	return left > 0 && token < p.below && left+since+since/clockSlack < voteMS(p.lease)
+}
+
+// givenBack remembers such runs.
 type givenBack struct {
-	generations[store.ID, uint64]
+	generations[store.ID, pastRuns]
 	turned int64
 }
 
@@ -1000,22 +1017,23 @@ const (
 	givenBackMost = 10_000  // of so many jobs
 )
 
-func (g *givenBack) add(id store.ID, token uint64, now int64) {
+func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
 	if now-g.turned >= givenBackMS || len(g.young) >= givenBackMost {
 		g.turn()
 		g.turned = now
 	}
-	g.put(id, token)
+	g.put(id, past)
 }
 
 // deniedByItself follows a vote against a job's run that stands for an earlier run of the same job. Where
-// that was given back here, all take it back.
+// that began before the job was given back here, all take it back.
 func (n *Node) deniedByItself(c *Claim, a *answer) {
 	if a.why != wire.LockHeld || a.job != c.id || a.job == (store.ID{}) || store.Space(c.name[0]) != store.LockRun {
 		return
 	}
-	if upTo, yes := n.consents.back.get(a.job); yes && a.token <= upTo {
-		n.consents.back.add(a.job, a.token-1, n.now) // once: others may have voted for an older one
+	if past, yes := n.consents.back.get(a.job); yes && past.over(a.left, a.token, n.steady()) {
+		past.below = a.token // once: others may have voted for an older one
+		n.consents.back.add(a.job, past, n.now)
 		n.owe(c.name, holder{id: a.job}, a.token, 0, n.allPeers())
 	}
 }

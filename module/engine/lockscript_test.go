@@ -232,7 +232,7 @@ func (w *world) locks() {
 			w.say("%s: down", n.name)
 			continue
 		}
-		n.e.SetNow(w.now)
+		n.e.SetNow(w.now + n.off)
 		var list []*store.Lock
 		for cursor := uint64(0); ; {
 			if cursor = n.e.ScanLocks(cursor, &list); cursor == 0 {

@@ -275,6 +275,9 @@ func (n *Node) reply(p *Peer, asked *wire.Message, why uint32, l *store.Lock) {
 	if a := n.Abstaining(); why == wire.Abstains && a != nil {
 		m.Lock.Left = a.LeftFor(asked.Lock.Name)
 	}
+	if why == wire.LockHeld && l != nil && l.Job == store.ID(asked.Lock.Job) && l.Space() == store.LockRun && l.Until > 0 {
+		m.Lock.Left = max(1, l.Until-n.steady()) // an earlier run stands against it: see deniedByItself
+	}
 	n.send(p, m)
 }
 
