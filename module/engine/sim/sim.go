@@ -385,6 +385,9 @@ func (n *node) restart() {
 	if n.e.Settle(engine.Trust{Exact: whole}) > 0 {
 		n.log(entry{kind: doubtEntry, now: n.e.Now(), last: n.e.LastCTime()})
 	}
+	if n.s.uniques != nil {
+		n.putOffAgain()
+	}
 	if whole && !n.e.Abstains() {
 		n.checkVotes()
 	}

@@ -267,12 +267,26 @@ func (s *Sim) waitLocked(j *job) bool {
 	switch {
 	case u.until > 0 && s.now >= u.until-u.LockTTL*20: // 2 %
 		return false
-	case u.dead:
+	case u.dead, u.pending:
 		return false
 	case u.Strategy == store.UniqueWindow:
 		return s.Faults.Steps == 0 // what is left of it after a restart goes by the wall clock
 	}
 	return !u.over && !j.done
+}
+
+// putOffAgain: of jobs that were put off, and have got their key since, a node that has the only copy may
+// have lost the latter with the end of its log. Nobody knows of it any more.
+func (n *node) putOffAgain() {
+	for _, j := range n.s.order {
+		if j.unique == nil || j.unique.pending || !j.blurred || n.s.disks(j) > 1 {
+			continue
+		}
+		if sj := n.e.Job(&j.id); sj != nil && sj.Unique() != nil && sj.Unique().Has(store.UniquePending) {
+			n.s.trace("node %d: %s is put off again", n.i, j.id)
+			j.unique.pending = true
+		}
+	}
 }
 
 // uniqueTaken is a client being given a job.
@@ -282,7 +296,7 @@ func (s *Sim) uniqueTaken(n *node, j *job) {
 		return
 	}
 	s.tokenGiven(n, j)
-	if j.delivered == 1 && u.pending {
+	if u.pending {
 		u.pending = false
 		s.hasWait(j)
 	}
