@@ -492,8 +492,16 @@ func (n *Node) claimRun(j *store.Job) claimed {
 // endsWaiting frees the waiting lock of a job that is delivered, where that is
 // its end.
 func (n *Node) endsWaiting(j *store.Job, u store.Unique) {
-	if endsByDelivery(u) {
+	if !endsByDelivery(u) {
+		return
+	}
+	if u.Has(store.UniqueHasWait) || n.alone() {
 		n.endWait(j, u)
+		return
+	}
+	// Another node has taken it again, when the job was given back there.
+	if l := n.liveLock(n.lockName(j, u, store.LockWait)); l != nil && l.Job == j.ID && !n.claiming(string(l.Name()), &j.ID) {
+		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
 	}
 }
 
