@@ -984,10 +984,11 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
 		return
 	}
-	// This node was away when the run began. Others may have voted for it: they say so when they are
-	// asked for the next one (deniedByItself).
+	// This node was away when the run began. Others may have voted for it, and one of them may be handed the
+	// job now. Nobody has the run by so low a token: all say by which one they voted, and for how long yet.
 	if j.Retry > 0 {
-		n.consents.back.add(j.ID, pastRuns{at: n.steady(), lease: n.runLease(j, j.Unique()), below: store.MaxToken}, n.now)
+		n.consents.back.add(j.ID, pastRuns{at: n.steady(), lease: n.runLease(j, j.Unique())}, n.now)
+		n.owe(n.lockName(j, j.Unique(), store.LockRun), holder{id: j.ID}, 1, 0, n.allPeers())
 	}
 }
 
@@ -995,15 +996,15 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 type pastRuns struct {
 	at    int64  // when that was: steady, ms
 	lease int64  // at least that of a run that begins, or is prolonged, after it, ms
-	below uint64 // those of smaller tokens haven't been ended yet
+	ended uint64 // the token of the last one that all were told to take back
 }
 
 // over says of a run for which a vote lasts for left ms yet whether it began before, and wasn't prolonged
 // since. The voter's clock may be slower than ours, but tokens don't count: they are of the time of day,
 // which can be another one at the node where a run begins after it.
-func (p *pastRuns) over(left int64, token uint64, now int64) bool {
+func (p *pastRuns) over(left, now int64) bool {
 	since := now - p.at
-	return left > 0 && token < p.below && left+since+since/clockSlack < voteMS(p.lease)
+	return left > 0 && left+since+since/clockSlack < voteMS(p.lease)
 }
 
 // givenBack remembers such runs.
@@ -1025,16 +1026,17 @@ func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
 	g.put(id, past)
 }
 
-// deniedByItself follows a vote against a job's run that stands for an earlier run of the same job. Where
-// that began before the job was given back here, all take it back.
-func (n *Node) deniedByItself(c *Claim, a *answer) {
-	if a.why != wire.LockHeld || a.job != c.id || a.job == (store.ID{}) || store.Space(c.name[0]) != store.LockRun {
+// endPastRun follows a denial that names a vote for a run of the very job that was asked for. Where that run
+// began before the job was given back here, all take the vote back.
+func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
+	k := &m.Lock
+	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
 		return
 	}
-	if past, yes := n.consents.back.get(a.job); yes && past.over(a.left, a.token, n.steady()) {
-		past.below = a.token // once: others may have voted for an older one
-		n.consents.back.add(a.job, past, n.now)
-		n.owe(c.name, holder{id: a.job}, a.token, 0, n.allPeers())
+	if past, yes := n.consents.back.get(id); yes && past.ended != k.Token && past.over(k.Left, n.steady()) {
+		past.ended = k.Token
+		n.consents.back.add(id, past, n.now)
+		n.owe(name, holder{id: id}, k.Token, 0, n.allPeers())
 	}
 }
 

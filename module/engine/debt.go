@@ -124,6 +124,9 @@ func (n *Node) onPaid(d *debt, p *Peer, m *wire.Message) {
 		n.unvote(d.name, &d.holder, d.token, d.flags)
 	}
 	n.paid(d, p.Node, freed)
+	if m.Kind == wire.Deny && d.id != (store.ID{}) {
+		n.endPastRun(d.name, d.id, m)
+	}
 }
 
 // hasOlder says whether a node that gave such an answer to a release has a vote by which the

@@ -28,7 +28,12 @@ var outcomeNames = map[engine.OutcomeKind]string{
 	engine.Granted: "granted", engine.Conflict: "conflict", engine.NoQuorum: "no quorum", engine.NotHeld: "not held", engine.Stale: "stale token", engine.Aborted: "aborted",
 }
 
-func (w *world) token(t uint64) string { return fmt.Sprint("#", int64(t-uint64(dawn)<<20)) }
+func (w *world) token(t uint64) string {
+	if t == 1 {
+		return "#1" // nobody has a lock by that one
+	}
+	return fmt.Sprint("#", int64(t-uint64(dawn)<<20))
+}
 
 func (w *world) lock(l *wire.Lock) string {
 	text := ""

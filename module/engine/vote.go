@@ -275,8 +275,8 @@ func (n *Node) reply(p *Peer, asked *wire.Message, why uint32, l *store.Lock) {
 	if a := n.Abstaining(); why == wire.Abstains && a != nil {
 		m.Lock.Left = a.LeftFor(asked.Lock.Name)
 	}
-	if why == wire.LockHeld && l != nil && l.Job == store.ID(asked.Lock.Job) && l.Space() == store.LockRun && l.Until > 0 {
-		m.Lock.Left = max(1, l.Until-n.steady()) // an earlier run stands against it: see deniedByItself
+	if again := why == wire.LockHeld || why == wire.TokenStale && asked.Kind == wire.Unlock; again && l != nil && l.Job == store.ID(asked.Lock.Job) && l.Space() == store.LockRun && l.Until > 0 {
+		m.Lock.Left = max(1, l.Until-n.steady()) // it is for another run of the job: see endPastRun
 	}
 	n.send(p, m)
 }
@@ -301,7 +301,7 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 		}
 		a.why, a.token, a.job, a.owner = max(m.Count, 1), m.Lock.Token, store.ID(m.Lock.Job), string(m.Lock.Owner)
 		a.left = m.Lock.Left
-		n.deniedByItself(c, &a)
+		n.endPastRun(c.name, c.id, m)
 	}
 	n.answer(c, a)
 }
