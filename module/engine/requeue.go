@@ -59,7 +59,7 @@ func (n *Node) announce(j *store.Job) {
 	n.arm(j)
 	m := wire.Message{Kind: wire.WillQueue, ID: j.ID}
 	if j.Returning() && (j.Flags&store.FlagDelivered == 0 || taker(j) != 0) {
-		m.Flags = wire.WasQueued
+		m.Flags = wire.WasQueued | wire.NacksFlags(j.Nacks)
 	}
 	if !n.unheard(j) {
 		n.tell(j, &m)
@@ -88,6 +88,10 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID})
 	case j.State == store.StateQueued:
 		n.tell(j, &wire.Message{Kind: wire.Queued})
+	case taker(j) == 0 && nackedElsewhere(j, flags):
+		// Its client gave it back at that node, whose word of it was lost.
+		j.Nacks = wire.FlaggedNacks(flags)
+		n.leaveJob(j, store.AnnounceMS)
 	case !away && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
@@ -105,6 +109,13 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
 		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID, Span: max(j.QTime-n.now, 0)})
 	}
+}
+
+// nackedElsewhere says of a job that a client has here whether the node that sent a WillQueue with these
+// flags knows of a NACK that this one hasn't heard of.
+func nackedElsewhere(j *store.Job, flags uint8) bool {
+	return j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && j.Retry > 0 &&
+		flags&wire.WasQueued != 0 && wire.FlaggedNacks(flags) > j.Nacks
 }
 
 // inHandsAway says whether a client may work on a job whose queue lies in another database.

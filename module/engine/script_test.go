@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -367,6 +368,9 @@ func (l letter) String() string {
 		if m.Kind == f.kind && m.Flags&f.flag != 0 {
 			text, m.Flags = text+" "+f.name, m.Flags&^f.flag
 		}
+	}
+	if nacks := wire.FlaggedNacks(m.Flags); m.Kind == wire.WillQueue && nacks > 0 {
+		text, m.Flags = fmt.Sprintf("%s nacks=%d", text, nacks), m.Flags&^wire.NacksFlags(math.MaxUint16)
 	}
 	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}
 	for i, name := range flags {

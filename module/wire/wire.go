@@ -129,7 +129,7 @@ const (
 	Before    = Known     // Fate: the sender holds jobs that this one waits for, released to come last
 	NotQueued = QueueIt   // Refused: a YourJob was
 	InHands   = QueueIt   // Queued: a client of the sender's has it, it isn't in the queue there
-	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted
+	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted; see [NacksFlags]
 	WasHeld   = QueueIt   // Enqueue: the job was held back when its copies were sent, and a holder may be about to let it go
 	LetGo     = Known     // Enqueue: it waits for nothing by now
 	Objection = QueueIt   // PutOff: to a WillQueue of the receiver's
@@ -143,6 +143,13 @@ const (
 	FateOpen           // it isn't done yet
 	FateEnded          // it is done, or with Cancelled it isn't and won't be
 )
+
+// NacksFlags are the upper four flags of a WillQueue with WasQueued: how many NACKs the sender counts
+// for the job, 15 for more.
+func NacksFlags(nacks uint16) uint8 { return uint8(min(nacks, 15)) << 4 }
+
+// FlaggedNacks reads them.
+func FlaggedNacks(flags uint8) uint16 { return uint16(flags >> 4) }
 
 // Flags of messages about locks.
 const (
