@@ -353,6 +353,7 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 		return true
 	}
 	early, adding := f.Flags&store.FamilyEarly != 0, f.Flags&store.FamilyAdding != 0
+	blocked := f.Flags&store.FamilyBlocked != 0
 	switch {
 	case early:
 		f.Flags &^= store.FamilyEarly // who waited for it waits no more
@@ -379,11 +380,26 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 		return true
 	}
 	when := n.turnOf(j, e)
+	if blocked && !n.heardRelease(e.job) {
+		when = n.turnOf(j, &end{job: e.job, source: source{clock: true}})
+	}
 	if adding && when != later {
 		when = unpromised
 	}
 	n.letGo(j, when)
 	return true
+}
+
+// heardRelease says of a job that has ended (nil: it isn't here) that no word of its release is under way
+// to this node, as far as is known here. Where it is still deferred here, a client of another node may have
+// released it to come last. Then those that it blocks were let go there before, and some may have ended:
+// none is queued here before the others were asked.
+func (n *Node) heardRelease(j *store.Job) bool {
+	if j == nil {
+		return true
+	}
+	f, _ := j.Family()
+	return f.Flags&store.FamilyDeferred == 0
 }
 
 // outliveAway has a job that is out of sight go on without one that isn't here any more: when it
