@@ -610,7 +610,7 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 		n.refuse(p, m, wire.WrongType)
 		return nil
 	}
-	if q.Pause&PauseIn != 0 && m.Kind == wire.ReplJob {
+	if q.Pause&PauseIn != 0 && m.Kind == wire.ReplJob && !heldBackBlocked(m) {
 		n.refuse(p, m, wire.IsPaused)
 		return nil
 	}
@@ -637,6 +637,13 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	n.comesLate(j)
 	n.log(LogJob, j)
 	return j
+}
+
+// heldBackBlocked says whether a copy is of a job that is blocked by another. Those come into no queue before that one has
+// ended or is released, and have to be wherever that one is (see [Node.beside]). So a pause doesn't keep them out.
+func heldBackBlocked(m *wire.Message) bool {
+	f, _ := store.FamilyOf(m.Job.Extras)
+	return f.Flags&store.FamilyBlocked != 0 && f.Held()
 }
 
 // onEnqueue queues a copy for its first time, or schedules that. One that was queued here or elsewhere,

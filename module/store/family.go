@@ -52,10 +52,12 @@ func (j *Job) Family() (f Family, ok bool) {
 	if j.Parts == 0 {
 		return f, false
 	}
-	return parseFamily(j.Extra(TagFamily))
+	return FamilyOf(j.Extras())
 }
 
-func parseFamily(b []byte) (f Family, ok bool) {
+// FamilyOf is [Job.Family] of extras that are no job's yet.
+func FamilyOf(extras []byte) (f Family, ok bool) {
+	b := FindExtra(extras, TagFamily)
 	if len(b) < familyHead || len(b) != familyHead+int(binary.LittleEndian.Uint16(b[2:]))*len(ID{}) {
 		return f, false
 	}
