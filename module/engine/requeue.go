@@ -139,10 +139,23 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
 		n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID}) // it was queued at another's word, and no more announced
 		return
 	}
+	if flags&wire.KeptOut != 0 {
+		n.onKeptOut(j)
+		return
+	}
 	if j.State == store.StateWaitRepl || n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node {
 		return
 	}
 	n.leaveJob(j, span)
+}
+
+// onKeptOut takes a job's first queueing back from the node to which it was left. It is as where a job was just
+// let go, and another node is to queue it: this one asks in two seconds, and whoever has it by then objects.
+func (n *Node) onKeptOut(j *store.Job) {
+	if j.State == store.StateActive && j.Retry > 0 && j.Place == store.InHeld && j.Reason() == store.NoReason && !held(j) &&
+		j.Flags&(store.FlagAnnounced|store.FlagDelivered) == 0 && j.Deliveries == 0 && j.Nacks == 0 {
+		n.letGo(j, later)
+	}
 }
 
 // isToQueue says whether this node is the one that is to queue a job for the first time, and has

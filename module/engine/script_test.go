@@ -311,6 +311,7 @@ var flagNames = []struct {
 	{wire.Enqueue, wire.WasHeld, "was-held"},
 	{wire.Enqueue, wire.LetGo, "let-go"},
 	{wire.PutOff, wire.Objection, "objection"},
+	{wire.PutOff, wire.KeptOut, "kept-out"},
 }
 
 func (l letter) String() string {

@@ -178,7 +178,7 @@ func (n *Node) due(j *store.Job) {
 			n.lapse(j)
 		}
 		if paused {
-			n.shutOut(j)
+			n.keepOut(j)
 		} else if !n.requeue(j, false) && j.QTime <= n.now {
 			n.setQTime(j, retryTime(n, j))
 			n.arm(j)

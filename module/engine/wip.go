@@ -177,6 +177,17 @@ func (n *Node) shutOut(j *store.Job) {
 	n.shut.put(j.ID, struct{}{})
 }
 
+// keepOut is shutOut for a job whose time has come. If other nodes have left its first queueing to this one, they
+// hear that nothing comes of it for now: their queues may not be paused.
+func (n *Node) keepOut(j *store.Job) {
+	if j.State == store.StateActive && j.Place == store.InHeld && j.Reason() == store.NoReason && j.Holders() > 0 && !n.putOff(j) &&
+		j.Flags&(store.FlagAnnounced|store.FlagQueuedOnce|store.FlagDelivered) == store.FlagAnnounced {
+		j.Flags &^= store.FlagAnnounced // when the pause is over, this node asks anew
+		n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: wire.KeptOut})
+	}
+	n.shutOut(j)
+}
+
 // letIn begins to look which jobs that were shut out may be queued now: the next ticks go on with it.
 func (n *Node) letIn() {
 	if n.shut.len() > 0 {
