@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -8,11 +10,14 @@ import (
 // Jobs that were handed over (YourJob) and may never have arrived: their node died, or the
 // connection ended, before they were read, or before its log had them. Nobody has such a job in a
 // queue, and it would wait for its retry time. So when that node is connected again, this one asks
-// all holders about them, as before any queueing. One that has the job objects.
+// all holders about them, as before any queueing. One that has the job objects. So it does when that node
+// is forgotten, and wasn't there any more: it doesn't come back under this ID, and a replica that was
+// promoted in its place has only the jobs that had reached it.
 
 const (
-	givenMS   = 5_000  // how long before a node was heard last a job that it was given is in doubt
-	givenMost = 20_000 // of so many jobs for one node; older ones wait for their retry time
+	givenMS   = 5_000              // how long before a node was heard last a job that it was given is in doubt
+	givenMost = 20_000             // of so many jobs for one node; older ones wait for their retry time
+	absentMS  = 2 * heartbeatEvery // a node that is connected, and silent for longer, may have died
 )
 
 // given is a job that was handed over.
@@ -57,27 +62,50 @@ func (n *Node) givenUp(p *Peer) {
 	}
 }
 
+// givenGone has this node ask about the jobs of a node that was forgotten. Where that node was heard just
+// now, it has its jobs, and nobody asks: a client there may work on them.
+func (n *Node) givenGone(p *Peer) {
+	if !p.Connected || n.now-p.Heard > absentMS {
+		n.givenUp(p)
+	}
+	if len(p.doubted) > 0 {
+		n.mesh.absent = append(n.mesh.absent, p)
+		n.hurryTick()
+	}
+}
+
 // tickGiven has jobs that may not have arrived be queued here soon, unless somebody objects.
 func (n *Node) tickGiven() {
 	budget := tickBudget
 	for _, p := range n.mesh.order {
-		for i := 0; len(p.doubted) > 0 && p.Connected && budget > 0; i++ {
-			id := p.doubted[0]
-			p.doubted = p.doubted[1:]
-			budget--
-			j := n.store.Lookup(&id)
-			at := n.now + askFirstMS + 2*store.AnnounceMS + n.jitter() + int64(i)/askRate // after that node, where it had the job queued
-			if j == nil || taker(j) != p.Node || j.QTime <= at {
-				continue
-			}
-			j.Flags = j.Flags&^store.FlagAnnounced | store.FlagReturning
-			n.setQTime(j, at)
-			n.arm(j)
+		if p.Connected {
+			n.askGiven(p, &budget)
 		}
-		if len(p.doubted) == 0 {
-			p.doubted = nil
-		} else if p.Connected {
-			n.hurryTick()
+	}
+	n.mesh.absent = slices.DeleteFunc(n.mesh.absent, func(p *Peer) bool {
+		n.askGiven(p, &budget)
+		return len(p.doubted) == 0
+	})
+}
+
+// askGiven is tickGiven for the jobs of one node.
+func (n *Node) askGiven(p *Peer, budget *int) {
+	for i := 0; len(p.doubted) > 0 && *budget > 0; i++ {
+		id := p.doubted[0]
+		p.doubted = p.doubted[1:]
+		*budget--
+		j := n.store.Lookup(&id)
+		at := n.now + askFirstMS + 2*store.AnnounceMS + n.jitter() + int64(i)/askRate // after that node, where it had the job queued
+		if j == nil || taker(j) != p.Node || j.QTime <= at {
+			continue
 		}
+		j.Flags = j.Flags&^store.FlagAnnounced | store.FlagReturning
+		n.setQTime(j, at)
+		n.arm(j)
+	}
+	if len(p.doubted) == 0 {
+		p.doubted = nil
+	} else {
+		n.hurryTick()
 	}
 }

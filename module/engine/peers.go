@@ -74,6 +74,7 @@ type members struct {
 	lives   map[wire.NodeID]uint64 // the processes of those that jobs can be offered to
 	order   []*Peer                // by name, so that a seeded run repeats
 	gone    map[wire.Node]struct{} // forgotten, and not met again
+	absent  []*Peer                // forgotten, with jobs that were handed over to them and may not have arrived
 	acks    acks                   // telling: acknowledged jobs that name one of those are looked for
 	banned  map[wire.NodeID]int64
 	alone   bool                   // nobody comes in who isn't met
@@ -272,6 +273,7 @@ func (n *Node) Forget(id wire.NodeID) bool {
 	n.forgetVoter(p)
 	n.reviewHandovers()
 	n.acksGone(p)
+	n.givenGone(p)
 	return true
 }
 

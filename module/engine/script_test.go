@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -110,6 +111,10 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			n.do(func() { n.e.Undeliver(engine.DeliveryOf(n.e.Job(&id))) })
 		},
 		"flush": func() { n := w.actor(0); n.do(n.e.Flush) },
+		"inherit": func() { // NODE OTHER: what another has logged, as a replica that is to be promoted in its place
+			n, other := w.actor(0), w.actor(1)
+			n.disk, n.order = maps.Clone(other.disk), slices.Clone(other.order)
+		},
 		"delqueue": func() {
 			n := w.actor(0)
 			q := n.e.Queue([]byte(w.word(1)))
