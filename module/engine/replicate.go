@@ -376,6 +376,9 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 	case wire.IsLeaving:
 		p.Leaving = true
 	}
+	if m.Flags&wire.NotQueued == 0 && taker(j) == p.Node {
+		return // it was handed the job since: its answer to that, which follows, counts
+	}
 	if !j.DropHolder(uint64(p.Node)) {
 		return
 	}
