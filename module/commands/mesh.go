@@ -27,6 +27,7 @@ const busOffset = 10000
 type mesh struct {
 	bus     *bus.Bus // nil: none, as on a Redis replica
 	met     map[wire.NodeID]bool
+	left    bool // the bus is closed when this turn ends
 	closing bool // a bus before this one still has the port
 	awaited bool // and is to be followed by another
 	saving  bool // the nodes' file is being written
@@ -155,9 +156,37 @@ func (m *module) busState() string {
 	return "listening"
 }
 
-// closeBus takes the node out of the mesh, as when it becomes a Redis replica.
+// leave takes the node out of the mesh: it is a Redis replica now. It refuses the jobs that others
+// have handed over to it and that nobody has looked at, as while writes were paused: so their
+// nodes queue them again at once. The bus is closed when the turn ends, behind the AOF and these
+// answers.
+func (m *module) leave(c *rm.Ctx) {
+	b := m.mesh.bus
+	if b == nil {
+		return
+	}
+	for more, since := true, time.Now(); more && time.Since(since) < leaveFor; {
+		more = false
+		b.Drain(func(e bus.Event) {
+			more = true
+			if _, yes := e.(*bus.Messages); yes { // nobody comes any more
+				m.node.SetNow(c.Now())
+				m.busEvent(e)
+				m.settle(c)
+			}
+		})
+	}
+	m.mesh.left = true
+	m.server.WantTurn()
+}
+
+// leaveFor is how long the node refuses jobs before it leaves.
+const leaveFor = 20 * time.Millisecond
+
+// closeBus ends the node's connections.
 // The bus winds down beside the main thread.
 func (m *module) closeBus() {
+	m.mesh.left = false
 	if b := m.mesh.bus; b != nil {
 		m.mesh.bus = nil
 		for _, p := range m.node.Peers() {
@@ -338,6 +367,9 @@ func (m *module) tellUnsent(c *rm.Ctx) {
 func (m *module) turn() {
 	if m.mesh.bus != nil {
 		m.mesh.bus.Flush()
+	}
+	if m.mesh.left {
+		m.closeBus()
 	}
 }
 

@@ -180,6 +180,9 @@ func (m *module) rewriteAgain(*rm.Ctx) {
 // promoted one begins to, and to log it, behind the event ([module.begin]).
 func (m *module) role(c *rm.Ctx, replica bool) {
 	if m.promoted = !replica; m.promoted {
+		if m.mesh.left {
+			m.closeBus() // both in one turn
+		}
 		m.later(0, m.goOnPromoting)
 		return
 	}
@@ -187,7 +190,7 @@ func (m *module) role(c *rm.Ctx, replica bool) {
 	m.unsync() // what it has from now on is its master's
 	m.node.SetPassive(true)
 	m.settle(c)
-	m.closeBus()
+	m.leave(c)
 	m.hurry()
 }
 

@@ -179,6 +179,40 @@ func TestFailoverWhileClientsWait(t *testing.T) {
 	}
 }
 
+// A job is handed over to a node whose writes are paused, for it is to change places with its replica. It
+// refuses the job when it has become the replica: a client at another node gets it at once, before anybody
+// has forgotten the node.
+func TestFailoverRefusesJobsThatArrivedMeanwhile(t *testing.T) {
+	m := start(t, 3, "repl-diskless-sync-delay 0")
+	replica := harness.Start(t, harness.WithConfig("jobmesh.cluster-port "+busPort(t)), harness.WithReplicaOf(m[1]))
+	replica.AwaitSync()
+	waits := m[1].Dial()
+	waits.Send("GETJOB", "FROM", "q")
+	once := m[1].Dial()
+	once.Send("GETJOB", "FROM", "once")
+	harness.Await(t, 10*time.Second, "the clients to wait", func() bool { return m[1].Info("clients", "blocked_clients") == "2" })
+	time.Sleep(300 * time.Millisecond) // the other nodes have heard of them
+	replica.Pause()
+	require.Equal(t, "OK", m[1].Do("FAILOVER").Str)
+	added := m[0].Do("ADDJOB", "q", "b", 5000, "RETRY", 300)
+	require.Equal(t, byte('+'), added.Kind, "%v", added)
+	atMostOnce := m[0].Do("ADDJOB", "once", "b", 5000, "RETRY", 0)
+	require.Equal(t, byte('+'), atMostOnce.Kind, "%v", atMostOnce)
+	require.Equal(t, int64(0), m[0].Do("QLEN", "q").Int(), "it isn't handed over")
+	time.Sleep(300 * time.Millisecond)
+	replica.Resume()
+	harness.Await(t, 20*time.Second, "the replica to be the master", func() bool { return replica.Info("replication", "role") == "master" })
+	assert.Equal(t, byte('-'), waits.Receive().Kind)
+	assert.Equal(t, byte('-'), once.Receive().Kind)
+	for _, queue := range []string{"q", "once"} {
+		got := m[2].Do("GETJOB", "TIMEOUT", 5000, "FROM", queue)
+		require.Len(t, got.Elems, 1, "%s: %v", queue, got)
+	}
+	for _, s := range append(m, replica) {
+		assert.NotContains(t, s.Log(), "panic")
+	}
+}
+
 // The child that rewrites an AOF without an RDB at its head writes what lies in no key, so that
 // it's there also while writes are paused and nothing can be logged behind it.
 func TestRewriteWithoutPreambleDuringAPause(t *testing.T) {
