@@ -181,7 +181,7 @@ func (m *module) leave(c *rm.Ctx) {
 }
 
 // leaveFor is how long the node refuses jobs before it leaves.
-const leaveFor = 20 * time.Millisecond
+const leaveFor = 4 * time.Millisecond
 
 // closeBus ends the node's connections.
 // The bus winds down beside the main thread.
