@@ -987,7 +987,7 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 	// This node was away when the run began. Others may have voted for it, and one of them may be handed the
 	// job now. Nobody has the run by so low a token: all say by which one they voted, and for how long yet.
 	if j.Retry > 0 {
-		n.consents.back.add(j.ID, pastRuns{at: n.steady(), lease: n.runLease(j, j.Unique())}, n.now)
+		n.consents.back.add(j.ID, pastRuns{at: n.steady()}, n.now)
 		n.owe(n.lockName(j, j.Unique(), store.LockRun), holder{id: j.ID}, 1, 0, n.allPeers())
 	}
 }
@@ -995,16 +995,15 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 // pastRuns are the runs of a job that began before it was given back here, at a node that didn't know them.
 type pastRuns struct {
 	at    int64  // when that was: steady, ms
-	lease int64  // at least that of a run that begins, or is prolonged, after it, ms
 	ended uint64 // the token of the last one that all were told to take back
 }
 
-// over says of a run for which a vote lasts for left ms yet whether it began before, and wasn't prolonged
-// since. The voter's clock may be slower than ours, but tokens don't count: they are of the time of day,
-// which can be another one at the node where a run begins after it.
-func (p *pastRuns) over(left, now int64) bool {
+// over says of a vote for a run whether it was given before, and not prolonged since: by how much of its time
+// is over. The voter's clock may run slower than ours. Tokens don't count: they are of the time of day, which can be
+// another one at the node where a run begins after it.
+func (p *pastRuns) over(vote *wire.Lock, now int64) bool {
 	since := now - p.at
-	return left > 0 && left+since+since/clockSlack < voteMS(p.lease)
+	return vote.Left > 0 && voteMS(vote.Lease)-vote.Left > since+since/clockSlack
 }
 
 // givenBack remembers such runs.
@@ -1033,10 +1032,13 @@ func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
 	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
 		return
 	}
-	if past, yes := n.consents.back.get(id); yes && past.ended != k.Token && past.over(k.Left, n.steady()) {
+	if past, yes := n.consents.back.get(id); yes && past.ended != k.Token && past.over(k, n.steady()) {
 		past.ended = k.Token
 		n.consents.back.add(id, past, n.now)
-		n.owe(name, holder{id: id}, k.Token, 0, n.allPeers())
+		h := holder{id: id}
+		n.unvote(name, &h, k.Token, 0) // the claim may have come here after the NACK
+		n.owe(name, h, k.Token, 0, n.allPeers())
+		n.lockFreed(slices.Clone(name))
 	}
 }
 

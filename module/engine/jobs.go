@@ -553,6 +553,9 @@ func (n *Node) Enqueue(id *store.ID, nack bool) bool {
 		u.GiveRunBack()
 		n.log(LogState, j)
 	}
+	if !nack && j.State == store.StateActive && j.Retry > 0 && !held(j) && !n.putOff(j) {
+		n.endRunElsewhere(j) // as for a NACK, which requeue sees to
+	}
 	return n.requeue(j, nack)
 }
 

@@ -276,7 +276,7 @@ func (n *Node) reply(p *Peer, asked *wire.Message, why uint32, l *store.Lock) {
 		m.Lock.Left = a.LeftFor(asked.Lock.Name)
 	}
 	if again := why == wire.LockHeld || why == wire.TokenStale && asked.Kind == wire.Unlock; again && l != nil && l.Job == store.ID(asked.Lock.Job) && l.Space() == store.LockRun && l.Until > 0 {
-		m.Lock.Left = max(1, l.Until-n.steady()) // it is for another run of the job: see endPastRun
+		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.steady()) // it is for another run of the job: see endPastRun
 	}
 	n.send(p, m)
 }
