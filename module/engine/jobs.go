@@ -286,11 +286,13 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	if j.State != store.StateActive || j.Retry == 0 && j.Flags&store.FlagDelivered != 0 || held(j) {
 		return false
 	}
+	if nack {
+		n.endRunElsewhere(j)
+	}
 	if n.putOff(j) && !n.again(j, nack) {
 		return false
 	}
 	if nack {
-		n.endRunElsewhere(j)
 		j.Flags &^= store.FlagAnnounced // it isn't queued for that, see onQueued
 		j.Nacks = saturated(j.Nacks)
 		n.Stats.Nacked++
@@ -553,7 +555,7 @@ func (n *Node) Enqueue(id *store.ID, nack bool) bool {
 		u.GiveRunBack()
 		n.log(LogState, j)
 	}
-	if !nack && j.State == store.StateActive && j.Retry > 0 && !held(j) && !n.putOff(j) {
+	if !nack && j.State == store.StateActive && j.Retry > 0 && !held(j) {
 		n.endRunElsewhere(j) // as for a NACK, which requeue sees to
 	}
 	return n.requeue(j, nack)
@@ -642,6 +644,9 @@ func (n *Node) workGoesOn(j *store.Job) {
 		if left == 0 {
 			j = n.keepWork(j) // where a client works that got it before it was queued again, too
 			j.Flags |= store.FlagQueuedOnce
+		}
+		if u := j.Unique(); u != nil && wasQueued {
+			n.endsWaiting(j, u) // it waits no more
 		}
 		n.prolong(j)
 		n.postponeBy(j, left)

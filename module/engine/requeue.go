@@ -220,6 +220,10 @@ func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
 		span = delayFrom(j, n.now)
 	}
 	n.prolong(j)
+	if u := j.Unique(); u != nil && j.State == store.StateQueued {
+		n.endsWaiting(j, u) // a client had it before it came back
+	}
+	n.gotKey(j)
 	n.leaveJob(j, span)
 }
 
@@ -257,6 +261,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	if flags&wire.CountMore != 0 {
 		j.Deliveries = saturated(j.Deliveries)
 	}
+	n.gotKey(j)
 	if j.State == store.StateQueued {
 		// A job that was given back since its WILLQUEUE stays queued whoever objects to that:
 		// the objector isn't to queue it, and yields when it hears of the NACK.

@@ -327,6 +327,23 @@ func (n *Node) putOff(j *store.Job) bool {
 	return u != nil && u.Has(store.UniquePending)
 }
 
+// gotKey follows the word of another node that it has a job queued, or with a client: one that was put off
+// has got its key since, and isn't to be asked for again by this node.
+func (n *Node) gotKey(j *store.Job) {
+	if !n.putOff(j) {
+		return
+	}
+	u := j.Unique()
+	name := n.lockName(j, u, store.LockWait)
+	if n.claiming(string(name), &j.ID) {
+		return // its votes may be those of the other node by now: see claimedAgain
+	}
+	u.Clear(store.UniquePending)
+	if l := n.liveLock(name); l != nil && l.Job == j.ID && u.Strategy() != store.UniqueWindow {
+		u.SetWait(l.Token)
+	}
+}
+
 // again tries once more to take the waiting lock of a job that was put off. True
 // where the job may be queued now, for a NACK or not; else it is put off anew.
 func (n *Node) again(j *store.Job, nack bool) bool {
