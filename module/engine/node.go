@@ -175,6 +175,7 @@ type Node struct {
 	wakes     int                     // how many more lanes of keys of the mesh are woken before the next tick
 	ratio     float64
 	leaving   bool
+	departure departure
 	unsafe    bool
 	verbose   bool // see SetVerbose
 	passive   bool
@@ -308,20 +309,6 @@ func (n *Node) MemoryLevel() int {
 
 // SetUnsafe says that the server may evict queues: no copies are taken then.
 func (n *Node) SetUnsafe(yes bool) { n.unsafe = yes }
-
-// Leaving says whether the node is leaving the mesh.
-func (n *Node) Leaving() bool { return n.leaving }
-
-// SetLeaving starts or ends leaving. Clients that wait are sent away.
-func (n *Node) SetLeaving(yes bool) {
-	n.leaving = yes
-	if yes {
-		n.endWaits(ErrLeaving)
-	}
-	for _, p := range n.mesh.order {
-		n.beat(p)
-	}
-}
 
 // Passive says whether the node only follows another one, as a Redis replica.
 func (n *Node) Passive() bool { return n.passive }

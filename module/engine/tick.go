@@ -74,6 +74,7 @@ func (n *Node) Tick() int64 {
 	n.serveOn()
 	n.tickAdds()
 	n.tickGiven()
+	n.tickDeparture()
 	n.tickWIP()
 	n.tickReleases()
 	n.tickLets()
