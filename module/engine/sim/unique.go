@@ -40,6 +40,7 @@ type uniqueJob struct {
 	engine.Unique
 	wait, run string // what it is unique by
 	pending   bool   // promised, and put off: it hasn't the lock yet
+	waited    bool   // it was put off, and has got it since
 	over      bool   // of the waiting lock
 	dead      bool   // it was moved to the dead letters, or its queue has another name: it is unique by something else now
 	until     int64  // likewise, at the latest; 0: no such time
@@ -275,18 +276,31 @@ func (s *Sim) waitLocked(j *job) bool {
 	return !u.over && !j.done
 }
 
-// putOffAgain: of jobs that were put off, and have got their key since, a node that has the only copy may
-// have lost the latter with the end of its log. Nobody knows of it any more.
+// putOffAgain: of jobs that were put off, and have got their key since, nodes may have lost the latter with
+// the ends of their logs. Where no node that is there knows of it, another job may have the key.
 func (n *node) putOffAgain() {
 	for _, j := range n.s.order {
-		if j.unique == nil || j.unique.pending || !j.blurred || n.s.disks(j) > 1 {
+		if u := j.unique; u == nil || u.pending || !u.waited || !j.blurred || n.s.knowsKey(j) {
 			continue
 		}
-		if sj := n.e.Job(&j.id); sj != nil && sj.Unique() != nil && sj.Unique().Has(store.UniquePending) {
-			n.s.trace("node %d: %s is put off again", n.i, j.id)
-			j.unique.pending = true
+		n.s.trace("node %d: that %s has got its key is forgotten", n.i, j.id)
+		j.unique.pending = true
+	}
+}
+
+// knowsKey says whether a node that is there has a job as one that has its waiting lock, or a vote for that.
+func (s *Sim) knowsKey(j *job) bool {
+	for _, n := range s.nodes {
+		sj := n.e.Job(&j.id)
+		if n.down || sj == nil || sj.Unique() == nil {
+			continue
+		}
+		l := n.e.Lock(sj.AppendLock(nil, sj.Unique(), store.LockWait))
+		if sj.Unique().Has(store.UniqueHasWait) || l != nil && l.Job == j.id {
+			return true
 		}
 	}
+	return false
 }
 
 // uniqueTaken is a client being given a job.
@@ -297,7 +311,7 @@ func (s *Sim) uniqueTaken(n *node, j *job) {
 	}
 	s.tokenGiven(n, j)
 	if u.pending {
-		u.pending = false
+		u.pending, u.waited = false, true
 		s.hasWait(j)
 	}
 	if u.Strategy == store.UniqueBefore || u.Strategy == store.UniqueBoth {
