@@ -867,8 +867,12 @@ func (n *Node) retake(j *store.Job) {
 		}
 		return
 	}
-	id := j.ID
-	now, _ := n.claimLock(jobLock{name: name, job: id, lease: u.LockTTL(), any: u.Has(store.UniqueAny)}, func(o Outcome) {
+	id, lease := j.ID, u.LockTTL()
+	if l := n.liveLock(name); lease > 0 && l != nil && l.Job == id && l.Until > 0 {
+		// It has waited all the time, most likely: its lock doesn't last longer for that.
+		lease = min(lease, max(1, leaseOf(l.Until-n.steady())))
+	}
+	now, _ := n.claimLock(jobLock{name: name, job: id, lease: lease, any: u.Has(store.UniqueAny)}, func(o Outcome) {
 		if n.retaken(&id, name, &o) {
 			n.log(LogState, n.store.Lookup(&id))
 		}

@@ -19,6 +19,9 @@ const (
 // client's, may be slower than ours.
 func voteMS(lease int64) int64 { return lease + lease/clockSlack + graceMS }
 
+// leaseOf is the lease of which a vote lasts for so long, ms.
+func leaseOf(vote int64) int64 { return (vote - graceMS) * clockSlack / (clockSlack + 1) }
+
 // ballot is what a node is asked to vote for.
 type ballot struct {
 	name []byte
