@@ -454,7 +454,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		if ad := n.addingOf(&id); ad != nil {
 			ad.away = false // it is queued here when it is promised
 		}
-		if j.Place == store.InWorking && j.Retry > 0 && j.QTime > n.now && m.Job.Nacks <= j.Nacks {
+		if n.inHands(j) && m.Job.Nacks <= j.Nacks {
 			// A client here works on it, and hasn't given it back elsewhere: our retry time counts. The queue got nothing.
 			n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 			return

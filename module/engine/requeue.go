@@ -255,6 +255,18 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		return
 	}
 	j = n.overheard(n.meet(p, j))
+	given := flags&(wire.Kept|wire.InHands) == wire.Kept|wire.InHands
+	switch {
+	case flags&wire.Kept != 0 && !given && n.inHands(j):
+		// A client here got the job before we heard that the other node keeps it in its queue. Nobody is to get it there, too.
+		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.NacksFlags(j.Nacks), ID: j.ID})
+		return
+	case given && wire.FlaggedNacks(wire.NacksFlags(j.Nacks)) > wire.FlaggedNacks(flags):
+		// The job was given back here since: whoever has it here has it by that.
+		if given = false; n.inHands(j) {
+			return
+		}
+	}
 	if flags&wire.CountNack != 0 {
 		j.Nacks = saturated(j.Nacks)
 	}
@@ -266,15 +278,25 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		// A job that was given back since its WILLQUEUE stays queued whoever objects to that:
 		// the objector isn't to queue it, and yields when it hears of the NACK.
 		stale := flags&wire.InHands != 0 && j.Flags&store.FlagAnnounced == 0
-		if stale || !theirs(&n.self, &p.ID, &j.ID) {
-			// We keep it queued, and they must know.
-			n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
+		if !given && (stale || !theirs(&n.self, &p.ID, &j.ID)) {
+			// We keep it queued, and they must know. A client there may have got it since they had it queued:
+			// then they say so.
+			m := wire.Message{Kind: wire.Queued, ID: j.ID}
+			if flags&wire.InHands == 0 {
+				m.Flags = wire.Kept
+			}
+			n.send(p, &m)
 			return
 		}
 		n.dequeue(j)
 	}
 	n.entrustRun(j) // its client here may not know
 	n.yield(j, 0)
+}
+
+// inHands says whether a client of this node has a job, and its retry time isn't over.
+func (n *Node) inHands(j *store.Job) bool {
+	return j.Place == store.InWorking && j.Retry > 0 && j.QTime > n.now
 }
 
 // yield leaves a job to another node, which has it in a queue or with a client, or is to

@@ -313,6 +313,7 @@ var flagNames = []struct {
 	{wire.DelJob, wire.PassOn, "pass-on"},
 	{wire.WillQueue, wire.WasQueued, "was-queued"},
 	{wire.Queued, wire.InHands, "in-hands"},
+	{wire.Queued, wire.Kept, "kept"},
 	{wire.Enqueue, wire.WasHeld, "was-held"},
 	{wire.Enqueue, wire.LetGo, "let-go"},
 	{wire.PutOff, wire.Objection, "objection"},
@@ -375,7 +376,7 @@ func (l letter) String() string {
 			text, m.Flags = text+" "+f.name, m.Flags&^f.flag
 		}
 	}
-	if nacks := wire.FlaggedNacks(m.Flags); m.Kind == wire.WillQueue && nacks > 0 {
+	if nacks := wire.FlaggedNacks(m.Flags); (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && nacks > 0 {
 		text, m.Flags = fmt.Sprintf("%s nacks=%d", text, nacks), m.Flags&^wire.NacksFlags(math.MaxUint16)
 	}
 	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}

@@ -129,6 +129,7 @@ const (
 	Before    = Known     // Fate: the sender holds jobs that this one waits for, released to come last
 	NotQueued = QueueIt   // Refused: a YourJob was
 	InHands   = QueueIt   // Queued: a client of the sender's has it, it isn't in the queue there
+	Kept      = NoReply   // Queued: the answer to a Queued, of whoever keeps it; with InHands the answer to that, see [NacksFlags]
 	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted; see [NacksFlags]
 	WasHeld   = QueueIt   // Enqueue: the job was held back when its copies were sent, and a holder may be about to let it go
 	LetGo     = Known     // Enqueue: it waits for nothing by now
@@ -145,7 +146,7 @@ const (
 	FateEnded          // it is done, or with Cancelled it isn't and won't be
 )
 
-// NacksFlags are the upper four flags of a WillQueue with WasQueued: how many NACKs the sender counts
+// NacksFlags are the upper four flags of a WillQueue with WasQueued, and of a Queued with Kept and InHands: how many NACKs the sender counts
 // for the job, 15 for more.
 func NacksFlags(nacks uint16) uint8 { return uint8(min(nacks, 15)) << 4 }
 
