@@ -392,8 +392,8 @@ func (b *Bus) Forget(id NodeID) {
 	b.order(forgetOrder{id})
 }
 
-// Meet dials an address to learn who is there. The outcome is a [Met] event
-// with the ticket returned. The connection stays, but is made again only after
+// Meet dials an address to learn who is there, for HandshakeTimeout where nobody
+// listens there yet. The outcome is a [Met] event with the ticket returned. The connection stays, but is made again only after
 // Connect.
 func (b *Bus) Meet(addr string) (ticket uint64) {
 	b.lastTicket++

@@ -31,6 +31,9 @@ type attempt struct {
 // handshakeBuffer holds what a peer says before it has proved itself.
 const handshakeBuffer = 1 << 10
 
+// meetEvery is the time between attempts to meet a node that doesn't listen yet.
+const meetEvery = 100 * time.Millisecond
+
 // handshake makes a peer of a socket, or not.
 type handshake struct {
 	bus     *Bus
@@ -63,7 +66,7 @@ func (b *Bus) dial(a *attempt) {
 			return loopbackOnly(net.ParseIP(host))
 		}
 	}
-	raw, err := dialer.DialContext(a.ctx, "tcp", a.addr)
+	raw, err := b.reach(&dialer, a)
 	if err != nil {
 		b.dialFailed(a, NodeID{}, err)
 		return
@@ -83,6 +86,23 @@ func (b *Bus) dial(a *attempt) {
 		b.deliver(&parcel{note: &Met{Ticket: a.ticket, Addr: a.addr, ID: c.id}})
 	}
 	c.serve()
+}
+
+// reach connects. Nobody tries again where a node is to be met, and a node that is just starting, or was promoted
+// a moment ago, opens its port a moment later: so a refused connection is tried again for HandshakeTimeout then.
+func (b *Bus) reach(dialer *net.Dialer, a *attempt) (net.Conn, error) {
+	end := time.Now().Add(b.cfg.HandshakeTimeout)
+	for {
+		raw, err := dialer.DialContext(a.ctx, "tcp", a.addr)
+		if !a.meet || !errors.Is(err, syscall.ECONNREFUSED) || time.Now().After(end) {
+			return raw, err
+		}
+		select {
+		case <-time.After(meetEvery):
+		case <-a.ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // met is how a dial ended: being told that there is a connection already is no

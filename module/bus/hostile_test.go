@@ -42,6 +42,25 @@ func (v *node) awaitLog(text string) {
 	v.mesh.await("a log line with "+text, func() bool { return v.logged(text) })
 }
 
+// A node that is just starting can be met before it listens.
+func TestMeetBeforeItListens(t *testing.T) {
+	m := newMesh(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	a := m.open(1, nil)
+	ticket := a.Meet(addr)
+	m.settle(3 * meetEvery)
+	require.Empty(t, a.met)
+	b := m.open(2, func(c *Config) { c.Listen = addr })
+	m.await("them to meet", func() bool { return len(a.met) == 1 })
+	require.NoError(t, a.met[0].Err)
+	require.Equal(t, ticket, a.met[0].Ticket)
+	require.Equal(t, b.cfg.ID, a.met[0].ID)
+	require.ErrorContains(t, m.open(3, func(c *Config) { c.HandshakeTimeout = meetEvery }).meet("127.0.0.1:1").Err, "refused")
+}
+
 func TestMeet(t *testing.T) {
 	for _, ids := range [][2]int{{1, 2}, {2, 1}} {
 		m := newMesh(t)
