@@ -455,7 +455,7 @@ func (n *Node) retract(c *Claim) {
 func (n *Node) lostRound(c *Claim, need int) {
 	n.retract(c)
 	who, against := c.against()
-	refused, freed, greatest := 0, 0, uint64(0)
+	refused, freed, unsure, greatest, renewed := 0, 0, len(n.silent(c)), uint64(0), false
 	for i := range c.answers {
 		a := &c.answers[i]
 		switch a.why {
@@ -463,6 +463,7 @@ func (n *Node) lostRound(c *Claim, need int) {
 			freed++
 			continue
 		case wire.Abstains, wire.Uncounted:
+			unsure++
 			continue
 		case wire.Unproven:
 			// So many may have their votes from others' tables that those that are left are
@@ -481,6 +482,7 @@ func (n *Node) lostRound(c *Claim, need int) {
 		case wire.TokenStale:
 			c.least = max(c.least, a.token)
 			greatest = max(greatest, a.token)
+			renewed = true
 		}
 		refused++
 	}
@@ -502,10 +504,11 @@ func (n *Node) lostRound(c *Claim, need int) {
 		n.missed(c, o, who != nil && (c.putOff || c.anew && n.heldHere(c)))
 	case refused+freed < need || c.kind == extend && refused < need:
 		n.missed(c, Outcome{Kind: NoQuorum}, false)
+	case c.kind == release && freed > 0 && freed+unsure >= need && against < need && !renewed:
+		// It may have been held by the votes of those. Votes for another are those of a claim that failed then.
+		n.missed(c, Outcome{Kind: NoQuorum}, false)
 	case greatest > c.token:
 		n.missed(c, Outcome{Kind: Stale}, true)
-	case c.kind == release && freed > 0 && freed+len(n.silent(c)) >= need:
-		n.missed(c, Outcome{Kind: NoQuorum}, false) // it may have been held by the votes of those
 	default:
 		n.missed(c, Outcome{Kind: NotHeld}, true)
 	}
