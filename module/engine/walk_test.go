@@ -49,31 +49,32 @@ func (k walkKind) faults() bool { return k.cuts || k.crashes || k.stalls }
 // acknowledgement, none before those that it waits for, and none later than 16 s while a client waits for it. A walk that
 // fails prints its conversation, which is nearly a script.
 func TestWalks(t *testing.T) {
-	const fixed, steps = 3, 800
 	for name, kind := range walkKinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for i := range fixed + *walkSeeds {
-				seed := uint64(i + 1)
-				if i >= fixed {
-					seed = rand.Uint64()
-				}
-				if *walkSeed != 0 {
-					seed = *walkSeed
-				}
-				w := newWalk(t, seed, kind)
-				w.run(steps)
-				switch {
-				case *walkSeed != 0:
-					fmt.Print(w.log.String())
-				case w.failure != "":
-					t.Errorf("%s\nwalk again: go test ./module/engine -run '%s' -walk.seed %d", w.failure, t.Name(), seed)
-				}
-				if *walkSeed != 0 {
-					return
-				}
-			}
+			walks(t, 3, func(seed uint64) *walk {
+				x := newWalk(t, seed, kind)
+				x.run(800)
+				return x
+			})
 		})
+	}
+}
+
+// walks plays the first seeds, and those that the flags ask for.
+func walks(t *testing.T, fixed int, play func(seed uint64) *walk) {
+	if *walkSeed != 0 {
+		fmt.Print(play(*walkSeed).log.String())
+		return
+	}
+	for i := range fixed + *walkSeeds {
+		seed := uint64(i + 1)
+		if i >= fixed {
+			seed = rand.Uint64()
+		}
+		if x := play(seed); x.failure != "" {
+			t.Errorf("%s\nwalk again: go test ./module/engine -run '%s' -walk.seed %d", x.failure, t.Name(), seed)
+		}
 	}
 }
 
@@ -82,12 +83,12 @@ type walkJob struct {
 	name, queue        string
 	once               bool // at most
 	answered, refused  bool
-	acked, cancelled   bool
-	ackedAt            int64
-	vague              bool // at a node that hadn't the job, so that a fault can lose the word
-	free               bool // nothing is known of when it is to come, as where one that it waited for was cancelled
+	acked, cancelled   bool  // cancelled: or it ended undone otherwise
+	endedAt            int64 // when it was acknowledged, or its end was caused otherwise
+	vague              bool  // the word of its end can be lost by a fault, or is under way
+	free               bool  // nothing is known of when it is to come, as where one that it waited for was cancelled
 	parents            []*walkJob
-	run                bool // ONDEAD run
+	onDead             bool // ONDEAD run
 	deferred, released bool
 	blocks             *walkJob // BLOCKEDBY
 	last               bool
@@ -95,7 +96,10 @@ type walkJob struct {
 	given, reasons     int   // how often, and for how many reasons beside the first
 	hands              int   // of workers that have it
 	ready              int64 // since when it could be delivered; 0: it can't
+	byKey                    // of a unique job
 }
+
+func (j *walkJob) ended() bool { return j.acked || j.cancelled }
 
 type worker struct {
 	node, name, queue string
@@ -104,8 +108,16 @@ type worker struct {
 	job               *walkJob
 }
 
+// walkJudge is told what clients hear.
+type walkJudge interface {
+	got(w *worker, j *walkJob)
+	promised(name string) // the answer to an ADDJOB that waited
+	refused(j *walkJob, why string)
+}
+
 type walk struct {
 	walkKind
+	walkJudge
 	*rand.Rand
 	t       *testing.T
 	w       *world
@@ -122,16 +134,18 @@ type walk struct {
 }
 
 func newWalk(t *testing.T, seed uint64, kind walkKind) *walk {
-	return &walk{
+	x := &walk{
 		walkKind: kind, Rand: rand.New(rand.NewPCG(seed, 7)), t: t, w: &world{},
 		jobs: map[string]*walkJob{}, polls: map[string]bool{}, paused: map[string]bool{},
 	}
+	x.walkJudge = plainJudge{x}
+	return x
 }
 
 var (
 	walkGives    = regexp.MustCompile(`^ +\w gives (\w+) to (\w+)$`)
 	walkPromises = regexp.MustCompile(`^ +\w answers ADDJOB: (\w+)$`)
-	walkDenies   = regexp.MustCompile(`^ +\w refuses (\w+): `)
+	walkDenies   = regexp.MustCompile(`^ +\w refuses (\w+): (.*)$`)
 	walkAway     = regexp.MustCompile(`^ +\w sends (\w+) away`)
 	walkGot      = regexp.MustCompile(`(?m)^got (\w+) `)
 )
@@ -151,9 +165,9 @@ func (x *walk) do(format string, args ...any) string {
 			w.waits = false
 			x.got(w, x.jobs[m[1]])
 		} else if m := walkPromises.FindStringSubmatch(l); m != nil {
-			x.jobs[m[1]].answered = true
+			x.promised(m[1])
 		} else if m := walkDenies.FindStringSubmatch(l); m != nil {
-			x.jobs[m[1]].refused = true
+			x.refused(x.jobs[m[1]], m[2])
 		} else if m := walkAway.FindStringSubmatch(l); m != nil {
 			x.workers[slices.IndexFunc(x.workers, func(w *worker) bool { return w.name == m[1] })].waits = false
 		}
@@ -168,12 +182,18 @@ func (x *walk) fail(format string, args ...any) {
 	}
 }
 
+// plainJudge knows jobs that aren't unique.
+type plainJudge struct{ *walk }
+
+func (x plainJudge) promised(name string)         { x.jobs[name].answered = true }
+func (x plainJudge) refused(j *walkJob, _ string) { j.refused = true }
+
 // got judges a delivery.
-func (x *walk) got(w *worker, j *walkJob) {
+func (x plainJudge) got(w *worker, j *walkJob) {
 	j.given++
 	switch {
-	case j.acked && !j.vague && x.w.now > j.ackedAt+1000:
-		x.fail("%s is delivered %d ms after its acknowledgement", j.name, x.w.now-j.ackedAt)
+	case j.acked && !j.vague && x.w.now > j.endedAt+1000:
+		x.fail("%s is delivered %d ms after its acknowledgement", j.name, x.w.now-j.endedAt)
 	case j.given > 1+j.reasons && (!x.faults() || j.once):
 		x.fail("%s is delivered %d times, with %d reasons", j.name, j.given, j.reasons)
 	case x.w.now < j.notBefore-20:
@@ -186,24 +206,29 @@ func (x *walk) got(w *worker, j *walkJob) {
 			x.fail("%s is delivered before %s", j.name, p.name)
 		}
 	}
+	j.hands++
+	x.begins(w, j)
+}
+
+// begins has a worker work on a job, for some time.
+func (x *walk) begins(w *worker, j *walkJob) {
 	j.ready, w.job = 0, j
 	w.until = x.w.now + []int64{5, 5, 20, 50, 100, 400, 700, 1500, 9000}[x.IntN(9)]
-	j.hands++
 }
 
 // awaited are the jobs that one waits for still.
 func (x *walk) awaited(j *walkJob) (list []*walkJob) {
 	for _, p := range j.parents {
-		if !p.acked && !p.cancelled {
+		if !p.ended() {
 			list = append(list, p)
 		}
 	}
-	if p := j.blocks; p != nil && !p.acked && !p.cancelled && !(p.last && p.released) {
+	if p := j.blocks; p != nil && !p.ended() && !(p.last && p.released) {
 		list = append(list, p)
 	}
 	if j.last {
 		for _, c := range x.list {
-			if c.blocks == j && c.answered && !c.acked && !c.cancelled {
+			if c.blocks == j && c.answered && !c.ended() {
 				list = append(list, c)
 			}
 		}
@@ -213,7 +238,7 @@ func (x *walk) awaited(j *walkJob) (list []*walkJob) {
 
 // due says whether a job is to be delivered as soon as a client asks.
 func (x *walk) due(j *walkJob) bool {
-	return j.answered && !j.refused && !j.acked && !j.cancelled && !j.free && j.hands == 0 && x.w.now >= j.notBefore &&
+	return j.answered && !j.refused && !j.ended() && !j.free && j.hands == 0 && x.w.now >= j.notBefore &&
 		!(j.once && j.given > 0) && (!j.deferred || j.released) && len(x.awaited(j)) == 0 &&
 		!(j.once && slices.ContainsFunc(x.list, func(c *walkJob) bool { return slices.Contains(c.parents, j) })) // it stays where those wait
 }
@@ -265,20 +290,9 @@ func (x *walk) add() {
 	}
 	switch {
 	case kind <= 1:
-		var names []string
-		for range 1 + x.IntN(3) {
-			if p := x.some(); p.answered && !p.acked && !p.cancelled && !slices.Contains(j.parents, p) {
-				j.parents, names = append(j.parents, p), append(names, p.name)
-			}
-		}
-		if len(names) > 0 {
-			line += " after=(" + strings.Join(names, ",") + ")"
-			if j.run = x.IntN(2) == 0; j.run {
-				line += " run"
-			}
-		}
+		line += x.after(j)
 	case kind == 2:
-		if p := x.some(); p.deferred && !p.released && !p.acked && !p.cancelled && x.IntN(4) > 0 {
+		if p := x.some(); p.deferred && !p.released && !p.ended() && x.IntN(4) > 0 {
 			j.blocks, j.deferred = p, x.IntN(8) == 0
 			line += " blockedby=" + p.name
 		} else {
@@ -295,6 +309,24 @@ func (x *walk) add() {
 	case !strings.HasPrefix(first, "waits"):
 		j.refused = true
 	}
+}
+
+// after has a job wait for some of the others.
+func (x *walk) after(j *walkJob) string {
+	var names []string
+	for range 1 + x.IntN(3) {
+		if p := x.some(); p.answered && !p.ended() && !slices.Contains(j.parents, p) {
+			j.parents, names = append(j.parents, p), append(names, p.name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	line := " after=(" + strings.Join(names, ",") + ")"
+	if j.onDead = x.IntN(2) == 0; j.onDead {
+		line += " run"
+	}
+	return line
 }
 
 // done has a worker acknowledge its job, or give it back, mostly where it got it.
@@ -321,7 +353,7 @@ func (x *walk) done(w *worker) {
 		verb = "ack"
 	}
 	if !j.acked {
-		j.acked, j.ackedAt = true, x.w.now
+		j.acked, j.endedAt = true, x.w.now
 	}
 	if out := x.do("%s %s %s", verb, where, j.name); x.faults() && !strings.HasPrefix(out, "true") {
 		j.vague = true
@@ -332,7 +364,7 @@ func (x *walk) done(w *worker) {
 func (x *walk) cancel(j *walkJob) {
 	j.cancelled = true
 	for _, c := range x.list {
-		if c != j && !c.free && (slices.Contains(c.parents, j) && !c.run || c.blocks == j) {
+		if c != j && !c.free && (slices.Contains(c.parents, j) && !c.onDead || c.blocks == j) {
 			c.free = true
 			x.cancel(c)
 		} else if slices.Contains(c.parents, j) || c.last {
@@ -353,18 +385,23 @@ func (x *walk) work(quiet bool) {
 		case w.job != nil:
 			x.done(w)
 		case w.waits || quiet || x.IntN(3) > 0:
-		case x.polls[w.node]:
-			if m := walkGot.FindStringSubmatch(x.do("get %s queue=%s", w.node, w.queue)); m != nil {
-				x.got(w, x.jobs[m[1]])
-			}
 		default:
-			out := x.do("get %s queue=%s wait=%s", w.node, w.queue, w.name)
-			if m := walkGot.FindStringSubmatch(out); m != nil {
-				x.got(w, x.jobs[m[1]])
-			} else if strings.Contains(out, " waits") {
-				w.waits, w.since = true, x.w.now
-			}
+			x.ask(w)
 		}
+	}
+}
+
+// ask has a worker ask for a job, and wait for it unless it polls.
+func (x *walk) ask(w *worker) {
+	line := fmt.Sprintf("get %s queue=%s", w.node, w.queue)
+	if !x.polls[w.node] {
+		line += " wait=" + w.name
+	}
+	out := x.do("%s", line)
+	if m := walkGot.FindStringSubmatch(out); m != nil {
+		x.got(w, x.jobs[m[1]])
+	} else if strings.Contains(out, " waits") {
+		w.waits, w.since = true, x.w.now
 	}
 }
 
@@ -374,23 +411,8 @@ func (x *walk) happen() {
 	case k < 5:
 		x.add()
 	case k < 9:
-		j := x.some()
-		if !j.deferred || j.released || !j.answered {
-			return
-		}
-		line, last, queue := fmt.Sprintf("release %s %s", x.up(), j.name), x.IntN(2) == 0, j.queue
-		if last {
-			line += " last"
-		}
-		if x.queues && x.IntN(2) == 0 {
-			queue = x.queue()
-			line += " queue=" + queue
-		}
-		// It is released before the word of it is out: others may be let go by it at once.
-		was := *j
-		j.released, j.last, j.queue = true, last, queue
-		if out := x.do("%s", line); !strings.HasPrefix(out, "waits for the others") && !strings.HasPrefix(out, "1") {
-			j.released, j.last, j.queue = was.released, was.last, was.queue
+		if j := x.some(); j.deferred && !j.released && j.answered {
+			x.release(j)
 		}
 	case k == 9 && x.pauses && len(x.paused) == 0:
 		n, how := x.up(), []string{"in", "out", "all"}[x.IntN(3)]
@@ -451,6 +473,26 @@ func (x *walk) happen() {
 	}
 }
 
+// release has a job released, and says whether it was, or why it wasn't, and into which queue.
+func (x *walk) release(j *walkJob) (released bool, why, queue string) {
+	line, last := fmt.Sprintf("release %s %s", x.up(), j.name), x.IntN(2) == 0
+	if queue = j.queue; last {
+		line += " last"
+	}
+	if x.queues && x.IntN(2) == 0 {
+		queue = x.queue()
+		line += " queue=" + queue
+	}
+	// It is released before the word of it is out: others may be let go by it at once.
+	was := *j
+	j.released, j.last, j.queue = true, last, queue
+	if why = x.do("%s", line); strings.HasPrefix(why, "waits for the others") || strings.HasPrefix(why, "1") {
+		return true, "", queue
+	}
+	j.released, j.last, j.queue = was.released, was.last, was.queue
+	return false, why, queue
+}
+
 // heal ends what is in the way, now or then, or at the end all of it.
 func (x *walk) heal(all bool) {
 	if x.down != "" && (all || x.IntN(10) == 0) {
@@ -476,27 +518,35 @@ func (x *walk) heal(all bool) {
 // judge looks for jobs that lie though clients wait.
 func (x *walk) judge() {
 	for _, j := range x.list {
-		if !x.due(j) {
-			j.ready = 0
-			continue
-		}
-		if j.ready == 0 {
-			j.ready = x.w.now
-		}
-		for _, w := range x.workers {
-			if late := x.w.now - max(j.ready, x.calm, w.since); w.waits && w.queue == j.queue && late > 16_000 {
-				if shown := x.do("show %s", j.name); j.once && x.faults() && strings.Contains(shown, "uncertain") {
-					j.free = true
-				} else {
-					x.fail("%s isn't delivered, for %d ms: %s", j.name, late, shown)
-				}
-				break
+		if late := x.lies(j, x.due(j)); late > 16_000 {
+			if shown := x.do("show %s", j.name); j.once && x.faults() && strings.Contains(shown, "uncertain") {
+				j.free = true
+			} else {
+				x.fail("%s isn't delivered, for %d ms: %s", j.name, late, shown)
 			}
 		}
 	}
 }
 
-func (x *walk) run(steps int) {
+// lies says for how long a job has been due, and a client has waited for it.
+func (x *walk) lies(j *walkJob, due bool) (late int64) {
+	if !due {
+		j.ready = 0
+		return 0
+	}
+	if j.ready == 0 {
+		j.ready = x.w.now
+	}
+	for _, w := range x.workers {
+		if w.waits && w.queue == j.queue {
+			late = max(late, x.w.now-max(j.ready, x.calm, w.since))
+		}
+	}
+	return late
+}
+
+// open makes a mesh with workers.
+func (x *walk) open() {
 	x.do("mesh nodes=%d", 2+x.IntN(3))
 	for _, n := range x.w.nodes {
 		x.polls[n.name] = x.IntN(4) == 0
@@ -508,6 +558,10 @@ func (x *walk) run(steps int) {
 			x.workers = append(x.workers, w)
 		}
 	}
+}
+
+func (x *walk) run(steps int) {
+	x.open()
 	quiet := false
 	for step := 0; step < steps && x.failure == ""; step++ {
 		end := step > steps*3/4

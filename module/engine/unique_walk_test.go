@@ -1,0 +1,794 @@
+package engine_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"jobmesh/module/store"
+)
+
+// uniqueKind is what can happen in a walk of unique jobs beside clients that add, get, acknowledge and give back jobs of
+// all strategies but windows.
+type uniqueKind struct {
+	windows  bool
+	putOff   bool // ONCONFLICT reschedule
+	busy     bool // ONBUSY drop, dead, reschedule
+	once     bool // some jobs have RETRY 0
+	leases   bool // LOCKTTL, RUNTTL
+	retries  bool // RETRY is short, and workers die
+	families bool
+	hasty    bool // the next command is said before all messages of the last one have arrived
+}
+
+var uniqueKinds = map[string]uniqueKind{
+	"plain":        {},
+	"once":         {once: true},
+	"put off":      {putOff: true},
+	"busy":         {busy: true},
+	"families":     {families: true},
+	"windows":      {windows: true},
+	"leases":       {leases: true, once: true},
+	"hasty":        {hasty: true},
+	"retries":      {retries: true},
+	"all":          {windows: true, putOff: true, busy: true, once: true, families: true},
+	"all, hasty":   {windows: true, putOff: true, busy: true, once: true, families: true, hasty: true},
+	"all, retries": {windows: true, putOff: true, busy: true, once: true, families: true, retries: true},
+}
+
+// TestUniqueWalks has clients of a healthy mesh add, get and end unique jobs at random, and say the commands of one job's
+// life at different nodes. The judge follows for each job whether it has its lock of waiting and that of running: yes, no,
+// or maybe, where the page leaves that open or a message may be under way. It knows these rules:
+//
+//   - a job is refused, returned, replaced or put off only where another one may have its key, and gets its key only
+//     where no other one has it;
+//   - two jobs never run by one key at a time, as the strategy and the scope say, while the lease of a run lasts;
+//   - a job is delivered once, and again only where it was given back or its retry time is over; not after its end, nor
+//     before its delay, its release, or the end of those that it waits for;
+//   - a job that nothing hinders is delivered within 17 s to a client that waits: so a key is free after what frees it;
+//   - RELEASEJOB into another queue is refused only where another job may have the key there;
+//   - ACKJOB at all nodes leaves no job and no lock.
+func TestUniqueWalks(t *testing.T) {
+	for name, kind := range uniqueKinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			walks(t, 4, func(seed uint64) *walk {
+				x := &uniqueWalk{walk: newWalk(t, seed, walkKind{families: kind.families, queues: true}), kind: kind, freed: map[string]int64{}}
+				x.walkJudge = x
+				x.run(300)
+				return x.walk
+			})
+		})
+	}
+}
+
+// likely is what the judge knows of whether something is so.
+type likely int
+
+const (
+	no likely = iota
+	maybe
+	yes
+)
+
+const never = 1 << 62
+
+// byKey is what the judge knows of a unique job beside what it knows of any.
+type byKey struct {
+	key, strategy, conflict, busy string
+	own                           bool  // SCOPE queue
+	retry, lockTTL, runTTL        int64 // s
+	since                         int64 // when it was answered
+	stage                         stage
+	isPutOff, isDead              bool
+	outSince                      int64
+
+	waiting, running   likely // whether it has these locks
+	waitSure, waitOver int64  // a waiting lock with a lease: it lasts until the one for sure, and not beyond the other
+	runSure, runOver   int64
+	windowOf           string // the key under which a window lasts, if that isn't the job's any more
+}
+
+type stage int
+
+const (
+	inside   stage = iota // in a queue, or on its way there
+	outside               // a client has it, or had it
+	stranded              // at most once, and given back: it stays out
+)
+
+// runs says whether a job has a lock while it is processed.
+func (j *walkJob) runs() bool {
+	return !j.isDead && (j.strategy == "during" || j.strategy == "both")
+}
+
+// frees says whether a job's waiting lock ends with its delivery.
+func (j *walkJob) frees() bool { return j.strategy == "before" || j.strategy == "both" }
+
+// lock is the name under which a job's key is unique.
+func (j *walkJob) lock() string {
+	if j.own {
+		return j.queue + "|" + j.key
+	}
+	return "*|" + j.key
+}
+
+type uniqueWalk struct {
+	*walk
+	kind   uniqueKind
+	adding *walkJob         // its ADDJOB waits
+	freed  map[string]int64 // when a waiting lock was freed
+}
+
+// copyAt is a job at a node.
+func (x *uniqueWalk) copyAt(n *actor, j *walkJob) *store.Job {
+	id := x.w.ids[j.name]
+	return n.e.Job(&id)
+}
+
+func (x *uniqueWalk) named(name string) *actor {
+	return x.w.nodes[slices.IndexFunc(x.w.nodes, func(n *actor) bool { return n.name == name })]
+}
+
+// putOffAt says whether a node has a job as one that was put off.
+func (x *uniqueWalk) putOffAt(n *actor, j *walkJob) bool {
+	c := x.copyAt(n, j)
+	return c != nil && c.Unique() != nil && c.Unique().Has(store.UniquePending)
+}
+
+// lasts says of something that began whether it lasts, by the time that it has.
+func (x *uniqueWalk) lasts(sure, over int64) likely {
+	switch {
+	case x.w.now < sure:
+		return yes
+	case x.w.now < over:
+		return maybe
+	}
+	return no
+}
+
+// waits says whether a job has its waiting lock.
+func (x *uniqueWalk) waits(j *walkJob) likely {
+	switch {
+	case j.strategy == "window" && j.isPutOff:
+		return maybe
+	case j.strategy == "window":
+		return x.lasts(j.waitSure, j.waitOver) // whether or not the job is done
+	case j.ended() || j.isDead:
+		return no
+	case j.waiting == yes:
+		return x.lasts(j.waitSure, j.waitOver)
+	case x.kind.retries && j.stage == outside && x.retried(j) && j.frees():
+		return maybe // it may wait again
+	}
+	return j.waiting
+}
+
+// retried says whether a job's retry time may be over.
+func (x *uniqueWalk) retried(j *walkJob) bool { return x.w.now > j.outSince+j.retry*1000-1900 }
+
+// working says whether a job has its run's lock.
+func (x *uniqueWalk) working(j *walkJob) likely {
+	if j.ended() || j.isDead {
+		return no
+	}
+	return min(j.running, x.lasts(j.runSure, j.runOver))
+}
+
+// holder is the other job that is the likeliest to have a job's waiting lock, and how likely that is.
+func (x *uniqueWalk) holder(but *walkJob) (best *walkJob, most likely) {
+	return x.holderOf(but.lock(), but)
+}
+
+func (x *uniqueWalk) holderOf(lock string, but *walkJob) (best *walkJob, most likely) {
+	for _, j := range x.list {
+		name := j.lock()
+		if j.windowOf != "" {
+			name = j.windowOf
+		}
+		if j == but || j.strategy == "during" || !j.answered || name != lock {
+			continue
+		}
+		if l := x.waits(j); l > most {
+			best, most = j, l
+		}
+	}
+	return best, most
+}
+
+// runner is the same of a run's lock.
+func (x *uniqueWalk) runner(but *walkJob) (best *walkJob, most likely) {
+	for _, j := range x.list {
+		if j == but || !j.runs() || j.lock() != but.lock() {
+			continue
+		}
+		if l := x.working(j); l > most {
+			best, most = j, l
+		}
+	}
+	return best, most
+}
+
+// setWait notes whether a job has its waiting lock, from now on.
+func (x *uniqueWalk) setWait(j *walkJob, l likely) {
+	if j.isDead || j.strategy == "during" || j.strategy == "window" {
+		return
+	}
+	j.waiting, j.waitSure, j.waitOver = l, never, never
+	switch {
+	case j.lockTTL == 0:
+	case j.isPutOff, j.deferred && !j.released, len(j.parents) > 0, j.blocks != nil:
+		j.waitSure = 0 // it isn't followed when it is due
+	default:
+		j.waitSure, j.waitOver = lease(max(x.w.now, j.notBefore), j.lockTTL, 0)
+	}
+}
+
+// setRun notes that a job's run begins, or begins anew.
+func (x *uniqueWalk) setRun(j *walkJob, l likely) {
+	seconds := j.retry
+	if j.runTTL > 0 && (j.runTTL < seconds || seconds == 0) {
+		seconds = j.runTTL
+	}
+	j.running, j.runSure, j.runOver = l, never, never
+	if seconds > 0 {
+		j.runSure, j.runOver = lease(x.w.now, seconds, 1600)
+	}
+}
+
+// lease is up to when a lock lasts for sure, and beyond when it doesn't: nodes' clocks may differ, and it may have begun
+// somewhat earlier.
+func lease(from, seconds, early int64) (sure, over int64) {
+	return from + seconds*1000 - early, from + seconds*1060 + 2600
+}
+
+// free notes that a waiting lock is free.
+func (x *uniqueWalk) free(j *walkJob) {
+	if j.strategy != "window" {
+		x.freed[j.lock()] = x.w.now
+	}
+}
+
+// ends notes that a job is done, or ends undone.
+func (x *uniqueWalk) ends(j *walkJob, acked bool) {
+	x.free(j)
+	if !j.acked {
+		j.acked, j.cancelled = acked, !acked
+	}
+	j.endedAt = x.w.now
+	x.opens(j)
+	if !acked {
+		x.takeAlong(j)
+	}
+}
+
+// opens notes that the window of a job that was put off has begun by now, if it ever begins.
+func (x *uniqueWalk) opens(j *walkJob) {
+	if j.strategy == "window" && j.isPutOff {
+		j.isPutOff, j.windowOf, j.waitSure = false, j.lock(), 0
+		_, j.waitOver = lease(x.w.now, j.lockTTL, 0)
+	}
+}
+
+// takeAlong ends what waits for a job that ended undone.
+func (x *uniqueWalk) takeAlong(j *walkJob) {
+	for _, c := range x.list {
+		waits := slices.Contains(c.parents, j) && !c.onDead || c.blocks == j && !j.released
+		if waits && !c.ended() && c.answered && c.stage == inside {
+			x.ends(c, false)
+		}
+	}
+}
+
+// promised judges the answer to an ADDJOB.
+func (x *uniqueWalk) promised(name string) {
+	j := x.adding
+	if j == nil {
+		return
+	}
+	x.adding = nil
+	for _, o := range x.list {
+		x.busied(o)
+	}
+	if name != j.name {
+		x.deny(j)
+		if j.conflict != "return" && j.conflict != "replace" {
+			x.fail("ADDJOB of %s answers %s", j.name, name)
+		}
+		return
+	}
+	j.answered, j.since = true, x.w.now
+	if j.strategy == "during" {
+		return
+	}
+	j.isPutOff = slices.ContainsFunc(x.w.nodes, func(n *actor) bool { return x.putOffAt(n, j) })
+	switch h, l := x.holder(j); {
+	case j.isPutOff:
+		j.waiting = maybe
+		if l == no && !x.kind.hasty && x.w.now > x.freed[j.lock()]+50 {
+			x.fail("%s is put off though nobody has its key", j.name)
+		}
+		return
+	case l == yes && !(x.kind.hasty && x.w.now < h.since+50):
+		x.fail("%s gets the key that %s has", j.name, h.name)
+	}
+	if j.strategy == "window" {
+		j.windowOf, j.waitSure = j.lock(), x.w.now+j.lockTTL*1000
+		j.waitOver = j.waitSure + j.lockTTL*50 + 100
+	}
+	x.setWait(j, yes)
+}
+
+// deny judges that a job isn't added because of another one.
+func (x *uniqueWalk) deny(j *walkJob) {
+	j.refused = true
+	if _, l := x.holder(j); l == no && !x.kind.hasty {
+		x.fail("%s is refused though nobody has its key", j.name)
+	}
+}
+
+// refused judges an ADDJOB's error.
+func (x *uniqueWalk) refused(_ *walkJob, why string) {
+	j := x.adding
+	if j == nil {
+		return
+	}
+	x.adding, j.refused = nil, true
+	switch {
+	case strings.HasPrefix(why, "DUPLICATE"):
+		x.deny(j)
+	case strings.HasPrefix(why, "NOQUORUM") && x.kind.hasty, strings.HasPrefix(why, "ERR a blocked"):
+	case strings.HasPrefix(why, "NOJOB"), strings.HasPrefix(why, "NOTDEFERRED"), strings.HasPrefix(why, "NOREPL"):
+	default:
+		x.fail("ADDJOB of %s answers %s", j.name, why)
+	}
+}
+
+// got judges a delivery.
+func (x *uniqueWalk) got(w *worker, j *walkJob) {
+	if x.adding == j {
+		x.promised(j.name)
+	}
+	x.begins(w, j)
+	x.busied(j)
+	again := j.stage == outside
+	switch {
+	case !j.answered:
+		x.fail("%s is delivered though it isn't added", j.name)
+	case j.ended() && !j.free && !(x.kind.hasty && x.w.now < j.endedAt+100):
+		x.fail("%s is delivered after its end", j.name)
+	case again && !x.kind.retries && !(x.kind.hasty && j.vague):
+		x.fail("%s is delivered twice", j.name)
+	case again && (j.once || x.kind.retries && !x.retried(j)):
+		x.fail("%s is delivered twice, before its retry time is over", j.name)
+	case x.w.now < j.notBefore-20:
+		x.fail("%s is delivered before its delay is over", j.name)
+	case j.free:
+	case j.stage == stranded:
+		x.fail("%s is delivered twice, though it has RETRY 0", j.name)
+	case j.deferred && !j.released:
+		x.fail("%s is delivered before its release", j.name)
+	default:
+		for _, p := range x.awaited(j) {
+			x.fail("%s is delivered before %s", j.name, p.name)
+		}
+	}
+	j.stage, j.outSince = outside, x.w.now
+	if j.ended() {
+		return
+	}
+	if j.runs() {
+		if h, l := x.runner(j); l == yes && !(x.kind.hasty && h.vague) {
+			x.fail("%s is delivered while %s runs", j.name, h.name)
+		}
+		x.setRun(j, yes)
+	}
+	x.opens(j)
+	if j.isPutOff {
+		j.isPutOff = false
+		if h, l := x.holder(j); l == yes && j.strategy == "until" && !x.kind.hasty {
+			x.fail("%s, which was put off, is delivered with the key that %s has", j.name, h.name)
+		}
+		x.setWait(j, yes)
+	}
+	if j.frees() {
+		j.waiting = no
+		x.free(j)
+	}
+}
+
+// busied notes what ONBUSY has done to a job: no client hears of that.
+func (x *uniqueWalk) busied(j *walkJob) {
+	if j.isDead || j.ended() || !j.answered || j.busy == "" {
+		return
+	}
+	known := false
+	for _, n := range x.w.nodes {
+		if c := x.copyAt(n, j); c != nil {
+			known = true
+			if queue := string(c.Queue.NameBytes()); strings.HasSuffix(queue, ":dead") {
+				x.free(j)
+				j.isDead, j.queue, j.waiting, j.running = true, queue, no, no
+				return
+			}
+		}
+	}
+	if !known && j.busy == "drop" && j.stage == inside {
+		x.ends(j, false)
+	}
+}
+
+// settle brings the messages that are under way, all of them as a rule.
+func (x *uniqueWalk) settle() {
+	if x.kind.hasty {
+		switch x.IntN(4) {
+		case 0:
+			return
+		case 1:
+			x.do("deliver once")
+			return
+		}
+	}
+	x.do("deliver")
+}
+
+func (x *uniqueWalk) pick(list ...string) string { return list[x.IntN(len(list))] }
+
+// add has a client add a job, and waits for the answer.
+func (x *uniqueWalk) add() {
+	j := &walkJob{name: fmt.Sprintf("j%d", len(x.list)+1), queue: x.queue()}
+	line := fmt.Sprintf("add %s %s ttl=100000 queue=%s", x.up(), j.name, j.queue) + x.unique(j)
+	if j.once = x.kind.once && x.IntN(4) == 0; j.once {
+		line += " retry=0"
+	} else {
+		if j.retry = 300; x.kind.retries {
+			j.retry = int64(3 + x.IntN(8))
+		}
+		line += fmt.Sprintf(" retry=%d replicate=%d", j.retry, 1+x.IntN(len(x.w.nodes)))
+	}
+	if x.IntN(4) == 0 {
+		delay := 1 + x.IntN(6)
+		line += fmt.Sprintf(" delay=%d", delay)
+		j.notBefore = x.w.now + int64(delay)*1000
+	}
+	if x.families {
+		switch p := x.some(); x.IntN(5) {
+		case 0:
+			line += x.after(j)
+		case 1:
+			if p.deferred && !p.released && !p.ended() && p.answered {
+				j.blocks = p
+				line += " blockedby=" + p.name
+			}
+		case 2:
+			j.deferred = true
+			line += " deferred"
+		}
+	}
+	x.jobs[j.name], x.list, x.adding = j, append(x.list, j), j
+	out := x.do("%s", line)
+	first, rest, _ := strings.Cut(out, "\n")
+	switch {
+	case first == "added":
+		name := j.name
+		if other, is := strings.CutPrefix(rest, "it is "); is {
+			name, _, _ = strings.Cut(other, "\n")
+		}
+		x.promised(name)
+	case strings.HasPrefix(first, "waits"):
+		for i := 0; x.adding != nil && i < 150; i++ {
+			x.do("deliver")
+			if x.adding != nil {
+				x.do("advance 10ms")
+			}
+		}
+		if x.adding != nil {
+			x.fail("ADDJOB of %s isn't answered", j.name)
+		}
+	default:
+		x.refused(j, first)
+	}
+}
+
+// unique chooses by what a job is unique.
+func (x *uniqueWalk) unique(j *walkJob) (line string) {
+	strategies := []string{"before", "during", "both", "both", "until"}
+	if x.kind.windows {
+		strategies = append(strategies, "window")
+	}
+	j.strategy, j.key = x.pick(strategies...), x.pick("k1", "k1", "k2")
+	line = fmt.Sprintf(" unique=%s key=%s", j.strategy, j.key)
+	if j.own = x.IntN(3) == 0; j.own {
+		line += " own"
+	}
+	if j.strategy != "during" {
+		conflicts := []string{"", "raise", "return", "replace"}
+		if x.kind.putOff {
+			conflicts = append(conflicts, "reschedule", "reschedule")
+		}
+		if j.conflict = x.pick(conflicts...); j.conflict != "" {
+			line += " conflict=" + j.conflict
+		}
+	}
+	if j.runs() && x.kind.busy && x.IntN(2) == 0 {
+		j.busy = x.pick("drop", "dead", "reschedule")
+		line += " busy=" + j.busy
+	}
+	if j.strategy == "window" || x.kind.leases && j.strategy != "during" && x.IntN(2) == 0 {
+		j.lockTTL = int64(1 + x.IntN(20))
+		line += fmt.Sprintf(" lockttl=%d", j.lockTTL)
+	}
+	if x.kind.leases && j.runs() && x.IntN(2) == 0 {
+		j.runTTL = int64(1 + x.IntN(10))
+		line += fmt.Sprintf(" runttl=%d", j.runTTL)
+	}
+	return line
+}
+
+// done has a worker acknowledge its job, or give it back, where it got it or at any node.
+func (x *uniqueWalk) done(w *worker) {
+	j, where := w.job, x.pick(w.node, x.up())
+	verb := x.pick("ack", "ack", "ack", "fastack", "nack", "nack", "enqueue")
+	w.job = nil
+	if x.kind.retries && (x.IntN(4) == 0 || j.stage != outside || verb != "ack" && x.retried(j)) {
+		return // the worker dies
+	}
+	j.vague = x.kind.hasty
+	if verb == "nack" || verb == "enqueue" {
+		x.giveBack(w, j, verb, where)
+		return
+	}
+	x.ends(j, true)
+	x.do("%s %s %s", verb, where, j.name)
+	j.vague = j.vague || verb == "fastack"
+	x.settle()
+}
+
+// giveBack has a worker give its job back, and keep it where that is refused.
+func (x *uniqueWalk) giveBack(w *worker, j *walkJob, verb, where string) {
+	// It is back before the word of it is out: it can be given to another client at once.
+	was, back := *j, j.stage == outside && !j.once
+	if back {
+		x.back(j)
+	}
+	switch out := x.do("%s %s %s", verb, where, j.name); {
+	case strings.HasPrefix(out, "true"):
+		if j.once && verb == "nack" {
+			x.back(j)
+		}
+	case j.ended():
+	case back && j.stage == outside: // another client has got it
+		x.fail("%s of %s is refused, and done", verb, j.name)
+	default:
+		if back && x.copyAt(x.named(where), j) != nil {
+			x.fail("%s of %s is refused by a node that has it", verb, j.name)
+		}
+		*j = was
+		if j.once && verb == "nack" {
+			j.running = maybe
+		}
+		w.job, w.until = j, x.w.now+50
+	}
+	x.settle()
+}
+
+// back notes that a job has been given back.
+func (x *uniqueWalk) back(j *walkJob) {
+	if j.stage, j.running = inside, no; j.once {
+		j.stage = stranded
+	}
+	if !j.frees() {
+		return
+	}
+	l := maybe // hasty, or it stays out
+	if _, other := x.holder(j); !x.kind.hasty && !j.once {
+		l = yes - other
+	}
+	x.setWait(j, l)
+}
+
+// works has a worker say WORKING.
+func (x *uniqueWalk) works(w *worker) {
+	j, from := w.job, x.log.Len()
+	first, _, _ := strings.Cut(x.do("working %s %s", w.node, j.name), "\n")
+	x.settle()
+	answered := first != "" && first[0] >= '0' && first[0] <= '9'
+	for l := range strings.SplitSeq(x.log.String()[from:], "\n") {
+		answered = answered || strings.Contains(l, "answers WORKING") && strings.HasSuffix(l, "<nil>")
+	}
+	if !answered && x.kind.retries {
+		w.job, j.vague, j.running = nil, true, min(j.running, maybe)
+		return
+	}
+	w.until = x.w.now + int64(x.IntN(6000))
+	if !x.kind.leases && !x.kind.retries {
+		return
+	}
+	j.vague, j.outSince = true, x.w.now
+	if j.lockTTL > 0 && j.strategy == "until" {
+		j.waiting = maybe
+	}
+	x.setRun(j, min(j.running, maybe))
+	j.runOver += 10_000
+}
+
+// work has each worker go on.
+func (x *uniqueWalk) work() {
+	for _, w := range x.workers {
+		switch {
+		case w.job != nil && x.w.now < w.until:
+		case w.job != nil && w.job.ended():
+			w.job = nil
+		case w.job != nil && !w.job.once && x.IntN(8) == 0:
+			x.works(w)
+		case w.job != nil:
+			x.done(w)
+		case w.waits || x.IntN(3) > 0:
+		default:
+			x.ask(w)
+			x.settle()
+		}
+	}
+}
+
+// happen is what a client or an operator does next.
+func (x *uniqueWalk) happen() {
+	j := x.some()
+	alive := j.answered && !j.ended()
+	switch k := x.IntN(24); {
+	case k < 6:
+		x.add()
+	case k < 9 && x.families && alive && j.deferred && !j.released:
+		x.release(j)
+		x.do("deliver")
+	case k == 9 && alive && !(x.kind.hasty && j.stage == outside):
+		at := x.up()
+		x.ends(j, false)
+		x.do("cancel %s %s", at, j.name)
+		x.do("deliver")
+		for _, w := range x.workers {
+			if w.job == j {
+				w.job = nil
+			}
+		}
+	case k == 10 && alive && j.stage != outside:
+		if !strings.HasPrefix(x.do("dequeue %s %s", x.up(), j.name), "true") {
+			return
+		}
+		x.do("deliver")
+		if !strings.HasPrefix(x.do("enqueue %s %s", x.up(), j.name), "true") && j.stage != outside {
+			j.free = true // it stays outside
+		}
+		x.do("deliver")
+	case k == 11 && !x.kind.hasty && alive && j.stage != outside && !j.free:
+		x.delete(j)
+	}
+}
+
+// delete has a client say DELJOB where the only copy of a job is.
+func (x *uniqueWalk) delete(j *walkJob) {
+	known := ""
+	for _, n := range x.w.nodes {
+		if x.copyAt(n, j) != nil {
+			known += n.name
+		}
+	}
+	if len(known) != 1 {
+		return
+	}
+	x.ends(j, false)
+	if out := x.do("del %s %s", known, j.name); !strings.HasPrefix(out, "true") {
+		x.fail("DELJOB of %s answers %s", j.name, out)
+	}
+	x.do("deliver")
+}
+
+// release has a deferred job released, at times into another queue, where its key may be another one's.
+func (x *uniqueWalk) release(j *walkJob) {
+	was := j.byKey
+	if x.waits(j) == yes && j.lockTTL > 0 {
+		x.setWait(j, maybe)
+	}
+	from := j.queue
+	released, why, queue := x.walk.release(j)
+	switch {
+	case !released:
+		j.byKey = was
+		if strings.HasPrefix(why, "DUPLICATE") {
+			there := *j
+			there.queue = queue
+			if _, l := x.holderOf(there.lock(), j); l == no {
+				x.fail("the release of %s is refused though nobody has its key", j.name)
+			}
+		}
+	case from != queue && j.own && j.strategy != "window":
+		if h, l := x.holder(j); l == yes && x.waits(j) == yes {
+			x.fail("%s is released into %s, where %s has its key", j.name, queue, h.name)
+		}
+	}
+}
+
+// due says whether nothing hinders a job's delivery.
+func (x *uniqueWalk) due(j *walkJob) bool {
+	if j.stage != inside || !x.walk.due(j) || j.once && slices.ContainsFunc(x.list, func(c *walkJob) bool { return c.blocks == j }) {
+		return false
+	}
+	if j.runs() {
+		if _, l := x.runner(j); l != no {
+			return false
+		}
+	}
+	if j.isPutOff {
+		if _, l := x.holder(j); l != no {
+			return false
+		}
+	}
+	return true
+}
+
+// judge looks for jobs that lie though clients wait.
+func (x *uniqueWalk) judge() {
+	for _, j := range x.list {
+		x.busied(j)
+		limit := int64(17_000)
+		if j.isPutOff || j.busy == "reschedule" || x.kind.hasty {
+			limit = 20_000
+		}
+		if late := x.lies(j, x.due(j)); late > limit {
+			x.fail("%s isn't delivered, for %d ms: %s%s", j.name, late, x.do("show %s", j.name), x.do("locks"))
+		}
+	}
+}
+
+func (x *uniqueWalk) run(steps int) {
+	x.open()
+	for _, n := range x.w.nodes {
+		x.workers = append(x.workers, &worker{node: n.name, name: fmt.Sprintf("w%sx", n.name), queue: x.pick("q:dead", "r:dead")})
+	}
+	for step := 0; step < steps && x.failure == ""; step++ {
+		x.work()
+		if step <= steps*3/4 {
+			x.happen()
+		}
+		x.settle()
+		switch {
+		case x.IntN(3) == 0:
+			x.do("deliver")
+			x.do("advance %dms deliver", 1+x.IntN(1500))
+		case x.kind.hasty:
+			x.do("advance %dms", 1+x.IntN(15))
+		default:
+			x.do("advance %dms deliver", 1+x.IntN(15))
+		}
+		x.judge()
+	}
+	if x.failure == "" {
+		x.finish()
+	}
+}
+
+// finish acknowledges everything, and looks for what stays.
+func (x *uniqueWalk) finish() {
+	for _, j := range x.list {
+		if j.answered && !j.ended() {
+			x.ends(j, true)
+			for _, n := range x.w.nodes {
+				x.do("ack %s %s", n.name, j.name)
+				x.do("deliver")
+			}
+		}
+		x.do("deliver")
+	}
+	x.do("advance 40s deliver")
+	for l := range strings.SplitSeq(strings.TrimSpace(x.do("locks")), "\n") {
+		if len(l) > 2 { // more than a node's name
+			x.fail("a lock stays: %s", l)
+		}
+	}
+	for _, n := range x.w.nodes {
+		if n.e.Jobs() != 0 {
+			x.fail("node %s keeps %d jobs", n.name, n.e.Jobs())
+		}
+	}
+}
