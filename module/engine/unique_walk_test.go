@@ -561,7 +561,8 @@ func (x *uniqueWalk) giveBack(w *worker, j *walkJob, verb, where string) {
 	case back && j.stage == outside: // another client has got it
 		x.fail("%s of %s is refused, and done", verb, j.name)
 	default:
-		if back && x.copyAt(x.named(where), j) != nil {
+		// A node whose copy doesn't know yet that the job, which was put off, has run, puts it off still.
+		if n := x.named(where); back && x.copyAt(n, j) != nil && !x.putOffAt(n, j) {
 			x.fail("%s of %s is refused by a node that has it", verb, j.name)
 		}
 		*j = was
@@ -604,6 +605,12 @@ func (x *uniqueWalk) works(w *worker) {
 	w.until = x.w.now + int64(x.IntN(6000))
 	if !x.kind.leases && !x.kind.retries {
 		return
+	}
+	if j.stage == inside { // a worker that had it once takes it out of its queue
+		j.stage = outside
+		if j.frees() {
+			j.waiting = maybe
+		}
 	}
 	j.vague, j.outSince = true, x.w.now
 	if j.lockTTL > 0 && j.strategy == "until" {
