@@ -291,6 +291,11 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 		if p == nil || !p.Connected || p.Leaving || n.hungerTime() >= first.until || first.credit == 0 {
 			continue
 		}
+		if n.isAbsent(p) { // the job would lie there
+			passed = append(passed, first)
+			n.feedAgain(name, n.importsOf(name))
+			continue
+		}
 		j, passedOver := n.movable(q, p)
 		*budget -= passedOver / walkedMost
 		stays := j != nil && stay && !n.isOwn(j)
@@ -330,9 +335,16 @@ func (n *Node) feedAgain(name string, imp *imports) {
 	n.wake = min(n.wake, n.now+importWindow+1)
 }
 
+// feedSoon has that be done now: a node is heard again.
+func (n *Node) feedSoon() {
+	n.feedNow = len(n.feedLooks)
+	n.hurryTick()
+}
+
 // tickFeeds follows feedAgain.
 func (n *Node) tickFeeds() {
-	for now := n.steady(); len(n.feedLooks) > 0 && n.feedLooks[0].at <= now; n.feedLooks = n.feedLooks[1:] {
+	budget, now := tickBudget, n.steady()
+	for ; len(n.feedLooks) > 0 && budget > 0 && (n.feedNow > 0 || n.feedLooks[0].at <= now); budget-- {
 		name := n.feedLooks[0].queue
 		if imp := n.imports.get(name); imp != nil {
 			imp.looks = false
@@ -340,8 +352,12 @@ func (n *Node) tickFeeds() {
 		if q := n.store.Queue([]byte(name)); q != nil {
 			n.serveLater(q)
 		}
+		n.feedLooks, n.feedNow = n.feedLooks[1:], max(n.feedNow-1, 0)
 	}
-	if len(n.feedLooks) > 0 {
+	switch {
+	case n.feedNow > 0:
+		n.hurryTick()
+	case len(n.feedLooks) > 0:
 		n.wake = min(n.wake, n.now+max(n.feedLooks[0].at-n.steady(), 1))
 	}
 }

@@ -7,17 +7,19 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Jobs that were handed over (YourJob) and may never have arrived: their node died, or the
+// Jobs that were handed over (YourJob) and may never have arrived: their node died or stands still, or the
 // connection ended, before they were read, or before its log had them. Nobody has such a job in a
 // queue, and it would wait for its retry time. So when that node is connected again, this one asks
 // all holders about them, as before any queueing. One that has the job objects. So it does when that node
 // is forgotten, and wasn't there any more: it doesn't come back under this ID, and a replica that was
-// promoted in its place has only the jobs that had reached it.
+// promoted in its place has only the jobs that had reached it. And so it does when that node has been silent for
+// the node timeout: those that it was given before its last word have most likely arrived, and wait for their retry time.
 
 const (
 	givenMS   = 5_000              // how long before a node was heard last a job that it was given is in doubt
 	givenMost = 20_000             // of so many jobs for one node; older ones wait for their retry time
-	absentMS  = 2 * heartbeatEvery // a node that is connected, and silent for longer, may have died
+	absentMS  = 2 * heartbeatEvery // a node that is connected, and silent for longer, may have died: it is given no jobs
+	unreadMS  = heartbeatEvery     // how long before a silent node was heard last a job that it was given may not have been read
 )
 
 // given is a job that was handed over.
@@ -49,10 +51,16 @@ func taker(j *store.Job) wire.Node {
 	return 0
 }
 
+// isAbsent says whether a node may be gone, though it is connected. It says something at each heartbeat.
+func (n *Node) isAbsent(p *Peer) bool { return n.now-p.Heard > absentMS }
+
 // givenUp follows a connection, before its node is heard.
-func (n *Node) givenUp(p *Peer) {
+func (n *Node) givenUp(p *Peer) { n.doubt(p, givenMS) }
+
+// doubt has this node ask about the jobs that a node was given since some time before it was heard last.
+func (n *Node) doubt(p *Peer, before int64) {
 	for _, g := range p.given {
-		if g.at >= p.Heard-givenMS && len(p.doubted) < givenMost {
+		if g.at >= p.Heard-before && len(p.doubted) < givenMost {
 			p.doubted = append(p.doubted, g.id)
 		}
 	}
@@ -62,13 +70,24 @@ func (n *Node) givenUp(p *Peer) {
 	}
 }
 
+// givenSilent follows a node's silence for the node timeout.
+func (n *Node) givenSilent(p *Peer) {
+	n.doubt(p, unreadMS)
+	n.askAbsent(p)
+}
+
 // givenGone has this node ask about the jobs of a node that was forgotten. Where that node was heard just
 // now, it has its jobs, and nobody asks: a client there may work on them.
 func (n *Node) givenGone(p *Peer) {
-	if !p.Connected || n.now-p.Heard > absentMS {
+	if !p.Connected || n.isAbsent(p) {
 		n.givenUp(p)
 	}
-	if len(p.doubted) > 0 {
+	n.askAbsent(p)
+}
+
+// askAbsent has tickGiven ask about a node's jobs in doubt, although it isn't there.
+func (n *Node) askAbsent(p *Peer) {
+	if len(p.doubted) > 0 && !slices.Contains(n.mesh.absent, p) {
 		n.mesh.absent = append(n.mesh.absent, p)
 		n.hurryTick()
 	}

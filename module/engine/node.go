@@ -141,6 +141,7 @@ type Node struct {
 	imports   roster[string, imports]
 	hungry    roster[string, hunger]
 	feedLooks []look       // at the queues of which jobs stay, first things first
+	feedNow   int          // of these, from the first on, without waiting for their time
 	skipped   int64        // ms that time has jumped, in all
 	msg       wire.Message // being received
 	out       wire.Message // being sent

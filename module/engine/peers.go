@@ -165,11 +165,11 @@ func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 		p.Addr = addr
 		n.nodesChanged()
 	}
+	n.givenUp(p)
+	n.heard(p)
 	p.Connected = true
 	n.mesh.ups++
 	p.up, n.mesh.changed = n.mesh.ups, n.now
-	n.givenUp(p)
-	n.heard(p)
 	n.beatWhole(p)
 	n.resume(p)
 	n.claimsUp(p)
@@ -246,12 +246,17 @@ func (n *Node) reachesAll(nodes []wire.Node) bool {
 
 // heard is any sign of life.
 func (n *Node) heard(p *Peer) {
+	back := p.Connected && n.isAbsent(p)
 	p.Heard = n.now
 	if p.Health != Well {
 		p.Health = Well
 		n.nodesChanged()
 	}
 	clear(p.doubts)
+	if back { // neither of the two was given jobs meanwhile
+		n.feedSoon()
+		n.askAgain()
+	}
 }
 
 // Forget takes a node out of the table (CLUSTER FORGET). Gossip doesn't bring
@@ -309,6 +314,7 @@ func (n *Node) beatAll() {
 		if n.now-p.Heard > n.mesh.timeout && p.Health == Well {
 			p.Health = Suspected
 			n.nodesChanged()
+			n.givenSilent(p)
 		}
 		if p.Health == Suspected {
 			n.judge(p)
