@@ -37,10 +37,10 @@ type ballot struct {
 }
 
 // earlier says of a vote for the same holder whether it was this claim that asked for it, in
-// an earlier attempt. Another node may claim for the same holder at the same time: its tokens
-// lie in between.
+// an earlier attempt, or in this one. Another node may claim for the same holder at the same time: its tokens
+// lie in between. After a restart the node that asked isn't known any more, but nobody else asks for this very token.
 func (b *ballot) earlier(l *store.Lock) bool {
-	return b.token-l.Token <= b.above && b.by == l.By
+	return b.token-l.Token <= b.above && b.by == l.By || b.token == l.Token && l.By == 0
 }
 
 // nodeBits are the bits of a node's short name by which votes tell claimants apart.
