@@ -14,6 +14,7 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 		n.touch(j.Queue)
 	}
 	n.endLocks(j)
+	n.endVotes(j)
 	n.ended(j, cancelled(j), source{from: from})
 	n.store.Hold(j)
 	n.store.Count(j, store.NoReason)
@@ -268,6 +269,7 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 	if len(n.mesh.order) > 0 {
 		n.graves.add(j.ID, n.now, cancelled(j))
 	}
+	n.endVotes(j)
 	if j.State != store.StateAcked {
 		n.store.Count(j, store.NoReason)
 		j.State = store.StateAcked // as good as

@@ -20,7 +20,8 @@ const (
 )
 
 // debtMost is how many debts there can be; then the oldest is forgotten. The locks of jobs
-// have their own number: others find out by themselves that a job is gone.
+// have their own number: a node whose jobs wait for such a lock asks whether its job is gone
+// (watchLock).
 var debtMost = [debtKinds]int{ofJobs: 10_000, ofOwners: 50_000}
 
 // The kinds of debts.

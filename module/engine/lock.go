@@ -35,7 +35,9 @@ const (
 	endedMS    = 2_000   // how long one that is over is kept
 
 	longLeaseMS = 600_000 // an at-most-once job has its lock for as long as it lives
-	orphanMS    = 60_000
+
+	orphanFirstMS = 2_000  // until those who wait for a lock ask whether its job is gone, doubling
+	orphanLastMS  = 60_000 // at most
 )
 
 // Flags of a lock.
@@ -68,6 +70,7 @@ const (
 type deadline struct {
 	at   int64 // steady, ms
 	name string
+	wait int64 // until it is asked whether the lock's job is gone, see watchLock; 0: nobody waits for that
 	pos  int
 }
 
@@ -374,20 +377,31 @@ func (n *Node) untilOf(lease int64) int64 {
 // watchLock has [Node.Tick] see to it that a lock's end isn't missed by those
 // who wait for it.
 func (n *Node) watchLock(l *store.Lock) {
+	wait := int64(orphanFirstMS)
+	if d := n.awaited[string(l.Name())]; d != nil && d.wait > 0 {
+		wait = d.wait // it is watched already
+	}
+	n.watchFor(l, wait)
+}
+
+// watchFor is watchLock that looks after wait ms whether the lock's job is gone.
+func (n *Node) watchFor(l *store.Lock, wait int64) {
 	if l.Until == 0 {
 		return
 	}
 	at := l.Until
 	if n.orphaned(l) {
-		at = min(at, n.steady()+orphanMS)
+		at = min(at, n.steady()+wait)
 	}
 	n.await(l.Name(), at)
+	n.awaited[string(l.Name())].wait = wait
 }
 
-// orphaned says whether a lock is leased for so long that those who wait for its end
-// are to ask now and then whether its job, which isn't known here, is known at all.
+// orphaned says whether those who wait for a lock's end are to ask now and then whether its job, which
+// isn't known here, is known at all. The Unlock may never come: the node that owes it may have been
+// started anew, or owe too many.
 func (n *Node) orphaned(l *store.Lock) bool {
-	return l.Lease > longLeaseMS && l.Job != (store.ID{}) && !n.jobLives(l.Job)
+	return l.Flags&lockOutlives == 0 && l.Job != (store.ID{}) && !n.jobLives(l.Job)
 }
 
 // tickLocks ends the watched locks that are over, and removes some of the others.
@@ -402,7 +416,8 @@ func (n *Node) tickLocks() {
 	now := n.steady()
 	live := 0
 	for ; len(n.deadlines) > 0 && n.deadlines[0].at <= now && live < lockSlice; live++ {
-		name := heap.Pop(&n.deadlines).(*deadline).name
+		d := heap.Pop(&n.deadlines).(*deadline)
+		name := d.name
 		delete(n.awaited, name)
 		if n.restOver([]byte(name)) {
 			live += wakeCost - 1
@@ -417,7 +432,7 @@ func (n *Node) tickLocks() {
 			if n.orphaned(l) {
 				n.suspectLock(l)
 			}
-			n.watchLock(l)
+			n.watchFor(l, min(max(2*d.wait, orphanFirstMS), orphanLastMS))
 		}
 	}
 	if len(n.deadlines) > 0 {

@@ -728,6 +728,27 @@ func (n *Node) endLocks(j *store.Job) {
 	}
 }
 
+// endVotes takes this node's votes for a job back that is done, whether or not the job's record here
+// says that it has the locks: the node where it had them may forget whom it owes that. A vote that
+// outlives its job stays.
+func (n *Node) endVotes(j *store.Job) {
+	if j.Parts == 0 || n.alone() || n.passive || n.loading {
+		return
+	}
+	u := j.Unique()
+	if u == nil {
+		return
+	}
+	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
+		if u.Has(hasFlag(space)) {
+			continue // endLocks frees it at all nodes
+		}
+		if l := n.liveLock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && l.Flags&lockOutlives == 0 {
+			n.removeLock(l)
+		}
+	}
+}
+
 // leaveTo frees the run lock of a job that another node works on now.
 func (n *Node) leaveTo(j *store.Job) {
 	if j.Parts == 0 {
