@@ -627,6 +627,33 @@ func (n *Node) giveUpRun(name []byte, id *store.ID, token uint64) {
 	n.lockFreed(slices.Clone(name))
 }
 
+// endPastRuns takes the votes back for runs of a job that was queued when this node ended. All that
+// the node logged is there, and it logs a delivery before the client gets the job: so nobody has the job
+// by a run that this node claimed. The node may have ended while it asked for one, or before the others
+// heard that the job was given back. Another node's claim, and votes that were extended since, stay.
+func (n *Node) endPastRuns(j *store.Job) {
+	if j.State != store.StateQueued || !runs(j) || n.alone() {
+		return
+	}
+	u := j.Unique()
+	name := slices.Clone(n.lockName(j, u, store.LockRun))
+	if u.Has(store.UniqueHasRun) || n.claiming(string(name), &j.ID) {
+		return
+	}
+	tokens := []uint64{0, 0}
+	if l := n.liveLock(name); l != nil && l.Job == j.ID {
+		tokens[0] = l.Token
+	}
+	if t := u.RunToken(); t != tokens[0] && begunAt(t)+voteMS(n.runLease(j, u)+2*ClaimTimeoutMS) > n.now {
+		tokens[1] = t
+	}
+	for _, t := range tokens {
+		if t > 0 && n.isOwnToken(t) {
+			n.giveUpRun(name, &j.ID, t)
+		}
+	}
+}
+
 // claiming says whether a lock is being claimed for a job.
 func (n *Node) claiming(name string, id *store.ID) bool {
 	if l := n.byJob[*id]; l != nil {

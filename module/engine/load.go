@@ -268,6 +268,9 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		n.arm(j)
 		return
 	}
+	if s.Exact && !s.Same && !s.restored {
+		n.endPastRuns(j)
+	}
 	j, settled := n.settleFamily(j, s.Trust)
 	if settled {
 		return

@@ -199,6 +199,11 @@ func (n *Node) ownToken(space store.Space, token uint64) uint64 {
 	return token
 }
 
+// isOwnToken says of the token of a run whether this node gave it out.
+func (n *Node) isOwnToken(token uint64) bool {
+	return token&ownMask == uint64(n.self.Node())&ownMask
+}
+
 // saw notes a token that another node knows: ours are greater from now on. One
 // from the far future can only be an error.
 func (n *Node) saw(token uint64) {

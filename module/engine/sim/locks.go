@@ -526,6 +526,7 @@ type vote struct {
 const (
 	voteWeak     = 0x03 // without a majority
 	voteOutlives = 0x04 // a window, which ends while the node is down
+	voteKept     = 0x08 // extended since it was given
 	voteSoft     = 0x80 // learnt from another
 )
 
@@ -562,10 +563,20 @@ func (n *node) outvoted() map[string]bool {
 	return names
 }
 
+// isPastRun says of a vote whether it was for a run that this node claimed, of a job that its log has in
+// the queue: nobody has the job by that, and the vote is taken back.
+func (n *node) isPastRun(v *vote) bool {
+	const ownBits = 1<<16 - 1 // of a run's token: which node gave it out
+	j := n.e.Job(&v.job)
+	return store.Space(v.name[0]) == store.LockRun && v.flags&voteKept == 0 && v.token&ownBits == uint64(n.id.Node())&ownBits &&
+		j != nil && (j.State == store.StateQueued || j.Returning()) && !j.Unique().Has(store.UniqueHasRun)
+}
+
 // checkVotes compares them with what the log has brought back.
 func (n *node) checkVotes() {
 	for _, v := range n.votes {
 		switch l := n.e.Lock(v.name); {
+		case l == nil && n.isPastRun(&v):
 		case l == nil:
 			n.s.fail("node %d has lost its vote for %q by a restart, of job %s or %q by token %d", n.i, v.name, v.job, v.owner, v.token)
 		case l.Job != v.job || string(l.Owner()) != v.owner:
