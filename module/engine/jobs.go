@@ -302,7 +302,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	}
 	again, returns := j.Flags&store.FlagQueuedOnce != 0, j.Returning()
 	if again || nack || j.Flags&store.FlagDelivered != 0 {
-		n.retake(j)
+		n.retake(j, returns || !again && !nack)
 	}
 	n.push(j)
 	n.log(LogState, j)
@@ -443,7 +443,7 @@ func (n *Node) Undeliver(d Delivery) {
 	j.Flags &^= store.FlagDelivered
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
-	n.retake(j)
+	n.retake(j, false)
 	n.push(j)
 	n.log(LogState, j)
 	n.serve(j.Queue)

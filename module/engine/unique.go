@@ -869,8 +869,9 @@ func (n *Node) revoke(j *store.Job) {
 
 // retake gives a job that comes back into its queue the waiting lock again that its delivery
 // ended, unless another has it by now. As long as it waits to be processed again no other is
-// to wait beside it.
-func (n *Node) retake(j *store.Job) {
+// to wait beside it. LOCKTTL begins anew by that, but not where the job has waited all the time:
+// it wasn't given to a client, here or where it comes from.
+func (n *Node) retake(j *store.Job, waited bool) {
 	if j.Parts == 0 {
 		return
 	}
@@ -889,8 +890,7 @@ func (n *Node) retake(j *store.Job) {
 		return
 	}
 	id, lease := j.ID, u.LockTTL()
-	if l := n.liveLock(name); lease > 0 && l != nil && l.Job == id && l.Until > 0 {
-		// It has waited all the time, most likely: its lock doesn't last longer for that.
+	if l := n.liveLock(name); waited && lease > 0 && l != nil && l.Job == id && l.Until > 0 {
 		lease = min(lease, max(1, leaseOf(l.Until-n.steady())))
 	}
 	now, _ := n.claimLock(jobLock{name: name, job: id, lease: lease, any: u.Has(store.UniqueAny)}, func(o Outcome) {
