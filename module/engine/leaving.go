@@ -6,11 +6,12 @@ import (
 )
 
 // Leaving the mesh: the node takes no jobs any more, and gives away what it has. Waiting jobs go to clients of
-// other nodes. A delayed job is to be queued by this node; it is left to another node that has a copy.
+// other nodes. A delayed job that this node is to queue is left to another node that has a copy, and is this node's until
+// that one has said that it has taken it: the word can be lost, and that node may have lost its copy.
 
 const (
-	departSlice   = 500    // jobs looked at in one tick
-	departAgainMS = 10_000 // until those that nobody took are looked at again: a holder may be back
+	departSlice   = 500   // jobs looked at in one tick
+	departAgainMS = 5_000 // until those that nobody has taken are looked at again
 )
 
 // departure is the pass over all jobs of a node that is leaving.
@@ -59,18 +60,47 @@ func (n *Node) tickDeparture() {
 	}
 }
 
-// depart has another holder queue a delayed job when its time has come. Should the word of it be lost, each
-// holder queues the job after its retry time, as any copy. A unique job stays: its lock may get a lease when it is queued.
+// depart asks another holder to queue a delayed job when its time has come. The job stays with this node until that one
+// answers PutOff: then it is put off here. That answer can be lost as well, so this node announces the job before it queues
+// it, as the other one does. A unique job stays: its lock may get a lease when it is queued. So does a job whose time is near.
 func (n *Node) depart(j *store.Job) {
-	if j.State != store.StateActive || j.Reason() != store.Delayed || j.Retry == 0 || held(j) || j.Unique() != nil || j.QTime <= n.now {
+	if j.State != store.StateActive || j.Reason() != store.Delayed || j.Retry == 0 || held(j) || j.Unique() != nil || j.QTime <= n.now+2*store.AnnounceMS {
 		return
 	}
 	for _, p := range n.mesh.order {
 		if p.usable() && j.HeldBy(uint64(p.Node)) {
-			span := j.QTime - n.now
-			n.send(p, &wire.Message{Kind: wire.Enqueue, ID: j.ID, Span: span})
-			n.yield(j, span)
+			if n.steady() >= p.choked {
+				j.Flags &^= store.FlagAnnounced
+				n.arm(j)
+				n.send(p, &wire.Message{Kind: wire.Enqueue, Flags: wire.Leaves, ID: j.ID, Span: j.QTime - n.now})
+			}
 			return
 		}
+	}
+}
+
+// onDeparting takes a delayed job that a node leaves to this one, and says that it has it. Another holder may
+// have taken it too, where the first answer was lost: so it is announced before it is queued.
+func (n *Node) onDeparting(p *Peer, j *store.Job, span int64) {
+	n.onEnqueue(j, max(span, 1), 0)
+	switch {
+	case n.awaitsFirst(j):
+		j.Flags &^= store.FlagAnnounced
+		n.arm(j)
+		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
+	case j.State == store.StateQueued:
+		n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
+	case n.inHands(j):
+		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
+	}
+}
+
+// onDepartingUnknown answers where this node has no copy of such a job: the sender asks another holder then.
+func (n *Node) onDepartingUnknown(p *Peer, id *store.ID) {
+	switch {
+	case n.graves.has(id) || n.store.Done(id):
+		n.sendAck(p, n.graves.ack(id))
+	case !n.away(id):
+		n.send(p, &wire.Message{Kind: wire.Refused, ID: *id, Count: wire.Deleted})
 	}
 }

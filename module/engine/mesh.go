@@ -169,6 +169,8 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && (n.graves.has(&id) || n.store.Done(&id)):
 			// Acknowledged here, and gone: for all knew, or its queue was deleted before.
 			n.sendAck(p, n.graves.ack(&id))
+		case m.Kind == wire.Enqueue && m.Flags&wire.Leaves != 0:
+			n.onDepartingUnknown(p, &id)
 		default:
 			n.heardAway(p, &id, m)
 		}
@@ -189,7 +191,11 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Holders:
 		n.onHolders(p, j, m)
 	case wire.Enqueue:
-		n.onEnqueue(j, m.Span, m.Flags)
+		if m.Flags&wire.Leaves != 0 {
+			n.onDeparting(p, j, m.Span)
+		} else {
+			n.onEnqueue(j, m.Span, m.Flags)
+		}
 	case wire.WillQueue:
 		if j.State != store.StateQueued && j.Parts != 0 && moves(j) > 0 { // else it is told with Queued
 			n.send(p, n.movedTo(j))

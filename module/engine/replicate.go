@@ -404,6 +404,9 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		}
 		ad.refused = append(ad.refused, p.Node)
 		n.oneMore(j, ad)
+	} else if n.leaving {
+		n.log(LogState, j)
+		n.depart(j) // it had no copy to queue, another may have
 	}
 }
 

@@ -314,6 +314,7 @@ var flagNames = []struct {
 	{wire.WillQueue, wire.WasQueued, "was-queued"},
 	{wire.Queued, wire.InHands, "in-hands"},
 	{wire.Queued, wire.Kept, "kept"},
+	{wire.Enqueue, wire.Leaves, "leaves"},
 	{wire.Enqueue, wire.WasHeld, "was-held"},
 	{wire.Enqueue, wire.LetGo, "let-go"},
 	{wire.PutOff, wire.Objection, "objection"},

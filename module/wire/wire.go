@@ -133,6 +133,7 @@ const (
 	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted; see [NacksFlags]
 	WasHeld   = QueueIt   // Enqueue: the job was held back when its copies were sent, and a holder may be about to let it go
 	LetGo     = Known     // Enqueue: it waits for nothing by now
+	Leaves    = NoReply   // Enqueue: the sender is leaving, and keeps the job until the receiver has said PutOff or Queued
 	Objection = QueueIt   // PutOff: to a WillQueue of the receiver's
 	KeptOut   = Known     // PutOff: the sender was to queue it for the first time, and its queue is paused: whoever left it to the sender may queue it
 	StillHeld = Known     // Release: the job waits for others still, where it was released
