@@ -10,7 +10,8 @@ import (
 // that one has said that it has taken it: the word can be lost, and that node may have lost its copy.
 
 const (
-	departSlice   = 500   // jobs looked at in one tick
+	departSlice   = 500   // jobs that are left to others in one tick
+	departSteps   = 1000  // buckets of the table looked at in one tick, whatever is in them
 	departAgainMS = 5_000 // until those that nobody has taken are looked at again
 )
 
@@ -46,10 +47,13 @@ func (n *Node) tickDeparture() {
 		n.wake = min(n.wake, d.next)
 		return
 	}
-	var jobs []*store.Job
-	for again := true; again && len(jobs) < departSlice; again = d.cursor != 0 {
-		d.cursor = n.store.ScanJobs(d.cursor, &jobs)
+	jobs := n.scratch.jobs[:0]
+	for steps := departSteps; steps > 0 && len(jobs) < departSlice; steps-- {
+		if d.cursor = n.store.ScanJobs(d.cursor, &jobs); d.cursor == 0 {
+			break
+		}
 	}
+	n.scratch.jobs = jobs
 	for _, j := range jobs {
 		n.depart(j)
 	}
