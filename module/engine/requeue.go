@@ -107,7 +107,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 		n.arm(j)
 	case away:
 	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
-		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID, Span: max(j.QTime-n.now, 0)})
+		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection | n.keyFlag(j), ID: j.ID, Span: max(j.QTime-n.now, 0)})
 	}
 }
 
@@ -142,6 +142,9 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
 	if flags&wire.KeptOut != 0 {
 		n.onKeptOut(j)
 		return
+	}
+	if flags&wire.GotKey != 0 {
+		n.gotKey(j)
 	}
 	if j.State == store.StateWaitRepl || n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node {
 		return

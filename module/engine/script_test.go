@@ -319,6 +319,7 @@ var flagNames = []struct {
 	{wire.Enqueue, wire.LetGo, "let-go"},
 	{wire.PutOff, wire.Objection, "objection"},
 	{wire.PutOff, wire.KeptOut, "kept-out"},
+	{wire.PutOff, wire.GotKey, "got-key"},
 }
 
 func (l letter) String() string {

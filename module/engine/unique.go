@@ -327,8 +327,8 @@ func (n *Node) putOff(j *store.Job) bool {
 	return u != nil && u.Has(store.UniquePending)
 }
 
-// gotKey follows the word of another node that it has a job queued, or with a client: one that was put off
-// has got its key since, and isn't to be asked for again by this node.
+// gotKey follows the word of another node that it has a job queued, or with a client, or has got its key: one that
+// was put off isn't to be asked for again by this node.
 func (n *Node) gotKey(j *store.Job) {
 	if !n.putOff(j) {
 		return
@@ -387,7 +387,15 @@ func (n *Node) reschedule(j *store.Job, u store.Unique, span int64) {
 func (n *Node) later(j *store.Job, span int64) {
 	j.Flags &^= store.FlagQueuedOnce
 	n.waitFor(j, span)
-	n.tell(j, &wire.Message{Kind: wire.PutOff, Span: span})
+	n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: n.keyFlag(j), Span: span})
+}
+
+// keyFlag is the flag of a PutOff that tells whether this node waits for the job's key.
+func (n *Node) keyFlag(j *store.Job) uint8 {
+	if j.Unique() == nil || n.putOff(j) {
+		return 0
+	}
+	return wire.GotKey
 }
 
 // waitFor keeps a job out of its queue for span ms. It isn't announced then.

@@ -135,6 +135,7 @@ const (
 	LetGo     = Known     // Enqueue: it waits for nothing by now
 	Leaves    = NoReply   // Enqueue: the sender is leaving, and keeps the job until the receiver has said PutOff or Queued
 	Objection = QueueIt   // PutOff: to a WillQueue of the receiver's
+	GotKey    = NoReply   // PutOff: of a unique job, which doesn't wait for its key, or no more
 	KeptOut   = Known     // PutOff: the sender was to queue it for the first time, and its queue is paused: whoever left it to the sender may queue it
 	StillHeld = Known     // Release: the job waits for others still, where it was released
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows
