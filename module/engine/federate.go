@@ -482,6 +482,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) {
 		return // a client here works on it: our retry time counts
 	}
+	n.learnCounts(j, m)
 	if j = n.overheard(j); j.State == store.StateActive {
 		j.Flags &^= store.FlagQueuedOnce
 		if m.Job.Nacks > 0 || m.Job.Deliveries > 0 {
@@ -491,6 +492,15 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			n.tell(j, &wire.Message{Kind: wire.Queued})
 		}
 		n.requeue(j, false)
+	}
+}
+
+// learnCounts takes over what a node that sends a copy has counted, and this one hasn't heard of. Else a client that
+// is given the job here would lose it to that node: this one would take it for the client that gave it back there.
+func (n *Node) learnCounts(j *store.Job, m *wire.Message) {
+	if m.Job.Nacks > j.Nacks || m.Job.Deliveries > j.Deliveries {
+		j.Nacks, j.Deliveries = max(j.Nacks, m.Job.Nacks), max(j.Deliveries, m.Job.Deliveries)
+		n.log(LogState, j)
 	}
 }
 

@@ -584,6 +584,9 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			return
 		}
 		j, _ = n.learnLogged(j, m.Holders)
+		if !n.inHands(j) { // else its counts say whether the client that has it gave it back elsewhere
+			n.learnCounts(j, m)
+		}
 		if m.Flags == 0 && (j.State == store.StateQueued || j.Flags&store.FlagDelivered != 0 && j.QTime > n.now) {
 			n.send(p, &wire.Message{Kind: wire.Queued, ID: m.ID}) // the sender isn't to queue it when it is promised
 		}

@@ -270,6 +270,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 			return
 		}
 	}
+	if given {
+		j.Nacks = max(j.Nacks, wire.FlaggedNacks(flags))
+	}
 	if flags&wire.CountNack != 0 {
 		j.Nacks = saturated(j.Nacks)
 	}
