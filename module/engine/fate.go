@@ -704,6 +704,7 @@ func (n *Node) CancelJob(id *store.ID) int {
 
 // cancel ends a job that is promised, and isn't done, as [Node.CancelJob] has it.
 func (n *Node) cancel(j *store.Job) int {
+	j = n.tellsTakers(j)
 	dropped := n.ended(j, true, source{})
 	if j.Holders() == 0 && n.store.Knot(&j.ID) == nil {
 		n.remove(j)

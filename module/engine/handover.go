@@ -252,6 +252,17 @@ func (n *Node) given(j *store.Job) {
 	n.evicted(id, false) // jobs that came to wait for it meanwhile
 }
 
+// tellsTakers has all nodes be told of the end of a job that is offered, or uncertain: another node may have it by now,
+// and may have handed it on. The job may move.
+func (n *Node) tellsTakers(j *store.Job) *store.Job {
+	if isOffered(j) || j.Uncertain() && j.State == store.StateActive {
+		for _, p := range n.mesh.order {
+			j, _ = n.addHolder(j, p.Node)
+		}
+	}
+	return j
+}
+
 // unoffer takes an offered job back, which is certain not to be anywhere else.
 func (n *Node) unoffer(j *store.Job) {
 	j = n.dropOffer(j)

@@ -463,7 +463,7 @@ func (n *Node) Ack(id *store.ID) bool {
 	if counted {
 		n.Stats.Acked++
 		if !n.alone() {
-			j = n.tellsKin(j)
+			j = n.tellsTakers(n.tellsKin(j))
 		}
 		if j.Holders() == 0 {
 			if j.Parts > 0 || n.store.Ties() > 0 {
@@ -502,6 +502,7 @@ func (n *Node) FastAck(id *store.ID) bool {
 		return false
 	}
 	n.Stats.Acked++
+	j = n.tellsTakers(j)
 	n.tell(j, &m)
 	n.forgetJob(j, nil)
 	return true
@@ -521,6 +522,10 @@ func (n *Node) Delete(id *store.ID) bool {
 	if ad := n.addings[*id]; ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
+		return true
+	}
+	if isOffered(j) {
+		n.cancel(j) // there is but one copy, and the other node may have it
 		return true
 	}
 	if j.Holders() == 0 {
