@@ -627,29 +627,30 @@ func (n *Node) giveUpRun(name []byte, id *store.ID, token uint64) {
 	n.lockFreed(slices.Clone(name))
 }
 
-// endPastRuns takes the votes back for runs of a job that was queued when this node ended. All that
+// endOwnRuns takes the votes back for runs of a job that was queued when this node ended. All that
 // the node logged is there, and it logs a delivery before the client gets the job: so nobody has the job
 // by a run that this node claimed. The node may have ended while it asked for one, or before the others
 // heard that the job was given back. Another node's claim, and votes that were extended since, stay.
-func (n *Node) endPastRuns(j *store.Job) {
+func (n *Node) endOwnRuns(j *store.Job) {
 	if j.State != store.StateQueued || !runs(j) || n.alone() {
 		return
 	}
 	u := j.Unique()
-	name := slices.Clone(n.lockName(j, u, store.LockRun))
-	if u.Has(store.UniqueHasRun) || n.claiming(string(name), &j.ID) {
+	name := n.lockName(j, u, store.LockRun)
+	voted, last := uint64(0), u.RunToken()
+	if l := n.liveLock(name); l != nil && l.Job == j.ID {
+		voted = l.Token
+	}
+	if last == voted || begunAt(last)+voteMS(n.runLease(j, u)+2*ClaimTimeoutMS) <= n.now {
+		last = 0 // its votes are over, or it is that one
+	}
+	if voted|last == 0 || u.Has(store.UniqueHasRun) || n.claiming(string(name), &j.ID) {
 		return
 	}
-	tokens := []uint64{0, 0}
-	if l := n.liveLock(name); l != nil && l.Job == j.ID {
-		tokens[0] = l.Token
-	}
-	if t := u.RunToken(); t != tokens[0] && begunAt(t)+voteMS(n.runLease(j, u)+2*ClaimTimeoutMS) > n.now {
-		tokens[1] = t
-	}
-	for _, t := range tokens {
-		if t > 0 && n.isOwnToken(t) {
-			n.giveUpRun(name, &j.ID, t)
+	name = slices.Clone(name)
+	for _, token := range [...]uint64{voted, last} {
+		if token > 0 && n.isOwnToken(token) {
+			n.giveUpRun(name, &j.ID, token)
 		}
 	}
 }

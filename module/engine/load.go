@@ -269,7 +269,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		return
 	}
 	if s.Exact && !s.Same && !s.restored {
-		n.endPastRuns(j)
+		n.endOwnRuns(j)
 	}
 	j, settled := n.settleFamily(j, s.Trust)
 	if settled {

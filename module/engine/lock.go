@@ -93,7 +93,11 @@ func (n *Node) await(name []byte, at int64) {
 
 // unawait ends that, where nothing is left to be looked at.
 func (n *Node) unawait(name []byte) {
-	if d := n.awaited[string(name)]; d != nil && n.consents.rests[d.name] == nil {
+	switch d := n.awaited[string(name)]; {
+	case d == nil:
+	case n.consents.rests[d.name] != nil:
+		d.wait = 0 // it was for the holder that is gone
+	default:
 		heap.Remove(&n.deadlines, d.pos)
 		delete(n.awaited, d.name)
 	}

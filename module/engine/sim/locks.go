@@ -563,9 +563,9 @@ func (n *node) outvoted() map[string]bool {
 	return names
 }
 
-// isPastRun says of a vote whether it was for a run that this node claimed, of a job that its log has in
+// isOwnRun says of a vote whether it was for a run that this node claimed, of a job that its log has in
 // the queue: nobody has the job by that, and the vote is taken back.
-func (n *node) isPastRun(v *vote) bool {
+func (n *node) isOwnRun(v *vote) bool {
 	const ownBits = 1<<16 - 1 // of a run's token: which node gave it out
 	j := n.e.Job(&v.job)
 	return store.Space(v.name[0]) == store.LockRun && v.flags&voteKept == 0 && v.token&ownBits == uint64(n.id.Node())&ownBits &&
@@ -576,7 +576,7 @@ func (n *node) isPastRun(v *vote) bool {
 func (n *node) checkVotes() {
 	for _, v := range n.votes {
 		switch l := n.e.Lock(v.name); {
-		case l == nil && n.isPastRun(&v):
+		case l == nil && n.isOwnRun(&v):
 		case l == nil:
 			n.s.fail("node %d has lost its vote for %q by a restart, of job %s or %q by token %d", n.i, v.name, v.job, v.owner, v.token)
 		case l.Job != v.job || string(l.Owner()) != v.owner:
