@@ -160,6 +160,9 @@ func (n *Node) vanished() {
 			n.endAdding(ad)
 			n.graves.add(ad.id, n.now, true)
 			n.tellAll(&wire.Message{Kind: wire.DelJob, Flags: wire.PassOn | wire.ByClient, ID: wire.JobID(ad.id)})
+			if slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected }) {
+				n.endUnknown(&ad.id, true) // one of those may have been sent a copy, see owesEnd
+			}
 			n.deny(ad, ErrReplRemoved)
 			if len(n.waiting) == 0 {
 				return
@@ -219,8 +222,25 @@ func (n *Node) cleanUp(ad *adding) {
 		m.Flags |= wire.ByClient // we aren't one of the holders, who are believed without
 	}
 	n.tell(j, &m)
-	n.graves.add(j.ID, n.now, true)
+	n.graves.add(ad.id, n.now, true)
+	owed := n.owesEnd(j, ad)
 	n.revoke(j)
+	if owed {
+		n.endUnknown(&ad.id, true)
+	}
+}
+
+// owesEnd says whether a node that was sent a copy of a job that is taken back can't be told of that now. When it is back
+// it is told, as of a job that a client has cancelled: the copy would have been queued there by then, and the job's locks
+// are free. There are no more such jobs than ADDJOBs waited when a connection ended.
+func (n *Node) owesEnd(j *store.Job, ad *adding) bool {
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		if p := n.mesh.by[wire.Node(node)]; p != nil && !p.Connected && !slices.Contains(ad.unsent, p.Node) {
+			return !n.passive && !n.loading
+		}
+	}
+	return false
 }
 
 func (n *Node) deny(ad *adding, err error) {
