@@ -701,7 +701,7 @@ func (n *Node) onEnqueue(j *store.Job, span int64, flags uint8) {
 		return
 	}
 	if flags&wire.LetGo != 0 {
-		n.tell(j, &wire.Message{Kind: wire.Queued})
+		n.tellQueues(j)
 	}
 	n.requeue(j, false)
 }

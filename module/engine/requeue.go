@@ -226,7 +226,9 @@ func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
 	if u := j.Unique(); u != nil && j.State == store.StateQueued {
 		n.endsWaiting(j, u) // a client had it before it came back
 	}
-	n.gotKey(j)
+	if flags&wire.InHands != 0 {
+		n.gotKey(j)
+	}
 	n.leaveJob(j, span)
 }
 
