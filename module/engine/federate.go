@@ -476,6 +476,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			return
 		}
 		j = n.onNewQueue(p, j, m)
+		n.gotKey(j)
 	}
 	n.Stats.Imported++
 	n.imported(p, m.Queue)

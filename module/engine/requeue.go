@@ -145,11 +145,37 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
 	}
 	if flags&wire.GotKey != 0 {
 		n.gotKey(j)
+	} else if n.hadKey(j) {
+		n.tellGotKey(p, j)
+		return
 	}
 	if j.State == store.StateWaitRepl || n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node {
 		return
 	}
 	n.leaveJob(j, span)
+}
+
+// hadKey says whether this node knows that a job which was put off by a conflict has got its key since. That stays so:
+// a node that waits for the key was away meanwhile, and nobody is to leave the job to it.
+func (n *Node) hadKey(j *store.Job) bool {
+	u := j.Unique()
+	return u != nil && j.Retry > 0 && u.Tries() > 0 && !u.Has(store.UniquePending) && j.State != store.StateWaitRepl && !held(j)
+}
+
+// tellGotKey answers such a node.
+func (n *Node) tellGotKey(p *Peer, j *store.Job) {
+	m := wire.Message{Kind: wire.Queued, ID: j.ID}
+	switch {
+	case j.State == store.StateQueued:
+	case j.Flags&store.FlagDelivered != 0 && j.QTime > n.now:
+		m.Flags = wire.InHands
+	default:
+		m.Kind, m.Flags = wire.PutOff, wire.GotKey
+		if n.awaitsFirst(j) {
+			m.Span = j.QTime - n.now
+		}
+	}
+	n.send(p, &m)
 }
 
 // onKeptOut takes a job's first queueing back from the node to which it was left. It is as where a job was just
@@ -226,7 +252,7 @@ func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
 	if u := j.Unique(); u != nil && j.State == store.StateQueued {
 		n.endsWaiting(j, u) // a client had it before it came back
 	}
-	if flags&wire.InHands != 0 {
+	if flags&wire.InHands != 0 { // else that node may wait for the key still
 		n.gotKey(j)
 	}
 	n.leaveJob(j, span)
