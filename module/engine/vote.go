@@ -121,8 +121,11 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	l.By = b.by
 	// Its holder may fail to get the other votes, and count on what it had before:
 	// a vote is never shortened. (Until is 0 in one that is new.)
-	if until := n.untilOf(b.lease); until > l.Until || n.alone() {
+	switch until := n.untilOf(b.lease); {
+	case until > l.Until || n.alone():
 		l.Lease, l.Until = b.lease, until
+	case live && !b.anew && l.Space() == store.LockRun:
+		l.Lease = max(1, leaseOf(l.Until-n.steady())) // the lease and what is left of it say when the run was prolonged: see pastRuns.over
 	}
 	n.noteLock(l)
 	if s := n.suspectOf(b.name); s != nil {
