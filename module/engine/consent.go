@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"errors"
+	"math"
 	"slices"
 
 	"jobmesh/module/store"
@@ -1054,20 +1055,39 @@ func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
 }
 
 // endPastRun follows a denial that names a vote for a run of the very job that was asked for. Where that run
-// began before the job was given back here, all take the vote back.
+// began before the job was given back here, all take the vote back. Where this node claimed it before it was
+// started anew, and has all that it logged, nobody has the job by it ([Node.endOwnRuns]): all take back a
+// vote that wasn't extended since.
 func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
 	k := &m.Lock
 	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
 		return
 	}
-	if past, yes := n.consents.back.get(id); yes && past.ended != k.Token && past.over(k, n.steady()) {
-		past.ended = k.Token
-		n.consents.back.add(id, past, n.now)
-		h := holder{id: id}
-		n.unvote(name, &h, k.Token, 0) // the claim may have come here after the NACK
-		n.owe(name, h, k.Token, 0, n.allPeers())
-		n.lockFreed(slices.Clone(name))
+	past, yes := n.consents.back.get(id)
+	flags := uint8(0)
+	switch {
+	case yes && past.ended == k.Token:
+		return // they were told
+	case yes && past.over(k, n.steady()):
+	case k.Token <= n.ownBefore && n.isOwnToken(k.Token) && n.isQueued(&id):
+		if flags = wire.Fresh; !yes {
+			past.at = math.MinInt64 / 2 // it wasn't given back
+		}
+	default:
+		return
 	}
+	past.ended = k.Token
+	n.consents.back.add(id, past, n.now)
+	h := holder{id: id}
+	n.unvote(name, &h, k.Token, flags) // the claim may have come here after the NACK
+	n.owe(name, h, k.Token, flags, n.allPeers())
+	n.lockFreed(slices.Clone(name))
+}
+
+// isQueued says whether a job is in its queue, and has no run.
+func (n *Node) isQueued(id *store.ID) bool {
+	j := n.store.Lookup(id)
+	return j != nil && j.State == store.StateQueued && !hasRun(j)
 }
 
 // runs says whether a job may not be worked on beside others.

@@ -49,6 +49,11 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 	if n.passive {
 		return 0
 	}
+	if !t.Same {
+		if n.ownBefore = 0; t.Exact {
+			n.ownBefore = n.store.Locks().Floor
+		}
+	}
 	s := settling{Trust: t}
 	n.settleSome(&s)
 	return s.uncertain
