@@ -513,6 +513,8 @@ func (n *Node) imported(p *Peer, name []byte) {
 		n.send(p, &wire.Message{Kind: wire.NeedJobs, Queue: name})
 	}
 	imp.asked, imp.direct, imp.poll, imp.polls = 0, 0, 0, 0
+	// The others may remember less of who waits here, or nothing: all are asked again when those that gave jobs aren't any more.
+	imp.nextAll, imp.all = min(imp.nextAll, n.now+importWindow), 0
 	if list := n.waits[string(name)]; list != nil {
 		list.due = n.now
 		heap.Fix(&n.asking, list.pos)
@@ -524,7 +526,6 @@ func (n *Node) imported(p *Peer, name []byte) {
 		}
 	}
 	imp.from = append(imp.from, responder{p.Node, n.now})
-	imp.all = 0
 }
 
 // sooner has the lines in the order of when they ask other nodes again.

@@ -64,7 +64,11 @@ func TestWalks(t *testing.T) {
 // walks plays the first seeds, and those that the flags ask for.
 func walks(t *testing.T, fixed int, play func(seed uint64) *walk) {
 	if *walkSeed != 0 {
-		fmt.Print(play(*walkSeed).log.String())
+		x := play(*walkSeed)
+		fmt.Print(x.log.String())
+		if x.failure != "" {
+			t.Error(x.failure)
+		}
 		return
 	}
 	for i := range fixed + *walkSeeds {
