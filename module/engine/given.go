@@ -55,16 +55,23 @@ func taker(j *store.Job) wire.Node {
 func (n *Node) isAbsent(p *Peer) bool { return n.now-p.Heard > absentMS }
 
 // givenUp follows a connection, before its node is heard.
-func (n *Node) givenUp(p *Peer) { n.doubt(p, givenMS) }
+func (n *Node) givenUp(p *Peer) {
+	n.doubt(p, givenMS)
+	p.given = nil
+}
 
 // doubt has this node ask about the jobs that a node was given since some time before it was heard last.
 func (n *Node) doubt(p *Peer, before int64) {
+	var older []given
 	for _, g := range p.given {
-		if g.at >= p.Heard-before && len(p.doubted) < givenMost {
+		switch {
+		case g.at < p.Heard-before:
+			older = append(older, g)
+		case len(p.doubted) < givenMost:
 			p.doubted = append(p.doubted, g.id)
 		}
 	}
-	p.given = nil
+	p.given = older
 	if len(p.doubted) > 0 {
 		n.hurryTick()
 	}

@@ -50,8 +50,9 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 		return 0
 	}
 	if !t.Same {
-		if n.ownBefore = 0; t.Exact {
-			n.ownBefore = n.store.Locks().Floor
+		n.ownBefore, n.lossAt = 0, n.now
+		if t.Exact {
+			n.ownBefore, n.lossAt = n.store.Locks().Floor, 0
 		}
 	}
 	s := settling{Trust: t}

@@ -88,7 +88,16 @@ func (w *world) lockText(m *wire.Message) string {
 	if m.Kind == wire.Verify || m.Kind == wire.Verified {
 		k.Left = 0 // the question's number
 	}
-	text += w.lock(&k)
+	if m.Kind == wire.Verified && k.Lease > 0 {
+		whole := "whole"
+		if k.Lease < store.MaxLease {
+			whole = fmt.Sprint("whole for ", time.Duration(k.Lease)*time.Millisecond)
+		}
+		k.Lease = 0
+		text += w.lock(&k) + " " + whole
+	} else {
+		text += w.lock(&k)
+	}
 	for i := range m.Locks {
 		text += " [" + strings.TrimSpace(w.lock(&m.Locks[i])) + "]"
 	}

@@ -251,6 +251,7 @@ func New(c Config) *Node {
 		n.mesh.timeout = DefaultNodeTimeout
 	}
 	n.claims, n.consents, n.asks = newClaims(), newConsents(), true
+	n.lossAt = math.MaxInt64 // it is now, at the first tick
 	n.SetVotes(Votes{Longest: LeasesUpTo(-1), Unleased: true})
 	n.ids = n.store.IDMaker([4]byte{})
 	n.SetNodeID(c.NodeID)
@@ -358,7 +359,7 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 			return false, 0
 		}
 		n.loaded, n.holding = nil, 0
-		n.ownBefore = 0
+		n.ownBefore, n.lossAt = 0, n.now
 		// Where there was no master, jobs are in all lists.
 		n.promotion = &settling{promoted: n.store.AnyParts(), holds: n.followed}
 	}

@@ -20,6 +20,7 @@ type suspect struct {
 	question int64 // its number, which the answers give back
 	voted    bool  // since then
 	gone     []wire.Node
+	proven   bool // the node that claimed the run is one of them, and has lost nothing since
 }
 
 // suspectOf finds what is asked about a lock; nil: nothing.
@@ -189,6 +190,9 @@ func (n *Node) onVerify(p *Peer, m *wire.Message) {
 	case n.jobDone(id):
 		answer.Count = wire.JobDone
 	}
+	if answer.Count == wire.JobGone && store.Space(l.Name[0]) == store.LockRun {
+		answer.Lock.Lease = n.wholeFor()
+	}
 	n.send(p, &answer)
 	if m.Flags&wire.Endless != 0 && !over {
 		n.endLapsed(l.Name, id)
@@ -213,17 +217,47 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		n.undoubted(m.Lock.Name, s.id, true)
 		return
 	}
-	if m.Count == wire.JobGone && !slices.Contains(s.gone, p.Node) {
-		s.gone = append(s.gone, p.Node)
+	l := n.store.Lock(m.Lock.Name)
+	if m.Count == wire.JobGone {
+		if !slices.Contains(s.gone, p.Node) {
+			s.gone = append(s.gone, p.Node)
+		}
+		s.proven = s.proven || l != nil && n.claimedBy(l, p.Node) && m.Lock.Lease > n.now-begunAt(l.Token)+wholeSpareMS
+		if !n.hasAll(s.gone) {
+			return
+		}
 	}
-	if m.Count == wire.JobGone && !n.hasAll(s.gone) {
-		return
-	}
+	lives := m.Count == wire.JobGone && !s.proven && n.mayRun(l)
 	n.suspects.remove(string(m.Lock.Name))
-	n.undoubted(m.Lock.Name, s.id, false)
-	if l := n.store.Lock(m.Lock.Name); l != nil && l.Job == s.id && l.Flags&lockOutlives == 0 {
+	n.undoubted(m.Lock.Name, s.id, lives)
+	if !lives && l != nil && l.Job == s.id && l.Flags&lockOutlives == 0 {
 		n.removeLock(l)
 	}
+}
+
+// wholeSpareMS is by how much longer than a run lasts a node must have lost nothing: clocks differ.
+const wholeSpareMS = 2_000
+
+// wholeFor is for how long this node has lost nothing, ms.
+func (n *Node) wholeFor() int64 {
+	if n.lossAt == 0 {
+		return store.MaxLease
+	}
+	return min(max(n.now-n.lossAt, 0), store.MaxLease)
+}
+
+// claimedBy says of a run's lock whether it was this node that gave the job to a client.
+func (n *Node) claimedBy(l *store.Lock, node wire.Node) bool {
+	return l.Space() == store.LockRun && l.Token&ownMask == uint64(node)&ownMask
+}
+
+// mayRun says whether a client may work on a job that no node knows: the node that gave it the job was forgotten, or has lost
+// data since. The client has its time all the same. Very long leases, which are those of at-most-once jobs, don't count.
+func (n *Node) mayRun(l *store.Lock) bool {
+	if l == nil || l.Space() != store.LockRun || l.Lease == 0 || l.Lease > longLeaseMS {
+		return false
+	}
+	return !n.claimedBy(l, n.self.Node()) || n.wholeFor() <= n.now-begunAt(l.Token)+wholeSpareMS
 }
 
 // leftover is votes that a job may have though it has no lock, and who says that nobody

@@ -22,6 +22,7 @@ const (
 // Tick does what is due, and returns when to call again (unix ms).
 func (n *Node) Tick() int64 {
 	n.wakes, n.passes = wakeMost, passMost
+	n.lossAt = min(n.lossAt, n.now)
 	n.bury()
 	farewell := n.farewell
 	if n.passive || n.loading || n.alone() {
