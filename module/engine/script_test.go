@@ -30,7 +30,7 @@ import (
 // messages are held until "deliver"; heartbeats, and pages of the tables of locks,
 // arrive at once and aren't shown, unless the mesh was made with "beats", or "tables".
 // One that was made with "remembers" knows after restarts how long its votes can have
-// lasted.
+// lasted. In one with "adders", a late answer to an ADDJOB names the ADDJOB's job, too.
 func TestScripts(t *testing.T) {
 	for _, pattern := range []string{"testdata/*.txt", "testdata/defects/*.txt"} {
 		files, err := filepath.Glob(pattern)
@@ -57,6 +57,7 @@ type world struct {
 	ids           map[string]store.ID
 	sent          []letter
 	beats, tables bool
+	adders        bool
 	quick         []letter // heartbeats, and pages of the tables of locks, on their way
 }
 
@@ -164,7 +165,7 @@ func (w *world) mesh() {
 	count, timeout := 3, int64(engine.DefaultNodeTimeout)
 	w.arg("nodes", &count)
 	w.arg("timeout", &timeout)
-	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats"), tables: w.d.HasArg("tables")}
+	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats"), tables: w.d.HasArg("tables"), adders: w.d.HasArg("adders")}
 	for i := range count {
 		n := &actor{w: w, name: string(rune('a' + i)), disk: map[store.ID][2][]byte{}, locks: map[string][]byte{}, links: map[*actor]bool{}, next: w.now + 1}
 		for k := range n.id {
@@ -250,8 +251,12 @@ func (n *actor) effect(e *engine.Effect) {
 	case engine.Released:
 		w.say("  %s answers RELEASEJOB %v: %d", n.name, e.Client, e.Nodes)
 	case engine.Promise:
-		w.say("  %s answers ADDJOB: %s", n.name, w.job(e.ID))
+		w.say("  %s answers ADDJOB%s: %s", n.name, w.adder(e), w.job(e.ID))
 	case engine.Deny:
+		if w.adders {
+			w.say("  %s answers ADDJOB%s: %v", n.name, w.adder(e), e.Err)
+			break
+		}
 		w.say("  %s refuses %s: %v", n.name, w.job(e.ID), e.Err)
 	case engine.Send:
 		to := w.node(e.Peer.ID)
@@ -285,6 +290,14 @@ func (n *actor) effect(e *engine.Effect) {
 	default:
 		n.lockEffect(e)
 	}
+}
+
+// adder is the ADDJOB that is answered.
+func (w *world) adder(e *engine.Effect) string {
+	if !w.adders {
+		return ""
+	}
+	return fmt.Sprintf(" %v", e.Client)
 }
 
 func (l letter) read() (m wire.Message) {

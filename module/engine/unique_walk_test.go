@@ -20,6 +20,14 @@ type uniqueKind struct {
 	retries  bool // RETRY is short, and workers die
 	families bool
 	hasty    bool // the next command is said before all messages of the last one have arrived
+
+	// for TestUniqueFaultWalks:
+	crashes bool // a node crashes, and starts again some time later with all that it has logged
+	cuts    bool // connections are cut, and mended some time later
+	stalls  bool // a node stands still for some time
+	clocks  bool // nodes' clocks are up to a second wrong
+	long    bool // with retries: most RETRY are long nevertheless
+	works   bool // workers say WORKING
 }
 
 var uniqueKinds = map[string]uniqueKind{
@@ -54,7 +62,7 @@ func TestUniqueWalks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			walks(t, 4, func(seed uint64) *walk {
-				x := &uniqueWalk{walk: newWalk(t, seed, walkKind{families: kind.families, queues: true}), kind: kind, freed: map[string]int64{}}
+				x := &uniqueWalk{keyedWalk: newKeyedWalk(t, seed, kind)}
 				x.walkJudge = x
 				x.run(300)
 				return x.walk
@@ -114,27 +122,69 @@ func (j *walkJob) lock() string {
 	return "*|" + j.key
 }
 
-type uniqueWalk struct {
+// keyedWalk is a walk of unique jobs, whoever judges it.
+type keyedWalk struct {
 	*walk
-	kind   uniqueKind
-	adding *walkJob         // its ADDJOB waits
-	freed  map[string]int64 // when a waiting lock was freed
+	kind  uniqueKind
+	freed map[string]int64 // when a waiting lock was freed
+}
+
+func newKeyedWalk(t *testing.T, seed uint64, kind uniqueKind) *keyedWalk {
+	return &keyedWalk{newWalk(t, seed, walkKind{families: kind.families, queues: true}), kind, map[string]int64{}}
 }
 
 // copyAt is a job at a node.
-func (x *uniqueWalk) copyAt(n *actor, j *walkJob) *store.Job {
+func (x *keyedWalk) copyAt(n *actor, j *walkJob) *store.Job {
 	id := x.w.ids[j.name]
 	return n.e.Job(&id)
 }
 
-func (x *uniqueWalk) named(name string) *actor {
+// known are the nodes that have a copy of a job.
+func (x *keyedWalk) known(j *walkJob) (nodes string) {
+	for _, n := range x.w.nodes {
+		if x.copyAt(n, j) != nil {
+			nodes += n.name
+		}
+	}
+	return nodes
+}
+
+func (x *keyedWalk) named(name string) *actor {
 	return x.w.nodes[slices.IndexFunc(x.w.nodes, func(n *actor) bool { return n.name == name })]
 }
 
 // putOffAt says whether a node has a job as one that was put off.
-func (x *uniqueWalk) putOffAt(n *actor, j *walkJob) bool {
+func (x *keyedWalk) putOffAt(n *actor, j *walkJob) bool {
 	c := x.copyAt(n, j)
 	return c != nil && c.Unique() != nil && c.Unique().Has(store.UniquePending)
+}
+
+// likeliest is the other job that is the likeliest to have a lock, and how likely that is.
+func (x *keyedWalk) likeliest(lock string, but *walkJob, has func(*walkJob) likely) (best *walkJob, most likely) {
+	for _, j := range x.list {
+		if j == but || j.lock() != lock {
+			continue
+		}
+		if l := has(j); l > most {
+			best, most = j, l
+		}
+	}
+	return best, most
+}
+
+// empty judges that no node has a job any more.
+func (x *keyedWalk) empty() {
+	for _, n := range x.w.nodes {
+		if n.e.Jobs() != 0 {
+			x.fail("node %s keeps %d jobs", n.name, n.e.Jobs())
+		}
+	}
+}
+
+type uniqueWalk struct {
+	*keyedWalk
+	adding *walkJob // its ADDJOB waits
+	heard  bool     // a WORKING that waited is answered, and all is well
 }
 
 // lasts says of something that began whether it lasts, by the time that it has.
@@ -170,7 +220,7 @@ func (x *uniqueWalk) retried(j *walkJob) bool { return x.w.now > j.outSince+j.re
 
 // working says whether a job has its run's lock.
 func (x *uniqueWalk) working(j *walkJob) likely {
-	if j.ended() || j.isDead {
+	if !j.runs() || j.ended() || j.isDead {
 		return no
 	}
 	return min(j.running, x.lasts(j.runSure, j.runOver))
@@ -199,15 +249,7 @@ func (x *uniqueWalk) holderOf(lock string, but *walkJob) (best *walkJob, most li
 
 // runner is the same of a run's lock.
 func (x *uniqueWalk) runner(but *walkJob) (best *walkJob, most likely) {
-	for _, j := range x.list {
-		if j == but || !j.runs() || j.lock() != but.lock() {
-			continue
-		}
-		if l := x.working(j); l > most {
-			best, most = j, l
-		}
-	}
-	return best, most
+	return x.likeliest(but.lock(), but, x.working)
 }
 
 // setWait notes whether a job has its waiting lock, from now on.
@@ -282,9 +324,8 @@ func (x *uniqueWalk) takeAlong(j *walkJob) {
 }
 
 // promised judges the answer to an ADDJOB.
-func (x *uniqueWalk) promised(name string) {
-	j := x.adding
-	if j == nil {
+func (x *uniqueWalk) promised(j *walkJob, name string) {
+	if j != x.adding {
 		return
 	}
 	x.adding = nil
@@ -329,9 +370,8 @@ func (x *uniqueWalk) deny(j *walkJob) {
 }
 
 // refused judges an ADDJOB's error.
-func (x *uniqueWalk) refused(_ *walkJob, why string) {
-	j := x.adding
-	if j == nil {
+func (x *uniqueWalk) refused(j *walkJob, why string) {
+	if j != x.adding {
 		return
 	}
 	x.adding, j.refused = nil, true
@@ -348,7 +388,7 @@ func (x *uniqueWalk) refused(_ *walkJob, why string) {
 // got judges a delivery.
 func (x *uniqueWalk) got(w *worker, j *walkJob) {
 	if x.adding == j {
-		x.promised(j.name)
+		x.promised(j, j.name)
 	}
 	x.begins(w, j)
 	x.busied(j)
@@ -433,25 +473,12 @@ func (x *uniqueWalk) settle() {
 	x.do("deliver")
 }
 
-func (x *uniqueWalk) pick(list ...string) string { return list[x.IntN(len(list))] }
+func (x *keyedWalk) pick(list ...string) string { return list[x.IntN(len(list))] }
 
 // add has a client add a job, and waits for the answer.
 func (x *uniqueWalk) add() {
 	j := &walkJob{name: fmt.Sprintf("j%d", len(x.list)+1), queue: x.queue()}
-	line := fmt.Sprintf("add %s %s ttl=100000 queue=%s", x.up(), j.name, j.queue) + x.unique(j)
-	if j.once = x.kind.once && x.IntN(4) == 0; j.once {
-		line += " retry=0"
-	} else {
-		if j.retry = 300; x.kind.retries {
-			j.retry = int64(3 + x.IntN(8))
-		}
-		line += fmt.Sprintf(" retry=%d replicate=%d", j.retry, 1+x.IntN(len(x.w.nodes)))
-	}
-	if x.IntN(4) == 0 {
-		delay := 1 + x.IntN(6)
-		line += fmt.Sprintf(" delay=%d", delay)
-		j.notBefore = x.w.now + int64(delay)*1000
-	}
+	line := fmt.Sprintf("add %s %s%s", x.up(), j.name, x.options(j))
 	if x.families {
 		switch p := x.some(); x.IntN(5) {
 		case 0:
@@ -475,7 +502,7 @@ func (x *uniqueWalk) add() {
 		if other, is := strings.CutPrefix(rest, "it is "); is {
 			name, _, _ = strings.Cut(other, "\n")
 		}
-		x.promised(name)
+		x.promised(j, name)
 	case strings.HasPrefix(first, "waits"):
 		for i := 0; x.adding != nil && i < 150; i++ {
 			x.do("deliver")
@@ -491,8 +518,27 @@ func (x *uniqueWalk) add() {
 	}
 }
 
+// options chooses those of an ADDJOB.
+func (x *keyedWalk) options(j *walkJob) string {
+	line := fmt.Sprintf(" ttl=100000 queue=%s", j.queue) + x.unique(j)
+	if j.once = x.kind.once && x.IntN(4) == 0; j.once {
+		line += " retry=0"
+	} else {
+		if j.retry = 300; x.kind.retries && !(x.kind.long && x.IntN(4) > 0) {
+			j.retry = int64(3 + x.IntN(8))
+		}
+		line += fmt.Sprintf(" retry=%d replicate=%d", j.retry, 1+x.IntN(len(x.w.nodes)))
+	}
+	if x.IntN(4) == 0 {
+		delay := 1 + x.IntN(6)
+		line += fmt.Sprintf(" delay=%d", delay)
+		j.notBefore = x.w.now + int64(delay)*1000
+	}
+	return line
+}
+
 // unique chooses by what a job is unique.
-func (x *uniqueWalk) unique(j *walkJob) (line string) {
+func (x *keyedWalk) unique(j *walkJob) (line string) {
 	strategies := []string{"before", "during", "both", "both", "until"}
 	if x.kind.windows {
 		strategies = append(strategies, "window")
@@ -589,15 +635,15 @@ func (x *uniqueWalk) back(j *walkJob) {
 	x.setWait(j, l)
 }
 
+func (x *uniqueWalk) worked(_ *walkJob, err string) { x.heard = x.heard || err == "<nil>" }
+
 // works has a worker say WORKING.
 func (x *uniqueWalk) works(w *worker) {
-	j, from := w.job, x.log.Len()
+	j := w.job
+	x.heard = false
 	first, _, _ := strings.Cut(x.do("working %s %s", w.node, j.name), "\n")
 	x.settle()
-	answered := first != "" && first[0] >= '0' && first[0] <= '9'
-	for l := range strings.SplitSeq(x.log.String()[from:], "\n") {
-		answered = answered || strings.Contains(l, "answers WORKING") && strings.HasSuffix(l, "<nil>")
-	}
+	answered := x.heard || first != "" && first[0] >= '0' && first[0] <= '9'
 	if !answered && x.kind.retries {
 		w.job, j.vague, j.running = nil, true, min(j.running, maybe)
 		return
@@ -675,12 +721,7 @@ func (x *uniqueWalk) happen() {
 
 // delete has a client say DELJOB where the only copy of a job is.
 func (x *uniqueWalk) delete(j *walkJob) {
-	known := ""
-	for _, n := range x.w.nodes {
-		if x.copyAt(n, j) != nil {
-			known += n.name
-		}
-	}
+	known := x.known(j)
 	if len(known) != 1 {
 		return
 	}
@@ -749,7 +790,7 @@ func (x *uniqueWalk) judge() {
 }
 
 func (x *uniqueWalk) run(steps int) {
-	x.open()
+	x.open(2 + x.IntN(3))
 	for _, n := range x.w.nodes {
 		x.workers = append(x.workers, &worker{node: n.name, name: fmt.Sprintf("w%sx", n.name), queue: x.pick("q:dead", "r:dead")})
 	}
@@ -793,9 +834,5 @@ func (x *uniqueWalk) finish() {
 			x.fail("a lock stays: %s", l)
 		}
 	}
-	for _, n := range x.w.nodes {
-		if n.e.Jobs() != 0 {
-			x.fail("node %s keeps %d jobs", n.name, n.e.Jobs())
-		}
-	}
+	x.empty()
 }

@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -77,7 +79,7 @@ func walks(t *testing.T, fixed int, play func(seed uint64) *walk) {
 			seed = rand.Uint64()
 		}
 		if x := play(seed); x.failure != "" {
-			t.Errorf("%s\nwalk again: go test ./module/engine -run '%s' -walk.seed %d", x.failure, t.Name(), seed)
+			t.Errorf("%s\nwalk again: go test ./module/engine -run '^%s$' -walk.seed %d", x.failure, strings.ReplaceAll(t.Name(), "/", "$/^"), seed)
 		}
 	}
 }
@@ -101,6 +103,7 @@ type walkJob struct {
 	hands              int   // of workers that have it
 	ready              int64 // since when it could be delivered; 0: it can't
 	byKey                    // of a unique job
+	throughFaults            // of a unique job where nodes fail
 }
 
 func (j *walkJob) ended() bool { return j.acked || j.cancelled }
@@ -110,13 +113,15 @@ type worker struct {
 	waits             bool
 	since, until      int64 // it waits, and has its job
 	job               *walkJob
+	turn              int // the how-manieth delivery of its job it has
 }
 
 // walkJudge is told what clients hear.
 type walkJudge interface {
 	got(w *worker, j *walkJob)
-	promised(name string) // the answer to an ADDJOB that waited
+	promised(j *walkJob, name string) // an ADDJOB that waited is answered with the ID of this job
 	refused(j *walkJob, why string)
+	worked(j *walkJob, err string) // the answer to a WORKING that waited; "<nil>" if all is well
 }
 
 type walk struct {
@@ -125,6 +130,7 @@ type walk struct {
 	*rand.Rand
 	t       *testing.T
 	w       *world
+	at      int64 // when that happens which is judged
 	log     strings.Builder
 	jobs    map[string]*walkJob
 	list    []*walkJob
@@ -147,11 +153,12 @@ func newWalk(t *testing.T, seed uint64, kind walkKind) *walk {
 }
 
 var (
-	walkGives    = regexp.MustCompile(`^ +\w gives (\w+) to (\w+)$`)
-	walkPromises = regexp.MustCompile(`^ +\w answers ADDJOB: (\w+)$`)
-	walkDenies   = regexp.MustCompile(`^ +\w refuses (\w+): (.*)$`)
-	walkAway     = regexp.MustCompile(`^ +\w sends (\w+) away`)
-	walkGot      = regexp.MustCompile(`(?m)^got (\w+) `)
+	walkGives   = regexp.MustCompile(`^ +\w gives (\w+) to (\w+)$`)
+	walkAnswers = regexp.MustCompile(`^ +\w answers ADDJOB (\w+): (.*)$`)
+	walkWorked  = regexp.MustCompile(`^ +\w answers WORKING (\w+): (.*)$`)
+	walkAway    = regexp.MustCompile(`^ +\w sends (\w+) away`)
+	walkGot     = regexp.MustCompile(`(?m)^got (\w+) `)
+	walkTime    = regexp.MustCompile(`^([0-9]\S*):$`)
 )
 
 // do plays a line of a script, and follows what clients hear.
@@ -161,36 +168,58 @@ func (x *walk) do(format string, args ...any) string {
 	if err != nil {
 		x.t.Fatal(line, err)
 	}
+	before := x.w.now
 	out := x.w.play(x.t, &datadriven.TestData{Cmd: cmd, CmdArgs: words})
-	fmt.Fprintf(&x.log, "%s\n----\n%s\n", line, out)
+	if cmd != "deliver" || out != "ok\n" {
+		fmt.Fprintf(&x.log, "%s\n----\n%s\n", line, out)
+	}
 	for l := range strings.SplitSeq(out, "\n") {
-		if m := walkGives.FindStringSubmatch(l); m != nil {
-			w := x.workers[slices.IndexFunc(x.workers, func(w *worker) bool { return w.name == m[2] })]
-			w.waits = false
-			x.got(w, x.jobs[m[1]])
-		} else if m := walkPromises.FindStringSubmatch(l); m != nil {
-			x.promised(m[1])
-		} else if m := walkDenies.FindStringSubmatch(l); m != nil {
-			x.refused(x.jobs[m[1]], m[2])
-		} else if m := walkAway.FindStringSubmatch(l); m != nil {
-			x.workers[slices.IndexFunc(x.workers, func(w *worker) bool { return w.name == m[1] })].waits = false
-		}
+		x.hear(l)
+	}
+	if x.w.now > before { // else the judge may just look at something
+		x.at = x.w.now
 	}
 	return out
+}
+
+// hear tells the judge of a line of what happens.
+func (x *walk) hear(l string) {
+	if m := walkGives.FindStringSubmatch(l); m != nil {
+		w := x.worker(m[2])
+		w.waits = false
+		x.got(w, x.jobs[m[1]])
+	} else if m := walkAnswers.FindStringSubmatch(l); m != nil && x.jobs[m[2]] != nil {
+		x.promised(x.jobs[m[1]], m[2])
+	} else if m != nil {
+		x.refused(x.jobs[m[1]], m[2])
+	} else if m := walkWorked.FindStringSubmatch(l); m != nil {
+		x.worked(x.jobs[m[1]], m[2])
+	} else if m := walkAway.FindStringSubmatch(l); m != nil {
+		x.worker(m[1]).waits = false
+	} else if m := walkTime.FindStringSubmatch(l); m != nil {
+		d, err := time.ParseDuration(m[1])
+		require.NoError(x.t, err)
+		x.at = dawn + d.Milliseconds()
+	}
+}
+
+func (x *walk) worker(name string) *worker {
+	return x.workers[slices.IndexFunc(x.workers, func(w *worker) bool { return w.name == name })]
 }
 
 func (x *walk) fail(format string, args ...any) {
 	if x.failure == "" {
 		x.failure = fmt.Sprintf(format, args...)
-		fmt.Fprintf(&x.log, "# at %d ms: %s\n\n", x.w.now-dawn, x.failure)
+		fmt.Fprintf(&x.log, "# at %d ms: %s\n\n", x.at-dawn, x.failure)
 	}
 }
 
 // plainJudge knows jobs that aren't unique.
 type plainJudge struct{ *walk }
 
-func (x plainJudge) promised(name string)         { x.jobs[name].answered = true }
-func (x plainJudge) refused(j *walkJob, _ string) { j.refused = true }
+func (x plainJudge) promised(j *walkJob, _ string) { j.answered = true }
+func (x plainJudge) refused(j *walkJob, _ string)  { j.refused = true }
+func (x plainJudge) worked(*walkJob, string)       {}
 
 // got judges a delivery.
 func (x plainJudge) got(w *worker, j *walkJob) {
@@ -402,6 +431,9 @@ func (x *walk) ask(w *worker) {
 		line += " wait=" + w.name
 	}
 	out := x.do("%s", line)
+	if strings.HasPrefix(out, "nothing") && strings.Contains(out, " CLAIM ") { // a client that polls waits for a run's votes, too
+		out = x.do("%s wait=%s", line, w.name)
+	}
 	if m := walkGot.FindStringSubmatch(out); m != nil {
 		x.got(w, x.jobs[m[1]])
 	} else if strings.Contains(out, " waits") {
@@ -441,13 +473,7 @@ func (x *walk) happen() {
 		x.do("join %s %s", a, b)
 		x.calm = x.w.now
 	case k == 11 && x.crashes && x.down == "" && x.IntN(3) == 0:
-		x.down = x.up()
-		x.do("crash %s", x.down)
-		for _, w := range x.workers {
-			if w.node == x.down {
-				w.waits = false
-			}
-		}
+		x.crash()
 	case k == 12 && x.stalls:
 		n := x.up()
 		x.do("stall %s", n)
@@ -473,6 +499,16 @@ func (x *walk) happen() {
 				x.do("deliver")
 			}
 			x.do("enqueue %s %s", n, j.name)
+		}
+	}
+}
+
+func (x *walk) crash() {
+	x.down = x.up()
+	x.do("crash %s", x.down)
+	for _, w := range x.workers {
+		if w.node == x.down {
+			w.waits = false
 		}
 	}
 }
@@ -550,8 +586,8 @@ func (x *walk) lies(j *walkJob, due bool) (late int64) {
 }
 
 // open makes a mesh with workers.
-func (x *walk) open() {
-	x.do("mesh nodes=%d", 2+x.IntN(3))
+func (x *walk) open(nodes int) {
+	x.do("mesh nodes=%d remembers adders", nodes)
 	for _, n := range x.w.nodes {
 		x.polls[n.name] = x.IntN(4) == 0
 		for i := range 2 + x.IntN(2) {
@@ -565,7 +601,7 @@ func (x *walk) open() {
 }
 
 func (x *walk) run(steps int) {
-	x.open()
+	x.open(2 + x.IntN(3))
 	quiet := false
 	for step := 0; step < steps && x.failure == ""; step++ {
 		end := step > steps*3/4
