@@ -537,11 +537,25 @@ func leftToOthers(j *store.Job) bool {
 // firstHolder says whether this node is the first of those that hold a job and are connected.
 func (n *Node) firstHolder(j *store.Job) bool {
 	for i := range j.Holders() {
-		if h, _ := j.Holder(i); h < uint64(n.self.Node()) && n.reaches(wire.Node(h)) {
+		if h, _ := j.Holder(i); n.comesBefore(wire.Node(h)) {
 			return false
 		}
 	}
 	return true
+}
+
+// comesBefore says whether another holder of a job is to queue it rather than this one: it is connected, and its name is smaller.
+// A node that is leaving comes last, for it may be ended at any moment. Where two don't know yet that one is leaving,
+// neither may be the first, and both ask soon.
+func (n *Node) comesBefore(node wire.Node) bool {
+	p := n.mesh.by[node]
+	switch {
+	case p == nil || !p.Connected:
+		return false
+	case p.Leaving != n.leaving:
+		return n.leaving
+	}
+	return node < n.self.Node()
 }
 
 // first says whether this node is the first of those that hold a job and hear of the end of
@@ -549,8 +563,7 @@ func (n *Node) firstHolder(j *store.Job) bool {
 func (n *Node) first(j *store.Job, e *end) bool {
 	for i := range j.Holders() {
 		h, _ := j.Holder(i)
-		if q := n.mesh.by[wire.Node(h)]; h < uint64(n.self.Node()) && q != nil && q.Connected &&
-			(e.job != nil && e.job.HeldBy(h) || slices.Contains(e.told, wire.Node(h))) {
+		if n.comesBefore(wire.Node(h)) && (e.job != nil && e.job.HeldBy(h) || slices.Contains(e.told, wire.Node(h))) {
 			return false
 		}
 	}
