@@ -323,12 +323,7 @@ func (m *module) meshEffect(e *engine.Effect) {
 	}
 	switch e.Kind {
 	case engine.Send:
-		msg, about := m.node.Message(e), uint64(0)
-		if wire.Kind(msg[0]).OfJob() {
-			// Messages about one job keep their order, whatever their size.
-			about = binary.LittleEndian.Uint64(msg[2+4:]) | 1
-		}
-		if !b.SendAbout(bus.NodeID(e.Peer.ID), about, msg) {
+		if msg := m.node.Message(e); !m.send(e.Peer.ID, msg) {
 			m.refusedByBus(e.Peer.ID, msg)
 		}
 		m.server.WantTurn()
@@ -337,6 +332,30 @@ func (m *module) meshEffect(e *engine.Effect) {
 	case engine.Disconnect:
 		b.Forget(bus.NodeID(e.Peer.ID))
 	}
+}
+
+// send gives a message to the bus. Messages about one job keep their order, whatever their size.
+func (m *module) send(to wire.NodeID, msg []byte) bool {
+	about := uint64(0)
+	if wire.Kind(msg[0]).OfJob() {
+		about = binary.LittleEndian.Uint64(msg[2+4:]) | 1
+	}
+	return m.mesh.bus.SendAbout(bus.NodeID(to), about, msg)
+}
+
+// farewell takes back what other nodes hold for clients of this process that were promised nothing, when all is saved
+// and the process ends. A client that asks again at another node, as in a rolling restart, isn't in its own way then.
+func (m *module) farewell() {
+	if m.mesh.bus == nil || m.node.Passive() || m.node.Loading() {
+		return
+	}
+	m.node.Farewell()
+	for _, e := range m.node.Effects() {
+		if e.Kind == engine.Send {
+			m.send(e.Peer.ID, m.node.Message(&e))
+		}
+	}
+	m.mesh.bus.Flush()
 }
 
 // refusedByBus has the engine know, soon, of a message that the bus didn't accept where

@@ -483,8 +483,14 @@ func (m *module) allQueues() []*store.Queue {
 	}
 }
 
-// ended writes the state file of a clean shutdown. Everything else is saved by then.
+// ended follows the order to end, when everything else is saved.
 func (m *module) ended(*rm.Ctx) {
+	m.keepEnd()
+	m.farewell()
+}
+
+// keepEnd writes the state file of a clean shutdown.
+func (m *module) keepEnd() {
 	if m.node.Loading() {
 		return // the data and its file are as they were
 	}

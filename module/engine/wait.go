@@ -379,6 +379,18 @@ func (n *Node) endAdds() {
 	n.tickEnding(waitSlice)
 }
 
+// Farewell ends them all for a process that ends. Nothing that it changes is saved: what counts are the messages that it
+// leaves, by which other nodes delete copies, and take votes back.
+func (n *Node) Farewell() {
+	for _, c := range n.alarms {
+		n.retract(c)
+	}
+	n.endAdds()
+	for n.ending {
+		n.tickEnding(waitSlice)
+	}
+}
+
 // tickEnding goes on with that.
 func (n *Node) tickEnding(budget int) {
 	for ; n.ending && budget > 0; budget-- {

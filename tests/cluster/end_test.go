@@ -1,0 +1,38 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// A node that ends in order, as in a rolling restart, takes back what others hold for ADDJOBs that it hasn't answered: their
+// clients ask again at another node, and aren't refused for the sake of their own first attempts.
+func TestUnansweredAddsEndWithTheirNode(t *testing.T) {
+	for name, options := range map[string][]any{
+		"until-processed":   {"UNIQUE", "until-processed", "KEY", "k"},
+		"before-processing": {"UNIQUE", "before-processing", "KEY", "k"},
+		"window":            {"UNIQUE", "window", "TTL", 3600, "KEY", "k"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, 3)
+			add := func(replicate int) []any {
+				return append([]any{"ADDJOB", "q", "b", 5000, "REPLICATE", replicate, "RETRY", 300}, options...)
+			}
+			m[2].Pause()
+			c := m[0].Dial()
+			c.Send(add(3)...)
+			harness.Await(t, 5*time.Second, "a copy", func() bool { return jobs(m[1]) == "1" })
+			m[0].Stop()
+			m[2].Resume()
+			harness.Await(t, 5*time.Second, "the copies to be gone", func() bool { return jobs(m[1]) == "0" && jobs(m[2]) == "0" })
+			v := m[1].Do(add(2)...)
+			require.Equal(t, byte('+'), v.Kind, "%v", v)
+			require.Equal(t, v.Str, taken(t, m[1]))
+		})
+	}
+}
