@@ -215,9 +215,7 @@ func (n *Node) collect(j *store.Job) {
 		return
 	}
 	if n.dummy(j) || n.mayHaveHeir(j) {
-		for _, p := range n.mesh.order {
-			j, _ = n.addHolder(j, p.Node)
-		}
+		j = n.heldByAll(j)
 	}
 	// Nodes that were forgotten need not know. After a restart
 	// we can't tell them from those that we are still to meet, so we wait a while; a node that
@@ -320,9 +318,7 @@ func (n *Node) endAway(j *store.Job, cancelled bool) {
 	default:
 		j = n.tellsKin(j)
 	}
-	for _, p := range n.mesh.order {
-		j, _ = n.addHolder(j, p.Node)
-	}
+	j = n.heldByAll(j)
 	n.acknowledge(j, nil)
 	n.collect(j)
 }

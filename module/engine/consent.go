@@ -622,9 +622,14 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 // the job by an earlier run, and have said WORKING at another node: then that has taken
 // these votes over for its own, and extended them. Those stay.
 func (n *Node) giveUpRun(name []byte, id *store.ID, token uint64) {
+	n.freeRun(name, id, token, wire.Fresh)
+}
+
+// freeRun has all nodes take their votes for a run back; with wire.Fresh not those that were extended since.
+func (n *Node) freeRun(name []byte, id *store.ID, token uint64, flags uint8) {
 	h := holder{id: *id}
-	n.unvote(name, &h, token, wire.Fresh)
-	n.owe(name, h, token, wire.Fresh, n.allPeers())
+	n.unvote(name, &h, token, flags)
+	n.owe(name, h, token, flags, n.allPeers())
 	n.lockFreed(slices.Clone(name))
 }
 
@@ -1078,10 +1083,7 @@ func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
 	}
 	past.ended = k.Token
 	n.consents.back.add(id, past, n.now)
-	h := holder{id: id}
-	n.unvote(name, &h, k.Token, flags) // the claim may have come here after the NACK
-	n.owe(name, h, k.Token, flags, n.allPeers())
-	n.lockFreed(slices.Clone(name))
+	n.freeRun(name, &id, k.Token, flags) // the claim may have come here, too, after the NACK
 }
 
 // isQueued says whether a job is in its queue, and has no run.

@@ -256,9 +256,7 @@ func (n *Node) given(j *store.Job) {
 // and may have handed it on. The job may move.
 func (n *Node) tellsTakers(j *store.Job) *store.Job {
 	if isOffered(j) || j.Uncertain() && j.State == store.StateActive {
-		for _, p := range n.mesh.order {
-			j, _ = n.addHolder(j, p.Node)
-		}
+		j = n.heldByAll(j)
 	}
 	return j
 }

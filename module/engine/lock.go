@@ -204,9 +204,10 @@ func (n *Node) ownToken(space store.Space, token uint64) uint64 {
 }
 
 // isOwnToken says of the token of a run whether this node gave it out.
-func (n *Node) isOwnToken(token uint64) bool {
-	return token&ownMask == uint64(n.self.Node())&ownMask
-}
+func (n *Node) isOwnToken(token uint64) bool { return gaveOut(n.self.Node(), token) }
+
+// gaveOut says of the token of a run whether a node gave it out.
+func gaveOut(node wire.Node, token uint64) bool { return token&ownMask == uint64(node)&ownMask }
 
 // saw notes a token that another node knows: ours are greater from now on. One
 // from the far future can only be an error.

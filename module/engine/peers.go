@@ -602,6 +602,14 @@ func (n *Node) addHolder(j *store.Job, node wire.Node) (*store.Job, bool) {
 	return n.moved(j, k), added
 }
 
+// heldByAll notes all known nodes as holders: any of them may have a copy. The job may move.
+func (n *Node) heldByAll(j *store.Job) *store.Job {
+	for _, p := range n.mesh.order {
+		j, _ = n.addHolder(j, p.Node)
+	}
+	return j
+}
+
 // nodeLen is the length of a node's short name in an extra that lists some.
 const nodeLen = 8
 

@@ -248,7 +248,7 @@ func (n *Node) wholeFor() int64 {
 
 // claimedBy says of a run's lock whether it was this node that gave the job to a client.
 func (n *Node) claimedBy(l *store.Lock, node wire.Node) bool {
-	return l.Space() == store.LockRun && l.Token&ownMask == uint64(node)&ownMask
+	return l.Space() == store.LockRun && gaveOut(node, l.Token)
 }
 
 // mayRun says whether a client may work on a job that no node knows: the node that gave it the job was forgotten, or has lost

@@ -613,17 +613,7 @@ func (x *faultWalk) due(j *walkJob) bool {
 		j.once && (j.given > 0 || x.faultSince(j)) || j.mayVanish() || j.isDead {
 		return false
 	}
-	if j.runs() {
-		if _, l := x.runner(j); l != no {
-			return false
-		}
-	}
-	if j.isPutOff {
-		if _, l := x.holder(j); l != no {
-			return false
-		}
-	}
-	return true
+	return !keyTaken(x, j)
 }
 
 // judge looks for ADDJOBs that aren't answered, and jobs that lie though clients wait.

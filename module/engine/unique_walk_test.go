@@ -172,6 +172,27 @@ func (x *keyedWalk) likeliest(lock string, but *walkJob, has func(*walkJob) like
 	return best, most
 }
 
+// keyJudge knows of a job's key which other job waits with it, and which runs with it.
+type keyJudge interface {
+	holder(but *walkJob) (*walkJob, likely)
+	runner(but *walkJob) (*walkJob, likely)
+}
+
+// keyTaken says whether another job may keep this one from its delivery.
+func keyTaken(x keyJudge, j *walkJob) bool {
+	if j.runs() {
+		if _, l := x.runner(j); l != no {
+			return true
+		}
+	}
+	if j.isPutOff {
+		if _, l := x.holder(j); l != no {
+			return true
+		}
+	}
+	return false
+}
+
 // empty judges that no node has a job any more.
 func (x *keyedWalk) empty() {
 	for _, n := range x.w.nodes {
@@ -762,17 +783,7 @@ func (x *uniqueWalk) due(j *walkJob) bool {
 	if j.stage != inside || !x.walk.due(j) || j.once && slices.ContainsFunc(x.list, func(c *walkJob) bool { return c.blocks == j }) {
 		return false
 	}
-	if j.runs() {
-		if _, l := x.runner(j); l != no {
-			return false
-		}
-	}
-	if j.isPutOff {
-		if _, l := x.holder(j); l != no {
-			return false
-		}
-	}
-	return true
+	return !keyTaken(x, j)
 }
 
 // judge looks for jobs that lie though clients wait.
