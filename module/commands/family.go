@@ -113,12 +113,12 @@ func (m *module) releaseJob(c *rm.Ctx) {
 		return
 	}
 	var queue []byte
-	last := false
+	last := false // the server checks the first QUEUE against the user's key patterns, so there is one
 	for i := 2; i < c.NArgs(); i++ {
 		switch {
 		case is(c.Arg(i), "LAST"):
 			last = true
-		case is(c.Arg(i), "QUEUE") && i+1 < c.NArgs():
+		case is(c.Arg(i), "QUEUE") && i+1 < c.NArgs() && queue == nil:
 			i++
 			queue = c.Arg(i)
 		default:

@@ -118,8 +118,8 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 			}
 		}
 		// Settings come with the data: those of before count no more.
-		m.settings.exact, m.settings.patterns = nil, nil
-		m.settings.changed()
+		m.settings.reset()
+		m.settings.loading = true
 		m.node.BeginLoading()
 		if phase == rm.LoadReplica {
 			m.node.DropLocks()
@@ -127,6 +127,8 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 		return
 	}
 	m.node.EndLoading()
+	m.settings.loading = false
+	m.settings.changed()
 	m.logExact = phase == rm.LoadEnded && !m.node.Passive() && m.whole()
 	m.locksLoaded(phase)
 	if phase == rm.LoadFailed || m.phase == rm.LoadReplica {

@@ -78,7 +78,7 @@ func parseSettings(c args, i int, s *settings) error {
 			}
 			s.set |= setExclude
 		default:
-			var given uint8
+			given := uint8(s.set)
 			took, err := parseUnique(c, i, &s.add.Unique, &given)
 			if err != nil {
 				return err
@@ -86,7 +86,7 @@ func parseSettings(c args, i int, s *settings) error {
 			if took == 0 {
 				return errNoOption
 			}
-			if given&gaveKey != 0 {
+			if is(opt, "KEY") {
 				s.add.Unique.Key = bytes.Clone(s.add.Unique.Key)
 			}
 			s.set |= uint16(given)
@@ -144,40 +144,38 @@ func either(yes bool, a, b string) []string {
 }
 
 // options are all settings, in the order in which they are shown.
-func options() []option {
-	return []option{
-		{gaveUnique, "unique", func(s *settings) []string {
-			u := &s.add.Unique
-			switch u.Strategy {
-			case 0:
-				return []string{"none"}
-			case store.UniqueWindow:
-				return []string{"window", "ttl", strconv.FormatInt(u.LockTTL, 10)}
-			}
-			return []string{strategyNames[u.Strategy]}
-		}},
-		{gaveKey, "key", func(s *settings) []string { return []string{string(s.add.Unique.Key)} }},
-		{gaveScope, "scope", func(s *settings) []string { return either(s.add.Unique.Mesh, "mesh", "queue") }},
-		{gaveLockTTL, "lockttl", func(s *settings) []string { return decimal(s.add.Unique.LockTTL) }},
-		{gaveRunTTL, "runttl", func(s *settings) []string { return decimal(s.add.Unique.RunTTL) }},
-		{gaveConflict, "onconflict", func(s *settings) []string {
-			return withDelay(conflictNames[s.add.Unique.Conflict], s.add.Unique.ConflictDelay)
-		}},
-		{gaveBusy, "onbusy", func(s *settings) []string {
-			return withDelay(busyNames[s.add.Unique.Busy], s.add.Unique.BusyDelay)
-		}},
-		{gaveQuorum, "quorum", func(s *settings) []string { return either(s.add.Unique.Any, "any", "majority") }},
-		{setReplicate, "replicate", func(s *settings) []string { return decimal(int64(s.add.Replicate)) }},
-		{setRetry, "retry", func(s *settings) []string { return decimal(s.add.Retry) }},
-		{setTTL, "ttl", func(s *settings) []string { return decimal(s.add.TTL) }},
-		{setDelay, "delay", func(s *settings) []string { return decimal(s.add.Delay) }},
-		{setMaxLen, "maxlen", func(s *settings) []string { return decimal(s.add.MaxLen) }},
-		{setExclude, "exclude", func(s *settings) []string { return either(s.exclude, "yes", "no") }},
-	}
+var options = []option{
+	{gaveUnique, "unique", func(s *settings) []string {
+		u := &s.add.Unique
+		switch u.Strategy {
+		case 0:
+			return []string{"none"}
+		case store.UniqueWindow:
+			return []string{"window", "ttl", strconv.FormatInt(u.LockTTL, 10)}
+		}
+		return []string{strategyNames[u.Strategy]}
+	}},
+	{gaveKey, "key", func(s *settings) []string { return []string{string(s.add.Unique.Key)} }},
+	{gaveScope, "scope", func(s *settings) []string { return either(s.add.Unique.Mesh, "mesh", "queue") }},
+	{gaveLockTTL, "lockttl", func(s *settings) []string { return decimal(s.add.Unique.LockTTL) }},
+	{gaveRunTTL, "runttl", func(s *settings) []string { return decimal(s.add.Unique.RunTTL) }},
+	{gaveConflict, "onconflict", func(s *settings) []string {
+		return withDelay(conflictNames[s.add.Unique.Conflict], s.add.Unique.ConflictDelay)
+	}},
+	{gaveBusy, "onbusy", func(s *settings) []string {
+		return withDelay(busyNames[s.add.Unique.Busy], s.add.Unique.BusyDelay)
+	}},
+	{gaveQuorum, "quorum", func(s *settings) []string { return either(s.add.Unique.Any, "any", "majority") }},
+	{setReplicate, "replicate", func(s *settings) []string { return decimal(int64(s.add.Replicate)) }},
+	{setRetry, "retry", func(s *settings) []string { return decimal(s.add.Retry) }},
+	{setTTL, "ttl", func(s *settings) []string { return decimal(s.add.TTL) }},
+	{setDelay, "delay", func(s *settings) []string { return decimal(s.add.Delay) }},
+	{setMaxLen, "maxlen", func(s *settings) []string { return decimal(s.add.MaxLen) }},
+	{setExclude, "exclude", func(s *settings) []string { return either(s.exclude, "yes", "no") }},
 }
 
 func optionNamed(arg []byte) (option, bool) {
-	for _, o := range options() {
+	for _, o := range options {
 		if same(arg, o.name) {
 			return o, true
 		}
@@ -245,7 +243,7 @@ func (m *module) configUnset(c *rm.Ctx) {
 	}
 	left := &settings{name: s.name}
 	words := [][]byte{nil, nil, nil}
-	for _, o := range options() {
+	for _, o := range options {
 		if s.set&^gone&o.bit != 0 {
 			words = append(words, []byte(o.name))
 			for _, w := range o.words(s) {
@@ -306,13 +304,13 @@ func (m *module) configGet(c *rm.Ctx) {
 
 func putSettings(c *rm.Ctx, s *settings, wanted uint16) {
 	n := 0
-	for _, o := range options() {
+	for _, o := range options {
 		if s.set&wanted&o.bit != 0 {
 			n++
 		}
 	}
 	c.Map(n)
-	for _, o := range options() {
+	for _, o := range options {
 		if s.set&wanted&o.bit != 0 {
 			c.Text(o.name)
 			c.Text(strings.Join(o.words(s), " "))
@@ -324,7 +322,7 @@ func (m *module) configList(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	all := m.settings.all()
+	all := m.settings.sorted
 	c.Map(len(all))
 	for _, s := range all {
 		c.Text(s.name)

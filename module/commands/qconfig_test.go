@@ -7,6 +7,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"jobmesh/module/engine"
 )
 
 // FuzzSettings: a text that is loaded is the one that would be saved, and nothing
@@ -26,7 +29,7 @@ func FuzzSettings(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, name string) {
 		var q, again queueSettings
 		if q.load(text) != nil {
-			require.Empty(t, q.all())
+			require.False(t, q.any())
 			return
 		}
 		q.of([]byte(name))
@@ -34,6 +37,53 @@ func FuzzSettings(f *testing.F) {
 		require.NoError(t, again.load(saved))
 		require.Equal(t, saved, again.text())
 	})
+}
+
+// TestSettingsOverSettings: whatever settings are made of one another, what is saved of them can be loaded, and a job
+// is taken by the ones that were loaded as by the ones that were set.
+func TestSettingsOverSettings(t *testing.T) {
+	lines := []string{
+		"UNIQUE until-processed", "UNIQUE before-processing", "UNIQUE during-processing", "UNIQUE before-and-during-processing",
+		"UNIQUE window TTL 1", "UNIQUE window TTL 7", "UNIQUE none", "KEY k", "SCOPE mesh", "LOCKTTL 9", "RUNTTL 8", "QUORUM any",
+		"ONCONFLICT reschedule 5", "ONCONFLICT drop", "ONCONFLICT raise", "ONBUSY reschedule 6", "ONBUSY wait", "ONBUSY dead",
+		"UNIQUE until-processed LOCKTTL 3", "LOCKTTL 4 UNIQUE until-processed", "RETRY 5", "TTL 9", "DELAY 2", "MAXLEN 3", "REPLICATE 2", "EXCLUDE yes", "EXCLUDE no",
+	}
+	jobs := []string{"", "UNIQUE until-processed KEY j", "KEY j", "UNIQUE before-and-during-processing KEY j ONCONFLICT drop", "UNIQUE window TTL 3", "LOCKTTL 3 UNIQUE until-processed"}
+	rapid.Check(t, func(t *rapid.T) {
+		var q queueSettings
+		for _, line := range rapid.SliceOfN(rapid.SampledFrom(lines), 1, 12).Draw(t, "lines") {
+			s := &settings{name: "q"}
+			if old := q.find("q"); old != nil {
+				*s = *old
+			}
+			if parseSettings(words(bytes.Split([]byte("SET q "+line), []byte(" "))), 2, s) == nil {
+				q.put(s)
+			}
+		}
+		var again queueSettings
+		require.NoError(t, again.load(q.text()))
+		require.Equal(t, q.text(), again.text())
+		for _, job := range jobs {
+			added := words(bytes.Fields([]byte("ADDJOB q b 0 " + job)))
+			var a, b engine.Add
+			one, other := parseAdd(added, &a, 0, q.of([]byte("q"))), parseAdd(added, &b, 0, again.of([]byte("q")))
+			require.Equal(t, one, other, job)
+			require.Equal(t, a, b, job)
+		}
+	})
+}
+
+// What former releases saved has the seconds of a rule behind the one that came in its place.
+func TestSettingsOfFormerReleases(t *testing.T) {
+	s := &settings{name: "q"}
+	require.NoError(t, parseSettings(words(bytes.Fields([]byte("SET q UNIQUE window TTL 5 KEY onconflict ONCONFLICT drop"))), 2, s))
+	var q, again, want queueSettings
+	q.put(s)
+	want.put(s)
+	text := string(q.text())
+	text = strings.Replace(text, "\x01\x09\x00\x00\x00", "\x01\x0a\x00\x00\x00", 1) + "\x01\x00\x00\x005"
+	require.NoError(t, again.load([]byte(text)))
+	require.Equal(t, want.text(), again.text())
 }
 
 func TestPatterns(t *testing.T) {

@@ -25,6 +25,7 @@ type settings struct {
 	set     uint16
 	exclude bool
 	add     engine.Add
+	saved   []byte // as put has written it for the text of all
 }
 
 // apply puts the settings where ADDJOB's options will overwrite them.
@@ -43,12 +44,14 @@ func (s *settings) apply(a *engine.Add) {
 type queueSettings struct {
 	exact    map[string]*settings
 	patterns []*settings // the longest first
+	sorted   []*settings // all of them, by name
 	kind     *rm.DataType
 	save     func(text []byte) // to where C saves it from
+	loading  bool              // the text is saved when all is loaded
 }
 
 // any says whether there are settings.
-func (q *queueSettings) any() bool { return len(q.exact)+len(q.patterns) > 0 }
+func (q *queueSettings) any() bool { return len(q.sorted) > 0 }
 
 // maxMatched is the length of the longest queue's name that patterns count for, bytes: the
 // time that it takes to match grows with it, and anybody who adds jobs chooses names.
@@ -64,7 +67,7 @@ const (
 
 // room says whether there may be one more name or pattern.
 func (q *queueSettings) room(name string) error {
-	if len(q.exact)+len(q.patterns) >= maxSettings {
+	if len(q.sorted) >= maxSettings {
 		return errManyConfigs
 	}
 	if !isPattern(name) {
@@ -149,18 +152,30 @@ func (q *queueSettings) find(name string) *settings {
 }
 
 func (q *queueSettings) remove(name string) bool {
-	if !isPattern(name) {
-		_, there := q.exact[plain(name)]
-		delete(q.exact, plain(name))
-		return there
+	s := q.find(name)
+	if s == nil {
+		return false
 	}
-	n := len(q.patterns)
-	q.patterns = slices.DeleteFunc(q.patterns, func(s *settings) bool { return s.name == name })
-	return len(q.patterns) < n
+	if s.pattern == nil {
+		delete(q.exact, plain(name))
+	} else {
+		q.patterns = slices.DeleteFunc(q.patterns, func(o *settings) bool { return o == s })
+	}
+	at, _ := q.place(s.name)
+	q.sorted = slices.Delete(q.sorted, at, at+1)
+	return true
+}
+
+// place is where a name is in the order of names, or would be.
+func (q *queueSettings) place(name string) (at int, there bool) {
+	return slices.BinarySearchFunc(q.sorted, name, func(s *settings, name string) int { return strings.Compare(s.name, name) })
 }
 
 func (q *queueSettings) put(s *settings) {
 	q.remove(s.name)
+	s.saved = s.encode()
+	at, _ := q.place(s.name)
+	q.sorted = slices.Insert(q.sorted, at, s)
 	if s.pattern = nil; !isPattern(s.name) {
 		if q.exact == nil {
 			q.exact = map[string]*settings{}
@@ -178,41 +193,39 @@ func (q *queueSettings) put(s *settings) {
 	})
 }
 
-// all are the settings in the order of their names.
-func (q *queueSettings) all() []*settings {
-	list := slices.Clone(q.patterns)
-	for _, s := range q.exact {
-		list = append(list, s)
-	}
-	slices.SortFunc(list, func(a, b *settings) int { return strings.Compare(a.name, b.name) })
-	return list
-}
-
 // Format 1: a byte 1; for each name the count of its words, and each word, the
 // name first, after its length (32 bits, little endian).
 const settingsFormat = 1
 
-func (q *queueSettings) text() []byte {
-	all := q.all()
-	if len(all) == 0 {
-		return nil
+// encode writes the settings of one name as the text of all has them.
+func (s *settings) encode() []byte {
+	words := []string{s.name}
+	for _, o := range options {
+		if s.set&o.bit != 0 {
+			words = append(append(words, o.name), o.words(s)...)
+		}
 	}
-	b := []byte{settingsFormat}
-	word := func(w string) {
+	b := binary.LittleEndian.AppendUint32(nil, uint32(len(words)))
+	for _, w := range words {
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(w)))
 		b = append(b, w...)
 	}
-	for _, s := range all {
-		words := []string{s.name}
-		for _, o := range options() {
-			if s.set&o.bit != 0 {
-				words = append(append(words, o.name), o.words(s)...)
-			}
-		}
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(words)))
-		for _, w := range words {
-			word(w)
-		}
+	return b
+}
+
+// text is all settings. Each name's were written when they were put: with very many of them
+// a change costs a copy of the whole, and no more.
+func (q *queueSettings) text() []byte {
+	if len(q.sorted) == 0 {
+		return nil
+	}
+	size := 1
+	for _, s := range q.sorted {
+		size += len(s.saved)
+	}
+	b := append(make([]byte, 0, size), settingsFormat)
+	for _, s := range q.sorted {
+		b = append(b, s.saved...)
 	}
 	return b
 }
@@ -249,19 +262,44 @@ func (q *queueSettings) load(b []byte) error {
 			return errDamaged
 		}
 		s := &settings{name: string(words[2])}
-		if err := parseSettings(words, 3, s); err != nil {
+		if err := parseSettings(withoutResidue(words), 3, s); err != nil {
 			return err
 		}
 		fresh.put(s)
 	}
-	q.exact, q.patterns = fresh.exact, fresh.patterns
+	q.exact, q.patterns, q.sorted = fresh.exact, fresh.patterns, fresh.sorted
 	q.changed()
 	return nil
 }
 
+// withoutResidue leaves out the seconds that former releases wrote behind a rule which has none:
+// those of the rule before it, where that was reschedule.
+func withoutResidue(words list) list {
+	for i := 3; i+2 < len(words); i += 2 {
+		switch {
+		case is(words[i], "UNIQUE") && same(words[i+1], "window"):
+			i += 2
+		case !is(words[i], "ONCONFLICT") && !is(words[i], "ONBUSY"):
+		case same(words[i+1], "reschedule"):
+			i++
+		default:
+			if _, number := between(words[i+2], 1, engine.MaxSeconds); number {
+				words = slices.Delete(words, i+2, i+3)
+			}
+		}
+	}
+	return words
+}
+
+// reset forgets all settings: others are going to be loaded.
+func (q *queueSettings) reset() {
+	q.exact, q.patterns, q.sorted = nil, nil, nil
+	q.changed()
+}
+
 // changed puts the text where C saves it from.
 func (q *queueSettings) changed() {
-	if q.save != nil {
+	if q.save != nil && !q.loading {
 		q.save(q.text())
 	}
 }

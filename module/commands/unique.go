@@ -98,6 +98,9 @@ func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err e
 	}
 	switch {
 	case is(opt, "UNIQUE"):
+		if u.Strategy == store.UniqueWindow && *given&gaveLockTTL == 0 {
+			u.LockTTL = 0 // it was the window's TTL
+		}
 		*given |= gaveUnique
 		if same(value, "none") {
 			u.Strategy = 0
@@ -138,7 +141,7 @@ func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err e
 		if u.Conflict, ok = named(conflictNames[:], value); !ok {
 			return 0, errConflict
 		}
-		if u.Conflict == store.ConflictReschedule {
+		if u.ConflictDelay = 0; u.Conflict == store.ConflictReschedule {
 			if took = 3; !seconds(i+2, &u.ConflictDelay) {
 				return 0, errConflict
 			}
@@ -148,7 +151,7 @@ func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err e
 		if u.Busy, ok = named(busyNames[:], value); !ok {
 			return 0, errBusy
 		}
-		if u.Busy == store.BusyReschedule {
+		if u.BusyDelay = 0; u.Busy == store.BusyReschedule {
 			if took = 3; !seconds(i+2, &u.BusyDelay) {
 				return 0, errBusy
 			}

@@ -53,6 +53,18 @@ func TestACLBindsIDs(t *testing.T) {
 	assert.True(t, v.Err("NOPERM "), "in a script: %v", v)
 }
 
+// RELEASEJOB has one QUEUE: the server checks the first one.
+func TestACLBindsRelease(t *testing.T) {
+	s := harness.Start(t)
+	c, u := s.Dial(), limitedUser(t, s)
+	id := u.Do("ADDJOB", "a", "x", 0, "DEFERRED").Str
+	assert.True(t, u.Do("RELEASEJOB", id, "QUEUE", "secret").Err("NOPERM"))
+	assert.True(t, u.Do("RELEASEJOB", id, "QUEUE", "a2", "QUEUE", "secret").Err("ERR"))
+	assert.Equal(t, int64(0), c.Do("QLEN", "secret").Int())
+	assert.Equal(t, int64(1), u.Do("RELEASEJOB", id, "QUEUE", "a2").Int())
+	assert.Equal(t, int64(1), c.Do("QLEN", "a2").Int())
+}
+
 // Scans show a user the queues of its key patterns, their jobs and their locks.
 func TestACLBindsScans(t *testing.T) {
 	s := harness.Start(t)

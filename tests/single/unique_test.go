@@ -552,6 +552,31 @@ func TestReplicaPromoted_27(t *testing.T) {
 	}
 }
 
+// A rule that takes another's place leaves nothing of it behind: not in what is saved, which couldn't be loaded,
+// and not for jobs.
+func TestSettingsInPlaceOfOthers(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	for _, args := range []string{
+		"q UNIQUE before-and-during-processing ONCONFLICT reschedule 5 ONBUSY reschedule 6", "q ONCONFLICT drop ONBUSY wait", "w UNIQUE window TTL 1", "w UNIQUE until-processed",
+	} {
+		line := []any{"QCONFIG", "SET"}
+		for _, word := range strings.Fields(args) {
+			line = append(line, word)
+		}
+		require.Equal(t, "OK", c.Do(line...).Str, args)
+	}
+	assert.Equal(t, "drop", c.Do("QCONFIG", "GET", "q").Field("onconflict").Str)
+	assert.Equal(t, "wait", c.Do("QCONFIG", "GET", "q").Field("onbusy").Str)
+	id := addUnique(t, c, "w", "b", "")
+	settings := c.Do("QCONFIG", "LIST").String()
+	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
+	assert.Equal(t, settings, c.Do("QCONFIG", "LIST").String())
+	assert.Equal(t, id, addUnique(t, c, "w", "b", "ONCONFLICT return"))
+	time.Sleep(1100 * time.Millisecond) // the window's TTL: what isn't to happen after it
+	assert.Empty(t, addUnique(t, c, "w", "b", ""))
+}
+
 func TestQueueSettings_28(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
