@@ -281,7 +281,7 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 		n.later(j, retryTime(n, j)-n.now) // as any job that falls due while its queue is paused
 		n.shut.put(j.ID, struct{}{})
 	case nack || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0 || j.Retry == 0:
-		n.tell(j, &wire.Message{Kind: wire.Queued})
+		n.tell(j, n.queued(j, 0))
 		return true
 	default: // another node may have got the lock at the same moment
 		n.waitFor(j, store.AnnounceMS+jitterMS/2+n.jitter())

@@ -511,11 +511,11 @@ func (n *Node) letGo(j *store.Job, when turn) {
 // tellQueues tells the other holders that this node is about to queue a job. One that was put off by a conflict hasn't
 // got its key yet: no more is said than that this node tries.
 func (n *Node) tellQueues(j *store.Job) {
-	m := wire.Message{Kind: wire.Queued}
+	m := n.queued(j, 0)
 	if n.putOff(j) {
-		m.Kind = wire.PutOff
+		*m = wire.Message{Kind: wire.PutOff}
 	}
-	n.tell(j, &m)
+	n.tell(j, m)
 }
 
 // insteadMS is when a job is queued that another node was to queue, and of which that has said nothing.

@@ -490,7 +490,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			// It came back, maybe at two nodes at once, and the other one may have handed
 			// it over too. Each says that it has it, so that one of them yields. The sender
 			// hears it as well: the two may have handed it to each other.
-			n.tell(j, &wire.Message{Kind: wire.Queued})
+			n.tell(j, n.queued(j, 0))
 		}
 		n.requeue(j, false)
 	}

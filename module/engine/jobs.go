@@ -307,14 +307,14 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	n.push(j)
 	n.log(LogState, j)
 	if again || nack {
-		m := wire.Message{Kind: wire.Queued}
+		flags := uint8(0)
 		switch {
 		case nack:
-			m.Flags = wire.CountNack
+			flags = wire.CountNack
 		case !returns:
-			m.Flags = wire.CountMore
+			flags = wire.CountMore
 		}
-		n.tell(j, &m)
+		n.tell(j, n.queued(j, flags))
 	}
 	n.serve(j.Queue)
 	return true

@@ -93,7 +93,7 @@ func (n *Node) onDeparting(p *Peer, j *store.Job, span int64) {
 		n.arm(j)
 		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
 	case j.State == store.StateQueued:
-		n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID})
+		n.send(p, n.queued(j, 0))
 	case n.inHands(j):
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 	}

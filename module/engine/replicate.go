@@ -446,7 +446,7 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 		n.tell(j, &wire.Message{Kind: wire.GotJob})
 		j = n.isAdded(j)
 	case !ad.external:
-		n.tell(j, &wire.Message{Kind: wire.Queued}) // they may have still to hear that it waits for nothing
+		n.tell(j, n.queued(j, 0)) // they may have still to hear that it waits for nothing
 	}
 	if ad.external {
 		if j.Retry > 0 && !ad.away {
@@ -608,7 +608,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			n.learnCounts(j, m)
 		}
 		if m.Flags == 0 && (j.State == store.StateQueued || j.Flags&store.FlagDelivered != 0 && j.QTime > n.now) {
-			n.send(p, &wire.Message{Kind: wire.Queued, ID: m.ID}) // the sender isn't to queue it when it is promised
+			n.send(p, n.queued(j, 0)) // the sender isn't to queue it when it is promised
 		}
 		if m.Flags&wire.NewBody != 0 {
 			j = n.onNewBody(j, m.Job.Body)

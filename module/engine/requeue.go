@@ -87,7 +87,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 		// It isn't promised yet. It is queued here when it is.
 		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID})
 	case j.State == store.StateQueued:
-		n.tell(j, &wire.Message{Kind: wire.Queued})
+		n.tell(j, n.queued(j, 0))
 	case taker(j) == 0 && nackedElsewhere(j, flags):
 		// Its client gave it back at that node, whose word of it was lost.
 		j.Nacks = wire.FlaggedNacks(flags)
@@ -136,7 +136,7 @@ func (n *Node) mayLeave(j *store.Job) bool {
 // lest both leave it to each other, or both go on trying.
 func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
 	if flags&wire.Objection != 0 && j.State == store.StateQueued {
-		n.send(p, &wire.Message{Kind: wire.Queued, ID: j.ID}) // it was queued at another's word, and no more announced
+		n.send(p, n.queued(j, 0)) // it was queued at another's word, and no more announced
 		return
 	}
 	if flags&wire.KeptOut != 0 {
@@ -164,7 +164,7 @@ func (n *Node) hadKey(j *store.Job) bool {
 
 // tellGotKey answers such a node.
 func (n *Node) tellGotKey(p *Peer, j *store.Job) {
-	m := wire.Message{Kind: wire.Queued, ID: j.ID}
+	m := n.queued(j, 0)
 	switch {
 	case j.State == store.StateQueued:
 	case j.Flags&store.FlagDelivered != 0 && j.QTime > n.now:
@@ -175,7 +175,7 @@ func (n *Node) tellGotKey(p *Peer, j *store.Job) {
 			m.Span = j.QTime - n.now
 		}
 	}
-	n.send(p, &m)
+	n.send(p, m)
 }
 
 // onKeptOut takes a job's first queueing back from the node to which it was left. It is as where a job was just
@@ -301,6 +301,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	if given {
 		j.Nacks = max(j.Nacks, wire.FlaggedNacks(flags))
 	}
+	// The sender didn't know yet that the job has come back here. It gives way when it hears of that, whether it has the job still queued or
+	// has given it to a client: so this node doesn't give way to what it said before.
+	crossed := flags&(wire.Kept|wire.InHands) == 0 && wire.KnowsFewer(flags, j.Nacks, j.Deliveries)
 	if flags&wire.CountNack != 0 {
 		j.Nacks = saturated(j.Nacks)
 	}
@@ -311,21 +314,26 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	if j.State == store.StateQueued {
 		// A job that was given back since its WILLQUEUE stays queued whoever objects to that:
 		// the objector isn't to queue it, and yields when it hears of the NACK.
-		stale := flags&wire.InHands != 0 && j.Flags&store.FlagAnnounced == 0
+		stale := crossed || flags&wire.InHands != 0 && j.Flags&store.FlagAnnounced == 0
 		if !given && (stale || !theirs(&n.self, &p.ID, &j.ID)) {
 			// We keep it queued, and they must know. A client there may have got it since they had it queued:
 			// then they say so.
-			m := wire.Message{Kind: wire.Queued, ID: j.ID}
+			m := n.queued(j, 0)
 			if flags&wire.InHands == 0 {
 				m.Flags = wire.Kept
 			}
-			n.send(p, &m)
+			n.send(p, m)
 			return
 		}
 		n.dequeue(j)
 	}
 	n.entrustRun(j) // its client here may not know
 	n.yield(j, 0)
+}
+
+// queued is the word that this node has a job in its queue, or that it comes into it now, with what a Queued may say beside.
+func (n *Node) queued(j *store.Job, flags uint8) *wire.Message {
+	return &wire.Message{Kind: wire.Queued, Flags: flags | wire.ReturnsFlags(j.Nacks, j.Deliveries), ID: j.ID}
 }
 
 // inHands says whether a client of this node has a job, and its retry time isn't over.
@@ -380,7 +388,7 @@ func (n *Node) onHolders(p *Peer, j *store.Job, m *wire.Message) {
 	}
 	if news && j.State == store.StateQueued {
 		// One that was handed the job may have it queued as well.
-		n.tell(j, &wire.Message{Kind: wire.Queued})
+		n.tell(j, n.queued(j, 0))
 	}
 }
 

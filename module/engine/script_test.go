@@ -391,8 +391,12 @@ func (l letter) String() string {
 			text, m.Flags = text+" "+f.name, m.Flags&^f.flag
 		}
 	}
-	if nacks := wire.FlaggedNacks(m.Flags); (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && nacks > 0 {
-		text, m.Flags = fmt.Sprintf("%s nacks=%d", text, nacks), m.Flags&^wire.NacksFlags(math.MaxUint16)
+	if count := wire.FlaggedNacks(m.Flags); (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && count > 0 {
+		counts := "nacks"
+		if raw := l.m[1]; m.Kind == wire.Queued && raw&(wire.Kept|wire.InHands) == 0 {
+			counts = "returns"
+		}
+		text, m.Flags = fmt.Sprintf("%s %s=%d", text, counts, count), m.Flags&^wire.NacksFlags(math.MaxUint16)
 	}
 	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}
 	for i, name := range flags {

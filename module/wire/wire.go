@@ -155,6 +155,17 @@ func NacksFlags(nacks uint16) uint8 { return uint8(min(nacks, 15)) << 4 }
 // FlaggedNacks reads them.
 func FlaggedNacks(flags uint8) uint16 { return uint16(flags >> 4) }
 
+// ReturnsFlags are the upper four flags of a Queued with neither Kept nor InHands: how often the sender knows the job to have come back,
+// by NACKs and as additional deliveries, modulo 16.
+func ReturnsFlags(nacks, deliveries uint16) uint8 { return uint8(nacks+deliveries) << 4 }
+
+// KnowsFewer says of the flags of such a message whether its sender knows less often than that of a job's coming back. The counts of two
+// nodes are close to each other, so the smaller difference is meant.
+func KnowsFewer(flags uint8, nacks, deliveries uint16) bool {
+	fewer := (ReturnsFlags(nacks, deliveries) - flags&0xF0) >> 4
+	return 0 < fewer && fewer < 8
+}
+
 // Flags of messages about locks.
 const (
 	Extend  uint8 = 1 << iota // Claim: only who holds it by this very token

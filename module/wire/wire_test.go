@@ -147,3 +147,17 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 		require.Equal(t, []string{strconv.Itoa(i + 1), name}, rows[i][1:])
 	}
 }
+
+// The other flags of a message don't count, and counts go on beyond 15.
+func TestWhoKnowsFewerReturnsOfAJob(t *testing.T) {
+	for _, other := range []uint8{0, CountNack, CountMore} {
+		for mine := range uint16(40) {
+			for theirs := range uint16(40) {
+				if apart := int(mine) - int(theirs); -8 < apart && apart < 8 {
+					flags := other | ReturnsFlags(theirs/2, theirs-theirs/2)
+					assert.Equal(t, apart > 0, KnowsFewer(flags, mine, 0), "%d %d", mine, theirs)
+				}
+			}
+		}
+	}
+}
