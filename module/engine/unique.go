@@ -602,9 +602,12 @@ func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
 	}
 	// It has begun where the job was delayed at the node that handed it over; and another node
 	// may have been thought to queue one that was put off: the lock tells.
-	l := n.liveLock(n.lockName(j, u, store.LockWait))
-	if l != nil && l.Job == j.ID {
-		return l.Until == 0
+	l := n.store.Lock(n.lockName(j, u, store.LockWait))
+	switch {
+	case l != nil && l.Job == j.ID && l.Until > 0:
+		return false // also where it is over by now, and no tick has seen that yet
+	case n.isLive(l) && l.Job == j.ID:
+		return true
 	}
 	return j.Flags&store.FlagQueuedOnce == 0 && j.Delay > 0
 }
