@@ -95,10 +95,14 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	case !away && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
-	case n.mayLeave(j) && (j.QTime > n.now || n.nextTick(j)) && theirs(&n.self, &p.ID, &j.ID):
+	case n.mayLeave(j) && (j.QTime > n.now || n.nextTick(j)) && n.leavesTo(p, j):
 		// Both mean to queue it at one moment, this node maybe in the tick that comes next. One of them
 		// leaves it, lest both give it to clients, and the other objects, if it hears of it.
 		n.leaveJob(j, store.AnnounceMS)
+	case p.Leaving && !n.leaving && flags&wire.WasQueued == 0 && n.mayQueueInstead(j):
+		// That node may be ended before it has queued the job, and leaves it to this one.
+		n.setQTime(j, n.now+store.AnnounceMS)
+		n.announce(j)
 	case leftToOthers(j) && j.Queue.Pause&PauseIn == 0:
 		n.leaveJob(j, store.AnnounceMS)
 	case j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagAnnounced == 0 && !held(j) && j.QTime > n.now && j.QTime <= n.now+2*store.AnnounceMS:
@@ -129,6 +133,21 @@ func (n *Node) inHandsAway(id *store.ID) bool {
 func (n *Node) mayLeave(j *store.Job) bool {
 	return j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagAnnounced != 0 && !held(j) &&
 		(!n.awaitsFirst(j) || j.QTime <= n.now+store.AnnounceMS && !n.putOff(j))
+}
+
+// leavesTo says of a job that this node and another have announced whether this one leaves it to that one. A node that is leaving the
+// mesh does, for it may be ended at any moment.
+func (n *Node) leavesTo(p *Peer, j *store.Job) bool {
+	if p.Leaving != n.leaving {
+		return n.leaving
+	}
+	return theirs(&n.self, &p.ID, &j.ID)
+}
+
+// mayQueueInstead says of a job that a leaving node has announced whether this node can queue its copy in that one's place. The key of a
+// job that is put off is what that node asks for.
+func (n *Node) mayQueueInstead(j *store.Job) bool {
+	return j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagAnnounced == 0 && !held(j) && !n.putOff(j) && j.Queue.Pause&PauseIn == 0
 }
 
 // onPutOff leaves a job that was put off to the node that did it, until its retry time is over
