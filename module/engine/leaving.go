@@ -8,6 +8,7 @@ import (
 // Leaving the mesh: the node takes no jobs any more, and gives away what it has. Waiting jobs go to clients of
 // other nodes. A delayed job that this node is to queue is left to another node that has a copy, and is this node's until
 // that one has said that it has taken it: the word can be lost, and that node may have lost its copy.
+// A job with RETRY 0 stays until it is due: there is no copy, and whoever is offered it queues it at once.
 
 const (
 	departSlice   = 500   // jobs that are left to others in one tick
@@ -66,9 +67,9 @@ func (n *Node) tickDeparture() {
 
 // depart asks another holder to queue a delayed job when its time has come. The job stays with this node until that one
 // answers PutOff: then it is put off here. That answer can be lost as well, so this node announces the job before it queues
-// it, as the other one does. A unique job stays: its lock may get a lease when it is queued. So does a job whose time is near.
+// it, as the other one does. A unique job that a conflict has put off stays: this node asks for its key. So does a job whose time is near.
 func (n *Node) depart(j *store.Job) {
-	if j.State != store.StateActive || j.Reason() != store.Delayed || j.Retry == 0 || held(j) || j.Unique() != nil || j.QTime <= n.now+2*store.AnnounceMS {
+	if j.State != store.StateActive || j.Reason() != store.Delayed || j.Retry == 0 || held(j) || j.Unique() != nil && j.Unique().Tries() > 0 || j.QTime <= n.now+2*store.AnnounceMS {
 		return
 	}
 	for _, p := range n.mesh.order {
