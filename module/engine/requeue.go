@@ -59,7 +59,7 @@ func (n *Node) announce(j *store.Job) {
 	n.arm(j)
 	m := wire.Message{Kind: wire.WillQueue, ID: j.ID}
 	if j.Returning() && (j.Flags&store.FlagDelivered == 0 || taker(j) != 0) {
-		m.Flags = wire.WasQueued | wire.NacksFlags(j.Nacks)
+		m.Flags = wire.WasQueued | wire.CountFlags(j.Nacks) | wire.DeliveriesFlags(j.Deliveries)
 	}
 	if !n.unheard(j) {
 		n.tell(j, &m)
@@ -90,7 +90,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 		n.tell(j, n.queued(j, 0))
 	case taker(j) == 0 && nackedElsewhere(j, flags):
 		// Its client gave it back at that node, whose word of it was lost.
-		j.Nacks = wire.FlaggedNacks(flags)
+		learnNacks(j, flags)
 		n.leaveJob(j, store.AnnounceMS)
 	case !away && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
@@ -116,10 +116,18 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 }
 
 // nackedElsewhere says of a job that a client has here whether the node that sent a WillQueue with these
-// flags knows of a NACK that this one hasn't heard of.
+// flags knows of a NACK that this one hasn't heard of. Where the two count other additional deliveries, that
+// NACK says nothing of this client: the job came back here when its retry time was over, and was given out again.
 func nackedElsewhere(j *store.Job, flags uint8) bool {
 	return j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && j.Retry > 0 &&
-		flags&wire.WasQueued != 0 && wire.FlaggedNacks(flags) > j.Nacks
+		flags&wire.WasQueued != 0 && wire.Ahead(flags, j.Nacks) > 0 && wire.SameDeliveries(flags, j.Deliveries)
+}
+
+// learnNacks has a job count the NACKs that another node counts.
+func learnNacks(j *store.Job, flags uint8) {
+	for range wire.Ahead(flags, j.Nacks) {
+		j.Nacks = saturated(j.Nacks)
+	}
 }
 
 // inHandsAway says whether a client may work on a job whose queue lies in another database.
@@ -309,20 +317,20 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	switch {
 	case flags&wire.Kept != 0 && !given && n.inHands(j):
 		// A client here got the job before we heard that the other node keeps it in its queue. Nobody is to get it there, too.
-		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.NacksFlags(j.Nacks), ID: j.ID})
+		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.CountFlags(j.Nacks), ID: j.ID})
 		return
-	case given && wire.FlaggedNacks(wire.NacksFlags(j.Nacks)) > wire.FlaggedNacks(flags):
+	case given && wire.Ahead(flags, j.Nacks) < 0:
 		// The job was given back here since: whoever has it here has it by that.
 		if given = false; n.inHands(j) {
 			return
 		}
 	}
 	if given {
-		j.Nacks = max(j.Nacks, wire.FlaggedNacks(flags))
+		learnNacks(j, flags)
 	}
 	// The sender didn't know yet that the job has come back here. It gives way when it hears of that, whether it has the job still queued or
 	// has given it to a client: so this node doesn't give way to what it said before.
-	crossed := flags&(wire.Kept|wire.InHands) == 0 && wire.KnowsFewer(flags, j.Nacks, j.Deliveries)
+	crossed := flags&(wire.Kept|wire.InHands) == 0 && wire.Ahead(flags, j.Nacks+j.Deliveries) < 0
 	if flags&wire.CountNack != 0 {
 		j.Nacks = saturated(j.Nacks)
 	}
@@ -352,7 +360,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 
 // queued is the word that this node has a job in its queue, or that it comes into it now, with what a Queued may say beside.
 func (n *Node) queued(j *store.Job, flags uint8) *wire.Message {
-	return &wire.Message{Kind: wire.Queued, Flags: flags | wire.ReturnsFlags(j.Nacks, j.Deliveries), ID: j.ID}
+	return &wire.Message{Kind: wire.Queued, Flags: flags | wire.CountFlags(j.Nacks+j.Deliveries), ID: j.ID}
 }
 
 // inHands says whether a client of this node has a job, and its retry time isn't over.

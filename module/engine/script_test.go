@@ -3,7 +3,6 @@ package engine_test
 import (
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -391,12 +390,19 @@ func (l letter) String() string {
 			text, m.Flags = text+" "+f.name, m.Flags&^f.flag
 		}
 	}
-	if count := wire.FlaggedNacks(m.Flags); (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && count > 0 {
+	if m.Kind == wire.WillQueue || m.Kind == wire.Queued {
 		counts := "nacks"
 		if raw := l.m[1]; m.Kind == wire.Queued && raw&(wire.Kept|wire.InHands) == 0 {
 			counts = "returns"
 		}
-		text, m.Flags = fmt.Sprintf("%s %s=%d", text, counts, count), m.Flags&^wire.NacksFlags(math.MaxUint16)
+		if count := m.Flags >> 4; count > 0 {
+			text += fmt.Sprintf(" %s=%d", counts, count)
+		}
+		m.Flags &= 0xF
+		if more := m.Flags >> 2; m.Kind == wire.WillQueue && more > 0 {
+			text += fmt.Sprintf(" additional=%d", more)
+			m.Flags &^= wire.DeliveriesFlags(3)
+		}
 	}
 	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}
 	for i, name := range flags {

@@ -129,8 +129,8 @@ const (
 	Before    = Known     // Fate: the sender holds jobs that this one waits for, released to come last
 	NotQueued = QueueIt   // Refused: a YourJob was
 	InHands   = QueueIt   // Queued: a client of the sender's has it, it isn't in the queue there
-	Kept      = NoReply   // Queued: the answer to a Queued, of whoever keeps it; with InHands the answer to that, see [NacksFlags]
-	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted; see [NacksFlags]
+	Kept      = NoReply   // Queued: the answer to a Queued, of whoever keeps it; with InHands the answer to that, see [CountFlags]
+	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted; see [CountFlags] and [DeliveriesFlags]
 	WasHeld   = QueueIt   // Enqueue: the job was held back when its copies were sent, and a holder may be about to let it go
 	LetGo     = Known     // Enqueue: it waits for nothing by now
 	Leaves    = NoReply   // Enqueue: the sender is leaving, and keeps the job until the receiver has said PutOff or Queued
@@ -148,22 +148,21 @@ const (
 	FateEnded          // it is done, or with Cancelled it isn't and won't be
 )
 
-// NacksFlags are the upper four flags of a WillQueue with WasQueued, and of a Queued with Kept and InHands: how many NACKs the sender counts
-// for the job, 15 for more.
-func NacksFlags(nacks uint16) uint8 { return uint8(min(nacks, 15)) << 4 }
+// CountFlags are a count in the upper four flags of a message, modulo 16: in a WillQueue with WasQueued, and in a Queued with Kept and
+// InHands, how many NACKs the sender counts for the job; in a Queued with neither how often it knows the job to have come back, by NACKs
+// and as additional deliveries.
+func CountFlags(count uint16) uint8 { return uint8(count) << 4 }
 
-// FlaggedNacks reads them.
-func FlaggedNacks(flags uint8) uint16 { return uint16(flags >> 4) }
+// Ahead is by how much the count in a message's flags is greater than another, from -8 to 7. The counts of two nodes are close to each
+// other, so the smaller difference is meant.
+func Ahead(flags uint8, count uint16) int { return int(int8(flags&0xF0-CountFlags(count)) >> 4) }
 
-// ReturnsFlags are the upper four flags of a Queued with neither Kept nor InHands: how often the sender knows the job to have come back,
-// by NACKs and as additional deliveries, modulo 16.
-func ReturnsFlags(nacks, deliveries uint16) uint8 { return uint8(nacks+deliveries) << 4 }
+// DeliveriesFlags are how many additional deliveries the sender of a WillQueue with WasQueued counts for the job, modulo 4.
+func DeliveriesFlags(deliveries uint16) uint8 { return uint8(deliveries) & 3 << 2 }
 
-// KnowsFewer says of the flags of such a message whether its sender knows less often than that of a job's coming back. The counts of two
-// nodes are close to each other, so the smaller difference is meant.
-func KnowsFewer(flags uint8, nacks, deliveries uint16) bool {
-	fewer := (ReturnsFlags(nacks, deliveries) - flags&0xF0) >> 4
-	return 0 < fewer && fewer < 8
+// SameDeliveries says whether such a message tells of so many.
+func SameDeliveries(flags uint8, deliveries uint16) bool {
+	return flags&DeliveriesFlags(3) == DeliveriesFlags(deliveries)
 }
 
 // Flags of messages about locks.

@@ -148,16 +148,17 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 	}
 }
 
-// The other flags of a message don't count, and counts go on beyond 15.
-func TestWhoKnowsFewerReturnsOfAJob(t *testing.T) {
-	for _, other := range []uint8{0, CountNack, CountMore} {
+// The other flags of a message don't matter, and counts go on beyond 15.
+func TestCountsInFlags(t *testing.T) {
+	for _, other := range []uint8{0, CountNack, CountMore, WasQueued | DeliveriesFlags(3)} {
 		for mine := range uint16(40) {
 			for theirs := range uint16(40) {
-				if apart := int(mine) - int(theirs); -8 < apart && apart < 8 {
-					flags := other | ReturnsFlags(theirs/2, theirs-theirs/2)
-					assert.Equal(t, apart > 0, KnowsFewer(flags, mine, 0), "%d %d", mine, theirs)
+				if apart := int(theirs) - int(mine); -8 <= apart && apart < 8 {
+					require.Equal(t, apart, Ahead(other|CountFlags(theirs), mine), "%d %d", mine, theirs)
 				}
 			}
 		}
 	}
+	assert.True(t, SameDeliveries(WasQueued|CountFlags(5)|DeliveriesFlags(6), 2))
+	assert.False(t, SameDeliveries(WasQueued|CountFlags(5)|DeliveriesFlags(6), 5))
 }
