@@ -844,7 +844,7 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome)
 	}
 	j := n.store.Lookup(id)
 	done := j == nil || j.State == store.StateAcked
-	if done || !n.named(j, space, name) || space == store.LockRun && (j.State == store.StateQueued || !mayRun(j, j.Unique())) {
+	if done || !n.named(j, space, name) || isPast(j, space) {
 		switch {
 		case o.Kind != Granted || !done && j.Unique() != nil && j.Unique().Has(hasFlag(space)):
 		case space == store.LockRun && !done:
@@ -876,6 +876,15 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome)
 		return ErrReplica
 	}
 	return notExtended{o.because(ErrNotExtended)} // its lease goes on until it is over
+}
+
+// isPast says of a lock that was just renewed whether its job has it no more: it isn't worked on, or was delivered meanwhile.
+func isPast(j *store.Job, space store.Space) bool {
+	u := j.Unique()
+	if space == store.LockRun {
+		return j.State == store.StateQueued || !mayRun(j, u)
+	}
+	return endsByDelivery(u) && j.Place == store.InWorking && !u.Has(store.UniqueHasWait)
 }
 
 func setLock(u store.Unique, space store.Space, token uint64) {
