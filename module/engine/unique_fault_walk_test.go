@@ -30,12 +30,15 @@ var faultKinds = map[string]uniqueKind{
 	"stalls, long":           {stalls: true, long: true, works: true},
 	"stalls, once":           {stalls: true, once: true, leases: true, works: true},
 	"crashes, cuts, windows": {crashes: true, cuts: true, windows: true, clocks: true},
+	"leaves":                 {leaves: true, putOff: true, works: true},
+	"leaves, leases":         {leaves: true, crashes: true, leases: true, once: true, works: true},
+	"leaves, windows":        {leaves: true, crashes: true, windows: true, busy: true, putOff: true},
 	"everything":             {stalls: true, crashes: true, cuts: true, clocks: true, putOff: true, busy: true, windows: true, leases: true, once: true, works: true},
 	"everything, long":       {crashes: true, cuts: true, clocks: true, putOff: true, busy: true, windows: true, once: true, works: true, long: true},
 }
 
 // TestUniqueFaultWalks has clients of a mesh of three do with unique jobs what they do in TestUniqueWalks, while nodes
-// crash or stand still, connections are cut, clocks are wrong, workers die, and messages are late. Nodes log each vote before they give
+// crash, stand still or leave, connections are cut, clocks are wrong, workers die, and messages are late. Nodes log each vote before they give
 // it (appendfsync always). The judge knows for each job whether it has its locks: yes, no, or maybe. "Well" is a mesh in
 // which each node goes on and is connected with each other one. The rules are:
 //
@@ -93,6 +96,7 @@ type throughFaults struct {
 type faultWalk struct {
 	*keyedWalk
 	isStill   bool  // the node that is down stands still
+	leftTill  int64 // when the node that is leaving stays after all
 	faults    int   // how often something broke, or was mended
 	downTill  int64 // when the node that is down starts again
 	isCut     bool
@@ -475,7 +479,7 @@ func (x *faultWalk) work(quiet bool) {
 		case w.job != nil:
 			x.done(w)
 			x.settle()
-		case w.node == x.down || w.waits || quiet || x.IntN(3) > 0:
+		case w.node == x.down || w.node == x.left || w.waits || quiet || x.IntN(3) > 0:
 		default:
 			x.ask(w)
 			x.settle()
@@ -503,6 +507,8 @@ func (x *faultWalk) happen() {
 		x.stall()
 	case k == 19 && x.kind.cuts && !x.isCut:
 		x.cut()
+	case k == 20 && x.kind.leaves && x.left == "" && x.down == "":
+		x.leave()
 	}
 }
 
@@ -560,6 +566,19 @@ func (x *faultWalk) stall() {
 	x.downTill = x.w.now + x.someTime()
 }
 
+// leave has a node be leaving.
+func (x *faultWalk) leave() {
+	x.breaks()
+	x.left = x.up()
+	x.do("leaving %s yes", x.left)
+	for _, w := range x.workers {
+		if w.node == x.left {
+			w.waits = false
+		}
+	}
+	x.leftTill = x.w.now + x.someTime()
+}
+
 // setClock makes the clock wrong of a node that is down.
 func (x *faultWalk) setClock(node string) {
 	if x.kind.clocks {
@@ -595,7 +614,12 @@ func (x *faultWalk) heal(all bool) {
 		x.breaks()
 		x.isCut = false
 	}
-	if x.down == "" && !x.isCut && x.calm == never {
+	if x.left != "" && x.left != x.down && (all || x.w.now >= x.leftTill) {
+		x.breaks()
+		x.do("leaving %s no", x.left)
+		x.left = ""
+	}
+	if x.down == "" && !x.isCut && x.left == "" && x.calm == never {
 		x.calm = x.w.now
 		for i, a := range x.w.nodes {
 			for _, b := range x.w.nodes[i+1:] {

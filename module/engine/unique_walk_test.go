@@ -23,6 +23,7 @@ type uniqueKind struct {
 
 	// for TestUniqueFaultWalks:
 	crashes bool // a node crashes, and starts again some time later with all that it has logged
+	leaves  bool // a node is leaving for some time, and may crash meanwhile
 	cuts    bool // connections are cut, and mended some time later
 	stalls  bool // a node stands still for some time
 	clocks  bool // nodes' clocks are up to a second wrong
