@@ -90,7 +90,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 		n.tell(j, n.queued(j, 0))
 	case taker(j) == 0 && nackedElsewhere(j, flags):
 		// Its client gave it back at that node, whose word of it was lost.
-		learnNacks(j, flags)
+		n.learnNacks(j, flags)
 		n.leaveJob(j, store.AnnounceMS)
 	case !away && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
@@ -124,9 +124,10 @@ func nackedElsewhere(j *store.Job, flags uint8) bool {
 }
 
 // learnNacks has a job count the NACKs that another node counts.
-func learnNacks(j *store.Job, flags uint8) {
+func (n *Node) learnNacks(j *store.Job, flags uint8) {
 	for range wire.Ahead(flags, j.Nacks) {
 		j.Nacks = saturated(j.Nacks)
+		n.log(LogState, j)
 	}
 }
 
@@ -326,7 +327,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		}
 	}
 	if given {
-		learnNacks(j, flags)
+		n.learnNacks(j, flags)
 	}
 	// The sender didn't know yet that the job has come back here. It gives way when it hears of that, whether it has the job still queued or
 	// has given it to a client: so this node doesn't give way to what it said before.
@@ -336,6 +337,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	}
 	if flags&wire.CountMore != 0 {
 		j.Deliveries = saturated(j.Deliveries)
+	}
+	if flags&(wire.CountNack|wire.CountMore) != 0 {
+		n.log(LogState, j) // it may stay here as it is, and the counts say who is behind
 	}
 	n.gotKey(j)
 	if j.State == store.StateQueued {
