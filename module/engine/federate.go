@@ -23,6 +23,7 @@ const (
 	pollLast       = 2_000
 	claimedMS      = 100   // until a line asks of whose queue a job is being claimed
 	keepMS         = 2_000 // how long what came stays for a client that was here a moment ago
+	spareMS        = 200   // and for how long it does where a client of another node waits
 )
 
 // imports is how a queue fares with getting jobs from other nodes.
@@ -30,14 +31,18 @@ type imports struct {
 	from           []responder // in order of their first response
 	bucket         int64       // when the current bucket began
 	prev, cur      int64
-	last           int64 // the last import
-	asked, nextAll int64 // next direct and broadcast questions may go out then
-	direct, all    int   // questions since the last success
-	poll           int64 // the next question for a client that doesn't wait
-	polls          int   // of those since the last success
-	keep           int64 // until then what came stays for clients that were here a moment ago
-	told           int64 // when a node that gave a job was told last that nobody waits here
-	looks          bool  // the queue is in Node.feedLooks
+	last           int64       // the last import
+	asked, nextAll int64       // next direct and broadcast questions may go out then
+	direct, all    int         // questions since the last success
+	poll           int64       // the next question for a client that doesn't wait
+	polls          int         // of those since the last success
+	keep           int64       // until then what came stays for clients that were here a moment ago
+	told           int64       // when a node that gave a job was told last that nobody waits here
+	looks          bool        // the queue is in Node.feedLooks
+	spareLooks     bool        // the queue is in Node.spareLooks
+	spareTold      int64       // when all were told last that jobs lie here (hungerTime)
+	lies           int64       // since when what came lies here, where some does
+	spares         []wire.Node // have told that jobs lie there, and weren't asked since
 }
 
 type responder struct {
@@ -89,14 +94,24 @@ func (n *Node) importsOf(name string) *imports {
 	return n.imports.make(name, imports{bucket: n.now})
 }
 
-// spares says whether waiting jobs of a queue may go to a node that asks now. Those that
-// came from others stay for clients here: those that wait, for two seconds those that were served, and
-// for five those that poll. Else the client that it came for has gone. (A node that asked
-// before has to wait for some seconds, for its client may have gone as well: jobs would go
-// round.)
-func (n *Node) spares(name string) bool {
+// spares says how many of so many waiting jobs of a queue may go to a node that asks now. Those that
+// came from others stay for clients here: those that wait, for two seconds those that were here a moment ago, and for
+// five those that poll. Else the client that it came for has gone. A client that waits at another node gets one
+// sooner, one at a time. If one that polls did, jobs would go round between nodes whose clients poll in turn. (A node that asked
+// before is told first that they are here, see spare: its client may have gone as well.)
+func (n *Node) spares(name string, count uint32, polls bool) uint32 {
 	imp := n.imports.get(name)
-	return imp.rate(n.now) == 0 || n.waits[name] == nil && n.now >= imp.keep
+	switch {
+	case imp.rate(n.now) == 0:
+		return count
+	case n.waits[name] != nil:
+		return 0
+	case n.now >= imp.keep:
+		return count
+	case polls || n.now < imp.lies+spareMS:
+		return 0
+	}
+	return min(count, 1)
 }
 
 // keepFor has what came stay for clients that aren't here just now.
@@ -117,6 +132,13 @@ func (n *Node) need(list *waitList) {
 	}
 	imp := n.importsOf(list.name)
 	m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(list.name)}
+	for _, node := range imp.spares {
+		if p := n.mesh.by[node]; p != nil && n.now < imp.nextAll {
+			m.Count = uint32(min(list.len, askMost))
+			n.send(p, &m)
+		}
+	}
+	imp.spares = imp.spares[:0]
 	if n.now >= imp.asked {
 		imp.from = slices.DeleteFunc(imp.from, func(r responder) bool { return n.now-r.at > importWindow })
 		if len(imp.from) > 0 {
@@ -177,7 +199,7 @@ func (n *Node) Poll(name []byte, count int) {
 	imp.keep = n.now + keep
 	imp.poll = n.now + min(int64(pollFirst)<<min(imp.polls, 10), pollLast)
 	imp.polls++
-	m := wire.Message{Kind: wire.NeedJobs, Queue: name, Count: uint32(min(count, askMost))}
+	m := wire.Message{Kind: wire.NeedJobs, Flags: wire.Polls, Queue: name, Count: uint32(min(count, askMost))}
 	n.tellAll(&m)
 }
 
@@ -188,10 +210,15 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	count := min(m.Count, askMost)
 	if count == 0 {
 		n.sated(p, name)
+		if m.Flags&wire.Spare != 0 {
+			n.onSpare(p, name)
+		}
 		return
 	}
 	q := n.Queue(m.Queue)
-	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.steady() >= p.choked && n.spares(name) {
+	spared := n.spares(name, count, m.Flags&wire.Polls != 0)
+	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.steady() >= p.choked && spared > 0 {
+		count = spared
 		// Half is kept for those who ask here.
 		if q.Len < 2*uint64(count) {
 			count = uint32(max(q.Len/2, 1))
@@ -214,6 +241,9 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		return
 	}
 	n.starves(name, p, count)
+	if q != nil && q.Head != nil && spared == 0 && m.Flags&wire.Polls == 0 {
+		n.spareLater(name, n.importsOf(name))
+	}
 }
 
 // starves remembers how many jobs of a queue a node still waits for.
@@ -280,7 +310,7 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 		return false
 	}
 	// Those that came from others stay for a while: the node that they would go to may have asked
-	// for a client that has gone as well, and they would go round.
+	// for a client that has gone as well, and they would go round. It is told that they are here.
 	imp := n.imports.get(name)
 	stay := imp.rate(n.now) > 0
 	var passed []hungry // those to whom none of the jobs can be given
@@ -302,6 +332,7 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 		if j == nil || stays || n.steady() < p.choked {
 			if passed = append(passed, first); stays {
 				n.feedAgain(name, imp)
+				n.spareLater(name, imp)
 			}
 			if stays || q.Head == nil {
 				break
@@ -359,6 +390,68 @@ func (n *Node) tickFeeds() {
 		n.hurryTick()
 	case len(n.feedLooks) > 0:
 		n.wake = min(n.wake, n.now+max(n.feedLooks[0].at-n.steady(), 1))
+	}
+}
+
+// spareLater has the others be told of jobs that came from elsewhere, and lie here by then.
+func (n *Node) spareLater(name string, imp *imports) {
+	if imp.spareLooks {
+		return
+	}
+	imp.spareLooks = true
+	n.spareLooks = append(n.spareLooks, look{name, n.steady() + spareMS})
+	n.wake = min(n.wake, n.now+spareMS)
+}
+
+// tickSpares follows spareLater.
+func (n *Node) tickSpares() {
+	budget, now := tickBudget, n.steady()
+	for ; len(n.spareLooks) > 0 && budget > 0 && n.spareLooks[0].at <= now; budget-- {
+		name := n.spareLooks[0].queue
+		if imp := n.imports.get(name); imp != nil {
+			imp.spareLooks = false
+			if n.spare(name, imp) {
+				budget -= len(n.mesh.order)
+			}
+		}
+		n.spareLooks = n.spareLooks[1:]
+	}
+	if len(n.spareLooks) > 0 {
+		n.wake = min(n.wake, n.now+max(n.spareLooks[0].at-n.steady(), 1))
+	}
+}
+
+// spare tells all nodes that jobs of a queue lie here for which nobody waits, and says whether it did. Those where a
+// client waits ask for them, and the others ask when one comes: so a job goes only to where a client waits now,
+// and doesn't go round. While none of those that want some has asked since it was told, all know.
+func (n *Node) spare(name string, imp *imports) bool {
+	q, h := n.store.Queue([]byte(name)), n.hungry.get(name)
+	if q == nil || q.Head == nil || q.Pause&PauseOut != 0 || h == nil || n.waits[name] != nil ||
+		!slices.ContainsFunc(h.line, func(x hungry) bool { return x.until-hungerMS >= imp.spareTold }) {
+		return false
+	}
+	if n.now < imp.lies+spareMS {
+		n.spareLater(name, imp)
+		return false
+	}
+	imp.spareTold = n.hungerTime()
+	imp.nextAll = 0 // the others have it that nobody waits here
+	n.tellAll(&wire.Message{Kind: wire.NeedJobs, Flags: wire.Spare, Queue: []byte(name)})
+	return true
+}
+
+// onSpare has the next client here be the reason to ask a node at which jobs of a queue lie. Where none has waited
+// for long all nodes are asked for the next one.
+func (n *Node) onSpare(p *Peer, name string) {
+	imp := n.imports.get(name)
+	if imp == nil {
+		return
+	}
+	if !slices.Contains(imp.spares, p.Node) {
+		imp.spares = append(imp.spares, p.Node)
+	}
+	if list := n.waits[name]; list != nil {
+		n.need(list)
 	}
 }
 
@@ -508,6 +601,9 @@ func (n *Node) learnCounts(j *store.Job, m *wire.Message) {
 func (n *Node) imported(p *Peer, name []byte) {
 	imp := n.importsOf(string(name))
 	imp.count(n.now)
+	if q := n.store.Queue(name); q == nil || q.Head == nil {
+		imp.lies = n.now
+	}
 	if n.waits[string(name)] == nil && n.now >= imp.keep && n.now >= imp.told+rateBucket {
 		imp.told = n.now
 		n.send(p, &wire.Message{Kind: wire.NeedJobs, Queue: name})
@@ -518,6 +614,9 @@ func (n *Node) imported(p *Peer, name []byte) {
 	if list := n.waits[string(name)]; list != nil {
 		list.due = n.now
 		heap.Fix(&n.asking, list.pos)
+		if list.len > 1 { // the job isn't for all
+			n.hurryTick()
+		}
 	}
 	for i := range imp.from {
 		if imp.from[i].node == p.Node {

@@ -357,7 +357,14 @@ func (l letter) String() string {
 	case wire.AskWork, wire.Work:
 		return text
 	case wire.NeedJobs, wire.Pause:
-		return text + fmt.Sprintf(" %s %d", m.Queue, m.Count)
+		text += fmt.Sprintf(" %s %d", m.Queue, m.Count)
+		if m.Kind == wire.NeedJobs && m.Flags&wire.Spare != 0 {
+			text += " spare"
+		}
+		if m.Kind == wire.NeedJobs && m.Flags&wire.Polls != 0 {
+			text += " polls"
+		}
+		return text
 	}
 	text += " " + w.job(m.ID)
 	if len(m.Holders) > 0 {
@@ -618,6 +625,9 @@ func (w *world) get() {
 		}
 		if len(got) > 0 {
 			return
+		}
+		if w.d.HasArg("polls") {
+			n.e.Poll([]byte(queue), count)
 		}
 		if client == "" {
 			w.say("nothing")

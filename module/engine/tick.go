@@ -72,6 +72,7 @@ func (n *Node) Tick() int64 {
 	n.tickLooks()
 	n.tickApart()
 	n.tickFeeds()
+	n.tickSpares()
 	n.serveOn()
 	n.tickAdds()
 	n.tickGiven()

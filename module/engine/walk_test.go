@@ -48,7 +48,8 @@ func (k walkKind) faults() bool { return k.cuts || k.crashes || k.stalls }
 
 // TestWalks has clients of a mesh do at random what clients do, through the commands of the scripts, with messages
 // that are brought late or half. It judges what each of them gets: no job twice without a reason, none after its
-// acknowledgement, none before those that it waits for, and none later than 16 s while a client waits for it. A walk that
+// acknowledgement, none before those that it waits for, and none later than a
+// second (16 where more than clients are in its way) while a client waits for it. A walk that
 // fails prints its conversation, which is nearly a script.
 func TestWalks(t *testing.T) {
 	for name, kind := range walkKinds {
@@ -558,7 +559,7 @@ func (x *walk) heal(all bool) {
 // judge looks for jobs that lie though clients wait.
 func (x *walk) judge() {
 	for _, j := range x.list {
-		if late := x.lies(j, x.due(j)); late > 16_000 {
+		if late := x.lies(j, x.due(j)); late > x.patience() {
 			if shown := x.do("show %s", j.name); j.once && x.faults() && strings.Contains(shown, "uncertain") {
 				j.free = true
 			} else {
@@ -566,6 +567,15 @@ func (x *walk) judge() {
 			}
 		}
 	}
+}
+
+// patience is how long a job may lie while a client waits for it: where nothing but clients that come and go is in its
+// way, until the node where it lies has told the others, and in the worst case comes to where the client has gone twice more.
+func (x *walk) patience() int64 {
+	if x.faults() || x.pauses || x.leaving || x.cancels {
+		return 16_000
+	}
+	return 1_000
 }
 
 // lies says for how long a job has been due, and a client has waited for it.
