@@ -36,7 +36,7 @@ type consents struct {
 	adds  map[store.ID]*claimedAdd
 	runs  map[string]store.ID  // by the lock's name: which job is claimed for
 	asked map[string]askedRuns // by the queue's name
-	looks []look               // first things first
+	looks agenda               // at queues whose next job waits until there is an answer for another one
 	rests map[string]*rest     // locks that were refused: not to be asked for yet
 	past  passing              // jobs up to which a queue has only jobs that aren't asked for, see beyond
 	back  givenBack            // jobs whose run began at another node, and that were given back here
@@ -64,13 +64,6 @@ type rest struct {
 type askedRuns struct {
 	jobs  int
 	since int64
-	looks bool // it is in consents.looks
-}
-
-// look is when a queue is looked at whose next job waits until there is an answer for another one.
-type look struct {
-	queue string
-	at    int64 // steady, ms
 }
 
 func newConsents() consents {
@@ -421,7 +414,7 @@ func (n *Node) askFor(queue string, by int) {
 	if a.jobs == 0 || by < 0 {
 		a.since = n.steady()
 	}
-	if a.jobs += by; a.jobs == 0 && !a.looks {
+	if a.jobs += by; a.jobs == 0 {
 		delete(n.consents.asked, queue)
 		return
 	}
@@ -441,11 +434,7 @@ func (n *Node) awaitsAnswer(queue string) bool {
 	if n.isSlow(a) {
 		return false
 	}
-	if !a.looks {
-		a.looks = true
-		n.consents.asked[queue] = a
-		n.consents.looks = append(n.consents.looks, look{queue, n.steady() + claimResendMS})
-	}
+	n.lookAfter(&n.consents.looks, queue, claimResendMS)
 	return true
 }
 
@@ -525,22 +514,12 @@ func (n *Node) tickApart() {
 
 // tickLooks serves those who wait for queues whose next jobs have waited for an answer by now.
 func (n *Node) tickLooks() {
-	c, now := &n.consents, n.steady()
-	for ; len(c.looks) > 0 && c.looks[0].at <= now; c.looks = c.looks[1:] {
-		name := c.looks[0].queue
-		a := c.asked[name]
-		if a.looks = false; a.jobs == 0 {
-			delete(c.asked, name)
-			continue
-		}
-		c.asked[name] = a
-		if q := n.store.Queue([]byte(name)); q != nil {
+	n.tickAgenda(&n.consents.looks, func(name string) int {
+		if q := n.store.Queue([]byte(name)); q != nil && n.consents.asked[name].jobs > 0 {
 			n.serveLater(q)
 		}
-	}
-	if len(c.looks) > 0 {
-		n.wake = min(n.wake, n.now+max(c.looks[0].at-now, 1))
-	}
+		return 0
+	})
 }
 
 // mereVote says of a run lock that stands against a job, which doesn't wait for its key but

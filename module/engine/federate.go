@@ -38,8 +38,6 @@ type imports struct {
 	polls          int         // of those since the last success
 	keep           int64       // until then what came stays for clients that were here a moment ago
 	told           int64       // when a node that gave a job was told last that nobody waits here
-	looks          bool        // the queue is in Node.feedLooks
-	spareLooks     bool        // the queue is in Node.spareLooks
 	spareTold      int64       // when all were told last that jobs lie here (hungerTime)
 	lies           int64       // since when what came lies here, where some does
 	spares         []wire.Node // have told that jobs lie there, and weren't asked since
@@ -242,7 +240,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	}
 	n.starves(name, p, count)
 	if q != nil && q.Head != nil && spared == 0 && m.Flags&wire.Polls == 0 {
-		n.spareLater(name, n.importsOf(name))
+		n.spareLater(name)
 	}
 }
 
@@ -323,7 +321,7 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 		}
 		if n.isAbsent(p) { // the job would lie there
 			passed = append(passed, first)
-			n.feedAgain(name, n.importsOf(name))
+			n.feedAgain(name)
 			continue
 		}
 		j, passedOver := n.movable(q, p)
@@ -331,8 +329,8 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 		stays := j != nil && stay && !n.isOwn(j)
 		if j == nil || stays || n.steady() < p.choked {
 			if passed = append(passed, first); stays {
-				n.feedAgain(name, imp)
-				n.spareLater(name, imp)
+				n.feedAgain(name)
+				n.spareLater(name)
 			}
 			if stays || q.Head == nil {
 				break
@@ -357,68 +355,28 @@ func (n *Node) isOwn(j *store.Job) bool { return [4]byte(j.ID[:4]) == [4]byte(n.
 
 // feedAgain has a queue's jobs be given to the nodes that wait for some when those that came from
 // others need not stay any more. A client that has waited there for long doesn't ask again before.
-func (n *Node) feedAgain(name string, imp *imports) {
-	if imp.looks {
-		return
-	}
-	imp.looks = true
-	n.feedLooks = append(n.feedLooks, look{name, n.steady() + importWindow + 1})
-	n.wake = min(n.wake, n.now+importWindow+1)
-}
+func (n *Node) feedAgain(name string) { n.lookAfter(&n.toFeed, name, importWindow+1) }
 
 // feedSoon has that be done now: a node is heard again.
-func (n *Node) feedSoon() {
-	n.feedNow = len(n.feedLooks)
-	n.hurryTick()
-}
+func (n *Node) feedSoon() { n.lookNow(&n.toFeed) }
 
-// tickFeeds follows feedAgain.
+// spareLater has the others be told of jobs that came from elsewhere, and lie here by then.
+func (n *Node) spareLater(name string) { n.lookAfter(&n.toTell, name, spareMS) }
+
+// tickFeeds follows both.
 func (n *Node) tickFeeds() {
-	budget, now := tickBudget, n.steady()
-	for ; len(n.feedLooks) > 0 && budget > 0 && (n.feedNow > 0 || n.feedLooks[0].at <= now); budget-- {
-		name := n.feedLooks[0].queue
-		if imp := n.imports.get(name); imp != nil {
-			imp.looks = false
-		}
+	n.tickAgenda(&n.toFeed, func(name string) int {
 		if q := n.store.Queue([]byte(name)); q != nil {
 			n.serveLater(q)
 		}
-		n.feedLooks, n.feedNow = n.feedLooks[1:], max(n.feedNow-1, 0)
-	}
-	switch {
-	case n.feedNow > 0:
-		n.hurryTick()
-	case len(n.feedLooks) > 0:
-		n.wake = min(n.wake, n.now+max(n.feedLooks[0].at-n.steady(), 1))
-	}
-}
-
-// spareLater has the others be told of jobs that came from elsewhere, and lie here by then.
-func (n *Node) spareLater(name string, imp *imports) {
-	if imp.spareLooks {
-		return
-	}
-	imp.spareLooks = true
-	n.spareLooks = append(n.spareLooks, look{name, n.steady() + spareMS})
-	n.wake = min(n.wake, n.now+spareMS)
-}
-
-// tickSpares follows spareLater.
-func (n *Node) tickSpares() {
-	budget, now := tickBudget, n.steady()
-	for ; len(n.spareLooks) > 0 && budget > 0 && n.spareLooks[0].at <= now; budget-- {
-		name := n.spareLooks[0].queue
-		if imp := n.imports.get(name); imp != nil {
-			imp.spareLooks = false
-			if n.spare(name, imp) {
-				budget -= len(n.mesh.order)
-			}
+		return 0
+	})
+	n.tickAgenda(&n.toTell, func(name string) int {
+		if imp := n.imports.get(name); imp != nil && n.spare(name, imp) {
+			return len(n.mesh.order)
 		}
-		n.spareLooks = n.spareLooks[1:]
-	}
-	if len(n.spareLooks) > 0 {
-		n.wake = min(n.wake, n.now+max(n.spareLooks[0].at-n.steady(), 1))
-	}
+		return 0
+	})
 }
 
 // spare tells all nodes that jobs of a queue lie here for which nobody waits, and says whether it did. Those where a
@@ -431,7 +389,7 @@ func (n *Node) spare(name string, imp *imports) bool {
 		return false
 	}
 	if n.now < imp.lies+spareMS {
-		n.spareLater(name, imp)
+		n.spareLater(name)
 		return false
 	}
 	imp.spareTold = n.hungerTime()

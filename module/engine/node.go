@@ -133,59 +133,58 @@ type Node struct {
 	offers  roster[store.ID, offered]
 	taken   roster[round, taken]
 
-	mostBody   int // bytes of a body that can be sent to another node
-	addings    map[store.ID]*adding
-	waiting    []*adding // the same, in an order
-	turn       int       // in waiting
-	added      uint64    // the number of the last that came to waiting
-	imports    roster[string, imports]
-	hungry     roster[string, hunger]
-	feedLooks  []look       // at the queues of which jobs stay, first things first
-	feedNow    int          // of these, from the first on, without waiting for their time
-	spareLooks []look       // at those of which the others are to be told, first things first
-	skipped    int64        // ms that time has jumped, in all
-	msg        wire.Message // being received
-	out        wire.Message // being sent
-	outbox     []byte       // the messages of the effects
-	sent       bool         // the effects were taken: the outbox may be reused
-	waits      map[string]*waitList
-	lines      []*waitList         // the same, in an order
-	asking     schedule[*waitList] // the same, in the order of when they ask other nodes
-	resumed    int                 // lines from 0 on that are to ask soon, for a node is back
-	lineSeen   uint64              // lines since the start
-	waiters    waiters
-	blocked    int
-	unpaused   roster[string, struct{}]   // queues that aren't paused any more, and have overdue jobs still
-	shut       roster[store.ID, struct{}] // jobs that were to be queued while their queue was paused
-	shutSweep  int64                      // unix ms: they are looked at next
-	visible    int64
-	limbo      []limbo
-	made       []*store.Queue          // by n.queue, since the effects were last taken
-	farewells  []farewell              // locks of jobs that were forgotten, still to be freed
-	unloaded   uint64                  // jobs when loading began; 0: they have been flushed since
-	dormant    []*store.Queue          // that lie in another database than 0
-	promotion  *settling               // under way, see Promote
-	untold     int                     // jobs that it made uncertain
-	followed   bool                    // see Follow
-	promoted   int64                   // unix ms; 0: it wasn't, since it was started
-	holding    int                     // it has yet to hold the jobs of queues in rows below, see tickFollowing
-	recount    bool                    // lacking isn't known
-	lacking    bool                    // see unlisted
-	loaded     map[store.ID]*store.Job // in dormant queues; until Settle, see LoadState
-	wake       int64                   // the earliest deadline armed since the caller last asked
-	passes     int                     // how many more jobs [Node.beyond] passes over before the next tick
-	wakes      int                     // how many more lanes of keys of the mesh are woken before the next tick
-	ratio      float64
-	leaving    bool
-	departure  departure
-	unsafe     bool
-	verbose    bool // see SetVerbose
-	passive    bool
-	ending     bool // see endAdds
-	loading    bool
-	cursor     uint64 // of the pass over idle queues
-	returns    bool   // there may be queues that have returned
-	returnAt   uint64 // the cursor of the pass over those
+	mostBody  int // bytes of a body that can be sent to another node
+	addings   map[store.ID]*adding
+	waiting   []*adding // the same, in an order
+	turn      int       // in waiting
+	added     uint64    // the number of the last that came to waiting
+	imports   roster[string, imports]
+	hungry    roster[string, hunger]
+	toFeed    agenda       // queues of which jobs stay
+	toTell    agenda       // those of which the others are to be told that they do
+	skipped   int64        // ms that time has jumped, in all
+	msg       wire.Message // being received
+	out       wire.Message // being sent
+	outbox    []byte       // the messages of the effects
+	sent      bool         // the effects were taken: the outbox may be reused
+	waits     map[string]*waitList
+	lines     []*waitList         // the same, in an order
+	asking    schedule[*waitList] // the same, in the order of when they ask other nodes
+	resumed   int                 // lines from 0 on that are to ask soon, for a node is back
+	lineSeen  uint64              // lines since the start
+	waiters   waiters
+	blocked   int
+	unpaused  roster[string, struct{}]   // queues that aren't paused any more, and have overdue jobs still
+	shut      roster[store.ID, struct{}] // jobs that were to be queued while their queue was paused
+	shutSweep int64                      // unix ms: they are looked at next
+	visible   int64
+	limbo     []limbo
+	made      []*store.Queue          // by n.queue, since the effects were last taken
+	farewells []farewell              // locks of jobs that were forgotten, still to be freed
+	unloaded  uint64                  // jobs when loading began; 0: they have been flushed since
+	dormant   []*store.Queue          // that lie in another database than 0
+	promotion *settling               // under way, see Promote
+	untold    int                     // jobs that it made uncertain
+	followed  bool                    // see Follow
+	promoted  int64                   // unix ms; 0: it wasn't, since it was started
+	holding   int                     // it has yet to hold the jobs of queues in rows below, see tickFollowing
+	recount   bool                    // lacking isn't known
+	lacking   bool                    // see unlisted
+	loaded    map[store.ID]*store.Job // in dormant queues; until Settle, see LoadState
+	wake      int64                   // the earliest deadline armed since the caller last asked
+	passes    int                     // how many more jobs [Node.beyond] passes over before the next tick
+	wakes     int                     // how many more lanes of keys of the mesh are woken before the next tick
+	ratio     float64
+	leaving   bool
+	departure departure
+	unsafe    bool
+	verbose   bool // see SetVerbose
+	passive   bool
+	ending    bool // see endAdds
+	loading   bool
+	cursor    uint64 // of the pass over idle queues
+	returns   bool   // there may be queues that have returned
+	returnAt  uint64 // the cursor of the pass over those
 
 	asksUntil  int64 // unix ms; see connecting
 	askedUntil int64 // unix ms: until then jobs that were loaded may still be asked about

@@ -72,7 +72,6 @@ func (n *Node) Tick() int64 {
 	n.tickLooks()
 	n.tickApart()
 	n.tickFeeds()
-	n.tickSpares()
 	n.serveOn()
 	n.tickAdds()
 	n.tickGiven()
