@@ -138,6 +138,9 @@ func (n *Node) SetLife(id wire.NodeID, life uint64) {
 		delete(n.mesh.lives, id)
 		return
 	}
+	if p := n.peer(id); p != nil && n.mesh.lives[id] != life {
+		n.givenAnew(p)
+	}
 	n.mesh.lives[id] = life
 }
 

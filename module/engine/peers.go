@@ -47,7 +47,8 @@ type Peer struct {
 	added     uint64     // up to this number
 	up        uint64     // members.ups when it was connected
 	given     []given    // jobs that were handed over to it lately
-	doubted   []store.ID // of those, the ones that may not have arrived
+	copied    []given    // jobs of which it sent this node a copy lately
+	doubted   []store.ID // of those, the ones that may be in no queue
 	choked    int64      // steady: until then it takes too little to be given jobs
 	clears    uint64     // claims.cleared when it was connected
 	past      passing    // see behind

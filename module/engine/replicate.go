@@ -594,8 +594,11 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 		if j == nil {
 			return
 		}
-		if m.Flags&wire.QueueIt != 0 {
+		switch {
+		case m.Flags&wire.QueueIt != 0:
 			n.onEnqueue(j, m.Span, 0)
+		case m.Flags&(wire.NewBody|wire.NewQueue) == 0:
+			p.took(j, n.now)
 		}
 		n.tellApart(p, j)
 	} else {
