@@ -207,6 +207,7 @@ func (n *Node) addAsync(j *store.Job, external bool, elsewhere int) {
 		n.begin(n.place(j, elsewhere, wire.NoReply))
 		return
 	}
+	n.keepWindow(j)
 	n.addings[j.ID] = &adding{external: true} // for the list of holders
 	j = n.place(j, elsewhere, wire.NoReply|wire.QueueIt)
 	delete(n.addings, j.ID)
