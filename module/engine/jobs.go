@@ -128,7 +128,7 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 		return w, ErrBody
 	}
 	q := n.Queue(a.Queue) // before its jobs are looked at, which may go by that
-	w.external = n.External()
+	w.external = n.External() && !a.Async // what nobody waits for to be confirmed elsewhere is promised by this node's copy
 	if a.BlockedBy != nil {
 		err = n.beside(a, w.external)
 	}
@@ -192,27 +192,12 @@ func (n *Node) enlist(a *Add, j *store.Job, w whereabouts) (wait bool, err error
 	case w.elsewhere == 0:
 		n.begin(j)
 	case a.Async:
-		n.addAsync(j, w.external, w.elsewhere)
+		n.begin(n.place(j, w.elsewhere, wire.NoReply)) // of the other copies nothing is promised
 	default:
 		n.startAdding(j, a, w.external, w.elsewhere)
 		return true, nil
 	}
 	return false, nil
-}
-
-// addAsync sends copies off and promises nothing of them. A node that keeps no
-// copy itself has one of the others queue the job at once.
-func (n *Node) addAsync(j *store.Job, external bool, elsewhere int) {
-	if !external {
-		n.begin(n.place(j, elsewhere, wire.NoReply))
-		return
-	}
-	n.keepWindow(j)
-	n.addings[j.ID] = &adding{external: true} // for the list of holders
-	j = n.place(j, elsewhere, wire.NoReply|wire.QueueIt)
-	delete(n.addings, j.ID)
-	n.entrust(j)
-	n.discard(j)
 }
 
 // unreachable refuses what can't be promised for want of nodes. Above 75 % of
