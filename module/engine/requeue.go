@@ -331,14 +331,20 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	}
 	// The sender didn't know yet that the job has come back here. It gives way when it hears of that, whether it has the job still queued or
 	// has given it to a client: so this node doesn't give way to what it said before.
-	crossed := flags&(wire.Kept|wire.InHands) == 0 && wire.Ahead(flags, j.Nacks+j.Deliveries) < 0
-	if flags&wire.CountNack != 0 {
-		j.Nacks = saturated(j.Nacks)
-	}
-	if flags&wire.CountMore != 0 {
-		j.Deliveries = saturated(j.Deliveries)
-	}
-	if flags&(wire.CountNack|wire.CountMore) != 0 {
+	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
+	crossed := flags&(wire.Kept|wire.InHands) == 0 && ahead < 0
+	switch {
+	case flags&wire.CountNack != 0 && ahead <= 0 && n.inHands(j):
+		// Nor did it know that when a client gave it back there: most likely the one that has it here. It gives way to this, too.
+		n.requeue(j, true)
+		return
+	case ahead <= 0: // what it counted is counted
+	case flags&(wire.CountNack|wire.CountMore) != 0:
+		if flags&wire.CountNack != 0 {
+			j.Nacks = saturated(j.Nacks)
+		} else {
+			j.Deliveries = saturated(j.Deliveries)
+		}
 		n.log(LogState, j) // it may stay here as it is, and the counts say who is behind
 	}
 	n.gotKey(j)
