@@ -23,7 +23,8 @@ const (
 	pollLast       = 2_000
 	claimedMS      = 100   // until a line asks of whose queue a job is being claimed
 	keepMS         = 2_000 // how long what came stays for a client that was here a moment ago
-	spareMS        = 200   // and for how long it does where a client of another node waits
+	spareMS        = 250   // and for how long it does where a client of another node waits
+	spareEvery     = 20    // until that gets the next one
 )
 
 // imports is how a queue fares with getting jobs from other nodes.
@@ -95,7 +96,7 @@ func (n *Node) importsOf(name string) *imports {
 // spares says how many of so many waiting jobs of a queue may go to a node that asks now. Those that
 // came from others stay for clients here: those that wait, for two seconds those that were here a moment ago, and for
 // five those that poll. Else the client that it came for has gone. A client that waits at another node gets one
-// sooner, one at a time. If one that polls did, jobs would go round between nodes whose clients poll in turn. (A node that asked
+// sooner, one at a time, and the next one a little later. If one that polls did, jobs would go round between nodes whose clients poll in turn. (A node that asked
 // before is told first that they are here, see spare: its client may have gone as well.)
 func (n *Node) spares(name string, count uint32, polls bool) uint32 {
 	imp := n.imports.get(name)
@@ -109,6 +110,7 @@ func (n *Node) spares(name string, count uint32, polls bool) uint32 {
 	case polls || n.now < imp.lies+spareMS:
 		return 0
 	}
+	imp.lies = max(imp.lies, n.now-spareMS+spareEvery) // clients here may get the next one meanwhile
 	return min(count, 1)
 }
 
