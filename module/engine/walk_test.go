@@ -575,6 +575,9 @@ func (x *walk) patience() int64 {
 	if x.faults() || x.pauses || x.leaving || x.cancels {
 		return 16_000
 	}
+	if x.families {
+		return 4_000 // a holder finds out that the first one, which was to let it go, has no copy any more
+	}
 	return 1_000
 }
 
