@@ -87,6 +87,8 @@ type actor struct {
 	votes engine.Votes
 	keeps bool
 
+	tail []logged // of what it logged of jobs, that which isn't on disk for sure, where that takes a second
+
 	choked  bool // its bus accepts nothing
 	refused []letter
 }
@@ -141,7 +143,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 				n.off = -n.off
 			}
 		},
-		"release": w.release, "cancel": w.cancel, "body": w.body,
+		"release": w.release, "cancel": w.cancel, "body": w.body, "newnode": w.newNode, "reload": w.reload,
 	}
 	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
 		commands[verb] = func() { w.verb(verb) }
@@ -166,14 +168,10 @@ func (w *world) mesh() {
 	w.arg("timeout", &timeout)
 	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats"), tables: w.d.HasArg("tables"), adders: w.d.HasArg("adders")}
 	for i := range count {
-		n := &actor{w: w, name: string(rune('a' + i)), disk: map[store.ID][2][]byte{}, locks: map[string][]byte{}, links: map[*actor]bool{}, next: w.now + 1}
-		for k := range n.id {
-			n.id[k] = byte(0x11 * (i + 1))
-		}
+		n := w.newActor()
 		if w.d.HasArg("near") { // their tokens differ in what clients aren't shown alone
 			n.id[6], n.id[7] = 0x11, byte(0x10*(i+1))
 		}
-		w.nodes = append(w.nodes, n)
 		n.start(timeout)
 		n.e.SetExpiresInHands(w.d.HasArg("disque"))
 		if n.votes = (engine.Votes{Longest: engine.LeasesUpTo(-1), Unleased: true}); w.d.HasArg("remembers") {
@@ -191,6 +189,77 @@ func (w *world) mesh() {
 	}
 	w.flush()
 	w.out.Reset()
+}
+
+// newActor is one more node, which isn't started yet.
+func (w *world) newActor() *actor {
+	i := len(w.nodes)
+	n := &actor{w: w, name: string(rune('a' + i)), disk: map[store.ID][2][]byte{}, locks: map[string][]byte{}, links: map[*actor]bool{}, next: w.now + 1}
+	for k := range n.id {
+		n.id[k] = byte(0x11 * (i + 1))
+	}
+	w.nodes = append(w.nodes, n)
+	return n
+}
+
+// newNode starts one more node, which knows nobody; with a node's name, it is that one's replica, which is promoted.
+func (w *world) newNode() {
+	n := w.newActor()
+	n.start(engine.DefaultNodeTimeout)
+	w.say("%s", n.name)
+	if len(w.d.CmdArgs) == 0 {
+		return
+	}
+	other := w.actor(0)
+	n.do(func() {
+		n.e.SetPassive(true)
+		n.e.BeginLoading()
+		for _, id := range other.order {
+			if d, yes := other.disk[id]; yes {
+				n.disk[id], n.order = d, append(n.order, id)
+				require.NoError(w.t, n.e.ApplyJob(d[0], d[1]))
+			}
+		}
+		n.e.EndLoading()
+		n.e.Follow()
+	})
+	n.do(func() { n.e.SetPassive(false) })
+	n.noteUncertain()
+}
+
+// noteUncertain has the log say which jobs are uncertain, as JOBMESH EPOCH has it.
+func (n *actor) noteUncertain() {
+	for id, d := range n.disk {
+		if j := n.e.Job(&id); j != nil && j.Uncertain() {
+			n.disk[id] = [2][]byte{d[0], slices.Clone(j.Record())}
+		}
+	}
+}
+
+// reload has a node load what it has just saved, as DEBUG RELOAD does.
+func (w *world) reload() {
+	n := w.actor(0)
+	type saved struct{ queue, record []byte }
+	var jobs []*store.Job
+	var all []saved
+	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+		cursor = n.e.ScanJobs(cursor, &jobs)
+	}
+	for i, j := range jobs {
+		if j.State != store.StateWaitRepl && !n.e.Nameless(j) && !slices.Contains(jobs[:i], j) {
+			all = append(all, saved{slices.Clone(j.Queue.NameBytes()), slices.Clone(j.Record())})
+		}
+	}
+	n.do(func() { n.e.Flushed(-1) })
+	n.do(func() {
+		clear(n.k.boxes)
+		n.e.BeginLoading()
+		for _, s := range all {
+			require.NoError(w.t, n.e.ApplyJob(s.queue, s.record))
+		}
+		n.e.EndLoading()
+		n.e.Settle(engine.Trust{Exact: true, Same: true})
+	})
 }
 
 func (n *actor) start(timeout int64) {
@@ -229,15 +298,18 @@ func (n *actor) effect(e *engine.Effect) {
 	w := n.w
 	switch e.Kind {
 	case engine.LogJob, engine.LogState:
+		n.logs(e.Job.ID)
 		if _, yes := n.disk[e.Job.ID]; !yes {
 			n.order = append(n.order, e.Job.ID)
 		}
 		n.disk[e.Job.ID] = [2][]byte{slices.Clone(e.Job.Queue.NameBytes()), slices.Clone(e.Job.Record())}
 		w.say("  %s logs %s: %s", n.name, w.job(e.Job.ID), w.state(e.Job))
 	case engine.LogDelete:
+		n.logs(e.ID)
 		delete(n.disk, e.ID)
 		w.say("  %s logs %s: gone", n.name, w.job(e.ID))
 	case engine.LogFlush:
+		n.tail = nil
 		clear(n.disk)
 		n.order = nil
 		w.say("  %s logs flush", n.name)
@@ -289,6 +361,41 @@ func (n *actor) effect(e *engine.Effect) {
 	default:
 		n.lockEffect(e)
 	}
+}
+
+// logged is what a node's log had of a job before it logged something of it.
+type logged struct {
+	at     int64
+	id     store.ID
+	before [2][]byte
+	known  bool
+}
+
+func (n *actor) logs(id store.ID) {
+	n.tail = slices.DeleteFunc(n.tail, func(l logged) bool { return l.at < n.w.now-1000 })
+	before, known := n.disk[id]
+	n.tail = append(n.tail, logged{n.w.now, id, before, known})
+}
+
+// tears loses what a node has logged in the last so many ms.
+func (n *actor) tears(lost int64) {
+	for _, l := range slices.Backward(n.tail) {
+		if l.at < n.w.now-lost {
+			break
+		}
+		n.w.say("  %s loses what it logged of %s", n.name, n.w.job(l.id))
+		switch _, has := n.disk[l.id]; {
+		case !l.known:
+			delete(n.disk, l.id)
+			n.order = slices.DeleteFunc(n.order, func(id store.ID) bool { return id == l.id })
+		case !has && !slices.Contains(n.order, l.id):
+			n.order = append(n.order, l.id)
+			fallthrough
+		default:
+			n.disk[l.id] = l.before
+		}
+	}
+	n.tail = nil
 }
 
 // adder is the ADDJOB that is answered.
@@ -876,6 +983,11 @@ func (w *world) join() {
 func (w *world) crash() {
 	a := w.actor(0)
 	a.down = true
+	lost := "0s"
+	if w.arg("loses", &lost); lost != "0s" {
+		a.tears(w.span(lost))
+	}
+	a.tail = nil
 	if w.d.HasArg("wiped") {
 		clear(a.disk)
 		clear(a.locks)
@@ -911,11 +1023,7 @@ func (w *world) restart() {
 		a.e.SetVotes(a.votes)
 		a.e.SetDeletions(a.gone)
 		a.e.Settle(engine.Trust{Exact: !w.d.HasArg("inexact")})
-		for id, d := range a.disk { // as JOBMESH EPOCH has it
-			if j := a.e.Job(&id); j != nil && j.Uncertain() {
-				a.disk[id] = [2][]byte{d[0], slices.Clone(j.Record())}
-			}
-		}
+		a.noteUncertain()
 		switch {
 		case w.d.HasArg("always") && a.e.CompleteLocks():
 			a.e.TrustLoadedLocks()

@@ -70,7 +70,7 @@ func TestUniqueFaultWalks(t *testing.T) {
 			walks(t, 3, func(seed uint64) *walk {
 				kind.retries = true
 				x := &faultWalk{keyedWalk: newKeyedWalk(t, seed, kind)}
-				x.walkJudge = x
+				x.walkJudge, x.startsAs, x.lasts = x, "always", []int{100, 3000, 12_000, 25_000}
 				x.run(300)
 				return x.walk
 			})
@@ -78,40 +78,10 @@ func TestUniqueFaultWalks(t *testing.T) {
 	}
 }
 
-// throughFaults is what the judge knows of a unique job beside the rest, where nodes fail.
-type throughFaults struct {
-	asked     string // the node that will answer the ADDJOB
-	unheard   bool   // that one crashed before it had: the job may be there, or not
-	addedAt   int64
-	faultsAt  int // how many there had been then
-	refusedAt int64
-	wasPutOff bool // it is, or was, or it isn't known
-	firstAt   int64
-	dueAt     int64 // when its retry time is over, or it was given back
-	mayAt     int64 // it can come again from then on
-	backAt    int64 // when it was given back in a way that can end the run of the worker who got it then
-	goneAt    int64 // since when no node knows it, and none is away; 0: one does, or may
-}
-
 type faultWalk struct {
 	*keyedWalk
-	isStill   bool  // the node that is down stands still
-	leftTill  int64 // when the node that is leaving stays after all
-	faults    int   // how often something broke, or was mended
-	downTill  int64 // when the node that is down starts again
-	isCut     bool
-	cutTill   int64
-	restarted int64 // when a node was started last
+	leftTill int64 // when the node that is leaving stays after all
 }
-
-// wellFor says for how long all nodes have been well; less than nothing while they aren't.
-func (x *faultWalk) wellFor() int64 { return x.at - x.calm }
-
-// settled says of something that happened whether all nodes know it by now.
-func (x *faultWalk) settled(since int64) bool { return x.wellFor() > 5000 && x.at-since > 5000 }
-
-// faultSince says whether something broke or was mended since a job was added.
-func (x *faultWalk) faultSince(j *walkJob) bool { return x.faults != j.faultsAt }
 
 // isGone says whether no node knows a job any more, whatever became of it.
 func (x *faultWalk) isGone(j *walkJob) bool { return j.goneAt > 0 && x.at > j.goneAt+3000 }
@@ -345,40 +315,14 @@ func (x *faultWalk) got(w *worker, j *walkJob) {
 	}
 }
 
-// settle brings the messages that are under way, most of the time.
-func (x *faultWalk) settle() {
-	switch x.IntN(8) {
-	case 0:
-	case 1:
-		x.do("deliver once")
-	default:
-		x.do("deliver")
-	}
-}
-
 func (x *faultWalk) add() *walkJob {
 	j := &walkJob{name: fmt.Sprintf("j%d", len(x.list)+1), queue: x.queue()}
-	x.addJob(j, x.options(j))
+	options := x.options(j)
+	x.addJob(j, x.up(), options)
 	if j.asked != "" && x.IntN(4) > 0 {
 		x.do("deliver")
 	}
 	return j
-}
-
-func (x *faultWalk) addJob(j *walkJob, options string) {
-	j.asked, j.addedAt, j.faultsAt, j.waitOver = x.up(), x.w.now, x.faults, never
-	x.jobs[j.name], x.list = j, append(x.list, j)
-	first, rest, _ := strings.Cut(x.do("add %s %s timeout=1500%s", j.asked, j.name, options), "\n")
-	other, is := strings.CutPrefix(rest, "it is ")
-	switch {
-	case first == "added" && is:
-		name, _, _ := strings.Cut(other, "\n")
-		x.promised(j, name)
-	case first == "added" && j.asked != "":
-		x.promised(j, j.name)
-	case first != "added" && !strings.HasPrefix(first, "waits"):
-		x.refused(j, first)
-	}
 }
 
 // end has a client acknowledge or cancel a job.
@@ -411,11 +355,6 @@ func (x *faultWalk) done(w *worker) {
 	case verb != "die" && !x.isLate(w, j):
 		x.giveBack(w, j, verb, where)
 	}
-}
-
-// isLate says whether another may have a worker's job, or soon have it.
-func (x *faultWalk) isLate(w *worker, j *walkJob) bool {
-	return j.ended() || j.once || j.asked != "" || x.at > j.dueAt-2500 || w.turn != j.given
 }
 
 func (x *faultWalk) giveBack(w *worker, j *walkJob, verb, where string) {
@@ -501,69 +440,11 @@ func (x *faultWalk) happen() {
 		x.dequeue(x.some())
 	case k == 16:
 		x.delete(x.some())
-	case k == 17 && x.kind.crashes && x.down == "":
-		x.crash()
-	case k == 18 && x.kind.stalls && x.down == "":
-		x.stall()
-	case k == 19 && x.kind.cuts && !x.isCut:
-		x.cut()
+	case k < 20:
+		x.mishap(k - 17)
 	case k == 20 && x.kind.leaves && x.left == "" && x.down == "":
 		x.leave()
 	}
-}
-
-// dequeue has a client take a job out of its queue, and put it back.
-func (x *faultWalk) dequeue(j *walkJob) {
-	at := x.up()
-	if !j.answered || j.ended() || j.asked != "" || j.given > 0 || !strings.HasPrefix(x.do("dequeue %s %s", at, j.name), "true") {
-		return
-	}
-	was := j.dueAt
-	if j.dueAt = x.at + j.retry*1000 + 1500; j.once {
-		j.dueAt = never // it stays outside
-	}
-	x.do("deliver")
-	if strings.HasPrefix(x.do("enqueue %s %s", at, j.name), "true") && !x.faultSince(j) {
-		j.dueAt = was
-	}
-	x.do("deliver")
-}
-
-// delete has a client say DELJOB where the only copy of a job is.
-func (x *faultWalk) delete(j *walkJob) {
-	if known := x.known(j); x.wellFor() > 5000 && j.answered && !j.ended() && j.given == 0 && len(known) == 1 {
-		x.end(j, "del", known)
-	}
-}
-
-// someTime is for how long something stays broken.
-func (x *faultWalk) someTime() int64 {
-	return int64(1 + x.IntN([]int{100, 3000, 12_000, 25_000}[x.IntN(4)]))
-}
-
-func (x *faultWalk) breaks() {
-	x.faults++
-	x.calm = never
-}
-
-func (x *faultWalk) crash() {
-	x.breaks()
-	x.walk.crash()
-	x.setClock(x.down)
-	for _, j := range x.list {
-		if j.asked == x.down {
-			j.asked, j.unheard = "", true
-		}
-	}
-	x.downTill = x.w.now + x.someTime()
-}
-
-// stall has a node stand still.
-func (x *faultWalk) stall() {
-	x.breaks()
-	x.down, x.isStill = x.up(), true
-	x.do("stall %s", x.down)
-	x.downTill = x.w.now + x.someTime()
 }
 
 // leave has a node be leaving.
@@ -579,55 +460,22 @@ func (x *faultWalk) leave() {
 	x.leftTill = x.w.now + x.someTime()
 }
 
-// setClock makes the clock wrong of a node that is down.
-func (x *faultWalk) setClock(node string) {
-	if x.kind.clocks {
-		x.do("clock %s %dms", node, x.IntN(2000)-1000)
-	}
-}
-
-// cut cuts a node off from one other, or from all.
-func (x *faultWalk) cut() {
-	x.breaks()
-	x.isCut = true
-	if a, b := x.up(), x.up(); a != b {
-		x.do("cut %s %s", a, b)
-	} else {
-		x.do("cut %s", a)
-	}
-	x.cutTill = x.w.now + x.someTime()
-}
-
-// heal mends what was broken for long enough, or at the end all of it.
-func (x *faultWalk) heal(all bool) {
-	if x.down != "" && (all || x.w.now >= x.downTill) {
-		x.breaks()
-		if x.isStill {
-			x.do("wake %s", x.down)
-		} else {
-			x.do("restart %s always", x.down)
-			x.restarted = x.w.now
-		}
-		x.down, x.isStill = "", false
-	}
-	if x.isCut && x.down == "" && (all || x.w.now >= x.cutTill) {
-		x.breaks()
-		x.isCut = false
-	}
+// mend ends what was broken for long enough, or at the end all of it.
+func (x *faultWalk) mend(all bool) {
 	if x.left != "" && x.left != x.down && (all || x.w.now >= x.leftTill) {
 		x.breaks()
 		x.do("leaving %s no", x.left)
 		x.left = ""
 	}
-	if x.down == "" && !x.isCut && x.left == "" && x.calm == never {
-		x.calm = x.w.now
-		for i, a := range x.w.nodes {
-			for _, b := range x.w.nodes[i+1:] {
-				if !a.links[b] {
-					x.do("join %s %s", a.name, b.name)
-				}
-			}
-		}
+	if x.walk.mend(all); x.left != "" {
+		x.calm = never
+	}
+}
+
+// delete has a client say DELJOB where the only copy of a job is.
+func (x *faultWalk) delete(j *walkJob) {
+	if known := x.known(j); x.wellFor() > 5000 && j.answered && !j.ended() && j.given == 0 && len(known) == 1 {
+		x.end(j, "del", known)
 	}
 }
 
@@ -643,9 +491,7 @@ func (x *faultWalk) due(j *walkJob) bool {
 // judge looks for ADDJOBs that aren't answered, and jobs that lie though clients wait.
 func (x *faultWalk) judge() {
 	for _, j := range x.list {
-		if j.asked != "" && x.wellFor() >= 0 && x.w.now > max(j.addedAt, x.calm)+20_000 {
-			x.fail("ADDJOB of %s isn't answered", j.name)
-		}
+		x.answersAdd(j)
 		if j.goneAt == 0 && x.wellFor() > 5000 && j.asked == "" && x.known(j) == "" {
 			j.goneAt = x.w.now
 		}
@@ -680,31 +526,7 @@ func (x *faultWalk) open() {
 
 func (x *faultWalk) run(steps int) {
 	x.open()
-	quiet := false
-	for step := 0; step < steps && x.failure == ""; step++ {
-		end := step > steps*3/4
-		if quiet {
-			quiet = !end && x.IntN(10) > 0
-		} else {
-			quiet = x.IntN(60) == 0
-		}
-		x.work(quiet)
-		if !end {
-			x.happen()
-		}
-		x.heal(end)
-		x.settle()
-		switch x.IntN(9) {
-		case 0, 1:
-			x.do("advance %dms", 1+x.IntN(15))
-		case 2, 3, 4, 5:
-			x.do("advance %dms deliver", 1+x.IntN(15))
-		default:
-			x.do("deliver")
-			x.do("advance %dms deliver", 1+x.IntN(1500))
-		}
-		x.judge()
-	}
+	x.live(steps, x)
 	if x.failure == "" {
 		x.finish()
 	}
@@ -745,19 +567,6 @@ func (x *faultWalk) finish() {
 	}
 }
 
-// idle has all workers wait, in vain.
-func (x *faultWalk) idle() {
-	clear(x.polls)
-	for _, w := range x.workers {
-		if w.job = nil; !w.waits && x.failure == "" {
-			if x.ask(w); w.job != nil {
-				x.fail("in the end %s is delivered", w.job.name)
-			}
-			x.do("deliver")
-		}
-	}
-}
-
 // has judges whether a key that nobody has can be had, and its job runs.
 func (x *faultWalk) has(queue, key string, own bool) {
 	if x.failure != "" {
@@ -768,7 +577,7 @@ func (x *faultWalk) has(queue, key string, own bool) {
 	if own {
 		options += " own"
 	}
-	x.addJob(j, options)
+	x.addJob(j, x.up(), options)
 	x.do("deliver")
 	x.do("advance 3s deliver")
 	if j.refused || !j.answered {

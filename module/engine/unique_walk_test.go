@@ -22,10 +22,10 @@ type uniqueKind struct {
 	hasty    bool // the next command is said before all messages of the last one have arrived
 
 	// for TestUniqueFaultWalks:
-	crashes bool // a node crashes, and starts again some time later with all that it has logged
+	crashes bool
 	leaves  bool // a node is leaving for some time, and may crash meanwhile
-	cuts    bool // connections are cut, and mended some time later
-	stalls  bool // a node stands still for some time
+	cuts    bool
+	stalls  bool
 	clocks  bool // nodes' clocks are up to a second wrong
 	long    bool // with retries: most RETRY are long nevertheless
 	works   bool // workers say WORKING
@@ -131,27 +131,7 @@ type keyedWalk struct {
 }
 
 func newKeyedWalk(t *testing.T, seed uint64, kind uniqueKind) *keyedWalk {
-	return &keyedWalk{newWalk(t, seed, walkKind{families: kind.families, queues: true}), kind, map[string]int64{}}
-}
-
-// copyAt is a job at a node.
-func (x *keyedWalk) copyAt(n *actor, j *walkJob) *store.Job {
-	id := x.w.ids[j.name]
-	return n.e.Job(&id)
-}
-
-// known are the nodes that have a copy of a job.
-func (x *keyedWalk) known(j *walkJob) (nodes string) {
-	for _, n := range x.w.nodes {
-		if x.copyAt(n, j) != nil {
-			nodes += n.name
-		}
-	}
-	return nodes
-}
-
-func (x *keyedWalk) named(name string) *actor {
-	return x.w.nodes[slices.IndexFunc(x.w.nodes, func(n *actor) bool { return n.name == name })]
+	return &keyedWalk{newWalk(t, seed, walkKind{families: kind.families, queues: true, crashes: kind.crashes, cuts: kind.cuts, stalls: kind.stalls, clocks: kind.clocks}), kind, map[string]int64{}}
 }
 
 // putOffAt says whether a node has a job as one that was put off.
@@ -192,15 +172,6 @@ func keyTaken(x keyJudge, j *walkJob) bool {
 		}
 	}
 	return false
-}
-
-// empty judges that no node has a job any more.
-func (x *keyedWalk) empty() {
-	for _, n := range x.w.nodes {
-		if n.e.Jobs() != 0 {
-			x.fail("node %s keeps %d jobs", n.name, n.e.Jobs())
-		}
-	}
 }
 
 type uniqueWalk struct {
@@ -494,8 +465,6 @@ func (x *uniqueWalk) settle() {
 	}
 	x.do("deliver")
 }
-
-func (x *keyedWalk) pick(list ...string) string { return list[x.IntN(len(list))] }
 
 // add has a client add a job, and waits for the answer.
 func (x *uniqueWalk) add() {

@@ -29,6 +29,15 @@ type walkKind struct {
 	cancels  bool
 	leaving  bool
 	queues   bool // two, and jobs are released from one into the other
+
+	// for TestFaultWalks:
+	clocks   bool // nodes' clocks are up to a second wrong
+	once     bool // many jobs have RETRY 0
+	long     bool // most RETRY are long
+	everySec bool // a crash loses what a node logged in the last second
+	losses   bool // a node is lost, and another one takes its place, or its replica
+	reloads  bool // DEBUG RELOAD
+	deletes  bool // a queue is deleted at one node
 }
 
 var walkKinds = map[string]walkKind{
@@ -104,7 +113,7 @@ type walkJob struct {
 	hands              int   // of workers that have it
 	ready              int64 // since when it could be delivered; 0: it can't
 	byKey                    // of a unique job
-	throughFaults            // of a unique job where nodes fail
+	throughFaults            // where nodes fail
 }
 
 func (j *walkJob) ended() bool { return j.acked || j.cancelled }
@@ -142,6 +151,7 @@ type walk struct {
 	left    string
 	calm    int64 // since when nothing is in the way of a delivery
 	failure string
+	trouble
 }
 
 func newWalk(t *testing.T, seed uint64, kind walkKind) *walk {
@@ -280,8 +290,8 @@ func (x *walk) due(j *walkJob) bool {
 // up is a node that isn't down.
 func (x *walk) up() string {
 	for {
-		if n := x.w.nodes[x.IntN(len(x.w.nodes))].name; n != x.down {
-			return n
+		if n := x.w.nodes[x.IntN(len(x.w.nodes))]; n.name != x.down && n.name != x.lost {
+			return n.name
 		}
 	}
 }
@@ -504,14 +514,19 @@ func (x *walk) happen() {
 	}
 }
 
-func (x *walk) crash() {
+func (x *walk) crash() (out string) {
 	x.down = x.up()
-	x.do("crash %s", x.down)
+	if x.everySec {
+		out = x.do("crash %s loses=%dms", x.down, x.IntN(1000))
+	} else {
+		out = x.do("crash %s", x.down)
+	}
 	for _, w := range x.workers {
 		if w.node == x.down {
 			w.waits = false
 		}
 	}
+	return out
 }
 
 // release has a job released, and says whether it was, or why it wasn't, and into which queue.
