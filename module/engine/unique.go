@@ -914,6 +914,7 @@ func (n *Node) revoke(j *store.Job) {
 	if u := j.Unique(); u != nil && u.Strategy() == store.UniqueWindow && u.Has(store.UniqueHasWait) {
 		n.freeName(n.lockName(j, u, store.LockWait), &j.ID, u.WaitToken())
 	}
+	n.losesOne(j) // it may have been counted by a release meanwhile
 	n.discard(j)
 }
 
