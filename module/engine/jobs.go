@@ -128,7 +128,8 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 		return w, ErrBody
 	}
 	q := n.Queue(a.Queue) // before its jobs are looked at, which may go by that
-	w.external = n.External() && !a.Async // what nobody waits for to be confirmed elsewhere is promised by this node's copy
+	// What is answered before others have confirmed their copies is promised by this node's.
+	w.external = n.External() && !a.Async
 	if a.BlockedBy != nil {
 		err = n.beside(a, w.external)
 	}
