@@ -408,7 +408,7 @@ func (x *walk) done(w *worker) {
 func (x *walk) cancel(j *walkJob) {
 	j.cancelled = true
 	for _, c := range x.list {
-		if c != j && !c.free && (slices.Contains(c.parents, j) && !c.onDead || c.blocks == j) {
+		if c != j && !c.cancelled && (slices.Contains(c.parents, j) && !c.onDead || c.blocks == j) {
 			c.free = true
 			x.cancel(c)
 		} else if slices.Contains(c.parents, j) || c.last {
