@@ -130,7 +130,7 @@ func (x *plainFaultWalk) promised(j *walkJob, _ string) {
 }
 
 func (x *plainFaultWalk) refused(j *walkJob, why string) {
-	if j.given > 0 {
+	if j.given > 0 && !x.reloads { // a job whose ADDJOB waits isn't saved
 		x.fail("%s is refused, after its delivery: %s", j.name, why)
 	}
 	j.asked, j.refused, j.refusedAt = "", true, x.at
@@ -487,14 +487,14 @@ func (x *plainFaultWalk) delete(j *walkJob) {
 	}
 }
 
-// deleteQueue deletes a queue at one node: nothing is promised of jobs that had a copy there.
+// deleteQueue deletes a queue at one node: nothing is promised of jobs that had a copy there, and the others aren't given to its clients.
 func (x *plainFaultWalk) deleteQueue() {
 	n, queue := x.named(x.up()), x.queue()
 	if n.e.Queue([]byte(queue)) == nil {
 		return
 	}
 	for _, j := range x.list {
-		if x.copyAt(n, j) != nil {
+		if x.copyAt(n, j) != nil || j.queue == queue {
 			j.vague = j.vague || j.ended()
 			x.frees(j)
 		}
