@@ -376,11 +376,8 @@ func (n *Node) noteFreed(name []byte) {
 	}
 	c := n.outvoted[i]
 	n.outvoted = slices.Delete(n.outvoted, i, i+1)
-	if j := n.hadBy(c); j != nil {
+	if n.hadBy(c) != nil {
 		n.adoptWon(c, c.lease-(n.steady()-c.began))
-		if n.addingOf(&j.ID) == nil {
-			n.keepWindow(j)
-		}
 	}
 }
 

@@ -250,7 +250,6 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 	if o.Kind == Granted {
 		u.SetWait(o.Token)
 		u.Clear(store.UniquePending)
-		n.keepWindow(j)
 		delete(n.consents.rests, name)
 	}
 	left := delayFrom(j, n.now)

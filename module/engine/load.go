@@ -57,9 +57,6 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 	}
 	s := settling{Trust: t}
 	n.settleSome(&s)
-	if t.Exact && !t.Same {
-		n.endUnpromised()
-	}
 	return s.uncertain
 }
 

@@ -48,7 +48,7 @@ const (
 	lockAlone
 	// lockOutlives: the end of its job doesn't end it (UNIQUE window).
 	lockOutlives
-	// lockKept: its holder had it before it was given this token. Of a window: its job is promised, see keepWindow.
+	// lockKept: its holder had it before it was given this token.
 	lockKept
 	// lockForeign: a vote of a mesh, for a job that this node need not know.
 	lockForeign

@@ -448,7 +448,6 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 	case !ad.external:
 		n.tell(j, n.queued(j, 0)) // they may have still to hear that it waits for nothing
 	}
-	n.keepWindow(j)
 	if ad.external {
 		if j.Retry > 0 && !ad.away {
 			n.handOver(j, ad)
@@ -485,7 +484,6 @@ func (n *Node) isAdded(j *store.Job) *store.Job {
 // where it needs to be. It isn't queued for that; what follows is its
 // acknowledgement, also where this node was to keep no copy.
 func (n *Node) worked(j *store.Job, ad *adding) {
-	n.keepWindow(j)
 	answerForAll(j) // copies may be on their way
 	j.ClearConfirmed()
 	j.State, j.QTime = store.StateActive, 0
@@ -495,9 +493,6 @@ func (n *Node) worked(j *store.Job, ad *adding) {
 
 // workedUnseen is worked for a job that went to another database with its queue, unlogged.
 func (n *Node) workedUnseen(ad *adding) {
-	if j := n.lookAway(&ad.id); j != nil {
-		n.keepWindow(j)
-	}
 	n.endAdding(ad)
 	n.effects = append(n.effects, Effect{Kind: Promise, ID: ad.id, Client: ad.client})
 }
@@ -542,7 +537,6 @@ func (n *Node) handOver(j *store.Job, ad *adding) {
 
 // begin queues a new job, or schedules it.
 func (n *Node) begin(j *store.Job) {
-	n.keepWindow(j)
 	var after int64 // ms
 	switch {
 	case held(j):

@@ -870,45 +870,6 @@ func (n *Node) hasAgain(f *farewell) bool {
 	return u != nil && u.Has(hasFlag(store.Space(f.name[0])))
 }
 
-// keepWindow notes, in the log, that a job is promised which has a window: its end doesn't end that. A node that is started
-// anew can tell by it a window whose job is done from one that it had asked for when it ended.
-func (n *Node) keepWindow(j *store.Job) {
-	if j.Parts == 0 || n.alone() {
-		return
-	}
-	u := j.Unique()
-	if u == nil || u.Strategy() != store.UniqueWindow || !u.Has(store.UniqueHasWait) {
-		return
-	}
-	if l := n.liveLock(n.lockName(j, u, store.LockWait)); l != nil && l.Job == j.ID && l.Flags&lockKept == 0 {
-		n.setFlags(l, l.Flags|lockKept)
-		n.logLock(l)
-	}
-}
-
-const (
-	unpromisedMS = 20_000  // how long before its node's last token a window was asked for, at most, if the ADDJOB was under way when the node ended
-	unmarkedMS   = 600_000 // a former release didn't note which windows stand: older ones do, whatever is noted
-)
-
-// endUnpromised takes the votes back for windows that this node had asked for when it ended: all that it logged is there, and
-// neither their jobs, nor that these were promised. A window that it has learnt from others stays.
-func (n *Node) endUnpromised() {
-	last := n.store.Locks().Floor
-	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		last = max(last, l.Token)
-	}
-	since := max(begunAt(last)-unpromisedMS, n.now-unmarkedMS)
-	var next *store.Lock
-	for l := n.store.Locks().Head; l != nil; l = next {
-		next = l.Next
-		if l.Flags&(lockOutlives|lockForeign|lockKept|lockSoft) == lockOutlives|lockForeign && begunAt(l.Token) >= since && bytes.Equal(l.Job[:4], n.self[:4]) &&
-			!ended(l) && n.lookEnded(&l.Job) == nil && !n.jobLives(l.Job) {
-			n.freeLock(bytes.Clone(l.Name()), &l.Job)
-		}
-	}
-}
-
 // revoke forgets a job that was promised to nobody; its window ends too.
 func (n *Node) revoke(j *store.Job) {
 	if u := j.Unique(); u != nil && u.Strategy() == store.UniqueWindow && u.Has(store.UniqueHasWait) {
