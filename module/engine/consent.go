@@ -477,20 +477,11 @@ func (n *Node) passOver(j *store.Job, apart bool) {
 	n.consents.past.add(string(j.Queue.NameBytes()), past{job: j.ID, apart: apart}, n.now)
 }
 
-// notPast has a job that comes into the waiting list be found where it isn't passed over, and is
-// before others that are.
+// notPast has a job that comes into the waiting list be found where it is before others that are passed over.
 func (n *Node) notPast(j *store.Job) {
-	name := string(j.Queue.NameBytes())
-	at, yes := n.consents.past.get(name)
-	if !yes || j.Place != store.InWaiting || n.passedOver(j, at.apart) {
-		return
-	}
-	if last := n.store.Lookup(&at.job); last != nil && j.CTime <= last.CTime {
-		at.job = store.ID{}
-		if j.Prev != nil {
-			at.job = j.Prev.ID
-		}
-		n.consents.past.add(name, at, n.now)
+	n.consents.past.stopAt(n, j, func(at past) bool { return n.passedOver(j, at.apart) })
+	for _, p := range n.mesh.order {
+		p.past.stopAt(n, j, func(past) bool { return !n.fits(p, j) })
 	}
 }
 

@@ -173,6 +173,25 @@ func (g *passing) add(queue string, at past, now int64) {
 	g.put(queue, at)
 }
 
+// stopAt has a job in the waiting list not be passed over that is before the last one that is.
+func (g *passing) stopAt(n *Node, j *store.Job, isPassed func(past) bool) {
+	if g.len() == 0 {
+		return
+	}
+	name := string(j.Queue.NameBytes())
+	at, yes := g.get(name)
+	if !yes || isPassed(at) {
+		return
+	}
+	if last := n.store.Lookup(&at.job); last != nil && j.CTime <= last.CTime {
+		at.job = store.ID{}
+		if j.Prev != nil {
+			at.job = j.Prev.ID
+		}
+		g.add(name, at, n.now)
+	}
+}
+
 // behind finds the first waiting job that a node can be given. It passes over some at a time,
 // steps of them; where there are more the next tick goes on.
 func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {

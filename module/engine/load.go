@@ -368,7 +368,7 @@ func (n *Node) pushBack(j *store.Job) {
 		n.pushUnique(j, u)
 	}
 	j.Flags = j.Flags&^store.FlagDelivered | store.FlagQueuedOnce
-	if n.consents.past.len() > 0 {
+	if j.Place == store.InWaiting && j.Next != nil {
 		n.notPast(j)
 	}
 }
