@@ -237,7 +237,7 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 	switch a.Unique.Conflict {
 	case store.ConflictReturn:
 		// An ID is a promise: one that isn't given yet can't be answered.
-		if j == nil || j.State != store.StateWaitRepl {
+		if n.consents.adds[holder] == nil && (j == nil || j.State != store.StateWaitRepl) {
 			return holder, nil
 		}
 	case store.ConflictReplace:
