@@ -334,9 +334,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
 	crossed := flags&(wire.Kept|wire.InHands) == 0 && ahead < 0
 	switch {
-	case flags&wire.CountNack != 0 && ahead <= 0 && n.inHands(j) && !runs(j):
-		// Nor did it know that when a client gave it back there: most likely the one that has it here. It gives way to this, too.
-		// One that has the run's lock keeps it: it may be another client.
+	case flags&wire.CountNack != 0 && ahead <= 0 && n.inHands(j) && !runs(j) && !theirs(&n.self, &p.ID, &j.ID):
+		// Nor did it know that when a client gave it back there: most likely the one that has it here. It doesn't keep the job when it
+		// hears of this node's last word. A client that has the run's lock keeps it: it may be another one.
 		n.requeue(j, true)
 		return
 	case ahead <= 0: // what it counted is counted

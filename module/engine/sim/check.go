@@ -155,7 +155,11 @@ func (s *Sim) unqueued(j *job, how string, lost func() bool) {
 		}
 		s.at(100, func() { // it may have been on its way to another node
 			if lost() {
-				s.fail("job %s was %s and isn't queued anywhere%s", j.id, how, s.whereabouts(j))
+				s.at(41, func() { // and may be again
+					if lost() {
+						s.fail("job %s was %s and isn't queued anywhere%s", j.id, how, s.whereabouts(j))
+					}
+				})
 			}
 		})
 	})
