@@ -474,7 +474,7 @@ func (x *faultWalk) mend(all bool) {
 
 // delete has a client say DELJOB where the only copy of a job is.
 func (x *faultWalk) delete(j *walkJob) {
-	if known := x.known(j); x.wellFor() > 5000 && j.answered && !j.ended() && j.given == 0 && len(known) == 1 {
+	if known := x.known(j); x.wellFor() > 5000 && j.answered && !j.ended() && j.given == 0 && len(known) == 1 && x.copyAt(x.named(known), j).Holders() == 0 { // nor under way to another
 		x.end(j, "del", known)
 	}
 }
