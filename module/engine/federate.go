@@ -130,10 +130,6 @@ func (n *Node) need(list *waitList) {
 		n.askAt(list, n.now+claimedMS)
 		return
 	}
-	if q := n.store.Queue([]byte(list.name)); q != nil && q.Pause&PauseOut != 0 {
-		n.askAt(list, n.now+broadcastLast) // or when the pause ends: until then what came would lie here
-		return
-	}
 	imp := n.importsOf(list.name)
 	m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(list.name)}
 	for _, node := range imp.spares {

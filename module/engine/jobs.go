@@ -783,14 +783,6 @@ func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
 	n.takeBack(q)
 	n.letIn()
 	n.serve(q)
-	if list := n.waits[string(name)]; list != nil {
-		if mask&PauseOut != 0 {
-			n.tellAll(&wire.Message{Kind: wire.NeedJobs, Queue: name}) // nobody waits here that could get one
-		} else {
-			n.askAt(list, n.now)
-			n.hurryTick()
-		}
-	}
 	return mask, nil
 }
 
