@@ -26,6 +26,7 @@ const (
 	givenMS   = 5_000              // how long before a node was heard last a job that it was given, or had others keep a copy of, is in doubt
 	givenMost = 20_000             // of so many jobs for one node, and copies; older ones wait for their retry time
 	absentMS  = 2 * heartbeatEvery // a node that is connected, and silent for longer, may have died: it is given no jobs
+	backMS    = 8_000              // for how much longer than of a job that was given the others hear nothing of a copy: its node asks about what it has itself first
 	unreadMS  = heartbeatEvery     // how long before a silent node was heard last a job that it was given may not have been read, or its ADDJOB not answered
 )
 
@@ -150,6 +151,9 @@ func (n *Node) askGiven(p *Peer, budget *int) {
 		isCopy := taker(j) == 0
 		if isCopy {
 			at += delayFrom(j, n.now) // it may have come before its delay was over
+			if p.Connected {
+				at += backMS
+			}
 		}
 		if j.QTime <= at {
 			continue
