@@ -130,6 +130,9 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 	q := n.Queue(a.Queue) // before its jobs are looked at, which may go by that
 	// What is answered before others have confirmed their copies is promised by this node's.
 	w.external = n.External() && !a.Async
+	if a.Default && a.Async && a.Retry > 0 && n.External() {
+		a.Replicate = min(a.Replicate+1, 3) // beside those at other nodes, see Copies
+	}
 	if a.BlockedBy != nil {
 		err = n.beside(a, w.external)
 	}

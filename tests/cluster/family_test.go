@@ -205,7 +205,8 @@ func TestFamilyRefusals_56(t *testing.T) {
 	harness.Await(t, 10*time.Second, "it to be missed", func() bool {
 		return c.Do("ADDJOB", "q", "b", 200, "BLOCKEDBY", d).Err("NOREPL")
 	})
-	assert.Equal(t, "2", jobs(m[0]))
+	// Beside the two jobs a node may know what it has to tell the other one: that refused copies are gone.
+	assert.Len(t, c.Do("JSCAN", 0, "COUNT", 1000, "BUSYLOOP", "QUEUE", "q").Elems[1].Elems, 1)
 	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int(), "one node knows of it; the other is told when it is back")
 	with[0].Restart()
 	harness.Await(t, 10*time.Second, "the other to be told", func() bool { return stateAt(with[0], d) == "active" })
