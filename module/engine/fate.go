@@ -494,7 +494,7 @@ func (n *Node) letGo(j *store.Job, when turn) {
 		n.log(LogState, j)
 		return
 	}
-	if when == unpromised {
+	if when == unpromised || n.leavesFamily(j) {
 		j.Flags &^= store.FlagQueuedOnce
 		j.QTime = n.now + store.AnnounceMS
 		j.Flags |= store.FlagAnnounced
@@ -506,6 +506,14 @@ func (n *Node) letGo(j *store.Job, when turn) {
 	j.Flags &^= store.FlagQueuedOnce // others need not count it
 	n.tellQueues(j)
 	n.requeue(j, false)
+}
+
+// leavesFamily says of a job that is let go whether this node is leaving, and another one can queue it in its place: who hears
+// that a leaving node is about to queue a job does so itself.
+func (n *Node) leavesFamily(j *store.Job) bool {
+	return n.leaving && j.Retry > 0 && !n.putOff(j) && slices.ContainsFunc(n.mesh.order, func(p *Peer) bool {
+		return j.HeldBy(uint64(p.Node)) && p.usable() && !p.Leaving
+	})
 }
 
 // tellQueues tells the other holders that this node is about to queue a job. One that was put off by a conflict hasn't
