@@ -33,13 +33,13 @@ func (n *Node) Copies() int {
 	if n.alone() {
 		return 1
 	}
-	return n.copies()
+	return n.copies(n.External())
 }
 
 // copies is Copies in a mesh.
-func (n *Node) copies() int {
+func (n *Node) copies(external bool) int {
 	c := 1
-	if n.External() {
+	if external {
 		c = 0
 	}
 	for _, p := range n.mesh.order {
@@ -128,10 +128,12 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 		return w, ErrBody
 	}
 	q := n.Queue(a.Queue) // before its jobs are looked at, which may go by that
-	// What is answered before others have confirmed their copies is promised by this node's.
-	w.external = n.External() && !a.Async
-	if a.Default && a.Async && a.Retry > 0 && n.External() {
-		a.Replicate = min(a.Replicate+1, 3) // beside those at other nodes, see Copies
+	w.external = n.External()
+	if w.external && a.Async {
+		// The answer comes before others have confirmed their copies: it promises this node's.
+		if w.external = false; a.Default && a.Retry > 0 {
+			a.Replicate = max(a.Replicate, n.copies(false))
+		}
 	}
 	if a.BlockedBy != nil {
 		err = n.beside(a, w.external)

@@ -626,7 +626,7 @@ func (w *world) span(text string) int64 {
 
 func (w *world) add() {
 	n, name := w.actor(0), w.word(1)
-	a := engine.Add{Queue: []byte("q"), Body: []byte("body"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Async: w.d.HasArg("async")}
+	a := engine.Add{Queue: []byte("q"), Body: []byte("body"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Async: w.d.HasArg("async"), Default: w.d.HasArg("default")}
 	queue := "q"
 	w.arg("queue", &queue)
 	a.Queue = []byte(queue)
