@@ -112,8 +112,8 @@ func (m *module) releaseJob(c *rm.Ctx) {
 	if !m.mayUseJobs(c, rm.UseWrite, id) {
 		return
 	}
-	var queue []byte
-	last := false // the server checks the first QUEUE against the user's key patterns, so there is one
+	var queue []byte // the server checks the first QUEUE against the user's key patterns, so there is one
+	last := false
 	for i := 2; i < c.NArgs(); i++ {
 		switch {
 		case is(c.Arg(i), "LAST"):

@@ -174,6 +174,16 @@ var options = []option{
 	{setExclude, "exclude", func(s *settings) []string { return either(s.exclude, "yes", "no") }},
 }
 
+// words are the settings of some bits, as QCONFIG SET has them.
+func (s *settings) words(bits uint16) (words []string) {
+	for _, o := range options {
+		if s.set&bits&o.bit != 0 {
+			words = append(append(words, o.name), o.words(s)...)
+		}
+	}
+	return words
+}
+
 func optionNamed(arg []byte) (option, bool) {
 	for _, o := range options {
 		if same(arg, o.name) {
@@ -242,16 +252,11 @@ func (m *module) configUnset(c *rm.Ctx) {
 		gone |= o.bit
 	}
 	left := &settings{name: s.name}
-	words := [][]byte{nil, nil, nil}
-	for _, o := range options {
-		if s.set&^gone&o.bit != 0 {
-			words = append(words, []byte(o.name))
-			for _, w := range o.words(s) {
-				words = append(words, []byte(w))
-			}
-		}
+	var kept list
+	for _, w := range s.words(^gone) {
+		kept = append(kept, []byte(w))
 	}
-	if err := parseSettings(list(words), 3, left); err != nil {
+	if err := parseSettings(kept, 0, left); err != nil {
 		fail(c, err)
 		return
 	}

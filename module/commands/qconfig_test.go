@@ -73,7 +73,7 @@ func TestSettingsOverSettings(t *testing.T) {
 	})
 }
 
-// What former releases saved has the seconds of a rule behind the one that came in its place.
+// Former releases saved the seconds of a rule behind the one that came in its place.
 func TestSettingsOfFormerReleases(t *testing.T) {
 	s := &settings{name: "q"}
 	require.NoError(t, parseSettings(words(bytes.Fields([]byte("SET q UNIQUE window TTL 5 KEY onconflict ONCONFLICT drop"))), 2, s))

@@ -199,12 +199,7 @@ const settingsFormat = 1
 
 // encode writes the settings of one name as the text of all has them.
 func (s *settings) encode() []byte {
-	words := []string{s.name}
-	for _, o := range options {
-		if s.set&o.bit != 0 {
-			words = append(append(words, o.name), o.words(s)...)
-		}
-	}
+	words := append([]string{s.name}, s.words(^uint16(0))...)
 	b := binary.LittleEndian.AppendUint32(nil, uint32(len(words)))
 	for _, w := range words {
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(w)))

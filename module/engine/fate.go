@@ -511,9 +511,7 @@ func (n *Node) letGo(j *store.Job, when turn) {
 // leavesFamily says of a job that is let go whether this node is leaving, and another one can queue it in its place: who hears
 // that a leaving node is about to queue a job does so itself.
 func (n *Node) leavesFamily(j *store.Job) bool {
-	return n.leaving && j.Retry > 0 && !n.putOff(j) && slices.ContainsFunc(n.mesh.order, func(p *Peer) bool {
-		return j.HeldBy(uint64(p.Node)) && p.usable() && !p.Leaving
-	})
+	return n.leaving && j.Retry > 0 && !n.putOff(j) && n.stayer(j) != nil
 }
 
 // tellQueues tells the other holders that this node is about to queue a job. One that was put off by a conflict hasn't

@@ -172,6 +172,19 @@ func (x *walk) answersAdd(j *walkJob) {
 	}
 }
 
+// handed notes that a worker got a job.
+func (x *walk) handed(w *worker, j *walkJob) {
+	j.hands++
+	j.given++
+	j.goneAt = 0
+	x.begins(w, j)
+	w.turn = j.given
+	j.dueAt, j.mayAt = x.at+j.retry*1000+1500, x.at+j.retry*1000-400
+	if j.once {
+		j.dueAt = never
+	}
+}
+
 // isLate says whether another may have a worker's job, or soon have it.
 func (x *walk) isLate(w *worker, j *walkJob) bool {
 	return j.ended() || j.once || j.asked != "" || x.at > j.dueAt-2500 || w.turn != j.given

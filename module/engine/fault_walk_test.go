@@ -63,7 +63,7 @@ var plainFaultKinds = map[string]walkKind{
 //   - in the end ACKJOB, said at one node that knows the job, leaves it at none, and nothing is left of families and of
 //     what nodes had to do for each other. Nodes don't speak of jobs any more.
 //
-// What module/COMMANDS.md allows after faults, the judge allows: as in TestUniqueFaultWalks; and what a node knows alone is lost
+// After faults the judge allows what module/COMMANDS.md allows, as in TestUniqueFaultWalks. Jobs and words that one node alone knows are lost
 // with it, or with the end of its log.
 func TestFaultWalks(t *testing.T) {
 	for name, kind := range plainFaultKinds {
@@ -186,15 +186,7 @@ func (x *plainFaultWalk) got(w *worker, j *walkJob) {
 	if (j.asked != "" || j.unheard) && !j.answered {
 		j.answered, j.unheard, j.answeredAt = true, false, x.at // the answer is under way, or won't be heard
 	}
-	j.hands++
-	j.given++
-	j.goneAt = 0
-	x.begins(w, j)
-	w.turn = j.given
-	j.dueAt, j.mayAt = x.at+j.retry*1000+1500, x.at+j.retry*1000-400
-	if j.once {
-		j.dueAt = never
-	}
+	x.handed(w, j)
 }
 
 // letGoTwice says whether what a job waits for was acknowledged by two clients: both let it go.

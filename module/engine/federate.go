@@ -132,10 +132,12 @@ func (n *Node) need(list *waitList) {
 	}
 	imp := n.importsOf(list.name)
 	m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(list.name)}
-	for _, node := range imp.spares {
-		if p := n.mesh.by[node]; p != nil && n.now < imp.nextAll {
-			m.Count = uint32(min(list.len, askMost))
-			n.send(p, &m)
+	if n.now < imp.nextAll { // else all are asked
+		m.Count = uint32(min(list.len, askMost))
+		for _, node := range imp.spares {
+			if p := n.mesh.by[node]; p != nil {
+				n.send(p, &m)
+			}
 		}
 	}
 	imp.spares = imp.spares[:0]
@@ -215,9 +217,12 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		}
 		return
 	}
-	q := n.Queue(m.Queue)
-	spared := n.spares(name, count, m.Flags&wire.Polls != 0)
-	if q != nil && q.Head != nil && q.Pause&PauseOut == 0 && n.steady() >= p.choked && spared > 0 {
+	q, spared := n.Queue(m.Queue), uint32(0)
+	waiting, polls := q != nil && q.Head != nil, m.Flags&wire.Polls != 0
+	if waiting {
+		spared = n.spares(name, count, polls)
+	}
+	if spared > 0 && q.Pause&PauseOut == 0 && n.steady() >= p.choked {
 		count = spared
 		// Half is kept for those who ask here.
 		if q.Len < 2*uint64(count) {
@@ -241,7 +246,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		return
 	}
 	n.starves(name, p, count)
-	if q != nil && q.Head != nil && spared == 0 && m.Flags&wire.Polls == 0 {
+	if waiting && spared == 0 && !polls {
 		n.spareLater(name)
 	}
 }

@@ -286,10 +286,10 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	}
 	if nack {
 		j.Flags &^= store.FlagAnnounced // it isn't queued for that, see onQueued
-		j.Nacks = saturated(j.Nacks)
+		j.Nacks = saturated(j.Nacks, 1)
 		n.Stats.Nacked++
 	} else if !j.Returning() && j.Flags&store.FlagQueuedOnce != 0 {
-		j.Deliveries = saturated(j.Deliveries)
+		j.Deliveries = saturated(j.Deliveries, 1)
 		n.Stats.Requeued++
 	}
 	again, returns := j.Flags&store.FlagQueuedOnce != 0, j.Returning()
@@ -312,12 +312,8 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	return true
 }
 
-func saturated(v uint16) uint16 {
-	if v < math.MaxUint16 {
-		v++
-	}
-	return v
-}
+// saturated is a count and some more, up to the greatest that it can be.
+func saturated(v uint16, more int) uint16 { return uint16(min(int(v)+more, math.MaxUint16)) }
 
 // deliver takes a queued job out to be handed to a client. The retry time
 // starts now.

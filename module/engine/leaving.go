@@ -72,16 +72,21 @@ func (n *Node) depart(j *store.Job) {
 	if j.State != store.StateActive || j.Reason() != store.Delayed || j.Retry == 0 || held(j) || j.Unique() != nil && j.Unique().Tries() > 0 || j.QTime <= n.now+2*store.AnnounceMS {
 		return
 	}
+	if p := n.stayer(j); p != nil && n.steady() >= p.choked {
+		j.Flags &^= store.FlagAnnounced
+		n.arm(j)
+		n.send(p, &wire.Message{Kind: wire.Enqueue, Flags: wire.Leaves, ID: j.ID, Span: j.QTime - n.now})
+	}
+}
+
+// stayer is the first holder of a job that can queue it in the place of a node that is leaving; nil: there is none.
+func (n *Node) stayer(j *store.Job) *Peer {
 	for _, p := range n.mesh.order {
 		if p.usable() && j.HeldBy(uint64(p.Node)) {
-			if n.steady() >= p.choked {
-				j.Flags &^= store.FlagAnnounced
-				n.arm(j)
-				n.send(p, &wire.Message{Kind: wire.Enqueue, Flags: wire.Leaves, ID: j.ID, Span: j.QTime - n.now})
-			}
-			return
+			return p
 		}
 	}
+	return nil
 }
 
 // onDeparting takes a delayed job that a node leaves to this one, and says that it has it. Another holder may

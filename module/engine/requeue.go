@@ -125,8 +125,8 @@ func nackedElsewhere(j *store.Job, flags uint8) bool {
 
 // learnNacks has a job count the NACKs that another node counts.
 func (n *Node) learnNacks(j *store.Job, flags uint8) {
-	for range wire.Ahead(flags, j.Nacks) {
-		j.Nacks = saturated(j.Nacks)
+	if ahead := wire.Ahead(flags, j.Nacks); ahead > 0 {
+		j.Nacks = saturated(j.Nacks, ahead)
 		n.log(LogState, j)
 	}
 }
@@ -342,12 +342,11 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		return
 	case ahead <= 0: // what it counted is counted
 	case flags&(wire.CountNack|wire.CountMore) != 0:
-		for range ahead { // more than one where a word was lost
-			if flags&wire.CountNack != 0 {
-				j.Nacks = saturated(j.Nacks)
-			} else {
-				j.Deliveries = saturated(j.Deliveries)
-			}
+		// It is ahead by more than one where a word was lost.
+		if flags&wire.CountNack != 0 {
+			j.Nacks = saturated(j.Nacks, ahead)
+		} else {
+			j.Deliveries = saturated(j.Deliveries, ahead)
 		}
 		n.log(LogState, j) // it may stay here as it is, and the counts say who is behind
 	}

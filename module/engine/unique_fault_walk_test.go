@@ -272,15 +272,7 @@ func (x *faultWalk) got(w *worker, j *walkJob) {
 			x.takes(j)
 		}
 	}
-	j.hands++
-	j.given++
-	j.goneAt = 0
-	x.begins(w, j)
-	w.turn = j.given
-	j.dueAt, j.mayAt = x.at+j.retry*1000+1500, x.at+j.retry*1000-400
-	if j.once {
-		j.dueAt = never
-	}
+	x.handed(w, j)
 	if dead {
 		j.isDead, j.waiting, j.running = true, no, no
 	}

@@ -149,20 +149,19 @@ func (s *Sim) promised(n *node, id store.ID) {
 
 // unqueued fails where a job that was given to nodes to queue is lost a second later.
 func (s *Sim) unqueued(j *job, how string, lost func() bool) {
-	s.at(1000, func() {
-		if !lost() {
+	var look func(after ...int64)
+	look = func(after ...int64) {
+		if len(after) == 0 {
+			s.fail("job %s was %s and isn't queued anywhere%s", j.id, how, s.whereabouts(j))
 			return
 		}
-		s.at(100, func() { // it may have been on its way to another node
+		s.at(after[0], func() {
 			if lost() {
-				s.at(41, func() { // and may be again
-					if lost() {
-						s.fail("job %s was %s and isn't queued anywhere%s", j.id, how, s.whereabouts(j))
-					}
-				})
+				look(after[1:]...)
 			}
 		})
-	})
+	}
+	look(1000, 100, 41) // it may be on its way to another node, and so it may once more
 }
 
 // denied: a refusal changes nothing, as far as the network allows it.
