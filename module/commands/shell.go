@@ -618,6 +618,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_exported", st.Exported)
 	w.Int("jobs_imported", st.Imported)
 	w.Int("jobs_uncertain_handing_over", st.UncertainHandingOver)
+	w.Int("jobs_found_idle", st.Idle)
 	out, in := m.traffic()
 	w.Int("bus_bytes_sent", out)
 	w.Int("bus_bytes_received", in)

@@ -36,3 +36,6 @@ func (n *Node) Entrusted() int { return n.entrusted.len() }
 
 // Disputed counts the locks of which others told different holders.
 func (n *Node) Disputed() int { return n.sync.disputed.len() }
+
+// SetIdleOff has the node ask about no idle copies, so that a test sees what the other rules do.
+func (n *Node) SetIdleOff(off bool) { n.idleOff = off }

@@ -561,6 +561,9 @@ func (n *Node) Dequeue(id *store.ID) bool {
 		return false
 	}
 	n.dequeue(j)
+	if n.idling.dequeued.len() < dequeueMost {
+		n.idling.dequeued.put(j.ID, struct{}{})
+	}
 	return true
 }
 

@@ -138,6 +138,10 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onAskFate(p, m)
 	case wire.Fate:
 		n.onFate(p, m)
+	case wire.AskIdle:
+		n.onAskIdle(p, m)
+	case wire.Idle:
+		n.onIdle(p, m)
 	default:
 		n.onJob(p, m)
 	}

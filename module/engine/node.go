@@ -88,6 +88,8 @@ type Stats struct {
 	// At-most-once jobs that became uncertain because the node that they were being handed
 	// over to was restarted, or forgotten, before it answered.
 	UncertainHandingOver int64
+	// Idle counts jobs that no node had, and that this one queued again, see idle.go.
+	Idle int64
 
 	// These four count, for unique jobs: conflicts at adding, bodies replaced, tries that put
 	// a job off, and jobs dropped because their key was busy.
@@ -177,6 +179,8 @@ type Node struct {
 	ratio     float64
 	leaving   bool
 	departure departure
+	idling    idleness
+	idleOff   bool // for tests: what the rules do before idle copies are asked about
 	unsafe    bool
 	verbose   bool // see SetVerbose
 	passive   bool

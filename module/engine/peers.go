@@ -41,6 +41,7 @@ type Peer struct {
 	Health    Health
 	Leaving   bool
 	full      bool // takes no copies: its memory is short
+	idles     bool // answers AskIdle
 	acks      acks
 	untold    int        // releases, from the first on, that it may have missed
 	missed    int        // likewise ADDJOBs that wait for copies,
@@ -371,7 +372,7 @@ func (n *Node) beatOf(p *Peer, some int, flags uint8) {
 	if !p.Connected {
 		return
 	}
-	m := wire.Message{Kind: wire.Heartbeat, Flags: flags, Count: uint32(n.port)}
+	m := wire.Message{Kind: wire.Heartbeat, Flags: flags | wire.Idles, Count: uint32(n.port)}
 	if n.leaving {
 		m.Flags |= wire.Leaving
 	}
@@ -401,7 +402,7 @@ func (n *Node) onHeartbeat(p *Peer, m *wire.Message) {
 		p.Leaving = leaving
 		n.nodesChanged()
 	}
-	p.full = m.Flags&wire.Full != 0
+	p.full, p.idles = m.Flags&wire.Full != 0, m.Flags&wire.Idles != 0
 	if m.Flags&wire.Whole != 0 {
 		p.counts = append(p.counts[:0], p.Node)
 		for i := range m.Peers {

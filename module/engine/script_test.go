@@ -29,7 +29,8 @@ import (
 // messages are held until "deliver"; heartbeats, and pages of the tables of locks,
 // arrive at once and aren't shown, unless the mesh was made with "beats", or "tables".
 // One that was made with "remembers" knows after restarts how long its votes can have
-// lasted. In one with "adders", a late answer to an ADDJOB names the ADDJOB's job, too.
+// lasted. In one with "idle" they ask about idle copies; in the others each rule shows by itself what becomes of a job.
+// In one with "adders", a late answer to an ADDJOB names the ADDJOB's job, too.
 func TestScripts(t *testing.T) {
 	for _, pattern := range []string{"testdata/*.txt", "testdata/defects/*.txt"} {
 		files, err := filepath.Glob(pattern)
@@ -56,6 +57,7 @@ type world struct {
 	ids           map[string]store.ID
 	sent          []letter
 	beats, tables bool
+	idle          bool // nodes ask about idle copies; else the other rules show
 	adders        bool
 	quick         []letter // heartbeats, and pages of the tables of locks, on their way
 }
@@ -166,7 +168,7 @@ func (w *world) mesh() {
 	count, timeout := 3, int64(engine.DefaultNodeTimeout)
 	w.arg("nodes", &count)
 	w.arg("timeout", &timeout)
-	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats"), tables: w.d.HasArg("tables"), adders: w.d.HasArg("adders")}
+	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats"), tables: w.d.HasArg("tables"), adders: w.d.HasArg("adders"), idle: w.d.HasArg("idle")}
 	for i := range count {
 		n := w.newActor()
 		if w.d.HasArg("near") { // their tokens differ in what clients aren't shown alone
@@ -270,6 +272,7 @@ func (n *actor) start(timeout int64) {
 		Alloc: storetest.New(), Keys: n.k, Random: rand.NewPCG(uint64(n.id[0]), n.life), NodeID: fmt.Sprintf("%x", n.id), Now: n.w.now + n.off, NodeTimeout: timeout,
 	})
 	n.k.n = n.e
+	n.e.SetIdleOff(!n.w.idle)
 }
 
 // do runs an event at a node and shows what comes of it.
@@ -418,7 +421,7 @@ var kindNames = map[wire.Kind]string{
 	wire.WillQueue: "WILLQUEUE", wire.Queued: "QUEUED", wire.Working: "WORKING", wire.SetAck: "SETACK", wire.GotAck: "GOTACK",
 	wire.DelJob: "DELJOB", wire.NeedJobs: "NEEDJOBS", wire.YourJob: "YOURJOB", wire.Pause: "PAUSE", wire.Heartbeat: "HEARTBEAT", wire.Failed: "FAILED",
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskFate: "ASKFATE", wire.Fate: "FATE",
-	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO",
+	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
 }
 
 func kindName(k wire.Kind) string { return kindNames[k] + lockKinds[k] }

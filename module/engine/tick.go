@@ -75,6 +75,7 @@ func (n *Node) Tick() int64 {
 	n.serveOn()
 	n.tickAdds()
 	n.tickGiven()
+	n.tickIdle()
 	n.tickDeparture()
 	n.tickWIP()
 	n.tickReleases()

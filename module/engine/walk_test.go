@@ -138,19 +138,20 @@ type walk struct {
 	walkKind
 	walkJudge
 	*rand.Rand
-	t       *testing.T
-	w       *world
-	at      int64 // when that happens which is judged
-	log     strings.Builder
-	jobs    map[string]*walkJob
-	list    []*walkJob
-	workers []*worker
-	polls   map[string]bool // nodes whose clients don't wait
-	paused  map[string]bool
-	down    string
-	left    string
-	calm    int64 // since when nothing is in the way of a delivery
-	failure string
+	t        *testing.T
+	w        *world
+	at       int64 // when that happens which is judged
+	log      strings.Builder
+	jobs     map[string]*walkJob
+	list     []*walkJob
+	workers  []*worker
+	polls    map[string]bool // nodes whose clients don't wait
+	paused   map[string]bool
+	down     string
+	left     string
+	calm     int64 // since when nothing is in the way of a delivery
+	failure  string
+	asksIdle bool // nodes ask about idle copies
 	trouble
 }
 
@@ -160,6 +161,7 @@ func newWalk(t *testing.T, seed uint64, kind walkKind) *walk {
 		jobs: map[string]*walkJob{}, polls: map[string]bool{}, paused: map[string]bool{},
 	}
 	x.walkJudge = plainJudge{x}
+	x.asksIdle = seed%3 == 0
 	return x
 }
 
@@ -615,7 +617,11 @@ func (x *walk) lies(j *walkJob, due bool) (late int64) {
 
 // open makes a mesh with workers.
 func (x *walk) open(nodes int) {
-	x.do("mesh nodes=%d remembers adders", nodes)
+	options := ""
+	if x.asksIdle {
+		options = " idle"
+	}
+	x.do("mesh nodes=%d remembers adders%s", nodes, options)
 	for _, n := range x.w.nodes {
 		x.polls[n.name] = x.IntN(4) == 0
 		for i := range 2 + x.IntN(2) {

@@ -97,6 +97,11 @@ const (
 	// MovedTo: the job is in the queue named, Count tells how often it was moved: a copy that was moved
 	// less often follows. Its lowest bit: it is a dead letter, which is unique by nothing.
 	MovedTo
+	// AskIdle asks whether the receiver has nothing to do with a job that has been idle at the sender: Idle is the answer, with the
+	// same Round, or none. Span is for how long a receiver that doesn't know the job must have lost no data.
+	AskIdle
+	// Idle: the sender doesn't know the job, or has a copy that it leaves to others.
+	Idle
 	kinds
 )
 
@@ -117,6 +122,9 @@ const Met = ByClient
 
 // Whole, in a Heartbeat: it names all nodes that the sender knows.
 const Whole = NoReply
+
+// Idles, in a Heartbeat: the sender answers AskIdle.
+const Idles = QueueIt
 
 // Flags of single kinds.
 const (
@@ -348,6 +356,8 @@ var parts = [kinds]uint16{
 	Settled:  hasID | hasRound,
 	PutOff:   hasID | hasSpan,
 	MovedTo:  hasID | hasCount | hasQueue,
+	AskIdle:  hasID | hasSpan | hasRound,
+	Idle:     hasID | hasRound,
 }
 
 // OfJob says whether messages of a kind are about one job: these must arrive in the

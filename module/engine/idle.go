@@ -1,0 +1,209 @@
+package engine
+
+import (
+	"bytes"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// The invariant: while all nodes are connected, each job with a longer retry time is in some node's queue or with a client,
+// or some node means to queue it, or all find out within half a minute that it isn't so, and one of them queues it.
+//
+// A copy is idle where its node leaves the job to others until its retry time is over. A lost message, a node that ended at
+// the wrong moment, or two nodes that leave the job to each other can make all copies of a job idle. So a node asks all
+// others about a copy that has been idle for ten seconds, and for twenty, forty, and so on. Each node whose copy is idle
+// too, or that doesn't know the job, says so, and only when all have said so the job is queued, after the usual WillQueue.
+// Whoever can't be sure says nothing: a node that has lost data since, or that heard of the job a moment ago.
+
+const (
+	idleMS      = 10_000 // a copy that has been idle for so long is asked about, and of which the retry time isn't over for as long
+	quietMS     = 5_000  // an answer says that this node has heard nothing of the job for so long
+	idleWaitMS  = 2_000  // how long the answers are waited for
+	idlePassMS  = 5_000  // between passes over all jobs
+	idleTickMS  = 10     // between the slices of one
+	idleBuckets = 500    // of the table of jobs that are looked at in a slice
+	idleAsks    = 50     // questions to one node in a slice, which is 5,000 in a second
+	idleMost    = 10_000 // jobs that answers are waited for
+	dequeueMost = 10_000 // jobs that clients took out of their queues
+)
+
+// idleness is what a node knows of idle copies.
+type idleness struct {
+	cursor   uint64                     // of the pass over all jobs; 0: none is under way
+	began    int64                      // steady: the pass under way, or the last one
+	before   int64                      // and the one before that
+	next     int64                      // steady: the next slice
+	open     roster[store.ID, idle]     // jobs that the others were asked about
+	dequeued roster[store.ID, struct{}] // by DEQUEUE: their copies here aren't idle. A restart forgets them
+	asks     uint64
+}
+
+// idle is a job that the others were asked about.
+type idle struct {
+	number uint64 // of the question
+	at     int64  // steady
+	said   []wire.Node
+}
+
+// idleFor is for how long a copy has been idle, ms; 0: it isn't.
+func (n *Node) idleFor(j *store.Job) int64 {
+	if j.State != store.StateActive || j.Retry == 0 || j.Place != store.InHeld || j.Reason() != store.NoReason || held(j) || n.putOff(j) ||
+		j.Flags&store.FlagAnnounced != 0 || j.Returning() || j.Queue.Pause&PauseIn != 0 {
+		return 0
+	}
+	left := j.QTime - n.now
+	since := int64(j.Retry)*1000 - left
+	if left < idleMS || since <= 0 || n.wholeFor() <= since || n.idling.dequeued.get(j.ID) != nil || n.runIsLocked(j) {
+		return 0
+	}
+	return since
+}
+
+// runIsLocked says of a unique job whether this node has a vote for its run: then a client may have it, and nobody else gets it.
+func (n *Node) runIsLocked(j *store.Job) bool {
+	u := j.Unique()
+	if u == nil || !u.Runs() {
+		return false
+	}
+	l := n.liveLock(n.lockName(j, u, store.LockRun))
+	return l != nil && l.Job == j.ID
+}
+
+// tickIdle asks about some idle copies.
+func (n *Node) tickIdle() {
+	d, now := &n.idling, n.steady()
+	n.idleSettled(now)
+	if n.idleOff || n.leaving || !n.allThere() || !n.store.AnyParts() || n.store.Jobs() == 0 {
+		return
+	}
+	if now < d.next {
+		n.wake = min(n.wake, n.now+d.next-now)
+		return
+	}
+	if d.cursor == 0 {
+		if d.began == 0 {
+			d.began = now
+		}
+		d.before, d.began = d.began, now
+		d.dequeued.begin()
+	}
+	d.dequeued.pass(idleBuckets, func(id store.ID, _ *struct{}) bool {
+		j := n.store.Lookup(&id)
+		return j != nil && j.State == store.StateActive && j.Place == store.InHeld
+	})
+	jobs := n.scratch.jobs[:0]
+	asks := idleAsks
+	for range idleBuckets {
+		jobs = jobs[:0]
+		d.cursor = n.store.ScanJobs(d.cursor, &jobs)
+		for _, j := range jobs {
+			if since := n.idleFor(j); isTurn(since, now-d.before) && d.open.len() < idleMost && n.mayAsk(j) {
+				n.askIdle(j, since)
+				asks--
+			}
+		}
+		if d.cursor == 0 || asks <= 0 {
+			break
+		}
+	}
+	n.scratch.jobs = jobs
+	d.next = now + idleTickMS
+	if d.cursor == 0 {
+		d.next = now + idlePassMS
+	}
+	n.wake = min(n.wake, n.now+d.next-now)
+}
+
+// isTurn says whether a copy that has been idle for so long is asked about: it was idle for idleMS, or twice as long, or
+// four times, … within the last span.
+func isTurn(since, span int64) bool {
+	at := int64(idleMS)
+	for at <= since-span {
+		at *= 2
+	}
+	return at <= since
+}
+
+// allThere says whether all nodes are there, and each of them answers such questions.
+func (n *Node) allThere() bool {
+	return len(n.mesh.order) > 0 && !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected || !p.idles || n.isAbsent(p) })
+}
+
+// mayAsk says whether all nodes that may have a job are known: its holders, and the node that added it.
+func (n *Node) mayAsk(j *store.Job) bool {
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); n.mesh.by[wire.Node(node)] == nil {
+			return false
+		}
+	}
+	return bytes.Equal(j.ID[:4], n.self[:4]) || slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return bytes.Equal(j.ID[:4], p.ID[:4]) })
+}
+
+// askIdle asks all nodes about a copy.
+func (n *Node) askIdle(j *store.Job, since int64) {
+	d := &n.idling
+	d.asks++
+	d.open.put(j.ID, idle{number: d.asks, at: n.steady()})
+	// A node that doesn't know the job must have lost nothing since it was added.
+	n.tellAll(&wire.Message{Kind: wire.AskIdle, ID: j.ID, Span: max(since, n.now-int64(j.CTime/1_000_000)), Round: d.asks})
+}
+
+// onAskIdle answers where this node has nothing to do with a job.
+func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
+	id := store.ID(m.ID)
+	j := n.store.Lookup(&id)
+	switch {
+	case j == nil && (n.graves.has(&id) || n.store.Done(&id)):
+		n.sendAck(p, n.graves.ack(&id))
+		return
+	case j == nil:
+		if n.away(&id) || n.addingOf(&id) != nil || n.wholeFor() <= m.Span+quietMS {
+			return
+		}
+	case j.State == store.StateAcked:
+		n.correct(p, j, nil)
+		return
+	case n.idleFor(j) < quietMS || !n.mayAsk(j):
+		return
+	}
+	n.send(p, &wire.Message{Kind: wire.Idle, ID: m.ID, Round: m.Round})
+}
+
+// onIdle takes such an answer. When all have given it the job is queued here soon, unless somebody objects.
+func (n *Node) onIdle(p *Peer, m *wire.Message) {
+	id := store.ID(m.ID)
+	q := n.idling.open.get(id)
+	if q == nil || q.number != m.Round || n.steady() > q.at+idleWaitMS {
+		return
+	}
+	if !slices.Contains(q.said, p.Node) {
+		q.said = append(q.said, p.Node)
+	}
+	j := n.store.Lookup(&id)
+	if j == nil || n.idleFor(j) < idleMS || !n.mayAsk(j) {
+		n.idling.open.remove(id)
+		return
+	}
+	if slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected || !slices.Contains(q.said, p.Node) }) {
+		return
+	}
+	n.idling.open.remove(id)
+	n.Stats.Idle++
+	j.Flags |= store.FlagReturning // nobody has it: so it isn't counted
+	n.setQTime(j, n.now+2*store.AnnounceMS+n.jitter())
+	n.arm(j)
+}
+
+// idleSettled forgets questions that weren't answered by all.
+func (n *Node) idleSettled(now int64) {
+	d := &n.idling
+	for d.open.len() > 0 {
+		if id, q := d.open.at(0); now > q.at+idleWaitMS {
+			d.open.remove(id)
+			continue
+		}
+		break
+	}
+}
