@@ -35,13 +35,15 @@ type idleness struct {
 	began    int64                      // steady: the pass under way, or the last one
 	before   int64                      // and the one before that
 	next     int64                      // steady: the next slice
-	open     roster[store.ID, idle]     // jobs that the others were asked about
+	open     map[store.ID]*idle         // jobs that the others were asked about
+	line     []*idle                    // the same, the first asked first; and some that are open no more
 	dequeued roster[store.ID, struct{}] // by DEQUEUE: their copies here aren't idle. A restart forgets them
 	asks     uint64
 }
 
 // idle is a job that the others were asked about.
 type idle struct {
+	id     store.ID
 	number uint64 // of the question
 	at     int64  // steady
 	said   []wire.Node
@@ -74,7 +76,7 @@ func (n *Node) runIsLocked(j *store.Job) bool {
 // tickIdle asks about some idle copies.
 func (n *Node) tickIdle() {
 	d, now := &n.idling, n.steady()
-	n.idleSettled(now)
+	n.endAskIdle(now)
 	if n.idleOff || n.leaving || !n.allThere() || !n.store.AnyParts() || n.store.Jobs() == 0 {
 		return
 	}
@@ -99,7 +101,7 @@ func (n *Node) tickIdle() {
 		jobs = jobs[:0]
 		d.cursor = n.store.ScanJobs(d.cursor, &jobs)
 		for _, j := range jobs {
-			if since := n.idleFor(j); isTurn(since, now-d.before) && d.open.len() < idleMost && n.mayAsk(j) {
+			if since := n.idleFor(j); isTurn(since, now-d.before) && len(d.open) < idleMost && n.mayAsk(j) {
 				n.askIdle(j, since)
 				asks--
 			}
@@ -145,7 +147,12 @@ func (n *Node) mayAsk(j *store.Job) bool {
 func (n *Node) askIdle(j *store.Job, since int64) {
 	d := &n.idling
 	d.asks++
-	d.open.put(j.ID, idle{number: d.asks, at: n.steady()})
+	q := &idle{id: j.ID, number: d.asks, at: n.steady()}
+	if d.open == nil {
+		d.open = map[store.ID]*idle{}
+	}
+	d.open[j.ID] = q
+	d.line = append(d.line, q)
 	// A node that doesn't know the job must have lost nothing since it was added.
 	n.tellAll(&wire.Message{Kind: wire.AskIdle, ID: j.ID, Span: max(since, n.now-int64(j.CTime/1_000_000)), Round: d.asks})
 }
@@ -159,7 +166,7 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 		n.sendAck(p, n.graves.ack(&id))
 		return
 	case j == nil:
-		if n.away(&id) || n.addingOf(&id) != nil || n.wholeFor() <= m.Span+quietMS {
+		if n.away(&id) || n.addingOf(&id) != nil || n.wholeFor() <= m.Span+wholeSpareMS {
 			return
 		}
 	case j.State == store.StateAcked:
@@ -168,13 +175,20 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 	case n.idleFor(j) < quietMS || !n.mayAsk(j):
 		return
 	}
+	if n.idling.open[id] != nil {
+		// Both ask. One of them goes on, lest both queue the job at one moment.
+		if !theirs(&n.self, &p.ID, &id) {
+			return
+		}
+		delete(n.idling.open, id)
+	}
 	n.send(p, &wire.Message{Kind: wire.Idle, ID: m.ID, Round: m.Round})
 }
 
 // onIdle takes such an answer. When all have given it the job is queued here soon, unless somebody objects.
 func (n *Node) onIdle(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	q := n.idling.open.get(id)
+	q := n.idling.open[id]
 	if q == nil || q.number != m.Round || n.steady() > q.at+idleWaitMS {
 		return
 	}
@@ -183,27 +197,26 @@ func (n *Node) onIdle(p *Peer, m *wire.Message) {
 	}
 	j := n.store.Lookup(&id)
 	if j == nil || n.idleFor(j) < idleMS || !n.mayAsk(j) {
-		n.idling.open.remove(id)
+		delete(n.idling.open, id)
 		return
 	}
 	if slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected || !slices.Contains(q.said, p.Node) }) {
 		return
 	}
-	n.idling.open.remove(id)
+	delete(n.idling.open, id)
 	n.Stats.Idle++
 	j.Flags |= store.FlagReturning // nobody has it: so it isn't counted
 	n.setQTime(j, n.now+2*store.AnnounceMS+n.jitter())
 	n.arm(j)
 }
 
-// idleSettled forgets questions that weren't answered by all.
-func (n *Node) idleSettled(now int64) {
+// endAskIdle forgets the questions that not all have answered in time.
+func (n *Node) endAskIdle(now int64) {
 	d := &n.idling
-	for d.open.len() > 0 {
-		if id, q := d.open.at(0); now > q.at+idleWaitMS {
-			d.open.remove(id)
-			continue
+	for len(d.line) > 0 && now > d.line[0].at+idleWaitMS {
+		if q := d.line[0]; d.open[q.id] == q {
+			delete(d.open, q.id)
 		}
-		break
+		d.line = d.line[1:]
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -254,4 +255,36 @@ func TestTotalQueue(t *testing.T) {
 	q := newQueue(t, m, size(t), "REPLICATE", 3, "RETRY", 2)
 	assert.Zero(t, q.finish(), "duplicates without a fault")
 	t.Logf("%.0f jobs a second", float64(q.out.Load())/time.Since(began).Seconds())
+}
+
+// The node where a job waits deletes its queue. All others leave the job to that one, until they ask each other: it comes
+// within half a minute, and not after its retry time.
+func TestJobThatNobodyHasIsFound(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	// A node that has just come may have lost what it had.
+	harness.Await(t, 20*time.Second, "the nodes' age", func() bool {
+		return !slices.ContainsFunc(m, func(s *harness.Server) bool {
+			seconds, err := strconv.Atoi(s.Info("server", "uptime_in_seconds"))
+			return err != nil || seconds < 4
+		})
+	})
+	v := m[0].Do("ADDJOB", "q", "body", 5000, "REPLICATE", 3, "RETRY", 300)
+	require.Equal(t, byte('+'), v.Kind, "%v", v)
+	require.True(t, m[0].Do("DEL", "q").Is(1))
+	began := time.Now()
+	c := m[1].Dial()
+	defer c.Close()
+	c.Send("GETJOB", "TIMEOUT", 60_000, "WITHCOUNTERS", "FROM", "q")
+	found := func(s *harness.Server) int {
+		n, err := strconv.Atoi(s.Info("jobmesh", "jobmesh_jobs_found_idle"))
+		require.NoError(t, err)
+		return n
+	}
+	harness.Await(t, 60*time.Second, "the job that nobody has", func() bool { return found(m[1])+found(m[2]) == 1 })
+	got := c.Receive()
+	require.Len(t, got.Elems, 1, "%v", got)
+	assert.Less(t, time.Since(began), 60*time.Second)
+	assert.Equal(t, v.Str, got.Elems[0].Elems[1].Str)
+	assert.True(t, got.Elems[0].Elems[6].Is(0), "%v", got) // additional deliveries
 }
