@@ -701,7 +701,10 @@ func (x *uniqueWalk) happen() {
 			return
 		}
 		x.do("deliver")
-		if !strings.HasPrefix(x.do("enqueue %s %s", x.up(), j.name), "true") && j.stage != outside {
+		switch back := strings.HasPrefix(x.do("enqueue %s %s", x.up(), j.name), "true"); {
+		case back && x.waits(j) == no:
+			x.setWait(j, maybe) // one that had lost its key takes it again, if it is free
+		case !back && j.stage != outside:
 			j.free = true // it stays outside
 		}
 		x.do("deliver")
