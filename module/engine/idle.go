@@ -22,9 +22,9 @@ const (
 	quietMS     = 5_000  // an answer says that this node has heard nothing of the job for so long
 	idleWaitMS  = 2_000  // how long the answers are waited for
 	idlePassMS  = 5_000  // between passes over all jobs
-	idleTickMS  = 10     // between the slices of one
-	idleBuckets = 500    // of the table of jobs that are looked at in a slice
-	idleAsks    = 50     // questions to one node in a slice, which is 5,000 in a second
+	idleTickMS  = 50     // between the slices of one
+	idleBuckets = 1000   // of the table of jobs that are looked at in a slice
+	idleAsks    = 50     // questions to one node in a slice, which is 1,000 in a second
 	idleMost    = 10_000 // jobs that answers are waited for
 	dequeueMost = 10_000 // jobs that clients took out of their queues
 )

@@ -85,7 +85,7 @@ func (m *twoNodes) pass(ms, every int64) {
 // Very many copies of jobs that wait elsewhere are asked about bit by bit, and the less often the longer they wait. The
 // jobs stay where they are.
 func TestVeryManyIdleCopies(t *testing.T) {
-	const many = 20_000
+	const many = 5000
 	m := newTwoNodes(t)
 	a, b := m.nodes[0], m.nodes[1]
 	m.pass(2000, 100)
