@@ -439,6 +439,15 @@ func (n *Node) tied(j *store.Job) bool {
 	return yes || n.store.Knot(&j.ID) != nil
 }
 
+// untie has a job wait for another no more. That one can be given to any node when nobody waits for it.
+func (n *Node) untie(parent, child *store.ID) (was bool) {
+	was = n.store.Untie(parent, child)
+	if was && n.hungry.len() > 0 && n.store.Knot(parent) == nil {
+		n.lookAnew(parent)
+	}
+	return was
+}
+
 // blockedBy lists the jobs that one blocks, or that it was released to come after, of the first ones.
 func (n *Node) blockedBy(id *store.ID, most int) (ids []store.ID) {
 	k := n.store.Knot(id)

@@ -138,7 +138,7 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	f, _ := j.Family()
 	for i := range f.IDs() {
 		id := f.ID(i)
-		n.store.Untie(&id, &j.ID) // it waits for nothing now, and is none that comes first
+		n.untie(&id, &j.ID) // it waits for nothing now, and is none that comes first
 	}
 	e := end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s}
 	dropped = n.follow(e)
@@ -238,7 +238,7 @@ func (n *Node) follow(e end) (dropped int) {
 				past = id
 				continue
 			}
-			n.store.Untie(&e.id, &id)
+			n.untie(&e.id, &id)
 			if c == nil {
 				n.outliveAway(&id, &e)
 				continue
@@ -435,7 +435,7 @@ func (n *Node) bequeath(j *store.Job) *store.Job {
 	if f, ok := j.Family(); ok {
 		for i := range f.IDs() {
 			id := f.ID(i)
-			n.store.Untie(&id, &j.ID)
+			n.untie(&id, &j.ID)
 		}
 	}
 	j, err := n.moveOn(j, deadName(j.Queue), true)
@@ -591,7 +591,7 @@ func (n *Node) overheard(j *store.Job) *store.Job {
 	} else {
 		for i := range f.IDs() {
 			id := f.ID(i)
-			n.store.Untie(&id, &j.ID)
+			n.untie(&id, &j.ID)
 		}
 		f = store.Family{}
 	}
@@ -834,7 +834,7 @@ func (n *Node) goOn(j *store.Job, over []end) (left bool) {
 		ids := make([]store.ID, len(over))
 		for i := range over {
 			ids[i] = over[i].id
-			n.store.Untie(&ids[i], &j.ID)
+			n.untie(&ids[i], &j.ID)
 		}
 		n.outlive(j, &end{source: source{clock: true}}, ids...)
 	}

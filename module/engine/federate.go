@@ -234,6 +234,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 			budget -= passedOver / walkedMost
 			if j == nil {
 				n.starves(name, p, count) // what it can have may lie further behind
+				n.feedAgain(name)
 				break
 			}
 			budget -= n.exportCost(j, p)
@@ -246,7 +247,10 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		return
 	}
 	n.starves(name, p, count)
-	if waiting && spared == 0 && !polls {
+	switch {
+	case waiting && spared > 0:
+		n.feedAgain(name)
+	case waiting && !polls:
 		n.spareLater(name)
 	}
 }
@@ -335,8 +339,11 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 		*budget -= passedOver / walkedMost
 		stays := j != nil && stay && !n.isOwn(j)
 		if j == nil || stays || n.steady() < p.choked {
-			if passed = append(passed, first); stays {
+			passed = append(passed, first)
+			if q.Head != nil {
 				n.feedAgain(name)
+			}
+			if stays {
 				n.spareLater(name)
 			}
 			if stays || q.Head == nil {
@@ -360,8 +367,9 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 // isOwn says whether a job was added at this node.
 func (n *Node) isOwn(j *store.Job) bool { return [4]byte(j.ID[:4]) == [4]byte(n.self[:4]) }
 
-// feedAgain has a queue's jobs be given to the nodes that wait for some when those that came from
-// others need not stay any more. A client that has waited there for long doesn't ask again before.
+// feedAgain has a queue's jobs be given to the nodes that wait for some after 5 s: by then those that came from
+// others need not stay any more, and what stood against one that wasn't given may be over. A client that has
+// waited there for long doesn't ask again before.
 func (n *Node) feedAgain(name string) { n.lookAfter(&n.toFeed, name, importWindow+1) }
 
 // feedSoon has that be done now: a node is heard again.

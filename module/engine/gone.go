@@ -34,6 +34,8 @@ const (
 	pastMS       = 5_000
 	pastMost     = 100_000 // queues
 	walkedMost   = 20      // jobs passed over that count as one that is handed over
+	barredMost   = 10_000  // keys for which jobs were passed over, see bar
+	barredQueues = 8       // of one key
 )
 
 // deletions is Deletions, and what goes with it.
@@ -220,16 +222,69 @@ func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 }
 
 // fits says whether a node can be given a waiting job, and its key isn't being worked on while it
-// doesn't wait for that.
+// doesn't wait for that. A job that wasn't given is looked at again when it fits: at once where it is its key that
+// becomes free ([Node.unbar]), or the last one that waits for it that goes ([Node.untie]), else within 5 to 10 s
+// ([Node.feedAgain]).
 func (n *Node) fits(p *Peer, j *store.Job) bool {
 	if !n.takes(p, j) {
 		return false
 	}
 	u := j.Unique()
-	return u == nil || u.Busy() == store.BusyWait || !n.keyRuns(j, u)
+	if u == nil || u.Busy() == store.BusyWait || !u.Runs() {
+		return true
+	}
+	l := n.liveLock(n.lockName(j, u, store.LockRun))
+	if l != nil {
+		n.bar(l, j)
+	}
+	return l == nil
 }
 
 // keyRuns says whether a job may not run now, for one of its key does.
 func (n *Node) keyRuns(j *store.Job, u store.Unique) bool {
 	return u.Runs() && n.liveLock(n.lockName(j, u, store.LockRun)) != nil
+}
+
+// bar remembers that a job isn't given to other nodes before a lock is free, of each queue the first one.
+func (n *Node) bar(l *store.Lock, j *store.Job) {
+	ids := n.barred[string(l.Name())]
+	for i := range ids {
+		switch first := n.store.Lookup(&ids[i]); {
+		case first == nil || first.Place != store.InWaiting || first.Queue == j.Queue && j.CTime < first.CTime:
+			ids[i] = j.ID
+			return
+		case first.Queue == j.Queue:
+			return
+		}
+	}
+	if len(ids) == barredQueues {
+		return
+	}
+	if len(n.barred) == barredMost {
+		clear(n.barred)
+	}
+	n.barred[string(l.Name())] = append(ids, j.ID)
+	if l.Until > 0 {
+		n.await(l.Name(), l.Until)
+	}
+}
+
+// unbar has those jobs be looked at again: the lock is free.
+func (n *Node) unbar(name []byte) {
+	ids := n.barred[string(name)]
+	if len(ids) == 0 {
+		return
+	}
+	delete(n.barred, string(name))
+	for i := range ids {
+		n.lookAnew(&ids[i])
+	}
+}
+
+// lookAnew has a waiting job be given to a node that waits for it, if it can be now.
+func (n *Node) lookAnew(id *store.ID) {
+	if j := n.store.Lookup(id); j != nil && j.Place == store.InWaiting {
+		n.notPast(j)
+		n.feedLater(j.Queue)
+	}
 }

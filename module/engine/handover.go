@@ -140,6 +140,7 @@ func (n *Node) SetLife(id wire.NodeID, life uint64) {
 	}
 	if p := n.peer(id); p != nil && n.mesh.lives[id] != life {
 		n.givenAnew(p)
+		p.past = passing{} // it may be one now that jobs can be offered to
 	}
 	n.mesh.lives[id] = life
 }
@@ -443,9 +444,11 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 		o.unanswered--
 		// A repeated one says nothing of the first.
 		if !o.repeated && isOffered(j) {
+			n.starvesStill(p, j.Queue)
 			n.unoffer(j)
 		}
 	case wire.YourJob:
+		n.starvesStill(p, j.Queue)
 		n.unexport(j)
 	case wire.ReplJob:
 		if ad := n.addings[id]; ad != nil && j.HeldBy(uint64(p.Node)) {

@@ -798,7 +798,7 @@ func (n *Node) losesOne(j *store.Job) {
 		return
 	}
 	id := f.ID(0)
-	if n.store.Untie(&id, &j.ID) {
+	if n.untie(&id, &j.ID) {
 		n.lookLater(n.store.Lookup(&id))
 	}
 }

@@ -369,6 +369,7 @@ func (n *Node) lockFreed(name []byte) {
 	n.settleContest(name)
 	if store.Space(name[0]) == store.LockRun {
 		n.store.WakeLanes(name)
+		n.unbar(name)
 	}
 	n.callLine(name)
 }

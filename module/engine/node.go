@@ -142,13 +142,14 @@ type Node struct {
 	added     uint64    // the number of the last that came to waiting
 	imports   roster[string, imports]
 	hungry    roster[string, hunger]
-	toFeed    agenda       // queues of which jobs stay
-	toTell    agenda       // those of which the others are to be told that they do
-	skipped   int64        // ms that time has jumped, in all
-	msg       wire.Message // being received
-	out       wire.Message // being sent
-	outbox    []byte       // the messages of the effects
-	sent      bool         // the effects were taken: the outbox may be reused
+	barred    map[string][]store.ID // by the names of locks, see bar
+	toFeed    agenda                // queues with jobs that weren't given to nodes that wait for some
+	toTell    agenda                // those of which the others are to be told that they do
+	skipped   int64                 // ms that time has jumped, in all
+	msg       wire.Message          // being received
+	out       wire.Message          // being sent
+	outbox    []byte                // the messages of the effects
+	sent      bool                  // the effects were taken: the outbox may be reused
 	waits     map[string]*waitList
 	lines     []*waitList         // the same, in an order
 	asking    schedule[*waitList] // the same, in the order of when they ask other nodes
@@ -244,6 +245,7 @@ func New(c Config) *Node {
 
 		addings: map[store.ID]*adding{},
 		awaited: map[string]*deadline{},
+		barred:  map[string][]store.ID{},
 		kin:     kinship{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
 	}
 	n.mostBody = MaxBodyElsewhere

@@ -272,7 +272,7 @@ func (n *Node) report(j *store.Job, undone bool, s source) {
 		return
 	}
 	id := f.ID(0)
-	if n.store.Untie(&id, &j.ID) {
+	if n.untie(&id, &j.ID) {
 		n.countDown(id, 1, j, s)
 	}
 }

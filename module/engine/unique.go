@@ -590,7 +590,9 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 		return
 	}
 	holder := n.liveLock(n.lockName(j, u, store.LockRun))
-	n.store.PushLane(j, u, holder == nil || holder.Job == j.ID && u.Has(store.UniqueHasRun))
+	if first := n.store.PushLane(j, u, holder == nil || holder.Job == j.ID && u.Has(store.UniqueHasRun)); first != nil && first != j {
+		n.notPast(first)
+	}
 	n.endRun(j, u)
 }
 
@@ -681,7 +683,7 @@ func (n *Node) promoteLanes(queues []*store.Queue) []*store.Queue {
 			n.watchLock(holder)
 			continue
 		}
-		n.store.Promote(l)
+		n.notPast(n.store.Promote(l))
 		if last := len(queues) - 1; last < 0 || queues[last] != l.Queue {
 			queues = append(queues, l.Queue)
 		}

@@ -372,8 +372,8 @@ func (s *Store) WakeQueue(q *Queue) {
 
 // PushLane is [Store.Push] for a job that runs alone: it goes to its lane, or to
 // the waiting list as the lane's front where free says that its key is, and no
-// older one waits.
-func (s *Store) PushLane(j *Job, u Unique, free bool) {
+// older one waits. It returns the job that has come into the waiting list, if any.
+func (s *Store) PushLane(j *Job, u Unique, free bool) (first *Job) {
 	q := j.Queue
 	s.withdraw(q, j)
 	j.State = StateQueued
@@ -393,14 +393,16 @@ func (s *Store) PushLane(j *Job, u Unique, free bool) {
 	}
 	if free && !l.hasFront && (l.Head() == nil || older(j, l.Head())) {
 		s.lead(l, j)
-		return
+		return j
 	}
 	s.keep(l, j)
 	if free && !l.hasFront {
-		s.Promote(l)
-	} else if !l.hasFront && l.list.Len == 1 {
+		return s.Promote(l)
+	}
+	if !l.hasFront && l.list.Len == 1 {
 		s.behead(l) // somebody may have to see to the lock's end
 	}
+	return nil
 }
 
 // lead puts a job that is in no list into the waiting list, as its lane's front.
