@@ -25,6 +25,7 @@ const (
 	keepMS         = 2_000 // how long what came stays for a client that was here a moment ago
 	spareMS        = 250   // and for how long it does where a client of another node waits
 	spareEvery     = 20    // until that gets the next one
+	pausedMS       = 500   // between looks whether a queue is paused in output still for which clients wait
 )
 
 // imports is how a queue fares with getting jobs from other nodes.
@@ -42,6 +43,7 @@ type imports struct {
 	spareTold      int64       // when all were told last that jobs lie here (hungerTime)
 	lies           int64       // since when what came lies here, where some does
 	spares         []wire.Node // have told that jobs lie there, and weren't asked since
+	paused         bool        // all were told that nobody here can be given jobs
 }
 
 type responder struct {
@@ -121,9 +123,16 @@ func (n *Node) keepFor(name string, ms int64) {
 	}
 }
 
-// need asks other nodes for jobs that clients wait for here.
+// need asks other nodes for jobs that clients wait for here. Where the queue is paused in output it asks for none: they
+// would lie here, though clients wait elsewhere. A pause begins and ends in many ways (PAUSE, DEL, RENAME,
+// a flush, SWAPDB), so it looks at the queue again and again; PAUSE itself has it look at once.
 func (n *Node) need(list *waitList) {
 	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading {
+		return
+	}
+	if n.givesNothing([]byte(list.name)) {
+		n.wantNone(list.name)
+		n.askAt(list, n.now+pausedMS)
 		return
 	}
 	if n.claimsFor(list.name, list.len) {
@@ -131,6 +140,9 @@ func (n *Node) need(list *waitList) {
 		return
 	}
 	imp := n.importsOf(list.name)
+	if imp.paused {
+		imp.paused, imp.nextAll = false, 0 // the others have it that nobody waits here
+	}
 	m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(list.name)}
 	if n.now < imp.nextAll { // else all are asked
 		m.Count = uint32(min(list.len, askMost))
@@ -165,6 +177,20 @@ func (n *Node) need(list *waitList) {
 	n.askAt(list, max(at, n.now+1))
 }
 
+// givesNothing says whether a queue is paused in output here.
+func (n *Node) givesNothing(name []byte) bool {
+	q := n.store.Queue(name)
+	return q != nil && q.Pause&PauseOut != 0
+}
+
+// wantNone tells all nodes, once in a pause, that nobody here can be given jobs of a queue.
+func (n *Node) wantNone(name string) {
+	if imp := n.importsOf(name); !imp.paused {
+		imp.paused = true
+		n.tellAll(&wire.Message{Kind: wire.NeedJobs, Queue: []byte(name)})
+	}
+}
+
 // claimsFor says whether runs of jobs of a queue that are here are being claimed for at least
 // as many clients. Were the others asked meanwhile, they would give this node their next jobs,
 // when nobody waits here any more. Claims whose answers take long don't count.
@@ -187,7 +213,7 @@ func (n *Node) Poll(name []byte, count int) {
 	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading || n.waits[string(name)] != nil || n.claimsFor(string(name), 1) {
 		return
 	}
-	if q := n.store.Queue(name); q != nil && q.Pause&PauseOut != 0 {
+	if n.givesNothing(name) {
 		return
 	}
 	imp := n.importsOf(string(name))
@@ -201,6 +227,7 @@ func (n *Node) Poll(name []byte, count int) {
 	imp.keep = n.now + keep
 	imp.poll = n.now + min(int64(pollFirst)<<min(imp.polls, 10), pollLast)
 	imp.polls++
+	imp.paused = false
 	m := wire.Message{Kind: wire.NeedJobs, Flags: wire.Polls, Queue: name, Count: uint32(min(count, askMost))}
 	n.tellAll(&m)
 }
@@ -577,7 +604,8 @@ func (n *Node) imported(p *Peer, name []byte) {
 	if q := n.store.Queue(name); q == nil || q.Head == nil {
 		imp.lies = n.now
 	}
-	if n.waits[string(name)] == nil && n.now >= imp.keep && n.now >= imp.told+rateBucket {
+	nobody := n.waits[string(name)] == nil && n.now >= imp.keep || n.givesNothing(name)
+	if nobody && n.now >= imp.told+rateBucket {
 		imp.told = n.now
 		n.send(p, &wire.Message{Kind: wire.NeedJobs, Queue: name})
 	}
@@ -628,7 +656,7 @@ func (n *Node) askSome() {
 		n.resumed--
 		list := n.lines[n.resumed]
 		if imp := n.imports.get(list.name); imp != nil {
-			imp.asked, imp.nextAll = min(imp.asked, n.now), 0
+			imp.asked, imp.nextAll, imp.paused = min(imp.asked, n.now), 0, false
 			imp.last, imp.bucket = min(imp.last, n.now), min(imp.bucket, n.now)
 		}
 		n.need(list)

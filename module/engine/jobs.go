@@ -779,6 +779,7 @@ func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
 			return 0, err
 		}
 	}
+	was := q.Pause
 	q.Pause = mask
 	q.ATime = n.now
 	if mask != 0 {
@@ -787,6 +788,17 @@ func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
 	n.takeBack(q)
 	n.letIn()
 	n.serve(q)
+	if (was|mask)&PauseOut == 0 || n.passive || n.loading || len(n.mesh.order) == 0 {
+		return mask, nil
+	}
+	if mask&PauseOut != 0 {
+		n.importsOf(string(name)).paused = false // somebody may have been here a moment ago
+		n.wantNone(string(name))
+	}
+	if list := n.waits[string(name)]; list != nil {
+		n.askAt(list, n.now)
+		n.hurryTick()
+	}
 	return mask, nil
 }
 

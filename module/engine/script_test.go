@@ -783,8 +783,9 @@ func (w *world) verb(name string) {
 	})
 }
 
+// pause pauses the queue q at a node. "unsaid": the others don't hear that its clients don't want jobs any more.
 func (w *world) pause() {
-	n := w.actor(0)
+	n, sent := w.actor(0), len(w.sent)
 	mask := map[string]uint8{"in": engine.PauseIn, "out": engine.PauseOut, "all": 3, "none": 0}[w.word(1)]
 	n.do(func() {
 		_, err := n.e.SetPause([]byte("q"), mask)
@@ -793,6 +794,9 @@ func (w *world) pause() {
 			n.e.TellPause([]byte("q"), mask)
 		}
 	})
+	if w.d.HasArg("unsaid") {
+		w.sent = w.sent[:sent]
+	}
 }
 
 func (w *world) qlen() {
