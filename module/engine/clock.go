@@ -107,5 +107,5 @@ func (n *Node) timeJumped(by int64) {
 	for id := range n.mesh.banned {
 		n.mesh.banned[id] = n.now + banTime
 	}
-	n.resumed = len(n.lines)
+	n.askAnew()
 }

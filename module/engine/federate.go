@@ -44,6 +44,7 @@ type imports struct {
 	lies           int64       // since when what came lies here, where some does
 	spares         []wire.Node // have told that jobs lie there, and weren't asked since
 	paused         bool        // all were told that nobody here can be given jobs
+	anew           uint32      // Node.anew when it was seen last
 }
 
 type responder struct {
@@ -92,7 +93,7 @@ func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
 }
 
 func (n *Node) importsOf(name string) *imports {
-	return n.imports.make(name, imports{bucket: n.now})
+	return n.imports.make(name, imports{bucket: n.now, anew: n.anew})
 }
 
 // spares says how many of so many waiting jobs of a queue may go to a node that asks now. Those that
@@ -140,8 +141,8 @@ func (n *Node) need(list *waitList) {
 		return
 	}
 	imp := n.importsOf(list.name)
-	if imp.paused {
-		imp.paused, imp.nextAll = false, 0 // the others have it that nobody waits here
+	if imp.paused || imp.anew != n.anew {
+		imp.paused, imp.anew, imp.nextAll = false, n.anew, 0 // the others have it that nobody waits here
 	}
 	m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(list.name)}
 	if n.now < imp.nextAll { // else all are asked
@@ -641,8 +642,14 @@ const (
 
 // askAgain has all lines ask, of very many some a little later: a node is back.
 func (n *Node) askAgain() {
-	n.resumed = len(n.lines)
+	n.askAnew()
 	n.askSome()
+}
+
+// askAnew has each line ask all nodes next, also one to which a client comes later: some remember no more who waits here.
+func (n *Node) askAnew() {
+	n.resumed = len(n.lines)
+	n.anew++
 }
 
 // askSome has the lines of waiting clients ask whose time it is.

@@ -31,6 +31,8 @@ func (n *Node) SetLeaving(yes bool) {
 	n.leaving, n.departure = yes, departure{}
 	if yes {
 		n.endWaits(ErrLeaving)
+	} else {
+		n.askAnew() // nobody gave this node jobs meanwhile
 	}
 	for _, p := range n.mesh.order {
 		n.beat(p)

@@ -155,6 +155,7 @@ type Node struct {
 	asking    schedule[*waitList] // the same, in the order of when they ask other nodes
 	resumed   int                 // lines from 0 on that are to ask soon, for a node is back
 	lineSeen  uint64              // lines since the start
+	anew      uint32              // how often they were all to ask anew
 	waiters   waiters
 	blocked   int
 	unpaused  roster[string, struct{}]   // queues that aren't paused any more, and have overdue jobs still

@@ -95,10 +95,14 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	case !away && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
-	case n.mayLeave(j) && (j.QTime > n.now || n.nextTick(j)) && n.leavesTo(p, j):
+	case n.mayLeave(j) && (j.QTime > n.now || n.nextTick(j)):
 		// Both mean to queue it at one moment, this node maybe in the tick that comes next. One of them
-		// leaves it, lest both give it to clients, and the other objects, if it hears of it.
-		n.leaveJob(j, store.AnnounceMS)
+		// leaves it, lest both give it to clients, and the other objects: the first may have heard of that one's before it meant to.
+		if n.leavesTo(p, j) {
+			n.leaveJob(j, store.AnnounceMS)
+		} else {
+			n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection | n.keyFlag(j), ID: j.ID, Span: max(j.QTime-n.now, 0)})
+		}
 	case p.Leaving && !n.leaving && flags&wire.WasQueued == 0 && n.mayQueueInstead(j):
 		// That node may be ended before it has queued the job, and leaves it to this one.
 		n.setQTime(j, n.now+store.AnnounceMS)
