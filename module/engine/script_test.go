@@ -114,7 +114,8 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			n, id := w.actor(0), w.id(1)
 			n.do(func() { n.e.Undeliver(engine.DeliveryOf(n.e.Job(&id))) })
 		},
-		"flush": func() { n := w.actor(0); n.do(n.e.Flush) },
+		"flush":   func() { n := w.actor(0); n.do(n.e.Flush) },
+		"passive": func() { n := w.actor(0); n.do(func() { n.e.SetPassive(true) }) }, // it becomes a replica
 		"inherit": func() { // NODE OTHER: what another has logged, as a replica that is to be promoted in its place
 			n, other := w.actor(0), w.actor(1)
 			n.disk, n.order = maps.Clone(other.disk), slices.Clone(other.order)

@@ -370,8 +370,14 @@ func (n *Node) endWaits(err error) {
 }
 
 // endAdds refuses every ADDJOB that waits for its copies, and ends every claim, as when
-// the node becomes a replica; of very many some a little later.
+// the node becomes a replica; of very many some a little later. The votes that others gave for those claims are taken
+// back at once: a moment later nobody hears this node any more.
 func (n *Node) endAdds() {
+	if !n.ending {
+		for _, c := range n.alarms {
+			n.retract(c)
+		}
+	}
 	n.ending = true
 	n.debts = [debtKinds]debtList{}
 	clear(n.owed)
@@ -382,9 +388,6 @@ func (n *Node) endAdds() {
 // Farewell ends them all for a process that ends. Nothing that it changes is saved: what counts are the messages that it
 // leaves, by which other nodes delete copies, and take votes back.
 func (n *Node) Farewell() {
-	for _, c := range n.alarms {
-		n.retract(c)
-	}
 	n.endAdds()
 	for n.ending {
 		n.tickEnding(waitSlice)
