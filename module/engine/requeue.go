@@ -338,12 +338,6 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
 	crossed := flags&(wire.Kept|wire.InHands) == 0 && ahead < 0
 	switch {
-	case flags&wire.CountNack != 0 && ahead <= 0 && n.inHands(j) && n.isFresh(j) && !runs(j) && !theirs(&n.self, &p.ID, &j.ID):
-		// Nor did it know that when a client gave it back there: most likely the one that has it here. It doesn't keep the job when it
-		// hears of this node's last word. A client that has the run's lock keeps it: it may be another one. And where the job was given
-		// out here a while ago, that word has long been heard there, and the sender only counts less: it keeps the job.
-		n.requeue(j, true)
-		return
 	case ahead <= 0: // what it counted is counted
 	case flags&(wire.CountNack|wire.CountMore) != 0:
 		// It is ahead by more than one where a word was lost.
@@ -383,11 +377,6 @@ func (n *Node) queued(j *store.Job, flags uint8) *wire.Message {
 // inHands says whether a client of this node has a job, and its retry time isn't over.
 func (n *Node) inHands(j *store.Job) bool {
 	return j.Place == store.InWorking && j.Retry > 0 && j.QTime > n.now
-}
-
-// isFresh says of a job that a client has here whether it got it a moment ago: other nodes may not have heard yet that it had come back.
-func (n *Node) isFresh(j *store.Job) bool {
-	return j.QTime-int64(j.Retry)*1000 > n.now-2*store.AnnounceMS
 }
 
 // yield leaves a job to another node, which has it in a queue or with a client, or is to
