@@ -254,6 +254,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		why, l := n.unvote(k.Name, &holder{id: store.ID(k.Job), owner: k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
 			n.reply(p, m, why, l)
+			n.passUnlock(p, m)
 		}
 	case wire.Grant, wire.Deny:
 		n.onAnswer(p, m)
@@ -270,6 +271,16 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 	case wire.LockLost:
 		n.loseLock(store.ID(m.ID))
 		n.uncontest(k.Name, &holder{store.ID(m.ID), k.Owner}, store.MaxToken)
+	}
+}
+
+// passUnlock tells the nodes of which the sender doesn't know yet: one that has just come may have learnt the vote from another's
+// table, and would keep it.
+func (n *Node) passUnlock(p *Peer, m *wire.Message) {
+	for _, q := range n.mesh.order {
+		if _, yes := slices.BinarySearch(p.counts, q.Node); !yes && len(p.counts) > 0 {
+			n.send(q, &wire.Message{Kind: wire.Unlock, Flags: m.Flags, Lock: m.Lock})
+		}
 	}
 }
 
