@@ -37,5 +37,5 @@ func (n *Node) Entrusted() int { return n.entrusted.len() }
 // Disputed counts the locks of which others told different holders.
 func (n *Node) Disputed() int { return n.sync.disputed.len() }
 
-// SetIdleOff has the node ask about no idle copies, so that a test sees what the other rules do.
-func (n *Node) SetIdleOff(off bool) { n.idleOff = off }
+// SetLazy has the node ask nothing to find what the rules have missed, so that a test sees what these do.
+func (n *Node) SetLazy(yes bool) { n.lazy = yes }

@@ -14,6 +14,8 @@ const (
 	rateBucket     = 1_000
 	broadcastFirst = 2_000
 	broadcastLast  = 30_000
+	broadcastSome  = 4_000 // instead, of nodes where few clients wait
+	broadcastEach  = 2     // with that much for each message
 	directFirst    = 25
 	directLast     = 2_000
 	askLeast       = 5
@@ -168,7 +170,7 @@ func (n *Node) need(list *waitList) {
 	if n.now >= imp.nextAll {
 		m.Count = uint32(min(list.len, askMost))
 		n.tellAll(&m)
-		imp.nextAll = n.now + min(int64(broadcastFirst)<<min(imp.all, 10), broadcastLast)
+		imp.nextAll = n.now + min(int64(broadcastFirst)<<min(imp.all, 10), n.broadcastLeast())
 		imp.all++
 	}
 	at := imp.nextAll
@@ -176,6 +178,15 @@ func (n *Node) need(list *waitList) {
 		at = min(at, imp.asked)
 	}
 	n.askAt(list, max(at, n.now+1))
+}
+
+// broadcastLeast is after how long a line asks all nodes anew, at the latest. Nodes remember who asked, so it would hardly ever have to; but a
+// question finds whatever they have forgotten or missed. The more lines and nodes there are, the more seldom each asks.
+func (n *Node) broadcastLeast() int64 {
+	if n.lazy {
+		return broadcastLast
+	}
+	return min(max(broadcastEach*int64(len(n.lines)*len(n.mesh.order)), broadcastSome), broadcastLast)
 }
 
 // givesNothing says whether a queue is paused in output here.

@@ -77,7 +77,7 @@ func (n *Node) runIsLocked(j *store.Job) bool {
 func (n *Node) tickIdle() {
 	d, now := &n.idling, n.steady()
 	n.endAskIdle(now)
-	if n.idleOff || n.leaving || !n.allThere() || !n.store.AnyParts() || n.store.Jobs() == 0 {
+	if n.lazy || n.leaving || !n.allThere() || !n.store.AnyParts() || n.store.Jobs() == 0 {
 		return
 	}
 	if now < d.next {

@@ -182,7 +182,7 @@ type Node struct {
 	leaving   bool
 	departure departure
 	idling    idleness
-	idleOff   bool // for tests: what the rules do before idle copies are asked about
+	lazy      bool // for tests: nodes ask each other nothing to find what the rules have missed
 	unsafe    bool
 	verbose   bool // see SetVerbose
 	passive   bool

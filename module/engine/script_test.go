@@ -29,7 +29,8 @@ import (
 // messages are held until "deliver"; heartbeats, and pages of the tables of locks,
 // arrive at once and aren't shown, unless the mesh was made with "beats", or "tables".
 // One that was made with "remembers" knows after restarts how long its votes can have
-// lasted. In one with "idle" they ask about idle copies; in the others each rule shows by itself what becomes of a job.
+// lasted. In one with "idle" they ask about idle copies, and for jobs more often; in the others each rule shows by itself what
+// becomes of a job.
 // In one with "adders", a late answer to an ADDJOB names the ADDJOB's job, too.
 func TestScripts(t *testing.T) {
 	for _, pattern := range []string{"testdata/*.txt", "testdata/defects/*.txt"} {
@@ -273,7 +274,7 @@ func (n *actor) start(timeout int64) {
 		Alloc: storetest.New(), Keys: n.k, Random: rand.NewPCG(uint64(n.id[0]), n.life), NodeID: fmt.Sprintf("%x", n.id), Now: n.w.now + n.off, NodeTimeout: timeout,
 	})
 	n.k.n = n.e
-	n.e.SetIdleOff(!n.w.idle)
+	n.e.SetLazy(!n.w.idle)
 }
 
 // do runs an event at a node and shows what comes of it.
