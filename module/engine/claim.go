@@ -232,6 +232,7 @@ type claims struct {
 	seen      uint64       // the greatest token that another node told of
 	reserved  uint64       // up to here tokens are written off in the log
 	lossAt    int64        // unix ms: what this node knew before may be lost; 0: nothing is
+	inexactAt int64        // unix ms: when it was started, or promoted, with data of which the last may be missing
 	ownBefore uint64       // all runs that this node claimed by tokens up to this one are in what it loaded; 0: that isn't known
 	weak      int          // locks with one of lockWeak
 	maxLease  int64        // ms

@@ -257,9 +257,10 @@ func (n *Node) given(j *store.Job) {
 }
 
 // tellsTakers has all nodes be told of the end of a job that is offered, or uncertain: another node may have it by now,
-// and may have handed it on. The job may move.
+// and may have handed it on. So is it with one that this node had before it crashed: it may have lost the knowledge of a holder
+// with its last second. The job may move.
 func (n *Node) tellsTakers(j *store.Job) *store.Job {
-	if isOffered(j) || j.Uncertain() && j.State == store.StateActive {
+	if isOffered(j) || j.Uncertain() && j.State == store.StateActive || int64(j.CTime/1_000_000) < n.inexactAt {
 		j = n.heldByAll(j)
 	}
 	return j

@@ -50,9 +50,9 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 		return 0
 	}
 	if !t.Same {
-		n.ownBefore, n.lossAt = 0, n.now
+		n.ownBefore, n.lossAt, n.inexactAt = 0, n.now, n.now
 		if t.Exact {
-			n.ownBefore, n.lossAt = n.store.Locks().Floor, 0
+			n.ownBefore, n.lossAt, n.inexactAt = n.store.Locks().Floor, 0, 0
 		}
 	}
 	s := settling{Trust: t}

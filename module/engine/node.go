@@ -366,7 +366,7 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 			return false, 0
 		}
 		n.loaded, n.holding = nil, 0
-		n.ownBefore, n.lossAt = 0, n.now
+		n.ownBefore, n.lossAt, n.inexactAt = 0, n.now, n.now
 		// Where there was no master, jobs are in all lists.
 		n.promotion = &settling{promoted: n.store.AnyParts(), holds: n.followed}
 	}
