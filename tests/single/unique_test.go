@@ -491,9 +491,9 @@ func TestRestart_26(t *testing.T) {
 			s := harness.Start(t, saving(mode))
 			c := s.Dial()
 			waiting := addUnique(t, c, "q", "b", until)
-			before := addUnique(t, c, "b", "b", "UNIQUE before-processing KEY k RETRY 2")
-			running := addUnique(t, c, "r", "1", during+"RETRY 3")
-			held := addUnique(t, c, "r", "2", during+"RETRY 1")
+			before := addUnique(t, c, "b", "b", "UNIQUE before-processing KEY k RETRY 200")
+			running := addUnique(t, c, "r", "1", during+"RETRY 300")
+			held := addUnique(t, c, "r", "2", during+"RETRY 100")
 			get(t, c, "b")
 			v := c.Do("GETJOB", "WITHTOKEN", "FROM", "r").Elems[0]
 			require.Equal(t, running, v.Elems[1].Str)
