@@ -12,9 +12,10 @@ import (
 // or some node means to queue it, or all find out within half a minute that it isn't so, and one of them queues it.
 //
 // A copy is idle where its node leaves the job to others until its retry time is over. A lost message, a node that ended at
-// the wrong moment, or two nodes that leave the job to each other can make all copies of a job idle. So a node asks all
-// others about a copy that has been idle for ten seconds, and for twenty, forty, and so on. Each node whose copy is idle
-// too, or that doesn't know the job, says so, and only when all have said so the job is queued, after the usual WillQueue.
+// the wrong moment, or two nodes that leave the job to each other can make all copies of a job idle. So a node asks
+// about a copy that has been idle for ten seconds, and for twenty, forty, and so on: the other holders and the node that added
+// the job, and then all others. Each node whose copy is idle too, or that doesn't know the job, says so, and only when all have
+// said so the job is queued, after the usual WillQueue.
 // Whoever can't be sure says nothing: a node that has lost data since, or that heard of the job a moment ago.
 
 const (
@@ -24,7 +25,7 @@ const (
 	idlePassMS  = 5_000  // between passes over all jobs
 	idleTickMS  = 50     // between the slices of one
 	idleBuckets = 1000   // of the table of jobs that are looked at in a slice
-	idleAsks    = 50     // questions to one node in a slice, which is 1,000 in a second
+	idleAsks    = 50     // jobs asked about in a slice, which is 1,000 in a second
 	idleMost    = 10_000 // jobs that answers are waited for
 	dequeueMost = 10_000 // jobs that clients took out of their queues
 )
@@ -41,11 +42,12 @@ type idleness struct {
 	asks     uint64
 }
 
-// idle is a job that the others were asked about.
+// idle is a job that others were asked about: first those that are thought to have a copy, then the rest.
 type idle struct {
 	id     store.ID
 	number uint64 // of the question
 	at     int64  // steady
+	open   []wire.Node
 	said   []wire.Node
 }
 
@@ -143,7 +145,7 @@ func (n *Node) mayAsk(j *store.Job) bool {
 	return bytes.Equal(j.ID[:4], n.self[:4]) || slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return bytes.Equal(j.ID[:4], p.ID[:4]) })
 }
 
-// askIdle asks all nodes about a copy.
+// askIdle asks about a copy.
 func (n *Node) askIdle(j *store.Job, since int64) {
 	d := &n.idling
 	d.asks++
@@ -153,8 +155,22 @@ func (n *Node) askIdle(j *store.Job, since int64) {
 	}
 	d.open[j.ID] = q
 	d.line = append(d.line, q)
+	if !n.askOf(q, j, since, func(p *Peer) bool { return j.HeldBy(uint64(p.Node)) || bytes.Equal(j.ID[:4], p.ID[:4]) }) {
+		n.askOf(q, j, since, func(*Peer) bool { return true })
+	}
+}
+
+// askOf asks some nodes; false: there are none.
+func (n *Node) askOf(q *idle, j *store.Job, since int64, some func(p *Peer) bool) bool {
 	// A node that doesn't know the job must have lost nothing since it was added.
-	n.tellAll(&wire.Message{Kind: wire.AskIdle, ID: j.ID, Span: max(since, n.now-int64(j.CTime/1_000_000)), Round: d.asks})
+	m := wire.Message{Kind: wire.AskIdle, ID: j.ID, Span: max(since, n.now-int64(j.CTime/1_000_000)), Round: q.number}
+	for _, p := range n.mesh.order {
+		if some(p) {
+			q.open = append(q.open, p.Node)
+			n.send(p, &m)
+		}
+	}
+	return len(q.open) > 0
 }
 
 // onAskIdle answers where this node has nothing to do with a job.
@@ -192,22 +208,29 @@ func (n *Node) onIdle(p *Peer, m *wire.Message) {
 	if q == nil || q.number != m.Round || n.steady() > q.at+idleWaitMS {
 		return
 	}
-	if !slices.Contains(q.said, p.Node) {
-		q.said = append(q.said, p.Node)
+	at := slices.Index(q.open, p.Node)
+	if at < 0 {
+		return
 	}
+	q.open, q.said = slices.Delete(q.open, at, at+1), append(q.said, p.Node)
 	j := n.store.Lookup(&id)
-	if j == nil || n.idleFor(j) < idleMS || !n.mayAsk(j) {
+	since := int64(0)
+	if j != nil {
+		since = n.idleFor(j)
+	}
+	switch {
+	case since < idleMS || !n.mayAsk(j) || !n.allThere():
 		delete(n.idling.open, id)
-		return
+	case len(q.open) > 0:
+	case n.askOf(q, j, since, func(p *Peer) bool { return !slices.Contains(q.said, p.Node) }):
+		q.at = n.steady()
+	default:
+		delete(n.idling.open, id)
+		n.Stats.Idle++
+		j.Flags |= store.FlagReturning // nobody has it: so it isn't counted
+		n.setQTime(j, n.now+2*store.AnnounceMS+n.jitter())
+		n.arm(j)
 	}
-	if slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected || !slices.Contains(q.said, p.Node) }) {
-		return
-	}
-	delete(n.idling.open, id)
-	n.Stats.Idle++
-	j.Flags |= store.FlagReturning // nobody has it: so it isn't counted
-	n.setQTime(j, n.now+2*store.AnnounceMS+n.jitter())
-	n.arm(j)
 }
 
 // endAskIdle forgets the questions that not all have answered in time.
