@@ -77,6 +77,9 @@ func (n *Node) queueDeleted(q *store.Queue) {
 		return
 	}
 	n.deleted.untold += q.Jobs()
+	if q.Working.Len > 0 {
+		n.idling.deleted = n.now
+	}
 	d, last := &n.deleted, QueueDeleted{hashOf(q.NameBytes()), n.newestHere()}
 	if i := d.find(last.Name); i >= 0 {
 		last.UpTo = max(last.UpTo, d.Queues[i].UpTo)

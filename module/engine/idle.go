@@ -27,19 +27,31 @@ const (
 	idleBuckets = 1000   // of the table of jobs that are looked at in a slice
 	idleAsks    = 50     // jobs asked about in a slice, which is 1,000 in a second
 	idleMost    = 10_000 // jobs that answers are waited for
-	dequeueMost = 10_000 // jobs that clients took out of their queues
+	heldMost    = 10_000 // jobs that are known not to be idle
 )
 
 // idleness is what a node knows of idle copies.
 type idleness struct {
-	cursor   uint64                     // of the pass over all jobs; 0: none is under way
-	began    int64                      // steady: the pass under way, or the last one
-	before   int64                      // and the one before that
-	next     int64                      // steady: the next slice
-	open     map[store.ID]*idle         // jobs that the others were asked about
-	line     []*idle                    // the same, the first asked first; and some that are open no more
-	dequeued roster[store.ID, struct{}] // by DEQUEUE: their copies here aren't idle. A restart forgets them
-	asks     uint64
+	cursor  uint64                  // of the pass over all jobs; 0: none is under way
+	began   int64                   // steady: the pass under way, or the last one
+	before  int64                   // and the one before that
+	next    int64                   // steady: the next slice
+	open    map[store.ID]*idle      // jobs that the others were asked about
+	line    []*idle                 // the same, the first asked first; and some that are open no more
+	held    roster[store.ID, int64] // until then (unix ms) a copy isn't idle. A restart forgets them
+	heldAll int64                   // until then none is: there were too many
+	deleted int64                   // unix ms: when jobs were deleted here last that clients had
+	asks    uint64
+}
+
+// notIdle has a copy not be idle until a time: a client took the job out of its queue, or may work on it, though this node leaves the
+// job to others.
+func (n *Node) notIdle(j *store.Job, until int64) {
+	if d := &n.idling; d.held.len() < heldMost || d.held.get(j.ID) != nil {
+		d.held.put(j.ID, until)
+	} else {
+		d.heldAll = max(d.heldAll, until)
+	}
 }
 
 // idle is a job that others were asked about: first those that are thought to have a copy, then the rest.
@@ -59,7 +71,10 @@ func (n *Node) idleFor(j *store.Job) int64 {
 	}
 	left := j.QTime - n.now
 	since := int64(j.Retry)*1000 - left
-	if left < idleMS || since <= 0 || n.wholeFor() <= since || n.idling.dequeued.get(j.ID) != nil || n.runIsLocked(j) {
+	if left < idleMS || since <= 0 || n.wholeFor() <= since || n.now < n.idling.heldAll || n.runIsLocked(j) {
+		return 0
+	}
+	if until := n.idling.held.get(j.ID); until != nil && n.now < *until {
 		return 0
 	}
 	return since
@@ -91,12 +106,9 @@ func (n *Node) tickIdle() {
 			d.began = now
 		}
 		d.before, d.began = d.began, now
-		d.dequeued.begin()
+		d.held.begin()
 	}
-	d.dequeued.pass(idleBuckets, func(id store.ID, _ *struct{}) bool {
-		j := n.store.Lookup(&id)
-		return j != nil && j.State == store.StateActive && j.Place == store.InHeld
-	})
+	d.held.pass(idleBuckets, func(_ store.ID, until *int64) bool { return n.now < *until })
 	jobs := n.scratch.jobs[:0]
 	asks := idleAsks
 	for range idleBuckets {
@@ -182,7 +194,7 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 		n.sendAck(p, n.graves.ack(&id))
 		return
 	case j == nil:
-		if n.away(&id) || n.addingOf(&id) != nil || n.wholeFor() <= m.Span+wholeSpareMS {
+		if n.away(&id) || n.addingOf(&id) != nil || n.wholeFor() <= m.Span+wholeSpareMS || n.now-n.idling.deleted <= m.Span+wholeSpareMS {
 			return
 		}
 	case j.State == store.StateAcked:

@@ -507,6 +507,9 @@ func (n *Node) Delete(id *store.ID) bool {
 		return true
 	}
 	n.Stats.Deleted++
+	if n.inHands(j) {
+		n.idling.deleted = n.now
+	}
 	if ad := n.addings[*id]; ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
@@ -561,9 +564,7 @@ func (n *Node) Dequeue(id *store.ID) bool {
 		return false
 	}
 	n.dequeue(j)
-	if n.idling.dequeued.len() < dequeueMost {
-		n.idling.dequeued.put(j.ID, struct{}{})
-	}
+	n.notIdle(j, j.QTime)
 	return true
 }
 
@@ -637,15 +638,19 @@ func (n *Node) workGoesOn(j *store.Job) {
 		} else {
 			j.Flags |= store.FlagDelivered // that client has it, though it may have been queued again since
 		}
+		elsewhere := m.Flags == 0
 		if left == 0 {
-			j = n.keepWork(j) // where a client works that got it before it was queued again, too
-			j.Flags |= store.FlagQueuedOnce
+			j = n.keepWork(j) // where a client works that got it before it was queued again, or at another node, too
+			j.Flags |= store.FlagQueuedOnce | store.FlagDelivered
 		}
 		if u := j.Unique(); u != nil && wasQueued {
 			n.endsWaiting(j, u) // it waits no more
 		}
 		n.prolong(j)
 		n.postponeBy(j, left)
+		if elsewhere {
+			n.notIdle(j, j.QTime) // the node that gave it to the client leaves it to this one, which may hear a word of that node's that is older
+		}
 		n.tell(j, &m)
 	}
 }

@@ -95,14 +95,13 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	case !away && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
 		// A client has it: our retry time is the one that counts.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
-	case n.mayLeave(j) && (j.QTime > n.now || n.nextTick(j)):
+	case n.mayLeave(j) && (j.QTime > n.now || n.nextTick(j)) && n.leavesTo(p, j):
 		// Both mean to queue it at one moment, this node maybe in the tick that comes next. One of them
-		// leaves it, lest both give it to clients, and the other objects: the first may have heard of that one's before it meant to.
-		if n.leavesTo(p, j) {
-			n.leaveJob(j, store.AnnounceMS)
-		} else {
-			n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection | n.keyFlag(j), ID: j.ID, Span: max(j.QTime-n.now, 0)})
-		}
+		// leaves it, lest both give it to clients.
+		n.leaveJob(j, store.AnnounceMS)
+	case n.mayLeave(j) && (j.QTime > n.now && j.QTime <= n.now+store.AnnounceMS || n.nextTick(j)) && j.Queue.Pause&PauseIn == 0:
+		// The other objects: the first may have heard of its word before it meant to queue the job itself.
+		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection | n.keyFlag(j), ID: j.ID, Span: max(j.QTime-n.now, 0)})
 	case p.Leaving && !n.leaving && flags&wire.WasQueued == 0 && n.mayQueueInstead(j):
 		// That node may be ended before it has queued the job, and leaves it to this one.
 		n.setQTime(j, n.now+store.AnnounceMS)
@@ -169,6 +168,10 @@ func (n *Node) mayQueueInstead(j *store.Job) bool {
 func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
 	if flags&wire.Objection != 0 && j.State == store.StateQueued {
 		n.send(p, n.queued(j, 0)) // it was queued at another's word, and no more announced
+		return
+	}
+	if flags&wire.Objection != 0 && n.inHands(j) && j.Flags&store.FlagAnnounced == 0 { // the objection is late
+		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 		return
 	}
 	if flags&wire.KeptOut != 0 {
@@ -298,6 +301,9 @@ func (n *Node) leaveJob(j *store.Job, span int64) {
 	}
 	j = n.overheard(j)
 	n.entrustRun(j) // who works on it has it there
+	if n.inHands(j) {
+		n.notIdle(j, j.QTime)
+	}
 	n.yield(j, span)
 }
 
@@ -320,6 +326,8 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	j = n.overheard(n.meet(p, j))
 	given := flags&(wire.Kept|wire.InHands) == wire.Kept|wire.InHands
 	switch {
+	case flags&(wire.Kept|wire.InHands) == wire.InHands && n.inHands(j) && j.Flags&store.FlagAnnounced == 0:
+		return // the objection to a WillQueue comes late: a client has it here, too, and the sender has heard, or will, that it came back here
 	case flags&wire.Kept != 0 && !given && n.inHands(j):
 		// A client here got the job before we heard that the other node keeps it in its queue. Nobody is to get it there, too.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.CountFlags(j.Nacks), ID: j.ID})
@@ -338,6 +346,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
 	crossed := flags&(wire.Kept|wire.InHands) == 0 && ahead < 0
 	switch {
+	case crossed && flags&(wire.CountNack|wire.CountMore) == 0 && n.inHands(j):
+		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.CountFlags(j.Nacks), ID: j.ID})
+		return
 	case ahead <= 0: // what it counted is counted
 	case flags&(wire.CountNack|wire.CountMore) != 0:
 		// It is ahead by more than one where a word was lost.
@@ -366,6 +377,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		n.dequeue(j)
 	}
 	n.entrustRun(j) // its client here may not know
+	if n.inHands(j) && flags&wire.CountNack == 0 {
+		n.notIdle(j, j.QTime) // nor has it given the job back
+	}
 	n.yield(j, 0)
 }
 
