@@ -33,12 +33,12 @@ var histories = map[string]Config{
 	"asked": {PerTenSeconds: 150, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 0.5, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 5, Pressure: 120, Leaving: 60, Pauses: 60, PauseQueue: 120,
 	}},
-	"deaths":  {PerTenSeconds: 130, Nodes: 5, Jobs: 300, Seconds: 90, AckShare: 0.5, Replicate: 3, Swift: true, MostExtra: 0.05, Faults: Faults{MinDelay: 1, MaxDelay: 4}},
+	"deaths":  {PerTenSeconds: 150, Nodes: 5, Jobs: 300, Seconds: 90, AckShare: 0.5, Replicate: 3, Swift: true, MostExtra: 0.05, Faults: Faults{MinDelay: 1, MaxDelay: 4}},
 	"backlog": {PerTenSeconds: 90, Nodes: 5, Jobs: 200, Seconds: 60, AckShare: 0.9, Replicate: 3, Lazy: true, Swift: true, MostExtra: 0.1, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	"elsewhere": {PerTenSeconds: 90, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 1, Replicate: 1, Patient: true, Faults: Faults{
 		MinDelay: 100, MaxDelay: 1500, Pressure: 400, Leaving: 300, Crashes: 400, Resets: 400,
 	}},
-	"external": {PerTenSeconds: 100, Nodes: 5, Jobs: 200, Seconds: 90, AckShare: 1, Once: 0.3, Replicate: 2, Swift: true, Faults: Faults{
+	"external": {PerTenSeconds: 120, Nodes: 5, Jobs: 200, Seconds: 90, AckShare: 1, Once: 0.3, Replicate: 2, Swift: true, Faults: Faults{
 		MinDelay: 1, MaxDelay: 4, Pressure: 300, Leaving: 200,
 	}},
 	"late": {PerTenSeconds: 200, Nodes: 5, Jobs: 150, Seconds: 120, AckShare: 0.9, Once: 0.2, Replicate: 3, Faults: Faults{
