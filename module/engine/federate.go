@@ -23,12 +23,11 @@ const (
 	hungerMS       = 60_000 // how long a node that asked in vain is remembered
 	pollFirst      = 100    // between questions for clients that don't wait, doubling while they are in vain
 	pollLast       = 2_000
-	claimedMS      = 100     // until a line asks of whose queue a job is being claimed
-	keepMS         = 2_000   // how long what came stays for a client that was here a moment ago
-	spareMS        = 250     // and for how long it does where a client of another node waits
-	spareEvery     = 20      // until that gets the next one
-	turnMost       = 120_000 // as long as somebody who polls may take to come again
-	pausedMS       = 500     // between looks whether a queue is paused in output still for which clients wait
+	claimedMS      = 100   // until a line asks of whose queue a job is being claimed
+	keepMS         = 2_000 // how long what came stays for a client that was here a moment ago
+	spareMS        = 250   // and for how long it does where a client of another node waits
+	spareEvery     = 20    // until that gets the next one
+	pausedMS       = 500   // between looks whether a queue is paused in output still for which clients wait
 )
 
 // imports is how a queue fares with getting jobs from other nodes.
@@ -42,8 +41,6 @@ type imports struct {
 	poll           int64       // the next question for a client that doesn't wait
 	polls          int         // of those since the last success
 	keep           int64       // until then what came stays for clients that were here a moment ago
-	polled         int64       // when one that doesn't wait was here last
-	stays          int64       // until then what came isn't given to one that polls elsewhere: whoever polls here is about to come again
 	told           int64       // when a node that gave a job was told last that nobody waits here
 	spareTold      int64       // when all were told last that jobs lie here (hungerTime)
 	lies           int64       // since when what came lies here, where some does
@@ -232,10 +229,6 @@ func (n *Node) Poll(name []byte, count int) {
 		return
 	}
 	imp := n.importsOf(string(name))
-	if turn := n.now - imp.polled; turn < turnMost {
-		imp.stays = n.now + turn*3/2
-	}
-	imp.polled = n.now
 	if n.now < imp.poll {
 		return
 	}
@@ -278,10 +271,6 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 		for ; count > 0 && budget > 0; count-- {
 			j, passedOver := n.movable(q, p)
 			budget -= passedOver / walkedMost
-			if imp := n.imports.get(name); polls && j != nil && !n.isOwn(j) && imp != nil && n.now < imp.stays {
-				n.starves(name, p, count)
-				break
-			}
 			if j == nil {
 				n.starves(name, p, count) // what it can have may lie further behind
 				n.feedAgain(name)
@@ -371,7 +360,7 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 	// Those that came from others stay for a while: the node that they would go to may have asked
 	// for a client that has gone as well, and they would go round. It is told that they are here.
 	imp := n.imports.get(name)
-	stay := imp.rate(n.now) > 0 || imp != nil && n.now < imp.stays
+	stay := imp.rate(n.now) > 0
 	var passed []hungry // those to whom none of the jobs can be given
 	for len(h.line) > 0 && *budget > 0 {
 		first := h.line[0]
@@ -710,7 +699,7 @@ func (n *Node) ask() {
 		n.hungry.begin()
 	}
 	more := n.imports.pass(sweepSlice, func(name string, imp *imports) bool {
-		return n.now-imp.last <= broadcastLast || n.now < imp.polled+turnMost || n.waits[name] != nil
+		return n.now-imp.last <= broadcastLast || n.now < imp.poll || n.waits[name] != nil
 	})
 	more = n.hungry.pass(sweepSlice, func(_ string, h *hunger) bool {
 		h.line = slices.DeleteFunc(h.line, func(x hungry) bool { return n.hungerTime() >= x.until })

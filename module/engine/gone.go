@@ -77,8 +77,8 @@ func (n *Node) queueDeleted(q *store.Queue) {
 		return
 	}
 	n.deleted.untold += q.Jobs()
-	if q.Working.Len > 0 {
-		n.idling.deleted = n.now
+	if last := q.Working.Tail; last != nil {
+		n.idling.deleted = max(n.idling.deleted, last.QTime)
 	}
 	d, last := &n.deleted, QueueDeleted{hashOf(q.NameBytes()), n.newestHere()}
 	if i := d.find(last.Name); i >= 0 {

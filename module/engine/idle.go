@@ -19,15 +19,16 @@ import (
 // Whoever can't be sure says nothing: a node that has lost data since, or that heard of the job a moment ago.
 
 const (
-	idleMS      = 10_000 // a copy that has been idle for so long is asked about, and of which the retry time isn't over for as long
-	quietMS     = 5_000  // an answer says that this node has heard nothing of the job for so long
-	idleWaitMS  = 2_000  // how long the answers are waited for
-	idlePassMS  = 5_000  // between passes over all jobs
-	idleTickMS  = 50     // between the slices of one
-	idleBuckets = 1000   // of the table of jobs that are looked at in a slice
-	idleAsks    = 50     // jobs asked about in a slice, which is 1,000 in a second
-	idleMost    = 10_000 // jobs that answers are waited for
-	heldMost    = 10_000 // jobs that are known not to be idle
+	idleMS      = 10_000    // a copy that has been idle for so long is asked about, and of which the retry time isn't over for as long
+	quietMS     = 5_000     // an answer says that this node has heard nothing of the job for so long
+	idleWaitMS  = 2_000     // how long the answers are waited for
+	idlePassMS  = 5_000     // between passes over all jobs
+	idleTickMS  = 50        // between the slices of one
+	idleBuckets = 1000      // of the table of jobs that are looked at in a slice
+	idleAsks    = 50        // jobs asked about in a slice, which is 1,000 in a second
+	idleMost    = 10_000    // jobs that answers are waited for
+	heldMost    = 100_000   // jobs that are known not to be idle
+	flushedMS   = 3_600_000 // how long clients are thought to work on jobs that were flushed
 )
 
 // idleness is what a node knows of idle copies.
@@ -40,7 +41,7 @@ type idleness struct {
 	line    []*idle                 // the same, the first asked first; and some that are open no more
 	held    roster[store.ID, int64] // until then (unix ms) a copy isn't idle. A restart forgets them
 	heldAll int64                   // until then none is: there were too many
-	deleted int64                   // unix ms: when jobs were deleted here last that clients had
+	deleted int64                   // unix ms: until then clients may work on jobs that were deleted here
 	asks    uint64
 }
 
@@ -108,7 +109,7 @@ func (n *Node) tickIdle() {
 		d.before, d.began = d.began, now
 		d.held.begin()
 	}
-	d.held.pass(idleBuckets, func(_ store.ID, until *int64) bool { return n.now < *until })
+	d.held.pass(idleBuckets, func(id store.ID, until *int64) bool { return n.now < *until && n.store.Lookup(&id) != nil })
 	jobs := n.scratch.jobs[:0]
 	asks := idleAsks
 	for range idleBuckets {
@@ -194,7 +195,7 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 		n.sendAck(p, n.graves.ack(&id))
 		return
 	case j == nil:
-		if n.away(&id) || n.addingOf(&id) != nil || n.wholeFor() <= m.Span+wholeSpareMS || n.now-n.idling.deleted <= m.Span+wholeSpareMS {
+		if n.away(&id) || n.addingOf(&id) != nil || n.wholeFor() <= m.Span+wholeSpareMS || n.now < n.idling.deleted {
 			return
 		}
 	case j.State == store.StateAcked:

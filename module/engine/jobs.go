@@ -508,7 +508,7 @@ func (n *Node) Delete(id *store.ID) bool {
 	}
 	n.Stats.Deleted++
 	if n.inHands(j) {
-		n.idling.deleted = n.now
+		n.idling.deleted = max(n.idling.deleted, j.QTime)
 	}
 	if ad := n.addings[*id]; ad != nil {
 		n.cleanUp(ad)

@@ -290,7 +290,7 @@ func (n *Node) Flushed(db int) {
 	n.store.ForgetCondemned(db)
 	if db <= 0 {
 		if n.shared() && n.store.Jobs() > 0 {
-			n.deleted.flushed, n.idling.deleted = n.newestHere(), n.now
+			n.deleted.flushed, n.idling.deleted = n.newestHere(), n.now+flushedMS
 		}
 		n.farewellAll() // it isn't known yet whether the server loads what it empties now
 		n.forgetAll(n.store.Forget)
@@ -387,7 +387,7 @@ func (n *Node) Swapped(a, b int) {
 func (n *Node) Flush() {
 	if n.shared() && n.store.Jobs() > 0 {
 		n.allDeleted(n.newestHere())
-		n.idling.deleted = n.now
+		n.idling.deleted = n.now + flushedMS
 	}
 	n.condemn()
 	n.dropCondemned()

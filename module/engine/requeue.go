@@ -346,7 +346,8 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
 	crossed := flags&(wire.Kept|wire.InHands) == 0 && ahead < 0
 	switch {
-	case crossed && flags&(wire.CountNack|wire.CountMore) == 0 && n.inHands(j):
+	case ahead <= 0 && flags&^wire.CountFlags(15) == 0 && n.inHands(j) && j.Flags&store.FlagAnnounced == 0:
+		// The sender has it in its queue as well, by nothing that this node doesn't know.
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.CountFlags(j.Nacks), ID: j.ID})
 		return
 	case ahead <= 0: // what it counted is counted
