@@ -404,7 +404,10 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 }
 
 // isOwn says whether a job was added at this node.
-func (n *Node) isOwn(j *store.Job) bool { return [4]byte(j.ID[:4]) == [4]byte(n.self[:4]) }
+func (n *Node) isOwn(j *store.Job) bool { return addedBy(j, &n.self) }
+
+// addedBy says whether a job was added at a node, which its ID names by its first bytes.
+func addedBy(j *store.Job, node *wire.NodeID) bool { return [4]byte(j.ID[:4]) == [4]byte(node[:4]) }
 
 // feedAgain has a queue's jobs be given to the nodes that wait for some after 5 s: by then those that came from
 // others need not stay any more, and what stood against one that wasn't given may be over. A client that has
@@ -494,7 +497,7 @@ func (n *Node) movable(q *store.Queue, p *Peer) (_ *store.Job, steps int) {
 			continue // what is to become of one whose key is busy is for the next client here to find out
 		}
 		u := j.Unique()
-		if u == nil || u.Busy() != store.BusyWait || !n.keyRuns(j, u) {
+		if u == nil || u.Busy() != store.BusyWait || n.runLock(j, u) == nil {
 			return j, steps - 1
 		}
 		n.store.HoldBack(j, u)

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"slices"
 
 	"jobmesh/module/store"
@@ -176,6 +175,6 @@ func (n *Node) askGiven(p *Peer, budget *int) {
 
 // isCopyOf says of a job that a node added whether this one only keeps a copy, and hasn't heard that another queued it since.
 func (n *Node) isCopyOf(p *Peer, j *store.Job) bool {
-	return bytes.Equal(j.ID[:4], p.ID[:4]) && j.State == store.StateActive && j.Retry > 0 && j.Place == store.InHeld && j.Reason() == store.NoReason &&
+	return addedBy(j, &p.ID) && j.State == store.StateActive && j.Retry > 0 && j.Place == store.InHeld && j.Reason() == store.NoReason &&
 		!held(j) && !n.putOff(j) && j.Deliveries == 0 && j.Nacks == 0 && j.Flags&(store.FlagQueuedOnce|store.FlagDelivered|store.FlagAnnounced) == store.FlagQueuedOnce
 }

@@ -233,19 +233,22 @@ func (n *Node) fits(p *Peer, j *store.Job) bool {
 		return false
 	}
 	u := j.Unique()
-	if u == nil || u.Busy() == store.BusyWait || !u.Runs() {
+	if u == nil || u.Busy() == store.BusyWait {
 		return true
 	}
-	l := n.liveLock(n.lockName(j, u, store.LockRun))
+	l := n.runLock(j, u)
 	if l != nil {
 		n.bar(l, j)
 	}
 	return l == nil
 }
 
-// keyRuns says whether a job may not run now, for one of its key does.
-func (n *Node) keyRuns(j *store.Job, u store.Unique) bool {
-	return u.Runs() && n.liveLock(n.lockName(j, u, store.LockRun)) != nil
+// runLock is the lock of a run of a job's key, this job's or another one's; nil: none runs, or runs don't count for the job.
+func (n *Node) runLock(j *store.Job, u store.Unique) *store.Lock {
+	if !u.Runs() {
+		return nil
+	}
+	return n.liveLock(n.lockName(j, u, store.LockRun))
 }
 
 // bar remembers that a job isn't given to other nodes before a lock is free, of each queue the first one.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"slices"
 
 	"jobmesh/module/store"
@@ -16,7 +15,7 @@ import (
 // about a copy that has been idle for ten seconds, and for twenty, forty, and so on: the other holders and the node that added
 // the job, and then all others. Each node whose copy is idle too, or that doesn't know the job, says so, and only when all have
 // said so the job is queued, after the usual WillQueue.
-// Whoever can't be sure says nothing: a node that has lost data since, or that heard of the job a moment ago.
+// A node that can't be sure says nothing: it has lost data since, or heard of the job a moment ago.
 
 const (
 	idleMS      = 10_000    // a copy that has been idle for so long is asked about, and of which the retry time isn't over for as long
@@ -84,10 +83,10 @@ func (n *Node) idleFor(j *store.Job) int64 {
 // runIsLocked says of a unique job whether this node has a vote for its run: then a client may have it, and nobody else gets it.
 func (n *Node) runIsLocked(j *store.Job) bool {
 	u := j.Unique()
-	if u == nil || !u.Runs() {
+	if u == nil {
 		return false
 	}
-	l := n.liveLock(n.lockName(j, u, store.LockRun))
+	l := n.runLock(j, u)
 	return l != nil && l.Job == j.ID
 }
 
@@ -155,7 +154,7 @@ func (n *Node) mayAsk(j *store.Job) bool {
 			return false
 		}
 	}
-	return bytes.Equal(j.ID[:4], n.self[:4]) || slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return bytes.Equal(j.ID[:4], p.ID[:4]) })
+	return n.isOwn(j) || slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return addedBy(j, &p.ID) })
 }
 
 // askIdle asks about a copy.
@@ -168,7 +167,7 @@ func (n *Node) askIdle(j *store.Job, since int64) {
 	}
 	d.open[j.ID] = q
 	d.line = append(d.line, q)
-	if !n.askOf(q, j, since, func(p *Peer) bool { return j.HeldBy(uint64(p.Node)) || bytes.Equal(j.ID[:4], p.ID[:4]) }) {
+	if !n.askOf(q, j, since, func(p *Peer) bool { return j.HeldBy(uint64(p.Node)) || addedBy(j, &p.ID) }) {
 		n.askOf(q, j, since, func(*Peer) bool { return true })
 	}
 }

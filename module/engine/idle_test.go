@@ -2,16 +2,13 @@ package engine_test
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
-	"jobmesh/module/store/storetest"
 	"jobmesh/module/wire"
 )
 
@@ -27,10 +24,8 @@ type twoNodes struct {
 func newTwoNodes(t *testing.T) *twoNodes {
 	m := &twoNodes{t: t, now: dawn, asks: map[wire.JobID]int{}}
 	for i, id := range []string{"1111111111111111111111111111111111111111", "2222222222222222222222222222222222222222"} {
-		k := &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
-		k.n = engine.New(engine.Config{Alloc: storetest.New(), Keys: k, Random: rand.NewPCG(1, uint64(i)), NodeID: id, Now: m.now})
-		m.nodes[i] = k.n
-		k.n.SetNow(m.now)
+		m.nodes[i], _, _ = node(m.now)
+		m.nodes[i].SetNodeID(id)
 	}
 	for i, n := range m.nodes {
 		n.Tick()

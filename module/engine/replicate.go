@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"slices"
 
 	"jobmesh/module/store"
@@ -500,11 +499,11 @@ func (n *Node) workedUnseen(ad *adding) {
 // tellCreator tells the node where a job was added of its acknowledgement,
 // where that keeps no copy: its client may still wait for others to have one.
 func (n *Node) tellCreator(j *store.Job) {
-	if bytes.Equal(j.ID[:4], n.self[:4]) {
+	if n.isOwn(j) {
 		return
 	}
 	for _, p := range n.mesh.order {
-		if bytes.Equal(j.ID[:4], p.ID[:4]) && !j.HeldBy(uint64(p.Node)) {
+		if addedBy(j, &p.ID) && !j.HeldBy(uint64(p.Node)) {
 			n.setAck(p, j)
 		}
 	}

@@ -170,7 +170,7 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
 		n.send(p, n.queued(j, 0)) // it was queued at another's word, and no more announced
 		return
 	}
-	if flags&wire.Objection != 0 && n.inHands(j) && j.Flags&store.FlagAnnounced == 0 { // the objection is late
+	if flags&wire.Objection != 0 && n.isNewInHands(j) { // the objection is late
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 		return
 	}
@@ -326,11 +326,11 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	j = n.overheard(n.meet(p, j))
 	given := flags&(wire.Kept|wire.InHands) == wire.Kept|wire.InHands
 	switch {
-	case flags&(wire.Kept|wire.InHands) == wire.InHands && n.inHands(j) && j.Flags&store.FlagAnnounced == 0:
+	case flags&(wire.Kept|wire.InHands) == wire.InHands && n.isNewInHands(j):
 		return // the objection to a WillQueue comes late: a client has it here, too, and the sender has heard, or will, that it came back here
 	case flags&wire.Kept != 0 && !given && n.inHands(j):
 		// A client here got the job before we heard that the other node keeps it in its queue. Nobody is to get it there, too.
-		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.CountFlags(j.Nacks), ID: j.ID})
+		n.send(p, keptInHands(j))
 		return
 	case given && wire.Ahead(flags, j.Nacks) < 0:
 		// The job was given back here since: whoever has it here has it by that.
@@ -346,9 +346,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
 	crossed := flags&(wire.Kept|wire.InHands) == 0 && ahead < 0
 	switch {
-	case ahead <= 0 && flags&^wire.CountFlags(15) == 0 && n.inHands(j) && j.Flags&store.FlagAnnounced == 0:
+	case ahead <= 0 && flags&^wire.CountFlags(15) == 0 && n.isNewInHands(j):
 		// The sender has it in its queue as well, by nothing that this node doesn't know.
-		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.CountFlags(j.Nacks), ID: j.ID})
+		n.send(p, keptInHands(j))
 		return
 	case ahead <= 0: // what it counted is counted
 	case flags&(wire.CountNack|wire.CountMore) != 0:
@@ -392,6 +392,16 @@ func (n *Node) queued(j *store.Job, flags uint8) *wire.Message {
 // inHands says whether a client of this node has a job, and its retry time isn't over.
 func (n *Node) inHands(j *store.Job) bool {
 	return j.Place == store.InWorking && j.Retry > 0 && j.QTime > n.now
+}
+
+// isNewInHands is inHands, but for a job that this node is about to queue again.
+func (n *Node) isNewInHands(j *store.Job) bool {
+	return n.inHands(j) && j.Flags&store.FlagAnnounced == 0
+}
+
+// keptInHands is the word that a client here keeps a job that the receiver has in its queue.
+func keptInHands(j *store.Job) *wire.Message {
+	return &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.CountFlags(j.Nacks), ID: j.ID}
 }
 
 // yield leaves a job to another node, which has it in a queue or with a client, or is to
