@@ -140,10 +140,10 @@ type Bus struct {
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
 
-	// From the owner to the referee.
+	// From the owner to the connection manager.
 	orders  stack
 	ordered chan struct{}
-	// From the other goroutines to the referee.
+	// From the other goroutines to the connection manager.
 	words chan any
 
 	// From the goroutines to the owner.
@@ -167,7 +167,7 @@ type Bus struct {
 	// The owner's alone.
 	peers      map[NodeID]*peer
 	dirty      []*peer // with a batch
-	arrived    *parcel // taken from the inbox, not handled yet
+	arrived    *item   // taken from the inbox, not handled yet
 	handled    uint64  // of those delivered
 	messages   Messages
 	mark       mark
@@ -192,11 +192,11 @@ type peer struct {
 	id     NodeID
 	tally  *tally
 	wanted bool
-	muted  bool      // forgotten, its Down is to come
-	conn   *conn     // nil unless up
-	full   []*parcel // frames of this turn that are complete
-	batch  *parcel   // this turn's messages behind them
-	bulk   []*parcel // this turn's frames of large messages
+	muted  bool    // forgotten, its Down is to come
+	conn   *conn   // nil unless up
+	full   []*item // frames of this turn that are complete
+	batch  *item   // this turn's messages behind them
+	bulk   []*item // this turn's frames of large messages
 	// The subjects of large messages on their way: messages about the same come behind them.
 	bulkAbout map[uint64]struct{}
 	dirty     bool // in Bus.dirty
@@ -242,7 +242,7 @@ func Open(cfg Config) (*Bus, error) {
 		return nil, fmt.Errorf("bus: %w", err)
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	r := &referee{bus: b, links: make(map[NodeID]*link)}
+	r := &connManager{bus: b, links: make(map[NodeID]*link)}
 	b.workers.Go(r.run)
 	b.workers.Go(b.listen)
 	return b, nil
@@ -402,7 +402,7 @@ func (b *Bus) Meet(addr string) (ticket uint64) {
 }
 
 func (b *Bus) order(note any) {
-	b.orders.push(&parcel{note: note})
+	b.orders.push(&item{note: note})
 	select {
 	case b.ordered <- struct{}{}:
 	default:
@@ -550,7 +550,7 @@ func (p *peer) follows(about uint64) bool {
 
 // bulkBatch returns a frame of messages, the last one of the bulk, with room for size
 // bytes more.
-func (b *Bus) bulkBatch(p *peer, size int) *parcel {
+func (b *Bus) bulkBatch(p *peer, size int) *item {
 	if n := len(p.bulk); n > 0 {
 		if last := p.bulk[n-1]; last.kind == kindMessages && len(last.data)+size <= cap(last.data) {
 			return last
@@ -559,7 +559,7 @@ func (b *Bus) bulkBatch(p *peer, size int) *parcel {
 	return b.bulkFrame(p, kindMessages, size)
 }
 
-func (b *Bus) bulkFrame(p *peer, kind byte, size int) *parcel {
+func (b *Bus) bulkFrame(p *peer, kind byte, size int) *item {
 	frame := b.pool.get(size)
 	frame.kind, frame.data = kind, frame.data[:headerSize]
 	p.conn.bulkQueued.Add(int64(cap(frame.data)))
@@ -567,7 +567,7 @@ func (b *Bus) bulkFrame(p *peer, kind byte, size int) *parcel {
 	return frame
 }
 
-func (p *parcel) append(msg []byte) {
+func (p *item) append(msg []byte) {
 	p.data = appendMessage(p.data, msg)
 	p.count++
 }
@@ -611,7 +611,7 @@ func (b *Bus) makeRoom(p *peer, size int) bool {
 }
 
 // close ends the turn's last frame, and returns all of them.
-func (p *peer) close() []*parcel {
+func (p *peer) close() []*item {
 	if p.batch != nil {
 		p.full = append(p.full, p.batch)
 		p.batch = nil
@@ -712,7 +712,7 @@ const (
 
 // handleMessages hands out the next slice of a frame. The frame stays where it is
 // until all of it was handed out; a panic of handle drops the rest of it.
-func (b *Bus) handleMessages(p *parcel, handle func(Event)) {
+func (b *Bus) handleMessages(p *item, handle func(Event)) {
 	done := true
 	defer func() {
 		if done {
@@ -741,7 +741,7 @@ func (b *Bus) handleMessages(p *parcel, handle func(Event)) {
 	done = p.at == len(p.data) || b.messages.skip
 }
 
-func (b *Bus) handleNote(p *parcel, handle func(Event)) {
+func (b *Bus) handleNote(p *item, handle func(Event)) {
 	switch note := p.note.(type) {
 	case *Up:
 		peer := b.peer(note.ID, p.conn.tally)
@@ -804,7 +804,7 @@ func (b *Bus) waitForRoom(quit <-chan struct{}) error {
 }
 
 // deliver puts something into the owner's inbox.
-func (b *Bus) deliver(p *parcel) {
+func (b *Bus) deliver(p *item) {
 	b.delivered.Add(1)
 	b.inbox.push(p)
 	b.wake()
@@ -825,7 +825,7 @@ func (b *Bus) wake() {
 	b.cfg.Wake()
 }
 
-// tell says something to the referee.
+// tell says something to the connection manager.
 func (b *Bus) tell(word any) {
 	select {
 	case b.words <- word:

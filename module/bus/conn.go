@@ -24,14 +24,14 @@ type conn struct {
 	id       NodeID
 	instance instanceID
 	number   uint64 // given by the node with the smaller ID; grows
-	serial   uint64 // counts the connections that this node's referee let in
+	serial   uint64 // counts the connections that this node's connection manager let in
 	accepted bool   // by the peer, who has the smaller ID
 	limit    int    // largest payload that both take, bytes
 	most     int    // largest message that comes in parts, bytes; 0: none does
 	part     int    // bytes of a message in a part; a larger message comes in several
 	large    assembly
 	up       *Up
-	tally    *tally // the referee's, shared by all connections to this peer
+	tally    *tally // the connection manager's, shared by all connections to this peer
 
 	out    stack
 	queued atomic.Int64 // bytes of buffers in the owner's batch and in out
@@ -39,7 +39,7 @@ type conn struct {
 	// by one, with all that is in out before each.
 	bulk       stack
 	bulkQueued atomic.Int64  // as queued
-	bulkNext   *parcel       // taken from bulk; the writer's
+	bulkNext   *item         // taken from bulk; the writer's
 	kick       chan struct{} // something to write
 	turn       sync.Mutex    // of who takes from out and writes; the owner only tries to lock it
 
@@ -81,7 +81,7 @@ const promptBytes = 16 << 10
 
 // send is the owner's: it writes a frame at once where little waits and the
 // socket takes it, and else leaves it to the writer.
-func (c *conn) send(p *parcel) {
+func (c *conn) send(p *item) {
 	c.out.push(p)
 	if !c.writeNow() {
 		c.poke()
@@ -163,7 +163,7 @@ func (c *conn) read() error {
 func (c *conn) announce() {
 	if !c.announced {
 		c.announced = true
-		c.bus.deliver(&parcel{conn: c, note: c.up})
+		c.bus.deliver(&item{conn: c, note: c.up})
 	}
 }
 
@@ -362,7 +362,7 @@ func (c *conn) writeQueued(w *bufio.Writer) error {
 }
 
 // writeOn writes a frame, and waits until the socket takes more.
-func (c *conn) writeOn(w io.Writer, p *parcel) error {
+func (c *conn) writeOn(w io.Writer, p *item) error {
 	if err := c.writeFrame(w, p); err != nil {
 		return err
 	}
@@ -372,7 +372,7 @@ func (c *conn) writeOn(w io.Writer, p *parcel) error {
 	return nil
 }
 
-func (c *conn) writeFrame(w io.Writer, p *parcel) error {
+func (c *conn) writeFrame(w io.Writer, p *item) error {
 	if _, err := w.Write(p.data); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@
 //
 // # The goroutines
 //
-//   - the referee, one: it alone knows which connections there are. It starts
+//   - the connection manager, one: it alone knows which connections there are. It starts
 //     dials, and decides which connection of a pair of nodes stays;
 //   - the listener, one: where the address is taken it tries again every second;
 //   - one for each connection being made, which becomes its reader; and one

@@ -105,13 +105,13 @@ func appendPart(b []byte, total, offset int, data []byte) []byte {
 // assembly is a large message of which some has come. Its memory grows with what has
 // really come.
 type assembly struct {
-	parcel *parcel // a frame of messages' payload, with this one message
-	total  int
-	have   int
+	item  *item // a frame of messages' payload, with this one message
+	total int
+	have  int
 }
 
-// part reads a part of sizeBytes, and returns the message's parcel when it is whole.
-func (a *assembly) part(p *pool, r *bufio.Reader, sizeBytes, most int) (whole *parcel, err error) {
+// part reads a part of sizeBytes, and returns the message's item when it is whole.
+func (a *assembly) part(p *pool, r *bufio.Reader, sizeBytes, most int) (whole *item, err error) {
 	if sizeBytes <= partHead {
 		return nil, protocolError("a part of %d bytes", sizeBytes)
 	}
@@ -129,21 +129,21 @@ func (a *assembly) part(p *pool, r *bufio.Reader, sizeBytes, most int) (whole *p
 		return nil, protocolError("a part of %d bytes, where %d are left", n, int(total)-a.have)
 	}
 	_, _ = r.Discard(partHead)
-	if a.parcel == nil {
+	if a.item == nil {
 		a.total = int(total)
-		a.parcel = p.get(min(a.total, trustedSize) + maxLengthSize)
-		a.parcel.data = binary.AppendUvarint(a.parcel.data, uint64(total))
+		a.item = p.get(min(a.total, trustedSize) + maxLengthSize)
+		a.item.data = binary.AppendUvarint(a.item.data, uint64(total))
 	}
 	a.grow(p, n)
-	at := len(a.parcel.data)
-	a.parcel.data = a.parcel.data[:at+n]
-	if _, err := io.ReadFull(r, a.parcel.data[at:]); err != nil {
+	at := len(a.item.data)
+	a.item.data = a.item.data[:at+n]
+	if _, err := io.ReadFull(r, a.item.data[at:]); err != nil {
 		return nil, truncated(err)
 	}
 	if a.have += n; a.have < a.total {
 		return nil, nil
 	}
-	whole = a.parcel
+	whole = a.item
 	whole.count = 1
 	*a = assembly{}
 	return whole, nil
@@ -151,14 +151,14 @@ func (a *assembly) part(p *pool, r *bufio.Reader, sizeBytes, most int) (whole *p
 
 // grow makes room for n bytes more.
 func (a *assembly) grow(p *pool, n int) {
-	need := len(a.parcel.data) + n
-	if need <= cap(a.parcel.data) {
+	need := len(a.item.data) + n
+	if need <= cap(a.item.data) {
 		return
 	}
 	larger := p.get(max(need, min(2*need, a.total+maxLengthSize)))
-	larger.data = append(larger.data, a.parcel.data...)
-	p.put(a.parcel)
-	a.parcel = larger
+	larger.data = append(larger.data, a.item.data...)
+	p.put(a.item)
+	a.item = larger
 }
 
 func appendClose(b []byte, code Code, text string) []byte {
@@ -205,8 +205,8 @@ func header(r *bufio.Reader, limitBytes int) (kind byte, size int, err error) {
 	return kind, int(length), nil
 }
 
-// payload reads size bytes into a parcel of the pool.
-func (p *pool) payload(r *bufio.Reader, size int) (*parcel, error) {
+// payload reads size bytes into a item of the pool.
+func (p *pool) payload(r *bufio.Reader, size int) (*item, error) {
 	got := p.get(min(size, trustedSize))
 	for {
 		have := len(got.data)

@@ -83,7 +83,7 @@ func (b *Bus) dial(a *attempt) {
 		return
 	}
 	if a.meet {
-		b.deliver(&parcel{note: &Met{Ticket: a.ticket, Addr: a.addr, ID: c.id}})
+		b.deliver(&item{note: &Met{Ticket: a.ticket, Addr: a.addr, ID: c.id}})
 	}
 	c.serve()
 }
@@ -119,7 +119,7 @@ func (b *Bus) dialFailed(a *attempt, id NodeID, err error) {
 		b.report.limited("dial "+a.addr, "warning", "%s: %v", a.addr, err)
 	}
 	if a.meet {
-		b.deliver(&parcel{note: &Met{Ticket: a.ticket, Addr: a.addr, ID: id, Err: err}})
+		b.deliver(&item{note: &Met{Ticket: a.ticket, Addr: a.addr, ID: id, Err: err}})
 		return
 	}
 	b.tell(failed{a, err})
@@ -419,15 +419,15 @@ func (h *handshake) prove() (theyLost uint64, err error) {
 	return theyLost, h.notOurID()
 }
 
-func (h *handshake) introduce() (verdict, error) {
-	return h.ask(func(answer chan verdict) any {
+func (h *handshake) introduce() (reply, error) {
+	return h.ask(func(answer chan reply) any {
 		return introduction{h.theirs.id, h.theirs.instance, h.wire.RemoteAddr().String(), answer}
 	})
 }
 
-// ask puts a question to the referee.
-func (h *handshake) ask(question func(chan verdict) any) (verdict, error) {
-	answer := make(chan verdict, 1)
+// ask puts a question to the connection manager.
+func (h *handshake) ask(question func(chan reply) any) (reply, error) {
+	answer := make(chan reply, 1)
 	h.bus.tell(question(answer))
 	select {
 	case v := <-answer:
@@ -436,7 +436,7 @@ func (h *handshake) ask(question func(chan verdict) any) (verdict, error) {
 		}
 		return v, nil
 	case <-h.bus.ctx.Done():
-		return verdict{}, ErrClosing
+		return reply{}, ErrClosing
 	}
 }
 
@@ -488,14 +488,14 @@ func (h *handshake) notOurID() error {
 	if h.theirs.instance == h.bus.instance {
 		return refuse(CodeSelf, "%v", ErrSelf)
 	}
-	h.bus.tell(twin{h.wire.RemoteAddr().String()})
+	h.bus.tell(duplicate{h.wire.RemoteAddr().String()})
 	return refuse(CodeIDInUse, "another running node has the ID %v", h.theirs.id)
 }
 
 // settle agrees on whether this connection is the one to keep.
 func (h *handshake) settle(theyLost uint64) (*conn, error) {
 	b := h.bus
-	p := &petition{conn: h.conn(), attempt: h.attempt, lost: theyLost}
+	p := &request{conn: h.conn(), attempt: h.attempt, lost: theyLost}
 	if !decides(b.cfg.ID, h.theirs.id) {
 		accept, err := h.expect(kindAccept, acceptSize)
 		if err != nil {
@@ -506,7 +506,7 @@ func (h *handshake) settle(theyLost uint64) (*conn, error) {
 		}
 		p.conn.accepted = true
 	}
-	v, err := h.ask(func(answer chan verdict) any {
+	v, err := h.ask(func(answer chan reply) any {
 		p.answer = answer
 		return p
 	})

@@ -11,28 +11,28 @@ const (
 	classes       = largestClass - smallestClass + 1
 )
 
-// pool keeps parcels for reuse, in classes that double in size: were there only
+// pool keeps items for reuse, in classes that double in size: were there only
 // one kind, a queue of small frames could sit in the largest frames' buffers,
 // and a bound on bytes queued would say little about memory.
 type pool struct {
 	class [classes]sync.Pool
 }
 
-// get returns an empty parcel with room for a frame with a payload of
+// get returns an empty item with room for a frame with a payload of
 // sizeBytes. Beyond 64 MiB it isn't kept for reuse.
-func (p *pool) get(sizeBytes int) *parcel {
+func (p *pool) get(sizeBytes int) *item {
 	class := max(bits.Len(uint(max(sizeBytes, 1)-1)), smallestClass)
 	if class > largestClass {
-		return &parcel{data: make([]byte, 0, sizeBytes+headerSize)}
+		return &item{data: make([]byte, 0, sizeBytes+headerSize)}
 	}
-	if got, _ := p.class[class-smallestClass].Get().(*parcel); got != nil {
+	if got, _ := p.class[class-smallestClass].Get().(*item); got != nil {
 		return got
 	}
-	return &parcel{data: make([]byte, 0, 1<<class+headerSize)}
+	return &item{data: make([]byte, 0, 1<<class+headerSize)}
 }
 
-// put takes a parcel back. The caller keeps no slice of it.
-func (p *pool) put(old *parcel) {
+// put takes a item back. The caller keeps no slice of it.
+func (p *pool) put(old *item) {
 	class := bits.Len(uint(cap(old.data)-headerSize)) - 1
 	if class > largestClass || cap(old.data)-headerSize != 1<<class {
 		return

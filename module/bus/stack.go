@@ -2,10 +2,10 @@ package bus
 
 import "sync/atomic"
 
-// parcel is what lies on a stack: a frame on its way out, a frame that came
-// in, or a note (an event for the owner, an order for the referee).
-type parcel struct {
-	next  *parcel
+// item is what lies on a stack: a frame on its way out, a frame that came
+// in, or a note (an event for the owner, an order for the connection manager).
+type item struct {
+	next  *item
 	data  []byte
 	count int   // messages in data
 	at    int   // how much of data was handed to the owner
@@ -14,15 +14,15 @@ type parcel struct {
 	note  any
 }
 
-// stack hands parcels from any number of goroutines to one, without a lock:
+// stack hands items from any number of goroutines to one, without a lock:
 // the owner must never wait for a goroutine that was preempted while holding
-// one. It is taken whole, so a parcel can't return to it behind a pusher's back.
+// one. It is taken whole, so a item can't return to it behind a pusher's back.
 type stack struct {
-	head atomic.Pointer[parcel]
+	head atomic.Pointer[item]
 }
 
 // push adds p and says whether the stack was empty.
-func (s *stack) push(p *parcel) (first bool) {
+func (s *stack) push(p *item) (first bool) {
 	for {
 		head := s.head.Load()
 		p.next = head
@@ -33,8 +33,8 @@ func (s *stack) push(p *parcel) (first bool) {
 }
 
 // take empties the stack and returns what was on it, oldest first.
-func (s *stack) take() *parcel {
-	var list *parcel
+func (s *stack) take() *item {
+	var list *item
 	for p := s.head.Swap(nil); p != nil; {
 		next := p.next
 		p.next = list

@@ -90,7 +90,7 @@ func checkFamily(a *engine.Add) error {
 // for, where it wasn't told how many.
 func (m *module) kinCopies(a *engine.Add) {
 	if a.Retry > 0 {
-		switch copies := m.node.Kin(&a.Members); {
+		switch copies := m.node.DependencyCopies(&a.Members); {
 		case a.Default && copies > 0:
 			a.Replicate = copies
 		case a.BlockedBy != nil:

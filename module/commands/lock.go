@@ -141,29 +141,29 @@ type lockClient struct {
 	take        bool
 	name, owner []byte // of a lock that is to be freed where nobody hears of it
 	gone        bool
-	answer      func(*rm.Ctx, *engine.Outcome)
+	answer      func(*rm.Ctx, *engine.Result)
 }
 
 func (m *module) lockAcquire(c *rm.Ctx) {
-	m.lockCommand(c, lockCall{hasTTL: true}, func(call *lockCall, w *lockClient) (engine.Outcome, *engine.Claim) {
+	m.lockCommand(c, lockCall{hasTTL: true}, func(call *lockCall, w *lockClient) (engine.Result, *engine.Acquisition) {
 		w.take = true
 		return m.node.AcquireLock(w.name, w.owner, call.lease, call.wait, w)
 	}, answerAcquire)
 }
 
 func (m *module) lockExtend(c *rm.Ctx) {
-	m.lockCommand(c, lockCall{hasTTL: true, hasToken: true}, func(call *lockCall, w *lockClient) (engine.Outcome, *engine.Claim) {
+	m.lockCommand(c, lockCall{hasTTL: true, hasToken: true}, func(call *lockCall, w *lockClient) (engine.Result, *engine.Acquisition) {
 		return m.node.ExtendLock(w.name, w.owner, call.token, call.lease, w)
 	}, answerOK)
 }
 
 func (m *module) lockRelease(c *rm.Ctx) {
-	m.lockCommand(c, lockCall{hasToken: true}, func(call *lockCall, w *lockClient) (engine.Outcome, *engine.Claim) {
+	m.lockCommand(c, lockCall{hasToken: true}, func(call *lockCall, w *lockClient) (engine.Result, *engine.Acquisition) {
 		return m.node.ReleaseLock(w.name, w.owner, call.token, w)
 	}, answerOK)
 }
 
-func answerAcquire(c *rm.Ctx, o *engine.Outcome) {
+func answerAcquire(c *rm.Ctx, o *engine.Result) {
 	switch err := o.Err(); {
 	case err != nil:
 		fail(c, err)
@@ -174,7 +174,7 @@ func answerAcquire(c *rm.Ctx, o *engine.Outcome) {
 	}
 }
 
-func answerOK(c *rm.Ctx, o *engine.Outcome) {
+func answerOK(c *rm.Ctx, o *engine.Result) {
 	if err := o.Err(); err != nil {
 		fail(c, err)
 		return
@@ -182,7 +182,7 @@ func answerOK(c *rm.Ctx, o *engine.Outcome) {
 	c.Simple("OK")
 }
 
-func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lockClient) (engine.Outcome, *engine.Claim), answer func(*rm.Ctx, *engine.Outcome)) {
+func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lockClient) (engine.Result, *engine.Acquisition), answer func(*rm.Ctx, *engine.Result)) {
 	if !m.enter(c) {
 		return
 	}
@@ -211,10 +211,10 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 			late := claim.Late()
 			answer(c, &late)
 		}
-		m.later(0, func(*rm.Ctx) { m.node.AbandonClaim(claim) })
+		m.later(0, func(*rm.Ctx) { m.node.AbandonAcquisition(claim) })
 	})
 	if err != nil {
-		m.node.AbandonClaim(claim)
+		m.node.AbandonAcquisition(claim)
 		c.Error("ERR " + err.Error())
 	}
 	m.settle(c)
@@ -231,7 +231,7 @@ func (m *module) lockDone(e *engine.Effect) {
 }
 
 // unheard frees a lock whose client has gone before it could be told.
-func (w *lockClient) unheard(o *engine.Outcome) {
+func (w *lockClient) unheard(o *engine.Result) {
 	m := w.m
 	if !w.take || o.Kind != engine.Granted {
 		return
@@ -301,7 +301,7 @@ func (m *module) loadLocks(r *rm.Reader, version int) error {
 // may be lost. One that has met nobody yet has only its own word to keep.
 func (m *module) distrustLocks() {
 	if len(m.node.Peers()) > 0 {
-		m.node.DistrustLocks()
+		m.node.MarkLocksIncomplete()
 	}
 }
 
@@ -315,7 +315,7 @@ func (m *module) locksLoaded(phase rm.LoadPhase) {
 		m.node.TrustLoadedLocks()
 		return
 	}
-	m.node.DistrustLocks()
+	m.node.MarkLocksIncomplete()
 }
 
 // relogLocks logs all locks once more.
@@ -328,7 +328,7 @@ func (m *module) relogLocks() {
 func (m *module) lockInfo(w *rm.InfoWriter) {
 	w.Section("locks")
 	w.Int("locks", int64(m.node.Locks()))
-	w.Int("lock_claims", int64(m.node.Claims()))
+	w.Int("lock_claims", int64(m.node.Acquisitions()))
 	w.Text("locks_abstaining", yesNo(m.node.Abstains()))
 	if a := m.node.Abstaining(); a != nil {
 		w.Int("locks_abstaining_ms", a.Left)

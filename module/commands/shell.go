@@ -192,12 +192,12 @@ func (m *module) before(s *rm.Server) error {
 	m.epoch = record.Now()
 	m.epoch.Process = random.Uint64()
 	m.node = engine.New(engine.Config{
-		Alloc:  memory{},
-		Keys:   m,
-		Random: random,
-		NodeID: newNodeID(),
-		Now:    s.Now(),
-		Steady: func() int64 { return s.Steady().Milliseconds() },
+		Alloc:     memory{},
+		Keys:      m,
+		Random:    random,
+		NodeID:    newNodeID(),
+		Now:       s.Now(),
+		Monotonic: func() int64 { return s.Steady().Milliseconds() },
 
 		NodeTimeout: m.mesh.timeout,
 	})

@@ -225,7 +225,7 @@ func (m *module) putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
 	switch {
 	case m.node.HasLock(j, store.LockRun):
 		c.Text("run")
-	case j.Place == store.InLane: // it may have the lock of its waiting besides
+	case j.Place == store.InKeyQueue: // it may have the lock of its waiting besides
 		c.Text("held-back")
 	case m.node.HasLock(j, store.LockWait):
 		c.Text("wait")

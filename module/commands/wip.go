@@ -156,7 +156,7 @@ func putProgress(c *rm.Ctx, p *engine.InProgress, withNode bool) {
 // employ names the client that was just given m.jobs.
 func (m *module) employ(worker []byte) {
 	for i, j := range m.jobs {
-		m.jobs[i] = m.node.Employ(j, worker)
+		m.jobs[i] = m.node.SetWorker(j, worker)
 	}
 }
 

@@ -15,7 +15,7 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 	}
 	n.endLocks(j)
 	n.endVotes(j)
-	n.ended(j, cancelled(j), source{from: from})
+	n.ended(j, cancelled(j), origin{from: from})
 	n.store.Hold(j)
 	n.store.Count(j, store.NoReason)
 	if from != nil {
@@ -190,7 +190,7 @@ func (n *Node) Nameless(j *store.Job) bool { return n.dummy(j) }
 // KeepsCopy says whether this node holds a job itself: not one that only others are to hold,
 // nor one that is known by its acknowledgement alone.
 func (n *Node) KeepsCopy(j *store.Job) bool {
-	ad := n.addingOf(&j.ID)
+	ad := n.pendingAddOf(&j.ID)
 	return !n.dummy(j) && (ad == nil || !ad.external)
 }
 
@@ -202,10 +202,10 @@ func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }
 func (n *Node) collect(j *store.Job) {
 	if n.unfinished(j) && !n.hearsay(j) {
 		if !cancelled(j) {
-			j = n.tellsKin(j)
+			j = n.tellsDependents(j)
 		}
-		n.ended(j, cancelled(j), source{clock: true})
-		if n.unfinished(j) && (n.kin.budget <= 0 || leaving(j)) {
+		n.ended(j, cancelled(j), origin{clock: true})
+		if n.unfinished(j) && (n.deps.budget <= 0 || leaving(j)) {
 			n.followAgain(j)
 			return
 		}
@@ -260,19 +260,19 @@ func (n *Node) finish(j *store.Job) {
 
 // forgetJob removes a job here, and remembers for a while that it is gone.
 func (n *Node) forgetJob(j *store.Job, from *Peer) {
-	if ad := n.addingOf(&j.ID); ad != nil {
-		n.endAdding(ad)
+	if ad := n.pendingAddOf(&j.ID); ad != nil {
+		n.endPendingAdd(ad)
 		n.deny(ad, ErrReplRemoved)
 	}
 	if len(n.mesh.order) > 0 {
-		n.graves.add(j.ID, n.now, cancelled(j))
+		n.tombstones.add(j.ID, n.now, cancelled(j))
 	}
 	n.endVotes(j)
 	if j.State != store.StateAcked {
 		n.store.Count(j, store.NoReason)
 		j.State = store.StateAcked // as good as
 	}
-	if n.gone(j, source{from: from}) {
+	if n.gone(j, origin{from: from}) {
 		n.remove(j)
 	}
 }
@@ -284,7 +284,7 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool) {
 		n.endAway(j, cancelled)
 		return
 	}
-	if ad := n.addingOf(id); ad != nil {
+	if ad := n.pendingAddOf(id); ad != nil {
 		n.workedUnseen(ad)
 	}
 	if len(n.mesh.order) == 0 {
@@ -316,7 +316,7 @@ func (n *Node) endAway(j *store.Job, cancelled bool) {
 	case cancelled:
 		j = n.undone(j)
 	default:
-		j = n.tellsKin(j)
+		j = n.tellsDependents(j)
 	}
 	j = n.heldByAll(j)
 	n.acknowledge(j, nil)
@@ -326,7 +326,7 @@ func (n *Node) endAway(j *store.Job, cancelled bool) {
 func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	if j.State == store.StateWaitRepl {
 		// Somebody has worked on it already.
-		if ad := n.addings[j.ID]; ad != nil {
+		if ad := n.pendingAdds[j.ID]; ad != nil {
 			n.worked(j, ad)
 		}
 	}
@@ -341,7 +341,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		j = n.heardEnd(j, m)
 		if !cancelled(j) {
 			n.Stats.Acked++
-			j = n.tellsKin(j)
+			j = n.tellsDependents(j)
 		}
 		n.acknowledge(j, p)
 	}

@@ -84,7 +84,7 @@ func TestAfterALoadWhatIsDoneIsKnown(t *testing.T) {
 	for name, c := range map[string]struct {
 		acked bool
 		fate  uint32
-	}{"acknowledged": {true, wire.FateEnded}, "deleted": {false, wire.FateUnknown}} {
+	}{"acknowledged": {true, wire.OutcomeEnded}, "deleted": {false, wire.OutcomeUnknown}} {
 		n, _, _ := node(now)
 		n.PeerUp(peer, "10.0.0.1:1", false)
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 600})
@@ -104,14 +104,14 @@ func TestAfterALoadWhatIsDoneIsKnown(t *testing.T) {
 		n.Settle(engine.Trust{})
 		n.PeerUp(peer, "10.0.0.1:1", false)
 		n.Effects()
-		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: id}).Append(nil)), name)
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: id}).Append(nil)), name)
 		var m wire.Message
 		for _, e := range n.Effects() {
-			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Fate) {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Outcome) {
 				require.NoError(t, m.Parse(n.Message(&e)), name)
 			}
 		}
-		assert.Equal(t, wire.Fate, m.Kind, name)
+		assert.Equal(t, wire.Outcome, m.Kind, name)
 		assert.Equal(t, c.fate, m.Count, name)
 	}
 }

@@ -23,7 +23,7 @@ func (n *Node) lookAfter(a *agenda, queue string, ms int64) {
 		a.there = map[string]struct{}{}
 	}
 	a.there[queue] = struct{}{}
-	a.line = append(a.line, look{queue, n.steady() + ms})
+	a.line = append(a.line, look{queue, n.monotonic() + ms})
 	n.wake = min(n.wake, n.now+max(ms, 1))
 }
 
@@ -39,7 +39,7 @@ func (n *Node) tickAgenda(a *agenda, see func(queue string) (cost int)) {
 	if len(a.line) == 0 {
 		return
 	}
-	now := n.steady()
+	now := n.monotonic()
 	due := func() bool { return a.now > 0 || len(a.line) > 0 && a.line[0].at <= now }
 	for budget := tickBudget; budget > 0 && due(); budget-- {
 		queue := a.line[0].queue

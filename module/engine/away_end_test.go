@@ -74,7 +74,7 @@ func TestTheEndOfOneThatIsAwayAndHasKin(t *testing.T) {
 		id := lasting(t, n, "q", engine.Members{})
 		n.Effects()
 		q := n.Queue([]byte("q"))
-		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(id)}).Append(nil)))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(id)}).Append(nil)))
 		n.Effects()
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
 		n.PeerDown(peer)
@@ -104,12 +104,12 @@ func TestTheEndOfOneThatIsAwayAndHasKin(t *testing.T) {
 		n.PeerUp(peer, "10.0.0.1:1", true)
 		n.PeerUp(third, "10.0.0.2:1", true)
 		n.Effects()
-		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(id)}).Append(nil)))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(id)}).Append(nil)))
 		for _, e := range n.Effects() {
-			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Fate) {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Outcome) {
 				var m wire.Message
 				require.NoError(t, m.Parse(n.Message(&e)))
-				assert.NotEqual(t, uint32(wire.FateUnknown), m.Count, "%s: nobody knows any more that it is done", how)
+				assert.NotEqual(t, uint32(wire.OutcomeUnknown), m.Count, "%s: nobody knows any more that it is done", how)
 			}
 		}
 	}
@@ -494,14 +494,14 @@ func TestReleaseOfOneThatIsAway(t *testing.T) {
 func fated(t *testing.T, n *engine.Node, peer wire.NodeID) {
 	var sent [][]byte
 	for _, e := range n.Effects() {
-		if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.AskFate) {
+		if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.AskOutcome) {
 			sent = append(sent, bytes.Clone(n.Message(&e)))
 		}
 	}
 	for _, b := range sent {
 		var m wire.Message
 		require.NoError(t, m.Parse(b))
-		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Fate, ID: m.ID, Count: wire.FateUnknown, Round: m.Round}).Append(nil)))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Outcome, ID: m.ID, Count: wire.OutcomeUnknown, Round: m.Round}).Append(nil)))
 	}
 }
 
@@ -772,7 +772,7 @@ func TestAnOfferOfOneThatIsAckedAndAway(t *testing.T) {
 		ctime := n.Job(&id).CTime
 		q := n.Queue([]byte("q"))
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
-		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(id)}).Append(nil)))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(id)}).Append(nil)))
 		n.PeerDown(peer)
 		n.Effects()
 		n.Ack(&id)
@@ -894,12 +894,12 @@ func TestTheWordForKinStaysOfOneThatWasAway(t *testing.T) {
 		n, _, _ = restarted(t, now, map[string]int{"q": 0}, map[string][][]byte{"q": records})
 		n.PeerUp(peer, "10.0.0.1:1", true)
 		n.Effects()
-		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(id)}).Append(nil)))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(id)}).Append(nil)))
 		for _, e := range n.Effects() {
-			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Fate) {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Outcome) {
 				var m wire.Message
 				require.NoError(t, m.Parse(n.Message(&e)))
-				assert.NotEqual(t, uint32(wire.FateUnknown), m.Count, "away %v: nobody knows any more that it is done: the other node drops its copy", away)
+				assert.NotEqual(t, uint32(wire.OutcomeUnknown), m.Count, "away %v: nobody knows any more that it is done: the other node drops its copy", away)
 			}
 		}
 	}

@@ -89,9 +89,9 @@ func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 		n.PeerUp(peer, "10.0.0.1:1", true)
 		fate := func() uint32 {
 			n.Effects()
-			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(parent)}).Append(nil)))
+			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(parent)}).Append(nil)))
 			for _, e := range n.Effects() {
-				if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Fate) {
+				if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Outcome) {
 					var m wire.Message
 					require.NoError(t, m.Parse(n.Message(&e)))
 					return m.Count
@@ -100,11 +100,11 @@ func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 			t.Fatal("no answer")
 			return 0
 		}
-		assert.Equal(t, uint32(wire.FateOpen), fate())
+		assert.Equal(t, uint32(wire.OutcomeOpen), fate())
 		for range 3 {
 			pass(n, &now, 15_000)
 			for round := range uint64(10) {
-				require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Fate, ID: wire.JobID(parent), Count: wire.FateUnknown, Round: round}).Append(nil)))
+				require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Outcome, ID: wire.JobID(parent), Count: wire.OutcomeUnknown, Round: round}).Append(nil)))
 			}
 			n.Effects()
 			require.NotNil(t, n.Job(&child), "what it waits for is away (loaded there: %v)", loaded)
@@ -115,17 +115,17 @@ func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 		n.Ack(&parent)
 		n.Effects()
 		assert.Equal(t, store.StateQueued, n.Job(&child).State)
-		assert.NotEqual(t, uint32(wire.FateOpen), fate())
+		assert.NotEqual(t, uint32(wire.OutcomeOpen), fate())
 
 		// Once the queue is gone, nothing is away.
 		unknown := store.ID(parent)
 		unknown[20]++
-		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskFate, ID: wire.JobID(unknown)}).Append(nil)))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(unknown)}).Append(nil)))
 		for _, e := range n.Effects() {
-			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Fate) {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.Outcome) {
 				var m wire.Message
 				require.NoError(t, m.Parse(n.Message(&e)))
-				assert.Equal(t, uint32(wire.FateUnknown), m.Count)
+				assert.Equal(t, uint32(wire.OutcomeUnknown), m.Count)
 			}
 		}
 	}
@@ -159,7 +159,7 @@ func TestTheEndOfAStrangerReachesOneThatIsAway(t *testing.T) {
 		for range 3 {
 			pass(n, &now, 5_000)
 			for round := range uint64(10) {
-				require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Fate, ID: wire.JobID(parent), Count: wire.FateUnknown, Round: round}).Append(nil)))
+				require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Outcome, ID: wire.JobID(parent), Count: wire.OutcomeUnknown, Round: round}).Append(nil)))
 			}
 			n.Effects()
 		}
@@ -210,7 +210,7 @@ func TestOneThatComesLastWaitsForThoseThatAreAway(t *testing.T) {
 			require.True(t, n.Ack(&gone))
 			n.Effects()
 			assert.Equal(t, store.StateQueued, n.Job(&last).State)
-			assert.Zero(t, n.Ties())
+			assert.Zero(t, n.Edges())
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (n *Node) beginLease(j *store.Job, u store.Unique) {
 		}
 		return
 	}
-	n.begins.over.put(j.ID, n.steady()+u.LockTTL())
+	n.begins.over.put(j.ID, n.monotonic()+u.LockTTL())
 	n.askToBegin(j, u, u.LockTTL())
 }
 
@@ -67,14 +67,14 @@ func (n *Node) askToBegin(j *store.Job, u store.Unique, lease int64) {
 		return
 	}
 	id, name := j.ID, slices.Clone(n.lockName(j, u, store.LockWait))
-	now, _ := n.claimLock(jobLock{name: name, job: id, lease: ClaimTimeoutMS, any: u.Has(store.UniqueAny)}, func(o Outcome) { n.leaseBegun(&id, &o) })
+	now, _ := n.acquireForJob(jobLock{name: name, job: id, lease: ClaimTimeoutMS, any: u.Has(store.UniqueAny)}, func(o Result) { n.leaseBegun(&id, &o) })
 	if now != nil {
 		n.leaseBegun(&id, now)
 	}
 }
 
 // leaseBegun notes what became of a claim that renews a waiting lock.
-func (n *Node) leaseBegun(id *store.ID, o *Outcome) {
+func (n *Node) leaseBegun(id *store.ID, o *Result) {
 	over := n.begins.over.get(*id)
 	if over == nil || o.Kind == NoQuorum {
 		return

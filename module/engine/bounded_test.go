@@ -159,7 +159,7 @@ func TestABlockedJobAmongVeryManyThatDepend(t *testing.T) {
 		}
 	}
 	child := add(engine.Members{BlockedBy: &root})
-	ask := wire.Message{Kind: wire.AskFate, ID: wire.JobID(root)}
+	ask := wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(root)}
 	asked := spent(t, func() func() {
 		n.Effects()
 		return func() { require.NoError(t, n.Receive(peer, ask.Append(nil))) }
@@ -168,7 +168,7 @@ func TestABlockedJobAmongVeryManyThatDepend(t *testing.T) {
 	before := false
 	for _, e := range n.Effects() {
 		var m wire.Message
-		if e.Kind == engine.Send && m.Parse(n.Message(&e)) == nil && m.Kind == wire.Fate {
+		if e.Kind == engine.Send && m.Parse(n.Message(&e)) == nil && m.Kind == wire.Outcome {
 			before = m.Flags&wire.Before != 0
 		}
 	}
@@ -379,7 +379,7 @@ func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
 			require.True(t, n.Ack(&root))
 			n.Effects()
 			assert.Equal(t, uint64(1), q.Len)
-			assert.Zero(t, n.Ties())
+			assert.Zero(t, n.Edges())
 		})
 	}
 }
@@ -415,7 +415,7 @@ func TestTheEndOfManyJobsThatManyWaitFor(t *testing.T) {
 			}
 			counted(t, n)
 			ticks := 0
-			for ; n.Ties() > 0 && ticks < 100; ticks++ {
+			for ; n.Edges() > 0 && ticks < 100; ticks++ {
 				now++
 				n.SetNow(now)
 				n.Tick()
@@ -426,7 +426,7 @@ func TestTheEndOfManyJobsThatManyWaitFor(t *testing.T) {
 			n.SetNow(now)
 			n.Tick()
 			counted(t, n)
-			assert.Zero(t, n.Ties())
+			assert.Zero(t, n.Edges())
 			assert.Equal(t, uint64(c.left), n.Jobs())
 			if c.left > 0 {
 				assert.Equal(t, uint64(c.left), n.Queue([]byte("q")).Len)
@@ -600,10 +600,10 @@ func TestTheEvictionOfAJobThatVeryManyWaitFor(t *testing.T) {
 			assert.Equal(t, children, before)
 			if c.fall {
 				assert.Zero(t, n.Jobs())
-				assert.Zero(t, n.Ties())
+				assert.Zero(t, n.Edges())
 			} else {
 				assert.Equal(t, uint64(children), n.Jobs())
-				assert.Equal(t, uint64(children), n.Ties())
+				assert.Equal(t, uint64(children), n.Edges())
 			}
 		})
 	}
@@ -954,7 +954,7 @@ func TestANodeIsToldOfVeryManyVotesToBeTakenBack(t *testing.T) {
 	peer := wire.NodeID{1, 2, 3}
 	n.AddPeer(peer, "10.0.0.1:1")
 	for i := range owners {
-		n.UnhearLock(bareName(fmt.Sprint("n", i)), []byte("a"), &engine.Outcome{Kind: engine.Granted, Token: uint64(i + 1)})
+		n.UnhearLock(bareName(fmt.Sprint("n", i)), []byte("a"), &engine.Result{Kind: engine.Granted, Token: uint64(i + 1)})
 		n.Effects()
 	}
 	for i := range ids {
@@ -1157,7 +1157,7 @@ func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
 			if count == wire.JobLives {
 				assert.Equal(t, many, refused)
 				assert.Empty(t, asked)
-				assert.Zero(t, n.Claims())
+				assert.Zero(t, n.Acquisitions())
 			} else {
 				assert.Zero(t, refused)
 				assert.Len(t, asked, many)
@@ -1175,7 +1175,7 @@ func inDispute(t *testing.T, now int64, many int, steady func() int64) (n *engin
 	n.AddPeer(b, "b:1")
 	n.AddPeer(c, "c:1")
 	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(60_000)})
-	n.DistrustLocks()
+	n.MarkLocksIncomplete()
 	n.PeerUp(b, "10.0.0.1:1", false)
 	n.PeerUp(c, "10.0.0.2:1", false)
 	n.Effects()
@@ -1316,7 +1316,7 @@ func TestALockThatIsTakenWhileVeryManyAreCleared(t *testing.T) {
 	}
 	for _, who := range []struct {
 		owner string
-		kind  engine.OutcomeKind
+		kind  engine.ResultKind
 	}{{"bob", engine.Granted}, {"cid", engine.Conflict}} {
 		o, _ := n.AcquireLock(bareName("lock"), []byte(who.owner), 3_600_000, 0, nil)
 		require.Equal(t, who.kind, o.Kind, who.owner)
@@ -2505,32 +2505,32 @@ func TestANodeThatIsForgottenIsOwedVeryManyVotes(t *testing.T) {
 	ticks := func(count int, step int64) {
 		for range count {
 			look()
-			before := n.Claims()
+			before := n.Acquisitions()
 			now += step
 			n.SetNow(now)
 			n.Tick()
-			require.LessOrEqual(t, before-n.Claims(), mostAtOnce)
+			require.LessOrEqual(t, before-n.Acquisitions(), mostAtOnce)
 			look()
 		}
 	}
 	for i := range many {
-		n.UnhearLock(bareName(fmt.Sprint("n", i)), []byte("a"), &engine.Outcome{Kind: engine.Granted, Token: uint64(i + 1)})
+		n.UnhearLock(bareName(fmt.Sprint("n", i)), []byte("a"), &engine.Result{Kind: engine.Granted, Token: uint64(i + 1)})
 		n.Effects()
 	}
 	ticks(100, 100)
 	n.Forget(peers[1])
-	require.Equal(t, many, n.Claims())
+	require.Equal(t, many, n.Acquisitions())
 	ticks(100, 1)
-	require.Equal(t, many, n.Claims())
+	require.Equal(t, many, n.Acquisitions())
 	n.PeerUp(peers[0], "10.0.0.0:1", false)
 	ticks(100, 1)
 	assert.Len(t, told, many)
 	n.PeerDown(peers[0])
 	ticks(100, 1)
 	n.Forget(peers[0])
-	require.Equal(t, many, n.Claims())
+	require.Equal(t, many, n.Acquisitions())
 	ticks(100, 1)
-	assert.Zero(t, n.Claims())
+	assert.Zero(t, n.Acquisitions())
 }
 
 // The list of those that a job waits for is rewritten when one of those ends, so a job that waits for very many

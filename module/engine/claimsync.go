@@ -18,18 +18,18 @@ import (
 
 // Times and sizes, ms and bytes.
 const (
-	pullEveryMS   = 1_000
-	pullLastMS    = 8_000 // at most until a table that isn't full is asked for again
-	verifyEveryMS = 1_000
-	mostDoubts    = 5 // attempts that a claim makes anew because the job that has its lock may be gone
-	suspectMS     = 10_000
-	suspectMost   = 1000   // of a kind that are looked at in one tick when questions are forgotten
-	disputeMost   = 100    // likewise of disputes, which may end by that, or be asked about
-	freedMost     = 16_384 // votes in a generation of freedVotes
-	pageLocks     = 128
-	pageBytes     = 24 << 10
-	youngMS       = 60_000 // how long a node that has just come to a mesh may still learn who is in it
-	tellSteps     = 200    // buckets of the table looked at in one tick for a node that came
+	pullEveryMS      = 1_000
+	pullLastMS       = 8_000 // at most until a table that isn't full is asked for again
+	verifyEveryMS    = 1_000
+	mostRetries      = 5 // attempts that a claim makes anew because the job that has its lock may be gone
+	orphanCheckMS    = 10_000
+	orphanChecksMost = 1000   // of a kind that are looked at in one tick when questions are forgotten
+	disputeMost      = 100    // likewise of disputes, which may end by that, or be asked about
+	freedMost        = 16_384 // votes in a generation of freedVotes
+	pageLocks        = 128
+	pageBytes        = 24 << 10
+	youngMS          = 60_000 // how long a node that has just come to a mesh may still learn who is in it
+	tellSteps        = 200    // buckets of the table looked at in one tick for a node that came
 )
 
 // tableSync is how far a node's table of votes can be relied on. votes.go explains why a
@@ -76,12 +76,12 @@ type telling struct {
 	cursor uint64
 }
 
-// DistrustLocks makes the node abstain from votes, because its table may lack some
+// MarkLocksIncomplete makes the node abstain from votes, because its table may lack some
 // that it gave, until none that is missing can matter. The node forgets the locks in its
 // table, except those of jobs that it knows. With very many locks that takes a while, as a
 // Clearing does. The node abstains at least until that is done, because after that the log
 // says that the table is whole.
-func (n *Node) DistrustLocks() {
+func (n *Node) MarkLocksIncomplete() {
 	n.lacksVotes()
 	n.beginClear(&Clearing{lost: true, upTo: store.MaxToken})
 }
@@ -91,7 +91,7 @@ func (n *Node) lacksVotes() {
 	n.learnLocks()
 	n.sync.partial = true
 	n.sync.lost, n.sync.lostAt, n.sync.unleased = n.votes.kept.Longest, n.votes.lastVote, n.votes.kept.Unleased
-	n.sync.token = n.tokenIn(aheadMost + n.votes.lastVote - n.steady())
+	n.sync.token = n.tokenIn(aheadMost + n.votes.lastVote - n.monotonic())
 	n.setTable(tableLacks)
 }
 
@@ -99,7 +99,7 @@ func (n *Node) lacksVotes() {
 // to the mesh, unless it may have lost some besides (lacksVotes).
 func (n *Node) learnLocks() {
 	if !n.sync.abstain {
-		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.steady(), n.cleared
+		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.monotonic(), n.cleared
 		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, freedVotes{}
 	}
 	n.hurryTick()
@@ -108,7 +108,7 @@ func (n *Node) learnLocks() {
 // joins follows a node that is new to this one. Where this one is new to the mesh
 // itself, locks may be held that it must not help anybody else to.
 func (n *Node) joins() {
-	now := n.steady()
+	now := n.monotonic()
 	if len(n.mesh.order) == 1 {
 		n.sync.young = now + youngMS
 		n.promiseAll()
@@ -150,7 +150,7 @@ func (n *Node) TrustLocks() {
 	n.votes.wanted.New = false
 }
 
-// Abstains says whether the node doesn't vote, see [Node.DistrustLocks].
+// Abstains says whether the node doesn't vote, see [Node.MarkLocksIncomplete].
 func (n *Node) Abstains() bool { return n.abstains() }
 
 func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.order) > 0 }
@@ -168,9 +168,9 @@ func (n *Node) renewLocks() {
 func (n *Node) syncUp(p *Peer) {
 	if n.abstains() {
 		delete(n.sync.pulls, p.Node)
-		n.tickPulls(n.steady())
+		n.tickPulls(n.monotonic())
 	}
-	if n.weak > 0 {
+	if n.nonQuorum > 0 {
 		n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return t.node == p.Node })
 		n.sync.telling = append(n.sync.telling, telling{node: p.Node})
 		n.hurryTick()
@@ -183,7 +183,7 @@ func (n *Node) tickSync(now int64) {
 	}
 	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return n.mesh.by[t.node] == nil })
 	for i := range n.sync.telling {
-		n.tell1(&n.sync.telling[i])
+		n.sendUnconfirmed(&n.sync.telling[i])
 	}
 	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return t.cursor == 0 })
 	if len(n.sync.telling) > 0 {
@@ -220,14 +220,14 @@ func (n *Node) tickPulls(now int64) {
 // voted since.
 func (n *Node) learntAll(p *Peer) bool { return n.sync.tables[p.Node] == fullTable }
 
-// tell1 tells a node of some locks that were given without a majority.
-func (n *Node) tell1(t *telling) {
+// sendUnconfirmed tells a node of some locks that were given without a majority.
+func (n *Node) sendUnconfirmed(t *telling) {
 	m := wire.Message{Kind: wire.LockPage, Flags: wire.Told}
 	for range tellSteps {
 		n.scratch.locks = n.scratch.locks[:0]
 		t.cursor = n.store.ScanLocks(t.cursor, &n.scratch.locks)
 		for _, l := range n.scratch.locks {
-			if l.Flags&lockWeak != 0 && n.isLive(l) {
+			if l.Flags&lockNonQuorum != 0 && n.isLive(l) {
 				m.Locks = append(m.Locks, n.entryOf(l))
 			}
 		}
@@ -352,7 +352,7 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		}
 		if told {
 			n.settleLock(p, e)
-		} else if fresh, gone := n.sync.freed.get(freedKey(e)); !gone || fresh && e.Flags&lockKept != 0 {
+		} else if fresh, gone := n.sync.freed.get(freedKey(e)); !gone || fresh && e.Flags&lockRenewed != 0 {
 			n.learnLock(p, e, m.Flags&wire.Partial != 0)
 		}
 	}
@@ -368,11 +368,11 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 	case wire.Newcomer:
 		w.kind = min(w.kind, newTable)
 	}
-	if w.cursor, w.at = m.Round, n.steady(); m.Round == 0 {
+	if w.cursor, w.at = m.Round, n.monotonic(); m.Round == 0 {
 		n.sync.tables[p.Node] = w.kind
 		w.at, w.wait, w.kind = w.at+w.wait, min(2*w.wait, pullLastMS), fullTable
 	}
-	n.tickPulls(n.steady())
+	n.tickPulls(n.monotonic())
 }
 
 // learnLock takes over a vote. Where two nodes have voted for different holders, only one of which
@@ -384,14 +384,14 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 	l := n.liveLock(e.Name)
 	if l != nil && !(&holder{store.ID(e.Job), e.Owner}).has(l) {
-		if (l.Flags|e.Flags)&lockWeak != 0 {
+		if (l.Flags|e.Flags)&lockNonQuorum != 0 {
 			n.settleLock(p, e)
 		} else {
 			n.dispute(l, e)
 		}
 		return
 	}
-	if l != nil && partial && e.Flags&lockSoft != 0 && e.Token <= l.Token {
+	if l != nil && partial && e.Flags&lockUnconfirmed != 0 && e.Token <= l.Token {
 		return
 	}
 	if n.inDispute(e.Name) {
@@ -405,7 +405,7 @@ func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
 
 // knowsEnough says whether no vote that the node doesn't know of can matter any more.
 func (n *Node) knowsEnough(now int64) bool {
-	if n.distrusts() {
+	if n.isRecovering() {
 		return false
 	}
 	full, news, voted, others := 0, 0, len(n.mesh.order), len(n.mesh.order)
@@ -465,14 +465,14 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	case live && !h.has(l):
 		return l
 	case live && h.has(l):
-		switch kept := (l.Flags|e.Flags)&lockKept != 0; {
+		switch kept := (l.Flags|e.Flags)&lockRenewed != 0; {
 		case n.learnBefore(l, e, until):
 		case e.Token != l.Token && !kept && l.Space() == store.LockBare:
 			// As where it voted for both: it isn't kept any more when the older claim has failed, too.
 			n.learnRaised(l, e, until)
-			n.setFlags(l, l.Flags|lockKept)
-		case e.Token != l.Token || e.Flags&lockKept != 0:
-			n.setFlags(l, l.Flags|lockKept) // the end of the later claim leaves him what he had before
+			n.setFlags(l, l.Flags|lockRenewed)
+		case e.Token != l.Token || e.Flags&lockRenewed != 0:
+			n.setFlags(l, l.Flags|lockRenewed) // the end of the later claim leaves him what he had before
 			l.Token = max(l.Token, e.Token)
 		}
 		if l.Until != 0 && (until == 0 || until > l.Until) {
@@ -487,12 +487,12 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 		}
 		l = n.newLock(e.Name, e.Owner)
 		l.Job, l.Token, l.Lease, l.Until = h.id, e.Token, e.Lease, until
-		flags := e.Flags &^ lockSoft
+		flags := e.Flags &^ lockUnconfirmed
 		if l.Job != (store.ID{}) {
 			flags |= lockForeign
 		}
-		if n.setFlags(l, flags); e.Flags&lockWeak == 0 {
-			l.Flags |= lockSoft
+		if n.setFlags(l, flags); e.Flags&lockNonQuorum == 0 {
+			l.Flags |= lockUnconfirmed
 		}
 	}
 	n.logLock(l)
@@ -516,7 +516,7 @@ func (n *Node) settleLock(p *Peer, e *wire.Lock) {
 		return
 	}
 	weak := func(flags uint8) int {
-		if flags&lockWeak != 0 {
+		if flags&lockNonQuorum != 0 {
 			return 1
 		}
 		return 0
@@ -531,7 +531,7 @@ func (n *Node) settleLock(p *Peer, e *wire.Lock) {
 		return
 	case loses: // p is to say whether it was given
 	case n.mayFail(l):
-		c := contest{node: p.Node, lock: *e, told: n.steady(), clears: n.cleared}
+		c := contest{node: p.Node, lock: *e, told: n.monotonic(), clears: n.cleared}
 		c.lock.Name, c.lock.Owner = slices.Clone(e.Name), slices.Clone(e.Owner)
 		n.sync.contests.put(string(e.Name), c)
 		return
@@ -580,14 +580,14 @@ func (n *Node) settleContest(name []byte) {
 	if c == nil || n.passive {
 		return
 	}
-	if l := n.liveLock(name); l != nil && n.mayFail(l) && !c.over(n.steady()) {
+	if l := n.liveLock(name); l != nil && n.mayFail(l) && !c.over(n.monotonic()) {
 		return
 	}
 	n.sync.contests.remove(string(name))
-	if c.over(n.steady()) || n.alone() || n.mayBeCleared(c.clears, name, c.lock.Token) {
+	if c.over(n.monotonic()) || n.alone() || n.mayBeCleared(c.clears, name, c.lock.Token) {
 		return
 	}
-	c.lock.Left -= n.steady() - c.told
+	c.lock.Left -= n.monotonic() - c.told
 	if p := n.mesh.by[c.node]; p != nil {
 		n.settleLock(p, &c.lock)
 	}

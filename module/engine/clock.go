@@ -30,12 +30,12 @@ const (
 
 // clock is what a node's time is made of, ms.
 type clock struct {
-	steady func() int64 // nil: the time that is told doesn't step
-	ahead  int64        // of the wall clock
-	until  int64        // a wall clock's time before this one, and not before the node's, is the node's
-	wall   int64        // at the last look
-	even   int64        // the steady clock at the last look
-	slewed int64        // of the time until then, what isn't a whole slewShare yet: a busy node looks at shorter spans
+	monotonic func() int64 // nil: the time that is told doesn't step
+	ahead     int64        // of the wall clock
+	until     int64        // a wall clock's time before this one, and not before the node's, is the node's
+	wall      int64        // at the last look
+	even      int64        // the steady clock at the last look
+	slewed    int64        // of the time until then, what isn't a whole slewShare yet: a busy node looks at shorter spans
 }
 
 // SetNow tells the time of the wall clock, unix ms, before each event. It may jump. The
@@ -55,13 +55,13 @@ func (n *Node) SetNow(wall int64) {
 // compareClocks is SetNow where the wall clock may have been set.
 func (n *Node) compareClocks(wall int64) {
 	c, before := &n.clock, n.now
-	if c.steady == nil {
+	if c.monotonic == nil {
 		if n.now = wall; wall < before-backLeast || wall > before+pauseLeast {
 			n.timeJumped(n.now - before)
 		}
 		return
 	}
-	even := c.steady()
+	even := c.monotonic()
 	gone := max(even-c.even, 0)
 	step, most := wall-c.wall-gone, stepLeast+gone/stepShare
 	set := step < -most || step > most
@@ -97,7 +97,7 @@ func (n *Node) Ahead() int64 { return n.clock.ahead }
 func (n *Node) timeJumped(by int64) {
 	n.skipped += by
 	n.mesh.next, n.mesh.sweep = 0, 0
-	n.graves.turned = n.now
+	n.tombstones.turned = n.now
 	for _, p := range n.mesh.order {
 		p.Heard = n.now
 		for node := range p.doubts {

@@ -47,7 +47,7 @@ func (r *rival) setTokens(tokens []uint64) {
 // giveUp hears that he has given the lock up by this token or a greater one; with wire.Fresh that he
 // never had it by that one. True: he has none.
 func (r *rival) giveUp(token uint64, flags uint8) bool {
-	if flags&wire.Fresh != 0 && r.lock.Flags&lockKept != 0 {
+	if flags&wire.Fresh != 0 && r.lock.Flags&lockRenewed != 0 {
 		return false
 	}
 	tokens := slices.DeleteFunc(r.tokens(), func(t uint64) bool { return t == token || t < token && flags&wire.Fresh == 0 })
@@ -76,7 +76,7 @@ func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 // who wants it now: he has that, though nobody else gets the lock before the others' leases are
 // over too.
 func (n *Node) stands(d *dispute, l *store.Lock, h *holder) bool {
-	return n.isLive(l) && h.has(l) && l.Flags&lockSoft == 0 && !d.partial
+	return n.isLive(l) && h.has(l) && l.Flags&lockUnconfirmed == 0 && !d.partial
 }
 
 // unrival hears that a rival has given the lock up, by this token or a greater one; with
@@ -115,7 +115,7 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 	if leased {
 		r.until = r.told + voteMS(e.Left)
 	}
-	d.look = max(d.look, n.steady()+voteMS(n.maxLease))
+	d.look = max(d.look, n.monotonic()+voteMS(n.maxLease))
 	i := slices.IndexFunc(d.rivals, func(old rival) bool { return old.lock.Job == e.Job && bytes.Equal(old.lock.Owner, e.Owner) })
 	if i < 0 {
 		d.rivals = append(d.rivals, r)
@@ -124,12 +124,12 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 	// The longest that somebody tells of is the one that counts. Where he claimed it twice, the
 	// end of a claim leaves him what he has by the others.
 	old := &d.rivals[i]
-	tokens, kept := old.tokens(), (old.lock.Flags|e.Flags)&lockKept
+	tokens, kept := old.tokens(), (old.lock.Flags|e.Flags)&lockRenewed
 	if at, known := slices.BinarySearch(tokens, e.Token); !known {
 		tokens = slices.Insert(tokens, at, e.Token)
 	}
 	if len(tokens) > 1 && (e.Job != (wire.JobID{}) || len(tokens) > beforeMost) {
-		kept = lockKept
+		kept = lockRenewed
 	}
 	if kept != 0 {
 		tokens = tokens[len(tokens)-1:]
@@ -148,7 +148,7 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 func (n *Node) newRival(e *wire.Lock) rival {
 	lock := *e
 	lock.Name, lock.Owner = bytes.Clone(e.Name), bytes.Clone(e.Owner)
-	return rival{lock: lock, told: n.steady()}
+	return rival{lock: lock, told: n.monotonic()}
 }
 
 func (n *Node) inDispute(name []byte) bool { return n.disputeOf(name) != nil }
@@ -159,7 +159,7 @@ func (n *Node) disputeOf(name []byte) *dispute {
 		return nil
 	}
 	d := n.sync.disputed.get(string(name))
-	if d == nil || !d.lasts(n.steady()) {
+	if d == nil || !d.lasts(n.monotonic()) {
 		return nil
 	}
 	for _, c := range n.clears {
@@ -216,7 +216,7 @@ func (n *Node) clearDisputes(c *Clearing, most int) (cost int) {
 // none), so that the page says all that is known, and counts their bytes in size. Where they
 // are too many it says that it doesn't.
 func (n *Node) tellRivals(page *wire.Message, size *int, d *dispute, l *store.Lock) {
-	now := n.steady()
+	now := n.monotonic()
 	for i := range d.rivals {
 		r := &d.rivals[i]
 		if l != nil && (&holder{store.ID(r.lock.Job), r.lock.Owner}).has(l) {
@@ -255,7 +255,7 @@ func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
 		return 0
 	}
 	name, d := n.sync.disputed.at(left - 1)
-	if d.lasts(n.steady()) && n.liveLock([]byte(name)) == nil {
+	if d.lasts(n.monotonic()) && n.liveLock([]byte(name)) == nil {
 		n.tellRivals(page, size, d, nil)
 	}
 	return unlisted(left - 1)
@@ -264,7 +264,7 @@ func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
 // askRivals asks all nodes for the jobs that dispute a lock, at most once a second. False: it
 // is not between jobs.
 func (n *Node) askRivals(name []byte) bool {
-	d, now := n.sync.disputed.get(string(name)), n.steady()
+	d, now := n.sync.disputed.get(string(name)), n.monotonic()
 	switch {
 	case d == nil || d.endless(now) || len(d.rivals) == 0:
 		return false
@@ -285,7 +285,7 @@ func (n *Node) askRivals(name []byte) bool {
 func (n *Node) onRival(p *Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
 	d := n.sync.disputed.get(name)
-	if d == nil || d.endless(n.steady()) || d.question != m.Lock.Left || n.steady()-d.asked >= suspectMS {
+	if d == nil || d.endless(n.monotonic()) || d.question != m.Lock.Left || n.monotonic()-d.asked >= orphanCheckMS {
 		return
 	}
 	i := slices.IndexFunc(d.rivals, func(r rival) bool { return r.lock.Job == m.ID })
@@ -315,7 +315,7 @@ func (n *Node) decide(name string, d *dispute) {
 	}
 	if len(d.rivals) == 1 {
 		r := &d.rivals[0]
-		if !d.endless(n.steady()) && !r.lives && !n.countsOnAny(r.lock.Name, store.ID(r.lock.Job)) {
+		if !d.endless(n.monotonic()) && !r.lives && !n.countsOnAny(r.lock.Name, store.ID(r.lock.Job)) {
 			return
 		}
 	}
@@ -332,7 +332,7 @@ func (n *Node) settled(name string, d *dispute) {
 	n.sync.disputed.remove(name)
 	for i := range d.rivals {
 		r := &d.rivals[i]
-		if r.lock.Left -= n.steady() - r.told; r.lock.Lease > 0 && r.lock.Left <= 0 {
+		if r.lock.Left -= n.monotonic() - r.told; r.lock.Lease > 0 && r.lock.Left <= 0 {
 			continue
 		}
 		for _, r.lock.Token = range r.tokens() {

@@ -100,7 +100,7 @@ func TestBehindDeletedJobs(t *testing.T) {
 	}
 }
 
-// A lock's name that isn't well formed, from a node of the mesh, does nothing where jobs are in lanes.
+// A lock's name that isn't well formed, from a node of the mesh, does nothing where jobs are in per-key queues.
 func TestMalformedLockName(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
@@ -135,7 +135,7 @@ func abstaining(t *testing.T, now int64, votes engine.Votes, others []wire.NodeI
 		n.PeerUp(id, "10.0.0.1:1", false)
 	}
 	n.Effects()
-	n.DistrustLocks()
+	n.MarkLocksIncomplete()
 	n.Tick()
 	n.Effects()
 	require.True(t, n.Abstains())

@@ -23,7 +23,7 @@
 // on several nodes; each keeps in the record whom else it believes to hold one (its holders).
 // Messages may be lost with a connection; whatever must not be lost is repeated by a timer until
 // it is answered, or put right by the next step (a copy of which nobody speaks is queued again).
-// A node remembers for a minute or two which jobs are gone (graves), so that a copy that was
+// A node remembers for a minute or two which jobs are gone (tombstones), so that a copy that was
 // under way can't bring one back.
 //
 // A job's locks are what the job says. On a node alone one whose job is gone, or says otherwise,
@@ -45,14 +45,14 @@
 //     done, when what that names is given back, its refusals, its timer;
 //   - jobs.go, wait.go, keys.go, load.go: commands on jobs, clients that wait, queues
 //     as keys, what was saved;
-//   - unique.go: what a unique job locks, and when; consent.go: the same where other
+//   - unique.go: what a unique job locks, and when; unique_mesh.go: the same where other
 //     nodes have a say; wip.go: who works on what;
-//   - family.go: jobs that wait for others; fate.go: what follows for them from a job's
+//   - dependencies.go: jobs that wait for others; outcome.go: what follows for them from a job's
 //     end; release.go: the release of deferred ones;
-//   - lock.go: the table of locks; claim.go: asking for one, attempt.go: asking all nodes
-//     once, vote.go: giving a vote, raised.go: what it goes back to, votes.go: what is remembered of votes, debt.go: votes that are to be taken back; claimsync.go:
+//   - lock.go: the table of locks; acquisition.go: asking for one, round.go: asking all nodes
+//     once, vote.go: giving a vote, raised.go: what it goes back to, votes.go: what is remembered of votes, pending unlock.go: votes that are to be taken back; claimsync.go:
 //     what a node asks the others that may have lost votes it gave, dispute.go: of which of
-//     them it hears different things; suspect.go: votes that stand for nothing any more;
+//     them it hears different things; orphan.go: votes that stand for nothing any more;
 //     begin.go: leases that begin when a job is due;
 //   - mesh.go: what arrives of one job; replicate.go, requeue.go, ack.go: its copies, its
 //     coming back, its end; moves.go: how it goes to another queue; federate.go: how jobs move to where clients wait, agenda.go: queues that are looked at later, leaving.go: and away from a node that leaves, handover.go:

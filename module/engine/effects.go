@@ -83,7 +83,7 @@ type Effect struct {
 	Peer   *Peer
 	Err    error
 
-	Outcome *Outcome // LockDone
+	Outcome *Result // LockDone
 
 	from, to int // Send, LogLock, LogUnlock: in the outbox
 }
@@ -93,7 +93,7 @@ type Effect struct {
 // stay where they are until the next SetNow or Effects, even those that are gone
 // (reclaim.go).
 func (n *Node) Effects() []Effect {
-	if len(n.unfed)+len(n.called)+len(n.made)+len(n.waiters.told) > 0 || n.store.AnyHeadless() {
+	if len(n.unservedDemand)+len(n.called)+len(n.made)+len(n.waiters.told) > 0 || n.store.AnyToPromote() {
 		n.conclude()
 	}
 	e := n.effects
@@ -104,17 +104,17 @@ func (n *Node) Effects() []Effect {
 	}
 	n.effects = n.effects[:0]
 	n.memory.turn()
-	n.kin.budget = followMost
+	n.deps.budget = followMost
 	n.sent = true
 	return e
 }
 
 // conclude does what was put off until the call is over. Few calls put anything off.
 func (n *Node) conclude() {
-	n.feedAll()
+	n.serveDemands()
 	n.serveLines()
-	if n.store.AnyHeadless() {
-		n.settleLanes()
+	if n.store.AnyToPromote() {
+		n.settleKeyQueues()
 	}
 	n.sendAway()
 	if len(n.made) > 0 {

@@ -4,8 +4,8 @@ import "jobmesh/module/store"
 
 // The scripts call these functions on locks, as the engine's other parts do.
 
-func (n *Node) ClaimLock(name []byte, id *store.ID, lease int64, any bool, timeout int64, then func(Outcome)) {
-	if now, _ := n.claimLock(jobLock{name: name, job: *id, lease: lease, any: any, timeout: timeout}, then); now != nil {
+func (n *Node) ClaimLock(name []byte, id *store.ID, lease int64, any bool, timeout int64, then func(Result)) {
+	if now, _ := n.acquireForJob(jobLock{name: name, job: *id, lease: lease, any: any, timeout: timeout}, then); now != nil {
 		then(*now)
 	}
 }
@@ -22,17 +22,17 @@ func (n *Node) FreedVotes() int { return len(n.sync.freed.young) + len(n.sync.fr
 func (n *Node) MembersSum() uint64 { return n.membersSum() }
 
 // Asked counts the jobs about which other nodes are asked what became of them.
-func (n *Node) Asked() int { return n.kin.asked.len() }
+func (n *Node) Asked() int { return n.deps.asked.len() }
 
 // LockCursor is where the pass over locks that are over is.
 func (n *Node) LockCursor() uint64 { return n.lockCursor }
 
 // Doubted counts what is remembered of locks whose jobs may be gone: questions, and jobs that
 // have lost locks.
-func (n *Node) Doubted() [2]int { return [2]int{n.suspects.len(), n.lost.len()} }
+func (n *Node) Doubted() [2]int { return [2]int{n.orphanChecks.len(), n.lost.len()} }
 
 // Entrusted counts the jobs that other nodes were given to keep.
-func (n *Node) Entrusted() int { return n.entrusted.len() }
+func (n *Node) Entrusted() int { return n.delegated.len() }
 
 // Disputed counts the locks of which others told different holders.
 func (n *Node) Disputed() int { return n.sync.disputed.len() }

@@ -20,7 +20,7 @@ const (
 	directLast     = 2_000
 	askLeast       = 5
 	askMost        = 100
-	hungerMS       = 60_000 // how long a node that asked in vain is remembered
+	demandMS       = 60_000 // how long a node that asked in vain is remembered
 	pollFirst      = 100    // between questions for clients that don't wait, doubling while they are in vain
 	pollLast       = 2_000
 	claimedMS      = 100   // until a line asks of whose queue a job is being claimed
@@ -42,7 +42,7 @@ type imports struct {
 	polls          int         // of those since the last success
 	keep           int64       // until then what came stays for clients that were here a moment ago
 	told           int64       // when a node that gave a job was told last that nobody waits here
-	spareTold      int64       // when all were told last that jobs lie here (hungerTime)
+	spareTold      int64       // when all were told last that jobs lie here (demandTime)
 	lies           int64       // since when what came lies here, where some does
 	spares         []wire.Node // have told that jobs lie there, and weren't asked since
 	paused         bool        // all were told that nobody here can be given jobs
@@ -71,10 +71,10 @@ func (i *imports) count(now int64) {
 	i.last = now
 }
 
-// hunger is who asked for jobs of a queue that had none, first come first served.
-type hunger struct{ line []hungry }
+// demand is who asked for jobs of a queue that had none, first come first served.
+type demand struct{ line []demandOf }
 
-type hungry struct {
+type demandOf struct {
 	node   wire.Node
 	credit uint32
 	until  int64
@@ -207,7 +207,7 @@ func (n *Node) wantNone(name string) {
 // as many clients. Were the others asked meanwhile, they would give this node their next jobs,
 // when nobody waits here any more. Claims whose answers take long don't count.
 func (n *Node) claimsFor(queue string, clients int) bool {
-	a := n.consents.asked[queue]
+	a := n.uniqueMesh.asked[queue]
 	return a.jobs >= clients && !n.isSlow(a)
 }
 
@@ -261,7 +261,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	if waiting {
 		spared = n.spares(name, count, polls)
 	}
-	if spared > 0 && q.Pause&PauseOut == 0 && n.steady() >= p.choked {
+	if spared > 0 && q.Pause&PauseOut == 0 && n.monotonic() >= p.choked {
 		count = spared
 		// Half is kept for those who ask here.
 		if q.Len < 2*uint64(count) {
@@ -273,7 +273,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 			budget -= passedOver / walkedMost
 			if j == nil {
 				n.starves(name, p, count) // what it can have may lie further behind
-				n.feedAgain(name)
+				n.serveDemandAgain(name)
 				break
 			}
 			budget -= n.exportCost(j, p)
@@ -288,7 +288,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	n.starves(name, p, count)
 	switch {
 	case waiting && spared > 0:
-		n.feedAgain(name)
+		n.serveDemandAgain(name)
 	case waiting && !polls:
 		n.spareLater(name)
 	}
@@ -296,64 +296,64 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 
 // starves remembers how many jobs of a queue a node still waits for.
 func (n *Node) starves(name string, p *Peer, credit uint32) {
-	h := n.hungry.make(name, hunger{})
+	h := n.demands.make(name, demand{})
 	for i := range h.line {
 		if h.line[i].node == p.Node {
-			h.line[i].credit, h.line[i].until = credit, n.hungerTime()+hungerMS
+			h.line[i].credit, h.line[i].until = credit, n.demandTime()+demandMS
 			return
 		}
 	}
-	h.line = append(h.line, hungry{p.Node, credit, n.hungerTime() + hungerMS})
+	h.line = append(h.line, demandOf{p.Node, credit, n.demandTime() + demandMS})
 }
 
 // starvesStill takes back that a node was given a job.
 func (n *Node) starvesStill(p *Peer, q *store.Queue) {
 	credit := uint32(1)
-	if h := n.hungry.get(string(q.NameBytes())); h != nil {
-		if i := slices.IndexFunc(h.line, func(x hungry) bool { return x.node == p.Node }); i >= 0 {
+	if h := n.demands.get(string(q.NameBytes())); h != nil {
+		if i := slices.IndexFunc(h.line, func(x demandOf) bool { return x.node == p.Node }); i >= 0 {
 			credit += h.line[i].credit
 		}
 	}
 	n.starves(string(q.NameBytes()), p, credit)
-	n.feedLater(q)
+	n.serveDemandLater(q)
 }
 
-// feedLater has a queue's jobs be given to the nodes that wait for some, when the event
+// serveDemandLater has a queue's jobs be given to the nodes that wait for some, when the event
 // is done: a job that is handed over moves in memory, and the caller may go on with it.
-func (n *Node) feedLater(q *store.Queue) {
+func (n *Node) serveDemandLater(q *store.Queue) {
 	name := q.NameBytes()
-	if last := len(n.unfed) - 1; last >= 0 && n.unfed[last] == string(name) || n.hungry.get(string(name)) == nil {
+	if last := len(n.unservedDemand) - 1; last >= 0 && n.unservedDemand[last] == string(name) || n.demands.get(string(name)) == nil {
 		return
 	}
-	n.unfed = append(n.unfed, string(name))
+	n.unservedDemand = append(n.unservedDemand, string(name))
 }
 
-// feedAll is what feedLater has put off. The next tick goes on with what is over the
+// serveDemands is what serveDemandLater has put off. The next tick goes on with what is over the
 // budget, first with the queues that were given nothing of it.
-func (n *Node) feedAll() {
+func (n *Node) serveDemands() {
 	budget := tickBudget
 	var cut *store.Queue
-	for i := 0; i < len(n.unfed); i++ {
-		q := n.store.Queue([]byte(n.unfed[i]))
+	for i := 0; i < len(n.unservedDemand); i++ {
+		q := n.store.Queue([]byte(n.unservedDemand[i]))
 		switch {
 		case q == nil || n.passive || n.loading:
 		case budget <= 0:
 			n.serveLater(q)
-		case n.feed(q, &budget):
+		case n.serveDemand(q, &budget):
 			cut = q
 		}
 	}
 	if cut != nil {
 		n.serveLater(cut)
 	}
-	n.unfed = n.unfed[:0]
+	n.unservedDemand = n.unservedDemand[:0]
 }
 
-// feed gives a queue's jobs to the nodes that wait for some, each one in turn. It says
+// serveDemand gives a queue's jobs to the nodes that wait for some, each one in turn. It says
 // whether it stopped for the budget.
-func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
+func (n *Node) serveDemand(q *store.Queue, budget *int) (more bool) {
 	name := string(q.NameBytes())
-	h := n.hungry.get(name)
+	h := n.demands.get(name)
 	if h == nil || q.Pause&PauseOut != 0 {
 		return false
 	}
@@ -361,26 +361,26 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 	// for a client that has gone as well, and they would go round. It is told that they are here.
 	imp := n.imports.get(name)
 	stay := imp.rate(n.now) > 0
-	var passed []hungry // those to whom none of the jobs can be given
+	var passed []demandOf // those to whom none of the jobs can be given
 	for len(h.line) > 0 && *budget > 0 {
 		first := h.line[0]
 		h.line = slices.Delete(h.line, 0, 1)
 		p := n.mesh.by[first.node]
-		if p == nil || !p.Connected || p.Leaving || n.hungerTime() >= first.until || first.credit == 0 {
+		if p == nil || !p.Connected || p.Leaving || n.demandTime() >= first.until || first.credit == 0 {
 			continue
 		}
 		if n.isAbsent(p) { // the job would lie there
 			passed = append(passed, first)
-			n.feedAgain(name)
+			n.serveDemandAgain(name)
 			continue
 		}
 		j, passedOver := n.movable(q, p)
 		*budget -= passedOver / walkedMost
 		stays := j != nil && stay && !n.isOwn(j)
-		if j == nil || stays || n.steady() < p.choked {
+		if j == nil || stays || n.monotonic() < p.choked {
 			passed = append(passed, first)
 			if q.Head != nil {
-				n.feedAgain(name)
+				n.serveDemandAgain(name)
 			}
 			if stays {
 				n.spareLater(name)
@@ -398,7 +398,7 @@ func (n *Node) feed(q *store.Queue, budget *int) (more bool) {
 	more = len(h.line) > 0 && *budget <= 0
 	h.line = append(passed, h.line...)
 	if len(h.line) == 0 {
-		n.hungry.remove(name)
+		n.demands.remove(name)
 	}
 	return more
 }
@@ -409,20 +409,20 @@ func (n *Node) isOwn(j *store.Job) bool { return addedBy(j, &n.self) }
 // addedBy says whether a job was added at a node, which its ID names by its first bytes.
 func addedBy(j *store.Job, node *wire.NodeID) bool { return [4]byte(j.ID[:4]) == [4]byte(node[:4]) }
 
-// feedAgain has a queue's jobs be given to the nodes that wait for some after 5 s: by then those that came from
+// serveDemandAgain has a queue's jobs be given to the nodes that wait for some after 5 s: by then those that came from
 // others need not stay any more, and what stood against one that wasn't given may be over. A client that has
 // waited there for long doesn't ask again before.
-func (n *Node) feedAgain(name string) { n.lookAfter(&n.toFeed, name, importWindow+1) }
+func (n *Node) serveDemandAgain(name string) { n.lookAfter(&n.toServe, name, importWindow+1) }
 
-// feedSoon has that be done now: a node is heard again.
-func (n *Node) feedSoon() { n.lookNow(&n.toFeed) }
+// serveDemandsSoon has that be done now: a node is heard again.
+func (n *Node) serveDemandsSoon() { n.lookNow(&n.toServe) }
 
 // spareLater has the others be told of jobs that came from elsewhere, and lie here by then.
 func (n *Node) spareLater(name string) { n.lookAfter(&n.toTell, name, spareMS) }
 
-// tickFeeds follows both.
-func (n *Node) tickFeeds() {
-	n.tickAgenda(&n.toFeed, func(name string) int {
+// tickDemands follows both.
+func (n *Node) tickDemands() {
+	n.tickAgenda(&n.toServe, func(name string) int {
 		if q := n.store.Queue([]byte(name)); q != nil {
 			n.serveLater(q)
 		}
@@ -440,16 +440,16 @@ func (n *Node) tickFeeds() {
 // client waits ask for them, and the others ask when one comes: so a job goes only to where a client waits now,
 // and doesn't go round. While none of those that want some has asked since it was told, all know.
 func (n *Node) spare(name string, imp *imports) bool {
-	q, h := n.store.Queue([]byte(name)), n.hungry.get(name)
+	q, h := n.store.Queue([]byte(name)), n.demands.get(name)
 	if q == nil || q.Head == nil || q.Pause&PauseOut != 0 || h == nil || n.waits[name] != nil ||
-		!slices.ContainsFunc(h.line, func(x hungry) bool { return x.until-hungerMS >= imp.spareTold }) {
+		!slices.ContainsFunc(h.line, func(x demandOf) bool { return x.until-demandMS >= imp.spareTold }) {
 		return false
 	}
 	if n.now < imp.lies+spareMS {
 		n.spareLater(name)
 		return false
 	}
-	imp.spareTold = n.hungerTime()
+	imp.spareTold = n.demandTime()
 	imp.nextAll = 0 // the others have it that nobody waits here
 	n.tellAll(&wire.Message{Kind: wire.NeedJobs, Flags: wire.Spare, Queue: []byte(name)})
 	return true
@@ -472,8 +472,8 @@ func (n *Node) onSpare(p *Peer, name string) {
 
 // sated takes a node out of those that wait for jobs of a queue, until it asks again.
 func (n *Node) sated(p *Peer, name string) {
-	if h := n.hungry.get(name); h != nil {
-		h.line = slices.DeleteFunc(h.line, func(x hungry) bool { return x.node == p.Node })
+	if h := n.demands.get(name); h != nil {
+		h.line = slices.DeleteFunc(h.line, func(x demandOf) bool { return x.node == p.Node })
 	}
 }
 
@@ -544,19 +544,19 @@ func (n *Node) exportCost(j *store.Job, p *Peer) int {
 // onYourJob queues a job that another node hands over.
 func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	if n.graves.has(&id) {
-		n.sendAck(p, n.graves.ack(&id))
+	if n.tombstones.has(&id) {
+		n.sendAck(p, n.tombstones.ack(&id))
 		return
 	}
 	j := n.lookEnded(&id)
 	if j != nil && m.Job.Retry == 0 {
-		ad := n.addings[id]
+		ad := n.pendingAdds[id]
 		if ad == nil {
 			return // there is but one copy, and we have it
 		}
 		// The node that we gave it to gives it back, before it confirms.
-		if n.achieved(j, ad); n.graves.has(&id) {
-			n.sendAck(p, n.graves.ack(&id)) // its client was refused before
+		if n.achieved(j, ad); n.tombstones.has(&id) {
+			n.sendAck(p, n.tombstones.ack(&id)) // its client was refused before
 			return
 		}
 		j = nil
@@ -575,7 +575,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			return
 		}
 		j, _ = n.learnLogged(j, m.Holders)
-		if ad := n.addingOf(&id); ad != nil {
+		if ad := n.pendingAddOf(&id); ad != nil {
 			ad.away = false // it is queued here when it is promised
 		}
 		if n.inHands(j) && m.Job.Nacks <= j.Nacks {
@@ -592,7 +592,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		return // a client here works on it: our retry time counts
 	}
 	n.learnCounts(j, m)
-	if j = n.overheard(j); j.State == store.StateActive {
+	if j = n.onQueuedElsewhere(j); j.State == store.StateActive {
 		j.Flags &^= store.FlagQueuedOnce
 		if m.Job.Nacks > 0 || m.Job.Deliveries > 0 {
 			// It came back, maybe at two nodes at once, and the other one may have handed
@@ -697,15 +697,15 @@ func (n *Node) askSome() {
 func (n *Node) ask() {
 	n.askSome()
 	if n.now >= n.mesh.sweep {
-		n.mesh.sweep = n.now + hungerMS/2
+		n.mesh.sweep = n.now + demandMS/2
 		n.imports.begin()
-		n.hungry.begin()
+		n.demands.begin()
 	}
 	more := n.imports.pass(sweepSlice, func(name string, imp *imports) bool {
 		return n.now-imp.last <= broadcastLast || n.now < imp.poll || n.waits[name] != nil
 	})
-	more = n.hungry.pass(sweepSlice, func(_ string, h *hunger) bool {
-		h.line = slices.DeleteFunc(h.line, func(x hungry) bool { return n.hungerTime() >= x.until })
+	more = n.demands.pass(sweepSlice, func(_ string, h *demand) bool {
+		h.line = slices.DeleteFunc(h.line, func(x demandOf) bool { return n.demandTime() >= x.until })
 		return len(h.line) > 0
 	}) || more
 	if more {
@@ -713,6 +713,6 @@ func (n *Node) ask() {
 	}
 }
 
-// hungerTime is the time by which nodes that asked in vain are remembered, ms: it
+// demandTime is the time by which nodes that asked in vain are remembered, ms: it
 // stands still while the process does.
-func (n *Node) hungerTime() int64 { return n.now - n.skipped }
+func (n *Node) demandTime() int64 { return n.now - n.skipped }

@@ -101,7 +101,7 @@ func (n *Node) allDeleted(at uint64) {
 
 // wasDeleted says of a job that isn't known here, and was once, whether it was deleted.
 func (n *Node) wasDeleted(m *wire.Message) bool {
-	n.bury() // a message may come before the tick
+	n.scheduleFree() // a message may come before the tick
 	n.flushedAll()
 	return n.deletedUpTo(m.Queue, m.Job.CTime)
 }
@@ -227,7 +227,7 @@ func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 // fits says whether a node can be given a waiting job, and its key isn't being worked on while it
 // doesn't wait for that. A job that wasn't given is looked at again when it fits: at once where it is its key that
 // becomes free ([Node.unbar]), or the last one that waits for it that goes ([Node.untie]), else within 5 to 10 s
-// ([Node.feedAgain]).
+// ([Node.serveDemandAgain]).
 func (n *Node) fits(p *Peer, j *store.Job) bool {
 	if !n.takes(p, j) {
 		return false
@@ -291,6 +291,6 @@ func (n *Node) unbar(name []byte) {
 func (n *Node) lookAnew(id *store.ID) {
 	if j := n.store.Lookup(id); j != nil && j.Place == store.InWaiting {
 		n.notPast(j)
-		n.feedLater(j.Queue)
+		n.serveDemandLater(j.Queue)
 	}
 }

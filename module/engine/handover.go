@@ -116,8 +116,8 @@ func (n *Node) OfferedTo(j *store.Job) uint64 {
 	return uint64(o.to)
 }
 
-// round is one handing over of a job.
-type round struct {
+// handoverRound is one handing over of a job.
+type handoverRound struct {
 	id     store.ID
 	number uint64
 }
@@ -148,7 +148,7 @@ func (n *Node) SetLife(id wire.NodeID, life uint64) {
 // offer begins to hand a waiting job over.
 func (n *Node) offer(j *store.Job, p *Peer) {
 	o := offered{to: p.Node, life: n.mesh.lives[p.ID], round: n.random.Uint64(), wait: offerAgainMS}
-	now := n.steady()
+	now := n.monotonic()
 	o.next, o.until = now+o.wait, now+j.ETime-n.now
 	n.store.Hold(j)
 	j = n.noteOffer(j, &o)
@@ -169,7 +169,7 @@ func (n *Node) sendOffer(j *store.Job, p *Peer, o *offered) {
 		o.up, o.unanswered = p.up, 0
 	}
 	o.unanswered++
-	o.kin = kinOf(m.Job.Extras)
+	o.kin = promisedDependents(m.Job.Extras)
 	n.send(p, m)
 }
 
@@ -200,11 +200,11 @@ func (n *Node) review(id *store.ID, o *offered) *store.Job {
 		o.life = 0
 	}
 	switch {
-	case j == nil && n.outOfSight() && n.steady() < o.until:
+	case j == nil && n.outOfSight() && n.monotonic() < o.until:
 		// It may be in another database. The rest is decided when it is back.
 	case j == nil || !inRound(j, o.round):
 		n.offers.remove(*id)
-	case o.accepted && kinOf(j.Extras()) == 0:
+	case o.accepted && promisedDependents(j.Extras()) == 0:
 		n.given(j)
 	case o.life == 0:
 		if !o.doubted {
@@ -250,8 +250,8 @@ func (n *Node) reopen(id *store.ID, o *offered) {
 func (n *Node) given(j *store.Job) {
 	n.offers.remove(j.ID)
 	id := j.ID
-	n.entrust(j)
-	n.entrusted.add(id) // also where it has no locks: who asks about it is to ask again
+	n.delegate(j)
+	n.delegated.add(id) // also where it has no locks: who asks about it is to ask again
 	n.remove(j)
 	n.evicted(id, false) // jobs that came to wait for it meanwhile
 }
@@ -281,10 +281,10 @@ func (n *Node) unoffer(j *store.Job) {
 // onOffer takes an at-most-once job, once.
 func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	r := round{id, m.Round}
+	r := handoverRound{id, m.Round}
 	if t := n.taken.get(r); t != nil {
-		if n.takeKin(p, m) {
-			t.kin = uint8(kinOf(m.Job.Extras))
+		if n.takeDependents(p, m) {
+			t.kin = uint8(promisedDependents(m.Job.Extras))
 		}
 		n.sendTaken(p, r, t.kin) // the answer was lost, or comes late
 		return
@@ -293,21 +293,21 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 		n.refuse(p, m, wire.IsPassive)
 		return
 	}
-	told := uint8(kinOf(m.Job.Extras))
-	if n.graves.has(&id) {
-		n.takeKin(p, m)
+	told := uint8(promisedDependents(m.Job.Extras))
+	if n.tombstones.has(&id) {
+		n.takeDependents(p, m)
 		n.sendTaken(p, r, told) // it is done, or deleted: nobody is to have it
 		return
 	}
 	var kin []byte
 	if j := n.lookEnded(&id); j != nil {
 		kin = slices.Clone(j.Extra(store.TagKin))
-		ad := n.addings[id]
+		ad := n.pendingAdds[id]
 		switch o := n.offers.get(id); {
 		case ad != nil:
 			// The node that we gave it to gives it back, before it confirms.
-			if n.achieved(j, ad); n.graves.has(&id) {
-				n.takeKin(p, m)
+			if n.achieved(j, ad); n.tombstones.has(&id) {
+				n.takeDependents(p, m)
 				n.sendTaken(p, r, told) // its client was refused before
 				return
 			}
@@ -320,7 +320,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 		case j.Uncertain() && j.State == store.StateActive:
 			n.given(j) // there is but one, and that node has it for certain
 		default:
-			n.takeKin(p, m)
+			n.takeDependents(p, m)
 			n.sendTaken(p, r, told) // there is but one, and we have it
 			return
 		}
@@ -329,8 +329,8 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	if j == nil {
 		return
 	}
-	j = n.noteKin(j, kin)
-	now := n.steady()
+	j = n.noteDependents(j, kin)
+	now := n.monotonic()
 	n.taken.put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.up, kin: told})
 	n.sendTaken(p, r, told)
 	n.Stats.Imported++
@@ -339,36 +339,36 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	n.requeue(j, false)
 }
 
-func (n *Node) sendTaken(p *Peer, r round, kin uint8) {
+func (n *Node) sendTaken(p *Peer, r handoverRound, kin uint8) {
 	n.send(p, &wire.Message{Kind: wire.Taken, Flags: kin, ID: r.id, Round: r.number})
 }
 
-// kinOf counts the nodes that asked about a job, by its extras, as Taken tells the number.
-func kinOf(extras []byte) int {
+// promisedDependents counts the nodes that asked about a job, by its extras, as Taken tells the number.
+func promisedDependents(extras []byte) int {
 	return min(len(store.FindExtra(extras, store.TagKin))/nodeLen, math.MaxUint8)
 }
 
-// takeKin notes the nodes that asked the giver about a job while it offered that to this node.
+// takeDependents notes the nodes that asked the giver about a job while it offered that to this node.
 // The giver hears it where the job is done: it tells them. False: the job is out of sight.
-func (n *Node) takeKin(p *Peer, m *wire.Message) bool {
+func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
 	id, kin := store.ID(m.ID), store.FindExtra(m.Job.Extras, store.TagKin)
 	switch j := n.lookEnded(&id); {
 	case len(kin) == 0:
 	case n.passive || n.loading || j == nil && n.away(&id):
 		return false
-	case j == nil && (n.graves.has(&id) || n.store.Done(&id)):
-		n.sendAck(p, n.graves.ack(&id))
+	case j == nil && (n.tombstones.has(&id) || n.store.Done(&id)):
+		n.sendAck(p, n.tombstones.ack(&id))
 	case j == nil:
 	case j.State == store.StateAcked:
 		n.correct(p, j, nil)
 	default:
-		n.log(LogState, n.noteKin(j, kin))
+		n.log(LogState, n.noteDependents(j, kin))
 	}
 	return true
 }
 
-// noteKin adds nodes to those that asked about a job, which may move.
-func (n *Node) noteKin(j *store.Job, kin []byte) *store.Job {
+// noteDependents adds nodes to those that asked about a job, which may move.
+func (n *Node) noteDependents(j *store.Job, kin []byte) *store.Job {
 	for ; len(kin) >= nodeLen; kin = kin[nodeLen:] {
 		if p := n.mesh.by[wire.Node(binary.BigEndian.Uint64(kin))]; p != nil && !noted(j, store.TagKin, p) {
 			j, _ = n.noteNode(j, store.TagKin, p)
@@ -390,7 +390,7 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 		o.accepted = true
 		return
 	case j != nil && inRound(j, m.Round):
-		if kin := kinOf(j.Extras()); o != nil && isOffered(j) && kin > int(m.Flags) {
+		if kin := promisedDependents(j.Extras()); o != nil && isOffered(j) && kin > int(m.Flags) {
 			if kin > o.kin {
 				o.repeated = true
 				n.sendOffer(j, p, o)
@@ -421,7 +421,7 @@ func (n *Node) onDeclined(p *Peer, m *wire.Message) {
 	}
 }
 
-func (n *Node) onSettled(m *wire.Message) { n.taken.remove(round{m.ID, m.Round}) }
+func (n *Node) onSettled(m *wire.Message) { n.taken.remove(handoverRound{m.ID, m.Round}) }
 
 // Unsent follows a message that the bus didn't accept: the node is certain never to
 // get it. The caller need not call it for messages without a job.
@@ -430,7 +430,7 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 	if p == nil || n.passive {
 		return
 	}
-	p.choked = n.steady() + chokedMS
+	p.choked = n.monotonic() + chokedMS
 	id := store.ID(*job)
 	j := n.store.Lookup(&id)
 	if j == nil {
@@ -452,7 +452,7 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 		n.starvesStill(p, j.Queue)
 		n.unexport(j)
 	case wire.ReplJob:
-		if ad := n.addings[id]; ad != nil && j.HeldBy(uint64(p.Node)) {
+		if ad := n.pendingAdds[id]; ad != nil && j.HeldBy(uint64(p.Node)) {
 			ad.unsent = append(ad.unsent, p.Node)
 		}
 	}
@@ -484,7 +484,7 @@ func (n *Node) takes(p *Peer, j *store.Job) bool {
 	if j.Retry > 0 {
 		return true
 	}
-	return (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Ties() > 0 && n.tied(j)) && j.Extra(store.TagKin) == nil
+	return (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Edges() > 0 && n.hasEdges(j)) && j.Extra(store.TagKin) == nil
 }
 
 // reviewHandovers follows a node that is connected again, or one of the mesh no more: all
@@ -498,7 +498,7 @@ func (n *Node) reviewHandovers() {
 
 // reviewOn goes on with that. It returns what is left of a tick's budget.
 func (n *Node) reviewOn() (budget int) {
-	now := n.steady()
+	now := n.monotonic()
 	budget = tickBudget
 	for n.offers.left > 0 && budget > 0 && !n.passive && !n.loading { // else the jobs aren't known
 		n.offers.pass(1, func(id store.ID, o *offered) bool {
@@ -508,7 +508,7 @@ func (n *Node) reviewOn() (budget int) {
 	}
 	for n.taken.left > 0 && budget > 0 {
 		budget--
-		n.taken.pass(1, func(r round, t *taken) bool { return n.takenAgain(r, t, now) })
+		n.taken.pass(1, func(r handoverRound, t *taken) bool { return n.takenAgain(r, t, now) })
 	}
 	if n.offers.left+n.taken.left > 0 {
 		n.hurryTick()
@@ -518,7 +518,7 @@ func (n *Node) reviewOn() (budget int) {
 
 // tickHandovers repeats what wasn't answered, a few at a time.
 func (n *Node) tickHandovers() {
-	now, budget := n.steady(), n.reviewOn()
+	now, budget := n.monotonic(), n.reviewOn()
 	for steps := handoverSteps; steps > 0 && budget > 0 && n.offers.len() > 0; steps-- {
 		id, o := n.offers.next()
 		budget -= n.offerAgain(id, o, now)
@@ -550,7 +550,7 @@ func (n *Node) offerAgain(id store.ID, o *offered, now int64) (cost int) {
 }
 
 // takenAgain repeats a Taken in the same way. False: the round is to be forgotten.
-func (n *Node) takenAgain(r round, t *taken, now int64) (keep bool) {
+func (n *Node) takenAgain(r handoverRound, t *taken, now int64) (keep bool) {
 	p := n.mesh.by[t.from]
 	back := p != nil && p.Connected && p.up != t.up
 	switch {
@@ -590,7 +590,7 @@ func (n *Node) resumeOffer(j *store.Job, doubtful bool) {
 	if doubtful {
 		o.life = 0
 	}
-	o.wait, o.next, o.until = offerAgainMS, n.steady(), n.steady()+j.ETime-n.now
+	o.wait, o.next, o.until = offerAgainMS, n.monotonic(), n.monotonic()+j.ETime-n.now
 	o.repeated = true
 	n.offers.put(j.ID, o)
 }

@@ -92,7 +92,7 @@ func (n *Node) runIsLocked(j *store.Job) bool {
 
 // tickIdle asks about some idle copies.
 func (n *Node) tickIdle() {
-	d, now := &n.idling, n.steady()
+	d, now := &n.idling, n.monotonic()
 	n.endAskIdle(now)
 	if n.lazy || n.leaving || !n.allThere() || !n.store.AnyParts() || n.store.Jobs() == 0 {
 		return
@@ -161,7 +161,7 @@ func (n *Node) mayAsk(j *store.Job) bool {
 func (n *Node) askIdle(j *store.Job, since int64) {
 	d := &n.idling
 	d.asks++
-	q := &idle{id: j.ID, number: d.asks, at: n.steady()}
+	q := &idle{id: j.ID, number: d.asks, at: n.monotonic()}
 	if d.open == nil {
 		d.open = map[store.ID]*idle{}
 	}
@@ -190,11 +190,11 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	j := n.store.Lookup(&id)
 	switch {
-	case j == nil && (n.graves.has(&id) || n.store.Done(&id)):
-		n.sendAck(p, n.graves.ack(&id))
+	case j == nil && (n.tombstones.has(&id) || n.store.Done(&id)):
+		n.sendAck(p, n.tombstones.ack(&id))
 		return
 	case j == nil:
-		if n.away(&id) || n.addingOf(&id) != nil || n.wholeFor() <= m.Span+wholeSpareMS || n.now < n.idling.deleted {
+		if n.away(&id) || n.pendingAddOf(&id) != nil || n.wholeFor() <= m.Span+wholeSpareMS || n.now < n.idling.deleted {
 			return
 		}
 	case j.State == store.StateAcked:
@@ -217,7 +217,7 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 func (n *Node) onIdle(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	q := n.idling.open[id]
-	if q == nil || q.number != m.Round || n.steady() > q.at+idleWaitMS {
+	if q == nil || q.number != m.Round || n.monotonic() > q.at+idleWaitMS {
 		return
 	}
 	at := slices.Index(q.open, p.Node)
@@ -235,7 +235,7 @@ func (n *Node) onIdle(p *Peer, m *wire.Message) {
 		delete(n.idling.open, id)
 	case len(q.open) > 0:
 	case n.askOf(q, j, since, func(p *Peer) bool { return !slices.Contains(q.said, p.Node) }):
-		q.at = n.steady()
+		q.at = n.monotonic()
 	default:
 		delete(n.idling.open, id)
 		n.Stats.Idle++

@@ -59,8 +59,8 @@ func (n *Node) External() bool {
 	return n.leaving || n.MemoryLevel() > 0 && n.Reachable() > 0
 }
 
-// whereabouts is where the copies of a job that is being added are to be.
-type whereabouts struct {
+// placement is where the copies of a job that is being added are to be.
+type placement struct {
 	external  bool // not here
 	elsewhere int
 	family    []byte       // an extra
@@ -96,7 +96,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 			n.begun(u)
 		} else if answer, err, over := n.refused(a, u, &holder.Job); over {
 			if !n.alone() {
-				n.suspectLock(holder)
+				n.checkOrphanLock(holder)
 			}
 			n.store.FreeJob(j)
 			return answer, false, err
@@ -120,7 +120,7 @@ func (n *Node) newJob(a *Add, extras []byte, elsewhere int) *store.Job {
 }
 
 // addable refuses what can't be added, and tells where the copies of the rest go.
-func (n *Node) addable(a *Add) (w whereabouts, err error) {
+func (n *Node) addable(a *Add) (w placement, err error) {
 	if n.passive {
 		return w, ErrReplica
 	}
@@ -152,7 +152,7 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 		}
 	}
 	if err == nil && a.Family() {
-		w.family, err = n.kinship(&a.Members)
+		w.family, err = n.dependenciesOf(&a.Members)
 	}
 	if err == nil && q != nil {
 		switch {
@@ -172,7 +172,7 @@ func (n *Node) addable(a *Add) (w whereabouts, err error) {
 }
 
 // enlist makes a job known that nothing stands against, or frees it.
-func (n *Node) enlist(a *Add, j *store.Job, w whereabouts) (wait bool, err error) {
+func (n *Node) enlist(a *Add, j *store.Job, w placement) (wait bool, err error) {
 	q := w.queue
 	if q == nil {
 		q = n.store.Queue(a.Queue)
@@ -200,7 +200,7 @@ func (n *Node) enlist(a *Add, j *store.Job, w whereabouts) (wait bool, err error
 	case a.Async:
 		n.begin(n.place(j, w.elsewhere, wire.NoReply)) // of the other copies nothing is promised
 	default:
-		n.startAdding(j, a, w.external, w.elsewhere)
+		n.startPendingAdd(j, a, w.external, w.elsewhere)
 		return true, nil
 	}
 	return false, nil
@@ -260,7 +260,7 @@ func (n *Node) followCTime(c uint64, most int64) {
 // push puts a job into its queue, without counting or logging.
 func (n *Node) push(j *store.Job) {
 	q := j.Queue
-	n.dismiss(j)
+	n.clearWorker(j)
 	j.Flags &^= store.FlagReturning // and uncertain: it is known not to be delivered
 	n.pushBack(j)
 	j.QTime = n.retryAt(j)
@@ -444,20 +444,20 @@ func (n *Node) Ack(id *store.ID) bool {
 		n.endUnknown(id, false)
 		return false
 	}
-	if ad := n.addingOf(id); ad != nil {
+	if ad := n.pendingAddOf(id); ad != nil {
 		n.worked(j, ad)
 	}
 	counted := j.State != store.StateAcked
 	if counted {
 		n.Stats.Acked++
 		if !n.alone() {
-			j = n.tellsTakers(n.tellsKin(j))
+			j = n.tellsTakers(n.tellsDependents(j))
 		}
 		if j.Holders() == 0 {
-			if j.Parts > 0 || n.store.Ties() > 0 {
-				n.ended(j, false, source{})
+			if j.Parts > 0 || n.store.Edges() > 0 {
+				n.ended(j, false, origin{})
 			}
-			if n.store.Knot(id) == nil {
+			if n.store.Dependents(id) == nil {
 				n.forgetJob(j, nil) // there is nobody to tell
 				return true
 			}
@@ -474,13 +474,13 @@ func (n *Node) Ack(id *store.ID) bool {
 // word back that an ACKJOB has left for those that don't know yet.
 func (n *Node) FastAck(id *store.ID) bool {
 	j := n.store.Lookup(id)
-	if j != nil && (n.hasKin(j) || j.State == store.StateAcked) {
+	if j != nil && (n.hasDependents(j) || j.State == store.StateAcked) {
 		return n.Ack(id)
 	}
 	m := wire.Message{Kind: wire.DelJob, Flags: wire.ByClient, ID: *id}
 	if j == nil {
 		if j = n.lookEnding(id); j != nil {
-			if n.hasKin(j) || j.State == store.StateAcked {
+			if n.hasDependents(j) || j.State == store.StateAcked {
 				n.endAway(j, false)
 				return false
 			}
@@ -510,7 +510,7 @@ func (n *Node) Delete(id *store.ID) bool {
 	if n.inHands(j) {
 		n.idling.deleted = max(n.idling.deleted, j.QTime)
 	}
-	if ad := n.addings[*id]; ad != nil {
+	if ad := n.pendingAdds[*id]; ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
 		return true
@@ -520,7 +520,7 @@ func (n *Node) Delete(id *store.ID) bool {
 		return true
 	}
 	if j.Holders() == 0 {
-		if n.gone(j, source{}) {
+		if n.gone(j, origin{}) {
 			n.remove(j)
 		}
 		return true
@@ -687,7 +687,7 @@ func (n *Node) expireCopy(j *store.Job) bool {
 	f, _ := j.Family()
 	id, unreleased := j.ID, f.Unreleased()
 	if j.State == store.StateActive && j.Place == store.InHeld && j.Flags&(store.FlagAnnounced|store.FlagQueuedOnce) != store.FlagAnnounced {
-		n.entrust(j)
+		n.delegate(j)
 	} else {
 		n.endFresh(j)
 	}
@@ -743,7 +743,7 @@ func (n *Node) evictSome() (evicted int) {
 		n.evict = n.store.ScanJobs(n.evict, &n.scratch.jobs)
 		for _, j := range n.scratch.jobs {
 			if j.State == store.StateAcked || j.State == store.StateActive && j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) == store.FlagDelivered {
-				if n.tied(j) || n.owesKin(j) {
+				if n.hasEdges(j) || n.owesDependents(j) {
 					continue // nobody might know then how it ended
 				}
 				freed := n.store.Freed()
@@ -815,7 +815,7 @@ func (n *Node) losesOne(j *store.Job) {
 		return
 	}
 	id := f.ID(0)
-	if n.untie(&id, &j.ID) {
+	if n.removeEdge(&id, &j.ID) {
 		n.lookLater(n.store.Lookup(&id))
 	}
 }

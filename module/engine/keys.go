@@ -7,9 +7,9 @@ import (
 	"jobmesh/module/store"
 )
 
-// limbo holds queues whose key has just let go of them: deleted, or renamed
+// unlinked holds queues whose key has just let go of them: deleted, or renamed
 // and about to be taken back. The next tick buries those that weren't.
-type limbo struct {
+type unlinked struct {
 	box unsafe.Pointer
 	q   *store.Queue
 }
@@ -40,13 +40,13 @@ func (n *Node) Unlinked(box unsafe.Pointer, q *store.Queue) {
 	}
 	if n.store.Condemned(q) {
 		q.Box = nil
-		n.store.BuryCondemned(q)
+		n.store.ScheduleFreeCondemned(q)
 		n.hurryTick()
 		return
 	}
 	n.let(q)
 	q.Box = nil
-	n.limbo = append(n.limbo, limbo{box, q})
+	n.unlinked = append(n.unlinked, unlinked{box, q})
 }
 
 // let makes a queue's jobs unknown, whether it was visible or dormant.
@@ -95,9 +95,9 @@ func (n *Node) forgetDormant(q *store.Queue) {
 // Reclaim finds the queue that was in a value before its key was renamed or
 // moved. In place of one that was condemned it makes an empty one.
 func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
-	for i := len(n.limbo) - 1; i >= 0; i-- {
-		if l := n.limbo[i]; l.box == box {
-			n.limbo = append(n.limbo[:i], n.limbo[i+1:]...)
+	for i := len(n.unlinked) - 1; i >= 0; i-- {
+		if l := n.unlinked[i]; l.box == box {
+			n.unlinked = append(n.unlinked[:i], n.unlinked[i+1:]...)
 			l.q.Box = box
 			return l.q
 		}
@@ -110,10 +110,10 @@ func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
 // home first, and on what a server had listed, where the job is.
 func (n *Node) Restored(q *store.Queue, name []byte, db int) (dropped int) {
 	if db != 0 {
-		n.bury() // as in Attached
+		n.scheduleFree() // as in Attached
 		n.listAll()
 		if dropped = n.store.List(q); !n.loading && !n.passive {
-			n.tieAll(q)
+			n.addEdges(q)
 		}
 	}
 	return dropped + n.Attached(q, name, db)
@@ -128,7 +128,7 @@ func (n *Node) Restored(q *store.Queue, name []byte, db int) (dropped int) {
 func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	// The queue that this one replaces may have had jobs with the same IDs: they must not
 	// stand in the way.
-	n.bury()
+	n.scheduleFree()
 	dormant := q.DB != 0
 	q.DB = int32(db)
 	n.unsettle(q)
@@ -136,7 +136,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		n.setDormant(append(n.dormant, q))
 		n.store.Rename(q, name)
 		if !n.loading && !n.passive && !n.store.Listed(q) {
-			n.tieAll(q) // Settle does it for queues that are being loaded
+			n.addEdges(q) // Settle does it for queues that are being loaded
 		}
 		return 0
 	}
@@ -187,13 +187,13 @@ func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
 
 // serveBehind serves those who wait for a queue, behind the command or event that this is.
 func (n *Node) serveBehind(q *store.Queue) {
-	if q.Head != nil && (n.waitersOf(q) > 0 || n.hungry.len() > 0) {
+	if q.Head != nil && (n.waitersOf(q) > 0 || n.demands.len() > 0) {
 		n.serveLater(q)
 	}
 }
 
 // outOfSight says whether there are queues whose jobs aren't known for the time being.
-func (n *Node) outOfSight() bool { return len(n.dormant)+len(n.limbo) > 0 }
+func (n *Node) outOfSight() bool { return len(n.dormant)+len(n.unlinked) > 0 }
 
 func (n *Node) setDormant(list []*store.Queue) {
 	n.dormant = list
@@ -274,19 +274,19 @@ func (n *Node) listAll() {
 	n.recount = true
 }
 
-// bury gives up the queues in limbo.
-func (n *Node) bury() {
-	for _, l := range n.limbo {
+// scheduleFree gives up the unlinked queues.
+func (n *Node) scheduleFree() {
+	for _, l := range n.unlinked {
 		n.queueDeleted(l.q)
-		n.store.Bury(l.q)
+		n.store.ScheduleFree(l.q)
 	}
-	n.limbo = n.limbo[:0]
+	n.unlinked = n.unlinked[:0]
 }
 
 // Flushed forgets what a database holds (-1: all), just before its values are
 // freed by their owner.
 func (n *Node) Flushed(db int) {
-	n.bury()
+	n.scheduleFree()
 	n.store.ForgetCondemned(db)
 	if db <= 0 {
 		if n.shared() && n.store.Jobs() > 0 {
@@ -316,8 +316,8 @@ func (n *Node) forgetAll(forget func()) {
 	forget()
 	n.recount = true
 	n.made = n.made[:0]
-	n.kin.untied = true
-	n.era++
+	n.deps.untied = true
+	n.flushEpoch++
 	n.sweepLocks()
 	n.visible, n.cursor, n.evict = 0, 0, 0
 }
@@ -326,7 +326,7 @@ func (n *Node) forgetAll(forget func()) {
 func (n *Node) takeOut(q *store.Queue) {
 	*(**store.Queue)(q.Box) = nil
 	q.Box = nil
-	n.store.Bury(q)
+	n.store.ScheduleFree(q)
 }
 
 // Swapped follows SWAPDB: queues fall dormant, others wake. The server allows equal
@@ -338,7 +338,7 @@ func (n *Node) Swapped(a, b int) {
 	if b == 0 {
 		a, b = b, a
 	}
-	n.bury() // as in Attached
+	n.scheduleFree() // as in Attached
 	n.store.SwapCondemned(int32(a), int32(b))
 	var out []*store.Queue
 	away := store.Warmed(n.dormant, 1)
@@ -351,7 +351,7 @@ func (n *Node) Swapped(a, b int) {
 		n.visible = 0
 		away = n.store.Returning(n.dormant)
 	}
-	awaited := len(n.waits)+n.hungry.len() > 0
+	awaited := len(n.waits)+n.demands.len() > 0
 	// Until all are back, those that are back already count as dormant too: no harm.
 	var kept []*store.Queue
 	for q := range away {
@@ -403,6 +403,6 @@ func (n *Node) Flush() {
 func (n *Node) ApplyFlush() { n.condemn() }
 
 func (n *Node) condemn() {
-	n.bury()
+	n.scheduleFree()
 	n.forgetAll(n.store.Condemn)
 }

@@ -22,7 +22,7 @@ func TestLearntVoteOfTwoClaims(t *testing.T) {
 		for _, p := range []wire.NodeID{mate, third} {
 			n.AddPeer(p, "10.0.0.1:1")
 		}
-		n.DistrustLocks()
+		n.MarkLocksIncomplete()
 		receive := func(from wire.NodeID, m wire.Message) {
 			require.NoError(t, n.Receive(from, m.Append(nil)))
 			n.Effects()
@@ -55,7 +55,7 @@ func TestLearntVoteIsNotShortened(t *testing.T) {
 	name := store.AppendBareName(nil, []byte("n"))
 	old, late := uint64(now)<<20+1<<20, uint64(now)<<20+1<<21
 	short := wire.Lock{Name: name, Owner: []byte("x"), Token: old, Lease: 5_000, Left: 3_000}
-	extended := wire.Lock{Name: name, Owner: []byte("x"), Token: old, Lease: 600_000, Left: 600_000, Flags: 8} // lockKept
+	extended := wire.Lock{Name: name, Owner: []byte("x"), Token: old, Lease: 600_000, Left: 600_000, Flags: 8} // lockRenewed
 	failed := wire.Lock{Name: name, Owner: []byte("x"), Token: late, Lease: 5_000, Left: 4_000}
 	whole := extended
 	whole.Flags = 0
@@ -108,7 +108,7 @@ func learner(t *testing.T, now int64, locks []wire.Lock) (*engine.Node, []wire.N
 	for _, p := range peers {
 		n.AddPeer(p, "10.0.0.1:1")
 	}
-	n.DistrustLocks()
+	n.MarkLocksIncomplete()
 	for i, lock := range locks {
 		n.PeerUp(peers[i], "10.0.0.1:1", false)
 		n.Tick()

@@ -74,7 +74,7 @@ func (n *Node) depart(j *store.Job) {
 	if j.State != store.StateActive || j.Reason() != store.Delayed || j.Retry == 0 || held(j) || j.Unique() != nil && j.Unique().Tries() > 0 || j.QTime <= n.now+2*store.AnnounceMS {
 		return
 	}
-	if p := n.stayer(j); p != nil && n.steady() >= p.choked {
+	if p := n.stayer(j); p != nil && n.monotonic() >= p.choked {
 		j.Flags &^= store.FlagAnnounced
 		n.arm(j)
 		n.send(p, &wire.Message{Kind: wire.Enqueue, Flags: wire.Leaves, ID: j.ID, Span: j.QTime - n.now})
@@ -110,8 +110,8 @@ func (n *Node) onDeparting(p *Peer, j *store.Job, span int64) {
 // onDepartingUnknown answers where this node has no copy of such a job: the sender asks another holder then.
 func (n *Node) onDepartingUnknown(p *Peer, id *store.ID) {
 	switch {
-	case n.graves.has(id) || n.store.Done(id):
-		n.sendAck(p, n.graves.ack(id))
+	case n.tombstones.has(id) || n.store.Done(id):
+		n.sendAck(p, n.tombstones.ack(id))
 	case !n.away(id):
 		n.send(p, &wire.Message{Kind: wire.Refused, ID: *id, Count: wire.Deleted})
 	}

@@ -30,7 +30,7 @@ func (n *Node) BeginLoading() {
 
 // EndLoading ends loading; the caller settles what was loaded.
 func (n *Node) EndLoading() {
-	n.bury() // the log's deletions, which were noted when they were made
+	n.scheduleFree() // the log's deletions, which were noted when they were made
 	n.loading = false
 }
 
@@ -166,7 +166,7 @@ func (n *Node) settleSome(s *settling) (done bool) {
 			n.store.HoldAll(q, func() bool { return false })
 			q.Flags |= queueUnsettled
 		}
-		n.tieAll(q)
+		n.addEdges(q)
 		if q.Flags&queueUnsettled != 0 {
 			s.uncertain += n.doubtAway(q, s.Trust)
 		}
@@ -307,7 +307,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		if j.Retry > 0 && !s.Same && (at == 0 || hasRun(j)) {
 			// The lock of its run begins anew, and goes by a clock that doesn't jump. A wall
 			// clock that was set meanwhile must not have its end come before the worker's.
-			j = n.setWorker(j, since(j), []byte(n.workerOf(j)))
+			j = n.putWorker(j, since(j), []byte(n.workerOf(j)))
 			was := at
 			if at = max(at, n.retryAt(j)); was > 0 && !n.expiresInHands && j.ETime < at+int64(j.Retry)*1000 {
 				j.ETime += at - was // as much as is left of its life after it is due stays

@@ -17,7 +17,7 @@ import (
 // One that is past its lease is as good as free, and is removed when somebody
 // comes by; where somebody waits for it, its deadline is watched.
 //
-// In a mesh what lies in the table is this node's vote (vote.go); claim.go says how
+// In a mesh what lies in the table is this node's vote (vote.go); acquisition.go says how
 // votes become a lock.
 
 const (
@@ -48,21 +48,21 @@ const (
 	lockAlone
 	// lockOutlives: the end of its job doesn't end it (UNIQUE window).
 	lockOutlives
-	// lockKept: its holder had it before it was given this token.
-	lockKept
+	// lockRenewed: its holder had it before it was given this token.
+	lockRenewed
 	// lockForeign: a vote of a mesh, for a job that this node need not know.
 	lockForeign
 	// lockLogged: it is in the log, so its end must be too. Never saved as true.
 	lockLogged
 	// lockClaimed, in what is told of a lock: it may be a vote for a claim that fails yet.
 	lockClaimed
-	// lockSoft: learnt from another's table. That may be older than what this node
+	// lockUnconfirmed: learnt from another's table. That may be older than what this node
 	// has forgotten, so it stands against others, and doesn't count for its holder
 	// until a majority of other votes has.
-	lockSoft
+	lockUnconfirmed
 
-	lockWeak  = lockAny | lockAlone
-	lockSaved = lockAny | lockAlone | lockOutlives | lockKept | lockForeign | lockSoft
+	lockNonQuorum = lockAny | lockAlone
+	lockSaved     = lockAny | lockAlone | lockOutlives | lockRenewed | lockForeign | lockUnconfirmed
 )
 
 // deadline is a lock that somebody waits for and that ends by itself, or one that isn't to
@@ -88,14 +88,14 @@ func (n *Node) await(name []byte, at int64) {
 		d.at = at
 		heap.Fix(&n.deadlines, d.pos)
 	}
-	n.wake = min(n.wake, n.now+max(at-n.steady(), 0))
+	n.wake = min(n.wake, n.now+max(at-n.monotonic(), 0))
 }
 
 // unawait ends that, where nothing is left to be looked at.
 func (n *Node) unawait(name []byte) {
 	switch d := n.awaited[string(name)]; {
 	case d == nil:
-	case n.consents.rests[d.name] != nil:
+	case n.uniqueMesh.backoffs[d.name] != nil:
 		d.wait = 0 // it was for the holder that is gone
 	default:
 		heap.Remove(&n.deadlines, d.pos)
@@ -230,7 +230,7 @@ func (n *Node) liveLock(name []byte) *store.Lock {
 // isLive says whether a lock (nil: none) is held still: its lease lasts, and where
 // a job of this node has it that says so too.
 func (n *Node) isLive(l *store.Lock) bool {
-	if l == nil || l.Until != 0 && l.Until <= n.steady() {
+	if l == nil || l.Until != 0 && l.Until <= n.monotonic() {
 		return false
 	}
 	if len(n.clears) > 0 && n.clearingOf(l) != nil {
@@ -241,7 +241,7 @@ func (n *Node) isLive(l *store.Lock) bool {
 
 // lives is isLive, but for locks that are being cleared.
 func (n *Node) lives(l *store.Lock) bool {
-	if l.Until != 0 && l.Until <= n.steady() {
+	if l.Until != 0 && l.Until <= n.monotonic() {
 		return false
 	}
 	return l.Space() == store.LockBare || l.Flags&lockForeign != 0 && !n.alone() || n.holds(l)
@@ -249,7 +249,7 @@ func (n *Node) lives(l *store.Lock) bool {
 
 // takeLock gives a lock to a job, for lease ms (0: until it is freed), where no
 // other holds it; then holder is nil. A job that has it already keeps its token,
-// and its lease begins anew. Only this node decides; see [Node.claimLock].
+// and its lease begins anew. Only this node decides; see [Node.acquireForJob].
 func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
 	return n.takeHashed(name, n.store.LockHash(name), id, lease)
 }
@@ -285,7 +285,7 @@ func (n *Node) freeLock(name []byte, id *store.ID) bool {
 		return false
 	}
 	if !n.alone() && !n.passive && !n.loading {
-		n.owe(name, holder{id: *id}, l.Token, 0, n.allPeers())
+		n.enqueueUnlock(name, holder{id: *id}, l.Token, 0, n.allPeers())
 	}
 	n.removeLock(l)
 	return true
@@ -294,20 +294,20 @@ func (n *Node) freeLock(name []byte, id *store.ID) bool {
 // newLock makes a lock; there must be none of that name.
 func (n *Node) newLock(name, owner []byte) *store.Lock {
 	l := n.store.NewLock(name, owner)
-	l.Era = n.era
+	l.Era = n.flushEpoch
 	return l
 }
 
 // setFlags replaces a lock's flags, but those that are of the moment.
 func (n *Node) setFlags(l *store.Lock, flags uint8) {
-	n.countWeak(l, -1)
+	n.countNonQuorum(l, -1)
 	l.Flags = l.Flags&^lockSaved | flags&lockSaved
-	n.countWeak(l, 1)
+	n.countNonQuorum(l, 1)
 }
 
-func (n *Node) countWeak(l *store.Lock, by int) {
-	if l.Flags&lockWeak != 0 {
-		n.weak += by
+func (n *Node) countNonQuorum(l *store.Lock, by int) {
+	if l.Flags&lockNonQuorum != 0 {
+		n.nonQuorum += by
 	}
 }
 
@@ -335,7 +335,7 @@ func (n *Node) takeOutLock(l *store.Lock) {
 	if l.Flags&lockLogged != 0 {
 		n.logEnd(l.Name(), l.Token)
 	}
-	n.countWeak(l, -1)
+	n.countNonQuorum(l, -1)
 	n.unawait(l.Name())
 	if n.alone() {
 		n.store.RemoveLock(l)
@@ -350,13 +350,13 @@ func (n *Node) dropLock(l *store.Lock) {
 	if l.Flags&lockLogged != 0 {
 		n.logEnd(l.Name(), l.Token)
 	}
-	n.countWeak(l, -1)
+	n.countNonQuorum(l, -1)
 	n.unraised(l.Name())
 	n.store.RemoveLock(l)
 }
 
 // markEnded has a lock be over, see [ended].
-func (n *Node) markEnded(l *store.Lock) { l.Flags, l.Until = 0, -max(n.steady(), 1) }
+func (n *Node) markEnded(l *store.Lock) { l.Flags, l.Until = 0, -max(n.monotonic(), 1) }
 
 // ended says whether a lock is over, and only kept for its token: were that merged
 // into the floor at once, claims for other locks that are under way would be below.
@@ -368,7 +368,7 @@ func (n *Node) lockFreed(name []byte) {
 	n.noteFreed(name)
 	n.settleContest(name)
 	if store.Space(name[0]) == store.LockRun {
-		n.store.WakeLanes(name)
+		n.store.WakeKeyQueues(name)
 		n.unbar(name)
 	}
 	n.callLine(name)
@@ -380,9 +380,9 @@ func (n *Node) untilOf(lease int64) int64 {
 	case lease == 0:
 		return 0
 	case n.alone():
-		return n.steady() + lease
+		return n.monotonic() + lease
 	}
-	return n.steady() + voteMS(lease)
+	return n.monotonic() + voteMS(lease)
 }
 
 // watchLock has [Node.Tick] see to it that a lock's end isn't missed by those
@@ -402,7 +402,7 @@ func (n *Node) watchFor(l *store.Lock, wait int64) {
 	}
 	at := l.Until
 	if n.orphaned(l) {
-		at = min(at, n.steady()+wait)
+		at = min(at, n.monotonic()+wait)
 	}
 	n.await(l.Name(), at)
 	n.awaited[string(l.Name())].wait = wait
@@ -417,31 +417,31 @@ func (n *Node) orphaned(l *store.Lock) bool {
 
 // tickLocks ends the watched locks that are over, and removes some of the others.
 func (n *Node) tickLocks() {
-	n.tickClaims()
+	n.tickAcquisitions()
 	if n.store.Locks().Len == 0 {
 		n.sweep = 0 // there is nothing left that could be swept
 		if len(n.deadlines) == 0 {
 			return
 		}
 	}
-	now := n.steady()
+	now := n.monotonic()
 	live := 0
 	for ; len(n.deadlines) > 0 && n.deadlines[0].at <= now && live < lockSlice; live++ {
 		d := heap.Pop(&n.deadlines).(*deadline)
 		name := d.name
 		delete(n.awaited, name)
-		if n.restOver([]byte(name)) {
+		if n.backoffOver([]byte(name)) {
 			live += wakeCost - 1
 		}
 		switch l := n.store.Lock([]byte(name)); {
 		case l == nil:
 		case l.Until == 0: // it had a lease until another node told of its lock
-			n.store.WakeLanes(l.Name())
+			n.store.WakeKeyQueues(l.Name())
 		case l.Until <= now:
 			n.removeLock(l)
 		default: // it was extended
 			if n.orphaned(l) {
-				n.suspectLock(l)
+				n.checkOrphanLock(l)
 			}
 			n.watchFor(l, min(max(2*d.wait, orphanFirstMS), orphanLastMS))
 		}
@@ -581,7 +581,7 @@ func (n *Node) ApplyLock(rec []byte) error {
 	}
 	if old != nil {
 		age = old.Age // by DEBUG RELOAD: it is being cleared still
-		n.countWeak(old, -1)
+		n.countNonQuorum(old, -1)
 		n.store.RemoveLock(old)
 	}
 	left := n.leaseOf(r.Flags, r.Token, r.Lease)
@@ -621,7 +621,7 @@ func (n *Node) ApplyUnlock(name []byte, token uint64) {
 		return
 	}
 	if l := n.store.Lock(name); l != nil && l.Token <= token {
-		n.countWeak(l, -1)
+		n.countNonQuorum(l, -1)
 		n.store.RemoveLock(l)
 	}
 	n.ApplyFloor(token)
@@ -642,7 +642,7 @@ func (n *Node) ApplyFloor(token uint64) {
 func (n *Node) DropLocks() {
 	n.ApplyComplete(tableLacks)
 	for l := n.store.Locks().Head; l != nil; l = n.store.Locks().Head {
-		n.countWeak(l, -1)
+		n.countNonQuorum(l, -1)
 		n.store.RemoveLock(l)
 	}
 }
@@ -682,7 +682,7 @@ func (n *Node) LockLeft(l *store.Lock) int64 {
 	if l.Until == 0 {
 		return -1
 	}
-	return max(l.Until-n.steady(), 0)
+	return max(l.Until-n.monotonic(), 0)
 }
 
 // LockSince is when a lock was taken, unix ms.
@@ -746,7 +746,7 @@ func (n *Node) mayClear(name []byte) error {
 	case n.passive:
 		return ErrReplica
 	case !n.quorate(name):
-		return (&Outcome{Kind: NoQuorum, Why: n.whyNoQuorum(&Claim{name: name})}).Err()
+		return (&Result{Kind: NoQuorum, Why: n.whyNoQuorum(&Acquisition{name: name})}).Err()
 	}
 	return nil
 }
@@ -815,7 +815,7 @@ func (n *Node) mayBeCleared(count uint64, name []byte, token uint64) bool {
 
 // clear is ClearLocks for one lock up to this token, and this node alone.
 func (n *Node) clear(name []byte, upTo uint64) (cleared int64) {
-	n.clearOutvoted(func(c *Claim) bool { return c.proposal <= upTo && bytes.Equal(c.name, name) })
+	n.clearOutvoted(func(c *Acquisition) bool { return c.proposal <= upTo && bytes.Equal(c.name, name) })
 	n.clearDispute(name, upTo)
 	l := n.store.Lock(name)
 	if l == nil {
@@ -842,7 +842,7 @@ type Clearing struct {
 	upTo    uint64 // it is for locks up to this token,
 	age     uint16 // and before this age
 	own     bool   // it is this node's, which tells the others when it begins
-	lost    bool   // and not for those of jobs that are known here, see DistrustLocks
+	lost    bool   // and not for those of jobs that are known here, see MarkLocksIncomplete
 	begun   bool
 	cleared int64
 
@@ -869,7 +869,9 @@ func (n *Node) beginClear(c *Clearing) *Clearing {
 
 func (n *Node) addClear(c *Clearing) {
 	if !c.lost {
-		n.clearOutvoted(func(claim *Claim) bool { return claim.proposal <= c.upTo && bytes.HasPrefix(claim.name, c.prefix) })
+		n.clearOutvoted(func(claim *Acquisition) bool {
+			return claim.proposal <= c.upTo && bytes.HasPrefix(claim.name, c.prefix)
+		})
 	}
 	n.store.LockAge++
 	c.age = n.store.LockAge
@@ -999,7 +1001,7 @@ func (n *Node) endClears() {
 	})
 }
 
-// distrusts says whether locks that DistrustLocks is about are in the table still.
-func (n *Node) distrusts() bool {
+// isRecovering says whether locks that MarkLocksIncomplete is about are in the table still.
+func (n *Node) isRecovering() bool {
 	return slices.ContainsFunc(n.clears, func(c *Clearing) bool { return c.lost })
 }

@@ -15,7 +15,7 @@ import (
 
 func TestLocksEndWithTheirLease(t *testing.T) {
 	now := int64(1_000_000)
-	n := New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: func() int64 { return now }})
+	n := New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
 	name := store.AppendLockName(nil, store.LockBare, []byte("q"), []byte("k"))
 	a, b := store.ID{1}, store.ID{2}
 
@@ -48,7 +48,7 @@ func TestLocksEndWithTheirLease(t *testing.T) {
 // However often a lock changes hands, its end is awaited once.
 func TestWatchedLocksTakeNoMoreMemory(t *testing.T) {
 	now := int64(1_000_000)
-	n := New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: func() int64 { return now }})
+	n := New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
 	name := store.AppendBareName(nil, []byte("n"))
 	owners := [2][]byte{[]byte("a"), []byte("b")}
 	o, _ := n.AcquireLock(name, owners[0], 3_600_000, 0, nil)
@@ -73,7 +73,7 @@ func TestWatchedLocksTakeNoMoreMemory(t *testing.T) {
 func TestLockThatEndedBeforeItsClaimCanBeLoaded(t *testing.T) {
 	now := int64(1_000_000)
 	fresh := func() *Node {
-		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: func() int64 { return now }})
+		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
 	}
 	n, peer := fresh(), wire.NodeID{0: 7, 19: 1}
 	n.PeerUp(peer, "10.0.0.1:1", false)
@@ -93,7 +93,7 @@ func TestLockThatEndedBeforeItsClaimCanBeLoaded(t *testing.T) {
 func TestTokensAreWrittenOffShortlyAhead(t *testing.T) {
 	now := int64(1_000_000)
 	fresh := func() *Node {
-		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: func() int64 { return now }})
+		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
 	}
 	n, again := fresh(), fresh()
 	type record struct{ at, token int64 }
@@ -131,7 +131,7 @@ func TestTokensAreWrittenOffShortlyAhead(t *testing.T) {
 func TestTokenOfVotesThatAreLeftIsNotClaimedAgain(t *testing.T) {
 	now := int64(1_000_000)
 	fresh := func() *Node {
-		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Steady: func() int64 { return now }})
+		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
 	}
 	n, again, peer := fresh(), fresh(), wire.NodeID{0: 7, 19: 1}
 	n.PeerUp(peer, "10.0.0.1:1", false)

@@ -116,7 +116,7 @@ func TestMemoryWhileAbstaining(t *testing.T) {
 	n.AddPeer(other, "b:1")
 	n.AddPeer(gone, "c:1")
 	n.PeerUp(other, "b:1", true)
-	n.DistrustLocks()
+	n.MarkLocksIncomplete()
 	before := alloc.Bytes
 	for i := range 100_000 {
 		if i%50 == 0 {
@@ -180,7 +180,7 @@ func TestMaxLeaseIsSetWhileAbstaining(t *testing.T) {
 	n, _, _ := node(dawn)
 	n.AddPeer(wire.NodeID{1, 2, 3}, "b:1")
 	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(-1), Unleased: true})
-	n.DistrustLocks()
+	n.MarkLocksIncomplete()
 	require.EqualValues(t, 3_690_010, n.Abstaining().Left)
 	n.SetMaxLease(10_000)
 	require.EqualValues(t, 10_260, n.Abstaining().Left)
@@ -197,7 +197,7 @@ func TestMaxLeaseIsSetWhileAbstaining(t *testing.T) {
 func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	const locks = 20_000
 	name := func(i int) []byte { return bareName(fmt.Sprint("n", i)) }
-	acquire := func(n *engine.Node, i int, owner string) engine.OutcomeKind {
+	acquire := func(n *engine.Node, i int, owner string) engine.ResultKind {
 		o, pending := n.AcquireLock(name(i), []byte(owner), 3_600_000, 0, nil)
 		require.Nil(t, pending)
 		return o.Kind
@@ -207,7 +207,7 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 		for i := range locks {
 			require.Equal(t, engine.Granted, acquire(n, i, "old"))
 		}
-		require.Equal(t, engine.Granted, func() engine.OutcomeKind {
+		require.Equal(t, engine.Granted, func() engine.ResultKind {
 			o, _ := n.AcquireLock(bareName("other"), []byte("old"), 3_600_000, 0, nil)
 			return o.Kind
 		}())
@@ -460,7 +460,7 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 		n.AddPeer(other, "b:1")
 		n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 		n.Effects()
-		n.DistrustLocks()
+		n.MarkLocksIncomplete()
 		c := counted(t, n)
 		return n, c[engine.LogUnlock]
 	}

@@ -24,7 +24,7 @@ var lockKinds = map[wire.Kind]string{
 
 var whyNames = [...]string{"", "held", "token low", "not held", "token stale", "abstains", "unproven", "uncounted"}
 
-var outcomeNames = map[engine.OutcomeKind]string{
+var outcomeNames = map[engine.ResultKind]string{
 	engine.Granted: "granted", engine.Conflict: "conflict", engine.NoQuorum: "no quorum", engine.NotHeld: "not held", engine.Stale: "stale token", engine.Aborted: "aborted",
 }
 
@@ -66,9 +66,9 @@ func (w *world) lock(l *wire.Lock) string {
 // lockText shows a message about locks.
 func (w *world) lockText(m *wire.Message) string {
 	text := ""
-	for flag, kind := range map[uint8]wire.Kind{wire.Extend: wire.Claim, wire.Fresh: wire.Unlock, wire.Partial: wire.LockPage, wire.Told: wire.LockPage, wire.Prefix: wire.ClearLocks, wire.Proven: wire.Claim} {
-		if (kind == m.Kind || flag == wire.Proven && m.Kind == wire.Unlock) && m.Flags&flag != 0 {
-			text += map[uint8]string{wire.Extend: " extend", wire.Fresh: " fresh", wire.Partial: " partial", wire.Told: " told", wire.Prefix: " prefix", wire.Proven: " proven"}[flag]
+	for flag, kind := range map[uint8]wire.Kind{wire.Extend: wire.Claim, wire.Fresh: wire.Unlock, wire.Partial: wire.LockPage, wire.Told: wire.LockPage, wire.Prefix: wire.ClearLocks, wire.Committed: wire.Claim} {
+		if (kind == m.Kind || flag == wire.Committed && m.Kind == wire.Unlock) && m.Flags&flag != 0 {
+			text += map[uint8]string{wire.Extend: " extend", wire.Fresh: " fresh", wire.Partial: " partial", wire.Told: " told", wire.Prefix: " prefix", wire.Committed: " proven"}[flag]
 		}
 	}
 	switch m.Kind {
@@ -104,7 +104,7 @@ func (w *world) lockText(m *wire.Message) string {
 	return text
 }
 
-func (w *world) outcome(o *engine.Outcome) string {
+func (w *world) outcome(o *engine.Result) string {
 	text := outcomeNames[o.Kind]
 	switch {
 	case o.Kind == engine.Granted:
@@ -162,7 +162,7 @@ func (w *world) acquire() {
 				id = store.ID{byte(len(w.ids) + 1), 23: 1}
 				w.ids[owner], w.jobs[id] = id, owner
 			}
-			n.e.ClaimLock(store.AppendLockName(nil, store.LockWait, nil, []byte(name)), &id, lease, w.d.HasArg("any"), wait, func(o engine.Outcome) {
+			n.e.ClaimLock(store.AppendLockName(nil, store.LockWait, nil, []byte(name)), &id, lease, w.d.HasArg("any"), wait, func(o engine.Result) {
 				w.say("  %s: the claim of %s ends: %s", n.name, owner, w.outcome(&o))
 			})
 			return
@@ -171,7 +171,7 @@ func (w *world) acquire() {
 	})
 }
 
-func (w *world) ended(o engine.Outcome, pending *engine.Claim) {
+func (w *world) ended(o engine.Result, pending *engine.Acquisition) {
 	if pending != nil {
 		w.say("asks")
 		return
@@ -201,7 +201,7 @@ func (w *world) unheard() {
 	token, err := strconv.ParseInt(strings.TrimPrefix(w.word(3), "#"), 10, 64)
 	require.NoError(w.t, err)
 	n.do(func() {
-		n.e.UnhearLock(name, owner, &engine.Outcome{Kind: engine.Granted, Token: uint64(dawn)<<20 + uint64(token), Kept: w.d.HasArg("kept")})
+		n.e.UnhearLock(name, owner, &engine.Result{Kind: engine.Granted, Token: uint64(dawn)<<20 + uint64(token), Kept: w.d.HasArg("kept")})
 	})
 }
 
@@ -228,7 +228,7 @@ func (w *world) clearLock() {
 // distrust NODE: its table may lack votes.
 func (w *world) distrust() {
 	n := w.actor(0)
-	n.do(n.e.DistrustLocks)
+	n.do(n.e.MarkLocksIncomplete)
 }
 
 // lost JOB tells where it is known that a job has lost a lock.
@@ -263,7 +263,7 @@ func (w *world) locks() {
 				Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Left: max(n.e.LockLeft(l), 0), Flags: l.Flags &^ 16,
 			})) + "]"
 		}
-		if c := n.e.Claims(); c > 0 {
+		if c := n.e.Acquisitions(); c > 0 {
 			text += fmt.Sprintf(" claims %d", c)
 		}
 		w.say("%s", text)

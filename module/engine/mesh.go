@@ -12,21 +12,21 @@ const (
 	addReplicaMS = 50    // one more node is asked for a copy
 	gcFirstMS    = 1_000 // between attempts to spread an acknowledgement, doubling
 	gcLastMS     = 180_000
-	graveMS      = 60_000 // how long a job that is gone is remembered, at least
-	graveMax     = 1 << 17
+	tombstoneMS  = 60_000 // how long a job that is gone is remembered, at least
+	tombstoneMax = 1 << 17
 	gcDoublings  = 10
 	gcStrangers  = 5 // attempts, in about half a minute, before holders that aren't in the node table are given up
 )
 
-// adding is an ADDJOB that waits for its copies.
-type adding struct {
+// pendingAdd is an ADDJOB that waits for its copies.
+type pendingAdd struct {
 	id       store.ID
 	client   any
 	denied   bool  // it isn't promised any more, see [Node.DenyAdd]
 	need     int   // confirmations
 	deadline int64 // unix ms; 0: none
 	external bool  // this node keeps no copy
-	kin      bool  // the copies have store.FamilyAdding
+	deps     bool  // the copies have store.FamilyAdding
 	away     bool  // another node has it in a queue, or with a client
 	at       int   // in Node.waiting
 	number   uint64
@@ -38,16 +38,16 @@ type adding struct {
 	least   int         // confirmations that are enough after silentMS, where nobody said how many
 }
 
-// graves remembers jobs that are acknowledged or deleted in the whole mesh, so
+// tombstones remembers jobs that are acknowledged or deleted in the whole mesh, so
 // that a copy that was under way can't bring them back. Two generations: a job
-// is remembered for one to two grave times.
-type graves struct {
+// is remembered for one to two tombstone times.
+type tombstones struct {
 	young, old map[store.ID]bool // whether it was cancelled
 	turned     int64
 }
 
-func (g *graves) add(id store.ID, now int64, cancelled bool) {
-	if now-g.turned >= graveMS || len(g.young) >= graveMax {
+func (g *tombstones) add(id store.ID, now int64, cancelled bool) {
+	if now-g.turned >= tombstoneMS || len(g.young) >= tombstoneMax {
 		g.young, g.old = g.old, g.young
 		clear(g.young)
 		g.turned = now
@@ -58,7 +58,7 @@ func (g *graves) add(id store.ID, now int64, cancelled bool) {
 	g.young[id] = cancelled
 }
 
-func (g *graves) has(id *store.ID) bool {
+func (g *tombstones) has(id *store.ID) bool {
 	if _, yes := g.young[*id]; yes {
 		return true
 	}
@@ -66,10 +66,10 @@ func (g *graves) has(id *store.ID) bool {
 	return yes
 }
 
-func (g *graves) cancelled(id *store.ID) bool { return g.young[*id] || g.old[*id] }
+func (g *tombstones) cancelled(id *store.ID) bool { return g.young[*id] || g.old[*id] }
 
 // ack makes the message that tells of a job that is gone.
-func (g *graves) ack(id *store.ID) *wire.Message {
+func (g *tombstones) ack(id *store.ID) *wire.Message {
 	m := &wire.Message{Kind: wire.SetAck, ID: *id}
 	if g.cancelled(id) {
 		m.Flags = wire.Cancelled | wire.HeldBack
@@ -81,7 +81,7 @@ func (g *graves) ack(id *store.ID) *wire.Message {
 func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	p := n.peer(from)
 	if p == nil {
-		return n.knock(from, b)
+		return n.admit(from, b)
 	}
 	p.meet = false
 	m := &n.msg
@@ -134,10 +134,10 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onRelease(p, m)
 	case wire.Released:
 		n.onReleased(p, m)
-	case wire.AskFate:
-		n.onAskFate(p, m)
-	case wire.Fate:
-		n.onFate(p, m)
+	case wire.AskOutcome:
+		n.onAskOutcome(p, m)
+	case wire.Outcome:
+		n.onOutcome(p, m)
 	case wire.AskIdle:
 		n.onAskIdle(p, m)
 	case wire.Idle:
@@ -162,17 +162,17 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		switch {
 		case m.Kind == wire.SetAck:
 			// A copy may still be under way to us.
-			if ad := n.addingOf(&id); ad != nil {
+			if ad := n.pendingAddOf(&id); ad != nil {
 				n.workedUnseen(ad)
 			}
-			n.graves.add(id, n.now, m.Flags&wire.Cancelled != 0)
+			n.tombstones.add(id, n.now, m.Flags&wire.Cancelled != 0)
 			n.heardOfStranger(p, id, m)
 			n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
 		case m.Kind == wire.WillQueue && n.inHandsAway(&id):
 			n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: m.ID})
-		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && (n.graves.has(&id) || n.store.Done(&id)):
+		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && (n.tombstones.has(&id) || n.store.Done(&id)):
 			// Acknowledged here, and gone: for all knew, or its queue was deleted before.
-			n.sendAck(p, n.graves.ack(&id))
+			n.sendAck(p, n.tombstones.ack(&id))
 		case m.Kind == wire.Enqueue && m.Flags&wire.Leaves != 0:
 			n.onDepartingUnknown(p, &id)
 		default:
@@ -241,7 +241,7 @@ func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 			j.DropHolder(uint64(p.Node))
 		}
 	case wire.WillQueue, wire.Queued, wire.Working:
-		if ad := n.addingOf(id); ad != nil && m.Kind != wire.WillQueue {
+		if ad := n.pendingAddOf(id); ad != nil && m.Kind != wire.WillQueue {
 			ad.away = true
 		}
 		if j.State != store.StateQueued || j.Retry == 0 {
@@ -270,10 +270,10 @@ func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 		// We may have handed it to a node that the sender doesn't know to hold it.
 		n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
 		n.forgetJob(n.undone(j), p) // it was promised to nobody
-	case n.addings[j.ID] == nil && (byClient && n.hasKin(j) || !byClient && j.Holders() > 1):
+	case n.pendingAdds[j.ID] == nil && (byClient && n.hasDependents(j) || !byClient && j.Holders() > 1):
 		// As FastAck has it. Or this node confirmed the acknowledgement before it was handed the job: so may those
 		// have done that it handed the job to, and nobody else would tell them.
-		j = n.tellsKin(j)
+		j = n.tellsDependents(j)
 		n.acknowledge(j, p)
 		j.Confirm(uint64(p.Node))
 		n.collect(j)

@@ -128,7 +128,7 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32) *store.Job {
 	}
 	j, _ = n.moveTo(j, name, count)
 	if count&deadLetter != 0 {
-		j = n.overheard(j) // it waits for nothing
+		j = n.onQueuedElsewhere(j) // it waits for nothing
 	}
 	if queued {
 		n.push(j)

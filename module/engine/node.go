@@ -104,9 +104,9 @@ type Config struct {
 	NodeID string // 40 lower-case hex digits
 	Now    int64  // unix ms
 
-	// Steady is a clock, ms, that never jumps and goes on while the process is
+	// Monotonic is a clock, ms, that never jumps and goes on while the process is
 	// stopped: durations are measured by it (clock.go). Nil: the time that SetNow tells.
-	Steady func() int64
+	Monotonic func() int64
 
 	// NodeTimeout is the silence after which a node is suspected, ms; 0 is
 	// DefaultNodeTimeout.
@@ -115,91 +115,91 @@ type Config struct {
 
 // Node is one node.
 type Node struct {
-	Stats   Stats
-	store   *store.Store
-	memory  *reclaimer // of the store
-	keys    Keyspace
-	random  Random
-	nodeID  string
-	ids     *store.IDMaker
-	now     int64
-	clock   clock
-	ctime   uint64
-	doubted uint64 // the greatest creation time of those that Settle has made uncertain
-	effects []Effect
-	self    wire.NodeID
-	port    int
-	mesh    members
-	graves  graves
-	deleted deletions
-	offers  roster[store.ID, offered]
-	taken   roster[round, taken]
+	Stats      Stats
+	store      *store.Store
+	memory     *reclaimer // of the store
+	keys       Keyspace
+	random     Random
+	nodeID     string
+	ids        *store.IDMaker
+	now        int64
+	clock      clock
+	ctime      uint64
+	doubted    uint64 // the greatest creation time of those that Settle has made uncertain
+	effects    []Effect
+	self       wire.NodeID
+	port       int
+	mesh       members
+	tombstones tombstones
+	deleted    deletions
+	offers     roster[store.ID, offered]
+	taken      roster[handoverRound, taken]
 
-	mostBody  int // bytes of a body that can be sent to another node
-	addings   map[store.ID]*adding
-	waiting   []*adding // the same, in an order
-	turn      int       // in waiting
-	added     uint64    // the number of the last that came to waiting
-	imports   roster[string, imports]
-	hungry    roster[string, hunger]
-	barred    map[string][]store.ID // by the names of locks, see bar
-	toFeed    agenda                // queues with jobs that weren't given to nodes that wait for some
-	toTell    agenda                // those of which the others are to be told that they do
-	skipped   int64                 // ms that time has jumped, in all
-	msg       wire.Message          // being received
-	out       wire.Message          // being sent
-	outbox    []byte                // the messages of the effects
-	sent      bool                  // the effects were taken: the outbox may be reused
-	waits     map[string]*waitList
-	lines     []*waitList         // the same, in an order
-	asking    schedule[*waitList] // the same, in the order of when they ask other nodes
-	resumed   int                 // lines from 0 on that are to ask soon, for a node is back
-	lineSeen  uint64              // lines since the start
-	anew      uint32              // how often they were all to ask anew
-	waiters   waiters
-	blocked   int
-	unpaused  roster[string, struct{}]   // queues that aren't paused any more, and have overdue jobs still
-	shut      roster[store.ID, struct{}] // jobs that were to be queued while their queue was paused
-	shutSweep int64                      // unix ms: they are looked at next
-	visible   int64
-	limbo     []limbo
-	made      []*store.Queue          // by n.queue, since the effects were last taken
-	farewells []farewell              // locks of jobs that were forgotten, still to be freed
-	unloaded  uint64                  // jobs when loading began; 0: they have been flushed since
-	dormant   []*store.Queue          // that lie in another database than 0
-	promotion *settling               // under way, see Promote
-	untold    int                     // jobs that it made uncertain
-	followed  bool                    // see Follow
-	promoted  int64                   // unix ms; 0: it wasn't, since it was started
-	holding   int                     // it has yet to hold the jobs of queues in rows below, see tickFollowing
-	recount   bool                    // lacking isn't known
-	lacking   bool                    // see unlisted
-	loaded    map[store.ID]*store.Job // in dormant queues; until Settle, see LoadState
-	wake      int64                   // the earliest deadline armed since the caller last asked
-	passes    int                     // how many more jobs [Node.beyond] passes over before the next tick
-	wakes     int                     // how many more lanes of keys of the mesh are woken before the next tick
-	ratio     float64
-	leaving   bool
-	departure departure
-	idling    idleness
-	lazy      bool // for tests: nodes ask each other nothing to find what the rules have missed
-	unsafe    bool
-	verbose   bool // see SetVerbose
-	passive   bool
-	ending    bool // see endAdds
-	loading   bool
-	cursor    uint64 // of the pass over idle queues
-	returns   bool   // there may be queues that have returned
-	returnAt  uint64 // the cursor of the pass over those
+	mostBody    int // bytes of a body that can be sent to another node
+	pendingAdds map[store.ID]*pendingAdd
+	waiting     []*pendingAdd // the same, in an order
+	turn        int           // in waiting
+	added       uint64        // the number of the last that came to waiting
+	imports     roster[string, imports]
+	demands     roster[string, demand]
+	barred      map[string][]store.ID // by the names of locks, see bar
+	toServe     agenda                // queues with jobs that weren't given to nodes that wait for some
+	toTell      agenda                // those of which the others are to be told that they do
+	skipped     int64                 // ms that time has jumped, in all
+	msg         wire.Message          // being received
+	out         wire.Message          // being sent
+	outbox      []byte                // the messages of the effects
+	sent        bool                  // the effects were taken: the outbox may be reused
+	waits       map[string]*waitList
+	lines       []*waitList         // the same, in an order
+	asking      schedule[*waitList] // the same, in the order of when they ask other nodes
+	resumed     int                 // lines from 0 on that are to ask soon, for a node is back
+	lineSeen    uint64              // lines since the start
+	anew        uint32              // how often they were all to ask anew
+	waiters     waiters
+	blocked     int
+	unpaused    roster[string, struct{}]   // queues that aren't paused any more, and have overdue jobs still
+	shut        roster[store.ID, struct{}] // jobs that were to be queued while their queue was paused
+	shutSweep   int64                      // unix ms: they are looked at next
+	visible     int64
+	unlinked    []unlinked
+	made        []*store.Queue          // by n.queue, since the effects were last taken
+	farewells   []farewell              // locks of jobs that were forgotten, still to be freed
+	unloaded    uint64                  // jobs when loading began; 0: they have been flushed since
+	dormant     []*store.Queue          // that lie in another database than 0
+	promotion   *settling               // under way, see Promote
+	untold      int                     // jobs that it made uncertain
+	followed    bool                    // see Follow
+	promoted    int64                   // unix ms; 0: it wasn't, since it was started
+	holding     int                     // it has yet to hold the jobs of queues in rows below, see tickFollowing
+	recount     bool                    // lacking isn't known
+	lacking     bool                    // see unlisted
+	loaded      map[store.ID]*store.Job // in dormant queues; until Settle, see LoadState
+	wake        int64                   // the earliest deadline armed since the caller last asked
+	passes      int                     // how many more jobs [Node.beyond] passes over before the next tick
+	wakes       int                     // how many more per-key queues of keys of the mesh are woken before the next tick
+	ratio       float64
+	leaving     bool
+	departure   departure
+	idling      idleness
+	lazy        bool // for tests: nodes ask each other nothing to find what the rules have missed
+	unsafe      bool
+	verbose     bool // see SetVerbose
+	passive     bool
+	ending      bool // see endAdds
+	loading     bool
+	cursor      uint64 // of the pass over idle queues
+	returns     bool   // there may be queues that have returned
+	returnAt    uint64 // the cursor of the pass over those
 
 	asksUntil  int64 // unix ms; see connecting
 	askedUntil int64 // unix ms: until then jobs that were loaded may still be asked about
 	questions  questions
-	kin        kinship
-	claims
-	consents       consents
+	deps       dependencies
+	acquisitions
+	uniqueMesh     uniqueMesh
 	unserved       []string // queues with jobs that nobody has looked at for those who wait
-	unfed          []string // queues with jobs that other nodes may wait for, until the event is done
+	unservedDemand []string // queues with jobs that other nodes may wait for, until the event is done
 	choosing       bool     // a job is being looked for that a client can have
 	hearing        bool     // see Hear
 	asks           bool     // the client being served can wait for other nodes
@@ -207,7 +207,7 @@ type Node struct {
 	awaited        map[string]*deadline // the same, by their names
 	expiresInHands bool                 // SetExpiresInHands
 	notUnique      bool                 // jobmesh.unique is off
-	era            uint32               // of windows; a flush ends it
+	flushEpoch     uint32               // of windows; a flush ends it
 	sweep          int                  // passes over the locks still to be made in haste
 	lockCursor     uint64               // of the pass over locks that are over
 	lockLook       int64                // steady: when that went on last
@@ -238,26 +238,26 @@ func New(c Config) *Node {
 		keys:   c.Keys,
 		random: c.Random,
 		now:    c.Now,
-		clock:  clock{steady: c.Steady, wall: c.Now},
+		clock:  clock{monotonic: c.Monotonic, wall: c.Now},
 		waits:  map[string]*waitList{},
 		wake:   math.MaxInt64,
 		wakes:  wakeMost,
 		passes: passMost,
 
-		addings: map[store.ID]*adding{},
-		awaited: map[string]*deadline{},
-		barred:  map[string][]store.ID{},
-		kin:     kinship{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
+		pendingAdds: map[store.ID]*pendingAdd{},
+		awaited:     map[string]*deadline{},
+		barred:      map[string][]store.ID{},
+		deps:        dependencies{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
 	}
 	n.mostBody = MaxBodyElsewhere
-	n.mesh = members{by: map[wire.Node]*Peer{}, lives: map[wire.NodeID]uint64{}, banned: map[wire.NodeID]int64{}, door: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
-	if c.Steady != nil {
-		n.clock.even = c.Steady()
+	n.mesh = members{by: map[wire.Node]*Peer{}, lives: map[wire.NodeID]uint64{}, banned: map[wire.NodeID]int64{}, quarantine: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
+	if c.Monotonic != nil {
+		n.clock.even = c.Monotonic()
 	}
 	if n.mesh.timeout <= 0 {
 		n.mesh.timeout = DefaultNodeTimeout
 	}
-	n.claims, n.consents, n.asks = newClaims(), newConsents(), true
+	n.acquisitions, n.uniqueMesh, n.asks = newAcquisitions(), newUniqueMesh(), true
 	n.lossAt = math.MaxInt64 // it is now, at the first tick
 	n.SetVotes(Votes{Longest: LeasesUpTo(-1), Unleased: true})
 	n.ids = n.store.IDMaker([4]byte{})
@@ -272,7 +272,7 @@ func (n *Node) SetNodeID(id string) {
 	n.self = parseNodeID(id)
 	n.setTable(known)
 	n.mesh.sum = 0
-	clear(n.mesh.door) // the bus begins anew
+	clear(n.mesh.quarantine) // the bus begins anew
 	for i := range n.ids.Node {
 		n.ids.Node[i] = hexDigit(id[2*i])<<4 | hexDigit(id[2*i+1])
 	}
@@ -291,12 +291,12 @@ func (n *Node) SetPort(port int) { n.port = port }
 // NodeID returns the node's name.
 func (n *Node) NodeID() string { return n.nodeID }
 
-// steady is the time that leases are measured by, ms.
-func (n *Node) steady() int64 {
-	if n.clock.steady == nil {
+// monotonic is the time that leases are measured by, ms.
+func (n *Node) monotonic() int64 {
+	if n.clock.monotonic == nil {
 		return n.now
 	}
-	return n.clock.steady()
+	return n.clock.monotonic()
 }
 
 // Now is the node's time when it was last told the wall clock's, unix ms.
@@ -331,17 +331,17 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	}
 	n.passive, n.followed, n.promotion = true, n.passive && n.followed, nil
 	n.holding = 0
-	n.store.DropTies()
-	n.kin.untied = true
-	n.kin.asked = roster[store.ID, asked]{}
-	clear(n.kin.ending)
-	clear(n.kin.passed)
-	n.kin.ends, n.kin.evictions, n.kin.lets = nil, nil, nil
-	for _, e := range n.kin.releases.all {
+	n.store.DropEdges()
+	n.deps.untied = true
+	n.deps.asked = roster[store.ID, asked]{}
+	clear(n.deps.ending)
+	clear(n.deps.passed)
+	n.deps.ends, n.deps.evictions, n.deps.unblocking = nil, nil, nil
+	for _, e := range n.deps.releases.all {
 		n.answerRelease(&e.v)
 	}
-	n.kin.releases = roster[store.ID, releasing]{}
-	clear(n.mesh.door) // the bus is closed
+	n.deps.releases = roster[store.ID, releasing]{}
+	clear(n.mesh.quarantine) // the bus is closed
 	n.farewells = nil
 	n.endWaits(nil)
 	n.endAdds()
@@ -591,5 +591,5 @@ type Load struct{ Adding, Imports, Hungry, Claims int }
 
 // Load counts it.
 func (n *Node) Load() Load {
-	return Load{Adding: len(n.addings), Imports: n.imports.len(), Hungry: n.hungry.len(), Claims: n.Claims() + n.consents.count()}
+	return Load{Adding: len(n.pendingAdds), Imports: n.imports.len(), Hungry: n.demands.len(), Claims: n.Acquisitions() + n.uniqueMesh.count()}
 }

@@ -40,7 +40,7 @@ func newOutvoted(t *testing.T) *outvoted {
 	o.look()
 	require.NotZero(t, o.round)
 	for _, id := range o.peers {
-		deny := wire.Message{Kind: wire.Deny, Round: o.round, Count: wire.Unproven, Lock: wire.Lock{Token: 7}}
+		deny := wire.Message{Kind: wire.Deny, Round: o.round, Count: wire.Unconfirmed, Lock: wire.Lock{Token: 7}}
 		require.NoError(t, o.n.Receive(id, deny.Append(nil)))
 		o.look()
 	}

@@ -72,24 +72,24 @@ func (n *Node) mayReturn(p *Peer) bool {
 
 // members is the node table.
 type members struct {
-	by      map[wire.Node]*Peer
-	lives   map[wire.NodeID]uint64 // the processes of those that jobs can be offered to
-	order   []*Peer                // by name, so that a seeded run repeats
-	gone    map[wire.Node]struct{} // forgotten, and not met again
-	absent  []*Peer                // forgotten, with jobs that were handed over to them and may not have arrived
-	acks    acks                   // telling: acknowledged jobs that name one of those are looked for
-	banned  map[wire.NodeID]int64
-	alone   bool                   // nobody comes in who isn't met
-	door    map[wire.NodeID]string // who is connected, and may not come in unless they were told to meet us
-	next    int64                  // the next heartbeat
-	gossip  int                    // where in order the next heartbeat's gossip begins
-	timeout int64
-	ups     uint64 // how often a connection was made
-	changed int64  // unix ms, when one was made or ended
-	sweep   int64  // the next forgetting of stale questions
-	sum     uint64 // over all nodes, this one included; 0: not known
-	untold  bool   // the others are to be told of all nodes
-	resets  uint32 // how often they were all forgotten at once
+	by         map[wire.Node]*Peer
+	lives      map[wire.NodeID]uint64 // the processes of those that jobs can be offered to
+	order      []*Peer                // by name, so that a seeded run repeats
+	gone       map[wire.Node]struct{} // forgotten, and not met again
+	absent     []*Peer                // forgotten, with jobs that were handed over to them and may not have arrived
+	acks       acks                   // telling: acknowledged jobs that name one of those are looked for
+	banned     map[wire.NodeID]int64
+	alone      bool                   // nobody comes in who isn't met
+	quarantine map[wire.NodeID]string // who is connected, and may not come in unless they were told to meet us
+	next       int64                  // the next heartbeat
+	gossip     int                    // where in order the next heartbeat's gossip begins
+	timeout    int64
+	ups        uint64 // how often a connection was made
+	changed    int64  // unix ms, when one was made or ended
+	sweep      int64  // the next forgetting of stale questions
+	sum        uint64 // over all nodes, this one included; 0: not known
+	untold     bool   // the others are to be told of all nodes
+	resets     uint32 // how often they were all forgotten at once
 }
 
 // Peers are the other nodes, in the order of their IDs; not to be changed.
@@ -130,7 +130,7 @@ func (n *Node) AddPeer(id wire.NodeID, addr string) bool {
 	n.effects = append(n.effects, Effect{Kind: Connect, Peer: p})
 	n.nodesChanged()
 	n.joins()
-	if at, yes := n.mesh.door[id]; yes { // it is connected already
+	if at, yes := n.mesh.quarantine[id]; yes { // it is connected already
 		delete(n.mesh.banned, id)
 		n.PeerUp(id, at, false)
 	}
@@ -150,10 +150,10 @@ func (n *Node) nodesChanged() {
 // first message tells whether somebody wants it here.
 func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 	if until, yes := n.mesh.banned[id]; !met && n.peer(id) == nil && (n.mesh.alone || yes && n.now < until) {
-		n.mesh.door[id] = addr
+		n.mesh.quarantine[id] = addr
 		return
 	}
-	delete(n.mesh.door, id)
+	delete(n.mesh.quarantine, id)
 	delete(n.mesh.banned, id)
 	n.AddPeer(id, addr)
 	p := n.mesh.by[id.Node()]
@@ -174,20 +174,20 @@ func (n *Node) PeerUp(id wire.NodeID, addr string, met bool) {
 	p.up, n.mesh.changed = n.mesh.ups, n.now
 	n.beatWhole(p)
 	n.resume(p)
-	n.claimsUp(p)
+	n.acquisitionsUp(p)
 }
 
 func (n *Node) turnAway(id wire.NodeID) {
 	n.effects = append(n.effects, Effect{Kind: Disconnect, Peer: &Peer{ID: id, Node: id.Node()}})
 }
 
-// knock is a message of a node that isn't known.
-func (n *Node) knock(id wire.NodeID, b []byte) error {
-	addr, yes := n.mesh.door[id]
+// admit is a message of a node that isn't known.
+func (n *Node) admit(id wire.NodeID, b []byte) error {
+	addr, yes := n.mesh.quarantine[id]
 	if !yes {
 		return nil // forgotten since it was sent
 	}
-	delete(n.mesh.door, id)
+	delete(n.mesh.quarantine, id)
 	m := &n.msg
 	if err := m.Parse(b); err != nil {
 		n.turnAway(id)
@@ -204,7 +204,7 @@ func (n *Node) knock(id wire.NodeID, b []byte) error {
 // Meet makes a node known that this one was told to meet, and has reached. True
 // where PeerUp is still to come.
 func (n *Node) Meet(id wire.NodeID, addr string) bool {
-	if at, yes := n.mesh.door[id]; yes {
+	if at, yes := n.mesh.quarantine[id]; yes {
 		n.PeerUp(id, at, true)
 		return false
 	}
@@ -220,11 +220,11 @@ func (n *Node) Meet(id wire.NodeID, addr string) bool {
 
 // PeerDown follows the loss of a connection.
 func (n *Node) PeerDown(id wire.NodeID) {
-	delete(n.mesh.door, id)
+	delete(n.mesh.quarantine, id)
 	if p := n.peer(id); p != nil {
 		p.Connected, n.mesh.changed = false, n.now
 		n.acksDown(p)
-		n.claimsDown()
+		n.acquisitionsDown()
 	}
 }
 
@@ -256,7 +256,7 @@ func (n *Node) heard(p *Peer) {
 	}
 	clear(p.doubts)
 	if back { // neither of the two was given jobs meanwhile
-		n.feedSoon()
+		n.serveDemandsSoon()
 		n.askAgain()
 	}
 }

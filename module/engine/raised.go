@@ -28,7 +28,7 @@ type raised struct {
 type before struct {
 	token        uint64
 	lease, until int64 // as the vote had them, see store.Lock
-	flags        uint8 // lockKept, lockSoft
+	flags        uint8 // lockRenewed, lockUnconfirmed
 }
 
 // unraised forgets that, as the holder counts on the token that the vote has, or the vote ends.
@@ -64,7 +64,7 @@ func (n *Node) raise(l *store.Lock, token uint64) {
 	if n.raisedOf(l) == nil {
 		n.raised.put(string(l.Name()), raised{})
 	} else {
-		had.flags &^= lockKept // he has that by what was before, if by anything
+		had.flags &^= lockRenewed // he has that by what was before, if by anything
 	}
 	r := n.raised.get(string(l.Name()))
 	r.add(had)
@@ -73,7 +73,7 @@ func (n *Node) raise(l *store.Lock, token uint64) {
 
 // beforeOf is what a vote goes back to that is raised now.
 func beforeOf(l *store.Lock) before {
-	return before{l.Token, l.Lease, l.Until, l.Flags & (lockKept | lockSoft)}
+	return before{l.Token, l.Lease, l.Until, l.Flags & (lockRenewed | lockUnconfirmed)}
 }
 
 // add keeps a token in its place. Where there are too many the vote goes back to the oldest no more:
@@ -84,7 +84,7 @@ func (r *raised) add(had before) {
 	if len(r.before) > beforeMost {
 		oldest := r.before[0]
 		r.before = slices.Delete(r.before, 0, 1)
-		r.before[0].flags |= lockKept
+		r.before[0].flags |= lockRenewed
 		r.before[0].lengthen(oldest.lease, oldest.until)
 	}
 }
@@ -101,7 +101,7 @@ func (b *before) lengthen(lease, until int64) {
 func (n *Node) learnRaised(l *store.Lock, e *wire.Lock, until int64) {
 	had, later := beforeOf(l), e.Token
 	if e.Token < l.Token {
-		had, later = before{e.Token, e.Lease, until, lockSoft}, l.Token
+		had, later = before{e.Token, e.Lease, until, lockUnconfirmed}, l.Token
 	}
 	n.raise(l, later)
 	r := n.raised.get(string(l.Name()))
@@ -120,7 +120,7 @@ func (n *Node) learnBefore(l *store.Lock, e *wire.Lock, until int64) bool {
 			return true
 		}
 	}
-	r.add(before{e.Token, e.Lease, until, lockSoft | e.Flags&lockKept})
+	r.add(before{e.Token, e.Lease, until, lockUnconfirmed | e.Flags&lockRenewed})
 	return true
 }
 
@@ -151,9 +151,9 @@ func (n *Node) fallBack(l *store.Lock) bool {
 	for _, older := range r.before[:last] {
 		had.lengthen(older.lease, older.until) // the vote that he counts on may be one of these
 	}
-	flags := l.Flags&^(lockKept|lockSoft) | had.flags
+	flags := l.Flags&^(lockRenewed|lockUnconfirmed) | had.flags
 	if last > 0 {
-		flags |= lockKept
+		flags |= lockRenewed
 	}
 	if l.Flags&lockLogged != 0 {
 		n.logEnd(l.Name(), l.Token) // who reads the log passes a smaller one over
@@ -169,7 +169,7 @@ func (n *Node) fallBack(l *store.Lock) bool {
 func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
 	if r := n.raisedOf(l); r != nil {
 		r.before = slices.DeleteFunc(r.before, func(b before) bool {
-			return b.token == token && (flags&wire.Fresh == 0 || b.flags&lockKept == 0) || b.token < token && flags&wire.Proven != 0
+			return b.token == token && (flags&wire.Fresh == 0 || b.flags&lockRenewed == 0) || b.token < token && flags&wire.Committed != 0
 		})
 		if len(r.before) == 0 {
 			n.keptForNothing(l)
@@ -180,7 +180,7 @@ func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
 // keptForNothing is for a vote that was raised, and whose holder has none of the tokens before.
 func (n *Node) keptForNothing(l *store.Lock) {
 	n.raised.remove(string(l.Name()))
-	n.setFlags(l, l.Flags&^lockKept)
+	n.setFlags(l, l.Flags&^lockRenewed)
 }
 
 // clearRaised has a vote not go back to what was cleared, up to this token.

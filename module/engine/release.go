@@ -81,7 +81,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	}
 	if last {
 		r.msg.Flags |= wire.Last
-		r.msg.Count = n.brood(j)
+		r.msg.Count = n.countChildren(j)
 	}
 	if f, _ := j.Family(); f.IDs() > 0 {
 		r.msg.Flags |= wire.StillHeld
@@ -94,12 +94,12 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 		}
 	}
 	n.release(j, last, r.msg.Count, atOnce)
-	wait = canWait && (reached || n.lets(id) != nil)
+	wait = canWait && (reached || n.unblockingOf(id) != nil)
 	if len(r.open) == 0 && !wait {
 		return 1, false, nil
 	}
-	n.kin.releases.put(*id, r)
-	n.kin.tell = min(n.kin.tell, r.next)
+	n.deps.releases.put(*id, r)
+	n.deps.tell = min(n.deps.tell, r.next)
 	n.wake = min(n.wake, r.next)
 	return 1, wait, nil
 }
@@ -118,23 +118,23 @@ func (n *Node) DropRelease(id *store.ID) {
 	}
 }
 
-func (n *Node) releaseOf(id *store.ID) *releasing { return n.kin.releases.get(*id) }
+func (n *Node) releaseOf(id *store.ID) *releasing { return n.deps.releases.get(*id) }
 
 // release releases a copy. With last, count is how many jobs it comes after.
-func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
+func (n *Node) release(j *store.Job, last bool, count uint32, when timing) {
 	id := j.ID
 	f, _ := j.Family()
 	f.Flags &^= store.FamilyDeferred
 	ended := f.Count > 0
 	// Each node counts those that it has; a node may have one more that is just being
 	// added.
-	if f.Count = max(count, n.brood(j)) - f.Count; last && f.Count > 0 {
+	if f.Count = max(count, n.countChildren(j)) - f.Count; last && f.Count > 0 {
 		f.Flags |= store.FamilyLast
 	}
-	k := n.store.Knot(&id)
+	k := n.store.Dependents(&id)
 	first := last && k != nil && k.Blocked > 0
-	if first && (len(n.kin.lets) > 0 || k.Len > uint64(max(n.kin.budget, 0))) { // its turn may come later
-		f.Flags |= store.FamilyLets
+	if first && (len(n.deps.unblocking) > 0 || k.Len > uint64(max(n.deps.budget, 0))) { // its turn may come later
+		f.Flags |= store.FamilyUnblocking
 	}
 	if j = n.setFamily(j, &f); held(j) {
 		n.log(LogState, j)
@@ -142,28 +142,28 @@ func (n *Node) release(j *store.Job, last bool, count uint32, when turn) {
 		if last && f.Count == 0 && ended && when == later {
 			when = soon // the last end came before this word: where it was first known may be here
 		}
-		n.letGo(j, when)
+		n.unblock(j, when)
 	}
 	switch {
 	case first:
-		n.kin.lets = append(n.kin.lets, &letting{id: id, when: when, told: true})
-		n.tickLets()
+		n.deps.unblocking = append(n.deps.unblocking, &unblocking{id: id, when: when, told: true})
+		n.tickUnblocking()
 	case last:
 		n.lookLater(n.store.Lookup(&id))
 	}
 }
 
-// letting is a job that was released to come last, while those that it blocked are let
+// unblocking is a job that was released to come last, while those that it blocked are let
 // go, oldest first. If it blocked very many, some are left for the next ticks; meanwhile the
-// job has [store.FamilyLets], so that a restart goes on with it.
-type letting struct {
+// job has [store.FamilyUnblocking], so that a restart goes on with it.
+type unblocking struct {
 	id   store.ID
-	when turn
+	when timing
 	told bool // when is known
 }
 
-func (n *Node) lets(id *store.ID) *letting {
-	for _, l := range n.kin.lets {
+func (n *Node) unblockingOf(id *store.ID) *unblocking {
+	for _, l := range n.deps.unblocking {
 		if l.id == *id {
 			return l
 		}
@@ -171,41 +171,41 @@ func (n *Node) lets(id *store.ID) *letting {
 	return nil
 }
 
-// letsOn goes on with a job that was loaded.
-func (n *Node) letsOn(j *store.Job) {
-	if n.lets(&j.ID) == nil {
-		n.kin.lets = append(n.kin.lets, &letting{id: j.ID})
+// resumeUnblocking goes on with a job that was loaded.
+func (n *Node) resumeUnblocking(j *store.Job) {
+	if n.unblockingOf(&j.ID) == nil {
+		n.deps.unblocking = append(n.deps.unblocking, &unblocking{id: j.ID})
 		n.hurryTick()
 	}
 }
 
-// tickLets lets blocked jobs go, as many as the budget allows.
-func (n *Node) tickLets() {
-	for len(n.kin.lets) > 0 && n.letSome(n.kin.lets[0]) {
-		id := n.kin.lets[0].id
-		n.kin.lets = n.kin.lets[1:]
-		n.letAll(&id)
+// tickUnblocking lets blocked jobs go, as many as the budget allows.
+func (n *Node) tickUnblocking() {
+	for len(n.deps.unblocking) > 0 && n.unblockSome(n.deps.unblocking[0]) {
+		id := n.deps.unblocking[0].id
+		n.deps.unblocking = n.deps.unblocking[1:]
+		n.allUnblocked(&id)
 	}
-	if len(n.kin.lets) > 0 {
+	if len(n.deps.unblocking) > 0 {
 		n.hurryTick()
 	}
 }
 
-// letSome lets go of those that one job blocked. True: of all.
-func (n *Node) letSome(l *letting) (all bool) {
+// unblockSome lets go of those that one job blocked. True: of all.
+func (n *Node) unblockSome(l *unblocking) (all bool) {
 	for {
-		k := n.store.Knot(&l.id)
+		k := n.store.Dependents(&l.id)
 		if k == nil {
 			return true
 		}
-		if n.kin.budget <= 0 {
+		if n.deps.budget <= 0 {
 			return false
 		}
 		t := k.Walk()
 		if t == nil {
 			return true
 		}
-		n.kin.budget--
+		n.deps.budget--
 		c := n.store.Lookup(&t.Job)
 		if c == nil {
 			continue
@@ -215,14 +215,14 @@ func (n *Node) letSome(l *letting) (all bool) {
 		}
 		when := l.when
 		if !l.told {
-			when = n.turnOf(c, &end{job: n.store.Lookup(&l.id), source: source{clock: true}})
+			when = n.timingOf(c, &end{job: n.store.Lookup(&l.id), origin: origin{clock: true}})
 		}
-		n.letOne(c, when)
+		n.unblockOne(c, when)
 	}
 }
 
-// letOne lets a blocked job go, for the one that blocks it was released to come last.
-func (n *Node) letOne(c *store.Job, when turn) {
+// unblockOne lets a blocked job go, for the one that blocks it was released to come last.
+func (n *Node) unblockOne(c *store.Job, when timing) {
 	f, _ := c.Family()
 	if f.Flags&store.FamilyAdding != 0 && when != later {
 		when = unpromised
@@ -231,15 +231,15 @@ func (n *Node) letOne(c *store.Job, when turn) {
 	if c = n.setFamily(c, &f); held(c) {
 		n.log(LogState, c)
 	} else {
-		n.letGo(c, when)
+		n.unblock(c, when)
 	}
 }
 
-// letAll follows when all are let go.
-func (n *Node) letAll(id *store.ID) {
+// allUnblocked follows when all are let go.
+func (n *Node) allUnblocked(id *store.ID) {
 	if j := n.store.Lookup(id); j != nil {
-		if f, _ := j.Family(); f.Flags&store.FamilyLets != 0 {
-			f.Flags &^= store.FamilyLets
+		if f, _ := j.Family(); f.Flags&store.FamilyUnblocking != 0 {
+			f.Flags &^= store.FamilyUnblocking
 			j = n.setFamily(j, &f)
 			n.log(LogState, j)
 		}
@@ -248,16 +248,16 @@ func (n *Node) letAll(id *store.ID) {
 	if r := n.releaseOf(id); r != nil && !n.expects(r) {
 		n.answerRelease(r)
 		if len(r.open) == 0 {
-			n.kin.releases.remove(*id)
+			n.deps.releases.remove(*id)
 		}
 	}
 }
 
-// brood counts the jobs that a deferred one blocks, and those that it did, and that
+// countChildren counts the jobs that a deferred one blocks, and those that it did, and that
 // have ended since another node knows of its release.
-func (n *Node) brood(j *store.Job) uint32 {
+func (n *Node) countChildren(j *store.Job) uint32 {
 	f, _ := j.Family()
-	if k := n.store.Knot(&j.ID); k != nil {
+	if k := n.store.Dependents(&j.ID); k != nil {
 		return f.Count + uint32(k.Blocked)
 	}
 	return f.Count
@@ -266,20 +266,20 @@ func (n *Node) brood(j *store.Job) uint32 {
 // report tells a job that was released to come last of the end of one that it
 // waited for. The end may come here before the word of that release: so one that is done counts
 // although it is blocked here, for it was let go elsewhere.
-func (n *Node) report(j *store.Job, undone bool, s source) {
+func (n *Node) report(j *store.Job, undone bool, s origin) {
 	f, ok := j.Family()
 	if !ok || !n.store.Early(&f) && (undone || f.Flags&store.FamilyBlocked == 0 || f.IDs() != 1) {
 		return
 	}
 	id := f.ID(0)
-	if n.untie(&id, &j.ID) {
+	if n.removeEdge(&id, &j.ID) {
 		n.countDown(id, 1, j, s)
 	}
 }
 
 // countDown counts some of those down that a job was released to come after: one, j, or nil where they are gone,
 // and the caller looks into what is left.
-func (n *Node) countDown(id store.ID, some uint32, j *store.Job, s source) {
+func (n *Node) countDown(id store.ID, some uint32, j *store.Job, s origin) {
 	p := n.store.Lookup(&id)
 	if p == nil || p.State == store.StateAcked {
 		return
@@ -302,7 +302,7 @@ func (n *Node) countDown(id store.ID, some uint32, j *store.Job, s source) {
 		}
 		return
 	}
-	n.letGo(p, n.turnOf(p, &end{job: j, source: s}))
+	n.unblock(p, n.timingOf(p, &end{job: j, origin: s}))
 }
 
 // comesLate counts a copy that has just come where the job is that was released to come after
@@ -367,13 +367,13 @@ func (n *Node) onReleased(p *Peer, m *wire.Message) {
 		n.answerRelease(r)
 	}
 	if len(r.open) == 0 && r.client == nil {
-		n.kin.releases.remove(id)
+		n.deps.releases.remove(id)
 	}
 }
 
 // expects says whether something may come soon that a release's client waits for.
 func (n *Node) expects(r *releasing) bool {
-	return n.lets(&r.id) != nil || slices.ContainsFunc(r.open, n.reaches)
+	return n.unblockingOf(&r.id) != nil || slices.ContainsFunc(r.open, n.reaches)
 }
 
 func (n *Node) answerRelease(r *releasing) {
@@ -393,25 +393,25 @@ func (n *Node) tickReleases() {
 	for _, p := range n.mesh.order {
 		n.tellReleases(p, &budget)
 	}
-	if n.kin.releases.left == 0 && n.now >= n.kin.tell {
-		n.kin.tell = math.MaxInt64
-		n.kin.releases.begin()
+	if n.deps.releases.left == 0 && n.now >= n.deps.tell {
+		n.deps.tell = math.MaxInt64
+		n.deps.releases.begin()
 	}
-	for n.kin.releases.left > 0 && budget > 0 {
+	for n.deps.releases.left > 0 && budget > 0 {
 		from := len(n.effects)
-		n.kin.releases.pass(1, func(_ store.ID, r *releasing) bool { return n.tickRelease(r) })
+		n.deps.releases.pass(1, func(_ store.ID, r *releasing) bool { return n.tickRelease(r) })
 		budget -= n.releaseCost(from)
 	}
-	if n.kin.releases.left > 0 {
+	if n.deps.releases.left > 0 {
 		n.hurryTick()
 	}
-	n.wake = min(n.wake, n.kin.tell)
+	n.wake = min(n.wake, n.deps.tell)
 }
 
 // tickRelease is tickReleases for one. False: it is over.
 func (n *Node) tickRelease(r *releasing) (keep bool) {
 	if n.now >= r.next {
-		waits := r.client != nil && n.lets(&r.id) != nil
+		waits := r.client != nil && n.unblockingOf(&r.id) != nil
 		if !waits {
 			n.answerRelease(r)
 		}
@@ -421,7 +421,7 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 			r.open = n.allPeers() // a replica may have been promoted in its place
 		}
 		j := n.store.Lookup(&r.id)
-		if !waits && (len(r.open) == 0 || n.now >= r.expiry || j != nil && cancelled(j) || n.graves.cancelled(&r.id)) {
+		if !waits && (len(r.open) == 0 || n.now >= r.expiry || j != nil && cancelled(j) || n.tombstones.cancelled(&r.id)) {
 			return false
 		}
 		for _, h := range r.open {
@@ -430,14 +430,14 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 		r.wait = min(2*r.wait, againMS)
 		r.next = n.now + r.wait
 	}
-	n.kin.tell = min(n.kin.tell, r.next)
+	n.deps.tell = min(n.deps.tell, r.next)
 	return true
 }
 
 // resumeReleases tells a node that is back of what it may have missed; of very much some
 // follows a little later.
 func (n *Node) resumeReleases(p *Peer) {
-	p.untold = n.kin.releases.len()
+	p.untold = n.deps.releases.len()
 	budget := tickBudget
 	n.tellReleases(p, &budget)
 }
@@ -445,10 +445,10 @@ func (n *Node) resumeReleases(p *Peer) {
 // tellReleases goes on with that. Where the last release took the place of one that is over
 // the node is told of it twice.
 func (n *Node) tellReleases(p *Peer, budget *int) {
-	p.untold = min(p.untold, n.kin.releases.len())
+	p.untold = min(p.untold, n.deps.releases.len())
 	for ; p.untold > 0 && *budget > 0; p.untold-- {
 		from := len(n.effects)
-		if r := &n.kin.releases.all[p.untold-1].v; slices.Contains(r.open, p.Node) || !n.reachesAll(r.open) {
+		if r := &n.deps.releases.all[p.untold-1].v; slices.Contains(r.open, p.Node) || !n.reachesAll(r.open) {
 			n.send(p, &r.msg)
 		}
 		*budget -= n.releaseCost(from)

@@ -15,7 +15,7 @@ const silentMS = 1_000
 
 // candidate picks a node for one more copy, nil where there is none: one that is connected,
 // else, where a client waits, one that may be back any moment.
-func (n *Node) candidate(j *store.Job, ad *adding) *Peer {
+func (n *Node) candidate(j *store.Job, ad *pendingAdd) *Peer {
 	list := n.scratch.peers[:0]
 	for lost := range 2 {
 		for _, p := range n.mesh.order {
@@ -38,7 +38,7 @@ func (n *Node) candidate(j *store.Job, ad *adding) *Peer {
 
 // place sends copies to so many more nodes.
 func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
-	first, ad := j.Holders(), n.addings[j.ID]
+	first, ad := j.Holders(), n.pendingAdds[j.ID]
 	for ; count > 0; count-- {
 		p := n.candidate(j, ad)
 		if p == nil {
@@ -65,7 +65,7 @@ func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
 func (n *Node) copyOf(j *store.Job, kind wire.Kind) *wire.Message {
 	m := &n.out
 	list := n.allHolders(j)
-	if ad := n.addings[j.ID]; ad != nil && ad.external {
+	if ad := n.pendingAdds[j.ID]; ad != nil && ad.external {
 		list = list[:len(list)-1]
 	}
 	*m = wire.Message{
@@ -94,23 +94,23 @@ func delayFrom(j *store.Job, now int64) int64 {
 	return min(max(0, int64(j.CTime/1_000_000)+delay-now), delay)
 }
 
-// addingOf returns the replication that a job is in, or nil. Mostly no job is in any, and
+// pendingAddOf returns the replication that a job is in, or nil. Mostly no job is in any, and
 // the map isn't asked then.
-func (n *Node) addingOf(id *store.ID) *adding {
-	if len(n.addings) == 0 {
+func (n *Node) pendingAddOf(id *store.ID) *pendingAdd {
+	if len(n.pendingAdds) == 0 {
 		return nil
 	}
-	return n.addings[*id]
+	return n.pendingAdds[*id]
 }
 
-// startAdding begins the replication that an ADDJOB waits for.
-func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
+// startPendingAdd begins the replication that an ADDJOB waits for.
+func (n *Node) startPendingAdd(j *store.Job, a *Add, external bool, elsewhere int) {
 	j.State = store.StateWaitRepl
 	n.countFamily(j)
-	ad := &adding{id: j.ID, need: elsewhere, external: external, began: n.now, least: elsewhere}
+	ad := &pendingAdd{id: j.ID, need: elsewhere, external: external, began: n.now, least: elsewhere}
 	if f, _ := j.Family(); f.Held() {
 		f.Flags |= store.FamilyAdding
-		j, ad.kin = n.setFamily(j, &f), true
+		j, ad.deps = n.setFamily(j, &f), true
 	}
 	if a.Default && !external {
 		ad.least = 0
@@ -120,7 +120,7 @@ func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
 	if a.Timeout > 0 {
 		ad.deadline = n.now + a.Timeout
 	}
-	n.addings[j.ID] = ad
+	n.pendingAdds[j.ID] = ad
 	n.order(ad)
 	j = n.place(j, elsewhere, n.externalFlags(j, ad))
 	n.step(j, ad)
@@ -128,21 +128,21 @@ func (n *Node) startAdding(j *store.Job, a *Add, external bool, elsewhere int) {
 
 // externalFlags: an at-most-once job that this node doesn't keep is queued by
 // the one that gets it at once, rather than at a word that might be lost.
-func (n *Node) externalFlags(j *store.Job, ad *adding) uint8 {
+func (n *Node) externalFlags(j *store.Job, ad *pendingAdd) uint8 {
 	if ad.external && j.Retry == 0 {
 		return wire.QueueIt
 	}
 	return 0
 }
 
-func (n *Node) order(ad *adding) {
+func (n *Node) order(ad *pendingAdd) {
 	n.added++
 	ad.at, ad.number = len(n.waiting), n.added
 	n.waiting = append(n.waiting, ad)
 }
 
-func (n *Node) endAdding(ad *adding) {
-	delete(n.addings, ad.id)
+func (n *Node) endPendingAdd(ad *pendingAdd) {
+	delete(n.pendingAdds, ad.id)
 	last := len(n.waiting) - 1
 	n.waiting[ad.at] = n.waiting[last]
 	n.waiting[ad.at].at = ad.at
@@ -156,8 +156,8 @@ func (n *Node) vanished() {
 		n.turn = (n.turn + 1) % len(n.waiting)
 		ad := n.waiting[n.turn]
 		if n.store.Lookup(&ad.id) == nil {
-			n.endAdding(ad)
-			n.graves.add(ad.id, n.now, true)
+			n.endPendingAdd(ad)
+			n.tombstones.add(ad.id, n.now, true)
 			n.tellAll(&wire.Message{Kind: wire.DelJob, Flags: wire.PassOn | wire.ByClient, ID: wire.JobID(ad.id)})
 			if slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected }) {
 				n.endUnknown(&ad.id, true) // one of those may have been sent a copy, see owesEnd
@@ -171,7 +171,7 @@ func (n *Node) vanished() {
 }
 
 // step arms the next look at a job that is being replicated.
-func (n *Node) step(j *store.Job, ad *adding) {
+func (n *Node) step(j *store.Job, ad *pendingAdd) {
 	j.QTime = n.now + addReplicaMS
 	if ad.deadline > 0 && ad.deadline < j.QTime {
 		j.QTime = ad.deadline
@@ -182,37 +182,37 @@ func (n *Node) step(j *store.Job, ad *adding) {
 // Adder ties a client to an ADDJOB that waits: the answer comes as a Promise or
 // Deny effect.
 func (n *Node) Adder(id store.ID, client any) {
-	if c := n.consents.adds[id]; c != nil {
+	if c := n.uniqueMesh.adds[id]; c != nil {
 		c.client = client
 		return
 	}
-	n.addings[id].client = client
+	n.pendingAdds[id].client = client
 }
 
 // DenyAdd notes that the client of an ADDJOB that waits has gone, or was refused: from now on
 // the job isn't promised, nor queued. It changes nothing that is saved, so it can be called
 // while the server takes no writes. [Node.AbandonAdd] follows when it does.
 func (n *Node) DenyAdd(id *store.ID) {
-	if ad := n.addings[*id]; ad != nil {
+	if ad := n.pendingAdds[*id]; ad != nil {
 		ad.denied = true
-	} else if c := n.consents.adds[*id]; c != nil {
+	} else if c := n.uniqueMesh.adds[*id]; c != nil {
 		c.denied = true
 	}
 }
 
 // AbandonAdd ends an ADDJOB whose client has gone: nothing was promised.
 func (n *Node) AbandonAdd(id *store.ID) {
-	if ad := n.addings[*id]; ad != nil {
+	if ad := n.pendingAdds[*id]; ad != nil {
 		n.cleanUp(ad)
 	} else {
-		n.abandonClaim(id)
+		n.abandonUniqueAdd(id)
 	}
 }
 
 // cleanUp takes all copies of a job back that was promised to nobody.
-func (n *Node) cleanUp(ad *adding) {
+func (n *Node) cleanUp(ad *pendingAdd) {
 	j := n.store.Lookup(&ad.id)
-	n.endAdding(ad)
+	n.endPendingAdd(ad)
 	if j == nil {
 		return
 	}
@@ -221,7 +221,7 @@ func (n *Node) cleanUp(ad *adding) {
 		m.Flags |= wire.ByClient // we aren't one of the holders, who are believed without
 	}
 	n.tell(j, &m)
-	n.graves.add(ad.id, n.now, true)
+	n.tombstones.add(ad.id, n.now, true)
 	owed := n.owesEnd(j, ad)
 	n.revoke(j)
 	if owed {
@@ -232,7 +232,7 @@ func (n *Node) cleanUp(ad *adding) {
 // owesEnd says whether a node that was sent a copy of a job that is taken back can't be told of that now. When it is back
 // it is told, as of a job that a client has cancelled: the copy would have been queued there by then, and the job's locks
 // are free. There are no more such jobs than ADDJOBs waited when a connection ended.
-func (n *Node) owesEnd(j *store.Job, ad *adding) bool {
+func (n *Node) owesEnd(j *store.Job, ad *pendingAdd) bool {
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
 		if p := n.mesh.by[wire.Node(node)]; p != nil && !p.Connected && !slices.Contains(ad.unsent, p.Node) {
@@ -242,14 +242,14 @@ func (n *Node) owesEnd(j *store.Job, ad *adding) bool {
 	return false
 }
 
-func (n *Node) deny(ad *adding, err error) {
+func (n *Node) deny(ad *pendingAdd, err error) {
 	n.Stats.Refused++
 	n.effects = append(n.effects, Effect{Kind: Deny, ID: ad.id, Client: ad.client, Err: err})
 }
 
 // moreCopies is the timer's look at a job that is being replicated.
 func (n *Node) moreCopies(j *store.Job) {
-	ad := n.addings[j.ID]
+	ad := n.pendingAdds[j.ID]
 	switch {
 	case ad == nil:
 		n.revoke(j) // nobody waits for it any more
@@ -296,7 +296,7 @@ func (n *Node) attainable(j *store.Job) (c int) {
 
 // sendUnsent sends a copy to a node for the first time, where that is connected. It says
 // whether it is one to which none was sent.
-func (n *Node) sendUnsent(j *store.Job, ad *adding, p *Peer) bool {
+func (n *Node) sendUnsent(j *store.Job, ad *pendingAdd, p *Peer) bool {
 	if p == nil || !slices.Contains(ad.unsent, p.Node) {
 		return false
 	}
@@ -314,7 +314,7 @@ func (n *Node) sendUnsent(j *store.Job, ad *adding, p *Peer) bool {
 
 // oneMore has one more node hold a copy, and tells the others: whoever it is that
 // sees the job acknowledged must know of all copies.
-func (n *Node) oneMore(j *store.Job, ad *adding) *store.Job {
+func (n *Node) oneMore(j *store.Job, ad *pendingAdd) *store.Job {
 	before := j.Holders()
 	if j = n.place(j, 1, n.externalFlags(j, ad)); j.Holders() > before {
 		m := n.copyOf(j, wire.Holders)
@@ -378,7 +378,7 @@ func (n *Node) onGotJob(p *Peer, j *store.Job) {
 		n.isAdded(j)
 		return
 	}
-	ad := n.addings[j.ID]
+	ad := n.pendingAdds[j.ID]
 	if j.State != store.StateWaitRepl || ad == nil || !j.Confirm(uint64(p.Node)) {
 		return
 	}
@@ -415,7 +415,7 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		n.unexport(j)
 		return
 	}
-	if ad := n.addings[j.ID]; ad != nil && j.State == store.StateWaitRepl {
+	if ad := n.pendingAdds[j.ID]; ad != nil && j.State == store.StateWaitRepl {
 		// It may have refused this queue alone: others can still be given to it. But
 		// nodes that all refuse must not be asked in a circle.
 		if len(ad.refused) == 0 {
@@ -432,15 +432,15 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 // achieved keeps the promise: the job is where it must be, its client hears. The
 // job may be gone or elsewhere in memory after it. One that can't be promised any more is
 // deleted instead, here and elsewhere.
-func (n *Node) achieved(j *store.Job, ad *adding) {
+func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 	if ad.denied {
 		n.cleanUp(ad)
 		return
 	}
-	n.endAdding(ad)
+	n.endPendingAdd(ad)
 	promise := Effect{Kind: Promise, ID: j.ID, Client: ad.client}
 	switch {
-	case !ad.kin:
+	case !ad.deps:
 	case held(j) || ad.away || n.putOff(j) || delayFrom(j, n.now) > 0:
 		n.tell(j, &wire.Message{Kind: wire.GotJob})
 		j = n.isAdded(j)
@@ -451,7 +451,7 @@ func (n *Node) achieved(j *store.Job, ad *adding) {
 		if j.Retry > 0 && !ad.away {
 			n.handOver(j, ad)
 		}
-		n.entrust(j)
+		n.delegate(j)
 		n.discard(j)
 		n.effects = append(n.effects, promise)
 		return
@@ -482,7 +482,7 @@ func (n *Node) isAdded(j *store.Job) *store.Job {
 // worked keeps the promise where somebody has worked on the job already: it is
 // where it needs to be. It isn't queued for that; what follows is its
 // acknowledgement, also where this node was to keep no copy.
-func (n *Node) worked(j *store.Job, ad *adding) {
+func (n *Node) worked(j *store.Job, ad *pendingAdd) {
 	answerForAll(j) // copies may be on their way
 	j.ClearConfirmed()
 	j.State, j.QTime = store.StateActive, 0
@@ -491,8 +491,8 @@ func (n *Node) worked(j *store.Job, ad *adding) {
 }
 
 // workedUnseen is worked for a job that went to another database with its queue, unlogged.
-func (n *Node) workedUnseen(ad *adding) {
-	n.endAdding(ad)
+func (n *Node) workedUnseen(ad *pendingAdd) {
+	n.endPendingAdd(ad)
 	n.effects = append(n.effects, Effect{Kind: Promise, ID: ad.id, Client: ad.client})
 }
 
@@ -512,7 +512,7 @@ func (n *Node) tellCreator(j *store.Job) {
 // handOver has one of the nodes that hold a job queue it. Where its copies were held back when they were
 // sent others may be about to let it go: so that node tells them. It lets its own copy go where this node
 // knows that it waits for nothing by now.
-func (n *Node) handOver(j *store.Job, ad *adding) {
+func (n *Node) handOver(j *store.Job, ad *pendingAdd) {
 	var sure []*Peer
 	for i := range j.Holders() {
 		if node, yes := j.Holder(i); yes {
@@ -525,9 +525,9 @@ func (n *Node) handOver(j *store.Job, ad *adding) {
 	if len(sure) > 0 {
 		p := sure[n.random.Uint64()%uint64(len(sure))]
 		m := wire.Message{Kind: wire.Enqueue, ID: j.ID, Span: n.spanOf(j)}
-		if ad.kin {
+		if ad.deps {
 			if m.Flags = wire.WasHeld; !held(j) {
-				m.Flags |= wire.LetGo
+				m.Flags |= wire.Unblocked
 			}
 		}
 		n.send(p, &m)
@@ -578,8 +578,8 @@ func (n *Node) refuse(p *Peer, m *wire.Message, reason uint32) {
 // onReplJob takes a copy to hold.
 func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	if n.graves.has(&id) {
-		n.sendAck(p, n.graves.ack(&id))
+	if n.tombstones.has(&id) {
+		n.sendAck(p, n.tombstones.ack(&id))
 		return
 	}
 	j := n.lookEnded(&id)
@@ -684,8 +684,8 @@ func (n *Node) onEnqueue(j *store.Job, span int64, flags uint8) {
 		return
 	}
 	switch {
-	case flags&wire.LetGo != 0:
-		j = n.overheard(j)
+	case flags&wire.Unblocked != 0:
+		j = n.onQueuedElsewhere(j)
 	case flags&wire.WasHeld != 0 && !held(j):
 		return // it was let go by the rules for all holders, here or elsewhere
 	}
@@ -702,7 +702,7 @@ func (n *Node) onEnqueue(j *store.Job, span int64, flags uint8) {
 		n.log(LogState, j)
 		return
 	}
-	if flags&wire.LetGo != 0 {
+	if flags&wire.Unblocked != 0 {
 		n.tellQueues(j)
 	}
 	n.requeue(j, false)

@@ -78,7 +78,7 @@ const unheardMS = 60_000
 
 // onWillQueue objects where the job must not be queued by that node now.
 func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
-	j = n.overheard(n.meet(p, j))
+	j = n.onQueuedElsewhere(n.meet(p, j))
 	// It was handed to that node, which asks for itself; or handed on to that one, or that one was promoted in
 	// the place of the one that was handed the job. If the job was handed to others since, these object themselves.
 	away := taker(j) == p.Node || flags&wire.WasQueued != 0 && taker(j) != 0
@@ -218,7 +218,7 @@ func (n *Node) tellGotKey(p *Peer, j *store.Job) {
 func (n *Node) onKeptOut(j *store.Job) {
 	if j.State == store.StateActive && j.Retry > 0 && j.Place == store.InHeld && j.Reason() == store.NoReason && !held(j) &&
 		j.Flags&(store.FlagAnnounced|store.FlagDelivered) == 0 && j.Deliveries == 0 && j.Nacks == 0 {
-		n.letGo(j, later)
+		n.unblock(j, later)
 	}
 }
 
@@ -299,23 +299,23 @@ func (n *Node) leaveJob(j *store.Job, span int64) {
 	if j.State == store.StateQueued {
 		n.dequeue(j)
 	}
-	j = n.overheard(j)
-	n.entrustRun(j) // who works on it has it there
+	j = n.onQueuedElsewhere(j)
+	n.delegateRun(j) // who works on it has it there
 	if n.inHands(j) {
 		n.notIdle(j, j.QTime)
 	}
-	n.yield(j, span)
+	n.demote(j, span)
 }
 
 // isAway notes of a job that isn't promised yet that a node has it in its queue or with a client, which
 // didn't reach this one to ask. False: it is promised.
 func (n *Node) isAway(p *Peer, j *store.Job) bool {
-	ad := n.addingOf(&j.ID)
+	ad := n.pendingAddOf(&j.ID)
 	if ad == nil || j.State != store.StateWaitRepl {
 		return false
 	}
 	ad.away = true
-	n.overheard(n.meet(p, j))
+	n.onQueuedElsewhere(n.meet(p, j))
 	return true
 }
 
@@ -323,7 +323,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	if n.isAway(p, j) {
 		return
 	}
-	j = n.overheard(n.meet(p, j))
+	j = n.onQueuedElsewhere(n.meet(p, j))
 	given := flags&(wire.Kept|wire.InHands) == wire.Kept|wire.InHands
 	switch {
 	case flags&(wire.Kept|wire.InHands) == wire.InHands && n.isNewInHands(j):
@@ -377,11 +377,11 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		}
 		n.dequeue(j)
 	}
-	n.entrustRun(j) // its client here may not know
+	n.delegateRun(j) // its client here may not know
 	if n.inHands(j) && flags&wire.CountNack == 0 {
 		n.notIdle(j, j.QTime) // nor has it given the job back
 	}
-	n.yield(j, 0)
+	n.demote(j, 0)
 }
 
 // queued is the word that this node has a job in its queue, or that it comes into it now, with what a Queued may say beside.
@@ -404,13 +404,13 @@ func keptInHands(j *store.Job) *wire.Message {
 	return &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.CountFlags(j.Nacks), ID: j.ID}
 }
 
-// yield leaves a job to another node, which has it in a queue or with a client, or is to
+// demote leaves a job to another node, which has it in a queue or with a client, or is to
 // queue it in span ms. This node isn't the one to queue it first any more. A delivery by this
 // node is no reason to object any more: two nodes that both object would put the job off for ever.
-func (n *Node) yield(j *store.Job, span int64) {
+func (n *Node) demote(j *store.Job, span int64) {
 	if j.Retry > 0 {
 		j.Flags = j.Flags&^store.FlagDelivered | store.FlagQueuedOnce
-		n.dismiss(j)
+		n.clearWorker(j)
 		n.leaveTo(j)
 		n.store.Hold(j)
 		if !held(j) {

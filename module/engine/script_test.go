@@ -422,7 +422,7 @@ var kindNames = map[wire.Kind]string{
 	wire.ReplJob: "REPLJOB", wire.GotJob: "GOTJOB", wire.Refused: "REFUSED", wire.Holders: "HOLDERS", wire.Enqueue: "ENQUEUE",
 	wire.WillQueue: "WILLQUEUE", wire.Queued: "QUEUED", wire.Working: "WORKING", wire.SetAck: "SETACK", wire.GotAck: "GOTACK",
 	wire.DelJob: "DELJOB", wire.NeedJobs: "NEEDJOBS", wire.YourJob: "YOURJOB", wire.Pause: "PAUSE", wire.Heartbeat: "HEARTBEAT", wire.Failed: "FAILED",
-	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskFate: "ASKFATE", wire.Fate: "FATE",
+	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskOutcome: "ASKFATE", wire.Outcome: "FATE",
 	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
 }
 
@@ -440,7 +440,7 @@ var flagNames = []struct {
 	{wire.Queued, wire.Kept, "kept"},
 	{wire.Enqueue, wire.Leaves, "leaves"},
 	{wire.Enqueue, wire.WasHeld, "was-held"},
-	{wire.Enqueue, wire.LetGo, "let-go"},
+	{wire.Enqueue, wire.Unblocked, "let-go"},
 	{wire.PutOff, wire.Objection, "objection"},
 	{wire.PutOff, wire.KeptOut, "kept-out"},
 	{wire.PutOff, wire.GotKey, "got-key"},
@@ -490,7 +490,7 @@ func (l letter) String() string {
 		}
 	}
 	switch m.Kind {
-	case wire.Release, wire.Released, wire.Fate:
+	case wire.Release, wire.Released, wire.Outcome:
 		return text + fmt.Sprintf(" %d flags %d", m.Count, m.Flags)
 	case wire.SetAck:
 		if m.Flags&wire.Cancelled != 0 {
@@ -1037,7 +1037,7 @@ func (w *world) restart() {
 		case w.d.HasArg("always") && a.e.CompleteLocks():
 			a.e.TrustLoadedLocks()
 		case w.d.HasArg("distrust"), w.d.HasArg("always"):
-			a.e.DistrustLocks()
+			a.e.MarkLocksIncomplete()
 		default:
 			a.e.TrustLocks()
 		}

@@ -15,7 +15,7 @@ const (
 	idleSteps    = 100    // buckets of the queue table looked at in one tick
 	housekeeping = 100    // ms between passes over idle queues under memory pressure
 	calm         = 1_000  // ms between them otherwise
-	wakeMost     = 1000   // lanes of keys of the mesh that are woken in one tick; about 1 ms
+	wakeMost     = 1000   // per-key queues of keys of the mesh that are woken in one tick; about 1 ms
 	passMost     = 10_000 // jobs passed over that aren't asked for, see beyond; 1 to 2 ms
 )
 
@@ -23,13 +23,13 @@ const (
 func (n *Node) Tick() int64 {
 	n.wakes, n.passes = wakeMost, passMost
 	n.lossAt = min(n.lossAt, n.now)
-	n.bury()
+	n.scheduleFree()
 	farewell := n.farewell
 	if n.passive || n.loading || n.alone() {
 		farewell = nil // the pass over the locks finds those that have no job
 	}
 	more := n.store.Reap(reapBudget, farewell)
-	n.buried()
+	n.evictedFollowed()
 	n.tickWaits()
 	if n.passive || n.loading {
 		n.tickEnding(waitSlice)
@@ -42,7 +42,7 @@ func (n *Node) Tick() int64 {
 	n.flushedAll()
 	budget := tickBudget
 	for {
-		if n.kin.budget <= 0 {
+		if n.deps.budget <= 0 {
 			more = true // the ends of jobs were followed for as many as one call may
 			break
 		}
@@ -71,7 +71,7 @@ func (n *Node) Tick() int64 {
 	n.tickReturned()
 	n.tickLooks()
 	n.tickApart()
-	n.tickFeeds()
+	n.tickDemands()
 	n.serveOn()
 	n.tickAdds()
 	n.tickGiven()
@@ -79,8 +79,8 @@ func (n *Node) Tick() int64 {
 	n.tickDeparture()
 	n.tickWIP()
 	n.tickReleases()
-	n.tickLets()
-	n.tickFates()
+	n.tickUnblocking()
+	n.tickOutcomes()
 	n.tickEnds()
 	n.tickEvictions()
 	n.tickHandovers()
@@ -133,7 +133,7 @@ func (n *Node) due(j *store.Job) {
 		if !leaving(j) {
 			n.Stats.Expired++
 		}
-		if ad := n.addings[j.ID]; ad != nil {
+		if ad := n.pendingAdds[j.ID]; ad != nil {
 			n.cleanUp(ad)
 			n.deny(ad, ErrReplRemoved)
 			return
@@ -141,7 +141,7 @@ func (n *Node) due(j *store.Job) {
 		if n.expireCopy(j) {
 			return
 		}
-		if n.gone(j, source{clock: true}) {
+		if n.gone(j, origin{clock: true}) {
 			n.remove(j)
 		}
 	case j.State == store.StateWaitRepl:
@@ -178,7 +178,7 @@ func (n *Node) due(j *store.Job) {
 		// the same, for it has no second chance.
 		paused := j.Queue.Pause&PauseIn != 0 && j.Retry > 0
 		if !paused {
-			n.lapse(j)
+			n.expireRun(j)
 		}
 		if paused {
 			n.keepOut(j)

@@ -17,7 +17,7 @@ import (
 //
 // Locks are asked for in three places: [Node.AddJob], [Node.again] for a job that
 // was put off by a conflict, [Node.claimRun] for one that is about to be delivered.
-// A node that is alone answers each at once; consent.go has what a mesh does.
+// A node that is alone answers each at once; unique_mesh.go has what a mesh does.
 
 // Unique is how a job is to be unique.
 type Unique struct {
@@ -100,7 +100,7 @@ func (n *Node) lockName(j *store.Job, u store.Unique, space store.Space) []byte 
 // holds says whether the job that has a lock says so too.
 func (n *Node) holds(l *store.Lock) bool {
 	if l.Flags&lockOutlives != 0 {
-		return l.Era == n.era
+		return l.Era == n.flushEpoch
 	}
 	j := n.store.Lookup(&l.Job)
 	if j == nil {
@@ -126,7 +126,7 @@ func (n *Node) lapsed(l *store.Lock) {
 		return
 	}
 	j := n.store.Lookup(&l.Job)
-	if l.Space() == store.LockWait && l.Until > 0 && l.Until <= n.steady() {
+	if l.Space() == store.LockWait && l.Until > 0 && l.Until <= n.monotonic() {
 		j.Unique().Set(store.UniqueLapsed)
 	}
 	n.hasNoMore(j, l.Space())
@@ -215,7 +215,7 @@ func (n *Node) begun(u store.Unique) {
 	if u.Strategy() == store.UniqueWindow {
 		l := n.store.Lock(n.scratch.lock)
 		l.Flags |= lockOutlives
-		l.Era = n.era
+		l.Era = n.flushEpoch
 		n.logLock(l)
 	}
 }
@@ -237,7 +237,7 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 	switch a.Unique.Conflict {
 	case store.ConflictReturn:
 		// An ID is a promise: one that isn't given yet can't be answered.
-		if n.consents.adds[holder] == nil && (j == nil || j.State != store.StateWaitRepl) {
+		if n.uniqueMesh.adds[holder] == nil && (j == nil || j.State != store.StateWaitRepl) {
 			return holder, nil
 		}
 	case store.ConflictReplace:
@@ -579,7 +579,7 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 }
 
 // pushUnique is [store.Store.Push] for a unique job: one that ends its run frees
-// its key, one that runs alone takes its place in its lane.
+// its key, one that runs alone takes its place in its per-key queue.
 func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 	if n.fallsDue(j, u) {
 		n.beginLease(j, u)
@@ -590,7 +590,7 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 		return
 	}
 	holder := n.liveLock(n.lockName(j, u, store.LockRun))
-	if first := n.store.PushLane(j, u, holder == nil || holder.Job == j.ID && u.Has(store.UniqueHasRun)); first != nil && first != j {
+	if first := n.store.PushKeyQueue(j, u, holder == nil || holder.Job == j.ID && u.Has(store.UniqueHasRun)); first != nil && first != j {
 		n.notPast(first)
 	}
 	n.endRun(j, u)
@@ -633,16 +633,16 @@ func (n *Node) spanOf(j *store.Job) int64 {
 	return delayLeft(j, n.now)
 }
 
-// settleLanes lets the next job of each lane go on that has lost its front, or whose
-// key has become free. Where very many queues have lanes of one key of the mesh some follow
+// settleKeyQueues lets the next job of each per-key queue go on that has lost its front, or whose
+// key has become free. Where very many queues have per-key queues of one key of the mesh some follow
 // with the next ticks, unless it is taken before.
 //
 // The clients that wait are served when all have gone on, so that the oldest job comes first, and
-// once for each queue: many lanes of one may go on at a time, and the search for a job that can be
+// once for each queue: many per-key queues of one may go on at a time, and the search for a job that can be
 // had may take as long for each as busySteps allow.
-func (n *Node) settleLanes() {
-	for budget := busySteps; n.store.AnyHeadless() && !n.passive && !n.loading; {
-		queues := n.promoteLanes(n.scratch.queues[:0])
+func (n *Node) settleKeyQueues() {
+	for budget := busySteps; n.store.AnyToPromote() && !n.passive && !n.loading; {
+		queues := n.promoteKeyQueues(n.scratch.queues[:0])
 		n.scratch.queues = nil // in use
 		for _, q := range queues {
 			if budget > 0 {
@@ -657,20 +657,20 @@ func (n *Node) settleLanes() {
 			break
 		}
 	}
-	if n.store.AnyHeadless() {
+	if n.store.AnyToPromote() {
 		n.hurryTick()
 	}
 }
 
-// promoteLanes is the first part of that. It appends the queues in which a job has gone on.
-func (n *Node) promoteLanes(queues []*store.Queue) []*store.Queue {
+// promoteKeyQueues is the first part of that. It appends the queues in which a job has gone on.
+func (n *Node) promoteKeyQueues(queues []*store.Queue) []*store.Queue {
 	for {
-		l := n.store.Headless(&n.wakes)
+		l := n.store.NextToPromote(&n.wakes)
 		if l == nil {
 			break
 		}
 		n.scratch.lock = l.AppendLock(n.scratch.lock[:0])
-		if n.rests(n.scratch.lock) {
+		if n.isBackedOff(n.scratch.lock) {
 			n.store.Taken(l)
 			continue
 		}
@@ -695,8 +695,8 @@ func (n *Node) promoteLanes(queues []*store.Queue) []*store.Queue {
 func (n *Node) findEnd(l *store.Lock) {
 	if !n.jobLives(l.Job) {
 		// Its end may have been missed.
-		n.suspectLock(l)
-		n.giveRest(string(l.Name()), nil)
+		n.checkOrphanLock(l)
+		n.backOff(string(l.Name()), nil)
 		return
 	}
 	// Its job may be one of those that wait.
@@ -905,9 +905,9 @@ func (n *Node) retake(j *store.Job, waited bool) {
 	}
 	id, lease := j.ID, u.LockTTL()
 	if l := n.liveLock(name); waited && lease > 0 && l != nil && l.Job == id && l.Until > 0 {
-		lease = min(lease, max(1, leaseOf(l.Until-n.steady())))
+		lease = min(lease, max(1, leaseOf(l.Until-n.monotonic())))
 	}
-	now, _ := n.claimLock(jobLock{name: name, job: id, lease: lease, any: u.Has(store.UniqueAny)}, func(o Outcome) {
+	now, _ := n.acquireForJob(jobLock{name: name, job: id, lease: lease, any: u.Has(store.UniqueAny)}, func(o Result) {
 		if n.retaken(&id, name, &o) {
 			n.log(LogState, n.store.Lookup(&id))
 		}
@@ -919,7 +919,7 @@ func (n *Node) retake(j *store.Job, waited bool) {
 
 // retaken notes whether a job that came back has its waiting lock again. One that is delivered
 // by now, or done, has it no more. It says whether the job changed.
-func (n *Node) retaken(id *store.ID, name []byte, o *Outcome) bool {
+func (n *Node) retaken(id *store.ID, name []byte, o *Result) bool {
 	j := n.store.Lookup(id)
 	waits := j != nil && (j.State == store.StateQueued || j.State == store.StateActive && j.Place != store.InWorking) && n.named(j, store.LockWait, name)
 	switch {
@@ -1096,7 +1096,7 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 	asks := space == store.LockWait && lease > 0 && !n.alone()
 	switch {
 	case asks:
-		n.begins.over.put(j.ID, n.steady()+lease)
+		n.begins.over.put(j.ID, n.monotonic()+lease)
 	case space == store.LockWait && seen && !n.alone():
 		n.begins.over.put(j.ID, noEnd)
 	}

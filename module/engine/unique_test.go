@@ -187,7 +187,7 @@ func (d *desk) reload(t require.TestingT, trust Trust) {
 // checkLocks: every lock of a job has its job, which says so, and the other way
 // round; no key has two jobs that are worked on; what is held back has a reason.
 func checkLocks(t require.TestingT, n *Node) {
-	now := n.steady()
+	now := n.monotonic()
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
 		if l.Space() == store.LockBare || l.Flags&lockOutlives != 0 || l.Until != 0 && l.Until <= now {
 			continue
@@ -239,7 +239,7 @@ func checkLocks(t require.TestingT, n *Node) {
 			require.False(t, u.Has(store.UniqueHasWait))
 			require.NotEqual(t, store.StateQueued, j.State)
 		}
-		if j.Place == store.InLane {
+		if j.Place == store.InKeyQueue {
 			held[j.Queue]++
 		}
 	}
@@ -737,7 +737,7 @@ func TestLineIsCalledAfterLoading(t *testing.T) {
 	require.NotNil(t, third)
 	d.n.Effects()
 	d.n.BeginLoading()
-	d.n.AbandonClaim(second)
+	d.n.AbandonAcquisition(second)
 	_, _ = d.n.ReleaseLock(name, []byte("a"), o.Token, nil)
 	d.n.Effects()
 	d.n.EndLoading()

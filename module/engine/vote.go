@@ -26,14 +26,14 @@ func leaseOf(vote int64) int64 { return (vote - graceMS) * clockSlack / (clockSl
 type ballot struct {
 	name []byte
 	holder
-	token  uint64
-	above  uint64 // how far the token is above the first that this claim tried
-	lease  int64
-	flags  uint8
-	by     uint16 // who asks, see [store.Lock]
-	extend bool   // only who holds it, by this token
-	proven bool   // and has a majority's votes
-	anew   bool   // not who holds it, but by an earlier attempt of this claim
+	token     uint64
+	above     uint64 // how far the token is above the first that this claim tried
+	lease     int64
+	flags     uint8
+	by        uint16 // who asks, see [store.Lock]
+	extend    bool   // only who holds it, by this token
+	committed bool   // and has a majority's votes
+	anew      bool   // not who holds it, but by an earlier attempt of this claim
 }
 
 // earlier says of a vote for the same holder whether it was this claim that asked for it, in
@@ -62,7 +62,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	n.clearFirst(b.name)
 	n.settleContest(b.name) // before a vote comes in the place of one that is over
 	l = n.store.Lock(b.name)
-	flags := b.flags & (lockAny | lockOutlives | lockKept)
+	flags := b.flags & (lockAny | lockOutlives | lockRenewed)
 	if b.id != (store.ID{}) {
 		flags |= lockForeign
 	}
@@ -80,8 +80,8 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.LockHeld, l
 	case live && b.token > l.Token && b.extend:
 		return wire.NotHeld, nil
-	case live && l.Flags&lockSoft != 0 && !b.proven && (b.extend || b.token == l.Token || b.token <= n.store.Locks().Floor):
-		return wire.Unproven, l
+	case live && l.Flags&lockUnconfirmed != 0 && !b.committed && (b.extend || b.token == l.Token || b.token <= n.store.Locks().Floor):
+		return wire.Unconfirmed, l
 	case !live && b.extend:
 		return wire.NotHeld, nil
 	case !live && (b.token < nextShown(n.store.Locks().Floor) || l != nil && b.token < nextShown(l.Token)):
@@ -89,26 +89,26 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	case !n.alone() && !n.promised(b.name, &b.id, b.token, b.flags, b.lease):
 		return voteLater, nil
 	case live:
-		if b.flags&lockKept != 0 {
+		if b.flags&lockRenewed != 0 {
 			n.unraised(b.name) // its holder counts on this very token
 		}
 		switch earlier := b.earlier(l); {
 		case earlier:
 			n.raiseAgain(l, b.token)
-		case b.token > l.Token && l.Space() == store.LockBare && b.flags&lockKept == 0:
+		case b.token > l.Token && l.Space() == store.LockBare && b.flags&lockRenewed == 0:
 			n.raise(l, b.token)
-			flags |= lockKept
+			flags |= lockRenewed
 		default:
 			l.Token = b.token
-			flags |= lockKept // not by an earlier attempt of this claim
+			flags |= lockRenewed // not by an earlier attempt of this claim
 		}
-		flags |= l.Flags & (lockKept | lockAlone)
+		flags |= l.Flags & (lockRenewed | lockAlone)
 	default:
 		if l != nil {
 			if !b.has(l) {
 				n.lapsed(l) // whose job may never be told otherwise that it hasn't got the lock any more
 			}
-			n.countWeak(l, -1)
+			n.countNonQuorum(l, -1)
 			n.store.ReplaceLock(l) // and so does the log
 		}
 		l = n.newLock(b.name, b.owner)
@@ -125,17 +125,17 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	case until > l.Until || n.alone():
 		l.Lease, l.Until = b.lease, until
 	case live && !b.anew && l.Space() == store.LockRun:
-		l.Lease = max(1, leaseOf(l.Until-n.steady())) // the lease and what is left of it say when the run was prolonged: see pastRuns.over
+		l.Lease = max(1, leaseOf(l.Until-n.monotonic())) // the lease and what is left of it say when the run was prolonged: see pastRuns.over
 	}
 	n.noteLock(l)
-	if s := n.suspectOf(b.name); s != nil {
+	if s := n.orphanCheckOf(b.name); s != nil {
 		s.voted = true
 	}
-	n.votes.lastVote = n.steady()
+	n.votes.lastVote = n.monotonic()
 	// A claim is asked again where the first answer takes long, because the vote is still
 	// being written to a slow disk. The second answer must not cost another write: the log
 	// has all of the vote but its end, and a lease begins anew where it is loaded.
-	again := live && b.flags&lockKept == 0 && l.Flags&lockLogged != 0 &&
+	again := live && b.flags&lockRenewed == 0 && l.Flags&lockLogged != 0 &&
 		l.Token == before.Token && l.Lease == before.Lease && l.Flags == before.Flags && l.By == before.By
 	if !again {
 		n.logLock(l)
@@ -151,7 +151,7 @@ func (n *Node) opposed(why uint32, name []byte, h *holder) {
 	}
 	if why == wire.LockHeld || why == wire.Abstains {
 		if l := n.liveLock(name); l != nil && (why == wire.LockHeld || !h.has(l)) {
-			n.suspectLock(l)
+			n.checkOrphanLock(l)
 		}
 	}
 }
@@ -179,16 +179,16 @@ func (n *Node) unvoteOwn(name []byte, h *holder, token uint64, flags uint8) (why
 		return wire.TokenStale, l
 	case l.Token < token && (flags&wire.Fresh != 0 || l.Space() == store.LockRun):
 		return wire.NotHeld, nil // a run may be another node's
-	case l.Token < token && flags&wire.Proven == 0 && l.Space() == store.LockBare:
+	case l.Token < token && flags&wire.Committed == 0 && l.Space() == store.LockBare:
 		return wire.NotHeld, l // a client's token may be any
 	case flags&wire.Fresh != 0 && n.fallBack(l):
 		return 0, nil
-	case flags&wire.Fresh != 0 && l.Flags&lockKept != 0:
+	case flags&wire.Fresh != 0 && l.Flags&lockRenewed != 0:
 		return wire.NotHeld, nil
 	}
-	soft := l.Flags&lockSoft != 0
+	soft := l.Flags&lockUnconfirmed != 0
 	if n.removeLock(l); soft {
-		return wire.Unproven, nil
+		return wire.Unconfirmed, nil
 	}
 	return 0, nil
 }
@@ -235,7 +235,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		}
 		why, l := n.vote(&ballot{
 			name: k.Name, holder: holder{id: store.ID(k.Job), owner: k.Owner}, token: k.Token, above: uint64(k.Left), lease: k.Lease, flags: k.Flags, by: nodeBits(p.Node),
-			extend: m.Flags&(wire.Extend|wire.Proven) != 0, proven: m.Flags&wire.Proven != 0, anew: m.Flags&wire.Fresh != 0,
+			extend: m.Flags&(wire.Extend|wire.Committed) != 0, committed: m.Flags&wire.Committed != 0, anew: m.Flags&wire.Fresh != 0,
 		})
 		if why == voteLater {
 			if why = wire.Abstains; m.Round != 0 && n.answerLate(p, m) {
@@ -247,7 +247,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		}
 		n.opposed(why, k.Name, &holder{id: store.ID(k.Job), owner: k.Owner})
 	case wire.Unlock:
-		n.rouse(k.Name)
+		n.resetBackoff(k.Name)
 		if m.Flags&wire.Fresh != 0 { // nobody would take back what is given after that
 			n.votes.late = slices.DeleteFunc(n.votes.late, func(l lateClaim) bool { return l.node == p.Node && l.token == k.Token })
 		}
@@ -293,21 +293,21 @@ func (n *Node) reply(p *Peer, asked *wire.Message, why uint32, l *store.Lock) {
 		m.Lock.Left = a.LeftFor(asked.Lock.Name)
 	}
 	if again := why == wire.LockHeld || why == wire.TokenStale && asked.Kind == wire.Unlock; again && l != nil && l.Job == store.ID(asked.Lock.Job) && l.Space() == store.LockRun && l.Until > 0 {
-		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.steady()) // it is for another run of the job: see endPastRun
+		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.monotonic()) // it is for another run of the job: see endPastRun
 	}
 	n.send(p, m)
 }
 
 func (n *Node) onAnswer(p *Peer, m *wire.Message) {
-	if d := n.owed[m.Round]; d != nil {
-		n.onPaid(d, p, m)
+	if d := n.unlocksByRound[m.Round]; d != nil {
+		n.onUnlockAnswer(d, p, m)
 		return
 	}
 	c := n.byRound[m.Round]
 	if c == nil {
 		// It is decided; where it failed, what was voted for is owed back already.
-		if won := n.lately[m.Round%uint64(len(n.lately))]; won.round == m.Round && won.claim != nil && won.claim.kind != release && m.Kind == wire.Deny && m.Count == wire.Unproven {
-			n.proveTo(won.claim, p)
+		if won := n.lately[m.Round%uint64(len(n.lately))]; won.round == m.Round && won.claim != nil && won.claim.kind != release && m.Kind == wire.Deny && m.Count == wire.Unconfirmed {
+			n.commitTo(won.claim, p)
 		}
 		return
 	}
@@ -323,25 +323,25 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 	n.answer(c, a)
 }
 
-// claimsUp and claimsDown follow a connection.
-func (n *Node) claimsUp(p *Peer) {
+// acquisitionsUp and acquisitionsDown follow a connection.
+func (n *Node) acquisitionsUp(p *Peer) {
 	p.clears = n.cleared
 	n.countAnew()
-	n.debtsUp()
+	n.unlocksUp()
 	n.syncUp(p)
 }
 
-func (n *Node) claimsDown() { n.countAnew() }
+func (n *Node) acquisitionsDown() { n.countAnew() }
 
 // forgetVoter takes a node out of the count.
 func (n *Node) forgetVoter(p *Peer) {
-	n.reviewDebts()
+	n.reviewUnlocks()
 	n.forgets++
 	n.countAnew()
 }
 
 // setRound notes which attempt of a claim is under way; 0: none.
-func (n *Node) setRound(c *Claim, round uint64) {
+func (n *Node) setRound(c *Acquisition, round uint64) {
 	if c.round != 0 {
 		n.open.remove(c, inOpen)
 		n.asked.remove(string(c.name), c, asking)
@@ -366,7 +366,7 @@ func (n *Node) countSome() {
 		return
 	}
 	from := len(n.effects)
-	for budget := claimSlice; ; budget, from = budget-n.claimCost(from), len(n.effects) {
+	for budget := claimSlice; ; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
 		if n.uncounted = min(n.uncounted, n.open.len); n.uncounted == 0 {
 			return
 		}
@@ -397,7 +397,7 @@ func (n *Node) countSome() {
 
 // dropGone takes the answers of nodes that were forgotten out of a claim. True: a node was,
 // since the claim asked.
-func (n *Node) dropGone(c *Claim) bool {
+func (n *Node) dropGone(c *Acquisition) bool {
 	if c.forgets == n.forgets {
 		return false
 	}
@@ -410,7 +410,7 @@ func (n *Node) dropGone(c *Claim) bool {
 // there. After a node was forgotten it doesn't, and fewer votes would do: the attempt ends,
 // unless it is one that needs no majority of all. After the lock was cleared the votes for it
 // are gone, or about to be.
-func (n *Node) current(c *Claim) bool {
+func (n *Node) current(c *Acquisition) bool {
 	if c.round == 0 {
 		return true
 	}
@@ -419,6 +419,6 @@ func (n *Node) current(c *Claim) bool {
 		return true
 	}
 	n.retract(c)
-	n.missed(c, Outcome{Kind: NoQuorum}, false)
+	n.missed(c, Result{Kind: NoQuorum}, false)
 	return false
 }

@@ -125,9 +125,9 @@ type promise struct {
 	asked    Votes // what the caller was last asked to keep
 	askedAt  int64 // steady
 	late     []lateClaim
-	own      []*Claim // that were won before this node could vote for them
-	look     int64    // steady
-	lastVote int64    // steady: none was given later
+	own      []*Acquisition // that were won before this node could vote for them
+	look     int64          // steady
+	lastVote int64          // steady: none was given later
 }
 
 // leaseStep is the step of a length, and stepLease the longest lease of a step: four for
@@ -144,7 +144,7 @@ func stepLease(step int) int64 { return int64(5+step&3) << (step >> 2) }
 // knew before: those aren't new to it, nor it to them. A node for which it isn't called
 // doesn't know what it voted for.
 func (n *Node) SetVotes(v Votes) {
-	p, now := &n.votes, n.steady()
+	p, now := &n.votes, n.monotonic()
 	n.sync.young = 0
 	v.lowered = 0
 	n.ApplyFloor(v.Tokens)
@@ -194,12 +194,12 @@ func (n *Node) VotesKept(v Votes) {
 	own := n.votes.own // those that are won come first
 	n.votes.own = nil
 	for _, c := range own {
-		n.proveSelf(c)
+		n.commitSelf(c)
 	}
 	late := n.votes.late
 	n.votes.late = nil
 	for i := range late {
-		if p := n.mesh.by[late[i].node]; p != nil && n.steady()-late[i].at < lateMS {
+		if p := n.mesh.by[late[i].node]; p != nil && n.monotonic()-late[i].at < lateMS {
 			// It was parsed before.
 			_ = n.Receive(p.ID, late[i].message)
 		}
@@ -225,7 +225,7 @@ func (n *Node) answerLate(p *Peer, m *wire.Message) bool {
 	if len(*late) >= lateMax {
 		return false
 	}
-	*late = append(*late, lateClaim{p.Node, m.Round, m.Lock.Token, n.steady(), m.Append(nil)})
+	*late = append(*late, lateClaim{p.Node, m.Round, m.Lock.Token, n.monotonic(), m.Append(nil)})
 	return true
 }
 
@@ -250,11 +250,11 @@ func (n *Node) promised(name []byte, id *store.ID, token uint64, flags uint8, le
 	covered, p := n.covers(name, id, flags, lease), &n.votes
 	if token > n.tokenIn(aheadMost) && token > p.sure.Tokens && p.sure.Longest.Known() {
 		p.wanted.Tokens = max(p.wanted.Tokens, min(token+aheadMS<<tokenShift, store.MaxToken))
-		n.askToKeep(n.steady())
+		n.askToKeep(n.monotonic())
 		covered = false
 	}
 	if p.sure.New && !p.wanted.New { // what is remembered may be that it has given none
-		n.askToKeep(n.steady())
+		n.askToKeep(n.monotonic())
 		return false
 	}
 	return covered
@@ -262,7 +262,7 @@ func (n *Node) promised(name []byte, id *store.ID, token uint64, flags uint8, le
 
 // covers is promised for a node that has voted before.
 func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool {
-	now, p := n.steady(), &n.votes
+	now, p := n.monotonic(), &n.votes
 	if unleased(store.Space(name[0]), id, flags, lease) {
 		p.unleased = now + promiseKeptMS
 		if p.sure.Unleased {
@@ -338,7 +338,7 @@ func (n *Node) noteLock(l *store.Lock) {
 // promiseAll has the locks remembered that the table has, as votes: the node isn't alone any
 // more. They were noted one by one, for to look at all takes long.
 func (n *Node) promiseAll() {
-	p, now := &n.votes, n.steady()
+	p, now := &n.votes, n.monotonic()
 	p.lastVote = now
 	p.unleased = min(p.unleased, now+promiseKeptMS)
 	need := p.need(now)
@@ -382,10 +382,10 @@ func (n *Node) abstainsFrom(name []byte) bool {
 		return true
 	}
 	space := store.Space(name[0])
-	if n.steady() < n.leasesOver(kindOf(space)) {
+	if n.monotonic() < n.leasesOver(kindOf(space)) {
 		return true
 	}
-	return space != store.LockBare && (n.distrusts() || n.sync.unleased && !n.allTold())
+	return space != store.LockBare && (n.isRecovering() || n.sync.unleased && !n.allTold())
 }
 
 // leasesKnown says whether all that the node lacks are votes that it gave itself.
@@ -414,7 +414,7 @@ func (n *Node) Abstaining() *Abstaining {
 	if !n.abstains() {
 		return nil
 	}
-	now := n.steady()
+	now := n.monotonic()
 	a := &Abstaining{New: n.votes.wanted.New, Lacks: n.sync.partial}
 	if a.Lacks && !a.New {
 		for kind := range kinds {

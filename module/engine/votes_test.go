@@ -149,7 +149,7 @@ func TestLongLeasesOfOneKindHoldUpThatKindAlone(t *testing.T) {
 		k.n.AddPeer(id, "x:1")
 	}
 	k.n.SetVotes(engine.Votes{Longest: engine.Leases{5120, 5120, 86_400_000}})
-	k.n.DistrustLocks()
+	k.n.MarkLocksIncomplete()
 	for _, id := range keeperPeers {
 		k.n.PeerUp(id, "x:1", false)
 	}

@@ -15,20 +15,20 @@ type Waiter struct {
 	left   int    // places that it has left, where they are many
 	number uint64 // of waiters since the start
 	link   link[Waiter]
-	hasty  hasty
+	noHang noHang
 }
 
-// hasty is of a waiter who waits only while [Node.Asking]: at one of its places at a time, in
+// noHang is of a waiter who waits only while [Node.Asking]: at one of its places at a time, in
 // the chain of that line (waitList.hasty), and then at the next one. So the end of what is
 // asked for a queue concerns only those who may go.
-type hasty struct {
+type noHang struct {
 	yes  bool
 	at   int // its place
 	over int // places, up to that one, for which nothing is asked
 	link link[Waiter]
 }
 
-func inHaste(w *Waiter) *link[Waiter] { return &w.hasty.link }
+func amongNoHang(w *Waiter) *link[Waiter] { return &w.noHang.link }
 
 const (
 	waitSlice   = 40   // clients released at once: the server writes to each one's socket
@@ -75,7 +75,7 @@ type waitList struct {
 	pos         int    // in Node.asking
 	since       int64
 	lastArrival int64
-	hasty       chain[Waiter] // those who wait only for answers, and for this queue's first
+	noHang      chain[Waiter] // those who wait only for answers, and for this queue's first
 	told        bool          // it is in waiters.told
 }
 
@@ -117,7 +117,7 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 func (n *Node) WaitForAnswers(names [][]byte, client any) (*Waiter, error) {
 	w, err := n.Wait(names, client)
 	if err == nil && len(w.places) > 0 {
-		w.hasty.yes = true
+		w.noHang.yes = true
 		n.stay(w)
 	}
 	return w, err
@@ -125,14 +125,14 @@ func (n *Node) WaitForAnswers(names [][]byte, client any) (*Waiter, error) {
 
 // stay has a hasty waiter wait at its place.
 func (n *Node) stay(w *Waiter) {
-	list := w.places[w.hasty.at].list
-	list.hasty.add(w, inHaste)
+	list := w.places[w.noHang.at].list
+	list.noHang.add(w, amongNoHang)
 	n.answered(list)
 }
 
 // answered sees to the hasty waiters of a line, where nothing is asked for it any more.
 func (n *Node) answered(list *waitList) {
-	if list != nil && list.hasty.len > 0 && !list.told && n.consents.asked[list.name].jobs == 0 {
+	if list != nil && list.noHang.len > 0 && !list.told && n.uniqueMesh.asked[list.name].jobs == 0 {
 		list.told = true
 		n.waiters.told = append(n.waiters.told, list)
 	}
@@ -144,9 +144,9 @@ func (n *Node) sendAway() {
 	o := &n.waiters
 	for clients, places := waitSlice, placeSlice; len(o.told) > 0; {
 		list := o.told[0]
-		w := list.hasty.head
+		w := list.noHang.head
 		switch {
-		case w == nil || n.consents.asked[list.name].jobs > 0:
+		case w == nil || n.uniqueMesh.asked[list.name].jobs > 0:
 			list.told = false
 			o.told[0] = nil
 			o.told = o.told[1:]
@@ -156,16 +156,16 @@ func (n *Node) sendAway() {
 			return
 		}
 		places--
-		h := &w.hasty
+		h := &w.noHang
 		if h.over++; h.over == len(w.places) {
 			clients--
 			n.Cancel(w)
 			n.effects = append(n.effects, Effect{Kind: Release, Waiter: w})
 			continue
 		}
-		list.hasty.remove(w, inHaste)
+		list.noHang.remove(w, amongNoHang)
 		h.at = (h.at + 1) % len(w.places)
-		if n.consents.asked[w.places[h.at].list.name].jobs > 0 {
+		if n.uniqueMesh.asked[w.places[h.at].list.name].jobs > 0 {
 			h.over = 0
 		}
 		n.stay(w)
@@ -189,8 +189,8 @@ func (n *Node) Cancel(w *Waiter) {
 	n.blocked--
 	o := &n.waiters
 	o.remove(w, amongAll)
-	if w.hasty.yes {
-		w.places[w.hasty.at].list.hasty.remove(w, inHaste)
+	if w.noHang.yes {
+		w.places[w.noHang.at].list.noHang.remove(w, amongNoHang)
 	}
 	if len(w.places) > manyPlaces {
 		o.leaving = append(o.leaving, w)
@@ -300,7 +300,7 @@ func (n *Node) hand(w *Waiter, j *store.Job) {
 	n.Cancel(w)
 	n.deliver(j)
 	if w.Worker != nil {
-		j = n.Employ(j, w.Worker)
+		j = n.SetWorker(j, w.Worker)
 	}
 	n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
 }
@@ -318,7 +318,7 @@ func (n *Node) Hear(receive func()) {
 
 // serve hands waiting jobs to waiting clients; to very many of them bit by bit.
 func (n *Node) serve(q *store.Queue) {
-	if n.choosing || n.waitersOf(q) > 0 || n.hungry.len() > 0 {
+	if n.choosing || n.waitersOf(q) > 0 || n.demands.len() > 0 {
 		budget := busySteps
 		n.serveWaiting(q, &budget)
 	}
@@ -326,7 +326,7 @@ func (n *Node) serve(q *store.Queue) {
 
 // serveWithin is serve where jobs that make way take of a budget.
 func (n *Node) serveWithin(q *store.Queue, budget *int) {
-	if n.choosing || n.waitersOf(q) > 0 || n.hungry.len() > 0 {
+	if n.choosing || n.waitersOf(q) > 0 || n.demands.len() > 0 {
 		n.serveWaiting(q, budget)
 	}
 }
@@ -355,8 +355,8 @@ func (n *Node) serveWaiting(q *store.Queue, budget *int) {
 			n.hand(w, j)
 		}
 	}
-	if n.hungry.len() > 0 && q.Head != nil && !n.passive && !n.loading {
-		n.feedLater(q)
+	if n.demands.len() > 0 && q.Head != nil && !n.passive && !n.loading {
+		n.serveDemandLater(q)
 	}
 }
 
@@ -379,8 +379,8 @@ func (n *Node) endAdds() {
 		}
 	}
 	n.ending = true
-	n.debts = [debtKinds]debtList{}
-	clear(n.owed)
+	n.unlocks = [unlockKinds]unlockList{}
+	clear(n.unlocksByRound)
 	n.begins, n.verdicts = beginnings{}, roster[string, verdict]{}
 	n.tickEnding(waitSlice)
 }
@@ -403,7 +403,7 @@ func (n *Node) tickEnding(budget int) {
 			n.cleanUp(ad)
 			n.deny(ad, ErrReplica)
 		case len(n.alarms) > 0:
-			n.finishClaim(n.alarms[0], Outcome{Kind: Aborted}, true)
+			n.finishAcquisition(n.alarms[0], Result{Kind: Aborted}, true)
 		default:
 			n.called = n.called[:0] // all lines are gone
 			n.ending = false

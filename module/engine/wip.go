@@ -47,13 +47,13 @@ func (n *Node) toWork(j *store.Job) {
 	if j.Parts > 0 {
 		j.ClearConfirmed() // a client here has it, and no other node
 		j.SetShift(at - n.now - int64(j.Retry)*1000)
-		n.dismiss(j)
+		n.clearWorker(j)
 	}
 	n.store.Work(j, at)
 }
 
-// dismiss forgets who works on a job, in place.
-func (n *Node) dismiss(j *store.Job) {
+// clearWorker forgets who works on a job, in place.
+func (n *Node) clearWorker(j *store.Job) {
 	if j.Parts > 0 {
 		clear(j.Extra(store.TagWorker))
 	}
@@ -91,18 +91,18 @@ func (n *Node) workerOf(j *store.Job) string {
 	return string(e[sinceLen:])
 }
 
-// Employ names the client that a job was just delivered to. The job may move. One
+// SetWorker names the client that a job was just delivered to. The job may move. One
 // with no room for the name goes without.
-func (n *Node) Employ(j *store.Job, worker []byte) *store.Job {
+func (n *Node) SetWorker(j *store.Job, worker []byte) *store.Job {
 	if j.Place != store.InWorking {
 		return j
 	}
-	j = n.setWorker(j, since(j), worker)
+	j = n.putWorker(j, since(j), worker)
 	n.log(LogState, j)
 	return j
 }
 
-func (n *Node) setWorker(j *store.Job, since int64, worker []byte) *store.Job {
+func (n *Node) putWorker(j *store.Job, since int64, worker []byte) *store.Job {
 	var b [sinceLen + MaxWorker]byte
 	binary.LittleEndian.PutUint64(b[:], uint64(since))
 	j, _ = n.setExtra(j, store.TagWorker, append(b[:sinceLen], worker[:min(len(worker), MaxWorker)]...))
@@ -113,10 +113,10 @@ func (n *Node) setWorker(j *store.Job, since int64, worker []byte) *store.Job {
 // when it is worked on is kept. One that wasn't here is from now on.
 func (n *Node) keepWork(j *store.Job) *store.Job {
 	if j.Place != store.InWorking {
-		n.dismiss(j)
-		j = n.setWorker(j, n.now, nil)
+		n.clearWorker(j)
+		j = n.putWorker(j, n.now, nil)
 	} else if e := j.Extra(store.TagWorker); len(e) < sinceLen || binary.LittleEndian.Uint64(e) == 0 {
-		j = n.setWorker(j, since(j), nil)
+		j = n.putWorker(j, since(j), nil)
 	}
 	j.ClearConfirmed()
 	n.store.Work(j, j.QTime)

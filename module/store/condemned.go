@@ -91,8 +91,8 @@ func (s *Store) NextCondemned(list []*Queue, most int) []*Queue {
 	return list
 }
 
-// BuryCondemned buries a condemned queue that has left its key.
-func (s *Store) BuryCondemned(q *Queue) {
+// ScheduleFreeCondemned buries a condemned queue that has left its key.
+func (s *Store) ScheduleFreeCondemned(q *Queue) {
 	for i, c := range s.condemned {
 		if c.flushes != q.flushes || !c.has(q) {
 			continue

@@ -13,11 +13,11 @@
 //   - whole queues that go: [Store.Bury], then [Store.Reap] bit by bit; all of them:
 //     [Store.Condemn], whose keys go bit by bit as well;
 //   - what few jobs have, extras behind the body (extras.go): what one is unique by
-//     (unique.go), whom it waits for (family.go), who works on it;
-//   - unique jobs that may not run yet: a lane for each key, out of the way of
-//     the list (lane.go); locks by name (lock.go);
+//     (unique.go), whom it waits for (dependencies.go), who works on it;
+//   - unique jobs that may not run yet: a per-key queue for each key, out of the way of
+//     the list (per-key queue.go); locks by name (lock.go);
 //   - who else holds a job (holders.go), and what is saved of it (record.go);
-//   - who waits for a job: an index of ties (family.go, index.go).
+//   - who waits for a job: an index of edges (dependencies.go, index.go).
 //
 // Package engine alone calls what changes anything; package commands reads. One thread
 // at a time.

@@ -81,8 +81,8 @@ func TestKnots(t *testing.T) {
 	before := alloc.Blocks()
 	q := s.NewQueue([]byte("q"), 1000)
 	head := store.ID{99}
-	assert.Nil(t, s.Knot(&head))
-	assert.False(t, s.Untie(&head, &store.ID{1}))
+	assert.Nil(t, s.Dependents(&head))
+	assert.False(t, s.RemoveEdge(&head, &store.ID{1}))
 	var jobs []*store.Job
 	for _, ctime := range []uint64{5, 2, 9, 1, 2} {
 		j := s.NewJob(0, 0, nil)
@@ -91,12 +91,12 @@ func TestKnots(t *testing.T) {
 		f := store.Family{}
 		f.Name(head)
 		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
-		s.Tie(&head, j)
-		s.Tie(&head, j) // twice is once
+		s.AddEdge(&head, j)
+		s.AddEdge(&head, j) // twice is once
 		jobs = append(jobs, j)
 	}
 	order := func() (ids []byte) {
-		k := s.Knot(&head)
+		k := s.Dependents(&head)
 		if k == nil {
 			return nil
 		}
@@ -106,16 +106,16 @@ func TestKnots(t *testing.T) {
 		require.EqualValues(t, len(ids), k.Len)
 		return ids
 	}
-	assert.EqualValues(t, 5, s.Ties())
+	assert.EqualValues(t, 5, s.Edges())
 	assert.Equal(t, []byte{4, 2, 5, 1, 3}, order(), "the oldest first, then by ID")
 	s.Remove(jobs[1])
 	assert.Equal(t, []byte{4, 5, 1, 3}, order(), "who goes is untied")
-	assert.True(t, s.Untie(&head, &jobs[2].ID))
-	assert.False(t, s.Untie(&head, &jobs[2].ID))
+	assert.True(t, s.RemoveEdge(&head, &jobs[2].ID))
+	assert.False(t, s.RemoveEdge(&head, &jobs[2].ID))
 	assert.Equal(t, []byte{4, 5, 1}, order())
-	s.DropTies()
+	s.DropEdges()
 	assert.Nil(t, order())
-	s.Bury(q)
+	s.ScheduleFree(q)
 	for s.Reap(1, nil) {
 	}
 	assert.Empty(t, s.TakeLost())
@@ -135,12 +135,12 @@ func TestKnotsOutOfOrder(t *testing.T) {
 		f := store.Family{Flags: store.FamilyBlocked}
 		f.Name(head)
 		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
-		s.Tie(&head, j)
+		s.AddEdge(&head, j)
 	}
 	met := func() map[uint64]bool {
 		m := map[uint64]bool{}
 		for {
-			tie := s.Knot(&head).Walk()
+			tie := s.Dependents(&head).Walk()
 			if tie == nil {
 				return m
 			}
@@ -148,7 +148,7 @@ func TestKnotsOutOfOrder(t *testing.T) {
 		}
 	}
 	order := func() (list []uint64) {
-		for tie := s.Knot(&head).First(); tie != nil; tie = tie.Next() {
+		for tie := s.Dependents(&head).First(); tie != nil; tie = tie.Next() {
 			list = append(list, uint64(tie.Job[0])<<8|uint64(tie.Job[1]))
 		}
 		return list
@@ -156,7 +156,7 @@ func TestKnotsOutOfOrder(t *testing.T) {
 	for i := range uint64(300) {
 		tie(1000 + 10*i)
 	}
-	first := s.Knot(&head).Walk()
+	first := s.Dependents(&head).Walk()
 	assert.EqualValues(t, 1000>>8, first.Job[0])
 	for i := range uint64(30) {
 		tie(3985 - 10*i)
@@ -192,7 +192,7 @@ func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 		}
 		f.Name(head)
 		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
-		s.Tie(&head, j)
+		s.AddEdge(&head, j)
 		tied[n] = true
 	}
 	number := func(id *store.ID) uint64 { return uint64(id[0])<<8 | uint64(id[1]) }
@@ -207,7 +207,7 @@ func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 		}
 		slices.Sort(blocked)
 		slices.Sort(others)
-		k := s.Knot(&head)
+		k := s.Dependents(&head)
 		require.EqualValues(t, len(blocked), k.Blocked)
 		var met []uint64
 		for id := range k.EachBlocked() {
@@ -245,7 +245,7 @@ func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 	tie(30001)
 	tie(30002)
 	walk := func() (met []uint64) {
-		for t := s.Knot(&head).Walk(); t != nil; t = s.Knot(&head).Walk() {
+		for t := s.Dependents(&head).Walk(); t != nil; t = s.Dependents(&head).Walk() {
 			met = append(met, number(&t.Job))
 		}
 		return met
@@ -256,7 +256,7 @@ func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 			blocked = append(blocked, n)
 		}
 	}
-	assert.EqualValues(t, slices.Min(blocked), number(&s.Knot(&head).Walk().Job))
+	assert.EqualValues(t, slices.Min(blocked), number(&s.Dependents(&head).Walk().Job))
 	tie(30003)
 	tie(30004)
 	assert.Len(t, walk(), len(blocked), "30003 too, but not the one that was met")
@@ -266,8 +266,8 @@ func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 			s.Remove(s.Lookup(ptr(id(n))))
 		}
 	}
-	s.DropTies()
-	s.Bury(q)
+	s.DropEdges()
+	s.ScheduleFree(q)
 	for s.Reap(100, nil) {
 	}
 	assert.Equal(t, before+1, alloc.Blocks(), "the table of jobs has grown")
@@ -289,7 +289,7 @@ func TestLateOnesInALargeKnot(t *testing.T) {
 		f := store.Family{}
 		f.Name(head)
 		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
-		s.Tie(&head, j)
+		s.AddEdge(&head, j)
 	}
 	const many = 300_000
 	for i := range uint64(many) {
@@ -301,12 +301,12 @@ func TestLateOnesInALargeKnot(t *testing.T) {
 		for i := range uint64(100) {
 			tie(1001 + i*7919*10%many)
 		}
-		require.EqualValues(t, 1000, s.Lookup(&s.Knot(&head).First().Job).CTime)
+		require.EqualValues(t, 1000, s.Lookup(&s.Dependents(&head).First().Job).CTime)
 		fastest = min(fastest, time.Since(began))
 	}
 	assert.Less(t, fastest, 10*time.Millisecond)
 	before := uint64(0)
-	for tie := s.Knot(&head).First(); tie != nil; tie = tie.Next() {
+	for tie := s.Dependents(&head).First(); tie != nil; tie = tie.Next() {
 		j := s.Lookup(&tie.Job)
 		require.GreaterOrEqual(t, j.CTime, before)
 		before = j.CTime
@@ -325,7 +325,7 @@ func TestLostWithItsQueue(t *testing.T) {
 		j, _ = s.SetExtra(j, store.TagFamily, f.Value())
 		for i := range f.IDs() {
 			other := f.ID(i)
-			s.Tie(&other, j)
+			s.AddEdge(&other, j)
 		}
 		return j
 	}
@@ -336,12 +336,12 @@ func TestLostWithItsQueue(t *testing.T) {
 	early := store.Family{Flags: store.FamilyEarly}
 	early.Name(store.ID{7})
 	add(q, 3, early)
-	s.Bury(q)
+	s.ScheduleFree(q)
 	for s.Reap(10, nil) {
 	}
 	assert.ElementsMatch(t, []store.Lost{{ID: store.ID{1}, Unreleased: true}, {ID: store.ID{3}, Early: true, Of: store.ID{7}}}, s.TakeLost())
 	assert.Empty(t, s.TakeLost())
-	assert.EqualValues(t, 1, s.Ties())
+	assert.EqualValues(t, 1, s.Edges())
 }
 
 func TestDoneIsRemembered(t *testing.T) {

@@ -281,7 +281,7 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 		}
 	}
 	if j.Place != InHeld && j.Flags&FlagIndexed != 0 {
-		l.towerOf(j).job = k
+		l.skipNodeOf(j).job = k
 	}
 	s.jobs.replace(&j.entry, &k.entry, j.ID.hash(s.keys.id))
 	q.Bytes += uint64(k.Size() - j.Size())
@@ -289,8 +289,8 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 	return k
 }
 
-// towerOf finds the index's tower of a job that has one.
-func (l *List) towerOf(j *Job) *Tower {
+// skipNodeOf finds the index's skip-list node of a job that has one.
+func (l *List) skipNodeOf(j *Job) *SkipNode {
 	if t := l.index[0]; t.job == j {
 		return t
 	}

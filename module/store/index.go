@@ -6,7 +6,7 @@ import (
 )
 
 // index is a table for what is mostly looked for in vain, under names of which
-// nothing is known: locks and lanes. It grows as [table] does, but a bucket is two
+// nothing is known: locks and per-key queues. It grows as [table] does, but a bucket is two
 // neighbouring cache lines with the hashes of its elements: so lookups in vain,
 // insertions and splits touch those alone, where each element would be one more miss.
 type index struct {

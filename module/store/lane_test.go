@@ -14,7 +14,7 @@ import (
 	"jobmesh/module/store/storetest"
 )
 
-// The lanes of a key of the mesh are woken some at a time. Each that was there when the key
+// The per-key queues of a key of the mesh are woken some at a time. Each that was there when the key
 // became free is, however often that happens, and whatever comes and goes meanwhile.
 func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
@@ -29,22 +29,22 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 			return
 		}
 		s.Register(q, j)
-		s.PushLane(j, j.Unique(), false)
+		s.PushKeyQueue(j, j.Unique(), false)
 	}
-	name := func(l *store.Lane) string { return string(l.AppendLock(nil)) }
+	name := func(l *store.KeyQueue) string { return string(l.AppendLock(nil)) }
 	lock := func(key string) []byte { return store.AppendLockName(nil, store.LockRun, nil, []byte(key)) }
 	var attached, away []*store.Queue
 	for i := range queues {
 		attached = append(attached, s.NewQueue(fmt.Append(nil, i), 1000))
 	}
-	// Those that are to be woken, which a lane that goes isn't any more.
-	owed := map[string]map[*store.Lane]bool{}
+	// Those that are to be woken, which a per-key queue that goes isn't any more.
+	owed := map[string]map[*store.KeyQueue]bool{}
 	gone := func(q *store.Queue) {
 		for l := q.Lanes; l != nil; l = l.Next {
 			delete(owed[name(l)], l)
 		}
 	}
-	lanes := func(key string) (list []*store.Lane) {
+	lanes := func(key string) (list []*store.KeyQueue) {
 		for _, q := range attached {
 			for l := q.Lanes; l != nil; l = l.Next {
 				if name(l) == string(lock(key)) && l.Head() != nil && !l.Front() {
@@ -54,8 +54,8 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 		}
 		return list
 	}
-	heads := func(most int) (list []*store.Lane) {
-		for l := s.Headless(&most); l != nil; l = s.Headless(&most) {
+	heads := func(most int) (list []*store.KeyQueue) {
+		for l := s.NextToPromote(&most); l != nil; l = s.NextToPromote(&most) {
 			list = append(list, l)
 		}
 		return list
@@ -66,7 +66,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 		switch random.IntN(10) {
 		case 0, 1, 2:
 			push(attached[i], key)
-			heads(0) // it may be headless itself
+			heads(0) // it may be without a head itself
 		case 3, 4:
 			if l := attached[i].Lanes; l != nil {
 				if l.Head().Next == nil && !l.Front() {
@@ -87,8 +87,8 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 				attached, away = append(attached, away[0]), away[1:]
 			}
 		case 7:
-			s.WakeLanes(lock(key))
-			owed[string(lock(key))] = map[*store.Lane]bool{}
+			s.WakeKeyQueues(lock(key))
+			owed[string(lock(key))] = map[*store.KeyQueue]bool{}
 			for _, l := range lanes(key) {
 				owed[string(lock(key))][l] = true
 			}
@@ -103,7 +103,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 			}
 		}
 	}
-	s.WakeLanes(lock("k"))
+	s.WakeKeyQueues(lock("k"))
 	all := lanes("k")
 	require.NotEmpty(t, all)
 	for _, key := range keys {
@@ -112,19 +112,19 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 			all = append(all, l)
 		}
 	}
-	met := map[*store.Lane]bool{}
+	met := map[*store.KeyQueue]bool{}
 	for _, l := range heads(queues * len(keys)) {
 		met[l] = true
 	}
 	for _, l := range all {
 		require.True(t, met[l])
 	}
-	assert.False(t, s.AnyHeadless())
+	assert.False(t, s.AnyToPromote())
 
-	// However often a key becomes free before all of its lanes are woken, each has its turn.
-	met = map[*store.Lane]bool{}
+	// However often a key becomes free before all of its per-key queues are woken, each has its turn.
+	met = map[*store.KeyQueue]bool{}
 	for range queues {
-		s.WakeLanes(lock("k"))
+		s.WakeKeyQueues(lock("k"))
 		for _, l := range heads(1) {
 			met[l] = true
 		}
@@ -133,45 +133,45 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 		require.True(t, met[l])
 	}
 
-	s.WakeLanes(lock("k"))
+	s.WakeKeyQueues(lock("k"))
 	for i, q := range append(attached, away...) {
 		if i == 10 {
 			break // the others belong to the keyspace, see Forget
 		}
-		s.Bury(q)
+		s.ScheduleFree(q)
 	}
 	for s.Reap(100, nil) {
 	}
-	assert.True(t, s.AnyHeadless())
+	assert.True(t, s.AnyToPromote())
 	s.Forget()
-	assert.False(t, s.AnyHeadless())
+	assert.False(t, s.AnyToPromote())
 	q := s.NewQueue([]byte("q"), 1000)
 	push(q, "k")
 	heads(0)
-	s.WakeLanes(lock("k"))
-	assert.Equal(t, []*store.Lane{q.Lanes}, heads(10))
+	s.WakeKeyQueues(lock("k"))
+	assert.Equal(t, []*store.KeyQueue{q.Lanes}, heads(10))
 }
 
-// The lane of a key in one queue is woken alone, whatever the length of the queue's name, and
+// The per-key queue of a key in one queue is woken alone, whatever the length of the queue's name, and
 // also where the queue has got another one.
 func TestALaneOfAQueueIsWokenByItsLock(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	long := strings.Repeat("q", 300)
-	lanes := map[string]*store.Lane{}
+	lanes := map[string]*store.KeyQueue{}
 	for i, name := range []string{"a", "b", long + "a", long + "b"} {
 		q := s.NewQueue([]byte("old"+name), 1000)
 		j := s.NewJob(0, 0, store.AppendExtra(nil, store.TagUnique, store.AppendUnique(nil, store.UniqueDuring, store.UniqueKeyed, 0, 0, 0, 0, 0, 0, []byte("k"))))
 		j.ID, j.ETime, j.Repl = store.ID{byte(i + 1)}, 10_000, 1
 		s.Register(q, j)
-		s.PushLane(j, j.Unique(), false)
+		s.PushKeyQueue(j, j.Unique(), false)
 		s.Detach(q)
 		s.Attach(q, []byte(name))
 		require.Same(t, q, s.Queue([]byte(name)))
 		lanes[name] = q.Lanes
 	}
-	heads := func() (list []*store.Lane) {
+	heads := func() (list []*store.KeyQueue) {
 		most := 0
-		for l := s.Headless(&most); l != nil; l = s.Headless(&most) {
+		for l := s.NextToPromote(&most); l != nil; l = s.NextToPromote(&most) {
 			list = append(list, l)
 		}
 		return list
@@ -180,10 +180,10 @@ func TestALaneOfAQueueIsWokenByItsLock(t *testing.T) {
 	for name, l := range lanes {
 		lock := store.AppendLockName(nil, store.LockRun, []byte(name), []byte("k"))
 		assert.Equal(t, lock, l.AppendLock(nil))
-		s.WakeLanes(lock)
-		assert.Equal(t, []*store.Lane{l}, heads())
-		s.WakeLanes(store.AppendLockName(nil, store.LockRun, []byte("old"+name), []byte("k")))
-		s.WakeLanes(store.AppendLockName(nil, store.LockWait, []byte(name), []byte("k")))
+		s.WakeKeyQueues(lock)
+		assert.Equal(t, []*store.KeyQueue{l}, heads())
+		s.WakeKeyQueues(store.AppendLockName(nil, store.LockRun, []byte("old"+name), []byte("k")))
+		s.WakeKeyQueues(store.AppendLockName(nil, store.LockWait, []byte(name), []byte("k")))
 		assert.Empty(t, heads())
 	}
 }

@@ -18,11 +18,11 @@ const (
 	FlagDelivered uint8 = 1 << iota
 	// FlagQueuedOnce: the job has been in a queue before.
 	FlagQueuedOnce
-	// FlagIndexed: a tower of its list's index points at it. Never saved as true.
+	// FlagIndexed: a skip-list node of its list's index points at it. Never saved as true.
 	FlagIndexed
 	// FlagOverdue: it is being worked on past the time it was due, and stays there
 	// because its queue takes nothing back ([Store.SetOverdue]). Nor this one. A job that is
-	// held has no tower and isn't worked on: there both flags are its [Reason].
+	// held has no skip-list node and isn't worked on: there both flags are its [Reason].
 	FlagOverdue
 	// FlagLogged: an effect that is still to be carried out logs the job. Nor this one.
 	FlagLogged
@@ -53,8 +53,8 @@ const (
 	InWaiting
 	// InWorking: somebody works on it; by the time it is due.
 	InWorking
-	// InLane: waits too, but is held back: another with its key has precedence (lane.go).
-	InLane
+	// InKeyQueue: waits too, but is held back: another with its key has precedence (per-key queue.go).
+	InKeyQueue
 	places
 )
 
@@ -110,11 +110,11 @@ type Job struct {
 type List struct {
 	Head, Tail       *Job
 	Len              uint64
-	index, indexTail [maxLevel]*Tower
+	index, indexTail [maxLevel]*SkipNode
 }
 
-// Tower is a node of a list's index: Level pointers follow it (C: struct jm_tower).
-type Tower struct {
+// SkipNode is a node of a list's index: Level pointers follow it (C: struct jm_tower).
+type SkipNode struct {
 	job   *Job
 	level uint32
 	_     uint32
@@ -139,7 +139,7 @@ type Queue struct {
 	working  uint32 // Working.Len
 	Overdue  uint32 // those of Working with FlagOverdue
 	row      uint32 // in Store.rows, while it is attached
-	HeldBack uint64 // how many jobs are held back in lanes
+	HeldBack uint64 // how many jobs are held back in per-key queues
 	ATime    int64  // unix ms
 
 	Created         int64 // unix ms
@@ -151,8 +151,8 @@ type Queue struct {
 	Working  List // those being worked on, the first that is due first
 	HeldTail *Job
 	Held     uint64         // how many are in no other list
-	Lanes    *Lane          // of those that run alone
-	Bytes    uint64         // memory of jobs, index and lanes
+	Lanes    *KeyQueue      // of those that run alone
+	Bytes    uint64         // memory of jobs, index and per-key queues
 	Box      unsafe.Pointer // the key's value, which owns the queue; nil: detached
 	Key      unsafe.Pointer // the server's string of the name
 	name     unsafe.Pointer
@@ -172,7 +172,7 @@ const (
 	recordOffset = int(unsafe.Offsetof(Job{}.Format))
 	recordHead   = jobSize - recordOffset
 	queueSize    = int(unsafe.Sizeof(Queue{}))
-	towerSize    = int(unsafe.Sizeof(Tower{}))
+	towerSize    = int(unsafe.Sizeof(SkipNode{}))
 )
 
 // MaxBody is the longest body, in bytes: with it a record's length still fits
@@ -260,12 +260,12 @@ type Field struct {
 // Layout lists the fields of the structures that C shares, under their C names.
 func Layout() []Field {
 	var j Job
-	var t Tower
+	var t SkipNode
 	var l List
 	var q Queue
 	var k Lock
 	var all LockList
-	var n Lane
+	var n KeyQueue
 	return []Field{
 		{"jm_job", 0, unsafe.Sizeof(j)},
 		{"jm_job.hash_next", unsafe.Offsetof(j.entry), unsafe.Sizeof(j.entry)},

@@ -50,8 +50,8 @@ func (s *Store) listOf(j *Job) *List {
 		return &j.Queue.List
 	case InWorking:
 		return &j.Queue.Working
-	case InLane:
-		return s.laneOf(j).list
+	case InKeyQueue:
+		return s.keyQueueOf(j).list
 	}
 	return nil
 }
@@ -67,22 +67,22 @@ func (s *Store) height(j *Job) int {
 	return min(1+bits.TrailingZeros64(r>>4|1<<40)/2, maxLevel)
 }
 
-func (t *Tower) next(level int) **Tower {
-	return (**Tower)(unsafe.Add(unsafe.Pointer(t), towerSize+8*level))
+func (t *SkipNode) next(level int) **SkipNode {
+	return (**SkipNode)(unsafe.Add(unsafe.Pointer(t), towerSize+8*level))
 }
 
-// after is where level's next tower behind t is written, t nil being the head.
-func (l *List) after(t *Tower, level int) **Tower {
+// after is where level's next skip-list node behind t is written, t nil being the head.
+func (l *List) after(t *SkipNode, level int) **SkipNode {
 	if t == nil {
 		return &l.index[level]
 	}
 	return t.next(level)
 }
 
-// before finds, on each level, the last tower before a job; nil is the head.
-func (l *List) before(j *Job) (preds [maxLevel]*Tower) {
+// before finds, on each level, the last skip-list node before a job; nil is the head.
+func (l *List) before(j *Job) (preds [maxLevel]*SkipNode) {
 	less := j.order()
-	var t *Tower
+	var t *SkipNode
 	for level := maxLevel - 1; level >= 0; level-- {
 		for {
 			next := *l.after(t, level)
@@ -113,7 +113,7 @@ func (s *Store) insert(q *Queue, l *List, j *Job) {
 	if l.Tail == nil || less(l.Tail, j) {
 		link(j, &l.Head, &l.Tail)
 		if height > 0 {
-			s.addTower(q, l, j, height, &l.indexTail)
+			s.addSkipNode(q, l, j, height, &l.indexTail)
 		}
 		return
 	}
@@ -137,7 +137,7 @@ func (s *Store) insert(q *Queue, l *List, j *Job) {
 	// There is a next one: j doesn't go to the end.
 	j.Next.Prev = j
 	if height > 0 {
-		s.addTower(q, l, j, height, &preds)
+		s.addSkipNode(q, l, j, height, &preds)
 	}
 }
 
@@ -190,10 +190,10 @@ func (j *Job) Reason() Reason {
 // Counted counts the held jobs of a reason in all attached queues.
 func (s *Store) Counted(r Reason) uint64 { return s.counted[r-1] }
 
-func (s *Store) addTower(q *Queue, l *List, j *Job, height int, preds *[maxLevel]*Tower) {
+func (s *Store) addSkipNode(q *Queue, l *List, j *Job, height int, preds *[maxLevel]*SkipNode) {
 	size := towerSize + 8*height
-	t := (*Tower)(s.alloc.Alloc(size))
-	*t = Tower{job: j, level: uint32(height)}
+	t := (*SkipNode)(s.alloc.Alloc(size))
+	*t = SkipNode{job: j, level: uint32(height)}
 	q.Bytes += uint64(size)
 	j.Flags |= FlagIndexed
 	for level := range height {
@@ -216,8 +216,8 @@ func (s *Store) withdraw(q *Queue, j *Job) {
 		}
 	case InWorking:
 		s.take(q, &q.Working, j)
-	case InLane:
-		s.leaveLane(j, nil, true)
+	case InKeyQueue:
+		s.leaveKeyQueue(j, nil, true)
 	default:
 		if j.Flags&flagsReason != 0 { // few have one
 			s.recount(q, j, NoReason)
@@ -229,7 +229,7 @@ func (s *Store) withdraw(q *Queue, j *Job) {
 // take takes a job out of an ordered list.
 func (s *Store) take(q *Queue, l *List, j *Job) {
 	if j.Flags&FlagIndexed != 0 {
-		var preds [maxLevel]*Tower
+		var preds [maxLevel]*SkipNode
 		t := l.index[0]
 		if t.job != j {
 			preds = l.before(j)
@@ -241,7 +241,7 @@ func (s *Store) take(q *Queue, l *List, j *Job) {
 				l.indexTail[level] = preds[level]
 			}
 		}
-		s.freeTower(q, t)
+		s.freeSkipNode(q, t)
 		j.Flags &^= FlagIndexed
 	}
 	l.Len--
@@ -327,7 +327,7 @@ func (s *Store) Working() (jobs, overdue uint64) { return s.working, s.overdue }
 // Waiting counts the queued jobs of all attached queues.
 func (s *Store) Waiting() uint64 { return s.fetchable + s.heldBack }
 
-func (s *Store) freeTower(q *Queue, t *Tower) {
+func (s *Store) freeSkipNode(q *Queue, t *SkipNode) {
 	size := towerSize + 8*int(t.level)
 	q.Bytes -= uint64(size)
 	s.alloc.Free(unsafe.Pointer(t), size)

@@ -56,7 +56,7 @@ func TestRegisterKnowsDetachedIDs(t *testing.T) {
 	assert.Nil(t, w.s.Lookup(&j.ID))
 	assert.False(t, w.s.Register(other, k), "detached jobs come back")
 	assert.Zero(t, other.Held)
-	w.s.Bury(j.Queue)
+	w.s.ScheduleFree(j.Queue)
 	assert.True(t, w.s.Register(other, k), "buried ones don't")
 	assert.Same(t, k, w.s.Lookup(&k.ID))
 	assert.False(t, w.s.Reap(1, nil))
@@ -69,7 +69,7 @@ func TestReapIsPiecemeal(t *testing.T) {
 	for range 10 {
 		w.s.Push(w.add("q"))
 	}
-	w.s.Bury(w.s.Queue([]byte("q")))
+	w.s.ScheduleFree(w.s.Queue([]byte("q")))
 	assert.Equal(t, uint64(10), w.s.Jobs())
 	assert.True(t, w.s.Reap(4, nil))
 	assert.Equal(t, uint64(6), w.s.Jobs())
@@ -92,7 +92,7 @@ func TestAttachAfterForgetLearnsTheJobsAgain(t *testing.T) {
 	require.Zero(t, w.s.Attach(q, []byte("q")))
 	w.check(t)
 	assert.Equal(t, uint64(100), w.s.Jobs())
-	w.s.Bury(q)
+	w.s.ScheduleFree(q)
 	assert.False(t, w.s.Reap(math.MaxInt, nil))
 	assert.Equal(t, empty, w.alloc.Blocks())
 }
@@ -105,8 +105,8 @@ func TestMisuse(t *testing.T) {
 		assert.PanicsWithValue(t, fmt.Sprintf("store: a job's body can't have %d bytes", n), func() { w.s.NewJob(n, 0, nil) })
 	}
 	assert.Equal(t, blocks, w.alloc.Blocks())
-	w.s.Bury(q)
-	assert.PanicsWithValue(t, "store: the queue is buried already", func() { w.s.Bury(q) })
+	w.s.ScheduleFree(q)
+	assert.PanicsWithValue(t, "store: the queue is buried already", func() { w.s.ScheduleFree(q) })
 	assert.False(t, w.s.Reap(math.MaxInt, nil), "once")
 }
 
@@ -145,7 +145,7 @@ func TestTableOfSeveralSegments(t *testing.T) {
 	}
 	assert.Len(t, scan(), 10)
 	w.check(t)
-	w.s.Bury(w.s.Queue([]byte("q")))
+	w.s.ScheduleFree(w.s.Queue([]byte("q")))
 	w.s.Reap(math.MaxInt, nil)
 	assert.LessOrEqual(t, w.alloc.Bytes-empty, 2*8192*8, "its memory is given back, but for a reserve")
 }
@@ -240,7 +240,7 @@ func TestAllAreDetached(t *testing.T) {
 			require.Same(t, q, w.s.Queue(q.NameBytes()))
 		}
 		for _, q := range list {
-			w.s.Bury(q)
+			w.s.ScheduleFree(q)
 		}
 		w.s.Reap(math.MaxInt, nil)
 		assert.LessOrEqual(t, w.alloc.Bytes-empty, 4*8192*8)

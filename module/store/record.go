@@ -125,7 +125,7 @@ func checkState(rec, parts []byte) (Job, []byte, error) {
 }
 
 func (s *Store) applyState(j, head *Job, parts []byte) *Job {
-	// It finds its list, its lane's above all, by what it says before the change.
+	// It finds its list, its per-key queue's above all, by what it says before the change.
 	if j.Place != InHeld {
 		s.Hold(j)
 	}

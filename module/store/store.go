@@ -24,9 +24,9 @@ type Store struct {
 	lockList   *LockList
 	lockWalk   *Lock  // the next for [Store.WalkLock]
 	LockAge    uint16 // of locks that are made from now on; the engine's
-	lanes      index  // of Lane
+	lanes      index  // of Per-key queue
 	rings      index  // of the first of each ring; without segments where there was none yet
-	headless   []*Lane
+	headless   []*KeyQueue
 	waking     []*ring // the first of each that has some left
 	heldBack   uint64
 	fetchable  uint64              // jobs in the lists of attached queues
@@ -73,7 +73,7 @@ func New(alloc Allocator, seed uint64, now int64) *Store {
 func (s *Store) begin(now int64) {
 	s.jobs.init(s.alloc, func(e *entry) uint64 { return jobOf(e).ID.hash(s.keys.id) })
 	s.queues.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
-	s.initLanes()
+	s.initKeyQueues()
 	s.wheel.init(s.alloc, now)
 	s.hidden = s.AllocQueue(now)
 	s.hidden.state, s.hidden.flushes = queueAttached, *s.flushes
@@ -227,7 +227,7 @@ func (q *Queue) AnyParts() bool { return q.parts }
 // Remove forgets a job and frees it.
 func (s *Store) Remove(j *Job) {
 	s.Disarm(j)
-	s.untie(j)
+	s.removeEdges(j)
 	s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
 	s.free(j)
 }
@@ -294,7 +294,7 @@ func (s *Store) HoldAll(q *Queue, pause func() bool) (done bool) {
 	for l := q.Lanes; l != nil; {
 		next := l.Next
 		if l.list != nil {
-			for n := l.list.Len; n > 0; n-- { // with the last one the lane is gone
+			for n := l.list.Len; n > 0; n-- { // with the last one the per-key queue is gone
 				if hold(l.Head()); pause() {
 					return false
 				}
@@ -425,15 +425,15 @@ func (s *Store) List(q *Queue) (dropped int) {
 	return s.enterQueue(q)
 }
 
-// enterQueue makes all jobs and lanes of a queue known.
+// enterQueue makes all jobs and per-key queues of a queue known.
 func (s *Store) enterQueue(q *Queue) (dropped int) {
 	for l := q.Lanes; l != nil; l = l.Next {
-		s.enterLane(l)
+		s.enterKeyQueue(l)
 	}
 	for _, first := range []*Job{q.Head, q.Working.Head, q.HeldHead} {
 		dropped += s.enterAll(first)
 	}
-	var next *Lane
+	var next *KeyQueue
 	for l := q.Lanes; l != nil; l = next {
 		next = l.Next
 		dropped += s.enterAll(l.Head())
@@ -557,9 +557,9 @@ func (s *Store) detach(q *Queue) {
 	q.state, q.listed = queueLoose, s.generation
 }
 
-// Bury gives up a queue and its jobs; [Store.Reap] frees them. From then on the
+// ScheduleFree gives up a queue and its jobs; [Store.Reap] frees them. From then on the
 // queue is the store's alone.
-func (s *Store) Bury(q *Queue) {
+func (s *Store) ScheduleFree(q *Queue) {
 	switch q.state {
 	case queueAttached:
 		s.Detach(q)
@@ -574,7 +574,7 @@ func (s *Store) Bury(q *Queue) {
 // was known, or condemned, is shown to farewell before, unless that is nil; it returns as
 // how many more jobs that counts.
 func (s *Store) Reap(n int, farewell func(*Job) int) bool {
-	if n = s.reapTies(n); n == 0 {
+	if n = s.reapEdges(n); n == 0 {
 		return true
 	}
 	for len(s.graves) > 0 {
@@ -593,14 +593,14 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 				j = q.HeldHead
 			}
 			if j == nil {
-				n -= s.reapLane(q, known, tell)
+				n -= s.reapKeyQueue(q, known, tell)
 				continue
 			}
 			if tell != nil {
 				n -= tell(j)
 			}
 			if known {
-				s.mourn(j)
+				s.onFreed(j)
 				s.Remove(j)
 			} else {
 				s.free(j)
@@ -618,8 +618,8 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 	return false
 }
 
-// reapLane frees one of the jobs that a buried queue's lanes hold back.
-func (s *Store) reapLane(q *Queue, known bool, farewell func(*Job) int) (cost int) {
+// reapKeyQueue frees one of the jobs that a buried queue's per-key queues hold back.
+func (s *Store) reapKeyQueue(q *Queue, known bool, farewell func(*Job) int) (cost int) {
 	l := q.Lanes
 	for l.Head() == nil {
 		l = l.Next
@@ -629,12 +629,12 @@ func (s *Store) reapLane(q *Queue, known bool, farewell func(*Job) int) (cost in
 		cost = farewell(j)
 	}
 	if known {
-		s.mourn(j)
+		s.onFreed(j)
 		s.Disarm(j)
-		s.untie(j)
+		s.removeEdges(j)
 		s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
 	}
-	s.leaveLane(j, l, known)
+	s.leaveKeyQueue(j, l, known)
 	s.discard(q, j)
 	return cost
 }
@@ -650,7 +650,7 @@ func (s *Store) DropQueue(q *Queue) { s.freeQueue(q) }
 
 func (s *Store) freeQueue(q *Queue) {
 	for q.Lanes != nil {
-		s.freeLane(q.Lanes, false) // what Forget has left of them
+		s.freeKeyQueue(q.Lanes, false) // what Forget has left of them
 	}
 	s.freeName(q)
 	if q.Key != nil {
@@ -689,7 +689,7 @@ func (s *Store) forget() {
 	s.begin(now)
 	s.working, s.overdue, s.fetchable = 0, 0, 0
 	s.counted = [reasons - 1]uint64{}
-	s.DropTies()
+	s.DropEdges()
 	s.generation++
 }
 

@@ -258,7 +258,7 @@ func TestStoreAgainstModel(t *testing.T) {
 				require.Zero(t, w.s.Attach(q, []byte(name)))
 			case op == 18:
 				id := j.ID
-				w.s.Bury(w.s.Queue([]byte(name)))
+				w.s.ScheduleFree(w.s.Queue([]byte(name)))
 				require.Nil(t, w.s.Lookup(&id))
 				delete(w.queues, name)
 			default:
@@ -267,7 +267,7 @@ func TestStoreAgainstModel(t *testing.T) {
 		}
 		w.check(t)
 		for name := range w.queues {
-			w.s.Bury(w.s.Queue([]byte(name)))
+			w.s.ScheduleFree(w.s.Queue([]byte(name)))
 		}
 		require.False(t, w.s.Reap(math.MaxInt, nil))
 		require.Zero(t, w.s.Jobs())
@@ -374,7 +374,7 @@ func TestForgetTouchesNothing(t *testing.T) {
 			w.s.Push(j)
 		}
 	}
-	w.s.Bury(w.s.Queue([]byte("q0")))
+	w.s.ScheduleFree(w.s.Queue([]byte("q0")))
 	blocks := w.alloc.Blocks()
 	w.s.Forget()
 	assert.Zero(t, w.s.Jobs())

@@ -78,10 +78,10 @@ const (
 	Release
 	// Released: the sender knows of the release, or with Count 0 not of the job.
 	Released
-	// AskFate asks what became of a job. Fate is the answer, with the same Round.
-	AskFate
-	// Fate: Count is what became of the job.
-	Fate
+	// AskOutcome asks what became of a job. Outcome is the answer, with the same Round.
+	AskOutcome
+	// Outcome: Count is what became of the job.
+	Outcome
 	// Offer hands an at-most-once job over; Taken or Declined is the answer, with the
 	// same Round. It may come again.
 	Offer
@@ -132,15 +132,15 @@ const (
 	PassOn    = NoReply   // DelJob: tell the other holders that you know of
 	Last      = QueueIt   // Release
 	Moved     = NoReply   // Release
-	Cancelled = CountNack // SetAck, Fate: the job wasn't done, but cancelled
-	HeldBack  = CountMore // SetAck, Fate: before it could be queued
-	Before    = Known     // Fate: the sender holds jobs that this one waits for, released to come last
+	Cancelled = CountNack // SetAck, Outcome: the job wasn't done, but cancelled
+	HeldBack  = CountMore // SetAck, Outcome: before it could be queued
+	Before    = Known     // Outcome: the sender holds jobs that this one waits for, released to come last
 	NotQueued = QueueIt   // Refused: a YourJob was
 	InHands   = QueueIt   // Queued: a client of the sender's has it, it isn't in the queue there
 	Kept      = NoReply   // Queued: the answer to a Queued, of whoever keeps it; with InHands the answer to that, see [CountFlags]
 	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted; see [CountFlags] and [DeliveriesFlags]
 	WasHeld   = QueueIt   // Enqueue: the job was held back when its copies were sent, and a holder may be about to let it go
-	LetGo     = Known     // Enqueue: it waits for nothing by now
+	Unblocked = Known     // Enqueue: it waits for nothing by now
 	Leaves    = NoReply   // Enqueue: the sender is leaving, and keeps the job until the receiver has said PutOff or Queued
 	Objection = QueueIt   // PutOff: to a WillQueue of the receiver's
 	GotKey    = NoReply   // PutOff: of a unique job, which doesn't wait for its key, or no more
@@ -151,11 +151,11 @@ const (
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
 )
 
-// Fate says one of these about a job.
+// Outcome says one of these about a job.
 const (
-	FateUnknown = iota // nobody here knows
-	FateOpen           // it isn't done yet
-	FateEnded          // it is done, or with Cancelled it isn't and won't be
+	OutcomeUnknown = iota // nobody here knows
+	OutcomeOpen           // it isn't done yet
+	OutcomeEnded          // it is done, or with Cancelled it isn't and won't be
 )
 
 // CountFlags are a count in the upper four flags of a message, modulo 16: in a WillQueue with WasQueued, and in a Queued with Kept and
@@ -177,12 +177,12 @@ func SameDeliveries(flags uint8, deliveries uint16) bool {
 
 // Flags of messages about locks.
 const (
-	Extend  uint8 = 1 << iota // Claim: only who holds it by this very token
-	Fresh                     // Unlock: only a vote that was made for this token
-	Partial                   // LockPage: the sender's table isn't complete
-	Told                      // LockPage: nobody asked; settle what contradicts
-	Prefix                    // ClearLocks: all names that begin so
-	Proven                    // Claim: a majority has agreed; no answer is wanted
+	Extend    uint8 = 1 << iota // Claim: only who holds it by this very token
+	Fresh                       // Unlock: only a vote that was made for this token
+	Partial                     // LockPage: the sender's table isn't complete
+	Told                        // LockPage: nobody asked; settle what contradicts
+	Prefix                      // ClearLocks: all names that begin so
+	Committed                   // Claim: a majority has agreed; no answer is wanted
 )
 
 // Disputed, in a Verify and its answer: the sender may have voted for this job, or for another.
@@ -196,13 +196,13 @@ const Newcomer = Fresh
 
 // Reasons of Deny.
 const (
-	LockHeld   = iota + 1 // another holder has it
-	TokenLow              // a greater token may have been given for it before
-	NotHeld               // nobody has it
-	TokenStale            // its holder has it by a greater token
-	Abstains              // the sender doesn't vote: its table may lack locks that it gave
-	Unproven              // the sender has this vote from another's table: it stands against others alone
-	Uncounted             // the sender knows nodes that the claim doesn't count
+	LockHeld    = iota + 1 // another holder has it
+	TokenLow               // a greater token may have been given for it before
+	NotHeld                // nobody has it
+	TokenStale             // its holder has it by a greater token
+	Abstains               // the sender doesn't vote: its table may lack locks that it gave
+	Unconfirmed            // the sender has this vote from another's table: it stands against others alone
+	Uncounted              // the sender knows nodes that the claim doesn't count
 )
 
 // Verified says one of these in Count.
@@ -347,8 +347,8 @@ var parts = [kinds]uint16{
 	LockLost:   hasID | hasLock,
 	Release:    hasID | hasCount | hasQueue,
 	Released:   hasID | hasCount,
-	AskFate:    hasID | hasRound,
-	Fate:       hasID | hasCount | hasRound,
+	AskOutcome: hasID | hasRound,
+	Outcome:    hasID | hasCount | hasRound,
 
 	Offer:    hasID | hasQueue | hasJob | hasRound,
 	Taken:    hasID | hasRound,

@@ -132,7 +132,7 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 	names := []string{
 		"ReplJob", "GotJob", "Refused", "Holders", "Enqueue", "WillQueue", "Queued", "Working", "SetAck", "GotAck", "DelJob", "NeedJobs", "YourJob", "Pause",
 		"Heartbeat", "Failed", "AskWork", "Work", "Claim", "Grant", "Deny", "Unlock", "Verify", "Verified", "LockPull", "LockPage", "ClearLocks", "LockLost",
-		"Release", "Released", "AskFate", "Fate", "Offer", "Taken", "Declined", "Settled", "PutOff", "MovedTo", "AskIdle", "Idle",
+		"Release", "Released", "AskOutcome", "Outcome", "Offer", "Taken", "Declined", "Settled", "PutOff", "MovedTo", "AskIdle", "Idle",
 	}
 	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled, "PutOff": PutOff, "MovedTo": MovedTo, "Idle": Idle} {
 		require.Equal(t, name, names[kind-1])

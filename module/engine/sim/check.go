@@ -68,8 +68,8 @@ func (s *Sim) count(b []byte) {
 // has freed don't count, for its effects may name them (reclaim.go): many jobs can end in one
 // event.
 func (s *Sim) bounded(n *node) {
-	// Two tables, a wheel, queues with their names, and an index of few towers.
-	// For a member of a family, a tie and a knot.
+	// Two tables, a wheel, queues with their names, and an index of few skip-list nodes.
+	// For a member of a family, a tie and a list of dependents.
 	used := n.alloc.Blocks() - n.alloc.Pending()
 	if most := 48 + 4*int(n.e.Jobs()+n.e.Locks()); used > most {
 		s.fail("node %d has %d blocks of memory for %d jobs", n.i, used, n.e.Jobs())

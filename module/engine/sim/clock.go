@@ -236,7 +236,7 @@ func (n *node) rest() string {
 		return fmt.Sprintf("%d queues", n.e.Queues())
 	case len(n.disk.jobs) > 0:
 		return fmt.Sprintf("%d jobs on disk", len(n.disk.jobs))
-	// Tables, the indexes of locks and lanes, a wheel, the notes of what is done: as
+	// Tables, the indexes of locks and per-key queues, a wheel, the notes of what is done: as
 	// many as were ever needed, and of a size of their own.
 	case n.alloc.Blocks() > 16:
 		return fmt.Sprintf("%d blocks of memory", n.alloc.Blocks())

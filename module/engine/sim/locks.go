@@ -56,7 +56,7 @@ type LockOp struct {
 	Began        int64 // true time, ms, from which a granted lease counts
 	Lasts        int64 // true time, ms, until which there may be votes for the lease that was asked for
 	Known        bool  // there was an answer
-	Result       engine.OutcomeKind
+	Result       engine.ResultKind
 	Got          uint64
 	Excused      bool // another claim was under way meanwhile
 }
@@ -107,10 +107,10 @@ type refusal struct {
 type lockWait struct {
 	n     *node
 	life  int
-	end   func(o *engine.Outcome)
+	end   func(o *engine.Result)
 	done  bool
-	gone  bool          // its client has left
-	claim *engine.Claim // nil: it was decided at once
+	gone  bool                // its client has left
+	claim *engine.Acquisition // nil: it was decided at once
 
 	name, owner string
 }
@@ -152,7 +152,7 @@ func (s *Sim) moment() int64 {
 // ask sends a command to some node and has end called with its outcome, nil
 // where the node dies before it answers. A lease that was granted counts from began (true
 // time, ms).
-func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outcome, began int64)) bool {
+func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Result, began int64)) bool {
 	s := l.s
 	n := s.joined()
 	if n == nil || s.healed && s.now > s.healedAt+lockersMS {
@@ -163,7 +163,7 @@ func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outc
 	at := len(s.locks.history[name])
 	s.locks.history[name] = append(s.locks.history[name], op)
 	w := &lockWait{n: n, life: n.life, name: name, owner: op.Owner}
-	w.end = func(o *engine.Outcome) {
+	w.end = func(o *engine.Result) {
 		w.done = true
 		h := &s.locks.history[name][at]
 		h.Return = s.moment()
@@ -179,8 +179,8 @@ func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Outc
 	}
 	n.waits = append(n.waits, w)
 	n.call(func() {
-		var o engine.Outcome
-		var pending *engine.Claim
+		var o engine.Result
+		var pending *engine.Acquisition
 		switch op.Kind {
 		case "acquire":
 			o, pending = n.e.AcquireLock(full, owner, op.Lease, wait, w)
@@ -211,7 +211,7 @@ func (w *lockWait) leave() {
 		return
 	}
 	w.gone = true
-	n.call(func() { n.e.AbandonClaim(w.claim) })
+	n.call(func() { n.e.AbandonAcquisition(w.claim) })
 	n.s.locks.refused = append(n.s.locks.refused, refusal{n, n.life, w.name, w.owner})
 	w.end(nil)
 }
@@ -268,7 +268,7 @@ func (l *locker) idle() {
 		wait = 1 + s.r.Int64N(cmp.Or(s.Locks.Wait, 4000))
 	}
 	h := &hold{name: name, owner: owner, lease: l.lease()}
-	asked := l.ask(LockOp{Kind: "acquire", Owner: owner, Lease: h.lease}, name, wait, func(o *engine.Outcome, began int64) {
+	asked := l.ask(LockOp{Kind: "acquire", Owner: owner, Lease: h.lease}, name, wait, func(o *engine.Result, began int64) {
 		if o == nil || o.Kind != engine.Granted {
 			l.later(500, l.idle)
 			return
@@ -310,7 +310,7 @@ func (l *locker) work() {
 func (l *locker) extend(kind string) {
 	s, h := l.s, l.mine
 	stale, lease := s.superseded(h), l.lease()
-	asked := l.ask(LockOp{Kind: kind, Owner: h.owner, Token: h.token, Lease: lease}, h.name, 0, func(o *engine.Outcome, began int64) {
+	asked := l.ask(LockOp{Kind: kind, Owner: h.owner, Token: h.token, Lease: lease}, h.name, 0, func(o *engine.Result, began int64) {
 		if o == nil || o.Kind != engine.Granted {
 			if o != nil && o.Kind == engine.NoQuorum && s.now < h.end {
 				l.work()
@@ -346,7 +346,7 @@ func (l *locker) release() {
 	stale := s.superseded(h)
 	h.given = true
 	l.mine = nil
-	l.ask(LockOp{Kind: "release", Owner: h.owner, Token: h.token}, h.name, 0, func(o *engine.Outcome, _ int64) {
+	l.ask(LockOp{Kind: "release", Owner: h.owner, Token: h.token}, h.name, 0, func(o *engine.Result, _ int64) {
 		if o != nil && o.Kind == engine.Granted && stale {
 			s.fail("client %d releases lock %s by token %d after another was given it", l.i, h.name, h.token)
 		}
@@ -405,7 +405,7 @@ func (s *Sim) served() {
 	for _, n := range s.nodes {
 		for i := range s.Locks.Names {
 			name, owner := store.AppendBareName(nil, fmt.Append(nil, "n", i)), []byte("probe")
-			o := s.asked(n, func(w *lockWait) (engine.Outcome, *engine.Claim) {
+			o := s.asked(n, func(w *lockWait) (engine.Result, *engine.Acquisition) {
 				return n.e.AcquireLock(name, owner, s.Locks.MaxLease, 0, w)
 			})
 			if o == nil || o.Kind != engine.Granted {
@@ -413,7 +413,7 @@ func (s *Sim) served() {
 				continue
 			}
 			token := o.Token
-			o = s.asked(n, func(w *lockWait) (engine.Outcome, *engine.Claim) { return n.e.ReleaseLock(name, owner, token, w) })
+			o = s.asked(n, func(w *lockWait) (engine.Result, *engine.Acquisition) { return n.e.ReleaseLock(name, owner, token, w) })
 			if o == nil || o.Kind != engine.Granted {
 				s.fail("node %d: lock n%d can't be given back: %+v", n.i, i, o)
 			}
@@ -422,8 +422,8 @@ func (s *Sim) served() {
 }
 
 // asked is the outcome of what a node is asked; nil where there is none in time.
-func (s *Sim) asked(n *node, ask func(w *lockWait) (engine.Outcome, *engine.Claim)) (o *engine.Outcome) {
-	w := &lockWait{n: n, life: n.life, end: func(end *engine.Outcome) { o = end }}
+func (s *Sim) asked(n *node, ask func(w *lockWait) (engine.Result, *engine.Acquisition)) (o *engine.Result) {
+	w := &lockWait{n: n, life: n.life, end: func(end *engine.Result) { o = end }}
 	n.call(func() {
 		if now, pending := ask(w); pending == nil {
 			o = &now
@@ -461,7 +461,7 @@ func (s *Sim) judgeLocks() {
 		return
 	}
 	for _, n := range s.nodes {
-		if c := n.e.Claims(); c > 0 {
+		if c := n.e.Acquisitions(); c > 0 {
 			s.fail("node %d is left with %d claims", n.i, c)
 		}
 		if k := n.e.Locks(); k > 0 {

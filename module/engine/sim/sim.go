@@ -358,7 +358,7 @@ func (n *node) boot() {
 	n.keys = &keyspace{n: n, boxes: map[*store.Queue]unsafe.Pointer{}}
 	n.e = engine.New(engine.Config{
 		Alloc: n.alloc, Keys: n.keys, Random: rand.NewPCG(s.r.Uint64(), uint64(n.life)),
-		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Steady: n.steady,
+		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Monotonic: n.steady,
 	})
 	if most := s.maxLease(); most > 0 {
 		n.e.SetMaxLease(most)
@@ -368,7 +368,7 @@ func (n *node) boot() {
 // restart loads what was saved, and decides what that is worth.
 func (n *node) restart() {
 	if len(n.e.Peers()) > 0 {
-		n.e.DistrustLocks()
+		n.e.MarkLocksIncomplete()
 	}
 	whole := !n.unsure && (n.s.Fsync == Always || n.disk.clean)
 	n.e.BeginLoading()
@@ -379,7 +379,7 @@ func (n *node) restart() {
 		if whole && n.e.CompleteLocks() {
 			n.e.TrustLoadedLocks()
 		} else {
-			n.e.DistrustLocks()
+			n.e.MarkLocksIncomplete()
 		}
 	}
 	if n.e.Settle(engine.Trust{Exact: whole}) > 0 {

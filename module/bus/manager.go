@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// referee knows which connections there are, and decides which stay. It
+// connManager knows which connections there are, and decides which stay. It
 // is one goroutine, so nothing in it is locked.
 //
 // For each pair of nodes only the one with the smaller ID decides, and numbers
 // the connections that it accepts; the other obeys the highest number. So the
 // two can't disagree, however their dials and closes cross.
-type referee struct {
+type connManager struct {
 	bus   *Bus
 	links map[NodeID]*link
 
@@ -24,7 +24,7 @@ type referee struct {
 	selfTwinAt time.Time
 }
 
-// link is what the referee knows of a peer.
+// link is what the connection manager knows of a peer.
 type link struct {
 	id     NodeID
 	tally  *tally
@@ -43,7 +43,7 @@ type link struct {
 	backoff time.Duration
 	failure string // the last one logged
 
-	held   *petition // of a connection that came in while our own is being made
+	held   *request // of a connection that came in while our own is being made
 	heldTo time.Time
 }
 
@@ -53,7 +53,7 @@ const keptInstances = 8
 // twinEvery is how often two nodes with one ID are spoken of.
 const twinEvery = time.Minute
 
-// Goroutines send these to the referee.
+// Goroutines send these to the connection manager.
 type (
 	// introduction asks, before our proof is sent, whether this peer is welcome
 	// and what to say in the proof.
@@ -61,15 +61,15 @@ type (
 		id       NodeID
 		instance instanceID
 		addr     string
-		answer   chan verdict
+		answer   chan reply
 	}
-	// petition asks for a connection to become the peer's connection.
-	petition struct {
+	// request asks for a connection to become the peer's connection.
+	request struct {
 		conn    *conn
 		attempt *attempt // nil: it was dialled by the peer
 		number  uint64   // given by the peer; 0: it is for us to decide
 		lost    uint64   // the peer has no connection up to this number any more
-		answer  chan verdict
+		answer  chan reply
 	}
 	// failed ends a dial.
 	failed struct {
@@ -78,18 +78,18 @@ type (
 	}
 	// ended says that a connection that was up is no more.
 	ended struct{ conn *conn }
-	// twin says that a peer with our own ID proved that it knows the secret.
-	twin struct{ addr string }
+	// duplicate says that a peer with our own ID proved that it knows the secret.
+	duplicate struct{ addr string }
 )
 
-// verdict answers an introduction or a petition.
-type verdict struct {
+// reply answers an introduction or a request.
+type reply struct {
 	number  uint64
 	lost    uint64
 	refusal *closeError
 }
 
-// The owner sends these to the referee.
+// The owner sends these to the connection manager.
 type (
 	connectOrder struct {
 		id    NodeID
@@ -104,7 +104,7 @@ type (
 )
 
 // run returns when the bus closes. It closes all connections first.
-func (r *referee) run() {
+func (r *connManager) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -129,7 +129,7 @@ func (r *referee) run() {
 	}
 }
 
-func (r *referee) guard(f func()) {
+func (r *connManager) guard(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
 			r.bus.panicked("referee", p)
@@ -138,7 +138,7 @@ func (r *referee) guard(f func()) {
 	f()
 }
 
-func (r *referee) order(note any) {
+func (r *connManager) order(note any) {
 	switch o := note.(type) {
 	case connectOrder:
 		l := r.link(o.id, o.tally)
@@ -164,11 +164,11 @@ func (r *referee) order(note any) {
 	}
 }
 
-func (r *referee) hear(word any) {
+func (r *connManager) hear(word any) {
 	switch w := word.(type) {
 	case introduction:
 		w.answer <- r.introduce(w)
-	case *petition:
+	case *request:
 		if v, decided := r.decide(w); decided {
 			w.answer <- v
 		}
@@ -176,7 +176,7 @@ func (r *referee) hear(word any) {
 		r.failed(w)
 	case ended:
 		r.ended(w.conn)
-	case twin:
+	case duplicate:
 		if now := time.Now(); now.Sub(r.selfTwinAt) >= twinEvery {
 			r.selfTwinAt = now
 			r.reportTwin(r.bus.cfg.ID, w.addr)
@@ -184,7 +184,7 @@ func (r *referee) hear(word any) {
 	}
 }
 
-func (r *referee) link(id NodeID, t *tally) *link {
+func (r *connManager) link(id NodeID, t *tally) *link {
 	l := r.links[id]
 	if l == nil {
 		if t == nil {
@@ -197,41 +197,41 @@ func (r *referee) link(id NodeID, t *tally) *link {
 }
 
 // prune drops a link that nothing is known or wanted of.
-func (r *referee) prune(l *link) {
+func (r *connManager) prune(l *link) {
 	if !l.wanted && l.live == nil && l.held == nil {
 		delete(r.links, l.id)
 	}
 }
 
-func (r *referee) introduce(w introduction) verdict {
+func (r *connManager) introduce(w introduction) reply {
 	l := r.links[w.id]
 	if l == nil {
-		return verdict{}
+		return reply{}
 	}
 	if l.live != nil && !l.live.closing() && l.isReplaced(w.instance) {
-		return verdict{refusal: r.refuseTwin(l, w.addr)}
+		return reply{refusal: r.refuseTwin(l, w.addr)}
 	}
 	if l.instance != w.instance {
-		return verdict{}
+		return reply{}
 	}
 	if l.live != nil && !l.live.closing() {
-		return verdict{lost: l.number - 1}
+		return reply{lost: l.number - 1}
 	}
-	return verdict{lost: l.number}
+	return reply{lost: l.number}
 }
 
-// decide answers a petition, or holds it (decided is false).
-func (r *referee) decide(p *petition) (v verdict, decided bool) {
+// decide answers a request, or holds it (decided is false).
+func (r *connManager) decide(p *request) (v reply, decided bool) {
 	if a := p.attempt; a != nil && !a.meet {
 		if l := r.links[a.id]; l == nil || l.dial != a {
-			return verdict{refusal: refuse(CodeForgotten, "no longer wanted")}, true
+			return reply{refusal: refuse(CodeForgotten, "no longer wanted")}, true
 		}
 	}
 	l := r.link(p.conn.id, nil)
 	defer r.prune(l)
 	if live := l.live; live != nil && !live.closing() {
 		if refusal := r.challenge(l, live, p); refusal != nil {
-			return verdict{refusal: refusal}, true
+			return reply{refusal: refusal}, true
 		}
 		if live.instance != p.conn.instance {
 			l.replaced = append(l.replaced, live.instance)
@@ -241,23 +241,23 @@ func (r *referee) decide(p *petition) (v verdict, decided bool) {
 		}
 		live.close(refuse(CodeReplaced, "replaced by a newer connection"))
 	} else if p.number != 0 && p.conn.instance == l.instance && p.number <= l.number {
-		return verdict{refusal: refuse(CodeDuplicate, "there was a newer connection")}, true
+		return reply{refusal: refuse(CodeDuplicate, "there was a newer connection")}, true
 	}
 	// If both dial at once, ours, the one of the smaller ID, wins. Without
 	// waiting for it the two would win by chance, and the loser would be cut
 	// off when it has hardly begun.
 	if p.number == 0 && p.attempt == nil && l.live == nil && l.dial != nil && l.dial.reached.Load() {
 		if l.held != nil {
-			l.held.answer <- verdict{refusal: refuse(CodeDuplicate, "a newer connection waits already")}
+			l.held.answer <- reply{refusal: refuse(CodeDuplicate, "a newer connection waits already")}
 		}
 		l.held, l.heldTo = p, time.Now().Add(r.bus.cfg.HandshakeTimeout/4)
-		return verdict{}, false
+		return reply{}, false
 	}
 	return r.admit(l, p), true
 }
 
 // challenge says why a live connection is to stay, if it is.
-func (r *referee) challenge(l *link, live *conn, p *petition) *closeError {
+func (r *connManager) challenge(l *link, live *conn, p *request) *closeError {
 	if live.instance != p.conn.instance {
 		// The peer restarted, unless an instance comes back that had to make
 		// way for another: then both run.
@@ -276,7 +276,7 @@ func (r *referee) challenge(l *link, live *conn, p *petition) *closeError {
 	return refuse(CodeDuplicate, "there is a connection already")
 }
 
-func (r *referee) admit(l *link, p *petition) verdict {
+func (r *connManager) admit(l *link, p *request) reply {
 	c := p.conn
 	c.number = p.number
 	if c.number == 0 {
@@ -291,17 +291,17 @@ func (r *referee) admit(l *link, p *petition) verdict {
 		l.dial = nil
 	}
 	if l.held != nil && l.held != p {
-		l.held.answer <- verdict{refusal: refuse(CodeDuplicate, "there is a connection already")}
+		l.held.answer <- reply{refusal: refuse(CodeDuplicate, "there is a connection already")}
 	}
 	l.held = nil
 	l.tally.connections.Add(1)
 	l.tally.heard.Store(int64(r.bus.now()))
-	return verdict{number: c.number}
+	return reply{number: c.number}
 }
 
 func (l *link) isReplaced(i instanceID) bool { return slices.Contains(l.replaced, i) }
 
-func (r *referee) refuseTwin(l *link, addr string) *closeError {
+func (r *connManager) refuseTwin(l *link, addr string) *closeError {
 	if now := time.Now(); now.Sub(l.twinAt) >= twinEvery {
 		l.twinAt = now
 		r.reportTwin(l.id, addr)
@@ -309,12 +309,12 @@ func (r *referee) refuseTwin(l *link, addr string) *closeError {
 	return refuse(CodeIDInUse, "another running node has the ID %v", l.id)
 }
 
-func (r *referee) reportTwin(id NodeID, addr string) {
+func (r *connManager) reportTwin(id NodeID, addr string) {
 	r.bus.report.always("warning", "two running nodes have the ID %v, one of them at %s", id, addr)
-	r.bus.deliver(&parcel{note: &Duplicate{ID: id, Addr: addr}})
+	r.bus.deliver(&item{note: &Duplicate{ID: id, Addr: addr}})
 }
 
-func (r *referee) failed(w failed) {
+func (r *connManager) failed(w failed) {
 	a := w.attempt
 	l := r.links[a.id]
 	if a.meet || l == nil || l.dial != a {
@@ -334,13 +334,13 @@ func (r *referee) failed(w failed) {
 	}
 }
 
-func (r *referee) ended(c *conn) {
+func (r *connManager) ended(c *conn) {
 	l := r.links[c.id]
 	reason := c.reason
 	text := reason.Error()
 	c.tally.lastError.Store(&text)
 	if c.announced {
-		r.bus.deliver(&parcel{conn: c, note: &Down{ID: c.id, Err: reason}})
+		r.bus.deliver(&item{conn: c, note: &Down{ID: c.id, Err: reason}})
 	}
 	if c.announced && !errors.Is(reason, ErrReplaced) {
 		r.bus.report.limited("down "+c.id.String(), "notice", "connection to %v at %s ended: %s", c.id, c.up.Remote, text)
@@ -358,7 +358,7 @@ func (r *referee) ended(c *conn) {
 
 // later sets the time of the next dial: soon after the first failure, then
 // each time after twice as long, at random so that nodes don't dial in step.
-func (r *referee) later(l *link) {
+func (r *connManager) later(l *link) {
 	wait := r.bus.cfg.RedialMin
 	if l.backoff > 0 {
 		wait = min(2*l.backoff, r.bus.cfg.RedialMax)
@@ -368,7 +368,7 @@ func (r *referee) later(l *link) {
 }
 
 // cancelDial ends a dial in progress; nobody waits for it any more.
-func (r *referee) cancelDial(l *link) {
+func (r *connManager) cancelDial(l *link) {
 	if l.dial != nil {
 		l.dial.cancel()
 		l.dial = nil
@@ -379,7 +379,7 @@ func (r *referee) cancelDial(l *link) {
 }
 
 // release lets a connection that came in have its way.
-func (r *referee) release(l *link) {
+func (r *connManager) release(l *link) {
 	p := l.held
 	l.held = nil
 	p.answer <- r.admit(l, p)
@@ -387,7 +387,7 @@ func (r *referee) release(l *link) {
 
 // tick starts the dials that are due, and stops waiting for those that take
 // too long.
-func (r *referee) tick(now time.Time) {
+func (r *connManager) tick(now time.Time) {
 	for _, l := range r.links {
 		if l.held != nil && !now.Before(l.heldTo) {
 			r.release(l)
@@ -401,7 +401,7 @@ func (r *referee) tick(now time.Time) {
 
 func (l *link) dialable() bool { return l.wanted && l.live == nil && l.dial == nil }
 
-func (r *referee) untilNext(now time.Time) time.Duration {
+func (r *connManager) untilNext(now time.Time) time.Duration {
 	next := time.Hour
 	for _, l := range r.links {
 		if l.held != nil {
@@ -414,7 +414,7 @@ func (r *referee) untilNext(now time.Time) time.Duration {
 	return max(next, 0)
 }
 
-func (r *referee) start(a *attempt) {
+func (r *connManager) start(a *attempt) {
 	a.ctx, a.cancel = context.WithCancel(r.bus.ctx)
 	r.bus.workers.Go(func() { r.bus.dial(a) })
 }

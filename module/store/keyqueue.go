@@ -5,16 +5,16 @@ import (
 	"unsafe"
 )
 
-// Lane is the line of a queue's waiting jobs that may only be worked on one at a
+// KeyQueue is the line of a queue's waiting jobs that may only be worked on one at a
 // time (C: struct jm_lane). At most one of them, the front, is in the waiting list;
-// the others are held back, and fetching never comes across them. There is a lane
+// the others are held back, and fetching never comes across them. There is a per-key queue
 // for each key that a waiting job has. Its name follows it in the same allocation:
 // the scope ('m' or 'q') and the key as in [AppendLockName], but without the
-// queue's name, so that renaming a queue leaves its lanes alone. Where the scope is
+// queue's name, so that renaming a queue leaves its per-key queues alone. Where the scope is
 // the mesh a [ring] follows the name.
-type Lane struct {
-	entry            // chain in the table of lanes
-	Next, Prev *Lane // neighbours in the list of its queue
+type KeyQueue struct {
+	entry                // chain in the table of per-key queues
+	Next, Prev *KeyQueue // neighbours in the list of its queue
 	Queue      *Queue
 	hash       uint64 // of the queue's address and the name
 	list       *List  // those held back, by creation time; nil: none
@@ -22,16 +22,16 @@ type Lane struct {
 	frontTime  uint64 // its creation time
 	nameLen    uint32
 	hasFront   bool
-	headless   bool // in Store.headless
+	headless   bool // in Store.without a head
 	_          [2]uint8
 }
 
-// ring ties the lanes of one key of the mesh together, one for each queue, so that they can
+// ring ties the per-key queues of one key of the mesh together, one for each queue, so that they can
 // be woken bit by bit. One of them, the first, is in the table of rings: the next to be woken.
-// A lane that joins is the last.
+// A per-key queue that joins is the last.
 type ring struct {
 	entry      // chain in the table of rings
-	lane       *Lane
+	lane       *KeyQueue
 	next, prev *ring
 	// Only the first one has these:
 	len  uint64
@@ -40,21 +40,21 @@ type ring struct {
 }
 
 const (
-	laneSize = int(unsafe.Sizeof(Lane{}))
+	laneSize = int(unsafe.Sizeof(KeyQueue{}))
 	listSize = int(unsafe.Sizeof(List{}))
 	ringSize = int(unsafe.Sizeof(ring{}))
 )
 
-func laneOfEntry(e *entry) *Lane { return (*Lane)(unsafe.Pointer(e)) }
+func keyQueueOfEntry(e *entry) *KeyQueue { return (*KeyQueue)(unsafe.Pointer(e)) }
 
-func (s *Store) initLanes() {
-	s.lanes.init(s.alloc, func(e *entry) uint64 { return laneOfEntry(e).hash })
+func (s *Store) initKeyQueues() {
+	s.lanes.init(s.alloc, func(e *entry) uint64 { return keyQueueOfEntry(e).hash })
 	s.headless, s.heldBack = s.headless[:0], 0
 	s.rings, s.waking = index{}, s.waking[:0]
 }
 
-// laneBytes is the size of a lane of a name.
-func laneBytes(name []byte) int {
+// keyQueueBytes is the size of a per-key queue of a name.
+func keyQueueBytes(name []byte) int {
 	size := laneSize + len(name)
 	if name[0] == 'm' {
 		size = (size+7)&^7 + ringSize
@@ -62,33 +62,33 @@ func laneBytes(name []byte) int {
 	return size
 }
 
-func (l *Lane) size() int { return laneBytes(l.name()) }
+func (l *KeyQueue) size() int { return keyQueueBytes(l.name()) }
 
-// ring is the lane's part of a ring; nil where it is in none.
-func (l *Lane) ring() *ring {
+// ring is the per-key queue's part of a ring; nil where it is in none.
+func (l *KeyQueue) ring() *ring {
 	if l.name()[0] != 'm' {
 		return nil
 	}
 	return (*ring)(unsafe.Add(unsafe.Pointer(l), l.size()-ringSize))
 }
 
-func (l *Lane) name() []byte {
+func (l *KeyQueue) name() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), laneSize)), int(l.nameLen))
 }
 
 // Head is the oldest job that is held back, nil where none is.
-func (l *Lane) Head() *Job {
+func (l *KeyQueue) Head() *Job {
 	if l.list == nil {
 		return nil
 	}
 	return l.list.Head
 }
 
-// Front says whether one of the lane's jobs can be fetched.
-func (l *Lane) Front() bool { return l.hasFront }
+// Front says whether one of the per-key queue's jobs can be fetched.
+func (l *KeyQueue) Front() bool { return l.hasFront }
 
-// AppendLock appends the name of the lane's lock.
-func (l *Lane) AppendLock(dst []byte) []byte {
+// AppendLock appends the name of the per-key queue's lock.
+func (l *KeyQueue) AppendLock(dst []byte) []byte {
 	name := l.name()
 	if name[0] == 'm' {
 		return append(append(dst, byte(LockRun), 'm'), name[1:]...)
@@ -98,9 +98,9 @@ func (l *Lane) AppendLock(dst []byte) []byte {
 	return append(dst[:len(dst)-1], name[1:]...)
 }
 
-// laneName is the name of the lane that a unique job belongs to, in a buffer of
+// keyQueueName is the name of the per-key queue that a unique job belongs to, in a buffer of
 // the store's.
-func (s *Store) laneName(j *Job, u Unique) []byte {
+func (s *Store) keyQueueName(j *Job, u Unique) []byte {
 	name := append(s.laneBuf[:0], 'q')
 	if u.Has(UniqueMesh) {
 		name[0] = 'm'
@@ -115,42 +115,42 @@ func (s *Store) laneName(j *Job, u Unique) []byte {
 	return name
 }
 
-func (s *Store) hashLane(q *Queue, name []byte) uint64 {
+func (s *Store) hashKeyQueue(q *Queue, name []byte) uint64 {
 	return mix(s.hashName(name)^uint64(uintptr(unsafe.Pointer(q))), 0x589965cc75374cc3)
 }
 
-func (s *Store) findLane(q *Queue, name []byte) *Lane {
-	return laneOfEntry(s.lanes.find(s.hashLane(q, name), func(e *entry) bool {
-		l := laneOfEntry(e)
+func (s *Store) findKeyQueue(q *Queue, name []byte) *KeyQueue {
+	return keyQueueOfEntry(s.lanes.find(s.hashKeyQueue(q, name), func(e *entry) bool {
+		l := keyQueueOfEntry(e)
 		return l.Queue == q && string(l.name()) == string(name)
 	}))
 }
 
-// laneOf finds the lane that a job is in or before; nil where it has none.
-func (s *Store) laneOf(j *Job) *Lane {
+// keyQueueOf finds the per-key queue that a job is in or before; nil where it has none.
+func (s *Store) keyQueueOf(j *Job) *KeyQueue {
 	u := j.Unique()
 	if u == nil || !u.Runs() {
 		return nil
 	}
-	return s.findLane(j.Queue, s.laneName(j, u))
+	return s.findKeyQueue(j.Queue, s.keyQueueName(j, u))
 }
 
-func (s *Store) newLane(q *Queue, name []byte) *Lane {
-	size := laneBytes(name)
-	l := (*Lane)(s.alloc.Alloc(size))
-	*l = Lane{Queue: q, hash: s.hashLane(q, name), nameLen: uint32(len(name)), Next: q.Lanes}
+func (s *Store) newKeyQueue(q *Queue, name []byte) *KeyQueue {
+	size := keyQueueBytes(name)
+	l := (*KeyQueue)(s.alloc.Alloc(size))
+	*l = KeyQueue{Queue: q, hash: s.hashKeyQueue(q, name), nameLen: uint32(len(name)), Next: q.Lanes}
 	copy(l.name(), name)
 	if q.Lanes != nil {
 		q.Lanes.Prev = l
 	}
 	q.Lanes = l
 	q.Bytes += uint64(size)
-	s.enterLane(l)
+	s.enterKeyQueue(l)
 	return l
 }
 
-// enterLane makes a lane known.
-func (s *Store) enterLane(l *Lane) {
+// enterKeyQueue makes a per-key queue known.
+func (s *Store) enterKeyQueue(l *KeyQueue) {
 	l.headless = false
 	s.lanes.insert(&l.entry, l.hash)
 	if r := l.ring(); r != nil {
@@ -159,8 +159,8 @@ func (s *Store) enterLane(l *Lane) {
 	}
 }
 
-// freeLane frees a lane without jobs. known: it is in the table.
-func (s *Store) freeLane(l *Lane, known bool) {
+// freeKeyQueue frees a per-key queue without jobs. known: it is in the table.
+func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 	q := l.Queue
 	if l.Prev != nil {
 		l.Prev.Next = l.Next
@@ -192,16 +192,16 @@ func (s *Store) freeLane(l *Lane, known bool) {
 	s.alloc.Free(unsafe.Pointer(l), l.size())
 }
 
-// behead notes that a lane has lost its front, or that its key may be free.
-func (s *Store) behead(l *Lane) {
+// removeHead notes that a per-key queue has lost its front, or that its key may be free.
+func (s *Store) removeHead(l *KeyQueue) {
 	if !l.headless {
 		l.headless = true
 		s.headless = append(s.headless, l)
 	}
 }
 
-// AnyHeadless says whether [Store.Headless] may have something.
-func (s *Store) AnyHeadless() bool { return len(s.headless)+len(s.waking) > 0 }
+// AnyToPromote says whether [Store.Headless] may have something.
+func (s *Store) AnyToPromote() bool { return len(s.headless)+len(s.waking) > 0 }
 
 // HeldBack counts the jobs that attached queues hold back.
 func (s *Store) HeldBack() uint64 { return s.heldBack }
@@ -214,10 +214,10 @@ func (s *Store) countHeld(q *Queue, more int64) {
 	}
 }
 
-// Headless takes one of the lanes that have lost their front since, or whose key
-// may have become free ([Store.WakeLanes]), and still have jobs; nil where
-// there is none, or where most is used up, which the lanes of a key of the mesh take of.
-func (s *Store) Headless(most *int) *Lane {
+// NextToPromote takes one of the per-key queues that have lost their front since, or whose key
+// may have become free ([Store.WakeKeyQueues]), and still have jobs; nil where
+// there is none, or where most is used up, which the per-key queues of a key of the mesh take of.
+func (s *Store) NextToPromote(most *int) *KeyQueue {
 	for len(s.headless) > 0 {
 		last := len(s.headless) - 1
 		l := s.headless[last]
@@ -239,16 +239,16 @@ func (s *Store) Headless(most *int) *Lane {
 	return nil
 }
 
-func (l *Lane) lacksFront() bool {
+func (l *KeyQueue) lacksFront() bool {
 	return l.Queue.state == queueAttached && !l.hasFront && l.Head() != nil
 }
 
-// WakeLanes makes the lanes of a lock's name headless, where they have no front.
-func (s *Store) WakeLanes(lock []byte) {
+// WakeKeyQueues makes the per-key queues of a lock's name without a head, where they have no front.
+func (s *Store) WakeKeyQueues(lock []byte) {
 	if s.lanes.len == 0 || len(lock) < 3 || Space(lock[0]) != LockRun {
 		return
 	}
-	// The lane's name is the lock's without its space and its queue.
+	// The per-key queue's name is the lock's without its space and its queue.
 	skip := 2
 	switch lock[1] {
 	case 'm':
@@ -275,14 +275,14 @@ func (s *Store) WakeLanes(lock []byte) {
 		return
 	}
 	if q := s.lockQueue(lock); q != nil {
-		if l := s.findLane(q, name); l != nil && !l.hasFront {
-			s.behead(l)
+		if l := s.findKeyQueue(q, name); l != nil && !l.hasFront {
+			s.removeHead(l)
 		}
 	}
 }
 
-// Taken ends the waking of the lanes that have a lane's key: it isn't free.
-func (s *Store) Taken(l *Lane) {
+// Taken ends the waking of the per-key queues that have a per-key queue's key: it isn't free.
+func (s *Store) Taken(l *KeyQueue) {
 	if l.ring() != nil && len(s.waking) > 0 {
 		s.setLeft(s.firstOfRing(l.name()), 0)
 	}
@@ -301,7 +301,7 @@ func (s *Store) firstOfRing(name []byte) *ring {
 	return ringOfEntry(s.rings.find(s.hashName(name), func(e *entry) bool { return string(ringOfEntry(e).lane.name()) == string(name) }))
 }
 
-// join puts a lane into its ring, as the last one.
+// join puts a per-key queue into its ring, as the last one.
 func (s *Store) join(r *ring) {
 	first := s.firstOfRing(r.lane.name())
 	if first == nil {
@@ -361,26 +361,26 @@ func (s *Store) setLeft(first *ring, left uint64) {
 	first.left = left
 }
 
-// WakeQueue does the same for all of a queue's lanes.
+// WakeQueue does the same for all of a queue's per-key queues.
 func (s *Store) WakeQueue(q *Queue) {
 	for l := q.Lanes; l != nil; l = l.Next {
 		if !l.hasFront {
-			s.behead(l)
+			s.removeHead(l)
 		}
 	}
 }
 
-// PushLane is [Store.Push] for a job that runs alone: it goes to its lane, or to
-// the waiting list as the lane's front where free says that its key is, and no
+// PushKeyQueue is [Store.Push] for a job that runs alone: it goes to its per-key queue, or to
+// the waiting list as the per-key queue's front where free says that its key is, and no
 // older one waits. It returns the job that has come into the waiting list, if any.
-func (s *Store) PushLane(j *Job, u Unique, free bool) (first *Job) {
+func (s *Store) PushKeyQueue(j *Job, u Unique, free bool) (first *Job) {
 	q := j.Queue
 	s.withdraw(q, j)
 	j.State = StateQueued
-	name := s.laneName(j, u)
-	l := s.findLane(q, name)
+	name := s.keyQueueName(j, u)
+	l := s.findKeyQueue(q, name)
 	if l == nil {
-		l = s.newLane(q, name)
+		l = s.newKeyQueue(q, name)
 	}
 	if l.hasFront && j.CTime <= l.frontTime {
 		// One that comes back goes before the one that took its turn.
@@ -400,34 +400,34 @@ func (s *Store) PushLane(j *Job, u Unique, free bool) (first *Job) {
 		return s.Promote(l)
 	}
 	if !l.hasFront && l.list.Len == 1 {
-		s.behead(l) // somebody may have to see to the lock's end
+		s.removeHead(l) // somebody may have to see to the lock's end
 	}
 	return nil
 }
 
-// lead puts a job that is in no list into the waiting list, as its lane's front.
-func (s *Store) lead(l *Lane, j *Job) {
+// lead puts a job that is in no list into the waiting list, as its per-key queue's front.
+func (s *Store) lead(l *KeyQueue, j *Job) {
 	j.Place = InWaiting
 	s.insert(l.Queue, &l.Queue.List, j)
 	l.hasFront, l.front, l.frontTime = true, j.ID, j.CTime
 }
 
 // keep holds a job that is in no list back.
-func (s *Store) keep(l *Lane, j *Job) {
+func (s *Store) keep(l *KeyQueue, j *Job) {
 	q := l.Queue
 	if l.list == nil {
 		l.list = (*List)(s.alloc.Alloc(listSize))
 		*l.list = List{}
 		q.Bytes += uint64(listSize)
 	}
-	j.Place = InLane
+	j.Place = InKeyQueue
 	s.insert(q, l.list, j)
 	s.countHeld(q, 1)
 }
 
-// Promote makes the oldest job that a lane without front holds back its front, and
+// Promote makes the oldest job that a per-key queue without front holds back its front, and
 // returns it.
-func (s *Store) Promote(l *Lane) *Job {
+func (s *Store) Promote(l *KeyQueue) *Job {
 	j := l.Head()
 	s.take(l.Queue, l.list, j)
 	s.countHeld(l.Queue, -1)
@@ -436,12 +436,12 @@ func (s *Store) Promote(l *Lane) *Job {
 }
 
 // HoldBack moves a job that can be fetched, but whose key is taken, from the
-// waiting list to its lane.
+// waiting list to its per-key queue.
 func (s *Store) HoldBack(j *Job, u Unique) {
 	q := j.Queue
-	l := s.laneOf(j)
+	l := s.keyQueueOf(j)
 	if l == nil {
-		l = s.newLane(q, s.laneName(j, u))
+		l = s.newKeyQueue(q, s.keyQueueName(j, u))
 	}
 	s.take(q, &q.List, j)
 	if l.front == j.ID {
@@ -449,33 +449,33 @@ func (s *Store) HoldBack(j *Job, u Unique) {
 	}
 	s.keep(l, j)
 	if !l.hasFront {
-		s.behead(l)
+		s.removeHead(l)
 	}
 }
 
 // left is told of a job with extras that has been taken out of the waiting list.
 func (s *Store) left(j *Job) {
-	l := s.laneOf(j)
+	l := s.keyQueueOf(j)
 	if l == nil || !l.hasFront || l.front != j.ID {
 		return
 	}
 	l.hasFront = false
 	if l.Head() == nil {
-		s.freeLane(l, true)
+		s.freeKeyQueue(l, true)
 	} else {
-		s.behead(l)
+		s.removeHead(l)
 	}
 }
 
-// leaveLane takes a job out of its lane. A lane that isn't in the table any more
+// leaveKeyQueue takes a job out of its per-key queue. A per-key queue that isn't in the table any more
 // (see [Store.Forget]) is to be given.
-func (s *Store) leaveLane(j *Job, l *Lane, known bool) {
+func (s *Store) leaveKeyQueue(j *Job, l *KeyQueue, known bool) {
 	if l == nil {
-		l = s.laneOf(j)
+		l = s.keyQueueOf(j)
 	}
 	s.take(l.Queue, l.list, j)
 	s.countHeld(l.Queue, -1)
 	if l.list.Len == 0 && !l.hasFront {
-		s.freeLane(l, known)
+		s.freeKeyQueue(l, known)
 	}
 }

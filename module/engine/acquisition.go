@@ -55,13 +55,13 @@ func (h *holder) has(l *store.Lock) bool {
 	return l.Job == h.id && string(l.Owner()) == string(h.owner)
 }
 
-// OutcomeKind says how a claim ended.
-type OutcomeKind uint8
+// ResultKind says how a claim ended.
+type ResultKind uint8
 
 // The ends of claims.
 const (
 	// Granted: the lock is had, extended or released.
-	Granted OutcomeKind = iota
+	Granted ResultKind = iota
 	// Conflict: another has it.
 	Conflict
 	// NoQuorum: too few nodes could be asked in time. Nothing stays claimed.
@@ -74,9 +74,9 @@ const (
 	Aborted
 )
 
-// Outcome is the end of a claim.
-type Outcome struct {
-	Kind  OutcomeKind
+// Result is the end of a claim.
+type Result struct {
+	Kind  ResultKind
 	Token uint64   // Granted
 	Kept  bool     // Granted: its holder had the lock before, by this token
 	Began int64    // steady, when the votes were asked for. Granted: the lease counts from then
@@ -87,7 +87,7 @@ type Outcome struct {
 }
 
 // Err is the refusal that an outcome stands for, nil for Granted and Conflict.
-func (o *Outcome) Err() error {
+func (o *Result) Err() error {
 	switch o.Kind {
 	case NoQuorum:
 		return o.because(ErrNoQuorum)
@@ -102,10 +102,10 @@ func (o *Outcome) Err() error {
 }
 
 // isSplit says of a claim that failed whether others have got votes, too.
-func (o *Outcome) isSplit() bool { return o.Kind == NoQuorum && o.Job != store.ID{} }
+func (o *Result) isSplit() bool { return o.Kind == NoQuorum && o.Job != store.ID{} }
 
 // because is a refusal for want of a quorum, with what is known of why.
-func (o *Outcome) because(r Refusal) Refusal {
+func (o *Result) because(r Refusal) Refusal {
 	if o.Why == "" {
 		return r
 	}
@@ -113,30 +113,30 @@ func (o *Outcome) because(r Refusal) Refusal {
 	return Refusal(what + ": " + o.Why + ". Try again, or see JOBMESH CLUSTER INFO and NODES")
 }
 
-type claimKind uint8
+type acquisitionKind uint8
 
 const (
-	take claimKind = iota
+	take acquisitionKind = iota
 	extend
 	release
 )
 
-// Claim is a claim under way.
-type Claim struct {
-	kind claimKind
+// Acquisition is a claim under way.
+type Acquisition struct {
+	kind acquisitionKind
 	name []byte
 	holder
 	lease    int64
 	usable   int64    // of the lease, that asking may take; 0: all
 	anew     bool     // for a run of its own: not one that the same job has already
 	putOff   bool     // for a job that was put off: it counts on no vote that it may have
-	doubts   uint8    // attempts after which the job that has the lock could be gone
+	retries  uint8    // attempts after which the job that has the lock could be gone
 	gone     store.ID // which is
 	token    uint64   // extend, release
 	flags    uint8
 	wait     bool
 	deadline int64 // steady
-	then     func(Outcome)
+	then     func(Result)
 
 	round    uint64 // of the attempt under way; 0: none
 	freeing  uint64 // release: the round of all attempts, as what an earlier one has freed counts
@@ -155,101 +155,101 @@ type Claim struct {
 	resent   bool  // some were asked twice: who has refused may have agreed since
 	retry    int64 // steady, when the next attempt is due; 0: none is
 	tries    int
-	last     Outcome // of the last attempt
+	last     Result // of the last attempt
 	line     *lockLine
 
 	at  int64 // steady: when something is to be done
 	pos int   // in Node.alarms; -1: not there
 
-	inOpen link[Claim] // among those with an attempt under way
-	inLine link[Claim] // among those who wait for a lock
-	ofJob  link[Claim] // among the claims for a job that have an alarm
-	ofName link[Claim] // among those for a job's lock
-	asking link[Claim] // among those for a lock with an attempt under way
+	inOpen link[Acquisition] // among those with an attempt under way
+	inLine link[Acquisition] // among those who wait for a lock
+	ofJob  link[Acquisition] // among the claims for a job that have an alarm
+	ofName link[Acquisition] // among those for a job's lock
+	asking link[Acquisition] // among those for a lock with an attempt under way
 }
 
 // lockLine is those who wait for a lock at this node, first come first served.
 // Only the first one asks.
 type lockLine struct {
 	name   string
-	claims chain[Claim]
+	claims chain[Acquisition]
 	called bool // it is in Node.called
 }
 
-func inOpen(c *Claim) *link[Claim] { return &c.inOpen }
-func inLine(c *Claim) *link[Claim] { return &c.inLine }
-func ofJob(c *Claim) *link[Claim]  { return &c.ofJob }
-func ofName(c *Claim) *link[Claim] { return &c.ofName }
-func asking(c *Claim) *link[Claim] { return &c.asking }
+func inOpen(c *Acquisition) *link[Acquisition] { return &c.inOpen }
+func inLine(c *Acquisition) *link[Acquisition] { return &c.inLine }
+func ofJob(c *Acquisition) *link[Acquisition]  { return &c.ofJob }
+func ofName(c *Acquisition) *link[Acquisition] { return &c.ofName }
+func asking(c *Acquisition) *link[Acquisition] { return &c.asking }
 
-// claimIndex finds lists of claims by a key. A list that is empty isn't in it.
-type claimIndex[K comparable] map[K]*chain[Claim]
+// acquisitionIndex finds lists of claims by a key. A list that is empty isn't in it.
+type acquisitionIndex[K comparable] map[K]*chain[Acquisition]
 
-func (x claimIndex[K]) add(key K, c *Claim, links func(*Claim) *link[Claim]) {
+func (x acquisitionIndex[K]) add(key K, c *Acquisition, links func(*Acquisition) *link[Acquisition]) {
 	l := x[key]
 	if l == nil {
-		l = &chain[Claim]{}
+		l = &chain[Acquisition]{}
 		x[key] = l
 	}
 	l.add(c, links)
 }
 
-func (x claimIndex[K]) remove(key K, c *Claim, links func(*Claim) *link[Claim]) {
+func (x acquisitionIndex[K]) remove(key K, c *Acquisition, links func(*Acquisition) *link[Acquisition]) {
 	l := x[key]
 	if l.remove(c, links); l.len == 0 {
 		delete(x, key)
 	}
 }
 
-func (c *Claim) sooner(than *Claim) bool { return c.at < than.at }
-func (c *Claim) position() *int          { return &c.pos }
+func (c *Acquisition) sooner(than *Acquisition) bool { return c.at < than.at }
+func (c *Acquisition) position() *int                { return &c.pos }
 
-// claims is what a node knows of claims, its own and others'.
-type claims struct {
-	rounds    uint64       // of attempts, debts and questions what became of a job
-	open      chain[Claim] // those with an attempt under way
-	uncounted int          // so many of them, from the head on, are to be counted anew
-	forgets   uint64       // how often a node was forgotten
-	byRound   map[uint64]*Claim
-	alarms    schedule[*Claim]     // by when something is to be done
-	byJob     claimIndex[store.ID] // the claims in alarms that are for jobs
-	byName    claimIndex[string]   // likewise, by their locks
-	lockLines map[string]*lockLine
-	clears    []*Clearing // first things first
-	clearLine []*Clearing // those that wait until fewer are under way
-	called    []string    // locks that became free, and have a line
-	debts     [debtKinds]debtList
-	owed      map[uint64]*debt
-	nextDun   int64 // steady: when debts are looked at
-	suspects  roster[string, suspect]
-	verdicts  roster[string, verdict] // by lock
-	inquiries int64                   // how many there were: the number of a question
-	entrusted recent[store.ID]        // jobs that other nodes were given to keep; for suspectMS at least
-	leftovers roster[store.ID, leftover]
-	begins    beginnings
-	nextLook  int64 // steady
-	lost      roster[store.ID, struct{}]
-	seen      uint64       // the greatest token that another node told of
-	reserved  uint64       // up to here tokens are written off in the log
-	lossAt    int64        // unix ms: what this node knew before may be lost; 0: nothing is
-	inexactAt int64        // unix ms: when it was started, or promoted, with data of which the last may be missing
-	ownBefore uint64       // all runs that this node claimed by tokens up to this one are in what it loaded; 0: that isn't known
-	weak      int          // locks with one of lockWeak
-	maxLease  int64        // ms
-	lately    [64]wonClaim // by round
-	sync      tableSync
-	votes     promise
-	raised    roster[string, raised] // by lock
-	outvoted  []*Claim               // were won for jobs while this node's vote stood against them
+// acquisitions is what a node knows of claims, its own and others'.
+type acquisitions struct {
+	rounds         uint64             // of attempts, pending unlocks and questions what became of a job
+	open           chain[Acquisition] // those with an attempt under way
+	uncounted      int                // so many of them, from the head on, are to be counted anew
+	forgets        uint64             // how often a node was forgotten
+	byRound        map[uint64]*Acquisition
+	alarms         schedule[*Acquisition]     // by when something is to be done
+	byJob          acquisitionIndex[store.ID] // the claims in alarms that are for jobs
+	byName         acquisitionIndex[string]   // likewise, by their locks
+	lockLines      map[string]*lockLine
+	clears         []*Clearing // first things first
+	clearLine      []*Clearing // those that wait until fewer are under way
+	called         []string    // locks that became free, and have a line
+	unlocks        [unlockKinds]unlockList
+	unlocksByRound map[uint64]*pendingUnlock
+	nextResend     int64 // steady: when pending unlocks are looked at
+	orphanChecks   roster[string, orphanCheck]
+	verdicts       roster[string, verdict] // by lock
+	inquiries      int64                   // how many there were: the number of a question
+	delegated      recent[store.ID]        // jobs that other nodes were given to keep; for orphanCheckMS at least
+	leftovers      roster[store.ID, leftover]
+	begins         beginnings
+	nextLook       int64 // steady
+	lost           roster[store.ID, struct{}]
+	seen           uint64       // the greatest token that another node told of
+	reserved       uint64       // up to here tokens are written off in the log
+	lossAt         int64        // unix ms: what this node knew before may be lost; 0: nothing is
+	inexactAt      int64        // unix ms: when it was started, or promoted, with data of which the last may be missing
+	ownBefore      uint64       // all runs that this node claimed by tokens up to this one are in what it loaded; 0: that isn't known
+	nonQuorum      int          // locks with one of lockNonQuorum
+	maxLease       int64        // ms
+	lately         [64]wonClaim // by round
+	sync           tableSync
+	votes          promise
+	raised         roster[string, raised] // by lock
+	outvoted       []*Acquisition         // were won for jobs while this node's vote stood against them
 
-	asked      claimIndex[string] // the claims in open, by their locks
-	cleared    uint64             // how many ClearLocks there were
+	asked      acquisitionIndex[string] // the claims in open, by their locks
+	cleared    uint64                   // how many ClearLocks there were
 	pastClears [pastClears]pastClear
 }
 
-func newClaims() claims {
-	return claims{
-		byRound: map[uint64]*Claim{}, byJob: claimIndex[store.ID]{}, byName: claimIndex[string]{}, asked: claimIndex[string]{}, lockLines: map[string]*lockLine{}, owed: map[uint64]*debt{},
+func newAcquisitions() acquisitions {
+	return acquisitions{
+		byRound: map[uint64]*Acquisition{}, byJob: acquisitionIndex[store.ID]{}, byName: acquisitionIndex[string]{}, asked: acquisitionIndex[string]{}, lockLines: map[string]*lockLine{}, unlocksByRound: map[uint64]*pendingUnlock{},
 		maxLease: DefaultMaxLease,
 	}
 }
@@ -260,8 +260,8 @@ func (n *Node) SetMaxLease(ms int64) { n.maxLease = ms }
 // MaxLease is the longest lease that a bare lock can have, ms.
 func (n *Node) MaxLease() int64 { return n.maxLease }
 
-// Claims counts the claims under way, and the votes that are owed back.
-func (n *Node) Claims() int { return len(n.alarms) + len(n.owed) }
+// Acquisitions counts the claims under way, and the votes that are owed back.
+func (n *Node) Acquisitions() int { return len(n.alarms) + len(n.unlocksByRound) }
 
 // Alone says whether this node decides of locks by itself, at once.
 func (n *Node) Alone() bool { return n.alone() }
@@ -297,32 +297,32 @@ func (n *Node) allPeers() (list []wire.Node) {
 // AcquireLock claims a bare lock for an owner, by its full name, for lease ms. It
 // waits up to wait ms (0: not at all) for another to let go of it. Where pending
 // is nil the outcome is decided, else it comes as a LockDone effect for client.
-func (n *Node) AcquireLock(name, owner []byte, lease, wait int64, client any) (o Outcome, pending *Claim) {
-	return n.bare(&Claim{kind: take, name: name, holder: holder{owner: owner}, lease: lease, wait: wait > 0}, wait, client)
+func (n *Node) AcquireLock(name, owner []byte, lease, wait int64, client any) (o Result, pending *Acquisition) {
+	return n.acquireBare(&Acquisition{kind: take, name: name, holder: holder{owner: owner}, lease: lease, wait: wait > 0}, wait, client)
 }
 
 // ExtendLock begins a bare lock's lease anew, of lease ms, where owner holds it by token.
 // Its answer comes as that of AcquireLock does.
-func (n *Node) ExtendLock(name, owner []byte, token uint64, lease int64, client any) (o Outcome, pending *Claim) {
-	return n.bare(&Claim{kind: extend, name: name, holder: holder{owner: owner}, token: token, lease: lease}, 0, client)
+func (n *Node) ExtendLock(name, owner []byte, token uint64, lease int64, client any) (o Result, pending *Acquisition) {
+	return n.acquireBare(&Acquisition{kind: extend, name: name, holder: holder{owner: owner}, token: token, lease: lease}, 0, client)
 }
 
 // ReleaseLock frees a bare lock, where owner holds it by token. Its answer comes
 // as that of AcquireLock does.
-func (n *Node) ReleaseLock(name, owner []byte, token uint64, client any) (o Outcome, pending *Claim) {
-	return n.bare(&Claim{kind: release, name: name, holder: holder{owner: owner}, token: token}, 0, client)
+func (n *Node) ReleaseLock(name, owner []byte, token uint64, client any) (o Result, pending *Acquisition) {
+	return n.acquireBare(&Acquisition{kind: release, name: name, holder: holder{owner: owner}, token: token}, 0, client)
 }
 
-func (n *Node) bare(c *Claim, wait int64, client any) (o Outcome, pending *Claim) {
+func (n *Node) acquireBare(c *Acquisition, wait int64, client any) (o Result, pending *Acquisition) {
 	if n.passive {
-		return Outcome{Kind: Aborted}, nil
+		return Result{Kind: Aborted}, nil
 	}
 	c.name, c.owner = slices.Clone(c.name), slices.Clone(c.owner)
 	if wait <= 0 {
 		wait = ClaimTimeoutMS
 	}
-	c.deadline = n.steady() + min(wait, math.MaxInt64/4)
-	now := n.claim(c, func(end Outcome) {
+	c.deadline = n.monotonic() + min(wait, math.MaxInt64/4)
+	now := n.acquire(c, func(end Result) {
 		n.effects = append(n.effects, Effect{Kind: LockDone, Client: client, Outcome: &end})
 	})
 	if now != nil {
@@ -331,11 +331,11 @@ func (n *Node) bare(c *Claim, wait int64, client any) (o Outcome, pending *Claim
 	return o, c
 }
 
-// claim begins a claim. It returns the outcome if that is known at once. Otherwise it
+// acquire begins a claim. It returns the outcome if that is known at once. Otherwise it
 // returns nil, and calls later with the outcome, unless the claim is abandoned.
-func (n *Node) claim(c *Claim, later func(Outcome)) (now *Outcome) {
-	c.then = func(o Outcome) { now = &o }
-	if n.startClaim(c); now == nil {
+func (n *Node) acquire(c *Acquisition, later func(Result)) (now *Result) {
+	c.then = func(o Result) { now = &o }
+	if n.startAcquisition(c); now == nil {
 		c.then = later
 	}
 	return now
@@ -353,7 +353,7 @@ type jobLock struct {
 	timeout  int64 // ms, how long to try; 0: ClaimTimeoutMS
 }
 
-// claimLock claims a lock for a job, as takeLock does, with the other nodes' consent.
+// acquireForJob claims a lock for a job, as takeLock does, with the other nodes' consent.
 // For a run, one that the same job has elsewhere stands against it. The outcome is now,
 // or where that is nil, later is called with it: Granted, Conflict with the holder's ID,
 // NoQuorum or Aborted. A claim that ends otherwise than Granted leaves nothing. In a mesh
@@ -362,9 +362,9 @@ type jobLock struct {
 //
 // While a claim is under way its job need not be known yet; once the outcome is it must
 // be, or be freed, lest others find that the lock has no job.
-func (n *Node) claimLock(w jobLock, later func(Outcome)) (now *Outcome, pending *Claim) {
+func (n *Node) acquireForJob(w jobLock, later func(Result)) (now *Result, pending *Acquisition) {
 	if n.passive {
-		return &Outcome{Kind: Aborted}, nil
+		return &Result{Kind: Aborted}, nil
 	}
 	flags := uint8(0)
 	if w.outlives {
@@ -373,20 +373,20 @@ func (n *Node) claimLock(w jobLock, later func(Outcome)) (now *Outcome, pending 
 	if n.alone() && !n.abstains() {
 		token, l := n.takeLock(w.name, &w.job, w.lease)
 		if l != nil {
-			return &Outcome{Kind: Conflict, Job: l.Job}, nil
+			return &Result{Kind: Conflict, Job: l.Job}, nil
 		}
 		l = n.store.Lock(w.name)
 		n.setFlags(l, l.Flags|flags)
-		return &Outcome{Kind: Granted, Token: token}, nil
+		return &Result{Kind: Granted, Token: token}, nil
 	}
 	if w.any {
 		flags |= lockAny
 	}
-	c := &Claim{
+	c := &Acquisition{
 		kind: take, name: slices.Clone(w.name), holder: holder{id: w.job}, lease: w.lease, usable: w.usable, anew: w.usable > 0, putOff: w.putOff,
-		flags: flags, deadline: n.steady() + cmp.Or(w.timeout, ClaimTimeoutMS),
+		flags: flags, deadline: n.monotonic() + cmp.Or(w.timeout, ClaimTimeoutMS),
 	}
-	if now = n.claim(c, later); now != nil {
+	if now = n.acquire(c, later); now != nil {
 		return now, nil
 	}
 	return nil, c
@@ -397,22 +397,22 @@ func (n *Node) claimLock(w jobLock, later func(Outcome)) (now *Outcome, pending 
 // too, at any node and by the same token: then the lock is that client's. So UnhearLock
 // takes nothing back for a grant that only renewed the lock, and it leaves the votes that
 // were renewed since.
-func (n *Node) UnhearLock(name, owner []byte, o *Outcome) {
+func (n *Node) UnhearLock(name, owner []byte, o *Result) {
 	if o.Kind != Granted || o.Kept || n.passive {
 		return
 	}
-	n.retreat(name, holder{owner: owner}, o.Token, n.allPeers())
+	n.rollBack(name, holder{owner: owner}, o.Token, n.allPeers())
 }
 
-// retreat takes the votes for a token back, here and at other nodes, but those that
+// rollBack takes the votes for a token back, here and at other nodes, but those that
 // its holder has had renewed.
-func (n *Node) retreat(name []byte, h holder, token uint64, nodes []wire.Node) {
+func (n *Node) rollBack(name []byte, h holder, token uint64, nodes []wire.Node) {
 	n.unvote(name, &h, token, wire.Fresh)
-	n.owe(name, h, token, wire.Fresh, nodes)
+	n.enqueueUnlock(name, h, token, wire.Fresh, nodes)
 }
 
-// AbandonClaim ends a claim whose client has gone: nothing stays claimed.
-func (n *Node) AbandonClaim(c *Claim) {
+// AbandonAcquisition ends a claim whose client has gone: nothing stays claimed.
+func (n *Node) AbandonAcquisition(c *Acquisition) {
 	if c == nil || c.then == nil {
 		return
 	}
@@ -420,18 +420,18 @@ func (n *Node) AbandonClaim(c *Claim) {
 		n.dropGone(c)
 		n.retract(c)
 	}
-	n.finishClaim(c, Outcome{Kind: NoQuorum}, false)
+	n.finishAcquisition(c, Result{Kind: NoQuorum}, false)
 }
 
 // Late is the outcome of a claim whose time is over now.
-func (c *Claim) Late() Outcome {
+func (c *Acquisition) Late() Result {
 	if o := c.last; c.round == 0 || o.Kind == Conflict || o.isSplit() {
 		return o
 	}
-	return Outcome{Kind: NoQuorum}
+	return Result{Kind: NoQuorum}
 }
 
-func (n *Node) startClaim(c *Claim) {
+func (n *Node) startAcquisition(c *Acquisition) {
 	if len(n.farewells) > 0 && !n.loading {
 		n.tickFarewells() // the others hear of them before they are asked
 	}
@@ -452,20 +452,20 @@ func (n *Node) startClaim(c *Claim) {
 			return
 		}
 	} else if n.lineFirst(c) {
-		n.finishClaim(c, Outcome{Kind: Conflict}, true)
+		n.finishAcquisition(c, Result{Kind: Conflict}, true)
 		return
 	}
-	n.attempt(c)
+	n.newRound(c)
 }
 
 // lineFirst says whether a claim that doesn't wait must leave a lock to those who
 // do: it is free, and about to be given to the first of them.
-func (n *Node) lineFirst(c *Claim) bool {
+func (n *Node) lineFirst(c *Acquisition) bool {
 	return c.kind == take && n.alone() && len(n.lockLines) > 0 && n.lockLines[string(c.name)] != nil && n.liveLock(c.name) == nil
 }
 
-// finishClaim ends a claim. Where tell is false nobody hears of it.
-func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
+// finishAcquisition ends a claim. Where tell is false nobody hears of it.
+func (n *Node) finishAcquisition(c *Acquisition, o Result, tell bool) {
 	delete(n.byRound, cmp.Or(c.round, c.freeing))
 	n.setRound(c, 0)
 	if c.pos >= 0 {
@@ -478,10 +478,10 @@ func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
 	if c.kind == release && o.Kind == NoQuorum {
 		flags := uint8(0)
 		if slices.ContainsFunc(c.answers, func(a answer) bool { return a.why == 0 }) {
-			flags = wire.Proven
+			flags = wire.Committed
 			n.unvote(c.name, &c.holder, c.token, flags)
 		}
-		n.owe(c.name, c.holder, c.token, flags, n.allPeers())
+		n.enqueueUnlock(c.name, c.holder, c.token, flags, n.allPeers())
 	}
 	then := c.then
 	c.then = nil
@@ -505,7 +505,7 @@ func (n *Node) finishClaim(c *Claim, o Outcome, tell bool) {
 
 // whyNoQuorum tells what of the last attempt may have been the reason: which nodes don't
 // vote, and until when, can't be reached, or haven't answered.
-func (n *Node) whyNoQuorum(c *Claim) string {
+func (n *Node) whyNoQuorum(c *Acquisition) string {
 	var parts, abstain, apart, silent, more []string
 	asked := c.proposal != 0
 	for i := range c.answers {
@@ -583,7 +583,7 @@ func (n *Node) call(line *lockLine) {
 // serveLines has those ask whose turn has come.
 func (n *Node) serveLines() {
 	from := len(n.effects)
-	for budget := claimSlice; len(n.called) > 0 && !n.loading; budget, from = budget-n.claimCost(from), len(n.effects) {
+	for budget := claimSlice; len(n.called) > 0 && !n.loading; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
 		if budget <= 0 {
 			n.hurryTick()
 			return
@@ -602,12 +602,12 @@ func (n *Node) serveLines() {
 		// Another node may have given the lock to somebody at the same moment, and this
 		// node doesn't know it yet. A claim that finds the lock taken keeps its place in line.
 		c.tries = 0
-		n.attempt(c)
+		n.newRound(c)
 	}
 }
 
-// setAlarm has tickClaims look at a claim when something is to be done.
-func (n *Node) setAlarm(c *Claim) {
+// setAlarm has tickAcquisitions look at a claim when something is to be done.
+func (n *Node) setAlarm(c *Acquisition) {
 	at := c.deadline
 	if c.round != 0 {
 		at = min(at, c.resend)
@@ -624,19 +624,19 @@ func (n *Node) setAlarm(c *Claim) {
 	} else {
 		heap.Fix(&n.alarms, c.pos)
 	}
-	n.wake = min(n.wake, n.now+max(at-n.steady(), 1))
+	n.wake = min(n.wake, n.now+max(at-n.monotonic(), 1))
 }
 
-// claimCost is what a claim takes of claimSlice: the more where its client was answered.
-func (n *Node) claimCost(from int) int { return 1 + n.cost(from)*claimSlice/tickBudget }
+// acquisitionCost is what a claim takes of claimSlice: the more where its client was answered.
+func (n *Node) acquisitionCost(from int) int { return 1 + n.cost(from)*claimSlice/tickBudget }
 
-// tickClaims does what is due.
-func (n *Node) tickClaims() {
+// tickAcquisitions does what is due.
+func (n *Node) tickAcquisitions() {
 	n.countSome()
-	n.undoubtSome()
-	now := n.steady()
+	n.applyVerdicts()
+	now := n.monotonic()
 	from := len(n.effects)
-	for budget := claimSlice; len(n.alarms) > 0 && n.alarms[0].at <= now && budget > 0; budget, from = budget-n.claimCost(from), len(n.effects) {
+	for budget := claimSlice; len(n.alarms) > 0 && n.alarms[0].at <= now && budget > 0; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
 		c := n.alarms[0]
 		switch {
 		case !n.current(c):
@@ -645,7 +645,7 @@ func (n *Node) tickClaims() {
 			if c.round != 0 {
 				n.retract(c)
 			}
-			n.finishClaim(c, o, true)
+			n.finishAcquisition(c, o, true)
 		case c.round != 0 && now-c.began >= c.patience():
 			n.lostRound(c, n.votesNeeded(c))
 		case c.round != 0:
@@ -664,13 +664,13 @@ func (n *Node) tickClaims() {
 			n.setAlarm(c)
 		case n.refuted(c):
 		default:
-			n.attempt(c)
+			n.newRound(c)
 		}
 	}
-	n.payDebts(now)
+	n.tickUnlocks(now)
 	n.tickSync(now)
 	n.tickVotes(now)
-	n.tickSuspects(now)
+	n.tickOrphanChecks(now)
 	n.tickBegins(now)
 	if len(n.alarms) > 0 {
 		n.wake = min(n.wake, n.now+max(n.alarms[0].at-now, 1))
@@ -678,7 +678,7 @@ func (n *Node) tickClaims() {
 }
 
 // patience is how long an attempt waits for votes, ms.
-func (c *Claim) patience() int64 {
+func (c *Acquisition) patience() int64 {
 	ms := int64(silenceMS)
 	if slices.ContainsFunc(c.answers, func(a answer) bool { return a.why != 0 }) {
 		ms = attemptMS

@@ -8,7 +8,7 @@ import (
 // Families: jobs that are held back, because they are deferred, or wait for the
 // end of others. Such a job is active and in no list but that of its queue's held
 // jobs, no timer queues it, and its TagFamily extra says what it waits for, on
-// every node that holds it. The store's knots lead from a job to those that wait
+// every node that holds it. The store's lists of dependents lead from a job to those that wait
 // for it. They are made of the extras, whenever jobs become known.
 //
 // A job is let go where the end of the last one that it waits for becomes known,
@@ -16,7 +16,7 @@ import (
 // their IDs queues it at once, the others leave that to it, and to the retry time,
 // as with any copy. A node that hears that the job was queued elsewhere lets it go as well.
 //
-// Here is how a job joins a family; fate.go has what follows from a job's end, and
+// Here is how a job joins a family; outcome.go has what follows from a job's end, and
 // release.go the release of deferred ones.
 
 // The values of ONDEAD say how a job goes on when one that it waits for ends undone.
@@ -37,8 +37,8 @@ type Members struct {
 // Family says whether it says anything.
 func (m *Members) Family() bool { return m.Deferred || m.BlockedBy != nil || len(m.After) > 0 }
 
-// kinship is what families need beside the jobs.
-type kinship struct {
+// dependencies is what families need beside the jobs.
+type dependencies struct {
 	asked    roster[store.ID, asked] // what is asked for, of jobs that aren't known here
 	sweep    int64                   // unix ms, when asked is looked through
 	releases roster[store.ID, releasing]
@@ -46,10 +46,10 @@ type kinship struct {
 	ends     []end                 // of jobs that aren't here, still to be followed
 	ending   map[store.ID]bool     // the same
 	passed   map[store.ID]store.ID // of jobs here whose ends are being followed: the last one that is out of sight
-	untied   bool                  // all ties were dropped once: queues out of sight lack theirs
+	untied   bool                  // all edges were dropped once: queues out of sight lack theirs
 
-	evictions []eviction // that aren't over; the newest goes on first
-	lets      []*letting
+	evictions  []eviction // that aren't over; the newest goes on first
+	unblocking []*unblocking
 
 	// budget is how many more jobs of families this call follows; [Node.Effects], which
 	// ends each call, renews it. The next ticks follow the jobs that are left. A job that waits
@@ -57,7 +57,7 @@ type kinship struct {
 	budget int
 }
 
-// familyPiece is how many jobs that one waits for count as one of kinship.budget.
+// familyPiece is how many jobs that one waits for count as one of dependencies.budget.
 const familyPiece = 32
 
 // held says whether a job is held back.
@@ -90,7 +90,7 @@ func (n *Node) WaitsFor(j *store.Job, most int) (ids []store.ID, all uint64) {
 		return ids, uint64(len(ids))
 	}
 	ids, all = append(ids, n.blockedBy(&j.ID, most)...), uint64(len(ids))
-	if k := n.store.Knot(&j.ID); k != nil {
+	if k := n.store.Dependents(&j.ID); k != nil {
 		all += k.Blocked
 	}
 	return ids, max(all, uint64(len(ids)))
@@ -99,13 +99,13 @@ func (n *Node) WaitsFor(j *store.Job, most int) (ids []store.ID, all uint64) {
 // Dependents lists the jobs that wait for the end of one, up to most of them, and counts them
 // all: first those that it blocks, then the others, each oldest first.
 func (n *Node) Dependents(j *store.Job, most int) (ids []store.ID, all uint64) {
-	k := n.store.Knot(&j.ID)
+	k := n.store.Dependents(&j.ID)
 	if k == nil {
 		return nil, 0
 	}
 	all = k.Len
 	first := k.First()
-	if f, ok := j.Family(); ok && f.Flags&(store.FamilyLast|store.FamilyLets) != 0 {
+	if f, ok := j.Family(); ok && f.Flags&(store.FamilyLast|store.FamilyUnblocking) != 0 {
 		all -= k.Blocked // it waits for these, see [Node.WaitsFor]
 		first = k.Others()
 	}
@@ -120,9 +120,9 @@ func (n *Node) Dependents(j *store.Job, most int) (ids []store.ID, all uint64) {
 	return ids, all
 }
 
-// Kin is the number of copies that a family's newest job has, unless it is told: as
+// DependencyCopies is the number of copies that a family's newest job has, unless it is told: as
 // many as those that it waits for.
-func (n *Node) Kin(m *Members) (copies int) {
+func (n *Node) DependencyCopies(m *Members) (copies int) {
 	look := func(id *store.ID) {
 		if p := n.parent(id); p != nil {
 			copies = max(copies, int(p.Repl))
@@ -140,8 +140,8 @@ func (n *Node) Kin(m *Members) (copies int) {
 	return copies
 }
 
-// kinship checks what a new job is to wait for, and makes its extra of it.
-func (n *Node) kinship(m *Members) ([]byte, error) {
+// dependenciesOf checks what a new job is to wait for, and makes its extra of it.
+func (n *Node) dependenciesOf(m *Members) ([]byte, error) {
 	f := store.Family{OnDead: m.OnDead}
 	if m.Deferred {
 		f.Flags = store.FamilyDeferred
@@ -226,7 +226,7 @@ func (n *Node) mayHold(p *Peer, j *store.Job) bool {
 // afterSiblings gives a blocked job a creation time after those that were added
 // before it, at whatever node, so that it comes after them.
 func (n *Node) afterSiblings(id *store.ID, ctime uint64) uint64 {
-	if k := n.store.Knot(id); k != nil {
+	if k := n.store.Dependents(id); k != nil {
 		return max(ctime, k.Youngest()+1)
 	}
 	return ctime
@@ -312,7 +312,7 @@ func (n *Node) countFamily(j *store.Job) {
 	}
 }
 
-// join ties a job that has become known to those that it waits for. Where one of
+// join edges a job that has become known to those that it waits for. Where one of
 // them isn't, or is done, the next tick looks into it.
 func (n *Node) join(j *store.Job) {
 	f, ok := j.Family()
@@ -322,12 +322,12 @@ func (n *Node) join(j *store.Job) {
 	open := true
 	for i := range f.IDs() {
 		id := f.ID(i)
-		n.store.Tie(&id, j)
+		n.store.AddEdge(&id, j)
 		p := n.store.Lookup(&id)
 		open = open && p != nil && p.State != store.StateAcked
 	}
-	if f.Flags&store.FamilyLets != 0 {
-		n.letsOn(j)
+	if f.Flags&store.FamilyUnblocking != 0 {
+		n.resumeUnblocking(j)
 	}
 	if !f.Held() || j.State == store.StateWaitRepl {
 		return
@@ -344,12 +344,12 @@ func (n *Node) join(j *store.Job) {
 // rejoin is for the jobs of a queue that was out of sight.
 func (n *Node) rejoin(q *store.Queue) {
 	n.joinAll(q.HeldHead)
-	if n.kin.untied {
+	if n.deps.untied {
 		n.rejoinRest(q)
 	}
 }
 
-// rejoinRest is for the jobs that aren't held, after all ties were dropped. They wait for
+// rejoinRest is for the jobs that aren't held, after all edges were dropped. They wait for
 // nobody, but another may wait for them, after LAST.
 func (n *Node) rejoinRest(q *store.Queue) {
 	if !q.AnyParts() {
@@ -368,7 +368,7 @@ func (n *Node) joinAll(j *store.Job) {
 	}
 }
 
-// joinAgain ties a job that was untied, or out of sight, and finds out what it missed.
+// joinAgain edges a job that was untied, or out of sight, and finds out what it missed.
 func (n *Node) joinAgain(j *store.Job) {
 	n.join(j)
 	n.catchUp(j)
@@ -388,10 +388,10 @@ func (n *Node) settleFamily(j *store.Job, t Trust) (_ *store.Job, settled bool) 
 	return j, f.Held()
 }
 
-// tieAll ties the jobs of a queue that lies in another database, and does nothing else with
+// addEdges edges the jobs of a queue that lies in another database, and does nothing else with
 // them: the end of one that they wait for is to be found out when they are back, so that one
 // stays until then (see [Node.follow]).
-func (n *Node) tieAll(q *store.Queue) {
+func (n *Node) addEdges(q *store.Queue) {
 	if !q.AnyParts() {
 		return
 	}
@@ -399,7 +399,7 @@ func (n *Node) tieAll(q *store.Queue) {
 		if f, ok := j.Family(); ok && j.State != store.StateAcked {
 			for i := range f.IDs() {
 				id := f.ID(i)
-				n.store.Tie(&id, j)
+				n.store.AddEdge(&id, j)
 			}
 		}
 	})
@@ -426,23 +426,23 @@ func (n *Node) passed(j *store.Job) *store.Job {
 	if p == nil || p.State == store.StateAcked {
 		return nil
 	}
-	if g, _ := p.Family(); g.Flags&(store.FamilyLast|store.FamilyLets) != store.FamilyLast {
+	if g, _ := p.Family(); g.Flags&(store.FamilyLast|store.FamilyUnblocking) != store.FamilyLast {
 		return nil
 	}
 	return p
 }
 
-// tied says whether a job belongs to a family: it must not vanish from this node
+// hasEdges says whether a job belongs to a family: it must not vanish from this node
 // while it isn't done.
-func (n *Node) tied(j *store.Job) bool {
+func (n *Node) hasEdges(j *store.Job) bool {
 	_, yes := j.Family()
-	return yes || n.store.Knot(&j.ID) != nil
+	return yes || n.store.Dependents(&j.ID) != nil
 }
 
-// untie has a job wait for another no more. That one can be given to any node when nobody waits for it.
-func (n *Node) untie(parent, child *store.ID) (was bool) {
-	was = n.store.Untie(parent, child)
-	if was && n.hungry.len() > 0 && n.store.Knot(parent) == nil {
+// removeEdge has a job wait for another no more. That one can be given to any node when nobody waits for it.
+func (n *Node) removeEdge(parent, child *store.ID) (was bool) {
+	was = n.store.RemoveEdge(parent, child)
+	if was && n.demands.len() > 0 && n.store.Dependents(parent) == nil {
 		n.lookAnew(parent)
 	}
 	return was
@@ -450,7 +450,7 @@ func (n *Node) untie(parent, child *store.ID) (was bool) {
 
 // blockedBy lists the jobs that one blocks, or that it was released to come after, of the first ones.
 func (n *Node) blockedBy(id *store.ID, most int) (ids []store.ID) {
-	k := n.store.Knot(id)
+	k := n.store.Dependents(id)
 	if k == nil {
 		return nil
 	}
@@ -501,5 +501,5 @@ func (n *Node) near(j *store.Job, list []*Peer) []*Peer {
 	return best
 }
 
-// Ties counts the waits of jobs for each other.
-func (n *Node) Ties() uint64 { return n.store.Ties() }
+// Edges counts the waits of jobs for each other.
+func (n *Node) Edges() uint64 { return n.store.Edges() }

@@ -15,7 +15,7 @@ import (
 )
 
 // FuzzFamilies does random things to families at one node. After each, what the
-// jobs say and the knots agree, nobody waits for a job that isn't there, and nobody
+// jobs say and the lists of dependents agree, nobody waits for a job that isn't there, and nobody
 // was delivered before those that it waits for; and in the end nobody is left.
 func FuzzFamilies(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 1, 2, 4, 6, 8, 8})
@@ -66,7 +66,7 @@ func FuzzFamilies(f *testing.F) {
 					require.Len(t, waitsFor(n, j), int(f.Count)+f.IDs())
 				}
 			}
-			require.Equal(t, ties, n.Ties())
+			require.Equal(t, ties, n.Edges())
 		}
 		for i := 0; i < len(ops); i++ {
 			op, arg := ops[i]%16, int(ops[i]/16)
@@ -147,7 +147,7 @@ func FuzzFamilies(f *testing.F) {
 		}
 		n.Effects()
 		require.Zero(t, n.Jobs())
-		require.Zero(t, n.Ties())
+		require.Zero(t, n.Edges())
 		for _, name := range []string{"q0", "q1", "q0:dead", "q1:dead"} {
 			if q := n.Queue([]byte(name)); q != nil {
 				k.Drop([]*store.Queue{q})
@@ -169,14 +169,14 @@ func TestTiesAreFreed(t *testing.T) {
 		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 1, TTL: 100, Members: engine.Members{BlockedBy: &head}})
 		require.NoError(t, err)
 	}
-	require.EqualValues(t, 10_000, n.Ties())
+	require.EqualValues(t, 10_000, n.Edges())
 	n.Effects()
 	n.Flush()
 	for range 20 {
 		n.Tick()
 	}
 	giveBack(n)
-	require.Zero(t, n.Ties())
+	require.Zero(t, n.Edges())
 	require.Less(t, alloc.Blocks(), 20)
 }
 
@@ -208,7 +208,7 @@ func TestHeldBackJobsAreMourned(t *testing.T) {
 	}
 	require.Nil(t, n.Job(&dropped))
 	require.Equal(t, store.StateQueued, n.Job(&run).State)
-	require.Zero(t, n.Ties())
+	require.Zero(t, n.Edges())
 }
 
 // Nodes that don't know a job count as all nodes only where they answer one question: between
@@ -231,7 +231,7 @@ func TestAnswersToTwoQuestionsAreNotCountedTogether(t *testing.T) {
 			n.Tick()
 			for _, e := range n.Effects() {
 				var m wire.Message
-				if e.Kind == engine.Send && m.Parse(n.Message(&e)) == nil && m.Kind == wire.AskFate {
+				if e.Kind == engine.Send && m.Parse(n.Message(&e)) == nil && m.Kind == wire.AskOutcome {
 					round = m.Round
 				}
 			}
@@ -239,7 +239,7 @@ func TestAnswersToTwoQuestionsAreNotCountedTogether(t *testing.T) {
 		return round
 	}
 	unknown := func(peer wire.NodeID, round uint64) {
-		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Fate, ID: wire.JobID(parent), Count: wire.FateUnknown, Round: round}).Append(nil)))
+		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Outcome, ID: wire.JobID(parent), Count: wire.OutcomeUnknown, Round: round}).Append(nil)))
 		n.Effects()
 	}
 	n.Effects()

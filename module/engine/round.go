@@ -22,7 +22,7 @@ type answer struct {
 }
 
 // answer counts an answer, and decides what can be.
-func (n *Node) answer(c *Claim, a answer) {
+func (n *Node) answer(c *Acquisition, a answer) {
 	switch {
 	case c.answered(a.node):
 	case c.round != 0:
@@ -35,23 +35,23 @@ func (n *Node) answer(c *Claim, a answer) {
 
 // endedByReset ends a claim that began before this node forgot all others: alone it would
 // give what they may have given to somebody else.
-func (n *Node) endedByReset(c *Claim) bool {
+func (n *Node) endedByReset(c *Acquisition) bool {
 	if c.kind == release || c.resets == n.mesh.resets {
 		return false
 	}
-	n.finishClaim(c, Outcome{Kind: NoQuorum}, true)
+	n.finishAcquisition(c, Result{Kind: NoQuorum}, true)
 	return true
 }
 
-// attempt asks all nodes.
-func (n *Node) attempt(c *Claim) {
+// newRound asks all nodes.
+func (n *Node) newRound(c *Acquisition) {
 	c.retry = 0
 	n.setRound(c, 0)
 	if n.endedByReset(c) {
 		return
 	}
 	if c.kind != release && c.flags&lockAny == 0 && !n.quorate(c.name) {
-		n.missed(c, Outcome{Kind: NoQuorum}, true)
+		n.missed(c, Result{Kind: NoQuorum}, true)
 		return
 	}
 	round := c.freeing
@@ -63,7 +63,7 @@ func (n *Node) attempt(c *Claim) {
 		c.freeing = round
 	}
 	n.setRound(c, round)
-	c.began = n.steady()
+	c.began = n.monotonic()
 	c.members, c.ups, c.clears = n.membersSum(), n.mesh.ups, n.cleared
 	n.dropGone(c)
 	// A release keeps the answers of the nodes that have already freed the lock: it stays freed there.
@@ -84,7 +84,7 @@ func (n *Node) attempt(c *Claim) {
 
 // propose chooses the token: who has the lock keeps it. A job that was put off takes a new one,
 // which is greater than that of any vote that is about to be taken back (findLeft).
-func (n *Node) propose(c *Claim) {
+func (n *Node) propose(c *Acquisition) {
 	if c.kind != take {
 		c.proposal = c.token
 		return
@@ -111,24 +111,24 @@ func (n *Node) propose(c *Claim) {
 }
 
 // above is how far the proposal is above the first number of this claim.
-func (c *Claim) above() uint64 {
+func (c *Acquisition) above() uint64 {
 	if c.kind != take || !c.fresh || c.proposal < c.first {
 		return 0
 	}
 	return c.proposal - c.first
 }
 
-// asked are the flags of the vote that is asked for. A renewal carries lockKept: another
+// asked are the flags of the vote that is asked for. A renewal carries lockRenewed: another
 // node may be claiming the lock for the same holder, and when that claim takes its votes
 // back, this vote must stay.
-func (c *Claim) asked() uint8 {
+func (c *Acquisition) asked() uint8 {
 	if c.kind == extend || c.kind == take && !c.fresh {
-		return c.flags | lockKept
+		return c.flags | lockRenewed
 	}
 	return c.flags
 }
 
-func (c *Claim) message() *wire.Message {
+func (c *Acquisition) message() *wire.Message {
 	m := &wire.Message{Kind: wire.Claim, Round: c.round, Members: c.members, Lock: wire.Lock{
 		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.asked(),
 	}}
@@ -144,7 +144,7 @@ func (c *Claim) message() *wire.Message {
 }
 
 // answerSelf gives this node's own answer to a claim, if it can be given yet.
-func (n *Node) answerSelf(c *Claim) {
+func (n *Node) answerSelf(c *Acquisition) {
 	if c.answered(n.self.Node()) {
 		return
 	}
@@ -153,7 +153,7 @@ func (n *Node) answerSelf(c *Claim) {
 	}
 }
 
-func (n *Node) voteSelf(c *Claim) answer {
+func (n *Node) voteSelf(c *Acquisition) answer {
 	a := answer{node: n.self.Node()}
 	var l *store.Lock
 	if c.kind == release {
@@ -179,7 +179,7 @@ func (n *Node) denial(why uint32, l *store.Lock) (k wire.Lock) {
 		k.Token = n.store.Locks().Floor
 	case why == wire.TokenLow:
 		k.Token = max(n.store.Locks().Floor, l.Token)
-	case why == wire.Unproven:
+	case why == wire.Unconfirmed:
 		k = wire.Lock{Owner: l.Owner(), Job: l.Job, Token: max(n.store.Locks().Floor, l.Token)}
 	default:
 		k = wire.Lock{Owner: l.Owner(), Job: l.Job, Token: l.Token}
@@ -187,12 +187,12 @@ func (n *Node) denial(why uint32, l *store.Lock) (k wire.Lock) {
 	return k
 }
 
-func (c *Claim) answered(node wire.Node) bool {
+func (c *Acquisition) answered(node wire.Node) bool {
 	return slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == node })
 }
 
 // silent are the nodes that haven't answered.
-func (n *Node) silent(c *Claim) (list []wire.Node) {
+func (n *Node) silent(c *Acquisition) (list []wire.Node) {
 	for _, p := range n.mesh.order {
 		if !c.answered(p.Node) {
 			list = append(list, p.Node)
@@ -201,7 +201,7 @@ func (n *Node) silent(c *Claim) (list []wire.Node) {
 	return list
 }
 
-func (n *Node) tally(c *Claim) {
+func (n *Node) tally(c *Acquisition) {
 	if n.endedByReset(c) || !n.current(c) {
 		return
 	}
@@ -214,7 +214,7 @@ func (n *Node) tally(c *Claim) {
 		switch c.answers[i].why {
 		case 0:
 			votes++
-		case wire.Unproven:
+		case wire.Unconfirmed:
 			heard++
 		}
 	}
@@ -231,7 +231,7 @@ func (n *Node) tally(c *Claim) {
 	if votes >= need {
 		// This node's own vote may take a moment more (voteLater): who asks next is to
 		// find it. It isn't waited for longer, since nothing depends on it.
-		if own || n.steady()-c.began >= claimResendMS {
+		if own || n.monotonic()-c.began >= claimResendMS {
 			n.won(c)
 		}
 		return
@@ -244,7 +244,7 @@ func (n *Node) tally(c *Claim) {
 }
 
 // votesNeeded is how many votes a claim has to have.
-func (n *Node) votesNeeded(c *Claim) int {
+func (n *Node) votesNeeded(c *Acquisition) int {
 	if c.flags&lockAny == 0 {
 		return n.majority()
 	}
@@ -263,7 +263,7 @@ func (n *Node) votesNeeded(c *Claim) int {
 }
 
 // against is the holder that most nodes say has the lock, and how many do.
-func (c *Claim) against() (who *answer, count int) {
+func (c *Acquisition) against() (who *answer, count int) {
 	for i := range c.answers {
 		a := &c.answers[i]
 		if a.why != wire.LockHeld {
@@ -283,50 +283,50 @@ func (c *Claim) against() (who *answer, count int) {
 }
 
 // heldHere says whether this node's own vote stands against a claim.
-func (n *Node) heldHere(c *Claim) bool {
+func (n *Node) heldHere(c *Acquisition) bool {
 	return slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == n.self.Node() && a.why == wire.LockHeld })
 }
 
 // won ends a claim that has its votes, unless they came too late to be of use.
-func (n *Node) won(c *Claim) {
-	if c.kind != release && c.lease > 0 && n.steady()-c.began >= cmp.Or(c.usable, c.lease) {
+func (n *Node) won(c *Acquisition) {
+	if c.kind != release && c.lease > 0 && n.monotonic()-c.began >= cmp.Or(c.usable, c.lease) {
 		n.retract(c)
-		n.missed(c, Outcome{Kind: NoQuorum}, false)
+		n.missed(c, Result{Kind: NoQuorum}, false)
 		return
 	}
-	n.prove(c)
-	n.note(c)
+	n.commit(c)
+	n.noteWon(c)
 	n.lately[c.round%uint64(len(n.lately))] = wonClaim{round: c.round, claim: c}
 	if c.kind == release {
 		// The others are asked already: their answers to this round will do.
-		n.unvote(c.name, &c.holder, c.token, wire.Proven)
-		d := &debt{round: c.round, name: c.name, holder: c.holder, token: c.token, flags: wire.Proven, nodes: n.silent(c)}
+		n.unvote(c.name, &c.holder, c.token, wire.Committed)
+		d := &pendingUnlock{round: c.round, name: c.name, holder: c.holder, token: c.token, flags: wire.Committed, nodes: n.silent(c)}
 		for i := range c.answers {
 			if a := &c.answers[i]; a.node != n.self.Node() && d.hasOlder(a.why, a.owner) {
 				d.nodes = append(d.nodes, a.node)
 			}
 		}
-		n.owes(d)
+		n.addPendingUnlock(d)
 	}
-	n.finishClaim(c, Outcome{Kind: Granted, Token: c.proposal, Kept: c.kind == take && !c.fresh, Began: c.began}, true)
+	n.finishAcquisition(c, Result{Kind: Granted, Token: c.proposal, Kept: c.kind == take && !c.fresh, Began: c.began}, true)
 }
 
-// note has this node's table tell of a lock that is had here by the votes of others: else it
+// noteWon has this node's table tell of a lock that is had here by the votes of others: else it
 // would go on voting for those who want the lock, and take each such vote for the end of it.
 // Its own vote may come later, where something has to be written first (voteLater).
-func (n *Node) note(c *Claim) {
+func (n *Node) noteWon(c *Acquisition) {
 	if c.kind == release {
 		return
 	}
 	i := slices.IndexFunc(c.answers, func(a answer) bool { return a.node == n.self.Node() })
-	if i >= 0 && (c.answers[i].why == 0 || c.answers[i].why == wire.Unproven) {
+	if i >= 0 && (c.answers[i].why == 0 || c.answers[i].why == wire.Unconfirmed) {
 		return
 	}
 	switch l := n.liveLock(c.name); {
 	case l == nil || c.has(l):
 		n.adoptWon(c, c.lease)
 	case c.id != store.ID{}:
-		n.outvoted = slices.DeleteFunc(n.outvoted, func(old *Claim) bool { return string(old.name) == string(c.name) })
+		n.outvoted = slices.DeleteFunc(n.outvoted, func(old *Acquisition) bool { return string(old.name) == string(c.name) })
 		if len(n.outvoted) == lateMax {
 			n.outvoted = slices.Delete(n.outvoted, 0, 1)
 		}
@@ -338,9 +338,9 @@ func (n *Node) note(c *Claim) {
 }
 
 // adoptWon puts a lock that was won into this node's table.
-func (n *Node) adoptWon(c *Claim, left int64) {
+func (n *Node) adoptWon(c *Acquisition, left int64) {
 	l := n.adopt(&wire.Lock{
-		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: left, Flags: c.asked() &^ lockWeak,
+		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: left, Flags: c.asked() &^ lockNonQuorum,
 	})
 	if c.has(l) {
 		l.By = nodeBits(n.self.Node())
@@ -351,14 +351,14 @@ func (n *Node) adoptWon(c *Claim, left int64) {
 // outvotes says of a job whether it has its lock although this node's vote stands for
 // another holder. Until the lease is over that one can't have a majority.
 func (n *Node) outvotes(j *store.Job, space store.Space) bool {
-	return slices.ContainsFunc(n.outvoted, func(c *Claim) bool { return store.Space(c.name[0]) == space && n.hadBy(c) == j })
+	return slices.ContainsFunc(n.outvoted, func(c *Acquisition) bool { return store.Space(c.name[0]) == space && n.hadBy(c) == j })
 }
 
 // hadBy is the job that has its lock still by a claim that was won against this node's vote;
 // nil: it has it no more.
-func (n *Node) hadBy(c *Claim) *store.Job {
+func (n *Node) hadBy(c *Acquisition) *store.Job {
 	space, j := store.Space(c.name[0]), n.store.Lookup(&c.id)
-	if j == nil || c.lease > 0 && n.steady()-c.began >= c.lease || !n.named(j, space, c.name) {
+	if j == nil || c.lease > 0 && n.monotonic()-c.began >= c.lease || !n.named(j, space, c.name) {
 		return nil
 	}
 	if u := j.Unique(); !u.Has(hasFlag(space)) || lockToken(u, space) != c.proposal {
@@ -370,20 +370,20 @@ func (n *Node) hadBy(c *Claim) *store.Job {
 // noteFreed does what note couldn't: this node had voted for another holder, and takes
 // that vote back now.
 func (n *Node) noteFreed(name []byte) {
-	i := slices.IndexFunc(n.outvoted, func(c *Claim) bool { return string(c.name) == string(name) })
+	i := slices.IndexFunc(n.outvoted, func(c *Acquisition) bool { return string(c.name) == string(name) })
 	if i < 0 || n.passive || n.liveLock(name) != nil {
 		return
 	}
 	c := n.outvoted[i]
 	n.outvoted = slices.Delete(n.outvoted, i, i+1)
 	if n.hadBy(c) != nil {
-		n.adoptWon(c, c.lease-(n.steady()-c.began))
+		n.adoptWon(c, c.lease-(n.monotonic()-c.began))
 	}
 }
 
 // clearOutvoted has jobs know of such locks that they are cleared.
-func (n *Node) clearOutvoted(cleared func(c *Claim) bool) {
-	n.outvoted = slices.DeleteFunc(n.outvoted, func(c *Claim) bool {
+func (n *Node) clearOutvoted(cleared func(c *Acquisition) bool) {
+	n.outvoted = slices.DeleteFunc(n.outvoted, func(c *Acquisition) bool {
 		if !cleared(c) {
 			return false
 		}
@@ -394,33 +394,33 @@ func (n *Node) clearOutvoted(cleared func(c *Claim) bool) {
 	})
 }
 
-// prove tells those who have a vote from another's table that it is one.
-func (n *Node) prove(c *Claim) {
+// commit tells those who have a vote from another's table that it is one.
+func (n *Node) commit(c *Acquisition) {
 	if c.kind == release {
 		return
 	}
 	for i := range c.answers {
-		if a := &c.answers[i]; a.why != wire.Unproven {
+		if a := &c.answers[i]; a.why != wire.Unconfirmed {
 			continue
 		} else if a.node == n.self.Node() {
-			n.proveSelf(c)
+			n.commitSelf(c)
 		} else {
-			n.proveTo(c, n.mesh.by[a.node])
+			n.commitTo(c, n.mesh.by[a.node])
 		}
 	}
 }
 
-// proveSelf gives this node's own vote for a lock that was won without it.
-func (n *Node) proveSelf(c *Claim) {
+// commitSelf gives this node's own vote for a lock that was won without it.
+func (n *Node) commitSelf(c *Acquisition) {
 	n.vote(&ballot{
 		name: c.name, holder: c.holder, token: c.proposal, lease: c.lease,
-		flags: c.flags, by: nodeBits(n.self.Node()), extend: true, proven: true,
+		flags: c.flags, by: nodeBits(n.self.Node()), extend: true, committed: true,
 	})
 }
 
-func (n *Node) proveTo(c *Claim, p *Peer) {
+func (n *Node) commitTo(c *Acquisition, p *Peer) {
 	m := c.message()
-	m.Flags, m.Round = wire.Proven, 0
+	m.Flags, m.Round = wire.Committed, 0
 	n.send(p, m)
 }
 
@@ -428,12 +428,12 @@ func (n *Node) proveTo(c *Claim, p *Peer) {
 // told so.
 type wonClaim struct {
 	round uint64
-	claim *Claim
+	claim *Acquisition
 }
 
 // retract takes the votes of an attempt back. One that only renewed what its
 // holder had leaves that to him: he counts on it still.
-func (n *Node) retract(c *Claim) {
+func (n *Node) retract(c *Acquisition) {
 	if c.round == 0 || c.kind != take || !c.fresh {
 		return
 	}
@@ -448,11 +448,11 @@ func (n *Node) retract(c *Claim) {
 		line.called = true // it asks again in its own time
 		defer func() { line.called = false }()
 	}
-	n.retreat(c.name, c.holder, c.proposal, list)
+	n.rollBack(c.name, c.holder, c.proposal, list)
 }
 
 // lostRound judges an attempt that can't have need votes any more.
-func (n *Node) lostRound(c *Claim, need int) {
+func (n *Node) lostRound(c *Acquisition, need int) {
 	n.retract(c)
 	who, against := c.against()
 	refused, freed, unsure, greatest, renewed := 0, 0, len(n.silent(c)), uint64(0), false
@@ -465,7 +465,7 @@ func (n *Node) lostRound(c *Claim, need int) {
 		case wire.Abstains, wire.Uncounted:
 			unsure++
 			continue
-		case wire.Unproven:
+		case wire.Unconfirmed:
 			// So many may have their votes from others' tables that those that are left are
 			// no majority. A greater token is a new claim, for which all can vote: whoever
 			// has the lock by now stands against it.
@@ -489,13 +489,13 @@ func (n *Node) lostRound(c *Claim, need int) {
 	switch {
 	case c.kind == take && against >= need:
 		// There may be no such job any more: then it is tried again.
-		doubt := n.doubts(c, who.job)
+		doubt := n.mayBeOrphan(c, who.job)
 		if doubt {
-			c.doubts++
+			c.retries++
 		}
-		n.missed(c, Outcome{Kind: Conflict, Job: who.job, Owner: []byte(who.owner), Most: against >= n.majority()}, !doubt)
+		n.missed(c, Result{Kind: Conflict, Job: who.job, Owner: []byte(who.owner), Most: against >= n.majority()}, !doubt)
 	case c.kind == take:
-		o := Outcome{Kind: NoQuorum, Began: c.began}
+		o := Result{Kind: NoQuorum, Began: c.began}
 		if who != nil {
 			o.Job = who.job
 		}
@@ -503,29 +503,29 @@ func (n *Node) lostRound(c *Claim, need int) {
 		// node's own vote stands, see [Node.mereVote], is asked for again when that falls.
 		n.missed(c, o, who != nil && (c.putOff || c.anew && n.heldHere(c)))
 	case refused+freed < need || c.kind == extend && refused < need:
-		n.missed(c, Outcome{Kind: NoQuorum}, false)
+		n.missed(c, Result{Kind: NoQuorum}, false)
 	case c.kind == release && freed > 0 && freed+unsure >= need && against < need && !renewed:
 		// It may have been held by the votes of those. Votes for another are those of a claim that failed then.
-		n.missed(c, Outcome{Kind: NoQuorum}, false)
+		n.missed(c, Result{Kind: NoQuorum}, false)
 	case greatest > c.token:
-		n.missed(c, Outcome{Kind: Stale}, true)
+		n.missed(c, Result{Kind: Stale}, true)
 	default:
-		n.missed(c, Outcome{Kind: NotHeld}, true)
+		n.missed(c, Result{Kind: NotHeld}, true)
 	}
 }
 
 // missed ends an attempt. Unless that settles it (definite), there is another,
 // after a random time, lest two that are in each other's way stay so.
-func (n *Node) missed(c *Claim, o Outcome, definite bool) {
+func (n *Node) missed(c *Acquisition, o Result, definite bool) {
 	if c.kind != release {
 		delete(n.byRound, c.round)
 	}
 	n.setRound(c, 0)
 	c.last = o
-	now := n.steady()
+	now := n.monotonic()
 	definite = definite || o.Kind == NoQuorum && c.flags&lockAny == 0 && !n.quorate(c.name)
 	if definite && !c.wait || now >= c.deadline {
-		n.finishClaim(c, o, true)
+		n.finishAcquisition(c, o, true)
 		return
 	}
 	c.tries++
@@ -542,7 +542,7 @@ func (n *Node) missed(c *Claim, o Outcome, definite bool) {
 		}
 	}
 	c.retry = now + 1 + n.below(limit)
-	if c.doubts > 0 && c.gone != o.Job {
+	if c.retries > 0 && c.gone != o.Job {
 		c.retry = now + claimResendMS // unless it is known before
 	}
 	n.setAlarm(c)

@@ -11,39 +11,39 @@ import (
 // Votes that stand for nothing any more: of a lock whose job is gone everywhere, or is known
 // to have it no more, the vote falls, and so do votes on which nobody counts.
 
-// suspect is a lock whose job this node doesn't know, and who else doesn't. A vote that is
+// orphanCheck is a lock whose job this node doesn't know, and who else doesn't. A vote that is
 // given meanwhile ends it: answers to a question are older than what is voted for after it.
-type suspect struct {
-	id       store.ID
-	lapse    bool  // only whether its lock is over is asked: the job is known to live
-	asked    int64 // steady
-	question int64 // its number, which the answers give back
-	voted    bool  // since then
-	gone     []wire.Node
-	proven   bool // the node that claimed the run is one of them, and has lost nothing since
+type orphanCheck struct {
+	id        store.ID
+	lapse     bool  // only whether its lock is over is asked: the job is known to live
+	asked     int64 // steady
+	question  int64 // its number, which the answers give back
+	voted     bool  // since then
+	gone      []wire.Node
+	confirmed bool // the node that claimed the run is one of them, and has lost nothing since
 }
 
-// suspectOf finds what is asked about a lock; nil: nothing.
-func (n *Node) suspectOf(name []byte) *suspect {
-	if n.suspects.len() == 0 {
+// orphanCheckOf finds what is asked about a lock; nil: nothing.
+func (n *Node) orphanCheckOf(name []byte) *orphanCheck {
+	if n.orphanChecks.len() == 0 {
 		return nil // most often; the name isn't copied
 	}
-	return n.suspects.get(string(name))
+	return n.orphanChecks.get(string(name))
 }
 
-// suspectLock finds out about a lock that stood in somebody's way, where its end
+// checkOrphanLock finds out about a lock that stood in somebody's way, where its end
 // may have been missed: it asks all nodes for its job, at most once a second.
-func (n *Node) suspectLock(l *store.Lock) {
+func (n *Node) checkOrphanLock(l *store.Lock) {
 	if l.Flags&lockOutlives == 0 {
-		n.suspectVote(l.Name(), l.Job, l.Until == 0)
+		n.checkOrphanVote(l.Name(), l.Job, l.Until == 0)
 	}
 }
 
-// suspectJob is suspectLock for one of which this node may know by others alone.
-func (n *Node) suspectJob(name []byte, id store.ID) { n.suspectVote(name, id, false) }
+// checkOrphanJob is checkOrphanLock for one of which this node may know by others alone.
+func (n *Node) checkOrphanJob(name []byte, id store.ID) { n.checkOrphanVote(name, id, false) }
 
-// suspectVote is suspectLock for a vote of this node's that has no end, or may have one.
-func (n *Node) suspectVote(name []byte, id store.ID, endless bool) {
+// checkOrphanVote is checkOrphanLock for a vote of this node's that has no end, or may have one.
+func (n *Node) checkOrphanVote(name []byte, id store.ID, endless bool) {
 	if id == (store.ID{}) {
 		return
 	}
@@ -51,13 +51,13 @@ func (n *Node) suspectVote(name []byte, id store.ID, endless bool) {
 	if lapse && (!endless || !n.maybeLapsed(name, id)) {
 		return
 	}
-	now := n.steady()
-	s := n.suspectOf(name)
+	now := n.monotonic()
+	s := n.orphanCheckOf(name)
 	if s != nil && s.id == id && (s.lapse && lapse || now-s.asked < verifyEveryMS) {
 		return
 	}
 	n.inquiries++
-	n.suspects.put(string(name), suspect{id: id, lapse: lapse, asked: now, question: n.inquiries})
+	n.orphanChecks.put(string(name), orphanCheck{id: id, lapse: lapse, asked: now, question: n.inquiries})
 	flags := uint8(0)
 	if endless {
 		flags = wire.Endless
@@ -94,7 +94,7 @@ func (n *Node) endLapsed(name []byte, id store.ID) bool {
 	if u == nil || u.Has(store.UniqueHasWait) || !u.Has(store.UniqueLapsed) || u.LockTTL() == 0 || !n.named(j, store.LockWait, name) {
 		return false
 	}
-	n.begins.over.make(id, n.steady())
+	n.begins.over.make(id, n.monotonic())
 	n.hurryTick()
 	return true
 }
@@ -111,19 +111,19 @@ func (n *Node) hasAll(nodes []wire.Node) bool {
 	return !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !slices.Contains(nodes, p.Node) })
 }
 
-// doubts says whether the job may be gone by whose lock a claim was refused: nobody
+// mayBeOrphan says whether the job may be gone by whose lock a claim was refused: nobody
 // has told yet that there is one, of those who are asked and can all answer.
-func (n *Node) doubts(c *Claim, id store.ID) bool {
-	if id == (store.ID{}) || c.doubts == mostDoubts || c.doubts > 0 && c.gone != id {
+func (n *Node) mayBeOrphan(c *Acquisition, id store.ID) bool {
+	if id == (store.ID{}) || c.retries == mostRetries || c.retries > 0 && c.gone != id {
 		return false
 	}
 	if c.gone == id {
 		return true // the others are finding that out, too
 	}
 	if !n.heldHere(c) {
-		n.suspectJob(c.name, id) // else it has been already
+		n.checkOrphanJob(c.name, id) // else it has been already
 	}
-	s := n.suspectOf(c.name)
+	s := n.orphanCheckOf(c.name)
 	return s != nil && s.id == id && !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected })
 }
 
@@ -139,7 +139,7 @@ func (n *Node) jobLives(id store.ID) bool {
 }
 
 // livesElsewhere says whether a job has just gone to another node, and isn't known to be done.
-func (n *Node) livesElsewhere(id store.ID) bool { return n.entrusted.has(id) && !n.jobDone(id) }
+func (n *Node) livesElsewhere(id store.ID) bool { return n.delegated.has(id) && !n.jobDone(id) }
 
 // lockOver says whether this node knows of a job that it had the lock of this name, and never
 // has it again: then the others need not be asked. That is known of the waiting lock of an
@@ -163,7 +163,7 @@ func (n *Node) lockOver(name []byte, id store.ID) bool {
 // jobDone says whether this node knows that a job is done.
 func (n *Node) jobDone(id store.ID) bool {
 	j := n.lookEnded(&id)
-	return j != nil && j.State == store.StateAcked || j == nil && n.graves.has(&id)
+	return j != nil && j.State == store.StateAcked || j == nil && n.tombstones.has(&id)
 }
 
 func (n *Node) onVerify(p *Peer, m *wire.Message) {
@@ -208,13 +208,13 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		n.onLeft(p, m)
 		return
 	}
-	s := n.suspectOf(m.Lock.Name)
+	s := n.orphanCheckOf(m.Lock.Name)
 	if s == nil || s.lapse || s.id != store.ID(m.ID) || s.question != m.Lock.Left {
 		return
 	}
 	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.jobLives(s.id) && !n.lockOver(m.Lock.Name, s.id)) {
-		n.suspects.remove(string(m.Lock.Name))
-		n.undoubted(m.Lock.Name, s.id, true)
+		n.orphanChecks.remove(string(m.Lock.Name))
+		n.orphanKnown(m.Lock.Name, s.id, true)
 		return
 	}
 	l := n.store.Lock(m.Lock.Name)
@@ -222,14 +222,14 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		if !slices.Contains(s.gone, p.Node) {
 			s.gone = append(s.gone, p.Node)
 		}
-		s.proven = s.proven || l != nil && n.claimedBy(l, p.Node) && m.Lock.Lease > n.now-begunAt(l.Token)+wholeSpareMS
+		s.confirmed = s.confirmed || l != nil && n.claimedBy(l, p.Node) && m.Lock.Lease > n.now-begunAt(l.Token)+wholeSpareMS
 		if !n.hasAll(s.gone) {
 			return
 		}
 	}
-	lives := m.Count == wire.JobGone && !s.proven && n.mayRun(l)
-	n.suspects.remove(string(m.Lock.Name))
-	n.undoubted(m.Lock.Name, s.id, lives)
+	lives := m.Count == wire.JobGone && !s.confirmed && n.mayRun(l)
+	n.orphanChecks.remove(string(m.Lock.Name))
+	n.orphanKnown(m.Lock.Name, s.id, lives)
 	if !lives && l != nil && l.Job == s.id && l.Flags&lockOutlives == 0 {
 		n.removeLock(l)
 	}
@@ -280,18 +280,18 @@ type leftover struct {
 }
 
 // findLeft looks for votes that are left for a job that was put off again.
-func (n *Node) findLeft(c *Claim) {
+func (n *Node) findLeft(c *Acquisition) {
 	if c.proposal == 0 {
 		return // nobody was asked
 	}
-	n.leftovers.put(c.id, leftover{name: c.name, token: c.proposal, asked: n.steady()})
+	n.leftovers.put(c.id, leftover{name: c.name, token: c.proposal, asked: n.monotonic()})
 	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.id)
 }
 
 // livesAway says whether a job is to be done whose queue lies in another database, where its timers rest.
 func (n *Node) livesAway(id *store.ID) bool {
 	j := n.lookAway(id)
-	return j != nil && j.State != store.StateAcked && j.ETime > n.now && (j.State != store.StateWaitRepl || n.addingOf(id) != nil)
+	return j != nil && j.State != store.StateAcked && j.ETime > n.now && (j.State != store.StateWaitRepl || n.pendingAddOf(id) != nil)
 }
 
 // countsOn says whether this node may count on votes for a job, of tokens up to this one. It
@@ -344,7 +344,7 @@ func (n *Node) onLeft(p *Peer, m *wire.Message) {
 		return
 	}
 	n.unvote(left.name, &h, left.token, 0)
-	n.owe(left.name, h, left.token, 0, n.allPeers())
+	n.enqueueUnlock(left.name, h, left.token, 0, n.allPeers())
 }
 
 // verdict is whether the job lives that has a lock, for the claims that were asked for before
@@ -356,17 +356,17 @@ type verdict struct {
 	left  int // claims, from the first of the lock on, that haven't met it
 }
 
-// undoubted goes on with the claims for a lock of whose job it is known now whether
+// orphanKnown goes on with the claims for a lock of whose job it is known now whether
 // it lives; of very many some a little later.
-func (n *Node) undoubted(name []byte, id store.ID, lives bool) {
-	n.verdicts.put(string(name), verdict{id: id, lives: lives, at: n.steady(), left: math.MaxInt})
-	n.undoubtSome()
+func (n *Node) orphanKnown(name []byte, id store.ID, lives bool) {
+	n.verdicts.put(string(name), verdict{id: id, lives: lives, at: n.monotonic(), left: math.MaxInt})
+	n.applyVerdicts()
 }
 
-// undoubtSome goes on with it, the newest lock first.
-func (n *Node) undoubtSome() {
+// applyVerdicts goes on with it, the newest lock first.
+func (n *Node) applyVerdicts() {
 	from := len(n.effects)
-	for budget := claimSlice; n.verdicts.len() > 0; budget, from = budget-n.claimCost(from), len(n.effects) {
+	for budget := claimSlice; n.verdicts.len() > 0; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
 		if budget <= 0 {
 			n.hurryTick()
 			return
@@ -381,52 +381,52 @@ func (n *Node) undoubtSome() {
 		c := l.head
 		l.remove(c, ofName) // to the end
 		l.add(c, ofName)
-		n.undoubt(c, v)
+		n.applyVerdict(c, v)
 	}
 }
 
 // refuted ends a claim that is about to ask again, where it hasn't met yet that the job lives
 // which has its lock.
-func (n *Node) refuted(c *Claim) bool {
-	if c.doubts == 0 || n.verdicts.len() == 0 {
+func (n *Node) refuted(c *Acquisition) bool {
+	if c.retries == 0 || n.verdicts.len() == 0 {
 		return false
 	}
 	if v := n.verdicts.get(string(c.name)); v != nil && v.lives {
-		n.undoubt(c, v)
+		n.applyVerdict(c, v)
 	}
 	return c.then == nil
 }
 
-func (n *Node) undoubt(c *Claim, v *verdict) {
+func (n *Node) applyVerdict(c *Acquisition, v *verdict) {
 	switch {
 	case c.began > v.at: // its answers tell more
 	case c.round != 0 && !v.lives:
 		c.gone = v.id
-	case c.round != 0 || c.doubts == 0 || c.last.Kind != Conflict || c.last.Job != v.id:
+	case c.round != 0 || c.retries == 0 || c.last.Kind != Conflict || c.last.Job != v.id:
 	case v.lives:
-		n.finishClaim(c, c.last, true)
+		n.finishAcquisition(c, c.last, true)
 	default:
-		c.gone, c.retry = v.id, n.steady()+1
+		c.gone, c.retry = v.id, n.monotonic()+1
 		n.setAlarm(c)
 	}
 }
 
-// tickSuspects forgets questions that somebody hasn't answered, disputes that are
+// tickOrphanChecks forgets questions that somebody hasn't answered, disputes that are
 // over, and losses of jobs that are gone.
-func (n *Node) tickSuspects(now int64) {
-	any := n.suspects.len()+n.leftovers.len()+n.lost.len()+n.entrusted.len()+n.sync.disputed.len()+n.sync.contests.len() > 0
+func (n *Node) tickOrphanChecks(now int64) {
+	any := n.orphanChecks.len()+n.leftovers.len()+n.lost.len()+n.delegated.len()+n.sync.disputed.len()+n.sync.contests.len() > 0
 	if any && now >= n.nextLook {
-		n.nextLook = now + suspectMS
-		n.suspects.begin()
-		n.entrusted.turn()
+		n.nextLook = now + orphanCheckMS
+		n.orphanChecks.begin()
+		n.delegated.turn()
 		n.leftovers.begin()
 		n.lost.begin()
 		n.sync.disputed.begin()
 		n.sync.contests.begin()
 	}
-	more := n.suspects.pass(suspectMost, func(_ string, s *suspect) bool { return now-s.asked < suspectMS })
-	more = n.leftovers.pass(suspectMost, func(_ store.ID, left *leftover) bool { return now-left.asked < suspectMS }) || more
-	more = n.lost.pass(suspectMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) || more
+	more := n.orphanChecks.pass(orphanChecksMost, func(_ string, s *orphanCheck) bool { return now-s.asked < orphanCheckMS })
+	more = n.leftovers.pass(orphanChecksMost, func(_ store.ID, left *leftover) bool { return now-left.asked < orphanCheckMS }) || more
+	more = n.lost.pass(orphanChecksMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) || more
 	more = n.sync.contests.pass(disputeMost, func(name string, _ *contest) bool {
 		n.settleContest([]byte(name))
 		return true

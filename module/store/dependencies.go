@@ -24,9 +24,9 @@ const (
 	// FamilyLeaves: of an acknowledged job, that it only stays until those are followed
 	// that wait for its end; other nodes need not be told.
 	FamilyLeaves
-	// FamilyLets: it was released to come last, and some of those that it blocked aren't
+	// FamilyUnblocking: it was released to come last, and some of those that it blocked aren't
 	// let go yet. To all that look at them they are as FamilyEarly.
-	FamilyLets
+	FamilyUnblocking
 	// FamilyAdding: its ADDJOB may still wait for copies, as far as is known here.
 	FamilyAdding
 )
@@ -109,7 +109,7 @@ func (f *Family) Unreleased() bool { return f.Held() && f.Flags&FamilyLast == 0 
 
 // Empty says whether there is nothing to keep.
 func (f *Family) Empty() bool {
-	return !f.Held() && len(f.ids) == 0 && f.Flags&(FamilyCancelled|FamilyLeaves|FamilyLets) == 0
+	return !f.Held() && len(f.ids) == 0 && f.Flags&(FamilyCancelled|FamilyLeaves|FamilyUnblocking) == 0
 }
 
 // Value is the extra's value; nil where there is nothing to keep.
@@ -124,148 +124,148 @@ func (f *Family) Value() []byte {
 	return append(b, f.ids...)
 }
 
-// Knot is the jobs that wait for the end of one; or for which that one waits
+// Dependents is the jobs that wait for the end of one; or for which that one waits
 // (FamilyEarly). Those that Blocked counts come before all others, so that few of them
 // are found among very many; both are in order, the oldest first. The one needn't be
-// known. Knots and ties aren't saved: they follow from what the jobs' extras say.
-type Knot struct {
-	entry            // chain in the table of knots
-	next, prev *Knot // neighbours in the list of all
+// known. Dependents and edges aren't saved: they follow from what the jobs' extras say.
+type Dependents struct {
+	entry                  // chain in the table of lists of dependents
+	next, prev *Dependents // neighbours in the list of all
 	ID         ID
-	head, tail *Tie
-	last       *Tie // of those that Blocked counts
+	head, tail *Edge
+	last       *Edge // of those that Blocked counts
 	Len        uint64
 	Blocked    uint64 // those that the one blocks, or did before it was released to come last
-	walk       *Tie   // the next for [Knot.Walk], which is over where Blocked doesn't count it
+	walk       *Edge  // the next for [Dependents.Walk], which is over where Blocked doesn't count it
 	walking    bool   // it has begun
-	near       *Tie   // the one that was tied last, or is beside where that one was
+	near       *Edge  // the one that was tied last, or is beside where that one was
 	rungs      *[rungLevels]*rung
 }
 
-// Tie is one of a knot.
-type Tie struct {
-	entry      // chain in the table of ties
-	knot       *Knot
-	next, prev *Tie
+// Edge is one of a list of dependents.
+type Edge struct {
+	entry      // chain in the table of edges
+	knot       *Dependents
+	next, prev *Edge
 	Job        ID     // that waits
-	ctime      uint64 // when it was created, ns; and tieBlocked
+	ctime      uint64 // when it was created, ns; and edgeBlocked
 }
 
-// rung is a tie's place on one level above the list of all. Each level leads past most ties:
+// rung is a edge's place on one level above the list of all. Each level leads past most edges:
 // the first one has every sixteenth of them, by chance, the next one every sixteenth of those.
-// So the place of a tie among very many is found in few steps: a skip list.
+// So the place of a edge among very many is found in few steps: a skip list.
 type rung struct {
-	tie  *Tie
+	tie  *Edge
 	next *rung
-	down *rung // the same tie's on the level below; nil on the first one
+	down *rung // the same edge's on the level below; nil on the first one
 }
 
 const (
 	rungLevels = 5
-	rungBits   = 4 // of a hash, for each level that a tie is on
+	rungBits   = 4 // of a hash, for each level that a edge is on
 )
 
-// tieBlocked marks a tie that Knot.Blocked counts. No creation time before the year 2262
+// edgeBlocked marks a edge that Dependents.Blocked counts. No creation time before the year 2262
 // has that bit.
 const tieBlocked = 1 << 63
 
-// blocked says whether Knot.Blocked counts the tie; false for nil.
-func (t *Tie) blocked() bool { return t != nil && t.ctime&tieBlocked != 0 }
+// blocked says whether Dependents.Blocked counts the edge; false for nil.
+func (t *Edge) blocked() bool { return t != nil && t.ctime&tieBlocked != 0 }
 
-func (t *Tie) created() uint64 { return t.ctime &^ tieBlocked }
+func (t *Edge) created() uint64 { return t.ctime &^ tieBlocked }
 
-// knots are all there is of families beside the jobs.
+// lists of dependents are all there is of families beside the jobs.
 type knots struct {
 	table, ties table
-	all         *Knot
-	graves      []*Knot // lists of knots to be freed
+	all         *Dependents
+	graves      []*Dependents // lists of lists of dependents to be freed
 	lost        []Lost
 }
 
 const (
-	knotSize  = int(unsafe.Sizeof(Knot{}))
-	tieSize   = int(unsafe.Sizeof(Tie{}))
+	knotSize  = int(unsafe.Sizeof(Dependents{}))
+	tieSize   = int(unsafe.Sizeof(Edge{}))
 	rungSize  = int(unsafe.Sizeof(rung{}))
 	rungsSize = int(unsafe.Sizeof([rungLevels]*rung{}))
 )
 
-func knotOf(e *entry) *Knot { return (*Knot)(unsafe.Pointer(e)) }
-func tieOf(e *entry) *Tie   { return (*Tie)(unsafe.Pointer(e)) }
+func dependentsOf(e *entry) *Dependents { return (*Dependents)(unsafe.Pointer(e)) }
+func edgeOf(e *entry) *Edge             { return (*Edge)(unsafe.Pointer(e)) }
 
-// initKnots makes the tables, when the first family does.
-func (s *Store) initKnots() {
-	s.knots.table.init(s.alloc, func(e *entry) uint64 { return knotOf(e).ID.hash(s.keys.id) })
+// initDependents makes the tables, when the first family does.
+func (s *Store) initDependents() {
+	s.knots.table.init(s.alloc, func(e *entry) uint64 { return dependentsOf(e).ID.hash(s.keys.id) })
 	s.knots.ties.init(s.alloc, func(e *entry) uint64 {
-		t := tieOf(e)
-		return s.hashTie(&t.knot.ID, &t.Job)
+		t := edgeOf(e)
+		return s.hashEdge(&t.knot.ID, &t.Job)
 	})
 }
 
-func (s *Store) hashTie(parent, child *ID) uint64 {
+func (s *Store) hashEdge(parent, child *ID) uint64 {
 	return scramble(parent.hash(s.keys.id)) + child.hash(s.keys.id)
 }
 
-// Knot finds the jobs that are tied to one; nil where there are none.
-func (s *Store) Knot(id *ID) *Knot {
+// Dependents finds the jobs that are tied to one; nil where there are none.
+func (s *Store) Dependents(id *ID) *Dependents {
 	if s.knots.table.len == 0 {
 		return nil
 	}
 	for e := s.knots.table.first(id.hash(s.keys.id)); e != nil; e = e.next {
-		if k := knotOf(e); k.ID == *id {
+		if k := dependentsOf(e); k.ID == *id {
 			return k
 		}
 	}
 	return nil
 }
 
-func (s *Store) tie(parent, child *ID) *Tie {
-	for e := s.knots.ties.first(s.hashTie(parent, child)); e != nil; e = e.next {
-		if t := tieOf(e); t.Job == *child && t.knot.ID == *parent {
+func (s *Store) findEdge(parent, child *ID) *Edge {
+	for e := s.knots.ties.first(s.hashEdge(parent, child)); e != nil; e = e.next {
+		if t := edgeOf(e); t.Job == *child && t.knot.ID == *parent {
 			return t
 		}
 	}
 	return nil
 }
 
-// Tie ties a job to another, of which nothing but the ID need be known. Twice is once.
-func (s *Store) Tie(parent *ID, child *Job) {
-	if s.knots.ties.len > 0 && s.tie(parent, &child.ID) != nil {
+// AddEdge edges a job to another, of which nothing but the ID need be known. Twice is once.
+func (s *Store) AddEdge(parent *ID, child *Job) {
+	if s.knots.ties.len > 0 && s.findEdge(parent, &child.ID) != nil {
 		return
 	}
-	k := s.Knot(parent)
+	k := s.Dependents(parent)
 	if k == nil {
 		if s.knots.table.segments == nil {
-			s.initKnots()
+			s.initDependents()
 		}
-		k = (*Knot)(s.alloc.Alloc(knotSize))
-		*k = Knot{ID: *parent, next: s.knots.all}
+		k = (*Dependents)(s.alloc.Alloc(knotSize))
+		*k = Dependents{ID: *parent, next: s.knots.all}
 		if k.next != nil {
 			k.next.prev = k
 		}
 		s.knots.all = k
 		s.knots.table.insert(&k.entry, k.ID.hash(s.keys.id))
 	}
-	t := (*Tie)(s.alloc.Alloc(tieSize))
-	*t = Tie{knot: k, Job: child.ID, ctime: child.CTime &^ tieBlocked}
+	t := (*Edge)(s.alloc.Alloc(tieSize))
+	*t = Edge{knot: k, Job: child.ID, ctime: child.CTime &^ tieBlocked}
 	if f, _ := child.Family(); f.Flags&(FamilyBlocked|FamilyEarly) != 0 {
 		t.ctime |= tieBlocked
 		k.Blocked++
 	}
 	s.place(k, t)
-	s.knots.ties.insert(&t.entry, s.hashTie(parent, &child.ID))
+	s.knots.ties.insert(&t.entry, s.hashEdge(parent, &child.ID))
 }
 
-// rungsOf is on how many levels a tie is. It follows from a hash that is secret: nobody
+// rungsOf is on how many levels a edge is. It follows from a hash that is secret: nobody
 // outside can choose IDs that fill a level.
-func (s *Store) rungsOf(t *Tie) int {
-	h := scramble(s.hashTie(&t.knot.ID, &t.Job))
+func (s *Store) rungsOf(t *Edge) int {
+	h := scramble(s.hashEdge(&t.knot.ID, &t.Job))
 	return min(bits.TrailingZeros64(h)/rungBits, rungLevels)
 }
 
-// place puts a tie where it belongs.
-func (s *Store) place(k *Knot, t *Tie) {
+// place puts a edge where it belongs.
+func (s *Store) place(k *Dependents, t *Edge) {
 	var path [rungLevels]*rung
-	var at *Tie
+	var at *Edge
 	levels := s.rungsOf(t)
 	if found := false; levels == 0 {
 		if at, found = k.beside(t); !found {
@@ -296,24 +296,24 @@ func (s *Store) place(k *Knot, t *Tie) {
 	k.Len++
 }
 
-// beside finds the tie behind which one belongs, nil for the first place, where that is at
+// beside finds the edge behind which one belongs, nil for the first place, where that is at
 // the end, or near the one that was tied last: jobs come in the order in which they were
 // made, or a little out of it.
-func (k *Knot) beside(t *Tie) (at *Tie, found bool) {
+func (k *Dependents) beside(t *Edge) (at *Edge, found bool) {
 	const near = 64
 	end := k.tail
 	if t.blocked() {
 		end = k.last
 	}
-	if end == nil || compareTies(end, t) < 0 {
+	if end == nil || compareEdges(end, t) < 0 {
 		return end, true
 	}
 	at = k.near
 	for range near {
 		switch {
-		case at != nil && compareTies(at, t) > 0:
+		case at != nil && compareEdges(at, t) > 0:
 			at = at.prev
-		case at == nil || at.next == nil || compareTies(at.next, t) > 0:
+		case at == nil || at.next == nil || compareEdges(at.next, t) > 0:
 			return at, true
 		default:
 			at = at.next
@@ -322,9 +322,9 @@ func (k *Knot) beside(t *Tie) (at *Tie, found bool) {
 	return nil, false
 }
 
-// before finds the last tie that comes before one, nil where that is the first; on each
+// before finds the last edge that comes before one, nil where that is the first; on each
 // level too.
-func (k *Knot) before(t *Tie, path *[rungLevels]*rung) (at *Tie) {
+func (k *Dependents) before(t *Edge, path *[rungLevels]*rung) (at *Edge) {
 	if k.rungs != nil {
 		var l *rung
 		for i := rungLevels - 1; i >= 0; i-- {
@@ -332,7 +332,7 @@ func (k *Knot) before(t *Tie, path *[rungLevels]*rung) (at *Tie) {
 			if l != nil {
 				next = l.next
 			}
-			for ; next != nil && compareTies(next.tie, t) < 0; next = l.next {
+			for ; next != nil && compareEdges(next.tie, t) < 0; next = l.next {
 				l = next
 			}
 			path[i] = l
@@ -348,22 +348,22 @@ func (k *Knot) before(t *Tie, path *[rungLevels]*rung) (at *Tie) {
 	if at != nil {
 		next = at.next
 	}
-	for ; next != nil && compareTies(next, t) < 0; next = at.next {
+	for ; next != nil && compareEdges(next, t) < 0; next = at.next {
 		at = next
 	}
 	return at
 }
 
 // behind is where a level goes on behind the rung of a path, or begins.
-func (k *Knot) behind(path *[rungLevels]*rung, level int) **rung {
+func (k *Dependents) behind(path *[rungLevels]*rung, level int) **rung {
 	if l := path[level]; l != nil {
 		return &l.next
 	}
 	return &k.rungs[level]
 }
 
-// addRungs puts a tie on the first levels, behind those of a path.
-func (s *Store) addRungs(k *Knot, t *Tie, levels int, path *[rungLevels]*rung) {
+// addRungs puts a edge on the first levels, behind those of a path.
+func (s *Store) addRungs(k *Dependents, t *Edge, levels int, path *[rungLevels]*rung) {
 	if k.rungs == nil {
 		k.rungs = (*[rungLevels]*rung)(s.alloc.Alloc(rungsSize))
 		*k.rungs = [rungLevels]*rung{}
@@ -376,8 +376,8 @@ func (s *Store) addRungs(k *Knot, t *Tie, levels int, path *[rungLevels]*rung) {
 	}
 }
 
-// leaveRungs takes a tie off its levels.
-func (s *Store) leaveRungs(k *Knot, t *Tie) {
+// leaveRungs takes a edge off its levels.
+func (s *Store) leaveRungs(k *Dependents, t *Edge) {
 	levels := s.rungsOf(t)
 	if levels == 0 {
 		return
@@ -392,7 +392,7 @@ func (s *Store) leaveRungs(k *Knot, t *Tie) {
 	}
 }
 
-func compareTies(a, b *Tie) int {
+func compareEdges(a, b *Edge) int {
 	switch {
 	case a.blocked() != b.blocked():
 		if a.blocked() {
@@ -407,16 +407,16 @@ func compareTies(a, b *Tie) int {
 	return bytes.Compare(a.Job[:], b.Job[:])
 }
 
-// Untie undoes Tie; false where there is nothing to undo.
-func (s *Store) Untie(parent, child *ID) bool {
+// RemoveEdge undoes Tie; false where there is nothing to undo.
+func (s *Store) RemoveEdge(parent, child *ID) bool {
 	if s.knots.ties.len == 0 {
 		return false
 	}
-	t := s.tie(parent, child)
+	t := s.findEdge(parent, child)
 	if t == nil {
 		return false
 	}
-	s.knots.ties.remove(&t.entry, s.hashTie(parent, child))
+	s.knots.ties.remove(&t.entry, s.hashEdge(parent, child))
 	k := t.knot
 	s.leaveRungs(k, t)
 	if t.prev != nil {
@@ -454,12 +454,12 @@ func (s *Store) Untie(parent, child *ID) bool {
 		k.next.prev = k.prev
 	}
 	s.knots.table.remove(&k.entry, k.ID.hash(s.keys.id))
-	s.freeKnot(k)
+	s.freeDependents(k)
 	return true
 }
 
-// freeRung frees one rung of a knot whose ties are gone; false where there is none.
-func (s *Store) freeRung(k *Knot) bool {
+// freeRung frees one rung of a list of dependents whose edges are gone; false where there is none.
+func (s *Store) freeRung(k *Dependents) bool {
 	if k.rungs == nil {
 		return false
 	}
@@ -473,19 +473,19 @@ func (s *Store) freeRung(k *Knot) bool {
 	return false
 }
 
-// freeKnot frees a knot that has no ties and no rungs.
-func (s *Store) freeKnot(k *Knot) {
+// freeDependents frees a list of dependents that has no edges and no rungs.
+func (s *Store) freeDependents(k *Dependents) {
 	if k.rungs != nil {
 		s.alloc.Free(unsafe.Pointer(k.rungs), rungsSize)
 	}
 	s.alloc.Free(unsafe.Pointer(k), knotSize)
 }
 
-// First is the first job of a knot.
-func (k *Knot) First() *Tie { return k.head }
+// First is the first job of a list of dependents.
+func (k *Dependents) First() *Edge { return k.head }
 
-// EachBlocked yields the jobs that Blocked counts. The knot mayn't change meanwhile.
-func (k *Knot) EachBlocked() iter.Seq[*ID] {
+// EachBlocked yields the jobs that Blocked counts. The list of dependents mayn't change meanwhile.
+func (k *Dependents) EachBlocked() iter.Seq[*ID] {
 	return func(yield func(*ID) bool) {
 		for t := k.head; t.blocked() && yield(&t.Job); {
 			t = t.next
@@ -493,16 +493,16 @@ func (k *Knot) EachBlocked() iter.Seq[*ID] {
 	}
 }
 
-// Others is the first job of a knot that Blocked doesn't count; nil where there is none.
-func (k *Knot) Others() *Tie {
+// Others is the first job of a list of dependents that Blocked doesn't count; nil where there is none.
+func (k *Dependents) Others() *Edge {
 	if k.last != nil {
 		return k.last.next
 	}
 	return k.head
 }
 
-// Youngest is the greatest creation time of a knot's jobs.
-func (k *Knot) Youngest() uint64 {
+// Youngest is the greatest creation time of a job's dependents' jobs.
+func (k *Dependents) Youngest() uint64 {
 	if k.last != nil {
 		return max(k.last.created(), k.tail.created())
 	}
@@ -510,8 +510,8 @@ func (k *Knot) Youngest() uint64 {
 }
 
 // Walk is the next job that Blocked counts and wasn't met yet, oldest first; nil at the
-// end. The knot may change meanwhile. Where a job was tied before others, the walk begins anew.
-func (k *Knot) Walk() *Tie {
+// end. The list of dependents may change meanwhile. Where a job was tied before others, the walk begins anew.
+func (k *Dependents) Walk() *Edge {
 	if !k.walking {
 		k.walking, k.walk = true, k.head
 	}
@@ -523,30 +523,30 @@ func (k *Knot) Walk() *Tie {
 	return t
 }
 
-// After is the one behind a job of a knot, nil at the end; the first, where that job is
+// After is the one behind a job of a list of dependents, nil at the end; the first, where that job is
 // none of it.
-func (s *Store) After(k *Knot, id *ID) *Tie {
-	if t := s.tie(&k.ID, id); t != nil {
+func (s *Store) After(k *Dependents, id *ID) *Edge {
+	if t := s.findEdge(&k.ID, id); t != nil {
 		return t.next
 	}
 	return k.head
 }
 
 // Next is the one after it; nil at the end.
-func (t *Tie) Next() *Tie { return t.next }
+func (t *Edge) Next() *Edge { return t.next }
 
-// Ties counts all ties.
-func (s *Store) Ties() uint64 { return s.knots.ties.len }
+// Edges counts all edges.
+func (s *Store) Edges() uint64 { return s.knots.ties.len }
 
-// untie takes away a job's ties to others, before it is freed.
-func (s *Store) untie(j *Job) {
+// removeEdges takes away a job's edges to others, before it is freed.
+func (s *Store) removeEdges(j *Job) {
 	if s.knots.ties.len == 0 {
 		return
 	}
 	f, _ := j.Family()
 	for i := range f.IDs() {
 		id := f.ID(i)
-		s.Untie(&id, &j.ID)
+		s.RemoveEdge(&id, &j.ID)
 	}
 }
 
@@ -567,7 +567,7 @@ func (s *Store) Early(f *Family) bool {
 		return false
 	}
 	g, _ := p.Family()
-	return g.Flags&FamilyLets != 0
+	return g.Flags&FamilyUnblocking != 0
 }
 
 // Lost is a job that was freed with its queue, while others waited for its end.
@@ -588,8 +588,8 @@ func (s *Store) TakeLost() []Lost {
 	return lost
 }
 
-// mourn notes that a buried job goes, where others wait for it.
-func (s *Store) mourn(j *Job) {
+// onFreed notes that a buried job goes, where others wait for it.
+func (s *Store) onFreed(j *Job) {
 	if s.knots.ties.len == 0 {
 		return
 	}
@@ -597,16 +597,16 @@ func (s *Store) mourn(j *Job) {
 	l := Lost{ID: j.ID, Unreleased: f.Unreleased(), Copies: j.Holders() > 0, Ended: j.State == StateAcked, Undone: f.Flags&FamilyCancelled != 0}
 	if l.Early = s.Early(&f); l.Early {
 		l.Of = f.ID(0)
-		l.Early = s.Untie(&l.Of, &j.ID)
+		l.Early = s.RemoveEdge(&l.Of, &j.ID)
 	}
-	if l.Early || s.Knot(&j.ID) != nil {
+	if l.Early || s.Dependents(&j.ID) != nil {
 		s.knots.lost = append(s.knots.lost, l)
 	}
 }
 
-// DropTies forgets all ties; [Store.Reap] frees them. It takes time for the
+// DropEdges forgets all edges; [Store.Reap] frees them. It takes time for the
 // tables' segments only.
-func (s *Store) DropTies() {
+func (s *Store) DropEdges() {
 	if s.knots.all != nil {
 		s.knots.graves = append(s.knots.graves, s.knots.all)
 		s.knots.all = nil
@@ -617,8 +617,8 @@ func (s *Store) DropTies() {
 	s.knots.table, s.knots.ties = table{}, table{}
 }
 
-// reapTies frees up to n ties that were dropped, and says how many more it could have.
-func (s *Store) reapTies(n int) int {
+// reapEdges frees up to n edges that were dropped, and says how many more it could have.
+func (s *Store) reapEdges(n int) int {
 	for len(s.knots.graves) > 0 && n > 0 {
 		last := len(s.knots.graves) - 1
 		k := s.knots.graves[last]
@@ -636,7 +636,7 @@ func (s *Store) reapTies(n int) int {
 		if s.knots.graves[last] = k.next; k.next == nil {
 			s.knots.graves = s.knots.graves[:last]
 		}
-		s.freeKnot(k)
+		s.freeDependents(k)
 		n--
 	}
 	return n

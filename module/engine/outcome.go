@@ -12,7 +12,7 @@ import (
 
 const (
 	followMost = 300    // jobs let go, or dropped, by one call; the others follow
-	fateMS     = 10_000 // between questions what became of a job that isn't known here
+	outcomeMS  = 10_000 // between questions what became of a job that isn't known here
 )
 
 // end is how a job ended.
@@ -22,33 +22,33 @@ type end struct {
 	unreleased bool        // nor could it have been delivered
 	job        *store.Job  // nil where it isn't known here
 	told       []wire.Node // in that case, the nodes that are told of it too, as far as is known
-	source
+	origin
 }
 
-// source is where the end of a job became known.
-type source struct {
+// origin is where the end of a job became known.
+type origin struct {
 	from  *Peer // another node told
 	clock bool  // each that holds it finds out by itself; or nobody knows who did first
 }
 
-// turn says when a node queues a job that it lets go.
-type turn uint8
+// timing says when a node queues a job that it lets go.
+type timing uint8
 
 const (
-	later      turn = iota // another does: this node only if it hears nothing of that
-	soon                   // when the others have been told, and nobody objects
-	unpromised             // likewise, but all nodes are told at once: where the job is added it may not be promised yet
+	later      timing = iota // another does: this node only if it hears nothing of that
+	soon                     // when the others have been told, and nobody objects
+	unpromised               // likewise, but all nodes are told at once: where the job is added it may not be promised yet
 	atOnce
 )
 
-// turnOf says when it is up to this node to queue a job, now that the last that it waited
+// timingOf says when it is up to this node to queue a job, now that the last that it waited
 // for has ended: at once where a client said so, for that node is the first to know. The
 // first node that holds both queues it soon, unless it hears meanwhile that the job is
 // queued: the node where the client was may not hold the job, or not have known yet that
 // the others that the job waited for have ended.
-func (n *Node) turnOf(j *store.Job, e *end) turn {
+func (n *Node) timingOf(j *store.Job, e *end) timing {
 	switch {
-	case j.Holders() == 0 || e.source == source{}:
+	case j.Holders() == 0 || e.origin == origin{}:
 		return atOnce
 	case n.first(j, e):
 		return soon
@@ -61,7 +61,7 @@ func cancelled(j *store.Job) bool {
 	return ok && f.Flags&store.FamilyCancelled != 0
 }
 
-func fateOf(j *store.Job) (undone, unreleased bool) {
+func outcomeOf(j *store.Job) (undone, unreleased bool) {
 	f, ok := j.Family()
 	if !ok || f.Flags&store.FamilyCancelled == 0 {
 		return false, false
@@ -72,14 +72,14 @@ func fateOf(j *store.Job) (undone, unreleased bool) {
 // gone is ended for a job that is to be removed, in whatever state. True: it may be.
 // Else very many wait for it, and it stays, as one that is acknowledged or cancelled,
 // until all are followed; then [Node.collect] removes it.
-func (n *Node) gone(j *store.Job, s source) bool {
+func (n *Node) gone(j *store.Job, s origin) bool {
 	if n.hearsay(j) {
 		n.evictLater(j.ID, false)
 		return true
 	}
 	undone := j.State != store.StateAcked || cancelled(j)
 	n.ended(j, undone, s)
-	if n.passive || n.loading || n.store.Knot(&j.ID) == nil {
+	if n.passive || n.loading || n.store.Dependents(&j.ID) == nil {
 		return true
 	}
 	n.leaves(j, undone)
@@ -113,8 +113,8 @@ func (n *Node) leaves(j *store.Job, undone bool) {
 // all that is left is out of sight after a while. Then those that come back see to it, too.
 func (n *Node) followAgain(j *store.Job) {
 	j.QTime = n.now + 1
-	if n.kin.budget > 0 {
-		j.QTime = n.now + fateMS
+	if n.deps.budget > 0 {
+		j.QTime = n.now + outcomeMS
 	}
 	j.ETime = max(j.ETime, j.QTime)
 	n.arm(j)
@@ -123,14 +123,14 @@ func (n *Node) followAgain(j *store.Job) {
 // ended follows the end of a job that is about to be removed, or is acknowledged:
 // those that waited for it go on or go with it; it returns how many went. If very many
 // wait, it follows only some of them; the others still wait for the job.
-func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
+func (n *Node) ended(j *store.Job, undone bool, s origin) (dropped int) {
 	if n.passive || n.loading {
 		return 0
 	}
 	if !undone {
 		n.store.SetDone(&j.ID)
 	}
-	if n.store.Ties() == 0 {
+	if n.store.Edges() == 0 {
 		return 0
 	}
 	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
@@ -138,24 +138,24 @@ func (n *Node) ended(j *store.Job, undone bool, s source) (dropped int) {
 	f, _ := j.Family()
 	for i := range f.IDs() {
 		id := f.ID(i)
-		n.untie(&id, &j.ID) // it waits for nothing now, and is none that comes first
+		n.removeEdge(&id, &j.ID) // it waits for nothing now, and is none that comes first
 	}
-	e := end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, source: s}
+	e := end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, origin: s}
 	dropped = n.follow(e)
-	if j.Queue.DB != 0 && n.store.Knot(&e.id) != nil {
+	if j.Queue.DB != 0 && n.store.Dependents(&e.id) != nil {
 		n.endLater(e) // its timer rests until its queue is back
 	}
 	return dropped
 }
 
-// tellsKin has the end of a job be told, until they have confirmed it, to all nodes that hold
+// tellsDependents has the end of a job be told, until they have confirmed it, to all nodes that hold
 // one that waits for it, as to those that hold a copy: those that asked (TagKin), and those of
 // the jobs that wait here. They may have no copy, and would ask; but this node could be lost
 // before, or forget it in a restart, and a job of which nobody knows the end counts as undone.
 // Where very many wait, the nodes of the later ones follow with those. The job is about to
 // be acknowledged, and may move.
-func (n *Node) tellsKin(j *store.Job) *store.Job {
-	if !n.hasKin(j) {
+func (n *Node) tellsDependents(j *store.Job) *store.Job {
+	if !n.hasDependents(j) {
 		return j
 	}
 	for _, node := range slices.Collect(listed(j, store.TagKin)) {
@@ -163,12 +163,12 @@ func (n *Node) tellsKin(j *store.Job) *store.Job {
 			j, _ = n.addHolder(j, node)
 		}
 	}
-	k := n.store.Knot(&j.ID)
+	k := n.store.Dependents(&j.ID)
 	if k == nil {
 		return j
 	}
 	t := k.First()
-	for range n.kin.budget {
+	for range n.deps.budget {
 		if t == nil {
 			break
 		}
@@ -189,13 +189,13 @@ func (n *Node) tellsKin(j *store.Job) *store.Job {
 	return j
 }
 
-// hasKin says whether jobs wait for one that other nodes may hold.
-func (n *Node) hasKin(j *store.Job) bool {
-	return len(n.mesh.order) > 0 && (n.store.Ties() > 0 && n.store.Knot(&j.ID) != nil || j.Extra(store.TagKin) != nil)
+// hasDependents says whether jobs wait for one that other nodes may hold.
+func (n *Node) hasDependents(j *store.Job) bool {
+	return len(n.mesh.order) > 0 && (n.store.Edges() > 0 && n.store.Dependents(&j.ID) != nil || j.Extra(store.TagKin) != nil)
 }
 
-// owesKin says whether a node has yet to hear of a job's end where one waits for it.
-func (n *Node) owesKin(j *store.Job) bool {
+// owesDependents says whether a node has yet to hear of a job's end where one waits for it.
+func (n *Node) owesDependents(j *store.Job) bool {
 	for node := range listed(j, store.TagKin) {
 		if n.mesh.by[node] != nil && !(j.State == store.StateAcked && j.ConfirmedBy(uint64(node))) {
 			return true
@@ -206,7 +206,7 @@ func (n *Node) owesKin(j *store.Job) bool {
 
 // unfinished says whether jobs still wait for one that is acknowledged.
 func (n *Node) unfinished(j *store.Job) bool {
-	return j.State == store.StateAcked && n.store.Knot(&j.ID) != nil
+	return j.State == store.StateAcked && n.store.Dependents(&j.ID) != nil
 }
 
 // leaving says whether a job only stays until those are followed that wait for it.
@@ -222,11 +222,11 @@ func leaving(j *store.Job) bool {
 func (n *Node) follow(e end) (dropped int) {
 	var fallen []store.ID
 	for {
-		past := n.kin.passed[e.id] // zero: none
-		delete(n.kin.passed, e.id)
+		past := n.deps.passed[e.id] // zero: none
+		delete(n.deps.passed, e.id)
 		here, through := n.store.Lookup(&e.id) != nil, false
-		for k := n.store.Knot(&e.id); k != nil && n.kin.budget > 0; k = n.store.Knot(&e.id) {
-			n.kin.budget--
+		for k := n.store.Dependents(&e.id); k != nil && n.deps.budget > 0; k = n.store.Dependents(&e.id) {
+			n.deps.budget--
 			t := n.store.After(k, &past)
 			if t == nil {
 				through = true
@@ -238,7 +238,7 @@ func (n *Node) follow(e end) (dropped int) {
 				past = id
 				continue
 			}
-			n.untie(&e.id, &id)
+			n.removeEdge(&e.id, &id)
 			if c == nil {
 				n.outliveAway(&id, &e)
 				continue
@@ -251,28 +251,28 @@ func (n *Node) follow(e end) (dropped int) {
 				continue
 			}
 			dropped++
-			if n.store.Knot(&id) != nil {
+			if n.store.Dependents(&id) != nil {
 				fallen = append(fallen, id)
 			}
-			if n.store.Knot(&id) == nil || n.addings[id] != nil {
+			if n.store.Dependents(&id) == nil || n.pendingAdds[id] != nil {
 				n.drop(c)
 			}
 		}
-		if past != (store.ID{}) && !through && n.store.Knot(&e.id) != nil {
-			n.kin.passed[e.id] = past // the next call goes on there: those behind may be in sight
+		if past != (store.ID{}) && !through && n.store.Dependents(&e.id) != nil {
+			n.deps.passed[e.id] = past // the next call goes on there: those behind may be in sight
 		}
 		for len(fallen) > 0 {
 			id := fallen[len(fallen)-1]
-			if n.store.Knot(&id) != nil && n.kin.budget > 0 && !(through && id == e.id) {
+			if n.store.Dependents(&id) != nil && n.deps.budget > 0 && !(through && id == e.id) {
 				break
 			}
 			fallen = fallen[:len(fallen)-1]
 			c := n.store.Lookup(&id)
 			switch {
-			case c == nil && n.store.Knot(&id) != nil:
-				n.endLater(end{id: id, undone: true, unreleased: true, source: e.source})
+			case c == nil && n.store.Dependents(&id) != nil:
+				n.endLater(end{id: id, undone: true, unreleased: true, origin: e.origin})
 			case c == nil:
-			case n.store.Knot(&id) == nil:
+			case n.store.Dependents(&id) == nil:
 				n.drop(c)
 			default:
 				n.leaves(c, true)
@@ -281,17 +281,17 @@ func (n *Node) follow(e end) (dropped int) {
 		if len(fallen) == 0 {
 			return dropped
 		}
-		e = end{id: fallen[len(fallen)-1], undone: true, unreleased: true, source: e.source}
+		e = end{id: fallen[len(fallen)-1], undone: true, unreleased: true, origin: e.origin}
 	}
 }
 
 // followUnknown is follow for a job that isn't here. True: nobody waits for it any more.
 func (n *Node) followUnknown(e end) bool {
-	if n.kin.ending[e.id] {
+	if n.deps.ending[e.id] {
 		return false // it is being followed
 	}
 	n.follow(e)
-	if n.store.Knot(&e.id) == nil {
+	if n.store.Dependents(&e.id) == nil {
 		return true
 	}
 	n.endLater(e)
@@ -300,10 +300,10 @@ func (n *Node) followUnknown(e end) bool {
 
 // endLater has [Node.tickEnds] go on following the end of a job that isn't here.
 func (n *Node) endLater(e end) {
-	if !n.kin.ending[e.id] {
+	if !n.deps.ending[e.id] {
 		e.job, e.told = nil, slices.Clone(e.told)
-		n.kin.ending[e.id] = true
-		n.kin.ends = append(n.kin.ends, e)
+		n.deps.ending[e.id] = true
+		n.deps.ends = append(n.deps.ends, e)
 	}
 	n.hurryTick()
 }
@@ -311,19 +311,19 @@ func (n *Node) endLater(e end) {
 // tickEnds follows the ends of jobs that aren't here. Should the server end meanwhile,
 // those that waited for them find out as for any job that isn't known.
 func (n *Node) tickEnds() {
-	ends := n.kin.ends
-	n.kin.ends = nil
-	for len(ends) > 0 && n.kin.budget > 0 {
-		if n.follow(ends[0]); n.store.Knot(&ends[0].id) != nil && n.kin.budget <= 0 {
+	ends := n.deps.ends
+	n.deps.ends = nil
+	for len(ends) > 0 && n.deps.budget > 0 {
+		if n.follow(ends[0]); n.store.Dependents(&ends[0].id) != nil && n.deps.budget <= 0 {
 			break // else those that are left are out of sight, and so nothing to go on with
 		}
-		delete(n.kin.ending, ends[0].id)
+		delete(n.deps.ending, ends[0].id)
 		if j := n.lookEnded(&ends[0].id); j != nil && j.Queue.DB != 0 {
 			n.collect(j)
 		}
 		ends = ends[1:]
 	}
-	if n.kin.ends = append(ends, n.kin.ends...); len(n.kin.ends) > 0 {
+	if n.deps.ends = append(ends, n.deps.ends...); len(n.deps.ends) > 0 {
 		n.hurryTick()
 	}
 }
@@ -331,7 +331,7 @@ func (n *Node) tickEnds() {
 // drop deletes a job that falls with another.
 func (n *Node) drop(j *store.Job) {
 	n.Stats.Dropped++
-	if ad := n.addings[j.ID]; ad != nil {
+	if ad := n.pendingAdds[j.ID]; ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
 		return
@@ -342,7 +342,7 @@ func (n *Node) drop(j *store.Job) {
 // countIDs takes off the budget what it takes to look at, or rewrite, what a job waits for.
 func (n *Node) countIDs(j *store.Job) {
 	f, _ := j.Family()
-	n.kin.budget -= f.IDs() / familyPiece
+	n.deps.budget -= f.IDs() / familyPiece
 }
 
 // outlive has a job go on without some that it waited for, in their order there, which ended
@@ -365,7 +365,7 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	case f.OnDead == OnDeadDrop:
 		return false
 	case f.OnDead == OnDeadDead:
-		moved := n.bequeath(j)
+		moved := n.toDeadLetter(j)
 		if moved == nil {
 			return false
 		}
@@ -379,14 +379,14 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 		n.log(LogState, j)
 		return true
 	}
-	when := n.turnOf(j, e)
+	when := n.timingOf(j, e)
 	if blocked && !n.heardRelease(e.job) {
-		when = n.turnOf(j, &end{job: e.job, source: source{clock: true}})
+		when = n.timingOf(j, &end{job: e.job, origin: origin{clock: true}})
 	}
 	if adding && when != later {
 		when = unpromised
 	}
-	n.letGo(j, when)
+	n.unblock(j, when)
 	return true
 }
 
@@ -430,12 +430,12 @@ func deadName(q *store.Queue) []byte {
 	return append(append([]byte(nil), q.NameBytes()...), DeadSuffix...)
 }
 
-// bequeath moves a job to its dead-letter queue; nil where that can't be made.
-func (n *Node) bequeath(j *store.Job) *store.Job {
+// toDeadLetter moves a job to its dead-letter queue; nil where that can't be made.
+func (n *Node) toDeadLetter(j *store.Job) *store.Job {
 	if f, ok := j.Family(); ok {
 		for i := range f.IDs() {
 			id := f.ID(i)
-			n.untie(&id, &j.ID)
+			n.removeEdge(&id, &j.ID)
 		}
 	}
 	j, err := n.moveOn(j, deadName(j.Queue), true)
@@ -446,9 +446,9 @@ func (n *Node) bequeath(j *store.Job) *store.Job {
 	return j
 }
 
-// letGo queues a job that isn't held back any more, when it is this node's turn, and the job
+// unblock queues a job that isn't held back any more, when it is this node's turn, and the job
 // is in sight.
-func (n *Node) letGo(j *store.Job, when turn) {
+func (n *Node) unblock(j *store.Job, when timing) {
 	if j.State != store.StateActive {
 		return // it waits for its copies, and is queued when it has them
 	}
@@ -576,9 +576,9 @@ func (n *Node) first(j *store.Job, e *end) bool {
 	return true
 }
 
-// overheard notes that another node has a job queued, or in a client's hands, that
+// onQueuedElsewhere notes that another node has a job queued, or in a client's hands, that
 // is held back here: it was let go there.
-func (n *Node) overheard(j *store.Job) *store.Job {
+func (n *Node) onQueuedElsewhere(j *store.Job) *store.Job {
 	f, ok := j.Family()
 	adding := j.State == store.StateWaitRepl
 	if !ok || j.State != store.StateActive && !adding || !f.Held() {
@@ -591,7 +591,7 @@ func (n *Node) overheard(j *store.Job) *store.Job {
 	} else {
 		for i := range f.IDs() {
 			id := f.ID(i)
-			n.untie(&id, &j.ID)
+			n.removeEdge(&id, &j.ID)
 		}
 		f = store.Family{}
 	}
@@ -617,29 +617,29 @@ type eviction struct {
 // Where unreleased is false all ask. The job isn't here any more. If very many wait, some
 // are left for the next ticks.
 func (n *Node) evicted(id store.ID, unreleased bool) {
-	before := len(n.kin.evictions)
+	before := len(n.deps.evictions)
 	n.evictLater(id, unreleased)
-	for len(n.kin.evictions) > before && n.kin.budget > 0 {
+	for len(n.deps.evictions) > before && n.deps.budget > 0 {
 		n.evictOn()
 	}
 }
 
 // evictLater has [Node.tickEvictions] do it.
 func (n *Node) evictLater(id store.ID, unreleased bool) {
-	if n.passive || n.store.Knot(&id) == nil {
+	if n.passive || n.store.Dependents(&id) == nil {
 		return
 	}
-	n.kin.evictions = append(n.kin.evictions, eviction{id: id, unreleased: unreleased})
+	n.deps.evictions = append(n.deps.evictions, eviction{id: id, unreleased: unreleased})
 	n.hurryTick()
 }
 
 // tickEvictions goes on with evictions. Should the server end meanwhile, those that are
 // left find out as for any job that isn't known.
 func (n *Node) tickEvictions() {
-	for len(n.kin.evictions) > 0 && n.kin.budget > 0 {
+	for len(n.deps.evictions) > 0 && n.deps.budget > 0 {
 		n.evictOn()
 	}
-	if len(n.kin.evictions) > 0 {
+	if len(n.deps.evictions) > 0 {
 		n.hurryTick()
 	}
 }
@@ -647,12 +647,12 @@ func (n *Node) tickEvictions() {
 // evictOn goes on with the newest eviction, until it is over, a job falls for which
 // others wait, or the budget is used up.
 func (n *Node) evictOn() {
-	at := len(n.kin.evictions) - 1
-	e := n.kin.evictions[at]
-	n.kin.evictions = n.kin.evictions[:at]
-	for n.kin.budget > 0 {
-		n.kin.budget--
-		k := n.store.Knot(&e.id)
+	at := len(n.deps.evictions) - 1
+	e := n.deps.evictions[at]
+	n.deps.evictions = n.deps.evictions[:at]
+	for n.deps.budget > 0 {
+		n.deps.budget--
+		k := n.store.Dependents(&e.id)
 		if k == nil || n.store.Lookup(&e.id) != nil {
 			return // nobody waits any more, or a copy has come since
 		}
@@ -675,16 +675,16 @@ func (n *Node) evictOn() {
 			continue
 		}
 		n.drop(c)
-		if n.store.Knot(&id) != nil {
-			n.kin.evictions = append(n.kin.evictions, e, eviction{id: id, unreleased: true})
+		if n.store.Dependents(&id) != nil {
+			n.deps.evictions = append(n.deps.evictions, e, eviction{id: id, unreleased: true})
 			return
 		}
 	}
-	n.kin.evictions = append(n.kin.evictions, e)
+	n.deps.evictions = append(n.deps.evictions, e)
 }
 
-// buried follows the jobs that were freed with their queue.
-func (n *Node) buried() {
+// evictedFollowed follows the jobs that were freed with their queue.
+func (n *Node) evictedFollowed() {
 	// Those that were released to come after some of them, most often one, and after how many.
 	var last []store.ID
 	var ended []uint32
@@ -700,12 +700,12 @@ func (n *Node) buried() {
 		if l.Copies && !l.Ended {
 			n.evictLater(l.ID, l.Unreleased)
 		} else {
-			n.endLater(end{id: l.ID, undone: !l.Ended || l.Undone, unreleased: l.Unreleased, source: source{clock: true}})
+			n.endLater(end{id: l.ID, undone: !l.Ended || l.Undone, unreleased: l.Unreleased, origin: origin{clock: true}})
 		}
 	}
 	for i := range last {
 		if ended[i] > 0 {
-			n.countDown(last[i], ended[i], nil, source{clock: true})
+			n.countDown(last[i], ended[i], nil, origin{clock: true})
 		}
 		n.lookLater(n.store.Lookup(&last[i]))
 	}
@@ -723,7 +723,7 @@ func (n *Node) CancelJob(id *store.ID) int {
 		return 0
 	}
 	n.Stats.Cancelled++
-	if ad := n.addings[*id]; ad != nil {
+	if ad := n.pendingAdds[*id]; ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
 		return 1
@@ -734,8 +734,8 @@ func (n *Node) CancelJob(id *store.ID) int {
 // cancel ends a job that is promised, and isn't done, as [Node.CancelJob] has it.
 func (n *Node) cancel(j *store.Job) int {
 	j = n.tellsTakers(j)
-	dropped := n.ended(j, true, source{})
-	if j.Holders() == 0 && n.store.Knot(&j.ID) == nil {
+	dropped := n.ended(j, true, origin{})
+	if j.Holders() == 0 && n.store.Dependents(&j.ID) == nil {
 		n.remove(j)
 		return 1 + dropped
 	}
@@ -768,7 +768,7 @@ func (n *Node) look(j *store.Job) {
 		n.allEnded(j)
 		return
 	case lacks:
-		n.askFate(&id)
+		n.askOutcome(&id)
 	}
 	n.countIDs(j)
 	f, _ := j.Family()
@@ -777,13 +777,13 @@ func (n *Node) look(j *store.Job) {
 	for i := range f.IDs() {
 		pid := f.ID(i)
 		p := n.lookEnded(&pid)
-		e := end{id: pid, source: source{clock: true}}
+		e := end{id: pid, origin: origin{clock: true}}
 		switch {
 		case p != nil && p.Queue.DB != 0:
-			e.undone, e.unreleased = fateOf(p)
+			e.undone, e.unreleased = outcomeOf(p)
 		case p != nil && p.State != store.StateAcked:
 			if n.passed(j) == p {
-				n.letOne(j, n.turnOf(j, &end{job: p, source: source{clock: true}}))
+				n.unblockOne(j, n.timingOf(j, &end{job: p, origin: origin{clock: true}}))
 				return
 			}
 			continue
@@ -800,7 +800,7 @@ func (n *Node) look(j *store.Job) {
 		case len(n.mesh.order) == 0 && j.Holders() == 0:
 			e.undone, e.unreleased = true, true
 		default:
-			n.askFate(&pid)
+			n.askOutcome(&pid)
 			wait = true
 			continue
 		}
@@ -818,7 +818,7 @@ func (n *Node) look(j *store.Job) {
 	}
 	j.QTime = 0
 	if wait || lacks {
-		j.QTime = n.now + fateMS + n.jitter()
+		j.QTime = n.now + outcomeMS + n.jitter()
 	}
 	n.arm(j)
 }
@@ -829,17 +829,17 @@ func (n *Node) goOn(j *store.Job, over []end) (left bool) {
 	switch len(over) {
 	case 0:
 	case 1:
-		n.store.Tie(&over[0].id, j)
+		n.store.AddEdge(&over[0].id, j)
 	default:
 		ids := make([]store.ID, len(over))
 		for i := range over {
 			ids[i] = over[i].id
-			n.untie(&ids[i], &j.ID)
+			n.removeEdge(&ids[i], &j.ID)
 		}
-		n.outlive(j, &end{source: source{clock: true}}, ids...)
+		n.outlive(j, &end{origin: origin{clock: true}}, ids...)
 	}
 	for _, e := range over {
-		if n.store.Knot(&e.id) != nil && !n.followUnknown(e) {
+		if n.store.Dependents(&e.id) != nil && !n.followUnknown(e) {
 			left = true
 		}
 	}
@@ -853,52 +853,52 @@ type asked struct {
 	unknown []wire.Node // that didn't know when they were asked it
 }
 
-// tickFates forgets questions whose answers nobody waits for.
-func (n *Node) tickFates() {
-	if n.now >= n.kin.sweep {
-		n.kin.sweep = n.now + fateMS
-		n.kin.asked.begin()
+// tickOutcomes forgets questions whose answers nobody waits for.
+func (n *Node) tickOutcomes() {
+	if n.now >= n.deps.sweep {
+		n.deps.sweep = n.now + outcomeMS
+		n.deps.asked.begin()
 	}
-	more := n.kin.asked.pass(followMost, func(id store.ID, _ *asked) bool {
-		return n.store.Knot(&id) != nil || n.lacks(n.store.Lookup(&id))
+	more := n.deps.asked.pass(followMost, func(id store.ID, _ *asked) bool {
+		return n.store.Dependents(&id) != nil || n.lacks(n.store.Lookup(&id))
 	})
 	if more {
 		n.hurryTick()
 	}
 }
 
-// askFate asks all nodes what became of a job.
-func (n *Node) askFate(id *store.ID) {
-	a := n.kin.asked.make(*id, asked{})
+// askOutcome asks all nodes what became of a job.
+func (n *Node) askOutcome(id *store.ID) {
+	a := n.deps.asked.make(*id, asked{})
 	if n.now < a.next {
 		return
 	}
 	n.rounds++
-	a.next, a.round, a.unknown = n.now+fateMS-jitterMS, n.rounds, a.unknown[:0]
-	n.tellAll(&wire.Message{Kind: wire.AskFate, ID: *id, Round: a.round})
+	a.next, a.round, a.unknown = n.now+outcomeMS-jitterMS, n.rounds, a.unknown[:0]
+	n.tellAll(&wire.Message{Kind: wire.AskOutcome, ID: *id, Round: a.round})
 }
 
-func (n *Node) onAskFate(p *Peer, m *wire.Message) {
+func (n *Node) onAskOutcome(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	reply := wire.Message{Kind: wire.Fate, ID: m.ID, Count: wire.FateUnknown, Round: m.Round}
+	reply := wire.Message{Kind: wire.Outcome, ID: m.ID, Count: wire.OutcomeUnknown, Round: m.Round}
 	switch j := n.lookEnded(&id); {
 	case j != nil && n.hearsay(j):
-		reply.Count = wire.FateOpen // as far as is known here
+		reply.Count = wire.OutcomeOpen // as far as is known here
 	case j != nil && j.State == store.StateAcked:
-		reply.Count = wire.FateEnded
+		reply.Count = wire.OutcomeEnded
 		reply.Flags = ackFlags(j)
 	case j != nil:
-		reply.Count = wire.FateOpen
+		reply.Count = wire.OutcomeOpen
 		if j.State != store.StateWaitRepl && !noted(j, store.TagKin, p) {
 			j, _ = n.noteNode(j, store.TagKin, p)
 			n.log(LogState, j)
 		}
 	case n.store.Done(&id):
-		reply.Count = wire.FateEnded
-	case n.graves.cancelled(&id):
-		reply.Count, reply.Flags = wire.FateEnded, wire.Cancelled|wire.HeldBack
-	case n.away(&id), n.entrusted.has(id):
-		reply.Count = wire.FateOpen // as far as is known here
+		reply.Count = wire.OutcomeEnded
+	case n.tombstones.cancelled(&id):
+		reply.Count, reply.Flags = wire.OutcomeEnded, wire.Cancelled|wire.HeldBack
+	case n.away(&id), n.delegated.has(id):
+		reply.Count = wire.OutcomeOpen // as far as is known here
 	}
 	if n.comesAfter(&id) {
 		reply.Flags |= wire.Before
@@ -906,10 +906,10 @@ func (n *Node) onAskFate(p *Peer, m *wire.Message) {
 	n.send(p, &reply)
 }
 
-// onFate takes an answer. A job that no node knows ended undone, unseen.
-func (n *Node) onFate(p *Peer, m *wire.Message) {
+// onOutcome takes an answer. A job that no node knows ended undone, unseen.
+func (n *Node) onOutcome(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	a := n.kin.asked.get(id)
+	a := n.deps.asked.get(id)
 	if a == nil {
 		return
 	}
@@ -917,19 +917,19 @@ func (n *Node) onFate(p *Peer, m *wire.Message) {
 		n.onLast(p, j, a, m)
 		return
 	}
-	e := end{id: id, undone: true, unreleased: true, source: source{from: p}}
+	e := end{id: id, undone: true, unreleased: true, origin: origin{from: p}}
 	switch m.Count {
-	case wire.FateOpen:
+	case wire.OutcomeOpen:
 		a.unknown = a.unknown[:0]
 		return
-	case wire.FateEnded:
+	case wire.OutcomeEnded:
 		e.undone, e.unreleased = m.Flags&wire.Cancelled != 0, m.Flags&wire.HeldBack != 0
 	default:
 		if !n.allUnknown(a, p, m) || n.away(&id) {
 			return
 		}
 	}
-	n.kin.asked.remove(id)
+	n.deps.asked.remove(id)
 	n.followUnknown(e)
 }
 
@@ -968,7 +968,7 @@ func (n *Node) lacks(j *store.Job) bool {
 // lookLater looks into what a job lacks, if anything.
 func (n *Node) lookLater(j *store.Job) {
 	if n.lacks(j) {
-		j.QTime = n.now + fateMS + n.jitter()
+		j.QTime = n.now + outcomeMS + n.jitter()
 		n.arm(j)
 	}
 }
@@ -976,7 +976,7 @@ func (n *Node) lookLater(j *store.Job) {
 // comesAfter says whether jobs that one blocks, or was released to come after, are
 // here, or may be in a queue that is out of sight.
 func (n *Node) comesAfter(id *store.ID) bool {
-	k := n.store.Knot(id)
+	k := n.store.Dependents(id)
 	if k == nil {
 		return false
 	}
@@ -1005,7 +1005,7 @@ const comesAfterMost = 1000
 func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
 	switch {
 	case !n.lacks(j):
-		n.kin.asked.remove(j.ID)
+		n.deps.asked.remove(j.ID)
 		return
 	case m.Flags&wire.Before != 0:
 		a.unknown = a.unknown[:0]
@@ -1013,7 +1013,7 @@ func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
 	case !n.allUnknown(a, p, m):
 		return
 	}
-	n.kin.asked.remove(j.ID)
+	n.deps.asked.remove(j.ID)
 	n.allEnded(j)
 }
 
@@ -1025,12 +1025,12 @@ func (n *Node) allEnded(j *store.Job) {
 		n.log(LogState, j)
 		return
 	}
-	n.letGo(j, n.turnOf(j, &end{source: source{clock: true}}))
+	n.unblock(j, n.timingOf(j, &end{origin: origin{clock: true}}))
 }
 
 // ackFlags are the flags of a SetAck about a job.
 func ackFlags(j *store.Job) (flags uint8) {
-	undone, unreleased := fateOf(j)
+	undone, unreleased := outcomeOf(j)
 	if undone {
 		flags |= wire.Cancelled
 	}
@@ -1064,5 +1064,5 @@ func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 		n.evicted(id, false) // the sender knows no more than that
 		return
 	}
-	n.followUnknown(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, told: m.Holders, source: source{from: p}})
+	n.followUnknown(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, told: m.Holders, origin: origin{from: p}})
 }

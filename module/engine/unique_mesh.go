@@ -13,7 +13,7 @@ import (
 // Unique jobs in a mesh. A node that is alone decides at once who gets a key
 // (unique.go). In a mesh that needs the consent of more than half of the nodes:
 // the lock of an ADDJOB is claimed before there is a job, the lock of a run before
-// the job is delivered. Until the answers are in, the job waits in its lane, and the
+// the job is delivered. Until the answers are in, the job waits in its per-key queue, and the
 // clients that could get it wait too; GETJOB … NOHANG waits for nothing else.
 //
 // A run's lock has a lease: RUNTTL, or the job's retry time where RUNTTL isn't given.
@@ -22,36 +22,36 @@ import (
 
 // Times, ms.
 const (
-	restFirstMS = 4   // until a key that was taken elsewhere is asked for again,
-	restLastMS  = 500 // doubling up to here
-	restKeptMS  = 5_000
-	restSplitMS = 8_000 // and where others get votes, too, and nobody enough
-	apartLookMS = 100   // until it is looked again whether enough nodes can be reached for a majority
-	apartSlice  = 75    // queues that are served at once then: each may ask all nodes
-	putOffMS    = 1_000 // until a job that was put off tries again, at a random time from half of it on
+	backoffFirstMS = 4   // until a key that was taken elsewhere is asked for again,
+	backoffLastMS  = 500 // doubling up to here
+	backoffKeptMS  = 5_000
+	backoffSplitMS = 8_000 // and where others get votes, too, and nobody enough
+	apartLookMS    = 100   // until it is looked again whether enough nodes can be reached for a majority
+	apartSlice     = 75    // queues that are served at once then: each may ask all nodes
+	putOffMS       = 1_000 // until a job that was put off tries again, at a random time from half of it on
 )
 
-// consents are what waits for other nodes.
-type consents struct {
-	adds  map[store.ID]*claimedAdd
-	runs  map[string]store.ID  // by the lock's name: which job is claimed for
-	asked map[string]askedRuns // by the queue's name
-	looks agenda               // at queues whose next job waits until there is an answer for another one
-	rests map[string]*rest     // locks that were refused: not to be asked for yet
-	past  passing              // jobs up to which a queue has only jobs that aren't asked for, see beyond
-	back  givenBack            // jobs whose run began at another node, and that were given back here
-	apart map[string]struct{}  // queues with such jobs, for want of a majority,
-	away  []string             // first things first
+// uniqueMesh are what waits for other nodes.
+type uniqueMesh struct {
+	adds     map[store.ID]*claimedAdd
+	runs     map[string]store.ID  // by the lock's name: which job is claimed for
+	asked    map[string]askedRuns // by the queue's name
+	looks    agenda               // at queues whose next job waits until there is an answer for another one
+	backoffs map[string]*backoff  // locks that were refused: not to be asked for yet
+	past     passing              // jobs up to which a queue has only jobs that aren't asked for, see beyond
+	back     givenBack            // jobs whose run began at another node, and that were given back here
+	apart    map[string]struct{}  // queues with such jobs, for want of a majority,
+	away     []string             // first things first
 }
 
 // claimedAdd is an ADDJOB whose lock is being claimed.
 type claimedAdd struct {
 	client any
 	denied bool // see [Node.DenyAdd]
-	claim  *Claim
+	claim  *Acquisition
 }
 
-type rest struct {
+type backoff struct {
 	until  int64 // steady, ms
 	tries  int
 	splits int   // how often the votes were split,
@@ -66,12 +66,12 @@ type askedRuns struct {
 	since int64
 }
 
-func newConsents() consents {
-	return consents{adds: map[store.ID]*claimedAdd{}, runs: map[string]store.ID{}, asked: map[string]askedRuns{}, rests: map[string]*rest{}, apart: map[string]struct{}{}}
+func newUniqueMesh() uniqueMesh {
+	return uniqueMesh{adds: map[store.ID]*claimedAdd{}, runs: map[string]store.ID{}, asked: map[string]askedRuns{}, backoffs: map[string]*backoff{}, apart: map[string]struct{}{}}
 }
 
-func (c *consents) count() int {
-	return len(c.adds) + len(c.runs) + len(c.asked) + len(c.rests) + len(c.apart)
+func (c *uniqueMesh) count() int {
+	return len(c.adds) + len(c.runs) + len(c.asked) + len(c.backoffs) + len(c.apart)
 }
 
 // --- adding ------------------------------------------------------------------
@@ -85,30 +85,30 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	}
 	a = a.clone()
 	id := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
-	c, began := &claimedAdd{}, n.steady()
-	n.consents.adds[id] = c
-	decided := func(o Outcome) (answer store.ID, wait bool, err error) {
-		delete(n.consents.adds, id)
+	c, began := &claimedAdd{}, n.monotonic()
+	n.uniqueMesh.adds[id] = c
+	decided := func(o Result) (answer store.ID, wait bool, err error) {
+		delete(n.uniqueMesh.adds, id)
 		if c.denied {
 			n.unclaimAdd(a, &id, &o)
 			return answer, false, ErrReplTimeout
 		}
 		if a.Timeout > 0 {
-			a.Timeout = max(1, a.Timeout-(n.steady()-began))
+			a.Timeout = max(1, a.Timeout-(n.monotonic()-began))
 		}
-		return n.consented(a, id, o)
+		return n.addDecided(a, id, o)
 	}
-	now, claim := n.claimLock(jobLock{
+	now, claim := n.acquireForJob(jobLock{
 		name: n.scratch.lock, job: id, lease: n.waitLease(a), outlives: a.Unique.Strategy == store.UniqueWindow,
 		any: a.Unique.Any, timeout: a.Timeout,
-	}, func(o Outcome) {
+	}, func(o Result) {
 		answer, wait, err := decided(o)
 		switch {
 		case c.client == nil:
 		case err != nil:
 			n.effects = append(n.effects, Effect{Kind: Deny, ID: id, Client: c.client, Err: err})
 		case wait:
-			n.addings[id].client = c.client
+			n.pendingAdds[id].client = c.client
 		default:
 			n.effects = append(n.effects, Effect{Kind: Promise, ID: answer, Client: c.client})
 		}
@@ -120,8 +120,8 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	return id, true, nil
 }
 
-// consented goes on with an ADDJOB when its claim is decided.
-func (n *Node) consented(a *Add, id store.ID, o Outcome) (answer store.ID, wait bool, err error) {
+// addDecided goes on with an ADDJOB when its claim is decided.
+func (n *Node) addDecided(a *Add, id store.ID, o Result) (answer store.ID, wait bool, err error) {
 	if err := o.Err(); err != nil {
 		n.Stats.Refused++
 		return answer, false, err
@@ -147,7 +147,7 @@ func (n *Node) consented(a *Add, id store.ID, o Outcome) (answer store.ID, wait 
 }
 
 // unclaimAdd frees the lock that was claimed for a job that isn't added after all.
-func (n *Node) unclaimAdd(a *Add, id *store.ID, o *Outcome) {
+func (n *Node) unclaimAdd(a *Add, id *store.ID, o *Result) {
 	if o.Kind == Granted {
 		n.nameClaim(a)
 		n.freeName(n.scratch.lock, id, o.Token)
@@ -160,12 +160,12 @@ func (n *Node) knownHeld(name []byte) bool {
 	return l != nil && n.holds(l)
 }
 
-// abandonClaim ends an ADDJOB whose client has gone while its lock was claimed.
-func (n *Node) abandonClaim(id *store.ID) bool {
-	c := n.consents.adds[*id]
+// abandonUniqueAdd ends an ADDJOB whose client has gone while its lock was claimed.
+func (n *Node) abandonUniqueAdd(id *store.ID) bool {
+	c := n.uniqueMesh.adds[*id]
 	if c != nil {
-		delete(n.consents.adds, *id)
-		n.AbandonClaim(c.claim)
+		delete(n.uniqueMesh.adds, *id)
+		n.AbandonAcquisition(c.claim)
 	}
 	return c != nil
 }
@@ -203,15 +203,15 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 		// One at a time: they would take the votes from each other.
 		n.later(j, u.ConflictDelay()+n.below(putOffMS))
 		return false
-	case n.rests(name):
+	case n.isBackedOff(name):
 		n.waitOut(j, string(name))
 		return false
 	}
-	var now *Outcome
-	var claim *Claim
-	now, claim = n.claimLock(jobLock{
+	var now *Result
+	var claim *Acquisition
+	now, claim = n.acquireForJob(jobLock{
 		name: name, job: id, lease: lease, outlives: window, putOff: true, any: u.Has(store.UniqueAny),
-	}, func(o Outcome) {
+	}, func(o Result) {
 		j := n.store.Lookup(&id)
 		if j != nil && n.putOff(j) && j.State == store.StateActive && n.named(j, store.LockWait, name) {
 			if o.Kind == NoQuorum {
@@ -233,24 +233,24 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 
 // giveBack frees a waiting lock that came too late for its job. Another node may have got
 // it for the job before, which is done since: a window lasts all the same.
-func (n *Node) giveBack(name []byte, id *store.ID, window bool, o *Outcome) {
+func (n *Node) giveBack(name []byte, id *store.ID, window bool, o *Result) {
 	switch {
 	case !window:
 		n.freeName(name, id, o.Token)
 	case !o.Kept:
-		n.retreat(name, holder{id: *id}, o.Token, n.allPeers())
+		n.rollBack(name, holder{id: *id}, o.Token, n.allPeers())
 	}
 }
 
 // claimedAgain goes on with a job that was put off when its claim is decided. True
 // where it may be queued.
-func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
+func (n *Node) claimedAgain(j *store.Job, o *Result, nack bool) bool {
 	u := j.Unique()
 	name := string(n.lockName(j, u, store.LockWait))
 	if o.Kind == Granted {
 		u.SetWait(o.Token)
 		u.Clear(store.UniquePending)
-		delete(n.consents.rests, name)
+		delete(n.uniqueMesh.backoffs, name)
 	}
 	left := delayFrom(j, n.now)
 	switch {
@@ -265,7 +265,7 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 			j.Flags |= store.FlagQueuedOnce // as far as is known: others may have a majority
 		}
 		if o.isSplit() {
-			n.giveRest(name, o)
+			n.backOff(name, o)
 		}
 		n.waitOut(j, name)
 	case left > 0:
@@ -288,8 +288,8 @@ func (n *Node) claimedAgain(j *store.Job, o *Outcome, nack bool) bool {
 // votes do so, too, but not all at the same moment.
 func (n *Node) waitOut(j *store.Job, name string) {
 	span := putOffMS/2 + n.below(putOffMS)
-	if r := n.consents.rests[name]; r != nil {
-		span += max(r.until-n.steady(), 0)
+	if r := n.uniqueMesh.backoffs[name]; r != nil {
+		span += max(r.until-n.monotonic(), 0)
 	}
 	n.waitFor(j, span)
 }
@@ -345,18 +345,18 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		return claimAsked
 	}
 	key, queue, id := string(name), string(j.Queue.NameBytes()), j.ID
-	if _, asked := n.consents.runs[key]; asked {
+	if _, asked := n.uniqueMesh.runs[key]; asked {
 		n.store.HoldBack(j, u)
 		return claimRefused
 	}
 	if !u.Has(store.UniqueAny) && !n.quorate(name) {
-		if _, yes := n.consents.apart[queue]; !yes {
-			n.consents.apart[queue] = struct{}{}
-			n.consents.away = append(n.consents.away, queue)
+		if _, yes := n.uniqueMesh.apart[queue]; !yes {
+			n.uniqueMesh.apart[queue] = struct{}{}
+			n.uniqueMesh.away = append(n.uniqueMesh.away, queue)
 		}
 		return claimApart
 	}
-	if n.consents.asked[queue].jobs >= max(1, int(n.waitersOf(j.Queue))) {
+	if n.uniqueMesh.asked[queue].jobs >= max(1, int(n.waitersOf(j.Queue))) {
 		if n.awaitsAnswer(queue) {
 			return claimAsked
 		}
@@ -365,22 +365,22 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	// A claim that is decided at once is followed below, not in its callback: the callback
 	// serves clients, and clients are being served already. A client counts its time from when
 	// it gets the job, so the lease is longer by the time that the asking may take.
-	freed, began := n.store.Freed(), n.steady()
-	now, _ := n.claimLock(jobLock{
+	freed, began := n.store.Freed(), n.monotonic()
+	now, _ := n.acquireForJob(jobLock{
 		name: name, job: id, lease: n.runLease(j, u) + 2*ClaimTimeoutMS, usable: 2 * ClaimTimeoutMS, any: u.Has(store.UniqueAny),
-	}, func(o Outcome) {
-		delete(n.consents.runs, key)
+	}, func(o Result) {
+		delete(n.uniqueMesh.runs, key)
 		n.askFor(queue, -1)
 		o.Began = cmp.Or(o.Began, began)
 		n.runDecided(key, &id, o)
-		n.store.WakeLanes([]byte(key)) // others may wait in its lane for what it has become
+		n.store.WakeKeyQueues([]byte(key)) // others may wait in its per-key queue for what it has become
 		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != Aborted {
 			n.serve(q)
 		}
 		n.answered(n.waits[queue])
 	})
 	if now == nil {
-		n.consents.runs[key] = id
+		n.uniqueMesh.runs[key] = id
 		n.askFor(queue, 1)
 	}
 	if n.store.Freed() != freed {
@@ -403,26 +403,26 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		n.busy(j, u)
 	default:
 		n.store.HoldBack(j, u)
-		n.giveRest(key, now)
+		n.backOff(key, now)
 	}
 	return claimRefused
 }
 
 // askFor counts a claim for the run of one of a queue's jobs: 1, it begins, or -1, it is decided.
 func (n *Node) askFor(queue string, by int) {
-	a := n.consents.asked[queue]
+	a := n.uniqueMesh.asked[queue]
 	if a.jobs == 0 || by < 0 {
-		a.since = n.steady()
+		a.since = n.monotonic()
 	}
 	if a.jobs += by; a.jobs == 0 {
-		delete(n.consents.asked, queue)
+		delete(n.uniqueMesh.asked, queue)
 		return
 	}
-	n.consents.asked[queue] = a
+	n.uniqueMesh.asked[queue] = a
 }
 
 // isSlow says of the claims for a queue whether their answers take long.
-func (n *Node) isSlow(a askedRuns) bool { return n.steady()-a.since >= claimResendMS }
+func (n *Node) isSlow(a askedRuns) bool { return n.monotonic()-a.since >= claimResendMS }
 
 // awaitsAnswer says whether the jobs of a queue wait in their order until it is known whether
 // the client gets the one that is asked for. Not where the answers take long, as with nodes that
@@ -430,11 +430,11 @@ func (n *Node) isSlow(a askedRuns) bool { return n.steady()-a.since >= claimRese
 // wait behind many that can't have it, each of which is asked for as long as [ClaimTimeoutMS].
 // Then those are found behind the others ([Node.beyond]).
 func (n *Node) awaitsAnswer(queue string) bool {
-	a := n.consents.asked[queue]
+	a := n.uniqueMesh.asked[queue]
 	if n.isSlow(a) {
 		return false
 	}
-	n.lookAfter(&n.consents.looks, queue, claimResendMS)
+	n.lookAfter(&n.uniqueMesh.looks, queue, claimResendMS)
 	return true
 }
 
@@ -443,7 +443,7 @@ func (n *Node) awaitsAnswer(queue string) bool {
 // however many they are; where this call has passed over enough the next tick goes on.
 func (n *Node) beyond(q *store.Queue, apart bool) *store.Job {
 	name := string(q.NameBytes())
-	at, _ := n.consents.past.get(name)
+	at, _ := n.uniqueMesh.past.get(name)
 	j := q.Head
 	if last := n.store.Lookup(&at.job); last != nil && last.Queue == q && last.Place == store.InWaiting && at.apart == apart {
 		j = last.Next
@@ -454,7 +454,7 @@ func (n *Node) beyond(q *store.Queue, apart bool) *store.Job {
 		n.passes--
 	}
 	if n.passes < was {
-		n.consents.past.add(name, at, n.now)
+		n.uniqueMesh.past.add(name, at, n.now)
 	}
 	if j != nil && n.passes == 0 {
 		n.serveLater(q)
@@ -474,12 +474,12 @@ func (n *Node) passedOver(j *store.Job, apart bool) bool {
 
 // passOver has a job be one of those behind which [Node.beyond] looks.
 func (n *Node) passOver(j *store.Job, apart bool) {
-	n.consents.past.add(string(j.Queue.NameBytes()), past{job: j.ID, apart: apart}, n.now)
+	n.uniqueMesh.past.add(string(j.Queue.NameBytes()), past{job: j.ID, apart: apart}, n.now)
 }
 
 // notPast has a job that comes into the waiting list be found where it is before others that are passed over.
 func (n *Node) notPast(j *store.Job) {
-	n.consents.past.stopAt(n, j, func(at past) bool { return n.passedOver(j, at.apart) })
+	n.uniqueMesh.past.stopAt(n, j, func(at past) bool { return n.passedOver(j, at.apart) })
 	for _, p := range n.mesh.order {
 		p.past.stopAt(n, j, func(past) bool { return !n.fits(p, j) })
 	}
@@ -488,7 +488,7 @@ func (n *Node) notPast(j *store.Job) {
 // tickApart serves those who wait for jobs that weren't asked for for want of a majority, once
 // there is one; of very many queues some with each tick.
 func (n *Node) tickApart() {
-	switch c := &n.consents; {
+	switch c := &n.uniqueMesh; {
 	case len(c.apart) == 0:
 	case !n.alone() && !n.quorate(nil):
 		n.wake = min(n.wake, n.now+apartLookMS)
@@ -505,8 +505,8 @@ func (n *Node) tickApart() {
 
 // tickLooks serves those who wait for queues whose next jobs have waited for an answer by now.
 func (n *Node) tickLooks() {
-	n.tickAgenda(&n.consents.looks, func(name string) int {
-		if q := n.store.Queue([]byte(name)); q != nil && n.consents.asked[name].jobs > 0 {
+	n.tickAgenda(&n.uniqueMesh.looks, func(name string) int {
+		if q := n.store.Queue([]byte(name)); q != nil && n.uniqueMesh.asked[name].jobs > 0 {
 			n.serveLater(q)
 		}
 		return 0
@@ -522,13 +522,13 @@ func (n *Node) mereVote(u store.Unique, l *store.Lock) bool {
 
 // isBusy says of the end of a claim for a job's run whether another has the key for certain,
 // and the job doesn't wait for it.
-func (o *Outcome) isBusy(id *store.ID, u store.Unique) bool {
+func (o *Result) isBusy(id *store.ID, u store.Unique) bool {
 	return o.Kind == Conflict && o.Most && o.Job != *id && u.Busy() != store.BusyWait
 }
 
 // hasRun notes that a job has the lock of its run.
 func (n *Node) hasRun(j *store.Job, u store.Unique, name string, token uint64) {
-	delete(n.consents.rests, name)
+	delete(n.uniqueMesh.backoffs, name)
 	n.lost.remove(j.ID)
 	u.SetRun(token)
 }
@@ -548,7 +548,7 @@ func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
 }
 
 // runDecided delivers a job whose run was consented to.
-func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
+func (n *Node) runDecided(name string, id *store.ID, o Result) {
 	j := n.store.Lookup(id)
 	here := j != nil && j.State == store.StateQueued && j.ETime > n.now && n.named(j, store.LockRun, []byte(name))
 	switch {
@@ -584,7 +584,7 @@ func (n *Node) runDecided(name string, id *store.ID, o Outcome) {
 	case here && o.isBusy(id, j.Unique()):
 		n.busy(j, j.Unique())
 	default:
-		n.giveRest(name, &o)
+		n.backOff(name, &o)
 	}
 }
 
@@ -599,7 +599,7 @@ func (n *Node) giveUpRun(name []byte, id *store.ID, token uint64) {
 func (n *Node) freeRun(name []byte, id *store.ID, token uint64, flags uint8) {
 	h := holder{id: *id}
 	n.unvote(name, &h, token, flags)
-	n.owe(name, h, token, flags, n.allPeers())
+	n.enqueueUnlock(name, h, token, flags, n.allPeers())
 	n.lockFreed(slices.Clone(name))
 }
 
@@ -643,28 +643,28 @@ func (n *Node) claiming(name string, id *store.ID) bool {
 	return false
 }
 
-// giveRest has a key that can't be had not be asked for, for a while. o is what came of a
+// backOff has a key that can't be had not be asked for, for a while. o is what came of a
 // claim for it, or nil. A claim that took long gets the longest rest, so that those that
 // weren't asked for meanwhile have their turn.
 //
 // Where several nodes claim a key at a time, and none gets enough votes, each rests for longer
 // each time, until one asks alone. So that doesn't begin anew when the key becomes free.
-func (n *Node) giveRest(name string, o *Outcome) {
-	r := n.consents.rests[name]
+func (n *Node) backOff(name string, o *Result) {
+	r := n.uniqueMesh.backoffs[name]
 	if r == nil {
-		r = &rest{}
-		n.consents.rests[name] = r
+		r = &backoff{}
+		n.uniqueMesh.backoffs[name] = r
 	}
-	now := n.steady()
-	span := min(int64(restFirstMS)<<min(r.tries, 10), restLastMS)
+	now := n.monotonic()
+	span := min(int64(backoffFirstMS)<<min(r.tries, 10), backoffLastMS)
 	switch r.tries++; {
 	case o == nil:
 	case o.isSplit():
-		r.splits, r.split = r.splits+1, max(now-o.Began, restFirstMS)
+		r.splits, r.split = r.splits+1, max(now-o.Began, backoffFirstMS)
 	case o.Kind == Conflict:
 		r.splits = max(r.splits-1, 0)
 	case o.Began > 0 && now-o.Began >= claimResendMS:
-		span = restLastMS
+		span = backoffLastMS
 	}
 	span = max(span, r.afterSplit())
 	span += n.below(span)
@@ -673,35 +673,35 @@ func (n *Node) giveRest(name string, o *Outcome) {
 }
 
 // afterSplit is how long a key rests at least after the votes were split, ms.
-func (r *rest) afterSplit() int64 {
+func (r *backoff) afterSplit() int64 {
 	if r.splits == 0 {
 		return 0
 	}
-	return min(r.split<<min(r.splits-1, 10), restSplitMS)
+	return min(r.split<<min(r.splits-1, 10), backoffSplitMS)
 }
 
-// rests says whether a key isn't to be asked for now: it was refused just before,
+// isBackedOff says whether a key isn't to be asked for now: it was refused just before,
 // or the answers aren't in.
-func (n *Node) rests(name []byte) bool {
-	if len(n.consents.runs)+len(n.consents.rests) == 0 {
+func (n *Node) isBackedOff(name []byte) bool {
+	if len(n.uniqueMesh.runs)+len(n.uniqueMesh.backoffs) == 0 {
 		return false
 	}
-	if _, yes := n.consents.runs[string(name)]; yes {
+	if _, yes := n.uniqueMesh.runs[string(name)]; yes {
 		return true
 	}
-	r := n.consents.rests[string(name)]
-	return r != nil && r.until > n.steady()
+	r := n.uniqueMesh.backoffs[string(name)]
+	return r != nil && r.until > n.monotonic()
 }
 
-// rouse ends that: the key may be free.
-func (n *Node) rouse(name []byte) {
-	r := n.consents.rests[string(name)]
+// resetBackoff ends that: the key may be free.
+func (n *Node) resetBackoff(name []byte) {
+	r := n.uniqueMesh.backoffs[string(name)]
 	if r == nil {
 		return
 	}
 	r.tries = 0
 	if span := r.afterSplit(); span > 0 {
-		now := n.steady()
+		now := n.monotonic()
 		at := now + n.below(span)
 		if r.until > now {
 			at = min(at, r.until)
@@ -711,38 +711,38 @@ func (n *Node) rouse(name []byte) {
 		return
 	}
 	r.until, r.over = 0, true
-	n.store.WakeLanes(name)
+	n.store.WakeKeyQueues(name)
 }
 
-// restOver looks again, where a deadline was that of a rest; what isn't asked for
+// backoffOver looks again, where a deadline was that of a rest; what isn't asked for
 // for a while after it is forgotten. True: it may be asked for again.
-func (n *Node) restOver(name []byte) (woken bool) {
-	r := n.consents.rests[string(name)]
-	now := n.steady()
+func (n *Node) backoffOver(name []byte) (woken bool) {
+	r := n.uniqueMesh.backoffs[string(name)]
+	now := n.monotonic()
 	switch {
 	case r == nil:
 	case r.until > now:
 		n.await(name, r.until)
 	case !r.over:
 		r.over = true
-		n.store.WakeLanes(name)
-		n.await(name, now+restKeptMS)
+		n.store.WakeKeyQueues(name)
+		n.await(name, now+backoffKeptMS)
 		return true
-	case now-r.until >= restKeptMS:
-		delete(n.consents.rests, string(name))
+	case now-r.until >= backoffKeptMS:
+		delete(n.uniqueMesh.backoffs, string(name))
 	default:
-		n.await(name, r.until+restKeptMS)
+		n.await(name, r.until+backoffKeptMS)
 	}
 	return false
 }
 
 // Asks says whether answers are awaited for any job.
-func (n *Node) Asks() bool { return len(n.consents.runs) > 0 }
+func (n *Node) Asks() bool { return len(n.uniqueMesh.runs) > 0 }
 
 // Asking says whether a job of one of the queues may be had when other nodes have
 // answered: who doesn't want to wait waits for that alone ([Node.WaitForAnswers]).
 func (n *Node) Asking(names [][]byte) bool {
-	return slices.ContainsFunc(names, func(name []byte) bool { return n.consents.asked[string(name)].jobs > 0 })
+	return slices.ContainsFunc(names, func(name []byte) bool { return n.uniqueMesh.asked[string(name)].jobs > 0 })
 }
 
 // --- locks that are had --------------------------------------------------------
@@ -775,7 +775,7 @@ func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease 
 	name := slices.Clone(n.lockName(j, u, space))
 	asks := contested || lease > 0 || !u.Has(hasFlag(space))
 	id, want := j.ID, jobLock{name: name, job: j.ID, lease: lease, any: u.Has(store.UniqueAny)}
-	now, _ := n.claimLock(want, func(o Outcome) {
+	now, _ := n.acquireForJob(want, func(o Result) {
 		end := n.renewed(&id, space, want.name, &o)
 		if j := n.store.Lookup(&id); j != nil && (end == nil || end == ErrLockLost) {
 			n.log(LogState, j)
@@ -808,7 +808,7 @@ func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease 
 var errContested = errors.New("contested")
 
 // renewed notes what became of a claim that renews a job's lock.
-func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome) error {
+func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Result) error {
 	if space == store.LockWait {
 		n.leaseBegun(id, o)
 	}
@@ -819,7 +819,7 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Outcome)
 		case o.Kind != Granted || !done && j.Unique() != nil && j.Unique().Has(hasFlag(space)):
 		case space == store.LockRun && !done:
 			n.giveUpRun(name, id, o.Token) // it was extended for a client who got it elsewhere
-		case space == store.LockWait && j == nil && id.AtMostOnce() && !n.graves.has(id):
+		case space == store.LockWait && j == nil && id.AtMostOnce() && !n.tombstones.has(id):
 			// It was handed over meanwhile, and took its lock along.
 		case j == nil && n.livesAway(id):
 			// Its queue went to another database meanwhile. The others keep the key for it.
@@ -881,14 +881,14 @@ func (n *Node) freeName(name []byte, id *store.ID, token uint64) {
 		return
 	}
 	if token > 0 {
-		n.owe(name, holder{id: *id}, token, 0, n.allPeers())
+		n.enqueueUnlock(name, holder{id: *id}, token, 0, n.allPeers())
 	}
 	n.lockFreed(slices.Clone(name))
 }
 
-// entrust leaves a job's locks to the other nodes that hold it: here it is about
+// delegate leaves a job's locks to the other nodes that hold it: here it is about
 // to be forgotten, and lives on.
-func (n *Node) entrust(j *store.Job) {
+func (n *Node) delegate(j *store.Job) {
 	u := j.Unique()
 	if u == nil {
 		return
@@ -900,7 +900,7 @@ func (n *Node) entrust(j *store.Job) {
 		}
 	}
 	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
-	n.entrusted.add(j.ID)
+	n.delegated.add(j.ID)
 }
 
 // endFresh frees a job's locks, but for votes that its holder has had extended since: at
@@ -917,12 +917,12 @@ func (n *Node) endFresh(j *store.Job) {
 		name := slices.Clone(n.lockName(j, u, space))
 		token := lockToken(u, space)
 		u.Clear(hasFlag(space))
-		if l := n.liveLock(name); l != nil && l.Job == j.ID && l.Flags&lockKept != 0 {
+		if l := n.liveLock(name); l != nil && l.Job == j.ID && l.Flags&lockRenewed != 0 {
 			n.setFlags(l, l.Flags|lockForeign)
 			n.logLock(l)
 			continue
 		}
-		n.retreat(name, holder{id: j.ID}, token, n.allPeers())
+		n.rollBack(name, holder{id: j.ID}, token, n.allPeers())
 	}
 }
 
@@ -954,8 +954,8 @@ func (n *Node) bound(l *store.Lock, lease int64) {
 	n.noteLock(l)
 }
 
-// entrustRun leaves a job's run lock to another node, where its client works on.
-func (n *Node) entrustRun(j *store.Job) {
+// delegateRun leaves a job's run lock to another node, where its client works on.
+func (n *Node) delegateRun(j *store.Job) {
 	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) && !n.alone() {
 		if l := n.store.Lock(n.lockName(j, u, store.LockRun)); l != nil && l.Job == j.ID && !ended(l) {
 			n.boundRun(l, j, u)
@@ -966,22 +966,22 @@ func (n *Node) entrustRun(j *store.Job) {
 	}
 }
 
-// lapse ends the run of a job whose retry time is over, as far as this node knows:
+// expireRun ends the run of a job whose retry time is over, as far as this node knows:
 // its client may have said WORKING to another, and that one's word be lost or late.
 // So a lock that was extended is left to its lease, here and at the other nodes.
-func (n *Node) lapse(j *store.Job) {
+func (n *Node) expireRun(j *store.Job) {
 	if !runs(j) || n.alone() || !j.Unique().Has(store.UniqueHasRun) {
 		return
 	}
 	u := j.Unique()
 	name := slices.Clone(n.lockName(j, u, store.LockRun))
 	l := n.liveLock(name)
-	if l != nil && l.Job == j.ID && l.Flags&lockKept != 0 {
-		n.entrustRun(j)
+	if l != nil && l.Job == j.ID && l.Flags&lockRenewed != 0 {
+		n.delegateRun(j)
 		return
 	}
 	u.Clear(store.UniqueHasRun)
-	n.owe(name, holder{id: j.ID}, u.RunToken(), wire.Fresh, n.allPeers())
+	n.enqueueUnlock(name, holder{id: j.ID}, u.RunToken(), wire.Fresh, n.allPeers())
 	if l != nil && l.Job == j.ID && l.Token <= u.RunToken() {
 		n.removeLock(l)
 	}
@@ -1000,8 +1000,8 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 	// This node was away when the run began. Others may have voted for it, and one of them may be handed the
 	// job now. Nobody has the run by so low a token: all say by which one they voted, and for how long yet.
 	if j.Retry > 0 {
-		n.consents.back.add(j.ID, pastRuns{at: n.steady()}, n.now)
-		n.owe(n.lockName(j, j.Unique(), store.LockRun), holder{id: j.ID}, 1, 0, n.allPeers())
+		n.uniqueMesh.back.add(j.ID, pastRuns{at: n.monotonic()}, n.now)
+		n.enqueueUnlock(n.lockName(j, j.Unique(), store.LockRun), holder{id: j.ID}, 1, 0, n.allPeers())
 	}
 }
 
@@ -1047,12 +1047,12 @@ func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
 	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
 		return
 	}
-	past, yes := n.consents.back.get(id)
+	past, yes := n.uniqueMesh.back.get(id)
 	flags := uint8(0)
 	switch {
 	case yes && past.ended == k.Token:
 		return // they were told
-	case yes && past.over(k, n.steady()):
+	case yes && past.over(k, n.monotonic()):
 	case k.Token <= n.ownBefore && n.isOwnToken(k.Token) && n.isQueued(&id):
 		if flags = wire.Fresh; !yes {
 			past.at = math.MinInt64 / 2 // it wasn't given back
@@ -1061,7 +1061,7 @@ func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
 		return
 	}
 	past.ended = k.Token
-	n.consents.back.add(id, past, n.now)
+	n.uniqueMesh.back.add(id, past, n.now)
 	n.freeRun(name, &id, k.Token, flags) // the claim may have come here, too, after the NACK
 }
 
