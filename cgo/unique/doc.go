@@ -3,6 +3,6 @@
 // them in a forked child (rdb_save, aof_rewrite) or on its lazy-free thread
 // (free). They walk memory and touch no Go.
 //
-// The Go side of the same structures is package module/unique; its tests
+// The Go side of the same structures is package module/uniquequeue; its tests
 // compare the two layouts.
 package unique

@@ -1,4 +1,4 @@
-/* A unique queue as it lies in Redis' memory. package module/unique has the
+/* A unique queue as it lies in Redis' memory. package module/uniquequeue has the
  * same structures in Go, and writes them; C only walks and frees. 64 bit. */
 #ifndef JOBMESH_UNIQUE_H
 #define JOBMESH_UNIQUE_H

@@ -13,7 +13,7 @@ import (
 	"jobmesh/lua"
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
-	"jobmesh/module/unique"
+	"jobmesh/module/uniquequeue"
 )
 
 // words are a command's arguments.
@@ -96,7 +96,7 @@ func FuzzParse(f *testing.F) {
 		}
 		if len(w) >= 3 {
 			if start, given, err := parseStart(w, math.MaxInt64); err == nil {
-				require.True(t, start >= 0 && start <= unique.MaxStart && given == (len(w) == 5))
+				require.True(t, start >= 0 && start <= uniquequeue.MaxStart && given == (len(w) == 5))
 			}
 		}
 		if count, one, err := parseCount(w); err == nil {

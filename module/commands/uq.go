@@ -8,7 +8,7 @@ import (
 
 	cunique "jobmesh/cgo/unique"
 	"jobmesh/module/engine"
-	"jobmesh/module/unique"
+	"jobmesh/module/uniquequeue"
 	"jobmesh/rm"
 )
 
@@ -28,12 +28,12 @@ const uniqueEncoding = 1
 // with jobs: a key of their type is a plain value, in any database.
 type uniqueQueues struct {
 	kind   *rm.DataType
-	queues *unique.Queues
+	queues *uniquequeue.Queues
 	effect struct{ push, pop rm.Effect }
 }
 
 func newUniqueQueues() *uniqueQueues {
-	u := &uniqueQueues{queues: unique.New(rm.Memory{})}
+	u := &uniqueQueues{queues: uniquequeue.New(rm.Memory{})}
 	u.kind = &rm.DataType{
 		Name:    "jobmesh-u",
 		Version: uniqueEncoding,
@@ -46,7 +46,7 @@ func newUniqueQueues() *uniqueQueues {
 			return unsafe.Pointer(q), err
 		},
 		Copy: func(value unsafe.Pointer) unsafe.Pointer {
-			return unsafe.Pointer(u.queues.Copy((*unique.Queue)(value)))
+			return unsafe.Pointer(u.queues.Copy((*uniquequeue.Queue)(value)))
 		},
 	}
 	return u
@@ -93,9 +93,9 @@ func (u *uniqueQueues) commands() []rm.Command {
 }
 
 // held is the queue in the command's key, nil where there is none.
-func held(c *rm.Ctx) (*unique.Queue, error) {
+func held(c *rm.Ctx) (*uniquequeue.Queue, error) {
 	value, err := c.Held()
-	return (*unique.Queue)(value), err
+	return (*uniquequeue.Queue)(value), err
 }
 
 // logPop replicates that one item was taken; where nobody listens it only counts
@@ -112,11 +112,11 @@ func (u *uniqueQueues) logPop(c *rm.Ctx, queue []byte) {
 func parseStart(c args, now int64) (start int64, given bool, err error) {
 	switch {
 	case c.NArgs() == 3:
-		return min(max(now/1000, 0), unique.MaxStart), false, nil
+		return min(max(now/1000, 0), uniquequeue.MaxStart), false, nil
 	case c.NArgs() != 5 || !is(c.Arg(3), "AT"):
 		return 0, false, errSyntax
 	}
-	start, ok := between(c.Arg(4), 0, unique.MaxStart)
+	start, ok := between(c.Arg(4), 0, uniquequeue.MaxStart)
 	if !ok {
 		return 0, false, errAt
 	}
@@ -130,7 +130,7 @@ func (u *uniqueQueues) push(c *rm.Ctx) {
 		return
 	}
 	item := c.Arg(2)
-	if len(item) > unique.MaxItem {
+	if len(item) > uniquequeue.MaxItem {
 		fail(c, errItem)
 		return
 	}
@@ -185,7 +185,7 @@ func parseCount(c args) (count uint64, one bool, err error) {
 
 // some begins what UQ.POP and UQ.PEEK share: the queue, nil where all is
 // answered, and how many items the reply has.
-func some(c *rm.Ctx) (*unique.Queue, uint64) {
+func some(c *rm.Ctx) (*uniquequeue.Queue, uint64) {
 	n, one, err := parseCount(c)
 	if err != nil {
 		fail(c, err)
@@ -207,20 +207,20 @@ func some(c *rm.Ctx) (*unique.Queue, uint64) {
 	return q, n
 }
 
-func putItem(c *rm.Ctx, i *unique.Item) {
+func putItem(c *rm.Ctx, i *uniquequeue.Item) {
 	c.Array(2)
 	c.Bulk(i.Bytes())
 	c.Int(i.Start())
 }
 
 // take takes an item out; what was answered may point into it.
-func (u *uniqueQueues) take(c *rm.Ctx, q *unique.Queue, i *unique.Item) {
+func (u *uniqueQueues) take(c *rm.Ctx, q *uniquequeue.Queue, i *uniquequeue.Item) {
 	u.queues.Take(q, i)
 	c.Free(unsafe.Pointer(i), i.Size())
 }
 
 // changed ends a command that took items out: an empty queue is no key.
-func changed(c *rm.Ctx, q *unique.Queue, key rm.String) {
+func changed(c *rm.Ctx, q *uniquequeue.Queue, key rm.String) {
 	if q.Len() == 0 {
 		c.Remove(key)
 	} else {
@@ -285,7 +285,7 @@ func (u *uniqueQueues) blockingPop(c *rm.Ctx) {
 		if i > 1 {
 			var value unsafe.Pointer
 			value, err = u.kind.Value(c, c.ArgString(i))
-			q = (*unique.Queue)(value)
+			q = (*uniquequeue.Queue)(value)
 		}
 		if err != nil {
 			fail(c, err)
@@ -315,7 +315,7 @@ func (u *uniqueQueues) ready(c *rm.Ctx) bool {
 	return true
 }
 
-func (u *uniqueQueues) serve(c *rm.Ctx, q *unique.Queue, key rm.String, name []byte) {
+func (u *uniqueQueues) serve(c *rm.Ctx, q *uniquequeue.Queue, key rm.String, name []byte) {
 	i := q.Front()
 	c.Array(3)
 	c.Bulk(name)

@@ -50,7 +50,7 @@
 //   - dependencies.go: jobs that wait for others; outcome.go: what follows for them from a job's
 //     end; release.go: the release of deferred ones;
 //   - lock.go: the table of locks; acquisition.go: asking for one, round.go: asking all nodes
-//     once, vote.go: giving a vote, raised.go: what it goes back to, votes.go: what is remembered of votes, pending unlock.go: votes that are to be taken back; claimsync.go:
+//     once, vote.go: giving a vote, raised.go: what it goes back to, votes.go: what is remembered of votes, unlock.go: votes that are to be taken back; claimsync.go:
 //     what a node asks the others that may have lost votes it gave, dispute.go: of which of
 //     them it hears different things; orphan.go: votes that stand for nothing any more;
 //     begin.go: leases that begin when a job is due;

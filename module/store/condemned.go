@@ -3,6 +3,8 @@ package store
 import (
 	"math"
 	"unsafe"
+
+	"jobmesh/module/table"
 )
 
 // Condemning gives up all queues at once, though only their keys' owner can remove the
@@ -13,7 +15,7 @@ import (
 
 // condemned is a table of queues that were condemned together.
 type condemned struct {
-	table
+	table.Table
 	flushes uint32 // that of its queues
 	db      int32  // where their keys are
 	cursor  uint64
@@ -28,10 +30,10 @@ func (s *Store) Flushes() unsafe.Pointer { return unsafe.Pointer(s.flushes) }
 // Condemn gives up all attached queues and their jobs. It takes time for the tables'
 // segments only.
 func (s *Store) Condemn() {
-	if s.queues.len > 0 {
-		s.condemned = append(s.condemned, &condemned{table: s.queues, flushes: *s.flushes})
+	if s.queues.Len > 0 {
+		s.condemned = append(s.condemned, &condemned{Table: s.queues, flushes: *s.flushes})
 	} else {
-		s.queues.drop()
+		s.queues.Drop()
 	}
 	*s.flushes++
 	s.forget()
@@ -44,10 +46,10 @@ func (s *Store) CondemnEmpty(q *Queue) {
 	c := s.condemnedWith(0)
 	if c == nil {
 		c = &condemned{}
-		c.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
+		c.Init(s.alloc, func(e *table.Entry) uint64 { return queueOf(e).hash })
 		s.condemned = append(s.condemned, c)
 	}
-	c.insert(&q.entry, q.hash)
+	c.Insert(&q.Entry, q.hash)
 }
 
 func (s *Store) condemnedWith(flushes uint32) *condemned {
@@ -79,8 +81,8 @@ func (s *Store) AnyCondemned() bool {
 func (s *Store) NextCondemned(list []*Queue, most int) []*Queue {
 	for _, c := range s.condemned {
 		for c.db == 0 && len(list) < most {
-			var e *entry
-			for e, c.cursor = c.scan(c.cursor); e != nil; e = e.next {
+			var e *table.Entry
+			for e, c.cursor = c.Scan(c.cursor); e != nil; e = e.Next {
 				list = append(list, queueOf(e))
 			}
 			if c.cursor == 0 {
@@ -97,8 +99,8 @@ func (s *Store) ScheduleFreeCondemned(q *Queue) {
 		if c.flushes != q.flushes || !c.has(q) {
 			continue
 		}
-		if c.remove(&q.entry, q.hash); c.len == 0 {
-			c.drop()
+		if c.Remove(&q.Entry, q.hash); c.Len == 0 {
+			c.Drop()
 			s.condemned = append(s.condemned[:i], s.condemned[i+1:]...)
 		}
 		break
@@ -108,8 +110,8 @@ func (s *Store) ScheduleFreeCondemned(q *Queue) {
 }
 
 func (c *condemned) has(q *Queue) bool {
-	for e := c.first(q.hash); e != nil; e = e.next {
-		if e == &q.entry {
+	for e := c.First(q.hash); e != nil; e = e.Next {
+		if e == &q.Entry {
 			return true
 		}
 	}
@@ -135,7 +137,7 @@ func (s *Store) ForgetCondemned(db int) {
 	kept := s.condemned[:0]
 	for _, c := range s.condemned {
 		if db < 0 || int(c.db) == db {
-			c.drop()
+			c.Drop()
 		} else {
 			kept = append(kept, c)
 		}

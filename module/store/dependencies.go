@@ -6,6 +6,8 @@ import (
 	"iter"
 	"math/bits"
 	"unsafe"
+
+	"jobmesh/module/table"
 )
 
 // Flags of a family.
@@ -129,26 +131,26 @@ func (f *Family) Value() []byte {
 // are found among very many; both are in order, the oldest first. The one needn't be
 // known. Dependents and edges aren't saved: they follow from what the jobs' extras say.
 type Dependents struct {
-	entry                  // chain in the table of lists of dependents
-	next, prev *Dependents // neighbours in the list of all
-	ID         ID
-	head, tail *Edge
-	last       *Edge // of those that Blocked counts
-	Len        uint64
-	Blocked    uint64 // those that the one blocks, or did before it was released to come last
-	walk       *Edge  // the next for [Dependents.Walk], which is over where Blocked doesn't count it
-	walking    bool   // it has begun
-	near       *Edge  // the one that was tied last, or is beside where that one was
-	rungs      *[rungLevels]*rung
+	table.Entry             // chain in the table of lists of dependents
+	next, prev  *Dependents // neighbours in the list of all
+	ID          ID
+	head, tail  *Edge
+	last        *Edge // of those that Blocked counts
+	Len         uint64
+	Blocked     uint64 // those that the one blocks, or did before it was released to come last
+	walk        *Edge  // the next for [Dependents.Walk], which is over where Blocked doesn't count it
+	walking     bool   // it has begun
+	near        *Edge  // the one that was tied last, or is beside where that one was
+	rungs       *[rungLevels]*rung
 }
 
 // Edge is one of a list of dependents.
 type Edge struct {
-	entry      // chain in the table of edges
-	knot       *Dependents
-	next, prev *Edge
-	Job        ID     // that waits
-	ctime      uint64 // when it was created, ns; and edgeBlocked
+	table.Entry // chain in the table of edges
+	knot        *Dependents
+	next, prev  *Edge
+	Job         ID     // that waits
+	ctime       uint64 // when it was created, ns; and edgeBlocked
 }
 
 // rung is a edge's place on one level above the list of all. Each level leads past most edges:
@@ -176,10 +178,10 @@ func (t *Edge) created() uint64 { return t.ctime &^ tieBlocked }
 
 // lists of dependents are all there is of families beside the jobs.
 type knots struct {
-	table, ties table
-	all         *Dependents
-	graves      []*Dependents // lists of lists of dependents to be freed
-	lost        []Lost
+	parents, edges table.Table
+	all            *Dependents
+	graves         []*Dependents // lists of lists of dependents to be freed
+	lost           []Lost
 }
 
 const (
@@ -189,13 +191,13 @@ const (
 	rungsSize = int(unsafe.Sizeof([rungLevels]*rung{}))
 )
 
-func dependentsOf(e *entry) *Dependents { return (*Dependents)(unsafe.Pointer(e)) }
-func edgeOf(e *entry) *Edge             { return (*Edge)(unsafe.Pointer(e)) }
+func dependentsOf(e *table.Entry) *Dependents { return (*Dependents)(unsafe.Pointer(e)) }
+func edgeOf(e *table.Entry) *Edge             { return (*Edge)(unsafe.Pointer(e)) }
 
 // initDependents makes the tables, when the first family does.
 func (s *Store) initDependents() {
-	s.knots.table.init(s.alloc, func(e *entry) uint64 { return dependentsOf(e).ID.hash(s.keys.id) })
-	s.knots.ties.init(s.alloc, func(e *entry) uint64 {
+	s.knots.parents.Init(s.alloc, func(e *table.Entry) uint64 { return dependentsOf(e).ID.hash(s.keys.id) })
+	s.knots.edges.Init(s.alloc, func(e *table.Entry) uint64 {
 		t := edgeOf(e)
 		return s.hashEdge(&t.knot.ID, &t.Job)
 	})
@@ -207,10 +209,10 @@ func (s *Store) hashEdge(parent, child *ID) uint64 {
 
 // Dependents finds the jobs that are tied to one; nil where there are none.
 func (s *Store) Dependents(id *ID) *Dependents {
-	if s.knots.table.len == 0 {
+	if s.knots.parents.Len == 0 {
 		return nil
 	}
-	for e := s.knots.table.first(id.hash(s.keys.id)); e != nil; e = e.next {
+	for e := s.knots.parents.First(id.hash(s.keys.id)); e != nil; e = e.Next {
 		if k := dependentsOf(e); k.ID == *id {
 			return k
 		}
@@ -219,7 +221,7 @@ func (s *Store) Dependents(id *ID) *Dependents {
 }
 
 func (s *Store) findEdge(parent, child *ID) *Edge {
-	for e := s.knots.ties.first(s.hashEdge(parent, child)); e != nil; e = e.next {
+	for e := s.knots.edges.First(s.hashEdge(parent, child)); e != nil; e = e.Next {
 		if t := edgeOf(e); t.Job == *child && t.knot.ID == *parent {
 			return t
 		}
@@ -229,12 +231,12 @@ func (s *Store) findEdge(parent, child *ID) *Edge {
 
 // AddEdge edges a job to another, of which nothing but the ID need be known. Twice is once.
 func (s *Store) AddEdge(parent *ID, child *Job) {
-	if s.knots.ties.len > 0 && s.findEdge(parent, &child.ID) != nil {
+	if s.knots.edges.Len > 0 && s.findEdge(parent, &child.ID) != nil {
 		return
 	}
 	k := s.Dependents(parent)
 	if k == nil {
-		if s.knots.table.segments == nil {
+		if !s.knots.parents.Made() {
 			s.initDependents()
 		}
 		k = (*Dependents)(s.alloc.Alloc(knotSize))
@@ -243,7 +245,7 @@ func (s *Store) AddEdge(parent *ID, child *Job) {
 			k.next.prev = k
 		}
 		s.knots.all = k
-		s.knots.table.insert(&k.entry, k.ID.hash(s.keys.id))
+		s.knots.parents.Insert(&k.Entry, k.ID.hash(s.keys.id))
 	}
 	t := (*Edge)(s.alloc.Alloc(tieSize))
 	*t = Edge{knot: k, Job: child.ID, ctime: child.CTime &^ tieBlocked}
@@ -252,7 +254,7 @@ func (s *Store) AddEdge(parent *ID, child *Job) {
 		k.Blocked++
 	}
 	s.place(k, t)
-	s.knots.ties.insert(&t.entry, s.hashEdge(parent, &child.ID))
+	s.knots.edges.Insert(&t.Entry, s.hashEdge(parent, &child.ID))
 }
 
 // rungsOf is on how many levels a edge is. It follows from a hash that is secret: nobody
@@ -409,14 +411,14 @@ func compareEdges(a, b *Edge) int {
 
 // RemoveEdge undoes Tie; false where there is nothing to undo.
 func (s *Store) RemoveEdge(parent, child *ID) bool {
-	if s.knots.ties.len == 0 {
+	if s.knots.edges.Len == 0 {
 		return false
 	}
 	t := s.findEdge(parent, child)
 	if t == nil {
 		return false
 	}
-	s.knots.ties.remove(&t.entry, s.hashEdge(parent, child))
+	s.knots.edges.Remove(&t.Entry, s.hashEdge(parent, child))
 	k := t.knot
 	s.leaveRungs(k, t)
 	if t.prev != nil {
@@ -453,7 +455,7 @@ func (s *Store) RemoveEdge(parent, child *ID) bool {
 	if k.next != nil {
 		k.next.prev = k.prev
 	}
-	s.knots.table.remove(&k.entry, k.ID.hash(s.keys.id))
+	s.knots.parents.Remove(&k.Entry, k.ID.hash(s.keys.id))
 	s.freeDependents(k)
 	return true
 }
@@ -536,11 +538,11 @@ func (s *Store) After(k *Dependents, id *ID) *Edge {
 func (t *Edge) Next() *Edge { return t.next }
 
 // Edges counts all edges.
-func (s *Store) Edges() uint64 { return s.knots.ties.len }
+func (s *Store) Edges() uint64 { return s.knots.edges.Len }
 
 // removeEdges takes away a job's edges to others, before it is freed.
 func (s *Store) removeEdges(j *Job) {
-	if s.knots.ties.len == 0 {
+	if s.knots.edges.Len == 0 {
 		return
 	}
 	f, _ := j.Family()
@@ -590,7 +592,7 @@ func (s *Store) TakeLost() []Lost {
 
 // onFreed notes that a buried job goes, where others wait for it.
 func (s *Store) onFreed(j *Job) {
-	if s.knots.ties.len == 0 {
+	if s.knots.edges.Len == 0 {
 		return
 	}
 	f, _ := j.Family()
@@ -612,9 +614,9 @@ func (s *Store) DropEdges() {
 		s.knots.all = nil
 	}
 	s.knots.lost = nil
-	s.knots.table.drop()
-	s.knots.ties.drop()
-	s.knots.table, s.knots.ties = table{}, table{}
+	s.knots.parents.Drop()
+	s.knots.edges.Drop()
+	s.knots.parents, s.knots.edges = table.Table{}, table.Table{}
 }
 
 // reapEdges frees up to n edges that were dropped, and says how many more it could have.

@@ -283,7 +283,7 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 	if j.Place != InHeld && j.Flags&FlagIndexed != 0 {
 		l.skipNodeOf(j).job = k
 	}
-	s.jobs.replace(&j.entry, &k.entry, j.ID.hash(s.keys.id))
+	s.jobs.Replace(&j.Entry, &k.Entry, j.ID.hash(s.keys.id))
 	q.Bytes += uint64(k.Size() - j.Size())
 	s.FreeJob(j)
 	return k

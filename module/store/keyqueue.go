@@ -3,6 +3,8 @@ package store
 import (
 	"crypto/sha256"
 	"unsafe"
+
+	"jobmesh/module/table"
 )
 
 // KeyQueue is the line of a queue's waiting jobs that may only be worked on one at a
@@ -13,26 +15,26 @@ import (
 // queue's name, so that renaming a queue leaves its per-key queues alone. Where the scope is
 // the mesh a [ring] follows the name.
 type KeyQueue struct {
-	entry                // chain in the table of per-key queues
-	Next, Prev *KeyQueue // neighbours in the list of its queue
-	Queue      *Queue
-	hash       uint64 // of the queue's address and the name
-	list       *List  // those held back, by creation time; nil: none
-	front      ID     // the one in the waiting list
-	frontTime  uint64 // its creation time
-	nameLen    uint32
-	hasFront   bool
-	headless   bool // in Store.without a head
-	_          [2]uint8
+	table.Entry           // chain in the table of per-key queues
+	Next, Prev  *KeyQueue // neighbours in the list of its queue
+	Queue       *Queue
+	hash        uint64 // of the queue's address and the name
+	list        *List  // those held back, by creation time; nil: none
+	front       ID     // the one in the waiting list
+	frontTime   uint64 // its creation time
+	nameLen     uint32
+	hasFront    bool
+	headless    bool // in Store.without a head
+	_           [2]uint8
 }
 
 // ring ties the per-key queues of one key of the mesh together, one for each queue, so that they can
 // be woken bit by bit. One of them, the first, is in the table of rings: the next to be woken.
 // A per-key queue that joins is the last.
 type ring struct {
-	entry      // chain in the table of rings
-	lane       *KeyQueue
-	next, prev *ring
+	table.Entry // chain in the table of rings
+	lane        *KeyQueue
+	next, prev  *ring
 	// Only the first one has these:
 	len  uint64
 	left uint64 // how many are to be woken still, from the first on
@@ -45,12 +47,12 @@ const (
 	ringSize = int(unsafe.Sizeof(ring{}))
 )
 
-func keyQueueOfEntry(e *entry) *KeyQueue { return (*KeyQueue)(unsafe.Pointer(e)) }
+func keyQueueOfEntry(e *table.Entry) *KeyQueue { return (*KeyQueue)(unsafe.Pointer(e)) }
 
 func (s *Store) initKeyQueues() {
-	s.lanes.init(s.alloc, func(e *entry) uint64 { return keyQueueOfEntry(e).hash })
+	s.lanes.Init(s.alloc, func(e *table.Entry) uint64 { return keyQueueOfEntry(e).hash })
 	s.headless, s.heldBack = s.headless[:0], 0
-	s.rings, s.waking = index{}, s.waking[:0]
+	s.rings, s.waking = table.Index{}, s.waking[:0]
 }
 
 // keyQueueBytes is the size of a per-key queue of a name.
@@ -120,7 +122,7 @@ func (s *Store) hashKeyQueue(q *Queue, name []byte) uint64 {
 }
 
 func (s *Store) findKeyQueue(q *Queue, name []byte) *KeyQueue {
-	return keyQueueOfEntry(s.lanes.find(s.hashKeyQueue(q, name), func(e *entry) bool {
+	return keyQueueOfEntry(s.lanes.Find(s.hashKeyQueue(q, name), func(e *table.Entry) bool {
 		l := keyQueueOfEntry(e)
 		return l.Queue == q && string(l.name()) == string(name)
 	}))
@@ -152,7 +154,7 @@ func (s *Store) newKeyQueue(q *Queue, name []byte) *KeyQueue {
 // enterKeyQueue makes a per-key queue known.
 func (s *Store) enterKeyQueue(l *KeyQueue) {
 	l.headless = false
-	s.lanes.insert(&l.entry, l.hash)
+	s.lanes.Insert(&l.Entry, l.hash)
 	if r := l.ring(); r != nil {
 		*r = ring{lane: l}
 		s.join(r)
@@ -183,7 +185,7 @@ func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 		}
 	}
 	if known {
-		s.lanes.remove(&l.entry, l.hash)
+		s.lanes.Remove(&l.Entry, l.hash)
 		if r := l.ring(); r != nil {
 			s.leaveRing(r)
 		}
@@ -245,7 +247,7 @@ func (l *KeyQueue) lacksFront() bool {
 
 // WakeKeyQueues makes the per-key queues of a lock's name without a head, where they have no front.
 func (s *Store) WakeKeyQueues(lock []byte) {
-	if s.lanes.len == 0 || len(lock) < 3 || Space(lock[0]) != LockRun {
+	if s.lanes.Len == 0 || len(lock) < 3 || Space(lock[0]) != LockRun {
 		return
 	}
 	// The per-key queue's name is the lock's without its space and its queue.
@@ -290,26 +292,26 @@ func (s *Store) Taken(l *KeyQueue) {
 
 // --- rings -------------------------------------------------------------------
 
-func ringOfEntry(e *entry) *ring { return (*ring)(unsafe.Pointer(e)) }
+func ringOfEntry(e *table.Entry) *ring { return (*ring)(unsafe.Pointer(e)) }
 
 func (r *ring) hash(s *Store) uint64 { return s.hashName(r.lane.name()) }
 
 func (s *Store) firstOfRing(name []byte) *ring {
-	if s.rings.len == 0 {
+	if s.rings.Len == 0 {
 		return nil
 	}
-	return ringOfEntry(s.rings.find(s.hashName(name), func(e *entry) bool { return string(ringOfEntry(e).lane.name()) == string(name) }))
+	return ringOfEntry(s.rings.Find(s.hashName(name), func(e *table.Entry) bool { return string(ringOfEntry(e).lane.name()) == string(name) }))
 }
 
 // join puts a per-key queue into its ring, as the last one.
 func (s *Store) join(r *ring) {
 	first := s.firstOfRing(r.lane.name())
 	if first == nil {
-		if s.rings.segments == nil {
-			s.rings.init(s.alloc, func(e *entry) uint64 { return ringOfEntry(e).hash(s) })
+		if !s.rings.Made() {
+			s.rings.Init(s.alloc, func(e *table.Entry) uint64 { return ringOfEntry(e).hash(s) })
 		}
 		r.next, r.prev, r.len = r, r, 1
-		s.rings.insert(&r.entry, r.hash(s))
+		s.rings.Insert(&r.Entry, r.hash(s))
 		return
 	}
 	first.len++
@@ -325,7 +327,7 @@ func (s *Store) leaveRing(r *ring) {
 	first.len--
 	switch {
 	case r.next == r:
-		s.rings.remove(&r.entry, r.hash(s))
+		s.rings.Remove(&r.Entry, r.hash(s))
 	case r == first:
 		s.advance(r)
 	}
@@ -339,12 +341,12 @@ func (s *Store) advance(first *ring) {
 		return
 	}
 	h := first.hash(s)
-	s.rings.remove(&first.entry, h)
+	s.rings.Remove(&first.Entry, h)
 	next.len, next.left, next.at = first.len, first.left, first.at
 	if next.left > 0 {
 		s.waking[next.at] = next
 	}
-	s.rings.insert(&next.entry, h)
+	s.rings.Insert(&next.Entry, h)
 }
 
 // setLeft sets how many of a ring are to be woken still.

@@ -2,6 +2,8 @@ package store
 
 import (
 	"unsafe"
+
+	"jobmesh/module/table"
 )
 
 // States of a job, with Disque's numbers.
@@ -53,7 +55,7 @@ const (
 	InWaiting
 	// InWorking: somebody works on it; by the time it is due.
 	InWorking
-	// InKeyQueue: waits too, but is held back: another with its key has precedence (per-key queue.go).
+	// InKeyQueue: waits too, but is held back: another with its key has precedence (keyqueue.go).
 	InKeyQueue
 	places
 )
@@ -81,11 +83,11 @@ const RecordFormat = 2
 
 // Job is a stored job; its body and then its parts follow it (C: struct jm_job).
 type Job struct {
-	entry           // chain in the table of jobs
-	Next, Prev *Job // neighbours in the list that it is in
-	timerNext  *Job
-	timerPrev  **Job // what points at us in a slot of the wheel; nil: not armed
-	Queue      *Queue
+	table.Entry      // chain in the table of jobs
+	Next, Prev  *Job // neighbours in the list that it is in
+	timerNext   *Job
+	timerPrev   **Job // what points at us in a slot of the wheel; nil: not armed
+	Queue       *Queue
 
 	// From here to the end of the body: the record, saved as it lies.
 	Format     uint8
@@ -126,21 +128,21 @@ const maxLevel = 10
 // queue are in the first cache line (for SWAPDB), or in the first two: in such an operation each
 // line is a miss, in each queue.
 type Queue struct {
-	entry           // chain in the table of queues
-	hash     uint64 // of the name, where it has one
-	DB       int32
-	Waiters  uint32
-	Pause    uint8
-	Flags    uint8
-	state    uint8
-	parts    bool   // see AnyParts
-	flushes  uint32 // how often all were condemned before it was attached
-	listed   uint32 // see Listed
-	working  uint32 // Working.Len
-	Overdue  uint32 // those of Working with FlagOverdue
-	row      uint32 // in Store.rows, while it is attached
-	HeldBack uint64 // how many jobs are held back in per-key queues
-	ATime    int64  // unix ms
+	table.Entry        // chain in the table of queues
+	hash        uint64 // of the name, where it has one
+	DB          int32
+	Waiters     uint32
+	Pause       uint8
+	Flags       uint8
+	state       uint8
+	parts       bool   // see AnyParts
+	flushes     uint32 // how often all were condemned before it was attached
+	listed      uint32 // see Listed
+	working     uint32 // Working.Len
+	Overdue     uint32 // those of Working with FlagOverdue
+	row         uint32 // in Store.rows, while it is attached
+	HeldBack    uint64 // how many jobs are held back in per-key queues
+	ATime       int64  // unix ms
 
 	Created         int64 // unix ms
 	JobsIn, JobsOut uint64
@@ -180,13 +182,8 @@ const (
 // somebody raises proto-max-bulk-len.
 const MaxBody = 1<<31 - 1
 
-// Allocator gives memory outside the Go heap.
-type Allocator interface {
-	// Alloc returns size bytes, uninitialised, aligned to 8.
-	Alloc(size int) unsafe.Pointer
-	// Free gives back what Alloc returned for that size.
-	Free(p unsafe.Pointer, size int)
-}
+// Allocator is where the store takes memory from.
+type Allocator = table.Allocator
 
 // Size is the memory a job takes.
 func (j *Job) Size() int { return jobSize + int(j.BodyLen) + int(j.Parts) }
@@ -268,7 +265,7 @@ func Layout() []Field {
 	var n KeyQueue
 	return []Field{
 		{"jm_job", 0, unsafe.Sizeof(j)},
-		{"jm_job.hash_next", unsafe.Offsetof(j.entry), unsafe.Sizeof(j.entry)},
+		{"jm_job.hash_next", unsafe.Offsetof(j.Entry), unsafe.Sizeof(j.Entry)},
 		{"jm_job.next", unsafe.Offsetof(j.Next), unsafe.Sizeof(j.Next)},
 		{"jm_job.prev", unsafe.Offsetof(j.Prev), unsafe.Sizeof(j.Prev)},
 		{"jm_job.timer_next", unsafe.Offsetof(j.timerNext), unsafe.Sizeof(j.timerNext)},
@@ -299,14 +296,14 @@ func Layout() []Field {
 		{"jm_list.index", unsafe.Offsetof(l.index), unsafe.Sizeof(l.index)},
 		{"jm_list.index_tail", unsafe.Offsetof(l.indexTail), unsafe.Sizeof(l.indexTail)},
 		{"jm_lane", 0, unsafe.Sizeof(n)},
-		{"jm_lane.hash_next", unsafe.Offsetof(n.entry), unsafe.Sizeof(n.entry)},
+		{"jm_lane.hash_next", unsafe.Offsetof(n.Entry), unsafe.Sizeof(n.Entry)},
 		{"jm_lane.next", unsafe.Offsetof(n.Next), unsafe.Sizeof(n.Next)},
 		{"jm_lane.prev", unsafe.Offsetof(n.Prev), unsafe.Sizeof(n.Prev)},
 		{"jm_lane.queue", unsafe.Offsetof(n.Queue), unsafe.Sizeof(n.Queue)},
 		{"jm_lane.hash", unsafe.Offsetof(n.hash), unsafe.Sizeof(n.hash)},
 		{"jm_lane.list", unsafe.Offsetof(n.list), unsafe.Sizeof(n.list)},
 		{"jm_queue", 0, unsafe.Sizeof(q)},
-		{"jm_queue.hash_next", unsafe.Offsetof(q.entry), unsafe.Sizeof(q.entry)},
+		{"jm_queue.hash_next", unsafe.Offsetof(q.Entry), unsafe.Sizeof(q.Entry)},
 		{"jm_queue.hash", unsafe.Offsetof(q.hash), unsafe.Sizeof(q.hash)},
 		{"jm_queue.box", unsafe.Offsetof(q.Box), unsafe.Sizeof(q.Box)},
 		{"jm_queue.key", unsafe.Offsetof(q.Key), unsafe.Sizeof(q.Key)},
@@ -333,7 +330,7 @@ func Layout() []Field {
 		{"jm_queue.name_len", unsafe.Offsetof(q.nameLen), unsafe.Sizeof(q.nameLen)},
 		{"jm_queue.name", unsafe.Offsetof(q.name), unsafe.Sizeof(q.name)},
 		{"jm_lock", 0, unsafe.Sizeof(k)},
-		{"jm_lock.hash_next", unsafe.Offsetof(k.entry), unsafe.Sizeof(k.entry)},
+		{"jm_lock.hash_next", unsafe.Offsetof(k.Entry), unsafe.Sizeof(k.Entry)},
 		{"jm_lock.next", unsafe.Offsetof(k.Next), unsafe.Sizeof(k.Next)},
 		{"jm_lock.prev", unsafe.Offsetof(k.Prev), unsafe.Sizeof(k.Prev)},
 		{"jm_lock.token", unsafe.Offsetof(k.Token), unsafe.Sizeof(k.Token)},

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"unsafe"
+
+	"jobmesh/module/table"
 )
 
 // older is the order of a queue: creation time, then ID, which is the same on
@@ -255,7 +257,7 @@ func (s *Store) take(q *Queue, l *List, j *Job) {
 	// Jobs are mostly fetched, and acknowledged, in the order of their lists: by the next
 	// command the next one is there.
 	if j.Next != nil {
-		prefetch(unsafe.Pointer(j.Next), jobLines)
+		table.Prefetch(unsafe.Pointer(j.Next), jobLines)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"unsafe"
+
+	"jobmesh/module/table"
 )
 
 // Space says what a lock is for. Locks of one name in different spaces are
@@ -49,8 +51,8 @@ func AppendLockName(dst []byte, space Space, scope, key []byte) []byte {
 // Lock is a lock that is held, or a vote for one (C: struct jm_lock). Its name and
 // its owner follow it in the same allocation.
 type Lock struct {
-	entry            // chain in the table of locks
-	Next, Prev *Lock // neighbours in the list of all locks
+	table.Entry       // chain in the table of locks
+	Next, Prev  *Lock // neighbours in the list of all locks
 
 	// From here to the end of the owner: the record, saved as it lies.
 	Token    uint64 // the fencing token
@@ -82,12 +84,12 @@ const (
 	lockListSize   = int(unsafe.Sizeof(LockList{}))
 )
 
-func lockOf(e *entry) *Lock { return (*Lock)(unsafe.Pointer(e)) }
+func lockOf(e *table.Entry) *Lock { return (*Lock)(unsafe.Pointer(e)) }
 
 func (s *Store) initLocks() {
 	s.lockList = (*LockList)(s.alloc.Alloc(lockListSize))
 	*s.lockList = LockList{}
-	s.locks.init(s.alloc, func(e *entry) uint64 { return s.hashName(lockOf(e).Name()) })
+	s.locks.Init(s.alloc, func(e *table.Entry) uint64 { return s.hashName(lockOf(e).Name()) })
 }
 
 // Locks are all locks there are. They stay when everything else is forgotten.
@@ -97,7 +99,7 @@ func (s *Store) Locks() *LockList { return s.lockList }
 func (s *Store) Lock(name []byte) *Lock { return s.findLock(name, s.hashName(name)) }
 
 func (s *Store) findLock(name []byte, h uint64) *Lock {
-	return lockOf(s.locks.find(h, func(e *entry) bool { return string(lockOf(e).Name()) == string(name) }))
+	return lockOf(s.locks.Find(h, func(e *table.Entry) bool { return string(lockOf(e).Name()) == string(name) }))
 }
 
 // NewLock makes a lock; there must be none of that name.
@@ -109,7 +111,7 @@ func (s *Store) NewLock(name, owner []byte) *Lock {
 func (s *Store) LockHash(name []byte) uint64 { return s.hashName(name) }
 
 // WarmLock begins to look for a lock by its hash, for who has something else to do first.
-func (s *Store) WarmLock(hash uint64) { s.locks.warm(hash) }
+func (s *Store) WarmLock(hash uint64) { s.locks.Warm(hash) }
 
 // LockOrNew finds a lock by its name and hash, or makes one without owner.
 func (s *Store) LockOrNew(name []byte, hash uint64) (l *Lock, fresh bool) {
@@ -134,7 +136,7 @@ func (s *Store) newLock(name, owner []byte, h uint64) *Lock {
 	all.Tail = l
 	all.Len++
 	all.Bytes += uint64(l.Size())
-	s.locks.insert(&l.entry, h)
+	s.locks.Insert(&l.Entry, h)
 	return l
 }
 
@@ -163,14 +165,14 @@ func (s *Store) ReplaceLock(l *Lock) {
 	}
 	all.Len--
 	all.Bytes -= uint64(l.Size())
-	s.locks.remove(&l.entry, s.hashName(l.Name()))
+	s.locks.Remove(&l.Entry, s.hashName(l.Name()))
 	s.alloc.Free(unsafe.Pointer(l), l.Size())
 }
 
 // ScanLocks is [Store.ScanJobs] for locks.
 func (s *Store) ScanLocks(cursor uint64, emit *[]*Lock) uint64 {
-	b, next := s.locks.scan(cursor)
-	for e := range b.all {
+	b, next := s.locks.Scan(cursor)
+	for e := range b.All {
 		*emit = append(*emit, lockOf(e))
 	}
 	return next

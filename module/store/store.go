@@ -10,22 +10,24 @@ import (
 	"math/rand/v2"
 	"slices"
 	"unsafe"
+
+	"jobmesh/module/table"
 )
 
 // Store holds jobs and queues.
 type Store struct {
 	alloc      Allocator
 	keys       keys
-	jobs       table    // of Job
-	queues     table    // of Queue
-	rows       []*Queue // the same; mostly in the order in which they lie in memory, so that a walk has them faster
-	moves      uint64   // how often queues were attached, or detached
-	locks      index    // of Lock
+	jobs       table.Table // of Job
+	queues     table.Table // of Queue
+	rows       []*Queue    // the same; mostly in the order in which they lie in memory, so that a walk has them faster
+	moves      uint64      // how often queues were attached, or detached
+	locks      table.Index // of Lock
 	lockList   *LockList
-	lockWalk   *Lock  // the next for [Store.WalkLock]
-	LockAge    uint16 // of locks that are made from now on; the engine's
-	lanes      index  // of Per-key queue
-	rings      index  // of the first of each ring; without segments where there was none yet
+	lockWalk   *Lock       // the next for [Store.WalkLock]
+	LockAge    uint16      // of locks that are made from now on; the engine's
+	lanes      table.Index // of Per-key queue
+	rings      table.Index // of the first of each ring; without segments where there was none yet
 	headless   []*KeyQueue
 	waking     []*ring // the first of each that has some left
 	heldBack   uint64
@@ -71,8 +73,8 @@ func New(alloc Allocator, seed uint64, now int64) *Store {
 }
 
 func (s *Store) begin(now int64) {
-	s.jobs.init(s.alloc, func(e *entry) uint64 { return jobOf(e).ID.hash(s.keys.id) })
-	s.queues.init(s.alloc, func(e *entry) uint64 { return queueOf(e).hash })
+	s.jobs.Init(s.alloc, func(e *table.Entry) uint64 { return jobOf(e).ID.hash(s.keys.id) })
+	s.queues.Init(s.alloc, func(e *table.Entry) uint64 { return queueOf(e).hash })
 	s.initKeyQueues()
 	s.wheel.init(s.alloc, now)
 	s.hidden = s.AllocQueue(now)
@@ -125,7 +127,7 @@ func (s *Store) FreeJob(j *Job) {
 func (s *Store) Freed() uint64 { return s.freed }
 
 func (s *Store) find(id *ID) *Job {
-	for e := s.jobs.first(id.hash(s.keys.id)); e != nil; e = e.next {
+	for e := s.jobs.First(id.hash(s.keys.id)); e != nil; e = e.Next {
 		if j := jobOf(e); j.ID == *id {
 			return j
 		}
@@ -169,10 +171,10 @@ func (s *Store) Oust(id *ID) bool {
 func (s *Store) Listed(q *Queue) bool { return q.listed == s.generation }
 
 // Jobs counts the jobs in the table.
-func (s *Store) Jobs() uint64 { return s.jobs.len }
+func (s *Store) Jobs() uint64 { return s.jobs.Len }
 
 // Queues counts the attached queues.
-func (s *Store) Queues() uint64 { return s.queues.len }
+func (s *Store) Queues() uint64 { return s.queues.Len }
 
 // Register makes a job known and puts it at the end of the queue's held list.
 // False, and nothing done, where its ID is known.
@@ -187,7 +189,7 @@ func (s *Store) Register(q *Queue, j *Job) bool {
 // RegisterNew is Register for a job whose ID was just made: nobody else has
 // it (see [IDMaker]), and to look would cost a cache miss.
 func (s *Store) RegisterNew(q *Queue, j *Job) {
-	s.jobs.insert(&j.entry, j.ID.hash(s.keys.id))
+	s.jobs.Insert(&j.Entry, j.ID.hash(s.keys.id))
 	s.LoadInto(q, j)
 }
 
@@ -200,7 +202,7 @@ func (s *Store) enter(j *Job) bool {
 		}
 		s.Remove(old)
 	}
-	s.jobs.insert(&j.entry, j.ID.hash(s.keys.id))
+	s.jobs.Insert(&j.Entry, j.ID.hash(s.keys.id))
 	return true
 }
 
@@ -228,7 +230,7 @@ func (q *Queue) AnyParts() bool { return q.parts }
 func (s *Store) Remove(j *Job) {
 	s.Disarm(j)
 	s.removeEdges(j)
-	s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
+	s.jobs.Remove(&j.Entry, j.ID.hash(s.keys.id))
 	s.free(j)
 }
 
@@ -323,7 +325,7 @@ func (s *Store) MoveTo(j *Job, q *Queue) {
 // Queue finds an attached queue; nil where there is none of that name.
 func (s *Store) Queue(name []byte) *Queue {
 	h := s.hashQueue(name)
-	for e := s.queues.first(h); e != nil; e = e.next {
+	for e := s.queues.First(h); e != nil; e = e.Next {
 		if q := queueOf(e); q.hash == h && string(q.NameBytes()) == string(name) {
 			return q
 		}
@@ -347,7 +349,7 @@ func (s *Store) lockQueue(lock []byte) *Queue {
 	}
 	sum := [sha256.Size]byte(lock[2:])
 	h := s.hashName(sum[:])
-	for e := s.queues.first(h); e != nil; e = e.next {
+	for e := s.queues.First(h); e != nil; e = e.Next {
 		if q := queueOf(e); q.hash == h && len(q.NameBytes()) >= longKey && sha256.Sum256(q.NameBytes()) == sum {
 			return q
 		}
@@ -399,7 +401,7 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	known := s.Listed(q)
 	q.state, q.flushes = queueAttached, *s.flushes
 	s.heldBack += q.HeldBack
-	s.queues.insert(&q.entry, q.hash)
+	s.queues.Insert(&q.Entry, q.hash)
 	q.row = uint32(len(s.rows))
 	s.rows = append(s.rows, q)
 	s.moves++
@@ -462,7 +464,7 @@ func (s *Store) enterAll(first *Job) (dropped int) {
 // again. O(1).
 func (s *Store) Detach(q *Queue) {
 	s.moves++
-	s.queues.remove(&q.entry, q.hash)
+	s.queues.Remove(&q.Entry, q.hash)
 	last := len(s.rows) - 1
 	s.rows[q.row] = s.rows[last]
 	s.rows[q.row].row = q.row
@@ -483,21 +485,20 @@ func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
 	s.rows = nil
 	s.working, s.overdue, s.heldBack, s.fetchable = 0, 0, 0, 0
 	s.counted = [reasons - 1]uint64{}
-	s.queues.drop()
-	s.queues.init(s.alloc, s.queues.hash)
+	s.queues.Clear()
 	return all
 }
 
 // Returning makes room for queues, where none is attached yet, and yields them, each when
 // what [Store.Reattach] looks at had time to be loaded.
 func (s *Store) Returning(queues []*Queue) iter.Seq[*Queue] {
-	s.queues.expect(uint64(len(queues)))
+	s.queues.Expect(uint64(len(queues)))
 	s.rows = slices.Grow(s.rows, len(queues))
 	return func(yield func(*Queue) bool) {
 		i := 0
 		for q := range Warmed(queues, 1) {
 			if i++; i+warmAhead/2 < len(queues) {
-				s.queues.warm(queues[i+warmAhead/2].hash)
+				s.queues.Warm(queues[i+warmAhead/2].hash)
 			}
 			if !yield(q) {
 				return
@@ -516,7 +517,7 @@ func (s *Store) QueuesBelow(row int) iter.Seq2[int, *Queue] {
 	return func(yield func(int, *Queue) bool) {
 		for row = min(row, len(s.rows)) - 1; row >= 0; row-- {
 			if row >= warmAhead {
-				prefetch(unsafe.Pointer(s.rows[row-warmAhead]), 2)
+				table.Prefetch(unsafe.Pointer(s.rows[row-warmAhead]), 2)
 			}
 			if !yield(row, s.rows[row]) {
 				return
@@ -537,7 +538,7 @@ func Warmed(queues []*Queue, lines int) iter.Seq[*Queue] {
 	return func(yield func(*Queue) bool) {
 		for i, q := range queues {
 			if i+warmAhead < len(queues) {
-				prefetch(unsafe.Pointer(queues[i+warmAhead]), lines)
+				table.Prefetch(unsafe.Pointer(queues[i+warmAhead]), lines)
 			}
 			if !yield(q) {
 				return
@@ -632,7 +633,7 @@ func (s *Store) reapKeyQueue(q *Queue, known bool, farewell func(*Job) int) (cos
 		s.onFreed(j)
 		s.Disarm(j)
 		s.removeEdges(j)
-		s.jobs.remove(&j.entry, j.ID.hash(s.keys.id))
+		s.jobs.Remove(&j.Entry, j.ID.hash(s.keys.id))
 	}
 	s.leaveKeyQueue(j, l, known)
 	s.discard(q, j)
@@ -672,7 +673,7 @@ type KeyFreer interface{ FreeKey(key unsafe.Pointer) }
 // the keyspace, whose owner frees them, maybe on another thread. Buried queues
 // are ours, and are reaped as before. It takes time for the table's segments only.
 func (s *Store) Forget() {
-	s.queues.drop()
+	s.queues.Drop()
 	s.forget()
 }
 
@@ -682,9 +683,9 @@ func (s *Store) forget() {
 	s.hidden.state, s.hidden.listed = queueBuried, s.generation
 	s.graves = append(s.graves, s.hidden)
 	s.rows = nil
-	s.jobs.drop()
-	s.lanes.drop()
-	s.rings.drop()
+	s.jobs.Drop()
+	s.lanes.Drop()
+	s.rings.Drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)
 	s.working, s.overdue, s.fetchable = 0, 0, 0
@@ -706,8 +707,8 @@ func (s *Store) ScanAllJobs(cursor uint64, emit *[]*Job) uint64 {
 }
 
 func (s *Store) scanJobs(cursor uint64, emit *[]*Job, away bool) uint64 {
-	e, next := s.jobs.scan(cursor)
-	for ; e != nil; e = e.next {
+	e, next := s.jobs.Scan(cursor)
+	for ; e != nil; e = e.Next {
 		if j := jobOf(e); j.Queue.state == queueAttached || away && j.Queue.state == queueLoose {
 			*emit = append(*emit, j)
 		}
@@ -717,8 +718,8 @@ func (s *Store) scanJobs(cursor uint64, emit *[]*Job, away bool) uint64 {
 
 // ScanQueues is ScanJobs for queues.
 func (s *Store) ScanQueues(cursor uint64, emit *[]*Queue) uint64 {
-	e, next := s.queues.scan(cursor)
-	for ; e != nil; e = e.next {
+	e, next := s.queues.Scan(cursor)
+	for ; e != nil; e = e.Next {
 		*emit = append(*emit, queueOf(e))
 	}
 	return next
@@ -753,3 +754,6 @@ func mix(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
+
+func jobOf(e *table.Entry) *Job     { return (*Job)(unsafe.Pointer(e)) }
+func queueOf(e *table.Entry) *Queue { return (*Queue)(unsafe.Pointer(e)) }

@@ -1,32 +1,28 @@
-package store
+package table
 
-import (
-	"math/bits"
-	"unsafe"
-)
+import "unsafe"
 
-// index is a table for what is mostly looked for in vain, under names of which
+// Index is a table for what is mostly looked for in vain, under names of which
 // nothing is known: locks and per-key queues. It grows as [table] does, but a bucket is two
 // neighbouring cache lines with the hashes of its elements: so lookups in vain,
 // insertions and splits touch those alone, where each element would be one more miss.
-type index struct {
+type Index struct {
 	alloc    Allocator
-	hash     func(*entry) uint64
-	segments []*[indexSegment]bucket
+	hash     func(*Entry) uint64
+	segments []*[indexSegment]Bucket
 	blocks   []unsafe.Pointer // that the segments are in
-	buckets  uint64
-	depth    uint
-	len      uint64
+	buckets  Buckets
+	Len      uint64
 }
 
-// bucket has its elements in the first n of its slots. Elements for which there is no
+// Bucket has its elements in the first n of its slots. Elements for which there is no
 // slot are chained behind the last slot's, by their entries, which mean nothing in other
 // buckets: to look at an element, or to write to it, costs a cache miss.
-type bucket struct {
+type Bucket struct {
 	hashes  [ways]uint32 // the lower halves; the last slot's is its first element's
 	n       uint32
 	chained uint32 // how many are behind the last slot's
-	first   [ways]*entry
+	first   [ways]*Entry
 }
 
 const (
@@ -40,35 +36,35 @@ const (
 )
 
 // The build fails where a bucket has another size.
-var _ = [1]struct{}{}[unsafe.Sizeof(bucket{})-bucketBytes]
+var _ = [1]struct{}{}[unsafe.Sizeof(Bucket{})-bucketBytes]
 
-func (b *bucket) put(e *entry, hash uint64) {
+func (b *Bucket) put(e *Entry, hash uint64) {
 	if b.n < ways {
 		b.first[b.n], b.hashes[b.n] = e, uint32(hash)
 		b.n++
 		return
 	}
-	e.next = b.chain(ways - 1)
-	b.first[ways-1].next = e
+	e.Next = b.chain(ways - 1)
+	b.first[ways-1].Next = e
 	b.chained++
 }
 
 // chain is what comes behind the first element of a slot.
-func (b *bucket) chain(slot uint32) *entry {
+func (b *Bucket) chain(slot uint32) *Entry {
 	if slot < ways-1 || b.chained == 0 {
 		return nil
 	}
-	return b.first[slot].next
+	return b.first[slot].Next
 }
 
-// all yields the elements; none may be put in or taken out meanwhile.
-func (b *bucket) all(yield func(*entry) bool) {
+// All yields the elements; none may be put in or taken out meanwhile.
+func (b *Bucket) All(yield func(*Entry) bool) {
 	for i := range b.n {
 		if !yield(b.first[i]) {
 			return
 		}
 	}
-	for e := b.chain(ways - 1); e != nil; e = e.next {
+	for e := b.chain(ways - 1); e != nil; e = e.Next {
 		if !yield(e) {
 			return
 		}
@@ -76,60 +72,55 @@ func (b *bucket) all(yield func(*entry) bool) {
 }
 
 // warm begins to load a bucket.
-func (b *bucket) warm() {
-	prefetch(unsafe.Pointer(b), bucketBytes/lineBytes)
+func (b *Bucket) warm() {
+	Prefetch(unsafe.Pointer(b), bucketBytes/lineBytes)
 }
 
-func (t *index) init(alloc Allocator, hash func(*entry) uint64) {
-	*t = index{alloc: alloc, hash: hash, buckets: minBuckets, depth: uint(bits.TrailingZeros(minBuckets))}
+func (t *Index) Init(alloc Allocator, hash func(*Entry) uint64) {
+	*t = Index{alloc: alloc, hash: hash, buckets: BucketsOf(minBuckets)}
 	t.addSegment()
 }
 
-func (t *index) addSegment() {
+func (t *Index) addSegment() {
 	p := t.alloc.Alloc(indexBytes)
-	s := (*[indexSegment]bucket)(unsafe.Add(p, -uintptr(p)&(bucketBytes-1)))
-	*s = [indexSegment]bucket{}
+	s := (*[indexSegment]Bucket)(unsafe.Add(p, -uintptr(p)&(bucketBytes-1)))
+	*s = [indexSegment]Bucket{}
 	t.segments, t.blocks = append(t.segments, s), append(t.blocks, p)
 }
 
-func (t *index) dropSegment() {
+func (t *Index) dropSegment() {
 	last := len(t.segments) - 1
 	t.alloc.Free(t.blocks[last], indexBytes)
 	t.segments, t.blocks = t.segments[:last], t.blocks[:last]
 }
 
-// drop frees the segments, not the elements.
-func (t *index) drop() {
+// Made says whether the index was begun by Init, and not dropped.
+func (t *Index) Made() bool { return t.segments != nil }
+
+// Drop frees the segments, not the elements.
+func (t *Index) Drop() {
 	for len(t.segments) > 0 {
 		t.dropSegment()
 	}
 	t.segments, t.blocks = nil, nil
 }
 
-func (t *index) at(bucket uint64) *bucket {
+func (t *Index) at(bucket uint64) *Bucket {
 	return &t.segments[bucket/indexSegment][bucket%indexSegment]
 }
 
-func (t *index) bucketOf(hash uint64) uint64 {
-	b := hash & (1<<(t.depth+1) - 1)
-	if b >= t.buckets {
-		b &= 1<<t.depth - 1
-	}
-	return b
-}
+// Warm begins to load the bucket of a hash that will be looked for soon.
+func (t *Index) Warm(hash uint64) { t.at(t.buckets.Of(hash)).warm() }
 
-// warm begins to load the bucket of a hash that will be looked for soon.
-func (t *index) warm(hash uint64) { t.at(t.bucketOf(hash)).warm() }
-
-// find finds the first element that may have this hash and is the one.
-func (t *index) find(hash uint64, is func(*entry) bool) *entry {
-	b := t.at(t.bucketOf(hash))
+// Find finds the first element that may have this hash and is the one.
+func (t *Index) Find(hash uint64, is func(*Entry) bool) *Entry {
+	b := t.at(t.buckets.Of(hash))
 	for i := range b.n {
 		e := b.first[i]
 		if b.hashes[i] == uint32(hash) && is(e) {
 			return e
 		}
-		for e = b.chain(i); e != nil; e = e.next {
+		for e = b.chain(i); e != nil; e = e.Next {
 			if t.hash(e) == hash && is(e) {
 				return e
 			}
@@ -138,16 +129,16 @@ func (t *index) find(hash uint64, is func(*entry) bool) *entry {
 	return nil
 }
 
-func (t *index) insert(e *entry, hash uint64) {
-	t.at(t.bucketOf(hash)).put(e, hash)
-	if t.len++; t.len >= fill*(t.buckets+indexStep) {
+func (t *Index) Insert(e *Entry, hash uint64) {
+	t.at(t.buckets.Of(hash)).put(e, hash)
+	if t.Len++; t.Len >= fill*(t.buckets.Len+indexStep) {
 		t.grow()
 	}
 }
 
-// remove takes out an element that is in the index.
-func (t *index) remove(e *entry, hash uint64) {
-	b := t.at(t.bucketOf(hash))
+// Remove takes out an element that is in the index.
+func (t *Index) Remove(e *Entry, hash uint64) {
+	b := t.at(t.buckets.Of(hash))
 	i := uint32(0)
 	for i < b.n && b.first[i] != e {
 		i++
@@ -155,16 +146,16 @@ func (t *index) remove(e *entry, hash uint64) {
 	switch {
 	case i == b.n: // chained
 		p := b.first[ways-1]
-		for p.next != e {
-			p = p.next
+		for p.Next != e {
+			p = p.Next
 		}
-		p.next = e.next
+		p.Next = e.Next
 		b.chained--
 	case b.chained > 0: // the next of the chain takes its slot
 		last := b.first[ways-1]
-		next := last.next
+		next := last.Next
 		if i < ways-1 {
-			last.next = next.next
+			last.Next = next.Next
 		}
 		b.first[i], b.hashes[i] = next, uint32(t.hash(next))
 		b.chained--
@@ -173,16 +164,16 @@ func (t *index) remove(e *entry, hash uint64) {
 		b.first[i], b.hashes[i] = b.first[b.n], b.hashes[b.n]
 		b.first[b.n] = nil
 	}
-	t.len--
-	if t.buckets > minBuckets && t.len < fill*((t.buckets-indexStep)/2) {
+	t.Len--
+	if t.buckets.Len > minBuckets && t.Len < fill*((t.buckets.Len-indexStep)/2) {
 		t.shrink()
 	}
 }
 
 // grow divides the next buckets in line between themselves and as many new ones
 // at the end.
-func (t *index) grow() {
-	from, to := t.buckets-1<<t.depth, t.buckets
+func (t *Index) grow() {
+	from, to := t.buckets.Splits()
 	if to == uint64(len(t.segments))*indexSegment {
 		t.addSegment()
 	}
@@ -193,7 +184,7 @@ func (t *index) grow() {
 		kept := uint32(0)
 		for k := range low.n {
 			e, h := low.first[k], low.hashes[k]
-			if h>>t.depth&1 != 0 {
+			if t.buckets.Goes(uint64(h)) {
 				high.put(e, uint64(h))
 				continue
 			}
@@ -203,8 +194,8 @@ func (t *index) grow() {
 		clear(low.first[kept:])
 		low.n = kept
 		for e := chain; e != nil; {
-			next, h := e.next, t.hash(e)
-			if h>>t.depth&1 != 0 {
+			next, h := e.Next, t.hash(e)
+			if t.buckets.Goes(h) {
 				high.put(e, h)
 			} else {
 				low.put(e, h)
@@ -212,12 +203,10 @@ func (t *index) grow() {
 			e = next
 		}
 	}
-	if t.buckets += indexStep; t.buckets == 2<<t.depth {
-		t.depth++
-	}
+	t.buckets.Grow(indexStep)
 	// Bring the buckets that the next call divides into the cache: they were last looked at
 	// long ago, and there is time until then.
-	from, to = t.buckets-1<<t.depth, t.buckets
+	from, to = t.buckets.Splits()
 	for i := range uint64(indexStep) {
 		t.at(from + i).warm()
 		if to < uint64(len(t.segments))*indexSegment {
@@ -227,38 +216,30 @@ func (t *index) grow() {
 }
 
 // shrink undoes the last grow.
-func (t *index) shrink() {
-	if t.buckets == 1<<t.depth {
-		t.depth--
-	}
-	t.buckets -= indexStep
+func (t *Index) shrink() {
+	first, home := t.buckets.Shrink(indexStep)
 	for i := range uint64(indexStep) {
-		from, into := t.at(t.buckets+i), t.at(t.buckets+i-1<<t.depth)
+		from, into := t.at(first+i), t.at(home+i)
 		for k := range from.n {
 			e := from.first[k]
 			rest := from.chain(k)
 			into.put(e, uint64(from.hashes[k]))
 			for e = rest; e != nil; {
-				next := e.next
+				next := e.Next
 				into.put(e, t.hash(e))
 				e = next
 			}
 		}
-		*from = bucket{}
+		*from = Bucket{}
 	}
 	// One segment is kept in reserve, as by [table].
-	if spare := len(t.segments) - 2; spare > 0 && t.buckets <= uint64(spare)*indexSegment {
+	if spare := len(t.segments) - 2; spare > 0 && t.buckets.Len <= uint64(spare)*indexSegment {
 		t.dropSegment()
 	}
 }
 
-// scan is that of [table].
-func (t *index) scan(cursor uint64) (b *bucket, next uint64) {
-	n := t.bucketOf(bits.Reverse64(cursor))
-	width := t.depth
-	if n >= 1<<t.depth || n+1<<t.depth < t.buckets {
-		width++
-	}
-	size := uint64(1) << (64 - width)
-	return t.at(n), cursor&^(size-1) + size
+// Scan returns one bucket, and the next cursor: see [Buckets.Scan].
+func (t *Index) Scan(cursor uint64) (b *Bucket, next uint64) {
+	i, next := t.buckets.Scan(cursor)
+	return t.at(i), next
 }

@@ -1,13 +1,12 @@
-package unique
+package uniquequeue
 
 import (
-	"math/bits"
 	"unsafe"
+
+	"jobmesh/module/table"
 )
 
-// The table of a queue's items. In a table of n buckets, with
-// 2^depth <= n < 2^(depth+1), bucket i holds the items whose hashes' low depth
-// bits (or depth+1 bits, where that bucket was split already) are i. Buckets lie
+// The table of a queue's items, which is one of linear hashing (table.Buckets). Buckets lie
 // in segments, which a directory lists. A small queue has one segment, of the
 // size that it needs.
 const (
@@ -36,17 +35,10 @@ func (q *Queue) bucket(b uint64) *bucket {
 	return (*bucket)(unsafe.Add(*q.segment(b / maxSegment), b%maxSegment*8))
 }
 
-func (q *Queue) depth() uint { return uint(bits.Len64(q.buckets)) - 1 }
+func (q *Queue) size() table.Buckets { return table.BucketsOf(q.buckets) }
 
 // of is the bucket that a hash is in.
-func (q *Queue) of(hash uint64) *bucket {
-	d := q.depth()
-	b := hash & (2<<d - 1)
-	if b >= q.buckets {
-		b &= 1<<d - 1
-	}
-	return q.bucket(b)
-}
+func (q *Queue) of(hash uint64) *bucket { return q.bucket(q.size().Of(hash)) }
 
 func (s *Queues) beginTable(q *Queue) {
 	q.segments = s.alloc.Alloc(minDirectory * 8)
@@ -106,8 +98,8 @@ func (s *Queues) room(q *Queue) {
 // at the end.
 func (s *Queues) grow(q *Queue) {
 	s.room(q)
-	d := q.depth()
-	from, to := q.buckets-1<<d, q.buckets
+	size := q.size()
+	from, to := size.Splits()
 	s.touch(q, from)
 	for i := range uint64(step) {
 		low, high := q.bucket(from+i), q.bucket(to+i)
@@ -115,7 +107,7 @@ func (s *Queues) grow(q *Queue) {
 		*low, *high = nil, nil
 		for e != nil {
 			next, into := at(e.chain), low
-			if s.hashOf(e)>>d&1 != 0 {
+			if size.Goes(s.hashOf(e)) {
 				into = high
 			}
 			put(&e.chain, *into)
@@ -123,7 +115,8 @@ func (s *Queues) grow(q *Queue) {
 			e = next
 		}
 	}
-	q.buckets += step
+	size.Grow(step)
+	q.buckets = size.Len
 }
 
 // touch loads the items of the buckets from first on, so that one doesn't wait
@@ -138,11 +131,12 @@ func (s *Queues) touch(q *Queue, first uint64) {
 
 // shrink undoes the last grow.
 func (s *Queues) shrink(q *Queue) {
-	q.buckets -= step
-	back := uint64(1) << q.depth()
-	s.touch(q, q.buckets)
+	size := q.size()
+	first, home := size.Shrink(step)
+	q.buckets = size.Len
+	s.touch(q, first)
 	for i := range uint64(step) {
-		from, into := q.bucket(q.buckets+i), q.bucket(q.buckets+i-back)
+		from, into := q.bucket(first+i), q.bucket(home+i)
 		for e := *from; e != nil; {
 			next := at(e.chain)
 			put(&e.chain, *into)

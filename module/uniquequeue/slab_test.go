@@ -1,4 +1,4 @@
-package unique_test
+package uniquequeue_test
 
 import "unsafe"
 

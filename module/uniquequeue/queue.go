@@ -1,4 +1,4 @@
-package unique
+package uniquequeue
 
 import (
 	"encoding/binary"

@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func prefetch(p unsafe.Pointer, lines int)
-TEXT ·prefetch(SB), NOSPLIT, $0-16
+// func Prefetch(p unsafe.Pointer, lines int)
+TEXT ·Prefetch(SB), NOSPLIT, $0-16
 	MOVQ p+0(FP), AX
 	MOVQ lines+8(FP), CX
 next:

@@ -1,4 +1,4 @@
-// Package unique is the unique queue: items in the order in which they came,
+// Package uniquequeue is the unique queue: items in the order in which they came,
 // each at most once, each with its start time. A queue is the value of a key;
 // it knows neither the key nor the server, and nothing lies outside it.
 //
@@ -9,9 +9,8 @@
 // it, and Go's collector never looks at it.
 //
 // No operation takes time in proportion to what is stored, but for [Queues.Copy]
-// and [Queues.Load]: the table grows and shrinks a few buckets at a time
-// (linear hashing, as package store's, which has jobs with IDs in it where this
-// one has bytes, and lies in part on the Go heap where this one must not).
+// and [Queues.Load]: the table grows and shrinks a few buckets at a time, by the arithmetic of
+// package table. It isn't one of that package's tables, which lie in part on the Go heap: this one must not.
 //
 // Package commands is the only caller. One thread at a time.
-package unique
+package uniquequeue

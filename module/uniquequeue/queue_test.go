@@ -1,4 +1,4 @@
-package unique_test
+package uniquequeue_test
 
 import (
 	"bytes"
@@ -16,12 +16,12 @@ import (
 
 	c "jobmesh/cgo/unique"
 	"jobmesh/module/store/storetest"
-	"jobmesh/module/unique"
+	"jobmesh/module/uniquequeue"
 )
 
 func TestLayoutIsTheSameInC(t *testing.T) {
 	want := c.Layout()
-	got := unique.Layout()
+	got := uniquequeue.Layout()
 	require.Equal(t, len(want), len(got))
 	for i := range want {
 		assert.Equal(t, fmt.Sprint(want[i]), fmt.Sprint(got[i]))
@@ -36,14 +36,14 @@ type entry struct {
 // world is a queue beside its model.
 type world struct {
 	alloc *storetest.Alloc
-	s     *unique.Queues
-	q     *unique.Queue
+	s     *uniquequeue.Queues
+	q     *uniquequeue.Queue
 	model []entry
 }
 
 func newWorld() *world {
 	w := &world{alloc: storetest.New()}
-	w.s = unique.New(w.alloc)
+	w.s = uniquequeue.New(w.alloc)
 	w.q = w.s.NewQueue()
 	return w
 }
@@ -72,9 +72,9 @@ func (w *world) remove(t require.TestingT, item string) {
 	w.model = slices.Delete(w.model, k, k+1)
 }
 
-func (w *world) free(i *unique.Item) { i.Free(w.alloc) }
+func (w *world) free(i *uniquequeue.Item) { i.Free(w.alloc) }
 
-func same(t require.TestingT, q *unique.Queue, model []entry) {
+func same(t require.TestingT, q *uniquequeue.Queue, model []entry) {
 	require.Equal(t, len(model), int(q.Len()))
 	i := q.Front()
 	for _, e := range model {
@@ -99,7 +99,7 @@ func TestQueueAgainstModel(t *testing.T) {
 			rapid.Custom(func(t *rapid.T) string {
 				return strings.Repeat("x", rapid.IntRange(250, 260).Draw(t, "len")) + string(rapid.Byte().Draw(t, "end"))
 			}))
-		starts := rapid.Int64Range(0, unique.MaxStart)
+		starts := rapid.Int64Range(0, uniquequeue.MaxStart)
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) { w.push(t, items.Draw(t, "item"), starts.Draw(t, "start")) },
 			"many": func(t *rapid.T) {
@@ -159,11 +159,11 @@ func TestTableGrowsAndShrinks(t *testing.T) {
 
 func TestStartTimes(t *testing.T) {
 	w := newWorld()
-	for _, start := range []int64{0, 1, 1<<16 - 1, 1 << 16, 1370213794, 1 << 32, 0x7fff_ffff_ffff, unique.MaxStart} {
+	for _, start := range []int64{0, 1, 1<<16 - 1, 1 << 16, 1370213794, 1 << 32, 0x7fff_ffff_ffff, uniquequeue.MaxStart} {
 		w.push(t, fmt.Sprint(start), start)
 	}
 	w.check(t)
-	for _, start := range []int64{-1, unique.MaxStart + 1} {
+	for _, start := range []int64{-1, uniquequeue.MaxStart + 1} {
 		assert.Panics(t, func() { w.s.Push(w.q, []byte("x"), start) })
 	}
 	w.check(t)
@@ -208,17 +208,17 @@ func saved(count uint64, entries ...entry) []byte {
 }
 
 func TestLoad(t *testing.T) {
-	a, b := entry{"a", 7}, entry{"", unique.MaxStart}
-	s := unique.New(storetest.New())
+	a, b := entry{"a", 7}, entry{"", uniquequeue.MaxStart}
+	s := uniquequeue.New(storetest.New())
 	q, err := s.Load(&reader{b: bytes.NewReader(saved(2, a, b))})
 	require.NoError(t, err)
 	same(t, q, []entry{a, b})
 	for name, bad := range map[string][]byte{
-		"nothing": {}, "empty": saved(0), "twice": saved(2, a, a), "too late": saved(1, entry{"x", unique.MaxStart + 1}),
+		"nothing": {}, "empty": saved(0), "twice": saved(2, a, a), "too late": saved(1, entry{"x", uniquequeue.MaxStart + 1}),
 	} {
 		_, err := s.Load(&reader{b: bytes.NewReader(bad)})
 		assert.Error(t, err, name)
-		assert.Equal(t, name != "nothing", errors.Is(err, unique.ErrDamaged), name)
+		assert.Equal(t, name != "nothing", errors.Is(err, uniquequeue.ErrDamaged), name)
 	}
 	_, err = s.Load(&reader{b: bytes.NewReader(saved(3, a, b))})
 	assert.ErrorIs(t, err, io.EOF, "too few")
@@ -227,12 +227,12 @@ func TestLoad(t *testing.T) {
 // Whatever is loaded, the queue is whole, says the same again, and nothing is lost.
 func FuzzLoad(f *testing.F) {
 	f.Add(saved(1, entry{"x", 1}))
-	f.Add(saved(3, entry{"x", 1}, entry{"", 2}, entry{strings.Repeat("long", 100), unique.MaxStart}))
+	f.Add(saved(3, entry{"x", 1}, entry{"", 2}, entry{strings.Repeat("long", 100), uniquequeue.MaxStart}))
 	f.Add(saved(2, entry{"x", 1}, entry{"x", 2}))
 	f.Add(saved(1<<63, entry{"x", -1}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		alloc := storetest.New()
-		s := unique.New(alloc)
+		s := uniquequeue.New(alloc)
 		q, err := s.Load(&reader{b: bytes.NewReader(b)})
 		require.NoError(t, s.Check(q))
 		if err == nil {
@@ -252,7 +252,7 @@ func FuzzLoad(f *testing.F) {
 
 func TestNothingAllocatesOnTheGoHeap(t *testing.T) {
 	alloc := &slab{}
-	s := unique.New(alloc)
+	s := uniquequeue.New(alloc)
 	q := s.NewQueue()
 	item := bytes.Repeat([]byte("x"), 100)
 	n := 0

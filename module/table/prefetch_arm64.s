@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func prefetch(p unsafe.Pointer, lines int)
-TEXT ·prefetch(SB), NOSPLIT, $0-16
+// func Prefetch(p unsafe.Pointer, lines int)
+TEXT ·Prefetch(SB), NOSPLIT, $0-16
 	MOVD p+0(FP), R0
 	MOVD lines+8(FP), R1
 next:

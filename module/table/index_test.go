@@ -1,4 +1,4 @@
-package store
+package table
 
 import (
 	"math/rand/v2"
@@ -11,7 +11,7 @@ import (
 )
 
 type item struct {
-	entry
+	Entry
 	hash uint64
 }
 
@@ -20,16 +20,16 @@ type item struct {
 func TestIndex(t *testing.T) {
 	alloc := storetest.New()
 	before := alloc.Blocks()
-	var x index
-	x.init(alloc, func(e *entry) uint64 { return (*item)(unsafe.Pointer(e)).hash })
+	var x Index
+	x.Init(alloc, func(e *Entry) uint64 { return (*item)(unsafe.Pointer(e)).hash })
 	r := rand.New(rand.NewPCG(1, 2))
 	var all []*item
 	check := func() {
-		require.EqualValues(t, len(all), x.len)
-		seen, cursor := map[*entry]bool{}, uint64(0)
+		require.EqualValues(t, len(all), x.Len)
+		seen, cursor := map[*Entry]bool{}, uint64(0)
 		for {
-			b, next := x.scan(cursor)
-			for e := range b.all {
+			b, next := x.Scan(cursor)
+			for e := range b.All {
 				require.False(t, seen[e])
 				seen[e] = true
 			}
@@ -39,7 +39,7 @@ func TestIndex(t *testing.T) {
 		}
 		require.Len(t, seen, len(all))
 		for _, i := range all {
-			require.NotNil(t, x.find(i.hash, func(e *entry) bool { return e == &i.entry }))
+			require.NotNil(t, x.Find(i.hash, func(e *Entry) bool { return e == &i.Entry }))
 		}
 	}
 	for round := range 6 {
@@ -54,7 +54,7 @@ func TestIndex(t *testing.T) {
 				if r.IntN(4) == 0 {
 					i.hash &= 0xff
 				}
-				x.insert(&i.entry, i.hash)
+				x.Insert(&i.Entry, i.hash)
 				all = append(all, i)
 				continue
 			}
@@ -62,7 +62,7 @@ func TestIndex(t *testing.T) {
 			i := all[k]
 			all[k] = all[len(all)-1]
 			all = all[:len(all)-1]
-			x.remove(&i.entry, i.hash)
+			x.Remove(&i.Entry, i.hash)
 			alloc.Free(unsafe.Pointer(i), int(unsafe.Sizeof(*i)))
 		}
 		check()
@@ -70,6 +70,6 @@ func TestIndex(t *testing.T) {
 	for _, i := range all {
 		alloc.Free(unsafe.Pointer(i), int(unsafe.Sizeof(*i)))
 	}
-	x.drop()
+	x.Drop()
 	require.Equal(t, before, alloc.Blocks())
 }
