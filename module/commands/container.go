@@ -18,7 +18,7 @@ func (m *module) hello(c *rm.Ctx) {
 	if m.node.Leaving() {
 		own = "100"
 	}
-	peers := m.node.Peers()
+	peers := m.node.Mesh().All()
 	c.Array(3 + len(peers))
 	c.Int(1)
 	c.Text(m.node.NodeID())
@@ -126,10 +126,10 @@ func (m *module) cluster(c *rm.Ctx) {
 	case is(sub, "NODES") && n == 3:
 		c.Text(m.nodesText(false))
 	case is(sub, "INFO") && n == 3:
-		nodes := len(m.node.Peers()) + 1
+		nodes := len(m.node.Mesh().All()) + 1
 		c.Text(fmt.Sprintf("cluster_state:ok\r\ncluster_known_nodes:%d\r\ncluster_reachable_nodes:%d\r\ncluster_size:%d\r\n"+
 			"cluster_stats_messages_sent:%d\r\ncluster_stats_messages_received:%d\r\ncluster_bus:%s\r\n%s",
-			nodes, m.node.Reachable(), nodes, m.node.Stats.Sent, m.node.Stats.Received, m.busState(), m.lockState()))
+			nodes, m.node.Mesh().Reachable(), nodes, m.node.Stats.Sent, m.node.Stats.Received, m.busState(), m.lockState()))
 	case is(sub, "SAVECONFIG") && n == 3:
 		if err := m.saveNodes(); err != nil {
 			c.Error("ERR error saving the cluster node config: " + err.Error())

@@ -300,7 +300,7 @@ func (m *module) loadLocks(r *rm.Reader, version int) error {
 // distrustLocks has a node that comes back to its mesh abstain: what it voted for
 // may be lost. One that has met nobody yet has only its own word to keep.
 func (m *module) distrustLocks() {
-	if len(m.node.Peers()) > 0 {
+	if len(m.node.Mesh().All()) > 0 {
 		m.node.MarkLocksIncomplete()
 	}
 }

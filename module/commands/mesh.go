@@ -12,6 +12,7 @@ import (
 
 	"jobmesh/module/bus"
 	"jobmesh/module/engine"
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 	"jobmesh/rm"
@@ -57,7 +58,7 @@ type unsent struct {
 
 func (m *module) setNodeTimeout(ms int64) {
 	m.mesh.timeout = ms
-	m.node.SetNodeTimeout(ms)
+	m.node.Mesh().SetTimeout(ms)
 }
 
 // clientPort is the port that clients use, that of TLS where there is no other; 0: there is
@@ -124,7 +125,7 @@ func (m *module) openBus() {
 		return
 	}
 	m.mesh.bus, m.mesh.met = b, map[wire.NodeID]bool{}
-	for _, p := range m.node.Peers() {
+	for _, p := range m.node.Mesh().All() {
 		b.Connect(bus.NodeID(p.ID), p.Addr)
 	}
 }
@@ -189,8 +190,8 @@ func (m *module) closeBus() {
 	m.mesh.left = false
 	if b := m.mesh.bus; b != nil {
 		m.mesh.bus = nil
-		for _, p := range m.node.Peers() {
-			m.node.PeerDown(p.ID)
+		for _, p := range m.node.Mesh().All() {
+			m.node.Mesh().Down(p.ID)
 		}
 		m.mesh.closing = true
 		m.server.Go(func() {
@@ -262,16 +263,16 @@ func (m *module) busEvent(e bus.Event) {
 		}
 		m.node.SetLife(id, life)
 		m.learnHost(e.Local)
-		m.node.PeerUp(id, e.Advertised, m.mesh.met[id])
+		m.node.Mesh().Up(id, e.Advertised, m.mesh.met[id])
 		delete(m.mesh.met, id)
 	case *bus.Down:
-		m.node.PeerDown(wire.NodeID(e.ID))
+		m.node.Mesh().Down(wire.NodeID(e.ID))
 	case *bus.Met:
 		if e.Err != nil {
 			m.server.Log(rm.Warning, "JOBMESH CLUSTER MEET %s: %v", e.Addr, e.Err)
 			return
 		}
-		if id := wire.NodeID(e.ID); m.node.Meet(id, e.Addr) {
+		if id := wire.NodeID(e.ID); m.node.Mesh().Meet(id, e.Addr) {
 			m.mesh.met[id] = true
 			m.mesh.bus.Connect(e.ID, e.Addr)
 		}
@@ -397,7 +398,7 @@ func (m *module) traffic() (out, in int64) {
 	if m.mesh.bus == nil {
 		return 0, 0
 	}
-	for _, p := range m.node.Peers() {
+	for _, p := range m.node.Mesh().All() {
 		if s, ok := m.mesh.bus.PeerStats(bus.NodeID(p.ID)); ok {
 			out, in = out+int64(s.BytesOut), in+int64(s.BytesIn)
 		}
@@ -424,7 +425,7 @@ func (m *module) imports(q *store.Queue) int64 {
 
 // nodeName is a holder's ID where the node is known, else what is known of it.
 func (m *module) nodeName(holder uint64) string {
-	for _, p := range m.node.Peers() {
+	for _, p := range m.node.Mesh().All() {
 		if uint64(p.Node) == holder {
 			return hex.EncodeToString(p.ID[:])
 		}
@@ -485,9 +486,9 @@ func peerAddr(p *engine.Peer) (host string, port int) {
 func peerLine(p *engine.Peer, withBus bool) string {
 	var flags []string
 	switch p.Health {
-	case engine.Suspected:
+	case membership.Suspected:
 		flags = append(flags, "fail?")
-	case engine.Failed:
+	case membership.Failed:
 		flags = append(flags, "fail")
 	}
 	if p.Addr == "" {
@@ -514,9 +515,9 @@ func peerLine(p *engine.Peer, withBus bool) string {
 // priority is what HELLO tells clients of a node: less is better.
 func priority(p *engine.Peer) string {
 	switch {
-	case p.Leaving || p.Health == engine.Failed:
+	case p.Leaving || p.Health == membership.Failed:
 		return "100"
-	case p.Health == engine.Suspected:
+	case p.Health == membership.Suspected:
 		return "10"
 	case !p.Connected:
 		return "5"
@@ -564,7 +565,7 @@ func (m *module) forget(c *rm.Ctx) {
 		c.Error("ERR Invalid node identifier")
 	case text == m.node.NodeID():
 		c.Error("ERR I tried hard but I can't forget myself...")
-	case err != nil || !m.node.Forget(wire.NodeID(id)):
+	case err != nil || !m.node.Mesh().Forget(wire.NodeID(id)):
 		c.Error("ERR Unknown node " + printable(text))
 	default:
 		c.Simple("OK")
@@ -615,6 +616,6 @@ func (m *module) readPeer(f []string) error {
 	if !ok {
 		return errors.New("no bus address after @")
 	}
-	m.node.AddPeer(wire.NodeID(id), addr)
+	m.node.Mesh().Add(wire.NodeID(id), addr)
 	return nil
 }

@@ -25,7 +25,7 @@ func (m *module) nodesText(forFile bool) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s:%d %s 0 0 connected\n", m.node.NodeID(), m.host(), m.clientPort(), flags)
-	for _, p := range m.node.Peers() {
+	for _, p := range m.node.Mesh().All() {
 		b.WriteString(peerLine(p, forFile))
 	}
 	if forFile {

@@ -17,6 +17,7 @@ import (
 	"jobmesh/cgo/api"
 	"jobmesh/cgo/record"
 	"jobmesh/module/engine"
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
@@ -120,7 +121,7 @@ func New() *rm.Module {
 			rm.IntConfig("cluster-port", 0, 0, 65535, true,
 				func() int64 { return m.mesh.port },
 				func(v int64) error { m.mesh.port = v; return nil }),
-			rm.IntConfig("cluster-node-timeout", engine.DefaultNodeTimeout, 100, 1<<31, false,
+			rm.IntConfig("cluster-node-timeout", membership.DefaultTimeout, 100, 1<<31, false,
 				func() int64 { return m.mesh.timeout },
 				func(v int64) error { m.setNodeTimeout(v); return nil }),
 			m.lockConfig(),
@@ -611,8 +612,8 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("unique_dead", st.Dead)
 	w.Int("held_back", int64(m.node.HeldBack()))
 	w.Section("mesh")
-	w.Int("known_nodes", int64(len(m.node.Peers())+1))
-	w.Int("reachable_nodes", int64(m.node.Reachable()))
+	w.Int("known_nodes", int64(len(m.node.Mesh().All())+1))
+	w.Int("reachable_nodes", int64(m.node.Mesh().Reachable()))
 	w.Int("messages_sent", st.Sent)
 	w.Int("messages_received", st.Received)
 	w.Int("jobs_exported", st.Exported)

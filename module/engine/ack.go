@@ -83,7 +83,7 @@ func (n *Node) correct(p *Peer, j *store.Job, holders []wire.Node) {
 	n.setAck(p, j)
 	for i := known; i < j.Holders(); i++ {
 		if node, _ := j.Holder(i); node != uint64(p.Node) {
-			n.setAck(n.mesh.by[wire.Node(node)], j)
+			n.setAck(n.mesh.Of(wire.Node(node)), j)
 		}
 	}
 	if j.Holders() > known {
@@ -118,7 +118,7 @@ func (n *Node) tickAcks(budget int) bool {
 		})
 		return true
 	}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if !p.acks.telling {
 			continue
 		}
@@ -164,7 +164,7 @@ func (n *Node) acksGone(p *Peer) {
 func (n *Node) namesGone(j *store.Job) bool {
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
-		if _, yes := n.mesh.gone[wire.Node(node)]; yes {
+		if n.mesh.WasForgotten(wire.Node(node)) {
 			return true
 		}
 	}
@@ -222,8 +222,7 @@ func (n *Node) collect(j *store.Job) {
 	// knows nobody, as one that was promoted, waits until it meets somebody.
 	for i := j.Holders() - 1; i >= 0; i-- {
 		node, _ := j.Holder(i)
-		_, yes := n.mesh.gone[wire.Node(node)]
-		if yes || n.mesh.by[wire.Node(node)] == nil && j.Attempts() >= gcStrangers && !n.alone() {
+		if n.mesh.WasForgotten(wire.Node(node)) || n.mesh.Of(wire.Node(node)) == nil && j.Attempts() >= gcStrangers && !n.alone() {
 			j.DropHolder(node)
 		}
 	}
@@ -233,7 +232,7 @@ func (n *Node) collect(j *store.Job) {
 	}
 	for i := range j.Holders() {
 		if node, yes := j.Holder(i); !yes {
-			n.setAck(n.mesh.by[wire.Node(node)], j)
+			n.setAck(n.mesh.Of(wire.Node(node)), j)
 		}
 	}
 	wait := int64(gcLastMS)
@@ -264,7 +263,7 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 		n.endPendingAdd(ad)
 		n.deny(ad, ErrReplRemoved)
 	}
-	if len(n.mesh.order) > 0 {
+	if len(n.mesh.All()) > 0 {
 		n.tombstones.add(j.ID, n.now, cancelled(j))
 	}
 	n.endVotes(j)
@@ -287,14 +286,14 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool) {
 	if ad := n.pendingAddOf(id); ad != nil {
 		n.workedUnseen(ad)
 	}
-	if len(n.mesh.order) == 0 {
+	if len(n.mesh.All()) == 0 {
 		return
 	}
 	var extras []byte
 	if cancelled {
 		extras = store.AppendExtra(nil, store.TagFamily, (&store.Family{Flags: store.FamilyCancelled}).Value())
 	}
-	j := n.store.NewJob(0, len(n.mesh.order), extras)
+	j := n.store.NewJob(0, len(n.mesh.All()), extras)
 	j.ID, j.CTime, j.Retry, j.Repl = *id, uint64(max(n.now, 1))*1_000_000, 1, 1
 	j.ETime = n.now + max(int64(id.TTLMinutes()), 1)*60_000
 	j.State = store.StateAcked
@@ -388,7 +387,7 @@ func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
 		}
 		j, _ = n.addHolder(j, p.Node)
 		j.Confirm(uint64(p.Node))
-		for _, q := range n.mesh.order {
+		for _, q := range n.mesh.All() {
 			if !j.HeldBy(uint64(q.Node)) {
 				return
 			}

@@ -20,7 +20,7 @@ func TestOneAnswerIsNotTakenForAnother(t *testing.T) {
 		now := int64(1_700_000_000_000)
 		n, _, _ := node(now)
 		peer := wire.NodeID{1, 2, 3}
-		n.PeerUp(peer, "10.0.0.1:1", false)
+		n.Mesh().Up(peer, "10.0.0.1:1", false)
 		add := func(n *engine.Node) store.ID {
 			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 600})
 			require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestOneAnswerIsNotTakenForAnother(t *testing.T) {
 		require.Equal(t, 1, acks())
 
 		other, _, _ := node(now + 1)
-		other.PeerUp(peer, "10.0.0.1:1", false)
+		other.Mesh().Up(peer, "10.0.0.1:1", false)
 		add(other) // the nodes are given the same random bits
 		gone := add(other)
 		require.NotEqual(t, id, gone)
@@ -58,8 +58,8 @@ func TestOneAnswerIsNotTakenForAnother(t *testing.T) {
 		}
 		n.Effects()
 
-		n.PeerDown(peer)
-		n.PeerUp(peer, "10.0.0.1:1", false)
+		n.Mesh().Down(peer)
+		n.Mesh().Up(peer, "10.0.0.1:1", false)
 		n.Effects()
 		told := 0
 		for range 100 {
@@ -86,7 +86,7 @@ func TestAfterALoadWhatIsDoneIsKnown(t *testing.T) {
 		fate  uint32
 	}{"acknowledged": {true, wire.OutcomeEnded}, "deleted": {false, wire.OutcomeUnknown}} {
 		n, _, _ := node(now)
-		n.PeerUp(peer, "10.0.0.1:1", false)
+		n.Mesh().Up(peer, "10.0.0.1:1", false)
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 600})
 		require.NoError(t, err, name)
 		added := bytes.Clone(n.Job(&id).Record())
@@ -102,7 +102,7 @@ func TestAfterALoadWhatIsDoneIsKnown(t *testing.T) {
 		n.ApplyDelete(&id)
 		n.EndLoading()
 		n.Settle(engine.Trust{})
-		n.PeerUp(peer, "10.0.0.1:1", false)
+		n.Mesh().Up(peer, "10.0.0.1:1", false)
 		n.Effects()
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: id}).Append(nil)), name)
 		var m wire.Message

@@ -267,10 +267,10 @@ func (n *Node) Acquisitions() int { return len(n.alarms) + len(n.unlocksByRound)
 func (n *Node) Alone() bool { return n.alone() }
 
 // alone says whether this node decides by itself.
-func (n *Node) alone() bool { return len(n.mesh.order) == 0 }
+func (n *Node) alone() bool { return len(n.mesh.All()) == 0 }
 
 // majority is more than half of all known nodes.
-func (n *Node) majority() int { return (len(n.mesh.order)+1)/2 + 1 }
+func (n *Node) majority() int { return (len(n.mesh.All())+1)/2 + 1 }
 
 // quorate says whether the connections there are would do for a majority, for a lock of
 // this name.
@@ -279,7 +279,7 @@ func (n *Node) quorate(name []byte) bool {
 	if !n.abstainsFrom(name) {
 		votes = 1
 	}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if p.Connected {
 			votes++
 		}
@@ -288,7 +288,7 @@ func (n *Node) quorate(name []byte) bool {
 }
 
 func (n *Node) allPeers() (list []wire.Node) {
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		list = append(list, p.Node)
 	}
 	return list
@@ -435,7 +435,7 @@ func (n *Node) startAcquisition(c *Acquisition) {
 	if len(n.farewells) > 0 && !n.loading {
 		n.tickFarewells() // the others hear of them before they are asked
 	}
-	c.pos, c.resets = -1, n.mesh.resets
+	c.pos, c.resets = -1, n.mesh.Resets()
 	c.last.Kind = NoQuorum
 	if c.wait {
 		line := n.lockLines[string(c.name)]
@@ -533,7 +533,7 @@ func (n *Node) whyNoQuorum(c *Acquisition) string {
 		}
 		abstain = append(abstain, text)
 	}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		switch {
 		case !p.Connected:
 			apart = append(apart, shortName(p.Node))
@@ -543,7 +543,7 @@ func (n *Node) whyNoQuorum(c *Acquisition) string {
 	}
 	tell := func(nodes []string, format string) {
 		const most = 8
-		count, all := len(nodes), len(n.mesh.order)+1
+		count, all := len(nodes), len(n.mesh.All())+1
 		if count > most {
 			nodes = append(nodes[:most:most], fmt.Sprintf("%d more", count-most))
 		}
@@ -654,13 +654,13 @@ func (n *Node) tickAcquisitions() {
 			}
 			m := c.message()
 			for _, node := range n.silent(c) {
-				n.send(n.mesh.by[node], m)
+				n.send(n.mesh.Of(node), m)
 			}
 			again := int64(claimResendMS)
 			if c.wait { // there may be very many
 				again = max(again, min(now-c.began, c.began+c.patience()-now))
 			}
-			c.resend, c.resent, c.ups = now+again, true, n.mesh.ups
+			c.resend, c.resent, c.ups = now+again, true, n.mesh.Ups()
 			n.setAlarm(c)
 		case n.refuted(c):
 		default:

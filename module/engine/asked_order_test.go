@@ -19,7 +19,7 @@ func keyed(t *testing.T, many int, steady func() int64) (n *engine.Node, peers [
 	n, _, _ = steadyNode(now, steady)
 	peers = []wire.NodeID{{1, 2, 3, 0}, {1, 2, 3, 1}}
 	for i := range peers {
-		n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+		n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
 	n.TrustLocks()
 	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
@@ -99,7 +99,7 @@ func TestJobsStayInTheirOrderWithoutAMajority(t *testing.T) {
 	steady := int64(1000)
 	n, peers, _ := keyed(t, many, func() int64 { return steady })
 	for i := range peers {
-		n.PeerDown(peers[i])
+		n.Mesh().Down(peers[i])
 	}
 	q := n.Queue([]byte("q"))
 	var served []store.ID

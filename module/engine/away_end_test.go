@@ -41,7 +41,7 @@ func TestTheEndOfOneThatIsAwayReachesTheLast(t *testing.T) {
 		case "cancel":
 			n.CancelJob(&gone)
 		case "setack":
-			n.PeerUp(peer, "10.0.0.1:1", true)
+			n.Mesh().Up(peer, "10.0.0.1:1", true)
 			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.SetAck, ID: wire.JobID(gone)}).Append(nil)))
 		}
 		n.Effects()
@@ -68,8 +68,8 @@ func TestTheEndOfOneThatIsAwayAndHasKin(t *testing.T) {
 		now := int64(1_700_000_000_000)
 		n, k, _ := node(now)
 		peer, third := wire.NodeID{1, 2, 3}, wire.NodeID{9, 9, 9}
-		n.PeerUp(peer, "10.0.0.1:1", true)
-		n.PeerUp(third, "10.0.0.2:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(third, "10.0.0.2:1", true)
 		n.Effects()
 		id := lasting(t, n, "q", engine.Members{})
 		n.Effects()
@@ -77,7 +77,7 @@ func TestTheEndOfOneThatIsAwayAndHasKin(t *testing.T) {
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(id)}).Append(nil)))
 		n.Effects()
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
-		n.PeerDown(peer)
+		n.Mesh().Down(peer)
 		if away {
 			move(t, n, k, q, 1)
 		}
@@ -101,8 +101,8 @@ func TestTheEndOfOneThatIsAwayAndHasKin(t *testing.T) {
 			records = append(records, bytes.Clone(j.Record()))
 		}
 		n, _, _ = restarted(t, now, map[string]int{"q": 0}, map[string][][]byte{"q": records})
-		n.PeerUp(peer, "10.0.0.1:1", true)
-		n.PeerUp(third, "10.0.0.2:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(third, "10.0.0.2:1", true)
 		n.Effects()
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(id)}).Append(nil)))
 		for _, e := range n.Effects() {
@@ -122,8 +122,8 @@ func TestTheWordForOthersStaysWhereItIsAway(t *testing.T) {
 		now := int64(1_700_000_000_000)
 		n, k, _ := node(now)
 		down, other := wire.NodeID{1, 2, 3}, wire.NodeID{9, 9, 9}
-		n.PeerUp(down, "10.0.0.1:1", true)
-		n.PeerUp(other, "10.0.0.2:1", true)
+		n.Mesh().Up(down, "10.0.0.1:1", true)
+		n.Mesh().Up(other, "10.0.0.2:1", true)
 		n.Effects()
 		id := lasting(t, n, "q", engine.Members{})
 		n.Effects()
@@ -133,7 +133,7 @@ func TestTheWordForOthersStaysWhereItIsAway(t *testing.T) {
 		n.Effects()
 		require.Equal(t, 1, n.Job(&id).Holders())
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
-		n.PeerDown(down)
+		n.Mesh().Down(down)
 		n.Effects()
 		require.True(t, n.Ack(&id))
 		n.Effects()
@@ -168,7 +168,7 @@ func TestTwoThatAreAwayEndByOneCommand(t *testing.T) {
 	p, q := n.Queue([]byte("p")), n.Queue([]byte("q"))
 	move(t, n, k, p, 1)
 	move(t, n, k, q, 1)
-	n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", true)
+	n.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", true)
 	n.Effects()
 	n.Ack(&parent)
 	n.Ack(&child)
@@ -196,7 +196,7 @@ func TestCancelOfOneThatIsAckedAndAway(t *testing.T) {
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(id)}).Append(nil)))
 		n.Effects()
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
-		n.PeerDown(peer)
+		n.Mesh().Down(peer)
 		n.Effects()
 		require.True(t, n.Ack(&id))
 		n.Effects()
@@ -210,7 +210,7 @@ func TestCancelOfOneThatIsAckedAndAway(t *testing.T) {
 		if away {
 			move(t, n, k, q, 0)
 		}
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		for range 20 {
 			now += 500
 			n.SetNow(now)
@@ -237,7 +237,7 @@ func TestACopyOfOneThatIsAway(t *testing.T) {
 		if loaded {
 			var queues map[string]*store.Queue
 			n, k, queues = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": {rec}})
-			n.PeerUp(peer, "10.0.0.1:1", true)
+			n.Mesh().Up(peer, "10.0.0.1:1", true)
 			q = queues["q"]
 		} else {
 			move(t, n, k, q, 1)
@@ -272,7 +272,7 @@ func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
 			peer := wire.NodeID{1, 2, 3}
 			n, k, _ := node(now)
 			if mesh {
-				n.PeerUp(peer, "10.0.0.1:1", true)
+				n.Mesh().Up(peer, "10.0.0.1:1", true)
 			}
 			n.Effects()
 			add := func(queue string, m engine.Members) store.ID {
@@ -287,7 +287,7 @@ func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
 			p := n.Queue([]byte("p"))
 			require.Len(t, n.Fetch([]*store.Queue{p}, 1, true, nil), 1)
 			if mesh {
-				n.PeerDown(peer)
+				n.Mesh().Down(peer)
 			}
 			n.Effects()
 			dbs := map[string]int{"p": 0, "q": 0}
@@ -314,12 +314,12 @@ func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
 			}
 			n, _, _ = restarted(t, now, dbs, records)
 			if mesh {
-				n.AddPeer(peer, "10.0.0.1:1")
+				n.Mesh().Add(peer, "10.0.0.1:1")
 			}
 			n.Effects()
 			for i := range 1000 {
 				if mesh && i == 500 {
-					n.PeerUp(peer, "10.0.0.1:1", true)
+					n.Mesh().Up(peer, "10.0.0.1:1", true)
 				}
 				now += 60
 				n.SetNow(now)
@@ -376,7 +376,7 @@ func TestTheLogOfACopyOfOneThatIsAway(t *testing.T) {
 		}
 		r.n.Effects()
 	}
-	m.n.PeerUp(peer, "10.0.0.1:1", true)
+	m.n.Mesh().Up(peer, "10.0.0.1:1", true)
 	follow()
 	copied := wire.Message{Kind: wire.ReplJob, Flags: wire.QueueIt, ID: wire.JobID(id), Queue: []byte("other"), Holders: []wire.Node{peer.Node()},
 		Job: wire.Job{Body: []byte("b"), CTime: ctime, Left: 86_400_000, Retry: 100, Repl: 2}}
@@ -482,7 +482,7 @@ func TestReleaseOfOneThatIsAway(t *testing.T) {
 			move(t, other, ko, q, 0)
 		}
 		other.Effects()
-		other.PeerDown(peer)
+		other.Mesh().Down(peer)
 		pass(other, &now, 400_000)
 		j := other.Job(&id)
 		require.NotNil(t, j)
@@ -508,7 +508,7 @@ func fated(t *testing.T, n *engine.Node, peer wire.NodeID) {
 // paired is a node that is connected with another one.
 func paired(now int64, peer wire.NodeID) (*engine.Node, *keys) {
 	n, k, _ := node(now)
-	n.PeerUp(peer, "10.0.0.1:1", true)
+	n.Mesh().Up(peer, "10.0.0.1:1", true)
 	n.Effects()
 	return n, k
 }
@@ -535,7 +535,7 @@ func TestACopyOfOneThatIsAckedAndAway(t *testing.T) {
 			q := n.Queue([]byte("q"))
 			require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
 			n.Effects()
-			n.PeerDown(peer)
+			n.Mesh().Down(peer)
 			n.Effects()
 			require.True(t, n.Ack(&id))
 			n.Effects()
@@ -546,11 +546,11 @@ func TestACopyOfOneThatIsAckedAndAway(t *testing.T) {
 				move(t, n, k, q, 1)
 			case "restarted there":
 				n, _, _ = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": {rec}})
-				n.AddPeer(peer, "10.0.0.1:1")
+				n.Mesh().Add(peer, "10.0.0.1:1")
 			}
 			n.Effects()
 			pass(n, &now, 200_000)
-			n.PeerUp(peer, "10.0.0.1:1", true)
+			n.Mesh().Up(peer, "10.0.0.1:1", true)
 			n.Effects()
 			m := wire.Message{Kind: kind, ID: wire.JobID(id), Queue: []byte("q"), Holders: []wire.Node{peer.Node()},
 				Job: wire.Job{Body: []byte("b"), CTime: ctime, Left: 86_000_000, Retry: 100, Repl: 2, Deliveries: 1}}
@@ -623,7 +623,7 @@ func TestAckOfOneThatIsAwayAndHasACopyElsewhere(t *testing.T) {
 		n, k, id := copied(t, now, peer)
 		q := n.Queue([]byte("q"))
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
-		n.PeerDown(peer)
+		n.Mesh().Down(peer)
 		n.Effects()
 		if how != "in sight" {
 			move(t, n, k, q, 1)
@@ -638,12 +638,12 @@ func TestAckOfOneThatIsAwayAndHasACopyElsewhere(t *testing.T) {
 			}
 			var queues map[string]*store.Queue
 			n, k, queues = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": records})
-			n.AddPeer(peer, "10.0.0.1:1")
+			n.Mesh().Add(peer, "10.0.0.1:1")
 			n.Effects()
 			q = queues["q"]
 			move(t, n, k, q, 0)
 		}
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		told := false
 		for range 10 {
 			for _, e := range n.Effects() {
@@ -692,7 +692,7 @@ func TestTheTimeOfOneThatIsAckedAndAway(t *testing.T) {
 	n, k := paired(now, peer)
 	id := lasting(t, n, "q", engine.Members{})
 	q := n.Queue([]byte("q"))
-	n.PeerDown(peer)
+	n.Mesh().Down(peer)
 	move(t, n, k, q, 1)
 	n.Effects()
 	n.Ack(&id)
@@ -765,7 +765,7 @@ func TestAnOfferOfOneThatIsAckedAndAway(t *testing.T) {
 		now := int64(1_700_000_000_000)
 		peer := wire.NodeID{1, 2, 3}
 		n, k, _ := node(now)
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 86400})
 		require.NoError(t, err)
 		n.Effects()
@@ -773,7 +773,7 @@ func TestAnOfferOfOneThatIsAckedAndAway(t *testing.T) {
 		q := n.Queue([]byte("q"))
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(id)}).Append(nil)))
-		n.PeerDown(peer)
+		n.Mesh().Down(peer)
 		n.Effects()
 		n.Ack(&id)
 		n.Effects()
@@ -781,7 +781,7 @@ func TestAnOfferOfOneThatIsAckedAndAway(t *testing.T) {
 			move(t, n, k, q, 1)
 		}
 		pass(n, &now, 200_000)
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		n.Effects()
 		m := wire.Message{Kind: wire.Offer, ID: wire.JobID(id), Queue: []byte("q"), Round: 7,
 			Job: wire.Job{Body: []byte("b"), CTime: ctime, Left: 86_000_000, Repl: 1}}
@@ -869,7 +869,7 @@ func TestTheWordForKinStaysOfOneThatWasAway(t *testing.T) {
 		n.Effects()
 		require.Equal(t, 1, n.Job(&child).Holders())
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
-		n.PeerDown(peer)
+		n.Mesh().Down(peer)
 		if away {
 			move(t, n, k, q, 1)
 		}
@@ -892,7 +892,7 @@ func TestTheWordForKinStaysOfOneThatWasAway(t *testing.T) {
 		}
 		assert.NotEmpty(t, records, "away %v: the word was evicted", away)
 		n, _, _ = restarted(t, now, map[string]int{"q": 0}, map[string][][]byte{"q": records})
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		n.Effects()
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(id)}).Append(nil)))
 		for _, e := range n.Effects() {
@@ -943,11 +943,11 @@ func TestVerifyOfAJobThatIsAway(t *testing.T) {
 				Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k")}})
 			require.NoError(t, err)
 			peer, down := wire.NodeID{1, 2, 3}, wire.NodeID{9, 9, 9}
-			n.PeerUp(peer, "10.0.0.1:1", true)
-			n.PeerUp(down, "10.0.0.2:1", true)
+			n.Mesh().Up(peer, "10.0.0.1:1", true)
+			n.Mesh().Up(down, "10.0.0.2:1", true)
 			n.Effects()
 			require.NoError(t, n.Receive(down, (&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(id)}).Append(nil))) // it has a copy
-			n.PeerDown(down)
+			n.Mesh().Down(down)
 			q := n.Queue([]byte("q"))
 			if away {
 				move(t, n, k, q, 1)
@@ -973,7 +973,7 @@ func TestAckOfOneThatIsAwayAndRestarted(t *testing.T) {
 		n, k, id := copied(t, now, peer)
 		q := n.Queue([]byte("q"))
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
-		n.PeerDown(peer)
+		n.Mesh().Down(peer)
 		db := 0
 		if how != "in sight, restarted" {
 			db = 1
@@ -989,11 +989,11 @@ func TestAckOfOneThatIsAwayAndRestarted(t *testing.T) {
 			}
 			require.Len(t, records, 1)
 			n, _, _ = restarted(t, now, map[string]int{"q": db}, map[string][][]byte{"q": records})
-			n.AddPeer(peer, "10.0.0.1:1")
+			n.Mesh().Add(peer, "10.0.0.1:1")
 			n.Effects()
 		}
 		pass(n, &now, 10_000)
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		assert.True(t, toldEnd(n, &now, 10_000, peer), "%s: nobody tells the other node that it is done", how)
 	}
 }
@@ -1005,7 +1005,7 @@ func TestAcksOfANodeThatMeetsTheMeshLate(t *testing.T) {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
 		n, _, id := copied(t, now, peer)
 		require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
-		n.PeerDown(peer)
+		n.Mesh().Down(peer)
 		n.Effects()
 		n.Ack(&id)
 		n.Effects()
@@ -1016,7 +1016,7 @@ func TestAcksOfANodeThatMeetsTheMeshLate(t *testing.T) {
 		pass(n, &now, 2000)
 		n.SetPassive(false)
 		pass(n, &now, late)
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		assert.True(t, toldEnd(n, &now, 30_000, peer), "met %d s after the promotion: the node that has a copy isn't told that it is done", late/1000)
 	}
 }
@@ -1030,7 +1030,7 @@ func TestRivalThatIsAway(t *testing.T) {
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400,
 			Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k")}})
 		require.NoError(t, err)
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		if away {
 			move(t, n, k, n.Queue([]byte("q")), 1)
 		}
@@ -1106,18 +1106,18 @@ func TestHeirOfOneThatIsAckedAndAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		now, peer, heir := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}, wire.NodeID{4, 5, 6}
 		n, k, id := copied(t, now, peer)
-		n.PeerUp(wire.NodeID{7, 7, 7}, "10.0.0.3:1", true) // so that the node isn't alone
+		n.Mesh().Up(wire.NodeID{7, 7, 7}, "10.0.0.3:1", true) // so that the node isn't alone
 		q := n.Queue([]byte("q"))
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
-		n.PeerDown(peer)
+		n.Mesh().Down(peer)
 		if away {
 			move(t, n, k, q, 1)
 		}
 		n.Effects()
 		n.Ack(&id)
 		pass(n, &now, 1_000)
-		n.PeerUp(heir, "10.0.0.2:1", true)
-		n.Forget(peer)
+		n.Mesh().Up(heir, "10.0.0.2:1", true)
+		n.Mesh().Forget(peer)
 		assert.True(t, toldEnd(n, &now, 400_000, heir), "away %v: the node with a copy isn't told that the job is done", away)
 	}
 }

@@ -86,7 +86,7 @@ func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 		} else {
 			move(t, n, k, away, 1)
 		}
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		fate := func() uint32 {
 			n.Effects()
 			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(parent)}).Append(nil)))
@@ -146,7 +146,7 @@ func TestTheEndOfAStrangerReachesOneThatIsAway(t *testing.T) {
 		}
 		n, k, queues := restarted(t, now, map[string]int{"q": db}, map[string][][]byte{"q": {bytes.Clone(n.Job(&child).Record())}})
 		q := queues["q"]
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		if !loaded {
 			move(t, n, k, q, 1)
 		}
@@ -154,7 +154,7 @@ func TestTheEndOfAStrangerReachesOneThatIsAway(t *testing.T) {
 		pass(n, &now, 1000)
 		require.NotNil(t, q.HeldHead, "loaded there: %v", loaded)
 		n, k, queues = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": {bytes.Clone(q.HeldHead.Record())}})
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		move(t, n, k, queues["q"], 0)
 		for range 3 {
 			pass(n, &now, 5_000)
@@ -222,7 +222,7 @@ func TestNoTwoOfAnIDWhereOneIsAway(t *testing.T) {
 		now := int64(1_700_000_000_000)
 		peer := wire.NodeID{1, 2, 3}
 		n, _, _ := node(now)
-		n.PeerUp(peer, "10.0.0.1:1", true)
+		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
 		require.NoError(t, err)
 		n.Effects()
@@ -472,7 +472,7 @@ func TestRestoredQueuesDontPutOffOtherJobs(t *testing.T) {
 		return id
 	}
 	id, dumped := add("q", 10), add("d", 3600)
-	n.PeerDown(peer)
+	n.Mesh().Down(peer)
 	rec := bytes.Clone(n.Job(&dumped).Record())
 	d := n.Queue([]byte("d"))
 	n.Unlinked(k.boxes[d], d)
@@ -508,8 +508,8 @@ func TestOneThatIsAddedAndThatAnotherNodeQueuedWhileItWasAway(t *testing.T) {
 	n, k, _ := node(now)
 	b, c := wire.NodeID{1, 2, 3}, wire.NodeID{0xf1, 2, 4}
 	for _, id := range []wire.NodeID{b, c} {
-		n.AddPeer(id, "x:1")
-		n.PeerUp(id, "x:1", true)
+		n.Mesh().Add(id, "x:1")
+		n.Mesh().Up(id, "x:1", true)
 	}
 	id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 3, Retry: 100, TTL: 86400, CanWait: true})
 	require.NoError(t, err)

@@ -79,7 +79,7 @@ func (n *Node) leaseBegun(id *store.ID, o *Result) {
 	if over == nil || o.Kind == NoQuorum {
 		return
 	}
-	if o.Kind == Granted && slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected }) {
+	if o.Kind == Granted && slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected }) {
 		n.begins.apart.put(*id, *over)
 	}
 	n.begins.over.remove(*id)
@@ -88,8 +88,8 @@ func (n *Node) leaseBegun(id *store.ID, o *Result) {
 // tickBegins tries again.
 func (n *Node) tickBegins(now int64) {
 	b := &n.begins
-	if b.ups != n.mesh.ups && b.apart.left == 0 {
-		b.ups = n.mesh.ups
+	if b.ups != n.mesh.Ups() && b.apart.left == 0 {
+		b.ups = n.mesh.Ups()
 		b.apart.begin()
 	}
 	b.apart.pass(claimSlice, func(id store.ID, over *int64) bool {

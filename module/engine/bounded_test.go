@@ -143,7 +143,7 @@ func TestABlockedJobAmongVeryManyThatDepend(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
 	peer := wire.NodeID{1, 2, 3}
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	add := func(m engine.Members) store.ID {
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: m})
 		require.NoError(t, err)
@@ -447,7 +447,7 @@ func TestVeryManyAddsAndClaimsEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			now := int64(1_700_000_000_000)
 			n, _, _ := node(now)
-			n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+			n.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
 			n.TrustLocks()
 			for i := range many {
 				id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Timeout: 60_000, CanWait: true, Retry: 10, TTL: 6000})
@@ -558,7 +558,7 @@ func TestTheEvictionOfAJobThatVeryManyWaitFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			now := int64(1_700_000_000_000)
 			n, _, _ := node(now)
-			n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+			n.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
 			add := func(m engine.Members) store.ID {
 				id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: m})
 				require.NoError(t, err)
@@ -629,7 +629,7 @@ func TestVeryManyAskAboutACancelledJob(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			now := int64(1_700_000_000_000)
 			n, _, _ := node(now)
-			n.PeerUp(b, "10.0.0.1:1", false)
+			n.Mesh().Up(b, "10.0.0.1:1", false)
 			add := func(m engine.Members) store.ID {
 				id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: m})
 				require.NoError(t, err)
@@ -799,7 +799,7 @@ func TestVeryManyLinesAsk(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
 	peer := wire.NodeID{1, 2, 3}
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	for i := range queues {
 		_, err := n.Wait([][]byte{[]byte(fmt.Sprint("q", i))}, i)
 		require.NoError(t, err)
@@ -820,8 +820,8 @@ func TestVeryManyLinesAsk(t *testing.T) {
 	assert.InDelta(t, 10*queues, asked, queues/2)
 	// A node that is back is asked by all, soon.
 	asked = 0
-	n.PeerDown(peer)
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Down(peer)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	asked += counted(t, n)[engine.Send]
 	play(500)
 	assert.GreaterOrEqual(t, asked, queues)
@@ -921,7 +921,7 @@ func TestTheLocksOfVeryManyJobs(t *testing.T) {
 				n.Effects()
 			}
 			for i := range byte(2) {
-				n.PeerUp(wire.NodeID{1, 2, 3, i}, fmt.Sprintf("10.0.0.%d:1", i), false)
+				n.Mesh().Up(wire.NodeID{1, 2, 3, i}, fmt.Sprintf("10.0.0.%d:1", i), false)
 			}
 			n.Effects()
 			end(n, k)
@@ -952,7 +952,7 @@ func TestANodeIsToldOfVeryManyVotesToBeTakenBack(t *testing.T) {
 		n.Effects()
 	}
 	peer := wire.NodeID{1, 2, 3}
-	n.AddPeer(peer, "10.0.0.1:1")
+	n.Mesh().Add(peer, "10.0.0.1:1")
 	for i := range owners {
 		n.UnhearLock(bareName(fmt.Sprint("n", i)), []byte("a"), &engine.Result{Kind: engine.Granted, Token: uint64(i + 1)})
 		n.Effects()
@@ -977,7 +977,7 @@ func TestANodeIsToldOfVeryManyVotesToBeTakenBack(t *testing.T) {
 		}
 		assert.LessOrEqual(t, len(told)-before, mostAtOnce)
 	}
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	look()
 	assert.NotEmpty(t, told)
 	for range 50 {
@@ -995,7 +995,7 @@ func TestVeryManyQuestionsAreForgotten(t *testing.T) {
 	const many = 5000
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
-	n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+	n.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
 	tick := func() {
 		now += 10
 		n.SetNow(now)
@@ -1035,7 +1035,7 @@ func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
 	b := wire.NodeID{1, 2, 3}
-	n.PeerUp(b, "10.0.0.1:1", false)
+	n.Mesh().Up(b, "10.0.0.1:1", false)
 	n.TrustLocks()
 	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
@@ -1099,7 +1099,7 @@ func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
 			now := int64(1_700_000_000_000)
 			n, _, _ := node(now)
 			b := wire.NodeID{1, 2, 3}
-			n.PeerUp(b, "10.0.0.1:1", false)
+			n.Mesh().Up(b, "10.0.0.1:1", false)
 			n.TrustLocks()
 			n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 			asked := map[string]bool{}
@@ -1172,12 +1172,12 @@ func inDispute(t *testing.T, now int64, many int, steady func() int64) (n *engin
 	n, _, _ = steadyNode(now, steady)
 	b = wire.NodeID{1, 2, 3}
 	c := wire.NodeID{3, 2, 1}
-	n.AddPeer(b, "b:1")
-	n.AddPeer(c, "c:1")
+	n.Mesh().Add(b, "b:1")
+	n.Mesh().Add(c, "c:1")
 	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(60_000)})
 	n.MarkLocksIncomplete()
-	n.PeerUp(b, "10.0.0.1:1", false)
-	n.PeerUp(c, "10.0.0.2:1", false)
+	n.Mesh().Up(b, "10.0.0.1:1", false)
+	n.Mesh().Up(c, "10.0.0.2:1", false)
 	n.Effects()
 	tell := func(from wire.NodeID, owner string, lease int64) {
 		for i := 0; i < many; i += 100 {
@@ -1232,8 +1232,8 @@ func TestAFlushWhereOthersHaveVeryManyLocks(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	const votes = 600_000
 	n, _, _ := node(dawn)
-	n.AddPeer(mate, "10.0.0.1:1")
-	n.PeerUp(mate, "10.0.0.1:1", true)
+	n.Mesh().Add(mate, "10.0.0.1:1")
+	n.Mesh().Up(mate, "10.0.0.1:1", true)
 	n.TrustLocks()
 	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
@@ -1332,8 +1332,8 @@ func TestAClearingWaitsForItsTurn(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			n := held(t, locks)
 			if how != "at once" {
-				n.AddPeer(mate, "10.0.0.1:1")
-				n.PeerUp(mate, "10.0.0.1:1", false)
+				n.Mesh().Add(mate, "10.0.0.1:1")
+				n.Mesh().Up(mate, "10.0.0.1:1", false)
 				n.TrustLocks()
 				n.Effects()
 			}
@@ -1381,7 +1381,7 @@ func TestAClearingWaitsForItsTurn(t *testing.T) {
 				require.EqualValues(t, 1111, count)
 				require.NotNil(t, n.Lock(bareName("5")))
 			case "no majority":
-				n.PeerDown(mate)
+				n.Mesh().Down(mate)
 			case "a replica":
 				n.SetPassive(true)
 			}
@@ -1463,7 +1463,7 @@ func TestVeryManyReleases(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
 	peer := wire.NodeID{1, 2, 3}
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	for i := range many {
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 10, TTL: 6000, Members: engine.Members{Deferred: true}})
 		require.NoError(t, err)
@@ -1504,10 +1504,10 @@ func TestVeryManyReleases(t *testing.T) {
 	assert.Equal(t, many, answered)
 	assert.Len(t, told, many)
 
-	n.PeerDown(peer)
+	n.Mesh().Down(peer)
 	n.Effects()
 	clear(told)
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	look()
 	tick(20)
 	assert.Len(t, told, many)
@@ -1524,7 +1524,7 @@ func TestATableOfLocksThatAreOverIsTold(t *testing.T) {
 		n.Effects()
 	}
 	peer := wire.NodeID{1, 2, 3}
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	n.Flushed(0)
 	n.Effects()
 	pages := 0
@@ -1570,7 +1570,7 @@ func TestClaimsThatWaitAskLessAndLessOften(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
 	for i := range byte(2) {
-		n.PeerUp(wire.NodeID{1, 2, 3, i}, fmt.Sprintf("10.0.0.%d:1", i), false)
+		n.Mesh().Up(wire.NodeID{1, 2, 3, i}, fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
 	n.TrustLocks()
 	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000)})
@@ -1599,7 +1599,7 @@ func TestVeryManyAddsGoOnWhereTheirNodeIsBack(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
 	peer := wire.NodeID{1, 2, 3}
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	add := func(i int, retry int64) {
 		id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, CanWait: true, Timeout: 60_000, Retry: retry, TTL: 6000})
 		require.NoError(t, err)
@@ -1610,9 +1610,9 @@ func TestVeryManyAddsGoOnWhereTheirNodeIsBack(t *testing.T) {
 	for i := range many {
 		add(i, 10*int64(i%2))
 	}
-	n.PeerDown(peer)
+	n.Mesh().Down(peer)
 	n.Effects()
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	sent, denied := map[string]bool{}, map[any]bool{}
 	look := func() {
 		count := 0
@@ -1685,7 +1685,7 @@ func TestLargeJobsAreHandedOverBitByBit(t *testing.T) {
 			n, _, _ := node(now)
 			peer := wire.NodeID{1, 2, 3}
 			n.SetLife(peer, 7)
-			n.PeerUp(peer, "10.0.0.1:1", false)
+			n.Mesh().Up(peer, "10.0.0.1:1", false)
 			n.Effects()
 			need := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: count}
 			ask := func() {
@@ -1742,9 +1742,9 @@ func TestLargeJobsAreHandedOverBitByBit(t *testing.T) {
 			if c.retry > 0 {
 				return
 			}
-			n.PeerDown(peer)
+			n.Mesh().Down(peer)
 			n.Effects()
-			n.PeerUp(peer, "10.0.0.1:1", false)
+			n.Mesh().Up(peer, "10.0.0.1:1", false)
 			assert.NotZero(t, look(), "some at once")
 			tick()
 			assert.Len(t, given, count)
@@ -1764,7 +1764,7 @@ func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 	var peers []wire.NodeID
 	for i := range byte(4) {
 		peers = append(peers, wire.NodeID{1, 2, 3, i})
-		n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+		n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
 	n.TrustLocks()
 	n.VotesKept(engine.Votes{})
@@ -1811,9 +1811,9 @@ func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 	assert.Equal(t, many, votes)
 
 	clear(asked)
-	n.PeerDown(peers[1])
+	n.Mesh().Down(peers[1])
 	look()
-	n.PeerUp(peers[1], "10.0.0.1:1", false)
+	n.Mesh().Up(peers[1], "10.0.0.1:1", false)
 	look()
 	assert.NotEmpty(t, asked)
 	assert.Less(t, len(asked), many/2)
@@ -1832,9 +1832,9 @@ func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 		before[name] = round
 		look()
 	}
-	n.Forget(peers[0])
+	n.Mesh().Forget(peers[0])
 	look()
-	n.Forget(peers[3])
+	n.Mesh().Forget(peers[3])
 	look()
 	old := 0
 	for name, round := range before {
@@ -1869,7 +1869,7 @@ func TestVeryManyHandoversGoOn(t *testing.T) {
 	giver, _, _ := node(now)
 	peer := wire.NodeID{1, 2, 3}
 	giver.SetLife(peer, 7)
-	giver.PeerUp(peer, "10.0.0.1:1", false)
+	giver.Mesh().Up(peer, "10.0.0.1:1", false)
 	var ids []store.ID
 	for range many {
 		id, _, err := giver.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 6000})
@@ -1914,15 +1914,15 @@ func TestVeryManyHandoversGoOn(t *testing.T) {
 	}
 	require.Len(t, rounds, many)
 	taker, _, _ := node(now)
-	taker.PeerUp(peer, "10.0.0.1:1", false)
+	taker.Mesh().Up(peer, "10.0.0.1:1", false)
 	for _, m := range offers[:many] {
 		require.NoError(t, taker.Receive(peer, m))
 		look(taker)
 	}
 
 	clear(sent[wire.Taken])
-	taker.PeerDown(peer)
-	taker.PeerUp(peer, "10.0.0.1:1", false)
+	taker.Mesh().Down(peer)
+	taker.Mesh().Up(peer, "10.0.0.1:1", false)
 	look(taker)
 	assert.NotEmpty(t, sent[wire.Taken])
 	tick(taker, 20)
@@ -1931,8 +1931,8 @@ func TestVeryManyHandoversGoOn(t *testing.T) {
 
 	// Some of the answers come first.
 	clear(sent[wire.Offer])
-	giver.PeerDown(peer)
-	giver.PeerUp(peer, "10.0.0.1:1", false)
+	giver.Mesh().Down(peer)
+	giver.Mesh().Up(peer, "10.0.0.1:1", false)
 	look(giver)
 	assert.Less(t, len(sent[wire.Offer]), many/2)
 	taken := 0
@@ -1958,16 +1958,16 @@ func TestVeryManyHandoversGoOn(t *testing.T) {
 		}
 		return count
 	}
-	giver.Forget(peer)
+	giver.Mesh().Forget(peer)
 	look(giver)
 	assert.NotZero(t, uncertain())
 	assert.Less(t, uncertain(), many/2)
 	giver.SetLife(peer, 7)
-	giver.PeerUp(peer, "10.0.0.1:1", true)
+	giver.Mesh().Up(peer, "10.0.0.1:1", true)
 	look(giver)
 	tick(giver, 20)
 	assert.Zero(t, uncertain())
-	giver.Forget(peer)
+	giver.Mesh().Forget(peer)
 	look(giver)
 	tick(giver, 20)
 	assert.Equal(t, many-taken, uncertain())
@@ -2147,7 +2147,7 @@ func TestVeryManyLocksBecomeVotes(t *testing.T) {
 				}
 				require.Equal(t, c.longest > 0 || c.unleased, n.Locks() == many)
 				looks = 0
-				n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+				n.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
 				n.Effects()
 				assert.Less(t, looks, 100)
 				assert.GreaterOrEqual(t, n.Votes().Longest.Max(), c.longest)
@@ -2193,7 +2193,7 @@ func TestVeryManyRunsAreClaimedAfterAPartition(t *testing.T) {
 	peers := []wire.NodeID{{1, 2, 3, 0}, {1, 2, 3, 1}}
 	up := func() {
 		for i := range peers {
-			n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+			n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 			n.Effects()
 		}
 	}
@@ -2202,7 +2202,7 @@ func TestVeryManyRunsAreClaimedAfterAPartition(t *testing.T) {
 	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	for i := range peers {
-		n.PeerDown(peers[i])
+		n.Mesh().Down(peers[i])
 		n.Effects()
 	}
 	for i := range many {
@@ -2265,7 +2265,7 @@ func TestAVoteWithoutALeaseAmongVeryMany(t *testing.T) {
 	// Where it was alone it is a vote from the moment on that the node meets another.
 	now += 601_000
 	n.SetNow(now)
-	n.PeerUp(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+	n.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
 	assert.True(t, n.Votes().Unleased)
 }
 
@@ -2275,7 +2275,7 @@ func votingMesh(t *testing.T, now int64, others int) (n *engine.Node, peers []wi
 	n, _, _ = node(now)
 	for i := range others {
 		peers = append(peers, wire.NodeID{1, 2, 3, byte(i)})
-		n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+		n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
 	n.TrustLocks()
 	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
@@ -2492,7 +2492,7 @@ func TestANodeThatIsForgottenIsOwedVeryManyVotes(t *testing.T) {
 	now := int64(dawn)
 	n, peers, _ := votingMesh(t, now, 2)
 	for i := range peers {
-		n.PeerDown(peers[i])
+		n.Mesh().Down(peers[i])
 	}
 	told := map[string]bool{}
 	look := func() {
@@ -2518,16 +2518,16 @@ func TestANodeThatIsForgottenIsOwedVeryManyVotes(t *testing.T) {
 		n.Effects()
 	}
 	ticks(100, 100)
-	n.Forget(peers[1])
+	n.Mesh().Forget(peers[1])
 	require.Equal(t, many, n.Acquisitions())
 	ticks(100, 1)
 	require.Equal(t, many, n.Acquisitions())
-	n.PeerUp(peers[0], "10.0.0.0:1", false)
+	n.Mesh().Up(peers[0], "10.0.0.0:1", false)
 	ticks(100, 1)
 	assert.Len(t, told, many)
-	n.PeerDown(peers[0])
+	n.Mesh().Down(peers[0])
 	ticks(100, 1)
-	n.Forget(peers[0])
+	n.Mesh().Forget(peers[0])
 	require.Equal(t, many, n.Acquisitions())
 	ticks(100, 1)
 	assert.Zero(t, n.Acquisitions())
@@ -2640,7 +2640,7 @@ func TestANodeIsToldOfVeryManyAcks(t *testing.T) {
 	const many = 20_000
 	now, peer, other, fresh := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}, wire.NodeID{5, 5, 5}, wire.NodeID{4, 5, 6}
 	n, _ := paired(now, peer)
-	n.PeerUp(other, "10.0.0.5:1", true)
+	n.Mesh().Up(other, "10.0.0.5:1", true)
 	n.Effects()
 	ids := make([]store.ID, many)
 	for i := range ids {
@@ -2649,15 +2649,15 @@ func TestANodeIsToldOfVeryManyAcks(t *testing.T) {
 		ids[i] = id
 		n.Effects()
 	}
-	n.PeerDown(peer)
-	n.PeerDown(other)
+	n.Mesh().Down(peer)
+	n.Mesh().Down(other)
 	for i := range ids {
 		require.True(t, n.Ack(&ids[i]))
 		n.Effects()
 	}
 	now += 2000
 	n.SetNow(now)
-	n.PeerUp(fresh, "10.0.0.2:1", true)
+	n.Mesh().Up(fresh, "10.0.0.2:1", true)
 	told, most := map[wire.JobID]bool{}, 0
 	for range 500 {
 		sent := 0

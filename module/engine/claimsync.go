@@ -109,7 +109,7 @@ func (n *Node) learnLocks() {
 // itself, locks may be held that it must not help anybody else to.
 func (n *Node) joins() {
 	now := n.monotonic()
-	if len(n.mesh.order) == 1 {
+	if len(n.mesh.All()) == 1 {
 		n.sync.young = now + youngMS
 		n.promiseAll()
 	}
@@ -131,7 +131,7 @@ func (n *Node) newToMesh() {
 // that hadn't learnt the votes of the others yet goes on with that. Its own aren't missing,
 // so the others can learn from it meanwhile.
 func (n *Node) TrustLoadedLocks() {
-	if n.table() == tableOwn && len(n.mesh.order) > 0 {
+	if n.table() == tableOwn && len(n.mesh.All()) > 0 {
 		n.sync.abstain = false
 		n.newToMesh()
 		return
@@ -153,7 +153,7 @@ func (n *Node) TrustLocks() {
 // Abstains says whether the node doesn't vote, see [Node.MarkLocksIncomplete].
 func (n *Node) Abstains() bool { return n.abstains() }
 
-func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.order) > 0 }
+func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.All()) > 0 }
 
 // renewLocks begins all leases anew: how much of each was over isn't known.
 func (n *Node) renewLocks() {
@@ -181,7 +181,7 @@ func (n *Node) tickSync(now int64) {
 	if n.sync.abstain {
 		n.tickPulls(now)
 	}
-	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return n.mesh.by[t.node] == nil })
+	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return n.mesh.Of(t.node) == nil })
 	for i := range n.sync.telling {
 		n.sendUnconfirmed(&n.sync.telling[i])
 	}
@@ -199,7 +199,7 @@ func (n *Node) tickPulls(now int64) {
 	if !n.sync.partial {
 		n.setTable(tableOwn)
 	}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if !p.Connected || n.learntAll(p) {
 			continue
 		}
@@ -236,7 +236,7 @@ func (n *Node) sendUnconfirmed(t *telling) {
 		}
 	}
 	if len(m.Locks) > 0 {
-		n.send(n.mesh.by[t.node], &m)
+		n.send(n.mesh.Of(t.node), &m)
 	}
 }
 
@@ -288,10 +288,10 @@ func freedKey(k *wire.Lock) [16]byte {
 
 // onPull answers with a page of the table.
 func (n *Node) onPull(p *Peer, m *wire.Message) {
-	if n.mesh.untold {
+	if n.mesh.Untold() {
 		// A node that votes by this table must count the nodes that are counted here: the
 		// heartbeat that tells of a new one is still to come, and the connection may end before.
-		n.beatWhole(p)
+		n.mesh.BeatWhole(p)
 	}
 	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
 	if n.abstains() && n.sync.partial {
@@ -408,8 +408,8 @@ func (n *Node) knowsEnough(now int64) bool {
 	if n.isRecovering() {
 		return false
 	}
-	full, news, voted, others := 0, 0, len(n.mesh.order), len(n.mesh.order)
-	for _, p := range n.mesh.order {
+	full, news, voted, others := 0, 0, len(n.mesh.All()), len(n.mesh.All())
+	for _, p := range n.mesh.All() {
 		switch n.sync.tables[p.Node] {
 		case fullTable:
 			full++
@@ -443,7 +443,7 @@ func (n *Node) knowsEnough(now int64) bool {
 
 // allTold says whether each known node has told its table.
 func (n *Node) allTold() bool {
-	return !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return n.sync.tables[p.Node] == noTable })
+	return !slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return n.sync.tables[p.Node] == noTable })
 }
 
 // passLost has tokens be greater than those of votes that are lost, and over.
@@ -588,7 +588,7 @@ func (n *Node) settleContest(name []byte) {
 		return
 	}
 	c.lock.Left -= n.monotonic() - c.told
-	if p := n.mesh.by[c.node]; p != nil {
+	if p := n.mesh.Of(c.node); p != nil {
 		n.settleLock(p, &c.lock)
 	}
 }

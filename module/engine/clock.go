@@ -96,16 +96,8 @@ func (n *Node) Ahead() int64 { return n.clock.ahead }
 // the clock to come back.
 func (n *Node) timeJumped(by int64) {
 	n.skipped += by
-	n.mesh.next, n.mesh.sweep = 0, 0
+	n.mesh.sweep = 0
 	n.tombstones.turned = n.now
-	for _, p := range n.mesh.order {
-		p.Heard = n.now
-		for node := range p.doubts {
-			p.doubts[node] = n.now
-		}
-	}
-	for id := range n.mesh.banned {
-		n.mesh.banned[id] = n.now + banTime
-	}
+	n.mesh.TimeJumped()
 	n.askAnew()
 }

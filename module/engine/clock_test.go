@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -21,7 +22,7 @@ func TestClockJumpsAreNoSilence(t *testing.T) {
 			now := int64(1_700_000_000_000)
 			n, _, _ := node(now)
 			id := wire.NodeID{1, 2, 3}
-			n.PeerUp(id, "10.0.0.1:1", false)
+			n.Mesh().Up(id, "10.0.0.1:1", false)
 			n.Tick()
 			n.Effects()
 			beats := func() (c int) {
@@ -38,7 +39,7 @@ func TestClockJumpsAreNoSilence(t *testing.T) {
 				n.SetNow(now)
 				n.Tick()
 				assert.Equal(t, 1, beats())
-				assert.Equal(t, engine.Well, n.Peers()[0].Health)
+				assert.Equal(t, membership.Well, n.Mesh().All()[0].Health)
 			}
 			for range 20 {
 				now += 1000
@@ -46,7 +47,7 @@ func TestClockJumpsAreNoSilence(t *testing.T) {
 				n.Tick()
 				n.Effects()
 			}
-			assert.Equal(t, engine.Suspected, n.Peers()[0].Health, "silence is still silence")
+			assert.Equal(t, membership.Suspected, n.Mesh().All()[0].Health, "silence is still silence")
 		})
 	}
 }
@@ -60,7 +61,7 @@ func TestASetClockMovesNothing(t *testing.T) {
 			wall, even := int64(1_700_000_000_000), int64(0)
 			n, _, _ := steadyNode(wall, func() int64 { return even })
 			id := wire.NodeID{1, 2, 3}
-			n.PeerUp(id, "10.0.0.1:1", false)
+			n.Mesh().Up(id, "10.0.0.1:1", false)
 			add := func(queue string, a engine.Add) store.ID {
 				a.Queue, a.Body, a.Replicate = []byte(queue), []byte("b"), 1
 				got, _, err := n.AddJob(&a)

@@ -16,8 +16,8 @@ import (
 func TestDelayedJobOfAnotherNodeIsCounted(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
-	n.AddPeer(mate, "10.0.0.1:1")
-	n.PeerUp(mate, "10.0.0.1:1", false)
+	n.Mesh().Add(mate, "10.0.0.1:1")
+	n.Mesh().Up(mate, "10.0.0.1:1", false)
 	m := wire.Message{Kind: wire.ReplJob, Flags: wire.QueueIt, ID: wire.JobID((&store.IDMaker{}).Make(1, 7, 60, true)), Span: 5000,
 		Holders: []wire.Node{mate.Node()}, Queue: []byte("q"),
 		Job: wire.Job{CTime: uint64(now) * 1_000_000, Left: 60_000, Retry: 10, Delay: 5, Repl: 2, Body: []byte("b")}}
@@ -37,8 +37,8 @@ func TestDelayedJobOfAnotherNodeIsCounted(t *testing.T) {
 // that hears that it is queued elsewhere.
 func TestDelayedJobIsQueuedElsewhere(t *testing.T) {
 	n, _, _ := node(dawn)
-	n.AddPeer(mate, "10.0.0.1:1")
-	n.PeerUp(mate, "10.0.0.1:1", false)
+	n.Mesh().Add(mate, "10.0.0.1:1")
+	n.Mesh().Up(mate, "10.0.0.1:1", false)
 	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 2, Retry: 10, TTL: 600, Delay: 60, Async: true})
 	require.NoError(t, err)
 	n.Effects()
@@ -60,8 +60,8 @@ func TestLetGoDelayedJobIsCountedAfterARestart(t *testing.T) {
 		"here": func(t *testing.T, n *engine.Node, p *store.ID) { require.True(t, n.Ack(p)) },
 		"elsewhere": func(t *testing.T, n *engine.Node, p *store.ID) {
 			third := wire.NodeID{0xee, 1}
-			n.AddPeer(third, "10.0.0.2:1")
-			n.PeerUp(third, "10.0.0.2:1", false)
+			n.Mesh().Add(third, "10.0.0.2:1")
+			n.Mesh().Up(third, "10.0.0.2:1", false)
 			m := wire.Message{Kind: wire.SetAck, ID: *p, Holders: []wire.Node{third.Node()}}
 			require.NoError(t, n.Receive(third, m.Append(nil)))
 		},
@@ -69,8 +69,8 @@ func TestLetGoDelayedJobIsCountedAfterARestart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, _, _ := node(dawn)
 			high := wire.NodeID{0xff, 1} // another is the first of two
-			n.AddPeer(high, "10.0.0.1:1")
-			n.PeerUp(high, "10.0.0.1:1", false)
+			n.Mesh().Add(high, "10.0.0.1:1")
+			n.Mesh().Up(high, "10.0.0.1:1", false)
 			maker := &store.IDMaker{}
 			p, c := maker.Make(1, 7, 60, true), maker.Make(2, 7, 60, true)
 			give := func(id store.ID, delay uint32, extras []byte) {

@@ -193,11 +193,11 @@ func (n *Node) beside(a *Add, external bool) error {
 		return ErrKinOnce
 	}
 	copies := 1
-	for _, q := range n.mesh.order {
+	for _, q := range n.mesh.All() {
 		if !n.mayHold(q, p) {
 			continue
 		}
-		if copies++; !q.usable() && !(a.CanWait && !a.Async && n.mayReturn(q)) {
+		if copies++; !q.Usable() && !(a.CanWait && !a.Async && n.mesh.MayReturn(q.Base())) {
 			return ErrKinApart
 		}
 	}
@@ -216,7 +216,7 @@ func (n *Node) mayHold(p *Peer, j *store.Job) bool {
 		return true
 	}
 	for i := range j.Holders() {
-		if h, _ := j.Holder(i); h == uint64(p.Node) || n.mesh.by[wire.Node(h)] == nil {
+		if h, _ := j.Holder(i); h == uint64(p.Node) || n.mesh.Of(wire.Node(h)) == nil {
 			return true
 		}
 	}
@@ -264,7 +264,7 @@ func (n *Node) besideAll(j *store.Job) bool {
 	if p == nil {
 		return true
 	}
-	for _, q := range n.mesh.order {
+	for _, q := range n.mesh.All() {
 		if n.mayHold(q, p) && !j.ConfirmedBy(uint64(q.Node)) {
 			return false
 		}

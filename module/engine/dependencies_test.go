@@ -222,7 +222,7 @@ func TestAnswersToTwoQuestionsAreNotCountedTogether(t *testing.T) {
 	require.NoError(t, err)
 	n = loaded(t, now, [][]byte{bytes.Clone(n.Job(&child).Record())}) // without the parent
 	for i, peer := range peers {
-		n.PeerUp(peer, fmt.Sprintf("10.0.0.%d:1", i+1), false)
+		n.Mesh().Up(peer, fmt.Sprintf("10.0.0.%d:1", i+1), false)
 	}
 	asked := func(within int64) (round uint64) {
 		for range within / 500 {
@@ -290,8 +290,8 @@ func TestDeletedUndoneIsNotDone(t *testing.T) {
 			}
 		},
 		"its ADDJOB was refused": func(t *testing.T, n *engine.Node) (store.ID, func()) {
-			n.AddPeer(mate, "10.0.0.1:1")
-			n.PeerUp(mate, "10.0.0.1:1", false)
+			n.Mesh().Add(mate, "10.0.0.1:1")
+			n.Mesh().Up(mate, "10.0.0.1:1", false)
 			p := (&store.IDMaker{}).Make(1, 7, 60, true)
 			m := wire.Message{Kind: wire.ReplJob, ID: p, Holders: []wire.Node{mate.Node()}, Queue: []byte("q"),
 				Job: wire.Job{CTime: uint64(dawn) * 1_000_000, Left: 600_000, Retry: 10, Repl: 2, Body: []byte("b")}}

@@ -18,8 +18,8 @@ import (
 func askedBehind(t *testing.T, shunned int, quiet int64) (given int64) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
-	n.AddPeer(mate, "10.0.0.1:1")
-	n.PeerUp(mate, "10.0.0.1:1", false)
+	n.Mesh().Add(mate, "10.0.0.1:1")
+	n.Mesh().Up(mate, "10.0.0.1:1", false)
 	add := func() store.ID {
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 1000, TTL: 86400})
 		require.NoError(t, err)
@@ -104,8 +104,8 @@ func TestBehindDeletedJobs(t *testing.T) {
 func TestMalformedLockName(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
-	n.AddPeer(mate, "10.0.0.1:1")
-	n.PeerUp(mate, "10.0.0.1:1", false)
+	n.Mesh().Add(mate, "10.0.0.1:1")
+	n.Mesh().Up(mate, "10.0.0.1:1", false)
 	n.Effects()
 	_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Unique: engine.Unique{Strategy: store.UniqueDuring}})
 	require.NoError(t, err)
@@ -131,8 +131,8 @@ func abstaining(t *testing.T, now int64, votes engine.Votes, others []wire.NodeI
 	n, _, _ := node(now)
 	n.SetVotes(votes)
 	for _, id := range others {
-		n.AddPeer(id, "10.0.0.1:1")
-		n.PeerUp(id, "10.0.0.1:1", false)
+		n.Mesh().Add(id, "10.0.0.1:1")
+		n.Mesh().Up(id, "10.0.0.1:1", false)
 	}
 	n.Effects()
 	n.MarkLocksIncomplete()
@@ -209,9 +209,9 @@ func TestBehindAtMostOnceParents(t *testing.T) {
 		t.Run(fmt.Sprint(parents), func(t *testing.T) {
 			now := int64(1_700_000_000_000)
 			n, _, _ := node(now)
-			n.AddPeer(mate, "10.0.0.1:1")
+			n.Mesh().Add(mate, "10.0.0.1:1")
 			n.SetLife(mate, 7)
-			n.PeerUp(mate, "10.0.0.1:1", false)
+			n.Mesh().Up(mate, "10.0.0.1:1", false)
 			for range parents {
 				id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 0, TTL: 86400})
 				require.NoError(t, err)

@@ -57,6 +57,6 @@
 //   - mesh.go: what arrives of one job; replicate.go, requeue.go, ack.go: its copies, its
 //     coming back, its end; moves.go: how it goes to another queue; federate.go: how jobs move to where clients wait, agenda.go: queues that are looked at later, leaving.go: and away from a node that leaves, handover.go:
 //     at-most-once ones, of which there is one copy; idle.go: jobs that all leave to each other; gone.go: what was deleted at this node
-//     alone, and doesn't come back; peers.go: who is in the mesh and how
-//     it fares.
+//     alone, and doesn't come back; peers.go: what follows when
+//     nodes come and go (package membership says who is there), holders.go: who has copies of a job.
 package engine

@@ -213,3 +213,16 @@ func (n *Node) remove(j *store.Job) {
 	n.touch(j.Queue)
 	n.discard(j)
 }
+
+// moved has what is to be logged of a job follow it to where it is now. A client gets it
+// as it was when it was handed out: an acknowledged one moves without its body.
+func (n *Node) moved(from, to *store.Job) *store.Job {
+	if from != to {
+		for i := range n.effects {
+			if e := &n.effects[i]; e.Job == from && e.Kind != Serve {
+				e.Job = to
+			}
+		}
+	}
+	return to
+}

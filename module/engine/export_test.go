@@ -19,7 +19,7 @@ func (n *Node) FreedVotes() int { return len(n.sync.freed.young) + len(n.sync.fr
 
 // MembersSum is what a claim says of the nodes that it counts, for one that counts those
 // that this node does.
-func (n *Node) MembersSum() uint64 { return n.membersSum() }
+func (n *Node) MembersSum() uint64 { return n.mesh.Sum() }
 
 // Asked counts the jobs about which other nodes are asked what became of them.
 func (n *Node) Asked() int { return n.deps.asked.len() }

@@ -87,7 +87,7 @@ func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
 		return nil, 0
 	}
 	for _, r := range imp.from {
-		if p := n.mesh.by[r.node]; p != nil && n.now-r.at <= importWindow {
+		if p := n.mesh.Of(r.node); p != nil && n.now-r.at <= importWindow {
 			from = append(from, p.ID)
 		}
 	}
@@ -130,7 +130,7 @@ func (n *Node) keepFor(name string, ms int64) {
 // would lie here, though clients wait elsewhere. A pause begins and ends in many ways (PAUSE, DEL, RENAME,
 // a flush, SWAPDB), so it looks at the queue again and again; PAUSE itself has it look at once.
 func (n *Node) need(list *waitList) {
-	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading {
+	if len(n.mesh.All()) == 0 || n.leaving || n.passive || n.loading {
 		return
 	}
 	if n.givesNothing([]byte(list.name)) {
@@ -150,7 +150,7 @@ func (n *Node) need(list *waitList) {
 	if n.now < imp.nextAll { // else all are asked
 		m.Count = uint32(min(list.len, askMost))
 		for _, node := range imp.spares {
-			if p := n.mesh.by[node]; p != nil {
+			if p := n.mesh.Of(node); p != nil {
 				n.send(p, &m)
 			}
 		}
@@ -161,7 +161,7 @@ func (n *Node) need(list *waitList) {
 		if len(imp.from) > 0 {
 			m.Count = uint32(min(max(imp.rate(n.now)/int64(len(imp.from)), askLeast), askMost))
 			for _, r := range imp.from {
-				n.send(n.mesh.by[r.node], &m)
+				n.send(n.mesh.Of(r.node), &m)
 			}
 			imp.asked = n.now + min(int64(directFirst)<<min(imp.direct, 10), directLast)
 			imp.direct++
@@ -186,7 +186,7 @@ func (n *Node) broadcastLeast() int64 {
 	if n.lazy {
 		return broadcastLast
 	}
-	return min(max(broadcastEach*int64(len(n.lines)*len(n.mesh.order)), broadcastSome), broadcastLast)
+	return min(max(broadcastEach*int64(len(n.lines)*len(n.mesh.All())), broadcastSome), broadcastLast)
 }
 
 // givesNothing says whether a queue is paused in output here.
@@ -222,7 +222,7 @@ func (n *Node) askAt(list *waitList, at int64) {
 // here. Those that come are there for the next who asks: so clients that poll get jobs at
 // whatever node they ask.
 func (n *Node) Poll(name []byte, count int) {
-	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading || n.waits[string(name)] != nil || n.claimsFor(string(name), 1) {
+	if len(n.mesh.All()) == 0 || n.leaving || n.passive || n.loading || n.waits[string(name)] != nil || n.claimsFor(string(name), 1) {
 		return
 	}
 	if n.givesNothing(name) {
@@ -365,11 +365,11 @@ func (n *Node) serveDemand(q *store.Queue, budget *int) (more bool) {
 	for len(h.line) > 0 && *budget > 0 {
 		first := h.line[0]
 		h.line = slices.Delete(h.line, 0, 1)
-		p := n.mesh.by[first.node]
+		p := n.mesh.Of(first.node)
 		if p == nil || !p.Connected || p.Leaving || n.demandTime() >= first.until || first.credit == 0 {
 			continue
 		}
-		if n.isAbsent(p) { // the job would lie there
+		if n.mesh.IsAbsent(p.Base()) { // the job would lie there
 			passed = append(passed, first)
 			n.serveDemandAgain(name)
 			continue
@@ -430,7 +430,7 @@ func (n *Node) tickDemands() {
 	})
 	n.tickAgenda(&n.toTell, func(name string) int {
 		if imp := n.imports.get(name); imp != nil && n.spare(name, imp) {
-			return len(n.mesh.order)
+			return len(n.mesh.All())
 		}
 		return 0
 	})
@@ -668,7 +668,7 @@ func (n *Node) askAnew() {
 
 // askSome has the lines of waiting clients ask whose time it is.
 func (n *Node) askSome() {
-	if len(n.mesh.order) == 0 || n.leaving || n.passive || n.loading {
+	if len(n.mesh.All()) == 0 || n.leaving || n.passive || n.loading {
 		return
 	}
 	budget := askSlice

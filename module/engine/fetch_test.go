@@ -131,7 +131,7 @@ func TestExpiredJobsAreNotHandedOver(t *testing.T) {
 			n, _, _ := node(dawn)
 			peer := wire.NodeID{1, 2, 3}
 			n.SetLife(peer, 7)
-			n.PeerUp(peer, "10.0.0.1:1", false)
+			n.Mesh().Up(peer, "10.0.0.1:1", false)
 			add := adder(t, n)
 			ask := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 10}
 			_, err := n.SetPause([]byte("q"), engine.PauseOut)

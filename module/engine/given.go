@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -22,11 +23,10 @@ import (
 // forgotten; but only where the job is unique: a client that asked again was refused, and has added no other.
 
 const (
-	givenMS   = 5_000              // how long before a node was heard last a job that it was given, or had others keep a copy of, is in doubt
-	givenMost = 20_000             // of so many jobs for one node, and copies; older ones wait for their retry time
-	absentMS  = 2 * heartbeatEvery // a node that is connected, and silent for longer, may have died: it is given no jobs
-	backMS    = 8_000              // for how much longer than of a job that was given the others hear nothing of a copy: its node asks about what it has itself first
-	unreadMS  = heartbeatEvery     // how long before a silent node was heard last a job that it was given may not have been read, or its ADDJOB not answered
+	givenMS   = 5_000                     // how long before a node was heard last a job that it was given, or had others keep a copy of, is in doubt
+	givenMost = 20_000                    // of so many jobs for one node, and copies; older ones wait for their retry time
+	backMS    = 8_000                     // for how much longer than of a job that was given the others hear nothing of a copy: its node asks about what it has itself first
+	unreadMS  = membership.HeartbeatEvery // how long before a silent node was heard last a job that it was given may not have been read, or its ADDJOB not answered
 )
 
 // given is a job that was handed over, or of which a copy came.
@@ -64,9 +64,6 @@ func taker(j *store.Job) wire.Node {
 	}
 	return 0
 }
-
-// isAbsent says whether a node may be gone, though it is connected. It says something at each heartbeat.
-func (n *Node) isAbsent(p *Peer) bool { return n.now-p.Heard > absentMS }
 
 // givenUp follows a connection, before its node is heard.
 func (n *Node) givenUp(p *Peer) {
@@ -107,7 +104,7 @@ func (n *Node) givenSilent(p *Peer) {
 // givenGone has this node ask about the jobs of a node that was forgotten. Where that node was heard just
 // now, it has its jobs, and nobody asks: a client there may work on them.
 func (n *Node) givenGone(p *Peer) {
-	if !p.Connected || n.isAbsent(p) {
+	if !p.Connected || n.mesh.IsAbsent(p.Base()) {
 		n.givenUp(p)
 		p.copied = n.doubt(p, p.copied, unreadMS, false)
 	}
@@ -125,7 +122,7 @@ func (n *Node) askAbsent(p *Peer) {
 // tickGiven has jobs that may not have arrived be queued here soon, unless somebody objects.
 func (n *Node) tickGiven() {
 	budget := tickBudget
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if p.Connected {
 			n.askGiven(p, &budget)
 		}

@@ -62,8 +62,8 @@ func TestDeletedJobsAreRefused(t *testing.T) {
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			n, k, _ := node(now)
-			n.AddPeer(mate, "10.0.0.1:1")
-			n.PeerUp(mate, "10.0.0.1:1", false)
+			n.Mesh().Add(mate, "10.0.0.1:1")
+			n.Mesh().Up(mate, "10.0.0.1:1", false)
 			give := func(kind wire.Kind, queue string, ctime uint64, flags uint8, retry uint32) store.ID {
 				id := ids.Make(ctime, 7, 60, retry > 0)
 				m := wire.Message{Kind: kind, Flags: flags, ID: wire.JobID(id), Holders: []wire.Node{mate.Node()}, Queue: []byte(queue),
@@ -83,8 +83,8 @@ func TestDeletedJobsAreRefused(t *testing.T) {
 				n.Tick()
 				d := n.Deletions()
 				n, _, _ = node(now)
-				n.AddPeer(mate, "10.0.0.1:1")
-				n.PeerUp(mate, "10.0.0.1:1", false)
+				n.Mesh().Add(mate, "10.0.0.1:1")
+				n.Mesh().Up(mate, "10.0.0.1:1", false)
 				n.SetDeletions(d)
 			}
 			at, flags, retry := uint64(now)*1_000_000-1, wire.Had, uint32(10)
@@ -120,7 +120,7 @@ func drop(queue string) func(*engine.Node, *keys) {
 func TestManyQueuesAreDeleted(t *testing.T) {
 	const now = int64(1_700_000_000_000)
 	n, k, _ := node(now)
-	n.AddPeer(mate, "10.0.0.1:1")
+	n.Mesh().Add(mate, "10.0.0.1:1")
 	ids := &store.IDMaker{}
 	var jobs []wire.Message
 	for i := range 1200 {
@@ -150,8 +150,8 @@ func TestManyQueuesAreDeletedAtOnce(t *testing.T) {
 	const now, queues, last = int64(1_700_000_000_000), 728, 256
 	n, k, _ := node(now)
 	join := func() {
-		n.AddPeer(mate, "10.0.0.1:1")
-		n.PeerUp(mate, "10.0.0.1:1", false)
+		n.Mesh().Add(mate, "10.0.0.1:1")
+		n.Mesh().Up(mate, "10.0.0.1:1", false)
 	}
 	join()
 	ids := &store.IDMaker{}
@@ -205,8 +205,8 @@ func TestBehindVeryManyThatANodeDoesNotTake(t *testing.T) {
 	n, _, _ := node(now)
 	third := wire.NodeID{9}
 	for _, p := range []wire.NodeID{mate, third} {
-		n.AddPeer(p, "10.0.0.1:1")
-		n.PeerUp(p, "10.0.0.1:1", false)
+		n.Mesh().Add(p, "10.0.0.1:1")
+		n.Mesh().Up(p, "10.0.0.1:1", false)
 	}
 	add := func() store.ID {
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 1000, TTL: 86400})
@@ -267,9 +267,9 @@ func TestBehindVeryManyThatANodeDoesNotTake(t *testing.T) {
 func TestVeryManyQueuesOfJobsForNobody(t *testing.T) {
 	n, _, _ := node(dawn)
 	other := wire.NodeID{1, 2, 3}
-	n.AddPeer(other, "b:1")
+	n.Mesh().Add(other, "b:1")
 	n.SetLife(other, 1)
-	n.PeerUp(other, "b:1", true)
+	n.Mesh().Up(other, "b:1", true)
 	n.Effects()
 	now := int64(dawn)
 	tied := func(queue string, jobs int) { // at-most-once jobs for which one waits each
@@ -335,9 +335,9 @@ func TestTheSecondInTheLineIsFed(t *testing.T) {
 	n, _, _ := node(now)
 	other := wire.NodeID{9, 9, 9}
 	for i, id := range []wire.NodeID{mate, other} {
-		n.AddPeer(id, fmt.Sprint("10.0.0.", i, ":1"))
+		n.Mesh().Add(id, fmt.Sprint("10.0.0.", i, ":1"))
 		n.SetLife(id, 1)
-		n.PeerUp(id, fmt.Sprint("10.0.0.", i, ":1"), false)
+		n.Mesh().Up(id, fmt.Sprint("10.0.0.", i, ":1"), false)
 	}
 	n.Effects()
 	given := map[wire.NodeID]int{}
@@ -422,8 +422,8 @@ func TestBusyJobsBeforeThoseThatAreHandedOver(t *testing.T) {
 				return time.Since(from)
 			}
 			meet := func() {
-				n.AddPeer(other, "b:1")
-				n.PeerUp(other, "b:1", true)
+				n.Mesh().Add(other, "b:1")
+				n.Mesh().Up(other, "b:1", true)
 				n.Effects()
 			}
 			if how == "asks" {
@@ -480,8 +480,8 @@ func TestAFreeJobBehindBusyOnes(t *testing.T) {
 			}
 			free := add("q", false, 0)
 			other := wire.NodeID{1, 2, 3}
-			n.AddPeer(other, "b:1")
-			n.PeerUp(other, "b:1", true)
+			n.Mesh().Add(other, "b:1")
+			n.Mesh().Up(other, "b:1", true)
 			n.Effects()
 			given := false
 			for range 300 {
@@ -505,8 +505,8 @@ func TestAFreeJobBehindBusyOnes(t *testing.T) {
 func TestNamesOfDeadQueuesAreBounded(t *testing.T) {
 	n, k, _ := node(dawn)
 	b := wire.NodeID{1, 2, 3}
-	n.AddPeer(b, "x:1")
-	n.PeerUp(b, "x:1", true)
+	n.Mesh().Add(b, "x:1")
+	n.Mesh().Up(b, "x:1", true)
 	_, _, err := n.AddJob(&engine.Add{Queue: []byte("other"), Replicate: 2, Async: true, Retry: 100, TTL: 86400})
 	require.NoError(t, err)
 	n.Effects()

@@ -17,7 +17,7 @@ func TestGossipTellsOfAll(t *testing.T) {
 		const begin = 1_000_000
 		n, _, _ := node(begin)
 		for i := range peers {
-			n.PeerUp(wire.NodeID{0: byte(i + 2), 19: 1}, fmt.Sprintf("10.0.0.%d:1", i), false)
+			n.Mesh().Up(wire.NodeID{0: byte(i + 2), 19: 1}, fmt.Sprintf("10.0.0.%d:1", i), false)
 		}
 		n.Effects()
 		told := map[wire.NodeID]map[wire.NodeID]bool{}
@@ -66,29 +66,29 @@ func TestKnocking(t *testing.T) {
 		}
 		return c
 	}
-	n.PeerUp(id, "10.0.0.7:1", false)
-	require.Len(t, n.Peers(), 1)
-	for name, forget := range map[string]func(){"forgotten": func() { n.Forget(id) }, "reset": n.Reset} {
+	n.Mesh().Up(id, "10.0.0.7:1", false)
+	require.Len(t, n.Mesh().All(), 1)
+	for name, forget := range map[string]func(){"forgotten": func() { n.Mesh().Forget(id) }, "reset": n.Reset} {
 		forget()
 		assert.Equal(t, 1, away(), name)
-		n.PeerDown(id)
-		n.PeerUp(id, "10.0.0.7:1", false)
+		n.Mesh().Down(id)
+		n.Mesh().Up(id, "10.0.0.7:1", false)
 		require.NoError(t, n.Receive(id, heartbeat(0)))
 		assert.Equal(t, 1, away(), name)
-		assert.Empty(t, n.Peers(), name)
-		n.PeerDown(id)
-		n.PeerUp(id, "10.0.0.7:1", false)
+		assert.Empty(t, n.Mesh().All(), name)
+		n.Mesh().Down(id)
+		n.Mesh().Up(id, "10.0.0.7:1", false)
 		require.NoError(t, n.Receive(id, heartbeat(wire.Met)))
 		assert.Zero(t, away(), name)
-		require.Len(t, n.Peers(), 1, name)
-		assert.Equal(t, 1, n.Reachable(), name)
+		require.Len(t, n.Mesh().All(), 1, name)
+		assert.Equal(t, 1, n.Mesh().Reachable(), name)
 		// And where it is this node that was told.
 		forget()
-		n.PeerDown(id)
-		n.PeerUp(id, "10.0.0.7:1", false)
+		n.Mesh().Down(id)
+		n.Mesh().Up(id, "10.0.0.7:1", false)
 		n.Effects()
-		assert.False(t, n.Meet(id, "10.0.0.7:1"), "its connection is up")
-		assert.Equal(t, 1, n.Reachable(), name)
+		assert.False(t, n.Mesh().Meet(id, "10.0.0.7:1"), "its connection is up")
+		assert.Equal(t, 1, n.Mesh().Reachable(), name)
 		assert.Zero(t, away(), name)
 	}
 }
@@ -97,17 +97,17 @@ func TestKnocking(t *testing.T) {
 func TestOneAtTheDoorComesInByGossip(t *testing.T) {
 	now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
 	n, _ := paired(now, peer)
-	n.Forget(peer)
-	n.PeerUp(peer, "10.0.0.1:1", false)
-	require.Empty(t, n.Peers())
-	require.True(t, n.AddPeer(peer, "10.0.0.1:1"))
-	require.Len(t, n.Peers(), 1)
-	assert.True(t, n.Peers()[0].Connected)
-	n.PeerDown(peer)
-	assert.False(t, n.Peers()[0].Connected)
+	n.Mesh().Forget(peer)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
+	require.Empty(t, n.Mesh().All())
+	require.True(t, n.Mesh().Add(peer, "10.0.0.1:1"))
+	require.Len(t, n.Mesh().All(), 1)
+	assert.True(t, n.Mesh().All()[0].Connected)
+	n.Mesh().Down(peer)
+	assert.False(t, n.Mesh().All()[0].Connected)
 
-	n.Forget(peer)
-	require.True(t, n.Meet(peer, "10.0.0.1:1")) // and it is the other one that connects
-	n.PeerUp(peer, "10.0.0.1:1", false)
-	assert.True(t, n.Peers()[0].Connected)
+	n.Mesh().Forget(peer)
+	require.True(t, n.Mesh().Meet(peer, "10.0.0.1:1")) // and it is the other one that connects
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
+	assert.True(t, n.Mesh().All()[0].Connected)
 }

@@ -138,7 +138,7 @@ func (n *Node) SetLife(id wire.NodeID, life uint64) {
 		delete(n.mesh.lives, id)
 		return
 	}
-	if p := n.peer(id); p != nil && n.mesh.lives[id] != life {
+	if p := n.mesh.Named(id); p != nil && n.mesh.lives[id] != life {
 		n.givenAnew(p)
 		p.past = passing{} // it may be one now that jobs can be offered to
 	}
@@ -165,8 +165,8 @@ func (n *Node) sendOffer(j *store.Job, p *Peer, o *offered) {
 	m.Holders, m.Round = nil, o.round
 	n.scratch.extras = store.AppendExtrasBut(n.scratch.extras[:0], j.Extras(), store.TagOffer)
 	m.Job.Extras = n.scratch.extras
-	if o.up != p.up {
-		o.up, o.unanswered = p.up, 0
+	if o.up != p.Since {
+		o.up, o.unanswered = p.Since, 0
 	}
 	o.unanswered++
 	o.kin = promisedDependents(m.Job.Extras)
@@ -184,7 +184,7 @@ func inRound(j *store.Job, number uint64) bool {
 
 // otherLife says whether the node that a job is offered to was restarted since.
 func (n *Node) otherLife(o *offered) bool {
-	p := n.mesh.by[o.to]
+	p := n.mesh.Of(o.to)
 	if p == nil {
 		return false
 	}
@@ -212,7 +212,7 @@ func (n *Node) review(id *store.ID, o *offered) *store.Job {
 		}
 		n.offers.remove(*id)
 	case o.doubted:
-	case n.mesh.by[o.to] == nil:
+	case n.mesh.Of(o.to) == nil:
 		o.doubted = true
 		n.doubtOffer(j)
 	default:
@@ -313,7 +313,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 			}
 		case o != nil && isOffered(j):
 			// So the one that we offered it to has had it, and gave it on.
-			if q := n.mesh.by[o.to]; q != nil {
+			if q := n.mesh.Of(o.to); q != nil {
 				n.send(q, &wire.Message{Kind: wire.Settled, ID: m.ID, Round: o.round})
 			}
 			n.given(j)
@@ -331,7 +331,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	}
 	j = n.noteDependents(j, kin)
 	now := n.monotonic()
-	n.taken.put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.up, kin: told})
+	n.taken.put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.Since, kin: told})
 	n.sendTaken(p, r, told)
 	n.Stats.Imported++
 	n.imported(p, m.Queue)
@@ -370,7 +370,7 @@ func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
 // noteDependents adds nodes to those that asked about a job, which may move.
 func (n *Node) noteDependents(j *store.Job, kin []byte) *store.Job {
 	for ; len(kin) >= nodeLen; kin = kin[nodeLen:] {
-		if p := n.mesh.by[wire.Node(binary.BigEndian.Uint64(kin))]; p != nil && !noted(j, store.TagKin, p) {
+		if p := n.mesh.Of(wire.Node(binary.BigEndian.Uint64(kin))); p != nil && !noted(j, store.TagKin, p) {
 			j, _ = n.noteNode(j, store.TagKin, p)
 		}
 	}
@@ -408,7 +408,7 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 func (n *Node) onDeclined(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	o := n.offers.get(id)
-	if o == nil || o.to != p.Node || o.round != m.Round || o.up != p.up {
+	if o == nil || o.to != p.Node || o.round != m.Round || o.up != p.Since {
 		return
 	}
 	// A later Offer of the round may have been taken: its answer is on its way.
@@ -426,7 +426,7 @@ func (n *Node) onSettled(m *wire.Message) { n.taken.remove(handoverRound{m.ID, m
 // Unsent follows a message that the bus didn't accept: the node is certain never to
 // get it. The caller need not call it for messages without a job.
 func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
-	p := n.peer(to)
+	p := n.mesh.Named(to)
 	if p == nil || n.passive {
 		return
 	}
@@ -533,8 +533,8 @@ func (n *Node) tickHandovers() {
 // offerAgain reviews an offer, and repeats it where it is time, or by a new connection. It
 // returns what it took of a tick's budget.
 func (n *Node) offerAgain(id store.ID, o *offered, now int64) (cost int) {
-	p := n.mesh.by[o.to]
-	back := p != nil && p.Connected && p.up != o.up
+	p := n.mesh.Of(o.to)
+	back := p != nil && p.Connected && p.Since != o.up
 	from := len(n.effects)
 	if back {
 		n.reopen(&id, o)
@@ -551,8 +551,8 @@ func (n *Node) offerAgain(id store.ID, o *offered, now int64) (cost int) {
 
 // takenAgain repeats a Taken in the same way. False: the round is to be forgotten.
 func (n *Node) takenAgain(r handoverRound, t *taken, now int64) (keep bool) {
-	p := n.mesh.by[t.from]
-	back := p != nil && p.Connected && p.up != t.up
+	p := n.mesh.Of(t.from)
+	back := p != nil && p.Connected && p.Since != t.up
 	switch {
 	case now >= t.until && n.taken.len() > takenMost:
 		// A giver that was restarted with a clock that was set back may hold the job
@@ -562,7 +562,7 @@ func (n *Node) takenAgain(r handoverRound, t *taken, now int64) (keep bool) {
 		if !back {
 			t.wait = min(2*t.wait, handoverLast)
 		}
-		t.next, t.up = now+t.wait, p.up
+		t.next, t.up = now+t.wait, p.Since
 		n.sendTaken(p, r, t.kin)
 	}
 	return true

@@ -15,7 +15,7 @@ import (
 // offer has a node add an at-most-once job, and offer it to another in a life of that one.
 func offer(t *testing.T, n *engine.Node, to wire.NodeID, life uint64) store.ID {
 	n.SetLife(to, life)
-	n.PeerUp(to, "10.0.0.1:1", false)
+	n.Mesh().Up(to, "10.0.0.1:1", false)
 	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 86400})
 	require.NoError(t, err)
 	n.Effects()
@@ -41,19 +41,19 @@ func TestOfferedOutOfSight(t *testing.T) {
 		{what: "the offer is taken", offered: 0,
 			meanwhile: func(n *engine.Node, id store.ID, round uint64) {
 				n.SetLife(peer, life)
-				n.PeerUp(peer, "10.0.0.1:1", false)
+				n.Mesh().Up(peer, "10.0.0.1:1", false)
 				m := wire.Message{Kind: wire.Taken, ID: wire.JobID(id), Round: round}
 				require.NoError(t, n.Receive(peer, m.Append(nil)))
-				n.PeerDown(peer)
+				n.Mesh().Down(peer)
 			}},
 		{what: "the node is restarted", offered: 0, uncertain: 1, there: true,
 			meanwhile: func(n *engine.Node, _ store.ID, _ uint64) {
 				n.SetLife(peer, life+1)
-				n.PeerUp(peer, "10.0.0.1:1", false)
-				n.PeerDown(peer)
+				n.Mesh().Up(peer, "10.0.0.1:1", false)
+				n.Mesh().Down(peer)
 			}},
 		{what: "the node is forgotten, and comes back", offered: 1, uncertain: 1, there: true,
-			meanwhile: func(n *engine.Node, _ store.ID, _ uint64) { n.Forget(peer) }},
+			meanwhile: func(n *engine.Node, _ store.ID, _ uint64) { n.Mesh().Forget(peer) }},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			now := int64(1_700_000_000_000)
@@ -74,7 +74,7 @@ func TestOfferedOutOfSight(t *testing.T) {
 			id := offer(t, n, peer, life)
 			first := offers()
 			require.Len(t, first, 1)
-			n.PeerDown(peer)
+			n.Mesh().Down(peer)
 			n.Swapped(0, 1)
 			now++
 			n.SetNow(now)
@@ -86,7 +86,7 @@ func TestOfferedOutOfSight(t *testing.T) {
 			n.Tick()
 			n.Effects()
 			n.SetLife(peer, life)
-			n.PeerUp(peer, "10.0.0.1:1", true)
+			n.Mesh().Up(peer, "10.0.0.1:1", true)
 			again := offers()
 			assert.Len(t, again, tc.offered)
 			if tc.offered > 0 {
@@ -108,7 +108,7 @@ func TestOfferedAgainByAForgottenNode(t *testing.T) {
 	giver, _, _ := node(now)
 	taker, _, _ := node(now)
 	from, to := wire.NodeID{1, 2, 3}, wire.NodeID{3, 2, 1}
-	taker.PeerUp(from, "10.0.0.1:1", false)
+	taker.Mesh().Up(from, "10.0.0.1:1", false)
 	id := offer(t, giver, to, 7)
 	var offer []byte
 	for _, e := range giver.Effects() {
@@ -121,13 +121,13 @@ func TestOfferedAgainByAForgottenNode(t *testing.T) {
 	require.NotNil(t, taker.Job(&id))
 	require.True(t, taker.Delete(&id)) // and soon that is remembered no more
 	taker.Effects()
-	taker.Forget(from)
+	taker.Mesh().Forget(from)
 	for range 100 { // longer than the job lives: a giver's clock may have been set back
 		now += 3_600_000
 		taker.SetNow(now)
 		taker.Tick()
 	}
-	taker.PeerUp(from, "10.0.0.1:1", true) // CLUSTER MEET
+	taker.Mesh().Up(from, "10.0.0.1:1", true) // CLUSTER MEET
 	taker.Effects()
 	require.NoError(t, taker.Receive(from, offer))
 	assert.Nil(t, taker.Job(&id))
@@ -174,7 +174,7 @@ func TestOfferedOutOfSightAndRestarted(t *testing.T) {
 	record := slices.Clone(n.Job(&id).Record())
 
 	n, k, _ := node(now)
-	n.AddPeer(peer, "10.0.0.1:1")
+	n.Mesh().Add(peer, "10.0.0.1:1")
 	n.BeginLoading()
 	q := n.NewQueueFor(nil)
 	require.NoError(t, n.LoadRecord(q, record))
@@ -183,7 +183,7 @@ func TestOfferedOutOfSightAndRestarted(t *testing.T) {
 	n.EndLoading()
 	require.Zero(t, n.Settle(engine.Trust{Exact: true}))
 	n.SetLife(peer, life)
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	require.NoError(t, n.Receive(peer, taken.Append(nil)))
 	assert.Zero(t, settled(n), "while it is out of sight")
 	n.Swapped(0, 1)
@@ -207,7 +207,7 @@ func TestOfferedAsAReplica(t *testing.T) {
 		n, _, _ := node(now)
 		id := offer(t, n, peer, 7)
 		n.Effects()
-		n.PeerDown(peer)
+		n.Mesh().Down(peer)
 		n.SetPassive(true)
 		n.Effects()
 		if follows {
@@ -216,7 +216,7 @@ func TestOfferedAsAReplica(t *testing.T) {
 		uncertain := n.SetPassive(false)
 		assert.Equal(t, follows, uncertain == 1)
 		n.Effects()
-		n.PeerUp(peer, "10.0.0.1:1", false)
+		n.Mesh().Up(peer, "10.0.0.1:1", false)
 		offers := 0
 		for _, e := range n.Effects() {
 			if e.Kind == engine.Send && wire.Kind(n.Message(&e)[0]) == wire.Offer {

@@ -144,17 +144,17 @@ func isTurn(since, span int64) bool {
 
 // allThere says whether all nodes are there, and each of them answers such questions.
 func (n *Node) allThere() bool {
-	return len(n.mesh.order) > 0 && !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected || !p.idles || n.isAbsent(p) })
+	return len(n.mesh.All()) > 0 && !slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected || !p.Idles || n.mesh.IsAbsent(p.Base()) })
 }
 
 // mayAsk says whether all nodes that may have a job are known: its holders, and the node that added it.
 func (n *Node) mayAsk(j *store.Job) bool {
 	for i := range j.Holders() {
-		if node, _ := j.Holder(i); n.mesh.by[wire.Node(node)] == nil {
+		if node, _ := j.Holder(i); n.mesh.Of(wire.Node(node)) == nil {
 			return false
 		}
 	}
-	return n.isOwn(j) || slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return addedBy(j, &p.ID) })
+	return n.isOwn(j) || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return addedBy(j, &p.ID) })
 }
 
 // askIdle asks about a copy.
@@ -176,7 +176,7 @@ func (n *Node) askIdle(j *store.Job, since int64) {
 func (n *Node) askOf(q *idle, j *store.Job, since int64, some func(p *Peer) bool) bool {
 	// A node that doesn't know the job must have lost nothing since it was added.
 	m := wire.Message{Kind: wire.AskIdle, ID: j.ID, Span: max(since, n.now-int64(j.CTime/1_000_000)), Round: q.number}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if some(p) {
 			q.open = append(q.open, p.Node)
 			n.send(p, &m)

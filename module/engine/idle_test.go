@@ -29,7 +29,7 @@ func newTwoNodes(t *testing.T) *twoNodes {
 	}
 	for i, n := range m.nodes {
 		n.Tick()
-		n.PeerUp(m.nodes[1-i].Self(), "10.0.0.1:1", true)
+		n.Mesh().Up(m.nodes[1-i].Self(), "10.0.0.1:1", true)
 	}
 	m.deliver()
 	return m

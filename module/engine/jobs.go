@@ -42,11 +42,11 @@ func (n *Node) copies(external bool) int {
 	if external {
 		c = 0
 	}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if c == 3 {
 			break
 		}
-		if p.usable() {
+		if p.Usable() {
 			c++
 		}
 	}
@@ -56,7 +56,7 @@ func (n *Node) copies(external bool) int {
 // External says whether this node has others hold the jobs that are added to it: it is
 // leaving, or above 75 % of maxmemory, and some can be reached.
 func (n *Node) External() bool {
-	return n.leaving || n.MemoryLevel() > 0 && n.Reachable() > 0
+	return n.leaving || n.MemoryLevel() > 0 && n.Mesh().Reachable() > 0
 }
 
 // placement is where the copies of a job that is being added are to be.
@@ -210,7 +210,7 @@ func (n *Node) enlist(a *Add, j *store.Job, w placement) (wait bool, err error) 
 // maxmemory, and when leaving, all copies have to be placed elsewhere.
 // A client that waits for copies also waits for nodes that were there a moment ago.
 func (n *Node) unreachable(a *Add, extra int, external bool) error {
-	reachable := n.Reachable()
+	reachable := n.Mesh().Reachable()
 	switch {
 	case extra <= reachable:
 		return nil
@@ -226,8 +226,8 @@ func (n *Node) unreachable(a *Add, extra int, external bool) error {
 
 // returning counts the nodes whose connection was lost, and that may be back any moment.
 func (n *Node) returning() (c int) {
-	for _, p := range n.mesh.order {
-		if n.mayReturn(p) {
+	for _, p := range n.mesh.All() {
+		if n.mesh.MayReturn(p.Base()) {
 			c++
 		}
 	}
@@ -700,7 +700,7 @@ func (n *Node) expireCopy(j *store.Job) bool {
 // heldElsewhere says whether a node of the mesh may hold a job too.
 func (n *Node) heldElsewhere(j *store.Job) bool {
 	for i := range j.Holders() {
-		if node, _ := j.Holder(i); n.mesh.by[wire.Node(node)] != nil {
+		if node, _ := j.Holder(i); n.mesh.Of(wire.Node(node)) != nil {
 			return true
 		}
 	}
@@ -793,7 +793,7 @@ func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
 	n.takeBack(q)
 	n.letIn()
 	n.serve(q)
-	if (was|mask)&PauseOut == 0 || n.passive || n.loading || len(n.mesh.order) == 0 {
+	if (was|mask)&PauseOut == 0 || n.passive || n.loading || len(n.mesh.All()) == 0 {
 		return mask, nil
 	}
 	if mask&PauseOut != 0 {

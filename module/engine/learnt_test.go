@@ -20,7 +20,7 @@ func TestLearntVoteOfTwoClaims(t *testing.T) {
 		n, _, _ := node(now)
 		third := wire.NodeID{9}
 		for _, p := range []wire.NodeID{mate, third} {
-			n.AddPeer(p, "10.0.0.1:1")
+			n.Mesh().Add(p, "10.0.0.1:1")
 		}
 		n.MarkLocksIncomplete()
 		receive := func(from wire.NodeID, m wire.Message) {
@@ -29,7 +29,7 @@ func TestLearntVoteOfTwoClaims(t *testing.T) {
 		}
 		lock := wire.Lock{Name: name, Owner: []byte("x"), Lease: 600_000, Left: 600_000}
 		for p, token := range map[wire.NodeID]uint64{mate: first, third: second} {
-			n.PeerUp(p, "10.0.0.1:1", false)
+			n.Mesh().Up(p, "10.0.0.1:1", false)
 			n.Tick()
 			n.Effects()
 			lock.Token = uint64(now)<<20 + token
@@ -106,11 +106,11 @@ func learner(t *testing.T, now int64, locks []wire.Lock) (*engine.Node, []wire.N
 	n, _, _ := node(now)
 	peers := []wire.NodeID{{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}}
 	for _, p := range peers {
-		n.AddPeer(p, "10.0.0.1:1")
+		n.Mesh().Add(p, "10.0.0.1:1")
 	}
 	n.MarkLocksIncomplete()
 	for i, lock := range locks {
-		n.PeerUp(peers[i], "10.0.0.1:1", false)
+		n.Mesh().Up(peers[i], "10.0.0.1:1", false)
 		n.Tick()
 		n.Effects()
 		require.NoError(t, n.Receive(peers[i], (&wire.Message{Kind: wire.LockPage, Round: 1, Locks: []wire.Lock{lock}}).Append(nil)))

@@ -34,9 +34,7 @@ func (n *Node) SetLeaving(yes bool) {
 	} else {
 		n.askAnew() // nobody gave this node jobs meanwhile
 	}
-	for _, p := range n.mesh.order {
-		n.beat(p)
-	}
+	n.mesh.Beat()
 	n.hurryTick()
 }
 
@@ -83,8 +81,8 @@ func (n *Node) depart(j *store.Job) {
 
 // stayer is the first holder of a job that can queue it in the place of a node that is leaving; nil: there is none.
 func (n *Node) stayer(j *store.Job) *Peer {
-	for _, p := range n.mesh.order {
-		if p.usable() && j.HeldBy(uint64(p.Node)) {
+	for _, p := range n.mesh.All() {
+		if p.Usable() && j.HeldBy(uint64(p.Node)) {
 			return p
 		}
 	}

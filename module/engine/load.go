@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 )
 
@@ -299,7 +300,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		j.State = store.StateActive
 		n.pushBack(j)
 	case taker(j) != 0: // nobody works on it here
-		if p := n.mesh.by[taker(j)]; p != nil {
+		if p := n.mesh.Of(taker(j)); p != nil {
 			p.gave(j, n.now) // whether it arrived is asked when that node is there
 		}
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0:
@@ -510,7 +511,7 @@ func (n *Node) connecting(j *store.Job) bool {
 	if n.now >= n.asksUntil {
 		return false
 	}
-	return j.Holders() > 0 && slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected && p.Health != Failed })
+	return j.Holders() > 0 && slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected && p.Health != membership.Failed })
 }
 
 // ApplyJob is LOADJOB: a job as it was on the node that logged it. It can be

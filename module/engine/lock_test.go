@@ -76,7 +76,7 @@ func TestLockThatEndedBeforeItsClaimCanBeLoaded(t *testing.T) {
 		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
 	}
 	n, peer := fresh(), wire.NodeID{0: 7, 19: 1}
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	token := uint64(now) << tokenShift
 	m := wire.Message{Kind: wire.Unlock, Round: 1, Lock: wire.Lock{Name: store.AppendLockName(nil, store.LockRun, nil, []byte("k")), Job: wire.JobID{1}, Token: token}}
 	require.NoError(t, n.Receive(peer, m.Append(nil)))
@@ -134,7 +134,7 @@ func TestTokenOfVotesThatAreLeftIsNotClaimedAgain(t *testing.T) {
 		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
 	}
 	n, again, peer := fresh(), fresh(), wire.NodeID{0: 7, 19: 1}
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	n.Effects()
 	token := uint64(now+20_000) << tokenShift
 	m := wire.Message{Kind: wire.Verify, ID: wire.JobID{1}, Lock: wire.Lock{Name: store.AppendLockName(nil, store.LockWait, nil, []byte("k")), Token: token}}

@@ -87,8 +87,8 @@ func TestVerifyWithManyClaims(t *testing.T) {
 	verify := func(claims int) func() {
 		n, _, _ := node(dawn)
 		other := wire.NodeID{1, 2, 3}
-		n.AddPeer(other, "b:1")
-		n.PeerUp(other, "b:1", true)
+		n.Mesh().Add(other, "b:1")
+		n.Mesh().Up(other, "b:1", true)
 		n.TrustLocks()
 		for i := range claims {
 			_, pending := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 1000, 60_000, i)
@@ -113,9 +113,9 @@ func TestVerifyWithManyClaims(t *testing.T) {
 func TestMemoryWhileAbstaining(t *testing.T) {
 	n, _, alloc := node(dawn)
 	other, gone := wire.NodeID{1, 2, 3}, wire.NodeID{9}
-	n.AddPeer(other, "b:1")
-	n.AddPeer(gone, "c:1")
-	n.PeerUp(other, "b:1", true)
+	n.Mesh().Add(other, "b:1")
+	n.Mesh().Add(gone, "c:1")
+	n.Mesh().Up(other, "b:1", true)
 	n.MarkLocksIncomplete()
 	before := alloc.Bytes
 	for i := range 100_000 {
@@ -147,8 +147,8 @@ func TestManyShortLocks(t *testing.T) {
 			n, _, _ := node(dawn)
 			if !alone {
 				other := wire.NodeID{1, 2, 3}
-				n.AddPeer(other, "b:1")
-				n.PeerUp(other, "b:1", true)
+				n.Mesh().Add(other, "b:1")
+				n.Mesh().Up(other, "b:1", true)
 				n.TrustLocks()
 			}
 			const locks = 50_000
@@ -178,7 +178,7 @@ func TestManyShortLocks(t *testing.T) {
 // as it is set at that time.
 func TestMaxLeaseIsSetWhileAbstaining(t *testing.T) {
 	n, _, _ := node(dawn)
-	n.AddPeer(wire.NodeID{1, 2, 3}, "b:1")
+	n.Mesh().Add(wire.NodeID{1, 2, 3}, "b:1")
 	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(-1), Unleased: true})
 	n.MarkLocksIncomplete()
 	require.EqualValues(t, 3_690_010, n.Abstaining().Left)
@@ -188,7 +188,7 @@ func TestMaxLeaseIsSetWhileAbstaining(t *testing.T) {
 	n.SetNow(dawn + 10_260)
 	require.True(t, n.Abstaining().Jobs, "for jobs' locks the other's table is awaited")
 	require.Len(t, n.Abstaining().Awaited, 1)
-	require.True(t, n.Forget(wire.NodeID{1, 2, 3}))
+	require.True(t, n.Mesh().Forget(wire.NodeID{1, 2, 3}))
 	require.Nil(t, n.Abstaining())
 }
 
@@ -287,8 +287,8 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	// A node that is told of it by another votes anew at once.
 	n = filled()
 	other := wire.NodeID{1, 2, 3}
-	n.AddPeer(other, "b:1")
-	n.PeerUp(other, "b:1", true)
+	n.Mesh().Add(other, "b:1")
+	n.Mesh().Up(other, "b:1", true)
 	n.TrustLocks()
 	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(3_600_000)})
 	n.Effects()
@@ -346,7 +346,7 @@ func TestVoteIsLoggedOnce(t *testing.T) {
 	n, _, _ := node(1_700_000_000_000)
 	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(100_000)})
 	n.SetLife(peer, 1)
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	n.TrustLocks()
 	n.VotesKept(n.Votes()) // it isn't new to the mesh any more
 	round := uint64(0)
@@ -405,7 +405,7 @@ func TestTwoNodesClaimForOneHolder(t *testing.T) {
 	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(100_000)})
 	for i, id := range []wire.NodeID{first, second, third} {
 		n.SetLife(id, 1)
-		n.PeerUp(id, fmt.Sprintf("10.0.0.%d:1", i), false)
+		n.Mesh().Up(id, fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
 	n.TrustLocks()
 	n.VotesKept(n.Votes()) // it isn't new to the mesh any more
@@ -457,7 +457,7 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 		}
 		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, Unique: engine.Unique{Strategy: store.UniqueBefore}})
 		require.NoError(t, err)
-		n.AddPeer(other, "b:1")
+		n.Mesh().Add(other, "b:1")
 		n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
 		n.Effects()
 		n.MarkLocksIncomplete()
@@ -487,7 +487,7 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 
 	n, ends := distrusting()
 	check(n)
-	n.PeerUp(other, "b:1", true)
+	n.Mesh().Up(other, "b:1", true)
 	n.Effects()
 	page := wire.Message{Kind: wire.LockPage}
 	require.NoError(t, n.Receive(other, page.Append(nil)))
@@ -527,7 +527,7 @@ func TestAnEndlessRunElsewhereIsOverAfterTheRetryTime(t *testing.T) {
 			n, _, _ := node(now)
 			peers := []wire.NodeID{{1, 2, 3, 0}, {1, 2, 3, 1}}
 			for i := range peers {
-				n.PeerUp(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+				n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 			}
 			n.TrustLocks()
 			n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})

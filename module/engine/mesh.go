@@ -79,11 +79,10 @@ func (g *tombstones) ack(id *store.ID) *wire.Message {
 
 // Receive applies a message from another node.
 func (n *Node) Receive(from wire.NodeID, b []byte) error {
-	p := n.peer(from)
+	p := n.mesh.Named(from)
 	if p == nil {
-		return n.admit(from, b)
+		return n.mesh.Admit(from, &n.msg, b)
 	}
-	p.meet = false
 	m := &n.msg
 	if err := m.Parse(b); err != nil {
 		return err
@@ -92,7 +91,7 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		return err
 	}
 	n.Stats.Received++
-	n.heard(p)
+	n.mesh.Said(p)
 	if n.passive || n.loading {
 		switch m.Kind {
 		case wire.ReplJob, wire.YourJob:
@@ -121,9 +120,9 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		// Where the queue can't be made there is nothing to pause.
 		_, _ = n.SetPause(m.Queue, uint8(m.Count)&(PauseIn|PauseOut))
 	case wire.Heartbeat:
-		n.onHeartbeat(p, m)
+		n.mesh.OnHeartbeat(p, m)
 	case wire.Failed:
-		n.onFailed(m)
+		n.mesh.OnFailed(m)
 	case wire.AskWork:
 		n.onAskWork(p, m)
 	case wire.Work:

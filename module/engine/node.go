@@ -3,6 +3,7 @@ package engine
 import (
 	"math"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -109,7 +110,7 @@ type Config struct {
 	Monotonic func() int64
 
 	// NodeTimeout is the silence after which a node is suspected, ms; 0 is
-	// DefaultNodeTimeout.
+	// membership.DefaultTimeout.
 	NodeTimeout int64
 }
 
@@ -250,12 +251,9 @@ func New(c Config) *Node {
 		deps:        dependencies{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
 	}
 	n.mostBody = MaxBodyElsewhere
-	n.mesh = members{by: map[wire.Node]*Peer{}, lives: map[wire.NodeID]uint64{}, banned: map[wire.NodeID]int64{}, quarantine: map[wire.NodeID]string{}, gone: map[wire.Node]struct{}{}, timeout: c.NodeTimeout}
+	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}}
 	if c.Monotonic != nil {
 		n.clock.even = c.Monotonic()
-	}
-	if n.mesh.timeout <= 0 {
-		n.mesh.timeout = DefaultNodeTimeout
 	}
 	n.acquisitions, n.uniqueMesh, n.asks = newAcquisitions(), newUniqueMesh(), true
 	n.lossAt = math.MaxInt64 // it is now, at the first tick
@@ -271,8 +269,7 @@ func (n *Node) SetNodeID(id string) {
 	n.nodeID = id
 	n.self = parseNodeID(id)
 	n.setTable(known)
-	n.mesh.sum = 0
-	clear(n.mesh.quarantine) // the bus begins anew
+	n.mesh.SetSelf(n.self) // the bus begins anew
 	for i := range n.ids.Node {
 		n.ids.Node[i] = hexDigit(id[2*i])<<4 | hexDigit(id[2*i+1])
 	}
@@ -341,7 +338,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		n.answerRelease(&e.v)
 	}
 	n.deps.releases = roster[store.ID, releasing]{}
-	clear(n.mesh.quarantine) // the bus is closed
+	n.mesh.EndQuarantine() // the bus is closed
 	n.farewells = nil
 	n.endWaits(nil)
 	n.endAdds()
@@ -554,9 +551,6 @@ func retryTime(n *Node, j *store.Job) int64 {
 	}
 	return n.now + int64(j.Retry)*1000
 }
-
-// SetNodeTimeout sets the silence after which a node is suspected, ms.
-func (n *Node) SetNodeTimeout(ms int64) { n.mesh.timeout = ms }
 
 // hurryTick has the next tick come at once.
 func (n *Node) hurryTick() { n.wake = min(n.wake, n.now+1) }

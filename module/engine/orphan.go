@@ -108,7 +108,7 @@ func (n *Node) verify(flags uint8, l *wire.Lock, id store.ID) {
 
 // hasAll says whether all other nodes are among these.
 func (n *Node) hasAll(nodes []wire.Node) bool {
-	return !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !slices.Contains(nodes, p.Node) })
+	return !slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !slices.Contains(nodes, p.Node) })
 }
 
 // mayBeOrphan says whether the job may be gone by whose lock a claim was refused: nobody
@@ -124,7 +124,7 @@ func (n *Node) mayBeOrphan(c *Acquisition, id store.ID) bool {
 		n.checkOrphanJob(c.name, id) // else it has been already
 	}
 	s := n.orphanCheckOf(c.name)
-	return s != nil && s.id == id && !slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected })
+	return s != nil && s.id == id && !slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected })
 }
 
 // jobLives says whether this node knows a job that may have locks: one that isn't

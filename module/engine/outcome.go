@@ -159,7 +159,7 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 		return j
 	}
 	for _, node := range slices.Collect(listed(j, store.TagKin)) {
-		if n.mesh.by[node] != nil {
+		if n.mesh.Of(node) != nil {
 			j, _ = n.addHolder(j, node)
 		}
 	}
@@ -175,7 +175,7 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 		if c := n.store.Lookup(&t.Job); c != nil {
 			for i := range c.Holders() {
 				h, _ := c.Holder(i)
-				p, added := n.mesh.by[wire.Node(h)], false
+				p, added := n.mesh.Of(wire.Node(h)), false
 				if p == nil {
 					continue
 				}
@@ -191,13 +191,13 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 
 // hasDependents says whether jobs wait for one that other nodes may hold.
 func (n *Node) hasDependents(j *store.Job) bool {
-	return len(n.mesh.order) > 0 && (n.store.Edges() > 0 && n.store.Dependents(&j.ID) != nil || j.Extra(store.TagKin) != nil)
+	return len(n.mesh.All()) > 0 && (n.store.Edges() > 0 && n.store.Dependents(&j.ID) != nil || j.Extra(store.TagKin) != nil)
 }
 
 // owesDependents says whether a node has yet to hear of a job's end where one waits for it.
 func (n *Node) owesDependents(j *store.Job) bool {
 	for node := range listed(j, store.TagKin) {
-		if n.mesh.by[node] != nil && !(j.State == store.StateAcked && j.ConfirmedBy(uint64(node))) {
+		if n.mesh.Of(node) != nil && !(j.State == store.StateAcked && j.ConfirmedBy(uint64(node))) {
 			return true
 		}
 	}
@@ -554,7 +554,7 @@ func (n *Node) firstHolder(j *store.Job) bool {
 // A node that is leaving comes last, for it may be ended at any moment. Where two don't know yet that one is leaving,
 // neither may be the first, and both ask soon.
 func (n *Node) comesBefore(node wire.Node) bool {
-	p := n.mesh.by[node]
+	p := n.mesh.Of(node)
 	switch {
 	case p == nil || !p.Connected:
 		return false
@@ -764,7 +764,7 @@ func (n *Node) look(j *store.Job) {
 	id := j.ID
 	lacks := n.lacks(j)
 	switch {
-	case lacks && len(n.mesh.order) == 0:
+	case lacks && len(n.mesh.All()) == 0:
 		n.allEnded(j)
 		return
 	case lacks:
@@ -794,10 +794,10 @@ func (n *Node) look(j *store.Job) {
 			wait = true
 			continue
 		case n.store.Done(&pid):
-		case len(n.mesh.order) == 0 && n.away(&pid):
+		case len(n.mesh.All()) == 0 && n.away(&pid):
 			wait = true
 			continue
-		case len(n.mesh.order) == 0 && j.Holders() == 0:
+		case len(n.mesh.All()) == 0 && j.Holders() == 0:
 			e.undone, e.unreleased = true, true
 		default:
 			n.askOutcome(&pid)
@@ -943,7 +943,7 @@ func (n *Node) allUnknown(a *asked, p *Peer, m *wire.Message) bool {
 	if !slices.Contains(a.unknown, p.Node) {
 		a.unknown = append(a.unknown, p.Node)
 	}
-	for _, q := range n.mesh.order {
+	for _, q := range n.mesh.All() {
 		if !slices.Contains(a.unknown, q.Node) {
 			return false
 		}

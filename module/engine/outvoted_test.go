@@ -28,7 +28,7 @@ func newOutvoted(t *testing.T) *outvoted {
 	o := &outvoted{t: t, now: 1_700_000_000_000, peers: [2]wire.NodeID{{1, 2, 3, 1}, {1, 2, 3, 2}}}
 	o.n, _, _ = node(o.now)
 	for i, id := range o.peers {
-		o.n.PeerUp(id, []string{"10.0.0.1:1", "10.0.0.2:1"}[i], false)
+		o.n.Mesh().Up(id, []string{"10.0.0.1:1", "10.0.0.2:1"}[i], false)
 	}
 	o.n.TrustLocks()
 	o.n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
@@ -152,7 +152,7 @@ func TestALockThatWasWonAgainstTheOwnVoteIsCleared(t *testing.T) {
 func TestALockThatWasWonAgainstTheOwnVoteOfOneThatIsAlone(t *testing.T) {
 	o := newOutvoted(t)
 	for _, id := range o.peers {
-		o.n.Forget(id)
+		o.n.Mesh().Forget(id)
 	}
 	o.look()
 	o.add("q")
@@ -172,7 +172,7 @@ func TestALockIsTakenInPlaceOfOneThatWasVotedFor(t *testing.T) {
 	o.n.Attached(q, []byte("otherwise"), 0)
 	o.look()
 	for _, id := range o.peers {
-		o.n.Forget(id)
+		o.n.Mesh().Forget(id)
 	}
 	o.look()
 	id := o.add("q")

@@ -88,7 +88,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	}
 	reached := false
 	for _, h := range r.open {
-		if p := n.mesh.by[h]; p != nil && p.Connected {
+		if p := n.mesh.Of(h); p != nil && p.Connected {
 			reached = true
 			n.send(p, &r.msg)
 		}
@@ -373,7 +373,7 @@ func (n *Node) onReleased(p *Peer, m *wire.Message) {
 
 // expects says whether something may come soon that a release's client waits for.
 func (n *Node) expects(r *releasing) bool {
-	return n.unblockingOf(&r.id) != nil || slices.ContainsFunc(r.open, n.reaches)
+	return n.unblockingOf(&r.id) != nil || slices.ContainsFunc(r.open, n.mesh.Reaches)
 }
 
 func (n *Node) answerRelease(r *releasing) {
@@ -390,7 +390,7 @@ func (n *Node) releaseCost(from int) int { return 1 + len(n.effects) - from + n.
 // tickReleases answers who has waited long enough, and tells of releases again.
 func (n *Node) tickReleases() {
 	budget := tickBudget
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		n.tellReleases(p, &budget)
 	}
 	if n.deps.releases.left == 0 && n.now >= n.deps.tell {
@@ -417,7 +417,7 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 		}
 		// Even where the job has ended here: a FASTACK is told once, and who hasn't heard
 		// of either would hold it back until its expiry.
-		if r.client == nil && slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.by[h] == nil }) {
+		if r.client == nil && slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.Of(h) == nil }) {
 			r.open = n.allPeers() // a replica may have been promoted in its place
 		}
 		j := n.store.Lookup(&r.id)
@@ -425,7 +425,7 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 			return false
 		}
 		for _, h := range r.open {
-			n.send(n.mesh.by[h], &r.msg)
+			n.send(n.mesh.Of(h), &r.msg)
 		}
 		r.wait = min(2*r.wait, againMS)
 		r.next = n.now + r.wait
@@ -448,7 +448,7 @@ func (n *Node) tellReleases(p *Peer, budget *int) {
 	p.untold = min(p.untold, n.deps.releases.len())
 	for ; p.untold > 0 && *budget > 0; p.untold-- {
 		from := len(n.effects)
-		if r := &n.deps.releases.all[p.untold-1].v; slices.Contains(r.open, p.Node) || !n.reachesAll(r.open) {
+		if r := &n.deps.releases.all[p.untold-1].v; slices.Contains(r.open, p.Node) || !n.mesh.ReachesAll(r.open) {
 			n.send(p, &r.msg)
 		}
 		*budget -= n.releaseCost(from)

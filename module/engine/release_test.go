@@ -22,7 +22,7 @@ func TestACopyThatComesAfterTheReleaseIsCounted(t *testing.T) {
 	add.Members = engine.Members{BlockedBy: &head}
 	first, _, err := n.AddJob(&add)
 	require.NoError(t, err)
-	n.PeerUp(peer, "10.0.0.1:1", false)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	_, _, err = n.Release(&head, nil, true, false)
 	require.NoError(t, err)
 

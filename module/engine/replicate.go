@@ -18,8 +18,8 @@ const silentMS = 1_000
 func (n *Node) candidate(j *store.Job, ad *pendingAdd) *Peer {
 	list := n.scratch.peers[:0]
 	for lost := range 2 {
-		for _, p := range n.mesh.order {
-			ready := lost == 0 && p.usable() || lost == 1 && n.mayReturn(p)
+		for _, p := range n.mesh.All() {
+			ready := lost == 0 && p.Usable() || lost == 1 && n.mesh.MayReturn(p.Base())
 			if ready && !j.HeldBy(uint64(p.Node)) && (ad == nil || !slices.Contains(ad.refused, p.Node)) {
 				list = append(list, p)
 			}
@@ -50,7 +50,7 @@ func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
 	m.Flags = flags
 	for i := first; i < j.Holders(); i++ {
 		node, _ := j.Holder(i)
-		p := n.mesh.by[wire.Node(node)]
+		p := n.mesh.Of(wire.Node(node))
 		if ad != nil && !p.Connected {
 			ad.unsent = append(ad.unsent, p.Node)
 		}
@@ -159,7 +159,7 @@ func (n *Node) vanished() {
 			n.endPendingAdd(ad)
 			n.tombstones.add(ad.id, n.now, true)
 			n.tellAll(&wire.Message{Kind: wire.DelJob, Flags: wire.PassOn | wire.ByClient, ID: wire.JobID(ad.id)})
-			if slices.ContainsFunc(n.mesh.order, func(p *Peer) bool { return !p.Connected }) {
+			if slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected }) {
 				n.endUnknown(&ad.id, true) // one of those may have been sent a copy, see owesEnd
 			}
 			n.deny(ad, ErrReplRemoved)
@@ -235,7 +235,7 @@ func (n *Node) cleanUp(ad *pendingAdd) {
 func (n *Node) owesEnd(j *store.Job, ad *pendingAdd) bool {
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
-		if p := n.mesh.by[wire.Node(node)]; p != nil && !p.Connected && !slices.Contains(ad.unsent, p.Node) {
+		if p := n.mesh.Of(wire.Node(node)); p != nil && !p.Connected && !slices.Contains(ad.unsent, p.Node) {
 			return !n.passive && !n.loading
 		}
 	}
@@ -275,7 +275,7 @@ func (n *Node) moreCopies(j *store.Job) {
 		ad.refused = ad.refused[:0]
 	}
 	for _, node := range ad.unsent {
-		n.sendUnsent(j, ad, n.mesh.by[node])
+		n.sendUnsent(j, ad, n.mesh.Of(node))
 	}
 	// A second copy of an at-most-once job would be delivered as well.
 	if j.Retry > 0 || j.Holders() == 0 {
@@ -286,8 +286,8 @@ func (n *Node) moreCopies(j *store.Job) {
 
 // attainable is how many nodes have a copy of a job that is being replicated, or may have one.
 func (n *Node) attainable(j *store.Job) (c int) {
-	for _, p := range n.mesh.order {
-		if p.usable() || n.mayReturn(p) || j.ConfirmedBy(uint64(p.Node)) {
+	for _, p := range n.mesh.All() {
+		if p.Usable() || n.mesh.MayReturn(p.Base()) || j.ConfirmedBy(uint64(p.Node)) {
 			c++
 		}
 	}
@@ -320,7 +320,7 @@ func (n *Node) oneMore(j *store.Job, ad *pendingAdd) *store.Job {
 		m := n.copyOf(j, wire.Holders)
 		for i := range before {
 			node, _ := j.Holder(i)
-			n.send(n.mesh.by[wire.Node(node)], m)
+			n.send(n.mesh.Of(wire.Node(node)), m)
 		}
 	}
 	return j
@@ -367,7 +367,7 @@ func (n *Node) resumeAdds(p *Peer, budget *int) {
 // tickAdds goes on with that.
 func (n *Node) tickAdds() {
 	budget := tickBudget
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		n.resumeAdds(p, &budget)
 	}
 }
@@ -391,7 +391,7 @@ func (n *Node) onGotJob(p *Peer, j *store.Job) {
 func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 	switch m.Count {
 	case wire.NoMemory:
-		p.full = true
+		p.NoteFull()
 	case wire.IsLeaving:
 		p.Leaving = true
 	}
@@ -502,7 +502,7 @@ func (n *Node) tellCreator(j *store.Job) {
 	if n.isOwn(j) {
 		return
 	}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if addedBy(j, &p.ID) && !j.HeldBy(uint64(p.Node)) {
 			n.setAck(p, j)
 		}
@@ -516,7 +516,7 @@ func (n *Node) handOver(j *store.Job, ad *pendingAdd) {
 	var sure []*Peer
 	for i := range j.Holders() {
 		if node, yes := j.Holder(i); yes {
-			if p := n.mesh.by[wire.Node(node)]; p != nil && p.Connected {
+			if p := n.mesh.Of(wire.Node(node)); p != nil && p.Connected {
 				sure = append(sure, p)
 			}
 		}

@@ -70,7 +70,7 @@ func (n *Node) announce(j *store.Job) {
 
 // unheard says whether another node may have become a holder of a job without this one's hearing of it.
 func (n *Node) unheard(j *store.Job) bool {
-	return int64(j.CTime/1_000_000) < n.mesh.changed+unheardMS
+	return int64(j.CTime/1_000_000) < n.mesh.ChangedAt()+unheardMS
 }
 
 // unheardMS is how far the clock of the node that made a job may be ahead.

@@ -36,7 +36,7 @@ func (n *Node) answer(c *Acquisition, a answer) {
 // endedByReset ends a claim that began before this node forgot all others: alone it would
 // give what they may have given to somebody else.
 func (n *Node) endedByReset(c *Acquisition) bool {
-	if c.kind == release || c.resets == n.mesh.resets {
+	if c.kind == release || c.resets == n.mesh.Resets() {
 		return false
 	}
 	n.finishAcquisition(c, Result{Kind: NoQuorum}, true)
@@ -64,7 +64,7 @@ func (n *Node) newRound(c *Acquisition) {
 	}
 	n.setRound(c, round)
 	c.began = n.monotonic()
-	c.members, c.ups, c.clears = n.membersSum(), n.mesh.ups, n.cleared
+	c.members, c.ups, c.clears = n.mesh.Sum(), n.mesh.Ups(), n.cleared
 	n.dropGone(c)
 	// A release keeps the answers of the nodes that have already freed the lock: it stays freed there.
 	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
@@ -77,7 +77,7 @@ func (n *Node) newRound(c *Acquisition) {
 	}
 	m := c.message()
 	for _, node := range n.silent(c) {
-		n.send(n.mesh.by[node], m)
+		n.send(n.mesh.Of(node), m)
 	}
 	n.setAlarm(c)
 }
@@ -193,7 +193,7 @@ func (c *Acquisition) answered(node wire.Node) bool {
 
 // silent are the nodes that haven't answered.
 func (n *Node) silent(c *Acquisition) (list []wire.Node) {
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if !c.answered(p.Node) {
 			list = append(list, p.Node)
 		}
@@ -218,12 +218,12 @@ func (n *Node) tally(c *Acquisition) {
 			heard++
 		}
 	}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if p.Connected && !c.answered(p.Node) {
 			open++
 		}
 	}
-	if all := len(n.mesh.order) + 1; (c.kind != take || !c.fresh) && open == 0 && votes < need && all-votes < need && votes+heard == len(c.answers) && votes+heard >= need {
+	if all := len(n.mesh.All()) + 1; (c.kind != take || !c.fresh) && open == 0 && votes < need && all-votes < need && votes+heard == len(c.answers) && votes+heard >= need {
 		// Nobody else can have a majority without these votes, and all others have heard of
 		// the lock: it was given by a smaller mesh, which has grown since.
 		votes = need
@@ -254,7 +254,7 @@ func (n *Node) votesNeeded(c *Acquisition) int {
 			voters--
 		}
 	}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if p.Connected || c.answered(p.Node) {
 			voters++
 		}
@@ -405,7 +405,7 @@ func (n *Node) commit(c *Acquisition) {
 		} else if a.node == n.self.Node() {
 			n.commitSelf(c)
 		} else {
-			n.commitTo(c, n.mesh.by[a.node])
+			n.commitTo(c, n.mesh.Of(a.node))
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/store/storetest"
 	"jobmesh/module/wire"
@@ -167,7 +168,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 func (w *world) say(format string, args ...any) { fmt.Fprintf(&w.out, format+"\n", args...) }
 
 func (w *world) mesh() {
-	count, timeout := 3, int64(engine.DefaultNodeTimeout)
+	count, timeout := 3, int64(membership.DefaultTimeout)
 	w.arg("nodes", &count)
 	w.arg("timeout", &timeout)
 	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats"), tables: w.d.HasArg("tables"), adders: w.d.HasArg("adders"), idle: w.d.HasArg("idle")}
@@ -209,7 +210,7 @@ func (w *world) newActor() *actor {
 // newNode starts one more node, which knows nobody; with a node's name, it is that one's replica, which is promoted.
 func (w *world) newNode() {
 	n := w.newActor()
-	n.start(engine.DefaultNodeTimeout)
+	n.start(membership.DefaultTimeout)
 	w.say("%s", n.name)
 	if len(w.d.CmdArgs) == 0 {
 		return
@@ -355,12 +356,12 @@ func (n *actor) effect(e *engine.Effect) {
 		w.say("  %s disconnects %s", n.name, w.node(e.Peer.ID).name)
 		other := w.node(e.Peer.ID)
 		if w.unlink(n, other); !other.down {
-			other.do(func() { other.e.PeerDown(n.id) })
+			other.do(func() { other.e.Mesh().Down(n.id) })
 		}
 	case engine.NodesChanged:
 		n.gone = n.e.Deletions()
 		n.peers = n.peers[:0]
-		for _, p := range n.e.Peers() {
+		for _, p := range n.e.Mesh().All() {
 			n.peers = append(n.peers, p.ID)
 		}
 	default:
@@ -947,7 +948,7 @@ func (w *world) connect(a, b *actor) {
 func (n *actor) meets(other *actor, purpose bool) {
 	n.do(func() {
 		n.e.SetLife(other.id, other.life)
-		n.e.PeerUp(other.id, other.name+":1", purpose)
+		n.e.Mesh().Up(other.id, other.name+":1", purpose)
 	})
 }
 
@@ -968,8 +969,8 @@ func (w *world) cut() {
 	a := w.actor(0)
 	for _, b := range w.others(a) {
 		w.unlink(a, b)
-		a.do(func() { a.e.PeerDown(b.id) })
-		b.do(func() { b.e.PeerDown(a.id) })
+		a.do(func() { a.e.Mesh().Down(b.id) })
+		b.do(func() { b.e.Mesh().Down(a.id) })
 	}
 }
 
@@ -1005,7 +1006,7 @@ func (w *world) crash() {
 	for _, b := range w.nodes {
 		if b != a && a.links[b] {
 			w.unlink(a, b)
-			b.do(func() { b.e.PeerDown(a.id) })
+			b.do(func() { b.e.Mesh().Down(a.id) })
 		}
 	}
 }
@@ -1015,7 +1016,7 @@ func (w *world) crash() {
 // what is known of the votes as a whole.
 func (w *world) restart() {
 	a := w.actor(0)
-	a.start(engine.DefaultNodeTimeout)
+	a.start(membership.DefaultTimeout)
 	a.next = w.now + 1
 	a.do(func() {
 		a.e.BeginLoading()
@@ -1027,7 +1028,7 @@ func (w *world) restart() {
 		a.loadLocks()
 		a.e.EndLoading()
 		for _, id := range slices.Clone(a.peers) {
-			a.e.AddPeer(id, w.node(id).name+":1")
+			a.e.Mesh().Add(id, w.node(id).name+":1")
 		}
 		a.e.SetVotes(a.votes)
 		a.e.SetDeletions(a.gone)
@@ -1096,7 +1097,7 @@ func (w *world) leave() {
 
 func (w *world) forget() {
 	n, other := w.actor(0), w.actor(1)
-	n.do(func() { w.say("%v", n.e.Forget(other.id)) })
+	n.do(func() { w.say("%v", n.e.Mesh().Forget(other.id)) })
 }
 
 func (w *world) reset() {
@@ -1117,7 +1118,7 @@ func (w *world) meet() {
 // know has a node know another, as from the nodes' file: they aren't connected.
 func (w *world) know() {
 	n, other := w.actor(0), w.actor(1)
-	n.do(func() { n.e.AddPeer(other.id, other.name+":1") })
+	n.do(func() { n.e.Mesh().Add(other.id, other.name+":1") })
 }
 
 func (w *world) table() {
@@ -1126,7 +1127,7 @@ func (w *world) table() {
 			continue
 		}
 		text := n.name + ":"
-		for _, p := range n.e.Peers() {
+		for _, p := range n.e.Mesh().All() {
 			text += fmt.Sprintf(" %s %s", w.node(p.ID).name, [...]string{"well", "suspected", "failed"}[p.Health])
 			if !p.Connected {
 				text += " apart"
@@ -1136,7 +1137,7 @@ func (w *world) table() {
 			}
 			text += ","
 		}
-		w.say("%s %d reachable", text, n.e.Reachable())
+		w.say("%s %d reachable", text, n.e.Mesh().Reachable())
 	}
 }
 
@@ -1144,8 +1145,8 @@ func (w *world) table() {
 func TestB14NeedJobsWithALargeCount(t *testing.T) {
 	n, _, _ := node(dawn)
 	other := wire.NodeID{1, 2, 3}
-	n.AddPeer(other, "b:1")
-	n.PeerUp(other, "b:1", true)
+	n.Mesh().Add(other, "b:1")
+	n.Mesh().Up(other, "b:1", true)
 	for range 500 {
 		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 10, TTL: 600})
 		require.NoError(t, err)

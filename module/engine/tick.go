@@ -54,7 +54,7 @@ func (n *Node) Tick() int64 {
 		n.due(j)
 		budget -= n.cost(from)
 	}
-	n.beatAll()
+	n.mesh.Tick()
 	n.wake = math.MaxInt64
 	if len(n.waiters.ends)+len(n.waiters.leaving) > 0 {
 		n.hurryTick()
@@ -95,8 +95,8 @@ func (n *Node) Tick() int64 {
 	if more || budget <= 0 {
 		next = n.now + 1
 	}
-	if len(n.mesh.order) > 0 {
-		next = min(next, n.mesh.next) // else a heartbeat could be late by as much as calm
+	if len(n.mesh.All()) > 0 {
+		next = min(next, n.mesh.NextBeat()) // else a heartbeat could be late by as much as calm
 	}
 	next = min(next, n.wake, n.store.NextWake())
 	n.wake = math.MaxInt64

@@ -480,7 +480,7 @@ func (n *Node) passOver(j *store.Job, apart bool) {
 // notPast has a job that comes into the waiting list be found where it is before others that are passed over.
 func (n *Node) notPast(j *store.Job) {
 	n.uniqueMesh.past.stopAt(n, j, func(at past) bool { return n.passedOver(j, at.apart) })
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		p.past.stopAt(n, j, func(past) bool { return !n.fits(p, j) })
 	}
 }

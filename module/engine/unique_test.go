@@ -125,8 +125,8 @@ var neighbour = wire.NodeID{1, 2, 3}
 
 func (d *desk) meet(t require.TestingT) {
 	d.do(t, func() {
-		d.n.AddPeer(neighbour, "b:1")
-		d.n.PeerUp(neighbour, "b:1", true)
+		d.n.Mesh().Add(neighbour, "b:1")
+		d.n.Mesh().Up(neighbour, "b:1", true)
 		d.n.TrustLocks()
 	})
 }
@@ -719,7 +719,7 @@ func TestWindowOutlivesTheMesh(t *testing.T) {
 		require.NoError(t, err)
 	})
 	require.EqualValues(t, 1, d.n.Jobs())
-	d.do(t, func() { require.True(t, d.n.Forget(neighbour)) })
+	d.do(t, func() { require.True(t, d.n.Mesh().Forget(neighbour)) })
 	require.True(t, d.n.Alone())
 	_, err := d.add(t, window)
 	require.Equal(t, ErrDropped, err)

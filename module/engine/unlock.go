@@ -78,7 +78,7 @@ func (n *Node) enqueueUnlock(name []byte, h holder, token uint64, flags uint8, n
 	d := &pendingUnlock{round: n.rounds, name: slices.Clone(name), holder: holder{id: h.id, owner: slices.Clone(h.owner)}, token: token, flags: flags, nodes: nodes}
 	n.addPendingUnlock(d)
 	for _, node := range nodes {
-		n.resendUnlock(d, n.mesh.by[node])
+		n.resendUnlock(d, n.mesh.Of(node))
 	}
 }
 
@@ -100,7 +100,7 @@ func (n *Node) addPendingUnlock(d *pendingUnlock) {
 		delete(n.unlocksByRound, oldest.take().round)
 	}
 	now := n.monotonic()
-	d.until, d.next, d.wait, d.ups = now+unlockTimeMS, now+unlockFirstMS, unlockFirstMS, n.mesh.ups
+	d.until, d.next, d.wait, d.ups = now+unlockTimeMS, now+unlockFirstMS, unlockFirstMS, n.mesh.Ups()
 	d.made = d.ups
 	list.open.add(d)
 	n.unlocksByRound[d.round] = d
@@ -143,8 +143,8 @@ func (d *pendingUnlock) hasOlder(why uint32, owner string) bool {
 // that is told again has it.
 func (n *Node) unlockAcknowledged(d *pendingUnlock, node wire.Node, freed bool) {
 	d.nodes = slices.DeleteFunc(d.nodes, func(o wire.Node) bool { return o == node })
-	p := n.mesh.by[node]
-	d.late = d.late || freed && (d.wait > unlockFirstMS || p != nil && p.up > d.made)
+	p := n.mesh.Of(node)
+	d.late = d.late || freed && (d.wait > unlockFirstMS || p != nil && p.Since > d.made)
 	if len(d.nodes) == 0 {
 		n.unlockDone(d)
 	}
@@ -163,7 +163,7 @@ func (n *Node) unlockDone(d *pendingUnlock) {
 	d.next = n.monotonic() + d.wait
 	n.nextResend = min(n.nextResend, d.next)
 	for _, node := range d.nodes {
-		n.resendUnlock(d, n.mesh.by[node])
+		n.resendUnlock(d, n.mesh.Of(node))
 	}
 }
 
@@ -212,18 +212,18 @@ func (n *Node) tickUnlocks(now int64) {
 
 // reachable says whether one of a pending unlock's nodes is connected.
 func (n *Node) reachable(d *pendingUnlock) bool {
-	return slices.ContainsFunc(d.nodes, n.reaches)
+	return slices.ContainsFunc(d.nodes, n.mesh.Reaches)
 }
 
 // tickUnlock tells of a pending unlock again, if it is time or a node is back, and puts it where it belongs.
 // Nodes that were forgotten are owed nothing.
 func (n *Node) tickUnlock(list *unlockList, d *pendingUnlock, now int64, told *int) {
 	d.nodes = slices.DeleteFunc(d.nodes, func(node wire.Node) bool {
-		p := n.mesh.by[node]
+		p := n.mesh.Of(node)
 		return p == nil || p.Connected && d.until <= now
 	})
 	ups := d.ups
-	d.ups = n.mesh.ups
+	d.ups = n.mesh.Ups()
 	if len(d.nodes) == 0 && d.until > now {
 		n.unlockDone(d)
 		*told += len(d.nodes)
@@ -235,7 +235,7 @@ func (n *Node) tickUnlock(list *unlockList, d *pendingUnlock, now int64, told *i
 		return
 	case d.until > now && d.next > now:
 		for _, node := range d.nodes {
-			if p := n.mesh.by[node]; p.up > ups {
+			if p := n.mesh.Of(node); p.Since > ups {
 				*told++
 				n.resendUnlock(d, p)
 			}
@@ -248,7 +248,7 @@ func (n *Node) tickUnlock(list *unlockList, d *pendingUnlock, now int64, told *i
 		d.wait = min(2*d.wait, unlockLastMS)
 		d.next = now + d.wait
 		for _, node := range d.nodes {
-			n.resendUnlock(d, n.mesh.by[node])
+			n.resendUnlock(d, n.mesh.Of(node))
 		}
 	}
 	list.open.add(d)

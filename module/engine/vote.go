@@ -226,8 +226,8 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if k.Token == 0 || k.Lease < 0 || k.Lease > store.MaxLease || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
 			return
 		}
-		if k.Flags&lockAny == 0 && !n.countsAll(p, m.Members) {
-			n.beatWhole(p) // lest it be this node's word that is missing
+		if k.Flags&lockAny == 0 && !n.mesh.CountsAll(p.Base(), m.Members) {
+			n.mesh.BeatWhole(p) // lest it be this node's word that is missing
 			if m.Round != 0 {
 				n.reply(p, m, wire.Uncounted, nil)
 			}
@@ -277,8 +277,8 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 // passUnlock tells the nodes of which the sender doesn't know yet: one that has just come may have learnt the vote from another's
 // table, and would keep it.
 func (n *Node) passUnlock(p *Peer, m *wire.Message) {
-	for _, q := range n.mesh.order {
-		if _, yes := slices.BinarySearch(p.counts, q.Node); !yes && len(p.counts) > 0 {
+	for _, q := range n.mesh.All() {
+		if p.Lacks(q.Node) {
 			n.send(q, &wire.Message{Kind: wire.Unlock, Flags: m.Flags, Lock: m.Lock})
 		}
 	}
@@ -314,7 +314,7 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 	a := answer{node: p.Node}
 	if m.Kind == wire.Deny {
 		if m.Count == wire.Uncounted {
-			n.beatWhole(p)
+			n.mesh.BeatWhole(p)
 		}
 		a.why, a.token, a.job, a.owner = max(m.Count, 1), m.Lock.Token, store.ID(m.Lock.Job), string(m.Lock.Owner)
 		a.left = m.Lock.Left
@@ -382,16 +382,16 @@ func (n *Node) countSome() {
 			n.answerSelf(c)
 			n.tally(c)
 		}
-		if c.round == 0 || c.ups == n.mesh.ups {
+		if c.round == 0 || c.ups == n.mesh.Ups() {
 			continue
 		}
-		for _, p := range n.mesh.order {
-			if p.up > c.ups && !c.answered(p.Node) {
+		for _, p := range n.mesh.All() {
+			if p.Since > c.ups && !c.answered(p.Node) {
 				n.send(p, c.message())
 				c.resent = true
 			}
 		}
-		c.ups = n.mesh.ups
+		c.ups = n.mesh.Ups()
 	}
 }
 
@@ -402,7 +402,7 @@ func (n *Node) dropGone(c *Acquisition) bool {
 		return false
 	}
 	c.forgets = n.forgets
-	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return a.node != n.self.Node() && n.mesh.by[a.node] == nil })
+	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return a.node != n.self.Node() && n.mesh.Of(a.node) == nil })
 	return true
 }
 

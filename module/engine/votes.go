@@ -199,7 +199,7 @@ func (n *Node) VotesKept(v Votes) {
 	late := n.votes.late
 	n.votes.late = nil
 	for i := range late {
-		if p := n.mesh.by[late[i].node]; p != nil && n.monotonic()-late[i].at < lateMS {
+		if p := n.mesh.Of(late[i].node); p != nil && n.monotonic()-late[i].at < lateMS {
 			// It was parsed before.
 			_ = n.Receive(p.ID, late[i].message)
 		}
@@ -297,7 +297,7 @@ func (n *Node) askToKeep(now int64) {
 func (n *Node) tickVotes(now int64) {
 	p := &n.votes
 	known := p.kept.Longest.Known() || now >= p.began+voteMS(n.maxLease)
-	if now >= p.look && known && !n.sync.abstain && len(n.mesh.order) > 0 {
+	if now >= p.look && known && !n.sync.abstain && len(n.mesh.All()) > 0 {
 		p.look = now + promiseLookMS
 		p.want(p.need(now))
 	}
@@ -423,7 +423,7 @@ func (n *Node) Abstaining() *Abstaining {
 		a.Left = a.Lefts.Max()
 		a.Jobs = a.Left == 0
 	}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if t := n.sync.tables[p.Node]; t == noTable || (t == partTable || t == newPartTable) && !a.Jobs {
 			a.Awaited = append(a.Awaited, p.Node)
 		}

@@ -96,11 +96,11 @@ func TestVotesRelyOnWhatIsOnDiskForSure(t *testing.T) {
 				k := &keeper{t: t, now: dawn}
 				k.n, _, _ = node(k.now)
 				for _, id := range keeperPeers {
-					k.n.AddPeer(id, "x:1")
+					k.n.Mesh().Add(id, "x:1")
 				}
 				k.n.SetVotes(tc.votes)
 				for _, id := range keeperPeers {
-					k.n.PeerUp(id, "x:1", false)
+					k.n.Mesh().Up(id, "x:1", false)
 				}
 				k.n.TrustLocks()
 				k.look()
@@ -129,7 +129,7 @@ func TestANewNodeVotesWhenThatIsOverOnDisk(t *testing.T) {
 	k := &keeper{t: t, now: dawn}
 	k.n, _, _ = node(k.now)
 	k.n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(5120)})
-	k.n.PeerUp(keeperPeers[0], "x:1", false)
+	k.n.Mesh().Up(keeperPeers[0], "x:1", false)
 	k.tick(func(v engine.Votes) bool { return v.New })
 	fresh := k.n.Votes() // this is being written
 	k.receive(&wire.Message{Kind: wire.LockPage})
@@ -146,12 +146,12 @@ func TestLongLeasesOfOneKindHoldUpThatKindAlone(t *testing.T) {
 	k := &keeper{t: t, now: dawn}
 	k.n, _, _ = node(k.now)
 	for _, id := range keeperPeers {
-		k.n.AddPeer(id, "x:1")
+		k.n.Mesh().Add(id, "x:1")
 	}
 	k.n.SetVotes(engine.Votes{Longest: engine.Leases{5120, 5120, 86_400_000}})
 	k.n.MarkLocksIncomplete()
 	for _, id := range keeperPeers {
-		k.n.PeerUp(id, "x:1", false)
+		k.n.Mesh().Up(id, "x:1", false)
 	}
 	k.look()
 	k.now += 6000

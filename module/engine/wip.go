@@ -295,7 +295,7 @@ func (n *Node) AskWIP(name []byte, count int, overdue bool, timeout int64, clien
 	if overdue {
 		m.Flags = wire.Overdue
 	}
-	for _, p := range n.mesh.order {
+	for _, p := range n.mesh.All() {
 		if !p.Connected {
 			q.got.Unanswered = append(q.got.Unanswered, p.ID)
 			continue

@@ -597,7 +597,7 @@ func (s *Sim) join() {
 func (s *Sim) meet(n, other *node) {
 	n.call(func() {
 		n.met[other] = true
-		n.e.Meet(other.id, addr(other.i))
+		n.e.Mesh().Meet(other.id, addr(other.i))
 	})
 }
 
@@ -617,7 +617,7 @@ func (s *Sim) replace(n *node) {
 	fresh.start()
 	s.consume(fresh)
 	other := s.nodes[(n.i+1)%len(s.nodes)]
-	fresh.call(func() { fresh.e.AddPeer(other.id, addr(other.i)) })
+	fresh.call(func() { fresh.e.Mesh().Add(other.id, addr(other.i)) })
 }
 
 // agrees says whether the other nodes all know each other. Where they don't, for one is just
@@ -630,7 +630,7 @@ func (s *Sim) agrees(without *node) bool {
 		}
 		known := slices.Clone(n.disk.nodes)
 		if !n.down {
-			for _, p := range n.e.Peers() {
+			for _, p := range n.e.Mesh().All() {
 				known = append(known, p.ID)
 			}
 		}
@@ -648,7 +648,7 @@ func (s *Sim) forget(n *node) {
 	for _, other := range s.nodes {
 		tell := func() {
 			if !other.down {
-				other.call(func() { other.e.Forget(n.id) })
+				other.call(func() { other.e.Mesh().Forget(n.id) })
 			}
 		}
 		if s.Faults.ForgetSecs == 0 {
@@ -749,7 +749,7 @@ func (s *Sim) heal() {
 			n.e.SetMemory(0)
 			n.e.SetLeaving(false)
 			for _, id := range s.dead {
-				n.e.Forget(id) // by gossip it may be known again
+				n.e.Mesh().Forget(id) // by gossip it may be known again
 			}
 		})
 	}

@@ -112,7 +112,7 @@ func (s *Sim) promote(n *node) {
 	if !failover {
 		r.followed()
 	}
-	for _, p := range r.e.Peers() {
+	for _, p := range r.e.Mesh().All() {
 		r.connect(s.byID[p.ID])
 	}
 	s.succeeding = true
@@ -124,8 +124,8 @@ func (n *node) demote() {
 	n.down = false
 	n.call(func() {
 		n.e.SetPassive(true)
-		for _, p := range n.e.Peers() {
-			n.e.PeerDown(p.ID)
+		for _, p := range n.e.Mesh().All() {
+			n.e.Mesh().Down(p.ID)
 		}
 		n.e.Follow()
 	})
@@ -138,7 +138,7 @@ func (n *node) demote() {
 func (s *Sim) succeed(old wire.NodeID, i int) {
 	fresh, done := s.nodes[i], true
 	for _, n := range s.nodes {
-		switch known := slices.ContainsFunc(n.e.Peers(), func(p *engine.Peer) bool { return p.ID == old }); {
+		switch known := slices.ContainsFunc(n.e.Mesh().All(), func(p *engine.Peer) bool { return p.ID == old }); {
 		case n.down:
 			done = done && !slices.Contains(n.disk.nodes, old)
 		case n.paused:
@@ -149,7 +149,7 @@ func (s *Sim) succeed(old wire.NodeID, i int) {
 			}
 		case known && s.r.IntN(2) == 0:
 			s.trace("node %d: forgets %x", n.i, old)
-			n.call(func() { n.e.Forget(old) })
+			n.call(func() { n.e.Mesh().Forget(old) })
 			done = false // it looks again: another may have heard of the old one meanwhile
 		default:
 			done = done && !known

@@ -296,7 +296,7 @@ func newSim(seed uint64, c Config) *Sim {
 		n.start()
 	}
 	for _, n := range s.nodes[1:] {
-		n.call(func() { n.e.AddPeer(s.nodes[0].id, addr(0)) })
+		n.call(func() { n.e.Mesh().Add(s.nodes[0].id, addr(0)) })
 	}
 	return s
 }
@@ -328,10 +328,10 @@ func (n *node) start() {
 			n.restart()
 		}
 		for _, id := range s.dead {
-			n.e.Forget(id)
+			n.e.Mesh().Forget(id)
 		}
 	})
-	for _, p := range n.e.Peers() {
+	for _, p := range n.e.Mesh().All() {
 		n.connect(s.byID[p.ID])
 	}
 	n.tickSoon(1)
@@ -343,7 +343,7 @@ func (n *node) start() {
 // recall reads the nodes' file.
 func (n *node) recall() {
 	for _, id := range n.disk.nodes {
-		n.e.AddPeer(id, addr(n.s.byID[id].i))
+		n.e.Mesh().Add(id, addr(n.s.byID[id].i))
 	}
 	n.e.SetVotes(n.disk.votes)
 }
@@ -367,7 +367,7 @@ func (n *node) boot() {
 
 // restart loads what was saved, and decides what that is worth.
 func (n *node) restart() {
-	if len(n.e.Peers()) > 0 {
+	if len(n.e.Mesh().All()) > 0 {
 		n.e.MarkLocksIncomplete()
 	}
 	whole := !n.unsure && (n.s.Fsync == Always || n.disk.clean)
@@ -521,7 +521,7 @@ func (n *node) saveNodes() {
 	}
 	save := func() {
 		n.disk.nodes = n.disk.nodes[:0]
-		for _, p := range n.e.Peers() {
+		for _, p := range n.e.Mesh().All() {
 			n.disk.nodes = append(n.disk.nodes, p.ID)
 		}
 	}
@@ -557,7 +557,7 @@ func (n *node) keepVotes() {
 // knows says whether a node is in the other's table: who was forgotten, or has
 // another name by now, isn't connected to.
 func (n *node) knows(to *node) bool {
-	return slices.ContainsFunc(n.e.Peers(), func(p *engine.Peer) bool { return p.ID == to.id })
+	return slices.ContainsFunc(n.e.Mesh().All(), func(p *engine.Peer) bool { return p.ID == to.id })
 }
 
 // serves says whether clients are served, when they have found the node.
@@ -592,8 +592,8 @@ func (n *node) connect(to *node) {
 		n.links[to], to.links[n] = &link{up: true}, &link{up: true}
 		met := n.met[to]
 		delete(n.met, to)
-		n.call(func() { n.e.SetLife(to.id, uint64(to.life)); n.e.PeerUp(to.id, addr(to.i), met) })
-		to.call(func() { to.e.SetLife(n.id, uint64(n.life)); to.e.PeerUp(n.id, addr(n.i), false) })
+		n.call(func() { n.e.SetLife(to.id, uint64(to.life)); n.e.Mesh().Up(to.id, addr(to.i), met) })
+		to.call(func() { to.e.SetLife(n.id, uint64(n.life)); to.e.Mesh().Up(n.id, addr(n.i), false) })
 	})
 }
 
@@ -609,7 +609,7 @@ func (s *Sim) drop(a, b *node) {
 		if n.down {
 			continue
 		}
-		n.call(func() { n.e.PeerDown(other.id) })
+		n.call(func() { n.e.Mesh().Down(other.id) })
 		life := n.life
 		s.at(50+s.r.Int64N(200), func() {
 			if n.life == life && !n.down {

@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"encoding/binary"
+	"iter"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// The holders of a job: the other nodes that may have a copy, as its record has them, and what they are told.
+
+// tell sends a message to a job's other holders, and to all nodes where another may have a copy. A node
+// without one ignores it.
+func (n *Node) tell(j *store.Job, m *wire.Message) {
+	m.ID = j.ID
+	if n.mayHaveHeir(j) {
+		n.tellAllOf(j, m)
+		return
+	}
+	if saysWhere(j, m) {
+		n.tell(j, n.movedTo(j))
+	}
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		n.send(n.mesh.Of(wire.Node(node)), m)
+	}
+}
+
+// tellAllOf says something of a job to all nodes.
+func (n *Node) tellAllOf(j *store.Job, m *wire.Message) {
+	m.ID = j.ID
+	if saysWhere(j, m) {
+		n.tellAll(n.movedTo(j))
+	}
+	n.tellAll(m)
+}
+
+// saysWhere says whether those that a message goes to have to hear before in which queue its job is.
+func saysWhere(j *store.Job, m *wire.Message) bool {
+	return j.Parts != 0 && (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && moves(j) > 0
+}
+
+// tellBut is tell, but for one of the holders.
+func (n *Node) tellBut(but *Peer, j *store.Job, m *wire.Message) {
+	m.ID = j.ID
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); node != uint64(but.Node) {
+			n.send(n.mesh.Of(wire.Node(node)), m)
+		}
+	}
+}
+
+// allHolders lists a job's holders, this node at the end, in scratch memory.
+func (n *Node) allHolders(j *store.Job) []wire.Node {
+	list := n.scratch.nodes[:0]
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		list = append(list, wire.Node(node))
+	}
+	n.scratch.nodes = append(list, n.self.Node())
+	return n.scratch.nodes
+}
+
+// learn notes holders that a message names; news says that some were unknown.
+func (n *Node) learn(j *store.Job, holders []wire.Node) (_ *store.Job, news bool) {
+	for _, h := range holders {
+		added := false
+		j, added = n.addHolder(j, h)
+		news = news || added
+	}
+	return j, news
+}
+
+// learnLogged is learn for a job that the log has: after a restart the holders are known still.
+func (n *Node) learnLogged(j *store.Job, holders []wire.Node) (_ *store.Job, news bool) {
+	if j, news = n.learn(j, holders); news {
+		n.log(LogState, j)
+	}
+	return j, news
+}
+
+// mayHaveHeir says whether one of a job's holders isn't known here, or isn't connected: a replica may have
+// been promoted in its place, which has a copy too. Of an acknowledged job those count that haven't confirmed.
+func (n *Node) mayHaveHeir(j *store.Job) bool {
+	for i := range j.Holders() {
+		if node, yes := j.Holder(i); !n.mesh.Reaches(wire.Node(node)) && !(yes && j.State == store.StateAcked) {
+			return true
+		}
+	}
+	return false
+}
+
+// addHolder notes a holder; the job may move, in which case effects that name it follow.
+func (n *Node) addHolder(j *store.Job, node wire.Node) (*store.Job, bool) {
+	if node == n.self.Node() || node == 0 {
+		return j, false
+	}
+	k, added := n.store.AddHolder(j, uint64(node))
+	return n.moved(j, k), added
+}
+
+// heldByAll notes all known nodes as holders: any of them may have a copy. The job may move.
+func (n *Node) heldByAll(j *store.Job) *store.Job {
+	for _, p := range n.mesh.All() {
+		j, _ = n.addHolder(j, p.Node)
+	}
+	return j
+}
+
+// nodeLen is the length of a node's short name in an extra that lists some.
+const nodeLen = 8
+
+// noteNode adds a node to those that an extra of a job lists; false where there is no room.
+func (n *Node) noteNode(j *store.Job, tag store.Tag, p *Peer) (_ *store.Job, ok bool) {
+	nodes := append([]byte(nil), j.Extra(tag)...)
+	return n.setExtra(j, tag, binary.BigEndian.AppendUint64(nodes, uint64(p.Node)))
+}
+
+// listed are the nodes that an extra of a job lists. The job mustn't change meanwhile.
+func listed(j *store.Job, tag store.Tag) iter.Seq[wire.Node] {
+	return func(yield func(wire.Node) bool) {
+		for nodes := j.Extra(tag); len(nodes) >= nodeLen; nodes = nodes[nodeLen:] {
+			if !yield(wire.Node(binary.BigEndian.Uint64(nodes))) {
+				return
+			}
+		}
+	}
+}
+
+// noted says whether an extra of a job lists a node.
+func noted(j *store.Job, tag store.Tag, p *Peer) bool {
+	for node := range listed(j, tag) {
+		if node == p.Node {
+			return true
+		}
+	}
+	return false
+}
+
+// setExtra sets one of a job's extras; the job may move, as in addHolder. False
+// where it has no room for it.
+func (n *Node) setExtra(j *store.Job, tag store.Tag, value []byte) (*store.Job, bool) {
+	k, ok := n.store.SetExtra(j, tag, value)
+	return n.moved(j, k), ok
+}

@@ -1,0 +1,222 @@
+package membership
+
+import (
+	"slices"
+
+	"jobmesh/module/wire"
+)
+
+const (
+	suspectValid = 2 // times the node timeout: for so long a node's word that it suspects another counts
+	gossipLeast  = 3 // nodes told of in a heartbeat; a tenth of all, where that is more
+)
+
+// NextBeat is when the next heartbeats are due, unix ms; 0: at once.
+func (t *Table[P]) NextBeat() int64 { return t.next }
+
+// Tick sends heartbeats, and judges the silent, if it is time.
+func (t *Table[P]) Tick() {
+	now := t.host.Now()
+	if len(t.order) == 0 || now < t.next {
+		return
+	}
+	t.next = now + HeartbeatEvery
+	for _, member := range t.order {
+		p := member.Base()
+		if now-p.Heard > t.timeout && p.Health == Well {
+			p.Health = Suspected
+			t.host.Changed()
+			t.host.Silent(member)
+		}
+		if p.Health == Suspected {
+			t.judge(p)
+		}
+	}
+	beat := t.beat
+	if t.untold {
+		beat, t.untold = t.BeatWhole, false
+	}
+	for _, p := range t.order {
+		beat(p)
+	}
+	// The others are told of in turn. Were the turn to move with each message, a
+	// round through all would end where it began, and each be told of the same ones
+	// for ever.
+	t.gossip = (t.gossip + t.gossips()) % len(t.order)
+	for id, until := range t.banned {
+		if now >= until {
+			delete(t.banned, id)
+		}
+	}
+}
+
+// judge makes a suspect failed where a majority of all nodes, this one
+// included, suspects it.
+func (t *Table[P]) judge(p *Peer) {
+	votes := 1
+	for _, at := range p.suspects {
+		if t.host.Now()-at <= suspectValid*t.timeout {
+			votes++
+		}
+	}
+	if votes < (len(t.order)+1)/2+1 {
+		return
+	}
+	p.Health = Failed
+	t.host.Changed()
+	m := wire.Message{Kind: wire.Failed, Peers: []wire.Peer{{ID: p.ID, Addr: p.Addr, State: uint8(Failed)}}}
+	for _, q := range t.order {
+		t.host.Send(q, &m)
+	}
+}
+
+// Beat sends all nodes a heartbeat out of turn, since this node's state has changed.
+func (t *Table[P]) Beat() {
+	for _, p := range t.order {
+		t.beat(p)
+	}
+}
+
+// beat sends a heartbeat: our state, what we suspect, and some of the others.
+func (t *Table[P]) beat(p P) { t.beatOf(p, t.gossips(), 0) }
+
+// BeatWhole sends a heartbeat that names all nodes. So whoever comes to a mesh through
+// any node of it counts all the others, those that can't be reached included.
+func (t *Table[P]) BeatWhole(p P) { t.beatOf(p, len(t.order), wire.Whole) }
+
+// beatOf sends a heartbeat that names so many nodes, and all that aren't well.
+func (t *Table[P]) beatOf(to P, some int, flags uint8) {
+	p := to.Base()
+	if !p.Connected {
+		return
+	}
+	state := t.host.State()
+	m := wire.Message{Kind: wire.Heartbeat, Flags: flags | wire.Idles, Count: uint32(state.Port), Peers: t.peers[:0]}
+	if state.Leaving {
+		m.Flags |= wire.Leaving
+	}
+	if p.meet {
+		m.Flags |= wire.Met
+	}
+	if state.Full {
+		m.Flags |= wire.Full
+	}
+	for i := range t.order {
+		q := t.order[(t.gossip+i)%len(t.order)].Base()
+		if q != p && (q.Health != Well || i < some) {
+			m.Peers = append(m.Peers, wire.Peer{ID: q.ID, Addr: q.Addr, State: uint8(q.Health)})
+		}
+	}
+	t.host.Send(to, &m)
+	t.peers = m.Peers
+}
+
+// gossips is how many nodes a heartbeat tells of, beside those that aren't well.
+func (t *Table[P]) gossips() int { return max(gossipLeast, len(t.order)/10) }
+
+// OnHeartbeat takes a node's word on itself and on others.
+func (t *Table[P]) OnHeartbeat(from P, m *wire.Message) {
+	p := from.Base()
+	if leaving := m.Flags&wire.Leaving != 0; leaving != p.Leaving {
+		p.Leaving = leaving
+		t.host.Changed()
+	}
+	p.Full, p.Idles = m.Flags&wire.Full != 0, m.Flags&wire.Idles != 0
+	if m.Flags&wire.Whole != 0 {
+		p.counts = append(p.counts[:0], p.Node)
+		for i := range m.Peers {
+			p.counts = append(p.counts, m.Peers[i].ID.Node())
+		}
+		// The list leaves out the receiver alone.
+		p.counts = append(p.counts, t.self.Node())
+		slices.Sort(p.counts)
+		p.counts = slices.Compact(p.counts)
+		p.sum = sumOf(p.counts)
+	}
+	if port := int(m.Count); port != p.Port && port <= 65535 {
+		p.Port = port
+		t.host.Changed()
+	}
+	for i := range m.Peers {
+		t.heardOf(&m.Peers[i], p, m.Flags&wire.Whole != 0)
+	}
+}
+
+// heardOf takes a node's word on a third one, in a heartbeat that names all nodes (whole) or some.
+func (t *Table[P]) heardOf(g *wire.Peer, from *Peer, whole bool) {
+	if g.ID == t.self {
+		return
+	}
+	well := Health(g.State) == Well
+	member, known := t.by[g.ID.Node()]
+	if !known {
+		if t.banned[g.ID] <= t.host.Now() && (well && g.Addr != "" || whole) {
+			t.Add(g.ID, g.Addr)
+		}
+		return
+	}
+	q := member.Base()
+	if well {
+		delete(q.suspects, from.Node)
+		return
+	}
+	q.suspects[from.Node] = t.host.Now()
+	if q.Health == Suspected {
+		t.judge(q)
+	}
+}
+
+// OnFailed takes a majority's word; a node that we have heard of lately is
+// judged by us alone.
+func (t *Table[P]) OnFailed(m *wire.Message) {
+	member, known := t.by[m.Peers[0].ID.Node()]
+	if !known {
+		return
+	}
+	if p := member.Base(); p.Health != Failed && t.host.Now()-p.Heard > t.timeout/2 {
+		p.Health = Failed
+		t.host.Changed()
+	}
+}
+
+// CountsAll says whether a peer that asks for a vote counts all nodes that this one
+// knows: sum is that of the nodes that it counts ([Table.Sum]). If each voter asks for that, the
+// majorities of two claimants have a voter in common, though a node that has come to
+// the mesh may not have heard of all others yet, nor all others of it.
+func (t *Table[P]) CountsAll(p *Peer, sum uint64) bool {
+	if sum == t.Sum() {
+		return true
+	}
+	if sum != p.sum {
+		return false // its last word on the nodes that it knows is on its way, or lost
+	}
+	return !slices.ContainsFunc(t.order, func(q P) bool {
+		_, yes := slices.BinarySearch(p.counts, q.Base().Node)
+		return !yes
+	})
+}
+
+// Sum is a sum over the nodes that this one counts, itself included.
+func (t *Table[P]) Sum() uint64 {
+	if t.sum == 0 {
+		list := []wire.Node{t.self.Node()}
+		for _, p := range t.order {
+			list = append(list, p.Base().Node)
+		}
+		slices.Sort(list)
+		t.sum = sumOf(list)
+	}
+	return t.sum
+}
+
+// sumOf is FNV-1a over the short names of nodes, in their order. Nobody gains by two
+// lists of one sum: who may speak to a node at all can tell it any list.
+func sumOf(list []wire.Node) uint64 {
+	sum := uint64(14695981039346656037)
+	for _, node := range list {
+		for shift := 56; shift >= 0; shift -= 8 {
+			sum = (sum ^ uint64(node)>>shift&0xff) * 1099511628211
+		}
+	}
+	return max(sum, 1)
+}

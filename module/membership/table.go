@@ -1,0 +1,335 @@
+package membership
+
+import (
+	"cmp"
+	"slices"
+
+	"jobmesh/module/wire"
+)
+
+// Times of membership, ms (as in Disque).
+const (
+	DefaultTimeout = 15_000
+	HeartbeatEvery = 1_000
+	banTime        = 60_000 // a forgotten node isn't learnt again by gossip
+	absentMS       = 2 * HeartbeatEvery
+)
+
+// Member is what a table has of each node: a pointer to a Peer, or to a struct that embeds one.
+type Member interface {
+	comparable
+	Base() *Peer
+}
+
+// Host is the node whose table it is.
+type Host[P Member] interface {
+	Now() int64       // unix ms
+	New(p Peer) P     // a node that wasn't known
+	State() State     // what heartbeats tell of this node
+	Changed()         // the nodes' file is to be written
+	Connect(p P)      // a connection is to be kept
+	Disconnect(p P)   // it is no longer one of the mesh
+	TurnAway(p *Peer) // nor is this one, whom nobody wants here
+	Send(p P, m *wire.Message)
+
+	Added(p P)     // it is known now
+	Returning(p P) // it is connected, and will be heard in a moment
+	Up(p P)        // it is connected, and was told of all nodes
+	Down(p P)      // it isn't connected any more
+	Silent(p P)    // it is suspected
+	Back(p P)      // it is heard again, after it was absent
+	Gone(p P)      // it was forgotten
+}
+
+// State is what heartbeats tell of a node itself.
+type State struct {
+	Port    int // for clients
+	Leaving bool
+	Full    bool // it takes no copies
+}
+
+// Table is the nodes that a node knows.
+type Table[P Member] struct {
+	host       Host[P]
+	self       wire.NodeID
+	by         map[wire.Node]P
+	order      []P // by name, so that a seeded run repeats
+	gone       map[wire.Node]struct{}
+	banned     map[wire.NodeID]int64  // until then, unix ms
+	alone      bool                   // nobody comes in who isn't met
+	quarantine map[wire.NodeID]string // who is connected, and may not come in unless they were told to meet us; with their addresses
+	timeout    int64                  // ms
+	next       int64                  // the next heartbeat
+	gossip     int                    // where in order the next heartbeat's gossip begins
+	peers      []wire.Peer            // memory of the last heartbeat
+	sum        uint64                 // over all nodes, this one included; 0: not known
+	untold     bool                   // the others are to be told of all nodes
+	ups        uint64
+	changed    int64
+	resets     uint32
+}
+
+// New makes an empty table. A timeout of 0 ms is DefaultTimeout.
+func New[P Member](host Host[P], timeout int64) Table[P] {
+	t := Table[P]{host: host, by: map[wire.Node]P{}, gone: map[wire.Node]struct{}{}, banned: map[wire.NodeID]int64{}, quarantine: map[wire.NodeID]string{}}
+	if t.timeout = timeout; timeout <= 0 {
+		t.timeout = DefaultTimeout
+	}
+	return t
+}
+
+// SetSelf tells the node's own ID. Whoever waits in quarantine came by the former one.
+func (t *Table[P]) SetSelf(id wire.NodeID) {
+	t.self, t.sum = id, 0
+	t.EndQuarantine()
+}
+
+// SetTimeout sets the silence after which a node is suspected, ms.
+func (t *Table[P]) SetTimeout(ms int64) { t.timeout = ms }
+
+// All are the other nodes, in the order of their IDs; not to be changed.
+func (t *Table[P]) All() []P { return t.order }
+
+// Of is the node of a short name; the zero P, where it isn't known.
+func (t *Table[P]) Of(node wire.Node) P { return t.by[node] }
+
+// Named is the node with an ID; the zero P, where it isn't known.
+func (t *Table[P]) Named(id wire.NodeID) (p P) {
+	if p, yes := t.by[id.Node()]; yes && p.Base().ID == id {
+		return p
+	}
+	return p
+}
+
+// Ups is how often a connection was made.
+func (t *Table[P]) Ups() uint64 { return t.ups }
+
+// ChangedAt is when a connection was made or ended last, unix ms.
+func (t *Table[P]) ChangedAt() int64 { return t.changed }
+
+// Resets is how often all nodes were forgotten at once.
+func (t *Table[P]) Resets() uint32 { return t.resets }
+
+// Untold says whether the others are yet to be told of a node that came or went.
+func (t *Table[P]) Untold() bool { return t.untold }
+
+// WasForgotten says whether a node was forgotten, and not met again.
+func (t *Table[P]) WasForgotten(node wire.Node) bool {
+	_, yes := t.gone[node]
+	return yes
+}
+
+// Reaches says whether a node is known, and connected.
+func (t *Table[P]) Reaches(node wire.Node) bool {
+	p, yes := t.by[node]
+	return yes && p.Base().Connected
+}
+
+// ReachesAll is Reaches for several.
+func (t *Table[P]) ReachesAll(nodes []wire.Node) bool {
+	return !slices.ContainsFunc(nodes, func(node wire.Node) bool { return !t.Reaches(node) })
+}
+
+// Reachable counts the nodes that could take a copy now.
+func (t *Table[P]) Reachable() (c int) {
+	for _, p := range t.order {
+		if p.Base().Usable() {
+			c++
+		}
+	}
+	return c
+}
+
+// MayReturn says of a node whose connection was lost whether it counts still: it was heard of
+// within the node timeout. A copy for it is sent when it is back.
+func (t *Table[P]) MayReturn(p *Peer) bool {
+	return !p.Connected && p.takes() && t.host.Now()-p.Heard <= t.timeout
+}
+
+// IsAbsent says whether a node may be gone, though it is connected: it says something at each heartbeat.
+func (t *Table[P]) IsAbsent(p *Peer) bool { return t.host.Now()-p.Heard > absentMS }
+
+// Add makes a node known, as read from the nodes' file. False where it is
+// known, is this node, or shares its short name with another.
+func (t *Table[P]) Add(id wire.NodeID, addr string) bool {
+	node := id.Node()
+	if _, known := t.by[node]; known || id == t.self || node == t.self.Node() || node == 0 {
+		return false
+	}
+	p := t.host.New(Peer{ID: id, Node: node, Addr: addr, Heard: t.host.Now(), suspects: map[wire.Node]int64{}})
+	t.by[node] = p
+	delete(t.gone, node)
+	at, _ := slices.BinarySearchFunc(t.order, node, func(q P, node wire.Node) int { return cmp.Compare(q.Base().Node, node) })
+	t.order = slices.Insert(t.order, at, p)
+	t.sum, t.untold = 0, true
+	t.host.Connect(p)
+	t.host.Changed()
+	t.host.Added(p)
+	if at, yes := t.quarantine[id]; yes { // it is connected already
+		delete(t.banned, id)
+		t.Up(id, at, false)
+	}
+	return true
+}
+
+// Up follows a connection: the node at its other end has proved that it is
+// one of the mesh. One that was forgotten a moment ago, and anybody at a node
+// that was reset, waits in quarantine, unless it was met on purpose, or is known again since: its
+// first message tells whether somebody wants it here.
+func (t *Table[P]) Up(id wire.NodeID, addr string, met bool) {
+	var nobody P
+	if until, yes := t.banned[id]; !met && t.Named(id) == nobody && (t.alone || yes && t.host.Now() < until) {
+		t.quarantine[id] = addr
+		return
+	}
+	delete(t.quarantine, id)
+	delete(t.banned, id)
+	t.Add(id, addr)
+	member := t.Named(id)
+	if member == nobody {
+		t.turnAway(id)
+		return
+	}
+	p := member.Base()
+	t.alone = false
+	p.meet = p.meet || met
+	if addr != "" && addr != p.Addr {
+		p.Addr = addr
+		t.host.Changed()
+	}
+	t.host.Returning(member)
+	t.Heard(member)
+	p.Connected = true
+	t.ups++
+	p.Since, t.changed = t.ups, t.host.Now()
+	t.BeatWhole(member)
+	t.host.Up(member)
+}
+
+func (t *Table[P]) turnAway(id wire.NodeID) { t.host.TurnAway(&Peer{ID: id, Node: id.Node()}) }
+
+// Admit takes a message of a node that isn't known. A node in quarantine comes in where the message is a heartbeat that says that
+// it was told to meet this one, and is turned away else.
+//
+// Errors: those of Message.Parse.
+func (t *Table[P]) Admit(id wire.NodeID, m *wire.Message, b []byte) error {
+	addr, yes := t.quarantine[id]
+	if !yes {
+		return nil // forgotten since it was sent
+	}
+	delete(t.quarantine, id)
+	if err := m.Parse(b); err != nil {
+		t.turnAway(id)
+		return err
+	}
+	if m.Kind != wire.Heartbeat || m.Flags&wire.Met == 0 {
+		t.turnAway(id)
+		return nil
+	}
+	t.Up(id, addr, true)
+	return nil
+}
+
+// EndQuarantine forgets who waits there: their connections end.
+func (t *Table[P]) EndQuarantine() { clear(t.quarantine) }
+
+// Meet makes a node known that this one was told to meet, and has reached. True
+// where Up is still to come.
+func (t *Table[P]) Meet(id wire.NodeID, addr string) bool {
+	if at, yes := t.quarantine[id]; yes {
+		t.Up(id, at, true)
+		return false
+	}
+	var nobody P
+	if p := t.Named(id); p != nobody && p.Base().Connected {
+		// It may be about to turn us away.
+		p.Base().meet = true
+		t.beat(p)
+		return false
+	}
+	t.Add(id, addr)
+	return true
+}
+
+// Down follows the loss of a connection.
+func (t *Table[P]) Down(id wire.NodeID) {
+	delete(t.quarantine, id)
+	var nobody P
+	if p := t.Named(id); p != nobody {
+		p.Base().Connected, t.changed = false, t.host.Now()
+		t.host.Down(p)
+	}
+}
+
+// Said follows a message of a node.
+func (t *Table[P]) Said(p P) {
+	p.Base().meet = false
+	t.Heard(p)
+}
+
+// Heard follows any sign of life.
+func (t *Table[P]) Heard(member P) {
+	p := member.Base()
+	back := p.Connected && t.IsAbsent(p)
+	p.Heard = t.host.Now()
+	if p.Health != Well {
+		p.Health = Well
+		t.host.Changed()
+	}
+	clear(p.suspects)
+	if back {
+		t.host.Back(member)
+	}
+}
+
+// Forget takes a node out of the table (CLUSTER FORGET). Gossip doesn't bring
+// it back for a minute. False: it wasn't known.
+func (t *Table[P]) Forget(id wire.NodeID) bool {
+	var nobody P
+	member := t.Named(id)
+	if id != t.self {
+		t.banned[id] = t.host.Now() + banTime // also one that gossip under way still tells of
+	}
+	if member == nobody {
+		return false
+	}
+	p := member.Base()
+	delete(t.by, p.Node)
+	t.order = slices.DeleteFunc(t.order, func(q P) bool { return q == member })
+	t.gone[p.Node] = struct{}{}
+	t.sum, t.untold = 0, true
+	t.host.Disconnect(member)
+	t.host.Changed()
+	t.host.Gone(member)
+	return true
+}
+
+// Reset forgets all nodes (CLUSTER RESET). Nobody comes in any more who isn't met.
+func (t *Table[P]) Reset() {
+	t.resets++
+	for len(t.order) > 0 {
+		t.Forget(t.order[0].Base().ID)
+	}
+	clear(t.banned)
+	// Others remember it still: that doesn't make it one of theirs again. This
+	// isn't saved, lest a node that dies before its file names whom it met since
+	// be lost to them.
+	t.alone = true
+}
+
+// TimeJumped keeps a step of the clock, or a pause of the whole process, from
+// looking like everybody's silence.
+func (t *Table[P]) TimeJumped() {
+	now := t.host.Now()
+	t.next = 0
+	for _, member := range t.order {
+		p := member.Base()
+		p.Heard = now
+		for node := range p.suspects {
+			p.suspects[node] = now
+		}
+	}
+	for id := range t.banned {
+		t.banned[id] = now + banTime
+	}
+}
