@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -161,59 +162,59 @@ type Acquisition struct {
 	at  int64 // steady: when something is to be done
 	pos int   // in Node.alarms; -1: not there
 
-	inOpen link[Acquisition] // among those with an attempt under way
-	inLine link[Acquisition] // among those who wait for a lock
-	ofJob  link[Acquisition] // among the claims for a job that have an alarm
-	ofName link[Acquisition] // among those for a job's lock
-	asking link[Acquisition] // among those for a lock with an attempt under way
+	inOpen table.Link[Acquisition] // among those with an attempt under way
+	inLine table.Link[Acquisition] // among those who wait for a lock
+	ofJob  table.Link[Acquisition] // among the claims for a job that have an alarm
+	ofName table.Link[Acquisition] // among those for a job's lock
+	asking table.Link[Acquisition] // among those for a lock with an attempt under way
 }
 
 // lockLine is those who wait for a lock at this node, first come first served.
 // Only the first one asks.
 type lockLine struct {
 	name   string
-	claims chain[Acquisition]
+	claims table.Chain[Acquisition]
 	called bool // it is in Node.called
 }
 
-func inOpen(c *Acquisition) *link[Acquisition] { return &c.inOpen }
-func inLine(c *Acquisition) *link[Acquisition] { return &c.inLine }
-func ofJob(c *Acquisition) *link[Acquisition]  { return &c.ofJob }
-func ofName(c *Acquisition) *link[Acquisition] { return &c.ofName }
-func asking(c *Acquisition) *link[Acquisition] { return &c.asking }
+func inOpen(c *Acquisition) *table.Link[Acquisition] { return &c.inOpen }
+func inLine(c *Acquisition) *table.Link[Acquisition] { return &c.inLine }
+func ofJob(c *Acquisition) *table.Link[Acquisition]  { return &c.ofJob }
+func ofName(c *Acquisition) *table.Link[Acquisition] { return &c.ofName }
+func asking(c *Acquisition) *table.Link[Acquisition] { return &c.asking }
 
 // acquisitionIndex finds lists of claims by a key. A list that is empty isn't in it.
-type acquisitionIndex[K comparable] map[K]*chain[Acquisition]
+type acquisitionIndex[K comparable] map[K]*table.Chain[Acquisition]
 
-func (x acquisitionIndex[K]) add(key K, c *Acquisition, links func(*Acquisition) *link[Acquisition]) {
+func (x acquisitionIndex[K]) add(key K, c *Acquisition, links func(*Acquisition) *table.Link[Acquisition]) {
 	l := x[key]
 	if l == nil {
-		l = &chain[Acquisition]{}
+		l = &table.Chain[Acquisition]{}
 		x[key] = l
 	}
-	l.add(c, links)
+	l.Add(c, links)
 }
 
-func (x acquisitionIndex[K]) remove(key K, c *Acquisition, links func(*Acquisition) *link[Acquisition]) {
+func (x acquisitionIndex[K]) remove(key K, c *Acquisition, links func(*Acquisition) *table.Link[Acquisition]) {
 	l := x[key]
-	if l.remove(c, links); l.len == 0 {
+	if l.Remove(c, links); l.Len == 0 {
 		delete(x, key)
 	}
 }
 
-func (c *Acquisition) sooner(than *Acquisition) bool { return c.at < than.at }
-func (c *Acquisition) position() *int                { return &c.pos }
+func (c *Acquisition) Sooner(than *Acquisition) bool { return c.at < than.at }
+func (c *Acquisition) Position() *int                { return &c.pos }
 
 // acquisitions is what a node knows of claims, its own and others'.
 type acquisitions struct {
-	rounds         uint64             // of attempts, pending unlocks and questions what became of a job
-	open           chain[Acquisition] // those with an attempt under way
-	uncounted      int                // so many of them, from the head on, are to be counted anew
-	forgets        uint64             // how often a node was forgotten
+	rounds         uint64                   // of attempts, pending unlocks and questions what became of a job
+	open           table.Chain[Acquisition] // those with an attempt under way
+	uncounted      int                      // so many of them, from the head on, are to be counted anew
+	forgets        uint64                   // how often a node was forgotten
 	byRound        map[uint64]*Acquisition
-	alarms         schedule[*Acquisition]     // by when something is to be done
-	byJob          acquisitionIndex[store.ID] // the claims in alarms that are for jobs
-	byName         acquisitionIndex[string]   // likewise, by their locks
+	alarms         table.Schedule[*Acquisition] // by when something is to be done
+	byJob          acquisitionIndex[store.ID]   // the claims in alarms that are for jobs
+	byName         acquisitionIndex[string]     // likewise, by their locks
 	lockLines      map[string]*lockLine
 	clears         []*Clearing // first things first
 	clearLine      []*Clearing // those that wait until fewer are under way
@@ -221,14 +222,14 @@ type acquisitions struct {
 	unlocks        [unlockKinds]unlockList
 	unlocksByRound map[uint64]*pendingUnlock
 	nextResend     int64 // steady: when pending unlocks are looked at
-	orphanChecks   roster[string, orphanCheck]
-	verdicts       roster[string, verdict] // by lock
-	inquiries      int64                   // how many there were: the number of a question
-	delegated      recent[store.ID]        // jobs that other nodes were given to keep; for orphanCheckMS at least
-	leftovers      roster[store.ID, leftover]
+	orphanChecks   table.Roster[string, orphanCheck]
+	verdicts       table.Roster[string, verdict] // by lock
+	inquiries      int64                         // how many there were: the number of a question
+	delegated      table.Recent[store.ID]        // jobs that other nodes were given to keep; for orphanCheckMS at least
+	leftovers      table.Roster[store.ID, leftover]
 	begins         beginnings
 	nextLook       int64 // steady
-	lost           roster[store.ID, struct{}]
+	lost           table.Roster[store.ID, struct{}]
 	seen           uint64       // the greatest token that another node told of
 	reserved       uint64       // up to here tokens are written off in the log
 	lossAt         int64        // unix ms: what this node knew before may be lost; 0: nothing is
@@ -239,8 +240,8 @@ type acquisitions struct {
 	lately         [64]wonClaim // by round
 	sync           tableSync
 	votes          promise
-	raised         roster[string, raised] // by lock
-	outvoted       []*Acquisition         // were won for jobs while this node's vote stood against them
+	raised         table.Roster[string, raised] // by lock
+	outvoted       []*Acquisition               // were won for jobs while this node's vote stood against them
 
 	asked      acquisitionIndex[string] // the claims in open, by their locks
 	cleared    uint64                   // how many ClearLocks there were
@@ -444,9 +445,9 @@ func (n *Node) startAcquisition(c *Acquisition) {
 			n.lockLines[line.name] = line
 		}
 		c.line = line
-		line.claims.add(c, inLine)
+		line.claims.Add(c, inLine)
 		// A claim of the present holder is a renewal, and doesn't wait for its turn.
-		if l := n.liveLock(c.name); line.claims.len > 1 && !(l != nil && c.has(l)) {
+		if l := n.liveLock(c.name); line.claims.Len > 1 && !(l != nil && c.has(l)) {
 			c.last.Kind = Conflict
 			n.setAlarm(c)
 			return
@@ -486,10 +487,10 @@ func (n *Node) finishAcquisition(c *Acquisition, o Result, tell bool) {
 	then := c.then
 	c.then = nil
 	if line := c.line; line != nil {
-		first := line.claims.head == c
-		line.claims.remove(c, inLine)
+		first := line.claims.Head == c
+		line.claims.Remove(c, inLine)
 		switch {
-		case line.claims.len == 0:
+		case line.claims.Len == 0:
 			delete(n.lockLines, line.name)
 		case first:
 			n.call(line)
@@ -595,7 +596,7 @@ func (n *Node) serveLines() {
 			continue
 		}
 		line.called = false
-		c := line.claims.head
+		c := line.claims.Head
 		if c.round != 0 {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 )
 
 // A job's LOCKTTL begins when the job falls due. Until then its waiting lock has no lease, so
@@ -27,17 +28,17 @@ const noEnd = math.MaxInt64
 // beginnings are the leases that are to begin: when they would be over (steady), or noEnd, by the
 // jobs that have the locks.
 type beginnings struct {
-	over  roster[store.ID, int64]
-	open  bool                    // a pass through them isn't over
-	next  int64                   // steady
-	apart roster[store.ID, int64] // a majority has voted, and some nodes couldn't be reached
-	ups   uint64                  // members.ups when those were asked for again
+	over  table.Roster[store.ID, int64]
+	open  bool                          // a pass through them isn't over
+	next  int64                         // steady
+	apart table.Roster[store.ID, int64] // a majority has voted, and some nodes couldn't be reached
+	ups   uint64                        // members.ups when those were asked for again
 }
 
 // remove forgets the beginning of a lease: the lock is over, for every node.
 func (b *beginnings) remove(id store.ID) {
-	b.over.remove(id)
-	b.apart.remove(id)
+	b.over.Remove(id)
+	b.apart.Remove(id)
 }
 
 // endsWhenDue says whether a job has a waiting lock whose time, LOCKTTL, begins when the job
@@ -54,7 +55,7 @@ func (n *Node) beginLease(j *store.Job, u store.Unique) {
 		}
 		return
 	}
-	n.begins.over.put(j.ID, n.monotonic()+u.LockTTL())
+	n.begins.over.Put(j.ID, n.monotonic()+u.LockTTL())
 	n.askToBegin(j, u, u.LockTTL())
 }
 
@@ -75,34 +76,34 @@ func (n *Node) askToBegin(j *store.Job, u store.Unique, lease int64) {
 
 // leaseBegun notes what became of a claim that renews a waiting lock.
 func (n *Node) leaseBegun(id *store.ID, o *Result) {
-	over := n.begins.over.get(*id)
+	over := n.begins.over.Get(*id)
 	if over == nil || o.Kind == NoQuorum {
 		return
 	}
 	if o.Kind == Granted && slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected }) {
-		n.begins.apart.put(*id, *over)
+		n.begins.apart.Put(*id, *over)
 	}
-	n.begins.over.remove(*id)
+	n.begins.over.Remove(*id)
 }
 
 // tickBegins tries again.
 func (n *Node) tickBegins(now int64) {
 	b := &n.begins
-	if b.ups != n.mesh.Ups() && b.apart.left == 0 {
+	if b.ups != n.mesh.Ups() && b.apart.Left() == 0 {
 		b.ups = n.mesh.Ups()
-		b.apart.begin()
+		b.apart.Begin()
 	}
-	b.apart.pass(claimSlice, func(id store.ID, over *int64) bool {
-		b.over.make(id, *over)
+	b.apart.Pass(claimSlice, func(id store.ID, over *int64) bool {
+		b.over.Make(id, *over)
 		return false
 	})
-	if b.over.len() == 0 || now < b.next {
+	if b.over.Len() == 0 || now < b.next {
 		return
 	}
 	if !b.open {
-		b.over.begin()
+		b.over.Begin()
 	}
-	b.open = b.over.pass(claimSlice, func(id store.ID, over *int64) bool {
+	b.open = b.over.Pass(claimSlice, func(id store.ID, over *int64) bool {
 		j := n.store.Lookup(&id)
 		if j == nil || j.State == store.StateAcked || j.Unique() == nil || n.putOff(j) || n.alone() {
 			return false
@@ -140,6 +141,6 @@ func (n *Node) boundWait(j *store.Job) {
 	n.logLock(l)
 	n.await(l.Name(), l.Until)
 	if !n.alone() {
-		n.begins.over.put(j.ID, l.Until)
+		n.begins.over.Put(j.ID, l.Until)
 	}
 }

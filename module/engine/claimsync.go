@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -46,10 +47,10 @@ type tableSync struct {
 	tables   map[wire.Node]tableKind
 	pulls    map[wire.Node]*pull
 	telling  []telling
-	disputed roster[string, dispute]
+	disputed table.Roster[string, dispute]
 	freed    freedVotes
-	contests roster[string, contest] // what is to be settled later
-	clears   uint64                  // claims.cleared when it began to abstain
+	contests table.Roster[string, contest] // what is to be settled later
+	clears   uint64                        // claims.cleared when it began to abstain
 }
 
 // tableKind is what table a node has told, from its beginning to its end.
@@ -143,7 +144,7 @@ func (n *Node) TrustLoadedLocks() {
 func (n *Node) TrustLocks() {
 	n.sync.abstain, n.sync.freed, n.sync.tables = false, freedVotes{}, nil
 	known := tableFull
-	if n.sync.disputed.len() > 0 {
+	if n.sync.disputed.Len() > 0 {
 		known = tableLacks
 	}
 	n.setTable(known)
@@ -271,13 +272,15 @@ func (n *Node) unlearn(name []byte, h *holder, token uint64, fresh bool) {
 // a page that is older may still have them. Two generations, so that they need not all be
 // kept for as long as the node learns; one that is forgotten may be learnt as a vote
 // that stands against others until its lease is over.
-type freedVotes struct{ generations[[16]byte, bool] }
+type freedVotes struct {
+	table.Generations[[16]byte, bool]
+}
 
 func (f *freedVotes) add(key [16]byte, fresh bool) {
-	if len(f.young) >= freedMost {
-		f.turn()
+	if f.Young() >= freedMost {
+		f.Turn()
 	}
-	f.put(key, fresh)
+	f.Put(key, fresh)
 }
 
 // freedKey names a vote: the same holder may have another, by an older token.
@@ -305,7 +308,7 @@ func (n *Node) onPull(p *Peer, m *wire.Message) {
 		if isUnlisted(page.Round) {
 			page.Round = n.tellUnlisted(&page, &size)
 		} else if page.Round = n.tellListed(&page, &size); page.Round == 0 {
-			page.Round = unlisted(n.sync.disputed.len())
+			page.Round = unlisted(n.sync.disputed.Len())
 		}
 		if page.Round == 0 {
 			break
@@ -352,7 +355,7 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		}
 		if told {
 			n.settleLock(p, e)
-		} else if fresh, gone := n.sync.freed.get(freedKey(e)); !gone || fresh && e.Flags&lockRenewed != 0 {
+		} else if fresh, gone := n.sync.freed.Get(freedKey(e)); !gone || fresh && e.Flags&lockRenewed != 0 {
 			n.learnLock(p, e, m.Flags&wire.Partial != 0)
 		}
 	}
@@ -533,7 +536,7 @@ func (n *Node) settleLock(p *Peer, e *wire.Lock) {
 	case n.mayFail(l):
 		c := contest{node: p.Node, lock: *e, told: n.monotonic(), clears: n.cleared}
 		c.lock.Name, c.lock.Owner = slices.Clone(e.Name), slices.Clone(e.Owner)
-		n.sync.contests.put(string(e.Name), c)
+		n.sync.contests.Put(string(e.Name), c)
 		return
 	default:
 		n.tellLost(&h, e.Name)
@@ -562,7 +565,7 @@ func (n *Node) mayFail(l *store.Lock) bool {
 		return true
 	}
 	if list := n.asked[string(l.Name())]; list != nil {
-		for c := list.head; c != nil; c = c.asking.next {
+		for c := list.Head; c != nil; c = c.asking.Next {
 			if c.kind == take && c.fresh && c.has(l) {
 				return true
 			}
@@ -573,17 +576,17 @@ func (n *Node) mayFail(l *store.Lock) bool {
 
 // settleContest settles what can be settled by now of a lock.
 func (n *Node) settleContest(name []byte) {
-	if n.sync.contests.len() == 0 {
+	if n.sync.contests.Len() == 0 {
 		return // most often; the name isn't copied
 	}
-	c := n.sync.contests.get(string(name))
+	c := n.sync.contests.Get(string(name))
 	if c == nil || n.passive {
 		return
 	}
 	if l := n.liveLock(name); l != nil && n.mayFail(l) && !c.over(n.monotonic()) {
 		return
 	}
-	n.sync.contests.remove(string(name))
+	n.sync.contests.Remove(string(name))
 	if c.over(n.monotonic()) || n.alone() || n.mayBeCleared(c.clears, name, c.lock.Token) {
 		return
 	}
@@ -598,11 +601,11 @@ func (c *contest) over(now int64) bool { return c.lock.Lease > 0 && now-c.told >
 
 // uncontest hears that a holder has let go of a lock, up to this token.
 func (n *Node) uncontest(name []byte, h *holder, token uint64) {
-	if n.sync.contests.len() == 0 {
+	if n.sync.contests.Len() == 0 {
 		return
 	}
-	if c := n.sync.contests.get(string(name)); c != nil && store.ID(c.lock.Job) == h.id && string(c.lock.Owner) == string(h.owner) && c.lock.Token <= token {
-		n.sync.contests.remove(string(name))
+	if c := n.sync.contests.Get(string(name)); c != nil && store.ID(c.lock.Job) == h.id && string(c.lock.Owner) == string(h.owner) && c.lock.Token <= token {
+		n.sync.contests.Remove(string(name))
 	}
 }
 
@@ -616,13 +619,13 @@ func (n *Node) tellLost(h *holder, name []byte) {
 
 func (n *Node) loseLock(id store.ID) {
 	if n.store.Lookup(&id) != nil {
-		n.lost.put(id, struct{}{})
+		n.lost.Put(id, struct{}{})
 	}
 }
 
 // lockLost says whether a job has lost a lock to another, and nobody was told yet who works
 // on it.
-func (n *Node) lockLost(id *store.ID) bool { return n.lost.get(*id) != nil }
+func (n *Node) lockLost(id *store.ID) bool { return n.lost.Get(*id) != nil }
 
 // endLoss is for a lost lock of which a client was told, or when another is given the job. From
 // then on the votes tell whether the key is taken still. The job doesn't say any more that it
@@ -631,7 +634,7 @@ func (n *Node) endLoss(j *store.Job) {
 	if !n.lockLost(&j.ID) {
 		return
 	}
-	n.lost.remove(j.ID)
+	n.lost.Remove(j.ID)
 	if u := j.Unique(); u != nil && u.Strategy() == store.UniqueUntil {
 		u.Clear(store.UniqueHasWait)
 		n.log(LogState, j)

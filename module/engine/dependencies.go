@@ -2,6 +2,7 @@ package engine
 
 import (
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -39,9 +40,9 @@ func (m *Members) Family() bool { return m.Deferred || m.BlockedBy != nil || len
 
 // dependencies is what families need beside the jobs.
 type dependencies struct {
-	asked    roster[store.ID, asked] // what is asked for, of jobs that aren't known here
-	sweep    int64                   // unix ms, when asked is looked through
-	releases roster[store.ID, releasing]
+	asked    table.Roster[store.ID, asked] // what is asked for, of jobs that aren't known here
+	sweep    int64                         // unix ms, when asked is looked through
+	releases table.Roster[store.ID, releasing]
 	tell     int64                 // unix ms, when releases is looked through
 	ends     []end                 // of jobs that aren't here, still to be followed
 	ending   map[store.ID]bool     // the same
@@ -442,7 +443,7 @@ func (n *Node) hasEdges(j *store.Job) bool {
 // removeEdge has a job wait for another no more. That one can be given to any node when nobody waits for it.
 func (n *Node) removeEdge(parent, child *store.ID) (was bool) {
 	was = n.store.RemoveEdge(parent, child)
-	if was && n.demands.len() > 0 && n.store.Dependents(parent) == nil {
+	if was && n.demands.Len() > 0 && n.store.Dependents(parent) == nil {
 		n.lookAnew(parent)
 	}
 	return was

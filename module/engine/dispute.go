@@ -61,9 +61,9 @@ func (r *rival) giveUp(token uint64, flags uint8) bool {
 // holder's time is over), or again of one of those who dispute the lock.
 func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 	if n.disputeOf(e.Name) == nil {
-		n.sync.disputed.remove(string(e.Name)) // one that is over, or cleared
+		n.sync.disputed.Remove(string(e.Name)) // one that is over, or cleared
 	}
-	d := n.sync.disputed.make(string(e.Name), dispute{age: n.store.LockAge})
+	d := n.sync.disputed.Make(string(e.Name), dispute{age: n.store.LockAge})
 	d.partial = d.partial || n.sync.partial
 	if l != nil {
 		mine := n.entryOf(l)
@@ -105,7 +105,7 @@ func (n *Node) unrival(name []byte, h *holder, token uint64, flags uint8) {
 // clearDispute ends a dispute over a lock that is cleared up to this token, whoever had it.
 func (n *Node) clearDispute(name []byte, upTo uint64) {
 	if d := n.disputeOf(name); d != nil && d.upTo(upTo) {
-		n.sync.disputed.remove(string(name))
+		n.sync.disputed.Remove(string(name))
 		n.disputeOver()
 	}
 }
@@ -155,10 +155,10 @@ func (n *Node) inDispute(name []byte) bool { return n.disputeOf(name) != nil }
 
 // disputeOf finds the dispute over a lock; nil: there is none.
 func (n *Node) disputeOf(name []byte) *dispute {
-	if n.sync.disputed.len() == 0 {
+	if n.sync.disputed.Len() == 0 {
 		return nil
 	}
-	d := n.sync.disputed.get(string(name))
+	d := n.sync.disputed.Get(string(name))
 	if d == nil || !d.lasts(n.monotonic()) {
 		return nil
 	}
@@ -199,10 +199,10 @@ func (c *Clearing) ends(name []byte, d *dispute) bool {
 // clearDisputes goes on with the walk of a Clearing through the disputes, until that has cost
 // so much, and returns what it cost: 1 for each, 3 for one that it ended.
 func (n *Node) clearDisputes(c *Clearing, most int) (cost int) {
-	for c.disputes = min(c.disputes, n.sync.disputed.len()); c.disputes > 0 && cost < most; cost++ {
+	for c.disputes = min(c.disputes, n.sync.disputed.Len()); c.disputes > 0 && cost < most; cost++ {
 		c.disputes--
-		if name, d := n.sync.disputed.at(c.disputes); c.ends([]byte(name), d) {
-			n.sync.disputed.remove(name)
+		if name, d := n.sync.disputed.At(c.disputes); c.ends([]byte(name), d) {
+			n.sync.disputed.Remove(name)
 			cost += 2
 		} else if int16(c.age-d.age) > 0 {
 			d.age = c.age // it stays older than the next, however many pass it
@@ -250,11 +250,11 @@ func isUnlisted(cursor uint64) bool { return cursor&1 != 0 }
 // tellUnlisted is tellRivals for one more dispute, over a lock that nobody has by the table. It
 // returns the cursor to the next.
 func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
-	left := min(int(page.Round>>1), n.sync.disputed.len())
+	left := min(int(page.Round>>1), n.sync.disputed.Len())
 	if left == 0 {
 		return 0
 	}
-	name, d := n.sync.disputed.at(left - 1)
+	name, d := n.sync.disputed.At(left - 1)
 	if d.lasts(n.monotonic()) && n.liveLock([]byte(name)) == nil {
 		n.tellRivals(page, size, d, nil)
 	}
@@ -264,7 +264,7 @@ func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
 // askRivals asks all nodes for the jobs that dispute a lock, at most once a second. False: it
 // is not between jobs.
 func (n *Node) askRivals(name []byte) bool {
-	d, now := n.sync.disputed.get(string(name)), n.monotonic()
+	d, now := n.sync.disputed.Get(string(name)), n.monotonic()
 	switch {
 	case d == nil || d.endless(now) || len(d.rivals) == 0:
 		return false
@@ -284,7 +284,7 @@ func (n *Node) askRivals(name []byte) bool {
 // onRival hears whether a node counts on votes for a job.
 func (n *Node) onRival(p *Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
-	d := n.sync.disputed.get(name)
+	d := n.sync.disputed.Get(name)
 	if d == nil || d.endless(n.monotonic()) || d.question != m.Lock.Left || n.monotonic()-d.asked >= orphanCheckMS {
 		return
 	}
@@ -329,7 +329,7 @@ func (n *Node) settled(name string, d *dispute) {
 		n.addRival(d, &mine, l.Until != 0) // nobody was asked for that one
 		return
 	}
-	n.sync.disputed.remove(name)
+	n.sync.disputed.Remove(name)
 	for i := range d.rivals {
 		r := &d.rivals[i]
 		if r.lock.Left -= n.monotonic() - r.told; r.lock.Lease > 0 && r.lock.Left <= 0 {
@@ -353,15 +353,15 @@ func (n *Node) loses(d *dispute, i int) {
 
 // endDisputes goes on with the pass that forgets rivals whose time is over. True: there is more.
 func (n *Node) endDisputes(now int64) (more bool) {
-	before := n.sync.disputed.len()
-	more = n.sync.disputed.pass(disputeMost, func(name string, d *dispute) bool {
+	before := n.sync.disputed.Len()
+	more = n.sync.disputed.Pass(disputeMost, func(name string, d *dispute) bool {
 		if !d.lasts(now) {
 			return false
 		}
 		n.endRivals(name, d, now)
 		return true
 	})
-	if n.sync.disputed.len() < before {
+	if n.sync.disputed.Len() < before {
 		n.disputeOver()
 	}
 	return more
@@ -384,7 +384,7 @@ func (n *Node) endRivals(name string, d *dispute, now int64) {
 }
 
 func (n *Node) disputeOver() {
-	if n.sync.disputed.len() == 0 && !n.sync.abstain {
+	if n.sync.disputed.Len() == 0 && !n.sync.abstain {
 		n.setTable(tableFull)
 	}
 }

@@ -36,7 +36,7 @@
 // command takes more than a few milliseconds, whatever the node holds: long work is cut into
 // slices, of which [Node.Tick] does one a millisecond. Work that is half done leaves a state that
 // every command, a restart and a change of role can meet. A walk through a map can't be
-// interrupted, see roster.go. COMMANDS.md lists the operations that still take time for each
+// interrupted, see package table. COMMANDS.md lists the operations that still take time for each
 // queue, lock or job at once.
 //
 // # Files

@@ -15,27 +15,27 @@ func (n *Node) FreeLock(name []byte, id *store.ID) bool { return n.freeLock(name
 func (n *Node) LockLost(id *store.ID) bool { return n.lockLost(id) }
 
 // FreedVotes counts what is remembered of votes that were taken back while the node learns.
-func (n *Node) FreedVotes() int { return len(n.sync.freed.young) + len(n.sync.freed.old) }
+func (n *Node) FreedVotes() int { return n.sync.freed.Len() }
 
 // MembersSum is what a claim says of the nodes that it counts, for one that counts those
 // that this node does.
 func (n *Node) MembersSum() uint64 { return n.mesh.Sum() }
 
 // Asked counts the jobs about which other nodes are asked what became of them.
-func (n *Node) Asked() int { return n.deps.asked.len() }
+func (n *Node) Asked() int { return n.deps.asked.Len() }
 
 // LockCursor is where the pass over locks that are over is.
 func (n *Node) LockCursor() uint64 { return n.lockCursor }
 
 // Doubted counts what is remembered of locks whose jobs may be gone: questions, and jobs that
 // have lost locks.
-func (n *Node) Doubted() [2]int { return [2]int{n.orphanChecks.len(), n.lost.len()} }
+func (n *Node) Doubted() [2]int { return [2]int{n.orphanChecks.Len(), n.lost.Len()} }
 
 // Entrusted counts the jobs that other nodes were given to keep.
-func (n *Node) Entrusted() int { return n.delegated.len() }
+func (n *Node) Entrusted() int { return n.delegated.Len() }
 
 // Disputed counts the locks of which others told different holders.
-func (n *Node) Disputed() int { return n.sync.disputed.len() }
+func (n *Node) Disputed() int { return n.sync.disputed.Len() }
 
 // SetLazy has the node ask nothing to find what the rules have missed, so that a test sees what these do.
 func (n *Node) SetLazy(yes bool) { n.lazy = yes }

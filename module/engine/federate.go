@@ -82,7 +82,7 @@ type demandOf struct {
 
 // Imports tells who gave jobs of a queue in the last 5 s, and how many a second.
 func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
-	imp := n.imports.get(string(name))
+	imp := n.imports.Get(string(name))
 	if imp == nil {
 		return nil, 0
 	}
@@ -95,7 +95,7 @@ func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
 }
 
 func (n *Node) importsOf(name string) *imports {
-	return n.imports.make(name, imports{bucket: n.now, anew: n.anew})
+	return n.imports.Make(name, imports{bucket: n.now, anew: n.anew})
 }
 
 // spares says how many of so many waiting jobs of a queue may go to a node that asks now. Those that
@@ -104,7 +104,7 @@ func (n *Node) importsOf(name string) *imports {
 // sooner, one at a time, and the next one a little later. If one that polls did, jobs would go round between nodes whose clients poll in turn. (A node that asked
 // before is told first that they are here, see spare: its client may have gone as well.)
 func (n *Node) spares(name string, count uint32, polls bool) uint32 {
-	imp := n.imports.get(name)
+	imp := n.imports.Get(name)
 	switch {
 	case imp.rate(n.now) == 0:
 		return count
@@ -121,7 +121,7 @@ func (n *Node) spares(name string, count uint32, polls bool) uint32 {
 
 // keepFor has what came stay for clients that aren't here just now.
 func (n *Node) keepFor(name string, ms int64) {
-	if imp := n.imports.get(name); imp != nil {
+	if imp := n.imports.Get(name); imp != nil {
 		imp.keep = max(imp.keep, n.now+ms)
 	}
 }
@@ -138,7 +138,7 @@ func (n *Node) need(list *waitList) {
 		n.askAt(list, n.now+max(pausedMS, int64(len(n.lines))/10))
 		return
 	}
-	if n.claimsFor(list.name, list.len) {
+	if n.claimsFor(list.name, list.Len) {
 		n.askAt(list, n.now+claimedMS)
 		return
 	}
@@ -148,7 +148,7 @@ func (n *Node) need(list *waitList) {
 	}
 	m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(list.name)}
 	if n.now < imp.nextAll { // else all are asked
-		m.Count = uint32(min(list.len, askMost))
+		m.Count = uint32(min(list.Len, askMost))
 		for _, node := range imp.spares {
 			if p := n.mesh.Of(node); p != nil {
 				n.send(p, &m)
@@ -168,7 +168,7 @@ func (n *Node) need(list *waitList) {
 		}
 	}
 	if n.now >= imp.nextAll {
-		m.Count = uint32(min(list.len, askMost))
+		m.Count = uint32(min(list.Len, askMost))
 		n.tellAll(&m)
 		imp.nextAll = n.now + min(int64(broadcastFirst)<<min(imp.all, 10), n.broadcastLeast())
 		imp.all++
@@ -296,7 +296,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 
 // starves remembers how many jobs of a queue a node still waits for.
 func (n *Node) starves(name string, p *Peer, credit uint32) {
-	h := n.demands.make(name, demand{})
+	h := n.demands.Make(name, demand{})
 	for i := range h.line {
 		if h.line[i].node == p.Node {
 			h.line[i].credit, h.line[i].until = credit, n.demandTime()+demandMS
@@ -309,7 +309,7 @@ func (n *Node) starves(name string, p *Peer, credit uint32) {
 // starvesStill takes back that a node was given a job.
 func (n *Node) starvesStill(p *Peer, q *store.Queue) {
 	credit := uint32(1)
-	if h := n.demands.get(string(q.NameBytes())); h != nil {
+	if h := n.demands.Get(string(q.NameBytes())); h != nil {
 		if i := slices.IndexFunc(h.line, func(x demandOf) bool { return x.node == p.Node }); i >= 0 {
 			credit += h.line[i].credit
 		}
@@ -322,7 +322,7 @@ func (n *Node) starvesStill(p *Peer, q *store.Queue) {
 // is done: a job that is handed over moves in memory, and the caller may go on with it.
 func (n *Node) serveDemandLater(q *store.Queue) {
 	name := q.NameBytes()
-	if last := len(n.unservedDemand) - 1; last >= 0 && n.unservedDemand[last] == string(name) || n.demands.get(string(name)) == nil {
+	if last := len(n.unservedDemand) - 1; last >= 0 && n.unservedDemand[last] == string(name) || n.demands.Get(string(name)) == nil {
 		return
 	}
 	n.unservedDemand = append(n.unservedDemand, string(name))
@@ -353,13 +353,13 @@ func (n *Node) serveDemands() {
 // whether it stopped for the budget.
 func (n *Node) serveDemand(q *store.Queue, budget *int) (more bool) {
 	name := string(q.NameBytes())
-	h := n.demands.get(name)
+	h := n.demands.Get(name)
 	if h == nil || q.Pause&PauseOut != 0 {
 		return false
 	}
 	// Those that came from others stay for a while: the node that they would go to may have asked
 	// for a client that has gone as well, and they would go round. It is told that they are here.
-	imp := n.imports.get(name)
+	imp := n.imports.Get(name)
 	stay := imp.rate(n.now) > 0
 	var passed []demandOf // those to whom none of the jobs can be given
 	for len(h.line) > 0 && *budget > 0 {
@@ -398,7 +398,7 @@ func (n *Node) serveDemand(q *store.Queue, budget *int) (more bool) {
 	more = len(h.line) > 0 && *budget <= 0
 	h.line = append(passed, h.line...)
 	if len(h.line) == 0 {
-		n.demands.remove(name)
+		n.demands.Remove(name)
 	}
 	return more
 }
@@ -429,7 +429,7 @@ func (n *Node) tickDemands() {
 		return 0
 	})
 	n.tickAgenda(&n.toTell, func(name string) int {
-		if imp := n.imports.get(name); imp != nil && n.spare(name, imp) {
+		if imp := n.imports.Get(name); imp != nil && n.spare(name, imp) {
 			return len(n.mesh.All())
 		}
 		return 0
@@ -440,7 +440,7 @@ func (n *Node) tickDemands() {
 // client waits ask for them, and the others ask when one comes: so a job goes only to where a client waits now,
 // and doesn't go round. While none of those that want some has asked since it was told, all know.
 func (n *Node) spare(name string, imp *imports) bool {
-	q, h := n.store.Queue([]byte(name)), n.demands.get(name)
+	q, h := n.store.Queue([]byte(name)), n.demands.Get(name)
 	if q == nil || q.Head == nil || q.Pause&PauseOut != 0 || h == nil || n.waits[name] != nil ||
 		!slices.ContainsFunc(h.line, func(x demandOf) bool { return x.until-demandMS >= imp.spareTold }) {
 		return false
@@ -458,7 +458,7 @@ func (n *Node) spare(name string, imp *imports) bool {
 // onSpare has the next client here be the reason to ask a node at which jobs of a queue lie. Where none has waited
 // for long all nodes are asked for the next one.
 func (n *Node) onSpare(p *Peer, name string) {
-	imp := n.imports.get(name)
+	imp := n.imports.Get(name)
 	if imp == nil {
 		return
 	}
@@ -472,7 +472,7 @@ func (n *Node) onSpare(p *Peer, name string) {
 
 // sated takes a node out of those that wait for jobs of a queue, until it asks again.
 func (n *Node) sated(p *Peer, name string) {
-	if h := n.demands.get(name); h != nil {
+	if h := n.demands.Get(name); h != nil {
 		h.line = slices.DeleteFunc(h.line, func(x demandOf) bool { return x.node == p.Node })
 	}
 }
@@ -630,7 +630,7 @@ func (n *Node) imported(p *Peer, name []byte) {
 	if list := n.waits[string(name)]; list != nil {
 		list.due = n.now
 		heap.Fix(&n.asking, list.pos)
-		if list.len > 1 { // the job isn't for all
+		if list.Len > 1 { // the job isn't for all
 			n.hurryTick()
 		}
 	}
@@ -643,11 +643,11 @@ func (n *Node) imported(p *Peer, name []byte) {
 	imp.from = append(imp.from, responder{p.Node, n.now})
 }
 
-// sooner has the lines in the order of when they ask other nodes again.
-func (l *waitList) sooner(than *waitList) bool {
+// Sooner has the lines in the order of when they ask other nodes again.
+func (l *waitList) Sooner(than *waitList) bool {
 	return l.due < than.due || l.due == than.due && l.number < than.number
 }
-func (l *waitList) position() *int { return &l.pos }
+func (l *waitList) Position() *int { return &l.pos }
 
 const (
 	askSlice   = 200  // lines that ask other nodes in one tick
@@ -676,7 +676,7 @@ func (n *Node) askSome() {
 	for n.resumed = min(n.resumed, len(n.lines)); n.resumed > 0 && budget > 0; budget-- {
 		n.resumed--
 		list := n.lines[n.resumed]
-		if imp := n.imports.get(list.name); imp != nil {
+		if imp := n.imports.Get(list.name); imp != nil {
 			imp.asked, imp.nextAll, imp.paused = min(imp.asked, n.now), 0, false
 			imp.last, imp.bucket = min(imp.last, n.now), min(imp.bucket, n.now)
 		}
@@ -698,13 +698,13 @@ func (n *Node) ask() {
 	n.askSome()
 	if n.now >= n.mesh.sweep {
 		n.mesh.sweep = n.now + demandMS/2
-		n.imports.begin()
-		n.demands.begin()
+		n.imports.Begin()
+		n.demands.Begin()
 	}
-	more := n.imports.pass(sweepSlice, func(name string, imp *imports) bool {
+	more := n.imports.Pass(sweepSlice, func(name string, imp *imports) bool {
 		return n.now-imp.last <= broadcastLast || n.now < imp.poll || n.waits[name] != nil
 	})
-	more = n.demands.pass(sweepSlice, func(_ string, h *demand) bool {
+	more = n.demands.Pass(sweepSlice, func(_ string, h *demand) bool {
 		h.line = slices.DeleteFunc(h.line, func(x demandOf) bool { return n.demandTime() >= x.until })
 		return len(h.line) > 0
 	}) || more

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -166,25 +167,25 @@ type past struct {
 
 // passing remembers where that is, by queue. One that wasn't asked for lately is forgotten.
 type passing struct {
-	generations[string, past]
+	table.Generations[string, past]
 	turned int64
 }
 
 func (g *passing) add(queue string, at past, now int64) {
-	if now-g.turned >= pastMS || len(g.young) >= pastMost {
-		g.turn()
+	if now-g.turned >= pastMS || g.Young() >= pastMost {
+		g.Turn()
 		g.turned = now
 	}
-	g.put(queue, at)
+	g.Put(queue, at)
 }
 
 // stopAt has a job in the waiting list not be passed over that is before the last one that is.
 func (g *passing) stopAt(n *Node, j *store.Job, isPassed func(past) bool) {
-	if g.len() == 0 {
+	if g.Len() == 0 {
 		return
 	}
 	name := string(j.Queue.NameBytes())
-	at, yes := g.get(name)
+	at, yes := g.Get(name)
 	if !yes || isPassed(at) {
 		return
 	}
@@ -201,11 +202,11 @@ func (g *passing) stopAt(n *Node, j *store.Job, isPassed func(past) bool) {
 // steps of them; where there are more the next tick goes on.
 func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 	j = q.Head
-	if j == nil || p.past.len() == 0 && n.fits(p, j) {
+	if j == nil || p.past.Len() == 0 && n.fits(p, j) {
 		return j, 0
 	}
 	name := string(q.NameBytes())
-	at, _ := p.past.get(name)
+	at, _ := p.past.Get(name)
 	if last := n.store.Lookup(&at.job); last != nil && last.Queue == q && last.Place == store.InWaiting && n.now < at.until {
 		j = last.Next
 	} else {

@@ -93,7 +93,7 @@ func (n *Node) noteOffer(j *store.Job, o *offered) *store.Job {
 
 // dropOffer forgets an offer. The job may move.
 func (n *Node) dropOffer(j *store.Job) *store.Job {
-	n.offers.remove(j.ID)
+	n.offers.Remove(j.ID)
 	if j.Extra(store.TagOffer) != nil {
 		j, _ = n.setExtra(j, store.TagOffer, nil)
 	}
@@ -156,8 +156,8 @@ func (n *Node) offer(j *store.Job, p *Peer) {
 	j.QTime = n.now
 	n.arm(j)
 	n.log(LogState, j) // before the Offer leaves
-	n.offers.put(j.ID, o)
-	n.sendOffer(j, p, n.offers.get(j.ID))
+	n.offers.Put(j.ID, o)
+	n.sendOffer(j, p, n.offers.Get(j.ID))
 }
 
 func (n *Node) sendOffer(j *store.Job, p *Peer, o *offered) {
@@ -203,14 +203,14 @@ func (n *Node) review(id *store.ID, o *offered) *store.Job {
 	case j == nil && n.outOfSight() && n.monotonic() < o.until:
 		// It may be in another database. The rest is decided when it is back.
 	case j == nil || !inRound(j, o.round):
-		n.offers.remove(*id)
+		n.offers.Remove(*id)
 	case o.accepted && promisedDependents(j.Extras()) == 0:
 		n.given(j)
 	case o.life == 0:
 		if !o.doubted {
 			n.doubtOffer(j)
 		}
-		n.offers.remove(*id)
+		n.offers.Remove(*id)
 	case o.doubted:
 	case n.mesh.Of(o.to) == nil:
 		o.doubted = true
@@ -248,10 +248,10 @@ func (n *Node) reopen(id *store.ID, o *offered) {
 
 // given ends an offer: the job isn't here any more.
 func (n *Node) given(j *store.Job) {
-	n.offers.remove(j.ID)
+	n.offers.Remove(j.ID)
 	id := j.ID
 	n.delegate(j)
-	n.delegated.add(id) // also where it has no locks: who asks about it is to ask again
+	n.delegated.Add(id) // also where it has no locks: who asks about it is to ask again
 	n.remove(j)
 	n.evicted(id, false) // jobs that came to wait for it meanwhile
 }
@@ -282,7 +282,7 @@ func (n *Node) unoffer(j *store.Job) {
 func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	r := handoverRound{id, m.Round}
-	if t := n.taken.get(r); t != nil {
+	if t := n.taken.Get(r); t != nil {
 		if n.takeDependents(p, m) {
 			t.kin = uint8(promisedDependents(m.Job.Extras))
 		}
@@ -303,7 +303,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	if j := n.lookEnded(&id); j != nil {
 		kin = slices.Clone(j.Extra(store.TagKin))
 		ad := n.pendingAdds[id]
-		switch o := n.offers.get(id); {
+		switch o := n.offers.Get(id); {
 		case ad != nil:
 			// The node that we gave it to gives it back, before it confirms.
 			if n.achieved(j, ad); n.tombstones.has(&id) {
@@ -331,7 +331,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	}
 	j = n.noteDependents(j, kin)
 	now := n.monotonic()
-	n.taken.put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.Since, kin: told})
+	n.taken.Put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.Since, kin: told})
 	n.sendTaken(p, r, told)
 	n.Stats.Imported++
 	n.imported(p, m.Queue)
@@ -379,7 +379,7 @@ func (n *Node) noteDependents(j *store.Job, kin []byte) *store.Job {
 
 func (n *Node) onTaken(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	o := n.offers.get(id)
+	o := n.offers.Get(id)
 	if o != nil && (o.to != p.Node || o.round != m.Round) {
 		o = nil
 	}
@@ -407,7 +407,7 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 
 func (n *Node) onDeclined(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	o := n.offers.get(id)
+	o := n.offers.Get(id)
 	if o == nil || o.to != p.Node || o.round != m.Round || o.up != p.Since {
 		return
 	}
@@ -421,7 +421,7 @@ func (n *Node) onDeclined(p *Peer, m *wire.Message) {
 	}
 }
 
-func (n *Node) onSettled(m *wire.Message) { n.taken.remove(handoverRound{m.ID, m.Round}) }
+func (n *Node) onSettled(m *wire.Message) { n.taken.Remove(handoverRound{m.ID, m.Round}) }
 
 // Unsent follows a message that the bus didn't accept: the node is certain never to
 // get it. The caller need not call it for messages without a job.
@@ -438,7 +438,7 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 	}
 	switch kind {
 	case wire.Offer:
-		o := n.offers.get(id)
+		o := n.offers.Get(id)
 		if o == nil || o.to != p.Node {
 			break
 		}
@@ -491,8 +491,8 @@ func (n *Node) takes(p *Peer, j *store.Job) bool {
 // offers and rounds are looked at soon, some of them at once. The rounds in which a node that
 // was forgotten gave jobs stay known: should it come back, it may offer them again.
 func (n *Node) reviewHandovers() {
-	n.offers.begin()
-	n.taken.begin()
+	n.offers.Begin()
+	n.taken.Begin()
 	n.reviewOn()
 }
 
@@ -500,17 +500,17 @@ func (n *Node) reviewHandovers() {
 func (n *Node) reviewOn() (budget int) {
 	now := n.monotonic()
 	budget = tickBudget
-	for n.offers.left > 0 && budget > 0 && !n.passive && !n.loading { // else the jobs aren't known
-		n.offers.pass(1, func(id store.ID, o *offered) bool {
+	for n.offers.Left() > 0 && budget > 0 && !n.passive && !n.loading { // else the jobs aren't known
+		n.offers.Pass(1, func(id store.ID, o *offered) bool {
 			budget -= n.offerAgain(id, o, now)
 			return true
 		})
 	}
-	for n.taken.left > 0 && budget > 0 {
+	for n.taken.Left() > 0 && budget > 0 {
 		budget--
-		n.taken.pass(1, func(r handoverRound, t *taken) bool { return n.takenAgain(r, t, now) })
+		n.taken.Pass(1, func(r handoverRound, t *taken) bool { return n.takenAgain(r, t, now) })
 	}
-	if n.offers.left+n.taken.left > 0 {
+	if n.offers.Left()+n.taken.Left() > 0 {
 		n.hurryTick()
 	}
 	return budget
@@ -519,13 +519,13 @@ func (n *Node) reviewOn() (budget int) {
 // tickHandovers repeats what wasn't answered, a few at a time.
 func (n *Node) tickHandovers() {
 	now, budget := n.monotonic(), n.reviewOn()
-	for steps := handoverSteps; steps > 0 && budget > 0 && n.offers.len() > 0; steps-- {
-		id, o := n.offers.next()
+	for steps := handoverSteps; steps > 0 && budget > 0 && n.offers.Len() > 0; steps-- {
+		id, o := n.offers.Next()
 		budget -= n.offerAgain(id, o, now)
 	}
-	for range min(n.taken.len(), handoverSteps, max(budget, 0)) {
-		if r, t := n.taken.next(); !n.takenAgain(r, t, now) {
-			n.taken.remove(r)
+	for range min(n.taken.Len(), handoverSteps, max(budget, 0)) {
+		if r, t := n.taken.Next(); !n.takenAgain(r, t, now) {
+			n.taken.Remove(r)
 		}
 	}
 }
@@ -554,7 +554,7 @@ func (n *Node) takenAgain(r handoverRound, t *taken, now int64) (keep bool) {
 	p := n.mesh.Of(t.from)
 	back := p != nil && p.Connected && p.Since != t.up
 	switch {
-	case now >= t.until && n.taken.len() > takenMost:
+	case now >= t.until && n.taken.Len() > takenMost:
 		// A giver that was restarted with a clock that was set back may hold the job
 		// for one that hasn't expired. So only very many rounds are forgotten.
 		return false
@@ -573,7 +573,7 @@ func (n *Node) takenAgain(r handoverRound, t *taken, now int64) (keep bool) {
 // can have been sent since they were saved.
 func (n *Node) offerStands(j *store.Job, exact bool) bool {
 	n.hurryTick()
-	if o := n.offers.get(j.ID); o != nil && inRound(j, o.round) {
+	if o := n.offers.Get(j.ID); o != nil && inRound(j, o.round) {
 		o.doubted = false
 		return true
 	}
@@ -592,7 +592,7 @@ func (n *Node) resumeOffer(j *store.Job, doubtful bool) {
 	}
 	o.wait, o.next, o.until = offerAgainMS, n.monotonic(), n.monotonic()+j.ETime-n.now
 	o.repeated = true
-	n.offers.put(j.ID, o)
+	n.offers.Put(j.ID, o)
 }
 
 // resettle is for the offered jobs of a queue that was out of sight, and those that are due. The

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -32,23 +33,23 @@ const (
 
 // idleness is what a node knows of idle copies.
 type idleness struct {
-	cursor  uint64                  // of the pass over all jobs; 0: none is under way
-	began   int64                   // steady: the pass under way, or the last one
-	before  int64                   // and the one before that
-	next    int64                   // steady: the next slice
-	open    map[store.ID]*idle      // jobs that the others were asked about
-	line    []*idle                 // the same, the first asked first; and some that are open no more
-	held    roster[store.ID, int64] // until then (unix ms) a copy isn't idle. A restart forgets them
-	heldAll int64                   // until then none is: there were too many
-	deleted int64                   // unix ms: until then clients may work on jobs that were deleted here
+	cursor  uint64                        // of the pass over all jobs; 0: none is under way
+	began   int64                         // steady: the pass under way, or the last one
+	before  int64                         // and the one before that
+	next    int64                         // steady: the next slice
+	open    map[store.ID]*idle            // jobs that the others were asked about
+	line    []*idle                       // the same, the first asked first; and some that are open no more
+	held    table.Roster[store.ID, int64] // until then (unix ms) a copy isn't idle. A restart forgets them
+	heldAll int64                         // until then none is: there were too many
+	deleted int64                         // unix ms: until then clients may work on jobs that were deleted here
 	asks    uint64
 }
 
 // notIdle has a copy not be idle until a time: a client took the job out of its queue, or may work on it, though this node leaves the
 // job to others.
 func (n *Node) notIdle(j *store.Job, until int64) {
-	if d := &n.idling; d.held.len() < heldMost || d.held.get(j.ID) != nil {
-		d.held.put(j.ID, until)
+	if d := &n.idling; d.held.Len() < heldMost || d.held.Get(j.ID) != nil {
+		d.held.Put(j.ID, until)
 	} else {
 		d.heldAll = max(d.heldAll, until)
 	}
@@ -74,7 +75,7 @@ func (n *Node) idleFor(j *store.Job) int64 {
 	if left < idleMS || since <= 0 || n.wholeFor() <= since || n.now < n.idling.heldAll || n.runIsLocked(j) {
 		return 0
 	}
-	if until := n.idling.held.get(j.ID); until != nil && n.now < *until {
+	if until := n.idling.held.Get(j.ID); until != nil && n.now < *until {
 		return 0
 	}
 	return since
@@ -106,9 +107,9 @@ func (n *Node) tickIdle() {
 			d.began = now
 		}
 		d.before, d.began = d.began, now
-		d.held.begin()
+		d.held.Begin()
 	}
-	d.held.pass(idleBuckets, func(id store.ID, until *int64) bool { return n.now < *until && n.store.Lookup(&id) != nil })
+	d.held.Pass(idleBuckets, func(id store.ID, until *int64) bool { return n.now < *until && n.store.Lookup(&id) != nil })
 	jobs := n.scratch.jobs[:0]
 	asks := idleAsks
 	for range idleBuckets {

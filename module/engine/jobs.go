@@ -321,7 +321,7 @@ func (n *Node) deliver(j *store.Job) {
 	q := j.Queue
 	n.toWork(j)
 	n.outlast(j)
-	if n.lost.len() > 0 {
+	if n.lost.Len() > 0 {
 		n.endLoss(j)
 	}
 	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered

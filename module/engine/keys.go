@@ -178,8 +178,8 @@ func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
 		// Its uncertain jobs were marked when it was loaded.
 		n.SettleQueue(q, Trust{Exact: true})
 	}
-	if dormant && n.shut.len() > 0 {
-		n.shut.begin() // its pause may have ended where it was
+	if dormant && n.shut.Len() > 0 {
+		n.shut.Begin() // its pause may have ended where it was
 		n.hurryTick()
 	}
 	return dropped
@@ -187,7 +187,7 @@ func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
 
 // serveBehind serves those who wait for a queue, behind the command or event that this is.
 func (n *Node) serveBehind(q *store.Queue) {
-	if q.Head != nil && (n.waitersOf(q) > 0 || n.demands.len() > 0) {
+	if q.Head != nil && (n.waitersOf(q) > 0 || n.demands.Len() > 0) {
 		n.serveLater(q)
 	}
 }
@@ -351,7 +351,7 @@ func (n *Node) Swapped(a, b int) {
 		n.visible = 0
 		away = n.store.Returning(n.dormant)
 	}
-	awaited := len(n.waits)+n.demands.len() > 0
+	awaited := len(n.waits)+n.demands.Len() > 0
 	// Until all are back, those that are back already count as dormant too: no harm.
 	var kept []*store.Queue
 	for q := range away {

@@ -74,8 +74,8 @@ type deadline struct {
 	pos  int
 }
 
-func (d *deadline) sooner(than *deadline) bool { return d.at < than.at }
-func (d *deadline) position() *int             { return &d.pos }
+func (d *deadline) Sooner(than *deadline) bool { return d.at < than.at }
+func (d *deadline) Position() *int             { return &d.pos }
 
 // await has a lock looked at, at a time (steady) or before.
 func (n *Node) await(name []byte, at int64) {
@@ -694,7 +694,7 @@ func begunAt(token uint64) int64 { return int64(token >> tokenShift) }
 // LockWaiters counts the clients that wait for a lock at this node.
 func (n *Node) LockWaiters(name []byte) int {
 	if line := n.lockLines[string(name)]; line != nil {
-		return line.claims.len
+		return line.claims.Len
 	}
 	return 0
 }
@@ -952,7 +952,7 @@ func (n *Node) clearSome(budget int) int {
 	for ; len(n.clears) > 0; n.clears = n.clears[1:] {
 		c := n.clears[0]
 		if !c.begun {
-			c.begun, c.disputes = true, n.sync.disputed.len()
+			c.begun, c.disputes = true, n.sync.disputed.Len()
 			n.store.BeginLockWalk()
 		}
 		if budget -= n.clearDisputes(c, budget); budget <= 0 {

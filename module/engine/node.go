@@ -5,6 +5,7 @@ import (
 
 	"jobmesh/module/membership"
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -133,16 +134,16 @@ type Node struct {
 	mesh       members
 	tombstones tombstones
 	deleted    deletions
-	offers     roster[store.ID, offered]
-	taken      roster[handoverRound, taken]
+	offers     table.Roster[store.ID, offered]
+	taken      table.Roster[handoverRound, taken]
 
 	mostBody    int // bytes of a body that can be sent to another node
 	pendingAdds map[store.ID]*pendingAdd
 	waiting     []*pendingAdd // the same, in an order
 	turn        int           // in waiting
 	added       uint64        // the number of the last that came to waiting
-	imports     roster[string, imports]
-	demands     roster[string, demand]
+	imports     table.Roster[string, imports]
+	demands     table.Roster[string, demand]
 	barred      map[string][]store.ID // by the names of locks, see bar
 	toServe     agenda                // queues with jobs that weren't given to nodes that wait for some
 	toTell      agenda                // those of which the others are to be told that they do
@@ -152,16 +153,16 @@ type Node struct {
 	outbox      []byte                // the messages of the effects
 	sent        bool                  // the effects were taken: the outbox may be reused
 	waits       map[string]*waitList
-	lines       []*waitList         // the same, in an order
-	asking      schedule[*waitList] // the same, in the order of when they ask other nodes
-	resumed     int                 // lines from 0 on that are to ask soon, for a node is back
-	lineSeen    uint64              // lines since the start
-	anew        uint32              // how often they were all to ask anew
+	lines       []*waitList               // the same, in an order
+	asking      table.Schedule[*waitList] // the same, in the order of when they ask other nodes
+	resumed     int                       // lines from 0 on that are to ask soon, for a node is back
+	lineSeen    uint64                    // lines since the start
+	anew        uint32                    // how often they were all to ask anew
 	waiters     waiters
 	blocked     int
-	unpaused    roster[string, struct{}]   // queues that aren't paused any more, and have overdue jobs still
-	shut        roster[store.ID, struct{}] // jobs that were to be queued while their queue was paused
-	shutSweep   int64                      // unix ms: they are looked at next
+	unpaused    table.Roster[string, struct{}]   // queues that aren't paused any more, and have overdue jobs still
+	shut        table.Roster[store.ID, struct{}] // jobs that were to be queued while their queue was paused
+	shutSweep   int64                            // unix ms: they are looked at next
 	visible     int64
 	unlinked    []unlinked
 	made        []*store.Queue          // by n.queue, since the effects were last taken
@@ -204,7 +205,7 @@ type Node struct {
 	choosing       bool     // a job is being looked for that a client can have
 	hearing        bool     // see Hear
 	asks           bool     // the client being served can wait for other nodes
-	deadlines      schedule[*deadline]
+	deadlines      table.Schedule[*deadline]
 	awaited        map[string]*deadline // the same, by their names
 	expiresInHands bool                 // SetExpiresInHands
 	notUnique      bool                 // jobmesh.unique is off
@@ -330,14 +331,15 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	n.holding = 0
 	n.store.DropEdges()
 	n.deps.untied = true
-	n.deps.asked = roster[store.ID, asked]{}
+	n.deps.asked = table.Roster[store.ID, asked]{}
 	clear(n.deps.ending)
 	clear(n.deps.passed)
 	n.deps.ends, n.deps.evictions, n.deps.unblocking = nil, nil, nil
-	for _, e := range n.deps.releases.all {
-		n.answerRelease(&e.v)
+	for i := range n.deps.releases.Len() {
+		_, r := n.deps.releases.At(i)
+		n.answerRelease(r)
 	}
-	n.deps.releases = roster[store.ID, releasing]{}
+	n.deps.releases = table.Roster[store.ID, releasing]{}
 	n.mesh.EndQuarantine() // the bus is closed
 	n.farewells = nil
 	n.endWaits(nil)
@@ -395,7 +397,7 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 func (n *Node) Follow() {
 	if n.passive {
 		// Nor of what became of an offer.
-		n.offers = roster[store.ID, offered]{}
+		n.offers = table.Roster[store.ID, offered]{}
 		n.followed, n.holding = true, math.MaxInt
 	}
 }
@@ -525,7 +527,7 @@ func (n *Node) unsettle(q *store.Queue) {
 func (n *Node) welcome(q *store.Queue) {
 	if len(n.waits) > 0 {
 		if w := n.waits[string(q.NameBytes())]; w != nil {
-			q.Waiters = uint32(w.len)
+			q.Waiters = uint32(w.Len)
 		}
 	}
 }
@@ -585,5 +587,5 @@ type Load struct{ Adding, Imports, Hungry, Claims int }
 
 // Load counts it.
 func (n *Node) Load() Load {
-	return Load{Adding: len(n.pendingAdds), Imports: n.imports.len(), Hungry: n.demands.len(), Claims: n.Acquisitions() + n.uniqueMesh.count()}
+	return Load{Adding: len(n.pendingAdds), Imports: n.imports.Len(), Hungry: n.demands.Len(), Claims: n.Acquisitions() + n.uniqueMesh.count()}
 }

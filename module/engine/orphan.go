@@ -25,10 +25,10 @@ type orphanCheck struct {
 
 // orphanCheckOf finds what is asked about a lock; nil: nothing.
 func (n *Node) orphanCheckOf(name []byte) *orphanCheck {
-	if n.orphanChecks.len() == 0 {
+	if n.orphanChecks.Len() == 0 {
 		return nil // most often; the name isn't copied
 	}
-	return n.orphanChecks.get(string(name))
+	return n.orphanChecks.Get(string(name))
 }
 
 // checkOrphanLock finds out about a lock that stood in somebody's way, where its end
@@ -57,7 +57,7 @@ func (n *Node) checkOrphanVote(name []byte, id store.ID, endless bool) {
 		return
 	}
 	n.inquiries++
-	n.orphanChecks.put(string(name), orphanCheck{id: id, lapse: lapse, asked: now, question: n.inquiries})
+	n.orphanChecks.Put(string(name), orphanCheck{id: id, lapse: lapse, asked: now, question: n.inquiries})
 	flags := uint8(0)
 	if endless {
 		flags = wire.Endless
@@ -94,7 +94,7 @@ func (n *Node) endLapsed(name []byte, id store.ID) bool {
 	if u == nil || u.Has(store.UniqueHasWait) || !u.Has(store.UniqueLapsed) || u.LockTTL() == 0 || !n.named(j, store.LockWait, name) {
 		return false
 	}
-	n.begins.over.make(id, n.monotonic())
+	n.begins.over.Make(id, n.monotonic())
 	n.hurryTick()
 	return true
 }
@@ -139,7 +139,7 @@ func (n *Node) jobLives(id store.ID) bool {
 }
 
 // livesElsewhere says whether a job has just gone to another node, and isn't known to be done.
-func (n *Node) livesElsewhere(id store.ID) bool { return n.delegated.has(id) && !n.jobDone(id) }
+func (n *Node) livesElsewhere(id store.ID) bool { return n.delegated.Has(id) && !n.jobDone(id) }
 
 // lockOver says whether this node knows of a job that it had the lock of this name, and never
 // has it again: then the others need not be asked. That is known of the waiting lock of an
@@ -213,7 +213,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		return
 	}
 	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.jobLives(s.id) && !n.lockOver(m.Lock.Name, s.id)) {
-		n.orphanChecks.remove(string(m.Lock.Name))
+		n.orphanChecks.Remove(string(m.Lock.Name))
 		n.orphanKnown(m.Lock.Name, s.id, true)
 		return
 	}
@@ -228,7 +228,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		}
 	}
 	lives := m.Count == wire.JobGone && !s.confirmed && n.mayRun(l)
-	n.orphanChecks.remove(string(m.Lock.Name))
+	n.orphanChecks.Remove(string(m.Lock.Name))
 	n.orphanKnown(m.Lock.Name, s.id, lives)
 	if !lives && l != nil && l.Job == s.id && l.Flags&lockOutlives == 0 {
 		n.removeLock(l)
@@ -284,7 +284,7 @@ func (n *Node) findLeft(c *Acquisition) {
 	if c.proposal == 0 {
 		return // nobody was asked
 	}
-	n.leftovers.put(c.id, leftover{name: c.name, token: c.proposal, asked: n.monotonic()})
+	n.leftovers.Put(c.id, leftover{name: c.name, token: c.proposal, asked: n.monotonic()})
 	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.id)
 }
 
@@ -301,7 +301,7 @@ func (n *Node) countsOn(name []byte, id store.ID, token uint64) bool {
 		return true
 	}
 	if l := n.byJob[id]; l != nil {
-		for c := l.head; c != nil; c = c.ofJob.next {
+		for c := l.Head; c != nil; c = c.ofJob.Next {
 			if string(c.name) == string(name) && c.round != 0 && c.proposal <= token {
 				return true
 			}
@@ -321,12 +321,12 @@ func (n *Node) mayVoteFor(name []byte, id store.ID) bool {
 // they may be a lock of which nobody knows after a crash, and the next claim has it by them.
 func (n *Node) onLeft(p *Peer, m *wire.Message) {
 	h := holder{id: store.ID(m.ID)}
-	left := n.leftovers.get(h.id)
+	left := n.leftovers.Get(h.id)
 	if left == nil || left.token != m.Lock.Token || string(left.name) != string(m.Lock.Name) || slices.Contains(left.told, p.Node) {
 		return
 	}
 	if m.Count != wire.JobGone {
-		n.leftovers.remove(h.id)
+		n.leftovers.Remove(h.id)
 		return
 	}
 	left.told = append(left.told, p.Node)
@@ -336,7 +336,7 @@ func (n *Node) onLeft(p *Peer, m *wire.Message) {
 	if !n.hasAll(left.told) {
 		return
 	}
-	n.leftovers.remove(h.id)
+	n.leftovers.Remove(h.id)
 	if n.mayVoteFor(left.name, h.id) {
 		left.votes++
 	}
@@ -359,28 +359,28 @@ type verdict struct {
 // orphanKnown goes on with the claims for a lock of whose job it is known now whether
 // it lives; of very many some a little later.
 func (n *Node) orphanKnown(name []byte, id store.ID, lives bool) {
-	n.verdicts.put(string(name), verdict{id: id, lives: lives, at: n.monotonic(), left: math.MaxInt})
+	n.verdicts.Put(string(name), verdict{id: id, lives: lives, at: n.monotonic(), left: math.MaxInt})
 	n.applyVerdicts()
 }
 
 // applyVerdicts goes on with it, the newest lock first.
 func (n *Node) applyVerdicts() {
 	from := len(n.effects)
-	for budget := claimSlice; n.verdicts.len() > 0; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
+	for budget := claimSlice; n.verdicts.Len() > 0; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
 		if budget <= 0 {
 			n.hurryTick()
 			return
 		}
-		name, v := n.verdicts.at(n.verdicts.len() - 1)
+		name, v := n.verdicts.At(n.verdicts.Len() - 1)
 		l := n.byName[name]
 		if l == nil || v.left == 0 {
-			n.verdicts.remove(name)
+			n.verdicts.Remove(name)
 			continue
 		}
-		v.left = min(v.left, l.len) - 1
-		c := l.head
-		l.remove(c, ofName) // to the end
-		l.add(c, ofName)
+		v.left = min(v.left, l.Len) - 1
+		c := l.Head
+		l.Remove(c, ofName) // to the end
+		l.Add(c, ofName)
 		n.applyVerdict(c, v)
 	}
 }
@@ -388,10 +388,10 @@ func (n *Node) applyVerdicts() {
 // refuted ends a claim that is about to ask again, where it hasn't met yet that the job lives
 // which has its lock.
 func (n *Node) refuted(c *Acquisition) bool {
-	if c.retries == 0 || n.verdicts.len() == 0 {
+	if c.retries == 0 || n.verdicts.Len() == 0 {
 		return false
 	}
-	if v := n.verdicts.get(string(c.name)); v != nil && v.lives {
+	if v := n.verdicts.Get(string(c.name)); v != nil && v.lives {
 		n.applyVerdict(c, v)
 	}
 	return c.then == nil
@@ -414,20 +414,20 @@ func (n *Node) applyVerdict(c *Acquisition, v *verdict) {
 // tickOrphanChecks forgets questions that somebody hasn't answered, disputes that are
 // over, and losses of jobs that are gone.
 func (n *Node) tickOrphanChecks(now int64) {
-	any := n.orphanChecks.len()+n.leftovers.len()+n.lost.len()+n.delegated.len()+n.sync.disputed.len()+n.sync.contests.len() > 0
+	any := n.orphanChecks.Len()+n.leftovers.Len()+n.lost.Len()+n.delegated.Len()+n.sync.disputed.Len()+n.sync.contests.Len() > 0
 	if any && now >= n.nextLook {
 		n.nextLook = now + orphanCheckMS
-		n.orphanChecks.begin()
-		n.delegated.turn()
-		n.leftovers.begin()
-		n.lost.begin()
-		n.sync.disputed.begin()
-		n.sync.contests.begin()
+		n.orphanChecks.Begin()
+		n.delegated.Turn()
+		n.leftovers.Begin()
+		n.lost.Begin()
+		n.sync.disputed.Begin()
+		n.sync.contests.Begin()
 	}
-	more := n.orphanChecks.pass(orphanChecksMost, func(_ string, s *orphanCheck) bool { return now-s.asked < orphanCheckMS })
-	more = n.leftovers.pass(orphanChecksMost, func(_ store.ID, left *leftover) bool { return now-left.asked < orphanCheckMS }) || more
-	more = n.lost.pass(orphanChecksMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) || more
-	more = n.sync.contests.pass(disputeMost, func(name string, _ *contest) bool {
+	more := n.orphanChecks.Pass(orphanChecksMost, func(_ string, s *orphanCheck) bool { return now-s.asked < orphanCheckMS })
+	more = n.leftovers.Pass(orphanChecksMost, func(_ store.ID, left *leftover) bool { return now-left.asked < orphanCheckMS }) || more
+	more = n.lost.Pass(orphanChecksMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) || more
+	more = n.sync.contests.Pass(disputeMost, func(name string, _ *contest) bool {
 		n.settleContest([]byte(name))
 		return true
 	}) || more

@@ -857,9 +857,9 @@ type asked struct {
 func (n *Node) tickOutcomes() {
 	if n.now >= n.deps.sweep {
 		n.deps.sweep = n.now + outcomeMS
-		n.deps.asked.begin()
+		n.deps.asked.Begin()
 	}
-	more := n.deps.asked.pass(followMost, func(id store.ID, _ *asked) bool {
+	more := n.deps.asked.Pass(followMost, func(id store.ID, _ *asked) bool {
 		return n.store.Dependents(&id) != nil || n.lacks(n.store.Lookup(&id))
 	})
 	if more {
@@ -869,7 +869,7 @@ func (n *Node) tickOutcomes() {
 
 // askOutcome asks all nodes what became of a job.
 func (n *Node) askOutcome(id *store.ID) {
-	a := n.deps.asked.make(*id, asked{})
+	a := n.deps.asked.Make(*id, asked{})
 	if n.now < a.next {
 		return
 	}
@@ -897,7 +897,7 @@ func (n *Node) onAskOutcome(p *Peer, m *wire.Message) {
 		reply.Count = wire.OutcomeEnded
 	case n.tombstones.cancelled(&id):
 		reply.Count, reply.Flags = wire.OutcomeEnded, wire.Cancelled|wire.HeldBack
-	case n.away(&id), n.delegated.has(id):
+	case n.away(&id), n.delegated.Has(id):
 		reply.Count = wire.OutcomeOpen // as far as is known here
 	}
 	if n.comesAfter(&id) {
@@ -909,7 +909,7 @@ func (n *Node) onAskOutcome(p *Peer, m *wire.Message) {
 // onOutcome takes an answer. A job that no node knows ended undone, unseen.
 func (n *Node) onOutcome(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
-	a := n.deps.asked.get(id)
+	a := n.deps.asked.Get(id)
 	if a == nil {
 		return
 	}
@@ -929,7 +929,7 @@ func (n *Node) onOutcome(p *Peer, m *wire.Message) {
 			return
 		}
 	}
-	n.deps.asked.remove(id)
+	n.deps.asked.Remove(id)
 	n.followUnknown(e)
 }
 
@@ -1005,7 +1005,7 @@ const comesAfterMost = 1000
 func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
 	switch {
 	case !n.lacks(j):
-		n.deps.asked.remove(j.ID)
+		n.deps.asked.Remove(j.ID)
 		return
 	case m.Flags&wire.Before != 0:
 		a.unknown = a.unknown[:0]
@@ -1013,7 +1013,7 @@ func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
 	case !n.allUnknown(a, p, m):
 		return
 	}
-	n.deps.asked.remove(j.ID)
+	n.deps.asked.Remove(j.ID)
 	n.allEnded(j)
 }
 

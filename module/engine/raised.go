@@ -33,17 +33,17 @@ type before struct {
 
 // unraised forgets that, as the holder counts on the token that the vote has, or the vote ends.
 func (n *Node) unraised(name []byte) {
-	if n.raised.len() > 0 {
-		n.raised.remove(string(name))
+	if n.raised.Len() > 0 {
+		n.raised.Remove(string(name))
 	}
 }
 
 // raisedOf is what a vote goes back to; nil: it wasn't raised.
 func (n *Node) raisedOf(l *store.Lock) *raised {
-	if n.raised.len() == 0 {
+	if n.raised.Len() == 0 {
 		return nil
 	}
-	if r := n.raised.get(string(l.Name())); r != nil && r.token == l.Token {
+	if r := n.raised.Get(string(l.Name())); r != nil && r.token == l.Token {
 		return r
 	}
 	return nil
@@ -52,21 +52,21 @@ func (n *Node) raisedOf(l *store.Lock) *raised {
 // raise gives a bare lock's vote the greater token of a new claim for its holder.
 func (n *Node) raise(l *store.Lock, token uint64) {
 	for range 2 { // so that it gets shorter
-		if n.raised.len() == 0 {
+		if n.raised.Len() == 0 {
 			break
 		}
-		name, r := n.raised.next()
-		if old := n.liveLock([]byte(name)); old == nil || old.Token != r.token || n.raised.len() >= raisedMost {
-			n.raised.remove(name)
+		name, r := n.raised.Next()
+		if old := n.liveLock([]byte(name)); old == nil || old.Token != r.token || n.raised.Len() >= raisedMost {
+			n.raised.Remove(name)
 		}
 	}
 	had := beforeOf(l)
 	if n.raisedOf(l) == nil {
-		n.raised.put(string(l.Name()), raised{})
+		n.raised.Put(string(l.Name()), raised{})
 	} else {
 		had.flags &^= lockRenewed // he has that by what was before, if by anything
 	}
-	r := n.raised.get(string(l.Name()))
+	r := n.raised.Get(string(l.Name()))
 	r.add(had)
 	r.token, l.Token = token, token
 }
@@ -104,7 +104,7 @@ func (n *Node) learnRaised(l *store.Lock, e *wire.Lock, until int64) {
 		had, later = before{e.Token, e.Lease, until, lockUnconfirmed}, l.Token
 	}
 	n.raise(l, later)
-	r := n.raised.get(string(l.Name()))
+	r := n.raised.Get(string(l.Name()))
 	r.before = append(r.before[:0], had)
 }
 
@@ -146,7 +146,7 @@ func (n *Node) fallBack(l *store.Lock) bool {
 	}
 	had := r.before[last]
 	if r.token, r.before = had.token, r.before[:last]; last == 0 {
-		n.raised.remove(string(l.Name()))
+		n.raised.Remove(string(l.Name()))
 	}
 	for _, older := range r.before[:last] {
 		had.lengthen(older.lease, older.until) // the vote that he counts on may be one of these
@@ -179,7 +179,7 @@ func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
 
 // keptForNothing is for a vote that was raised, and whose holder has none of the tokens before.
 func (n *Node) keptForNothing(l *store.Lock) {
-	n.raised.remove(string(l.Name()))
+	n.raised.Remove(string(l.Name()))
 	n.setFlags(l, l.Flags&^lockRenewed)
 }
 

@@ -98,7 +98,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	if len(r.open) == 0 && !wait {
 		return 1, false, nil
 	}
-	n.deps.releases.put(*id, r)
+	n.deps.releases.Put(*id, r)
 	n.deps.tell = min(n.deps.tell, r.next)
 	n.wake = min(n.wake, r.next)
 	return 1, wait, nil
@@ -118,7 +118,7 @@ func (n *Node) DropRelease(id *store.ID) {
 	}
 }
 
-func (n *Node) releaseOf(id *store.ID) *releasing { return n.deps.releases.get(*id) }
+func (n *Node) releaseOf(id *store.ID) *releasing { return n.deps.releases.Get(*id) }
 
 // release releases a copy. With last, count is how many jobs it comes after.
 func (n *Node) release(j *store.Job, last bool, count uint32, when timing) {
@@ -248,7 +248,7 @@ func (n *Node) allUnblocked(id *store.ID) {
 	if r := n.releaseOf(id); r != nil && !n.expects(r) {
 		n.answerRelease(r)
 		if len(r.open) == 0 {
-			n.deps.releases.remove(*id)
+			n.deps.releases.Remove(*id)
 		}
 	}
 }
@@ -367,7 +367,7 @@ func (n *Node) onReleased(p *Peer, m *wire.Message) {
 		n.answerRelease(r)
 	}
 	if len(r.open) == 0 && r.client == nil {
-		n.deps.releases.remove(id)
+		n.deps.releases.Remove(id)
 	}
 }
 
@@ -393,16 +393,16 @@ func (n *Node) tickReleases() {
 	for _, p := range n.mesh.All() {
 		n.tellReleases(p, &budget)
 	}
-	if n.deps.releases.left == 0 && n.now >= n.deps.tell {
+	if n.deps.releases.Left() == 0 && n.now >= n.deps.tell {
 		n.deps.tell = math.MaxInt64
-		n.deps.releases.begin()
+		n.deps.releases.Begin()
 	}
-	for n.deps.releases.left > 0 && budget > 0 {
+	for n.deps.releases.Left() > 0 && budget > 0 {
 		from := len(n.effects)
-		n.deps.releases.pass(1, func(_ store.ID, r *releasing) bool { return n.tickRelease(r) })
+		n.deps.releases.Pass(1, func(_ store.ID, r *releasing) bool { return n.tickRelease(r) })
 		budget -= n.releaseCost(from)
 	}
-	if n.deps.releases.left > 0 {
+	if n.deps.releases.Left() > 0 {
 		n.hurryTick()
 	}
 	n.wake = min(n.wake, n.deps.tell)
@@ -437,7 +437,7 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 // resumeReleases tells a node that is back of what it may have missed; of very much some
 // follows a little later.
 func (n *Node) resumeReleases(p *Peer) {
-	p.untold = n.deps.releases.len()
+	p.untold = n.deps.releases.Len()
 	budget := tickBudget
 	n.tellReleases(p, &budget)
 }
@@ -445,10 +445,10 @@ func (n *Node) resumeReleases(p *Peer) {
 // tellReleases goes on with that. Where the last release took the place of one that is over
 // the node is told of it twice.
 func (n *Node) tellReleases(p *Peer, budget *int) {
-	p.untold = min(p.untold, n.deps.releases.len())
+	p.untold = min(p.untold, n.deps.releases.Len())
 	for ; p.untold > 0 && *budget > 0; p.untold-- {
 		from := len(n.effects)
-		if r := &n.deps.releases.all[p.untold-1].v; slices.Contains(r.open, p.Node) || !n.mesh.ReachesAll(r.open) {
+		if _, r := n.deps.releases.At(p.untold - 1); slices.Contains(r.open, p.Node) || !n.mesh.ReachesAll(r.open) {
 			n.send(p, &r.msg)
 		}
 		*budget -= n.releaseCost(from)

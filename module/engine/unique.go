@@ -135,7 +135,7 @@ func (n *Node) lapsed(l *store.Lock) {
 func (n *Node) hasNoMore(j *store.Job, space store.Space) {
 	j.Unique().Clear(hasFlag(space))
 	if space == store.LockWait {
-		n.begins.over.remove(j.ID) // nodes that were apart are still to hear of the lease
+		n.begins.over.Remove(j.ID) // nodes that were apart are still to hear of the lease
 	}
 	if !n.passive && !n.loading {
 		n.log(LogState, j)
@@ -1096,9 +1096,9 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 	asks := space == store.LockWait && lease > 0 && !n.alone()
 	switch {
 	case asks:
-		n.begins.over.put(j.ID, n.monotonic()+lease)
+		n.begins.over.Put(j.ID, n.monotonic()+lease)
 	case space == store.LockWait && seen && !n.alone():
-		n.begins.over.put(j.ID, noEnd)
+		n.begins.over.Put(j.ID, noEnd)
 	}
 	switch _, holder := n.takeLock(name, &j.ID, lease); {
 	case holder == nil:

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -272,7 +273,7 @@ func (n *Node) claimedAgain(j *store.Job, o *Result, nack bool) bool {
 		n.later(j, left)
 	case !nack && j.Retry > 0 && j.Queue.Pause&PauseIn != 0:
 		n.later(j, retryTime(n, j)-n.now) // as any job that falls due while its queue is paused
-		n.shut.put(j.ID, struct{}{})
+		n.shut.Put(j.ID, struct{}{})
 	case nack || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0 || j.Retry == 0:
 		n.tell(j, n.queued(j, 0))
 		return true
@@ -443,7 +444,7 @@ func (n *Node) awaitsAnswer(queue string) bool {
 // however many they are; where this call has passed over enough the next tick goes on.
 func (n *Node) beyond(q *store.Queue, apart bool) *store.Job {
 	name := string(q.NameBytes())
-	at, _ := n.uniqueMesh.past.get(name)
+	at, _ := n.uniqueMesh.past.Get(name)
 	j := q.Head
 	if last := n.store.Lookup(&at.job); last != nil && last.Queue == q && last.Place == store.InWaiting && at.apart == apart {
 		j = last.Next
@@ -529,7 +530,7 @@ func (o *Result) isBusy(id *store.ID, u store.Unique) bool {
 // hasRun notes that a job has the lock of its run.
 func (n *Node) hasRun(j *store.Job, u store.Unique, name string, token uint64) {
 	delete(n.uniqueMesh.backoffs, name)
-	n.lost.remove(j.ID)
+	n.lost.Remove(j.ID)
 	u.SetRun(token)
 }
 
@@ -634,7 +635,7 @@ func (n *Node) endOwnRuns(j *store.Job) {
 // claiming says whether a lock is being claimed for a job.
 func (n *Node) claiming(name string, id *store.ID) bool {
 	if l := n.byJob[*id]; l != nil {
-		for c := l.head; c != nil; c = c.ofJob.next {
+		for c := l.Head; c != nil; c = c.ofJob.Next {
 			if string(c.name) == name {
 				return true
 			}
@@ -900,7 +901,7 @@ func (n *Node) delegate(j *store.Job) {
 		}
 	}
 	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
-	n.delegated.add(j.ID)
+	n.delegated.Add(j.ID)
 }
 
 // endFresh frees a job's locks, but for votes that its holder has had extended since: at
@@ -1021,7 +1022,7 @@ func (p *pastRuns) over(vote *wire.Lock, now int64) bool {
 
 // givenBack remembers such runs.
 type givenBack struct {
-	generations[store.ID, pastRuns]
+	table.Generations[store.ID, pastRuns]
 	turned int64
 }
 
@@ -1031,11 +1032,11 @@ const (
 )
 
 func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
-	if now-g.turned >= givenBackMS || len(g.young) >= givenBackMost {
-		g.turn()
+	if now-g.turned >= givenBackMS || g.Young() >= givenBackMost {
+		g.Turn()
 		g.turned = now
 	}
-	g.put(id, past)
+	g.Put(id, past)
 }
 
 // endPastRun follows a denial that names a vote for a run of the very job that was asked for. Where that run
@@ -1047,7 +1048,7 @@ func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
 	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
 		return
 	}
-	past, yes := n.uniqueMesh.back.get(id)
+	past, yes := n.uniqueMesh.back.Get(id)
 	flags := uint8(0)
 	switch {
 	case yes && past.ended == k.Token:

@@ -343,11 +343,11 @@ func (n *Node) forgetVoter(p *Peer) {
 // setRound notes which attempt of a claim is under way; 0: none.
 func (n *Node) setRound(c *Acquisition, round uint64) {
 	if c.round != 0 {
-		n.open.remove(c, inOpen)
+		n.open.Remove(c, inOpen)
 		n.asked.remove(string(c.name), c, asking)
 	}
 	if c.round = round; round != 0 {
-		n.open.add(c, inOpen)
+		n.open.Add(c, inOpen)
 		n.asked.add(string(c.name), c, asking)
 	}
 }
@@ -356,7 +356,7 @@ func (n *Node) setRound(c *Acquisition, round uint64) {
 // can decide them: who is connected, or what this node may vote for. Each is looked at
 // after its beginning; one that is tallied before, for another reason, is tallied right.
 func (n *Node) countAnew() {
-	n.uncounted = n.open.len
+	n.uncounted = n.open.Len
 	n.countSome()
 }
 
@@ -367,7 +367,7 @@ func (n *Node) countSome() {
 	}
 	from := len(n.effects)
 	for budget := claimSlice; ; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
-		if n.uncounted = min(n.uncounted, n.open.len); n.uncounted == 0 {
+		if n.uncounted = min(n.uncounted, n.open.Len); n.uncounted == 0 {
 			return
 		}
 		if budget <= 0 {
@@ -375,9 +375,9 @@ func (n *Node) countSome() {
 			return
 		}
 		n.uncounted--
-		c := n.open.head
-		n.open.remove(c, inOpen) // to the end
-		n.open.add(c, inOpen)
+		c := n.open.Head
+		n.open.Remove(c, inOpen) // to the end
+		n.open.Add(c, inOpen)
 		if n.current(c) {
 			n.answerSelf(c)
 			n.tally(c)

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 )
 
 // Waiter is a client blocked in GETJOB. Client is the caller's.
@@ -14,7 +15,7 @@ type Waiter struct {
 	active bool
 	left   int    // places that it has left, where they are many
 	number uint64 // of waiters since the start
-	link   link[Waiter]
+	link   table.Link[Waiter]
 	noHang noHang
 }
 
@@ -25,10 +26,10 @@ type noHang struct {
 	yes  bool
 	at   int // its place
 	over int // places, up to that one, for which nothing is asked
-	link link[Waiter]
+	link table.Link[Waiter]
 }
 
-func amongNoHang(w *Waiter) *link[Waiter] { return &w.noHang.link }
+func amongNoHang(w *Waiter) *table.Link[Waiter] { return &w.noHang.link }
 
 const (
 	waitSlice   = 40   // clients released at once: the server writes to each one's socket
@@ -39,14 +40,14 @@ const (
 
 // waiters are those who wait, in the order in which they came.
 type waiters struct {
-	chain[Waiter]
+	table.Chain[Waiter]
 	number  uint64
 	ends    []waitsEnd  // first things first
 	told    []*waitList // what was asked for them is answered, and somebody waits only for that
 	leaving []*Waiter   // are in lines still, and wait no more
 }
 
-func amongAll(w *Waiter) *link[Waiter] { return &w.link }
+func amongAll(w *Waiter) *table.Link[Waiter] { return &w.link }
 
 // waitsEnd releases those who came up to a number.
 type waitsEnd struct {
@@ -58,25 +59,25 @@ type waitsEnd struct {
 type place struct {
 	list   *waitList
 	waiter *Waiter
-	link   link[place]
+	link   table.Link[place]
 }
 
-func inList(p *place) *link[place] { return &p.link }
+func inList(p *place) *table.Link[place] { return &p.link }
 
 // waitList is the line of clients waiting for one queue, first come first
 // served. It goes by the queue's name: a client can wait for what doesn't
 // exist yet.
 type waitList struct {
 	name string
-	chain[place]
+	table.Chain[place]
 	at          int    // in Node.lines
 	number      uint64 // of lines since the start
 	due         int64  // when other nodes are to be asked again
 	pos         int    // in Node.asking
 	since       int64
 	lastArrival int64
-	noHang      chain[Waiter] // those who wait only for answers, and for this queue's first
-	told        bool          // it is in waiters.told
+	noHang      table.Chain[Waiter] // those who wait only for answers, and for this queue's first
+	told        bool                // it is in waiters.told
 }
 
 // Wait puts a client in line for the named queues. Names given twice count once.
@@ -95,11 +96,11 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 			heap.Push(&n.asking, list)
 		}
 		// Only this call can have put w at the end of the line.
-		if list.tail != nil && list.tail.waiter == w {
+		if list.Tail != nil && list.Tail.waiter == w {
 			continue
 		}
 		w.places = append(w.places, place{list: list, waiter: w})
-		list.add(&w.places[len(w.places)-1], inList)
+		list.Add(&w.places[len(w.places)-1], inList)
 		list.lastArrival = n.now
 		n.countWaiters(list)
 		n.need(list)
@@ -108,7 +109,7 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 	o := &n.waiters
 	o.number++
 	w.number = o.number
-	o.add(w, amongAll)
+	o.Add(w, amongAll)
 	return w, nil
 }
 
@@ -126,13 +127,13 @@ func (n *Node) WaitForAnswers(names [][]byte, client any) (*Waiter, error) {
 // stay has a hasty waiter wait at its place.
 func (n *Node) stay(w *Waiter) {
 	list := w.places[w.noHang.at].list
-	list.noHang.add(w, amongNoHang)
+	list.noHang.Add(w, amongNoHang)
 	n.answered(list)
 }
 
 // answered sees to the hasty waiters of a line, where nothing is asked for it any more.
 func (n *Node) answered(list *waitList) {
-	if list != nil && list.noHang.len > 0 && !list.told && n.uniqueMesh.asked[list.name].jobs == 0 {
+	if list != nil && list.noHang.Len > 0 && !list.told && n.uniqueMesh.asked[list.name].jobs == 0 {
 		list.told = true
 		n.waiters.told = append(n.waiters.told, list)
 	}
@@ -144,7 +145,7 @@ func (n *Node) sendAway() {
 	o := &n.waiters
 	for clients, places := waitSlice, placeSlice; len(o.told) > 0; {
 		list := o.told[0]
-		w := list.noHang.head
+		w := list.noHang.Head
 		switch {
 		case w == nil || n.uniqueMesh.asked[list.name].jobs > 0:
 			list.told = false
@@ -163,7 +164,7 @@ func (n *Node) sendAway() {
 			n.effects = append(n.effects, Effect{Kind: Release, Waiter: w})
 			continue
 		}
-		list.noHang.remove(w, amongNoHang)
+		list.noHang.Remove(w, amongNoHang)
 		h.at = (h.at + 1) % len(w.places)
 		if n.uniqueMesh.asked[w.places[h.at].list.name].jobs > 0 {
 			h.over = 0
@@ -174,7 +175,7 @@ func (n *Node) sendAway() {
 
 func (n *Node) countWaiters(list *waitList) {
 	if q := n.store.Queue([]byte(list.name)); q != nil {
-		q.Waiters = uint32(list.len)
+		q.Waiters = uint32(list.Len)
 	}
 }
 
@@ -188,9 +189,9 @@ func (n *Node) Cancel(w *Waiter) {
 	w.active = false
 	n.blocked--
 	o := &n.waiters
-	o.remove(w, amongAll)
+	o.Remove(w, amongAll)
 	if w.noHang.yes {
-		w.places[w.noHang.at].list.noHang.remove(w, amongNoHang)
+		w.places[w.noHang.at].list.noHang.Remove(w, amongNoHang)
 	}
 	if len(w.places) > manyPlaces {
 		o.leaving = append(o.leaving, w)
@@ -209,9 +210,9 @@ func (n *Node) leave(p *place) {
 		return
 	}
 	p.list = nil
-	list.remove(p, inList)
+	list.Remove(p, inList)
 	n.countWaiters(list)
-	if list.len == 0 {
+	if list.Len == 0 {
 		delete(n.waits, list.name)
 		n.keepFor(list.name, keepMS)
 		last := len(n.lines) - 1
@@ -227,7 +228,7 @@ func (n *Node) leave(p *place) {
 func (n *Node) tickWaits() {
 	o := &n.waiters
 	for budget := waitSlice; len(o.ends) > 0; budget-- {
-		w := o.head
+		w := o.Head
 		if w == nil || w.number > o.ends[0].upTo {
 			o.ends = o.ends[1:]
 			continue
@@ -286,7 +287,7 @@ func (n *Node) tickReturned() {
 // firstOf is who has waited longest for a queue; nil: nobody waits.
 func (n *Node) firstOf(q *store.Queue) *Waiter {
 	for n.waitersOf(q) > 0 {
-		p := n.waits[string(q.NameBytes())].head
+		p := n.waits[string(q.NameBytes())].Head
 		if p.waiter.active {
 			return p.waiter
 		}
@@ -318,7 +319,7 @@ func (n *Node) Hear(receive func()) {
 
 // serve hands waiting jobs to waiting clients; to very many of them bit by bit.
 func (n *Node) serve(q *store.Queue) {
-	if n.choosing || n.waitersOf(q) > 0 || n.demands.len() > 0 {
+	if n.choosing || n.waitersOf(q) > 0 || n.demands.Len() > 0 {
 		budget := busySteps
 		n.serveWaiting(q, &budget)
 	}
@@ -326,7 +327,7 @@ func (n *Node) serve(q *store.Queue) {
 
 // serveWithin is serve where jobs that make way take of a budget.
 func (n *Node) serveWithin(q *store.Queue, budget *int) {
-	if n.choosing || n.waitersOf(q) > 0 || n.demands.len() > 0 {
+	if n.choosing || n.waitersOf(q) > 0 || n.demands.Len() > 0 {
 		n.serveWaiting(q, budget)
 	}
 }
@@ -355,7 +356,7 @@ func (n *Node) serveWaiting(q *store.Queue, budget *int) {
 			n.hand(w, j)
 		}
 	}
-	if n.demands.len() > 0 && q.Head != nil && !n.passive && !n.loading {
+	if n.demands.Len() > 0 && q.Head != nil && !n.passive && !n.loading {
 		n.serveDemandLater(q)
 	}
 }
@@ -381,7 +382,7 @@ func (n *Node) endAdds() {
 	n.ending = true
 	n.unlocks = [unlockKinds]unlockList{}
 	clear(n.unlocksByRound)
-	n.begins, n.verdicts = beginnings{}, roster[string, verdict]{}
+	n.begins, n.verdicts = beginnings{}, table.Roster[string, verdict]{}
 	n.tickEnding(waitSlice)
 }
 
@@ -418,7 +419,7 @@ func (n *Node) tickEnding(budget int) {
 // anybody has.
 func (n *Node) Waiting(name []byte) (clients int, since, last int64) {
 	if list := n.waits[string(name)]; list != nil {
-		return list.len, list.since, list.lastArrival
+		return list.Len, list.since, list.lastArrival
 	}
 	return 0, 0, 0
 }

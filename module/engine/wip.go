@@ -138,7 +138,7 @@ func (n *Node) late(j *store.Job) bool {
 // next ticks, within their budget.
 func (n *Node) takeBack(q *store.Queue) {
 	if q.Overdue > 0 && q.Pause&PauseIn == 0 {
-		n.unpaused.put(string(q.NameBytes()), struct{}{})
+		n.unpaused.Put(string(q.NameBytes()), struct{}{})
 		n.takeSomeBack()
 	}
 }
@@ -148,11 +148,11 @@ func (n *Node) takeBack(q *store.Queue) {
 // those that were met here before stand in the way of the others only until Tick has come
 // to them: no more are begun with than it gets done.
 func (n *Node) takeSomeBack() {
-	for budget := tickBudget; budget > 0 && n.unpaused.len() > 0; budget-- {
-		name, _ := n.unpaused.next()
+	for budget := tickBudget; budget > 0 && n.unpaused.Len() > 0; budget-- {
+		name, _ := n.unpaused.Next()
 		q := n.store.Queue([]byte(name))
 		if q == nil || q.Pause&PauseIn != 0 {
-			n.unpaused.remove(name)
+			n.unpaused.Remove(name)
 			continue
 		}
 		j := q.Working.Head
@@ -162,10 +162,10 @@ func (n *Node) takeSomeBack() {
 			}
 		}
 		if j == nil || q.Overdue == 0 {
-			n.unpaused.remove(name)
+			n.unpaused.Remove(name)
 		}
 	}
-	if n.unpaused.len() > 0 {
+	if n.unpaused.Len() > 0 {
 		n.hurryTick()
 	}
 }
@@ -174,7 +174,7 @@ func (n *Node) takeSomeBack() {
 func (n *Node) shutOut(j *store.Job) {
 	n.setQTime(j, retryTime(n, j))
 	n.arm(j)
-	n.shut.put(j.ID, struct{}{})
+	n.shut.Put(j.ID, struct{}{})
 }
 
 // keepOut is shutOut for a job whose time has come. If other nodes have left its first queueing to this one, they
@@ -190,8 +190,8 @@ func (n *Node) keepOut(j *store.Job) {
 
 // letIn begins to look which jobs that were shut out may be queued now: the next ticks go on with it.
 func (n *Node) letIn() {
-	if n.shut.len() > 0 {
-		n.shut.begin()
+	if n.shut.Len() > 0 {
+		n.shut.Begin()
 		n.letSomeIn()
 	}
 }
@@ -201,11 +201,11 @@ const shutSweepMS = 60_000
 
 // letSomeIn goes on with it, within its budget.
 func (n *Node) letSomeIn() {
-	if n.shut.len() > 0 && n.now >= n.shutSweep {
+	if n.shut.Len() > 0 && n.now >= n.shutSweep {
 		n.shutSweep = n.now + shutSweepMS
-		n.shut.begin() // forgets those that are gone
+		n.shut.Begin() // forgets those that are gone
 	}
-	more := n.shut.pass(tickBudget, func(id store.ID, _ *struct{}) bool {
+	more := n.shut.Pass(tickBudget, func(id store.ID, _ *struct{}) bool {
 		j := n.store.Lookup(&id)
 		switch {
 		case j == nil && n.lookAway(&id) != nil:

@@ -1,0 +1,124 @@
+package table
+
+// Roster is a map that can be looked through bit by bit while it changes, in an order of
+// its own, so that a seeded run repeats. It is empty to begin with.
+type Roster[K comparable, T any] struct {
+	by   map[K]*entry[K, T]
+	all  []*entry[K, T]
+	left int // entries from 0 on that the pass has still to meet
+	turn int // the entry that next met last
+}
+
+type entry[K comparable, T any] struct {
+	name K
+	at   int
+	v    T
+}
+
+// Get finds an entry's value; nil where there is none.
+func (r *Roster[K, T]) Get(name K) *T {
+	if e := r.by[name]; e != nil {
+		return &e.v
+	}
+	return nil
+}
+
+// Make finds an entry's value, or makes it of a first one.
+func (r *Roster[K, T]) Make(name K, first T) *T {
+	e := r.by[name]
+	if e == nil {
+		if r.by == nil {
+			r.by = map[K]*entry[K, T]{}
+		}
+		e = &entry[K, T]{name: name, at: len(r.all), v: first}
+		r.by[name] = e
+		r.all = append(r.all, e)
+	}
+	return &e.v
+}
+
+func (r *Roster[K, T]) Remove(name K) {
+	e := r.by[name]
+	if e == nil {
+		return
+	}
+	delete(r.by, name)
+	// The last one takes its place. That was met already, or is yet to be: it may be
+	// met twice, and is never left out.
+	last := len(r.all) - 1
+	r.all[e.at] = r.all[last]
+	r.all[e.at].at = e.at
+	r.all[last] = nil
+	r.all = r.all[:last]
+	r.left = min(r.left, last)
+}
+
+func (r *Roster[K, T]) Len() int { return len(r.all) }
+
+// At is the i-th entry. A walk from the last one to the first meets all that stay there, as a
+// pass does.
+func (r *Roster[K, T]) At(i int) (K, *T) { return r.all[i].name, &r.all[i].v }
+
+// Put sets an entry's value.
+func (r *Roster[K, T]) Put(name K, v T) { *r.Make(name, v) = v }
+
+// Next walks round by one entry; not to be called where there is none.
+func (r *Roster[K, T]) Next() (K, *T) {
+	r.turn = (r.turn + 1) % len(r.all)
+	e := r.all[r.turn]
+	return e.name, &e.v
+}
+
+// Begin begins a pass, which meets all that is there from its beginning to its end.
+func (r *Roster[K, T]) Begin() { r.left = len(r.all) }
+
+// Left is how many entries the pass has still to meet.
+func (r *Roster[K, T]) Left() int { return r.left }
+
+// Pass goes on with it for a number of entries, removing those that aren't to be kept.
+// True: there is more.
+func (r *Roster[K, T]) Pass(budget int, keep func(name K, v *T) bool) (more bool) {
+	for ; r.left > 0 && budget > 0; budget-- {
+		r.left--
+		if e := r.all[r.left]; !keep(e.name, &e.v) {
+			r.Remove(e.name)
+		}
+	}
+	return r.left > 0
+}
+
+// Generations is a map that forgets: an entry is there until the turn after the next, however
+// many there are. There is nothing to walk through.
+type Generations[K comparable, T any] struct{ young, old map[K]T }
+
+func (g *Generations[K, T]) Put(name K, v T) {
+	if g.young == nil {
+		g.young = map[K]T{}
+	}
+	g.young[name] = v
+}
+
+func (g *Generations[K, T]) Get(name K) (v T, yes bool) {
+	if v, yes = g.young[name]; !yes {
+		v, yes = g.old[name]
+	}
+	return v, yes
+}
+
+// Young counts those that came since the last turn.
+func (g *Generations[K, T]) Young() int { return len(g.young) }
+
+// Len counts those of both turns.
+func (g *Generations[K, T]) Len() int { return len(g.young) + len(g.old) }
+
+func (g *Generations[K, T]) Turn() { g.young, g.old = nil, g.young }
+
+// Recent remembers names alone.
+type Recent[K comparable] struct{ Generations[K, struct{}] }
+
+func (r *Recent[K]) Add(name K) { r.Put(name, struct{}{}) }
+
+func (r *Recent[K]) Has(name K) bool {
+	_, yes := r.Get(name)
+	return yes
+}
