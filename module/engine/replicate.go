@@ -398,7 +398,11 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 	if m.Flags&wire.NotQueued == 0 && taker(j) == p.Node {
 		return // it was handed the job since: its answer to that, which follows, counts
 	}
-	if !j.DropHolder(uint64(p.Node)) {
+	if m.Flags&wire.NotQueued != 0 && m.Flags&wire.Had != 0 && m.Count != wire.Deleted && j.HeldBy(uint64(p.Node)) {
+		// It hasn't looked whether it has the copy that it was thought to have: its writes were paused when it became a replica, or the
+		// copy lies in another database. Whoever has that copy, or is promoted with it, is to hear of the job's end.
+		j.Unconfirm(uint64(p.Node))
+	} else if !j.DropHolder(uint64(p.Node)) {
 		return
 	}
 	if m.Flags&wire.NotQueued != 0 {
@@ -569,7 +573,7 @@ func (n *Node) refuse(p *Peer, m *wire.Message, reason uint32) {
 	case m.Flags&wire.NoReply == 0:
 		reply := wire.Message{Kind: wire.Refused, ID: m.ID, Count: reason}
 		if m.Kind == wire.YourJob {
-			reply.Flags = wire.NotQueued
+			reply.Flags = wire.NotQueued | m.Flags&wire.Had
 		}
 		n.send(p, &reply)
 	}

@@ -146,7 +146,7 @@ const (
 	GotKey    = NoReply   // PutOff: of a unique job, which doesn't wait for its key, or no more
 	KeptOut   = Known     // PutOff: the sender was to queue it for the first time, and its queue is paused: whoever left it to the sender may queue it
 	StillHeld = Known     // Release: the job waits for others still, where it was released
-	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows
+	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows; Refused: to such a YourJob
 	Spare     = QueueIt   // NeedJobs: with no count, jobs of the queue lie here for which nobody waits
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
 )
