@@ -324,7 +324,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		return
 	}
 	j = n.onQueuedElsewhere(n.meet(p, j))
-	given := flags&(wire.Kept|wire.InHands) == wire.Kept|wire.InHands
+	given, missed := flags&(wire.Kept|wire.InHands) == wire.Kept|wire.InHands, false
 	switch {
 	case flags&(wire.Kept|wire.InHands) == wire.InHands && n.isNewInHands(j):
 		return // the objection to a WillQueue comes late: a client has it here, too, and the sender has heard, or will, that it came back here
@@ -334,7 +334,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		return
 	case given && wire.Ahead(flags, j.Nacks) < 0:
 		// The job was given back here since: whoever has it here has it by that.
-		if given = false; n.inHands(j) {
+		if given, missed = false, true; n.inHands(j) {
 			return
 		}
 	}
@@ -369,7 +369,10 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 			// We keep it queued, and they must know. A client there may have got it since they had it queued:
 			// then they say so.
 			m := n.queued(j, 0)
-			if flags&wire.InHands == 0 {
+			switch {
+			case missed: // it takes its client for the one that has the job still, and would say so again
+				m.Flags |= wire.CountNack
+			case flags&wire.InHands == 0:
 				m.Flags = wire.Kept
 			}
 			n.send(p, m)
