@@ -192,7 +192,7 @@ func (m *module) flushed(c *rm.Ctx, db int) {
 
 // tellFlushed says what a flush doesn't do, before it.
 func (m *module) tellFlushed() {
-	if n := m.node.Jobs(); n > 0 && !m.node.Alone() && !m.node.Passive() && !m.node.Loading() {
+	if n := m.node.Jobs(); n > 0 && !m.node.Mesh().Alone() && !m.node.Passive() && !m.node.Loading() {
 		m.server.Log(rm.Notice, "%d jobs are flushed at this node alone: other nodes that hold copies of some go on with them, and don't hand them to this node", n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
@@ -58,7 +59,7 @@ func (m *module) addJob(c *rm.Ctx) {
 		m.settle(c)
 		return
 	}
-	a.CanWait = (a.Replicate > 1 || m.node.External() || a.Unique.Strategy != 0 && !m.node.Alone()) && c.CanBlock()
+	a.CanWait = (a.Replicate > 1 || m.node.External() || a.Unique.Strategy != 0 && !m.node.Mesh().Alone()) && c.CanBlock()
 	if a.Default && !a.CanWait {
 		a.Async = true // nobody has said that he wants to wait
 	}
@@ -116,7 +117,7 @@ func (m *module) getJob(c *rm.Ctx) {
 		}
 		m.queues = append(m.queues, q)
 	}
-	m.jobs = m.node.Fetch(m.queues, g.count, !m.node.Alone() && c.CanBlock(), m.jobs[:0])
+	m.jobs = m.node.Fetch(m.queues, g.count, !m.node.Mesh().Alone() && c.CanBlock(), m.jobs[:0])
 	if len(m.jobs) > 0 {
 		c.Array(len(m.jobs))
 		if g.worker != nil {
@@ -129,7 +130,7 @@ func (m *module) getJob(c *rm.Ctx) {
 		return
 	}
 	m.settle(c) // jobs that had to make way
-	if !m.node.Alone() && (g.nohang || !c.CanBlock()) {
+	if !m.node.Mesh().Alone() && (g.nohang || !c.CanBlock()) {
 		for i := g.first; i < c.NArgs(); i++ {
 			m.node.Poll(c.Arg(i), g.count)
 		}
@@ -177,7 +178,7 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 	wait, timeout := m.node.Wait, g.timeout
 	if g.nohang {
 		// While answers are awaited for one job after the other, the wait has an end of its own.
-		wait, timeout = m.node.WaitForAnswers, engine.ClaimTimeoutMS
+		wait, timeout = m.node.WaitForAnswers, lock.TimeoutMS
 		if g.timeout > 0 {
 			timeout = min(timeout, g.timeout)
 		}
@@ -229,7 +230,7 @@ func (m *module) putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 	}
 	if token {
 		c.Text("token")
-		c.Int(engine.ShownToken(m.node.Token(j)))
+		c.Int(lock.ShownToken(m.node.Token(j)))
 	}
 }
 
@@ -334,7 +335,7 @@ func (m *module) working(c *rm.Ctx) {
 	}
 	var w *worker
 	var client any
-	if !m.node.Alone() && c.CanBlock() {
+	if !m.node.Mesh().Alone() && c.CanBlock() {
 		w = &worker{}
 		client = w
 	}

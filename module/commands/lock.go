@@ -8,6 +8,7 @@ import (
 
 	"jobmesh/cgo/record"
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
@@ -36,9 +37,9 @@ const (
 )
 
 func (m *module) lockConfig() *rm.Config {
-	return rm.IntConfig("lock-max-lease", engine.DefaultMaxLease, 1, mostLease, false,
-		func() int64 { return m.node.MaxLease() },
-		func(v int64) error { m.node.SetMaxLease(v); return nil })
+	return rm.IntConfig("lock-max-lease", lock.DefaultMaxLease, 1, mostLease, false,
+		func() int64 { return m.node.Locks().MaxLease() },
+		func(v int64) error { m.node.Locks().SetMaxLease(v); return nil })
 }
 
 func (m *module) lockCommands() []rm.Command {
@@ -103,11 +104,11 @@ func parseLock(c args, call lockCall, maxLease int64) (lockCall, error) {
 		return call, errOwner
 	}
 	if call.hasToken {
-		v, ok := between(c.Arg(at), 1, engine.MaxShownToken)
+		v, ok := between(c.Arg(at), 1, lock.MaxShownToken)
 		if !ok {
 			return call, errToken
 		}
-		call.token = engine.BareToken(v)
+		call.token = lock.BareToken(v)
 		at++
 	}
 	if !call.hasTTL {
@@ -141,40 +142,40 @@ type lockClient struct {
 	take        bool
 	name, owner []byte // of a lock that is to be freed where nobody hears of it
 	gone        bool
-	answer      func(*rm.Ctx, *engine.Result)
+	answer      func(*rm.Ctx, *lock.Result)
 }
 
 func (m *module) lockAcquire(c *rm.Ctx) {
-	m.lockCommand(c, lockCall{hasTTL: true}, func(call *lockCall, w *lockClient) (engine.Result, *engine.Acquisition) {
+	m.lockCommand(c, lockCall{hasTTL: true}, func(call *lockCall, w *lockClient) (lock.Result, *lock.Acquisition) {
 		w.take = true
-		return m.node.AcquireLock(w.name, w.owner, call.lease, call.wait, w)
+		return m.node.Locks().Acquire(w.name, w.owner, call.lease, call.wait, w)
 	}, answerAcquire)
 }
 
 func (m *module) lockExtend(c *rm.Ctx) {
-	m.lockCommand(c, lockCall{hasTTL: true, hasToken: true}, func(call *lockCall, w *lockClient) (engine.Result, *engine.Acquisition) {
-		return m.node.ExtendLock(w.name, w.owner, call.token, call.lease, w)
+	m.lockCommand(c, lockCall{hasTTL: true, hasToken: true}, func(call *lockCall, w *lockClient) (lock.Result, *lock.Acquisition) {
+		return m.node.Locks().Extend(w.name, w.owner, call.token, call.lease, w)
 	}, answerOK)
 }
 
 func (m *module) lockRelease(c *rm.Ctx) {
-	m.lockCommand(c, lockCall{hasToken: true}, func(call *lockCall, w *lockClient) (engine.Result, *engine.Acquisition) {
-		return m.node.ReleaseLock(w.name, w.owner, call.token, w)
+	m.lockCommand(c, lockCall{hasToken: true}, func(call *lockCall, w *lockClient) (lock.Result, *lock.Acquisition) {
+		return m.node.Locks().Release(w.name, w.owner, call.token, w)
 	}, answerOK)
 }
 
-func answerAcquire(c *rm.Ctx, o *engine.Result) {
+func answerAcquire(c *rm.Ctx, o *lock.Result) {
 	switch err := o.Err(); {
 	case err != nil:
 		fail(c, err)
-	case o.Kind == engine.Conflict:
+	case o.Kind == lock.Conflict:
 		c.Null()
 	default:
-		c.Int(engine.ShownToken(o.Token))
+		c.Int(lock.ShownToken(o.Token))
 	}
 }
 
-func answerOK(c *rm.Ctx, o *engine.Result) {
+func answerOK(c *rm.Ctx, o *lock.Result) {
 	if err := o.Err(); err != nil {
 		fail(c, err)
 		return
@@ -182,17 +183,17 @@ func answerOK(c *rm.Ctx, o *engine.Result) {
 	c.Simple("OK")
 }
 
-func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lockClient) (engine.Result, *engine.Acquisition), answer func(*rm.Ctx, *engine.Result)) {
+func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lockClient) (lock.Result, *lock.Acquisition), answer func(*rm.Ctx, *lock.Result)) {
 	if !m.enter(c) {
 		return
 	}
-	call, err := parseLock(c, call, m.node.MaxLease())
+	call, err := parseLock(c, call, m.node.Locks().MaxLease())
 	if err != nil {
 		fail(c, err)
 		return
 	}
 	if !c.CanBlock() {
-		if !m.node.Alone() {
+		if !m.node.Mesh().Alone() {
 			fail(c, errLockBlock)
 			return
 		}
@@ -211,10 +212,10 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 			late := claim.Late()
 			answer(c, &late)
 		}
-		m.later(0, func(*rm.Ctx) { m.node.AbandonAcquisition(claim) })
+		m.later(0, func(*rm.Ctx) { m.node.Locks().Abandon(claim) })
 	})
 	if err != nil {
-		m.node.AbandonAcquisition(claim)
+		m.node.Locks().Abandon(claim)
 		c.Error("ERR " + err.Error())
 	}
 	m.settle(c)
@@ -231,12 +232,12 @@ func (m *module) lockDone(e *engine.Effect) {
 }
 
 // unheard frees a lock whose client has gone before it could be told.
-func (w *lockClient) unheard(o *engine.Result) {
+func (w *lockClient) unheard(o *lock.Result) {
 	m := w.m
-	if !w.take || o.Kind != engine.Granted {
+	if !w.take || o.Kind != lock.Granted {
 		return
 	}
-	m.later(0, func(*rm.Ctx) { m.node.UnhearLock(w.name, w.owner, o) })
+	m.later(0, func(*rm.Ctx) { m.node.Locks().Unhear(w.name, w.owner, o) })
 }
 
 var spaceNames = map[store.Space]string{store.LockBare: "bare", store.LockWait: "waiting", store.LockRun: "running"}
@@ -249,14 +250,14 @@ func (m *module) replicateLock(c *rm.Ctx, e *engine.Effect) {
 		copy(c.Replicate(m.effect.setLock, 1).Buffer(len(b)), b)
 		return
 	}
-	name, token := engine.UnlockParts(b)
+	name, token := lock.UnlockParts(b)
 	args := c.Replicate(m.effect.deleteLock, 2)
 	copy(args.Buffer(len(name)), name)
 	args.Text(strconv.FormatUint(token, 10))
 }
 
 func (m *module) setLock(c *rm.Ctx) {
-	m.internal(c, errInternalLck, func() error { return m.node.ApplyLock(c.Arg(1)) })
+	m.internal(c, errInternalLck, func() error { return m.node.Locks().Apply(c.Arg(1)) })
 }
 
 func (m *module) deleteLock(c *rm.Ctx) {
@@ -265,7 +266,7 @@ func (m *module) deleteLock(c *rm.Ctx) {
 		if !ok {
 			return errToken
 		}
-		m.node.ApplyUnlock(c.Arg(1), uint64(token))
+		m.node.Locks().ApplyEnd(c.Arg(1), uint64(token))
 		return nil
 	})
 }
@@ -278,14 +279,14 @@ func (m *module) loadLocks(r *rm.Reader, version int) error {
 	if version >= 3 {
 		m.saved = record.Epoch{Process: r.Uint(), Changes: r.Uint(), Final: r.Uint()}
 	}
-	m.node.ApplyFloor(r.Uint())
-	m.node.ApplyComplete(r.Uint())
+	m.node.Locks().ApplyFloor(r.Uint())
+	m.node.Locks().ApplyMark(r.Uint())
 	for n, end := 0, false; !end; n++ {
 		err := r.Bytes(func(rec []byte) error {
 			if end = len(rec) == 0; end {
 				return nil
 			}
-			return m.node.ApplyLock(rec)
+			return m.node.Locks().Apply(rec)
 		})
 		if err == nil {
 			err = r.Err()
@@ -301,36 +302,36 @@ func (m *module) loadLocks(r *rm.Reader, version int) error {
 // may be lost. One that has met nobody yet has only its own word to keep.
 func (m *module) distrustLocks() {
 	if len(m.node.Mesh().All()) > 0 {
-		m.node.MarkLocksIncomplete()
+		m.node.Locks().MarkIncomplete()
 	}
 }
 
 // locksLoaded ends that where nothing can be missing: each vote was in the data
 // before it was given, or before the process ended, and the data says that it has all.
 func (m *module) locksLoaded(phase rm.LoadPhase) {
-	if phase == rm.LoadFailed || !m.node.Abstains() || m.node.Passive() {
+	if phase == rm.LoadFailed || !m.node.Locks().Abstains() || m.node.Passive() {
 		return
 	}
-	if m.logExact && m.node.CompleteLocks() {
-		m.node.TrustLoadedLocks()
+	if m.logExact && m.node.Locks().IsComplete() {
+		m.node.Locks().TrustLoaded()
 		return
 	}
-	m.node.MarkLocksIncomplete()
+	m.node.Locks().MarkIncomplete()
 }
 
 // relogLocks logs all locks once more.
 func (m *module) relogLocks() {
-	if t := m.node.LockTable(); t.Len > 0 || t.Floor > 0 || t.Complete > 0 {
-		m.node.RelogLocks()
+	if t := m.node.Locks().Table(); t.Len > 0 || t.Floor > 0 || t.Complete > 0 {
+		m.node.Locks().Relog()
 	}
 }
 
 func (m *module) lockInfo(w *rm.InfoWriter) {
 	w.Section("locks")
-	w.Int("locks", int64(m.node.Locks()))
-	w.Int("lock_claims", int64(m.node.Acquisitions()))
-	w.Text("locks_abstaining", yesNo(m.node.Abstains()))
-	if a := m.node.Abstaining(); a != nil {
+	w.Int("locks", int64(m.node.Locks().Count()))
+	w.Int("lock_claims", int64(m.node.Locks().Acquisitions()))
+	w.Text("locks_abstaining", yesNo(m.node.Locks().Abstains()))
+	if a := m.node.Locks().Abstaining(); a != nil {
 		w.Int("locks_abstaining_ms", a.Left)
 		w.Text("locks_abstaining_because", m.abstainingText(a))
 	}
@@ -338,7 +339,7 @@ func (m *module) lockInfo(w *rm.InfoWriter) {
 
 // lockState are the lines of CLUSTER INFO about the node's votes for locks.
 func (m *module) lockState() string {
-	a := m.node.Abstaining()
+	a := m.node.Locks().Abstaining()
 	if a == nil {
 		return "cluster_locks:voting\r\n"
 	}
@@ -346,7 +347,7 @@ func (m *module) lockState() string {
 }
 
 // abstainingText says why the node doesn't vote for locks, and until when.
-func (m *module) abstainingText(a *engine.Abstaining) string {
+func (m *module) abstainingText(a *lock.Abstaining) string {
 	var awaited []string
 	for _, node := range a.Awaited {
 		awaited = append(awaited, m.nodeName(uint64(node)))
@@ -379,7 +380,7 @@ const abstainingLater = 2_000
 // tellAbstaining has the log tell that the node doesn't vote for locks, and when it does
 // again.
 func (m *module) tellAbstaining() {
-	a, t := m.node.Abstaining(), &m.abstains
+	a, t := m.node.Locks().Abstaining(), &m.abstains
 	switch {
 	case a == nil:
 		if t.told {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 )
 
@@ -38,13 +38,13 @@ func FuzzLocks(f *testing.F) {
 			if len(w) < 4 || call.hasTTL && call.hasToken && len(w) < 5 {
 				continue
 			}
-			got, err := parseLock(w, call, engine.DefaultMaxLease)
+			got, err := parseLock(w, call, lock.DefaultMaxLease)
 			if err != nil {
 				continue
 			}
 			assert.True(t, len(got.name) >= 1 && len(got.name) <= maxLockKey && len(got.owner) >= 1 && len(got.owner) <= store.MaxOwner)
-			assert.True(t, !call.hasTTL || got.lease >= 1 && got.lease <= engine.DefaultMaxLease)
-			assert.True(t, !call.hasToken || got.token >= 1 && got.token <= engine.BareToken(engine.MaxShownToken))
+			assert.True(t, !call.hasTTL || got.lease >= 1 && got.lease <= lock.DefaultMaxLease)
+			assert.True(t, !call.hasToken || got.token >= 1 && got.token <= lock.BareToken(lock.MaxShownToken))
 			assert.GreaterOrEqual(t, got.wait, int64(0))
 		}
 		if len(w) < 2 {

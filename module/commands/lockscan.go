@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
@@ -102,7 +103,7 @@ func (m *module) lockShow(c *rm.Ctx) {
 		return
 	}
 	for _, name := range f.names(c.Arg(1)) {
-		if l := m.node.Lock(name); l != nil {
+		if l := m.node.Locks().Live(name); l != nil {
 			if l.Space() == store.LockBare || m.seesLock(newSight(c), l) {
 				m.putLock(c, l)
 			} else {
@@ -141,11 +142,11 @@ func (m *module) putLock(c *rm.Ctx, l *store.Lock) {
 		name  string
 		value int64
 	}{
-		{"token", engine.ShownToken(l.Token)},
-		{"ttl", m.node.LockLeft(l)},
+		{"token", lock.ShownToken(l.Token)},
+		{"ttl", m.node.Locks().Left(l)},
 		{"lease", l.Lease},
-		{"since", engine.LockSince(l)},
-		{"waiting", int64(m.node.LockWaiters(l.Name()))},
+		{"since", lock.Since(l)},
+		{"waiting", int64(m.node.Locks().Waiters(l.Name()))},
 	} {
 		c.Text(f.name)
 		c.Int(f.value)
@@ -232,7 +233,7 @@ func (m *module) lockScan(c *rm.Ctx) {
 	m.locks = m.locks[:0]
 	n, sight := 0, newSight(c)
 	for seen, met := int64(0), int64(0); seen < s.count && !s.tired(); seen++ {
-		s.cursor = m.node.ScanLocks(s.cursor, &m.locks)
+		s.cursor = m.node.Locks().Scan(s.cursor, &m.locks)
 		met += int64(len(m.locks) - n)
 		seen = max(seen, met)
 		for _, l := range m.locks[n:] {
@@ -278,13 +279,13 @@ func (m *module) lockClear(c *rm.Ctx) {
 		fail(c, errNoKey)
 		return
 	}
-	if !m.node.Alone() && !c.CanBlock() {
+	if !m.node.Mesh().Alone() && !c.CanBlock() {
 		fail(c, errLockBlock)
 		return
 	}
 	var cleared int64
 	for _, name := range names {
-		n, pending, err := m.node.ClearLocks(name, prefix, c.CanBlock())
+		n, pending, err := m.node.Locks().Clear(name, prefix, c.CanBlock())
 		if err != nil {
 			fail(c, err)
 			return
@@ -300,7 +301,7 @@ func (m *module) lockClear(c *rm.Ctx) {
 }
 
 // awaitClearing blocks the client until very many locks are freed.
-func (m *module) awaitClearing(c *rm.Ctx, pending *engine.Clearing) {
+func (m *module) awaitClearing(c *rm.Ctx, pending *lock.Clearing) {
 	client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
 		pending.Client = nil
 		if !gone { // CLIENT UNBLOCK

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/rm"
 )
 
@@ -31,9 +32,9 @@ func (m *module) nodesText(forFile bool) string {
 	if forFile {
 		b.WriteString(deletionsText(m.node.Deletions()))
 	}
-	if v := m.node.Votes(); forFile && v.Longest.Known() {
+	if v := m.node.Locks().Votes(); forFile && v.Longest.Known() {
 		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest.Max(), yesNo(v.Unleased), yesNo(v.New))
-		if v.Longest != engine.LeasesUpTo(v.Longest.Max()) { // a former release goes by the longest of all
+		if v.Longest != lock.LeasesUpTo(v.Longest.Max()) { // a former release goes by the longest of all
 			vars += fmt.Sprintf(" leases %d,%d,%d", v.Longest[0], v.Longest[1], v.Longest[2])
 		}
 		if tokens := max(m.mesh.tokens, v.Tokens); tokens > 0 {
@@ -77,14 +78,14 @@ func parseDeletions(f []string) (d engine.Deletions) {
 }
 
 // varsLine begins the line of the nodes' file that isn't about a node, but what this
-// one remembers of the votes for locks that it gave ([engine.Votes]).
+// one remembers of the votes for locks that it gave ([lock.Votes]).
 const varsLine = "vars"
 
 // errVarsDamaged is told of a line whose sum doesn't fit. A former release's has none.
 var errVarsDamaged = errors.New("what it says of votes for locks is damaged")
 
 // parseVars reads it. tokens is up to which token some may have been given out, 0 for none.
-func parseVars(f []string) (v engine.Votes, tokens uint64, err error) {
+func parseVars(f []string) (v lock.Votes, tokens uint64, err error) {
 	if n := len(f) - 2; n > 0 && f[n] == "sum" && f[n+1] != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(strings.Join(f[:n], " ")))) {
 		return v, 0, errVarsDamaged
 	}
@@ -93,7 +94,7 @@ func parseVars(f []string) (v engine.Votes, tokens uint64, err error) {
 		case "longest-lease":
 			var longest int64
 			longest, err = strconv.ParseInt(f[i+1], 10, 64)
-			v.Longest = engine.LeasesUpTo(longest)
+			v.Longest = lock.LeasesUpTo(longest)
 		case "leases": // by kind; the line has it after longest-lease
 			_, err = fmt.Sscanf(f[i+1], "%d,%d,%d", &v.Longest[0], &v.Longest[1], &v.Longest[2])
 		case "unleased":
@@ -113,7 +114,7 @@ func (m *module) loadNodes() error {
 	m.watchDir()
 	text, err := os.ReadFile(m.nodesFile)
 	if errors.Is(err, os.ErrNotExist) {
-		m.node.SetVotes(engine.Votes{})
+		m.node.Locks().SetVotes(lock.Votes{})
 		m.keepNodes()
 		return nil
 	}
@@ -122,7 +123,7 @@ func (m *module) loadNodes() error {
 	}
 	var others [][]string
 	found := false
-	unknown := engine.Votes{Longest: engine.LeasesUpTo(-1), Unleased: true} // where the file is a former release's
+	unknown := lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true} // where the file is a former release's
 	votes := unknown
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
@@ -161,7 +162,7 @@ func (m *module) loadNodes() error {
 	}
 	if found {
 		votes.Tokens = m.mesh.tokens
-		m.node.SetVotes(votes)
+		m.node.Locks().SetVotes(votes)
 		return nil
 	}
 	return fmt.Errorf("%s names no node as myself: mend it, or remove it and the node gets a new ID", m.nodesFile)
@@ -170,7 +171,7 @@ func (m *module) loadNodes() error {
 // keepTokens has the next start's tokens be greater than those that this one gives out
 // before the clock has come to them.
 func (m *module) keepTokens() {
-	ahead := m.node.TokensAhead()
+	ahead := m.node.Locks().TokensAhead()
 	if ahead == 0 {
 		return
 	}
@@ -195,12 +196,12 @@ func (m *module) saveNodes() error {
 func (m *module) nodesSave() (write func() (stale bool, err error), kept func()) {
 	m.watchDir()
 	m.mesh.saves++
-	n, files, text, votes := m.mesh.saves, slices.Clone(m.mesh.files), m.nodesText(true), m.node.Votes()
+	n, files, text, votes := m.mesh.saves, slices.Clone(m.mesh.files), m.nodesText(true), m.node.Locks().Votes()
 	return func() (bool, error) { return m.mesh.file.write(n, files, text) }, func() {
 		m.later(0, func(*rm.Ctx) {
 			if n > m.mesh.kept && votes.Longest.Known() {
 				m.mesh.kept = n
-				m.node.VotesKept(votes)
+				m.node.Locks().VotesKept(votes)
 			}
 		})
 	}

@@ -122,7 +122,7 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 		m.settings.loading = true
 		m.node.BeginLoading()
 		if phase == rm.LoadReplica {
-			m.node.DropLocks()
+			m.node.Locks().Drop()
 		}
 		return
 	}
@@ -389,7 +389,7 @@ func (m *module) relog(c *rm.Ctx) {
 	}
 	m.logProcess(c)
 	if c.Listened() {
-		m.node.LogReserved()
+		m.node.Locks().LogReserved()
 		if m.keyless {
 			m.relogLocks()
 			m.relogSettings(c)

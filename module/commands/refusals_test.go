@@ -95,9 +95,9 @@ func calledAs(e ast.Expr) string {
 
 func TestRefusalsHaveOneForm(t *testing.T) {
 	all := map[string]token.Position{}
-	for _, dir := range []string{".", "../engine"} {
+	for dir, least := range map[string]int{".": 25, "../engine": 25, "../lock": 4} {
 		found := refusals(t, dir)
-		assert.Greater(t, len(found), 25, dir)
+		assert.GreaterOrEqual(t, len(found), least, dir)
 		for text, at := range found {
 			all[text] = at
 		}

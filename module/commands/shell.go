@@ -202,7 +202,7 @@ func (m *module) before(s *rm.Server) error {
 
 		NodeTimeout: m.mesh.timeout,
 	})
-	record.SetLocks(unsafe.Pointer(m.node.LockTable()))
+	record.SetLocks(unsafe.Pointer(m.node.Locks().Table()))
 	record.SetFlushes(m.node.Flushes())
 	m.node.SetUnique(!m.uniqueOff)
 	m.node.SetExpiresInHands(m.compat)

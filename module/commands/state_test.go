@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"hash/crc32"
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"strings"
 )
 
@@ -58,7 +59,7 @@ func TestStateFile(t *testing.T) {
 // node would vote while a lock can still be held by a vote that it has lost.
 func TestVarsOfTheNodesFile(t *testing.T) {
 	const line = "vars longest-lease 65536 unleased yes new no"
-	want := engine.Votes{Longest: engine.LeasesUpTo(65536), Unleased: true}
+	want := lock.Votes{Longest: lock.LeasesUpTo(65536), Unleased: true}
 	for text, fits := range map[string]bool{
 		line: true, // a former release's
 		fmt.Sprintf("%s sum %08x", line, crc32.ChecksumIEEE([]byte(line))):                                  true,
@@ -76,7 +77,7 @@ func TestVarsOfTheNodesFile(t *testing.T) {
 	}
 	v, _, err := parseVars(strings.Fields("vars longest-lease 65536 unleased yes new no leases 5120,6144,65536"))
 	require.NoError(t, err)
-	assert.Equal(t, engine.Votes{Longest: engine.Leases{5120, 6144, 65536}, Unleased: true}, v)
+	assert.Equal(t, lock.Votes{Longest: lock.Leases{5120, 6144, 65536}, Unleased: true}, v)
 	_, _, err = parseVars(strings.Fields("vars longest-lease 65536 unleased yes new no leases 5120"))
 	assert.Error(t, err)
 }

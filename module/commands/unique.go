@@ -2,6 +2,7 @@ package commands
 
 import (
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
@@ -235,7 +236,7 @@ func (m *module) putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
 		c.Text("none")
 	}
 	c.Text("token")
-	c.Int(engine.ShownToken(m.node.Token(j)))
+	c.Int(lock.ShownToken(m.node.Token(j)))
 	c.Text("tries")
 	c.Int(int64(u.Tries()))
 }

@@ -222,7 +222,7 @@ func (n *Node) collect(j *store.Job) {
 	// knows nobody, as one that was promoted, waits until it meets somebody.
 	for i := j.Holders() - 1; i >= 0; i-- {
 		node, _ := j.Holder(i)
-		if n.mesh.WasForgotten(wire.Node(node)) || n.mesh.Of(wire.Node(node)) == nil && j.Attempts() >= gcStrangers && !n.alone() {
+		if n.mesh.WasForgotten(wire.Node(node)) || n.mesh.Of(wire.Node(node)) == nil && j.Attempts() >= gcStrangers && !n.mesh.Alone() {
 			j.DropHolder(node)
 		}
 	}
@@ -236,7 +236,7 @@ func (n *Node) collect(j *store.Job) {
 		}
 	}
 	wait := int64(gcLastMS)
-	if !n.alone() {
+	if !n.mesh.Alone() {
 		wait = min(int64(gcFirstMS)<<min(j.Attempts(), gcDoublings), gcLastMS)
 		j.SetAttempts(j.Attempts() + 1)
 	}

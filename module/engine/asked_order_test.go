@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -21,8 +22,8 @@ func keyed(t *testing.T, many int, steady func() int64) (n *engine.Node, peers [
 	for i := range peers {
 		n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
-	n.TrustLocks()
-	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
+	n.Locks().Trust()
+	n.Locks().VotesKept(lock.Votes{Longest: lock.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	for i := range many {
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 600, TTL: 6000,
@@ -66,7 +67,7 @@ func TestSlowAnswersKeepTheOrder(t *testing.T) {
 					}
 				}
 				if again {
-					n.VotesKept(n.Votes())
+					n.Locks().VotesKept(n.Locks().Votes())
 				}
 			}
 		}

@@ -1045,7 +1045,7 @@ func TestRenewalOfOneThatGoesAway(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
 		n, k := paired(now, peer)
-		n.TrustLocks()
+		n.Locks().Trust()
 		round, freed, id := uint64(0), false, store.ID{}
 		look := func() {
 			for _, e := range n.Effects() {
@@ -1071,7 +1071,7 @@ func TestRenewalOfOneThatGoesAway(t *testing.T) {
 		require.True(t, pending)
 		look()
 		n.Adder(id, "client")
-		n.VotesKept(n.Votes())
+		n.Locks().VotesKept(n.Locks().Votes())
 		look()
 		grant()
 		look()

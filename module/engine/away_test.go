@@ -581,7 +581,7 @@ func TestARestoredJobWithoutATokenHasNoLock(t *testing.T) {
 			n.SettleQueue(q, engine.Trust{Exact: true})
 			n.Effects()
 			count := 0
-			for l := n.LockTable().Head; l != nil; l = l.Next {
+			for l := n.Locks().Table().Head; l != nil; l = l.Next {
 				_, err := store.ParseLock(bytes.Clone(l.Record()))
 				require.NoError(t, err, "token %d, mesh %v", token, mesh)
 				count++

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/table"
 )
@@ -19,7 +20,7 @@ import (
 
 const (
 	beginEveryMS = 1_000 // until a lease that couldn't begin is tried again
-	beginPaceMS  = 50    // until the next claimSlice of very many are
+	beginPaceMS  = 50    // until the next Slice of very many are
 )
 
 // noEnd is for a lock that has no lease, and for which the others are to vote.
@@ -49,7 +50,7 @@ func endsWhenDue(u store.Unique) bool {
 
 // beginLease begins the lease of a waiting lock whose job falls due.
 func (n *Node) beginLease(j *store.Job, u store.Unique) {
-	if n.alone() {
+	if n.mesh.Alone() {
 		if _, err := n.renewLock(j, u, store.LockWait, u.LockTTL(), nil); err == ErrLockLost {
 			u.Clear(store.UniqueHasWait)
 		}
@@ -68,19 +69,19 @@ func (n *Node) askToBegin(j *store.Job, u store.Unique, lease int64) {
 		return
 	}
 	id, name := j.ID, slices.Clone(n.lockName(j, u, store.LockWait))
-	now, _ := n.acquireForJob(jobLock{name: name, job: id, lease: ClaimTimeoutMS, any: u.Has(store.UniqueAny)}, func(o Result) { n.leaseBegun(&id, &o) })
+	now, _ := n.locks.AcquireFor(lock.ForJob{Name: name, Job: id, Lease: lock.TimeoutMS, Any: u.Has(store.UniqueAny)}, func(o lock.Result) { n.leaseBegun(&id, &o) })
 	if now != nil {
 		n.leaseBegun(&id, now)
 	}
 }
 
 // leaseBegun notes what became of a claim that renews a waiting lock.
-func (n *Node) leaseBegun(id *store.ID, o *Result) {
+func (n *Node) leaseBegun(id *store.ID, o *lock.Result) {
 	over := n.begins.over.Get(*id)
-	if over == nil || o.Kind == NoQuorum {
+	if over == nil || o.Kind == lock.NoQuorum {
 		return
 	}
-	if o.Kind == Granted && slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected }) {
+	if o.Kind == lock.Granted && slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected }) {
 		n.begins.apart.Put(*id, *over)
 	}
 	n.begins.over.Remove(*id)
@@ -93,7 +94,7 @@ func (n *Node) tickBegins(now int64) {
 		b.ups = n.mesh.Ups()
 		b.apart.Begin()
 	}
-	b.apart.Pass(claimSlice, func(id store.ID, over *int64) bool {
+	b.apart.Pass(lock.Slice, func(id store.ID, over *int64) bool {
 		b.over.Make(id, *over)
 		return false
 	})
@@ -103,17 +104,17 @@ func (n *Node) tickBegins(now int64) {
 	if !b.open {
 		b.over.Begin()
 	}
-	b.open = b.over.Pass(claimSlice, func(id store.ID, over *int64) bool {
+	b.open = b.over.Pass(lock.Slice, func(id store.ID, over *int64) bool {
 		j := n.store.Lookup(&id)
-		if j == nil || j.State == store.StateAcked || j.Unique() == nil || n.putOff(j) || n.alone() {
+		if j == nil || j.State == store.StateAcked || j.Unique() == nil || n.putOff(j) || n.mesh.Alone() {
 			return false
 		}
 		if s := j.Unique().Strategy(); *over == noEnd && (!j.Unique().Has(store.UniqueHasWait) ||
 			(s == store.UniqueBefore || s == store.UniqueBoth) && j.State != store.StateQueued && !held(j) && !n.awaitsFirst(j)) {
 			return false // it has lost it, or given it back; or it is a copy of one that may have, with its delivery elsewhere
 		}
-		if n.byJob[id] == nil { // else it is being claimed
-			lease := max(*over-now, ClaimTimeoutMS)
+		if !n.locks.Asks(&id) { // else it is being claimed
+			lease := max(*over-now, lock.TimeoutMS)
 			if *over == noEnd {
 				lease = 0
 			}
@@ -133,14 +134,14 @@ func (n *Node) boundWait(j *store.Job) {
 	if u == nil || !endsWhenDue(u) {
 		return
 	}
-	l := n.liveLock(n.lockName(j, u, store.LockWait))
+	l := n.locks.Live(n.lockName(j, u, store.LockWait))
 	if l == nil || l.Job != j.ID || l.Until != 0 {
 		return
 	}
 	n.bound(l, u.LockTTL())
-	n.logLock(l)
-	n.await(l.Name(), l.Until)
-	if !n.alone() {
+	n.locks.Log(l)
+	n.locks.Await(l.Name(), l.Until)
+	if !n.mesh.Alone() {
 		n.begins.over.Put(j.ID, l.Until)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -448,13 +449,13 @@ func TestVeryManyAddsAndClaimsEnd(t *testing.T) {
 			now := int64(1_700_000_000_000)
 			n, _, _ := node(now)
 			n.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
-			n.TrustLocks()
+			n.Locks().Trust()
 			for i := range many {
 				id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Timeout: 60_000, CanWait: true, Retry: 10, TTL: 6000})
 				require.NoError(t, err)
 				require.True(t, wait)
 				n.Adder(id, i)
-				_, pending := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 1000, 60_000, i)
+				_, pending := n.Locks().Acquire(bareName(fmt.Sprint("n", i)), []byte("a"), 1000, 60_000, i)
 				require.NotNil(t, pending)
 				n.Effects()
 			}
@@ -954,7 +955,7 @@ func TestANodeIsToldOfVeryManyVotesToBeTakenBack(t *testing.T) {
 	peer := wire.NodeID{1, 2, 3}
 	n.Mesh().Add(peer, "10.0.0.1:1")
 	for i := range owners {
-		n.UnhearLock(bareName(fmt.Sprint("n", i)), []byte("a"), &engine.Result{Kind: engine.Granted, Token: uint64(i + 1)})
+		n.Locks().Unhear(bareName(fmt.Sprint("n", i)), []byte("a"), &lock.Result{Kind: lock.Granted, Token: uint64(i + 1)})
 		n.Effects()
 	}
 	for i := range ids {
@@ -1036,8 +1037,8 @@ func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 	n, _, _ := node(now)
 	b := wire.NodeID{1, 2, 3}
 	n.Mesh().Up(b, "10.0.0.1:1", false)
-	n.TrustLocks()
-	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
+	n.Locks().Trust()
+	n.Locks().VotesKept(lock.Votes{Longest: lock.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	receive := func(m *wire.Message) {
 		require.NoError(t, n.Receive(b, m.Append(nil)))
@@ -1100,8 +1101,8 @@ func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
 			n, _, _ := node(now)
 			b := wire.NodeID{1, 2, 3}
 			n.Mesh().Up(b, "10.0.0.1:1", false)
-			n.TrustLocks()
-			n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
+			n.Locks().Trust()
+			n.Locks().VotesKept(lock.Votes{Longest: lock.LeasesUpTo(3_600_000), Unleased: true})
 			asked := map[string]bool{}
 			round, question := uint64(0), int64(0)
 			refused := 0
@@ -1134,7 +1135,7 @@ func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
 			}
 			held := wire.Lock{Name: store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k")), Job: wire.JobID{9, 23: 1}, Token: uint64(now) << 20}
 			receive(wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: held})
-			require.NotNil(t, n.Lock(held.Name))
+			require.NotNil(t, n.Locks().Live(held.Name))
 			for i := range many {
 				id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k")}})
 				require.NoError(t, err)
@@ -1157,7 +1158,7 @@ func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
 			if count == wire.JobLives {
 				assert.Equal(t, many, refused)
 				assert.Empty(t, asked)
-				assert.Zero(t, n.Acquisitions())
+				assert.Zero(t, n.Locks().Acquisitions())
 			} else {
 				assert.Zero(t, refused)
 				assert.Len(t, asked, many)
@@ -1174,8 +1175,8 @@ func inDispute(t *testing.T, now int64, many int, steady func() int64) (n *engin
 	c := wire.NodeID{3, 2, 1}
 	n.Mesh().Add(b, "b:1")
 	n.Mesh().Add(c, "c:1")
-	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(60_000)})
-	n.MarkLocksIncomplete()
+	n.Locks().SetVotes(lock.Votes{Longest: lock.LeasesUpTo(60_000)})
+	n.Locks().MarkIncomplete()
 	n.Mesh().Up(b, "10.0.0.1:1", false)
 	n.Mesh().Up(c, "10.0.0.2:1", false)
 	n.Effects()
@@ -1201,7 +1202,7 @@ func TestVeryManyDisputesAreCleared(t *testing.T) {
 	const many = 20_000
 	now := int64(1_700_000_000_000)
 	n, b := inDispute(t, now, many, func() int64 { return now })
-	_, pending, err := n.ClearLocks(bareName(""), true, true)
+	_, pending, err := n.Locks().Clear(bareName(""), true, true)
 	require.NoError(t, err)
 	require.NotNil(t, pending)
 	n.Effects()
@@ -1234,8 +1235,8 @@ func TestAFlushWhereOthersHaveVeryManyLocks(t *testing.T) {
 	n, _, _ := node(dawn)
 	n.Mesh().Add(mate, "10.0.0.1:1")
 	n.Mesh().Up(mate, "10.0.0.1:1", true)
-	n.TrustLocks()
-	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
+	n.Locks().Trust()
+	n.Locks().SetVotes(lock.Votes{Longest: lock.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	ids := &store.IDMaker{}
 	for i := range uint64(votes) {
@@ -1244,7 +1245,7 @@ func TestAFlushWhereOthersHaveVeryManyLocks(t *testing.T) {
 		require.NoError(t, n.Receive(mate, m.Append(nil)))
 		n.Effects()
 	}
-	require.EqualValues(t, votes, n.Locks())
+	require.EqualValues(t, votes, n.Locks().Count())
 	began := threadTime(t)
 	n.Flushed(-1)
 	require.Less(t, threadTime(t)-began, 5*time.Millisecond)
@@ -1255,7 +1256,7 @@ func TestADisputeThatVeryManyClearingsPass(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _ := inDispute(t, now, 100, func() int64 { return now })
 	clear := func(prefix string) {
-		_, _, err := n.ClearLocks(bareName(prefix), true, true)
+		_, _, err := n.Locks().Clear(bareName(prefix), true, true)
 		require.NoError(t, err)
 		n.Effects()
 	}
@@ -1271,8 +1272,8 @@ func TestADisputeThatVeryManyClearingsPass(t *testing.T) {
 func held(t *testing.T, locks int) *engine.Node {
 	n, _, _ := node(dawn)
 	for i := range locks {
-		o, _ := n.AcquireLock(bareName(fmt.Sprint(i)), []byte("ann"), 3_600_000, 0, nil)
-		require.Equal(t, engine.Granted, o.Kind)
+		o, _ := n.Locks().Acquire(bareName(fmt.Sprint(i)), []byte("ann"), 3_600_000, 0, nil)
+		require.Equal(t, lock.Granted, o.Kind)
 		n.Effects()
 	}
 	return n
@@ -1285,7 +1286,7 @@ func TestVeryManyClearings(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	n := held(t, 50_000)
 	for i := range 8000 {
-		_, pending, err := n.ClearLocks(bareName(fmt.Sprint("other", i)), true, true)
+		_, pending, err := n.Locks().Clear(bareName(fmt.Sprint("other", i)), true, true)
 		require.NoError(t, err)
 		pending.Client = i
 		n.Effects()
@@ -1294,7 +1295,7 @@ func TestVeryManyClearings(t *testing.T) {
 	for range 20 {
 		began := threadTime(t)
 		for i := range 1000 {
-			require.NotNil(t, n.Lock(bareName(fmt.Sprint(i))))
+			require.NotNil(t, n.Locks().Live(bareName(fmt.Sprint(i))))
 		}
 		took = min(took, threadTime(t)-began)
 	}
@@ -1309,21 +1310,21 @@ func TestALockThatIsTakenWhileVeryManyAreCleared(t *testing.T) {
 		if i == 2000 { // those before it are under way when the last one comes
 			prefix = "lock"
 		}
-		_, pending, err := n.ClearLocks(bareName(prefix), true, true)
+		_, pending, err := n.Locks().Clear(bareName(prefix), true, true)
 		require.NoError(t, err)
 		require.NotNil(t, pending)
 		n.Effects()
 	}
 	for _, who := range []struct {
 		owner string
-		kind  engine.ResultKind
-	}{{"bob", engine.Granted}, {"cid", engine.Conflict}} {
-		o, _ := n.AcquireLock(bareName("lock"), []byte(who.owner), 3_600_000, 0, nil)
+		kind  lock.ResultKind
+	}{{"bob", lock.Granted}, {"cid", lock.Conflict}} {
+		o, _ := n.Locks().Acquire(bareName("lock"), []byte(who.owner), 3_600_000, 0, nil)
 		require.Equal(t, who.kind, o.Kind, who.owner)
 	}
 }
 
-// Where many locks are being cleared a further ClearLocks waits for its turn: until then it
+// Where many locks are being cleared a further LkClear waits for its turn: until then it
 // frees nothing and the other nodes aren't told, after it its client is answered. One that can't
 // wait doesn't.
 func TestAClearingWaitsForItsTurn(t *testing.T) {
@@ -1334,11 +1335,11 @@ func TestAClearingWaitsForItsTurn(t *testing.T) {
 			if how != "at once" {
 				n.Mesh().Add(mate, "10.0.0.1:1")
 				n.Mesh().Up(mate, "10.0.0.1:1", false)
-				n.TrustLocks()
+				n.Locks().Trust()
 				n.Effects()
 			}
 			begin := func(prefix string, client any) {
-				_, pending, err := n.ClearLocks(bareName(prefix), true, true)
+				_, pending, err := n.Locks().Clear(bareName(prefix), true, true)
 				require.NoError(t, err)
 				require.NotNil(t, pending)
 				pending.Client = client
@@ -1347,14 +1348,14 @@ func TestAClearingWaitsForItsTurn(t *testing.T) {
 				begin(fmt.Sprint("other", i), nil)
 				n.Effects()
 			}
-			require.NotNil(t, n.Lock(bareName("5")))
+			require.NotNil(t, n.Locks().Live(bareName("5")))
 			if how == "heard" {
-				m := wire.Message{Kind: wire.ClearLocks, Flags: wire.Prefix, Lock: wire.Lock{Name: bareName(""), Token: n.Lock(bareName("5")).Token}}
+				m := wire.Message{Kind: wire.ClearLocks, Flags: wire.Prefix, Lock: wire.Lock{Name: bareName(""), Token: n.Locks().Live(bareName("5")).Token}}
 				require.NoError(t, n.Receive(mate, m.Append(nil)))
 			} else {
 				begin("", "client")
 			}
-			require.NotNil(t, n.Lock(bareName("5")), "it isn't its turn")
+			require.NotNil(t, n.Locks().Live(bareName("5")), "it isn't its turn")
 			cleared, told := -1, 0
 			var failed error
 			look := func() {
@@ -1375,11 +1376,11 @@ func TestAClearingWaitsForItsTurn(t *testing.T) {
 			require.Zero(t, told)
 			switch how {
 			case "at once":
-				count, pending, err := n.ClearLocks(bareName("1"), true, false)
+				count, pending, err := n.Locks().Clear(bareName("1"), true, false)
 				require.NoError(t, err)
 				require.Nil(t, pending)
 				require.EqualValues(t, 1111, count)
-				require.NotNil(t, n.Lock(bareName("5")))
+				require.NotNil(t, n.Locks().Live(bareName("5")))
 			case "no majority":
 				n.Mesh().Down(mate)
 			case "a replica":
@@ -1395,13 +1396,13 @@ func TestAClearingWaitsForItsTurn(t *testing.T) {
 				assert.Equal(t, locks, cleared)
 				assert.Equal(t, 1, told)
 			case "heard":
-				assert.NotNil(t, n.Lock(bareName("6")), "it was taken later")
-				assert.Nil(t, n.Lock(bareName("5")))
+				assert.NotNil(t, n.Locks().Live(bareName("6")), "it was taken later")
+				assert.Nil(t, n.Locks().Live(bareName("5")))
 			case "at once":
 				assert.Equal(t, locks-1111, cleared)
 			default:
 				assert.Error(t, failed)
-				assert.NotNil(t, n.Lock(bareName("5")))
+				assert.NotNil(t, n.Locks().Live(bareName("5")))
 				assert.Zero(t, told)
 			}
 		})
@@ -1447,7 +1448,7 @@ func TestVeryManyLocksInDispute(t *testing.T) {
 	assert.Len(t, pull(), 2*many)
 	tick(20_000)
 	require.Equal(t, many, n.Disputed())
-	require.Zero(t, n.LockTable().Len)
+	require.Zero(t, n.Locks().Table().Len)
 	for range 2 {
 		assert.Len(t, pull(), 2*many)
 	}
@@ -1546,8 +1547,8 @@ func TestHurriedTicksDontLookAtAllLocks(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
 	for i := range 5000 {
-		o, _ := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 600_000, 0, nil)
-		require.Equal(t, engine.Granted, o.Kind)
+		o, _ := n.Locks().Acquire(bareName(fmt.Sprint("n", i)), []byte("a"), 600_000, 0, nil)
+		require.Equal(t, lock.Granted, o.Kind)
 		n.Effects()
 	}
 	looks := 0
@@ -1572,10 +1573,10 @@ func TestClaimsThatWaitAskLessAndLessOften(t *testing.T) {
 	for i := range byte(2) {
 		n.Mesh().Up(wire.NodeID{1, 2, 3, i}, fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
-	n.TrustLocks()
-	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000)})
+	n.Locks().Trust()
+	n.Locks().VotesKept(lock.Votes{Longest: lock.LeasesUpTo(3_600_000)})
 	for i := range claims {
-		_, pending := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 60_000, 60_000, i)
+		_, pending := n.Locks().Acquire(bareName(fmt.Sprint("n", i)), []byte("a"), 60_000, 60_000, i)
 		require.NotNil(t, pending)
 		n.Effects()
 	}
@@ -1766,8 +1767,8 @@ func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 		peers = append(peers, wire.NodeID{1, 2, 3, i})
 		n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
-	n.TrustLocks()
-	n.VotesKept(engine.Votes{})
+	n.Locks().Trust()
+	n.Locks().VotesKept(lock.Votes{})
 	n.Effects()
 	rounds, asked := map[string]uint64{}, map[string]int{} // of peers[1]
 	votes, won := 0, 0
@@ -1778,7 +1779,7 @@ func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 			switch {
 			case e.Kind == engine.LogLock:
 				votes++
-			case e.Kind == engine.LockDone && e.Outcome.Kind == engine.Granted:
+			case e.Kind == engine.LockDone && e.Outcome.Kind == lock.Granted:
 				won++
 			case e.Kind == engine.Send && e.Peer.ID == peers[1] && n.Message(&e)[0] == byte(wire.Claim):
 				var m wire.Message
@@ -1798,13 +1799,13 @@ func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 		}
 	}
 	for i := range many {
-		_, pending := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 60_000, 600_000, i)
+		_, pending := n.Locks().Acquire(bareName(fmt.Sprint("n", i)), []byte("a"), 60_000, 600_000, i)
 		require.NotNil(t, pending)
 		look()
 	}
 	require.Len(t, asked, many)
 	require.Zero(t, votes, "it is to be written first for how long they can last")
-	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000)})
+	n.Locks().VotesKept(lock.Votes{Longest: lock.LeasesUpTo(3_600_000)})
 	look()
 	assert.Less(t, votes, many/2)
 	tick(20, 0)
@@ -2092,8 +2093,8 @@ func TestVeryManyOverdueJobsComeBack(t *testing.T) {
 func TestVeryManyLocksBecomeVotes(t *testing.T) {
 	const many = 3000
 	bare := func(n *engine.Node, i int) {
-		o, _ := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), int64(60_000+i), 0, nil)
-		require.Equal(t, engine.Granted, o.Kind)
+		o, _ := n.Locks().Acquire(bareName(fmt.Sprint("n", i)), []byte("a"), int64(60_000+i), 0, nil)
+		require.Equal(t, lock.Granted, o.Kind)
 	}
 	unique := func(u engine.Unique) func(n *engine.Node, i int) {
 		return func(n *engine.Node, i int) {
@@ -2116,23 +2117,23 @@ func TestVeryManyLocksBecomeVotes(t *testing.T) {
 				now, looks := int64(1_700_000_000_000), 0
 				steady := func() int64 { looks++; return now }
 				n, _, _ := steadyNode(now, steady)
-				n.SetVotes(engine.Votes{})
+				n.Locks().SetVotes(lock.Votes{})
 				for i := range many {
 					c.take(n, i)
 					n.Effects()
 				}
 				if how != "taken" {
 					var locks [][]byte
-					for l := n.LockTable().Head; l != nil; l = l.Next {
+					for l := n.Locks().Table().Head; l != nil; l = l.Next {
 						locks = append(locks, bytes.Clone(l.Record()))
 					}
 					records := saved(n)
 					n, _, _ = steadyNode(now, steady)
-					n.SetVotes(engine.Votes{})
+					n.Locks().SetVotes(lock.Votes{})
 					n.SetPassive(how == "promoted")
 					n.BeginLoading()
 					for _, rec := range locks {
-						require.NoError(t, n.ApplyLock(rec))
+						require.NoError(t, n.Locks().Apply(rec))
 					}
 					for _, rec := range records {
 						require.NoError(t, n.ApplyJob([]byte("q"), rec))
@@ -2145,14 +2146,14 @@ func TestVeryManyLocksBecomeVotes(t *testing.T) {
 					}
 					n.Effects()
 				}
-				require.Equal(t, c.longest > 0 || c.unleased, n.Locks() == many)
+				require.Equal(t, c.longest > 0 || c.unleased, n.Locks().Count() == many)
 				looks = 0
 				n.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
 				n.Effects()
 				assert.Less(t, looks, 100)
-				assert.GreaterOrEqual(t, n.Votes().Longest.Max(), c.longest)
-				assert.LessOrEqual(t, n.Votes().Longest.Max(), max(5120, c.longest*5/4))
-				assert.Equal(t, c.unleased, n.Votes().Unleased)
+				assert.GreaterOrEqual(t, n.Locks().Votes().Longest.Max(), c.longest)
+				assert.LessOrEqual(t, n.Locks().Votes().Longest.Max(), max(5120, c.longest*5/4))
+				assert.Equal(t, c.unleased, n.Locks().Votes().Unleased)
 			})
 		}
 	}
@@ -2163,8 +2164,8 @@ func TestATickLooksAtSomeOfVeryManyLocks(t *testing.T) {
 	now, looks := int64(1_700_000_000_000), 0
 	n, _, _ := steadyNode(now, func() int64 { looks++; return now })
 	for i := range 100_000 {
-		o, _ := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 600_000, 0, nil)
-		require.Equal(t, engine.Granted, o.Kind)
+		o, _ := n.Locks().Acquire(bareName(fmt.Sprint("n", i)), []byte("a"), 600_000, 0, nil)
+		require.Equal(t, lock.Granted, o.Kind)
 		n.Effects()
 	}
 	most, rounds := 0, 0
@@ -2198,8 +2199,8 @@ func TestVeryManyRunsAreClaimedAfterAPartition(t *testing.T) {
 		}
 	}
 	up()
-	n.TrustLocks()
-	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
+	n.Locks().Trust()
+	n.Locks().VotesKept(lock.Votes{Longest: lock.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	for i := range peers {
 		n.Mesh().Down(peers[i])
@@ -2240,14 +2241,14 @@ func TestAVoteWithoutALeaseAmongVeryMany(t *testing.T) {
 	const many = 300_000
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
-	n.SetVotes(engine.Votes{})
+	n.Locks().SetVotes(lock.Votes{})
 	_, _, err := n.AddJob(&engine.Add{
 		Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400, Unique: engine.Unique{Strategy: store.UniqueBefore},
 	})
 	require.NoError(t, err)
 	for i := range many {
-		o, _ := n.AcquireLock(bareName(fmt.Sprint(i)), []byte("a"), 3_600_000, 0, nil)
-		require.Equal(t, engine.Granted, o.Kind)
+		o, _ := n.Locks().Acquire(bareName(fmt.Sprint(i)), []byte("a"), 3_600_000, 0, nil)
+		require.Equal(t, lock.Granted, o.Kind)
 		n.Effects()
 	}
 	began, last, passes := now, n.LockCursor(), 0
@@ -2266,7 +2267,7 @@ func TestAVoteWithoutALeaseAmongVeryMany(t *testing.T) {
 	now += 601_000
 	n.SetNow(now)
 	n.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
-	assert.True(t, n.Votes().Unleased)
+	assert.True(t, n.Locks().Votes().Unleased)
 }
 
 // votingMesh is a node that votes, with the others of its mesh. claims takes its effects, counts
@@ -2277,8 +2278,8 @@ func votingMesh(t *testing.T, now int64, others int) (n *engine.Node, peers []wi
 		peers = append(peers, wire.NodeID{1, 2, 3, byte(i)})
 		n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
-	n.TrustLocks()
-	n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
+	n.Locks().Trust()
+	n.Locks().VotesKept(lock.Votes{Longest: lock.LeasesUpTo(3_600_000), Unleased: true})
 	n.Effects()
 	return n, peers, func() (rounds []uint64, count map[engine.EffectKind]int) {
 		count = map[engine.EffectKind]int{}
@@ -2505,32 +2506,32 @@ func TestANodeThatIsForgottenIsOwedVeryManyVotes(t *testing.T) {
 	ticks := func(count int, step int64) {
 		for range count {
 			look()
-			before := n.Acquisitions()
+			before := n.Locks().Acquisitions()
 			now += step
 			n.SetNow(now)
 			n.Tick()
-			require.LessOrEqual(t, before-n.Acquisitions(), mostAtOnce)
+			require.LessOrEqual(t, before-n.Locks().Acquisitions(), mostAtOnce)
 			look()
 		}
 	}
 	for i := range many {
-		n.UnhearLock(bareName(fmt.Sprint("n", i)), []byte("a"), &engine.Result{Kind: engine.Granted, Token: uint64(i + 1)})
+		n.Locks().Unhear(bareName(fmt.Sprint("n", i)), []byte("a"), &lock.Result{Kind: lock.Granted, Token: uint64(i + 1)})
 		n.Effects()
 	}
 	ticks(100, 100)
 	n.Mesh().Forget(peers[1])
-	require.Equal(t, many, n.Acquisitions())
+	require.Equal(t, many, n.Locks().Acquisitions())
 	ticks(100, 1)
-	require.Equal(t, many, n.Acquisitions())
+	require.Equal(t, many, n.Locks().Acquisitions())
 	n.Mesh().Up(peers[0], "10.0.0.0:1", false)
 	ticks(100, 1)
 	assert.Len(t, told, many)
 	n.Mesh().Down(peers[0])
 	ticks(100, 1)
 	n.Mesh().Forget(peers[0])
-	require.Equal(t, many, n.Acquisitions())
+	require.Equal(t, many, n.Locks().Acquisitions())
 	ticks(100, 1)
-	assert.Zero(t, n.Acquisitions())
+	assert.Zero(t, n.Locks().Acquisitions())
 }
 
 // The list of those that a job waits for is rewritten when one of those ends, so a job that waits for very many

@@ -7,7 +7,7 @@ package engine
 //
 // The difference is given up little by little, so that jobs and tokens of nodes with
 // good clocks bear comparable times: the node's time goes slower or faster than it
-// should, by one part in slewShare: by less than clocks may be wrong anyway (clockSlack),
+// should, by one part in slewShare: by less than clocks may be wrong anyway (lock.ClockSlack),
 // for a job that runs alone is somebody's for its retry time. A wall clock that is set ahead by more than
 // trustAhead was plainly wrong before, as on a machine that asks the network for the
 // time after it has started, and is followed at once; so is any at the start.

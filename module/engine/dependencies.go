@@ -40,6 +40,7 @@ func (m *Members) Family() bool { return m.Deferred || m.BlockedBy != nil || len
 
 // dependencies is what families need beside the jobs.
 type dependencies struct {
+	rounds   uint64                        // of questions
 	asked    table.Roster[store.ID, asked] // what is asked for, of jobs that aren't known here
 	sweep    int64                         // unix ms, when asked is looked through
 	releases table.Roster[store.ID, releasing]

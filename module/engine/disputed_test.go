@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -110,14 +111,14 @@ func TestMalformedLockName(t *testing.T) {
 	_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Unique: engine.Unique{Strategy: store.UniqueDuring}})
 	require.NoError(t, err)
 	n.Effects()
-	n.TrustLocks()
+	n.Locks().Trust()
 	n.Effects()
 	l := wire.Lock{Name: []byte("Rxyz"), Job: wire.JobID{1}, Token: uint64(now+5) << 20, Lease: 1000}
 	m := wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: l}
 	require.NoError(t, n.Receive(mate, m.Append(nil)))
 	for _, e := range n.Effects() {
 		if e.Kind == engine.KeepVotes {
-			n.VotesKept(n.Votes())
+			n.Locks().VotesKept(n.Locks().Votes())
 		}
 	}
 	require.NoError(t, n.Receive(mate, m.Append(nil)))
@@ -127,18 +128,18 @@ func TestMalformedLockName(t *testing.T) {
 }
 
 // abstaining is a node that is connected to others, and may have lost votes that it gave.
-func abstaining(t *testing.T, now int64, votes engine.Votes, others []wire.NodeID) *engine.Node {
+func abstaining(t *testing.T, now int64, votes lock.Votes, others []wire.NodeID) *engine.Node {
 	n, _, _ := node(now)
-	n.SetVotes(votes)
+	n.Locks().SetVotes(votes)
 	for _, id := range others {
 		n.Mesh().Add(id, "10.0.0.1:1")
 		n.Mesh().Up(id, "10.0.0.1:1", false)
 	}
 	n.Effects()
-	n.MarkLocksIncomplete()
+	n.Locks().MarkIncomplete()
 	n.Tick()
 	n.Effects()
-	require.True(t, n.Abstains())
+	require.True(t, n.Locks().Abstains())
 	return n
 }
 
@@ -149,7 +150,7 @@ func TestRivalOfTwoTokens(t *testing.T) {
 		t.Run(order, func(t *testing.T) {
 			now := int64(1_700_000_000_000)
 			nodes := []wire.NodeID{{1}, {2}, {3}, {4}}
-			n := abstaining(t, now, engine.Votes{Longest: engine.LeasesUpTo(600_000)}, nodes)
+			n := abstaining(t, now, lock.Votes{Longest: lock.LeasesUpTo(600_000)}, nodes)
 			name := store.AppendLockName(nil, store.LockWait, nil, []byte("k"))
 			tok := func(i int64) uint64 { return uint64(now+i) << 20 }
 			lock := func(job byte, i, left int64) wire.Lock {
@@ -170,7 +171,7 @@ func TestRivalOfTwoTokens(t *testing.T) {
 				page(0, lock(1, 1, 100_000))
 				page(1, lock(1, 2, 90_000))
 			}
-			t.Log("abstains", n.Abstains(), "disputed", n.Disputed())
+			t.Log("abstains", n.Locks().Abstains(), "disputed", n.Disputed())
 			unlock := func(from int, l wire.Lock) {
 				m := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 9, Lock: l}
 				require.NoError(t, n.Receive(nodes[from], m.Append(nil)))
@@ -182,14 +183,14 @@ func TestRivalOfTwoTokens(t *testing.T) {
 				unlock(0, lock(1, 1, 0))
 			}
 			unlock(2, lock(2, 3, 0))
-			t.Log("abstains", n.Abstains(), "disputed", n.Disputed())
+			t.Log("abstains", n.Locks().Abstains(), "disputed", n.Disputed())
 			claim := wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: lock(3, 10_000, 0)}
 			for range 2 {
 				require.NoError(t, n.Receive(nodes[0], claim.Append(nil)))
 				for _, e := range n.Effects() {
 					switch e.Kind {
 					case engine.KeepVotes:
-						n.VotesKept(n.Votes())
+						n.Locks().VotesKept(n.Locks().Votes())
 					case engine.Send:
 						var m wire.Message
 						require.NoError(t, m.Parse(n.Message(&e)))
@@ -248,7 +249,7 @@ func TestDisputeOfEndlessLocks(t *testing.T) {
 			t.Run(fmt.Sprint(gap/1000, " s, both stay ", both), func(t *testing.T) {
 				now := int64(1_700_000_000_000)
 				nodes := []wire.NodeID{{1}, {2}}
-				n := abstaining(t, now, engine.Votes{Longest: engine.LeasesUpTo(600_000), Unleased: true}, nodes)
+				n := abstaining(t, now, lock.Votes{Longest: lock.LeasesUpTo(600_000), Unleased: true}, nodes)
 				name := store.AppendLockName(nil, store.LockWait, nil, []byte("k"))
 				lock := func(job byte, i int64) wire.Lock {
 					return wire.Lock{Name: name, Job: wire.JobID{job, 23: 1}, Token: uint64(now+i) << 20}
@@ -261,7 +262,7 @@ func TestDisputeOfEndlessLocks(t *testing.T) {
 				}
 				page(1, start[2]) // of an attempt that fails
 				page(0, start[1]) // he has the lock by this vote and this node's, which is lost
-				t.Log("abstains", n.Abstains(), "disputed", n.Disputed())
+				t.Log("abstains", n.Locks().Abstains(), "disputed", n.Disputed())
 				if !both {
 					m := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 9, Lock: start[2]}
 					require.NoError(t, n.Receive(nodes[1], m.Append(nil)))
@@ -273,14 +274,14 @@ func TestDisputeOfEndlessLocks(t *testing.T) {
 					n.Tick()
 					n.Effects()
 				}
-				t.Log("abstains", n.Abstains(), "disputed", n.Disputed())
+				t.Log("abstains", n.Locks().Abstains(), "disputed", n.Disputed())
 				claim := wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: lock(3, 0)}
 				for range 2 {
 					require.NoError(t, n.Receive(nodes[1], claim.Append(nil)))
 					for _, e := range n.Effects() {
 						switch e.Kind {
 						case engine.KeepVotes:
-							n.VotesKept(n.Votes())
+							n.Locks().VotesKept(n.Locks().Votes())
 						case engine.Send:
 							var m wire.Message
 							require.NoError(t, m.Parse(n.Message(&e)))

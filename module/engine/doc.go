@@ -26,7 +26,7 @@
 // A node remembers for a minute or two which jobs are gone (tombstones), so that a copy that was
 // under way can't bring one back.
 //
-// A job's locks are what the job says. On a node alone one whose job is gone, or says otherwise,
+// Locks are package lock's. A job's locks are what the job says. On a node alone one whose job is gone, or says otherwise,
 // is free: there is nothing to reap. In a mesh what lies in the table of locks is this node's
 // vote, and more than half of all nodes make a lock.
 //
@@ -49,11 +49,8 @@
 //     nodes have a say; wip.go: who works on what;
 //   - dependencies.go: jobs that wait for others; outcome.go: what follows for them from a job's
 //     end; release.go: the release of deferred ones;
-//   - lock.go: the table of locks; acquisition.go: asking for one, round.go: asking all nodes
-//     once, vote.go: giving a vote, raised.go: what it goes back to, votes.go: what is remembered of votes, unlock.go: votes that are to be taken back; claimsync.go:
-//     what a node asks the others that may have lost votes it gave, dispute.go: of which of
-//     them it hears different things; orphan.go: votes that stand for nothing any more;
-//     begin.go: leases that begin when a job is due;
+//   - job_locks.go: what package lock is told of jobs, and what it has the node do; begin.go: leases
+//     that begin when a job is due;
 //   - mesh.go: what arrives of one job; replicate.go, requeue.go, ack.go: its copies, its
 //     coming back, its end; moves.go: how it goes to another queue; federate.go: how jobs move to where clients wait, agenda.go: queues that are looked at later, leaving.go: and away from a node that leaves, handover.go:
 //     at-most-once ones, of which there is one copy; idle.go: jobs that all leave to each other; gone.go: what was deleted at this node

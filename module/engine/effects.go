@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 )
 
@@ -83,7 +84,7 @@ type Effect struct {
 	Peer   *Peer
 	Err    error
 
-	Outcome *Result // LockDone
+	Outcome *lock.Result // LockDone
 
 	from, to int // Send, LogLock, LogUnlock: in the outbox
 }
@@ -93,7 +94,7 @@ type Effect struct {
 // stay where they are until the next SetNow or Effects, even those that are gone
 // (reclaim.go).
 func (n *Node) Effects() []Effect {
-	if len(n.unservedDemand)+len(n.called)+len(n.made)+len(n.waiters.told) > 0 || n.store.AnyToPromote() {
+	if len(n.unservedDemand)+len(n.made)+len(n.waiters.told) > 0 || n.locks.LinesWait() || n.store.AnyToPromote() {
 		n.conclude()
 	}
 	e := n.effects
@@ -112,7 +113,7 @@ func (n *Node) Effects() []Effect {
 // conclude does what was put off until the call is over. Few calls put anything off.
 func (n *Node) conclude() {
 	n.serveDemands()
-	n.serveLines()
+	n.locks.ServeLines()
 	if n.store.AnyToPromote() {
 		n.settleKeyQueues()
 	}

@@ -1,11 +1,10 @@
 package engine
 
+import "jobmesh/module/lock"
+
 // Refusal is an error that clients get as it stands: a code in capitals, a
 // space, a sentence. The texts are Disque's where Disque has them.
-type Refusal string
-
-// Error implements error.
-func (r Refusal) Error() string { return string(r) }
+type Refusal = lock.Refusal
 
 // notExtended is the one error of WORKING with which the delivery was postponed:
 // ErrNotExtended, and why.
@@ -37,9 +36,9 @@ const (
 	ErrAcked         Refusal = "ACKED The job is acknowledged already, there is nothing left to work on."
 	ErrTooLate       Refusal = "TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery."
 	ErrBody          Refusal = "ERR the job's body is too long"
-	ErrNoQuorum      Refusal = "NOQUORUM Not enough nodes could agree on the lock in time, nothing is claimed; try again, or see JOBMESH CLUSTER NODES"
+	ErrNoQuorum              = lock.ErrNoQuorum
 	ErrNotExtended   Refusal = "NOQUORUM Not enough nodes could agree to extend the job's lock: it ends when its time is over, the job's next delivery is postponed; try again, or see JOBMESH CLUSTER NODES"
-	ErrNotHeld       Refusal = "NOTHELD The lock isn't held, or not by you: its time was over, or it was cleared; LOCK.SHOW tells who has it"
-	ErrStaleToken    Refusal = "STALETOKEN The lock has been given out by a greater token since: stop what it was for"
-	ErrReplica       Refusal = "READONLY You can't write against a read only replica."
+	ErrNotHeld               = lock.ErrNotHeld
+	ErrStaleToken            = lock.ErrStaleToken
+	ErrReplica               = lock.ErrReplica
 )

@@ -1,21 +1,24 @@
 package engine
 
-import "jobmesh/module/store"
+import (
+	"jobmesh/module/lock"
+	"jobmesh/module/store"
+)
 
 // The scripts call these functions on locks, as the engine's other parts do.
 
-func (n *Node) ClaimLock(name []byte, id *store.ID, lease int64, any bool, timeout int64, then func(Result)) {
-	if now, _ := n.acquireForJob(jobLock{name: name, job: *id, lease: lease, any: any, timeout: timeout}, then); now != nil {
+func (n *Node) ClaimLock(name []byte, id *store.ID, lease int64, any bool, timeout int64, then func(lock.Result)) {
+	if now, _ := n.locks.AcquireFor(lock.ForJob{Name: name, Job: *id, Lease: lease, Any: any, Timeout: timeout}, then); now != nil {
 		then(*now)
 	}
 }
 
-func (n *Node) FreeLock(name []byte, id *store.ID) bool { return n.freeLock(name, id) }
+func (n *Node) FreeLock(name []byte, id *store.ID) bool { return n.Locks().Free(name, id) }
 
 func (n *Node) LockLost(id *store.ID) bool { return n.lockLost(id) }
 
 // FreedVotes counts what is remembered of votes that were taken back while the node learns.
-func (n *Node) FreedVotes() int { return n.sync.freed.Len() }
+func (n *Node) FreedVotes() int { return n.locks.Sizes().Freed }
 
 // MembersSum is what a claim says of the nodes that it counts, for one that counts those
 // that this node does.
@@ -25,17 +28,17 @@ func (n *Node) MembersSum() uint64 { return n.mesh.Sum() }
 func (n *Node) Asked() int { return n.deps.asked.Len() }
 
 // LockCursor is where the pass over locks that are over is.
-func (n *Node) LockCursor() uint64 { return n.lockCursor }
+func (n *Node) LockCursor() uint64 { return n.locks.Sizes().Cursor }
 
 // Doubted counts what is remembered of locks whose jobs may be gone: questions, and jobs that
 // have lost locks.
-func (n *Node) Doubted() [2]int { return [2]int{n.orphanChecks.Len(), n.lost.Len()} }
+func (n *Node) Doubted() [2]int { return [2]int{n.locks.Sizes().Asked, n.lost.Len()} }
 
 // Entrusted counts the jobs that other nodes were given to keep.
 func (n *Node) Entrusted() int { return n.delegated.Len() }
 
 // Disputed counts the locks of which others told different holders.
-func (n *Node) Disputed() int { return n.sync.disputed.Len() }
+func (n *Node) Disputed() int { return n.locks.Sizes().Disputed }
 
 // SetLazy has the node ask nothing to find what the rules have missed, so that a test sees what these do.
 func (n *Node) SetLazy(yes bool) { n.lazy = yes }

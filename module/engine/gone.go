@@ -63,7 +63,9 @@ func (n *Node) TakeDeleted() (jobs uint64) {
 }
 
 // shared says whether other nodes may have copies of jobs that are deleted here now.
-func (n *Node) shared() bool { return !n.passive && !n.loading && !n.alone() && n.store.AnyParts() }
+func (n *Node) shared() bool {
+	return !n.passive && !n.loading && !n.mesh.Alone() && n.store.AnyParts()
+}
 
 // newestHere is a creation time that no job here is behind, unless a clock was plainly wrong.
 func (n *Node) newestHere() uint64 {
@@ -249,7 +251,7 @@ func (n *Node) runLock(j *store.Job, u store.Unique) *store.Lock {
 	if !u.Runs() {
 		return nil
 	}
-	return n.liveLock(n.lockName(j, u, store.LockRun))
+	return n.locks.Live(n.lockName(j, u, store.LockRun))
 }
 
 // bar remembers that a job isn't given to other nodes before a lock is free, of each queue the first one.
@@ -272,7 +274,7 @@ func (n *Node) bar(l *store.Lock, j *store.Job) {
 	}
 	n.barred[string(l.Name())] = append(ids, j.ID)
 	if l.Until > 0 {
-		n.await(l.Name(), l.Until)
+		n.locks.Await(l.Name(), l.Until)
 	}
 }
 

@@ -30,7 +30,7 @@ type Add struct {
 // Copies is the default of REPLICATE: three, or as many nodes as can be
 // reached, this one included where it keeps new jobs.
 func (n *Node) Copies() int {
-	if n.alone() {
+	if n.mesh.Alone() {
 		return 1
 	}
 	return n.copies(n.External())
@@ -84,19 +84,19 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	if unique {
 		extras = n.allExtras(extras, n.attributes(a))
 	}
-	if waits && !n.alone() && !n.knownHeld(n.scratch.lock) {
+	if waits && !n.mesh.Alone() && !n.knownHeld(n.scratch.lock) {
 		return n.claimAdd(a)
 	}
 	j := n.newJob(a, extras, where.elsewhere)
 	if waits {
-		token, holder := n.takeHashed(n.scratch.lock, hash, &j.ID, n.waitLease(a))
+		token, holder := n.locks.TakeHashed(n.scratch.lock, hash, &j.ID, n.waitLease(a))
 		u := j.Unique()
 		if holder == nil {
 			u.SetWait(token)
 			n.begun(u)
 		} else if answer, err, over := n.refused(a, u, &holder.Job); over {
-			if !n.alone() {
-				n.checkOrphanLock(holder)
+			if !n.mesh.Alone() {
+				n.locks.CheckOrphan(holder)
 			}
 			n.store.FreeJob(j)
 			return answer, false, err
@@ -105,7 +105,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	id = j.ID
 	wait, err = n.enlist(a, j, where)
 	if err != nil && waits {
-		n.freeLock(n.scratch.lock, &id)
+		n.locks.Free(n.scratch.lock, &id)
 	}
 	return id, wait, err
 }
@@ -450,7 +450,7 @@ func (n *Node) Ack(id *store.ID) bool {
 	counted := j.State != store.StateAcked
 	if counted {
 		n.Stats.Acked++
-		if !n.alone() {
+		if !n.mesh.Alone() {
 			j = n.tellsTakers(n.tellsDependents(j))
 		}
 		if j.Holders() == 0 {

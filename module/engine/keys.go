@@ -77,10 +77,7 @@ func (n *Node) unwait(q *store.Queue) {
 // sweepLocks has all locks looked at soon, bit by bit. Two passes: what is
 // inserted behind the first one's back is met by the second.
 func (n *Node) sweepLocks() {
-	if n.store.Locks().Len > 0 {
-		n.sweep = 2
-		n.hurryTick()
-	}
+	n.locks.Sweep()
 }
 
 func (n *Node) forgetDormant(q *store.Queue) {

@@ -22,7 +22,7 @@ func TestLearntVoteOfTwoClaims(t *testing.T) {
 		for _, p := range []wire.NodeID{mate, third} {
 			n.Mesh().Add(p, "10.0.0.1:1")
 		}
-		n.MarkLocksIncomplete()
+		n.Locks().MarkIncomplete()
 		receive := func(from wire.NodeID, m wire.Message) {
 			require.NoError(t, n.Receive(from, m.Append(nil)))
 			n.Effects()
@@ -35,15 +35,15 @@ func TestLearntVoteOfTwoClaims(t *testing.T) {
 			lock.Token = uint64(now)<<20 + token
 			receive(p, wire.Message{Kind: wire.LockPage, Flags: wire.Partial, Locks: []wire.Lock{lock}})
 		}
-		require.NotNil(t, n.Lock(name))
+		require.NotNil(t, n.Locks().Live(name))
 		lock.Token = uint64(now)<<20 + max(first, second)
 		receive(mate, wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 1, Lock: lock})
-		if assert.NotNil(t, n.Lock(name), "%d, %d", first, second) {
-			assert.Equal(t, uint64(now)<<20+min(first, second), n.Lock(name).Token)
+		if assert.NotNil(t, n.Locks().Live(name), "%d, %d", first, second) {
+			assert.Equal(t, uint64(now)<<20+min(first, second), n.Locks().Live(name).Token)
 		}
 		lock.Token = uint64(now)<<20 + min(first, second)
 		receive(mate, wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 2, Lock: lock})
-		assert.Nil(t, n.Lock(name), "that one failed, too")
+		assert.Nil(t, n.Locks().Live(name), "that one failed, too")
 	}
 }
 
@@ -55,7 +55,7 @@ func TestLearntVoteIsNotShortened(t *testing.T) {
 	name := store.AppendBareName(nil, []byte("n"))
 	old, late := uint64(now)<<20+1<<20, uint64(now)<<20+1<<21
 	short := wire.Lock{Name: name, Owner: []byte("x"), Token: old, Lease: 5_000, Left: 3_000}
-	extended := wire.Lock{Name: name, Owner: []byte("x"), Token: old, Lease: 600_000, Left: 600_000, Flags: 8} // lockRenewed
+	extended := wire.Lock{Name: name, Owner: []byte("x"), Token: old, Lease: 600_000, Left: 600_000, Flags: 8} // FlagRenewed
 	failed := wire.Lock{Name: name, Owner: []byte("x"), Token: late, Lease: 5_000, Left: 4_000}
 	whole := extended
 	whole.Flags = 0
@@ -67,9 +67,9 @@ func TestLearntVoteIsNotShortened(t *testing.T) {
 		unlock := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 1, Lock: wire.Lock{Name: name, Owner: []byte("x"), Token: late}}
 		require.NoError(t, n.Receive(peers[3], unlock.Append(nil)))
 		n.Effects()
-		l := n.Lock(name)
+		l := n.Locks().Live(name)
 		if assert.NotNil(t, l, how) {
-			assert.Greater(t, n.LockLeft(l), int64(590_000), "%s: the holder has the lock for ten minutes, this vote ends in %d ms", how, n.LockLeft(l))
+			assert.Greater(t, n.Locks().Left(l), int64(590_000), "%s: the holder has the lock for ten minutes, this vote ends in %d ms", how, n.Locks().Left(l))
 		}
 	}
 }
@@ -85,19 +85,19 @@ func TestLearntVoteOfThreeClaims(t *testing.T) {
 	}
 	order := []wire.Lock{lock(t2, 4_000), lock(t1, 4_000), lock(t0, 600_000)}
 	n, peers := learner(t, now, order)
-	require.NotNil(t, n.Lock(name))
-	require.Greater(t, n.LockLeft(n.Lock(name)), int64(590_000))
+	require.NotNil(t, n.Locks().Live(name))
+	require.Greater(t, n.Locks().Left(n.Locks().Live(name)), int64(590_000))
 	for _, token := range []uint64{t2, t1} {
 		unlock := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 1, Lock: wire.Lock{Name: name, Owner: []byte("x"), Token: token}}
 		require.NoError(t, n.Receive(peers[3], unlock.Append(nil)))
 		n.Effects()
-		l := n.Lock(name)
+		l := n.Locks().Live(name)
 		if assert.NotNil(t, l) {
-			assert.Greater(t, n.LockLeft(l), int64(590_000), "the holder has the lock for ten minutes, this vote ends in %d ms", n.LockLeft(l))
+			assert.Greater(t, n.Locks().Left(l), int64(590_000), "the holder has the lock for ten minutes, this vote ends in %d ms", n.Locks().Left(l))
 		}
 		pass(n, &now, 6_000)
 	}
-	assert.NotNil(t, n.Lock(name), "the holder has the lock, and this node's vote is gone")
+	assert.NotNil(t, n.Locks().Live(name), "the holder has the lock, and this node's vote is gone")
 }
 
 // learner is a node that has lost its votes, and learns one of each of its peers, of which there are six.
@@ -108,7 +108,7 @@ func learner(t *testing.T, now int64, locks []wire.Lock) (*engine.Node, []wire.N
 	for _, p := range peers {
 		n.Mesh().Add(p, "10.0.0.1:1")
 	}
-	n.MarkLocksIncomplete()
+	n.Locks().MarkIncomplete()
 	for i, lock := range locks {
 		n.Mesh().Up(peers[i], "10.0.0.1:1", false)
 		n.Tick()

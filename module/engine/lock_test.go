@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/store/storetest"
 	"jobmesh/module/wire"
@@ -19,22 +20,22 @@ func TestLocksEndWithTheirLease(t *testing.T) {
 	name := store.AppendLockName(nil, store.LockBare, []byte("q"), []byte("k"))
 	a, b := store.ID{1}, store.ID{2}
 
-	first, holder := n.takeLock(name, &a, 1000)
+	first, holder := n.Locks().Take(name, &a, 1000)
 	assert.Nil(t, holder)
-	_, holder = n.takeLock(name, &b, 0)
+	_, holder = n.Locks().Take(name, &b, 0)
 	assert.Equal(t, a, holder.Job)
-	again, _ := n.takeLock(name, &a, 1000)
+	again, _ := n.Locks().Take(name, &a, 1000)
 	assert.Equal(t, first, again, "who has it keeps the token")
-	assert.False(t, n.freeLock(name, &b))
+	assert.False(t, n.Locks().Free(name, &b))
 
 	now += 1000
-	assert.Nil(t, n.liveLock(name))
-	second, holder := n.takeLock(name, &b, 0)
+	assert.Nil(t, n.Locks().Live(name))
+	second, holder := n.Locks().Take(name, &b, 0)
 	assert.Nil(t, holder)
 	assert.Greater(t, second, first)
-	assert.False(t, n.freeLock(name, &a))
-	assert.True(t, n.freeLock(name, &b))
-	third, _ := n.takeLock(name, &a, 1000)
+	assert.False(t, n.Locks().Free(name, &a))
+	assert.True(t, n.Locks().Free(name, &b))
+	third, _ := n.Locks().Take(name, &a, 1000)
 	assert.Greater(t, third, second, "also where the lock was forgotten meanwhile")
 
 	now += 2000
@@ -51,21 +52,21 @@ func TestWatchedLocksTakeNoMoreMemory(t *testing.T) {
 	n := New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
 	name := store.AppendBareName(nil, []byte("n"))
 	owners := [2][]byte{[]byte("a"), []byte("b")}
-	o, _ := n.AcquireLock(name, owners[0], 3_600_000, 0, nil)
-	assert.Equal(t, Granted, o.Kind)
+	o, _ := n.Locks().Acquire(name, owners[0], 3_600_000, 0, nil)
+	assert.Equal(t, lock.Granted, o.Kind)
 	for i := range 100 {
-		_, pending := n.AcquireLock(name, owners[1-i%2], 3_600_000, 60_000, nil)
+		_, pending := n.Locks().Acquire(name, owners[1-i%2], 3_600_000, 60_000, nil)
 		assert.NotNil(t, pending)
 		n.Effects()
-		o, _ = n.ReleaseLock(name, owners[i%2], o.Token, nil)
-		assert.Equal(t, Granted, o.Kind)
+		o, _ = n.Locks().Release(name, owners[i%2], o.Token, nil)
+		assert.Equal(t, lock.Granted, o.Kind)
 		for _, e := range n.Effects() {
 			if e.Kind == LockDone {
 				o = *e.Outcome
 			}
 		}
 	}
-	assert.LessOrEqual(t, len(n.deadlines), 1)
+	assert.LessOrEqual(t, n.Locks().Sizes().Watched, 1)
 }
 
 // A lock whose end is heard of before the claim for it is kept for its token, and saved
@@ -77,15 +78,15 @@ func TestLockThatEndedBeforeItsClaimCanBeLoaded(t *testing.T) {
 	}
 	n, peer := fresh(), wire.NodeID{0: 7, 19: 1}
 	n.Mesh().Up(peer, "10.0.0.1:1", false)
-	token := uint64(now) << tokenShift
+	token := uint64(now) << lock.TokenShift
 	m := wire.Message{Kind: wire.Unlock, Round: 1, Lock: wire.Lock{Name: store.AppendLockName(nil, store.LockRun, nil, []byte("k")), Job: wire.JobID{1}, Token: token}}
 	require.NoError(t, n.Receive(peer, m.Append(nil)))
-	l := n.LockTable().Head
+	l := n.Locks().Table().Head
 	require.NotNil(t, l)
 	again := fresh()
-	require.NoError(t, again.ApplyLock(l.Record()))
-	assert.Nil(t, again.LockTable().Head)
-	assert.Equal(t, token, again.LockTable().Floor)
+	require.NoError(t, again.Locks().Apply(l.Record()))
+	assert.Nil(t, again.Locks().Table().Head)
+	assert.Equal(t, token, again.Locks().Table().Floor)
 }
 
 // A log that lost its last two seconds still has no token given twice; and no more than six
@@ -100,14 +101,14 @@ func TestTokensAreWrittenOffShortlyAhead(t *testing.T) {
 	var saved []record
 	for end := now + 20_000; now < end; now += 100 {
 		n.SetNow(now)
-		o, _ := n.AcquireLock(store.AppendBareName(nil, fmt.Append(nil, now)), []byte("a"), 1000, 0, nil)
-		require.Equal(t, Granted, o.Kind)
+		o, _ := n.Locks().Acquire(store.AppendBareName(nil, fmt.Append(nil, now)), []byte("a"), 1000, 0, nil)
+		require.Equal(t, lock.Granted, o.Kind)
 		for _, e := range n.Effects() {
 			if e.Kind != LogUnlock {
 				continue
 			}
-			if name, floor := UnlockParts(n.Message(&e)); len(name) == 0 {
-				saved = append(saved, record{now, begunAt(floor)})
+			if name, floor := lock.UnlockParts(n.Message(&e)); len(name) == 0 {
+				saved = append(saved, record{now, lock.BegunAt(floor)})
 			}
 		}
 		covered := int64(0)
@@ -116,14 +117,14 @@ func TestTokensAreWrittenOffShortlyAhead(t *testing.T) {
 				covered = r.token
 			}
 		}
-		assert.Greater(t, covered, begunAt(o.Token))
+		assert.Greater(t, covered, lock.BegunAt(o.Token))
 	}
 	assert.LessOrEqual(t, len(saved), 7, "not each token is logged")
 	last := saved[len(saved)-1]
-	again.ApplyUnlock(nil, uint64(last.token)<<tokenShift)
+	again.Locks().ApplyEnd(nil, uint64(last.token)<<lock.TokenShift)
 	again.SetNow(now)
-	o, _ := again.AcquireLock(store.AppendBareName(nil, []byte("n")), []byte("a"), 1000, 0, nil)
-	assert.LessOrEqual(t, begunAt(o.Token)-now, int64(6_000))
+	o, _ := again.Locks().Acquire(store.AppendBareName(nil, []byte("n")), []byte("a"), 1000, 0, nil)
+	assert.LessOrEqual(t, lock.BegunAt(o.Token)-now, int64(6_000))
 }
 
 // A node that says that it doesn't count on votes up to a token claims by greater ones, also
@@ -136,14 +137,14 @@ func TestTokenOfVotesThatAreLeftIsNotClaimedAgain(t *testing.T) {
 	n, again, peer := fresh(), fresh(), wire.NodeID{0: 7, 19: 1}
 	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	n.Effects()
-	token := uint64(now+20_000) << tokenShift
+	token := uint64(now+20_000) << lock.TokenShift
 	m := wire.Message{Kind: wire.Verify, ID: wire.JobID{1}, Lock: wire.Lock{Name: store.AppendLockName(nil, store.LockWait, nil, []byte("k")), Token: token}}
 	require.NoError(t, n.Receive(peer, m.Append(nil)))
 	for _, e := range n.Effects() {
 		if e.Kind == LogUnlock {
-			again.ApplyUnlock(UnlockParts(n.Message(&e)))
+			again.Locks().ApplyEnd(lock.UnlockParts(n.Message(&e)))
 		}
 	}
-	o, _ := again.AcquireLock(store.AppendBareName(nil, []byte("n")), []byte("a"), 1000, 0, nil)
+	o, _ := again.Locks().Acquire(store.AppendBareName(nil, []byte("n")), []byte("a"), 1000, 0, nil)
 	assert.Greater(t, o.Token, token)
 }

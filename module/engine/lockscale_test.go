@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -48,20 +49,20 @@ func bareName(text string) []byte { return store.AppendBareName(nil, []byte(text
 func TestManyWaitersGiveUp(t *testing.T) {
 	giveUp := func(waiters int) func() {
 		n, _, _ := node(dawn)
-		o, pending := n.AcquireLock(bareName("n"), []byte("holder"), 3_600_000, 0, nil)
+		o, pending := n.Locks().Acquire(bareName("n"), []byte("holder"), 3_600_000, 0, nil)
 		require.Nil(t, pending)
-		require.Equal(t, engine.Granted, o.Kind)
+		require.Equal(t, lock.Granted, o.Kind)
 		for i := range waiters {
-			_, pending := n.AcquireLock(bareName("n"), fmt.Append(nil, i), 1000, 5000, i)
+			_, pending := n.Locks().Acquire(bareName("n"), fmt.Append(nil, i), 1000, 5000, i)
 			require.NotNil(t, pending)
 		}
-		require.Equal(t, waiters, n.LockWaiters(bareName("n")))
+		require.Equal(t, waiters, n.Locks().Waiters(bareName("n")))
 		n.Effects()
 		n.SetNow(dawn + 5000)
 		return func() {
 			// They are answered bit by bit.
 			told := 0
-			for now := int64(dawn + 5000); n.LockWaiters(bareName("n")) > 0; now++ {
+			for now := int64(dawn + 5000); n.Locks().Waiters(bareName("n")) > 0; now++ {
 				n.SetNow(now)
 				n.Tick()
 				answered := 0
@@ -89,9 +90,9 @@ func TestVerifyWithManyClaims(t *testing.T) {
 		other := wire.NodeID{1, 2, 3}
 		n.Mesh().Add(other, "b:1")
 		n.Mesh().Up(other, "b:1", true)
-		n.TrustLocks()
+		n.Locks().Trust()
 		for i := range claims {
-			_, pending := n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 1000, 60_000, i)
+			_, pending := n.Locks().Acquire(bareName(fmt.Sprint("n", i)), []byte("a"), 1000, 60_000, i)
 			require.NotNil(t, pending)
 		}
 		n.Effects()
@@ -116,7 +117,7 @@ func TestMemoryWhileAbstaining(t *testing.T) {
 	n.Mesh().Add(other, "b:1")
 	n.Mesh().Add(gone, "c:1")
 	n.Mesh().Up(other, "b:1", true)
-	n.MarkLocksIncomplete()
+	n.Locks().MarkIncomplete()
 	before := alloc.Bytes
 	for i := range 100_000 {
 		if i%50 == 0 {
@@ -130,7 +131,7 @@ func TestMemoryWhileAbstaining(t *testing.T) {
 			n.Effects()
 		}
 	}
-	require.True(t, n.Abstains())
+	require.True(t, n.Locks().Abstains())
 	assert.LessOrEqual(t, n.FreedVotes(), 1<<15)
 	for range 100 {
 		n.SetNow(n.Now() + 1000)
@@ -149,27 +150,27 @@ func TestManyShortLocks(t *testing.T) {
 				other := wire.NodeID{1, 2, 3}
 				n.Mesh().Add(other, "b:1")
 				n.Mesh().Up(other, "b:1", true)
-				n.TrustLocks()
+				n.Locks().Trust()
 			}
 			const locks = 50_000
 			for i := range locks {
 				if alone {
-					n.AcquireLock(bareName(fmt.Sprint("n", i)), []byte("a"), 1, 0, nil)
+					n.Locks().Acquire(bareName(fmt.Sprint("n", i)), []byte("a"), 1, 0, nil)
 				} else {
 					m := wire.Message{Kind: wire.Claim, Round: uint64(i + 1), Lock: wire.Lock{Name: bareName(fmt.Sprint("n", i)), Owner: []byte("a"), Lease: 1, Token: dawn<<20 + uint64(i)}, Members: n.MembersSum()}
 					require.NoError(t, n.Receive(wire.NodeID{1, 2, 3}, m.Append(nil)))
 				}
 				n.Effects()
 			}
-			require.EqualValues(t, locks, n.Locks())
-			for n.Locks() > locks/100 && n.Now() < dawn+5000 {
-				before := n.Locks()
+			require.EqualValues(t, locks, n.Locks().Count())
+			for n.Locks().Count() > locks/100 && n.Now() < dawn+5000 {
+				before := n.Locks().Count()
 				next := n.Tick()
-				require.Less(t, before-n.Locks(), uint64(10_000), "one tick")
+				require.Less(t, before-n.Locks().Count(), uint64(10_000), "one tick")
 				n.Effects()
 				n.SetNow(next)
 			}
-			assert.LessOrEqual(t, n.Locks(), uint64(locks/100), "after %d ms", n.Now()-dawn)
+			assert.LessOrEqual(t, n.Locks().Count(), uint64(locks/100), "after %d ms", n.Now()-dawn)
 		})
 	}
 }
@@ -179,17 +180,17 @@ func TestManyShortLocks(t *testing.T) {
 func TestMaxLeaseIsSetWhileAbstaining(t *testing.T) {
 	n, _, _ := node(dawn)
 	n.Mesh().Add(wire.NodeID{1, 2, 3}, "b:1")
-	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(-1), Unleased: true})
-	n.MarkLocksIncomplete()
-	require.EqualValues(t, 3_690_010, n.Abstaining().Left)
-	n.SetMaxLease(10_000)
-	require.EqualValues(t, 10_260, n.Abstaining().Left)
-	require.False(t, n.Abstaining().Jobs)
+	n.Locks().SetVotes(lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true})
+	n.Locks().MarkIncomplete()
+	require.EqualValues(t, 3_690_010, n.Locks().Abstaining().Left)
+	n.Locks().SetMaxLease(10_000)
+	require.EqualValues(t, 10_260, n.Locks().Abstaining().Left)
+	require.False(t, n.Locks().Abstaining().Jobs)
 	n.SetNow(dawn + 10_260)
-	require.True(t, n.Abstaining().Jobs, "for jobs' locks the other's table is awaited")
-	require.Len(t, n.Abstaining().Awaited, 1)
+	require.True(t, n.Locks().Abstaining().Jobs, "for jobs' locks the other's table is awaited")
+	require.Len(t, n.Locks().Abstaining().Awaited, 1)
 	require.True(t, n.Mesh().Forget(wire.NodeID{1, 2, 3}))
-	require.Nil(t, n.Abstaining())
+	require.Nil(t, n.Locks().Abstaining())
 }
 
 // LOCK.CLEAR of very many locks frees them all at once, as anybody can see, and removes
@@ -197,18 +198,18 @@ func TestMaxLeaseIsSetWhileAbstaining(t *testing.T) {
 func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	const locks = 20_000
 	name := func(i int) []byte { return bareName(fmt.Sprint("n", i)) }
-	acquire := func(n *engine.Node, i int, owner string) engine.ResultKind {
-		o, pending := n.AcquireLock(name(i), []byte(owner), 3_600_000, 0, nil)
+	acquire := func(n *engine.Node, i int, owner string) lock.ResultKind {
+		o, pending := n.Locks().Acquire(name(i), []byte(owner), 3_600_000, 0, nil)
 		require.Nil(t, pending)
 		return o.Kind
 	}
 	filled := func() *engine.Node {
 		n, _, _ := node(dawn)
 		for i := range locks {
-			require.Equal(t, engine.Granted, acquire(n, i, "old"))
+			require.Equal(t, lock.Granted, acquire(n, i, "old"))
 		}
-		require.Equal(t, engine.Granted, func() engine.ResultKind {
-			o, _ := n.AcquireLock(bareName("other"), []byte("old"), 3_600_000, 0, nil)
+		require.Equal(t, lock.Granted, func() lock.ResultKind {
+			o, _ := n.Locks().Acquire(bareName("other"), []byte("old"), 3_600_000, 0, nil)
 			return o.Kind
 		}())
 		n.Effects()
@@ -232,23 +233,23 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	}
 
 	n := filled()
-	count, pending, err := n.ClearLocks(bareName("n"), true, true)
+	count, pending, err := n.Locks().Clear(bareName("n"), true, true)
 	require.NoError(t, err)
 	require.NotNil(t, pending)
 	assert.Zero(t, count)
 	pending.Client = "client"
 	assert.LessOrEqual(t, len(n.Effects()), mostAtOnce)
 	assert.Empty(t, play(n, 3))
-	assert.Greater(t, n.Locks(), uint64(locks/2))
+	assert.Greater(t, n.Locks().Count(), uint64(locks/2))
 	for i := range locks {
-		require.Nil(t, n.Lock(name(i)), "it is free at once")
+		require.Nil(t, n.Locks().Live(name(i)), "it is free at once")
 	}
-	assert.NotNil(t, n.Lock(bareName("other")))
+	assert.NotNil(t, n.Locks().Live(bareName("other")))
 	// The last would be met last.
-	require.Equal(t, engine.Granted, acquire(n, locks-1, "new"))
-	require.Equal(t, engine.Conflict, acquire(n, locks-1, "old"))
+	require.Equal(t, lock.Granted, acquire(n, locks-1, "new"))
+	require.Equal(t, lock.Conflict, acquire(n, locks-1, "old"))
 	// A second one doesn't hurt it either, as it isn't about it.
-	_, second, err := n.ClearLocks(bareName("o"), true, true)
+	_, second, err := n.Locks().Clear(bareName("o"), true, true)
 	require.NoError(t, err)
 	require.NotNil(t, second)
 	second.Client = "second"
@@ -259,20 +260,20 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	assert.NoError(t, answers[0].Err)
 	assert.Equal(t, "second", answers[1].Client)
 	assert.Equal(t, 1, answers[1].Nodes)
-	assert.Equal(t, uint64(1), n.Locks())
-	assert.NotNil(t, n.Lock(name(locks-1)))
+	assert.Equal(t, uint64(1), n.Locks().Count())
+	assert.NotNil(t, n.Locks().Live(name(locks-1)))
 
 	// Where nobody can wait it is done at once.
 	n = filled()
-	count, pending, err = n.ClearLocks(bareName(""), true, false)
+	count, pending, err = n.Locks().Clear(bareName(""), true, false)
 	require.NoError(t, err)
 	require.Nil(t, pending)
 	assert.Equal(t, int64(locks+1), count)
-	assert.Zero(t, n.Locks())
+	assert.Zero(t, n.Locks().Count())
 
 	// A replica's locks are its master's.
 	n = filled()
-	_, pending, err = n.ClearLocks(bareName(""), true, true)
+	_, pending, err = n.Locks().Clear(bareName(""), true, true)
 	require.NoError(t, err)
 	pending.Client = "client"
 	n.SetPassive(true)
@@ -289,13 +290,13 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	other := wire.NodeID{1, 2, 3}
 	n.Mesh().Add(other, "b:1")
 	n.Mesh().Up(other, "b:1", true)
-	n.TrustLocks()
-	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(3_600_000)})
+	n.Locks().Trust()
+	n.Locks().SetVotes(lock.Votes{Longest: lock.LeasesUpTo(3_600_000)})
 	n.Effects()
 	clear := wire.Message{Kind: wire.ClearLocks, Flags: wire.Prefix, Lock: wire.Lock{Name: bareName("n")}}
 	require.NoError(t, n.Receive(other, clear.Append(nil)))
 	assert.LessOrEqual(t, len(n.Effects()), mostAtOnce)
-	require.Nil(t, n.Lock(name(locks-1)))
+	require.Nil(t, n.Locks().Live(name(locks-1)))
 	m := wire.Message{Kind: wire.Claim, Round: 1, Members: n.MembersSum(), Lock: wire.Lock{
 		Name: name(locks - 1), Owner: []byte("new"), Token: uint64(n.Now()+4_000) << 20, Lease: 1000}}
 	require.NoError(t, n.Receive(other, m.Append(nil)))
@@ -305,11 +306,11 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	}
 	assert.True(t, granted)
 	play(n, 200)
-	require.NotNil(t, n.Lock(name(locks-1)))
-	assert.Equal(t, "new", string(n.Lock(name(locks-1)).Owner()))
-	assert.NotNil(t, n.Lock(bareName("other")))
+	require.NotNil(t, n.Locks().Live(name(locks-1)))
+	assert.Equal(t, "new", string(n.Locks().Live(name(locks-1)).Owner()))
+	assert.NotNil(t, n.Locks().Live(bareName("other")))
 	for i := range locks - 1 {
-		require.Nil(t, n.Lock(name(i)))
+		require.Nil(t, n.Locks().Live(name(i)))
 	}
 }
 
@@ -319,9 +320,9 @@ func TestVeryManyLeasesEnd(t *testing.T) {
 	n, _, _ := node(dawn)
 	for i := range locks {
 		name := bareName(fmt.Sprint("n", i))
-		_, pending := n.AcquireLock(name, []byte("a"), 5000, 0, nil)
+		_, pending := n.Locks().Acquire(name, []byte("a"), 5000, 0, nil)
 		require.Nil(t, pending)
-		_, pending = n.AcquireLock(name, []byte("b"), 5000, 60_000, i)
+		_, pending = n.Locks().Acquire(name, []byte("b"), 5000, 60_000, i)
 		require.NotNil(t, pending)
 	}
 	n.Effects()
@@ -334,7 +335,7 @@ func TestVeryManyLeasesEnd(t *testing.T) {
 	assert.Equal(t, locks, granted)
 	assert.Greater(t, ticks, 5)
 	for i := range locks {
-		l := n.Lock(bareName(fmt.Sprint("n", i)))
+		l := n.Locks().Live(bareName(fmt.Sprint("n", i)))
 		require.NotNil(t, l)
 		require.Equal(t, "b", string(l.Owner()))
 	}
@@ -344,11 +345,11 @@ func TestVeryManyLeasesEnd(t *testing.T) {
 func TestVoteIsLoggedOnce(t *testing.T) {
 	peer := wire.NodeID{1, 2, 3}
 	n, _, _ := node(1_700_000_000_000)
-	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(100_000)})
+	n.Locks().SetVotes(lock.Votes{Longest: lock.LeasesUpTo(100_000)})
 	n.SetLife(peer, 1)
 	n.Mesh().Up(peer, "10.0.0.1:1", false)
-	n.TrustLocks()
-	n.VotesKept(n.Votes()) // it isn't new to the mesh any more
+	n.Locks().Trust()
+	n.Locks().VotesKept(n.Locks().Votes()) // it isn't new to the mesh any more
 	round := uint64(0)
 	ask := func(token uint64, lease int64, change func(*wire.Message)) (logged, granted int) {
 		n.Effects()
@@ -402,13 +403,13 @@ func TestVoteIsLoggedOnce(t *testing.T) {
 func TestTwoNodesClaimForOneHolder(t *testing.T) {
 	first, second, third := wire.NodeID{7: 2, 19: 1}, wire.NodeID{7: 4, 19: 2}, wire.NodeID{7: 6, 19: 3}
 	n, _, _ := node(1_700_000_000_000)
-	n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(100_000)})
+	n.Locks().SetVotes(lock.Votes{Longest: lock.LeasesUpTo(100_000)})
 	for i, id := range []wire.NodeID{first, second, third} {
 		n.SetLife(id, 1)
 		n.Mesh().Up(id, fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
-	n.TrustLocks()
-	n.VotesKept(n.Votes()) // it isn't new to the mesh any more
+	n.Locks().Trust()
+	n.Locks().VotesKept(n.Locks().Votes()) // it isn't new to the mesh any more
 	n.Effects()
 	round := uint64(0)
 	send := func(from wire.NodeID, kind wire.Kind, flags uint8, owner string, token, above uint64) wire.Kind {
@@ -435,7 +436,7 @@ func TestTwoNodesClaimForOneHolder(t *testing.T) {
 	assert.Equal(t, wire.Deny, send(third, wire.Claim, 0, "y", own(third, 4), 0), "x has it, through the first")
 
 	// The vote of its own earlier attempt goes.
-	n.TrustLocks()
+	n.Locks().Trust()
 	send(first, wire.Unlock, 0, "x", own(first, 2), 0)
 	require.Equal(t, wire.Grant, send(second, wire.Claim, 0, "x", own(second, 5), 0))
 	require.Equal(t, wire.Grant, send(second, wire.Claim, 0, "x", own(second, 6), own(second, 6)-own(second, 5)))
@@ -452,15 +453,15 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 	distrusting := func() (n *engine.Node, ends int) {
 		n, _, _ = node(dawn)
 		for i := range locks {
-			o, _ := n.AcquireLock(name(i), []byte("old"), 3_600_000, 0, nil)
-			require.Equal(t, engine.Granted, o.Kind)
+			o, _ := n.Locks().Acquire(name(i), []byte("old"), 3_600_000, 0, nil)
+			require.Equal(t, lock.Granted, o.Kind)
 		}
 		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, Unique: engine.Unique{Strategy: store.UniqueBefore}})
 		require.NoError(t, err)
 		n.Mesh().Add(other, "b:1")
-		n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
+		n.Locks().SetVotes(lock.Votes{Longest: lock.LeasesUpTo(3_600_000), Unleased: true})
 		n.Effects()
-		n.MarkLocksIncomplete()
+		n.Locks().MarkIncomplete()
 		c := counted(t, n)
 		return n, c[engine.LogUnlock]
 	}
@@ -468,7 +469,7 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 		live, cursor := 0, uint64(0)
 		for {
 			var list []*store.Lock
-			cursor = n.ScanLocks(cursor, &list)
+			cursor = n.Locks().Scan(cursor, &list)
 			for _, l := range list {
 				require.Equal(t, store.LockWait, l.Space(), "%q", l.Name())
 				live++
@@ -493,13 +494,13 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 	require.NoError(t, n.Receive(other, page.Append(nil)))
 	n.Effects()
 	ticks := 0
-	for ; n.Abstains() && ticks < 1000; ticks++ {
-		require.False(t, n.CompleteLocks())
+	for ; n.Locks().Abstains() && ticks < 1000; ticks++ {
+		require.False(t, n.Locks().IsComplete())
 		ends += tick(n)
 		check(n)
 	}
 	assert.Greater(t, ticks, 20)
-	assert.True(t, n.CompleteLocks())
+	assert.True(t, n.Locks().IsComplete())
 	assert.GreaterOrEqual(t, ends, locks, "all ends are logged before that is")
 
 	// A change of role in between brings none back.
@@ -510,11 +511,11 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 	check(n)
 	n.SetPassive(false)
 	check(n)
-	for n.Locks() > locks/100 && n.Now() < dawn+20_000 {
+	for n.Locks().Count() > locks/100 && n.Now() < dawn+20_000 {
 		tick(n)
 	}
 	check(n)
-	assert.LessOrEqual(t, n.Locks(), uint64(locks/100))
+	assert.LessOrEqual(t, n.Locks().Count(), uint64(locks/100))
 }
 
 // A job waits until the run is over that another node gave its client. That node had the lock
@@ -529,8 +530,8 @@ func TestAnEndlessRunElsewhereIsOverAfterTheRetryTime(t *testing.T) {
 			for i := range peers {
 				n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
 			}
-			n.TrustLocks()
-			n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
+			n.Locks().Trust()
+			n.Locks().VotesKept(lock.Votes{Longest: lock.LeasesUpTo(3_600_000), Unleased: true})
 			id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 6000, Unique: engine.Unique{Strategy: store.UniqueDuring}})
 			require.NoError(t, err)
 			n.Effects()

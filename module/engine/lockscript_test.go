@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -24,8 +25,8 @@ var lockKinds = map[wire.Kind]string{
 
 var whyNames = [...]string{"", "held", "token low", "not held", "token stale", "abstains", "unproven", "uncounted"}
 
-var outcomeNames = map[engine.ResultKind]string{
-	engine.Granted: "granted", engine.Conflict: "conflict", engine.NoQuorum: "no quorum", engine.NotHeld: "not held", engine.Stale: "stale token", engine.Aborted: "aborted",
+var outcomeNames = map[lock.ResultKind]string{
+	lock.Granted: "granted", lock.Conflict: "conflict", lock.NoQuorum: "no quorum", lock.NotHeld: "not held", lock.Stale: "stale token", lock.Aborted: "aborted",
 }
 
 func (w *world) token(t uint64) string {
@@ -104,14 +105,14 @@ func (w *world) lockText(m *wire.Message) string {
 	return text
 }
 
-func (w *world) outcome(o *engine.Result) string {
+func (w *world) outcome(o *lock.Result) string {
 	text := outcomeNames[o.Kind]
 	switch {
-	case o.Kind == engine.Granted:
+	case o.Kind == lock.Granted:
 		text += " " + w.token(o.Token)
-	case o.Kind == engine.Conflict && o.Job != store.ID{}:
+	case o.Kind == lock.Conflict && o.Job != store.ID{}:
 		text += " with " + w.job(o.Job)
-	case o.Kind == engine.Conflict && o.Owner != nil:
+	case o.Kind == lock.Conflict && o.Owner != nil:
 		text += " with " + string(o.Owner)
 	}
 	return text
@@ -162,16 +163,16 @@ func (w *world) acquire() {
 				id = store.ID{byte(len(w.ids) + 1), 23: 1}
 				w.ids[owner], w.jobs[id] = id, owner
 			}
-			n.e.ClaimLock(store.AppendLockName(nil, store.LockWait, nil, []byte(name)), &id, lease, w.d.HasArg("any"), wait, func(o engine.Result) {
+			n.e.ClaimLock(store.AppendLockName(nil, store.LockWait, nil, []byte(name)), &id, lease, w.d.HasArg("any"), wait, func(o lock.Result) {
 				w.say("  %s: the claim of %s ends: %s", n.name, owner, w.outcome(&o))
 			})
 			return
 		}
-		w.ended(n.e.AcquireLock(store.AppendBareName(nil, []byte(name)), []byte(owner), lease, wait, owner))
+		w.ended(n.e.Locks().Acquire(store.AppendBareName(nil, []byte(name)), []byte(owner), lease, wait, owner))
 	})
 }
 
-func (w *world) ended(o engine.Result, pending *engine.Acquisition) {
+func (w *world) ended(o lock.Result, pending *lock.Acquisition) {
 	if pending != nil {
 		w.say("asks")
 		return
@@ -188,9 +189,9 @@ func (w *world) extend(release bool) {
 	w.duration("lease", &lease)
 	n.do(func() {
 		if release {
-			w.ended(n.e.ReleaseLock(name, owner, absolute, string(owner)))
+			w.ended(n.e.Locks().Release(name, owner, absolute, string(owner)))
 		} else {
-			w.ended(n.e.ExtendLock(name, owner, absolute, lease, string(owner)))
+			w.ended(n.e.Locks().Extend(name, owner, absolute, lease, string(owner)))
 		}
 	})
 }
@@ -201,7 +202,7 @@ func (w *world) unheard() {
 	token, err := strconv.ParseInt(strings.TrimPrefix(w.word(3), "#"), 10, 64)
 	require.NoError(w.t, err)
 	n.do(func() {
-		n.e.UnhearLock(name, owner, &engine.Result{Kind: engine.Granted, Token: uint64(dawn)<<20 + uint64(token), Kept: w.d.HasArg("kept")})
+		n.e.Locks().Unhear(name, owner, &lock.Result{Kind: lock.Granted, Token: uint64(dawn)<<20 + uint64(token), Kept: w.d.HasArg("kept")})
 	})
 }
 
@@ -220,7 +221,7 @@ func (w *world) clearLock() {
 		name = store.AppendLockName(nil, store.LockWait, nil, []byte(w.word(1)))
 	}
 	n.do(func() {
-		count, _, err := n.e.ClearLocks(name, w.d.HasArg("prefix"), false)
+		count, _, err := n.e.Locks().Clear(name, w.d.HasArg("prefix"), false)
 		w.say("%d %v", count, err)
 	})
 }
@@ -228,7 +229,7 @@ func (w *world) clearLock() {
 // distrust NODE: its table may lack votes.
 func (w *world) distrust() {
 	n := w.actor(0)
-	n.do(n.e.MarkLocksIncomplete)
+	n.do(n.e.Locks().MarkIncomplete)
 }
 
 // lost JOB tells where it is known that a job has lost a lock.
@@ -249,21 +250,21 @@ func (w *world) locks() {
 		n.e.SetNow(w.now + n.off)
 		var list []*store.Lock
 		for cursor := uint64(0); ; {
-			if cursor = n.e.ScanLocks(cursor, &list); cursor == 0 {
+			if cursor = n.e.Locks().Scan(cursor, &list); cursor == 0 {
 				break
 			}
 		}
 		slices.SortFunc(list, func(a, b *store.Lock) int { return strings.Compare(string(a.Name()), string(b.Name())) })
 		text := n.name + ":"
-		if n.e.Abstains() {
+		if n.e.Locks().Abstains() {
 			text += " abstains"
 		}
 		for _, l := range list {
 			text += " [" + strings.TrimSpace(w.lock(&wire.Lock{
-				Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Left: max(n.e.LockLeft(l), 0), Flags: l.Flags &^ 16,
+				Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Left: max(n.e.Locks().Left(l), 0), Flags: l.Flags &^ 16,
 			})) + "]"
 		}
-		if c := n.e.Acquisitions(); c > 0 {
+		if c := n.e.Locks().Acquisitions(); c > 0 {
 			text += fmt.Sprintf(" claims %d", c)
 		}
 		w.say("%s", text)
@@ -283,7 +284,7 @@ func (n *actor) lockEffect(e *engine.Effect) {
 		}
 		n.locks[string(r.Name)] = rec
 	case engine.LogUnlock:
-		name, token := engine.UnlockParts(n.e.Message(e))
+		name, token := lock.UnlockParts(n.e.Message(e))
 		if string(name) == "table" {
 			n.table = token
 			return
@@ -293,7 +294,7 @@ func (n *actor) lockEffect(e *engine.Effect) {
 		}
 		n.floor = max(n.floor, token)
 	case engine.KeepVotes:
-		n.votes = n.e.Votes()
+		n.votes = n.e.Locks().Votes()
 		n.keeps = true
 	case engine.LockDone:
 		w.say("  %s answers %v: %s", n.name, e.Client, w.outcome(e.Outcome))
@@ -304,10 +305,10 @@ func (n *actor) lockEffect(e *engine.Effect) {
 
 // loadLocks has a node that restarts know what it logged of locks.
 func (n *actor) loadLocks() {
-	n.e.ApplyFloor(n.floor)
-	n.e.ApplyComplete(n.table)
+	n.e.Locks().ApplyFloor(n.floor)
+	n.e.Locks().ApplyMark(n.table)
 	for _, name := range sortedKeys(n.locks) {
-		require.NoError(n.w.t, n.e.ApplyLock(n.locks[name]))
+		require.NoError(n.w.t, n.e.Locks().Apply(n.locks[name]))
 	}
 }
 

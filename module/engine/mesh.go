@@ -128,7 +128,7 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	case wire.Work:
 		return n.onWork(p, m)
 	case wire.Claim, wire.Grant, wire.Deny, wire.Unlock, wire.Verify, wire.Verified, wire.LockPull, wire.LockPage, wire.ClearLocks, wire.LockLost:
-		n.onLocks(p, m)
+		n.locks.Receive(p.Base(), m)
 	case wire.Release:
 		n.onRelease(p, m)
 	case wire.Released:

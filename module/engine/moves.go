@@ -74,7 +74,7 @@ func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 		return n.moveOn(j, name, false)
 	}
 	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, append([]byte{}, name...), j.UniqueKey(u))
-	if l := n.liveLock(n.scratch.lock); l != nil && l.Job != j.ID {
+	if l := n.locks.Live(n.scratch.lock); l != nil && l.Job != j.ID {
 		return j, duplicate(&l.Job, j.UniqueKey(u))
 	}
 	n.endWait(j, u)

@@ -3,6 +3,7 @@ package engine
 import (
 	"math"
 
+	"jobmesh/module/lock"
 	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/table"
@@ -198,23 +199,18 @@ type Node struct {
 	askedUntil int64 // unix ms: until then jobs that were loaded may still be asked about
 	questions  questions
 	deps       dependencies
-	acquisitions
+	locks      *lock.Node
+	jobLocks
 	uniqueMesh     uniqueMesh
 	unserved       []string // queues with jobs that nobody has looked at for those who wait
 	unservedDemand []string // queues with jobs that other nodes may wait for, until the event is done
 	choosing       bool     // a job is being looked for that a client can have
 	hearing        bool     // see Hear
 	asks           bool     // the client being served can wait for other nodes
-	deadlines      table.Schedule[*deadline]
-	awaited        map[string]*deadline // the same, by their names
-	expiresInHands bool                 // SetExpiresInHands
-	notUnique      bool                 // jobmesh.unique is off
-	flushEpoch     uint32               // of windows; a flush ends it
-	sweep          int                  // passes over the locks still to be made in haste
-	lockCursor     uint64               // of the pass over locks that are over
-	lockLook       int64                // steady: when that went on last
-	stale          bool                 // many of them were, in the last tick
-	evict          uint64               // of the pass over evictable jobs
+	expiresInHands bool     // SetExpiresInHands
+	notUnique      bool     // jobmesh.unique is off
+	flushEpoch     uint32   // of windows; a flush ends it
+	evict          uint64   // of the pass over evictable jobs
 	scratch        struct {
 		jobs   []*store.Job
 		ids    []store.ID
@@ -247,7 +243,6 @@ func New(c Config) *Node {
 		passes: passMost,
 
 		pendingAdds: map[store.ID]*pendingAdd{},
-		awaited:     map[string]*deadline{},
 		barred:      map[string][]store.ID{},
 		deps:        dependencies{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
 	}
@@ -256,9 +251,10 @@ func New(c Config) *Node {
 	if c.Monotonic != nil {
 		n.clock.even = c.Monotonic()
 	}
-	n.acquisitions, n.uniqueMesh, n.asks = newAcquisitions(), newUniqueMesh(), true
+	n.locks = lock.New((*lockHost)(n), (*owners)(n), n.mesh.Mesh(), n.store)
+	n.uniqueMesh, n.asks = newUniqueMesh(), true
 	n.lossAt = math.MaxInt64 // it is now, at the first tick
-	n.SetVotes(Votes{Longest: LeasesUpTo(-1), Unleased: true})
+	n.locks.SetVotes(lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true})
 	n.ids = n.store.IDMaker([4]byte{})
 	n.SetNodeID(c.NodeID)
 	return n
@@ -266,10 +262,9 @@ func New(c Config) *Node {
 
 // SetNodeID renames the node (CLUSTER RESET HARD); id is 40 lower-case hex digits.
 func (n *Node) SetNodeID(id string) {
-	known := n.table()
 	n.nodeID = id
 	n.self = parseNodeID(id)
-	n.setTable(known)
+	n.locks.SetSelf(n.self)
 	n.mesh.SetSelf(n.self) // the bus begins anew
 	for i := range n.ids.Node {
 		n.ids.Node[i] = hexDigit(id[2*i])<<4 | hexDigit(id[2*i+1])
@@ -344,7 +339,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	n.farewells = nil
 	n.endWaits(nil)
 	n.endAdds()
-	n.endClears()
+	n.locks.EndClears()
 	return 0
 }
 
@@ -381,8 +376,8 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	uncertain, n.untold, n.promotion = n.untold, 0, nil
 	// The table is its master's, of which the last may be missing; what this node had
 	// voted for before isn't in it.
-	n.renewLocks()
-	n.lacksVotes()
+	n.locks.RenewLeases()
+	n.locks.LacksVotes()
 	if n.followed {
 		n.promoted = n.now
 	}
@@ -587,5 +582,5 @@ type Load struct{ Adding, Imports, Hungry, Claims int }
 
 // Load counts it.
 func (n *Node) Load() Load {
-	return Load{Adding: len(n.pendingAdds), Imports: n.imports.Len(), Hungry: n.demands.Len(), Claims: n.Acquisitions() + n.uniqueMesh.count()}
+	return Load{Adding: len(n.pendingAdds), Imports: n.imports.Len(), Hungry: n.demands.Len(), Claims: n.locks.Acquisitions() + n.uniqueMesh.count()}
 }

@@ -873,8 +873,8 @@ func (n *Node) askOutcome(id *store.ID) {
 	if n.now < a.next {
 		return
 	}
-	n.rounds++
-	a.next, a.round, a.unknown = n.now+outcomeMS-jitterMS, n.rounds, a.unknown[:0]
+	n.deps.rounds++
+	a.next, a.round, a.unknown = n.now+outcomeMS-jitterMS, n.deps.rounds, a.unknown[:0]
 	n.tellAll(&wire.Message{Kind: wire.AskOutcome, ID: *id, Round: a.round})
 }
 

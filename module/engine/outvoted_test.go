@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -30,8 +31,8 @@ func newOutvoted(t *testing.T) *outvoted {
 	for i, id := range o.peers {
 		o.n.Mesh().Up(id, []string{"10.0.0.1:1", "10.0.0.2:1"}[i], false)
 	}
-	o.n.TrustLocks()
-	o.n.VotesKept(engine.Votes{Longest: engine.LeasesUpTo(3_600_000), Unleased: true})
+	o.n.Locks().Trust()
+	o.n.Locks().VotesKept(lock.Votes{Longest: lock.LeasesUpTo(3_600_000), Unleased: true})
 	o.look()
 	o.job = o.add("q")
 	_, err := o.n.Wait([][]byte{[]byte("q")}, "x")
@@ -44,16 +45,16 @@ func newOutvoted(t *testing.T) *outvoted {
 		require.NoError(t, o.n.Receive(id, deny.Append(nil)))
 		o.look()
 	}
-	require.Nil(t, o.n.Lock(o.other.Name))
+	require.Nil(t, o.n.Locks().Live(o.other.Name))
 	o.other.Job, o.other.Token = wire.JobID(o.foreign()), o.other.Token+1<<20
 	claim := wire.Message{Kind: wire.Claim, Round: 99, Members: o.n.MembersSum(), Lock: o.other}
 	require.NoError(t, o.n.Receive(o.peers[0], claim.Append(nil)))
 	o.look()
-	require.NotNil(t, o.n.Lock(o.other.Name))
+	require.NotNil(t, o.n.Locks().Live(o.other.Name))
 	o.advance(100)
 	o.grant()
 	require.True(t, o.n.HasLock(o.n.Job(&o.job), store.LockRun))
-	require.Equal(t, store.ID(o.other.Job), o.n.Lock(o.other.Name).Job)
+	require.Equal(t, store.ID(o.other.Job), o.n.Locks().Live(o.other.Name).Job)
 	return o
 }
 
@@ -102,7 +103,7 @@ func (o *outvoted) grant() {
 
 // takenBack has the other job's claim for the lock taken back.
 func (o *outvoted) takenBack() {
-	l := o.n.Lock(o.other.Name)
+	l := o.n.Locks().Live(o.other.Name)
 	unlock := wire.Message{Kind: wire.Unlock, Lock: wire.Lock{Name: o.other.Name, Job: wire.JobID(l.Job), Token: l.Token}}
 	require.NoError(o.t, o.n.Receive(o.peers[0], unlock.Append(nil)))
 	o.look()
@@ -112,7 +113,7 @@ func (o *outvoted) takenBack() {
 func TestALockThatWasWonAgainstTheOwnVote(t *testing.T) {
 	o := newOutvoted(t)
 	o.takenBack()
-	if l := o.n.Lock(o.other.Name); assert.NotNil(t, l) {
+	if l := o.n.Locks().Live(o.other.Name); assert.NotNil(t, l) {
 		assert.Equal(t, o.job, l.Job)
 	}
 }
@@ -126,7 +127,7 @@ func TestALockThatWasWonAgainstTheOwnVoteIsRenewed(t *testing.T) {
 	o.look()
 	o.grant()
 	o.takenBack()
-	if l := o.n.Lock(o.other.Name); assert.NotNil(t, l) {
+	if l := o.n.Locks().Live(o.other.Name); assert.NotNil(t, l) {
 		assert.Equal(t, o.job, l.Job)
 	}
 }
@@ -139,11 +140,11 @@ func TestALockThatWasWonAgainstTheOwnVoteIsCleared(t *testing.T) {
 		if prefix {
 			name = name[:2]
 		}
-		cleared, _, err := o.n.ClearLocks(name, prefix, false)
+		cleared, _, err := o.n.Locks().Clear(name, prefix, false)
 		require.NoError(t, err)
 		assert.EqualValues(t, 1, cleared)
 		o.look()
-		assert.Nil(t, o.n.Lock(o.other.Name), "prefix: %v", prefix)
+		assert.Nil(t, o.n.Locks().Live(o.other.Name), "prefix: %v", prefix)
 		assert.False(t, o.n.HasLock(o.n.Job(&o.job), store.LockRun))
 	}
 }
@@ -177,11 +178,11 @@ func TestALockIsTakenInPlaceOfOneThatWasVotedFor(t *testing.T) {
 	o.look()
 	id := o.add("q")
 	require.Len(t, o.n.Fetch([]*store.Queue{o.n.Queue([]byte("q"))}, 1, true, nil), 1)
-	if l := o.n.Lock(o.other.Name); assert.NotNil(t, l) {
+	if l := o.n.Locks().Live(o.other.Name); assert.NotNil(t, l) {
 		assert.Equal(t, id, l.Job)
 	}
-	for l := o.n.LockTable().Head; l != nil; l = l.Next {
-		assert.Same(t, l, o.n.Lock(bytes.Clone(l.Name())), "%q", l.Name())
+	for l := o.n.Locks().Table().Head; l != nil; l = l.Next {
+		assert.Same(t, l, o.n.Locks().Live(bytes.Clone(l.Name())), "%q", l.Name())
 	}
 }
 
@@ -194,7 +195,7 @@ func TestALockThatWasWonAgainstTheOwnVoteGoesBySwap(t *testing.T) {
 	o.look()
 	assert.True(t, o.n.HasLock(o.n.Job(&o.job), store.LockRun))
 	o.takenBack()
-	if l := o.n.Lock(o.other.Name); assert.NotNil(t, l) {
+	if l := o.n.Locks().Live(o.other.Name); assert.NotNil(t, l) {
 		assert.Equal(t, o.job, l.Job)
 	}
 }

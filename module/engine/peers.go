@@ -20,7 +20,6 @@ type Peer struct {
 	copied  []given    // jobs of which it sent this node a copy lately
 	doubted []store.ID // of those, the ones that may be in no queue
 	choked  int64      // monotonic: until then it takes too little to be given jobs
-	clears  uint64     // claims.cleared when it was connected
 	past    passing    // see behind
 }
 
@@ -91,7 +90,7 @@ func (h *host) TurnAway(p *membership.Peer) { h.Disconnect(&Peer{Peer: *p}) }
 func (h *host) Send(p *Peer, m *wire.Message) { h.node().send(p, m) }
 
 // Added follows a node that is known from now on.
-func (h *host) Added(*Peer) { h.node().joins() }
+func (h *host) Added(*Peer) { h.locks.Joins() }
 
 // Returning follows a connection, before its node is heard.
 func (h *host) Returning(p *Peer) { h.node().givenUp(p) }
@@ -99,13 +98,13 @@ func (h *host) Returning(p *Peer) { h.node().givenUp(p) }
 // Up follows a connection: its node is told what it may have missed.
 func (h *host) Up(p *Peer) {
 	h.node().resume(p)
-	h.node().acquisitionsUp(p)
+	h.locks.Up(p.Base())
 }
 
 // Down follows the end of a connection.
 func (h *host) Down(p *Peer) {
 	h.node().acksDown(p)
-	h.node().acquisitionsDown()
+	h.locks.Down()
 }
 
 // Silent follows a node's silence for the node timeout.
@@ -120,7 +119,7 @@ func (h *host) Back(*Peer) {
 // Gone follows the end of a node's membership. Jobs no longer count on it.
 func (h *host) Gone(p *Peer) {
 	n := h.node()
-	n.forgetVoter(p)
+	n.locks.Gone(p.Base())
 	n.reviewHandovers()
 	n.acksGone(p)
 	n.givenGone(p)

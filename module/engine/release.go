@@ -73,7 +73,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 		r.open = append(r.open, wire.Node(h))
 	}
 	if n.mayHaveHeir(j) {
-		r.open = n.allPeers()
+		r.open = n.mesh.Nodes()
 	}
 	r.msg = wire.Message{Kind: wire.Release, ID: *id, Queue: slices.Clone(queue)}
 	if queue != nil {
@@ -418,7 +418,7 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 		// Even where the job has ended here: a FASTACK is told once, and who hasn't heard
 		// of either would hold it back until its expiry.
 		if r.client == nil && slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.Of(h) == nil }) {
-			r.open = n.allPeers() // a replica may have been promoted in its place
+			r.open = n.mesh.Nodes() // a replica may have been promoted in its place
 		}
 		j := n.store.Lookup(&r.id)
 		if !waits && (len(r.open) == 0 || n.now >= r.expiry || j != nil && cancelled(j) || n.tombstones.cancelled(&r.id)) {

@@ -263,10 +263,10 @@ func (n *Node) nobodyHas(j *store.Job) bool {
 // wonElsewhere says whether a job that was put off may have its lock by another node's claim,
 // as where a client said ENQUEUE there: that node queues it.
 func (n *Node) wonElsewhere(j *store.Job) bool {
-	if !n.putOff(j) || n.byJob[j.ID] != nil {
+	if !n.putOff(j) || n.locks.Asks(&j.ID) {
 		return false
 	}
-	l := n.liveLock(n.lockName(j, j.Unique(), store.LockWait))
+	l := n.locks.Live(n.lockName(j, j.Unique(), store.LockWait))
 	return l != nil && l.Job == j.ID
 }
 

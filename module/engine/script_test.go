@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/store/storetest"
@@ -88,7 +89,7 @@ type actor struct {
 	floor uint64
 	table uint64 // what it logged of its locks as a whole
 	gone  engine.Deletions
-	votes engine.Votes
+	votes lock.Votes
 	keeps bool
 
 	tail []logged // of what it logged of jobs, that which isn't on disk for sure, where that takes a second
@@ -139,7 +140,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 				w.say("none")
 				return
 			}
-			w.say("%s shown %d", w.token(t), engine.ShownToken(t)-engine.ShownToken(uint64(dawn)<<20))
+			w.say("%s shown %d", w.token(t), lock.ShownToken(t)-lock.ShownToken(uint64(dawn)<<20))
 		},
 		"clock": func() { // NODE SPAN: of a node that is down, its wall clock is set to that far from the others'
 			n := w.actor(0)
@@ -179,9 +180,9 @@ func (w *world) mesh() {
 		}
 		n.start(timeout)
 		n.e.SetExpiresInHands(w.d.HasArg("disque"))
-		if n.votes = (engine.Votes{Longest: engine.LeasesUpTo(-1), Unleased: true}); w.d.HasArg("remembers") {
-			n.votes = engine.Votes{}
-			n.e.SetVotes(n.votes)
+		if n.votes = (lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true}); w.d.HasArg("remembers") {
+			n.votes = lock.Votes{}
+			n.e.Locks().SetVotes(n.votes)
 		}
 	}
 	if w.d.HasArg("apart") {
@@ -287,7 +288,7 @@ func (n *actor) do(f func()) {
 	}
 	if n.keeps {
 		n.keeps = false
-		n.do(func() { n.e.VotesKept(n.votes) })
+		n.do(func() { n.e.Locks().VotesKept(n.votes) })
 	}
 	if refused := n.refused; len(refused) > 0 {
 		n.refused = nil
@@ -1030,17 +1031,17 @@ func (w *world) restart() {
 		for _, id := range slices.Clone(a.peers) {
 			a.e.Mesh().Add(id, w.node(id).name+":1")
 		}
-		a.e.SetVotes(a.votes)
+		a.e.Locks().SetVotes(a.votes)
 		a.e.SetDeletions(a.gone)
 		a.e.Settle(engine.Trust{Exact: !w.d.HasArg("inexact")})
 		a.noteUncertain()
 		switch {
-		case w.d.HasArg("always") && a.e.CompleteLocks():
-			a.e.TrustLoadedLocks()
+		case w.d.HasArg("always") && a.e.Locks().IsComplete():
+			a.e.Locks().TrustLoaded()
 		case w.d.HasArg("distrust"), w.d.HasArg("always"):
-			a.e.MarkLocksIncomplete()
+			a.e.Locks().MarkIncomplete()
 		default:
-			a.e.TrustLocks()
+			a.e.Locks().Trust()
 		}
 	})
 	for _, b := range w.nodes {

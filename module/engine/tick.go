@@ -25,7 +25,7 @@ func (n *Node) Tick() int64 {
 	n.lossAt = min(n.lossAt, n.now)
 	n.scheduleFree()
 	farewell := n.farewell
-	if n.passive || n.loading || n.alone() {
+	if n.passive || n.loading || n.mesh.Alone() {
 		farewell = nil // the pass over the locks finds those that have no job
 	}
 	more := n.store.Reap(reapBudget, farewell)
@@ -66,8 +66,11 @@ func (n *Node) Tick() int64 {
 	n.idleQueues()
 	n.dropCondemned()
 	n.tickFarewells()
-	n.tickLocks()
-	n.tickClears()
+	n.locks.TickAcquisitions()
+	n.tickBegins(n.monotonic())
+	n.tickLost(n.monotonic())
+	n.locks.Tick()
+	n.locks.TickClears()
 	n.tickReturned()
 	n.tickLooks()
 	n.tickApart()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -77,7 +78,7 @@ func (n *Node) leftOutBusy(j *store.Job, u store.Unique) {
 		return
 	}
 	holder := "another node's job" // this node may not know which
-	if l := n.liveLock(n.lockName(j, u, store.LockRun)); l != nil {
+	if l := n.locks.Live(n.lockName(j, u, store.LockRun)); l != nil {
 		holder = l.Job.String()
 	}
 	n.tellLeftOut(fmt.Errorf("%s of the queue %s is dropped: %s has the key %s", j.ID.String(), shown(j.Queue.NameBytes()), holder, shown(j.UniqueKey(u))))
@@ -99,7 +100,7 @@ func (n *Node) lockName(j *store.Job, u store.Unique, space store.Space) []byte 
 
 // holds says whether the job that has a lock says so too.
 func (n *Node) holds(l *store.Lock) bool {
-	if l.Flags&lockOutlives != 0 {
+	if l.Flags&lock.FlagOutlives != 0 {
 		return l.Era == n.flushEpoch
 	}
 	j := n.store.Lookup(&l.Job)
@@ -122,7 +123,7 @@ func hasFlag(space store.Space) uint8 {
 
 // lapsed has a job know that its lock is over.
 func (n *Node) lapsed(l *store.Lock) {
-	if ended(l) || l.Flags&lockOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
+	if lock.Ended(l) || l.Flags&lock.FlagOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
 		return
 	}
 	j := n.store.Lookup(&l.Job)
@@ -214,9 +215,9 @@ func (n *Node) refused(a *Add, u store.Unique, holder *store.ID) (answer store.I
 func (n *Node) begun(u store.Unique) {
 	if u.Strategy() == store.UniqueWindow {
 		l := n.store.Lock(n.scratch.lock)
-		l.Flags |= lockOutlives
+		l.Flags |= lock.FlagOutlives
 		l.Era = n.flushEpoch
-		n.logLock(l)
+		n.locks.Log(l)
 	}
 }
 
@@ -317,7 +318,7 @@ func (n *Node) onNewBody(j *store.Job, body []byte) *store.Job {
 	return moved
 }
 
-// putOff says of a new job, or one to be queued again, whether it was put off by a
+// PutOff says of a new job, or one to be queued again, whether it was put off by a
 // conflict and still is.
 func (n *Node) putOff(j *store.Job) bool {
 	if j.Parts == 0 {
@@ -335,11 +336,11 @@ func (n *Node) gotKey(j *store.Job) {
 	}
 	u := j.Unique()
 	name := n.lockName(j, u, store.LockWait)
-	if n.claiming(string(name), &j.ID) {
+	if n.locks.AsksFor(&j.ID, string(name)) {
 		return // its votes may be those of the other node by now: see claimedAgain
 	}
 	u.Clear(store.UniquePending)
-	if l := n.liveLock(name); l != nil && l.Job == j.ID && u.Strategy() != store.UniqueWindow {
+	if l := n.locks.Live(name); l != nil && l.Job == j.ID && u.Strategy() != store.UniqueWindow {
 		u.SetWait(l.Token)
 	}
 }
@@ -354,10 +355,10 @@ func (n *Node) again(j *store.Job, nack bool) bool {
 		if left > 0 && u.Strategy() != store.UniqueWindow {
 			lease = 0
 		}
-		if !n.alone() {
+		if !n.mesh.Alone() {
 			return n.claimAgain(j, u, lease, nack)
 		}
-		token, holder := n.takeLock(n.lockName(j, u, store.LockWait), &j.ID, lease)
+		token, holder := n.locks.Take(n.lockName(j, u, store.LockWait), &j.ID, lease)
 		if holder != nil {
 			n.Stats.Duplicates++
 			n.reschedule(j, u, u.ConflictDelay())
@@ -498,12 +499,12 @@ func (n *Node) claimRun(j *store.Job) claimed {
 	}
 	switch {
 	case !u.Runs() || n.notUnique:
-	case !n.alone():
+	case !n.mesh.Alone():
 		if t := n.claimRunOf(j, u); t != claimHad {
 			return t
 		}
 	default:
-		token, holder := n.takeLock(n.lockName(j, u, store.LockRun), &j.ID, u.RunTTL())
+		token, holder := n.locks.Take(n.lockName(j, u, store.LockRun), &j.ID, u.RunTTL())
 		if holder != nil {
 			n.busy(j, u)
 			return claimRefused
@@ -520,12 +521,12 @@ func (n *Node) endsWaiting(j *store.Job, u store.Unique) {
 	if !endsByDelivery(u) {
 		return
 	}
-	if u.Has(store.UniqueHasWait) || n.alone() {
+	if u.Has(store.UniqueHasWait) || n.mesh.Alone() {
 		n.endWait(j, u)
 		return
 	}
 	// Another node has taken it again, when the job was given back there.
-	if l := n.liveLock(n.lockName(j, u, store.LockWait)); l != nil && l.Job == j.ID && !n.claiming(string(l.Name()), &j.ID) {
+	if l := n.locks.Live(n.lockName(j, u, store.LockWait)); l != nil && l.Job == j.ID && !n.locks.AsksFor(&j.ID, string(l.Name())) {
 		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
 	}
 }
@@ -589,7 +590,7 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 		n.store.Push(j)
 		return
 	}
-	holder := n.liveLock(n.lockName(j, u, store.LockRun))
+	holder := n.locks.Live(n.lockName(j, u, store.LockRun))
 	if first := n.store.PushKeyQueue(j, u, holder == nil || holder.Job == j.ID && u.Has(store.UniqueHasRun)); first != nil && first != j {
 		n.notPast(first)
 	}
@@ -608,7 +609,7 @@ func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
 	switch {
 	case l != nil && l.Job == j.ID && l.Until > 0:
 		return false // also where it is over by now, and no tick has seen that yet
-	case n.isLive(l) && l.Job == j.ID:
+	case n.locks.IsLive(l) && l.Job == j.ID:
 		return true
 	}
 	return j.Flags&store.FlagQueuedOnce == 0 && j.Delay > 0
@@ -674,13 +675,13 @@ func (n *Node) promoteKeyQueues(queues []*store.Queue) []*store.Queue {
 			n.store.Taken(l)
 			continue
 		}
-		holder, first := n.liveLock(n.scratch.lock), l.Head()
+		holder, first := n.locks.Live(n.scratch.lock), l.Head()
 		if holder != nil && (holder.Job == first.ID || !n.mereVote(first.Unique(), holder)) {
 			n.store.Taken(l)
 			if holder.Until == 0 {
 				n.findEnd(holder)
 			}
-			n.watchLock(holder)
+			n.locks.Watch(holder)
 			continue
 		}
 		n.notPast(n.store.Promote(l))
@@ -693,9 +694,9 @@ func (n *Node) promoteKeyQueues(queues []*store.Queue) []*store.Queue {
 
 // findEnd sees to the end of a run lock without a lease, which others wait for.
 func (n *Node) findEnd(l *store.Lock) {
-	if !n.jobLives(l.Job) {
+	if !(*owners)(n).Lives(l.Job) {
 		// Its end may have been missed.
-		n.checkOrphanLock(l)
+		n.locks.CheckOrphan(l)
 		n.backOff(string(l.Name()), nil)
 		return
 	}
@@ -703,7 +704,7 @@ func (n *Node) findEnd(l *store.Lock) {
 	if j := n.store.Lookup(&l.Job); j != nil {
 		if u := j.Unique(); u != nil && !u.Has(store.UniqueHasRun) {
 			n.boundRun(l, j, u)
-			n.logLock(l)
+			n.locks.Log(l)
 		}
 	}
 }
@@ -745,7 +746,7 @@ func (n *Node) endLocks(j *store.Job) {
 // says that it has the locks: the node where it had them may forget whom it owes that. A vote that
 // outlives its job stays.
 func (n *Node) endVotes(j *store.Job) {
-	if j.Parts == 0 || n.alone() || n.passive || n.loading {
+	if j.Parts == 0 || n.mesh.Alone() || n.passive || n.loading {
 		return
 	}
 	u := j.Unique()
@@ -756,8 +757,8 @@ func (n *Node) endVotes(j *store.Job) {
 		if u.Has(hasFlag(space)) {
 			continue // endLocks frees it at all nodes
 		}
-		if l := n.liveLock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && l.Flags&lockOutlives == 0 {
-			n.removeLock(l)
+		if l := n.locks.Live(n.lockName(j, u, space)); l != nil && l.Job == j.ID && l.Flags&lock.FlagOutlives == 0 {
+			n.locks.Remove(l)
 		}
 	}
 }
@@ -816,7 +817,7 @@ type farewell struct {
 // locks still. It looks only at some of very many locks; the others are found when they are in
 // somebody's way.
 func (n *Node) farewellAll() {
-	if n.alone() || n.passive {
+	if n.mesh.Alone() || n.passive {
 		return
 	}
 	if n.loading {
@@ -831,7 +832,7 @@ func (n *Node) farewellAll() {
 	for l := n.store.Locks().Head; l != nil && most > 0; l = l.Next {
 		most--
 		j := n.store.Lookup(&l.Job)
-		if j == nil || ended(l) {
+		if j == nil || lock.Ended(l) {
 			continue
 		}
 		most -= farewellNoted - 1
@@ -893,21 +894,21 @@ func (n *Node) retake(j *store.Job, waited bool) {
 	if u == nil || n.notUnique || !endsByDelivery(u) || u.Has(store.UniquePending) {
 		return
 	}
-	if u.Has(store.UniqueHasWait) && (n.alone() || j.Holders() == 0) {
+	if u.Has(store.UniqueHasWait) && (n.mesh.Alone() || j.Holders() == 0) {
 		return // it wasn't delivered; what a copy says may be old
 	}
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
-	if n.alone() {
-		if token, holder := n.takeLock(name, &j.ID, u.LockTTL()); holder == nil {
+	if n.mesh.Alone() {
+		if token, holder := n.locks.Take(name, &j.ID, u.LockTTL()); holder == nil {
 			u.SetWait(token)
 		}
 		return
 	}
 	id, lease := j.ID, u.LockTTL()
-	if l := n.liveLock(name); waited && lease > 0 && l != nil && l.Job == id && l.Until > 0 {
-		lease = min(lease, max(1, leaseOf(l.Until-n.monotonic())))
+	if l := n.locks.Live(name); waited && lease > 0 && l != nil && l.Job == id && l.Until > 0 {
+		lease = min(lease, max(1, lock.LeaseOf(l.Until-n.monotonic())))
 	}
-	now, _ := n.acquireForJob(jobLock{name: name, job: id, lease: lease, any: u.Has(store.UniqueAny)}, func(o Result) {
+	now, _ := n.locks.AcquireFor(lock.ForJob{Name: name, Job: id, Lease: lease, Any: u.Has(store.UniqueAny)}, func(o lock.Result) {
 		if n.retaken(&id, name, &o) {
 			n.log(LogState, n.store.Lookup(&id))
 		}
@@ -919,18 +920,18 @@ func (n *Node) retake(j *store.Job, waited bool) {
 
 // retaken notes whether a job that came back has its waiting lock again. One that is delivered
 // by now, or done, has it no more. It says whether the job changed.
-func (n *Node) retaken(id *store.ID, name []byte, o *Result) bool {
+func (n *Node) retaken(id *store.ID, name []byte, o *lock.Result) bool {
 	j := n.store.Lookup(id)
 	waits := j != nil && (j.State == store.StateQueued || j.State == store.StateActive && j.Place != store.InWorking) && n.named(j, store.LockWait, name)
 	switch {
-	case o.Kind == Granted && waits:
+	case o.Kind == lock.Granted && waits:
 		j.Unique().SetWait(o.Token)
-	case o.Kind == Granted && j == nil && n.livesAway(id):
+	case o.Kind == lock.Granted && j == nil && n.livesAway(id):
 		return false // its queue went to another database meanwhile
-	case o.Kind == Granted:
+	case o.Kind == lock.Granted:
 		n.freeName(name, id, o.Token)
 		return false
-	case o.Kind == Conflict && waits:
+	case o.Kind == lock.Conflict && waits:
 		j.Unique().Clear(store.UniqueHasWait)
 	default:
 		return false
@@ -953,7 +954,7 @@ func (n *Node) extend(j *store.Job, client any) (pending bool, err error) {
 		err = ErrLockLost
 	case mayRun(j, u):
 		lease := u.RunTTL()
-		if !n.alone() {
+		if !n.mesh.Alone() {
 			lease = n.runLease(j, u)
 		}
 		pending, err = n.renewLock(j, u, store.LockRun, lease, client)
@@ -1068,7 +1069,7 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 		switch {
 		case u.Strategy() == store.UniqueWindow:
 			// A window is saved by itself, and stays with its queue's name.
-			if l := n.liveLock(name); l == nil || l.Job != j.ID {
+			if l := n.locks.Live(name); l == nil || l.Job != j.ID {
 				u.Clear(store.UniqueHasWait)
 			}
 			return
@@ -1083,28 +1084,28 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 		return
 	}
 	if l := n.store.Lock(name); l != nil && l.Job == j.ID {
-		if !ended(l) {
+		if !lock.Ended(l) {
 			token = max(token, l.Token) // voted for since, for a run elsewhere
 		}
 		if space == store.LockRun && lease == 0 {
 			lease = l.Lease // what was voted for
 		}
 	}
-	if space == store.LockRun && lease == 0 && !n.alone() {
+	if space == store.LockRun && lease == 0 && !n.mesh.Alone() {
 		lease = n.runLease(j, u) // other nodes would never see its end
 	}
-	asks := space == store.LockWait && lease > 0 && !n.alone()
+	asks := space == store.LockWait && lease > 0 && !n.mesh.Alone()
 	switch {
 	case asks:
 		n.begins.over.Put(j.ID, n.monotonic()+lease)
-	case space == store.LockWait && seen && !n.alone():
+	case space == store.LockWait && seen && !n.mesh.Alone():
 		n.begins.over.Put(j.ID, noEnd)
 	}
-	switch _, holder := n.takeLock(name, &j.ID, lease); {
+	switch _, holder := n.locks.Take(name, &j.ID, lease); {
 	case holder == nil:
 		n.store.Lock(name).Token = token
 	case asks: // it may have the lock by others' votes
-	case !n.outvotes(j, space):
+	case !n.locks.Outvotes(j.ID, space):
 		u.Clear(hasFlag(space))
 		n.log(LogState, j)
 	}
@@ -1120,11 +1121,11 @@ func (n *Node) HasLock(j *store.Job, space store.Space) bool {
 	l := n.store.Lock(n.lockName(j, u, space))
 	switch {
 	case l != nil && l.Job == j.ID:
-		return n.isLive(l)
-	case n.isLive(l):
-		return n.outvotes(j, space)
+		return n.locks.IsLive(l)
+	case n.locks.IsLive(l):
+		return n.locks.Outvotes(j.ID, space)
 	case u.Strategy() == store.UniqueWindow:
-		return begunAt(u.WaitToken())+u.LockTTL() > n.now
+		return lock.BegunAt(u.WaitToken())+u.LockTTL() > n.now
 	}
 	return true // by the votes of others
 }

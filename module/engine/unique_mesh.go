@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/table"
 	"jobmesh/module/wire"
@@ -49,7 +50,7 @@ type uniqueMesh struct {
 type claimedAdd struct {
 	client any
 	denied bool // see [Node.DenyAdd]
-	claim  *Acquisition
+	claim  *lock.Acquisition
 }
 
 type backoff struct {
@@ -88,7 +89,7 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	id := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	c, began := &claimedAdd{}, n.monotonic()
 	n.uniqueMesh.adds[id] = c
-	decided := func(o Result) (answer store.ID, wait bool, err error) {
+	decided := func(o lock.Result) (answer store.ID, wait bool, err error) {
 		delete(n.uniqueMesh.adds, id)
 		if c.denied {
 			n.unclaimAdd(a, &id, &o)
@@ -99,10 +100,10 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 		}
 		return n.addDecided(a, id, o)
 	}
-	now, claim := n.acquireForJob(jobLock{
-		name: n.scratch.lock, job: id, lease: n.waitLease(a), outlives: a.Unique.Strategy == store.UniqueWindow,
-		any: a.Unique.Any, timeout: a.Timeout,
-	}, func(o Result) {
+	now, claim := n.locks.AcquireFor(lock.ForJob{
+		Name: n.scratch.lock, Job: id, Lease: n.waitLease(a), Outlives: a.Unique.Strategy == store.UniqueWindow,
+		Any: a.Unique.Any, Timeout: a.Timeout,
+	}, func(o lock.Result) {
 		answer, wait, err := decided(o)
 		switch {
 		case c.client == nil:
@@ -122,7 +123,7 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 }
 
 // addDecided goes on with an ADDJOB when its claim is decided.
-func (n *Node) addDecided(a *Add, id store.ID, o Result) (answer store.ID, wait bool, err error) {
+func (n *Node) addDecided(a *Add, id store.ID, o lock.Result) (answer store.ID, wait bool, err error) {
 	if err := o.Err(); err != nil {
 		n.Stats.Refused++
 		return answer, false, err
@@ -135,7 +136,7 @@ func (n *Node) addDecided(a *Add, id store.ID, o Result) (answer store.ID, wait 
 	}
 	j := n.newJob(a, n.allExtras(where.family, n.attributes(a)), where.elsewhere)
 	j.ID = id
-	if o.Kind == Granted {
+	if o.Kind == lock.Granted {
 		j.Unique().SetWait(o.Token)
 	} else if other, err, over := n.refused(a, j.Unique(), &o.Job); over {
 		n.store.FreeJob(j)
@@ -148,8 +149,8 @@ func (n *Node) addDecided(a *Add, id store.ID, o Result) (answer store.ID, wait 
 }
 
 // unclaimAdd frees the lock that was claimed for a job that isn't added after all.
-func (n *Node) unclaimAdd(a *Add, id *store.ID, o *Result) {
-	if o.Kind == Granted {
+func (n *Node) unclaimAdd(a *Add, id *store.ID, o *lock.Result) {
+	if o.Kind == lock.Granted {
 		n.nameClaim(a)
 		n.freeName(n.scratch.lock, id, o.Token)
 	}
@@ -157,7 +158,7 @@ func (n *Node) unclaimAdd(a *Add, id *store.ID, o *Result) {
 
 // knownHeld says whether a lock is held for certain: by a job that this node has.
 func (n *Node) knownHeld(name []byte) bool {
-	l := n.liveLock(name)
+	l := n.locks.Live(name)
 	return l != nil && n.holds(l)
 }
 
@@ -166,7 +167,7 @@ func (n *Node) abandonUniqueAdd(id *store.ID) bool {
 	c := n.uniqueMesh.adds[*id]
 	if c != nil {
 		delete(n.uniqueMesh.adds, *id)
-		n.AbandonAcquisition(c.claim)
+		n.locks.Abandon(c.claim)
 	}
 	return c != nil
 }
@@ -200,7 +201,7 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 	window := u.Strategy() == store.UniqueWindow
 	j.Flags |= store.FlagAnnounced // until the job is left to another node
 	switch {
-	case n.byName[string(name)] != nil:
+	case n.locks.AnyAsks(name):
 		// One at a time: they would take the votes from each other.
 		n.later(j, u.ConflictDelay()+n.below(putOffMS))
 		return false
@@ -208,47 +209,47 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 		n.waitOut(j, string(name))
 		return false
 	}
-	var now *Result
-	var claim *Acquisition
-	now, claim = n.acquireForJob(jobLock{
-		name: name, job: id, lease: lease, outlives: window, putOff: true, any: u.Has(store.UniqueAny),
-	}, func(o Result) {
+	var now *lock.Result
+	var claim *lock.Acquisition
+	now, claim = n.locks.AcquireFor(lock.ForJob{
+		Name: name, Job: id, Lease: lease, Outlives: window, PutOff: true, Any: u.Has(store.UniqueAny),
+	}, func(o lock.Result) {
 		j := n.store.Lookup(&id)
 		if j != nil && n.putOff(j) && j.State == store.StateActive && n.named(j, store.LockWait, name) {
-			if o.Kind == NoQuorum {
-				n.findLeft(claim)
+			if o.Kind == lock.NoQuorum {
+				n.locks.FindLeft(claim)
 			}
 			if n.claimedAgain(j, &o, nack) {
 				n.requeue(j, nack)
 			}
-		} else if o.Kind == Granted && !n.hasByNow(j, store.LockWait, name, o.Token) {
+		} else if o.Kind == lock.Granted && !n.hasByNow(j, store.LockWait, name, o.Token) {
 			n.giveBack(name, &id, window, &o)
 		}
 	})
 	if now != nil {
 		return n.claimedAgain(j, now, nack)
 	}
-	n.waitFor(j, ClaimTimeoutMS+putOffMS)
+	n.waitFor(j, lock.TimeoutMS+putOffMS)
 	return false
 }
 
 // giveBack frees a waiting lock that came too late for its job. Another node may have got
 // it for the job before, which is done since: a window lasts all the same.
-func (n *Node) giveBack(name []byte, id *store.ID, window bool, o *Result) {
+func (n *Node) giveBack(name []byte, id *store.ID, window bool, o *lock.Result) {
 	switch {
 	case !window:
 		n.freeName(name, id, o.Token)
 	case !o.Kept:
-		n.rollBack(name, holder{id: *id}, o.Token, n.allPeers())
+		n.locks.RollBack(name, lock.Holder{Job: *id}, o.Token, n.mesh.Nodes())
 	}
 }
 
 // claimedAgain goes on with a job that was put off when its claim is decided. True
 // where it may be queued.
-func (n *Node) claimedAgain(j *store.Job, o *Result, nack bool) bool {
+func (n *Node) claimedAgain(j *store.Job, o *lock.Result, nack bool) bool {
 	u := j.Unique()
 	name := string(n.lockName(j, u, store.LockWait))
-	if o.Kind == Granted {
+	if o.Kind == lock.Granted {
 		u.SetWait(o.Token)
 		u.Clear(store.UniquePending)
 		delete(n.uniqueMesh.backoffs, name)
@@ -258,14 +259,14 @@ func (n *Node) claimedAgain(j *store.Job, o *Result, nack bool) bool {
 	case n.passive:
 	case j.Flags&store.FlagAnnounced == 0:
 		n.log(LogState, j) // the job was left to another node meanwhile, or a client works on it
-	case o.Kind == Conflict:
+	case o.Kind == lock.Conflict:
 		n.Stats.Duplicates++
 		n.reschedule(j, u, u.ConflictDelay())
-	case o.Kind != Granted:
+	case o.Kind != lock.Granted:
 		if j.Retry > 0 && j.Holders() > 0 {
 			j.Flags |= store.FlagQueuedOnce // as far as is known: others may have a majority
 		}
-		if o.isSplit() {
+		if o.IsSplit() {
 			n.backOff(name, o)
 		}
 		n.waitOut(j, name)
@@ -332,7 +333,7 @@ const (
 // claimRunOf is [Node.claimRun] where other nodes have a say.
 func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	name := n.lockName(j, u, store.LockRun)
-	l := n.liveLock(name)
+	l := n.locks.Live(name)
 	switch {
 	case l != nil && l.Job == j.ID && u.Has(store.UniqueHasRun):
 		return claimHad
@@ -350,7 +351,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		n.store.HoldBack(j, u)
 		return claimRefused
 	}
-	if !u.Has(store.UniqueAny) && !n.quorate(name) {
+	if !u.Has(store.UniqueAny) && !n.locks.Quorate(name) {
 		if _, yes := n.uniqueMesh.apart[queue]; !yes {
 			n.uniqueMesh.apart[queue] = struct{}{}
 			n.uniqueMesh.away = append(n.uniqueMesh.away, queue)
@@ -367,15 +368,15 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	// serves clients, and clients are being served already. A client counts its time from when
 	// it gets the job, so the lease is longer by the time that the asking may take.
 	freed, began := n.store.Freed(), n.monotonic()
-	now, _ := n.acquireForJob(jobLock{
-		name: name, job: id, lease: n.runLease(j, u) + 2*ClaimTimeoutMS, usable: 2 * ClaimTimeoutMS, any: u.Has(store.UniqueAny),
-	}, func(o Result) {
+	now, _ := n.locks.AcquireFor(lock.ForJob{
+		Name: name, Job: id, Lease: n.runLease(j, u) + 2*lock.TimeoutMS, Usable: 2 * lock.TimeoutMS, Any: u.Has(store.UniqueAny),
+	}, func(o lock.Result) {
 		delete(n.uniqueMesh.runs, key)
 		n.askFor(queue, -1)
 		o.Began = cmp.Or(o.Began, began)
 		n.runDecided(key, &id, o)
 		n.store.WakeKeyQueues([]byte(key)) // others may wait in its per-key queue for what it has become
-		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != Aborted {
+		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != lock.Aborted {
 			n.serve(q)
 		}
 		n.answered(n.waits[queue])
@@ -387,7 +388,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	if n.store.Freed() != freed {
 		// Another claim that was decided meanwhile may have moved j, or deleted it.
 		if j = n.store.Lookup(&id); j == nil || j.State != store.StateQueued {
-			if now != nil && now.Kind == Granted {
+			if now != nil && now.Kind == lock.Granted {
 				n.giveUpRun([]byte(key), &id, now.Token)
 			}
 			return claimRefused
@@ -397,10 +398,10 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	switch {
 	case now == nil:
 		n.store.HoldBack(j, u)
-	case now.Kind == Granted:
+	case now.Kind == lock.Granted:
 		n.hasRun(j, u, key, now.Token)
 		return claimHad
-	case now.isBusy(&id, u):
+	case isBusy(now, &id, u):
 		n.busy(j, u)
 	default:
 		n.store.HoldBack(j, u)
@@ -423,19 +424,19 @@ func (n *Node) askFor(queue string, by int) {
 }
 
 // isSlow says of the claims for a queue whether their answers take long.
-func (n *Node) isSlow(a askedRuns) bool { return n.monotonic()-a.since >= claimResendMS }
+func (n *Node) isSlow(a askedRuns) bool { return n.monotonic()-a.since >= lock.ResendMS }
 
 // awaitsAnswer says whether the jobs of a queue wait in their order until it is known whether
 // the client gets the one that is asked for. Not where the answers take long, as with nodes that
 // stand still, or don't agree on who belongs to the mesh: jobs that need no consent would
-// wait behind many that can't have it, each of which is asked for as long as [ClaimTimeoutMS].
+// wait behind many that can't have it, each of which is asked for as long as [lock.TimeoutMS].
 // Then those are found behind the others ([Node.beyond]).
 func (n *Node) awaitsAnswer(queue string) bool {
 	a := n.uniqueMesh.asked[queue]
 	if n.isSlow(a) {
 		return false
 	}
-	n.lookAfter(&n.uniqueMesh.looks, queue, claimResendMS)
+	n.lookAfter(&n.uniqueMesh.looks, queue, lock.ResendMS)
 	return true
 }
 
@@ -491,7 +492,7 @@ func (n *Node) notPast(j *store.Job) {
 func (n *Node) tickApart() {
 	switch c := &n.uniqueMesh; {
 	case len(c.apart) == 0:
-	case !n.alone() && !n.quorate(nil):
+	case !n.mesh.Alone() && !n.locks.Quorate(nil):
 		n.wake = min(n.wake, n.now+apartLookMS)
 	default:
 		some := c.away[:min(apartSlice, len(c.away))]
@@ -523,8 +524,8 @@ func (n *Node) mereVote(u store.Unique, l *store.Lock) bool {
 
 // isBusy says of the end of a claim for a job's run whether another has the key for certain,
 // and the job doesn't wait for it.
-func (o *Result) isBusy(id *store.ID, u store.Unique) bool {
-	return o.Kind == Conflict && o.Most && o.Job != *id && u.Busy() != store.BusyWait
+func isBusy(o *lock.Result, id *store.ID, u store.Unique) bool {
+	return o.Kind == lock.Conflict && o.Most && o.Job != *id && u.Busy() != store.BusyWait
 }
 
 // hasRun notes that a job has the lock of its run.
@@ -549,16 +550,16 @@ func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
 }
 
 // runDecided delivers a job whose run was consented to.
-func (n *Node) runDecided(name string, id *store.ID, o Result) {
+func (n *Node) runDecided(name string, id *store.ID, o lock.Result) {
 	j := n.store.Lookup(id)
 	here := j != nil && j.State == store.StateQueued && j.ETime > n.now && n.named(j, store.LockRun, []byte(name))
 	switch {
-	case o.Kind == Granted && !here:
+	case o.Kind == lock.Granted && !here:
 		// A WORKING that has come since owns these votes now, and extends them. Don't take them back.
-		if !n.hasByNow(j, store.LockRun, []byte(name), o.Token) && !n.claiming(name, id) {
+		if !n.hasByNow(j, store.LockRun, []byte(name), o.Token) && !n.locks.AsksFor(id, name) {
 			n.giveUpRun([]byte(name), id, o.Token)
 		}
-	case o.Kind == Granted:
+	case o.Kind == lock.Granted:
 		u := j.Unique()
 		n.hasRun(j, u, name, o.Token)
 		q := j.Queue
@@ -582,7 +583,7 @@ func (n *Node) runDecided(name string, id *store.ID, o Result) {
 			return
 		}
 		n.hand(w, j)
-	case here && o.isBusy(id, j.Unique()):
+	case here && isBusy(&o, id, j.Unique()):
 		n.busy(j, j.Unique())
 	default:
 		n.backOff(name, &o)
@@ -598,10 +599,10 @@ func (n *Node) giveUpRun(name []byte, id *store.ID, token uint64) {
 
 // freeRun has all nodes take their votes for a run back; with wire.Fresh not those that were extended since.
 func (n *Node) freeRun(name []byte, id *store.ID, token uint64, flags uint8) {
-	h := holder{id: *id}
-	n.unvote(name, &h, token, flags)
-	n.enqueueUnlock(name, h, token, flags, n.allPeers())
-	n.lockFreed(slices.Clone(name))
+	h := lock.Holder{Job: *id}
+	n.locks.Unvote(name, &h, token, flags)
+	n.locks.EnqueueUnlock(name, h, token, flags, n.mesh.Nodes())
+	n.locks.IsFreed(slices.Clone(name))
 }
 
 // endOwnRuns takes the votes back for runs of a job that was queued when this node ended. All that
@@ -609,39 +610,27 @@ func (n *Node) freeRun(name []byte, id *store.ID, token uint64, flags uint8) {
 // by a run that this node claimed. The node may have ended while it asked for one, or before the others
 // heard that the job was given back. Another node's claim, and votes that were extended since, stay.
 func (n *Node) endOwnRuns(j *store.Job) {
-	if j.State != store.StateQueued || !runs(j) || n.alone() {
+	if j.State != store.StateQueued || !runs(j) || n.mesh.Alone() {
 		return
 	}
 	u := j.Unique()
 	name := n.lockName(j, u, store.LockRun)
 	voted, last := uint64(0), u.RunToken()
-	if l := n.liveLock(name); l != nil && l.Job == j.ID {
+	if l := n.locks.Live(name); l != nil && l.Job == j.ID {
 		voted = l.Token
 	}
-	if last == voted || begunAt(last)+voteMS(n.runLease(j, u)+2*ClaimTimeoutMS) <= n.now {
+	if last == voted || lock.BegunAt(last)+lock.VoteMS(n.runLease(j, u)+2*lock.TimeoutMS) <= n.now {
 		last = 0 // its votes are over, or it is that one
 	}
-	if voted|last == 0 || u.Has(store.UniqueHasRun) || n.claiming(string(name), &j.ID) {
+	if voted|last == 0 || u.Has(store.UniqueHasRun) || n.locks.AsksFor(&j.ID, string(name)) {
 		return
 	}
 	name = slices.Clone(name)
 	for _, token := range [...]uint64{voted, last} {
-		if token > 0 && n.isOwnToken(token) {
+		if token > 0 && n.locks.IsOwnToken(token) {
 			n.giveUpRun(name, &j.ID, token)
 		}
 	}
-}
-
-// claiming says whether a lock is being claimed for a job.
-func (n *Node) claiming(name string, id *store.ID) bool {
-	if l := n.byJob[*id]; l != nil {
-		for c := l.Head; c != nil; c = c.ofJob.Next {
-			if string(c.name) == name {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // backOff has a key that can't be had not be asked for, for a while. o is what came of a
@@ -650,7 +639,7 @@ func (n *Node) claiming(name string, id *store.ID) bool {
 //
 // Where several nodes claim a key at a time, and none gets enough votes, each rests for longer
 // each time, until one asks alone. So that doesn't begin anew when the key becomes free.
-func (n *Node) backOff(name string, o *Result) {
+func (n *Node) backOff(name string, o *lock.Result) {
 	r := n.uniqueMesh.backoffs[name]
 	if r == nil {
 		r = &backoff{}
@@ -660,17 +649,17 @@ func (n *Node) backOff(name string, o *Result) {
 	span := min(int64(backoffFirstMS)<<min(r.tries, 10), backoffLastMS)
 	switch r.tries++; {
 	case o == nil:
-	case o.isSplit():
+	case o.IsSplit():
 		r.splits, r.split = r.splits+1, max(now-o.Began, backoffFirstMS)
-	case o.Kind == Conflict:
+	case o.Kind == lock.Conflict:
 		r.splits = max(r.splits-1, 0)
-	case o.Began > 0 && now-o.Began >= claimResendMS:
+	case o.Began > 0 && now-o.Began >= lock.ResendMS:
 		span = backoffLastMS
 	}
 	span = max(span, r.afterSplit())
 	span += n.below(span)
 	r.until, r.over = now+span, false
-	n.await([]byte(name), r.until)
+	n.locks.Await([]byte(name), r.until)
 }
 
 // afterSplit is how long a key rests at least after the votes were split, ms.
@@ -708,7 +697,7 @@ func (n *Node) resetBackoff(name []byte) {
 			at = min(at, r.until)
 		}
 		r.until, r.over = at, false
-		n.await(name, at)
+		n.locks.Await(name, at)
 		return
 	}
 	r.until, r.over = 0, true
@@ -723,16 +712,16 @@ func (n *Node) backoffOver(name []byte) (woken bool) {
 	switch {
 	case r == nil:
 	case r.until > now:
-		n.await(name, r.until)
+		n.locks.Await(name, r.until)
 	case !r.over:
 		r.over = true
 		n.store.WakeKeyQueues(name)
-		n.await(name, now+backoffKeptMS)
+		n.locks.Await(name, now+backoffKeptMS)
 		return true
 	case now-r.until >= backoffKeptMS:
 		delete(n.uniqueMesh.backoffs, string(name))
 	default:
-		n.await(name, r.until+backoffKeptMS)
+		n.locks.Await(name, r.until+backoffKeptMS)
 	}
 	return false
 }
@@ -754,17 +743,17 @@ func (n *Node) Asking(names [][]byte) bool {
 // Worked effect for it will tell. A lock without a lease that the job has needs no answer.
 func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease int64, client any) (pending bool, err error) {
 	name := n.lockName(j, u, space)
-	if n.alone() {
-		token, holder := n.takeLock(name, &j.ID, lease)
+	if n.mesh.Alone() {
+		token, holder := n.locks.Take(name, &j.ID, lease)
 		if holder != nil {
 			return false, ErrLockLost
 		}
 		setLock(u, space, token)
 		return false, nil
 	}
-	l := n.liveLock(name)
-	contested := l != nil && l.Job != j.ID && !n.outvotes(j, space)
-	if contested && (client == nil || l.Flags&lockForeign == 0 || u.Has(store.UniqueAny) || j.State == store.StateQueued) {
+	l := n.locks.Live(name)
+	contested := l != nil && l.Job != j.ID && !n.locks.Outvotes(j.ID, space)
+	if contested && (client == nil || l.Flags&lock.FlagForeign == 0 || u.Has(store.UniqueAny) || j.State == store.StateQueued) {
 		return false, ErrLockLost // else others say whether this node has only not heard of that one's end
 	}
 	return n.claimAnew(j, u, space, lease, contested, client)
@@ -775,9 +764,9 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease int64, contested bool, client any) (pending bool, err error) {
 	name := slices.Clone(n.lockName(j, u, space))
 	asks := contested || lease > 0 || !u.Has(hasFlag(space))
-	id, want := j.ID, jobLock{name: name, job: j.ID, lease: lease, any: u.Has(store.UniqueAny)}
-	now, _ := n.acquireForJob(want, func(o Result) {
-		end := n.renewed(&id, space, want.name, &o)
+	id, want := j.ID, lock.ForJob{Name: name, Job: j.ID, Lease: lease, Any: u.Has(store.UniqueAny)}
+	now, _ := n.locks.AcquireFor(want, func(o lock.Result) {
+		end := n.renewed(&id, space, want.Name, &o)
 		if j := n.store.Lookup(&id); j != nil && (end == nil || end == ErrLockLost) {
 			n.log(LogState, j)
 			if pending && end != nil {
@@ -798,7 +787,7 @@ func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease 
 		return pending, nil
 	}
 	// The caller logs, who may have a new job.
-	err = n.renewed(&id, space, want.name, now)
+	err = n.renewed(&id, space, want.Name, now)
 	if _, only := err.(notExtended); only && !asks {
 		err = nil
 	}
@@ -809,7 +798,7 @@ func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease 
 var errContested = errors.New("contested")
 
 // renewed notes what became of a claim that renews a job's lock.
-func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Result) error {
+func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *lock.Result) error {
 	if space == store.LockWait {
 		n.leaseBegun(id, o)
 	}
@@ -817,7 +806,7 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Result) 
 	done := j == nil || j.State == store.StateAcked
 	if done || !n.named(j, space, name) || isPast(j, space) {
 		switch {
-		case o.Kind != Granted || !done && j.Unique() != nil && j.Unique().Has(hasFlag(space)):
+		case o.Kind != lock.Granted || !done && j.Unique() != nil && j.Unique().Has(hasFlag(space)):
 		case space == store.LockRun && !done:
 			n.giveUpRun(name, id, o.Token) // it was extended for a client who got it elsewhere
 		case space == store.LockWait && j == nil && id.AtMostOnce() && !n.tombstones.has(id):
@@ -836,17 +825,17 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *Result) 
 		return ErrLockLost // it is to run anew, or was given back
 	}
 	switch u := j.Unique(); o.Kind {
-	case Granted:
+	case lock.Granted:
 		setLock(u, space, o.Token)
 		return nil
-	case Conflict:
+	case lock.Conflict:
 		u.Clear(hasFlag(space))
-		n.loseLock(*id)
+		(*owners)(n).Loses(*id)
 		return ErrLockLost
-	case Aborted:
+	case lock.Aborted:
 		return ErrReplica
 	}
-	return notExtended{o.because(ErrNotExtended)} // its lease goes on until it is over
+	return notExtended{o.Because(ErrNotExtended)} // its lease goes on until it is over
 }
 
 // isPast says of a lock that was just renewed whether its job has it no more: it isn't worked on, or was delivered meanwhile.
@@ -875,16 +864,16 @@ func lockToken(u store.Unique, space store.Space) uint64 {
 
 // freeName frees a job's lock at all nodes, also where this one has no vote for it.
 func (n *Node) freeName(name []byte, id *store.ID, token uint64) {
-	if l := n.store.Lock(name); l != nil && l.Job == *id && l.Token > token && l.Space() == store.LockRun && !n.alone() && !ended(l) {
+	if l := n.store.Lock(name); l != nil && l.Job == *id && l.Token > token && l.Space() == store.LockRun && !n.mesh.Alone() && !lock.Ended(l) {
 		return // by now it is that of another run of the job
 	}
-	if n.freeLock(name, id) || n.alone() || n.passive || n.loading {
+	if n.locks.Free(name, id) || n.mesh.Alone() || n.passive || n.loading {
 		return
 	}
 	if token > 0 {
-		n.enqueueUnlock(name, holder{id: *id}, token, 0, n.allPeers())
+		n.locks.EnqueueUnlock(name, lock.Holder{Job: *id}, token, 0, n.mesh.Nodes())
 	}
-	n.lockFreed(slices.Clone(name))
+	n.locks.IsFreed(slices.Clone(name))
 }
 
 // delegate leaves a job's locks to the other nodes that hold it: here it is about
@@ -895,9 +884,9 @@ func (n *Node) delegate(j *store.Job) {
 		return
 	}
 	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
-		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && !ended(l) {
-			n.setFlags(l, l.Flags|lockForeign)
-			n.logLock(l)
+		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && !lock.Ended(l) {
+			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
+			n.locks.Log(l)
 		}
 	}
 	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
@@ -908,7 +897,7 @@ func (n *Node) delegate(j *store.Job) {
 // another node somebody may be working on it.
 func (n *Node) endFresh(j *store.Job) {
 	u := j.Unique()
-	if u == nil || n.alone() || u.Strategy() == store.UniqueWindow {
+	if u == nil || n.mesh.Alone() || u.Strategy() == store.UniqueWindow {
 		return
 	}
 	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
@@ -918,12 +907,12 @@ func (n *Node) endFresh(j *store.Job) {
 		name := slices.Clone(n.lockName(j, u, space))
 		token := lockToken(u, space)
 		u.Clear(hasFlag(space))
-		if l := n.liveLock(name); l != nil && l.Job == j.ID && l.Flags&lockRenewed != 0 {
-			n.setFlags(l, l.Flags|lockForeign)
-			n.logLock(l)
+		if l := n.locks.Live(name); l != nil && l.Job == j.ID && l.Flags&lock.FlagRenewed != 0 {
+			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
+			n.locks.Log(l)
 			continue
 		}
-		n.rollBack(name, holder{id: j.ID}, token, n.allPeers())
+		n.locks.RollBack(name, lock.Holder{Job: j.ID}, token, n.mesh.Nodes())
 	}
 }
 
@@ -934,7 +923,7 @@ func (n *Node) leaveVotes(j *store.Job) {
 		return
 	}
 	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
-		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && l.Flags&lockForeign != 0 {
+		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && l.Flags&lock.FlagForeign != 0 {
 			u.Clear(hasFlag(space))
 		}
 	}
@@ -951,17 +940,17 @@ func (n *Node) boundRun(l *store.Lock, j *store.Job, u store.Unique) {
 
 // bound gives a lock a lease that begins now. The caller logs it.
 func (n *Node) bound(l *store.Lock, lease int64) {
-	l.Lease, l.Until = lease, n.untilOf(lease)
-	n.noteLock(l)
+	l.Lease, l.Until = lease, n.locks.Until(lease)
+	n.locks.Note(l)
 }
 
 // delegateRun leaves a job's run lock to another node, where its client works on.
 func (n *Node) delegateRun(j *store.Job) {
-	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) && !n.alone() {
-		if l := n.store.Lock(n.lockName(j, u, store.LockRun)); l != nil && l.Job == j.ID && !ended(l) {
+	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) && !n.mesh.Alone() {
+		if l := n.store.Lock(n.lockName(j, u, store.LockRun)); l != nil && l.Job == j.ID && !lock.Ended(l) {
 			n.boundRun(l, j, u)
-			n.setFlags(l, l.Flags|lockForeign)
-			n.logLock(l)
+			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
+			n.locks.Log(l)
 		}
 		u.Clear(store.UniqueHasRun)
 	}
@@ -971,30 +960,30 @@ func (n *Node) delegateRun(j *store.Job) {
 // its client may have said WORKING to another, and that one's word be lost or late.
 // So a lock that was extended is left to its lease, here and at the other nodes.
 func (n *Node) expireRun(j *store.Job) {
-	if !runs(j) || n.alone() || !j.Unique().Has(store.UniqueHasRun) {
+	if !runs(j) || n.mesh.Alone() || !j.Unique().Has(store.UniqueHasRun) {
 		return
 	}
 	u := j.Unique()
 	name := slices.Clone(n.lockName(j, u, store.LockRun))
-	l := n.liveLock(name)
-	if l != nil && l.Job == j.ID && l.Flags&lockRenewed != 0 {
+	l := n.locks.Live(name)
+	if l != nil && l.Job == j.ID && l.Flags&lock.FlagRenewed != 0 {
 		n.delegateRun(j)
 		return
 	}
 	u.Clear(store.UniqueHasRun)
-	n.enqueueUnlock(name, holder{id: j.ID}, u.RunToken(), wire.Fresh, n.allPeers())
+	n.locks.EnqueueUnlock(name, lock.Holder{Job: j.ID}, u.RunToken(), wire.Fresh, n.mesh.Nodes())
 	if l != nil && l.Job == j.ID && l.Token <= u.RunToken() {
-		n.removeLock(l)
+		n.locks.Remove(l)
 	}
 }
 
 // endRunElsewhere frees the run lock that a job got at another node: its client
 // gives it back here.
 func (n *Node) endRunElsewhere(j *store.Job) {
-	if !runs(j) || n.alone() {
+	if !runs(j) || n.mesh.Alone() {
 		return
 	}
-	if l := n.liveLock(n.lockName(j, j.Unique(), store.LockRun)); l != nil && l.Job == j.ID {
+	if l := n.locks.Live(n.lockName(j, j.Unique(), store.LockRun)); l != nil && l.Job == j.ID {
 		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
 		return
 	}
@@ -1002,7 +991,7 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 	// job now. Nobody has the run by so low a token: all say by which one they voted, and for how long yet.
 	if j.Retry > 0 {
 		n.uniqueMesh.back.add(j.ID, pastRuns{at: n.monotonic()}, n.now)
-		n.enqueueUnlock(n.lockName(j, j.Unique(), store.LockRun), holder{id: j.ID}, 1, 0, n.allPeers())
+		n.locks.EnqueueUnlock(n.lockName(j, j.Unique(), store.LockRun), lock.Holder{Job: j.ID}, 1, 0, n.mesh.Nodes())
 	}
 }
 
@@ -1017,7 +1006,7 @@ type pastRuns struct {
 // another one at the node where a run begins after it.
 func (p *pastRuns) over(vote *wire.Lock, now int64) bool {
 	since := now - p.at
-	return vote.Left > 0 && voteMS(vote.Lease)-vote.Left > since+since/clockSlack
+	return vote.Left > 0 && lock.VoteMS(vote.Lease)-vote.Left > since+since/lock.ClockSlack
 }
 
 // givenBack remembers such runs.
@@ -1054,7 +1043,7 @@ func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
 	case yes && past.ended == k.Token:
 		return // they were told
 	case yes && past.over(k, n.monotonic()):
-	case k.Token <= n.ownBefore && n.isOwnToken(k.Token) && n.isQueued(&id):
+	case k.Token <= n.ownBefore && n.locks.IsOwnToken(k.Token) && n.isQueued(&id):
 		if flags = wire.Fresh; !yes {
 			past.at = math.MinInt64 / 2 // it wasn't given back
 		}

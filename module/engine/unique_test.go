@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/store/storetest"
 	"jobmesh/module/wire"
@@ -127,7 +128,7 @@ func (d *desk) meet(t require.TestingT) {
 	d.do(t, func() {
 		d.n.Mesh().Add(neighbour, "b:1")
 		d.n.Mesh().Up(neighbour, "b:1", true)
-		d.n.TrustLocks()
+		d.n.Locks().Trust()
 	})
 }
 
@@ -189,14 +190,14 @@ func (d *desk) reload(t require.TestingT, trust Trust) {
 func checkLocks(t require.TestingT, n *Node) {
 	now := n.monotonic()
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		if l.Space() == store.LockBare || l.Flags&lockOutlives != 0 || l.Until != 0 && l.Until <= now {
+		if l.Space() == store.LockBare || l.Flags&lock.FlagOutlives != 0 || l.Until != 0 && l.Until <= now {
 			continue
 		}
 		if n.store.Lookup(&l.Job) == nil {
-			require.NotZero(t, n.sweep, "lock %q has no job", l.Name())
+			require.NotZero(t, n.Locks().Sizes().Sweep, "lock %q has no job", l.Name())
 			continue
 		}
-		require.True(t, n.holds(l) || n.sweep > 0, "job %s doesn't know of its lock %q", l.Job, l.Name())
+		require.True(t, n.holds(l) || n.Locks().Sizes().Sweep > 0, "job %s doesn't know of its lock %q", l.Job, l.Name())
 	}
 	var jobs []*store.Job
 	for cursor := uint64(0); ; {
@@ -222,7 +223,7 @@ func checkLocks(t require.TestingT, n *Node) {
 				if space == store.LockRun {
 					lease = u.RunTTL()
 				}
-				if !n.alone() {
+				if !n.mesh.Alone() {
 					continue // a copy, of a job whose lock other nodes voted for
 				}
 				require.NotZero(t, lease, "job %s has lost its lock %c", j.ID, space)
@@ -256,8 +257,8 @@ func checkLocks(t require.TestingT, n *Node) {
 		all += q.HeldBack
 		for l := q.Lanes; l != nil; l = l.Next {
 			require.True(t, l.Front() || l.Head() != nil, "a lane without jobs")
-			if !l.Front() && !n.passive && !n.loading && n.sweep == 0 {
-				require.NotNil(t, n.liveLock(l.AppendLock(nil)), "jobs are held back and their key is free")
+			if !l.Front() && !n.passive && !n.loading && n.Locks().Sizes().Sweep == 0 {
+				require.NotNil(t, n.Locks().Live(l.AppendLock(nil)), "jobs are held back and their key is free")
 			}
 		}
 	}
@@ -699,7 +700,7 @@ func TestManyToDrop(t *testing.T) {
 
 func liveLocks(n *Node) (live int) {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		if n.isLive(l) {
+		if n.Locks().IsLive(l) {
 			live++
 		}
 	}
@@ -720,7 +721,7 @@ func TestWindowOutlivesTheMesh(t *testing.T) {
 	})
 	require.EqualValues(t, 1, d.n.Jobs())
 	d.do(t, func() { require.True(t, d.n.Mesh().Forget(neighbour)) })
-	require.True(t, d.n.Alone())
+	require.True(t, d.n.Mesh().Alone())
 	_, err := d.add(t, window)
 	require.Equal(t, ErrDropped, err)
 }
@@ -730,20 +731,20 @@ func TestWindowOutlivesTheMesh(t *testing.T) {
 func TestLineIsCalledAfterLoading(t *testing.T) {
 	d := newDesk()
 	name := store.AppendBareName(nil, []byte("n"))
-	o, _ := d.n.AcquireLock(name, []byte("a"), 60_000, 0, nil)
-	require.Equal(t, Granted, o.Kind)
-	_, second := d.n.AcquireLock(name, []byte("b"), 60_000, 50_000, "b")
-	_, third := d.n.AcquireLock(name, []byte("c"), 60_000, 50_000, "c")
+	o, _ := d.n.Locks().Acquire(name, []byte("a"), 60_000, 0, nil)
+	require.Equal(t, lock.Granted, o.Kind)
+	_, second := d.n.Locks().Acquire(name, []byte("b"), 60_000, 50_000, "b")
+	_, third := d.n.Locks().Acquire(name, []byte("c"), 60_000, 50_000, "c")
 	require.NotNil(t, third)
 	d.n.Effects()
 	d.n.BeginLoading()
-	d.n.AbandonAcquisition(second)
-	_, _ = d.n.ReleaseLock(name, []byte("a"), o.Token, nil)
+	d.n.Locks().Abandon(second)
+	_, _ = d.n.Locks().Release(name, []byte("a"), o.Token, nil)
 	d.n.Effects()
 	d.n.EndLoading()
 	for _, e := range d.n.Effects() {
 		if e.Kind == LockDone {
-			require.Equal(t, Granted, e.Outcome.Kind)
+			require.Equal(t, lock.Granted, e.Outcome.Kind)
 			require.Equal(t, "c", e.Client)
 			return
 		}
@@ -813,7 +814,7 @@ func TestDeletedQueueFreesItsLocksInAMesh(t *testing.T) {
 			}
 		}
 		require.True(t, unlocked, "strategy %d", strategy)
-		d.now += endedMS
+		d.now += lock.EndedMS
 		d.pass(noCheck{}, 100)
 	}
 }

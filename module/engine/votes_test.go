@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -47,22 +48,22 @@ func (k *keeper) claim(l wire.Lock) bool {
 }
 
 // kept tells that a text is on disk, and says whether the node votes then.
-func (k *keeper) kept(v engine.Votes) bool {
-	k.n.VotesKept(v)
+func (k *keeper) kept(v lock.Votes) bool {
+	k.n.Locks().VotesKept(v)
 	k.look()
 	return k.granted
 }
 
 // tick lets time go by until what the node wants remembered is so, and returns what it
 // wanted before.
-func (k *keeper) tick(until func(engine.Votes) bool) (before engine.Votes) {
+func (k *keeper) tick(until func(lock.Votes) bool) (before lock.Votes) {
 	for range 10_000 {
-		before = k.n.Votes()
+		before = k.n.Locks().Votes()
 		k.now += 1000
 		k.n.SetNow(k.now)
 		k.keeps = false
 		k.n.Tick()
-		if k.look(); k.keeps && until(k.n.Votes()) {
+		if k.look(); k.keeps && until(k.n.Locks().Votes()) {
 			return before
 		}
 	}
@@ -76,18 +77,18 @@ func (k *keeper) tick(until func(engine.Votes) bool) (before engine.Votes) {
 func TestVotesRelyOnWhatIsOnDiskForSure(t *testing.T) {
 	job := store.ID{1, 2, 3}
 	for name, tc := range map[string]struct {
-		votes engine.Votes
-		less  func(engine.Votes) bool
+		votes lock.Votes
+		less  func(lock.Votes) bool
 		lock  wire.Lock
 	}{
 		"lease": {
-			engine.Votes{Longest: engine.LeasesUpTo(3_670_016)},
-			func(v engine.Votes) bool { return v.Longest.Max() < 3_600_000 },
+			lock.Votes{Longest: lock.LeasesUpTo(3_670_016)},
+			func(v lock.Votes) bool { return v.Longest.Max() < 3_600_000 },
 			wire.Lock{Name: bareName("l"), Owner: []byte("ann"), Lease: 3_600_000},
 		},
 		"without a lease": {
-			engine.Votes{Longest: engine.LeasesUpTo(5120), Unleased: true},
-			func(v engine.Votes) bool { return !v.Unleased },
+			lock.Votes{Longest: lock.LeasesUpTo(5120), Unleased: true},
+			func(v lock.Votes) bool { return !v.Unleased },
 			wire.Lock{Name: store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k")), Job: wire.JobID(job)},
 		},
 	} {
@@ -98,22 +99,22 @@ func TestVotesRelyOnWhatIsOnDiskForSure(t *testing.T) {
 				for _, id := range keeperPeers {
 					k.n.Mesh().Add(id, "x:1")
 				}
-				k.n.SetVotes(tc.votes)
+				k.n.Locks().SetVotes(tc.votes)
 				for _, id := range keeperPeers {
 					k.n.Mesh().Up(id, "x:1", false)
 				}
-				k.n.TrustLocks()
+				k.n.Locks().Trust()
 				k.look()
 				before := k.tick(tc.less)
 				require.False(t, tc.less(before))
-				less := k.n.Votes() // this is being written
+				less := k.n.Locks().Votes() // this is being written
 				if early {
 					k.kept(before) // this was written before
 				}
 				k.keeps = false
 				require.False(t, k.claim(tc.lock))
 				require.True(t, k.keeps, "more is to be remembered again")
-				more := k.n.Votes()
+				more := k.n.Locks().Votes()
 				require.False(t, tc.less(more))
 				assert.False(t, k.kept(less))
 				assert.True(t, k.kept(more))
@@ -128,16 +129,16 @@ func TestVotesRelyOnWhatIsOnDiskForSure(t *testing.T) {
 func TestANewNodeVotesWhenThatIsOverOnDisk(t *testing.T) {
 	k := &keeper{t: t, now: dawn}
 	k.n, _, _ = node(k.now)
-	k.n.SetVotes(engine.Votes{Longest: engine.LeasesUpTo(5120)})
+	k.n.Locks().SetVotes(lock.Votes{Longest: lock.LeasesUpTo(5120)})
 	k.n.Mesh().Up(keeperPeers[0], "x:1", false)
-	k.tick(func(v engine.Votes) bool { return v.New })
-	fresh := k.n.Votes() // this is being written
+	k.tick(func(v lock.Votes) bool { return v.New })
+	fresh := k.n.Locks().Votes() // this is being written
 	k.receive(&wire.Message{Kind: wire.LockPage})
-	require.False(t, k.n.Abstains())
+	require.False(t, k.n.Locks().Abstains())
 	lock := wire.Lock{Name: bareName("l"), Owner: []byte("ann"), Lease: 1000}
 	require.False(t, k.claim(lock))
 	assert.False(t, k.kept(fresh))
-	assert.True(t, k.kept(k.n.Votes()))
+	assert.True(t, k.kept(k.n.Locks().Votes()))
 }
 
 // A long lease of one kind of locks holds up no locks of another kind, after a crash of all nodes.
@@ -148,8 +149,8 @@ func TestLongLeasesOfOneKindHoldUpThatKindAlone(t *testing.T) {
 	for _, id := range keeperPeers {
 		k.n.Mesh().Add(id, "x:1")
 	}
-	k.n.SetVotes(engine.Votes{Longest: engine.Leases{5120, 5120, 86_400_000}})
-	k.n.MarkLocksIncomplete()
+	k.n.Locks().SetVotes(lock.Votes{Longest: lock.Leases{5120, 5120, 86_400_000}})
+	k.n.Locks().MarkIncomplete()
 	for _, id := range keeperPeers {
 		k.n.Mesh().Up(id, "x:1", false)
 	}
@@ -158,7 +159,7 @@ func TestLongLeasesOfOneKindHoldUpThatKindAlone(t *testing.T) {
 	k.n.SetNow(k.now)
 	k.n.Tick()
 	k.look()
-	require.NotNil(t, k.n.Abstaining())
+	require.NotNil(t, k.n.Locks().Abstaining())
 	assert.True(t, k.claim(wire.Lock{Name: bareName("l"), Owner: []byte("ann"), Lease: 1000}))
 	assert.True(t, k.claim(wire.Lock{Name: store.AppendLockName(nil, store.LockRun, []byte("q"), []byte("k")), Job: wire.JobID(job), Lease: 1000}))
 	assert.False(t, k.claim(wire.Lock{Name: store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k")), Job: wire.JobID(job), Lease: 1000}))

@@ -375,14 +375,11 @@ func (n *Node) endWaits(err error) {
 // back at once: a moment later nobody hears this node any more.
 func (n *Node) endAdds() {
 	if !n.ending {
-		for _, c := range n.alarms {
-			n.retract(c)
-		}
+		n.locks.BeginEnd()
 	}
 	n.ending = true
-	n.unlocks = [unlockKinds]unlockList{}
-	clear(n.unlocksByRound)
-	n.begins, n.verdicts = beginnings{}, table.Roster[string, verdict]{}
+	n.locks.ForgetPending()
+	n.begins = beginnings{}
 	n.tickEnding(waitSlice)
 }
 
@@ -403,10 +400,8 @@ func (n *Node) tickEnding(budget int) {
 			ad := n.waiting[len(n.waiting)-1]
 			n.cleanUp(ad)
 			n.deny(ad, ErrReplica)
-		case len(n.alarms) > 0:
-			n.finishAcquisition(n.alarms[0], Result{Kind: Aborted}, true)
+		case n.locks.EndOne():
 		default:
-			n.called = n.called[:0] // all lines are gone
 			n.ending = false
 		}
 	}

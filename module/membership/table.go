@@ -54,6 +54,7 @@ type Table[P Member] struct {
 	self       wire.NodeID
 	by         map[wire.Node]P
 	order      []P // by name, so that a seeded run repeats
+	bases      []*Peer
 	gone       map[wire.Node]struct{}
 	banned     map[wire.NodeID]int64  // until then, unix ms
 	alone      bool                   // nobody comes in who isn't met
@@ -89,6 +90,18 @@ func (t *Table[P]) SetTimeout(ms int64) { t.timeout = ms }
 
 // All are the other nodes, in the order of their IDs; not to be changed.
 func (t *Table[P]) All() []P { return t.order }
+
+// Nodes are their short names, in a new slice.
+func (t *Table[P]) Nodes() []wire.Node {
+	list := make([]wire.Node, len(t.order))
+	for i, p := range t.bases {
+		list[i] = p.Node
+	}
+	return list
+}
+
+// Alone says whether this node knows no other.
+func (t *Table[P]) Alone() bool { return len(t.order) == 0 }
 
 // Of is the node of a short name; the zero P, where it isn't known.
 func (t *Table[P]) Of(node wire.Node) P { return t.by[node] }
@@ -160,7 +173,7 @@ func (t *Table[P]) Add(id wire.NodeID, addr string) bool {
 	t.by[node] = p
 	delete(t.gone, node)
 	at, _ := slices.BinarySearchFunc(t.order, node, func(q P, node wire.Node) int { return cmp.Compare(q.Base().Node, node) })
-	t.order = slices.Insert(t.order, at, p)
+	t.order, t.bases = slices.Insert(t.order, at, p), slices.Insert(t.bases, at, p.Base())
 	t.sum, t.untold = 0, true
 	t.host.Connect(p)
 	t.host.Changed()
@@ -295,7 +308,8 @@ func (t *Table[P]) Forget(id wire.NodeID) bool {
 	}
 	p := member.Base()
 	delete(t.by, p.Node)
-	t.order = slices.DeleteFunc(t.order, func(q P) bool { return q == member })
+	at := slices.Index(t.order, member)
+	t.order, t.bases = slices.Delete(t.order, at, at+1), slices.Delete(t.bases, at, at+1)
 	t.gone[p.Node] = struct{}{}
 	t.sum, t.untold = 0, true
 	t.host.Disconnect(member)

@@ -169,7 +169,7 @@ func (s *Store) ReplaceLock(l *Lock) {
 	s.alloc.Free(unsafe.Pointer(l), l.Size())
 }
 
-// ScanLocks is [Store.ScanJobs] for locks.
+// Scan is [Store.ScanJobs] for locks.
 func (s *Store) ScanLocks(cursor uint64, emit *[]*Lock) uint64 {
 	b, next := s.locks.Scan(cursor)
 	for e := range b.All {

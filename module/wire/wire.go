@@ -69,7 +69,7 @@ const (
 	LockPull
 	// LockPage has some of the sender's locks. Round is the next cursor, 0 at the end.
 	LockPage
-	// ClearLocks has the receiver forget locks by name, up to its token (LOCK.CLEAR).
+	// LkClear has the receiver forget locks by name, up to its token (LOCK.CLEAR).
 	ClearLocks
 	// LockLost: the job has lost a lock to another that was given it meanwhile.
 	LockLost
@@ -181,7 +181,7 @@ const (
 	Fresh                       // Unlock: only a vote that was made for this token
 	Partial                     // LockPage: the sender's table isn't complete
 	Told                        // LockPage: nobody asked; settle what contradicts
-	Prefix                      // ClearLocks: all names that begin so
+	Prefix                      // LkClear: all names that begin so
 	Committed                   // Claim: a majority has agreed; no answer is wanted
 )
 

@@ -71,7 +71,7 @@ func (s *Sim) bounded(n *node) {
 	// Two tables, a wheel, queues with their names, and an index of few skip-list nodes.
 	// For a member of a family, a tie and a list of dependents.
 	used := n.alloc.Blocks() - n.alloc.Pending()
-	if most := 48 + 4*int(n.e.Jobs()+n.e.Locks()); used > most {
+	if most := 48 + 4*int(n.e.Jobs()+n.e.Locks().Count()); used > most {
 		s.fail("node %d has %d blocks of memory for %d jobs", n.i, used, n.e.Jobs())
 	}
 }

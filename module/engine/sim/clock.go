@@ -215,7 +215,7 @@ func (s *Sim) still() bool {
 // spent says whether nothing is left of jobs, queues, locks and claims, in memory, on
 // disk or under way: so nothing can come of it any more.
 func (s *Sim) spent() bool {
-	return s.flying == 0 && !slices.ContainsFunc(s.nodes, func(n *node) bool { return n.e.Locks() > 0 || n.rest() != "" })
+	return s.flying == 0 && !slices.ContainsFunc(s.nodes, func(n *node) bool { return n.e.Locks().Count() > 0 || n.rest() != "" })
 }
 
 // jobless says whether no job is anywhere: so none can show again.

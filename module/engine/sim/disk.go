@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -36,7 +37,7 @@ const (
 	stateEntry                   // SETJOB: record, parts
 	deleteEntry                  // DELJOB
 	lockEntry                    // SETLOCK: record
-	unlockEntry                  // DELLOCK: what engine.UnlockParts reads
+	unlockEntry                  // DELLOCK: what lock.UnlockParts reads
 	queueEntry                   // MAKEQUEUE
 	renameEntry                  // RENAME: from, to
 	dropEntry                    // UNLINK of an empty queue
@@ -70,7 +71,7 @@ type disk struct {
 
 	jobs  map[store.ID]saved // what it comes to
 	nodes []wire.NodeID      // the nodes' file
-	votes engine.Votes       // likewise
+	votes lock.Votes         // likewise
 	clean bool               // the state file says that the last process ended cleanly,
 	held  [][2][]byte        // and which jobs were in somebody's hands: state and parts
 }
@@ -229,7 +230,7 @@ func (n *node) saveTo(d *disk) {
 	if known != len(n.disk.jobs) {
 		n.s.fail("node %d has %d jobs to save, and its log has %d", n.i, known, len(n.disk.jobs))
 	}
-	t := n.e.LockTable()
+	t := n.e.Locks().Table()
 	d.floor, d.complete = t.Floor, t.Complete
 	for l := t.Head; l != nil; l = l.Next {
 		d.locks = append(d.locks, slices.Clone(l.Record()))
@@ -250,10 +251,10 @@ func (n *node) load() {
 			n.s.fail("node %d: %d jobs of queue %s are left out, because others have their IDs", n.i, dropped, q.name)
 		}
 	}
-	n.e.ApplyFloor(d.floor)
-	n.e.ApplyComplete(d.complete)
+	n.e.Locks().ApplyFloor(d.floor)
+	n.e.Locks().ApplyMark(d.complete)
 	for _, rec := range d.locks {
-		must(n.e.ApplyLock(rec))
+		must(n.e.Locks().Apply(rec))
 	}
 	n.e.Effects()
 	for i := range d.log {
@@ -283,10 +284,10 @@ func (n *node) apply(e *entry) {
 	case deleteEntry:
 		n.e.ApplyDelete(&e.id)
 	case lockEntry:
-		n.mustLoad(n.e.ApplyLock(e.a))
+		n.mustLoad(n.e.Locks().Apply(e.a))
 	case unlockEntry:
-		name, token := engine.UnlockParts(e.a)
-		n.e.ApplyUnlock(name, token)
+		name, token := lock.UnlockParts(e.a)
+		n.e.Locks().ApplyEnd(name, token)
 	case queueEntry:
 		n.mustLoad(n.e.ApplyQueue(e.a))
 	case renameEntry:

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 )
 
@@ -56,7 +57,7 @@ type LockOp struct {
 	Began        int64 // true time, ms, from which a granted lease counts
 	Lasts        int64 // true time, ms, until which there may be votes for the lease that was asked for
 	Known        bool  // there was an answer
-	Result       engine.ResultKind
+	Result       lock.ResultKind
 	Got          uint64
 	Excused      bool // another claim was under way meanwhile
 }
@@ -107,10 +108,10 @@ type refusal struct {
 type lockWait struct {
 	n     *node
 	life  int
-	end   func(o *engine.Result)
+	end   func(o *lock.Result)
 	done  bool
-	gone  bool                // its client has left
-	claim *engine.Acquisition // nil: it was decided at once
+	gone  bool              // its client has left
+	claim *lock.Acquisition // nil: it was decided at once
 
 	name, owner string
 }
@@ -152,7 +153,7 @@ func (s *Sim) moment() int64 {
 // ask sends a command to some node and has end called with its outcome, nil
 // where the node dies before it answers. A lease that was granted counts from began (true
 // time, ms).
-func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Result, began int64)) bool {
+func (l *locker) ask(op LockOp, name string, wait int64, end func(o *lock.Result, began int64)) bool {
 	s := l.s
 	n := s.joined()
 	if n == nil || s.healed && s.now > s.healedAt+lockersMS {
@@ -163,7 +164,7 @@ func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Resu
 	at := len(s.locks.history[name])
 	s.locks.history[name] = append(s.locks.history[name], op)
 	w := &lockWait{n: n, life: n.life, name: name, owner: op.Owner}
-	w.end = func(o *engine.Result) {
+	w.end = func(o *lock.Result) {
 		w.done = true
 		h := &s.locks.history[name][at]
 		h.Return = s.moment()
@@ -172,22 +173,22 @@ func (l *locker) ask(op LockOp, name string, wait int64, end func(o *engine.Resu
 			h.Began = n.trueTime(o.Began)
 		}
 		s.trace("client %d: %s %s by %s at node %d: %v", l.i, op.Kind, name, op.Owner, n.i, o)
-		if op.Kind == "acquire" && o != nil && (o.Kind == engine.Conflict || o.Kind == engine.NoQuorum) && (l.mine == nil || l.mine.owner != op.Owner) {
+		if op.Kind == "acquire" && o != nil && (o.Kind == lock.Conflict || o.Kind == lock.NoQuorum) && (l.mine == nil || l.mine.owner != op.Owner) {
 			s.locks.refused = append(s.locks.refused, refusal{n, n.life, name, op.Owner})
 		}
 		end(o, h.Began)
 	}
 	n.waits = append(n.waits, w)
 	n.call(func() {
-		var o engine.Result
-		var pending *engine.Acquisition
+		var o lock.Result
+		var pending *lock.Acquisition
 		switch op.Kind {
 		case "acquire":
-			o, pending = n.e.AcquireLock(full, owner, op.Lease, wait, w)
+			o, pending = n.e.Locks().Acquire(full, owner, op.Lease, wait, w)
 		case "extend":
-			o, pending = n.e.ExtendLock(full, owner, op.Token, op.Lease, w)
+			o, pending = n.e.Locks().Extend(full, owner, op.Token, op.Lease, w)
 		case "release":
-			o, pending = n.e.ReleaseLock(full, owner, op.Token, w)
+			o, pending = n.e.Locks().Release(full, owner, op.Token, w)
 		}
 		if w.claim = pending; pending == nil {
 			s.at(0, func() {
@@ -211,7 +212,7 @@ func (w *lockWait) leave() {
 		return
 	}
 	w.gone = true
-	n.call(func() { n.e.AbandonAcquisition(w.claim) })
+	n.call(func() { n.e.Locks().Abandon(w.claim) })
 	n.s.locks.refused = append(n.s.locks.refused, refusal{n, n.life, w.name, w.owner})
 	w.end(nil)
 }
@@ -244,7 +245,7 @@ func (n *node) lockEffect(e *engine.Effect) {
 			case !w.done:
 				w.end(&o)
 			case w.gone && n.life == w.life:
-				n.call(func() { n.e.UnhearLock(store.AppendBareName(nil, []byte(w.name)), []byte(w.owner), &o) })
+				n.call(func() { n.e.Locks().Unhear(store.AppendBareName(nil, []byte(w.name)), []byte(w.owner), &o) })
 			}
 		})
 	}
@@ -268,8 +269,8 @@ func (l *locker) idle() {
 		wait = 1 + s.r.Int64N(cmp.Or(s.Locks.Wait, 4000))
 	}
 	h := &hold{name: name, owner: owner, lease: l.lease()}
-	asked := l.ask(LockOp{Kind: "acquire", Owner: owner, Lease: h.lease}, name, wait, func(o *engine.Result, began int64) {
-		if o == nil || o.Kind != engine.Granted {
+	asked := l.ask(LockOp{Kind: "acquire", Owner: owner, Lease: h.lease}, name, wait, func(o *lock.Result, began int64) {
+		if o == nil || o.Kind != lock.Granted {
 			l.later(500, l.idle)
 			return
 		}
@@ -310,9 +311,9 @@ func (l *locker) work() {
 func (l *locker) extend(kind string) {
 	s, h := l.s, l.mine
 	stale, lease := s.superseded(h), l.lease()
-	asked := l.ask(LockOp{Kind: kind, Owner: h.owner, Token: h.token, Lease: lease}, h.name, 0, func(o *engine.Result, began int64) {
-		if o == nil || o.Kind != engine.Granted {
-			if o != nil && o.Kind == engine.NoQuorum && s.now < h.end {
+	asked := l.ask(LockOp{Kind: kind, Owner: h.owner, Token: h.token, Lease: lease}, h.name, 0, func(o *lock.Result, began int64) {
+		if o == nil || o.Kind != lock.Granted {
+			if o != nil && o.Kind == lock.NoQuorum && s.now < h.end {
 				l.work()
 				return
 			}
@@ -346,8 +347,8 @@ func (l *locker) release() {
 	stale := s.superseded(h)
 	h.given = true
 	l.mine = nil
-	l.ask(LockOp{Kind: "release", Owner: h.owner, Token: h.token}, h.name, 0, func(o *engine.Result, _ int64) {
-		if o != nil && o.Kind == engine.Granted && stale {
+	l.ask(LockOp{Kind: "release", Owner: h.owner, Token: h.token}, h.name, 0, func(o *lock.Result, _ int64) {
+		if o != nil && o.Kind == lock.Granted && stale {
 			s.fail("client %d releases lock %s by token %d after another was given it", l.i, h.name, h.token)
 		}
 	})
@@ -388,7 +389,7 @@ func (s *Sim) noLeftovers() {
 		}
 		full := store.AppendBareName(nil, []byte(r.name))
 		for _, n := range s.nodes {
-			if l := n.e.Lock(full); l != nil && string(l.Owner()) == r.owner {
+			if l := n.e.Locks().Live(full); l != nil && string(l.Owner()) == r.owner {
 				s.fail("lock %s was refused to %s, and node %d has a vote for it", r.name, r.owner, n.i)
 			}
 		}
@@ -405,16 +406,16 @@ func (s *Sim) served() {
 	for _, n := range s.nodes {
 		for i := range s.Locks.Names {
 			name, owner := store.AppendBareName(nil, fmt.Append(nil, "n", i)), []byte("probe")
-			o := s.asked(n, func(w *lockWait) (engine.Result, *engine.Acquisition) {
-				return n.e.AcquireLock(name, owner, s.Locks.MaxLease, 0, w)
+			o := s.asked(n, func(w *lockWait) (lock.Result, *lock.Acquisition) {
+				return n.e.Locks().Acquire(name, owner, s.Locks.MaxLease, 0, w)
 			})
-			if o == nil || o.Kind != engine.Granted {
+			if o == nil || o.Kind != lock.Granted {
 				s.fail("node %d: lock n%d can't be had any more: %+v; the node has%s", n.i, i, o, n.lockText())
 				continue
 			}
 			token := o.Token
-			o = s.asked(n, func(w *lockWait) (engine.Result, *engine.Acquisition) { return n.e.ReleaseLock(name, owner, token, w) })
-			if o == nil || o.Kind != engine.Granted {
+			o = s.asked(n, func(w *lockWait) (lock.Result, *lock.Acquisition) { return n.e.Locks().Release(name, owner, token, w) })
+			if o == nil || o.Kind != lock.Granted {
 				s.fail("node %d: lock n%d can't be given back: %+v", n.i, i, o)
 			}
 		}
@@ -422,14 +423,14 @@ func (s *Sim) served() {
 }
 
 // asked is the outcome of what a node is asked; nil where there is none in time.
-func (s *Sim) asked(n *node, ask func(w *lockWait) (engine.Result, *engine.Acquisition)) (o *engine.Result) {
-	w := &lockWait{n: n, life: n.life, end: func(end *engine.Result) { o = end }}
+func (s *Sim) asked(n *node, ask func(w *lockWait) (lock.Result, *lock.Acquisition)) (o *lock.Result) {
+	w := &lockWait{n: n, life: n.life, end: func(end *lock.Result) { o = end }}
 	n.call(func() {
 		if now, pending := ask(w); pending == nil {
 			o = &now
 		}
 	})
-	for until := s.now + 2*engine.ClaimTimeoutMS; o == nil && s.now < until; {
+	for until := s.now + 2*lock.TimeoutMS; o == nil && s.now < until; {
 		s.run(s.now + 10)
 	}
 	return o
@@ -461,10 +462,10 @@ func (s *Sim) judgeLocks() {
 		return
 	}
 	for _, n := range s.nodes {
-		if c := n.e.Acquisitions(); c > 0 {
+		if c := n.e.Locks().Acquisitions(); c > 0 {
 			s.fail("node %d is left with %d claims", n.i, c)
 		}
-		if k := n.e.Locks(); k > 0 {
+		if k := n.e.Locks().Count(); k > 0 {
 			s.fail("node %d is left with %d locks:%s", n.i, k, n.lockText())
 		}
 	}
@@ -491,7 +492,7 @@ func (s *Sim) judgeLocks() {
 			for m := range history {
 				o := &history[m]
 				end := o.Return
-				if o.Result != engine.Granted {
+				if o.Result != lock.Granted {
 					end += 5000 << 10 // until its votes are taken back
 				}
 				if o.Kind == "acquire" && o.Owner != op.Owner && o.Call < op.Return && (end > op.Call || end < 0) {
@@ -507,7 +508,7 @@ func (s *Sim) judgeLocks() {
 
 // lockText tells of a node's locks.
 func (n *node) lockText() (text string) {
-	for l := n.e.LockTable().Head; l != nil; l = l.Next {
+	for l := n.e.Locks().Table().Head; l != nil; l = l.Next {
 		text += fmt.Sprintf(" %q by %s%s token %d, flags %#x, over in %d ms;", l.Name(), l.Owner(), l.Job, l.Token, l.Flags, l.Until-n.steady())
 	}
 	return text
@@ -533,12 +534,12 @@ const (
 // noteVotes notes the votes of a node that ends, and doesn't abstain.
 func (n *node) noteVotes() {
 	n.votes = n.votes[:0]
-	if n.e == nil || n.e.Abstains() {
+	if n.e == nil || n.e.Locks().Abstains() {
 		return
 	}
 	outvoted := n.outvoted()
-	for l := n.e.LockTable().Head; l != nil; l = l.Next {
-		if n.e.Lock(l.Name()) == l && l.Flags&(voteOutlives|voteSoft) == 0 && !outvoted[string(l.Name())] {
+	for l := n.e.Locks().Table().Head; l != nil; l = l.Next {
+		if n.e.Locks().Live(l.Name()) == l && l.Flags&(voteOutlives|voteSoft) == 0 && !outvoted[string(l.Name())] {
 			n.votes = append(n.votes, vote{bytes.Clone(l.Name()), l.Job, string(l.Owner()), l.Token, l.Flags})
 		}
 	}
@@ -555,7 +556,7 @@ func (n *node) outvoted() map[string]bool {
 		}
 		for space, has := range map[store.Space]uint8{store.LockWait: store.UniqueHasWait, store.LockRun: store.UniqueHasRun} {
 			name := sj.AppendLock(nil, sj.Unique(), space)
-			if l := n.e.Lock(name); sj.Unique().Has(has) && l != nil && l.Job != j.id {
+			if l := n.e.Locks().Live(name); sj.Unique().Has(has) && l != nil && l.Job != j.id {
 				names[string(name)] = true
 			}
 		}
@@ -575,7 +576,7 @@ func (n *node) isOwnRun(v *vote) bool {
 // checkVotes compares them with what the log has brought back.
 func (n *node) checkVotes() {
 	for _, v := range n.votes {
-		switch l := n.e.Lock(v.name); {
+		switch l := n.e.Locks().Live(v.name); {
 		case l == nil && n.isOwnRun(&v):
 		case l == nil:
 			n.s.fail("node %d has lost its vote for %q by a restart, of job %s or %q by token %d", n.i, v.name, v.job, v.owner, v.token)

@@ -11,7 +11,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/require"
 
-	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 )
 
 // lockState is a lock as the model knows it.
@@ -97,7 +97,7 @@ func stepLock(now *lockSet, was lockState, op *ownedOp) {
 	mine := was.owner == op.owner
 	open := was.owner == 0 || mine || ret >= was.early
 	held := mine && (was.token == op.Token || was.token == 0)
-	unknown := !op.Known || op.Result == engine.NoQuorum
+	unknown := !op.Known || op.Result == lock.NoQuorum
 	switch {
 	case op.Kind == "acquire" && unknown:
 		now.add(was)
@@ -108,7 +108,7 @@ func stepLock(now *lockSet, was lockState, op *ownedOp) {
 			}
 			now.add(maybe)
 		}
-	case op.Kind == "acquire" && op.Result == engine.Granted:
+	case op.Kind == "acquire" && op.Result == lock.Granted:
 		if open && (op.Got > was.last || mine && op.Got == was.last) {
 			now.add(leased(was, op.Got))
 		}
@@ -116,7 +116,7 @@ func stepLock(now *lockSet, was lockState, op *ownedOp) {
 		if op.Excused || was.owner != 0 && !mine && call <= was.latest {
 			now.add(was)
 		}
-	case op.Kind == "extend" && (unknown || op.Result == engine.Granted):
+	case op.Kind == "extend" && (unknown || op.Result == lock.Granted):
 		if unknown {
 			now.add(was)
 		}
@@ -127,7 +127,7 @@ func stepLock(now *lockSet, was lockState, op *ownedOp) {
 			}
 			now.add(longer)
 		}
-	case op.Kind == "release" && (unknown || op.Result == engine.Granted):
+	case op.Kind == "release" && (unknown || op.Result == lock.Granted):
 		if unknown {
 			now.add(was)
 		}
@@ -275,8 +275,8 @@ func TestLeaseOfVotersThatWereDown(t *testing.T) {
 	s := &Sim{locks: &lockWorld{}}
 	history := func() []LockOp {
 		return []LockOp{
-			{Client: 1, Kind: "acquire", Owner: "a", Lease: lease, Call: 0, Return: 10 << 10, Known: true, Result: engine.Granted, Got: 1, Lasts: s.lasts(10, lease)},
-			{Client: 2, Kind: "acquire", Owner: "b", Lease: lease, Call: later << 10, Return: (later + 10) << 10, Known: true, Result: engine.Conflict, Lasts: s.lasts(later+10, lease)},
+			{Client: 1, Kind: "acquire", Owner: "a", Lease: lease, Call: 0, Return: 10 << 10, Known: true, Result: lock.Granted, Got: 1, Lasts: s.lasts(10, lease)},
+			{Client: 2, Kind: "acquire", Owner: "b", Lease: lease, Call: later << 10, Return: (later + 10) << 10, Known: true, Result: lock.Conflict, Lasts: s.lasts(later+10, lease)},
 		}
 	}
 	require.Error(t, linearizable("n", history()), "nobody was down")

@@ -119,7 +119,7 @@ func (s *Sim) up() *node {
 // nobody turns to it who wants something of the mesh. It has still to join, or has crashed
 // before its nodes' file was written.
 func (s *Sim) joined() *node {
-	if n := s.up(); n != nil && (!n.e.Alone() || len(s.nodes) == 1) {
+	if n := s.up(); n != nil && (!n.e.Mesh().Alone() || len(s.nodes) == 1) {
 		return n
 	}
 	return nil
@@ -692,7 +692,7 @@ func (s *Sim) restart(n *node) {
 	}
 	clear(n.links)
 	n.start()
-	if other := s.nodes[(n.i+1)%len(s.nodes)]; other != n && n.e.Alone() {
+	if other := s.nodes[(n.i+1)%len(s.nodes)]; other != n && n.e.Mesh().Alone() {
 		s.meet(n, other) // the operator sees that it is alone
 	}
 	if !n.shut {

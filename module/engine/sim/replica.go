@@ -155,7 +155,7 @@ func (s *Sim) succeed(old wire.NodeID, i int) {
 			done = done && !known
 		}
 	}
-	if fresh.shut && !fresh.down && !fresh.e.Alone() {
+	if fresh.shut && !fresh.down && !fresh.e.Mesh().Alone() {
 		fresh.shut = false
 		s.consume(fresh)
 	}

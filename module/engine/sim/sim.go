@@ -345,7 +345,7 @@ func (n *node) recall() {
 	for _, id := range n.disk.nodes {
 		n.e.Mesh().Add(id, addr(n.s.byID[id].i))
 	}
-	n.e.SetVotes(n.disk.votes)
+	n.e.Locks().SetVotes(n.disk.votes)
 }
 
 // boot begins a life with nothing.
@@ -361,25 +361,25 @@ func (n *node) boot() {
 		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Monotonic: n.steady,
 	})
 	if most := s.maxLease(); most > 0 {
-		n.e.SetMaxLease(most)
+		n.e.Locks().SetMaxLease(most)
 	}
 }
 
 // restart loads what was saved, and decides what that is worth.
 func (n *node) restart() {
 	if len(n.e.Mesh().All()) > 0 {
-		n.e.MarkLocksIncomplete()
+		n.e.Locks().MarkIncomplete()
 	}
 	whole := !n.unsure && (n.s.Fsync == Always || n.disk.clean)
 	n.e.BeginLoading()
 	n.load()
 	n.disk.clean, n.disk.held = false, nil // it counts for one start
 	n.e.EndLoading()
-	if n.e.Abstains() {
-		if whole && n.e.CompleteLocks() {
-			n.e.TrustLoadedLocks()
+	if n.e.Locks().Abstains() {
+		if whole && n.e.Locks().IsComplete() {
+			n.e.Locks().TrustLoaded()
 		} else {
-			n.e.MarkLocksIncomplete()
+			n.e.Locks().MarkIncomplete()
 		}
 	}
 	if n.e.Settle(engine.Trust{Exact: whole}) > 0 {
@@ -388,7 +388,7 @@ func (n *node) restart() {
 	if n.s.uniques != nil {
 		n.putOffAgain()
 	}
-	if whole && !n.e.Abstains() {
+	if whole && !n.e.Locks().Abstains() {
 		n.checkVotes()
 	}
 }
@@ -542,12 +542,12 @@ func (n *node) saveNodes() {
 // keepVotes writes down what is remembered of votes, which takes a while.
 func (n *node) keepVotes() {
 	n.keeps++
-	v, life, at := n.e.Votes(), n.life, n.keeps
+	v, life, at := n.e.Locks().Votes(), n.life, n.keeps
 	n.s.at(1+n.s.r.Int64N(50), func() {
 		if n.life == life && !n.down && at > n.kept {
 			n.kept = at
 			n.disk.votes = v
-			n.call(func() { n.e.VotesKept(v) })
+			n.call(func() { n.e.Locks().VotesKept(v) })
 		}
 	})
 }

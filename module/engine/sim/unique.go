@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 )
 
@@ -81,7 +82,7 @@ func (s *Sim) tokenGiven(n *node, j *job) {
 	if u.Any || sj == nil || u.Strategy != store.UniqueDuring && u.Strategy != store.UniqueBoth {
 		return
 	}
-	got, last := shownToken{engine.ShownToken(n.e.Token(sj)), j, n, s.now}, s.uniques.tokens[u.run]
+	got, last := shownToken{lock.ShownToken(n.e.Token(sj)), j, n, s.now}, s.uniques.tokens[u.run]
 	switch {
 	case got.token == 0:
 		s.fail("node %d delivers %s without a token%s", n.i, j.id, s.whereabouts(j))
@@ -295,7 +296,7 @@ func (s *Sim) knowsKey(j *job) bool {
 		if n.down || sj == nil || sj.Unique() == nil {
 			continue
 		}
-		l := n.e.Lock(sj.AppendLock(nil, sj.Unique(), store.LockWait))
+		l := n.e.Locks().Live(sj.AppendLock(nil, sj.Unique(), store.LockWait))
 		if sj.Unique().Has(store.UniqueHasWait) || l != nil && l.Job == j.id {
 			return true
 		}
@@ -404,7 +405,7 @@ func (s *Sim) judgeUniques() {
 		if c := n.e.Load(); c != (engine.Load{}) {
 			s.fail("node %d is left with %+v", n.i, c)
 		}
-		if k := n.e.Locks(); k > 0 {
+		if k := n.e.Locks().Count(); k > 0 {
 			s.fail("node %d is left with %d locks:%s", n.i, k, n.lockText())
 		}
 	}

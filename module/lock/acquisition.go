@@ -1,4 +1,4 @@
-package engine
+package lock
 
 import (
 	"cmp"
@@ -30,30 +30,30 @@ import (
 
 // Times of claims, ms.
 const (
-	// ClaimTimeoutMS is how long a claim that doesn't wait for its lock tries.
-	ClaimTimeoutMS = 1_000
+	// TimeoutMS is how long a claim that doesn't wait for its lock tries.
+	TimeoutMS = 1_000
 
-	attemptMS     = 300   // until who still misses a vote, and was refused one, begins again, doubling: two may each wait for the other
-	silenceMS     = 1_000 // likewise, where nobody has refused: the voters may be slow to write their votes, and would have to write another
-	claimResendMS = 100   // until a vote that was asked for is asked for again, doubling where the client waits
-	claimPollMS   = 500   // until one who waits for a lock looks again, where its end may not be heard of here
-	claimLookMS   = 5_000 // and where it should
+	attemptMS   = 300   // until who still misses a vote, and was refused one, begins again, doubling: two may each wait for the other
+	silenceMS   = 1_000 // likewise, where nobody has refused: the voters may be slow to write their votes, and would have to write another
+	ResendMS    = 100   // until a vote that was asked for is asked for again, doubling where the client waits
+	claimPollMS = 500   // until one who waits for a lock looks again, where its end may not be heard of here
+	claimLookMS = 5_000 // and where it should
 
-	claimSlice = 200 // claims handled in one tick: each may ask all nodes
+	Slice      = 200 // claims handled in one tick: each may ask all nodes
 	unlockMost = 500 // messages to nodes that are told again to take a vote back, likewise
 
 	// DefaultMaxLease is the longest lease of a bare lock.
 	DefaultMaxLease = 3_600_000
 )
 
-// holder is who has a lock or wants it: a job, or where that is zero an owner.
-type holder struct {
-	id    store.ID
-	owner []byte
+// Holder is who has a lock or wants it: a job, or where that is zero an owner.
+type Holder struct {
+	Job   store.ID
+	Owner []byte
 }
 
-func (h *holder) has(l *store.Lock) bool {
-	return l.Job == h.id && string(l.Owner()) == string(h.owner)
+func (h *Holder) has(l *store.Lock) bool {
+	return l.Job == h.Job && string(l.Owner()) == string(h.Owner)
 }
 
 // ResultKind says how a claim ended.
@@ -91,7 +91,7 @@ type Result struct {
 func (o *Result) Err() error {
 	switch o.Kind {
 	case NoQuorum:
-		return o.because(ErrNoQuorum)
+		return o.Because(ErrNoQuorum)
 	case NotHeld:
 		return ErrNotHeld
 	case Stale:
@@ -102,11 +102,11 @@ func (o *Result) Err() error {
 	return nil
 }
 
-// isSplit says of a claim that failed whether others have got votes, too.
-func (o *Result) isSplit() bool { return o.Kind == NoQuorum && o.Job != store.ID{} }
+// IsSplit says of a claim that failed whether others have got votes, too.
+func (o *Result) IsSplit() bool { return o.Kind == NoQuorum && o.Job != store.ID{} }
 
-// because is a refusal for want of a quorum, with what is known of why.
-func (o *Result) because(r Refusal) Refusal {
+// Because is a refusal for want of a quorum, with what is known of why.
+func (o *Result) Because(r Refusal) Refusal {
 	if o.Why == "" {
 		return r
 	}
@@ -126,7 +126,7 @@ const (
 type Acquisition struct {
 	kind acquisitionKind
 	name []byte
-	holder
+	Holder
 	lease    int64
 	usable   int64    // of the lease, that asking may take; 0: all
 	anew     bool     // for a run of its own: not one that the same job has already
@@ -205,56 +205,6 @@ func (x acquisitionIndex[K]) remove(key K, c *Acquisition, links func(*Acquisiti
 func (c *Acquisition) Sooner(than *Acquisition) bool { return c.at < than.at }
 func (c *Acquisition) Position() *int                { return &c.pos }
 
-// acquisitions is what a node knows of claims, its own and others'.
-type acquisitions struct {
-	rounds         uint64                   // of attempts, pending unlocks and questions what became of a job
-	open           table.Chain[Acquisition] // those with an attempt under way
-	uncounted      int                      // so many of them, from the head on, are to be counted anew
-	forgets        uint64                   // how often a node was forgotten
-	byRound        map[uint64]*Acquisition
-	alarms         table.Schedule[*Acquisition] // by when something is to be done
-	byJob          acquisitionIndex[store.ID]   // the claims in alarms that are for jobs
-	byName         acquisitionIndex[string]     // likewise, by their locks
-	lockLines      map[string]*lockLine
-	clears         []*Clearing // first things first
-	clearLine      []*Clearing // those that wait until fewer are under way
-	called         []string    // locks that became free, and have a line
-	unlocks        [unlockKinds]unlockList
-	unlocksByRound map[uint64]*pendingUnlock
-	nextResend     int64 // steady: when pending unlocks are looked at
-	orphanChecks   table.Roster[string, orphanCheck]
-	verdicts       table.Roster[string, verdict] // by lock
-	inquiries      int64                         // how many there were: the number of a question
-	delegated      table.Recent[store.ID]        // jobs that other nodes were given to keep; for orphanCheckMS at least
-	leftovers      table.Roster[store.ID, leftover]
-	begins         beginnings
-	nextLook       int64 // steady
-	lost           table.Roster[store.ID, struct{}]
-	seen           uint64       // the greatest token that another node told of
-	reserved       uint64       // up to here tokens are written off in the log
-	lossAt         int64        // unix ms: what this node knew before may be lost; 0: nothing is
-	inexactAt      int64        // unix ms: when it was started, or promoted, with data of which the last may be missing
-	ownBefore      uint64       // all runs that this node claimed by tokens up to this one are in what it loaded; 0: that isn't known
-	nonQuorum      int          // locks with one of lockNonQuorum
-	maxLease       int64        // ms
-	lately         [64]wonClaim // by round
-	sync           tableSync
-	votes          promise
-	raised         table.Roster[string, raised] // by lock
-	outvoted       []*Acquisition               // were won for jobs while this node's vote stood against them
-
-	asked      acquisitionIndex[string] // the claims in open, by their locks
-	cleared    uint64                   // how many ClearLocks there were
-	pastClears [pastClears]pastClear
-}
-
-func newAcquisitions() acquisitions {
-	return acquisitions{
-		byRound: map[uint64]*Acquisition{}, byJob: acquisitionIndex[store.ID]{}, byName: acquisitionIndex[string]{}, asked: acquisitionIndex[string]{}, lockLines: map[string]*lockLine{}, unlocksByRound: map[uint64]*pendingUnlock{},
-		maxLease: DefaultMaxLease,
-	}
-}
-
 // SetMaxLease sets the longest lease that a bare lock can have, ms.
 func (n *Node) SetMaxLease(ms int64) { n.maxLease = ms }
 
@@ -264,18 +214,12 @@ func (n *Node) MaxLease() int64 { return n.maxLease }
 // Acquisitions counts the claims under way, and the votes that are owed back.
 func (n *Node) Acquisitions() int { return len(n.alarms) + len(n.unlocksByRound) }
 
-// Alone says whether this node decides of locks by itself, at once.
-func (n *Node) Alone() bool { return n.alone() }
-
-// alone says whether this node decides by itself.
-func (n *Node) alone() bool { return len(n.mesh.All()) == 0 }
-
 // majority is more than half of all known nodes.
 func (n *Node) majority() int { return (len(n.mesh.All())+1)/2 + 1 }
 
-// quorate says whether the connections there are would do for a majority, for a lock of
+// Quorate says whether the connections there are would do for a majority, for a lock of
 // this name.
-func (n *Node) quorate(name []byte) bool {
+func (n *Node) Quorate(name []byte) bool {
 	votes := 0
 	if !n.abstainsFrom(name) {
 		votes = 1
@@ -288,43 +232,36 @@ func (n *Node) quorate(name []byte) bool {
 	return votes >= n.majority()
 }
 
-func (n *Node) allPeers() (list []wire.Node) {
-	for _, p := range n.mesh.All() {
-		list = append(list, p.Node)
-	}
-	return list
-}
-
-// AcquireLock claims a bare lock for an owner, by its full name, for lease ms. It
+// Acquire claims a bare lock for an owner, by its full name, for lease ms. It
 // waits up to wait ms (0: not at all) for another to let go of it. Where pending
 // is nil the outcome is decided, else it comes as a LockDone effect for client.
-func (n *Node) AcquireLock(name, owner []byte, lease, wait int64, client any) (o Result, pending *Acquisition) {
-	return n.acquireBare(&Acquisition{kind: take, name: name, holder: holder{owner: owner}, lease: lease, wait: wait > 0}, wait, client)
+func (n *Node) Acquire(name, owner []byte, lease, wait int64, client any) (o Result, pending *Acquisition) {
+	return n.acquireBare(&Acquisition{kind: take, name: name, Holder: Holder{Owner: owner}, lease: lease, wait: wait > 0}, wait, client)
 }
 
-// ExtendLock begins a bare lock's lease anew, of lease ms, where owner holds it by token.
-// Its answer comes as that of AcquireLock does.
-func (n *Node) ExtendLock(name, owner []byte, token uint64, lease int64, client any) (o Result, pending *Acquisition) {
-	return n.acquireBare(&Acquisition{kind: extend, name: name, holder: holder{owner: owner}, token: token, lease: lease}, 0, client)
+// Extend begins a bare lock's lease anew, of lease ms, where owner holds it by token.
+// Its answer comes as that of Acquire does.
+func (n *Node) Extend(name, owner []byte, token uint64, lease int64, client any) (o Result, pending *Acquisition) {
+	return n.acquireBare(&Acquisition{kind: extend, name: name, Holder: Holder{Owner: owner}, token: token, lease: lease}, 0, client)
 }
 
-// ReleaseLock frees a bare lock, where owner holds it by token. Its answer comes
-// as that of AcquireLock does.
-func (n *Node) ReleaseLock(name, owner []byte, token uint64, client any) (o Result, pending *Acquisition) {
-	return n.acquireBare(&Acquisition{kind: release, name: name, holder: holder{owner: owner}, token: token}, 0, client)
+// Release frees a bare lock, where owner holds it by token. Its answer comes
+// as that of Acquire does.
+func (n *Node) Release(name, owner []byte, token uint64, client any) (o Result, pending *Acquisition) {
+	return n.acquireBare(&Acquisition{kind: release, name: name, Holder: Holder{Owner: owner}, token: token}, 0, client)
 }
 
 func (n *Node) acquireBare(c *Acquisition, wait int64, client any) (o Result, pending *Acquisition) {
-	if n.passive {
+	if n.host.Passive() {
 		return Result{Kind: Aborted}, nil
 	}
-	c.name, c.owner = slices.Clone(c.name), slices.Clone(c.owner)
+	c.name, c.Owner = slices.Clone(c.name), slices.Clone(c.Owner)
 	if wait <= 0 {
-		wait = ClaimTimeoutMS
+		wait = TimeoutMS
 	}
-	c.deadline = n.monotonic() + min(wait, math.MaxInt64/4)
+	c.deadline = n.host.Monotonic() + min(wait, math.MaxInt64/4)
 	now := n.acquire(c, func(end Result) {
-		n.effects = append(n.effects, Effect{Kind: LockDone, Client: client, Outcome: &end})
+		n.host.Done(client, &end)
 	})
 	if now != nil {
 		return *now, nil
@@ -342,50 +279,50 @@ func (n *Node) acquire(c *Acquisition, later func(Result)) (now *Result) {
 	return now
 }
 
-// jobLock is a lock that is claimed for a job.
-type jobLock struct {
-	name     []byte
-	job      store.ID
-	lease    int64 // ms; 0: until freeLock
-	usable   int64 // not 0: it is for a run, and asking may take no more than this of the lease, ms
-	outlives bool  // it is to be lockOutlives
-	putOff   bool  // the job was put off: it is claimed by a new token, whatever votes it may have
-	any      bool  // a majority of those nodes that can be reached is enough (QUORUM any)
-	timeout  int64 // ms, how long to try; 0: ClaimTimeoutMS
+// ForJob is a lock that is claimed for a job.
+type ForJob struct {
+	Name     []byte
+	Job      store.ID
+	Lease    int64 // ms; 0: until Free
+	Usable   int64 // not 0: it is for a run, and asking may take no more than this of the lease, ms
+	Outlives bool  // it is to be FlagOutlives
+	PutOff   bool  // the job was put off: it is claimed by a new token, whatever votes it may have
+	Any      bool  // a majority of those nodes that can be reached is enough (QUORUM any)
+	Timeout  int64 // ms, how long to try; 0: TimeoutMS
 }
 
-// acquireForJob claims a lock for a job, as takeLock does, with the other nodes' consent.
+// AcquireFor claims a lock for a job, as Take does, with the other nodes' consent.
 // For a run, one that the same job has elsewhere stands against it. The outcome is now,
 // or where that is nil, later is called with it: Granted, Conflict with the holder's ID,
 // NoQuorum or Aborted. A claim that ends otherwise than Granted leaves nothing. In a mesh
-// of one it is decided at once; who must not allocate there calls takeLock where
+// of one it is decided at once; who must not allocate there calls Take where
 // [Node.alone] says so.
 //
 // While a claim is under way its job need not be known yet; once the outcome is it must
 // be, or be freed, lest others find that the lock has no job.
-func (n *Node) acquireForJob(w jobLock, later func(Result)) (now *Result, pending *Acquisition) {
-	if n.passive {
+func (n *Node) AcquireFor(w ForJob, later func(Result)) (now *Result, pending *Acquisition) {
+	if n.host.Passive() {
 		return &Result{Kind: Aborted}, nil
 	}
 	flags := uint8(0)
-	if w.outlives {
-		flags = lockOutlives
+	if w.Outlives {
+		flags = FlagOutlives
 	}
-	if n.alone() && !n.abstains() {
-		token, l := n.takeLock(w.name, &w.job, w.lease)
+	if n.mesh.Alone() && !n.abstains() {
+		token, l := n.Take(w.Name, &w.Job, w.Lease)
 		if l != nil {
 			return &Result{Kind: Conflict, Job: l.Job}, nil
 		}
-		l = n.store.Lock(w.name)
-		n.setFlags(l, l.Flags|flags)
+		l = n.store.Lock(w.Name)
+		n.SetFlags(l, l.Flags|flags)
 		return &Result{Kind: Granted, Token: token}, nil
 	}
-	if w.any {
-		flags |= lockAny
+	if w.Any {
+		flags |= FlagAny
 	}
 	c := &Acquisition{
-		kind: take, name: slices.Clone(w.name), holder: holder{id: w.job}, lease: w.lease, usable: w.usable, anew: w.usable > 0, putOff: w.putOff,
-		flags: flags, deadline: n.monotonic() + cmp.Or(w.timeout, ClaimTimeoutMS),
+		kind: take, name: slices.Clone(w.Name), Holder: Holder{Job: w.Job}, lease: w.Lease, usable: w.Usable, anew: w.Usable > 0, putOff: w.PutOff,
+		flags: flags, deadline: n.host.Monotonic() + cmp.Or(w.Timeout, TimeoutMS),
 	}
 	if now = n.acquire(c, later); now != nil {
 		return now, nil
@@ -393,49 +330,47 @@ func (n *Node) acquireForJob(w jobLock, later func(Result)) (now *Result, pendin
 	return nil, c
 }
 
-// UnhearLock takes a bare lock back that was granted to a client who has gone before
+// Unhear takes a bare lock back that was granted to a client who has gone before
 // it could be told. Another client with the same owner may have been granted the lock
-// too, at any node and by the same token: then the lock is that client's. So UnhearLock
+// too, at any node and by the same token: then the lock is that client's. So Unhear
 // takes nothing back for a grant that only renewed the lock, and it leaves the votes that
 // were renewed since.
-func (n *Node) UnhearLock(name, owner []byte, o *Result) {
-	if o.Kind != Granted || o.Kept || n.passive {
+func (n *Node) Unhear(name, owner []byte, o *Result) {
+	if o.Kind != Granted || o.Kept || n.host.Passive() {
 		return
 	}
-	n.rollBack(name, holder{owner: owner}, o.Token, n.allPeers())
+	n.RollBack(name, Holder{Owner: owner}, o.Token, n.mesh.Nodes())
 }
 
-// rollBack takes the votes for a token back, here and at other nodes, but those that
+// RollBack takes the votes for a token back, here and at other nodes, but those that
 // its holder has had renewed.
-func (n *Node) rollBack(name []byte, h holder, token uint64, nodes []wire.Node) {
-	n.unvote(name, &h, token, wire.Fresh)
-	n.enqueueUnlock(name, h, token, wire.Fresh, nodes)
+func (n *Node) RollBack(name []byte, h Holder, token uint64, nodes []wire.Node) {
+	n.Unvote(name, &h, token, wire.Fresh)
+	n.EnqueueUnlock(name, h, token, wire.Fresh, nodes)
 }
 
-// AbandonAcquisition ends a claim whose client has gone: nothing stays claimed.
-func (n *Node) AbandonAcquisition(c *Acquisition) {
+// Abandon ends a claim whose client has gone: nothing stays claimed.
+func (n *Node) Abandon(c *Acquisition) {
 	if c == nil || c.then == nil {
 		return
 	}
-	if !n.passive { // the table is the master's
+	if !n.host.Passive() { // the table is the master's
 		n.dropGone(c)
-		n.retract(c)
+		n.Retract(c)
 	}
 	n.finishAcquisition(c, Result{Kind: NoQuorum}, false)
 }
 
 // Late is the outcome of a claim whose time is over now.
 func (c *Acquisition) Late() Result {
-	if o := c.last; c.round == 0 || o.Kind == Conflict || o.isSplit() {
+	if o := c.last; c.round == 0 || o.Kind == Conflict || o.IsSplit() {
 		return o
 	}
 	return Result{Kind: NoQuorum}
 }
 
 func (n *Node) startAcquisition(c *Acquisition) {
-	if len(n.farewells) > 0 && !n.loading {
-		n.tickFarewells() // the others hear of them before they are asked
-	}
+	n.jobs.BeforeAsking()
 	c.pos, c.resets = -1, n.mesh.Resets()
 	c.last.Kind = NoQuorum
 	if c.wait {
@@ -447,7 +382,7 @@ func (n *Node) startAcquisition(c *Acquisition) {
 		c.line = line
 		line.claims.Add(c, inLine)
 		// A claim of the present holder is a renewal, and doesn't wait for its turn.
-		if l := n.liveLock(c.name); line.claims.Len > 1 && !(l != nil && c.has(l)) {
+		if l := n.Live(c.name); line.claims.Len > 1 && !(l != nil && c.has(l)) {
 			c.last.Kind = Conflict
 			n.setAlarm(c)
 			return
@@ -462,7 +397,7 @@ func (n *Node) startAcquisition(c *Acquisition) {
 // lineFirst says whether a claim that doesn't wait must leave a lock to those who
 // do: it is free, and about to be given to the first of them.
 func (n *Node) lineFirst(c *Acquisition) bool {
-	return c.kind == take && n.alone() && len(n.lockLines) > 0 && n.lockLines[string(c.name)] != nil && n.liveLock(c.name) == nil
+	return c.kind == take && n.mesh.Alone() && len(n.lockLines) > 0 && n.lockLines[string(c.name)] != nil && n.Live(c.name) == nil
 }
 
 // finishAcquisition ends a claim. Where tell is false nobody hears of it.
@@ -471,8 +406,8 @@ func (n *Node) finishAcquisition(c *Acquisition, o Result, tell bool) {
 	n.setRound(c, 0)
 	if c.pos >= 0 {
 		heap.Remove(&n.alarms, c.pos)
-		if c.id != (store.ID{}) {
-			n.byJob.remove(c.id, c, ofJob)
+		if c.Job != (store.ID{}) {
+			n.byJob.remove(c.Job, c, ofJob)
 			n.byName.remove(string(c.name), c, ofName)
 		}
 	}
@@ -480,9 +415,9 @@ func (n *Node) finishAcquisition(c *Acquisition, o Result, tell bool) {
 		flags := uint8(0)
 		if slices.ContainsFunc(c.answers, func(a answer) bool { return a.why == 0 }) {
 			flags = wire.Committed
-			n.unvote(c.name, &c.holder, c.token, flags)
+			n.Unvote(c.name, &c.Holder, c.token, flags)
 		}
-		n.enqueueUnlock(c.name, c.holder, c.token, flags, n.allPeers())
+		n.EnqueueUnlock(c.name, c.Holder, c.token, flags, n.mesh.Nodes())
 	}
 	then := c.then
 	c.then = nil
@@ -581,18 +516,18 @@ func (n *Node) call(line *lockLine) {
 	}
 }
 
-// serveLines has those ask whose turn has come.
-func (n *Node) serveLines() {
-	from := len(n.effects)
-	for budget := claimSlice; len(n.called) > 0 && !n.loading; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
+// ServeLines has those ask whose turn has come.
+func (n *Node) ServeLines() {
+	from := n.host.Mark()
+	for budget := Slice; len(n.called) > 0 && !n.host.Loading(); budget, from = budget-n.acquisitionCost(from), n.host.Mark() {
 		if budget <= 0 {
-			n.hurryTick()
+			n.host.Hurry()
 			return
 		}
 		name := n.called[0]
 		n.called = n.called[1:]
 		line := n.lockLines[name]
-		if line == nil || n.passive {
+		if line == nil || n.host.Passive() {
 			continue
 		}
 		line.called = false
@@ -607,7 +542,7 @@ func (n *Node) serveLines() {
 	}
 }
 
-// setAlarm has tickAcquisitions look at a claim when something is to be done.
+// setAlarm has TickAcquisitions look at a claim when something is to be done.
 func (n *Node) setAlarm(c *Acquisition) {
 	at := c.deadline
 	if c.round != 0 {
@@ -618,33 +553,33 @@ func (n *Node) setAlarm(c *Acquisition) {
 	c.at = at
 	if c.pos < 0 {
 		heap.Push(&n.alarms, c)
-		if c.id != (store.ID{}) {
-			n.byJob.add(c.id, c, ofJob)
+		if c.Job != (store.ID{}) {
+			n.byJob.add(c.Job, c, ofJob)
 			n.byName.add(string(c.name), c, ofName)
 		}
 	} else {
 		heap.Fix(&n.alarms, c.pos)
 	}
-	n.wake = min(n.wake, n.now+max(at-n.monotonic(), 1))
+	n.host.WakeIn(max(at-n.host.Monotonic(), 1))
 }
 
-// acquisitionCost is what a claim takes of claimSlice: the more where its client was answered.
-func (n *Node) acquisitionCost(from int) int { return 1 + n.cost(from)*claimSlice/tickBudget }
+// acquisitionCost is what a claim takes of Slice: the more where its client was answered.
+func (n *Node) acquisitionCost(from int) int { return 1 + n.host.Cost(from, Slice) }
 
-// tickAcquisitions does what is due.
-func (n *Node) tickAcquisitions() {
+// TickAcquisitions does what is due.
+func (n *Node) TickAcquisitions() {
 	n.countSome()
 	n.applyVerdicts()
-	now := n.monotonic()
-	from := len(n.effects)
-	for budget := claimSlice; len(n.alarms) > 0 && n.alarms[0].at <= now && budget > 0; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
+	now := n.host.Monotonic()
+	from := n.host.Mark()
+	for budget := Slice; len(n.alarms) > 0 && n.alarms[0].at <= now && budget > 0; budget, from = budget-n.acquisitionCost(from), n.host.Mark() {
 		c := n.alarms[0]
 		switch {
 		case !n.current(c):
 		case now >= c.deadline:
 			o := c.Late()
 			if c.round != 0 {
-				n.retract(c)
+				n.Retract(c)
 			}
 			n.finishAcquisition(c, o, true)
 		case c.round != 0 && now-c.began >= c.patience():
@@ -655,9 +590,9 @@ func (n *Node) tickAcquisitions() {
 			}
 			m := c.message()
 			for _, node := range n.silent(c) {
-				n.send(n.mesh.Of(node), m)
+				n.mesh.Send(n.mesh.Of(node), m)
 			}
-			again := int64(claimResendMS)
+			again := int64(ResendMS)
 			if c.wait { // there may be very many
 				again = max(again, min(now-c.began, c.began+c.patience()-now))
 			}
@@ -672,9 +607,8 @@ func (n *Node) tickAcquisitions() {
 	n.tickSync(now)
 	n.tickVotes(now)
 	n.tickOrphanChecks(now)
-	n.tickBegins(now)
 	if len(n.alarms) > 0 {
-		n.wake = min(n.wake, n.now+max(n.alarms[0].at-now, 1))
+		n.host.WakeIn(max(n.alarms[0].at-now, 1))
 	}
 }
 

@@ -1,9 +1,10 @@
-package engine
+package lock
 
 import (
 	"cmp"
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -50,7 +51,7 @@ func (n *Node) newRound(c *Acquisition) {
 	if n.endedByReset(c) {
 		return
 	}
-	if c.kind != release && c.flags&lockAny == 0 && !n.quorate(c.name) {
+	if c.kind != release && c.flags&FlagAny == 0 && !n.Quorate(c.name) {
 		n.missed(c, Result{Kind: NoQuorum}, true)
 		return
 	}
@@ -63,12 +64,12 @@ func (n *Node) newRound(c *Acquisition) {
 		c.freeing = round
 	}
 	n.setRound(c, round)
-	c.began = n.monotonic()
+	c.began = n.host.Monotonic()
 	c.members, c.ups, c.clears = n.mesh.Sum(), n.mesh.Ups(), n.cleared
 	n.dropGone(c)
 	// A release keeps the answers of the nodes that have already freed the lock: it stays freed there.
 	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
-	c.resend, c.resent = c.began+claimResendMS, false
+	c.resend, c.resent = c.began+ResendMS, false
 	n.propose(c)
 	n.byRound[c.round] = c
 	n.answerSelf(c)
@@ -77,20 +78,20 @@ func (n *Node) newRound(c *Acquisition) {
 	}
 	m := c.message()
 	for _, node := range n.silent(c) {
-		n.send(n.mesh.Of(node), m)
+		n.mesh.Send(n.mesh.Of(node), m)
 	}
 	n.setAlarm(c)
 }
 
 // propose chooses the token: who has the lock keeps it. A job that was put off takes a new one,
-// which is greater than that of any vote that is about to be taken back (findLeft).
+// which is greater than that of any vote that is about to be taken back (FindLeft).
 func (n *Node) propose(c *Acquisition) {
 	if c.kind != take {
 		c.proposal = c.token
 		return
 	}
 	l, space := n.store.Lock(c.name), store.Space(c.name[0])
-	had := !c.anew && !c.putOff && n.isLive(l) && c.has(l)
+	had := !c.anew && !c.putOff && n.IsLive(l) && c.has(l)
 	switch {
 	case had && (space != store.LockBare || c.least <= l.Token):
 		c.proposal, c.fresh = max(l.Token, c.least), false
@@ -118,19 +119,19 @@ func (c *Acquisition) above() uint64 {
 	return c.proposal - c.first
 }
 
-// asked are the flags of the vote that is asked for. A renewal carries lockRenewed: another
+// asked are the flags of the vote that is asked for. A renewal carries FlagRenewed: another
 // node may be claiming the lock for the same holder, and when that claim takes its votes
 // back, this vote must stay.
 func (c *Acquisition) asked() uint8 {
 	if c.kind == extend || c.kind == take && !c.fresh {
-		return c.flags | lockRenewed
+		return c.flags | FlagRenewed
 	}
 	return c.flags
 }
 
 func (c *Acquisition) message() *wire.Message {
 	m := &wire.Message{Kind: wire.Claim, Round: c.round, Members: c.members, Lock: wire.Lock{
-		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.asked(),
+		Name: c.name, Owner: c.Owner, Job: c.Job, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.asked(),
 	}}
 	switch {
 	case c.anew:
@@ -157,10 +158,10 @@ func (n *Node) voteSelf(c *Acquisition) answer {
 	a := answer{node: n.self.Node()}
 	var l *store.Lock
 	if c.kind == release {
-		a.why, l = n.unvote(c.name, &c.holder, c.proposal, 0)
+		a.why, l = n.Unvote(c.name, &c.Holder, c.proposal, 0)
 	} else {
 		a.why, l = n.vote(&ballot{
-			name: c.name, holder: c.holder, token: c.proposal, above: c.above(), lease: c.lease,
+			name: c.name, Holder: c.Holder, token: c.proposal, above: c.above(), lease: c.lease,
 			flags: c.asked(), by: nodeBits(n.self.Node()), extend: c.kind == extend, anew: c.anew,
 		})
 	}
@@ -168,7 +169,7 @@ func (n *Node) voteSelf(c *Acquisition) answer {
 		m := n.denial(a.why, l)
 		a.token, a.job, a.owner = m.Token, store.ID(m.Job), string(m.Owner)
 	}
-	n.opposed(a.why, c.name, &c.holder)
+	n.opposed(a.why, c.name, &c.Holder)
 	return a
 }
 
@@ -231,7 +232,7 @@ func (n *Node) tally(c *Acquisition) {
 	if votes >= need {
 		// This node's own vote may take a moment more (voteLater): who asks next is to
 		// find it. It isn't waited for longer, since nothing depends on it.
-		if own || n.monotonic()-c.began >= claimResendMS {
+		if own || n.host.Monotonic()-c.began >= ResendMS {
 			n.won(c)
 		}
 		return
@@ -245,7 +246,7 @@ func (n *Node) tally(c *Acquisition) {
 
 // votesNeeded is how many votes a claim has to have.
 func (n *Node) votesNeeded(c *Acquisition) int {
-	if c.flags&lockAny == 0 {
+	if c.flags&FlagAny == 0 {
 		return n.majority()
 	}
 	voters := 1
@@ -289,8 +290,8 @@ func (n *Node) heldHere(c *Acquisition) bool {
 
 // won ends a claim that has its votes, unless they came too late to be of use.
 func (n *Node) won(c *Acquisition) {
-	if c.kind != release && c.lease > 0 && n.monotonic()-c.began >= cmp.Or(c.usable, c.lease) {
-		n.retract(c)
+	if c.kind != release && c.lease > 0 && n.host.Monotonic()-c.began >= cmp.Or(c.usable, c.lease) {
+		n.Retract(c)
 		n.missed(c, Result{Kind: NoQuorum}, false)
 		return
 	}
@@ -299,8 +300,8 @@ func (n *Node) won(c *Acquisition) {
 	n.lately[c.round%uint64(len(n.lately))] = wonClaim{round: c.round, claim: c}
 	if c.kind == release {
 		// The others are asked already: their answers to this round will do.
-		n.unvote(c.name, &c.holder, c.token, wire.Committed)
-		d := &pendingUnlock{round: c.round, name: c.name, holder: c.holder, token: c.token, flags: wire.Committed, nodes: n.silent(c)}
+		n.Unvote(c.name, &c.Holder, c.token, wire.Committed)
+		d := &pendingUnlock{round: c.round, name: c.name, Holder: c.Holder, token: c.token, flags: wire.Committed, nodes: n.silent(c)}
 		for i := range c.answers {
 			if a := &c.answers[i]; a.node != n.self.Node() && d.hasOlder(a.why, a.owner) {
 				d.nodes = append(d.nodes, a.node)
@@ -322,10 +323,10 @@ func (n *Node) noteWon(c *Acquisition) {
 	if i >= 0 && (c.answers[i].why == 0 || c.answers[i].why == wire.Unconfirmed) {
 		return
 	}
-	switch l := n.liveLock(c.name); {
+	switch l := n.Live(c.name); {
 	case l == nil || c.has(l):
 		n.adoptWon(c, c.lease)
-	case c.id != store.ID{}:
+	case c.Job != store.ID{}:
 		n.outvoted = slices.DeleteFunc(n.outvoted, func(old *Acquisition) bool { return string(old.name) == string(c.name) })
 		if len(n.outvoted) == lateMax {
 			n.outvoted = slices.Delete(n.outvoted, 0, 1)
@@ -340,44 +341,36 @@ func (n *Node) noteWon(c *Acquisition) {
 // adoptWon puts a lock that was won into this node's table.
 func (n *Node) adoptWon(c *Acquisition, left int64) {
 	l := n.adopt(&wire.Lock{
-		Name: c.name, Owner: c.owner, Job: c.id, Token: c.proposal, Lease: c.lease, Left: left, Flags: c.asked() &^ lockNonQuorum,
+		Name: c.name, Owner: c.Owner, Job: c.Job, Token: c.proposal, Lease: c.lease, Left: left, Flags: c.asked() &^ flagsNonQuorum,
 	})
 	if c.has(l) {
 		l.By = nodeBits(n.self.Node())
-		n.setFlags(l, l.Flags|c.flags&lockAny) // of two jobs that were given a key by QUORUM any, the older one stays
+		n.SetFlags(l, l.Flags|c.flags&FlagAny) // of two jobs that were given a key by QUORUM any, the older one stays
 	}
 }
 
-// outvotes says of a job whether it has its lock although this node's vote stands for
+// Outvotes says of a job whether it has its lock although this node's vote stands for
 // another holder. Until the lease is over that one can't have a majority.
-func (n *Node) outvotes(j *store.Job, space store.Space) bool {
-	return slices.ContainsFunc(n.outvoted, func(c *Acquisition) bool { return store.Space(c.name[0]) == space && n.hadBy(c) == j })
+func (n *Node) Outvotes(id store.ID, space store.Space) bool {
+	return slices.ContainsFunc(n.outvoted, func(c *Acquisition) bool { return c.Job == id && store.Space(c.name[0]) == space && n.isHad(c) })
 }
 
-// hadBy is the job that has its lock still by a claim that was won against this node's vote;
-// nil: it has it no more.
-func (n *Node) hadBy(c *Acquisition) *store.Job {
-	space, j := store.Space(c.name[0]), n.store.Lookup(&c.id)
-	if j == nil || c.lease > 0 && n.monotonic()-c.began >= c.lease || !n.named(j, space, c.name) {
-		return nil
-	}
-	if u := j.Unique(); !u.Has(hasFlag(space)) || lockToken(u, space) != c.proposal {
-		return nil
-	}
-	return j
+// isHad says whether a job has its lock still by a claim that was won against this node's vote.
+func (n *Node) isHad(c *Acquisition) bool {
+	return (c.lease == 0 || n.host.Monotonic()-c.began < c.lease) && n.jobs.Has(c.Job, c.name, c.proposal)
 }
 
 // noteFreed does what note couldn't: this node had voted for another holder, and takes
 // that vote back now.
 func (n *Node) noteFreed(name []byte) {
 	i := slices.IndexFunc(n.outvoted, func(c *Acquisition) bool { return string(c.name) == string(name) })
-	if i < 0 || n.passive || n.liveLock(name) != nil {
+	if i < 0 || n.host.Passive() || n.Live(name) != nil {
 		return
 	}
 	c := n.outvoted[i]
 	n.outvoted = slices.Delete(n.outvoted, i, i+1)
-	if n.hadBy(c) != nil {
-		n.adoptWon(c, c.lease-(n.monotonic()-c.began))
+	if n.isHad(c) {
+		n.adoptWon(c, c.lease-(n.host.Monotonic()-c.began))
 	}
 }
 
@@ -387,8 +380,8 @@ func (n *Node) clearOutvoted(cleared func(c *Acquisition) bool) {
 		if !cleared(c) {
 			return false
 		}
-		if j := n.hadBy(c); j != nil {
-			n.hasNoMore(j, store.Space(c.name[0]))
+		if n.isHad(c) {
+			n.jobs.HasNoMore(c.Job, store.Space(c.name[0]))
 		}
 		return true
 	})
@@ -413,15 +406,15 @@ func (n *Node) commit(c *Acquisition) {
 // commitSelf gives this node's own vote for a lock that was won without it.
 func (n *Node) commitSelf(c *Acquisition) {
 	n.vote(&ballot{
-		name: c.name, holder: c.holder, token: c.proposal, lease: c.lease,
+		name: c.name, Holder: c.Holder, token: c.proposal, lease: c.lease,
 		flags: c.flags, by: nodeBits(n.self.Node()), extend: true, committed: true,
 	})
 }
 
-func (n *Node) commitTo(c *Acquisition, p *Peer) {
+func (n *Node) commitTo(c *Acquisition, p *membership.Peer) {
 	m := c.message()
 	m.Flags, m.Round = wire.Committed, 0
-	n.send(p, m)
+	n.mesh.Send(p, m)
 }
 
 // wonClaim is a claim that was won lately: whose answer comes late may have to be
@@ -431,9 +424,9 @@ type wonClaim struct {
 	claim *Acquisition
 }
 
-// retract takes the votes of an attempt back. One that only renewed what its
+// Retract takes the votes of an attempt back. One that only renewed what its
 // holder had leaves that to him: he counts on it still.
-func (n *Node) retract(c *Acquisition) {
+func (n *Node) Retract(c *Acquisition) {
 	if c.round == 0 || c.kind != take || !c.fresh {
 		return
 	}
@@ -448,12 +441,12 @@ func (n *Node) retract(c *Acquisition) {
 		line.called = true // it asks again in its own time
 		defer func() { line.called = false }()
 	}
-	n.rollBack(c.name, c.holder, c.proposal, list)
+	n.RollBack(c.name, c.Holder, c.proposal, list)
 }
 
 // lostRound judges an attempt that can't have need votes any more.
 func (n *Node) lostRound(c *Acquisition, need int) {
-	n.retract(c)
+	n.Retract(c)
 	who, against := c.against()
 	refused, freed, unsure, greatest, renewed := 0, 0, len(n.silent(c)), uint64(0), false
 	for i := range c.answers {
@@ -522,8 +515,8 @@ func (n *Node) missed(c *Acquisition, o Result, definite bool) {
 	}
 	n.setRound(c, 0)
 	c.last = o
-	now := n.monotonic()
-	definite = definite || o.Kind == NoQuorum && c.flags&lockAny == 0 && !n.quorate(c.name)
+	now := n.host.Monotonic()
+	definite = definite || o.Kind == NoQuorum && c.flags&FlagAny == 0 && !n.Quorate(c.name)
 	if definite && !c.wait || now >= c.deadline {
 		n.finishAcquisition(c, o, true)
 		return
@@ -536,14 +529,14 @@ func (n *Node) missed(c *Acquisition, o Result, definite bool) {
 	limit := int64(8) << min(c.tries, most)
 	if o.Kind == Conflict {
 		limit = min(int64(20)<<min(c.tries, 6), claimPollMS)
-		if l := n.liveLock(c.name); l != nil && c.wait {
-			n.watchLock(l) // its end will call
+		if l := n.Live(c.name); l != nil && c.wait {
+			n.Watch(l) // its end will call
 			limit = claimLookMS
 		}
 	}
-	c.retry = now + 1 + n.below(limit)
+	c.retry = now + 1 + n.host.Below(limit)
 	if c.retries > 0 && c.gone != o.Job {
-		c.retry = now + claimResendMS // unless it is known before
+		c.retry = now + ResendMS // unless it is known before
 	}
 	n.setAlarm(c)
 }

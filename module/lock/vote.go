@@ -1,9 +1,10 @@
-package engine
+package lock
 
 import (
 	"math"
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -11,21 +12,21 @@ import (
 // Voting: what this node answers to claims, and what becomes of its votes.
 
 const (
-	clockSlack = 40 // the clocks' rates may differ from true time by 1 %: a vote lasts a fortieth longer
+	ClockSlack = 40 // the clocks' rates may differ from true time by 1 %: a vote lasts a fortieth longer
 	graceMS    = 10 // and this much at least
 )
 
-// voteMS is how long a vote for a lease lasts, ms. The claimant's clock, and its
+// VoteMS is how long a vote for a lease lasts, ms. The claimant's clock, and its
 // client's, may be slower than ours.
-func voteMS(lease int64) int64 { return lease + lease/clockSlack + graceMS }
+func VoteMS(lease int64) int64 { return lease + lease/ClockSlack + graceMS }
 
-// leaseOf is the lease of which a vote lasts for so long, ms.
-func leaseOf(vote int64) int64 { return (vote - graceMS) * clockSlack / (clockSlack + 1) }
+// LeaseOf is the lease of which a vote lasts for so long, ms.
+func LeaseOf(vote int64) int64 { return (vote - graceMS) * ClockSlack / (ClockSlack + 1) }
 
 // ballot is what a node is asked to vote for.
 type ballot struct {
 	name []byte
-	holder
+	Holder
 	token     uint64
 	above     uint64 // how far the token is above the first that this claim tried
 	lease     int64
@@ -53,7 +54,7 @@ const voteLater = math.MaxUint32
 // vote gives this node's vote, or says why not (wire.LockHeld …) and which lock
 // stands against it.
 func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
-	if d := n.disputeOf(b.name); n.abstainsFrom(b.name) || d != nil && !n.stands(d, n.store.Lock(b.name), &b.holder) {
+	if d := n.disputeOf(b.name); n.abstainsFrom(b.name) || d != nil && !n.stands(d, n.store.Lock(b.name), &b.Holder) {
 		return wire.Abstains, nil
 	}
 	if n.abstains() {
@@ -62,11 +63,11 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	n.clearFirst(b.name)
 	n.settleContest(b.name) // before a vote comes in the place of one that is over
 	l = n.store.Lock(b.name)
-	flags := b.flags & (lockAny | lockOutlives | lockRenewed)
-	if b.id != (store.ID{}) {
-		flags |= lockForeign
+	flags := b.flags & (FlagAny | FlagOutlives | FlagRenewed)
+	if b.Job != (store.ID{}) {
+		flags |= FlagForeign
 	}
-	live := n.isLive(l)
+	live := n.IsLive(l)
 	var before store.Lock // all of a live one, but its name and owner
 	if live {
 		before = *l
@@ -80,96 +81,96 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		return wire.LockHeld, l
 	case live && b.token > l.Token && b.extend:
 		return wire.NotHeld, nil
-	case live && l.Flags&lockUnconfirmed != 0 && !b.committed && (b.extend || b.token == l.Token || b.token <= n.store.Locks().Floor):
+	case live && l.Flags&FlagUnconfirmed != 0 && !b.committed && (b.extend || b.token == l.Token || b.token <= n.store.Locks().Floor):
 		return wire.Unconfirmed, l
 	case !live && b.extend:
 		return wire.NotHeld, nil
 	case !live && (b.token < nextShown(n.store.Locks().Floor) || l != nil && b.token < nextShown(l.Token)):
 		return wire.TokenLow, l
-	case !n.alone() && !n.promised(b.name, &b.id, b.token, b.flags, b.lease):
+	case !n.mesh.Alone() && !n.promised(b.name, &b.Job, b.token, b.flags, b.lease):
 		return voteLater, nil
 	case live:
-		if b.flags&lockRenewed != 0 {
+		if b.flags&FlagRenewed != 0 {
 			n.unraised(b.name) // its holder counts on this very token
 		}
 		switch earlier := b.earlier(l); {
 		case earlier:
 			n.raiseAgain(l, b.token)
-		case b.token > l.Token && l.Space() == store.LockBare && b.flags&lockRenewed == 0:
+		case b.token > l.Token && l.Space() == store.LockBare && b.flags&FlagRenewed == 0:
 			n.raise(l, b.token)
-			flags |= lockRenewed
+			flags |= FlagRenewed
 		default:
 			l.Token = b.token
-			flags |= lockRenewed // not by an earlier attempt of this claim
+			flags |= FlagRenewed // not by an earlier attempt of this claim
 		}
-		flags |= l.Flags & (lockRenewed | lockAlone)
+		flags |= l.Flags & (FlagRenewed | FlagAlone)
 	default:
 		if l != nil {
 			if !b.has(l) {
-				n.lapsed(l) // whose job may never be told otherwise that it hasn't got the lock any more
+				n.jobs.Lapsed(l) // whose job may never be told otherwise that it hasn't got the lock any more
 			}
 			n.countNonQuorum(l, -1)
 			n.store.ReplaceLock(l) // and so does the log
 		}
-		l = n.newLock(b.name, b.owner)
-		l.Job, l.Token = b.id, b.token
+		l = n.newLock(b.name, b.Owner)
+		l.Job, l.Token = b.Job, b.token
 	}
-	if n.alone() {
-		flags |= lockAlone
+	if n.mesh.Alone() {
+		flags |= FlagAlone
 	}
-	n.setFlags(l, flags)
+	n.SetFlags(l, flags)
 	l.By = b.by
 	// Its holder may fail to get the other votes, and count on what it had before:
 	// a vote is never shortened. (Until is 0 in one that is new.)
-	switch until := n.untilOf(b.lease); {
-	case until > l.Until || n.alone():
+	switch until := n.Until(b.lease); {
+	case until > l.Until || n.mesh.Alone():
 		l.Lease, l.Until = b.lease, until
 	case live && !b.anew && l.Space() == store.LockRun:
-		l.Lease = max(1, leaseOf(l.Until-n.monotonic())) // the lease and what is left of it say when the run was prolonged: see pastRuns.over
+		l.Lease = max(1, LeaseOf(l.Until-n.host.Monotonic())) // the lease and what is left of it say when the run was prolonged: see pastRuns.over
 	}
-	n.noteLock(l)
+	n.Note(l)
 	if s := n.orphanCheckOf(b.name); s != nil {
 		s.voted = true
 	}
-	n.votes.lastVote = n.monotonic()
+	n.votes.lastVote = n.host.Monotonic()
 	// A claim is asked again where the first answer takes long, because the vote is still
 	// being written to a slow disk. The second answer must not cost another write: the log
 	// has all of the vote but its end, and a lease begins anew where it is loaded.
-	again := live && b.flags&lockRenewed == 0 && l.Flags&lockLogged != 0 &&
+	again := live && b.flags&FlagRenewed == 0 && l.Flags&flagLogged != 0 &&
 		l.Token == before.Token && l.Lease == before.Lease && l.Flags == before.Flags && l.By == before.By
 	if !again {
-		n.logLock(l)
+		n.Log(l)
 	}
 	return 0, l
 }
 
 // opposed looks into the lock that stands against a claim: its end may have been missed.
 // One that nobody may vote against for now, for it is disputed, is no exception.
-func (n *Node) opposed(why uint32, name []byte, h *holder) {
+func (n *Node) opposed(why uint32, name []byte, h *Holder) {
 	if why == wire.Abstains && n.inDispute(name) && n.askRivals(name) {
 		return
 	}
 	if why == wire.LockHeld || why == wire.Abstains {
-		if l := n.liveLock(name); l != nil && (why == wire.LockHeld || !h.has(l)) {
-			n.checkOrphanLock(l)
+		if l := n.Live(name); l != nil && (why == wire.LockHeld || !h.has(l)) {
+			n.CheckOrphan(l)
 		}
 	}
 }
 
-// unvote takes a vote back; with wire.Fresh one only that was made for this token; with
+// Unvote takes a vote back; with wire.Fresh one only that was made for this token; with
 // wire.Proven that of a bare lock, too, which its holder had before he had this token.
-func (n *Node) unvote(name []byte, h *holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
+func (n *Node) Unvote(name []byte, h *Holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
 	why, l = n.unvoteOwn(name, h, token, flags)
 	n.unrival(name, h, token, flags)
 	n.uncontest(name, h, token)
 	return why, l
 }
 
-func (n *Node) unvoteOwn(name []byte, h *holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
+func (n *Node) unvoteOwn(name []byte, h *Holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
 	n.unlearn(name, h, token, flags&wire.Fresh != 0)
 	l = n.store.Lock(name)
 	switch {
-	case !n.isLive(l):
+	case !n.IsLive(l):
 		n.endedBefore(name, l, token)
 		return wire.NotHeld, nil
 	case !h.has(l):
@@ -183,11 +184,11 @@ func (n *Node) unvoteOwn(name []byte, h *holder, token uint64, flags uint8) (why
 		return wire.NotHeld, l // a client's token may be any
 	case flags&wire.Fresh != 0 && n.fallBack(l):
 		return 0, nil
-	case flags&wire.Fresh != 0 && l.Flags&lockRenewed != 0:
+	case flags&wire.Fresh != 0 && l.Flags&FlagRenewed != 0:
 		return wire.NotHeld, nil
 	}
-	soft := l.Flags&lockUnconfirmed != 0
-	if n.removeLock(l); soft {
+	soft := l.Flags&FlagUnconfirmed != 0
+	if n.Remove(l); soft {
 		return wire.Unconfirmed, nil
 	}
 	return 0, nil
@@ -199,13 +200,13 @@ func (n *Node) unvoteOwn(name []byte, h *holder, token uint64, flags uint8) (why
 func (n *Node) endedBefore(name []byte, l *store.Lock, token uint64) {
 	n.saw(token) // here it may be from a client
 	switch {
-	case n.alone() || token > n.seen || token <= n.store.Locks().Floor || l != nil && l.Token >= token:
+	case n.mesh.Alone() || token > n.seen || token <= n.store.Locks().Floor || l != nil && l.Token >= token:
 		return // a claim by that token is refused anyway, or there can be none
 	case l == nil:
 		l = n.newLock(name, nil)
 	default:
-		n.removeLock(l)
-		if l = n.store.Lock(name); n.isLive(l) {
+		n.Remove(l)
+		if l = n.store.Lock(name); n.IsLive(l) {
 			return // this node has it, by others' votes (noteFreed)
 		}
 	}
@@ -213,9 +214,9 @@ func (n *Node) endedBefore(name []byte, l *store.Lock, token uint64) {
 	n.markEnded(l)
 }
 
-// onLocks handles what is said of locks. The messages' slices are valid until
+// Receive handles what is said of locks. The messages' slices are valid until
 // the next one is received.
-func (n *Node) onLocks(p *Peer, m *wire.Message) {
+func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 	k := &m.Lock
 	n.saw(k.Token)
 	if len(k.Name) == 0 && m.Kind != wire.Grant && m.Kind != wire.Deny && m.Kind != wire.LockPull && m.Kind != wire.LockPage {
@@ -226,7 +227,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if k.Token == 0 || k.Lease < 0 || k.Lease > store.MaxLease || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
 			return
 		}
-		if k.Flags&lockAny == 0 && !n.mesh.CountsAll(p.Base(), m.Members) {
+		if k.Flags&FlagAny == 0 && !n.mesh.CountsAll(p, m.Members) {
 			n.mesh.BeatWhole(p) // lest it be this node's word that is missing
 			if m.Round != 0 {
 				n.reply(p, m, wire.Uncounted, nil)
@@ -234,7 +235,7 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 			return
 		}
 		why, l := n.vote(&ballot{
-			name: k.Name, holder: holder{id: store.ID(k.Job), owner: k.Owner}, token: k.Token, above: uint64(k.Left), lease: k.Lease, flags: k.Flags, by: nodeBits(p.Node),
+			name: k.Name, Holder: Holder{Job: store.ID(k.Job), Owner: k.Owner}, token: k.Token, above: uint64(k.Left), lease: k.Lease, flags: k.Flags, by: nodeBits(p.Node),
 			extend: m.Flags&(wire.Extend|wire.Committed) != 0, committed: m.Flags&wire.Committed != 0, anew: m.Flags&wire.Fresh != 0,
 		})
 		if why == voteLater {
@@ -245,13 +246,13 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 		if m.Round != 0 {
 			n.reply(p, m, why, l)
 		}
-		n.opposed(why, k.Name, &holder{id: store.ID(k.Job), owner: k.Owner})
+		n.opposed(why, k.Name, &Holder{Job: store.ID(k.Job), Owner: k.Owner})
 	case wire.Unlock:
-		n.resetBackoff(k.Name)
+		n.jobs.ResetBackoff(k.Name)
 		if m.Flags&wire.Fresh != 0 { // nobody would take back what is given after that
 			n.votes.late = slices.DeleteFunc(n.votes.late, func(l lateClaim) bool { return l.node == p.Node && l.token == k.Token })
 		}
-		why, l := n.unvote(k.Name, &holder{id: store.ID(k.Job), owner: k.Owner}, k.Token, m.Flags)
+		why, l := n.Unvote(k.Name, &Holder{Job: store.ID(k.Job), Owner: k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
 			n.reply(p, m, why, l)
 			n.passUnlock(p, m)
@@ -269,22 +270,22 @@ func (n *Node) onLocks(p *Peer, m *wire.Message) {
 	case wire.ClearLocks:
 		n.onClear(m)
 	case wire.LockLost:
-		n.loseLock(store.ID(m.ID))
-		n.uncontest(k.Name, &holder{store.ID(m.ID), k.Owner}, store.MaxToken)
+		n.jobs.Loses(store.ID(m.ID))
+		n.uncontest(k.Name, &Holder{store.ID(m.ID), k.Owner}, store.MaxToken)
 	}
 }
 
 // passUnlock tells the nodes of which the sender doesn't know yet: one that has just come may have learnt the vote from another's
 // table, and would keep it.
-func (n *Node) passUnlock(p *Peer, m *wire.Message) {
+func (n *Node) passUnlock(p *membership.Peer, m *wire.Message) {
 	for _, q := range n.mesh.All() {
 		if p.Lacks(q.Node) {
-			n.send(q, &wire.Message{Kind: wire.Unlock, Flags: m.Flags, Lock: m.Lock})
+			n.mesh.Send(q, &wire.Message{Kind: wire.Unlock, Flags: m.Flags, Lock: m.Lock})
 		}
 	}
 }
 
-func (n *Node) reply(p *Peer, asked *wire.Message, why uint32, l *store.Lock) {
+func (n *Node) reply(p *membership.Peer, asked *wire.Message, why uint32, l *store.Lock) {
 	m := &wire.Message{Kind: wire.Grant, Round: asked.Round}
 	if why != 0 {
 		m.Kind, m.Count, m.Lock = wire.Deny, why, n.denial(why, l)
@@ -293,12 +294,12 @@ func (n *Node) reply(p *Peer, asked *wire.Message, why uint32, l *store.Lock) {
 		m.Lock.Left = a.LeftFor(asked.Lock.Name)
 	}
 	if again := why == wire.LockHeld || why == wire.TokenStale && asked.Kind == wire.Unlock; again && l != nil && l.Job == store.ID(asked.Lock.Job) && l.Space() == store.LockRun && l.Until > 0 {
-		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.monotonic()) // it is for another run of the job: see endPastRun
+		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.host.Monotonic()) // it is for another run of the job: see endPastRun
 	}
-	n.send(p, m)
+	n.mesh.Send(p, m)
 }
 
-func (n *Node) onAnswer(p *Peer, m *wire.Message) {
+func (n *Node) onAnswer(p *membership.Peer, m *wire.Message) {
 	if d := n.unlocksByRound[m.Round]; d != nil {
 		n.onUnlockAnswer(d, p, m)
 		return
@@ -318,23 +319,24 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) {
 		}
 		a.why, a.token, a.job, a.owner = max(m.Count, 1), m.Lock.Token, store.ID(m.Lock.Job), string(m.Lock.Owner)
 		a.left = m.Lock.Left
-		n.endPastRun(c.name, c.id, m)
+		n.jobs.EndPastRun(c.name, c.Job, m)
 	}
 	n.answer(c, a)
 }
 
-// acquisitionsUp and acquisitionsDown follow a connection.
-func (n *Node) acquisitionsUp(p *Peer) {
-	p.clears = n.cleared
+// Up and Down follow a connection.
+func (n *Node) Up(p *membership.Peer) {
+	n.clearsAt[p.Node] = n.cleared
 	n.countAnew()
 	n.unlocksUp()
 	n.syncUp(p)
 }
 
-func (n *Node) acquisitionsDown() { n.countAnew() }
+func (n *Node) Down() { n.countAnew() }
 
-// forgetVoter takes a node out of the count.
-func (n *Node) forgetVoter(p *Peer) {
+// Gone takes a node out of the count.
+func (n *Node) Gone(p *membership.Peer) {
+	delete(n.clearsAt, p.Node)
 	n.reviewUnlocks()
 	n.forgets++
 	n.countAnew()
@@ -362,16 +364,16 @@ func (n *Node) countAnew() {
 
 // countSome goes on with it.
 func (n *Node) countSome() {
-	if n.passive || n.loading {
+	if n.host.Passive() || n.host.Loading() {
 		return
 	}
-	from := len(n.effects)
-	for budget := claimSlice; ; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
+	from := n.host.Mark()
+	for budget := Slice; ; budget, from = budget-n.acquisitionCost(from), n.host.Mark() {
 		if n.uncounted = min(n.uncounted, n.open.Len); n.uncounted == 0 {
 			return
 		}
 		if budget <= 0 {
-			n.hurryTick()
+			n.host.Hurry()
 			return
 		}
 		n.uncounted--
@@ -387,7 +389,7 @@ func (n *Node) countSome() {
 		}
 		for _, p := range n.mesh.All() {
 			if p.Since > c.ups && !c.answered(p.Node) {
-				n.send(p, c.message())
+				n.mesh.Send(p, c.message())
 				c.resent = true
 			}
 		}
@@ -414,11 +416,11 @@ func (n *Node) current(c *Acquisition) bool {
 	if c.round == 0 {
 		return true
 	}
-	forgot := n.dropGone(c) && c.flags&lockAny == 0
+	forgot := n.dropGone(c) && c.flags&FlagAny == 0
 	if c.kind == release || !forgot && !n.mayBeCleared(c.clears, c.name, c.proposal) {
 		return true
 	}
-	n.retract(c)
+	n.Retract(c)
 	n.missed(c, Result{Kind: NoQuorum}, false)
 	return false
 }

@@ -1,4 +1,4 @@
-package engine
+package lock
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ const (
 	lockSlice  = 300     // locks ended at once,
 	wakeCost   = 4       // of waking those who wait to ask for one, in locks ended
 	endedSlice = 2000    // and removed that had been over for a while
-	endedMS    = 2_000   // how long one that is over is kept
+	EndedMS    = 2_000   // how long one that is over is kept
 
 	longLeaseMS = 600_000 // an at-most-once job has its lock for as long as it lives
 
@@ -42,27 +42,27 @@ const (
 
 // Flags of a lock.
 const (
-	// lockAny: claimed with QUORUM any, so another may have been given it elsewhere.
-	lockAny uint8 = 1 << iota
-	// lockAlone: given while no other node was known, and so told to those that come.
-	lockAlone
-	// lockOutlives: the end of its job doesn't end it (UNIQUE window).
-	lockOutlives
-	// lockRenewed: its holder had it before it was given this token.
-	lockRenewed
-	// lockForeign: a vote of a mesh, for a job that this node need not know.
-	lockForeign
-	// lockLogged: it is in the log, so its end must be too. Never saved as true.
-	lockLogged
-	// lockClaimed, in what is told of a lock: it may be a vote for a claim that fails yet.
-	lockClaimed
-	// lockUnconfirmed: learnt from another's table. That may be older than what this node
+	// FlagAny: claimed with QUORUM any, so another may have been given it elsewhere.
+	FlagAny uint8 = 1 << iota
+	// FlagAlone: given while no other node was known, and so told to those that come.
+	FlagAlone
+	// FlagOutlives: the end of its job doesn't end it (UNIQUE window).
+	FlagOutlives
+	// FlagRenewed: its holder had it before it was given this token.
+	FlagRenewed
+	// FlagForeign: a vote of a mesh, for a job that this node need not know.
+	FlagForeign
+	// flagLogged: it is in the log, so its end must be too. Never saved as true.
+	flagLogged
+	// flagClaimed, in what is told of a lock: it may be a vote for a claim that fails yet.
+	flagClaimed
+	// FlagUnconfirmed: learnt from another's table. That may be older than what this node
 	// has forgotten, so it stands against others, and doesn't count for its holder
 	// until a majority of other votes has.
-	lockUnconfirmed
+	FlagUnconfirmed
 
-	lockNonQuorum = lockAny | lockAlone
-	lockSaved     = lockAny | lockAlone | lockOutlives | lockRenewed | lockForeign | lockUnconfirmed
+	flagsNonQuorum = FlagAny | FlagAlone
+	flagsSaved     = FlagAny | FlagAlone | FlagOutlives | FlagRenewed | FlagForeign | FlagUnconfirmed
 )
 
 // deadline is a lock that somebody waits for and that ends by itself, or one that isn't to
@@ -70,15 +70,15 @@ const (
 type deadline struct {
 	at   int64 // steady, ms
 	name string
-	wait int64 // until it is asked whether the lock's job is gone, see watchLock; 0: nobody waits for that
+	wait int64 // until it is asked whether the lock's job is gone, see Watch; 0: nobody waits for that
 	pos  int
 }
 
 func (d *deadline) Sooner(than *deadline) bool { return d.at < than.at }
 func (d *deadline) Position() *int             { return &d.pos }
 
-// await has a lock looked at, at a time (steady) or before.
-func (n *Node) await(name []byte, at int64) {
+// Await has a lock looked at, at a time (steady) or before.
+func (n *Node) Await(name []byte, at int64) {
 	switch d := n.awaited[string(name)]; {
 	case d == nil:
 		d = &deadline{at: at, name: string(name)}
@@ -88,14 +88,14 @@ func (n *Node) await(name []byte, at int64) {
 		d.at = at
 		heap.Fix(&n.deadlines, d.pos)
 	}
-	n.wake = min(n.wake, n.now+max(at-n.monotonic(), 0))
+	n.host.WakeIn(max(at-n.host.Monotonic(), 0))
 }
 
 // unawait ends that, where nothing is left to be looked at.
 func (n *Node) unawait(name []byte) {
 	switch d := n.awaited[string(name)]; {
 	case d == nil:
-	case n.uniqueMesh.backoffs[d.name] != nil:
+	case n.jobs.HasBackoff(d.name):
 		d.wait = 0 // it was for the holder that is gone
 	default:
 		heap.Remove(&n.deadlines, d.pos)
@@ -104,7 +104,7 @@ func (n *Node) unawait(name []byte) {
 }
 
 // Tokens begin with the time, ms, in their upper bits.
-const tokenShift = 20
+const TokenShift = 20
 
 // Clients aren't shown the lowest bits of a token: what is left is below 2^53 until the year
 // 2109, so that JavaScript, Lua and all else that counts in floating point keeps it whole. Two
@@ -135,7 +135,7 @@ func BareToken(shown int64) uint64 { return uint64(shown) << hiddenBits }
 const reserveMS = 6_000
 
 // tokenIn is the least token of the clock's in so many ms.
-func (n *Node) tokenIn(ms int64) uint64 { return uint64(max(n.now+ms, 0)) << tokenShift }
+func (n *Node) tokenIn(ms int64) uint64 { return uint64(max(n.host.Now()+ms, 0)) << TokenShift }
 
 // nextToken makes a fencing token greater than any before it for this lock (l
 // may be nil). It begins with the time, so that it also grows over the loss of
@@ -163,12 +163,12 @@ func (n *Node) TokensAhead() uint64 {
 	if from <= n.tokenIn(0) {
 		return 0
 	}
-	return min(from+aheadMS<<tokenShift, store.MaxToken)
+	return min(from+aheadMS<<TokenShift, store.MaxToken)
 }
 
 func (n *Node) reserve(token uint64) {
-	if token+reserveMS/2<<tokenShift > n.reserved {
-		n.reserved = token + reserveMS<<tokenShift
+	if token+reserveMS/2<<TokenShift > n.reserved {
+		n.reserved = token + reserveMS<<TokenShift
 		n.logEnd(nil, n.reserved)
 	}
 	n.seen = max(n.seen, token)
@@ -203,11 +203,11 @@ func (n *Node) ownToken(space store.Space, token uint64) uint64 {
 	return token
 }
 
-// isOwnToken says of the token of a run whether this node gave it out.
-func (n *Node) isOwnToken(token uint64) bool { return gaveOut(n.self.Node(), token) }
+// IsOwnToken says of the token of a run whether this node gave it out.
+func (n *Node) IsOwnToken(token uint64) bool { return GaveOut(n.self.Node(), token) }
 
-// gaveOut says of the token of a run whether a node gave it out.
-func gaveOut(node wire.Node, token uint64) bool { return token&ownMask == uint64(node)&ownMask }
+// GaveOut says of the token of a run whether a node gave it out.
+func GaveOut(node wire.Node, token uint64) bool { return token&ownMask == uint64(node)&ownMask }
 
 // saw notes a token that another node knows: ours are greater from now on. One
 // from the far future can only be an error.
@@ -218,19 +218,19 @@ func (n *Node) saw(token uint64) {
 	}
 }
 
-// liveLock finds a lock that is held; nil where it is free.
-func (n *Node) liveLock(name []byte) *store.Lock {
+// Live finds a lock that is held; nil where it is free.
+func (n *Node) Live(name []byte) *store.Lock {
 	l := n.store.Lock(name)
-	if !n.isLive(l) {
+	if !n.IsLive(l) {
 		return nil
 	}
 	return l
 }
 
-// isLive says whether a lock (nil: none) is held still: its lease lasts, and where
+// IsLive says whether a lock (nil: none) is held still: its lease lasts, and where
 // a job of this node has it that says so too.
-func (n *Node) isLive(l *store.Lock) bool {
-	if l == nil || l.Until != 0 && l.Until <= n.monotonic() {
+func (n *Node) IsLive(l *store.Lock) bool {
+	if l == nil || l.Until != 0 && l.Until <= n.host.Monotonic() {
 		return false
 	}
 	if len(n.clears) > 0 && n.clearingOf(l) != nil {
@@ -239,89 +239,89 @@ func (n *Node) isLive(l *store.Lock) bool {
 	return n.lives(l)
 }
 
-// lives is isLive, but for locks that are being cleared.
+// lives is IsLive, but for locks that are being cleared.
 func (n *Node) lives(l *store.Lock) bool {
-	if l.Until != 0 && l.Until <= n.monotonic() {
+	if l.Until != 0 && l.Until <= n.host.Monotonic() {
 		return false
 	}
-	return l.Space() == store.LockBare || l.Flags&lockForeign != 0 && !n.alone() || n.holds(l)
+	return l.Space() == store.LockBare || l.Flags&FlagForeign != 0 && !n.mesh.Alone() || n.jobs.Holds(l)
 }
 
-// takeLock gives a lock to a job, for lease ms (0: until it is freed), where no
+// Take gives a lock to a job, for lease ms (0: until it is freed), where no
 // other holds it; then holder is nil. A job that has it already keeps its token,
-// and its lease begins anew. Only this node decides; see [Node.acquireForJob].
-func (n *Node) takeLock(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
-	return n.takeHashed(name, n.store.LockHash(name), id, lease)
+// and its lease begins anew. Only this node decides; see [Node.AcquireFor].
+func (n *Node) Take(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
+	return n.TakeHashed(name, n.store.LockHash(name), id, lease)
 }
 
-func (n *Node) takeHashed(name []byte, hash uint64, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
+func (n *Node) TakeHashed(name []byte, hash uint64, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
 	l, fresh := n.store.LockOrNew(name, hash)
-	for !fresh && (l.Job != *id || ended(l) || n.clearingOf(l) != nil) {
+	for !fresh && (l.Job != *id || Ended(l) || n.clearingOf(l) != nil) {
 		switch {
-		case n.isLive(l):
+		case n.IsLive(l):
 			return 0, l
-		case ended(l): // it is kept for its token
+		case Ended(l): // it is kept for its token
 			n.store.RemoveLock(l)
 		default: // in its place may come another, see noteFreed
-			n.removeLock(l)
+			n.Remove(l)
 		}
 		l, fresh = n.store.LockOrNew(name, hash)
 	}
 	if fresh {
 		l.Job, l.Token = *id, n.nextToken(nil)
-		if n.alone() {
-			n.setFlags(l, lockAlone)
+		if n.mesh.Alone() {
+			n.SetFlags(l, FlagAlone)
 		}
 	}
-	l.Lease, l.Until = lease, n.untilOf(lease)
-	n.noteLock(l)
+	l.Lease, l.Until = lease, n.Until(lease)
+	n.Note(l)
 	return l.Token, nil
 }
 
-// freeLock ends a job's lock, at all nodes; false where this one had no vote for it.
-func (n *Node) freeLock(name []byte, id *store.ID) bool {
+// Free ends a job's lock, at all nodes; false where this one had no vote for it.
+func (n *Node) Free(name []byte, id *store.ID) bool {
 	l := n.store.Lock(name)
-	if l == nil || l.Job != *id || ended(l) {
+	if l == nil || l.Job != *id || Ended(l) {
 		return false
 	}
-	if !n.alone() && !n.passive && !n.loading {
-		n.enqueueUnlock(name, holder{id: *id}, l.Token, 0, n.allPeers())
+	if !n.mesh.Alone() && !n.host.Passive() && !n.host.Loading() {
+		n.EnqueueUnlock(name, Holder{Job: *id}, l.Token, 0, n.mesh.Nodes())
 	}
-	n.removeLock(l)
+	n.Remove(l)
 	return true
 }
 
 // newLock makes a lock; there must be none of that name.
 func (n *Node) newLock(name, owner []byte) *store.Lock {
 	l := n.store.NewLock(name, owner)
-	l.Era = n.flushEpoch
+	l.Era = n.host.Epoch()
 	return l
 }
 
-// setFlags replaces a lock's flags, but those that are of the moment.
-func (n *Node) setFlags(l *store.Lock, flags uint8) {
+// SetFlags replaces a lock's flags, but those that are of the moment.
+func (n *Node) SetFlags(l *store.Lock, flags uint8) {
 	n.countNonQuorum(l, -1)
-	l.Flags = l.Flags&^lockSaved | flags&lockSaved
+	l.Flags = l.Flags&^flagsSaved | flags&flagsSaved
 	n.countNonQuorum(l, 1)
 }
 
 func (n *Node) countNonQuorum(l *store.Lock, by int) {
-	if l.Flags&lockNonQuorum != 0 {
+	if l.Flags&flagsNonQuorum != 0 {
 		n.nonQuorum += by
 	}
 }
 
-// removeLock forgets a lock that is over, has its job know, and lets those go on
+// Remove forgets a lock that is over, has its job know, and lets those go on
 // who waited for it.
-func (n *Node) removeLock(l *store.Lock) {
-	if ended(l) {
+func (n *Node) Remove(l *store.Lock) {
+	if Ended(l) {
 		return
 	}
 	n.countCleared(l) // while its job says that it has it
-	n.lapsed(l)
+	n.jobs.Lapsed(l)
 	n.scratch.name = append(n.scratch.name[:0], l.Name()...)
 	n.takeOutLock(l)
-	n.lockFreed(n.scratch.name)
+	n.IsFreed(n.scratch.name)
 }
 
 // countCleared counts a lock that is about to end for the Clearing that ends it.
@@ -332,12 +332,12 @@ func (n *Node) countCleared(l *store.Lock) {
 }
 
 func (n *Node) takeOutLock(l *store.Lock) {
-	if l.Flags&lockLogged != 0 {
+	if l.Flags&flagLogged != 0 {
 		n.logEnd(l.Name(), l.Token)
 	}
 	n.countNonQuorum(l, -1)
 	n.unawait(l.Name())
-	if n.alone() {
+	if n.mesh.Alone() {
 		n.store.RemoveLock(l)
 		return
 	}
@@ -347,7 +347,7 @@ func (n *Node) takeOutLock(l *store.Lock) {
 // dropLock frees a lock in whose place another comes that may have a smaller token. Its
 // end is logged: who reads the log passes such a one over where the greater token stands.
 func (n *Node) dropLock(l *store.Lock) {
-	if l.Flags&lockLogged != 0 {
+	if l.Flags&flagLogged != 0 {
 		n.logEnd(l.Name(), l.Token)
 	}
 	n.countNonQuorum(l, -1)
@@ -356,38 +356,35 @@ func (n *Node) dropLock(l *store.Lock) {
 }
 
 // markEnded has a lock be over, see [ended].
-func (n *Node) markEnded(l *store.Lock) { l.Flags, l.Until = 0, -max(n.monotonic(), 1) }
+func (n *Node) markEnded(l *store.Lock) { l.Flags, l.Until = 0, -max(n.host.Monotonic(), 1) }
 
-// ended says whether a lock is over, and only kept for its token: were that merged
+// Ended says whether a lock is over, and only kept for its token: were that merged
 // into the floor at once, claims for other locks that are under way would be below.
 // Until is the negative time of its end.
-func ended(l *store.Lock) bool { return l.Until < 0 }
+func Ended(l *store.Lock) bool { return l.Until < 0 }
 
-// lockFreed is told that a lock has become free.
-func (n *Node) lockFreed(name []byte) {
+// IsFreed is told that a lock has become free.
+func (n *Node) IsFreed(name []byte) {
 	n.noteFreed(name)
 	n.settleContest(name)
-	if store.Space(name[0]) == store.LockRun {
-		n.store.WakeKeyQueues(name)
-		n.unbar(name)
-	}
+	n.jobs.Freed(name)
 	n.callLine(name)
 }
 
-// untilOf is the end of a lease that begins now, in a mesh that of the vote for it.
-func (n *Node) untilOf(lease int64) int64 {
+// Until is the end of a lease that begins now, in a mesh that of the vote for it.
+func (n *Node) Until(lease int64) int64 {
 	switch {
 	case lease == 0:
 		return 0
-	case n.alone():
-		return n.monotonic() + lease
+	case n.mesh.Alone():
+		return n.host.Monotonic() + lease
 	}
-	return n.monotonic() + voteMS(lease)
+	return n.host.Monotonic() + VoteMS(lease)
 }
 
-// watchLock has [Node.Tick] see to it that a lock's end isn't missed by those
+// Watch has [Node.Tick] see to it that a lock's end isn't missed by those
 // who wait for it.
-func (n *Node) watchLock(l *store.Lock) {
+func (n *Node) Watch(l *store.Lock) {
 	wait := int64(orphanFirstMS)
 	if d := n.awaited[string(l.Name())]; d != nil && d.wait > 0 {
 		wait = d.wait // it is watched already
@@ -395,16 +392,16 @@ func (n *Node) watchLock(l *store.Lock) {
 	n.watchFor(l, wait)
 }
 
-// watchFor is watchLock that looks after wait ms whether the lock's job is gone.
+// watchFor is Watch that looks after wait ms whether the lock's job is gone.
 func (n *Node) watchFor(l *store.Lock, wait int64) {
 	if l.Until == 0 {
 		return
 	}
 	at := l.Until
 	if n.orphaned(l) {
-		at = min(at, n.monotonic()+wait)
+		at = min(at, n.host.Monotonic()+wait)
 	}
-	n.await(l.Name(), at)
+	n.Await(l.Name(), at)
 	n.awaited[string(l.Name())].wait = wait
 }
 
@@ -412,25 +409,24 @@ func (n *Node) watchFor(l *store.Lock, wait int64) {
 // isn't known here, is known at all. The Unlock may never come: the node that owes it may have been
 // started anew, or owe too many.
 func (n *Node) orphaned(l *store.Lock) bool {
-	return l.Flags&lockOutlives == 0 && l.Job != (store.ID{}) && !n.jobLives(l.Job)
+	return l.Flags&FlagOutlives == 0 && l.Job != (store.ID{}) && !n.jobs.Lives(l.Job)
 }
 
-// tickLocks ends the watched locks that are over, and removes some of the others.
-func (n *Node) tickLocks() {
-	n.tickAcquisitions()
+// Tick ends the watched locks that are over, and removes some of the others.
+func (n *Node) Tick() {
 	if n.store.Locks().Len == 0 {
 		n.sweep = 0 // there is nothing left that could be swept
 		if len(n.deadlines) == 0 {
 			return
 		}
 	}
-	now := n.monotonic()
+	now := n.host.Monotonic()
 	live := 0
 	for ; len(n.deadlines) > 0 && n.deadlines[0].at <= now && live < lockSlice; live++ {
 		d := heap.Pop(&n.deadlines).(*deadline)
 		name := d.name
 		delete(n.awaited, name)
-		if n.backoffOver([]byte(name)) {
+		if n.jobs.BackoffOver([]byte(name)) {
 			live += wakeCost - 1
 		}
 		switch l := n.store.Lock([]byte(name)); {
@@ -438,25 +434,25 @@ func (n *Node) tickLocks() {
 		case l.Until == 0: // it had a lease until another node told of its lock
 			n.store.WakeKeyQueues(l.Name())
 		case l.Until <= now:
-			n.removeLock(l)
+			n.Remove(l)
 		default: // it was extended
 			if n.orphaned(l) {
-				n.checkOrphanLock(l)
+				n.CheckOrphan(l)
 			}
 			n.watchFor(l, min(max(2*d.wait, orphanFirstMS), orphanLastMS))
 		}
 	}
 	if len(n.deadlines) > 0 {
-		n.wake = min(n.wake, n.now+max(n.deadlines[0].at-now, 1))
+		n.host.WakeIn(max(n.deadlines[0].at-now, 1))
 	}
 	// The pass comes to a vote without a lease again long before its promise is over.
 	again := max(lockLookMS, lockPassMS*sweepSteps/int64(n.store.Locks().Len+1))
 	if since := now - n.lockLook; n.sweep == 0 && !n.stale && since < lockLookMS {
-		n.wake = min(n.wake, n.now+again-since)
+		n.host.WakeIn(again - since)
 		return // ticks that follow each other have other work to go on with
 	}
 	n.lockLook = now
-	n.wake = min(n.wake, n.now+again)
+	n.host.WakeIn(again)
 	steps := max(lockSteps, int(min(n.store.Locks().Len/lockTicks, sweepSteps)))
 	switch {
 	case n.sweep > 0:
@@ -471,13 +467,13 @@ func (n *Node) tickLocks() {
 		seen += len(n.scratch.locks)
 		for _, l := range n.scratch.locks {
 			switch {
-			case ended(l):
-				if now+l.Until >= endedMS {
+			case Ended(l):
+				if now+l.Until >= EndedMS {
 					n.store.RemoveLock(l)
 					over++
 				}
-			case !n.isLive(l):
-				n.removeLock(l)
+			case !n.IsLive(l):
+				n.Remove(l)
 				over++
 				live++
 			case unleased(l.Space(), &l.Job, l.Flags, l.Lease):
@@ -492,29 +488,24 @@ func (n *Node) tickLocks() {
 	// Where many are over, so are many of those that this tick hasn't come to.
 	n.stale = over >= lockSteps && over >= seen/staleShare
 	if n.sweep > 0 && n.lockCursor != 0 || n.stale {
-		n.hurryTick()
+		n.host.Hurry()
 	}
 }
 
 // --- what is logged and loaded -------------------------------------------------
 
-// logLock logs a lock as it is now (SETLOCK).
-func (n *Node) logLock(l *store.Lock) {
-	l.Flags &^= lockLogged
-	at := len(n.outbox)
-	n.outbox = append(n.outbox, l.Record()...)
-	n.effects = append(n.effects, Effect{Kind: LogLock, from: at, to: len(n.outbox)})
-	l.Flags |= lockLogged
+// Log logs a lock as it is now (SETLOCK).
+func (n *Node) Log(l *store.Lock) {
+	l.Flags &^= flagLogged
+	n.host.LogLock(l)
+	l.Flags |= flagLogged
 }
 
 // logEnd logs the end of a lock that had this token (DELLOCK); without a name,
 // that no token up to this one may be given out again; under the name [tableMark] what is
 // known of the table as a whole.
 func (n *Node) logEnd(name []byte, token uint64) {
-	at := len(n.outbox)
-	n.outbox = binary.LittleEndian.AppendUint64(n.outbox, token)
-	n.outbox = append(n.outbox, name...)
-	n.effects = append(n.effects, Effect{Kind: LogUnlock, from: at, to: len(n.outbox)})
+	n.host.LogUnlock(name, token)
 }
 
 // These say what is known of a table as a whole. Only a log that says so is believed after a
@@ -554,19 +545,19 @@ func (n *Node) setTable(known uint64) {
 	}
 }
 
-// CompleteLocks says whether what was loaded said that it was all that this node
+// IsComplete says whether what was loaded said that it was all that this node
 // had voted for.
-func (n *Node) CompleteLocks() bool { return n.table() != tableLacks }
+func (n *Node) IsComplete() bool { return n.table() != tableLacks }
 
 // UnlockParts takes the bytes of a LogUnlock effect apart.
 func UnlockParts(b []byte) (name []byte, token uint64) {
 	return b[8:], binary.LittleEndian.Uint64(b)
 }
 
-// ApplyLock is SETLOCK, and a lock in an RDB: its lease begins anew, but that of a
+// Apply is SETLOCK, and a lock in an RDB: its lease begins anew, but that of a
 // window, which has what is left of it. It can be applied twice. Errors wrap
 // [store.ErrRecord].
-func (n *Node) ApplyLock(rec []byte) error {
+func (n *Node) Apply(rec []byte) error {
 	r, err := store.ParseLock(rec)
 	if err != nil {
 		return err
@@ -591,33 +582,33 @@ func (n *Node) ApplyLock(rec []byte) error {
 	}
 	l := n.newLock(r.Name, r.Owner)
 	l.Job, l.Token, l.Lease, l.Age = r.Job, r.Token, r.Lease, age
-	n.setFlags(l, r.Flags)
-	l.Flags |= lockLogged
-	l.Until = n.untilOf(left)
-	n.noteLock(l)
+	n.SetFlags(l, r.Flags)
+	l.Flags |= flagLogged
+	l.Until = n.Until(left)
+	n.Note(l)
 	return nil
 }
 
-// leaseOf is the lease of a lock that is to begin anew: all of it, but for a window
+// LeaseOf is the lease of a lock that is to begin anew: all of it, but for a window
 // what is left of it, negative where it is over.
 func (n *Node) leaseOf(flags uint8, token uint64, lease int64) int64 {
-	if flags&lockOutlives == 0 {
+	if flags&FlagOutlives == 0 {
 		return lease
 	}
-	if lease = min(lease, begunAt(token)+lease-n.now); lease <= 0 {
+	if lease = min(lease, BegunAt(token)+lease-n.host.Now()); lease <= 0 {
 		return -1
 	}
 	return lease
 }
 
-// ApplyUnlock is DELLOCK.
-func (n *Node) ApplyUnlock(name []byte, token uint64) {
+// ApplyEnd is DELLOCK.
+func (n *Node) ApplyEnd(name []byte, token uint64) {
 	switch {
 	case string(name) == string(tableMark):
-		n.ApplyComplete(token)
+		n.ApplyMark(token)
 		return
 	case len(name) == 0 && token <= tableOwn: // a former release's, who didn't say whose table it is
-		n.ApplyComplete(tableLacks)
+		n.ApplyMark(tableLacks)
 		return
 	}
 	if l := n.store.Lock(name); l != nil && l.Token <= token {
@@ -627,8 +618,8 @@ func (n *Node) ApplyUnlock(name []byte, token uint64) {
 	n.ApplyFloor(token)
 }
 
-// ApplyComplete is what was saved of the table as a whole.
-func (n *Node) ApplyComplete(mark uint64) { n.store.Locks().Complete = mark }
+// ApplyMark is what was saved of the table as a whole.
+func (n *Node) ApplyMark(mark uint64) { n.store.Locks().Complete = mark }
 
 // ApplyFloor has no token up to this one given out again.
 func (n *Node) ApplyFloor(token uint64) {
@@ -638,9 +629,9 @@ func (n *Node) ApplyFloor(token uint64) {
 	}
 }
 
-// DropLocks forgets all locks, as before another table is loaded in their place.
-func (n *Node) DropLocks() {
-	n.ApplyComplete(tableLacks)
+// Drop forgets all locks, as before another table is loaded in their place.
+func (n *Node) Drop() {
+	n.ApplyMark(tableLacks)
 	for l := n.store.Locks().Head; l != nil; l = n.store.Locks().Head {
 		n.countNonQuorum(l, -1)
 		n.store.RemoveLock(l)
@@ -655,11 +646,11 @@ func (n *Node) LogReserved() {
 	}
 }
 
-// RelogLocks logs all locks anew, for a log that begins without them.
-func (n *Node) RelogLocks() {
+// Relog logs all locks anew, for a log that begins without them.
+func (n *Node) Relog() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		if !ended(l) {
-			n.logLock(l)
+		if !Ended(l) {
+			n.Log(l)
 		}
 	}
 	n.logEnd(nil, max(n.store.Locks().Floor, n.reserved))
@@ -668,43 +659,43 @@ func (n *Node) RelogLocks() {
 
 // --- looking ---------------------------------------------------------------------
 
-// Locks counts the locks in the table, those that are over included.
-func (n *Node) Locks() uint64 { return n.store.Locks().Len }
+// Count counts the locks in the table, those that are over included.
+func (n *Node) Count() uint64 { return n.store.Locks().Len }
 
 // Lock finds a lock that is held, by its full name, as far as this node knows.
-func (n *Node) Lock(name []byte) *store.Lock { return n.liveLock(name) }
+func (n *Node) Lock(name []byte) *store.Lock { return n.Live(name) }
 
-// LockTable is where C finds all locks.
-func (n *Node) LockTable() *store.LockList { return n.store.Locks() }
+// Table is where C finds all locks.
+func (n *Node) Table() *store.LockList { return n.store.Locks() }
 
-// LockLeft is how much of a lock's lease is left, ms; -1: it has none.
-func (n *Node) LockLeft(l *store.Lock) int64 {
+// Left is how much of a lock's lease is left, ms; -1: it has none.
+func (n *Node) Left(l *store.Lock) int64 {
 	if l.Until == 0 {
 		return -1
 	}
-	return max(l.Until-n.monotonic(), 0)
+	return max(l.Until-n.host.Monotonic(), 0)
 }
 
-// LockSince is when a lock was taken, unix ms.
-func LockSince(l *store.Lock) int64 { return begunAt(l.Token) }
+// Since is when a lock was taken, unix ms.
+func Since(l *store.Lock) int64 { return BegunAt(l.Token) }
 
-// begunAt is when a token was made, unix ms: it begins with that.
-func begunAt(token uint64) int64 { return int64(token >> tokenShift) }
+// BegunAt is when a token was made, unix ms: it begins with that.
+func BegunAt(token uint64) int64 { return int64(token >> TokenShift) }
 
-// LockWaiters counts the clients that wait for a lock at this node.
-func (n *Node) LockWaiters(name []byte) int {
+// Waiters counts the clients that wait for a lock at this node.
+func (n *Node) Waiters(name []byte) int {
 	if line := n.lockLines[string(name)]; line != nil {
 		return line.claims.Len
 	}
 	return 0
 }
 
-// ScanLocks is [store.Store.ScanLocks], for those that are held.
-func (n *Node) ScanLocks(cursor uint64, emit *[]*store.Lock) uint64 {
+// Scan is [store.Store.Scan], for those that are held.
+func (n *Node) Scan(cursor uint64, emit *[]*store.Lock) uint64 {
 	n.scratch.locks = n.scratch.locks[:0]
 	next := n.store.ScanLocks(cursor, &n.scratch.locks)
 	for _, l := range n.scratch.locks {
-		if n.isLive(l) {
+		if n.IsLive(l) {
 			*emit = append(*emit, l)
 		}
 	}
@@ -713,13 +704,13 @@ func (n *Node) ScanLocks(cursor uint64, emit *[]*store.Lock) uint64 {
 
 // --- clearing --------------------------------------------------------------------
 
-// ClearLocks frees locks, whoever holds them, at all nodes that can be reached:
+// Clear frees locks, whoever holds them, at all nodes that can be reached:
 // that of this full name, or with prefix all whose full names begin so. Where no majority
 // can be reached nothing is done. cleared is how many this node knew to be held. Counting
 // very many locks takes a while; then, if the caller can wait, pending says that the count
 // comes as a Cleared effect for its Client. The locks are free at once, unless many others are
 // being cleared: then they are free when those have been, and before the effect.
-func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pending *Clearing, err error) {
+func (n *Node) Clear(name []byte, prefix, canWait bool) (cleared int64, pending *Clearing, err error) {
 	if err := n.mayClear(name); err != nil {
 		return 0, nil, err
 	}
@@ -728,7 +719,7 @@ func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pen
 	}
 	n.tellClear(name, prefix)
 	if !prefix {
-		return n.clear(name, store.MaxToken), nil, nil
+		return n.clearOne(name, store.MaxToken), nil, nil
 	}
 	c := n.clearAll(name, store.MaxToken)
 	if canWait && len(n.clears) > 0 {
@@ -743,15 +734,15 @@ func (n *Node) ClearLocks(name []byte, prefix, canWait bool) (cleared int64, pen
 // mayClear says why locks of this name, or of all that begin so, can't be cleared now.
 func (n *Node) mayClear(name []byte) error {
 	switch {
-	case n.passive:
+	case n.host.Passive():
 		return ErrReplica
-	case !n.quorate(name):
+	case !n.Quorate(name):
 		return (&Result{Kind: NoQuorum, Why: n.whyNoQuorum(&Acquisition{name: name})}).Err()
 	}
 	return nil
 }
 
-// tellClear tells the other nodes of a ClearLocks that begins here.
+// tellClear tells the other nodes of a Clear that begins here.
 func (n *Node) tellClear(name []byte, prefix bool) {
 	// A lock that is given from now on has a greater token, unless its node's clock is behind.
 	n.seen = max(n.seen, n.store.Locks().Floor, n.tokenIn(0))
@@ -759,11 +750,11 @@ func (n *Node) tellClear(name []byte, prefix bool) {
 	if prefix {
 		m.Flags = wire.Prefix
 	}
-	n.tellAll(&m)
+	n.mesh.SendAll(&m)
 	n.noteClear(name, prefix, m.Lock.Token)
 }
 
-// onClear hears of another node's ClearLocks. Locks by a greater token than that one knew of
+// onClear hears of another node's Clear. Locks by a greater token than that one knew of
 // were given after it was answered, and stay.
 func (n *Node) onClear(m *wire.Message) {
 	name, upTo := m.Lock.Name, m.Lock.Token
@@ -772,7 +763,7 @@ func (n *Node) onClear(m *wire.Message) {
 	}
 	if m.Flags&wire.Prefix == 0 {
 		n.noteClear(name, false, upTo)
-		n.clear(name, upTo)
+		n.clearOne(name, upTo)
 		return
 	}
 	if !n.clearLater(&Clearing{prefix: slices.Clone(name), upTo: upTo}) {
@@ -781,7 +772,7 @@ func (n *Node) onClear(m *wire.Message) {
 	}
 }
 
-// pastClear is a ClearLocks that has begun.
+// pastClear is a Clear that has begun.
 type pastClear struct {
 	name   []byte
 	prefix bool
@@ -797,7 +788,7 @@ func (n *Node) noteClear(name []byte, prefix bool, upTo uint64) {
 	n.cleared++
 }
 
-// clearedSince says whether a lock by this token has been cleared since so many ClearLocks had begun.
+// clearedSince says whether a lock by this token has been cleared since so many Clear had begun.
 func (n *Node) clearedSince(count uint64, name []byte, token uint64) bool {
 	for count = max(count, n.cleared-min(n.cleared, pastClears)); count < n.cleared; count++ {
 		c := &n.pastClears[count%pastClears]
@@ -813,8 +804,8 @@ func (n *Node) mayBeCleared(count uint64, name []byte, token uint64) bool {
 	return n.cleared-count > pastClears || n.clearedSince(count, name, token)
 }
 
-// clear is ClearLocks for one lock up to this token, and this node alone.
-func (n *Node) clear(name []byte, upTo uint64) (cleared int64) {
+// clearOne is Clear for one lock up to this token, and this node alone.
+func (n *Node) clearOne(name []byte, upTo uint64) (cleared int64) {
 	n.clearOutvoted(func(c *Acquisition) bool { return c.proposal <= upTo && bytes.Equal(c.name, name) })
 	n.clearDispute(name, upTo)
 	l := n.store.Lock(name)
@@ -825,15 +816,15 @@ func (n *Node) clear(name []byte, upTo uint64) (cleared int64) {
 		n.clearRaised(l, upTo)
 		return 0
 	}
-	if n.isLive(l) {
+	if n.IsLive(l) {
 		cleared++
 	}
-	n.removeLock(l)
+	n.Remove(l)
 	return cleared
 }
 
-// Clearing is a ClearLocks for all names that begin alike, which takes a while where
-// there are very many locks. From its beginning on they are as good as free (isLive), and
+// Clearing is a Clear for all names that begin alike, which takes a while where
+// there are very many locks. From its beginning on they are as good as free (IsLive), and
 // one that is taken anew doesn't belong to it: it is younger. Should the server end
 // meanwhile, those that are left are held, as if it had ended before.
 type Clearing struct {
@@ -842,7 +833,7 @@ type Clearing struct {
 	upTo    uint64 // it is for locks up to this token,
 	age     uint16 // and before this age
 	own     bool   // it is this node's, which tells the others when it begins
-	lost    bool   // and not for those of jobs that are known here, see MarkLocksIncomplete
+	lost    bool   // and not for those of jobs that are known here, see MarkIncomplete
 	begun   bool
 	cleared int64
 
@@ -885,7 +876,7 @@ func (n *Node) clearLater(c *Clearing) bool {
 		return false
 	}
 	n.clearLine = append(n.clearLine, c)
-	n.hurryTick()
+	n.host.Hurry()
 	return true
 }
 
@@ -905,8 +896,8 @@ func (n *Node) nextClear() {
 	n.addClear(c)
 }
 
-// tickClears goes on with what is being cleared, and begins what waits for that.
-func (n *Node) tickClears() {
+// TickClears goes on with what is being cleared, and begins what waits for that.
+func (n *Node) TickClears() {
 	for budget := clearBudget; budget > 0; {
 		for ; len(n.clearLine) > 0 && len(n.clears) < clearsMost && budget > 0; budget -= clearBegun {
 			n.nextClear()
@@ -917,7 +908,7 @@ func (n *Node) tickClears() {
 		budget = n.clearSome(budget)
 	}
 	if len(n.clears)+len(n.clearLine) > 0 {
-		n.hurryTick()
+		n.host.Hurry()
 	}
 }
 
@@ -934,7 +925,7 @@ func (n *Node) clearingOf(l *store.Lock) *Clearing {
 // isClearedBy says whether a lock is one that a Clearing is for.
 func (n *Node) isClearedBy(l *store.Lock, c *Clearing) bool {
 	return int16(c.age-l.Age) > 0 && l.Token <= c.upTo && bytes.HasPrefix(l.Name(), c.prefix) &&
-		!(c.lost && l.Job != (store.ID{}) && n.store.Lookup(&l.Job) != nil)
+		!(c.lost && l.Job != (store.ID{}) && n.jobs.Knows(l.Job))
 }
 
 // clearFirst ends a lock that is being cleared, before somebody takes it anew.
@@ -943,7 +934,7 @@ func (n *Node) clearFirst(name []byte) {
 		return
 	}
 	if l := n.store.Lock(name); l != nil && n.clearingOf(l) != nil {
-		n.removeLock(l)
+		n.Remove(l)
 	}
 }
 
@@ -956,15 +947,15 @@ func (n *Node) clearSome(budget int) int {
 			n.store.BeginLockWalk()
 		}
 		if budget -= n.clearDisputes(c, budget); budget <= 0 {
-			n.hurryTick()
+			n.host.Hurry()
 			return 0
 		}
 		for l := n.store.WalkLock(); l != nil; l = n.store.WalkLock() {
 			switch {
 			case int16(c.age-l.Age) <= 0:
-			case !ended(l) && n.isClearedBy(l, c):
+			case !Ended(l) && n.isClearedBy(l, c):
 				budget -= clearCost
-				n.removeLock(l) // which counts it
+				n.Remove(l) // which counts it
 			default:
 				if bytes.HasPrefix(l.Name(), c.prefix) {
 					n.clearRaised(l, c.upTo)
@@ -972,7 +963,7 @@ func (n *Node) clearSome(budget int) int {
 				l.Age = c.age
 			}
 			if budget--; budget <= 0 {
-				n.hurryTick()
+				n.host.Hurry()
 				return 0
 			}
 		}
@@ -983,12 +974,12 @@ func (n *Node) clearSome(budget int) int {
 
 func (n *Node) toldCleared(c *Clearing, err error) {
 	if c.Client != nil {
-		n.effects = append(n.effects, Effect{Kind: Cleared, Client: c.Client, Nodes: int(c.cleared), Err: err})
+		n.host.Cleared(c.Client, int(c.cleared), err)
 	}
 }
 
-// endClears ends what clients have cleared, as when the node becomes a replica.
-func (n *Node) endClears() {
+// EndClears ends what clients have cleared, as when the node becomes a replica.
+func (n *Node) EndClears() {
 	for _, c := range n.clearLine {
 		n.toldCleared(c, ErrReplica)
 	}
@@ -1001,7 +992,7 @@ func (n *Node) endClears() {
 	})
 }
 
-// isRecovering says whether locks that MarkLocksIncomplete is about are in the table still.
+// isRecovering says whether locks that MarkIncomplete is about are in the table still.
 func (n *Node) isRecovering() bool {
 	return slices.ContainsFunc(n.clears, func(c *Clearing) bool { return c.lost })
 }

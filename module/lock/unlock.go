@@ -1,9 +1,10 @@
-package engine
+package lock
 
 import (
 	"math"
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -21,7 +22,7 @@ const (
 
 // unlocksMost is how many pending unlocks there can be; then the oldest is forgotten. The locks of jobs
 // have their own number: a node whose jobs wait for such a lock asks whether its job is gone
-// (watchLock).
+// (Watch).
 var unlocksMost = [unlockKinds]int{ofJobs: 10_000, ofOwners: 50_000}
 
 // The kinds of pending unlocks.
@@ -59,7 +60,7 @@ func (q *unlockQueue) begin() { q.left = len(q.all) }
 type pendingUnlock struct {
 	round uint64
 	name  []byte
-	holder
+	Holder
 	token uint64
 	flags uint8 // of the message
 	until int64 // steady; who is connected and hasn't confirmed then never will
@@ -71,11 +72,11 @@ type pendingUnlock struct {
 	late  bool   // a node had the vote still when it was told again
 }
 
-// enqueueUnlock tells nodes to take a vote back, until they confirm it.
-func (n *Node) enqueueUnlock(name []byte, h holder, token uint64, flags uint8, nodes []wire.Node) {
+// EnqueueUnlock tells nodes to take a vote back, until they confirm it.
+func (n *Node) EnqueueUnlock(name []byte, h Holder, token uint64, flags uint8, nodes []wire.Node) {
 	n.rounds++
 	n.unlearn(name, &h, token, flags&wire.Fresh != 0)
-	d := &pendingUnlock{round: n.rounds, name: slices.Clone(name), holder: holder{id: h.id, owner: slices.Clone(h.owner)}, token: token, flags: flags, nodes: nodes}
+	d := &pendingUnlock{round: n.rounds, name: slices.Clone(name), Holder: Holder{Job: h.Job, Owner: slices.Clone(h.Owner)}, token: token, flags: flags, nodes: nodes}
 	n.addPendingUnlock(d)
 	for _, node := range nodes {
 		n.resendUnlock(d, n.mesh.Of(node))
@@ -99,22 +100,22 @@ func (n *Node) addPendingUnlock(d *pendingUnlock) {
 		}
 		delete(n.unlocksByRound, oldest.take().round)
 	}
-	now := n.monotonic()
+	now := n.host.Monotonic()
 	d.until, d.next, d.wait, d.ups = now+unlockTimeMS, now+unlockFirstMS, unlockFirstMS, n.mesh.Ups()
 	d.made = d.ups
 	list.open.add(d)
 	n.unlocksByRound[d.round] = d
 	n.nextResend = min(n.nextResend, d.next)
-	n.wake = min(n.wake, n.now+unlockFirstMS)
+	n.host.WakeIn(unlockFirstMS)
 }
 
-func (n *Node) resendUnlock(d *pendingUnlock, p *Peer) {
-	n.send(p, &wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.owner, Job: d.id, Token: d.token}})
+func (n *Node) resendUnlock(d *pendingUnlock, p *membership.Peer) {
+	n.mesh.Send(p, &wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.Owner, Job: d.Job, Token: d.token}})
 }
 
 // onUnlockAnswer hears from a node that was told. One that has an older vote of the holder's is told
 // again, for that is to go as soon as it is known that he had this one.
-func (n *Node) onUnlockAnswer(d *pendingUnlock, p *Peer, m *wire.Message) {
+func (n *Node) onUnlockAnswer(d *pendingUnlock, p *membership.Peer, m *wire.Message) {
 	freed := m.Kind == wire.Grant || m.Count == wire.Unconfirmed
 	switch {
 	case m.Kind == wire.Deny && d.hasOlder(m.Count, string(m.Lock.Owner)):
@@ -122,18 +123,18 @@ func (n *Node) onUnlockAnswer(d *pendingUnlock, p *Peer, m *wire.Message) {
 	case freed && d.flags == 0 && store.Space(d.name[0]) == store.LockBare:
 		// A client's word alone may be wrong.
 		d.flags = wire.Committed
-		n.unvote(d.name, &d.holder, d.token, d.flags)
+		n.Unvote(d.name, &d.Holder, d.token, d.flags)
 	}
 	n.unlockAcknowledged(d, p.Node, freed)
-	if m.Kind == wire.Deny && d.id != (store.ID{}) {
-		n.endPastRun(d.name, d.id, m)
+	if m.Kind == wire.Deny && d.Job != (store.ID{}) {
+		n.jobs.EndPastRun(d.name, d.Job, m)
 	}
 }
 
 // hasOlder says whether a node that gave such an answer to a release has a vote by which the
 // holder had the lock before.
 func (d *pendingUnlock) hasOlder(why uint32, owner string) bool {
-	return why == wire.NotHeld && d.flags&wire.Fresh == 0 && owner != "" && owner == string(d.owner)
+	return why == wire.NotHeld && d.flags&wire.Fresh == 0 && owner != "" && owner == string(d.Owner)
 }
 
 // unlockAcknowledged notes that a node has confirmed; freed says that it had the vote.
@@ -157,10 +158,10 @@ func (n *Node) unlockDone(d *pendingUnlock) {
 		d.until, n.nextResend = 0, 0
 		return
 	}
-	d.late, d.nodes = false, n.allPeers()
-	n.unvote(d.name, &d.holder, d.token, d.flags) // this node, too, may have learnt it
+	d.late, d.nodes = false, n.mesh.Nodes()
+	n.Unvote(d.name, &d.Holder, d.token, d.flags) // this node, too, may have learnt it
 	d.wait = unlockFirstMS
-	d.next = n.monotonic() + d.wait
+	d.next = n.host.Monotonic() + d.wait
 	n.nextResend = min(n.nextResend, d.next)
 	for _, node := range d.nodes {
 		n.resendUnlock(d, n.mesh.Of(node))
@@ -170,7 +171,7 @@ func (n *Node) unlockDone(d *pendingUnlock) {
 // unlocksUp has a node that is back told of what it is owed, some of it at once.
 func (n *Node) unlocksUp() {
 	n.reviewUnlocks()
-	n.tickUnlocks(n.monotonic())
+	n.tickUnlocks(n.host.Monotonic())
 }
 
 // reviewUnlocks follows a node that is back, or forgotten: all pending unlocks are looked at soon.
@@ -179,7 +180,7 @@ func (n *Node) reviewUnlocks() {
 		n.unlocks[kind].parked.begin()
 		n.unlocks[kind].open.begin()
 	}
-	n.hurryTick()
+	n.host.Hurry()
 }
 
 // tickUnlocks goes on with what is to be looked at.
@@ -202,11 +203,11 @@ func (n *Node) tickUnlocks(now int64) {
 			n.tickUnlock(list, list.open.take(), now, &told)
 		}
 		if list.parked.left+list.open.left > 0 {
-			n.hurryTick()
+			n.host.Hurry()
 		}
 	}
 	if n.nextResend < math.MaxInt64 {
-		n.wake = min(n.wake, n.now+max(n.nextResend-now, 1))
+		n.host.WakeIn(max(n.nextResend-now, 1))
 	}
 }
 

@@ -1,4 +1,4 @@
-package engine
+package lock
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/table"
 	"jobmesh/module/wire"
@@ -77,39 +78,39 @@ type telling struct {
 	cursor uint64
 }
 
-// MarkLocksIncomplete makes the node abstain from votes, because its table may lack some
+// MarkIncomplete makes the node abstain from votes, because its table may lack some
 // that it gave, until none that is missing can matter. The node forgets the locks in its
 // table, except those of jobs that it knows. With very many locks that takes a while, as a
 // Clearing does. The node abstains at least until that is done, because after that the log
 // says that the table is whole.
-func (n *Node) MarkLocksIncomplete() {
-	n.lacksVotes()
+func (n *Node) MarkIncomplete() {
+	n.LacksVotes()
 	n.beginClear(&Clearing{lost: true, upTo: store.MaxToken})
 }
 
-func (n *Node) lacksVotes() {
+func (n *Node) LacksVotes() {
 	n.sync.abstain = false
 	n.learnLocks()
 	n.sync.partial = true
 	n.sync.lost, n.sync.lostAt, n.sync.unleased = n.votes.kept.Longest, n.votes.lastVote, n.votes.kept.Unleased
-	n.sync.token = n.tokenIn(aheadMost + n.votes.lastVote - n.monotonic())
+	n.sync.token = n.tokenIn(aheadMost + n.votes.lastVote - n.host.Monotonic())
 	n.setTable(tableLacks)
 }
 
 // learnLocks has the node abstain from votes until it has those of others; it is new
-// to the mesh, unless it may have lost some besides (lacksVotes).
+// to the mesh, unless it may have lost some besides (LacksVotes).
 func (n *Node) learnLocks() {
 	if !n.sync.abstain {
-		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.monotonic(), n.cleared
+		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.host.Monotonic(), n.cleared
 		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, freedVotes{}
 	}
-	n.hurryTick()
+	n.host.Hurry()
 }
 
-// joins follows a node that is new to this one. Where this one is new to the mesh
+// Joins follows a node that is new to this one. Where this one is new to the mesh
 // itself, locks may be held that it must not help anybody else to.
-func (n *Node) joins() {
-	now := n.monotonic()
+func (n *Node) Joins() {
+	now := n.host.Monotonic()
 	if len(n.mesh.All()) == 1 {
 		n.sync.young = now + youngMS
 		n.promiseAll()
@@ -127,21 +128,21 @@ func (n *Node) newToMesh() {
 	n.learnLocks()
 }
 
-// TrustLoadedLocks ends that for a node that restarts, of which all votes were on disk before
-// they were given, where the data says so of the table, too ([Node.CompleteLocks]). A node
+// TrustLoaded ends that for a node that restarts, of which all votes were on disk before
+// they were given, where the data says so of the table, too ([Node.IsComplete]). A node
 // that hadn't learnt the votes of the others yet goes on with that. Its own aren't missing,
 // so the others can learn from it meanwhile.
-func (n *Node) TrustLoadedLocks() {
+func (n *Node) TrustLoaded() {
 	if n.table() == tableOwn && len(n.mesh.All()) > 0 {
 		n.sync.abstain = false
 		n.newToMesh()
 		return
 	}
-	n.TrustLocks()
+	n.Trust()
 }
 
-// TrustLocks ends that: the table is known to be complete.
-func (n *Node) TrustLocks() {
+// Trust ends that: the table is known to be complete.
+func (n *Node) Trust() {
 	n.sync.abstain, n.sync.freed, n.sync.tables = false, freedVotes{}, nil
 	known := tableFull
 	if n.sync.disputed.Len() > 0 {
@@ -151,30 +152,30 @@ func (n *Node) TrustLocks() {
 	n.votes.wanted.New = false
 }
 
-// Abstains says whether the node doesn't vote, see [Node.MarkLocksIncomplete].
+// Abstains says whether the node doesn't vote, see [Node.MarkIncomplete].
 func (n *Node) Abstains() bool { return n.abstains() }
 
 func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.All()) > 0 }
 
-// renewLocks begins all leases anew: how much of each was over isn't known.
-func (n *Node) renewLocks() {
+// RenewLeases begins all leases anew: how much of each was over isn't known.
+func (n *Node) RenewLeases() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		if !ended(l) {
-			l.Until = n.untilOf(n.leaseOf(l.Flags, l.Token, l.Lease))
-			n.noteLock(l)
+		if !Ended(l) {
+			l.Until = n.Until(n.leaseOf(l.Flags, l.Token, l.Lease))
+			n.Note(l)
 		}
 	}
 }
 
-func (n *Node) syncUp(p *Peer) {
+func (n *Node) syncUp(p *membership.Peer) {
 	if n.abstains() {
 		delete(n.sync.pulls, p.Node)
-		n.tickPulls(n.monotonic())
+		n.tickPulls(n.host.Monotonic())
 	}
 	if n.nonQuorum > 0 {
 		n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return t.node == p.Node })
 		n.sync.telling = append(n.sync.telling, telling{node: p.Node})
-		n.hurryTick()
+		n.host.Hurry()
 	}
 }
 
@@ -188,13 +189,13 @@ func (n *Node) tickSync(now int64) {
 	}
 	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return t.cursor == 0 })
 	if len(n.sync.telling) > 0 {
-		n.hurryTick()
+		n.host.Hurry()
 	}
 }
 
 func (n *Node) tickPulls(now int64) {
 	if n.knowsEnough(now) {
-		n.TrustLocks()
+		n.Trust()
 		return
 	}
 	if !n.sync.partial {
@@ -211,15 +212,15 @@ func (n *Node) tickPulls(now int64) {
 		}
 		if now >= w.at {
 			w.at = now + pullEveryMS
-			n.send(p, &wire.Message{Kind: wire.LockPull, Round: w.cursor})
+			n.mesh.Send(p, &wire.Message{Kind: wire.LockPull, Round: w.cursor})
 		}
 	}
-	n.wake = min(n.wake, n.now+pullEveryMS)
+	n.host.WakeIn(pullEveryMS)
 }
 
 // learntAll says whether a node has told all that it ever will. One that was new may have
 // voted since.
-func (n *Node) learntAll(p *Peer) bool { return n.sync.tables[p.Node] == fullTable }
+func (n *Node) learntAll(p *membership.Peer) bool { return n.sync.tables[p.Node] == fullTable }
 
 // sendUnconfirmed tells a node of some locks that were given without a majority.
 func (n *Node) sendUnconfirmed(t *telling) {
@@ -228,7 +229,7 @@ func (n *Node) sendUnconfirmed(t *telling) {
 		n.scratch.locks = n.scratch.locks[:0]
 		t.cursor = n.store.ScanLocks(t.cursor, &n.scratch.locks)
 		for _, l := range n.scratch.locks {
-			if l.Flags&lockNonQuorum != 0 && n.isLive(l) {
+			if l.Flags&flagsNonQuorum != 0 && n.IsLive(l) {
 				m.Locks = append(m.Locks, n.entryOf(l))
 			}
 		}
@@ -237,7 +238,7 @@ func (n *Node) sendUnconfirmed(t *telling) {
 		}
 	}
 	if len(m.Locks) > 0 {
-		n.send(n.mesh.Of(t.node), &m)
+		n.mesh.Send(n.mesh.Of(t.node), &m)
 	}
 }
 
@@ -246,14 +247,13 @@ func (n *Node) sendUnconfirmed(t *telling) {
 func (n *Node) entryOf(l *store.Lock) wire.Lock {
 	e := wire.Lock{
 		Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Lease: l.Lease,
-		Left: max(n.LockLeft(l), 0), Flags: l.Flags & lockSaved,
+		Left: max(n.Left(l), 0), Flags: l.Flags & flagsSaved,
 	}
 	if n.mayFail(l) {
-		e.Flags |= lockClaimed
+		e.Flags |= flagClaimed
 	}
-	if l.Until == 0 && l.Space() == store.LockRun && n.holds(l) {
-		j := n.store.Lookup(&l.Job)
-		e.Lease = n.runLease(j, j.Unique())
+	if l.Until == 0 && l.Space() == store.LockRun && n.jobs.Holds(l) {
+		e.Lease = n.jobs.RunLease(l.Job)
 		e.Left = e.Lease
 	}
 	return e
@@ -262,9 +262,9 @@ func (n *Node) entryOf(l *store.Lock) wire.Lock {
 // unlearn has a vote that is taken back not be learnt from a page that is older.
 // Both what others and what this node itself takes back counts: another node's table
 // has this node's own votes too.
-func (n *Node) unlearn(name []byte, h *holder, token uint64, fresh bool) {
+func (n *Node) unlearn(name []byte, h *Holder, token uint64, fresh bool) {
 	if n.abstains() {
-		n.sync.freed.add(freedKey(&wire.Lock{Name: name, Job: wire.JobID(h.id), Owner: h.owner, Token: token}), fresh)
+		n.sync.freed.add(freedKey(&wire.Lock{Name: name, Job: wire.JobID(h.Job), Owner: h.Owner, Token: token}), fresh)
 	}
 }
 
@@ -290,7 +290,7 @@ func freedKey(k *wire.Lock) [16]byte {
 }
 
 // onPull answers with a page of the table.
-func (n *Node) onPull(p *Peer, m *wire.Message) {
+func (n *Node) onPull(p *membership.Peer, m *wire.Message) {
 	if n.mesh.Untold() {
 		// A node that votes by this table must count the nodes that are counted here: the
 		// heartbeat that tells of a new one is still to come, and the connection may end before.
@@ -314,7 +314,7 @@ func (n *Node) onPull(p *Peer, m *wire.Message) {
 			break
 		}
 	}
-	n.send(p, &page)
+	n.mesh.Send(p, &page)
 }
 
 // tellListed adds a bucket of the table to a page, and returns the cursor to the next.
@@ -322,7 +322,7 @@ func (n *Node) tellListed(page *wire.Message, size *int) (next uint64) {
 	n.scratch.locks = n.scratch.locks[:0]
 	next = n.store.ScanLocks(page.Round, &n.scratch.locks)
 	for _, l := range n.scratch.locks {
-		if n.isLive(l) && len(page.Locks) < wire.MaxLocks {
+		if n.IsLive(l) && len(page.Locks) < wire.MaxLocks {
 			page.Locks = append(page.Locks, n.entryOf(l))
 			*size += l.Size()
 			if d := n.disputeOf(l.Name()); d != nil {
@@ -334,7 +334,7 @@ func (n *Node) tellListed(page *wire.Message, size *int) (next uint64) {
 }
 
 // onPage takes votes from another's table.
-func (n *Node) onPage(p *Peer, m *wire.Message) {
+func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	told := m.Flags&wire.Told != 0
 	w := n.sync.pulls[p.Node]
 	if !told && (!n.abstains() || w == nil) {
@@ -342,7 +342,7 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 	}
 	since := n.sync.clears
 	if told {
-		since = p.clears
+		since = n.clearsAt[p.Node]
 	}
 	for i := range m.Locks {
 		e := &m.Locks[i]
@@ -355,7 +355,7 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 		}
 		if told {
 			n.settleLock(p, e)
-		} else if fresh, gone := n.sync.freed.Get(freedKey(e)); !gone || fresh && e.Flags&lockRenewed != 0 {
+		} else if fresh, gone := n.sync.freed.Get(freedKey(e)); !gone || fresh && e.Flags&FlagRenewed != 0 {
 			n.learnLock(p, e, m.Flags&wire.Partial != 0)
 		}
 	}
@@ -371,11 +371,11 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 	case wire.Newcomer:
 		w.kind = min(w.kind, newTable)
 	}
-	if w.cursor, w.at = m.Round, n.monotonic(); m.Round == 0 {
+	if w.cursor, w.at = m.Round, n.host.Monotonic(); m.Round == 0 {
 		n.sync.tables[p.Node] = w.kind
 		w.at, w.wait, w.kind = w.at+w.wait, min(2*w.wait, pullLastMS), fullTable
 	}
-	n.tickPulls(n.monotonic())
+	n.tickPulls(n.host.Monotonic())
 }
 
 // learnLock takes over a vote. Where two nodes have voted for different holders, only one of which
@@ -384,17 +384,17 @@ func (n *Node) onPage(p *Peer, m *wire.Message) {
 // vote that it has only learnt from others is no news where this node knows the lock already, by
 // that token or a greater one: otherwise two such nodes would keep the lock alive by telling each
 // other.
-func (n *Node) learnLock(p *Peer, e *wire.Lock, partial bool) {
-	l := n.liveLock(e.Name)
-	if l != nil && !(&holder{store.ID(e.Job), e.Owner}).has(l) {
-		if (l.Flags|e.Flags)&lockNonQuorum != 0 {
+func (n *Node) learnLock(p *membership.Peer, e *wire.Lock, partial bool) {
+	l := n.Live(e.Name)
+	if l != nil && !(&Holder{store.ID(e.Job), e.Owner}).has(l) {
+		if (l.Flags|e.Flags)&flagsNonQuorum != 0 {
 			n.settleLock(p, e)
 		} else {
 			n.dispute(l, e)
 		}
 		return
 	}
-	if l != nil && partial && e.Flags&lockUnconfirmed != 0 && e.Token <= l.Token {
+	if l != nil && partial && e.Flags&FlagUnconfirmed != 0 && e.Token <= l.Token {
 		return
 	}
 	if n.inDispute(e.Name) {
@@ -434,7 +434,7 @@ func (n *Node) knowsEnough(now int64) bool {
 			return false
 		}
 		if !n.sync.partial {
-			return full+news >= enough || now >= n.sync.began+voteMS(n.maxLease)
+			return full+news >= enough || now >= n.sync.began+VoteMS(n.maxLease)
 		}
 	}
 	if full < enough && now >= n.allLeasesOver() && (!n.sync.unleased || n.allTold()) {
@@ -446,7 +446,7 @@ func (n *Node) knowsEnough(now int64) bool {
 
 // allTold says whether each known node has told its table.
 func (n *Node) allTold() bool {
-	return !slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return n.sync.tables[p.Node] == noTable })
+	return !slices.ContainsFunc(n.mesh.All(), func(p *membership.Peer) bool { return n.sync.tables[p.Node] == noTable })
 }
 
 // passLost has tokens be greater than those of votes that are lost, and over.
@@ -459,23 +459,23 @@ func (n *Node) passLost() {
 // adopt notes another's vote as ours.
 func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	l := n.store.Lock(e.Name)
-	h := holder{store.ID(e.Job), e.Owner}
+	h := Holder{store.ID(e.Job), e.Owner}
 	until := int64(0)
 	if e.Lease > 0 {
-		until = n.untilOf(min(max(e.Left, 1), e.Lease))
+		until = n.Until(min(max(e.Left, 1), e.Lease))
 	}
-	switch live := n.isLive(l); {
+	switch live := n.IsLive(l); {
 	case live && !h.has(l):
 		return l
 	case live && h.has(l):
-		switch kept := (l.Flags|e.Flags)&lockRenewed != 0; {
+		switch kept := (l.Flags|e.Flags)&FlagRenewed != 0; {
 		case n.learnBefore(l, e, until):
 		case e.Token != l.Token && !kept && l.Space() == store.LockBare:
 			// As where it voted for both: it isn't kept any more when the older claim has failed, too.
 			n.learnRaised(l, e, until)
-			n.setFlags(l, l.Flags|lockRenewed)
-		case e.Token != l.Token || e.Flags&lockRenewed != 0:
-			n.setFlags(l, l.Flags|lockRenewed) // the end of the later claim leaves him what he had before
+			n.SetFlags(l, l.Flags|FlagRenewed)
+		case e.Token != l.Token || e.Flags&FlagRenewed != 0:
+			n.SetFlags(l, l.Flags|FlagRenewed) // the end of the later claim leaves him what he had before
 			l.Token = max(l.Token, e.Token)
 		}
 		if l.Until != 0 && (until == 0 || until > l.Until) {
@@ -484,21 +484,21 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	default:
 		if l != nil {
 			if !h.has(l) {
-				n.lapsed(l)
+				n.jobs.Lapsed(l)
 			}
 			n.dropLock(l)
 		}
 		l = n.newLock(e.Name, e.Owner)
-		l.Job, l.Token, l.Lease, l.Until = h.id, e.Token, e.Lease, until
-		flags := e.Flags &^ lockUnconfirmed
+		l.Job, l.Token, l.Lease, l.Until = h.Job, e.Token, e.Lease, until
+		flags := e.Flags &^ FlagUnconfirmed
 		if l.Job != (store.ID{}) {
-			flags |= lockForeign
+			flags |= FlagForeign
 		}
-		if n.setFlags(l, flags); e.Flags&lockNonQuorum == 0 {
-			l.Flags |= lockUnconfirmed
+		if n.SetFlags(l, flags); e.Flags&flagsNonQuorum == 0 {
+			l.Flags |= FlagUnconfirmed
 		}
 	}
-	n.logLock(l)
+	n.Log(l)
 	return l
 }
 
@@ -508,10 +508,10 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 // voted for it (how many did is known to its claimant alone); else the smaller
 // holder. A lock that a mesh gave stays: it doesn't lose to a vote for a claim that fails yet.
 // So only a node that knows of the one that wins that it was given says so.
-func (n *Node) settleLock(p *Peer, e *wire.Lock) {
-	l := n.liveLock(e.Name)
-	h := holder{store.ID(e.Job), e.Owner}
-	if e.Flags&lockOutlives == 0 && n.jobDone(h.id) {
+func (n *Node) settleLock(p *membership.Peer, e *wire.Lock) {
+	l := n.Live(e.Name)
+	h := Holder{store.ID(e.Job), e.Owner}
+	if e.Flags&FlagOutlives == 0 && n.jobs.Done(h.Job) {
 		return // who tells of it will be told
 	}
 	if l == nil || h.has(l) {
@@ -519,29 +519,29 @@ func (n *Node) settleLock(p *Peer, e *wire.Lock) {
 		return
 	}
 	weak := func(flags uint8) int {
-		if flags&lockNonQuorum != 0 {
+		if flags&flagsNonQuorum != 0 {
 			return 1
 		}
 		return 0
 	}
 	loses := cmp.Or(cmp.Compare(weak(e.Flags), weak(l.Flags)), cmp.Compare(e.Token, l.Token), bytes.Compare(e.Job[:], l.Job[:]), bytes.Compare(e.Owner, l.Owner())) < 0
 	switch {
-	case loses && e.Flags&lockClaimed == 0:
-		loser := holder{l.Job, slices.Clone(l.Owner())}
+	case loses && e.Flags&flagClaimed == 0:
+		loser := Holder{l.Job, slices.Clone(l.Owner())}
 		n.dropLock(l)
 		n.tellLost(&loser, e.Name)
 		n.adopt(e)
 		return
 	case loses: // p is to say whether it was given
 	case n.mayFail(l):
-		c := contest{node: p.Node, lock: *e, told: n.monotonic(), clears: n.cleared}
+		c := contest{node: p.Node, lock: *e, told: n.host.Monotonic(), clears: n.cleared}
 		c.lock.Name, c.lock.Owner = slices.Clone(e.Name), slices.Clone(e.Owner)
 		n.sync.contests.Put(string(e.Name), c)
 		return
 	default:
 		n.tellLost(&h, e.Name)
 	}
-	n.send(p, &wire.Message{Kind: wire.LockPage, Flags: wire.Told, Locks: []wire.Lock{n.entryOf(l)}})
+	n.mesh.Send(p, &wire.Message{Kind: wire.LockPage, Flags: wire.Told, Locks: []wire.Lock{n.entryOf(l)}})
 }
 
 // contest is a lock that a node told of, and that this node's vote for another stands against,
@@ -559,7 +559,7 @@ type contest struct {
 // claimed it, and does so no more.
 func (n *Node) mayFail(l *store.Lock) bool {
 	switch {
-	case l.Flags&lockAlone != 0 || l.Flags&lockOutlives == 0 && n.holds(l):
+	case l.Flags&FlagAlone != 0 || l.Flags&FlagOutlives == 0 && n.jobs.Holds(l):
 		return false
 	case l.By != nodeBits(n.self.Node()):
 		return true
@@ -580,17 +580,17 @@ func (n *Node) settleContest(name []byte) {
 		return // most often; the name isn't copied
 	}
 	c := n.sync.contests.Get(string(name))
-	if c == nil || n.passive {
+	if c == nil || n.host.Passive() {
 		return
 	}
-	if l := n.liveLock(name); l != nil && n.mayFail(l) && !c.over(n.monotonic()) {
+	if l := n.Live(name); l != nil && n.mayFail(l) && !c.over(n.host.Monotonic()) {
 		return
 	}
 	n.sync.contests.Remove(string(name))
-	if c.over(n.monotonic()) || n.alone() || n.mayBeCleared(c.clears, name, c.lock.Token) {
+	if c.over(n.host.Monotonic()) || n.mesh.Alone() || n.mayBeCleared(c.clears, name, c.lock.Token) {
 		return
 	}
-	c.lock.Left -= n.monotonic() - c.told
+	c.lock.Left -= n.host.Monotonic() - c.told
 	if p := n.mesh.Of(c.node); p != nil {
 		n.settleLock(p, &c.lock)
 	}
@@ -600,43 +600,19 @@ func (n *Node) settleContest(name []byte) {
 func (c *contest) over(now int64) bool { return c.lock.Lease > 0 && now-c.told >= c.lock.Left }
 
 // uncontest hears that a holder has let go of a lock, up to this token.
-func (n *Node) uncontest(name []byte, h *holder, token uint64) {
+func (n *Node) uncontest(name []byte, h *Holder, token uint64) {
 	if n.sync.contests.Len() == 0 {
 		return
 	}
-	if c := n.sync.contests.Get(string(name)); c != nil && store.ID(c.lock.Job) == h.id && string(c.lock.Owner) == string(h.owner) && c.lock.Token <= token {
+	if c := n.sync.contests.Get(string(name)); c != nil && store.ID(c.lock.Job) == h.Job && string(c.lock.Owner) == string(h.Owner) && c.lock.Token <= token {
 		n.sync.contests.Remove(string(name))
 	}
 }
 
 // tellLost tells all who may have a job that it has lost a lock, and may have its lock in a contest.
-func (n *Node) tellLost(h *holder, name []byte) {
-	n.loseLock(h.id)
+func (n *Node) tellLost(h *Holder, name []byte) {
+	n.jobs.Loses(h.Job)
 	n.uncontest(name, h, store.MaxToken)
-	m := wire.Message{Kind: wire.LockLost, ID: h.id, Lock: wire.Lock{Name: name, Owner: h.owner}}
-	n.tellAll(&m)
-}
-
-func (n *Node) loseLock(id store.ID) {
-	if n.store.Lookup(&id) != nil {
-		n.lost.Put(id, struct{}{})
-	}
-}
-
-// lockLost says whether a job has lost a lock to another, and nobody was told yet who works
-// on it.
-func (n *Node) lockLost(id *store.ID) bool { return n.lost.Get(*id) != nil }
-
-// endLoss is for a lost lock of which a client was told, or when another is given the job. From
-// then on the votes tell whether the key is taken still. The job doesn't say any more that it
-// has it; what it may have of a run's, its end gives back.
-func (n *Node) endLoss(j *store.Job) {
-	if !n.lockLost(&j.ID) {
-		return
-	}
-	n.lost.Remove(j.ID)
-	if u := j.Unique(); u != nil && u.Strategy() == store.UniqueUntil {
-		u.Clear(store.UniqueHasWait)
-		n.log(LogState, j)
-	}
+	m := wire.Message{Kind: wire.LockLost, ID: h.Job, Lock: wire.Lock{Name: name, Owner: h.Owner}}
+	n.mesh.SendAll(&m)
 }

@@ -1,10 +1,11 @@
-package engine
+package lock
 
 import (
 	"bytes"
 	"math"
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -47,7 +48,7 @@ func (r *rival) setTokens(tokens []uint64) {
 // giveUp hears that he has given the lock up by this token or a greater one; with wire.Fresh that he
 // never had it by that one. True: he has none.
 func (r *rival) giveUp(token uint64, flags uint8) bool {
-	if flags&wire.Fresh != 0 && r.lock.Flags&lockRenewed != 0 {
+	if flags&wire.Fresh != 0 && r.lock.Flags&FlagRenewed != 0 {
 		return false
 	}
 	tokens := slices.DeleteFunc(r.tokens(), func(t uint64) bool { return t == token || t < token && flags&wire.Fresh == 0 })
@@ -75,13 +76,13 @@ func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 // stands says of a lock that is in dispute whether this node's own vote is surely for the one
 // who wants it now: he has that, though nobody else gets the lock before the others' leases are
 // over too.
-func (n *Node) stands(d *dispute, l *store.Lock, h *holder) bool {
-	return n.isLive(l) && h.has(l) && l.Flags&lockUnconfirmed == 0 && !d.partial
+func (n *Node) stands(d *dispute, l *store.Lock, h *Holder) bool {
+	return n.IsLive(l) && h.has(l) && l.Flags&FlagUnconfirmed == 0 && !d.partial
 }
 
 // unrival hears that a rival has given the lock up, by this token or a greater one; with
 // wire.Fresh that he never had it by that one.
-func (n *Node) unrival(name []byte, h *holder, token uint64, flags uint8) {
+func (n *Node) unrival(name []byte, h *Holder, token uint64, flags uint8) {
 	d := n.disputeOf(name)
 	if d == nil {
 		return
@@ -89,7 +90,7 @@ func (n *Node) unrival(name []byte, h *holder, token uint64, flags uint8) {
 	all := len(d.rivals)
 	for i := all - 1; i >= 0; i-- {
 		r := &d.rivals[i]
-		if store.ID(r.lock.Job) == h.id && bytes.Equal(r.lock.Owner, h.owner) && r.giveUp(token, flags) {
+		if store.ID(r.lock.Job) == h.Job && bytes.Equal(r.lock.Owner, h.Owner) && r.giveUp(token, flags) {
 			d.rivals = slices.Delete(d.rivals, i, i+1)
 		}
 	}
@@ -113,9 +114,9 @@ func (n *Node) clearDispute(name []byte, upTo uint64) {
 func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 	r := n.newRival(e)
 	if leased {
-		r.until = r.told + voteMS(e.Left)
+		r.until = r.told + VoteMS(e.Left)
 	}
-	d.look = max(d.look, n.monotonic()+voteMS(n.maxLease))
+	d.look = max(d.look, n.host.Monotonic()+VoteMS(n.maxLease))
 	i := slices.IndexFunc(d.rivals, func(old rival) bool { return old.lock.Job == e.Job && bytes.Equal(old.lock.Owner, e.Owner) })
 	if i < 0 {
 		d.rivals = append(d.rivals, r)
@@ -124,12 +125,12 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 	// The longest that somebody tells of is the one that counts. Where he claimed it twice, the
 	// end of a claim leaves him what he has by the others.
 	old := &d.rivals[i]
-	tokens, kept := old.tokens(), (old.lock.Flags|e.Flags)&lockRenewed
+	tokens, kept := old.tokens(), (old.lock.Flags|e.Flags)&FlagRenewed
 	if at, known := slices.BinarySearch(tokens, e.Token); !known {
 		tokens = slices.Insert(tokens, at, e.Token)
 	}
 	if len(tokens) > 1 && (e.Job != (wire.JobID{}) || len(tokens) > beforeMost) {
-		kept = lockRenewed
+		kept = FlagRenewed
 	}
 	if kept != 0 {
 		tokens = tokens[len(tokens)-1:]
@@ -148,7 +149,7 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 func (n *Node) newRival(e *wire.Lock) rival {
 	lock := *e
 	lock.Name, lock.Owner = bytes.Clone(e.Name), bytes.Clone(e.Owner)
-	return rival{lock: lock, told: n.monotonic()}
+	return rival{lock: lock, told: n.host.Monotonic()}
 }
 
 func (n *Node) inDispute(name []byte) bool { return n.disputeOf(name) != nil }
@@ -159,7 +160,7 @@ func (n *Node) disputeOf(name []byte) *dispute {
 		return nil
 	}
 	d := n.sync.disputed.Get(string(name))
-	if d == nil || !d.lasts(n.monotonic()) {
+	if d == nil || !d.lasts(n.host.Monotonic()) {
 		return nil
 	}
 	for _, c := range n.clears {
@@ -182,7 +183,7 @@ func (d *dispute) lasts(now int64) bool {
 // than its job.
 func (d *dispute) endless(now int64) bool {
 	return slices.ContainsFunc(d.rivals, func(r rival) bool {
-		return !r.over(now) && (r.lock.Job == (wire.JobID{}) || r.lock.Flags&lockOutlives != 0)
+		return !r.over(now) && (r.lock.Job == (wire.JobID{}) || r.lock.Flags&FlagOutlives != 0)
 	})
 }
 
@@ -216,10 +217,10 @@ func (n *Node) clearDisputes(c *Clearing, most int) (cost int) {
 // none), so that the page says all that is known, and counts their bytes in size. Where they
 // are too many it says that it doesn't.
 func (n *Node) tellRivals(page *wire.Message, size *int, d *dispute, l *store.Lock) {
-	now := n.monotonic()
+	now := n.host.Monotonic()
 	for i := range d.rivals {
 		r := &d.rivals[i]
-		if l != nil && (&holder{store.ID(r.lock.Job), r.lock.Owner}).has(l) {
+		if l != nil && (&Holder{store.ID(r.lock.Job), r.lock.Owner}).has(l) {
 			continue
 		}
 		if len(page.Locks)+len(r.before) >= wire.MaxLocks || *size >= 2*pageBytes {
@@ -255,7 +256,7 @@ func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
 		return 0
 	}
 	name, d := n.sync.disputed.At(left - 1)
-	if d.lasts(n.monotonic()) && n.liveLock([]byte(name)) == nil {
+	if d.lasts(n.host.Monotonic()) && n.Live([]byte(name)) == nil {
 		n.tellRivals(page, size, d, nil)
 	}
 	return unlisted(left - 1)
@@ -264,7 +265,7 @@ func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
 // askRivals asks all nodes for the jobs that dispute a lock, at most once a second. False: it
 // is not between jobs.
 func (n *Node) askRivals(name []byte) bool {
-	d, now := n.sync.disputed.Get(string(name)), n.monotonic()
+	d, now := n.sync.disputed.Get(string(name)), n.host.Monotonic()
 	switch {
 	case d == nil || d.endless(now) || len(d.rivals) == 0:
 		return false
@@ -282,10 +283,10 @@ func (n *Node) askRivals(name []byte) bool {
 }
 
 // onRival hears whether a node counts on votes for a job.
-func (n *Node) onRival(p *Peer, m *wire.Message) {
+func (n *Node) onRival(p *membership.Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
 	d := n.sync.disputed.Get(name)
-	if d == nil || d.endless(n.monotonic()) || d.question != m.Lock.Left || n.monotonic()-d.asked >= orphanCheckMS {
+	if d == nil || d.endless(n.host.Monotonic()) || d.question != m.Lock.Left || n.host.Monotonic()-d.asked >= orphanCheckMS {
 		return
 	}
 	i := slices.IndexFunc(d.rivals, func(r rival) bool { return r.lock.Job == m.ID })
@@ -315,7 +316,7 @@ func (n *Node) decide(name string, d *dispute) {
 	}
 	if len(d.rivals) == 1 {
 		r := &d.rivals[0]
-		if !d.endless(n.monotonic()) && !r.lives && !n.countsOnAny(r.lock.Name, store.ID(r.lock.Job)) {
+		if !d.endless(n.host.Monotonic()) && !r.lives && !n.countsOnAny(r.lock.Name, store.ID(r.lock.Job)) {
 			return
 		}
 	}
@@ -324,7 +325,7 @@ func (n *Node) decide(name string, d *dispute) {
 
 // settled ends a dispute whose last rival, if there is one, is taken to have the lock.
 func (n *Node) settled(name string, d *dispute) {
-	if l := n.liveLock([]byte(name)); l != nil && (len(d.rivals) == 0 || !(&holder{store.ID(d.rivals[0].lock.Job), d.rivals[0].lock.Owner}).has(l)) {
+	if l := n.Live([]byte(name)); l != nil && (len(d.rivals) == 0 || !(&Holder{store.ID(d.rivals[0].lock.Job), d.rivals[0].lock.Owner}).has(l)) {
 		mine := n.entryOf(l)
 		n.addRival(d, &mine, l.Until != 0) // nobody was asked for that one
 		return
@@ -332,7 +333,7 @@ func (n *Node) settled(name string, d *dispute) {
 	n.sync.disputed.Remove(name)
 	for i := range d.rivals {
 		r := &d.rivals[i]
-		if r.lock.Left -= n.monotonic() - r.told; r.lock.Lease > 0 && r.lock.Left <= 0 {
+		if r.lock.Left -= n.host.Monotonic() - r.told; r.lock.Lease > 0 && r.lock.Left <= 0 {
 			continue
 		}
 		for _, r.lock.Token = range r.tokens() {
@@ -347,7 +348,7 @@ func (n *Node) loses(d *dispute, i int) {
 	r := d.rivals[i].lock
 	d.rivals = slices.Delete(d.rivals, i, i+1)
 	if l := n.store.Lock(r.Name); l != nil && l.Job == store.ID(r.Job) {
-		n.removeLock(l)
+		n.Remove(l)
 	}
 }
 
@@ -378,7 +379,7 @@ func (n *Node) endRivals(name string, d *dispute, now int64) {
 	case len(d.rivals) == 1:
 		n.settled(name, d) // as where the other has let go
 	case now >= d.look:
-		d.look = now + voteMS(n.maxLease)
+		d.look = now + VoteMS(n.maxLease)
 		n.askRivals([]byte(name))
 	}
 }
@@ -391,5 +392,5 @@ func (n *Node) disputeOver() {
 
 // countsOnAny is [Node.countsOn] for votes of whatever token.
 func (n *Node) countsOnAny(name []byte, id store.ID) bool {
-	return n.livesElsewhere(id) || n.countsOn(name, id, math.MaxUint64)
+	return n.jobs.LivesElsewhere(id) || n.countsOn(name, id, math.MaxUint64)
 }

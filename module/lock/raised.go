@@ -1,4 +1,4 @@
-package engine
+package lock
 
 import (
 	"cmp"
@@ -28,7 +28,7 @@ type raised struct {
 type before struct {
 	token        uint64
 	lease, until int64 // as the vote had them, see store.Lock
-	flags        uint8 // lockRenewed, lockUnconfirmed
+	flags        uint8 // FlagRenewed, FlagUnconfirmed
 }
 
 // unraised forgets that, as the holder counts on the token that the vote has, or the vote ends.
@@ -56,7 +56,7 @@ func (n *Node) raise(l *store.Lock, token uint64) {
 			break
 		}
 		name, r := n.raised.Next()
-		if old := n.liveLock([]byte(name)); old == nil || old.Token != r.token || n.raised.Len() >= raisedMost {
+		if old := n.Live([]byte(name)); old == nil || old.Token != r.token || n.raised.Len() >= raisedMost {
 			n.raised.Remove(name)
 		}
 	}
@@ -64,7 +64,7 @@ func (n *Node) raise(l *store.Lock, token uint64) {
 	if n.raisedOf(l) == nil {
 		n.raised.Put(string(l.Name()), raised{})
 	} else {
-		had.flags &^= lockRenewed // he has that by what was before, if by anything
+		had.flags &^= FlagRenewed // he has that by what was before, if by anything
 	}
 	r := n.raised.Get(string(l.Name()))
 	r.add(had)
@@ -73,7 +73,7 @@ func (n *Node) raise(l *store.Lock, token uint64) {
 
 // beforeOf is what a vote goes back to that is raised now.
 func beforeOf(l *store.Lock) before {
-	return before{l.Token, l.Lease, l.Until, l.Flags & (lockRenewed | lockUnconfirmed)}
+	return before{l.Token, l.Lease, l.Until, l.Flags & (FlagRenewed | FlagUnconfirmed)}
 }
 
 // add keeps a token in its place. Where there are too many the vote goes back to the oldest no more:
@@ -84,7 +84,7 @@ func (r *raised) add(had before) {
 	if len(r.before) > beforeMost {
 		oldest := r.before[0]
 		r.before = slices.Delete(r.before, 0, 1)
-		r.before[0].flags |= lockRenewed
+		r.before[0].flags |= FlagRenewed
 		r.before[0].lengthen(oldest.lease, oldest.until)
 	}
 }
@@ -101,7 +101,7 @@ func (b *before) lengthen(lease, until int64) {
 func (n *Node) learnRaised(l *store.Lock, e *wire.Lock, until int64) {
 	had, later := beforeOf(l), e.Token
 	if e.Token < l.Token {
-		had, later = before{e.Token, e.Lease, until, lockUnconfirmed}, l.Token
+		had, later = before{e.Token, e.Lease, until, FlagUnconfirmed}, l.Token
 	}
 	n.raise(l, later)
 	r := n.raised.Get(string(l.Name()))
@@ -120,7 +120,7 @@ func (n *Node) learnBefore(l *store.Lock, e *wire.Lock, until int64) bool {
 			return true
 		}
 	}
-	r.add(before{e.Token, e.Lease, until, lockUnconfirmed | e.Flags&lockRenewed})
+	r.add(before{e.Token, e.Lease, until, FlagUnconfirmed | e.Flags&FlagRenewed})
 	return true
 }
 
@@ -151,17 +151,17 @@ func (n *Node) fallBack(l *store.Lock) bool {
 	for _, older := range r.before[:last] {
 		had.lengthen(older.lease, older.until) // the vote that he counts on may be one of these
 	}
-	flags := l.Flags&^(lockRenewed|lockUnconfirmed) | had.flags
+	flags := l.Flags&^(FlagRenewed|FlagUnconfirmed) | had.flags
 	if last > 0 {
-		flags |= lockRenewed
+		flags |= FlagRenewed
 	}
-	if l.Flags&lockLogged != 0 {
+	if l.Flags&flagLogged != 0 {
 		n.logEnd(l.Name(), l.Token) // who reads the log passes a smaller one over
 	}
-	n.setFlags(l, flags)
+	n.SetFlags(l, flags)
 	l.Token, l.Lease, l.Until = had.token, had.lease, had.until
-	n.noteLock(l)
-	n.logLock(l)
+	n.Note(l)
+	n.Log(l)
 	return true
 }
 
@@ -169,7 +169,7 @@ func (n *Node) fallBack(l *store.Lock) bool {
 func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
 	if r := n.raisedOf(l); r != nil {
 		r.before = slices.DeleteFunc(r.before, func(b before) bool {
-			return b.token == token && (flags&wire.Fresh == 0 || b.flags&lockRenewed == 0) || b.token < token && flags&wire.Committed != 0
+			return b.token == token && (flags&wire.Fresh == 0 || b.flags&FlagRenewed == 0) || b.token < token && flags&wire.Committed != 0
 		})
 		if len(r.before) == 0 {
 			n.keptForNothing(l)
@@ -180,7 +180,7 @@ func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
 // keptForNothing is for a vote that was raised, and whose holder has none of the tokens before.
 func (n *Node) keptForNothing(l *store.Lock) {
 	n.raised.Remove(string(l.Name()))
-	n.setFlags(l, l.Flags&^lockRenewed)
+	n.SetFlags(l, l.Flags&^FlagRenewed)
 }
 
 // clearRaised has a vote not go back to what was cleared, up to this token.

@@ -1,10 +1,11 @@
-package engine
+package lock
 
 import (
 	"math"
 	"math/bits"
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -144,14 +145,14 @@ func stepLease(step int) int64 { return int64(5+step&3) << (step >> 2) }
 // knew before: those aren't new to it, nor it to them. A node for which it isn't called
 // doesn't know what it voted for.
 func (n *Node) SetVotes(v Votes) {
-	p, now := &n.votes, n.monotonic()
+	p, now := &n.votes, n.host.Monotonic()
 	n.sync.young = 0
 	v.lowered = 0
 	n.ApplyFloor(v.Tokens)
 	*p = promise{kept: v, sure: v, wanted: v, began: now, lastVote: now}
 	for k, lease := range v.Longest {
 		if lease > 0 {
-			p.until[k][leaseStep(lease)] = now + voteMS(lease) + promiseKeptMS
+			p.until[k][leaseStep(lease)] = now + VoteMS(lease) + promiseKeptMS
 		}
 	}
 	if v.Unleased {
@@ -188,7 +189,7 @@ func (n *Node) VotesKept(v Votes) {
 	}
 	v.lowered, sure.lowered = 0, 0
 	p.kept, p.asked, p.sure = v, sure, sure
-	if n.passive || n.loading {
+	if n.host.Passive() || n.host.Loading() {
 		return
 	}
 	own := n.votes.own // those that are won come first
@@ -199,9 +200,9 @@ func (n *Node) VotesKept(v Votes) {
 	late := n.votes.late
 	n.votes.late = nil
 	for i := range late {
-		if p := n.mesh.Of(late[i].node); p != nil && n.monotonic()-late[i].at < lateMS {
+		if p := n.mesh.Of(late[i].node); p != nil && n.host.Monotonic()-late[i].at < lateMS {
 			// It was parsed before.
-			_ = n.Receive(p.ID, late[i].message)
+			_ = n.host.Receive(p.ID, late[i].message)
 		}
 	}
 	n.countAnew()
@@ -217,7 +218,7 @@ type lateClaim struct {
 }
 
 // answerLate has a claim answered later. False where too many are.
-func (n *Node) answerLate(p *Peer, m *wire.Message) bool {
+func (n *Node) answerLate(p *membership.Peer, m *wire.Message) bool {
 	late := &n.votes.late
 	if slices.ContainsFunc(*late, func(l lateClaim) bool { return l.node == p.Node && l.round == m.Round }) {
 		return true // it was asked again
@@ -225,7 +226,7 @@ func (n *Node) answerLate(p *Peer, m *wire.Message) bool {
 	if len(*late) >= lateMax {
 		return false
 	}
-	*late = append(*late, lateClaim{p.Node, m.Round, m.Lock.Token, n.monotonic(), m.Append(nil)})
+	*late = append(*late, lateClaim{p.Node, m.Round, m.Lock.Token, n.host.Monotonic(), m.Append(nil)})
 	return true
 }
 
@@ -240,7 +241,7 @@ func (n *Node) longestVotes() Leases {
 // unleased says whether a vote for a job lasts as long as the job needs it, or so long
 // that its lease is of no use to a node that has lost it.
 func unleased(space store.Space, id *store.ID, flags uint8, lease int64) bool {
-	return *id != (store.ID{}) && flags&lockOutlives == 0 &&
+	return *id != (store.ID{}) && flags&FlagOutlives == 0 &&
 		(lease == 0 || space == store.LockRun && id.AtMostOnce() && lease > longLeaseMS)
 }
 
@@ -249,12 +250,12 @@ func unleased(space store.Space, id *store.ID, flags uint8, lease int64) bool {
 func (n *Node) promised(name []byte, id *store.ID, token uint64, flags uint8, lease int64) bool {
 	covered, p := n.covers(name, id, flags, lease), &n.votes
 	if token > n.tokenIn(aheadMost) && token > p.sure.Tokens && p.sure.Longest.Known() {
-		p.wanted.Tokens = max(p.wanted.Tokens, min(token+aheadMS<<tokenShift, store.MaxToken))
-		n.askToKeep(n.monotonic())
+		p.wanted.Tokens = max(p.wanted.Tokens, min(token+aheadMS<<TokenShift, store.MaxToken))
+		n.askToKeep(n.host.Monotonic())
 		covered = false
 	}
 	if p.sure.New && !p.wanted.New { // what is remembered may be that it has given none
-		n.askToKeep(n.monotonic())
+		n.askToKeep(n.host.Monotonic())
 		return false
 	}
 	return covered
@@ -262,7 +263,7 @@ func (n *Node) promised(name []byte, id *store.ID, token uint64, flags uint8, le
 
 // covers is promised for a node that has voted before.
 func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool {
-	now, p := n.monotonic(), &n.votes
+	now, p := n.host.Monotonic(), &n.votes
 	if unleased(store.Space(name[0]), id, flags, lease) {
 		p.unleased = now + promiseKeptMS
 		if p.sure.Unleased {
@@ -274,7 +275,7 @@ func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool 
 	}
 	step, kind := leaseStep(lease), kindOf(store.Space(name[0]))
 	until := &p.until[kind][step]
-	*until = max(*until, now+voteMS(lease)+promiseKeptMS)
+	*until = max(*until, now+VoteMS(lease)+promiseKeptMS)
 	if lease <= n.longestVotes()[kind] {
 		return true
 	}
@@ -289,14 +290,14 @@ func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool 
 func (n *Node) askToKeep(now int64) {
 	if p := &n.votes; p.asked != p.wanted || now-p.askedAt >= promiseAgainMS {
 		p.asked, p.askedAt = p.wanted, now
-		n.effects = append(n.effects, Effect{Kind: KeepVotes})
+		n.host.KeepVotes()
 	}
 }
 
 // tickVotes takes promises back that are over, and repeats what isn't kept yet.
 func (n *Node) tickVotes(now int64) {
 	p := &n.votes
-	known := p.kept.Longest.Known() || now >= p.began+voteMS(n.maxLease)
+	known := p.kept.Longest.Known() || now >= p.began+VoteMS(n.maxLease)
 	if now >= p.look && known && !n.sync.abstain && len(n.mesh.All()) > 0 {
 		p.look = now + promiseLookMS
 		p.want(p.need(now))
@@ -321,24 +322,24 @@ func (p *promise) need(now int64) Votes {
 	return v
 }
 
-// noteLock notes a lock that is no vote yet, for there is nobody to vote for it: it becomes one
+// Note notes a lock that is no vote yet, for there is nobody to vote for it: it becomes one
 // where the node meets another.
-func (n *Node) noteLock(l *store.Lock) {
+func (n *Node) Note(l *store.Lock) {
 	p := &n.votes
 	switch {
-	case !n.alone():
+	case !n.mesh.Alone():
 	case unleased(l.Space(), &l.Job, l.Flags, l.Lease):
 		p.unleased = math.MaxInt64
 	case l.Until > 0:
 		until := &p.until[kindOf(l.Space())][leaseStep(l.Lease)]
-		*until = max(*until, l.Until+voteMS(l.Lease)-l.Lease+promiseKeptMS)
+		*until = max(*until, l.Until+VoteMS(l.Lease)-l.Lease+promiseKeptMS)
 	}
 }
 
 // promiseAll has the locks remembered that the table has, as votes: the node isn't alone any
 // more. They were noted one by one, for to look at all takes long.
 func (n *Node) promiseAll() {
-	p, now := &n.votes, n.monotonic()
+	p, now := &n.votes, n.host.Monotonic()
 	p.lastVote = now
 	p.unleased = min(p.unleased, now+promiseKeptMS)
 	need := p.need(now)
@@ -361,7 +362,7 @@ func (n *Node) leasesOver(kind int) int64 {
 	if !n.sync.lost.Known() {
 		longest = n.maxLease
 	}
-	return n.sync.lostAt + voteMS(longest)
+	return n.sync.lostAt + VoteMS(longest)
 }
 
 // allLeasesOver is that for locks of all kinds.
@@ -382,7 +383,7 @@ func (n *Node) abstainsFrom(name []byte) bool {
 		return true
 	}
 	space := store.Space(name[0])
-	if n.monotonic() < n.leasesOver(kindOf(space)) {
+	if n.host.Monotonic() < n.leasesOver(kindOf(space)) {
 		return true
 	}
 	return space != store.LockBare && (n.isRecovering() || n.sync.unleased && !n.allTold())
@@ -414,7 +415,7 @@ func (n *Node) Abstaining() *Abstaining {
 	if !n.abstains() {
 		return nil
 	}
-	now := n.monotonic()
+	now := n.host.Monotonic()
 	a := &Abstaining{New: n.votes.wanted.New, Lacks: n.sync.partial}
 	if a.Lacks && !a.New {
 		for kind := range kinds {

@@ -1,9 +1,10 @@
-package engine
+package lock
 
 import (
 	"math"
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -31,27 +32,27 @@ func (n *Node) orphanCheckOf(name []byte) *orphanCheck {
 	return n.orphanChecks.Get(string(name))
 }
 
-// checkOrphanLock finds out about a lock that stood in somebody's way, where its end
+// CheckOrphan finds out about a lock that stood in somebody's way, where its end
 // may have been missed: it asks all nodes for its job, at most once a second.
-func (n *Node) checkOrphanLock(l *store.Lock) {
-	if l.Flags&lockOutlives == 0 {
+func (n *Node) CheckOrphan(l *store.Lock) {
+	if l.Flags&FlagOutlives == 0 {
 		n.checkOrphanVote(l.Name(), l.Job, l.Until == 0)
 	}
 }
 
-// checkOrphanJob is checkOrphanLock for one of which this node may know by others alone.
+// checkOrphanJob is CheckOrphan for one of which this node may know by others alone.
 func (n *Node) checkOrphanJob(name []byte, id store.ID) { n.checkOrphanVote(name, id, false) }
 
-// checkOrphanVote is checkOrphanLock for a vote of this node's that has no end, or may have one.
+// checkOrphanVote is CheckOrphan for a vote of this node's that has no end, or may have one.
 func (n *Node) checkOrphanVote(name []byte, id store.ID, endless bool) {
 	if id == (store.ID{}) {
 		return
 	}
-	lapse := n.jobLives(id) && !n.lockOver(name, id)
-	if lapse && (!endless || !n.maybeLapsed(name, id)) {
+	lapse := n.jobs.Lives(id) && !n.jobs.Over(name, id)
+	if lapse && (!endless || !n.jobs.MayBeLapsed(name, id)) {
 		return
 	}
-	now := n.monotonic()
+	now := n.host.Monotonic()
 	s := n.orphanCheckOf(name)
 	if s != nil && s.id == id && (s.lapse && lapse || now-s.asked < verifyEveryMS) {
 		return
@@ -65,50 +66,16 @@ func (n *Node) checkOrphanVote(name []byte, id store.ID, endless bool) {
 	n.verify(flags, &wire.Lock{Name: name, Left: n.inquiries}, id)
 }
 
-// maybeLapsed says whether a job's waiting lock may be over though this node has a vote for it
-// without end: the job here is a copy, and another node may know more. If the lock is over as far
-// as this node knows, maybeLapsed makes all votes for it end, and says false.
-func (n *Node) maybeLapsed(name []byte, id store.ID) bool {
-	if n.endLapsed(name, id) {
-		return false
-	}
-	j := n.store.Lookup(&id)
-	return j != nil && j.State == store.StateActive && j.Place == store.InHeld && j.Holders() > 0 &&
-		j.Flags&store.FlagQueuedOnce != 0 && !held(j) && j.Unique() != nil && j.Unique().LockTTL() > 0
-}
-
-// endLapsed has all votes for a job's waiting lock end where the lock is over by what this
-// node knows, and says whether it is.
-//
-// A waiting lock can be over though its job lives: LOCKTTL ends it. A node that was apart, and
-// wasn't told of the lease, keeps a vote without end. When such a vote stands in somebody's
-// way, all are asked with wire.Endless. A node where the lease is over claims the lock once
-// more, for a moment: so the votes end. Those of a majority for a later lease have an end, and
-// keep it.
-func (n *Node) endLapsed(name []byte, id store.ID) bool {
-	j := n.store.Lookup(&id)
-	if j == nil || j.State != store.StateActive && j.State != store.StateQueued || n.byJob[id] != nil || isOffered(j) || n.putOff(j) || held(j) {
-		return false
-	}
-	u := j.Unique()
-	if u == nil || u.Has(store.UniqueHasWait) || !u.Has(store.UniqueLapsed) || u.LockTTL() == 0 || !n.named(j, store.LockWait, name) {
-		return false
-	}
-	n.begins.over.Make(id, n.monotonic())
-	n.hurryTick()
-	return true
-}
-
 // verify asks all nodes for a lock's job, or with a token whether they count on votes for it
 // of up to that token, with wire.Disputed on any.
 func (n *Node) verify(flags uint8, l *wire.Lock, id store.ID) {
 	m := wire.Message{Kind: wire.Verify, Flags: flags, ID: wire.JobID(id), Lock: *l}
-	n.tellAll(&m)
+	n.mesh.SendAll(&m)
 }
 
 // hasAll says whether all other nodes are among these.
 func (n *Node) hasAll(nodes []wire.Node) bool {
-	return !slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !slices.Contains(nodes, p.Node) })
+	return !slices.ContainsFunc(n.mesh.All(), func(p *membership.Peer) bool { return !slices.Contains(nodes, p.Node) })
 }
 
 // mayBeOrphan says whether the job may be gone by whose lock a claim was refused: nobody
@@ -124,54 +91,15 @@ func (n *Node) mayBeOrphan(c *Acquisition, id store.ID) bool {
 		n.checkOrphanJob(c.name, id) // else it has been already
 	}
 	s := n.orphanCheckOf(c.name)
-	return s != nil && s.id == id && !slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected })
+	return s != nil && s.id == id && !slices.ContainsFunc(n.mesh.All(), func(p *membership.Peer) bool { return !p.Connected })
 }
 
-// jobLives says whether this node knows a job that may have locks: one that isn't
-// done, or that a claim is under way for, or that has just gone to another node: else a node
-// that was asked before the job came, and one that was asked after it went, would both say that
-// it is gone.
-func (n *Node) jobLives(id store.ID) bool {
-	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked {
-		return true
-	}
-	return n.livesAway(&id) || n.livesElsewhere(id) || n.byJob[id] != nil
-}
-
-// livesElsewhere says whether a job has just gone to another node, and isn't known to be done.
-func (n *Node) livesElsewhere(id store.ID) bool { return n.delegated.Has(id) && !n.jobDone(id) }
-
-// lockOver says whether this node knows of a job that it had the lock of this name, and never
-// has it again: then the others need not be asked. That is known of the waiting lock of an
-// at-most-once job, which is nowhere else, and of a dead letter.
-func (n *Node) lockOver(name []byte, id store.ID) bool {
-	j := n.store.Lookup(&id)
-	if j == nil || j.State == store.StateAcked || n.byJob[id] != nil {
-		return false
-	}
-	u := j.Unique()
-	if u == nil {
-		return true // a dead letter
-	}
-	if store.Space(name[0]) != store.LockWait || j.Retry > 0 || j.Uncertain() || isOffered(j) || u.Has(store.UniqueHasWait) || n.putOff(j) || !n.named(j, store.LockWait, name) {
-		return false
-	}
-	// It was delivered. Where that is taken back it claims the lock anew first.
-	return endsByDelivery(u) && j.Flags&store.FlagDelivered != 0
-}
-
-// jobDone says whether this node knows that a job is done.
-func (n *Node) jobDone(id store.ID) bool {
-	j := n.lookEnded(&id)
-	return j != nil && j.State == store.StateAcked || j == nil && n.tombstones.has(&id)
-}
-
-func (n *Node) onVerify(p *Peer, m *wire.Message) {
+func (n *Node) onVerify(p *membership.Peer, m *wire.Message) {
 	l := &m.Lock
 	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: l.Name, Token: l.Token, Left: l.Left}}
 	id := store.ID(m.ID)
-	over := l.Token == 0 && n.lockOver(l.Name, id)
-	lives := n.jobLives(id)
+	over := l.Token == 0 && n.jobs.Over(l.Name, id)
+	lives := n.jobs.Lives(id)
 	switch {
 	case m.Flags&wire.Disputed != 0:
 		answer.Flags, over, lives = wire.Disputed, false, n.countsOnAny(l.Name, id)
@@ -187,19 +115,19 @@ func (n *Node) onVerify(p *Peer, m *wire.Message) {
 		answer.Count = wire.JobDone
 	case lives:
 		answer.Count = wire.JobLives
-	case n.jobDone(id):
+	case n.jobs.Done(id):
 		answer.Count = wire.JobDone
 	}
 	if answer.Count == wire.JobGone && store.Space(l.Name[0]) == store.LockRun {
-		answer.Lock.Lease = n.wholeFor()
+		answer.Lock.Lease = n.host.WholeFor()
 	}
-	n.send(p, &answer)
+	n.mesh.Send(p, &answer)
 	if m.Flags&wire.Endless != 0 && !over {
-		n.endLapsed(l.Name, id)
+		n.jobs.EndLapsed(l.Name, id)
 	}
 }
 
-func (n *Node) onVerified(p *Peer, m *wire.Message) {
+func (n *Node) onVerified(p *membership.Peer, m *wire.Message) {
 	if m.Flags&wire.Disputed != 0 {
 		n.onRival(p, m)
 		return
@@ -212,7 +140,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	if s == nil || s.lapse || s.id != store.ID(m.ID) || s.question != m.Lock.Left {
 		return
 	}
-	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.jobLives(s.id) && !n.lockOver(m.Lock.Name, s.id)) {
+	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.jobs.Lives(s.id) && !n.jobs.Over(m.Lock.Name, s.id)) {
 		n.orphanChecks.Remove(string(m.Lock.Name))
 		n.orphanKnown(m.Lock.Name, s.id, true)
 		return
@@ -222,7 +150,7 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 		if !slices.Contains(s.gone, p.Node) {
 			s.gone = append(s.gone, p.Node)
 		}
-		s.confirmed = s.confirmed || l != nil && n.claimedBy(l, p.Node) && m.Lock.Lease > n.now-begunAt(l.Token)+wholeSpareMS
+		s.confirmed = s.confirmed || l != nil && n.claimedBy(l, p.Node) && m.Lock.Lease > n.host.Now()-BegunAt(l.Token)+WholeSpareMS
 		if !n.hasAll(s.gone) {
 			return
 		}
@@ -230,25 +158,17 @@ func (n *Node) onVerified(p *Peer, m *wire.Message) {
 	lives := m.Count == wire.JobGone && !s.confirmed && n.mayRun(l)
 	n.orphanChecks.Remove(string(m.Lock.Name))
 	n.orphanKnown(m.Lock.Name, s.id, lives)
-	if !lives && l != nil && l.Job == s.id && l.Flags&lockOutlives == 0 {
-		n.removeLock(l)
+	if !lives && l != nil && l.Job == s.id && l.Flags&FlagOutlives == 0 {
+		n.Remove(l)
 	}
 }
 
-// wholeSpareMS is by how much longer than a run lasts a node must have lost nothing: clocks differ.
-const wholeSpareMS = 2_000
-
-// wholeFor is for how long this node has lost nothing, ms.
-func (n *Node) wholeFor() int64 {
-	if n.lossAt == 0 {
-		return store.MaxLease
-	}
-	return min(max(n.now-n.lossAt, 0), store.MaxLease)
-}
+// WholeSpareMS is by how much longer than a run lasts a node must have lost nothing: clocks differ.
+const WholeSpareMS = 2_000
 
 // claimedBy says of a run's lock whether it was this node that gave the job to a client.
 func (n *Node) claimedBy(l *store.Lock, node wire.Node) bool {
-	return l.Space() == store.LockRun && gaveOut(node, l.Token)
+	return l.Space() == store.LockRun && GaveOut(node, l.Token)
 }
 
 // mayRun says whether a client may work on a job that no node knows: the node that gave it the job was forgotten, or has lost
@@ -257,7 +177,7 @@ func (n *Node) mayRun(l *store.Lock) bool {
 	if l == nil || l.Space() != store.LockRun || l.Lease == 0 || l.Lease > longLeaseMS {
 		return false
 	}
-	return !n.claimedBy(l, n.self.Node()) || n.wholeFor() <= n.now-begunAt(l.Token)+wholeSpareMS
+	return !n.claimedBy(l, n.self.Node()) || n.host.WholeFor() <= n.host.Now()-BegunAt(l.Token)+WholeSpareMS
 }
 
 // leftover is votes that a job may have though it has no lock, and who says that nobody
@@ -279,25 +199,19 @@ type leftover struct {
 	votes int // of those who told, and those that they may have given
 }
 
-// findLeft looks for votes that are left for a job that was put off again.
-func (n *Node) findLeft(c *Acquisition) {
+// FindLeft looks for votes that are left for a job that was put off again.
+func (n *Node) FindLeft(c *Acquisition) {
 	if c.proposal == 0 {
 		return // nobody was asked
 	}
-	n.leftovers.Put(c.id, leftover{name: c.name, token: c.proposal, asked: n.monotonic()})
-	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.id)
-}
-
-// livesAway says whether a job is to be done whose queue lies in another database, where its timers rest.
-func (n *Node) livesAway(id *store.ID) bool {
-	j := n.lookAway(id)
-	return j != nil && j.State != store.StateAcked && j.ETime > n.now && (j.State != store.StateWaitRepl || n.pendingAddOf(id) != nil)
+	n.leftovers.Put(c.Job, leftover{name: c.name, token: c.proposal, asked: n.host.Monotonic()})
+	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.Job)
 }
 
 // countsOn says whether this node may count on votes for a job, of tokens up to this one. It
 // may where the job isn't put off any more.
 func (n *Node) countsOn(name []byte, id store.ID, token uint64) bool {
-	if j := n.store.Lookup(&id); j != nil && j.State != store.StateAcked && !n.putOff(j) || j == nil && n.livesAway(&id) {
+	if n.jobs.CountsOn(id) {
 		return true
 	}
 	if l := n.byJob[id]; l != nil {
@@ -313,20 +227,20 @@ func (n *Node) countsOn(name []byte, id store.ID, token uint64) bool {
 // mayVoteFor says whether this node votes for a job, or may have done so and lacks the vote now:
 // the lock can stand by it.
 func (n *Node) mayVoteFor(name []byte, id store.ID) bool {
-	l := n.liveLock(name)
+	l := n.Live(name)
 	return l != nil && l.Job == id || n.abstainsFrom(name) || n.inDispute(name)
 }
 
 // onLeft takes leftover votes back when nobody counts on them. Where they are more than half
 // they may be a lock of which nobody knows after a crash, and the next claim has it by them.
-func (n *Node) onLeft(p *Peer, m *wire.Message) {
-	h := holder{id: store.ID(m.ID)}
-	left := n.leftovers.Get(h.id)
+func (n *Node) onLeft(p *membership.Peer, m *wire.Message) {
+	h := Holder{Job: store.ID(m.ID)}
+	left := n.leftovers.Get(h.Job)
 	if left == nil || left.token != m.Lock.Token || string(left.name) != string(m.Lock.Name) || slices.Contains(left.told, p.Node) {
 		return
 	}
 	if m.Count != wire.JobGone {
-		n.leftovers.Remove(h.id)
+		n.leftovers.Remove(h.Job)
 		return
 	}
 	left.told = append(left.told, p.Node)
@@ -336,15 +250,15 @@ func (n *Node) onLeft(p *Peer, m *wire.Message) {
 	if !n.hasAll(left.told) {
 		return
 	}
-	n.leftovers.Remove(h.id)
-	if n.mayVoteFor(left.name, h.id) {
+	n.leftovers.Remove(h.Job)
+	if n.mayVoteFor(left.name, h.Job) {
 		left.votes++
 	}
-	if j := n.store.Lookup(&h.id); j == nil || !n.putOff(j) || left.votes >= n.majority() {
+	if !n.jobs.IsPutOff(h.Job) || left.votes >= n.majority() {
 		return
 	}
-	n.unvote(left.name, &h, left.token, 0)
-	n.enqueueUnlock(left.name, h, left.token, 0, n.allPeers())
+	n.Unvote(left.name, &h, left.token, 0)
+	n.EnqueueUnlock(left.name, h, left.token, 0, n.mesh.Nodes())
 }
 
 // verdict is whether the job lives that has a lock, for the claims that were asked for before
@@ -359,16 +273,16 @@ type verdict struct {
 // orphanKnown goes on with the claims for a lock of whose job it is known now whether
 // it lives; of very many some a little later.
 func (n *Node) orphanKnown(name []byte, id store.ID, lives bool) {
-	n.verdicts.Put(string(name), verdict{id: id, lives: lives, at: n.monotonic(), left: math.MaxInt})
+	n.verdicts.Put(string(name), verdict{id: id, lives: lives, at: n.host.Monotonic(), left: math.MaxInt})
 	n.applyVerdicts()
 }
 
 // applyVerdicts goes on with it, the newest lock first.
 func (n *Node) applyVerdicts() {
-	from := len(n.effects)
-	for budget := claimSlice; n.verdicts.Len() > 0; budget, from = budget-n.acquisitionCost(from), len(n.effects) {
+	from := n.host.Mark()
+	for budget := Slice; n.verdicts.Len() > 0; budget, from = budget-n.acquisitionCost(from), n.host.Mark() {
 		if budget <= 0 {
-			n.hurryTick()
+			n.host.Hurry()
 			return
 		}
 		name, v := n.verdicts.At(n.verdicts.Len() - 1)
@@ -406,32 +320,29 @@ func (n *Node) applyVerdict(c *Acquisition, v *verdict) {
 	case v.lives:
 		n.finishAcquisition(c, c.last, true)
 	default:
-		c.gone, c.retry = v.id, n.monotonic()+1
+		c.gone, c.retry = v.id, n.host.Monotonic()+1
 		n.setAlarm(c)
 	}
 }
 
-// tickOrphanChecks forgets questions that somebody hasn't answered, disputes that are
-// over, and losses of jobs that are gone.
+// tickOrphanChecks forgets questions that somebody hasn't answered, and disputes that are
+// over.
 func (n *Node) tickOrphanChecks(now int64) {
-	any := n.orphanChecks.Len()+n.leftovers.Len()+n.lost.Len()+n.delegated.Len()+n.sync.disputed.Len()+n.sync.contests.Len() > 0
+	any := n.orphanChecks.Len()+n.leftovers.Len()+n.sync.disputed.Len()+n.sync.contests.Len() > 0
 	if any && now >= n.nextLook {
 		n.nextLook = now + orphanCheckMS
 		n.orphanChecks.Begin()
-		n.delegated.Turn()
 		n.leftovers.Begin()
-		n.lost.Begin()
 		n.sync.disputed.Begin()
 		n.sync.contests.Begin()
 	}
 	more := n.orphanChecks.Pass(orphanChecksMost, func(_ string, s *orphanCheck) bool { return now-s.asked < orphanCheckMS })
 	more = n.leftovers.Pass(orphanChecksMost, func(_ store.ID, left *leftover) bool { return now-left.asked < orphanCheckMS }) || more
-	more = n.lost.Pass(orphanChecksMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) || more
 	more = n.sync.contests.Pass(disputeMost, func(name string, _ *contest) bool {
 		n.settleContest([]byte(name))
 		return true
 	}) || more
 	if n.endDisputes(now) || more {
-		n.hurryTick()
+		n.host.Hurry()
 	}
 }

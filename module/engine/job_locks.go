@@ -1,0 +1,314 @@
+package engine
+
+import (
+	"encoding/binary"
+
+	"jobmesh/module/lock"
+	"jobmesh/module/membership"
+	"jobmesh/module/store"
+	"jobmesh/module/table"
+	"jobmesh/module/wire"
+)
+
+// The ties between jobs and their locks. Package lock asks here what a job says of its locks, and has the node do
+// what it leaves to be done.
+
+// Locks are the locks that this node votes for, or has. Its methods that change something are events: see [Node.Effects].
+func (n *Node) Locks() *lock.Node { return n.locks }
+
+// jobLocks is what jobs have to do with their locks, beside what their records say.
+type jobLocks struct {
+	begins    beginnings
+	delegated table.Recent[store.ID]           // jobs that other nodes were given to keep; for keepLostMS at least
+	lost      table.Roster[store.ID, struct{}] // jobs that have lost a lock to another, of which nobody was told yet
+	lookLost  int64                            // monotonic: these are looked through then
+	lossAt    int64                            // unix ms: what this node knew before may be lost; 0: nothing is
+	inexactAt int64                            // unix ms: when it was started, or promoted, with data of which the last may be missing
+	ownBefore uint64                           // all runs that this node claimed by tokens up to this one are in what it loaded; 0: that isn't known
+}
+
+const (
+	keepLostMS = 10_000
+	lostMost   = 1000 // that are looked at in one tick
+)
+
+// wholeFor is for how long this node has lost nothing, ms.
+func (n *Node) wholeFor() int64 {
+	if n.lossAt == 0 {
+		return store.MaxLease
+	}
+	return min(max(n.now-n.lossAt, 0), store.MaxLease)
+}
+
+// lockLost says whether a job has lost a lock to another, and nobody was told yet who works
+// on it.
+func (n *Node) lockLost(id *store.ID) bool { return n.lost.Get(*id) != nil }
+
+// endLoss is for a lost lock of which a client was told, or when another is given the job. From
+// then on the votes tell whether the key is taken still. The job doesn't say any more that it
+// has it; what it may have of a run's, its end gives back.
+func (n *Node) endLoss(j *store.Job) {
+	if !n.lockLost(&j.ID) {
+		return
+	}
+	n.lost.Remove(j.ID)
+	if u := j.Unique(); u != nil && u.Strategy() == store.UniqueUntil {
+		u.Clear(store.UniqueHasWait)
+		n.log(LogState, j)
+	}
+}
+
+// tickLost forgets losses of jobs that are gone, and which jobs other nodes were given.
+func (n *Node) tickLost(now int64) {
+	if n.lost.Len()+n.delegated.Len() > 0 && now >= n.lookLost {
+		n.lookLost = now + keepLostMS
+		n.delegated.Turn()
+		n.lost.Begin()
+	}
+	if n.lost.Pass(lostMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) {
+		n.hurryTick()
+	}
+}
+
+// livesAway says whether a job is to be done whose queue lies in another database, where its timers rest.
+func (n *Node) livesAway(id *store.ID) bool {
+	j := n.lookAway(id)
+	return j != nil && j.State != store.StateAcked && j.ETime > n.now && (j.State != store.StateWaitRepl || n.pendingAddOf(id) != nil)
+}
+
+// owners are the jobs of a node as package lock sees them.
+type owners Node
+
+func (o *owners) node() *Node { return (*Node)(o) }
+
+// Holds says whether the job that has a lock says so too.
+func (o *owners) Holds(l *store.Lock) bool { return o.node().holds(l) }
+
+// Lapsed has a job know that its lock is over.
+func (o *owners) Lapsed(l *store.Lock) { o.node().lapsed(l) }
+
+// Has says whether a job has a lock of this name, by this token.
+func (o *owners) Has(id store.ID, name []byte, token uint64) bool {
+	n, space := o.node(), store.Space(name[0])
+	j := n.store.Lookup(&id)
+	if j == nil || !n.named(j, space, name) {
+		return false
+	}
+	u := j.Unique()
+	return u.Has(hasFlag(space)) && lockToken(u, space) == token
+}
+
+// HasNoMore has a job know that it has lost its lock.
+func (o *owners) HasNoMore(id store.ID, space store.Space) {
+	if j := o.store.Lookup(&id); j != nil {
+		o.node().hasNoMore(j, space)
+	}
+}
+
+// Loses notes that a job has lost a lock to another.
+func (o *owners) Loses(id store.ID) {
+	if o.Knows(id) {
+		o.lost.Put(id, struct{}{})
+	}
+}
+
+// Knows says whether this node has the job.
+func (o *owners) Knows(id store.ID) bool { return o.store.Lookup(&id) != nil }
+
+// Lives says whether this node knows a job that may have locks: one that isn't
+// done, or that a claim is under way for, or that has just gone to another node: else a node
+// that was asked before the job came, and one that was asked after it went, would both say that
+// it is gone.
+func (o *owners) Lives(id store.ID) bool {
+	if j := o.store.Lookup(&id); j != nil && j.State != store.StateAcked {
+		return true
+	}
+	return o.node().livesAway(&id) || o.LivesElsewhere(id) || o.locks.Asks(&id)
+}
+
+// LivesElsewhere says whether a job has just gone to another node, and isn't known to be done.
+func (o *owners) LivesElsewhere(id store.ID) bool { return o.delegated.Has(id) && !o.Done(id) }
+
+// Done says whether this node knows that a job is done.
+func (o *owners) Done(id store.ID) bool {
+	j := o.node().lookEnded(&id)
+	return j != nil && j.State == store.StateAcked || j == nil && o.tombstones.has(&id)
+}
+
+// CountsOn says whether this node may count on votes for a job. It
+// may where the job isn't put off any more.
+func (o *owners) CountsOn(id store.ID) bool {
+	if j := o.store.Lookup(&id); j != nil {
+		return j.State != store.StateAcked && !o.node().putOff(j)
+	}
+	return o.node().livesAway(&id)
+}
+
+// IsPutOff says whether a job is here and waits for its key.
+func (o *owners) IsPutOff(id store.ID) bool {
+	j := o.store.Lookup(&id)
+	return j != nil && o.node().putOff(j)
+}
+
+// Over says whether this node knows of a job that it had the lock of this name, and never
+// has it again: then the others need not be asked. That is known of the waiting lock of an
+// at-most-once job, which is nowhere else, and of a dead letter.
+func (o *owners) Over(name []byte, id store.ID) bool {
+	n := o.node()
+	j := n.store.Lookup(&id)
+	if j == nil || j.State == store.StateAcked || n.locks.Asks(&id) {
+		return false
+	}
+	u := j.Unique()
+	if u == nil {
+		return true // a dead letter
+	}
+	if store.Space(name[0]) != store.LockWait || j.Retry > 0 || j.Uncertain() || isOffered(j) || u.Has(store.UniqueHasWait) || n.putOff(j) || !n.named(j, store.LockWait, name) {
+		return false
+	}
+	// It was delivered. Where that is taken back it claims the lock anew first.
+	return endsByDelivery(u) && j.Flags&store.FlagDelivered != 0
+}
+
+// MayBeLapsed says whether a job's waiting lock may be over though this node has a vote for it
+// without end: the job here is a copy, and another node may know more. If the lock is over as far
+// as this node knows, MayBeLapsed makes all votes for it end, and says false.
+func (o *owners) MayBeLapsed(name []byte, id store.ID) bool {
+	if o.EndLapsed(name, id) {
+		return false
+	}
+	j := o.store.Lookup(&id)
+	return j != nil && j.State == store.StateActive && j.Place == store.InHeld && j.Holders() > 0 &&
+		j.Flags&store.FlagQueuedOnce != 0 && !held(j) && j.Unique() != nil && j.Unique().LockTTL() > 0
+}
+
+// EndLapsed has all votes for a job's waiting lock end where the lock is over by what this
+// node knows, and says whether it is.
+//
+// A waiting lock can be over though its job lives: LOCKTTL ends it. A node that was apart, and
+// wasn't told of the lease, keeps a vote without end. When such a vote stands in somebody's
+// way, all are asked with wire.Endless. A node where the lease is over claims the lock once
+// more, for a moment: so the votes end. Those of a majority for a later lease have an end, and
+// keep it.
+func (o *owners) EndLapsed(name []byte, id store.ID) bool {
+	n := o.node()
+	j := n.store.Lookup(&id)
+	if j == nil || j.State != store.StateActive && j.State != store.StateQueued || n.locks.Asks(&id) || isOffered(j) || n.putOff(j) || held(j) {
+		return false
+	}
+	u := j.Unique()
+	if u == nil || u.Has(store.UniqueHasWait) || !u.Has(store.UniqueLapsed) || u.LockTTL() == 0 || !n.named(j, store.LockWait, name) {
+		return false
+	}
+	n.begins.over.Make(id, n.monotonic())
+	n.hurryTick()
+	return true
+}
+
+// RunLease is how long a job's run has its lock, ms.
+func (o *owners) RunLease(id store.ID) int64 {
+	j := o.store.Lookup(&id)
+	return o.node().runLease(j, j.Unique())
+}
+
+// EndPastRun hears that a vote for a run of a job stands against another one.
+func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
+	o.node().endPastRun(name, id, m)
+}
+
+// Freed has jobs go on that wait for a lock.
+func (o *owners) Freed(name []byte) {
+	if store.Space(name[0]) == store.LockRun {
+		o.store.WakeKeyQueues(name)
+		o.node().unbar(name)
+	}
+}
+
+// BackoffOver looks whether it is time to ask for a lock again.
+func (o *owners) BackoffOver(name []byte) bool { return o.node().backoffOver(name) }
+
+// ResetBackoff has it be time.
+func (o *owners) ResetBackoff(name []byte) { o.node().resetBackoff(name) }
+
+// HasBackoff says whether a lock isn't to be asked for until then.
+func (o *owners) HasBackoff(name string) bool { return o.uniqueMesh.backoffs[name] != nil }
+
+// BeforeAsking has others hear of the locks of jobs that were forgotten.
+func (o *owners) BeforeAsking() {
+	if len(o.farewells) > 0 && !o.loading {
+		o.node().tickFarewells()
+	}
+}
+
+// lockHost is the node as package lock sees it.
+type lockHost Node
+
+func (h *lockHost) node() *Node { return (*Node)(h) }
+
+// Now is the node's time, unix ms.
+func (h *lockHost) Now() int64 { return h.now }
+
+// Monotonic is the time that leases are measured by, ms.
+func (h *lockHost) Monotonic() int64 { return h.node().monotonic() }
+
+// WakeIn has Tick be called in ms.
+func (h *lockHost) WakeIn(ms int64) { h.wake = min(h.wake, h.now+ms) }
+
+// Hurry has Tick be called soon.
+func (h *lockHost) Hurry() { h.node().hurryTick() }
+
+// Below is a random number of ms.
+func (h *lockHost) Below(span int64) int64 { return h.node().below(span) }
+
+// Passive says whether the node follows a master.
+func (h *lockHost) Passive() bool { return h.passive }
+
+// Loading says whether data are being loaded.
+func (h *lockHost) Loading() bool { return h.loading }
+
+// Epoch is how often all queues were flushed.
+func (h *lockHost) Epoch() uint32 { return h.flushEpoch }
+
+// WholeFor is for how long this node has lost nothing, ms.
+func (h *lockHost) WholeFor() int64 { return h.node().wholeFor() }
+
+// Mark is how many effects there are.
+func (h *lockHost) Mark() int { return len(h.effects) }
+
+// Cost is what those since a mark take of a tick, of so many parts.
+func (h *lockHost) Cost(mark, whole int) int { return h.node().cost(mark) * whole / tickBudget }
+
+// LogLock logs a lock as it is now (SETLOCK).
+func (h *lockHost) LogLock(l *store.Lock) {
+	at := len(h.outbox)
+	h.outbox = append(h.outbox, l.Record()...)
+	h.effects = append(h.effects, Effect{Kind: LogLock, from: at, to: len(h.outbox)})
+}
+
+// LogUnlock logs the end of one (DELLOCK); [lock.UnlockParts] reads it.
+func (h *lockHost) LogUnlock(name []byte, token uint64) {
+	at := len(h.outbox)
+	h.outbox = binary.LittleEndian.AppendUint64(h.outbox, token)
+	h.outbox = append(h.outbox, name...)
+	h.effects = append(h.effects, Effect{Kind: LogUnlock, from: at, to: len(h.outbox)})
+}
+
+// KeepVotes has what is remembered of votes be written down.
+func (h *lockHost) KeepVotes() { h.effects = append(h.effects, Effect{Kind: KeepVotes}) }
+
+// Done answers a client's LOCK command.
+func (h *lockHost) Done(client any, r *lock.Result) {
+	h.effects = append(h.effects, Effect{Kind: LockDone, Client: client, Outcome: r})
+}
+
+// Cleared answers a client's LOCK.CLEAR.
+func (h *lockHost) Cleared(client any, locks int, err error) {
+	h.effects = append(h.effects, Effect{Kind: Cleared, Client: client, Nodes: locks, Err: err})
+}
+
+// Receive takes a message that was put off.
+func (h *lockHost) Receive(from wire.NodeID, message []byte) error {
+	return h.node().Receive(from, message)
+}
+
+var _ membership.Host[*Peer] = (*host)(nil)

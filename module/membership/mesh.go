@@ -1,0 +1,48 @@
+package membership
+
+import "jobmesh/module/wire"
+
+// Mesh is the other nodes as those see them who need no more of each than its [Peer].
+type Mesh interface {
+	All() []*Peer // in the order of their IDs; not to be changed
+	Of(node wire.Node) *Peer
+	Nodes() []wire.Node // their short names, in a new slice
+	Alone() bool        // there are none
+	Reaches(node wire.Node) bool
+	Ups() uint64
+	Resets() uint32
+	Untold() bool
+	Sum() uint64
+	CountsAll(p *Peer, sum uint64) bool
+	BeatWhole(p *Peer)
+	Send(p *Peer, m *wire.Message) // nil: to nobody
+	SendAll(m *wire.Message)
+}
+
+// Mesh is the table for those.
+func (t *Table[P]) Mesh() Mesh { return mesh[P]{t} }
+
+type mesh[P Member] struct{ *Table[P] }
+
+func (m mesh[P]) All() []*Peer { return m.bases }
+
+func (m mesh[P]) Of(node wire.Node) *Peer {
+	if p, yes := m.by[node]; yes {
+		return p.Base()
+	}
+	return nil
+}
+
+func (m mesh[P]) BeatWhole(p *Peer) { m.Table.BeatWhole(m.by[p.Node]) }
+
+func (m mesh[P]) Send(p *Peer, msg *wire.Message) {
+	if p != nil {
+		m.host.Send(m.by[p.Node], msg)
+	}
+}
+
+func (m mesh[P]) SendAll(msg *wire.Message) {
+	for _, p := range m.order {
+		m.host.Send(p, msg)
+	}
+}
