@@ -335,7 +335,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		n.answerRelease(r)
 	}
 	n.deps.releases = table.Roster[store.ID, releasing]{}
-	n.mesh.EndQuarantine() // the bus is closed
+	n.mesh.Leave() // the bus is closed
 	n.farewells = nil
 	n.endWaits(nil)
 	n.endAdds()

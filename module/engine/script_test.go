@@ -459,7 +459,7 @@ func (l letter) String() string {
 		return text + fmt.Sprintf(" %s %s %d", w.job(m.ID), m.Queue, m.Count)
 	case wire.Heartbeat, wire.Failed:
 		for i := range m.Peers {
-			text += fmt.Sprintf(" %s:%s", w.node(m.Peers[i].ID).name, [...]string{"well", "suspected", "failed"}[m.Peers[i].State])
+			text += fmt.Sprintf(" %s:%s", w.node(m.Peers[i].ID).name, [...]string{"well", "suspected", "failed", "forgotten"}[m.Peers[i].State])
 		}
 		if m.Flags&wire.Leaving != 0 {
 			text += " leaving"
@@ -1129,7 +1129,7 @@ func (w *world) table() {
 		}
 		text := n.name + ":"
 		for _, p := range n.e.Mesh().All() {
-			text += fmt.Sprintf(" %s %s", w.node(p.ID).name, [...]string{"well", "suspected", "failed"}[p.Health])
+			text += fmt.Sprintf(" %s %s", w.node(p.ID).name, [...]string{"well", "suspected", "failed", "forgotten"}[p.Health])
 			if !p.Connected {
 				text += " apart"
 			}

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"maps"
 	"slices"
 
 	"jobmesh/module/wire"
@@ -91,7 +92,7 @@ func (t *Table[P]) beatOf(to P, some int, flags uint8) {
 		return
 	}
 	state := t.host.State()
-	m := wire.Message{Kind: wire.Heartbeat, Flags: flags | wire.Idles, Count: uint32(state.Port), Peers: t.peers[:0]}
+	m := wire.Message{Kind: wire.Heartbeat, Flags: flags | wire.Idles | wire.Forgets, Count: uint32(state.Port), Peers: t.peers[:0]}
 	if state.Leaving {
 		m.Flags |= wire.Leaving
 	}
@@ -103,8 +104,13 @@ func (t *Table[P]) beatOf(to P, some int, flags uint8) {
 	}
 	for i := range t.order {
 		q := t.order[(t.gossip+i)%len(t.order)].Base()
-		if q != p && (q.Health != Well || i < some) {
+		if q != p && !q.stale && (q.Health != Well || i < some) {
 			m.Peers = append(m.Peers, wire.Peer{ID: q.ID, Addr: q.Addr, State: uint8(q.Health)})
+		}
+	}
+	if flags&wire.Whole != 0 && p.forgets {
+		for _, node := range slices.Sorted(maps.Keys(t.gone)) {
+			m.Peers = append(m.Peers, wire.Peer{ID: t.gone[node], State: wire.Forgotten})
 		}
 	}
 	t.host.Send(to, &m)
@@ -121,11 +127,13 @@ func (t *Table[P]) OnHeartbeat(from P, m *wire.Message) {
 		p.Leaving = leaving
 		t.host.Changed()
 	}
-	p.Full, p.Idles = m.Flags&wire.Full != 0, m.Flags&wire.Idles != 0
+	p.Full, p.Idles, p.forgets = m.Flags&wire.Full != 0, m.Flags&wire.Idles != 0, m.Flags&wire.Forgets != 0
 	if m.Flags&wire.Whole != 0 {
 		p.counts = append(p.counts[:0], p.Node)
 		for i := range m.Peers {
-			p.counts = append(p.counts, m.Peers[i].ID.Node())
+			if m.Peers[i].State != wire.Forgotten {
+				p.counts = append(p.counts, m.Peers[i].ID.Node())
+			}
 		}
 		// The list leaves out the receiver alone.
 		p.counts = append(p.counts, t.self.Node())
@@ -149,6 +157,12 @@ func (t *Table[P]) heardOf(g *wire.Peer, from *Peer, whole bool) {
 	}
 	well := Health(g.State) == Well
 	member, known := t.by[g.ID.Node()]
+	if g.State == wire.Forgotten {
+		if known && member.Base().stale && member.Base().ID == g.ID {
+			t.remove(member)
+		}
+		return
+	}
 	if !known {
 		if t.banned[g.ID] <= t.host.Now() && (well && g.Addr != "" || whole) {
 			t.Add(g.ID, g.Addr)
@@ -158,6 +172,12 @@ func (t *Table[P]) heardOf(g *wire.Peer, from *Peer, whole bool) {
 	q := member.Base()
 	if well {
 		delete(q.suspects, from.Node)
+		if !q.Connected && g.Addr != "" && g.Addr != q.Addr {
+			// It came up at another address, and couldn't tell us, for we had changed ours too.
+			q.Addr = g.Addr
+			t.host.Changed()
+			t.host.Connect(member)
+		}
 		return
 	}
 	q.suspects[from.Node] = t.host.Now()
@@ -196,12 +216,14 @@ func (t *Table[P]) CountsAll(p *Peer, sum uint64) bool {
 	})
 }
 
-// Sum is a sum over the nodes that this one counts, itself included.
+// Sum is a sum over the nodes that this one tells of, itself included.
 func (t *Table[P]) Sum() uint64 {
 	if t.sum == 0 {
 		list := []wire.Node{t.self.Node()}
-		for _, p := range t.order {
-			list = append(list, p.Base().Node)
+		for _, p := range t.bases {
+			if !p.stale {
+				list = append(list, p.Node)
+			}
 		}
 		slices.Sort(list)
 		t.sum = sumOf(list)

@@ -21,6 +21,8 @@ import (
 //	pass SPAN           time goes on: heartbeats are sent and heard, and then connections made
 //	cut A B, join A B   the connection of two ends, or is made again
 //	stop A, start A     the node stands still: it sends nothing, and hears nothing
+//	leave A, back A     A becomes a replica, whose connections end; or is promoted again
+//	move A…             the nodes come up at other addresses, all at once
 //	forget A B          A forgets B
 //	reset A             A forgets all
 //	state A leaving=B full=B port=N
@@ -40,7 +42,9 @@ type host struct {
 	table   membership.Table[*membership.Peer]
 	state   membership.State
 	stopped bool
-	wanted  map[wire.NodeID]bool // connections that are to be kept
+	away    bool
+	moves   int
+	wanted  map[wire.NodeID]string // connections that are to be kept, to these addresses
 	cut     map[wire.NodeID]bool
 	linked  map[wire.NodeID]bool
 	met     map[wire.NodeID]bool
@@ -56,13 +60,16 @@ func (h *host) say(format string, args ...any) {
 	fmt.Fprintf(&h.w.out, "%s: %s\n", h.name, fmt.Sprintf(format, args...))
 }
 
+// addr is where the node is now.
+func (h *host) addr() string { return fmt.Sprintf("%s:%d", h.name, 1+h.moves) }
+
 func (h *host) nameOf(id wire.NodeID) string { return h.w.byID[id].name }
 
 func (h *host) Now() int64                               { return h.w.now }
 func (h *host) New(p membership.Peer) *membership.Peer   { return &p }
 func (h *host) State() membership.State                  { return h.state }
 func (h *host) Changed()                                 {}
-func (h *host) Connect(p *membership.Peer)               { h.wanted[p.ID] = true }
+func (h *host) Connect(p *membership.Peer)               { h.wanted[p.ID] = p.Addr }
 func (h *host) TurnAway(p *membership.Peer)              { h.say("turns %s away", h.nameOf(p.ID)); h.drop(p.ID) }
 func (h *host) Added(p *membership.Peer)                 { h.say("knows %s", h.nameOf(p.ID)) }
 func (h *host) Returning(*membership.Peer)               {}
@@ -94,7 +101,7 @@ func (w *world) link() {
 		changed = false
 		for _, a := range w.order {
 			for _, b := range w.order {
-				if a == b || a.stopped || b.stopped {
+				if a == b || a.stopped || b.stopped || a.away || b.away {
 					continue
 				}
 				up := a.linked[b.id] && b.linked[a.id]
@@ -108,17 +115,29 @@ func (w *world) link() {
 				case up && a.cut[b.id]:
 					delete(a.linked, b.id)
 					changed = true
-				case !up && a.wanted[b.id] && !a.cut[b.id] && !tried[[2]string{a.name, b.name}]:
+				case !up && a.wanted[b.id] == b.addr() && !a.cut[b.id] && !tried[[2]string{a.name, b.name}]:
 					tried[[2]string{a.name, b.name}] = true
 					a.linked[b.id], b.linked[a.id] = true, true
 					met := a.met[b.id]
 					delete(a.met, b.id)
-					a.table.Up(b.id, b.name+":1", met)
-					b.table.Up(a.id, a.name+":1", false)
+					a.table.Up(b.id, b.addr(), met)
+					b.table.Up(a.id, a.addr(), false)
 					w.deliver()
 					changed = a.linked[b.id] && b.linked[a.id]
 				}
 			}
+		}
+	}
+}
+
+// apart ends all connections of a node.
+func (w *world) apart(a *host) {
+	for _, p := range a.table.All() {
+		if b := w.byID[p.ID]; a.linked[b.id] {
+			a.drop(b.id)
+			b.drop(a.id)
+			a.table.Down(b.id)
+			b.table.Down(a.id)
 		}
 	}
 }
@@ -202,7 +221,7 @@ func TestScripts(t *testing.T) {
 			if d.Cmd == "nodes" {
 				w = &world{now: 1_700_000_000_000, byID: map[wire.NodeID]*host{}}
 				for i, a := range d.CmdArgs {
-					h := &host{w: w, name: a.Key, id: wire.NodeID{0: byte(i + 1)}, wanted: map[wire.NodeID]bool{}, cut: map[wire.NodeID]bool{}, linked: map[wire.NodeID]bool{}, met: map[wire.NodeID]bool{}}
+					h := &host{w: w, name: a.Key, id: wire.NodeID{0: byte(i + 1)}, wanted: map[wire.NodeID]string{}, cut: map[wire.NodeID]bool{}, linked: map[wire.NodeID]bool{}, met: map[wire.NodeID]bool{}}
 					h.table = membership.New[*membership.Peer](h, 0)
 					h.table.SetSelf(h.id)
 					w.order, w.byID[h.id] = append(w.order, h), h
@@ -214,8 +233,8 @@ func TestScripts(t *testing.T) {
 			switch d.Cmd {
 			case "meet":
 				a, b := arg(0), arg(1)
-				if a.table.Meet(b.id, b.name+":1") {
-					a.met[b.id] = true
+				if a.table.Meet(b.id, b.addr()) {
+					a.met[b.id], a.wanted[b.id] = true, b.addr() // it was dialled there
 				}
 				w.link()
 			case "pass":
@@ -224,7 +243,7 @@ func TestScripts(t *testing.T) {
 				for end := w.now + span.Milliseconds(); w.now < end; {
 					w.now += 500
 					for _, h := range w.order {
-						if !h.stopped {
+						if !h.stopped && !h.away {
 							h.table.Tick()
 						}
 					}
@@ -240,6 +259,19 @@ func TestScripts(t *testing.T) {
 					arg(0).table.TimeJumped()
 				}
 				w.deliver()
+				w.link()
+			case "move":
+				for i := range d.CmdArgs {
+					arg(i).moves++
+					w.apart(arg(i))
+				}
+				w.link()
+			case "leave":
+				arg(0).away = true
+				w.apart(arg(0))
+				arg(0).table.Leave()
+			case "back":
+				arg(0).away = false
 				w.link()
 			case "forget":
 				arg(0).table.Forget(arg(1).id)

@@ -13,6 +13,7 @@ const (
 	HeartbeatEvery = 1_000
 	banTime        = 60_000 // a forgotten node isn't learnt again by gossip
 	absentMS       = 2 * HeartbeatEvery
+	goneMost       = 1000 // forgotten nodes that are remembered
 )
 
 // Member is what a table has of each node: a pointer to a Peer, or to a struct that embeds one.
@@ -55,7 +56,7 @@ type Table[P Member] struct {
 	by         map[wire.Node]P
 	order      []P // by name, so that a seeded run repeats
 	bases      []*Peer
-	gone       map[wire.Node]struct{}
+	gone       map[wire.Node]wire.NodeID // forgotten, and not met again
 	banned     map[wire.NodeID]int64  // until then, unix ms
 	alone      bool                   // nobody comes in who isn't met
 	quarantine map[wire.NodeID]string // who is connected, and may not come in unless they were told to meet us; with their addresses
@@ -72,7 +73,7 @@ type Table[P Member] struct {
 
 // New makes an empty table. A timeout of 0 ms is DefaultTimeout.
 func New[P Member](host Host[P], timeout int64) Table[P] {
-	t := Table[P]{host: host, by: map[wire.Node]P{}, gone: map[wire.Node]struct{}{}, banned: map[wire.NodeID]int64{}, quarantine: map[wire.NodeID]string{}}
+	t := Table[P]{host: host, by: map[wire.Node]P{}, gone: map[wire.Node]wire.NodeID{}, banned: map[wire.NodeID]int64{}, quarantine: map[wire.NodeID]string{}}
 	if t.timeout = timeout; timeout <= 0 {
 		t.timeout = DefaultTimeout
 	}
@@ -212,7 +213,9 @@ func (t *Table[P]) Up(id wire.NodeID, addr string, met bool) {
 	}
 	t.host.Returning(member)
 	t.Heard(member)
-	p.Connected = true
+	if p.Connected = true; p.stale {
+		p.stale, t.sum, t.untold = false, 0, true
+	}
 	t.ups++
 	p.Since, t.changed = t.ups, t.host.Now()
 	t.BeatWhole(member)
@@ -245,6 +248,17 @@ func (t *Table[P]) Admit(id wire.NodeID, m *wire.Message, b []byte) error {
 
 // EndQuarantine forgets who waits there: their connections end.
 func (t *Table[P]) EndQuarantine() { clear(t.quarantine) }
+
+// Leave follows the end of all connections, as when the node becomes a replica. Meanwhile the mesh may have gone on without the node, and
+// with others. So when the node is back it speaks only of those that it meets again, though it counts the others until somebody forgets them: an operator here,
+// or one at a node that it meets.
+func (t *Table[P]) Leave() {
+	t.EndQuarantine()
+	for _, p := range t.bases {
+		p.stale = true
+	}
+	t.sum = 0
+}
 
 // Meet makes a node known that this one was told to meet, and has reached. True
 // where Up is still to come.
@@ -303,19 +317,34 @@ func (t *Table[P]) Forget(id wire.NodeID) bool {
 	if id != t.self {
 		t.banned[id] = t.host.Now() + banTime // also one that gossip under way still tells of
 	}
+	if id != t.self {
+		t.noteGone(id)
+	}
 	if member == nobody {
 		return false
 	}
+	t.remove(member)
+	return true
+}
+
+// noteGone remembers that a node was forgotten.
+func (t *Table[P]) noteGone(id wire.NodeID) {
+	if len(t.gone) < goneMost {
+		t.gone[id.Node()] = id
+	}
+}
+
+// remove takes a node out.
+func (t *Table[P]) remove(member P) {
 	p := member.Base()
 	delete(t.by, p.Node)
 	at := slices.Index(t.order, member)
 	t.order, t.bases = slices.Delete(t.order, at, at+1), slices.Delete(t.bases, at, at+1)
-	t.gone[p.Node] = struct{}{}
+	t.noteGone(p.ID)
 	t.sum, t.untold = 0, true
 	t.host.Disconnect(member)
 	t.host.Changed()
 	t.host.Gone(member)
-	return true
 }
 
 // Reset forgets all nodes (CLUSTER RESET). Nobody comes in any more who isn't met.

@@ -126,6 +126,12 @@ const Whole = NoReply
 // Idles, in a Heartbeat: the sender answers AskIdle.
 const Idles = QueueIt
 
+// Forgets, in a Heartbeat: the sender knows what a Peer in the state Forgotten is.
+const Forgets = CountMore
+
+// Forgotten is a Peer's state in a Heartbeat that names all nodes, to a receiver that said Forgets: an operator had the sender forget the node.
+const Forgotten = 3
+
 // Flags of single kinds.
 const (
 	Overdue   = NoReply   // AskWork: only jobs whose time has passed
@@ -259,7 +265,7 @@ const (
 type Peer struct {
 	ID    NodeID
 	Addr  string
-	State uint8 // 0 well, 1 suspected, 2 failed
+	State uint8 // 0 well, 1 suspected, 2 failed, 3 forgotten by the sender (Forgets)
 }
 
 // Job is a copy of a job on its way.
@@ -564,7 +570,7 @@ func (m *Message) Parse(b []byte) error {
 				p.State = raw[0]
 				p.Addr = string(r.take(uint64(raw[1]), "a node's address"))
 			}
-			if p.State > 2 || p.ID.Node() == 0 {
+			if p.State > Forgotten || p.ID.Node() == 0 {
 				r.fail("a node's state")
 			}
 			m.Peers = append(m.Peers, p)
