@@ -34,12 +34,12 @@ demo: setup build ## Watch one job in a mesh of three nodes: a node is killed, a
 TALLY = $(GO) run ./tests/tally
 # The packages that take longest begin first. They mostly wait, so one more than there are cores runs at once.
 PACKAGES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-TEST  = $(GO) test -json -count=1 -p $(PACKAGES) -timeout 9m ./tests/single ./tests/cluster ./... || bad=1; tests/fuzz.sh $(FUZZTIME) -json || bad=1
+TEST  = $(GO) test -tags check -json -count=1 -p $(PACKAGES) -timeout 9m ./tests/single ./tests/cluster ./... || bad=1; tests/fuzz.sh $(FUZZTIME) -json || bad=1
 # The same plans and histories each time, so that a failure is the change's: make chaos
 # and make sim draw new ones.
 CHAOS = $(GO) test -json -count=1 -timeout 0 ./tests/chaos -run TestChaos -args
 LONG  = $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 2000 -time $(LONGTIME) -nodes 5 || bad=1; \
-  $(GO) test -json -count=1 -timeout 0 ./module/engine/sim -run Histories -sim.more $(LONGSEEDS) || bad=1
+  $(GO) test -tags check -json -count=1 -timeout 0 ./module/engine/sim -run Histories -sim.more $(LONGSEEDS) || bad=1
 
 test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (30s): ten minutes
 	@set -o pipefail; { bad=0; $(TEST); exit $$bad; } | $(TALLY)
@@ -60,7 +60,7 @@ sanitize: setup ## Run what needs a server under AddressSanitizer and UBSan, wit
 	@tests/sanitize.sh test
 
 sim: ## Play SEEDS (1000) more random histories of each kind on simulated meshes, and measure large ones
-	@GOGC=400 $(GO) test ./module/engine/sim -count=1 -timeout 0 -v -run "Histories|TestScale" -sim.seeds $(SEEDS) -sim.full
+	@GOGC=400 $(GO) test -tags check ./module/engine/sim -count=1 -timeout 0 -v -run "Histories|TestScale" -sim.seeds $(SEEDS) -sim.full
 
 bench: setup build ## Compare with Redis streams and lists (BENCH='-scale': ten million jobs, '-mesh': three nodes, '-uq': unique queues, '-unique': unique jobs, '-locks': locks, '-slowest': what keeps a full server longest, '-against FILE': another build of the module)
 	@$(GO) run ./tests/bench $(BENCH)

@@ -21,7 +21,7 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 	if from != nil {
 		j.AnswerNotFor(uint64(from.Node))
 	}
-	j.State = store.StateAcked
+	becomeAcked(j)
 	j.ClearConfirmed()
 	j.SetAttempts(0)
 	n.log(LogState, j)
@@ -111,8 +111,7 @@ func (n *Node) tickAcks(budget int) bool {
 	if n.mesh.acks.telling {
 		n.someAcked(&n.mesh.acks, budget, func(j *store.Job) (cost int) {
 			if j.Queue.DB == 0 && n.namesGone(j) {
-				j.QTime = n.now
-				n.arm(j)
+				n.wakeAt(j, n.now)
 			}
 			return 0
 		})
@@ -240,8 +239,7 @@ func (n *Node) collect(j *store.Job) {
 		wait = min(int64(gcFirstMS)<<min(j.Attempts(), gcDoublings), gcLastMS)
 		j.SetAttempts(j.Attempts() + 1)
 	}
-	j.QTime = n.now + wait + n.jitter()
-	n.arm(j)
+	n.wakeAt(j, n.now+wait+n.jitter())
 }
 
 // hearsay says of an acknowledged job that a client has cancelled it here, where nothing more
@@ -269,7 +267,7 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 	n.endVotes(j)
 	if j.State != store.StateAcked {
 		n.store.Count(j, store.NoReason)
-		j.State = store.StateAcked // as good as
+		becomeAcked(j) // as good as
 	}
 	if n.gone(j, origin{from: from}) {
 		n.remove(j)
@@ -296,7 +294,7 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool) {
 	j := n.store.NewJob(0, len(n.mesh.All()), extras)
 	j.ID, j.CTime, j.Retry, j.Repl = *id, uint64(max(n.now, 1))*1_000_000, 1, 1
 	j.ETime = n.now + max(int64(id.TTLMinutes()), 1)*60_000
-	j.State = store.StateAcked
+	becomeDummy(j)
 	n.store.RegisterNew(n.store.Hidden(), j)
 	n.collect(j)
 }
@@ -360,8 +358,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		n.collect(j)
 	case fresh:
 		// Another does it; we look after it in case that one dies.
-		j.QTime = n.now + gcFirstMS + n.below(jitterMS)
-		n.arm(j)
+		n.wakeAt(j, n.now+gcFirstMS+n.below(jitterMS))
 	}
 }
 

@@ -335,9 +335,9 @@ func (n *Node) join(j *store.Job) {
 		return
 	}
 	n.countFamily(j)
-	j.Flags |= store.FlagAnnounced // nothing is about to be queued
-	if j.QTime = 0; !open {
-		j.QTime = n.now + 1
+	setAnnounced(j) // nothing is about to be queued
+	if setTime(j, 0); !open {
+		setTime(j, n.now+1)
 	}
 	n.arm(j)
 	n.lookLater(j)
@@ -411,8 +411,7 @@ func (n *Node) addEdges(q *store.Queue) {
 // was released to come last.
 func (n *Node) catchUp(j *store.Job) {
 	if n.passed(j) != nil {
-		j.QTime = n.now + 1
-		n.arm(j)
+		n.wakeAt(j, n.now+1)
 	}
 }
 

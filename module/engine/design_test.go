@@ -35,6 +35,18 @@ func TestDesignNamesAll(t *testing.T) {
 	}
 }
 
+// TestDesignNamesTransitions checks that DESIGN.md lists each transition of state.go.
+func TestDesignNamesTransitions(t *testing.T) {
+	design := readDesign(t)
+	text, err := os.ReadFile("state.go")
+	require.NoError(t, err)
+	found := regexp.MustCompile(`(?m)^func (become\w+)\(`).FindAllStringSubmatch(string(text), -1)
+	require.Greater(t, len(found), 10)
+	for _, f := range found {
+		assert.Contains(t, design, "`"+f[1]+"()`")
+	}
+}
+
 // TestDesignNamesNothingElse checks that the files, functions and other names of DESIGN.md are in the code.
 func TestDesignNamesNothingElse(t *testing.T) {
 	functions, words := names(t)

@@ -100,7 +100,7 @@ func (n *Node) Effects() []Effect {
 	e := n.effects
 	for i := range e {
 		if e[i].Kind == LogJob || e[i].Kind == LogState {
-			e[i].Job.Flags &^= store.FlagLogged
+			clearLogged(e[i].Job)
 		}
 	}
 	n.effects = n.effects[:0]
@@ -169,7 +169,7 @@ func (n *Node) log(kind EffectKind, j *store.Job) {
 	if n.dummy(j) || j.State == store.StateWaitRepl || j.Flags&store.FlagLogged != 0 {
 		return
 	}
-	j.Flags |= store.FlagLogged
+	setLogged(j)
 	n.effect(kind).Job = j
 }
 
@@ -200,7 +200,7 @@ func (n *Node) unlog(j *store.Job) (known bool) {
 	}
 	known = n.effects[i].Kind == LogState
 	n.effects[i] = Effect{}
-	j.Flags &^= store.FlagLogged
+	clearLogged(j)
 	return known
 }
 

@@ -516,7 +516,7 @@ func (n *Node) export(j *store.Job, p *Peer) {
 		return
 	}
 	n.store.Hold(j)
-	j.Flags |= store.FlagDelivered
+	setDelivered(j)
 	known := j.Holders()
 	j, added := n.addHolder(j, p.Node)
 	j.ClearConfirmed()
@@ -593,7 +593,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	}
 	n.learnCounts(j, m)
 	if j = n.onQueuedElsewhere(j); j.State == store.StateActive {
-		j.Flags &^= store.FlagQueuedOnce
+		clearQueuedOnce(j)
 		if m.Job.Nacks > 0 || m.Job.Deliveries > 0 {
 			// It came back, maybe at two nodes at once, and the other one may have handed
 			// it over too. Each says that it has it, so that one of them yields. The sender

@@ -154,8 +154,8 @@ func (n *Node) askGiven(p *Peer, budget *int) {
 		if j.QTime <= at {
 			continue
 		}
-		if j.Flags &^= store.FlagAnnounced; !isCopy {
-			j.Flags |= store.FlagReturning
+		if clearAnnounced(j); !isCopy {
+			becomeReturning(j)
 		}
 		n.setQTime(j, at)
 		n.arm(j)

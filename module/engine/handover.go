@@ -152,8 +152,7 @@ func (n *Node) offer(j *store.Job, p *Peer) {
 	o.next, o.until = now+o.wait, now+j.ETime-n.now
 	n.store.Hold(j)
 	j = n.noteOffer(j, &o)
-	j.Flags = j.Flags&^(store.FlagAnnounced|store.FlagUncertain) | store.FlagDelivered | store.FlagOffered
-	j.QTime = n.now
+	becomeOffered(j, n.now)
 	n.arm(j)
 	n.log(LogState, j) // before the Offer leaves
 	n.offers.Put(j.ID, o)
@@ -224,7 +223,7 @@ func (n *Node) review(id *store.ID, o *offered) *store.Job {
 // doubtOffer makes an offered job uncertain.
 func (n *Node) doubtOffer(j *store.Job) {
 	n.Stats.UncertainHandingOver++
-	doubt(j, n.now)
+	becomeUncertain(j, n.now)
 	n.store.Work(j, j.QTime)
 	n.arm(j)
 	n.touch(j.Queue)
@@ -240,7 +239,7 @@ func (n *Node) reopen(id *store.ID, o *offered) {
 	}
 	o.doubted = false
 	n.store.Hold(j)
-	j.Flags = j.Flags&^store.FlagUncertain | store.FlagOffered
+	becomeOfferedAgain(j)
 	n.arm(j)
 	n.touch(j.Queue)
 	n.log(LogState, j)
@@ -269,7 +268,7 @@ func (n *Node) tellsTakers(j *store.Job) *store.Job {
 // unoffer takes an offered job back, which is certain not to be anywhere else.
 func (n *Node) unoffer(j *store.Job) {
 	j = n.dropOffer(j)
-	j.Flags &^= store.FlagOffered | store.FlagDelivered
+	becomeUnoffered(j)
 	n.Stats.Exported--
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
@@ -335,7 +334,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	n.sendTaken(p, r, told)
 	n.Stats.Imported++
 	n.imported(p, m.Queue)
-	j.Flags &^= store.FlagQueuedOnce
+	clearQueuedOnce(j)
 	n.requeue(j, false)
 }
 
@@ -467,7 +466,8 @@ func (n *Node) unexport(j *store.Job) {
 	n.Stats.Exported--
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
-	j.Flags &^= store.FlagDelivered | store.FlagAnnounced
+	clearDelivered(j)
+	clearAnnounced(j)
 	n.push(j)
 	n.log(LogState, j)
 	n.serve(j.Queue)

@@ -241,7 +241,7 @@ func (n *Node) onIdle(p *Peer, m *wire.Message) {
 	default:
 		delete(n.idling.open, id)
 		n.Stats.Idle++
-		j.Flags |= store.FlagReturning // nobody has it: so it isn't counted
+		becomeReturning(j) // nobody has it: so it isn't counted
 		n.setQTime(j, n.now+2*store.AnnounceMS+n.jitter())
 		n.arm(j)
 	}

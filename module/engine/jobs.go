@@ -115,7 +115,7 @@ func (n *Node) newJob(a *Add, extras []byte, elsewhere int) *store.Job {
 	j := n.store.NewJob(len(a.Body), elsewhere, extras)
 	copy(j.Body(), a.Body)
 	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
-	j.State = store.StateActive
+	becomeNew(j)
 	return j
 }
 
@@ -261,10 +261,9 @@ func (n *Node) followCTime(c uint64, most int64) {
 func (n *Node) push(j *store.Job) {
 	q := j.Queue
 	n.clearWorker(j)
-	j.Flags &^= store.FlagReturning // and uncertain: it is known not to be delivered
+	notReturning(j) // and uncertain: it is known not to be delivered
 	n.pushBack(j)
-	j.QTime = n.retryAt(j)
-	n.arm(j)
+	n.wakeAt(j, n.retryAt(j))
 	n.show(q)
 	q.ATime = n.now
 	q.JobsIn++
@@ -285,7 +284,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		return false
 	}
 	if nack {
-		j.Flags &^= store.FlagAnnounced // it isn't queued for that, see onQueued
+		clearAnnounced(j) // it isn't queued for that, see onQueued
 		j.Nacks = saturated(j.Nacks, 1)
 		n.Stats.Nacked++
 	} else if !j.Returning() && j.Flags&store.FlagQueuedOnce != 0 {
@@ -324,7 +323,7 @@ func (n *Node) deliver(j *store.Job) {
 	if n.lost.Len() > 0 {
 		n.endLoss(j)
 	}
-	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered
+	becomeDelivered(j)
 	n.arm(j)
 	q.ATime = n.now
 	q.JobsOut++
@@ -428,7 +427,7 @@ func (n *Node) Undeliver(d Delivery) {
 	}
 	n.Stats.Abandoned++
 	n.Stats.Delivered--
-	j.Flags &^= store.FlagDelivered
+	clearDelivered(j)
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
 	n.retake(j, false)
@@ -542,7 +541,7 @@ func (n *Node) Enqueue(id *store.ID, nack bool) bool {
 	if !nack && j.Uncertain() && j.State == store.StateActive {
 		// By hand: who says so knows that nobody has it.
 		j = n.dropOffer(j)
-		j.Flags &^= store.FlagDelivered | store.FlagUncertain | store.FlagQueuedOnce
+		becomeCertain(j)
 	}
 	if nack && j.Retry == 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && runs(j) {
 		// It stays out, but nobody works on it any more.
@@ -569,9 +568,9 @@ func (n *Node) Dequeue(id *store.ID) bool {
 }
 
 func (n *Node) dequeue(j *store.Job) {
-	j.QTime = n.NextRequeue(j)
+	setTime(j, n.NextRequeue(j))
 	n.store.Hold(j)
-	j.Flags &^= store.FlagAnnounced
+	clearAnnounced(j)
 	n.arm(j)
 	j.Queue.ATime = n.now
 	n.touch(j.Queue)
@@ -636,12 +635,13 @@ func (n *Node) workGoesOn(j *store.Job) {
 		if j.Flags&store.FlagDelivered == 0 && !wasQueued && j.Holders() > 0 {
 			m.Flags, left = 0, delayFrom(j, n.now)
 		} else {
-			j.Flags |= store.FlagDelivered // that client has it, though it may have been queued again since
+			setDelivered(j) // that client has it, though it may have been queued again since
 		}
 		elsewhere := m.Flags == 0
 		if left == 0 {
 			j = n.keepWork(j) // where a client works that got it before it was queued again, or at another node, too
-			j.Flags |= store.FlagQueuedOnce | store.FlagDelivered
+			setQueuedOnce(j)
+			setDelivered(j)
 		}
 		if u := j.Unique(); u != nil && wasQueued {
 			n.endsWaiting(j, u) // it waits no more

@@ -73,7 +73,7 @@ func (n *Node) depart(j *store.Job) {
 		return
 	}
 	if p := n.stayer(j); p != nil && n.monotonic() >= p.choked {
-		j.Flags &^= store.FlagAnnounced
+		clearAnnounced(j)
 		n.arm(j)
 		n.send(p, &wire.Message{Kind: wire.Enqueue, Flags: wire.Leaves, ID: j.ID, Span: j.QTime - n.now})
 	}
@@ -95,7 +95,7 @@ func (n *Node) onDeparting(p *Peer, j *store.Job, span int64) {
 	n.onEnqueue(j, max(span, 1), 0)
 	switch {
 	case n.awaitsFirst(j):
-		j.Flags &^= store.FlagAnnounced
+		clearAnnounced(j)
 		n.arm(j)
 		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})
 	case j.State == store.StateQueued:

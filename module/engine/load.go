@@ -70,7 +70,7 @@ func (n *Node) doubtAway(q *store.Queue, t Trust) (uncertain int) {
 			continue
 		}
 		if !t.Exact && doubtful(j) {
-			doubt(j, n.now)
+			becomeUncertain(j, n.now)
 			uncertain++
 		}
 	}
@@ -255,12 +255,12 @@ func (n *Node) withinTerms(j *store.Job) {
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {
 	case j.QTime <= n.now+delay+retry+jitterMS:
 	case once && retry > 0:
-		j.QTime = n.now + retry
+		setTime(j, n.now+retry)
 	case !once && j.Unique() != nil: // put off it may be for longer
 		u := j.Unique()
-		j.QTime = min(j.QTime, n.now+max(delay, u.ConflictDelay(), u.BusyDelay())+putOffMS)
+		setTime(j, min(j.QTime, n.now+max(delay, u.ConflictDelay(), u.BusyDelay())+putOffMS))
 	case delay > 0 && !once:
-		j.QTime = n.now + delay
+		setTime(j, n.now+delay)
 	}
 }
 
@@ -288,16 +288,17 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	case isOffered(j) || !s.Exact && doubtful(j):
 		s.uncertain++
 		n.doubted = max(n.doubted, j.CTime)
-		doubt(j, n.now)
+		becomeUncertain(j, n.now)
 		n.boundWait(j)
 		n.store.Work(j, j.QTime)
 	case j.State == store.StateQueued && elsewhere:
-		j.State = store.StateActive
-		j.Flags |= store.FlagReturning | store.FlagQueuedOnce
+		becomeUnqueued(j)
+		becomeReturning(j)
+		setQueuedOnce(j)
 		s.asked = append(s.asked, j)
 		return
 	case j.State == store.StateQueued:
-		j.State = store.StateActive
+		becomeUnqueued(j)
 		n.pushBack(j)
 	case taker(j) != 0: // nobody works on it here
 		if p := n.mesh.Of(taker(j)); p != nil {
@@ -316,13 +317,13 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		}
 		n.store.Work(j, at)
 	case j.State == store.StateAcked:
-		j.QTime = n.now + gcFirstMS
+		setTime(j, n.now+gcFirstMS)
 	case n.wasShutOut(j):
-		j.QTime = n.now
+		setTime(j, n.now)
 	case n.delayedHere(j):
 		n.store.Count(j, store.Delayed)
 		if j.Holders() == 0 {
-			j.Flags |= store.FlagAnnounced // nobody else need hear of it, see awaitsFirst
+			setAnnounced(j) // nobody else need hear of it, see awaitsFirst
 		}
 	}
 	if elsewhere && j.State == store.StateActive && j.Retry > 0 && j.QTime < n.now+askFirstMS {
@@ -368,7 +369,7 @@ func (n *Node) pushBack(j *store.Job) {
 	} else {
 		n.pushUnique(j, u)
 	}
-	j.Flags = j.Flags&^store.FlagDelivered | store.FlagQueuedOnce
+	becomeQueued(j)
 	if j.Place == store.InWaiting && j.Next != nil {
 		n.notPast(j)
 	}
@@ -384,14 +385,6 @@ func doubtful(j *store.Job) bool {
 // notHeld is for a job that was held back when it was saved, and may have been let go since.
 func (n *Node) notHeld(j *store.Job) *store.Job {
 	return n.setFamily(j, &store.Family{})
-}
-
-// doubt takes a job for one that was given to a client at a time, and says that it
-// isn't known.
-func doubt(j *store.Job, at int64) {
-	j.State = store.StateActive
-	j.Flags = j.Flags&^store.FlagOffered | store.FlagDelivered | store.FlagUncertain
-	j.QTime = at
 }
 
 // Doubt does in the data of a log, or of a replica, what Settle did with the same data
@@ -424,7 +417,7 @@ func (n *Node) doubtQueue(q *store.Queue, at int64, last uint64) {
 		}
 		if doubtful(j) {
 			n.store.Hold(j)
-			doubt(j, at)
+			becomeUncertain(j, at)
 		}
 	}
 }
@@ -492,7 +485,7 @@ func (n *Node) askHolders(s *settling) {
 		if !j.Returning() {
 			at += jitterMS // after the node that had it queued
 		}
-		j.Flags &^= store.FlagAnnounced
+		clearAnnounced(j)
 		n.setQTime(j, at)
 		n.arm(j)
 	}

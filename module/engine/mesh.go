@@ -248,9 +248,9 @@ func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 		}
 		j, _ = n.addHolder(j, p.Node)
 		n.store.Hold(j)
-		j.Flags = j.Flags&^store.FlagAnnounced | store.FlagReturning
-		j.QTime = n.now
-		n.arm(j)
+		clearAnnounced(j)
+		becomeReturning(j)
+		n.wakeAt(j, n.now)
 		n.log(LogState, j)
 	}
 }

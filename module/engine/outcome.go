@@ -101,7 +101,7 @@ func (n *Node) leaves(j *store.Job, undone bool) {
 		n.endLocks(j)
 		n.store.Hold(j)
 		n.store.Count(j, store.NoReason)
-		j.State = store.StateAcked
+		becomeAcked(j)
 		j.SetAttempts(0)
 	}
 	j = n.setFamily(j, &f)
@@ -112,9 +112,9 @@ func (n *Node) leaves(j *store.Job, undone bool) {
 // followAgain has an acknowledged job looked at again for which others wait: soon, or where
 // all that is left is out of sight after a while. Then those that come back see to it, too.
 func (n *Node) followAgain(j *store.Job) {
-	j.QTime = n.now + 1
+	setTime(j, n.now+1)
 	if n.deps.budget > 0 {
-		j.QTime = n.now + outcomeMS
+		setTime(j, n.now+outcomeMS)
 	}
 	j.ETime = max(j.ETime, j.QTime)
 	n.arm(j)
@@ -452,58 +452,57 @@ func (n *Node) unblock(j *store.Job, when timing) {
 	if j.State != store.StateActive {
 		return // it waits for its copies, and is queued when it has them
 	}
-	j.Flags &^= store.FlagAnnounced
+	clearAnnounced(j)
 	if left := delayFrom(j, n.now); left > 0 {
-		j.QTime = n.now + left
+		setTime(j, n.now+left)
 		// It is for this node to queue it for the first time, also where it has a copy only.
-		j.Flags &^= store.FlagQueuedOnce
+		clearQueuedOnce(j)
 		if when == later {
-			j.QTime += n.insteadOf(j)
+			setTime(j, j.QTime+n.insteadOf(j))
 		} else {
 			n.store.Count(j, store.Delayed)
 			if when == soon {
-				j.QTime += store.AnnounceMS // lest it and the node where that was said do it at one moment
+				setTime(j, j.QTime+store.AnnounceMS) // lest it and the node where that was said do it at one moment
 			}
 		}
 		if when == atOnce && j.Holders() == 0 {
-			j.Flags |= store.FlagAnnounced // else another may have let it go at the same moment
+			setAnnounced(j) // else another may have let it go at the same moment
 		}
 		n.arm(j)
 		n.log(LogState, j)
 		return
 	}
 	if when == soon && j.Retry > 0 && j.Holders() > 0 || when != later && j.Queue.DB != 0 {
-		j.Flags &^= store.FlagQueuedOnce
-		j.QTime = n.now + store.AnnounceMS
-		n.arm(j)
+		clearQueuedOnce(j)
+		n.wakeAt(j, n.now+store.AnnounceMS)
 		n.log(LogState, j)
 		return
 	}
 	if when != later && j.Queue.Pause&PauseIn != 0 && j.Retry > 0 {
-		j.Flags &^= store.FlagQueuedOnce
+		clearQueuedOnce(j)
 		n.shutOut(j)
 		n.log(LogState, j)
 		return
 	}
 	if when == later {
-		j.Flags &^= store.FlagQueuedOnce
-		if j.QTime = 0; j.Retry > 0 {
-			j.QTime = n.now + n.insteadOf(j)
+		clearQueuedOnce(j)
+		if setTime(j, 0); j.Retry > 0 {
+			setTime(j, n.now+n.insteadOf(j))
 		}
 		n.arm(j)
 		n.log(LogState, j)
 		return
 	}
 	if when == unpromised || n.leavesFamily(j) {
-		j.Flags &^= store.FlagQueuedOnce
-		j.QTime = n.now + store.AnnounceMS
-		j.Flags |= store.FlagAnnounced
+		clearQueuedOnce(j)
+		setTime(j, n.now+store.AnnounceMS)
+		setAnnounced(j)
 		n.arm(j)
 		n.tellAllOf(j, &wire.Message{Kind: wire.WillQueue})
 		n.log(LogState, j)
 		return
 	}
-	j.Flags &^= store.FlagQueuedOnce // others need not count it
+	clearQueuedOnce(j) // others need not count it
 	n.tellQueues(j)
 	n.requeue(j, false)
 }
@@ -584,7 +583,7 @@ func (n *Node) onQueuedElsewhere(j *store.Job) *store.Job {
 	if !ok || j.State != store.StateActive && !adding || !f.Held() {
 		return j
 	}
-	j.Flags &^= store.FlagAnnounced
+	clearAnnounced(j)
 	if f.Flags&(store.FamilyBlocked|store.FamilyDeferred) == store.FamilyBlocked {
 		// Maybe the one that blocks it was released to come last, and waits for it.
 		f.Flags = store.FamilyEarly
@@ -598,8 +597,7 @@ func (n *Node) onQueuedElsewhere(j *store.Job) *store.Job {
 	if j = n.setFamily(j, &f); adding {
 		return j // it is queued here when it is promised
 	}
-	j.QTime = n.retryAt(j)
-	n.arm(j)
+	n.wakeAt(j, n.retryAt(j))
 	n.log(LogState, j)
 	return j
 }
@@ -668,8 +666,7 @@ func (n *Node) evictOn() {
 		}
 		if !ok || f.Flags&store.FamilyEarly != 0 || f.Flags&store.FamilyBlocked == 0 || !e.unreleased {
 			if ok && f.Flags&store.FamilyEarly == 0 && c.State == store.StateActive && f.Held() {
-				c.QTime = n.now + 1
-				n.arm(c)
+				n.wakeAt(c, n.now+1)
 			}
 			e.last = id
 			continue
@@ -743,8 +740,7 @@ func (n *Node) cancel(j *store.Job) int {
 	j = n.undone(j)
 	n.acknowledge(j, nil)
 	if n.unfinished(j) {
-		j.QTime = n.now + 1
-		n.arm(j)
+		n.wakeAt(j, n.now+1)
 	} else {
 		n.collect(j)
 	}
@@ -789,8 +785,7 @@ func (n *Node) look(j *store.Job) {
 			continue
 		case p != nil:
 			// It lets them go itself, bit by bit.
-			p.QTime = n.now + 1
-			n.arm(p)
+			n.wakeAt(p, n.now+1)
 			wait = true
 			continue
 		case n.store.Done(&pid):
@@ -816,9 +811,9 @@ func (n *Node) look(j *store.Job) {
 	if j = n.store.Lookup(&id); j == nil || !held(j) {
 		return
 	}
-	j.QTime = 0
+	setTime(j, 0)
 	if wait || lacks {
-		j.QTime = n.now + outcomeMS + n.jitter()
+		setTime(j, n.now+outcomeMS+n.jitter())
 	}
 	n.arm(j)
 }
@@ -968,8 +963,7 @@ func (n *Node) lacks(j *store.Job) bool {
 // lookLater looks into what a job lacks, if anything.
 func (n *Node) lookLater(j *store.Job) {
 	if n.lacks(j) {
-		j.QTime = n.now + outcomeMS + n.jitter()
-		n.arm(j)
+		n.wakeAt(j, n.now+outcomeMS+n.jitter())
 	}
 }
 

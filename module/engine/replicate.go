@@ -105,7 +105,7 @@ func (n *Node) pendingAddOf(id *store.ID) *pendingAdd {
 
 // startPendingAdd begins the replication that an ADDJOB waits for.
 func (n *Node) startPendingAdd(j *store.Job, a *Add, external bool, elsewhere int) {
-	j.State = store.StateWaitRepl
+	becomePending(j)
 	n.countFamily(j)
 	ad := &pendingAdd{id: j.ID, need: elsewhere, external: external, began: n.now, least: elsewhere}
 	if f, _ := j.Family(); f.Held() {
@@ -172,9 +172,9 @@ func (n *Node) vanished() {
 
 // step arms the next look at a job that is being replicated.
 func (n *Node) step(j *store.Job, ad *pendingAdd) {
-	j.QTime = n.now + addReplicaMS
+	setTime(j, n.now+addReplicaMS)
 	if ad.deadline > 0 && ad.deadline < j.QTime {
-		j.QTime = ad.deadline
+		setTime(j, ad.deadline)
 	}
 	n.arm(j)
 }
@@ -461,10 +461,10 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 		return
 	}
 	j.ClearConfirmed()
-	j.State = store.StateActive
+	becomePromised(j)
 	if ad.away {
-		j.QTime = n.retryAt(j)
-		j.Flags |= store.FlagQueuedOnce
+		setTime(j, n.retryAt(j))
+		setQueuedOnce(j)
 		n.arm(j)
 		n.log(LogJob, j)
 	} else {
@@ -489,7 +489,8 @@ func (n *Node) isAdded(j *store.Job) *store.Job {
 func (n *Node) worked(j *store.Job, ad *pendingAdd) {
 	answerForAll(j) // copies may be on their way
 	j.ClearConfirmed()
-	j.State, j.QTime = store.StateActive, 0
+	becomePromised(j)
+	setTime(j, 0)
 	n.log(LogJob, j)
 	n.workedUnseen(ad)
 }
@@ -558,8 +559,8 @@ func (n *Node) begin(j *store.Job) {
 		n.serve(j.Queue)
 		return
 	}
-	j.QTime = n.now + after
-	j.Flags |= store.FlagAnnounced
+	setTime(j, n.now+after)
+	setAnnounced(j)
 	n.store.Count(j, store.Delayed)
 	n.arm(j)
 	n.log(LogJob, j)
@@ -657,15 +658,13 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	j.ID, j.CTime, j.ETime = m.ID, w.CTime, n.now+min(w.Left, MaxSeconds*1000)
 	j.Retry, j.Delay, j.Repl = w.Retry, w.Delay, w.Repl
 	j.Nacks, j.Deliveries = w.Nacks, w.Deliveries
-	j.State = store.StateActive
-	// A copy's first queueing is known to the others as an additional one.
-	j.Flags = store.FlagQueuedOnce
+	becomeCopy(j)
 	n.oust(&j.ID)
 	n.store.RegisterNew(q, j)
 	n.accepted(j)
 	j, _ = n.learn(j, m.Holders)
 	if j.Retry > 0 {
-		j.QTime = n.retryAt(j) + m.Span
+		setTime(j, n.retryAt(j)+m.Span)
 	}
 	n.arm(j)
 	n.join(j)
@@ -693,15 +692,15 @@ func (n *Node) onEnqueue(j *store.Job, span int64, flags uint8) {
 	case flags&wire.WasHeld != 0 && !held(j):
 		return // it was let go by the rules for all holders, here or elsewhere
 	}
-	j.Flags &^= store.FlagQueuedOnce
+	clearQueuedOnce(j)
 	if held(j) {
 		return // its turn comes
 	}
 	if span > 0 {
 		n.store.Hold(j)
 		n.store.Count(j, store.Delayed)
-		j.QTime = n.now + span
-		j.Flags |= store.FlagAnnounced
+		setTime(j, n.now+span)
+		setAnnounced(j)
 		n.arm(j)
 		n.log(LogState, j)
 		return

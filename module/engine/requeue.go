@@ -38,24 +38,16 @@ func (n *Node) postponeBy(j *store.Job, span int64) {
 		return
 	}
 	n.setQTime(j, n.retryAt(j)+span)
-	j.Flags &^= store.FlagAnnounced | store.FlagReturning
+	clearAnnounced(j)
+	notReturning(j)
 	n.arm(j)
 	n.log(LogState, j)
-}
-
-// setQTime sets when a job is queued again; what is worked on keeps its order.
-func (n *Node) setQTime(j *store.Job, at int64) {
-	if j.Place == store.InWorking {
-		n.store.Work(j, at)
-	} else {
-		j.QTime = at
-	}
 }
 
 // announce tells the other holders that the job is about to be queued here. Where nodes have come or gone
 // since it was made, this node may not have heard of all holders: then all nodes are told.
 func (n *Node) announce(j *store.Job) {
-	j.Flags |= store.FlagAnnounced
+	setAnnounced(j)
 	n.arm(j)
 	m := wire.Message{Kind: wire.WillQueue, ID: j.ID}
 	if j.Returning() && (j.Flags&store.FlagDelivered == 0 || taker(j) != 0) {
@@ -412,7 +404,7 @@ func keptInHands(j *store.Job) *wire.Message {
 // node is no reason to object any more: two nodes that both object would put the job off for ever.
 func (n *Node) demote(j *store.Job, span int64) {
 	if j.Retry > 0 {
-		j.Flags = j.Flags&^store.FlagDelivered | store.FlagQueuedOnce
+		becomeLeft(j)
 		n.clearWorker(j)
 		n.leaveTo(j)
 		n.store.Hold(j)

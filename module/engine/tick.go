@@ -201,9 +201,9 @@ func (n *Node) due(j *store.Job) {
 func (n *Node) setAside(j *store.Job) {
 	n.store.Hold(j)
 	// Should the clock be set back before the tick, the job is queued again, uncounted.
-	j.Flags = j.Flags&^store.FlagQueuedOnce | store.FlagAnnounced
-	j.QTime = int64(j.CTime / 1_000_000)
-	n.arm(j)
+	clearQueuedOnce(j)
+	setAnnounced(j)
+	n.wakeAt(j, int64(j.CTime/1_000_000))
 	n.hurryTick()
 	n.touch(j.Queue)
 }

@@ -386,7 +386,7 @@ func (n *Node) reschedule(j *store.Job, u store.Unique, span int64) {
 // later has a job queued in span ms, as if it was new and delayed. This node is to queue it:
 // the others leave it alone until its retry time is over after that.
 func (n *Node) later(j *store.Job, span int64) {
-	j.Flags &^= store.FlagQueuedOnce
+	clearQueuedOnce(j)
 	n.waitFor(j, span)
 	n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: n.keyFlag(j), Span: span})
 }
@@ -403,9 +403,8 @@ func (n *Node) keyFlag(j *store.Job) uint8 {
 func (n *Node) waitFor(j *store.Job, span int64) {
 	n.store.Hold(j)
 	n.store.Count(j, store.Delayed)
-	j.Flags |= store.FlagAnnounced
-	j.QTime = n.now + span
-	n.arm(j)
+	setAnnounced(j)
+	n.wakeAt(j, n.now+span)
 	n.log(LogState, j)
 	n.touch(j.Queue)
 }

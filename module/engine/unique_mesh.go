@@ -199,7 +199,7 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 	id := j.ID
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
 	window := u.Strategy() == store.UniqueWindow
-	j.Flags |= store.FlagAnnounced // until the job is left to another node
+	setAnnounced(j) // until the job is left to another node
 	switch {
 	case n.locks.AnyAsks(name):
 		// One at a time: they would take the votes from each other.
@@ -264,7 +264,7 @@ func (n *Node) claimedAgain(j *store.Job, o *lock.Result, nack bool) bool {
 		n.reschedule(j, u, u.ConflictDelay())
 	case o.Kind != lock.Granted:
 		if j.Retry > 0 && j.Holders() > 0 {
-			j.Flags |= store.FlagQueuedOnce // as far as is known: others may have a majority
+			setQueuedOnce(j) // as far as is known: others may have a majority
 		}
 		if o.IsSplit() {
 			n.backOff(name, o)
@@ -280,7 +280,7 @@ func (n *Node) claimedAgain(j *store.Job, o *lock.Result, nack bool) bool {
 		return true
 	default: // another node may have got the lock at the same moment
 		n.waitFor(j, store.AnnounceMS+jitterMS/2+n.jitter())
-		j.Flags &^= store.FlagAnnounced
+		clearAnnounced(j)
 		n.arm(j)
 	}
 	return false

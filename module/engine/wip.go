@@ -182,7 +182,7 @@ func (n *Node) shutOut(j *store.Job) {
 func (n *Node) keepOut(j *store.Job) {
 	if j.State == store.StateActive && j.Place == store.InHeld && j.Reason() == store.NoReason && j.Holders() > 0 && !n.putOff(j) &&
 		j.Flags&(store.FlagAnnounced|store.FlagQueuedOnce|store.FlagDelivered) == store.FlagAnnounced {
-		j.Flags &^= store.FlagAnnounced // when the pause is over, this node asks anew
+		clearAnnounced(j) // when the pause is over, this node asks anew
 		n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: wire.KeptOut})
 	}
 	n.shutOut(j)
@@ -216,10 +216,9 @@ func (n *Node) letSomeIn() {
 			return true
 		}
 		if !n.putOff(j) {
-			j.Flags &^= store.FlagAnnounced // the others are told first
+			clearAnnounced(j) // the others are told first
 		}
-		j.QTime = n.now
-		n.arm(j)
+		n.wakeAt(j, n.now)
 		return false
 	})
 	if more {
