@@ -57,15 +57,15 @@ type Table[P Member] struct {
 	order      []P // by name, so that a seeded run repeats
 	bases      []*Peer
 	gone       map[wire.Node]wire.NodeID // forgotten, and not met again
-	banned     map[wire.NodeID]int64  // until then, unix ms
-	alone      bool                   // nobody comes in who isn't met
-	quarantine map[wire.NodeID]string // who is connected, and may not come in unless they were told to meet us; with their addresses
-	timeout    int64                  // ms
-	next       int64                  // the next heartbeat
-	gossip     int                    // where in order the next heartbeat's gossip begins
-	peers      []wire.Peer            // memory of the last heartbeat
-	sum        uint64                 // over all nodes, this one included; 0: not known
-	untold     bool                   // the others are to be told of all nodes
+	banned     map[wire.NodeID]int64     // until then, unix ms
+	alone      bool                      // nobody comes in who isn't met
+	quarantine map[wire.NodeID]string    // who is connected, and may not come in unless they were told to meet us; with their addresses
+	timeout    int64                     // ms
+	next       int64                     // the next heartbeat
+	gossip     int                       // where in order the next heartbeat's gossip begins
+	peers      []wire.Peer               // memory of the last heartbeat
+	sum        uint64                    // over all nodes, this one included; 0: not known
+	untold     bool                      // the others are to be told of all nodes
 	ups        uint64
 	changed    int64
 	resets     uint32
