@@ -904,8 +904,8 @@ func (b *Bus) hello() hello {
 	}
 }
 
-func (b *Bus) newWire(raw net.Conn) *wire {
-	return &wire{Conn: raw, idle: b.cfg.IdleTimeout, stall: b.cfg.StallTimeout}
+func (b *Bus) newWire(raw net.Conn) *socket {
+	return &socket{Conn: raw, idle: b.cfg.IdleTimeout, stall: b.cfg.StallTimeout}
 }
 
 // now is the time since the bus was opened.

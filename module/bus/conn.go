@@ -17,7 +17,7 @@ import (
 type conn struct {
 	bus *Bus
 
-	wire *wire
+	wire *socket
 	nc   net.Conn // wire, or TLS on top of it
 	r    *bufio.Reader
 

@@ -37,7 +37,7 @@ const meetEvery = 100 * time.Millisecond
 // handshake makes a peer of a socket, or not.
 type handshake struct {
 	bus     *Bus
-	wire    *wire
+	wire    *socket
 	attempt *attempt // nil: the peer dialled us
 
 	nc       net.Conn

@@ -2,26 +2,12 @@ package bus
 
 import (
 	"encoding/binary"
-	"encoding/hex"
-	"fmt"
+
+	"jobmesh/module/wire"
 )
 
-// NodeID is a node's name: 40 hexadecimal characters, as 20 bytes.
-type NodeID [20]byte
-
-func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
-
-// ParseNodeID reads the 40 characters.
-func ParseNodeID(s string) (NodeID, error) {
-	var id NodeID
-	if len(s) != 2*len(id) {
-		return id, fmt.Errorf("a node ID has %d characters, not %d", 2*len(id), len(s))
-	}
-	if _, err := hex.Decode(id[:], []byte(s)); err != nil {
-		return NodeID{}, fmt.Errorf("a node ID is hexadecimal: %w", err)
-	}
-	return id, nil
-}
+// NodeID is the ID of a node.
+type NodeID = wire.NodeID
 
 // instanceID is drawn at random by each Open: it tells a node that restarted
 // from two nodes with one ID.

@@ -112,7 +112,7 @@ func (m *module) openBus() {
 	b, err := bus.Open(bus.Config{
 		Listen:    net.JoinHostPort(host, strconv.FormatInt(port, 10)),
 		Advertise: m.mesh.announce,
-		ID:        bus.NodeID(m.node.Self()),
+		ID:        m.node.Self(),
 		Features:  featureOffers,
 		Secret:    []byte(m.mesh.secret),
 		Wake: func() {
@@ -126,7 +126,7 @@ func (m *module) openBus() {
 	}
 	m.mesh.bus, m.mesh.met = b, map[wire.NodeID]bool{}
 	for _, p := range m.node.Mesh().All() {
-		b.Connect(bus.NodeID(p.ID), p.Addr)
+		b.Connect(p.ID, p.Addr)
 	}
 }
 
@@ -256,7 +256,7 @@ func (m *module) caughtUp(c *rm.Ctx) bool {
 func (m *module) busEvent(e bus.Event) {
 	switch e := e.(type) {
 	case *bus.Up:
-		id := wire.NodeID(e.ID)
+		id := e.ID
 		life := e.Instance
 		if e.Features&featureOffers == 0 {
 			life = 0
@@ -266,20 +266,20 @@ func (m *module) busEvent(e bus.Event) {
 		m.node.Mesh().Up(id, e.Advertised, m.mesh.met[id])
 		delete(m.mesh.met, id)
 	case *bus.Down:
-		m.node.Mesh().Down(wire.NodeID(e.ID))
+		m.node.Mesh().Down(e.ID)
 	case *bus.Met:
 		if e.Err != nil {
 			m.server.Log(rm.Warning, "JOBMESH CLUSTER MEET %s: %v", e.Addr, e.Err)
 			return
 		}
-		if id := wire.NodeID(e.ID); m.node.Mesh().Meet(id, e.Addr) {
+		if id := e.ID; m.node.Mesh().Meet(id, e.Addr) {
 			m.mesh.met[id] = true
 			m.mesh.bus.Connect(e.ID, e.Addr)
 		}
 	case *bus.Duplicate:
 		m.server.Log(rm.Warning, "two nodes have the ID %s: one is at %s. JOBMESH CLUSTER RESET HARD on one of them gives it a new one", e.ID, e.Addr)
 	case *bus.Messages:
-		id := wire.NodeID(e.ID)
+		id := e.ID
 		for b := range e.All() {
 			if err := m.node.Receive(id, b); err != nil {
 				m.server.Log(rm.Warning, "node %s: %v", e.ID, err)
@@ -329,9 +329,9 @@ func (m *module) meshEffect(e *engine.Effect) {
 		}
 		m.server.WantTurn()
 	case engine.Connect:
-		b.Connect(bus.NodeID(e.Peer.ID), e.Peer.Addr)
+		b.Connect(e.Peer.ID, e.Peer.Addr)
 	case engine.Disconnect:
-		b.Forget(bus.NodeID(e.Peer.ID))
+		b.Forget(e.Peer.ID)
 	}
 }
 
@@ -341,7 +341,7 @@ func (m *module) send(to wire.NodeID, msg []byte) bool {
 	if wire.Kind(msg[0]).OfJob() {
 		about = binary.LittleEndian.Uint64(msg[2+4:]) | 1
 	}
-	return m.mesh.bus.SendAbout(bus.NodeID(to), about, msg)
+	return m.mesh.bus.SendAbout(to, about, msg)
 }
 
 // farewell takes back what other nodes hold for clients of this process that were promised nothing, when all is saved
@@ -399,7 +399,7 @@ func (m *module) traffic() (out, in int64) {
 		return 0, 0
 	}
 	for _, p := range m.node.Mesh().All() {
-		if s, ok := m.mesh.bus.PeerStats(bus.NodeID(p.ID)); ok {
+		if s, ok := m.mesh.bus.PeerStats(p.ID); ok {
 			out, in = out+int64(s.BytesOut), in+int64(s.BytesIn)
 		}
 	}
@@ -559,13 +559,13 @@ func (m *module) meet(c *rm.Ctx) {
 // forget is CLUSTER FORGET id.
 func (m *module) forget(c *rm.Ctx) {
 	text := string(c.Arg(3))
-	id, err := bus.ParseNodeID(text)
+	id, err := wire.ParseNodeID(text)
 	switch {
 	case len(text) != 40:
 		c.Error("ERR Invalid node identifier")
 	case text == m.node.NodeID():
 		c.Error("ERR I tried hard but I can't forget myself...")
-	case err != nil || !m.node.Mesh().Forget(wire.NodeID(id)):
+	case err != nil || !m.node.Mesh().Forget(id):
 		c.Error("ERR Unknown node " + printable(text))
 	default:
 		c.Simple("OK")
@@ -608,7 +608,7 @@ func (m *module) keepNodesLater() {
 
 // readPeer reads a line of the nodes' file about another node.
 func (m *module) readPeer(f []string) error {
-	id, err := bus.ParseNodeID(f[0])
+	id, err := wire.ParseNodeID(f[0])
 	if err != nil {
 		return err
 	}
@@ -616,6 +616,6 @@ func (m *module) readPeer(f []string) error {
 	if !ok {
 		return errors.New("no bus address after @")
 	}
-	m.node.Mesh().Add(wire.NodeID(id), addr)
+	m.node.Mesh().Add(id, addr)
 	return nil
 }

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"encoding/hex"
-
 	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -37,12 +35,6 @@ func (n *Node) Mesh() *membership.Table[*Peer] { return &n.mesh.Table }
 
 // Self is this node's ID in binary.
 func (n *Node) Self() wire.NodeID { return n.self }
-
-func parseNodeID(text string) (id wire.NodeID) {
-	// A name of another form is a bug of the caller's; it only weakens the ID.
-	_, _ = hex.Decode(id[:], []byte(text))
-	return id
-}
 
 // Reset forgets all nodes, jobs and queues (CLUSTER RESET); the caller renames
 // the node for a hard one.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -240,6 +241,21 @@ type Node uint64
 
 // NodeID is a node's whole ID.
 type NodeID [20]byte
+
+// String is the ID in hex digits.
+func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
+
+// ParseNodeID reads the 40 hex digits of an ID.
+func ParseNodeID(s string) (NodeID, error) {
+	var id NodeID
+	if len(s) != 2*len(id) {
+		return id, fmt.Errorf("a node ID has %d characters, not %d", 2*len(id), len(s))
+	}
+	if _, err := hex.Decode(id[:], []byte(s)); err != nil {
+		return NodeID{}, fmt.Errorf("a node ID is hexadecimal: %w", err)
+	}
+	return id, nil
+}
 
 // Node shortens an ID.
 func (id *NodeID) Node() Node { return Node(binary.BigEndian.Uint64(id[:]) &^ 1) }

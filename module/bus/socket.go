@@ -22,11 +22,11 @@ const (
 	idleGrace = 500 * time.Millisecond
 )
 
-// wire is a socket with a memory for one byte. While it is live, no write
+// socket is a socket with a memory for one byte. While it is live, no write
 // waits for the peer: what the socket doesn't take at once is kept for drain.
 // So the owner may write, through TLS too. Every read, and every write of
 // drain's, has its own deadline, until shut sets the last one.
-type wire struct {
+type socket struct {
 	net.Conn
 	idle, stall time.Duration
 
@@ -63,7 +63,7 @@ type wire struct {
 }
 
 // peekFirst reads a byte that the next Read returns again.
-func (w *wire) peekFirst() (byte, error) {
+func (w *socket) peekFirst() (byte, error) {
 	var b [1]byte
 	if _, err := w.Conn.Read(b[:]); err != nil {
 		return 0, err
@@ -73,7 +73,7 @@ func (w *wire) peekFirst() (byte, error) {
 }
 
 // goLive ends the handshake's deadline and starts counting.
-func (w *wire) goLive(t *tally, late func()) {
+func (w *socket) goLive(t *tally, late func()) {
 	w.tally, w.late, w.live = t, late, true
 	if s, ok := w.Conn.(syscall.Conn); ok {
 		// Without a raw socket all writing is drain's.
@@ -108,7 +108,7 @@ func (w *wire) goLive(t *tally, late func()) {
 
 // quiet says that nothing has arrived that the reader hasn't handed over: it waits,
 // and there is nothing in the socket.
-func (w *wire) quiet() bool {
+func (w *socket) quiet() bool {
 	if w.socket == nil {
 		return true // no socket that could hold anything
 	}
@@ -126,17 +126,17 @@ func (w *wire) quiet() bool {
 }
 
 // shut lets reads fail from now on, and writes after closeGrace.
-func (w *wire) shut() {
+func (w *socket) shut() {
 	w.closing.Store(true)
 	w.lastDeadlines()
 }
 
-func (w *wire) lastDeadlines() {
+func (w *socket) lastDeadlines() {
 	_ = w.SetReadDeadline(time.Unix(1, 0))
 	_ = w.SetWriteDeadline(time.Now().Add(closeGrace))
 }
 
-func (w *wire) Read(p []byte) (int, error) {
+func (w *socket) Read(p []byte) (int, error) {
 	if w.hasFirst && len(p) > 0 {
 		w.hasFirst = false
 		p[0] = w.first
@@ -153,7 +153,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (w *wire) readWithin(p []byte, d time.Duration) (int, error) {
+func (w *socket) readWithin(p []byte, d time.Duration) (int, error) {
 	_ = w.SetReadDeadline(time.Now().Add(d))
 	if w.closing.Load() { // shut may have come before our deadline
 		_ = w.SetReadDeadline(time.Unix(1, 0))
@@ -175,7 +175,7 @@ func (w *wire) readWithin(p []byte, d time.Duration) (int, error) {
 	return w.take.n, nil
 }
 
-func (w *wire) Write(p []byte) (int, error) {
+func (w *socket) Write(p []byte) (int, error) {
 	if !w.live {
 		return w.Conn.Write(p)
 	}
@@ -199,7 +199,7 @@ func (w *wire) Write(p []byte) (int, error) {
 }
 
 // attempt writes what the socket takes without waiting.
-func (w *wire) attempt(p []byte) (int, error) {
+func (w *socket) attempt(p []byte) (int, error) {
 	if w.socket == nil || len(p) == 0 {
 		return 0, nil
 	}
@@ -219,7 +219,7 @@ func (w *wire) attempt(p []byte) (int, error) {
 
 // drain writes the rest, and waits for the peer to take it. One goroutine at a
 // time may call it.
-func (w *wire) drain() error {
+func (w *socket) drain() error {
 	var buffer []byte
 	for {
 		w.mu.Lock()
@@ -243,7 +243,7 @@ func (w *wire) drain() error {
 	}
 }
 
-func (w *wire) writeWithin(p []byte, d time.Duration) (int, error) {
+func (w *socket) writeWithin(p []byte, d time.Duration) (int, error) {
 	_ = w.SetWriteDeadline(time.Now().Add(d))
 	if w.closing.Load() {
 		_ = w.SetWriteDeadline(time.Now().Add(closeGrace))
@@ -253,7 +253,7 @@ func (w *wire) writeWithin(p []byte, d time.Duration) (int, error) {
 
 // linger closes so that what was written last arrives: a socket closed with
 // bytes unread makes the peer's kernel throw away what it has for its reader.
-func (w *wire) linger() {
+func (w *socket) linger() {
 	if half, ok := w.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_ = w.Conn.SetReadDeadline(time.Now().Add(lingerGrace))
 		var scrap [4096]byte

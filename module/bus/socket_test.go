@@ -14,7 +14,7 @@ import (
 )
 
 // liveWire is one end of a TCP connection whose buffers are smallish, and the other end.
-func liveWire(t *testing.T, late func()) (*wire, net.Conn) {
+func liveWire(t *testing.T, late func()) (*socket, net.Conn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -25,7 +25,7 @@ func liveWire(t *testing.T, late func()) (*wire, net.Conn) {
 	t.Cleanup(func() { raw.Close(); far.Close() })
 	require.NoError(t, raw.(*net.TCPConn).SetWriteBuffer(64<<10))
 	require.NoError(t, far.(*net.TCPConn).SetReadBuffer(64<<10))
-	w := &wire{Conn: raw, idle: time.Minute, stall: time.Minute}
+	w := &socket{Conn: raw, idle: time.Minute, stall: time.Minute}
 	w.goLive(&tally{}, late)
 	return w, far
 }
