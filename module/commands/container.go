@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -30,7 +29,7 @@ func (m *module) hello(c *rm.Ctx) {
 	for _, p := range peers {
 		host, port := peerAddr(p)
 		c.Array(4)
-		c.Text(hex.EncodeToString(p.ID[:]))
+		c.Text(p.ID.String())
 		c.Text(host)
 		c.Text(strconv.Itoa(port))
 		c.Text(priority(p))

@@ -2,7 +2,6 @@ package commands
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -427,7 +426,7 @@ func (m *module) imports(q *store.Queue) int64 {
 func (m *module) nodeName(holder uint64) string {
 	for _, p := range m.node.Mesh().All() {
 		if uint64(p.Node) == holder {
-			return hex.EncodeToString(p.ID[:])
+			return p.ID.String()
 		}
 	}
 	return fmt.Sprintf("%016x", holder)
@@ -509,7 +508,7 @@ func peerLine(p *engine.Peer, withBus bool) string {
 	if withBus {
 		addr += "@" + p.Addr
 	}
-	return fmt.Sprintf("%x %s %s 0 %d %s\n", p.ID, addr, strings.Join(flags, ","), p.Heard, link)
+	return fmt.Sprintf("%v %s %s 0 %d %s\n", p.ID, addr, strings.Join(flags, ","), p.Heard, link)
 }
 
 // priority is what HELLO tells clients of a node: less is better.

@@ -149,7 +149,7 @@ func putProgress(c *rm.Ctx, p *engine.InProgress, withNode bool) {
 		copy(c.BulkBuffer(len(p.Worker)), p.Worker)
 	}
 	if withNode {
-		c.Text(hex.EncodeToString(p.Node[:]))
+		c.Text(p.Node.String())
 	}
 }
 

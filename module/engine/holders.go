@@ -21,9 +21,10 @@ func (n *Node) tell(j *store.Job, m *wire.Message) {
 	if saysWhere(j, m) {
 		n.tell(j, n.movedTo(j))
 	}
+	s := sending{n: n, m: m}
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
-		n.send(n.mesh.Of(wire.Node(node)), m)
+		s.to(n.mesh.Of(wire.Node(node)))
 	}
 }
 
@@ -44,9 +45,10 @@ func saysWhere(j *store.Job, m *wire.Message) bool {
 // tellBut is tell, but for one of the holders.
 func (n *Node) tellBut(but *Peer, j *store.Job, m *wire.Message) {
 	m.ID = j.ID
+	s := sending{n: n, m: m}
 	for i := range j.Holders() {
 		if node, _ := j.Holder(i); node != uint64(but.Node) {
-			n.send(n.mesh.Of(wire.Node(node)), m)
+			s.to(n.mesh.Of(wire.Node(node)))
 		}
 	}
 }

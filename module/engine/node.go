@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/hex"
 	"math"
 
 	"jobmesh/module/lock"
@@ -263,7 +264,8 @@ func New(c Config) *Node {
 // SetNodeID renames the node (CLUSTER RESET HARD); id is 40 lower-case hex digits.
 func (n *Node) SetNodeID(id string) {
 	n.nodeID = id
-	n.self, _ = wire.ParseNodeID(id) // a name of another form is a bug of the caller's; it only weakens the ID
+	n.self = wire.NodeID{}
+	_, _ = hex.Decode(n.self[:], []byte(id)) // a name of another form is a bug of the caller's; it only weakens the ID
 	n.locks.SetSelf(n.self)
 	n.mesh.SetSelf(n.self) // the bus begins anew
 	for i := range n.ids.Node {

@@ -78,8 +78,13 @@ func (h *host) Disconnect(p *Peer) { h.effects = append(h.effects, Effect{Kind: 
 // TurnAway ends the connection of a node that isn't one of the mesh.
 func (h *host) TurnAway(p *membership.Peer) { h.Disconnect(&Peer{Peer: *p}) }
 
-// Send sends a node a message.
-func (h *host) Send(p *Peer, m *wire.Message) { h.node().send(p, m) }
+// Send sends nodes a message.
+func (h *host) Send(m *wire.Message, to ...*Peer) {
+	s := sending{n: h.node(), m: m}
+	for _, p := range to {
+		s.to(p)
+	}
+}
 
 // Added follows a node that is known from now on.
 func (h *host) Added(*Peer) { h.locks.Joins() }
@@ -124,13 +129,29 @@ func (n *Node) nodesChanged() {
 
 // send queues a message for a node; it is lost where there is no connection.
 func (n *Node) send(p *Peer, m *wire.Message) {
+	s := sending{n: n, m: m}
+	s.to(p)
+}
+
+// sending is one message for several nodes: its bytes are made once, when the first of them is connected.
+type sending struct {
+	n          *Node
+	m          *wire.Message
+	begin, end int // in the outbox
+}
+
+func (s *sending) to(p *Peer) {
 	if p == nil || !p.Connected {
 		return
 	}
-	at := len(n.outbox)
-	n.outbox = m.Append(n.outbox)
+	n := s.n
+	if s.end == 0 {
+		s.begin = len(n.outbox)
+		n.outbox = s.m.Append(n.outbox)
+		s.end = len(n.outbox)
+	}
 	n.Stats.Sent++
-	n.effects = append(n.effects, Effect{Kind: Send, Peer: p, from: at, to: len(n.outbox)})
+	n.effects = append(n.effects, Effect{Kind: Send, Peer: p, from: s.begin, to: s.end})
 }
 
 // Message is the bytes of a Send effect; valid until the next call.
@@ -138,7 +159,8 @@ func (n *Node) Message(e *Effect) []byte { return n.outbox[e.from:e.to] }
 
 // tellAll sends a message to all nodes.
 func (n *Node) tellAll(m *wire.Message) {
+	s := sending{n: n, m: m}
 	for _, p := range n.mesh.All() {
-		n.send(p, m)
+		s.to(p)
 	}
 }

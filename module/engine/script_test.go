@@ -273,7 +273,7 @@ func (n *actor) start(timeout int64) {
 	n.down = false
 	n.k = &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
 	n.e = engine.New(engine.Config{
-		Alloc: storetest.New(), Keys: n.k, Random: rand.NewPCG(uint64(n.id[0]), n.life), NodeID: fmt.Sprintf("%x", n.id), Now: n.w.now + n.off, NodeTimeout: timeout,
+		Alloc: storetest.New(), Keys: n.k, Random: rand.NewPCG(uint64(n.id[0]), n.life), NodeID: n.id.String(), Now: n.w.now + n.off, NodeTimeout: timeout,
 	})
 	n.k.n = n.e
 	n.e.SetLazy(!n.w.idle)

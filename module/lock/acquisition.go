@@ -589,9 +589,7 @@ func (n *Node) TickAcquisitions() {
 				continue
 			}
 			m := c.message()
-			for _, node := range n.silent(c) {
-				n.mesh.Send(n.mesh.Of(node), m)
-			}
+			n.mesh.SendTo(n.silent(c), m)
 			again := int64(ResendMS)
 			if c.wait { // there may be very many
 				again = max(again, min(now-c.began, c.began+c.patience()-now))

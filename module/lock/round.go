@@ -77,9 +77,7 @@ func (n *Node) newRound(c *Acquisition) {
 		return // decided
 	}
 	m := c.message()
-	for _, node := range n.silent(c) {
-		n.mesh.Send(n.mesh.Of(node), m)
-	}
+	n.mesh.SendTo(n.silent(c), m)
 	n.setAlarm(c)
 }
 

@@ -78,9 +78,7 @@ func (n *Node) EnqueueUnlock(name []byte, h Holder, token uint64, flags uint8, n
 	n.unlearn(name, &h, token, flags&wire.Fresh != 0)
 	d := &pendingUnlock{round: n.rounds, name: slices.Clone(name), Holder: Holder{Job: h.Job, Owner: slices.Clone(h.Owner)}, token: token, flags: flags, nodes: nodes}
 	n.addPendingUnlock(d)
-	for _, node := range nodes {
-		n.resendUnlock(d, n.mesh.Of(node))
-	}
+	n.resendUnlock(d, nodes)
 }
 
 // addPendingUnlock notes a pending unlock.
@@ -109,8 +107,8 @@ func (n *Node) addPendingUnlock(d *pendingUnlock) {
 	n.host.WakeIn(unlockFirstMS)
 }
 
-func (n *Node) resendUnlock(d *pendingUnlock, p *membership.Peer) {
-	n.mesh.Send(p, &wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.Owner, Job: d.Job, Token: d.token}})
+func (n *Node) resendUnlock(d *pendingUnlock, nodes []wire.Node) {
+	n.mesh.SendTo(nodes, &wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.Owner, Job: d.Job, Token: d.token}})
 }
 
 // onUnlockAnswer hears from a node that was told. One that has an older vote of the holder's is told
@@ -163,9 +161,7 @@ func (n *Node) unlockDone(d *pendingUnlock) {
 	d.wait = unlockFirstMS
 	d.next = n.host.Monotonic() + d.wait
 	n.nextResend = min(n.nextResend, d.next)
-	for _, node := range d.nodes {
-		n.resendUnlock(d, n.mesh.Of(node))
-	}
+	n.resendUnlock(d, d.nodes)
 }
 
 // unlocksUp has a node that is back told of what it is owed, some of it at once.
@@ -238,7 +234,7 @@ func (n *Node) tickUnlock(list *unlockList, d *pendingUnlock, now int64, told *i
 		for _, node := range d.nodes {
 			if p := n.mesh.Of(node); p.Since > ups {
 				*told++
-				n.resendUnlock(d, p)
+				n.resendUnlock(d, []wire.Node{node})
 			}
 		}
 	case !n.reachable(d):
@@ -248,9 +244,7 @@ func (n *Node) tickUnlock(list *unlockList, d *pendingUnlock, now int64, told *i
 		*told += len(d.nodes)
 		d.wait = min(2*d.wait, unlockLastMS)
 		d.next = now + d.wait
-		for _, node := range d.nodes {
-			n.resendUnlock(d, n.mesh.Of(node))
-		}
+		n.resendUnlock(d, d.nodes)
 	}
 	list.open.add(d)
 	n.nextResend = min(n.nextResend, d.next, d.until)

@@ -66,9 +66,7 @@ func (t *Table[P]) judge(p *Peer) {
 	p.Health = Failed
 	t.host.Changed()
 	m := wire.Message{Kind: wire.Failed, Peers: []wire.Peer{{ID: p.ID, Addr: p.Addr, State: uint8(Failed)}}}
-	for _, q := range t.order {
-		t.host.Send(q, &m)
-	}
+	t.host.Send(&m, t.order...)
 }
 
 // Beat sends all nodes a heartbeat out of turn, since this node's state has changed.
@@ -113,7 +111,7 @@ func (t *Table[P]) beatOf(to P, some int, flags uint8) {
 			m.Peers = append(m.Peers, wire.Peer{ID: t.gone[node], State: wire.Forgotten})
 		}
 	}
-	t.host.Send(to, &m)
+	t.host.Send(&m, to)
 	t.peers = m.Peers
 }
 

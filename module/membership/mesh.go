@@ -16,6 +16,7 @@ type Mesh interface {
 	CountsAll(p *Peer, sum uint64) bool
 	BeatWhole(p *Peer)
 	Send(p *Peer, m *wire.Message) // nil: to nobody
+	SendTo(nodes []wire.Node, m *wire.Message)
 	SendAll(m *wire.Message)
 }
 
@@ -37,12 +38,20 @@ func (m mesh[P]) BeatWhole(p *Peer) { m.Table.BeatWhole(m.by[p.Node]) }
 
 func (m mesh[P]) Send(p *Peer, msg *wire.Message) {
 	if p != nil {
-		m.host.Send(m.by[p.Node], msg)
+		m.host.Send(msg, m.by[p.Node])
 	}
 }
 
-func (m mesh[P]) SendAll(msg *wire.Message) {
-	for _, p := range m.order {
-		m.host.Send(p, msg)
+func (m mesh[P]) SendTo(nodes []wire.Node, msg *wire.Message) {
+	m.some = m.some[:0]
+	for _, node := range nodes {
+		if p, yes := m.by[node]; yes {
+			m.some = append(m.some, p)
+		}
 	}
+	m.host.Send(msg, m.some...)
+}
+
+func (m mesh[P]) SendAll(msg *wire.Message) {
+	m.host.Send(msg, m.order...)
 }

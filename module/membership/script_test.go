@@ -65,20 +65,24 @@ func (h *host) addr() string { return fmt.Sprintf("%s:%d", h.name, 1+h.moves) }
 
 func (h *host) nameOf(id wire.NodeID) string { return h.w.byID[id].name }
 
-func (h *host) Now() int64                               { return h.w.now }
-func (h *host) New(p membership.Peer) *membership.Peer   { return &p }
-func (h *host) State() membership.State                  { return h.state }
-func (h *host) Changed()                                 {}
-func (h *host) Connect(p *membership.Peer)               { h.wanted[p.ID] = p.Addr }
-func (h *host) TurnAway(p *membership.Peer)              { h.say("turns %s away", h.nameOf(p.ID)); h.drop(p.ID) }
-func (h *host) Added(p *membership.Peer)                 { h.say("knows %s", h.nameOf(p.ID)) }
-func (h *host) Returning(*membership.Peer)               {}
-func (h *host) Up(p *membership.Peer)                    { h.say("%s is up", h.nameOf(p.ID)) }
-func (h *host) Down(p *membership.Peer)                  { h.say("%s is down", h.nameOf(p.ID)) }
-func (h *host) Silent(p *membership.Peer)                { h.say("suspects %s", h.nameOf(p.ID)) }
-func (h *host) Back(p *membership.Peer)                  { h.say("%s is back", h.nameOf(p.ID)) }
-func (h *host) Gone(p *membership.Peer)                  { h.say("has forgotten %s", h.nameOf(p.ID)) }
-func (h *host) Send(p *membership.Peer, m *wire.Message) { h.w.byID[p.ID].receives(h, m.Append(nil)) }
+func (h *host) Now() int64                             { return h.w.now }
+func (h *host) New(p membership.Peer) *membership.Peer { return &p }
+func (h *host) State() membership.State                { return h.state }
+func (h *host) Changed()                               {}
+func (h *host) Connect(p *membership.Peer)             { h.wanted[p.ID] = p.Addr }
+func (h *host) TurnAway(p *membership.Peer)            { h.say("turns %s away", h.nameOf(p.ID)); h.drop(p.ID) }
+func (h *host) Added(p *membership.Peer)               { h.say("knows %s", h.nameOf(p.ID)) }
+func (h *host) Returning(*membership.Peer)             {}
+func (h *host) Up(p *membership.Peer)                  { h.say("%s is up", h.nameOf(p.ID)) }
+func (h *host) Down(p *membership.Peer)                { h.say("%s is down", h.nameOf(p.ID)) }
+func (h *host) Silent(p *membership.Peer)              { h.say("suspects %s", h.nameOf(p.ID)) }
+func (h *host) Back(p *membership.Peer)                { h.say("%s is back", h.nameOf(p.ID)) }
+func (h *host) Gone(p *membership.Peer)                { h.say("has forgotten %s", h.nameOf(p.ID)) }
+func (h *host) Send(m *wire.Message, to ...*membership.Peer) {
+	for _, p := range to {
+		h.w.byID[p.ID].receives(h, m.Append(nil))
+	}
+}
 
 func (h *host) Disconnect(p *membership.Peer) {
 	delete(h.wanted, p.ID)

@@ -31,7 +31,7 @@ type Host[P Member] interface {
 	Connect(p P)      // a connection is to be kept
 	Disconnect(p P)   // it is no longer one of the mesh
 	TurnAway(p *Peer) // nor is this one, whom nobody wants here
-	Send(p P, m *wire.Message)
+	Send(m *wire.Message, to ...P)
 
 	Added(p P)     // it is known now
 	Returning(p P) // it is connected, and will be heard in a moment
@@ -63,6 +63,7 @@ type Table[P Member] struct {
 	timeout    int64                     // ms
 	next       int64                     // the next heartbeat
 	gossip     int                       // where in order the next heartbeat's gossip begins
+	some       []P                       // memory of the last SendTo
 	peers      []wire.Peer               // memory of the last heartbeat
 	sum        uint64                    // over all nodes, this one included; 0: not known
 	untold     bool                      // the others are to be told of all nodes

@@ -148,7 +148,7 @@ func (s *Sim) succeed(old wire.NodeID, i int) {
 				s.meet(fresh, n)
 			}
 		case known && s.r.IntN(2) == 0:
-			s.trace("node %d: forgets %x", n.i, old)
+			s.trace("node %d: forgets %v", n.i, old)
 			n.call(func() { n.e.Mesh().Forget(old) })
 			done = false // it looks again: another may have heard of the old one meanwhile
 		default:

@@ -307,7 +307,7 @@ func (s *Sim) newNode(i int) *node {
 	for k := range n.id {
 		n.id[k] = byte(s.r.Uint32())
 	}
-	n.text = fmt.Sprintf("%x", n.id)
+	n.text = n.id.String()
 	if f := s.Faults.Skew; f > 0 {
 		n.skew = s.r.Int64N(2*f) - f
 	}
