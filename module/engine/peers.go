@@ -11,6 +11,7 @@ type Peer struct {
 	membership.Peer
 
 	acks    acks
+	copies  telling    // of this node's copies, where it was promoted
 	untold  int        // releases, from the first on, that it may have missed
 	missed  int        // likewise ADDJOBs that wait for copies,
 	added   uint64     // up to this number

@@ -13,6 +13,9 @@ import (
 // nodes that don't answer.
 const silentMS = 1_000
 
+// copiesSlice bounds what one tick tells of the copies of a node that was promoted.
+const copiesSlice = 400
+
 // candidate picks a node for one more copy, nil where there is none: one that is connected,
 // else, where a client waits, one that may be back any moment.
 func (n *Node) candidate(j *store.Job, ad *pendingAdd) *Peer {
@@ -337,7 +340,47 @@ func (n *Node) resume(p *Peer) {
 	n.resumeReleases(p)
 	n.reviewHandovers()
 	n.acksUp(p)
+	if n.promoted > 0 && !p.copies.done {
+		p.copies.open = true
+		n.hurryTick()
+	}
 	n.askAgain()
+}
+
+// telling is a walk through all jobs for one node.
+type telling struct {
+	open, done bool
+	at         uint64
+}
+
+// tickCopies goes on with telling others that this node, which was promoted in another's place, has a copy of the jobs that
+// they hold. They know that the other node had one. When that is forgotten, they are to know whom they have to tell of
+// a job's end, also where this node is away just then.
+func (n *Node) tickCopies() {
+	if n.promoted == 0 {
+		return
+	}
+	for _, p := range n.mesh.All() {
+		if !p.copies.open || !p.Connected {
+			continue
+		}
+		for budget := copiesSlice; budget > 0; budget-- {
+			n.scratch.jobs = n.scratch.jobs[:0]
+			p.copies.at = n.store.ScanAllJobs(p.copies.at, &n.scratch.jobs)
+			for _, j := range n.scratch.jobs {
+				if (j.State == store.StateActive || j.State == store.StateQueued) && int64(j.CTime/1_000_000) < n.promoted+unheardMS && j.HeldBy(uint64(p.Node)) {
+					n.send(p, n.copyOf(j, wire.Holders))
+					budget -= ackCost
+				}
+			}
+			if p.copies.at == 0 {
+				p.copies = telling{done: true}
+				break
+			}
+		}
+		n.hurryTick()
+		return
+	}
 }
 
 // resumeAdds is resume for ADDJOBs. One that ends leaves its place to the last one, which is

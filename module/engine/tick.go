@@ -77,6 +77,7 @@ func (n *Node) Tick() int64 {
 	n.tickDemands()
 	n.serveOn()
 	n.tickAdds()
+	n.tickCopies()
 	n.tickGiven()
 	n.tickIdle()
 	n.tickDeparture()

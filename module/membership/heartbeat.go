@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	suspectValid = 2 // times the node timeout: for so long a node's word that it suspects another counts
-	gossipLeast  = 3 // nodes told of in a heartbeat; a tenth of all, where that is more
+	suspectValid = 2      // times the node timeout: for so long a node's word that it suspects another counts
+	forgetAfter  = 10_000 // ms
+	gossipLeast  = 3      // nodes told of in a heartbeat; a tenth of all, where that is more
 )
 
 // NextBeat is when the next heartbeats are due, unix ms; 0: at once.
@@ -47,6 +48,23 @@ func (t *Table[P]) Tick() {
 	for id, until := range t.banned {
 		if now >= until {
 			delete(t.banned, id)
+		}
+	}
+	t.forgetStale(now)
+}
+
+// forgetStale forgets the nodes that others have forgotten while this one was a replica. Jobs count on a node until it is
+// forgotten, and on those that may have come in its place: so all others are to have been connected for a while.
+func (t *Table[P]) forgetStale(now int64) {
+	if !slices.ContainsFunc(t.bases, func(p *Peer) bool { return p.forgotten }) {
+		return
+	}
+	if slices.ContainsFunc(t.bases, func(p *Peer) bool { return !p.stale && !p.Connected }) || now-t.changed < forgetAfter {
+		return
+	}
+	for _, p := range slices.Clone(t.order) {
+		if p.Base().forgotten {
+			t.remove(p)
 		}
 	}
 }
@@ -157,7 +175,7 @@ func (t *Table[P]) heardOf(g *wire.Peer, from *Peer, whole bool) {
 	member, known := t.by[g.ID.Node()]
 	if g.State == wire.Forgotten {
 		if known && member.Base().stale && member.Base().ID == g.ID {
-			t.remove(member)
+			member.Base().forgotten = true
 		}
 		return
 	}

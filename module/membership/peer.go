@@ -30,12 +30,13 @@ type Peer struct {
 	Idles     bool   // answers wire.AskIdle
 	Since     uint64 // Table.Ups when it was connected
 
-	forgets  bool                // knows what wire.Forgotten is
-	stale    bool                // known from before this node was a replica, and not connected since
-	meet     bool                // we were told to meet it, and it hasn't said anything yet
-	suspects map[wire.Node]int64 // the nodes that suspect it, and when they said so, unix ms
-	counts   []wire.Node         // the nodes that it said it knows, in their order
-	sum      uint64              // over them
+	forgets   bool                // knows what wire.Forgotten is
+	stale     bool                // known from before this node was a replica, and not connected since
+	forgotten bool                // and others have forgotten it meanwhile
+	meet      bool                // we were told to meet it, and it hasn't said anything yet
+	suspects  map[wire.Node]int64 // the nodes that suspect it, and when they said so, unix ms
+	counts    []wire.Node         // the nodes that it said it knows, in their order
+	sum       uint64              // over them
 }
 
 // Base is the Peer itself: a type that embeds one is a [Member].

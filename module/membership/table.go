@@ -215,7 +215,7 @@ func (t *Table[P]) Up(id wire.NodeID, addr string, met bool) {
 	t.host.Returning(member)
 	t.Heard(member)
 	if p.Connected = true; p.stale {
-		p.stale, t.sum, t.untold = false, 0, true
+		p.stale, p.forgotten, t.sum, t.untold = false, false, 0, true
 	}
 	t.ups++
 	p.Since, t.changed = t.ups, t.host.Now()
@@ -255,6 +255,8 @@ func (t *Table[P]) EndQuarantine() { clear(t.quarantine) }
 // or one at a node that it meets.
 func (t *Table[P]) Leave() {
 	t.EndQuarantine()
+	clear(t.banned) // who was forgotten before may be one of the mesh again
+	clear(t.gone)
 	for _, p := range t.bases {
 		p.stale = true
 	}
@@ -318,21 +320,11 @@ func (t *Table[P]) Forget(id wire.NodeID) bool {
 	if id != t.self {
 		t.banned[id] = t.host.Now() + banTime // also one that gossip under way still tells of
 	}
-	if id != t.self {
-		t.noteGone(id)
-	}
 	if member == nobody {
 		return false
 	}
 	t.remove(member)
 	return true
-}
-
-// noteGone remembers that a node was forgotten.
-func (t *Table[P]) noteGone(id wire.NodeID) {
-	if len(t.gone) < goneMost {
-		t.gone[id.Node()] = id
-	}
 }
 
 // remove takes a node out.
@@ -341,7 +333,9 @@ func (t *Table[P]) remove(member P) {
 	delete(t.by, p.Node)
 	at := slices.Index(t.order, member)
 	t.order, t.bases = slices.Delete(t.order, at, at+1), slices.Delete(t.bases, at, at+1)
-	t.noteGone(p.ID)
+	if len(t.gone) < goneMost {
+		t.gone[p.Node] = p.ID
+	}
 	t.sum, t.untold = 0, true
 	t.host.Disconnect(member)
 	t.host.Changed()
