@@ -142,16 +142,8 @@ func (m *module) releaseJob(c *rm.Ctx) {
 		m.settle(c)
 		return
 	}
-	client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
-		m.node.DropRelease(&id)
-		if !gone { // CLIENT UNBLOCK
-			c.Int(1)
-		}
-	})
-	if err != nil {
+	if m.await(c, engine.PendingRelease(id), func(c *rm.Ctx) { c.Int(1) }) != nil {
 		c.Int(int64(nodes))
-	} else {
-		m.node.Releaser(&id, client)
 	}
 	m.settle(c)
 }

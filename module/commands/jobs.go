@@ -82,19 +82,27 @@ func (m *module) addJob(c *rm.Ctx) {
 // awaitCopies blocks ADDJOB's client until the job is where it was asked to be.
 // The engine sees to the timeout.
 func (m *module) awaitCopies(c *rm.Ctx, id store.ID) {
+	if err := m.await(c, engine.PendingAdd(id), func(c *rm.Ctx) { fail(c, engine.ErrReplTimeout) }); err != nil {
+		c.Error("ERR " + err.Error())
+	}
+}
+
+// await blocks the client until the engine answers what is pending. unblocked answers CLIENT UNBLOCK. Where the client can't
+// be blocked, err says why, and the engine has forgotten what was pending.
+func (m *module) await(c *rm.Ctx, p engine.Pending, unblocked func(*rm.Ctx)) error {
 	client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
-		if !gone { // CLIENT UNBLOCK
-			fail(c, engine.ErrReplTimeout)
+		if !gone {
+			unblocked(c)
 		}
-		m.node.DenyAdd(&id) // copies that come before the rest mustn't have it promised
-		m.later(0, func(*rm.Ctx) { m.node.AbandonAdd(&id) })
+		m.node.Deny(p) // words of other nodes that come before the rest mustn't have anything promised
+		m.later(0, func(*rm.Ctx) { m.node.Abandon(p) })
 	})
 	if err != nil {
-		m.node.AbandonAdd(&id)
-		c.Error("ERR " + err.Error())
-		return
+		m.node.Abandon(p)
+		return err
 	}
-	m.node.Adder(id, client)
+	m.node.Tie(p, client)
+	return nil
 }
 
 func (m *module) getJob(c *rm.Ctx) {

@@ -88,33 +88,22 @@ func (m *module) workInProgress(c *rm.Ctx) {
 		fail(c, errMeshWaits)
 		return
 	}
-	a := &asker{}
-	number, now := m.node.AskWIP(c.Arg(1), w.count, w.overdue, w.timeout, a)
+	p, now := m.node.AskWIP(c.Arg(1), w.count, w.overdue, w.timeout)
 	if now != nil {
 		m.putMeshWIP(c, now)
 		return
 	}
-	a.client, err = c.Block(0, func(c *rm.Ctx, gone bool) {
-		m.node.DropWIP(number)
-		if !gone { // CLIENT UNBLOCK
-			c.NullArray()
-		}
-	})
-	if err != nil {
-		m.node.DropWIP(number)
+	if err := m.await(c, p, func(c *rm.Ctx) { c.NullArray() }); err != nil {
 		c.Error("ERR " + err.Error())
 		return
 	}
 	m.settle(c)
 }
 
-// asker is a client that waits for what other nodes say.
-type asker struct{ client *rm.Client }
-
 func (m *module) answerWIP(e *engine.Effect) {
-	if a, ok := e.Client.(*asker); ok {
+	if client, ok := e.Client.(*rm.Client); ok {
 		got := e.WIP
-		a.client.Answer(func(c *rm.Ctx) { m.putMeshWIP(c, got) }, nil)
+		client.Answer(func(c *rm.Ctx) { m.putMeshWIP(c, got) }, nil)
 	}
 }
 

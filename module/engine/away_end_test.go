@@ -915,7 +915,7 @@ func TestAnAddThatIsAwayAndAckedIsAnswered(t *testing.T) {
 		id, pending, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, CanWait: true, Retry: 100, TTL: 86400})
 		require.NoError(t, err)
 		require.True(t, pending)
-		n.Adder(id, "client")
+		n.Tie(engine.PendingAdd(id), "client")
 		n.Effects()
 		move(t, n, k, n.Queue([]byte("q")), 1)
 		if how == "ack" {
@@ -1070,7 +1070,7 @@ func TestRenewalOfOneThatGoesAway(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, pending)
 		look()
-		n.Adder(id, "client")
+		n.Tie(engine.PendingAdd(id), "client")
 		n.Locks().VotesKept(n.Locks().Votes())
 		look()
 		grant()

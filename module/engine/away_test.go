@@ -374,7 +374,7 @@ func TestACopyIsAnsweredWhileItsJobIsAway(t *testing.T) {
 			id, pending, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, CanWait: true, Retry: 100, TTL: 86400})
 			require.NoError(t, err)
 			require.True(t, pending)
-			n.Adder(id, "client")
+			n.Tie(engine.PendingAdd(id), "client")
 			n.Effects()
 			q := n.Queue([]byte("q"))
 			if away {
@@ -514,7 +514,7 @@ func TestOneThatIsAddedAndThatAnotherNodeQueuedWhileItWasAway(t *testing.T) {
 	id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 3, Retry: 100, TTL: 86400, CanWait: true})
 	require.NoError(t, err)
 	require.True(t, wait)
-	n.Adder(id, "client")
+	n.Tie(engine.PendingAdd(id), "client")
 	n.Effects()
 	receive := func(from wire.NodeID, m wire.Message) {
 		m.ID = wire.JobID(id)

@@ -332,7 +332,7 @@ func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
 			_, wait, err := n.Release(&root, nil, true, true)
 			require.NoError(t, err)
 			require.True(t, wait)
-			n.Releaser(&root, "client")
+			n.Tie(engine.PendingRelease(root), "client")
 			answers := counted(t, n)[engine.Released]
 			tick := func(times int) {
 				for range times {
@@ -454,7 +454,7 @@ func TestVeryManyAddsAndClaimsEnd(t *testing.T) {
 				id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Timeout: 60_000, CanWait: true, Retry: 10, TTL: 6000})
 				require.NoError(t, err)
 				require.True(t, wait)
-				n.Adder(id, i)
+				n.Tie(engine.PendingAdd(id), i)
 				_, pending := n.Locks().Acquire(bareName(fmt.Sprint("n", i)), []byte("a"), 1000, 60_000, i)
 				require.NotNil(t, pending)
 				n.Effects()
@@ -1140,7 +1140,7 @@ func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
 				id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k")}})
 				require.NoError(t, err)
 				require.True(t, wait)
-				n.Adder(id, i)
+				n.Tie(engine.PendingAdd(id), i)
 				look()
 				receive(wire.Message{Kind: wire.Deny, Count: wire.LockHeld, Round: round, Lock: held})
 			}
@@ -1471,7 +1471,7 @@ func TestVeryManyReleases(t *testing.T) {
 		_, wait, err := n.Release(&id, nil, false, true)
 		require.NoError(t, err)
 		require.True(t, wait)
-		n.Releaser(&id, i)
+		n.Tie(engine.PendingRelease(id), i)
 		n.Effects()
 	}
 	answered, told := 0, map[string]bool{}
@@ -1605,7 +1605,7 @@ func TestVeryManyAddsGoOnWhereTheirNodeIsBack(t *testing.T) {
 		id, wait, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, CanWait: true, Timeout: 60_000, Retry: retry, TTL: 6000})
 		require.NoError(t, err)
 		require.True(t, wait)
-		n.Adder(id, i)
+		n.Tie(engine.PendingAdd(id), i)
 		n.Effects()
 	}
 	for i := range many {

@@ -43,6 +43,7 @@
 //
 //   - node.go, effects.go, reclaim.go, errors.go, tick.go: the node, what it leaves to be
 //     done, when what that names is given back, its refusals, its timer;
+//   - pending.go: answers that come later;
 //   - jobs.go, wait.go, keys.go, load.go: commands on jobs, clients that wait, queues
 //     as keys, what was saved;
 //   - unique.go: what a unique job locks, and when; unique_mesh.go: the same where other

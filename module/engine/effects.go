@@ -78,7 +78,7 @@ type Effect struct {
 	Job    *store.Job   // LogJob, LogState; Serve: as it was handed out, it may have ended since
 	Queue  *store.Queue // Touched, Dropped, LogQueue
 	Waiter *Waiter
-	Client any // Promise, Deny: what [Node.Adder] was given; AnswerWIP; LockDone, Worked: what the call was
+	Client any // Promise, Deny: Released, AnswerWIP: what [Node.Tie] was given; LockDone, Worked: what the call was
 	WIP    *MeshWIP
 	Nodes  int // Released: how many know of it; Cleared: how many locks were held
 	Peer   *Peer

@@ -68,7 +68,7 @@ type placement struct {
 }
 
 // AddJob adds a job and returns its ID. Where wait is true it isn't promised yet:
-// the answer follows as an effect, for the client given to [Node.Adder].
+// the answer follows as an effect, for the client tied to [PendingAdd].
 func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	unique := a.Unique.Strategy != 0 && !n.notUnique
 	waits := unique && a.Unique.Strategy != store.UniqueDuring

@@ -22,7 +22,7 @@ const (
 type pendingAdd struct {
 	id       store.ID
 	client   any
-	denied   bool  // it isn't promised any more, see [Node.DenyAdd]
+	denied   bool  // it isn't promised any more, see [Node.Deny]
 	need     int   // confirmations
 	deadline int64 // unix ms; 0: none
 	external bool  // this node keeps no copy

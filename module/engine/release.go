@@ -30,7 +30,7 @@ type releasing struct {
 // Release releases a deferred job: it is queued, in its queue or another (nil: its
 // own), and those that it blocks when it is acknowledged; with last it comes
 // last instead; of very many some follow a little later, in order. Where wait is true the answer follows as a Released effect, for the
-// client that [Node.Releaser] is given; else nodes is how many know of it. Refused are
+// client that is tied to [PendingRelease]; else nodes is how many know of it. Refused are
 // jobs that aren't known here (ErrNoJob) or not deferred (ErrNotDeferred, ErrBlocked), a queue that
 // takes nothing (ErrPaused) or can't be made, one in which another has the job's key
 // (DUPLICATE), and all on a replica (ErrReplica): then nothing has changed.
@@ -102,20 +102,6 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	n.deps.tell = min(n.deps.tell, r.next)
 	n.wake = min(n.wake, r.next)
 	return 1, wait, nil
-}
-
-// Releaser ties a client to a Release that waits: the answer is a Released effect.
-func (n *Node) Releaser(id *store.ID, client any) {
-	if r := n.releaseOf(id); r != nil {
-		r.client = client
-	}
-}
-
-// DropRelease forgets a client that has gone. The release stands.
-func (n *Node) DropRelease(id *store.ID) {
-	if r := n.releaseOf(id); r != nil {
-		r.client = nil
-	}
 }
 
 func (n *Node) releaseOf(id *store.ID) *releasing { return n.deps.releases.Get(*id) }

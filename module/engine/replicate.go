@@ -182,36 +182,6 @@ func (n *Node) step(j *store.Job, ad *pendingAdd) {
 	n.arm(j)
 }
 
-// Adder ties a client to an ADDJOB that waits: the answer comes as a Promise or
-// Deny effect.
-func (n *Node) Adder(id store.ID, client any) {
-	if c := n.uniqueMesh.adds[id]; c != nil {
-		c.client = client
-		return
-	}
-	n.pendingAdds[id].client = client
-}
-
-// DenyAdd notes that the client of an ADDJOB that waits has gone, or was refused: from now on
-// the job isn't promised, nor queued. It changes nothing that is saved, so it can be called
-// while the server takes no writes. [Node.AbandonAdd] follows when it does.
-func (n *Node) DenyAdd(id *store.ID) {
-	if ad := n.pendingAdds[*id]; ad != nil {
-		ad.denied = true
-	} else if c := n.uniqueMesh.adds[*id]; c != nil {
-		c.denied = true
-	}
-}
-
-// AbandonAdd ends an ADDJOB whose client has gone: nothing was promised.
-func (n *Node) AbandonAdd(id *store.ID) {
-	if ad := n.pendingAdds[*id]; ad != nil {
-		n.cleanUp(ad)
-	} else {
-		n.abandonUniqueAdd(id)
-	}
-}
-
 // cleanUp takes all copies of a job back that was promised to nobody.
 func (n *Node) cleanUp(ad *pendingAdd) {
 	j := n.store.Lookup(&ad.id)

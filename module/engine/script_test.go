@@ -657,7 +657,7 @@ func (w *world) add() {
 			w.say("%v", err)
 			return
 		case wait:
-			n.e.Adder(id, name)
+			n.e.Tie(engine.PendingAdd(id), name)
 			w.say("waits for %s", map[bool]string{true: "copies", false: "votes"}[n.e.Job(&id) != nil])
 		default:
 			w.say("added")
@@ -713,7 +713,7 @@ func (w *world) release() {
 		case err != nil:
 			w.say("%v", err)
 		case wait:
-			n.e.Releaser(&id, w.word(1))
+			n.e.Tie(engine.PendingRelease(id), w.word(1))
 			w.say("waits for the others")
 		default:
 			w.say("%d", nodes)

@@ -49,7 +49,7 @@ type uniqueMesh struct {
 // claimedAdd is an ADDJOB whose lock is being claimed.
 type claimedAdd struct {
 	client any
-	denied bool // see [Node.DenyAdd]
+	denied bool // see [Node.Deny]
 	claim  *lock.Acquisition
 }
 

@@ -499,7 +499,7 @@ func TestScenario25ReplicationTimesOut(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, wait)
 		first = id
-		d.n.Adder(id, "client")
+		d.n.Tie(PendingAdd(id), "client")
 	})
 	a.Unique.Conflict = store.ConflictReturn
 	d.do(t, func() {
@@ -513,8 +513,8 @@ func TestScenario25ReplicationTimesOut(t *testing.T) {
 		id, wait, err := d.n.AddJob(&a)
 		require.NoError(t, err)
 		require.True(t, wait)
-		d.n.Adder(id, "client")
-		d.n.AbandonAdd(&id)
+		d.n.Tie(PendingAdd(id), "client")
+		d.n.Abandon(PendingAdd(id))
 	})
 	require.Zero(t, liveLocks(d.n), "nor does one whose client has gone")
 }
@@ -529,13 +529,13 @@ func TestScenario25NoWindowOfARefusedJob(t *testing.T) {
 		id, wait, err := d.n.AddJob(&a)
 		require.NoError(t, err)
 		require.True(t, wait)
-		d.n.Adder(id, "client")
+		d.n.Tie(PendingAdd(id), "client")
 	})
 	d.pass(t, 600)
 	require.Zero(t, liveLocks(d.n))
 }
 
-// A client that was refused is promised nothing any more: what arrives before AbandonAdd, a
+// A client that was refused is promised nothing any more: what arrives before Abandon, a
 // copy's confirmation or votes, deletes the job instead, and frees its lock.
 func TestDeniedAddIsNotPromised(t *testing.T) {
 	for _, tc := range []struct {
@@ -560,7 +560,7 @@ func TestDeniedAddIsNotPromised(t *testing.T) {
 				id, wait, err = d.n.AddJob(&a)
 				require.NoError(t, err)
 				require.True(t, wait)
-				d.n.Adder(id, "client")
+				d.n.Tie(PendingAdd(id), "client")
 			}
 			confirm := func() {
 				m := wire.Message{Kind: wire.GotJob, ID: id}
@@ -568,19 +568,19 @@ func TestDeniedAddIsNotPromised(t *testing.T) {
 			}
 			d.do(t, func() {
 				add()
-				d.n.DenyAdd(&id) // the votes come behind it
+				d.n.Deny(PendingAdd(id)) // the votes come behind it
 			})
 			confirm()
 			require.Nil(t, d.n.Job(&id))
 			require.Zero(t, liveLocks(d.n))
 			d.do(t, add) // behind the votes
-			d.do(t, func() { d.n.DenyAdd(&id) })
+			d.do(t, func() { d.n.Deny(PendingAdd(id)) })
 			if a.Replicate > 1 {
 				confirm()
 				require.Nil(t, d.n.Job(&id))
 				require.Zero(t, liveLocks(d.n))
 			}
-			d.do(t, func() { d.n.AbandonAdd(&id) })
+			d.do(t, func() { d.n.Abandon(PendingAdd(id)) })
 			require.Equal(t, d.n.Job(&id) != nil, a.Replicate == 1, "what was promised before stays")
 		})
 	}
@@ -594,8 +594,8 @@ func TestDeniedAddIsNotPromised(t *testing.T) {
 			var err error
 			id, _, err = d.n.AddJob(&a)
 			require.NoError(t, err)
-			d.n.Adder(id, "client")
-			d.n.DenyAdd(&id)
+			d.n.Tie(PendingAdd(id), "client")
+			d.n.Deny(PendingAdd(id))
 		})
 		m := wire.Message{Kind: wire.YourJob, ID: id, Queue: []byte("q"), Holders: []wire.Node{neighbour.Node()}, Job: wire.Job{CTime: uint64(d.now) * 1_000_000, Left: 600_000, Repl: 1, Body: []byte("b")}}
 		d.do(t, func() { require.NoError(t, d.n.Receive(neighbour, m.Append(nil))) })

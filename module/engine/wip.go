@@ -284,35 +284,43 @@ type questions struct {
 }
 
 // AskWIP is WIP for the whole mesh. Where there is nobody to wait for the answer
-// comes at once; else as an AnswerWIP effect for the client, in timeout ms at most.
-// number is for [Node.DropWIP]. count is at most [MaxMeshWIP].
-func (n *Node) AskWIP(name []byte, count int, overdue bool, timeout int64, client any) (number int64, now *MeshWIP) {
+// comes at once (now); else as an AnswerWIP effect for the client that is tied to p, in timeout ms at most.
+// count is at most [MaxMeshWIP].
+func (n *Node) AskWIP(name []byte, count int, overdue bool, timeout int64) (p Pending, now *MeshWIP) {
 	n.questions.last++
-	q := &question{number: n.questions.last, client: client, count: count, deadline: n.now + min(timeout, math.MaxInt64-n.now)}
+	q := &question{number: n.questions.last, count: count, deadline: n.now + min(timeout, math.MaxInt64-n.now)}
 	q.got.Jobs = n.WIP(n.Queue(name), count, overdue)
 	m := wire.Message{Kind: wire.AskWork, Count: uint32(count), Span: q.number, Queue: name}
 	if overdue {
 		m.Flags = wire.Overdue
 	}
-	for _, p := range n.mesh.All() {
-		if !p.Connected {
-			q.got.Unanswered = append(q.got.Unanswered, p.ID)
+	for _, other := range n.mesh.All() {
+		if !other.Connected {
+			q.got.Unanswered = append(q.got.Unanswered, other.ID)
 			continue
 		}
-		q.open = append(q.open, p)
-		n.send(p, &m)
+		q.open = append(q.open, other)
+		n.send(other, &m)
 	}
 	if len(q.open) == 0 {
 		q.settle()
-		return 0, &q.got
+		return p, &q.got
 	}
 	n.questions.open = append(n.questions.open, q)
 	n.wake = min(n.wake, q.deadline)
-	return q.number, nil
+	return Pending{kind: wipPending, number: q.number}, nil
 }
 
-// DropWIP forgets a question whose client has gone.
-func (n *Node) DropWIP(number int64) {
+// questionOf finds a question that isn't answered yet; nil: there is none.
+func (n *Node) questionOf(number int64) *question {
+	if i := slices.IndexFunc(n.questions.open, func(q *question) bool { return q.number == number }); i >= 0 {
+		return n.questions.open[i]
+	}
+	return nil
+}
+
+// dropQuestion forgets a question whose client has gone.
+func (n *Node) dropQuestion(number int64) {
 	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool { return q.number == number })
 }
 

@@ -92,7 +92,7 @@ func (s *Sim) member(f *family, m engine.Members, added func(*job)) {
 			s.at(s.r.Int64N(30_000), func() { s.command(n, func(e *engine.Node) { s.breakUp(e, j) }) })
 		}
 		if wait {
-			n.e.Adder(id, nil)
+			n.e.Tie(engine.PendingAdd(id), nil)
 		} else {
 			s.at(0, func() { s.promised(n, id) })
 		}

@@ -159,7 +159,7 @@ func (s *Sim) add() {
 		s.trace("node %d: ADDJOB %s", n.i, id)
 		switch {
 		case wait:
-			n.e.Adder(id, nil)
+			n.e.Tie(engine.PendingAdd(id), nil)
 		case !a.Async:
 			s.at(0, func() { s.promised(n, id) }) // its copy is on disk by then
 		}

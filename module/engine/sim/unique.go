@@ -192,7 +192,7 @@ func (s *Sim) addUnique() {
 		s.uniques.adds = append(s.uniques.adds, j)
 		s.trace("node %d: ADDJOB %s unique %d by %s any %v LOCKTTL %d RUNTTL %d conflict %d", n.i, id, u.Strategy, u.wait, u.Any, u.LockTTL, u.RunTTL, u.Conflict)
 		if wait {
-			n.e.Adder(id, j)
+			n.e.Tie(engine.PendingAdd(id), j)
 		} else {
 			s.at(0, func() { s.uniquePromised(n, j, id) })
 		}
@@ -432,7 +432,7 @@ func (s *Sim) probe(key, q int, mesh bool) {
 				return
 			}
 			if p.promised = !wait; wait {
-				n.e.Adder(id, p)
+				n.e.Tie(engine.PendingAdd(id), p)
 			}
 			s.jobs[id] = &job{id: id, probe: p}
 		})

@@ -1,0 +1,76 @@
+package engine
+
+import "jobmesh/module/store"
+
+// Pending is the handle of a call whose answer comes later, as an effect for a client: of ADDJOB (Promise, Deny), RELEASEJOB
+// (Released) and WIP … MESH (AnswerWIP). The caller ties a client to it before it calls the node again. It is good
+// until the effect, or [Node.Abandon]; afterwards it stands for nothing.
+type Pending struct {
+	kind   pendingKind
+	id     store.ID
+	number int64
+}
+
+type pendingKind uint8
+
+const (
+	addPending pendingKind = iota + 1
+	releasePending
+	wipPending
+)
+
+// PendingAdd is that of an ADDJOB for which [Node.AddJob] has said wait.
+func PendingAdd(id store.ID) Pending { return Pending{kind: addPending, id: id} }
+
+// PendingRelease is that of a RELEASEJOB for which [Node.Release] has said wait.
+func PendingRelease(id store.ID) Pending { return Pending{kind: releasePending, id: id} }
+
+// Tie names the client that the answer is for.
+func (n *Node) Tie(p Pending, client any) {
+	switch p.kind {
+	case addPending:
+		if c := n.uniqueMesh.adds[p.id]; c != nil {
+			c.client = client
+		} else if ad := n.pendingAdds[p.id]; ad != nil {
+			ad.client = client
+		}
+	case releasePending:
+		if r := n.releaseOf(&p.id); r != nil {
+			r.client = client
+		}
+	case wipPending:
+		if q := n.questionOf(p.number); q != nil {
+			q.client = client
+		}
+	}
+}
+
+// Deny notes that the client has gone, or was answered otherwise: from now on a job isn't promised to it,
+// nor queued for its sake. Deny changes nothing that is saved, so it can be called while the server takes no writes.
+// [Node.Abandon] follows when it does.
+func (n *Node) Deny(p Pending) {
+	if p.kind != addPending {
+		return
+	}
+	if ad := n.pendingAdds[p.id]; ad != nil {
+		ad.denied = true
+	} else if c := n.uniqueMesh.adds[p.id]; c != nil {
+		c.denied = true
+	}
+}
+
+// Abandon ends the wait for a client that has gone. An ADDJOB is undone, for nothing was promised; a release stands.
+func (n *Node) Abandon(p Pending) {
+	switch p.kind {
+	case addPending:
+		if ad := n.pendingAdds[p.id]; ad != nil {
+			n.cleanUp(ad)
+		} else {
+			n.abandonUniqueAdd(&p.id)
+		}
+	case releasePending:
+		n.Tie(p, nil)
+	case wipPending:
+		n.dropQuestion(p.number)
+	}
+}
