@@ -279,7 +279,7 @@ func TestWrongTypeIsRefused(t *testing.T) {
 
 // Thresholds of memory: above 75 % no job is taken, above 95 %
 // what can be spared goes first.
-func TestMemoryLevels_96(t *testing.T) {
+func TestMemoryLevels(t *testing.T) {
 	n, _, _ := node(1000)
 	add := func(retry int64) (store.ID, error) {
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 1000, Retry: retry})
@@ -310,7 +310,7 @@ func TestMemoryLevels_96(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-func TestIdleQueuesGo_79(t *testing.T) {
+func TestIdleQueuesGo(t *testing.T) {
 	n, _, _ := node(1000)
 	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 10_000, Retry: 10})
 	require.NoError(t, err)

@@ -1143,7 +1143,7 @@ func (w *world) table() {
 }
 
 // B14: however many jobs are asked for, a hundred are given at most.
-func TestB14NeedJobsWithALargeCount(t *testing.T) {
+func TestNeedJobsWithALargeCount(t *testing.T) {
 	n, _, _ := node(dawn)
 	other := wire.NodeID{1, 2, 3}
 	n.Mesh().Add(other, "b:1")
@@ -1163,7 +1163,7 @@ func TestB14NeedJobsWithALargeCount(t *testing.T) {
 }
 
 // B40: the counters stop at their greatest value.
-func TestB40CountersSaturate(t *testing.T) {
+func TestCountersSaturate(t *testing.T) {
 	n, _, _ := node(dawn)
 	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 10, TTL: 600})
 	require.NoError(t, err)

@@ -405,7 +405,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 
 // Scenario 38: fetching past what is held back takes as long as past nothing, and
 // allocates nothing.
-func TestScenario38HeldBackCostsNothing(t *testing.T) {
+func TestHeldBackCostsNothing(t *testing.T) {
 	d := newDesk()
 	for range 2000 {
 		_, err := d.add(noCheck{}, Add{Queue: []byte("q"), Retry: 100, Unique: unique(store.UniqueDuring, "busy")})
@@ -489,7 +489,7 @@ func TestUniqueAllocatesNothing(t *testing.T) {
 }
 
 // Scenario 25: an ADDJOB that times out waiting for its copies leaves no lock.
-func TestScenario25ReplicationTimesOut(t *testing.T) {
+func TestReplicationTimesOut(t *testing.T) {
 	d := newDesk()
 	d.meet(t)
 	a := Add{Queue: []byte("q"), Replicate: 2, Retry: 10, TTL: 600, Timeout: 500, CanWait: true, Unique: unique(store.UniqueUntil, "k")}
@@ -520,7 +520,7 @@ func TestScenario25ReplicationTimesOut(t *testing.T) {
 }
 
 // Nor does a window begin for a job that was promised to nobody.
-func TestScenario25NoWindowOfARefusedJob(t *testing.T) {
+func TestNoWindowOfARefusedJob(t *testing.T) {
 	d := newDesk()
 	d.meet(t)
 	a := Add{Queue: []byte("q"), Replicate: 2, Retry: 10, TTL: 600, Timeout: 500, CanWait: true, Unique: unique(store.UniqueWindow, "k")}

@@ -156,7 +156,7 @@ func TestAQueueThatIsBackTakesNoKeyThatWasGivenBack(t *testing.T) {
 }
 
 // A job that waits in a queue of database 1, and that another node queues meanwhile, is given once: also after a crash.
-func TestR22HeardAwayIsLogged(t *testing.T) {
+func TestHeardAwayIsLogged(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2, "appendonly yes", "appendfsync always")
 	v := m[0].Do("ADDJOB", "q", "body", 5000, "REPLICATE", 2, "RETRY", 2)

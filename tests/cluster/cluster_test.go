@@ -84,7 +84,7 @@ func TestThreeNodes(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
-func TestFederation_97(t *testing.T) {
+func TestFederation(t *testing.T) {
 	m := start(t, 2)
 	c := m[1].Dial()
 	c.Send("GETJOB", "FROM", "q")
@@ -108,7 +108,7 @@ func TestFederation_97(t *testing.T) {
 	harness.Await(t, 10*time.Second, "the first holder to hear of the acknowledgement", func() bool { return m[0].Do("SHOW", kept.Str).Null })
 }
 
-func TestNodesAndHello_88_89(t *testing.T) {
+func TestNodesAndHello(t *testing.T) {
 	m := start(t, 3)
 	for _, s := range m {
 		nodes := strings.Split(strings.TrimSpace(s.Do("JOBMESH", "CLUSTER", "NODES").Str), "\n")
@@ -152,7 +152,7 @@ func TestNodesAndHello_88_89(t *testing.T) {
 	m.await(t, 3)
 }
 
-func TestMeetErrors_87(t *testing.T) {
+func TestMeetErrors(t *testing.T) {
 	s := node(t)
 	for want, args := range map[string][]any{
 		"ERR Invalid TCP port specified: x":                                                 {"127.0.0.1", "x"},
@@ -253,7 +253,7 @@ func TestOneCopyOfWhatComesAtMostOnce(t *testing.T) {
 
 // An acknowledgement of a job that isn't known here is kept until all nodes have heard of it,
 // as a job without a queue and a body: SHOW tells it, JSCAN, which lists jobs, doesn't.
-func TestAcknowledgementOfAnUnknownJob_48(t *testing.T) {
+func TestAcknowledgementOfAnUnknownJob(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
 	c := m[0].Dial()

@@ -1,7 +1,5 @@
 // Package cluster tests meshes of real servers from outside: who is in a mesh, copies
 // and their moving, what bad input meets, and jobs that exist once, families and locks
-// over nodes. In faults_test.go and regress_test.go nodes are killed and stopped under
+// over nodes. In faults_test.go and found_test.go nodes are killed and stopped under
 // load, in netns_test.go cut off from each other (which needs root; else it is skipped).
-//
-// The numbers in test names are as in package single.
 package cluster

@@ -43,7 +43,7 @@ func (m mesh) others(id string, but *harness.Server) (with, without mesh) {
 }
 
 // Scenario 52: WIP … MESH asks all nodes, shows each job once, and names who didn't answer.
-func TestWIPOfTheMesh_52(t *testing.T) {
+func TestWIPOfTheMesh(t *testing.T) {
 	m := start(t, 3)
 	var want []string
 	for i, s := range m {
@@ -85,7 +85,7 @@ func TestWIPOfTheMesh_52(t *testing.T) {
 }
 
 // Scenario 57, over nodes: released at one, acknowledged at another.
-func TestFamilyOverNodes_57_58_60(t *testing.T) {
+func TestFamilyOverNodes(t *testing.T) {
 	m := start(t, 3)
 	d := added(t, m[0].Dial(), "d", "d", 2000, "DEFERRED", "REPLICATE", 3)
 	var all []string
@@ -186,7 +186,7 @@ func TestCancelledWhereNoCopyIs(t *testing.T) {
 
 // A node refuses commands on a deferred job that it doesn't hold. A blocked job is refused
 // unless each node that holds the deferred one takes a copy.
-func TestFamilyRefusals_56(t *testing.T) {
+func TestFamilyRefusals(t *testing.T) {
 	m := start(t, 3, "appendonly yes", "appendfsync always")
 	c := m[0].Dial()
 	d := added(t, c, "d", "d", 2000, "DEFERRED", "REPLICATE", 2)
@@ -214,7 +214,7 @@ func TestFamilyRefusals_56(t *testing.T) {
 
 // Scenario 63: a family of a thousand on three nodes with REPLICATE 2 survives the
 // death of the node where it was made: just created, released, half acknowledged.
-func TestFamilyOfAThousand_63(t *testing.T) {
+func TestFamilyOfAThousand(t *testing.T) {
 	const size = 1000
 	for _, phase := range []string{"created", "released", "half"} {
 		t.Run(phase, func(t *testing.T) {

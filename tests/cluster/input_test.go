@@ -178,7 +178,7 @@ func TestStrangersAtTheBus(t *testing.T) {
 	assert.Equal(t, byte('+'), v.Kind, "the mesh works on: %v", v)
 }
 
-func TestForgetErrors_91(t *testing.T) {
+func TestForgetErrors(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
 	check := kept(t, m[0])

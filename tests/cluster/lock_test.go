@@ -52,7 +52,7 @@ func (m mesh) known(t *testing.T, name string) {
 }
 
 // 41 to 43 over three nodes, each command to another one.
-func TestLocksOverTheMesh_41_42_43(t *testing.T) {
+func TestLocksOverTheMesh(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	token := acquire(t, m[0], "n", "a", 60_000)
@@ -82,7 +82,7 @@ func TestLocksOverTheMesh_41_42_43(t *testing.T) {
 
 // 44: a client that waits at one node gets what is released at another, and one
 // that is gone leaves nothing.
-func TestLockWaitOverTheMesh_44(t *testing.T) {
+func TestLockWaitOverTheMesh(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	token := acquire(t, m[0], "n", "a", 60_000)
@@ -132,7 +132,7 @@ func listed(items ...string) string {
 
 // 47: with one node of three down all goes on; with two down nothing does, and
 // nothing is held afterwards.
-func TestLocksWithNodesDown_46_47(t *testing.T) {
+func TestLocksWithNodesDown(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "appendonly yes", "appendfsync always")
 	held := acquire(t, m[0], "held", "a", 60_000)
@@ -165,7 +165,7 @@ func TestLocksWithNodesDown_46_47(t *testing.T) {
 }
 
 // 47, where the nodes are there and don't answer: refused at the timeout.
-func TestLocksWithNodesStopped_47(t *testing.T) {
+func TestLocksWithNodesStopped(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "jobmesh.cluster-node-timeout 10000")
 	ids := m.shortIDs(t)
@@ -187,7 +187,7 @@ func TestLocksWithNodesStopped_47(t *testing.T) {
 
 // 48: a node that comes back without its table doesn't vote until it has it from
 // the others, or the longest lease is over.
-func TestLostTable_48(t *testing.T) {
+func TestLostTable(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "jobmesh.lock-max-lease 8000")
 	// Held by the votes of two, the third is down.
@@ -226,7 +226,7 @@ func TestLostTable_48(t *testing.T) {
 }
 
 // 49: the holder's node is stopped for longer than the lease.
-func TestStoppedHolder_49(t *testing.T) {
+func TestStoppedHolder(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	token := acquire(t, m[0], "n", "a", 500)
@@ -241,7 +241,7 @@ func TestStoppedHolder_49(t *testing.T) {
 }
 
 // 50: the side of two grants, the side of one refuses.
-func TestLocksInAPartition_50(t *testing.T) {
+func TestLocksInAPartition(t *testing.T) {
 	t.Parallel()
 	w := namespaces(t, 3)
 	w.votes(t)
@@ -338,7 +338,7 @@ func TestMeshesWithTheSameLocksMeet(t *testing.T) {
 }
 
 // Thirty clients at three nodes ask for a lock at the same time: exactly one gets it.
-func TestLockRaceOverTheMesh_lib30(t *testing.T) {
+func TestLockRaceOverTheMesh(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	for round := range 20 {

@@ -32,7 +32,7 @@ func awaitReachable(t *testing.T, s *harness.Server, n int) {
 	harness.Await(t, 15*time.Second, strconv.Itoa(n)+" reachable nodes", func() bool { return reachable(s) == strconv.Itoa(n) })
 }
 
-func TestReset_92(t *testing.T) {
+func TestReset(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	for _, kind := range []string{"SOFT", "HARD"} {
@@ -75,7 +75,7 @@ func TestReset_92(t *testing.T) {
 
 // One that was forgotten is let in again at once where somebody wants it,
 // whichever of the two is told.
-func TestForgottenAndMet_91(t *testing.T) {
+func TestForgottenAndMet(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
 	for _, by := range []int{0, 1} {
@@ -88,7 +88,7 @@ func TestForgottenAndMet_91(t *testing.T) {
 
 // The bus is closed and opened anew, and the nodes' file written, again and
 // again: with nothing left behind, and the last name kept.
-func TestResetsInARow_92(t *testing.T) {
+func TestResetsInARow(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
 	for range 20 {
@@ -113,7 +113,7 @@ func TestResetsInARow_92(t *testing.T) {
 	awaitReachable(t, m[0], 1)
 }
 
-func TestResetLeaving_92(t *testing.T) {
+func TestResetLeaving(t *testing.T) {
 	t.Parallel()
 	s := node(t)
 	require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "LEAVING", "yes").Str)
@@ -125,7 +125,7 @@ func TestResetLeaving_92(t *testing.T) {
 	assert.True(t, s.Do("JOBMESH", "CLUSTER", "RESET", "MAYBE").Err("ERR syntax error"))
 }
 
-func TestLeaving_93_94_95(t *testing.T) {
+func TestLeaving(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	require.Equal(t, "OK", m[0].Do("JOBMESH", "CLUSTER", "LEAVING", "yes").Str)
@@ -178,7 +178,7 @@ func TestLeaving_93_94_95(t *testing.T) {
 }
 
 // outside adds at-most-once jobs at the first node, which keeps none: each comes
-// out once, elsewhere (95; 9.1, B5 and B6).
+// out once, elsewhere.
 func outside(t *testing.T, m mesh) {
 	t.Helper()
 	before := jobs(m[0])
@@ -211,7 +211,7 @@ func outside(t *testing.T, m mesh) {
 	}
 }
 
-func TestMemoryShort_96(t *testing.T) {
+func TestMemoryShort(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	old := m[0].Do("ADDJOB", "q", "b", 0, "REPLICATE", 1, "RETRY", 60)

@@ -12,7 +12,7 @@ import (
 
 // 26 and 27 over nodes: all of them are killed, or for good the one that added the
 // job; locks are what the jobs say, and windows what is left of them.
-func TestUniqueSurvivesItsNodes_26_27(t *testing.T) {
+func TestUniqueSurvivesItsNodes(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "appendonly yes", "appendfsync always")
 	job := []any{"REPLICATE", 2, "RETRY", 60, "UNIQUE", "until-processed", "KEY", "k"}
@@ -57,7 +57,7 @@ func TestUniqueSurvivesItsNodes_26_27(t *testing.T) {
 
 // MULTI, NOHANG and COUNT with jobs for which other nodes are asked; and a released job
 // takes its lock with it.
-func TestWhatAsksTheMesh_19_30_34(t *testing.T) {
+func TestWhatAsksTheMesh(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	c := m[0].Dial()
@@ -102,7 +102,7 @@ func TestWhatAsksTheMesh_19_30_34(t *testing.T) {
 // 50 for unique jobs: the side of two adds and runs, the side of one refuses, but for
 // those who asked for QUORUM any; afterwards the older of two has the key, however
 // many nodes gave it.
-func TestUniqueInAPartition_50(t *testing.T) {
+func TestUniqueInAPartition(t *testing.T) {
 	t.Parallel()
 	w := namespaces(t, 3)
 	w.votes(t)

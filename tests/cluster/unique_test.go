@@ -41,7 +41,7 @@ func (m mesh) nobodyHolds(t *testing.T) {
 }
 
 // 16, 21, 22, 30 over three nodes.
-func TestUniqueOverTheMesh_16_21_22_30(t *testing.T) {
+func TestUniqueOverTheMesh(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	for _, replicate := range []any{1, 3} {
@@ -75,7 +75,7 @@ func TestUniqueOverTheMesh_16_21_22_30(t *testing.T) {
 
 // 16: a key is free at once when no node has its job any more, also where each left
 // the lock to the others.
-func TestForgottenEverywhere_16(t *testing.T) {
+func TestForgottenEverywhere(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	for i, forget := range [][]any{{"FLUSHALL"}, {"DEL", "q"}, {"JOBMESH", "FLUSH"}, {"UNLINK", "q"}} {
@@ -107,7 +107,7 @@ func copies(m mesh, id string) (n int) {
 }
 
 // 31: many clients at all nodes add one key at once, and one of them adds it.
-func TestOneOfManyAdds_31(t *testing.T) {
+func TestOneOfManyAdds(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	for round := range 5 {
@@ -141,7 +141,7 @@ func TestOneOfManyAdds_31(t *testing.T) {
 
 // 39, 40: jobs of one key, added at all nodes and fetched at all nodes, run one at a
 // time, and all of them do.
-func TestRunsAreHeldBackOverNodes_39_40(t *testing.T) {
+func TestRunsAreHeldBackOverNodes(t *testing.T) {
 	t.Parallel()
 	const each, keys = 12, 3
 	m := start(t, 3)
@@ -183,7 +183,7 @@ func TestRunsAreHeldBackOverNodes_39_40(t *testing.T) {
 
 // 33 over nodes: a client that waits at one node is served the moment the holder
 // acknowledges at another; NOHANG waits for no longer than the nodes need to agree.
-func TestHeldBackIsServedAtOnce_33(t *testing.T) {
+func TestHeldBackIsServedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	opt := []any{"REPLICATE", 1, "RETRY", 60, "UNIQUE", "during-processing", "KEY", "k", "SCOPE", "mesh"}
@@ -207,7 +207,7 @@ func TestHeldBackIsServedAtOnce_33(t *testing.T) {
 
 // 47, 50 for jobs: without a majority nothing is added, nothing stays claimed, and
 // QUORUM any is there for who wants it.
-func TestUniqueWithoutMajority_47(t *testing.T) {
+func TestUniqueWithoutMajority(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	m[1].Kill()
@@ -284,7 +284,7 @@ func TestWorkingNeedsAMajority(t *testing.T) {
 
 // 35 over nodes: the node that gave a job to a client is killed: when the retry time
 // is over the job runs elsewhere, and those that were held back after it.
-func TestHolderIsKilled_35(t *testing.T) {
+func TestHolderIsKilled(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	opt := []any{"REPLICATE", 2, "RETRY", 2, "UNIQUE", "during-processing", "KEY", "k", "SCOPE", "mesh"}
@@ -307,7 +307,7 @@ func TestHolderIsKilled_35(t *testing.T) {
 
 // 25 over nodes: a queue that is deleted, or flushed, leaves no lock behind at any node.
 // Nobody has to be refused first.
-func TestDeletedQueueFreesItsKeys_25(t *testing.T) {
+func TestDeletedQueueFreesItsKeys(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
 	for _, end := range [][]any{{"DEL", "q"}, {"FLUSHALL"}} {

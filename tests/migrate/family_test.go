@@ -69,7 +69,7 @@ func take(c *harness.Conn, queue string) string {
 }
 
 // Running jobs are due here when they were there, in either registry.
-func TestRqRunning_50(t *testing.T) {
+func TestRqRunning(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	for _, word := range []string{"wipqueue", "wip"} {
@@ -108,7 +108,7 @@ func TestRqRunning_50(t *testing.T) {
 
 // Deferred jobs, in every form in which they are kept, can be released into their
 // queues; those that they block follow, in theirs, in the order added.
-func TestRqDeferred_50(t *testing.T) {
+func TestRqDeferred(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	for name, form := range map[string]struct {
@@ -197,7 +197,7 @@ func TestRqDeferred_50(t *testing.T) {
 
 // Dependents of ordinary jobs: of several, of some that are done, and of some that
 // are elsewhere.
-func TestRqDependents_50(t *testing.T) {
+func TestRqDependents(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	for _, id := range []string{"p1", "p2"} {
@@ -262,7 +262,7 @@ func TestRqDependents_50(t *testing.T) {
 }
 
 // The fork's set holds jobs of all queues, and is walked in steps.
-func TestRqDeferredOfManyQueues_50(t *testing.T) {
+func TestRqDeferredOfManyQueues(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	const n = 3000
@@ -288,7 +288,7 @@ func TestRqDeferredOfManyQueues_50(t *testing.T) {
 }
 
 // A family comes as a whole or not at all; a large one ends its batch.
-func TestRqFamilies_50(t *testing.T) {
+func TestRqFamilies(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	for i := range 3 {

@@ -89,7 +89,7 @@ func names(counts map[string]int) (list []string) {
 
 // Sidekiq writes waiting, scheduled and failed jobs; there and back they are the
 // same to the byte, and it runs them. Then jobs are run by a worker for jobmesh.
-func TestSidekiq_67(t *testing.T) {
+func TestSidekiq(t *testing.T) {
 	need(t, "sidekiq")
 	s, c := start(t)
 	finish(t, s, "/usr/bin/ruby", "sidekiq.rb", "flaky")
@@ -125,7 +125,7 @@ func TestSidekiq_67(t *testing.T) {
 }
 
 // The same with rq.
-func TestRq_67(t *testing.T) {
+func TestRq(t *testing.T) {
 	need(t, "rq")
 	s, c := start(t)
 	finish(t, s, "/usr/bin/python3", "rq_app.py", "push")
@@ -157,7 +157,7 @@ func TestRq_67(t *testing.T) {
 }
 
 // Jobs that depend on others, of several, over two queues, and one that runs.
-func TestRqFamily_50(t *testing.T) {
+func TestRqFamily(t *testing.T) {
 	need(t, "rq")
 	s, c := start(t)
 	finish(t, s, "/usr/bin/python3", "rq_app.py", "family")
@@ -181,7 +181,7 @@ func TestRqFamily_50(t *testing.T) {
 }
 
 // Resque's layout, with resque-uniqueue's, through the Ruby client of both.
-func TestResque_67(t *testing.T) {
+func TestResque(t *testing.T) {
 	need(t, "sidekiq")
 	s, c := start(t)
 	finish(t, s, "/usr/bin/ruby", "resque.rb", "push")

@@ -18,7 +18,7 @@ func run(c *harness.Conn, part []any, options ...any) (moved, dropped int64, err
 }
 
 // Every layout there and back: the same bytes, in the same order.
-func TestThereAndBack_65(t *testing.T) {
+func TestThereAndBack(t *testing.T) {
 	for _, l := range layouts() {
 		t.Run(l.name, func(t *testing.T) {
 			s, c := start(t)
@@ -61,7 +61,7 @@ func restart(t *testing.T, s *harness.Server) *harness.Conn {
 
 // The server is killed again and again while queues are moved; called again, the
 // functions go on, and in the end nothing is lost or doubled.
-func TestKilledInTheMiddle_65(t *testing.T) {
+func TestKilledInTheMiddle(t *testing.T) {
 	harness.NotSanitized(t, "it takes too long")
 	const kills = 3
 	for _, l := range layouts() {

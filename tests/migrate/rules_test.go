@@ -148,7 +148,7 @@ func writeFew(c *harness.Conn) {
 }
 
 // resque-uniqueue's three keys, of different lengths and what FORCE makes of them.
-func TestUneven_66(t *testing.T) {
+func TestUneven(t *testing.T) {
 	_, c := start(t)
 	const list = "resque:queue:mail"
 	for name, damage := range map[string][]any{
@@ -195,7 +195,7 @@ func TestUneven_66(t *testing.T) {
 }
 
 // Scenario 48 of the libraries: order, times and uniqueness hold, there and back.
-func TestUniqueueBecomesAUniqueQueue_48(t *testing.T) {
+func TestUniqueueBecomesAUniqueQueue(t *testing.T) {
 	_, c := start(t)
 	const list = "resque:queue:mail"
 	for i, item := range []string{"a", "b", "c"} {

@@ -28,7 +28,7 @@ func only(t *testing.T, c *harness.Conn, queue string) harness.Value {
 }
 
 // Each lock is its job's, for the time that remains, and an ACKJOB frees it.
-func TestUnicityLocks_49(t *testing.T) {
+func TestUnicityLocks(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	for _, tc := range []struct{ class, kind, user, unique, key string }{
@@ -73,7 +73,7 @@ func TestUnicityLocks_49(t *testing.T) {
 }
 
 // Locks that aren't the jobs' own, or aren't there any more: the jobs come alone.
-func TestUnicityWithoutLocks_49(t *testing.T) {
+func TestUnicityWithoutLocks(t *testing.T) {
 	_, c := start(t)
 	gone, a := locked("Mail", "until", "gone", "t1", "")
 	taken, b := locked("Mail", "until", "taken", "t2", "")
@@ -112,7 +112,7 @@ func TestUnicityWithoutLocks_49(t *testing.T) {
 
 // The lock of a delayed job lasts until the job is due, and then for the time that the lock
 // has left.
-func TestUnicityDelayed_49(t *testing.T) {
+func TestUnicityDelayed(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	now := float64(time.Now().UnixMilli()) / 1000
@@ -159,7 +159,7 @@ func TestUnicityDelayed_49(t *testing.T) {
 }
 
 // A lock that another has here: the job stays, and nothing is changed.
-func TestUnicityConflict_49(t *testing.T) {
+func TestUnicityConflict(t *testing.T) {
 	_, c := start(t)
 	resource, body := locked("Mail", "until", "7", "t", "")
 	c.Do("SET", resource, "t", "PX", 100_000)
@@ -186,7 +186,7 @@ func TestUnicityConflict_49(t *testing.T) {
 }
 
 // A lock that is left when all jobs were imported has no job: it is listed, and lapses.
-func TestUnicityOrphans_49(t *testing.T) {
+func TestUnicityOrphans(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	for i := range 300 {

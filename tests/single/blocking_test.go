@@ -18,7 +18,7 @@ func awaitBlocked(t *testing.T, s *harness.Server, n int) {
 	})
 }
 
-func TestBlocked_33_34(t *testing.T) {
+func TestBlocked(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	first, second := s.Dial(), s.Dial()
@@ -38,7 +38,7 @@ func TestBlocked_33_34(t *testing.T) {
 	assert.True(t, c.Do("QSTAT", "z").NullArray())
 }
 
-func TestBlockedClientGone_36(t *testing.T) {
+func TestBlockedClientGone(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	gone := s.Dial()
@@ -75,7 +75,7 @@ func TestAnswerUnheard(t *testing.T) {
 	assert.Equal(t, "2", s.Info("jobmesh", "jobmesh_answers_unheard"))
 }
 
-func TestBlockedTimeoutAndUnblock_39(t *testing.T) {
+func TestBlockedTimeoutAndUnblock(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	w := s.Dial()
@@ -102,7 +102,7 @@ func TestBlockedTimeoutAndUnblock_39(t *testing.T) {
 	assert.Equal(t, "PONG", w.Do("PING").Str)
 }
 
-func TestNeverBlocksInMultiOrLua_40_112(t *testing.T) {
+func TestNeverBlocksInMultiOrLua(t *testing.T) {
 	c := harness.Start(t).Dial()
 	assert.True(t, c.Do("EVAL", "return redis.call('GETJOB','FROM','q')", 0).Null)
 	c.Do("MULTI")
@@ -137,7 +137,7 @@ func TestWatch(t *testing.T) {
 	assert.Len(t, c.Do("EXEC").Elems, 1)
 }
 
-func TestShutdownWithBlockedClients_111(t *testing.T) {
+func TestShutdownWithBlockedClients(t *testing.T) {
 	s := harness.Start(t)
 	for range 5 {
 		s.Dial().Send("GETJOB", "FROM", "q")

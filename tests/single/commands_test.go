@@ -38,7 +38,7 @@ func get(t *testing.T, c *harness.Conn, queue string) string {
 
 func state(c *harness.Conn, id string) string { return c.Do("SHOW", id).Field("state").Str }
 
-func TestIDs_1_2_3(t *testing.T) {
+func TestIDs(t *testing.T) {
 	c := harness.Start(t).Dial()
 	node := c.Do("JOBMESH", "CLUSTER", "MYID").Str
 	for _, tc := range []struct {
@@ -54,7 +54,7 @@ func TestIDs_1_2_3(t *testing.T) {
 }
 
 // Errors of every command, each of which must change nothing.
-func TestErrors_4_to_13_31_80_84_85(t *testing.T) {
+func TestErrors(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	id := add(t, c, "full", "b", 0)
@@ -149,14 +149,14 @@ func TestLenientNumbers(t *testing.T) {
 	add(t, c, "q", "b", "-0", "retry", 5, "Retry", 6)
 }
 
-func TestDefaultRetry_14(t *testing.T) {
+func TestDefaultRetry(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for ttl, retry := range map[int]int64{59: 5, 5: 1, 86400: 300} {
 		assert.Equal(t, retry, c.Do("SHOW", add(t, c, "q", "b", 0, "TTL", ttl)).Field("retry").Int())
 	}
 }
 
-func TestAnyBytes_15(t *testing.T) {
+func TestAnyBytes(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for _, queue := range []string{"", "a\x00b\r\n", strings.Repeat("q", 64<<10)} {
 		for _, body := range []string{"", "x\x00\r\ny", strings.Repeat("b", 3<<20)} {
@@ -194,7 +194,7 @@ func TestBiggestBody(t *testing.T) {
 	assert.Equal(t, "0", jobs(s))
 }
 
-func TestDelay_16_70(t *testing.T) {
+func TestDelay(t *testing.T) {
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "b", 0, "DELAY", 1, "RETRY", 2)
 	once := add(t, c, "once", "b", 0, "DELAY", 1, "RETRY", 0)
@@ -210,7 +210,7 @@ func TestDelay_16_70(t *testing.T) {
 	assert.Equal(t, int64(0), c.Do("ENQUEUE", once).Int())
 }
 
-func TestGetOrder_28_29_32(t *testing.T) {
+func TestGetOrder(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for i := range 3 {
 		add(t, c, "a", fmt.Sprint("a", i), 0)
@@ -235,7 +235,7 @@ func TestGetOrder_28_29_32(t *testing.T) {
 	}
 }
 
-func TestEmpty_30_41(t *testing.T) {
+func TestEmpty(t *testing.T) {
 	c := harness.Start(t).Dial()
 	assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
 	start := time.Now()
@@ -245,7 +245,7 @@ func TestEmpty_30_41(t *testing.T) {
 	assert.Empty(t, c.Do("QSCAN", "BUSYLOOP").Elems[1].Elems)
 }
 
-func TestAcks_42_43_44(t *testing.T) {
+func TestAcks(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, cmd := range []string{"ACKJOB", "FASTACK", "DELJOB"} {
@@ -260,7 +260,7 @@ func TestAcks_42_43_44(t *testing.T) {
 	assert.Equal(t, int64(0), c.Do("QLEN", "q").Int())
 }
 
-func TestRetry_58_65_67_68(t *testing.T) {
+func TestRetry(t *testing.T) {
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "old", 0, "RETRY", 1)
 	get(t, c, "q")
@@ -285,7 +285,7 @@ func TestRetry_58_65_67_68(t *testing.T) {
 }
 
 // Disque strands such a job.
-func TestUndeliveredAtMostOnce_69(t *testing.T) {
+func TestUndeliveredAtMostOnce(t *testing.T) {
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "b", 0, "RETRY", 0)
 	assert.Equal(t, int64(1), c.Do("DEQUEUE", id).Int())
@@ -294,7 +294,7 @@ func TestUndeliveredAtMostOnce_69(t *testing.T) {
 	assert.Equal(t, id, get(t, c, "q"))
 }
 
-func TestWorking_62_63(t *testing.T) {
+func TestWorking(t *testing.T) {
 	t.Parallel()
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "b", 0, "RETRY", 1)
@@ -353,7 +353,7 @@ func TestWorkingOnADelayedJob(t *testing.T) {
 	}
 }
 
-func TestExpiry_71(t *testing.T) {
+func TestExpiry(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	id := add(t, c, "q", "b", 0, "TTL", 1)
@@ -363,7 +363,7 @@ func TestExpiry_71(t *testing.T) {
 	assert.Equal(t, "2", s.Info("jobmesh", "jobmesh_jobs_expired"))
 }
 
-func TestPause_72_to_78(t *testing.T) {
+func TestPause(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, tc := range [][2]string{{"state", "none"}, {"none", "none"}} {
@@ -404,7 +404,7 @@ func TestPause_72_to_78(t *testing.T) {
 	assert.Equal(t, id, w.Receive().Elems[0].Elems[1].Str)
 }
 
-func TestIntrospection_80_81_82(t *testing.T) {
+func TestIntrospection(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	id := add(t, c, "q", "body", 0, "RETRY", 0)
@@ -441,7 +441,7 @@ func TestIntrospection_80_81_82(t *testing.T) {
 	assert.Equal(t, byte('+'), m.Do("ADDJOB", "q", "b", 0).Kind)
 }
 
-func TestScans_83_84_85_86(t *testing.T) {
+func TestScans(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	want := map[string]bool{}
@@ -536,7 +536,7 @@ func TestContainer(t *testing.T) {
 	assert.True(t, c.Do("SHOW", job).Null)
 }
 
-func TestLeaving_37(t *testing.T) {
+func TestLeaving(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	add(t, c, "q", "b", 0)

@@ -70,7 +70,7 @@ func fields(v harness.Value) (names []string) {
 }
 
 // Scenarios 41, 55.
-func TestDeferredIsNotDelivered_41_55(t *testing.T) {
+func TestDeferredIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
@@ -109,7 +109,7 @@ func sorted(c *harness.Conn, first string, args ...any) (ids []string) {
 }
 
 // Scenarios 42, 59: to the tail of its queue, or of another; twice is an error.
-func TestRelease_42_59(t *testing.T) {
+func TestRelease(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	first := add(t, c, "q", "d", 0, "DEFERRED")
@@ -153,7 +153,7 @@ func TestRelease_42_59(t *testing.T) {
 
 // Scenarios 43, 44, 57: the deferred one first, then the blocked ones, in the order
 // added, each in its own queue.
-func TestBlockedFollow_43_44_57(t *testing.T) {
+func TestBlockedFollow(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	d := add(t, c, "d", "d", 0, "DEFERRED")
@@ -187,7 +187,7 @@ func TestBlockedFollow_43_44_57(t *testing.T) {
 }
 
 // Served to clients that wait, in the order added.
-func TestBlockedAreServedInOrder_57(t *testing.T) {
+func TestBlockedAreServedInOrder(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	d := add(t, c, "d", "d", 0, "DEFERRED")
@@ -208,7 +208,7 @@ func TestBlockedAreServedInOrder_57(t *testing.T) {
 }
 
 // Scenario 58.
-func TestReleaseLast_58(t *testing.T) {
+func TestReleaseLast(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
@@ -297,7 +297,7 @@ func TestReleaseLastOfVeryMany(t *testing.T) {
 
 // Scenarios 47, 60: what is cancelled, deleted or expired before its release takes
 // the blocked ones with it; after it they stay.
-func TestCancel_47_60(t *testing.T) {
+func TestCancel(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
@@ -361,7 +361,7 @@ func TestCancel_47_60(t *testing.T) {
 }
 
 // Scenarios 45, 46, 56: the one that blocks must be held back itself.
-func TestBlockedByNeedsADeferredJob_45_46_56(t *testing.T) {
+func TestBlockedByNeedsADeferredJob(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	plain := add(t, c, "q", "b", 0)
@@ -397,7 +397,7 @@ func TestBlockedByNeedsADeferredJob_45_46_56(t *testing.T) {
 }
 
 // Scenario 61.
-func TestAfter_61(t *testing.T) {
+func TestAfter(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
@@ -439,7 +439,7 @@ func TestAfter_61(t *testing.T) {
 }
 
 // Scenario 62.
-func TestAfterADeath_62(t *testing.T) {
+func TestAfterADeath(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, end := range []string{"CANCELJOB", "DELJOB", "expiry"} {
@@ -466,7 +466,7 @@ func TestAfterADeath_62(t *testing.T) {
 
 // Scenario 64: an ID must exist before it can be named, so there are no cycles. A job can
 // wait for the ends of a limited number of others.
-func TestNoCycles_64(t *testing.T) {
+func TestNoCycles(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	p := add(t, c, "p", "b", 0)
@@ -488,7 +488,7 @@ func TestNoCycles_64(t *testing.T) {
 }
 
 // Families of thousands: those that one lets go come in order, and bit by bit.
-func TestManyBlocked_63(t *testing.T) {
+func TestManyBlocked(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	const many = 10_000

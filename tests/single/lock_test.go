@@ -30,7 +30,7 @@ func ok(t *testing.T, v harness.Value) {
 }
 
 // 41, and of the libraries 34.
-func TestLockIsHeldByOne_41(t *testing.T) {
+func TestLockIsHeldByOne(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	first := acquire(t, c, "n", "a", 60_000)
@@ -43,7 +43,7 @@ func TestLockIsHeldByOne_41(t *testing.T) {
 }
 
 // 42, and of the libraries 31 and 32.
-func TestOnlyTheHolderExtendsAndReleases_42(t *testing.T) {
+func TestOnlyTheHolderExtendsAndReleases(t *testing.T) {
 	c := harness.Start(t).Dial()
 	assert.True(t, c.Do("LOCK.EXTEND", "n", "a", 1, 1000).Err("NOTHELD"))
 	assert.True(t, c.Do("LOCK.RELEASE", "n", "a", 1).Err("NOTHELD"))
@@ -70,7 +70,7 @@ func TestOnlyTheHolderExtendsAndReleases_42(t *testing.T) {
 }
 
 // 43, and of the libraries 33.
-func TestExpiredLockGoesToTheNext_43(t *testing.T) {
+func TestExpiredLockGoesToTheNext(t *testing.T) {
 	c := harness.Start(t).Dial()
 	token := acquire(t, c, "n", "a", 100)
 	harness.Await(t, 2*time.Second, "the lease's end", func() bool { return c.Do("LOCK.SHOW", "n").Null })
@@ -83,7 +83,7 @@ func TestExpiredLockGoesToTheNext_43(t *testing.T) {
 }
 
 // 44: in the order of arrival, and looked at again when it is given.
-func TestLockWait_44(t *testing.T) {
+func TestLockWait(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	token := acquire(t, c, "n", "a", 60_000)
@@ -160,7 +160,7 @@ func TestUnheardGrantOfAnOwnerWhoHasTheLock(t *testing.T) {
 }
 
 // A hundred clients ask for a lock at the same time: exactly one gets it.
-func TestLockRace_lib30(t *testing.T) {
+func TestLockRace(t *testing.T) {
 	s := harness.Start(t)
 	conns := make([]*harness.Conn, 100)
 	for i := range conns {
@@ -229,7 +229,7 @@ func TestClearLocksOfJobs(t *testing.T) {
 }
 
 // 45, and of the libraries 35.
-func TestClearLocks_45(t *testing.T) {
+func TestClearLocks(t *testing.T) {
 	c := harness.Start(t).Dial()
 	all := []string{"job:1", "job:10", "job:1*", "job:[1]", "jo", "ALL", "PREFIX", "x"}
 	for i, name := range all {
@@ -310,7 +310,7 @@ func TestClearVeryManyLocks(t *testing.T) {
 }
 
 // 46: tokens grow, whatever happens to the server.
-func TestTokensGrow_46(t *testing.T) {
+func TestTokensGrow(t *testing.T) {
 	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-without-preamble", "aof-without-preamble-kill"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -371,7 +371,7 @@ func TestNumbersFitFloatingPoint(t *testing.T) {
 
 // Also where the clock is set back meanwhile: what was given out is remembered,
 // not read from the clock alone.
-func TestTokensGrowWhenTheClockIsSetBack_46(t *testing.T) {
+func TestTokensGrowWhenTheClockIsSetBack(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	// A floor an hour ahead is as good as a clock an hour back.
 	ahead := time.Now().Add(time.Hour).UnixMilli() << 11
@@ -400,7 +400,7 @@ func appendToAOF(t *testing.T, s *harness.Server, args ...string) {
 	}
 }
 
-func TestLocksOnReplicas_46(t *testing.T) {
+func TestLocksOnReplicas(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	before := acquire(t, c, "before", "a", 60_000)
@@ -432,7 +432,7 @@ func TestLocksOnReplicas_46(t *testing.T) {
 }
 
 // 49, on one node: the token of a holder that slept too long is refused.
-func TestStoppedHolder_49(t *testing.T) {
+func TestStoppedHolder(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	token := acquire(t, c, "n", "a", 300)

@@ -19,7 +19,7 @@ func setRatio(t *testing.T, s *harness.Server, c *harness.Conn, ratio float64, l
 	harness.Await(t, 5*time.Second, "memory level "+level, func() bool { return s.Info("jobmesh", "jobmesh_memory_level") == level })
 }
 
-func TestMemory_96(t *testing.T) {
+func TestMemory(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	body := strings.Repeat("x", 100_000)

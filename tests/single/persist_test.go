@@ -72,7 +72,7 @@ func comeBack(t *testing.T, s *harness.Server, mode string) {
 	s.Restart()
 }
 
-func TestRestart_102_103_104(t *testing.T) {
+func TestRestart(t *testing.T) {
 	for _, mode := range []string{"rdb", "aof", "aof-without-preamble", "aof-kill"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -130,7 +130,7 @@ func TestRestart_102_103_104(t *testing.T) {
 	}
 }
 
-func TestControlledRestart_105(t *testing.T) {
+func TestControlledRestart(t *testing.T) {
 	for _, aof := range []string{"no", "yes"} {
 		t.Run("appendonly "+aof, func(t *testing.T) {
 			s := harness.Start(t, harness.WithConfig("appendonly "+aof))

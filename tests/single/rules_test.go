@@ -54,7 +54,7 @@ func finish(t *testing.T, c *harness.Conn, n int, options ...any) {
 
 // Rule 1, with jobmesh's own type: no Go runs in a forked child. Were it so,
 // one save in two would hang beside goroutines that are as busy as these.
-func TestRule1_SavesEndWhileGoIsBusy(t *testing.T) {
+func TestSavesEndWhileGoIsBusy(t *testing.T) {
 	harness.NotSanitized(t, harness.ForksHang)
 	so := harness.Build(t, "-tags", "jobmesh_busy", "./module")
 	s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
@@ -71,7 +71,7 @@ func TestRule1_SavesEndWhileGoIsBusy(t *testing.T) {
 }
 
 // Rule 2: what lasts lies in Redis' memory, not on the Go heap.
-func TestRule2_JobsLieInRedisMemory(t *testing.T) {
+func TestJobsLieInRedisMemory(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	const n, size = 20_000, 1000
@@ -93,7 +93,7 @@ func TestRule2_JobsLieInRedisMemory(t *testing.T) {
 // buffers; after that no command calls back into C, but for the look at the
 // server's memory in every 64th ADDJOB and the filling of a pool, nor allocates
 // in Go: what is left is INFO's and the timers'.
-func TestRule4_OneCrossingNoAllocation(t *testing.T) {
+func TestOneCrossingNoAllocation(t *testing.T) {
 	harness.NotSanitized(t, "the pool, which saves crossings, is for names alone")
 	s := harness.Start(t)
 	c := s.Dial()

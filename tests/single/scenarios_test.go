@@ -14,7 +14,7 @@ import (
 
 // A window goes on when its job is done and its server isn't the same any more: it lasts
 // neither longer than it was to, nor shorter.
-func TestWindowOutlivesJobAndServer_16_26_27(t *testing.T) {
+func TestWindowOutlivesJobAndServer(t *testing.T) {
 	const window = "KEY k UNIQUE window TTL "
 	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-without-preamble", "reload", "replica"} {
 		t.Run(mode, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestWindowOutlivesJobAndServer_16_26_27(t *testing.T) {
 }
 
 // A job that a node puts out of memory frees its keys.
-func TestEvictedJobFreesItsKeys_16(t *testing.T) {
+func TestEvictedJobFreesItsKeys(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	body := strings.Repeat("x", 100_000)
@@ -111,7 +111,7 @@ func TestEvictedJobFreesItsKeys_16(t *testing.T) {
 }
 
 // The ends of unique jobs that are in a family: cancelled, dead, released elsewhere.
-func TestUniqueJobsInFamilies_16_L15_L47(t *testing.T) {
+func TestUniqueJobsInFamilies(t *testing.T) {
 	c := harness.Start(t).Dial()
 	d := addUnique(t, c, "q", "d", until+"DEFERRED")
 	b := addUnique(t, c, "q", "b", "UNIQUE until-processed KEY b BLOCKEDBY "+d)
@@ -155,7 +155,7 @@ func TestUniqueJobsInFamilies_16_L15_L47(t *testing.T) {
 
 // When a job is due that names no time: RETRY's default, or the queue's. (The rq
 // fork has 180 s; ours is a tenth of the TTL, 300 s at most.)
-func TestDefaultDueTime_L37(t *testing.T) {
+func TestDefaultDueTime(t *testing.T) {
 	c := harness.Start(t).Dial()
 	c.Do("QCONFIG", "SET", "rq:*", "RETRY", 180)
 	for queue, want := range map[string]int64{"q": 300_000, "rq:q": 180_000} {

@@ -13,9 +13,6 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// The numbers in the names are those of unique-semantics.md, section 7; with an L,
-// those of unique-libraries.md, section 7.
-
 // addUnique adds a job by options in one text, and returns its ID, or "" where the
 // answer is null.
 func addUnique(t *testing.T, c *harness.Conn, queue, body, options string) string {
@@ -44,7 +41,7 @@ func none(t *testing.T, c *harness.Conn, queue string) {
 
 const until = "UNIQUE until-processed KEY k "
 
-func TestUntilProcessedWhateverItsState_16_L11_L24(t *testing.T) {
+func TestUntilProcessedWhateverItsState(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for name, reach := range map[string]func(q string) string{
 		"waiting": func(q string) string { return addUnique(t, c, q, "b", until) },
@@ -83,7 +80,7 @@ func TestUntilProcessedWhateverItsState_16_L11_L24(t *testing.T) {
 	assert.NotEmpty(t, addUnique(t, c, "body", "y", "UNIQUE until-processed"))
 }
 
-func TestAcceptedAtOnceWhenTheHolderIsGone_16_L15(t *testing.T) {
+func TestAcceptedAtOnceWhenTheHolderIsGone(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	for name, end := range map[string]func(id string){
@@ -115,7 +112,7 @@ func TestAcceptedAtOnceWhenTheHolderIsGone_16_L15(t *testing.T) {
 	assert.NotEmpty(t, addUnique(t, c, "q", "b", until))
 }
 
-func TestDeletedQueueOfManyUniqueJobs_16(t *testing.T) {
+func TestDeletedQueueOfManyUniqueJobs(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	const n = 20_000
@@ -141,7 +138,7 @@ func TestDeletedQueueOfManyUniqueJobs_16(t *testing.T) {
 	})
 }
 
-func TestNackAndRetryKeepTheLock_17_L12(t *testing.T) {
+func TestNackAndRetryKeepTheLock(t *testing.T) {
 	c := harness.Start(t).Dial()
 	id := addUnique(t, c, "q", "b", until)
 	for range 3 {
@@ -152,7 +149,7 @@ func TestNackAndRetryKeepTheLock_17_L12(t *testing.T) {
 	assert.Equal(t, int64(3), c.Do("SHOW", id).Field("nacks").Int())
 }
 
-func TestBeforeProcessing_18_L9_L10(t *testing.T) {
+func TestBeforeProcessing(t *testing.T) {
 	c := harness.Start(t).Dial()
 	const before = "UNIQUE before-processing KEY k "
 	first := addUnique(t, c, "q", "b", before)
@@ -196,7 +193,7 @@ func s2(t *testing.T, c *harness.Conn) *harness.Conn {
 
 const during = "UNIQUE during-processing KEY k "
 
-func TestDuringProcessing_19_32_33_L16_L17_L18(t *testing.T) {
+func TestDuringProcessing(t *testing.T) {
 	c := harness.Start(t).Dial()
 	first, second := addUnique(t, c, "q", "1", during), addUnique(t, c, "q", "2", during)
 	other := addUnique(t, c, "q", "3", "UNIQUE during-processing KEY other")
@@ -223,7 +220,7 @@ func TestDuringProcessing_19_32_33_L16_L17_L18(t *testing.T) {
 }
 
 // However a job's run ends, the next of its key can go on at once.
-func TestWhatEndsARun_19_35(t *testing.T) {
+func TestWhatEndsARun(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for name, end := range map[string]func(id string){
 		"ACKJOB":  func(id string) { c.Do("ACKJOB", id) },
@@ -274,7 +271,7 @@ func TestWhatEndsARun_19_35(t *testing.T) {
 	assert.Equal(t, sixth, get(t, c, "r"), "the queue's deletion has freed the key")
 }
 
-func TestBeforeAndDuring_20_L22(t *testing.T) {
+func TestBeforeAndDuring(t *testing.T) {
 	c := harness.Start(t).Dial()
 	const both = "UNIQUE before-and-during-processing KEY k "
 	first := addUnique(t, c, "q", "1", both)
@@ -288,7 +285,7 @@ func TestBeforeAndDuring_20_L22(t *testing.T) {
 	assert.Equal(t, second, get(t, c, "q"))
 }
 
-func TestConflicts_21_L25_L26_L27(t *testing.T) {
+func TestConflicts(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	first := addUnique(t, c, "q", "one", until)
@@ -325,7 +322,7 @@ func TestConflicts_21_L25_L26_L27(t *testing.T) {
 	assert.Less(t, len(v.Str), 300)
 }
 
-func TestReschedule_21_L28(t *testing.T) {
+func TestReschedule(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
@@ -348,7 +345,7 @@ func TestReschedule_21_L28(t *testing.T) {
 	assert.Empty(t, addUnique(t, c, "q", "3", until))
 }
 
-func TestScopes_22_L23(t *testing.T) {
+func TestScopes(t *testing.T) {
 	c := harness.Start(t).Dial()
 	require.NotEmpty(t, addUnique(t, c, "q1", "b", until))
 	assert.NotEmpty(t, addUnique(t, c, "q2", "b", until))
@@ -379,7 +376,7 @@ func TestScopes_22_L23(t *testing.T) {
 	assert.True(t, c.Do("SHOW", y).Null)
 }
 
-func TestLockTTL_23_L13_L14(t *testing.T) {
+func TestLockTTL(t *testing.T) {
 	t.Parallel()
 	c := harness.Start(t).Dial()
 	first := addUnique(t, c, "q", "1", until+"LOCKTTL 1")
@@ -409,7 +406,7 @@ func TestLockTTL_23_L13_L14(t *testing.T) {
 }
 
 // A job that is held back isn't due either.
-func TestLockTTLOfHeldBackJobs_23(t *testing.T) {
+func TestLockTTLOfHeldBackJobs(t *testing.T) {
 	t.Parallel()
 	c := harness.Start(t).Dial()
 	const brief = until + "LOCKTTL 1 "
@@ -451,7 +448,7 @@ func TestLockTTLOfHeldBackJobs_23(t *testing.T) {
 	assert.Equal(t, "none", c.Do("SHOW", moved).Field("lock").Str)
 }
 
-func TestRefusalsLeaveNoLock_24_25(t *testing.T) {
+func TestRefusalsLeaveNoLock(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	add(t, c, "full", "b", 0)
@@ -484,7 +481,7 @@ func locks(c *harness.Conn, ids ...string) (out []string) {
 	return out
 }
 
-func TestRestart_26(t *testing.T) {
+func TestLocksOverARestart(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"rdb", "aof", "aof-without-preamble", "aof-kill", "reload"} {
 		t.Run(mode, func(t *testing.T) {
@@ -524,7 +521,7 @@ func TestRestart_26(t *testing.T) {
 	}
 }
 
-func TestReplicaPromoted_27(t *testing.T) {
+func TestReplicaPromoted(t *testing.T) {
 	master := harness.Start(t)
 	c := master.Dial()
 	early := addUnique(t, c, "q", "b", until)
@@ -577,7 +574,7 @@ func TestSettingsInPlaceOfOthers(t *testing.T) {
 	assert.Empty(t, addUnique(t, c, "w", "b", ""))
 }
 
-func TestQueueSettings_28(t *testing.T) {
+func TestQueueSettings(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	ok := func(args ...any) {
@@ -657,7 +654,7 @@ func TestQueueSettings_28(t *testing.T) {
 	assert.Equal(t, before, c.Do("QCONFIG", "LIST").String(), "a refused command has changed something")
 }
 
-func TestUniqueOff_29(t *testing.T) {
+func TestUniqueOff(t *testing.T) {
 	c := harness.Start(t, harness.WithConfig("jobmesh.unique off")).Dial()
 	ids := []string{addUnique(t, c, "q", "b", until), addUnique(t, c, "q", "b", until), addUnique(t, c, "r", "b", during), addUnique(t, c, "r", "b", during)}
 	assert.NotContains(t, ids, "")
@@ -673,7 +670,7 @@ func TestUniqueOff_29(t *testing.T) {
 	assert.True(t, tryUnique(c, "q", "b", "UNIQUE x").Err("ERR UNIQUE"))
 }
 
-func TestAsyncMultiAndScripts_30(t *testing.T) {
+func TestAsyncMultiAndScripts(t *testing.T) {
 	c := harness.Start(t).Dial()
 	require.NotEmpty(t, addUnique(t, c, "q", "b", until+"ASYNC"))
 	assert.Empty(t, addUnique(t, c, "q", "b", until+"ASYNC"))
@@ -691,7 +688,7 @@ func TestAsyncMultiAndScripts_30(t *testing.T) {
 	}
 }
 
-func TestAHundredClientsAtOnce_31(t *testing.T) {
+func TestAHundredClientsAtOnce(t *testing.T) {
 	s := harness.Start(t)
 	const clients = 100
 	answers := make([]harness.Value, clients)
@@ -722,7 +719,7 @@ func TestAHundredClientsAtOnce_31(t *testing.T) {
 	assert.Equal(t, 1, ids)
 }
 
-func TestCountGivesOneOfAKey_34(t *testing.T) {
+func TestCountGivesOneOfAKey(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for i := range 5 {
 		addUnique(t, c, "q", fmt.Sprint(i), during)
@@ -735,7 +732,7 @@ func TestCountGivesOneOfAKey_34(t *testing.T) {
 	assert.Empty(t, c.Do("QPEEK", "q", 10).Elems, "QPEEK shows what can be fetched")
 }
 
-func TestDeadWorker_35_L20(t *testing.T) {
+func TestDeadWorker(t *testing.T) {
 	c := harness.Start(t).Dial()
 	first, second := addUnique(t, c, "q", "1", during+"RETRY 1"), addUnique(t, c, "q", "2", during+"RETRY 100")
 	require.Equal(t, first, get(t, c, "q"))
@@ -748,7 +745,7 @@ func TestDeadWorker_35_L20(t *testing.T) {
 	assert.Equal(t, second, get(t, c, "q"))
 }
 
-func TestRunTTL_36_L19_L21(t *testing.T) {
+func TestRunTTL(t *testing.T) {
 	t.Parallel()
 	c := harness.Start(t).Dial()
 	first, second := addUnique(t, c, "q", "1", during+"RUNTTL 1"), addUnique(t, c, "q", "2", during+"RUNTTL 100")
@@ -770,7 +767,7 @@ func TestRunTTL_36_L19_L21(t *testing.T) {
 	assert.Equal(t, third, get(t, c, "q"))
 }
 
-func TestOnBusy_37_L29(t *testing.T) {
+func TestOnBusy(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	c.Do("CONFIG", "SET", "notify-keyspace-events", "KEd")
@@ -798,7 +795,7 @@ func TestOnBusy_37_L29(t *testing.T) {
 }
 
 // A job that was dropped, or went to the dead-letter queue, is so in the log too.
-func TestOnBusyAfterARestart_37(t *testing.T) {
+func TestOnBusyAfterARestart(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
 	first := addUnique(t, c, "q", "1", during)
@@ -898,7 +895,7 @@ func TestUniqueErrors(t *testing.T) {
 }
 
 // Locks follow their jobs through the keyspace.
-func TestLocksFollowTheJobs_16_26(t *testing.T) {
+func TestLocksFollowTheJobs(t *testing.T) {
 	c := harness.Start(t).Dial()
 	id := addUnique(t, c, "a", "b", until)
 	running, held := addUnique(t, c, "a", "1", during+"RETRY 100"), addUnique(t, c, "a", "2", during)
@@ -948,7 +945,7 @@ func TestLocksFollowTheJobs_16_26(t *testing.T) {
 }
 
 // Scenario 38, from outside: a hundred thousand held-back jobs in front.
-func TestManyHeldBack_38(t *testing.T) {
+func TestManyHeldBack(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	const n = 100_000
@@ -981,7 +978,7 @@ func TestManyHeldBack_38(t *testing.T) {
 }
 
 // Rule 4 for unique jobs: no garbage, no more crossings than for others.
-func TestRule4_UniqueJobs(t *testing.T) {
+func TestUniqueJobs(t *testing.T) {
 	harness.NotSanitized(t, "the pool, which saves crossings, is for names alone")
 	s := harness.Start(t)
 	c := s.Dial()

@@ -41,7 +41,7 @@ func awaitServerBlocked(t *testing.T, s *harness.Server, n int) {
 	})
 }
 
-func TestUniqueQueue_1_to_9(t *testing.T) {
+func TestUniqueQueue(t *testing.T) {
 	s := harness.Start(t)
 	for db, c := range []*harness.Conn{s.Dial(), s.Dial3()} {
 		none, nothing := "$null", "*null"
@@ -71,8 +71,8 @@ func TestUniqueQueue_1_to_9(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
-// L2: what was refused is counted, since the queue was last empty.
-func TestDuplicatesAreCounted_L2(t *testing.T) {
+// What was refused is counted, since the queue was last empty.
+func TestDuplicatesAreCounted(t *testing.T) {
 	s := harness.Start(t)
 	expect(t, s.Dial(), "UQ.STAT q -> *null", "UQ.PUSH q a -> :1", "UQ.STAT q -> *[$\"len\" :1 $\"duplicates\" :0]",
 		"UQ.PUSH q a -> $null", "UQ.PUSH q b -> :2", "UQ.PUSH q a AT 5 -> $null", "UQ.STAT q -> *[$\"len\" :2 $\"duplicates\" :2]",
@@ -81,7 +81,7 @@ func TestDuplicatesAreCounted_L2(t *testing.T) {
 	expect(t, s.Dial3(), "UQ.STAT none -> _null", "UQ.STAT q -> %[$\"len\" :1 $\"duplicates\" :0]")
 }
 
-func TestUniqueItemsAreBytes_10(t *testing.T) {
+func TestUniqueItemsAreBytes(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	name := strings.Repeat("n\x00", 32<<10)
@@ -108,7 +108,7 @@ func TestUniqueItemsAreBytes_10(t *testing.T) {
 }
 
 // Errors of every command, each of which must change nothing.
-func TestUniqueErrors_14(t *testing.T) {
+func TestUniqueQueueErrors(t *testing.T) {
 	s := harness.Start(t)
 	for _, c := range []*harness.Conn{s.Dial(), s.Dial3()} {
 		c.Do("FLUSHALL")
@@ -181,7 +181,7 @@ func filled(t *testing.T, c *harness.Conn, queue string, n int) {
 	}
 }
 
-func TestUniqueQueueIsAKey_12(t *testing.T) {
+func TestUniqueQueueIsAKey(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	const n = 3000
@@ -275,7 +275,7 @@ func TestUniqueQueueDamaged(t *testing.T) {
 	assert.Equal(t, "PONG", c.Do("PING").Str)
 }
 
-func TestUniqueQueueRestart_12(t *testing.T) {
+func TestUniqueQueueRestart(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"rdb", "aof", "aof-rewritten", "aof-without-preamble", "aof-kill"} {
 		t.Run(mode, func(t *testing.T) {
@@ -312,7 +312,7 @@ func TestUniqueQueueRestart_12(t *testing.T) {
 	}
 }
 
-func TestUniqueQueueOnReplica_12(t *testing.T) {
+func TestUniqueQueueOnReplica(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	c.Do("SELECT", 2)
@@ -341,7 +341,7 @@ func TestUniqueQueueOnReplica_12(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
-func TestUniqueBlockingOrder_8(t *testing.T) {
+func TestUniqueBlockingOrder(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	wait := func(db int, args ...any) *harness.Conn {
@@ -460,7 +460,7 @@ func TestUniqueBlockingEnds(t *testing.T) {
 	s.Stop() // with a client that waits
 }
 
-func TestUniqueQueueWatchACLAndDocs_13(t *testing.T) {
+func TestUniqueQueueWatchACLAndDocs(t *testing.T) {
 	s := harness.Start(t)
 	c, other := s.Dial(), s.Dial()
 	changes := []string{"UQ.PUSH q a", "UQ.PUSH q b", "UQ.REM q a", "UQ.POP q", "UQ.PUSH q c", "UQ.BPOP q 0"}
@@ -504,7 +504,7 @@ func TestUniqueQueueWatchACLAndDocs_13(t *testing.T) {
 }
 
 // However many push, an item waits once.
-func TestUniqueQueueManyClients_11(t *testing.T) {
+func TestUniqueQueueManyClients(t *testing.T) {
 	s := harness.Start(t)
 	const clients, pushes, distinct = 50, 20_000, 1000 // a million
 	var wg sync.WaitGroup
@@ -548,7 +548,7 @@ func TestUniqueQueueManyClients_11(t *testing.T) {
 }
 
 // The native type and the one in Lua agree, step by step.
-func TestUniqueQueueAgreesWithLua_15(t *testing.T) {
+func TestUniqueQueueAgreesWithLua(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	require.Equal(t, "unique_queue", c.Do("JOBMESH", "LUA", "LOAD", "unique_queue").Str)
@@ -667,7 +667,7 @@ func TestUniqueQueueSavesWhileGoIsBusy(t *testing.T) {
 }
 
 // In MULTI and scripts, with other commands, all or nothing of it is seen.
-func TestUniqueQueueInMultiAndLua_13(t *testing.T) {
+func TestUniqueQueueInMultiAndLua(t *testing.T) {
 	s := harness.Start(t)
 	c, other := s.Dial(), s.Dial()
 	expect(t, c, "MULTI -> +\"OK\"", "UQ.PUSH q x AT 1 -> +\"QUEUED\"", "UQ.PUSH q x AT 2 -> +\"QUEUED\"", "SET pushed 1 -> +\"QUEUED\"", "UQ.PUSH pushed x -> +\"QUEUED\"", "UQ.BPOP none 0 -> +\"QUEUED\"")

@@ -56,7 +56,7 @@ func TestWorkerIsNotFrom(t *testing.T) {
 	assert.Len(t, c.Do("GETJOB", "NOHANG", "WORKER", "w", "FROM", "from", "mail").Elems, 1)
 }
 
-func TestWIP_51_52_36_40(t *testing.T) {
+func TestWIP(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	assert.Empty(t, wip(t, c, "none"))
@@ -110,7 +110,7 @@ func TestWIP_51_52_36_40(t *testing.T) {
 }
 
 // Scenario 51: WORKING moves the time it is due, and not since when it is worked on.
-func TestWorkingMovesTheDueTime_51(t *testing.T) {
+func TestWorkingMovesTheDueTime(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	first := add(t, c, "q", "b", 0, "RETRY", 10)
@@ -131,7 +131,7 @@ func TestWorkingMovesTheDueTime_51(t *testing.T) {
 }
 
 // Scenario 53.
-func TestWorkerIsNamed_53(t *testing.T) {
+func TestWorkerIsNamed(t *testing.T) {
 	s := harness.Start(t)
 	c, d := s.Dial(), s.Dial()
 	id := add(t, c, "q", "b", 0)
@@ -171,7 +171,7 @@ func TestWorkerIsNamed_53(t *testing.T) {
 
 // Scenarios 54, 38: what is in somebody's hands stays there, with its time and its
 // worker. A crash leaves that of what was logged, and queues the rest at once.
-func TestInProgressSurvives_54_38(t *testing.T) {
+func TestInProgressSurvives(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"aof-kill", "aof", "rdb"} {
 		t.Run(mode, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestInProgressSurvives_54_38(t *testing.T) {
 
 // Scenarios 39, 52: past its time a job is put back; a paused queue leaves it with
 // who has it, as overdue, and takes it back when the pause is over.
-func TestOverdue_39_52(t *testing.T) {
+func TestOverdue(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()

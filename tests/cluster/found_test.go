@@ -19,7 +19,7 @@ import (
 )
 
 // Each of these tests does something that crashed Disque, or made it lose a job or break
-// a promise. Numbers like B17 are those of the list of its defects.
+// a promise.
 
 // held are the IDs of all jobs that a node knows.
 func held(s *harness.Server) []string {
@@ -109,8 +109,8 @@ func TestClientsLeaveAtAnyMoment(t *testing.T) {
 	t.Logf("%d of 300 were added", got)
 }
 
-// B17: the client waited on, and was refused in the end.
-func TestB17_AcknowledgedElsewhereWhileItIsReplicated(t *testing.T) {
+// The client waited on, and was refused in the end.
+func TestAcknowledgedElsewhereWhileItIsReplicated(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "jobmesh.cluster-node-timeout 60000")
 	for name, at := range map[string]int{"at another holder": 1, "where it was added": 0} {
@@ -141,7 +141,7 @@ func (m mesh) givenElsewhere(t *testing.T) (id string) {
 }
 
 // The same at a node that keeps no copy itself, being short of memory.
-func TestB17_AcknowledgedWhileItIsReplicatedFromOutside(t *testing.T) {
+func TestAcknowledgedWhileItIsReplicatedFromOutside(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "jobmesh.cluster-node-timeout 60000")
 	m.short(t, 0)
