@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -25,9 +24,6 @@ type Config struct {
 	// Secret proves membership. Empty: nothing is proved or encrypted, and
 	// only loopback addresses are listened on and dialled.
 	Secret []byte
-	// TLS is an operator's certificates, used for both roles; it needs a
-	// Secret too. Nil: certificates made for the life of the process.
-	TLS *tls.Config
 	// Features are bits that mean something to the owner; see Up.
 	Features uint32
 
@@ -116,8 +112,6 @@ func (cfg *Config) complete() error {
 		return fmt.Errorf("IdleTimeout (%v) is less than two PingIntervals (%v)", cfg.IdleTimeout, cfg.PingInterval)
 	case cfg.RedialMin > cfg.RedialMax:
 		return fmt.Errorf("RedialMin (%v) is more than RedialMax (%v)", cfg.RedialMin, cfg.RedialMax)
-	case cfg.TLS != nil && len(cfg.Secret) == 0:
-		return errors.New("certificates without a secret: set both, or neither")
 	case cfg.ID == NodeID{}:
 		return errors.New("no node ID")
 	}
@@ -231,7 +225,7 @@ func Open(cfg Config) (*Bus, error) {
 	}
 	if len(cfg.Secret) > 0 {
 		var err error
-		if b.security, err = newSecurity(cfg.Secret, cfg.TLS); err != nil {
+		if b.security, err = newSecurity(cfg.Secret); err != nil {
 			return nil, fmt.Errorf("bus: %w", err)
 		}
 		if len(cfg.Secret) < shortSecret {
@@ -831,34 +825,6 @@ func (b *Bus) tell(word any) {
 	case b.words <- word:
 	case <-b.ctx.Done():
 	}
-}
-
-// Heard is when anything last came from a peer; ok is false if it isn't
-// connected. While the inbox is full nothing is read, and so nothing heard.
-func (b *Bus) Heard(id NodeID) (at time.Time, ok bool) {
-	p := b.peers[id]
-	if p == nil || p.conn == nil {
-		return time.Time{}, false
-	}
-	return b.start.Add(time.Duration(p.tally.heard.Load())), true
-}
-
-// Stats counts over all peers.
-func (b *Bus) Stats() Stats {
-	s := Stats{
-		Pending:    int(b.pending.len.Load()),
-		Accepted:   b.accepted.Load(),
-		Refused:    b.refused.Load(),
-		Panics:     b.panics.Load(),
-		Dropped:    b.dropped,
-		InboxBytes: b.inboxBytes.Load(),
-	}
-	for _, p := range b.peers {
-		if p.conn != nil {
-			s.Peers++
-		}
-	}
-	return s
 }
 
 // PeerStats counts what concerns one peer; ok is false if it isn't known.

@@ -78,18 +78,6 @@ func (*Messages) event()  {}
 func (*Met) event()       {}
 func (*Duplicate) event() {}
 
-// Stats counts what happened since Open.
-type Stats struct {
-	Peers    int    // connected
-	Pending  int    // connections that haven't proved themselves yet
-	Accepted uint64 // connections taken by the listener
-	Refused  uint64 // of those, refused or cut off before they were up
-	Panics   uint64 // recovered in goroutines
-	Dropped  uint64 // messages, to known peers and unknown ones
-
-	InboxBytes int64 // received, not drained
-}
-
 // PeerStats counts since the peer was first known, over all its connections.
 type PeerStats struct {
 	ID        NodeID

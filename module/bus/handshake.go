@@ -276,7 +276,7 @@ func (h *handshake) secure() error {
 			h.nc = h.wire
 			return nil
 		}
-		session = tls.Client(h.wire, s.clientFor(h.attempt.addr))
+		session = tls.Client(h.wire, s.client)
 	} else {
 		first, err := h.wire.peekFirst()
 		if err != nil {

@@ -37,27 +37,23 @@ type security struct {
 	key    []byte
 	server *tls.Config
 	client *tls.Config
-	named  bool // the client checks the server's name
 }
 
-func newSecurity(secret []byte, operator *tls.Config) (*security, error) {
+func newSecurity(secret []byte) (*security, error) {
 	key, err := deriveKey(secret)
 	if err != nil {
 		return nil, err
 	}
-	s := &security{key: key}
-	if operator != nil {
-		s.server, s.client = operator.Clone(), operator.Clone()
-		s.named = operator.ServerName == "" && !operator.InsecureSkipVerify
-	} else {
-		cert, err := selfSigned()
-		if err != nil {
-			return nil, err
-		}
-		s.server = &tls.Config{Certificates: []tls.Certificate{cert}}
+	cert, err := selfSigned()
+	if err != nil {
+		return nil, err
+	}
+	s := &security{
+		key:    key,
+		server: &tls.Config{Certificates: []tls.Certificate{cert}},
 		// The proofs are bound to the session's key: they show that nobody
 		// sits in between, which a certificate made a moment ago couldn't.
-		s.client = &tls.Config{InsecureSkipVerify: true}
+		client: &tls.Config{InsecureSkipVerify: true},
 	}
 	for _, c := range []*tls.Config{s.server, s.client} {
 		c.MinVersion = tls.VersionTLS13
@@ -66,16 +62,6 @@ func newSecurity(secret []byte, operator *tls.Config) (*security, error) {
 		c.DynamicRecordSizingDisabled = true
 	}
 	return s, nil
-}
-
-// clientFor returns the configuration to dial addr with.
-func (s *security) clientFor(addr string) *tls.Config {
-	if !s.named {
-		return s.client
-	}
-	c := s.client.Clone()
-	c.ServerName, _, _ = net.SplitHostPort(addr)
-	return c
 }
 
 func deriveKey(secret []byte) ([]byte, error) {
@@ -96,10 +82,7 @@ func proof(key []byte, role byte, exported, dialler, listener []byte) []byte {
 }
 
 // selfSigned makes a certificate that lives as long as the process.
-func selfSigned() (tls.Certificate, error) { return selfSignedFor(nil) }
-
-// selfSignedFor names an address in it, for those who check.
-func selfSignedFor(ip net.IP) (tls.Certificate, error) {
+func selfSigned() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
@@ -108,9 +91,6 @@ func selfSignedFor(ip net.IP) (tls.Certificate, error) {
 		SerialNumber: big.NewInt(1),
 		NotBefore:    time.Unix(0, 0),
 		NotAfter:     time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
-	}
-	if ip != nil {
-		template.IPAddresses = []net.IP{ip}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

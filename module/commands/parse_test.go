@@ -61,7 +61,7 @@ func FuzzParse(f *testing.F) {
 				if u.Strategy == store.UniqueWindow {
 					require.Positive(t, u.LockTTL)
 				}
-				value := store.AppendUnique(nil, max(u.Strategy, 1), 0, u.Conflict, u.Busy, uint32(u.LockTTL), uint32(u.RunTTL), uint32(u.ConflictDelay), uint32(u.BusyDelay), nil)
+				value := store.AppendUnique(nil, &store.UniqueBy{Strategy: max(u.Strategy, 1), Conflict: u.Conflict, Busy: u.Busy, LockTTL: uint32(u.LockTTL), RunTTL: uint32(u.RunTTL), ConflictDelay: uint32(u.ConflictDelay), BusyDelay: uint32(u.BusyDelay)})
 				require.NoError(t, store.CheckExtras(store.AppendExtra(nil, store.TagUnique, value)))
 				require.False(t, a.BlockedBy != nil && len(a.After) > 0)
 				require.LessOrEqual(t, len(a.After), store.MaxFamilyIDs)

@@ -1052,7 +1052,7 @@ func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 	for i := range many {
 		receive(&wire.Message{Kind: wire.ReplJob, Flags: wire.NoReply, ID: wire.JobID(id(1, i)), Holders: []wire.Node{b.Node()}, Queue: []byte("q"), Job: wire.Job{
 			CTime: uint64(now) * 1_000_000, Left: 5000, Retry: 3600, Repl: 2, Body: []byte("b"),
-			Extras: store.AppendExtra(nil, store.TagUnique, store.AppendUnique(nil, store.UniqueUntil, store.UniqueKeyed, 0, 0, 0, 0, 0, 0, fmt.Append(nil, "k", i))),
+			Extras: store.AppendExtra(nil, store.TagUnique, store.AppendUnique(nil, &store.UniqueBy{Strategy: store.UniqueUntil, Flags: store.UniqueKeyed, Key: fmt.Append(nil, "k", i)})),
 		}})
 		name := store.AppendLockName(nil, store.LockWait, []byte("other"), fmt.Append(nil, i))
 		receive(&wire.Message{Kind: wire.LockLost, ID: wire.JobID(id(1, i)), Lock: wire.Lock{Name: name}})

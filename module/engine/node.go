@@ -25,6 +25,9 @@ const (
 // job. A larger one stays on the node where it was added.
 const MaxBodyElsewhere = wire.MaxMessage - 128<<10
 
+// The build fails where the two limits of a job's extras aren't the same.
+var _, _ = [wire.MaxExtras - store.MaxExtras]struct{}{}, [store.MaxExtras - wire.MaxExtras]struct{}{}
+
 // Pause bits of a queue (PAUSE).
 const (
 	PauseIn  uint8 = 1

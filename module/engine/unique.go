@@ -177,8 +177,10 @@ func (n *Node) attributes(a *Add) store.Unique {
 	if s.Keyed {
 		flags |= store.UniqueKeyed
 	}
-	n.scratch.value = store.AppendUnique(n.scratch.value[:0], s.Strategy, flags, s.Conflict, s.Busy,
-		uint32(s.LockTTL), uint32(s.RunTTL), uint32(s.ConflictDelay), uint32(s.BusyDelay), s.Key)
+	n.scratch.value = store.AppendUnique(n.scratch.value[:0], &store.UniqueBy{
+		Strategy: s.Strategy, Flags: flags, Conflict: s.Conflict, Busy: s.Busy,
+		LockTTL: uint32(s.LockTTL), RunTTL: uint32(s.RunTTL), ConflictDelay: uint32(s.ConflictDelay), BusyDelay: uint32(s.BusyDelay), Key: s.Key,
+	})
 	return n.scratch.value
 }
 

@@ -633,7 +633,7 @@ func TestHeldBackIsNotExported(t *testing.T) {
 func TestLocksOfAcceptedJobs(t *testing.T) {
 	d := newDesk()
 	d.meet(t)
-	value := store.AppendUnique(nil, store.UniqueUntil, store.UniqueKeyed, 0, 0, 0, 0, 0, 0, []byte("k"))
+	value := store.AppendUnique(nil, &store.UniqueBy{Strategy: store.UniqueUntil, Flags: store.UniqueKeyed, Key: []byte("k")})
 	store.Unique(value).SetWait(7)
 	m := wire.Message{Kind: wire.ReplJob, ID: store.ID{9, 23: 1}, Queue: []byte("q"), Holders: []wire.Node{neighbour.Node()}}
 	m.Job = wire.Job{CTime: 1, Left: 100_000, Retry: 10, Repl: 2, Extras: store.AppendExtra(nil, store.TagUnique, value)}

@@ -214,9 +214,6 @@ func (n *Node) MaxLease() int64 { return n.maxLease }
 // Acquisitions counts the claims under way, and the votes that are owed back.
 func (n *Node) Acquisitions() int { return len(n.alarms) + len(n.unlocksByRound) }
 
-// majority is more than half of all known nodes.
-func (n *Node) majority() int { return (len(n.mesh.All())+1)/2 + 1 }
-
 // Quorate says whether the connections there are would do for a majority, for a lock of
 // this name.
 func (n *Node) Quorate(name []byte) bool {
@@ -229,7 +226,7 @@ func (n *Node) Quorate(name []byte) bool {
 			votes++
 		}
 	}
-	return votes >= n.majority()
+	return votes >= n.mesh.Majority()
 }
 
 // Acquire claims a bare lock for an owner, by its full name, for lease ms. It

@@ -254,7 +254,7 @@ func (n *Node) onLeft(p *membership.Peer, m *wire.Message) {
 	if n.mayVoteFor(left.name, h.Job) {
 		left.votes++
 	}
-	if !n.jobs.IsPutOff(h.Job) || left.votes >= n.majority() {
+	if !n.jobs.IsPutOff(h.Job) || left.votes >= n.mesh.Majority() {
 		return
 	}
 	n.Unvote(left.name, &h, left.token, 0)

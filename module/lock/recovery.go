@@ -423,7 +423,7 @@ func (n *Node) knowsEnough(now int64) bool {
 			voted--
 		}
 	}
-	enough := others - n.majority() + 2
+	enough := others - n.mesh.Majority() + 2
 	if n.votes.wanted.New {
 		// A node that hasn't told may not be new, and may have voted with others that this
 		// one has never heard of: a table is told on a connection that tells of those first.

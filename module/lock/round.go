@@ -245,7 +245,7 @@ func (n *Node) tally(c *Acquisition) {
 // votesNeeded is how many votes a claim has to have.
 func (n *Node) votesNeeded(c *Acquisition) int {
 	if c.flags&FlagAny == 0 {
-		return n.majority()
+		return n.mesh.Majority()
 	}
 	voters := 1
 	for i := range c.answers {
@@ -258,7 +258,7 @@ func (n *Node) votesNeeded(c *Acquisition) int {
 			voters++
 		}
 	}
-	return max(voters, 0)/2 + 1
+	return membership.Majority(max(voters, 0))
 }
 
 // against is the holder that most nodes say has the lock, and how many do.
@@ -484,7 +484,7 @@ func (n *Node) lostRound(c *Acquisition, need int) {
 		if doubt {
 			c.retries++
 		}
-		n.missed(c, Result{Kind: Conflict, Job: who.job, Owner: []byte(who.owner), Most: against >= n.majority()}, !doubt)
+		n.missed(c, Result{Kind: Conflict, Job: who.job, Owner: []byte(who.owner), Most: against >= n.mesh.Majority()}, !doubt)
 	case c.kind == take:
 		o := Result{Kind: NoQuorum, Began: c.began}
 		if who != nil {

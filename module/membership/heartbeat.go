@@ -78,7 +78,7 @@ func (t *Table[P]) judge(p *Peer) {
 			votes++
 		}
 	}
-	if votes < (len(t.order)+1)/2+1 {
+	if votes < t.Majority() {
 		return
 	}
 	p.Health = Failed

@@ -8,6 +8,7 @@ type Mesh interface {
 	Of(node wire.Node) *Peer
 	Nodes() []wire.Node // their short names, in a new slice
 	Alone() bool        // there are none
+	Majority() int
 	Reaches(node wire.Node) bool
 	Ups() uint64
 	Resets() uint32

@@ -105,6 +105,12 @@ func (t *Table[P]) Nodes() []wire.Node {
 // Alone says whether this node knows no other.
 func (t *Table[P]) Alone() bool { return len(t.order) == 0 }
 
+// Majority is more than half of all nodes, this one included.
+func (t *Table[P]) Majority() int { return Majority(len(t.order) + 1) }
+
+// Majority is more than half of so many.
+func Majority(all int) int { return all/2 + 1 }
+
 // Of is the node of a short name; the zero P, where it isn't known.
 func (t *Table[P]) Of(node wire.Node) P { return t.by[node] }
 

@@ -599,7 +599,7 @@ func TestShrink(t *testing.T) {
 	s := store.New(storetest.New(), 1, 0)
 	q := s.NewQueue([]byte("q"), 0)
 	unique := func(flags uint8) []byte {
-		return store.AppendUnique(nil, store.UniqueBefore, flags, store.ConflictDrop, 0, 0, 0, 0, 0, nil)
+		return store.AppendUnique(nil, &store.UniqueBy{Strategy: store.UniqueBefore, Flags: flags, Conflict: store.ConflictDrop})
 	}
 	for name, tc := range map[string]struct {
 		extras []byte

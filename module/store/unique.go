@@ -84,20 +84,27 @@ const (
 	timedHead   = 48 // of format 1
 )
 
+// UniqueBy is what a value is made of.
+type UniqueBy struct {
+	Strategy, Flags, Conflict, Busy           uint8
+	LockTTL, RunTTL, ConflictDelay, BusyDelay uint32 // seconds, 0: none
+	Key                                       []byte // of MaxUniqueKey bytes at most; with UniqueKeyed
+}
+
 // AppendUnique appends a value without locks.
-func AppendUnique(dst []byte, strategy, flags, conflict, busy uint8, lockTTL, runTTL, conflictDelay, busyDelay uint32, key []byte) []byte {
+func AppendUnique(dst []byte, by *UniqueBy) []byte {
 	format := uint8(uniqueShort)
-	if lockTTL|runTTL|conflictDelay|busyDelay != 0 || conflict == ConflictReschedule || busy == BusyReschedule || busy == BusyDead {
+	if by.LockTTL|by.RunTTL|by.ConflictDelay|by.BusyDelay != 0 || by.Conflict == ConflictReschedule || by.Busy == BusyReschedule || by.Busy == BusyDead {
 		format = uniqueTimed
 	}
-	dst = append(dst, format, strategy, flags, conflict, busy, 0, 0, 0)
+	dst = append(dst, format, by.Strategy, by.Flags, by.Conflict, by.Busy, 0, 0, 0)
 	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	if format == uniqueTimed {
-		for _, v := range [...]uint32{lockTTL, runTTL, conflictDelay, busyDelay, 0, 0} {
+		for _, v := range [...]uint32{by.LockTTL, by.RunTTL, by.ConflictDelay, by.BusyDelay, 0, 0} {
 			dst = binary.LittleEndian.AppendUint32(dst, v)
 		}
 	}
-	return append(dst, key...)
+	return append(dst, by.Key...)
 }
 
 // checkUnique checks a value that comes from outside.

@@ -28,7 +28,7 @@ func TestUniqueValueWithAndWithoutTimes(t *testing.T) {
 		{"put off where there is no dead queue", ConflictDrop, BusyDead, 0, 0, 0, 0, 48},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			u := Unique(AppendUnique(nil, UniqueBoth, UniqueKeyed|UniqueMesh, tc.conflict, tc.busy, tc.lock, tc.run, tc.delay, tc.delay2, key))
+			u := Unique(AppendUnique(nil, &UniqueBy{UniqueBoth, UniqueKeyed | UniqueMesh, tc.conflict, tc.busy, tc.lock, tc.run, tc.delay, tc.delay2, key}))
 			require.NoError(t, checkUnique(u))
 			require.Len(t, u, tc.size+len(key))
 			u.SetWait(1 << 60)

@@ -22,7 +22,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	const queues = 60
 	keys := []string{"k", "other", strings.Repeat("long", 100)}
 	push := func(q *store.Queue, key string) {
-		j := s.NewJob(0, 0, store.AppendExtra(nil, store.TagUnique, store.AppendUnique(nil, store.UniqueDuring, store.UniqueKeyed|store.UniqueMesh, 0, 0, 0, 0, 0, 0, []byte(key))))
+		j := s.NewJob(0, 0, store.AppendExtra(nil, store.TagUnique, store.AppendUnique(nil, &store.UniqueBy{Strategy: store.UniqueDuring, Flags: store.UniqueKeyed | store.UniqueMesh, Key: []byte(key)})))
 		j.ID, j.ETime, j.Repl = store.ID{byte(random.Uint32()), byte(random.Uint32()), byte(random.Uint32())}, 10_000, 1
 		if s.Lookup(&j.ID) != nil {
 			s.FreeJob(j)
@@ -160,7 +160,7 @@ func TestALaneOfAQueueIsWokenByItsLock(t *testing.T) {
 	lanes := map[string]*store.KeyQueue{}
 	for i, name := range []string{"a", "b", long + "a", long + "b"} {
 		q := s.NewQueue([]byte("old"+name), 1000)
-		j := s.NewJob(0, 0, store.AppendExtra(nil, store.TagUnique, store.AppendUnique(nil, store.UniqueDuring, store.UniqueKeyed, 0, 0, 0, 0, 0, 0, []byte("k"))))
+		j := s.NewJob(0, 0, store.AppendExtra(nil, store.TagUnique, store.AppendUnique(nil, &store.UniqueBy{Strategy: store.UniqueDuring, Flags: store.UniqueKeyed, Key: []byte("k")})))
 		j.ID, j.ETime, j.Repl = store.ID{byte(i + 1)}, 10_000, 1
 		s.Register(q, j)
 		s.PushKeyQueue(j, j.Unique(), false)
