@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// State, QTime, Flags and Place of a job are written by state.go, and by package store, alone.
-func TestOneFileWritesAJobsState(t *testing.T) {
+// checkedEngine is the package, with the types of its expressions.
+func checkedEngine(t *testing.T) (*token.FileSet, []*ast.File, *types.Info, *types.Package) {
 	fset := token.NewFileSet()
 	paths, err := filepath.Glob("*.go")
 	require.NoError(t, err)
@@ -30,8 +30,52 @@ func TestOneFileWritesAJobsState(t *testing.T) {
 	}
 	info := &types.Info{Selections: map[*ast.SelectorExpr]*types.Selection{}}
 	config := types.Config{Importer: importer.ForCompiler(fset, "source", nil)}
-	_, err = config.Check("jobmesh/module/engine", fset, files, info)
+	pkg, err := config.Check("jobmesh/module/engine", fset, files, info)
 	require.NoError(t, err)
+	return fset, files, info, pkg
+}
+
+// A job moves when its holders or extras change, so its address is good within a call alone. These are the only places
+// that keep one: for the caller until its next call (reclaim.go), within a call, or where nothing moves.
+func TestNoAddressOfAJobIsKept(t *testing.T) {
+	_, _, _, pkg := checkedEngine(t)
+	var kept []string
+	var look func(name string, of types.Type)
+	look = func(name string, of types.Type) {
+		s, yes := of.Underlying().(*types.Struct)
+		if !yes {
+			return
+		}
+		for f := range s.Fields() {
+			switch _, inner := f.Type().(*types.Struct); {
+			case inner:
+				look(name+"."+f.Name(), f.Type())
+			case strings.Contains(f.Type().String(), "*jobmesh/module/store.Job"):
+				kept = append(kept, name+"."+f.Name())
+			}
+		}
+	}
+	for _, name := range pkg.Scope().Names() {
+		switch name {
+		case "host", "lockHost", "owners": // the Node under other names
+			continue
+		}
+		if at, yes := pkg.Scope().Lookup(name).(*types.TypeName); yes {
+			look(name, at.Type())
+		}
+	}
+	assert.ElementsMatch(t, []string{
+		"Effect.Job",
+		"end.job",           // within a call
+		"settling.asked",    // emptied before a pause
+		"Node.loaded",       // jobs of other databases while data are loaded: nobody speaks of them
+		"Node.scratch.jobs", // within a call
+	}, kept)
+}
+
+// State, QTime, Flags and Place of a job are written by state.go, and by package store, alone.
+func TestOneFileWritesAJobsState(t *testing.T) {
+	fset, files, info, _ := checkedEngine(t)
 	writes := map[string]int{}
 	written := func(at ast.Expr) {
 		s, yes := at.(*ast.SelectorExpr)
