@@ -9,41 +9,39 @@ import (
 	"jobmesh/module/table"
 )
 
-// A job's LOCKTTL begins when the job falls due. Until then its waiting lock has no lease, so
-// the other nodes are asked to vote anew, for the lease. Where there is no majority just then,
-// they would keep the key until the job is done: so they are asked again until a majority has
-// voted, and the others when they can be reached; one that doesn't hear of the lease all the
-// same is asked when its vote stands in somebody's way (endLapsed). A vote is never shortened: a
-// lease that another node has begun since, for a client that said WORKING, stays. After a
-// restart a lease begins anew, and nobody knows whether the others have voted for it: they are
+// A job's LOCKTTL begins when the job falls due. Until then its waiting lock has no lease, so the other nodes
+// are asked to vote anew, for the lease. Without that vote they would keep the key until the job is done. So
+// they are asked again until a majority has voted, and the other nodes when they can be reached. A node that
+// doesn't hear of the lease all the same is asked when its vote stands in somebody's way (EndLapsed). A vote
+// is never shortened: a lease that another node has begun since, for a client that said WORKING, stays. After
+// a restart a lease begins anew, and this node doesn't know whether the others have voted for it: they are
 // asked then, too.
 
 const (
-	beginEveryMS = 1_000 // until a lease that couldn't begin is tried again
-	beginPaceMS  = 50    // until the next Slice of very many are
+	beginEveryMS = 1_000 // between tries to begin a lease
+	beginPaceMS  = 50    // between slices of lock.Slice tries, if there are very many
 )
 
 // noEnd is for a lock that has no lease, and for which the others are to vote.
 const noEnd = math.MaxInt64
 
-// beginnings are the leases that are to begin: when they would be over (steady), or noEnd, by the
-// jobs that have the locks.
+// beginnings has the leases that are to begin, by the jobs that have the locks. The values are when the
+// leases would be over (monotonic, ms), or noEnd.
 type beginnings struct {
 	over  table.Roster[store.ID, int64]
-	open  bool                          // a pass through them isn't over
-	next  int64                         // steady
-	apart table.Roster[store.ID, int64] // a majority has voted, and some nodes couldn't be reached
-	ups   uint64                        // members.ups when those were asked for again
+	open  bool                          // a pass through over isn't finished
+	next  int64                         // monotonic, ms: the next pass
+	apart table.Roster[store.ID, int64] // a majority has voted for these, and some nodes couldn't be reached
+	ups   uint64                        // mesh.Ups when those in apart were asked for again
 }
 
-// remove forgets the beginning of a lease: the lock is over, for every node.
+// remove forgets the beginning of a lease: the lock is over, at every node.
 func (b *beginnings) remove(id store.ID) {
 	b.over.Remove(id)
 	b.apart.Remove(id)
 }
 
-// endsWhenDue says whether a job has a waiting lock whose time, LOCKTTL, begins when the job
-// is due.
+// endsWhenDue says whether a job has a waiting lock whose lease, LOCKTTL, begins when the job is due.
 func endsWhenDue(u store.Unique) bool {
 	return u.LockTTL() > 0 && u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow
 }
@@ -60,9 +58,9 @@ func (n *Node) beginLease(j *store.Job, u store.Unique) {
 	n.askToBegin(j, u, u.LockTTL())
 }
 
-// askToBegin asks all nodes, whatever this node's own vote: the job may have its lock by
-// others'. Where the lease is over here, the lock is had once more, for as long as asking takes
-// at most, and the job doesn't know.
+// askToBegin asks all nodes, whatever this node's own vote: the job may have its lock by others' votes. If
+// the lease is over here, the lock is acquired once more, for as long as the asking takes at most. The job's
+// record doesn't say so.
 func (n *Node) askToBegin(j *store.Job, u store.Unique, lease int64) {
 	if u.Has(store.UniqueHasWait) {
 		_, _ = n.claimAnew(j, u, store.LockWait, lease, false, nil)
@@ -75,7 +73,7 @@ func (n *Node) askToBegin(j *store.Job, u store.Unique, lease int64) {
 	}
 }
 
-// leaseBegun notes what became of a claim that renews a waiting lock.
+// leaseBegun notes how the acquisition ended that renews a waiting lock.
 func (n *Node) leaseBegun(id *store.ID, o *lock.Result) {
 	over := n.begins.over.Get(*id)
 	if over == nil || o.Kind == lock.NoQuorum {
@@ -87,7 +85,7 @@ func (n *Node) leaseBegun(id *store.ID, o *lock.Result) {
 	n.begins.over.Remove(*id)
 }
 
-// tickBegins tries again.
+// tickBegins asks again for leases that couldn't begin.
 func (n *Node) tickBegins(now int64) {
 	b := &n.begins
 	if b.ups != n.mesh.Ups() && b.apart.Left() == 0 {
@@ -111,9 +109,9 @@ func (n *Node) tickBegins(now int64) {
 		}
 		if s := j.Unique().Strategy(); *over == noEnd && (!j.Unique().Has(store.UniqueHasWait) ||
 			(s == store.UniqueBefore || s == store.UniqueBoth) && j.State != store.StateQueued && !held(j) && !n.awaitsFirst(j)) {
-			return false // it has lost it, or given it back; or it is a copy of one that may have, with its delivery elsewhere
+			return false // the job has lost its lock, or given it back; or this is a copy, and the job may have done so by a delivery elsewhere
 		}
-		if !n.locks.Asks(&id) { // else it is being claimed
+		if !n.locks.Asks(&id) { // otherwise an acquisition is under way
 			lease := max(*over-now, lock.TimeoutMS)
 			if *over == noEnd {
 				lease = 0
@@ -127,8 +125,8 @@ func (n *Node) tickBegins(now int64) {
 	}
 }
 
-// boundWait begins the lease of a job that became uncertain before it was due: it isn't due
-// any more.
+// boundWait begins the lease of a job that became uncertain before it was due: the job doesn't fall due any
+// more.
 func (n *Node) boundWait(j *store.Job) {
 	u := j.Unique()
 	if u == nil || !endsWhenDue(u) {

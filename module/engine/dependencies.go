@@ -6,60 +6,59 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Families: jobs that are held back, because they are deferred, or wait for the
-// end of others. Such a job is active and in no list but that of its queue's held
-// jobs, no timer queues it, and its TagFamily extra says what it waits for, on
-// every node that holds it. The store's lists of dependents lead from a job to those that wait
-// for it. They are made of the extras, whenever jobs become known.
+// Dependencies: jobs that are held back, because they are deferred, or wait for the end of others. Such a job
+// is active, is in no list but that of its queue's held jobs, and no timer queues it. Its TagFamily extra
+// says what it waits for, on every node that holds it. The store's lists of dependents lead from a job to
+// those that wait for it. They are made of the extras, whenever jobs become known.
 //
-// A job is let go where the end of the last one that it waits for becomes known,
-// which is at every node that holds both; the first of these in the order of
-// their IDs queues it at once, the others leave that to it, and to the retry time,
-// as with any copy. A node that hears that the job was queued elsewhere lets it go as well.
+// A job is unblocked where the end of the last job that it waits for becomes known, which is at every node
+// that holds both. The node where a client ended that one queues the job at once. Of the others the first in
+// the order of their IDs queues it soon, unless it hears that it is queued; the rest leave it to the retry
+// time, as with any copy (timingOf). A node that hears that the job was queued elsewhere unblocks it as well.
 //
-// Here is how a job joins a family; outcome.go has what follows from a job's end, and
-// release.go the release of deferred ones.
+// This file has how a job gets its dependencies; outcome.go has what follows from a job's end, and release.go
+// the release of deferred jobs.
 
 // The values of ONDEAD say how a job goes on when one that it waits for ends undone.
 const (
 	OnDeadDrop uint8 = iota // it is deleted too
-	OnDeadRun               // it is as if that one had been done
+	OnDeadRun               // it goes on as if that one had been done
 	OnDeadDead              // it goes to its queue's dead-letter queue
 )
 
-// Members is what ADDJOB says of a family.
+// Members has the options of ADDJOB about dependencies.
 type Members struct {
-	Deferred  bool       // nobody sees it before it is released
+	Deferred  bool       // no client gets it before it is released
 	BlockedBy *store.ID  // a deferred job; nil: none
-	After     []store.ID // at most [store.MaxFamilyIDs]
+	After     []store.ID // it waits for the end of these; at most [store.MaxFamilyIDs]
 	OnDead    uint8      // OnDeadDrop …: what becomes of it when one of After ends undone
 }
 
-// Family says whether it says anything.
+// Family says whether any of these options is given.
 func (m *Members) Family() bool { return m.Deferred || m.BlockedBy != nil || len(m.After) > 0 }
 
-// dependencies is what families need beside the jobs.
+// dependencies is what a node knows about dependencies, beside the jobs.
 type dependencies struct {
-	rounds   uint64                        // of questions
-	asked    table.Roster[store.ID, asked] // what is asked for, of jobs that aren't known here
-	sweep    int64                         // unix ms, when asked is looked through
+	rounds   uint64                        // how many questions were sent
+	asked    table.Roster[store.ID, asked] // questions to all nodes, by the jobs that they are about
+	sweep    int64                         // unix ms, when asked is looked through next
 	releases table.Roster[store.ID, releasing]
-	tell     int64                 // unix ms, when releases is looked through
-	ends     []end                 // of jobs that aren't here, still to be followed
-	ending   map[store.ID]bool     // the same
-	passed   map[store.ID]store.ID // of jobs here whose ends are being followed: the last one that is out of sight
+	tell     int64                 // unix ms, when releases is looked through next
+	ends     []end                 // of jobs that aren't here; their dependents are still to be followed
+	ending   map[store.ID]bool     // the jobs of ends
+	passed   map[store.ID]store.ID // by a job here whose end is being followed: its last dependent that was passed over, being out of sight
 	untied   bool                  // all edges were dropped once: queues out of sight lack theirs
 
 	evictions  []eviction // that aren't over; the newest goes on first
 	unblocking []*unblocking
 
-	// budget is how many more jobs of families this call follows; [Node.Effects], which
-	// ends each call, renews it. The next ticks follow the jobs that are left. A job that waits
-	// for very many others counts as several, because the list of those is written anew (familyPiece).
+	// budget is how many more dependents this call follows; [Node.Effects], which ends each call, renews it.
+	// The next ticks follow those that are left. A job that waits for very many others counts as several,
+	// because the list of those is written anew (familyPiece).
 	budget int
 }
 
-// familyPiece is how many jobs that one waits for count as one of dependencies.budget.
+// familyPiece is how many entries in the list of what a job waits for count as one of dependencies.budget.
 const familyPiece = 32
 
 // held says whether a job is held back.
@@ -78,8 +77,8 @@ func (n *Node) Waits(j *store.Job) (deferred, blocked bool) {
 	return deferred, !deferred
 }
 
-// WaitsFor lists the jobs of which a held-back job awaits the end, up to about most of them, and counts
-// them all: first those that it was added to wait for, then those that it was released to come after.
+// WaitsFor lists the jobs whose end a held-back job awaits, up to about most of them, and counts them all.
+// First come those that it was added to wait for, then those that it was released to come after.
 func (n *Node) WaitsFor(j *store.Job, most int) (ids []store.ID, all uint64) {
 	f, ok := j.Family()
 	if !ok || !f.Held() {
@@ -98,8 +97,8 @@ func (n *Node) WaitsFor(j *store.Job, most int) (ids []store.ID, all uint64) {
 	return ids, max(all, uint64(len(ids)))
 }
 
-// Dependents lists the jobs that wait for the end of one, up to most of them, and counts them
-// all: first those that it blocks, then the others, each oldest first.
+// Dependents lists the jobs that wait for the end of one, up to most of them, and counts them all. First come
+// those that it blocks, then the others; both oldest first.
 func (n *Node) Dependents(j *store.Job, most int) (ids []store.ID, all uint64) {
 	k := n.store.Dependents(&j.ID)
 	if k == nil {
@@ -122,8 +121,8 @@ func (n *Node) Dependents(j *store.Job, most int) (ids []store.ID, all uint64) {
 	return ids, all
 }
 
-// DependencyCopies is the number of copies that a family's newest job has, unless it is told: as
-// many as those that it waits for.
+// DependencyCopies returns how many copies a job with these dependencies gets if its ADDJOB doesn't say: as
+// many as the jobs that it waits for have.
 func (n *Node) DependencyCopies(m *Members) (copies int) {
 	look := func(id *store.ID) {
 		if p := n.parent(id); p != nil {
@@ -142,7 +141,8 @@ func (n *Node) DependencyCopies(m *Members) (copies int) {
 	return copies
 }
 
-// dependenciesOf checks what a new job is to wait for, and makes its extra of it.
+// dependenciesOf checks what a new job is to wait for, and encodes that as the job's extra. It leaves out
+// jobs that are done.
 func (n *Node) dependenciesOf(m *Members) ([]byte, error) {
 	f := store.Family{OnDead: m.OnDead}
 	if m.Deferred {
@@ -181,8 +181,8 @@ func (n *Node) dependenciesOf(m *Members) ([]byte, error) {
 	return nil, nil
 }
 
-// beside has a blocked job be where the one is that blocks it: on all those nodes.
-// Were it missing on one, that could let the other go before it, after LAST.
+// beside makes sure that a blocked job gets a copy on every node that holds the job that blocks it. A node
+// without that copy could let the blocking job go before the blocked one, after LAST.
 func (n *Node) beside(a *Add, external bool) error {
 	p := n.parent(a.BlockedBy)
 	switch {
@@ -210,9 +210,10 @@ func (n *Node) beside(a *Add, external bool) error {
 	return nil
 }
 
-// mayHold says whether a node holds a job as far as is known here. Where a holder was forgotten
-// it may be any: a replica may have been promoted in its place. So it may at one that was promoted since the
-// job was made: of holders that came after its copy, its master may have heard, and it not.
+// mayHold says whether a node may hold a job, as far as is known here. If a holder was forgotten, any node
+// may: a replica may have been promoted in the holder's place. Any node may, too, if this one was promoted
+// since the job was made: its master may have heard of holders that came after this node's copy, and this
+// node not.
 func (n *Node) mayHold(p *Peer, j *store.Job) bool {
 	if int64(j.CTime/1_000_000) < n.promoted+unheardMS && n.promoted > 0 && j.Holders() > 0 {
 		return true
@@ -225,8 +226,8 @@ func (n *Node) mayHold(p *Peer, j *store.Job) bool {
 	return false
 }
 
-// afterSiblings gives a blocked job a creation time after those that were added
-// before it, at whatever node, so that it comes after them.
+// afterSiblings gives a blocked job a creation time after that of the blocked jobs that were added before it,
+// at whatever node, so that it comes after them.
 func (n *Node) afterSiblings(id *store.ID, ctime uint64) uint64 {
 	if k := n.store.Dependents(id); k != nil {
 		return max(ctime, k.Youngest()+1)
@@ -234,9 +235,8 @@ func (n *Node) afterSiblings(id *store.ID, ctime uint64) uint64 {
 	return ctime
 }
 
-// tellApart answers a copy of a blocked job: where this node knows holders of the one that
-// blocks it that have no copy, the sender doesn't know them all. It hears of them before
-// it counts this copy.
+// tellApart answers a copy of a blocked job. If this node knows holders of the blocking job that have no copy
+// of the blocked one, the sender doesn't know them all. It hears of them before it counts this copy.
 func (n *Node) tellApart(p *Peer, j *store.Job) {
 	f, ok := j.Family()
 	if !ok || f.Flags&store.FamilyBlocked == 0 {
@@ -255,7 +255,8 @@ func (n *Node) tellApart(p *Peer, j *store.Job) {
 	}
 }
 
-// besideAll says whether a job that is being added is where beside wants it.
+// besideAll says whether all nodes at which beside wants a job have confirmed it, while the job is being
+// added.
 func (n *Node) besideAll(j *store.Job) bool {
 	f, ok := j.Family()
 	if !ok || f.Flags&store.FamilyBlocked == 0 {
@@ -286,13 +287,14 @@ func unknownParent(id *store.ID) error {
 	return Refusal("NOJOB no job " + id.String() + " is known to this node (any more): one can only wait for a job at a node that holds it, and SHOW's nodes-delivered tells which do")
 }
 
-// setFamily writes a job's extra; the job may move.
+// setFamily writes a job's TagFamily extra; the job may move in memory.
 func (n *Node) setFamily(j *store.Job, f *store.Family) *store.Job {
 	if len(f.Value()) == 0 && j.Extra(store.TagFamily) == nil {
 		return j
 	}
 	if j.Flags&(store.FlagLogged|store.FlagDelivered) == 0 {
-		// No effect names it: of thousands that are let go at once, none need be looked for.
+		// No effect names the job, so the effects need not be searched for it: thousands of jobs may be
+		// unblocked at once.
 		j, _ = n.store.SetExtra(j, store.TagFamily, f.Value())
 	} else {
 		j, _ = n.setExtra(j, store.TagFamily, f.Value())
@@ -301,8 +303,8 @@ func (n *Node) setFamily(j *store.Job, f *store.Family) *store.Job {
 	return j
 }
 
-// countFamily has the store count a job as deferred or blocked exactly while it is. All that
-// changes what [Node.Waits] says of a job calls it.
+// countFamily makes the store count a job as deferred or blocked exactly while it is. Everything that changes
+// what [Node.Waits] says of a job calls countFamily.
 func (n *Node) countFamily(j *store.Job) {
 	switch deferred, blocked := n.Waits(j); {
 	case deferred:
@@ -314,8 +316,8 @@ func (n *Node) countFamily(j *store.Job) {
 	}
 }
 
-// join edges a job that has become known to those that it waits for. Where one of
-// them isn't, or is done, the next tick looks into it.
+// join adds the edges from the jobs that j waits for to j, which has become known. If one of those isn't
+// known, or is done, the next tick looks into it.
 func (n *Node) join(j *store.Job) {
 	f, ok := j.Family()
 	if !ok || j.State == store.StateAcked || n.passive {
@@ -335,7 +337,7 @@ func (n *Node) join(j *store.Job) {
 		return
 	}
 	n.countFamily(j)
-	setAnnounced(j) // nothing is about to be queued
+	setAnnounced(j) // it isn't about to be queued
 	if setTime(j, 0); !open {
 		setTime(j, n.now+1)
 	}
@@ -343,7 +345,7 @@ func (n *Node) join(j *store.Job) {
 	n.lookLater(j)
 }
 
-// rejoin is for the jobs of a queue that was out of sight.
+// rejoin adds the edges of the jobs of a queue that was out of sight.
 func (n *Node) rejoin(q *store.Queue) {
 	n.joinAll(q.HeldHead)
 	if n.deps.untied {
@@ -351,8 +353,8 @@ func (n *Node) rejoin(q *store.Queue) {
 	}
 }
 
-// rejoinRest is for the jobs that aren't held, after all edges were dropped. They wait for
-// nobody, but another may wait for them, after LAST.
+// rejoinRest adds the edges of a queue's jobs that aren't held, after all edges were dropped. These jobs wait
+// for nobody, but another may wait for them, after LAST.
 func (n *Node) rejoinRest(q *store.Queue) {
 	if !q.AnyParts() {
 		return
@@ -370,29 +372,31 @@ func (n *Node) joinAll(j *store.Job) {
 	}
 }
 
-// joinAgain edges a job that was untied, or out of sight, and finds out what it missed.
+// joinAgain adds the edges of a job that had lost them, or was out of sight, and finds out what the job
+// missed.
 func (n *Node) joinAgain(j *store.Job) {
 	n.join(j)
 	n.catchUp(j)
 }
 
-// settleFamily is settle for jobs of families; true where there is no more to it.
+// settleFamily is settle for jobs with dependencies. settled is true if nothing else is to be done with the
+// job.
 func (n *Node) settleFamily(j *store.Job, t Trust) (_ *store.Job, settled bool) {
 	f, ok := j.Family()
 	if !ok || j.State == store.StateAcked {
 		return j, false
 	}
 	if f.Held() && j.Retry == 0 && (!t.Exact || j.Uncertain()) {
-		// It may have been let go and delivered since, and must not be again.
+		// It may have been unblocked and delivered since, and must not be delivered again.
 		return n.notHeld(j), false
 	}
 	n.joinAgain(j)
 	return j, f.Held()
 }
 
-// addEdges edges the jobs of a queue that lies in another database, and does nothing else with
-// them: the end of one that they wait for is to be found out when they are back, so that one
-// stays until then (see [Node.follow]).
+// addEdges adds the edges of the jobs of a queue that lies in another database, and does nothing else with
+// them. When these jobs are back they find out the end of a job that they wait for, so that job stays until
+// then (see [Node.follow]).
 func (n *Node) addEdges(q *store.Queue) {
 	if !q.AnyParts() {
 		return
@@ -407,16 +411,16 @@ func (n *Node) addEdges(q *store.Queue) {
 	})
 }
 
-// catchUp has the next tick look at a job that was out of sight when the one that blocks it
-// was released to come last.
+// catchUp lets the next tick look at a job that was out of sight when the job that blocks it was released to
+// come last.
 func (n *Node) catchUp(j *store.Job) {
 	if n.passed(j) != nil {
 		n.wakeAt(j, n.now+1)
 	}
 }
 
-// passed finds the job that blocks one, if it was released to come last, and has let all
-// others go.
+// passed returns the job that blocks j, if it was released to come last and has unblocked all others;
+// otherwise nil.
 func (n *Node) passed(j *store.Job) *store.Job {
 	f, ok := j.Family()
 	if !ok || j.State != store.StateActive || f.Flags&store.FamilyBlocked == 0 || f.IDs() == 0 {
@@ -433,14 +437,15 @@ func (n *Node) passed(j *store.Job) *store.Job {
 	return p
 }
 
-// hasEdges says whether a job belongs to a family: it must not vanish from this node
-// while it isn't done.
+// hasEdges says whether a job has dependencies or dependents. Such a job must not vanish from this node while
+// it isn't done.
 func (n *Node) hasEdges(j *store.Job) bool {
 	_, yes := j.Family()
 	return yes || n.store.Dependents(&j.ID) != nil
 }
 
-// removeEdge has a job wait for another no more. That one can be given to any node when nobody waits for it.
+// removeEdge ends a job's wait for another, and says whether it waited. When nobody waits for the other any
+// more, that one can be given to any node.
 func (n *Node) removeEdge(parent, child *store.ID) (was bool) {
 	was = n.store.RemoveEdge(parent, child)
 	if was && n.demands.Len() > 0 && n.store.Dependents(parent) == nil {
@@ -449,7 +454,8 @@ func (n *Node) removeEdge(parent, child *store.ID) (was bool) {
 	return was
 }
 
-// blockedBy lists the jobs that one blocks, or that it was released to come after, of the first ones.
+// blockedBy lists the jobs that one blocks, or that it was released to come after. It looks at the first of
+// them, as many as most, and leaves out those that aren't here.
 func (n *Node) blockedBy(id *store.ID, most int) (ids []store.ID) {
 	k := n.store.Dependents(id)
 	if k == nil {
@@ -473,7 +479,8 @@ func blocked(j *store.Job) bool {
 	return ok && f.Flags&(store.FamilyBlocked|store.FamilyEarly) != 0
 }
 
-// near prefers nodes that hold what a job waits for: a family lives together.
+// near returns the nodes of list that hold most of the jobs that j waits for, so that these jobs and j lie
+// together. If none holds any, it returns the whole list.
 func (n *Node) near(j *store.Job, list []*Peer) []*Peer {
 	f, ok := j.Family()
 	if !ok {
@@ -502,5 +509,5 @@ func (n *Node) near(j *store.Job, list []*Peer) []*Peer {
 	return best
 }
 
-// Edges counts the waits of jobs for each other.
+// Edges counts the edges: each is one job's wait for another.
 func (n *Node) Edges() uint64 { return n.store.Edges() }

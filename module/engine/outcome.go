@@ -7,45 +7,44 @@ import (
 	"jobmesh/module/wire"
 )
 
-// How a job ended, and what follows for those that waited for it: they go on, or go
-// with it. If this node doesn't know the job any more, it asks the other nodes.
+// How a job ended, and what follows for those that waited for it: they go on, or are dropped with it. If this
+// node doesn't know the job any more, it asks the other nodes.
 
 const (
-	followMost = 300    // jobs let go, or dropped, by one call; the others follow
-	outcomeMS  = 10_000 // between questions what became of a job that isn't known here
+	followMost = 300    // jobs that one call unblocks or drops; the others follow later
+	outcomeMS  = 10_000 // ms between questions what became of a job that isn't known here
 )
 
 // end is how a job ended.
 type end struct {
 	id         store.ID
 	undone     bool        // it wasn't acknowledged
-	unreleased bool        // nor could it have been delivered
+	unreleased bool        // and it couldn't have been delivered
 	job        *store.Job  // nil where it isn't known here
-	told       []wire.Node // in that case, the nodes that are told of it too, as far as is known
+	told       []wire.Node // if job is nil: the nodes that are told of the end too, as far as is known
 	origin
 }
 
-// origin is where the end of a job became known.
+// origin is where the end of a job became known. Zero: a client of this node ended the job.
 type origin struct {
-	from  *Peer // another node told
-	clock bool  // each that holds it finds out by itself; or nobody knows who did first
+	from  *Peer // another node that told this one
+	clock bool  // each node that holds the job finds out by itself; or nobody knows which did first
 }
 
-// timing says when a node queues a job that it lets go.
+// timing says when a node queues a job that it unblocks.
 type timing uint8
 
 const (
-	later      timing = iota // another does: this node only if it hears nothing of that
+	later      timing = iota // another node does so: this node only if it hears nothing of that
 	soon                     // when the others have been told, and nobody objects
-	unpromised               // likewise, but all nodes are told at once: where the job is added it may not be promised yet
+	unpromised               // as soon, but all nodes are told at once: the node where the job is added may not have promised it yet
 	atOnce
 )
 
-// timingOf says when it is up to this node to queue a job, now that the last that it waited
-// for has ended: at once where a client said so, for that node is the first to know. The
-// first node that holds both queues it soon, unless it hears meanwhile that the job is
-// queued: the node where the client was may not hold the job, or not have known yet that
-// the others that the job waited for have ended.
+// timingOf says when this node queues a job, now that the last job that it waited for has ended. The node
+// where a client said so queues it at once, for that node is the first to know. The first node that holds
+// both queues it soon, unless it hears meanwhile that the job is queued. It is needed because the client's
+// node may not hold the job, or may not have known yet that the other jobs that it waited for have ended.
 func (n *Node) timingOf(j *store.Job, e *end) timing {
 	switch {
 	case j.Holders() == 0 || e.origin == origin{}:
@@ -69,9 +68,9 @@ func outcomeOf(j *store.Job) (undone, unreleased bool) {
 	return true, f.Unreleased()
 }
 
-// gone is ended for a job that is to be removed, in whatever state. True: it may be.
-// Else very many wait for it, and it stays, as one that is acknowledged or cancelled,
-// until all are followed; then [Node.collect] removes it.
+// gone is ended for a job that is to be removed, in whatever state. It returns true if the job may be
+// removed. Otherwise very many wait for it, and it stays, as one that is acknowledged or cancelled, until all
+// of them are followed; then [Node.collect] removes it.
 func (n *Node) gone(j *store.Job, s origin) bool {
 	if n.hearsay(j) {
 		n.evictLater(j.ID, false)
@@ -86,7 +85,7 @@ func (n *Node) gone(j *store.Job, s origin) bool {
 	return false
 }
 
-// leaves marks a job whose end isn't followed by all yet. It is logged: a restart goes on
+// leaves marks a job whose dependents haven't all been followed yet. The mark is logged: a restart goes on
 // from there.
 func (n *Node) leaves(j *store.Job, undone bool) {
 	f, _ := j.Family()
@@ -109,8 +108,8 @@ func (n *Node) leaves(j *store.Job, undone bool) {
 	n.log(LogState, j)
 }
 
-// followAgain has an acknowledged job looked at again for which others wait: soon, or where
-// all that is left is out of sight after a while. Then those that come back see to it, too.
+// followAgain sets the time at which an acknowledged job is looked at again for which others wait: soon, or
+// after outcomeMS if all that are left are out of sight. Those that come back also look into it themselves.
 func (n *Node) followAgain(j *store.Job) {
 	setTime(j, n.now+1)
 	if n.deps.budget > 0 {
@@ -120,9 +119,9 @@ func (n *Node) followAgain(j *store.Job) {
 	n.arm(j)
 }
 
-// ended follows the end of a job that is about to be removed, or is acknowledged:
-// those that waited for it go on or go with it; it returns how many went. If very many
-// wait, it follows only some of them; the others still wait for the job.
+// ended follows the end of a job that is about to be removed, or is acknowledged: those that waited for it go
+// on, or are dropped with it. It returns how many were dropped. If very many wait, it follows only some of
+// them; the others still wait for the job.
 func (n *Node) ended(j *store.Job, undone bool, s origin) (dropped int) {
 	if n.passive || n.loading {
 		return 0
@@ -133,12 +132,12 @@ func (n *Node) ended(j *store.Job, undone bool, s origin) (dropped int) {
 	if n.store.Edges() == 0 {
 		return 0
 	}
-	n.store.Hold(j) // lest it be delivered, to a client that is served for one of them
+	n.store.Hold(j) // otherwise a client that is served for one of its dependents could get it
 	n.report(j, undone, s)
 	f, _ := j.Family()
 	for i := range f.IDs() {
 		id := f.ID(i)
-		n.removeEdge(&id, &j.ID) // it waits for nothing now, and is none that comes first
+		n.removeEdge(&id, &j.ID) // it waits for nothing now, and no job comes after it
 	}
 	e := end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, origin: s}
 	dropped = n.follow(e)
@@ -148,12 +147,12 @@ func (n *Node) ended(j *store.Job, undone bool, s origin) (dropped int) {
 	return dropped
 }
 
-// tellsDependents has the end of a job be told, until they have confirmed it, to all nodes that hold
-// one that waits for it, as to those that hold a copy: those that asked (TagKin), and those of
-// the jobs that wait here. They may have no copy, and would ask; but this node could be lost
-// before, or forget it in a restart, and a job of which nobody knows the end counts as undone.
-// Where very many wait, the nodes of the later ones follow with those. The job is about to
-// be acknowledged, and may move.
+// tellsDependents adds to the holders of a job the nodes that hold one that waits for it. So they are told of
+// its end until they have confirmed it, as those that hold a copy. They are the nodes that asked (TagKin),
+// and the holders of the jobs that wait here. They may have no copy of the job, and would ask. But this node
+// could be lost before, or forget the end in a restart, and a job whose end nobody knows counts as undone. If
+// very many wait, the nodes of the later ones follow with those. The job is about to be acknowledged, and may
+// move.
 func (n *Node) tellsDependents(j *store.Job) *store.Job {
 	if !n.hasDependents(j) {
 		return j
@@ -180,7 +179,7 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 					continue
 				}
 				if j, added = n.addHolder(j, p.Node); added && !noted(j, store.TagKin, p) {
-					j, _ = n.noteNode(j, store.TagKin, p) // lest it be evicted before
+					j, _ = n.noteNode(j, store.TagKin, p) // so that the job isn't evicted before
 				}
 			}
 		}
@@ -189,12 +188,12 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 	return j
 }
 
-// hasDependents says whether jobs wait for one that other nodes may hold.
+// hasDependents says whether jobs wait for this one that other nodes may hold.
 func (n *Node) hasDependents(j *store.Job) bool {
 	return len(n.mesh.All()) > 0 && (n.store.Edges() > 0 && n.store.Dependents(&j.ID) != nil || j.Extra(store.TagKin) != nil)
 }
 
-// owesDependents says whether a node has yet to hear of a job's end where one waits for it.
+// owesDependents says whether a node with a job that waits for this one has yet to hear of this one's end.
 func (n *Node) owesDependents(j *store.Job) bool {
 	for node := range listed(j, store.TagKin) {
 		if n.mesh.Of(node) != nil && !(j.State == store.StateAcked && j.ConfirmedBy(uint64(node))) {
@@ -209,16 +208,15 @@ func (n *Node) unfinished(j *store.Job) bool {
 	return j.State == store.StateAcked && n.store.Dependents(&j.ID) != nil
 }
 
-// leaving says whether a job only stays until those are followed that wait for it.
+// leaving says whether a job only stays until its dependents are followed.
 func leaving(j *store.Job) bool {
 	f, ok := j.Family()
 	return ok && j.State == store.StateAcked && f.Flags&store.FamilyLeaves != 0
 }
 
-// follow is ended, and those that fall with them, for as many as the budget allows.
-// Those that fell, but for which others still wait then, stay as [Node.leaves] has it; and so
-// does a job for which one waits that is out of sight: nothing else would tell that one, when
-// it is back, how the other ended.
+// follow is ended for as many dependents as the budget allows, and follows those of the dropped jobs, too. A
+// dropped job for which others still wait then stays, as in [Node.leaves]. A job also stays if one waits for
+// it that is out of sight: nothing else would tell that one, when it is back, how the job ended.
 func (n *Node) follow(e end) (dropped int) {
 	var fallen []store.ID
 	for {
@@ -259,7 +257,7 @@ func (n *Node) follow(e end) (dropped int) {
 			}
 		}
 		if past != (store.ID{}) && !through && n.store.Dependents(&e.id) != nil {
-			n.deps.passed[e.id] = past // the next call goes on there: those behind may be in sight
+			n.deps.passed[e.id] = past // the next call goes on there: those behind it may be in sight
 		}
 		for len(fallen) > 0 {
 			id := fallen[len(fallen)-1]
@@ -285,10 +283,10 @@ func (n *Node) follow(e end) (dropped int) {
 	}
 }
 
-// followUnknown is follow for a job that isn't here. True: nobody waits for it any more.
+// followUnknown is follow for a job that isn't here. It returns true if nobody waits for that job any more.
 func (n *Node) followUnknown(e end) bool {
 	if n.deps.ending[e.id] {
-		return false // it is being followed
+		return false // its end is being followed
 	}
 	n.follow(e)
 	if n.store.Dependents(&e.id) == nil {
@@ -298,7 +296,7 @@ func (n *Node) followUnknown(e end) bool {
 	return false
 }
 
-// endLater has [Node.tickEnds] go on following the end of a job that isn't here.
+// endLater leaves it to [Node.tickEnds] to follow the end of a job that isn't here.
 func (n *Node) endLater(e end) {
 	if !n.deps.ending[e.id] {
 		e.job, e.told = nil, slices.Clone(e.told)
@@ -308,14 +306,14 @@ func (n *Node) endLater(e end) {
 	n.hurryTick()
 }
 
-// tickEnds follows the ends of jobs that aren't here. Should the server end meanwhile,
-// those that waited for them find out as for any job that isn't known.
+// tickEnds follows the ends of jobs that aren't here. If the server ends meanwhile, those that waited for
+// them find out as for any job that isn't known.
 func (n *Node) tickEnds() {
 	ends := n.deps.ends
 	n.deps.ends = nil
 	for len(ends) > 0 && n.deps.budget > 0 {
 		if n.follow(ends[0]); n.store.Dependents(&ends[0].id) != nil && n.deps.budget <= 0 {
-			break // else those that are left are out of sight, and so nothing to go on with
+			break // otherwise those that are left are out of sight: there is nothing to go on with
 		}
 		delete(n.deps.ending, ends[0].id)
 		if j := n.lookEnded(&ends[0].id); j != nil && j.Queue.DB != 0 {
@@ -328,7 +326,7 @@ func (n *Node) tickEnds() {
 	}
 }
 
-// drop deletes a job that falls with another.
+// drop deletes a job because one that it waited for has ended.
 func (n *Node) drop(j *store.Job) {
 	n.Stats.Dropped++
 	if ad := n.pendingAdds[j.ID]; ad != nil {
@@ -339,14 +337,14 @@ func (n *Node) drop(j *store.Job) {
 	n.remove(j)
 }
 
-// countIDs takes off the budget what it takes to look at, or rewrite, what a job waits for.
+// countIDs subtracts from the budget what it takes to look at, or rewrite, the list of jobs that j waits for.
 func (n *Node) countIDs(j *store.Job) {
 	f, _ := j.Family()
 	n.deps.budget -= f.IDs() / familyPiece
 }
 
-// outlive has a job go on without some that it waited for, in their order there, which ended
-// as one has it. False where it has to be dropped.
+// outlive lets a job go on without some that it waited for, and which ended as e says. ids are in the order
+// in which the job names them. It returns false if the job has to be dropped.
 func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	f, ok := j.Family()
 	if !ok || !f.Drop(ids...) {
@@ -356,7 +354,7 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	blocked := f.Flags&store.FamilyBlocked != 0
 	switch {
 	case early:
-		f.Flags &^= store.FamilyEarly // who waited for it waits no more
+		f.Flags &^= store.FamilyEarly // the job that was to come after it waits no more
 	case !e.undone:
 	case f.Flags&store.FamilyBlocked != 0:
 		if e.unreleased {
@@ -390,10 +388,10 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	return true
 }
 
-// heardRelease says of a job that has ended (nil: it isn't here) that no word of its release is under way
-// to this node, as far as is known here. Where it is still deferred here, a client of another node may have
-// released it to come last. Then those that it blocks were let go there before, and some may have ended:
-// none is queued here before the others were asked.
+// heardRelease says whether this node knows of the release of a job that has ended; also for nil, a job that
+// isn't here. If the job is still deferred here, a client of another node may have released it to come last.
+// Then those that it blocks were unblocked there before, and some may have ended: this node queues none of
+// them before it has asked the others.
 func (n *Node) heardRelease(j *store.Job) bool {
 	if j == nil {
 		return true
@@ -402,8 +400,8 @@ func (n *Node) heardRelease(j *store.Job) bool {
 	return f.Flags&store.FamilyDeferred == 0
 }
 
-// outliveAway has a job that is out of sight go on without one that isn't here any more: when it
-// is back nobody may know how that one ended. One that doesn't go on finds it out then.
+// outliveAway lets a job that is out of sight go on without one that isn't here any more: when it is back
+// nobody may know how that one ended. A job that can't go on finds out when it is back.
 func (n *Node) outliveAway(id *store.ID, e *end) {
 	j := n.lookAway(id)
 	if j == nil || j.State == store.StateAcked {
@@ -423,14 +421,14 @@ func (n *Node) outliveAway(id *store.ID, e *end) {
 	n.outlive(j, e, e.id)
 }
 
-// DeadSuffix makes a queue's name that of its dead-letter queue.
+// DeadSuffix, appended to a queue's name, makes the name of its dead-letter queue.
 const DeadSuffix = ":dead"
 
 func deadName(q *store.Queue) []byte {
 	return append(append([]byte(nil), q.NameBytes()...), DeadSuffix...)
 }
 
-// toDeadLetter moves a job to its dead-letter queue; nil where that can't be made.
+// toDeadLetter moves a job to its dead-letter queue. It returns nil if there can't be such a queue.
 func (n *Node) toDeadLetter(j *store.Job) *store.Job {
 	if f, ok := j.Family(); ok {
 		for i := range f.IDs() {
@@ -446,27 +444,26 @@ func (n *Node) toDeadLetter(j *store.Job) *store.Job {
 	return j
 }
 
-// unblock queues a job that isn't held back any more, when it is this node's turn, and the job
-// is in sight.
+// unblock queues a job that isn't held back any more, if it is this node's turn, and the job is in sight.
 func (n *Node) unblock(j *store.Job, when timing) {
 	if j.State != store.StateActive {
-		return // it waits for its copies, and is queued when it has them
+		return // the job waits for its copies, and is queued when it has them
 	}
 	clearAnnounced(j)
 	if left := delayFrom(j, n.now); left > 0 {
 		setTime(j, n.now+left)
-		// It is for this node to queue it for the first time, also where it has a copy only.
+		// This node queues the job for the first time, even if it has only a copy.
 		clearQueuedOnce(j)
 		if when == later {
 			setTime(j, j.QTime+n.insteadOf(j))
 		} else {
 			n.store.Count(j, store.Delayed)
 			if when == soon {
-				setTime(j, j.QTime+store.AnnounceMS) // lest it and the node where that was said do it at one moment
+				setTime(j, j.QTime+store.AnnounceMS) // so that it and the node where the end was said don't queue the job at the same moment
 			}
 		}
 		if when == atOnce && j.Holders() == 0 {
-			setAnnounced(j) // else another may have let it go at the same moment
+			setAnnounced(j) // otherwise another node may have unblocked it at the same moment
 		}
 		n.arm(j)
 		n.log(LogState, j)
@@ -502,19 +499,19 @@ func (n *Node) unblock(j *store.Job, when timing) {
 		n.log(LogState, j)
 		return
 	}
-	clearQueuedOnce(j) // others need not count it
+	clearQueuedOnce(j) // the others need not count this queueing
 	n.tellQueues(j)
 	n.requeue(j, false)
 }
 
-// leavesFamily says of a job that is let go whether this node is leaving, and another one can queue it in its place: who hears
-// that a leaving node is about to queue a job does so itself.
+// leavesFamily says whether this node is leaving, and another one can queue in its place a job that is
+// unblocked. A node that hears that a leaving node is about to queue a job does so itself.
 func (n *Node) leavesFamily(j *store.Job) bool {
 	return n.leaving && j.Retry > 0 && !n.putOff(j) && n.stayer(j) != nil
 }
 
-// tellQueues tells the other holders that this node is about to queue a job. One that was put off by a conflict hasn't
-// got its key yet: no more is said than that this node tries.
+// tellQueues tells the other holders that this node is about to queue a job. A job that was put off by a
+// conflict hasn't got its key yet, so the message only says that this node tries.
 func (n *Node) tellQueues(j *store.Job) {
 	m := n.queued(j, 0)
 	if n.putOff(j) {
@@ -523,23 +520,25 @@ func (n *Node) tellQueues(j *store.Job) {
 	n.tell(j, m)
 }
 
-// insteadMS is when a job is queued that another node was to queue, and of which that has said nothing.
-// That one may have no copy, though this node believes so: its copy was deleted or refused there.
+// insteadMS is how long this node waits for another node that is to queue a job, and says nothing, before it
+// asks the others. That node may have no copy, though this one believes so: its copy was deleted or refused
+// there.
 const insteadMS = 2_000
 
-// insteadOf is the time, ms, until this node asks the others about a job that another is to queue.
+// insteadOf returns the time, in ms, until this node queues a job that another is to queue. It asks the
+// others store.AnnounceMS before.
 func (n *Node) insteadOf(j *store.Job) int64 {
 	return min(insteadMS+store.AnnounceMS, int64(j.Retry)*1000) + n.jitter()
 }
 
-// leftToOthers says of a job whether another node is to queue it for the first time, and this one
-// only if it hears nothing of that.
+// leftToOthers says whether another node is to queue a job for the first time, and this one only if it hears
+// nothing of that.
 func leftToOthers(j *store.Job) bool {
 	return j.State == store.StateActive && j.Retry > 0 && j.Place == store.InHeld && j.Reason() == store.NoReason && !held(j) &&
 		j.Flags&(store.FlagQueuedOnce|store.FlagAnnounced|store.FlagDelivered) == 0
 }
 
-// firstHolder says whether this node is the first of those that hold a job and are connected.
+// firstHolder says whether this node is the first of the connected holders of a job, see comesBefore.
 func (n *Node) firstHolder(j *store.Job) bool {
 	for i := range j.Holders() {
 		if h, _ := j.Holder(i); n.comesBefore(wire.Node(h)) {
@@ -549,9 +548,9 @@ func (n *Node) firstHolder(j *store.Job) bool {
 	return true
 }
 
-// comesBefore says whether another holder of a job is to queue it rather than this one: it is connected, and its name is smaller.
-// A node that is leaving comes last, for it may be ended at any moment. Where two don't know yet that one is leaving,
-// neither may be the first, and both ask soon.
+// comesBefore says whether another holder of a job is to queue it rather than this one: the other is
+// connected, and its ID is smaller. A node that is leaving comes last, for it may be ended at any moment. If
+// two nodes don't know yet that one of them is leaving, neither may be the first, and both ask soon.
 func (n *Node) comesBefore(node wire.Node) bool {
 	p := n.mesh.Of(node)
 	switch {
@@ -563,8 +562,8 @@ func (n *Node) comesBefore(node wire.Node) bool {
 	return node < n.self.Node()
 }
 
-// first says whether this node is the first of those that hold a job and hear of the end of
-// the one that it waited for last: those that hold that one, or are told.
+// first says whether this node is the first of those that hold a job and hear of the end of the one that the
+// job waited for last. They are the holders of that one, and the nodes that are told.
 func (n *Node) first(j *store.Job, e *end) bool {
 	for i := range j.Holders() {
 		h, _ := j.Holder(i)
@@ -575,8 +574,8 @@ func (n *Node) first(j *store.Job, e *end) bool {
 	return true
 }
 
-// onQueuedElsewhere notes that another node has a job queued, or in a client's hands, that
-// is held back here: it was let go there.
+// onQueuedElsewhere notes that another node has queued, or given to a client, a job that is held back here:
+// the job was unblocked there.
 func (n *Node) onQueuedElsewhere(j *store.Job) *store.Job {
 	f, ok := j.Family()
 	adding := j.State == store.StateWaitRepl
@@ -585,7 +584,7 @@ func (n *Node) onQueuedElsewhere(j *store.Job) *store.Job {
 	}
 	clearAnnounced(j)
 	if f.Flags&(store.FamilyBlocked|store.FamilyDeferred) == store.FamilyBlocked {
-		// Maybe the one that blocks it was released to come last, and waits for it.
+		// Maybe the job that blocks it was released to come last, and waits for it.
 		f.Flags = store.FamilyEarly
 	} else {
 		for i := range f.IDs() {
@@ -602,18 +601,17 @@ func (n *Node) onQueuedElsewhere(j *store.Job) *store.Job {
 	return j
 }
 
-// eviction is the walk through those that wait for a job of which only this node's copy
-// went, or of which this node knows no more than that it was cancelled.
+// eviction is the walk through the dependents of a job of which only this node's copy went, or of which this
+// node knows no more than that it was cancelled.
 type eviction struct {
 	id         store.ID
 	unreleased bool
-	last       store.ID // the one that was met last, and waits on; zero: none
+	last       store.ID // the dependent that was met last, and waits on; zero: none
 }
 
-// evicted is for a job of which only this node's copy goes, while others may hold
-// one: blocked jobs go with it, if it wasn't released; the others wait on, and ask.
-// Where unreleased is false all ask. The job isn't here any more. If very many wait, some
-// are left for the next ticks.
+// evicted handles the dependents of a job of which only this node's copy goes, while others may hold one.
+// Blocked jobs go with it, if it wasn't released; the other dependents wait on, and ask. If unreleased is
+// false all ask. The job isn't here any more. If very many wait, some are left for the next ticks.
 func (n *Node) evicted(id store.ID, unreleased bool) {
 	before := len(n.deps.evictions)
 	n.evictLater(id, unreleased)
@@ -622,7 +620,7 @@ func (n *Node) evicted(id store.ID, unreleased bool) {
 	}
 }
 
-// evictLater has [Node.tickEvictions] do it.
+// evictLater leaves an eviction to [Node.tickEvictions].
 func (n *Node) evictLater(id store.ID, unreleased bool) {
 	if n.passive || n.store.Dependents(&id) == nil {
 		return
@@ -631,8 +629,8 @@ func (n *Node) evictLater(id store.ID, unreleased bool) {
 	n.hurryTick()
 }
 
-// tickEvictions goes on with evictions. Should the server end meanwhile, those that are
-// left find out as for any job that isn't known.
+// tickEvictions goes on with evictions. If the server ends meanwhile, the dependents that are left find out
+// as for any job that isn't known.
 func (n *Node) tickEvictions() {
 	for len(n.deps.evictions) > 0 && n.deps.budget > 0 {
 		n.evictOn()
@@ -642,8 +640,8 @@ func (n *Node) tickEvictions() {
 	}
 }
 
-// evictOn goes on with the newest eviction, until it is over, a job falls for which
-// others wait, or the budget is used up.
+// evictOn goes on with the newest eviction, until it is over, a job is dropped for which others wait, or the
+// budget is used up.
 func (n *Node) evictOn() {
 	at := len(n.deps.evictions) - 1
 	e := n.deps.evictions[at]
@@ -680,9 +678,10 @@ func (n *Node) evictOn() {
 	n.deps.evictions = append(n.deps.evictions, e)
 }
 
-// evictedFollowed follows the jobs that were freed with their queue.
+// evictedFollowed follows the ends of jobs that were freed with their queue.
 func (n *Node) evictedFollowed() {
-	// Those that were released to come after some of them, most often one, and after how many.
+	// The jobs that were released to come after some of those, most often one; and after how many that have
+	// ended.
 	var last []store.ID
 	var ended []uint32
 	for _, l := range n.store.TakeLost() {
@@ -708,8 +707,8 @@ func (n *Node) evictedFollowed() {
 	}
 }
 
-// CancelJob deletes a job everywhere, undone, and those that fall with it; it returns
-// how many went here. If this node doesn't know the job, it tells the other nodes.
+// CancelJob deletes a job everywhere, undone, and the jobs that are dropped with it. It returns how many were
+// deleted here. If this node doesn't know the job, it tells the other nodes.
 func (n *Node) CancelJob(id *store.ID) int {
 	j := n.store.Lookup(id)
 	switch {
@@ -728,7 +727,7 @@ func (n *Node) CancelJob(id *store.ID) int {
 	return n.cancel(j)
 }
 
-// cancel ends a job that is promised, and isn't done, as [Node.CancelJob] has it.
+// cancel ends a job that is promised, and isn't done, for [Node.CancelJob].
 func (n *Node) cancel(j *store.Job) int {
 	j = n.tellsTakers(j)
 	dropped := n.ended(j, true, origin{})
@@ -747,15 +746,15 @@ func (n *Node) cancel(j *store.Job) int {
 	return 1 + dropped
 }
 
-// undone marks a job that is about to be acknowledged, or forgotten: it isn't done. It may move.
+// undone marks a job that is about to be acknowledged, or forgotten, as not done. The job may move.
 func (n *Node) undone(j *store.Job) *store.Job {
 	f, _ := j.Family()
 	f.Flags |= store.FamilyCancelled
 	return n.setFamily(j, &f)
 }
 
-// look finds out what became of the jobs that one waits for, where that isn't
-// plain. The job may be gone after it.
+// look finds out what became of the jobs that j waits for, where that isn't plain. The job may be gone
+// afterwards.
 func (n *Node) look(j *store.Job) {
 	id := j.ID
 	lacks := n.lacks(j)
@@ -784,7 +783,7 @@ func (n *Node) look(j *store.Job) {
 			}
 			continue
 		case p != nil:
-			// It lets them go itself, bit by bit.
+			// That job unblocks its dependents itself, bit by bit.
 			n.wakeAt(p, n.now+1)
 			wait = true
 			continue
@@ -800,7 +799,7 @@ func (n *Node) look(j *store.Job) {
 			continue
 		}
 		if e.undone && (f.OnDead != OnDeadRun || f.Flags&store.FamilyBlocked != 0) {
-			over = append(over[:0], e) // it doesn't go on
+			over = append(over[:0], e) // j doesn't go on
 			break
 		}
 		over = append(over, e)
@@ -818,8 +817,8 @@ func (n *Node) look(j *store.Job) {
 	n.arm(j)
 }
 
-// goOn follows the ends of jobs that aren't here, which one waited for: several that it goes
-// on without are taken out at once. It says whether some wait for one of them still.
+// goOn follows the ends of jobs that aren't here, and for which j waited. If j goes on without several, they
+// are taken out at once. It says whether some jobs still wait for one of them.
 func (n *Node) goOn(j *store.Job, over []end) (left bool) {
 	switch len(over) {
 	case 0:
@@ -843,9 +842,9 @@ func (n *Node) goOn(j *store.Job, over []end) (left bool) {
 
 // asked is a question to all nodes what became of a job.
 type asked struct {
-	next    int64       // not again before, unix ms
+	next    int64       // unix ms: it isn't asked again before
 	round   uint64      // of the question that was sent last
-	unknown []wire.Node // that didn't know when they were asked it
+	unknown []wire.Node // nodes that answered that they don't know the job
 }
 
 // tickOutcomes forgets questions whose answers nobody waits for.
@@ -901,7 +900,7 @@ func (n *Node) onAskOutcome(p *Peer, m *wire.Message) {
 	n.send(p, &reply)
 }
 
-// onOutcome takes an answer. A job that no node knows ended undone, unseen.
+// onOutcome takes an answer. A job that no node knows counts as ended undone, and unreleased.
 func (n *Node) onOutcome(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	a := n.deps.asked.Get(id)
@@ -928,9 +927,8 @@ func (n *Node) onOutcome(p *Peer, m *wire.Message) {
 	n.followUnknown(e)
 }
 
-// allUnknown notes that a node doesn't know, and says whether no node does. The answer to an
-// earlier round doesn't count: the job may have moved since to that node, from one that has
-// answered this round.
+// allUnknown notes that a node doesn't know the job, and says whether no node does. An answer to an earlier
+// round doesn't count: the job may have moved to that node since, from one that has answered this round.
 func (n *Node) allUnknown(a *asked, p *Peer, m *wire.Message) bool {
 	if m.Round != a.round {
 		return false
@@ -946,10 +944,9 @@ func (n *Node) allUnknown(a *asked, p *Peer, m *wire.Message) bool {
 	return true
 }
 
-// A job that was released to come last counts the jobs that it comes after. It is told
-// of their ends by those copies of them that this node holds. Where a copy was deleted
-// here, or never came, the count doesn't reach 0 by itself; so once none is left here
-// the other nodes are asked whether they have any.
+// A job that was released to come last counts the jobs that it comes after. It hears of their ends by those
+// copies of them that this node holds. If a copy was deleted here, or never came, the count doesn't reach 0
+// by itself. So once none is left here, this node asks the others whether they have any.
 
 // lacks says whether a job (nil: none) waits for others of which this node has no copy.
 func (n *Node) lacks(j *store.Job) bool {
@@ -960,7 +957,7 @@ func (n *Node) lacks(j *store.Job) bool {
 	return ok && f.Flags&store.FamilyLast != 0 && f.Count > 0 && !n.comesAfter(&j.ID)
 }
 
-// lookLater looks into what a job lacks, if anything.
+// lookLater sets a time to look into what a job lacks, if it lacks anything.
 func (n *Node) lookLater(j *store.Job) {
 	if n.lacks(j) {
 		n.wakeAt(j, n.now+outcomeMS+n.jitter())
@@ -977,7 +974,7 @@ func (n *Node) comesAfter(id *store.ID) bool {
 	most := comesAfterMost
 	for child := range k.EachBlocked() {
 		if most--; most < 0 {
-			return true // most likely; those that are here no more are untied in the next ticks
+			return true // most likely; the edges of those that aren't here any more go in the next ticks
 		}
 		switch c := n.store.Lookup(child); {
 		case c == nil:
@@ -991,11 +988,10 @@ func (n *Node) comesAfter(id *store.ID) bool {
 	return false
 }
 
-// comesAfterMost is how many are looked at for that.
+// comesAfterMost is how many jobs comesAfter looks at.
 const comesAfterMost = 1000
 
-// onLast takes an answer about a job that lacks others: where no node has any of them,
-// all have ended.
+// onLast takes an answer about a job that lacks others: if no node has any of them, all have ended.
 func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
 	switch {
 	case !n.lacks(j):
@@ -1011,7 +1007,7 @@ func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
 	n.allEnded(j)
 }
 
-// allEnded has a job that was released to come last wait no more for what it lacks.
+// allEnded ends the wait of a job that was released to come last: all that it lacks have ended.
 func (n *Node) allEnded(j *store.Job) {
 	f, _ := j.Family()
 	f.Count, f.Flags = 0, f.Flags&^store.FamilyLast
@@ -1034,28 +1030,28 @@ func ackFlags(j *store.Job) (flags uint8) {
 	return flags
 }
 
-// heardEnd notes what a SetAck says of a job here, before it is acknowledged. One that names
-// no holder is of a node that knows nothing of the job but its end.
+// heardEnd notes what a SetAck says of the end of a job, before the job is acknowledged here. A SetAck that
+// names no holder is from a node that knows nothing of the job but its end.
 func (n *Node) heardEnd(j *store.Job, m *wire.Message) *store.Job {
 	if m.Flags&wire.Cancelled == 0 {
 		return j
 	}
 	f, _ := j.Family()
 	if m.Flags&wire.HeldBack == 0 && len(m.Holders) > 0 && !n.store.Early(&f) {
-		f = store.Family{} // else the one that was released to come after it is to hear
+		f = store.Family{} // not if another was released to come after this one: that one is to hear
 	}
 	f.Flags |= store.FamilyCancelled
 	return n.setFamily(j, &f)
 }
 
-// heardOfStranger is for a job that isn't known here, and is acknowledged.
+// heardOfStranger handles the end, by a SetAck, of a job that isn't known here.
 func (n *Node) heardOfStranger(p *Peer, id store.ID, m *wire.Message) {
 	undone := m.Flags&wire.Cancelled != 0
 	switch {
 	case !undone:
 		n.store.SetDone(&id)
 	case len(m.Holders) == 0 && m.Flags&wire.HeldBack == 0:
-		n.evicted(id, false) // the sender knows no more than that
+		n.evicted(id, false) // the sender knows no more than that it was cancelled
 		return
 	}
 	n.followUnknown(end{id: id, undone: undone, unreleased: m.Flags&wire.HeldBack != 0, told: m.Holders, origin: origin{from: p}})

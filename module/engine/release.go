@@ -8,39 +8,41 @@ import (
 	"jobmesh/module/wire"
 )
 
-// The release of deferred jobs: every node that has one is told until it knows.
+// The release of deferred jobs: every node that has a copy is told until it knows.
 
 const (
-	releaseMS = 1_000  // how long RELEASEJOB waits for other nodes
-	againMS   = 60_000 // at most, between attempts to tell a node of a release
+	releaseMS = 1_000  // ms that RELEASEJOB waits for other nodes
+	againMS   = 60_000 // longest time, ms, between attempts to tell a node of a release
 )
 
 // releasing is a release that not all holders have confirmed.
 type releasing struct {
 	id     store.ID
 	msg    wire.Message
-	open   []wire.Node // the nodes that haven't
+	open   []wire.Node // the nodes that haven't confirmed
 	told   int         // nodes that know, this one included
-	client any         // nil: answered
-	expiry int64       // unix ms, of the job
-	next   int64       // unix ms: then the client is answered, and who is open is told again
+	client any         // nil: answered, or gone
+	expiry int64       // when the job expires, unix ms
+	next   int64       // unix ms: then the client is answered, and the nodes in open are told again
 	wait   int64       // ms, until next
 }
 
-// Release releases a deferred job: it is queued, in its queue or another (nil: its
-// own), and those that it blocks when it is acknowledged; with last it comes
-// last instead; of very many some follow a little later, in order. Where wait is true the answer follows as a Released effect, for the
-// client that is tied to [PendingRelease]; else nodes is how many know of it. Refused are
-// jobs that aren't known here (ErrNoJob) or not deferred (ErrNotDeferred, ErrBlocked), a queue that
-// takes nothing (ErrPaused) or can't be made, one in which another has the job's key
-// (DUPLICATE), and all on a replica (ErrReplica): then nothing has changed.
+// Release releases a deferred job: it is queued, in its queue or in another (nil: its own). The jobs that it
+// blocks are unblocked when it is acknowledged. With last they are unblocked now, and it comes last; of very
+// many some follow a little later, in order.
+//
+// If wait is true the answer follows as a Released effect, for the client that is tied to [PendingRelease];
+// otherwise nodes is how many nodes know of the release. Refused are jobs that aren't known here (ErrNoJob)
+// or aren't deferred (ErrNotDeferred, ErrBlocked), a queue that takes nothing (ErrPaused) or can't be made, a
+// queue in which another job has the job's key (DUPLICATE), and everything on a replica (ErrReplica). After a
+// refusal nothing has changed.
 func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes int, wait bool, err error) {
 	if n.passive {
 		return 0, false, ErrReplica
 	}
 	var q *store.Queue
 	if queue != nil {
-		q = n.Queue(queue) // before the job is looked up, which may go by that
+		q = n.Queue(queue) // before the job is looked up, for this may remove the job
 	}
 	j := n.parent(id)
 	if j == nil || j.State == store.StateAcked && cancelled(j) {
@@ -106,27 +108,26 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 
 func (n *Node) releaseOf(id *store.ID) *releasing { return n.deps.releases.Get(*id) }
 
-// release releases a copy. With last, count is how many jobs it comes after.
+// release releases this node's copy. With last, count is how many jobs it comes after.
 func (n *Node) release(j *store.Job, last bool, count uint32, when timing) {
 	id := j.ID
 	f, _ := j.Family()
 	f.Flags &^= store.FamilyDeferred
 	ended := f.Count > 0
-	// Each node counts those that it has; a node may have one more that is just being
-	// added.
+	// Each node counts the blocked jobs that it has; a node may have one more that is just being added.
 	if f.Count = max(count, n.countChildren(j)) - f.Count; last && f.Count > 0 {
 		f.Flags |= store.FamilyLast
 	}
 	k := n.store.Dependents(&id)
 	first := last && k != nil && k.Blocked > 0
-	if first && (len(n.deps.unblocking) > 0 || k.Len > uint64(max(n.deps.budget, 0))) { // its turn may come later
+	if first && (len(n.deps.unblocking) > 0 || k.Len > uint64(max(n.deps.budget, 0))) { // this call may not unblock all
 		f.Flags |= store.FamilyUnblocking
 	}
 	if j = n.setFamily(j, &f); held(j) {
 		n.log(LogState, j)
 	} else {
 		if last && f.Count == 0 && ended && when == later {
-			when = soon // the last end came before this word: where it was first known may be here
+			when = soon // the last of them ended before this word came: this may be the node where that end was known first
 		}
 		n.unblock(j, when)
 	}
@@ -139,13 +140,13 @@ func (n *Node) release(j *store.Job, last bool, count uint32, when timing) {
 	}
 }
 
-// unblocking is a job that was released to come last, while those that it blocked are let
-// go, oldest first. If it blocked very many, some are left for the next ticks; meanwhile the
-// job has [store.FamilyUnblocking], so that a restart goes on with it.
+// unblocking is a job that was released to come last, while the jobs that it blocked are being unblocked,
+// oldest first. If it blocked very many, some are left for the next ticks; meanwhile the job has
+// [store.FamilyUnblocking], so that a restart goes on with it.
 type unblocking struct {
 	id   store.ID
 	when timing
-	told bool // when is known
+	told bool // the field when is set
 }
 
 func (n *Node) unblockingOf(id *store.ID) *unblocking {
@@ -157,7 +158,7 @@ func (n *Node) unblockingOf(id *store.ID) *unblocking {
 	return nil
 }
 
-// resumeUnblocking goes on with a job that was loaded.
+// resumeUnblocking goes on with a job that was loaded, and whose unblocking isn't over.
 func (n *Node) resumeUnblocking(j *store.Job) {
 	if n.unblockingOf(&j.ID) == nil {
 		n.deps.unblocking = append(n.deps.unblocking, &unblocking{id: j.ID})
@@ -165,7 +166,7 @@ func (n *Node) resumeUnblocking(j *store.Job) {
 	}
 }
 
-// tickUnblocking lets blocked jobs go, as many as the budget allows.
+// tickUnblocking unblocks jobs, as many as the budget allows.
 func (n *Node) tickUnblocking() {
 	for len(n.deps.unblocking) > 0 && n.unblockSome(n.deps.unblocking[0]) {
 		id := n.deps.unblocking[0].id
@@ -177,7 +178,7 @@ func (n *Node) tickUnblocking() {
 	}
 }
 
-// unblockSome lets go of those that one job blocked. True: of all.
+// unblockSome unblocks the jobs that one job blocked. It returns true when all are unblocked.
 func (n *Node) unblockSome(l *unblocking) (all bool) {
 	for {
 		k := n.store.Dependents(&l.id)
@@ -207,7 +208,7 @@ func (n *Node) unblockSome(l *unblocking) (all bool) {
 	}
 }
 
-// unblockOne lets a blocked job go, for the one that blocks it was released to come last.
+// unblockOne unblocks a job because the one that blocks it was released to come last.
 func (n *Node) unblockOne(c *store.Job, when timing) {
 	f, _ := c.Family()
 	if f.Flags&store.FamilyAdding != 0 && when != later {
@@ -221,7 +222,7 @@ func (n *Node) unblockOne(c *store.Job, when timing) {
 	}
 }
 
-// allUnblocked follows when all are let go.
+// allUnblocked goes on with a release when all that it unblocks are unblocked.
 func (n *Node) allUnblocked(id *store.ID) {
 	if j := n.store.Lookup(id); j != nil {
 		if f, _ := j.Family(); f.Flags&store.FamilyUnblocking != 0 {
@@ -239,8 +240,8 @@ func (n *Node) allUnblocked(id *store.ID) {
 	}
 }
 
-// countChildren counts the jobs that a deferred one blocks, and those that it did, and that
-// have ended since another node knows of its release.
+// countChildren counts the jobs that a deferred one blocks: those still here, plus those that ended before
+// this node heard of the release.
 func (n *Node) countChildren(j *store.Job) uint32 {
 	f, _ := j.Family()
 	if k := n.store.Dependents(&j.ID); k != nil {
@@ -249,9 +250,9 @@ func (n *Node) countChildren(j *store.Job) uint32 {
 	return f.Count
 }
 
-// report tells a job that was released to come last of the end of one that it
-// waited for. The end may come here before the word of that release: so one that is done counts
-// although it is blocked here, for it was let go elsewhere.
+// report tells a job that was released to come last of the end of one that it waited for. The end may come
+// here before the word of that release. So a job that is done counts although it is blocked here, for it was
+// unblocked elsewhere.
 func (n *Node) report(j *store.Job, undone bool, s origin) {
 	f, ok := j.Family()
 	if !ok || !n.store.Early(&f) && (undone || f.Flags&store.FamilyBlocked == 0 || f.IDs() != 1) {
@@ -263,8 +264,8 @@ func (n *Node) report(j *store.Job, undone bool, s origin) {
 	}
 }
 
-// countDown counts some of those down that a job was released to come after: one, j, or nil where they are gone,
-// and the caller looks into what is left.
+// countDown subtracts some from the count of the jobs that a job (id) was released to come after. j is the
+// one that ended, or nil if several are gone; then the caller looks into what is left.
 func (n *Node) countDown(id store.ID, some uint32, j *store.Job, s origin) {
 	p := n.store.Lookup(&id)
 	if p == nil || p.State == store.StateAcked {
@@ -291,9 +292,10 @@ func (n *Node) countDown(id store.ID, some uint32, j *store.Job, s origin) {
 	n.unblock(p, n.timingOf(p, &end{job: j, origin: s}))
 }
 
-// comesLate counts a copy that has just come where the job is that was released to come after
-// it, for its end will be counted down. It may be in the count already, which then doesn't
-// reach 0 by itself, see [Node.lacks]; one that is too low would let that job go too early.
+// comesLate adds one to the count of the job that was released to come after a copy that has just come, for
+// the copy's end will be counted down. The copy may be in the count already, which then doesn't reach 0 by
+// itself, see [Node.lacks]. That is better than a count that is too low, which would let the job go too
+// early.
 func (n *Node) comesLate(j *store.Job) {
 	f, ok := j.Family()
 	if !ok || !n.store.Early(&f) {
@@ -324,13 +326,13 @@ func (n *Node) onRelease(p *Peer, m *wire.Message) {
 			}
 			when := later
 			if m.Flags&wire.StillHeld != 0 && n.firstHolder(j) {
-				when = soon // what it waited for may have ended here, and there it may be unknown
+				when = soon // the jobs that it waited for may have ended here, and the sender may not know them
 			}
 			n.release(j, m.Flags&wire.Last != 0, m.Count, when)
 		}
 	}
 	if j == nil && n.lookAway(&id) != nil {
-		return // it is told again until its queue is back
+		return // the sender tells again, until the job's queue is back
 	}
 	n.send(p, &reply)
 }
@@ -357,7 +359,7 @@ func (n *Node) onReleased(p *Peer, m *wire.Message) {
 	}
 }
 
-// expects says whether something may come soon that a release's client waits for.
+// expects says whether something that a release's client waits for may come soon.
 func (n *Node) expects(r *releasing) bool {
 	return n.unblockingOf(&r.id) != nil || slices.ContainsFunc(r.open, n.mesh.Reaches)
 }
@@ -369,11 +371,10 @@ func (n *Node) answerRelease(r *releasing) {
 	}
 }
 
-// releaseCost is what a release that was looked at takes of a tick's budget, with the
-// effects from one on.
+// releaseCost returns what a release that was looked at takes of a tick's budget. Its effects begin at from.
 func (n *Node) releaseCost(from int) int { return 1 + len(n.effects) - from + n.cost(from) }
 
-// tickReleases answers who has waited long enough, and tells of releases again.
+// tickReleases answers the clients that have waited long enough, and tells nodes of releases again.
 func (n *Node) tickReleases() {
 	budget := tickBudget
 	for _, p := range n.mesh.All() {
@@ -394,17 +395,17 @@ func (n *Node) tickReleases() {
 	n.wake = min(n.wake, n.deps.tell)
 }
 
-// tickRelease is tickReleases for one. False: it is over.
+// tickRelease is tickReleases for one release. It returns false if the release is over.
 func (n *Node) tickRelease(r *releasing) (keep bool) {
 	if n.now >= r.next {
 		waits := r.client != nil && n.unblockingOf(&r.id) != nil
 		if !waits {
 			n.answerRelease(r)
 		}
-		// Even where the job has ended here: a FASTACK is told once, and who hasn't heard
-		// of either would hold it back until its expiry.
+		// The nodes are told even if the job has ended here: a FASTACK is told once, and a node that has
+		// heard of neither would hold the job back until its expiry.
 		if r.client == nil && slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.Of(h) == nil }) {
-			r.open = n.mesh.Nodes() // a replica may have been promoted in its place
+			r.open = n.mesh.Nodes() // a replica may have been promoted in the place of one that was forgotten
 		}
 		j := n.store.Lookup(&r.id)
 		if !waits && (len(r.open) == 0 || n.now >= r.expiry || j != nil && cancelled(j) || n.tombstones.cancelled(&r.id)) {
@@ -420,16 +421,16 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 	return true
 }
 
-// resumeReleases tells a node that is back of what it may have missed; of very much some
-// follows a little later.
+// resumeReleases tells a node that is back of the releases that it may have missed; of very many some follow
+// a little later.
 func (n *Node) resumeReleases(p *Peer) {
 	p.untold = n.deps.releases.Len()
 	budget := tickBudget
 	n.tellReleases(p, &budget)
 }
 
-// tellReleases goes on with that. Where the last release took the place of one that is over
-// the node is told of it twice.
+// tellReleases goes on with that. If the last release took the place of one that is over, the node is told of
+// it twice.
 func (n *Node) tellReleases(p *Peer, budget *int) {
 	p.untold = min(p.untold, n.deps.releases.Len())
 	for ; p.untold > 0 && *budget > 0; p.untold-- {

@@ -10,32 +10,31 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Unique jobs. A job's locks are what the job says
-// (store.Unique): one of waiting, which refuses the adding of another with its
-// key, and one of being worked on, which holds others back. The table of locks is
-// made anew from the jobs, and a lock whose job doesn't say so, or isn't known
-// any more, is free: there is nothing to reap.
+// Unique jobs. A job's record (store.Unique) says which locks the job has. The waiting lock refuses the
+// adding of another job with the same key. The run lock holds other jobs with the key back while a client
+// works on this one. The table of locks is made anew from the jobs. A lock is free if its job doesn't say
+// that it has the lock, or isn't known any more: nothing has to be reaped.
 //
-// Locks are asked for in three places: [Node.AddJob], [Node.again] for a job that
-// was put off by a conflict, [Node.claimRun] for one that is about to be delivered.
-// A node that is alone answers each at once; unique_mesh.go has what a mesh does.
+// Three places ask for locks: [Node.AddJob], [Node.again] for a job that was put off by a conflict, and
+// [Node.claimRun] for one that is about to be delivered. A node that is alone answers each at once;
+// unique_mesh.go has what a mesh does.
 
-// Unique is how a job is to be unique.
+// Unique has the options of uniqueness of a job that is being added.
 type Unique struct {
 	Strategy       uint8 // store.UniqueBefore …; 0: not at all
 	Conflict, Busy uint8 // store.ConflictDrop …, store.BusyWait …
 	Mesh, Any      bool
-	Keyed          bool // Key counts, else the body
+	Keyed          bool // Key is the job's key; otherwise its body is
 	Key            []byte
-	LockTTL        int64 // seconds, 0: as long as the job has it; a window's TTL
-	RunTTL         int64 // seconds, 0: as long as the job has it
+	LockTTL        int64 // seconds; 0: as long as the job has the lock. For a window: its TTL
+	RunTTL         int64 // seconds; 0: as long as the job has the lock
 	ConflictDelay  int64 // seconds
 	BusyDelay      int64 // seconds
 }
 
 // Refusals of unique jobs.
 const (
-	// ErrDropped is no error to a client: the job is left out, as it asked for.
+	// ErrDropped isn't an error to the client, which asked to leave the job out in this case.
 	ErrDropped  Refusal = "DUPLICATE another job has the key"
 	ErrLockLost Refusal = "LOCKLOST the job's lock is over, and another has it: stop, or acknowledge what is done"
 )
@@ -45,7 +44,8 @@ const (
 	busySteps = 1000 // jobs that one fetch moves out of the way, see next
 )
 
-// duplicate is the refusal that names who has the key; nil: the client may not know.
+// duplicate returns the refusal that names the job that has the key. A nil id means that the client may not
+// know that job.
 func duplicate(id *store.ID, key []byte) error {
 	who := "a job of a queue that the ACL excludes"
 	if id != nil {
@@ -54,7 +54,7 @@ func duplicate(id *store.ID, key []byte) error {
 	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %s: wait until it is free, or add with another KEY", who, shown(key)))
 }
 
-// shown is bytes of a client's as a text shows them.
+// shown quotes bytes that a client sent, for a text. It shortens them to shownKey.
 func shown(b []byte) string {
 	if len(b) > shownKey {
 		return fmt.Sprintf("%+q…", b[:shownKey])
@@ -62,17 +62,17 @@ func shown(b []byte) string {
 	return fmt.Sprintf("%+q", b)
 }
 
-// SetVerbose says whether LeftOut effects are wanted: to make their texts takes time.
+// SetVerbose turns LeftOut effects on or off: it takes time to make their texts.
 func (n *Node) SetVerbose(yes bool) { n.verbose = yes }
 
-// leftOut has the log tell of a job that isn't added, for its key is taken.
+// leftOut reports, for the server's log, a job that isn't added because its key is taken.
 func (n *Node) leftOut(queue, key []byte, holder *store.ID) {
 	if n.verbose {
 		n.tellLeftOut(fmt.Errorf("a new job of the queue %s is dropped: %s has the key %s", shown(queue), holder.String(), shown(key)))
 	}
 }
 
-// leftOutBusy is leftOut for a job that is deleted when it is to be delivered.
+// leftOutBusy is leftOut for a job that is deleted when it should be delivered.
 func (n *Node) leftOutBusy(j *store.Job, u store.Unique) {
 	if !n.verbose {
 		return
@@ -98,7 +98,8 @@ func (n *Node) lockName(j *store.Job, u store.Unique, space store.Space) []byte 
 	return n.scratch.lock
 }
 
-// holds says whether the job that has a lock says so too.
+// holds says whether the job that has a lock says so too. A lock that outlives its job counts until the next
+// flush.
 func (n *Node) holds(l *store.Lock) bool {
 	if l.Flags&lock.FlagOutlives != 0 {
 		return l.Era == n.flushEpoch
@@ -121,7 +122,7 @@ func hasFlag(space store.Space) uint8 {
 	return store.UniqueHasWait
 }
 
-// lapsed has a job know that its lock is over.
+// lapsed notes in a job that its lock is over.
 func (n *Node) lapsed(l *store.Lock) {
 	if lock.Ended(l) || l.Flags&lock.FlagOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
 		return
@@ -136,7 +137,7 @@ func (n *Node) lapsed(l *store.Lock) {
 func (n *Node) hasNoMore(j *store.Job, space store.Space) {
 	j.Unique().Clear(hasFlag(space))
 	if space == store.LockWait {
-		n.begins.over.Remove(j.ID) // nodes that were apart are still to hear of the lease
+		n.begins.over.Remove(j.ID) // begins.apart stays: nodes that were apart must still hear of the lease
 	}
 	if !n.passive && !n.loading {
 		n.log(LogState, j)
@@ -145,8 +146,8 @@ func (n *Node) hasNoMore(j *store.Job, space store.Space) {
 
 // --- adding ------------------------------------------------------------------
 
-// nameClaim leaves the name of a job's waiting lock in scratch.lock, and returns its
-// hash. The place where it would be is a cache miss away: the job is made meanwhile.
+// nameClaim leaves the name of a job's waiting lock in scratch.lock, and returns its hash. The lock's slot in
+// the table is a cache miss away, so it is fetched now, while the job is made.
 func (n *Node) nameClaim(a *Add) (hash uint64) {
 	s := &a.Unique
 	scope, key := a.Queue, a.Body
@@ -164,7 +165,7 @@ func (n *Node) nameClaim(a *Add) (hash uint64) {
 	return hash
 }
 
-// attributes are what an ADDJOB says of uniqueness, in scratch memory.
+// attributes encodes the options of uniqueness of an ADDJOB, in scratch memory.
 func (n *Node) attributes(a *Add) store.Unique {
 	s := &a.Unique
 	flags := uint8(0)
@@ -184,22 +185,22 @@ func (n *Node) attributes(a *Add) store.Unique {
 	return n.scratch.value
 }
 
-// allExtras are those of a job that is being added, in scratch memory.
+// allExtras joins the extras of a job that is being added, in scratch memory.
 func (n *Node) allExtras(family []byte, u store.Unique) []byte {
 	n.scratch.extras = store.AppendExtra(append(n.scratch.extras[:0], family...), store.TagUnique, u)
 	return n.scratch.extras
 }
 
-// waitLease is how long a job has its waiting lock from its adding on, ms.
+// waitLease returns the lease of a job's waiting lock, in ms from the job's adding on; 0: none yet.
 func (n *Node) waitLease(a *Add) int64 {
 	if (a.Delay > 0 || a.Family()) && a.Unique.Strategy != store.UniqueWindow {
-		return 0 // it begins when the job is due
+		return 0 // the lease begins when the job is due
 	}
 	return a.Unique.LockTTL * 1000
 }
 
-// refused settles the conflict of an ADDJOB with the job that has its key. Where
-// it isn't over by that, the job is added all the same, and tries again later.
+// refused settles the conflict of an ADDJOB with the job that has its key. If over is false, the job is added
+// all the same, and tries again later for its key.
 func (n *Node) refused(a *Add, u store.Unique, holder *store.ID) (answer store.ID, err error, over bool) {
 	n.Stats.Duplicates++
 	if a.Unique.Conflict != store.ConflictReschedule {
@@ -212,8 +213,8 @@ func (n *Node) refused(a *Add, u store.Unique, holder *store.ID) (answer store.I
 	return answer, nil, false
 }
 
-// begun marks a window's lock that was just taken, by the name in scratch.lock, and
-// logs it: no job tells of it any more when its own is done.
+// begun marks a window's lock that was just taken, by the name in scratch.lock, and logs it: the lock
+// outlives its job, so no job tells of it then.
 func (n *Node) begun(u store.Unique) {
 	if u.Strategy() == store.UniqueWindow {
 		l := n.store.Lock(n.scratch.lock)
@@ -239,7 +240,7 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 	}
 	switch a.Unique.Conflict {
 	case store.ConflictReturn:
-		// An ID is a promise: one that isn't given yet can't be answered.
+		// An ID is a promise: don't answer the ID of a job that isn't promised yet.
 		if n.uniqueMesh.adds[holder] == nil && (j == nil || j.State != store.StateWaitRepl) {
 			return holder, nil
 		}
@@ -251,8 +252,8 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 	return answer, duplicate(&holder, key)
 }
 
-// sees says whether the client may know of the job that has its key; nil: it isn't known
-// here, nor is its queue.
+// sees says whether the client may know of the job that has its key. If j is nil, neither the job nor its
+// queue is known here.
 func (n *Node) sees(a *Add, j *store.Job) bool {
 	if j == nil || n.dummy(j) {
 		return a.Sees(nil)
@@ -260,10 +261,10 @@ func (n *Node) sees(a *Add, j *store.Job) bool {
 	return a.Sees(j.Queue.NameBytes())
 }
 
-// replace gives a job that still waits a new body. False, and nothing done, where
-// somebody works on it, or may: a copy doesn't tell what other nodes do with theirs.
+// replace gives a job that still waits a new body. It returns false, and changes nothing, if somebody works
+// on the job, or may: a copy doesn't tell what other nodes do with theirs.
 func (n *Node) replace(j *store.Job, a *Add) bool {
-	delayed := j.Flags&store.FlagQueuedOnce == 0 // a copy never is
+	delayed := j.Flags&store.FlagQueuedOnce == 0 // a copy never counts as delayed
 	waits := j.State == store.StateQueued ||
 		j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0 && (delayed || j.Holders() == 0)
 	if !waits || n.dummy(j) {
@@ -283,8 +284,8 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 	return true
 }
 
-// tellChanged tells the holders of a job's new body or queue. One that doesn't know the job takes
-// a copy: forgotten there, it would be taken for done.
+// tellChanged sends a job's new body or queue to its holders. A holder that doesn't know the job takes a
+// copy: if the job stayed forgotten there, it would be taken for done.
 func (n *Node) tellChanged(j *store.Job, change uint8) {
 	m := n.copyOf(j, wire.ReplJob)
 	m.Flags = wire.NoReply | change
@@ -292,8 +293,8 @@ func (n *Node) tellChanged(j *store.Job, change uint8) {
 	answerForAll(j)
 }
 
-// keepKey has a job that is about to get another body keep its key, where that is the body
-// which it has; false where the key would be too long.
+// keepKey keeps the key of a job that is about to get another body: if the body was the key, the key is
+// written down. ok is false if the key is too long for that.
 func (n *Node) keepKey(j *store.Job, body []byte) (_ *store.Job, ok bool) {
 	u := j.Unique()
 	if u == nil || u.Has(store.UniqueKeyed) || bytes.Equal(j.Body(), body) {
@@ -305,7 +306,7 @@ func (n *Node) keepKey(j *store.Job, body []byte) (_ *store.Job, ok bool) {
 	return n.setExtra(j, store.TagUnique, u.AppendKeyed(nil, j.Body()))
 }
 
-// onNewBody follows a replacement on another node.
+// onNewBody replaces a job's body as another node did.
 func (n *Node) onNewBody(j *store.Job, body []byte) *store.Job {
 	if j.State != store.StateActive && j.State != store.StateQueued || n.dummy(j) || bytes.Equal(j.Body(), body) {
 		return j
@@ -320,8 +321,8 @@ func (n *Node) onNewBody(j *store.Job, body []byte) *store.Job {
 	return moved
 }
 
-// PutOff says of a new job, or one to be queued again, whether it was put off by a
-// conflict and still is.
+// putOff says whether a job was put off by a conflict and still is. The job is new, or about to be queued
+// again.
 func (n *Node) putOff(j *store.Job) bool {
 	if j.Parts == 0 {
 		return false
@@ -330,8 +331,8 @@ func (n *Node) putOff(j *store.Job) bool {
 	return u != nil && u.Has(store.UniquePending)
 }
 
-// gotKey follows the word of another node that it has a job queued, or with a client, or has got its key: one that
-// was put off isn't to be asked for again by this node.
+// gotKey handles the word of another node that it has a job queued, or with a client, or has got its key. If
+// the job was put off, this node doesn't ask for the key again.
 func (n *Node) gotKey(j *store.Job) {
 	if !n.putOff(j) {
 		return
@@ -339,7 +340,7 @@ func (n *Node) gotKey(j *store.Job) {
 	u := j.Unique()
 	name := n.lockName(j, u, store.LockWait)
 	if n.locks.AsksFor(&j.ID, string(name)) {
-		return // its votes may be those of the other node by now: see claimedAgain
+		return // the votes of this acquisition may be those of the other node by now: see claimedAgain
 	}
 	u.Clear(store.UniquePending)
 	if l := n.locks.Live(name); l != nil && l.Job == j.ID && u.Strategy() != store.UniqueWindow {
@@ -347,8 +348,8 @@ func (n *Node) gotKey(j *store.Job) {
 	}
 }
 
-// again tries once more to take the waiting lock of a job that was put off. True
-// where the job may be queued now, for a NACK or not; else it is put off anew.
+// again tries once more to take the waiting lock of a job that was put off. It returns true if the job may be
+// queued now; otherwise the job is put off anew. nack says whether a NACK is to queue it.
 func (n *Node) again(j *store.Job, nack bool) bool {
 	u := j.Unique()
 	left := delayFrom(j, n.now)
@@ -377,23 +378,22 @@ func (n *Node) again(j *store.Job, nack bool) bool {
 	return true
 }
 
-// reschedule puts a job off, and counts that. It stays the same job, and isn't
-// delivered once more by it.
+// reschedule puts a job off, and counts that. The job stays the same, and this isn't an additional delivery.
 func (n *Node) reschedule(j *store.Job, u store.Unique, span int64) {
 	u.CountTry()
 	n.Stats.PutOff++
 	n.later(j, span)
 }
 
-// later has a job queued in span ms, as if it was new and delayed. This node is to queue it:
-// the others leave it alone until its retry time is over after that.
+// later queues a job in span ms, as if it was new and delayed. It is this node that queues it: the other
+// holders leave it alone until its retry time is over after that.
 func (n *Node) later(j *store.Job, span int64) {
 	clearQueuedOnce(j)
 	n.waitFor(j, span)
 	n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: n.keyFlag(j), Span: span})
 }
 
-// keyFlag is the flag of a PutOff that tells whether this node waits for the job's key.
+// keyFlag returns the flag of a PutOff: GotKey if the job is unique and this node doesn't wait for its key.
 func (n *Node) keyFlag(j *store.Job) uint8 {
 	if j.Unique() == nil || n.putOff(j) {
 		return 0
@@ -401,7 +401,7 @@ func (n *Node) keyFlag(j *store.Job) uint8 {
 	return wire.GotKey
 }
 
-// waitFor keeps a job out of its queue for span ms. It isn't announced then.
+// waitFor keeps a job out of its queue for span ms. The other holders aren't told before it is queued then.
 func (n *Node) waitFor(j *store.Job, span int64) {
 	n.store.Hold(j)
 	n.store.Count(j, store.Delayed)
@@ -413,10 +413,9 @@ func (n *Node) waitFor(j *store.Job, span int64) {
 
 // --- fetching ----------------------------------------------------------------
 
-// next is the job that a client gets from a queue, with the locks that it needs;
-// nil where there is none. The caller delivers it. Jobs that make way for others take of
-// budget, the more where other nodes are asked for their locks; the next ticks go on where it
-// is used up.
+// next returns the job that a client gets from a queue, with the locks that the job needs, or nil. The caller
+// delivers the job. Each job that makes way for others uses up some of budget, and more where other nodes are
+// asked for its locks. When budget is used up, the next ticks go on.
 func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 	passing, apart := false, false
 	for from := len(n.effects); *budget > 0; from = len(n.effects) {
@@ -457,15 +456,15 @@ func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 	return nil
 }
 
-// choose is claimRun. No client is served meanwhile: it could be the one that the job is
-// chosen for, which waits for another queue as well.
+// choose calls claimRun. No client is served meanwhile: it could be the client for which the job is chosen,
+// if that one waits for another queue as well.
 func (n *Node) choose(j *store.Job) claimed {
 	n.choosing = true
 	defer func() { n.choosing = false }()
 	return n.claimRun(j)
 }
 
-// serveLater has the next tick serve those who wait for a queue.
+// serveLater asks the next tick to serve the clients that wait for a queue.
 func (n *Node) serveLater(q *store.Queue) {
 	name := string(q.NameBytes())
 	if last := len(n.unserved) - 1; last < 0 || n.unserved[last] != name {
@@ -474,8 +473,7 @@ func (n *Node) serveLater(q *store.Queue) {
 	n.hurryTick()
 }
 
-// serveOn goes on with the queues of which very many jobs had to make way, or were given
-// to clients.
+// serveOn goes on with queues in which very many jobs had to make way, or were given to clients.
 func (n *Node) serveOn() {
 	names := n.unserved
 	n.unserved = nil
@@ -491,8 +489,7 @@ func (n *Node) serveOn() {
 	}
 }
 
-// claimRun takes the run lock of a job that is about to be delivered, and ends the
-// lock of its waiting.
+// claimRun takes the run lock of a job that is about to be delivered, and ends its waiting lock.
 func (n *Node) claimRun(j *store.Job) claimed {
 	u := j.Unique()
 	if u == nil {
@@ -516,8 +513,7 @@ func (n *Node) claimRun(j *store.Job) claimed {
 	return claimHad
 }
 
-// endsWaiting frees the waiting lock of a job that is delivered, where that is
-// its end.
+// endsWaiting frees the waiting lock of a job that is delivered, if its strategy ends that lock then.
 func (n *Node) endsWaiting(j *store.Job, u store.Unique) {
 	if !endsByDelivery(u) {
 		return
@@ -526,13 +522,13 @@ func (n *Node) endsWaiting(j *store.Job, u store.Unique) {
 		n.endWait(j, u)
 		return
 	}
-	// Another node has taken it again, when the job was given back there.
+	// Another node took the lock again, when the job was given back there.
 	if l := n.locks.Live(n.lockName(j, u, store.LockWait)); l != nil && l.Job == j.ID && !n.locks.AsksFor(&j.ID, string(l.Name())) {
 		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
 	}
 }
 
-// endsByDelivery says of a strategy whether its waiting lock ends when the job is delivered.
+// endsByDelivery says whether a job's strategy ends its waiting lock when the job is delivered.
 func endsByDelivery(u store.Unique) bool {
 	return u.Strategy() == store.UniqueBefore || u.Strategy() == store.UniqueBoth
 }
@@ -546,7 +542,7 @@ func logsDelivery(j *store.Job) bool {
 	return u != nil && u.Strategy() <= store.UniqueBoth
 }
 
-// busy does what is to be done with a job whose key is being worked on.
+// busy does what ONBUSY says with a job whose key is being worked on.
 func (n *Node) busy(j *store.Job, u store.Unique) {
 	switch u.Busy() {
 	case store.BusyDrop:
@@ -563,8 +559,8 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 	}
 }
 
-// deadLetter moves a job to the queue for dead letters, where it is unique by
-// nothing any more. Where there can't be such a queue it is put off instead.
+// deadLetter moves a job to the dead-letter queue, where it isn't unique any more. If there can't be such a
+// queue, the job is put off instead.
 func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 	const wait = 60_000
 	name := deadName(j.Queue)
@@ -574,14 +570,14 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 	}
 	n.Stats.Dead++
 	n.store.Hold(j)
-	j, _ = n.moveOn(j, name, true) // the queue can be made
+	j, _ = n.moveOn(j, name, true) // no error: the queue can be made
 	n.tellChanged(j, wire.NewQueue)
 	n.push(j)
 	n.serve(j.Queue)
 }
 
-// pushUnique is [store.Store.Push] for a unique job: one that ends its run frees
-// its key, one that runs alone takes its place in its per-key queue.
+// pushUnique is [store.Store.Push] for a unique job. A job whose run ends by this frees its key. A job that
+// runs alone takes its place in its per-key queue.
 func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 	if n.fallsDue(j, u) {
 		n.beginLease(j, u)
@@ -598,26 +594,26 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 	n.endRun(j, u)
 }
 
-// fallsDue says whether a job that was delayed or held back is queued for the first
-// time: from now on its waiting lock ends by itself.
+// fallsDue says whether a job that was delayed or held back is queued for the first time. From now on its
+// waiting lock ends by itself.
 func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
 	if !endsWhenDue(u) {
 		return false
 	}
-	// It has begun where the job was delayed at the node that handed it over; and another node
-	// may have been thought to queue one that was put off: the lock tells.
+	// FlagQueuedOnce isn't enough. The lease has begun already if the job was delayed at the node that handed
+	// it over. And this node may have thought that another one queues a job that was put off. The lock tells.
 	l := n.store.Lock(n.lockName(j, u, store.LockWait))
 	switch {
 	case l != nil && l.Job == j.ID && l.Until > 0:
-		return false // also where it is over by now, and no tick has seen that yet
+		return false // even if the lease is over by now, and no tick has seen that yet
 	case n.locks.IsLive(l) && l.Job == j.ID:
 		return true
 	}
 	return j.Flags&store.FlagQueuedOnce == 0 && j.Delay > 0
 }
 
-// accepted settles what locks a job has that came from another node: that of its
-// waiting goes with it, that of a run stays with who gave it to a client.
+// accepted settles the locks of a job that came from another node. The job brings its waiting lock along; a
+// run lock stays with the node that gave the job to a client.
 func (n *Node) accepted(j *store.Job) {
 	if u := j.Unique(); u != nil {
 		u.Clear(store.UniqueHasRun)
@@ -635,13 +631,13 @@ func (n *Node) spanOf(j *store.Job) int64 {
 	return delayLeft(j, n.now)
 }
 
-// settleKeyQueues lets the next job of each per-key queue go on that has lost its front, or whose
-// key has become free. Where very many queues have per-key queues of one key of the mesh some follow
-// with the next ticks, unless it is taken before.
+// settleKeyQueues lets the next job go on in each per-key queue that has lost its first job, or whose key has
+// become free. Where very many queues have per-key queues of one mesh-wide key, some follow with the next
+// ticks, unless the key is taken before.
 //
-// The clients that wait are served when all have gone on, so that the oldest job comes first, and
-// once for each queue: many per-key queues of one may go on at a time, and the search for a job that can be
-// had may take as long for each as busySteps allow.
+// The waiting clients are served after all per-key queues have gone on, so that the oldest job comes first.
+// They are served once for each queue: many per-key queues of one queue may go on at a time, and each search
+// for a job that can be had may take as long as busySteps allow.
 func (n *Node) settleKeyQueues() {
 	for budget := busySteps; n.store.AnyToPromote() && !n.passive && !n.loading; {
 		queues := n.promoteKeyQueues(n.scratch.queues[:0])
@@ -664,7 +660,7 @@ func (n *Node) settleKeyQueues() {
 	}
 }
 
-// promoteKeyQueues is the first part of that. It appends the queues in which a job has gone on.
+// promoteKeyQueues lets the per-key queues go on. It appends the queues in which a job has gone on.
 func (n *Node) promoteKeyQueues(queues []*store.Queue) []*store.Queue {
 	for {
 		l := n.store.NextToPromote(&n.wakes)
@@ -693,15 +689,15 @@ func (n *Node) promoteKeyQueues(queues []*store.Queue) []*store.Queue {
 	return queues
 }
 
-// findEnd sees to the end of a run lock without a lease, which others wait for.
+// findEnd looks for the end of a run lock that has no lease and for which others wait.
 func (n *Node) findEnd(l *store.Lock) {
 	if !(*owners)(n).Lives(l.Job) {
-		// Its end may have been missed.
+		// This node may have missed the end of the lock's job.
 		n.locks.CheckOrphan(l)
 		n.backOff(string(l.Name()), nil)
 		return
 	}
-	// Its job may be one of those that wait.
+	// The lock's job may be one of those that wait.
 	if j := n.store.Lookup(&l.Job); j != nil {
 		if u := j.Unique(); u != nil && !u.Has(store.UniqueHasRun) {
 			n.boundRun(l, j, u)
@@ -712,7 +708,7 @@ func (n *Node) findEnd(l *store.Lock) {
 
 // --- ends --------------------------------------------------------------------
 
-// endWait frees a job's waiting lock, where it has one. A window's stays.
+// endWait frees a job's waiting lock, if it has one. A window's lock stays.
 func (n *Node) endWait(j *store.Job, u store.Unique) {
 	if u.Has(store.UniqueHasWait) && u.Strategy() != store.UniqueWindow {
 		name := n.lockName(j, u, store.LockWait)
@@ -722,7 +718,7 @@ func (n *Node) endWait(j *store.Job, u store.Unique) {
 	}
 }
 
-// endRun frees its run lock.
+// endRun frees a job's run lock, if it has one.
 func (n *Node) endRun(j *store.Job, u store.Unique) {
 	if u.Has(store.UniqueHasRun) {
 		name := n.lockName(j, u, store.LockRun)
@@ -743,9 +739,9 @@ func (n *Node) endLocks(j *store.Job) {
 	}
 }
 
-// endVotes takes this node's votes for a job back that is done, whether or not the job's record here
-// says that it has the locks: the node where it had them may forget whom it owes that. A vote that
-// outlives its job stays.
+// endVotes takes back this node's votes for a job that is done, whether or not the job's record here says
+// that it has the locks. The node where the job had them may forget that it has to send this node an unlock.
+// A vote that outlives its job stays.
 func (n *Node) endVotes(j *store.Job) {
 	if j.Parts == 0 || n.mesh.Alone() || n.passive || n.loading {
 		return
@@ -774,15 +770,15 @@ func (n *Node) leaveTo(j *store.Job) {
 	}
 }
 
-// discard forgets a job.
+// discard frees a job's locks, and forgets the job.
 func (n *Node) discard(j *store.Job) {
 	n.endLocks(j)
 	n.store.Remove(j)
 }
 
-// farewell frees the locks of a job that was deleted with its queue, in a mesh: what
-// other nodes have of it keeps that of its waiting. Where the job is known again (RESTORE),
-// the locks are that one's.
+// farewell frees the locks of a job that was deleted with its queue, in a mesh. The waiting lock stays if
+// other nodes have copies of the job. If the job is known again (RESTORE), both locks stay: they belong to
+// that job.
 func (n *Node) farewell(j *store.Job) (cost int) {
 	u := j.Unique()
 	if u == nil {
@@ -799,31 +795,31 @@ func (n *Node) farewell(j *store.Job) (cost int) {
 }
 
 const (
-	farewellCost  = reapBudget / farewellSlice // of a farewell, in jobs reaped
-	farewellMost  = 20_000                     // locks that FLUSHALL looks at: it takes 3 ms
-	farewellNoted = 4                          // where one is noted, it counts as so many
+	farewellCost  = reapBudget / farewellSlice // cost of a farewell, in reaped jobs
+	farewellMost  = 20_000                     // locks that FLUSHALL looks at: that takes 3 ms
+	farewellNoted = 4                          // a lock that is noted counts as this many
 	farewellSlice = 250                        // locks that are freed at once: each is a message to every node
 )
 
-// farewell is a lock that a job had which was forgotten with all others.
+// farewell is a lock whose job was forgotten together with all others.
 type farewell struct {
 	name  []byte
 	id    store.ID
 	token uint64
 }
 
-// farewellAll notes the locks of all jobs, which are about to be forgotten at once, to be
-// freed bit by bit, from the next tick on: the server also empties its data to load them
-// anew in the same call (DEBUG RELOAD, DEBUG LOADAOF), and a job that comes back has its
-// locks still. It looks only at some of very many locks; the others are found when they are in
-// somebody's way.
+// farewellAll notes the locks of all jobs, which are about to be forgotten at once. The locks are freed bit
+// by bit, from the next tick on, and not now: the server also empties its data to load them anew in the same
+// call (DEBUG RELOAD, DEBUG LOADAOF), and a job that comes back still has its locks. Of very many locks it
+// looks at some only; the others are found when they are in somebody's way.
 func (n *Node) farewellAll() {
 	if n.mesh.Alone() || n.passive {
 		return
 	}
 	if n.loading {
-		// Some releases of the server empty the data after they have begun to load. The other
-		// nodes were told of a flush that is an entry of the log when it happened.
+		// Some releases of the server empty the data after they have begun to load: those locks are noted.
+		// They aren't for a flush that is an entry of the log: the other nodes were told of it when it
+		// happened.
 		was := n.unloaded
 		if n.unloaded = 0; was == 0 || n.store.Jobs() != was {
 			return
@@ -852,7 +848,7 @@ func (n *Node) farewellAll() {
 func (n *Node) tickFarewells() {
 	for budget := farewellSlice; budget > 0 && len(n.farewells) > 0; budget-- {
 		f := n.farewells[0]
-		n.farewells = n.farewells[1:] // before a claim that this lets go on comes back here
+		n.farewells = n.farewells[1:] // first: freeName may let an acquisition go on that comes back here
 		if !n.hasAgain(&f) {
 			n.freeName(f.name, &f.id, f.token)
 		}
@@ -864,7 +860,7 @@ func (n *Node) tickFarewells() {
 	}
 }
 
-// hasAgain says whether the job of a farewell is known, and says that it has the lock.
+// hasAgain says whether the job of a farewell is known and says that it has the lock.
 func (n *Node) hasAgain(f *farewell) bool {
 	j := n.store.Lookup(&f.id)
 	if j == nil {
@@ -883,10 +879,10 @@ func (n *Node) revoke(j *store.Job) {
 	n.discard(j)
 }
 
-// retake gives a job that comes back into its queue the waiting lock again that its delivery
-// ended, unless another has it by now. As long as it waits to be processed again no other is
-// to wait beside it. LOCKTTL begins anew by that, but not where the job has waited all the time:
-// it wasn't given to a client, here or where it comes from.
+// retake takes the waiting lock again for a job that comes back into its queue, unless another job has the
+// lock by now. The delivery has ended the lock, but no other job is to wait beside this one as long as this
+// one waits to be processed again. LOCKTTL begins anew. It doesn't if the job has waited all the time
+// (waited): it wasn't given to a client, here or at the node from which it comes.
 func (n *Node) retake(j *store.Job, waited bool) {
 	if j.Parts == 0 {
 		return
@@ -896,7 +892,7 @@ func (n *Node) retake(j *store.Job, waited bool) {
 		return
 	}
 	if u.Has(store.UniqueHasWait) && (n.mesh.Alone() || j.Holders() == 0) {
-		return // it wasn't delivered; what a copy says may be old
+		return // it wasn't delivered. Where there are copies, the record may be old
 	}
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
 	if n.mesh.Alone() {
@@ -919,8 +915,8 @@ func (n *Node) retake(j *store.Job, waited bool) {
 	}
 }
 
-// retaken notes whether a job that came back has its waiting lock again. One that is delivered
-// by now, or done, has it no more. It says whether the job changed.
+// retaken notes whether a job that came back has its waiting lock again. A job that is delivered by now, or
+// done, doesn't keep the lock. It says whether the job changed.
 func (n *Node) retaken(id *store.ID, name []byte, o *lock.Result) bool {
 	j := n.store.Lookup(id)
 	waits := j != nil && (j.State == store.StateQueued || j.State == store.StateActive && j.Place != store.InWorking) && n.named(j, store.LockWait, name)
@@ -940,8 +936,8 @@ func (n *Node) retaken(id *store.ID, name []byte, o *lock.Result) bool {
 	return true
 }
 
-// extend makes the lease of a job's lock begin anew (WORKING), see [Node.renewLock].
-// No strategy has two that last while the job is worked on.
+// extend makes the lease of a job's lock begin anew (WORKING), see [Node.renewLock]. No strategy has two
+// locks that last while the job is worked on.
 func (n *Node) extend(j *store.Job, client any) (pending bool, err error) {
 	if j.Parts == 0 {
 		return false, nil
@@ -968,9 +964,9 @@ func (n *Node) extend(j *store.Job, client any) (pending bool, err error) {
 	return pending, err
 }
 
-// mayRun says whether a client that says WORKING may have a job's run lock, or take it
-// back where its time is over. A job with RETRY 0 stays out after a NACK: then nobody
-// works on it, though it was delivered.
+// mayRun says whether a client that says WORKING may have a job's run lock, or take the lock back if its
+// lease is over. A job with RETRY 0 stays out of its queue after a NACK: then nobody works on it, though it
+// was delivered.
 func mayRun(j *store.Job, u store.Unique) bool {
 	switch {
 	case !u.Runs():
@@ -978,15 +974,15 @@ func mayRun(j *store.Job, u store.Unique) bool {
 	case j.Retry > 0 || u.Has(store.UniqueHasRun):
 		return true
 	case handedOver(j):
-		return false // the lock is that of the node that may have taken the job
+		return false // the lock belongs to the node that may have taken the job
 	case j.Uncertain():
 		return true
 	}
 	return j.Flags&store.FlagDelivered != 0 && u.RunToken() > 0
 }
 
-// handedOver says of a job with RETRY 0 that is unique while it is worked on whether another
-// node may have taken it from this one, and given it to a client.
+// handedOver says whether another node may have taken a job from this one, and given it to a client. It is
+// true only for a job with RETRY 0 that is unique while it is worked on.
 func handedOver(j *store.Job) bool {
 	u := j.Unique()
 	if j.Retry > 0 || u == nil || !u.Runs() || u.Has(store.UniqueHasRun) {
@@ -998,16 +994,15 @@ func handedOver(j *store.Job) bool {
 
 // --- what was there before ---------------------------------------------------
 
-// relock makes the locks of a queue's jobs anew, from what the jobs say, after
-// the queue was loaded or has got another name. Where two say that they have a
-// lock, the first one met does.
+// relock makes the locks of a queue's jobs anew, from what the jobs say, after the queue was loaded or has
+// got another name. If two jobs say that they have the same lock, the first one that is met gets it.
 //
-// The others have votes for the keys of one that is back from another database (wasAway), and may have been
-// told since that a key is free.
+// wasAway says that the queue is back from another database. Then the other nodes have votes for its keys,
+// and may have been told since that a key is free.
 func (n *Node) relock(q *store.Queue, wasAway bool) { n.relockSome(q, &settling{restored: !wasAway}) }
 
-// relockSome goes on with that, and with the ties of jobs that aren't held where a node is
-// promoted ([Node.rejoinRest]). It says whether all is done.
+// relockSome does a part of relock. Where a node is promoted, it also makes the edges of jobs that aren't
+// held ([Node.rejoinRest]). It says whether all is done.
 func (n *Node) relockSome(q *store.Queue, s *settling) (done bool) {
 	if q.Uniques == 0 && !s.promoted {
 		return true
@@ -1059,8 +1054,8 @@ func (n *Node) relockJob(j *store.Job, s *settling) {
 	}
 }
 
-// restore gives a job the lock back that it says it has. Where its queue has come into sight while the
-// server runs, by RESTORE or under another name, the other nodes are asked for a waiting lock, too: they may
+// restore gives a job back the lock that it says it has. If its queue has come into sight while the server
+// runs (seen), by RESTORE or under another name, the other nodes are asked for a waiting lock, too: they may
 // have no votes for it.
 func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen bool) {
 	name := n.lockName(j, u, space)
@@ -1069,31 +1064,31 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 		lease, token = u.LockTTL(), u.WaitToken()
 		switch {
 		case u.Strategy() == store.UniqueWindow:
-			// A window is saved by itself, and stays with its queue's name.
+			// A window's lock is saved by itself, and stays with the name of its queue.
 			if l := n.locks.Live(name); l == nil || l.Job != j.ID {
 				u.Clear(store.UniqueHasWait)
 			}
 			return
 		case (j.Flags&store.FlagQueuedOnce == 0 || held(j)) && !j.Uncertain():
-			lease = 0 // it isn't due yet
+			lease = 0 // the job isn't due yet
 		case j.Delay > 0 && j.Holders() > 0 && j.State == store.StateActive && j.Place == store.InHeld:
-			lease = 0 // the node that delays it begins the lease: this one's clock may be another than it was
+			lease = 0 // the node that delays the job begins the lease: this node's clock may differ from what it was
 		}
 	}
-	if token == 0 { // no lock has that: the value was damaged, and what this node saved couldn't be loaded
+	if token == 0 { // no lock has token 0: the value was damaged, and what this node saved couldn't be loaded
 		u.Clear(hasFlag(space))
 		return
 	}
 	if l := n.store.Lock(name); l != nil && l.Job == j.ID {
 		if !lock.Ended(l) {
-			token = max(token, l.Token) // voted for since, for a run elsewhere
+			token = max(token, l.Token) // this node has voted since, for a run elsewhere
 		}
 		if space == store.LockRun && lease == 0 {
-			lease = l.Lease // what was voted for
+			lease = l.Lease // the lease that this node voted for
 		}
 	}
 	if space == store.LockRun && lease == 0 && !n.mesh.Alone() {
-		lease = n.runLease(j, u) // other nodes would never see its end
+		lease = n.runLease(j, u) // without a lease other nodes would never see the lock's end
 	}
 	asks := space == store.LockWait && lease > 0 && !n.mesh.Alone()
 	switch {
@@ -1105,15 +1100,15 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 	switch _, holder := n.locks.Take(name, &j.ID, lease); {
 	case holder == nil:
 		n.store.Lock(name).Token = token
-	case asks: // it may have the lock by others' votes
+	case asks: // the job may have the lock by others' votes
 	case !n.locks.Outvotes(j.ID, space):
 		u.Clear(hasFlag(space))
 		n.log(LogState, j)
 	}
 }
 
-// HasLock says whether a job has a lock still, as far as this node knows. The job's
-// flag may be late: a lock past its lease is removed when somebody looks at it.
+// HasLock says whether a job still has a lock, as far as this node knows. The job's flag may be stale: a lock
+// whose lease is over is removed only when somebody looks at it.
 func (n *Node) HasLock(j *store.Job, space store.Space) bool {
 	u := j.Unique()
 	if u == nil || !u.Has(hasFlag(space)) || n.lockLost(&j.ID) {
@@ -1128,17 +1123,17 @@ func (n *Node) HasLock(j *store.Job, space store.Space) bool {
 	case u.Strategy() == store.UniqueWindow:
 		return lock.BegunAt(u.WaitToken())+u.LockTTL() > n.now
 	}
-	return true // by the votes of others
+	return true // the job has the lock by the votes of others
 }
 
-// Token is the fencing token of the lock that a job has, that of its run where it
-// has both; 0 where it has none.
+// Token returns the fencing token of the lock that a job has: that of its run lock if it has both, 0 if it
+// has none.
 func (n *Node) Token(j *store.Job) uint64 {
 	switch {
 	case n.HasLock(j, store.LockRun):
 		return j.Unique().RunToken()
 	case n.HasLock(j, store.LockWait):
-		// Another node may have asked for the lock since, and given the job out by that token.
+		// Another node may have asked for the lock since, and given the job to a client by that token.
 		token := j.Unique().WaitToken()
 		if l := n.store.Lock(n.lockName(j, j.Unique(), store.LockWait)); l != nil && l.Job == j.ID {
 			token = max(token, l.Token)

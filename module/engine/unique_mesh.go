@@ -12,41 +12,40 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Unique jobs in a mesh. A node that is alone decides at once who gets a key
-// (unique.go). In a mesh that needs the consent of more than half of the nodes:
-// the lock of an ADDJOB is claimed before there is a job, the lock of a run before
-// the job is delivered. Until the answers are in, the job waits in its per-key queue, and the
-// clients that could get it wait too; GETJOB … NOHANG waits for nothing else.
+// Unique jobs in a mesh. A node that is alone decides at once who gets a key (unique.go). In a mesh more than
+// half of the nodes have to vote for it. The lock of an ADDJOB is acquired before there is a job, and the
+// lock of a run before the job is delivered. Until the answers are in, the job waits in its per-key queue,
+// and the clients that could get it wait too; GETJOB … NOHANG waits for nothing else.
 //
-// A run's lock has a lease: RUNTTL, or the job's retry time where RUNTTL isn't given.
-// So a client that is gone loses job and lock together. When a lock that is held
-// elsewhere ends, this node hears of it (Unlock); now and then it also looks by itself.
+// A run's lock has a lease: RUNTTL, or the job's retry time if RUNTTL isn't given. So a client that is gone
+// loses job and lock together. When a lock that is held elsewhere ends, this node hears of it (Unlock). It
+// also looks by itself now and then.
 
 // Times, ms.
 const (
-	backoffFirstMS = 4   // until a key that was taken elsewhere is asked for again,
-	backoffLastMS  = 500 // doubling up to here
+	backoffFirstMS = 4   // first backoff of a key that was taken elsewhere,
+	backoffLastMS  = 500 // which doubles up to here
 	backoffKeptMS  = 5_000
-	backoffSplitMS = 8_000 // and where others get votes, too, and nobody enough
-	apartLookMS    = 100   // until it is looked again whether enough nodes can be reached for a majority
-	apartSlice     = 75    // queues that are served at once then: each may ask all nodes
-	putOffMS       = 1_000 // until a job that was put off tries again, at a random time from half of it on
+	backoffSplitMS = 8_000 // the longest backoff after split votes: several nodes got some, and none a majority
+	apartLookMS    = 100   // between looks whether enough nodes can be reached for a majority
+	apartSlice     = 75    // queues that are served at once when there is one: each may ask all nodes
+	putOffMS       = 1_000 // between tries for a job that was put off, plus or minus half of it at random
 )
 
-// uniqueMesh are what waits for other nodes.
+// uniqueMesh has the jobs and keys that wait for other nodes.
 type uniqueMesh struct {
 	adds     map[store.ID]*claimedAdd
-	runs     map[string]store.ID  // by the lock's name: which job is claimed for
+	runs     map[string]store.ID  // by the lock's name: the job for whose run the lock is being acquired
 	asked    map[string]askedRuns // by the queue's name
-	looks    agenda               // at queues whose next job waits until there is an answer for another one
-	backoffs map[string]*backoff  // locks that were refused: not to be asked for yet
+	looks    agenda               // when to look at queues whose next job waits for the answer about another one
+	backoffs map[string]*backoff  // of locks that were refused: not to be asked for yet
 	past     passing              // jobs up to which a queue has only jobs that aren't asked for, see beyond
 	back     givenBack            // jobs whose run began at another node, and that were given back here
-	apart    map[string]struct{}  // queues with such jobs, for want of a majority,
-	away     []string             // first things first
+	apart    map[string]struct{}  // queues with jobs that aren't asked for, for want of a majority
+	away     []string             // the same queues, in the order in which they are served
 }
 
-// claimedAdd is an ADDJOB whose lock is being claimed.
+// claimedAdd is an ADDJOB whose lock is being acquired.
 type claimedAdd struct {
 	client any
 	denied bool // see [Node.Deny]
@@ -54,15 +53,15 @@ type claimedAdd struct {
 }
 
 type backoff struct {
-	until  int64 // steady, ms
+	until  int64 // monotonic, ms
 	tries  int
-	splits int   // how often the votes were split,
-	split  int64 // and how long it took to learn of it, ms
-	over   bool  // and the clients that wait have been told
+	splits int   // how often the votes were split
+	split  int64 // how long it took to learn of the last split, ms
+	over   bool  // it is over, and the jobs that wait for the key were woken
 }
 
-// askedRuns is for how many of a queue's jobs the run is claimed, and since when nothing has come
-// of any such claim: steady, ms.
+// askedRuns counts the jobs of a queue whose run locks are being acquired. since is the monotonic time, in
+// ms, since when none of these acquisitions has been decided.
 type askedRuns struct {
 	jobs  int
 	since int64
@@ -78,8 +77,8 @@ func (c *uniqueMesh) count() int {
 
 // --- adding ------------------------------------------------------------------
 
-// claimAdd claims the lock of a job that is being added, whose name is in
-// scratch.lock, and adds it when the claim is granted. Returns as [Node.AddJob] does.
+// claimAdd acquires the lock of a job that is being added, whose name is in scratch.lock, and adds the job
+// when the lock is granted. It returns the same as [Node.AddJob].
 func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	if !a.CanWait {
 		n.Stats.Refused++
@@ -122,13 +121,13 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	return id, true, nil
 }
 
-// addDecided goes on with an ADDJOB when its claim is decided.
+// addDecided goes on with an ADDJOB when the acquisition of its lock is decided.
 func (n *Node) addDecided(a *Add, id store.ID, o lock.Result) (answer store.ID, wait bool, err error) {
 	if err := o.Err(); err != nil {
 		n.Stats.Refused++
 		return answer, false, err
 	}
-	// It took a moment: what was asked may not hold any more.
+	// The acquisition took a moment: conditions that were checked before may not hold any more.
 	where, err := n.addable(a)
 	if err != nil {
 		n.unclaimAdd(a, &id, &o)
@@ -148,7 +147,7 @@ func (n *Node) addDecided(a *Add, id store.ID, o lock.Result) (answer store.ID, 
 	return id, wait, err
 }
 
-// unclaimAdd frees the lock that was claimed for a job that isn't added after all.
+// unclaimAdd frees the lock that was acquired for a job that isn't added after all.
 func (n *Node) unclaimAdd(a *Add, id *store.ID, o *lock.Result) {
 	if o.Kind == lock.Granted {
 		n.nameClaim(a)
@@ -162,7 +161,7 @@ func (n *Node) knownHeld(name []byte) bool {
 	return l != nil && n.holds(l)
 }
 
-// abandonUniqueAdd ends an ADDJOB whose client has gone while its lock was claimed.
+// abandonUniqueAdd ends an ADDJOB whose client has gone while its lock was being acquired.
 func (n *Node) abandonUniqueAdd(id *store.ID) bool {
 	c := n.uniqueMesh.adds[*id]
 	if c != nil {
@@ -172,7 +171,7 @@ func (n *Node) abandonUniqueAdd(id *store.ID) bool {
 	return c != nil
 }
 
-// clone keeps an ADDJOB beyond the call.
+// clone copies an ADDJOB, so that it can be kept beyond the call.
 func (a *Add) clone() *Add {
 	b := *a
 	b.Queue, b.Body, b.Unique.Key = slices.Clone(a.Queue), slices.Clone(a.Body), slices.Clone(a.Unique.Key)
@@ -187,14 +186,12 @@ func (a *Add) clone() *Add {
 	return &b
 }
 
-// claimAgain is [Node.again] where other nodes have a say: the job waits on, until
-// they have answered.
+// claimAgain is [Node.again] in a mesh: the job waits on until the other nodes have answered.
 //
-// Any node that has a copy could get the lock, for it is the job's. So the node that put the
-// job off claims it ([Node.later]), and the others come a retry time later, by the usual rule
-// for copies: each announces itself, and the first node objects if it is still to queue the
-// job. Otherwise the copy's node claims the lock, and announces itself once more before it
-// queues the job.
+// Each node that has a copy could acquire the lock, for the lock is the job's. So the node that put the job
+// off does ([Node.later]), and the others come a retry time later, by the usual rule for copies: each
+// announces itself, and the first node objects if it is still to queue the job. If nobody objects, the node
+// of the copy acquires the lock, and announces itself once more before it queues the job.
 func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) bool {
 	id := j.ID
 	name := slices.Clone(n.lockName(j, u, store.LockWait))
@@ -202,7 +199,7 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 	setAnnounced(j) // until the job is left to another node
 	switch {
 	case n.locks.AnyAsks(name):
-		// One at a time: they would take the votes from each other.
+		// Only one acquisition at a time: several would take the votes from each other.
 		n.later(j, u.ConflictDelay()+n.below(putOffMS))
 		return false
 	case n.isBackedOff(name):
@@ -233,8 +230,8 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 	return false
 }
 
-// giveBack frees a waiting lock that came too late for its job. Another node may have got
-// it for the job before, which is done since: a window lasts all the same.
+// giveBack frees a waiting lock that came too late for its job. A window lasts all the same if another node
+// got it before for the job, which is done since.
 func (n *Node) giveBack(name []byte, id *store.ID, window bool, o *lock.Result) {
 	switch {
 	case !window:
@@ -244,8 +241,8 @@ func (n *Node) giveBack(name []byte, id *store.ID, window bool, o *lock.Result) 
 	}
 }
 
-// claimedAgain goes on with a job that was put off when its claim is decided. True
-// where it may be queued.
+// claimedAgain goes on with a job that was put off when the acquisition of its lock is decided. It returns
+// true if the job may be queued.
 func (n *Node) claimedAgain(j *store.Job, o *lock.Result, nack bool) bool {
 	u := j.Unique()
 	name := string(n.lockName(j, u, store.LockWait))
@@ -286,8 +283,8 @@ func (n *Node) claimedAgain(j *store.Job, o *lock.Result, nack bool) bool {
 	return false
 }
 
-// waitOut has a job that was put off wait until it tries again: others that got a part of the
-// votes do so, too, but not all at the same moment.
+// waitOut puts a job off once more until it tries again. The time is random: other nodes that got a part of
+// the votes try again, too, and not all are to do so at the same moment.
 func (n *Node) waitOut(j *store.Job, name string) {
 	span := putOffMS/2 + n.below(putOffMS)
 	if r := n.uniqueMesh.backoffs[name]; r != nil {
@@ -296,8 +293,8 @@ func (n *Node) waitOut(j *store.Job, name string) {
 	n.waitFor(j, span)
 }
 
-// named says whether a name is still that of a job's lock: its queue may have
-// another name by now. The caller may have another job's name from lockName.
+// named says whether a name is still that of a job's lock: the job's queue may have another name by now. It
+// doesn't use scratch.lock, where the caller may have the name of another job's lock.
 func (n *Node) named(j *store.Job, space store.Space, name []byte) bool {
 	u := j.Unique()
 	if u == nil {
@@ -307,8 +304,8 @@ func (n *Node) named(j *store.Job, space store.Space, name []byte) bool {
 	return string(n.scratch.other) == string(name)
 }
 
-// hasByNow says whether a job has got a lock meanwhile that was claimed for it, so
-// that the claim's end isn't the lock's.
+// hasByNow says whether a job has got a lock meanwhile by other means than the acquisition that ends with
+// token. Then the end of that acquisition isn't the lock's end: the job gets the token.
 func (n *Node) hasByNow(j *store.Job, space store.Space, name []byte, token uint64) bool {
 	if j == nil || j.State == store.StateAcked || !n.named(j, space, name) || !j.Unique().Has(hasFlag(space)) {
 		return false
@@ -319,18 +316,18 @@ func (n *Node) hasByNow(j *store.Job, space store.Space, name []byte, token uint
 
 // --- fetching ----------------------------------------------------------------
 
-// claimed says what is to be done with a job that could be delivered.
+// claimed says how to go on with a job that could be delivered.
 type claimed uint8
 
 const (
 	claimHad     claimed = iota // deliver it
 	claimRefused                // it isn't in the waiting list any more: look at the next
-	claimAsked                  // there is nothing to be had before somebody answers
-	claimSlow                   // it isn't asked for before others, whose answers take long: look behind it
-	claimApart                  // it isn't asked for before more nodes can be reached: look behind it
+	claimAsked                  // no job can be had before another node answers
+	claimSlow                   // the job isn't asked for before others, whose answers take long: look behind it
+	claimApart                  // the job isn't asked for before more nodes can be reached: look behind it
 )
 
-// claimRunOf is [Node.claimRun] where other nodes have a say.
+// claimRunOf is [Node.claimRun] in a mesh.
 func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	name := n.lockName(j, u, store.LockRun)
 	l := n.locks.Live(name)
@@ -341,7 +338,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		n.busy(j, u)
 		return claimRefused
 	case l != nil && l.Job == j.ID:
-		n.store.HoldBack(j, u) // another node has given it to a client
+		n.store.HoldBack(j, u) // another node has given the job to a client
 		return claimRefused
 	case !n.asks:
 		return claimAsked
@@ -364,9 +361,9 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		}
 		return claimSlow
 	}
-	// A claim that is decided at once is followed below, not in its callback: the callback
-	// serves clients, and clients are being served already. A client counts its time from when
-	// it gets the job, so the lease is longer by the time that the asking may take.
+	// An acquisition that is decided at once is followed below, not in its callback: the callback serves
+	// clients, and clients are being served already. A client counts its time from when it gets the job, so
+	// the lease is longer by the time that the asking may take.
 	freed, began := n.store.Freed(), n.monotonic()
 	now, _ := n.locks.AcquireFor(lock.ForJob{
 		Name: name, Job: id, Lease: n.runLease(j, u) + 2*lock.TimeoutMS, Usable: 2 * lock.TimeoutMS, Any: u.Has(store.UniqueAny),
@@ -375,7 +372,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		n.askFor(queue, -1)
 		o.Began = cmp.Or(o.Began, began)
 		n.runDecided(key, &id, o)
-		n.store.WakeKeyQueues([]byte(key)) // others may wait in its per-key queue for what it has become
+		n.store.WakeKeyQueues([]byte(key)) // other jobs may wait in per-key queues for the outcome
 		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != lock.Aborted {
 			n.serve(q)
 		}
@@ -386,7 +383,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		n.askFor(queue, 1)
 	}
 	if n.store.Freed() != freed {
-		// Another claim that was decided meanwhile may have moved j, or deleted it.
+		// Another acquisition that was decided meanwhile may have moved j, or deleted it.
 		if j = n.store.Lookup(&id); j == nil || j.State != store.StateQueued {
 			if now != nil && now.Kind == lock.Granted {
 				n.giveUpRun([]byte(key), &id, now.Token)
@@ -410,7 +407,8 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	return claimRefused
 }
 
-// askFor counts a claim for the run of one of a queue's jobs: 1, it begins, or -1, it is decided.
+// askFor counts the acquisitions of run locks for a queue's jobs: by is 1 when one begins, -1 when one is
+// decided.
 func (n *Node) askFor(queue string, by int) {
 	a := n.uniqueMesh.asked[queue]
 	if a.jobs == 0 || by < 0 {
@@ -423,14 +421,14 @@ func (n *Node) askFor(queue string, by int) {
 	n.uniqueMesh.asked[queue] = a
 }
 
-// isSlow says of the claims for a queue whether their answers take long.
+// isSlow says whether the answers about a queue's jobs take long.
 func (n *Node) isSlow(a askedRuns) bool { return n.monotonic()-a.since >= lock.ResendMS }
 
-// awaitsAnswer says whether the jobs of a queue wait in their order until it is known whether
-// the client gets the one that is asked for. Not where the answers take long, as with nodes that
-// stand still, or don't agree on who belongs to the mesh: jobs that need no consent would
-// wait behind many that can't have it, each of which is asked for as long as [lock.TimeoutMS].
-// Then those are found behind the others ([Node.beyond]).
+// awaitsAnswer says whether the jobs of a queue wait in their order until it is known whether the client gets
+// the one that is asked for. They don't if the answers take long, as with nodes that stand still, or that
+// don't agree on which nodes belong to the mesh. Jobs that need no votes would then wait behind many that
+// can't get them, each of which is asked for as long as [lock.TimeoutMS]. In that case jobs are found behind
+// those that are asked for ([Node.beyond]).
 func (n *Node) awaitsAnswer(queue string) bool {
 	a := n.uniqueMesh.asked[queue]
 	if n.isSlow(a) {
@@ -440,9 +438,9 @@ func (n *Node) awaitsAnswer(queue string) bool {
 	return true
 }
 
-// beyond finds the first job of a queue behind those that aren't asked for now. They stay where they
-// are, so the oldest is asked for first as soon as one may be. It goes on where it was the last time,
-// however many they are; where this call has passed over enough the next tick goes on.
+// beyond finds the first job of a queue behind those that aren't asked for now. These stay where they are, so
+// the oldest is asked for first as soon as one may be. The search goes on where it was the last time, however
+// many they are. When this call has passed over enough, the next tick goes on.
 func (n *Node) beyond(q *store.Queue, apart bool) *store.Job {
 	name := string(q.NameBytes())
 	at, _ := n.uniqueMesh.past.Get(name)
@@ -465,7 +463,7 @@ func (n *Node) beyond(q *store.Queue, apart bool) *store.Job {
 	return j
 }
 
-// passedOver says of a job behind one that isn't asked for whether it isn't either.
+// passedOver says whether a job behind one that isn't asked for isn't asked for either.
 func (n *Node) passedOver(j *store.Job, apart bool) bool {
 	if j.Parts == 0 || j.ETime <= n.now {
 		return false
@@ -474,12 +472,12 @@ func (n *Node) passedOver(j *store.Job, apart bool) bool {
 	return u != nil && u.Runs() && !u.Has(store.UniqueHasRun) && !(apart && u.Has(store.UniqueAny))
 }
 
-// passOver has a job be one of those behind which [Node.beyond] looks.
+// passOver adds a job to those behind which [Node.beyond] looks.
 func (n *Node) passOver(j *store.Job, apart bool) {
 	n.uniqueMesh.past.add(string(j.Queue.NameBytes()), past{job: j.ID, apart: apart}, n.now)
 }
 
-// notPast has a job that comes into the waiting list be found where it is before others that are passed over.
+// notPast lets a job that comes into the waiting list be found if it is before others that are passed over.
 func (n *Node) notPast(j *store.Job) {
 	n.uniqueMesh.past.stopAt(n, j, func(at past) bool { return n.passedOver(j, at.apart) })
 	for _, p := range n.mesh.All() {
@@ -487,8 +485,8 @@ func (n *Node) notPast(j *store.Job) {
 	}
 }
 
-// tickApart serves those who wait for jobs that weren't asked for for want of a majority, once
-// there is one; of very many queues some with each tick.
+// tickApart serves the clients that wait for jobs that weren't asked for, for want of a majority, once there
+// is one. Of very many queues it serves some with each tick.
 func (n *Node) tickApart() {
 	switch c := &n.uniqueMesh; {
 	case len(c.apart) == 0:
@@ -505,7 +503,7 @@ func (n *Node) tickApart() {
 	}
 }
 
-// tickLooks serves those who wait for queues whose next jobs have waited for an answer by now.
+// tickLooks serves the clients of queues whose next jobs have waited for an answer long enough by now.
 func (n *Node) tickLooks() {
 	n.tickAgenda(&n.uniqueMesh.looks, func(name string) int {
 		if q := n.store.Queue([]byte(name)); q != nil && n.uniqueMesh.asked[name].jobs > 0 {
@@ -515,28 +513,28 @@ func (n *Node) tickLooks() {
 	})
 }
 
-// mereVote says of a run lock that stands against a job, which doesn't wait for its key but
-// would be dropped, or moved, whether it is no more than a vote: whoever asked for it may not
-// have got it. Then all nodes are asked.
+// mereVote says whether a run lock that stands against a job may be no more than a vote: the node that asked
+// for the lock may not have got it. Then all nodes are asked. This matters only for a job that doesn't wait
+// for its key but would be dropped or moved.
 func (n *Node) mereVote(u store.Unique, l *store.Lock) bool {
 	return u.Busy() != store.BusyWait && !n.holds(l)
 }
 
-// isBusy says of the end of a claim for a job's run whether another has the key for certain,
-// and the job doesn't wait for it.
+// isBusy says whether the acquisition of a job's run lock has ended because another job has the key for
+// certain, and the job doesn't wait for the key.
 func isBusy(o *lock.Result, id *store.ID, u store.Unique) bool {
 	return o.Kind == lock.Conflict && o.Most && o.Job != *id && u.Busy() != store.BusyWait
 }
 
-// hasRun notes that a job has the lock of its run.
+// hasRun notes that a job has its run lock.
 func (n *Node) hasRun(j *store.Job, u store.Unique, name string, token uint64) {
 	delete(n.uniqueMesh.backoffs, name)
 	n.lost.Remove(j.ID)
 	u.SetRun(token)
 }
 
-// runLease is how long a run has its lock, ms: as long as the job stays with whom
-// it is given to.
+// runLease returns the lease of a job's run lock, in ms: as long as the job stays with the client that gets
+// it.
 func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
 	switch retry := int64(j.Retry) * 1000; {
 	case u.RunTTL() > 0 && retry > 0:
@@ -549,7 +547,8 @@ func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
 	return max(1, min(j.ETime-n.now, store.MaxLease)) // a restored job may live for ever
 }
 
-// runDecided delivers a job whose run was consented to.
+// runDecided goes on when the acquisition of a job's run lock is decided: it delivers the job if the lock was
+// granted.
 func (n *Node) runDecided(name string, id *store.ID, o lock.Result) {
 	j := n.store.Lookup(id)
 	here := j != nil && j.State == store.StateQueued && j.ETime > n.now && n.named(j, store.LockRun, []byte(name))
@@ -565,12 +564,12 @@ func (n *Node) runDecided(name string, id *store.ID, o lock.Result) {
 		q := j.Queue
 		w := n.firstOf(q)
 		if w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading {
-			u.Clear(store.UniqueHasRun) // nobody wants it any more
+			u.Clear(store.UniqueHasRun) // no client wants the job any more
 			n.giveUpRun([]byte(name), id, o.Token)
 			return
 		}
-		// The key that becomes free may let other jobs go: w must not be served with one of
-		// them, and j may move.
+		// When the key becomes free other jobs may go on: w must not be served with one of them, and j may
+		// move.
 		choosing := n.choosing
 		n.choosing = true
 		n.endsWaiting(j, u)
@@ -590,14 +589,15 @@ func (n *Node) runDecided(name string, id *store.ID, o lock.Result) {
 	}
 }
 
-// giveUpRun takes back the votes for a run that doesn't begin. A client may still work on
-// the job by an earlier run, and have said WORKING at another node: then that has taken
-// these votes over for its own, and extended them. Those stay.
+// giveUpRun takes back the votes for a run that doesn't begin. A client may still work on the job by an
+// earlier run, and have said WORKING at another node. Then that node has taken these votes over, and extended
+// them. Those votes stay.
 func (n *Node) giveUpRun(name []byte, id *store.ID, token uint64) {
 	n.freeRun(name, id, token, wire.Fresh)
 }
 
-// freeRun has all nodes take their votes for a run back; with wire.Fresh not those that were extended since.
+// freeRun makes all nodes take back their votes for a run. With wire.Fresh the votes that were extended since
+// stay.
 func (n *Node) freeRun(name []byte, id *store.ID, token uint64, flags uint8) {
 	h := lock.Holder{Job: *id}
 	n.locks.Unvote(name, &h, token, flags)
@@ -605,10 +605,10 @@ func (n *Node) freeRun(name []byte, id *store.ID, token uint64, flags uint8) {
 	n.locks.IsFreed(slices.Clone(name))
 }
 
-// endOwnRuns takes the votes back for runs of a job that was queued when this node ended. All that
-// the node logged is there, and it logs a delivery before the client gets the job: so nobody has the job
-// by a run that this node claimed. The node may have ended while it asked for one, or before the others
-// heard that the job was given back. Another node's claim, and votes that were extended since, stay.
+// endOwnRuns takes back the votes for runs of a job that was queued when this node ended. The node has all
+// that it logged, and it logs a delivery before the client gets the job. So nobody has the job by a run that
+// this node acquired. The node may have ended while it asked for such a run, or before the others heard that
+// the job was given back. The votes of another node's acquisition, and votes that were extended since, stay.
 func (n *Node) endOwnRuns(j *store.Job) {
 	if j.State != store.StateQueued || !runs(j) || n.mesh.Alone() {
 		return
@@ -620,7 +620,7 @@ func (n *Node) endOwnRuns(j *store.Job) {
 		voted = l.Token
 	}
 	if last == voted || lock.BegunAt(last)+lock.VoteMS(n.runLease(j, u)+2*lock.TimeoutMS) <= n.now {
-		last = 0 // its votes are over, or it is that one
+		last = 0 // its votes are over, or it is the token in voted
 	}
 	if voted|last == 0 || u.Has(store.UniqueHasRun) || n.locks.AsksFor(&j.ID, string(name)) {
 		return
@@ -633,12 +633,12 @@ func (n *Node) endOwnRuns(j *store.Job) {
 	}
 }
 
-// backOff has a key that can't be had not be asked for, for a while. o is what came of a
-// claim for it, or nil. A claim that took long gets the longest rest, so that those that
+// backOff keeps this node from asking for a key for a while, after it couldn't be had. o is how the
+// acquisition ended, or nil. An acquisition that took long gets the longest backoff, so that jobs that
 // weren't asked for meanwhile have their turn.
 //
-// Where several nodes claim a key at a time, and none gets enough votes, each rests for longer
-// each time, until one asks alone. So that doesn't begin anew when the key becomes free.
+// If several nodes ask for a key at a time, and none gets enough votes, each backs off for longer each time,
+// until one asks alone. The count of such splits goes on when the key becomes free.
 func (n *Node) backOff(name string, o *lock.Result) {
 	r := n.uniqueMesh.backoffs[name]
 	if r == nil {
@@ -662,7 +662,7 @@ func (n *Node) backOff(name string, o *lock.Result) {
 	n.locks.Await([]byte(name), r.until)
 }
 
-// afterSplit is how long a key rests at least after the votes were split, ms.
+// afterSplit is how long a key is backed off at least after the votes were split, ms.
 func (r *backoff) afterSplit() int64 {
 	if r.splits == 0 {
 		return 0
@@ -670,8 +670,8 @@ func (r *backoff) afterSplit() int64 {
 	return min(r.split<<min(r.splits-1, 10), backoffSplitMS)
 }
 
-// isBackedOff says whether a key isn't to be asked for now: it was refused just before,
-// or the answers aren't in.
+// isBackedOff says whether a key isn't to be asked for now: it was refused just before, or the answers aren't
+// in.
 func (n *Node) isBackedOff(name []byte) bool {
 	if len(n.uniqueMesh.runs)+len(n.uniqueMesh.backoffs) == 0 {
 		return false
@@ -683,7 +683,8 @@ func (n *Node) isBackedOff(name []byte) bool {
 	return r != nil && r.until > n.monotonic()
 }
 
-// resetBackoff ends that: the key may be free.
+// resetBackoff ends a key's backoff, since the key may be free. After split votes it picks a new time at
+// random instead.
 func (n *Node) resetBackoff(name []byte) {
 	r := n.uniqueMesh.backoffs[string(name)]
 	if r == nil {
@@ -704,8 +705,8 @@ func (n *Node) resetBackoff(name []byte) {
 	n.store.WakeKeyQueues(name)
 }
 
-// backoffOver looks again, where a deadline was that of a rest; what isn't asked for
-// for a while after it is forgotten. True: it may be asked for again.
+// backoffOver looks at a key's backoff when a deadline has passed. It returns true if the key may be asked
+// for again. A backoff is forgotten if the key isn't asked for within backoffKeptMS of its end.
 func (n *Node) backoffOver(name []byte) (woken bool) {
 	r := n.uniqueMesh.backoffs[string(name)]
 	now := n.monotonic()
@@ -726,21 +727,21 @@ func (n *Node) backoffOver(name []byte) (woken bool) {
 	return false
 }
 
-// Asks says whether answers are awaited for any job.
+// Asks says whether this node awaits answers about the run of any job.
 func (n *Node) Asks() bool { return len(n.uniqueMesh.runs) > 0 }
 
-// Asking says whether a job of one of the queues may be had when other nodes have
-// answered: who doesn't want to wait waits for that alone ([Node.WaitForAnswers]).
+// Asking says whether a job of one of the queues may be had when other nodes have answered. A client that
+// doesn't want to wait waits for that alone ([Node.WaitForAnswers]).
 func (n *Node) Asking(names [][]byte) bool {
 	return slices.ContainsFunc(names, func(name []byte) bool { return n.uniqueMesh.asked[string(name)].jobs > 0 })
 }
 
 // --- locks that are had --------------------------------------------------------
 
-// renewLock begins the lease of a job's lock anew, or takes it again where it is
-// free: ErrLockLost where another has it, notExtended where there is no majority.
-// Where other nodes have to answer first, and client isn't nil, pending says that a
-// Worked effect for it will tell. A lock without a lease that the job has needs no answer.
+// renewLock makes the lease of a job's lock begin anew, or takes the lock again if it is free. The error is
+// ErrLockLost if another job has the lock, and notExtended if there is no majority. If other nodes have to
+// answer first, and client isn't nil, pending is true, and a Worked effect for the client will tell. If the
+// job has the lock, and there is no lease, no answer is needed.
 func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease int64, client any) (pending bool, err error) {
 	name := n.lockName(j, u, space)
 	if n.mesh.Alone() {
@@ -754,13 +755,13 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 	l := n.locks.Live(name)
 	contested := l != nil && l.Job != j.ID && !n.locks.Outvotes(j.ID, space)
 	if contested && (client == nil || l.Flags&lock.FlagForeign == 0 || u.Has(store.UniqueAny) || j.State == store.StateQueued) {
-		return false, ErrLockLost // else others say whether this node has only not heard of that one's end
+		return false, ErrLockLost // otherwise other nodes tell whether this one only hasn't heard of that lock's end
 	}
 	return n.claimAnew(j, u, space, lease, contested, client)
 }
 
-// claimAnew is renewLock in a mesh, whatever this node votes for. It has the client wait where the
-// lock has a lease, or the job isn't known to have it: anyway, if contested.
+// claimAnew is renewLock in a mesh, whatever this node votes for. The client waits if there is a lease, if
+// the job isn't known to have the lock, or if the lock is contested.
 func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease int64, contested bool, client any) (pending bool, err error) {
 	name := slices.Clone(n.lockName(j, u, space))
 	asks := contested || lease > 0 || !u.Has(hasFlag(space))
@@ -786,7 +787,7 @@ func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease 
 		}
 		return pending, nil
 	}
-	// The caller logs, who may have a new job.
+	// The caller logs, since the job may be new to it.
 	err = n.renewed(&id, space, want.Name, now)
 	if _, only := err.(notExtended); only && !asks {
 		err = nil
@@ -794,10 +795,10 @@ func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease 
 	return false, err
 }
 
-// errContested: it isn't known yet whether another job has the lock, and until then nothing changes.
+// errContested says that it isn't known yet whether another job has the lock. Until it is, nothing changes.
 var errContested = errors.New("contested")
 
-// renewed notes what became of a claim that renews a job's lock.
+// renewed notes how the acquisition ended that renews a job's lock.
 func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *lock.Result) error {
 	if space == store.LockWait {
 		n.leaseBegun(id, o)
@@ -808,11 +809,11 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *lock.Res
 		switch {
 		case o.Kind != lock.Granted || !done && j.Unique() != nil && j.Unique().Has(hasFlag(space)):
 		case space == store.LockRun && !done:
-			n.giveUpRun(name, id, o.Token) // it was extended for a client who got it elsewhere
+			n.giveUpRun(name, id, o.Token) // it was extended for a client that got the job elsewhere
 		case space == store.LockWait && j == nil && id.AtMostOnce() && !n.tombstones.has(id):
-			// It was handed over meanwhile, and took its lock along.
+			// The job was handed over meanwhile, and took its lock along.
 		case j == nil && n.livesAway(id):
-			// Its queue went to another database meanwhile. The others keep the key for it.
+			// The job's queue went to another database meanwhile. The other nodes keep the key for the job.
 		default:
 			n.freeName(name, id, o.Token)
 		}
@@ -822,7 +823,7 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *lock.Res
 		case done:
 			return ErrAcked
 		}
-		return ErrLockLost // it is to run anew, or was given back
+		return ErrLockLost // the job is to run anew, or was given back
 	}
 	switch u := j.Unique(); o.Kind {
 	case lock.Granted:
@@ -835,10 +836,11 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *lock.Res
 	case lock.Aborted:
 		return ErrReplica
 	}
-	return notExtended{o.Because(ErrNotExtended)} // its lease goes on until it is over
+	return notExtended{o.Because(ErrNotExtended)} // the lock's lease goes on until it is over
 }
 
-// isPast says of a lock that was just renewed whether its job has it no more: it isn't worked on, or was delivered meanwhile.
+// isPast says whether a job no longer has the lock that was just renewed for it: it isn't worked on, or it
+// was delivered meanwhile.
 func isPast(j *store.Job, space store.Space) bool {
 	u := j.Unique()
 	if space == store.LockRun {
@@ -862,10 +864,10 @@ func lockToken(u store.Unique, space store.Space) uint64 {
 	return u.WaitToken()
 }
 
-// freeName frees a job's lock at all nodes, also where this one has no vote for it.
+// freeName frees a job's lock at all nodes, even if this one has no vote for it.
 func (n *Node) freeName(name []byte, id *store.ID, token uint64) {
 	if l := n.store.Lock(name); l != nil && l.Job == *id && l.Token > token && l.Space() == store.LockRun && !n.mesh.Alone() && !lock.Ended(l) {
-		return // by now it is that of another run of the job
+		return // by now the lock is that of another run of the job
 	}
 	if n.locks.Free(name, id) || n.mesh.Alone() || n.passive || n.loading {
 		return
@@ -876,8 +878,8 @@ func (n *Node) freeName(name []byte, id *store.ID, token uint64) {
 	n.locks.IsFreed(slices.Clone(name))
 }
 
-// delegate leaves a job's locks to the other nodes that hold it: here it is about
-// to be forgotten, and lives on.
+// delegate leaves a job's locks to the other nodes that hold the job: it is about to be forgotten here, and
+// lives on there.
 func (n *Node) delegate(j *store.Job) {
 	u := j.Unique()
 	if u == nil {
@@ -893,8 +895,8 @@ func (n *Node) delegate(j *store.Job) {
 	n.delegated.Add(j.ID)
 }
 
-// endFresh frees a job's locks, but for votes that its holder has had extended since: at
-// another node somebody may be working on it.
+// endFresh frees a job's locks, except votes that were extended since for their holder: somebody may work on
+// the job at another node.
 func (n *Node) endFresh(j *store.Job) {
 	u := j.Unique()
 	if u == nil || n.mesh.Alone() || u.Strategy() == store.UniqueWindow {
@@ -916,7 +918,7 @@ func (n *Node) endFresh(j *store.Job) {
 	}
 }
 
-// leaveVotes has a job's end leave the votes for it alone.
+// leaveVotes keeps the end of a job from freeing locks that were left to other nodes (lock.FlagForeign).
 func (n *Node) leaveVotes(j *store.Job) {
 	u := j.Unique()
 	if u == nil {
@@ -929,22 +931,21 @@ func (n *Node) leaveVotes(j *store.Job) {
 	}
 }
 
-// boundRun gives a run lock without a lease, which was given while its node was alone, the lease
-// that nodes of a mesh give. The job isn't worked on at this node, which may not hear of the
-// run's end.
+// boundRun gives a run lock without a lease the lease that nodes of a mesh give. The lock was given while its
+// node was alone. The job isn't worked on at this node, which may not hear of the run's end.
 func (n *Node) boundRun(l *store.Lock, j *store.Job, u store.Unique) {
 	if l.Until == 0 {
 		n.bound(l, n.runLease(j, u))
 	}
 }
 
-// bound gives a lock a lease that begins now. The caller logs it.
+// bound gives a lock a lease that begins now, in ms. The caller logs it.
 func (n *Node) bound(l *store.Lock, lease int64) {
 	l.Lease, l.Until = lease, n.locks.Until(lease)
 	n.locks.Note(l)
 }
 
-// delegateRun leaves a job's run lock to another node, where its client works on.
+// delegateRun leaves a job's run lock to another node, where the job's client works on.
 func (n *Node) delegateRun(j *store.Job) {
 	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) && !n.mesh.Alone() {
 		if l := n.store.Lock(n.lockName(j, u, store.LockRun)); l != nil && l.Job == j.ID && !lock.Ended(l) {
@@ -956,9 +957,9 @@ func (n *Node) delegateRun(j *store.Job) {
 	}
 }
 
-// expireRun ends the run of a job whose retry time is over, as far as this node knows:
-// its client may have said WORKING to another, and that one's word be lost or late.
-// So a lock that was extended is left to its lease, here and at the other nodes.
+// expireRun ends the run of a job whose retry time is over, as far as this node knows. The job's client may
+// have said WORKING to another node, whose message may be lost or late. So a lock that was extended is left
+// to its lease, here and at the other nodes.
 func (n *Node) expireRun(j *store.Job) {
 	if !runs(j) || n.mesh.Alone() || !j.Unique().Has(store.UniqueHasRun) {
 		return
@@ -977,8 +978,7 @@ func (n *Node) expireRun(j *store.Job) {
 	}
 }
 
-// endRunElsewhere frees the run lock that a job got at another node: its client
-// gives it back here.
+// endRunElsewhere frees the run lock that a job got at another node: the job's client gives it back here.
 func (n *Node) endRunElsewhere(j *store.Job) {
 	if !runs(j) || n.mesh.Alone() {
 		return
@@ -987,37 +987,40 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
 		return
 	}
-	// This node was away when the run began. Others may have voted for it, and one of them may be handed the
-	// job now. Nobody has the run by so low a token: all say by which one they voted, and for how long yet.
+	// This node was away when the run began. Other nodes may have voted for it, and one of them may be handed
+	// the job now. No run has so low a token, so each voter answers with the token of its vote, and with the
+	// time that is left.
 	if j.Retry > 0 {
 		n.uniqueMesh.back.add(j.ID, pastRuns{at: n.monotonic()}, n.now)
 		n.locks.EnqueueUnlock(n.lockName(j, j.Unique(), store.LockRun), lock.Holder{Job: j.ID}, 1, 0, n.mesh.Nodes())
 	}
 }
 
-// pastRuns are the runs of a job that began before it was given back here, at a node that didn't know them.
+// pastRuns are the runs of a job that began before the job was given back here, at a node that didn't know
+// them.
 type pastRuns struct {
-	at    int64  // when that was: steady, ms
-	ended uint64 // the token of the last one that all were told to take back
+	at    int64  // when it was given back: monotonic, ms
+	ended uint64 // the token of the last run for which all nodes were told to take their votes back
 }
 
-// over says of a vote for a run whether it was given before, and not prolonged since: by how much of its time
-// is over. The voter's clock may run slower than ours. Tokens don't count: they are of the time of day, which can be
-// another one at the node where a run begins after it.
+// over says whether a vote for a run was given before the job was given back, and not extended since. It goes
+// by how much of the vote's time is over, and allows for a voter's clock that runs slower than ours. It
+// doesn't go by tokens: they come from the time of day, which may differ at the node where a later run
+// begins.
 func (p *pastRuns) over(vote *wire.Lock, now int64) bool {
 	since := now - p.at
 	return vote.Left > 0 && lock.VoteMS(vote.Lease)-vote.Left > since+since/lock.ClockSlack
 }
 
-// givenBack remembers such runs.
+// givenBack remembers pastRuns by job.
 type givenBack struct {
 	table.Generations[store.ID, pastRuns]
 	turned int64
 }
 
 const (
-	givenBackMS   = 600_000 // how long at least that is remembered
-	givenBackMost = 10_000  // of so many jobs
+	givenBackMS   = 600_000 // how long a job is remembered at least
+	givenBackMost = 10_000  // jobs that are remembered
 )
 
 func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
@@ -1028,10 +1031,10 @@ func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
 	g.Put(id, past)
 }
 
-// endPastRun follows a denial that names a vote for a run of the very job that was asked for. Where that run
-// began before the job was given back here, all take the vote back. Where this node claimed it before it was
-// started anew, and has all that it logged, nobody has the job by it ([Node.endOwnRuns]): all take back a
-// vote that wasn't extended since.
+// endPastRun follows a denial that names a vote for a run of the very job that was asked for. If that run
+// began before the job was given back here, all nodes take the vote back. If this node asked for it before it
+// was started anew, and has all that it logged, nobody has the job by that run ([Node.endOwnRuns]): all nodes
+// take back a vote that wasn't extended since.
 func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
 	k := &m.Lock
 	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
@@ -1041,27 +1044,27 @@ func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
 	flags := uint8(0)
 	switch {
 	case yes && past.ended == k.Token:
-		return // they were told
+		return // the nodes were told
 	case yes && past.over(k, n.monotonic()):
 	case k.Token <= n.ownBefore && n.locks.IsOwnToken(k.Token) && n.isQueued(&id):
 		if flags = wire.Fresh; !yes {
-			past.at = math.MinInt64 / 2 // it wasn't given back
+			past.at = math.MinInt64 / 2 // the job wasn't given back
 		}
 	default:
 		return
 	}
 	past.ended = k.Token
 	n.uniqueMesh.back.add(id, past, n.now)
-	n.freeRun(name, &id, k.Token, flags) // the claim may have come here, too, after the NACK
+	n.freeRun(name, &id, k.Token, flags) // the acquisition's Claim may have come here, too, after the NACK
 }
 
-// isQueued says whether a job is in its queue, and has no run.
+// isQueued says whether a job is in its queue, and has no run lock.
 func (n *Node) isQueued(id *store.ID) bool {
 	j := n.store.Lookup(id)
 	return j != nil && j.State == store.StateQueued && !hasRun(j)
 }
 
-// runs says whether a job may not be worked on beside others.
+// runs says whether a job must not be worked on beside others with its key.
 func runs(j *store.Job) bool {
 	u := j.Unique()
 	return u != nil && u.Runs()
