@@ -11,48 +11,47 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A queue's end (DEL, EXPIRE) and a flush delete the copies of one node. A job that was deleted
-// so doesn't come back to this node, though another node has a copy of it and clients wait here.
-// This node remembers up to which creation time jobs are deleted, of each queue or of all, and
-// refuses such a job from a node that says that this one had it. The sender keeps the job, and
-// notes in it (TagShun) not to hand it to this node again. So nothing is lost, and a job that
-// this node never had is taken, however old it is.
+// A queue's end (DEL, EXPIRE) and a flush delete the copies of one node. A job that was deleted in this way
+// doesn't come back to this node, though another node has a copy of it and clients wait here. This node
+// remembers up to which creation time jobs are deleted, for each queue or for all. It refuses such a job from
+// a node that says that this one had it. The sender keeps the job, and notes in it (TagShun) not to hand it
+// to this node again. So nothing is lost, and a job that this node never had is taken, however old it is.
 
-// Deletions is what a node remembers of that. It outlives a restart, in the nodes' file.
+// Deletions is what a node remembers of such deletions. It outlives a restart, in the nodes' file.
 type Deletions struct {
-	All    uint64         // creation time: of all queues, jobs up to then are deleted
+	All    uint64         // creation time: jobs of all queues up to then are deleted
 	Queues []QueueDeleted // the same for single queues, in the order of their deletions
 }
 
 // QueueDeleted is the deletion of a queue.
 type QueueDeleted struct {
-	Name uint64 // its hash
-	UpTo uint64 // creation time
+	Name uint64 // hash of the queue's name
+	UpTo uint64 // creation time: the queue's jobs up to then are deleted
 }
 
 const (
-	maxDeletions = 512 // queues; then the first one that was deleted is forgotten
+	maxDeletions = 512 // queues; of more, the one that was deleted first is forgotten
 	pastMS       = 5_000
-	pastMost     = 100_000 // queues
-	walkedMost   = 20      // jobs passed over that count as one that is handed over
+	pastMost     = 100_000 // queues, see passing
+	walkedMost   = 20      // so many jobs passed over count as one that is handed over
 	barredMost   = 10_000  // keys for which jobs were passed over, see bar
-	barredQueues = 8       // of one key
+	barredQueues = 8       // queues of one key, see bar
 )
 
-// deletions is Deletions, and what goes with it.
+// deletions has Deletions, and what isn't kept in the nodes' file.
 type deletions struct {
 	Deletions
 	newest  uint64 // the greatest creation time of a copy from another node
-	flushed uint64 // as All, of a flush that may still be the beginning of a load; 0: none
-	untold  uint64 // jobs, see TakeDeleted
+	flushed uint64 // as All, for a flush that may still be the beginning of a load; 0: none
+	untold  uint64 // deleted jobs that weren't reported yet, see TakeDeleted
 }
 
-// Deletions is what the nodes' file is to keep.
+// Deletions returns what the nodes' file is to keep.
 func (n *Node) Deletions() Deletions {
 	return Deletions{n.deleted.All, slices.Clone(n.deleted.Queues)}
 }
 
-// SetDeletions sets what it kept.
+// SetDeletions sets what the nodes' file has kept.
 func (n *Node) SetDeletions(d Deletions) { n.deleted.Deletions = d }
 
 // TakeDeleted counts the jobs that were deleted with their queues since the last call, of which
@@ -67,14 +66,14 @@ func (n *Node) shared() bool {
 	return !n.passive && !n.loading && !n.mesh.Alone() && n.store.AnyParts()
 }
 
-// newestHere is a creation time that no job here is behind, unless a clock was plainly wrong.
+// newestHere returns a creation time that no job here is later than, unless a clock was plainly wrong.
 func (n *Node) newestHere() uint64 {
 	return max(n.ctime, min(n.deleted.newest, uint64(max(n.now+trustAhead, 0))*1_000_000))
 }
 
-// queueDeleted follows the end of a queue that was in a key. A deletion never counts for queues
-// of other names: a job of theirs that this node has lost is to come back to it. So what other
-// nodes have in a queue of another name, by RENAME or RELEASEJOB, can come back.
+// queueDeleted notes the end of a queue that was in a key. A deletion never counts for queues of other names:
+// a job of theirs that this node has lost is to come back. So a job that other nodes have in a queue of
+// another name, by RENAME or RELEASEJOB, can come back.
 func (n *Node) queueDeleted(q *store.Queue) {
 	if !n.shared() || !q.AnyParts() || q.Jobs() == 0 {
 		return
@@ -102,14 +101,14 @@ func (n *Node) allDeleted(at uint64) {
 	n.nodesChanged()
 }
 
-// wasDeleted says of a job that isn't known here, and was once, whether it was deleted.
+// wasDeleted says whether a job that isn't known here, but was once, was deleted.
 func (n *Node) wasDeleted(m *wire.Message) bool {
 	n.scheduleFree() // a message may come before the tick
 	n.flushedAll()
 	return n.deletedUpTo(m.Queue, m.Job.CTime)
 }
 
-// flushedAll is for the first event behind a flush: no load has begun, so it was one.
+// flushedAll is for the first event after the data were emptied: no load has begun, so that was a flush.
 func (n *Node) flushedAll() {
 	if at := n.deleted.flushed; at > 0 {
 		n.allDeleted(at)
@@ -128,7 +127,7 @@ func (n *Node) deletedUpTo(queue []byte, ctime uint64) bool {
 		if i := d.find(hashOf(queue)); i >= 0 && ctime <= d.Queues[i].UpTo {
 			return true
 		}
-		from, dead := bytes.CutSuffix(queue, []byte(DeadSuffix)) // it may be dead since
+		from, dead := bytes.CutSuffix(queue, []byte(DeadSuffix)) // the job may have become a dead letter since
 		if !dead {
 			return false
 		}
@@ -137,37 +136,37 @@ func (n *Node) deletedUpTo(queue []byte, ctime uint64) bool {
 	return false
 }
 
-// deadMost is how often a job may have gone to a dead-letter queue since its queue was deleted, as
-// far as that is looked into: to hash a very long name takes its time.
+// deadMost is how many moves of a job to a dead-letter queue, since its queue was deleted, are looked into:
+// it takes time to hash a very long name.
 const deadMost = 2
 
-// find is where a queue is among those that were deleted; -1: nowhere.
+// find returns a queue's index among those that were deleted; -1: it isn't there.
 func (d *Deletions) find(name uint64) int {
 	return slices.IndexFunc(d.Queues, func(q QueueDeleted) bool { return q.Name == name })
 }
 
-// hashOf is the same after a restart, and nobody can make two names that share one.
+// hashOf returns the same after a restart, and nobody can make two names that share a hash.
 func hashOf(name []byte) uint64 {
 	sum := sha256.Sum256(name)
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// shun notes that a node has deleted a job and doesn't take it; false where there is no room.
+// shun notes that a node has deleted a job and doesn't take it. ok is false if there is no room for that.
 func (n *Node) shun(j *store.Job, p *Peer) (_ *store.Job, ok bool) {
 	return n.noteNode(j, store.TagShun, p)
 }
 
-// shunned says whether a node is known not to take a job, for it has deleted it.
+// shunned says whether a node is known not to take a job because it has deleted it.
 func shunned(j *store.Job, p *Peer) bool { return noted(j, store.TagShun, p) }
 
-// past is a job up to which a queue has jobs alone that a node isn't given.
+// past is a job up to which a queue has only jobs that a node isn't given, or that aren't asked for.
 type past struct {
 	job   store.ID
-	until int64 // unix ms; then all are looked at again
+	until int64 // unix ms; from then on all are looked at again
 	apart bool  // see [Node.beyond]
 }
 
-// passing remembers where that is, by queue. One that wasn't asked for lately is forgotten.
+// passing remembers a past for each queue. A queue that wasn't asked for lately is forgotten.
 type passing struct {
 	table.Generations[string, past]
 	turned int64
@@ -181,7 +180,9 @@ func (g *passing) add(queue string, at past, now int64) {
 	g.Put(queue, at)
 }
 
-// stopAt has a job in the waiting list not be passed over that is before the last one that is.
+// stopAt keeps a job of the waiting list from being passed over unseen: if it is before the last job that is
+// passed over, the search goes on at this job the next time. isPassed says whether the job itself is to be
+// passed over.
 func (g *passing) stopAt(n *Node, j *store.Job, isPassed func(past) bool) {
 	if g.Len() == 0 {
 		return
@@ -200,8 +201,8 @@ func (g *passing) stopAt(n *Node, j *store.Job, isPassed func(past) bool) {
 	}
 }
 
-// behind finds the first waiting job that a node can be given. It passes over some at a time,
-// steps of them; where there are more the next tick goes on.
+// behind finds the first waiting job that a node can be given, and returns how many it passed over (steps).
+// It passes over at most busySteps at a time; where there are more the next tick goes on.
 func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 	j = q.Head
 	if j == nil || p.past.Len() == 0 && n.fits(p, j) {
@@ -227,10 +228,10 @@ func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 	return j, steps
 }
 
-// fits says whether a node can be given a waiting job, and its key isn't being worked on while it
-// doesn't wait for that. A job that wasn't given is looked at again when it fits: at once where it is its key that
-// becomes free ([Node.unbar]), or the last one that waits for it that goes ([Node.untie]), else within 5 to 10 s
-// ([Node.serveDemandAgain]).
+// fits says whether a node can be given a waiting job. It can't while the job's key is being worked on, if
+// the job doesn't wait for its key. A job that wasn't given is looked at again when it fits: at once if its
+// key becomes free ([Node.unbar]), or if the last one that waits for it goes ([Node.removeEdge]), otherwise
+// within 5 to 10 s ([Node.serveDemandAgain]).
 func (n *Node) fits(p *Peer, j *store.Job) bool {
 	if !n.takes(p, j) {
 		return false
@@ -246,7 +247,8 @@ func (n *Node) fits(p *Peer, j *store.Job) bool {
 	return l == nil
 }
 
-// runLock is the lock of a run of a job's key, this job's or another one's; nil: none runs, or runs don't count for the job.
+// runLock returns the lock of a run of a job's key, this job's or another one's. It returns nil if none runs,
+// or if runs don't count for the job.
 func (n *Node) runLock(j *store.Job, u store.Unique) *store.Lock {
 	if !u.Runs() {
 		return nil
@@ -254,7 +256,8 @@ func (n *Node) runLock(j *store.Job, u store.Unique) *store.Lock {
 	return n.locks.Live(n.lockName(j, u, store.LockRun))
 }
 
-// bar remembers that a job isn't given to other nodes before a lock is free, of each queue the first one.
+// bar remembers that a job isn't given to other nodes before a lock is free. For each queue it remembers the
+// first such job.
 func (n *Node) bar(l *store.Lock, j *store.Job) {
 	ids := n.barred[string(l.Name())]
 	for i := range ids {
@@ -278,7 +281,7 @@ func (n *Node) bar(l *store.Lock, j *store.Job) {
 	}
 }
 
-// unbar has those jobs be looked at again: the lock is free.
+// unbar looks again at the jobs that bar remembers for a lock: the lock is free.
 func (n *Node) unbar(name []byte) {
 	ids := n.barred[string(name)]
 	if len(ids) == 0 {
@@ -290,7 +293,8 @@ func (n *Node) unbar(name []byte) {
 	}
 }
 
-// lookAnew has a waiting job be given to a node that waits for it, if it can be now.
+// lookAnew looks again, when this event is done, whether a waiting job can be given to a node that waits for
+// it.
 func (n *Node) lookAnew(id *store.ID) {
 	if j := n.store.Lookup(id); j != nil && j.Place == store.InWaiting {
 		n.notPast(j)

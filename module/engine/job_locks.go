@@ -10,29 +10,30 @@ import (
 	"jobmesh/module/wire"
 )
 
-// The ties between jobs and their locks. Package lock asks here what a job says of its locks, and has the node do
-// what it leaves to be done.
+// How jobs and their locks meet. Package lock asks here what a job says of its locks, and tells the node here
+// what is left to do for the job.
 
-// Locks are the locks that this node votes for, or has. Its methods that change something are events: see [Node.Effects].
+// Locks returns the locks that this node votes for, or has. Its methods that change something are events: see
+// [Node.Effects].
 func (n *Node) Locks() *lock.Node { return n.locks }
 
-// jobLocks is what jobs have to do with their locks, beside what their records say.
+// jobLocks is what a node knows of jobs and their locks, beside what the jobs' records say.
 type jobLocks struct {
 	begins    beginnings
-	delegated table.Recent[store.ID]           // jobs that other nodes were given to keep; for keepLostMS at least
-	lost      table.Roster[store.ID, struct{}] // jobs that have lost a lock to another, of which nobody was told yet
-	lookLost  int64                            // monotonic: these are looked through then
-	lossAt    int64                            // unix ms: what this node knew before may be lost; 0: nothing is
-	inexactAt int64                            // unix ms: when it was started, or promoted, with data of which the last may be missing
-	ownBefore uint64                           // all runs that this node claimed by tokens up to this one are in what it loaded; 0: that isn't known
+	delegated table.Recent[store.ID]           // jobs that live on at other nodes, see delegate; remembered for keepLostMS at least
+	lost      table.Roster[store.ID, struct{}] // jobs that have lost a lock to another job, of which no client was told yet
+	lookLost  int64                            // monotonic, ms: when lost and delegated are looked through next
+	lossAt    int64                            // unix ms: what this node knew before may be lost; 0: nothing is lost
+	inexactAt int64                            // unix ms: when this node was started, or promoted, with data whose end may be missing
+	ownBefore uint64                           // what this node loaded has all runs that it acquired by tokens up to this one; 0: that isn't known
 }
 
 const (
 	keepLostMS = 10_000
-	lostMost   = 1000 // that are looked at in one tick
+	lostMost   = 1000 // losses that are looked at in one tick
 )
 
-// wholeFor is for how long this node has lost nothing, ms.
+// wholeFor returns for how long this node has lost nothing, ms.
 func (n *Node) wholeFor() int64 {
 	if n.lossAt == 0 {
 		return store.MaxLease
@@ -40,13 +41,13 @@ func (n *Node) wholeFor() int64 {
 	return min(max(n.now-n.lossAt, 0), store.MaxLease)
 }
 
-// lockLost says whether a job has lost a lock to another, and nobody was told yet who works
-// on it.
+// lockLost says whether a job has lost a lock to another job, and the client that works on it wasn't told
+// yet.
 func (n *Node) lockLost(id *store.ID) bool { return n.lost.Get(*id) != nil }
 
-// endLoss is for a lost lock of which a client was told, or when another is given the job. From
-// then on the votes tell whether the key is taken still. The job doesn't say any more that it
-// has it; what it may have of a run's, its end gives back.
+// endLoss follows when a client was told of a lost lock, or when another client is given the job. From then
+// on the votes tell whether the key is still taken. The job doesn't say any more that it has the lock. If it
+// has votes for a run, its end gives them back.
 func (n *Node) endLoss(j *store.Job) {
 	if !n.lockLost(&j.ID) {
 		return
@@ -58,7 +59,8 @@ func (n *Node) endLoss(j *store.Job) {
 	}
 }
 
-// tickLost forgets losses of jobs that are gone, and which jobs other nodes were given.
+// tickLost forgets the losses of jobs that are gone. It also forgets in time which jobs live on at other
+// nodes.
 func (n *Node) tickLost(now int64) {
 	if n.lost.Len()+n.delegated.Len() > 0 && now >= n.lookLost {
 		n.lookLost = now + keepLostMS
@@ -70,13 +72,13 @@ func (n *Node) tickLost(now int64) {
 	}
 }
 
-// livesAway says whether a job is to be done whose queue lies in another database, where its timers rest.
+// livesAway says whether a job lies in a queue of another database, where its timers rest, and isn't done.
 func (n *Node) livesAway(id *store.ID) bool {
 	j := n.lookAway(id)
 	return j != nil && j.State != store.StateAcked && j.ETime > n.now && (j.State != store.StateWaitRepl || n.pendingAddOf(id) != nil)
 }
 
-// owners are the jobs of a node as package lock sees them.
+// owners is how package lock sees the jobs of a node.
 type owners Node
 
 func (o *owners) node() *Node { return (*Node)(o) }
@@ -84,7 +86,7 @@ func (o *owners) node() *Node { return (*Node)(o) }
 // Holds says whether the job that has a lock says so too.
 func (o *owners) Holds(l *store.Lock) bool { return o.node().holds(l) }
 
-// Lapsed has a job know that its lock is over.
+// Lapsed notes in a job that its lock is over.
 func (o *owners) Lapsed(l *store.Lock) { o.node().lapsed(l) }
 
 // Has says whether a job has a lock of this name, by this token.
@@ -98,7 +100,7 @@ func (o *owners) Has(id store.ID, name []byte, token uint64) bool {
 	return u.Has(hasFlag(space)) && lockToken(u, space) == token
 }
 
-// HasNoMore has a job know that it has lost its lock.
+// HasNoMore notes in a job that it has lost its lock.
 func (o *owners) HasNoMore(id store.ID, space store.Space) {
 	if j := o.store.Lookup(&id); j != nil {
 		o.node().hasNoMore(j, space)
@@ -115,10 +117,9 @@ func (o *owners) Loses(id store.ID) {
 // Knows says whether this node has the job.
 func (o *owners) Knows(id store.ID) bool { return o.store.Lookup(&id) != nil }
 
-// Lives says whether this node knows a job that may have locks: one that isn't
-// done, or that a claim is under way for, or that has just gone to another node: else a node
-// that was asked before the job came, and one that was asked after it went, would both say that
-// it is gone.
+// Lives says whether this node knows a job that may have locks: one that isn't done, one for which a lock is
+// being acquired, or one that has just gone to another node. Without the last a node that was asked before
+// the job came, and one that was asked after it went, would both say that the job is gone.
 func (o *owners) Lives(id store.ID) bool {
 	if j := o.store.Lookup(&id); j != nil && j.State != store.StateAcked {
 		return true
@@ -135,8 +136,8 @@ func (o *owners) Done(id store.ID) bool {
 	return j != nil && j.State == store.StateAcked || j == nil && o.tombstones.has(&id)
 }
 
-// CountsOn says whether this node may count on votes for a job. It
-// may where the job isn't put off any more.
+// CountsOn says whether this node may count on votes for a job: if the job isn't done, and isn't put off any
+// more.
 func (o *owners) CountsOn(id store.ID) bool {
 	if j := o.store.Lookup(&id); j != nil {
 		return j.State != store.StateAcked && !o.node().putOff(j)
@@ -150,9 +151,9 @@ func (o *owners) IsPutOff(id store.ID) bool {
 	return j != nil && o.node().putOff(j)
 }
 
-// Over says whether this node knows of a job that it had the lock of this name, and never
-// has it again: then the others need not be asked. That is known of the waiting lock of an
-// at-most-once job, which is nowhere else, and of a dead letter.
+// Over says whether this node knows that a job had the lock of this name, and never has it again: then the
+// others need not be asked. That is known for the waiting lock of an at-most-once job, which is at no other
+// node, and for a dead letter.
 func (o *owners) Over(name []byte, id store.ID) bool {
 	n := o.node()
 	j := n.store.Lookup(&id)
@@ -166,7 +167,7 @@ func (o *owners) Over(name []byte, id store.ID) bool {
 	if store.Space(name[0]) != store.LockWait || j.Retry > 0 || j.Uncertain() || isOffered(j) || u.Has(store.UniqueHasWait) || n.putOff(j) || !n.named(j, store.LockWait, name) {
 		return false
 	}
-	// It was delivered. Where that is taken back it claims the lock anew first.
+	// The job was delivered. If the delivery is taken back, the job acquires the lock anew first.
 	return endsByDelivery(u) && j.Flags&store.FlagDelivered != 0
 }
 
@@ -182,14 +183,13 @@ func (o *owners) MayBeLapsed(name []byte, id store.ID) bool {
 		j.Flags&store.FlagQueuedOnce != 0 && !held(j) && j.Unique() != nil && j.Unique().LockTTL() > 0
 }
 
-// EndLapsed has all votes for a job's waiting lock end where the lock is over by what this
-// node knows, and says whether it is.
+// EndLapsed makes all votes for a job's waiting lock end if the lock is over by what this node knows, and
+// says whether it is.
 //
-// A waiting lock can be over though its job lives: LOCKTTL ends it. A node that was apart, and
-// wasn't told of the lease, keeps a vote without end. When such a vote stands in somebody's
-// way, all are asked with wire.Endless. A node where the lease is over claims the lock once
-// more, for a moment: so the votes end. Those of a majority for a later lease have an end, and
-// keep it.
+// A waiting lock can be over though its job lives: LOCKTTL ends it. A node that was apart, and wasn't told of
+// the lease, keeps a vote without end. When such a vote stands in somebody's way, all nodes are asked with
+// wire.Endless. A node where the lease is over acquires the lock once more, for a moment, so that the votes
+// get an end. If a majority has voted for a later lease, these votes have an end already, and keep it.
 func (o *owners) EndLapsed(name []byte, id store.ID) bool {
 	n := o.node()
 	j := n.store.Lookup(&id)
@@ -205,18 +205,18 @@ func (o *owners) EndLapsed(name []byte, id store.ID) bool {
 	return true
 }
 
-// RunLease is how long a job's run has its lock, ms.
+// RunLease returns the lease of a job's run lock, in ms.
 func (o *owners) RunLease(id store.ID) int64 {
 	j := o.store.Lookup(&id)
 	return o.node().runLease(j, j.Unique())
 }
 
-// EndPastRun hears that a vote for a run of a job stands against another one.
+// EndPastRun handles a denial, m: a vote for a run of a job stands against another run.
 func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
 	o.node().endPastRun(name, id, m)
 }
 
-// Freed has jobs go on that wait for a lock.
+// Freed lets the jobs go on that wait for a lock, which is free now.
 func (o *owners) Freed(name []byte) {
 	if store.Space(name[0]) == store.LockRun {
 		o.store.WakeKeyQueues(name)
@@ -227,13 +227,13 @@ func (o *owners) Freed(name []byte) {
 // BackoffOver looks whether it is time to ask for a lock again.
 func (o *owners) BackoffOver(name []byte) bool { return o.node().backoffOver(name) }
 
-// ResetBackoff has it be time.
+// ResetBackoff ends a lock's backoff, since the lock may be free.
 func (o *owners) ResetBackoff(name []byte) { o.node().resetBackoff(name) }
 
-// HasBackoff says whether a lock isn't to be asked for until then.
+// HasBackoff says whether this node remembers a backoff for a lock.
 func (o *owners) HasBackoff(name string) bool { return o.uniqueMesh.backoffs[name] != nil }
 
-// BeforeAsking has others hear of the locks of jobs that were forgotten.
+// BeforeAsking frees locks of jobs that were forgotten all at once, and tells the other nodes.
 func (o *owners) BeforeAsking() {
 	if len(o.farewells) > 0 && !o.loading {
 		o.node().tickFarewells()
@@ -251,13 +251,13 @@ func (h *lockHost) Now() int64 { return h.now }
 // Monotonic is the time that leases are measured by, ms.
 func (h *lockHost) Monotonic() int64 { return h.node().monotonic() }
 
-// WakeIn has Tick be called in ms.
+// WakeIn asks for a call of Tick in ms.
 func (h *lockHost) WakeIn(ms int64) { h.wake = min(h.wake, h.now+ms) }
 
-// Hurry has Tick be called soon.
+// Hurry asks for a call of Tick soon.
 func (h *lockHost) Hurry() { h.node().hurryTick() }
 
-// Below is a random number of ms.
+// Below returns a random number of ms that is less than span.
 func (h *lockHost) Below(span int64) int64 { return h.node().below(span) }
 
 // Passive says whether the node follows a master.
@@ -266,16 +266,16 @@ func (h *lockHost) Passive() bool { return h.passive }
 // Loading says whether data are being loaded.
 func (h *lockHost) Loading() bool { return h.loading }
 
-// Epoch is how often all queues were flushed.
+// Epoch counts the flushes of all queues.
 func (h *lockHost) Epoch() uint32 { return h.flushEpoch }
 
-// WholeFor is for how long this node has lost nothing, ms.
+// WholeFor returns for how long this node has lost nothing, ms.
 func (h *lockHost) WholeFor() int64 { return h.node().wholeFor() }
 
-// Mark is how many effects there are.
+// Mark returns how many effects there are.
 func (h *lockHost) Mark() int { return len(h.effects) }
 
-// Cost is what those since a mark take of a tick, of so many parts.
+// Cost returns what the effects since mark take of a tick's budget, if the whole budget is whole.
 func (h *lockHost) Cost(mark, whole int) int { return h.node().cost(mark) * whole / tickBudget }
 
 // LogLock logs a lock as it is now (SETLOCK).
@@ -285,7 +285,7 @@ func (h *lockHost) LogLock(l *store.Lock) {
 	h.effects = append(h.effects, Effect{Kind: LogLock, from: at, to: len(h.outbox)})
 }
 
-// LogUnlock logs the end of one (DELLOCK); [lock.UnlockParts] reads it.
+// LogUnlock logs the end of a lock (DELLOCK); [lock.UnlockParts] reads it.
 func (h *lockHost) LogUnlock(name []byte, token uint64) {
 	at := len(h.outbox)
 	h.outbox = binary.LittleEndian.AppendUint64(h.outbox, token)
@@ -293,7 +293,7 @@ func (h *lockHost) LogUnlock(name []byte, token uint64) {
 	h.effects = append(h.effects, Effect{Kind: LogUnlock, from: at, to: len(h.outbox)})
 }
 
-// KeepVotes has what is remembered of votes be written down.
+// KeepVotes asks the caller to write down what is remembered of votes.
 func (h *lockHost) KeepVotes() { h.effects = append(h.effects, Effect{Kind: KeepVotes}) }
 
 // Done answers a client's LOCK command.

@@ -7,17 +7,17 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Jobs that go to another queue: released into it, or as dead letters. Each node that has a copy does
-// that by itself where it hears of it, and may hear of it late, when others already say that the job is
-// queued. So a job counts its moves, and nodes that speak of queueing one that was moved say first where
-// it is ([wire.MovedTo]): a copy that was moved less often follows. A queue that is renamed at one node
-// moves nothing.
+// Jobs that go to another queue: released into it, or as dead letters. Each node that has a copy moves it by
+// itself when it hears of that, and may hear of it late, when others already say that the job is queued. So a
+// job counts its moves, and a node that speaks of queueing a job that was moved says first where the job is
+// ([wire.MovedTo]): a copy that was moved less often follows. Renaming a queue at one node moves nothing.
 
-// deadLetter marks, in the count of a job's moves, one that made it a dead letter. It is the lowest bit, so of
-// two moves that were made at once it is the one that counts.
+// deadLetter is a mark in the count of a job's moves: the last move made it a dead letter. It is the lowest
+// bit, so of two moves that were made at once the one with the mark counts.
 const deadLetter = 1
 
-// moves is the count of a job's moves, times two, and whether it is a dead letter. 0: it is where it was added.
+// moves returns the count of a job's moves, times two, plus deadLetter if it is a dead letter. 0: it is where
+// it was added.
 func moves(j *store.Job) uint32 { return movesOf(j.Extras()) }
 
 func movesOf(extras []byte) uint32 {
@@ -27,8 +27,8 @@ func movesOf(extras []byte) uint32 {
 	return 0
 }
 
-// moveOn moves a held job to another queue, and counts that; the job may move in memory. Where it is in
-// that queue, or that can't be made, nothing changes.
+// moveOn moves a held job to another queue, and counts that; the job may move in memory. If the job is in
+// that queue, or the queue can't be made, nothing changes.
 func (n *Node) moveOn(j *store.Job, name []byte, dead bool) (*store.Job, error) {
 	if string(name) == string(j.Queue.NameBytes()) {
 		return j, nil
@@ -40,7 +40,8 @@ func (n *Node) moveOn(j *store.Job, name []byte, dead bool) (*store.Job, error) 
 	return n.moveTo(j, name, count)
 }
 
-// moveTo is moveOn for a count that is known, 0: it isn't. A dead letter stands in nobody's way.
+// moveTo is moveOn with the count that the job gets; 0: the count stays. A dead letter loses its locks: it
+// stands in nobody's way.
 func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, error) {
 	q, err := n.queue(name)
 	if err != nil {
@@ -50,7 +51,7 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 		n.endLocks(j)
 		j, _ = n.setExtra(j, store.TagUnique, nil)
 	}
-	if count > 0 { // a job with no room for it goes without
+	if count > 0 { // a job with no room for the count goes without
 		j, _ = n.setExtra(j, store.TagMoved, binary.LittleEndian.AppendUint32(nil, count))
 	}
 	if q == j.Queue {
@@ -66,8 +67,8 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 	return j, nil
 }
 
-// moveAlong is moveOn for a job whose lock goes with it, where it is one of the
-// queue. It is refused where another has the key there.
+// moveAlong is moveOn for a job that takes its waiting lock along, if that is a lock of the queue. It is
+// refused if another job has the key there.
 func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 	u := j.Unique()
 	if u == nil || !u.Has(store.UniqueHasWait) || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow || string(name) == string(j.Queue.NameBytes()) {
@@ -79,18 +80,18 @@ func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 	}
 	n.endWait(j, u)
 	j, err := n.moveOn(j, name, false)
-	_, _ = n.renewLock(j, j.Unique(), store.LockWait, 0, nil) // it isn't due yet
+	_, _ = n.renewLock(j, j.Unique(), store.LockWait, 0, nil) // the job isn't due yet
 	n.log(LogState, j)
 	return j, err
 }
 
-// movedTo says where a job is that was moved.
+// movedTo returns the message that says where a moved job is.
 func (n *Node) movedTo(j *store.Job) *wire.Message {
 	return &wire.Message{Kind: wire.MovedTo, ID: j.ID, Count: moves(j), Queue: j.Queue.NameBytes()}
 }
 
-// onMovedTo follows another node, which has moved a job, or tells it where the job is by now. One that a client
-// works on stays where that got it, until it is to be queued again.
+// onMovedTo follows another node, which has moved a job, or tells that node where the job is by now. A job
+// that a client works on stays where the client got it, until it is to be queued again.
 func (n *Node) onMovedTo(p *Peer, j *store.Job, m *wire.Message) {
 	mine := moves(j)
 	switch {
@@ -102,7 +103,7 @@ func (n *Node) onMovedTo(p *Peer, j *store.Job, m *wire.Message) {
 	}
 }
 
-// onNewQueue is onMovedTo for a node that sends a copy. It may have another name for the queue alone.
+// onNewQueue is onMovedTo for a node that sends a copy. That node may only have another name for the queue.
 func (n *Node) onNewQueue(p *Peer, j *store.Job, m *wire.Message) *store.Job {
 	count := movesOf(m.Job.Extras)
 	switch {
@@ -115,8 +116,8 @@ func (n *Node) onNewQueue(p *Peer, j *store.Job, m *wire.Message) *store.Job {
 	return j
 }
 
-// moveAfter moves a job as another node did; here it may have been queued, and is again then. It may move in
-// memory. Where the queue can't be made, this copy stays in its own.
+// moveAfter moves a job as another node did; a job that was queued here is queued again then. The job may
+// move in memory. If the queue can't be made, this copy stays in its own.
 func (n *Node) moveAfter(j *store.Job, name []byte, count uint32) *store.Job {
 	if j.State == store.StateAcked {
 		return j
@@ -128,7 +129,7 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32) *store.Job {
 	}
 	j, _ = n.moveTo(j, name, count)
 	if count&deadLetter != 0 {
-		j = n.onQueuedElsewhere(j) // it waits for nothing
+		j = n.onQueuedElsewhere(j) // a dead letter waits for nothing
 	}
 	if queued {
 		n.push(j)

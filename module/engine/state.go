@@ -16,7 +16,7 @@ import (
 //	(new) ─────────────────────────────────────────────▶ active
 //	wait-repl, active, queued ─ becomeAcked ─▶ acked
 
-// from panics, where tests are built with the tag check, if a job isn't in one of some states.
+// from panics if a job isn't in one of some states. It checks only where tests are built with the tag check.
 func from(j *store.Job, states ...uint8) {
 	if !checked {
 		return
@@ -29,51 +29,54 @@ func from(j *store.Job, states ...uint8) {
 	panic(fmt.Sprintf("job %v is in state %d", j.ID, j.State))
 }
 
-// becomeNew begins with a job that has just been made here: it is active, and in no queue.
+// becomeNew makes a job active that was just made here, and is in no queue.
 func becomeNew(j *store.Job) { j.State = store.StateActive }
 
-// becomeCopy begins with a copy of another node's job. To the others its first queueing here is an additional one.
+// becomeCopy makes a copy of another node's job active. To the others its first queueing here is an
+// additional one.
 func becomeCopy(j *store.Job) { j.State, j.Flags = store.StateActive, store.FlagQueuedOnce }
 
-// becomeDummy begins with what stands for a job that this node doesn't have, and of whose end the others are to hear.
+// becomeDummy makes a dummy, which stands for a job that this node doesn't have, and of whose end the others
+// are to hear.
 func becomeDummy(j *store.Job) { j.State = store.StateAcked }
 
-// becomePending has a new job wait for its copies: it is promised to nobody.
+// becomePending makes a new job wait for its copies: it is promised to nobody.
 func becomePending(j *store.Job) {
 	from(j, store.StateActive)
 	j.State = store.StateWaitRepl
 }
 
-// becomePromised follows the last copy that a job waited for.
+// becomePromised ends a job's wait for copies: it has the last one that it needs.
 func becomePromised(j *store.Job) {
 	from(j, store.StateWaitRepl)
 	j.State = store.StateActive
 }
 
-// becomeUnqueued takes a job that was saved as queued, and is in no list yet, for one that is known.
+// becomeUnqueued makes a job active that was saved as queued, and is in no list yet.
 func becomeUnqueued(j *store.Job) {
 	from(j, store.StateQueued)
 	j.State = store.StateActive
 }
 
-// becomeAcked ends a job's life. Only those that have to hear of it keep it.
+// becomeAcked ends a job's life. It is kept only while others have to hear of its end.
 func becomeAcked(j *store.Job) { j.State = store.StateAcked }
 
-// becomeUncertain takes an at-most-once job for one that was given to a client at a time (unix ms), and says that it
-// isn't known. No timer queues it again.
+// becomeUncertain marks an at-most-once job that may have been given to a client, and nobody knows. at (unix
+// ms) is when that may have been. No timer queues the job again.
 func becomeUncertain(j *store.Job, at int64) {
 	j.State = store.StateActive
 	j.Flags = j.Flags&^store.FlagOffered | store.FlagDelivered | store.FlagUncertain
 	j.QTime = at
 }
 
-// becomeCertain has an uncertain job be one that nobody has, by a client's word.
+// becomeCertain ends the doubt about an uncertain job: by a client's word nobody has it.
 func becomeCertain(j *store.Job) {
 	from(j, store.StateActive)
 	j.Flags &^= store.FlagDelivered | store.FlagUncertain | store.FlagQueuedOnce
 }
 
-// becomeOffered has an at-most-once job, which is out of its queue, be on its way to another node.
+// becomeOffered marks an at-most-once job, which is out of its queue, as on its way to another node since at
+// (unix ms).
 func becomeOffered(j *store.Job, at int64) {
 	from(j, store.StateActive)
 	j.Flags = j.Flags&^(store.FlagAnnounced|store.FlagUncertain) | store.FlagDelivered | store.FlagOffered
@@ -86,7 +89,7 @@ func becomeOfferedAgain(j *store.Job) {
 	j.Flags = j.Flags&^store.FlagUncertain | store.FlagOffered
 }
 
-// becomeUnoffered takes it back, where it is certain that it is nowhere else.
+// becomeUnoffered takes an offer back, if it is certain that the job is nowhere else.
 func becomeUnoffered(j *store.Job) { j.Flags &^= store.FlagOffered | store.FlagDelivered }
 
 // becomeQueued follows a job into its queue, or its per-key queue: it isn't delivered, and its next queueing counts.
@@ -101,54 +104,56 @@ func becomeDelivered(j *store.Job) {
 	j.Flags = j.Flags&^store.FlagAnnounced | store.FlagDelivered
 }
 
-// becomeLeft leaves a job to another node: a delivery by this one is no reason to object any more, nor is this node to
-// queue it first.
+// becomeLeft leaves a job to another node. This node's delivery is no reason to object any more, and this
+// node isn't the one to queue the job first.
 func becomeLeft(j *store.Job) { j.Flags = j.Flags&^store.FlagDelivered | store.FlagQueuedOnce }
 
-// becomeReturning has the others be asked about a job, which came from a queue or nobody has, at a time: its next queueing isn't counted.
+// becomeReturning marks a job that was in a queue, or that nobody has. The others are asked about it before
+// it is queued, and that queueing isn't counted.
 func becomeReturning(j *store.Job) {
 	from(j, store.StateActive)
 	j.Flags |= store.FlagReturning
 }
 
-// notReturning follows such a job into its queue; and a job of RETRY 0 that is known not to be delivered.
+// notReturning clears the mark when such a job is queued. FlagUncertain is the same bit: it clears that, too,
+// for a job with RETRY 0 that is known not to be delivered.
 func notReturning(j *store.Job) { j.Flags &^= store.FlagReturning }
 
 // setDelivered notes that a client may have a job, at this node or another.
 func setDelivered(j *store.Job) { j.Flags |= store.FlagDelivered }
 
-// clearDelivered notes that none has.
+// clearDelivered notes that no client has the job.
 func clearDelivered(j *store.Job) { j.Flags &^= store.FlagDelivered }
 
 // setAnnounced notes that the other holders know that a job's time draws near, or need not know.
 func setAnnounced(j *store.Job) { j.Flags |= store.FlagAnnounced }
 
-// clearAnnounced has them be told before it is queued.
+// clearAnnounced notes that the other holders are to be told before the job is queued.
 func clearAnnounced(j *store.Job) { j.Flags &^= store.FlagAnnounced }
 
 // setQueuedOnce notes that a job has been in a queue, here or elsewhere: its next queueing counts.
 func setQueuedOnce(j *store.Job) { j.Flags |= store.FlagQueuedOnce }
 
-// clearQueuedOnce has this node queue a job for the first time: that isn't counted.
+// clearQueuedOnce notes that this node is to queue a job for the first time: that isn't counted.
 func clearQueuedOnce(j *store.Job) { j.Flags &^= store.FlagQueuedOnce }
 
-// setLogged notes that an effect of this call logs a job as it will be then.
+// setLogged notes that an effect of this call logs a job, as it is at the end of the call.
 func setLogged(j *store.Job) { j.Flags |= store.FlagLogged }
 
-// clearLogged notes that none does.
+// clearLogged notes that no effect logs the job.
 func clearLogged(j *store.Job) { j.Flags &^= store.FlagLogged }
 
-// setTime sets a job's QTime, unix ms, which means something else in each state (DESIGN.md); 0: never. Whoever
-// changes what a job's timer depends on arms it then ([Node.arm]).
+// setTime sets a job's QTime, unix ms; 0: never. QTime means something else in each state (DESIGN.md). A
+// caller that changes what a job's timer depends on arms the timer then ([Node.arm]).
 func setTime(j *store.Job, at int64) { j.QTime = at }
 
-// wakeAt has a job be looked at at a time, unix ms; 0: never.
+// wakeAt sets the time at which a job is looked at, unix ms; 0: never.
 func (n *Node) wakeAt(j *store.Job, at int64) {
 	j.QTime = at
 	n.arm(j)
 }
 
-// setQTime sets when a job is queued again; what is worked on keeps its order.
+// setQTime sets when a job is queued again, unix ms. The list of jobs that are worked on stays in order.
 func (n *Node) setQTime(j *store.Job, at int64) {
 	if j.Place == store.InWorking {
 		n.store.Work(j, at)
