@@ -109,7 +109,7 @@ func (n *Node) tickBegins(now int64) {
 		}
 		if s := j.Unique().Strategy(); *over == noEnd && (!j.Unique().Has(store.UniqueHasWait) ||
 			(s == store.UniqueBefore || s == store.UniqueBoth) && j.State != store.StateQueued && !held(j) && !n.awaitsFirst(j)) {
-			return false // the job has lost its lock, or given it back; or this is a copy, and the job may have done so by a delivery elsewhere
+			return false // the lock is lost or given back; or this is a copy, and a delivery elsewhere may have given it back
 		}
 		if !n.locks.Asks(&id) { // otherwise an acquisition is under way
 			lease := max(*over-now, lock.TimeoutMS)

@@ -12,8 +12,8 @@ import (
 // those that wait for it. They are made of the extras, whenever jobs become known.
 //
 // A job is unblocked where the end of the last job that it waits for becomes known, which is at every node
-// that holds both. The node where a client ended that one queues the job at once. Of the others the first in
-// the order of their IDs queues it soon, unless it hears that it is queued; the rest leave it to the retry
+// that holds both. The node where a client ended that one queues the job at once. The first of the others, in
+// the order of their IDs, queues it soon, unless it hears that it is queued; the rest leave it to the retry
 // time, as with any copy (timingOf). A node that hears that the job was queued elsewhere unblocks it as well.
 //
 // This file has how a job gets its dependencies; outcome.go has what follows from a job's end, and release.go
@@ -46,7 +46,7 @@ type dependencies struct {
 	tell     int64                 // unix ms, when releases is looked through next
 	ends     []end                 // of jobs that aren't here; their dependents are still to be followed
 	ending   map[store.ID]bool     // the jobs of ends
-	passed   map[store.ID]store.ID // by a job here whose end is being followed: its last dependent that was passed over, being out of sight
+	passed   map[store.ID]store.ID // by a job here whose end is being followed: the last dependent passed over, as it is out of sight
 	untied   bool                  // all edges were dropped once: queues out of sight lack theirs
 
 	evictions  []eviction // that aren't over; the newest goes on first
@@ -395,8 +395,8 @@ func (n *Node) settleFamily(j *store.Job, t Trust) (_ *store.Job, settled bool) 
 }
 
 // addEdges adds the edges of the jobs of a queue that lies in another database, and does nothing else with
-// them. When these jobs are back they find out the end of a job that they wait for, so that job stays until
-// then (see [Node.follow]).
+// them. When these jobs are back they find out the end of a job that they wait for, so the one that they wait
+// for stays until then (see [Node.follow]).
 func (n *Node) addEdges(q *store.Queue) {
 	if !q.AnyParts() {
 		return

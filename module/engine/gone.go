@@ -30,7 +30,7 @@ type QueueDeleted struct {
 }
 
 const (
-	maxDeletions = 512 // queues; of more, the one that was deleted first is forgotten
+	maxDeletions = 512 // queues; if there are more, the one that was deleted first is forgotten
 	pastMS       = 5_000
 	pastMost     = 100_000 // queues, see passing
 	walkedMost   = 20      // so many jobs passed over count as one that is handed over

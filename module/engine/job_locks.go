@@ -46,8 +46,8 @@ func (n *Node) wholeFor() int64 {
 func (n *Node) lockLost(id *store.ID) bool { return n.lost.Get(*id) != nil }
 
 // endLoss follows when a client was told of a lost lock, or when another client is given the job. From then
-// on the votes tell whether the key is still taken. The job doesn't say any more that it has the lock. If it
-// has votes for a run, its end gives them back.
+// on the votes tell whether the key is still taken. The job doesn't say any more that it has the lock. If the
+// job has votes for a run, the job's end gives them back.
 func (n *Node) endLoss(j *store.Job) {
 	if !n.lockLost(&j.ID) {
 		return

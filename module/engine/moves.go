@@ -10,7 +10,7 @@ import (
 // Jobs that go to another queue: released into it, or as dead letters. Each node that has a copy moves it by
 // itself when it hears of that, and may hear of it late, when others already say that the job is queued. So a
 // job counts its moves, and a node that speaks of queueing a job that was moved says first where the job is
-// ([wire.MovedTo]): a copy that was moved less often follows. Renaming a queue at one node moves nothing.
+// ([wire.MovedTo]): a copy that was moved less often follows. Renaming a queue at one node moves no job.
 
 // deadLetter is a mark in the count of a job's moves: the last move made it a dead letter. It is the lowest
 // bit, so of two moves that were made at once the one with the mark counts.

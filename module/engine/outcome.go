@@ -37,14 +37,14 @@ type timing uint8
 const (
 	later      timing = iota // another node does so: this node only if it hears nothing of that
 	soon                     // when the others have been told, and nobody objects
-	unpromised               // as soon, but all nodes are told at once: the node where the job is added may not have promised it yet
+	unpromised               // as soon, but all nodes are told at once: where the job is added it may not be promised yet
 	atOnce
 )
 
 // timingOf says when this node queues a job, now that the last job that it waited for has ended. The node
 // where a client said so queues it at once, for that node is the first to know. The first node that holds
-// both queues it soon, unless it hears meanwhile that the job is queued. It is needed because the client's
-// node may not hold the job, or may not have known yet that the other jobs that it waited for have ended.
+// both queues it soon, unless it hears meanwhile that the job is queued. Both are needed: the client's node
+// may not hold the job, or may not have known yet that the other jobs that it waited for have ended.
 func (n *Node) timingOf(j *store.Job, e *end) timing {
 	switch {
 	case j.Holders() == 0 || e.origin == origin{}:
@@ -68,9 +68,9 @@ func outcomeOf(j *store.Job) (undone, unreleased bool) {
 	return true, f.Unreleased()
 }
 
-// gone is ended for a job that is to be removed, in whatever state. It returns true if the job may be
-// removed. Otherwise very many wait for it, and it stays, as one that is acknowledged or cancelled, until all
-// of them are followed; then [Node.collect] removes it.
+// gone does what ended does, for a job that is to be removed, in whatever state. It returns true if the job
+// may be removed. Otherwise very many wait for it, and it stays, as one that is acknowledged or cancelled,
+// until all of them are followed; then [Node.collect] removes it.
 func (n *Node) gone(j *store.Job, s origin) bool {
 	if n.hearsay(j) {
 		n.evictLater(j.ID, false)
@@ -214,9 +214,10 @@ func leaving(j *store.Job) bool {
 	return ok && j.State == store.StateAcked && f.Flags&store.FamilyLeaves != 0
 }
 
-// follow is ended for as many dependents as the budget allows, and follows those of the dropped jobs, too. A
-// dropped job for which others still wait then stays, as in [Node.leaves]. A job also stays if one waits for
-// it that is out of sight: nothing else would tell that one, when it is back, how the job ended.
+// follow does what ended does, for as many dependents as the budget allows. It also follows the dependents of
+// the jobs that it drops. A dropped job for which others still wait then stays, as in [Node.leaves]. A job
+// also stays if one waits for it that is out of sight: nothing else would tell that one, when it is back, how
+// the job ended.
 func (n *Node) follow(e end) (dropped int) {
 	var fallen []store.ID
 	for {
@@ -388,10 +389,10 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	return true
 }
 
-// heardRelease says whether this node knows of the release of a job that has ended; also for nil, a job that
-// isn't here. If the job is still deferred here, a client of another node may have released it to come last.
-// Then those that it blocks were unblocked there before, and some may have ended: this node queues none of
-// them before it has asked the others.
+// heardRelease says whether this node knows of the release of a job that has ended. It returns true for nil:
+// the job isn't here. If the job is still deferred here, a client of another node may have released it to
+// come last. Then those that it blocks were unblocked there before, and some may have ended: this node queues
+// none of them before it has asked the others.
 func (n *Node) heardRelease(j *store.Job) bool {
 	if j == nil {
 		return true
@@ -459,7 +460,7 @@ func (n *Node) unblock(j *store.Job, when timing) {
 		} else {
 			n.store.Count(j, store.Delayed)
 			if when == soon {
-				setTime(j, j.QTime+store.AnnounceMS) // so that it and the node where the end was said don't queue the job at the same moment
+				setTime(j, j.QTime+store.AnnounceMS) // so that this node and the one where the end was said don't queue it at one moment
 			}
 		}
 		if when == atOnce && j.Holders() == 0 {
@@ -680,8 +681,8 @@ func (n *Node) evictOn() {
 
 // evictedFollowed follows the ends of jobs that were freed with their queue.
 func (n *Node) evictedFollowed() {
-	// The jobs that were released to come after some of those, most often one; and after how many that have
-	// ended.
+	// last has the jobs that were released to come after some of those, most often one job. ended has how
+	// many of those have ended, for each.
 	var last []store.ID
 	var ended []uint32
 	for _, l := range n.store.TakeLost() {
@@ -727,7 +728,7 @@ func (n *Node) CancelJob(id *store.ID) int {
 	return n.cancel(j)
 }
 
-// cancel ends a job that is promised, and isn't done, for [Node.CancelJob].
+// cancel ends a job that is promised, and isn't done, as [Node.CancelJob] says.
 func (n *Node) cancel(j *store.Job) int {
 	j = n.tellsTakers(j)
 	dropped := n.ended(j, true, origin{})

@@ -28,12 +28,18 @@ type releasing struct {
 }
 
 // Release releases a deferred job: it is queued, in its queue or in another (nil: its own). The jobs that it
-// blocks are unblocked when it is acknowledged. With last they are unblocked now, and it comes last; of very
-// many some follow a little later, in order.
+// blocks are unblocked when it is acknowledged. With last they are unblocked now, and it comes last; if there
+// are very many, some follow a little later, in order.
 //
+<<<<<<< HEAD
 // If wait is true the answer follows as a Released effect, for the client that is tied to [PendingRelease];
 // otherwise nodes is how many nodes know of the release. Refused are jobs that aren't known here (ErrNoJob)
 // or aren't deferred (ErrNotDeferred, ErrBlocked), a queue that takes nothing (ErrPaused) or can't be made, a
+=======
+// If wait is true the answer follows as a Released effect, for the client that [Node.Releaser] is given;
+// otherwise nodes is how many nodes know of the release. It refuses jobs that aren't known here (ErrNoJob) or
+// aren't deferred (ErrNotDeferred, ErrBlocked), a queue that takes nothing (ErrPaused) or can't be made, a
+>>>>>>> 77b6868 (Comments of the engine's jobs and locks: a second reading)
 // queue in which another job has the job's key (DUPLICATE), and everything on a replica (ErrReplica). After a
 // refusal nothing has changed.
 func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes int, wait bool, err error) {
@@ -421,16 +427,16 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 	return true
 }
 
-// resumeReleases tells a node that is back of the releases that it may have missed; of very many some follow
-// a little later.
+// resumeReleases tells a node that is back of the releases that it may have missed. If there are very many,
+// some follow a little later.
 func (n *Node) resumeReleases(p *Peer) {
 	p.untold = n.deps.releases.Len()
 	budget := tickBudget
 	n.tellReleases(p, &budget)
 }
 
-// tellReleases goes on with that. If the last release took the place of one that is over, the node is told of
-// it twice.
+// tellReleases goes on with what resumeReleases has begun. If the last release took the place of one that is
+// over, the node is told of it twice.
 func (n *Node) tellReleases(p *Peer, budget *int) {
 	p.untold = min(p.untold, n.deps.releases.Len())
 	for ; p.untold > 0 && *budget > 0; p.untold-- {

@@ -16,7 +16,7 @@ import (
 //	(new) ─────────────────────────────────────────────▶ active
 //	wait-repl, active, queued ─ becomeAcked ─▶ acked
 
-// from panics if a job isn't in one of some states. It checks only where tests are built with the tag check.
+// from panics if a job is in none of the states. It checks only where tests are built with the tag check.
 func from(j *store.Job, states ...uint8) {
 	if !checked {
 		return
@@ -58,7 +58,7 @@ func becomeUnqueued(j *store.Job) {
 	j.State = store.StateActive
 }
 
-// becomeAcked ends a job's life. It is kept only while others have to hear of its end.
+// becomeAcked ends a job's life. The job is kept only while others have to hear of its end.
 func becomeAcked(j *store.Job) { j.State = store.StateAcked }
 
 // becomeUncertain marks an at-most-once job that may have been given to a client, and nobody knows. at (unix

@@ -191,7 +191,8 @@ func (n *Node) allExtras(family []byte, u store.Unique) []byte {
 	return n.scratch.extras
 }
 
-// waitLease returns the lease of a job's waiting lock, in ms from the job's adding on; 0: none yet.
+// waitLease returns the lease of a job's waiting lock, in ms from the job's adding on; 0: no lease, or not
+// yet.
 func (n *Node) waitLease(a *Add) int64 {
 	if (a.Delay > 0 || a.Family()) && a.Unique.Strategy != store.UniqueWindow {
 		return 0 // the lease begins when the job is due
@@ -810,8 +811,8 @@ type farewell struct {
 
 // farewellAll notes the locks of all jobs, which are about to be forgotten at once. The locks are freed bit
 // by bit, from the next tick on, and not now: the server also empties its data to load them anew in the same
-// call (DEBUG RELOAD, DEBUG LOADAOF), and a job that comes back still has its locks. Of very many locks it
-// looks at some only; the others are found when they are in somebody's way.
+// call (DEBUG RELOAD, DEBUG LOADAOF), and a job that comes back still has its locks. If there are very many
+// locks it looks at some only; the others are found when they are in somebody's way.
 func (n *Node) farewellAll() {
 	if n.mesh.Alone() || n.passive {
 		return
@@ -992,7 +993,7 @@ func handedOver(j *store.Job) bool {
 	return offered || isOffered(j)
 }
 
-// --- what was there before ---------------------------------------------------
+// --- after a load or a rename -----------------------------------------------
 
 // relock makes the locks of a queue's jobs anew, from what the jobs say, after the queue was loaded or has
 // got another name. If two jobs say that they have the same lock, the first one that is met gets it.

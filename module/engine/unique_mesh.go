@@ -28,7 +28,7 @@ const (
 	backoffKeptMS  = 5_000
 	backoffSplitMS = 8_000 // the longest backoff after split votes: several nodes got some, and none a majority
 	apartLookMS    = 100   // between looks whether enough nodes can be reached for a majority
-	apartSlice     = 75    // queues that are served at once when there is one: each may ask all nodes
+	apartSlice     = 75    // queues that are served at once when there is a majority again: each may ask all nodes
 	putOffMS       = 1_000 // between tries for a job that was put off, plus or minus half of it at random
 )
 
@@ -189,7 +189,7 @@ func (a *Add) clone() *Add {
 // claimAgain is [Node.again] in a mesh: the job waits on until the other nodes have answered.
 //
 // Each node that has a copy could acquire the lock, for the lock is the job's. So the node that put the job
-// off does ([Node.later]), and the others come a retry time later, by the usual rule for copies: each
+// off acquires it ([Node.later]). The others come a retry time later, by the usual rule for copies: each
 // announces itself, and the first node objects if it is still to queue the job. If nobody objects, the node
 // of the copy acquires the lock, and announces itself once more before it queues the job.
 func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) bool {
@@ -426,9 +426,9 @@ func (n *Node) isSlow(a askedRuns) bool { return n.monotonic()-a.since >= lock.R
 
 // awaitsAnswer says whether the jobs of a queue wait in their order until it is known whether the client gets
 // the one that is asked for. They don't if the answers take long, as with nodes that stand still, or that
-// don't agree on which nodes belong to the mesh. Jobs that need no votes would then wait behind many that
-// can't get them, each of which is asked for as long as [lock.TimeoutMS]. In that case jobs are found behind
-// those that are asked for ([Node.beyond]).
+// don't agree on which nodes belong to the mesh. If they did, jobs that need no votes would wait behind many
+// that can't get them, each of which is asked for as long as [lock.TimeoutMS]. In that case jobs are found
+// behind those that are asked for ([Node.beyond]).
 func (n *Node) awaitsAnswer(queue string) bool {
 	a := n.uniqueMesh.asked[queue]
 	if n.isSlow(a) {
@@ -463,7 +463,7 @@ func (n *Node) beyond(q *store.Queue, apart bool) *store.Job {
 	return j
 }
 
-// passedOver says whether a job behind one that isn't asked for isn't asked for either.
+// passedOver says whether a job isn't asked for now, if one before it isn't.
 func (n *Node) passedOver(j *store.Job, apart bool) bool {
 	if j.Parts == 0 || j.ETime <= n.now {
 		return false
@@ -486,7 +486,7 @@ func (n *Node) notPast(j *store.Job) {
 }
 
 // tickApart serves the clients that wait for jobs that weren't asked for, for want of a majority, once there
-// is one. Of very many queues it serves some with each tick.
+// is one. If there are very many queues it serves some with each tick.
 func (n *Node) tickApart() {
 	switch c := &n.uniqueMesh; {
 	case len(c.apart) == 0:
@@ -533,8 +533,9 @@ func (n *Node) hasRun(j *store.Job, u store.Unique, name string, token uint64) {
 	u.SetRun(token)
 }
 
-// runLease returns the lease of a job's run lock, in ms: as long as the job stays with the client that gets
-// it.
+// runLease returns the lease of a job's run lock, in ms: RUNTTL or the retry time, whichever is shorter, or
+// without either the time until the job's expiry. So the lock lasts at most as long as the job stays with the
+// client that gets it.
 func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
 	switch retry := int64(j.Retry) * 1000; {
 	case u.RunTTL() > 0 && retry > 0:
@@ -638,7 +639,7 @@ func (n *Node) endOwnRuns(j *store.Job) {
 // weren't asked for meanwhile have their turn.
 //
 // If several nodes ask for a key at a time, and none gets enough votes, each backs off for longer each time,
-// until one asks alone. The count of such splits goes on when the key becomes free.
+// until one asks alone. When the key becomes free, the count of such splits doesn't begin anew.
 func (n *Node) backOff(name string, o *lock.Result) {
 	r := n.uniqueMesh.backoffs[name]
 	if r == nil {
@@ -670,8 +671,8 @@ func (r *backoff) afterSplit() int64 {
 	return min(r.split<<min(r.splits-1, 10), backoffSplitMS)
 }
 
-// isBackedOff says whether a key isn't to be asked for now: it was refused just before, or the answers aren't
-// in.
+// isBackedOff says whether a key isn't to be asked for now: it was refused just before, or this node still
+// awaits answers.
 func (n *Node) isBackedOff(name []byte) bool {
 	if len(n.uniqueMesh.runs)+len(n.uniqueMesh.backoffs) == 0 {
 		return false
@@ -736,7 +737,7 @@ func (n *Node) Asking(names [][]byte) bool {
 	return slices.ContainsFunc(names, func(name []byte) bool { return n.uniqueMesh.asked[string(name)].jobs > 0 })
 }
 
-// --- locks that are had --------------------------------------------------------
+// --- renewing and freeing locks ------------------------------------------------
 
 // renewLock makes the lease of a job's lock begin anew, or takes the lock again if it is free. The error is
 // ErrLockLost if another job has the lock, and notExtended if there is no majority. If other nodes have to

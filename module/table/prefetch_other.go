@@ -4,4 +4,4 @@ package table
 
 import "unsafe"
 
-func prefetch(unsafe.Pointer, int) {}
+func Prefetch(unsafe.Pointer, int) {}
