@@ -13,40 +13,37 @@ import (
 	"jobmesh/module/wire"
 )
 
-// How a lock is had in a mesh.
+// How a node acquires a lock in a mesh.
 //
-// A claim asks every node for its vote, this one first. The lock is had with
-// the votes of more than half of all known nodes, failed ones counted, so two
-// claims can't both have it while the votes last. A node votes for one holder
-// at a time, and for none by a token that isn't greater than what it has seen;
-// so the tokens of one lock only grow. A vote lasts for the lease that was asked
-// for and a little more, from when the claim arrived, by the voter's steady
-// clock; the claimant counts from before it asked. A node that knows no other is
-// a mesh of one: its own vote decides at once.
+// An acquisition asks every node for its vote, this one first. It wins the lock with the votes of more than half of all
+// known nodes, failed ones counted. So two acquisitions can't both win while the votes last. A node votes for one
+// holder at a time, and never for a new holder by a token that isn't greater than those it has seen: so the tokens of
+// one lock only grow. A vote lasts for the lease that was asked for and a little more. The voter counts from when the
+// Claim arrived, by its monotonic clock; the proposer counts from before it asked. A node that knows no other is a mesh
+// of one: its own vote decides at once.
 //
-// A claim that can't succeed any more takes its votes back everywhere, and is
-// tried again with another token until its deadline. A node that can't be told to
-// take its vote back now is told again, until it has confirmed that it has done so.
+// A round that can't succeed any more takes its votes back everywhere. Another one follows with another token, until
+// the deadline. A node that can't be told now to take its vote back is told again until it confirms.
 
-// Times of claims, ms.
+// Times of acquisitions, ms.
 const (
-	// TimeoutMS is how long a claim that doesn't wait for its lock tries.
+	// TimeoutMS is how long an acquisition that doesn't wait for its lock goes on.
 	TimeoutMS = 1_000
 
-	attemptMS   = 300   // until who still misses a vote, and was refused one, begins again, doubling: two may each wait for the other
-	silenceMS   = 1_000 // likewise, where nobody has refused: the voters may be slow to write their votes, and would have to write another
-	ResendMS    = 100   // until a vote that was asked for is asked for again, doubling where the client waits
-	claimPollMS = 500   // until one who waits for a lock looks again, where its end may not be heard of here
-	claimLookMS = 5_000 // and where it should
+	attemptMS   = 300   // how long a round waits for votes if a node has refused; doubles each round, as two acquisitions may wait for each other
+	silenceMS   = 1_000 // the same if no node has refused: the voters may be slow to write their votes, and would have to write another
+	ResendMS    = 100   // until nodes that haven't answered are asked again; doubles if the client waits
+	claimPollMS = 500   // longest pause until one that waits for a lock asks again, if this node may not hear of the lock's end
+	claimLookMS = 5_000 // the same, if this node hears of it
 
-	Slice      = 200 // claims handled in one tick: each may ask all nodes
-	unlockMost = 500 // messages to nodes that are told again to take a vote back, likewise
+	Slice      = 200 // acquisitions handled in one tick: each may ask all nodes
+	unlockMost = 500 // Unlock messages sent again in one tick
 
-	// DefaultMaxLease is the longest lease of a bare lock.
+	// DefaultMaxLease is the longest lease of a bare lock, ms.
 	DefaultMaxLease = 3_600_000
 )
 
-// Holder is who has a lock or wants it: a job, or where that is zero an owner.
+// Holder has a lock, or wants it: a job, or if Job is zero an owner.
 type Holder struct {
 	Job   store.ID
 	Owner []byte
@@ -56,38 +53,38 @@ func (h *Holder) has(l *store.Lock) bool {
 	return l.Job == h.Job && string(l.Owner()) == string(h.Owner)
 }
 
-// ResultKind says how a claim ended.
+// ResultKind says how an acquisition ended.
 type ResultKind uint8
 
-// The ends of claims.
+// The outcomes of acquisitions.
 const (
-	// Granted: the lock is had, extended or released.
+	// Granted: the holder has the lock, or has extended or released it.
 	Granted ResultKind = iota
-	// Conflict: another has it.
+	// Conflict: another holder has it.
 	Conflict
-	// NoQuorum: too few nodes could be asked in time. Nothing stays claimed.
+	// NoQuorum: too few nodes answered in time. No lock is taken.
 	NoQuorum
-	// NotHeld: what was to be extended or released isn't held.
+	// NotHeld: the lock that was to be extended or released isn't held.
 	NotHeld
-	// Stale: it is held by a greater token.
+	// Stale: the holder has it by a greater token.
 	Stale
 	// Aborted: the node became a replica.
 	Aborted
 )
 
-// Result is the end of a claim.
+// Result is the outcome of an acquisition.
 type Result struct {
 	Kind  ResultKind
 	Token uint64   // Granted
 	Kept  bool     // Granted: its holder had the lock before, by this token
-	Began int64    // steady, when the votes were asked for. Granted: the lease counts from then
-	Job   store.ID // Conflict: the holder, where it is a job; NoQuorum: one that has some votes
-	Owner []byte   // Conflict: where it is none
-	Most  bool     // Conflict: more than half of all nodes say so, also where fewer are asked (QUORUM any)
-	Why   string   // NoQuorum: what is known of it
+	Began int64    // monotonic: when the votes were asked for. Granted: the lease counts from then
+	Job   store.ID // Conflict: the holder, if it is a job; NoQuorum: a job that has some votes
+	Owner []byte   // Conflict: the holder, if it is no job
+	Most  bool     // Conflict: more than half of all nodes say so, even if fewer would do (QUORUM any)
+	Why   string   // NoQuorum: the reason, as far as it is known
 }
 
-// Err is the refusal that an outcome stands for, nil for Granted and Conflict.
+// Err is the error for the outcome; nil for Granted and Conflict.
 func (o *Result) Err() error {
 	switch o.Kind {
 	case NoQuorum:
@@ -102,10 +99,10 @@ func (o *Result) Err() error {
 	return nil
 }
 
-// IsSplit says of a claim that failed whether others have got votes, too.
+// IsSplit says whether the acquisition failed while another job has some votes, too.
 func (o *Result) IsSplit() bool { return o.Kind == NoQuorum && o.Job != store.ID{} }
 
-// Because is a refusal for want of a quorum, with what is known of why.
+// Because is the refusal, with the reason for the missing quorum if it is known.
 func (o *Result) Because(r Refusal) Refusal {
 	if o.Why == "" {
 		return r
@@ -122,55 +119,54 @@ const (
 	release
 )
 
-// Acquisition is a claim under way.
+// Acquisition is an acquisition, extension or release of a lock that is under way.
 type Acquisition struct {
 	kind acquisitionKind
 	name []byte
 	Holder
 	lease    int64
-	usable   int64    // of the lease, that asking may take; 0: all
-	anew     bool     // for a run of its own: not one that the same job has already
+	usable   int64    // how much of the lease asking may take, ms; 0: all of it
+	anew     bool     // for a new run: a lock that the same job has already stands against it
 	putOff   bool     // for a job that was put off: it counts on no vote that it may have
-	retries  uint8    // attempts after which the job that has the lock could be gone
-	gone     store.ID // which is
+	retries  uint8    // rounds that found a holder whose job may be gone
+	gone     store.ID // that job, once it is known to be gone
 	token    uint64   // extend, release
 	flags    uint8
 	wait     bool
-	deadline int64 // steady
+	deadline int64 // monotonic
 	then     func(Result)
 
-	round    uint64 // of the attempt under way; 0: none
-	freeing  uint64 // release: the round of all attempts, as what an earlier one has freed counts
-	began    int64  // steady
-	members  uint64 // a sum over the nodes that it counts
-	forgets  uint64 // claims.forgets when it asked
-	clears   uint64 // claims.cleared when it asked
-	resets   uint32 // members.resets when it began
-	ups      uint64 // members.ups when it asked last
+	round    uint64 // of the round under way; 0: none
+	freeing  uint64 // release: the number of all its rounds, since a node that freed the lock in an earlier one counts
+	began    int64  // monotonic: when the round began
+	members  uint64 // Mesh.Sum when it asked
+	forgets  uint64 // Node.forgets when it asked
+	clears   uint64 // Node.cleared when it asked
+	resets   uint32 // Mesh.Resets when it began
+	ups      uint64 // Mesh.Ups when it last asked
 	proposal uint64
-	fresh    bool   // the proposal is a number that was never used
-	first    uint64 // the first such number of this claim
-	least    uint64 // what it must be at least, as we have heard
+	fresh    bool   // the proposal is a token that was never used before
+	first    uint64 // the first such token of this acquisition
+	least    uint64 // the next proposal must be at least this, by other nodes' answers
 	answers  []answer
-	resend   int64 // steady
-	resent   bool  // some were asked twice: who has refused may have agreed since
-	retry    int64 // steady, when the next attempt is due; 0: none is
+	resend   int64 // monotonic
+	resent   bool  // some nodes were asked twice: one that refused first may have voted since
+	retry    int64 // monotonic: when the next round is due; 0: none is
 	tries    int
-	last     Result // of the last attempt
+	last     Result // of the last round
 	line     *lockLine
 
-	at  int64 // steady: when something is to be done
+	at  int64 // monotonic: when its next step is due
 	pos int   // in Node.alarms; -1: not there
 
-	inOpen table.Link[Acquisition] // among those with an attempt under way
-	inLine table.Link[Acquisition] // among those who wait for a lock
-	ofJob  table.Link[Acquisition] // among the claims for a job that have an alarm
-	ofName table.Link[Acquisition] // among those for a job's lock
-	asking table.Link[Acquisition] // among those for a lock with an attempt under way
+	inOpen table.Link[Acquisition] // among those with a round under way
+	inLine table.Link[Acquisition] // among those that wait for the lock
+	ofJob  table.Link[Acquisition] // among the acquisitions for a job that have an alarm
+	ofName table.Link[Acquisition] // among the acquisitions of a job's lock that have an alarm
+	asking table.Link[Acquisition] // among those of the lock with a round under way
 }
 
-// lockLine is those who wait for a lock at this node, first come first served.
-// Only the first one asks.
+// lockLine is the acquisitions that wait for a lock at this node, first come first served. Only the first one asks.
 type lockLine struct {
 	name   string
 	claims table.Chain[Acquisition]
@@ -183,7 +179,7 @@ func ofJob(c *Acquisition) *table.Link[Acquisition]  { return &c.ofJob }
 func ofName(c *Acquisition) *table.Link[Acquisition] { return &c.ofName }
 func asking(c *Acquisition) *table.Link[Acquisition] { return &c.asking }
 
-// acquisitionIndex finds lists of claims by a key. A list that is empty isn't in it.
+// acquisitionIndex finds lists of acquisitions by a key. It has no empty lists.
 type acquisitionIndex[K comparable] map[K]*table.Chain[Acquisition]
 
 func (x acquisitionIndex[K]) add(key K, c *Acquisition, links func(*Acquisition) *table.Link[Acquisition]) {
@@ -211,11 +207,11 @@ func (n *Node) SetMaxLease(ms int64) { n.maxLease = ms }
 // MaxLease is the longest lease that a bare lock can have, ms.
 func (n *Node) MaxLease() int64 { return n.maxLease }
 
-// Acquisitions counts the claims under way, and the votes that are owed back.
+// Acquisitions counts the acquisitions under way, and the pending unlocks.
 func (n *Node) Acquisitions() int { return len(n.alarms) + len(n.unlocksByRound) }
 
-// Quorate says whether the connections there are would do for a majority, for a lock of
-// this name.
+// Quorate says whether this node and those that are connected are enough for a majority, for a lock of this name. A
+// node that abstains from such locks doesn't count itself.
 func (n *Node) Quorate(name []byte) bool {
 	votes := 0
 	if !n.abstainsFrom(name) {
@@ -229,21 +225,20 @@ func (n *Node) Quorate(name []byte) bool {
 	return votes >= n.mesh.Majority()
 }
 
-// Acquire claims a bare lock for an owner, by its full name, for lease ms. It
-// waits up to wait ms (0: not at all) for another to let go of it. Where pending
-// is nil the outcome is decided, else it comes as a LockDone effect for client.
+// Acquire asks for a bare lock for an owner, by its full name, for lease ms. It waits up to wait ms (0: not at all)
+// until another holder gives it up. If pending is nil, o is the outcome; else the outcome comes as a LockDone effect
+// for client.
 func (n *Node) Acquire(name, owner []byte, lease, wait int64, client any) (o Result, pending *Acquisition) {
 	return n.acquireBare(&Acquisition{kind: take, name: name, Holder: Holder{Owner: owner}, lease: lease, wait: wait > 0}, wait, client)
 }
 
-// Extend begins a bare lock's lease anew, of lease ms, where owner holds it by token.
-// Its answer comes as that of Acquire does.
+// Extend begins the lease of a bare lock anew, for lease ms, if owner has the lock by token. The outcome comes as
+// Acquire's does.
 func (n *Node) Extend(name, owner []byte, token uint64, lease int64, client any) (o Result, pending *Acquisition) {
 	return n.acquireBare(&Acquisition{kind: extend, name: name, Holder: Holder{Owner: owner}, token: token, lease: lease}, 0, client)
 }
 
-// Release frees a bare lock, where owner holds it by token. Its answer comes
-// as that of Acquire does.
+// Release frees a bare lock, if owner has it by token. The outcome comes as Acquire's does.
 func (n *Node) Release(name, owner []byte, token uint64, client any) (o Result, pending *Acquisition) {
 	return n.acquireBare(&Acquisition{kind: release, name: name, Holder: Holder{Owner: owner}, token: token}, 0, client)
 }
@@ -266,8 +261,8 @@ func (n *Node) acquireBare(c *Acquisition, wait int64, client any) (o Result, pe
 	return o, c
 }
 
-// acquire begins a claim. It returns the outcome if that is known at once. Otherwise it
-// returns nil, and calls later with the outcome, unless the claim is abandoned.
+// acquire begins an acquisition. It returns the outcome if that is known at once. Otherwise it returns nil, and calls
+// later with the outcome, unless the acquisition is abandoned.
 func (n *Node) acquire(c *Acquisition, later func(Result)) (now *Result) {
 	c.then = func(o Result) { now = &o }
 	if n.startAcquisition(c); now == nil {
@@ -276,27 +271,25 @@ func (n *Node) acquire(c *Acquisition, later func(Result)) (now *Result) {
 	return now
 }
 
-// ForJob is a lock that is claimed for a job.
+// ForJob says which lock to acquire for a job, and how.
 type ForJob struct {
 	Name     []byte
 	Job      store.ID
 	Lease    int64 // ms; 0: until Free
 	Usable   int64 // not 0: it is for a run, and asking may take no more than this of the lease, ms
-	Outlives bool  // it is to be FlagOutlives
-	PutOff   bool  // the job was put off: it is claimed by a new token, whatever votes it may have
-	Any      bool  // a majority of those nodes that can be reached is enough (QUORUM any)
-	Timeout  int64 // ms, how long to try; 0: TimeoutMS
+	Outlives bool  // the lock gets FlagOutlives
+	PutOff   bool  // the job was put off: a new token is proposed, whatever votes the job may have
+	Any      bool  // a majority of the nodes that can be reached is enough (QUORUM any)
+	Timeout  int64 // how long to try, ms; 0: TimeoutMS
 }
 
-// AcquireFor claims a lock for a job, as Take does, with the other nodes' consent.
-// For a run, one that the same job has elsewhere stands against it. The outcome is now,
-// or where that is nil, later is called with it: Granted, Conflict with the holder's ID,
-// NoQuorum or Aborted. A claim that ends otherwise than Granted leaves nothing. In a mesh
-// of one it is decided at once; who must not allocate there calls Take where
-// [Node.alone] says so.
+// AcquireFor acquires a lock for a job as [Node.Take] does, but asks the other nodes. For a run, a lock that the same
+// job has elsewhere stands against it. now is the outcome: Granted, Conflict with the holder's ID, NoQuorum or Aborted.
+// If now is nil, later is called with the outcome. An acquisition that ends otherwise than Granted leaves no lock. In a
+// mesh of one it is decided at once; a caller there that must not allocate calls Take instead.
 //
-// While a claim is under way its job need not be known yet; once the outcome is it must
-// be, or be freed, lest others find that the lock has no job.
+// The job need not be known while the acquisition is under way. Once the outcome is known the job must be known, or its
+// lock be freed. Otherwise others find that the lock has no job.
 func (n *Node) AcquireFor(w ForJob, later func(Result)) (now *Result, pending *Acquisition) {
 	if n.host.Passive() {
 		return &Result{Kind: Aborted}, nil
@@ -327,11 +320,10 @@ func (n *Node) AcquireFor(w ForJob, later func(Result)) (now *Result, pending *A
 	return nil, c
 }
 
-// Unhear takes a bare lock back that was granted to a client who has gone before
-// it could be told. Another client with the same owner may have been granted the lock
-// too, at any node and by the same token: then the lock is that client's. So Unhear
-// takes nothing back for a grant that only renewed the lock, and it leaves the votes that
-// were renewed since.
+// Unhear takes back a bare lock that was granted to a client who has gone before it could be told. Another client with
+// the same owner may have been granted the lock, too, at any node and by the same token: then the lock is that
+// client's. So Unhear takes nothing back for a grant that only renewed the lock, and leaves the votes that were renewed
+// since.
 func (n *Node) Unhear(name, owner []byte, o *Result) {
 	if o.Kind != Granted || o.Kept || n.host.Passive() {
 		return
@@ -339,14 +331,13 @@ func (n *Node) Unhear(name, owner []byte, o *Result) {
 	n.RollBack(name, Holder{Owner: owner}, o.Token, n.mesh.Nodes())
 }
 
-// RollBack takes the votes for a token back, here and at other nodes, but those that
-// its holder has had renewed.
+// RollBack takes back the votes for a token, here and at other nodes, except votes that were renewed since.
 func (n *Node) RollBack(name []byte, h Holder, token uint64, nodes []wire.Node) {
 	n.Unvote(name, &h, token, wire.Fresh)
 	n.EnqueueUnlock(name, h, token, wire.Fresh, nodes)
 }
 
-// Abandon ends a claim whose client has gone: nothing stays claimed.
+// Abandon ends an acquisition whose client has gone. It leaves no lock.
 func (n *Node) Abandon(c *Acquisition) {
 	if c == nil || c.then == nil {
 		return
@@ -358,7 +349,7 @@ func (n *Node) Abandon(c *Acquisition) {
 	n.finishAcquisition(c, Result{Kind: NoQuorum}, false)
 }
 
-// Late is the outcome of a claim whose time is over now.
+// Late is the outcome of an acquisition whose deadline has passed.
 func (c *Acquisition) Late() Result {
 	if o := c.last; c.round == 0 || o.Kind == Conflict || o.IsSplit() {
 		return o
@@ -378,7 +369,7 @@ func (n *Node) startAcquisition(c *Acquisition) {
 		}
 		c.line = line
 		line.claims.Add(c, inLine)
-		// A claim of the present holder is a renewal, and doesn't wait for its turn.
+		// An acquisition by the present holder is a renewal, and doesn't wait for its turn.
 		if l := n.Live(c.name); line.claims.Len > 1 && !(l != nil && c.has(l)) {
 			c.last.Kind = Conflict
 			n.setAlarm(c)
@@ -391,13 +382,13 @@ func (n *Node) startAcquisition(c *Acquisition) {
 	n.newRound(c)
 }
 
-// lineFirst says whether a claim that doesn't wait must leave a lock to those who
-// do: it is free, and about to be given to the first of them.
+// lineFirst says whether an acquisition that doesn't wait must leave the lock to those that do: the lock is free, and
+// the first of them is about to get it.
 func (n *Node) lineFirst(c *Acquisition) bool {
 	return c.kind == take && n.mesh.Alone() && len(n.lockLines) > 0 && n.lockLines[string(c.name)] != nil && n.Live(c.name) == nil
 }
 
-// finishAcquisition ends a claim. Where tell is false nobody hears of it.
+// finishAcquisition ends an acquisition. If tell is false, nobody is told the outcome.
 func (n *Node) finishAcquisition(c *Acquisition, o Result, tell bool) {
 	delete(n.byRound, cmp.Or(c.round, c.freeing))
 	n.setRound(c, 0)
@@ -436,8 +427,8 @@ func (n *Node) finishAcquisition(c *Acquisition, o Result, tell bool) {
 	}
 }
 
-// whyNoQuorum tells what of the last attempt may have been the reason: which nodes don't
-// vote, and until when, can't be reached, or haven't answered.
+// whyNoQuorum names the possible reasons why the last round failed: nodes that don't vote, and until when, nodes that
+// can't be reached, and nodes that haven't answered.
 func (n *Node) whyNoQuorum(c *Acquisition) string {
 	var parts, abstain, apart, silent, more []string
 	asked := c.proposal != 0
@@ -491,12 +482,12 @@ func (n *Node) whyNoQuorum(c *Acquisition) string {
 	return strings.Join(parts, "; ")
 }
 
-// shortName is how a node's ID begins.
+// shortName is the beginning of a node's ID.
 func shortName(node wire.Node) string { return fmt.Sprintf("%016x", uint64(node))[:8] }
 
 func forUpTo(ms int64) string { return fmt.Sprintf(" for up to %d s", (ms+999)/1000) }
 
-// callLine has the first of a lock's line ask, once the call is over.
+// callLine lets the first in a lock's line ask, once the current call has ended.
 func (n *Node) callLine(name []byte) {
 	if len(n.lockLines) == 0 {
 		return
@@ -513,7 +504,7 @@ func (n *Node) call(line *lockLine) {
 	}
 }
 
-// ServeLines has those ask whose turn has come.
+// ServeLines lets those ask whose turn has come.
 func (n *Node) ServeLines() {
 	from := n.host.Mark()
 	for budget := Slice; len(n.called) > 0 && !n.host.Loading(); budget, from = budget-n.acquisitionCost(from), n.host.Mark() {
@@ -532,14 +523,14 @@ func (n *Node) ServeLines() {
 		if c.round != 0 {
 			continue
 		}
-		// Another node may have given the lock to somebody at the same moment, and this
-		// node doesn't know it yet. A claim that finds the lock taken keeps its place in line.
+		// Another node may have given the lock to somebody at the same moment, and this node doesn't know it yet. An
+		// acquisition that finds the lock taken keeps its place in line.
 		c.tries = 0
 		n.newRound(c)
 	}
 }
 
-// setAlarm has TickAcquisitions look at a claim when something is to be done.
+// setAlarm makes TickAcquisitions look at an acquisition when its next step is due.
 func (n *Node) setAlarm(c *Acquisition) {
 	at := c.deadline
 	if c.round != 0 {
@@ -560,10 +551,10 @@ func (n *Node) setAlarm(c *Acquisition) {
 	n.host.WakeIn(max(at-n.host.Monotonic(), 1))
 }
 
-// acquisitionCost is what a claim takes of Slice: the more where its client was answered.
+// acquisitionCost is how much of Slice an acquisition takes: more if its client was answered.
 func (n *Node) acquisitionCost(from int) int { return 1 + n.host.Cost(from, Slice) }
 
-// TickAcquisitions does what is due.
+// TickAcquisitions takes the steps of acquisitions, unlocks, learning, promises and orphan checks that are due.
 func (n *Node) TickAcquisitions() {
 	n.countSome()
 	n.applyVerdicts()
@@ -588,7 +579,7 @@ func (n *Node) TickAcquisitions() {
 			m := c.message()
 			n.mesh.SendTo(n.silent(c), m)
 			again := int64(ResendMS)
-			if c.wait { // there may be very many
+			if c.wait { // very many may wait
 				again = max(again, min(now-c.began, c.began+c.patience()-now))
 			}
 			c.resend, c.resent, c.ups = now+again, true, n.mesh.Ups()
@@ -607,7 +598,7 @@ func (n *Node) TickAcquisitions() {
 	}
 }
 
-// patience is how long an attempt waits for votes, ms.
+// patience is how long a round waits for votes, ms.
 func (c *Acquisition) patience() int64 {
 	ms := int64(silenceMS)
 	if slices.ContainsFunc(c.answers, func(a answer) bool { return a.why != 0 }) {

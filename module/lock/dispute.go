@@ -10,43 +10,43 @@ import (
 	"jobmesh/module/wire"
 )
 
-// dispute is a lock of which others told different holders, while this node may lack votes that
-// it gave: only one of them can have it, but which one this node may have voted for isn't known.
-// So it votes for none until the leases of those votes are over.
+// dispute is a lock for which others named different holders, while this node may lack votes that it gave. Only one of
+// them can have the lock, but it isn't known which one this node may have voted for. So it votes for none until the
+// leases of those votes are over.
 //
-// Votes for jobs' locks may have none: no time ends them. But a job that has a lock is known to a
-// node (see votes.go). So when somebody wants the lock, or nobody has for long, this node asks all
-// others whether they count on votes for these jobs. A job for which all say no has no lock.
+// Votes for jobs' locks may have no lease: no time ends them. But a node knows each job that has a lock (see
+// promise.go). So when somebody wants the lock, or nobody has wanted it for long, this node asks all others whether
+// they count on votes for these jobs. A job for which all say no has no lock.
 type dispute struct {
 	rivals   []rival
 	partial  bool   // this node's own vote may be missing
-	look     int64  // steady: then they are asked though nobody wants the lock
-	asked    int64  // steady
-	question int64  // its number, which the answers give back
-	age      uint16 // as of a lock, see Clearing
+	look     int64  // monotonic: then the nodes are asked even if nobody wants the lock
+	asked    int64  // monotonic
+	question int64  // the number of the question, which the answers repeat
+	age      uint16 // like [store.Lock.Age], see Clearing
 }
 
-// rival is who has the lock, as somebody told.
+// rival is a holder in a dispute, as some node has named it.
 type rival struct {
 	lock   wire.Lock // as it was told
-	before []uint64  // of a bare lock: smaller tokens by which he has it, as somebody told, ascending
-	told   int64     // steady, when
-	until  int64     // steady: then votes for it are over; 0: they have no lease
+	before []uint64  // of a bare lock: smaller tokens by which it has the lock, as nodes have told, ascending
+	told   int64     // monotonic
+	until  int64     // monotonic: when votes for it are over; 0: they have no lease
 	lives  bool      // somebody counts on votes for it
 	gone   []wire.Node
 }
 
-// tokens are those by which a rival has the lock, as somebody told, ascending.
+// tokens are the tokens by which the rival has the lock, as nodes have told, ascending.
 func (r *rival) tokens() []uint64 { return append(slices.Clone(r.before), r.lock.Token) }
 
-// setTokens takes them, sorted; there is one at least.
+// setTokens sets the tokens; they are sorted, and there is at least one.
 func (r *rival) setTokens(tokens []uint64) {
 	last := len(tokens) - 1
 	r.before, r.lock.Token = tokens[:last], tokens[last]
 }
 
-// giveUp hears that he has given the lock up by this token or a greater one; with wire.Fresh that he
-// never had it by that one. True: he has none.
+// giveUp notes that the rival has given up its tokens up to this one; with wire.Fresh, that it never had the lock by
+// this one. True: it has no token left.
 func (r *rival) giveUp(token uint64, flags uint8) bool {
 	if flags&wire.Fresh != 0 && r.lock.Flags&FlagRenewed != 0 {
 		return false
@@ -58,11 +58,11 @@ func (r *rival) giveUp(token uint64, flags uint8) bool {
 	return len(tokens) == 0
 }
 
-// dispute notes that others tell of another holder than this node's table (l, nil where its
-// holder's time is over), or again of one of those who dispute the lock.
+// dispute notes that another node names another holder than this node's table, or names a rival again. l is the lock in
+// the table; nil: its holder's lease is over.
 func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 	if n.disputeOf(e.Name) == nil {
-		n.sync.disputed.Remove(string(e.Name)) // one that is over, or cleared
+		n.sync.disputed.Remove(string(e.Name)) // a dispute that is over, or cleared
 	}
 	d := n.sync.disputed.Make(string(e.Name), dispute{age: n.store.LockAge})
 	d.partial = d.partial || n.sync.partial
@@ -73,15 +73,14 @@ func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 	n.addRival(d, e, e.Lease > 0)
 }
 
-// stands says of a lock that is in dispute whether this node's own vote is surely for the one
-// who wants it now: he has that, though nobody else gets the lock before the others' leases are
-// over too.
+// stands says whether this node's own vote in a dispute is surely for the holder that asks now. That holder keeps the
+// vote; nobody else gets the lock before the others' leases are over, too.
 func (n *Node) stands(d *dispute, l *store.Lock, h *Holder) bool {
 	return n.IsLive(l) && h.has(l) && l.Flags&FlagUnconfirmed == 0 && !d.partial
 }
 
-// unrival hears that a rival has given the lock up, by this token or a greater one; with
-// wire.Fresh that he never had it by that one.
+// unrival notes that a rival has given up its tokens up to this one; with wire.Fresh, that it never had the lock by
+// this one.
 func (n *Node) unrival(name []byte, h *Holder, token uint64, flags uint8) {
 	d := n.disputeOf(name)
 	if d == nil {
@@ -97,13 +96,13 @@ func (n *Node) unrival(name []byte, h *Holder, token uint64, flags uint8) {
 	switch {
 	case len(d.rivals) == all:
 	case len(d.rivals) == 1:
-		n.settled(string(name), d) // if he has lost it too, others ask when they want it
+		n.settled(string(name), d) // if the last rival has lost the lock, too, an orphan check finds out when somebody wants it
 	default:
 		n.decide(string(name), d)
 	}
 }
 
-// clearDispute ends a dispute over a lock that is cleared up to this token, whoever had it.
+// clearDispute ends a dispute about a lock that is cleared up to this token, whoever has it.
 func (n *Node) clearDispute(name []byte, upTo uint64) {
 	if d := n.disputeOf(name); d != nil && d.upTo(upTo) {
 		n.sync.disputed.Remove(string(name))
@@ -122,8 +121,8 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 		d.rivals = append(d.rivals, r)
 		return
 	}
-	// The longest that somebody tells of is the one that counts. Where he claimed it twice, the
-	// end of a claim leaves him what he has by the others.
+	// The longest lease that a node tells of counts. If the rival acquired the lock twice, the end of one acquisition
+	// leaves it what it has by the other.
 	old := &d.rivals[i]
 	tokens, kept := old.tokens(), (old.lock.Flags|e.Flags)&FlagRenewed
 	if at, known := slices.BinarySearch(tokens, e.Token); !known {
@@ -179,26 +178,26 @@ func (d *dispute) lasts(now int64) bool {
 	return slices.ContainsFunc(d.rivals, func(r rival) bool { return !r.over(now) })
 }
 
-// endless says that nobody is asked: a client may have the lock, or a window, which lasts longer
-// than its job.
+// endless says that asking can't end the dispute: a client may have the lock, or a window, which lasts longer than its
+// job.
 func (d *dispute) endless(now int64) bool {
 	return slices.ContainsFunc(d.rivals, func(r rival) bool {
 		return !r.over(now) && (r.lock.Job == (wire.JobID{}) || r.lock.Flags&FlagOutlives != 0)
 	})
 }
 
-// upTo says whether all that is in dispute was given by tokens up to this one.
+// upTo says whether no rival has a token greater than this one.
 func (d *dispute) upTo(token uint64) bool {
 	return !slices.ContainsFunc(d.rivals, func(r rival) bool { return r.lock.Token > token })
 }
 
-// ends says whether a dispute is one that a Clearing is for.
+// ends says whether a Clearing ends a dispute about the lock of this name.
 func (c *Clearing) ends(name []byte, d *dispute) bool {
 	return !c.lost && int16(c.age-d.age) > 0 && bytes.HasPrefix(name, c.prefix) && d.upTo(c.upTo)
 }
 
-// clearDisputes goes on with the walk of a Clearing through the disputes, until that has cost
-// so much, and returns what it cost: 1 for each, 3 for one that it ended.
+// clearDisputes goes on with a Clearing's walk through the disputes, up to a cost of most. It returns the cost: 1 for
+// each dispute, 3 for one that it ended.
 func (n *Node) clearDisputes(c *Clearing, most int) (cost int) {
 	for c.disputes = min(c.disputes, n.sync.disputed.Len()); c.disputes > 0 && cost < most; cost++ {
 		c.disputes--
@@ -206,16 +205,15 @@ func (n *Node) clearDisputes(c *Clearing, most int) (cost int) {
 			n.sync.disputed.Remove(name)
 			cost += 2
 		} else if int16(c.age-d.age) > 0 {
-			d.age = c.age // it stays older than the next, however many pass it
+			d.age = c.age // so it stays older than the next Clearing, however many pass it
 		}
 	}
 	n.disputeOver()
 	return cost
 }
 
-// tellRivals adds to a page those who dispute a lock with the one that the table has (nil:
-// none), so that the page says all that is known, and counts their bytes in size. Where they
-// are too many it says that it doesn't.
+// tellRivals adds to a page the rivals for a lock except the holder in the table (l; nil: none), so that the page says
+// all that is known. It adds their bytes to size. If they are too many, it marks the page as partial.
 func (n *Node) tellRivals(page *wire.Message, size *int, d *dispute, l *store.Lock) {
 	now := n.host.Monotonic()
 	for i := range d.rivals {
@@ -236,8 +234,8 @@ func (n *Node) tellRivals(page *wire.Message, size *int, d *dispute, l *store.Lo
 	}
 }
 
-// The cursor of a page is one of the table's, or where the table is told an odd number: so
-// many disputes are left to look at, from the first on.
+// A page's cursor is even while it is the table's. After the table it is odd: its upper bits are how many disputes,
+// counted from the first one, are still to be told.
 
 func unlisted(left int) (cursor uint64) {
 	if left == 0 {
@@ -248,8 +246,8 @@ func unlisted(left int) (cursor uint64) {
 
 func isUnlisted(cursor uint64) bool { return cursor&1 != 0 }
 
-// tellUnlisted is tellRivals for one more dispute, over a lock that nobody has by the table. It
-// returns the cursor to the next.
+// tellUnlisted is tellRivals for one more dispute, about a lock that nobody has in the table. It returns the next
+// cursor.
 func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
 	left := min(int(page.Round>>1), n.sync.disputed.Len())
 	if left == 0 {
@@ -262,8 +260,8 @@ func (n *Node) tellUnlisted(page *wire.Message, size *int) (next uint64) {
 	return unlisted(left - 1)
 }
 
-// askRivals asks all nodes for the jobs that dispute a lock, at most once a second. False: it
-// is not between jobs.
+// askRivals asks all nodes about the jobs in a dispute, at most once a second. False: there is no dispute, or asking
+// can't end it (endless).
 func (n *Node) askRivals(name []byte) bool {
 	d, now := n.sync.disputed.Get(string(name)), n.host.Monotonic()
 	switch {
@@ -282,7 +280,7 @@ func (n *Node) askRivals(name []byte) bool {
 	return true
 }
 
-// onRival hears whether a node counts on votes for a job.
+// onRival handles a node's answer whether it counts on votes for a job.
 func (n *Node) onRival(p *membership.Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
 	d := n.sync.disputed.Get(name)
@@ -309,7 +307,7 @@ func (n *Node) onRival(p *membership.Peer, m *wire.Message) {
 	n.decide(name, d)
 }
 
-// decide ends a dispute where one is left who has the lock, or nobody.
+// decide ends a dispute once one rival is left that has the lock, or none.
 func (n *Node) decide(name string, d *dispute) {
 	if len(d.rivals) > 1 {
 		return
@@ -323,11 +321,11 @@ func (n *Node) decide(name string, d *dispute) {
 	n.settled(name, d)
 }
 
-// settled ends a dispute whose last rival, if there is one, is taken to have the lock.
+// settled ends a dispute. The last rival, if there is one, is taken to have the lock.
 func (n *Node) settled(name string, d *dispute) {
 	if l := n.Live([]byte(name)); l != nil && (len(d.rivals) == 0 || !(&Holder{store.ID(d.rivals[0].lock.Job), d.rivals[0].lock.Owner}).has(l)) {
 		mine := n.entryOf(l)
-		n.addRival(d, &mine, l.Until != 0) // nobody was asked for that one
+		n.addRival(d, &mine, l.Until != 0) // that holder is a new rival: nobody was asked about it
 		return
 	}
 	n.sync.disputed.Remove(name)
@@ -343,7 +341,7 @@ func (n *Node) settled(name string, d *dispute) {
 	n.disputeOver()
 }
 
-// loses has a rival be none any more: it has no lock.
+// loses removes a rival that has no lock.
 func (n *Node) loses(d *dispute, i int) {
 	r := d.rivals[i].lock
 	d.rivals = slices.Delete(d.rivals, i, i+1)
@@ -368,8 +366,8 @@ func (n *Node) endDisputes(now int64) (more bool) {
 	return more
 }
 
-// endRivals has those be none any more whose time is over, where no time ends the dispute: a
-// rival has no lease. About such ones it asks now and then.
+// endRivals removes the rivals whose time is over from a dispute that no time ends, because a rival has no lease. About
+// such a dispute it asks the other nodes now and then.
 func (n *Node) endRivals(name string, d *dispute, now int64) {
 	if !slices.ContainsFunc(d.rivals, func(r rival) bool { return r.until == 0 }) {
 		return
@@ -377,7 +375,7 @@ func (n *Node) endRivals(name string, d *dispute, now int64) {
 	d.rivals = slices.DeleteFunc(d.rivals, func(r rival) bool { return r.over(now) })
 	switch {
 	case len(d.rivals) == 1:
-		n.settled(name, d) // as where the other has let go
+		n.settled(name, d) // as if the others had given up the lock
 	case now >= d.look:
 		d.look = now + VoteMS(n.maxLease)
 		n.askRivals([]byte(name))
@@ -390,7 +388,7 @@ func (n *Node) disputeOver() {
 	}
 }
 
-// countsOnAny is [Node.countsOn] for votes of whatever token.
+// countsOnAny is [Node.countsOn] for votes by any token.
 func (n *Node) countsOnAny(name []byte, id store.ID) bool {
 	return n.jobs.LivesElsewhere(id) || n.countsOn(name, id, math.MaxUint64)
 }

@@ -7,60 +7,60 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Host is the node that has the locks: its clocks, its log, and whoever waits for answers.
+// Host is the node that has the locks: its clocks, its log, its connections, and its clients that wait for answers.
 type Host interface {
 	Now() int64       // unix ms
-	Monotonic() int64 // ms, by a clock that nobody sets: leases are measured by it
-	WakeIn(ms int64)  // Tick is to be called then, if not before
-	Hurry()           // Tick is to be called as soon as possible: there is more to do
+	Monotonic() int64 // ms, by a clock that nobody sets; leases go by it
+	WakeIn(ms int64)  // calls Tick in ms, or before
+	Hurry()           // calls Tick as soon as possible: there is more to do
 	Below(span int64) int64
 	Passive() bool // the node follows a master, and changes nothing by itself
 	Loading() bool
-	Epoch() uint32   // how often all queues were flushed: a window ends by that
-	WholeFor() int64 // for how long this node has lost nothing, ms
+	Epoch() uint32   // how often all queues were flushed; a flush ends windows
+	WholeFor() int64 // for how long this node has lost no data, ms
 
-	Mark() int                // where what is left to be done is now,
-	Cost(mark, whole int) int // and what share of a tick has come since, of so many parts
+	Mark() int                // the present position in the effects, for Cost
+	Cost(mark, whole int) int // the cost of the effects since mark, as parts of a tick that has whole parts
 
 	LogLock(l *store.Lock)
 	LogUnlock(name []byte, token uint64)
-	KeepVotes() // what Votes has is to be written down, and VotesKept told of it
+	KeepVotes() // writes down what Votes returns, then calls VotesKept
 	Done(client any, r *Result)
 	Cleared(client any, locks int, err error)
-	Receive(from wire.NodeID, message []byte) error // a message that this package has put off
+	Receive(from wire.NodeID, message []byte) error // takes a message that this package has put off
 }
 
-// Jobs are the owners of all locks but bare ones. Each says of its own whether it has its locks.
+// Jobs are the holders of all locks but bare ones. Each job says itself which locks it has.
 type Jobs interface {
 	Holds(l *store.Lock) bool // the lock's job says so, too; or its window isn't over
-	Lapsed(l *store.Lock)     // the lock is over: its job is to know
+	Lapsed(l *store.Lock)     // tells the lock's job that the lock is over
 	Has(id store.ID, name []byte, token uint64) bool
 	HasNoMore(id store.ID, space store.Space)
-	Loses(id store.ID) // it has lost a lock to another, by the word of the mesh
+	Loses(id store.ID) // the job has lost a lock to another, as the mesh has settled
 
-	Knows(id store.ID) bool                    // whether it is done or not
+	Knows(id store.ID) bool                    // this node has the job, done or not
 	Lives(id store.ID) bool                    // it may have locks: it isn't done, or has just gone to another node
 	LivesElsewhere(id store.ID) bool           // it has just gone to another node
 	Done(id store.ID) bool                     // it is known to be done
-	CountsOn(id store.ID) bool                 // it may count on votes that it has, whatever their tokens
-	IsPutOff(id store.ID) bool                 // it is known, and waits for its key
+	CountsOn(id store.ID) bool                 // it may count on votes for it, by any token
+	IsPutOff(id store.ID) bool                 // it is here, and waits for its key
 	Over(name []byte, id store.ID) bool        // it had the lock of this name, and never has it again
 	MayBeLapsed(name []byte, id store.ID) bool // its lock may be over, though this node has a vote without end for it
-	EndLapsed(name []byte, id store.ID) bool   // its lock is over: all votes for it are to end
+	EndLapsed(name []byte, id store.ID) bool   // its lock is over as far as this node knows: ends all votes for it
 	RunLease(id store.ID) int64                // how long its run has its lock, ms
 
-	// EndPastRun hears by an answer that a vote for a run of the job stands against another one.
+	// EndPastRun takes an answer that names a vote for a run of the job, which stands against another run or an Unlock.
 	EndPastRun(name []byte, id store.ID, m *wire.Message)
 
-	Freed(name []byte)            // the lock is free: those go on who waited for it
-	BackoffOver(name []byte) bool // it may be time to ask for the lock again; true: for somebody
-	ResetBackoff(name []byte)     // likewise, for it has become free elsewhere
-	HasBackoff(name string) bool  // there is one for the lock
-	BeforeAsking()                // others are about to be asked: what they are to hear before is to be sent
+	Freed(name []byte)            // the lock is free: lets those go on that wait for it
+	BackoffOver(name []byte) bool // it may be time to ask for the lock again; true: somebody is to ask
+	ResetBackoff(name []byte)     // ends the lock's backoff: the lock has become free elsewhere
+	HasBackoff(name string) bool  // the lock is in backoff: it isn't asked for yet
+	BeforeAsking()                // sends what the others must hear before they are asked
 }
 
-// Node is a node's part in the locks of its mesh: its votes, and what it asks the others for. Who may have a lock
-// is said by the votes alone.
+// Node is a node's part in the locks of its mesh: its votes, and what it asks the others for. The votes alone decide
+// who may have a lock.
 type Node struct {
 	host  Host
 	jobs  Jobs
@@ -69,49 +69,49 @@ type Node struct {
 	self  wire.NodeID
 
 	deadlines  table.Schedule[*deadline]
-	awaited    map[string]*deadline // the same, by their names
-	sweep      int                  // passes over the locks still to be made in haste
-	lockCursor uint64               // of the pass over locks that are over
-	lockLook   int64                // monotonic: when that went on last
-	stale      bool                 // many of them were, in the last tick
-	clearsAt   map[wire.Node]uint64 // cleared, when a node was connected
+	awaited    map[string]*deadline // the same, by the names of their locks
+	sweep      int                  // hurried passes over the locks that are still to be made
+	lockCursor uint64               // of the pass over the table that removes locks which are over
+	lockLook   int64                // monotonic: when that pass went on last
+	stale      bool                 // in the last tick many of the locks were over
+	clearsAt   map[wire.Node]uint64 // the value of cleared when a node was connected
 	scratch    struct {
 		locks []*store.Lock
 		name  []byte
 	}
 
-	rounds         uint64                   // of acquisitions, and pending unlocks
-	open           table.Chain[Acquisition] // those with an attempt under way
-	uncounted      int                      // so many of them, from the head on, are to be counted anew
+	rounds         uint64                   // counts rounds of acquisitions, and pending unlocks
+	open           table.Chain[Acquisition] // those with a round under way
+	uncounted      int                      // how many of them, from the head on, are to be tallied again
 	forgets        uint64                   // how often a node was forgotten
 	byRound        map[uint64]*Acquisition
-	alarms         table.Schedule[*Acquisition] // by when something is to be done
-	byJob          acquisitionIndex[store.ID]   // the claims in alarms that are for jobs
-	byName         acquisitionIndex[string]     // likewise, by their locks
+	alarms         table.Schedule[*Acquisition] // by when their next step is due
+	byJob          acquisitionIndex[store.ID]   // the acquisitions in alarms that are for jobs
+	byName         acquisitionIndex[string]     // the same, by their locks
 	lockLines      map[string]*lockLine
-	clears         []*Clearing // first things first
+	clears         []*Clearing // under way, the oldest first
 	clearLine      []*Clearing // those that wait until fewer are under way
-	called         []string    // locks that became free, and have a line
+	called         []string    // names of locks that became free, and have a line
 	unlocks        [unlockKinds]unlockList
 	unlocksByRound map[uint64]*pendingUnlock
-	nextResend     int64 // steady: when pending unlocks are looked at
+	nextResend     int64 // monotonic: when pending unlocks are looked at
 	orphanChecks   table.Roster[string, orphanCheck]
 	verdicts       table.Roster[string, verdict] // by lock
-	inquiries      int64                         // how many there were: the number of a question
+	inquiries      int64                         // counts questions to other nodes; numbers the next one
 	leftovers      table.Roster[store.ID, leftover]
-	nextLook       int64        // steady
-	seen           uint64       // the greatest token that another node told of
-	reserved       uint64       // up to here tokens are written off in the log
+	nextLook       int64        // monotonic
+	seen           uint64       // the greatest token that this node gave out, or another told of
+	reserved       uint64       // tokens up to this one are written off in the log
 	nonQuorum      int          // locks with one of flagsNonQuorum
 	maxLease       int64        // ms
 	lately         [64]wonClaim // by round
 	sync           tableSync
 	votes          promise
 	raised         table.Roster[string, raised] // by lock
-	outvoted       []*Acquisition               // were won for jobs while this node's vote stood against them
+	outvoted       []*Acquisition               // won for jobs while this node's own vote stood against them
 
-	asked      acquisitionIndex[string] // the claims in open, by their locks
-	cleared    uint64                   // how many Clear there were
+	asked      acquisitionIndex[string] // the acquisitions in open, by their locks
+	cleared    uint64                   // how many Clears this node has heard of
 	pastClears [pastClears]pastClear
 }
 
@@ -125,15 +125,15 @@ func New(host Host, jobs Jobs, mesh membership.Mesh, s *store.Store) *Node {
 	}
 }
 
-// SetSelf tells the node's ID. What was known of the table as a whole is so still.
+// SetSelf sets the node's ID, and keeps what is known of the table as a whole.
 func (n *Node) SetSelf(id wire.NodeID) {
 	known := n.table()
 	n.self = id
 	n.setTable(known)
 }
 
-// Sweep has all locks looked at soon, bit by bit: jobs went that may have had some. It takes two passes: what is
-// inserted behind the first one's back is met by the second.
+// Sweep makes the node look at all locks soon, bit by bit, since jobs are gone that may have had some. That takes two
+// passes: a lock that comes behind the first pass is met by the second.
 func (n *Node) Sweep() {
 	if n.store.Locks().Len > 0 {
 		n.sweep = 2
@@ -141,10 +141,10 @@ func (n *Node) Sweep() {
 	}
 }
 
-// Asks says whether locks are asked for, for a job.
+// Asks says whether an acquisition for the job is under way.
 func (n *Node) Asks(id *store.ID) bool { return n.byJob[*id] != nil }
 
-// AsksFor says whether this very lock is asked for, for a job.
+// AsksFor says whether an acquisition of this very lock for the job is under way.
 func (n *Node) AsksFor(id *store.ID, name string) bool {
 	if l := n.byJob[*id]; l != nil {
 		for c := l.Head; c != nil; c = c.ofJob.Next {
@@ -156,48 +156,49 @@ func (n *Node) AsksFor(id *store.ID, name string) bool {
 	return false
 }
 
-// AnyAsks says whether a lock is asked for, for any job.
+// AnyAsks says whether an acquisition of the lock for any job is under way.
 func (n *Node) AnyAsks(name []byte) bool { return n.byName[string(name)] != nil }
 
-// LinesWait says whether there are locks that became free, for which somebody waits: [Node.ServeLines] has those ask.
+// LinesWait says whether locks became free for which somebody waits: [Node.ServeLines] lets them ask.
 func (n *Node) LinesWait() bool { return len(n.called) > 0 }
 
-// BeginEnd begins the end of all acquisitions, as when the node becomes a replica: the votes that others gave are taken
-// back at once, for a moment later nobody hears this node any more. [Node.EndOne] does the rest.
+// BeginEnd begins the end of all acquisitions, as when the node becomes a replica. It takes the votes of other nodes
+// back at once, because a moment later nobody hears this node any more. [Node.EndOne] does the rest.
 func (n *Node) BeginEnd() {
 	for _, c := range n.alarms {
 		n.Retract(c)
 	}
 }
 
-// ForgetPending forgets votes that others are to take back, and what was heard of jobs.
+// ForgetPending forgets pending unlocks, and what was heard of jobs.
 func (n *Node) ForgetPending() {
 	n.unlocks = [unlockKinds]unlockList{}
 	clear(n.unlocksByRound)
 	n.verdicts = table.Roster[string, verdict]{}
 }
 
-// EndOne ends one acquisition; false: there is none left.
+// EndOne ends one acquisition. False: there is none left.
 func (n *Node) EndOne() bool {
 	if len(n.alarms) > 0 {
 		n.finishAcquisition(n.alarms[0], Result{Kind: Aborted}, true)
 		return true
 	}
-	n.called = n.called[:0] // all lines are gone
+	n.called = n.called[:0] // no line has members any more
 	return false
 }
 
-// Sizes is how much a node remembers of locks beside its table. All of it is forgotten when it can't matter any more.
+// Sizes is how much a node remembers of locks outside its table. A node forgets all of it once it can't matter any
+// more.
 type Sizes struct {
 	Freed    int // votes that were taken back while the node learns
-	Disputed int // locks of which others told different holders
+	Disputed int // locks for which others named different holders
 	Asked    int // locks whose jobs may be gone
 	Watched  int // locks that are looked at when their time is over
-	Sweep    int // passes over the table still to be made
+	Sweep    int // passes over the table that are still to be made
 	Cursor   uint64
 }
 
-// Sizes counts that.
+// Sizes counts what the node remembers.
 func (n *Node) Sizes() Sizes {
 	return Sizes{n.sync.freed.Len(), n.sync.disputed.Len(), n.orphanChecks.Len(), len(n.deadlines), n.sweep, n.lockCursor}
 }

@@ -9,41 +9,41 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Votes that stand for nothing any more: of a lock whose job is gone everywhere, or is known
-// to have it no more, the vote falls, and so do votes on which nobody counts.
+// Votes that stand for nothing any more. A vote falls if the lock's job is gone everywhere, or is known not to have the
+// lock any more. Votes on which nobody counts fall, too.
 
-// orphanCheck is a lock whose job this node doesn't know, and who else doesn't. A vote that is
-// given meanwhile ends it: answers to a question are older than what is voted for after it.
+// orphanCheck is a question about a lock whose job this node doesn't know, with the nodes that don't know it either. A
+// vote that is given meanwhile ends the check: answers to a question are older than a vote that is given after it.
 type orphanCheck struct {
 	id        store.ID
-	lapse     bool  // only whether its lock is over is asked: the job is known to live
-	asked     int64 // steady
-	question  int64 // its number, which the answers give back
-	voted     bool  // since then
+	lapse     bool  // asks only whether the lock is over: the job is known to live
+	asked     int64 // monotonic
+	question  int64 // the number of the question, which the answers repeat
+	voted     bool  // this node has voted since it asked
 	gone      []wire.Node
-	confirmed bool // the node that claimed the run is one of them, and has lost nothing since
+	confirmed bool // the node that acquired the run is in gone, and has lost no data since
 }
 
-// orphanCheckOf finds what is asked about a lock; nil: nothing.
+// orphanCheckOf finds the check of a lock; nil: there is none.
 func (n *Node) orphanCheckOf(name []byte) *orphanCheck {
 	if n.orphanChecks.Len() == 0 {
-		return nil // most often; the name isn't copied
+		return nil // the usual case; it doesn't copy the name
 	}
 	return n.orphanChecks.Get(string(name))
 }
 
-// CheckOrphan finds out about a lock that stood in somebody's way, where its end
-// may have been missed: it asks all nodes for its job, at most once a second.
+// CheckOrphan finds out about a lock that stood in somebody's way, and whose end this node may have missed. It asks all
+// nodes about the lock's job, at most once a second.
 func (n *Node) CheckOrphan(l *store.Lock) {
 	if l.Flags&FlagOutlives == 0 {
 		n.checkOrphanVote(l.Name(), l.Job, l.Until == 0)
 	}
 }
 
-// checkOrphanJob is CheckOrphan for one of which this node may know by others alone.
+// checkOrphanJob is CheckOrphan for a lock that this node may know only from other nodes.
 func (n *Node) checkOrphanJob(name []byte, id store.ID) { n.checkOrphanVote(name, id, false) }
 
-// checkOrphanVote is CheckOrphan for a vote of this node's that has no end, or may have one.
+// checkOrphanVote is CheckOrphan by name and job; endless: this node has a vote for the lock that has no end.
 func (n *Node) checkOrphanVote(name []byte, id store.ID, endless bool) {
 	if id == (store.ID{}) {
 		return
@@ -66,20 +66,20 @@ func (n *Node) checkOrphanVote(name []byte, id store.ID, endless bool) {
 	n.verify(flags, &wire.Lock{Name: name, Left: n.inquiries}, id)
 }
 
-// verify asks all nodes for a lock's job, or with a token whether they count on votes for it
-// of up to that token, with wire.Disputed on any.
+// verify asks all nodes whether a lock's job lives; with a token, whether they count on votes for it up to that token;
+// with wire.Disputed, whether they count on any.
 func (n *Node) verify(flags uint8, l *wire.Lock, id store.ID) {
 	m := wire.Message{Kind: wire.Verify, Flags: flags, ID: wire.JobID(id), Lock: *l}
 	n.mesh.SendAll(&m)
 }
 
-// hasAll says whether all other nodes are among these.
+// hasAll says whether nodes includes all other nodes of the mesh.
 func (n *Node) hasAll(nodes []wire.Node) bool {
 	return !slices.ContainsFunc(n.mesh.All(), func(p *membership.Peer) bool { return !slices.Contains(nodes, p.Node) })
 }
 
-// mayBeOrphan says whether the job may be gone by whose lock a claim was refused: nobody
-// has told yet that there is one, of those who are asked and can all answer.
+// mayBeOrphan says whether the job whose lock refused an acquisition may be gone: all nodes are connected and asked
+// about it, and none has said yet that it lives.
 func (n *Node) mayBeOrphan(c *Acquisition, id store.ID) bool {
 	if id == (store.ID{}) || c.retries == mostRetries || c.retries > 0 && c.gone != id {
 		return false
@@ -88,7 +88,7 @@ func (n *Node) mayBeOrphan(c *Acquisition, id store.ID) bool {
 		return true // the others are finding that out, too
 	}
 	if !n.heldHere(c) {
-		n.checkOrphanJob(c.name, id) // else it has been already
+		n.checkOrphanJob(c.name, id) // otherwise opposed has done so
 	}
 	s := n.orphanCheckOf(c.name)
 	return s != nil && s.id == id && !slices.ContainsFunc(n.mesh.All(), func(p *membership.Peer) bool { return !p.Connected })
@@ -163,16 +163,17 @@ func (n *Node) onVerified(p *membership.Peer, m *wire.Message) {
 	}
 }
 
-// WholeSpareMS is by how much longer than a run lasts a node must have lost nothing: clocks differ.
+// WholeSpareMS is by how much longer than the time since a run began a node must have lost no data, ms: clocks differ.
 const WholeSpareMS = 2_000
 
-// claimedBy says of a run's lock whether it was this node that gave the job to a client.
+// claimedBy says whether node gave out the run whose lock this is.
 func (n *Node) claimedBy(l *store.Lock, node wire.Node) bool {
 	return l.Space() == store.LockRun && GaveOut(node, l.Token)
 }
 
-// mayRun says whether a client may work on a job that no node knows: the node that gave it the job was forgotten, or has lost
-// data since. The client has its time all the same. Very long leases, which are those of at-most-once jobs, don't count.
+// mayRun says whether a client may work on a job that no node knows, because the node that gave it the job was
+// forgotten, or has lost data since. The client keeps its time all the same. Very long leases, which are those of
+// at-most-once jobs, don't count.
 func (n *Node) mayRun(l *store.Lock) bool {
 	if l == nil || l.Space() != store.LockRun || l.Lease == 0 || l.Lease > longLeaseMS {
 		return false
@@ -180,36 +181,34 @@ func (n *Node) mayRun(l *store.Lock) bool {
 	return !n.claimedBy(l, n.self.Node()) || n.host.WholeFor() <= n.host.Now()-BegunAt(l.Token)+WholeSpareMS
 }
 
-// leftover is votes that a job may have though it has no lock, and who says that nobody
-// counts on them.
+// leftover is votes that a job may have although it has no lock, with the nodes that say that they don't count on them.
 //
-// A job that was put off may be claimed for by each node that has a copy of it. An attempt
-// takes back only the votes that it was given first: another claim for the same job may have
-// been won by the others. So where none is won, and where a claimant crashes, votes stay. Those for
-// a job that is gone fall when they are in somebody's way (suspect), but this one lives. Two
-// such jobs with the same key could each have half of the votes for good. So a node whose
-// claim has failed asks all nodes whether they count on votes of up to its last token. One
-// that says no claims by a greater token from then on (saw, propose): what it wins later isn't
-// harmed. When all have said no, the votes are taken back.
+// Each node that has a copy of a job that was put off may ask for its lock. A round takes back only the votes that it
+// was given first, since another acquisition for the same job may have won by the others. So votes stay if none wins,
+// or if a proposer crashes. Votes for a job that is gone fall when they are in somebody's way (CheckOrphan), but this
+// job lives. Two such jobs with the same key could each have half of the votes for good. So a node whose acquisition
+// has failed asks all nodes whether they count on votes up to its last token. A node that answers "no" proposes
+// only greater tokens from then on (saw, propose), so a lock that it wins later isn't harmed. When all have answered
+// "no", the votes are taken back.
 type leftover struct {
 	name  []byte
 	token uint64
-	asked int64 // steady
+	asked int64 // monotonic
 	told  []wire.Node
-	votes int // of those who told, and those that they may have given
+	votes int // how many nodes may have voted for the job
 }
 
 // FindLeft looks for votes that are left for a job that was put off again.
 func (n *Node) FindLeft(c *Acquisition) {
 	if c.proposal == 0 {
-		return // nobody was asked
+		return // no node was asked
 	}
 	n.leftovers.Put(c.Job, leftover{name: c.name, token: c.proposal, asked: n.host.Monotonic()})
 	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.Job)
 }
 
-// countsOn says whether this node may count on votes for a job, of tokens up to this one. It
-// may where the job isn't put off any more.
+// countsOn says whether this node may count on votes for a job, by tokens up to this one. It may if the job isn't put
+// off any more, or if a round for it is under way.
 func (n *Node) countsOn(name []byte, id store.ID, token uint64) bool {
 	if n.jobs.CountsOn(id) {
 		return true
@@ -224,15 +223,15 @@ func (n *Node) countsOn(name []byte, id store.ID, token uint64) bool {
 	return false
 }
 
-// mayVoteFor says whether this node votes for a job, or may have done so and lacks the vote now:
-// the lock can stand by it.
+// mayVoteFor says whether the lock can rest on this node's vote for a job: the vote is here, or the node may have given
+// it and lost it.
 func (n *Node) mayVoteFor(name []byte, id store.ID) bool {
 	l := n.Live(name)
 	return l != nil && l.Job == id || n.abstainsFrom(name) || n.inDispute(name)
 }
 
-// onLeft takes leftover votes back when nobody counts on them. Where they are more than half
-// they may be a lock of which nobody knows after a crash, and the next claim has it by them.
+// onLeft takes leftover votes back when nobody counts on them. If they are more than half of all votes, they may be a
+// lock of which nobody knows after a crash: they stay, and the next acquisition has the lock by them.
 func (n *Node) onLeft(p *membership.Peer, m *wire.Message) {
 	h := Holder{Job: store.ID(m.ID)}
 	left := n.leftovers.Get(h.Job)
@@ -261,23 +260,23 @@ func (n *Node) onLeft(p *membership.Peer, m *wire.Message) {
 	n.EnqueueUnlock(left.name, h, left.token, 0, n.mesh.Nodes())
 }
 
-// verdict is whether the job lives that has a lock, for the claims that were asked for before
-// that became known (at, steady).
+// verdict says whether the job that has a lock lives. It is for the acquisitions that asked before that was known (at,
+// monotonic).
 type verdict struct {
 	id    store.ID
 	lives bool
 	at    int64
-	left  int // claims, from the first of the lock on, that haven't met it
+	left  int // acquisitions, from the first of the lock on, that it is still to be applied to
 }
 
-// orphanKnown goes on with the claims for a lock of whose job it is known now whether
-// it lives; of very many some a little later.
+// orphanKnown tells the acquisitions of a lock whether the lock's job lives. If they are very many, some hear it a
+// little later.
 func (n *Node) orphanKnown(name []byte, id store.ID, lives bool) {
 	n.verdicts.Put(string(name), verdict{id: id, lives: lives, at: n.host.Monotonic(), left: math.MaxInt})
 	n.applyVerdicts()
 }
 
-// applyVerdicts goes on with it, the newest lock first.
+// applyVerdicts goes on with that, the newest verdict first.
 func (n *Node) applyVerdicts() {
 	from := n.host.Mark()
 	for budget := Slice; n.verdicts.Len() > 0; budget, from = budget-n.acquisitionCost(from), n.host.Mark() {
@@ -293,14 +292,14 @@ func (n *Node) applyVerdicts() {
 		}
 		v.left = min(v.left, l.Len) - 1
 		c := l.Head
-		l.Remove(c, ofName) // to the end
+		l.Remove(c, ofName) // moves it to the end
 		l.Add(c, ofName)
 		n.applyVerdict(c, v)
 	}
 }
 
-// refuted ends a claim that is about to ask again, where it hasn't met yet that the job lives
-// which has its lock.
+// refuted ends an acquisition that is about to ask again, if the holder's job is known to live and that verdict hasn't
+// been applied to it yet.
 func (n *Node) refuted(c *Acquisition) bool {
 	if c.retries == 0 || n.verdicts.Len() == 0 {
 		return false
@@ -313,7 +312,7 @@ func (n *Node) refuted(c *Acquisition) bool {
 
 func (n *Node) applyVerdict(c *Acquisition, v *verdict) {
 	switch {
-	case c.began > v.at: // its answers tell more
+	case c.began > v.at: // its answers are newer
 	case c.round != 0 && !v.lives:
 		c.gone = v.id
 	case c.round != 0 || c.retries == 0 || c.last.Kind != Conflict || c.last.Job != v.id:
@@ -325,8 +324,7 @@ func (n *Node) applyVerdict(c *Acquisition, v *verdict) {
 	}
 }
 
-// tickOrphanChecks forgets questions that somebody hasn't answered, and disputes that are
-// over.
+// tickOrphanChecks forgets questions that some node hasn't answered, and disputes and contests that are over.
 func (n *Node) tickOrphanChecks(now int64) {
 	any := n.orphanChecks.Len()+n.leftovers.Len()+n.sync.disputed.Len()+n.sync.contests.Len() > 0
 	if any && now >= n.nextLook {

@@ -10,56 +10,51 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A node remembers some things of its votes beside the log, so that a node whose log may lack some
-// that it gave knows how long they can matter.
+// A node remembers some facts about its votes outside the log. So a node whose log may lack votes that it gave knows
+// how long those votes can matter.
 //
-// Why two majorities have a voter in common that knows of both, though nodes restart:
-// a vote that was given and is lost must not be given again while the lock may be held
-// by it. A node that may have lost votes (partial) gives none until one of these is so:
+// Why two majorities have a voter in common that knows of both, though nodes restart: a vote that was given and lost
+// must not be given again while somebody may have the lock by it. A node that may have lost votes (partial) gives none
+// until one of these is so:
 //
-//   - Its log is whole: each vote was on disk before it was given, or was written by a
-//     clean shutdown. Then none is lost. The log says whose table it is: another
-//     node's, which came by REPLICAOF, stands for nothing.
-//   - So many others have told it their whole tables that each majority it can have
-//     been one of has one of them. Whole tables have what their nodes voted for, and so
-//     each lock that this node can have voted for.
-//   - For votes with a lease, for each kind of locks ([Leases]): since the last vote that it can
-//     have given, the longest lease is over that it has promised for locks of that kind, and
-//     remembers durably from before the first vote of that length ([Votes]). Then all claimants count on none of them any more:
-//     they count from before they asked.
-//     No vote by a smaller token follows: one that was ahead of the node's clock by more than the
-//     time of the shortest promise is remembered as durably ([Votes.Tokens]), as those are of a node
-//     that was started just before.
-//   - For votes without a lease, of jobs that wait and of at-most-once jobs that run,
-//     time proves nothing. They are there because of a job, and a job that has a lock is
-//     known to a node: to the one that claimed the lock, which notes it also where it
-//     abstained itself (won), and that gives it to its own table again from the job when
-//     it restarts (relock). So they are over, or known, once each known node has told its
-//     table, though it be partial; a node that is gone for good has to be forgotten. A job
-//     that no node knows any more has no lock. (An at-most-once job that got its lock in the
-//     last second before its own node crashed may lose it, together with its delivery, unless
-//     each write of the AOF was on disk at once.)
+//   - Its log is whole: each vote was on disk before it was given, or a clean shutdown wrote it. Then no vote is lost.
+//     The log says whose table it is. Another node's table, which came by REPLICAOF, counts for nothing.
+//   - So many others have told it their whole tables that each majority in which it can have voted includes one of
+//     them. A whole table has all that its node voted for. So together they have each lock that this node can have
+//     voted for.
+//   - For votes with a lease, for each kind of lock ([Leases]): the longest lease that the node has promised for that
+//     kind is over, counted from the last vote that it can have given. The node remembers that length durably from
+//     before the first vote of that length ([Votes]). Then no proposer counts on any of these votes any more, since it
+//     counts from before it asked. No vote by a smaller token follows. Tokens that were ahead of the node's clock by
+//     more than the time of the shortest promise are remembered as durably ([Votes.Tokens]), and so are the tokens of a
+//     node that was started just before ([Node.TokensAhead]).
+//   - For votes without a lease, of jobs that wait and of at-most-once jobs that run, time proves nothing. Such a vote
+//     exists because of a job, and a node knows each job that has a lock: the node that acquired the lock. That node
+//     notes the lock also if it abstained itself (noteWon), and it puts the lock into its own table again, from the
+//     job, when it restarts (relock in package engine). So these votes are over, or known, once each known node has
+//     told its table, even a partial one; a node that is gone for good has to be forgotten. A job that no node knows
+//     any more has no lock. (An at-most-once job that got its lock in the last second before its own node crashed may
+//     lose it, together with its delivery, unless each write of the AOF was on disk at once.)
 //
-// A node that is new to a mesh has lost nothing, but could make a majority with others
-// that are new, out of the sight of those who have voted. So it abstains until more
-// than half of the nodes that aren't new themselves have told it their tables. (One that
-// is new, and may lack votes that it gave before, as the only node that it knew, is new.)
-// From then on they know it, and refuse claims that don't count it (countsAll). If two nodes
-// come to different parts of a mesh that is cut, at most one of them finds so many: otherwise
-// each would help the half that it came to.
+// A node that is new to a mesh has lost nothing. But together with other new nodes it could make a majority, of which
+// the nodes that have voted know nothing. So it abstains until more than half of the nodes that aren't new themselves
+// have told it their tables. (A node also counts as new if it may lack votes that it gave before, when it knew no other
+// node.) From then on those nodes know it, and refuse a Claim that doesn't count it (CountsAll). If two nodes come to
+// different parts of a mesh that is partitioned, at most one of them hears from so many. Otherwise each would help the
+// part that it came to.
 
-// Votes is what a node remembers durably of the votes that it gave.
+// Votes is what a node remembers durably about the votes that it gave.
 type Votes struct {
 	Longest  Leases // no vote with a lease had a longer one
-	Unleased bool   // votes without a lease may be lasting
-	New      bool   // it is new to its mesh, and has given none there: the first waits until that is false on disk
-	Tokens   uint64 // none was given for a greater token that was more than aheadMost ahead of the clock
+	Unleased bool   // some votes without a lease may not be over
+	New      bool   // it is new to its mesh and has given no vote there: the first vote waits until New is false on disk
+	Tokens   uint64 // of the votes whose tokens were more than aheadMost ahead of the clock, none has a greater token
 
-	lowered uint64 // how often less was wanted before
+	lowered uint64 // promise.lowered when [Node.Votes] made this
 }
 
-// Leases is the longest lease, ms, of each kind of lock: of bare ones, of jobs that run, and of jobs that
-// wait, where windows count. Long ones of one kind don't hold up locks of another. Negative ones: they aren't known.
+// Leases is the longest lease of each kind of lock, ms: of bare locks, of jobs that run, and of jobs that wait, whose
+// windows count. So long leases of one kind don't hold up locks of another. Negative: they aren't known.
 type Leases [3]int64
 
 // kinds are the kinds of locks in their order in Leases.
@@ -70,13 +65,13 @@ func kindOf(space store.Space) int { return max(slices.Index(kinds[:], space), 0
 // LeasesUpTo is one length for all kinds of locks.
 func LeasesUpTo(ms int64) Leases { return Leases{ms, ms, ms} }
 
-// Known says whether they are.
+// Known says whether the leases are known.
 func (l Leases) Known() bool { return l[0] >= 0 }
 
-// Max is the longest of all kinds.
+// Max is the longest lease of all kinds, ms.
 func (l Leases) Max() int64 { return slices.Max(l[:]) }
 
-// each joins two by kind.
+// each joins two Leases kind by kind.
 func (l Leases) each(m Leases, f func(a, b int64) int64) Leases {
 	for k := range l {
 		l[k] = f(l[k], m[k])
@@ -87,7 +82,7 @@ func (l Leases) each(m Leases, f func(a, b int64) int64) Leases {
 func shorter(a, b int64) int64 { return min(a, b) }
 func longer(a, b int64) int64  { return max(a, b) }
 
-// atLeast is what a disk says for sure that has one of two texts.
+// atLeast is what the disk says for sure if it has one of two texts, v or w.
 func (v Votes) atLeast(w Votes) Votes {
 	switch {
 	case !v.Longest.Known():
@@ -100,39 +95,39 @@ func (v Votes) atLeast(w Votes) Votes {
 }
 
 const (
-	aheadMost      = 5_000   // ms: of the tokens of votes that are lost, less than how long the node abstains
+	aheadMost      = 5_000   // ms: how far ahead of the clock the tokens of lost votes may be that aren't remembered; less than how long the node abstains
 	leastPromise   = 5_120   // ms: the shortest lease that is promised, a whole step
-	promiseKeptMS  = 600_000 // how long a promise outlives its last vote
+	promiseKeptMS  = 600_000 // how long a promise outlives its last vote, ms
 	promiseLookMS  = 10_000
 	lateMax        = 200
 	lateMS         = 10_000
-	promiseAgainMS = 1_000 // until it is asked again for a promise to be kept
+	promiseAgainMS = 1_000 // pause until the caller is asked again to keep a promise
 )
 
 // promise is the state of [Votes].
 //
-// A vote is given only where the disk covers it, whichever text is there by now: the one
-// that is known to be written (kept), or one that is being written beside the main thread,
-// which can say less. So nothing that isn't wanted any more is relied on from that moment
-// on, until a text is kept that was made after it was wanted again (sure).
+// A vote is given only if the disk covers it, whichever text is on disk by now. That is the text that is known to be
+// written (kept), or one that is being written beside the main thread, which can say less. So a fact that isn't wanted
+// any more isn't relied on from that moment. It is relied on again once a text is kept that was made after the fact was
+// wanted again (sure).
 type promise struct {
 	kept     Votes                  // on disk, as far as is known
 	sure     Votes                  // on disk for sure
-	lowered  uint64                 // counts the times that less was wanted than before
-	began    int64                  // steady
-	until    [len(kinds)][240]int64 // by kind, and leaseStep: steady, when votes of that length are over and the promise is, too
-	unleased int64                  // likewise, for votes without a lease; the greatest number: the node was alone since
+	lowered  uint64                 // how often less was wanted than before
+	began    int64                  // monotonic
+	until    [len(kinds)][240]int64 // monotonic, by kind and leaseStep: when votes of that length are over, and the promise, too
+	unleased int64                  // likewise, for votes without a lease; math.MaxInt64: one was noted while the node was alone
 	wanted   Votes
 	asked    Votes // what the caller was last asked to keep
-	askedAt  int64 // steady
+	askedAt  int64 // monotonic
 	late     []lateClaim
-	own      []*Acquisition // that were won before this node could vote for them
-	look     int64          // steady
-	lastVote int64          // steady: none was given later
+	own      []*Acquisition // won before this node could vote for them
+	look     int64          // monotonic
+	lastVote int64          // monotonic: no vote was given later
 }
 
-// leaseStep is the step of a length, and stepLease the longest lease of a step: four for
-// each doubling.
+// leaseStep is the step of a lease, and stepLease the longest lease of a step, ms. There are four steps for each
+// doubling.
 func leaseStep(lease int64) int {
 	v := uint64(max(lease, leastPromise) - 1)
 	top := bits.Len64(v) - 3
@@ -141,9 +136,8 @@ func leaseStep(lease int64) int {
 
 func stepLease(step int) int64 { return int64(5+step&3) << (step >> 2) }
 
-// SetVotes tells a node that starts what it remembers, once it knows the nodes that it
-// knew before: those aren't new to it, nor it to them. A node for which it isn't called
-// doesn't know what it voted for.
+// SetVotes tells a node that starts what it remembers. The caller has told it before which nodes it knew: those aren't
+// new to it, nor it to them. Without SetVotes a node doesn't know what it voted for.
 func (n *Node) SetVotes(v Votes) {
 	p, now := &n.votes, n.host.Monotonic()
 	n.sync.young = 0
@@ -160,7 +154,7 @@ func (n *Node) SetVotes(v Votes) {
 	}
 }
 
-// Votes is what is to be remembered by now; where that isn't known, not at all.
+// Votes is what is to be remembered now. If its Longest isn't known, nothing is to be written.
 func (n *Node) Votes() Votes {
 	v := n.votes.wanted
 	v.lowered = n.votes.lowered
@@ -169,7 +163,7 @@ func (n *Node) Votes() Votes {
 
 // want changes what is to be remembered.
 func (p *promise) want(v Votes) {
-	// Where the longest lease isn't known, nothing is written.
+	// Nothing is written while the longest lease isn't known.
 	if v.Longest.Known() && v.atLeast(p.wanted) != p.wanted {
 		p.lowered++
 		p.sure = p.sure.atLeast(v)
@@ -177,11 +171,11 @@ func (p *promise) want(v Votes) {
 	p.wanted = v
 }
 
-// lags says whether something else is on disk, or may be, than what is wanted.
+// lags says whether the disk has, or may have, something else than what is wanted.
 func (p *promise) lags() bool { return p.wanted != p.kept || p.wanted != p.sure }
 
-// VotesKept tells that this, which is from [Node.Votes], is remembered, on disk, and nothing
-// that was taken from there before will be: claims that waited for it are answered.
+// VotesKept tells the node that v, which it got from [Node.Votes], is on disk, and that no older one will be written
+// over it. The node then answers the Claims that waited for this.
 func (n *Node) VotesKept(v Votes) {
 	p, sure := &n.votes, v
 	if v.lowered != p.lowered {
@@ -192,7 +186,7 @@ func (n *Node) VotesKept(v Votes) {
 	if n.host.Passive() || n.host.Loading() {
 		return
 	}
-	own := n.votes.own // those that are won come first
+	own := n.votes.own // acquisitions that were won come first
 	n.votes.own = nil
 	for _, c := range own {
 		n.commitSelf(c)
@@ -208,16 +202,16 @@ func (n *Node) VotesKept(v Votes) {
 	n.countAnew()
 }
 
-// lateClaim is a claim that waits for what is remembered to be written.
+// lateClaim is a Claim whose answer waits until the disk has what is to be remembered.
 type lateClaim struct {
 	node    wire.Node
 	round   uint64
 	token   uint64
-	at      int64 // steady
+	at      int64 // monotonic
 	message []byte
 }
 
-// answerLate has a claim answered later. False where too many are.
+// answerLate keeps a Claim to be answered later. False: too many are kept.
 func (n *Node) answerLate(p *membership.Peer, m *wire.Message) bool {
 	late := &n.votes.late
 	if slices.ContainsFunc(*late, func(l lateClaim) bool { return l.node == p.Node && l.round == m.Round }) {
@@ -238,15 +232,15 @@ func (n *Node) longestVotes() Leases {
 	return n.votes.sure.Longest
 }
 
-// unleased says whether a vote for a job lasts as long as the job needs it, or so long
-// that its lease is of no use to a node that has lost it.
+// unleased says whether a vote for a job lasts as long as the job needs it, or has such a long lease that the lease is
+// of no use to a node that has lost the vote.
 func unleased(space store.Space, id *store.ID, flags uint8, lease int64) bool {
 	return *id != (store.ID{}) && flags&FlagOutlives == 0 &&
 		(lease == 0 || space == store.LockRun && id.AtMostOnce() && lease > longLeaseMS)
 }
 
-// promised says whether a vote may be given: what is remembered covers it. If not, the
-// caller is asked to remember more, which takes a moment.
+// promised says whether the disk covers a vote, so that it may be given. If not, it asks the caller to remember more,
+// which takes a moment.
 func (n *Node) promised(name []byte, id *store.ID, token uint64, flags uint8, lease int64) bool {
 	covered, p := n.covers(name, id, flags, lease), &n.votes
 	if token > n.tokenIn(aheadMost) && token > p.sure.Tokens && p.sure.Longest.Known() {
@@ -254,14 +248,14 @@ func (n *Node) promised(name []byte, id *store.ID, token uint64, flags uint8, le
 		n.askToKeep(n.host.Monotonic())
 		covered = false
 	}
-	if p.sure.New && !p.wanted.New { // what is remembered may be that it has given none
+	if p.sure.New && !p.wanted.New { // the disk may say that it has given none
 		n.askToKeep(n.host.Monotonic())
 		return false
 	}
 	return covered
 }
 
-// covers is promised for a node that has voted before.
+// covers says whether the disk covers the lease of a vote. If not, it asks the caller to remember more.
 func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool {
 	now, p := n.host.Monotonic(), &n.votes
 	if unleased(store.Space(name[0]), id, flags, lease) {
@@ -294,7 +288,7 @@ func (n *Node) askToKeep(now int64) {
 	}
 }
 
-// tickVotes takes promises back that are over, and repeats what isn't kept yet.
+// tickVotes drops promises that are over, and asks again for what isn't on disk yet.
 func (n *Node) tickVotes(now int64) {
 	p := &n.votes
 	known := p.kept.Longest.Known() || now >= p.began+VoteMS(n.maxLease)
@@ -307,7 +301,7 @@ func (n *Node) tickVotes(now int64) {
 	}
 }
 
-// need is what has to be remembered of the votes that were given, and can matter still.
+// need is what has to be remembered about the votes that were given and can still matter.
 func (p *promise) need(now int64) Votes {
 	v := Votes{Unleased: p.unleased > now, New: p.wanted.New, Longest: LeasesUpTo(leastPromise), Tokens: p.wanted.Tokens}
 	for kind := range p.until {
@@ -322,8 +316,7 @@ func (p *promise) need(now int64) Votes {
 	return v
 }
 
-// Note notes a lock that is no vote yet, for there is nobody to vote for it: it becomes one
-// where the node meets another.
+// Note notes a lock that is no vote yet, because the node knows no other. It becomes a vote when the node meets one.
 func (n *Node) Note(l *store.Lock) {
 	p := &n.votes
 	switch {
@@ -336,8 +329,8 @@ func (n *Node) Note(l *store.Lock) {
 	}
 }
 
-// promiseAll has the locks remembered that the table has, as votes: the node isn't alone any
-// more. They were noted one by one, for to look at all takes long.
+// promiseAll asks to remember the locks of the table as votes, since the node isn't alone any more. Note has noted them
+// one by one, because a look at all of them takes long.
 func (n *Node) promiseAll() {
 	p, now := &n.votes, n.host.Monotonic()
 	p.lastVote = now
@@ -355,8 +348,8 @@ func (n *Node) promiseAll() {
 	}
 }
 
-// leasesOver is when no vote with a lease that this node may have given for a kind of locks, and
-// lost, is of use any more (steady).
+// leasesOver is when no vote with a lease can matter any more that this node may have given for a kind of lock, and
+// lost (monotonic, ms).
 func (n *Node) leasesOver(kind int) int64 {
 	longest := n.sync.lost[kind]
 	if !n.sync.lost.Known() {
@@ -365,7 +358,7 @@ func (n *Node) leasesOver(kind int) int64 {
 	return n.sync.lostAt + VoteMS(longest)
 }
 
-// allLeasesOver is that for locks of all kinds.
+// allLeasesOver is leasesOver for locks of all kinds.
 func (n *Node) allLeasesOver() (at int64) {
 	for kind := range kinds {
 		at = max(at, n.leasesOver(kind))
@@ -373,8 +366,8 @@ func (n *Node) allLeasesOver() (at int64) {
 	return at
 }
 
-// abstainsFrom says whether the node doesn't vote for a lock. Where all that it lacks are votes that it
-// gave itself, it votes for a kind of locks again once none of these can matter.
+// abstainsFrom says whether the node doesn't vote for a lock of this name. If the node lacks only votes that it gave
+// itself, it votes for a kind of lock again once none of these votes can matter.
 func (n *Node) abstainsFrom(name []byte) bool {
 	if !n.abstains() {
 		return false
@@ -389,20 +382,20 @@ func (n *Node) abstainsFrom(name []byte) bool {
 	return space != store.LockBare && (n.isRecovering() || n.sync.unleased && !n.allTold())
 }
 
-// leasesKnown says whether all that the node lacks are votes that it gave itself.
+// leasesKnown says whether the node lacks only votes that it gave itself.
 func (n *Node) leasesKnown() bool { return n.sync.partial && !n.votes.wanted.New }
 
 // Abstaining tells why the node doesn't vote, or not for all locks.
 type Abstaining struct {
 	New     bool        // it is new to the mesh
 	Lacks   bool        // it may have lost votes
-	Jobs    bool        // it doesn't vote for jobs' locks alone
-	Left    int64       // ms, until it votes at the latest, for jobs' locks where all have told; 0: that depends on other nodes
-	Lefts   Leases      // that by the kind of locks
-	Awaited []wire.Node // who has yet to tell its table
+	Jobs    bool        // it doesn't vote for jobs' locks, but for the others
+	Left    int64       // ms, until it votes at the latest; for jobs' locks, if all nodes have told their tables; 0: that depends on other nodes
+	Lefts   Leases      // Left by the kind of lock
+	Awaited []wire.Node // nodes that have yet to tell their tables
 }
 
-// LeftFor is Left for the lock of that name.
+// LeftFor is Left for the lock of that name, ms.
 func (a *Abstaining) LeftFor(name []byte) int64 {
 	if len(name) == 0 {
 		return a.Left
@@ -410,7 +403,7 @@ func (a *Abstaining) LeftFor(name []byte) int64 {
 	return a.Lefts[kindOf(store.Space(name[0]))]
 }
 
-// Abstaining is why the node abstains; nil where it doesn't.
+// Abstaining tells why the node abstains; nil: it doesn't.
 func (n *Node) Abstaining() *Abstaining {
 	if !n.abstains() {
 		return nil

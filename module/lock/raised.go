@@ -8,37 +8,36 @@ import (
 	"jobmesh/module/wire"
 )
 
-// The holder of a bare lock may claim it anew by a greater token, through a node that doesn't know
-// of the one that he has. A vote for him is raised to that token. Where the claim fails, he has
-// the lock by the token before still: so the vote goes back to that.
+// The holder of a bare lock may acquire it again by a greater token, through a node that doesn't know its present one.
+// A voter raises its vote for the holder to the greater token. If that acquisition fails, the holder still has the lock
+// by the token before: so the vote falls back to it.
 
 const (
-	raisedMost = 10_000 // votes; of another one the greater token stays
-	beforeMost = 8      // tokens of each
+	raisedMost = 10_000 // votes that are remembered as raised; others keep the greater token
+	beforeMost = 8      // earlier tokens of each
 )
 
-// raised is what a vote goes back to. It counts as long as the vote has this token; a
-// restart forgets it.
+// raised is what a vote falls back to. It counts while the vote has this token. A restart forgets it.
 type raised struct {
 	token  uint64
 	before []before // ascending
 }
 
-// before is a token that a vote had before.
+// before is a token that a vote had before it was raised.
 type before struct {
 	token        uint64
 	lease, until int64 // as the vote had them, see store.Lock
 	flags        uint8 // FlagRenewed, FlagUnconfirmed
 }
 
-// unraised forgets that, as the holder counts on the token that the vote has, or the vote ends.
+// unraised forgets what a vote falls back to: the holder counts on the vote's present token, or the vote ends.
 func (n *Node) unraised(name []byte) {
 	if n.raised.Len() > 0 {
 		n.raised.Remove(string(name))
 	}
 }
 
-// raisedOf is what a vote goes back to; nil: it wasn't raised.
+// raisedOf is what a vote falls back to; nil: it wasn't raised.
 func (n *Node) raisedOf(l *store.Lock) *raised {
 	if n.raised.Len() == 0 {
 		return nil
@@ -49,9 +48,9 @@ func (n *Node) raisedOf(l *store.Lock) *raised {
 	return nil
 }
 
-// raise gives a bare lock's vote the greater token of a new claim for its holder.
+// raise gives a bare lock's vote the greater token of a new acquisition for its holder.
 func (n *Node) raise(l *store.Lock, token uint64) {
-	for range 2 { // so that it gets shorter
+	for range 2 { // two for each new one, so that the roster can shrink
 		if n.raised.Len() == 0 {
 			break
 		}
@@ -64,20 +63,20 @@ func (n *Node) raise(l *store.Lock, token uint64) {
 	if n.raisedOf(l) == nil {
 		n.raised.Put(string(l.Name()), raised{})
 	} else {
-		had.flags &^= FlagRenewed // he has that by what was before, if by anything
+		had.flags &^= FlagRenewed // if the holder had the lock before, it was by the tokens in the list
 	}
 	r := n.raised.Get(string(l.Name()))
 	r.add(had)
 	r.token, l.Token = token, token
 }
 
-// beforeOf is what a vote goes back to that is raised now.
+// beforeOf is what a vote falls back to if it is raised now.
 func beforeOf(l *store.Lock) before {
 	return before{l.Token, l.Lease, l.Until, l.Flags & (FlagRenewed | FlagUnconfirmed)}
 }
 
-// add keeps a token in its place. Where there are too many the vote goes back to the oldest no more:
-// it stays by the next one, for as long.
+// add inserts a token in its place. If there are too many tokens, the vote doesn't fall back to the oldest any more: it
+// falls back to the next one, and lasts as long as by the oldest.
 func (r *raised) add(had before) {
 	at, _ := slices.BinarySearchFunc(r.before, had.token, func(b before, token uint64) int { return cmp.Compare(b.token, token) })
 	r.before = slices.Insert(r.before, at, had)
@@ -89,15 +88,15 @@ func (r *raised) add(had before) {
 	}
 }
 
-// lengthen has it last as long as another node's vote by that token, if that is longer.
+// lengthen makes b last as long as another vote for the holder, if that one lasts longer.
 func (b *before) lengthen(lease, until int64) {
 	if b.until != 0 && (until == 0 || until > b.until) {
 		b.lease, b.until = lease, until
 	}
 }
 
-// learnRaised learns a vote by another token, older or later, for the holder of this one. When the
-// later claim fails the vote goes back to the older token, and lasts as long as that vote does.
+// learnRaised learns a vote for the holder of l by another token, older or later. If the acquisition of the later token
+// fails, the vote falls back to the older token, and lasts as long as the older vote does.
 func (n *Node) learnRaised(l *store.Lock, e *wire.Lock, until int64) {
 	had, later := beforeOf(l), e.Token
 	if e.Token < l.Token {
@@ -108,7 +107,7 @@ func (n *Node) learnRaised(l *store.Lock, e *wire.Lock, until int64) {
 	r.before = append(r.before[:0], had)
 }
 
-// learnBefore learns a vote by a token that this one may go back to. False: it can't.
+// learnBefore learns a vote by a token to which this one may fall back. False: it can't.
 func (n *Node) learnBefore(l *store.Lock, e *wire.Lock, until int64) bool {
 	r := n.raisedOf(l)
 	if r == nil || e.Token >= l.Token {
@@ -124,7 +123,7 @@ func (n *Node) learnBefore(l *store.Lock, e *wire.Lock, until int64) bool {
 	return true
 }
 
-// raiseAgain gives it the token of a later attempt of the claim that it has voted for.
+// raiseAgain gives a vote the token of a later round of the acquisition for which it was given.
 func (n *Node) raiseAgain(l *store.Lock, token uint64) {
 	if r := n.raisedOf(l); r != nil {
 		r.token = token
@@ -132,8 +131,8 @@ func (n *Node) raiseAgain(l *store.Lock, token uint64) {
 	l.Token = token
 }
 
-// fallBack takes back what a claim has raised that failed. False where nothing is left: the holder
-// has given up what he had before, too, or had nothing.
+// fallBack undoes what a failed acquisition has raised. False: there is nothing to fall back to. The vote wasn't
+// raised, or its holder had nothing before, or has given that up, too.
 func (n *Node) fallBack(l *store.Lock) bool {
 	r := n.raisedOf(l)
 	if r == nil {
@@ -149,14 +148,14 @@ func (n *Node) fallBack(l *store.Lock) bool {
 		n.raised.Remove(string(l.Name()))
 	}
 	for _, older := range r.before[:last] {
-		had.lengthen(older.lease, older.until) // the vote that he counts on may be one of these
+		had.lengthen(older.lease, older.until) // the holder may count on one of these votes
 	}
 	flags := l.Flags&^(FlagRenewed|FlagUnconfirmed) | had.flags
 	if last > 0 {
 		flags |= FlagRenewed
 	}
 	if l.Flags&flagLogged != 0 {
-		n.logEnd(l.Name(), l.Token) // who reads the log passes a smaller one over
+		n.logEnd(l.Name(), l.Token) // otherwise a reader of the log skips the smaller token
 	}
 	n.SetFlags(l, flags)
 	l.Token, l.Lease, l.Until = had.token, had.lease, had.until
@@ -165,7 +164,7 @@ func (n *Node) fallBack(l *store.Lock) bool {
 	return true
 }
 
-// unraise hears that a holder has given a token up that a vote had before.
+// unraise notes that the holder has given up a token that the vote had before.
 func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
 	if r := n.raisedOf(l); r != nil {
 		r.before = slices.DeleteFunc(r.before, func(b before) bool {
@@ -177,13 +176,13 @@ func (n *Node) unraise(l *store.Lock, token uint64, flags uint8) {
 	}
 }
 
-// keptForNothing is for a vote that was raised, and whose holder has none of the tokens before.
+// keptForNothing is for a raised vote whose holder has none of the earlier tokens any more.
 func (n *Node) keptForNothing(l *store.Lock) {
 	n.raised.Remove(string(l.Name()))
 	n.SetFlags(l, l.Flags&^FlagRenewed)
 }
 
-// clearRaised has a vote not go back to what was cleared, up to this token.
+// clearRaised removes the tokens that were cleared, up to this one, so that the vote doesn't fall back to them.
 func (n *Node) clearRaised(l *store.Lock, upTo uint64) {
 	if r := n.raisedOf(l); r != nil {
 		r.before = slices.DeleteFunc(r.before, func(b before) bool { return b.token <= upTo })

@@ -13,81 +13,80 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Two things keep votes true beside the claims themselves. A node that may have lost
-// votes abstains until it has them again from the others. And a node tells those that
-// come about locks that were given without a majority; where two of these contradict
-// each other, the nodes settle which one stays.
+// Two mechanisms keep votes true beside the acquisitions. A node that may have lost votes abstains until it has learnt
+// them from the others. And a node tells nodes that connect about locks that were given without a majority. If two of
+// these contradict each other, the nodes settle which one stays.
 
 // Times and sizes, ms and bytes.
 const (
 	pullEveryMS      = 1_000
-	pullLastMS       = 8_000 // at most until a table that isn't full is asked for again
+	pullLastMS       = 8_000 // longest pause until a table that isn't full is asked for again
 	verifyEveryMS    = 1_000
-	mostRetries      = 5 // attempts that a claim makes anew because the job that has its lock may be gone
+	mostRetries      = 5 // rounds that an acquisition adds because the holder's job may be gone
 	orphanCheckMS    = 10_000
-	orphanChecksMost = 1000   // of a kind that are looked at in one tick when questions are forgotten
-	disputeMost      = 100    // likewise of disputes, which may end by that, or be asked about
+	orphanChecksMost = 1000   // entries of a kind looked at in one tick, to forget old questions
+	disputeMost      = 100    // disputes looked at likewise: they may end, or be asked about
 	freedMost        = 16_384 // votes in a generation of freedVotes
 	pageLocks        = 128
 	pageBytes        = 24 << 10
 	youngMS          = 60_000 // how long a node that has just come to a mesh may still learn who is in it
-	tellSteps        = 200    // buckets of the table looked at in one tick for a node that came
+	tellSteps        = 200    // buckets of the table looked at in one tick for a node that connected
 )
 
-// tableSync is how far a node's table of votes can be relied on. votes.go explains why a
-// node abstains, and when it votes again.
+// tableSync says how far a node's table of votes can be relied on. promise.go explains why a node abstains, and when it
+// votes again.
 type tableSync struct {
 	abstain  bool
 	partial  bool   // votes that this node gave may be missing
-	young    int64  // steady: until then, a node that we meet may have given votes that we don't know of
-	began    int64  // steady: when it began to abstain
+	young    int64  // monotonic: until then, a node that comes may have given votes that this node doesn't know
+	began    int64  // monotonic: when it began to abstain
 	lost     Leases // the longest leases of votes that may be missing
-	lostAt   int64  // steady: none of them was given later
+	lostAt   int64  // monotonic: none of them was given later
 	unleased bool   // votes without a lease may be missing
-	token    uint64 // no greater one was that of a vote that may be missing, but those that are remembered
+	token    uint64 // no vote that may be missing has a greater token, except those that Votes.Tokens covers
 	tables   map[wire.Node]tableKind
 	pulls    map[wire.Node]*pull
 	telling  []telling
 	disputed table.Roster[string, dispute]
 	freed    freedVotes
-	contests table.Roster[string, contest] // what is to be settled later
-	clears   uint64                        // claims.cleared when it began to abstain
+	contests table.Roster[string, contest] // by lock
+	clears   uint64                        // Node.cleared when it began to abstain
 }
 
-// tableKind is what table a node has told, from its beginning to its end.
+// tableKind says which table a node has told, from its beginning to its end.
 type tableKind uint8
 
 const (
 	noTable      tableKind = iota
-	partTable              // votes that it gave may be missing
+	partTable              // votes that the node gave may be missing
 	newPartTable           // likewise, but it gave them before it knew any node of the mesh
-	newTable               // of a node that is new to the mesh
+	newTable               // the node is new to the mesh
 	fullTable
 )
 
 type pull struct {
 	cursor uint64
-	at     int64 // steady: then it is asked for again
+	at     int64 // monotonic: when the next page is asked for
 	wait   int64 // ms, until a table that isn't full is asked for again
 	kind   tableKind
 }
 
-// telling is a walk through the table for a node that came.
+// telling is a walk through the table for a node that connected.
 type telling struct {
 	node   wire.Node
 	cursor uint64
 }
 
-// MarkIncomplete makes the node abstain from votes, because its table may lack some
-// that it gave, until none that is missing can matter. The node forgets the locks in its
-// table, except those of jobs that it knows. With very many locks that takes a while, as a
-// Clearing does. The node abstains at least until that is done, because after that the log
-// says that the table is whole.
+// MarkIncomplete makes the node abstain from votes, because its table may lack some that it gave. It abstains until no
+// missing vote can matter. The node forgets the locks in its table, except those of jobs that it knows. With very many
+// locks that takes a while, as a Clearing does. The node abstains at least until that is done, because after that the
+// log says that the table is whole.
 func (n *Node) MarkIncomplete() {
 	n.LacksVotes()
 	n.beginClear(&Clearing{lost: true, upTo: store.MaxToken})
 }
 
+// LacksVotes makes the node abstain as [Node.MarkIncomplete] does, but keeps all locks.
 func (n *Node) LacksVotes() {
 	n.sync.abstain = false
 	n.learnLocks()
@@ -97,8 +96,8 @@ func (n *Node) LacksVotes() {
 	n.setTable(tableLacks)
 }
 
-// learnLocks has the node abstain from votes until it has those of others; it is new
-// to the mesh, unless it may have lost some besides (LacksVotes).
+// learnLocks makes the node abstain from votes until it has those of the others. The node is new to the mesh, unless it
+// may have lost votes besides (LacksVotes).
 func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.host.Monotonic(), n.cleared
@@ -107,8 +106,8 @@ func (n *Node) learnLocks() {
 	n.host.Hurry()
 }
 
-// Joins follows a node that is new to this one. Where this one is new to the mesh
-// itself, locks may be held that it must not help anybody else to.
+// Joins follows a node that this one didn't know. If this node is itself new to the mesh, others may have locks that it
+// must not help anybody else to.
 func (n *Node) Joins() {
 	now := n.host.Monotonic()
 	if len(n.mesh.All()) == 1 {
@@ -120,7 +119,7 @@ func (n *Node) Joins() {
 	}
 }
 
-// newToMesh has the node abstain because others may have voted for what it doesn't know.
+// newToMesh makes the node abstain, because others may have voted for locks that it doesn't know.
 func (n *Node) newToMesh() {
 	v := n.votes.wanted
 	v.New = true
@@ -128,10 +127,9 @@ func (n *Node) newToMesh() {
 	n.learnLocks()
 }
 
-// TrustLoaded ends that for a node that restarts, of which all votes were on disk before
-// they were given, where the data says so of the table, too ([Node.IsComplete]). A node
-// that hadn't learnt the votes of the others yet goes on with that. Its own aren't missing,
-// so the others can learn from it meanwhile.
+// TrustLoaded ends the abstaining of a node that restarts, if all its votes were on disk before they were given, and
+// the data say of the table that it is whole ([Node.IsComplete]). A node that hadn't learnt the votes of the others yet
+// goes on with that. Its own votes aren't missing, so the others can learn from it meanwhile.
 func (n *Node) TrustLoaded() {
 	if n.table() == tableOwn && len(n.mesh.All()) > 0 {
 		n.sync.abstain = false
@@ -141,7 +139,7 @@ func (n *Node) TrustLoaded() {
 	n.Trust()
 }
 
-// Trust ends that: the table is known to be complete.
+// Trust ends the abstaining: the table is known to be complete.
 func (n *Node) Trust() {
 	n.sync.abstain, n.sync.freed, n.sync.tables = false, freedVotes{}, nil
 	known := tableFull
@@ -157,7 +155,7 @@ func (n *Node) Abstains() bool { return n.abstains() }
 
 func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.All()) > 0 }
 
-// RenewLeases begins all leases anew: how much of each was over isn't known.
+// RenewLeases begins all leases anew, because it isn't known how much of each was over.
 func (n *Node) RenewLeases() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
 		if !Ended(l) {
@@ -218,8 +216,7 @@ func (n *Node) tickPulls(now int64) {
 	n.host.WakeIn(pullEveryMS)
 }
 
-// learntAll says whether a node has told all that it ever will. One that was new may have
-// voted since.
+// learntAll says whether a node has told all that it ever will. A node that was new may have voted since.
 func (n *Node) learntAll(p *membership.Peer) bool { return n.sync.tables[p.Node] == fullTable }
 
 // sendUnconfirmed tells a node of some locks that were given without a majority.
@@ -242,8 +239,8 @@ func (n *Node) sendUnconfirmed(t *telling) {
 	}
 }
 
-// entryOf is what others are told of a lock. That of a run which was given while this node was
-// alone has no lease: they are told one that lasts as long as the run, for they may miss its end.
+// entryOf is what others are told about a lock. The lock of a run that was given while this node was alone has no
+// lease: others are told a lease as long as the run, because they may miss its end.
 func (n *Node) entryOf(l *store.Lock) wire.Lock {
 	e := wire.Lock{
 		Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Lease: l.Lease,
@@ -259,19 +256,17 @@ func (n *Node) entryOf(l *store.Lock) wire.Lock {
 	return e
 }
 
-// unlearn has a vote that is taken back not be learnt from a page that is older.
-// Both what others and what this node itself takes back counts: another node's table
-// has this node's own votes too.
+// unlearn prevents that a vote which is taken back is learnt from an older page. That covers votes that others take
+// back, and those that this node takes back: another node's table has this node's own votes, too.
 func (n *Node) unlearn(name []byte, h *Holder, token uint64, fresh bool) {
 	if n.abstains() {
 		n.sync.freed.add(freedKey(&wire.Lock{Name: name, Job: wire.JobID(h.Job), Owner: h.Owner, Token: token}), fresh)
 	}
 }
 
-// freedVotes are votes that were taken back while the node learns, as fresh ones or any:
-// a page that is older may still have them. Two generations, so that they need not all be
-// kept for as long as the node learns; one that is forgotten may be learnt as a vote
-// that stands against others until its lease is over.
+// freedVotes are votes that were taken back while the node learns; the value says whether only a fresh vote was meant
+// (wire.Fresh). A page that is older may still have them. There are two generations, so that a vote need not be kept for as long as the node learns. A vote
+// that is forgotten here may be learnt again: it stands against others until its lease is over.
 type freedVotes struct {
 	table.Generations[[16]byte, bool]
 }
@@ -283,7 +278,7 @@ func (f *freedVotes) add(key [16]byte, fresh bool) {
 	f.Put(key, fresh)
 }
 
-// freedKey names a vote: the same holder may have another, by an older token.
+// freedKey names a vote by its token, too: the same holder may have another vote, by an older token.
 func freedKey(k *wire.Lock) [16]byte {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %x %s\x00%s", k.Token, k.Job, k.Name, k.Owner))
 	return [16]byte(sum[:16])
@@ -292,8 +287,8 @@ func freedKey(k *wire.Lock) [16]byte {
 // onPull answers with a page of the table.
 func (n *Node) onPull(p *membership.Peer, m *wire.Message) {
 	if n.mesh.Untold() {
-		// A node that votes by this table must count the nodes that are counted here: the
-		// heartbeat that tells of a new one is still to come, and the connection may end before.
+		// A node that votes by this table must count the nodes that this node counts. The heartbeat that tells of a new
+		// node is still to come, and the connection may end before.
 		n.mesh.BeatWhole(p)
 	}
 	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
@@ -303,7 +298,7 @@ func (n *Node) onPull(p *membership.Peer, m *wire.Message) {
 	if n.abstains() && n.votes.wanted.New {
 		page.Flags |= wire.Newcomer
 	}
-	// Where most locks are over, a page has few, or none: there is more, as its Round says.
+	// If most locks are over, a page has few locks, or none. Its Round says that there is more.
 	for size, steps := 0, sweepSteps; steps > 0 && len(page.Locks) < pageLocks && size < pageBytes; steps-- {
 		if isUnlisted(page.Round) {
 			page.Round = n.tellUnlisted(&page, &size)
@@ -333,7 +328,7 @@ func (n *Node) tellListed(page *wire.Message, size *int) (next uint64) {
 	return next
 }
 
-// onPage takes votes from another's table.
+// onPage learns votes from another node's table.
 func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	told := m.Flags&wire.Told != 0
 	w := n.sync.pulls[p.Node]
@@ -378,11 +373,10 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	n.tickPulls(n.host.Monotonic())
 }
 
-// learnLock takes over a vote. Where two nodes have voted for different holders, only one of which
-// this node can have voted for too, it votes for none until both leases are over; but its own vote
-// stands where it knows that one for sure. If the sender's own table is incomplete (partial), a
-// vote that it has only learnt from others is no news where this node knows the lock already, by
-// that token or a greater one: otherwise two such nodes would keep the lock alive by telling each
+// learnLock learns a vote from another node. If two nodes have voted for different holders, this node can have voted
+// for only one of them. So it votes for neither until both leases are over, unless it is sure of its own vote. If the
+// sender's own table is incomplete (partial), ignore a vote that the sender has only learnt, if this node knows the
+// lock already by that token or a greater one. Otherwise two such nodes would keep the lock alive by telling each
 // other.
 func (n *Node) learnLock(p *membership.Peer, e *wire.Lock, partial bool) {
 	l := n.Live(e.Name)
@@ -406,7 +400,7 @@ func (n *Node) learnLock(p *membership.Peer, e *wire.Lock, partial bool) {
 	n.adopt(e)
 }
 
-// knowsEnough says whether no vote that the node doesn't know of can matter any more.
+// knowsEnough says whether no vote that the node doesn't know can matter any more.
 func (n *Node) knowsEnough(now int64) bool {
 	if n.isRecovering() {
 		return false
@@ -425,11 +419,11 @@ func (n *Node) knowsEnough(now int64) bool {
 	}
 	enough := others - n.mesh.Majority() + 2
 	if n.votes.wanted.New {
-		// A node that hasn't told may not be new, and may have voted with others that this
-		// one has never heard of: a table is told on a connection that tells of those first.
-		// More than half of those that have voted include one of each majority of them, and
-		// one of those that told any other new node, which then refuses claims that don't count
-		// both. One alone has voted with nobody else.
+		// A node that hasn't told its table may not be new, and may have voted together with nodes that this one has
+		// never heard of. But a table is told on a connection that tells of those nodes first. More than half of the
+		// nodes that have voted include one of each majority of them. They also include one of those that told any
+		// other new node, and that one refuses a Claim that doesn't count both new nodes. A node that voted while it
+		// was alone has voted with nobody else.
 		if voted > 0 && 2*full <= voted {
 			return false
 		}
@@ -449,14 +443,14 @@ func (n *Node) allTold() bool {
 	return !slices.ContainsFunc(n.mesh.All(), func(p *membership.Peer) bool { return n.sync.tables[p.Node] == noTable })
 }
 
-// passLost has tokens be greater than those of votes that are lost, and over.
+// passLost makes tokens be greater than those of lost votes, which are over.
 func (n *Node) passLost() {
 	if n.sync.partial && n.sync.lost != (Leases{}) {
 		n.store.Locks().Floor = max(n.store.Locks().Floor, n.sync.token)
 	}
 }
 
-// adopt notes another's vote as ours.
+// adopt puts another node's vote into this node's table.
 func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	l := n.store.Lock(e.Name)
 	h := Holder{store.ID(e.Job), e.Owner}
@@ -471,11 +465,12 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 		switch kept := (l.Flags|e.Flags)&FlagRenewed != 0; {
 		case n.learnBefore(l, e, until):
 		case e.Token != l.Token && !kept && l.Space() == store.LockBare:
-			// As where it voted for both: it isn't kept any more when the older claim has failed, too.
+			// As if this node had voted for both tokens: the vote isn't kept once the older acquisition has failed,
+			// too.
 			n.learnRaised(l, e, until)
 			n.SetFlags(l, l.Flags|FlagRenewed)
 		case e.Token != l.Token || e.Flags&FlagRenewed != 0:
-			n.SetFlags(l, l.Flags|FlagRenewed) // the end of the later claim leaves him what he had before
+			n.SetFlags(l, l.Flags|FlagRenewed) // the end of the later acquisition leaves the holder what it had before
 			l.Token = max(l.Token, e.Token)
 		}
 		if l.Until != 0 && (until == 0 || until > l.Until) {
@@ -502,17 +497,16 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	return l
 }
 
-// settleLock compares a lock that was given without a majority with what this
-// node knows. Every node that compares two locks comes to the same end: one that
-// needed a majority wins; of two others the older one, by their tokens, whoever
-// voted for it (how many did is known to its claimant alone); else the smaller
-// holder. A lock that a mesh gave stays: it doesn't lose to a vote for a claim that fails yet.
-// So only a node that knows of the one that wins that it was given says so.
+// settleLock compares a lock that was given without a majority with what this node knows. All nodes that compare the
+// same two locks reach the same result. A lock that needed a majority wins. Between two others the older one wins, by
+// their tokens; how many nodes voted for each doesn't count, because only its proposer knows that. If the tokens are
+// equal, the smaller holder wins. A lock that a mesh gave doesn't lose to a vote for an acquisition that can still fail.
+// So a node says that a lock is lost only if it knows that the winner was given.
 func (n *Node) settleLock(p *membership.Peer, e *wire.Lock) {
 	l := n.Live(e.Name)
 	h := Holder{store.ID(e.Job), e.Owner}
 	if e.Flags&FlagOutlives == 0 && n.jobs.Done(h.Job) {
-		return // who tells of it will be told
+		return // the node that tells of it will hear that the job is done
 	}
 	if l == nil || h.has(l) {
 		n.adopt(e)
@@ -532,7 +526,7 @@ func (n *Node) settleLock(p *membership.Peer, e *wire.Lock) {
 		n.tellLost(&loser, e.Name)
 		n.adopt(e)
 		return
-	case loses: // p is to say whether it was given
+	case loses: // p must say first whether its lock was given
 	case n.mayFail(l):
 		c := contest{node: p.Node, lock: *e, told: n.host.Monotonic(), clears: n.cleared}
 		c.lock.Name, c.lock.Owner = slices.Clone(e.Name), slices.Clone(e.Owner)
@@ -544,19 +538,18 @@ func (n *Node) settleLock(p *membership.Peer, e *wire.Lock) {
 	n.mesh.Send(p, &wire.Message{Kind: wire.LockPage, Flags: wire.Told, Locks: []wire.Lock{n.entryOf(l)}})
 }
 
-// contest is a lock that a node told of, and that this node's vote for another stands against,
-// which may be for a claim that fails yet. When that vote ends the lock is learnt after all;
-// when the other is known to have been given this one is lost.
+// contest is a lock that a node told of, while this node's vote for another holder stands against it. The acquisition
+// of that holder can still fail. If the vote ends, the lock is learnt after all. If the other holder is known to have
+// the lock, this one is lost.
 type contest struct {
 	node   wire.Node
 	lock   wire.Lock
-	told   int64  // steady, when
-	clears uint64 // claims.cleared then
+	told   int64  // monotonic
+	clears uint64 // Node.cleared then
 }
 
-// mayFail says of a lock in the table whether it may be no more than a vote for a claim that
-// fails yet. It isn't where it was given at once, where its job has it, and where this node
-// claimed it, and does so no more.
+// mayFail says whether a lock in the table may be only a vote for an acquisition that can still fail. It can't if it
+// was given at once, if its job has it, or if this node acquired it and isn't asking for it any more.
 func (n *Node) mayFail(l *store.Lock) bool {
 	switch {
 	case l.Flags&FlagAlone != 0 || l.Flags&FlagOutlives == 0 && n.jobs.Holds(l):
@@ -574,10 +567,10 @@ func (n *Node) mayFail(l *store.Lock) bool {
 	return false
 }
 
-// settleContest settles what can be settled by now of a lock.
+// settleContest settles the contest about a lock, if it can be settled by now.
 func (n *Node) settleContest(name []byte) {
 	if n.sync.contests.Len() == 0 {
-		return // most often; the name isn't copied
+		return // the usual case; it doesn't copy the name
 	}
 	c := n.sync.contests.Get(string(name))
 	if c == nil || n.host.Passive() {
@@ -596,10 +589,10 @@ func (n *Node) settleContest(name []byte) {
 	}
 }
 
-// over says whether the lease is over of the lock that was told.
+// over says whether the lease is over that was told.
 func (c *contest) over(now int64) bool { return c.lock.Lease > 0 && now-c.told >= c.lock.Left }
 
-// uncontest hears that a holder has let go of a lock, up to this token.
+// uncontest notes that a holder has given up a lock, by tokens up to this one.
 func (n *Node) uncontest(name []byte, h *Holder, token uint64) {
 	if n.sync.contests.Len() == 0 {
 		return
@@ -609,7 +602,7 @@ func (n *Node) uncontest(name []byte, h *Holder, token uint64) {
 	}
 }
 
-// tellLost tells all who may have a job that it has lost a lock, and may have its lock in a contest.
+// tellLost tells all nodes that a job has lost a lock: they may have the job, or the lock in a contest.
 func (n *Node) tellLost(h *Holder, name []byte) {
 	n.jobs.Loses(h.Job)
 	n.uncontest(name, h, store.MaxToken)

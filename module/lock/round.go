@@ -9,33 +9,33 @@ import (
 	"jobmesh/module/wire"
 )
 
-// One attempt of a claim: all nodes are asked, their answers counted, and it is won,
-// or lost and its votes taken back.
+// A round of an acquisition: ask all nodes and count their answers. The round wins, or it loses and its votes are taken
+// back.
 
-// answer is what became of a claim at one node. why is 0 for a vote.
+// answer is one node's answer in a round. why is 0 for a vote.
 type answer struct {
 	node  wire.Node
 	why   uint32
 	token uint64
 	job   store.ID
 	owner string
-	left  int64 // wire.Abstains: for how long at most, ms, if that is known
+	left  int64 // wire.Abstains: for how long at most, ms; 0: that isn't known
 }
 
-// answer counts an answer, and decides what can be.
+// answer counts an answer, and decides the round if that is possible.
 func (n *Node) answer(c *Acquisition, a answer) {
 	switch {
 	case c.answered(a.node):
 	case c.round != 0:
 		c.answers = append(c.answers, a)
 		n.tally(c)
-	case a.why == 0: // between two attempts of a release
+	case a.why == 0: // between two rounds of a release
 		c.answers = append(c.answers, a)
 	}
 }
 
-// endedByReset ends a claim that began before this node forgot all others: alone it would
-// give what they may have given to somebody else.
+// endedByReset ends an acquisition that began before this node forgot all others (RESET). Alone, this node would give a
+// lock that the others may have given to somebody else.
 func (n *Node) endedByReset(c *Acquisition) bool {
 	if c.kind == release || c.resets == n.mesh.Resets() {
 		return false
@@ -67,7 +67,7 @@ func (n *Node) newRound(c *Acquisition) {
 	c.began = n.host.Monotonic()
 	c.members, c.ups, c.clears = n.mesh.Sum(), n.mesh.Ups(), n.cleared
 	n.dropGone(c)
-	// A release keeps the answers of the nodes that have already freed the lock: it stays freed there.
+	// A release keeps the answers of nodes that have already freed the lock: it stays freed there.
 	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return c.kind != release || a.why != 0 })
 	c.resend, c.resent = c.began+ResendMS, false
 	n.propose(c)
@@ -81,8 +81,8 @@ func (n *Node) newRound(c *Acquisition) {
 	n.setAlarm(c)
 }
 
-// propose chooses the token: who has the lock keeps it. A job that was put off takes a new one,
-// which is greater than that of any vote that is about to be taken back (FindLeft).
+// propose chooses the token. The present holder keeps its token. A job that was put off takes a new one, which is
+// greater than that of any vote that is about to be taken back (FindLeft).
 func (n *Node) propose(c *Acquisition) {
 	if c.kind != take {
 		c.proposal = c.token
@@ -94,22 +94,23 @@ func (n *Node) propose(c *Acquisition) {
 	case had && (space != store.LockBare || c.least <= l.Token):
 		c.proposal, c.fresh = max(l.Token, c.least), false
 		if c.proposal > l.Token && space == store.LockRun {
-			// It may be the token of a run at another node, which ends by it.
+			// least may be the token of a run at another node. The end of that run takes back votes by its token, so
+			// propose another one.
 			c.proposal = n.ownToken(space, c.proposal+1)
 		}
 	default:
-		// An attempt that fails takes a greater token of a bare lock back: its holder has the
-		// lock by the one before, which is none of an earlier attempt.
+		// If a round for a bare lock fails, it takes back only the greater token. The holder keeps the lock by the
+		// token before, which is none of an earlier round.
 		c.proposal, c.fresh = n.ownToken(space, max(n.nextToken(l), c.least)), true
-		// One owner can have two claims for a bare lock at a node. Each attempt is one of its own
-		// to the voters then: none takes what another one has been granted for its own earlier vote.
+		// One owner can have two acquisitions of a bare lock at one node. So to the voters each round is an acquisition
+		// of its own: none mistakes a vote that the other was given for its own earlier vote.
 		if c.first == 0 || had || space == store.LockBare {
 			c.first = c.proposal
 		}
 	}
 }
 
-// above is how far the proposal is above the first number of this claim.
+// above is how far the proposal is above the first new token of this acquisition.
 func (c *Acquisition) above() uint64 {
 	if c.kind != take || !c.fresh || c.proposal < c.first {
 		return 0
@@ -117,9 +118,8 @@ func (c *Acquisition) above() uint64 {
 	return c.proposal - c.first
 }
 
-// asked are the flags of the vote that is asked for. A renewal carries FlagRenewed: another
-// node may be claiming the lock for the same holder, and when that claim takes its votes
-// back, this vote must stay.
+// asked are the flags of the vote that is asked for. A renewal carries FlagRenewed: another node may be acquiring the
+// lock for the same holder, and when that acquisition takes its votes back, this vote must stay.
 func (c *Acquisition) asked() uint8 {
 	if c.kind == extend || c.kind == take && !c.fresh {
 		return c.flags | FlagRenewed
@@ -142,7 +142,7 @@ func (c *Acquisition) message() *wire.Message {
 	return m
 }
 
-// answerSelf gives this node's own answer to a claim, if it can be given yet.
+// answerSelf adds this node's own answer to a round, if it can be given yet.
 func (n *Node) answerSelf(c *Acquisition) {
 	if c.answered(n.self.Node()) {
 		return
@@ -171,7 +171,7 @@ func (n *Node) voteSelf(c *Acquisition) answer {
 	return a
 }
 
-// denial is the lock that stands against a claim, or the number that does.
+// denial describes the lock that stands against an acquisition, or the token that does.
 func (n *Node) denial(why uint32, l *store.Lock) (k wire.Lock) {
 	switch {
 	case l == nil:
@@ -223,26 +223,26 @@ func (n *Node) tally(c *Acquisition) {
 		}
 	}
 	if all := len(n.mesh.All()) + 1; (c.kind != take || !c.fresh) && open == 0 && votes < need && all-votes < need && votes+heard == len(c.answers) && votes+heard >= need {
-		// Nobody else can have a majority without these votes, and all others have heard of
-		// the lock: it was given by a smaller mesh, which has grown since.
+		// Nobody else can have a majority without these votes, and all others have heard of the lock: a smaller mesh
+		// gave it, and has grown since.
 		votes = need
 	}
 	if votes >= need {
-		// This node's own vote may take a moment more (voteLater): who asks next is to
-		// find it. It isn't waited for longer, since nothing depends on it.
+		// This node may still have to write something down before it votes (voteLater). Wait up to ResendMS for its
+		// vote, so that the next acquisition finds it. Don't wait longer, since nothing depends on it.
 		if own || n.host.Monotonic()-c.began >= ResendMS {
 			n.won(c)
 		}
 		return
 	}
-	// Without hope, too, the others are heard: they know whether it is somebody
-	// else's, or nobody's.
+	// Even if the votes can't be enough any more, wait for the other answers: they tell whether another holder has the
+	// lock, or nobody.
 	if who, against := c.against(); open == 0 || c.kind == take && who != nil && against >= need {
 		n.lostRound(c, need)
 	}
 }
 
-// votesNeeded is how many votes a claim has to have.
+// votesNeeded is how many votes an acquisition needs.
 func (n *Node) votesNeeded(c *Acquisition) int {
 	if c.flags&FlagAny == 0 {
 		return n.mesh.Majority()
@@ -261,7 +261,7 @@ func (n *Node) votesNeeded(c *Acquisition) int {
 	return membership.Majority(max(voters, 0))
 }
 
-// against is the holder that most nodes say has the lock, and how many do.
+// against is the holder that most nodes name, and how many name it.
 func (c *Acquisition) against() (who *answer, count int) {
 	for i := range c.answers {
 		a := &c.answers[i]
@@ -281,12 +281,12 @@ func (c *Acquisition) against() (who *answer, count int) {
 	return who, count
 }
 
-// heldHere says whether this node's own vote stands against a claim.
+// heldHere says whether this node's own vote stands against an acquisition.
 func (n *Node) heldHere(c *Acquisition) bool {
 	return slices.ContainsFunc(c.answers, func(a answer) bool { return a.node == n.self.Node() && a.why == wire.LockHeld })
 }
 
-// won ends a claim that has its votes, unless they came too late to be of use.
+// won ends an acquisition that has its votes, unless they came too late to be of use.
 func (n *Node) won(c *Acquisition) {
 	if c.kind != release && c.lease > 0 && n.host.Monotonic()-c.began >= cmp.Or(c.usable, c.lease) {
 		n.Retract(c)
@@ -297,7 +297,7 @@ func (n *Node) won(c *Acquisition) {
 	n.noteWon(c)
 	n.lately[c.round%uint64(len(n.lately))] = wonClaim{round: c.round, claim: c}
 	if c.kind == release {
-		// The others are asked already: their answers to this round will do.
+		// The others are asked already: their answers to this round count for the pending unlock.
 		n.Unvote(c.name, &c.Holder, c.token, wire.Committed)
 		d := &pendingUnlock{round: c.round, name: c.name, Holder: c.Holder, token: c.token, flags: wire.Committed, nodes: n.silent(c)}
 		for i := range c.answers {
@@ -310,9 +310,9 @@ func (n *Node) won(c *Acquisition) {
 	n.finishAcquisition(c, Result{Kind: Granted, Token: c.proposal, Kept: c.kind == take && !c.fresh, Began: c.began}, true)
 }
 
-// noteWon has this node's table tell of a lock that is had here by the votes of others: else it
-// would go on voting for those who want the lock, and take each such vote for the end of it.
-// Its own vote may come later, where something has to be written first (voteLater).
+// noteWon puts a lock that this node has won by other nodes' votes into its own table. Otherwise this node would go on
+// voting for others that want the lock, and would take each such vote for the end of the lock. Its own vote may come
+// later, if something has to be written first (voteLater).
 func (n *Node) noteWon(c *Acquisition) {
 	if c.kind == release {
 		return
@@ -343,23 +343,22 @@ func (n *Node) adoptWon(c *Acquisition, left int64) {
 	})
 	if c.has(l) {
 		l.By = nodeBits(n.self.Node())
-		n.SetFlags(l, l.Flags|c.flags&FlagAny) // of two jobs that were given a key by QUORUM any, the older one stays
+		n.SetFlags(l, l.Flags|c.flags&FlagAny) // of two jobs that got a key by QUORUM any, the older one keeps it (settleLock)
 	}
 }
 
-// Outvotes says of a job whether it has its lock although this node's vote stands for
-// another holder. Until the lease is over that one can't have a majority.
+// Outvotes says whether a job has its lock although this node has voted for another holder. That holder can't have a
+// majority until the job's lease is over.
 func (n *Node) Outvotes(id store.ID, space store.Space) bool {
 	return slices.ContainsFunc(n.outvoted, func(c *Acquisition) bool { return c.Job == id && store.Space(c.name[0]) == space && n.isHad(c) })
 }
 
-// isHad says whether a job has its lock still by a claim that was won against this node's vote.
+// isHad says whether a job still has the lock that it won against this node's vote.
 func (n *Node) isHad(c *Acquisition) bool {
 	return (c.lease == 0 || n.host.Monotonic()-c.began < c.lease) && n.jobs.Has(c.Job, c.name, c.proposal)
 }
 
-// noteFreed does what note couldn't: this node had voted for another holder, and takes
-// that vote back now.
+// noteFreed does what noteWon couldn't: this node had voted for another holder, and takes that vote back now.
 func (n *Node) noteFreed(name []byte) {
 	i := slices.IndexFunc(n.outvoted, func(c *Acquisition) bool { return string(c.name) == string(name) })
 	if i < 0 || n.host.Passive() || n.Live(name) != nil {
@@ -372,7 +371,7 @@ func (n *Node) noteFreed(name []byte) {
 	}
 }
 
-// clearOutvoted has jobs know of such locks that they are cleared.
+// clearOutvoted tells jobs that such locks of theirs are cleared.
 func (n *Node) clearOutvoted(cleared func(c *Acquisition) bool) {
 	n.outvoted = slices.DeleteFunc(n.outvoted, func(c *Acquisition) bool {
 		if !cleared(c) {
@@ -385,7 +384,7 @@ func (n *Node) clearOutvoted(cleared func(c *Acquisition) bool) {
 	})
 }
 
-// commit tells those who have a vote from another's table that it is one.
+// commit tells nodes that learnt a vote from another's table to count it as their own.
 func (n *Node) commit(c *Acquisition) {
 	if c.kind == release {
 		return
@@ -415,34 +414,33 @@ func (n *Node) commitTo(c *Acquisition, p *membership.Peer) {
 	n.mesh.Send(p, m)
 }
 
-// wonClaim is a claim that was won lately: whose answer comes late may have to be
-// told so.
+// wonClaim is an acquisition that was won lately. A node that answers late may still have to be told (commitTo).
 type wonClaim struct {
 	round uint64
 	claim *Acquisition
 }
 
-// Retract takes the votes of an attempt back. One that only renewed what its
-// holder had leaves that to him: he counts on it still.
+// Retract takes back the votes of the round under way. A round that only renewed the lock keeps its votes: the holder
+// still counts on them.
 func (n *Node) Retract(c *Acquisition) {
 	if c.round == 0 || c.kind != take || !c.fresh {
 		return
 	}
 	list := n.silent(c)
 	for i := range c.answers {
-		// One that abstains may learn of a vote from another's table.
+		// A node that abstains may learn the vote from another's table.
 		if a := &c.answers[i]; (a.why == 0 || a.why == wire.Abstains || c.resent) && a.node != n.self.Node() {
 			list = append(list, a.node)
 		}
 	}
 	if line := c.line; line != nil && !line.called {
-		line.called = true // it asks again in its own time
+		line.called = true // it asks again when its retry is due
 		defer func() { line.called = false }()
 	}
 	n.RollBack(c.name, c.Holder, c.proposal, list)
 }
 
-// lostRound judges an attempt that can't have need votes any more.
+// lostRound judges a round that can't have need votes any more.
 func (n *Node) lostRound(c *Acquisition, need int) {
 	n.Retract(c)
 	who, against := c.against()
@@ -457,9 +455,9 @@ func (n *Node) lostRound(c *Acquisition, need int) {
 			unsure++
 			continue
 		case wire.Unconfirmed:
-			// So many may have their votes from others' tables that those that are left are
-			// no majority. A greater token is a new claim, for which all can vote: whoever
-			// has the lock by now stands against it.
+			// So many nodes may have learnt their votes from others' tables that the rest is no majority. A greater
+			// token makes it a new acquisition, for which all can vote. If somebody has the lock by now, that holder
+			// stands against it.
 			if c.kind == take {
 				c.least = max(c.least, nextShown(a.token))
 			}
@@ -479,7 +477,7 @@ func (n *Node) lostRound(c *Acquisition, need int) {
 	}
 	switch {
 	case c.kind == take && against >= need:
-		// There may be no such job any more: then it is tried again.
+		// The holder's job may be gone. Then try again.
 		doubt := n.mayBeOrphan(c, who.job)
 		if doubt {
 			c.retries++
@@ -490,13 +488,14 @@ func (n *Node) lostRound(c *Acquisition, need int) {
 		if who != nil {
 			o.Job = who.job
 		}
-		// A job that was put off has the time to let the other finish. And a run against which this
-		// node's own vote stands, see [Node.mereVote], is asked for again when that falls.
+		// A job that was put off has the time to let the other finish. A run that this node's own vote stands against
+		// is asked for again when that vote falls (mereVote in package engine). So both end here.
 		n.missed(c, o, who != nil && (c.putOff || c.anew && n.heldHere(c)))
 	case refused+freed < need || c.kind == extend && refused < need:
 		n.missed(c, Result{Kind: NoQuorum}, false)
 	case c.kind == release && freed > 0 && freed+unsure >= need && against < need && !renewed:
-		// It may have been held by the votes of those. Votes for another are those of a claim that failed then.
+		// The nodes that freed the lock, and those that are unsure, may have been the holder's majority. Then votes for
+		// another holder are those of an acquisition that failed.
 		n.missed(c, Result{Kind: NoQuorum}, false)
 	case greatest > c.token:
 		n.missed(c, Result{Kind: Stale}, true)
@@ -505,8 +504,8 @@ func (n *Node) lostRound(c *Acquisition, need int) {
 	}
 }
 
-// missed ends an attempt. Unless that settles it (definite), there is another,
-// after a random time, lest two that are in each other's way stay so.
+// missed ends a round. Unless the outcome is definite, another round follows after a random time, so that two
+// acquisitions don't stay in each other's way.
 func (n *Node) missed(c *Acquisition, o Result, definite bool) {
 	if c.kind != release {
 		delete(n.byRound, c.round)
@@ -528,13 +527,13 @@ func (n *Node) missed(c *Acquisition, o Result, definite bool) {
 	if o.Kind == Conflict {
 		limit = min(int64(20)<<min(c.tries, 6), claimPollMS)
 		if l := n.Live(c.name); l != nil && c.wait {
-			n.Watch(l) // its end will call
+			n.Watch(l) // the lock's end makes it ask
 			limit = claimLookMS
 		}
 	}
 	c.retry = now + 1 + n.host.Below(limit)
 	if c.retries > 0 && c.gone != o.Job {
-		c.retry = now + ResendMS // unless it is known before
+		c.retry = now + ResendMS // at the latest: the orphan check may end before
 	}
 	n.setAlarm(c)
 }

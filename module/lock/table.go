@@ -11,73 +11,70 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Locks. Jobs hold them for what they are unique by, owners hold those of
-// LOCK.ACQUIRE; all lie in the store's table. A lock is held while its lease
-// lasts, by the steady clock, or where it has none as long as its job says so.
-// One that is past its lease is as good as free, and is removed when somebody
-// comes by; where somebody waits for it, its deadline is watched.
+// Locks. A job has locks for what it is unique by; an owner has those of LOCK.ACQUIRE. All are in the store's table. A
+// lock lasts until its lease is over, by the monotonic clock; without a lease, as long as its job says so. A lock whose
+// lease is over is as good as free. It is removed when somebody comes by; if somebody waits for it, its deadline is
+// watched.
 //
-// In a mesh what lies in the table is this node's vote (vote.go); acquisition.go says how
-// votes become a lock.
+// In a mesh the table has this node's votes (vote.go). acquisition.go says how votes become a lock.
 
 const (
-	lockSteps  = 10      // buckets of the table of locks looked at in one tick, at least
-	lockTicks  = 30      // for larger tables: a share of the locks that there are
-	lockLookMS = 50      // but not more often
-	lockPassMS = 150_000 // a pass over very many takes about as long, where nothing else is to be done
-	staleSteps = 500     // and where more than
-	staleShare = 4       // one in so many is over
-	sweepSteps = 1000    // likewise, after many jobs went at once
-	lockMost   = 1500    // locks looked at in one tick: 1 ms where they are jobs'
-	lockSlice  = 300     // locks ended at once,
-	wakeCost   = 4       // of waking those who wait to ask for one, in locks ended
-	endedSlice = 2000    // and removed that had been over for a while
-	EndedMS    = 2_000   // how long one that is over is kept
+	lockSteps  = 10      // buckets looked at in one tick, at least
+	lockTicks  = 30      // in larger tables: one bucket for so many locks
+	lockLookMS = 50      // the shortest pause between ticks that look
+	lockPassMS = 150_000 // about how long a pass over very many locks takes, if there is nothing else to do
+	staleSteps = 500     // buckets in one tick while many locks are over, see staleShare
+	staleShare = 4       // many: one in so many of those that the last tick saw
+	sweepSteps = 1000    // buckets in one tick after many jobs went at once; also the most
+	lockMost   = 1500    // locks looked at in one tick: 1 ms if they are jobs' locks
+	lockSlice  = 300     // locks ended in one tick
+	wakeCost   = 4       // the cost of waking those that wait to ask for a lock, in locks ended
+	endedSlice = 2000    // locks removed in one tick, those that had been over for a while included
+	EndedMS    = 2_000   // how long a lock that is over is kept
 
-	longLeaseMS = 600_000 // an at-most-once job has its lock for as long as it lives
+	longLeaseMS = 600_000 // longer leases are those of at-most-once jobs, which have their locks for as long as they live
 
-	orphanFirstMS = 2_000  // until those who wait for a lock ask whether its job is gone, doubling
-	orphanLastMS  = 60_000 // at most
+	orphanFirstMS = 2_000  // until those that wait for a lock ask whether its job is gone; doubles each time
+	orphanLastMS  = 60_000 // the longest such pause
 )
 
 // Flags of a lock.
 const (
-	// FlagAny: claimed with QUORUM any, so another may have been given it elsewhere.
+	// FlagAny: given with QUORUM any, so another node may have given it to another holder.
 	FlagAny uint8 = 1 << iota
-	// FlagAlone: given while no other node was known, and so told to those that come.
+	// FlagAlone: given while the node knew no other; nodes that come are told.
 	FlagAlone
 	// FlagOutlives: the end of its job doesn't end it (UNIQUE window).
 	FlagOutlives
-	// FlagRenewed: its holder had it before it was given this token.
+	// FlagRenewed: the holder had the lock before it was given this token.
 	FlagRenewed
 	// FlagForeign: a vote of a mesh, for a job that this node need not know.
 	FlagForeign
-	// flagLogged: it is in the log, so its end must be too. Never saved as true.
+	// flagLogged: it is in the log, so its end must be logged, too. Never saved as true.
 	flagLogged
-	// flagClaimed, in what is told of a lock: it may be a vote for a claim that fails yet.
+	// flagClaimed, in what others are told of a lock: it may be a vote for an acquisition that can still fail.
 	flagClaimed
-	// FlagUnconfirmed: learnt from another's table. That may be older than what this node
-	// has forgotten, so it stands against others, and doesn't count for its holder
-	// until a majority of other votes has.
+	// FlagUnconfirmed: learnt from another node's table. That table may be older than what this node has forgotten. So
+	// the vote stands against others, and counts for its holder only when a majority of other votes has.
 	FlagUnconfirmed
 
 	flagsNonQuorum = FlagAny | FlagAlone
 	flagsSaved     = FlagAny | FlagAlone | FlagOutlives | FlagRenewed | FlagForeign | FlagUnconfirmed
 )
 
-// deadline is a lock that somebody waits for and that ends by itself, or one that isn't to
-// be asked for until then (consents.rests). Each is there once.
+// deadline is a lock that somebody waits for and that ends by itself, or a lock in backoff, which isn't asked for until
+// then. Each lock is there once.
 type deadline struct {
-	at   int64 // steady, ms
+	at   int64 // monotonic, ms
 	name string
-	wait int64 // until it is asked whether the lock's job is gone, see Watch; 0: nobody waits for that
+	wait int64 // pause until all nodes are asked whether the lock's job is gone, ms, see Watch; 0: nobody waits for that
 	pos  int
 }
 
 func (d *deadline) Sooner(than *deadline) bool { return d.at < than.at }
 func (d *deadline) Position() *int             { return &d.pos }
 
-// Await has a lock looked at, at a time (steady) or before.
+// Await makes Tick look at a lock at a time (monotonic, ms), or before.
 func (n *Node) Await(name []byte, at int64) {
 	switch d := n.awaited[string(name)]; {
 	case d == nil:
@@ -91,7 +88,7 @@ func (n *Node) Await(name []byte, at int64) {
 	n.host.WakeIn(max(at-n.host.Monotonic(), 0))
 }
 
-// unawait ends that, where nothing is left to be looked at.
+// unawait ends the watch of a lock, unless the lock is in backoff.
 func (n *Node) unawait(name []byte) {
 	switch d := n.awaited[string(name)]; {
 	case d == nil:
@@ -103,43 +100,40 @@ func (n *Node) unawait(name []byte) {
 	}
 }
 
-// Tokens begin with the time, ms, in their upper bits.
+// TokenShift is how many bits of a token lie below its time: a token begins with the unix time, ms.
 const TokenShift = 20
 
-// Clients aren't shown the lowest bits of a token: what is left is below 2^53 until the year
-// 2109, so that JavaScript, Lua and all else that counts in floating point keeps it whole. Two
-// tokens that one node gives out differ in what is shown. In those of bare locks, which alone
-// come back from clients, the lowest bits are 0.
+// Clients aren't shown the lowest bits of a token. The rest is below 2^53 until the year 2109, so that JavaScript, Lua
+// and others that count in floating point keep it whole. Two tokens that one node gives out differ in the part that is
+// shown. Only the tokens of bare locks come back from clients: their lowest bits are 0.
 const (
 	hiddenBits = 9
 	hiddenMask = 1<<hiddenBits - 1
 )
 
-// MaxShownToken is the greatest that a client may name.
+// MaxShownToken is the greatest token that a client may name.
 const MaxShownToken = 1<<53 - 1
 
-// nextShown is the lowest token that clients see as a greater one.
+// nextShown is the lowest token above this one that clients see as a greater one.
 func nextShown(token uint64) uint64 { return (token | hiddenMask) + 1 }
 
 // ShownToken is a token as clients see it.
 func ShownToken(token uint64) int64 { return int64(token >> hiddenBits) }
 
-// BareToken is the token of a bare lock that a client has seen as shown, from 1 to [MaxShownToken].
+// BareToken is the token of a bare lock that a client sees as shown, from 1 to [MaxShownToken].
 func BareToken(shown int64) uint64 { return uint64(shown) << hiddenBits }
 
-// reserveMS is how far ahead tokens are written off in the log: one record stands for all
-// that are given out until the next. That is written when half is left, so that a crash that
-// loses the last two seconds of the log loses no token that was given. It isn't longer, for
-// after a restart tokens begin there: ahead of the time, by which the older of two locks is
-// told (settleLock).
+// reserveMS is how far ahead of the last token the log writes tokens off: one record covers all tokens that are given
+// out until the next record. The next record is written when half is left. So a crash that loses the last two seconds
+// of the log loses no token that was given. The span isn't longer, because after a restart tokens begin at its end.
+// That is ahead of the time, and settleLock tells by the tokens which of two locks is older.
 const reserveMS = 6_000
 
-// tokenIn is the least token of the clock's in so many ms.
+// tokenIn is the least token that the clock gives in ms from now.
 func (n *Node) tokenIn(ms int64) uint64 { return uint64(max(n.host.Now()+ms, 0)) << TokenShift }
 
-// nextToken makes a fencing token greater than any before it for this lock (l
-// may be nil). It begins with the time, so that it also grows over the loss of
-// all that was remembered.
+// nextToken makes a fencing token that is greater than any before it for this lock (l may be nil). It begins with the
+// time, so that tokens grow even if all that was remembered is lost.
 func (n *Node) nextToken(l *store.Lock) uint64 {
 	last := max(n.store.Locks().Floor, n.seen)
 	if l != nil {
@@ -150,14 +144,14 @@ func (n *Node) nextToken(l *store.Lock) uint64 {
 	return token
 }
 
-// aheadMS is how far tokens go from the last that was written off, after a start before the
-// clock has come to that: what is logged of them meanwhile can be lost as well.
+// aheadMS is how far beyond the tokens that were written off before a start new ones may go, until the clock has
+// reached those. Meanwhile what the log says of new tokens can be lost as well.
 const aheadMS = 3_000
 
-// TokensAhead says up to which token this node may give some out before its clock has come
-// to those that were written off before it started; 0 where it has. The caller has that on
-// disk before the first: what the log says of it can be lost in a crash, and the next start
-// would begin with the same token.
+// TokensAhead is the greatest token that this node may give out before its clock reaches the tokens that were written
+// off before it started; 0: the clock has reached them. The caller must have that on disk before the first such token
+// is given. The log entries of such tokens can be lost in a crash, and then the next start would begin with the same
+// token.
 func (n *Node) TokensAhead() uint64 {
 	from := max(n.store.Locks().Floor, n.reserved)
 	if from <= n.tokenIn(0) {
@@ -174,7 +168,7 @@ func (n *Node) reserve(token uint64) {
 	n.seen = max(n.seen, token)
 }
 
-// keepSeen has this node's tokens be greater than one that it saw after a restart, too.
+// keepSeen writes a token off that this node saw, so that this node's tokens are greater after a restart, too.
 func (n *Node) keepSeen(token uint64) {
 	if token <= n.seen && token > n.reserved {
 		n.reserved = token
@@ -182,14 +176,13 @@ func (n *Node) keepSeen(token uint64) {
 	}
 }
 
-// ownMask are the bits of a token that tell nodes apart, in runs and in what is asked
-// for with QUORUM any: two nodes may each claim a run of the same job, and must not
-// take one's lock for the other's; and each side of a partition may give a lock, so
-// that what is guarded by the token must see that it isn't the same one.
+// ownMask are the bits of a token that tell nodes apart, in the locks of runs and in those asked for with QUORUM any.
+// Two nodes may each ask for a run of the same job, and must not take each other's lock for their own. And each side of
+// a partition may give a lock: whatever the token guards must see that the two aren't the same.
 const ownMask = 1<<16 - 1
 
-// ownToken is the next token from this one on, for a lock of that space, that no other node
-// gives out. For bare locks, which nobody but their owner claims, another hardly ever does.
+// ownToken is the next token, from this one on, that no other node gives out for a lock of this space. For a bare lock,
+// which only its owner asks for, another node hardly ever gives out the same.
 func (n *Node) ownToken(space store.Space, token uint64) uint64 {
 	own := uint64(n.self.Node()) & ownMask
 	if space == store.LockBare {
@@ -203,14 +196,14 @@ func (n *Node) ownToken(space store.Space, token uint64) uint64 {
 	return token
 }
 
-// IsOwnToken says of the token of a run whether this node gave it out.
+// IsOwnToken says whether this node gave out the token of a run.
 func (n *Node) IsOwnToken(token uint64) bool { return GaveOut(n.self.Node(), token) }
 
-// GaveOut says of the token of a run whether a node gave it out.
+// GaveOut says whether node gave out the token of a run.
 func GaveOut(node wire.Node, token uint64) bool { return token&ownMask == uint64(node)&ownMask }
 
-// saw notes a token that another node knows: ours are greater from now on. One
-// from the far future can only be an error.
+// saw notes a token that another node knows: this node's tokens are greater from now on. It ignores a token from the
+// far future, which can only be an error.
 func (n *Node) saw(token uint64) {
 	const day = 86_400_000
 	if token > n.seen && token < n.tokenIn(day) {
@@ -218,7 +211,7 @@ func (n *Node) saw(token uint64) {
 	}
 }
 
-// Live finds a lock that is held; nil where it is free.
+// Live finds a lock that somebody has; nil: it is free.
 func (n *Node) Live(name []byte) *store.Lock {
 	l := n.store.Lock(name)
 	if !n.IsLive(l) {
@@ -227,8 +220,8 @@ func (n *Node) Live(name []byte) *store.Lock {
 	return l
 }
 
-// IsLive says whether a lock (nil: none) is held still: its lease lasts, and where
-// a job of this node has it that says so too.
+// IsLive says whether somebody still has the lock l (nil: no). Then its lease lasts, nothing clears it, and if a job of
+// this node has it, that job says so, too.
 func (n *Node) IsLive(l *store.Lock) bool {
 	if l == nil || l.Until != 0 && l.Until <= n.host.Monotonic() {
 		return false
@@ -239,7 +232,7 @@ func (n *Node) IsLive(l *store.Lock) bool {
 	return n.lives(l)
 }
 
-// lives is IsLive, but for locks that are being cleared.
+// lives is IsLive without regard to clearing.
 func (n *Node) lives(l *store.Lock) bool {
 	if l.Until != 0 && l.Until <= n.host.Monotonic() {
 		return false
@@ -247,9 +240,9 @@ func (n *Node) lives(l *store.Lock) bool {
 	return l.Space() == store.LockBare || l.Flags&FlagForeign != 0 && !n.mesh.Alone() || n.jobs.Holds(l)
 }
 
-// Take gives a lock to a job, for lease ms (0: until it is freed), where no
-// other holds it; then holder is nil. A job that has it already keeps its token,
-// and its lease begins anew. Only this node decides; see [Node.AcquireFor].
+// Take gives a lock to a job, for lease ms (0: until it is freed), and returns its token. If another has the lock, Take
+// returns that lock as holder. A job that has the lock already keeps its token, and its lease begins anew. Only this
+// node decides; see [Node.AcquireFor].
 func (n *Node) Take(name []byte, id *store.ID, lease int64) (token uint64, holder *store.Lock) {
 	return n.TakeHashed(name, n.store.LockHash(name), id, lease)
 }
@@ -260,9 +253,9 @@ func (n *Node) TakeHashed(name []byte, hash uint64, id *store.ID, lease int64) (
 		switch {
 		case n.IsLive(l):
 			return 0, l
-		case Ended(l): // it is kept for its token
+		case Ended(l): // kept only for its token
 			n.store.RemoveLock(l)
-		default: // in its place may come another, see noteFreed
+		default: // another lock may take its place, see noteFreed
 			n.Remove(l)
 		}
 		l, fresh = n.store.LockOrNew(name, hash)
@@ -278,7 +271,7 @@ func (n *Node) TakeHashed(name []byte, hash uint64, id *store.ID, lease int64) (
 	return l.Token, nil
 }
 
-// Free ends a job's lock, at all nodes; false where this one had no vote for it.
+// Free ends a job's lock, at all nodes. False: this node had no vote for it.
 func (n *Node) Free(name []byte, id *store.ID) bool {
 	l := n.store.Lock(name)
 	if l == nil || l.Job != *id || Ended(l) {
@@ -298,7 +291,7 @@ func (n *Node) newLock(name, owner []byte) *store.Lock {
 	return l
 }
 
-// SetFlags replaces a lock's flags, but those that are of the moment.
+// SetFlags replaces those flags of a lock that are saved.
 func (n *Node) SetFlags(l *store.Lock, flags uint8) {
 	n.countNonQuorum(l, -1)
 	l.Flags = l.Flags&^flagsSaved | flags&flagsSaved
@@ -311,20 +304,19 @@ func (n *Node) countNonQuorum(l *store.Lock, by int) {
 	}
 }
 
-// Remove forgets a lock that is over, has its job know, and lets those go on
-// who waited for it.
+// Remove forgets a lock that is over, tells its job, and lets those go on that waited for it.
 func (n *Node) Remove(l *store.Lock) {
 	if Ended(l) {
 		return
 	}
-	n.countCleared(l) // while its job says that it has it
+	n.countCleared(l) // while its job still says that it has it
 	n.jobs.Lapsed(l)
 	n.scratch.name = append(n.scratch.name[:0], l.Name()...)
 	n.takeOutLock(l)
 	n.IsFreed(n.scratch.name)
 }
 
-// countCleared counts a lock that is about to end for the Clearing that ends it.
+// countCleared adds a lock that is about to end to the count of the Clearing that ends it.
 func (n *Node) countCleared(l *store.Lock) {
 	if c := n.clearingOf(l); c != nil && n.lives(l) {
 		c.cleared++
@@ -344,8 +336,8 @@ func (n *Node) takeOutLock(l *store.Lock) {
 	n.markEnded(l)
 }
 
-// dropLock frees a lock in whose place another comes that may have a smaller token. Its
-// end is logged: who reads the log passes such a one over where the greater token stands.
+// dropLock removes a lock whose place another one takes, which may have a smaller token. Its end is logged:
+// otherwise a reader of the log skips the new lock, since the greater token stands.
 func (n *Node) dropLock(l *store.Lock) {
 	if l.Flags&flagLogged != 0 {
 		n.logEnd(l.Name(), l.Token)
@@ -355,15 +347,15 @@ func (n *Node) dropLock(l *store.Lock) {
 	n.store.RemoveLock(l)
 }
 
-// markEnded has a lock be over, see [ended].
+// markEnded marks a lock as over, see [Ended].
 func (n *Node) markEnded(l *store.Lock) { l.Flags, l.Until = 0, -max(n.host.Monotonic(), 1) }
 
-// Ended says whether a lock is over, and only kept for its token: were that merged
-// into the floor at once, claims for other locks that are under way would be below.
-// Until is the negative time of its end.
+// Ended says whether a lock is over and kept only for its token. If that token became the floor at once, acquisitions
+// of other locks that are under way would be below the floor. Until is then the negative of the time when the lock
+// ended.
 func Ended(l *store.Lock) bool { return l.Until < 0 }
 
-// IsFreed is told that a lock has become free.
+// IsFreed follows a lock that has become free: it lets those go on that wait for it.
 func (n *Node) IsFreed(name []byte) {
 	n.noteFreed(name)
 	n.settleContest(name)
@@ -371,7 +363,7 @@ func (n *Node) IsFreed(name []byte) {
 	n.callLine(name)
 }
 
-// Until is the end of a lease that begins now, in a mesh that of the vote for it.
+// Until is when a lease that begins now is over, in a mesh when the vote for it is (monotonic, ms); 0: it has no end.
 func (n *Node) Until(lease int64) int64 {
 	switch {
 	case lease == 0:
@@ -382,8 +374,7 @@ func (n *Node) Until(lease int64) int64 {
 	return n.host.Monotonic() + VoteMS(lease)
 }
 
-// Watch has [Node.Tick] see to it that a lock's end isn't missed by those
-// who wait for it.
+// Watch makes [Node.Tick] see the end of a lock for those that wait for it.
 func (n *Node) Watch(l *store.Lock) {
 	wait := int64(orphanFirstMS)
 	if d := n.awaited[string(l.Name())]; d != nil && d.wait > 0 {
@@ -392,7 +383,7 @@ func (n *Node) Watch(l *store.Lock) {
 	n.watchFor(l, wait)
 }
 
-// watchFor is Watch that looks after wait ms whether the lock's job is gone.
+// watchFor is Watch; after wait ms, if not before, Tick also checks whether the lock's job is gone.
 func (n *Node) watchFor(l *store.Lock, wait int64) {
 	if l.Until == 0 {
 		return
@@ -405,14 +396,14 @@ func (n *Node) watchFor(l *store.Lock, wait int64) {
 	n.awaited[string(l.Name())].wait = wait
 }
 
-// orphaned says whether those who wait for a lock's end are to ask now and then whether its job, which
-// isn't known here, is known at all. The Unlock may never come: the node that owes it may have been
-// started anew, or owe too many.
+// orphaned says whether those that wait for a lock must ask now and then whether any node knows its job, since this one
+// doesn't. The Unlock may never come: the node that has to send it may have been restarted, or have too many pending
+// unlocks.
 func (n *Node) orphaned(l *store.Lock) bool {
 	return l.Flags&FlagOutlives == 0 && l.Job != (store.ID{}) && !n.jobs.Lives(l.Job)
 }
 
-// Tick ends the watched locks that are over, and removes some of the others.
+// Tick ends the watched locks that are over, and removes some of the others that are over.
 func (n *Node) Tick() {
 	if n.store.Locks().Len == 0 {
 		n.sweep = 0 // there is nothing left that could be swept
@@ -445,11 +436,11 @@ func (n *Node) Tick() {
 	if len(n.deadlines) > 0 {
 		n.host.WakeIn(max(n.deadlines[0].at-now, 1))
 	}
-	// The pass comes to a vote without a lease again long before its promise is over.
+	// The pass comes back to each vote without a lease long before the vote's promise is over.
 	again := max(lockLookMS, lockPassMS*sweepSteps/int64(n.store.Locks().Len+1))
 	if since := now - n.lockLook; n.sweep == 0 && !n.stale && since < lockLookMS {
 		n.host.WakeIn(again - since)
-		return // ticks that follow each other have other work to go on with
+		return // ticks in quick succession have other work to go on with
 	}
 	n.lockLook = now
 	n.host.WakeIn(again)
@@ -485,7 +476,7 @@ func (n *Node) Tick() {
 			break
 		}
 	}
-	// Where many are over, so are many of those that this tick hasn't come to.
+	// If many of these are over, so are many that this tick hasn't come to.
 	n.stale = over >= lockSteps && over >= seen/staleShare
 	if n.sweep > 0 && n.lockCursor != 0 || n.stale {
 		n.host.Hurry()
@@ -501,27 +492,26 @@ func (n *Node) Log(l *store.Lock) {
 	l.Flags |= flagLogged
 }
 
-// logEnd logs the end of a lock that had this token (DELLOCK); without a name,
-// that no token up to this one may be given out again; under the name [tableMark] what is
-// known of the table as a whole.
+// logEnd logs the end of a lock that had this token (DELLOCK). Without a name it logs that no token up to this one may
+// be given out again. With the name [tableMark] it logs what is known of the table as a whole.
 func (n *Node) logEnd(name []byte, token uint64) {
 	n.host.LogUnlock(name, token)
 }
 
-// These say what is known of a table as a whole. Only a log that says so is believed after a
-// restart, and only by the node that it names: a Redis replica has its master's.
+// These say what is known of a table as a whole. After a restart a node believes only a log that says so and that names
+// this node: a Redis replica has its master's log.
 const (
 	tableLacks uint64 = iota // votes that this node gave may be missing
-	tableFull                // it has all of them, and those that it had to learn
-	tableOwn                 // it has all of them, but is still to learn those of others
+	tableFull                // it has all votes that this node gave, and those that it had to learn
+	tableOwn                 // it has all votes that this node gave, but is still to learn those of others
 
 	tableBits = 2
 )
 
-// tableMark is no lock's name, which begin with a space.
+// tableMark is no lock's name: those begin with a [store.Space].
 var tableMark = []byte("table")
 
-// marked is what is noted of a table that is so, of this node.
+// marked is the mark of this node's table, if that is known of it.
 func (n *Node) marked(known uint64) uint64 {
 	if known == tableLacks {
 		return 0
@@ -545,8 +535,7 @@ func (n *Node) setTable(known uint64) {
 	}
 }
 
-// IsComplete says whether what was loaded said that it was all that this node
-// had voted for.
+// IsComplete says whether the loaded data said that the table has all votes that this node gave.
 func (n *Node) IsComplete() bool { return n.table() != tableLacks }
 
 // UnlockParts takes the bytes of a LogUnlock effect apart.
@@ -554,9 +543,8 @@ func UnlockParts(b []byte) (name []byte, token uint64) {
 	return b[8:], binary.LittleEndian.Uint64(b)
 }
 
-// Apply is SETLOCK, and a lock in an RDB: its lease begins anew, but that of a
-// window, which has what is left of it. It can be applied twice. Errors wrap
-// [store.ErrRecord].
+// Apply applies a SETLOCK, or a lock from an RDB. The lock's lease begins anew; a window has what is left of it.
+// Applying a lock twice does no harm. Errors wrap [store.ErrRecord].
 func (n *Node) Apply(rec []byte) error {
 	r, err := store.ParseLock(rec)
 	if err != nil {
@@ -571,7 +559,7 @@ func (n *Node) Apply(rec []byte) error {
 		return nil
 	}
 	if old != nil {
-		age = old.Age // by DEBUG RELOAD: it is being cleared still
+		age = old.Age // after DEBUG RELOAD it is still being cleared
 		n.countNonQuorum(old, -1)
 		n.store.RemoveLock(old)
 	}
@@ -589,8 +577,8 @@ func (n *Node) Apply(rec []byte) error {
 	return nil
 }
 
-// LeaseOf is the lease of a lock that is to begin anew: all of it, but for a window
-// what is left of it, negative where it is over.
+// leaseOf is the lease of a lock that begins anew, ms: all of it, but for a window what is left of it; negative: the
+// window is over.
 func (n *Node) leaseOf(flags uint8, token uint64, lease int64) int64 {
 	if flags&FlagOutlives == 0 {
 		return lease
@@ -601,13 +589,13 @@ func (n *Node) leaseOf(flags uint8, token uint64, lease int64) int64 {
 	return lease
 }
 
-// ApplyEnd is DELLOCK.
+// ApplyEnd applies a DELLOCK, see logEnd.
 func (n *Node) ApplyEnd(name []byte, token uint64) {
 	switch {
 	case string(name) == string(tableMark):
 		n.ApplyMark(token)
 		return
-	case len(name) == 0 && token <= tableOwn: // a former release's, who didn't say whose table it is
+	case len(name) == 0 && token <= tableOwn: // a former release didn't say whose table it is
 		n.ApplyMark(tableLacks)
 		return
 	}
@@ -618,10 +606,10 @@ func (n *Node) ApplyEnd(name []byte, token uint64) {
 	n.ApplyFloor(token)
 }
 
-// ApplyMark is what was saved of the table as a whole.
+// ApplyMark applies what was saved of the table as a whole.
 func (n *Node) ApplyMark(mark uint64) { n.store.Locks().Complete = mark }
 
-// ApplyFloor has no token up to this one given out again.
+// ApplyFloor makes sure that no token up to this one is given out again.
 func (n *Node) ApplyFloor(token uint64) {
 	if token <= store.MaxToken {
 		n.store.Locks().Floor = max(n.store.Locks().Floor, token)
@@ -629,7 +617,7 @@ func (n *Node) ApplyFloor(token uint64) {
 	}
 }
 
-// Drop forgets all locks, as before another table is loaded in their place.
+// Drop forgets all locks, before another table is loaded in their place.
 func (n *Node) Drop() {
 	n.ApplyMark(tableLacks)
 	for l := n.store.Locks().Head; l != nil; l = n.store.Locks().Head {
@@ -638,15 +626,15 @@ func (n *Node) Drop() {
 	}
 }
 
-// LogReserved logs anew which tokens are written off, for a log that was written anew:
-// what is saved of the table doesn't say so.
+// LogReserved logs again which tokens are written off, after the log was rewritten: what is saved of the table doesn't
+// say so.
 func (n *Node) LogReserved() {
 	if n.reserved > 0 {
 		n.logEnd(nil, n.reserved)
 	}
 }
 
-// Relog logs all locks anew, for a log that begins without them.
+// Relog logs all locks again, for a log that begins without them.
 func (n *Node) Relog() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
 		if !Ended(l) {
@@ -659,13 +647,13 @@ func (n *Node) Relog() {
 
 // --- looking ---------------------------------------------------------------------
 
-// Count counts the locks in the table, those that are over included.
+// Count counts the locks in the table, including those that are over.
 func (n *Node) Count() uint64 { return n.store.Locks().Len }
 
-// Lock finds a lock that is held, by its full name, as far as this node knows.
+// Lock finds a lock that somebody has, by its full name, as far as this node knows; nil: it is free.
 func (n *Node) Lock(name []byte) *store.Lock { return n.Live(name) }
 
-// Table is where C finds all locks.
+// Table is the list of all locks, for C.
 func (n *Node) Table() *store.LockList { return n.store.Locks() }
 
 // Left is how much of a lock's lease is left, ms; -1: it has none.
@@ -679,10 +667,10 @@ func (n *Node) Left(l *store.Lock) int64 {
 // Since is when a lock was taken, unix ms.
 func Since(l *store.Lock) int64 { return BegunAt(l.Token) }
 
-// BegunAt is when a token was made, unix ms: it begins with that.
+// BegunAt is when a token was made, unix ms: a token begins with that.
 func BegunAt(token uint64) int64 { return int64(token >> TokenShift) }
 
-// Waiters counts the clients that wait for a lock at this node.
+// Waiters counts the acquisitions that wait for a lock at this node.
 func (n *Node) Waiters(name []byte) int {
 	if line := n.lockLines[string(name)]; line != nil {
 		return line.claims.Len
@@ -690,7 +678,7 @@ func (n *Node) Waiters(name []byte) int {
 	return 0
 }
 
-// Scan is [store.Store.Scan], for those that are held.
+// Scan is [store.Store.ScanLocks] for locks that somebody has.
 func (n *Node) Scan(cursor uint64, emit *[]*store.Lock) uint64 {
 	n.scratch.locks = n.scratch.locks[:0]
 	next := n.store.ScanLocks(cursor, &n.scratch.locks)
@@ -704,12 +692,11 @@ func (n *Node) Scan(cursor uint64, emit *[]*store.Lock) uint64 {
 
 // --- clearing --------------------------------------------------------------------
 
-// Clear frees locks, whoever holds them, at all nodes that can be reached:
-// that of this full name, or with prefix all whose full names begin so. Where no majority
-// can be reached nothing is done. cleared is how many this node knew to be held. Counting
-// very many locks takes a while; then, if the caller can wait, pending says that the count
-// comes as a Cleared effect for its Client. The locks are free at once, unless many others are
-// being cleared: then they are free when those have been, and before the effect.
+// Clear frees locks, whoever has them, at all nodes that can be reached: the lock of this full name, or with prefix all
+// whose full names begin so. If no majority can be reached it frees nothing. cleared is how many of them were held,
+// as far as this node knew. Counting very many locks takes a while. Then, if the caller can wait, pending isn't nil, and the
+// count comes as a Cleared effect for its Client. The locks are free at once, unless many others are being cleared:
+// then they are free after those, and before the effect.
 func (n *Node) Clear(name []byte, prefix, canWait bool) (cleared int64, pending *Clearing, err error) {
 	if err := n.mayClear(name); err != nil {
 		return 0, nil, err
@@ -731,7 +718,7 @@ func (n *Node) Clear(name []byte, prefix, canWait bool) (cleared int64, pending 
 	return c.cleared, nil, nil
 }
 
-// mayClear says why locks of this name, or of all that begin so, can't be cleared now.
+// mayClear says why locks of this name, or of all names that begin so, can't be cleared now; nil: they can.
 func (n *Node) mayClear(name []byte) error {
 	switch {
 	case n.host.Passive():
@@ -742,7 +729,7 @@ func (n *Node) mayClear(name []byte) error {
 	return nil
 }
 
-// tellClear tells the other nodes of a Clear that begins here.
+// tellClear tells the other nodes about a Clear that begins here.
 func (n *Node) tellClear(name []byte, prefix bool) {
 	// A lock that is given from now on has a greater token, unless its node's clock is behind.
 	n.seen = max(n.seen, n.store.Locks().Floor, n.tokenIn(0))
@@ -754,12 +741,12 @@ func (n *Node) tellClear(name []byte, prefix bool) {
 	n.noteClear(name, prefix, m.Lock.Token)
 }
 
-// onClear hears of another node's Clear. Locks by a greater token than that one knew of
-// were given after it was answered, and stay.
+// onClear follows another node's Clear. Locks with a greater token than that node knew were given after the Clear was
+// answered, and stay.
 func (n *Node) onClear(m *wire.Message) {
 	name, upTo := m.Lock.Name, m.Lock.Token
 	if upTo == 0 {
-		upTo = store.MaxToken // a former release's
+		upTo = store.MaxToken // from a former release
 	}
 	if m.Flags&wire.Prefix == 0 {
 		n.noteClear(name, false, upTo)
@@ -776,11 +763,11 @@ func (n *Node) onClear(m *wire.Message) {
 type pastClear struct {
 	name   []byte
 	prefix bool
-	upTo   uint64 // it was for locks up to this token
+	upTo   uint64 // it clears locks up to this token
 }
 
-// pastClears are so many that are remembered. They end attempts that count on votes which
-// are taken back, and locks that are told by older pages.
+// pastClears is how many Clears a node remembers. They end rounds that count on votes which are taken back, and locks
+// that older pages still have.
 const pastClears = 64
 
 func (n *Node) noteClear(name []byte, prefix bool, upTo uint64) {
@@ -788,7 +775,7 @@ func (n *Node) noteClear(name []byte, prefix bool, upTo uint64) {
 	n.cleared++
 }
 
-// clearedSince says whether a lock by this token has been cleared since so many Clear had begun.
+// clearedSince says whether a lock by this token was cleared by a Clear that began after the first count ones.
 func (n *Node) clearedSince(count uint64, name []byte, token uint64) bool {
 	for count = max(count, n.cleared-min(n.cleared, pastClears)); count < n.cleared; count++ {
 		c := &n.pastClears[count%pastClears]
@@ -799,12 +786,12 @@ func (n *Node) clearedSince(count uint64, name []byte, token uint64) bool {
 	return false
 }
 
-// mayBeCleared is clearedSince where one that is too long ago to be remembered counts as well.
+// mayBeCleared is clearedSince, but says yes if count is too long ago to be remembered.
 func (n *Node) mayBeCleared(count uint64, name []byte, token uint64) bool {
 	return n.cleared-count > pastClears || n.clearedSince(count, name, token)
 }
 
-// clearOne is Clear for one lock up to this token, and this node alone.
+// clearOne clears one lock up to this token, at this node alone.
 func (n *Node) clearOne(name []byte, upTo uint64) (cleared int64) {
 	n.clearOutvoted(func(c *Acquisition) bool { return c.proposal <= upTo && bytes.Equal(c.name, name) })
 	n.clearDispute(name, upTo)
@@ -823,31 +810,30 @@ func (n *Node) clearOne(name []byte, upTo uint64) (cleared int64) {
 	return cleared
 }
 
-// Clearing is a Clear for all names that begin alike, which takes a while where
-// there are very many locks. From its beginning on they are as good as free (IsLive), and
-// one that is taken anew doesn't belong to it: it is younger. Should the server end
-// meanwhile, those that are left are held, as if it had ended before.
+// Clearing clears all locks whose names begin alike, which takes a while if there are very many. From its beginning on
+// they are as good as free (IsLive). A lock that is taken anew is younger, and not part of it. If the server ends
+// meanwhile, the locks that are left are held, as if it had ended before the Clearing.
 type Clearing struct {
-	Client  any // the caller's; nil: nobody is to be told
+	Client  any // the caller's; nil: nobody is told the count
 	prefix  []byte
-	upTo    uint64 // it is for locks up to this token,
-	age     uint16 // and before this age
-	own     bool   // it is this node's, which tells the others when it begins
-	lost    bool   // and not for those of jobs that are known here, see MarkIncomplete
+	upTo    uint64 // it clears locks up to this token,
+	age     uint16 // and older than this age
+	own     bool   // this node's: it tells the others when it begins
+	lost    bool   // of MarkIncomplete: it spares the locks of jobs that this node knows
 	begun   bool
 	cleared int64
 
-	disputes int // those before this one in their order are yet to be looked at
+	disputes int // how many disputes, counted from the first, are still to be looked at
 }
 
 const (
-	clearBudget = 3000 // locks looked at at once by a Clearing
-	clearCost   = 10   // where one is freed, it counts as so many
-	clearBegun  = 30   // where a Clearing begins that waited, likewise
-	clearsMost  = 8    // Clearings under way: each lock that is looked up is compared with all
+	clearBudget = 3000 // locks that Clearings look at in one go
+	clearCost   = 10   // the cost of a lock that is freed, in locks looked at
+	clearBegun  = 30   // the cost of beginning a Clearing that waited, likewise
+	clearsMost  = 8    // Clearings under way: each lookup of a lock compares it with all
 )
 
-// clearAll begins a Clearing; in a small table it is over then.
+// clearAll begins a Clearing; in a small table it ends at once.
 func (n *Node) clearAll(prefix []byte, upTo uint64) *Clearing {
 	return n.beginClear(&Clearing{prefix: slices.Clone(prefix), upTo: upTo})
 }
@@ -869,8 +855,8 @@ func (n *Node) addClear(c *Clearing) {
 	n.clears = append(n.clears, c)
 }
 
-// clearLater has a Clearing wait for its turn, where as many as may be are under way: no lock
-// is freed by it before. False: it may begin now.
+// clearLater makes a Clearing wait for its turn, if as many as allowed are under way. It frees no lock before its turn.
+// False: it may begin now.
 func (n *Node) clearLater(c *Clearing) bool {
 	if len(n.clears) < clearsMost && len(n.clearLine) == 0 {
 		return false
@@ -896,7 +882,7 @@ func (n *Node) nextClear() {
 	n.addClear(c)
 }
 
-// TickClears goes on with what is being cleared, and begins what waits for that.
+// TickClears goes on with the Clearings under way, and begins those that wait.
 func (n *Node) TickClears() {
 	for budget := clearBudget; budget > 0; {
 		for ; len(n.clearLine) > 0 && len(n.clears) < clearsMost && budget > 0; budget -= clearBegun {
@@ -912,7 +898,7 @@ func (n *Node) TickClears() {
 	}
 }
 
-// clearingOf is the Clearing that a lock is about to be freed by; nil: none.
+// clearingOf is the Clearing that is about to free a lock; nil: none.
 func (n *Node) clearingOf(l *store.Lock) *Clearing {
 	for _, c := range n.clears {
 		if n.isClearedBy(l, c) {
@@ -922,13 +908,13 @@ func (n *Node) clearingOf(l *store.Lock) *Clearing {
 	return nil
 }
 
-// isClearedBy says whether a lock is one that a Clearing is for.
+// isClearedBy says whether a Clearing frees a lock.
 func (n *Node) isClearedBy(l *store.Lock, c *Clearing) bool {
 	return int16(c.age-l.Age) > 0 && l.Token <= c.upTo && bytes.HasPrefix(l.Name(), c.prefix) &&
 		!(c.lost && l.Job != (store.ID{}) && n.jobs.Knows(l.Job))
 }
 
-// clearFirst ends a lock that is being cleared, before somebody takes it anew.
+// clearFirst ends a lock that is being cleared, before somebody takes it again.
 func (n *Node) clearFirst(name []byte) {
 	if len(n.clears) == 0 {
 		return
@@ -938,7 +924,7 @@ func (n *Node) clearFirst(name []byte) {
 	}
 }
 
-// clearSome goes on with what is being cleared, and returns what is left of the budget.
+// clearSome goes on with the Clearings, and returns what is left of the budget.
 func (n *Node) clearSome(budget int) int {
 	for ; len(n.clears) > 0; n.clears = n.clears[1:] {
 		c := n.clears[0]
@@ -978,7 +964,8 @@ func (n *Node) toldCleared(c *Clearing, err error) {
 	}
 }
 
-// EndClears ends what clients have cleared, as when the node becomes a replica.
+// EndClears ends the Clearings, as when the node becomes a replica; clients get ErrReplica. That of MarkIncomplete goes
+// on.
 func (n *Node) EndClears() {
 	for _, c := range n.clearLine {
 		n.toldCleared(c, ErrReplica)
@@ -992,7 +979,7 @@ func (n *Node) EndClears() {
 	})
 }
 
-// isRecovering says whether locks that MarkIncomplete is about are in the table still.
+// isRecovering says whether MarkIncomplete's Clearing is still under way.
 func (n *Node) isRecovering() bool {
 	return slices.ContainsFunc(n.clears, func(c *Clearing) bool { return c.lost })
 }

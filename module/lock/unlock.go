@@ -9,20 +9,19 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Nodes that couldn't be told that a vote is to be taken back are told until they confirm it.
-// One that is away is told when it is back, however late: the lease of a vote begins anew
-// where a node restarts, so it isn't over with the lease.
+// A node that couldn't be told to take a vote back is told again until it confirms. A node that is away is told when it
+// is back, however late: a vote's lease begins anew when its node restarts, so the vote need not be over when the lease
+// is.
 
 const (
-	unlockFirstMS = 200     // until it is told again, doubling
-	unlockLastMS  = 10_000  // at most
-	unlockTimeMS  = 600_000 // how long a node is told that is connected and doesn't confirm
+	unlockFirstMS = 200     // until a node is told again; doubles each time
+	unlockLastMS  = 10_000  // the longest pause
+	unlockTimeMS  = 600_000 // how long a connected node that doesn't confirm is told
 	unlockSlice   = 1000    // pending unlocks looked at in one tick
 )
 
-// unlocksMost is how many pending unlocks there can be; then the oldest is forgotten. The locks of jobs
-// have their own number: a node whose jobs wait for such a lock asks whether its job is gone
-// (Watch).
+// unlocksMost is how many pending unlocks of each kind there can be; beyond that the oldest is forgotten. Jobs' locks
+// have a limit of their own: a node whose jobs wait for such a lock asks whether the lock's job is gone (Watch).
 var unlocksMost = [unlockKinds]int{ofJobs: 10_000, ofOwners: 50_000}
 
 // The kinds of pending unlocks.
@@ -32,19 +31,19 @@ const (
 	unlockKinds
 )
 
-// unlockList is the pending unlocks of a kind: open ones, and parked ones, all of whose nodes are away.
-// They are looked at bit by bit, from the front on, where nodes have come or gone, and the open
-// ones where it is time. Those that stay go to the end.
+// unlockList is the pending unlocks of a kind. Parked ones are those all of whose nodes are away; the others are open.
+// tickUnlocks looks at them bit by bit, from the front on: at all of them after a node came or went, at the open ones
+// when it is time. Those that stay go to the end.
 type unlockList struct{ open, parked unlockQueue }
 
 type unlockQueue struct {
 	all  []*pendingUnlock
-	left int // of the first ones, that are to be looked at
+	left int // how many, from the front on, are still to be looked at
 }
 
 func (q *unlockQueue) add(d *pendingUnlock) { q.all = append(q.all, d) }
 
-// take takes the first one out.
+// take takes the first one out of the queue.
 func (q *unlockQueue) take() *pendingUnlock {
 	d := q.all[0]
 	q.all[0] = nil
@@ -53,7 +52,7 @@ func (q *unlockQueue) take() *pendingUnlock {
 	return d
 }
 
-// begin has all that are there be looked at.
+// begin makes all that are in the queue be looked at.
 func (q *unlockQueue) begin() { q.left = len(q.all) }
 
 // pendingUnlock is an Unlock that some nodes haven't confirmed.
@@ -63,13 +62,13 @@ type pendingUnlock struct {
 	Holder
 	token uint64
 	flags uint8 // of the message
-	until int64 // steady; who is connected and hasn't confirmed then never will
-	next  int64 // steady
-	wait  int64 // ms
+	until int64 // monotonic: a node that is connected and hasn't confirmed by then never will
+	next  int64 // monotonic: when it is sent again
+	wait  int64 // the pause before that, ms
 	nodes []wire.Node
-	ups   uint64 // members.ups when it was looked at last
-	made  uint64 // members.ups when it was made
-	late  bool   // a node had the vote still when it was told again
+	ups   uint64 // Mesh.Ups when it was looked at last
+	made  uint64 // Mesh.Ups when it was made
+	late  bool   // a node still had the vote when it was told again
 }
 
 // EnqueueUnlock tells nodes to take a vote back, until they confirm it.
@@ -81,7 +80,7 @@ func (n *Node) EnqueueUnlock(name []byte, h Holder, token uint64, flags uint8, n
 	n.resendUnlock(d, nodes)
 }
 
-// addPendingUnlock notes a pending unlock.
+// addPendingUnlock adds d, unless no node is to confirm it.
 func (n *Node) addPendingUnlock(d *pendingUnlock) {
 	if len(d.nodes) == 0 {
 		return
@@ -111,15 +110,15 @@ func (n *Node) resendUnlock(d *pendingUnlock, nodes []wire.Node) {
 	n.mesh.SendTo(nodes, &wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.Owner, Job: d.Job, Token: d.token}})
 }
 
-// onUnlockAnswer hears from a node that was told. One that has an older vote of the holder's is told
-// again, for that is to go as soon as it is known that he had this one.
+// onUnlockAnswer handles the answer of a node that was told. A node that has an older vote for the holder stays on the
+// list: that vote must go, too, as soon as it is known that the holder had this one.
 func (n *Node) onUnlockAnswer(d *pendingUnlock, p *membership.Peer, m *wire.Message) {
 	freed := m.Kind == wire.Grant || m.Count == wire.Unconfirmed
 	switch {
 	case m.Kind == wire.Deny && d.hasOlder(m.Count, string(m.Lock.Owner)):
 		return
 	case freed && d.flags == 0 && store.Space(d.name[0]) == store.LockBare:
-		// A client's word alone may be wrong.
+		// Only now is the token known to be right: a client can be wrong.
 		d.flags = wire.Committed
 		n.Unvote(d.name, &d.Holder, d.token, d.flags)
 	}
@@ -129,17 +128,15 @@ func (n *Node) onUnlockAnswer(d *pendingUnlock, p *membership.Peer, m *wire.Mess
 	}
 }
 
-// hasOlder says whether a node that gave such an answer to a release has a vote by which the
-// holder had the lock before.
+// hasOlder says whether a node's answer to a release shows that it has an older vote for the holder.
 func (d *pendingUnlock) hasOlder(why uint32, owner string) bool {
 	return why == wire.NotHeld && d.flags&wire.Fresh == 0 && owner != "" && owner == string(d.Owner)
 }
 
-// unlockAcknowledged notes that a node has confirmed; freed says that it had the vote.
+// unlockAcknowledged notes that a node has confirmed; freed: the node had the vote.
 //
-// A vote that stayed for a while may have been learnt meanwhile (LockPage), also by a node
-// that had confirmed, and forgot that in a restart. So all are told once more, until none
-// that is told again has it.
+// If a vote stayed for a while, another node may have learnt it meanwhile (LockPage). That can even be a node that had
+// confirmed, and forgot this in a restart. So all nodes are told once more, until none that is told again has the vote.
 func (n *Node) unlockAcknowledged(d *pendingUnlock, node wire.Node, freed bool) {
 	d.nodes = slices.DeleteFunc(d.nodes, func(o wire.Node) bool { return o == node })
 	p := n.mesh.Of(node)
@@ -149,7 +146,7 @@ func (n *Node) unlockAcknowledged(d *pendingUnlock, node wire.Node, freed bool) 
 	}
 }
 
-// unlockDone is for a pending unlock that no node is left to confirm.
+// unlockDone ends a pending unlock that every node has confirmed, or tells all nodes once more.
 func (n *Node) unlockDone(d *pendingUnlock) {
 	if !d.late {
 		delete(n.unlocksByRound, d.round)
@@ -157,20 +154,20 @@ func (n *Node) unlockDone(d *pendingUnlock) {
 		return
 	}
 	d.late, d.nodes = false, n.mesh.Nodes()
-	n.Unvote(d.name, &d.Holder, d.token, d.flags) // this node, too, may have learnt it
+	n.Unvote(d.name, &d.Holder, d.token, d.flags) // this node may have learnt the vote, too
 	d.wait = unlockFirstMS
 	d.next = n.host.Monotonic() + d.wait
 	n.nextResend = min(n.nextResend, d.next)
 	n.resendUnlock(d, d.nodes)
 }
 
-// unlocksUp has a node that is back told of what it is owed, some of it at once.
+// unlocksUp tells a node that is back of pending unlocks, some of them at once.
 func (n *Node) unlocksUp() {
 	n.reviewUnlocks()
 	n.tickUnlocks(n.host.Monotonic())
 }
 
-// reviewUnlocks follows a node that is back, or forgotten: all pending unlocks are looked at soon.
+// reviewUnlocks begins to look at all pending unlocks, because a node is back or was forgotten.
 func (n *Node) reviewUnlocks() {
 	for kind := range n.unlocks {
 		n.unlocks[kind].parked.begin()
@@ -179,7 +176,7 @@ func (n *Node) reviewUnlocks() {
 	n.host.Hurry()
 }
 
-// tickUnlocks goes on with what is to be looked at.
+// tickUnlocks looks at the pending unlocks that are due.
 func (n *Node) tickUnlocks(now int64) {
 	if now >= n.nextResend {
 		n.nextResend = math.MaxInt64
@@ -212,8 +209,8 @@ func (n *Node) reachable(d *pendingUnlock) bool {
 	return slices.ContainsFunc(d.nodes, n.mesh.Reaches)
 }
 
-// tickUnlock tells of a pending unlock again, if it is time or a node is back, and puts it where it belongs.
-// Nodes that were forgotten are owed nothing.
+// tickUnlock sends a pending unlock again, if it is time or a node is back, and puts it into the queue where it
+// belongs. Nodes that were forgotten need not confirm.
 func (n *Node) tickUnlock(list *unlockList, d *pendingUnlock, now int64, told *int) {
 	d.nodes = slices.DeleteFunc(d.nodes, func(node wire.Node) bool {
 		p := n.mesh.Of(node)

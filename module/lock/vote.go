@@ -9,18 +9,18 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Voting: what this node answers to claims, and what becomes of its votes.
+// Voting: how this node answers Claims, and what becomes of its votes.
 
 const (
 	ClockSlack = 40 // the clocks' rates may differ from true time by 1 %: a vote lasts a fortieth longer
-	graceMS    = 10 // and this much at least
+	graceMS    = 10 // ms; and by so much more, however short the lease
 )
 
-// VoteMS is how long a vote for a lease lasts, ms. The claimant's clock, and its
-// client's, may be slower than ours.
+// VoteMS is how long a vote for a lease lasts, ms. The clocks of the proposer and of its client may be slower than this
+// node's.
 func VoteMS(lease int64) int64 { return lease + lease/ClockSlack + graceMS }
 
-// LeaseOf is the lease of which a vote lasts for so long, ms.
+// LeaseOf is the lease of a vote that lasts so long, ms: the inverse of [VoteMS].
 func LeaseOf(vote int64) int64 { return (vote - graceMS) * ClockSlack / (ClockSlack + 1) }
 
 // ballot is what a node is asked to vote for.
@@ -28,47 +28,45 @@ type ballot struct {
 	name []byte
 	Holder
 	token     uint64
-	above     uint64 // how far the token is above the first that this claim tried
+	above     uint64 // how far the token is above the first one of this acquisition
 	lease     int64
 	flags     uint8
-	by        uint16 // who asks, see [store.Lock]
-	extend    bool   // only who holds it, by this token
-	committed bool   // and has a majority's votes
-	anew      bool   // not who holds it, but by an earlier attempt of this claim
+	by        uint16 // the proposer, see [store.Lock]
+	extend    bool   // vote only if the holder has the lock by this token
+	committed bool   // a majority has agreed
+	anew      bool   // don't vote if the holder has the lock, unless by an earlier round of this acquisition
 }
 
-// earlier says of a vote for the same holder whether it was this claim that asked for it, in
-// an earlier attempt, or in this one. Another node may claim for the same holder at the same time: its tokens
-// lie in between. After a restart the node that asked isn't known any more, but nobody else asks for this very token.
+// earlier says whether the holder has its vote by this very acquisition, in an earlier round or in this one. Another
+// node may be acquiring the lock for the same holder at the same time: its tokens lie in between. After a restart the
+// voter doesn't know any more which node asked (By is 0), but nobody else asks for this very token.
 func (b *ballot) earlier(l *store.Lock) bool {
 	return b.token-l.Token <= b.above && b.by == l.By || b.token == l.Token && l.By == 0
 }
 
-// nodeBits are the bits of a node's short name by which votes tell claimants apart.
+// nodeBits are the bits of a node's short name by which votes tell proposers apart.
 func nodeBits(node wire.Node) uint16 { return uint16(node) }
 
-// voteLater, from vote, is no answer: what is remembered of votes has to be written
-// down first ([Node.VotesKept]).
+// voteLater is no answer: something must be written down before the node can vote ([Node.VotesKept]).
 const voteLater = math.MaxUint32
 
-// vote gives this node's vote, or says why not (wire.LockHeld …) and which lock
-// stands against it.
+// vote gives this node's vote, or says why not (wire.LockHeld …) and which lock stands against it.
 func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	if d := n.disputeOf(b.name); n.abstainsFrom(b.name) || d != nil && !n.stands(d, n.store.Lock(b.name), &b.Holder) {
 		return wire.Abstains, nil
 	}
 	if n.abstains() {
-		n.passLost() // it doesn't from this one any more
+		n.passLost() // it abstains, but not from this lock any more
 	}
 	n.clearFirst(b.name)
-	n.settleContest(b.name) // before a vote comes in the place of one that is over
+	n.settleContest(b.name) // before the vote replaces one that is over
 	l = n.store.Lock(b.name)
 	flags := b.flags & (FlagAny | FlagOutlives | FlagRenewed)
 	if b.Job != (store.ID{}) {
 		flags |= FlagForeign
 	}
 	live := n.IsLive(l)
-	var before store.Lock // all of a live one, but its name and owner
+	var before store.Lock // a copy of a live lock, without its name and owner
 	if live {
 		before = *l
 	}
@@ -101,16 +99,16 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 			flags |= FlagRenewed
 		default:
 			l.Token = b.token
-			flags |= FlagRenewed // not by an earlier attempt of this claim
+			flags |= FlagRenewed // its holder had the lock before, but not by an earlier round of this acquisition
 		}
 		flags |= l.Flags & (FlagRenewed | FlagAlone)
 	default:
 		if l != nil {
 			if !b.has(l) {
-				n.jobs.Lapsed(l) // whose job may never be told otherwise that it hasn't got the lock any more
+				n.jobs.Lapsed(l) // its job may never hear otherwise that it has lost the lock
 			}
 			n.countNonQuorum(l, -1)
-			n.store.ReplaceLock(l) // and so does the log
+			n.store.ReplaceLock(l) // the new entry replaces it in the log, too
 		}
 		l = n.newLock(b.name, b.Owner)
 		l.Job, l.Token = b.Job, b.token
@@ -120,22 +118,22 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	}
 	n.SetFlags(l, flags)
 	l.By = b.by
-	// Its holder may fail to get the other votes, and count on what it had before:
-	// a vote is never shortened. (Until is 0 in one that is new.)
+	// A vote is never shortened: its holder may fail to get the other votes, and then counts on what it had before.
+	// (Until is 0 in a new vote.)
 	switch until := n.Until(b.lease); {
 	case until > l.Until || n.mesh.Alone():
 		l.Lease, l.Until = b.lease, until
 	case live && !b.anew && l.Space() == store.LockRun:
-		l.Lease = max(1, LeaseOf(l.Until-n.host.Monotonic())) // the lease and what is left of it say when the run was prolonged: see pastRuns.over
+		l.Lease = max(1, LeaseOf(l.Until-n.host.Monotonic())) // the lease and what is left of it tell when the run was prolonged: see pastRuns.over in package engine
 	}
 	n.Note(l)
 	if s := n.orphanCheckOf(b.name); s != nil {
 		s.voted = true
 	}
 	n.votes.lastVote = n.host.Monotonic()
-	// A claim is asked again where the first answer takes long, because the vote is still
-	// being written to a slow disk. The second answer must not cost another write: the log
-	// has all of the vote but its end, and a lease begins anew where it is loaded.
+	// A proposer asks again if the first answer takes long, because the vote is still being written to a slow disk. The
+	// second answer must not cost another write. The log has all of the vote but its end, and when it is loaded the
+	// lease begins anew.
 	again := live && b.flags&FlagRenewed == 0 && l.Flags&flagLogged != 0 &&
 		l.Token == before.Token && l.Lease == before.Lease && l.Flags == before.Flags && l.By == before.By
 	if !again {
@@ -144,8 +142,8 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 	return 0, l
 }
 
-// opposed looks into the lock that stands against a claim: its end may have been missed.
-// One that nobody may vote against for now, for it is disputed, is no exception.
+// opposed checks the lock that stands against an acquisition: this node may have missed its end. It also checks a lock
+// in dispute, for which this node votes for nobody.
 func (n *Node) opposed(why uint32, name []byte, h *Holder) {
 	if why == wire.Abstains && n.inDispute(name) && n.askRivals(name) {
 		return
@@ -157,8 +155,8 @@ func (n *Node) opposed(why uint32, name []byte, h *Holder) {
 	}
 }
 
-// Unvote takes a vote back; with wire.Fresh one only that was made for this token; with
-// wire.Proven that of a bare lock, too, which its holder had before he had this token.
+// Unvote takes a vote back. With wire.Fresh it takes back only a vote that was made for this token. With wire.Committed
+// it also takes back a bare lock's vote that the holder had before this token.
 func (n *Node) Unvote(name []byte, h *Holder, token uint64, flags uint8) (why uint32, l *store.Lock) {
 	why, l = n.unvoteOwn(name, h, token, flags)
 	n.unrival(name, h, token, flags)
@@ -179,9 +177,9 @@ func (n *Node) unvoteOwn(name []byte, h *Holder, token uint64, flags uint8) (why
 		n.unraise(l, token, flags)
 		return wire.TokenStale, l
 	case l.Token < token && (flags&wire.Fresh != 0 || l.Space() == store.LockRun):
-		return wire.NotHeld, nil // a run may be another node's
+		return wire.NotHeld, nil // another node may have given out that run
 	case l.Token < token && flags&wire.Committed == 0 && l.Space() == store.LockBare:
-		return wire.NotHeld, l // a client's token may be any
+		return wire.NotHeld, l // a client can name any token
 	case flags&wire.Fresh != 0 && n.fallBack(l):
 		return 0, nil
 	case flags&wire.Fresh != 0 && l.Flags&FlagRenewed != 0:
@@ -194,28 +192,26 @@ func (n *Node) unvoteOwn(name []byte, h *Holder, token uint64, flags uint8) (why
 	return 0, nil
 }
 
-// endedBefore keeps the token of a lock whose end is heard of before the claim for it:
-// that is under way, and would make a vote that nobody takes back. l is what there is
-// of that name, if anything, and over.
+// endedBefore keeps the token of a lock whose end arrives before its Claim. The Claim is still under way, and would
+// make a vote that nobody takes back. l is the lock of that name in the table; it is nil, or over.
 func (n *Node) endedBefore(name []byte, l *store.Lock, token uint64) {
-	n.saw(token) // here it may be from a client
+	n.saw(token) // the token may come from a client of this node
 	switch {
 	case n.mesh.Alone() || token > n.seen || token <= n.store.Locks().Floor || l != nil && l.Token >= token:
-		return // a claim by that token is refused anyway, or there can be none
+		return // a Claim by that token is refused anyway, or there can be none
 	case l == nil:
 		l = n.newLock(name, nil)
 	default:
 		n.Remove(l)
 		if l = n.store.Lock(name); n.IsLive(l) {
-			return // this node has it, by others' votes (noteFreed)
+			return // this node has the lock, by others' votes (noteFreed)
 		}
 	}
 	l.Token = token
 	n.markEnded(l)
 }
 
-// Receive handles what is said of locks. The messages' slices are valid until
-// the next one is received.
+// Receive handles a message about locks. Its slices need to be valid only during the call.
 func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 	k := &m.Lock
 	n.saw(k.Token)
@@ -228,7 +224,7 @@ func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 			return
 		}
 		if k.Flags&FlagAny == 0 && !n.mesh.CountsAll(p, m.Members) {
-			n.mesh.BeatWhole(p) // lest it be this node's word that is missing
+			n.mesh.BeatWhole(p) // perhaps p only lacks what this node knows
 			if m.Round != 0 {
 				n.reply(p, m, wire.Uncounted, nil)
 			}
@@ -249,7 +245,7 @@ func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 		n.opposed(why, k.Name, &Holder{Job: store.ID(k.Job), Owner: k.Owner})
 	case wire.Unlock:
 		n.jobs.ResetBackoff(k.Name)
-		if m.Flags&wire.Fresh != 0 { // nobody would take back what is given after that
+		if m.Flags&wire.Fresh != 0 { // nobody would take back a vote that is given after this
 			n.votes.late = slices.DeleteFunc(n.votes.late, func(l lateClaim) bool { return l.node == p.Node && l.token == k.Token })
 		}
 		why, l := n.Unvote(k.Name, &Holder{Job: store.ID(k.Job), Owner: k.Owner}, k.Token, m.Flags)
@@ -275,8 +271,8 @@ func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 	}
 }
 
-// passUnlock tells the nodes of which the sender doesn't know yet: one that has just come may have learnt the vote from another's
-// table, and would keep it.
+// passUnlock sends the Unlock to nodes that the sender doesn't know yet. A node that has just come may have learnt the
+// vote from another's table, and would keep it.
 func (n *Node) passUnlock(p *membership.Peer, m *wire.Message) {
 	for _, q := range n.mesh.All() {
 		if p.Lacks(q.Node) {
@@ -294,7 +290,7 @@ func (n *Node) reply(p *membership.Peer, asked *wire.Message, why uint32, l *sto
 		m.Lock.Left = a.LeftFor(asked.Lock.Name)
 	}
 	if again := why == wire.LockHeld || why == wire.TokenStale && asked.Kind == wire.Unlock; again && l != nil && l.Job == store.ID(asked.Lock.Job) && l.Space() == store.LockRun && l.Until > 0 {
-		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.host.Monotonic()) // it is for another run of the job: see endPastRun
+		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.host.Monotonic()) // another run of the job has it: see endPastRun in package engine
 	}
 	n.mesh.Send(p, m)
 }
@@ -306,7 +302,7 @@ func (n *Node) onAnswer(p *membership.Peer, m *wire.Message) {
 	}
 	c := n.byRound[m.Round]
 	if c == nil {
-		// It is decided; where it failed, what was voted for is owed back already.
+		// It is decided. If it failed, the votes for it are pending unlocks already.
 		if won := n.lately[m.Round%uint64(len(n.lately))]; won.round == m.Round && won.claim != nil && won.claim.kind != release && m.Kind == wire.Deny && m.Count == wire.Unconfirmed {
 			n.commitTo(won.claim, p)
 		}
@@ -324,7 +320,7 @@ func (n *Node) onAnswer(p *membership.Peer, m *wire.Message) {
 	n.answer(c, a)
 }
 
-// Up and Down follow a connection.
+// Up follows a new connection to p. Down follows the end of one.
 func (n *Node) Up(p *membership.Peer) {
 	n.clearsAt[p.Node] = n.cleared
 	n.countAnew()
@@ -334,7 +330,7 @@ func (n *Node) Up(p *membership.Peer) {
 
 func (n *Node) Down() { n.countAnew() }
 
-// Gone takes a node out of the count.
+// Gone follows a node that was forgotten: its votes don't count any more.
 func (n *Node) Gone(p *membership.Peer) {
 	delete(n.clearsAt, p.Node)
 	n.reviewUnlocks()
@@ -342,7 +338,7 @@ func (n *Node) Gone(p *membership.Peer) {
 	n.countAnew()
 }
 
-// setRound notes which attempt of a claim is under way; 0: none.
+// setRound sets which round of an acquisition is under way; 0: none.
 func (n *Node) setRound(c *Acquisition, round uint64) {
 	if c.round != 0 {
 		n.open.Remove(c, inOpen)
@@ -354,15 +350,15 @@ func (n *Node) setRound(c *Acquisition, round uint64) {
 	}
 }
 
-// countAnew begins a pass over the claims with an attempt under way, after something that
-// can decide them: who is connected, or what this node may vote for. Each is looked at
-// after its beginning; one that is tallied before, for another reason, is tallied right.
+// countAnew begins a pass over the acquisitions that have a round under way, after a change that can decide them: of
+// the connected nodes, or of what this node may vote for. The pass tallies each of them after that change. One
+// that is tallied before, for another reason, is tallied right.
 func (n *Node) countAnew() {
 	n.uncounted = n.open.Len
 	n.countSome()
 }
 
-// countSome goes on with it.
+// countSome goes on with that pass.
 func (n *Node) countSome() {
 	if n.host.Passive() || n.host.Loading() {
 		return
@@ -378,7 +374,7 @@ func (n *Node) countSome() {
 		}
 		n.uncounted--
 		c := n.open.Head
-		n.open.Remove(c, inOpen) // to the end
+		n.open.Remove(c, inOpen) // moves it to the end
 		n.open.Add(c, inOpen)
 		if n.current(c) {
 			n.answerSelf(c)
@@ -397,8 +393,8 @@ func (n *Node) countSome() {
 	}
 }
 
-// dropGone takes the answers of nodes that were forgotten out of a claim. True: a node was,
-// since the claim asked.
+// dropGone removes the answers of forgotten nodes from an acquisition. True: a node was forgotten since the acquisition
+// asked.
 func (n *Node) dropGone(c *Acquisition) bool {
 	if c.forgets == n.forgets {
 		return false
@@ -408,10 +404,9 @@ func (n *Node) dropGone(c *Acquisition) bool {
 	return true
 }
 
-// current says whether an attempt still counts the nodes that there are, and votes that are
-// there. After a node was forgotten it doesn't, and fewer votes would do: the attempt ends,
-// unless it is one that needs no majority of all. After the lock was cleared the votes for it
-// are gone, or about to be.
+// current says whether a round still counts the nodes that there are, and votes that there are. After a node was
+// forgotten the round ends, because fewer votes would be enough now; but not if it needs no majority of all nodes
+// (FlagAny). After the lock was cleared the round ends, because its votes are gone, or about to be.
 func (n *Node) current(c *Acquisition) bool {
 	if c.round == 0 {
 		return true

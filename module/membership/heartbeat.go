@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	suspectValid = 2      // times the node timeout: for so long a node's word that it suspects another counts
-	forgetAfter  = 10_000 // ms
-	gossipLeast  = 3      // nodes told of in a heartbeat; a tenth of all, where that is more
+	suspectValid = 2      // how long a node's word counts that it suspects another, in node timeouts
+	forgetAfter  = 10_000 // ms without a change of connections, see forgetStale
+	gossipLeast  = 3      // nodes that a heartbeat tells of; a tenth of all, if that is more
 )
 
 // NextBeat is when the next heartbeats are due, unix ms; 0: at once.
 func (t *Table[P]) NextBeat() int64 { return t.next }
 
-// Tick sends heartbeats, and judges the silent, if it is time.
+// Tick sends heartbeats and judges silent nodes, if it is time.
 func (t *Table[P]) Tick() {
 	now := t.host.Now()
 	if len(t.order) == 0 || now < t.next {
@@ -41,9 +41,8 @@ func (t *Table[P]) Tick() {
 	for _, p := range t.order {
 		beat(p)
 	}
-	// The others are told of in turn. Were the turn to move with each message, a
-	// round through all would end where it began, and each be told of the same ones
-	// for ever.
+	// The others are told of in turn. The turn moves once for all messages: if it moved with each message, a round of
+	// messages to all nodes would end where it began, and each node would be told of the same ones for ever.
 	t.gossip = (t.gossip + t.gossips()) % len(t.order)
 	for id, until := range t.banned {
 		if now >= until {
@@ -53,8 +52,9 @@ func (t *Table[P]) Tick() {
 	t.forgetStale(now)
 }
 
-// forgetStale forgets the nodes that others have forgotten while this one was a replica. Jobs count on a node until it is
-// forgotten, and on those that may have come in its place: so all others are to have been connected for a while.
+// forgetStale forgets the nodes that others have forgotten while this one was a replica. Jobs count on a node until it
+// is forgotten, and then on those that may have come in its place. So forgetStale waits until all others have been
+// connected for a while.
 func (t *Table[P]) forgetStale(now int64) {
 	if !slices.ContainsFunc(t.bases, func(p *Peer) bool { return p.forgotten }) {
 		return
@@ -69,8 +69,7 @@ func (t *Table[P]) forgetStale(now int64) {
 	}
 }
 
-// judge makes a suspect failed where a majority of all nodes, this one
-// included, suspects it.
+// judge makes a suspected node failed if a majority of all nodes suspects it, this node included.
 func (t *Table[P]) judge(p *Peer) {
 	votes := 1
 	for _, at := range p.suspects {
@@ -94,14 +93,14 @@ func (t *Table[P]) Beat() {
 	}
 }
 
-// beat sends a heartbeat: our state, what we suspect, and some of the others.
+// beat sends a heartbeat: this node's state, the nodes that aren't well, and some of the others.
 func (t *Table[P]) beat(p P) { t.beatOf(p, t.gossips(), 0) }
 
-// BeatWhole sends a heartbeat that names all nodes. So whoever comes to a mesh through
-// any node of it counts all the others, those that can't be reached included.
+// BeatWhole sends a heartbeat that names all nodes. So a node that comes to a mesh through any of its nodes counts all
+// the others, including those that can't be reached.
 func (t *Table[P]) BeatWhole(p P) { t.beatOf(p, len(t.order), wire.Whole) }
 
-// beatOf sends a heartbeat that names so many nodes, and all that aren't well.
+// beatOf sends a heartbeat that names some nodes, and all that aren't well.
 func (t *Table[P]) beatOf(to P, some int, flags uint8) {
 	p := to.Base()
 	if !p.Connected {
@@ -133,10 +132,10 @@ func (t *Table[P]) beatOf(to P, some int, flags uint8) {
 	t.peers = m.Peers
 }
 
-// gossips is how many nodes a heartbeat tells of, beside those that aren't well.
+// gossips is how many nodes a heartbeat tells of, besides those that aren't well.
 func (t *Table[P]) gossips() int { return max(gossipLeast, len(t.order)/10) }
 
-// OnHeartbeat takes a node's word on itself and on others.
+// OnHeartbeat takes what a node says of itself and of others.
 func (t *Table[P]) OnHeartbeat(from P, m *wire.Message) {
 	p := from.Base()
 	if leaving := m.Flags&wire.Leaving != 0; leaving != p.Leaving {
@@ -151,7 +150,7 @@ func (t *Table[P]) OnHeartbeat(from P, m *wire.Message) {
 				p.counts = append(p.counts, m.Peers[i].ID.Node())
 			}
 		}
-		// The list leaves out the receiver alone.
+		// The list leaves out only its receiver, which is this node.
 		p.counts = append(p.counts, t.self.Node())
 		slices.Sort(p.counts)
 		p.counts = slices.Compact(p.counts)
@@ -166,7 +165,7 @@ func (t *Table[P]) OnHeartbeat(from P, m *wire.Message) {
 	}
 }
 
-// heardOf takes a node's word on a third one, in a heartbeat that names all nodes (whole) or some.
+// heardOf takes what a node says of a third one, in a heartbeat that names all nodes (whole) or some.
 func (t *Table[P]) heardOf(g *wire.Peer, from *Peer, whole bool) {
 	if g.ID == t.self {
 		return
@@ -189,7 +188,7 @@ func (t *Table[P]) heardOf(g *wire.Peer, from *Peer, whole bool) {
 	if well {
 		delete(q.suspects, from.Node)
 		if !q.Connected && g.Addr != "" && g.Addr != q.Addr {
-			// It came up at another address, and couldn't tell us, for we had changed ours too.
+			// The node came up at another address, and couldn't tell this one, whose address had changed, too.
 			q.Addr = g.Addr
 			t.host.Changed()
 			t.host.Connect(member)
@@ -202,8 +201,8 @@ func (t *Table[P]) heardOf(g *wire.Peer, from *Peer, whole bool) {
 	}
 }
 
-// OnFailed takes a majority's word; a node that we have heard of lately is
-// judged by us alone.
+// OnFailed takes the word of a majority that a node has failed. If this node has heard of that node lately, it judges
+// by itself.
 func (t *Table[P]) OnFailed(m *wire.Message) {
 	member, known := t.by[m.Peers[0].ID.Node()]
 	if !known {
@@ -215,16 +214,16 @@ func (t *Table[P]) OnFailed(m *wire.Message) {
 	}
 }
 
-// CountsAll says whether a peer that asks for a vote counts all nodes that this one
-// knows: sum is that of the nodes that it counts ([Table.Sum]). If each voter asks for that, the
-// majorities of two claimants have a voter in common, though a node that has come to
-// the mesh may not have heard of all others yet, nor all others of it.
+// CountsAll says whether a peer that asks for a vote counts all nodes that this one knows; sum is the sum over the
+// nodes that the peer counts ([Table.Sum]). If each voter insists on that, the majorities of two proposers have a voter
+// in common. This holds although a node that has come to the mesh may not have heard of all others yet, nor all others
+// of it.
 func (t *Table[P]) CountsAll(p *Peer, sum uint64) bool {
 	if sum == t.Sum() {
 		return true
 	}
 	if sum != p.sum {
-		return false // its last word on the nodes that it knows is on its way, or lost
+		return false // the heartbeat that names the nodes it knows is on its way, or lost
 	}
 	return !slices.ContainsFunc(t.order, func(q P) bool {
 		_, yes := slices.BinarySearch(p.counts, q.Base().Node)
@@ -247,8 +246,8 @@ func (t *Table[P]) Sum() uint64 {
 	return t.sum
 }
 
-// sumOf is FNV-1a over the short names of nodes, in their order. Nobody gains by two
-// lists of one sum: who may speak to a node at all can tell it any list.
+// sumOf is FNV-1a over the short names of nodes, in their order. Nobody gains by two lists with the same sum: a node
+// that may speak to this one at all can tell it any list.
 func sumOf(list []wire.Node) uint64 {
 	sum := uint64(14695981039346656037)
 	for _, node := range list {

@@ -2,13 +2,13 @@ package membership
 
 import "jobmesh/module/wire"
 
-// Mesh is the other nodes as those see them who need no more of each than its [Peer].
+// Mesh is the other nodes for code that needs no more of each than its [Peer].
 type Mesh interface {
-	All() []*Peer // in the order of their IDs; not to be changed
+	All() []*Peer // in the order of their IDs; don't change the slice
 	Of(node wire.Node) *Peer
 	Nodes() []wire.Node // their short names, in a new slice
-	Alone() bool        // there are none
-	Majority() int
+	Alone() bool        // this node knows no other
+	Majority() int      // more than half of all nodes, this one included
 	Reaches(node wire.Node) bool
 	Ups() uint64
 	Resets() uint32
@@ -16,12 +16,12 @@ type Mesh interface {
 	Sum() uint64
 	CountsAll(p *Peer, sum uint64) bool
 	BeatWhole(p *Peer)
-	Send(p *Peer, m *wire.Message) // nil: to nobody
+	Send(p *Peer, m *wire.Message) // nil: sends nothing
 	SendTo(nodes []wire.Node, m *wire.Message)
 	SendAll(m *wire.Message)
 }
 
-// Mesh is the table for those.
+// Mesh is the table as a [Mesh].
 func (t *Table[P]) Mesh() Mesh { return mesh[P]{t} }
 
 type mesh[P Member] struct{ *Table[P] }

@@ -6,14 +6,14 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Health is what a node holds of another.
+// Health is a node's opinion of another.
 type Health uint8
 
-// The healths, as wire.Peer has them.
+// The healths, with the numbers that wire.Peer uses.
 const (
 	Well      Health = iota
 	Suspected        // silent for the node timeout (PFAIL)
-	Failed           // by the word of a majority (FAIL)
+	Failed           // a majority has said so (FAIL)
 )
 
 // Peer is another node of the mesh. Only its table changes it.
@@ -21,38 +21,39 @@ type Peer struct {
 	ID        wire.NodeID
 	Node      wire.Node
 	Addr      string // of its bus
-	Port      int    // for clients; 0: not told yet
+	Port      int    // for clients; 0: not known yet
 	Connected bool
 	Heard     int64 // unix ms of its last message
 	Health    Health
 	Leaving   bool
-	Full      bool   // takes no copies: its memory is short
+	Full      bool   // takes no copies, because its memory is short
 	Idles     bool   // answers wire.AskIdle
-	Since     uint64 // Table.Ups when it was connected
+	Since     uint64 // [Table.Ups] when it was connected
 
 	forgets   bool                // knows what wire.Forgotten is
-	stale     bool                // known from before this node was a replica, and not connected since
-	forgotten bool                // and others have forgotten it meanwhile
-	meet      bool                // we were told to meet it, and it hasn't said anything yet
+	stale     bool                // known since before this node was a replica, and not connected since
+	forgotten bool                // meanwhile others have forgotten it
+	meet      bool                // an operator told this node to meet it, and it hasn't said anything yet
 	suspects  map[wire.Node]int64 // the nodes that suspect it, and when they said so, unix ms
-	counts    []wire.Node         // the nodes that it said it knows, in their order
-	sum       uint64              // over them
+	counts    []wire.Node         // the nodes that it knows, as it said, in their order
+	sum       uint64              // over counts, see sumOf
 }
 
-// Base is the Peer itself: a type that embeds one is a [Member].
+// Base is the Peer itself, so a type that embeds a Peer is a [Member].
 func (p *Peer) Base() *Peer { return p }
 
-// Usable says whether a copy may be put there.
+// Usable says whether the node can be given a copy now.
 func (p *Peer) Usable() bool { return p.Connected && p.takes() }
 
-// takes says whether it takes copies when it is connected.
+// takes says whether the node takes copies when it is connected.
 func (p *Peer) takes() bool { return p.Health == Well && !p.Leaving && !p.Full }
 
-// Lacks says whether it has told which nodes it knows, and this one isn't among them.
+// Lacks says whether the peer has told which nodes it knows, and node isn't among them.
 func (p *Peer) Lacks(node wire.Node) bool {
 	_, yes := slices.BinarySearch(p.counts, node)
 	return !yes && len(p.counts) > 0
 }
 
-// NoteFull notes that a node has refused a copy, since its memory is short. Its next heartbeat says whether it still is.
+// NoteFull notes that the node has refused a copy, because its memory is short. Its next heartbeat says whether it
+// still is.
 func (p *Peer) NoteFull() { p.Full = true }

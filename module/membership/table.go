@@ -11,30 +11,30 @@ import (
 const (
 	DefaultTimeout = 15_000
 	HeartbeatEvery = 1_000
-	banTime        = 60_000 // a forgotten node isn't learnt again by gossip
+	banTime        = 60_000 // how long gossip doesn't bring a forgotten node back
 	absentMS       = 2 * HeartbeatEvery
 	goneMost       = 1000 // forgotten nodes that are remembered
 )
 
-// Member is what a table has of each node: a pointer to a Peer, or to a struct that embeds one.
+// Member is what a table stores for each node: a pointer to a Peer, or to a struct that embeds one.
 type Member interface {
 	comparable
 	Base() *Peer
 }
 
-// Host is the node whose table it is.
+// Host is the node that has the table.
 type Host[P Member] interface {
 	Now() int64       // unix ms
-	New(p Peer) P     // a node that wasn't known
+	New(p Peer) P     // makes a node that wasn't known
 	State() State     // what heartbeats tell of this node
-	Changed()         // the nodes' file is to be written
-	Connect(p P)      // a connection is to be kept
-	Disconnect(p P)   // it is no longer one of the mesh
-	TurnAway(p *Peer) // nor is this one, whom nobody wants here
+	Changed()         // writes the nodes' file soon
+	Connect(p P)      // keeps a connection to it
+	Disconnect(p P)   // ends that: it is no node of the mesh any more
+	TurnAway(p *Peer) // ends the connection of a node that isn't let in
 	Send(m *wire.Message, to ...P)
 
-	Added(p P)     // it is known now
-	Returning(p P) // it is connected, and will be heard in a moment
+	Added(p P)     // the node is known now
+	Returning(p P) // it is connected, and is about to count as heard
 	Up(p P)        // it is connected, and was told of all nodes
 	Down(p P)      // it isn't connected any more
 	Silent(p P)    // it is suspected
@@ -42,7 +42,7 @@ type Host[P Member] interface {
 	Gone(p P)      // it was forgotten
 }
 
-// State is what heartbeats tell of a node itself.
+// State is what heartbeats tell of the node itself.
 type State struct {
 	Port    int // for clients
 	Leaving bool
@@ -56,17 +56,17 @@ type Table[P Member] struct {
 	by         map[wire.Node]P
 	order      []P // by name, so that a seeded run repeats
 	bases      []*Peer
-	gone       map[wire.Node]wire.NodeID // forgotten, and not met again
-	banned     map[wire.NodeID]int64     // until then, unix ms
-	alone      bool                      // nobody comes in who isn't met
-	quarantine map[wire.NodeID]string    // who is connected, and may not come in unless they were told to meet us; with their addresses
+	gone       map[wire.Node]wire.NodeID // forgotten, and not met again; their IDs by short name
+	banned     map[wire.NodeID]int64     // until when gossip doesn't bring a forgotten node back, unix ms
+	alone      bool                      // since a RESET: no node comes in that isn't met
+	quarantine map[wire.NodeID]string    // connected nodes that come in only if they were told to meet this one; with their addresses
 	timeout    int64                     // ms
-	next       int64                     // the next heartbeat
-	gossip     int                       // where in order the next heartbeat's gossip begins
-	some       []P                       // memory of the last SendTo
-	peers      []wire.Peer               // memory of the last heartbeat
-	sum        uint64                    // over all nodes, this one included; 0: not known
-	untold     bool                      // the others are to be told of all nodes
+	next       int64                     // when the next heartbeats are due, unix ms
+	gossip     int                       // where in order the gossip of the next heartbeats begins
+	some       []P                       // reused by SendTo
+	peers      []wire.Peer               // reused by heartbeats
+	sum        uint64                    // over all nodes, this one included; 0: to be computed
+	untold     bool                      // the others have yet to be told of all nodes
 	ups        uint64
 	changed    int64
 	resets     uint32
@@ -81,7 +81,7 @@ func New[P Member](host Host[P], timeout int64) Table[P] {
 	return t
 }
 
-// SetSelf tells the node's own ID. Whoever waits in quarantine came by the former one.
+// SetSelf sets the node's own ID. It empties the quarantine: nodes there came under the former ID.
 func (t *Table[P]) SetSelf(id wire.NodeID) {
 	t.self, t.sum = id, 0
 	t.EndQuarantine()
@@ -90,7 +90,7 @@ func (t *Table[P]) SetSelf(id wire.NodeID) {
 // SetTimeout sets the silence after which a node is suspected, ms.
 func (t *Table[P]) SetTimeout(ms int64) { t.timeout = ms }
 
-// All are the other nodes, in the order of their IDs; not to be changed.
+// All are the other nodes, in the order of their IDs. The caller must not change the slice.
 func (t *Table[P]) All() []P { return t.order }
 
 // Nodes are their short names, in a new slice.
@@ -111,10 +111,10 @@ func (t *Table[P]) Majority() int { return Majority(len(t.order) + 1) }
 // Majority is more than half of so many.
 func Majority(all int) int { return all/2 + 1 }
 
-// Of is the node of a short name; the zero P, where it isn't known.
+// Of is the node with a short name; the zero P if it isn't known.
 func (t *Table[P]) Of(node wire.Node) P { return t.by[node] }
 
-// Named is the node with an ID; the zero P, where it isn't known.
+// Named is the node with an ID; the zero P if it isn't known.
 func (t *Table[P]) Named(id wire.NodeID) (p P) {
 	if p, yes := t.by[id.Node()]; yes && p.Base().ID == id {
 		return p
@@ -122,7 +122,7 @@ func (t *Table[P]) Named(id wire.NodeID) (p P) {
 	return p
 }
 
-// Ups is how often a connection was made.
+// Ups is how many connections were made so far.
 func (t *Table[P]) Ups() uint64 { return t.ups }
 
 // ChangedAt is when a connection was made or ended last, unix ms.
@@ -131,10 +131,10 @@ func (t *Table[P]) ChangedAt() int64 { return t.changed }
 // Resets is how often all nodes were forgotten at once.
 func (t *Table[P]) Resets() uint32 { return t.resets }
 
-// Untold says whether the others are yet to be told of a node that came or went.
+// Untold says whether the others have yet to be told of a node that came or went.
 func (t *Table[P]) Untold() bool { return t.untold }
 
-// WasForgotten says whether a node was forgotten, and not met again.
+// WasForgotten says whether a node was forgotten and hasn't been met again.
 func (t *Table[P]) WasForgotten(node wire.Node) bool {
 	_, yes := t.gone[node]
 	return yes
@@ -161,17 +161,18 @@ func (t *Table[P]) Reachable() (c int) {
 	return c
 }
 
-// MayReturn says of a node whose connection was lost whether it counts still: it was heard of
-// within the node timeout. A copy for it is sent when it is back.
+// MayReturn says whether a node without a connection still counts, because it was heard of within the node timeout. A
+// copy for it is sent when it is back.
 func (t *Table[P]) MayReturn(p *Peer) bool {
 	return !p.Connected && p.takes() && t.host.Now()-p.Heard <= t.timeout
 }
 
-// IsAbsent says whether a node may be gone, though it is connected: it says something at each heartbeat.
+// IsAbsent says whether a node may be gone although it is connected. A node says something at each heartbeat, and this
+// one hasn't.
 func (t *Table[P]) IsAbsent(p *Peer) bool { return t.host.Now()-p.Heard > absentMS }
 
-// Add makes a node known, as read from the nodes' file. False where it is
-// known, is this node, or shares its short name with another.
+// Add makes a node known, for example one of the nodes' file. False: the node is known already, is this node, or has
+// the short name of another.
 func (t *Table[P]) Add(id wire.NodeID, addr string) bool {
 	node := id.Node()
 	if _, known := t.by[node]; known || id == t.self || node == t.self.Node() || node == 0 {
@@ -193,10 +194,9 @@ func (t *Table[P]) Add(id wire.NodeID, addr string) bool {
 	return true
 }
 
-// Up follows a connection: the node at its other end has proved that it is
-// one of the mesh. One that was forgotten a moment ago, and anybody at a node
-// that was reset, waits in quarantine, unless it was met on purpose, or is known again since: its
-// first message tells whether somebody wants it here.
+// Up follows a connection whose other end has proved that it is a node of the mesh. A node that was forgotten a moment
+// ago waits in quarantine; at a node that was reset, any unknown node does. It doesn't wait if it was met on purpose,
+// or is known again since. Its first message tells whether somebody wants it here.
 func (t *Table[P]) Up(id wire.NodeID, addr string, met bool) {
 	var nobody P
 	if until, yes := t.banned[id]; !met && t.Named(id) == nobody && (t.alone || yes && t.host.Now() < until) {
@@ -231,8 +231,8 @@ func (t *Table[P]) Up(id wire.NodeID, addr string, met bool) {
 
 func (t *Table[P]) turnAway(id wire.NodeID) { t.host.TurnAway(&Peer{ID: id, Node: id.Node()}) }
 
-// Admit takes a message of a node that isn't known. A node in quarantine comes in where the message is a heartbeat that says that
-// it was told to meet this one, and is turned away else.
+// Admit takes a message from a node that isn't known. A node in quarantine comes in if the message is a heartbeat that
+// says that it was told to meet this one. Otherwise it is turned away.
 //
 // Errors: those of Message.Parse.
 func (t *Table[P]) Admit(id wire.NodeID, m *wire.Message, b []byte) error {
@@ -253,15 +253,15 @@ func (t *Table[P]) Admit(id wire.NodeID, m *wire.Message, b []byte) error {
 	return nil
 }
 
-// EndQuarantine forgets who waits there: their connections end.
+// EndQuarantine forgets the nodes in quarantine: their connections end.
 func (t *Table[P]) EndQuarantine() { clear(t.quarantine) }
 
-// Leave follows the end of all connections, as when the node becomes a replica. Meanwhile the mesh may have gone on without the node, and
-// with others. So when the node is back it speaks only of those that it meets again, though it counts the others until somebody forgets them: an operator here,
-// or one at a node that it meets.
+// Leave follows the end of all connections, as when the node becomes a replica. Meanwhile the mesh may go on without
+// the node, and with others. So when the node is back it tells only of nodes that it meets again. It still counts the
+// others until somebody forgets them: an operator here, or one at a node that it meets.
 func (t *Table[P]) Leave() {
 	t.EndQuarantine()
-	clear(t.banned) // who was forgotten before may be one of the mesh again
+	clear(t.banned) // a node that was forgotten before may be one of the mesh again
 	clear(t.gone)
 	for _, p := range t.bases {
 		p.stale = true
@@ -269,8 +269,7 @@ func (t *Table[P]) Leave() {
 	t.sum = 0
 }
 
-// Meet makes a node known that this one was told to meet, and has reached. True
-// where Up is still to come.
+// Meet makes a node known that this one was told to meet, and has reached. True: Up is still to come.
 func (t *Table[P]) Meet(id wire.NodeID, addr string) bool {
 	if at, yes := t.quarantine[id]; yes {
 		t.Up(id, at, true)
@@ -278,7 +277,7 @@ func (t *Table[P]) Meet(id wire.NodeID, addr string) bool {
 	}
 	var nobody P
 	if p := t.Named(id); p != nobody && p.Base().Connected {
-		// It may be about to turn us away.
+		// The other node may be about to turn this one away.
 		p.Base().meet = true
 		t.beat(p)
 		return false
@@ -297,13 +296,13 @@ func (t *Table[P]) Down(id wire.NodeID) {
 	}
 }
 
-// Said follows a message of a node.
+// Said follows a message from a node.
 func (t *Table[P]) Said(p P) {
 	p.Base().meet = false
 	t.Heard(p)
 }
 
-// Heard follows any sign of life.
+// Heard follows any sign of life from a node.
 func (t *Table[P]) Heard(member P) {
 	p := member.Base()
 	back := p.Connected && t.IsAbsent(p)
@@ -318,13 +317,13 @@ func (t *Table[P]) Heard(member P) {
 	}
 }
 
-// Forget takes a node out of the table (CLUSTER FORGET). Gossip doesn't bring
-// it back for a minute. False: it wasn't known.
+// Forget takes a node out of the table (CLUSTER FORGET). Gossip doesn't bring it back for a minute. False: the node
+// wasn't known.
 func (t *Table[P]) Forget(id wire.NodeID) bool {
 	var nobody P
 	member := t.Named(id)
 	if id != t.self {
-		t.banned[id] = t.host.Now() + banTime // also one that gossip under way still tells of
+		t.banned[id] = t.host.Now() + banTime // also if it isn't known: gossip under way may still tell of it
 	}
 	if member == nobody {
 		return false
@@ -333,7 +332,7 @@ func (t *Table[P]) Forget(id wire.NodeID) bool {
 	return true
 }
 
-// remove takes a node out.
+// remove takes a node out of the table.
 func (t *Table[P]) remove(member P) {
 	p := member.Base()
 	delete(t.by, p.Node)
@@ -348,21 +347,20 @@ func (t *Table[P]) remove(member P) {
 	t.host.Gone(member)
 }
 
-// Reset forgets all nodes (CLUSTER RESET). Nobody comes in any more who isn't met.
+// Reset forgets all nodes (CLUSTER RESET). From then on no node comes in that isn't met.
 func (t *Table[P]) Reset() {
 	t.resets++
 	for len(t.order) > 0 {
 		t.Forget(t.order[0].Base().ID)
 	}
 	clear(t.banned)
-	// Others remember it still: that doesn't make it one of theirs again. This
-	// isn't saved, lest a node that dies before its file names whom it met since
-	// be lost to them.
+	// Others still remember this node, but that must not make it one of theirs again. alone isn't saved: otherwise a
+	// node that dies before its file names the nodes that it has met since would be lost to them.
 	t.alone = true
 }
 
-// TimeJumped keeps a step of the clock, or a pause of the whole process, from
-// looking like everybody's silence.
+// TimeJumped follows a step of the clock, or a pause of the whole process. It keeps that from looking like the silence
+// of all nodes.
 func (t *Table[P]) TimeJumped() {
 	now := t.host.Now()
 	t.next = 0

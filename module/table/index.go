@@ -2,40 +2,40 @@ package table
 
 import "unsafe"
 
-// Index is a table for what is mostly looked for in vain, under names of which
-// nothing is known: locks and per-key queues. It grows as [table] does, but a bucket is two
-// neighbouring cache lines with the hashes of its elements: so lookups in vain,
-// insertions and splits touch those alone, where each element would be one more miss.
+// Index is a table for lookups that mostly find nothing, under names of which nothing is known: locks and per-key
+// queues. It grows as [Table] does, but a bucket is two neighbouring cache lines, which have the hashes of its
+// elements. So lookups that find nothing, insertions and splits touch only those lines. To touch an element would be
+// one more cache miss for each.
 type Index struct {
 	alloc    Allocator
 	hash     func(*Entry) uint64
 	segments []*[indexSegment]Bucket
-	blocks   []unsafe.Pointer // that the segments are in
+	blocks   []unsafe.Pointer // the memory that the segments are in
 	buckets  Buckets
 	Len      uint64
 }
 
-// Bucket has its elements in the first n of its slots. Elements for which there is no
-// slot are chained behind the last slot's, by their entries, which mean nothing in other
-// buckets: to look at an element, or to write to it, costs a cache miss.
+// Bucket has its elements in the first n of its slots. Elements beyond that are chained behind the element of the last
+// slot, by their entries. Entries outside such a chain mean nothing, since to read or write an element costs a cache
+// miss.
 type Bucket struct {
-	hashes  [ways]uint32 // the lower halves; the last slot's is its first element's
+	hashes  [ways]uint32 // the lower halves of the hashes; of the last slot's chain only the first element's
 	n       uint32
-	chained uint32 // how many are behind the last slot's
+	chained uint32 // how many elements are behind the first one of the last slot
 	first   [ways]*Entry
 }
 
 const (
 	ways         = 10
-	fill         = 4 // elements a bucket, in the mean: few buckets have a chain
+	fill         = 4 // elements of a bucket on average, so that few buckets have a chain
 	lineBytes    = 64
 	bucketBytes  = 2 * lineBytes
 	indexStep    = 8 // buckets that are split or merged at a time
 	indexSegment = 512
-	indexBytes   = indexSegment*bucketBytes + bucketBytes // one bucket to align it
+	indexBytes   = indexSegment*bucketBytes + bucketBytes // one bucket more, to align them
 )
 
-// The build fails where a bucket has another size.
+// The build fails if a Bucket has another size.
 var _ = [1]struct{}{}[unsafe.Sizeof(Bucket{})-bucketBytes]
 
 func (b *Bucket) put(e *Entry, hash uint64) {
@@ -49,7 +49,7 @@ func (b *Bucket) put(e *Entry, hash uint64) {
 	b.chained++
 }
 
-// chain is what comes behind the first element of a slot.
+// chain is the element behind the first one of a slot; nil: there is none.
 func (b *Bucket) chain(slot uint32) *Entry {
 	if slot < ways-1 || b.chained == 0 {
 		return nil
@@ -57,7 +57,7 @@ func (b *Bucket) chain(slot uint32) *Entry {
 	return b.first[slot].Next
 }
 
-// All yields the elements; none may be put in or taken out meanwhile.
+// All yields the elements. Nothing may be put in or taken out meanwhile.
 func (b *Bucket) All(yield func(*Entry) bool) {
 	for i := range b.n {
 		if !yield(b.first[i]) {
@@ -94,10 +94,10 @@ func (t *Index) dropSegment() {
 	t.segments, t.blocks = t.segments[:last], t.blocks[:last]
 }
 
-// Made says whether the index was begun by Init, and not dropped.
+// Made says whether Init has made the index, and Drop hasn't ended it since.
 func (t *Index) Made() bool { return t.segments != nil }
 
-// Drop frees the segments, not the elements.
+// Drop frees the segments. It doesn't free the elements.
 func (t *Index) Drop() {
 	for len(t.segments) > 0 {
 		t.dropSegment()
@@ -109,10 +109,11 @@ func (t *Index) at(bucket uint64) *Bucket {
 	return &t.segments[bucket/indexSegment][bucket%indexSegment]
 }
 
-// Warm begins to load the bucket of a hash that will be looked for soon.
+// Warm begins to load the bucket of a hash that is looked up soon.
 func (t *Index) Warm(hash uint64) { t.at(t.buckets.Of(hash)).warm() }
 
-// Find finds the first element that may have this hash and is the one.
+// Find returns an element with this hash for which is() says yes; nil: there is none. It may also call is() for an
+// element of which only the lower half of the hash is the same.
 func (t *Index) Find(hash uint64, is func(*Entry) bool) *Entry {
 	b := t.at(t.buckets.Of(hash))
 	for i := range b.n {
@@ -129,6 +130,7 @@ func (t *Index) Find(hash uint64, is func(*Entry) bool) *Entry {
 	return nil
 }
 
+// Insert puts in e, which is in no table. hash is the hash of e.
 func (t *Index) Insert(e *Entry, hash uint64) {
 	t.at(t.buckets.Of(hash)).put(e, hash)
 	if t.Len++; t.Len >= fill*(t.buckets.Len+indexStep) {
@@ -144,7 +146,7 @@ func (t *Index) Remove(e *Entry, hash uint64) {
 		i++
 	}
 	switch {
-	case i == b.n: // chained
+	case i == b.n: // it is chained
 		p := b.first[ways-1]
 		for p.Next != e {
 			p = p.Next
@@ -170,8 +172,7 @@ func (t *Index) Remove(e *Entry, hash uint64) {
 	}
 }
 
-// grow divides the next buckets in line between themselves and as many new ones
-// at the end.
+// grow splits the next buckets: each shares its elements with a new one at the end.
 func (t *Index) grow() {
 	from, to := t.buckets.Splits()
 	if to == uint64(len(t.segments))*indexSegment {
@@ -204,8 +205,8 @@ func (t *Index) grow() {
 		}
 	}
 	t.buckets.Grow(indexStep)
-	// Bring the buckets that the next call divides into the cache: they were last looked at
-	// long ago, and there is time until then.
+	// Bring the buckets that the next call splits into the cache. They were last looked at long ago, and there is time
+	// until then.
 	from, to = t.buckets.Splits()
 	for i := range uint64(indexStep) {
 		t.at(from + i).warm()
@@ -232,7 +233,7 @@ func (t *Index) shrink() {
 		}
 		*from = Bucket{}
 	}
-	// One segment is kept in reserve, as by [table].
+	// One segment is kept in reserve, as by [Table].
 	if spare := len(t.segments) - 2; spare > 0 && t.buckets.Len <= uint64(spare)*indexSegment {
 		t.dropSegment()
 	}

@@ -4,8 +4,8 @@ package table
 
 import "unsafe"
 
-// Prefetch begins to load cache lines, one at least, that will be needed soon, and waits
-// for nothing: a load, even one whose result isn't used, holds the processor up.
+// Prefetch begins to load cache lines that will be needed soon, at least one, and doesn't wait. A load would hold the
+// processor up, even if nobody uses its result.
 //
 //go:noescape
 func Prefetch(p unsafe.Pointer, lines int)

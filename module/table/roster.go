@@ -1,12 +1,12 @@
 package table
 
-// Roster is a map that can be looked through bit by bit while it changes, in an order of
-// its own, so that a seeded run repeats. It is empty to begin with.
+// Roster is a map that can be walked bit by bit while it changes. The walk has an order of its own, so that a seeded
+// run repeats. The zero Roster is empty.
 type Roster[K comparable, T any] struct {
 	by   map[K]*entry[K, T]
 	all  []*entry[K, T]
-	left int // entries from 0 on that the pass has still to meet
-	turn int // the entry that next met last
+	left int // how many entries, from 0 on, the pass has still to meet
+	turn int // the entry that Next met last
 }
 
 type entry[K comparable, T any] struct {
@@ -15,7 +15,7 @@ type entry[K comparable, T any] struct {
 	v    T
 }
 
-// Get finds an entry's value; nil where there is none.
+// Get returns the value of an entry; nil: there is none.
 func (r *Roster[K, T]) Get(name K) *T {
 	if e := r.by[name]; e != nil {
 		return &e.v
@@ -23,7 +23,7 @@ func (r *Roster[K, T]) Get(name K) *T {
 	return nil
 }
 
-// Make finds an entry's value, or makes it of a first one.
+// Make returns the value of an entry. If there is none, Make adds it with the value first.
 func (r *Roster[K, T]) Make(name K, first T) *T {
 	e := r.by[name]
 	if e == nil {
@@ -37,14 +37,15 @@ func (r *Roster[K, T]) Make(name K, first T) *T {
 	return &e.v
 }
 
+// Remove removes an entry, if there is one.
 func (r *Roster[K, T]) Remove(name K) {
 	e := r.by[name]
 	if e == nil {
 		return
 	}
 	delete(r.by, name)
-	// The last one takes its place. That was met already, or is yet to be: it may be
-	// met twice, and is never left out.
+	// The last entry takes its place. A pass has met that one already, or has still to meet it: it may meet the entry
+	// twice, but never leaves it out.
 	last := len(r.all) - 1
 	r.all[e.at] = r.all[last]
 	r.all[e.at].at = e.at
@@ -55,28 +56,26 @@ func (r *Roster[K, T]) Remove(name K) {
 
 func (r *Roster[K, T]) Len() int { return len(r.all) }
 
-// At is the i-th entry. A walk from the last one to the first meets all that stay there, as a
-// pass does.
+// At is the i-th entry. A walk from the last entry to the first meets all that stay, as a pass does.
 func (r *Roster[K, T]) At(i int) (K, *T) { return r.all[i].name, &r.all[i].v }
 
-// Put sets an entry's value.
+// Put sets the value of an entry, and adds the entry if there is none.
 func (r *Roster[K, T]) Put(name K, v T) { *r.Make(name, v) = v }
 
-// Next walks round by one entry; not to be called where there is none.
+// Next goes one entry further, round and round. There must be an entry.
 func (r *Roster[K, T]) Next() (K, *T) {
 	r.turn = (r.turn + 1) % len(r.all)
 	e := r.all[r.turn]
 	return e.name, &e.v
 }
 
-// Begin begins a pass, which meets all that is there from its beginning to its end.
+// Begin begins a pass, which meets all entries that are there from its beginning to its end.
 func (r *Roster[K, T]) Begin() { r.left = len(r.all) }
 
 // Left is how many entries the pass has still to meet.
 func (r *Roster[K, T]) Left() int { return r.left }
 
-// Pass goes on with it for a number of entries, removing those that aren't to be kept.
-// True: there is more.
+// Pass goes on with the pass for budget entries, and removes those for which keep says no. True: there is more.
 func (r *Roster[K, T]) Pass(budget int, keep func(name K, v *T) bool) (more bool) {
 	for ; r.left > 0 && budget > 0; budget-- {
 		r.left--
@@ -87,8 +86,8 @@ func (r *Roster[K, T]) Pass(budget int, keep func(name K, v *T) bool) (more bool
 	return r.left > 0
 }
 
-// Generations is a map that forgets: an entry is there until the turn after the next, however
-// many there are. There is nothing to walk through.
+// Generations is a map that forgets: an entry stays until the second [Generations.Turn] after it came, however many
+// entries there are. It can't be walked.
 type Generations[K comparable, T any] struct{ young, old map[K]T }
 
 func (g *Generations[K, T]) Put(name K, v T) {
@@ -105,15 +104,16 @@ func (g *Generations[K, T]) Get(name K) (v T, yes bool) {
 	return v, yes
 }
 
-// Young counts those that came since the last turn.
+// Young counts the entries that came since the last turn.
 func (g *Generations[K, T]) Young() int { return len(g.young) }
 
-// Len counts those of both turns.
+// Len counts the entries of both generations; a name in both counts twice.
 func (g *Generations[K, T]) Len() int { return len(g.young) + len(g.old) }
 
+// Turn forgets the old generation. The young one becomes the old one.
 func (g *Generations[K, T]) Turn() { g.young, g.old = nil, g.young }
 
-// Recent remembers names alone.
+// Recent is Generations of names without values.
 type Recent[K comparable] struct{ Generations[K, struct{}] }
 
 func (r *Recent[K]) Add(name K) { r.Put(name, struct{}{}) }

@@ -2,20 +2,20 @@ package table
 
 import "unsafe"
 
-// Allocator gives memory outside the Go heap.
+// Allocator gives memory outside Go's heap.
 type Allocator interface {
 	// Alloc returns size bytes, uninitialised, aligned to 8.
 	Alloc(size int) unsafe.Pointer
-	// Free gives back what Alloc returned for that size.
+	// Free gives back memory that Alloc returned for that size.
 	Free(p unsafe.Pointer, size int)
 }
 
-// Entry is how a table sees its elements: each begins with one.
+// Entry is the part of an element that the table uses: each element begins with one.
 type Entry struct{ Next *Entry }
 
-// Table is a table of linear hashing (see [Buckets]) for elements that are found most often. Buckets lie
-// in segments of segmentLen, allocated as needed; each bucket is the head of a chain through the elements. Its
-// memory is the allocator's, so it is counted with the elements.
+// Table is a table of linear hashing (see [Buckets]) for lookups that mostly find something. Its buckets are in
+// segments of segmentLen, which are allocated as needed. Each bucket is the head of a chain through the elements. The
+// memory of the table is the allocator's, so it is counted with that of the elements.
 type Table struct {
 	alloc    Allocator
 	hash     func(*Entry) uint64
@@ -28,12 +28,11 @@ type Table struct {
 const (
 	segmentLen   = 8192
 	segmentBytes = segmentLen * 8
-	// step is how many buckets are split or merged at a time. The elements in
-	// them were last looked at long ago, so each is a cache miss; misses of
-	// several buckets overlap, where one bucket at a time would wait for each.
+	// step is how many buckets are split or merged at a time. Their elements were last looked at long ago, so each
+	// costs a cache miss. The misses of several buckets overlap; one bucket at a time would wait for each miss.
 	step = 16
-	// A multiple of step, as are segmentLen and all that is doubled from here:
-	// a step never crosses a level or a segment.
+	// minBuckets is a multiple of step; so are segmentLen and all sizes that doubling gives. So one step doesn't cross
+	// a power of two, or a segment.
 	minBuckets = 64
 )
 
@@ -48,7 +47,7 @@ func (t *Table) addSegment() {
 	t.segments = append(t.segments, s)
 }
 
-// Expect makes an empty table as large as so many insertions would.
+// Expect makes an empty table as large as n insertions would.
 func (t *Table) Expect(n uint64) {
 	if t.Len > 0 || n <= t.buckets.Len {
 		return
@@ -59,16 +58,16 @@ func (t *Table) Expect(n uint64) {
 	}
 }
 
-// Made says whether the table was begun by Init, and not dropped.
+// Made says whether Init has made the table, and Drop hasn't ended it since.
 func (t *Table) Made() bool { return t.segments != nil }
 
-// Clear makes the table as Init did. The elements aren't freed.
+// Clear makes the table empty, as Init did. It doesn't free the elements.
 func (t *Table) Clear() {
 	t.Drop()
 	t.Init(t.alloc, t.hash)
 }
 
-// Drop frees the segments, not the elements.
+// Drop frees the segments. It doesn't free the elements.
 func (t *Table) Drop() {
 	for _, s := range t.segments {
 		t.alloc.Free(unsafe.Pointer(s), segmentBytes)
@@ -83,9 +82,10 @@ func (t *Table) head(bucket uint64) **Entry {
 // Warm begins to load the bucket of a hash.
 func (t *Table) Warm(hash uint64) { Prefetch(unsafe.Pointer(t.head(t.buckets.Of(hash))), 1) }
 
-// First returns the head of the chain that a hash is in.
+// First returns the first element of the bucket of a hash; the others follow by Entry.Next.
 func (t *Table) First(hash uint64) *Entry { return *t.head(t.buckets.Of(hash)) }
 
+// Insert puts in e, which is in no table. hash is the hash of e.
 func (t *Table) Insert(e *Entry, hash uint64) {
 	h := t.head(t.buckets.Of(hash))
 	e.Next = *h
@@ -103,27 +103,26 @@ func (t *Table) Remove(e *Entry, hash uint64) {
 	}
 	*p = e.Next
 	t.Len--
-	// A margin of half keeps a table that hovers from growing and shrinking in
-	// turn. Shrinking by two buckets for each that is spare, it keeps up with
-	// removals.
+	// A margin of half the buckets keeps a table whose size hovers from growing and shrinking in turn. The table
+	// shrinks by two buckets for each element that goes, so it keeps up with removals.
 	if t.buckets.Len > minBuckets && t.Len < (t.buckets.Len-step)/2 {
 		t.shrink()
 	}
 }
 
-// Replace puts an element in another's place, whose next it already has.
+// Replace puts by in the place of old. by has the Next of old already. Replace does nothing if old isn't in the table.
 func (t *Table) Replace(old, by *Entry, hash uint64) {
 	p := t.head(t.buckets.Of(hash))
 	for *p != old {
 		if *p == nil {
-			return // it isn't known
+			return // old isn't in the table
 		}
 		p = &(*p).Next
 	}
 	*p = by
 }
 
-// touch loads the elements of the buckets from first to first+step, two of each.
+// touch loads the first two elements of each bucket from first to first+step, so that their cache misses overlap.
 func (t *Table) touch(first uint64) {
 	var second [step]*Entry
 	for i := range uint64(step) {
@@ -139,8 +138,7 @@ func (t *Table) touch(first uint64) {
 	}
 }
 
-// grow divides the next buckets in line between themselves and as many new ones
-// at the end.
+// grow splits the next buckets: each shares its elements with a new one at the end.
 func (t *Table) grow() {
 	from, to := t.buckets.Splits()
 	if to == uint64(len(t.segments))*segmentLen {
@@ -179,7 +177,7 @@ func (t *Table) shrink() {
 		}
 		*from = nil
 	}
-	// One segment is kept in reserve, for the same reason as the margin.
+	// One segment is kept in reserve, for the same reason as the margin in Remove.
 	if spare := len(t.segments) - 2; spare > 0 && t.buckets.Len <= uint64(spare)*segmentLen {
 		last := t.segments[len(t.segments)-1]
 		t.alloc.Free(unsafe.Pointer(last), segmentBytes)
