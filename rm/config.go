@@ -50,9 +50,9 @@ func TextConfig(name, def string, immutable bool, get func() string, set func(st
 	return &Config{Name: name, kind: api.ConfigString, defText: def, immutable: immutable, getText: get, setText: set}
 }
 
-// SecretConfig is TextConfig for what isn't to be shown: CONFIG GET answers it to its exact
-// name alone. To that it must, for CONFIG REWRITE asks in the same way, and what it is
-// answered it writes to redis.conf.
+// SecretConfig is TextConfig for a secret: CONFIG GET answers it only to its exact name. To
+// that name it must answer, since CONFIG REWRITE asks in the same way, and writes the
+// answer to redis.conf.
 func SecretConfig(name string, immutable bool, get func() string, set func(string) error) *Config {
 	c := TextConfig(name, "", immutable, get, set)
 	c.secret = true
@@ -65,7 +65,7 @@ func (c *Config) register(ctx api.Context, slot int) error {
 
 func (c *Config) num() int64 { return c.getNum() }
 
-// text hands the server a string of its own, which it frees.
+// text gives the server a string, which the server frees.
 func (c *Config) text() api.String { return api.NewString([]byte(c.getText())) }
 
 func (c *Config) set(text string, num int64) error {

@@ -13,7 +13,7 @@ func stack() []byte { return debug.Stack() }
 // String is a string of the server's (RedisModuleString).
 type String struct{ p api.String }
 
-// NewString makes one; give it back with Free.
+// NewString makes a String; free it with Free.
 func NewString(b []byte) String { return String{api.NewString(b)} }
 
 // StringAt wraps a RedisModuleString kept elsewhere.
@@ -25,7 +25,7 @@ func (s String) Pointer() unsafe.Pointer { return s.p }
 // Bytes views the content; valid as long as the string.
 func (s String) Bytes() []byte { return api.StringBytes(s.p) }
 
-// Free gives the string back.
+// Free frees the string.
 func (s String) Free() { api.FreeString(s.p) }
 
 // Ctx is one call into the module: a command, a timer, an event. It carries
@@ -101,8 +101,8 @@ func (c *Ctx) WrongArity() { c.f.WrongArity() }
 // Touch tells WATCH and client-side caching that a key was modified.
 func (c *Ctx) Touch(key String) { c.f.Touch(key.p) }
 
-// Notify publishes a keyspace event of the module's own, to those who asked for
-// them (notify-keyspace-events with d).
+// Notify publishes a keyspace event of the module's own, to subscribers of such events
+// (notify-keyspace-events with d).
 func (c *Ctx) Notify(event string, key String) { c.f.Notify(event, key.p) }
 
 // FromPeer says whether the command comes from the AOF being loaded or from
@@ -128,12 +128,12 @@ type Client struct {
 	timer *Timer // ends the wait; nil: it has no limit
 }
 
-// Block suspends the client for at most timeout ms (0: without limit). end is
-// called where the wait ends without [Client.Answer]: by timeout or CLIENT
-// UNBLOCK (gone is false, and end may reply), or because the client has gone.
+// Block suspends the client for at most timeout ms (0: without limit). end is called if the
+// wait ends without [Client.Answer]: by timeout or CLIENT UNBLOCK (gone is false, and end
+// may reply), or because the client has gone.
 func (c *Ctx) Block(timeout int64, end func(c *Ctx, gone bool)) (*Client, error) {
-	// The server measures timeouts by the wall clock: set back by an hour, it would
-	// let the client wait an hour longer.
+	// The server measures timeouts by the wall clock. If that is set back by an hour, the
+	// client would wait an hour longer.
 	b := api.Block(c.f.Context(), 0)
 	if b == nil {
 		return nil, fmt.Errorf("the client can't be blocked: %w", api.ErrRefused)
@@ -146,14 +146,15 @@ func (c *Ctx) Block(timeout int64, end func(c *Ctx, gone bool)) (*Client, error)
 	return cl, nil
 }
 
-// timeout ends a wait that has lasted as long as it may.
+// timeout ends a wait whose time is over.
 func (cl *Client) timeout(*Ctx) {
 	cl.Answer(func(c *Ctx) { cl.end(c, false) }, nil)
 }
 
-// forget ends the wait, whatever the answer. False where that has happened before.
+// forget ends the wait. It returns false if the wait had ended before.
 func (cl *Client) forget() bool {
-	// Once a client has gone its handle is freed, and may be another's by now.
+	// When a client has gone, the server frees its handle, which may belong to another
+	// client now.
 	if cl.s.blocked[cl.b] != cl {
 		return false
 	}
@@ -164,10 +165,10 @@ func (cl *Client) forget() bool {
 	return true
 }
 
-// BlockOnKeys suspends the client as BLPOP does, until one of the keys that n
-// arguments from first on name holds something that [Command.Ready] answers for,
-// or timeout ms (0: without limit) are over: then the answer is the null array.
-// The server itself follows what becomes of the keys meanwhile, in whatever database.
+// BlockOnKeys suspends the client as BLPOP does, for at most timeout ms (0: without limit).
+// The keys are the n arguments from first on. The wait ends when one of them holds
+// something for which [Command.Ready] returns true; at the timeout the answer is the null
+// array. The server itself follows changes of the keys, in whatever database.
 func (c *Ctx) BlockOnKeys(first, n int, timeout int64) error {
 	if err := c.f.BlockOnKeys(first, n, timeout); err != nil {
 		return fmt.Errorf("the client can't be blocked: %w", err)
@@ -175,9 +176,9 @@ func (c *Ctx) BlockOnKeys(first, n int, timeout int64) error {
 	return nil
 }
 
-// Answer ends the wait with the reply that fill makes. Where the client is
-// gone before it can be given, unheard is called instead, soon, on a Ctx of its own.
-// The bytes that fill answers with are copied.
+// Answer ends the wait with the reply that fill makes. If the client goes before it gets
+// the reply, unheard is called soon after, with a Ctx of its own. The bytes that fill
+// answers with are copied.
 func (cl *Client) Answer(fill func(*Ctx), unheard func(*Ctx)) {
 	s := cl.s
 	if !cl.forget() {
@@ -209,7 +210,8 @@ func (s *Server) Answered(answer *api.Frame, heard bool) {
 	unheard := s.unheard[answer]
 	delete(s.unheard, answer)
 	if unheard != nil && !heard {
-		// Not here: the context of a client that has gone can't replicate.
+		// Not here: with the context of a client that has gone, replicating crashes the
+		// server.
 		s.After(0, unheard)
 	}
 }

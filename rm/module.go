@@ -41,22 +41,23 @@ const (
 // Command is one command, or a container of subcommands (then Run is nil).
 type Command struct {
 	Name string
-	// Run serves the command. Its Ctx is valid until it returns.
+	// Run serves the command. Its Ctx is valid until Run returns.
 	Run func(*Ctx)
-	// Key is the argument that names the key the command works on, of type Type;
-	// 0 for none. It is looked up before Run, see [Ctx.Held], at no crossing.
+	// Key is the index of the argument that names the key which the command works on, of
+	// type Type; 0 for none. C looks the key up before Run, see [Ctx.Held], without a
+	// crossing between C and Go.
 	Key  int
 	Type *DataType
-	// Ready serves a client that [Ctx.BlockOnKeys] suspended in this command: one
-	// of its keys, [Ctx.Key], has come to hold something. False where it has no
-	// answer, and has done nothing: the client goes on waiting.
+	// Ready serves a client that [Ctx.BlockOnKeys] suspended in this command: one of its
+	// keys, [Ctx.Key], now holds something. Ready returns false if it has no answer and has
+	// done nothing: then the client goes on waiting.
 	Ready func(*Ctx) bool
 	// Flags are those of RedisModule_CreateCommand, "write deny-oom fast".
 	Flags string
-	// Info documents the command. Where its Arity isn't zero it is enforced.
+	// Info documents the command. An Arity other than zero is enforced.
 	Info Info
-	// Categories are ACL categories beside the module's own, "read fast".
-	// Used where the server has them (7.4).
+	// Categories are ACL categories besides the module's own, "read fast". They are used if
+	// the server has categories for modules (7.4).
 	Categories string
 	Sub        []Command
 
@@ -65,26 +66,26 @@ type Command struct {
 
 // Events are the server events a module may want; any may be nil.
 type Events struct {
-	// Flush: a database (or all, -1) is about to be emptied; its values are
-	// freed without being unlinked.
+	// Flush: a database (or all, -1) is about to be emptied. The server frees its values
+	// without unlinking them.
 	Flush func(c *Ctx, db int)
-	// Loading: a data set is being loaded, or that has ended.
+	// Loading: the loading of a data set begins, or has ended.
 	Loading func(c *Ctx, phase LoadPhase)
 	// Role: the server has become a replica, or a master.
 	Role func(c *Ctx, replica bool)
-	// Following: this replica has what its master has, and follows it from here on.
+	// Following: this replica has reached its master, and follows it from here on.
 	Following func(c *Ctx)
 	// Swap: two databases have changed places.
 	Swap func(c *Ctx, a, b int)
-	// Config: some CONFIG SET of the server's own parameters happened.
+	// Config: a CONFIG SET changed one of the server's own parameters.
 	Config func(c *Ctx)
-	// Turn: a turn of the event loop is over, and [Server.WantTurn] had asked to be
-	// told. The AOF is written. No command may be replicated from here.
+	// Turn: a turn of the event loop is over, and [Server.WantTurn] asked for this call. The
+	// AOF is written. Turn must not replicate commands.
 	Turn func()
-	// Fork: a child that saves was just made; what is replicated from here on
-	// isn't in it.
+	// Fork: the server has just made a child that saves. Whatever is replicated from here on
+	// isn't in the child's data.
 	Fork func(c *Ctx)
-	// ForkEnded: that child is gone, and what it made is in its place.
+	// ForkEnded: that child has ended, and the file that it made is in place.
 	ForkEnded func(c *Ctx)
 	// Shutdown: the server is about to exit; everything is saved already.
 	Shutdown func(c *Ctx)
@@ -93,7 +94,7 @@ type Events struct {
 	Key func(c *Ctx, event string, key String, t *DataType, value unsafe.Pointer)
 }
 
-// LoadPhase tells what is being loaded, or that loading is over.
+// LoadPhase tells what is being loaded, or how the loading ended.
 type LoadPhase int
 
 // The phases: three beginnings, two ends.
@@ -115,7 +116,7 @@ type Module struct {
 	Events   Events
 	// Info fills INFO <name>.
 	Info func(*InfoWriter)
-	// Before runs first, before anything is registered; an error refuses the load.
+	// Before runs before anything is registered; an error refuses the load.
 	Before func(s *Server) error
 	// Start runs when everything is registered and configured; an error
 	// refuses the load.
@@ -138,7 +139,7 @@ type Server struct {
 	pace     pace
 	panics   int64
 	loaded   bool
-	rewrites []Rewrite // to be put in force once loaded
+	rewrites []Rewrite // SetRewrites applies them once the module is loaded
 
 	mu     sync.Mutex
 	posted []func(*Server)
@@ -208,14 +209,14 @@ func (s *Server) load(f *api.Frame) error {
 		}
 	}
 	s.watchTimers()
-	// Nothing may fail behind this: the server would keep the filter.
+	// Nothing may fail after this: if the load fails, the server keeps the filter.
 	s.loaded = true
 	return s.SetRewrites(s.rewrites)
 }
 
-// strays says whether a release of Valkey lets clients stray to another database
-// while a module listens to key events, as each does here; MOVE is mended by
-// cgo/api.
+// strays says whether a release of Valkey can leave a client in another database while a
+// module listens to key events, as each module on this package does. cgo/api corrects that
+// for MOVE.
 func strays(version string) bool {
 	var major, minor, patch int
 	if n, _ := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); n < 3 {
@@ -261,8 +262,8 @@ func (s *Server) create(ctx api.Context, c *Command, parent string, own bool) er
 	return nil
 }
 
-// arguments applies loadmodule's arguments, pairs of a parameter's name (with
-// or without the module's) and a value. They count more than redis.conf's lines.
+// arguments applies loadmodule's arguments: pairs of a parameter's name, with or without
+// the module's name before it, and a value. They override redis.conf's lines.
 func (s *Server) arguments(f *api.Frame) error {
 	if f.NArgs()%2 != 0 {
 		return fmt.Errorf("arguments come in pairs, name and value; %q has none", f.Arg(f.NArgs()-1))
@@ -457,16 +458,16 @@ func (s *Server) ClusterMode() bool { return api.ContextFlags(s.ctx)&api.FlagClu
 // Replica says whether the server is a replica now.
 func (s *Server) Replica() bool { return api.ContextFlags(s.ctx)&api.FlagReplica != 0 }
 
-// MemoryRatio is used memory over maxmemory; 0 without a limit. It costs some
+// MemoryRatio returns used memory divided by maxmemory; 0 without a limit. It costs some
 // tens of nanoseconds and a crossing.
 func (s *Server) MemoryRatio() float64 { return api.MemoryRatio() }
 
-// WritesPaused says whether CLIENT PAUSE is in force: then a timer must not
-// replicate, or the server ends by an assertion.
+// WritesPaused says whether writes are paused (CLIENT PAUSE). Then a timer must not
+// replicate: the server would end by an assertion.
 func (s *Server) WritesPaused() bool { return api.WritesPaused() }
 
-// AOFOfCommands has Methods.AuxRewrite write to AOFs that are written anew from now on, or
-// not: [api.AOFOfCommands].
+// AOFOfCommands says whether Methods.AuxRewrite writes to AOFs that are rewritten from now
+// on, see [api.AOFOfCommands]. It returns what was said before.
 func (s *Server) AOFOfCommands(yes bool) (before bool) { return api.AOFOfCommands(yes) }
 
 // Call runs a command as the module and returns its reply as RESP2 text.
@@ -489,15 +490,15 @@ func (s *Server) CallStrings(command string, args ...string) ([]string, error) {
 	return replyStrings(reply)
 }
 
-// InfoField returns a field of a section of INFO, which no rename-command takes away;
-// ok is false where there is none.
+// InfoField returns a field of a section of INFO; ok is false if there is none.
+// rename-command doesn't affect it.
 func (s *Server) InfoField(section, field string) (value string, ok bool) {
 	return api.ServerInfo(s.ctx, section, field)
 }
 
-// ConfigValue returns one of the server's own parameters (CONFIG GET). It fails where
-// the operator has renamed CONFIG: take the worst for the value then, or ask
-// [Server.InfoField] where INFO has it too.
+// ConfigValue returns one of the server's own parameters (CONFIG GET). It fails if the
+// operator has renamed CONFIG. Then assume the worst value, or use [Server.InfoField] if
+// INFO has the parameter too.
 func (s *Server) ConfigValue(name string) (string, error) {
 	pair, err := s.CallStrings("CONFIG", "GET", name)
 	if err == nil && len(pair) != 2 {
@@ -552,17 +553,17 @@ type Memory struct{}
 // Alloc returns size bytes, uninitialised.
 func (Memory) Alloc(size int) unsafe.Pointer { return api.Alloc(size) }
 
-// Free gives them back; size is that of Alloc.
+// Free frees what Alloc returned; size is that of Alloc.
 func (Memory) Free(p unsafe.Pointer, size int) { api.Free(p, size) }
 
-// Free gives back what [Memory] returned for the same size, once the call has
-// returned and what [Ctx.Bulk] answered from it was sent.
+// Free frees what [Memory] returned for the same size, after the call has returned and the
+// bytes that [Ctx.Bulk] answered from it are sent.
 func (c *Ctx) Free(p unsafe.Pointer, size int) { c.f.Free(p, size) }
 
-// Post runs f on the main thread, soon: 10 µs later where the server is idle,
-// a turn of the event loop later where it is busy. Safe from any goroutine.
-// f itself must not replicate (package cgo/api says why), but it may call, by
-// [Server.Call], a command of the module's own that does.
+// Post runs f on the main thread, soon: 10 µs later if the server is idle, one turn of the
+// event loop later if it is busy. It is safe from any goroutine. f itself must not
+// replicate (package cgo/api says why). But f may call, by [Server.Call], a command of the
+// module's own that replicates.
 func (s *Server) Post(f func(*Server)) {
 	s.mu.Lock()
 	s.posted = append(s.posted, f)
@@ -586,7 +587,7 @@ func (s *Server) Posted() {
 	for _, f := range batch {
 		s.run(f)
 	}
-	// A server may live on what is posted, with hardly a command.
+	// A server may get hardly any commands, and do all its work in posted functions.
 	s.pace.breathe(time.Now().UnixMilli())
 }
 
@@ -597,10 +598,11 @@ func (s *Server) Turn() {
 	}
 }
 
-// WantTurn has Events.Turn called once, when this turn of the event loop is over.
+// WantTurn makes the server call Events.Turn once, when this turn of the event loop is
+// over.
 func (s *Server) WantTurn() { api.WantTurn() }
 
-// run keeps one message's panic from losing the rest of its batch.
+// run calls f, so that a panic doesn't lose the rest of the batch.
 func (s *Server) run(f func(*Server)) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -610,8 +612,8 @@ func (s *Server) run(f func(*Server)) {
 	f(s)
 }
 
-// Go runs f on a goroutine whose panic is logged and counted, and takes no
-// server down.
+// Go runs f on a goroutine. If f panics, that is logged and counted, and the server goes
+// on.
 func (s *Server) Go(f func()) {
 	go func() {
 		defer func() {

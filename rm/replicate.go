@@ -5,34 +5,34 @@ import "jobmesh/cgo/api"
 // Effect is the name of a command that is replicated.
 type Effect struct{ name api.CString }
 
-// NewEffect prepares one; they are never freed.
+// NewEffect prepares an Effect. Effects are never freed.
 func NewEffect(command string) Effect { return Effect{api.NewCString(command)} }
 
-// callKind is what a call into the module comes from. It decides whether the call
-// may replicate.
+// callKind says where a call into the module comes from. It decides whether the call may
+// replicate.
 type callKind uint8
 
 const (
-	// aWrite is a command with the flag write: the server runs it only where the
-	// data set may change.
+	// aWrite is a command with the flag write. The server runs it only when the data set may
+	// change.
 	aWrite callKind = iota
-	// aTurn is a timer, or a command without the flag write: it may replicate unless
-	// writes are paused.
+	// aTurn is a timer, or a command without the flag write. It may replicate unless writes
+	// are paused.
 	aTurn
-	// anEvent is a server event, a key's event, or the end of a client's wait: nothing may
-	// be replicated. The server counts a change there as the command's that caused the
-	// event (REPLICAOF, PSYNC … FAILOVER), and would replicate that command. And what is
-	// replicated inside of MOVE, RESTORE or SWAPDB stands before that command in the log,
-	// where the data that it changes aren't there yet.
+	// anEvent is a server event, a key's event, or the end of a client's wait: it must not
+	// replicate. The server counts a change in an event as a change by the command that
+	// caused the event (REPLICAOF, PSYNC … FAILOVER), and would replicate that command. And
+	// an effect that is replicated inside MOVE, RESTORE or SWAPDB stands before that command
+	// in the log, where the data that it changes aren't there yet.
 	anEvent
 )
 
-// door is the one way by which effects reach the AOF and the replicas. An effect that
-// the call at hand may not replicate is kept, and goes out before the next one, by the
-// next call that may: so the order in the log is that of the changes.
+// door is the only way by which effects reach the AOF and the replicas. An effect that the
+// present call may not replicate is kept. The next call that may replicate sends it before
+// its own effects: so the log has the order of the changes.
 type door struct {
 	late    *api.Frame // kept effects; nil: none
-	knock   *Timer     // will look whether they can go out
+	knock   *Timer     // checks whether they can be sent
 	loading bool
 	listen  listeners
 }
@@ -43,8 +43,8 @@ type Args struct {
 	copy bool
 }
 
-// Bulk adds an argument. b must stay as it is until the call returns, unless
-// [Ctx.CopyEffects] was called or the effect is kept; it must lie outside the Go heap.
+// Bulk adds an argument. b must lie outside the Go heap, and stay unchanged until the call
+// returns, unless [Ctx.CopyEffects] was called or the effect is kept.
 func (a Args) Bulk(b []byte) {
 	if a.copy {
 		copy(a.f.BulkText(len(b)), b)
@@ -56,13 +56,13 @@ func (a Args) Bulk(b []byte) {
 // Text adds an argument by copy.
 func (a Args) Text(s string) { copy(a.f.BulkText(len(s)), s) }
 
-// Buffer adds an argument of n bytes, which the caller writes into the returned
-// buffer before it does anything else.
+// Buffer adds an argument of n bytes. The caller writes it into the returned buffer before
+// it does anything else.
 func (a Args) Buffer(n int) []byte { return a.f.BulkText(n) }
 
-// Replicate sends an effect to the AOF and the replicas. Its n arguments follow at
-// once. Where this call may not replicate, the effect is kept for the next that may;
-// on a replica, whose data are its master's, it is dropped.
+// Replicate sends an effect to the AOF and the replicas. The caller adds its n arguments at
+// once. If this call may not replicate, the effect is kept for the next call that may. On a
+// replica, whose data are its master's, it is dropped.
 func (c *Ctx) Replicate(e Effect, n int) Args {
 	f := c.f
 	if !c.MayReplicate() {
@@ -72,49 +72,49 @@ func (c *Ctx) Replicate(e Effect, n int) Args {
 	return Args{f, c.copies || f != c.f}
 }
 
-// CopyEffects has the arguments of effects copied from now on, because what they lie
-// in may change before the call returns.
+// CopyEffects makes this call copy the arguments of effects from now on, because the memory
+// that they lie in may change before the call returns.
 func (c *Ctx) CopyEffects() { c.copies = true }
 
-// MayReplicate says whether effects of this call go out with it, rather than later.
+// MayReplicate says whether effects of this call are sent with it, rather than later.
 func (c *Ctx) MayReplicate() bool { return c.kind == aWrite || c.mayElsewhere() }
 
 // Writes says whether this is a command with the flag write.
 func (c *Ctx) Writes() bool { return c.kind == aWrite }
 
-// mayElsewhere is MayReplicate for what is no write command.
+// mayElsewhere is MayReplicate for a call that is no write command.
 func (c *Ctx) mayElsewhere() bool {
 	switch {
 	case c.kind == anEvent || c.s.door.loading:
 		return false
 	case !c.asked:
-		// Neither changes while the call lasts.
+		// Neither of the two changes while the call lasts.
 		c.asked, c.may = true, !api.WritesPaused() && !c.s.Replica()
 	}
 	return c.may
 }
 
-// Dirty counts one change of the data set, for "save 60 1000" and the like, where
-// nothing else was replicated. Where somebody listens it replicates the command as it
-// came; a call that isn't a command's has none, and only counts.
+// Dirty counts one change of the data set, for "save 60 1000" and the like. Call it if
+// nothing else was replicated. If there is an AOF or a replica, it replicates the command
+// as it came; a call that isn't a command's has none, so it only counts.
 func (c *Ctx) Dirty() {
 	if c.MayReplicate() {
 		c.f.Verbatim()
 	}
 }
 
-// Listened says whether anybody takes what is replicated: an AOF or a replica.
-// Where nobody does, building effects would be for nothing.
+// Listened says whether there is an AOF or a replica. If there is none, the caller need not
+// build effects.
 func (c *Ctx) Listened() bool {
-	// While it loads, the server turns its AOF off.
+	// While the server loads data, its AOF is turned off.
 	return c.s.door.loading || c.s.door.listen.now(c.f.Context())
 }
 
-// EffectsKept says whether effects wait for a call that may replicate: what is logged by
-// now isn't all that has happened.
+// EffectsKept says whether effects are kept for a later call: then the log doesn't have all
+// that has happened yet.
 func (s *Server) EffectsKept() bool { return s.door.late != nil }
 
-// keep returns the frame for effects that can't go out now.
+// keep returns the frame for effects that can't be sent now.
 func (s *Server) keep() *api.Frame {
 	if s.door.late == nil {
 		s.door.late = api.NewFrame()
@@ -123,8 +123,8 @@ func (s *Server) keep() *api.Frame {
 	return s.door.late
 }
 
-// knock looks in a timer whether what was kept can go out: in a server without
-// commands no other call would.
+// knock checks in a timer whether the kept effects can be sent. In a server that gets no
+// commands, no other call would send them.
 func (s *Server) knock() {
 	s.door.knock = s.After(knockMS, func(c *Ctx) {
 		s.door.knock = nil
@@ -134,12 +134,12 @@ func (s *Server) knock() {
 	})
 }
 
-// knockMS is how often that is looked at, ms.
+// knockMS is the time between two checks of knock, ms.
 const knockMS = 10
 
-// sendLate has what was kept go out by a call that may replicate. A replica's is dropped.
-// The log has it for database 0, whatever database the call is in: there timers are, and so is
-// what events lead to.
+// sendLate sends the kept effects, if this call may replicate. On a replica it drops them.
+// The log has them for database 0, whatever database the call is in, because timers and the
+// work after events are in database 0.
 func (s *Server) sendLate(c *Ctx) {
 	if s.door.late == nil || s.door.loading {
 		return
@@ -158,7 +158,7 @@ func (s *Server) sendLate(c *Ctx) {
 	}
 }
 
-// doorEvent follows the events that the door depends on.
+// doorEvent handles the events on which the door depends.
 func (s *Server) doorEvent(event, sub int) {
 	switch event {
 	case api.EventLoading:
@@ -170,11 +170,11 @@ func (s *Server) doorEvent(event, sub int) {
 	}
 }
 
-// listeners knows whether an AOF or a replica takes what is replicated. To ask
-// costs microseconds, so it asks only after events that can change the answer:
-// an AOF begins, and a new replica is served, with a fork; a partial resync
-// needs a backlog that such a fork made. While the server loads, its answer is about
-// the time of loading, and [door] doesn't ask.
+// listeners remembers whether there is an AOF or a replica. A look costs microseconds, so
+// it looks only after events that can change the answer. An AOF begins with a fork, and so
+// does the service of a new replica; a partial resync needs a backlog that such a fork
+// made. While the server loads data, the answer holds only for that time, and [door]
+// doesn't ask.
 type listeners struct {
 	known, any bool
 }

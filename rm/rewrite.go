@@ -13,13 +13,13 @@ type Rewrite struct {
 	To   string // the words in their place; what follows stays
 }
 
-// SetRewrites puts rules in force in place of those before; the first that
-// matches a command counts. Without rules every command is the server's, at no cost.
+// SetRewrites replaces the rules in force. The first rule that matches a command counts.
+// Without rules every command is the server's, at no cost.
 //
-// They concern what clients and scripts send, not the module's own calls. All
-// that the server does with a command it does with the rewritten one: arity,
-// ACL, MULTI, MONITOR, SLOWLOG. A command that stands
-// in for another can ask for the right to that too: [Ctx.MayRun].
+// The rules apply to commands of clients and scripts, not to the module's own calls.
+// Whatever the server does with a command, it does with the rewritten one: arity, ACL,
+// MULTI, MONITOR, SLOWLOG. A command that replaces another can require the right to that
+// too: [Ctx.MayRun].
 func (s *Server) SetRewrites(rules []Rewrite) error {
 	if !s.loaded {
 		s.rewrites = rules
@@ -32,9 +32,9 @@ func (s *Server) SetRewrites(rules []Rewrite) error {
 	return api.SetFilter(s.ctx, list)
 }
 
-// MayRun says whether the client's user may run a command ("CLUSTER", "NODES"),
-// by its ACL. Where there is no user, as with the AOF, it may. known: the server has the
-// command by that name, which rename-command can take away.
+// MayRun says whether the ACL lets the client's user run a command ("CLUSTER", "NODES"). If
+// there is no user, as with the AOF, the answer is yes. known says whether the server has
+// the command by that name, which rename-command can take away.
 func (c *Ctx) MayRun(command ...string) (may, known bool) {
 	list := make([][]byte, len(command))
 	for i, word := range command {

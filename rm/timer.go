@@ -13,32 +13,32 @@ import (
 type Timer struct {
 	s   *Server
 	at  int64  // µs since the module was loaded
-	seq uint64 // keeps those of the same time in order
+	seq uint64 // keeps timers of the same time in order
 	pos int    // in the heap; -1: not there
 	run func(*Ctx)
 }
 
-// timers measures time by a clock that nobody sets. The server's own timers expire by
-// the wall clock: set back by an hour, they stand still for an hour. So the server has
-// one timer at most, the alarm for the first of ours, and a goroutine looks whether
-// that is overdue.
+// timers measures time by a monotonic clock, which nobody sets. The server's own timers
+// expire by the wall clock: if that is set back by an hour, they stand still for an hour.
+// So the server has at most one timer, the alarm for the first of these timers. A goroutine
+// checks whether the alarm is overdue.
 type timers struct {
 	begin time.Time
 	heap  timerHeap
 	seq   uint64
 	alarm uint64 // the server's timer
 	id    uintptr
-	end   int64        // of the slice of time that the alarm has, µs since begin
-	rings atomic.Int64 // when it should fire, µs since begin; [never]: there is none
-	woken atomic.Bool  // the watch has asked for another alarm
+	end   int64        // end of the slice of time in which this alarm runs timers, µs since begin
+	rings atomic.Int64 // when the alarm should fire, µs since begin; [never]: there is no alarm
+	woken atomic.Bool  // watchTimers has asked for another alarm
 }
 
 const (
 	never      = math.MaxInt64
-	earlyUS    = 500     // a timer may be early by this, for the alarm's unit is 1 ms
+	earlyUS    = 500     // µs: a timer may be early by this, since the alarm's unit is 1 ms
 	timerSlice = 500     // µs after which timers that are due wait for the next turn
-	timerWatch = 250     // ms between the watch's looks
-	overdueUS  = 100_000 // an alarm this late has missed its time
+	timerWatch = 250     // ms between two checks of watchTimers
+	overdueUS  = 100_000 // µs: an alarm this late has missed its time
 	longestMS  = 1 << 40 // longer than any server runs
 )
 
@@ -47,14 +47,14 @@ func (t *timers) init() {
 	t.rings.Store(never)
 }
 
-// Steady is a clock that goes on evenly, whatever happens to the wall clock: the time
-// since the module was loaded.
+// Steady is a monotonic clock: the time since the module was loaded. Changes of the wall
+// clock don't affect it.
 func (s *Server) Steady() time.Duration { return time.Since(s.timers.begin) }
 
-// Now is the wall clock's time as the server tells it, unix ms.
+// Now is the time of the server's wall clock, unix ms.
 func (s *Server) Now() int64 { return api.Now() }
 
-// After calls run in ms milliseconds, by the steady clock.
+// After calls run in ms milliseconds, measured by the monotonic clock.
 func (s *Server) After(ms int64, run func(*Ctx)) *Timer {
 	s.timers.seq++
 	t := &Timer{s: s, at: s.Steady().Microseconds() + min(max(ms, 0), longestMS)*1000, seq: s.timers.seq, run: run}
@@ -63,14 +63,14 @@ func (s *Server) After(ms int64, run func(*Ctx)) *Timer {
 	return t
 }
 
-// Stop cancels the timer; nothing happens where it has fired.
+// Stop cancels the timer. It does nothing if the timer has fired.
 func (t *Timer) Stop() {
 	if t.pos >= 0 {
 		heap.Remove(&t.s.timers.heap, t.pos)
 	}
 }
 
-// setAlarm has the server call no later than the first timer is due.
+// setAlarm makes the server call Timer when the first timer is due, or before.
 func (s *Server) setAlarm() {
 	t := &s.timers
 	if len(t.heap) == 0 || t.rings.Load() <= t.heap[0].at {
@@ -90,7 +90,7 @@ func (s *Server) dropAlarm() {
 	}
 }
 
-// Timer implements api.Handler. It runs one timer a call.
+// Timer implements api.Handler. It runs one timer in each call.
 func (s *Server) Timer(f *api.Frame, id uintptr) (more bool) {
 	t := &s.timers
 	now := s.Steady().Microseconds()
@@ -98,9 +98,9 @@ func (s *Server) Timer(f *api.Frame, id uintptr) (more bool) {
 		t.rings.Store(never)
 		t.end = now + timerSlice
 		if now < at-earlyUS {
-			// The server calls all alarms that are due by the time at which it began
-			// to. Where the wall clock is set back meanwhile, each that is set here is
-			// due at once, and the server is caught for as long as the step was.
+			// The server calls all alarms that are due at the time when it began to call
+			// them. If the wall clock is set back meanwhile, each alarm that is set here is
+			// due at once, and the server is caught in this for as long as the step was.
 			s.Post(func(*Server) { s.setAlarm() })
 			return false
 		}
@@ -109,10 +109,10 @@ func (s *Server) Timer(f *api.Frame, id uintptr) (more bool) {
 		s.setAlarm()
 		return false
 	}
-	// Should it panic, the next must come all the same.
+	// The next alarm must be set even if run panics.
 	defer s.setAlarm()
 	c := s.ctxFor(f, aTurn)
-	// This may stop a timer, that which is due too.
+	// Sending may stop a timer, also the one that is due.
 	s.sendLate(c)
 	if due := t.due(now); due != nil {
 		due.run(c)
@@ -120,10 +120,10 @@ func (s *Server) Timer(f *api.Frame, id uintptr) (more bool) {
 	return true
 }
 
-// isDue says whether the first timer is due at a time, µs since begin.
+// isDue says whether the first timer is due at now, µs since begin.
 func (t *timers) isDue(now int64) bool { return len(t.heap) > 0 && t.heap[0].at <= now+earlyUS }
 
-// due takes the first timer off the heap, where it is due; nil where it isn't.
+// due takes the first timer off the heap if it is due, and returns nil otherwise.
 func (t *timers) due(now int64) *Timer {
 	if !t.isDue(now) {
 		return nil
@@ -131,7 +131,7 @@ func (t *timers) due(now int64) *Timer {
 	return heap.Pop(&t.heap).(*Timer)
 }
 
-// watchTimers looks after the alarm beside the main thread.
+// watchTimers checks the alarm outside the main thread.
 func (s *Server) watchTimers() {
 	s.Go(func() {
 		t := &s.timers
@@ -142,7 +142,8 @@ func (s *Server) watchTimers() {
 			}
 			s.Post(func(*Server) {
 				t.woken.Store(false)
-				// The main thread may just have been busy; to set it anew harms nobody.
+				// The main thread may just have been busy. Then setting the alarm again
+				// does no harm.
 				s.dropAlarm()
 				s.setAlarm()
 			})

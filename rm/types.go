@@ -8,7 +8,7 @@ import (
 	"jobmesh/cgo/api"
 )
 
-// DataType is a native type: what TYPE shows of a key.
+// DataType is a native type: its name is what TYPE shows of a key.
 type DataType struct {
 	// Name has exactly 9 characters of A-Z a-z 0-9 - _ and is unique among modules.
 	Name string
@@ -16,17 +16,17 @@ type DataType struct {
 	Version int
 	// Methods are the C callbacks.
 	Methods Methods
-	// Load reads a value of the given encoding version. After an error a value
-	// that is returned too is given to Drop.
+	// Load reads a value of the given encoding version. If it returns both an error and a
+	// value, the value is given to Drop.
 	Load func(r *Reader, version int) (unsafe.Pointer, error)
-	// Drop frees a half-loaded value.
+	// Drop frees a value that was loaded in part.
 	Drop func(value unsafe.Pointer)
-	// Unlink reports that a value has left its key: deleted, overwritten or
-	// expired, but also renamed or moved, which an event tells right after.
+	// Unlink reports that a value has left its key. The key was deleted, overwritten or
+	// expired; or it was renamed or moved, which an event reports right after.
 	Unlink func(value unsafe.Pointer)
 	// Copy makes another value of the same content. Without it COPY is refused.
 	Copy func(value unsafe.Pointer) unsafe.Pointer
-	// LoadAux reads what Methods.AuxSave saved of what is in no key.
+	// LoadAux reads what Methods.AuxSave saved: data that are in no key.
 	LoadAux func(r *Reader, version int) error
 
 	handle api.Type
@@ -48,11 +48,11 @@ func (t *DataType) register(ctx api.Context, slot int) error {
 	return err
 }
 
-// ErrWrongType is the answer to a key that holds something else.
+// ErrWrongType is the error for a key that holds something else.
 var ErrWrongType = errors.New("WRONGTYPE Operation against a key holding the wrong kind of value")
 
-// Value returns the value of this type that a key holds, nil where there is no
-// such key, or [ErrWrongType].
+// Value returns the value of this type that a key holds, nil if there is no such key, or
+// [ErrWrongType].
 func (t *DataType) Value(c *Ctx, key String) (unsafe.Pointer, error) {
 	value, held := api.KeyGet(c.f.Context(), key.p, t.handle)
 	if held == api.KeyOther {
@@ -67,14 +67,14 @@ func (t *DataType) Set(c *Ctx, key String, value unsafe.Pointer) error {
 }
 
 // Lives says whether there is a key, whatever it holds, and whether it has a time to live.
-// Where that is over, the call may remove the key.
+// If that time is over, the call may remove the key.
 func (c *Ctx) Lives(key String) (lives, expires bool) { return api.KeyLives(c.f.Context(), key.p) }
 
-// Key is the key that was looked up for this call: that of [Command.Key], or the
-// one that made [Command.Ready] be called.
+// Key returns the key that was looked up for this call: the key of [Command.Key], or the
+// key because of which [Command.Ready] was called.
 func (c *Ctx) Key() String { return String{c.f.Key()} }
 
-// Held returns the value that [Ctx.Key] holds, nil where there is no such key, or
+// Held returns the value that [Ctx.Key] holds, nil if there is no such key, or
 // [ErrWrongType].
 func (c *Ctx) Held() (unsafe.Pointer, error) {
 	value, held := c.f.Held()
@@ -84,11 +84,10 @@ func (c *Ctx) Held() (unsafe.Pointer, error) {
 	return value, nil
 }
 
-// Put gives a key a value, once the call returns: without a crossing, unlike
-// [DataType.Set].
+// Put sets a key's value when the call returns. Unlike [DataType.Set] it needs no crossing.
 func (t *DataType) Put(c *Ctx, key String, value unsafe.Pointer) { c.f.Put(key.p, t.slot, value) }
 
-// Remove removes a key, once the call returns: without a crossing, unlike Delete.
+// Remove removes a key when the call returns. Unlike Delete it needs no crossing.
 func (c *Ctx) Remove(key String) { c.f.Remove(key.p) }
 
 // Delete removes a key, whatever it holds.
@@ -111,7 +110,7 @@ func (r *Reader) Uint() uint64 {
 	return api.LoadUnsigned(r.io)
 }
 
-// Bytes reads a string and hands it to use, after which it is freed.
+// Bytes reads a string and passes it to use. The string is freed when use returns.
 func (r *Reader) Bytes(use func([]byte) error) error {
 	if r.Err() != nil {
 		return r.err
@@ -138,8 +137,8 @@ type FlatType struct {
 	restore api.CString
 }
 
-// NewFlatType makes one. restore names a command of the module's that sets
-// such a value ("name key bytes"), which a rewritten AOF will use.
+// NewFlatType makes a FlatType. restore names a command of the module that sets such a
+// value ("name key bytes"). A rewritten AOF uses that command.
 func NewFlatType(name string, version int, restore string) *FlatType {
 	t := &FlatType{restore: api.NewCString(restore)}
 	t.Name, t.Version, t.Methods = name, version, api.FlatMethods()
@@ -167,5 +166,5 @@ func NewFlatType(name string, version int, restore string) *FlatType {
 // New makes a value of n zero bytes.
 func (t *FlatType) New(n int) unsafe.Pointer { return api.NewFlat(t.restore, n) }
 
-// Bytes views a value's bytes, which may be changed in place.
+// Bytes views a value's bytes. The caller may change them in place.
 func (t *FlatType) Bytes(value unsafe.Pointer) []byte { return api.FlatBytes(value) }

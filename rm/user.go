@@ -11,21 +11,21 @@ const (
 	UseWrite = api.UseWrite
 )
 
-// May says whether the client's user may use a key that is none of the command's
-// arguments, by its ACL: the server looks at arguments alone. Where there is no user,
-// as with the AOF, it may.
+// May says whether the ACL lets the client's user use a key that is no argument of the
+// command: the server checks only arguments. If there is no user, as with the AOF, the
+// answer is yes.
 func (c *Ctx) May(key []byte, use KeyUse) bool { return api.CallerMay(c.f.Context(), some(key), use) }
 
 // MayAll says whether the client's user may use all keys, see [User.MayAll].
 func (c *Ctx) MayAll() bool { return api.CallerMay(c.f.Context(), nil, 0) }
 
-// User is [Ctx.May] beyond the call, and for many keys.
+// User has [Ctx.May] for use after the call, and for many keys.
 type User struct {
 	name    string
-	noLimit bool // it is nobody
+	noLimit bool // there is no user, as with the AOF
 }
 
-// User returns the client's.
+// User returns the client's user.
 func (c *Ctx) User() User {
 	name := api.User(c.f.Context())
 	if name == nil {
@@ -35,11 +35,11 @@ func (c *Ctx) User() User {
 	return User{name: string(api.StringBytes(name))}
 }
 
-// May says whether the user may use a key now; a user that was removed meanwhile may not.
+// May says whether the user may use a key now. A user that was removed meanwhile may not.
 func (u User) May(key []byte, use KeyUse) bool { return u.noLimit || u.may(some(key), use) }
 
-// MayAll says whether the user may use all keys. A server that doesn't tell (Redis before
-// 7.0.6) is taken to say no.
+// MayAll says whether the user may use all keys. If the server doesn't tell (Redis before
+// 7.0.6), the answer is no.
 func (u User) MayAll() bool { return u.noLimit || u.may(nil, 0) }
 
 func (u User) may(key []byte, use KeyUse) bool {
@@ -48,7 +48,7 @@ func (u User) may(key []byte, use KeyUse) bool {
 	return api.UserMay(name, key, use)
 }
 
-// some is a key that isn't nil, where it has no bytes either.
+// some returns the key, but never nil, also if it has no bytes.
 func some(key []byte) []byte {
 	if len(key) == 0 {
 		return []byte{0}[:0]

@@ -15,8 +15,8 @@ static int (*lookup)(const char *, void *);
 
 static void forked(void) { in_child = 1; }
 
-/* Resolves the API table. Returns how many required functions are missing and
- * writes their names. */
+/* Resolves the API table. Returns how many required functions are missing, and writes
+ * their names into missing. */
 static int resolve(RedisModuleCtx *ctx, char *missing, size_t cap) {
     lookup = (int (*)(const char *, void *))(uintptr_t)((void **)ctx)[0];
     int lost = 0;
@@ -39,7 +39,8 @@ int RedisModule_OnLoad(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) 
     char missing[1024];
     int lost = resolve(ctx, missing, sizeof missing);
     if (lost) {
-        /* Without SetModuleAttribs there is no module to log for, hence NULL. */
+        /* Before SetModuleAttribs there is no module to log for, so the context is
+         * NULL. */
         if (redis.Log)
             redis.Log(NULL, "warning", "jobmesh: this server lacks %d function(s) of the modules API that are needed: %s. Use Redis 7.0 or newer, or Valkey 8 or newer.", lost, missing);
         else
@@ -73,7 +74,7 @@ int api_load(RedisModuleCtx *ctx, const char *name, int version) {
 
 static void on_event(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void *data) {
     if (in_child) return;
-    /* Loading, for one, takes long and is not part of a turn. */
+    /* Some events, as loading, take long and are not part of a turn. */
     frame_turn();
     int64_t a = 0, b = 0;
     if (e.id == EVENT_FLUSHDB && data) a = ((RedisFlushInfo *)data)->dbnum;
@@ -92,9 +93,9 @@ int turn_wanted;
 
 static void on_woken(void *unused) { (void)unused; }
 
-/* The server tells that it is about to sleep before it writes the AOF, and has
- * written it when it tells that it slept: where there is one the turn ends then,
- * and the sleep is made to be none. */
+/* The server reports that it is about to sleep before it writes the AOF. It has written
+ * the AOF when it reports that it has slept. So with an AOF the turn ends at the second
+ * report, and the one-shot callback makes the sleep end at once. */
 static void on_turn(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void *data) {
     static int due;
     (void)e;
@@ -116,13 +117,13 @@ static void on_turn(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void 
     }
 }
 
-/* A queue's key, or another's, may have come to a name, or been given a time to live. */
+/* A key, of this module's types or another, may have a new name or a time to live. */
 static void key_came(RedisModuleCtx *ctx, const char *event, RedisModuleString *key, int db) {
     struct frame *f = frame_push(ctx);
     if (!f) return;
     f->db = db;
-    /* While an RDB is loaded the name lies on the server's stack, and the
-     * server aborts where anybody retains it, as OpenKey does. */
+    /* While an RDB is loaded, the name lies on the server's stack. The server aborts if
+     * anybody retains it, as OpenKey does. */
     size_t n;
     const char *p = redis.StringPtrLen(key, &n);
     RedisModuleString *name = redis.CreateString(NULL, p, n);
@@ -132,7 +133,8 @@ static void key_came(RedisModuleCtx *ctx, const char *event, RedisModuleString *
     frame_pop(f);
 }
 
-/* The value of a key that holds one of our types. Redis 7.0 counts that as a hit. */
+/* The value of a key, if it is of one of this module's types. Redis 7.0 counts this
+ * look as a hit. */
 static void *value_at(RedisModuleCtx *ctx, RedisModuleString *key) {
     RedisModuleKey *k = redis.OpenKey(ctx, key, KEY_READ | KEY_NOTOUCH | KEY_NOSTATS);
     void *value = NULL;
@@ -145,8 +147,8 @@ static void *value_at(RedisModuleCtx *ctx, RedisModuleString *key) {
     return value;
 }
 
-/* The database that a key was moved to, from another. In a transaction Valkey 9.1.2
- * has the target selected, and names the client's database. */
+/* The database that a key was moved to from another one. In a transaction of Valkey
+ * 9.1.2 the target is selected, but GetSelectedDb returns the client's database. */
 static int moved_to(RedisModuleCtx *ctx, RedisModuleString *key, int from) {
     int named = redis.GetSelectedDb(ctx);
     if (named != from) return named;
@@ -160,8 +162,8 @@ static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleS
     static int left; /* the database that MOVE takes its key from */
     (void)type;
     if (in_child) return REDIS_OK;
-    /* Every DEL, EXPIRE and RENAME of the server passes here: let only the
-     * few that concern a data type cross. */
+    /* Every DEL, EXPIRE and RENAME of the server comes here. Only the few that concern
+     * a data type cross into Go. */
     if (strcmp(event, "loaded") == 0 || strcmp(event, "restore") == 0 || strcmp(event, "rename_to") == 0) {
         key_came(ctx, event, key, redis.GetSelectedDb(ctx));
     } else if (strcmp(event, "expire") == 0) {
@@ -170,9 +172,9 @@ static int on_key(RedisModuleCtx *ctx, int type, const char *event, RedisModuleS
         left = redis.GetSelectedDb(ctx);
     } else if (strcmp(event, "move_to") == 0) {
         key_came(ctx, event, key, moved_to(ctx, key, left));
-        /* Some releases of Valkey 8.1 and 9 lend us the client itself, with
-         * the target selected, and leave it there: it would go on in the
-         * target, and MOVE be replicated as if it had come from there. */
+        /* Some releases of Valkey 8.1 and 9 pass the client itself, with the target
+         * selected, and leave that selected: the client would go on in the target, and
+         * MOVE would be replicated as if it had come from there. */
         redis.SelectDb(ctx, left);
     }
     return REDIS_OK;
@@ -183,13 +185,14 @@ int api_subscribe(RedisModuleCtx *ctx) {
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ wanted[i], 1 }, on_event) != REDIS_OK) return REDIS_ERR;
     if (redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ EVENT_EVENTLOOP, 1 }, on_turn) != REDIS_OK) return REDIS_ERR;
-    /* Some 7.0 releases don't know this one; the cost is a stale policy until the next timer. */
+    /* Some 7.0 releases don't know this event. Then a changed policy is noticed only at
+     * the next timer. */
     redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ EVENT_CONFIG, 1 }, on_event);
     return redis.SubscribeToKeyspaceEvents(ctx, NOTIFY_GENERIC | NOTIFY_LOADED, on_key);
 }
 
-/* One alarm serves all timers that are due, a frame each: what a frame points to
- * must not change before it is played. */
+/* One alarm serves all timers that are due. Each gets a frame of its own, because
+ * memory that a frame points to must not change before it is played. */
 static void on_timer(RedisModuleCtx *ctx, void *id) {
     if (in_child) return;
     for (int more = 1; more;) {
@@ -214,7 +217,7 @@ static void on_post(void *unused) {
 int api_post(void) { return redis.EventLoopAddOneShot(on_post, NULL); }
 
 static void on_info(RedisModuleInfoCtx *ctx, int crash) {
-    /* After a crash nothing of Go's can be trusted to run. */
+    /* After a crash no Go code can be trusted to run. */
     if (crash || in_child) return;
     goInfo(ctx);
 }
@@ -265,8 +268,8 @@ RedisModuleBlockedClient *api_block(RedisModuleCtx *ctx, int64_t timeout) {
 
 /* --- clients that wait for keys ------------------------------------------ */
 
-/* A key of theirs came to hold something. The private data is the command's
- * slot plus 1. Without an answer the client goes on waiting. */
+/* A key that the client waits for holds something now. The private data is the
+ * command's slot plus 1. Without an answer the client goes on waiting. */
 static int on_ready(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     if (in_child) return REDIS_ERR;
     int slot = (int)(intptr_t)redis.GetBlockedClientPrivateData(ctx) - 1;
@@ -291,7 +294,7 @@ int api_block_on_keys(struct frame *f, int first, int n, int64_t timeout) {
 
 /* --- data types ---------------------------------------------------------- */
 
-/* As with commands, the callbacks are not told which type they serve. */
+/* As with commands, the callbacks aren't told which type they serve. */
 #define TYPE_SLOT(n) \
     static void *load##n(RedisModuleIO *io, int encver) { return goTypeLoad(n, io, encver); } \
     static void unlink##n(RedisModuleString *key, const void *value) { (void)key; if (!in_child) goTypeUnlink(n, (void *)value); } \
@@ -316,13 +319,13 @@ RedisModuleType *api_create_type(RedisModuleCtx *ctx, int slot, const char *name
     return types[slot] = redis.CreateDataType(ctx, name, encver, m);
 }
 
-/* --- what is in no key, in an AOF of commands ------------------------------ */
+/* --- data in no key, in an AOF of commands --------------------------------- */
 
 int aof_of_commands;
 static RedisModuleType *keyless;
 
-/* The server asks the values of keys alone what to write to an AOF of commands. So the
- * child that writes it makes a key, which nobody but itself has. */
+/* For an AOF of commands the server calls only the rewrite callbacks of keys' values.
+ * So the child that writes the AOF makes a key, which exists only in the child. */
 static void on_saving(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void *data) {
     (void)e;
     (void)data;
@@ -333,7 +336,7 @@ static void on_saving(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, voi
         int n = snprintf(name, sizeof name, "in no key %d", i);
         RedisModuleString *s = redis.CreateString(NULL, name, (size_t)n);
         RedisModuleKey *k = redis.OpenKey(ctx, s, KEY_WRITE);
-        int free = k && redis.KeyType(k) == KEYTYPE_EMPTY; /* or it is a user's */
+        int free = k && redis.KeyType(k) == KEYTYPE_EMPTY; /* otherwise it is a user's key */
         if (free && redis.ModuleTypeSetValue(k, keyless, &keyless) != REDIS_OK) _exit(1);
         redis.CloseKey(k);
         redis.FreeString(NULL, s);
@@ -346,8 +349,8 @@ int api_rewrite_aux(RedisModuleCtx *ctx, RedisModuleType *type) {
     return redis.SubscribeToServerEvent(ctx, (RedisModuleEvent){ EVENT_PERSISTENCE, 1 }, on_saving);
 }
 
-/* The child writes an RDB after all, where its key must not be. The parent takes that for
- * a rewrite that has failed. */
+/* The child writes an RDB after all, which must not contain the child's key. The parent
+ * takes the exit for a failed rewrite. */
 void api_give_up(RedisModuleIO *io, void *value) {
     (void)io;
     (void)value;
@@ -391,9 +394,10 @@ RedisModuleCallReply *api_call(RedisModuleCtx *ctx, const char *cmd, RedisModule
     return redis.Call(ctx, cmd, "v", argv, argc);
 }
 
-/* The name of the client's user, to be freed. NULL for the AOF, a master, and a module
- * that calls for itself: they have no user, and may do all. To ask for a name then would
- * crash some servers, so a call as the user, of no command, finds out first. */
+/* The name of the client's user; the caller frees it. NULL for the AOF, a master, and a
+ * module that calls for itself: they have no user, and may do everything. Asking for a
+ * name then would crash some servers. So a call as the user, of no command, finds out
+ * first. */
 RedisModuleString *api_user(RedisModuleCtx *ctx) {
     errno = 0;
     RedisModuleCallReply *none = redis.Call(ctx, "", "C");
@@ -402,7 +406,7 @@ RedisModuleString *api_user(RedisModuleCtx *ctx) {
     return redis.GetCurrentUserName(ctx);
 }
 
-/* Whether a user may use a key; no key: whether it may use all. */
+/* Whether a user may use a key; without a key, whether it may use all keys. */
 int api_may_use(RedisModuleString *name, const char *key, size_t len, int use) {
     RedisModuleUser *user = redis.GetModuleUserFromUserName(name);
     if (!user) return 0;
@@ -412,7 +416,8 @@ int api_may_use(RedisModuleString *name, const char *key, size_t len, int use) {
         ok = redis.ACLCheckKeyPermissions(user, k, use) == REDIS_OK;
         redis.FreeString(NULL, k);
     } else if (redis.GetModuleUserACLString) {
-        /* Words of a selector, in parentheses, give their keys to some commands alone. */
+        /* Words in parentheses are a selector, which gives its keys to some commands
+         * only. */
         RedisModuleString *rules = redis.GetModuleUserACLString(user);
         size_t n;
         const char *p = redis.StringPtrLen(rules, &n), *all = strstr(p, " ~* "), *selector = strchr(p, '(');
@@ -432,7 +437,7 @@ int api_caller_may_use(RedisModuleCtx *ctx, const char *key, size_t len, int use
     return ok;
 }
 
-/* Whether the client's user may run a command, as far as the command's name goes: 1 or 0;
+/* Whether the client's user may run a command, judged by the command's name: 1 or 0;
  * -1: there is no such command. */
 int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     RedisModuleString *name = api_user(ctx);
@@ -440,7 +445,7 @@ int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     RedisModuleUser *user = redis.GetModuleUserFromUserName(name);
     redis.FreeString(ctx, name);
     if (!user) return 0;
-    /* Newer servers want to see as many arguments as the command needs. */
+    /* Newer servers require as many arguments as the command needs. */
     enum { PADDED = 8 };
     RedisModuleString *args[PADDED];
     int ok = 0;
@@ -456,7 +461,7 @@ int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     return ok;
 }
 
-/* Copies one field of INFO; returns its length, -1 where there is none. */
+/* Copies one field of INFO. Returns its length, -1 if there is no such field. */
 int api_server_info(RedisModuleCtx *ctx, const char *section, const char *field, char *buf, size_t cap) {
     RedisModuleServerInfoData *d = redis.GetServerInfo(ctx, section);
     const char *v = redis.ServerInfoGetFieldC(d, field);

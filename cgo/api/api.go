@@ -119,15 +119,15 @@ func cstring(s string) *C.char { return C.CString(s) }
 
 func freeC(p *C.char) { C.free(unsafe.Pointer(p)) }
 
-// Symbol finds an API function by its name without RedisModule_, for C code of
-// other packages; nil where the server has none of that name.
+// Symbol finds an API function by its name without RedisModule_, for C code of other
+// packages. It returns nil if the server has no such function.
 func Symbol(name string) unsafe.Pointer {
 	c := cstring("RedisModule_" + name)
 	defer freeC(c)
 	return unsafe.Pointer(C.api_symbol(c))
 }
 
-// Load names the module; called once, from [Handler.Load].
+// Load tells the server the module's name. Call it once, from [Handler.Load].
 func Load(ctx Context, name string, version int) error {
 	c := cstring(name)
 	defer freeC(c)
@@ -157,8 +157,8 @@ func CreateCommand(ctx Context, name string, slot int, flags string) error {
 	return status(C.r_create_command(ctxOf(ctx), n, C.int(slot), f))
 }
 
-// SetKey has C look up the key that a command's argument names before each call,
-// for [Frame.Held]: its value should be of the type in a slot.
+// SetKey makes C look up, before each call of a command, the key that argument arg names,
+// for [Frame.Held]. Its value should be of the type in a slot.
 func SetKey(slot, arg, typeSlot int) {
 	C.command_keys[slot] = C.struct_command_key{arg: C.uint8_t(arg), _type: C.uint8_t(typeSlot)}
 }
@@ -172,7 +172,7 @@ func CreateSubcommand(ctx Context, parent, name string, slot int, flags string) 
 	return status(C.r_create_subcommand(ctxOf(ctx), p, n, C.int(slot), f))
 }
 
-// AddCategory makes an ACL category; false where the server can't (before 7.4).
+// AddCategory makes an ACL category. It returns false if the server can't (before 7.4).
 func AddCategory(ctx Context, name string) bool {
 	c := cstring(name)
 	defer freeC(c)
@@ -188,23 +188,23 @@ func SetCategory(ctx Context, command, categories string) bool {
 	return cmd != nil && C.r_set_category(cmd, c) == C.REDIS_OK
 }
 
-// TypeMethods are a data type's C callbacks: function pointers of the types in
-// redis.h. They run in forked children and on other threads, and may not enter
-// Go. Nil ones are left out.
+// TypeMethods are a data type's C callbacks: function pointers of the types in redis.h.
+// They run in forked children and on other threads, and must not enter Go. Nil ones are
+// left out.
 type TypeMethods struct {
 	Save, Rewrite, MemUsage, Digest, Free, FreeEffort unsafe.Pointer
-	// AuxSave saves what is in no key, behind all keys; AuxSaveSome, called in its
-	// place where the server can (7.2), may save nothing.
+	// AuxSave saves what is in no key, after all keys. If the server can (7.2), it calls
+	// AuxSaveSome instead, which may save nothing.
 	AuxSave, AuxSaveSome unsafe.Pointer
-	// AuxRewrite writes what is in no key to an AOF that is written anew without an RDB at
-	// its head, see [AOFOfCommands]. One type may have it, which has no keys.
+	// AuxRewrite writes what is in no key to a rewritten AOF that has no RDB at its head, see
+	// [AOFOfCommands]. At most one type may have it; that type must have no keys.
 	AuxRewrite unsafe.Pointer
 }
 
-// CreateType registers a data type (name of exactly 9 characters) in slot 0 to 3.
-// Its rdb_load callback comes to [Handler.TypeLoad]; where they are wanted, unlink
-// to [Handler.TypeUnlink] and copy to [Handler.TypeCopy]. The data that AuxSave saved comes
-// to [Handler.TypeAux].
+// CreateType registers a data type (its name has exactly 9 characters) in slot 0 to 3. Its
+// rdb_load callback calls [Handler.TypeLoad], for data of AuxSave [Handler.TypeAux]; with
+// unlinks its unlink callback calls [Handler.TypeUnlink], with copies its copy callback
+// [Handler.TypeCopy].
 func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods, unlinks, copies bool) (Type, error) {
 	c := cstring(name)
 	defer freeC(c)
@@ -234,10 +234,9 @@ func CreateType(ctx Context, slot int, name string, encver int, m TypeMethods, u
 	return Type(p), nil
 }
 
-// AOFOfCommands says whether AuxRewrite is to be called in AOFs that are written anew from
-// now on: true only where the server is known to write them without an RDB at their head,
-// for a child that was told so and is to write an RDB gives up. It returns what was
-// said before.
+// AOFOfCommands says whether AuxRewrite writes to AOFs that are rewritten from now on, and
+// returns what was said before. Say yes only if the server is known to write them without
+// an RDB at their head: a child that was told yes, and then has to write an RDB, gives up.
 func AOFOfCommands(yes bool) (before bool) {
 	before = C.aof_of_commands != 0
 	C.aof_of_commands = 0
@@ -250,7 +249,7 @@ func AOFOfCommands(yes bool) (before bool) {
 // KeyHolds says what a key holds.
 type KeyHolds int
 
-// [KeyGet] and [Frame.Held] find one of these.
+// The results of [KeyGet] and [Frame.Held].
 const (
 	KeyEmpty KeyHolds = C.HOLDS_NOTHING
 	KeyOurs  KeyHolds = C.HOLDS_OURS
@@ -264,15 +263,16 @@ func KeyGet(ctx Context, name String, t Type) (unsafe.Pointer, KeyHolds) {
 	return value, KeyHolds(held)
 }
 
-// KeyLives says whether there is a key, and whether it has a time to live. One whose time
-// is over is removed by that, unless the server leaves that to its master or to later.
+// KeyLives says whether there is a key, and whether it has a time to live. If that time is
+// over, this call removes the key, unless the server leaves that to its master, or does it
+// later.
 func KeyLives(ctx Context, name String) (lives, expires bool) {
 	var e C.int
 	lives = C.r_key_lives(ctxOf(ctx), (*C.RedisModuleString)(name), &e) != 0
 	return lives, e != 0
 }
 
-// KeySet puts a value into the keyspace, replacing what was there.
+// KeySet puts a value into a key, and replaces what was there.
 func KeySet(ctx Context, name String, t Type, value unsafe.Pointer) error {
 	return status(C.r_key_set(ctxOf(ctx), (*C.RedisModuleString)(name), (*C.RedisModuleType)(t), value))
 }
@@ -287,7 +287,7 @@ func NewString(b []byte) String {
 	return String(C.r_string((*C.char)(unsafe.Pointer(unsafe.SliceData(b))), C.size_t(len(b))))
 }
 
-// FreeString drops one reference.
+// FreeString drops one reference to a string.
 func FreeString(s String) { C.r_free_string((*C.RedisModuleString)(s)) }
 
 // StringBytes views a string's bytes; valid as long as the string.
@@ -300,13 +300,14 @@ func StringBytes(s String) []byte {
 // ContextFlags returns the Flag bits of a context.
 func ContextFlags(ctx Context) int { return int(C.r_context_flags(ctxOf(ctx))) }
 
-// ClientID returns the calling client's ID; all ones while the AOF is replayed.
+// ClientID returns the calling client's ID. It is all ones while the AOF is replayed.
 func ClientID(ctx Context) uint64 { return uint64(C.r_client_id(ctxOf(ctx))) }
 
-// MemoryRatio returns used memory over maxmemory; 0 where there is no limit.
+// MemoryRatio returns used memory divided by maxmemory; 0 if there is no limit.
 func MemoryRatio() float64 { return float64(C.r_memory_ratio()) }
 
-// WritesPaused says whether nothing may be replicated now (CLIENT PAUSE).
+// WritesPaused says whether writes are paused (CLIENT PAUSE): then nothing may be
+// replicated.
 func WritesPaused() bool { return C.r_writes_paused() != 0 }
 
 // Log writes a line to the server's log. level: debug, verbose, notice, warning. Safe on any thread.
@@ -317,7 +318,7 @@ func Log(ctx Context, level, text string) {
 	C.log_text(ctxOf(ctx), l, t)
 }
 
-// StartTimer arranges one call of [Handler.Timer] with id, after ms milliseconds.
+// StartTimer makes the server call [Handler.Timer] once with id, after ms milliseconds.
 func StartTimer(ctx Context, ms int64, id uintptr) uint64 {
 	return uint64(C.api_timer(ctxOf(ctx), C.int64_t(max(ms, 0)), C.uintptr_t(id)))
 }
@@ -325,11 +326,11 @@ func StartTimer(ctx Context, ms int64, id uintptr) uint64 {
 // StopTimer cancels a timer that hasn't fired.
 func StopTimer(ctx Context, timer uint64) { C.r_stop_timer(ctxOf(ctx), C.uint64_t(timer)) }
 
-// WantTurn has Handler.Turn called once, when this turn of the event loop is
-// over: the AOF, if there is one, is written by then.
+// WantTurn makes C call [Handler.Turn] once, when this turn of the event loop is over. The
+// AOF, if there is one, is written by then.
 func WantTurn() { C.turn_wanted = 1 }
 
-// Post arranges one call of [Handler.Posted] on the main thread. Safe on any thread.
+// Post makes the server call [Handler.Posted] once, on the main thread. Safe on any thread.
 func Post() error { return status(C.api_post()) }
 
 // Blocked is a RedisModuleBlockedClient.
@@ -342,8 +343,8 @@ func Block(ctx Context, timeout int64) Blocked {
 	return Blocked(C.api_block(ctxOf(ctx), C.int64_t(timeout)))
 }
 
-// Unblock gives a blocked client its answer, a frame from [NewFrame] which
-// from then on is the server's.
+// Unblock gives a blocked client its answer, a frame from [NewFrame]. From then on the
+// frame belongs to the server.
 func Unblock(b Blocked, answer *Frame) error {
 	return status(C.r_unblock((*C.RedisModuleBlockedClient)(b), answer.c()))
 }
@@ -365,8 +366,8 @@ func Call(ctx Context, command string, args ...[]byte) ([]byte, error) {
 	return out, nil
 }
 
-// MayRun says whether the user of the client that ctx serves may run a command,
-// by its ACL; true where there is no user. known: there is such a command.
+// MayRun says whether the ACL lets the user of the client that ctx serves run a command;
+// true if there is no user. known says whether there is such a command.
 func MayRun(ctx Context, command ...[]byte) (may, known bool) {
 	argv, free := stringList(command)
 	defer free()
@@ -383,17 +384,18 @@ const (
 	UseWrite KeyUse = 1 << 5
 )
 
-// User is the name of the user of the client that ctx serves, to be freed with
-// [FreeString]; nil where there is no user.
+// User returns the name of the user of the client that ctx serves; free it with
+// [FreeString]. Nil: there is no user.
 func User(ctx Context) String { return String(C.api_user(ctxOf(ctx))) }
 
-// UserMay says whether the user of a name may use a key, by its ACL; with key nil,
-// whether it may use all. False where the user is gone.
+// UserMay says whether the ACL lets a user use a key; with key nil, whether it may use all
+// keys. False if the user no longer exists.
 func UserMay(user String, key []byte, use KeyUse) bool {
 	return C.api_may_use((*C.RedisModuleString)(user), (*C.char)(unsafe.Pointer(unsafe.SliceData(key))), C.size_t(len(key)), C.int(use)) != 0
 }
 
-// CallerMay is [UserMay] for the user of the client that ctx serves; true where there is none.
+// CallerMay is [UserMay] for the user of the client that ctx serves; true if there is no
+// user.
 func CallerMay(ctx Context, key []byte, use KeyUse) bool {
 	return C.api_caller_may_use(ctxOf(ctx), (*C.char)(unsafe.Pointer(unsafe.SliceData(key))), C.size_t(len(key)), C.int(use)) != 0
 }
@@ -413,7 +415,7 @@ func stringList(args [][]byte) (list []*C.RedisModuleString, free func()) {
 	}
 }
 
-// ServerInfo returns one field of a section of INFO; ok is false where there is none.
+// ServerInfo returns one field of a section of INFO; ok is false if there is no such field.
 func ServerInfo(ctx Context, section, field string) (string, bool) {
 	s, f := cstring(section), cstring(field)
 	defer freeC(s)
@@ -436,8 +438,8 @@ const (
 	ConfigString
 )
 
-// RegisterConfig registers a parameter; num is the default of a bool or numeric one. A
-// secret one is in no answer to a pattern, in no log and no MONITOR.
+// RegisterConfig registers a parameter. num is the default of a bool or numeric one. A
+// secret parameter isn't shown in answers to patterns, in the log, or by MONITOR.
 func RegisterConfig(ctx Context, slot int, kind ConfigKind, name, text string, num, lo, hi int64, immutable, secret bool) error {
 	n, t := cstring(name), cstring(text)
 	defer freeC(n)
@@ -461,7 +463,8 @@ type IO = unsafe.Pointer
 // LoadUnsigned reads a number; 0 after an error, see [IOError].
 func LoadUnsigned(io IO) uint64 { return uint64(C.r_load_unsigned((*C.RedisModuleIO)(io))) }
 
-// LoadBytes reads a string into the server's memory; free it with [Free]. Nil after an error.
+// LoadBytes reads a string into the server's memory; free it with [FreeRaw]. Nil after an
+// error.
 func LoadBytes(io IO) []byte {
 	var n C.size_t
 	p := C.r_load_bytes((*C.RedisModuleIO)(io), &n)
@@ -474,7 +477,7 @@ func LoadBytes(io IO) []byte {
 // IOError says whether reading has failed.
 func IOError(io IO) bool { return C.r_io_error((*C.RedisModuleIO)(io)) != 0 }
 
-// IOKey returns the name of the key being read, nil where it isn't known.
+// IOKey returns the name of the key that is being read, nil if it isn't known.
 func IOKey(io IO) []byte {
 	s := C.r_io_key((*C.RedisModuleIO)(io))
 	if s == nil {

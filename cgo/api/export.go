@@ -18,31 +18,31 @@ type Handler interface {
 	// Event reports a server event; a and b are its numbers (the flushed
 	// database or -1, the two swapped databases).
 	Event(f *Frame, event, sub int, a, b int64)
-	// KeyEvent reports that a key was loaded, restored, renamed to or moved to, or that one
-	// with a value of ours was given a time to live.
+	// KeyEvent reports that a key was loaded, restored, renamed or moved to this name, or that
+	// a key with a value of this module's types was given a time to live.
 	KeyEvent(f *Frame, event string, key String)
-	// Timer reports that a timer fired. True: call again at once, with another frame.
+	// Timer reports that a timer fired. It returns true to be called again at once, with
+	// another frame.
 	Timer(f *Frame, id uintptr) (more bool)
-	// Posted runs what other goroutines left for the main thread.
+	// Posted runs the functions that other goroutines left for the main thread.
 	Posted()
-	// Turn runs when a turn of the event loop is over, where [WantTurn] asked for it.
+	// Turn runs when a turn of the event loop is over, if [WantTurn] asked for it.
 	Turn()
-	// Unblocked reports that a blocked client timed out or has gone. True
-	// where the client was still waiting for its answer.
+	// Unblocked reports that a blocked client timed out or has gone. It returns true if the
+	// client was still waiting for its answer.
 	Unblocked(f *Frame, b Blocked, gone bool) bool
-	// Ready serves a client that [Frame.BlockOnKeys] suspended in the command in a
-	// slot: a key came to hold something. False leaves it waiting.
+	// Ready serves a client that [Frame.BlockOnKeys] suspended in the command in a slot: a key
+	// now holds something. If it returns false, the client goes on waiting.
 	Ready(slot int, f *Frame) bool
-	// Answered reports that an answer was given, or that its client went before
-	// it could be.
+	// Answered reports that the client got its answer, or that it went before that.
 	Answered(answer *Frame, heard bool)
-	// TypeLoad reads a value of the type in a slot; nil refuses it.
+	// TypeLoad reads a value of the type in a slot. It returns nil to refuse the value.
 	TypeLoad(slot int, io IO, encver int) unsafe.Pointer
 	// TypeUnlink reports that a value has left its key.
 	TypeUnlink(slot int, value unsafe.Pointer)
-	// TypeCopy makes a copy of a value, for COPY; nil refuses it.
+	// TypeCopy copies a value, for COPY. It returns nil to refuse that.
 	TypeCopy(slot int, value unsafe.Pointer) unsafe.Pointer
-	// TypeAux reads what a type saved beside the keys; false refuses it.
+	// TypeAux reads what a type saved beside the keys. It returns false to refuse that.
 	TypeAux(slot int, io IO, encver int) bool
 	// Info fills INFO.
 	Info(info unsafe.Pointer)
@@ -54,15 +54,15 @@ type Handler interface {
 	Panicked(value any, stack []byte)
 }
 
-// handler is set once, before the server can call: the C entry points have no
-// other way to find the module.
+// handler is set once, before the server can call. The C entry points have no other way to
+// find the module.
 var handler Handler
 
 // SetHandler makes h the module's Go side. Call it from an init function.
 func SetHandler(h Handler) { handler = h }
 
-// recovered ends every way from C into Go: a panic is reported and answered,
-// and never reaches the server.
+// recovered ends every call from C into Go. It reports and answers a panic, which never
+// reaches the server.
 func recovered(f *Frame) {
 	if r := recover(); r != nil {
 		stack := debug.Stack()

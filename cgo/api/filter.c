@@ -1,6 +1,6 @@
-/* Rewriting commands before the server looks them up. The server calls the
- * filter for every command, those of scripts included, so it is all C, and has
- * to be done with one that it doesn't know after a look at its first letter. */
+/* Rewrites commands before the server looks them up. The server calls the filter for
+ * every command, also for those of scripts. So it is all C, and for a command that it
+ * doesn't know it looks only at the first letter. */
 #include "filter.h"
 
 #include <strings.h>
@@ -12,15 +12,15 @@ static int nrules;
 static uint32_t letters; /* bit n: some rule begins with letter n of the alphabet */
 static RedisModuleCommandFilter *filter;
 
-/* Letters differ in the low five bits; that other characters share them costs
- * a comparison. */
+/* Letters differ in their low five bits. Other characters share these bits, which costs
+ * only a comparison. */
 static uint32_t letter(const char *p) { return 1u << (*p & 31); }
 
 static int is(const struct slice *word, const char *p, size_t n) {
     return word->n == n && strncasecmp(word->p, p, n) == 0;
 }
 
-/* Whether a command whose first word is the rule's has the others too. */
+/* Whether a command with the rule's first word has the rule's other words too. */
 static int matches(RedisModuleCommandFilterCtx *c, const struct rule *r, int argc) {
     if (argc < r->nfrom || (r->more >= 0 && argc > r->nfrom + r->more)) return 0;
     for (int i = 1; i < r->nfrom; i++) {

@@ -13,15 +13,15 @@ import (
 	"unsafe"
 )
 
-// Rule rewrites commands that begin with the words From and have at most More
-// arguments behind them (-1: any number): To takes the words' place.
+// Rule rewrites commands that begin with the words From and have at most More arguments
+// after them (-1: any number): To replaces From.
 type Rule struct {
 	From, To []string
 	More     int
 }
 
-// SetFilter puts rules in force, in place of those before. The first that
-// matches counts. None takes the filter off.
+// SetFilter replaces the rules in force. The first rule that matches counts. Without rules
+// it removes the filter.
 func SetFilter(ctx Context, rules []Rule) error {
 	for _, r := range rules {
 		if len(r.From) == 0 || r.From[0] == "" || len(r.To) == 0 || len(r.From) > C.FILTER_WORDS || len(r.To) > C.FILTER_WORDS {

@@ -5,16 +5,16 @@
 
 enum { FILTER_WORDS = 4 };
 
-/* One rule: a command that begins with the words, in any case, and has up to
- * more arguments behind them (-1: any number), gets others in their place. */
+/* One rule: a command that begins with the words from, in any case, and has up to more
+ * arguments after them (-1: any number), gets the words to in their place. */
 struct rule {
     int nfrom, nto, more;
-    int same; /* begins with the same word as the rule before it; set by filter_set */
+    int same; /* from begins with the same word as the previous rule's; set by filter_set */
     struct slice from[FILTER_WORDS], to[FILTER_WORDS];
 };
 
-/* Puts rules in force in place of those before; n 0 takes the filter off, and
- * commands cost what they did without it. The rules are the filter's to free. */
+/* Replaces the rules in force. With n 0 it removes the filter, and commands cost what
+ * they did without it. The filter frees the rules. */
 int filter_set(RedisModuleCtx *ctx, struct rule *rules, int n);
 
 #endif

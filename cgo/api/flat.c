@@ -1,5 +1,5 @@
-/* A data type for modules without C of their own: the value is one run of
- * bytes. These callbacks run in forked children and on other threads. */
+/* A data type for modules that have no C code: a value is one run of bytes. These
+ * callbacks run in forked children and on other threads. */
 #include "flat.h"
 
 static void flat_save(RedisModuleIO *io, void *value) {

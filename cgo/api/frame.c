@@ -8,8 +8,8 @@ enum { MAX_DEPTH = 16 };
 
 struct pool pool;
 
-/* Calls nest (a command that calls a command), so each level has its frame.
- * Kept for the life of the process; only the main thread comes here. */
+/* Calls nest (a command may call a command), so each level has a frame of its own. The
+ * frames are kept for the life of the process. Only the main thread uses them. */
 static struct frame *frames[MAX_DEPTH];
 static int depth;
 
@@ -29,7 +29,7 @@ void frame_free(struct frame *f) {
     redis.Free(f);
 }
 
-/* frame_grow_* make room for n more; 0 where that would overflow. */
+/* frame_grow_* make room for n more. They return 0 if the size would overflow. */
 int frame_grow_ops(struct frame *f, uint32_t n) {
     uint64_t want = (uint64_t)f->nops + n, cap = f->opcap;
     while (cap < want) cap *= 2;
@@ -48,13 +48,13 @@ int frame_grow_text(struct frame *f, uint32_t n) {
     return 1;
 }
 
-/* The time of this turn of the event loop; 0 until it is asked for, and always
- * where the server doesn't tell when a turn begins. */
+/* The time of this turn of the event loop. It is 0 until it is asked for, and always 0
+ * if the server doesn't tell when a turn begins. */
 static int64_t turn_ms;
 static int turn_known;
 
-/* Where the server lends no cached time, the kernel's coarse clock does: a
- * tick behind at most, and several times cheaper than the exact one. */
+/* If the server offers no cached time, the kernel's coarse clock is used. It is a tick
+ * behind at most, and several times cheaper than the exact one. */
 static int64_t now_ms(void) {
     if (redis.CachedMicroseconds) return redis.CachedMicroseconds() / 1000;
     if (turn_ms) return turn_ms;
@@ -90,7 +90,7 @@ struct frame *frame_push(RedisModuleCtx *ctx) {
     return f;
 }
 
-/* A reply of megabytes must not stay with the frame for ever. */
+/* Shrinks the buffers of a large reply or call, which must not stay with the frame. */
 static void trim(struct frame *f) {
     if (f->opcap > 4096) {
         f->opcap = 64;
@@ -114,16 +114,16 @@ void frame_pop(struct frame *f) {
     if (pool.uneven[0] | pool.uneven[1]) pool_balance();
 }
 
-/* Touched by a store, for Go will look at it by a load first (its check for
- * nil), and a load from a page never used costs a second page fault, at the
- * store after it. */
+/* Writes to the block. Go's nil check reads a block before it writes to it, and a read
+ * from a page that was never used costs a second page fault, at the write after it. */
 void *fresh_block(size_t size) {
     uint64_t *p = redis.Alloc(size);
     *p = 0;
     return p;
 }
 
-/* Brings the classes Go ran low on, or filled up, back to the middle. */
+/* Fills up the classes that ran low in Go, and drains those that are full, back to the
+ * middle. */
 void pool_balance(void) {
     for (int w = 0; w < 2; w++) {
         uint64_t bits = pool.uneven[w];
@@ -141,7 +141,7 @@ static const char *text_of(struct frame *f, const struct op *o) {
     return o->code == OP_BULK_TEXT ? f->text + o->v : (const char *)(intptr_t)o->v;
 }
 
-/* Back to the pool, where its class has room. */
+/* Gives a block back to the pool, if its class has room, or else to the server. */
 static void take_back(void *p, size_t size) {
     size_t k = (size + 15) >> 4;
     if (k <= POOL_CLASSES && pool.c[k].n < POOL_FILL)
@@ -167,9 +167,9 @@ static void replicate(struct frame *f, RedisModuleCtx *ctx, const struct op *o) 
     if (args != few) redis.Free(args);
 }
 
-/* A call that isn't a command's has no arguments: verbatim it would put an empty
- * command into the AOF, at which the server's next start ends. PING changes nothing
- * where somebody listens after all. */
+/* A call that isn't a command's has no arguments. ReplicateVerbatim would then put an
+ * empty command into the AOF, at which the server's next start fails. PING changes
+ * nothing if there is an AOF or a replica after all. */
 static void count_change(struct frame *f, RedisModuleCtx *ctx) {
     if (f->argc > 0) redis.ReplicateVerbatim(ctx);
     else redis.Replicate(ctx, "PING", "");
@@ -225,13 +225,15 @@ int api_key_holds(RedisModuleCtx *ctx, RedisModuleString *name, RedisModuleType 
     return held;
 }
 
-/* Only to read: closing a key that was opened for writing counts as a change. */
+/* The key is opened only for reading: closing a key that was opened for writing counts
+ * as a change. */
 void frame_look_up(struct frame *f, RedisModuleString *key, int type) {
     f->key = key;
     f->held = api_key_holds(f->ctx, key, types[type], KEY_READ, &f->value);
 }
 
-/* Begins a command's call: its arguments laid flat. NULL where calls nest too deeply. */
+/* Begins a command's call and lays its arguments flat. Returns NULL if calls nest too
+ * deeply. */
 struct frame *frame_call(RedisModuleCtx *ctx, int slot, RedisModuleString **argv, int argc) {
     struct frame *f = frame_push(ctx);
     if (!f) return NULL;
@@ -259,8 +261,8 @@ static int dispatch(int slot, RedisModuleCtx *ctx, RedisModuleString **argv, int
     return REDIS_OK;
 }
 
-/* The API gives a command function no argument that would tell which command
- * it serves, so each slot has a function of its own. */
+/* The API gives a command function no argument that tells which command it serves, so
+ * each slot has a function of its own. */
 #define ENTRY(n) static int entry##n(RedisModuleCtx *c, RedisModuleString **v, int a) { return dispatch(0x##n, c, v, a); }
 #define ROW(F, r) F(r##0) F(r##1) F(r##2) F(r##3) F(r##4) F(r##5) F(r##6) F(r##7) F(r##8) F(r##9) F(r##a) F(r##b) F(r##c) F(r##d) F(r##e) F(r##f)
 #define ROWS(F) ROW(F, 0) ROW(F, 1) ROW(F, 2) ROW(F, 3) ROW(F, 4) ROW(F, 5) ROW(F, 6) ROW(F, 7)

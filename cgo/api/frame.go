@@ -11,10 +11,10 @@ type Frame C.struct_frame
 
 func (f *Frame) c() *C.struct_frame { return (*C.struct_frame)(f) }
 
-// NewFrame makes a frame for an answer given later ([Unblock]).
+// NewFrame makes a frame for an answer that is given later ([Unblock]).
 func NewFrame() *Frame { return (*Frame)(C.frame_new()) }
 
-// Release frees a frame from NewFrame that was not handed over.
+// Release frees a frame from NewFrame that was not passed to [Unblock].
 func (f *Frame) Release() { C.frame_free(f.c()) }
 
 // Context returns the RedisModuleCtx of the call.
@@ -25,7 +25,8 @@ func (f *Frame) NArgs() int { return int(f.argc) }
 
 // Arg views argument i; valid until the call returns.
 func (f *Frame) Arg(i int) []byte {
-	// Each command comes here several times. unsafe.Slice would check far more than the index.
+	// Each command calls this several times. unsafe.Slice would check far more than the
+	// index.
 	if uint(i) >= uint(f.argc) {
 		panic("the call has no such argument")
 	}
@@ -45,17 +46,17 @@ func Now() int64 { return int64(C.frame_now()) }
 // DB is the selected database.
 func (f *Frame) DB() int { return int(f.db) }
 
-// Held is what the command's key ([SetKey]) holds: a value of the command's type
-// too, where it is [KeyOurs].
+// Held returns what the command's key ([SetKey]) holds, with the value if it is [KeyOurs].
 func (f *Frame) Held() (unsafe.Pointer, KeyHolds) { return f.value, KeyHolds(f.held) }
 
-// Key is the key that was looked up for this call.
+// Key returns the key that was looked up for this call.
 func (f *Frame) Key() String { return String(f.key) }
 
-// BlockOnKeys suspends the calling client until one of the keys that n arguments
-// from first on name holds something and [Handler.Ready] answers, or timeout ms
-// (0: without limit) are over, or CLIENT UNBLOCK: then the answer is the null
-// array. The server's own rules hold, as for BLPOP: who came first is served first.
+// BlockOnKeys suspends the calling client for at most timeout ms (0: without limit). The
+// keys are the n arguments from first on. The wait ends when one of them holds something
+// and [Handler.Ready] answers. At the timeout, and by CLIENT UNBLOCK, the answer is the
+// null array. The server's own rules apply, as for BLPOP: the client that came first is
+// served first.
 func (f *Frame) BlockOnKeys(first, n int, timeout int64) error {
 	if C.api_block_on_keys(f.c(), C.int(first), C.int(n), C.int64_t(timeout)) == 0 {
 		return ErrRefused
@@ -66,7 +67,7 @@ func (f *Frame) BlockOnKeys(first, n int, timeout int64) error {
 // Depth is 0 for a call from a client, one more for each call within a call.
 func (f *Frame) Depth() int { return int(f.depth) }
 
-// Reset drops what was answered so far.
+// Reset drops the operations that were added so far.
 func (f *Frame) Reset() { f.nops, f.ntext = 0, 0 }
 
 func (f *Frame) op(code C.uint32_t, n int, v int64) {
@@ -78,8 +79,8 @@ func (f *Frame) op(code C.uint32_t, n int, v int64) {
 	f.nops++
 }
 
-// reserve takes n bytes of the frame's text buffer; fill them before anything
-// else is added. The offset goes to the operation that uses them.
+// reserve takes n bytes of the frame's text buffer. Fill them before anything else is
+// added. The operation that uses them needs the offset.
 func (f *Frame) reserve(n int) (buf []byte, offset int64) {
 	if n > int(f.textcap-f.ntext) && (n > 1<<31 || C.frame_grow_text(f.c(), C.uint32_t(n)) == 0) {
 		panic("reply is too long")
@@ -104,7 +105,8 @@ func (f *Frame) Bulk(b []byte) {
 	f.op(C.OP_BULK, len(b), int64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))))
 }
 
-// BulkText reserves n bytes for a string answered by copy; the caller fills them at once.
+// BulkText reserves n bytes for a bulk string that is answered by copy. The caller fills
+// them at once.
 func (f *Frame) BulkText(n int) []byte {
 	buf, at := f.reserve(n)
 	f.op(C.OP_BULK_TEXT, n, at)
@@ -134,7 +136,7 @@ func (f *Frame) Error(text string) {
 	f.op(C.OP_ERROR, len(text), at)
 }
 
-// Null answers the null bulk string, NullArray the null array.
+// Null answers the null bulk string.
 func (f *Frame) Null() { f.op(C.OP_NULL, 0, 0) }
 
 // NullArray answers the null array (RESP3 has one null for both).
@@ -143,24 +145,23 @@ func (f *Frame) NullArray() { f.op(C.OP_NULL_ARRAY, 0, 0) }
 // WrongArity answers the server's error for a wrong number of arguments.
 func (f *Frame) WrongArity() { f.op(C.OP_WRONG_ARITY, 0, 0) }
 
-// Replicate sends a command to the AOF and the replicas; n arguments must
-// follow at once, by [Frame.Bulk] or [Frame.BulkText]. command is a C string
-// from [CString].
+// Replicate sends a command to the AOF and the replicas. Its n arguments must follow at
+// once, by [Frame.Bulk] or [Frame.BulkText]. command comes from [NewCString].
 func (f *Frame) Replicate(command CString, n int) {
 	f.op(C.OP_REPLICATE, n, int64(uintptr(command)))
 }
 
-// Verbatim replicates the command as it came, and counts one change. In a call that
-// is no command's it only counts.
+// Verbatim replicates the command as it came, and counts one change. In a call that isn't a
+// command's it only counts the change.
 func (f *Frame) Verbatim() { f.op(C.OP_VERBATIM, 0, 0) }
 
-// Play carries out in this call, at once, what was put into another frame, in database 0.
+// Play carries out another frame's operations at once, in this call and in database 0.
 func (f *Frame) Play(other *Frame) { C.frame_play_home(other.c(), f.ctx) }
 
 // Touch tells WATCH and client-side caching that a key changed.
 func (f *Frame) Touch(key String) { f.op(C.OP_TOUCH, 0, int64(uintptr(key))) }
 
-// Notify tells subscribers to keyspace events of one of the module's own ("d").
+// Notify publishes a keyspace event of the module's own ("d").
 func (f *Frame) Notify(event string, key String) {
 	buf, at := f.reserve(len(event) + 1)
 	copy(buf, event)
@@ -168,23 +169,23 @@ func (f *Frame) Notify(event string, key String) {
 	f.op(C.OP_NOTIFY, int(at), int64(uintptr(key)))
 }
 
-// Put gives a key a value of the type in a slot, once the call returns.
+// Put sets a key's value, of the type in a slot, when the call returns.
 func (f *Frame) Put(key String, typeSlot int, value unsafe.Pointer) {
 	f.op(C.OP_PUT, typeSlot, int64(uintptr(key)))
 	f.op(C.OP_PUT, 0, int64(uintptr(value)))
 }
 
-// Remove removes a key, once the call returns.
+// Remove removes a key when the call returns.
 func (f *Frame) Remove(key String) { f.op(C.OP_REMOVE, 0, int64(uintptr(key))) }
 
-// Free gives back what [Alloc] returned for the same size, once what was answered
-// before, which may point into it, has been copied.
+// Free frees what [Alloc] returned for the same size, after the earlier answers, which may
+// point into it, are copied.
 func (f *Frame) Free(p unsafe.Pointer, size int) { f.op(C.OP_FREE, size, int64(uintptr(p))) }
 
 // CString is a NUL-terminated text in C memory that is never freed.
 type CString unsafe.Pointer
 
-// NewCString makes one.
+// NewCString makes a CString.
 func NewCString(s string) CString { return CString(C.CString(s)) }
 
 // Alloc returns size bytes of the server's memory, uninitialised. Small sizes
@@ -205,7 +206,7 @@ func Alloc(size int) unsafe.Pointer {
 	return C.fresh_block(C.size_t(size))
 }
 
-// Free gives back what Alloc returned for the same size. Main thread only.
+// Free frees what Alloc returned for the same size. Main thread only.
 func Free(p unsafe.Pointer, size int) {
 	if k := (size + 15) >> 4; k <= C.POOL_CLASSES {
 		c := &C.pool.c[k]
@@ -222,5 +223,5 @@ func Free(p unsafe.Pointer, size int) {
 	C.r_free_raw(p)
 }
 
-// FreeRaw gives back memory that the server handed out ([LoadBytes]).
+// FreeRaw frees memory that the server allocated ([LoadBytes]).
 func FreeRaw(p unsafe.Pointer) { C.r_free_raw(p) }

@@ -1,19 +1,18 @@
-/* C and Go share this for one call: the flattened arguments on the way in, the
- * reply and its side effects on the way out, and the pool of memory blocks.
- * One crossing into Go serves a whole command (DESIGN.md, rule 4). */
+/* C and Go share these structures for one call: the flattened arguments on the way in,
+ * the reply and its side effects on the way out, and the pool of memory blocks. One
+ * crossing into Go serves a whole command (see doc.go). */
 #ifndef JOBMESH_FRAME_H
 #define JOBMESH_FRAME_H
 
 #include "redis.h"
 
-/* Filled by RedisModule_OnLoad, constant from then on. */
+/* Filled by RedisModule_OnLoad, constant after that. */
 extern struct redis_api redis;
 
 struct slice { const char *p; size_t n; };
 
-/* One step of the answer. Strings are either pointed to (memory that stays
- * valid until the frame is played) or lie in the frame's text buffer, at
- * offset v. */
+/* One step of the answer. A string is either pointed to (in memory that stays valid
+ * until the frame is played), or lies in the frame's text buffer at offset v. */
 enum opcode {
     OP_ARRAY,      /* v elements follow */
     OP_MAP,        /* v pairs follow; an array of 2v under RESP2 */
@@ -27,12 +26,12 @@ enum opcode {
     OP_NULL_ARRAY,
     OP_WRONG_ARITY,
     OP_REPLICATE,  /* to AOF and replicas: command name at pointer v, n OP_BULK/OP_BULK_TEXT arguments follow */
-    OP_VERBATIM,   /* replicate the command as it came, where it is one; where nobody listens, only count the change */
+    OP_VERBATIM,   /* replicate the command as it came; without a command, or without AOF and replica, only count the change */
     OP_TOUCH,      /* key name (a RedisModuleString) at pointer v was modified: WATCH, client-side caching */
-    OP_NOTIFY,     /* a keyspace event of the module's own, its name in the text buffer at n, of the key named v */
+    OP_NOTIFY,     /* a keyspace event of the module's own for the key named v; the event's name is in the text buffer at n */
     OP_PUT,        /* the key named v gets a value of the type in slot n: the next operation's v */
     OP_REMOVE,     /* the key named v goes */
-    OP_FREE        /* n bytes at pointer v, which earlier operations may point into, go back */
+    OP_FREE        /* free the n bytes at pointer v; earlier operations may point into them */
 };
 
 struct op { uint32_t code, n; int64_t v; };
@@ -44,7 +43,7 @@ struct frame {
     int32_t argc, argcap;
     int64_t now;              /* unix ms */
     int32_t db;
-    int32_t depth;            /* nesting: a command may call a command */
+    int32_t depth;            /* nesting depth: a command may call a command */
     struct op *ops;
     uint32_t nops, opcap;
     char *text;
@@ -53,16 +52,16 @@ struct frame {
     int32_t slot;             /* of the command */
     int32_t held;             /* what the command's key holds: enum holds */
     RedisModuleString *key;   /* that key, looked up before the call, or NULL */
-    void *value;              /* where it is of the command's type */
+    void *value;              /* that key's value, if it is of the command's type */
 };
 
 enum holds { HOLDS_NOTHING, HOLDS_OURS, HOLDS_OTHER };
 
-/* Blocks of memory handed between C and Go without a crossing: Go takes and
- * gives back, C tops up and drains after the crossing. Class k holds blocks
- * of 16k bytes. AddressSanitizer can't tell what lies in the pool from what is
- * in use, nor a block's end from its class's: where it looks on, the pool is
- * for names alone. */
+/* Blocks of memory that C and Go pass to each other without a crossing. Go takes and
+ * gives back blocks; C tops up and drains the pool after the crossing. Class k contains
+ * blocks of 16k bytes. AddressSanitizer can't distinguish a block in the pool from one
+ * in use, nor a block's end from its class's end. So with it the pool is there in name
+ * only. */
 #ifdef __SANITIZE_ADDRESS__
 enum { POOL_CLASSES = 1 };
 #else
@@ -73,7 +72,7 @@ struct pool_class { uint32_t n; void *block[POOL_DEPTH]; };
 struct pool { uint64_t uneven[2]; struct pool_class c[POOL_CLASSES + 1]; };
 extern struct pool pool;
 
-/* True in a child that Redis forked: nothing may enter Go there (rule 1). */
+/* True in a child that Redis forked: no Go may run there. */
 extern int in_child;
 
 struct frame *frame_push(RedisModuleCtx *ctx);
@@ -82,11 +81,11 @@ void frame_play_home(struct frame *f, RedisModuleCtx *ctx); /* in database 0 */
 void frame_pop(struct frame *f);
 struct frame *frame_new(void);
 void frame_free(struct frame *f);
-/* Go sets it to have goTurn called once, when this turn of the event loop is over. */
+/* Go sets it so that C calls goTurn once, when this turn of the event loop is over. */
 extern int turn_wanted;
 extern int aof_of_commands; /* see AOFOfCommands */
 int64_t frame_now(void); /* unix ms */
-void frame_turn(void); /* a turn of the event loop begins: time goes on */
+void frame_turn(void); /* a turn of the event loop begins: the clock is read again */
 int frame_grow_ops(struct frame *f, uint32_t n);
 int frame_grow_text(struct frame *f, uint32_t n);
 void pool_balance(void);
@@ -95,8 +94,8 @@ void *fresh_block(size_t size); /* size >= 8 */
 /* Command slot i's entry point, or NULL past the last. */
 RedisCmdFunc command_entry(int slot);
 
-/* Which argument of a command is the key to look up before the call (0: none),
- * and of which type's slot its value should be. */
+/* The argument of a command that is the key to look up before the call (0: none), and
+ * the slot of the type that its value should have. */
 struct command_key { uint8_t arg, type; };
 enum { COMMANDS = 128, TYPES = 4 };
 extern struct command_key command_keys[COMMANDS];
@@ -106,7 +105,7 @@ struct frame *frame_call(RedisModuleCtx *ctx, int slot, RedisModuleString **argv
 void frame_look_up(struct frame *f, RedisModuleString *key, int type);
 int api_key_holds(RedisModuleCtx *ctx, RedisModuleString *name, RedisModuleType *t, int mode, void **value);
 
-/* Everything else Go asks of C; see the Go wrappers for what each does. */
+/* Everything else that Go calls in C; the Go wrappers say what each function does. */
 int api_load(RedisModuleCtx *ctx, const char *name, int version);
 int api_info(RedisModuleCtx *ctx);
 int api_subscribe(RedisModuleCtx *ctx);

@@ -18,7 +18,7 @@ import "unsafe"
 // ArgKind is the type of a documented argument.
 type ArgKind int
 
-// The kinds of argument that COMMAND DOCS knows and we use.
+// The kinds of argument of COMMAND DOCS that are used here.
 const (
 	ArgString  ArgKind = C.ARG_STRING
 	ArgInteger ArgKind = C.ARG_INTEGER
@@ -48,8 +48,9 @@ const (
 	KeyInsert uint64 = 1<<1 | 1<<6        // RW, INSERT
 )
 
-// KeySpec says where a command's keys are: from Position on, or behind
-// Keyword; to Last (relative; negative counts from the end), every Step-th.
+// KeySpec says where a command's keys are: from Position on, or after Keyword; up to Last
+// (relative to the first key; a negative number counts from the end); every Step-th
+// argument.
 type KeySpec struct {
 	Flags    uint64
 	Position int
@@ -58,7 +59,7 @@ type KeySpec struct {
 	Step     int
 }
 
-// CommandInfo is what COMMAND DOCS and COMMAND INFO tell of a command.
+// CommandInfo is what COMMAND DOCS and COMMAND INFO tell about a command.
 type CommandInfo struct {
 	Summary, Complexity, Since, Tips string
 	Arity                            int

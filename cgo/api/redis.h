@@ -1,9 +1,8 @@
-/* The part of the Redis modules API that this project uses, in our own
- * declarations. The server hands a module one pointer, the first word of the
- * context given to RedisModule_OnLoad: a function that looks other functions
- * up by name. Everything here is resolved through it into one table, so one
- * binary serves every server that has the required functions, and tells the
- * user which are missing where it can't. */
+/* The part of the Redis modules API that this project uses, in declarations of its own.
+ * The server gives a module one pointer, the first word of the context of
+ * RedisModule_OnLoad: a function that looks up other functions by name. Through it the
+ * module fills one table with everything here. So one binary serves every server that
+ * has the required functions. Otherwise it tells the user which functions are missing. */
 #ifndef JOBMESH_REDIS_H
 #define JOBMESH_REDIS_H
 
@@ -67,8 +66,8 @@ typedef void (*RedisInfoFunc)(RedisModuleInfoCtx *, int crash);
 typedef void (*RedisOneShotFunc)(void *);
 typedef void (*RedisFilterFunc)(RedisModuleCommandFilterCtx *);
 
-/* Methods of a native data type, version 5 of the structure (Redis 7.2); a
- * server that knows version 4 only doesn't look at the last one. */
+/* Methods of a native data type, version 5 of the structure (Redis 7.2). A server that
+ * knows only version 4 ignores the last method. */
 typedef struct {
     uint64_t version;
     void *(*rdb_load)(RedisModuleIO *, int encver);
@@ -92,8 +91,8 @@ typedef struct {
 } RedisTypeMethods;
 enum { REDIS_TYPE_METHODS_VERSION = 5, AUX_AFTER_RDB = 2 };
 
-/* Command documentation (SetCommandInfo). The sizes travel in the version
- * record, so a server older or newer than these structures copes. */
+/* Command documentation (SetCommandInfo). The version record contains the sizes of
+ * these structures, so that older and newer servers can read them. */
 enum { ARG_STRING, ARG_INTEGER, ARG_DOUBLE, ARG_KEY, ARG_PATTERN, ARG_UNIX_TIME, ARG_TOKEN, ARG_ONEOF, ARG_BLOCK };
 enum { ARG_OPTIONAL = 1, ARG_MULTIPLE = 2, ARG_MULTIPLE_TOKEN = 4 };
 enum { SEARCH_INDEX = 2, SEARCH_KEYWORD = 3, FIND_RANGE = 2 };
@@ -136,8 +135,8 @@ typedef int (*RedisConfigSetBool)(const char *, int, void *, RedisModuleString *
 typedef int (*RedisConfigApply)(RedisModuleCtx *, void *, RedisModuleString **);
 enum { CONFIG_IMMUTABLE = 1, CONFIG_SENSITIVE = 2, CONFIG_HIDDEN = 16 };
 
-/* X(result, Name, (parameters)): the functions without which nothing works,
- * all of them in Redis 7.0 and Valkey 8. */
+/* X(result, Name, (parameters)): the functions that the module can't work without.
+ * Redis 7.0 and Valkey 8 have all of them. */
 #define REDIS_REQUIRED(X) \
     X(void *, Alloc, (size_t)) \
     X(void *, Calloc, (size_t, size_t)) \
@@ -233,10 +232,10 @@ enum { CONFIG_IMMUTABLE = 1, CONFIG_SENSITIVE = 2, CONFIG_HIDDEN = 16 };
     X(void, DigestEndSequence, (RedisModuleDigest *)) \
     X(void, Log, (RedisModuleCtx *, const char *, const char *, ...))
 
-/* Used where the server has them. Without CachedMicroseconds (before 7.2) the
- * clock is read once a command; without GetModuleUserACLString (before 7.0.6) each
- * user counts as one whose keys are limited; without the other ACL functions (before
- * 7.4) there is no category of our own. */
+/* These are used if the server has them. Without CachedMicroseconds (before 7.2) the
+ * clock is read once in each command. Without GetModuleUserACLString (before 7.0.6)
+ * each user counts as one whose keys are limited. Without the other ACL functions
+ * (before 7.4) the module has no category of its own. */
 #define REDIS_OPTIONAL(X) \
     X(int64_t, CachedMicroseconds, (void)) \
     X(RedisModuleString *, GetModuleUserACLString, (RedisModuleUser *)) \

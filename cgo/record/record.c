@@ -25,7 +25,7 @@ enum { WAIT_REPL = 0 };
 
 void jm_flushes(const uint32_t *n) { flushes = n; }
 
-/* A condemned queue, whose key goes later, counts as empty. */
+/* A flushed queue, whose key is removed later, counts as empty. */
 static const struct jm_queue *content(const void *value) {
     const struct jm_queue *q = ((const struct jm_box *)value)->queue;
     return q && q->state == JM_ATTACHED && flushes && q->flushes != *flushes ? NULL : q;
@@ -37,8 +37,8 @@ static void save_epoch(RedisModuleIO *io) {
     redis.SaveUnsigned(io, epoch.final);
 }
 
-/* Format 1: the epoch, then each job's record, then an empty string. A job
- * that still waits for its replicas was promised to nobody, and isn't saved. */
+/* Format 1: the epoch, then each job's record, then an empty string. A job that still
+ * waits for its copies isn't saved, because it was promised to nobody. */
 static void save_list(RedisModuleIO *io, const struct jm_job *j) {
     for (; j; j = j->next)
         if (j->state != WAIT_REPL) redis.SaveStringBuffer(io, record(j), record_len(j));
@@ -57,7 +57,7 @@ void jm_save(RedisModuleIO *io, void *value) {
     redis.SaveStringBuffer(io, "", 0);
 }
 
-/* Says whether there was any. */
+/* Returns whether it wrote any job. */
 static int rewrite_list(RedisModuleIO *io, RedisModuleString *key, const struct jm_job *j) {
     int any = 0;
     for (; j; j = j->next) {
@@ -68,8 +68,8 @@ static int rewrite_list(RedisModuleIO *io, RedisModuleString *key, const struct 
     return any;
 }
 
-/* A queue without a job to save is a key all the same: what is logged behind the
- * rewritten AOF may rename it, or move it. */
+/* A queue without a job to save is a key all the same: entries in the log after the
+ * rewritten AOF may rename or move it. */
 void jm_rewrite(RedisModuleIO *io, RedisModuleString *key, void *value) {
     const struct jm_queue *q = content(value);
     int any = 0;
@@ -122,7 +122,7 @@ static void free_list(struct jm_list *l) {
     }
 }
 
-/* Maybe on the lazy-free thread: nothing but this value may be touched. */
+/* May run on the lazy-free thread: it must touch nothing but this value. */
 void jm_free(void *value) {
     struct jm_box *box = value;
     struct jm_queue *q = box->queue;
@@ -173,7 +173,8 @@ static size_t lock_record_len(const struct jm_lock *l) {
     return sizeof *l - offsetof(struct jm_lock, token) + l->name_len + l->owner_len;
 }
 
-/* From type version 3 on the epoch, then the floor, whether all is there, each lock's record, and an empty string. */
+/* The epoch (from type version 3 on), the floor, whether the table is complete, each
+ * lock's record, and an empty string. */
 void jm_save_locks(RedisModuleIO *io, int when) {
     (void)when;
     save_epoch(io);
@@ -188,8 +189,8 @@ void jm_save_some_locks(RedisModuleIO *io, int when) {
     if (locks && (locks->head || locks->floor || locks->complete)) jm_save_locks(io, when);
 }
 
-/* The same for an AOF that begins without an RDB, and the settings. The two entries about
- * the table as a whole come behind its locks, see RelogLocks. */
+/* The same for an AOF that begins without an RDB, with the settings. The two entries
+ * about the whole table come after its locks, see Relog in module/lock. */
 void jm_rewrite_keyless(RedisModuleIO *io, RedisModuleString *key, void *value) {
     (void)key;
     (void)value;

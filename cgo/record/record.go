@@ -15,8 +15,8 @@ type Methods struct {
 	AuxRewrite unsafe.Pointer
 }
 
-// Init finds the API functions that the callbacks use, and returns the
-// callbacks. It must come before any of them can run.
+// Init finds the API functions that the callbacks use, and returns the callbacks. Call it
+// before any of them can run.
 func Init(symbol func(name string) unsafe.Pointer) Methods {
 	for i := C.int(0); C.jm_needs(i) != nil; i++ {
 		C.jm_bind(i, symbol(C.GoString(C.jm_needs(i))))
@@ -34,14 +34,14 @@ func Init(symbol func(name string) unsafe.Pointer) Methods {
 	}
 }
 
-// NoteMethods are the callbacks of a type that saves what [SetNote] was given, and
-// has no keys. It writes the locks, too, where the AOF is written anew without an RDB.
+// NoteMethods returns the callbacks of a type that saves what [SetNote] was given, and has
+// no keys. The type also writes the locks, if the AOF is rewritten without an RDB.
 func NoteMethods() Methods {
 	return Methods{AuxSave: C.jm_save_note, AuxSaveSome: C.jm_save_some_note, AuxRewrite: C.jm_rewrite_keyless}
 }
 
-// SetNote copies bytes that are to be saved beside the keys, in place of those
-// before; none: nothing is.
+// SetNote copies bytes that are saved beside the keys, and replaces the earlier ones.
+// Without bytes nothing is saved.
 func SetNote(b []byte) {
 	C.jm_note((*C.char)(unsafe.Pointer(unsafe.SliceData(b))), C.size_t(len(b)))
 }
@@ -49,27 +49,26 @@ func SetNote(b []byte) {
 // FreeValue frees a keyspace value and what it owns.
 func FreeValue(box unsafe.Pointer) { C.jm_free(box) }
 
-// Epoch is what each saved queue says of the moment it was saved
-// (struct jm_epoch).
+// Epoch is what each saved queue says about the moment when it was saved (struct jm_epoch).
 type Epoch struct {
 	// Process identifies the run of the server: a random number.
 	Process uint64
 	// Changes counts what that run did to jobs and locks. The saved state of an
-	// at-most-once job is right only if no change followed the saving: each may be
-	// that the job was given to a client, or to another node.
+	// at-most-once job is right only if no change followed the saving: each change may
+	// have given the job to a client, or to another node.
 	Changes uint64
-	// Final is 1 in what JOBMESH SHUTDOWN of an older release has saved.
+	// Final is 1 if JOBMESH SHUTDOWN of an older release saved the data.
 	Final uint64
 }
 
-// Now returns the epoch that will be saved; the caller keeps it up to date.
+// Now returns the epoch that will be saved. The caller keeps it up to date.
 func Now() *Epoch { return (*Epoch)(unsafe.Pointer(C.jm_epoch())) }
 
-// SetLocks tells where the list of all locks lies (struct jm_lock_list).
+// SetLocks tells C where the list of all locks is (struct jm_lock_list).
 func SetLocks(list unsafe.Pointer) { C.jm_locks((*C.struct_jm_lock_list)(list)) }
 
-// SetFlushes tells where the number of flushes lies. A queue that was known before the
-// last one is saved as an empty one.
+// SetFlushes tells C where the number of flushes is. A queue that was known before the last
+// flush is saved as an empty one.
 func SetFlushes(n unsafe.Pointer) { C.jm_flushes((*C.uint32_t)(n)) }
 
 // Field is one field of a C structure.

@@ -1,6 +1,6 @@
-/* A job and a queue as they lie in Redis' memory. package module/store has the
- * same structures in Go, and writes them; C only walks and frees. Little
- * endian, 64 bit. */
+/* A job and a queue as they lie in Redis' memory. package module/store has the same
+ * structures in Go, and writes them; C only walks and frees them. Little endian, 64
+ * bit. */
 #ifndef JOBMESH_RECORD_H
 #define JOBMESH_RECORD_H
 
@@ -47,8 +47,8 @@ struct jm_list {
     struct jm_tower *index[JM_LEVELS], *index_tail[JM_LEVELS];
 };
 
-/* The waiting jobs of one key; all but one of them are held back, in the list. Behind
- * the name there may be more. */
+/* A per-key queue: the waiting jobs of one key. All but one of them are held back, in
+ * the list. More may follow the name. */
 struct jm_lane {
     struct jm_lane *hash_next;
     struct jm_lane *next, *prev;
@@ -86,7 +86,7 @@ struct jm_queue {
     uint32_t name_len, counted[3];
 };
 
-/* A lock that is held, or a vote for one; its name and its owner follow it. */
+/* A lock that is held, or a vote for one. Its name and owner follow the structure. */
 struct jm_lock {
     struct jm_lock *hash_next;
     struct jm_lock *next, *prev;
@@ -107,21 +107,22 @@ struct jm_lock_list {
     uint64_t len, bytes, floor, complete;
 };
 
-/* The value in the keyspace. It owns the queue, until the module takes that
- * out of it (when the key is unlinked). */
+/* The value in the keyspace. It owns the queue, until the module takes the queue out of
+ * it (when the key is unlinked). */
 struct jm_box { struct jm_queue *queue; };
 
-/* A saved queue tells this of the moment when it was saved, so that a server that
- * loads it knows whether the queue positions still hold: the process that saved it, how
- * many changes that had made, and (older releases) whether it was about to exit. */
+/* What a saved queue says about the moment when it was saved, so that a server that
+ * loads it knows whether the queue positions are still right: the process that saved
+ * it, how many changes that process had made, and (older releases) whether it was about
+ * to exit. */
 struct jm_epoch { uint64_t process, changes, final; };
 
-/* The state of a queue that is known, or was when all were condemned. */
+/* The state of a queue that is known, or that was known at a flush. */
 enum { JM_ATTACHED = 1 };
 
-/* X(result, Name, (parameters)): the API functions that the callbacks use, in
- * a table of their own. (A header of another package's would be no input of
- * this one's build: after a change there, Go would link stale objects.) */
+/* X(result, Name, (parameters)): the API functions that the callbacks use, in a table
+ * of their own. (Go doesn't count a header of another package as an input of this
+ * package's build: after a change there, it would link stale objects.) */
 #define JM_API(X) \
     X(void *, Alloc, (size_t)) \
     X(void, Free, (void *)) \
@@ -132,7 +133,8 @@ enum { JM_ATTACHED = 1 };
     X(void, DigestAddStringBuffer, (RedisModuleDigest *, const char *, size_t)) \
     X(void, DigestEndSequence, (RedisModuleDigest *))
 
-/* Function i's name, NULL past the last; and its address once it is found. */
+/* jm_needs returns function i's name, NULL after the last one. jm_bind sets its
+ * address. */
 const char *jm_needs(int i);
 void jm_bind(int i, void *function);
 
@@ -144,18 +146,18 @@ void jm_digest(RedisModuleDigest *d, void *value);
 void jm_free(void *value);
 size_t jm_effort(RedisModuleString *key, const void *value);
 
-/* Locks are in no key: they are saved beside the keyspace, as auxiliary data.
- * Where the server leaves that out when it is empty, jm_save_some_locks is called. */
+/* Locks are in no key: they are saved beside the keyspace, as auxiliary data. If the
+ * server omits such data when they are empty, it calls jm_save_some_locks. */
 void jm_locks(const struct jm_lock_list *all);
 
-/* How often all queues were condemned. */
+/* n is where the number of flushes of all queues is. */
 void jm_flushes(const uint32_t *n);
 void jm_save_locks(RedisModuleIO *io, int when);
 void jm_save_some_locks(RedisModuleIO *io, int when);
 void jm_rewrite_keyless(RedisModuleIO *io, RedisModuleString *key, void *value);
-/* Bytes that are saved beside the keyspace, as auxiliary data of a type of their
- * own: the queues' settings. Where the server leaves that out when it is empty,
- * jm_save_some_note is called. */
+/* Bytes that are saved beside the keyspace, as auxiliary data of a type of their own:
+ * the queues' settings. If the server omits such data when they are empty, it calls
+ * jm_save_some_note. */
 void jm_note(char *data, size_t n);
 void jm_save_note(RedisModuleIO *io, int when);
 void jm_save_some_note(RedisModuleIO *io, int when);

@@ -44,7 +44,7 @@ size_t uq_usage(const void *value) {
     return sizeof *q + q->bytes;
 }
 
-/* One sequence, for the order counts. */
+/* One sequence, because the order of the items matters. */
 void uq_digest(RedisModuleDigest *d, void *value) {
     const struct uq_queue *q = value;
     for (const struct uq_item *i = q->head; i; i = next(i)) {
@@ -54,7 +54,7 @@ void uq_digest(RedisModuleDigest *d, void *value) {
     redis.DigestEndSequence(d);
 }
 
-/* Maybe on the lazy-free thread: nothing but this value may be touched. */
+/* May run on the lazy-free thread: it must touch nothing but this value. */
 void uq_free(void *value) {
     struct uq_queue *q = value;
     for (struct uq_item *i = q->head, *after; i; i = after) {

@@ -11,8 +11,8 @@ type Methods struct {
 	Save, Rewrite, MemUsage, Digest, Free, FreeEffort unsafe.Pointer
 }
 
-// Init finds the API functions that the callbacks use, and returns the
-// callbacks. It must come before any of them can run.
+// Init finds the API functions that the callbacks use, and returns the callbacks. Call it
+// before any of them can run.
 func Init(symbol func(name string) unsafe.Pointer) Methods {
 	for i := C.int(0); C.uq_needs(i) != nil; i++ {
 		C.uq_bind(i, symbol(C.GoString(C.uq_needs(i))))

@@ -1,5 +1,5 @@
-/* A unique queue as it lies in Redis' memory. package module/uniquequeue has the
- * same structures in Go, and writes them; C only walks and frees. 64 bit. */
+/* A unique queue as it lies in Redis' memory. package module/uniquequeue has the same
+ * structures in Go, and writes them; C only walks and frees them. 64 bit. */
 #ifndef JOBMESH_UNIQUE_H
 #define JOBMESH_UNIQUE_H
 
@@ -14,8 +14,8 @@ typedef struct RedisModuleDigest RedisModuleDigest;
 #error "a unique queue's links have 48 bits of address in 64: it needs a 64-bit machine"
 #endif
 
-/* A link is an address of 48 bits with 16 bits of the start time above it: low,
- * middle and high. */
+/* Each of the three links is an address of 48 bits. The 16 bits above it are a part of
+ * the start time: the low part in chain, the middle in next, the high in prev. */
 struct uq_item {
     uint64_t chain, next, prev;
     uint32_t len;
@@ -40,7 +40,8 @@ struct uq_queue {
     X(void, DigestAddLongLong, (RedisModuleDigest *, long long)) \
     X(void, DigestEndSequence, (RedisModuleDigest *))
 
-/* Function i's name, NULL past the last; and its address once it is found. */
+/* uq_needs returns function i's name, NULL after the last one. uq_bind sets its
+ * address. */
 const char *uq_needs(int i);
 void uq_bind(int i, void *function);
 

@@ -9,28 +9,30 @@ import (
 	"jobmesh/rm"
 )
 
-// The server holds a command's keys against the patterns of the client's user. Here is
-// the same for queues that a command gets at in another way: by a job's ID, by a lock, by a
-// scan. COMMANDS.md lists what can't be bound.
+// The server checks a command's keys against the key patterns of the client's user. This
+// file does the same for queues that a command reaches in another way: by a job's ID, by a
+// lock, by a scan. COMMANDS.md lists what can't be limited.
 
 const errNoKey engine.Refusal = "NOPERM this user has no permissions to access the queue of a job or lock that the command is about: its key patterns (ACL) exclude it"
 
-// limits is what is known of the users' key patterns. To ask for a user's costs half as much
-// as all the rest of ACKJOB, so commands that take IDs ask where there are limited users only.
-// That is looked at once a second, for no event tells of it.
+// limits is what is known about the users' key patterns. A check of one user costs half as
+// much as the rest of ACKJOB, so commands that take IDs make it only if there are limited
+// users. Once a second the module finds out whether there are any, since no event reports
+// it.
 type limits struct {
 	none bool  // every user may use all keys
-	many bool  // there were more than usersRead: to look at all takes long
-	read int64 // as the node tells the time
+	many bool  // there were more than usersRead: looking at all would take too long
+	read int64 // when it was read, by the node's clock
 }
 
-// usersRead is how many users are looked at: their rules take the server 50 µs each.
+// usersRead is how many users are looked at, at most: for each one the server needs 50 µs.
 const usersRead = 50
 
-// limitsKept is how long limits that were found count without another look, ms.
+// limitsKept is how long limits count once they were found, without another look, ms.
 const limitsKept = 60_000
 
-// readUsers looks whether there are limited users. Where the server doesn't tell, there are.
+// readUsers finds out whether there are limited users. If the server doesn't tell, it
+// assumes that there are.
 func (m *module) readUsers() {
 	l := &m.limits
 	if l.many {
@@ -46,21 +48,21 @@ func (m *module) readUsers() {
 	}
 }
 
-// limited says whether a line of ACL LIST is that of a user who is on, and may not use all
-// keys. Words in parentheses give their keys to some commands alone.
+// limited says whether a line of ACL LIST describes a user who is on and may not use all
+// keys. Keys in parentheses don't count: they apply to some commands only.
 func limited(line string) bool {
 	rules, _, _ := strings.Cut(line, "(")
 	words := strings.Fields(rules)
 	return slices.Contains(words, "on") && !slices.Contains(words, "~*")
 }
 
-// mayUseJobs refuses IDs of jobs in queues that the client's user may not use. IDs of
-// jobs that this node doesn't have pass.
+// mayUseJobs refuses IDs of jobs in queues that the client's user may not use. It accepts
+// IDs of jobs that this node doesn't have.
 func (m *module) mayUseJobs(c *rm.Ctx, use rm.KeyUse, ids ...store.ID) bool {
 	return m.limits.none || m.mayUseEach(c, use, ids)
 }
 
-// mayUseEach is mayUseJobs where some user has limits.
+// mayUseEach is mayUseJobs for the case that some user is limited.
 func (m *module) mayUseEach(c *rm.Ctx, use rm.KeyUse, ids []store.ID) bool {
 	var last *store.Queue
 	for i := range ids {
@@ -86,7 +88,7 @@ type sight struct {
 	user rm.User
 	all  bool
 	last *store.Queue
-	sees bool // the last one
+	sees bool // whether the user may see last
 }
 
 func newSight(c *rm.Ctx) *sight {
@@ -106,8 +108,8 @@ func (s *sight) queue(q *store.Queue) bool {
 	return s.sees
 }
 
-// seesLock says whether the user may see a lock: a bare one, or one of a queue that it may
-// see. A lock of SCOPE mesh is its job's queue's.
+// seesLock says whether the user may see a lock: a bare lock, or a lock of a queue that the
+// user may see. A lock of SCOPE mesh belongs to its job's queue.
 func (m *module) seesLock(s *sight, l *store.Lock) bool {
 	if s.all || l.Space() == store.LockBare {
 		return true
@@ -119,8 +121,8 @@ func (m *module) seesLock(s *sight, l *store.Lock) bool {
 	return scope != nil && !hashed && s.user.May(scope, rm.UseRead)
 }
 
-// hide has an ADDJOB of SCOPE mesh that meets another job tell and change nothing of one that
-// its user may not see.
+// hide limits an ADDJOB of SCOPE mesh that meets another job: if the user may not see that
+// job, the ADDJOB neither tells anything of it nor changes it.
 func hide(c *rm.Ctx, a *engine.Add) {
 	if c.MayAll() {
 		return

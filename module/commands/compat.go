@@ -7,10 +7,10 @@ import (
 	"jobmesh/rm"
 )
 
-// disqueNames are the commands that Disque and Redis both have, with another
-// meaning each, or whose Disque form Redis refuses; jobmesh.disque-compat yes
-// gives them Disque's. A command that isn't here, HELLO 3 to begin with, stays
-// the server's. Subcommands are named one by one for the same reason.
+// disqueNames returns the commands that Disque and Redis both have with different meanings,
+// and those whose Disque form Redis refuses. With jobmesh.disque-compat yes they have
+// Disque's meaning. A command that isn't in the list, as HELLO 3, stays the server's.
+// Subcommands are listed one by one for the same reason.
 func disqueNames() []rm.Rewrite {
 	rules := []rm.Rewrite{
 		{From: "HELLO", To: "JOBMESH HELLO"},
@@ -44,10 +44,9 @@ func (m *module) setCompat(on bool) error {
 	return nil
 }
 
-// mayRun refuses what stands in for a command of the server's to those who may
-// not run that: an ACL that was written with the server's names in mind holds.
-// Before Redis 7.4 it also has to do for categories, which no module's commands
-// have there.
+// mayRun refuses a command that stands in for one of the server's to users who may not run
+// that one. So an ACL that names the server's commands still holds. Before Redis 7.4 it
+// also replaces the check of categories, which modules' commands don't have there.
 func mayRun(c *rm.Ctx, command ...string) bool {
 	may, known := c.MayRun(command...)
 	name := strings.ToLower(strings.Join(command, "|"))
@@ -60,8 +59,8 @@ func mayRun(c *rm.Ctx, command ...string) bool {
 	return may
 }
 
-// infoCommand is INFO with Disque's own fields: alone where nothing
-// or a section of Disque's is asked for, else put into the server's text.
+// infoCommand is INFO with Disque's own fields. It answers these alone if the client asks
+// for nothing or for one of Disque's sections. Otherwise it adds them to the server's text.
 func (m *module) infoCommand(c *rm.Ctx) {
 	if c.NArgs() > 3 {
 		fail(c, errSyntax)
@@ -95,11 +94,11 @@ func (m *module) infoCommand(c *rm.Ctx) {
 	c.Prose(disqueFields(strings.Join(reply, ""), jobs+"\r\n"+queues))
 }
 
-// disqueVersion is the release whose commands and replies are served.
+// disqueVersion is the release of Disque whose commands and replies are served.
 const disqueVersion = "1.0-rc1"
 
-// disqueFields adds to a text of INFO what Disque's has in the same places. The
-// sections of its own go where Disque has them: some clients lose what is last.
+// disqueFields adds Disque's fields to a text of INFO, where Disque has them. Disque's own
+// sections go there too, since some clients lose the last section.
 func disqueFields(text, sections string) string {
 	if before, after, both := strings.Cut(text, "\r\n\r\n# Persistence\r\n"); both {
 		text = before + "\r\n\r\n" + sections + "\r\n# Persistence\r\n" + after
@@ -111,8 +110,7 @@ func disqueFields(text, sections string) string {
 	).Replace(text)
 }
 
-// configCommand is CONFIG GET of what is a parameter of Disque's, under the
-// name that it has there.
+// configCommand is CONFIG GET for a parameter of Disque, by Disque's name.
 func (m *module) configCommand(c *rm.Ctx) {
 	name := strings.ToLower(string(c.Arg(3)))
 	if !is(c.Arg(2), "GET") {

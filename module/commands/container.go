@@ -36,8 +36,8 @@ func (m *module) hello(c *rm.Ctx) {
 	}
 }
 
-// flush is DEBUG FLUSHALL: every queue and job goes, whoever waits gets
-// the null array.
+// flush is Disque's DEBUG FLUSHALL: it deletes every queue and job, and clients that wait
+// get the null array.
 func (m *module) flush(c *rm.Ctx) {
 	if !m.enter(c) || !mayRun(c, "FLUSHALL") {
 		return
@@ -48,8 +48,8 @@ func (m *module) flush(c *rm.Ctx) {
 	m.settle(c)
 }
 
-// whenDone answers OK once no key holds a condemned queue any more, and the nodes' file is
-// written; where the client can't wait (MULTI, a script), at once.
+// whenDone answers OK when no key holds a flushed queue any more, and the nodes' file is
+// written. If the client can't wait (MULTI, a script), it answers at once.
 func (m *module) whenDone(c *rm.Ctx) {
 	if (m.node.Flushing() || m.mesh.saving) && c.CanBlock() {
 		client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
@@ -65,7 +65,8 @@ func (m *module) whenDone(c *rm.Ctx) {
 	c.Simple("OK")
 }
 
-// answerDone answers those who wait in whenDone. A replica's keys go when its master's do.
+// answerDone answers the clients that wait in whenDone. At a replica they don't wait for
+// the keys, which go when the master's do.
 func (m *module) answerDone() {
 	if len(m.undone) == 0 || m.mesh.saving || m.node.Flushing() && !m.node.Passive() {
 		return
@@ -76,8 +77,8 @@ func (m *module) answerDone() {
 	m.undone = nil
 }
 
-// keepNodesFor writes the nodes' file before the client is answered by whenDone: beside
-// the main thread, where the client can wait for it.
+// keepNodesFor writes the nodes' file before whenDone answers the client: outside the main
+// thread if the client can wait.
 func (m *module) keepNodesFor(c *rm.Ctx) {
 	if c.CanBlock() {
 		m.keepNodesLater()
@@ -86,7 +87,7 @@ func (m *module) keepNodesFor(c *rm.Ctx) {
 	}
 }
 
-// flushedEffect is a flush, in a log.
+// flushedEffect is a logged flush.
 func (m *module) flushedEffect(c *rm.Ctx) {
 	m.internal(c, errInternalFlushed, func() error {
 		m.node.ApplyFlush()
@@ -102,8 +103,8 @@ const errInternalEpoch engine.Refusal = "ERR EPOCH is a special command only pro
 
 const errCluster = "ERR Wrong CLUSTER subcommand or number of arguments, see JOBMESH HELP"
 
-// clusterRight is the subcommand of the server's whose right a subcommand needs:
-// its namesake, or the mightiest where there is none.
+// clusterRight returns the subcommand of the server's CLUSTER that a user must be allowed
+// to run: the one of the same name, or RESET, the most powerful, if there is none.
 func clusterRight(sub []byte) string {
 	for _, name := range []string{"MEET", "NODES", "INFO", "FORGET", "MYID", "SAVECONFIG"} {
 		if is(sub, name) {
@@ -165,7 +166,7 @@ func (m *module) cluster(c *rm.Ctx) {
 		}
 		m.node.Reset()
 		if hard {
-			// The bus knows us by our ID: it begins anew.
+			// The bus knows this node by its ID, so it is opened anew.
 			m.settle(c)
 			m.closeBus()
 			m.node.SetNodeID(newNodeID())
@@ -189,14 +190,15 @@ func (m *module) flushed(c *rm.Ctx, db int) {
 	m.hurry()
 }
 
-// tellFlushed says what a flush doesn't do, before it.
+// tellFlushed logs, before a flush, what it doesn't do.
 func (m *module) tellFlushed() {
 	if n := m.node.Jobs(); n > 0 && !m.node.Mesh().Alone() && !m.node.Passive() && !m.node.Loading() {
 		m.server.Log(rm.Notice, "%d jobs are flushed at this node alone: other nodes that hold copies of some go on with them, and don't hand them to this node", n)
 	}
 }
 
-// printable keeps what a client sent from breaking the line of an error.
+// printable replaces control characters, so that text from a client can't break an error's
+// line.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -206,12 +208,12 @@ func printable(s string) string {
 	}, s)
 }
 
-// shutdown saves, whatever the server's save points are, and exits: what it is of use
-// for is a server that saves nothing by itself. The state file does the rest.
+// shutdown saves, whatever the server's save points are, and ends the server. It is of use
+// for a server that saves nothing by itself. The state file does the rest.
 //
-// A SHUTDOWN that fails ends a server in another way, by an assertion, where a module has
-// called it: the server waits for an answer that the module's client doesn't get. So all
-// that can fail is done before, and the call is told to go through with it.
+// If a module calls SHUTDOWN and that fails, the server ends by an assertion: it waits for
+// an answer that the module's client doesn't get. So everything that can fail is done
+// before, and SHUTDOWN is called with FORCE.
 func (m *module) shutdown(c *rm.Ctx) {
 	if !m.enter(c) || !mayRun(c, "SHUTDOWN") {
 		return
@@ -225,12 +227,12 @@ func (m *module) shutdown(c *rm.Ctx) {
 		saved = true
 	}
 	c.Simple("OK")
-	// Only after this command's effects are in the log.
+	// The server ends only after this command's effects are in the log.
 	m.server.After(1, func(*rm.Ctx) { m.exit(saved) })
 }
 
-// exit ends the server, when it writes neither an RDB nor an AOF in the background, and has
-// saved all there is. saved says that it has once.
+// exit ends the server once no RDB and no AOF is written in the background, and everything
+// is saved. saved says that a save was already made.
 func (m *module) exit(saved bool) {
 	const again = 50 // ms
 	if m.writes() {
@@ -254,7 +256,8 @@ func (m *module) exit(saved bool) {
 }
 
 // writes says whether the server writes an RDB or an AOF in the background, or is about to.
-// It must not end while it makes its first AOF: the next start would read that alone.
+// The server must not end while it makes its first AOF: the next start would read only
+// that.
 func (m *module) writes() bool {
 	for _, field := range [...]string{"rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled"} {
 		if v, ok := m.server.InfoField("persistence", field); ok && v != "0" {
@@ -265,8 +268,8 @@ func (m *module) writes() bool {
 	return m.gap && !m.off
 }
 
-// epochEffect names, in a log, the process that writes it from there on, and says what
-// that one didn't know of the jobs before.
+// epochEffect is a logged mark: it names the process that writes the log from there on, and
+// says which earlier jobs were uncertain to that process.
 func (m *module) epochEffect(c *rm.Ctx) {
 	m.internal(c, errInternalEpoch, func() error {
 		process, err := strconv.ParseUint(string(c.Arg(2)), 16, 64)
@@ -282,7 +285,7 @@ func (m *module) epochEffect(c *rm.Ctx) {
 	})
 }
 
-// finalEffect marks, in a log, the end of a run of an older release by JOBMESH SHUTDOWN.
+// finalEffect is a logged mark: a run of an older release ended there by JOBMESH SHUTDOWN.
 func (m *module) finalEffect(c *rm.Ctx) {
 	if !c.FromPeer() {
 		c.Error("ERR FINAL is a special command only processed from AOF")

@@ -1,15 +1,17 @@
-// Package commands is what clients and the server see of jobmesh: the commands
-// with their options, replies and errors, the data type, the configuration,
-// INFO, and the carrying out of what package engine leaves to be done.
+// Package commands contains what clients and the server see of jobmesh: the
+// commands with their options, replies and errors, the data type, the
+// configuration and INFO. It also carries out the effects that package engine
+// leaves.
 //
-// A command is parsed, given to the engine, answered from what that returns;
-// then [module.settle] carries out the engine's effects: logging to the AOF and
-// the replicas, answers to blocked clients, touched keys. [New] is the only
-// function for others.
+// A command is parsed, given to the engine, and answered with what the engine
+// returns. Then [module.settle] carries out the engine's effects: logging to the
+// AOF and the replicas, answers to blocked clients, touched keys. [New] is the
+// only function that other packages call.
 //
 //   - jobs.go: the commands on jobs and queues, parse.go: their options;
 //   - unique.go: ADDJOB UNIQUE; qconfig.go: QCONFIG, settings.go: the settings themselves;
-//     lock.go: having locks, lockscan.go: looking at them; glob.go: patterns;
+//     lock.go: taking and releasing locks, lockscan.go: listing and clearing them;
+//     glob.go: patterns;
 //   - family.go, wip.go: jobs that wait for others, and work in progress; uq.go: unique
 //     queues;
 //   - container.go, mesh.go, nodes.go: JOBMESH and the bus; functions.go: JOBMESH LUA;
@@ -17,23 +19,24 @@
 //     what is saved and logged, a log that ends within a write;
 //   - table.go, help.go: what COMMAND DOCS and HELP say.
 //
-// COMMANDS.md beside the code's parent is the reference; table.go holds the
-// same facts for COMMAND DOCS, and a test compares the commands' names.
+// COMMANDS.md in the parent folder is the reference. table.go holds the same
+// facts for COMMAND DOCS, and a test compares the commands' names.
 //
-// Unique queues (uq.go) have nothing to do with the engine: their values are
-// plain ones, on which package unique works.
+// The engine knows nothing of unique queues (uq.go): their values are plain
+// ones, on which package uniquequeue works.
 //
 // # Disque's names
 //
 // Commands whose names Redis has too are subcommands of JOBMESH. With
-// jobmesh.disque-compat yes the server's filter rewrites them to those
-// (compat.go); nothing else knows of it.
+// jobmesh.disque-compat yes the server's filter rewrites Disque's names to those
+// subcommands (compat.go). No other code knows of the rewriting.
 //
 // # When the engine works
 //
-// In a client's command, or by [module.later], which waits while the server loads or
-// has its writes paused. In a server event it only takes note: what follows from a
-// promotion comes with the first call behind it that may log ([module.begin]).
+// The engine works in a client's command, or by [module.later], which waits while
+// the server loads its data or has its writes paused. In a server event it only
+// takes note: what follows from a promotion comes with the next call that may log
+// ([module.begin]).
 //
 // # The log
 //
@@ -41,9 +44,10 @@
 // (a job as it lies in memory), SETJOB record-head (its changed state), DELJOB
 // id, MAKEQUEUE queue (its key was made, without a job that is logged), DELQUEUE queue …,
 // JOBMESH FLUSHED (all queues are empty from here on, their DELQUEUE follow); SETLOCK record
-// and DELLOCK name token, and QCONFIG RESTORE for settings.
+// and DELLOCK name token for locks, and QCONFIG RESTORE for settings.
 // JOBMESH EPOCH process names the process that writes the log from there on.
 // Deliveries of at-least-once jobs are not logged, as in Disque: after a crash such
 // a job is queued, and comes again. Every step of an at-most-once job is logged.
-// The state file (state.go) says of the process that wrote the log what that can't tell.
+// The state file (state.go) records facts about the process that wrote the log
+// which the log itself can't show.
 package commands

@@ -14,11 +14,11 @@ const (
 	errOnDeadOnly engine.Refusal = "ERR ONDEAD is for AFTER: a blocked job goes with the one that blocks it"
 )
 
-// familyOption reads one of ADDJOB's options at i that say what the job waits for,
-// and how many arguments it has; 0 where it is another.
+// familyOption reads an option of ADDJOB at argument i that says what the job waits for.
+// used is how many arguments the option has, 0 if it is another option.
 //
-// AFTER is followed by an ID, and by as many more as there are: what begins with D-
-// is one, and no option does.
+// After AFTER come one ID or several. An argument that begins with D- is an ID, since no
+// option begins so.
 func familyOption(c args, i int, a *engine.Add) (used int, err error) {
 	opt, n := c.Arg(i), c.NArgs()
 	switch {
@@ -60,8 +60,8 @@ var onDead = [...]string{engine.OnDeadDrop: "DROP", engine.OnDeadRun: "RUN", eng
 
 func looksLikeID(b []byte) bool { return len(b) > 2 && b[0] == 'D' && b[1] == '-' }
 
-// jobID reads an ID that must be one. One of the form that no job can have is
-// unknown everywhere.
+// jobID reads an ID, and refuses anything else. An ID that has the right form, but that no
+// job can have, is unknown everywhere.
 func jobID(b []byte) (store.ID, error) {
 	id, canonical, ok := store.ParseID(b)
 	switch {
@@ -73,7 +73,7 @@ func jobID(b []byte) (store.ID, error) {
 	return id, nil
 }
 
-// checkFamily checks what the options mean together.
+// checkFamily checks the options together.
 func checkFamily(a *engine.Add) error {
 	switch {
 	case a.BlockedBy != nil && len(a.After) > 0:
@@ -86,8 +86,8 @@ func checkFamily(a *engine.Add) error {
 	return nil
 }
 
-// kinCopies has a member of a family have as many copies as those that it waits
-// for, where it wasn't told how many.
+// kinCopies gives a job that waits for others as many copies as those have, if REPLICATE
+// wasn't given. A blocked job gets at least as many as the job that blocks it.
 func (m *module) kinCopies(a *engine.Add) {
 	if a.Retry > 0 {
 		switch copies := m.node.DependencyCopies(&a.Members); {
@@ -112,7 +112,7 @@ func (m *module) releaseJob(c *rm.Ctx) {
 	if !m.mayUseJobs(c, rm.UseWrite, id) {
 		return
 	}
-	var queue []byte // the server checks the first QUEUE against the user's key patterns, so there is one
+	var queue []byte // the server checks only the first QUEUE against the user's key patterns, so a second one is refused
 	last := false
 	for i := 2; i < c.NArgs(); i++ {
 		switch {
@@ -168,16 +168,16 @@ func (m *module) cancelJob(c *rm.Ctx) {
 	m.settle(c)
 }
 
-// States that only show: to the engine such jobs are active.
+// States that only clients see: to the engine such jobs are active.
 const (
 	stateDeferred = uint8(len(stateNames)) + iota
 	stateBlocked
-	stateDelayed // such a job's state is active all the same, as in Disque
+	stateDelayed // SHOW calls such a job active, as in Disque; only JSCAN STATE knows this state
 )
 
 var heldNames = [...]string{"deferred", "blocked", "delayed"}
 
-// stateOf is a job's state as clients see it.
+// stateOf returns a job's state as clients see it.
 func (m *module) stateOf(j *store.Job) (state uint8, name string) {
 	switch deferred, blocked := m.node.Waits(j); {
 	case deferred:

@@ -16,12 +16,12 @@ const errLua engine.Refusal = "ERR Wrong LUA subcommand or number of arguments, 
 const (
 	libraryAbsent  = "no"
 	libraryLoaded  = "yes"
-	libraryAnother = "another" // the server has one of this name with other code
+	libraryAnother = "another" // the server has a library of this name with other code
 )
 
-// luaCommand loads and lists the libraries of functions that the module brings
-// along. Once loaded they are the server's, as those that FUNCTION LOAD loads:
-// saved and replicated, and kept when the module is left out.
+// luaCommand loads and lists the libraries of functions that the module contains. A loaded
+// library is the server's, as one that FUNCTION LOAD loads: it is saved and replicated, and
+// stays when the module is no longer loaded.
 func (m *module) luaCommand(c *rm.Ctx) {
 	switch sub := c.Arg(2); {
 	case is(sub, "LOAD"):
@@ -82,7 +82,8 @@ func (m *module) luaLoad(c *rm.Ctx) {
 		c.Error(withCode(err))
 		return
 	}
-	// The code itself goes to the log and the replicas, whatever module they have.
+	// The code itself goes to the log and the replicas, since they may have another version
+	// of the module.
 	args := c.Replicate(m.effect.function, 3)
 	args.Text("LOAD")
 	args.Text("REPLACE")
@@ -113,8 +114,8 @@ func (m *module) luaList(c *rm.Ctx) {
 	}
 }
 
-// libraryState finds out whether the server has a library. FUNCTION LIST answers
-// it with its code, in a reply of many kinds; looking for that is enough.
+// libraryState finds out whether the server has a library. It searches the reply of
+// FUNCTION LIST for the library's code, and need not parse the reply.
 func (m *module) libraryState(l lua.Library) (string, error) {
 	reply, err := m.server.Call("FUNCTION", "LIST", "LIBRARYNAME", l.Name, "WITHCODE")
 	switch {
@@ -130,7 +131,8 @@ func (m *module) libraryState(l lua.Library) (string, error) {
 	return libraryAnother, nil
 }
 
-// withCode is the text of an error of the server's, which has a code already.
+// withCode returns the text of an error of the server. It adds the code ERR if the text has
+// no code.
 func withCode(err error) string {
 	if code, _, more := strings.Cut(err.Error(), " "); more && code == strings.ToUpper(code) {
 		return err.Error()

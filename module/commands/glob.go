@@ -5,32 +5,33 @@ import (
 	"math/bits"
 )
 
-// glob is a pattern in which * is any text. Each part between two stars is searched for from left
-// to right, and taken where it is found first. So the time to match grows with the text's length
-// times a 64th of a part's.
+// glob is a pattern in which * is any text. match searches for each part between two stars
+// from left to right, and takes the first place where it is found. So the time to match is
+// bounded by the text's length times a 64th of the part's.
 type glob struct {
-	parts []part // the first is where the text begins, the last where it ends
+	parts []part // the text begins with the first and ends with the last
 	least int    // bytes of the shortest text that fits
-	steps int    // of the matches until now: each took a few ns at most
+	steps int    // steps of all matches until now; each took a few ns at most
 }
 
 // part is a piece of a pattern without stars.
 type part struct {
-	size int    // bytes of the text
-	text []byte // nil: masks counts
-	// masks say for each byte at which places of the part it may be: words words each, a bit a place.
+	size int    // bytes of text that it matches
+	text []byte // nil: masks says what it matches
+	// masks[c*words:][:words] says at which places of the part the byte c may be, a bit a
+	// place.
 	masks []uint64
 	words int
-	state []uint64 // of find
+	state []uint64 // the state of find
 }
 
-// places is a set of bytes, those that may be at a place.
+// places is the set of bytes that may be at a place.
 type places [4]uint64
 
 func (s *places) add(c byte)      { s[c/64] |= 1 << (c % 64) }
 func (s *places) has(c byte) bool { return s[c/64]>>(c%64)&1 != 0 }
 
-// one is the only byte of a set.
+// one returns the only byte of a set; not ok if the set has another size.
 func (s *places) one() (c byte, ok bool) {
 	n := 0
 	for i, w := range s {
@@ -43,8 +44,8 @@ func (s *places) one() (c byte, ok bool) {
 
 var anyByte = places{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
 
-// newGlob reads a pattern. Where it doesn't begin with a star head says which bytes its head
-// matches, and how long that is.
+// newGlob reads a pattern. If the pattern p doesn't begin with a star, head returns the
+// bytes that its first element matches, and the element's length in the pattern.
 func newGlob[P string | []byte](pattern P, head func(p P) (n int, set places)) *glob {
 	g := &glob{}
 	var sets []places
@@ -106,7 +107,7 @@ func (p *part) setMasks(sets []places) {
 	}
 }
 
-// fits says whether a text of its size is one that a part stands for.
+// fits says whether the part matches a text. The text must have the part's size.
 func (p *part) fits(text []byte) bool {
 	if p.text != nil {
 		return bytes.Equal(p.text, text)
@@ -119,7 +120,7 @@ func (p *part) fits(text []byte) bool {
 	return true
 }
 
-// find is the end of the first place in a text where a part fits; -1: there is none.
+// find returns the end of the first place in a text where a part fits; -1: there is none.
 func (p *part) find(text []byte) (end int) {
 	if p.text != nil {
 		if i := bytes.Index(text, p.text); i >= 0 {
@@ -136,7 +137,8 @@ func (p *part) find(text []byte) (end int) {
 		}
 		return -1
 	}
-	// A bit of the state says that the text before i ends with so much of the part.
+	// Bit k of the state says that the text so far ends with the first k+1 bytes of the
+	// part.
 	clear(p.state)
 	last := uint64(1) << ((p.size - 1) % 64)
 	for i, c := range text {
@@ -175,7 +177,7 @@ func (g *glob) match(text []byte) bool {
 	return true
 }
 
-// costs says how many patterns one counts as.
+// costs returns how many patterns this one counts as, for maxPatterns.
 func (g *glob) costs() int {
 	if len(g.parts) > plainParts {
 		return patternCosts
@@ -188,7 +190,8 @@ func (g *glob) costs() int {
 	return 1
 }
 
-// queueByte reads the head of a pattern for queues: ? is any, \ takes the next one as it is.
+// queueByte reads the first element of a pattern for queues: ? is any byte, \ makes the
+// next byte literal.
 func queueByte(p string) (n int, set places) {
 	switch {
 	case p[0] == '?':
@@ -203,7 +206,8 @@ func queueByte(p string) (n int, set places) {
 	return 1, set
 }
 
-// scanByte reads the head of SCAN's MATCH: * ? [set] [^set] and \ before a literal character.
+// scanByte reads the first element of SCAN's MATCH: ? [set] [^set], and \ before a literal
+// character.
 func scanByte(p []byte) (n int, set places) {
 	switch {
 	case p[0] == '?':

@@ -2,8 +2,8 @@ package commands
 
 import "jobmesh/rm"
 
-// help answers a container's HELP, as the server's containers do: a form and what
-// it does, in turns.
+// help answers a container's HELP, as the server's containers do. Its lines are a form and
+// what that does, in turns.
 func help(lines ...string) func(*rm.Ctx) {
 	return func(c *rm.Ctx) {
 		c.Array(len(lines))

@@ -11,8 +11,8 @@ import (
 	"jobmesh/rm"
 )
 
-// enter begins each command: it tells the engine the time, and refuses what is
-// not in database 0, where jobs live, and what a node that is being promoted can't do yet.
+// enter begins each command: it tells the engine the time. It refuses a command in a
+// database other than 0, where jobs live, and a write to a node that is being promoted.
 func (m *module) enter(c *rm.Ctx) bool {
 	m.begin(c)
 	if c.DB() != 0 {
@@ -61,7 +61,7 @@ func (m *module) addJob(c *rm.Ctx) {
 	}
 	a.CanWait = (a.Replicate > 1 || m.node.External() || a.Unique.Strategy != 0 && !m.node.Mesh().Alone()) && c.CanBlock()
 	if a.Default && !a.CanWait {
-		a.Async = true // nobody has said that he wants to wait
+		a.Async = true // the client didn't ask for copies, so it need not wait for them
 	}
 	id, wait, err := m.node.AddJob(a)
 	switch {
@@ -69,7 +69,7 @@ func (m *module) addJob(c *rm.Ctx) {
 		c.Null()
 	case err != nil:
 		fail(c, err)
-		m.settle(c) // locks that were found to be over
+		m.settle(c) // the engine may have found locks that are over
 		return
 	case wait:
 		m.awaitCopies(c, id)
@@ -79,8 +79,8 @@ func (m *module) addJob(c *rm.Ctx) {
 	m.settle(c)
 }
 
-// awaitCopies blocks ADDJOB's client until the job is where it was asked to be.
-// The engine sees to the timeout.
+// awaitCopies blocks ADDJOB's client until the job has the copies that it was asked to
+// have. The engine ends the wait at the timeout.
 func (m *module) awaitCopies(c *rm.Ctx, id store.ID) {
 	if err := m.await(c, engine.PendingAdd(id), func(c *rm.Ctx) { fail(c, engine.ErrReplTimeout) }); err != nil {
 		c.Error("ERR " + err.Error())
@@ -94,7 +94,7 @@ func (m *module) await(c *rm.Ctx, p engine.Pending, unblocked func(*rm.Ctx)) err
 		if !gone {
 			unblocked(c)
 		}
-		m.node.Deny(p) // words of other nodes that come before the rest mustn't have anything promised
+		m.node.Deny(p) // words of other nodes that arrive before Abandon runs must not make the engine promise anything
 		m.later(0, func(*rm.Ctx) { m.node.Abandon(p) })
 	})
 	if err != nil {
@@ -137,7 +137,7 @@ func (m *module) getJob(c *rm.Ctx) {
 		m.settle(c)
 		return
 	}
-	m.settle(c) // jobs that had to make way
+	m.settle(c) // the engine may have moved jobs whose key is busy
 	if !m.node.Mesh().Alone() && (g.nohang || !c.CanBlock()) {
 		for i := g.first; i < c.NArgs(); i++ {
 			m.node.Poll(c.Arg(i), g.count)
@@ -185,7 +185,8 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 	b := &blocked{counters: g.counters, token: g.token}
 	wait, timeout := m.node.Wait, g.timeout
 	if g.nohang {
-		// While answers are awaited for one job after the other, the wait has an end of its own.
+		// Answers may be awaited for one job after the other, so this wait has an end of
+		// its own.
 		wait, timeout = m.node.WaitForAnswers, lock.TimeoutMS
 		if g.timeout > 0 {
 			timeout = min(timeout, g.timeout)
@@ -209,8 +210,8 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 	}
 }
 
-// putJob answers one job as GETJOB does. byCopy is for answers that are given
-// after the call.
+// putJob answers one job as GETJOB does. byCopy copies the job's bytes into the reply: for
+// answers that are given after the call.
 func (m *module) putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 	n := 3
 	if counters {
@@ -244,8 +245,8 @@ func (m *module) putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 
 func putID(c *rm.Ctx, j *store.Job) { j.ID.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen))) }
 
-// readIDs checks all the IDs before anything is done to any; those that
-// no job can have are left out.
+// readIDs checks all IDs before the command changes any job. It leaves out IDs that no job
+// can have.
 func (m *module) readIDs(c *rm.Ctx) bool {
 	m.ids = m.ids[:0]
 	for i := 1; i < c.NArgs(); i++ {
@@ -261,7 +262,7 @@ func (m *module) readIDs(c *rm.Ctx) bool {
 	return true
 }
 
-// enterIDs is enter for a command that changes the jobs of which it is given the IDs.
+// enterIDs is enter for a command that changes the jobs whose IDs it is given.
 func (m *module) enterIDs(c *rm.Ctx) bool {
 	if !m.enter(c) || !m.readIDs(c) {
 		return false
@@ -273,7 +274,7 @@ func (m *module) enterIDs(c *rm.Ctx) bool {
 	return m.mayUseJobs(c, rm.UseWrite, m.ids...)
 }
 
-// each applies an operation to each of the IDs and answers how many it did.
+// each applies an operation to each of the IDs, and answers for how many it returned true.
 func (m *module) each(c *rm.Ctx, do func(*store.ID) bool) {
 	if !m.enterIDs(c) {
 		return
@@ -294,7 +295,7 @@ func (m *module) dequeue(c *rm.Ctx) { m.each(c, m.ops.dequeue) }
 func (m *module) enqueue(c *rm.Ctx) { m.requeue(c, m.ops.enqueue) }
 func (m *module) nack(c *rm.Ctx)    { m.requeue(c, m.ops.nack) }
 
-// requeue is each for what may need memory.
+// requeue is each for an operation that may need memory.
 func (m *module) requeue(c *rm.Ctx, do func(*store.ID) bool) {
 	m.watchMemory(0)
 	m.node.SetNow(c.Now())
@@ -369,11 +370,12 @@ func (m *module) working(c *rm.Ctx) {
 // job keeps its lock.
 type worker struct {
 	client *rm.Client
-	retry  int64 // what it will be answered
+	retry  int64 // the answer that it will get, s
 	gone   bool
 }
 
-// left is told that the client waits no longer. The nodes go on with the WORKING that it sent.
+// left notes that the client no longer waits. Other nodes still carry out the WORKING that
+// this node sent them.
 func (w *worker) left(c *rm.Ctx, gone bool) {
 	w.gone = true
 	if !gone { // CLIENT UNBLOCK
@@ -381,7 +383,7 @@ func (w *worker) left(c *rm.Ctx, gone bool) {
 	}
 }
 
-// worked answers a client that has waited.
+// worked answers the client whose WORKING waited.
 func (m *module) worked(e *engine.Effect) {
 	w, err := e.Client.(*worker), e.Err
 	if w.gone {
@@ -418,8 +420,8 @@ func (m *module) showJob(c *rm.Ctx) {
 	}
 }
 
-// shownCTime is a job's creation time as clients see it: in ms, times 2048, plus a sequence.
-// That is below 2^53, which the floating point of JavaScript and Lua keeps whole.
+// shownCTime is a job's creation time as clients see it: ms times 2048, plus a sequence
+// number. It is below 2^53, so the floating point of JavaScript and Lua keeps it whole.
 func shownCTime(ctime uint64) int64 {
 	return int64(ctime/1_000_000<<11 | min(ctime%1_000_000, 1<<11-1))
 }
@@ -475,7 +477,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	}
 }
 
-// bulkOrNull answers bytes where they are known.
+// bulkOrNull answers b, or null if b isn't known.
 func bulkOrNull(c *rm.Ctx, b []byte, known bool) {
 	if known {
 		c.Bulk(b)
@@ -484,8 +486,8 @@ func bulkOrNull(c *rm.Ctx, b []byte, known bool) {
 	}
 }
 
-// find looks a queue up for a reading command: wrong says that the key holds
-// something else, and the error is answered.
+// find looks a queue up for a reading command. If the key holds something else, find
+// answers the error and returns wrong.
 func (m *module) find(c *rm.Ctx, name []byte) (q *store.Queue, wrong bool) {
 	if q = m.node.Queue(name); q == nil {
 		if err := m.Free(name); err != nil {
@@ -652,8 +654,8 @@ func (m *module) pause(c *rm.Ctx) {
 	m.settle(c)
 }
 
-// stepsPerElement bounds a scan's work: that many buckets for each element
-// asked for.
+// stepsPerElement bounds a scan's work without BUSYLOOP: it visits at most that many
+// buckets for each element that the client asks for.
 const stepsPerElement = 10
 
 func (s *scan) goesOn(step int64, found int, next uint64) bool {
@@ -663,8 +665,8 @@ func (s *scan) goesOn(step int64, found int, next uint64) bool {
 	return s.busy || s.count < 0 || step < s.count*stepsPerElement && int64(found) < s.count
 }
 
-// search goes on with a scan, by steps that add what they come by to found, as long as
-// goesOn says: what is wanted of it stays.
+// search continues a scan. Each step adds elements to found; search keeps the wanted ones,
+// and takes steps as long as goesOn says.
 func search[T any](s *scan, found []T, step func(cursor uint64, emit *[]T) (next uint64), wanted func(T) bool) (_ []T, next uint64) {
 	s.count = min(s.count, 1<<48)
 	next = s.cursor

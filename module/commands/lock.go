@@ -92,8 +92,8 @@ type lockCall struct {
 	hasToken, hasTTL bool
 }
 
-// parseLock reads name, owner, token and time, as far as the call has them, and
-// WAIT behind the time.
+// parseLock reads name and owner, then token and time if this command has them, and WAIT
+// after the time.
 func parseLock(c args, call lockCall, maxLease int64) (lockCall, error) {
 	call.name, call.owner = c.Arg(1), c.Arg(2)
 	at := 3
@@ -140,7 +140,7 @@ type lockClient struct {
 	m           *module
 	client      *rm.Client
 	take        bool
-	name, owner []byte // of a lock that is to be freed where nobody hears of it
+	name, owner []byte // of the lock, which is freed if the client doesn't hear that it has it
 	gone        bool
 	answer      func(*rm.Ctx, *lock.Result)
 }
@@ -221,7 +221,7 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 	m.settle(c)
 }
 
-// lockDone answers a client that has waited.
+// lockDone answers a client that waited for its LOCK command.
 func (m *module) lockDone(e *engine.Effect) {
 	w, o := e.Client.(*lockClient), e.Outcome
 	if w.gone {
@@ -231,7 +231,7 @@ func (m *module) lockDone(e *engine.Effect) {
 	w.client.Answer(func(c *rm.Ctx) { w.answer(c, o) }, func(*rm.Ctx) { w.unheard(o) })
 }
 
-// unheard frees a lock whose client has gone before it could be told.
+// unheard frees a lock whose client went before it got the answer.
 func (w *lockClient) unheard(o *lock.Result) {
 	m := w.m
 	if !w.take || o.Kind != lock.Granted {
@@ -271,7 +271,7 @@ func (m *module) deleteLock(c *rm.Ctx) {
 	})
 }
 
-// loadLocks reads what was saved of locks (cgo/record).
+// loadLocks reads the locks that were saved (cgo/record).
 func (m *module) loadLocks(r *rm.Reader, version int) error {
 	if version > queueEncoding {
 		return fmt.Errorf("it was saved by a newer jobmesh, this one reads versions up to %d", queueEncoding)
@@ -298,16 +298,17 @@ func (m *module) loadLocks(r *rm.Reader, version int) error {
 	return nil
 }
 
-// distrustLocks has a node that comes back to its mesh abstain: what it voted for
-// may be lost. One that has met nobody yet has only its own word to keep.
+// distrustLocks makes a node that comes back to its mesh abstain, because it may have lost
+// votes. A node that hasn't met any other yet gave votes only to itself.
 func (m *module) distrustLocks() {
 	if len(m.node.Mesh().All()) > 0 {
 		m.node.Locks().MarkIncomplete()
 	}
 }
 
-// locksLoaded ends that where nothing can be missing: each vote was in the data
-// before it was given, or before the process ended, and the data says that it has all.
+// locksLoaded ends the abstaining if no vote can be missing: each vote was in the data
+// before it was given, or before the process ended, and the data say that the table was
+// whole.
 func (m *module) locksLoaded(phase rm.LoadPhase) {
 	if phase == rm.LoadFailed || !m.node.Locks().Abstains() || m.node.Passive() {
 		return
@@ -319,7 +320,7 @@ func (m *module) locksLoaded(phase rm.LoadPhase) {
 	m.node.Locks().MarkIncomplete()
 }
 
-// relogLocks logs all locks once more.
+// relogLocks logs all locks again.
 func (m *module) relogLocks() {
 	if t := m.node.Locks().Table(); t.Len > 0 || t.Floor > 0 || t.Complete > 0 {
 		m.node.Locks().Relog()
@@ -337,7 +338,7 @@ func (m *module) lockInfo(w *rm.InfoWriter) {
 	}
 }
 
-// lockState are the lines of CLUSTER INFO about the node's votes for locks.
+// lockState returns the lines of CLUSTER INFO about the node's votes for locks.
 func (m *module) lockState() string {
 	a := m.node.Locks().Abstaining()
 	if a == nil {
@@ -367,18 +368,17 @@ func (m *module) abstainingText(a *lock.Abstaining) string {
 	return "it may have lost votes that it gave, until enough others have told theirs; not heard of: " + others
 }
 
-// abstention is what the log has been told of.
+// abstention is what was last logged about the node's abstaining.
 type abstention struct {
 	told, jobs bool
-	since      int64 // unix ms, when it was seen first; 0: it isn't so
+	since      int64 // unix ms, when the node was first seen to abstain; 0: it doesn't
 }
 
-// abstainingLater is how long a node that is new abstains before the log is told: most
-// are not for long, ms.
+// abstainingLater is how long a new node abstains before that is logged, ms. Most new nodes
+// abstain for a shorter time.
 const abstainingLater = 2_000
 
-// tellAbstaining has the log tell that the node doesn't vote for locks, and when it does
-// again.
+// tellAbstaining logs that the node doesn't vote for locks, and when it votes again.
 func (m *module) tellAbstaining() {
 	a, t := m.node.Locks().Abstaining(), &m.abstains
 	switch {

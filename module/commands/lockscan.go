@@ -10,17 +10,17 @@ import (
 	"jobmesh/rm"
 )
 
-// Looking at locks, and clearing them: LOCK.SHOW, LOCK.SCAN, LOCK.CLEAR.
+// The commands that list and clear locks: LOCK.SHOW, LOCK.SCAN, LOCK.CLEAR.
 
-// lockFilter is TYPE and QUEUE.
+// lockFilter is what the options TYPE and QUEUE select.
 type lockFilter struct {
 	space   store.Space
 	queue   []byte
 	inQueue bool
 }
 
-// option reads an option of the filter at argument i; used says how many
-// arguments it took, 0 where it is no such option.
+// option reads an option of the filter at argument i. used is how many arguments it has, 0
+// if it is another option.
 func (f *lockFilter) option(c args, i int) (used int, err error) {
 	opt := c.Arg(i)
 	switch {
@@ -50,8 +50,8 @@ func (f *lockFilter) check() error {
 	return nil
 }
 
-// names are the full names that a lock may have that is called key: a long key
-// is known by its hash, and may be named by that.
+// names returns the full names that a lock called key may have. A long key is stored as its
+// hash, and may be given as that.
 func (f *lockFilter) names(key []byte) [][]byte {
 	if f.space == store.LockBare {
 		return [][]byte{store.AppendBareName(nil, key)}
@@ -72,7 +72,7 @@ func (f *lockFilter) scope() []byte {
 	return f.queue
 }
 
-// prefix is what the full names of all locks of a space and scope begin with.
+// prefix returns the beginning of the full names of all locks of a space and scope.
 func (f *lockFilter) prefix() []byte {
 	name := store.AppendLockName(nil, f.space, f.scope(), nil)
 	return name[:len(name)-1]
@@ -153,7 +153,7 @@ func (m *module) putLock(c *rm.Ctx, l *store.Lock) {
 	}
 }
 
-// lockTitle is what a lock is called: of long names the hash.
+// lockTitle returns a lock's name as clients see it: for a long name, its hash.
 func lockTitle(l *store.Lock) (space store.Space, scope, key []byte) {
 	space, scope, key, scopeHashed, hashed := store.LockName(l.Name())
 	if scopeHashed {
@@ -176,8 +176,8 @@ type lockScan struct {
 }
 
 const (
-	maxMatch  = 4096    // bytes of MATCH, as many as of a lock's name
-	scanSteps = 500_000 // of matches, then a page ends: some ms
+	maxMatch  = 4096    // bytes of MATCH; a lock's name may have as many
+	scanSteps = 500_000 // steps of matching after which a page ends: some ms
 )
 
 func parseLockScan(c args) (s lockScan, err error) {
@@ -218,7 +218,7 @@ func (s *lockScan) wants(l *store.Lock) bool {
 		(!s.isPre || strings.HasPrefix(string(key), string(s.prefix))) && (s.match == nil || s.match.match(key))
 }
 
-// tired says whether the matches until now took as long as one command may.
+// tired says whether matching has taken as long as one command may take.
 func (s *lockScan) tired() bool { return s.match != nil && s.match.steps >= scanSteps }
 
 func (m *module) lockScan(c *rm.Ctx) {
@@ -265,7 +265,7 @@ func (m *module) lockScan(c *rm.Ctx) {
 	}
 }
 
-// lockClear is LOCK.CLEAR [NAME] name | PREFIX prefix | ALL, and TYPE and QUEUE.
+// lockClear is LOCK.CLEAR [NAME] name | PREFIX prefix | ALL, with TYPE and QUEUE.
 func (m *module) lockClear(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
@@ -290,7 +290,7 @@ func (m *module) lockClear(c *rm.Ctx) {
 			fail(c, err)
 			return
 		}
-		if pending != nil { // there is one name
+		if pending != nil { // then names has one element
 			m.awaitClearing(c, pending)
 			return
 		}
@@ -300,7 +300,7 @@ func (m *module) lockClear(c *rm.Ctx) {
 	m.settle(c)
 }
 
-// awaitClearing blocks the client until very many locks are freed.
+// awaitClearing blocks the client until its many locks are freed.
 func (m *module) awaitClearing(c *rm.Ctx, pending *lock.Clearing) {
 	client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
 		pending.Client = nil
@@ -327,8 +327,9 @@ func (m *module) cleared(e *engine.Effect) {
 	}, nil)
 }
 
-// mayClear says whether the client's user may clear the locks that a filter is about: its
-// own queue's, or bare ones. Those of SCOPE mesh are any queue's.
+// mayClear says whether the client's user may clear the locks that a filter selects. Bare
+// locks: yes; a queue's locks: if the user may write to the queue. Locks of SCOPE mesh can
+// be any queue's, so they need the right to all keys.
 func (m *module) mayClear(c *rm.Ctx, f lockFilter) bool {
 	switch {
 	case f.space == store.LockBare:

@@ -17,34 +17,34 @@ import (
 	"jobmesh/rm"
 )
 
-// featureOffers, of the bus's features: a node answers Offer.
+// featureOffers is a feature of the bus: a node that has it answers Offer.
 const featureOffers = 1
 
-// busOffset is how far above the port for clients a node's bus listens.
+// busOffset is how far the port of a node's bus is above its port for clients.
 const busOffset = 10000
 
-// mesh is what ties the engine to the bus.
+// mesh connects the engine to the bus.
 type mesh struct {
 	bus     *bus.Bus // nil: none, as on a Redis replica
 	met     map[wire.NodeID]bool
 	left    bool // the bus is closed when this turn ends
 	closing bool // a bus before this one still has the port
-	awaited bool // and is to be followed by another
+	awaited bool // this node opens another bus when that one is closed
 	saving  bool // the nodes' file is being written
-	unsaved bool // and has to be again
+	unsaved bool // when that is done, it has to be written again
 	saves   uint64
-	tokens  uint64 // up to which the nodes' file says that some may have been given out; 0: none
+	tokens  uint64 // the nodes' file says that tokens up to this one may have been given out; 0: it says nothing
 	kept    uint64 // the save that the node relies on
-	failed  string // why it couldn't be written last
+	failed  string // why the last write of the file failed; empty: it didn't
 	unsent  []unsent
 	file    nodesFile
-	files   []string // the nodes' file in each folder that was the server's dir, the start's first
-	others  []string // those that are other nodes'
+	files   []string // the nodes' file in each folder that has been the server's dir; the start's folder first
+	others  []string // nodes' files in such folders that belong to other nodes
 
-	catching, caught time.Time // when caughtUp began to wait, zero if it doesn't; when it last was
+	catching, caught time.Time // when caughtUp began to wait (zero: it doesn't wait), and when it last had everything
 
 	secret, bind, announce string
-	local                  string // this node's address, as its connections show it; empty: there was none yet
+	local                  string // this node's address, as its connections show it; empty: there was no connection yet
 	port, timeout          int64
 }
 
@@ -60,8 +60,8 @@ func (m *module) setNodeTimeout(ms int64) {
 	m.node.Mesh().SetTimeout(ms)
 }
 
-// clientPort is the port that clients use, that of TLS where there is no other; 0: there is
-// none, or it isn't known.
+// clientPort returns the port for clients, or the TLS port if there is no other. It returns
+// 0 if there is none, or if none is known.
 func (m *module) clientPort() int {
 	if port := m.portOf("port"); port != 0 {
 		return port
@@ -81,8 +81,8 @@ func (m *module) portOf(parameter string) int {
 	return port
 }
 
-// openBus has the node take part in the mesh. Without a bus it works alone, and
-// the log says why.
+// openBus makes the node take part in the mesh. If no bus can be opened, the node works
+// alone, and the log says why.
 func (m *module) openBus() {
 	if m.mesh.bus != nil || m.node.Passive() {
 		return
@@ -129,15 +129,16 @@ func (m *module) openBus() {
 	}
 }
 
-// learnHost takes the address that a connection has at this end for this node's. One that
-// only this machine can use doesn't count beside another.
+// learnHost takes the local address of a connection for this node's address. A loopback
+// address doesn't replace one that is known.
 func (m *module) learnHost(local string) {
 	if ip := net.ParseIP(local); m.mesh.local == "" || ip != nil && !ip.IsLoopback() {
 		m.mesh.local = local
 	}
 }
 
-// host is where others reach this node: as the operator says, else as far as it is known.
+// host returns the host at which others reach this node: the one that the operator
+// announces, else the one that connections have shown.
 func (m *module) host() string {
 	if host, _, _ := net.SplitHostPort(m.mesh.announce); host != "" {
 		return host
@@ -145,7 +146,7 @@ func (m *module) host() string {
 	return m.mesh.local
 }
 
-// busState is a word on the bus for CLUSTER INFO: whether other nodes can dial this one.
+// busState describes the bus for CLUSTER INFO: whether other nodes can connect to this one.
 func (m *module) busState() string {
 	if m.mesh.bus == nil {
 		return "none"
@@ -156,10 +157,10 @@ func (m *module) busState() string {
 	return "listening"
 }
 
-// leave takes the node out of the mesh: it is a Redis replica now. It refuses the jobs that others
-// have handed over to it and that nobody has looked at, as while writes were paused: so their
-// nodes queue them again at once. The bus is closed when the turn ends, behind the AOF and these
-// answers.
+// leave takes the node out of the mesh, since it is a Redis replica now. While writes were
+// paused, the node read nothing: jobs that others handed over to it may still be unread. It
+// refuses them, so that the other nodes queue them again at once. The bus is closed when
+// the turn ends, after the AOF is written and these answers are sent.
 func (m *module) leave(c *rm.Ctx) {
 	b := m.mesh.bus
 	if b == nil {
@@ -169,7 +170,7 @@ func (m *module) leave(c *rm.Ctx) {
 		more = false
 		b.Drain(func(e bus.Event) {
 			more = true
-			if _, yes := e.(*bus.Messages); yes { // nobody comes any more
+			if _, yes := e.(*bus.Messages); yes { // connections and meetings no longer matter
 				m.node.SetNow(c.Now())
 				m.busEvent(e)
 				m.settle(c)
@@ -180,11 +181,10 @@ func (m *module) leave(c *rm.Ctx) {
 	m.server.WantTurn()
 }
 
-// leaveFor is how long the node refuses jobs before it leaves.
+// leaveFor is how long, at most, the node refuses jobs before it leaves.
 const leaveFor = 4 * time.Millisecond
 
-// closeBus ends the node's connections.
-// The bus winds down beside the main thread.
+// closeBus ends the node's connections. The bus closes outside the main thread.
 func (m *module) closeBus() {
 	m.mesh.left = false
 	if b := m.mesh.bus; b != nil {
@@ -206,7 +206,7 @@ func (m *module) closeBus() {
 	}
 }
 
-// drain applies what came in by the bus.
+// drain applies the events that have arrived on the bus.
 func (m *module) drain(c *rm.Ctx) {
 	b := m.mesh.bus
 	if b == nil {
@@ -224,15 +224,16 @@ func (m *module) drain(c *rm.Ctx) {
 }
 
 const (
-	catchUpEvery = 20 * time.Millisecond  // how often is looked whether something has arrived
-	catchUpMost  = 500 * time.Millisecond // how long timers wait for it
-	stalledMS    = 100                    // a timer that is later than this follows a standstill
+	catchUpEvery = 20 * time.Millisecond  // how often caughtUp checks whether something has arrived
+	catchUpMost  = 500 * time.Millisecond // how long timers wait for it, at most
+	stalledMS    = 100                    // a timer that is this late, or later, follows a standstill
 )
 
-// caughtUp says whether all that other nodes have told by now is applied. That goes
-// before what timers do: after the server stood still, an acknowledgement may lie in
-// a socket that belies a requeueing. It drains what it can. Timers wait for no longer
-// than catchUpMost: a node that never stops talking must not stop the clock.
+// caughtUp says whether everything that other nodes have sent by now is applied. Messages
+// are applied before timers run: after the server stood still, a socket may hold the
+// acknowledgement of a job that a timer would queue again. caughtUp drains what it can.
+// Timers wait for catchUpMost at most: a node that never stops sending must not stop the
+// clock.
 func (m *module) caughtUp(c *rm.Ctx) bool {
 	b, now := m.mesh.bus, time.Now()
 	if b == nil || m.mesh.catching.IsZero() && now.Sub(m.mesh.caught) < catchUpEvery {
@@ -290,8 +291,8 @@ func (m *module) busEvent(e bus.Event) {
 	}
 }
 
-// meshEffect carries out what concerns other nodes, and clients that wait for
-// them.
+// meshEffect carries out effects for other nodes, and for clients that wait for other
+// nodes.
 func (m *module) meshEffect(e *engine.Effect) {
 	switch e.Kind {
 	case engine.Promise:
@@ -334,7 +335,8 @@ func (m *module) meshEffect(e *engine.Effect) {
 	}
 }
 
-// send gives a message to the bus. Messages about one job keep their order, whatever their size.
+// send gives a message to the bus, and returns false if the bus doesn't accept it. Messages
+// about one job keep their order, whatever their size.
 func (m *module) send(to wire.NodeID, msg []byte) bool {
 	about := uint64(0)
 	if wire.Kind(msg[0]).OfJob() {
@@ -343,8 +345,9 @@ func (m *module) send(to wire.NodeID, msg []byte) bool {
 	return m.mesh.bus.SendAbout(to, about, msg)
 }
 
-// farewell takes back what other nodes hold for clients of this process that were promised nothing, when all is saved
-// and the process ends. A client that asks again at another node, as in a rolling restart, isn't in its own way then.
+// farewell runs when everything is saved and the process ends. It takes back what other
+// nodes hold for clients of this process that were promised nothing. Then a client that
+// asks again at another node, as in a rolling restart, doesn't meet its own first request.
 func (m *module) farewell() {
 	if m.mesh.bus == nil || m.node.Passive() || m.node.Loading() {
 		return
@@ -358,8 +361,8 @@ func (m *module) farewell() {
 	m.mesh.bus.Flush()
 }
 
-// refusedByBus has the engine know, soon, of a message that the bus didn't accept where
-// it carries a job. Others are repeated in any case.
+// refusedByBus tells the engine, soon, about a message with a job that the bus didn't
+// accept. Other messages are repeated in any case.
 func (m *module) refusedByBus(to wire.NodeID, msg []byte) {
 	switch wire.Kind(msg[0]) {
 	case wire.Offer, wire.YourJob, wire.ReplJob:
@@ -367,7 +370,7 @@ func (m *module) refusedByBus(to wire.NodeID, msg []byte) {
 		return
 	}
 	if m.mesh.unsent = append(m.mesh.unsent, unsent{to, wire.Kind(msg[0]), wire.JobID(msg[2:])}); len(m.mesh.unsent) == 1 {
-		// This call's effects may point at the job still.
+		// Not at once: the effects of this call may still point at the job.
 		m.later(0, m.tellUnsent)
 	}
 }
@@ -381,8 +384,8 @@ func (m *module) tellUnsent(c *rm.Ctx) {
 	}
 }
 
-// turn sends what this turn of the event loop had to say, one frame a node. The
-// AOF is written by then: what is promised to another node is on disk.
+// turn sends the messages of this turn of the event loop, one frame to each node. By then
+// the server has written the AOF: what is promised to another node is in it.
 func (m *module) turn() {
 	if m.mesh.bus != nil {
 		m.mesh.bus.Flush()
@@ -392,7 +395,7 @@ func (m *module) turn() {
 	}
 }
 
-// traffic counts the bytes on the wire, to and from the nodes known now.
+// traffic counts the bytes on the wire to and from the nodes that are known now.
 func (m *module) traffic() (out, in int64) {
 	if m.mesh.bus == nil {
 		return 0, 0
@@ -405,7 +408,8 @@ func (m *module) traffic() (out, in int64) {
 	return out, in
 }
 
-// replicateState replicates SETJOB: the job's state, and who else holds it.
+// replicateState replicates SETJOB: the job's state, and its parts (holders and extras) if
+// it has any.
 func (m *module) replicateState(c *rm.Ctx, j *store.Job) {
 	holders := j.RawParts()
 	if holders == nil {
@@ -422,7 +426,8 @@ func (m *module) imports(q *store.Queue) int64 {
 	return rate
 }
 
-// nodeName is a holder's ID where the node is known, else what is known of it.
+// nodeName returns a holder's ID if the node is known, else the part of the ID that the job
+// has.
 func (m *module) nodeName(holder uint64) string {
 	for _, p := range m.node.Mesh().All() {
 		if uint64(p.Node) == holder {
@@ -432,8 +437,8 @@ func (m *module) nodeName(holder uint64) string {
 	return fmt.Sprintf("%016x", holder)
 }
 
-// putHolders answers who may hold a job, and who has confirmed that it holds it or, of an
-// acknowledged one, knows.
+// putHolders answers which nodes may hold a job, and which have confirmed. A node confirms
+// that it holds the job; if the job is acknowledged, it confirms that it knows so.
 func (m *module) putHolders(c *rm.Ctx, j *store.Job) {
 	own := m.node.KeepsCopy(j)
 	c.Text("nodes-delivered")
@@ -449,8 +454,8 @@ func (m *module) putHolders(c *rm.Ctx, j *store.Job) {
 	}
 }
 
-// putNodes answers n of a job's holders, all or those that have confirmed, and with own this
-// node.
+// putNodes answers the n holders of a job, or those of them that have confirmed. With own
+// it adds this node.
 func (m *module) putNodes(c *rm.Ctx, j *store.Job, n int, own, confirmed bool) {
 	if own {
 		c.Array(n + 1)
@@ -511,7 +516,7 @@ func peerLine(p *engine.Peer, withBus bool) string {
 	return fmt.Sprintf("%v %s %s 0 %d %s\n", p.ID, addr, strings.Join(flags, ","), p.Heard, link)
 }
 
-// priority is what HELLO tells clients of a node: less is better.
+// priority is the priority of a node that HELLO shows to clients: less is better.
 func priority(p *engine.Peer) string {
 	switch {
 	case p.Leaving || p.Health == membership.Failed:
@@ -572,8 +577,7 @@ func (m *module) forget(c *rm.Ctx) {
 	}
 }
 
-// keepNodesLater writes the nodes' file beside the main thread, one writing at a
-// time.
+// keepNodesLater writes the nodes' file outside the main thread, one write at a time.
 func (m *module) keepNodesLater() {
 	if m.mesh.saving {
 		m.mesh.unsaved = true
@@ -582,8 +586,8 @@ func (m *module) keepNodesLater() {
 	m.mesh.saving = true
 	write, kept := m.nodesSave()
 	m.server.Go(func() {
-		// Without such a file the node has another name after a restart: nobody waits
-		// for what it remembers then.
+		// Call kept even after a failed write, if no file is left: after a restart the node
+		// has another ID then, and nobody waits for what it remembers.
 		stale, err := write()
 		m.server.Post(func(*rm.Server) {
 			m.mesh.saving = false

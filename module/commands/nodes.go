@@ -17,8 +17,8 @@ import (
 	"jobmesh/rm"
 )
 
-// nodesText describes the nodes as CLUSTER NODES does, a line each; for
-// the nodes' file with the addresses of their buses.
+// nodesText describes the nodes as CLUSTER NODES does, a line each. For the nodes' file it
+// adds the addresses of their buses, and this node's own lines.
 func (m *module) nodesText(forFile bool) string {
 	flags := "myself"
 	if m.node.Leaving() {
@@ -34,7 +34,7 @@ func (m *module) nodesText(forFile bool) string {
 	}
 	if v := m.node.Locks().Votes(); forFile && v.Longest.Known() {
 		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest.Max(), yesNo(v.Unleased), yesNo(v.New))
-		if v.Longest != lock.LeasesUpTo(v.Longest.Max()) { // a former release goes by the longest of all
+		if v.Longest != lock.LeasesUpTo(v.Longest.Max()) { // an older release reads only the longest of all
 			vars += fmt.Sprintf(" leases %d,%d,%d", v.Longest[0], v.Longest[1], v.Longest[2])
 		}
 		if tokens := max(m.mesh.tokens, v.Tokens); tokens > 0 {
@@ -45,8 +45,8 @@ func (m *module) nodesText(forFile bool) string {
 	return b.String()
 }
 
-// deletedLine begins the line of the nodes' file that has [engine.Deletions]: All, and each
-// queue's hash and creation time in their order, or -.
+// deletedLine begins the line of the nodes' file for [engine.Deletions]. The line has All,
+// then each queue's hash and creation time, in their order; - stands for no queues.
 const deletedLine = "deleted"
 
 func deletionsText(d engine.Deletions) string {
@@ -77,14 +77,16 @@ func parseDeletions(f []string) (d engine.Deletions) {
 	return d
 }
 
-// varsLine begins the line of the nodes' file that isn't about a node, but what this
-// one remembers of the votes for locks that it gave ([lock.Votes]).
+// varsLine begins the line of the nodes' file that tells what this node remembers of the
+// votes for locks that it gave ([lock.Votes]).
 const varsLine = "vars"
 
-// errVarsDamaged is told of a line whose sum doesn't fit. A former release's has none.
+// errVarsDamaged reports a line whose checksum is wrong. A line of an older release has no
+// checksum.
 var errVarsDamaged = errors.New("what it says of votes for locks is damaged")
 
-// parseVars reads it. tokens is up to which token some may have been given out, 0 for none.
+// parseVars reads that line. Tokens up to tokens may have been given out; 0: the line says
+// nothing of them.
 func parseVars(f []string) (v lock.Votes, tokens uint64, err error) {
 	if n := len(f) - 2; n > 0 && f[n] == "sum" && f[n+1] != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(strings.Join(f[:n], " ")))) {
 		return v, 0, errVarsDamaged
@@ -108,8 +110,8 @@ func parseVars(f []string) (v lock.Votes, tokens uint64, err error) {
 	return v, tokens, err
 }
 
-// loadNodes gives the node the name it had before, or writes down its first
-// one. The file has the lines of CLUSTER NODES.
+// loadNodes gives the node the ID that it had before, or writes down its first ID. The file
+// has the lines of CLUSTER NODES.
 func (m *module) loadNodes() error {
 	m.watchDir()
 	text, err := os.ReadFile(m.nodesFile)
@@ -123,7 +125,7 @@ func (m *module) loadNodes() error {
 	}
 	var others [][]string
 	found := false
-	unknown := lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true} // where the file is a former release's
+	unknown := lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true} // if an older release wrote the file
 	votes := unknown
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
@@ -168,8 +170,8 @@ func (m *module) loadNodes() error {
 	return fmt.Errorf("%s names no node as myself: mend it, or remove it and the node gets a new ID", m.nodesFile)
 }
 
-// keepTokens has the next start's tokens be greater than those that this one gives out
-// before the clock has come to them.
+// keepTokens makes the next start's tokens greater than this one's, also after a crash: it
+// writes down how far this start's tokens may go ahead of the clock.
 func (m *module) keepTokens() {
 	ahead := m.node.Locks().TokensAhead()
 	if ahead == 0 {
@@ -181,7 +183,8 @@ func (m *module) keepTokens() {
 	}
 }
 
-// saveNodes writes the file so that a crash leaves the old one or the new one.
+// saveNodes writes the nodes' file. After a crash either the old file is there or the new
+// one.
 func (m *module) saveNodes() error {
 	write, kept := m.nodesSave()
 	_, err := write()
@@ -191,7 +194,7 @@ func (m *module) saveNodes() error {
 	return err
 }
 
-// nodesSave takes down what is to be written: write does that, on any thread; kept then
+// nodesSave records what is to be written. write writes it, on any thread. After that kept
 // tells the node what it can rely on.
 func (m *module) nodesSave() (write func() (stale bool, err error), kept func()) {
 	m.watchDir()
@@ -208,8 +211,8 @@ func (m *module) nodesSave() (write func() (stale bool, err error), kept func())
 }
 
 // watchDir follows the server's dir. The nodes' file is kept in each folder that has been
-// it: the next start reads the one of the folder where this process began, or, after
-// CONFIG REWRITE, that of a later one. True where there is one more to be written.
+// the dir. The next start reads the file in the folder where this process began, or, after
+// CONFIG REWRITE, in a later one. watchDir returns true if one more file has to be written.
 func (m *module) watchDir() bool {
 	file, err := filepath.Abs(m.nodesFile)
 	if err != nil || slices.Contains(m.mesh.files, file) || slices.Contains(m.mesh.others, file) {
@@ -226,7 +229,7 @@ func (m *module) watchDir() bool {
 	return len(m.mesh.files) > 1
 }
 
-// myselfIn is the node's ID that a nodes' file names as its own; empty: none.
+// myselfIn returns the node's ID that a nodes' file marks as its own; empty: it has none.
 func myselfIn(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -240,18 +243,18 @@ func myselfIn(file string) string {
 	return ""
 }
 
-// nodesFile keeps writers apart, and an older text from replacing a newer one:
-// a command writes at once while another thread may still be at it.
+// nodesFile lets one writer write at a time, and keeps an older text from replacing a newer
+// one: a command writes at once while another thread may still be writing.
 type nodesFile struct {
 	mu    sync.Mutex
 	last  uint64
 	stale bool
 }
 
-// write writes all files, of which the first is the folder's of the start. stale says
-// whether the next start may read an older text. A file in another folder that can't be
-// written is removed: a node that finds none has another name, and nobody waits for what
-// it remembers.
+// write writes all files; the first lies in the folder of the start. stale says whether the
+// next start may read an older text. If a file in another folder can't be written, it is
+// removed: a node that finds no file has another ID, and nobody waits for what it
+// remembers.
 func (w *nodesFile) write(n uint64, files []string, text string) (stale bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -265,7 +268,7 @@ func (w *nodesFile) write(n uint64, files []string, text string) (stale bool, er
 		}
 		if _, missing := os.Stat(file); errors.Is(missing, os.ErrNotExist) {
 			if i > 0 {
-				continue // nobody needs one there, and the folder may be gone
+				continue // no file is needed there, and the folder may be gone
 			}
 		} else if i == 0 || os.Remove(file) != nil {
 			stale = true
@@ -279,7 +282,7 @@ func (w *nodesFile) write(n uint64, files []string, text string) (stale bool, er
 	return stale, err
 }
 
-// keepNodes saves where it can: a node in a read-only folder works, under
+// keepNodes saves the nodes' file if it can. A node in a read-only folder works, but has
 // another ID after each start.
 func (m *module) keepNodes() {
 	if err := m.saveNodes(); err != nil {

@@ -32,7 +32,8 @@ const (
 	errInternalDel  engine.Refusal = "ERR DELQUEUE is a special command only processed from AOF"
 )
 
-// is compares an option word, whatever its case; word is in capitals.
+// is compares an option word with word, which is in capitals. The case of arg doesn't
+// matter.
 func is(arg []byte, word string) bool {
 	if len(arg) != len(word) || string(arg) == word {
 		return len(arg) == len(word)
@@ -49,8 +50,8 @@ func is(arg []byte, word string) bool {
 	return true
 }
 
-// integer reads a decimal number: a sign and leading zeros are taken, as by
-// Disque; an empty text, spaces and NUL bytes are not.
+// integer reads a decimal number. As Disque, it accepts a sign and leading zeros, but no
+// empty text, spaces or NUL bytes.
 func integer(b []byte) (v int64, ok bool) {
 	i, neg := 0, false
 	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
@@ -76,7 +77,7 @@ func integer(b []byte) (v int64, ok bool) {
 	return int64(u), u < 1<<63
 }
 
-// between is integer within bounds.
+// between is integer, but accepts only numbers from lo to hi.
 func between(b []byte, lo, hi int64) (int64, bool) {
 	v, ok := integer(b)
 	return v, ok && v >= lo && v <= hi
@@ -96,7 +97,7 @@ func timeout(b []byte) (int64, error) {
 	return min(v, maxTimeout), nil
 }
 
-// args is a command's arguments: what the parser sees, and all it sees.
+// args is a command's arguments. The parser sees nothing else.
 type args interface {
 	NArgs() int
 	Arg(i int) []byte
@@ -104,12 +105,11 @@ type args interface {
 
 var _ args = (*rm.Ctx)(nil)
 
-// parseAdd reads ADDJOB into a. Options come first, then the timeout, then
-// what they mean together: that is the order in which errors count.
-// copies is the default of REPLICATE.
-// defaults are the queue's settings, nil where it has none.
+// parseAdd reads ADDJOB's arguments into a. It checks the options first, then the timeout,
+// then the options together: the first error in this order is the answer. copies is the
+// default of REPLICATE. defaults are the queue's settings, nil if it has none.
 func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error) {
-	*a = engine.Add{} // in place: a literal would be copied
+	*a = engine.Add{} // this clears it in place; another literal would be copied
 	a.Queue, a.Body, a.Retry = c.Arg(1), c.Arg(2), -1
 	if defaults != nil {
 		defaults.apply(a)
@@ -180,7 +180,7 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 		if copied {
 			return errAtMostOnce
 		}
-		a.Replicate = 1 // no default stands against what was said
+		a.Replicate = 1 // the default of REPLICATE gives way to RETRY 0
 	}
 	if a.Delay >= a.TTL {
 		return errDelayTTL
@@ -196,8 +196,8 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 	return nil
 }
 
-// defaultTTL is the time to live of a job of which nobody has said it: it begins when the job
-// is due, as far as that is known.
+// defaultTTL is the time to live of a job that was added without TTL. It begins when the
+// job is due, as far as that is known.
 func defaultTTL(a *engine.Add) int64 {
 	ttl := int64(engine.DefaultTTL)
 	if a.Family() {
@@ -273,8 +273,8 @@ type scan struct {
 	all            bool  // REPLY all
 }
 
-// parseScan reads a scan's options. It takes one argument that is no complete
-// option for the cursor.
+// parseScan reads a scan's options. One argument that is no complete option is taken for
+// the cursor.
 func parseScan(c args, jobs bool) (s scan, err error) {
 	s.count, s.minLen, s.maxLen, s.importRate = 100, -1, -1, -1
 	seen := false
@@ -377,8 +377,8 @@ func upper(s string) string {
 
 var pauseNames = [...]string{"none", "in", "out", "all"}
 
-// parsePause reads PAUSE's words into a mask. set says whether it is to
-// be applied: state and bcast alone change nothing.
+// parsePause reads PAUSE's words into a mask. set says whether to apply the mask: STATE and
+// BCAST alone change nothing.
 func parsePause(c args) (mask uint8, set, bcast bool, err error) {
 	for i := 2; i < c.NArgs(); i++ {
 		switch w := c.Arg(i); {

@@ -12,8 +12,8 @@ import (
 	"jobmesh/rm"
 )
 
-// loadQueue reads a saved queue. It becomes known when its key's name is, by
-// keyEvent.
+// loadQueue reads a saved queue. The queue becomes known when keyEvent tells the name of
+// its key.
 func (m *module) loadQueue(r *rm.Reader, version int) (unsafe.Pointer, error) {
 	if version > queueEncoding {
 		return nil, fmt.Errorf("it was saved by a newer jobmesh, this one reads versions up to %d", queueEncoding)
@@ -40,16 +40,17 @@ func (m *module) loadQueue(r *rm.Reader, version int) (unsafe.Pointer, error) {
 	return unsafe.Pointer(b), nil
 }
 
-// fresh says whether nothing has happened since this process saved what was just loaded.
+// fresh says whether this process saved the data that was just loaded, and nothing has
+// changed since.
 func (m *module) fresh() bool {
 	return m.saved.Process == m.epoch.Process && m.saved.Changes == m.epoch.Changes
 }
 
-// restored settles a queue that RESTORE has brought. A server that carries out the same
-// RESTORE later, from the log, can't know whether nothing had happened before it. So there
-// all at-most-once jobs are uncertain, but those that are logged behind it. The at-most-once
-// jobs of a queue in another database are uncertain, too: they may be delivered elsewhere
-// before the queue comes to database 0.
+// restored settles a queue that RESTORE has made. A server that carries out the same
+// RESTORE later, from the log, can't know whether anything had happened before it. So there
+// all at-most-once jobs become uncertain, except those that are logged after the RESTORE.
+// The at-most-once jobs of a queue in another database become uncertain, too: they may be
+// delivered elsewhere before the queue comes to database 0.
 func (m *module) restored(q *store.Queue) {
 	if m.node.Loading() || m.node.Passive() || q.DB != 0 {
 		m.node.DoubtQueue(q)
@@ -61,15 +62,15 @@ func (m *module) restored(q *store.Queue) {
 	}
 }
 
-// tellUncertain says so where at-most-once jobs are not queued again.
+// tellUncertain logs that n at-most-once jobs are not queued again.
 func (m *module) tellUncertain(n int) {
 	if n > 0 {
 		m.server.Log(rm.Warning, "%d jobs with RETRY 0 may have been delivered, which what was saved can't tell, so they are not queued again: WIP lists them, ENQUEUE queues them, DELJOB deletes them", n)
 	}
 }
 
-// tellDoubtedOffers says so where at-most-once jobs have become uncertain while they were
-// handed over, since it was told last.
+// tellDoubtedOffers logs how many at-most-once jobs have become uncertain in a handover
+// since it last logged that.
 func (m *module) tellDoubtedOffers() {
 	all := m.node.Stats.UncertainHandingOver
 	if more := all - m.doubted; more > 0 {
@@ -78,8 +79,8 @@ func (m *module) tellDoubtedOffers() {
 	}
 }
 
-// tellDeleted says so where jobs were deleted with their queues that other nodes may go on
-// with: at most once a minute, of all since then.
+// tellDeleted logs how many jobs were deleted with their queues although other nodes may go
+// on with them. It logs at most once a minute, and counts all jobs since the last time.
 func (m *module) tellDeleted() {
 	const every = 60_000 // ms
 	m.deleted += m.node.TakeDeleted()
@@ -89,7 +90,7 @@ func (m *module) tellDeleted() {
 	}
 }
 
-// settled follows Settle: where jobs became uncertain, who reads the log is to know it.
+// settled follows Settle. If jobs became uncertain, the log must say so to its next reader.
 func (m *module) settled(uncertain int) {
 	m.tellUncertain(uncertain)
 	if uncertain > 0 {
@@ -102,8 +103,8 @@ func (m *module) settled(uncertain int) {
 	}
 }
 
-// loading follows the loading of a data set: nothing is delivered before its
-// end, when all that was loaded is settled.
+// loading follows the loading of a data set. Nothing is delivered until the loading has
+// ended and all that was loaded is settled.
 func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	m.begin(c)
 	m.mendLog(phase)
@@ -111,13 +112,13 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
 		m.phase, m.final, m.saved, m.logExact = phase, false, record.Epoch{}, false
 		if phase == rm.LoadAOF {
-			// Before the server cuts or writes anything.
+			// The files are recorded before the server cuts or writes anything.
 			m.inLog, m.files, m.inodes, m.unfit = 0, m.logFiles(), m.logInodes(), nil
 			if m.last != nil && m.last.kind == ranSynced {
 				m.unfit = m.isUnfit(m.last.mark)
 			}
 		}
-		// Settings come with the data: those of before count no more.
+		// The data set brings its own settings, which replace the earlier ones.
 		m.settings.reset()
 		m.settings.loading = true
 		m.node.BeginLoading()
@@ -149,8 +150,8 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	if m.enqueueOnce {
 		m.enqueueOnce = false
 		m.server.Log(rm.Notice, "aof-enqueue-jobs-once is off from now on")
-		// Not before the server has done loading: the file must not bring the
-		// option back with the next start.
+		// Rewrite the configuration only after the server has finished loading. Otherwise
+		// the file would bring the option back at the next start.
 		m.server.After(0, func(*rm.Ctx) {
 			if _, err := m.server.CallStrings("CONFIG", "REWRITE"); err != nil {
 				m.server.Log(rm.Warning, "set jobmesh.aof-enqueue-jobs-once to no in redis.conf before the next start: %v", err)
@@ -159,15 +160,16 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	}
 }
 
-// rewriting says whether a child writes the AOF anew.
+// rewriting says whether a child is rewriting the AOF.
 func (m *module) rewriting() bool {
 	v, ok := m.server.InfoField("persistence", "aof_rewrite_in_progress")
 	return ok && v != "0"
 }
 
-// rewriteAgain has the AOF written anew when the child has ended that does that: it was made
-// before the AOF was loaded, so it writes the jobs as they were then. The load made them what the
-// log says, and what was in no log, as most deliveries, is undone.
+// rewriteAgain rewrites the AOF once more when the child that is rewriting it has ended.
+// That child was made before the AOF was loaded, so it writes the jobs as they were then.
+// The load has made the jobs what the log says: whatever is in no log, as most deliveries,
+// is undone.
 func (m *module) rewriteAgain(*rm.Ctx) {
 	if m.rewriting() {
 		m.later(pausedEvery, m.rewriteAgain)
@@ -178,26 +180,27 @@ func (m *module) rewriteAgain(*rm.Ctx) {
 	}
 }
 
-// role follows the server's role: a replica's node does nothing by itself. A
-// promoted one begins to, and to log it, behind the event ([module.begin]).
+// role follows the server's role. A replica's node does nothing by itself. The node of a
+// promoted server begins to act, and to log that, in a call after this event
+// ([module.begin]).
 func (m *module) role(c *rm.Ctx, replica bool) {
 	if m.promoted = !replica; m.promoted {
 		if m.mesh.left {
-			m.closeBus() // both in one turn
+			m.closeBus() // a replica and promoted again in one turn
 		}
 		m.later(0, m.goOnPromoting)
 		return
 	}
 	m.begin(c)
-	m.unsync() // what it has from now on is its master's
+	m.unsync() // from now on its data are its master's
 	m.node.SetPassive(true)
 	m.settle(c)
 	m.leave(c)
 	m.hurry()
 }
 
-// following is told when a replica has reached its master, by a partial
-// resynchronization, too, which loads nothing.
+// following is called when a replica has reached its master. That may be by a partial
+// resynchronization, which loads nothing.
 func (m *module) following(c *rm.Ctx) {
 	m.begin(c)
 	m.node.Follow()
@@ -215,9 +218,9 @@ func (m *module) begin(c *rm.Ctx) {
 	}
 }
 
-// promote ends the node's passive role, in calls that may replicate, in database 0. Each does
-// a part of that, for a million jobs are to be looked at; all else that the server does goes
-// on in between, and commands that write are refused ([module.enter]).
+// promote ends the node's passive role, in calls that may replicate, in database 0. Each
+// call does a part, since there may be a million jobs to look at. In between the server
+// does everything else, but refuses commands that write ([module.enter]).
 func (m *module) promote(c *rm.Ctx) {
 	if !c.MayReplicate() || c.DB() != 0 {
 		return
@@ -238,24 +241,25 @@ func (m *module) promote(c *rm.Ctx) {
 	m.hurry()
 }
 
-// promoteFor is how long one call promotes.
+// promoteFor is how long one call of promote works.
 const promoteFor = 2 * time.Millisecond
 
-// goOnPromoting comes again until the node is promoted: [module.begin] does it.
+// goOnPromoting is called every millisecond until the node is promoted. [module.begin] does
+// the work.
 func (m *module) goOnPromoting(*rm.Ctx) {
 	if m.promoted {
 		m.later(1, m.goOnPromoting)
 	}
 }
 
-// later lets the engine work outside of a client's command, after ms milliseconds or
-// as soon as the server takes writes. All such work goes through here, or is the tick's:
-// whatever it changes has to be logged.
+// later runs engine work outside a client's command: after ms milliseconds, or once the
+// server takes writes. All such work uses later, or is done by the tick, because its
+// changes have to be logged.
 func (m *module) later(ms int64, run func(*rm.Ctx)) {
 	m.server.After(ms, func(c *rm.Ctx) { m.nowOrLater(c, run) })
 }
 
-// nowOrLater is later, from a timer, at once if that can be.
+// nowOrLater is later for a timer: it runs the work at once if the server takes writes.
 func (m *module) nowOrLater(c *rm.Ctx, run func(*rm.Ctx)) {
 	if !m.takesWrites() {
 		m.later(pausedEvery, run)
@@ -266,21 +270,21 @@ func (m *module) nowOrLater(c *rm.Ctx, run func(*rm.Ctx)) {
 	m.settle(c)
 }
 
-// takesWrites says whether the server takes writes: it doesn't while it loads, nor
-// while they are paused (CLIENT PAUSE, FAILOVER, a shutdown that waits for replicas).
+// takesWrites says whether the server takes writes. It doesn't while it loads data, nor
+// while writes are paused (CLIENT PAUSE, FAILOVER, a shutdown that waits for replicas).
 func (m *module) takesWrites() bool { return !m.node.Loading() && !m.server.WritesPaused() }
 
-// pausedEvery is how often it is looked whether the server takes writes again, ms.
+// pausedEvery is how often later checks whether the server takes writes again, ms.
 const pausedEvery = 50
 
-// apply runs an effect that comes from the log or the master, and passes it on
-// as it came.
+// apply carries out a logged effect, from the log or the master, and passes it on
+// unchanged.
 func (m *module) apply(c *rm.Ctx, do func() error) {
 	m.begin(c)
 	m.final = false
 	m.epoch.Changes++
 	err := do()
-	// The author of an effect has logged what follows from it.
+	// The node that logged this effect has also logged what follows from it.
 	for _, e := range m.node.Effects() {
 		if e.Kind == engine.Touched {
 			c.Touch(rm.StringAt(e.Queue.Key))
@@ -299,7 +303,7 @@ func (m *module) apply(c *rm.Ctx, do func() error) {
 	c.Dirty()
 }
 
-// internal is apply for a command that clients may not give: they are answered wrong.
+// internal is apply for a command that clients may not give. It answers them with wrong.
 func (m *module) internal(c *rm.Ctx, wrong error, do func() error) {
 	if !c.FromPeer() {
 		fail(c, wrong)
@@ -341,8 +345,9 @@ func (m *module) makeQueue(c *rm.Ctx) {
 	})
 }
 
-// away finds the queue in the key that the first argument names, in another database than
-// 0: the AOF was written anew while the queue lay there. Nil: there is no such key.
+// away finds the queue in the key that the first argument names, in a database other than
+// 0. Such entries are in the log if the AOF was rewritten while the queue lay there. Nil:
+// there is no such key.
 func (m *module) away(c *rm.Ctx) (*store.Queue, error) {
 	value, err := m.queue.Value(c, c.ArgString(1))
 	if err != nil || value == nil {
@@ -361,28 +366,29 @@ func (m *module) setJob(c *rm.Ctx) {
 	})
 }
 
-// forked follows the making of a child that saves. An AOF that is written anew doesn't
-// tell whose it is: that is logged again behind it.
+// forked is called when the server has made a child that saves. A rewritten AOF doesn't say
+// which process writes it, so that is logged again after it.
 func (m *module) forked(*rm.Ctx) {
 	m.keyless = !m.tellAOF() || m.keyless
-	m.watchSync() // a rewrite has begun another file
+	m.watchSync() // a rewrite begins another file
 	m.later(0, m.relog)
 }
 
-// tellAOF has the children that are made from now on write what is in no key to an AOF of
-// commands (cgo/record), if that is what they write. It says whether a child that was just
-// made has it all: it was told before, or writes an RDB. Where rename-command hides which it
-// is, nobody knows; and it is told late where a CONFIG SET changes it and turns on the AOF.
-// Then what is in no key is logged behind the child, all at once: a restart in between slices
-// would give locks again that are held.
+// tellAOF tells C (cgo/record) whether the server rewrites the AOF as commands. If so, the
+// children that are made from now on also write what is in no key. tellAOF returns whether
+// a child that was just made writes all of it: because C was told before, or because the
+// child writes an RDB. If rename-command hides the parameter, nobody knows. If one CONFIG
+// SET changes the parameter and turns on the AOF, C is told too late. In both cases what is
+// in no key is logged after the child was made, all at once: after a restart between two
+// slices, locks that are held could be given again.
 func (m *module) tellAOF() (all bool) {
 	v, err := m.server.ConfigValue("aof-use-rdb-preamble")
 	told := m.server.AOFOfCommands(err == nil && v == "no")
 	return told || err == nil && v != "no"
 }
 
-// relog logs what an AOF lacks that was written anew. A replica logs nothing: it does so
-// when it is promoted.
+// relog logs what a rewritten AOF lacks. A replica logs nothing; it calls relog when it is
+// promoted.
 func (m *module) relog(c *rm.Ctx) {
 	if m.node.Passive() {
 		return

@@ -11,8 +11,8 @@ import (
 	"jobmesh/rm"
 )
 
-// Queue settings: what an ADDJOB that doesn't say otherwise has in a queue, or in
-// all queues of a pattern.
+// Queue settings: the defaults of ADDJOB's options in a queue, or in all queues that a
+// pattern matches.
 
 // Limits of settings.
 const (
@@ -32,7 +32,7 @@ const (
 	errDamaged      engine.Refusal = "ERR the settings are damaged"
 )
 
-// Options that aren't about uniqueness; the others' bits are parseUnique's.
+// Bits for the options that aren't about uniqueness. parseUnique has the other bits.
 const (
 	setReplicate = 1 << (iota + 8)
 	setRetry
@@ -42,7 +42,7 @@ const (
 	setExclude
 )
 
-// parseSettings reads options from argument i on over what s has already.
+// parseSettings reads options from argument i on. They overwrite what s has already.
 func parseSettings(c args, i int, s *settings) error {
 	n := c.NArgs()
 	for i < n {
@@ -101,7 +101,7 @@ func parseSettings(c args, i int, s *settings) error {
 	return s.check()
 }
 
-// check finds out whether the settings contradict each other.
+// check returns an error if the settings contradict each other.
 func (s *settings) check() error {
 	a := s.add
 	if s.set&setTTL == 0 {
@@ -115,7 +115,7 @@ func (s *settings) check() error {
 	}
 	given := uint8(s.set)
 	if given == 0 || a.Unique.Strategy == 0 && given&gaveUnique == 0 {
-		return nil // times and rules for those who ask for uniqueness themselves
+		return nil // times and rules for jobs whose ADDJOB has UNIQUE
 	}
 	return settleUnique(&a, given)
 }
@@ -143,7 +143,7 @@ func either(yes bool, a, b string) []string {
 	return []string{b}
 }
 
-// options are all settings, in the order in which they are shown.
+// options lists all settings, in the order in which they are shown.
 var options = []option{
 	{gaveUnique, "unique", func(s *settings) []string {
 		u := &s.add.Unique
@@ -174,7 +174,7 @@ var options = []option{
 	{setExclude, "exclude", func(s *settings) []string { return either(s.exclude, "yes", "no") }},
 }
 
-// words are the settings of some bits, as QCONFIG SET has them.
+// words returns the settings of some bits, as QCONFIG SET takes them.
 func (s *settings) words(bits uint16) (words []string) {
 	for _, o := range options {
 		if s.set&bits&o.bit != 0 {
@@ -205,7 +205,7 @@ func (m *module) configSet(c *rm.Ctx) {
 	s := &settings{name: name}
 	if old := m.settings.find(name); old != nil {
 		*s = *old
-	} else if err := m.settings.room(name); err != nil && !c.FromPeer() { // a former release's log may have more
+	} else if err := m.settings.room(name); err != nil && !c.FromPeer() { // an older release's log may have more
 		fail(c, err)
 		return
 	}
@@ -232,7 +232,7 @@ func (m *module) configDelete(c *rm.Ctx) {
 	c.Dirty()
 }
 
-// configUnset takes single settings away.
+// configUnset removes single settings.
 func (m *module) configUnset(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
@@ -274,13 +274,13 @@ func (m *module) configUnset(c *rm.Ctx) {
 	c.Dirty()
 }
 
-// list is arguments that nobody sent.
+// list is arguments that no client sent.
 type list [][]byte
 
 func (l list) NArgs() int       { return len(l) }
 func (l list) Arg(i int) []byte { return l[i] }
 
-// configGet answers what counts for a queue.
+// configGet answers the settings that apply to a queue.
 func (m *module) configGet(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
@@ -349,7 +349,7 @@ func (m *module) configRestore(c *rm.Ctx) {
 	c.Dirty()
 }
 
-// relogSettings logs the settings once more.
+// relogSettings logs all settings again.
 func (m *module) relogSettings(c *rm.Ctx) {
 	if text := m.settings.text(); text != nil {
 		args := c.Replicate(m.effect.qconfig, 2)
@@ -358,7 +358,7 @@ func (m *module) relogSettings(c *rm.Ctx) {
 	}
 }
 
-// uniqueConfig turns uniqueness on or off. It is no bool, which would refuse "off".
+// uniqueConfig turns uniqueness on or off. It is no BoolConfig, which would refuse "off".
 func (m *module) uniqueConfig() *rm.Config {
 	return rm.TextConfig("unique", "yes", false,
 		func() string {
@@ -380,7 +380,7 @@ func (m *module) uniqueConfig() *rm.Config {
 		})
 }
 
-// setUnique is called before there is a node, too.
+// setUnique may be called before m.node exists.
 func (m *module) setUnique(on bool) {
 	m.uniqueOff = !on
 	if m.node != nil {

@@ -13,22 +13,22 @@ import (
 	"jobmesh/rm"
 )
 
-// The settings of queues, which of them count for a queue, and how they are saved.
-// They are few and looked up in Go. Their text is saved: it lies in the server's memory,
-// from where C writes it.
+// Settings of queues: which settings apply to a queue, and how they are saved. There are
+// few, and they are looked up in Go. Their text lies in the server's memory, from where C
+// saves it.
 
 // settings are those of one name or pattern. An option that isn't in set has its zero
-// value, which doesn't count.
+// value, which has no meaning.
 type settings struct {
 	name    string
-	pattern *glob // nil: it is the name of a queue
+	pattern *glob // nil: name is the name of a queue
 	set     uint16
 	exclude bool
 	add     engine.Add
-	saved   []byte // as put has written it for the text of all
+	saved   []byte // its part of the text of all settings, written by put
 }
 
-// apply puts the settings where ADDJOB's options will overwrite them.
+// apply copies the settings into a, before ADDJOB's options overwrite them.
 func (s *settings) apply(a *engine.Add) {
 	a.Unique = s.add.Unique
 	a.Replicate, a.Delay, a.MaxLen = s.add.Replicate, s.add.Delay, s.add.MaxLen
@@ -40,32 +40,32 @@ func (s *settings) apply(a *engine.Add) {
 	}
 }
 
-// queueSettings are all there are.
+// queueSettings are all settings.
 type queueSettings struct {
 	exact    map[string]*settings
 	patterns []*settings // the longest first
 	sorted   []*settings // all of them, by name
 	kind     *rm.DataType
-	save     func(text []byte) // to where C saves it from
-	loading  bool              // the text is saved when all is loaded
+	save     func(text []byte) // puts the text where C saves it from
+	loading  bool              // a data set is being loaded; the text is saved when that has ended
 }
 
 // any says whether there are settings.
 func (q *queueSettings) any() bool { return len(q.sorted) > 0 }
 
-// maxMatched is the length of the longest queue's name that patterns count for, bytes: the
-// time that it takes to match grows with it, and anybody who adds jobs chooses names.
+// maxMatched is the length of the longest queue name to which patterns apply, bytes. The
+// time to match grows with the name's length, and anybody who adds jobs chooses names.
 const maxMatched = 1024
 
-// Each ADDJOB is matched with all patterns. What takes longest is to search for many
-// parts, or for one with ?.
+// Each ADDJOB is matched with all patterns. The slowest ones have many parts to search for,
+// or a part with ?.
 const (
 	maxPatterns  = 1000
-	patternCosts = 10 // so many such a pattern counts as
+	patternCosts = 10 // such a pattern counts as this many
 	plainParts   = 11
 )
 
-// room says whether there may be one more name or pattern.
+// room returns an error if there may be no further name or pattern.
 func (q *queueSettings) room(name string) error {
 	if len(q.sorted) >= maxSettings {
 		return errManyConfigs
@@ -83,11 +83,12 @@ func (q *queueSettings) room(name string) error {
 	return nil
 }
 
-// excluded are the settings of a queue that is excluded: in it no job is unique.
+// excluded are the settings of a queue that is excluded: none of its jobs is unique.
 var excluded = &settings{set: setExclude, exclude: true}
 
-// of finds what counts for a queue, nil where nothing does: its own, or those of the
-// longest pattern that it matches, unless any of these excludes it.
+// of returns the settings that apply to a queue, nil if there are none: its own, or those
+// of the longest pattern that it matches. If any of these excludes the queue, of returns
+// excluded.
 func (q *queueSettings) of(name []byte) *settings {
 	if s := q.exact[string(name)]; s != nil {
 		if s.exclude {
@@ -123,7 +124,7 @@ func isPattern(name string) bool {
 	return false
 }
 
-// plain takes the backslashes out of a name that is no pattern.
+// plain removes the backslashes from a name that is no pattern.
 func plain(name string) string {
 	if !strings.Contains(name, `\`) {
 		return name
@@ -138,7 +139,7 @@ func plain(name string) string {
 	return string(b)
 }
 
-// find is the settings that bear a name or pattern.
+// find returns the settings with this name or pattern, nil if there are none.
 func (q *queueSettings) find(name string) *settings {
 	if !isPattern(name) {
 		return q.exact[plain(name)]
@@ -166,7 +167,7 @@ func (q *queueSettings) remove(name string) bool {
 	return true
 }
 
-// place is where a name is in the order of names, or would be.
+// place returns the index of a name in the order of names, or the index where it would be.
 func (q *queueSettings) place(name string) (at int, there bool) {
 	return slices.BinarySearchFunc(q.sorted, name, func(s *settings, name string) int { return strings.Compare(s.name, name) })
 }
@@ -193,11 +194,11 @@ func (q *queueSettings) put(s *settings) {
 	})
 }
 
-// Format 1: a byte 1; for each name the count of its words, and each word, the
-// name first, after its length (32 bits, little endian).
+// Format 1: a byte 1. Then for each name the count of its words, and each word after its
+// length; the name is the first word. Counts and lengths have 32 bits, little endian.
 const settingsFormat = 1
 
-// encode writes the settings of one name as the text of all has them.
+// encode writes the settings of one name, as a part of the text of all settings.
 func (s *settings) encode() []byte {
 	words := append([]string{s.name}, s.words(^uint16(0))...)
 	b := binary.LittleEndian.AppendUint32(nil, uint32(len(words)))
@@ -208,8 +209,8 @@ func (s *settings) encode() []byte {
 	return b
 }
 
-// text is all settings. Each name's were written when they were put: with very many of them
-// a change costs a copy of the whole, and no more.
+// text returns the text of all settings. put has already written each name's part, so that
+// a change costs no more than a copy of the whole, even with very many settings.
 func (q *queueSettings) text() []byte {
 	if len(q.sorted) == 0 {
 		return nil
@@ -225,7 +226,7 @@ func (q *queueSettings) text() []byte {
 	return b
 }
 
-// load reads what text made; nothing is changed where that can't be read.
+// load reads what text made. If it can't be read, load changes nothing.
 func (q *queueSettings) load(b []byte) error {
 	fresh := queueSettings{kind: q.kind}
 	if len(b) > 0 && b[0] > settingsFormat {
@@ -267,8 +268,8 @@ func (q *queueSettings) load(b []byte) error {
 	return nil
 }
 
-// withoutResidue leaves out the seconds that former releases wrote behind a rule which has none:
-// those of the rule before it, where that was reschedule.
+// withoutResidue removes seconds that older releases wrote after a rule which has none:
+// they belonged to an earlier rule, which was reschedule.
 func withoutResidue(words list) list {
 	for i := 3; i+2 < len(words); i += 2 {
 		switch {
@@ -286,7 +287,7 @@ func withoutResidue(words list) list {
 	return words
 }
 
-// reset forgets all settings: others are going to be loaded.
+// reset forgets all settings, before others are loaded.
 func (q *queueSettings) reset() {
 	q.exact, q.patterns, q.sorted = nil, nil, nil
 	q.changed()
@@ -299,7 +300,7 @@ func (q *queueSettings) changed() {
 	}
 }
 
-// before makes the data type that no key has, for what it saves beside the keys.
+// before makes the data type for what is saved beside the keys. No key has this type.
 func (q *queueSettings) before() {
 	q.kind.Methods = rm.Methods(record.NoteMethods())
 	q.save = record.SetNote

@@ -22,7 +22,7 @@ import (
 	"jobmesh/rm"
 )
 
-// module is the one instance: the engine, and what ties it to the server.
+// module is the one instance: the engine, and what connects it to the server.
 type module struct {
 	server *rm.Server
 	ctx    *rm.Ctx // the call being served
@@ -32,28 +32,28 @@ type module struct {
 	effect struct{ loadJob, setJob, deleteJob, makeQueue, deleteQueue, setLock, deleteLock, jobmesh, function, qconfig rm.Effect }
 
 	timer         *rm.Timer
-	timerAt       int64  // as the node tells the time
+	timerAt       int64  // by the node's clock
 	stalled       bool   // the tick was put off, because it came late
-	idle          int    // calls since memory was looked at
-	deleted       uint64 // jobs that tellDeleted is to tell of,
-	tellDeletedAt int64  // at the earliest then, as the node tells the time
-	grown         int    // bytes of bodies since then
+	idle          int    // calls since memory was checked
+	deleted       uint64 // jobs that tellDeleted has not logged yet
+	tellDeletedAt int64  // it logs them then at the earliest, by the node's clock
+	grown         int    // bytes of bodies since memory was checked
 	evicts        bool   // the maxmemory-policy may evict queues
-	doubted       int64  // jobs that were uncertain by a handover when the log was told of it
-	exits         bool   // JOBMESH SHUTDOWN waits for what is written in the background
+	doubted       int64  // count of jobs made uncertain by a handover, when the log last reported it
+	exits         bool   // JOBMESH SHUTDOWN waits for writes in the background
 	final         bool   // the log just replayed ended with an older release's JOBMESH SHUTDOWN
 	phase         rm.LoadPhase
 	logged        int64        // bytes of the AOF that is being loaded
 	saved         record.Epoch // of the queue that was loaded last, or of the locks
-	restart                    // what is known of what was there before
+	restart                    // what is known of the data before this process
 
 	settings  queueSettings
 	uniqueOff bool
 	mesh      mesh
-	promoted  bool // the server is no replica any more, and the node doesn't act on it yet
-	keyless   bool // the AOF may have been written anew without what is in no key, see tellAOF
+	promoted  bool // the server is no longer a replica, but the node doesn't act on it yet
+	keyless   bool // the AOF may have been rewritten without what is in no key, see tellAOF
 
-	policyRead int64 // as the node tells the time
+	policyRead int64 // by the node's clock
 	limits     limits
 	abstains   abstention
 	epoch      *record.Epoch
@@ -80,11 +80,11 @@ type box struct{ queue *store.Queue }
 
 const boxSize = int(unsafe.Sizeof(box{}))
 
-// queueEncoding is the version of a saved queue: it is the record's format,
-// and the epoch before it, that it stands for. From 3 on the locks have an epoch too.
+// queueEncoding is the version of a saved queue. It stands for the format of the record and
+// of the epoch before it. From 3 on the locks have an epoch too.
 const queueEncoding = 3
 
-// New returns the module, to be registered.
+// New returns the module, ready to be registered.
 func New() *rm.Module {
 	m := &module{unique: newUniqueQueues()}
 	own := slices.Concat(m.commands(), m.lockCommands())
@@ -168,8 +168,8 @@ func (m *module) setAnnounce(address string) error {
 	return nil
 }
 
-// before refuses servers on which the module would not keep its promises, and
-// makes what the data type needs before it is registered.
+// before refuses servers on which the module would not keep its promises. It also makes
+// what the data type needs, before the type is registered.
 func (m *module) before(s *rm.Server) error {
 	if s.ClusterMode() {
 		return errors.New("cluster-enabled is yes: Redis Cluster would send each queue's commands to one node, while any node of a job mesh serves any queue. Set cluster-enabled no")
@@ -223,10 +223,11 @@ func (m *module) start(s *rm.Server) error {
 	m.tellAOF()
 	m.node.SetPassive(s.Replica())
 	m.schedule(m.node.Now() + 100)
-	// Not before the data set is loaded: the event loop turns only then. Clients are answered
-	// from the next turn on: by then the bus is open, and the log is known to have all.
+	// This runs after the data set is loaded, since the event loop turns only then. Clients
+	// are answered from the next turn on. By then the bus is open, and the log is known to
+	// have everything.
 	s.After(0, func(c *rm.Ctx) {
-		m.readUsers() // the server has read them after it loaded the module
+		m.readUsers() // the server reads its users after it loads the module
 		m.tellNoLimit()
 		m.nowOrLater(c, m.begun)
 		m.openBus()
@@ -271,7 +272,7 @@ func (m *module) Adopt(q *store.Queue) error {
 	return nil
 }
 
-// Drop implements engine.Keyspace. The deletions come back through unlinked.
+// Drop implements engine.Keyspace. The server reports each deletion to unlinked.
 func (m *module) Drop(queues []*store.Queue) {
 	if m.ctx.Listened() {
 		args := m.ctx.Replicate(m.effect.deleteQueue, len(queues))
@@ -286,7 +287,8 @@ func (m *module) Drop(queues []*store.Queue) {
 }
 
 func (m *module) drop(q *store.Queue) {
-	// The queue's own string goes with the queue, while the server still uses it.
+	// A copy of the name: the queue's own string is freed with the queue, while the server
+	// still uses it.
 	key := rm.NewString(q.NameBytes())
 	defer key.Free()
 	if err := m.ctx.Delete(key); err != nil {
@@ -316,8 +318,8 @@ func (m *module) deleteNamed(c *rm.Ctx, name []byte) error {
 	return c.Delete(key)
 }
 
-// unlinked follows a value out of its key. C frees the box; the queue in it is
-// taken out, to be freed bit by bit, or taken back (RENAME, MOVE).
+// unlinked handles a value that leaves its key. C frees the box. The queue in it is taken
+// out, to be freed bit by bit, or to be taken back by another key (RENAME, MOVE).
 func (m *module) unlinked(value unsafe.Pointer) {
 	b := (*box)(value)
 	if q := b.queue; q != nil {
@@ -359,14 +361,14 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, t *rm.DataType
 	if event == "restore" {
 		m.restored(q)
 	} else if !m.node.Loading() {
-		m.epoch.Changes++ // a dump of it would bring its jobs twice
+		m.epoch.Changes++ // RESTORE of a dump made before this would bring its jobs twice
 	}
 	m.settle(c)
 }
 
 // --- effects ---------------------------------------------------------------
 
-// settle carries out what the engine left to be done, and sees to the timer.
+// settle carries out the engine's effects, and sets the timer.
 func (m *module) settle(c *rm.Ctx) {
 	effects := m.node.Effects()
 	listened := len(effects) > 0 && c.Listened()
@@ -439,8 +441,9 @@ func (m *module) settle(c *rm.Ctx) {
 	}
 }
 
-// settleAfter has each command leave no effects behind, whichever way it ends: what was
-// evicted for one that is refused after that has to be logged as well.
+// settleAfter makes each command settle its effects, whichever way the command ends. If the
+// engine evicts something for a command that is then refused, the eviction must be logged
+// as well.
 func (m *module) settleAfter(commands []rm.Command) {
 	for i := range commands {
 		if run := commands[i].Run; run != nil {
@@ -453,15 +456,15 @@ func (m *module) settleAfter(commands []rm.Command) {
 	}
 }
 
-// settleRest carries out what is left of effects: as by a panic, before anything else
-// happens to the jobs and queues that they name.
+// settleRest carries out effects that a call left behind, as after a panic. It does so
+// before anything else happens to the jobs and queues that the effects name.
 func (m *module) settleRest(c *rm.Ctx) {
 	if m.node.Unsettled() {
 		m.settleOld(c)
 	}
 }
 
-// settleOld is settleRest where something is left.
+// settleOld is settleRest for the case that effects are left.
 func (m *module) settleOld(c *rm.Ctx) {
 	if c.DB() == 0 || !c.MayReplicate() {
 		c.CopyEffects() // more engine calls may follow
@@ -499,7 +502,7 @@ func (m *module) tick(c *rm.Ctx) {
 	m.node.SetNow(c.Now())
 	now := m.node.Now()
 	late := now-m.timerAt >= stalledMS && !m.stalled
-	// Should the engine panic, the next tick must come all the same.
+	// The next tick must come even if the engine panics.
 	m.timer, m.timerAt = nil, math.MaxInt64
 	if !m.takesWrites() {
 		m.schedule(now + pausedEvery)
@@ -507,8 +510,8 @@ func (m *module) tick(c *rm.Ctx) {
 	}
 	m.schedule(now + 1000)
 	m.begin(c)
-	// After a standstill timers can come before what clients have sent meanwhile: the
-	// event loop is to look at that first.
+	// After a standstill timers can fire before the server has read what clients sent
+	// meanwhile. The event loop reads that first.
 	if m.stalled = late; late || !m.caughtUp(c) {
 		m.schedule(now + 1)
 		return
@@ -518,7 +521,7 @@ func (m *module) tick(c *rm.Ctx) {
 	if m.node.Now()-m.policyRead >= 1000 {
 		m.readPolicy()
 		m.readUsers()
-		m.watchSync() // a server that tells of no CONFIG SET has it noticed here
+		m.watchSync() // some servers don't report a CONFIG SET: then it is noticed here
 	}
 	next := m.node.Tick()
 	m.tellAbstaining()
@@ -529,8 +532,8 @@ func (m *module) tick(c *rm.Ctx) {
 	m.schedule(min(next, m.timerAt)) // settle may have found something that is due before
 }
 
-// Memory is looked at once in memoryEvery commands that need some, or after
-// memoryBytes of bodies: to ask costs more than all the rest of ADDJOB's checks.
+// Memory is checked once in memoryEvery commands that need some, or after memoryBytes of
+// bodies. Asking the server costs more than all the other checks of ADDJOB.
 const (
 	memoryEvery = 64
 	memoryBytes = 64 << 10
@@ -545,8 +548,8 @@ func (m *module) watchMemory(body int) {
 	}
 }
 
-// readPolicy finds out whether the server may evict queues. Without a limit it
-// evicts nothing. Where it doesn't tell, it may.
+// readPolicy finds out whether the server may evict queues. Without a limit it evicts
+// nothing. If the server doesn't tell, readPolicy assumes that it may.
 func (m *module) readPolicy() {
 	m.policyRead = m.node.Now()
 	policy, ok := m.server.InfoField("memory", "maxmemory_policy")
@@ -555,13 +558,13 @@ func (m *module) readPolicy() {
 	m.node.SetUnsafe(m.evicts)
 }
 
-// readLogLevel finds out whether the log takes what is told at its level verbose.
+// readLogLevel finds out whether the log takes messages at level verbose.
 func (m *module) readLogLevel() {
 	level, err := m.server.ConfigValue("loglevel")
 	m.node.SetVerbose(err == nil && (level == "verbose" || level == "debug"))
 }
 
-// tellNoLimit has the log tell, once at the start, that jobs may fill the machine's memory.
+// tellNoLimit logs, once at the start, that jobs may fill the machine's memory.
 func (m *module) tellNoLimit() {
 	if limit, ok := m.server.InfoField("memory", "maxmemory"); ok && limit == "0" {
 		m.server.Log(rm.Notice, "maxmemory is unset: this node takes jobs until the machine's memory is full, and the kernel may end it then. With a maxmemory other nodes hold new jobs above 75 %% of that, where some can be reached, and none are taken above 95 %%")
@@ -644,8 +647,8 @@ func yesNo(v bool) string {
 
 func newNodeID() string {
 	var b [20]byte
-	// Read never fails on the systems that the module runs on; a node without
-	// randomness has been refused before.
+	// Read never fails on the systems that the module runs on. [module.before] has refused
+	// a server without randomness.
 	_, _ = crand.Read(b[:])
 	return fmt.Sprintf("%x%x", binary.BigEndian.Uint32(b[:4])|1<<31, b[4:])
 }

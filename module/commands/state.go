@@ -18,60 +18,65 @@ import (
 	"jobmesh/rm"
 )
 
-// The state file says of a process what neither its AOF nor its RDB can: that the data
-// which it left is all that there was. Without that, an at-most-once job which the data
-// shows as waiting may have been delivered, and isn't queued again.
+// The state file records what neither the AOF nor the RDB can say of the process that wrote
+// them: that the data which it left is all that there was. Without that, an at-most-once
+// job which the data shows as waiting may have been delivered, and isn't queued again.
 //
-// It says so in one of two ways. After a clean shutdown: the process wrote everything
-// before it ended. It names the data by what the AOF's files are like, or by the epoch
-// in the RDB, and has the deliveries of at-least-once jobs, which are in no log. While a
-// process runs with appendfsync always: each change is on disk before its answer leaves.
-// It names the AOF's files then by their inodes, so that a backup put in their place
-// isn't taken for them; as a rewrite begins and ends it names the new ones. Behind its
-// checksum it notes how far the log goes, once a second where that has grown, so that a
-// log that was cut by hand isn't taken for whole. A cut is not noticed where it takes away
-// no more than what was logged behind the last note.
+// The file says so in one of two ways:
 //
-// A file counts for one start. It is removed before anything is delivered, so that it
-// can't vouch for older data than that of the process that wrote it last. One that is
-// damaged, or doesn't fit the data, is passed over: then the rules of a crash apply.
+// After a clean shutdown, the process wrote everything before it ended. The file identifies
+// the data by the names, sizes and ends of the AOF's files, or by the epoch in the RDB. It
+// also contains the deliveries of at-least-once jobs, which are in no log.
+//
+// While a process runs with appendfsync always, each change is on disk before its answer
+// leaves. The file then identifies the AOF's files by their inodes, so that a backup put in
+// their place isn't taken for them. When an AOF rewrite begins, and when it ends, the state
+// file is written again with the new inodes. After its checksum the file notes how far the
+// log goes, once a second if the log has grown, so that a log that was cut by hand isn't
+// taken for whole. A cut is not noticed if it takes away no more than what was logged after
+// the last note.
+//
+// A file counts for one start. It is removed before anything is delivered, so that it can't
+// vouch for older data than that of the process that wrote it last. A file that is damaged,
+// or doesn't fit the data, is ignored: then the rules of a crash apply.
 
-// lastRun is what the state file says of the process that wrote it.
+// lastRun is the content of the state file: facts about the process that wrote it.
 type lastRun struct {
 	kind    byte
-	process uint64  // that of the saved epochs
-	changes uint64  // the same; after a clean shutdown
-	inode   uint64  // of this file, while a process runs: a copy of it vouches for nothing
+	process uint64  // the process in the epochs that it saved
+	changes uint64  // the changes in those epochs; after a clean shutdown
+	inode   uint64  // of the state file itself, while a process runs: a copy of the file vouches for nothing
 	inLog   uint64  // the last process that the AOF names
-	files   aofSum  // after a clean shutdown what the AOF's files were like, else which they are; zero: there was none
-	held    []byte  // pairs of strings, each behind its length: what SETJOB has of a job
-	mark    logMark // while a process runs
+	files   aofSum  // sum of the AOF's files: by content after a clean shutdown, else by inode; zero: there was no AOF
+	held    []byte  // pairs of strings, each after its length: a job's state record and parts, as in SETJOB
+	mark    logMark // only while a process runs
 }
 
-// logMark is how far the AOF's last file goes at a moment.
+// logMark says how far the AOF's last file goes at a moment.
 type logMark struct {
 	bytes int64
-	sum   aofSum // of bytes, and of what stands before them
+	sum   aofSum // of the number in bytes, and of the file's last tailBytes before that place
 }
 
-// restart is what a process knows of what was there before it.
+// restart is what a process knows about the data that were there before it.
 type restart struct {
-	// logExact: the data that was loaded last is known to be all that there was. Valid
-	// from the end of loading on, before the locks are settled.
+	// logExact: the data that was loaded last is known to be all that there was. It is
+	// valid from the end of loading on, before the locks are settled.
 	logExact bool
-	last     *lastRun // until it was used
-	files    aofSum   // what the AOF's files were like before they were loaded
-	inodes   aofSum   // and which they were; while the process runs, which synced names
-	unfit    error    // why they don't reach to the state file's mark
-	marked   int64    // while the process runs: the bytes of the mark that synced has
-	off, gap bool     // the AOF is off; it is or was, so its files lack what happened then,
-	gapFiles aofSum   // unless they are no longer these
+	last     *lastRun // nil once it was used
+	files    aofSum   // sum of the AOF's files by content, before they were loaded
+	inodes   aofSum   // the same by inode; while the process runs, the inodes that the file synced names
+	unfit    error    // why the AOF's files don't reach the state file's mark; nil: they do
+	marked   int64    // while the process runs: bytes of the mark in the file synced
+	off, gap bool     // off: the AOF is off. gap: it is or was off, so its files lack what happened then,
+	gapFiles aofSum   // as long as they are these (inodes)
 	inLog    uint64   // the last process that the AOF names
-	synced   string   // the state file that says so of this process, with its folder; or empty
-	doubt    doubt    // to be logged
+	synced   string   // path of the state file that says ranSynced of this process; empty: there is none
+	doubt    doubt    // still to be logged
 }
 
-// aofSum stands for a state of the AOF's files; all zero: there is none, or nobody knows.
+// aofSum identifies a state of the AOF's files. All zero: there is no AOF, or its state is
+// unknown.
 type aofSum = [sha256.Size]byte
 
 // doubt is what made at-most-once jobs uncertain, see [engine.Node.Doubt].
@@ -91,10 +96,10 @@ const (
 	stateHead  = len(stateMagic) + 1 + 4*8 + sha256.Size
 	markAt     = stateHead + sha256.Size // of a running process's file, which has no held jobs
 	markBytes  = 8 + sha256.Size
-	tailBytes  = 4096 // of each of the AOF's files, that tell it from others
+	tailBytes  = 4096 // the last bytes of each of the AOF's files, which distinguish it from others
 )
 
-// stateName is the state file's name, beside the nodes' file.
+// stateName is the state file's name. The file lies beside the nodes' file.
 func (m *module) stateName() string { return strings.TrimSuffix(m.nodesFile, ".conf") + ".state" }
 
 // readState reads what the last process has left, at the start.
@@ -147,7 +152,7 @@ func parseState(b []byte) (*lastRun, error) {
 	return r, nil
 }
 
-// inodeOf is the number of a file that was looked at, 0 where that isn't known.
+// inodeOf returns a file's inode number, 0 if it isn't known.
 func inodeOf(info os.FileInfo, err error) uint64 {
 	if err != nil {
 		return 0
@@ -158,7 +163,7 @@ func inodeOf(info os.FileInfo, err error) uint64 {
 	return 0
 }
 
-// write writes the file so that a crash leaves the old one or the new one.
+// write writes the file. After a crash either the old file is there or the new one.
 func (r *lastRun) write(name string) error {
 	return replaceFile(name, func(f *os.File) []byte {
 		r.inode = inodeOf(f.Stat())
@@ -176,8 +181,8 @@ func (r *lastRun) write(name string) error {
 	})
 }
 
-// replaceFile writes a file so that a crash leaves the old one or the new one. The content
-// is made when the new one is there, for it may name that one's inode.
+// replaceFile writes a file. After a crash either the old file is there or the new one.
+// content is called when the new file exists, because it may contain that file's inode.
 func replaceFile(name string, content func(*os.File) []byte) error {
 	temp := name + ".tmp"
 	f, err := os.Create(temp)
@@ -197,8 +202,8 @@ func (k *logMark) append(b []byte) []byte {
 	return append(binary.LittleEndian.AppendUint64(b, uint64(k.bytes)), k.sum[:]...)
 }
 
-// note writes the mark into a running process's file. Not to the disk: when the
-// machine goes down an older one may count. One that is torn fits no log.
+// note writes the mark into a running process's file, without a sync: after a loss of power
+// an older mark may count. A mark that was written halfway fits no log.
 func (k *logMark) note(name string) error {
 	f, err := os.OpenFile(name, os.O_WRONLY, 0)
 	if err != nil {
@@ -208,7 +213,7 @@ func (k *logMark) note(name string) error {
 	return errors.Join(err, f.Close())
 }
 
-// syncDir has what was done to a folder's entries survive a loss of power.
+// syncDir makes changes of a folder's entries survive a loss of power.
 func syncDir(name string) error {
 	d, err := os.Open(name)
 	if err != nil {
@@ -217,14 +222,14 @@ func syncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// removeState makes sure that a state file vouches for nothing any more.
+// removeState removes a state file, or empties it, so that it vouches for nothing any more.
 func removeState(name string) error {
 	err := os.Remove(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		// In a folder that can't be written to, the file maybe can.
+		// The folder may be read-only, though the file can be written.
 		if os.Truncate(name, 0) != nil {
 			return err
 		}
@@ -233,10 +238,10 @@ func removeState(name string) error {
 	return syncDir(filepath.Dir(name))
 }
 
-// useState ends what the last process's file stands for, before anything is delivered:
-// the file in the folder where this process began, and the one beside data that were
-// loaded from another dir since. False where a file can't be removed: then it must not
-// count now either, as it would count again.
+// useState removes the last process's state files before anything is delivered. One may be
+// in the current folder. Another may be in the folder where this process began, if the data
+// were loaded from another dir since. useState returns false if a file can't be removed.
+// Then the file must not count now either, as it would count again at the next start.
 func (m *module) useState() bool {
 	names := []string{m.stateName()}
 	if len(m.mesh.files) > 0 {
@@ -255,8 +260,8 @@ func (m *module) useState() bool {
 	return removed
 }
 
-// logFiles is what the AOF's files are like: their names and sizes, and how they end.
-// All zero where the AOF is off.
+// logFiles sums up the AOF's files by their names, sizes and last bytes. It returns zero if
+// the AOF is off.
 func (m *module) logFiles() aofSum {
 	if v, err := m.server.ConfigValue("appendonly"); err != nil || v != "yes" {
 		return aofSum{}
@@ -264,8 +269,8 @@ func (m *module) logFiles() aofSum {
 	return m.sumLog(hashTail)
 }
 
-// logInodes is which files the AOF has, and how long those are that aren't written to any
-// more.
+// logInodes sums up the AOF's files by their names and inodes, and by the sizes of those
+// that are no longer written to.
 func (m *module) logInodes() aofSum {
 	return m.sumLog(func(h io.Writer, file string, last bool) error {
 		info, err := os.Stat(file)
@@ -281,7 +286,7 @@ func (m *module) logInodes() aofSum {
 	})
 }
 
-// markLog marks the AOF's last file at its end, or as it is at the given byte.
+// markLog makes the mark of the AOF's last file at the given byte; -1: at its end.
 func (m *module) markLog(bytes int64) (mark logMark, err error) {
 	_, files, err := m.logManifest()
 	if err == nil && len(files) == 0 {
@@ -314,8 +319,8 @@ func (m *module) markLog(bytes int64) (mark logMark, err error) {
 	return mark, nil
 }
 
-// isUnfit says why the AOF isn't the one in which a mark was made; nil: it is, or goes on
-// behind it.
+// isUnfit says why the AOF isn't the one in which a mark was made. Nil: it is that one, and
+// may go on after the mark.
 func (m *module) isUnfit(mark logMark) error {
 	now, err := m.markLog(mark.bytes)
 	if err == nil && now.sum != mark.sum {
@@ -324,8 +329,8 @@ func (m *module) isUnfit(mark logMark) error {
 	return err
 }
 
-// sumLog sums up the AOF's manifest, and of each of its files what add writes. All zero
-// where there are none, or nobody knows.
+// sumLog sums up the AOF's manifest, and what add writes for each of its files. It returns
+// zero if there are no files, or if they can't be read.
 func (m *module) sumLog(add func(h io.Writer, file string, last bool) error) (sum aofSum) {
 	manifest, files, err := m.logManifest()
 	if err != nil {
@@ -342,8 +347,8 @@ func (m *module) sumLog(add func(h io.Writer, file string, last bool) error) (su
 	return sum
 }
 
-// logManifest is the AOF's manifest, and the paths of the files that it names, the last
-// written last. Files that aren't used any more are left out.
+// logManifest returns the AOF's manifest and the paths of the files that it names. The file
+// that is written last is the last. Files that are no longer used are left out.
 func (m *module) logManifest() (manifest []byte, files []string, err error) {
 	dir, name, err := m.logPath()
 	if err != nil {
@@ -366,7 +371,7 @@ func (m *module) logManifest() (manifest []byte, files []string, err error) {
 	return manifest, files, nil
 }
 
-// logPath is the folder of the AOF's files, and what their names begin with.
+// logPath returns the folder of the AOF's files, and what their names begin with.
 func (m *module) logPath() (dir, name string, err error) {
 	var path [3]string
 	for i, parameter := range []string{"dir", "appenddirname", "appendfilename"} {
@@ -392,8 +397,8 @@ func hashTail(h io.Writer, file string, _ bool) error {
 	return err
 }
 
-// whole says whether the data that was just loaded is known to be all that there was,
-// and applies what the state file has beside it.
+// whole says whether the data that was just loaded is known to be all that there was. If
+// so, it applies the deliveries that the state file has besides.
 func (m *module) whole() bool {
 	r := m.last
 	m.last = nil
@@ -401,7 +406,7 @@ func (m *module) whole() bool {
 	switch {
 	case m.phase == rm.LoadRDB && m.saved.Process == m.epoch.Process:
 		return m.saved.Changes == m.epoch.Changes // DEBUG RELOAD
-	case m.phase == rm.LoadAOF && m.inLog == m.epoch.Process: // DEBUG LOADAOF, which writes the AOF before
+	case m.phase == rm.LoadAOF && m.inLog == m.epoch.Process: // DEBUG LOADAOF, which writes the AOF before it loads it
 		m.watchGap()
 		return !m.gap && !m.server.EffectsKept()
 	case r == nil:
@@ -432,7 +437,7 @@ func (m *module) whole() bool {
 	return true
 }
 
-// applyHeld brings the jobs that were in somebody's hands to the state that they had.
+// applyHeld sets the state of the jobs that clients were working on.
 func (m *module) applyHeld(b []byte) error {
 	next := func() (v []byte, ok bool) {
 		n, used := binary.Uvarint(b)
@@ -455,7 +460,8 @@ func (m *module) applyHeld(b []byte) error {
 	return nil
 }
 
-// heldJobs is the list for applyHeld: the jobs that somebody was given, and no log has it.
+// heldJobs makes the list for applyHeld: the jobs that clients were given, while no log
+// says so.
 func (m *module) heldJobs() (b []byte) {
 	for _, q := range m.allQueues() {
 		for j := q.Working.Head; j != nil; j = j.Next {
@@ -483,7 +489,7 @@ func (m *module) allQueues() []*store.Queue {
 	}
 }
 
-// ended follows the order to end, when everything else is saved.
+// ended is called when the server is to end and everything else is saved.
 func (m *module) ended(*rm.Ctx) {
 	m.keepEnd()
 	m.farewell()
@@ -496,14 +502,14 @@ func (m *module) keepEnd() {
 	}
 	m.unsync()
 	if m.node.Passive() || m.server.EffectsKept() {
-		return // what its master does, or what is still to be logged, is not all in its data
+		return // a replica's data lack what its master does; kept effects are not logged yet
 	}
 	r := lastRun{kind: ranClean, process: m.epoch.Process, changes: m.epoch.Changes, inLog: m.inLog}
 	if m.watchGap(); !m.gap {
 		r.files = m.logFiles()
 	}
 	if r.files != (aofSum{}) {
-		// SHUTDOWN FORCE leaves a log that can't be written.
+		// SHUTDOWN FORCE ends the process even if the log can't be written.
 		if v, ok := m.server.InfoField("persistence", "aof_last_write_status"); !ok || v != "ok" || m.doubt.at != 0 {
 			return
 		}
@@ -514,18 +520,18 @@ func (m *module) keepEnd() {
 	}
 }
 
-// begun follows the start, when all is loaded: the AOF is told which process writes it,
-// and, where each change is on disk before its answer leaves, the state file too.
+// begun is called at the start when all is loaded. It logs which process writes the AOF. If
+// each change is on disk before its answer leaves, it also writes the state file.
 func (m *module) begun(c *rm.Ctx) {
 	m.last = nil
-	m.useState() // where nothing was loaded, it is there still
+	m.useState() // if nothing was loaded, the file is still there
 	m.keepTokens()
 	m.logProcess(c)
 	if m.node.Passive() || !m.syncsAlways() {
 		return
 	}
-	// When the AOF is written, and before the first client is answered: a timer would come
-	// a millisecond later.
+	// This runs after the AOF is written, and before the first client is answered. A timer
+	// would come a millisecond later.
 	m.server.Post(func(*rm.Server) {
 		if m.node.Passive() || m.inLog != m.epoch.Process || !m.syncsAlways() {
 			return
@@ -552,9 +558,9 @@ func (m *module) syncsAlways() bool {
 	return true
 }
 
-// watchSync follows a change of the server's parameters. From the moment on that one of
-// them is another than at the start, the log isn't known to be whole any more: what
-// wasn't on disk then may be missing though they are changed back.
+// watchSync follows changes of the server's parameters. Once a parameter differs from the
+// start's, the log isn't known to be whole any more, even if the parameter is changed back:
+// what wasn't on disk in between may be missing.
 func (m *module) watchSync() {
 	m.tellAOF()
 	m.watchGap()
@@ -580,7 +586,7 @@ func (m *module) watchSync() {
 	}
 }
 
-// writeSynced writes the state file of a running process, whose log has those files.
+// writeSynced writes the state file of a running process. files are the inodes of its log.
 func (m *module) writeSynced(name string, files aofSum) error {
 	mark, err := m.markLog(-1)
 	if err == nil {
@@ -592,7 +598,7 @@ func (m *module) writeSynced(name string, files aofSum) error {
 	return err
 }
 
-// noteMark notes how far the log goes, if it has grown.
+// noteMark writes down how far the log goes, if it has grown.
 func (m *module) noteMark() error {
 	mark, err := m.markLog(-1)
 	if err != nil || mark.bytes == m.marked {
@@ -602,8 +608,8 @@ func (m *module) noteMark() error {
 	return mark.note(m.synced)
 }
 
-// watchGap notes that the AOF is off. Its files count again once it was written anew:
-// until then those on disk are older than that.
+// watchGap notes that the AOF is off. Its files count again once the AOF was rewritten:
+// until then the files on disk are older than the gap.
 func (m *module) watchGap() {
 	if v, err := m.server.ConfigValue("appendonly"); err != nil || v != "yes" {
 		m.gap, m.off = true, true
@@ -613,7 +619,7 @@ func (m *module) watchGap() {
 		return
 	}
 	now := m.logInodes()
-	if m.off { // it was just switched on, and is about to be written anew
+	if m.off { // it was just switched on, and the server is about to rewrite it
 		m.off, m.gapFiles = false, now
 	}
 	m.gap = now == m.gapFiles
@@ -629,8 +635,8 @@ func (m *module) unsync() {
 	m.synced = ""
 }
 
-// logProcess names this process in the AOF, and says what of the data before isn't
-// certain.
+// logProcess logs which process writes the AOF, and which at-most-once jobs of the data
+// before are uncertain.
 func (m *module) logProcess(c *rm.Ctx) {
 	if m.node.Passive() {
 		return

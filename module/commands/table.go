@@ -16,7 +16,8 @@ func number(token, name string) rm.Arg {
 	return rm.Arg{Name: name, Kind: rm.ArgInteger, Token: token, Optional: true}
 }
 
-// settingArgs are a queue or pattern, and settings, with their values or without.
+// settingArgs returns the arguments for a queue or pattern, and for settings, with or
+// without their values.
 func settingArgs(values bool) []rm.Arg {
 	option := rm.Arg{Name: "option", Kind: rm.ArgString, Multiple: true, Optional: true}
 	if values {
@@ -26,7 +27,7 @@ func settingArgs(values bool) []rm.Arg {
 }
 func firstKey(flags uint64) []rm.KeySpec { return []rm.KeySpec{{Flags: flags, Position: 1, Step: 1}} }
 
-// commands is the table of all there are; COMMANDS.md has the same facts.
+// commands returns the table of all commands. COMMANDS.md states the same facts.
 func (m *module) commands() []rm.Command {
 	return []rm.Command{
 		{Name: "addjob", Run: m.addJob, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{

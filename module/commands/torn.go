@@ -13,19 +13,19 @@ import (
 	"jobmesh/rm"
 )
 
-// A server that is killed while it logs a transaction, what a script did for
-// example, leaves its beginning in the log. With aof-load-truncated yes most
-// servers (Redis up to 8.6 at least, Valkey before 9.1) cut off no more than the
-// last, halved command, at the next start. The entries that are logged from then on lie
-// behind an open MULTI, and the start after that carries out both: jobs that were
-// never promised appear, and each job of a queue that was moved is there twice. So the rest of
-// the transaction, of which nothing was carried out, is cut off too, before the server
-// goes on with the file. To write the log anew instead would leave the open MULTI in a
-// file that isn't the last until that is done, at which a start in between ends.
+// The server may be killed while it logs a transaction, for example the effects of a
+// script. Then the log ends with the beginning of the transaction. With aof-load-truncated
+// yes most servers (Redis up to 8.6 at least, Valkey before 9.1) cut off only the last,
+// halved command at the next start. Entries that are logged from then on lie behind an open
+// MULTI, and the start after that carries out both: jobs that were never promised appear,
+// and each job of a queue that was moved is there twice. The server carried out nothing of
+// the open transaction. So the rest of it is cut off too, before the server goes on with
+// the file. To rewrite the log instead would be no remedy: until the rewrite is done, the
+// open MULTI is in a file that isn't the last, and a start in that time fails.
 
-// logSize adds up the files of the AOF; 0 where there are none, -1 where the server
-// doesn't tell which they are. At a start, while the server reads them: nothing waits
-// for this look at them.
+// logSize adds up the sizes of the AOF's files. It returns 0 if there are none, and -1 if
+// the server doesn't tell which they are. It is called at a start, while the server reads
+// these files, so nobody waits for it.
 func (m *module) logSize() (bytes int64) {
 	dir, name, err := m.logPath()
 	if err != nil {
@@ -62,10 +62,10 @@ func (m *module) mendLog(phase rm.LoadPhase) {
 	}
 }
 
-// rewriteLog has a log written anew in which the rest of a transaction may be left.
+// rewriteLog rewrites a log that may contain the rest of a transaction.
 func (m *module) rewriteLog(why string) {
 	m.server.Log(rm.Notice, "%s: it is written anew, since the rest of a transaction may be left in it", why)
-	// Not before the server has done loading.
+	// Only after the server has finished loading.
 	m.server.After(0, func(*rm.Ctx) {
 		if _, err := m.server.CallStrings("BGREWRITEAOF"); err != nil {
 			m.server.Log(rm.Warning, "the AOF can't be written anew, BGREWRITEAOF before the next start: %v", err)
@@ -73,8 +73,8 @@ func (m *module) rewriteLog(why string) {
 	})
 }
 
-// cutTransaction cuts an open transaction off the AOF's last file, and says how many
-// bytes that was. The server hasn't opened the file to go on with it yet.
+// cutTransaction cuts an open transaction off the AOF's last file, and returns how many
+// bytes it cut. The server hasn't opened the file for writing yet.
 func (m *module) cutTransaction() (bytes int64, err error) {
 	_, files, err := m.logManifest()
 	if err != nil {
@@ -95,9 +95,9 @@ func (m *module) cutTransaction() (bytes int64, err error) {
 	return size - begin, errors.Join(f.Truncate(begin), f.Sync())
 }
 
-// openTransaction finds where the transaction begins that a file of an AOF ends in, -1
-// where it ends in none, and the file's length. An error is a file that isn't whole
-// commands.
+// openTransaction finds the transaction that is open at the end of an AOF file. begin is
+// where it starts, -1 if none is open; size is the file's length. The error says that the
+// file doesn't consist of whole commands.
 func openTransaction(file io.Reader) (begin, size int64, err error) {
 	r, begin := bufio.NewReaderSize(file, 1<<20), int64(-1)
 	line := func(kind byte) (n int64, err error) {
@@ -121,7 +121,7 @@ func openTransaction(file io.Reader) (begin, size int64, err error) {
 			return begin, size, nil
 		case err != nil:
 			return 0, 0, err
-		case first[0] == '#': // a time
+		case first[0] == '#': // a timestamp
 			if _, err := line('#'); err != nil {
 				return 0, 0, err
 			}

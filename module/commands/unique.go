@@ -25,7 +25,7 @@ const (
 	errPutOffTTL  engine.Refusal = "ERR The specified reschedule is greater than TTL. Job refused since would never be delivered"
 )
 
-// Options of uniqueness that were given.
+// Bits for the options of uniqueness that were given.
 const (
 	gaveKey = 1 << iota
 	gaveScope
@@ -54,7 +54,7 @@ var busyNames = [...]string{
 	store.BusyWait: "wait", store.BusyDrop: "drop", store.BusyReschedule: "reschedule", store.BusyDead: "dead",
 }
 
-// named finds a word, in whatever case, among lower-case names.
+// named finds a word among lower-case names; the word's case doesn't matter.
 func named(names []string, arg []byte) (uint8, bool) {
 	for i, name := range names {
 		if name != "" && same(arg, name) {
@@ -64,7 +64,7 @@ func named(names []string, arg []byte) (uint8, bool) {
 	return 0, false
 }
 
-// same compares a word with a lower-case name, whatever the word's case.
+// same compares a word with a lower-case name; the word's case doesn't matter.
 func same(arg []byte, name string) bool {
 	if len(arg) != len(name) || string(arg) == name {
 		return len(arg) == len(name)
@@ -81,15 +81,16 @@ func same(arg []byte, name string) bool {
 	return true
 }
 
-// parseUnique reads the option of uniqueness at argument i into u, and returns how
-// many arguments it has; 0 where it is none. given collects what was.
+// parseUnique reads the option of uniqueness at argument i into u. took is how many
+// arguments the option has, 0 if it is another option. given collects the bits of the
+// options that were read.
 func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err error) {
 	opt, last := c.Arg(i), c.NArgs()-1
 	if i == last {
 		return 0, nil
 	}
 	value, took, ok := c.Arg(i+1), 2, true
-	// seconds reads the number behind a word that needs one.
+	// seconds reads the number after a word that needs one.
 	seconds := func(at int, into *int64) bool {
 		if at > last {
 			return false
@@ -168,9 +169,9 @@ func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err e
 	return took, nil
 }
 
-// settleUnique checks what options of uniqueness mean together. An option that wasn't
-// given, but comes from the queue's settings, can't contradict the others: it is left out
-// where it doesn't fit.
+// settleUnique checks the options of uniqueness together. Options that were given must not
+// contradict each other. An option that comes from the queue's settings is dropped instead,
+// if it doesn't fit.
 func settleUnique(a *engine.Add, given uint8) error {
 	u := &a.Unique
 	if u.Strategy == 0 {
@@ -226,7 +227,7 @@ func (m *module) putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
 	switch {
 	case m.node.HasLock(j, store.LockRun):
 		c.Text("run")
-	case j.Place == store.InKeyQueue: // it may have the lock of its waiting besides
+	case j.Place == store.InKeyQueue: // it may have its waiting lock besides
 		c.Text("held-back")
 	case m.node.HasLock(j, store.LockWait):
 		c.Text("wait")

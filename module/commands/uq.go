@@ -12,8 +12,8 @@ import (
 	"jobmesh/rm"
 )
 
-// Errors of the unique queues' commands; what BLPOP has in common with UQ.BPOP
-// is answered in its words.
+// Errors of the unique queues' commands. UQ.BPOP has BLPOP's errors where the two do the
+// same.
 const (
 	errAt           engine.Refusal = "ERR AT must be a unix time in seconds, 0 to 281474976710655"
 	errItem         engine.Refusal = "ERR the item is too long"
@@ -24,8 +24,8 @@ const (
 // uniqueEncoding is the version of a saved unique queue.
 const uniqueEncoding = 1
 
-// uniqueQueues are the commands of the unique queues, which have nothing to do
-// with jobs: a key of their type is a plain value, in any database.
+// uniqueQueues are the commands of the unique queues. They have nothing to do with jobs: a
+// key of their type is a plain value, in any database.
 type uniqueQueues struct {
 	kind   *rm.DataType
 	queues *uniquequeue.Queues
@@ -52,7 +52,7 @@ func newUniqueQueues() *uniqueQueues {
 	return u
 }
 
-// before makes what needs the server.
+// before makes the parts that need the server.
 func (u *uniqueQueues) before(symbol func(string) unsafe.Pointer) {
 	c := cunique.Init(symbol)
 	u.kind.Methods = rm.Methods{Save: c.Save, Rewrite: c.Rewrite, MemUsage: c.MemUsage, Digest: c.Digest, Free: c.Free, FreeEffort: c.FreeEffort}
@@ -92,14 +92,14 @@ func (u *uniqueQueues) commands() []rm.Command {
 	return list
 }
 
-// held is the queue in the command's key, nil where there is none.
+// held returns the queue in the command's key, nil if there is none.
 func held(c *rm.Ctx) (*uniquequeue.Queue, error) {
 	value, err := c.Held()
 	return (*uniquequeue.Queue)(value), err
 }
 
-// logPop replicates that one item was taken; where nobody listens it only counts
-// the change.
+// logPop replicates that one item was taken. If there is neither an AOF nor a replica, it
+// only counts the change.
 func (u *uniqueQueues) logPop(c *rm.Ctx, queue []byte) {
 	if !c.Listened() {
 		c.Dirty()
@@ -108,7 +108,7 @@ func (u *uniqueQueues) logPop(c *rm.Ctx, queue []byte) {
 	c.Replicate(u.effect.pop, 1).Bulk(queue)
 }
 
-// parseStart reads UQ.PUSH's option; without it the start time is that of the call.
+// parseStart reads UQ.PUSH's option AT. Without it the start time is the time of the call.
 func parseStart(c args, now int64) (start int64, given bool, err error) {
 	switch {
 	case c.NArgs() == 3:
@@ -153,7 +153,7 @@ func (u *uniqueQueues) push(c *rm.Ctx) {
 		c.Touch(c.Key())
 	}
 	c.Int(int64(q.Len()))
-	// A replica's clock is another.
+	// A replica's clock may differ, so the start time is replicated with AT.
 	if given || !c.Listened() {
 		c.Dirty()
 		return
@@ -167,7 +167,7 @@ func (u *uniqueQueues) push(c *rm.Ctx) {
 	copy(args.Buffer(len(text)), text)
 }
 
-// parseCount reads the option COUNT behind the queue; one says that it isn't there.
+// parseCount reads the option COUNT after the queue; one says that it wasn't given.
 func parseCount(c args) (count uint64, one bool, err error) {
 	switch {
 	case c.NArgs() == 2:
@@ -179,12 +179,12 @@ func parseCount(c args) (count uint64, one bool, err error) {
 	if !ok {
 		return 0, false, errCount
 	}
-	// More parts than this don't fit into a reply.
+	// A reply can't have more elements than this.
 	return min(uint64(n), 1<<28), false, nil
 }
 
-// some begins what UQ.POP and UQ.PEEK share: the queue, nil where all is
-// answered, and how many items the reply has.
+// some is the common beginning of UQ.POP and UQ.PEEK. It returns the queue, and how many
+// items the reply has. It returns nil if it has answered the command completely.
 func some(c *rm.Ctx) (*uniquequeue.Queue, uint64) {
 	n, one, err := parseCount(c)
 	if err != nil {
@@ -213,13 +213,14 @@ func putItem(c *rm.Ctx, i *uniquequeue.Item) {
 	c.Int(i.Start())
 }
 
-// take takes an item out; what was answered may point into it.
+// take takes an item out. The item is freed when the call returns, because the reply may
+// point into it.
 func (u *uniqueQueues) take(c *rm.Ctx, q *uniquequeue.Queue, i *uniquequeue.Item) {
 	u.queues.Take(q, i)
 	c.Free(unsafe.Pointer(i), i.Size())
 }
 
-// changed ends a command that took items out: an empty queue is no key.
+// changed ends a command that took items out: the key of an empty queue is removed.
 func changed(c *rm.Ctx, q *uniquequeue.Queue, key rm.String) {
 	if q.Len() == 0 {
 		c.Remove(key)
@@ -253,8 +254,8 @@ func (u *uniqueQueues) peek(c *rm.Ctx) {
 	}
 }
 
-// parseSeconds reads UQ.BPOP's timeout as BLPOP does: in seconds, maybe with a
-// fraction, 0 being for ever. In ms, and never less than asked for.
+// parseSeconds reads UQ.BPOP's timeout as BLPOP does: in seconds, with or without a
+// fraction; 0 means for ever. It returns ms, and rounds up.
 func parseSeconds(b []byte) (ms int64, err error) {
 	for _, d := range b {
 		if d-'0' > 9 && d != '.' && d != '-' && d != '+' && d|0x20 != 'e' {
@@ -305,7 +306,8 @@ func (u *uniqueQueues) blockingPop(c *rm.Ctx) {
 	}
 }
 
-// ready serves a client that waits in UQ.BPOP.
+// ready answers a client that waits in UQ.BPOP, and returns false if there is no item for
+// it.
 func (u *uniqueQueues) ready(c *rm.Ctx) bool {
 	q, err := held(c)
 	if err != nil || q == nil || q.Len() == 0 {

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	wipCount   = 100   // jobs that WIP lists where it isn't told
-	wipTimeout = 1_000 // ms that WIP MESH waits for the other nodes
+	wipCount   = 100   // jobs that WIP lists without COUNT
+	wipTimeout = 1_000 // ms that WIP MESH waits for the other nodes, without TIMEOUT or with 0
 )
 
 const (
@@ -142,7 +142,7 @@ func putProgress(c *rm.Ctx, p *engine.InProgress, withNode bool) {
 	}
 }
 
-// employ names the client that was just given m.jobs.
+// employ sets the worker of m.jobs, which a client was just given.
 func (m *module) employ(worker []byte) {
 	for i, j := range m.jobs {
 		m.jobs[i] = m.node.SetWorker(j, worker)
@@ -153,17 +153,18 @@ func (m *module) employ(worker []byte) {
 type details struct {
 	worker string
 
-	waitsFor    []store.ID // the first
+	waitsFor    []store.ID // the first of them
 	allWaitsFor uint64
 
-	dependents    []store.ID // the oldest
+	dependents    []store.ID // the oldest of them
 	allDependents uint64
 
-	uncertain bool   // whether it was delivered
+	uncertain bool   // nobody knows whether it was delivered
 	offeredTo uint64 // the short name of a node; 0: none
 }
 
-// maxKin is how many dependents SHOW lists, and how many that a job was released to come after.
+// maxKin is how many dependents of a job SHOW lists, and how many jobs that it was released
+// to come after.
 const maxKin = 1000
 
 // more says whether there are dependents that aren't listed.

@@ -1,20 +1,20 @@
 package engine
 
-// agenda has queues that are to be looked at some time after something has happened to them, which is the same time for
-// all of them: so the first that came is the first that is due. Each is there once.
+// agenda lists queues that are to be looked at some time after something has happened to them. That time is the same for
+// all of them, so the queue that came first is due first. Each queue is listed once.
 type agenda struct {
 	line  []look
-	there map[string]struct{} // the same
-	now   int                 // of the line, from the first on, without waiting for their time
+	there map[string]struct{} // the queues in line
+	now   int                 // line[:now] is looked at without waiting for its time
 }
 
-// look is when a queue is looked at.
+// look says when a queue is looked at.
 type look struct {
 	queue string
-	at    int64 // steady, ms
+	at    int64 // monotonic, ms
 }
 
-// lookAfter has a queue be looked at after a time, unless it is to be looked at already.
+// lookAfter adds a queue to an agenda, to be looked at in ms milliseconds, unless it is there already.
 func (n *Node) lookAfter(a *agenda, queue string, ms int64) {
 	if _, yes := a.there[queue]; yes {
 		return
@@ -27,14 +27,14 @@ func (n *Node) lookAfter(a *agenda, queue string, ms int64) {
 	n.wake = min(n.wake, n.now+max(ms, 1))
 }
 
-// lookNow has all of them be looked at now.
+// lookNow makes all queues of an agenda due now.
 func (n *Node) lookNow(a *agenda) {
 	a.now = len(a.line)
 	n.hurryTick()
 }
 
-// tickAgenda looks at the queues that are due, by calling see, which says what it has cost beside the look. The next
-// tick goes on with what is over the budget.
+// tickAgenda looks at the queues that are due, by calling see, which returns what it has cost beside the look, in units
+// of tickBudget. If the budget is used up, the next tick goes on.
 func (n *Node) tickAgenda(a *agenda, see func(queue string) (cost int)) {
 	if len(a.line) == 0 {
 		return

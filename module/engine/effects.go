@@ -18,23 +18,24 @@ const (
 	LogJob
 	// LogState: a known job's state has changed (SETJOB).
 	LogState
-	// LogDelete: the job ID is gone (DELJOB).
+	// LogDelete: the job named by ID is gone (DELJOB).
 	LogDelete
 	// LogQueue: a queue's key was made, and no job of the queue is logged with it
-	// (MAKEQUEUE). With LogJob the key is made where the log is read.
+	// (MAKEQUEUE). A LogJob makes the key, too, where the log is read.
 	LogQueue
-	// LogLock: a lock or a vote, [Node.Message] is its record (SETLOCK).
+	// LogLock: a lock or a vote is to be logged. [Node.Message] is its record (SETLOCK).
 	LogLock
-	// LogUnlock: the end of one; [UnlockParts] reads [Node.Message] (DELLOCK).
+	// LogUnlock: the end of a lock or a vote is to be logged. [UnlockParts] reads
+	// [Node.Message] (DELLOCK).
 	LogUnlock
-	// LogFlush: all queues are condemned ([Node.ApplyFlush]). The end of their keys is
-	// logged as they go.
+	// LogFlush: all queues are condemned ([Node.ApplyFlush]). The end of each key is logged
+	// when the key goes.
 	LogFlush
 	// Touched: the queue has changed, for WATCH and client-side caching.
 	Touched
 	// Serve: Waiter gets Job.
 	Serve
-	// Release: Waiter gets Err, or the null array where that is nil.
+	// Release: Waiter gets Err, or the null array if Err is nil.
 	Release
 	// Promise: Client's ADDJOB is answered by ID.
 	Promise
@@ -46,13 +47,13 @@ const (
 	Connect
 	// Disconnect: Peer is no longer one of the mesh.
 	Disconnect
-	// Dropped: the job ID of Queue was deleted because its key was busy.
+	// Dropped: the job of Queue named by ID was deleted because its key was busy.
 	Dropped
 	// NodesChanged: the nodes' file is to be written.
 	NodesChanged
 	// AnswerWIP: Client's WIP … MESH is answered by WIP.
 	AnswerWIP
-	// LockDone: Client's LOCK command has come to Outcome.
+	// LockDone: Client's LOCK command is answered by Outcome.
 	LockDone
 	// Worked: the lock of the job that Client is working on is extended, or Err says
 	// why not, see [Node.Working].
@@ -61,8 +62,8 @@ const (
 	Released
 	// Cleared: Client's LOCK.CLEAR is answered by Nodes, the number of locks, or by Err.
 	Cleared
-	// KeepVotes: what [Node.Votes] has is to be written down durably, and
-	// [Node.VotesKept] told of it then.
+	// KeepVotes: the caller is to store durably what [Node.Votes] returns, and then call
+	// [Node.VotesKept].
 	KeepVotes
 	// LeftOut: a unique job was dropped. Err says which, see [Node.SetVerbose].
 	LeftOut
@@ -75,24 +76,23 @@ func (k EffectKind) Changes() bool { return k >= LogJob && k <= Touched }
 type Effect struct {
 	Kind   EffectKind
 	ID     store.ID
-	Job    *store.Job   // LogJob, LogState; Serve: as it was handed out, it may have ended since
+	Job    *store.Job   // LogJob, LogState; Serve: the job as it was handed out, though it may have ended since
 	Queue  *store.Queue // Touched, Dropped, LogQueue
 	Waiter *Waiter
-	Client any // Promise, Deny: Released, AnswerWIP: what [Node.Tie] was given; LockDone, Worked: what the call was
+	Client any // Promise, Deny, Released, AnswerWIP: the client that [Node.Tie] named; LockDone, Worked: what the call was given
 	WIP    *MeshWIP
-	Nodes  int // Released: how many know of it; Cleared: how many locks were held
+	Nodes  int // Released: how many nodes know of the release; Cleared: how many locks were held
 	Peer   *Peer
 	Err    error
 
 	Outcome *lock.Result // LockDone
 
-	from, to int // Send, LogLock, LogUnlock: in the outbox
+	from, to int // Send, LogLock, LogUnlock: where the message is in the outbox
 }
 
-// Effects returns what there is to do since the last call. The slice is
-// reused: carry it out before the node is called again. The jobs and queues that it names
-// stay where they are until the next SetNow or Effects, even those that are gone
-// (reclaim.go).
+// Effects returns the effects since the last call. The slice is reused: carry them out
+// before the node is called again. The memory of the jobs and queues that they name stays
+// valid until the next SetNow or Effects, even if those are gone (reclaim.go).
 func (n *Node) Effects() []Effect {
 	if len(n.unservedDemand)+len(n.made)+len(n.waiters.told) > 0 || n.locks.LinesWait() || n.store.AnyToPromote() {
 		n.conclude()
@@ -123,9 +123,9 @@ func (n *Node) conclude() {
 	}
 }
 
-// logQueues logs each queue that was made since the last call, where no job of it is
-// logged. So a reader of the log has the same keys, whatever is done to keys next: a
-// RENAME that finds none there would fail, and the queue that it replaces would stay.
+// logQueues logs each queue that was made since the last call, unless a job of it is
+// logged. So a reader of the log has the same keys. Without that a RENAME that comes next
+// in the log would find no key and fail, and the queue that it replaces would stay.
 func (n *Node) logQueues() {
 	for _, q := range n.made {
 		q.Flags |= queueUnlogged
@@ -147,8 +147,8 @@ func (n *Node) logQueues() {
 // Unsettled says whether there are effects that weren't taken yet.
 func (n *Node) Unsettled() bool { return len(n.effects)+len(n.made) > 0 }
 
-// effect adds an effect, for the caller to fill in at once. It isn't inlined: a command
-// has several callers, and its code nearly fills the instruction cache.
+// effect adds an effect, for the caller to fill in at once. It isn't inlined: a command calls
+// it at several places, and the command's code nearly fills the instruction cache.
 //
 //go:noinline
 func (n *Node) effect(kind EffectKind) *Effect {
@@ -158,7 +158,7 @@ func (n *Node) effect(kind EffectKind) *Effect {
 	}
 	n.effects = n.effects[:i+1]
 	e := &n.effects[i]
-	*e = Effect{} // in place; a literal with a field would be made elsewhere, and copied
+	*e = Effect{} // cleared in place: a literal with a field would be made elsewhere, and copied
 	e.Kind = kind
 	return e
 }
@@ -188,8 +188,8 @@ func (n *Node) logAnew(j *store.Job) {
 	n.log(LogJob, j)
 }
 
-// unlog takes back what this call was to log of a job, and says whether the log
-// has the job from before.
+// unlog takes back the effect of this call that logs a job, if there is one. It says whether
+// the log has the job from before.
 func (n *Node) unlog(j *store.Job) (known bool) {
 	if j.Flags&store.FlagLogged == 0 {
 		return !n.dummy(j)
@@ -206,8 +206,8 @@ func (n *Node) unlog(j *store.Job) (known bool) {
 
 // remove deletes a job for good.
 func (n *Node) remove(j *store.Job) {
-	// It isn't logged any more; a job that was never logged need not be deleted from
-	// the log. A client that it was handed to in this call gets it all the same.
+	// The job isn't logged any more. One that was never logged need not be deleted from
+	// the log. A client to which this call handed the job gets it all the same.
 	if n.unlog(j) {
 		n.effect(LogDelete).ID = j.ID
 	}
@@ -215,8 +215,9 @@ func (n *Node) remove(j *store.Job) {
 	n.discard(j)
 }
 
-// moved has what is to be logged of a job follow it to where it is now. A client gets it
-// as it was when it was handed out: an acknowledged one moves without its body.
+// moved makes the effects that log a job name its new address, and returns that. A Serve effect
+// keeps the old one, because a client gets the job as it was handed out: an acknowledged job
+// moves without its body.
 func (n *Node) moved(from, to *store.Job) *store.Job {
 	if from != to {
 		for i := range n.effects {

@@ -6,8 +6,8 @@ import "jobmesh/module/lock"
 // space, a sentence. The texts are Disque's where Disque has them.
 type Refusal = lock.Refusal
 
-// notExtended is the one error of WORKING with which the delivery was postponed:
-// ErrNotExtended, and why.
+// notExtended is ErrNotExtended with the reason. It is the only error of WORKING after which
+// the delivery is postponed all the same.
 type notExtended struct{ Refusal }
 
 // Refusals of the engine.

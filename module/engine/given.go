@@ -8,25 +8,32 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Jobs that were handed over (YourJob) and may never have arrived: their node died or stands still, or the
-// connection ended, before they were read, or before its log had them. Nobody has such a job in a
-// queue, and it would wait for its retry time. So when that node is connected again, this one asks
-// all holders about them, as before any queueing. One that has the job objects. So it does when that node
-// is forgotten, and wasn't there any more: it doesn't come back under this ID, and a replica that was
-// promoted in its place has only the jobs that had reached it. And so it does when that node has been silent for
-// the node timeout: those that it was given before its last word have most likely arrived, and wait for their retry time.
+// Jobs that this node has handed over (YourJob) may never have arrived: the taker died or stands
+// still, or the connection ended, before it had read them, or before its log had them. No node
+// has such a job in a queue, and it would wait for its retry time. So this node asks all holders
+// about these jobs, as before any queueing, and a holder that has the job objects. It asks
+//   - when the taker is connected again;
+//   - when the taker is forgotten, and wasn't there any more: it doesn't come back under this ID,
+//     and a replica that was promoted in its place has only the jobs that had reached it;
+//   - when the taker has been silent for the node timeout, about the jobs that it was given since
+//     a second before it was heard last. Those that it was given earlier have most likely arrived,
+//     and wait for their retry time.
 //
-// Copies of jobs whose ID may have been told to nobody: the node that added them ended by a crash while its ADDJOB was under
-// way, or its log lacks what it answered last. Nobody has such a job in a queue, and the key of a unique one is refused for its
-// sake. So when that node is back as another process, this one asks all holders about the copies that came in the seconds before
-// that node was heard last. And so it does, with those of the last second, when that node has been silent for the node timeout, or is
-// forgotten; but only where the job is unique: a client that asked again was refused, and has added no other.
+// This node may also have copies of jobs whose IDs no client was told: the node that added them
+// crashed while its ADDJOB was under way, or its log lacks what it answered last. No node has such
+// a job in a queue, and if it is unique, other jobs with its key are refused. So this node asks all
+// holders about these copies
+//   - when that node is back as another process, about copies that came in the seconds before that
+//     node was heard last;
+//   - when that node has been silent for the node timeout, or is forgotten, about copies of unique
+//     jobs that came in its last second: a client that asked again was refused, and has added no
+//     other job.
 
 const (
-	givenMS   = 5_000                     // how long before a node was heard last a job that it was given, or had others keep a copy of, is in doubt
-	givenMost = 20_000                    // of so many jobs for one node, and copies; older ones wait for their retry time
-	backMS    = 8_000                     // for how much longer than of a job that was given the others hear nothing of a copy: its node asks about what it has itself first
-	unreadMS  = membership.HeartbeatEvery // how long before a silent node was heard last a job that it was given may not have been read, or its ADDJOB not answered
+	givenMS   = 5_000                     // a job is in doubt if it was given, or its copy came, at most so many ms before the other node was heard last
+	givenMost = 20_000                    // jobs for one node, and copies from it, that are remembered; older ones wait for their retry time
+	backMS    = 8_000                     // ms by which copies are asked about later than jobs that were given: the node that added them first asks about its own
+	unreadMS  = membership.HeartbeatEvery // ms before a silent node was heard last in which it may not have read a job, or not have answered an ADDJOB
 )
 
 // given is a job that was handed over, or of which a copy came.
@@ -39,10 +46,11 @@ type given struct {
 // gave notes that a job was handed over to a node.
 func (p *Peer) gave(j *store.Job, now int64) { p.given = p.lately(p.given, j, now) }
 
-// took notes that a node has this one keep a copy of a new job.
+// took notes that a node has sent this one a copy of a new job.
 func (p *Peer) took(j *store.Job, now int64) { p.copied = p.lately(p.copied, j, now) }
 
-// lately adds a job to those of the last seconds.
+// lately adds a job to a list. It drops jobs that came more than givenMS before the node was heard
+// last, and the oldest of more than givenMost.
 func (p *Peer) lately(list []given, j *store.Job, now int64) []given {
 	limit := p.Heard - givenMS
 	for len(list) > 0 && (list[0].at < limit || len(list) >= givenMost) {
@@ -51,8 +59,8 @@ func (p *Peer) lately(list []given, j *store.Job, now int64) []given {
 	return append(list, given{j.ID, now, j.Parts != 0 && j.Unique() != nil})
 }
 
-// taker is the node to which this one has handed a job over, which it has given to nobody since: so
-// only that node can tell whether a client has it. 0: there is none.
+// taker returns the node to which this one has handed a job over, if this one has given the job to
+// no client since. So only the taker can tell whether a client has the job. 0: there is no taker.
 func taker(j *store.Job) wire.Node {
 	if j.State != store.StateActive || j.Retry == 0 || j.Flags&store.FlagDelivered == 0 {
 		return 0
@@ -65,20 +73,21 @@ func taker(j *store.Job) wire.Node {
 	return 0
 }
 
-// givenUp follows a connection, before its node is heard.
+// givenUp follows a connection to a node, before that node is heard.
 func (n *Node) givenUp(p *Peer) {
 	n.doubt(p, p.given, givenMS, true)
 	p.given = nil
 }
 
-// givenAnew follows a connection that leads to another process of a node than before, before givenUp.
+// givenAnew follows a connection that leads to another process of a node than before. It is called
+// before givenUp.
 func (n *Node) givenAnew(p *Peer) {
 	n.doubt(p, p.copied, givenMS, true)
 	p.copied = nil
 }
 
-// doubt has this node ask about the jobs of a list, all or the unique ones, that came there since some time before a node
-// was heard last. It returns the others.
+// doubt makes this node ask about the jobs of a list that came at most before ms before a node was
+// heard last: all of them, or only the unique ones. It returns the others.
 func (n *Node) doubt(p *Peer, list []given, before int64, all bool) (others []given) {
 	for _, g := range list {
 		switch {
@@ -101,8 +110,8 @@ func (n *Node) givenSilent(p *Peer) {
 	n.askAbsent(p)
 }
 
-// givenGone has this node ask about the jobs of a node that was forgotten. Where that node was heard just
-// now, it has its jobs, and nobody asks: a client there may work on them.
+// givenGone makes this node ask about the jobs of a node that was forgotten. If that node was heard
+// just now, it has its jobs, and this node doesn't ask: a client there may work on them.
 func (n *Node) givenGone(p *Peer) {
 	if !p.Connected || n.mesh.IsAbsent(p.Base()) {
 		n.givenUp(p)
@@ -111,7 +120,7 @@ func (n *Node) givenGone(p *Peer) {
 	n.askAbsent(p)
 }
 
-// askAbsent has tickGiven ask about a node's jobs in doubt, although it isn't there.
+// askAbsent makes tickGiven ask about a node's jobs in doubt, although that node isn't there.
 func (n *Node) askAbsent(p *Peer) {
 	if len(p.doubted) > 0 && !slices.Contains(n.mesh.absent, p) {
 		n.mesh.absent = append(n.mesh.absent, p)
@@ -119,7 +128,7 @@ func (n *Node) askAbsent(p *Peer) {
 	}
 }
 
-// tickGiven has jobs that may not have arrived be queued here soon, unless somebody objects.
+// tickGiven sets jobs in doubt to be queued here soon, unless another node objects.
 func (n *Node) tickGiven() {
 	budget := tickBudget
 	for _, p := range n.mesh.All() {
@@ -143,10 +152,10 @@ func (n *Node) askGiven(p *Peer, budget *int) {
 		if j == nil || taker(j) != p.Node && !n.isCopyOf(p, j) {
 			continue
 		}
-		at := n.now + askFirstMS + 2*store.AnnounceMS + n.jitter() + int64(i)/askRate // after that node, where it had the job queued
+		at := n.now + askFirstMS + 2*store.AnnounceMS + n.jitter() + int64(i)/askRate // after that node, if it had the job queued
 		isCopy := taker(j) == 0
 		if isCopy {
-			at += delayFrom(j, n.now) // it may have come before its delay was over
+			at += delayFrom(j, n.now) // the copy may have come before the job's delay was over
 			if p.Connected {
 				at += backMS
 			}
@@ -170,7 +179,8 @@ func (n *Node) askGiven(p *Peer, budget *int) {
 	}
 }
 
-// isCopyOf says of a job that a node added whether this one only keeps a copy, and hasn't heard that another queued it since.
+// isCopyOf says whether a job was added at node p, and this node only keeps a copy of it, and hasn't
+// heard that another node has queued it since.
 func (n *Node) isCopyOf(p *Peer, j *store.Job) bool {
 	return addedBy(j, &p.ID) && j.State == store.StateActive && j.Retry > 0 && j.Place == store.InHeld && j.Reason() == store.NoReason &&
 		!held(j) && !n.putOff(j) && j.Deliveries == 0 && j.Nacks == 0 && j.Flags&(store.FlagQueuedOnce|store.FlagDelivered|store.FlagAnnounced) == store.FlagQueuedOnce

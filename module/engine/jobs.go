@@ -10,7 +10,7 @@ import (
 // Add is an ADDJOB whose options are parsed and in range.
 type Add struct {
 	Queue, Body []byte
-	Replicate   int   // 1 to 65535; 0: as many as Default says
+	Replicate   int   // copies, 1 to 65535; 0 only while options are parsed: none was given
 	Retry       int64 // seconds; 0 makes the job at-most-once
 	TTL         int64 // seconds, > 0
 	Delay       int64 // seconds, < TTL
@@ -19,16 +19,16 @@ type Add struct {
 	Async       bool  // don't wait for the copies
 	CanWait     bool  // the client can be made to wait
 	Unique      Unique
-	Default     bool // Replicate is the default
+	Default     bool // Replicate wasn't given, and is the default
 
-	// Sees says whether the client may know of the jobs of a queue, and change them; nil:
-	// of all. With a nil queue: of those of any queue.
+	// Sees says whether the client may know and change the jobs of a queue; with a nil queue,
+	// those of every queue. If Sees itself is nil, the client may know and change all jobs.
 	Sees func(queue []byte) bool
 	Members
 }
 
-// Copies is the default of REPLICATE: three, or as many nodes as can be
-// reached, this one included where it keeps new jobs.
+// Copies returns the default of REPLICATE: three, or as many nodes as can be
+// reached if those are fewer, but at least one. This node counts if it keeps new jobs.
 func (n *Node) Copies() int {
 	if n.mesh.Alone() {
 		return 1
@@ -53,22 +53,22 @@ func (n *Node) copies(external bool) int {
 	return max(c, 1)
 }
 
-// External says whether this node has others hold the jobs that are added to it: it is
-// leaving, or above 75 % of maxmemory, and some can be reached.
+// External says whether only other nodes keep the jobs that are added at this one: it is
+// leaving, or it is above 75 % of maxmemory and can reach another node.
 func (n *Node) External() bool {
 	return n.leaving || n.MemoryLevel() > 0 && n.Mesh().Reachable() > 0
 }
 
 // placement is where the copies of a job that is being added are to be.
 type placement struct {
-	external  bool // not here
+	external  bool // this node keeps no copy
 	elsewhere int
-	family    []byte       // an extra
-	queue     *store.Queue // nil: to be looked up, because it is new, or may go before the job is enlisted
+	family    []byte       // the extra that names dependencies
+	queue     *store.Queue // nil: still to be looked up, because it is new, or may go before the job is enlisted
 }
 
-// AddJob adds a job and returns its ID. Where wait is true it isn't promised yet:
-// the answer follows as an effect, for the client tied to [PendingAdd].
+// AddJob adds a job and returns its ID. If wait is true, the job isn't promised yet:
+// the answer follows as an effect, for the client that is tied to [PendingAdd].
 func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	unique := a.Unique.Strategy != 0 && !n.notUnique
 	waits := unique && a.Unique.Strategy != store.UniqueDuring
@@ -110,7 +110,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	return id, wait, err
 }
 
-// newJob makes the job of an ADDJOB, which nothing knows yet.
+// newJob makes the job of an ADDJOB. It isn't registered yet.
 func (n *Node) newJob(a *Add, extras []byte, elsewhere int) *store.Job {
 	j := n.store.NewJob(len(a.Body), elsewhere, extras)
 	copy(j.Body(), a.Body)
@@ -119,7 +119,7 @@ func (n *Node) newJob(a *Add, extras []byte, elsewhere int) *store.Job {
 	return j
 }
 
-// addable refuses what can't be added, and tells where the copies of the rest go.
+// addable refuses a job that can't be added. Otherwise it tells where the job's copies go.
 func (n *Node) addable(a *Add) (w placement, err error) {
 	if n.passive {
 		return w, ErrReplica
@@ -127,10 +127,10 @@ func (n *Node) addable(a *Add) (w placement, err error) {
 	if len(a.Body) > store.MaxBody {
 		return w, ErrBody
 	}
-	q := n.Queue(a.Queue) // before its jobs are looked at, which may go by that
+	q := n.Queue(a.Queue) // first, because the call may remove the queue, with jobs that are looked at below
 	w.external = n.External()
 	if w.external && a.Async {
-		// The answer comes before others have confirmed their copies: it promises this node's.
+		// The answer comes before others have confirmed their copies, so it promises this node's copy.
 		if w.external = false; a.Default && a.Retry > 0 {
 			a.Replicate = max(a.Replicate, n.copies(false))
 		}
@@ -162,7 +162,7 @@ func (n *Node) addable(a *Add) (w placement, err error) {
 			err = ErrPaused
 		}
 		if a.Unique.Strategy == 0 {
-			w.queue = q // a unique job may have another removed before
+			w.queue = q // adding a unique job may remove another job first
 		}
 	}
 	if err != nil {
@@ -171,7 +171,7 @@ func (n *Node) addable(a *Add) (w placement, err error) {
 	return w, err
 }
 
-// enlist makes a job known that nothing stands against, or frees it.
+// enlist makes a job known that addable has accepted. If it returns an error, the job is freed.
 func (n *Node) enlist(a *Add, j *store.Job, w placement) (wait bool, err error) {
 	q := w.queue
 	if q == nil {
@@ -198,7 +198,7 @@ func (n *Node) enlist(a *Add, j *store.Job, w placement) (wait bool, err error) 
 	case w.elsewhere == 0:
 		n.begin(j)
 	case a.Async:
-		n.begin(n.place(j, w.elsewhere, wire.NoReply)) // of the other copies nothing is promised
+		n.begin(n.place(j, w.elsewhere, wire.NoReply)) // the other copies aren't promised
 	default:
 		n.startPendingAdd(j, a, w.external, w.elsewhere)
 		return true, nil
@@ -206,9 +206,9 @@ func (n *Node) enlist(a *Add, j *store.Job, w placement) (wait bool, err error) 
 	return false, nil
 }
 
-// unreachable refuses what can't be promised for want of nodes. Above 75 % of
-// maxmemory, and when leaving, all copies have to be placed elsewhere.
-// A client that waits for copies also waits for nodes that were there a moment ago.
+// unreachable refuses a job if too few nodes can be reached for its copies. Above 75 % of
+// maxmemory, and when this node is leaving, all copies have to be placed elsewhere.
+// A client that waits for copies also waits for nodes that were connected a moment ago.
 func (n *Node) unreachable(a *Add, extra int, external bool) error {
 	reachable := n.Mesh().Reachable()
 	switch {
@@ -245,12 +245,13 @@ func (n *Node) nextCTime() uint64 {
 	return c
 }
 
-// sawCTime keeps what is added here after a job of another node behind that one,
-// also in the same millisecond. A clock that is far ahead is not followed.
+// sawCTime follows the creation time of another node's job: jobs that are added here from now
+// on have a later one, also in the same millisecond. A clock that is a second or more ahead
+// is not followed.
 func (n *Node) sawCTime(c uint64) { n.followCTime(c, 1000) }
 
-// followCTime keeps what is added from here on behind a job, unless that one's creation
-// time is most ms or more ahead.
+// followCTime gives jobs that are added from now on later creation times than c, unless c
+// is most ms or more ahead.
 func (n *Node) followCTime(c uint64, most int64) {
 	if c > n.ctime && c < uint64(max(n.now+most, 0))*1_000_000 {
 		n.ctime = c
@@ -261,7 +262,7 @@ func (n *Node) followCTime(c uint64, most int64) {
 func (n *Node) push(j *store.Job) {
 	q := j.Queue
 	n.clearWorker(j)
-	notReturning(j) // and uncertain: it is known not to be delivered
+	notReturning(j) // nor uncertain: the job is known not to be delivered
 	n.pushBack(j)
 	n.wakeAt(j, n.retryAt(j))
 	n.show(q)
@@ -270,9 +271,8 @@ func (n *Node) push(j *store.Job) {
 	n.touch(q)
 }
 
-// requeue puts an active job into its queue and says
-// whether it did. Any queueing but a job's first counts: as a NACK, or as an
-// additional delivery.
+// requeue puts an active job into its queue, and says whether it did. Any queueing but a
+// job's first counts as a NACK or as an additional delivery.
 func (n *Node) requeue(j *store.Job, nack bool) bool {
 	if j.State != store.StateActive || j.Retry == 0 && j.Flags&store.FlagDelivered != 0 || held(j) {
 		return false
@@ -284,7 +284,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		return false
 	}
 	if nack {
-		clearAnnounced(j) // it isn't queued for that, see onQueued
+		clearAnnounced(j) // the announcement isn't why the job is queued, see onQueued
 		j.Nacks = saturated(j.Nacks, 1)
 		n.Stats.Nacked++
 	} else if !j.Returning() && j.Flags&store.FlagQueuedOnce != 0 {
@@ -311,7 +311,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	return true
 }
 
-// saturated is a count and some more, up to the greatest that it can be.
+// saturated returns v plus more, or the greatest uint16 if that is less.
 func saturated(v uint16, more int) uint16 { return uint16(min(int(v)+more, math.MaxUint16)) }
 
 // deliver takes a queued job out to be handed to a client. The retry time
@@ -329,17 +329,17 @@ func (n *Node) deliver(j *store.Job) {
 	q.JobsOut++
 	n.Stats.Delivered++
 	n.touch(q)
-	// An at-least-once job may come again after a crash; the other kind must
-	// never, so its delivery is logged before the client hears of it.
-	// So may a unique one, but what it leaves behind mustn't: its locks are state.
+	// An at-least-once job may come again after a crash, so its delivery isn't logged. An
+	// at-most-once job must never, so its delivery is logged before the client hears of it.
+	// A delivery that changes the locks of a unique job is logged, too: locks are state.
 	if j.Retry == 0 || logsDelivery(j) {
 		n.log(LogState, j)
 	}
 }
 
 // Fetch takes up to count jobs from the queues, one from each in turn,
-// as in Disque, and appends them to out. Nil queues are passed over. Where
-// the client can wait, jobs that other nodes have to consent to are asked for.
+// as in Disque, and appends them to out. Nil queues are passed over. If the client
+// can wait, other nodes are asked about jobs to which they have to consent.
 func (n *Node) Fetch(queues []*store.Queue, count int, canWait bool, out []*store.Job) []*store.Job {
 	if n.passive {
 		return out
@@ -357,8 +357,8 @@ func (n *Node) Fetch(queues []*store.Queue, count int, canWait bool, out []*stor
 	return out
 }
 
-// fetch takes a job from a queue; nil where there is none. The job stays where it is until
-// the next is looked for.
+// fetch takes a job from a queue; nil if there is none. The job's address is valid until the
+// next job is looked for.
 func (n *Node) fetch(q *store.Queue) *store.Job {
 	if q == nil || q.Head == nil || q.Pause&PauseOut != 0 {
 		return nil
@@ -398,8 +398,8 @@ func (n *Node) fetchSome(queues []*store.Queue, count int, out []*store.Job) []*
 	return out
 }
 
-// refetched appends the jobs that were just delivered to out, by their IDs. The end of a
-// job whose key was busy may have moved one of them since, or deleted it.
+// refetched finds the jobs that were just delivered by their IDs, and appends them to out. The
+// end of a job whose key was busy may have moved one of them since, or deleted it.
 func (n *Node) refetched(out []*store.Job, ids []store.ID) []*store.Job {
 	for i := range ids {
 		if j := n.store.Lookup(&ids[i]); j != nil && j.Place == store.InWorking {
@@ -418,8 +418,9 @@ type Delivery struct {
 // DeliveryOf names the delivery of a job that was just given to a client.
 func DeliveryOf(j *store.Job) Delivery { return Delivery{j.ID, j.Deliveries, j.Nacks} }
 
-// Undeliver takes back a job that was meant for a client who has gone. Nothing happens where the
-// job has moved on since, or where this node has become a replica: its master says now who has it.
+// Undeliver takes back a job that was meant for a client that has gone. Nothing happens if the
+// job was delivered again, queued or ended since, or if this node has become a replica: then
+// its master says which client has the job.
 func (n *Node) Undeliver(d Delivery) {
 	j := n.store.Lookup(&d.id)
 	if n.passive || j == nil || j.State != store.StateActive || DeliveryOf(j) != d || j.Flags&store.FlagDelivered == 0 {
@@ -436,7 +437,7 @@ func (n *Node) Undeliver(d Delivery) {
 	n.serve(j.Queue)
 }
 
-// Ack acknowledges a job. False where it isn't known, or is acknowledged.
+// Ack acknowledges a job. It returns false if the job isn't known, or is acknowledged already.
 func (n *Node) Ack(id *store.ID) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
@@ -468,9 +469,10 @@ func (n *Node) Ack(id *store.ID) bool {
 	return counted
 }
 
-// FastAck acknowledges a job without making sure that others learn of it, but for one that
-// others wait for: were its end forgotten, they would count it as undone. Nor does it take the
-// word back that an ACKJOB has left for those that don't know yet.
+// FastAck acknowledges a job without making sure that other nodes learn of it. But it leaves a
+// job with dependents to [Node.Ack]: if that job's end were forgotten, they would count it as
+// undone. It also leaves a job to Ack that is acknowledged already, because other nodes may
+// still have to be told. It returns false if the job isn't known, or is acknowledged already.
 func (n *Node) FastAck(id *store.ID) bool {
 	j := n.store.Lookup(id)
 	if j != nil && (n.hasDependents(j) || j.State == store.StateAcked) {
@@ -495,8 +497,9 @@ func (n *Node) FastAck(id *store.ID) bool {
 	return true
 }
 
-// Delete removes this node's copy of a job. One that is acknowledged, or cancelled, is
-// no copy any more but what tells the others, and stays until they know.
+// Delete removes this node's copy of a job. An acknowledged or cancelled job stays while it has
+// holders: it is no copy any more, but tells them of its end until they know. Delete returns
+// false if the job isn't known.
 func (n *Node) Delete(id *store.ID) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
@@ -515,7 +518,7 @@ func (n *Node) Delete(id *store.ID) bool {
 		return true
 	}
 	if isOffered(j) {
-		n.cancel(j) // there is but one copy, and the other node may have it
+		n.cancel(j) // there is only one copy, and the other node may have it
 		return true
 	}
 	if j.Holders() == 0 {
@@ -539,19 +542,19 @@ func (n *Node) Enqueue(id *store.ID, nack bool) bool {
 		return false
 	}
 	if !nack && j.Uncertain() && j.State == store.StateActive {
-		// By hand: who says so knows that nobody has it.
+		// ENQUEUE is said by hand, by somebody who knows that no client has the job.
 		j = n.dropOffer(j)
 		becomeCertain(j)
 	}
 	if nack && j.Retry == 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && runs(j) {
-		// It stays out, but nobody works on it any more.
+		// The job stays out of its queue, but nobody works on it any more.
 		u := j.Unique()
 		n.endRun(j, u)
 		u.GiveRunBack()
 		n.log(LogState, j)
 	}
 	if !nack && j.State == store.StateActive && j.Retry > 0 && !held(j) {
-		n.endRunElsewhere(j) // as for a NACK, which requeue sees to
+		n.endRunElsewhere(j) // requeue does the same for a NACK
 	}
 	return n.requeue(j, nack)
 }
@@ -578,11 +581,11 @@ func (n *Node) dequeue(j *store.Job) {
 }
 
 // Working postpones the next delivery of a job by its retry time, which it
-// returns in seconds, and extends its life and its lock. A job that
-// is still to be queued for the first time is left as it is: nobody has it. Where other
-// nodes have to agree to that, and client isn't nil, pending says that a Worked
-// effect for client will tell whether they did. ErrNotExtended, with why, is the one
-// error with which the delivery was postponed.
+// returns in seconds, and extends its life and its lock. A job that is still to be queued for
+// the first time is left as it is, because no client has it. If other nodes have to agree to
+// the extension, and client isn't nil, pending is true, and a Worked effect for client will
+// tell whether they did. After ErrNotExtended, which comes with the reason, the delivery is
+// postponed all the same; after any other error it isn't.
 func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err error) {
 	j := n.store.Lookup(id)
 	switch {
@@ -601,7 +604,7 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 	}
 	if j.Retry > 0 || j.State == store.StateActive {
 		if handedOver(j) {
-			return 0, false, ErrElsewhere // who works on it has its lock from that node
+			return 0, false, ErrElsewhere // the client that works on the job has its lock from that node
 		}
 		pending, err = n.extend(j, client)
 		if err == errContested {
@@ -611,7 +614,7 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 			return 0, false, err
 		}
 		if j.Retry == 0 && j.Unique() != nil {
-			n.log(LogState, j) // it may have its lock back; the other kind is logged with its time
+			n.log(LogState, j) // the job may have its lock back; with RETRY above 0 it is logged with its new QTime
 		}
 	}
 	n.workGoesOn(j)
@@ -622,8 +625,8 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 func (n *Node) workGoesOn(j *store.Job) {
 	wasQueued := j.State == store.StateQueued
 	if wasQueued {
-		// Nobody works on an at-most-once job that nobody has: leave it where
-		// it can be delivered from.
+		// No client has an at-most-once job that is queued, so nobody works on it:
+		// leave it where it can be delivered from.
 		if j.Retry == 0 {
 			return
 		}
@@ -635,11 +638,11 @@ func (n *Node) workGoesOn(j *store.Job) {
 		if j.Flags&store.FlagDelivered == 0 && !wasQueued && j.Holders() > 0 {
 			m.Flags, left = 0, delayFrom(j, n.now)
 		} else {
-			setDelivered(j) // that client has it, though it may have been queued again since
+			setDelivered(j) // the client has the job, though it may have been queued again since
 		}
 		elsewhere := m.Flags == 0
 		if left == 0 {
-			j = n.keepWork(j) // where a client works that got it before it was queued again, or at another node, too
+			j = n.keepWork(j) // also if the client got it before it was queued again, or at another node
 			setQueuedOnce(j)
 			setDelivered(j)
 		}
@@ -649,37 +652,37 @@ func (n *Node) workGoesOn(j *store.Job) {
 		n.prolong(j)
 		n.postponeBy(j, left)
 		if elsewhere {
-			n.notIdle(j, j.QTime) // the node that gave it to the client leaves it to this one, which may hear a word of that node's that is older
+			n.notIdle(j, j.QTime) // the node that gave it to the client now leaves it to this one, but an older message of that node may still come
 		}
 		n.tell(j, &m)
 	}
 }
 
-// SetExpiresInHands chooses Disque's rule for the time to live: a job ends by it though
-// somebody works on it, and is postponed no more from half of that time on. Else a job that
-// somebody works on lives as long as that is said in time ([Node.Working]).
+// SetExpiresInHands chooses Disque's rule for the time to live: a job expires even while a
+// client works on it, and isn't postponed any more once half of its time to live is over.
+// Without that rule a job lives on as long as its worker says WORKING in time ([Node.Working]).
 func (n *Node) SetExpiresInHands(yes bool) { n.expiresInHands = yes }
 
-// prolong has a job that somebody works on live until its retry time is over, and for that
-// time again, in which it can be given to another.
+// prolong makes a job that a client works on live for two retry times from now: one for the
+// work, and one in which the job can be given to another client.
 func (n *Node) prolong(j *store.Job) {
 	if !n.expiresInHands {
 		j.ETime = max(j.ETime, n.now+2*int64(j.Retry)*1000)
 	}
 }
 
-// outlast has a job that was just delivered live until it is due. It isn't given to another
-// then. Its copies go at their time, see [Node.expireCopy].
+// outlast makes a job that was just delivered live until it is due. If its life ends then, it
+// isn't given to another client. Its copies go at their own time, see [Node.expireCopy].
 func (n *Node) outlast(j *store.Job) {
 	if j.Retry > 0 && j.ETime < j.QTime && !n.expiresInHands {
 		j.ETime = j.QTime
 	}
 }
 
-// expireCopy ends a job whose time to live is over, and that another node may hold: somebody
-// may work on it there, or have acknowledged it, and the word of that was lost. So those that
-// wait for it ask what became of it; and its locks stay where that somebody has had them
-// extended, or where this node only keeps a copy. False where the job ends here.
+// expireCopy removes this node's copy of a job whose time to live is over, if another node may
+// hold the job, too. A client may work on it there, or have acknowledged it, and the message of
+// that was lost. So its dependents ask what became of it. Its locks stay if such a client has
+// extended them, or if this node only keeps a copy. False: the job is to end here.
 func (n *Node) expireCopy(j *store.Job) bool {
 	if j.State != store.StateActive && j.State != store.StateQueued || j.Retry == 0 || n.expiresInHands || held(j) || !n.heldElsewhere(j) {
 		return false
@@ -697,7 +700,7 @@ func (n *Node) expireCopy(j *store.Job) bool {
 	return true
 }
 
-// heldElsewhere says whether a node of the mesh may hold a job too.
+// heldElsewhere says whether another node of the mesh may hold a job, too.
 func (n *Node) heldElsewhere(j *store.Job) bool {
 	for i := range j.Holders() {
 		if node, _ := j.Holder(i); n.mesh.Of(wire.Node(node)) != nil {
@@ -707,8 +710,8 @@ func (n *Node) heldElsewhere(j *store.Job) bool {
 	return false
 }
 
-// timeToLive is a job's TTL in ms. Its expiry is by our clock, its creation by the
-// creator's: where the two don't fit what the ID tells in minutes, that counts.
+// timeToLive returns a job's TTL in ms. ETime goes by this node's clock, CTime by the creator's.
+// If their difference doesn't fit the TTL in minutes that the ID has, the ID's counts.
 func timeToLive(j *store.Job) int64 {
 	const minute = 60_000
 	ttl, told := j.ETime-int64(j.CTime/1_000_000), int64(j.ID.TTLMinutes())*minute
@@ -718,8 +721,8 @@ func timeToLive(j *store.Job) int64 {
 	return told
 }
 
-// HasRoom refuses what needs memory above 95 % of maxmemory, after it has
-// tried to evict: acknowledged jobs and at-most-once jobs that were delivered.
+// HasRoom returns ErrOOM above 95 % of maxmemory, unless some jobs could be evicted:
+// acknowledged jobs, and at-most-once jobs that were delivered.
 func (n *Node) HasRoom() error {
 	if n.MemoryLevel() < 2 {
 		return nil
@@ -744,14 +747,14 @@ func (n *Node) evictSome() (evicted int) {
 		for _, j := range n.scratch.jobs {
 			if j.State == store.StateAcked || j.State == store.StateActive && j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) == store.FlagDelivered {
 				if n.hasEdges(j) || n.owesDependents(j) {
-					continue // nobody might know then how it ended
+					continue // otherwise it might be known nowhere how the job ended
 				}
 				freed := n.store.Freed()
 				n.remove(j)
 				evicted++
 				n.Stats.Evicted++
 				if n.store.Freed() != freed+1 {
-					break // another has gone or moved: the rest of the list may be stale
+					break // another job has gone or moved: the rest of the list may be stale
 				}
 			}
 		}
@@ -797,7 +800,7 @@ func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
 		return mask, nil
 	}
 	if mask&PauseOut != 0 {
-		n.importsOf(string(name)).paused = false // somebody may have been here a moment ago
+		n.importsOf(string(name)).paused = false // clients may have waited here until a moment ago, so the others are told again
 		n.wantNone(string(name))
 	}
 	if list := n.waits[string(name)]; list != nil {
@@ -807,8 +810,8 @@ func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
 	return mask, nil
 }
 
-// losesOne has a job that was released to come after one look for that at the other nodes: this node's
-// copy goes, and others live on.
+// losesOne is for a job of which this node's copy goes, while others live on. If a job here was
+// released with LAST, to come after j, it asks the other nodes about j later.
 func (n *Node) losesOne(j *store.Job) {
 	f, ok := j.Family()
 	if !ok || !n.store.Early(&f) {

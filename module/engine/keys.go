@@ -7,8 +7,8 @@ import (
 	"jobmesh/module/store"
 )
 
-// unlinked holds queues whose key has just let go of them: deleted, or renamed
-// and about to be taken back. The next tick buries those that weren't.
+// unlinked is a queue that has just lost its key: the key was deleted, or it was renamed and
+// takes the queue back at once. The next tick gives up the queues that weren't taken back.
 type unlinked struct {
 	box unsafe.Pointer
 	q   *store.Queue
@@ -59,23 +59,23 @@ func (n *Node) let(q *store.Queue) {
 	n.store.Detach(q)
 }
 
-// cover is let for what the node itself knows of a queue.
+// cover is the engine's part of let: it hides a queue and forgets who waits for it.
 func (n *Node) cover(q *store.Queue) {
 	n.hide(q)
 	n.unwait(q)
 }
 
-// unwait is cover, but the queue is as visible when it comes back as it is now.
+// unwait is cover, but when the queue comes back it is as visible as it is now.
 func (n *Node) unwait(q *store.Queue) {
 	q.Flags &^= queueReturned
 	q.Waiters = 0
 	if q.AnyParts() && q.Uniques > 0 {
-		n.sweepLocks() // those of its jobs are free
+		n.sweepLocks() // the locks of its jobs are free
 	}
 }
 
-// sweepLocks has all locks looked at soon, bit by bit. Two passes: what is
-// inserted behind the first one's back is met by the second.
+// sweepLocks begins two passes over all locks, bit by bit: the second meets what is
+// inserted behind the first.
 func (n *Node) sweepLocks() {
 	n.locks.Sweep()
 }
@@ -90,7 +90,7 @@ func (n *Node) forgetDormant(q *store.Queue) {
 }
 
 // Reclaim finds the queue that was in a value before its key was renamed or
-// moved. In place of one that was condemned it makes an empty one.
+// moved. If that queue was condemned, Reclaim makes an empty one in its place.
 func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
 	for i := len(n.unlinked) - 1; i >= 0; i-- {
 		if l := n.unlinked[i]; l.box == box {
@@ -102,9 +102,9 @@ func (n *Node) Reclaim(box unsafe.Pointer) *store.Queue {
 	return n.NewQueueFor(box)
 }
 
-// Restored is [Node.Attached] for a queue that RESTORE has made. A job that is in a queue, in
-// whatever database, is dropped in it: else it would depend on which of the two queues comes
-// home first, and on what a server had listed, where the job is.
+// Restored is [Node.Attached] for a queue that RESTORE has made. A job that is in another queue,
+// in whatever database, is dropped from this one. Otherwise the job's place would depend on
+// which of the two queues comes to database 0 first, and on which jobs a server had listed.
 func (n *Node) Restored(q *store.Queue, name []byte, db int) (dropped int) {
 	if db != 0 {
 		n.scheduleFree() // as in Attached
@@ -120,8 +120,9 @@ func (n *Node) Restored(q *store.Queue, name []byte, db int) (dropped int) {
 // restored, renamed or moved. In another database than 0 it lies dormant. It
 // returns how many jobs were dropped because their IDs are known already.
 //
-// It delivers nothing: the command that brings the queue isn't logged yet, and what is
-// logged of a job before that finds no such job. The next tick serves those who wait.
+// It delivers nothing: the command that brings the queue isn't logged yet, and a reader of the
+// log would not find a job that is logged before that command. The next tick serves the clients
+// that wait.
 func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	// The queue that this one replaces may have had jobs with the same IDs: they must not
 	// stand in the way.
@@ -149,7 +150,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	return dropped
 }
 
-// attach is Attached in database 0, for a queue that has its name, but for those who wait.
+// attach is Attached in database 0, for a queue that has its name. It serves no clients.
 func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
 	dropped = n.store.Reattach(q)
 	if dormant && q.AnyParts() {
@@ -157,7 +158,7 @@ func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
 	}
 	q.ATime = n.now
 	n.takeBack(q)
-	if q.Flags&queueVisible != 0 { // it went by SWAPDB
+	if q.Flags&queueVisible != 0 { // SWAPDB took it away, see unwait
 		n.visible++
 	} else if q.Waiting() > 0 || q.Pause != 0 {
 		n.show(q)
@@ -176,13 +177,13 @@ func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
 		n.SettleQueue(q, Trust{Exact: true})
 	}
 	if dormant && n.shut.Len() > 0 {
-		n.shut.Begin() // its pause may have ended where it was
+		n.shut.Begin() // the queue's pause may have ended while it was away
 		n.hurryTick()
 	}
 	return dropped
 }
 
-// serveBehind serves those who wait for a queue, behind the command or event that this is.
+// serveBehind serves the clients and nodes that wait for a queue, after this command or event.
 func (n *Node) serveBehind(q *store.Queue) {
 	if q.Head != nil && (n.waitersOf(q) > 0 || n.demands.Len() > 0) {
 		n.serveLater(q)
@@ -197,13 +198,13 @@ func (n *Node) setDormant(list []*store.Queue) {
 	n.recount = true
 }
 
-// away says of a job that isn't known whether it may be in a queue that lies in another
-// database. Such a job is not known to have ended. The answer may be yes for a job that is
-// nowhere, see [Node.unlisted].
+// away says whether a job that isn't known may be in a queue that lies in another database.
+// Such a job is not known to have ended. The answer may be true for a job that is in no queue,
+// see [Node.unlisted].
 func (n *Node) away(id *store.ID) bool { return n.store.Away(id) || n.unlisted() }
 
-// lookAway finds a job in a queue that lies in another database; nil where it is in none. Where
-// the table lacks such jobs they are put into it, once.
+// lookAway finds a job in a queue that lies in another database; nil if it is in none. If the
+// table of jobs lacks such jobs, they are put into it, once.
 func (n *Node) lookAway(id *store.ID) *store.Job {
 	if len(n.dormant) == 0 {
 		return nil
@@ -212,11 +213,11 @@ func (n *Node) lookAway(id *store.ID) *store.Job {
 	if j := n.store.LookupAway(id); j != nil && j.Queue.DB != 0 {
 		return j
 	}
-	return nil // or its key has just let go of it
+	return nil // also if the job's queue has just lost its key
 }
 
-// lookEnded finds a job that is known, or that is acknowledged and lies in another database: there
-// it still tells that it is done.
+// lookEnded finds a job that is known, or one in another database that is acknowledged: this node
+// still answers from it that the job is done.
 func (n *Node) lookEnded(id *store.ID) *store.Job {
 	j := n.store.Lookup(id)
 	if j == nil {
@@ -227,8 +228,8 @@ func (n *Node) lookEnded(id *store.ID) *store.Job {
 	return j
 }
 
-// lookEnding finds a job in a queue that lies in another database, which is to end there. One that
-// isn't promised yet just goes.
+// lookEnding finds a job that is to end, in a queue that lies in another database. A job that
+// isn't promised yet is removed at once, and lookEnding returns nil.
 func (n *Node) lookEnding(id *store.ID) *store.Job {
 	j := n.lookAway(id)
 	if j != nil && j.State == store.StateWaitRepl {
@@ -245,8 +246,8 @@ func (n *Node) oust(id *store.ID) {
 }
 
 // unlisted says whether the table of jobs lacks those of a queue that lies in another
-// database: it was loaded there, or database 0 was flushed since it went. To look for a job
-// in such a queue would take time for each of its jobs.
+// database: the queue was loaded there, or database 0 was flushed since the queue went. To look
+// for a job in such a queue would take time for each job in it.
 func (n *Node) unlisted() bool {
 	if n.recount {
 		n.recount = false
@@ -280,8 +281,8 @@ func (n *Node) scheduleFree() {
 	n.unlinked = n.unlinked[:0]
 }
 
-// Flushed forgets what a database holds (-1: all), just before its values are
-// freed by their owner.
+// Flushed forgets what a database holds (-1: all), just before the server frees
+// its values.
 func (n *Node) Flushed(db int) {
 	n.scheduleFree()
 	n.store.ForgetCondemned(db)
@@ -289,7 +290,7 @@ func (n *Node) Flushed(db int) {
 		if n.shared() && n.store.Jobs() > 0 {
 			n.deleted.flushed, n.idling.deleted = n.newestHere(), n.now+flushedMS
 		}
-		n.farewellAll() // it isn't known yet whether the server loads what it empties now
+		n.farewellAll() // bit by bit, later: the server may load the same data anew
 		n.forgetAll(n.store.Forget)
 		n.hurryTick()
 	}
@@ -308,7 +309,7 @@ func (n *Node) Flushed(db int) {
 	n.setDormant(kept)
 }
 
-// forgetAll has the store forget all queues and jobs.
+// forgetAll makes the store forget all queues and jobs, by calling forget.
 func (n *Node) forgetAll(forget func()) {
 	forget()
 	n.recount = true
@@ -319,15 +320,15 @@ func (n *Node) forgetAll(forget func()) {
 	n.visible, n.cursor, n.evict = 0, 0, 0
 }
 
-// takeOut leaves a value empty and buries what it had.
+// takeOut leaves a value empty, and gives up the queue that was in it.
 func (n *Node) takeOut(q *store.Queue) {
 	*(**store.Queue)(q.Box) = nil
 	q.Box = nil
 	n.store.ScheduleFree(q)
 }
 
-// Swapped follows SWAPDB: queues fall dormant, others wake. The server allows equal
-// numbers, and reports them too; then nothing changes places.
+// Swapped follows SWAPDB: queues that leave database 0 become dormant, and those that come to it
+// are attached. The server allows equal numbers, and reports them, too; then nothing changes places.
 func (n *Node) Swapped(a, b int) {
 	if a == b {
 		return
@@ -389,14 +390,14 @@ func (n *Node) Flush() {
 	n.condemn()
 	n.dropCondemned()
 	// The ends of keys say nothing of jobs in queues that were moved to another database, nor
-	// of those in no queue: without this the log and replicas would take one that is restored
-	// for one that they have.
+	// of jobs in no queue. Without this effect readers of the log, and replicas, would take a
+	// restored job for one that they still have.
 	n.effect(LogFlush)
 	n.endWaits(nil)
 }
 
-// ApplyFlush is JOBMESH FLUSHED from the log or the master. The end of the keys follows
-// in the log; those that its end has left go once this node works by itself.
+// ApplyFlush carries out JOBMESH FLUSHED from the log or the master. The ends of the keys
+// follow in the log. Keys that are left at the log's end go once this node works by itself.
 func (n *Node) ApplyFlush() { n.condemn() }
 
 func (n *Node) condemn() {

@@ -5,15 +5,15 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Leaving the mesh: the node takes no jobs any more, and gives away what it has. Waiting jobs go to clients of
-// other nodes. A delayed job that this node is to queue is left to another node that has a copy, and is this node's until
-// that one has said that it has taken it: the word can be lost, and that node may have lost its copy.
-// A job with RETRY 0 stays until it is due: there is no copy, and whoever is offered it queues it at once.
+// Leaving the mesh: the node takes no jobs any more, and gives away those that it has. Waiting jobs go to clients of
+// other nodes. A delayed job that this node is to queue is left to another node that has a copy. Until that node has said
+// that it has taken the job, the job stays with this node: the message can be lost, and that node may have lost its copy.
+// A job with RETRY 0 stays until it is due: there is no copy, and a node that is offered the job queues it at once.
 
 const (
 	departSlice   = 500   // jobs that are left to others in one tick
 	departSteps   = 1000  // buckets of the table looked at in one tick, whatever is in them
-	departAgainMS = 5_000 // until those that nobody has taken are looked at again
+	departAgainMS = 5_000 // until the jobs that no node has taken are looked at again
 )
 
 // departure is the pass over all jobs of a node that is leaving.
@@ -32,7 +32,7 @@ func (n *Node) SetLeaving(yes bool) {
 	if yes {
 		n.endWaits(ErrLeaving)
 	} else {
-		n.askAnew() // nobody gave this node jobs meanwhile
+		n.askAnew() // other nodes gave this one no jobs meanwhile
 	}
 	n.mesh.Beat()
 	n.hurryTick()
@@ -65,9 +65,10 @@ func (n *Node) tickDeparture() {
 	}
 }
 
-// depart asks another holder to queue a delayed job when its time has come. The job stays with this node until that one
+// depart asks another holder to queue a delayed job when its time has come. The job stays with this node until that holder
 // answers PutOff: then it is put off here. That answer can be lost as well, so this node announces the job before it queues
-// it, as the other one does. A unique job that a conflict has put off stays: this node asks for its key. So does a job whose time is near.
+// it, as the holder does. A unique job that a conflict has put off stays, because this node asks for its key. A job whose
+// time is near stays, too.
 func (n *Node) depart(j *store.Job) {
 	if j.State != store.StateActive || j.Reason() != store.Delayed || j.Retry == 0 || held(j) || j.Unique() != nil && j.Unique().Tries() > 0 || j.QTime <= n.now+2*store.AnnounceMS {
 		return
@@ -79,7 +80,7 @@ func (n *Node) depart(j *store.Job) {
 	}
 }
 
-// stayer is the first holder of a job that can queue it in the place of a node that is leaving; nil: there is none.
+// stayer returns the first holder of a job that can queue it in place of this node, which is leaving; nil: there is none.
 func (n *Node) stayer(j *store.Job) *Peer {
 	for _, p := range n.mesh.All() {
 		if p.Usable() && j.HeldBy(uint64(p.Node)) {
@@ -89,8 +90,8 @@ func (n *Node) stayer(j *store.Job) *Peer {
 	return nil
 }
 
-// onDeparting takes a delayed job that a node leaves to this one, and says that it has it. Another holder may
-// have taken it too, where the first answer was lost: so it is announced before it is queued.
+// onDeparting takes a delayed job that a node leaves to this one, and tells that node so. If the first answer was lost,
+// another holder may have taken the job, too: so it is announced before it is queued.
 func (n *Node) onDeparting(p *Peer, j *store.Job, span int64) {
 	n.onEnqueue(j, max(span, 1), 0)
 	switch {
@@ -105,7 +106,7 @@ func (n *Node) onDeparting(p *Peer, j *store.Job, span int64) {
 	}
 }
 
-// onDepartingUnknown answers where this node has no copy of such a job: the sender asks another holder then.
+// onDepartingUnknown answers if this node has no copy of such a job: the sender asks another holder then.
 func (n *Node) onDepartingUnknown(p *Peer, id *store.ID) {
 	switch {
 	case n.tombstones.has(id) || n.store.Done(id):

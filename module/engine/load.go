@@ -11,9 +11,9 @@ import (
 )
 
 // Trust says what is known of the time between the saving of what was loaded and now.
-// At-least-once jobs that were queued are queued again whatever it says: a job may come
-// twice. An at-most-once job may not, so it has to be ruled out that it was handed out
-// after it was saved.
+// At-least-once jobs that were queued are queued again whatever it says, because such a job
+// may come twice. An at-most-once job may not: it is queued again only if it can't have been
+// handed out after it was saved.
 type Trust struct {
 	// Exact: what was saved is all that there was, up to the end of the process.
 	Exact bool
@@ -25,13 +25,13 @@ type Trust struct {
 // BeginLoading stops timers and deliveries until [Node.EndLoading].
 func (n *Node) BeginLoading() {
 	n.loading, n.unloaded = true, n.store.Jobs()
-	n.promotion = nil // it begins anew
+	n.promotion = nil // a promotion begins anew
 	n.deleted.flushed = 0
 }
 
 // EndLoading ends loading; the caller settles what was loaded.
 func (n *Node) EndLoading() {
-	n.scheduleFree() // the log's deletions, which were noted when they were made
+	n.scheduleFree() // queues that the log deleted; their deletion was noted when it was made, not now
 	n.loading = false
 }
 
@@ -41,10 +41,10 @@ func (n *Node) Loading() bool { return n.loading }
 // Settle decides for every held job what its saved state means now. It returns how many
 // at-most-once jobs became uncertain by that ([store.FlagUncertain]).
 //
-// A job that was queued is queued again at once, in its place and with its counters, and one
-// that was in somebody's hands keeps the time that it is due. None of that is logged: each
-// reader of the same log decides the same. A job that other nodes hold too is asked about
-// first, see [Node.askHolders].
+// A job that was queued is queued again at once, in its place and with its counters. A job
+// that a client had keeps the time when it is due. None of that is logged: each reader of the
+// same log decides the same. If other nodes hold a job, too, they are asked first, see
+// [Node.askHolders].
 func (n *Node) Settle(t Trust) (uncertain int) {
 	n.loaded = nil
 	if n.passive {
@@ -62,8 +62,8 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 }
 
 // doubtAway marks the uncertain jobs of a queue that lies in another database. The rest
-// of Settle follows when it comes back ([Node.Attached]): by then it isn't known any more
-// how far the data could be trusted.
+// of Settle follows when the queue comes back ([Node.Attached]). The marks are made now,
+// because by then it isn't known any more how far the data could be trusted.
 func (n *Node) doubtAway(q *store.Queue, t Trust) (uncertain int) {
 	for _, j := range notWorked(q) {
 		if isOffered(j) && n.offerStands(j, t.Exact) {
@@ -77,26 +77,26 @@ func (n *Node) doubtAway(q *store.Queue, t Trust) (uncertain int) {
 	return uncertain
 }
 
-// settling is one run of Settle: three walks over the queues. It can be left at any job and go
-// on later, whatever was done in between to the node, which is passive then.
+// settling is one run of Settle: three walks over the queues. It can pause at any job, and go
+// on later. During a pause the node is passive, and anything may be done to it.
 type settling struct {
 	Trust
-	restored  bool // by RESTORE: it can say anything
-	promoted  bool // jobs that aren't held are to be tied again, too
-	holds     bool // all are to be held first, see Node.Follow
+	restored  bool // the data came by RESTORE, and can say anything
+	promoted  bool // edges are to be made again also for jobs that aren't held
+	holds     bool // all jobs are to be held first, see Node.Follow
 	uncertain int
-	asked     []*store.Job // of which other nodes may know more; none is kept over a pause
-	ranked    int          // how many there were before those
+	asked     []*store.Job // jobs of which other nodes may know more; empty during a pause
+	ranked    int          // how many jobs there were in asked before those
 
-	enough func() bool // whether to leave it for now; nil: not before the end
+	enough func() bool // whether to pause now; nil: no pause
 	walk   settleWalk
-	began  bool     // this walk
-	row    int      // it comes to the rows below
-	at     store.ID // the job that it comes to next, in the queue above those; zero: its first
-	last   store.ID // of the jobs that are held there
-	moves  uint64   // store.Moves when it was left
-	anew   int      // how often all began anew
-	jobs   int      // and queues that were seen
+	began  bool     // whether this walk has begun
+	row    int      // the walk goes on with the rows below this one
+	at     store.ID // the next job, in the first queue of those rows; zero: that queue's first job
+	last   store.ID // the last job that was held there when the walk came to that queue
+	moves  uint64   // store.Moves when the run paused
+	anew   int      // how often the run began anew
+	jobs   int      // jobs and queues that were seen
 }
 
 // settleWalk is what a walk does.
@@ -111,7 +111,7 @@ const (
 
 const (
 	pauseEvery = 64 // jobs are settled between looks at the time
-	anewMost   = 3  // times that all begins anew; then there is no more pause
+	anewMost   = 3  // if the run begins anew more often, it pauses no more
 )
 
 func (s *settling) pause() bool {
@@ -119,7 +119,7 @@ func (s *settling) pause() bool {
 	return s.enough != nil && s.anew <= anewMost && s.jobs%pauseEvery == 0 && s.enough()
 }
 
-// pauseAt is pause before a job.
+// pauseAt is pause before a job, which it notes in s.at.
 func (s *settling) pauseAt(j *store.Job) bool {
 	yes := s.pause()
 	if yes {
@@ -192,8 +192,8 @@ func (n *Node) SettleQueue(q *store.Queue, t Trust) (uncertain int) {
 	return s.uncertain
 }
 
-// settleQueue settles a queue's jobs, and says whether all are. Those that are held stay where
-// they are, or go to another list.
+// settleQueue settles a queue's held jobs, and says whether all are settled. Each stays in the
+// list of held jobs, or goes to another list.
 func (n *Node) settleQueue(q *store.Queue, s *settling) (done bool) {
 	before := q.Waiting()
 	next := n.heldIn(q, &s.at)
@@ -229,11 +229,11 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) (done bool) {
 		n.hurryTick()
 		return true
 	}
-	n.serveBehind(q) // this may be inside of RESTORE, or at the end of loading: not logged yet
+	n.serveBehind(q) // later: this may be inside of RESTORE, which isn't logged yet, or at the end of loading
 	return true
 }
 
-// heldIn finds a job that a queue holds; nil where it isn't held there (any more).
+// heldIn finds a job that is held in a queue; nil if it isn't, or not any more.
 func (n *Node) heldIn(q *store.Queue, id *store.ID) *store.Job {
 	if j := n.store.Lookup(id); j != nil && j.Queue == q && j.Place == store.InHeld {
 		return j
@@ -246,8 +246,8 @@ func hasRun(j *store.Job) bool {
 	return u != nil && u.Has(store.UniqueHasRun)
 }
 
-// withinTerms keeps a clock that was set back before the job was loaded from
-// prolonging its life, its delay, and the time that somebody has it.
+// withinTerms bounds the times of a job that was loaded. Otherwise a clock that was set back
+// before would prolong the job's life, its delay, and the time for which a client has it.
 func (n *Node) withinTerms(j *store.Job) {
 	const minute = 60_000                                    // the precision of an ID's time to live
 	delay, retry := int64(j.Delay)*1000, int64(j.Retry)*1000 // a copy waits for both
@@ -256,7 +256,7 @@ func (n *Node) withinTerms(j *store.Job) {
 	case j.QTime <= n.now+delay+retry+jitterMS:
 	case once && retry > 0:
 		setTime(j, n.now+retry)
-	case !once && j.Unique() != nil: // put off it may be for longer
+	case !once && j.Unique() != nil: // it may be put off for longer
 		u := j.Unique()
 		setTime(j, min(j.QTime, n.now+max(delay, u.ConflictDelay(), u.BusyDelay())+putOffMS))
 	case delay > 0 && !once:
@@ -282,7 +282,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	if settled {
 		return
 	}
-	// The nodes' file may be older: a holder that it doesn't name is asked too, if it comes.
+	// The nodes' file may be older than the data: a holder that it doesn't name is asked, too, if it comes.
 	elsewhere := (!s.Same || n.now < n.askedUntil) && j.Holders() > 0
 	switch {
 	case isOffered(j) || !s.Exact && doubtful(j):
@@ -300,19 +300,19 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	case j.State == store.StateQueued:
 		becomeUnqueued(j)
 		n.pushBack(j)
-	case taker(j) != 0: // nobody works on it here
+	case taker(j) != 0: // it was handed over: nobody works on it here
 		if p := n.mesh.Of(taker(j)); p != nil {
-			p.gave(j, n.now) // whether it arrived is asked when that node is there
+			p.gave(j, n.now) // when that node connects, holders are asked whether the job arrived
 		}
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0:
 		at := j.QTime
 		if j.Retry > 0 && !s.Same && (at == 0 || hasRun(j)) {
-			// The lock of its run begins anew, and goes by a clock that doesn't jump. A wall
-			// clock that was set meanwhile must not have its end come before the worker's.
+			// The lease of the job's run begins anew, and goes by a clock that doesn't jump. If the
+			// wall clock was set meanwhile, the run must not end before the worker's time is over.
 			j = n.putWorker(j, since(j), []byte(n.workerOf(j)))
 			was := at
 			if at = max(at, n.retryAt(j)); was > 0 && !n.expiresInHands && j.ETime < at+int64(j.Retry)*1000 {
-				j.ETime += at - was // as much as is left of its life after it is due stays
+				j.ETime += at - was // what is left of the job's life after it is due stays as long as it was
 			}
 		}
 		n.store.Work(j, at)
@@ -323,18 +323,18 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	case n.delayedHere(j):
 		n.store.Count(j, store.Delayed)
 		if j.Holders() == 0 {
-			setAnnounced(j) // nobody else need hear of it, see awaitsFirst
+			setAnnounced(j) // no other node need be told, see awaitsFirst
 		}
 	}
 	if elsewhere && j.State == store.StateActive && j.Retry > 0 && j.QTime < n.now+askFirstMS {
-		s.asked = append(s.asked, j) // its time was over while the node was down
+		s.asked = append(s.asked, j) // its time came while the node was down, or comes now
 		return
 	}
 	n.arm(j)
 }
 
-// wasShutOut says of a job that was loaded whether this node would have queued it for the first time
-// before, had its queue not been paused in input. That pause isn't saved.
+// wasShutOut says whether a job that was loaded was kept out by a pause in input: without the pause
+// this node would have queued it for the first time by then. The pause isn't saved.
 func (n *Node) wasShutOut(j *store.Job) bool {
 	if j.State != store.StateActive || j.Retry == 0 || j.QTime <= n.now || j.Flags&(store.FlagQueuedOnce|store.FlagDelivered) != 0 || held(j) || delayFrom(j, n.now) > 0 {
 		return false
@@ -343,14 +343,14 @@ func (n *Node) wasShutOut(j *store.Job) bool {
 	return u == nil || u.Tries() == 0 && !u.Has(store.UniquePending)
 }
 
-// delayedHere says of a job that was loaded, and not delivered, whether it is delayed and
-// this node queues it in time. Other nodes with a copy would queue it a retry time later.
+// delayedHere says whether a job that was loaded, and wasn't delivered, is delayed, and this node
+// is to queue it in time. Other nodes with a copy would queue it a retry time later.
 func (n *Node) delayedHere(j *store.Job) bool {
 	if j.State != store.StateActive || j.QTime == 0 || j.Flags&store.FlagQueuedOnce != 0 {
 		return false
 	}
 	if u := j.Unique(); u != nil && u.Tries() > 0 && j.Holders() == 0 {
-		return true // it was put off, for its key was being worked on
+		return true // it was put off, because a job with its key was being worked on
 	}
 	if j.Delay == 0 && !n.putOff(j) {
 		return false
@@ -359,8 +359,8 @@ func (n *Node) delayedHere(j *store.Job) bool {
 	return j.Holders() == 0 || j.QTime < due+int64(j.Retry)*1000/2
 }
 
-// pushBack puts a job into its queue that was there before: uncounted. Nobody has it then:
-// taken out again without a delivery, it isn't in progress after a restart.
+// pushBack puts a job into its queue without counting that. From then on no client has the job:
+// if it is taken out without a delivery, it isn't in progress after a restart.
 func (n *Node) pushBack(j *store.Job) {
 	if j.Parts == 0 {
 		n.store.Push(j)
@@ -375,21 +375,22 @@ func (n *Node) pushBack(j *store.Job) {
 	}
 }
 
-// doubtful says of a job, as it was loaded from inexact data, whether it is at most once and
-// may have been handed out after it was saved.
+// doubtful says whether a job that was loaded from inexact data is at-most-once, and may have
+// been handed out after it was saved.
 func doubtful(j *store.Job) bool {
 	return j.Retry == 0 &&
 		(j.State == store.StateQueued || isOffered(j) || j.State == store.StateActive && j.Flags&store.FlagDelivered == 0)
 }
 
-// notHeld is for a job that was held back when it was saved, and may have been let go since.
+// notHeld makes a job wait for nothing: it was held back when it was saved, and may have been
+// unblocked since. It returns where the job is now.
 func (n *Node) notHeld(j *store.Job) *store.Job {
 	return n.setFamily(j, &store.Family{})
 }
 
-// Doubt does in the data of a log, or of a replica, what Settle did with the same data
-// and an inexact trust: it was at that time, and the creation times of the jobs are up to
-// last. Without it the next one to load the log would take for exact what wasn't.
+// Doubt repeats in the data of a log, or of a replica, what Settle did with the same data
+// and an inexact Trust. That Settle was at the time at (unix ms), and its jobs have creation
+// times up to last. Without Doubt the next node to load the log would take for exact what wasn't.
 func (n *Node) Doubt(at int64, last uint64) {
 	n.eachQueue(func(q *store.Queue) { n.doubtQueue(q, at, last) })
 	for _, q := range n.dormant {
@@ -397,8 +398,8 @@ func (n *Node) Doubt(at int64, last uint64) {
 	}
 }
 
-// DoubtQueue is Doubt for a queue that RESTORE has brought in a log or a stream: what
-// the node that carried it out knew better comes behind it, see [Node.LogAgain].
+// DoubtQueue is Doubt for a queue that RESTORE has brought in a log or a stream. The node
+// that carried RESTORE out knows better of some jobs, and logs them after it, see [Node.LogAgain].
 func (n *Node) DoubtQueue(q *store.Queue) {
 	if q.DB != 0 {
 		n.doubtAway(q, Trust{})
@@ -449,7 +450,7 @@ func (n *Node) NotDelivered(q *store.Queue) (ids []store.ID) {
 	return ids
 }
 
-// LogAgain logs the state of jobs, those that are still known.
+// LogAgain logs the state of those jobs that are still known.
 func (n *Node) LogAgain(ids []store.ID) {
 	for i := range ids {
 		if j := n.store.Lookup(&ids[i]); j != nil {
@@ -458,21 +459,21 @@ func (n *Node) LogAgain(ids []store.ID) {
 	}
 }
 
-// LastCTime is the greatest creation time known here, ms*1e6, and no less than that of any
-// job that has become uncertain.
+// LastCTime returns the greatest creation time known here, ms*1e6. It isn't less than that of
+// any job that Settle has made uncertain.
 func (n *Node) LastCTime() uint64 { return max(n.ctime, n.doubted) }
 
 const (
 	askFirstMS = 1_000 // from loading to the first queueing that others are asked about: connections are made meanwhile
-	askWaitMS  = 1_000 // that much longer for those that aren't made
-	askAgainMS = 50    // between looks whether they are
+	askWaitMS  = 1_000 // how much longer to wait for connections that aren't made yet
+	askAgainMS = 50    // between looks whether they are made
 	askRate    = 20    // jobs asked about in one millisecond
 )
 
-// askHolders has the other holders of jobs asked before these are queued, by WILLQUEUE
-// as with any queueing: one that has a job queued, or with a client, or knows that it is
-// done, objects. The oldest go first, askRate in a millisecond, so that a million jobs
-// don't flood the mesh.
+// askHolders sets the jobs in s.asked to be queued soon, so that their other holders are asked
+// before, by WillQueue as with any queueing. A holder objects if it has the job queued or with
+// a client, or knows that the job is done. The oldest go first, askRate in a millisecond, so
+// that a million jobs don't flood the mesh.
 func (n *Node) askHolders(s *settling) {
 	if len(s.asked) == 0 {
 		return
@@ -498,8 +499,9 @@ func (n *Node) askHolders(s *settling) {
 	n.askedUntil = max(n.askedUntil, until+int64(s.ranked)/askRate+store.AnnounceMS)
 }
 
-// connecting says of a job whose holders are to be asked whether a node that may be there, and
-// may hold it, isn't connected yet, shortly after the start.
+// connecting says whether a job whose holders are to be asked has to wait for connections:
+// this node has just started, and another one that may be there, and may hold the job, isn't
+// connected yet.
 func (n *Node) connecting(j *store.Job) bool {
 	if n.now >= n.asksUntil {
 		return false
@@ -507,7 +509,7 @@ func (n *Node) connecting(j *store.Job) bool {
 	return j.Holders() > 0 && slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected && p.Health != membership.Failed })
 }
 
-// ApplyJob is LOADJOB: a job as it was on the node that logged it. It can be
+// ApplyJob carries out LOADJOB: it adds a job as it was on the node that logged it. It can be
 // applied twice.
 func (n *Node) ApplyJob(name, rec []byte) error {
 	j, err := n.store.JobFromRecord(rec)
@@ -515,8 +517,8 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 		return err
 	}
 	if old := n.store.Lookup(&j.ID); old != nil && n.dummy(old) {
-		// From when this node was a master, and was told of the end of a job that it didn't know. Its
-		// master has the job by now: it must not be one in no queue.
+		// This dummy is from when this node was a master, and was told of the end of a job that it
+		// didn't know. Its master has the job by now, so the job must be in a queue.
 		n.discard(old)
 	} else if old != nil {
 		n.store.FreeJob(j)
@@ -527,7 +529,7 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 		n.store.FreeJob(j)
 		return err
 	}
-	n.oust(&j.ID) // in another database: its author had this one take its place
+	n.oust(&j.ID) // from another database: the node that logged this entry put this job in its place
 	if !n.store.Register(q, j) {
 		n.store.FreeJob(j)
 		return nil
@@ -538,7 +540,7 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 
 // ApplyJobAway is ApplyJob for a queue that lies in another database than 0: q is the one
 // in the key of that name there, nil if there is no such key. The job is known when the
-// queue comes home.
+// queue comes to database 0.
 func (n *Node) ApplyJobAway(db int, q *store.Queue, name, rec []byte) error {
 	j, err := n.store.JobFromRecord(rec)
 	if err != nil {
@@ -573,8 +575,8 @@ func (n *Node) queueAway(db int, q *store.Queue, name []byte) (*store.Queue, err
 	return q, nil
 }
 
-// ApplyQueue is MAKEQUEUE: a queue, maybe without jobs, has this key in database 0. It
-// can be applied twice.
+// ApplyQueue carries out MAKEQUEUE: a queue, maybe without jobs, has this key in database 0.
+// It can be applied twice.
 func (n *Node) ApplyQueue(name []byte) error {
 	_, err := n.queue(name)
 	return err
@@ -586,10 +588,10 @@ func (n *Node) ApplyQueueAway(db int, q *store.Queue, name []byte) error {
 	return err
 }
 
-// ApplyDelete is DELJOB from the log or the master: the job is gone, whatever its state
-// was. The author of the entry has also logged the consequences: the end of a vote is an
-// entry of its own (DELLOCK), and a vote whose end isn't logged outlasts the job. So with the
-// job only those of its locks end that are no votes in a mesh.
+// ApplyDelete carries out DELJOB from the log or the master: the job is gone, whatever its
+// state was. The node that logged the entry has also logged the consequences. The end of a
+// vote is an entry of its own (DELLOCK), and a vote whose end isn't logged outlasts the job. So
+// with the job only those of its locks end that are no votes in a mesh.
 func (n *Node) ApplyDelete(id *store.ID) {
 	delete(n.loaded, *id) // it is about to be freed
 	if j := n.store.Lookup(id); j != nil {
@@ -620,8 +622,8 @@ func (n *Node) LoadState(rec, holders []byte) error {
 	return n.store.ApplyStateTo(n.loaded, rec, holders)
 }
 
-// AwayInHands calls do with the jobs of queues that lie in other databases than 0 that
-// somebody was given, and that come again unless he acknowledges them.
+// AwayInHands calls do for the jobs in other databases than 0 that a client was given, and that
+// come again unless they are acknowledged.
 func (n *Node) AwayInHands(do func(*store.Job)) {
 	n.eachAway(func(j *store.Job) {
 		if j.Retry > 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 {
@@ -651,8 +653,9 @@ func eachJob(q *store.Queue, do func(*store.Job)) {
 	}
 }
 
-// ApplyState is SETJOB: the changed state of a job, and who else holds it. One in another database
-// has one, too, when the end of another that it waited for became known. Unknown jobs are passed over.
+// ApplyState carries out SETJOB: it changes a job's state, and its holders. The job may be in
+// another database, when the end of a job that it waited for became known. Unknown jobs are passed
+// over.
 func (n *Node) ApplyState(rec, holders []byte) error {
 	j, err := n.store.ApplyState(rec, holders)
 	if j == nil && err == nil && n.unlisted() {

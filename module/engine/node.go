@@ -34,25 +34,24 @@ const (
 	PauseOut uint8 = 2
 )
 
-// queueVisible marks a queue that clients may see: one that has held a waiting
-// job, or is paused, since it was last idle. A key may exist before, for jobs that still wait
-// for their copies; for those that are counted (store.Reason) the queue is seen all the same.
+// queueVisible marks a queue that has held a waiting job, or was paused, since it was last
+// idle: clients see it. Its key may exist earlier, for jobs that still wait for their copies.
+// A queue with counted jobs (store.Reason), or jobs in progress, is visible without the mark.
 const queueVisible uint8 = 1
 
-// queueUnsettled marks a queue that was loaded or restored, and whose jobs nobody has
-// looked at since (Settle): one that lies in another database waits for its return.
+// queueUnsettled marks a queue that was loaded or restored, and whose jobs aren't settled yet
+// ([Node.Settle]). A queue in another database is settled when it returns.
 const queueUnsettled uint8 = 2
 
-// queueUnlogged marks a queue that was made by this call, while it is looked whether one
-// of its jobs is logged.
+// queueUnlogged marks a new queue while logQueues checks whether one of its jobs is logged.
 const queueUnlogged uint8 = 4
 
-// queueReturned marks a queue that SWAPDB has brought, while those who wait for it haven't
-// been counted nor served, see [Node.waitersOf].
+// queueReturned marks a queue that SWAPDB has brought to database 0, until the clients that
+// wait for it are counted and served, see [Node.waitersOf].
 const queueReturned uint8 = 8
 
-// queueExpires marks a queue whose key may have a time to live: it was given one, or came
-// with its key (RESTORE, a restart) and wasn't looked at since.
+// queueExpires marks a queue whose key may have a time to live: the key was given one, or the
+// queue came with its key (RESTORE, a restart), and the key wasn't looked at since.
 const queueExpires uint8 = 16
 
 // Memory levels (as in Disque): shares of maxmemory.
@@ -64,18 +63,18 @@ const (
 // Idle times after which an empty queue is forgotten, by memory level, in ms.
 var idleLimit = [...]int64{300_000, 10_000, 2_000}
 
-// Keyspace is where queues live: a key each.
+// Keyspace has the keys of the queues. Each queue lives in a key of its own.
 type Keyspace interface {
-	// Free says whether a queue of that name could be made: nil, or the
+	// Free returns nil if a queue of that name could be made, else the
 	// refusal (the key holds something else).
 	Free(name []byte) error
 	// Lives says whether a queue's key is still there for clients, and whether it has a time
-	// to live. Where that is over, the call may remove the key, and by that the queue.
+	// to live. If that time is over, the call may remove the key, and the queue with it.
 	Lives(q *store.Queue) (lives, expires bool)
 	// Adopt puts a new queue into its key.
 	Adopt(q *store.Queue) error
-	// Drop removes the keys of queues that are empty or condemned, and by that the queues.
-	// The slice is valid until it returns.
+	// Drop removes the keys of queues that are empty or condemned, and the queues with them.
+	// The slice is valid until Drop returns.
 	Drop(queues []*store.Queue)
 }
 
@@ -86,16 +85,17 @@ type Random interface{ Uint64() uint64 }
 type Stats struct {
 	Added, Delivered, Acked, Deleted, Expired, Requeued, Nacked, Evicted, Refused, Abandoned int64
 
-	// Cancelled counts jobs that a client cancelled, Dropped those that went with others which
-	// ended undone, Dead those put into a dead-letter queue, for whatever reason.
+	// Cancelled counts jobs that a client cancelled. Dropped counts jobs that were dropped because
+	// another job ended undone. Dead counts jobs put into a dead-letter queue, for whatever reason.
 	Cancelled, Dropped, Dead int64
 
-	// Sent and Received count messages of the mesh, Exported and Imported jobs that were handed over.
+	// Sent and Received count messages of the mesh. Exported and Imported count jobs that were
+	// handed over to other nodes, and by other nodes.
 	Sent, Received, Exported, Imported int64
-	// At-most-once jobs that became uncertain because the node that they were being handed
-	// over to was restarted, or forgotten, before it answered.
+	// UncertainHandingOver counts at-most-once jobs that became uncertain because the node that
+	// they were being handed over to was restarted, or forgotten, before it answered.
 	UncertainHandingOver int64
-	// Idle counts jobs that no node had, and that this one queued again, see idle.go.
+	// Idle counts jobs that all nodes left to each other, and that this one queued again, see idle.go.
 	Idle int64
 
 	// These four count, for unique jobs: conflicts at adding, bodies replaced, tries that put
@@ -120,11 +120,11 @@ type Config struct {
 	NodeTimeout int64
 }
 
-// Node is one node.
+// Node is the state of one node. Only one thread may call its methods.
 type Node struct {
 	Stats      Stats
 	store      *store.Store
-	memory     *reclaimer // of the store
+	memory     *reclaimer // the store's allocator
 	keys       Keyspace
 	random     Random
 	nodeID     string
@@ -132,7 +132,7 @@ type Node struct {
 	now        int64
 	clock      clock
 	ctime      uint64
-	doubted    uint64 // the greatest creation time of those that Settle has made uncertain
+	doubted    uint64 // the greatest creation time of the jobs that Settle has made uncertain
 	effects    []Effect
 	self       wire.NodeID
 	port       int
@@ -142,46 +142,46 @@ type Node struct {
 	offers     table.Roster[store.ID, offered]
 	taken      table.Roster[handoverRound, taken]
 
-	mostBody    int // bytes of a body that can be sent to another node
+	mostBody    int // bytes of a body and its queue's name that can be sent to another node
 	pendingAdds map[store.ID]*pendingAdd
-	waiting     []*pendingAdd // the same, in an order
-	turn        int           // in waiting
-	added       uint64        // the number of the last that came to waiting
+	waiting     []*pendingAdd // the values of pendingAdds
+	turn        int           // the index in waiting that vanished has looked at last
+	added       uint64        // the number of the newest pendingAdd
 	imports     table.Roster[string, imports]
 	demands     table.Roster[string, demand]
-	barred      map[string][]store.ID // by the names of locks, see bar
-	toServe     agenda                // queues with jobs that weren't given to nodes that wait for some
-	toTell      agenda                // those of which the others are to be told that they do
-	skipped     int64                 // ms that time has jumped, in all
+	barred      map[string][]store.ID // keyed by the name of a lock, see bar
+	toServe     agenda                // queues with jobs that weren't given to nodes that want some
+	toTell      agenda                // queues with jobs that the other nodes are to be told of, see spare
+	skipped     int64                 // the sum of the jumps of the node's time, ms
 	msg         wire.Message          // being received
 	out         wire.Message          // being sent
 	outbox      []byte                // the messages of the effects
-	sent        bool                  // the effects were taken: the outbox may be reused
+	sent        bool                  // the effects were taken, so the outbox may be reused
 	waits       map[string]*waitList
-	lines       []*waitList               // the same, in an order
-	asking      table.Schedule[*waitList] // the same, in the order of when they ask other nodes
-	resumed     int                       // lines from 0 on that are to ask soon, for a node is back
-	lineSeen    uint64                    // lines since the start
-	anew        uint32                    // how often they were all to ask anew
+	lines       []*waitList               // the values of waits
+	asking      table.Schedule[*waitList] // the same lines, ordered by when they next ask other nodes
+	resumed     int                       // lines[:resumed] are to ask all nodes soon, see askAnew
+	lineSeen    uint64                    // the number of the newest line
+	anew        uint32                    // how often askAnew was called
 	waiters     waiters
 	blocked     int
-	unpaused    table.Roster[string, struct{}]   // queues that aren't paused any more, and have overdue jobs still
+	unpaused    table.Roster[string, struct{}]   // queues that are no longer paused, and still have overdue jobs
 	shut        table.Roster[store.ID, struct{}] // jobs that were to be queued while their queue was paused
-	shutSweep   int64                            // unix ms: they are looked at next
+	shutSweep   int64                            // when all of shut is looked at next, unix ms
 	visible     int64
 	unlinked    []unlinked
-	made        []*store.Queue          // by n.queue, since the effects were last taken
+	made        []*store.Queue          // queues that n.queue made since the effects were last taken
 	farewells   []farewell              // locks of jobs that were forgotten, still to be freed
-	unloaded    uint64                  // jobs when loading began; 0: they have been flushed since
-	dormant     []*store.Queue          // that lie in another database than 0
-	promotion   *settling               // under way, see Promote
-	untold      int                     // jobs that it made uncertain
+	unloaded    uint64                  // the number of jobs when loading began; 0: they have been flushed since
+	dormant     []*store.Queue          // queues in other databases than 0
+	promotion   *settling               // the promotion under way, see Promote
+	untold      int                     // jobs that the promotion has made uncertain so far
 	followed    bool                    // see Follow
-	promoted    int64                   // unix ms; 0: it wasn't, since it was started
-	holding     int                     // it has yet to hold the jobs of queues in rows below, see tickFollowing
+	promoted    int64                   // when this node was promoted, unix ms; 0: not since its start
+	holding     int                     // the jobs of queues in rows below this one are still to be held, see tickFollowing
 	recount     bool                    // lacking isn't known
 	lacking     bool                    // see unlisted
-	loaded      map[store.ID]*store.Job // in dormant queues; until Settle, see LoadState
+	loaded      map[store.ID]*store.Job // the jobs of dormant queues, until Settle; see LoadState
 	wake        int64                   // the earliest deadline armed since the caller last asked
 	passes      int                     // how many more jobs [Node.beyond] passes over before the next tick
 	wakes       int                     // how many more per-key queues of keys of the mesh are woken before the next tick
@@ -189,32 +189,32 @@ type Node struct {
 	leaving     bool
 	departure   departure
 	idling      idleness
-	lazy        bool // for tests: nodes ask each other nothing to find what the rules have missed
+	lazy        bool // for tests: this node doesn't ask others to find what the rules have missed
 	unsafe      bool
 	verbose     bool // see SetVerbose
 	passive     bool
 	ending      bool // see endAdds
 	loading     bool
 	cursor      uint64 // of the pass over idle queues
-	returns     bool   // there may be queues that have returned
+	returns     bool   // there may be queues marked queueReturned
 	returnAt    uint64 // the cursor of the pass over those
 
 	asksUntil  int64 // unix ms; see connecting
-	askedUntil int64 // unix ms: until then jobs that were loaded may still be asked about
+	askedUntil int64 // until then this node may still ask about jobs that were loaded, unix ms
 	questions  questions
 	deps       dependencies
 	locks      *lock.Node
 	jobLocks
 	uniqueMesh     uniqueMesh
-	unserved       []string // queues with jobs that nobody has looked at for those who wait
-	unservedDemand []string // queues with jobs that other nodes may wait for, until the event is done
-	choosing       bool     // a job is being looked for that a client can have
+	unserved       []string // queues whose jobs are still to be offered to waiting clients
+	unservedDemand []string // queues whose jobs other nodes may wait for, until the event is done
+	choosing       bool     // a job for a client is being chosen
 	hearing        bool     // see Hear
 	asks           bool     // the client being served can wait for other nodes
 	expiresInHands bool     // SetExpiresInHands
 	notUnique      bool     // jobmesh.unique is off
-	flushEpoch     uint32   // of windows; a flush ends it
-	evict          uint64   // of the pass over evictable jobs
+	flushEpoch     uint32   // each flush ends an epoch, and the windows of uniqueness that began in it
+	evict          uint64   // cursor of the pass over evictable jobs
 	scratch        struct {
 		jobs   []*store.Job
 		ids    []store.ID
@@ -257,7 +257,7 @@ func New(c Config) *Node {
 	}
 	n.locks = lock.New((*lockHost)(n), (*owners)(n), n.mesh.Mesh(), n.store)
 	n.uniqueMesh, n.asks = newUniqueMesh(), true
-	n.lossAt = math.MaxInt64 // it is now, at the first tick
+	n.lossAt = math.MaxInt64 // the first tick sets it to its own time
 	n.locks.SetVotes(lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true})
 	n.ids = n.store.IDMaker([4]byte{})
 	n.SetNodeID(c.NodeID)
@@ -268,7 +268,7 @@ func New(c Config) *Node {
 func (n *Node) SetNodeID(id string) {
 	n.nodeID = id
 	n.self = wire.NodeID{}
-	_, _ = hex.Decode(n.self[:], []byte(id)) // a name of another form is a bug of the caller's; it only weakens the ID
+	_, _ = hex.Decode(n.self[:], []byte(id)) // a malformed name is the caller's bug; it only weakens the ID
 	n.locks.SetSelf(n.self)
 	n.mesh.SetSelf(n.self) // the bus begins anew
 	for i := range n.ids.Node {
@@ -283,13 +283,13 @@ func hexDigit(c byte) byte {
 	return c - '0'
 }
 
-// SetPort tells the node's own port for clients, which others are told.
+// SetPort sets this node's port for clients. Other nodes are told it.
 func (n *Node) SetPort(port int) { n.port = port }
 
 // NodeID returns the node's name.
 func (n *Node) NodeID() string { return n.nodeID }
 
-// monotonic is the time that leases are measured by, ms.
+// monotonic returns the time by which leases are measured, ms.
 func (n *Node) monotonic() int64 {
 	if n.clock.monotonic == nil {
 		return n.now
@@ -297,13 +297,13 @@ func (n *Node) monotonic() int64 {
 	return n.clock.monotonic()
 }
 
-// Now is the node's time when it was last told the wall clock's, unix ms.
+// Now returns the node's time as of the last [Node.SetNow], unix ms.
 func (n *Node) Now() int64 { return n.now }
 
-// SetMemory tells used memory over maxmemory, 0 where there is no limit.
+// SetMemory sets used memory as a share of maxmemory; 0: there is no limit.
 func (n *Node) SetMemory(ratio float64) { n.ratio = ratio }
 
-// MemoryLevel is 0, 1 above 75 % of maxmemory, 2 above 95 %.
+// MemoryLevel returns 2 above 95 % of maxmemory, 1 above 75 %, else 0.
 func (n *Node) MemoryLevel() int {
 	switch {
 	case n.ratio > levelEvict:
@@ -314,14 +314,15 @@ func (n *Node) MemoryLevel() int {
 	return 0
 }
 
-// SetUnsafe says that the server may evict queues: no copies are taken then.
+// SetUnsafe tells whether the server may evict queues. If so, this node takes no copies.
 func (n *Node) SetUnsafe(yes bool) { n.unsafe = yes }
 
 // Passive says whether the node only follows another one, as a Redis replica.
 func (n *Node) Passive() bool { return n.passive }
 
-// SetPassive makes the node a follower, which does nothing by itself, or ends
-// that: then what it holds is settled as after a crash. It returns what Settle does.
+// SetPassive(true) makes the node a follower, which does nothing by itself. SetPassive(false)
+// ends that: the node's jobs are settled as after a crash, and uncertain is what
+// [Node.Settle] returns.
 func (n *Node) SetPassive(yes bool) (uncertain int) {
 	if !yes {
 		_, uncertain = n.Promote(nil)
@@ -348,10 +349,10 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	return 0
 }
 
-// Promote ends the role of a follower bit by bit. It returns when enough, which it asks now and
-// then, says so (nil: when all is done), and is to be called again until it is done. In between
-// the node is passive, and whatever may be done to a passive node may be done to it. uncertain
-// is what Settle returns, when all is done.
+// Promote ends the role of a follower bit by bit. It calls enough now and then, and returns when
+// that is true; with nil it returns when all is done. The caller calls Promote again until it is
+// done. Between the calls the node is passive, and whatever may be done to a passive node may be
+// done to it. When all is done, uncertain is what [Node.Settle] returns.
 func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	if !n.passive {
 		return true, 0
@@ -366,7 +367,7 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 		}
 		n.loaded, n.holding = nil, 0
 		n.ownBefore, n.lossAt, n.inexactAt = 0, n.now, n.now
-		// Where there was no master, jobs are in all lists.
+		// A node that followed no master has jobs in all lists, not only held ones.
 		n.promotion = &settling{promoted: n.store.AnyParts(), holds: n.followed}
 	}
 	s := n.promotion
@@ -379,8 +380,8 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 		return false, 0
 	}
 	uncertain, n.untold, n.promotion = n.untold, 0, nil
-	// The table is its master's, of which the last may be missing; what this node had
-	// voted for before isn't in it.
+	// The table of locks is the master's, and its latest changes may be missing. The votes
+	// that this node gave before it followed aren't in it.
 	n.locks.RenewLeases()
 	n.locks.LacksVotes()
 	if n.followed {
@@ -389,21 +390,21 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	return true, uncertain
 }
 
-// Follow tells a passive node that it has what its master has. From here on it knows of
-// no queue position more than any replica does: the master gives jobs to clients, and
-// this node may not hear of it before it is promoted. So all jobs are held, bit by bit, as if
-// they had been loaded, and [Node.Settle] decides anew. A node that was passive for a moment,
-// and reached no master, goes on where it was.
+// Follow tells a passive node that it has its master's data now. From here on, like any
+// replica, it can't know which jobs are still queued: the master gives jobs to clients, and
+// this node may not hear of that before it is promoted. So all jobs are held, bit by bit, as if
+// they had been loaded, and the promotion settles them anew. A node that was passive for a
+// moment, and reached no master, goes on where it was.
 func (n *Node) Follow() {
 	if n.passive {
-		// Nor of what became of an offer.
+		// Nor does it know what became of an offer.
 		n.offers = table.Roster[store.ID, offered]{}
 		n.followed, n.holding = true, math.MaxInt
 	}
 }
 
-// tickFollowing goes on with holding the jobs of a node that follows a master, so that it shows
-// none that could be fetched; true where there are more. A promotion doesn't rely on it.
+// tickFollowing holds some more jobs of a node that follows a master, so that it shows none that
+// could be fetched. It says whether more are left. A promotion doesn't rely on it.
 func (n *Node) tickFollowing() (more bool) {
 	budget := followSlice
 	for row, q := range n.store.QueuesBelow(n.holding) {
@@ -430,7 +431,7 @@ func (n *Node) Queues() int64 { return n.visible }
 // Blocked counts the waiting clients.
 func (n *Node) Blocked() int { return n.blocked }
 
-// Job finds a job; nil where it isn't known, or its queue is none to clients, see [Node.Queue].
+// Job finds a job; nil if it isn't known, or its queue's key is gone for clients, see [Node.Queue].
 func (n *Node) Job(id *store.ID) *store.Job {
 	j := n.store.Lookup(id)
 	if j != nil && !n.Lives(j.Queue) {
@@ -439,10 +440,11 @@ func (n *Node) Job(id *store.ID) *store.Job {
 	return j
 }
 
-// Queue finds a queue; nil where there is none of that name, or its key's time is over: for
+// Queue finds a queue; nil if there is none of that name, or its key's time to live is over: for
 // clients that key is gone, though the server may remove it only later.
 //
-// All that comes into a queue is looked up by this. A job that is in a queue already goes with it.
+// Whatever puts a new job into a queue finds the queue by this function. A job that is in the queue
+// already goes with it.
 func (n *Node) Queue(name []byte) *store.Queue {
 	q := n.store.Queue(name)
 	if q != nil && q.Flags&queueExpires != 0 && !n.Lives(q) {
@@ -451,8 +453,8 @@ func (n *Node) Queue(name []byte) *store.Queue {
 	return q
 }
 
-// Lives says whether a queue's key is there for clients. Where its time is over, the call may
-// remove the queue.
+// Lives says whether a queue's key is there for clients. If its time to live is over, the call
+// may remove the queue.
 func (n *Node) Lives(q *store.Queue) bool {
 	if q.Flags&queueExpires == 0 {
 		return true
@@ -464,8 +466,8 @@ func (n *Node) Lives(q *store.Queue) bool {
 	return lives
 }
 
-// MayExpire notes that a queue's key may have a time to live. From now on a caller that looks
-// the queue up looks its key up, too.
+// MayExpire notes that a queue's key may have a time to live. From now on, finding the queue
+// looks its key up, too.
 func (n *Node) MayExpire(q *store.Queue) { q.Flags |= queueExpires }
 
 // Visible says whether clients see the queue (QSTAT, QSCAN).
@@ -491,7 +493,7 @@ func (n *Node) hide(q *store.Queue) {
 // queue finds or makes a queue.
 func (n *Node) queue(name []byte) (*store.Queue, error) {
 	if n.loading || n.passive {
-		// The log, or the master, removes what is over.
+		// The log, or the master, removes queues whose time is over.
 		if q := n.store.Queue(name); q != nil {
 			return q, nil
 		}
@@ -523,7 +525,7 @@ func (n *Node) unsettle(q *store.Queue) {
 	}
 }
 
-// welcome ties a queue that just got its name to the clients waiting for it.
+// welcome counts the clients that wait for a queue that just got its name.
 func (n *Node) welcome(q *store.Queue) {
 	if len(n.waits) > 0 {
 		if w := n.waits[string(q.NameBytes())]; w != nil {
@@ -554,16 +556,16 @@ func retryTime(n *Node, j *store.Job) int64 {
 	return n.now + int64(j.Retry)*1000
 }
 
-// hurryTick has the next tick come at once.
+// hurryTick makes the next tick come at once.
 func (n *Node) hurryTick() { n.wake = min(n.wake, n.now+1) }
 
-// NextRequeue is when a job will be queued again, unix ms; 0 never. The time of a
+// NextRequeue returns when a job will be queued again, unix ms; 0: never. The time of a
 // queued job, and of one that a paused queue doesn't take back, moves on by itself,
 // one retry time after the other.
 func (n *Node) NextRequeue(j *store.Job) int64 {
 	at := j.QTime
 	if j.State == store.StateActive && j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
-		return 0 // it is when the job was delivered
+		return 0 // QTime is when the job was delivered
 	}
 	if (j.State == store.StateQueued || j.Overdue()) && j.Retry > 0 && at <= n.now {
 		step := int64(j.Retry) * 1000
@@ -582,10 +584,10 @@ func (n *Node) ScanQueues(cursor uint64, emit *[]*store.Queue) uint64 {
 	return n.store.ScanQueues(cursor, emit)
 }
 
-// Load is what a node holds beside its jobs. A node at rest has none.
+// Load counts what a node holds beside its jobs. At a node at rest all counts are 0.
 type Load struct{ Adding, Imports, Hungry, Claims int }
 
-// Load counts it.
+// Load counts what the node holds beside its jobs.
 func (n *Node) Load() Load {
 	return Load{Adding: len(n.pendingAdds), Imports: n.imports.Len(), Hungry: n.demands.Len(), Claims: n.locks.Acquisitions() + n.uniqueMesh.count()}
 }

@@ -7,23 +7,23 @@ import (
 )
 
 // reclaimer is the store's allocator. It keeps each block that the store frees until the
-// effects of that call were taken, and after that until the next call ([Node.SetNow]), or
+// effects of that call are taken, and after that until the next call ([Node.SetNow]), or
 // until effects are taken again.
 //
-// So an effect never names memory that is another's by now: a job can be handed to a
-// client and end in the same call, or a queue can be touched and go. And the caller can
-// answer from a job, and log it, without a copy: nothing that it saw before it took the
-// effects is given back before its call returns.
+// So an effect never names memory that has been reused, even if a job is handed to a client
+// and ends in the same call, or a queue is touched and goes. And the caller can answer from a
+// job, and log it, without a copy: memory that it saw before it took the effects isn't given
+// back before its call returns.
 type reclaimer struct {
 	store.Allocator
 	keys  store.KeyFreer // nil: queues' keys aren't freed
 	watch watcher        // nil: nobody watches
 	freed []freedBlock   // not given back yet
-	named int            // how many of them, the first ones, the effects taken last may name
+	named int            // the effects that were taken last may name freed[:named]
 }
 
-// watcher is an allocator that is told what the store frees, as soon as it does: nothing
-// may write to that any more. The tests' one checks it.
+// watcher is an allocator that is told of each block as soon as the store frees it: nothing
+// may write to the block any more. The allocator of the tests checks that.
 type watcher interface {
 	Freed(p unsafe.Pointer, size int)
 }
@@ -56,7 +56,7 @@ func (r *reclaimer) Free(p unsafe.Pointer, size int) {
 // FreeKey implements [store.KeyFreer].
 func (r *reclaimer) FreeKey(key unsafe.Pointer) { r.freed = append(r.freed, freedBlock{key, ofKey}) }
 
-// turn gives back what the effects taken before may have named.
+// turn gives back the blocks that the effects taken before may have named.
 func (r *reclaimer) turn() {
 	if r.named > 0 {
 		r.giveBack()

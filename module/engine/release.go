@@ -31,15 +31,9 @@ type releasing struct {
 // blocks are unblocked when it is acknowledged. With last they are unblocked now, and it comes last; if there
 // are very many, some follow a little later, in order.
 //
-<<<<<<< HEAD
 // If wait is true the answer follows as a Released effect, for the client that is tied to [PendingRelease];
-// otherwise nodes is how many nodes know of the release. Refused are jobs that aren't known here (ErrNoJob)
-// or aren't deferred (ErrNotDeferred, ErrBlocked), a queue that takes nothing (ErrPaused) or can't be made, a
-=======
-// If wait is true the answer follows as a Released effect, for the client that [Node.Releaser] is given;
 // otherwise nodes is how many nodes know of the release. It refuses jobs that aren't known here (ErrNoJob) or
 // aren't deferred (ErrNotDeferred, ErrBlocked), a queue that takes nothing (ErrPaused) or can't be made, a
->>>>>>> 77b6868 (Comments of the engine's jobs and locks: a second reading)
 // queue in which another job has the job's key (DUPLICATE), and everything on a replica (ErrReplica). After a
 // refusal nothing has changed.
 func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes int, wait bool, err error) {

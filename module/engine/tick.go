@@ -9,14 +9,14 @@ import (
 
 const (
 	tickBudget   = 1000   // jobs handled in one tick; 2 to 3 ms where each is logged
-	tickPiece    = 1024   // bytes that count as one
-	reapBudget   = 2000   // jobs freed
-	dropSlice    = 300    // keys removed at once, of all queues that are flushed; 1 ms
+	tickPiece    = 1024   // bytes logged or sent that count as one job
+	reapBudget   = 2000   // jobs freed in one tick
+	dropSlice    = 300    // keys of flushed queues removed at once; 1 ms
 	idleSteps    = 100    // buckets of the queue table looked at in one tick
 	housekeeping = 100    // ms between passes over idle queues under memory pressure
 	calm         = 1_000  // ms between them otherwise
 	wakeMost     = 1000   // per-key queues of keys of the mesh that are woken in one tick; about 1 ms
-	passMost     = 10_000 // jobs passed over that aren't asked for, see beyond; 1 to 2 ms
+	passMost     = 10_000 // jobs that beyond passes over in one tick; 1 to 2 ms
 )
 
 // Tick does what is due, and returns when to call again (unix ms).
@@ -26,7 +26,7 @@ func (n *Node) Tick() int64 {
 	n.scheduleFree()
 	farewell := n.farewell
 	if n.passive || n.loading || n.mesh.Alone() {
-		farewell = nil // the pass over the locks finds those that have no job
+		farewell = nil // the pass over the locks finds those whose job is gone
 	}
 	more := n.store.Reap(reapBudget, farewell)
 	n.evictedFollowed()
@@ -43,7 +43,7 @@ func (n *Node) Tick() int64 {
 	budget := tickBudget
 	for {
 		if n.deps.budget <= 0 {
-			more = true // the ends of jobs were followed for as many as one call may
+			more = true // this call has followed the ends of jobs for as many dependents as one call may
 			break
 		}
 		j := n.store.Due(n.now, &budget)
@@ -107,9 +107,10 @@ func (n *Node) Tick() int64 {
 	return max(next, n.now+1)
 }
 
-// cost is what the effects from one on take of a tick's budget, beside their job: each
-// client that is answered, whose socket the server writes to, each message, each lock that is
-// logged, and each piece of what is logged or sent. So a claim counts once for each node.
+// cost returns how much the effects from this index on take of a tick's budget, beside their
+// job. It counts each client that is answered, since the server writes to its socket; each
+// message; each lock that is logged; and each tickPiece that is logged or sent. So a Claim
+// counts once for each node that it goes to.
 func (n *Node) cost(from int) (cost int) {
 	for i := range n.effects[from:] {
 		switch e := &n.effects[from+i]; e.Kind {
@@ -151,7 +152,7 @@ func (n *Node) due(j *store.Job) {
 	case j.State == store.StateWaitRepl:
 		n.moreCopies(j)
 	case j.State == store.StateAcked:
-		// Where all are there it was collected by now.
+		// If all holders were there, the job would have been collected by now.
 		n.collect(n.moved(j, n.store.Shrink(j)))
 	case j.State == store.StateActive && held(j):
 		n.look(j)
@@ -172,13 +173,13 @@ func (n *Node) due(j *store.Job) {
 		}
 		unsaid := j.Flags&store.FlagAnnounced == 0 || j.Flags&store.FlagQueuedOnce == 0 && j.QTime < n.now-store.AnnounceMS
 		if unsaid && j.Holders() > 0 && j.Retry > 0 {
-			// This node stood still when it was to tell the others, one of which may
+			// This node stood still when it was to tell the others. One of them may
 			// know better by now.
 			n.setQTime(j, n.now+store.AnnounceMS)
 			n.announce(j)
 			return
 		}
-		// A paused queue takes nothing back; an at-most-once job is let in all
+		// A paused queue takes nothing back. But an at-most-once job is queued all
 		// the same, for it has no second chance.
 		paused := j.Queue.Pause&PauseIn != 0 && j.Retry > 0
 		if !paused {
@@ -195,10 +196,10 @@ func (n *Node) due(j *store.Job) {
 	}
 }
 
-// setAside takes a job whose time to live is over out of its queue: it is never delivered
-// after that. The next tick ends it. The caller, which looks for a job to deliver, must not:
-// the end of a job moves others in memory, deletes some, and serves clients with the jobs
-// that waited for it.
+// setAside takes a job whose time to live is over out of its queue: a job is never delivered
+// after that time. The next tick ends it. The caller, which looks for a job to deliver, must
+// not end it: the end of a job moves others in memory, deletes some, and serves clients with
+// the jobs that waited for it.
 func (n *Node) setAside(j *store.Job) {
 	n.store.Hold(j)
 	// Should the clock be set back before the tick, the job is queued again, uncounted.
@@ -209,8 +210,8 @@ func (n *Node) setAside(j *store.Job) {
 	n.touch(j.Queue)
 }
 
-// idleQueues forgets queues that are empty, unpaused, waited for by nobody,
-// and have been so for a while.
+// idleQueues forgets queues that have been empty and unpaused for a while (idleLimit), and for
+// which no client waits.
 func (n *Node) idleQueues() {
 	limit := idleLimit[n.MemoryLevel()]
 	for range idleSteps {

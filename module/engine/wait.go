@@ -7,25 +7,25 @@ import (
 	"jobmesh/module/table"
 )
 
-// Waiter is a client blocked in GETJOB. Client is the caller's.
+// Waiter is a client blocked in GETJOB. The engine only keeps Client for the caller.
 type Waiter struct {
 	Client any
 	Worker []byte // the name that the client gave itself, or nil; the caller's
 	places []place
 	active bool
-	left   int    // places that it has left, where they are many
-	number uint64 // of waiters since the start
+	left   int    // places that it has left so far, if they are many
+	number uint64 // its number among all waiters since the start
 	link   table.Link[Waiter]
 	noHang noHang
 }
 
-// noHang is of a waiter who waits only while [Node.Asking]: at one of its places at a time, in
-// the chain of that line (waitList.hasty), and then at the next one. So the end of what is
-// asked for a queue concerns only those who may go.
+// noHang is the state of a waiter that waits only while [Node.Asking]. Such a waiter is in the
+// chain (waitList.noHang) of one of its lines at a time, and then in that of the next. So when
+// everything that was asked for a queue is answered, only waiters that may go are looked at.
 type noHang struct {
 	yes  bool
-	at   int // its place
-	over int // places, up to that one, for which nothing is asked
+	at   int // the index of its place
+	over int // how many places, up to that one, are passed because nothing is asked for them
 	link table.Link[Waiter]
 }
 
@@ -38,18 +38,18 @@ const (
 	manyPlaces  = 64   // a waiter with more leaves them bit by bit
 )
 
-// waiters are those who wait, in the order in which they came.
+// waiters are the clients that wait, in the order in which they came.
 type waiters struct {
 	table.Chain[Waiter]
 	number  uint64
-	ends    []waitsEnd  // first things first
-	told    []*waitList // what was asked for them is answered, and somebody waits only for that
-	leaving []*Waiter   // are in lines still, and wait no more
+	ends    []waitsEnd  // carried out one after the other
+	told    []*waitList // lines for which everything asked is answered, and that have noHang waiters
+	leaving []*Waiter   // wait no more, but are still in lines
 }
 
 func amongAll(w *Waiter) *table.Link[Waiter] { return &w.link }
 
-// waitsEnd releases those who came up to a number.
+// waitsEnd releases the waiters with numbers up to upTo.
 type waitsEnd struct {
 	upTo uint64
 	err  error
@@ -65,22 +65,23 @@ type place struct {
 func inList(p *place) *table.Link[place] { return &p.link }
 
 // waitList is the line of clients waiting for one queue, first come first
-// served. It goes by the queue's name: a client can wait for what doesn't
-// exist yet.
+// served. It belongs to the queue's name: a client can wait for a queue that
+// doesn't exist yet.
 type waitList struct {
 	name string
 	table.Chain[place]
 	at          int    // in Node.lines
-	number      uint64 // of lines since the start
+	number      uint64 // its number among all lines since the start
 	due         int64  // when other nodes are to be asked again
 	pos         int    // in Node.asking
 	since       int64
 	lastArrival int64
-	noHang      table.Chain[Waiter] // those who wait only for answers, and for this queue's first
+	noHang      table.Chain[Waiter] // the noHang waiters that wait for this queue's answers now
 	told        bool                // it is in waiters.told
 }
 
-// Wait puts a client in line for the named queues. Names given twice count once.
+// Wait puts a client in line for the named queues. Names given twice count once. It returns
+// ErrLeaving if this node is leaving.
 func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 	if n.leaving {
 		return nil, ErrLeaving
@@ -95,7 +96,7 @@ func (n *Node) Wait(names [][]byte, client any) (*Waiter, error) {
 			n.lines = append(n.lines, list)
 			heap.Push(&n.asking, list)
 		}
-		// Only this call can have put w at the end of the line.
+		// Only this call can have put w at the end of the line: the name was given twice.
 		if list.Tail != nil && list.Tail.waiter == w {
 			continue
 		}
@@ -124,14 +125,14 @@ func (n *Node) WaitForAnswers(names [][]byte, client any) (*Waiter, error) {
 	return w, err
 }
 
-// stay has a hasty waiter wait at its place.
+// stay puts a noHang waiter into the chain of the line at its place.
 func (n *Node) stay(w *Waiter) {
 	list := w.places[w.noHang.at].list
 	list.noHang.Add(w, amongNoHang)
 	n.answered(list)
 }
 
-// answered sees to the hasty waiters of a line, where nothing is asked for it any more.
+// answered notes for sendAway a line that has noHang waiters, if nothing is asked for it any more.
 func (n *Node) answered(list *waitList) {
 	if list != nil && list.noHang.Len > 0 && !list.told && n.uniqueMesh.asked[list.name].jobs == 0 {
 		list.told = true
@@ -139,8 +140,8 @@ func (n *Node) answered(list *waitList) {
 	}
 }
 
-// sendAway releases those who only waited for answers that are in now; of very many some a
-// little later.
+// sendAway releases noHang waiters for whose queues all answers are in. If they are very many,
+// the next ticks release the rest.
 func (n *Node) sendAway() {
 	o := &n.waiters
 	for clients, places := waitSlice, placeSlice; len(o.told) > 0; {
@@ -224,7 +225,8 @@ func (n *Node) leave(p *place) {
 	}
 }
 
-// tickWaits goes on with what is done to waiters bit by bit.
+// tickWaits releases some more waiters for endWaits, and takes some that were cancelled out of
+// their lines.
 func (n *Node) tickWaits() {
 	o := &n.waiters
 	for budget := waitSlice; len(o.ends) > 0; budget-- {
@@ -255,7 +257,7 @@ func (n *Node) tickWaits() {
 	}
 }
 
-// waitersOf counts those who wait for a queue.
+// waitersOf counts the clients that wait for a queue.
 func (n *Node) waitersOf(q *store.Queue) uint32 {
 	if q.Flags&queueReturned != 0 {
 		q.Waiters = 0
@@ -264,7 +266,8 @@ func (n *Node) waitersOf(q *store.Queue) uint32 {
 	return q.Waiters
 }
 
-// tickReturned sees to those who wait for queues that SWAPDB has brought, some at a time.
+// tickReturned counts and serves the clients that wait for queues that SWAPDB has brought, some
+// queues at a time.
 func (n *Node) tickReturned() {
 	for range returnSlice {
 		if !n.returns {
@@ -284,7 +287,7 @@ func (n *Node) tickReturned() {
 	n.hurryTick()
 }
 
-// firstOf is who has waited longest for a queue; nil: nobody waits.
+// firstOf returns the client that has waited longest for a queue; nil: none waits.
 func (n *Node) firstOf(q *store.Queue) *Waiter {
 	for n.waitersOf(q) > 0 {
 		p := n.waits[string(q.NameBytes())].Head
@@ -306,9 +309,9 @@ func (n *Node) hand(w *Waiter, j *store.Job) {
 	n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
 }
 
-// Hear receives, by calling receive, what has arrived from other nodes. Clients are served only after all
-// of it: where this node stood still, a job that was handed over to it may have been acknowledged since.
-// receive may call Receive, SetNow and Effects as often as there are messages.
+// Hear calls receive, which takes in all messages that have arrived from other nodes. Clients are
+// served only after all of them: if this node stood still, one message may hand a job over to it, and
+// a later one acknowledge that job. receive may call Receive, SetNow and Effects for each message.
 func (n *Node) Hear(receive func()) {
 	defer func() { n.hearing = false }()
 	n.hearing = true
@@ -325,7 +328,7 @@ func (n *Node) serve(q *store.Queue) {
 	}
 }
 
-// serveWithin is serve where jobs that make way take of a budget.
+// serveWithin is serve with a budget for the jobs that are moved out of the way.
 func (n *Node) serveWithin(q *store.Queue, budget *int) {
 	if n.choosing || n.waitersOf(q) > 0 || n.demands.Len() > 0 {
 		n.serveWaiting(q, budget)
@@ -351,7 +354,7 @@ func (n *Node) serveWaiting(q *store.Queue, budget *int) {
 		if j == nil {
 			break
 		}
-		// A claim that was decided meanwhile may have served w. Then j is the next one's.
+		// An acquisition that was decided meanwhile may have served w. Then j is for the next waiter.
 		if w.active {
 			n.hand(w, j)
 		}
@@ -361,8 +364,9 @@ func (n *Node) serveWaiting(q *store.Queue, budget *int) {
 	}
 }
 
-// endWaits releases every client that waits by now with an error, or the null array;
-// of very many some a little later. One of those may still be given a job.
+// endWaits releases every client that waits by now with err, or with the null array if err is
+// nil. If they are very many, the next ticks release the rest; one of the rest may still be
+// given a job.
 func (n *Node) endWaits(err error) {
 	if n.blocked > 0 {
 		n.waiters.ends = append(n.waiters.ends, waitsEnd{n.waiters.number, err})
@@ -370,9 +374,10 @@ func (n *Node) endWaits(err error) {
 	}
 }
 
-// endAdds refuses every ADDJOB that waits for its copies, and ends every claim, as when
-// the node becomes a replica; of very many some a little later. The votes that others gave for those claims are taken
-// back at once: a moment later nobody hears this node any more.
+// endAdds refuses every ADDJOB that waits for its copies, and ends every acquisition, as when
+// the node becomes a replica. If they are very many, the next ticks do the rest. But the votes
+// that others gave for those acquisitions are taken back at once: a moment later no node hears
+// this one any more.
 func (n *Node) endAdds() {
 	if !n.ending {
 		n.locks.BeginEnd()
@@ -383,8 +388,8 @@ func (n *Node) endAdds() {
 	n.tickEnding(waitSlice)
 }
 
-// Farewell ends them all for a process that ends. Nothing that it changes is saved: what counts are the messages that it
-// leaves, by which other nodes delete copies, and take votes back.
+// Farewell does at once all that endAdds does, for a process that ends. Its changes aren't saved.
+// Its messages count: by them other nodes delete copies, and take votes back.
 func (n *Node) Farewell() {
 	n.endAdds()
 	for n.ending {
@@ -392,7 +397,7 @@ func (n *Node) Farewell() {
 	}
 }
 
-// tickEnding goes on with that.
+// tickEnding goes on with endAdds, for as many ADDJOBs and acquisitions as budget says.
 func (n *Node) tickEnding(budget int) {
 	for ; n.ending && budget > 0; budget-- {
 		switch {
@@ -410,8 +415,8 @@ func (n *Node) tickEnding(budget int) {
 	}
 }
 
-// Waiting tells how many clients wait for a queue, and since when (unix ms)
-// anybody has.
+// Waiting returns how many clients wait for a queue, since when there has been one, and when
+// the last one came (unix ms).
 func (n *Node) Waiting(name []byte) (clients int, since, last int64) {
 	if list := n.waits[string(name)]; list != nil {
 		return list.Len, list.since, list.lastArrival

@@ -11,10 +11,10 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Work in progress: the jobs that were given to a client and are due for a
-// result. A queue keeps them in the order of that time (store.Queue.Working).
-// Since when a job is worked on follows from when it is due; where that was moved,
-// or the client named itself, the job's TagWorker extra has it:
+// Work in progress: the jobs that were given to a client, which is to finish each by
+// a due time. A queue keeps them in the order of that time (store.Queue.Working).
+// The due time also tells since when a job is worked on. If the due time was moved,
+// or the client named itself, the job's TagWorker extra tells that:
 //
 //	8 bytes  since when, unix ms; 0: nobody has the job, the rest means nothing
 //	n bytes  the client's name, or nothing
@@ -33,7 +33,7 @@ const (
 type InProgress struct {
 	ID         store.ID
 	Due, Since int64 // unix ms
-	Deliveries int   // how often it was given to somebody, as far as this node knows; this time too
+	Deliveries int   // how often it was given to a client, as far as this node knows, this time included
 	Worker     string
 	Node       wire.NodeID // where it is
 }
@@ -42,7 +42,7 @@ type InProgress struct {
 func (n *Node) toWork(j *store.Job) {
 	at := n.retryAt(j)
 	if j.Retry == 0 {
-		at = n.now // it is never queued again: the field tells since when
+		at = n.now // the job is never queued again: QTime tells since when it is worked on
 	}
 	if j.Parts > 0 {
 		j.ClearConfirmed() // a client here has it, and no other node
@@ -59,7 +59,7 @@ func (n *Node) clearWorker(j *store.Job) {
 	}
 }
 
-// since is since when a job is worked on, unix ms.
+// since returns since when a job is worked on, unix ms.
 func since(j *store.Job) int64 {
 	if e := j.Extra(store.TagWorker); len(e) >= sinceLen {
 		if at := int64(binary.LittleEndian.Uint64(e)); at > 0 {
@@ -72,9 +72,9 @@ func since(j *store.Job) int64 {
 	return j.QTime - int64(j.Retry)*1000 - j.Shift()
 }
 
-// Worker is the name of the client that works on a job; empty where it gave none,
-// or nobody does. A replica keeps no list of those that are worked on: there the job tells
-// what its master said last.
+// Worker returns the name of the client that works on a job; empty if the client gave none, or
+// no client does. A replica keeps no list of jobs in progress: there Worker returns the name
+// that its master told last.
 func (n *Node) Worker(j *store.Job) string {
 	if j.Place != store.InWorking && !(n.passive && j.State == store.StateActive) {
 		return ""
@@ -82,7 +82,7 @@ func (n *Node) Worker(j *store.Job) string {
 	return n.workerOf(j)
 }
 
-// workerOf is Worker for a job that is loaded, and not yet where it belongs.
+// workerOf is Worker for a job that was loaded, and isn't in its list yet.
 func (n *Node) workerOf(j *store.Job) string {
 	e := j.Extra(store.TagWorker)
 	if len(e) < sinceLen || binary.LittleEndian.Uint64(e) == 0 {
@@ -91,8 +91,8 @@ func (n *Node) workerOf(j *store.Job) string {
 	return string(e[sinceLen:])
 }
 
-// SetWorker names the client that a job was just delivered to. The job may move. One
-// with no room for the name goes without.
+// SetWorker names the client that a job was just delivered to. The job may move. A job
+// that has no room for the name gets none.
 func (n *Node) SetWorker(j *store.Job, worker []byte) *store.Job {
 	if j.Place != store.InWorking {
 		return j
@@ -109,8 +109,8 @@ func (n *Node) putWorker(j *store.Job, since int64, worker []byte) *store.Job {
 	return j
 }
 
-// keepWork is for the moment before the time that a job is due is moved: since
-// when it is worked on is kept. One that wasn't here is from now on.
+// keepWork is called before a job's due time is moved, and keeps since when the job is
+// worked on. If the job wasn't in progress here, it is from now on. The job may move.
 func (n *Node) keepWork(j *store.Job) *store.Job {
 	if j.Place != store.InWorking {
 		n.clearWorker(j)
@@ -123,8 +123,8 @@ func (n *Node) keepWork(j *store.Job) *store.Job {
 	return j
 }
 
-// late says whether a job that is due stays with who works on it, because its
-// queue takes nothing back.
+// late says whether a job that is due stays with the client that works on it, because its
+// queue is paused in input. Such a job becomes overdue.
 func (n *Node) late(j *store.Job) bool {
 	if j.Place != store.InWorking || j.Retry == 0 || j.Queue.Pause&PauseIn == 0 {
 		return false
@@ -134,7 +134,7 @@ func (n *Node) late(j *store.Job) bool {
 	return true
 }
 
-// takeBack has a queue that is no longer paused take back what is overdue: by the
+// takeBack makes a queue that is no longer paused in input take back its overdue jobs: by the
 // next ticks, within their budget.
 func (n *Node) takeBack(q *store.Queue) {
 	if q.Overdue > 0 && q.Pause&PauseIn == 0 {
@@ -143,10 +143,10 @@ func (n *Node) takeBack(q *store.Queue) {
 	}
 }
 
-// takeSomeBack goes on with the queues that are no longer paused. One that is paused again
-// keeps what is still overdue. The first jobs of a queue are those that are due first, so
-// those that were met here before stand in the way of the others only until Tick has come
-// to them: no more are begun with than it gets done.
+// takeSomeBack goes on with takeBack. A queue that is paused again keeps the jobs that are
+// still overdue. A queue's list begins with the jobs that are due first, so a walk meets again
+// the jobs that an earlier walk has armed, until Tick has handled them. Such jobs are few: a
+// walk arms no more jobs than a tick handles.
 func (n *Node) takeSomeBack() {
 	for budget := tickBudget; budget > 0 && n.unpaused.Len() > 0; budget-- {
 		name, _ := n.unpaused.Next()
@@ -170,15 +170,15 @@ func (n *Node) takeSomeBack() {
 	}
 }
 
-// shutOut has a job that was to be queued wait until its queue is no longer paused, or its retry time is over.
+// shutOut makes a job that was to be queued wait until its queue is no longer paused, or its retry time is over.
 func (n *Node) shutOut(j *store.Job) {
 	n.setQTime(j, retryTime(n, j))
 	n.arm(j)
 	n.shut.Put(j.ID, struct{}{})
 }
 
-// keepOut is shutOut for a job whose time has come. If other nodes have left its first queueing to this one, they
-// hear that nothing comes of it for now: their queues may not be paused.
+// keepOut is shutOut for a job whose time has come. If other nodes have left its first queueing to this one, it
+// tells them that it doesn't queue the job for now: their queues may not be paused.
 func (n *Node) keepOut(j *store.Job) {
 	if j.State == store.StateActive && j.Place == store.InHeld && j.Reason() == store.NoReason && j.Holders() > 0 && !n.putOff(j) &&
 		j.Flags&(store.FlagAnnounced|store.FlagQueuedOnce|store.FlagDelivered) == store.FlagAnnounced {
@@ -188,7 +188,7 @@ func (n *Node) keepOut(j *store.Job) {
 	n.shutOut(j)
 }
 
-// letIn begins to look which jobs that were shut out may be queued now: the next ticks go on with it.
+// letIn begins to check which jobs that were shut out may be queued now. The next ticks go on with that.
 func (n *Node) letIn() {
 	if n.shut.Len() > 0 {
 		n.shut.Begin()
@@ -196,14 +196,14 @@ func (n *Node) letIn() {
 	}
 }
 
-// shutSweepMS is how often all of them are looked at.
+// shutSweepMS is how often all jobs that were shut out are looked at, ms.
 const shutSweepMS = 60_000
 
-// letSomeIn goes on with it, within its budget.
+// letSomeIn goes on with letIn, within a tick's budget.
 func (n *Node) letSomeIn() {
 	if n.shut.Len() > 0 && n.now >= n.shutSweep {
 		n.shutSweep = n.now + shutSweepMS
-		n.shut.Begin() // forgets those that are gone
+		n.shut.Begin() // the pass forgets jobs that are gone
 	}
 	more := n.shut.Pass(tickBudget, func(id store.ID, _ *struct{}) bool {
 		j := n.store.Lookup(&id)
@@ -226,9 +226,8 @@ func (n *Node) letSomeIn() {
 	}
 }
 
-// WIP lists the jobs of a queue that are being worked on, the first that is due
-// first: up to count of them, or with overdue only those of which the time has
-// passed. q may be nil.
+// WIP lists up to count jobs of a queue that are being worked on, the first that is due
+// first; with overdue only those whose time has passed. q may be nil.
 func (n *Node) WIP(q *store.Queue, count int, overdue bool) (list []InProgress) {
 	if q == nil {
 		return nil
@@ -256,15 +255,15 @@ func (n *Node) InProgress() (jobs, overdue uint64) { return n.store.Working() }
 // Queued counts the jobs that wait in this node's queues.
 func (n *Node) Queued() uint64 { return n.store.Waiting() }
 
-// Counted counts the jobs that don't wait in this node's queues yet, for a reason.
+// Counted counts the jobs that, for a given reason, don't wait in this node's queues yet.
 func (n *Node) Counted(r store.Reason) uint64 { return n.store.Counted(r) }
 
 // --- the whole mesh --------------------------------------------------------------
 
-// MeshWIP is what the nodes of a mesh have in progress of one queue, each job once.
+// MeshWIP has the jobs of one queue that the nodes of a mesh have in progress, each job once.
 type MeshWIP struct {
 	Jobs       []InProgress
-	Unanswered []wire.NodeID // those that aren't connected, or didn't answer in time
+	Unanswered []wire.NodeID // nodes that aren't connected, or didn't answer in time
 }
 
 // question is a WIP … MESH that waits for answers.
@@ -277,14 +276,14 @@ type question struct {
 	got      MeshWIP
 }
 
-// questions are the open ones; they are few.
+// questions are the open questions of this node; they are few.
 type questions struct {
 	last int64
 	open []*question
 }
 
-// AskWIP is WIP for the whole mesh. Where there is nobody to wait for the answer
-// comes at once (now); else as an AnswerWIP effect for the client that is tied to p, in timeout ms at most.
+// AskWIP is WIP for the whole mesh. If no other node is connected, it returns the answer (now);
+// otherwise the answer comes as an AnswerWIP effect for the client that is tied to p, in timeout ms at most.
 // count is at most [MaxMeshWIP].
 func (n *Node) AskWIP(name []byte, count int, overdue bool, timeout int64) (p Pending, now *MeshWIP) {
 	n.questions.last++
@@ -324,8 +323,8 @@ func (n *Node) dropQuestion(number int64) {
 	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool { return q.number == number })
 }
 
-// settle brings what was gathered into its form: each job once, as the node has it
-// that expects its result last, for that one gave it to a client last.
+// settle makes the answer from what was gathered. It has each job once, from the node with
+// the latest due time, because that node gave the job to a client last.
 func (q *question) settle() {
 	slices.SortFunc(q.got.Jobs, func(a, b InProgress) int {
 		return cmp.Or(slices.Compare(a.ID[:], b.ID[:]), cmp.Compare(b.Due, a.Due))
@@ -359,8 +358,8 @@ func (n *Node) answerWIP(q *question) {
 	n.effects = append(n.effects, Effect{Kind: AnswerWIP, Client: q.client, WIP: &q.got})
 }
 
-// onAskWork tells of the jobs that are worked on here. Times are told from now:
-// clocks differ.
+// onAskWork answers with the jobs that are worked on here. Times are relative to now,
+// because clocks differ.
 func (n *Node) onAskWork(p *Peer, m *wire.Message) {
 	list := n.WIP(n.Queue(m.Queue), int(min(m.Count, MaxMeshWIP)), m.Flags&wire.Overdue != 0)
 	var b []byte
@@ -376,7 +375,7 @@ func (n *Node) onAskWork(p *Peer, m *wire.Message) {
 	n.send(p, &wire.Message{Kind: wire.Work, Span: m.Span, Queue: b})
 }
 
-// onWork takes a node's answer; one that nobody waits for any more is left.
+// onWork takes a node's answer. An answer that no question waits for is ignored.
 func (n *Node) onWork(p *Peer, m *wire.Message) error {
 	i := slices.IndexFunc(n.questions.open, func(q *question) bool { return q.number == m.Span })
 	if i < 0 {

@@ -1,6 +1,6 @@
-// Command example is a module written on package rm that has nothing to do with
-// queues: counters, as a data type of their own. Built with
-// -buildmode=c-shared, it is loaded like any module.
+// Command example is a module written on package rm that has nothing to do with queues: it
+// has counters, as a data type of their own. It is built with -buildmode=c-shared, and
+// loaded like any module.
 package main
 
 import (
@@ -87,7 +87,7 @@ func take(c *rm.Ctx) {
 	}
 }
 
-// taken serves a call, or a client that waits; with a panic where the value is 13.
+// taken serves a call, or a client that waits. It panics if the value is 13.
 func taken(c *rm.Ctx) bool {
 	value, err := c.Held()
 	if err != nil || value == nil {
@@ -175,9 +175,9 @@ func later(c *rm.Ctx) {
 	})
 }
 
-// post waits for its goroutines, which a real command must never do: so all
-// their messages are pending at once. It answers how many ran on the main
-// thread, and how many calls into C it took to have them run.
+// post waits for its goroutines, so that all their messages are pending at once. A real
+// command must never do that. It answers how many messages ran on the main thread, and how
+// many calls into C it took to post them.
 func post(c *rm.Ctx) {
 	n, err := strconv.Atoi(string(c.Arg(1)))
 	if err != nil || n < 0 || n > 100 || !c.CanBlock() {
