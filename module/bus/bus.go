@@ -13,16 +13,17 @@ import (
 	"time"
 )
 
-// Config says how a bus is to work. Zero values mean the defaults.
+// Config has the settings of a bus. A zero value means the default.
 type Config struct {
 	// Listen is "host:port"; port 0 takes a free one.
 	Listen string
-	// Advertise is the "host:port" at which other nodes reach this one. An empty host
-	// means the address they see; a port 0 (or all empty) the one listened on.
+	// Advertise is the "host:port" at which other nodes reach this one. An empty host means
+	// the address that they see. Port 0, or an empty Advertise, means the port listened on.
 	Advertise string
 	ID        NodeID
-	// Secret proves membership. Empty: nothing is proved or encrypted, and
-	// only loopback addresses are listened on and dialled.
+	// Secret is the cluster's secret, by which nodes prove that they are members. If it is
+	// empty, nothing is proved or encrypted, and the bus only listens on loopback addresses,
+	// and only dials such.
 	Secret []byte
 	// Features are bits that mean something to the owner; see Up.
 	Features uint32
@@ -35,27 +36,29 @@ type Config struct {
 	Log func(level, text string)
 
 	MaxFrame int // largest payload of a frame, bytes; 4 KiB to 64 MiB; 1 MiB
-	// MaxMessage is the largest message that is taken and sent, bytes; 64 MiB. A large
-	// one is cut into frames. A peer of an older version takes none beyond a frame.
+	// MaxMessage is the largest message that is received and sent, bytes; 64 MiB. A large
+	// message is cut into several frames. A peer of an older version takes no message that is
+	// larger than a frame.
 	MaxMessage int
-	// MaxQueued is how many bytes of buffers may wait for one peer; and as many of large
-	// messages, or one such; and as many of what must not overtake these. At least
-	// MaxFrame; 16 MiB.
+	// MaxQueued is how many bytes of buffers may wait for one peer; at least MaxFrame; 16 MiB.
+	// As many bytes of large messages may wait in addition, or one large message; and as many
+	// again of messages that must not overtake those.
 	MaxQueued int
 	MaxInbox  int // bytes received and not drained, beyond which nothing is read; 64 MiB
-	// MaxPending is how many connections may be waiting to prove themselves; 64.
+	// MaxPending is how many connections to this node may exist that haven't proved
+	// themselves; 64.
 	MaxPending int
 
-	HandshakeTimeout time.Duration // for dialling, and again for the handshake; 5 s
+	HandshakeTimeout time.Duration // for dialling, and as long again for the handshake; 5 s
 	PingInterval     time.Duration // 1 s
-	IdleTimeout      time.Duration // a peer not heard for so long is cut off; 10 s
+	IdleTimeout      time.Duration // a peer that says nothing for so long is cut off; 10 s
 	StallTimeout     time.Duration // a peer that takes no byte for so long is cut off; 60 s
 	RedialMin        time.Duration // after the first failure; 100 ms
 	RedialMax        time.Duration // 5 s
-	DrainBudget      time.Duration // how long one Drain may go on, about; 2 ms
+	DrainBudget      time.Duration // about how long one Drain may go on; 2 ms
 	RelistenInterval time.Duration // between attempts to listen where the address is taken; 1 s
 
-	versions [2]uint16 // tests speak others
+	versions [2]uint16 // oldest and newest; tests set others
 }
 
 const (
@@ -118,8 +121,8 @@ func (cfg *Config) complete() error {
 	return nil
 }
 
-// Bus is this node's end of the connections to all others. Its methods are the
-// owner's; see the package's documentation.
+// Bus is this node's end of the connections to all others. Only the owner may call its
+// methods; see the package's documentation.
 type Bus struct {
 	cfg      Config
 	security *security // nil: no secret
@@ -149,7 +152,7 @@ type Bus struct {
 	room       chan struct{} // lets one of them look again
 
 	// The listener comes and goes beside the owner: see listen.
-	listening sync.Mutex // of listener; the owner must not lock it, but in Close
+	listening sync.Mutex // guards listener; methods of the owner that must not wait don't lock it
 	listener  net.Listener
 	deaf      atomic.Pointer[string] // why there is no listener; nil: there is one
 
@@ -158,11 +161,11 @@ type Bus struct {
 	refused  atomic.Uint64
 	panics   atomic.Uint64
 
-	// The owner's alone.
+	// Only the owner uses these.
 	peers      map[NodeID]*peer
-	dirty      []*peer // with a batch
+	dirty      []*peer // peers that have something to flush
 	arrived    *item   // taken from the inbox, not handled yet
-	handled    uint64  // of those delivered
+	handled    uint64  // how many of the delivered items
 	messages   Messages
 	mark       mark
 	lastTicket uint64
@@ -186,26 +189,27 @@ type peer struct {
 	id     NodeID
 	tally  *tally
 	wanted bool
-	muted  bool    // forgotten, its Down is to come
+	muted  bool    // it was forgotten, and its Down is still to come
 	conn   *conn   // nil unless up
 	full   []*item // frames of this turn that are complete
-	batch  *item   // this turn's messages behind them
+	batch  *item   // this turn's messages that come behind full
 	bulk   []*item // this turn's frames of large messages
-	// The subjects of large messages on their way: messages about the same come behind them.
+	// The subjects of large messages that are on their way. Messages with the same subject
+	// must go behind them.
 	bulkAbout map[uint64]struct{}
 	dirty     bool // in Bus.dirty
 
 	dropped   uint64
 	episode   uint64    // messages dropped since there was last room
-	warnedAt  time.Time // of the last episode that was logged
-	loud      bool      // this one was
+	warnedAt  time.Time // when an episode was last logged
+	loud      bool      // the present episode was logged
 	oversized bool      // it was logged that a message is too large
 }
 
-// Open starts the goroutines, and listens. Where the address can't be listened
-// on, as when another process has the port, the bus works all the same: it dials,
-// and tries again to listen until that works ([Bus.Deaf]). Only what can't become
-// right by itself is an error. Open may wait for a name server.
+// Open starts the goroutines, and listens. If it can't listen on the address, for example
+// because another process has the port, the bus works nevertheless: it dials, and tries again
+// until it can listen ([Bus.Deaf]). Open only fails for reasons that can't go away by
+// themselves. It may wait for a name server.
 func Open(cfg Config) (*Bus, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("bus: %w", err)
@@ -279,7 +283,7 @@ func (b *Bus) bind() error {
 	}
 	if b.port == 0 {
 		if err != nil && port == 0 {
-			return err // nothing could be advertised
+			return err // there is no port to advertise
 		}
 		b.port = uint16(port)
 		if port == 0 {
@@ -320,8 +324,8 @@ func (b *Bus) openListener() (net.Listener, error) {
 	return net.ListenTCP("tcp", addr)
 }
 
-// Deaf says why the bus can't be dialled: the address can't be listened on, though
-// it is tried again and again. "" where it listens.
+// Deaf says why the bus can't listen on its address, and so can't be dialled. The bus tries
+// again and again. Deaf is "" while the bus listens.
 func (b *Bus) Deaf() string {
 	if why := b.deaf.Load(); why != nil {
 		return *why
@@ -329,7 +333,7 @@ func (b *Bus) Deaf() string {
 	return ""
 }
 
-// Addr is where the bus listens; nil where it can't.
+// Addr is the address on which the bus listens; nil if it can't.
 func (b *Bus) Addr() net.Addr {
 	b.listening.Lock()
 	defer b.listening.Unlock()
@@ -339,8 +343,8 @@ func (b *Bus) Addr() net.Addr {
 	return b.listener.Addr()
 }
 
-// Close says farewell to the peers, and returns when all goroutines have
-// ended, which takes about a second if a peer doesn't take its last bytes.
+// Close tells the peers that this node is shutting down, and returns when all goroutines have
+// ended. If a peer doesn't take its last bytes, that takes about a second.
 func (b *Bus) Close() {
 	b.closed = true
 	b.cancel()
@@ -360,8 +364,8 @@ func (b *Bus) closeListener() {
 	}
 }
 
-// Connect keeps one connection to this peer, until Forget. A changed address
-// is dialled next time.
+// Connect keeps one connection to this peer, until Forget. If the address has changed, the
+// new one counts from the next dial on.
 func (b *Bus) Connect(id NodeID, addr string) {
 	if id == b.cfg.ID {
 		return
@@ -371,8 +375,8 @@ func (b *Bus) Connect(id NodeID, addr string) {
 	b.order(connectOrder{id, addr, p.tally})
 }
 
-// Forget ends the connection to a peer, and doesn't dial it again.
-// The peer may dial us, though.
+// Forget ends the connection to a peer. The bus doesn't dial it again, but the peer may dial
+// this node.
 func (b *Bus) Forget(id NodeID) {
 	p := b.peers[id]
 	if p == nil {
@@ -386,9 +390,9 @@ func (b *Bus) Forget(id NodeID) {
 	b.order(forgetOrder{id})
 }
 
-// Meet dials an address to learn who is there, for HandshakeTimeout where nobody
-// listens there yet. The outcome is a [Met] event with the ticket returned. The connection stays, but is made again only after
-// Connect.
+// Meet dials an address to learn which node is there. If nobody listens there yet, it tries
+// again for HandshakeTimeout. The outcome is a [Met] event with the ticket returned. The
+// connection stays, but once it ends it is only made again after Connect.
 func (b *Bus) Meet(addr string) (ticket uint64) {
 	b.lastTicket++
 	b.order(meetOrder{addr, b.lastTicket})
@@ -403,8 +407,8 @@ func (b *Bus) order(note any) {
 	}
 }
 
-// peer returns what is known of a node. With a nil t, a new tally is made
-// for a new one.
+// peer returns what is known of a node. A node that isn't known yet gets the tally t, or a new
+// one if t is nil.
 func (b *Bus) peer(id NodeID, t *tally) *peer {
 	p := b.peers[id]
 	if p == nil {
@@ -417,19 +421,20 @@ func (b *Bus) peer(id NodeID, t *tally) *peer {
 	return p
 }
 
-// Send adds a copy of msg to this turn's batch for a peer. It returns false,
-// and counts, if the peer isn't connected, if too much waits for it already,
-// or if msg is larger than the peer takes.
+// Send adds a copy of msg to this turn's batch for a peer. It drops msg, counts that, and
+// returns false if the peer isn't connected, if too much waits for it already, or if msg is
+// larger than the peer takes.
 func (b *Bus) Send(id NodeID, msg []byte) bool { return b.SendAbout(id, everything, msg) }
 
-// The subject of a message that is about no single thing.
+// Subjects of messages that aren't about one single thing.
 const (
 	nothing    = 0
 	everything = 1<<64 - 1
 )
 
-// SendAbout is Send for a message that may go before large ones that are still on their
-// way, unless they are about the same thing. About 0 it is about nothing.
+// SendAbout is Send for a message with a subject, about. It may overtake large messages that
+// are still on their way, except those with the same subject and those of Send. If about is 0,
+// it may overtake all of them.
 func (b *Bus) SendAbout(id NodeID, about uint64, msg []byte) bool {
 	p := b.peers[id]
 	if p == nil {
@@ -449,7 +454,7 @@ func (b *Bus) SendAbout(id NodeID, about uint64, msg []byte) bool {
 		return b.oversized(p, msg, c.limit)
 	}
 	if p.batch != nil && len(p.batch.data)-headerSize+need > c.limit {
-		// Not before Flush: what the messages promise may not be on disk yet.
+		// The frame must wait for Flush: what its messages promise may not be on disk yet.
 		p.full = append(p.full, p.batch)
 		p.batch = nil
 	}
@@ -489,9 +494,10 @@ func (b *Bus) overfull(p *peer) bool {
 	return false
 }
 
-// sendBulk adds a large message to the frames that others may overtake, or a small one
-// that must not overtake a large one. Messages that were sent before it are written before it,
-// because Flush hands the bulk over last, and the writer takes the bulk first.
+// sendBulk adds a message to the bulk, the frames that others may overtake: a large message,
+// or a small one that must not overtake a large one. Messages that were sent before it are
+// written before it. For Flush hands over the bulk last, and the writer takes from the bulk
+// first.
 func (b *Bus) sendBulk(p *peer, about uint64, msg []byte) bool {
 	c := p.conn
 	if len(msg) > c.most {
@@ -525,13 +531,13 @@ func (b *Bus) sendBulk(p *peer, about uint64, msg []byte) bool {
 	return true
 }
 
-// follows says whether a message about that must not go before what is in the bulk.
+// follows says whether a message with this subject must not overtake the bulk.
 func (p *peer) follows(about uint64) bool {
 	if p.bulkAbout == nil || about == nothing {
 		return false
 	}
 	if p.conn.bulkQueued.Load() == 0 {
-		p.bulkAbout = nil // all is written
+		p.bulkAbout = nil // all of the bulk is written
 		return false
 	}
 	if about == everything {
@@ -542,8 +548,8 @@ func (p *peer) follows(about uint64) bool {
 	return all || this
 }
 
-// bulkBatch returns a frame of messages, the last one of the bulk, with room for size
-// bytes more.
+// bulkBatch returns the last frame of the bulk if it has small messages and room for size
+// bytes more, and otherwise a new one.
 func (b *Bus) bulkBatch(p *peer, size int) *item {
 	if n := len(p.bulk); n > 0 {
 		if last := p.bulk[n-1]; last.kind == kindMessages && len(last.data)+size <= cap(last.data) {
@@ -571,8 +577,8 @@ func (b *Bus) drop(p *peer, messages int) {
 	b.dropped += uint64(messages)
 }
 
-// makeRoom sees to a batch with room for size bytes more, if the peer's bound
-// allows it.
+// makeRoom gives the peer a batch with room for size bytes more. It returns false if MaxQueued
+// doesn't allow that.
 func (b *Bus) makeRoom(p *peer, size int) bool {
 	old := p.batch
 	have, was := headerSize, 0
@@ -604,7 +610,7 @@ func (b *Bus) makeRoom(p *peer, size int) bool {
 	return true
 }
 
-// close ends the turn's last frame, and returns all of them.
+// close ends the turn's last frame, and returns all frames of the turn but those of the bulk.
 func (p *peer) close() []*item {
 	if p.batch != nil {
 		p.full = append(p.full, p.batch)
@@ -654,7 +660,7 @@ func (b *Bus) discard(p *peer) {
 	p.bulk, p.bulkAbout = p.bulk[:0], nil
 }
 
-// Flush writes what was sent since the last Flush, or has the goroutines do it.
+// Flush writes what was sent since the last Flush, or leaves that to the goroutines.
 func (b *Bus) Flush() {
 	for i, p := range b.dirty {
 		b.handOver(p)
@@ -665,9 +671,8 @@ func (b *Bus) Flush() {
 }
 
 // Drain calls handle with what has arrived, in the order of its arrival, for about
-// Config.DrainBudget; it asks for another turn where something is left. The event
-// is valid until handle returns. In handle all other methods but Close may be
-// called.
+// Config.DrainBudget. If something is left, it asks for another turn. The event is valid until
+// handle returns. handle may call all methods except Drain and Close.
 func (b *Bus) Drain(handle func(Event)) {
 	b.woken.Store(false)
 	last := &b.arrived
@@ -697,15 +702,15 @@ func (b *Bus) Drain(handle func(Event)) {
 	}
 }
 
-// A slice is what handle gets at a time: no more than what is handled within a
-// fraction of a millisecond.
+// Limits of a slice, which is what handle gets at a time. They are so small that a slice is
+// handled within a fraction of a millisecond.
 const (
 	sliceMessages = 128
 	sliceBytes    = 64 << 10
 )
 
-// handleMessages hands out the next slice of a frame. The frame stays where it is
-// until all of it was handed out; a panic of handle drops the rest of it.
+// handleMessages hands out the next slice of a frame. The frame stays the first of b.arrived
+// until all of it was handed out. If handle panics, the rest of the frame is dropped.
 func (b *Bus) handleMessages(p *item, handle func(Event)) {
 	done := true
 	defer func() {
@@ -716,7 +721,7 @@ func (b *Bus) handleMessages(p *item, handle func(Event)) {
 			b.pool.put(p)
 		}
 	}()
-	// Messages that a replaced connection still had in hand are lost with it.
+	// Messages of a connection that was replaced are lost with it.
 	peer := b.peers[p.conn.id]
 	if peer == nil || peer.conn != p.conn || peer.muted {
 		return
@@ -766,7 +771,7 @@ func (b *Bus) down(p *peer, handle func(Event), err error) {
 	handle(&Down{ID: p.id, Err: err})
 }
 
-// letIn lets the readers go on that wait for room in the inbox.
+// letIn lets a reader go on that waits for room in the inbox, if there is room.
 func (b *Bus) letIn() {
 	if b.waiting.Load() > 0 && b.hasRoom() {
 		select {
@@ -804,8 +809,8 @@ func (b *Bus) deliver(p *item) {
 	b.wake()
 }
 
-// wake asks for a turn of the owner, unless it was asked for one already. A panic
-// there is no reason to close the connection of whoever happened to call.
+// wake asks the owner for a turn, unless it was asked already. It recovers from a panic of
+// Config.Wake: the connection whose goroutine called it need not end for that.
 func (b *Bus) wake() {
 	if b.cfg.Wake == nil || b.woken.Swap(true) {
 		return
@@ -819,7 +824,7 @@ func (b *Bus) wake() {
 	b.cfg.Wake()
 }
 
-// tell says something to the connection manager.
+// tell sends a word to the connection manager, unless the bus is closing.
 func (b *Bus) tell(word any) {
 	select {
 	case b.words <- word:
@@ -827,7 +832,7 @@ func (b *Bus) tell(word any) {
 	}
 }
 
-// PeerStats counts what concerns one peer; ok is false if it isn't known.
+// PeerStats returns counts for one peer. ok is false if the peer isn't known.
 func (b *Bus) PeerStats(id NodeID) (s PeerStats, ok bool) {
 	p := b.peers[id]
 	if p == nil {
@@ -877,7 +882,7 @@ func (b *Bus) newWire(raw net.Conn) *socket {
 // now is the time since the bus was opened.
 func (b *Bus) now() time.Duration { return time.Since(b.start) }
 
-// log is the owner's way to log: without a lock.
+// log logs for the owner, without a lock.
 func (b *Bus) log(level, format string, args ...any) {
 	if b.cfg.Log != nil {
 		b.cfg.Log(level, fmt.Sprintf(format, args...))

@@ -23,9 +23,9 @@ type conn struct {
 
 	id       NodeID
 	instance instanceID
-	number   uint64 // given by the node with the smaller ID; grows
+	number   uint64 // the node with the smaller ID gives it; later ones are greater
 	serial   uint64 // counts the connections that this node's connection manager let in
-	accepted bool   // by the peer, who has the smaller ID
+	accepted bool   // the peer has accepted it, as the node with the smaller ID
 	limit    int    // largest payload that both take, bytes
 	most     int    // largest message that comes in parts, bytes; 0: none does
 	part     int    // bytes of a message in a part; a larger message comes in several
@@ -35,18 +35,18 @@ type conn struct {
 
 	out    stack
 	queued atomic.Int64 // bytes of buffers in the owner's batch and in out
-	// Frames of large messages, and of what must not overtake them. They are written one
-	// by one, with all that is in out before each.
+	// Frames of large messages, and of messages that must not overtake them. They are written
+	// one by one; before each, all that is in out is written.
 	bulk       stack
-	bulkQueued atomic.Int64  // as queued
+	bulkQueued atomic.Int64  // bytes of buffers in the owner's bulk, in bulk and in bulkNext
 	bulkNext   *item         // taken from bulk; the writer's
 	kick       chan struct{} // something to write
-	turn       sync.Mutex    // of who takes from out and writes; the owner only tries to lock it
+	turn       sync.Mutex    // held while taking from out and writing; the owner only tries to lock it
 
 	pongDue   atomic.Bool
 	pongToken atomic.Uint64
 
-	announced   bool // the reader's: an Up was delivered
+	announced   bool // the reader has delivered the Up
 	readerEnded atomic.Bool
 
 	once   sync.Once
@@ -73,14 +73,13 @@ func (c *conn) poke() {
 	}
 }
 
-// promptBytes is how much (in buffers) the owner writes itself. To wake the
-// writer takes longer than to write a few messages, and it is their way through
-// two schedulers that a client waits for; more is encrypted and copied beside
-// the owner.
+// promptBytes is up to how many bytes of waiting buffers the owner writes itself. Waking the
+// writer takes longer than writing a few messages: it goes through two schedulers, and a
+// client waits meanwhile. Larger amounts the writer encrypts and copies beside the owner.
 const promptBytes = 16 << 10
 
-// send is the owner's: it writes a frame at once where little waits and the
-// socket takes it, and else leaves it to the writer.
+// send writes a frame at once if little waits and the socket takes it. Otherwise it leaves the
+// frame to the writer. Only the owner calls it.
 func (c *conn) send(p *item) {
 	c.out.push(p)
 	if !c.writeNow() {
@@ -109,7 +108,7 @@ func (c *conn) serve() {
 	writer.Go(func() {
 		err := c.guard("writer", c.write)
 		c.close(err)
-		if err == c.reason { // else a write has failed, and so would this
+		if err == c.reason { // otherwise a write has failed, and so would the farewell
 			_ = c.guard("writer", c.farewell)
 		}
 	})
@@ -120,7 +119,8 @@ func (c *conn) serve() {
 	c.wire.linger()
 }
 
-// guard runs f; its panic is a reason to close like any other.
+// guard runs f, and returns why the connection is to be closed. A panic of f counts as a
+// reason like an error.
 func (c *conn) guard(what string, f func() error) (reason *closeError) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -135,7 +135,7 @@ func (c *conn) guard(what string, f func() error) (reason *closeError) {
 }
 
 func (c *conn) read() error {
-	ahead, _ := c.r.Peek(c.r.Buffered()) // came with the end of the handshake
+	ahead, _ := c.r.Peek(c.r.Buffered()) // these bytes came with the end of the handshake
 	c.r = bufio.NewReaderSize(&liveReader{c: c, ahead: ahead}, readBuffer)
 	if c.accepted {
 		c.announce()
@@ -158,8 +158,8 @@ func (c *conn) read() error {
 	}
 }
 
-// announce says that the connection is up. If we decided so, that is
-// when the peer has answered: it may have gone meanwhile, or know better.
+// announce tells the owner that the connection is up. If this node has accepted it, the reader
+// waits with that for the peer's first frame: the peer may have gone meanwhile, or refuse.
 func (c *conn) announce() {
 	if !c.announced {
 		c.announced = true
@@ -231,7 +231,7 @@ func (c *conn) frame(kind byte, size int) error {
 	return protocolError("a frame of kind %d", kind)
 }
 
-// ponged takes the round trip's time, if the token is one of ours.
+// ponged notes the round trip's time. It ignores a token that can't be ours.
 func (c *conn) ponged(token uint64) {
 	if rtt := c.bus.now() - time.Duration(token); rtt >= 0 && rtt < time.Hour {
 		c.tally.rtt.Store(int64(rtt))
@@ -253,8 +253,8 @@ func (c *conn) readError(err error) error {
 	return broken(err, "%v", err)
 }
 
-// liveReader notes when something was heard. It stands above TLS: only
-// what the peer itself has said counts.
+// liveReader notes when something was heard. It reads above TLS, so that only what the peer
+// itself has said counts.
 type liveReader struct {
 	c     *conn
 	ahead []byte
@@ -282,7 +282,7 @@ func (c *conn) write() error {
 	w := bufio.NewWriterSize(c.nc, writeBuffer)
 	ping := time.NewTicker(c.bus.cfg.PingInterval)
 	defer ping.Stop()
-	// The first ping is sent at once: the peer may wait for a sign of life.
+	// The first ping is sent at once: the peer may be waiting for a first frame.
 	err := c.token(w, kindPing, uint64(c.bus.now()))
 	c.poke()
 	for {
@@ -331,9 +331,9 @@ func (c *conn) token(w *bufio.Writer, kind byte, token uint64) error {
 	return err
 }
 
-// writeQueued writes everything that the owner has flushed, with what is in w
-// before it, and waits until the socket has it all. A frame of the bulk is taken before
-// out is: what was sent before it is in out by then, and is written before it.
+// writeQueued writes what is in w, then everything that the owner has flushed, and waits until
+// the socket has it all. It takes a frame of the bulk before it takes what is in out: all that
+// was sent before that frame is in out by then, and is written before it.
 func (c *conn) writeQueued(w *bufio.Writer) error {
 	for {
 		if c.bulkNext == nil {
@@ -387,8 +387,7 @@ func (c *conn) writeFrame(w io.Writer, p *item) error {
 	return nil
 }
 
-// farewell writes what is left, and why the connection ends, if there may be
-// somebody to read it.
+// farewell writes what is left, and why the connection ends, if the peer may still read it.
 func (c *conn) farewell() error {
 	if c.reason.remote || c.reason.code == CodeNone {
 		return nil

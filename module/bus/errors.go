@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Why a connection isn't made or ends; see [Down] and [Met]. Match with
+// Reasons why a connection isn't made, or ends; see [Down] and [Met]. Match them with
 // errors.Is; the error's text says more.
 var (
 	ErrNotBus   = errors.New("not the bus of a jobmesh node")
@@ -28,13 +28,13 @@ type Code uint16
 
 // Codes are part of the protocol: see PROTOCOL.md.
 const (
-	CodeNone       Code = 0 // there is nobody to tell
+	CodeNone       Code = 0 // never sent: nobody is there to be told
 	CodeShutdown   Code = 1
 	CodeProtocol   Code = 2
 	CodeVersion    Code = 3
 	CodeSecret     Code = 4 // the proof was made with another secret
 	CodeNeedSecret Code = 5 // the sender has a secret, the receiver none
-	CodeNoSecret   Code = 6 // the sender has none
+	CodeNoSecret   Code = 6 // the sender has no secret, the receiver has one
 	CodeDuplicate  Code = 7 // there is a connection already
 	CodeReplaced   Code = 8
 	CodeIDInUse    Code = 9
@@ -45,12 +45,13 @@ const (
 	CodeInternal   Code = 14
 )
 
-// closeError is why a connection ends: said by us, or in the peer's close frame.
+// closeError says why a connection ends. This node says so, or, if remote, the peer's close
+// frame did.
 type closeError struct {
 	code   Code
 	text   string
 	remote bool
-	cause  error // where the code doesn't say enough
+	cause  error // nil if the code says enough
 }
 
 func (e *closeError) Error() string {
@@ -89,7 +90,7 @@ func (e *closeError) Unwrap() error {
 	return ErrRefused
 }
 
-// refuse is a reason of ours that the peer is told.
+// refuse makes a reason of this node's, which the peer is told.
 func refuse(code Code, format string, args ...any) *closeError {
 	return &closeError{code: code, text: fmt.Sprintf(format, args...)}
 }
@@ -98,12 +99,12 @@ func protocolError(format string, args ...any) *closeError {
 	return refuse(CodeProtocol, format, args...)
 }
 
-// broken wraps an error after which there is nobody to tell.
+// broken wraps an error after which the peer can't be told anything.
 func broken(cause error, format string, args ...any) *closeError {
 	return &closeError{code: CodeNone, text: fmt.Sprintf(format, args...), cause: cause}
 }
 
-// asClose makes any error one that a connection can be closed with.
+// asClose turns any error into one that a connection can be closed with.
 func asClose(err error) *closeError {
 	var e *closeError
 	if errors.As(err, &e) {

@@ -13,7 +13,7 @@ type Event interface{ event() }
 type Up struct {
 	ID         NodeID
 	Remote     string // "host:port" of the connection's other end
-	Local      string // the host of this end: the address that the peer sees, but for a translation between
+	Local      string // the host of this end: the address that the peer sees, unless it is translated on the way
 	Advertised string // "host:port" where the peer says that it listens
 	Version    uint16 // of the protocol, the highest both speak
 	Features   uint32 // bits that are set on both sides
@@ -21,15 +21,14 @@ type Up struct {
 	Dialled    bool   // by us
 }
 
-// Down says that the connection ended. If the peer is one to keep a connection
-// to, it is being dialled again.
+// Down says that the connection ended. If the owner wants a connection to the peer
+// ([Bus.Connect]), the bus dials it again.
 type Down struct {
 	ID  NodeID
 	Err error
 }
 
-// Messages are messages of one frame, at least one. A large frame comes in several
-// such events.
+// Messages are messages of one frame, at least one. A large frame comes in several events.
 type Messages struct {
 	ID      NodeID
 	Count   int
@@ -37,7 +36,7 @@ type Messages struct {
 	skip    bool
 }
 
-// Skip drops what is left of the frame: its next events don't come.
+// Skip drops the rest of the frame: no further events come for it.
 func (m *Messages) Skip() { m.skip = true }
 
 // All yields the messages in the order sent. They, and m, are valid until the
@@ -55,8 +54,8 @@ func (m *Messages) All() iter.Seq[[]byte] {
 	}
 }
 
-// Met is the outcome of [Bus.Meet]. With a nil Err the node at the address is
-// the one with this ID, and connected, though its Up may come later.
+// Met is the outcome of [Bus.Meet]. If Err is nil, the node at the address has this ID and is
+// connected, though its Up may come later.
 type Met struct {
 	Ticket uint64
 	Addr   string
@@ -64,9 +63,8 @@ type Met struct {
 	Err    error
 }
 
-// Duplicate says that two running nodes have this ID, which may be our own. It
-// comes at most once a minute for an ID, and only from nodes that know the
-// secret.
+// Duplicate says that two running nodes have this ID, which may be this node's own. It comes at
+// most once a minute for an ID, and only if the other node knows the secret.
 type Duplicate struct {
 	ID   NodeID
 	Addr string // of the other one

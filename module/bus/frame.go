@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// Kinds of frames. A kind with mayIgnore set that isn't known is skipped; any
-// other unknown kind closes the connection.
+// Kinds of frames. A frame of an unknown kind is skipped if the kind has the bit mayIgnore;
+// otherwise it closes the connection.
 const (
 	kindHello    = 1
 	kindProof    = 2
@@ -17,7 +17,7 @@ const (
 	kindPing     = 5
 	kindPong     = 6
 	kindClose    = 7
-	kindPart     = 8 // where both have featureParts
+	kindPart     = 8 // if both nodes have featureParts
 	mayIgnore    = 0x80
 )
 
@@ -28,12 +28,12 @@ const (
 	proofSize     = 40 // payload of a proof
 	maxHandshake  = 512
 	maxCloseText  = 256
-	partHead      = 8 // of a part: the message's length, and how much of it came before
+	partHead      = 8 // head of a part: the message's length, and how much of it came before
 	maxPart       = 64<<10 - partHead
 	maxLengthSize = 5 // a message's length: a varint of at most 32 bits
 
-	// trustedSize is how much is allocated on the word of a frame's length;
-	// beyond it a buffer grows with the bytes that have really come.
+	// trustedSize is how many bytes are allocated only because a frame's length says so.
+	// Beyond that a buffer grows with the bytes that have really come.
 	trustedSize = 64 << 10
 )
 
@@ -49,7 +49,7 @@ func appendFrame(b []byte, kind byte, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// messageSize is what a message of n bytes takes in a frame.
+// messageSize is how many bytes a message of n bytes takes in a frame.
 func messageSize(n int) int {
 	size := n + 1
 	for v := n; v >= 0x80; v >>= 7 {
@@ -78,8 +78,8 @@ func nextMessage(payload []byte) (msg, rest []byte, err error) {
 	return payload[size:end:end], payload[end:], nil
 }
 
-// countMessages checks every length in a messages frame's payload, so that
-// walking over it can't fail later, and returns how many messages it holds.
+// countMessages returns how many messages the payload of a messages frame holds. It checks
+// every length, so that walking over the payload can't fail later.
 func countMessages(payload []byte) (int, error) {
 	if len(payload) == 0 {
 		return 0, protocolError("a messages frame without a message")
@@ -102,15 +102,16 @@ func appendPart(b []byte, total, offset int, data []byte) []byte {
 	return append(b, data...)
 }
 
-// assembly is a large message of which some has come. Its memory grows with what has
-// really come.
+// assembly is a large message of which some parts have come. Its memory grows with the bytes
+// that have really come.
 type assembly struct {
-	item  *item // a frame of messages' payload, with this one message
+	item  *item // the payload of a messages frame that has only this message
 	total int
 	have  int
 }
 
-// part reads a part of sizeBytes, and returns the message's item when it is whole.
+// part reads a part of sizeBytes. It returns the message's item once the message is whole, and
+// nil before.
 func (a *assembly) part(p *pool, r *bufio.Reader, sizeBytes, most int) (whole *item, err error) {
 	if sizeBytes <= partHead {
 		return nil, protocolError("a part of %d bytes", sizeBytes)
@@ -169,7 +170,7 @@ func appendClose(b []byte, code Code, text string) []byte {
 	return append(b, text...)
 }
 
-// parseClose turns the payload of a close frame into the error that it is.
+// parseClose turns the payload of a close frame into an error.
 func parseClose(payload []byte) error {
 	if len(payload) < 2 || len(payload) > 2+maxCloseText {
 		return protocolError("a close frame of %d bytes", len(payload))
@@ -181,7 +182,7 @@ func parseClose(payload []byte) error {
 	}
 }
 
-// printable makes a peer's words fit for a log line.
+// printable escapes a peer's words for a log line.
 func printable(text []byte) string {
 	q := fmt.Sprintf("%+q", text)
 	return q[1 : len(q)-1]
@@ -205,7 +206,7 @@ func header(r *bufio.Reader, limitBytes int) (kind byte, size int, err error) {
 	return kind, int(length), nil
 }
 
-// payload reads size bytes into a item of the pool.
+// payload reads size bytes into an item of the pool.
 func (p *pool) payload(r *bufio.Reader, size int) (*item, error) {
 	got := p.get(min(size, trustedSize))
 	for {
@@ -228,8 +229,8 @@ func (p *pool) payload(r *bufio.Reader, size int) (*item, error) {
 	}
 }
 
-// truncated is err, unless it says that the stream ended, which within a frame
-// is never right.
+// truncated is err, but io.ErrUnexpectedEOF instead of io.EOF: within a frame the stream must
+// not end.
 func truncated(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

@@ -18,7 +18,7 @@ import (
 
 // attempt is one dial.
 type attempt struct {
-	id     NodeID // whom we hope to reach, unless meet
+	id     NodeID // the node to be reached, unless meet
 	addr   string
 	meet   bool
 	ticket uint64
@@ -28,13 +28,13 @@ type attempt struct {
 	reached atomic.Bool // the address has answered
 }
 
-// handshakeBuffer holds what a peer says before it has proved itself.
+// handshakeBuffer is the size of the buffer for what a peer says before it has proved itself.
 const handshakeBuffer = 1 << 10
 
 // meetEvery is the time between attempts to meet a node that doesn't listen yet.
 const meetEvery = 100 * time.Millisecond
 
-// handshake makes a peer of a socket, or not.
+// handshake turns a socket into a connection to a peer, or refuses it.
 type handshake struct {
 	bus     *Bus
 	wire    *socket
@@ -88,8 +88,8 @@ func (b *Bus) dial(a *attempt) {
 	c.serve()
 }
 
-// reach connects. Nobody tries again where a node is to be met, and a node that is just starting, or was promoted
-// a moment ago, opens its port a moment later: so a refused connection is tried again for HandshakeTimeout then.
+// reach connects. For Meet it tries again for HandshakeTimeout if the connection is refused: a node that is just
+// starting, or was promoted a moment ago, opens its port a moment later, and nobody repeats a failed Meet.
 func (b *Bus) reach(dialer *net.Dialer, a *attempt) (net.Conn, error) {
 	end := time.Now().Add(b.cfg.HandshakeTimeout)
 	for {
@@ -105,8 +105,8 @@ func (b *Bus) reach(dialer *net.Dialer, a *attempt) (net.Conn, error) {
 	}
 }
 
-// met is how a dial ended: being told that there is a connection already is no
-// failure if all that was wanted is to know who is there.
+// met is the outcome of a dial that ended with err. For Meet it is no failure if the peer says
+// that there is a connection already: Meet only asks which node is there.
 func (h *handshake) met(err error) error {
 	if h.attempt.meet && h.proved && asClose(err).code == CodeDuplicate {
 		return nil
@@ -125,8 +125,8 @@ func (b *Bus) dialFailed(a *attempt, id NodeID, err error) {
 	b.tell(failed{a, err})
 }
 
-// listen takes connections until the bus closes. First it waits until the address
-// can be listened on.
+// listen accepts connections until the bus closes. First it waits until the bus can listen on
+// its address.
 func (b *Bus) listen() {
 	for was := b.Deaf(); was != ""; {
 		select {
@@ -140,7 +140,7 @@ func (b *Bus) listen() {
 		}
 	}
 	if b.ctx.Err() != nil {
-		b.closeListener() // Close may have come before it was open
+		b.closeListener() // Close may have been called before the listener was open
 		return
 	}
 	for {
@@ -153,7 +153,7 @@ func (b *Bus) listen() {
 		if b.ctx.Err() != nil {
 			return
 		}
-		// Out of file descriptors, most likely.
+		// Most likely the process has no file descriptors left.
 		b.report.limited("accept", "warning", "can't take a connection: %v", err)
 		select {
 		case <-time.After(100 * time.Millisecond):
@@ -162,7 +162,7 @@ func (b *Bus) listen() {
 	}
 }
 
-// accept serves a connection that somebody made to us.
+// accept serves a connection that somebody made to this node.
 func (b *Bus) accept(raw net.Conn) {
 	defer raw.Close()
 	defer func() {
@@ -176,7 +176,8 @@ func (b *Bus) accept(raw net.Conn) {
 	}
 }
 
-// welcome returns the connection, or nil if the peer isn't one of ours.
+// welcome goes through the handshake with a peer that dialled this node. It returns nil if the
+// peer is refused.
 func (b *Bus) welcome(raw net.Conn) *conn {
 	b.pending.add(raw)
 	defer b.pending.remove(raw)
@@ -207,8 +208,8 @@ func (h *handshake) logRefusal(err error) {
 	h.bus.report.limited(fmt.Sprintf("refused %s %s %d", level, host, e.code), level, "refused %s: %v", remote, err)
 }
 
-// refuse closes a connection that didn't come up, with a reason for the peer
-// if it is one that would understand.
+// refuse ends a connection that didn't come up. It tells the peer the reason, if the peer can
+// understand it.
 func (h *handshake) refuse(err error) {
 	e := asClose(err)
 	if h.nc == nil || e.remote || e.code == CodeNone {
@@ -245,7 +246,7 @@ func (h *handshake) run() (*conn, error) {
 	return c, nil
 }
 
-// explain adds what an error of a socket doesn't say.
+// explain replaces a socket's error by one that says more, where it can.
 func (h *handshake) explain(err error) error {
 	var timeout net.Error
 	switch {
@@ -267,7 +268,7 @@ var errHungUp = errors.New("hung up")
 
 func (h *handshake) dialled() bool { return h.attempt != nil }
 
-// secure sets nc, and exported if there is a secret.
+// secure sets h.nc. If there is a secret, it begins TLS, and sets h.exported.
 func (h *handshake) secure() error {
 	s := h.bus.security
 	var session *tls.Conn
@@ -313,8 +314,8 @@ func (h *handshake) secure() error {
 	return nil
 }
 
-// hellos exchanges them. The dialler speaks first, so that a listener
-// tells nothing to those who say nothing.
+// hellos exchanges the hellos. The dialler speaks first, so that a listener tells nothing to a
+// peer that says nothing.
 func (h *handshake) hellos() error {
 	ours := h.bus.hello()
 	said := ours.append(nil)
@@ -338,7 +339,7 @@ func (h *handshake) hellos() error {
 	if h.theirs, err = parseHello(h.heard); err != nil {
 		return err
 	}
-	if !h.dialled() { // said even if there is no common version, so the peer can say so too
+	if !h.dialled() { // even if there is no common version, so that the peer can see that too
 		if err := say(); err != nil {
 			return err
 		}
@@ -389,9 +390,9 @@ func (h *handshake) expect(want byte, sizeBytes int) ([]byte, error) {
 	return b, nil
 }
 
-// prove exchanges proofs: the dialler's first, so that a listener proves
-// nothing to those who don't know the secret. It returns the number up to
-// which the peer has lost the connections that we gave it.
+// prove exchanges proofs. The dialler's comes first, so that a listener proves nothing to a peer
+// that doesn't know the secret. theyLost is the number up to which the peer has lost the
+// connections that this node numbered.
 func (h *handshake) prove() (theyLost uint64, err error) {
 	if h.dialled() {
 		v, err := h.introduce()
@@ -425,7 +426,7 @@ func (h *handshake) introduce() (reply, error) {
 	})
 }
 
-// ask puts a question to the connection manager.
+// ask asks the connection manager, and waits for its reply.
 func (h *handshake) ask(question func(chan reply) any) (reply, error) {
 	answer := make(chan reply, 1)
 	h.bus.tell(question(answer))
@@ -480,7 +481,7 @@ func (h *handshake) proof(role byte) []byte {
 	return proof(s.key, role, h.exported, h.heard, h.said)
 }
 
-// notOurID refuses a peer, who has proved itself, with our own ID.
+// notOurID refuses a peer that has proved itself if it has this node's own ID.
 func (h *handshake) notOurID() error {
 	if h.theirs.id != h.bus.cfg.ID {
 		return nil
@@ -492,7 +493,7 @@ func (h *handshake) notOurID() error {
 	return refuse(CodeIDInUse, "another running node has the ID %v", h.theirs.id)
 }
 
-// settle agrees on whether this connection is the one to keep.
+// settle agrees with the peer on whether this connection is the one to keep.
 func (h *handshake) settle(theyLost uint64) (*conn, error) {
 	b := h.bus
 	p := &request{conn: h.conn(), attempt: h.attempt, lost: theyLost}
@@ -517,7 +518,7 @@ func (h *handshake) settle(theyLost uint64) (*conn, error) {
 	if decides(b.cfg.ID, h.theirs.id) {
 		accept := binary.BigEndian.AppendUint64(nil, v.number)
 		if _, err := h.nc.Write(appendFrame(nil, kindAccept, accept)); err != nil {
-			// It is up already: serving it will find it broken.
+			// The connection manager has let it in already: serve finds it closed.
 			c.close(broken(err, "%v", err))
 		}
 	}

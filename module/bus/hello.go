@@ -9,17 +9,17 @@ import (
 // NodeID is the ID of a node.
 type NodeID = wire.NodeID
 
-// instanceID is drawn at random by each Open: it tells a node that restarted
-// from two nodes with one ID.
+// instanceID is drawn at random by each Open. It distinguishes a node that restarted from two
+// nodes with one ID.
 type instanceID [16]byte
 
-// magic opens both directions of a connection. It ends a line, so that a
-// server of some text protocol answers at once rather than waiting for more;
-// its first byte differs from that of a TLS record.
+// magic opens both directions of a connection. It ends with a newline, so that a server of a
+// text protocol answers at once and doesn't wait for more. Its first byte differs from that of
+// a TLS record.
 const magic = "jobmesh\n"
 
-// Versions of the protocol that this code speaks. The first one's claims for locks
-// didn't say which nodes they count.
+// Versions of the protocol that this code speaks. In version 1, which it doesn't speak any
+// more, claims for locks didn't say which nodes they count.
 const (
 	oldestVersion = 2
 	newestVersion = 2
@@ -38,10 +38,10 @@ type hello struct {
 	features       uint32 // the owner's
 	port           uint16 // where this node listens
 	host           string // "": the address that the connection comes from
-	maxMessage     uint32 // largest message taken, bytes; there with featureParts
+	maxMessage     uint32 // largest message taken, bytes; only sent with featureParts
 }
 
-// featureParts, of the bus's features: messages larger than a frame come in parts.
+// featureParts, in busFeatures: the node takes messages larger than a frame, in parts.
 const featureParts = 1
 
 func (h *hello) append(b []byte) []byte {
@@ -61,8 +61,8 @@ func (h *hello) append(b []byte) []byte {
 	return b
 }
 
-// parseHello reads the payload of a hello frame. It skips what follows the fields
-// that it knows: a later version's fields.
+// parseHello reads the payload of a hello frame. It skips the fields of later versions, which
+// follow those that it knows.
 func parseHello(b []byte) (hello, error) {
 	if len(b) < helloSize || len(b) < helloSize+int(b[helloSize-1]) {
 		return hello{}, protocolError("a hello of %d bytes is too short", len(b))

@@ -26,14 +26,14 @@ const (
 	maxSubjects = 256
 )
 
-// always logs, whatever was logged before: for what can't come often.
+// always logs a line without a limit, for lines that can't come often.
 func (r *reporter) always(level, format string, args ...any) {
 	if r.log != nil {
 		r.log(level, fmt.Sprintf(format, args...))
 	}
 }
 
-// limited logs one line on a subject every quietFor.
+// limited logs at most one line on a subject in quietFor.
 func (r *reporter) limited(subject, level, format string, args ...any) {
 	if r.log == nil {
 		return
@@ -59,7 +59,7 @@ func (r *reporter) due(subject string, now time.Time) (held int, ok bool) {
 			}
 		}
 		if len(r.quiet) >= maxSubjects && r.quiet[subject] == nil {
-			subject = "" // too many subjects: the new ones share one
+			subject = "" // too many subjects: new ones share this one
 		}
 	}
 	s := r.quiet[subject]

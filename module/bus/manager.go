@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// connManager knows which connections there are, and decides which stay. It
-// is one goroutine, so nothing in it is locked.
+// connManager knows which connections there are, and decides which ones stay. It is a single
+// goroutine, so it needs no locks.
 //
-// For each pair of nodes only the one with the smaller ID decides, and numbers
-// the connections that it accepts; the other obeys the highest number. So the
-// two can't disagree, however their dials and closes cross.
+// For each pair of nodes only the node with the smaller ID decides. It numbers the connections
+// that it accepts; the other node obeys the highest number. So the two can't disagree, however
+// their dials and closes cross.
 type connManager struct {
 	bus   *Bus
 	links map[NodeID]*link
 
-	lastNumber uint64 // of the connections accepted
-	admitted   uint64 // connections, by whomever accepted
+	lastNumber uint64 // given to a connection that this node accepted
+	admitted   uint64 // how many connections were let in, whichever node accepted them
 	selfTwinAt time.Time
 }
 
@@ -43,20 +43,20 @@ type link struct {
 	backoff time.Duration
 	failure string // the last one logged
 
-	held   *request // of a connection that came in while our own is being made
+	held   *request // for a connection that came in while this node's own dial is under way
 	heldTo time.Time
 }
 
 // keptInstances is how many replaced instances of a peer are remembered.
 const keptInstances = 8
 
-// twinEvery is how often two nodes with one ID are spoken of.
+// twinEvery is how often it is reported at most that two nodes have one ID.
 const twinEvery = time.Minute
 
 // Goroutines send these to the connection manager.
 type (
-	// introduction asks, before our proof is sent, whether this peer is welcome
-	// and what to say in the proof.
+	// introduction asks, before this node sends its proof, whether the peer is welcome and
+	// what to say in the proof.
 	introduction struct {
 		id       NodeID
 		instance instanceID
@@ -67,8 +67,8 @@ type (
 	request struct {
 		conn    *conn
 		attempt *attempt // nil: it was dialled by the peer
-		number  uint64   // given by the peer; 0: it is for us to decide
-		lost    uint64   // the peer has no connection up to this number any more
+		number  uint64   // given by the peer; 0: this node decides
+		lost    uint64   // the peer has lost all connections up to this number
 		answer  chan reply
 	}
 	// failed ends a dial.
@@ -76,7 +76,7 @@ type (
 		attempt *attempt
 		err     error
 	}
-	// ended says that a connection that was up is no more.
+	// ended says that a connection that was let in has ended.
 	ended struct{ conn *conn }
 	// duplicate says that a peer with our own ID proved that it knows the secret.
 	duplicate struct{ addr string }
@@ -103,7 +103,7 @@ type (
 	forgetOrder struct{ id NodeID }
 )
 
-// run returns when the bus closes. It closes all connections first.
+// run serves words and orders until the bus closes. Then it closes all connections.
 func (r *connManager) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -196,7 +196,7 @@ func (r *connManager) link(id NodeID, t *tally) *link {
 	return l
 }
 
-// prune drops a link that nothing is known or wanted of.
+// prune drops a link that isn't wanted and has no connection, live or held.
 func (r *connManager) prune(l *link) {
 	if !l.wanted && l.live == nil && l.held == nil {
 		delete(r.links, l.id)
@@ -220,7 +220,7 @@ func (r *connManager) introduce(w introduction) reply {
 	return reply{lost: l.number}
 }
 
-// decide answers a request, or holds it (decided is false).
+// decide answers a request. If decided is false, it holds the request, and answers it later.
 func (r *connManager) decide(p *request) (v reply, decided bool) {
 	if a := p.attempt; a != nil && !a.meet {
 		if l := r.links[a.id]; l == nil || l.dial != a {
@@ -243,9 +243,9 @@ func (r *connManager) decide(p *request) (v reply, decided bool) {
 	} else if p.number != 0 && p.conn.instance == l.instance && p.number <= l.number {
 		return reply{refusal: refuse(CodeDuplicate, "there was a newer connection")}, true
 	}
-	// If both dial at once, ours, the one of the smaller ID, wins. Without
-	// waiting for it the two would win by chance, and the loser would be cut
-	// off when it has hardly begun.
+	// If both nodes dial at once, the dial of the node with the smaller ID wins, here this
+	// node's own. So wait for that one. Otherwise chance would decide, and the losing connection
+	// would be cut off when it has hardly begun.
 	if p.number == 0 && p.attempt == nil && l.live == nil && l.dial != nil && l.dial.reached.Load() {
 		if l.held != nil {
 			l.held.answer <- reply{refusal: refuse(CodeDuplicate, "a newer connection waits already")}
@@ -256,11 +256,11 @@ func (r *connManager) decide(p *request) (v reply, decided bool) {
 	return r.admit(l, p), true
 }
 
-// challenge says why a live connection is to stay, if it is.
+// challenge says why the live connection must stay. It returns nil if the new one replaces it.
 func (r *connManager) challenge(l *link, live *conn, p *request) *closeError {
 	if live.instance != p.conn.instance {
-		// The peer restarted, unless an instance comes back that had to make
-		// way for another: then both run.
+		// The peer has restarted. But if this instance was replaced by another before, both
+		// are running.
 		if l.isReplaced(p.conn.instance) {
 			return r.refuseTwin(l, p.conn.up.Remote)
 		}
@@ -271,7 +271,7 @@ func (r *connManager) challenge(l *link, live *conn, p *request) *closeError {
 			return nil
 		}
 	} else if p.lost >= live.number {
-		return nil // the peer knows that this one is gone, we are about to
+		return nil // the peer knows that the live one is gone; this node hasn't noticed yet
 	}
 	return refuse(CodeDuplicate, "there is a connection already")
 }
@@ -350,14 +350,15 @@ func (r *connManager) ended(c *conn) {
 	}
 	l.live = nil
 	if time.Since(l.upSince) > r.bus.cfg.RedialMax {
-		l.backoff = 0 // it wasn't one that fails again and again
+		l.backoff = 0 // the connection has lasted: it doesn't fail again and again
 	}
 	r.later(l)
 	r.prune(l)
 }
 
-// later sets the time of the next dial: soon after the first failure, then
-// each time after twice as long, at random so that nodes don't dial in step.
+// later sets the time of the next dial. The wait is RedialMin after the first failure, and
+// doubles up to RedialMax. Up to half of it is taken off at random, so that nodes don't dial in
+// step.
 func (r *connManager) later(l *link) {
 	wait := r.bus.cfg.RedialMin
 	if l.backoff > 0 {
@@ -367,7 +368,7 @@ func (r *connManager) later(l *link) {
 	l.retryAt = time.Now().Add(wait/2 + rand.N(wait/2+1))
 }
 
-// cancelDial ends a dial in progress; nobody waits for it any more.
+// cancelDial ends a dial in progress, and admits a connection that waits for it.
 func (r *connManager) cancelDial(l *link) {
 	if l.dial != nil {
 		l.dial.cancel()
@@ -378,15 +379,14 @@ func (r *connManager) cancelDial(l *link) {
 	}
 }
 
-// release lets a connection that came in have its way.
+// release admits the connection that is held.
 func (r *connManager) release(l *link) {
 	p := l.held
 	l.held = nil
 	p.answer <- r.admit(l, p)
 }
 
-// tick starts the dials that are due, and stops waiting for those that take
-// too long.
+// tick starts the dials that are due, and admits held connections that have waited long enough.
 func (r *connManager) tick(now time.Time) {
 	for _, l := range r.links {
 		if l.held != nil && !now.Before(l.heldTo) {
@@ -419,5 +419,5 @@ func (r *connManager) start(a *attempt) {
 	r.bus.workers.Go(func() { r.bus.dial(a) })
 }
 
-// decides says whether we, rather than the peer, decide which connection stays.
+// decides says whether this node decides which connection stays, rather than the peer.
 func decides(ours, theirs NodeID) bool { return bytes.Compare(ours[:], theirs[:]) < 0 }

@@ -1,10 +1,10 @@
 package bus
 
-// mark is a moment, by which something had arrived: in a socket, in a reader's
-// hands, or in the inbox.
+// mark remembers what had arrived when Mark was called, be it in a socket, with a reader, or in
+// the inbox.
 type mark struct {
-	behind []behind // connections with something that was still to be delivered
-	target uint64   // of Bus.handled, once behind is empty; 0 before
+	behind []behind // connections that still had something to deliver
+	target uint64   // the value of Bus.handled that is to be reached; 0 until behind is empty
 }
 
 type behind struct {
@@ -12,12 +12,12 @@ type behind struct {
 	passes uint64
 }
 
-// Mark begins to look whether all that has arrived by now was handed to the owner;
-// [Bus.Reached] tells. It costs a system call for each peer that is connected.
+// Mark notes what has arrived by now. [Bus.Reached] says when all of that was handed to the
+// owner. Mark costs a system call for each connected peer.
 //
-// After the process stood still, its timers are due at once, while messages of
-// long ago still lie in the kernel: an owner that acts on time alone acts on what
-// others have told it is over.
+// After the process stood still, its timers are due at once, while messages that came long ago
+// still lie in the kernel. An owner that follows its timers alone acts on things that, as those
+// messages say, are over.
 func (b *Bus) Mark() {
 	b.mark.behind, b.mark.target = b.mark.behind[:0], 0
 	for _, p := range b.peers {
@@ -38,7 +38,7 @@ func (b *Bus) Reached() bool {
 		m.behind = m.behind[:n]
 	}
 	if m.target == 0 {
-		// A reader had delivered all that it had read before it passed.
+		// Before passes grows, a reader has delivered all that it had read.
 		m.target = b.delivered.Load()
 	}
 	return b.handled >= m.target

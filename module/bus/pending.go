@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 )
 
-// pending are the connections that were made to us and haven't proved
-// themselves. When there are too many the oldest goes: an honest handshake takes
-// milliseconds, so whoever fills the list fills it with his own.
+// pending has the connections to this node that haven't proved themselves. If there are too
+// many, the oldest is closed. An honest handshake takes milliseconds, so an attacker who fills
+// the list mostly closes connections of its own.
 type pending struct {
 	max int
 
-	len atomic.Int64 // of list, for the owner, who can't lock
+	len atomic.Int64 // of list, for the owner, which must not lock
 
 	mu   sync.Mutex
 	list []net.Conn

@@ -11,15 +11,15 @@ const (
 	classes       = largestClass - smallestClass + 1
 )
 
-// pool keeps items for reuse, in classes that double in size: were there only
-// one kind, a queue of small frames could sit in the largest frames' buffers,
-// and a bound on bytes queued would say little about memory.
+// pool keeps items for reuse, in classes that double in size. With only one class, a queue of
+// small frames could use the buffers of the largest frames, and a bound on queued bytes would
+// say little about memory.
 type pool struct {
 	class [classes]sync.Pool
 }
 
-// get returns an empty item with room for a frame with a payload of
-// sizeBytes. Beyond 64 MiB it isn't kept for reuse.
+// get returns an empty item with room for a frame with a payload of sizeBytes. An item for more
+// than 64 MiB isn't reused.
 func (p *pool) get(sizeBytes int) *item {
 	class := max(bits.Len(uint(max(sizeBytes, 1)-1)), smallestClass)
 	if class > largestClass {
@@ -31,7 +31,7 @@ func (p *pool) get(sizeBytes int) *item {
 	return &item{data: make([]byte, 0, 1<<class+headerSize)}
 }
 
-// put takes a item back. The caller keeps no slice of it.
+// put takes an item back. The caller must keep no slice of it.
 func (p *pool) put(old *item) {
 	class := bits.Len(uint(cap(old.data)-headerSize)) - 1
 	if class > largestClass || cap(old.data)-headerSize != 1<<class {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// These go into the key and the proofs; see PROTOCOL.md.
+// Constants from which the key and the proofs are made; see PROTOCOL.md.
 const (
 	keySalt       = "jobmesh bus"
 	keyInfo       = "proof of the cluster secret, version 1"
@@ -28,8 +28,8 @@ const (
 	roleListener = 'L'
 )
 
-// shortSecret is the length in bytes below which a secret is warned about:
-// somebody who makes a node dial him can test guesses at it.
+// shortSecret is the length in bytes below which the log warns about a secret: an attacker that
+// a node dials can test guesses at it.
 const shortSecret = 16
 
 // security is how a bus encrypts and proves. A nil one does neither.
@@ -51,8 +51,8 @@ func newSecurity(secret []byte) (*security, error) {
 	s := &security{
 		key:    key,
 		server: &tls.Config{Certificates: []tls.Certificate{cert}},
-		// The proofs are bound to the session's key: they show that nobody
-		// sits in between, which a certificate made a moment ago couldn't.
+		// The proofs are bound to the session's key. So they show that nobody sits in between;
+		// a certificate that was made a moment ago couldn't show that.
 		client: &tls.Config{InsecureSkipVerify: true},
 	}
 	for _, c := range []*tls.Config{s.server, s.client} {
@@ -68,8 +68,8 @@ func deriveKey(secret []byte) ([]byte, error) {
 	return hkdf.Key(sha256.New, secret, []byte(keySalt), keyInfo, sha256.Size)
 }
 
-// proof shows knowledge of the key, in this role, on this very connection,
-// after these hellos.
+// proof is a MAC that shows knowledge of the key, in this role, on this very connection, after
+// these hellos.
 func proof(key []byte, role byte, exported, dialler, listener []byte) []byte {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte{role})
@@ -111,7 +111,7 @@ func notTLS(err error) error {
 	return broken(ErrSecret, "%v: this node has one, the peer has none", ErrSecret)
 }
 
-// loopbackOnly says no to an address that isn't on this machine.
+// loopbackOnly returns an error for an address that isn't on this machine.
 func loopbackOnly(ip net.IP) error {
 	if ip == nil {
 		return fmt.Errorf("%w (no host means all addresses): set a secret", ErrLoopback)

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// closeGrace is how long a peer has to take the last bytes, the reason
-	// among them, of a connection that is being closed.
+	// closeGrace is how long a peer has to take the last bytes of a connection that is being
+	// closed; the reason is among them.
 	closeGrace = time.Second
-	// lingerGrace is how long we wait for the peer to close its side first.
+	// lingerGrace is how long this node waits for the peer to close its side first.
 	lingerGrace = 500 * time.Millisecond
-	// idleGrace is a second chance for a peer that seems silent: it may be we
-	// that stood still, with its bytes waiting in the socket.
+	// idleGrace is a second chance for a peer that seems silent. Perhaps this process stood
+	// still, and the peer's bytes wait in the socket.
 	idleGrace = 500 * time.Millisecond
 )
 
-// socket is a socket with a memory for one byte. While it is live, no write
-// waits for the peer: what the socket doesn't take at once is kept for drain.
-// So the owner may write, through TLS too. Every read, and every write of
-// drain's, has its own deadline, until shut sets the last one.
+// socket is a connection of which one byte can be read ahead (peekFirst). While it is live, no
+// write waits for the peer: what the kernel doesn't take at once is kept for drain. So the
+// owner may write, also through TLS. Every read, and every write of drain, has a deadline of its
+// own, until shut sets the last ones.
 type socket struct {
 	net.Conn
 	idle, stall time.Duration
@@ -34,25 +34,25 @@ type socket struct {
 	tally   *tally
 	closing atomic.Bool
 
-	// busy is false while the reader waits and has handed over all that it had read;
-	// passes counts how often it came to that.
+	// busy is false while the reader waits and has handed over all that it has read. passes
+	// counts how often it came to that.
 	busy   atomic.Bool
 	passes atomic.Uint64
 	take   struct {
-		once func(fd uintptr) bool // reads into data, as far as there is something
+		once func(fd uintptr) bool // reads into data what is there; false: nothing
 		data []byte
 		n    int
 		err  error
 	}
 
-	first    byte // read ahead
+	first    byte // the byte that was read ahead, if hasFirst
 	hasFirst bool
 
 	behind atomic.Bool // there is a rest, or drain is at work
-	late   func()      // called when there begins to be a rest
+	late   func()      // called when behind becomes true
 	socket syscall.RawConn
-	once   func(fd uintptr) // writes try.data, as far as it goes
-	mu     sync.Mutex       // of what follows; held for a system call that doesn't wait, at most
+	once   func(fd uintptr) // writes try.data, as far as the kernel takes it
+	mu     sync.Mutex       // guards what follows; held over one system call at most, which doesn't wait
 	rest   []byte
 	failed error // the first failure of a write
 	try    struct {
@@ -76,7 +76,7 @@ func (w *socket) peekFirst() (byte, error) {
 func (w *socket) goLive(t *tally, late func()) {
 	w.tally, w.late, w.live = t, late, true
 	if s, ok := w.Conn.(syscall.Conn); ok {
-		// Without a raw socket all writing is drain's.
+		// Without a raw socket, drain does all writing.
 		w.socket, _ = s.SyscallConn()
 	}
 	w.once = func(fd uintptr) {
@@ -106,8 +106,8 @@ func (w *socket) goLive(t *tally, late func()) {
 	_ = w.SetDeadline(time.Time{})
 }
 
-// quiet says that nothing has arrived that the reader hasn't handed over: it waits,
-// and there is nothing in the socket.
+// quiet says whether the reader has handed over all that has arrived: it waits, and there is
+// nothing in the socket.
 func (w *socket) quiet() bool {
 	if w.socket == nil {
 		return true // no socket that could hold anything
@@ -121,11 +121,11 @@ func (w *socket) quiet() bool {
 		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		arrived = err != syscall.EAGAIN
 	})
-	// The reader may have read it between the two.
+	// The reader may have read something between the two looks at busy.
 	return err != nil || !arrived && !w.busy.Load()
 }
 
-// shut lets reads fail from now on, and writes after closeGrace.
+// shut makes reads fail from now on, and writes after closeGrace.
 func (w *socket) shut() {
 	w.closing.Store(true)
 	w.lastDeadlines()
@@ -217,8 +217,8 @@ func (w *socket) attempt(p []byte) (int, error) {
 	return w.try.n, nil
 }
 
-// drain writes the rest, and waits for the peer to take it. One goroutine at a
-// time may call it.
+// drain writes the rest, and waits until the kernel has taken it. Only one goroutine at a time
+// may call it.
 func (w *socket) drain() error {
 	var buffer []byte
 	for {
@@ -251,8 +251,9 @@ func (w *socket) writeWithin(p []byte, d time.Duration) (int, error) {
 	return w.Conn.Write(p)
 }
 
-// linger closes so that what was written last arrives: a socket closed with
-// bytes unread makes the peer's kernel throw away what it has for its reader.
+// linger closes the socket so that what was written last arrives. Before it closes, it reads what
+// the peer still sends: if a socket is closed with unread bytes, the peer's kernel drops what its
+// reader hasn't read yet.
 func (w *socket) linger() {
 	if half, ok := w.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_ = w.Conn.SetReadDeadline(time.Now().Add(lingerGrace))

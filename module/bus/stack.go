@@ -2,21 +2,22 @@ package bus
 
 import "sync/atomic"
 
-// item is what lies on a stack: a frame on its way out, a frame that came
-// in, or a note (an event for the owner, an order for the connection manager).
+// item is an element of a stack: a frame on its way out, a frame that came in, or a note (an
+// event for the owner, or an order for the connection manager).
 type item struct {
 	next  *item
 	data  []byte
 	count int   // messages in data
 	at    int   // how much of data was handed to the owner
 	kind  byte  // of a frame of the bulk
-	conn  *conn // whose frame or event it is; nil for events of no connection
+	conn  *conn // the connection of the frame or event; nil for others
 	note  any
 }
 
-// stack hands items from any number of goroutines to one, without a lock:
-// the owner must never wait for a goroutine that was preempted while holding
-// one. It is taken whole, so a item can't return to it behind a pusher's back.
+// stack hands items from any number of goroutines to one, without a lock: the owner must never
+// wait for a goroutine that was preempted while it held one. A stack is only taken as a whole.
+// So a push is right even if the head that it has seen was taken and came back meanwhile: it
+// links to nothing but that head.
 type stack struct {
 	head atomic.Pointer[item]
 }

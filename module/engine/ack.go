@@ -5,10 +5,10 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Acknowledgement: telling all who may hold a copy that a job is done, until
-// nobody is left who doesn't know.
+// Acknowledgement: all nodes that may hold a copy are told that a job is done, until
+// each of them knows.
 
-// acknowledge makes a job acked here; telling others is the caller's.
+// acknowledge makes a job acked here. The caller tells the others.
 func (n *Node) acknowledge(j *store.Job, from *Peer) {
 	if j.State == store.StateQueued {
 		n.touch(j.Queue)
@@ -27,7 +27,7 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 	n.log(LogState, j)
 }
 
-// answerForAll has this node answer for all holders of a job, for it sends them copies.
+// answerForAll makes this node answer for all holders of a job (see knownToAll), for it sends them copies.
 func answerForAll(j *store.Job) {
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
@@ -35,10 +35,10 @@ func answerForAll(j *store.Job) {
 	}
 }
 
-// knownToAll is the word of a node that all know of an acknowledgement. The job is forgotten when
-// those for which this node answers have said so to it: it has handed the job over to them, and
-// they may have confirmed the acknowledgement before, when they had no copy. Their word for that
-// counts no more, and only this node is sure to know.
+// knownToAll handles a node's message that all nodes know of an acknowledgement. This node forgets the job
+// only when the nodes that it answers for have confirmed to this node itself. It has handed the job over
+// to them, and they may have confirmed the acknowledgement to others before, when they had no copy. That
+// confirmation counts no more, and only this node is sure to know.
 func (n *Node) knownToAll(p *Peer, j *store.Job) {
 	j.Confirm(uint64(p.Node))
 	j.ConfirmAll(j.Answers())
@@ -58,7 +58,7 @@ func (n *Node) setAck(p *Peer, j *store.Job) {
 	n.sendAck(p, &m)
 }
 
-// sendAck sends a SetAck. Each is counted, for each is answered. A node that isn't connected
+// sendAck sends a SetAck, and counts it, for each SetAck is answered. A node that isn't connected
 // is told when it is back.
 func (n *Node) sendAck(p *Peer, m *wire.Message) {
 	switch {
@@ -71,10 +71,10 @@ func (n *Node) sendAck(p *Peer, m *wire.Message) {
 	n.send(p, m)
 }
 
-// correct tells a node that speaks of a job as if it weren't acknowledged that it is. If it
-// had confirmed the acknowledgement, it was handed the job since, and must confirm again. The
-// holders that it names are told too, those that this node didn't know: nobody else tells
-// them, for who hands a job over may hear of the acknowledgement from this node.
+// correct tells a node that a job is acknowledged, when that node speaks of it as if it weren't. If the
+// node had confirmed the acknowledgement, it was handed the job since, and must confirm again. The
+// holders that it names, and that this node didn't know, are told too. Nobody else tells them: the
+// node that handed the job to them may hear of the acknowledgement from this node.
 func (n *Node) correct(p *Peer, j *store.Job, holders []wire.Node) {
 	known := j.Holders()
 	j.Unconfirm(uint64(p.Node))
@@ -91,22 +91,22 @@ func (n *Node) correct(p *Peer, j *store.Job, holders []wire.Node) {
 	}
 }
 
-// acks is what a node has to be told of acknowledgements when it is back.
+// acks says whether a node has still to be told of acknowledgements, now or when it is back.
 type acks struct {
-	open    int  // told by this connection, and not answered
-	owed    bool // some weren't told, or not answered before the connection ended
-	telling bool // it is being told, or where it was forgotten, the jobs that name it are looked for
+	open    int  // SetAcks sent by this connection, and not answered
+	owed    bool // some weren't sent, or weren't answered before the connection ended
+	telling bool // a pass is under way: the node is told; or in members, jobs that name a forgotten node are looked for
 	at      uint64
 }
 
-// tickAcks takes so much of a tick's budget, in which a bucket of the table of jobs counts as one.
+// The cost of tickAcks in a tick's budget. A bucket of the table of jobs counts as one.
 const (
-	ackCost  = 2   // for each job that is told, which may move for its new holder
-	ackLeast = 100 // at least, where the rest is used up
+	ackCost  = 2   // for each job that a node is told of; the job may move for its new holder
+	ackLeast = 100 // the budget of a pass, at least, if the tick's is used up
 )
 
 // tickAcks tells a node that is back of the acknowledgements that it missed, some at a
-// time: it could queue one of those jobs any moment. True where there is more to do.
+// time: it could queue one of those jobs any moment. True: there is more to do.
 func (n *Node) tickAcks(budget int) bool {
 	if n.mesh.acks.telling {
 		n.someAcked(&n.mesh.acks, budget, func(j *store.Job) (cost int) {
@@ -134,7 +134,7 @@ func (n *Node) tickAcks(budget int) bool {
 	return false
 }
 
-// someAcked goes on with a pass over the acknowledged jobs, which ends a.telling.
+// someAcked goes on with a pass over the acknowledged jobs. At the end of the pass a.telling becomes false.
 func (n *Node) someAcked(a *acks, budget int, do func(j *store.Job) (cost int)) {
 	for budget = max(budget, ackLeast); budget > 0; budget-- {
 		n.scratch.jobs = n.scratch.jobs[:0]
@@ -151,7 +151,7 @@ func (n *Node) someAcked(a *acks, budget int, do func(j *store.Job) (cost int)) 
 	}
 }
 
-// acksGone follows the end of a node that has acknowledgements to confirm: nobody waits for it.
+// acksGone is called when a node's membership has ended. If it had acknowledgements to confirm, no job waits for it any more.
 func (n *Node) acksGone(p *Peer) {
 	if p.acks.owed || p.acks.telling || p.acks.open > 0 {
 		n.mesh.acks = acks{telling: true}
@@ -170,10 +170,10 @@ func (n *Node) namesGone(j *store.Job) bool {
 	return false
 }
 
-// acksUp follows a connection, acksDown its end.
+// acksUp is called when a connection is made, acksDown when one has ended.
 func (n *Node) acksUp(p *Peer) {
 	if p.acks.owed || len(n.dormant) > 0 {
-		n.listAll() // the timers of those in other databases rest
+		n.listAll() // the timers of jobs in other databases don't run
 		p.acks = acks{telling: true}
 		n.hurryTick()
 	}
@@ -186,17 +186,17 @@ func (n *Node) acksDown(p *Peer) {
 // Nameless says whether a job is known by its acknowledgement alone: nobody knows its queue.
 func (n *Node) Nameless(j *store.Job) bool { return n.dummy(j) }
 
-// KeepsCopy says whether this node holds a job itself: not one that only others are to hold,
-// nor one that is known by its acknowledgement alone.
+// KeepsCopy says whether this node holds a job itself. It doesn't hold a job that only others are to
+// hold, nor one that is known by its acknowledgement alone.
 func (n *Node) KeepsCopy(j *store.Job) bool {
 	ad := n.pendingAddOf(&j.ID)
 	return !n.dummy(j) && (ad == nil || !ad.external)
 }
 
-// dummy says whether nothing of a job is known but that it is acknowledged.
+// dummy says whether this node knows of a job only that it is acknowledged.
 func (n *Node) dummy(j *store.Job) bool { return j.Queue == n.store.Hidden() }
 
-// collect tries to bring an acknowledged job to its end: everybody who may have
+// collect tries to bring an acknowledged job to its end: every node that may have
 // a copy must know.
 func (n *Node) collect(j *store.Job) {
 	if n.unfinished(j) && !n.hearsay(j) {
@@ -216,9 +216,9 @@ func (n *Node) collect(j *store.Job) {
 	if n.dummy(j) || n.mayHaveHeir(j) {
 		j = n.heldByAll(j)
 	}
-	// Nodes that were forgotten need not know. After a restart
-	// we can't tell them from those that we are still to meet, so we wait a while; a node that
-	// knows nobody, as one that was promoted, waits until it meets somebody.
+	// Nodes that were forgotten need not know. After a restart this node can't tell them from
+	// those that it has still to meet, so it waits a while. A node that knows no other, for
+	// example one that was promoted, waits until it meets one.
 	for i := j.Holders() - 1; i >= 0; i-- {
 		node, _ := j.Holder(i)
 		if n.mesh.WasForgotten(wire.Node(node)) || n.mesh.Of(wire.Node(node)) == nil && j.Attempts() >= gcStrangers && !n.mesh.Alone() {
@@ -242,12 +242,12 @@ func (n *Node) collect(j *store.Job) {
 	n.wakeAt(j, n.now+wait+n.jitter())
 }
 
-// hearsay says of an acknowledged job that a client has cancelled it here, where nothing more
-// is known of it: whether it was released, and what becomes of those that it blocks, those
-// know that hold it.
+// hearsay says whether a client has cancelled an acknowledged job here, and this node knows nothing
+// else of it. Its holders know whether it was released, and what becomes of the jobs that it
+// blocks.
 func (n *Node) hearsay(j *store.Job) bool { return n.dummy(j) && cancelled(j) }
 
-// finish forgets an acknowledged job of which everybody knows.
+// finish forgets an acknowledged job when all nodes know that it is done.
 func (n *Node) finish(j *store.Job) {
 	if !n.dummy(j) {
 		n.tell(j, &wire.Message{Kind: wire.DelJob})
@@ -267,7 +267,7 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 	n.endVotes(j)
 	if j.State != store.StateAcked {
 		n.store.Count(j, store.NoReason)
-		becomeAcked(j) // as good as
+		becomeAcked(j) // it is as good as acknowledged
 	}
 	if n.gone(j, origin{from: from}) {
 		n.remove(j)
@@ -299,10 +299,10 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool) {
 	n.collect(j)
 }
 
-// endAway acknowledges or cancels a job in a queue that lies in another database. It stays there until
-// all nodes know, and all that wait for it are followed: so the log has the end, and this node tells
-// it again when the queue is back. All nodes are told, for the job may have been handed on since
-// the queue went.
+// endAway acknowledges or cancels a job in a queue that lies in another database. The job stays there
+// until all nodes know, and all its dependents are followed. So the log has the end, and this node
+// tells the others again when the queue is back. All nodes are told, for the job may have been handed
+// on since the queue went.
 func (n *Node) endAway(j *store.Job, cancelled bool) {
 	switch {
 	case j.State == store.StateAcked && cancelled:
@@ -322,14 +322,14 @@ func (n *Node) endAway(j *store.Job, cancelled bool) {
 
 func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	if j.State == store.StateWaitRepl {
-		// Somebody has worked on it already.
+		// A client has worked on it already.
 		if ad := n.pendingAdds[j.ID]; ad != nil {
 			n.worked(j, ad)
 		}
 	}
 	if n.dummy(j) {
-		// Two who know nothing but the acknowledgement: neither may take the
-		// other's word for a copy.
+		// Both nodes know nothing but the acknowledgement: neither may believe that
+		// the other has a copy.
 		n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
 		return
 	}
@@ -354,15 +354,16 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	n.send(p, &reply)
 	switch {
 	case len(m.Holders) == 0 && n.foremost(j, p):
-		// The sender knows no holder: telling them is up to us.
+		// The sender knows no holder: this node tells them.
 		n.collect(j)
 	case fresh:
-		// Another does it; we look after it in case that one dies.
+		// Another node tells them. This one looks again, in case that node dies.
 		n.wakeAt(j, n.now+gcFirstMS+n.below(jitterMS))
 	}
 }
 
-// foremost picks one of all holders of a job but one, to act where one is enough.
+// foremost says whether this node is the first of a job's holders, without but, in the order of
+// their IDs: it acts where one node is enough.
 func (n *Node) foremost(j *store.Job, but *Peer) bool {
 	for i := range j.Holders() {
 		if node, _ := j.Holder(i); node < uint64(n.self.Node()) && node != uint64(but.Node) {

@@ -10,12 +10,12 @@ import (
 
 // Times and amounts of federation (as in Disque).
 const (
-	importWindow   = 5_000 // ms; who gave a job within it is asked directly
+	importWindow   = 5_000 // ms; a node that gave a job within it is asked directly
 	rateBucket     = 1_000
 	broadcastFirst = 2_000
 	broadcastLast  = 30_000
-	broadcastSome  = 4_000 // instead, of nodes where few clients wait
-	broadcastEach  = 2     // with that much for each message
+	broadcastSome  = 4_000 // instead of broadcastLast, where few clients wait
+	broadcastEach  = 2     // ms for each message, for the interval grows with the number of lines and nodes
 	directFirst    = 25
 	directLast     = 2_000
 	askLeast       = 5
@@ -23,14 +23,14 @@ const (
 	demandMS       = 60_000 // how long a node that asked in vain is remembered
 	pollFirst      = 100    // between questions for clients that don't wait, doubling while they are in vain
 	pollLast       = 2_000
-	claimedMS      = 100   // until a line asks of whose queue a job is being claimed
-	keepMS         = 2_000 // how long what came stays for a client that was here a moment ago
-	spareMS        = 250   // and for how long it does where a client of another node waits
-	spareEvery     = 20    // until that gets the next one
-	pausedMS       = 500   // between looks whether a queue is paused in output still for which clients wait
+	claimedMS      = 100   // until a line looks again, while runs of its queue's jobs are being acquired
+	keepMS         = 2_000 // how long jobs that came stay for a client that was here a moment ago
+	spareMS        = 250   // how long they stay while a client of another node waits
+	spareEvery     = 20    // until that client's node gets the next one
+	pausedMS       = 500   // between looks whether a queue for which clients wait is still paused in output
 )
 
-// imports is how a queue fares with getting jobs from other nodes.
+// imports is what a node knows about getting a queue's jobs from other nodes. Times are unix ms.
 type imports struct {
 	from           []responder // in order of their first response
 	bucket         int64       // when the current bucket began
@@ -40,13 +40,13 @@ type imports struct {
 	direct, all    int         // questions since the last success
 	poll           int64       // the next question for a client that doesn't wait
 	polls          int         // of those since the last success
-	keep           int64       // until then what came stays for clients that were here a moment ago
+	keep           int64       // until then jobs that came stay for clients that were here a moment ago
 	told           int64       // when a node that gave a job was told last that nobody waits here
 	spareTold      int64       // when all were told last that jobs lie here (demandTime)
-	lies           int64       // since when what came lies here, where some does
-	spares         []wire.Node // have told that jobs lie there, and weren't asked since
+	lies           int64       // since when jobs that came lie here, if some do
+	spares         []wire.Node // nodes that have told that jobs lie there, and weren't asked since
 	paused         bool        // all were told that nobody here can be given jobs
-	anew           uint32      // Node.anew when it was seen last
+	anew           uint32      // Node.anew, as seen last
 }
 
 type responder struct {
@@ -54,7 +54,7 @@ type responder struct {
 	at   int64
 }
 
-// rate is the jobs a second that came in lately; 0 after 5 s without any.
+// rate is how many jobs a second came in lately; 0 after 5 s without any.
 func (i *imports) rate(now int64) int64 {
 	if i == nil || i.last == 0 || now-i.last > importWindow {
 		return 0
@@ -71,7 +71,7 @@ func (i *imports) count(now int64) {
 	i.last = now
 }
 
-// demand is who asked for jobs of a queue that had none, first come first served.
+// demand lists the nodes that asked for jobs of a queue that had none, first come first served.
 type demand struct{ line []demandOf }
 
 type demandOf struct {
@@ -80,7 +80,7 @@ type demandOf struct {
 	until  int64
 }
 
-// Imports tells who gave jobs of a queue in the last 5 s, and how many a second.
+// Imports tells which nodes gave jobs of a queue in the last 5 s, and how many jobs a second came.
 func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
 	imp := n.imports.Get(string(name))
 	if imp == nil {
@@ -98,11 +98,12 @@ func (n *Node) importsOf(name string) *imports {
 	return n.imports.Make(name, imports{bucket: n.now, anew: n.anew})
 }
 
-// spares says how many of so many waiting jobs of a queue may go to a node that asks now. Those that
-// came from others stay for clients here: those that wait, for two seconds those that were here a moment ago, and for
-// five those that poll. Else the client that it came for has gone. A client that waits at another node gets one
-// sooner, one at a time, and the next one a little later. If one that polls did, jobs would go round between nodes whose clients poll in turn. (A node that asked
-// before is told first that they are here, see spare: its client may have gone as well.)
+// spares says how many jobs of a queue, up to count, may go to a node that asks now. Jobs that came from other nodes
+// stay for clients here: for those that wait, for two seconds for those that were here a moment ago, and for five seconds
+// for those that poll. After that, the client that a job came for has gone. A client that waits at another node gets such
+// a job sooner, one at a time, and the next one a little later. A client that polls there doesn't: jobs would go round
+// between nodes whose clients poll in turn. (A node that asked before is told first that the jobs are here, see spare:
+// its client may have gone as well.)
 func (n *Node) spares(name string, count uint32, polls bool) uint32 {
 	imp := n.imports.Get(name)
 	switch {
@@ -119,16 +120,16 @@ func (n *Node) spares(name string, count uint32, polls bool) uint32 {
 	return min(count, 1)
 }
 
-// keepFor has what came stay for clients that aren't here just now.
+// keepFor makes jobs that came stay so long for clients that aren't here just now.
 func (n *Node) keepFor(name string, ms int64) {
 	if imp := n.imports.Get(name); imp != nil {
 		imp.keep = max(imp.keep, n.now+ms)
 	}
 }
 
-// need asks other nodes for jobs that clients wait for here. Where the queue is paused in output it asks for none: they
-// would lie here, though clients wait elsewhere. A pause begins and ends in many ways (PAUSE, DEL, RENAME,
-// a flush, SWAPDB), so it looks at the queue again and again; PAUSE itself has it look at once.
+// need asks other nodes for jobs that clients wait for here. While the queue is paused in output it asks for none: the
+// jobs would lie here, though clients wait elsewhere. A pause begins and ends in many ways (PAUSE, DEL, RENAME,
+// a flush, SWAPDB), so need looks at the queue again and again; PAUSE itself calls it at once.
 func (n *Node) need(list *waitList) {
 	if len(n.mesh.All()) == 0 || n.leaving || n.passive || n.loading {
 		return
@@ -144,10 +145,10 @@ func (n *Node) need(list *waitList) {
 	}
 	imp := n.importsOf(list.name)
 	if imp.paused || imp.anew != n.anew {
-		imp.paused, imp.anew, imp.nextAll = false, n.anew, 0 // the others have it that nobody waits here
+		imp.paused, imp.anew, imp.nextAll = false, n.anew, 0 // the others believe that nobody waits here
 	}
 	m := wire.Message{Kind: wire.NeedJobs, Queue: []byte(list.name)}
-	if n.now < imp.nextAll { // else all are asked
+	if n.now < imp.nextAll { // otherwise all nodes are asked below
 		m.Count = uint32(min(list.Len, askMost))
 		for _, node := range imp.spares {
 			if p := n.mesh.Of(node); p != nil {
@@ -180,8 +181,9 @@ func (n *Node) need(list *waitList) {
 	n.askAt(list, max(at, n.now+1))
 }
 
-// broadcastLeast is after how long a line asks all nodes anew, at the latest. Nodes remember who asked, so it would hardly ever have to; but a
-// question finds whatever they have forgotten or missed. The more lines and nodes there are, the more seldom each asks.
+// broadcastLeast is after how long, at the latest, a line asks all nodes anew, ms. Nodes remember which nodes asked, so a line would hardly
+// ever have to ask again. But a question finds what they have forgotten or missed. The more lines and nodes there are, the less often each
+// line asks.
 func (n *Node) broadcastLeast() int64 {
 	if n.lazy {
 		return broadcastLast
@@ -203,23 +205,23 @@ func (n *Node) wantNone(name string) {
 	}
 }
 
-// claimsFor says whether runs of jobs of a queue that are here are being claimed for at least
-// as many clients. Were the others asked meanwhile, they would give this node their next jobs,
-// when nobody waits here any more. Claims whose answers take long don't count.
+// claimsFor says whether this node is acquiring the runs of so many jobs of a queue that each of
+// the clients may get one. If it asked the others meanwhile, they would give it their next jobs,
+// when nobody waits here any more. Acquisitions whose answers take long don't count.
 func (n *Node) claimsFor(queue string, clients int) bool {
 	a := n.uniqueMesh.asked[queue]
 	return a.jobs >= clients && !n.isSlow(a)
 }
 
-// askAt has a line ask at a time.
+// askAt sets when a line asks next.
 func (n *Node) askAt(list *waitList, at int64) {
 	list.due = at
 	heap.Fix(&n.asking, list.pos)
 	n.wake = min(n.wake, list.due)
 }
 
-// Poll asks other nodes for jobs of a queue of which a client that doesn't wait found none
-// here. Those that come are there for the next who asks: so clients that poll get jobs at
+// Poll asks other nodes for up to count jobs of a queue: a client that doesn't wait found none
+// here. The jobs that come are for the next client that asks. So clients that poll get jobs at
 // whatever node they ask.
 func (n *Node) Poll(name []byte, count int) {
 	if len(n.mesh.All()) == 0 || n.leaving || n.passive || n.loading || n.waits[string(name)] != nil || n.claimsFor(string(name), 1) {
@@ -244,8 +246,8 @@ func (n *Node) Poll(name []byte, count int) {
 	n.tellAll(&m)
 }
 
-// onNeedJobs gives what there is, or remembers who asked. Large jobs are given bit by bit:
-// the node is remembered with what is left of its credit.
+// onNeedJobs gives the jobs that there are, or remembers the node that asked. Large jobs are given
+// bit by bit: the node is remembered with what is left of its credit.
 func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	name := string(m.Queue)
 	count := min(m.Count, askMost)
@@ -263,7 +265,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 	}
 	if spared > 0 && q.Pause&PauseOut == 0 && n.monotonic() >= p.choked {
 		count = spared
-		// Half is kept for those who ask here.
+		// Half is kept for clients here.
 		if q.Len < 2*uint64(count) {
 			count = uint32(max(q.Len/2, 1))
 		}
@@ -272,7 +274,7 @@ func (n *Node) onNeedJobs(p *Peer, m *wire.Message) {
 			j, passedOver := n.movable(q, p)
 			budget -= passedOver / walkedMost
 			if j == nil {
-				n.starves(name, p, count) // what it can have may lie further behind
+				n.starves(name, p, count) // a job that it can have may lie further behind
 				n.serveDemandAgain(name)
 				break
 			}
@@ -306,7 +308,7 @@ func (n *Node) starves(name string, p *Peer, credit uint32) {
 	h.line = append(h.line, demandOf{p.Node, credit, n.demandTime() + demandMS})
 }
 
-// starvesStill takes back that a node was given a job.
+// starvesStill notes that a node still waits for a job: it didn't get the one that it was given.
 func (n *Node) starvesStill(p *Peer, q *store.Queue) {
 	credit := uint32(1)
 	if h := n.demands.Get(string(q.NameBytes())); h != nil {
@@ -318,7 +320,7 @@ func (n *Node) starvesStill(p *Peer, q *store.Queue) {
 	n.serveDemandLater(q)
 }
 
-// serveDemandLater has a queue's jobs be given to the nodes that wait for some, when the event
+// serveDemandLater gives a queue's jobs to the nodes that wait for some, but only when the event
 // is done: a job that is handed over moves in memory, and the caller may go on with it.
 func (n *Node) serveDemandLater(q *store.Queue) {
 	name := q.NameBytes()
@@ -328,8 +330,8 @@ func (n *Node) serveDemandLater(q *store.Queue) {
 	n.unservedDemand = append(n.unservedDemand, string(name))
 }
 
-// serveDemands is what serveDemandLater has put off. The next tick goes on with what is over the
-// budget, first with the queues that were given nothing of it.
+// serveDemands does what serveDemandLater has put off. The next tick goes on with what is over the
+// budget, first with the queues that got nothing of the budget.
 func (n *Node) serveDemands() {
 	budget := tickBudget
 	var cut *store.Queue
@@ -357,11 +359,11 @@ func (n *Node) serveDemand(q *store.Queue, budget *int) (more bool) {
 	if h == nil || q.Pause&PauseOut != 0 {
 		return false
 	}
-	// Those that came from others stay for a while: the node that they would go to may have asked
-	// for a client that has gone as well, and they would go round. It is told that they are here.
+	// Jobs that came from other nodes stay for a while: the node that they would go to may have asked
+	// for a client that has gone as well, and they would go round. That node is told that they are here.
 	imp := n.imports.Get(name)
 	stay := imp.rate(n.now) > 0
-	var passed []demandOf // those to whom none of the jobs can be given
+	var passed []demandOf // nodes to which none of the jobs can be given
 	for len(h.line) > 0 && *budget > 0 {
 		first := h.line[0]
 		h.line = slices.Delete(h.line, 0, 1)
@@ -409,18 +411,18 @@ func (n *Node) isOwn(j *store.Job) bool { return addedBy(j, &n.self) }
 // addedBy says whether a job was added at a node, which its ID names by its first bytes.
 func addedBy(j *store.Job, node *wire.NodeID) bool { return [4]byte(j.ID[:4]) == [4]byte(node[:4]) }
 
-// serveDemandAgain has a queue's jobs be given to the nodes that wait for some after 5 s: by then those that came from
-// others need not stay any more, and what stood against one that wasn't given may be over. A client that has
-// waited there for long doesn't ask again before.
+// serveDemandAgain serves the nodes that wait for a queue's jobs after 5 s. By then jobs that came from other nodes
+// need not stay any more, and the reason why a job wasn't given may be over. A client that has waited for long at
+// one of those nodes doesn't ask again before.
 func (n *Node) serveDemandAgain(name string) { n.lookAfter(&n.toServe, name, importWindow+1) }
 
-// serveDemandsSoon has that be done now: a node is heard again.
+// serveDemandsSoon does that now, for a node is heard again.
 func (n *Node) serveDemandsSoon() { n.lookNow(&n.toServe) }
 
-// spareLater has the others be told of jobs that came from elsewhere, and lie here by then.
+// spareLater tells the others, after spareMS, of jobs that came from other nodes and still lie here.
 func (n *Node) spareLater(name string) { n.lookAfter(&n.toTell, name, spareMS) }
 
-// tickDemands follows both.
+// tickDemands does what serveDemandAgain and spareLater have put off.
 func (n *Node) tickDemands() {
 	n.tickAgenda(&n.toServe, func(name string) int {
 		if q := n.store.Queue([]byte(name)); q != nil {
@@ -436,9 +438,9 @@ func (n *Node) tickDemands() {
 	})
 }
 
-// spare tells all nodes that jobs of a queue lie here for which nobody waits, and says whether it did. Those where a
-// client waits ask for them, and the others ask when one comes: so a job goes only to where a client waits now,
-// and doesn't go round. While none of those that want some has asked since it was told, all know.
+// spare tells all nodes that jobs of a queue lie here for which nobody waits, and says whether it did. Nodes where a
+// client waits ask for them, and the others ask when a client comes: so a job goes only to where a client waits now,
+// and doesn't go round. If no node that wants jobs has asked since the nodes were told last, all of them know already.
 func (n *Node) spare(name string, imp *imports) bool {
 	q, h := n.store.Queue([]byte(name)), n.demands.Get(name)
 	if q == nil || q.Head == nil || q.Pause&PauseOut != 0 || h == nil || n.waits[name] != nil ||
@@ -450,13 +452,13 @@ func (n *Node) spare(name string, imp *imports) bool {
 		return false
 	}
 	imp.spareTold = n.demandTime()
-	imp.nextAll = 0 // the others have it that nobody waits here
+	imp.nextAll = 0 // the others believe that nobody waits here
 	n.tellAll(&wire.Message{Kind: wire.NeedJobs, Flags: wire.Spare, Queue: []byte(name)})
 	return true
 }
 
-// onSpare has the next client here be the reason to ask a node at which jobs of a queue lie. Where none has waited
-// for long all nodes are asked for the next one.
+// onSpare notes a node at which jobs of a queue lie: this node asks it when the next client waits here, or at once if
+// one does. If no client has waited here for long, all nodes are asked for the next one anyway.
 func (n *Node) onSpare(p *Peer, name string) {
 	imp := n.imports.Get(name)
 	if imp == nil {
@@ -477,9 +479,9 @@ func (n *Node) sated(p *Peer, name string) {
 	}
 }
 
-// movable finds the first waiting job that can be handed over to a node, and how many it passed
-// over. An at-most-once job that others wait for can't: they wait here. Nor can one whose key is
-// being worked on, or that is larger than a message may be.
+// movable finds the first waiting job that can be handed over to a node, and how many jobs it passed
+// over. An at-most-once job that others wait for can't be handed over, for they wait here. Nor can a
+// job whose key is being worked on, or one that is larger than a message may be.
 func (n *Node) movable(q *store.Queue, p *Peer) (_ *store.Job, steps int) {
 	var next *store.Job
 	first, steps := n.behind(q, p)
@@ -494,7 +496,7 @@ func (n *Node) movable(q *store.Queue, p *Peer) (_ *store.Job, steps int) {
 		}
 		steps++
 		if !n.fits(p, j) {
-			continue // what is to become of one whose key is busy is for the next client here to find out
+			continue // if its key is busy, the next fetch here decides what becomes of it
 		}
 		u := j.Unique()
 		if u == nil || u.Busy() != store.BusyWait || n.runLock(j, u) == nil {
@@ -534,7 +536,7 @@ func (n *Node) export(j *store.Job, p *Peer) {
 	n.postpone(j)
 }
 
-// exportCost is export, and what it takes of a tick's budget.
+// exportCost is export, and returns its cost in a tick's budget.
 func (n *Node) exportCost(j *store.Job, p *Peer) int {
 	from := len(n.effects)
 	n.export(j, p)
@@ -552,9 +554,9 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	if j != nil && m.Job.Retry == 0 {
 		ad := n.pendingAdds[id]
 		if ad == nil {
-			return // there is but one copy, and we have it
+			return // there is only one copy, and this node has it
 		}
-		// The node that we gave it to gives it back, before it confirms.
+		// The node that was sent the copy gives it back, before it confirms.
 		if n.achieved(j, ad); n.tombstones.has(&id) {
 			n.sendAck(p, n.tombstones.ack(&id)) // its client was refused before
 			return
@@ -595,17 +597,18 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	if j = n.onQueuedElsewhere(j); j.State == store.StateActive {
 		clearQueuedOnce(j)
 		if m.Job.Nacks > 0 || m.Job.Deliveries > 0 {
-			// It came back, maybe at two nodes at once, and the other one may have handed
-			// it over too. Each says that it has it, so that one of them yields. The sender
-			// hears it as well: the two may have handed it to each other.
+			// The job came back, maybe at two nodes at once, and the other one may have handed
+			// it over too. Each node that has it says so, so that one of them yields. The sender
+			// hears it as well: the two may have handed the job to each other.
 			n.tell(j, n.queued(j, 0))
 		}
 		n.requeue(j, false)
 	}
 }
 
-// learnCounts takes over what a node that sends a copy has counted, and this one hasn't heard of. Else a client that
-// is given the job here would lose it to that node: this one would take it for the client that gave it back there.
+// learnCounts takes over the NACKs and additional deliveries that the sender of a copy has counted, and this node hasn't.
+// Otherwise a client that is given the job here would lose it to the sender: this node would believe that this client
+// gave the job back there.
 func (n *Node) learnCounts(j *store.Job, m *wire.Message) {
 	if m.Job.Nacks > j.Nacks || m.Job.Deliveries > j.Deliveries {
 		j.Nacks, j.Deliveries = max(j.Nacks, m.Job.Nacks), max(j.Deliveries, m.Job.Deliveries)
@@ -625,12 +628,13 @@ func (n *Node) imported(p *Peer, name []byte) {
 		n.send(p, &wire.Message{Kind: wire.NeedJobs, Queue: name})
 	}
 	imp.asked, imp.direct, imp.poll, imp.polls = 0, 0, 0, 0
-	// The others may remember less of who waits here, or nothing: all are asked again when those that gave jobs aren't any more.
+	// The others may remember less of the clients that wait here, or nothing. So all are asked again when importWindow is over, at
+	// the latest: by then those that gave jobs aren't asked directly any more.
 	imp.nextAll, imp.all = min(imp.nextAll, n.now+importWindow), 0
 	if list := n.waits[string(name)]; list != nil {
 		list.due = n.now
 		heap.Fix(&n.asking, list.pos)
-		if list.Len > 1 { // the job isn't for all
+		if list.Len > 1 { // one job isn't enough for all
 			n.hurryTick()
 		}
 	}
@@ -643,10 +647,12 @@ func (n *Node) imported(p *Peer, name []byte) {
 	imp.from = append(imp.from, responder{p.Node, n.now})
 }
 
-// Sooner has the lines in the order of when they ask other nodes again.
+// Sooner says whether a line asks other nodes before another one does; of two at the same time, the older line comes first.
 func (l *waitList) Sooner(than *waitList) bool {
 	return l.due < than.due || l.due == than.due && l.number < than.number
 }
+
+// Position is the line's place in Node.asking.
 func (l *waitList) Position() *int { return &l.pos }
 
 const (
@@ -654,19 +660,20 @@ const (
 	sweepSlice = 1000 // queues looked at in one tick for what is stale
 )
 
-// askAgain has all lines ask, of very many some a little later: a node is back.
+// askAgain makes all lines ask, for a node is back. If there are very many, some ask a little later.
 func (n *Node) askAgain() {
 	n.askAnew()
 	n.askSome()
 }
 
-// askAnew has each line ask all nodes next, also one to which a client comes later: some remember no more who waits here.
+// askAnew makes each line ask all nodes next, also one to which its first client comes later: some nodes remember no more
+// that clients wait here.
 func (n *Node) askAnew() {
 	n.resumed = len(n.lines)
 	n.anew++
 }
 
-// askSome has the lines of waiting clients ask whose time it is.
+// askSome makes the lines of waiting clients ask whose time has come.
 func (n *Node) askSome() {
 	if len(n.mesh.All()) == 0 || n.leaving || n.passive || n.loading {
 		return
@@ -693,7 +700,7 @@ func (n *Node) askSome() {
 	}
 }
 
-// ask goes on with the asking, and forgets what is stale.
+// ask calls askSome, and forgets imports and demands that are stale, bit by bit.
 func (n *Node) ask() {
 	n.askSome()
 	if n.now >= n.mesh.sweep {
@@ -713,6 +720,6 @@ func (n *Node) ask() {
 	}
 }
 
-// demandTime is the time by which nodes that asked in vain are remembered, ms: it
+// demandTime is the clock by which nodes that asked in vain are remembered, ms. It
 // stands still while the process does.
 func (n *Node) demandTime() int64 { return n.now - n.skipped }

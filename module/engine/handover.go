@@ -10,7 +10,7 @@ import (
 )
 
 // Handing over at-most-once jobs. There is one copy of such a job, so it moves, and
-// neither a refusal, nor a broken connection, nor a restart may lose it, or make it two.
+// neither a refusal, nor a broken connection, nor a restart may lose or double it.
 //
 //	giver                           taker
 //	log "offered", to whom
@@ -31,20 +31,20 @@ import (
 // gone before Settled does. So a giver that was restarted, and has all that it logged
 // (Trust.Exact), goes on with the same round.
 //
-// Nodes that ask what became of the job meanwhile (TagKin) are to hear of its end, and the giver
-// forgets it. So where there are such, Taken has to say how many of them the taker knows, else
-// the Offer is repeated at once, which has them. The taker notes them; where it knows the end by
-// then, it tells the giver, who tells them.
+// Nodes may ask meanwhile what became of the job (TagKin). They must hear of its end, but the giver
+// forgets the job. So Taken says how many of these nodes the taker knows. If it doesn't know all of
+// them, the giver repeats the Offer at once, which names them. The taker notes them. If it knows the
+// job's end by then, it tells the giver, and the giver tells those nodes.
 //
-// The taker's memory ends with its process (its life). Whether it had the job can't be
-// known any more where it was restarted before it answered, or was forgotten, or where
-// the giver's log may lack the end of the offer. Then the job becomes uncertain
+// The taker's memory ends with its process (its life). If the taker was restarted before it
+// answered, or was forgotten, or if the giver's log may lack the end of the offer, nobody can
+// know any more whether the taker had the job. Then the job becomes uncertain
 // (store.FlagUncertain): it is in no queue, and is kept until its time is over or somebody
-// decides by ENQUEUE or DELJOB. A Taken that comes late removes it. A taker that
-// was forgotten, and comes back in the same life, is offered it again. A late Declined
-// can't come: it would have been lost with the connection.
+// decides by ENQUEUE or DELJOB. A Taken that comes late removes it. If a forgotten taker comes
+// back in the same life, the giver offers it the job again. A late Declined can't come: it would
+// have been lost with the connection.
 const (
-	offerAgainMS  = 5_000 // steady; how long an answer is waited for, doubling
+	offerAgainMS  = 5_000 // by the monotonic clock; how long an answer is waited for, doubling
 	takenAgainMS  = 1_000
 	handoverLast  = 60_000
 	takenMost     = 1 << 16 // rounds that are remembered though their jobs have expired
@@ -56,13 +56,13 @@ const (
 type offered struct {
 	to          wire.Node
 	life, round uint64
-	next, wait  int64  // steady: when it is repeated
-	until       int64  // steady: the job has expired
+	next, wait  int64  // monotonic: when the Offer is repeated
+	until       int64  // monotonic: then the job has expired
 	unanswered  int    // Offers sent by one connection,
-	up          uint64 // that of this Peer.up
+	up          uint64 // that of this Peer.Since
 	repeated    bool
-	kin         int  // nodes that asked about the job, as the last Offer has it
-	accepted    bool // it was taken while it was out of sight
+	kin         int  // how many nodes that asked about the job the last Offer names
+	accepted    bool // the node took the job while that was out of sight here
 	doubted     bool // the job is uncertain, for the node was forgotten
 }
 
@@ -80,8 +80,8 @@ func offerOf(j *store.Job) (o offered, ok bool) {
 	return offered{to: wire.Node(word(0)), life: word(1), round: word(2)}, true
 }
 
-// noteOffer writes an offer into a job, which may move. A job with no room for it goes
-// without: after a restart of this node it is uncertain.
+// noteOffer writes an offer into a job, which may move. If the job has no room for it, it is
+// offered without: after a restart of this node it is uncertain.
 func (n *Node) noteOffer(j *store.Job, o *offered) *store.Job {
 	var b [offerLen]byte
 	for i, word := range [...]uint64{uint64(o.to), o.life, o.round} {
@@ -100,8 +100,8 @@ func (n *Node) dropOffer(j *store.Job) *store.Job {
 	return j
 }
 
-// isOffered says whether a job is offered. An acknowledgement, which a client can bring from
-// the node that took the job before its answer does, ends that.
+// isOffered says whether a job is offered. An acknowledgement ends that: the taker's client
+// may bring it here before the taker's answer comes.
 func isOffered(j *store.Job) bool {
 	return j.Flags&store.FlagOffered != 0 && j.State == store.StateActive
 }
@@ -116,7 +116,7 @@ func (n *Node) OfferedTo(j *store.Job) uint64 {
 	return uint64(o.to)
 }
 
-// handoverRound is one handing over of a job.
+// handoverRound names one round in which a job is handed over.
 type handoverRound struct {
 	id     store.ID
 	number uint64
@@ -125,13 +125,13 @@ type handoverRound struct {
 // taken is a round in which this node got the job, and which isn't settled.
 type taken struct {
 	from       wire.Node
-	until      int64  // steady: the job has expired, at the giver too
-	next, wait int64  // steady: when Taken is repeated
-	up         uint64 // Peer.up of the connection that it was sent by last
-	kin        uint8  // how many nodes that asked about the job the giver has told of
+	until      int64  // monotonic: then the job has expired, at the giver too
+	next, wait int64  // monotonic: when Taken is repeated
+	up         uint64 // Peer.Since of the connection by which Taken was sent last
+	kin        uint8  // how many nodes that asked about the job the giver has named
 }
 
-// SetLife tells, before PeerUp, which process of a node the connection leads to: a
+// SetLife tells, before [membership.Table.Up], which process of a node the connection leads to: a
 // number that differs after a restart. 0: the node can't be offered jobs.
 func (n *Node) SetLife(id wire.NodeID, life uint64) {
 	if life == 0 {
@@ -140,7 +140,7 @@ func (n *Node) SetLife(id wire.NodeID, life uint64) {
 	}
 	if p := n.mesh.Named(id); p != nil && n.mesh.lives[id] != life {
 		n.givenAnew(p)
-		p.past = passing{} // it may be one now that jobs can be offered to
+		p.past = passing{} // at-most-once jobs that were passed over for it may be offered to it now
 	}
 	n.mesh.lives[id] = life
 }
@@ -191,8 +191,8 @@ func (n *Node) otherLife(o *offered) bool {
 	return life != o.life && (life != 0 || p.Connected)
 }
 
-// review ends an offer that is over, or of which nobody can know how it ended. It
-// returns the job where the offer still waits for its answer.
+// review ends an offer that is over, or whose end nobody can know. It returns the job if
+// the offer still waits for its answer, else nil.
 func (n *Node) review(id *store.ID, o *offered) *store.Job {
 	j := n.store.Lookup(id)
 	if n.otherLife(o) {
@@ -230,8 +230,8 @@ func (n *Node) doubtOffer(j *store.Job) {
 	n.log(LogState, j)
 }
 
-// reopen ends the doubt about an offer whose node was forgotten, and is back in the same
-// life: it remembers whether it has taken the job.
+// reopen ends the doubt about an offer whose node was forgotten and is back in the same
+// life: that node remembers whether it has taken the job.
 func (n *Node) reopen(id *store.ID, o *offered) {
 	j := n.store.Lookup(id)
 	if !o.doubted || j == nil || !j.Uncertain() || !inRound(j, o.round) || n.otherLife(o) {
@@ -250,14 +250,14 @@ func (n *Node) given(j *store.Job) {
 	n.offers.Remove(j.ID)
 	id := j.ID
 	n.delegate(j)
-	n.delegated.Add(id) // also where it has no locks: who asks about it is to ask again
+	n.delegated.Add(id) // also if it has no locks: a node that asks about it has to ask again
 	n.remove(j)
 	n.evicted(id, false) // jobs that came to wait for it meanwhile
 }
 
-// tellsTakers has all nodes be told of the end of a job that is offered, or uncertain: another node may have it by now,
-// and may have handed it on. So is it with one that this node had before it crashed: it may have lost the knowledge of a holder
-// with its last second. The job may move.
+// tellsTakers notes all nodes as holders of a job that is offered or uncertain, so that all are told of its end: another node
+// may have it by now, and may have handed it on. It does the same for a job that this node had before it crashed: with its last
+// second, the node may have lost the knowledge of a holder. The job may move.
 func (n *Node) tellsTakers(j *store.Job) *store.Job {
 	if isOffered(j) || j.Uncertain() && j.State == store.StateActive || int64(j.CTime/1_000_000) < n.inexactAt {
 		j = n.heldByAll(j)
@@ -265,7 +265,7 @@ func (n *Node) tellsTakers(j *store.Job) *store.Job {
 	return j
 }
 
-// unoffer takes an offered job back, which is certain not to be anywhere else.
+// unoffer takes an offered job back. It is certain that no other node has the job.
 func (n *Node) unoffer(j *store.Job) {
 	j = n.dropOffer(j)
 	becomeUnoffered(j)
@@ -295,7 +295,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	told := uint8(promisedDependents(m.Job.Extras))
 	if n.tombstones.has(&id) {
 		n.takeDependents(p, m)
-		n.sendTaken(p, r, told) // it is done, or deleted: nobody is to have it
+		n.sendTaken(p, r, told) // it is done, or deleted: no node is to have it
 		return
 	}
 	var kin []byte
@@ -304,23 +304,23 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 		ad := n.pendingAdds[id]
 		switch o := n.offers.Get(id); {
 		case ad != nil:
-			// The node that we gave it to gives it back, before it confirms.
+			// The node that was sent the copy gives it back, before it confirms.
 			if n.achieved(j, ad); n.tombstones.has(&id) {
 				n.takeDependents(p, m)
 				n.sendTaken(p, r, told) // its client was refused before
 				return
 			}
 		case o != nil && isOffered(j):
-			// So the one that we offered it to has had it, and gave it on.
+			// So the node that this one offered it to has had it, and handed it on.
 			if q := n.mesh.Of(o.to); q != nil {
 				n.send(q, &wire.Message{Kind: wire.Settled, ID: m.ID, Round: o.round})
 			}
 			n.given(j)
 		case j.Uncertain() && j.State == store.StateActive:
-			n.given(j) // there is but one, and that node has it for certain
+			n.given(j) // there is only one copy, and the sender has it for certain
 		default:
 			n.takeDependents(p, m)
-			n.sendTaken(p, r, told) // there is but one, and we have it
+			n.sendTaken(p, r, told) // there is only one copy, and this node has it
 			return
 		}
 	}
@@ -342,13 +342,13 @@ func (n *Node) sendTaken(p *Peer, r handoverRound, kin uint8) {
 	n.send(p, &wire.Message{Kind: wire.Taken, Flags: kin, ID: r.id, Round: r.number})
 }
 
-// promisedDependents counts the nodes that asked about a job, by its extras, as Taken tells the number.
+// promisedDependents counts the nodes that asked about a job, by its extras: at most 255, as in Taken.
 func promisedDependents(extras []byte) int {
 	return min(len(store.FindExtra(extras, store.TagKin))/nodeLen, math.MaxUint8)
 }
 
-// takeDependents notes the nodes that asked the giver about a job while it offered that to this node.
-// The giver hears it where the job is done: it tells them. False: the job is out of sight.
+// takeDependents notes the nodes that asked the giver about a job while it offered the job to this node.
+// If the job is done, the giver hears that, and tells those nodes. False: the job is out of sight.
 func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
 	id, kin := store.ID(m.ID), store.FindExtra(m.Job.Extras, store.TagKin)
 	switch j := n.lookEnded(&id); {
@@ -366,7 +366,7 @@ func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
 	return true
 }
 
-// noteDependents adds nodes to those that asked about a job, which may move.
+// noteDependents adds nodes to those that asked about a job. The job may move.
 func (n *Node) noteDependents(j *store.Job, kin []byte) *store.Job {
 	for ; len(kin) >= nodeLen; kin = kin[nodeLen:] {
 		if p := n.mesh.Of(wire.Node(binary.BigEndian.Uint64(kin))); p != nil && !noted(j, store.TagKin, p) {
@@ -400,7 +400,7 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 			n.given(j)
 		}
 	}
-	// Also of a round that isn't known any more: it won't be offered again.
+	// This goes out also for a round that isn't known any more: it won't be offered again.
 	n.send(p, &wire.Message{Kind: wire.Settled, ID: m.ID, Round: m.Round})
 }
 
@@ -422,7 +422,7 @@ func (n *Node) onDeclined(p *Peer, m *wire.Message) {
 
 func (n *Node) onSettled(m *wire.Message) { n.taken.Remove(handoverRound{m.ID, m.Round}) }
 
-// Unsent follows a message that the bus didn't accept: the node is certain never to
+// Unsent is called when the bus didn't accept a message: the node is certain never to
 // get it. The caller need not call it for messages without a job.
 func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 	p := n.mesh.Named(to)
@@ -442,7 +442,7 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 			break
 		}
 		o.unanswered--
-		// A repeated one says nothing of the first.
+		// That a repeated Offer wasn't sent says nothing about the first one.
 		if !o.repeated && isOffered(j) {
 			n.starvesStill(p, j.Queue)
 			n.unoffer(j)
@@ -457,8 +457,8 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 	}
 }
 
-// unexport queues an at-least-once job again that another node was to have in its
-// queue, and hasn't.
+// unexport queues an at-least-once job again: it was handed over to another node, and
+// that node hasn't queued it.
 func (n *Node) unexport(j *store.Job) {
 	if j.State != store.StateActive || j.Place != store.InHeld || j.Retry == 0 || j.Flags&store.FlagDelivered == 0 || held(j) {
 		return
@@ -487,20 +487,20 @@ func (n *Node) takes(p *Peer, j *store.Job) bool {
 	return (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Edges() > 0 && n.hasEdges(j)) && j.Extra(store.TagKin) == nil
 }
 
-// reviewHandovers follows a node that is connected again, or one of the mesh no more: all
-// offers and rounds are looked at soon, some of them at once. The rounds in which a node that
-// was forgotten gave jobs stay known: should it come back, it may offer them again.
+// reviewHandovers is called when a node is connected again, or its membership has ended: all
+// offers and rounds are looked at soon, some of them at once. The rounds in which a forgotten
+// node gave jobs stay known: if it comes back, it may offer them again.
 func (n *Node) reviewHandovers() {
 	n.offers.Begin()
 	n.taken.Begin()
 	n.reviewOn()
 }
 
-// reviewOn goes on with that. It returns what is left of a tick's budget.
+// reviewOn goes on with reviewHandovers. It returns what is left of a tick's budget.
 func (n *Node) reviewOn() (budget int) {
 	now := n.monotonic()
 	budget = tickBudget
-	for n.offers.Left() > 0 && budget > 0 && !n.passive && !n.loading { // else the jobs aren't known
+	for n.offers.Left() > 0 && budget > 0 && !n.passive && !n.loading { // otherwise the jobs aren't known
 		n.offers.Pass(1, func(id store.ID, o *offered) bool {
 			budget -= n.offerAgain(id, o, now)
 			return true
@@ -516,7 +516,7 @@ func (n *Node) reviewOn() (budget int) {
 	return budget
 }
 
-// tickHandovers repeats what wasn't answered, a few at a time.
+// tickHandovers repeats the Offers and Takens that weren't answered, a few at a time.
 func (n *Node) tickHandovers() {
 	now, budget := n.monotonic(), n.reviewOn()
 	for steps := handoverSteps; steps > 0 && budget > 0 && n.offers.Len() > 0; steps-- {
@@ -530,8 +530,8 @@ func (n *Node) tickHandovers() {
 	}
 }
 
-// offerAgain reviews an offer, and repeats it where it is time, or by a new connection. It
-// returns what it took of a tick's budget.
+// offerAgain reviews an offer, and repeats it when its time has come or the connection is new. It
+// returns its cost in a tick's budget.
 func (n *Node) offerAgain(id store.ID, o *offered, now int64) (cost int) {
 	p := n.mesh.Of(o.to)
 	back := p != nil && p.Connected && p.Since != o.up
@@ -549,14 +549,14 @@ func (n *Node) offerAgain(id store.ID, o *offered, now int64) (cost int) {
 	return max(1, len(n.effects)-from) + n.cost(from)
 }
 
-// takenAgain repeats a Taken in the same way. False: the round is to be forgotten.
+// takenAgain repeats a Taken under the same conditions. False: the round is to be forgotten.
 func (n *Node) takenAgain(r handoverRound, t *taken, now int64) (keep bool) {
 	p := n.mesh.Of(t.from)
 	back := p != nil && p.Connected && p.Since != t.up
 	switch {
 	case now >= t.until && n.taken.Len() > takenMost:
-		// A giver that was restarted with a clock that was set back may hold the job
-		// for one that hasn't expired. So only very many rounds are forgotten.
+		// A giver that was restarted with a clock that was set back may believe that the
+		// job hasn't expired. So rounds are forgotten only when there are very many.
 		return false
 	case p != nil && (back || now >= t.next):
 		if !back {
@@ -568,8 +568,8 @@ func (n *Node) takenAgain(r handoverRound, t *taken, now int64) (keep bool) {
 	return true
 }
 
-// offerStands says of a loaded job that is offered whether the offer still waits for its
-// answer. It does where this process made it; and where the data are exact, and no Settled
+// offerStands is for a loaded job that is offered. It says whether the offer still waits for its
+// answer. It does so if this process made the offer, or if the data are exact: then no Settled
 // can have been sent since they were saved.
 func (n *Node) offerStands(j *store.Job, exact bool) bool {
 	n.hurryTick()
@@ -583,10 +583,10 @@ func (n *Node) offerStands(j *store.Job, exact bool) bool {
 	return exact
 }
 
-// resumeOffer goes on with an offer as the job has it, or has the next tick make the job
-// uncertain.
+// resumeOffer goes on with an offer as the job's extra has it. If it is doubtful, the next tick makes
+// the job uncertain.
 func (n *Node) resumeOffer(j *store.Job, doubtful bool) {
-	o, _ := offerOf(j) // without it, an offer in no life
+	o, _ := offerOf(j) // if the job has none, it is an offer in no life
 	if doubtful {
 		o.life = 0
 	}
@@ -595,8 +595,9 @@ func (n *Node) resumeOffer(j *store.Job, doubtful bool) {
 	n.offers.Put(j.ID, o)
 }
 
-// resettle is for the offered jobs of a queue that was out of sight, and those that are due. The
-// next tick decides about them: what is logged before the command that brought the queue is lost.
+// resettle is for a queue that was out of sight: it looks at the jobs that are offered, and at those
+// that are due. The next tick decides about them: what is logged before the command that brought the
+// queue back is lost.
 func (n *Node) resettle(q *store.Queue) {
 	for j := q.HeldHead; j != nil; j = j.Next {
 		if !isOffered(j) {

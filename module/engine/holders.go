@@ -10,8 +10,8 @@ import (
 
 // The holders of a job: the other nodes that may have a copy, as its record has them, and what they are told.
 
-// tell sends a message to a job's other holders, and to all nodes where another may have a copy. A node
-// without one ignores it.
+// tell sends a message to a job's other holders, or to all nodes if one that isn't known as a holder may have
+// a copy. A node without a copy ignores the message.
 func (n *Node) tell(j *store.Job, m *wire.Message) {
 	m.ID = j.ID
 	if n.mayHaveHeir(j) {
@@ -28,7 +28,7 @@ func (n *Node) tell(j *store.Job, m *wire.Message) {
 	}
 }
 
-// tellAllOf says something of a job to all nodes.
+// tellAllOf sends a message about a job to all nodes.
 func (n *Node) tellAllOf(j *store.Job, m *wire.Message) {
 	m.ID = j.ID
 	if saysWhere(j, m) {
@@ -37,12 +37,12 @@ func (n *Node) tellAllOf(j *store.Job, m *wire.Message) {
 	n.tellAll(m)
 }
 
-// saysWhere says whether those that a message goes to have to hear before in which queue its job is.
+// saysWhere says whether the receivers of a message must first hear in which queue its job is, for it has moved.
 func saysWhere(j *store.Job, m *wire.Message) bool {
 	return j.Parts != 0 && (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && moves(j) > 0
 }
 
-// tellBut is tell, but for one of the holders.
+// tellBut sends a message to a job's other holders, except one.
 func (n *Node) tellBut(but *Peer, j *store.Job, m *wire.Message) {
 	m.ID = j.ID
 	s := sending{n: n, m: m}
@@ -53,7 +53,7 @@ func (n *Node) tellBut(but *Peer, j *store.Job, m *wire.Message) {
 	}
 }
 
-// allHolders lists a job's holders, this node at the end, in scratch memory.
+// allHolders lists a job's holders, this node at the end. The list is in scratch memory.
 func (n *Node) allHolders(j *store.Job) []wire.Node {
 	list := n.scratch.nodes[:0]
 	for i := range j.Holders() {
@@ -74,7 +74,7 @@ func (n *Node) learn(j *store.Job, holders []wire.Node) (_ *store.Job, news bool
 	return j, news
 }
 
-// learnLogged is learn for a job that the log has: after a restart the holders are known still.
+// learnLogged is learn for a job that the log has: the holders are logged, and still known after a restart.
 func (n *Node) learnLogged(j *store.Job, holders []wire.Node) (_ *store.Job, news bool) {
 	if j, news = n.learn(j, holders); news {
 		n.log(LogState, j)
@@ -83,7 +83,8 @@ func (n *Node) learnLogged(j *store.Job, holders []wire.Node) (_ *store.Job, new
 }
 
 // mayHaveHeir says whether one of a job's holders isn't known here, or isn't connected: a replica may have
-// been promoted in its place, which has a copy too. Of an acknowledged job those count that haven't confirmed.
+// been promoted in its place, which has a copy too. If the job is acknowledged, only holders that haven't
+// confirmed count.
 func (n *Node) mayHaveHeir(j *store.Job) bool {
 	for i := range j.Holders() {
 		if node, yes := j.Holder(i); !n.mesh.Reaches(wire.Node(node)) && !(yes && j.State == store.StateAcked) {
@@ -110,10 +111,10 @@ func (n *Node) heldByAll(j *store.Job) *store.Job {
 	return j
 }
 
-// nodeLen is the length of a node's short name in an extra that lists some.
+// nodeLen is the length, in bytes, of a node's short name in an extra that lists nodes.
 const nodeLen = 8
 
-// noteNode adds a node to those that an extra of a job lists; false where there is no room.
+// noteNode adds a node to those that an extra of a job lists; false: the job has no room for it.
 func (n *Node) noteNode(j *store.Job, tag store.Tag, p *Peer) (_ *store.Job, ok bool) {
 	nodes := append([]byte(nil), j.Extra(tag)...)
 	return n.setExtra(j, tag, binary.BigEndian.AppendUint64(nodes, uint64(p.Node)))
@@ -140,8 +141,8 @@ func noted(j *store.Job, tag store.Tag, p *Peer) bool {
 	return false
 }
 
-// setExtra sets one of a job's extras; the job may move, as in addHolder. False
-// where it has no room for it.
+// setExtra sets one of a job's extras. The job may move, as in addHolder. False: the
+// job has no room for it.
 func (n *Node) setExtra(j *store.Job, tag store.Tag, value []byte) (*store.Job, bool) {
 	k, ok := n.store.SetExtra(j, tag, value)
 	return n.moved(j, k), ok

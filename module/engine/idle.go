@@ -14,40 +14,40 @@ import (
 //
 // A copy is idle where its node leaves the job to others until its retry time is over. A lost message, a node that ended at
 // the wrong moment, or two nodes that leave the job to each other can make all copies of a job idle. So a node asks
-// about a copy that has been idle for ten seconds, and for twenty, forty, and so on: the other holders and the node that added
-// the job, and then all others. Each node whose copy is idle too, or that doesn't know the job, says so, and only when all have
-// said so the job is queued, after the usual WillQueue.
+// about a copy that has been idle for ten seconds, and for twenty, forty, and so on. It asks the other holders and the node that
+// added the job, and then all others. Each node whose copy is idle too, or that doesn't know the job, says so. Only when all have
+// said so, the job is queued, after the usual WillQueue.
 // A node that can't be sure says nothing: it has lost data since, or heard of the job a moment ago.
 
 const (
-	idleMS      = 10_000    // a copy that has been idle for so long is asked about, and of which the retry time isn't over for as long
+	idleMS      = 10_000    // a copy is asked about if it has been idle for so long, and so much of its retry time is left
 	quietMS     = 5_000     // an answer says that this node has heard nothing of the job for so long
 	idleWaitMS  = 2_000     // how long the answers are waited for
 	idlePassMS  = 5_000     // between passes over all jobs
-	idleTickMS  = 50        // between the slices of one
-	idleBuckets = 1000      // of the table of jobs that are looked at in a slice
+	idleTickMS  = 50        // between the slices of a pass
+	idleBuckets = 1000      // buckets of the table of jobs that a slice looks at
 	idleAsks    = 50        // jobs asked about in a slice, which is 1,000 in a second
-	idleMost    = 10_000    // jobs that answers are waited for
-	heldMost    = 100_000   // jobs that are known not to be idle
+	idleMost    = 10_000    // jobs, at most, for which answers are awaited
+	heldMost    = 100_000   // jobs, at most, that are remembered as not idle
 	flushedMS   = 3_600_000 // how long clients are thought to work on jobs that were flushed
 )
 
 // idleness is what a node knows of idle copies.
 type idleness struct {
-	cursor  uint64                        // of the pass over all jobs; 0: none is under way
-	began   int64                         // steady: the pass under way, or the last one
-	before  int64                         // and the one before that
-	next    int64                         // steady: the next slice
+	cursor  uint64                        // of the pass over all jobs; 0: no pass is under way
+	began   int64                         // monotonic: when the pass under way began, or the last one
+	before  int64                         // and the pass before that
+	next    int64                         // monotonic: the next slice
 	open    map[store.ID]*idle            // jobs that the others were asked about
 	line    []*idle                       // the same, the first asked first; and some that are open no more
 	held    table.Roster[store.ID, int64] // until then (unix ms) a copy isn't idle. A restart forgets them
-	heldAll int64                         // until then none is: there were too many
+	heldAll int64                         // until then no copy is idle: there were too many for held
 	deleted int64                         // unix ms: until then clients may work on jobs that were deleted here
 	asks    uint64
 }
 
-// notIdle has a copy not be idle until a time: a client took the job out of its queue, or may work on it, though this node leaves the
-// job to others.
+// notIdle notes that a copy isn't idle until a time, unix ms: a client took the job out of its queue, or may work on it, though this
+// node leaves the job to others.
 func (n *Node) notIdle(j *store.Job, until int64) {
 	if d := &n.idling; d.held.Len() < heldMost || d.held.Get(j.ID) != nil {
 		d.held.Put(j.ID, until)
@@ -56,16 +56,16 @@ func (n *Node) notIdle(j *store.Job, until int64) {
 	}
 }
 
-// idle is a job that others were asked about: first those that are thought to have a copy, then the rest.
+// idle is a job that other nodes were asked about: first those that are thought to have a copy, then the rest.
 type idle struct {
 	id     store.ID
 	number uint64 // of the question
-	at     int64  // steady
+	at     int64  // monotonic
 	open   []wire.Node
 	said   []wire.Node
 }
 
-// idleFor is for how long a copy has been idle, ms; 0: it isn't.
+// idleFor is how long a copy has been idle, ms; 0: it isn't idle, or this node can't be sure.
 func (n *Node) idleFor(j *store.Job) int64 {
 	if j.State != store.StateActive || j.Retry == 0 || j.Place != store.InHeld || j.Reason() != store.NoReason || held(j) || n.putOff(j) ||
 		j.Flags&store.FlagAnnounced != 0 || j.Returning() || j.Queue.Pause&PauseIn != 0 {
@@ -82,7 +82,7 @@ func (n *Node) idleFor(j *store.Job) int64 {
 	return since
 }
 
-// runIsLocked says of a unique job whether this node has a vote for its run: then a client may have it, and nobody else gets it.
+// runIsLocked says whether this node has a vote for a unique job's run: then a client may have the job, and nobody else gets it.
 func (n *Node) runIsLocked(j *store.Job) bool {
 	u := j.Unique()
 	if u == nil {
@@ -134,8 +134,8 @@ func (n *Node) tickIdle() {
 	n.wake = min(n.wake, n.now+d.next-now)
 }
 
-// isTurn says whether a copy that has been idle for so long is asked about: it was idle for idleMS, or twice as long, or
-// four times, … within the last span.
+// isTurn says whether a copy that has been idle for since ms is asked about: within the last span ms that time has become
+// idleMS, or twice as long, or four times, …
 func isTurn(since, span int64) bool {
 	at := int64(idleMS)
 	for at <= since-span {
@@ -144,7 +144,7 @@ func isTurn(since, span int64) bool {
 	return at <= since
 }
 
-// allThere says whether all nodes are there, and each of them answers such questions.
+// allThere says whether there are other nodes, and all of them are connected, aren't absent, and answer such questions.
 func (n *Node) allThere() bool {
 	return len(n.mesh.All()) > 0 && !slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected || !p.Idles || n.mesh.IsAbsent(p.Base()) })
 }
@@ -159,7 +159,7 @@ func (n *Node) mayAsk(j *store.Job) bool {
 	return n.isOwn(j) || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return addedBy(j, &p.ID) })
 }
 
-// askIdle asks about a copy.
+// askIdle asks the other holders of a job, and the node that added it; if there are none, all nodes.
 func (n *Node) askIdle(j *store.Job, since int64) {
 	d := &n.idling
 	d.asks++
@@ -187,7 +187,7 @@ func (n *Node) askOf(q *idle, j *store.Job, since int64, some func(p *Peer) bool
 	return len(q.open) > 0
 }
 
-// onAskIdle answers where this node has nothing to do with a job.
+// onAskIdle answers Idle if this node's copy is idle too, or if it has no copy and has lost nothing since the job was added.
 func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	j := n.store.Lookup(&id)
@@ -206,7 +206,7 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 		return
 	}
 	if n.idling.open[id] != nil {
-		// Both ask. One of them goes on, lest both queue the job at one moment.
+		// Both nodes ask. Only one of them goes on, so that not both queue the job at the same moment.
 		if !theirs(&n.self, &p.ID, &id) {
 			return
 		}
@@ -215,7 +215,7 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 	n.send(p, &wire.Message{Kind: wire.Idle, ID: m.ID, Round: m.Round})
 }
 
-// onIdle takes such an answer. When all have given it the job is queued here soon, unless somebody objects.
+// onIdle takes such an answer. When all nodes have given it, the job is queued here soon, unless a node objects.
 func (n *Node) onIdle(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	q := n.idling.open[id]
@@ -241,13 +241,13 @@ func (n *Node) onIdle(p *Peer, m *wire.Message) {
 	default:
 		delete(n.idling.open, id)
 		n.Stats.Idle++
-		becomeReturning(j) // nobody has it: so it isn't counted
+		becomeReturning(j) // nobody has it, so it isn't counted as an additional delivery
 		n.setQTime(j, n.now+2*store.AnnounceMS+n.jitter())
 		n.arm(j)
 	}
 }
 
-// endAskIdle forgets the questions that not all have answered in time.
+// endAskIdle forgets the questions that some nodes haven't answered in time.
 func (n *Node) endAskIdle(now int64) {
 	d := &n.idling
 	for len(d.line) > 0 && now > d.line[0].at+idleWaitMS {

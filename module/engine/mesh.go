@@ -8,8 +8,8 @@ import (
 // Times of the mesh, ms (as in Disque).
 const (
 	jitterMS     = 500   // requeueing times differ by up to half of this, either way
-	refusedMS    = 1_000 // a node that refused a copy isn't asked again for the same job
-	addReplicaMS = 50    // one more node is asked for a copy
+	refusedMS    = 1_000 // for so long a node that refused a copy isn't asked again for the same job
+	addReplicaMS = 50    // after so long without enough copies one more node is asked for one
 	gcFirstMS    = 1_000 // between attempts to spread an acknowledgement, doubling
 	gcLastMS     = 180_000
 	tombstoneMS  = 60_000 // how long a job that is gone is remembered, at least
@@ -22,25 +22,25 @@ const (
 type pendingAdd struct {
 	id       store.ID
 	client   any
-	denied   bool  // it isn't promised any more, see [Node.Deny]
-	need     int   // confirmations
+	denied   bool  // the job must not be promised any more, see [Node.Deny]
+	need     int   // confirmations by other nodes
 	deadline int64 // unix ms; 0: none
 	external bool  // this node keeps no copy
 	deps     bool  // the copies have store.FamilyAdding
 	away     bool  // another node has it in a queue, or with a client
-	at       int   // in Node.waiting
+	at       int   // index in Node.waiting
 	number   uint64
 
-	refused []wire.Node // asked in vain, and not asked again
-	forgive int64       // until then, unix ms
+	refused []wire.Node // asked in vain, and not asked again until forgive
+	forgive int64       // unix ms
 	unsent  []wire.Node // holders whose copy the bus didn't accept, or whose connection was lost before
 	began   int64       // unix ms
-	least   int         // confirmations that are enough after silentMS, where nobody said how many
+	least   int         // confirmations that are enough after silentMS, if the ADDJOB didn't say how many
 }
 
 // tombstones remembers jobs that are acknowledged or deleted in the whole mesh, so
-// that a copy that was under way can't bring them back. Two generations: a job
-// is remembered for one to two tombstone times.
+// that a copy that was under way can't bring them back. There are two generations, so a
+// job is remembered for one to two times tombstoneMS.
 type tombstones struct {
 	young, old map[store.ID]bool // whether it was cancelled
 	turned     int64
@@ -68,7 +68,7 @@ func (g *tombstones) has(id *store.ID) bool {
 
 func (g *tombstones) cancelled(id *store.ID) bool { return g.young[*id] || g.old[*id] }
 
-// ack makes the message that tells of a job that is gone.
+// ack makes the message that a job is gone.
 func (g *tombstones) ack(id *store.ID) *wire.Message {
 	m := &wire.Message{Kind: wire.SetAck, ID: *id}
 	if g.cancelled(id) {
@@ -117,7 +117,7 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	case wire.NeedJobs:
 		n.onNeedJobs(p, m)
 	case wire.Pause:
-		// Where the queue can't be made there is nothing to pause.
+		// If the queue can't be made there is nothing to pause.
 		_, _ = n.SetPause(m.Queue, uint8(m.Count)&(PauseIn|PauseOut))
 	case wire.Heartbeat:
 		n.mesh.OnHeartbeat(p, m)
@@ -147,7 +147,7 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	return nil
 }
 
-// onJob handles what is said of one job.
+// onJob handles a message about one job.
 func (n *Node) onJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	j := n.lookEnded(&id)
@@ -160,7 +160,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	if j == nil {
 		switch {
 		case m.Kind == wire.SetAck:
-			// A copy may still be under way to us.
+			// A copy may still be under way to this node.
 			if ad := n.pendingAddOf(&id); ad != nil {
 				n.workedUnseen(ad)
 			}
@@ -170,7 +170,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		case m.Kind == wire.WillQueue && n.inHandsAway(&id):
 			n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: m.ID})
 		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && (n.tombstones.has(&id) || n.store.Done(&id)):
-			// Acknowledged here, and gone: for all knew, or its queue was deleted before.
+			// The job was acknowledged here, and is gone: all nodes knew, or its queue was deleted before.
 			n.sendAck(p, n.tombstones.ack(&id))
 		case m.Kind == wire.Enqueue && m.Flags&wire.Leaves != 0:
 			n.onDepartingUnknown(p, &id)
@@ -200,7 +200,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 			n.onEnqueue(j, m.Span, m.Flags)
 		}
 	case wire.WillQueue:
-		if j.State != store.StateQueued && j.Parts != 0 && moves(j) > 0 { // else it is told with Queued
+		if j.State != store.StateQueued && j.Parts != 0 && moves(j) > 0 { // otherwise it is told together with Queued
 			n.send(p, n.movedTo(j))
 		}
 		n.onWillQueue(p, j, m.Flags)
@@ -221,10 +221,10 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	}
 }
 
-// heardAway notes what is said of a job whose queue lies in another database, so that it counts when
-// the queue is back. A job that waits in the queue, and that another node queues, or whose client
-// works on it, asks the others then before it is queued again, as after a restart: else both nodes
-// would give it to clients.
+// heardAway notes a message about a job whose queue lies in another database, so that it counts when
+// the queue is back. If the job is queued here, and another node queues it too or a client there works
+// on it, the job becomes a returning one: when the queue is back, this node asks the others before it
+// queues the job again, as after a restart. Otherwise both nodes would give it to clients.
 func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 	j := n.lookAway(id)
 	if j == nil {
@@ -255,23 +255,24 @@ func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 	}
 }
 
-// onDelJob forgets a job of which all know that it is done, or which a client or its adder deletes.
+// onDelJob forgets a job: all nodes know that it is done, or a client or the node that added it deletes it.
 func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 	acked, byClient := j.State == store.StateAcked, flags&wire.ByClient != 0
 	switch {
 	case acked && byClient:
-		j.Confirm(uint64(p.Node)) // the word for the others stays
+		j.Confirm(uint64(p.Node)) // the acknowledgement stays, for the others
 	case acked:
 		n.knownToAll(p, j)
 	case !byClient && !j.HeldBy(uint64(p.Node)):
-		// Only who has or had a copy may say so, or a client of its node.
+		// Only a node that has or had a copy may say so, or a client (ByClient).
 	case flags&wire.PassOn != 0:
-		// We may have handed it to a node that the sender doesn't know to hold it.
+		// This node may have handed the job to one that the sender doesn't know as a holder.
 		n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
 		n.forgetJob(n.undone(j), p) // it was promised to nobody
 	case n.pendingAdds[j.ID] == nil && (byClient && n.hasDependents(j) || !byClient && j.Holders() > 1):
-		// As FastAck has it. Or this node confirmed the acknowledgement before it was handed the job: so may those
-		// have done that it handed the job to, and nobody else would tell them.
+		// ByClient: as in FastAck, the end of a job with dependents mustn't be forgotten. Otherwise this node may have
+		// confirmed the acknowledgement before it was handed the job. So may the nodes that it handed the job to, and
+		// nobody else would tell them.
 		j = n.tellsDependents(j)
 		n.acknowledge(j, p)
 		j.Confirm(uint64(p.Node))

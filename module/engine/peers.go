@@ -6,18 +6,18 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Peer is another node of the mesh, with what this one has to do with it.
+// Peer is another node of the mesh, with what this one has noted about it.
 type Peer struct {
 	membership.Peer
 
 	acks    acks
 	copies  telling    // of this node's copies, where it was promoted
-	untold  int        // releases, from the first on, that it may have missed
+	untold  int        // how many releases, from the first on, it may have missed
 	missed  int        // likewise ADDJOBs that wait for copies,
 	added   uint64     // up to this number
 	given   []given    // jobs that were handed over to it lately
 	copied  []given    // jobs of which it sent this node a copy lately
-	doubted []store.ID // of those, the ones that may be in no queue
+	doubted []store.ID // jobs that were in given or copied, and may be in no queue
 	choked  int64      // monotonic: until then it takes too little to be given jobs
 	past    passing    // see behind
 }
@@ -26,9 +26,9 @@ type Peer struct {
 type members struct {
 	membership.Table[*Peer]
 	lives  map[wire.NodeID]uint64 // the processes of those that jobs can be offered to
-	absent []*Peer                // forgotten, with jobs that were handed over to them and may not have arrived
-	acks   acks                   // telling: acknowledged jobs that name one that was forgotten are looked for
-	sweep  int64                  // the next forgetting of stale questions
+	absent []*Peer                // silent or forgotten nodes, with jobs in doubt (Peer.doubted)
+	acks   acks                   // telling: acknowledged jobs that name a forgotten node are looked for
+	sweep  int64                  // unix ms: when stale questions are forgotten next
 }
 
 // Mesh is the table of the other nodes. Its methods that change something are events: see [Node.Effects].
@@ -40,8 +40,8 @@ func (n *Node) Self() wire.NodeID { return n.self }
 // Reset forgets all nodes, jobs and queues (CLUSTER RESET); the caller renames
 // the node for a hard one.
 //
-// Acquisitions that began before end without a majority: alone this node would give what the
-// others may have given to somebody else.
+// Acquisitions that began before end without a majority: alone, this node would give locks that the
+// others may have given to another client.
 func (n *Node) Reset() {
 	if n.shared() {
 		n.allDeleted(n.newestHere()) // Flush won't: it is alone then
@@ -51,7 +51,7 @@ func (n *Node) Reset() {
 	n.Flush()
 }
 
-// host is the node as its table of the others sees it: what follows when one of them comes or goes.
+// host is the node as its table of the other nodes sees it: what follows when one of them comes or goes.
 type host Node
 
 func (h *host) node() *Node { return (*Node)(h) }
@@ -59,7 +59,7 @@ func (h *host) node() *Node { return (*Node)(h) }
 // Now is the node's time, unix ms.
 func (h *host) Now() int64 { return h.now }
 
-// New makes a node known.
+// New makes the Peer of a node. That node may have missed acknowledgements.
 func (h *host) New(p membership.Peer) *Peer { return &Peer{Peer: p, acks: acks{owed: true}} }
 
 // State is what the others are told of this node.
@@ -67,13 +67,13 @@ func (h *host) State() membership.State {
 	return membership.State{Port: h.port, Leaving: h.leaving, Full: h.node().MemoryLevel() > 0 || h.unsafe}
 }
 
-// Changed has the nodes' file be written.
+// Changed asks for the nodes' file to be written.
 func (h *host) Changed() { h.node().nodesChanged() }
 
-// Connect has a connection be kept.
+// Connect asks for a connection to a node, which is kept up from now on.
 func (h *host) Connect(p *Peer) { h.effects = append(h.effects, Effect{Kind: Connect, Peer: p}) }
 
-// Disconnect ends it.
+// Disconnect asks for the end of a node's connection.
 func (h *host) Disconnect(p *Peer) { h.effects = append(h.effects, Effect{Kind: Disconnect, Peer: p}) }
 
 // TurnAway ends the connection of a node that isn't one of the mesh.
@@ -87,34 +87,34 @@ func (h *host) Send(m *wire.Message, to ...*Peer) {
 	}
 }
 
-// Added follows a node that is known from now on.
+// Added is called when a node has become known.
 func (h *host) Added(*Peer) { h.locks.Joins() }
 
-// Returning follows a connection, before its node is heard.
+// Returning is called when a connection is made, before its node is heard.
 func (h *host) Returning(p *Peer) { h.node().givenUp(p) }
 
-// Up follows a connection: its node is told what it may have missed.
+// Up is called when a connection is made: its node is told what it may have missed.
 func (h *host) Up(p *Peer) {
 	h.node().resume(p)
 	h.locks.Up(p.Base())
 }
 
-// Down follows the end of a connection.
+// Down is called when a connection has ended.
 func (h *host) Down(p *Peer) {
 	h.node().acksDown(p)
 	h.locks.Down()
 }
 
-// Silent follows a node's silence for the node timeout.
+// Silent is called when a node has been silent for the node timeout.
 func (h *host) Silent(p *Peer) { h.node().givenSilent(p) }
 
-// Back follows a node's first word after it was absent: neither of the two was given jobs meanwhile.
+// Back is called when a node that was absent is heard again: meanwhile neither node gave jobs to the other.
 func (h *host) Back(*Peer) {
 	h.node().serveDemandsSoon()
 	h.node().askAgain()
 }
 
-// Gone follows the end of a node's membership. Jobs no longer count on it.
+// Gone is called when a node's membership has ended. Jobs no longer count on it.
 func (h *host) Gone(p *Peer) {
 	n := h.node()
 	n.locks.Gone(p.Base())
@@ -128,7 +128,7 @@ func (n *Node) nodesChanged() {
 	n.hurryTick()
 }
 
-// send queues a message for a node; it is lost where there is no connection.
+// send queues a message for a node. Without a connection the message is lost.
 func (n *Node) send(p *Peer, m *wire.Message) {
 	s := sending{n: n, m: m}
 	s.to(p)
@@ -155,7 +155,7 @@ func (s *sending) to(p *Peer) {
 	n.effects = append(n.effects, Effect{Kind: Send, Peer: p, from: s.begin, to: s.end})
 }
 
-// Message is the bytes of a Send effect; valid until the next call.
+// Message returns the bytes of a Send, LogLock or LogUnlock effect; valid until the next call.
 func (n *Node) Message(e *Effect) []byte { return n.outbox[e.from:e.to] }
 
 // tellAll sends a message to all nodes.

@@ -7,17 +7,17 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Replication: who gets the copies of a job, and when it is promised.
+// Replication: which nodes get the copies of a job, and when the job is promised.
 
-// silentMS is for how long an ADDJOB that didn't say how many copies there are to be waits for
-// nodes that don't answer.
+// silentMS is how long an ADDJOB that doesn't say how many copies it wants waits for nodes that
+// don't answer.
 const silentMS = 1_000
 
 // copiesSlice bounds what one tick tells of the copies of a node that was promoted.
 const copiesSlice = 400
 
-// candidate picks a node for one more copy, nil where there is none: one that is connected,
-// else, where a client waits, one that may be back any moment.
+// candidate picks a node for one more copy, nil if there is none. It picks a connected node, or if
+// there is none and a client waits, one that may be back any moment.
 func (n *Node) candidate(j *store.Job, ad *pendingAdd) *Peer {
 	list := n.scratch.peers[:0]
 	for lost := range 2 {
@@ -39,7 +39,7 @@ func (n *Node) candidate(j *store.Job, ad *pendingAdd) *Peer {
 	return list[n.random.Uint64()%uint64(len(list))]
 }
 
-// place sends copies to so many more nodes.
+// place sends copies to count more nodes, or to fewer where there aren't so many. The job may move.
 func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
 	first, ad := j.Holders(), n.pendingAdds[j.ID]
 	for ; count > 0; count-- {
@@ -63,8 +63,8 @@ func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
 	return j
 }
 
-// copyOf makes the message that carries a job. The list of holders has the
-// sender in it where that keeps a copy.
+// copyOf makes the message that carries a job, in scratch memory. Its list of holders includes
+// this node if that keeps a copy.
 func (n *Node) copyOf(j *store.Job, kind wire.Kind) *wire.Message {
 	m := &n.out
 	list := n.allHolders(j)
@@ -97,8 +97,8 @@ func delayFrom(j *store.Job, now int64) int64 {
 	return min(max(0, int64(j.CTime/1_000_000)+delay-now), delay)
 }
 
-// pendingAddOf returns the replication that a job is in, or nil. Mostly no job is in any, and
-// the map isn't asked then.
+// pendingAddOf returns the pending add of a job, or nil. Mostly there are none, and the map
+// isn't asked then.
 func (n *Node) pendingAddOf(id *store.ID) *pendingAdd {
 	if len(n.pendingAdds) == 0 {
 		return nil
@@ -129,8 +129,8 @@ func (n *Node) startPendingAdd(j *store.Job, a *Add, external bool, elsewhere in
 	n.step(j, ad)
 }
 
-// externalFlags: an at-most-once job that this node doesn't keep is queued by
-// the one that gets it at once, rather than at a word that might be lost.
+// externalFlags returns the flags of a new job's ReplJob. If this node doesn't keep an at-most-once
+// job, the node that gets it queues it at once: an Enqueue that follows later might be lost.
 func (n *Node) externalFlags(j *store.Job, ad *pendingAdd) uint8 {
 	if ad.external && j.Retry == 0 {
 		return wire.QueueIt
@@ -152,8 +152,8 @@ func (n *Node) endPendingAdd(ad *pendingAdd) {
 	n.waiting = n.waiting[:last]
 }
 
-// vanished ends the ADDJOBs whose job is gone with its queue. A few of them are
-// looked at each time.
+// vanished ends the ADDJOBs whose job is gone with its queue. Each call looks at a few
+// ADDJOBs.
 func (n *Node) vanished() {
 	for range min(len(n.waiting), 100) {
 		n.turn = (n.turn + 1) % len(n.waiting)
@@ -173,7 +173,7 @@ func (n *Node) vanished() {
 	}
 }
 
-// step arms the next look at a job that is being replicated.
+// step sets the time of the next look at a pending job.
 func (n *Node) step(j *store.Job, ad *pendingAdd) {
 	setTime(j, n.now+addReplicaMS)
 	if ad.deadline > 0 && ad.deadline < j.QTime {
@@ -182,7 +182,7 @@ func (n *Node) step(j *store.Job, ad *pendingAdd) {
 	n.arm(j)
 }
 
-// cleanUp takes all copies of a job back that was promised to nobody.
+// cleanUp takes back all copies of a job that was promised to nobody.
 func (n *Node) cleanUp(ad *pendingAdd) {
 	j := n.store.Lookup(&ad.id)
 	n.endPendingAdd(ad)
@@ -191,7 +191,7 @@ func (n *Node) cleanUp(ad *pendingAdd) {
 	}
 	m := wire.Message{Kind: wire.DelJob, Flags: wire.PassOn}
 	if ad.external {
-		m.Flags |= wire.ByClient // we aren't one of the holders, who are believed without
+		m.Flags |= wire.ByClient // this node isn't a holder; holders are believed without the flag
 	}
 	n.tell(j, &m)
 	n.tombstones.add(ad.id, n.now, true)
@@ -202,9 +202,9 @@ func (n *Node) cleanUp(ad *pendingAdd) {
 	}
 }
 
-// owesEnd says whether a node that was sent a copy of a job that is taken back can't be told of that now. When it is back
-// it is told, as of a job that a client has cancelled: the copy would have been queued there by then, and the job's locks
-// are free. There are no more such jobs than ADDJOBs waited when a connection ended.
+// owesEnd is for a job whose copies are taken back. It says whether a node was sent a copy, and can't be told now. When that
+// node is back it is told that the job was cancelled: otherwise its copy would be queued there, though the job's locks are
+// free. There are at most as many such jobs as ADDJOBs that waited when a connection ended.
 func (n *Node) owesEnd(j *store.Job, ad *pendingAdd) bool {
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
@@ -220,7 +220,7 @@ func (n *Node) deny(ad *pendingAdd, err error) {
 	n.effects = append(n.effects, Effect{Kind: Deny, ID: ad.id, Client: ad.client, Err: err})
 }
 
-// moreCopies is the timer's look at a job that is being replicated.
+// moreCopies looks at a job that waits for its copies, when its timer is due.
 func (n *Node) moreCopies(j *store.Job) {
 	ad := n.pendingAdds[j.ID]
 	switch {
@@ -257,7 +257,7 @@ func (n *Node) moreCopies(j *store.Job) {
 	n.step(j, ad)
 }
 
-// attainable is how many nodes have a copy of a job that is being replicated, or may have one.
+// attainable counts the nodes that have confirmed their copy of a pending job, or may still get one.
 func (n *Node) attainable(j *store.Job) (c int) {
 	for _, p := range n.mesh.All() {
 		if p.Usable() || n.mesh.MayReturn(p.Base()) || j.ConfirmedBy(uint64(p.Node)) {
@@ -267,8 +267,8 @@ func (n *Node) attainable(j *store.Job) (c int) {
 	return c
 }
 
-// sendUnsent sends a copy to a node for the first time, where that is connected. It says
-// whether it is one to which none was sent.
+// sendUnsent sends a copy for the first time to a node in ad.unsent, if that is connected now. It
+// says whether the node was in that list.
 func (n *Node) sendUnsent(j *store.Job, ad *pendingAdd, p *Peer) bool {
 	if p == nil || !slices.Contains(ad.unsent, p.Node) {
 		return false
@@ -285,8 +285,8 @@ func (n *Node) sendUnsent(j *store.Job, ad *pendingAdd, p *Peer) bool {
 	return true
 }
 
-// oneMore has one more node hold a copy, and tells the others: whoever it is that
-// sees the job acknowledged must know of all copies.
+// oneMore sends a copy to one more node, and tells the other holders: each node that
+// may see the job acknowledged must know all copies.
 func (n *Node) oneMore(j *store.Job, ad *pendingAdd) *store.Job {
 	before := j.Holders()
 	if j = n.place(j, 1, n.externalFlags(j, ad)); j.Holders() > before {
@@ -299,10 +299,10 @@ func (n *Node) oneMore(j *store.Job, ad *pendingAdd) *store.Job {
 	return j
 }
 
-// resume sends again what a node may have missed while it wasn't connected. A
-// copy of an at-most-once job isn't: the node may have had it, seen it worked on
-// and crashed since, and would deliver it again. Its client hears that we don't know.
-// Where there are very many ADDJOBs, some follow in the next ticks.
+// resume sends again what a node may have missed while it wasn't connected. It doesn't send
+// the copy of an at-most-once job again: the node may have got it, delivered it and crashed
+// since, and would deliver it again. The client of that ADDJOB gets ErrReplUnknown.
+// If very many ADDJOBs wait, some follow in the next ticks.
 func (n *Node) resume(p *Peer) {
 	p.missed, p.added = len(n.waiting), n.added
 	budget := tickBudget
@@ -323,9 +323,9 @@ type telling struct {
 	at         uint64
 }
 
-// tickCopies goes on with telling others that this node, which was promoted in another's place, has a copy of the jobs that
-// they hold. They know that the other node had one. When that is forgotten, they are to know whom they have to tell of
-// a job's end, also where this node is away just then.
+// tickCopies is for a node that was promoted in another's place. It goes on telling the holders of jobs that this node has a
+// copy, too. They know only that the other node had one. When they forget that node, they must know that this one has to
+// hear of a job's end, even if it isn't connected just then.
 func (n *Node) tickCopies() {
 	if n.promoted == 0 {
 		return
@@ -353,8 +353,9 @@ func (n *Node) tickCopies() {
 	}
 }
 
-// resumeAdds is resume for ADDJOBs. One that ends leaves its place to the last one, which is
-// met twice then, or came after the node did, and hasn't been missed.
+// resumeAdds is resume for ADDJOBs. It walks through n.waiting from p.missed down. When an ADDJOB ends,
+// the last one of the list takes its place. That one was visited before, and is visited twice; or it
+// came after the node did (number), and the node hasn't missed it.
 func (n *Node) resumeAdds(p *Peer, budget *int) {
 	for p.missed = min(p.missed, len(n.waiting)); p.missed > 0 && *budget > 0 && p.Connected; *budget-- {
 		p.missed--
@@ -377,7 +378,7 @@ func (n *Node) resumeAdds(p *Peer, budget *int) {
 	}
 }
 
-// tickAdds goes on with that.
+// tickAdds goes on with resumeAdds for all nodes.
 func (n *Node) tickAdds() {
 	budget := tickBudget
 	for _, p := range n.mesh.All() {
@@ -385,7 +386,8 @@ func (n *Node) tickAdds() {
 	}
 }
 
-// onGotJob counts a copy. Where the job was added, the word is that it is promised.
+// onGotJob counts a copy that a node has confirmed. If the job is active here, the message says that
+// the job is promised at the node that adds it.
 func (n *Node) onGotJob(p *Peer, j *store.Job) {
 	if j.State == store.StateActive {
 		n.isAdded(j)
@@ -400,7 +402,8 @@ func (n *Node) onGotJob(p *Peer, j *store.Job) {
 	}
 }
 
-// onRefused asks another node at once.
+// onRefused drops a holder that refused its copy, and asks another node at once. A job that was
+// handed over is queued here again.
 func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 	switch m.Count {
 	case wire.NoMemory:
@@ -409,11 +412,12 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		p.Leaving = true
 	}
 	if m.Flags&wire.NotQueued == 0 && taker(j) == p.Node {
-		return // it was handed the job since: its answer to that, which follows, counts
+		return // the node was handed the job since: its answer to that follows, and counts
 	}
 	if m.Flags&wire.NotQueued != 0 && m.Flags&wire.Had != 0 && m.Count != wire.Deleted && j.HeldBy(uint64(p.Node)) {
-		// It hasn't looked whether it has the copy that it was thought to have: its writes were paused when it became a replica, or the
-		// copy lies in another database. Whoever has that copy, or is promoted with it, is to hear of the job's end.
+		// The node refused without looking whether it has the copy that this node believes it has: its writes were paused when it became
+		// a replica, or the copy lies in another database. It stays a holder, for a node that has that copy, or is promoted with it, must
+		// hear of the job's end.
 		j.Unconfirm(uint64(p.Node))
 	} else if !j.DropHolder(uint64(p.Node)) {
 		return
@@ -425,7 +429,7 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		}
 		q := j.Queue
 		if marked {
-			n.starvesStill(p, q) // it may take the next one
+			n.starvesStill(p, q) // it may take the next job
 		} else {
 			n.sated(p, string(q.NameBytes()))
 		}
@@ -433,8 +437,8 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	if ad := n.pendingAdds[j.ID]; ad != nil && j.State == store.StateWaitRepl {
-		// It may have refused this queue alone: others can still be given to it. But
-		// nodes that all refuse must not be asked in a circle.
+		// The node may have refused this queue alone, and can still be given jobs of others. But
+		// where all nodes refuse, they must not be asked in a circle.
 		if len(ad.refused) == 0 {
 			ad.forgive = n.now + refusedMS
 		}
@@ -442,13 +446,13 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		n.oneMore(j, ad)
 	} else if n.leaving {
 		n.log(LogState, j)
-		n.depart(j) // it had no copy to queue, another may have
+		n.depart(j) // that node had no copy to queue, another may have one
 	}
 }
 
-// achieved keeps the promise: the job is where it must be, its client hears. The
-// job may be gone or elsewhere in memory after it. One that can't be promised any more is
-// deleted instead, here and elsewhere.
+// achieved promises a job to its client: the copies are where they must be. If the job can't be
+// promised any more, it is deleted instead, here and elsewhere. Afterwards the job may be gone, or
+// have moved in memory.
 func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 	if ad.denied {
 		n.cleanUp(ad)
@@ -462,7 +466,7 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 		n.tell(j, &wire.Message{Kind: wire.GotJob})
 		j = n.isAdded(j)
 	case !ad.external:
-		n.tell(j, n.queued(j, 0)) // they may have still to hear that it waits for nothing
+		n.tell(j, n.queued(j, 0)) // the holders may not have heard yet that it waits for nothing
 	}
 	if ad.external {
 		if j.Retry > 0 && !ad.away {
@@ -486,7 +490,7 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 	n.effects = append(n.effects, promise)
 }
 
-// isAdded notes of a member of a family that its ADDJOB waits no more.
+// isAdded notes that the ADDJOB of a job with dependencies waits no more. The job may move.
 func (n *Node) isAdded(j *store.Job) *store.Job {
 	f, _ := j.Family()
 	if f.Flags&store.FamilyAdding == 0 {
@@ -496,9 +500,9 @@ func (n *Node) isAdded(j *store.Job) *store.Job {
 	return n.setFamily(j, &f)
 }
 
-// worked keeps the promise where somebody has worked on the job already: it is
-// where it needs to be. It isn't queued for that; what follows is its
-// acknowledgement, also where this node was to keep no copy.
+// worked promises a pending job that a client has worked on already: so the job is
+// where it needs to be. It doesn't queue the job. The job's acknowledgement follows,
+// also if this node was to keep no copy.
 func (n *Node) worked(j *store.Job, ad *pendingAdd) {
 	answerForAll(j) // copies may be on their way
 	j.ClearConfirmed()
@@ -508,14 +512,14 @@ func (n *Node) worked(j *store.Job, ad *pendingAdd) {
 	n.workedUnseen(ad)
 }
 
-// workedUnseen is worked for a job that went to another database with its queue, unlogged.
+// workedUnseen is worked for a job that isn't known here: it went to another database with its queue, unlogged.
 func (n *Node) workedUnseen(ad *pendingAdd) {
 	n.endPendingAdd(ad)
 	n.effects = append(n.effects, Effect{Kind: Promise, ID: ad.id, Client: ad.client})
 }
 
-// tellCreator tells the node where a job was added of its acknowledgement,
-// where that keeps no copy: its client may still wait for others to have one.
+// tellCreator tells the node where a job was added that the job is acknowledged, if
+// that node keeps no copy: its client may still wait for copies at other nodes.
 func (n *Node) tellCreator(j *store.Job) {
 	if n.isOwn(j) {
 		return
@@ -527,9 +531,9 @@ func (n *Node) tellCreator(j *store.Job) {
 	}
 }
 
-// handOver has one of the nodes that hold a job queue it. Where its copies were held back when they were
-// sent others may be about to let it go: so that node tells them. It lets its own copy go where this node
-// knows that it waits for nothing by now.
+// handOver asks one of a job's holders to queue it. If the copies were held back when they were sent
+// (WasHeld), other holders may be about to unblock theirs. If this node knows that the job waits for
+// nothing by now (Unblocked), the holder unblocks its own copy, and tells the others.
 func (n *Node) handOver(j *store.Job, ad *pendingAdd) {
 	var sure []*Peer
 	for i := range j.Holders() {
@@ -593,7 +597,7 @@ func (n *Node) refuse(p *Peer, m *wire.Message, reason uint32) {
 	}
 }
 
-// onReplJob takes a copy to hold.
+// onReplJob takes a copy, or a change to one.
 func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	if n.tombstones.has(&id) {
@@ -602,8 +606,8 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 	}
 	j := n.lookEnded(&id)
 	if j == nil {
-		// A changed copy goes to all nodes where a holder is away, for a replica may have been promoted in
-		// its place. It is for the holders: a copy of which the others don't know isn't acknowledged.
+		// While a holder is away, a changed copy goes to all nodes, for a replica may have been promoted in
+		// that holder's place. Only holders take it: a copy that the others don't know isn't acknowledged.
 		if m.Flags&(wire.NewBody|wire.NewQueue) != 0 && (!slices.Contains(m.Holders, n.self.Node()) || n.wasDeleted(m)) {
 			return
 		}
@@ -624,11 +628,11 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			return
 		}
 		j, _ = n.learnLogged(j, m.Holders)
-		if !n.inHands(j) { // else its counts say whether the client that has it gave it back elsewhere
+		if !n.inHands(j) { // otherwise the counts still have to tell whether the client gave the job back elsewhere
 			n.learnCounts(j, m)
 		}
 		if m.Flags == 0 && (j.State == store.StateQueued || j.Flags&store.FlagDelivered != 0 && j.QTime > n.now) {
-			n.send(p, n.queued(j, 0)) // the sender isn't to queue it when it is promised
+			n.send(p, n.queued(j, 0)) // so that the sender doesn't queue the job when it is promised
 		}
 		if m.Flags&wire.NewBody != 0 {
 			j = n.onNewBody(j, m.Job.Body)
@@ -643,10 +647,10 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 	}
 }
 
-// accept makes a copy known here, active; nil where it is refused.
+// accept makes a copy known here as an active job. It returns nil if it refuses the copy.
 func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	switch {
-	// A job that is handed over has left its node already.
+	// Only a ReplJob is refused: a job that is handed over has left its node already.
 	case (n.MemoryLevel() > 0 || n.unsafe) && m.Kind == wire.ReplJob:
 		n.refuse(p, m, wire.NoMemory)
 		return nil
@@ -686,15 +690,15 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	return j
 }
 
-// heldBackBlocked says whether a copy is of a job that is blocked by another. Those come into no queue before that one has
-// ended or is released, and have to be wherever that one is (see [Node.beside]). So a pause doesn't keep them out.
+// heldBackBlocked says whether a copy is of a job that is blocked by another. Such a job comes into no queue before the other has
+// ended or is released, and it has to be on all nodes that have the other (see [Node.beside]). So a pause doesn't keep it out.
 func heldBackBlocked(m *wire.Message) bool {
 	f, _ := store.FamilyOf(m.Job.Extras)
 	return f.Flags&store.FamilyBlocked != 0 && f.Held()
 }
 
-// onEnqueue queues a copy for its first time, or schedules that. One that was queued here or elsewhere,
-// before the node where it was added could be asked, stays as it is.
+// onEnqueue queues a copy for the first time, or schedules that for span ms later. A copy stays as it is if it
+// was queued before, here or elsewhere, by a node that couldn't ask the one where the job was added.
 func (n *Node) onEnqueue(j *store.Job, span int64, flags uint8) {
 	if j.State != store.StateActive || j.Flags&store.FlagDelivered != 0 || j.Deliveries > 0 || j.Nacks > 0 {
 		return
@@ -703,7 +707,7 @@ func (n *Node) onEnqueue(j *store.Job, span int64, flags uint8) {
 	case flags&wire.Unblocked != 0:
 		j = n.onQueuedElsewhere(j)
 	case flags&wire.WasHeld != 0 && !held(j):
-		return // it was let go by the rules for all holders, here or elsewhere
+		return // it was unblocked by the rules for all holders, here or elsewhere
 	}
 	clearQueuedOnce(j)
 	if held(j) {

@@ -7,28 +7,29 @@ import (
 	"jobmesh/module/table"
 )
 
-// Condemning gives up all queues at once, though only their keys' owner can remove the
-// keys, one after the other. Meanwhile a condemned queue lies in its key as if it were
+// Condemning gives up all queues at once. Only the owner of their keys can remove the
+// keys, one after the other. Until then a condemned queue lies in its key as if it were
 // empty: no operation finds it or one of its jobs, it is saved without jobs, and a new
-// queue can take its key. A queue is condemned where it is attached by its state, and
-// its number of flushes isn't the store's.
+// queue can take its key. A queue is condemned if its state is queueAttached, and its
+// flushes differ from the store's.
 
 // condemned is a table of queues that were condemned together.
 type condemned struct {
 	table.Table
-	flushes uint32 // that of its queues
-	db      int32  // where their keys are
+	flushes uint32 // Queue.flushes of its queues
+	db      int32  // the database that has their keys
 	cursor  uint64
 }
 
-// wasCondemned, in place of a buried queue's generation, is none: its jobs aren't known.
+// wasCondemned is Queue.listed of a buried queue that was condemned. It equals no
+// generation: the table of jobs doesn't have the queue's jobs.
 const wasCondemned = math.MaxUint32
 
-// Flushes is where C finds how often all queues were condemned (uint32_t).
+// Flushes is the address at which C reads how often all queues were condemned (uint32_t).
 func (s *Store) Flushes() unsafe.Pointer { return unsafe.Pointer(s.flushes) }
 
-// Condemn gives up all attached queues and their jobs. It takes time for the tables'
-// segments only.
+// Condemn gives up all attached queues and their jobs. Its time grows with the number of
+// the tables' segments alone.
 func (s *Store) Condemn() {
 	if s.queues.Len > 0 {
 		s.condemned = append(s.condemned, &condemned{Table: s.queues, flushes: *s.flushes})
@@ -76,8 +77,8 @@ func (s *Store) AnyCondemned() bool {
 	return false
 }
 
-// NextCondemned appends condemned queues of database 0, most or a few more, whose keys
-// are to be removed before the next call.
+// NextCondemned appends condemned queues of database 0 to list until it has most of them,
+// or a few more. The caller must remove their keys before the next call.
 func (s *Store) NextCondemned(list []*Queue, most int) []*Queue {
 	for _, c := range s.condemned {
 		for c.db == 0 && len(list) < most {
@@ -118,8 +119,8 @@ func (c *condemned) has(q *Queue) bool {
 	return false
 }
 
-// SwapCondemned follows SWAPDB. The keys of those that are in another database than 0
-// stay until they are back.
+// SwapCondemned follows SWAPDB. Keys of condemned queues in a database other than 0 stay
+// until they are back in database 0.
 func (s *Store) SwapCondemned(a, b int32) {
 	for _, c := range s.condemned {
 		switch c.db {
@@ -131,8 +132,8 @@ func (s *Store) SwapCondemned(a, b int32) {
 	}
 }
 
-// ForgetCondemned drops what is known of the condemned queues of a database (-1: of
-// all). As with [Store.Forget], they belong to the keyspace, whose owner frees them.
+// ForgetCondemned forgets the condemned queues of a database (-1: of all), and frees none
+// of them. As with [Store.Forget], they belong to the keyspace, whose owner frees them.
 func (s *Store) ForgetCondemned(db int) {
 	kept := s.condemned[:0]
 	for _, c := range s.condemned {

@@ -12,44 +12,46 @@ import (
 
 // Flags of a family.
 const (
-	// FamilyDeferred: the job waits for somebody to release it.
+	// FamilyDeferred: the job waits for a client to release it.
 	FamilyDeferred uint8 = 1 << iota
-	// FamilyBlocked: the one job that it waits for blocks it, and takes it along
-	// when it ends before it was released. Else they are dependencies.
+	// FamilyBlocked: the job waits for one job, which blocks it. If that one is cancelled
+	// before it is released, this job is dropped with it. Without this flag the IDs are
+	// dependencies.
 	FamilyBlocked
-	// FamilyLast: it was released to come last, and waits for Count others to end.
+	// FamilyLast: the job was released to come last, and waits for Count others to end.
 	FamilyLast
-	// FamilyEarly: it waits for nobody; the job named waits for it.
+	// FamilyEarly: the job waits for nothing. The job that it names was released to come
+	// last, and waits for it.
 	FamilyEarly
-	// FamilyCancelled: of an acknowledged job, that it wasn't done but cancelled.
+	// FamilyCancelled: the acknowledged job was cancelled, not done.
 	FamilyCancelled
-	// FamilyLeaves: of an acknowledged job, that it only stays until those are followed
-	// that wait for its end; other nodes need not be told.
+	// FamilyLeaves: the acknowledged job stays only until all jobs that wait for its end are
+	// followed. Other nodes need not be told of it.
 	FamilyLeaves
-	// FamilyUnblocking: it was released to come last, and some of those that it blocked aren't
-	// let go yet. To all that look at them they are as FamilyEarly.
+	// FamilyUnblocking: the job was released to come last, and some jobs that it blocked
+	// aren't unblocked yet. Until they are, they count as FamilyEarly ([Store.Early]).
 	FamilyUnblocking
-	// FamilyAdding: its ADDJOB may still wait for copies, as far as is known here.
+	// FamilyAdding: as far as this node knows, the job's ADDJOB may still wait for copies.
 	FamilyAdding
 )
 
-// Family is what a job waits for, as its TagFamily extra has it: the flags and
-// the option (8 bits each), how many IDs there are (16), Count (32), and the IDs.
+// Family says what a job waits for. It is stored as the job's TagFamily extra: Flags and
+// OnDead (8 bits each), the number of IDs (16 bits), Count (32 bits), and the IDs.
 type Family struct {
 	Flags  uint8
-	OnDead uint8  // what to do when a dependency ends undone; the engine's
-	Count  uint32 // FamilyLast: how many have to end before it; FamilyDeferred: how many of those have
+	OnDead uint8  // what to do when a dependency ends undone (package engine)
+	Count  uint32 // FamilyLast: how many jobs must end before this one; FamilyDeferred: how many that it blocks have ended
 	ids    []byte
 }
 
 const familyHead = 8
 
-// MaxFamilyIDs is how many jobs one can wait for: with them all there is room for
-// other extras.
+// MaxFamilyIDs is the greatest number of jobs that a job can wait for. With as many there
+// is still room for other extras.
 const MaxFamilyIDs = 1000
 
-// Family reads a job's extra; false where it has none, or none that makes sense.
-// It is valid until the job changes.
+// Family reads a job's TagFamily extra. ok is false if there is none, or if its length is
+// wrong. The result is valid until the job changes.
 func (j *Job) Family() (f Family, ok bool) {
 	if j.Parts == 0 {
 		return f, false
@@ -57,7 +59,7 @@ func (j *Job) Family() (f Family, ok bool) {
 	return FamilyOf(j.Extras())
 }
 
-// FamilyOf is [Job.Family] of extras that are no job's yet.
+// FamilyOf is [Job.Family] for extras that no job has yet.
 func FamilyOf(extras []byte) (f Family, ok bool) {
 	b := FindExtra(extras, TagFamily)
 	if len(b) < familyHead || len(b) != familyHead+int(binary.LittleEndian.Uint16(b[2:]))*len(ID{}) {
@@ -66,13 +68,14 @@ func FamilyOf(extras []byte) (f Family, ok bool) {
 	return Family{Flags: b[0], OnDead: b[1], Count: binary.LittleEndian.Uint32(b[4:]), ids: b[familyHead:]}, true
 }
 
-// IDs counts the jobs it names.
+// IDs is how many jobs the family names.
 func (f *Family) IDs() int { return len(f.ids) / len(ID{}) }
 
-// ID is the i-th of them.
+// ID is the i-th job that the family names, from 0.
 func (f *Family) ID(i int) ID { return ID(f.ids[i*len(ID{}):]) }
 
-// Name has it name these jobs and no others, each once, and at most [MaxFamilyIDs].
+// Name makes the family name these jobs and no others: each once, and the first
+// [MaxFamilyIDs] of them at most.
 func (f *Family) Name(ids ...ID) {
 	f.ids = make([]byte, 0, len(ids)*len(ID{}))
 	named := make(map[ID]bool, len(ids))
@@ -84,8 +87,8 @@ func (f *Family) Name(ids ...ID) {
 	}
 }
 
-// Drop takes jobs out, which are given in the order in which they are named; false where the
-// first isn't named.
+// Drop takes jobs out of the family. ids must be in the order in which the family names
+// them. If it doesn't name the first one, Drop changes nothing and returns false.
 func (f *Family) Drop(ids ...ID) bool {
 	left := make([]byte, 0, max(0, len(f.ids)-len(ids)*len(ID{})))
 	for i := range f.IDs() {
@@ -105,16 +108,15 @@ func (f *Family) Held() bool {
 	return f.Flags&FamilyDeferred != 0 || f.Flags&FamilyLast != 0 && f.Count > 0 || len(f.ids) > 0 && f.Flags&FamilyEarly == 0
 }
 
-// Unreleased says whether it is held back, and not by having been released to
-// come last.
+// Unreleased says whether the job is held back, and wasn't released to come last.
 func (f *Family) Unreleased() bool { return f.Held() && f.Flags&FamilyLast == 0 }
 
-// Empty says whether there is nothing to keep.
+// Empty says whether the job needs no TagFamily extra.
 func (f *Family) Empty() bool {
 	return !f.Held() && len(f.ids) == 0 && f.Flags&(FamilyCancelled|FamilyLeaves|FamilyUnblocking) == 0
 }
 
-// Value is the extra's value; nil where there is nothing to keep.
+// Value is the extra's value; nil if the family is empty.
 func (f *Family) Value() []byte {
 	if f.Empty() {
 		return nil
@@ -126,49 +128,50 @@ func (f *Family) Value() []byte {
 	return append(b, f.ids...)
 }
 
-// Dependents is the jobs that wait for the end of one; or for which that one waits
-// (FamilyEarly). Those that Blocked counts come before all others, so that few of them
-// are found among very many; both are in order, the oldest first. The one needn't be
-// known. Dependents and edges aren't saved: they follow from what the jobs' extras say.
+// Dependents lists the jobs that wait for the end of the job ID. If that job was released
+// to come last, it waits for those with FamilyEarly instead. The jobs that Blocked counts
+// come before all others, so that few of them are found among very many. Both groups are
+// ordered by creation time, oldest first. This node need not know the job ID. Dependents
+// and edges aren't saved: they follow from the jobs' extras.
 type Dependents struct {
 	table.Entry             // chain in the table of lists of dependents
-	next, prev  *Dependents // neighbours in the list of all
+	next, prev  *Dependents // neighbours in knots.all
 	ID          ID
 	head, tail  *Edge
-	last        *Edge // of those that Blocked counts
+	last        *Edge // the last edge that Blocked counts
 	Len         uint64
-	Blocked     uint64 // those that the one blocks, or did before it was released to come last
-	walk        *Edge  // the next for [Dependents.Walk], which is over where Blocked doesn't count it
-	walking     bool   // it has begun
-	near        *Edge  // the one that was tied last, or is beside where that one was
+	Blocked     uint64 // how many jobs ID blocks, or blocked before it was released to come last
+	walk        *Edge  // next for [Dependents.Walk]; the walk is over if Blocked doesn't count it
+	walking     bool   // the walk has begun
+	near        *Edge  // the edge added last, or one near its place if it was removed
 	rungs       *[rungLevels]*rung
 }
 
-// Edge is one of a list of dependents.
+// Edge is one entry of a list of dependents.
 type Edge struct {
 	table.Entry // chain in the table of edges
 	knot        *Dependents
 	next, prev  *Edge
-	Job         ID     // that waits
-	ctime       uint64 // when it was created, ns; and edgeBlocked
+	Job         ID     // the dependent
+	ctime       uint64 // when Job was created, ns; and tieBlocked
 }
 
-// rung is a edge's place on one level above the list of all. Each level leads past most edges:
-// the first one has every sixteenth of them, by chance, the next one every sixteenth of those.
-// So the place of a edge among very many is found in few steps: a skip list.
+// rung is an edge's node on one level of a skip list over a list of dependents. By chance
+// the first level has one of sixteen edges, and each further level one of sixteen of the
+// level below. So the place of an edge among very many is found in few steps.
 type rung struct {
 	tie  *Edge
 	next *rung
-	down *rung // the same edge's on the level below; nil on the first one
+	down *rung // the same edge's rung on the level below; nil on the first level
 }
 
 const (
 	rungLevels = 5
-	rungBits   = 4 // of a hash, for each level that a edge is on
+	rungBits   = 4 // zero bits of an edge's hash for each level that the edge is on
 )
 
-// edgeBlocked marks a edge that Dependents.Blocked counts. No creation time before the year 2262
-// has that bit.
+// tieBlocked, in Edge.ctime, marks an edge that Dependents.Blocked counts. No creation time
+// before the year 2262 has that bit.
 const tieBlocked = 1 << 63
 
 // blocked says whether Dependents.Blocked counts the edge; false for nil.
@@ -176,11 +179,12 @@ func (t *Edge) blocked() bool { return t != nil && t.ctime&tieBlocked != 0 }
 
 func (t *Edge) created() uint64 { return t.ctime &^ tieBlocked }
 
-// lists of dependents are all there is of families beside the jobs.
+// knots has the lists of dependents and their edges. Nothing else is known of families
+// beside what the jobs' extras say.
 type knots struct {
 	parents, edges table.Table
 	all            *Dependents
-	graves         []*Dependents // lists of lists of dependents to be freed
+	graves         []*Dependents // chains of lists that are to be freed
 	lost           []Lost
 }
 
@@ -194,7 +198,7 @@ const (
 func dependentsOf(e *table.Entry) *Dependents { return (*Dependents)(unsafe.Pointer(e)) }
 func edgeOf(e *table.Entry) *Edge             { return (*Edge)(unsafe.Pointer(e)) }
 
-// initDependents makes the tables, when the first family does.
+// initDependents makes the tables, before the first edge is added.
 func (s *Store) initDependents() {
 	s.knots.parents.Init(s.alloc, func(e *table.Entry) uint64 { return dependentsOf(e).ID.hash(s.keys.id) })
 	s.knots.edges.Init(s.alloc, func(e *table.Entry) uint64 {
@@ -207,7 +211,7 @@ func (s *Store) hashEdge(parent, child *ID) uint64 {
 	return scramble(parent.hash(s.keys.id)) + child.hash(s.keys.id)
 }
 
-// Dependents finds the jobs that are tied to one; nil where there are none.
+// Dependents finds the list of a job's dependents; nil if there is none.
 func (s *Store) Dependents(id *ID) *Dependents {
 	if s.knots.parents.Len == 0 {
 		return nil
@@ -229,7 +233,8 @@ func (s *Store) findEdge(parent, child *ID) *Edge {
 	return nil
 }
 
-// AddEdge edges a job to another, of which nothing but the ID need be known. Twice is once.
+// AddEdge adds an edge from parent to child. This node need not know the parent. If the
+// edge exists, nothing changes.
 func (s *Store) AddEdge(parent *ID, child *Job) {
 	if s.knots.edges.Len > 0 && s.findEdge(parent, &child.ID) != nil {
 		return
@@ -257,14 +262,14 @@ func (s *Store) AddEdge(parent *ID, child *Job) {
 	s.knots.edges.Insert(&t.Entry, s.hashEdge(parent, &child.ID))
 }
 
-// rungsOf is on how many levels a edge is. It follows from a hash that is secret: nobody
-// outside can choose IDs that fill a level.
+// rungsOf is how many levels an edge is on. It follows from a hash with a secret key, so
+// nobody outside can choose IDs that fill a level.
 func (s *Store) rungsOf(t *Edge) int {
 	h := scramble(s.hashEdge(&t.knot.ID, &t.Job))
 	return min(bits.TrailingZeros64(h)/rungBits, rungLevels)
 }
 
-// place puts a edge where it belongs.
+// place puts an edge into the list at the place that its order gives it.
 func (s *Store) place(k *Dependents, t *Edge) {
 	var path [rungLevels]*rung
 	var at *Edge
@@ -292,15 +297,15 @@ func (s *Store) place(k *Dependents, t *Edge) {
 	case at == k.last:
 		k.last = t
 	case k.walk.blocked():
-		k.walking = false // it begins anew
+		k.walking = false // the walk begins anew
 	}
 	k.near = t
 	k.Len++
 }
 
-// beside finds the edge behind which one belongs, nil for the first place, where that is at
-// the end, or near the one that was tied last: jobs come in the order in which they were
-// made, or a little out of it.
+// beside finds the edge behind which t belongs; nil means the first place. It looks only at
+// the end, and near the edge that was added last, because jobs come in the order of their
+// creation, or a little out of it. found is false if the place is elsewhere.
 func (k *Dependents) beside(t *Edge) (at *Edge, found bool) {
 	const near = 64
 	end := k.tail
@@ -324,8 +329,8 @@ func (k *Dependents) beside(t *Edge) (at *Edge, found bool) {
 	return nil, false
 }
 
-// before finds the last edge that comes before one, nil where that is the first; on each
-// level too.
+// before finds the last edge that comes before t; nil if t is the first. path gets the
+// last rung before t on each level.
 func (k *Dependents) before(t *Edge, path *[rungLevels]*rung) (at *Edge) {
 	if k.rungs != nil {
 		var l *rung
@@ -356,7 +361,7 @@ func (k *Dependents) before(t *Edge, path *[rungLevels]*rung) (at *Edge) {
 	return at
 }
 
-// behind is where a level goes on behind the rung of a path, or begins.
+// behind is the link behind the path's rung on a level, or the level's first link.
 func (k *Dependents) behind(path *[rungLevels]*rung, level int) **rung {
 	if l := path[level]; l != nil {
 		return &l.next
@@ -364,7 +369,7 @@ func (k *Dependents) behind(path *[rungLevels]*rung, level int) **rung {
 	return &k.rungs[level]
 }
 
-// addRungs puts a edge on the first levels, behind those of a path.
+// addRungs puts an edge on its levels, on each behind the path's rung.
 func (s *Store) addRungs(k *Dependents, t *Edge, levels int, path *[rungLevels]*rung) {
 	if k.rungs == nil {
 		k.rungs = (*[rungLevels]*rung)(s.alloc.Alloc(rungsSize))
@@ -378,7 +383,7 @@ func (s *Store) addRungs(k *Dependents, t *Edge, levels int, path *[rungLevels]*
 	}
 }
 
-// leaveRungs takes a edge off its levels.
+// leaveRungs takes an edge off its levels.
 func (s *Store) leaveRungs(k *Dependents, t *Edge) {
 	levels := s.rungsOf(t)
 	if levels == 0 {
@@ -409,7 +414,7 @@ func compareEdges(a, b *Edge) int {
 	return bytes.Compare(a.Job[:], b.Job[:])
 }
 
-// RemoveEdge undoes Tie; false where there is nothing to undo.
+// RemoveEdge undoes AddEdge. It returns false if there is no such edge.
 func (s *Store) RemoveEdge(parent, child *ID) bool {
 	if s.knots.edges.Len == 0 {
 		return false
@@ -483,10 +488,10 @@ func (s *Store) freeDependents(k *Dependents) {
 	s.alloc.Free(unsafe.Pointer(k), knotSize)
 }
 
-// First is the first job of a list of dependents.
+// First is the first edge of the list.
 func (k *Dependents) First() *Edge { return k.head }
 
-// EachBlocked yields the jobs that Blocked counts. The list of dependents mayn't change meanwhile.
+// EachBlocked yields the jobs that Blocked counts. The list must not change meanwhile.
 func (k *Dependents) EachBlocked() iter.Seq[*ID] {
 	return func(yield func(*ID) bool) {
 		for t := k.head; t.blocked() && yield(&t.Job); {
@@ -495,7 +500,7 @@ func (k *Dependents) EachBlocked() iter.Seq[*ID] {
 	}
 }
 
-// Others is the first job of a list of dependents that Blocked doesn't count; nil where there is none.
+// Others is the first edge that Blocked doesn't count; nil if there is none.
 func (k *Dependents) Others() *Edge {
 	if k.last != nil {
 		return k.last.next
@@ -503,7 +508,7 @@ func (k *Dependents) Others() *Edge {
 	return k.head
 }
 
-// Youngest is the greatest creation time of a job's dependents' jobs.
+// Youngest is the latest creation time of the jobs in the list.
 func (k *Dependents) Youngest() uint64 {
 	if k.last != nil {
 		return max(k.last.created(), k.tail.created())
@@ -511,8 +516,8 @@ func (k *Dependents) Youngest() uint64 {
 	return k.tail.created()
 }
 
-// Walk is the next job that Blocked counts and wasn't met yet, oldest first; nil at the
-// end. The list of dependents may change meanwhile. Where a job was tied before others, the walk begins anew.
+// Walk is the next edge that Blocked counts, oldest first; nil at the end. The list may
+// change during the walk. If such an edge is added before others, the walk begins anew.
 func (k *Dependents) Walk() *Edge {
 	if !k.walking {
 		k.walking, k.walk = true, k.head
@@ -525,8 +530,8 @@ func (k *Dependents) Walk() *Edge {
 	return t
 }
 
-// After is the one behind a job of a list of dependents, nil at the end; the first, where that job is
-// none of it.
+// After is the edge behind that of the job id, nil at the end. If the list doesn't have
+// that job, After is the first edge.
 func (s *Store) After(k *Dependents, id *ID) *Edge {
 	if t := s.findEdge(&k.ID, id); t != nil {
 		return t.next
@@ -534,13 +539,13 @@ func (s *Store) After(k *Dependents, id *ID) *Edge {
 	return k.head
 }
 
-// Next is the one after it; nil at the end.
+// Next is the edge behind this one; nil at the end.
 func (t *Edge) Next() *Edge { return t.next }
 
 // Edges counts all edges.
 func (s *Store) Edges() uint64 { return s.knots.edges.Len }
 
-// removeEdges takes away a job's edges to others, before it is freed.
+// removeEdges removes the edges from the jobs that j names, before j is freed.
 func (s *Store) removeEdges(j *Job) {
 	if s.knots.edges.Len == 0 {
 		return
@@ -552,8 +557,8 @@ func (s *Store) removeEdges(j *Job) {
 	}
 }
 
-// Early says whether the job that a blocked one names waits for it: it was released to
-// come last.
+// Early says whether the job that f names was released to come last, and so waits for the
+// job that has f.
 func (s *Store) Early(f *Family) bool {
 	switch {
 	case f.IDs() == 0:
@@ -575,22 +580,22 @@ func (s *Store) Early(f *Family) bool {
 // Lost is a job that was freed with its queue, while others waited for its end.
 type Lost struct {
 	ID         ID
-	Unreleased bool // it was held back, and not released
+	Unreleased bool // it was held back, and not released to come last
 	Copies     bool // other nodes may hold it
-	Ended      bool // it was acknowledged before, or with Undone cancelled
+	Ended      bool // it was acknowledged before; with Undone: cancelled
 	Undone     bool
-	Early      bool // Of, which was released to come last, waits for it
+	Early      bool // the job Of, which was released to come last, waits for it
 	Of         ID
 }
 
-// TakeLost gives those that [Store.Reap] came upon since.
+// TakeLost returns the lost jobs that [Store.Reap] has freed since the last call.
 func (s *Store) TakeLost() []Lost {
 	lost := s.knots.lost
 	s.knots.lost = nil
 	return lost
 }
 
-// onFreed notes that a buried job goes, where others wait for it.
+// onFreed notes that a buried job is about to be freed, if another job waits for its end.
 func (s *Store) onFreed(j *Job) {
 	if s.knots.edges.Len == 0 {
 		return
@@ -606,8 +611,8 @@ func (s *Store) onFreed(j *Job) {
 	}
 }
 
-// DropEdges forgets all edges; [Store.Reap] frees them. It takes time for the
-// tables' segments only.
+// DropEdges forgets all edges; [Store.Reap] frees them. Its time grows with the number of
+// the tables' segments alone.
 func (s *Store) DropEdges() {
 	if s.knots.all != nil {
 		s.knots.graves = append(s.knots.graves, s.knots.all)
@@ -619,7 +624,7 @@ func (s *Store) DropEdges() {
 	s.knots.parents, s.knots.edges = table.Table{}, table.Table{}
 }
 
-// reapEdges frees up to n edges that were dropped, and says how many more it could have.
+// reapEdges frees up to n dropped edges, rungs and lists, and returns what is left of n.
 func (s *Store) reapEdges(n int) int {
 	for len(s.knots.graves) > 0 && n > 0 {
 		last := len(s.knots.graves) - 1
@@ -646,14 +651,14 @@ func (s *Store) reapEdges(n int) int {
 
 // --- jobs that are done ------------------------------------------------------------
 
-// done remembers which jobs were acknowledged lately. Each acknowledgement writes
-// here and few are ever asked for: so they are only written down one after the other,
-// and are put where they can be found when somebody asks.
+// done remembers which jobs were acknowledged lately. Each acknowledgement writes here, and
+// few are ever looked up. So a write only appends a hash, and a look-up first puts the
+// hashes that came since into buckets.
 type done struct {
 	count  uint64 // acknowledgements
-	sorted uint64 // as many of them are in buckets
+	sorted uint64 // how many of them were put into buckets
 	hashes [doneMost]uint64
-	// Buckets of four, each of which forgets the oldest for a new one.
+	// Buckets of four. A full bucket forgets its oldest entry for a new one.
 	buckets [doneMost / 4][4]struct{ hash, at uint64 }
 }
 
@@ -662,7 +667,7 @@ const (
 	doneBytes = int(unsafe.Sizeof(done{}))
 )
 
-// SetDone remembers for a while that a job is acknowledged: for the next few thousand.
+// SetDone remembers that a job is acknowledged, for the next few thousand acknowledgements.
 func (s *Store) SetDone(id *ID) {
 	d := s.done
 	if d == nil {

@@ -5,25 +5,27 @@ import (
 	"fmt"
 )
 
-// Extras are attributes that few jobs have, at the end of the parts: each a tag,
-// a length (16 bits) and as many bytes. They go with the job wherever it goes.
+// Tag says what an extra is. Extras are attributes that few jobs have. They lie at the end
+// of a job's parts: each is a tag, a length (16 bits) and as many bytes. They go with the
+// job wherever it goes.
 type Tag uint8
 
-// The tags. A number, once released, keeps its meaning; extras of an unknown tag
-// are carried along.
+// The tags. A number, once released, keeps its meaning. Extras with an unknown tag are kept
+// and passed on.
 const (
-	// TagUnique: what the job is unique by, and which locks it has (package engine).
+	// TagUnique: what the job is unique by, and which locks it has ([Unique]).
 	TagUnique Tag = iota + 1
-	// TagFamily: what the job waits for, or what waits for it.
+	// TagFamily: what the job waits for, or which job waits for it ([Family]).
 	TagFamily
 	// TagWorker: the name of the worker that has the job.
 	TagWorker
-	// TagOffer: to which node an at-most-once job is offered, or was before it became
-	// uncertain. It doesn't go to other nodes.
+	// TagOffer: the node that an at-most-once job is offered to, or was offered to before it
+	// became uncertain. This extra isn't sent to other nodes.
 	TagOffer
 	// TagShun: the nodes that have deleted their copy, and don't take the job again.
 	TagShun
-	// TagKin: nodes that asked what became of the job, since one waits for it there.
+	// TagKin: the nodes that asked for the job's outcome, because they hold jobs that wait
+	// for it.
 	TagKin
 	// TagMoved: how often the job was moved to another queue (package engine).
 	TagMoved
@@ -31,14 +33,14 @@ const (
 
 const extraHead = 3
 
-// AppendExtra appends an extra to others. A value has at most 65535 bytes.
+// AppendExtra appends an extra to extras. value has at most 65535 bytes.
 func AppendExtra(extras []byte, tag Tag, value []byte) []byte {
 	extras = append(extras, byte(tag))
 	extras = binary.LittleEndian.AppendUint16(extras, uint16(len(value)))
 	return append(extras, value...)
 }
 
-// AppendExtrasBut appends the extras that aren't of a tag to others.
+// AppendExtrasBut appends to extras all extras of from, except those with this tag.
 func AppendExtrasBut(extras, from []byte, tag Tag) []byte {
 	for len(from) > 0 {
 		end := extraHead + int(binary.LittleEndian.Uint16(from[1:]))
@@ -71,8 +73,8 @@ func CheckExtras(extras []byte) error {
 	return nil
 }
 
-// Extras are all of a job's extras; nil where there are none. Valid until the
-// job changes.
+// Extras are all of a job's extras; nil if there are none. They are valid until the job
+// changes.
 func (j *Job) Extras() []byte {
 	if j.Parts == 0 {
 		return nil
@@ -91,8 +93,8 @@ func (j *Job) putExtras(extras []byte) {
 	copy(p[len(p)-len(extras):], extras)
 }
 
-// Extra is one of a job's extras; nil where it has none of that tag. It may be
-// written to, and is valid until the job changes otherwise.
+// Extra is the value of the job's extra with this tag; nil if there is none. The caller may
+// write to it. It is valid until the job changes otherwise.
 func (j *Job) Extra(tag Tag) []byte { return FindExtra(j.Extras(), tag) }
 
 // FindExtra is [Job.Extra] for extras that no job has yet.
@@ -107,9 +109,9 @@ func FindExtra(extras []byte, tag Tag) []byte {
 	return nil
 }
 
-// SetExtras replaces all of a job's extras, which may make it move: use the
-// returned one from then on. The job must be in a queue's list; extras must not
-// be its own memory, and be valid.
+// SetExtras replaces all of a job's extras. This may move the job: use the returned one from
+// then on. The job must be in a list of its queue. extras must be valid, and must not be the
+// job's own memory.
 func (s *Store) SetExtras(j *Job, extras []byte) *Job {
 	if len(extras) == len(j.Extras()) {
 		copy(j.Extras(), extras)
@@ -118,7 +120,7 @@ func (s *Store) SetExtras(j *Job, extras []byte) *Job {
 	return s.Rewrite(j, j.Body(), extras)
 }
 
-// Rewrite gives a job another body and other extras; else it is as SetExtras.
+// Rewrite is SetExtras, and also replaces the body.
 func (s *Store) Rewrite(j *Job, body, extras []byte) *Job {
 	had := j.Unique() != nil
 	j = s.reshape(j, j.Holders(), body, extras)
@@ -131,9 +133,9 @@ func (s *Store) Rewrite(j *Job, body, extras []byte) *Job {
 	return j
 }
 
-// Shrink leaves of an acknowledged job what is needed to tell others of it: its body
-// goes, and its extras but the family's, who asked about it, and those of locks that it still has. The job
-// may move, as with SetExtras.
+// Shrink reduces an acknowledged job to what is needed to tell other nodes of it. It keeps
+// the extras TagFamily, TagKin, and, while the job still has locks, TagUnique with the body,
+// which may be the locks' key. The job may move, as with SetExtras.
 func (s *Store) Shrink(j *Job) *Job {
 	var keep []byte
 	for rest := j.Extras(); len(rest) > 0; {
@@ -153,9 +155,9 @@ func (s *Store) Shrink(j *Job) *Job {
 	return s.Rewrite(j, body, keep)
 }
 
-// SetExtra sets one of a job's extras, or with nil takes it away. As with
-// SetExtras, the job may move. False, and nothing done, where there would be
-// more than [MaxExtras] bytes of them.
+// SetExtra sets the job's extra with this tag, or removes it if value is nil. As with
+// SetExtras, the job may move. If the job would have more than [MaxExtras] bytes of extras,
+// SetExtra does nothing, and ok is false.
 func (s *Store) SetExtra(j *Job, tag Tag, value []byte) (moved *Job, ok bool) {
 	if old := j.Extra(tag); old != nil && value != nil && len(old) == len(value) {
 		copy(old, value)

@@ -7,22 +7,29 @@ import (
 	"unsafe"
 )
 
-// The parts of a job: the other nodes that may hold a copy of it, and extras
-// (extras.go). They follow the body in the same allocation, so they are saved
-// with it and need no pointer; a plain job that no other node ever had has none.
-// A head of partsHead bytes (how many holders, 16 bits; how often was tried to
-// tell them of the acknowledgement, 8; for how many of them this node answers, see
-// [Job.AnswerFor], 8; the length of the extras, 16; by how many ms its delivery shifted the time
-// it is due, 16), room for some holders (the first 8 bytes of a node's ID, with the lowest bit
-// for its mark), and the extras at the end.
+// The parts of a job are its holders, the other nodes that may hold a copy of it, and its
+// extras (extras.go). They follow the body in the same allocation, so they are saved with it
+// and need no pointer. A job without extras that no other node ever had has no parts.
 //
-// A holder's mark says, of a job that waits for its copies, that the node has confirmed its copy;
-// of an acknowledged one, that the node knows of that; of others, that this node has handed the
-// job over to it, and has given it to nobody since.
+// First comes a head of partsHead bytes:
+//
+//	0 number of holders (16 bits)
+//	2 how often the holders were told of the acknowledgement (8 bits)
+//	3 number of holders that this node answers for, see [Job.AnswerFor] (8 bits)
+//	4 length of the extras (16 bits)
+//	6 [Job.Shift], ms (16 bits)
+//
+// Then comes room for some holders: 8 bytes each, the first 8 bytes of the node's ID, whose
+// lowest bit is the holder's mark. The extras are at the end.
+//
+// The meaning of a holder's mark depends on the job. While the job waits for its copies: the
+// node has confirmed its copy. When the job is acknowledged: the node knows that it is. In
+// other jobs: this node has handed the job over to that node, and has given it to nobody since.
 const (
 	partsHead = 8
 	holderLen = 8
-	// MaxExtras leaves room for 4095 holders at least.
+	// MaxExtras is the most bytes of extras that a job can have. It leaves room for 4094
+	// holders at least.
 	MaxExtras = 32 << 10
 )
 
@@ -54,7 +61,7 @@ func checkParts(p []byte) error {
 	return nil
 }
 
-// RawParts are the parts as they are saved; nil where there are none.
+// RawParts are the parts as they are saved; nil if there are none.
 func (j *Job) RawParts() []byte {
 	if j.Parts == 0 {
 		return nil
@@ -70,7 +77,7 @@ func (j *Job) Holders() int {
 	return int(binary.LittleEndian.Uint16(j.RawParts()))
 }
 
-// Holder is the i-th holder's name (the first 8 bytes of its ID, the lowest bit
+// Holder is the name of the i-th holder (the first 8 bytes of its ID, with the lowest bit
 // 0), and whether it is marked.
 func (j *Job) Holder(i int) (node uint64, marked bool) {
 	v := binary.LittleEndian.Uint64(j.RawParts()[partsHead+i*holderLen:])
@@ -93,7 +100,7 @@ func (j *Job) findHolder(node uint64) int {
 // HeldBy says whether a node may hold a copy.
 func (j *Job) HeldBy(node uint64) bool { return j.findHolder(node) >= 0 }
 
-// Confirm marks a holder. False where it isn't one, or was marked.
+// Confirm marks a holder. It returns false if the node isn't a holder, or was marked before.
 func (j *Job) Confirm(node uint64) bool {
 	i := j.findHolder(node)
 	if i < 0 {
@@ -138,7 +145,7 @@ func (j *Job) ClearConfirmed() {
 	}
 }
 
-// ConfirmAll marks all holders, but for the first ones.
+// ConfirmAll marks all holders except the first ones, as many as but says.
 func (j *Job) ConfirmAll(but int) {
 	for i := but; i < j.Holders(); i++ {
 		node, _ := j.Holder(i)
@@ -146,7 +153,8 @@ func (j *Job) ConfirmAll(but int) {
 	}
 }
 
-// Answers is for how many holders this node answers. They are the first.
+// Answers is how many holders this node answers for ([Job.AnswerFor]). They come first among
+// the holders.
 func (j *Job) Answers() int {
 	if j.Parts == 0 {
 		return 0
@@ -154,8 +162,9 @@ func (j *Job) Answers() int {
 	return min(int(j.RawParts()[3]), j.Holders())
 }
 
-// AnswerFor has this node answer for a holder, one of 255 at most: it has handed the job over
-// to it, and makes sure itself that it knows of the acknowledgement.
+// AnswerFor notes that this node answers for a holder: it has handed the job over to that
+// holder, and must itself make sure that the holder learns of the acknowledgement. A node
+// answers for at most 255 holders of a job.
 func (j *Job) AnswerFor(node uint64) {
 	if k, i := j.Answers(), j.findHolder(node); i >= k && k < 255 {
 		j.swapHolders(i, k)
@@ -163,7 +172,7 @@ func (j *Job) AnswerFor(node uint64) {
 	}
 }
 
-// AnswerNotFor ends that.
+// AnswerNotFor undoes AnswerFor.
 func (j *Job) AnswerNotFor(node uint64) {
 	if k, i := j.Answers(), j.findHolder(node); i >= 0 && i < k {
 		j.swapHolders(i, k-1)
@@ -171,7 +180,7 @@ func (j *Job) AnswerNotFor(node uint64) {
 	}
 }
 
-// AnswerForNone ends it for all holders.
+// AnswerForNone undoes AnswerFor for all holders.
 func (j *Job) AnswerForNone() {
 	if j.Parts > 0 {
 		j.RawParts()[3] = 0
@@ -186,12 +195,12 @@ func (j *Job) swapHolders(a, b int) {
 	binary.LittleEndian.PutUint64(y, v)
 }
 
-// DropHolder takes a node out of the holders.
+// DropHolder removes a node from the holders. It returns false if the node isn't one.
 func (j *Job) DropHolder(node uint64) bool {
 	if !j.HeldBy(node) {
 		return false
 	}
-	j.AnswerNotFor(node) // the others are to stay the first
+	j.AnswerNotFor(node) // the other holders that this node answers for must stay the first
 	last := j.Holders() - 1
 	j.swapHolders(j.findHolder(node), last)
 	j.setHolder(last, 0)
@@ -207,15 +216,15 @@ func (j *Job) Attempts() int {
 	return int(j.RawParts()[2])
 }
 
-// SetAttempts sets that, at most 255. Jobs without parts ignore it.
+// SetAttempts sets Attempts, to at most 255. It does nothing in jobs without parts.
 func (j *Job) SetAttempts(n int) {
 	if j.Parts > 0 {
 		j.RawParts()[2] = uint8(min(n, 255))
 	}
 }
 
-// Shift is by how many ms the time that a job is due was moved at its delivery
-// from what its retry time says. 0 for jobs without parts.
+// Shift is by how many ms a delivery moved the time that the job is due, compared with the
+// delivery plus the retry time. It is 0 in jobs without parts.
 func (j *Job) Shift() int64 {
 	if j.Parts == 0 {
 		return 0
@@ -223,16 +232,16 @@ func (j *Job) Shift() int64 {
 	return int64(int16(binary.LittleEndian.Uint16(j.RawParts()[6:])))
 }
 
-// SetShift sets that, within 16 bits. Jobs without parts ignore it.
+// SetShift sets Shift, which must fit into 16 bits. It does nothing in jobs without parts.
 func (j *Job) SetShift(ms int64) {
 	if j.Parts > 0 {
 		binary.LittleEndian.PutUint16(j.RawParts()[6:], uint16(int16(ms)))
 	}
 }
 
-// AddHolder notes that another node may hold a copy. The job may have to move
-// for that: use the returned one from then on. added is false where the node
-// was noted before, or where there is no more room (4095 nodes).
+// AddHolder notes that another node may hold a copy. This may move the job: use the returned
+// one from then on. added is false if the node is a holder already, or if there is no room
+// for another one (there is for 4094 nodes at least).
 func (s *Store) AddHolder(j *Job, node uint64) (moved *Job, added bool) {
 	n, extras := j.Holders(), j.Extras()
 	most := holderRoom(math.MaxUint16, len(extras))
@@ -247,8 +256,8 @@ func (s *Store) AddHolder(j *Job, node uint64) (moved *Job, added bool) {
 	return j, true
 }
 
-// reshape moves a job to a block with room for so many holders, with this body and
-// these extras, which may be its own. It must be in a queue's list.
+// reshape moves a job to a block with room for this many holders, this body and these
+// extras. body and extras may be the job's own memory. The job must be in a list of its queue.
 func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 	q := j.Queue
 	parts := partsLen(holders, len(extras))
@@ -289,7 +298,7 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 	return k
 }
 
-// skipNodeOf finds the index's skip-list node of a job that has one.
+// skipNodeOf finds the skip-list node of a job that has one.
 func (l *List) skipNodeOf(j *Job) *SkipNode {
 	if t := l.index[0]; t.job == j {
 		return t

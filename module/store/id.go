@@ -32,9 +32,9 @@ func reverse(alphabet string) (t [256]uint8) {
 	return t
 }
 
-// ParseID reads an ID's text. ok is Disque's shallow check, which decides
-// between -BADID and going on; canonical says that the text is one that
-// an ID can have. No job has another.
+// ParseID reads an ID's text. ok is the result of Disque's shallow check: if it is false,
+// the answer is -BADID. canonical says whether some ID has exactly this text; if it is
+// false, no job has this text as its ID.
 func ParseID(b []byte) (id ID, canonical, ok bool) {
 	if len(b) != IDLen || b[0] != 'D' || b[1] != '-' || b[10] != '-' || b[35] != '-' {
 		return id, false, false
@@ -51,7 +51,7 @@ func ParseID(b []byte) (id ID, canonical, ok bool) {
 		wrong |= h | l
 		id[22+i] = h<<4 | l
 	}
-	// Good hex digits are below 16, good base64 below 64: only bad has the top bit.
+	// Values of hex digits are below 16, and of base64 below 64: only bad has the top bit.
 	for i := range 6 {
 		c0, c1, c2, c3 := unb64[p[11+4*i]], unb64[p[12+4*i]], unb64[p[13+4*i]], unb64[p[14+4*i]]
 		wrong |= c0 | c1 | c2 | c3
@@ -85,7 +85,7 @@ func (id *ID) AppendText(dst []byte) []byte {
 // String returns the ID's text.
 func (id ID) String() string { return string(id.AppendText(nil)) }
 
-// TTLMinutes is the TTL that the ID tells, in minutes, at most 65535.
+// TTLMinutes is the TTL in the ID, in minutes, at most 65535.
 func (id *ID) TTLMinutes() uint16 { return uint16(id[22])<<8 | uint16(id[23]) }
 
 // AtMostOnce says whether the job's retry time is 0: its TTL is even.
@@ -93,21 +93,20 @@ func (id *ID) AtMostOnce() bool { return id[23]&1 == 0 }
 
 // IDMaker makes the IDs of new jobs.
 //
-// The format leaves 18 bytes to chance. 10 of them are random, which makes an
-// ID impossible to guess. The other 8 are a counter, run through a bijection so
-// that nobody sees the counter. The counter makes IDs unique for certain, and it
-// gives the job table an order: a store undoes the bijection to hash an ID, so
-// jobs made one after the other lie in buckets one after the other, and
-// adding, fetching and acknowledging in order walks memory in order. To other
-// nodes' stores the same bits are as good as random.
+// The format has 18 bytes that should be random. 10 of them are random, so nobody can guess
+// an ID. The other 8 are a counter, which goes through a bijection so that nobody sees its
+// value. The counter makes IDs unique for certain. It also gives the table of jobs an order:
+// a store undoes the bijection to hash an ID, so jobs that are made one after the other lie
+// in buckets one after the other. Then adding, fetching and acknowledging in order walks
+// through memory in order. For the stores of other nodes the same bits are as good as random.
 type IDMaker struct {
 	Node    [4]byte // the first four bytes of the node's ID
 	key     uint64
 	counter uint64
 }
 
-// Make makes an ID; retry says whether the job has a retry time. r0 and the low
-// 16 bits of r1 must be random.
+// Make makes an ID. retry says whether the job's retry time is above 0. r0 and the low 16
+// bits of r1 must be random.
 func (m *IDMaker) Make(r0, r1 uint64, ttlSeconds int64, retry bool) (id ID) {
 	minutes := min(max(ttlSeconds/60, 0), 0xffff)
 	if retry {
@@ -124,7 +123,7 @@ func (m *IDMaker) Make(r0, r1 uint64, ttlSeconds int64, retry bool) (id ID) {
 	return id
 }
 
-// hash is the position of an ID in a table whose maker has the key.
+// hash is the hash of an ID in a table whose IDMaker has this key.
 func (id *ID) hash(key uint64) uint64 {
 	return unscramble(binary.LittleEndian.Uint64(id[14:])) ^ key
 }

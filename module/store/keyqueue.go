@@ -7,38 +7,38 @@ import (
 	"jobmesh/module/table"
 )
 
-// KeyQueue is the line of a queue's waiting jobs that may only be worked on one at a
-// time (C: struct jm_lane). At most one of them, the front, is in the waiting list;
-// the others are held back, and fetching never comes across them. There is a per-key queue
-// for each key that a waiting job has. Its name follows it in the same allocation:
-// the scope ('m' or 'q') and the key as in [AppendLockName], but without the
-// queue's name, so that renaming a queue leaves its per-key queues alone. Where the scope is
-// the mesh a [ring] follows the name.
+// KeyQueue has those queued jobs of a queue that share a key and may only be worked on one
+// at a time (C: struct jm_lane). At most one of them, the front, is in the waiting list. The
+// others are held back, and fetching never meets them. A queue has a per-key queue for each
+// key that such a job has. The per-key queue's name follows it in the same allocation: the
+// scope ('m' for the mesh, 'q' for the queue) and the key as in [AppendLockName]. The name
+// doesn't contain the queue's name, so that renaming a queue leaves its per-key queues
+// alone. If the scope is the mesh, a [ring] follows the name.
 type KeyQueue struct {
 	table.Entry           // chain in the table of per-key queues
 	Next, Prev  *KeyQueue // neighbours in the list of its queue
 	Queue       *Queue
 	hash        uint64 // of the queue's address and the name
-	list        *List  // those held back, by creation time; nil: none
-	front       ID     // the one in the waiting list
-	frontTime   uint64 // its creation time
+	list        *List  // the jobs that are held back, by creation time; nil: never any
+	front       ID     // the job in the waiting list, if hasFront
+	frontTime   uint64 // the front's creation time
 	nameLen     uint32
 	hasFront    bool
-	headless    bool // in Store.without a head
+	headless    bool // it is in Store.headless
 	_           [2]uint8
 }
 
-// ring ties the per-key queues of one key of the mesh together, one for each queue, so that they can
-// be woken bit by bit. One of them, the first, is in the table of rings: the next to be woken.
-// A per-key queue that joins is the last.
+// ring links the per-key queues that have the same key of the mesh, one for each queue, so
+// that they can be woken bit by bit. The first of them, which is woken next, is in the table
+// of rings. A per-key queue that joins becomes the last.
 type ring struct {
 	table.Entry // chain in the table of rings
 	lane        *KeyQueue
 	next, prev  *ring
 	// Only the first one has these:
 	len  uint64
-	left uint64 // how many are to be woken still, from the first on
-	at   uint64 // in Store.waking, where any are
+	left uint64 // how many are still to be woken, from the first on
+	at   uint64 // the index in Store.waking, if left isn't 0
 }
 
 const (
@@ -55,7 +55,7 @@ func (s *Store) initKeyQueues() {
 	s.rings, s.waking = table.Index{}, s.waking[:0]
 }
 
-// keyQueueBytes is the size of a per-key queue of a name.
+// keyQueueBytes is the size of a per-key queue with this name, in bytes.
 func keyQueueBytes(name []byte) int {
 	size := laneSize + len(name)
 	if name[0] == 'm' {
@@ -66,7 +66,7 @@ func keyQueueBytes(name []byte) int {
 
 func (l *KeyQueue) size() int { return keyQueueBytes(l.name()) }
 
-// ring is the per-key queue's part of a ring; nil where it is in none.
+// ring is the per-key queue's ring; nil if its scope is the queue.
 func (l *KeyQueue) ring() *ring {
 	if l.name()[0] != 'm' {
 		return nil
@@ -78,7 +78,7 @@ func (l *KeyQueue) name() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), laneSize)), int(l.nameLen))
 }
 
-// Head is the oldest job that is held back, nil where none is.
+// Head is the oldest job that is held back; nil if there is none.
 func (l *KeyQueue) Head() *Job {
 	if l.list == nil {
 		return nil
@@ -86,7 +86,7 @@ func (l *KeyQueue) Head() *Job {
 	return l.list.Head
 }
 
-// Front says whether one of the per-key queue's jobs can be fetched.
+// Front says whether the per-key queue has a front, a job that can be fetched.
 func (l *KeyQueue) Front() bool { return l.hasFront }
 
 // AppendLock appends the name of the per-key queue's lock.
@@ -95,13 +95,14 @@ func (l *KeyQueue) AppendLock(dst []byte) []byte {
 	if name[0] == 'm' {
 		return append(append(dst, byte(LockRun), 'm'), name[1:]...)
 	}
-	// AppendLockName's 'k' and an empty key, in whose place the key is put.
+	// AppendLockName ends with a 'k' and an empty key. The per-key queue's name has its own
+	// 'k' or 'K', and the key.
 	dst = AppendLockName(dst, LockRun, l.Queue.NameBytes(), nil)
 	return append(dst[:len(dst)-1], name[1:]...)
 }
 
-// keyQueueName is the name of the per-key queue that a unique job belongs to, in a buffer of
-// the store's.
+// keyQueueName is the name of a unique job's per-key queue. It lies in s.laneBuf, and is valid
+// until that is used again.
 func (s *Store) keyQueueName(j *Job, u Unique) []byte {
 	name := append(s.laneBuf[:0], 'q')
 	if u.Has(UniqueMesh) {
@@ -128,7 +129,7 @@ func (s *Store) findKeyQueue(q *Queue, name []byte) *KeyQueue {
 	}))
 }
 
-// keyQueueOf finds the per-key queue that a job is in or before; nil where it has none.
+// keyQueueOf finds the per-key queue of a job's key in the job's queue; nil if there is none.
 func (s *Store) keyQueueOf(j *Job) *KeyQueue {
 	u := j.Unique()
 	if u == nil || !u.Runs() {
@@ -151,7 +152,7 @@ func (s *Store) newKeyQueue(q *Queue, name []byte) *KeyQueue {
 	return l
 }
 
-// enterKeyQueue makes a per-key queue known.
+// enterKeyQueue puts a per-key queue into the table, and into its ring if it has one.
 func (s *Store) enterKeyQueue(l *KeyQueue) {
 	l.headless = false
 	s.lanes.Insert(&l.Entry, l.hash)
@@ -161,7 +162,7 @@ func (s *Store) enterKeyQueue(l *KeyQueue) {
 	}
 }
 
-// freeKeyQueue frees a per-key queue without jobs. known: it is in the table.
+// freeKeyQueue frees a per-key queue without jobs. known says whether it is in the table.
 func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 	q := l.Queue
 	if l.Prev != nil {
@@ -194,7 +195,8 @@ func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 	s.alloc.Free(unsafe.Pointer(l), l.size())
 }
 
-// removeHead notes that a per-key queue has lost its front, or that its key may be free.
+// removeHead notes that a per-key queue has lost its front, or that its key may be free, so
+// that [Store.NextToPromote] looks at it.
 func (s *Store) removeHead(l *KeyQueue) {
 	if !l.headless {
 		l.headless = true
@@ -202,13 +204,13 @@ func (s *Store) removeHead(l *KeyQueue) {
 	}
 }
 
-// AnyToPromote says whether [Store.Headless] may have something.
+// AnyToPromote says whether [Store.NextToPromote] may find a per-key queue.
 func (s *Store) AnyToPromote() bool { return len(s.headless)+len(s.waking) > 0 }
 
 // HeldBack counts the jobs that attached queues hold back.
 func (s *Store) HeldBack() uint64 { return s.heldBack }
 
-// countHeld counts jobs that a queue holds back, or no more.
+// countHeld adds more, which may be negative, to the number of jobs that a queue holds back.
 func (s *Store) countHeld(q *Queue, more int64) {
 	q.HeldBack += uint64(more)
 	if q.state == queueAttached {
@@ -216,9 +218,10 @@ func (s *Store) countHeld(q *Queue, more int64) {
 	}
 }
 
-// NextToPromote takes one of the per-key queues that have lost their front since, or whose key
-// may have become free ([Store.WakeKeyQueues]), and still have jobs; nil where
-// there is none, or where most is used up, which the per-key queues of a key of the mesh take of.
+// NextToPromote returns a per-key queue that has jobs and no front: it has lost its front, or
+// its key may have become free ([Store.WakeKeyQueues]). It returns each once. It returns nil
+// if there is none, or if *most is used up. Each look at a per-key queue in a ring takes 1
+// from *most.
 func (s *Store) NextToPromote(most *int) *KeyQueue {
 	for len(s.headless) > 0 {
 		last := len(s.headless) - 1
@@ -245,7 +248,8 @@ func (l *KeyQueue) lacksFront() bool {
 	return l.Queue.state == queueAttached && !l.hasFront && l.Head() != nil
 }
 
-// WakeKeyQueues makes the per-key queues of a lock's name without a head, where they have no front.
+// WakeKeyQueues tells the per-key queues of a lock's key that the lock may be free:
+// [Store.NextToPromote] returns those that have jobs and no front.
 func (s *Store) WakeKeyQueues(lock []byte) {
 	if s.lanes.Len == 0 || len(lock) < 3 || Space(lock[0]) != LockRun {
 		return
@@ -259,7 +263,7 @@ func (s *Store) WakeKeyQueues(lock []byte) {
 	case 'Q':
 		skip = 2 + sha256.Size
 	default:
-		return // no lock of a job is named so
+		return // no job's lock has such a name
 	}
 	if len(lock) <= skip {
 		return
@@ -283,7 +287,8 @@ func (s *Store) WakeKeyQueues(lock []byte) {
 	}
 }
 
-// Taken ends the waking of the per-key queues that have a per-key queue's key: it isn't free.
+// Taken notes that l's key isn't free: the other per-key queues in its ring aren't woken any
+// more.
 func (s *Store) Taken(l *KeyQueue) {
 	if l.ring() != nil && len(s.waking) > 0 {
 		s.setLeft(s.firstOfRing(l.name()), 0)
@@ -334,7 +339,7 @@ func (s *Store) leaveRing(r *ring) {
 	r.prev.next, r.next.prev = r.next, r.prev
 }
 
-// advance has the next one of a ring be the first.
+// advance makes the second one of a ring the first.
 func (s *Store) advance(first *ring) {
 	next := first.next
 	if next == first {
@@ -349,7 +354,7 @@ func (s *Store) advance(first *ring) {
 	s.rings.Insert(&next.Entry, h)
 }
 
-// setLeft sets how many of a ring are to be woken still.
+// setLeft sets how many of a ring are still to be woken.
 func (s *Store) setLeft(first *ring, left uint64) {
 	switch last := len(s.waking) - 1; {
 	case left > 0 && first.left == 0:
@@ -363,7 +368,7 @@ func (s *Store) setLeft(first *ring, left uint64) {
 	first.left = left
 }
 
-// WakeQueue does the same for all of a queue's per-key queues.
+// WakeQueue is [Store.WakeKeyQueues] for all per-key queues of a queue.
 func (s *Store) WakeQueue(q *Queue) {
 	for l := q.Lanes; l != nil; l = l.Next {
 		if !l.hasFront {
@@ -372,9 +377,10 @@ func (s *Store) WakeQueue(q *Queue) {
 	}
 }
 
-// PushKeyQueue is [Store.Push] for a job that runs alone: it goes to its per-key queue, or to
-// the waiting list as the per-key queue's front where free says that its key is, and no
-// older one waits. It returns the job that has come into the waiting list, if any.
+// PushKeyQueue is [Store.Push] for a unique job that may only run alone. free says whether
+// its key is free. If it is, and no older job waits for the key, the job becomes the front of
+// its per-key queue and goes to the waiting list. Otherwise it is held back. PushKeyQueue
+// returns the job that has come into the waiting list, if any.
 func (s *Store) PushKeyQueue(j *Job, u Unique, free bool) (first *Job) {
 	q := j.Queue
 	s.withdraw(q, j)
@@ -385,7 +391,7 @@ func (s *Store) PushKeyQueue(j *Job, u Unique, free bool) (first *Job) {
 		l = s.newKeyQueue(q, name)
 	}
 	if l.hasFront && j.CTime <= l.frontTime {
-		// One that comes back goes before the one that took its turn.
+		// A job that comes back goes before a younger one that became the front meanwhile.
 		if f := s.find(&l.front); f != nil && older(j, f) {
 			s.take(q, &q.List, f)
 			l.hasFront = false
@@ -402,7 +408,7 @@ func (s *Store) PushKeyQueue(j *Job, u Unique, free bool) (first *Job) {
 		return s.Promote(l)
 	}
 	if !l.hasFront && l.list.Len == 1 {
-		s.removeHead(l) // somebody may have to see to the lock's end
+		s.removeHead(l) // the engine may have to watch for the lock's end
 	}
 	return nil
 }
@@ -414,7 +420,7 @@ func (s *Store) lead(l *KeyQueue, j *Job) {
 	l.hasFront, l.front, l.frontTime = true, j.ID, j.CTime
 }
 
-// keep holds a job that is in no list back.
+// keep holds back a job that is in no list.
 func (s *Store) keep(l *KeyQueue, j *Job) {
 	q := l.Queue
 	if l.list == nil {
@@ -427,8 +433,8 @@ func (s *Store) keep(l *KeyQueue, j *Job) {
 	s.countHeld(q, 1)
 }
 
-// Promote makes the oldest job that a per-key queue without front holds back its front, and
-// returns it.
+// Promote makes the oldest job that is held back the front, and returns it. The per-key queue
+// must have no front.
 func (s *Store) Promote(l *KeyQueue) *Job {
 	j := l.Head()
 	s.take(l.Queue, l.list, j)
@@ -437,8 +443,7 @@ func (s *Store) Promote(l *KeyQueue) *Job {
 	return j
 }
 
-// HoldBack moves a job that can be fetched, but whose key is taken, from the
-// waiting list to its per-key queue.
+// HoldBack moves a job whose key is taken from the waiting list to its per-key queue.
 func (s *Store) HoldBack(j *Job, u Unique) {
 	q := j.Queue
 	l := s.keyQueueOf(j)
@@ -455,7 +460,7 @@ func (s *Store) HoldBack(j *Job, u Unique) {
 	}
 }
 
-// left is told of a job with extras that has been taken out of the waiting list.
+// left updates the per-key queue of a job that has just left the waiting list.
 func (s *Store) left(j *Job) {
 	l := s.keyQueueOf(j)
 	if l == nil || !l.hasFront || l.front != j.ID {
@@ -469,8 +474,9 @@ func (s *Store) left(j *Job) {
 	}
 }
 
-// leaveKeyQueue takes a job out of its per-key queue. A per-key queue that isn't in the table any more
-// (see [Store.Forget]) is to be given.
+// leaveKeyQueue takes a job that is held back out of its per-key queue l. If l is nil, the
+// table finds it. known says whether it is in the table: after [Store.Forget] it isn't, and l
+// must be given.
 func (s *Store) leaveKeyQueue(j *Job, l *KeyQueue, known bool) {
 	if l == nil {
 		l = s.keyQueueOf(j)

@@ -14,29 +14,32 @@ const (
 	StateAcked
 )
 
-// Flags of a job.
+// Flags of a job. Those in volatileFlags are cleared when a job is loaded.
 const (
-	// FlagDelivered: a client has been given the job, or may have.
+	// FlagDelivered: a client has been given the job, or may have been.
 	FlagDelivered uint8 = 1 << iota
-	// FlagQueuedOnce: the job has been in a queue before.
+	// FlagQueuedOnce: the job has been in a queue before, here or, for a copy, elsewhere.
 	FlagQueuedOnce
-	// FlagIndexed: a skip-list node of its list's index points at it. Never saved as true.
+	// FlagIndexed: a skip-list node of its list's index points at the job. Volatile.
 	FlagIndexed
-	// FlagOverdue: it is being worked on past the time it was due, and stays there
-	// because its queue takes nothing back ([Store.SetOverdue]). Nor this one. A job that is
-	// held has no skip-list node and isn't worked on: there both flags are its [Reason].
+	// FlagOverdue: the job is being worked on, the time it was due has passed, and it stays
+	// in that list because its queue takes nothing back ([Store.SetOverdue]). Volatile.
+	// A held job has no skip-list node and isn't worked on. So there FlagIndexed and
+	// FlagOverdue together are its [Reason].
 	FlagOverdue
-	// FlagLogged: an effect that is still to be carried out logs the job. Nor this one.
+	// FlagLogged: an effect that is still to be carried out logs the job. Volatile.
 	FlagLogged
 	// FlagAnnounced: the other holders were told that QTime draws near, or need
-	// not be. Nor this one.
+	// not be told. Volatile.
 	FlagAnnounced
-	// FlagOffered: an at-most-once job that is being handed over to another node, and
-	// given to nobody here meanwhile; TagOffer has to whom. It is delivered too, for those
-	// who don't know.
+	// FlagOffered: the at-most-once job is being handed over to another node, which
+	// TagOffer names. Nobody gets the job here meanwhile. FlagDelivered is set too, for code
+	// that doesn't know FlagOffered.
 	FlagOffered
-	// FlagUncertain, see [Job.Uncertain], and FlagReturning, see [Job.Returning], are one
-	// bit: the first is for at-most-once jobs, the other for the rest, and never loaded.
+	// FlagUncertain (see [Job.Uncertain]) and FlagReturning (see [Job.Returning]) are the
+	// same bit. In at-most-once jobs it is FlagUncertain; in all others it is FlagReturning.
+	// checkRecord clears FlagReturning, and makes the job StateQueued again unless it was
+	// delivered.
 	FlagUncertain
 	FlagReturning = FlagUncertain
 
@@ -49,26 +52,27 @@ type Place uint8
 
 // The places.
 const (
-	// InHeld: known, and no more; in no order.
+	// InHeld: the job is known, and in none of the other lists. This list has no order.
 	InHeld Place = iota
-	// InWaiting: can be fetched; by creation time.
+	// InWaiting: the job can be fetched. Ordered by creation time.
 	InWaiting
-	// InWorking: somebody works on it; by the time it is due.
+	// InWorking: somebody works on the job. Ordered by the time it is due.
 	InWorking
-	// InKeyQueue: waits too, but is held back: another with its key has precedence (keyqueue.go).
+	// InKeyQueue: the job is queued, but held back: another job with its key has precedence
+	// (keyqueue.go). Ordered by creation time.
 	InKeyQueue
 	places
 )
 
-// Reason is what a held job is counted as, see [Store.Count].
+// Reason says why a job is held; [Store.Count] counts held jobs by it.
 type Reason uint8
 
 // The reasons.
 const (
 	NoReason Reason = iota // not counted
 	Delayed                // this node queues it when its time has come
-	Deferred               // somebody is to release it
-	Blocked                // the end of other jobs is to release it
+	Deferred               // a client must release it
+	Blocked                // the end of other jobs releases it
 	reasons
 )
 
@@ -81,7 +85,8 @@ const AnnounceMS = 500
 // RecordFormat is the version of the record that this code writes and reads.
 const RecordFormat = 2
 
-// Job is a stored job; its body and then its parts follow it (C: struct jm_job).
+// Job is a stored job. Its body, and then its parts, follow it in the same block
+// (C: struct jm_job).
 type Job struct {
 	table.Entry      // chain in the table of jobs
 	Next, Prev  *Job // neighbours in the list that it is in
@@ -89,7 +94,7 @@ type Job struct {
 	timerPrev   **Job // what points at us in a slot of the wheel; nil: not armed
 	Queue       *Queue
 
-	// From here to the end of the body: the record, saved as it lies.
+	// The record begins here, and ends with the parts. It is saved as it lies.
 	Format     uint8
 	State      uint8
 	Flags      uint8
@@ -107,7 +112,7 @@ type Job struct {
 	Parts      uint16 // bytes after the body: holders and extras, or 0
 }
 
-// List is an ordered list of jobs with an index, to find a place in its middle
+// List is an ordered list of jobs, with a skip list that finds a place in its middle
 // (C: struct jm_list).
 type List struct {
 	Head, Tail       *Job
@@ -115,7 +120,8 @@ type List struct {
 	index, indexTail [maxLevel]*SkipNode
 }
 
-// SkipNode is a node of a list's index: Level pointers follow it (C: struct jm_tower).
+// SkipNode is a node of a list's skip list. As many pointers as level says follow it in the
+// same block (C: struct jm_tower).
 type SkipNode struct {
 	job   *Job
 	level uint32
@@ -124,9 +130,9 @@ type SkipNode struct {
 
 const maxLevel = 10
 
-// Queue is a stored queue (C: struct jm_queue). Fields that are read by operations on every
-// queue are in the first cache line (for SWAPDB), or in the first two: in such an operation each
-// line is a miss, in each queue.
+// Queue is a stored queue (C: struct jm_queue). Operations that visit every queue miss the
+// cache once for each line that they read, in each queue. So the fields that such operations
+// read are in the first cache line (for SWAPDB), or in the first two.
 type Queue struct {
 	table.Entry        // chain in the table of queues
 	hash        uint64 // of the name, where it has one
@@ -136,25 +142,25 @@ type Queue struct {
 	Flags       uint8
 	state       uint8
 	parts       bool   // see AnyParts
-	flushes     uint32 // how often all were condemned before it was attached
+	flushes     uint32 // Store.flushes when it was attached
 	listed      uint32 // see Listed
 	working     uint32 // Working.Len
-	Overdue     uint32 // those of Working with FlagOverdue
-	row         uint32 // in Store.rows, while it is attached
+	Overdue     uint32 // how many jobs in Working have FlagOverdue
+	row         uint32 // its index in Store.rows, while it is attached
 	HeldBack    uint64 // how many jobs are held back in per-key queues
 	ATime       int64  // unix ms
 
 	Created         int64 // unix ms
 	JobsIn, JobsOut uint64
-	Uniques         uint64 // how many jobs are unique by anything
-	HeldHead        *Job   // the jobs that are in no other list
+	Uniques         uint64 // how many jobs are unique
+	HeldHead        *Job   // the held jobs: those in no other list
 	List                   // the waiting jobs, oldest first
 
-	Working  List // those being worked on, the first that is due first
+	Working  List // jobs that are being worked on, ordered by when they are due
 	HeldTail *Job
-	Held     uint64         // how many are in no other list
-	Lanes    *KeyQueue      // of those that run alone
-	Bytes    uint64         // memory of jobs, index and per-key queues
+	Held     uint64         // how many jobs are held
+	Lanes    *KeyQueue      // per-key queues, of unique jobs that run one at a time
+	Bytes    uint64         // memory of jobs, skip lists and per-key queues
 	Box      unsafe.Pointer // the key's value, which owns the queue; nil: detached
 	Key      unsafe.Pointer // the server's string of the name
 	name     unsafe.Pointer
@@ -164,9 +170,9 @@ type Queue struct {
 
 // States of a queue, not saved.
 const (
-	queueLoose    uint8 = iota // not in the table of queues; its jobs aren't known
+	queueLoose    uint8 = iota // not in the table of queues; Lookup doesn't find its jobs
 	queueAttached              // in the table
-	queueBuried                // in the graveyard
+	queueBuried                // to be freed, in Store.graves
 )
 
 const (
@@ -177,9 +183,9 @@ const (
 	towerSize    = int(unsafe.Sizeof(SkipNode{}))
 )
 
-// MaxBody is the longest body, in bytes: with it a record's length still fits
-// the 32 bits it has on its way. The protocol's own limit is lower, unless
-// somebody raises proto-max-bulk-len.
+// MaxBody is the greatest length of a body, in bytes. With it a record's length still
+// fits into 32 bits. The server's own limit is lower, unless somebody raises
+// proto-max-bulk-len.
 const MaxBody = 1<<31 - 1
 
 // Allocator is where the store takes memory from.
@@ -201,9 +207,10 @@ func (j *Job) Record() []byte {
 // StateRecord is the record without body and parts.
 func (j *Job) StateRecord() []byte { return j.Record()[:recordHead] }
 
-// Awake is when the job next needs attention, unix ms: its expiry, or earlier
-// QTime: its next queueing, or the announcement of that; the next step of its
-// replication or of the collection of its acknowledgements.
+// Awake is when the job next needs attention, in unix ms: its expiry, or QTime if that is
+// earlier. At QTime the job is queued, or the next step of its replication or of the
+// collection of its acknowledgements is due. Where other holders must first be told of the
+// queueing, it is AnnounceMS before QTime.
 func (j *Job) Awake() int64 {
 	if j.State == StateQueued || j.QTime == 0 || j.State == StateActive && j.neverAgain() {
 		return j.ETime
@@ -215,22 +222,22 @@ func (j *Job) Awake() int64 {
 	return min(at, j.ETime)
 }
 
-// neverAgain says of an active job that no timer queues it: it was delivered and
-// is at most once, in which case QTime is when that was, or it is overdue.
+// neverAgain says whether no timer queues an active job. It is so for an at-most-once job
+// that was delivered (its QTime is when that was), and for an overdue job.
 func (j *Job) neverAgain() bool {
 	return j.Retry == 0 && j.Flags&FlagDelivered != 0 || j.Overdue()
 }
 
-// Overdue says whether the job is one of [Store.SetOverdue].
+// Overdue says whether the job was marked by [Store.SetOverdue].
 func (j *Job) Overdue() bool { return j.Place == InWorking && j.Flags&FlagOverdue != 0 }
 
-// Uncertain says of an at-most-once job that nobody is known to have been given it, but
-// that what was saved of it may miss that, or another node may have given it to somebody.
-// It counts as delivered.
+// Uncertain says whether an at-most-once job may have been delivered without this node
+// knowing it: its saved state may lack the delivery, or another node may have delivered it.
+// An uncertain job counts as delivered.
 func (j *Job) Uncertain() bool { return j.Retry == 0 && j.Flags&FlagUncertain != 0 }
 
-// Returning says of a job that it was queued when it was saved, and is to be queued
-// again, uncounted, when its other holders were asked.
+// Returning says whether the job was queued when it was saved, and is to be queued again
+// once its other holders have been asked. That queueing isn't counted as a delivery.
 func (j *Job) Returning() bool { return j.Retry > 0 && j.Flags&FlagReturning != 0 }
 
 // Jobs counts the queue's jobs, in any state.
@@ -239,10 +246,11 @@ func (q *Queue) Jobs() uint64 { return q.Len + q.Working.Len + q.Held + q.HeldBa
 // Waiting counts the queued jobs: those that can be fetched, and those held back.
 func (q *Queue) Waiting() uint64 { return q.Len + q.HeldBack }
 
-// Counted counts the held jobs of a reason, by [Store.Count].
+// Counted is how many of the queue's held jobs have this reason ([Store.Count]). It must
+// not be NoReason.
 func (q *Queue) Counted(r Reason) uint64 { return uint64(q.counted[r-1]) }
 
-// AnyCounted says whether any held job is counted.
+// AnyCounted says whether any held job of the queue has a reason.
 func (q *Queue) AnyCounted() bool { return q.counted != [reasons - 1]uint32{} }
 
 // NameBytes is the queue's name; valid until it is renamed.

@@ -9,8 +9,7 @@ import (
 	"jobmesh/module/table"
 )
 
-// older is the order of a queue: creation time, then ID, which is the same on
-// every node.
+// older is the order of a queue: creation time, then ID. It is the same on every node.
 func older(a, b *Job) bool {
 	if a.CTime != b.CTime {
 		return a.CTime < b.CTime
@@ -18,9 +17,9 @@ func older(a, b *Job) bool {
 	return bytes.Compare(a.ID[:], b.ID[:]) < 0
 }
 
-// sooner is the order of jobs that are worked on: the time they are due. If two are
-// due in the same millisecond, the older one goes first: it was mostly fetched first,
-// so a job that is fetched goes to the end of the list.
+// sooner is the order of jobs that are worked on: the time they are due. If two are due in
+// the same millisecond, the older one goes first. Mostly it was fetched first, so a job that
+// is fetched goes to the end of the list.
 func sooner(a, b *Job) bool {
 	if x, y := a.Due(), b.Due(); x != y {
 		return x < y
@@ -37,7 +36,7 @@ func (j *Job) Due() int64 {
 	return j.QTime
 }
 
-// order is the one of the list that a job is in.
+// order is the order of the list that a job is in.
 func (j *Job) order() func(a, b *Job) bool {
 	if j.Place == InWorking {
 		return sooner
@@ -45,7 +44,7 @@ func (j *Job) order() func(a, b *Job) bool {
 	return older
 }
 
-// listOf is the ordered list that a job is in; nil where it is held.
+// listOf is the ordered list that a job is in; nil if the job is held.
 func (s *Store) listOf(j *Job) *List {
 	switch j.Place {
 	case InWaiting:
@@ -73,7 +72,8 @@ func (t *SkipNode) next(level int) **SkipNode {
 	return (**SkipNode)(unsafe.Add(unsafe.Pointer(t), towerSize+8*level))
 }
 
-// after is where level's next skip-list node behind t is written, t nil being the head.
+// after is the link from t to the next skip-list node on a level. If t is nil, it is the
+// head's link.
 func (l *List) after(t *SkipNode, level int) **SkipNode {
 	if t == nil {
 		return &l.index[level]
@@ -81,7 +81,7 @@ func (l *List) after(t *SkipNode, level int) **SkipNode {
 	return t.next(level)
 }
 
-// before finds, on each level, the last skip-list node before a job; nil is the head.
+// before finds the last skip-list node before a job on each level; nil means the head.
 func (l *List) before(j *Job) (preds [maxLevel]*SkipNode) {
 	less := j.order()
 	var t *SkipNode
@@ -98,8 +98,8 @@ func (l *List) before(j *Job) (preds [maxLevel]*SkipNode) {
 	return preds
 }
 
-// insert puts a job into a list, that of its place. A job that belongs at the end goes
-// there at once; the others find their place by the index.
+// insert puts a job into l, the list of its place. A job that belongs at the end goes there
+// at once. For the others the skip list finds the place.
 func (s *Store) insert(q *Queue, l *List, j *Job) {
 	less, height := j.order(), s.height(j)
 	l.Len++
@@ -136,16 +136,16 @@ func (s *Store) insert(q *Queue, l *List, j *Job) {
 		j.Prev, j.Next = nil, l.Head
 		l.Head = j
 	}
-	// There is a next one: j doesn't go to the end.
+	// j.Next isn't nil: j doesn't go to the end.
 	j.Next.Prev = j
 	if height > 0 {
 		s.addSkipNode(q, l, j, height, &preds)
 	}
 }
 
-// Count counts a held job by the reason for which it is in no other list, in place of the
-// one by which it was counted. It stays counted until it leaves the list. A job that isn't
-// held is left alone.
+// Count sets the reason why a job is held, and counts it by that reason instead of the former
+// one. The job stays counted until it leaves the held list. Count does nothing to a job that
+// isn't held.
 func (s *Store) Count(j *Job, r Reason) {
 	if j.Place == InHeld {
 		s.recount(j.Queue, j, r)
@@ -173,7 +173,7 @@ func (s *Store) recount(q *Queue, j *Job, r Reason) {
 	}
 }
 
-// Reason is what the job is counted as, by [Store.Count].
+// Reason is why the job is held, as [Store.Count] has set it; NoReason if it isn't held.
 func (j *Job) Reason() Reason {
 	if j.Place != InHeld {
 		return NoReason
@@ -221,7 +221,7 @@ func (s *Store) withdraw(q *Queue, j *Job) {
 	case InKeyQueue:
 		s.leaveKeyQueue(j, nil, true)
 	default:
-		if j.Flags&flagsReason != 0 { // few have one
+		if j.Flags&flagsReason != 0 { // few jobs have a reason
 			s.recount(q, j, NoReason)
 		}
 		removeHeld(q, j)
@@ -254,8 +254,8 @@ func (s *Store) take(q *Queue, l *List, j *Job) {
 		s.fetchable--
 	}
 	unlink(j, &l.Head, &l.Tail)
-	// Jobs are mostly fetched, and acknowledged, in the order of their lists: by the next
-	// command the next one is there.
+	// Jobs are mostly fetched, and acknowledged, in the order of their lists. So load the
+	// next one into the cache now, for the next command.
 	if j.Next != nil {
 		table.Prefetch(unsafe.Pointer(j.Next), jobLines)
 	}
@@ -289,7 +289,7 @@ func unlink(j *Job, head, tail **Job) {
 	}
 }
 
-// countOut counts a job out of those that are worked on.
+// countOut updates the counts when a job leaves the list of those that are worked on.
 func (s *Store) countOut(q *Queue, j *Job) {
 	s.ClearOverdue(j)
 	q.working--
@@ -298,9 +298,9 @@ func (s *Store) countOut(q *Queue, j *Job) {
 	}
 }
 
-// SetOverdue notes of a job that is being worked on that the time it was due has
-// passed, and that it isn't to be queued again for now: until it leaves the list,
-// or Work finds it a new place there, no timer but its expiry's wakes it.
+// SetOverdue notes that the time at which a job that is being worked on was due has passed,
+// and that the job isn't queued again for now. Until the job leaves the list, or Work gives it
+// a new place there, only its expiry wakes it.
 func (s *Store) SetOverdue(j *Job) {
 	if j.Place == InWorking && j.Flags&FlagOverdue == 0 {
 		j.Flags |= FlagOverdue
@@ -309,7 +309,7 @@ func (s *Store) SetOverdue(j *Job) {
 	}
 }
 
-// ClearOverdue undoes SetOverdue; false where there is nothing to undo.
+// ClearOverdue undoes SetOverdue. It returns false if the job isn't overdue.
 func (s *Store) ClearOverdue(j *Job) bool {
 	if !j.Overdue() {
 		return false

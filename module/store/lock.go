@@ -15,15 +15,16 @@ type Space uint8
 
 // The spaces.
 const (
-	// LockBare: asked for by itself (LOCK.ACQUIRE), and held by an owner.
+	// LockBare: a lock that belongs to no job. An owner holds it (LOCK.ACQUIRE).
 	LockBare Space = 'L'
-	// LockWait: no other job with this key can be added.
+	// LockWait: while a job holds it, no other job with this key can be added.
 	LockWait Space = 'W'
-	// LockRun: no other job with this key can be fetched.
+	// LockRun: while a job holds it, no other job with this key can be fetched.
 	LockRun Space = 'R'
 )
 
-// longKey is the length from which a key is known by its SHA-256 alone.
+// longKey is the length, in bytes, from which the name of a lock has only the SHA-256 of a
+// key or a scope.
 const longKey = 256
 
 // AppendLockName appends the name under which a lock is kept: its space, its
@@ -56,24 +57,24 @@ type Lock struct {
 
 	// From here to the end of the owner: the record, saved as it lies.
 	Token    uint64 // the fencing token
-	Until    int64  // when the lease is over, by the steady clock, ms; 0: with its holder; negative: it was, then
-	Lease    int64  // how long it was asked for, ms; 0: as long as its holder
-	Job      ID     // the job that holds it; zero: the owner does
-	Flags    uint8  // the engine's
+	Until    int64  // when the lease is over, ms of the monotonic clock; 0: when its holder ends; negative: it ended at -Until
+	Lease    int64  // how long the lease was asked for, ms; 0: as long as its holder lives
+	Job      ID     // the job that holds it; zero: the owner holds it
+	Flags    uint8  // package lock's
 	format   uint8  // of the record
-	Age      uint16 // [Store.LockAge] when it was made, or what the engine made of it; of no meaning where it is saved
+	Age      uint16 // [Store.LockAge] when it was made, or a later value that package lock has set; meaningless in a saved record
 	nameLen  uint32
 	ownerLen uint16
-	By       uint16 // the node that claimed it last: the lowest bits of its short name; 0: it isn't known
-	Era      uint32 // the engine's
+	By       uint16 // the node that claimed it last: the lowest bits of its short name; 0: unknown
+	Era      uint32 // the flush epoch when it was made (package engine)
 }
 
-// LockList is where C finds all locks (struct jm_lock_list).
+// LockList is the list of all locks, which C walks through (struct jm_lock_list).
 type LockList struct {
 	Head, Tail *Lock
 	Len, Bytes uint64
-	Floor      uint64 // no token that was given out and forgotten is greater
-	Complete   uint64 // what is known of the table as a whole, in a mesh: package engine's
+	Floor      uint64 // no token that was given and then forgotten is greater
+	Complete   uint64 // what is known of the table as a whole, in a mesh (package lock)
 }
 
 const (
@@ -92,7 +93,7 @@ func (s *Store) initLocks() {
 	s.locks.Init(s.alloc, func(e *table.Entry) uint64 { return s.hashName(lockOf(e).Name()) })
 }
 
-// Locks are all locks there are. They stay when everything else is forgotten.
+// Locks is the list of all locks. They stay when [Store.Forget] drops everything else.
 func (s *Store) Locks() *LockList { return s.lockList }
 
 // Lock finds a lock; nil where there is none of that name.
@@ -110,7 +111,8 @@ func (s *Store) NewLock(name, owner []byte) *Lock {
 // LockHash is the hash of a lock's name.
 func (s *Store) LockHash(name []byte) uint64 { return s.hashName(name) }
 
-// WarmLock begins to look for a lock by its hash, for who has something else to do first.
+// WarmLock begins to load the memory that a look-up of a lock by its hash reads. The caller
+// can do something else before it looks the lock up.
 func (s *Store) WarmLock(hash uint64) { s.locks.Warm(hash) }
 
 // LockOrNew finds a lock by its name and hash, or makes one without owner.
@@ -140,14 +142,14 @@ func (s *Store) newLock(name, owner []byte, h uint64) *Lock {
 	return l
 }
 
-// RemoveLock frees a lock, and remembers its token in the floor.
+// RemoveLock frees a lock, and raises the floor to its token.
 func (s *Store) RemoveLock(l *Lock) {
 	s.lockList.Floor = max(s.lockList.Floor, l.Token)
 	s.ReplaceLock(l)
 }
 
-// ReplaceLock frees a lock that another of the same name, with a greater token,
-// takes the place of.
+// ReplaceLock frees a lock that is replaced by another with the same name and a greater
+// token. So the floor need not be raised.
 func (s *Store) ReplaceLock(l *Lock) {
 	all := s.lockList
 	if s.lockWalk == l {
@@ -169,7 +171,7 @@ func (s *Store) ReplaceLock(l *Lock) {
 	s.alloc.Free(unsafe.Pointer(l), l.Size())
 }
 
-// Scan is [Store.ScanJobs] for locks.
+// ScanLocks is [Store.ScanJobs] for locks.
 func (s *Store) ScanLocks(cursor uint64, emit *[]*Lock) uint64 {
 	b, next := s.locks.Scan(cursor)
 	for e := range b.All {
@@ -179,11 +181,11 @@ func (s *Store) ScanLocks(cursor uint64, emit *[]*Lock) uint64 {
 }
 
 // BeginLockWalk begins a walk through all locks, which may change meanwhile. There is one
-// at a time.
+// walk at a time: a new one ends the former.
 func (s *Store) BeginLockWalk() { s.lockWalk = s.lockList.Head }
 
-// WalkLock is the next lock of the walk, oldest first; nil at the end. Those that are made
-// meanwhile are met, too.
+// WalkLock is the next lock of the walk, oldest first; nil at the end. The walk also meets
+// locks that are made before it has ended.
 func (s *Store) WalkLock() *Lock {
 	l := s.lockWalk
 	if l != nil {
@@ -200,14 +202,15 @@ const (
 	MaxLease    = math.MaxInt64 / 4 // ms
 )
 
-// LockRecord is a lock that was saved or logged; its slices point into what was read.
+// LockRecord is a lock that was saved or logged. Its slices point into the bytes that
+// [ParseLock] has read.
 type LockRecord struct {
 	Name, Owner []byte
 	Token       uint64
 	Lease       int64
 	Job         ID
 	Flags       uint8
-	Ended       bool // only its token counts still
+	Ended       bool // the lock is over; only its token still counts
 }
 
 // ParseLock reads what [Lock.Record] wrote. Its errors wrap [ErrRecord].
@@ -226,7 +229,7 @@ func ParseLock(b []byte) (r LockRecord, err error) {
 		return r, fmt.Errorf("%w: a lock's name of %d and owner of %d bytes in %d", ErrRecord, l.nameLen, l.ownerLen, len(text))
 	case l.Token == 0 || l.Token > MaxToken || l.Lease < 0 || l.Lease > MaxLease:
 		return r, fmt.Errorf("%w: a lock's token %d, lease %d", ErrRecord, l.Token, l.Lease)
-	// One that is over need never have had a holder: its end can be heard of first.
+	// A lock that is over may lack a holder: its end can be heard of first.
 	case !r.Ended && (l.Job == ID{}) != (Space(text[0]) == LockBare):
 		return r, fmt.Errorf("%w: a lock %.40q with the wrong kind of holder", ErrRecord, text[:l.nameLen])
 	}
@@ -239,8 +242,8 @@ func (l *Lock) Record() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), lockRecordAt)), l.Size()-lockRecordAt)
 }
 
-// LockName takes a lock's name apart: its scope (nil: the whole mesh) and its
-// key. A long scope or key is known by its SHA-256 only: scopeHashed and hashed say so.
+// LockName takes a lock's name apart: its space, its scope (nil: the whole mesh) and its key.
+// scopeHashed says that scope is only the SHA-256 of a long one, and hashed says so of key.
 func LockName(name []byte) (space Space, scope, key []byte, scopeHashed, hashed bool) {
 	space, rest := Space(name[0]), name[1:]
 	if space == LockBare {
@@ -264,7 +267,7 @@ func LockName(name []byte) (space Space, scope, key []byte, scopeHashed, hashed 
 	return space, scope, rest, scopeHashed, hashed
 }
 
-// AppendBareName appends the name of a lock by itself. It is kept in full.
+// AppendBareName appends the name of a bare lock. A long key is kept in full.
 func AppendBareName(dst, key []byte) []byte { return append(append(dst, byte(LockBare)), key...) }
 
 // Size is the memory a lock takes.
@@ -275,7 +278,7 @@ func (l *Lock) Name() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), lockSize)), int(l.nameLen))
 }
 
-// Owner is who holds the lock where no job does; valid as long as the lock.
+// Owner is the holder of a bare lock, empty for others; valid as long as the lock.
 func (l *Lock) Owner() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), lockSize+int(l.nameLen))), int(l.ownerLen))
 }

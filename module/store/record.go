@@ -8,15 +8,15 @@ import (
 	"unsafe"
 )
 
-// ErrRecord is the error of a saved job that can't be read; it is wrapped with
-// what is wrong, and where.
+// ErrRecord is the error of a saved job or lock that can't be read. The errors that wrap it
+// say what is wrong, and where.
 var ErrRecord = errors.New("damaged job record")
 
 // ErrNewer is the error of a record made by a newer version.
 var ErrNewer = errors.New("job record of a newer format")
 
-// checkRecord reads a record's fixed part. Nothing is believed: the record
-// may come from a damaged file or a hostile RESTORE.
+// checkRecord reads a record's fixed part, and checks all of it: the record may come from a
+// damaged file or a hostile RESTORE.
 func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 	if len(rec) < recordHead {
 		return head, fmt.Errorf("%w: %d bytes, at least %d are needed", ErrRecord, len(rec), recordHead)
@@ -58,7 +58,8 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 	}
 	head.Flags &^= volatileFlags
 	if head.Retry > 0 && head.Flags&FlagReturning != 0 {
-		// It was about to be what it had been before; but one that was handed over is asked about anew.
+		// The job was to be queued again, so it is loaded as queued. But one that was handed
+		// over (FlagDelivered) stays active: its holders are asked anew.
 		head.Flags &^= FlagReturning
 		if head.State == StateActive && head.Flags&FlagDelivered == 0 {
 			head.State = StateQueued
@@ -68,8 +69,8 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 	return head, nil
 }
 
-// JobFromRecord makes an unregistered job of a saved one. Its errors wrap
-// [ErrRecord] or [ErrNewer].
+// JobFromRecord makes an unregistered job from a record. Its errors wrap [ErrRecord] or
+// [ErrNewer].
 func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
 	head, err := checkRecord(rec, true)
 	if err != nil {
@@ -81,10 +82,10 @@ func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
 	return j, nil
 }
 
-// ApplyState brings a job that is known, or [Store.Away], to the state of a record, which may
-// be without its body and parts; it leaves the list of what is worked on, other lists are
-// left alone. parts, where not nil, are the parts. It returns nil where the job
-// isn't known.
+// ApplyState gives a job the state that a record has. The job must be known, or
+// [Store.Away]; otherwise ApplyState returns nil and no error. The record may lack body and
+// parts; parts, if not nil, are the parts then. The job goes to the held list. It may move:
+// use the returned one from then on. Errors wrap [ErrRecord] or [ErrNewer].
 func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 	head, parts, err := checkState(rec, parts)
 	if err != nil {
@@ -100,8 +101,8 @@ func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 	return s.applyState(j, &head, parts), nil
 }
 
-// ApplyStateTo is ApplyState for jobs of detached queues, found by the caller. The job may
-// move, and takes its new place in jobs.
+// ApplyStateTo is ApplyState for jobs of detached queues that the caller has found. If the
+// job moves, ApplyStateTo updates jobs.
 func (s *Store) ApplyStateTo(jobs map[ID]*Job, rec, parts []byte) error {
 	head, parts, err := checkState(rec, parts)
 	if err != nil {
@@ -125,7 +126,8 @@ func checkState(rec, parts []byte) (Job, []byte, error) {
 }
 
 func (s *Store) applyState(j, head *Job, parts []byte) *Job {
-	// It finds its list, its per-key queue's above all, by what it says before the change.
+	// Do this first: a job's list, above all its per-key queue's, is found by what the job
+	// says before the change.
 	if j.Place != InHeld {
 		s.Hold(j)
 	}
@@ -149,7 +151,7 @@ func (s *Store) applyState(j, head *Job, parts []byte) *Job {
 	if head.Parts == 0 && len(j.Extras()) > 0 {
 		j = s.SetExtras(j, nil)
 	}
-	s.Count(j, NoReason) // what it says now is looked at when it is settled
+	s.Count(j, NoReason) // the engine counts it anew when it settles the job
 	j.State, j.Flags = head.State, head.Flags|j.Flags&volatileFlags
 	j.QTime, j.ETime = head.QTime, head.ETime
 	j.Nacks, j.Deliveries = head.Nacks, head.Deliveries

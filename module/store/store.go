@@ -20,16 +20,16 @@ type Store struct {
 	keys       keys
 	jobs       table.Table // of Job
 	queues     table.Table // of Queue
-	rows       []*Queue    // the same; mostly in the order in which they lie in memory, so that a walk has them faster
+	rows       []*Queue    // the attached queues, mostly in the order in which they lie in memory: so a walk is faster
 	moves      uint64      // how often queues were attached, or detached
 	locks      table.Index // of Lock
 	lockList   *LockList
-	lockWalk   *Lock       // the next for [Store.WalkLock]
-	LockAge    uint16      // of locks that are made from now on; the engine's
-	lanes      table.Index // of Per-key queue
-	rings      table.Index // of the first of each ring; without segments where there was none yet
+	lockWalk   *Lock       // the next lock for [Store.WalkLock]
+	LockAge    uint16      // the Age that new locks get (package lock)
+	lanes      table.Index // of KeyQueue
+	rings      table.Index // of the first of each ring; has no segments until there is a ring
 	headless   []*KeyQueue
-	waking     []*ring // the first of each that has some left
+	waking     []*ring // the first of each ring that has some left to wake
 	heldBack   uint64
 	fetchable  uint64              // jobs in the lists of attached queues
 	counted    [reasons - 1]uint64 // see Counted
@@ -49,9 +49,9 @@ type Store struct {
 	done  *done
 }
 
-// keys are what the hashes of a store are keyed with. Any ID that a client sees
-// gives away the one for IDs, so none may tell another: with the one for names,
-// queue names could be made that all fall into one bucket.
+// keys are the keys of a store's hashes. No key may reveal another. For any ID that a
+// client sees gives away the key for IDs, and a client that had the key for names could
+// make queue names that all fall into one bucket.
 type keys struct{ id, name, height uint64 }
 
 func newKeys(seed uint64) keys {
@@ -61,12 +61,12 @@ func newKeys(seed uint64) keys {
 	return keys{r.Uint64(), r.Uint64(), r.Uint64()}
 }
 
-// New makes an empty store. seed keys its hashes and should be random; now is
-// the time, unix ms.
+// New makes an empty store. The keys of its hashes are made from seed, which should be
+// random. now is the time in unix ms.
 func New(alloc Allocator, seed uint64, now int64) *Store {
 	s := &Store{alloc: alloc, keys: newKeys(seed), generation: 1}
 	s.flushes = (*uint32)(alloc.Alloc(8))
-	*s.flushes = 1 // nought is for queues that were loaded empty
+	*s.flushes = 1 // 0 is for queues that were loaded empty, see CondemnEmpty
 	s.begin(now)
 	s.initLocks()
 	return s
@@ -81,16 +81,17 @@ func (s *Store) begin(now int64) {
 	s.hidden.state, s.hidden.flushes = queueAttached, *s.flushes
 }
 
-// Hidden is a queue that no key has and no scan shows, for jobs of which
-// nothing but the ID is known.
+// Hidden is a queue for jobs of which only the ID is known. It is in no key, and no scan
+// shows it.
 func (s *Store) Hidden() *Queue { return s.hidden }
 
-// IDMaker returns a maker whose IDs this store keeps in order.
+// IDMaker returns a maker of IDs. IDs that it makes one after the other lie one after the
+// other in this store's table of jobs.
 func (s *Store) IDMaker(node [4]byte) *IDMaker { return &IDMaker{Node: node, key: s.keys.id} }
 
-// NewJob allocates an unregistered job with room for a body, of [MaxBody] bytes
-// at most, and for holders, and with extras, of [MaxExtras] at most, that
-// [CheckExtras] has seen or that were made by [AppendExtra].
+// NewJob allocates an unregistered job with room for a body of bodyLen bytes, at most
+// [MaxBody], and for this many holders. It copies extras, at most [MaxExtras] bytes, which
+// must come from [AppendExtra] or have passed [CheckExtras].
 func (s *Store) NewJob(bodyLen, holders int, extras []byte) *Job {
 	j := s.alloced(bodyLen, partsLen(holders, len(extras)))
 	if p := j.RawParts(); p != nil {
@@ -122,8 +123,8 @@ func (s *Store) FreeJob(j *Job) {
 	s.alloc.Free(unsafe.Pointer(j), j.Size())
 }
 
-// Freed counts the jobs that were freed, or moved to other memory, since the start. As
-// long as it stays the same, every pointer to a job stays valid.
+// Freed counts the jobs that were freed, or moved to other memory, since the start. While
+// the count stays the same, every pointer to a job stays valid.
 func (s *Store) Freed() uint64 { return s.freed }
 
 func (s *Store) find(id *ID) *Job {
@@ -135,7 +136,7 @@ func (s *Store) find(id *ID) *Job {
 	return nil
 }
 
-// Lookup finds a job; nil where it isn't known, or its queue is detached.
+// Lookup finds a job; nil if it isn't known, or its queue isn't attached.
 func (s *Store) Lookup(id *ID) *Job {
 	if j := s.find(id); j != nil && j.Queue.state == queueAttached {
 		return j
@@ -154,8 +155,8 @@ func (s *Store) LookupAway(id *ID) *Job {
 	return nil
 }
 
-// Oust frees a job that is [Store.Away], which another of the same ID takes the place of. It
-// says whether there was one.
+// Oust frees a job that is [Store.Away], to make room for another with the same ID. It says
+// whether there was one.
 func (s *Store) Oust(id *ID) bool {
 	j := s.LookupAway(id)
 	if j == nil {
@@ -165,9 +166,8 @@ func (s *Store) Oust(id *ID) bool {
 	return true
 }
 
-// Listed says whether the jobs of a detached queue are in the table. Those of one that was
-// loaded and never attached aren't, nor those of one that was detached when [Store.Forget]
-// was called.
+// Listed says whether the jobs of a detached queue are in the table of jobs. They aren't if
+// the queue was loaded and never attached, or was detached when [Store.Forget] was called.
 func (s *Store) Listed(q *Queue) bool { return q.listed == s.generation }
 
 // Jobs counts the jobs in the table.
@@ -176,8 +176,8 @@ func (s *Store) Jobs() uint64 { return s.jobs.Len }
 // Queues counts the attached queues.
 func (s *Store) Queues() uint64 { return s.queues.Len }
 
-// Register makes a job known and puts it at the end of the queue's held list.
-// False, and nothing done, where its ID is known.
+// Register makes a job known and puts it at the end of the queue's held list. If its ID is
+// known already, Register does nothing and returns false.
 func (s *Store) Register(q *Queue, j *Job) bool {
 	if !s.enter(j) {
 		return false
@@ -186,15 +186,15 @@ func (s *Store) Register(q *Queue, j *Job) bool {
 	return true
 }
 
-// RegisterNew is Register for a job whose ID was just made: nobody else has
-// it (see [IDMaker]), and to look would cost a cache miss.
+// RegisterNew is Register for a job whose ID was just made. No other job has that ID (see
+// [IDMaker]), and looking for one would cost a cache miss.
 func (s *Store) RegisterNew(q *Queue, j *Job) {
 	s.jobs.Insert(&j.Entry, j.ID.hash(s.keys.id))
 	s.LoadInto(q, j)
 }
 
-// enter puts a job into the table; one of the same ID that only waits to be
-// reaped makes room.
+// enter puts a job into the table of jobs. It returns false if a job with the same ID is
+// there; but one in a buried queue is freed to make room.
 func (s *Store) enter(j *Job) bool {
 	if old := s.find(&j.ID); old != nil {
 		if old.Queue.state != queueBuried {
@@ -206,7 +206,7 @@ func (s *Store) enter(j *Job) bool {
 	return true
 }
 
-// LoadInto puts a job that isn't known into the held list of a loose queue.
+// LoadInto puts a job into the held list of a queue. It doesn't make the job known.
 func (s *Store) LoadInto(q *Queue, j *Job) {
 	j.Queue = q
 	q.Bytes += uint64(j.Size())
@@ -219,8 +219,8 @@ func (s *Store) LoadInto(q *Queue, j *Job) {
 	insertHeld(q, j)
 }
 
-// AnyParts says whether any job may have holders or extras, and so be unique or wait for
-// another: one was ever known that has.
+// AnyParts says whether any job ever had holders or extras. If not, no job is unique or
+// waits for another.
 func (s *Store) AnyParts() bool { return s.parts }
 
 // AnyParts is [Store.AnyParts] for one queue.
@@ -258,17 +258,17 @@ func (s *Store) Push(j *Job) {
 	s.insert(j.Queue, &j.Queue.List, j)
 }
 
-// Work moves a job to those that are worked on, at the place that the time it is
-// due gives it, and makes its state active. One that is there already finds its
-// new place. (A job's QTime must not change while it is there but by this.)
+// Work moves a job into the list of jobs that are worked on, at the place that the time it
+// is due gives it, and makes its state active. A job that is there already moves to its new
+// place. While a job is there, only Work may change its QTime.
 func (s *Store) Work(j *Job, qtime int64) {
 	s.withdraw(j.Queue, j)
 	j.State, j.Place, j.QTime = StateActive, InWorking, qtime
 	s.insert(j.Queue, &j.Queue.Working, j)
 }
 
-// Hold moves a job to those that are held and no more; a queued one becomes
-// active. (A loaded job can be in state queued and still be held.)
+// Hold moves a job into the held list, and makes a queued one active. A job that is held
+// already stays as it is: a loaded one may be in the state queued.
 func (s *Store) Hold(j *Job) {
 	if j.Place == InHeld {
 		return
@@ -280,8 +280,8 @@ func (s *Store) Hold(j *Job) {
 	}
 }
 
-// HoldAll holds all jobs of a queue, in the states that they have: as those that
-// were loaded. It leaves off when pause says so, and says whether all are held.
+// HoldAll moves all jobs of a queue into its held list. They keep their states, as jobs that
+// were loaded do. It stops when pause says so, and says whether all are held.
 func (s *Store) HoldAll(q *Queue, pause func() bool) (done bool) {
 	hold := func(j *Job) {
 		state := j.State
@@ -333,7 +333,8 @@ func (s *Store) Queue(name []byte) *Queue {
 	return nil
 }
 
-// hashQueue hashes a queue's name, a long one by what the names of locks have of it.
+// hashQueue hashes a queue's name. A long name is hashed by its SHA-256, because the name of
+// a lock has only that of it (lockQueue).
 func (s *Store) hashQueue(name []byte) uint64 {
 	if len(name) >= longKey {
 		sum := sha256.Sum256(name)
@@ -388,9 +389,9 @@ func (s *Store) freeName(q *Queue) {
 	}
 }
 
-// Attach makes a loose queue and its jobs known under a name. Jobs whose IDs
-// are known already are dropped; it returns how many. It is O(1) for a queue
-// that was only detached, and walks one that was loaded.
+// Attach makes a loose queue and its jobs known under a name. It drops jobs whose IDs are
+// known already, and returns how many. It takes O(1) time for a queue that was only
+// detached, and walks through the jobs of one that was loaded.
 func (s *Store) Attach(q *Queue, name []byte) (dropped int) {
 	s.Rename(q, name)
 	return s.Reattach(q)
@@ -417,8 +418,8 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	return s.enterQueue(q)
 }
 
-// List puts the jobs of a detached queue into the table, where it isn't [Store.Listed]. Those
-// that are known already are dropped; it returns how many.
+// List puts the jobs of a detached queue into the table of jobs, unless it is [Store.Listed].
+// It drops jobs whose IDs are known already, and returns how many.
 func (s *Store) List(q *Queue) (dropped int) {
 	if s.Listed(q) {
 		return 0
@@ -443,8 +444,8 @@ func (s *Store) enterQueue(q *Queue) (dropped int) {
 	return dropped
 }
 
-// enterAll makes the jobs of a list known and arms them. Those that are known
-// already are dropped; it returns how many.
+// enterAll makes the jobs of a list known and arms their timers. It drops jobs whose IDs are
+// known already, and returns how many.
 func (s *Store) enterAll(first *Job) (dropped int) {
 	var next *Job
 	for j := first; j != nil; j = next {
@@ -460,8 +461,8 @@ func (s *Store) enterAll(first *Job) (dropped int) {
 	return dropped
 }
 
-// Detach makes an attached queue and its jobs unknown, until it is attached
-// again. O(1).
+// Detach makes an attached queue and its jobs unknown, until it is attached again. It takes
+// O(1) time.
 func (s *Store) Detach(q *Queue) {
 	s.moves++
 	s.queues.Remove(&q.Entry, q.hash)
@@ -474,7 +475,7 @@ func (s *Store) Detach(q *Queue) {
 	s.detach(q)
 }
 
-// DetachAll detaches all attached queues, shows each to visit, and lists them.
+// DetachAll detaches all attached queues, calls visit for each, and returns them.
 func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
 	all := s.rows
 	s.moves++
@@ -489,8 +490,9 @@ func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
 	return all
 }
 
-// Returning makes room for queues, where none is attached yet, and yields them, each when
-// what [Store.Reattach] looks at had time to be loaded.
+// Returning makes room for queues, and yields them. No queue may be attached when it is
+// called. It yields a queue only after the memory that [Store.Reattach] reads had time to
+// come into the cache.
 func (s *Store) Returning(queues []*Queue) iter.Seq[*Queue] {
 	s.queues.Expect(uint64(len(queues)))
 	s.rows = slices.Grow(s.rows, len(queues))
@@ -510,9 +512,10 @@ func (s *Store) Returning(queues []*Queue) iter.Seq[*Queue] {
 // Moves counts how often queues were attached, or detached.
 func (s *Store) Moves() uint64 { return s.moves }
 
-// QueuesBelow yields the attached queues of the rows below this one, the last first, with
-// their rows. A walk that goes on later from the row that it has come to misses none but those
-// that were attached since: one that is detached has one in its place that was yielded before.
+// QueuesBelow yields the attached queues in the rows below row, the last row first, with
+// their rows. A walk may go on later from the row that it has reached. It then misses only
+// queues that were attached since: the place of a queue that is detached is filled from the
+// end, with a queue that was yielded before.
 func (s *Store) QueuesBelow(row int) iter.Seq2[int, *Queue] {
 	return func(yield func(int, *Queue) bool) {
 		for row = min(row, len(s.rows)) - 1; row >= 0; row-- {
@@ -529,11 +532,11 @@ func (s *Store) QueuesBelow(row int) iter.Seq2[int, *Queue] {
 // AllQueues lists the attached queues.
 func (s *Store) AllQueues() []*Queue { return slices.Clone(s.rows) }
 
-// warmAhead is how many queues are being loaded at a time: as many as a processor has
-// misses under way.
+// warmAhead is how many queues are being loaded into the cache at a time: about as many
+// misses as a processor has under way at once.
 const warmAhead = 16
 
-// Warmed yields queues, each when its first cache lines had time to be loaded.
+// Warmed yields queues, each after its first cache lines had time to be loaded.
 func Warmed(queues []*Queue, lines int) iter.Seq[*Queue] {
 	return func(yield func(*Queue) bool) {
 		for i, q := range queues {
@@ -558,8 +561,8 @@ func (s *Store) detach(q *Queue) {
 	q.state, q.listed = queueLoose, s.generation
 }
 
-// ScheduleFree gives up a queue and its jobs; [Store.Reap] frees them. From then on the
-// queue is the store's alone.
+// ScheduleFree gives up a queue and its jobs; [Store.Reap] frees them. From then on only the
+// store may use the queue.
 func (s *Store) ScheduleFree(q *Queue) {
 	switch q.state {
 	case queueAttached:
@@ -571,9 +574,9 @@ func (s *Store) ScheduleFree(q *Queue) {
 	s.graves = append(s.graves, q)
 }
 
-// Reap frees up to n buried jobs and queues, and says whether any are left. Each job that
-// was known, or condemned, is shown to farewell before, unless that is nil; it returns as
-// how many more jobs that counts.
+// Reap frees up to n buried jobs and queues, and says whether any are left. Before it frees
+// a job that was known, or condemned, it calls farewell, unless that is nil. farewell
+// returns how many further jobs the call counts as.
 func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 	if n = s.reapEdges(n); n == 0 {
 		return true
@@ -619,7 +622,7 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 	return false
 }
 
-// reapKeyQueue frees one of the jobs that a buried queue's per-key queues hold back.
+// reapKeyQueue frees one job that a per-key queue of a buried queue holds back.
 func (s *Store) reapKeyQueue(q *Queue, known bool, farewell func(*Job) int) (cost int) {
 	l := q.Lanes
 	for l.Head() == nil {
@@ -651,7 +654,7 @@ func (s *Store) DropQueue(q *Queue) { s.freeQueue(q) }
 
 func (s *Store) freeQueue(q *Queue) {
 	for q.Lanes != nil {
-		s.freeKeyQueue(q.Lanes, false) // what Forget has left of them
+		s.freeKeyQueue(q.Lanes, false) // Forget has dropped their table
 	}
 	s.freeName(q)
 	if q.Key != nil {
@@ -666,18 +669,19 @@ func (s *Store) keyFree(key unsafe.Pointer) {
 	}
 }
 
-// KeyFreer is an Allocator that also frees what [Queue].Key holds.
+// KeyFreer is an Allocator that also frees the server's string in [Queue].Key.
 type KeyFreer interface{ FreeKey(key unsafe.Pointer) }
 
-// Forget drops all that is known, touching no queue and no job: they belong to
-// the keyspace, whose owner frees them, maybe on another thread. Buried queues
-// are ours, and are reaped as before. It takes time for the table's segments only.
+// Forget drops all that is known, and touches no queue and no job. They belong to the
+// keyspace, whose owner frees them, maybe on another thread. Buried queues belong to the
+// store, and are reaped as before. Its time grows with the number of the tables' segments
+// alone.
 func (s *Store) Forget() {
 	s.queues.Drop()
 	s.forget()
 }
 
-// forget is Forget but for the table of queues.
+// forget is Forget, but leaves the table of queues as it is.
 func (s *Store) forget() {
 	now := s.wheel.base
 	s.hidden.state, s.hidden.listed = queueBuried, s.generation
@@ -694,14 +698,14 @@ func (s *Store) forget() {
 	s.generation++
 }
 
-// ScanJobs appends one bucket's jobs to emit and returns the next cursor; 0
-// begins, and 0 is the end. A scan meets at least once each job that is known during
-// the whole scan.
+// ScanJobs appends one bucket's jobs to emit and returns the next cursor. A scan begins with
+// cursor 0, and ends when 0 is returned. It meets each job that is known during the whole
+// scan at least once.
 func (s *Store) ScanJobs(cursor uint64, emit *[]*Job) uint64 {
 	return s.scanJobs(cursor, emit, false)
 }
 
-// ScanAllJobs is ScanJobs with the jobs that are [Store.Away].
+// ScanAllJobs is ScanJobs, and also meets the jobs that are [Store.Away].
 func (s *Store) ScanAllJobs(cursor uint64, emit *[]*Job) uint64 {
 	return s.scanJobs(cursor, emit, true)
 }
@@ -725,8 +729,8 @@ func (s *Store) ScanQueues(cursor uint64, emit *[]*Queue) uint64 {
 	return next
 }
 
-// hashName hashes a name, eight bytes at a time, and of a long one two times eight
-// that don't wait for each other.
+// hashName hashes a name, eight bytes at a time. In a long name it hashes two groups of
+// eight bytes at a time, which don't wait for each other.
 func (s *Store) hashName(b []byte) uint64 {
 	h := s.keys.name ^ uint64(len(b))*0x9e3779b97f4a7c15
 	if len(b) >= 32 {

@@ -11,7 +11,7 @@ const (
 	UniqueBefore uint8 = iota + 1
 	// UniqueDuring: while it is worked on.
 	UniqueDuring
-	// UniqueBoth: as both, by a lock each.
+	// UniqueBoth: both of these, with a lock for each.
 	UniqueBoth
 	// UniqueUntil: from the adding until it is done.
 	UniqueUntil
@@ -20,7 +20,7 @@ const (
 	strategies
 )
 
-// These say what an ADDJOB does that meets another job with its key.
+// Rules for an ADDJOB whose key another job has (ONCONFLICT).
 const (
 	ConflictDrop uint8 = iota
 	ConflictRaise
@@ -30,8 +30,7 @@ const (
 	conflicts
 )
 
-// These say what becomes of a job that is to be delivered while another with its key
-// is worked on.
+// Rules for a job that is to be delivered while another with its key is worked on (ONBUSY).
 const (
 	BusyWait uint8 = iota
 	BusyDrop
@@ -42,39 +41,41 @@ const (
 
 // Flags of a unique job.
 const (
-	// UniqueMesh: jobs of all queues with this key count, not those of its own alone.
+	// UniqueMesh: the key is unique among the jobs of all queues, not only of the job's queue.
 	UniqueMesh uint8 = 1 << iota
-	// UniqueKeyed: the key is given; else it is the body.
+	// UniqueKeyed: the key is given. Otherwise the body is the key.
 	UniqueKeyed
-	// UniqueAny: without a majority of the mesh this node alone decides.
+	// UniqueAny: the locks need no majority of the mesh (QUORUM any): more than half of the
+	// nodes that are connected and vote are enough.
 	UniqueAny
-	// UniqueHasWait: the job has the lock of its waiting ([LockWait]).
+	// UniqueHasWait: the job has its waiting lock ([LockWait]).
 	UniqueHasWait
-	// UniqueHasRun: the job has the lock of being worked on ([LockRun]).
+	// UniqueHasRun: the job has its run lock ([LockRun]).
 	UniqueHasRun
 	// UniquePending: the job was refused its waiting lock, and tries again when it is due.
 	UniquePending
-	// UniqueLapsed: the time of its waiting lock is over.
+	// UniqueLapsed: the time of the job's waiting lock is over.
 	UniqueLapsed
 	uniqueFlags = 1<<iota - 1
 )
 
-// MaxUniqueKey is the longest key that can be given, in bytes. (A body that is
-// the key may be longer.)
+// MaxUniqueKey is the greatest length of a given key, in bytes. A body that is the key may be
+// longer.
 const MaxUniqueKey = 4096
 
-// Unique is the value of a job's [TagUnique]: what it is unique by, and which
-// locks it has. Locks are what the jobs say: they are made anew from these.
+// Unique is the value of a job's [TagUnique]: what the job is unique by, and which locks it
+// has. It decides which locks there are: after a restart the locks of jobs are made anew from
+// these values.
 //
 //	0 format  1 strategy  2 flags  3 conflict  4 busy  5-7 zero
 //	8 token of the waiting lock  16 token of the run lock  (64 bits, 0: none)
 //
-// and in format 1, which those have that can be put off or have a time of their own,
+// Format 1 is for jobs that can be put off, or that give times of their own. It also has
 //
 //	24 LOCKTTL, or the window's TTL  28 RUNTTL  32 conflict's delay  36 busy's delay
 //	40 how often it was rescheduled  44 zero  (32 bits; times in seconds, 0: none)
 //
-// The key follows, where one is given.
+// The key follows, if one is given.
 type Unique []byte
 
 const (
@@ -130,7 +131,7 @@ func checkUnique(u Unique) error {
 	return nil
 }
 
-// head is where the key begins.
+// head is the length of what comes before the key, in bytes.
 func (u Unique) head() int {
 	if u[0] == uniqueTimed {
 		return timedHead
@@ -138,7 +139,7 @@ func (u Unique) head() int {
 	return shortHead
 }
 
-// uint32 is one of the numbers that format 1 alone has; 0 without.
+// uint32 is one of the numbers that only format 1 has; 0 in the other format.
 func (u Unique) uint32(at int) uint32 {
 	if u[0] != uniqueTimed {
 		return 0
@@ -146,83 +147,84 @@ func (u Unique) uint32(at int) uint32 {
 	return binary.LittleEndian.Uint32(u[at:])
 }
 
-// Strategy is when the job is unique.
+// Strategy says when the job is unique (UniqueBefore …).
 func (u Unique) Strategy() uint8 { return u[1] }
 
-// Runs says whether no two such jobs are worked on at a time.
+// Runs says whether the job needs a run lock: no two jobs with its key are worked on at a time.
 func (u Unique) Runs() bool { return u[1] == UniqueDuring || u[1] == UniqueBoth }
 
-// Waits says whether such a job is refused while there is another.
+// Waits says whether the job needs a waiting lock: it conflicts with a job that has the lock.
 func (u Unique) Waits() bool { return u[1] != UniqueDuring }
 
-// Has says whether all of some flags are set.
+// Has says whether all these flags are set.
 func (u Unique) Has(flags uint8) bool { return u[2]&flags == flags }
 
-// Set sets flags.
+// Set sets these flags.
 func (u Unique) Set(flags uint8) { u[2] |= flags }
 
-// Clear takes flags away.
+// Clear clears these flags.
 func (u Unique) Clear(flags uint8) { u[2] &^= flags }
 
-// Conflict is what the job's adding does where it meets another.
+// Conflict is the rule for adding the job while another has its key (ConflictDrop …).
 func (u Unique) Conflict() uint8 { return u[3] }
 
-// Busy is what becomes of it where it is to be delivered and may not.
+// Busy is the rule for a job that is to be delivered while its key is busy (BusyWait …).
 func (u Unique) Busy() uint8 { return u[4] }
 
-// WaitToken is the waiting lock's fencing token.
+// WaitToken is the waiting lock's fencing token; 0: none.
 func (u Unique) WaitToken() uint64 { return binary.LittleEndian.Uint64(u[8:]) }
 
-// RunToken is the run lock's.
+// RunToken is the run lock's fencing token; 0: none.
 func (u Unique) RunToken() uint64 { return binary.LittleEndian.Uint64(u[16:]) }
 
-// SetWait notes that the job has the waiting lock.
+// SetWait notes that the job has the waiting lock, by this token.
 func (u Unique) SetWait(token uint64) {
 	u.Set(UniqueHasWait)
 	u.Clear(UniqueLapsed)
 	binary.LittleEndian.PutUint64(u[8:], token)
 }
 
-// SetRun notes that it has the run lock.
+// SetRun notes that the job has the run lock, by this token.
 func (u Unique) SetRun(token uint64) {
 	u.Set(UniqueHasRun)
 	binary.LittleEndian.PutUint64(u[16:], token)
 }
 
-// GiveRunBack notes that nobody works on the job any more, who could have the run lock again.
+// GiveRunBack notes that the job has no run lock, and that nobody works on it any more who
+// could get the lock again.
 func (u Unique) GiveRunBack() {
 	u.Clear(UniqueHasRun)
 	binary.LittleEndian.PutUint64(u[16:], 0)
 }
 
-// LockTTL is how long the waiting lock lasts, ms, from when the job is due (a
-// window's from the adding); 0: as long as the job has it.
+// LockTTL is how long the waiting lock lasts, in ms, from when the job is due (with
+// UniqueWindow, from its adding). 0: as long as the job has the lock.
 func (u Unique) LockTTL() int64 { return int64(u.uint32(24)) * 1000 }
 
-// RunTTL is how long the run lock lasts, ms, from the delivery or the last
-// WORKING; 0: as long as the job has it.
+// RunTTL is how long the run lock lasts, in ms, from the delivery or the last WORKING. 0: as
+// long as the job has the lock.
 func (u Unique) RunTTL() int64 { return int64(u.uint32(28)) * 1000 }
 
-// ConflictDelay is by how much a conflict puts the job off, ms.
+// ConflictDelay is by how much a conflict puts the job off, in ms.
 func (u Unique) ConflictDelay() int64 { return int64(u.uint32(32)) * 1000 }
 
-// BusyDelay is by how much a busy key puts the job off, ms.
+// BusyDelay is by how much a busy key puts the job off, in ms.
 func (u Unique) BusyDelay() int64 { return int64(u.uint32(36)) * 1000 }
 
 // Tries is how often the job was put off.
 func (u Unique) Tries() uint32 { return u.uint32(40) }
 
-// CountTry counts one more, for a job that a rule puts off.
+// CountTry adds 1 to Tries, when a rule puts the job off. It does nothing in format 2.
 func (u Unique) CountTry() {
 	if n := u.Tries(); u[0] == uniqueTimed && n < 1<<32-1 {
 		binary.LittleEndian.PutUint32(u[40:], n+1)
 	}
 }
 
-// Key is the given key.
+// Key is the given key; empty if none is given.
 func (u Unique) Key() []byte { return u[u.head():] }
 
-// AppendKeyed appends the same value with a given key.
+// AppendKeyed appends the same value to dst, but with this key given.
 func (u Unique) AppendKeyed(dst, key []byte) []byte {
 	at := len(dst)
 	dst = append(append(dst, u[:u.head()]...), key...)
@@ -230,7 +232,7 @@ func (u Unique) AppendKeyed(dst, key []byte) []byte {
 	return dst
 }
 
-// Unique is what a job is unique by, nil where it isn't. It may be written to, and
+// Unique is what a job is unique by; nil if it isn't unique. The caller may write to it. It
 // is valid until the job changes otherwise.
 func (j *Job) Unique() Unique {
 	if j.Parts == 0 {
@@ -239,7 +241,7 @@ func (j *Job) Unique() Unique {
 	return j.Extra(TagUnique)
 }
 
-// UniqueKey is the key that a unique job has.
+// UniqueKey is the key of a unique job: the given one, or the body.
 func (j *Job) UniqueKey(u Unique) []byte {
 	if u.Has(UniqueKeyed) {
 		return u.Key()

@@ -6,18 +6,18 @@ import (
 	"unsafe"
 )
 
-// wheel is a hierarchical timer wheel (Varghese and Lauck 1987) of intrusive
-// lists: arming and disarming take a few stores. Level l has 64 slots of 64^l ms
-// each. A job lies at the level of the highest 6-bit digit in which its
-// deadline differs from base, so slots at and below base's own are empty, and
-// the lowest level that holds anything holds what comes first.
+// wheel is a hierarchical timer wheel (Varghese and Lauck 1987) of intrusive lists: arming
+// and disarming take a few stores. Level l has 64 slots of 64^l ms each. A job lies at the
+// level of the highest 6-bit digit in which its deadline differs from base. So on each level
+// the slots up to base's own are empty, and the lowest level that has any jobs has those that
+// come first.
 //
-// Moving a slot's jobs down a level is work in proportion to their number, so
-// it is done within the budget that [Store.Due] is given.
+// Moving a slot's jobs down a level takes time in proportion to their number. So it is done
+// within the budget of [Store.Due].
 type wheel struct {
-	base     int64 // unix ms up to which all is handed out or in due
+	base     int64 // unix ms; jobs with deadlines up to this are handed out, or in due
 	slots    *slots
-	draining []*slots // the slots of before the clock was set back, each time
+	draining []*slots // the slots that were in use before each setting back of the clock
 	drainAt  int      // how far the last of them is drained
 	due      **Job    // jobs whose deadline has come
 	pending  **Job    // jobs on their way down a level
@@ -30,11 +30,11 @@ const (
 	wheelSlots  = 64
 	// farthest is how far ahead the wheel can hold a job: 8900 years.
 	farthest = 1<<(6*wheelLevels) - 1
-	// backlash is how far the clock may step back before the wheel is set anew;
-	// until then it waits for the clock to catch up.
+	// backlash is how far the clock may step back, in ms, before the wheel is set anew. After
+	// a smaller step the wheel waits for the clock to catch up.
 	backlash = 1000
-	// latest is the latest time the wheel takes for real, in the year 6429: a
-	// level's room before its end, so that what lies further still has a slot.
+	// latest is the latest time of the clock that the wheel accepts, in the year 6429. The wheel
+	// reaches further than that, so that later deadlines still have a slot.
 	latest = 1 << 47
 )
 
@@ -53,7 +53,7 @@ func (w *wheel) init(alloc Allocator, now int64) {
 	w.use(newSlots(alloc))
 }
 
-// use makes empty slots the wheel's.
+// use gives the wheel these slots, which must be empty.
 func (w *wheel) use(s *slots) {
 	w.slots, w.due, w.pending = s, &s[dueList], &s[pendingList]
 	w.occupied = [wheelLevels]uint64{}
@@ -90,14 +90,14 @@ func unlinkTimer(j *Job) {
 	j.timerPrev = nil
 }
 
-// place puts an unlinked job where it belongs for a deadline.
+// place puts an unlinked job into the slot for a deadline, or into due if that has come.
 func (w *wheel) place(j *Job, deadline int64) {
 	if deadline <= w.base {
 		linkTimer(j, w.due)
 		return
 	}
 	if deadline-w.base > farthest || (deadline^w.base)>>(6*wheelLevels) != 0 {
-		// The last slot of the top level; it will be looked at again.
+		// The last slot of the top level. Its jobs are placed anew when its time comes.
 		deadline = w.base | farthest
 	}
 	level := (63 - bits.LeadingZeros64(uint64(deadline^w.base))) / 6
@@ -106,8 +106,8 @@ func (w *wheel) place(j *Job, deadline int64) {
 	linkTimer(j, &w.slots[level*wheelSlots+slot])
 }
 
-// next finds the first slot in use: its level, index and start. Slots that
-// were emptied since are struck out on the way.
+// next finds the first slot in use: its level, index and start time. On the way it clears
+// the bits in occupied of slots that have become empty.
 func (w *wheel) next() (level, slot int, start int64, ok bool) {
 	for level = range wheelLevels {
 		here := int(w.base>>(6*level)) & (wheelSlots - 1)
@@ -128,7 +128,7 @@ func (w *wheel) next() (level, slot int, start int64, ok bool) {
 	return 0, 0, 0, false
 }
 
-// Arm sets, or sets anew, the job's timer to its awake time.
+// Arm sets the job's timer, or sets it anew, to [Job.Awake].
 func (s *Store) Arm(j *Job) {
 	if j.timerPrev != nil {
 		unlinkTimer(j)
@@ -146,13 +146,14 @@ func (s *Store) Disarm(j *Job) {
 	}
 }
 
-// postponement is when a due job of a queue that nobody sees is looked at again, ms: by so
-// much it may be late when the queue is back. A million such jobs cost 1 % of a core.
+// postponement is after how many ms a due job is looked at again if its queue isn't attached.
+// Such a job may be as late as this when the queue is back. A million of them cost 1 % of a
+// core.
 const postponement = 5_000
 
-// Due returns the next job whose time has come, disarmed; nil where there is
-// none, or where the budget, one per job handled, is used up. No job comes
-// before its awake time as now tells it, however the clock jumps.
+// Due returns the next job whose time has come, and disarms it. It returns nil if there is
+// none, or if the budget is used up: each job that it handles takes 1. However the clock
+// jumps, Due returns no job before now has reached the job's Awake.
 func (s *Store) Due(now int64, budget *int) *Job {
 	w := &s.wheel
 	now = sane(now)
@@ -177,13 +178,13 @@ func (s *Store) Due(now int64, budget *int) *Job {
 			*budget--
 			unlinkTimer(j)
 			if j.Queue.state != queueAttached {
-				// From now, not from base: else a clock that jumps ahead
-				// would bring it up once for every minute jumped over.
+				// From now, not from base. Otherwise, after the clock has jumped ahead, the
+				// job would come up once for each postponement within the jump.
 				w.place(j, now+postponement)
 				continue
 			}
 			if later := j.Awake(); later > now {
-				w.place(j, later) // put off since it was armed
+				w.place(j, later) // it was put off after it was armed
 				continue
 			}
 			w.armed--
@@ -200,15 +201,14 @@ func (s *Store) Due(now int64, budget *int) *Job {
 		if level == 0 {
 			to = w.due
 		}
-		// Both lists are empty here, so the slot's whole list moves as it is.
+		// due and pending are empty here, so the slot's whole list moves as it is.
 		*to, *from = *from, nil
 		(*to).timerPrev = to
 	}
 	return nil
 }
 
-// NextWake is when Due is worth calling again, unix ms; math.MaxInt64 where no
-// timer is armed.
+// NextWake is when Due is to be called again, in unix ms; math.MaxInt64 if no timer is armed.
 func (s *Store) NextWake() int64 {
 	w := &s.wheel
 	if len(w.draining) > 0 || *w.pending != nil || *w.due != nil {
@@ -223,8 +223,8 @@ func (s *Store) NextWake() int64 {
 	return math.MaxInt64
 }
 
-// setBack starts a new wheel at an earlier time; the jobs of the old one, due
-// ones too, move over bit by bit.
+// setBack starts a new wheel at an earlier time. The jobs of the old one, also those that are
+// due, move over bit by bit (drain).
 func (s *Store) setBack(now int64) {
 	w := &s.wheel
 	w.base = now
@@ -236,7 +236,7 @@ func (s *Store) setBack(now int64) {
 	w.use(newSlots(s.alloc))
 }
 
-// drain moves the jobs of the latest former wheel over, as far as the budget goes.
+// drain moves jobs from the last of draining to the wheel, as far as the budget goes.
 func (s *Store) drain(budget *int) {
 	w := &s.wheel
 	last := len(w.draining) - 1

@@ -5,11 +5,11 @@ import (
 	"unsafe"
 )
 
-// Item is a waiting item; its bytes follow it at headLen (C: struct uq_item).
+// Item is a waiting item. Its bytes follow it at headLen (C: struct uq_item).
 //
-// A link is an address of 48 bits, which is all that processes have, with 16
-// bits of the start time above it. Thus an item of 100 bytes takes a block of
-// 128, where plain fields would take the next size.
+// A link is an address of 48 bits, and above it 16 bits of the start time. Addresses of
+// processes have no more bits. So an item of 100 bytes fits into a block of 128 bytes; with
+// plain fields it would need the next larger size.
 type Item struct {
 	chain      uint64 // the next item in its bucket; the time's low bits
 	next, prev uint64 // its neighbours in the queue; the time's middle and high bits
@@ -23,10 +23,10 @@ type Queue struct {
 	len         uint64
 	bytes       uint64 // memory of items and table
 	buckets     uint64 // how many are in use
-	segmentLen  uint32 // buckets that each segment has room for, the same for all
+	segmentLen  uint32 // how many buckets each segment has room for
 	segmentsLen uint32
 	segmentsCap uint32
-	duplicates  uint32 // pushes of what waited already
+	duplicates  uint32 // pushes of items that waited already
 }
 
 const (
@@ -41,8 +41,8 @@ const (
 	addressBits = 48
 	addressMask = 1<<addressBits - 1
 
-	// An item of this length or longer has its hash behind its bytes: to find its
-	// bucket when the table grows, nothing long is read.
+	// An item of hashedLen bytes or more has its hash behind its bytes. So no long item is
+	// read again to find its bucket when the table grows.
 	hashedLen = 256
 	hashLen   = 8
 )
@@ -55,8 +55,8 @@ type Allocator interface {
 	Free(p unsafe.Pointer, size int)
 }
 
-// at is the item that a link leads to. (Not by unsafe.Add on nil, the sum of
-// which the compiler takes for not nil.)
+// at is the item that a link leads to. It doesn't use unsafe.Add on nil, because the compiler
+// takes the sum for not nil.
 func at(link uint64) *Item {
 	link &= addressMask
 	return *(**Item)(unsafe.Pointer(&link))
@@ -66,7 +66,7 @@ func put(link *uint64, i *Item) {
 	*link = *link&^addressMask | uint64(uintptr(unsafe.Pointer(i)))
 }
 
-// Next is the item that came after this one, nil behind the last.
+// Next is the item that came after this one; nil if this is the last.
 func (i *Item) Next() *Item { return at(i.next) }
 
 // Start is the item's start time, unix seconds.
@@ -82,7 +82,7 @@ func (i *Item) init(n int, start int64) {
 	i.len = uint32(n)
 }
 
-// Bytes views the item; valid until it is freed.
+// Bytes are the item's bytes, without a copy; valid until the item is freed.
 func (i *Item) Bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(i), headLen)), int(i.len))
 }
@@ -97,7 +97,7 @@ func sizeOf(n int) int {
 	return headLen + n
 }
 
-// keptHash is where a long item's hash lies.
+// keptHash is the memory of a long item's hash.
 func (i *Item) keptHash() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(i), headLen+int(i.len))), hashLen)
 }
@@ -111,11 +111,11 @@ func (i *Item) keep(hash uint64) {
 // Len counts the items.
 func (q *Queue) Len() uint64 { return q.len }
 
-// Duplicates counts the pushes since the queue was made whose item waited already,
-// up to 2^32-1. It isn't saved.
+// Duplicates is how many pushes since the queue was made had an item that waited already; at
+// most 2^32-1. It isn't saved.
 func (q *Queue) Duplicates() uint32 { return q.duplicates }
 
-// Front is the oldest item, nil where there is none.
+// Front is the oldest item; nil if there is none.
 func (q *Queue) Front() *Item { return q.head }
 
 // Field is one field of a structure, for the comparison with C.

@@ -9,14 +9,14 @@ import (
 	"unsafe"
 )
 
-// Queues works on queues: it has what all of them share.
+// Queues has the operations on queues, and what all queues share.
 type Queues struct {
 	alloc   Allocator
 	seed    maphash.Seed // random: nobody can craft items that share a bucket
 	touched uint64       // keeps the compiler from dropping touch's loads
 }
 
-// New makes one.
+// New makes a Queues.
 func New(alloc Allocator) *Queues { return &Queues{alloc: alloc, seed: maphash.MakeSeed()} }
 
 // NewQueue makes an empty queue.
@@ -36,9 +36,9 @@ func (s *Queues) hashOf(i *Item) uint64 {
 	return s.hash(i.Bytes())
 }
 
-// Push puts an item at the end of a queue, and says whether it did: not where
-// the same item waits already, whose time then stays; that is counted. The item has [MaxItem]
-// bytes at most, its start time is between 0 and [MaxStart].
+// Push puts an item at the end of a queue. If the same item waits already, Push leaves that one
+// and its time as they are, counts a duplicate, and returns false. The item must have at most
+// [MaxItem] bytes, and its start time must be between 0 and [MaxStart].
 func (s *Queues) Push(q *Queue, item []byte, start int64) bool {
 	hash := s.hash(item)
 	head := q.of(hash)
@@ -84,11 +84,11 @@ func find(chain *Item, item []byte) *Item {
 	return nil
 }
 
-// Find finds a waiting item, nil where it doesn't wait.
+// Find finds a waiting item; nil if it doesn't wait.
 func (s *Queues) Find(q *Queue, item []byte) *Item { return find(*q.of(s.hash(item)), item) }
 
-// Take takes an item out of its queue. It is the caller's then, who gives its
-// [Item.Size] back to the allocator.
+// Take takes an item out of its queue. The caller must then free the item: it gives the item's
+// memory, [Item.Size] bytes, back to the allocator.
 func (s *Queues) Take(q *Queue, i *Item) {
 	head := q.of(s.hashOf(i))
 	if *head == i {
@@ -112,7 +112,8 @@ func (s *Queues) Take(q *Queue, i *Item) {
 		q.tail = prev
 	}
 	q.bytes -= uint64(i.Size())
-	// A margin of half keeps a table that hovers from growing and shrinking in turn.
+	// The margin of half keeps the table from growing and shrinking in turn while the number
+	// of items hardly changes.
 	if q.len--; q.buckets > minBuckets && q.len < (q.buckets-step)/2 {
 		s.shrink(q)
 	}
@@ -127,21 +128,21 @@ func (s *Queues) Copy(q *Queue) *Queue {
 	return to
 }
 
-// ErrDamaged is the error of a saved queue that can't be read; it is wrapped
-// with what is wrong.
+// ErrDamaged is the error of a saved queue that can't be read. The errors that wrap it say what
+// is wrong.
 var ErrDamaged = errors.New("damaged unique queue")
 
-// Source is a saved queue being read ([jobmesh/rm.Reader]). Nothing is believed:
-// it may come from a damaged file or a hostile RESTORE.
+// Source is a saved queue that is being read ([jobmesh/rm.Reader]). Load checks all that comes
+// from it: it may be a damaged file or a hostile RESTORE.
 type Source interface {
 	Uint() uint64
 	Bytes(use func([]byte) error) error
 	Err() error
 }
 
-// Load reads what cgo/unique saves: how many items, then the start time and the
-// bytes of each. With an error it returns the queue as far as it was read, to be
-// freed; the error may wrap [ErrDamaged].
+// Load reads what cgo/unique saves: the number of items, then the start time and the bytes of
+// each. With an error, which may wrap [ErrDamaged], it also returns the queue as far as it was
+// read; the caller must free that.
 func (s *Queues) Load(r Source) (*Queue, error) {
 	q := s.NewQueue()
 	n := r.Uint()

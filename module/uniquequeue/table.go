@@ -6,16 +6,15 @@ import (
 	"jobmesh/module/table"
 )
 
-// The table of a queue's items, which is one of linear hashing (table.Buckets). Buckets lie
-// in segments, which a directory lists. A small queue has one segment, of the
-// size that it needs.
+// The table of a queue's items uses linear hashing (table.Buckets). Buckets lie in segments,
+// which a directory lists. A small queue has one segment, of the size that it needs.
 const (
 	maxSegment = 8192
-	// step is how many buckets are split or merged at a time: the misses of the
-	// cache that each costs overlap.
+	// step is how many buckets are split or merged at a time. Each costs cache misses, and
+	// those of several buckets overlap.
 	step = 16
-	// A multiple of step, as is all that is doubled from here: a step never
-	// crosses a level or a segment.
+	// minBuckets is a multiple of step. So are all sizes that come from it by doubling, and a
+	// step never crosses a level or a segment.
 	minBuckets   = 16
 	minDirectory = 2
 )
@@ -25,19 +24,20 @@ type (
 	segment = unsafe.Pointer // to its first bucket
 )
 
-// segment is where the directory has segment n.
+// segment is the directory's entry for segment n.
 func (q *Queue) segment(n uint64) *segment {
 	return (*segment)(unsafe.Add(q.segments, n*8))
 }
 
-// bucket finds bucket b; the first segment alone may be shorter than the most.
+// bucket finds bucket b. Only the first segment may be shorter than maxSegment, and then it is
+// the only one.
 func (q *Queue) bucket(b uint64) *bucket {
 	return (*bucket)(unsafe.Add(*q.segment(b / maxSegment), b%maxSegment*8))
 }
 
 func (q *Queue) size() table.Buckets { return table.BucketsOf(q.buckets) }
 
-// of is the bucket that a hash is in.
+// of is the bucket of a hash.
 func (q *Queue) of(hash uint64) *bucket { return q.bucket(q.size().Of(hash)) }
 
 func (s *Queues) beginTable(q *Queue) {
@@ -82,7 +82,7 @@ func (s *Queues) resize(q *Queue, buckets uint32) {
 	*q.segment(0), q.segmentLen = p, buckets
 }
 
-// room makes sure that there are step more buckets.
+// room makes sure that there is memory for step more buckets.
 func (s *Queues) room(q *Queue) {
 	if q.buckets < uint64(q.segmentsLen)*uint64(q.segmentLen) {
 		return
@@ -94,8 +94,8 @@ func (s *Queues) room(q *Queue) {
 	}
 }
 
-// grow divides the next buckets in line between themselves and as many new ones
-// at the end.
+// grow splits the next step buckets: their items are divided between them and as many new
+// buckets at the end.
 func (s *Queues) grow(q *Queue) {
 	s.room(q)
 	size := q.size()
@@ -119,8 +119,8 @@ func (s *Queues) grow(q *Queue) {
 	q.buckets = size.Len
 }
 
-// touch loads the items of the buckets from first on, so that one doesn't wait
-// for the other.
+// touch loads the first items of step buckets from first on into the cache, so that the loads
+// don't wait for each other.
 func (s *Queues) touch(q *Queue, first uint64) {
 	for i := range uint64(step) {
 		if e := *q.bucket(first + i); e != nil {
@@ -129,7 +129,7 @@ func (s *Queues) touch(q *Queue, first uint64) {
 	}
 }
 
-// shrink undoes the last grow.
+// shrink undoes the last grow: it merges the last step buckets into others.
 func (s *Queues) shrink(q *Queue) {
 	size := q.size()
 	first, home := size.Shrink(step)

@@ -1,9 +1,9 @@
-// Package wire is what nodes say to each other: the messages of a mesh in
-// their binary form. It knows no sockets (package bus moves the bytes) and no
-// state (package engine says what a message means).
+// Package wire has the messages between the nodes of a mesh, in their binary form. It knows
+// no sockets (package bus moves the bytes) and no state (package engine decides what a
+// message does).
 //
-// Messages are Disque's, in a form of our own: a kind,
-// flags, and what the kind needs, integers as varints, times as spans relative
-// to the moment of sending, since clocks differ. Nodes are named by the first
-// eight bytes of their ID ([Node]), but where they are introduced.
+// The messages follow Disque's, but have a form of their own: a kind, flags, and the fields
+// that the kind has. Integers are varints. Times are spans from the moment of sending,
+// because clocks differ. A node is named by the first eight bytes of its ID ([Node]), except
+// where it is introduced ([Peer]).
 package wire

@@ -8,18 +8,18 @@ import (
 	"math"
 )
 
-// Kind is what a message is about.
+// Kind is the kind of a message.
 type Kind uint8
 
 // The kinds. A number, once released, keeps its meaning.
 const (
-	// ReplJob gives a copy of a job to hold; GotJob or Refused is the answer.
+	// ReplJob gives the receiver a copy of a job to hold. The answer is GotJob or Refused.
 	ReplJob Kind = iota + 1
-	// GotJob: the copy is held.
+	// GotJob: the sender holds the copy.
 	GotJob
-	// Refused: the copy isn't held; Count is the reason.
+	// Refused: the sender doesn't hold the copy. Count is the reason (NoMemory …).
 	Refused
-	// Holders tells who else may hold a copy by now.
+	// Holders tells which nodes may hold a copy by now.
 	Holders
 	// Enqueue asks a holder to queue its copy, Span from now.
 	Enqueue
@@ -27,15 +27,15 @@ const (
 	WillQueue
 	// Queued: the sender has the job in its queue, or in a client's hands.
 	Queued
-	// Working: the job is being worked on, its next queueing is postponed.
+	// Working: the job is being worked on, so its next queueing is put off.
 	Working
-	// SetAck: the job is acknowledged. GotAck is the answer.
+	// SetAck: the job is acknowledged. The answer is GotAck.
 	SetAck
 	// GotAck: the sender knows that the job is acknowledged.
 	GotAck
 	// DelJob: the job can be forgotten.
 	DelJob
-	// NeedJobs asks for Count jobs of a queue, now or when some come.
+	// NeedJobs asks for Count jobs of a queue, now or when some come. Count 0: for none.
 	NeedJobs
 	// YourJob hands a job over to be queued at the receiver.
 	YourJob
@@ -44,62 +44,70 @@ const (
 	// Heartbeat tells the sender's state, its port for clients (Count), and what
 	// it knows of other nodes.
 	Heartbeat
-	// Failed: a majority holds a node, the first of Peers, for failed.
+	// Failed: a majority suspects a node, the only one in Peers.
 	Failed
-	// AskWork asks for up to Count jobs of a queue that are being worked on, the
-	// first that is due first. Span is a number that Work, the answer, gives back.
+	// AskWork asks for up to Count jobs of a queue that are being worked on: those that are
+	// due first. Span is any number. The answer is Work, with the same Span.
 	AskWork
-	// Work lists such jobs, in a form of package engine's, in the place of the
-	// queue's name.
+	// Work lists such jobs, ordered by when they are due. The list is in Queue, in a form that
+	// package engine defines.
 	Work
 
-	// Claim asks for the receiver's vote for a lock; Grant or Deny, with the same
-	// Round, is the answer.
+	// Claim asks for the receiver's vote for a lock. The answer is Grant or Deny, with the
+	// same Round.
 	Claim
-	// Grant: the vote is given, or the lock is freed (Unlock).
+	// Grant: the vote is given, or, as the answer to Unlock, taken back.
 	Grant
-	// Deny: it isn't; Count is the reason, Lock the lock that stands against it.
+	// Deny: the vote isn't given, or not taken back. Count is the reason (LockHeld …). Lock is
+	// the lock that stands against it.
 	Deny
-	// Unlock takes a holder's vote back. Answered as Claim is, unless Round is 0.
+	// Unlock asks the receiver to take back its vote for a holder. It is answered like Claim,
+	// unless Round is 0.
 	Unlock
-	// Verify asks whether a lock's job lives, with a token whether the receiver counts on votes
-	// for it of up to that token, with Disputed on any. Verified tells (Count).
+	// Verify asks whether the job that has a lock lives. With a token it asks whether the
+	// receiver counts on votes for the job up to that token; with Disputed, on any vote. The
+	// answer is Verified.
 	Verify
+	// Verified: Count is the answer (JobLives …).
 	Verified
 	// LockPull asks for a page of the receiver's locks, from the cursor Round on.
 	LockPull
 	// LockPage has some of the sender's locks. Round is the next cursor, 0 at the end.
 	LockPage
-	// LkClear has the receiver forget locks by name, up to its token (LOCK.CLEAR).
+	// ClearLocks asks the receiver to forget locks by name, up to the token of Lock
+	// (LOCK.CLEAR).
 	ClearLocks
-	// LockLost: the job has lost a lock to another that was given it meanwhile.
+	// LockLost: the job has lost a lock to another holder, which got it meanwhile. With the
+	// zero ID, the lock's owner has lost it.
 	LockLost
-	// Release: a job that was deferred isn't any more: of the queue named, with Moved.
-	// With Last it comes after the Count jobs that it blocked. Released is the answer.
+	// Release: the job isn't deferred any more. With Moved it is in the queue named. With Last
+	// it comes after the Count jobs that it blocked. The answer is Released.
 	Release
-	// Released: the sender knows of the release, or with Count 0 not of the job.
+	// Released: the sender knows of the release. With Count 0 it doesn't know the job.
 	Released
-	// AskOutcome asks what became of a job. Outcome is the answer, with the same Round.
+	// AskOutcome asks for the outcome of a job. The answer is Outcome, with the same Round.
 	AskOutcome
-	// Outcome: Count is what became of the job.
+	// Outcome: Count is the outcome of the job (OutcomeUnknown …).
 	Outcome
-	// Offer hands an at-most-once job over; Taken or Declined is the answer, with the
-	// same Round. It may come again.
+	// Offer hands an at-most-once job over. The answer is Taken or Declined, with the same
+	// Round. The sender may repeat an Offer.
 	Offer
-	// Taken: the sender has the job of that round, or had it. Settled is the answer.
+	// Taken: the sender has the job of that round, or had it. The answer is Settled.
 	Taken
-	// Declined: the sender never had it, and won't; Count is the reason, as of Refused.
+	// Declined: the sender never had the job of that round, and doesn't take it. Count is the
+	// reason, as in Refused.
 	Declined
-	// Settled: the round of the handing over won't be offered again.
+	// Settled: the round won't be offered again.
 	Settled
-	// PutOff: the sender means to queue the job, which waits for its key, in Span, or to
-	// try again then. Until its retry time is over after that, nobody else need.
+	// PutOff: the job waits for its key. The sender is going to queue it, or to try again, Span
+	// from now. The other nodes leave the job to the sender until a retry time after that.
 	PutOff
-	// MovedTo: the job is in the queue named, Count tells how often it was moved: a copy that was moved
-	// less often follows. Its lowest bit: it is a dead letter, which is unique by nothing.
+	// MovedTo: the job is in the queue named. Count is two times the number of its moves, plus
+	// 1 for a dead letter, which is unique by nothing. A copy with a smaller count moves too.
 	MovedTo
-	// AskIdle asks whether the receiver has nothing to do with a job that has been idle at the sender: Idle is the answer, with the
-	// same Round, or none. Span is for how long a receiver that doesn't know the job must have lost no data.
+	// AskIdle asks whether the receiver leaves a job to others, as the sender has done for some
+	// time. The answer is Idle, with the same Round, or none. A receiver that doesn't know the
+	// job answers only if it has lost no data for Span.
 	AskIdle
 	// Idle: the sender doesn't know the job, or has a copy that it leaves to others.
 	Idle
@@ -118,7 +126,7 @@ const (
 	ByClient                    // DelJob: a client asked for it (FASTACK)
 )
 
-// Met, in a Heartbeat: the sender was told to meet the receiver.
+// Met, in a Heartbeat: an operator told the sender to meet the receiver.
 const Met = ByClient
 
 // Whole, in a Heartbeat: it names all nodes that the sender knows.
@@ -127,72 +135,74 @@ const Whole = NoReply
 // Idles, in a Heartbeat: the sender answers AskIdle.
 const Idles = QueueIt
 
-// Forgets, in a Heartbeat: the sender knows what a Peer in the state Forgotten is.
+// Forgets, in a Heartbeat: the sender understands a Peer in the state Forgotten.
 const Forgets = CountMore
 
-// Forgotten is a Peer's state in a Heartbeat that names all nodes, to a receiver that said Forgets: an operator had the sender forget the node.
+// Forgotten is the state of a Peer that an operator told the sender to forget. It is used only in a Heartbeat with Whole, to a receiver that
+// has said Forgets.
 const Forgotten = 3
 
 // Flags of single kinds.
 const (
 	Overdue   = NoReply   // AskWork: only jobs whose time has passed
-	PassOn    = NoReply   // DelJob: tell the other holders that you know of
-	Last      = QueueIt   // Release
-	Moved     = NoReply   // Release
-	Cancelled = CountNack // SetAck, Outcome: the job wasn't done, but cancelled
-	HeldBack  = CountMore // SetAck, Outcome: before it could be queued
-	Before    = Known     // Outcome: the sender holds jobs that this one waits for, released to come last
-	NotQueued = QueueIt   // Refused: a YourJob was
-	InHands   = QueueIt   // Queued: a client of the sender's has it, it isn't in the queue there
-	Kept      = NoReply   // Queued: the answer to a Queued, of whoever keeps it; with InHands the answer to that, see [CountFlags]
-	WasQueued = QueueIt   // WillQueue: the sender had it in its queue before it was started again, or promoted; see [CountFlags] and [DeliveriesFlags]
-	WasHeld   = QueueIt   // Enqueue: the job was held back when its copies were sent, and a holder may be about to let it go
-	Unblocked = Known     // Enqueue: it waits for nothing by now
+	PassOn    = NoReply   // DelJob: the receiver tells the other holders that it knows of
+	Last      = QueueIt   // Release: the job comes after those that it blocked
+	Moved     = NoReply   // Release: the job was moved to another queue
+	Cancelled = CountNack // SetAck, Outcome: the job was cancelled, not done
+	HeldBack  = CountMore // SetAck, Outcome: it was cancelled before it could be queued
+	Before    = Known     // Outcome: the job was released to come last, and the sender holds jobs that it waits for
+	NotQueued = QueueIt   // Refused: it answers a YourJob, so the job isn't queued at the sender
+	InHands   = QueueIt   // Queued, Working: a client of the sender has the job; it isn't in the sender's queue
+	Kept      = NoReply   // Queued: the answer to a Queued, by the node that keeps the job; with InHands, the answer to Kept, see [CountFlags]
+	WasQueued = QueueIt   // WillQueue: the sender had the job in its queue before it was started again, or promoted; see [CountFlags] and [DeliveriesFlags]
+	WasHeld   = QueueIt   // Enqueue: the job was held back when its copies were sent, and a holder may be about to unblock it
+	Unblocked = Known     // Enqueue: the job waits for nothing by now
 	Leaves    = NoReply   // Enqueue: the sender is leaving, and keeps the job until the receiver has said PutOff or Queued
-	Objection = QueueIt   // PutOff: to a WillQueue of the receiver's
-	GotKey    = NoReply   // PutOff: of a unique job, which doesn't wait for its key, or no more
-	KeptOut   = Known     // PutOff: the sender was to queue it for the first time, and its queue is paused: whoever left it to the sender may queue it
-	StillHeld = Known     // Release: the job waits for others still, where it was released
-	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows; Refused: to such a YourJob
-	Spare     = QueueIt   // NeedJobs: with no count, jobs of the queue lie here for which nobody waits
+	Objection = QueueIt   // PutOff: it objects to the receiver's WillQueue
+	GotKey    = NoReply   // PutOff: the job is unique, and doesn't wait for its key, or no longer
+	KeptOut   = Known     // PutOff: the sender was to queue the job for the first time, but its queue is paused: nodes that left the job to it may queue it
+	StillHeld = Known     // Release: at the node that released it, the job still waits for others
+	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows; Refused: it answers such a YourJob
+	Spare     = QueueIt   // NeedJobs with Count 0: the sender has jobs of the queue, for which nobody waits there
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
 )
 
-// Outcome says one of these about a job.
+// Values of Count in an Outcome.
 const (
-	OutcomeUnknown = iota // nobody here knows
-	OutcomeOpen           // it isn't done yet
-	OutcomeEnded          // it is done, or with Cancelled it isn't and won't be
+	OutcomeUnknown = iota // the sender doesn't know
+	OutcomeOpen           // the job isn't done yet
+	OutcomeEnded          // the job is done; with Cancelled: it isn't, and won't be
 )
 
-// CountFlags are a count in the upper four flags of a message, modulo 16: in a WillQueue with WasQueued, and in a Queued with Kept and
-// InHands, how many NACKs the sender counts for the job; in a Queued with neither how often it knows the job to have come back, by NACKs
-// and as additional deliveries.
+// CountFlags puts a count, modulo 16, into the upper four flags of a message. In a WillQueue with WasQueued, and in a Queued with Kept and
+// InHands, it is how many NACKs the sender counts for the job. In a Queued with neither flag it is how often the job has come back as far
+// as the sender knows: the NACKs and the additional deliveries together.
 func CountFlags(count uint16) uint8 { return uint8(count) << 4 }
 
-// Ahead is by how much the count in a message's flags is greater than another, from -8 to 7. The counts of two nodes are close to each
-// other, so the smaller difference is meant.
+// Ahead is by how much the count in a message's flags is greater than count, from -8 to 7. The flags have the count modulo 16. The counts
+// of two nodes are close to each other, so the smallest possible difference is taken.
 func Ahead(flags uint8, count uint16) int { return int(int8(flags&0xF0-CountFlags(count)) >> 4) }
 
-// DeliveriesFlags are how many additional deliveries the sender of a WillQueue with WasQueued counts for the job, modulo 4.
+// DeliveriesFlags puts a number, modulo 4, into the flags of a WillQueue with WasQueued: how many additional deliveries the sender counts
+// for the job.
 func DeliveriesFlags(deliveries uint16) uint8 { return uint8(deliveries) & 3 << 2 }
 
-// SameDeliveries says whether such a message tells of so many.
+// SameDeliveries says whether the flags of such a message have this number, modulo 4.
 func SameDeliveries(flags uint8, deliveries uint16) bool {
 	return flags&DeliveriesFlags(3) == DeliveriesFlags(deliveries)
 }
 
 // Flags of messages about locks.
 const (
-	Extend    uint8 = 1 << iota // Claim: only who holds it by this very token
-	Fresh                       // Unlock: only a vote that was made for this token
+	Extend    uint8 = 1 << iota // Claim: only if the holder has the lock by this very token
+	Fresh                       // Unlock: only a vote that was made for this token, and not extended since; Claim: not if the job has the lock by another claim
 	Partial                     // LockPage: the sender's table isn't complete
-	Told                        // LockPage: nobody asked; settle what contradicts
-	Prefix                      // LkClear: all names that begin so
-	Committed                   // Claim: a majority has agreed; no answer is wanted
+	Told                        // LockPage: nobody asked; the receiver settles contradictions
+	Prefix                      // ClearLocks: all names that begin with this one
+	Committed                   // Claim: a majority has agreed, no answer is wanted; Unlock: the holder had the lock by this token
 )
 
-// Disputed, in a Verify and its answer: the sender may have voted for this job, or for another.
+// Disputed, in a Verify and its answer: the sender of the Verify may have voted for this job, or for another.
 const Disputed = Extend
 
 // Endless, in a Verify: the sender's vote for the job has no end.
@@ -203,26 +213,26 @@ const Newcomer = Fresh
 
 // Reasons of Deny.
 const (
-	LockHeld    = iota + 1 // another holder has it
-	TokenLow               // a greater token may have been given for it before
-	NotHeld                // nobody has it
-	TokenStale             // its holder has it by a greater token
-	Abstains               // the sender doesn't vote: its table may lack locks that it gave
-	Unconfirmed            // the sender has this vote from another's table: it stands against others alone
+	LockHeld    = iota + 1 // another holder has the lock
+	TokenLow               // a greater token may have been given for the lock before
+	NotHeld                // nobody has the lock
+	TokenStale             // the holder has the lock by a greater token
+	Abstains               // the sender doesn't vote: its table may lack votes that it gave
+	Unconfirmed            // the sender learnt this vote from another node's table: it only counts against other holders
 	Uncounted              // the sender knows nodes that the claim doesn't count
 )
 
-// Verified says one of these in Count.
+// Values of Count in a Verified.
 const (
 	JobLives = iota + 1
-	JobGone  // the sender doesn't know it
-	JobDone  // it is acknowledged, or cancelled, or has the lock no more
+	JobGone  // the sender doesn't know the job
+	JobDone  // the job is acknowledged, or cancelled, or doesn't have the lock any more
 )
 
-// NewBody, in a ReplJob: a body that was put in the place of the former one (ONCONFLICT replace).
+// NewBody, in a ReplJob: the job's body replaces the former one (ONCONFLICT replace).
 const NewBody = Known
 
-// NewQueue, in a ReplJob: the job is in that queue now, with those extras (ONBUSY dead).
+// NewQueue, in a ReplJob: the job is now in the queue named, with these extras (ONBUSY dead).
 const NewQueue = CountMore
 
 // Reasons of Refused.
@@ -232,11 +242,11 @@ const (
 	IsPaused
 	IsPassive
 	WrongType
-	Deleted // the receiver had the job, and it was deleted there: it isn't to be handed to it again
+	Deleted // the job was deleted at the sender of Refused: don't hand it over to that node again
 )
 
-// Node names a node by the first 8 bytes of its ID, big endian, with the lowest
-// bit 0. 0 is nobody.
+// Node names a node by the first 8 bytes of its ID, big endian, with the lowest bit 0. 0 is
+// no node.
 type Node uint64
 
 // NodeID is a node's whole ID.
@@ -257,13 +267,13 @@ func ParseNodeID(s string) (NodeID, error) {
 	return id, nil
 }
 
-// Node shortens an ID.
+// Node is the short name of the node with this ID.
 func (id *NodeID) Node() Node { return Node(binary.BigEndian.Uint64(id[:]) &^ 1) }
 
 // JobID is a job's ID in binary (package store).
 type JobID = [24]byte
 
-// Limits of what is read.
+// Limits of what Parse accepts.
 const (
 	MaxHolders = 4096
 	MaxPeers   = 4096
@@ -295,17 +305,17 @@ type Job struct {
 	Extras            []byte // tagged attributes (store.CheckExtras)
 }
 
-// Lock is a vote for a lock, or a claim to one. The zero Job: an owner has it.
+// Lock is a vote for a lock, or a claim to one. If Job is zero, the holder is Owner.
 type Lock struct {
 	Name, Owner []byte
 	Job         JobID
 	Token       uint64 // below 2^63
-	Lease       int64  // ms; 0: as long as the job's phase
-	Left        int64  // ms of the lease that are left; in a Claim, how far Token is above the first one it tried
-	Flags       uint8  // of the lock (package engine)
+	Lease       int64  // ms; 0: as long as the job waits, or runs
+	Left        int64  // ms of the lease that are left; in a Claim, how far Token is above the first one that the claim tried; in Verify and Verified, the question's number
+	Flags       uint8  // of the lock (package lock)
 }
 
-// Message is any message: a kind uses some of the fields.
+// Message is a message of any kind. Each kind uses some of the fields.
 type Message struct {
 	Kind    Kind
 	Flags   uint8
@@ -317,12 +327,13 @@ type Message struct {
 	Job     Job
 	Peers   []Peer
 	Round   uint64
-	Members uint64 // a sum over the nodes that the sender counts (package engine)
+	Members uint64 // a sum over the nodes that the sender counts (package membership)
 	Lock    Lock
 	Locks   []Lock
 }
 
-// Each kind has some of these fields beside kind and flags, in this order.
+// A message begins with its kind and its flags. Then come those of these fields that its kind
+// has (parts), in this order.
 const (
 	hasID uint16 = 1 << iota
 	hasCount
@@ -382,8 +393,8 @@ var parts = [kinds]uint16{
 	Idle:     hasID | hasRound,
 }
 
-// OfJob says whether messages of a kind are about one job: these must arrive in the
-// order sent.
+// OfJob says whether messages of this kind are about one job. Messages about the same job must
+// arrive in the order sent.
 func (k Kind) OfJob() bool { return k < kinds && parts[k]&hasID != 0 }
 
 // Append appends a message's bytes.
@@ -487,7 +498,7 @@ func appendBytes(b, v []byte) []byte {
 // ErrMessage is the error of bytes that are no message.
 var ErrMessage = errors.New("damaged message")
 
-// reader takes a message apart; after the first error it gives zeros.
+// reader takes a message apart. After the first error it returns zeros.
 type reader struct {
 	b   []byte
 	at  int
@@ -523,8 +534,8 @@ func (r *reader) uint(limit uint64, what string) uint64 {
 	return v
 }
 
-// Parse reads a message into m, which is overwritten; its slices of bytes point
-// into b. Holders, Peers and Locks reuse m's.
+// Parse reads a message from b, and overwrites m with it. m's slices of bytes point into b;
+// Holders, Peers and Locks reuse the memory that m had for them. Its errors wrap [ErrMessage].
 func (m *Message) Parse(b []byte) error {
 	r := reader{b: b}
 	head := r.take(2, "the head")

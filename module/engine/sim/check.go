@@ -10,27 +10,27 @@ import (
 
 // These rules must hold, whatever goes wrong:
 //
-//   - a job is promised when that many nodes have it on disk, and not before;
-//   - a promised job is on some disk until somebody has acknowledged it, as
+//   - a job is promised when as many nodes have it on disk as it asks for, and not before;
+//   - a promised job is on some disk until a client has acknowledged it, as
 //     long as fewer nodes lose their disks than have a copy;
-//   - an at-most-once job is delivered once at most; where it isn't, though no disk was
-//     lost, a node says that it is uncertain, and has it delivered by ENQUEUE. While no node
-//     ends none is uncertain;
+//   - an at-most-once job is delivered at most once. If it isn't delivered, though no disk was
+//     lost, a node says that it is uncertain, and delivers it after ENQUEUE. While no node
+//     ends, no job is uncertain;
 //   - when all has healed, an acknowledged job is soon gone everywhere, and
-//     doesn't show again;
-//   - while any node has a copy that isn't acknowledged, those who know of the
-//     acknowledgement don't forget it; and a copy that is stays so;
-//   - where nothing goes wrong, a job is queued at one node at a time, one that
-//     is given back is queued at once, and few are delivered needlessly;
+//     doesn't come back;
+//   - while any node has a copy that isn't acknowledged, an acknowledgement that a node has
+//     accepted isn't forgotten by all; and an acknowledged copy stays so;
+//   - where nothing goes wrong, a job is queued at one node at a time, a job that
+//     is given back is queued at once, and few jobs are delivered needlessly;
 //   - holders come to know of each other;
-//   - each queue's count of deferred, blocked and delayed jobs is that of its jobs;
+//   - each queue counts its deferred, blocked and delayed jobs correctly;
 //   - a job costs a bounded number of messages in any ten seconds;
-//   - memory is bounded by the jobs there are, what is freed is given back by the next event,
-//     and at the end there is none.
+//   - memory is bounded by the number of jobs, freed memory is given back by the next event,
+//     and at the end none is left.
 
 const window = 10_000
 
-// count keeps the tally of messages, and looks for storms.
+// count counts messages, and fails if a job costs too many.
 func (s *Sim) count(b []byte) {
 	kind := wire.Kind(b[0])
 	s.Kinds[kind]++
@@ -64,22 +64,22 @@ func (s *Sim) count(b []byte) {
 	}
 }
 
-// bounded: no node has more blocks of memory than its jobs account for. Those that the event
-// has freed don't count, for its effects may name them (reclaim.go): many jobs can end in one
-// event.
+// bounded checks that a node has no more blocks of memory than its jobs account for. Blocks that
+// the event has freed don't count, for its effects may name them (reclaim.go): many jobs can end
+// in one event.
 func (s *Sim) bounded(n *node) {
 	// Two tables, a wheel, queues with their names, and an index of few skip-list nodes.
-	// For a member of a family, a tie and a list of dependents.
+	// For a job with dependencies, an edge and a list of dependents.
 	used := n.alloc.Blocks() - n.alloc.Pending()
 	if most := 48 + 4*int(n.e.Jobs()+n.e.Locks().Count()); used > most {
 		s.fail("node %d has %d blocks of memory for %d jobs", n.i, used, n.e.Jobs())
 	}
 }
 
-// counted: what a node counts of its queues' jobs is so. To look at all jobs takes long: so
-// it is done after few of the events.
+// counted checks that a node counts its queues' jobs correctly. It takes long to look at all
+// jobs, so that is done only after each countEvery-th event.
 func (s *Sim) counted(n *node) {
-	if s.events++; s.events%countEvery != 0 || n.e.Passive() { // which counts no families
+	if s.events++; s.events%countEvery != 0 || n.e.Passive() { // a passive node counts no families
 		return
 	}
 	var jobs []*store.Job
@@ -113,7 +113,7 @@ func (s *Sim) counted(n *node) {
 
 const countEvery = 97
 
-// givenBack: an event begins without blocks that were freed before.
+// givenBack checks that an event begins without blocks that were freed before.
 func (s *Sim) givenBack(n *node) {
 	if left := n.alloc.Pending(); left > 0 {
 		s.fail("node %d keeps %d blocks of memory that were freed", n.i, left)
@@ -130,7 +130,7 @@ func (s *Sim) disks(j *job) (count int) {
 	return count
 }
 
-// promised: the client has its answer, so the copies must be there.
+// promised notes that a client has its answer, and checks that the copies are there.
 func (s *Sim) promised(n *node, id store.ID) {
 	j := s.jobs[id]
 	if j == nil {
@@ -147,7 +147,7 @@ func (s *Sim) promised(n *node, id store.ID) {
 	s.unqueued(j, "promised", func() bool { return !j.done && j.delivered == 0 && s.queued(j) == 0 })
 }
 
-// unqueued fails where a job that was given to nodes to queue is lost a second later.
+// unqueued fails if a job that nodes were to queue is lost a second later.
 func (s *Sim) unqueued(j *job, how string, lost func() bool) {
 	var look func(after ...int64)
 	look = func(after ...int64) {
@@ -161,17 +161,17 @@ func (s *Sim) unqueued(j *job, how string, lost func() bool) {
 			}
 		})
 	}
-	look(1000, 100, 41) // it may be on its way to another node, and so it may once more
+	look(1000, 100, 41) // the job may be on its way to another node, and then on its way once more
 }
 
-// denied: a refusal changes nothing, as far as the network allows it.
+// denied checks that a job which was refused is soon unknown, as far as the network allows it.
 func (s *Sim) denied(id store.ID) {
 	s.Refused++
 	j := s.jobs[id]
 	if j == nil || j.once || !s.gentle() {
-		return // one that is to be moved may have been, by then
+		return // an at-most-once job may have been moved by then
 	}
-	const longest = 40_000 // a pause, and the word behind it
+	const longest = 40_000 // a pause, and the message after it
 	var look func()
 	look = func() {
 		switch {
@@ -185,26 +185,26 @@ func (s *Sim) denied(id store.ID) {
 	s.at(longest, look)
 }
 
-// note takes down which acknowledged jobs are in no queue just after all has
-// healed: nobody must get these any more, for whoever holds one says so before
-// it queues it.
+// note notes which acknowledged jobs are in no queue just after all has healed. No
+// client must get these any more, for a node that holds one tells the others before
+// it queues the job.
 func (s *Sim) note() {
 	if s.Wiped > 0 || s.Faults.MaxDelay > 200 || s.succeeding {
 		return
 	}
 	for _, j := range s.order {
-		// (One that waited for others is queued at once where their end is heard of late,
-		// and one that is being handed over isn't in a queue, but nearly so.)
+		// (A job that waited for others is queued at once where their end is heard of late.
+		// A job that is being handed over is in no queue now, and in one soon.)
 		moving := s.now-j.moved <= s.Faults.MaxDelay
 		j.settled = j.acked && !j.once && !j.fast && j.kin == nil && s.queued(j) == 0 && !moving
 	}
 }
 
-// safe: what was promised, and isn't done, is somewhere.
+// safe checks that each job that was promised, and isn't done, is on some disk.
 func (s *Sim) safe() {
 	for _, j := range s.order {
 		if j.torn+s.wiped >= j.copies && s.disks(j) == 0 {
-			s.givenUp(j) // each node that had it lost its disk, or crashed before it was there
+			s.givenUp(j) // each node that had it lost its disk, or crashed before the job was on it
 		}
 		if j.promised && !j.once && !j.done && s.disks(j) == 0 && (j.kin == nil || s.wiped+s.torn == 0 || !s.over) {
 			s.fail("job %s was promised on %d nodes, nobody has acknowledged it, and it is on none%s", j.id, j.copies, s.whereabouts(j))
@@ -239,7 +239,7 @@ func (s *Sim) queued(j *job) (count int) {
 // to all by now, while a copy would be delivered again.
 func (s *Sim) forgotten(j *job) bool {
 	if j.once || j.fast || j.givenUp || j.blurred || s.Wiped > 0 || !j.promised {
-		return false // of a job that was refused, copies may be left that don't know of each other
+		return false // a job that was refused may leave copies that don't know of each other
 	}
 	known := j.acked
 	for _, d := range j.dummies {
@@ -295,20 +295,20 @@ func (s *Sim) gentle() bool {
 	return f.Loss+f.Resets+f.Crashes+f.Wipes+f.Replaced+f.Promotions+f.Partitions+f.Blackouts == 0
 }
 
-// deathless says whether no node dies, nor is replaced: then at most once means once,
-// whatever becomes of connections.
+// deathless says whether no node dies or is replaced: then at most once means once,
+// whatever happens to connections.
 func (s *Sim) deathless() bool {
 	f := &s.Faults
 	return f.Crashes+f.Wipes+f.Replaced+f.Promotions+f.Blackouts+f.Stops == 0
 }
 
-// undelivered says of an at-most-once job that was promised whether nobody got it. One
-// that a node lost with its disk, or with the tail of its log, nobody can get.
+// undelivered says whether an at-most-once job was promised, and no client got it though one
+// could. No client can get a job that a node lost with its disk, or with the tail of its log.
 func (s *Sim) undelivered(j *job) bool {
 	return j.promised && j.delivered == 0 && s.wiped == 0 && j.torn == 0 && !j.blurred
 }
 
-// uncertain finds a node that says of an at-most-once job that it may have been delivered.
+// uncertain finds a node that says that an at-most-once job may have been delivered.
 func (s *Sim) uncertain(j *job) *node {
 	for _, n := range s.nodes {
 		if sj := n.e.Job(&j.id); !n.down && sj != nil && sj.Uncertain() {
@@ -318,11 +318,11 @@ func (s *Sim) uncertain(j *job) *node {
 	return nil
 }
 
-// missing says of an at-most-once job that nobody got whether no node says so.
+// missing says whether no client got an at-most-once job, and no node says that it is uncertain.
 func (s *Sim) missing(j *job) bool { return s.undelivered(j) && s.uncertain(j) == nil }
 
-// settleUncertain has the operator settle the uncertain jobs, which keep their keys: he
-// queues those that nobody got, by ENQUEUE, and acknowledges the others.
+// settleUncertain is the operator, who settles the uncertain jobs: jobs that no client got are
+// queued by ENQUEUE. Unique jobs that a client got are acknowledged, for they keep their keys.
 func (s *Sim) settleUncertain() {
 	s.byHand = true
 	for _, j := range s.order {
@@ -404,7 +404,7 @@ func (s *Sim) judge() {
 	}
 }
 
-// whereabouts tells of each copy of a job.
+// whereabouts describes each copy of a job.
 func (s *Sim) whereabouts(j *job) (text string) {
 	for _, n := range s.nodes {
 		if sj := n.e.Job(&j.id); sj != nil {
@@ -428,11 +428,11 @@ func (s *Sim) index(h wire.Node) int {
 	return -1
 }
 
-// converged: whoever holds a copy knows every other holder.
+// converged checks that each node that holds a copy knows every other holder.
 func (s *Sim) converged() {
 	for _, j := range s.order {
 		if j.once || s.now-j.moved <= 2*s.Faults.MaxDelay {
-			continue // a copy that has just come to a node is told of, and its node of the others
+			continue // a copy has just come to a node: the others are still being told of it, and that node of them
 		}
 		var with []*node
 		for _, n := range s.nodes {

@@ -8,7 +8,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Simulated time: a queue of what happens when.
+// Simulated time: a queue of events in the order of their times.
 
 // occurrence is something that happens at a time.
 type occurrence interface{ happen() }
@@ -73,7 +73,7 @@ type action func()
 
 func (f action) happen() { f() }
 
-// at schedules, in delay ms.
+// at schedules a call in delay ms.
 func (s *Sim) at(delay int64, do func()) { s.schedule(delay, action(do)) }
 
 func (s *Sim) schedule(delay int64, o occurrence) {
@@ -90,7 +90,7 @@ func (s *Sim) run(until int64) {
 	s.now = until
 }
 
-// sleep has time pass in which nobody does anything and no message moves, as when
+// sleep lets time pass in which nobody does anything and no message moves, as when
 // all machines are suspended: each node finds at its next step how late it is.
 func (s *Sim) sleep(ms int64) {
 	s.now += ms
@@ -109,11 +109,11 @@ func (s *Sim) sleep(ms int64) {
 
 // --- messages under way --------------------------------------------------------
 
-// message is one under way.
+// message is a message under way.
 type message struct {
 	from, to *node
-	link     *link // the receiver's, when it was sent
-	life     int   // likewise
+	link     *link // the sender's to the receiver, when the message was sent
+	life     int   // the receiver's, likewise
 	b        []byte
 }
 
@@ -149,7 +149,7 @@ func (m *message) happen() {
 	switch {
 	case to.life != m.life || n.links[to] != l || !l.up || s.cut(n, to):
 	case to.paused || len(l.buffer) > 0:
-		l.buffer = append(l.buffer, m) // the kernel's
+		l.buffer = append(l.buffer, m) // the buffer of the receiver's kernel
 		if len(l.buffer) == 1 {
 			s.at(100, func() { s.drain(to, l) })
 		}
@@ -164,7 +164,7 @@ func (m *message) happen() {
 	if !idle(m.b) {
 		s.flying--
 	}
-	// Nobody may count on it any more.
+	// The bytes are overwritten: the engine must not use them after the call.
 	for i := range m.b {
 		m.b[i] = 0xdb
 	}
@@ -172,7 +172,7 @@ func (m *message) happen() {
 	s.spare = append(s.spare, m)
 }
 
-// drain brings what waited for a paused node, in order.
+// drain delivers the messages that waited for a paused node, in order.
 func (s *Sim) drain(to *node, l *link) {
 	if to.paused {
 		s.at(100, func() { s.drain(to, l) })
@@ -192,11 +192,11 @@ func (s *Sim) drain(to *node, l *link) {
 // --- the end ---------------------------------------------------------------------
 
 const (
-	stepMS  = 1_000  // for which a mesh that has nothing to do is played,
-	sleepMS = 59_000 // and then sleeps
+	stepMS  = 1_000  // for so long a mesh that has nothing to do is played,
+	sleepMS = 59_000 // and for so long it sleeps then
 )
 
-// wind has time pass until all of it is over or nothing is left that could still change. A
+// wind lets time pass until a time, or until nothing is left that could still change. A
 // mesh that has nothing to do but wait sleeps most of the time.
 func (s *Sim) wind(until int64) {
 	for s.now < until && !s.spent() {
@@ -212,20 +212,20 @@ func (s *Sim) still() bool {
 	return s.flying == 0 && !slices.ContainsFunc(s.nodes, func(n *node) bool { return n.e.Load() != (engine.Load{}) })
 }
 
-// spent says whether nothing is left of jobs, queues, locks and claims, in memory, on
-// disk or under way: so nothing can come of it any more.
+// spent says whether no jobs, queues, locks and acquisitions are left, in memory, on disk
+// or under way: so nothing can happen any more.
 func (s *Sim) spent() bool {
 	return s.flying == 0 && !slices.ContainsFunc(s.nodes, func(n *node) bool { return n.e.Locks().Count() > 0 || n.rest() != "" })
 }
 
-// jobless says whether no job is anywhere: so none can show again.
+// jobless says whether no job is anywhere: so none can come back.
 func (s *Sim) jobless() bool {
 	return s.flying == 0 && !slices.ContainsFunc(s.nodes, func(n *node) bool {
 		return n.e.Jobs() > 0 || len(n.disk.jobs) > 0 || n.e.Load().Adding > 0
 	})
 }
 
-// rest tells what a node has left, empty where that is nothing.
+// rest describes what a node has left; empty: nothing.
 func (n *node) rest() string {
 	switch l := n.e.Load(); {
 	case n.e.Jobs() > 0:
@@ -236,8 +236,8 @@ func (n *node) rest() string {
 		return fmt.Sprintf("%d queues", n.e.Queues())
 	case len(n.disk.jobs) > 0:
 		return fmt.Sprintf("%d jobs on disk", len(n.disk.jobs))
-	// Tables, the indexes of locks and per-key queues, a wheel, the notes of what is done: as
-	// many as were ever needed, and of a size of their own.
+	// These stay: tables, the indexes of locks and per-key queues, a wheel, the notes of jobs that
+	// are done. They are as many as were ever needed, each of a size of its own.
 	case n.alloc.Blocks() > 16:
 		return fmt.Sprintf("%d blocks of memory", n.alloc.Blocks())
 	}

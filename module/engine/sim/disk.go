@@ -11,10 +11,10 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A node's disk: its log, as the module has Redis write it (persist.go and lock.go in
+// A node's disk: its log, as Redis writes it for the module (persist.go and lock.go in
 // package commands), and the nodes' file.
 
-// Fsync is when what a node logs is on disk for sure (appendfsync).
+// Fsync says when a node's log entries are certainly on disk (appendfsync).
 type Fsync uint8
 
 const (
@@ -26,7 +26,7 @@ const (
 
 const (
 	lagMS       = 1000 // how far the disk is behind with EverySec, at most
-	longLog     = 2000 // entries of a log that is written anew
+	longLog     = 2000 // a log with more entries is written anew
 	nodesLateMS = 200  // how long the nodes' file can take to be written, with Faults.NodesLate
 )
 
@@ -52,7 +52,7 @@ type entry struct {
 	a, b []byte
 
 	now  int64  // doubtEntry: when, by the node's clock
-	last uint64 // and of jobs with creation times up to this
+	last uint64 // and for jobs with creation times up to this
 }
 
 // saved is a job as the log has it.
@@ -69,7 +69,7 @@ type disk struct {
 	complete uint64
 	log      []entry
 
-	jobs  map[store.ID]saved // what it comes to
+	jobs  map[store.ID]saved // the jobs that the log comes to
 	nodes []wire.NodeID      // the nodes' file
 	votes lock.Votes         // likewise
 	clean bool               // the state file says that the last process ended cleanly,
@@ -81,7 +81,7 @@ type savedQueue struct {
 	recs [][]byte
 }
 
-// recordOf are a job's ID and state in its record (cgo/record).
+// recordOf reads a job's ID and state from its record (cgo/record).
 func recordOf(rec []byte) (id store.ID, state uint8) {
 	const idAt = int(unsafe.Offsetof(store.Job{}.ID) - unsafe.Offsetof(store.Job{}.Format))
 	copy(id[:], rec[idAt:])
@@ -102,7 +102,7 @@ func (n *node) log(e entry) {
 	}
 }
 
-// note follows what the log comes to.
+// note updates d.jobs by an entry.
 func (d *disk) note(e *entry) {
 	switch e.kind {
 	case jobEntry:
@@ -130,10 +130,10 @@ func (d *disk) note(e *entry) {
 	}
 }
 
-// wipe loses all but the nodes' file: without that it would be another node.
+// wipe loses all but the nodes' file: without that file it would be another node.
 func (d *disk) wipe() { *d = disk{jobs: map[store.ID]saved{}, nodes: d.nodes, votes: d.votes} }
 
-// cut loses what was logged after a time, and returns that.
+// cut loses the entries that were logged after a time, and returns them.
 func (d *disk) cut(after int64) (lost []entry) {
 	i := len(d.log)
 	for i > 0 && d.log[i-1].at > after {
@@ -148,7 +148,7 @@ func (d *disk) cut(after int64) (lost []entry) {
 	return lost
 }
 
-// sum makes out anew what the log comes to.
+// sum computes d.jobs anew from the whole log.
 func (d *disk) sum() {
 	clear(d.jobs)
 	for _, q := range d.queues {
@@ -162,7 +162,7 @@ func (d *disk) sum() {
 	}
 }
 
-// logEffect writes an effect, where it is one for the log.
+// logEffect writes an effect to the log, if it belongs there.
 func (n *node) logEffect(e *engine.Effect) {
 	d := &n.disk
 	switch j := e.Job; e.Kind {
@@ -195,11 +195,11 @@ func (n *node) logEffect(e *engine.Effect) {
 	}
 }
 
-// rewrite begins the log anew with what the node has in memory, as BGREWRITEAOF does,
-// and by that has all of it on disk.
+// rewrite begins the log anew with what the node has in memory, as BGREWRITEAOF does.
+// After that all of it is on disk.
 func (n *node) rewrite() { n.saveTo(&n.disk) }
 
-// saveTo has a log begin with what the node has in memory.
+// saveTo makes a log begin with what the node has in memory.
 func (n *node) saveTo(d *disk) {
 	d.queues, d.locks, d.log = nil, nil, d.log[:0]
 	at := map[*store.Queue]int{}
@@ -237,8 +237,8 @@ func (n *node) saveTo(d *disk) {
 	}
 }
 
-// load makes a node that starts read its log. The consequences of each entry are in the log
-// too, from when it was written.
+// load reads the log of a node that starts. The effects of each entry are dropped: its
+// consequences were logged when the entry was written.
 func (n *node) load() {
 	d := &n.disk
 	must := n.mustLoad
@@ -267,7 +267,7 @@ func (n *node) load() {
 	n.e.Effects()
 }
 
-// mustLoad says that a node reads what it, or its master, has written.
+// mustLoad fails if a node can't read what it, or its master, has written.
 func (n *node) mustLoad(err error) {
 	if err != nil {
 		n.s.fail("node %d can't load what was saved: %v", n.i, err)
@@ -328,7 +328,7 @@ func (n *node) eachQueue(do func(*store.Queue)) {
 	}
 }
 
-// moveQueue gives a queue another name, where that is free; false where it can't.
+// moveQueue gives a queue another name. It returns false if there is no such queue, or the name isn't free.
 func (n *node) moveQueue(from, to []byte) bool {
 	q := n.e.Queue(from)
 	if q == nil || n.e.Queue(to) != nil {

@@ -10,13 +10,13 @@ import (
 
 // These rules must hold for families, whatever goes wrong:
 //
-//   - nobody is delivered before its turn: not before the release, nor before what
-//     it waits for was acknowledged, or with a cancelled family at all;
-//   - nobody is stranded: the end of a history awaits every promised job.
+//   - no job is delivered before its turn: not before the release, not before the jobs
+//     that it waits for were acknowledged, and not at all with a cancelled family;
+//   - no job is stranded: at the end of a history every promised job is awaited.
 
 const brood = 4 // jobs that the deferred one blocks
 
-// family is a deferred job, those that it blocks, and one that comes after those.
+// family is a deferred job, the jobs that it blocks, and one that comes after those.
 type family struct {
 	head     *job
 	blocked  []*job
@@ -24,15 +24,15 @@ type family struct {
 	want     int // members that are still to be added
 	last     bool
 	moved    []byte // the queue that the deferred job is released into; nil: its own
-	dead     bool   // the one that comes after is to be a dead letter, if it is cancelled
+	dead     bool   // the job that comes after is to be a dead letter, if the family is cancelled
 	cancel   bool
-	released bool // somebody was told to release it
-	broken   bool // one was deleted somewhere: who waits for whom is up to each node
-	torn     bool // a node lost some of what it had logged of one
+	released bool // a node was told to release or cancel it
+	broken   bool // a member was deleted somewhere: which jobs wait for which is up to each node
+	torn     bool // a node lost some of what it had logged of a member
 	node     *node
 
-	// Those of the blocked jobs that were promised when after was added, and when the
-	// deferred one was released: what comes later waits for these alone.
+	// The blocked jobs that were promised when after was added, and when the deferred
+	// job was released: after, or a deferred job that comes last, waits for these alone.
 	beforeAfter, beforeLast []*job
 }
 
@@ -52,8 +52,8 @@ func (s *Sim) addFamily() {
 	s.member(f, engine.Members{Deferred: true}, func(j *job) { f.head = j })
 }
 
-// member adds one, at the node where the family began, or another that has the
-// deferred job.
+// member adds a job of a family: the deferred job at the node where the family begins, the
+// others at a node that has the deferred job.
 func (s *Sim) member(f *family, m engine.Members, added func(*job)) {
 	n := f.node
 	if f.head != nil {
@@ -100,7 +100,7 @@ func (s *Sim) member(f *family, m engine.Members, added func(*job)) {
 	})
 }
 
-// breakUp is DELJOB of a member: nobody counts on any of the family any more, but
+// breakUp is DELJOB of a member: nobody counts on any job of the family any more, but
 // none may be stranded.
 func (s *Sim) breakUp(e *engine.Node, j *job) {
 	if !e.Delete(&j.id) {
@@ -116,7 +116,7 @@ func (s *Sim) breakUp(e *engine.Node, j *job) {
 	}
 }
 
-// holder is a node that clients reach and that holds a job which isn't done.
+// holder finds a node that clients can reach and that has a job in StateActive.
 func (s *Sim) holder(j *job) *node {
 	first := s.r.IntN(len(s.nodes))
 	for i := range s.nodes {
@@ -202,7 +202,7 @@ func (s *Sim) ready(f *family) {
 	})
 }
 
-// inTurn checks a delivery.
+// inTurn checks that a job of a family isn't delivered before its turn, or from the wrong queue.
 func (s *Sim) inTurn(n *node, j *job, sj *store.Job) {
 	f := j.kin
 	if f == nil || s.Wiped > 0 || f.broken || f.torn {
@@ -215,7 +215,7 @@ func (s *Sim) inTurn(n *node, j *job, sj *store.Job) {
 	case j == f.after && f.dead && f.cancel && !strings.HasSuffix(queue, engine.DeadSuffix):
 		s.fail("node %d delivers %s, a dead letter, from %s%s", n.i, j.id, queue, s.whereabouts(j))
 	case j.delivered > 1:
-		return // its turn came with its first delivery, whoever joined the family since
+		return // its turn came with its first delivery, whichever jobs joined the family since
 	}
 	done := func(j *job) bool { return j.done }
 	early := func(why string) {
@@ -244,10 +244,10 @@ func (s *Sim) inTurn(n *node, j *job, sj *store.Job) {
 	}
 }
 
-// waits says whether a job may wait for its expiry: copies of one that was refused,
-// and that a node wasn't told to drop; or of one that the only nodes which knew of
-// its release, or of the end of what it waits for, forgot with their disks, or by a DELJOB,
-// which deletes what one node has.
+// waits says whether a job may go on waiting until it expires. Either it was refused, and a
+// node wasn't told to drop its copy. Or the only nodes that knew of its release, or of the end
+// of the jobs that it waits for, forgot that with their disks, or by a DELJOB, which deletes
+// what one node has.
 func (s *Sim) waits(j *job) bool {
 	if j.kin == nil || j.promised && s.wiped+s.torn == 0 && !j.kin.broken {
 		return false

@@ -13,35 +13,35 @@ import (
 
 // Clients that take locks, and what must hold of them:
 //
-//   - no two hold a lock at one (true) time, each counting its lease from when the votes
-//     that made it were asked for (before that it may have waited for long), by a clock
-//     of its own, as long as clocks drift no more than [LockDrift];
+//   - no two clients hold a lock at the same true time, as long as clocks drift no more than
+//     [LockDrift]. Each client counts its lease by a clock of its own, from when the votes
+//     that gave it the lock were asked for (before that it may have waited for long);
 //   - tokens only grow, whatever goes wrong;
-//   - who has lost a lock to another can't extend or release it any more;
-//   - a claim that was refused leaves no vote behind, once all has healed;
-//   - a node whose log is whole has each vote after a restart that it had before;
-//   - each lock can be had at each node when all has healed and the longest lease is over
-//     since: so long a node may abstain that has lost votes. Before, there may be no lock at
-//     all, where nodes lose their votes more often than that;
+//   - a client that has lost a lock to another can't extend or release it any more;
+//   - an acquisition that was refused leaves no vote behind, once all has healed;
+//   - after a restart a node whose log is whole has each vote that it had before;
+//   - each lock can be had at each node when all has healed, and then the longest lease is
+//     over: so long a node that has lost votes may abstain. Before that there may be no lock
+//     at all, if nodes lose their votes more often than that;
 //   - the history of a lock is linearizable (locks_test.go).
 
 // LockDrift is how far the rate of a clock may be from that of true time.
 const LockDrift = 0.01
 
 const (
-	slackMS   = 3_000  // for messages on their way, and pauses: of what may still be held
-	lockersMS = 3_000  // that clients go on when all has healed
-	servedMS  = 10_000 // beside the longest lease, until each lock can be had
+	slackMS   = 3_000  // for messages on their way, and pauses, in how long a lock may still be held
+	lockersMS = 3_000  // for so long clients go on when all has healed
+	servedMS  = 10_000 // in addition to the longest lease, until each lock can be had
 )
 
-// Lockers are the clients.
+// Lockers are the clients that take locks.
 type Lockers struct {
 	Clients, Names int
-	MaxLease       int64   // ms; leases are from a twentieth of it
+	MaxLease       int64   // ms; leases are from a twentieth of it up to it
 	Drift          float64 // share by which clocks' rates differ at most; beyond LockDrift only tokens are looked at
 	Wait           int64   // ms that clients wait for a lock, at most; 0: 4000
 	Leave          float64 // share of those that wait which leave before they are answered
-	Distrust       bool    // a node that restarts with its disk isn't sure of it
+	Distrust       bool    // a node that restarts with its disk isn't sure that the disk has all
 	// Judge is given what happened to each lock.
 	Judge func(name string, history []LockOp) error
 }
@@ -59,7 +59,7 @@ type LockOp struct {
 	Known        bool  // there was an answer
 	Result       lock.ResultKind
 	Got          uint64
-	Excused      bool // another claim was under way meanwhile
+	Excused      bool // another acquisition was under way meanwhile
 }
 
 // At is the true time of a moment of a history, ms.
@@ -142,7 +142,7 @@ func (s *Sim) drift() float64 {
 	return 1 + drift*(2*s.r.Float64()-1)
 }
 
-// steady is the node's clock for leases.
+// steady is the node's monotonic clock, by which leases go, ms.
 func (n *node) steady() int64 { return int64(float64(n.s.now-n.born) * n.rate) }
 
 func (s *Sim) moment() int64 {
@@ -150,9 +150,9 @@ func (s *Sim) moment() int64 {
 	return s.locks.moments
 }
 
-// ask sends a command to some node and has end called with its outcome, nil
-// where the node dies before it answers. A lease that was granted counts from began (true
-// time, ms).
+// ask sends a command to some node, and calls end with its outcome, nil if the node dies
+// before it answers. A lease that was granted counts from began (true time, ms). False:
+// there is no node to ask, or the clients have stopped.
 func (l *locker) ask(op LockOp, name string, wait int64, end func(o *lock.Result, began int64)) bool {
 	s := l.s
 	n := s.joined()
@@ -217,12 +217,12 @@ func (w *lockWait) leave() {
 	w.end(nil)
 }
 
-// trueTime is when a node's steady clock said that, ms.
+// trueTime is the true time, ms, at which a node's monotonic clock said steady.
 func (n *node) trueTime(steady int64) int64 {
 	return n.s.now - int64(math.Ceil(float64(n.steady()-steady)/n.rate))
 }
 
-// lockersLose ends the operations that a node died with.
+// lockersLose ends the operations that were under way at a node that died.
 func (n *node) lockersLose() {
 	waits := n.waits
 	n.waits = nil
@@ -355,13 +355,13 @@ func (l *locker) release() {
 	l.later(500, l.idle)
 }
 
-// superseded says whether another has been given a client's lock.
+// superseded says whether another client has been given a client's lock.
 func (s *Sim) superseded(h *hold) bool {
 	last := s.locks.last[h.name]
 	return last != nil && last.owner != h.owner && last.token > h.token
 }
 
-// grant is a client being told that it has a lock.
+// grant notes that a client is told that it has a lock, and checks that it may have it.
 func (s *Sim) grant(h *hold) {
 	s.locks.granted++
 	old := s.locks.last[h.name]
@@ -377,8 +377,8 @@ func (s *Sim) grant(h *hold) {
 	}
 }
 
-// noLeftovers: of claims that were refused, no votes are left, where the node that
-// made them lives.
+// noLeftovers checks that acquisitions that were refused have left no votes, if the node
+// that made them lives.
 func (s *Sim) noLeftovers() {
 	if s.locks == nil {
 		return
@@ -396,7 +396,7 @@ func (s *Sim) noLeftovers() {
 	}
 }
 
-// served: by now each lock can be had at each node, and given back.
+// served checks that by now each lock can be had at each node, and given back.
 func (s *Sim) served() {
 	if s.locks == nil {
 		return
@@ -422,7 +422,7 @@ func (s *Sim) served() {
 	}
 }
 
-// asked is the outcome of what a node is asked; nil where there is none in time.
+// asked asks a node, and returns the outcome; nil: there was none in time.
 func (s *Sim) asked(n *node, ask func(w *lockWait) (lock.Result, *lock.Acquisition)) (o *lock.Result) {
 	w := &lockWait{n: n, life: n.life, end: func(end *lock.Result) { o = end }}
 	n.call(func() {
@@ -436,10 +436,10 @@ func (s *Sim) asked(n *node, ask func(w *lockWait) (lock.Result, *lock.Acquisiti
 	return o
 }
 
-// lasts is until when there may be votes for a lock that was granted at a time, at most.
-// While a node is down the lease of its vote doesn't run, and it begins anew when the node
-// starts (COMMANDS.md, Restarts): so one that went down before the lease was over has the
-// vote from then on for as long again, however late that is.
+// lasts is until when, at the latest, there may be votes for a lock that was granted at a time.
+// While a node is down the lease of its vote doesn't run, and the lease begins anew when the node
+// starts (COMMANDS.md, Restarts). So a node that went down before the lease was over has the
+// vote for a whole lease after it has started, however late that is.
 func (s *Sim) lasts(granted, lease int64) (latest int64) {
 	first := granted + 4*lease + slackMS
 	ends := map[int]int64{}
@@ -506,7 +506,7 @@ func (s *Sim) judgeLocks() {
 	}
 }
 
-// lockText tells of a node's locks.
+// lockText describes a node's locks.
 func (n *node) lockText() (text string) {
 	for l := n.e.Locks().Table().Head; l != nil; l = l.Next {
 		text += fmt.Sprintf(" %q by %s%s token %d, flags %#x, over in %d ms;", l.Name(), l.Owner(), l.Job, l.Token, l.Flags, l.Until-n.steady())
@@ -523,12 +523,12 @@ type vote struct {
 	flags uint8
 }
 
-// Flags of votes, as package engine has them.
+// Flags of votes, as package lock has them.
 const (
-	voteWeak     = 0x03 // without a majority
+	voteWeak     = 0x03 // non-quorum: given without a majority
 	voteOutlives = 0x04 // a window, which ends while the node is down
-	voteKept     = 0x08 // extended since it was given
-	voteSoft     = 0x80 // learnt from another
+	voteKept     = 0x08 // renewed: its holder had the lock before this token
+	voteSoft     = 0x80 // unconfirmed: learnt from another's table
 )
 
 // noteVotes notes the votes of a node that ends, and doesn't abstain.
@@ -545,8 +545,8 @@ func (n *node) noteVotes() {
 	}
 }
 
-// outvoted are the locks that jobs of this node have by others' votes, against its own: it
-// votes for them after a restart.
+// outvoted returns the locks that jobs of this node have by the votes of others, against this
+// node's own vote. After a restart the node votes for these jobs.
 func (n *node) outvoted() map[string]bool {
 	names := map[string]bool{}
 	for _, j := range n.s.order {
@@ -564,8 +564,8 @@ func (n *node) outvoted() map[string]bool {
 	return names
 }
 
-// isOwnRun says of a vote whether it was for a run that this node claimed, of a job that its log has in
-// the queue: nobody has the job by that, and the vote is taken back.
+// isOwnRun says whether a vote was for a run that this node acquired, of a job that its log has in
+// the queue. No client has the job by that run, so the vote is taken back.
 func (n *node) isOwnRun(v *vote) bool {
 	const ownBits = 1<<16 - 1 // of a run's token: which node gave it out
 	j := n.e.Job(&v.job)
@@ -573,7 +573,7 @@ func (n *node) isOwnRun(v *vote) bool {
 		j != nil && (j.State == store.StateQueued || j.Returning()) && !j.Unique().Has(store.UniqueHasRun)
 }
 
-// checkVotes compares them with what the log has brought back.
+// checkVotes compares the votes that were noted with those that the log has brought back.
 func (n *node) checkVotes() {
 	for _, v := range n.votes {
 		switch l := n.e.Locks().Live(v.name); {

@@ -17,23 +17,23 @@ import (
 // lockState is a lock as the model knows it.
 type lockState struct {
 	owner  int    // 0: free
-	token  uint64 // 0: a claim of which nobody knows the token
+	token  uint64 // 0: of an acquisition whose token nobody knows
 	last   uint64 // the greatest token
-	early  int64  // the true time from which it may be free, ms
-	latest int64  // and from which it surely is
+	early  int64  // true time from which it may be free, ms
+	latest int64  // true time from which it is certainly free, ms
 }
 
-// lockStates is a set of what a lock may be.
+// lockStates is the set of states that a lock may be in.
 type lockStates []lockState
 
-// fewStates is how many of a set are looked through one by one.
+// fewStates is up to how many members a set is searched one by one.
 const fewStates = 16
 
-// lockSet is such a set while it grows. It has thousands of members where many operations were
-// not answered.
+// lockSet is a lockStates while it grows. It has thousands of members if many operations weren't
+// answered.
 type lockSet struct {
 	all  lockStates
-	seen map[lockState]struct{} // all of them, where they aren't few
+	seen map[lockState]struct{} // all of them, if there are more than fewStates
 }
 
 func (set *lockSet) add(s lockState) {
@@ -75,15 +75,15 @@ type ownedOp struct {
 	owner int
 }
 
-// stepLock is what a lock may be after an operation, of which the outcome is
-// known or not. More than one possibility there is only for what wasn't answered,
-// and for NOQUORUM: a majority may have agreed, and not been heard. They are added to now.
+// stepLock adds to now the states that a lock may be in after an operation, whose outcome is
+// known or not. There can be two for an operation that wasn't answered; for NOQUORUM, because
+// a majority may have agreed and not been heard; and for a release that was refused.
 func stepLock(now *lockSet, was lockState, op *ownedOp) {
 	call, ret := At(op.Call), At(op.Return)
 	if op.Return == math.MaxInt64 {
 		ret = call + 60_000
 	}
-	// A holder that was told of a new lease counts on that alone, be it the shorter one.
+	// A holder that was told of a new lease counts on that one alone, even if it is shorter.
 	leased := func(s lockState, token uint64) lockState {
 		s.early = max(call, op.Began) + int64(float64(op.Lease)*(1-LockDrift)*(1-LockDrift))
 		s.latest = max(s.latest, op.Lasts)
@@ -134,11 +134,11 @@ func stepLock(now *lockSet, was lockState, op *ownedOp) {
 		if held {
 			now.add(freed(was))
 		}
-	default: // refused: so it must not surely be held
+	default: // refused: so the client must not certainly hold the lock
 		if !(mine && was.token == op.Token && ret < was.early) {
 			now.add(was)
 		}
-		// A release can have freed it, be asked again, and find it another's by then.
+		// A release may have freed the lock, and was repeated when another client had the lock.
 		if op.Kind == "release" && held {
 			now.add(freed(was))
 		}
@@ -208,8 +208,8 @@ func linearizable(name string, history []LockOp) error {
 	return errors.New("the history isn't linearizable; it ends:" + text)
 }
 
-// lockHistories are kinds of trouble for locks. Clocks beyond what is promised can have
-// a lock given twice: there tokens alone are judged.
+// lockHistories are kinds of trouble for locks. If clocks drift more than is allowed, a lock
+// may be given twice: there only tokens are judged.
 var lockHistories = map[string]Config{
 	"calm": {Nodes: 3, Jobs: 5, Seconds: 60, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 4000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	"crashes": {Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
@@ -257,7 +257,7 @@ var lockHistories = map[string]Config{
 	"joins": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Wiped: 1000, Locks: &Lockers{Clients: 8, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Joins: 60, MaxNodes: 8, Partitions: 90, CutSecs: 40, Resets: 30, NodesLate: true,
 	}},
-	// Were more than half of the nodes replaced within a lease, the votes for it would be gone.
+	// If more than half of the nodes were replaced within a lease, the votes for it would be gone.
 	"changes": {Nodes: 5, Jobs: 5, Seconds: 300, AckShare: 1, Wiped: 2, Locks: &Lockers{Clients: 8, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Joins: 30, MaxNodes: 7, Replaced: 10, ForgetSecs: 30, Partitions: 60, CutSecs: 40, Crashes: 20,
 	}},

@@ -15,16 +15,16 @@ const (
 	retrySecs = 8
 	healSecs  = 900 // until all must be in order again: a few of the longest waits
 	ttlSecs   = 2400
-	idleSecs  = 300 // that an empty queue stays
-	afterSecs = 200 // in which nothing that is done may show again
-	backSecs  = 20  // after all has healed, in which what was acknowledged may still be delivered
-	leftSecs  = 25  // after all has healed, until which votes for refused claims are taken back
+	idleSecs  = 300 // for so long an empty queue stays
+	afterSecs = 200 // for so long no job that is done may come back
+	backSecs  = 20  // after all has healed, in which jobs that were acknowledged may still be delivered
+	leftSecs  = 25  // after all has healed, until votes for refused acquisitions are taken back
 	holdSecs  = 120 // for the lists of holders to converge
 
 	byHandSecs = 200 // after all has healed, until the operator settles what is uncertain
 )
 
-// Run plays one history. The error says what was not as it must be; the same
+// Run plays one history. The error is the first rule that was broken. The same
 // seed and configuration give the same history.
 func Run(seed uint64, c Config) (Report, error) {
 	s := newSim(seed, c)
@@ -105,7 +105,7 @@ func (s *Sim) work() {
 	}
 }
 
-// up picks a node that clients can reach, nil where there is none.
+// up picks a node that clients can reach, nil if it finds none.
 func (s *Sim) up() *node {
 	for range 20 {
 		if n := s.nodes[s.r.IntN(len(s.nodes))]; n.serves() && !n.shut {
@@ -115,9 +115,9 @@ func (s *Sim) up() *node {
 	return nil
 }
 
-// joined is up for what needs a majority: one that knows of no other decides alone, so
-// nobody turns to it who wants something of the mesh. It has still to join, or has crashed
-// before its nodes' file was written.
+// joined is up for commands that need a majority. A node that knows no other decides alone, so
+// clients that want something of the mesh don't ask it. Such a node has still to join, or has
+// crashed before its nodes' file was written.
 func (s *Sim) joined() *node {
 	if n := s.up(); n != nil && (!n.e.Mesh().Alone() || len(s.nodes) == 1) {
 		return n
@@ -214,7 +214,7 @@ func (s *Sim) consume(n *node) {
 	})
 }
 
-// delivered is a blocked worker being served.
+// delivered is called when a blocked worker is served.
 func (s *Sim) delivered(n *node, w *engine.Waiter, j *store.Job) {
 	*w.Client.(*bool) = true
 	s.take(n, j)
@@ -239,7 +239,7 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	s.trace("node %d: delivers %s (%d)", n.i, j.id, j.delivered)
 	s.inTurn(n, j, sj)
 	if j.unique != nil && sj.Unique() == nil {
-		s.deadLetter(j) // by the very call that fetches it
+		s.deadLetter(j) // it became one by the very call that fetches it
 	}
 	s.uniqueTaken(n, j)
 	if j.settled {
@@ -291,11 +291,11 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	}
 }
 
-// beat has a worker say WORKING after that time, and as long again after each.
+// beat makes a worker say WORKING after a time, and again after as long, so many times.
 func (s *Sim) beat(j *job, n *node, every int64, times int) {
 	s.at(every, func() {
 		s.command(n, func(e *engine.Node) {
-			// That it is too late, or the job gone, is for the worker to know.
+			// If it is too late, or the job is gone, only the worker is concerned.
 			j.worked++
 			at := s.now
 			answer := func(err error) {
@@ -323,9 +323,9 @@ func (s *Sim) nack(j *job, n *node) {
 		}
 		at := s.now
 		s.unqueued(j, "given back", func() bool {
-			// Three nodes with it at once, one of them by an import, can each leave it
-			// to another: then it waits for its retry time. And who has just given it
-			// to a client keeps it from the others' queues.
+			// If three nodes have the job at once, one of them by an import, each can
+			// leave it to another: then it waits for its retry time. And a node that
+			// has just given it to a client keeps it out of the others' queues.
 			near := func(t int64) bool { return t >= at-100 && t <= at+100 }
 			handed := near(j.moved) || near(j.given)
 			return !handed && !j.done && j.delivered == before && j.worked == worked && s.queued(j) == 0
@@ -333,7 +333,7 @@ func (s *Sim) nack(j *job, n *node) {
 	})
 }
 
-// command runs something at a node, or at another where that is down.
+// command runs f at a node, or at another if that is down, and at times if it isn't.
 func (s *Sim) command(n *node, f func(*engine.Node)) {
 	if !n.serves() || s.r.IntN(4) == 0 {
 		if n = s.up(); n == nil {
@@ -373,7 +373,7 @@ func (s *Sim) ack(j *job, n *node) {
 		if !known && n.e.Job(&j.id) != nil {
 			j.dummies = append(j.dummies, dummy{n, n.life})
 		}
-		if s.Swift && !j.once { // the other kind isn't looked for at other nodes
+		if s.Swift && !j.once { // an at-most-once job isn't looked for at other nodes
 			soon := int64(900)
 			if !known {
 				soon = 2000 // each holder may leave it to another, for a second or two
@@ -394,7 +394,7 @@ func (s *Sim) ack(j *job, n *node) {
 
 // --- trouble -----------------------------------------------------------------
 
-// every has something happen at random, so many times an hour.
+// every makes something happen at random, so many times an hour on average.
 func (s *Sim) every(perHour float64, do func()) {
 	if perHour <= 0 {
 		return
@@ -422,7 +422,7 @@ func (s *Sim) trouble() {
 	s.every(f.Joins, s.join)
 }
 
-// troubleFor has a node's share of trouble begin, or that of the one that has its place.
+// troubleFor begins the trouble of a node, or of the node that has its place by then.
 func (s *Sim) troubleFor(n *node) {
 	f, i := &s.Faults, n.i
 	s.every(f.Crashes, func() { s.crash(s.nodes[i], false) })
@@ -494,7 +494,6 @@ func (s *Sim) stop(n *node) {
 	s.at(100+s.r.Int64N(5000), func() { s.restart(n) })
 }
 
-// end ends a life.
 func (n *node) end(unsure bool) {
 	s := n.s
 	n.noteVotes()
@@ -529,8 +528,8 @@ func (s *Sim) tear(lost []entry, had, left map[store.ID]saved) {
 		}
 	}
 	for i := range lost {
-		// It may have been of an acknowledgement, of which the others have heard that this
-		// node knows.
+		// The entry may have been an acknowledgement, and the others have heard that this
+		// node knows of it.
 		if j := s.jobs[lost[i].id]; j != nil {
 			j.acked, j.dummies, j.blurred = false, nil, true
 			if j.kin != nil {
@@ -540,7 +539,8 @@ func (s *Sim) tear(lost []entry, had, left map[store.ID]saved) {
 	}
 }
 
-// unacknowledge: what only this node knew of acknowledgements since then is gone.
+// unacknowledge notes that a node has lost the acknowledgements that it accepted since a time. Other
+// nodes may not know of them.
 func (s *Sim) unacknowledge(n *node, since int64) {
 	for _, j := range s.order {
 		if j.ackedAt > since && slices.Contains(j.ackedBy, n.i) {
@@ -556,7 +556,7 @@ func (s *Sim) blackout() {
 	for _, n := range s.nodes {
 		s.at(s.r.Int64N(300), func() {
 			switch {
-			case s.healed: // in the meantime: nothing goes wrong any more
+			case s.healed: // all has healed meanwhile, and nothing goes wrong any more
 			case clean:
 				s.stop(n)
 			default:
@@ -570,14 +570,14 @@ func (s *Sim) blackout() {
 func (s *Sim) step(n *node) {
 	most := s.Faults.StepMS
 	skew := s.r.Int64N(2*most+1) - most
-	if s.r.IntN(2) == 0 { // as by a server that keeps time
+	if s.r.IntN(2) == 0 { // by little, as a time server does
 		skew = max(-most, min(most, n.skew+s.r.Int64N(2001)-1000))
 	}
 	s.trace("node %d: its clock is set by %d ms", n.i, skew-n.skew)
 	n.skew = skew
 }
 
-// join has a new node meet one of the mesh.
+// join makes a new node meet one of the mesh.
 func (s *Sim) join() {
 	via := s.up()
 	if via == nil || len(s.nodes) >= s.Faults.MaxNodes {
@@ -601,8 +601,8 @@ func (s *Sim) meet(n, other *node) {
 	})
 }
 
-// replace has a node die for good. The operator has all others forget it, and
-// puts a new one in its place.
+// replace ends a node for good. The operator makes all others forget it, and
+// puts a new node in its place.
 func (s *Sim) replace(n *node) {
 	if n.down || s.succeeding || !s.agrees(n) {
 		return
@@ -620,9 +620,9 @@ func (s *Sim) replace(n *node) {
 	fresh.call(func() { fresh.e.Mesh().Add(other.id, addr(other.i)) })
 }
 
-// agrees says whether the other nodes all know each other. Where they don't, for one is just
-// joining, an operator waits before another is forgotten: two changes at a time can make two
-// majorities that have no node in common, the old one of those that have heard of neither.
+// agrees says whether all nodes but one know each other. If they don't, because a node is just
+// joining, an operator waits before another is forgotten. Two changes at a time can make two
+// majorities that have no node in common: the old one is of nodes that have heard of neither change.
 func (s *Sim) agrees(without *node) bool {
 	for _, n := range s.nodes {
 		if n == without {
@@ -755,13 +755,13 @@ func (s *Sim) heal() {
 	}
 	for _, n := range s.nodes[1:] {
 		if !n.knows(s.nodes[0]) {
-			s.meet(n, s.nodes[0]) // whom it was to meet is dead, or its nodes' file was an old one
+			s.meet(n, s.nodes[0]) // the node that it was to meet is dead, or its nodes' file was an old one
 		}
 	}
 	s.at(2500, s.note)
 	s.at(byHandSecs*1000, s.settleUncertain)
 	s.unpause()
-	// A word to pause may still be on its way.
+	// A Pause message may still be on its way.
 	s.at(30_000, s.unpause)
 }
 

@@ -11,12 +11,12 @@ import (
 // Replicas follow their nodes' logs, and take their places.
 
 const (
-	replicaLagMS = 40  // that a replica is behind its master, at most
+	replicaLagMS = 40  // how far a replica is behind its master, at most
 	lookMS       = 500 // how often the operator of a promotion looks how far it is
 )
 
-// followed gives a node a replica that has all that it has, as after a full synchronization.
-// The one that it had keeps its name.
+// followed gives a node a replica that has all that the node has, as after a full synchronization.
+// If the node has a replica already, that one is used again and keeps its ID.
 func (n *node) followed() {
 	r := n.replica
 	if r == nil {
@@ -38,7 +38,7 @@ func (n *node) followed() {
 	r.tickSoon(1)
 }
 
-// hear has a replica carry out an entry of its master's log, a little later.
+// hear makes a replica carry out an entry of its master's log, a little later.
 func (r *node) hear(e entry) {
 	r.behind = append(r.behind, e)
 	life := r.life
@@ -49,7 +49,7 @@ func (r *node) hear(e entry) {
 	})
 }
 
-// heard carries out the first so many of what it has still to hear.
+// heard carries out the first count entries that a replica has still to hear.
 func (r *node) heard(count int) {
 	for _, e := range r.behind[:count] {
 		e.at = r.s.now
@@ -62,9 +62,9 @@ func (r *node) heard(count int) {
 	r.behind = r.behind[count:]
 }
 
-// promote has a node's replica take its place. An operator has it meet the others, and these
-// forget the node when they know the new one. Either the node has ended for good, or the
-// two change places (FAILOVER).
+// promote lets a node's replica take the node's place. An operator makes the replica meet the
+// others, and they forget the node when they know the new one. Either the node has ended for
+// good, or the two change places (FAILOVER).
 func (s *Sim) promote(n *node) {
 	r := n.replica
 	if n.paused || r == nil || s.succeeding || !s.agrees(n) {
@@ -86,7 +86,7 @@ func (s *Sim) promote(n *node) {
 	}
 	for _, j := range s.order {
 		if _, yes := n.disk.jobs[j.id]; yes && !j.promised {
-			j.torn++ // where it is added the node and its replica may be taken for two
+			j.torn++ // the node that adds the job may count this node and its replica as two holders
 		}
 	}
 	if s.locks != nil {
@@ -94,7 +94,7 @@ func (s *Sim) promote(n *node) {
 	}
 	n.replica, r.behind = nil, nil
 	s.nodes[n.i] = r
-	r.life++ // it heard its last
+	r.life++ // so it carries out no more entries of its old master
 	r.side, r.shut = n.side, true
 	s.dead = slices.DeleteFunc(s.dead, func(id wire.NodeID) bool { return id == r.id })
 	if failover {
@@ -133,7 +133,7 @@ func (n *node) demote() {
 	n.tickSoon(1)
 }
 
-// succeed is the operator at work: the new node meets the others; its clients are let in; each
+// succeed is what the operator does: the new node meets the others; its clients are let in; each
 // other node forgets the old one, once it knows the new one.
 func (s *Sim) succeed(old wire.NodeID, i int) {
 	fresh, done := s.nodes[i], true

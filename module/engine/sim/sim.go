@@ -14,7 +14,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Faults say how often what goes wrong. Shares are of all messages, rates are
+// Faults say how often each thing goes wrong. Shares are of all messages, rates are
 // per node and hour of simulated time.
 type Faults struct {
 	Loss, Duplicate float64 // shares
@@ -25,7 +25,7 @@ type Faults struct {
 	Late            int64   // ms that the second of two copies of a message is late, at most
 	Resets          float64 // connections that break, losing what is under way
 	Crashes         float64 // with a restart, the disk kept
-	Wipes           float64 // with a restart, the disk lost; at most Config.MayLose in all
+	Wipes           float64 // with a restart, the disk lost; at most Config.Wiped in all
 	Pauses          float64 // up to 30 s in which the node does nothing
 	Partitions      float64 // of the whole mesh: two sides, or one direction
 	CutSecs         int64   // that a partition lasts, at most; 0: 68
@@ -42,8 +42,8 @@ type Faults struct {
 	NodesLate       bool    // the nodes' file is written a while after it changed; a crash meanwhile leaves the old one
 	Steps           float64 // a clock is set, forwards or backwards
 	StepMS          int64   // so far from true time, at most
-	Joins           float64 // of the whole mesh: a new node meets any one, whatever can't be reached just then
-	MaxNodes        int     // until there are so many
+	Joins           float64 // of the whole mesh: a new node meets any node, whichever others can't be reached just then
+	MaxNodes        int     // nodes join until there are so many
 	ForgetSecs      int64   // until an operator has told each node to forget a dead one, at most
 }
 
@@ -55,8 +55,8 @@ type Config struct {
 	Replicate int   // 0: the default
 	Fsync     Fsync
 	Faults    Faults
-	// Consumers acknowledge this share of what they get; the rest is lost with
-	// a consumer that crashes.
+	// AckShare is the share of deliveries that consumers acknowledge. The rest is lost
+	// with a consumer that crashes.
 	AckShare float64
 	// Once is the share of at-most-once jobs.
 	Once float64
@@ -74,7 +74,7 @@ type Config struct {
 	Swift bool
 	// Loyal workers acknowledge where they got a job, and never give one back.
 	Loyal bool
-	// Brief: no end is awaited and nothing is judged at it; for measuring.
+	// Brief: the history's end isn't awaited, and nothing is judged there; for measuring.
 	Brief bool
 	// Patient clients wait for their copies without limit.
 	Patient bool
@@ -88,10 +88,10 @@ type Config struct {
 	Families int
 	// FamilyDeleted is the share of their members that a client deletes at some node.
 	FamilyDeleted float64
-	// FamilyMoved has deferred jobs be released into another queue, and those that come after
-	// cancelled ones become dead letters.
+	// FamilyMoved: some deferred jobs are released into another queue, and some jobs that come
+	// after cancelled ones become dead letters.
 	FamilyMoved bool
-	// PerTenSeconds is how many messages a job may cost in that time.
+	// PerTenSeconds is how many messages a job may cost in ten seconds; 0: any number.
 	PerTenSeconds int
 	// Locks are clients that take locks, beside those with jobs.
 	Locks *Lockers
@@ -100,7 +100,7 @@ type Config struct {
 	Trace   func(format string, args ...any)
 }
 
-// Report is what a history came to.
+// Report counts what happened in a history.
 type Report struct {
 	Added, Refused, Delivered, Acked, Duplicates int
 	Messages, Bytes                              int64 // of jobs and queues
@@ -133,13 +133,13 @@ type job struct {
 	excuses   int   // how often a worker gave it up
 	dummies   []dummy
 	doubtful  bool  // at the last look, something about it wasn't in order
-	acked     bool  // the same, and no node that did has lost its disk
+	acked     bool  // some node has accepted an ACKJOB, and no node that did has lost its disk or the end of its log
 	ackedAt   int64 // when
 	ackedBy   []int
 	window    int64 // when the current ten seconds of messages began
 	messages  int   // since
 
-	blurred bool // a node lost some of what it had logged of it: who else has a copy, maybe
+	blurred bool // a node lost some of what it had logged of it, maybe which nodes have copies
 	torn    int  // copies that were lost with the tail of a log
 	givenUp bool // deleted or dropped: nobody awaits its delivery
 	stray   bool // it waited for its turn at the end of the history, and may still get it, see Sim.waits
@@ -163,7 +163,7 @@ type Sim struct {
 	now        int64
 	seq        uint64
 	queue      events
-	flying     int        // messages under way, without those that are always
+	flying     int        // messages under way, without those that are always under way
 	spare      []*message // to be used again
 	r          *rand.Rand
 	nodes      []*node
@@ -174,7 +174,7 @@ type Sim struct {
 	healed     bool
 	healedAt   int64
 	holding    bool // workers acknowledge nothing
-	over       bool // all jobs are done: none may show again
+	over       bool // all jobs are done: none may come back
 	closed     bool // no more clients
 	wiped      int
 	byHand     bool          // the operator has settled what is uncertain
@@ -206,8 +206,8 @@ type node struct {
 	links   map[*node]*link
 	side    bool           // of the partition there is
 	met     map[*node]bool // nodes that it was told to meet, and hasn't reached yet
-	rate    float64        // of its steady clock
-	born    int64          // when that began
+	rate    float64        // of its monotonic clock
+	born    int64          // when that clock began
 	ended   int64          // when the last life did
 	unsure  bool           // what the disk has of locks may not be all
 	unsaved bool           // the nodes' file is being written
@@ -237,7 +237,7 @@ type box struct{ q *store.Queue }
 
 func (k *keyspace) Free([]byte) error { return nil }
 
-// Adopt puts a queue into its key. If the key held another queue, which is condemned, that one leaves it.
+// Adopt puts a queue into its key. If the key held another queue, which is given up, that queue leaves the key.
 func (k *keyspace) Adopt(q *store.Queue) error {
 	for old := range k.boxes {
 		if bytes.Equal(old.NameBytes(), q.NameBytes()) {
@@ -365,7 +365,7 @@ func (n *node) boot() {
 	}
 }
 
-// restart loads what was saved, and decides what that is worth.
+// restart loads what was saved, and decides how far that can be trusted.
 func (n *node) restart() {
 	if len(n.e.Mesh().All()) > 0 {
 		n.e.Locks().MarkIncomplete()
@@ -416,7 +416,6 @@ func (n *node) call(f func()) {
 	}
 }
 
-// begin begins an event.
 func (n *node) begin() {
 	n.e.SetNow(n.clock())
 	n.s.givenBack(n)
@@ -433,7 +432,7 @@ func (n *node) tickSoon(delay int64) {
 
 const never = math.MaxInt64
 
-// happen is a tick, where it is still due.
+// happen is a tick, if it is still due.
 func (n *node) happen() {
 	if n.down || n.tickAt != n.s.now {
 		return
@@ -487,7 +486,7 @@ func (n *node) settle() {
 		case engine.Deny:
 			if j, yes := e.Client.(*job); yes {
 				j.unique.answered, j.unique.over, j.unique.refused = true, true, true
-				n.s.uniqueGiven(j) // who works on it loses job and lock
+				n.s.uniqueGiven(j) // a client that works on it loses the job and its lock
 				n.s.trace("node %d: refuses %s: %v", n.i, e.ID, e.Err)
 			}
 			n.s.denied(e.ID)
@@ -554,8 +553,8 @@ func (n *node) keepVotes() {
 
 // --- network -----------------------------------------------------------------
 
-// knows says whether a node is in the other's table: who was forgotten, or has
-// another name by now, isn't connected to.
+// knows says whether the table of n has another node. n makes no connection to a node that
+// was forgotten, or has another ID by now.
 func (n *node) knows(to *node) bool {
 	return slices.ContainsFunc(n.e.Mesh().All(), func(p *engine.Peer) bool { return p.ID == to.id })
 }
@@ -597,7 +596,7 @@ func (n *node) connect(to *node) {
 	})
 }
 
-// drop ends a connection: both sides learn of it, and one tries again.
+// drop ends a connection: both sides learn of it, and try again.
 func (s *Sim) drop(a, b *node) {
 	for _, side := range [...][2]*node{{a, b}, {b, a}} {
 		n, other := side[0], side[1]
@@ -627,7 +626,7 @@ func (s *Sim) delay() int64 {
 	return f.MinDelay + s.r.Int64N(f.MaxDelay-f.MinDelay)
 }
 
-// dispatch gives a message to the bus, which may refuse one with a job: too much waits.
+// dispatch gives a message to the bus, which may refuse one with a job because too much waits.
 func (n *node) dispatch(id wire.NodeID, b []byte) {
 	s, kind := n.s, wire.Kind(b[0])
 	job := kind == wire.Offer || kind == wire.YourJob || kind == wire.ReplJob
@@ -678,8 +677,8 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 	}
 }
 
-// isMove says whether a message moves an at-most-once job: that there is but
-// one of it, in its place, is the transport's promise.
+// isMove says whether a message moves an at-most-once job. The transport promises that it
+// neither doubles such a message nor lets others overtake it.
 func isMove(b []byte) bool {
 	kind := wire.Kind(b[0])
 	if kind == wire.Settled || kind == wire.Declined {

@@ -21,7 +21,7 @@ var (
 	first = flag.Uint64("sim.seed", 0, "play this seed alone, with a trace")
 )
 
-// A history needs little memory, and makes much that is soon of no use.
+// A history needs little memory, and makes much garbage.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(800)
 	os.Exit(m.Run())
@@ -131,10 +131,10 @@ var histories = map[string]Config{
 
 func TestHistories(t *testing.T) { playAll(t, histories, 8) }
 
-const mostFailures = 20 // of one kind, until its other seeds are left out
+const mostFailures = 20 // of one kind of history; then its other seeds are left out
 
-// playAll plays histories of each kind: a fixed set, so that a failure is the change's
-// and not the draw's; and as many that nobody has seen yet as -sim.seeds asks for.
+// playAll plays histories of each kind: a fixed set, so that a failure comes from a change
+// and not from the draw; and as many that nobody has seen yet as -sim.seeds asks for.
 func playAll(t *testing.T, kinds map[string]Config, fixed int) {
 	fixed += *more
 	for name, c := range kinds {
@@ -154,7 +154,7 @@ func playAll(t *testing.T, kinds map[string]Config, fixed int) {
 					seed = rand.Uint64()
 				}
 				r, err := play(seed, c)
-				if err != nil { // the others are worth knowing too
+				if err != nil { // other failures are worth knowing too
 					t.Errorf("%v\nplay it again: go test ./module/engine/sim -run '%s' -sim.seed %d", err, t.Name(), seed)
 					if failed++; failed == mostFailures {
 						break
@@ -174,7 +174,7 @@ func playAll(t *testing.T, kinds map[string]Config, fixed int) {
 	}
 }
 
-// play is Run, but for a panic: which seed it was is the first thing to know.
+// play is Run, but returns a panic as an error that names the seed.
 func play(seed uint64, c Config) (r Report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -193,7 +193,7 @@ func TestASeedRepeats(t *testing.T) {
 	assert.Equal(t, a, b)
 }
 
-// An operator doesn't have a node forgotten while another is joining.
+// An operator forgets no node while another is joining.
 func TestOneChangeOfMembersAtATime(t *testing.T) {
 	s := newSim(1, Config{Nodes: 3, Faults: Faults{MinDelay: 1, MaxDelay: 5}})
 	assert.False(t, s.agrees(s.nodes[0]), "the others know nobody else yet")

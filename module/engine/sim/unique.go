@@ -13,15 +13,15 @@ import (
 // These rules must hold for unique jobs over the mesh, whatever goes wrong, as long as
 // clocks drift no more than [LockDrift]:
 //
-//   - no two jobs are promised at one (true) time that have the same key until they
-//     are delivered, or done, but where one was added with QUORUM any, or its
-//     LOCKTTL is over;
-//   - no two clients work at one time on different jobs that run alone by the same
-//     key, each for the job's retry time or RUNTTL from when it was given it;
+//   - while a promised job has its key (until it is delivered, or done), no other job with that
+//     key is promised, in true time, unless one was added with QUORUM any, or its LOCKTTL
+//     is over;
+//   - no two clients work at the same time on different jobs that run alone by the same
+//     key. Each client has its job for the retry time or RUNTTL from when it was given it;
 //   - every ADDJOB is answered, and every promised job delivered;
 //   - the fencing tokens that clients are given for the runs of a key's jobs grow;
-//   - in the end, when the jobs are gone, their keys can be had, at any node, and
-//     nothing is left of locks and claims.
+//   - in the end, when the jobs are gone, their keys can be had at any node, and
+//     no locks and acquisitions are left.
 
 // Uniques are the unique jobs of a history.
 type Uniques struct {
@@ -32,8 +32,8 @@ type Uniques struct {
 	Deleted    float64 // share of jobs that a client deletes at some node
 	Drift      float64 // see Lockers
 	MaxLease   int64   // likewise; 0: the default
-	PutOff     float64 // share of those that a conflict puts off (ONCONFLICT reschedule), beside one in four
-	Long       bool    // what puts a job off, a busy key too, may do so for longer than its retry time
+	PutOff     float64 // share of jobs that a conflict puts off (ONCONFLICT reschedule), in addition to one in four
+	Long       bool    // a conflict or a busy key may put a job off for longer than its retry time
 }
 
 // uniqueJob is what the judge knows of a unique job.
@@ -42,14 +42,14 @@ type uniqueJob struct {
 	wait, run string // what it is unique by
 	pending   bool   // promised, and put off: it hasn't the lock yet
 	waited    bool   // it was put off, and has got it since
-	over      bool   // of the waiting lock
+	over      bool   // the waiting lock has ended
 	dead      bool   // it was moved to the dead letters, or its queue has another name: it is unique by something else now
-	until     int64  // likewise, at the latest; 0: no such time
+	until     int64  // true time, ms, when the waiting lock ends at the latest; 0: no such time
 	n         *node
 	life      int
 	answered  bool
-	given     bool // back, or done
-	refused   bool // a client that is given it all the same may lose it at any moment
+	given     bool // a client gave it back, or said that it is done
+	refused   bool // its ADDJOB was refused: a client that is given it all the same may lose it at any moment
 	at        int64
 }
 
@@ -74,9 +74,9 @@ type shownToken struct {
 	at    int64
 }
 
-// tokenGiven judges the token that a client is given for a run: it isn't smaller than one before for
-// the same lock, and none is given for two jobs. Those of waiting locks aren't judged: a node that was
-// apart may not know yet that its job has lost the lock, or has got it by a greater token.
+// tokenGiven judges the token that a client is given for a run: it must not be smaller than an earlier
+// one for the same lock, and no token is given for two jobs. Tokens of waiting locks aren't judged: a
+// node that was apart may not know yet that its job has lost the lock, or has got it by a greater token.
 func (s *Sim) tokenGiven(n *node, j *job) {
 	u, sj := j.unique, n.e.Job(&j.id)
 	if u.Any || sj == nil || u.Strategy != store.UniqueDuring && u.Strategy != store.UniqueBoth {
@@ -153,7 +153,7 @@ func (s *Sim) uniqueAdd() engine.Add {
 	}
 	if s.chance(s.Once) && a.Unique.Strategy != store.UniqueUntil {
 		a.Retry, a.Replicate = 0, 1
-		a.Unique.RunTTL = 1 + s.r.Int64N(retrySecs) // or a worker that dies keeps the key until the job expires
+		a.Unique.RunTTL = 1 + s.r.Int64N(retrySecs) // otherwise a worker that dies keeps the key until the job expires
 	}
 	return a
 }
@@ -183,7 +183,7 @@ func (s *Sim) addUnique() {
 			return
 		}
 		if s.jobs[id] != nil {
-			return // it is the holder's
+			return // it is the ID of the job that has the key
 		}
 		s.Added++
 		j := &job{id: id, once: a.Retry == 0, copies: a.Replicate, delayed: true, unique: u}
@@ -202,7 +202,7 @@ func (s *Sim) addUnique() {
 	})
 }
 
-// delete is DELJOB: other nodes may have the job still, and deliver it, but nobody
+// delete is DELJOB: other nodes may still have the job, and deliver it, but nobody
 // counts on it any more.
 func (s *Sim) delete(e *engine.Node, j *job) {
 	if !e.Delete(&j.id) {
@@ -215,7 +215,7 @@ func (s *Sim) delete(e *engine.Node, j *job) {
 	}
 }
 
-// givenUp: a job needn't be delivered any more, and keeps nobody from anything.
+// givenUp notes that a job needn't be delivered any more, and doesn't stand against other jobs.
 func (s *Sim) givenUp(j *job) {
 	j.done, j.givenUp = true, true
 	if j.unique != nil {
@@ -230,7 +230,7 @@ func (s *Sim) deadLetter(j *job) {
 	s.uniqueGiven(j)
 }
 
-// uniquePromised is the answer to a unique job's ADDJOB.
+// uniquePromised is called when a unique job's ADDJOB is answered with an ID.
 func (s *Sim) uniquePromised(n *node, j *job, id store.ID) {
 	u := j.unique
 	u.answered = true
@@ -249,7 +249,7 @@ func (s *Sim) uniquePromised(n *node, j *job, id store.ID) {
 	}
 }
 
-// hasWait notes that a job has its waiting lock.
+// hasWait notes that a job has its waiting lock, and checks that no other job has it.
 func (s *Sim) hasWait(j *job) {
 	u := j.unique
 	list := slices.DeleteFunc(s.uniques.waiting[u.wait], func(o *job) bool { return !s.waitLocked(o) })
@@ -277,8 +277,8 @@ func (s *Sim) waitLocked(j *job) bool {
 	return !u.over && !j.done
 }
 
-// putOffAgain: of jobs that were put off, and have got their key since, nodes may have lost the latter with
-// the ends of their logs. Where no node that is there knows of it, another job may have the key.
+// putOffAgain is for jobs that were put off, and have got their key since. Nodes may have lost that with the
+// ends of their logs. If no node that is up knows that a job has got its key, another job may have the key.
 func (n *node) putOffAgain() {
 	for _, j := range n.s.order {
 		if u := j.unique; u == nil || u.pending || !u.waited || !j.blurred || n.s.knowsKey(j) {
@@ -289,7 +289,7 @@ func (n *node) putOffAgain() {
 	}
 }
 
-// knowsKey says whether a node that is there has a job as one that has its waiting lock, or a vote for that.
+// knowsKey says whether a node that is up knows that a job has its waiting lock, or has a vote for that.
 func (s *Sim) knowsKey(j *job) bool {
 	for _, n := range s.nodes {
 		sj := n.e.Job(&j.id)
@@ -304,7 +304,7 @@ func (s *Sim) knowsKey(j *job) bool {
 	return false
 }
 
-// uniqueTaken is a client being given a job.
+// uniqueTaken is called when a client is given a job.
 func (s *Sim) uniqueTaken(n *node, j *job) {
 	u := j.unique
 	if u == nil || u.dead {
@@ -321,7 +321,8 @@ func (s *Sim) uniqueTaken(n *node, j *job) {
 	s.begins(n, j, s.now)
 }
 
-// begins notes that a client works on a job that runs alone, from a time on.
+// begins notes that a client works on a job that runs alone, from a time on, and checks that no client
+// works on another job by the same key.
 func (s *Sim) begins(n *node, j *job, at int64) {
 	u := j.unique
 	if u.Strategy != store.UniqueDuring && u.Strategy != store.UniqueBoth {
@@ -339,9 +340,9 @@ func (s *Sim) begins(n *node, j *job, at int64) {
 	s.uniques.running[u.run] = list
 }
 
-// lease is how long a client has a job for itself at least, ms. Where clocks are set, a
-// node's time comes back to the wall clock's: the job's time is over by up to a hundredth
-// early, whoever is given the key then.
+// lease is how long, at least, a client has a job for itself, ms. If clocks are set, a node's time
+// comes back to the wall clock's. Then the job's time may end early by up to a hundredth of it,
+// whichever job is given the key next.
 func (s *Sim) lease(u *uniqueJob) int64 {
 	seconds := int64(retrySecs)
 	if u.RunTTL > 0 {
@@ -353,7 +354,7 @@ func (s *Sim) lease(u *uniqueJob) int64 {
 	return seconds * 1000
 }
 
-// uniqueGiven: a client gives a job back, or says that it is done.
+// uniqueGiven notes that a client gives a job back, or says that it is done.
 func (s *Sim) uniqueGiven(j *job) {
 	if u := j.unique; u != nil {
 		u.given = true
@@ -364,8 +365,8 @@ func (s *Sim) uniqueGiven(j *job) {
 	}
 }
 
-// uniqueWorked: WORKING, said at that time, was answered well. One of RETRY 0, which is given
-// to nobody else, has its lock from then on, though it was over, unless it was given back.
+// uniqueWorked notes that a WORKING that was said at a time has succeeded. A job with RETRY 0 is given
+// to no other client. So it has its lock from then on even if that was over, unless it was given back.
 func (s *Sim) uniqueWorked(n *node, j *job, at int64) {
 	u := j.unique
 	if u == nil {
@@ -382,8 +383,8 @@ func (s *Sim) uniqueWorked(n *node, j *job, at int64) {
 	}
 }
 
-// judgeUniques: every ADDJOB was answered; and now that all jobs are gone, their
-// keys can be had.
+// judgeUniques checks that every ADDJOB was answered, and that the keys can be had now
+// that all jobs are gone.
 func (s *Sim) judgeUniques() {
 	if s.uniques == nil {
 		return
@@ -449,7 +450,7 @@ func (s *Sim) probe(key, q int, mesh bool) {
 		if got := n.e.Fetch([]*store.Queue{n.e.Queue(name)}, 1, true, nil); len(got) > 0 {
 			p.got = true
 		} else {
-			w, _ = n.e.Wait([][]byte{name}, new(bool)) // nobody is leaving
+			w, _ = n.e.Wait([][]byte{name}, new(bool)) // no node is leaving, so there is no error
 		}
 	})
 	for i := 0; i < 20 && !p.got; i++ {
@@ -466,8 +467,8 @@ func (s *Sim) probe(key, q int, mesh bool) {
 	s.run(s.now + 2000)
 }
 
-// rename is RENAME of a queue at one node, to a name that is free there: what is
-// unique in the queue is so by its new name.
+// rename is RENAME of a queue at one node, to a name that is free there: jobs that are
+// unique in the queue are so by its new name.
 func (s *Sim) rename(n *node) {
 	if !n.serves() {
 		return
@@ -483,7 +484,7 @@ func (s *Sim) rename(n *node) {
 				s.deadLetter(j)
 			}
 		}
-		for _, j := range s.order { // one that isn't promised yet isn't on disk
+		for _, j := range s.order { // a job that isn't promised yet isn't on disk
 			sj := n.e.Job(&j.id)
 			if sj != nil && sj.State == store.StateWaitRepl && bytes.Equal(sj.Queue.NameBytes(), to) && j.unique != nil && !j.unique.Mesh {
 				s.deadLetter(j)
