@@ -361,7 +361,7 @@ func (n *Node) rejoinRest(q *store.Queue) {
 	}
 	n.joinAll(q.Head)
 	n.joinAll(q.Working.Head)
-	for l := q.Lanes; l != nil; l = l.Next {
+	for l := q.KeyQueues; l != nil; l = l.Next {
 		n.joinAll(l.Head())
 	}
 }

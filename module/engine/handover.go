@@ -31,7 +31,7 @@ import (
 // gone before Settled does. So a giver that was restarted, and has all that it logged
 // (Trust.Exact), goes on with the same round.
 //
-// Nodes may ask meanwhile what became of the job (TagKin). They must hear of its end, but the giver
+// Nodes may ask meanwhile what became of the job (TagAskers). They must hear of its end, but the giver
 // forgets the job. So Taken says how many of these nodes the taker knows. If it doesn't know all of
 // them, the giver repeats the Offer at once, which names them. The taker notes them. If it knows the
 // job's end by then, it tells the giver, and the giver tells those nodes.
@@ -61,7 +61,7 @@ type offered struct {
 	unanswered  int    // Offers sent by one connection,
 	up          uint64 // that of this Peer.Since
 	repeated    bool
-	kin         int  // how many nodes that asked about the job the last Offer names
+	askers      int  // how many nodes that asked about the job the last Offer names
 	accepted    bool // the node took the job while that was out of sight here
 	doubted     bool // the job is uncertain, for the node was forgotten
 }
@@ -168,7 +168,7 @@ func (n *Node) sendOffer(j *store.Job, p *Peer, o *offered) {
 		o.up, o.unanswered = p.Since, 0
 	}
 	o.unanswered++
-	o.kin = promisedDependents(m.Job.Extras)
+	o.askers = promisedDependents(m.Job.Extras)
 	n.send(p, m)
 }
 
@@ -300,7 +300,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	}
 	var kin []byte
 	if j := n.lookEnded(&id); j != nil {
-		kin = slices.Clone(j.Extra(store.TagKin))
+		kin = slices.Clone(j.Extra(store.TagAskers))
 		ad := n.pendingAdds[id]
 		switch o := n.offers.Get(id); {
 		case ad != nil:
@@ -344,13 +344,13 @@ func (n *Node) sendTaken(p *Peer, r handoverRound, kin uint8) {
 
 // promisedDependents counts the nodes that asked about a job, by its extras: at most 255, as in Taken.
 func promisedDependents(extras []byte) int {
-	return min(len(store.FindExtra(extras, store.TagKin))/nodeLen, math.MaxUint8)
+	return min(len(store.FindExtra(extras, store.TagAskers))/nodeLen, math.MaxUint8)
 }
 
 // takeDependents notes the nodes that asked the giver about a job while it offered the job to this node.
 // If the job is done, the giver hears that, and tells those nodes. False: the job is out of sight.
 func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
-	id, kin := store.ID(m.ID), store.FindExtra(m.Job.Extras, store.TagKin)
+	id, kin := store.ID(m.ID), store.FindExtra(m.Job.Extras, store.TagAskers)
 	switch j := n.lookEnded(&id); {
 	case len(kin) == 0:
 	case n.passive || n.loading || j == nil && n.away(&id):
@@ -369,8 +369,8 @@ func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
 // noteDependents adds nodes to those that asked about a job. The job may move.
 func (n *Node) noteDependents(j *store.Job, kin []byte) *store.Job {
 	for ; len(kin) >= nodeLen; kin = kin[nodeLen:] {
-		if p := n.mesh.Of(wire.Node(binary.BigEndian.Uint64(kin))); p != nil && !noted(j, store.TagKin, p) {
-			j, _ = n.noteNode(j, store.TagKin, p)
+		if p := n.mesh.Of(wire.Node(binary.BigEndian.Uint64(kin))); p != nil && !noted(j, store.TagAskers, p) {
+			j, _ = n.noteNode(j, store.TagAskers, p)
 		}
 	}
 	return j
@@ -390,7 +390,7 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 		return
 	case j != nil && inRound(j, m.Round):
 		if kin := promisedDependents(j.Extras()); o != nil && isOffered(j) && kin > int(m.Flags) {
-			if kin > o.kin {
+			if kin > o.askers {
 				o.repeated = true
 				n.sendOffer(j, p, o)
 			}
@@ -484,7 +484,7 @@ func (n *Node) takes(p *Peer, j *store.Job) bool {
 	if j.Retry > 0 {
 		return true
 	}
-	return (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Edges() > 0 && n.hasEdges(j)) && j.Extra(store.TagKin) == nil
+	return (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Edges() > 0 && n.hasEdges(j)) && j.Extra(store.TagAskers) == nil
 }
 
 // reviewHandovers is called when a node is connected again, or its membership has ended: all

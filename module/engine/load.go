@@ -222,7 +222,7 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) (done bool) {
 		return false
 	}
 	q.Flags &^= queueUnsettled
-	if !s.restored && q.Waiting() == 0 && q.Jobs() == 0 && q.Lanes == nil && q.Pause == 0 && n.waitersOf(q) == 0 {
+	if !s.restored && q.Waiting() == 0 && q.Jobs() == 0 && q.KeyQueues == nil && q.Pause == 0 && n.waitersOf(q) == 0 {
 		// A queue that was flushed, and not removed yet, is saved as an empty one.
 		n.hide(q)
 		n.store.CondemnEmpty(q)
@@ -434,7 +434,7 @@ func notWorked(q *store.Queue) (list []*store.Job) {
 	}
 	pick(q.Head)
 	pick(q.HeldHead)
-	for l := q.Lanes; l != nil; l = l.Next {
+	for l := q.KeyQueues; l != nil; l = l.Next {
 		pick(l.Head())
 	}
 	return list
@@ -648,7 +648,7 @@ func eachJob(q *store.Queue, do func(*store.Job)) {
 	walk(q.Head)
 	walk(q.Working.Head)
 	walk(q.HeldHead)
-	for l := q.Lanes; l != nil; l = l.Next {
+	for l := q.KeyQueues; l != nil; l = l.Next {
 		walk(l.Head())
 	}
 }

@@ -148,7 +148,7 @@ func (n *Node) ended(j *store.Job, undone bool, s origin) (dropped int) {
 }
 
 // tellsDependents adds to the holders of a job the nodes that hold one that waits for it. So they are told of
-// its end until they have confirmed it, as those that hold a copy. They are the nodes that asked (TagKin),
+// its end until they have confirmed it, as those that hold a copy. They are the nodes that asked (TagAskers),
 // and the holders of the jobs that wait here. They may have no copy of the job, and would ask. But this node
 // could be lost before, or forget the end in a restart, and a job whose end nobody knows counts as undone. If
 // very many wait, the nodes of the later ones follow with those. The job is about to be acknowledged, and may
@@ -157,7 +157,7 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 	if !n.hasDependents(j) {
 		return j
 	}
-	for _, node := range slices.Collect(listed(j, store.TagKin)) {
+	for _, node := range slices.Collect(listed(j, store.TagAskers)) {
 		if n.mesh.Of(node) != nil {
 			j, _ = n.addHolder(j, node)
 		}
@@ -178,8 +178,8 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 				if p == nil {
 					continue
 				}
-				if j, added = n.addHolder(j, p.Node); added && !noted(j, store.TagKin, p) {
-					j, _ = n.noteNode(j, store.TagKin, p) // so that the job isn't evicted before
+				if j, added = n.addHolder(j, p.Node); added && !noted(j, store.TagAskers, p) {
+					j, _ = n.noteNode(j, store.TagAskers, p) // so that the job isn't evicted before
 				}
 			}
 		}
@@ -190,12 +190,12 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 
 // hasDependents says whether jobs wait for this one that other nodes may hold.
 func (n *Node) hasDependents(j *store.Job) bool {
-	return len(n.mesh.All()) > 0 && (n.store.Edges() > 0 && n.store.Dependents(&j.ID) != nil || j.Extra(store.TagKin) != nil)
+	return len(n.mesh.All()) > 0 && (n.store.Edges() > 0 && n.store.Dependents(&j.ID) != nil || j.Extra(store.TagAskers) != nil)
 }
 
 // owesDependents says whether a node with a job that waits for this one has yet to hear of this one's end.
 func (n *Node) owesDependents(j *store.Job) bool {
-	for node := range listed(j, store.TagKin) {
+	for node := range listed(j, store.TagAskers) {
 		if n.mesh.Of(node) != nil && !(j.State == store.StateAcked && j.ConfirmedBy(uint64(node))) {
 			return true
 		}
@@ -884,8 +884,8 @@ func (n *Node) onAskOutcome(p *Peer, m *wire.Message) {
 		reply.Flags = ackFlags(j)
 	case j != nil:
 		reply.Count = wire.OutcomeOpen
-		if j.State != store.StateWaitRepl && !noted(j, store.TagKin, p) {
-			j, _ = n.noteNode(j, store.TagKin, p)
+		if j.State != store.StateWaitRepl && !noted(j, store.TagAskers, p) {
+			j, _ = n.noteNode(j, store.TagAskers, p)
 			n.log(LogState, j)
 		}
 	case n.store.Done(&id):

@@ -1028,7 +1028,7 @@ func (n *Node) relockSome(q *store.Queue, s *settling) (done bool) {
 			n.relockJob(j, s)
 		}
 	}
-	for l := q.Lanes; l != nil; l = l.Next {
+	for l := q.KeyQueues; l != nil; l = l.Next {
 		for j := l.Head(); j != nil; j = j.Next {
 			n.relockJob(j, s)
 		}

@@ -106,8 +106,8 @@ func (s *Store) ScheduleFreeCondemned(q *Queue) {
 		}
 		break
 	}
-	q.state, q.listed = queueBuried, wasCondemned
-	s.graves = append(s.graves, q)
+	q.state, q.listed = queueUnlinked, wasCondemned
+	s.toFree = append(s.toFree, q)
 }
 
 func (c *condemned) has(q *Queue) bool {

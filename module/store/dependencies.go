@@ -135,7 +135,7 @@ func (f *Family) Value() []byte {
 // and edges aren't saved: they follow from the jobs' extras.
 type Dependents struct {
 	table.Entry             // chain in the table of lists of dependents
-	next, prev  *Dependents // neighbours in knots.all
+	next, prev  *Dependents // neighbours in edgeTable.all
 	ID          ID
 	head, tail  *Edge
 	last        *Edge // the last edge that Blocked counts
@@ -153,7 +153,7 @@ type Edge struct {
 	knot        *Dependents
 	next, prev  *Edge
 	Job         ID     // the dependent
-	ctime       uint64 // when Job was created, ns; and tieBlocked
+	ctime       uint64 // when Job was created, ns; and edgeBlocked
 }
 
 // rung is an edge's node on one level of a skip list over a list of dependents. By chance
@@ -170,21 +170,21 @@ const (
 	rungBits   = 4 // zero bits of an edge's hash for each level that the edge is on
 )
 
-// tieBlocked, in Edge.ctime, marks an edge that Dependents.Blocked counts. No creation time
+// edgeBlocked, in Edge.ctime, marks an edge that Dependents.Blocked counts. No creation time
 // before the year 2262 has that bit.
-const tieBlocked = 1 << 63
+const edgeBlocked = 1 << 63
 
 // blocked says whether Dependents.Blocked counts the edge; false for nil.
-func (t *Edge) blocked() bool { return t != nil && t.ctime&tieBlocked != 0 }
+func (t *Edge) blocked() bool { return t != nil && t.ctime&edgeBlocked != 0 }
 
-func (t *Edge) created() uint64 { return t.ctime &^ tieBlocked }
+func (t *Edge) created() uint64 { return t.ctime &^ edgeBlocked }
 
-// knots has the lists of dependents and their edges. Nothing else is known of families
+// edgeTable has the lists of dependents and their edges. Nothing else is known of families
 // beside what the jobs' extras say.
-type knots struct {
+type edgeTable struct {
 	parents, edges table.Table
 	all            *Dependents
-	graves         []*Dependents // chains of lists that are to be freed
+	toFree         []*Dependents // chains of lists that are to be freed
 	lost           []Lost
 }
 
@@ -200,8 +200,8 @@ func edgeOf(e *table.Entry) *Edge             { return (*Edge)(unsafe.Pointer(e)
 
 // initDependents makes the tables, before the first edge is added.
 func (s *Store) initDependents() {
-	s.knots.parents.Init(s.alloc, func(e *table.Entry) uint64 { return dependentsOf(e).ID.hash(s.keys.id) })
-	s.knots.edges.Init(s.alloc, func(e *table.Entry) uint64 {
+	s.edges.parents.Init(s.alloc, func(e *table.Entry) uint64 { return dependentsOf(e).ID.hash(s.keys.id) })
+	s.edges.edges.Init(s.alloc, func(e *table.Entry) uint64 {
 		t := edgeOf(e)
 		return s.hashEdge(&t.knot.ID, &t.Job)
 	})
@@ -213,10 +213,10 @@ func (s *Store) hashEdge(parent, child *ID) uint64 {
 
 // Dependents finds the list of a job's dependents; nil if there is none.
 func (s *Store) Dependents(id *ID) *Dependents {
-	if s.knots.parents.Len == 0 {
+	if s.edges.parents.Len == 0 {
 		return nil
 	}
-	for e := s.knots.parents.First(id.hash(s.keys.id)); e != nil; e = e.Next {
+	for e := s.edges.parents.First(id.hash(s.keys.id)); e != nil; e = e.Next {
 		if k := dependentsOf(e); k.ID == *id {
 			return k
 		}
@@ -225,7 +225,7 @@ func (s *Store) Dependents(id *ID) *Dependents {
 }
 
 func (s *Store) findEdge(parent, child *ID) *Edge {
-	for e := s.knots.edges.First(s.hashEdge(parent, child)); e != nil; e = e.Next {
+	for e := s.edges.edges.First(s.hashEdge(parent, child)); e != nil; e = e.Next {
 		if t := edgeOf(e); t.Job == *child && t.knot.ID == *parent {
 			return t
 		}
@@ -236,30 +236,30 @@ func (s *Store) findEdge(parent, child *ID) *Edge {
 // AddEdge adds an edge from parent to child. This node need not know the parent. If the
 // edge exists, nothing changes.
 func (s *Store) AddEdge(parent *ID, child *Job) {
-	if s.knots.edges.Len > 0 && s.findEdge(parent, &child.ID) != nil {
+	if s.edges.edges.Len > 0 && s.findEdge(parent, &child.ID) != nil {
 		return
 	}
 	k := s.Dependents(parent)
 	if k == nil {
-		if !s.knots.parents.Made() {
+		if !s.edges.parents.Made() {
 			s.initDependents()
 		}
 		k = (*Dependents)(s.alloc.Alloc(knotSize))
-		*k = Dependents{ID: *parent, next: s.knots.all}
+		*k = Dependents{ID: *parent, next: s.edges.all}
 		if k.next != nil {
 			k.next.prev = k
 		}
-		s.knots.all = k
-		s.knots.parents.Insert(&k.Entry, k.ID.hash(s.keys.id))
+		s.edges.all = k
+		s.edges.parents.Insert(&k.Entry, k.ID.hash(s.keys.id))
 	}
 	t := (*Edge)(s.alloc.Alloc(tieSize))
-	*t = Edge{knot: k, Job: child.ID, ctime: child.CTime &^ tieBlocked}
+	*t = Edge{knot: k, Job: child.ID, ctime: child.CTime &^ edgeBlocked}
 	if f, _ := child.Family(); f.Flags&(FamilyBlocked|FamilyEarly) != 0 {
-		t.ctime |= tieBlocked
+		t.ctime |= edgeBlocked
 		k.Blocked++
 	}
 	s.place(k, t)
-	s.knots.edges.Insert(&t.Entry, s.hashEdge(parent, &child.ID))
+	s.edges.edges.Insert(&t.Entry, s.hashEdge(parent, &child.ID))
 }
 
 // rungsOf is how many levels an edge is on. It follows from a hash with a secret key, so
@@ -416,14 +416,14 @@ func compareEdges(a, b *Edge) int {
 
 // RemoveEdge undoes AddEdge. It returns false if there is no such edge.
 func (s *Store) RemoveEdge(parent, child *ID) bool {
-	if s.knots.edges.Len == 0 {
+	if s.edges.edges.Len == 0 {
 		return false
 	}
 	t := s.findEdge(parent, child)
 	if t == nil {
 		return false
 	}
-	s.knots.edges.Remove(&t.Entry, s.hashEdge(parent, child))
+	s.edges.edges.Remove(&t.Entry, s.hashEdge(parent, child))
 	k := t.knot
 	s.leaveRungs(k, t)
 	if t.prev != nil {
@@ -455,12 +455,12 @@ func (s *Store) RemoveEdge(parent, child *ID) bool {
 	if k.prev != nil {
 		k.prev.next = k.next
 	} else {
-		s.knots.all = k.next
+		s.edges.all = k.next
 	}
 	if k.next != nil {
 		k.next.prev = k.prev
 	}
-	s.knots.parents.Remove(&k.Entry, k.ID.hash(s.keys.id))
+	s.edges.parents.Remove(&k.Entry, k.ID.hash(s.keys.id))
 	s.freeDependents(k)
 	return true
 }
@@ -543,11 +543,11 @@ func (s *Store) After(k *Dependents, id *ID) *Edge {
 func (t *Edge) Next() *Edge { return t.next }
 
 // Edges counts all edges.
-func (s *Store) Edges() uint64 { return s.knots.edges.Len }
+func (s *Store) Edges() uint64 { return s.edges.edges.Len }
 
 // removeEdges removes the edges from the jobs that j names, before j is freed.
 func (s *Store) removeEdges(j *Job) {
-	if s.knots.edges.Len == 0 {
+	if s.edges.edges.Len == 0 {
 		return
 	}
 	f, _ := j.Family()
@@ -590,14 +590,14 @@ type Lost struct {
 
 // TakeLost returns the lost jobs that [Store.Reap] has freed since the last call.
 func (s *Store) TakeLost() []Lost {
-	lost := s.knots.lost
-	s.knots.lost = nil
+	lost := s.edges.lost
+	s.edges.lost = nil
 	return lost
 }
 
 // onFreed notes that a buried job is about to be freed, if another job waits for its end.
 func (s *Store) onFreed(j *Job) {
-	if s.knots.edges.Len == 0 {
+	if s.edges.edges.Len == 0 {
 		return
 	}
 	f, _ := j.Family()
@@ -607,28 +607,28 @@ func (s *Store) onFreed(j *Job) {
 		l.Early = s.RemoveEdge(&l.Of, &j.ID)
 	}
 	if l.Early || s.Dependents(&j.ID) != nil {
-		s.knots.lost = append(s.knots.lost, l)
+		s.edges.lost = append(s.edges.lost, l)
 	}
 }
 
 // DropEdges forgets all edges; [Store.Reap] frees them. Its time grows with the number of
 // the tables' segments alone.
 func (s *Store) DropEdges() {
-	if s.knots.all != nil {
-		s.knots.graves = append(s.knots.graves, s.knots.all)
-		s.knots.all = nil
+	if s.edges.all != nil {
+		s.edges.toFree = append(s.edges.toFree, s.edges.all)
+		s.edges.all = nil
 	}
-	s.knots.lost = nil
-	s.knots.parents.Drop()
-	s.knots.edges.Drop()
-	s.knots.parents, s.knots.edges = table.Table{}, table.Table{}
+	s.edges.lost = nil
+	s.edges.parents.Drop()
+	s.edges.edges.Drop()
+	s.edges.parents, s.edges.edges = table.Table{}, table.Table{}
 }
 
 // reapEdges frees up to n dropped edges, rungs and lists, and returns what is left of n.
 func (s *Store) reapEdges(n int) int {
-	for len(s.knots.graves) > 0 && n > 0 {
-		last := len(s.knots.graves) - 1
-		k := s.knots.graves[last]
+	for len(s.edges.toFree) > 0 && n > 0 {
+		last := len(s.edges.toFree) - 1
+		k := s.edges.toFree[last]
 		for ; k.head != nil && n > 0; n-- {
 			t := k.head
 			k.head = t.next
@@ -640,8 +640,8 @@ func (s *Store) reapEdges(n int) int {
 		if n <= 0 {
 			break
 		}
-		if s.knots.graves[last] = k.next; k.next == nil {
-			s.knots.graves = s.knots.graves[:last]
+		if s.edges.toFree[last] = k.next; k.next == nil {
+			s.edges.toFree = s.edges.toFree[:last]
 		}
 		s.freeDependents(k)
 		n--

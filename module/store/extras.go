@@ -24,9 +24,9 @@ const (
 	TagOffer
 	// TagShun: the nodes that have deleted their copy, and don't take the job again.
 	TagShun
-	// TagKin: the nodes that asked for the job's outcome, because they hold jobs that wait
+	// TagAskers: the nodes that asked for the job's outcome, because they hold jobs that wait
 	// for it.
-	TagKin
+	TagAskers
 	// TagMoved: how often the job was moved to another queue (package engine).
 	TagMoved
 )
@@ -134,13 +134,13 @@ func (s *Store) Rewrite(j *Job, body, extras []byte) *Job {
 }
 
 // Shrink reduces an acknowledged job to what is needed to tell other nodes of it. It keeps
-// the extras TagFamily, TagKin, and, while the job still has locks, TagUnique with the body,
+// the extras TagFamily, TagAskers, and, while the job still has locks, TagUnique with the body,
 // which may be the locks' key. The job may move, as with SetExtras.
 func (s *Store) Shrink(j *Job) *Job {
 	var keep []byte
 	for rest := j.Extras(); len(rest) > 0; {
 		end := extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
-		if tag := Tag(rest[0]); tag == TagFamily || tag == TagKin || tag == TagUnique && (j.Unique().Has(UniqueHasWait) || j.Unique().Has(UniqueHasRun)) {
+		if tag := Tag(rest[0]); tag == TagFamily || tag == TagAskers || tag == TagUnique && (j.Unique().Has(UniqueHasWait) || j.Unique().Has(UniqueHasRun)) {
 			keep = append(keep, rest[:end]...)
 		}
 		rest = rest[end:]

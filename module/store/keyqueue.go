@@ -50,7 +50,7 @@ const (
 func keyQueueOfEntry(e *table.Entry) *KeyQueue { return (*KeyQueue)(unsafe.Pointer(e)) }
 
 func (s *Store) initKeyQueues() {
-	s.lanes.Init(s.alloc, func(e *table.Entry) uint64 { return keyQueueOfEntry(e).hash })
+	s.keyQueues.Init(s.alloc, func(e *table.Entry) uint64 { return keyQueueOfEntry(e).hash })
 	s.headless, s.heldBack = s.headless[:0], 0
 	s.rings, s.waking = table.Index{}, s.waking[:0]
 }
@@ -123,7 +123,7 @@ func (s *Store) hashKeyQueue(q *Queue, name []byte) uint64 {
 }
 
 func (s *Store) findKeyQueue(q *Queue, name []byte) *KeyQueue {
-	return keyQueueOfEntry(s.lanes.Find(s.hashKeyQueue(q, name), func(e *table.Entry) bool {
+	return keyQueueOfEntry(s.keyQueues.Find(s.hashKeyQueue(q, name), func(e *table.Entry) bool {
 		l := keyQueueOfEntry(e)
 		return l.Queue == q && string(l.name()) == string(name)
 	}))
@@ -141,12 +141,12 @@ func (s *Store) keyQueueOf(j *Job) *KeyQueue {
 func (s *Store) newKeyQueue(q *Queue, name []byte) *KeyQueue {
 	size := keyQueueBytes(name)
 	l := (*KeyQueue)(s.alloc.Alloc(size))
-	*l = KeyQueue{Queue: q, hash: s.hashKeyQueue(q, name), nameLen: uint32(len(name)), Next: q.Lanes}
+	*l = KeyQueue{Queue: q, hash: s.hashKeyQueue(q, name), nameLen: uint32(len(name)), Next: q.KeyQueues}
 	copy(l.name(), name)
-	if q.Lanes != nil {
-		q.Lanes.Prev = l
+	if q.KeyQueues != nil {
+		q.KeyQueues.Prev = l
 	}
-	q.Lanes = l
+	q.KeyQueues = l
 	q.Bytes += uint64(size)
 	s.enterKeyQueue(l)
 	return l
@@ -155,7 +155,7 @@ func (s *Store) newKeyQueue(q *Queue, name []byte) *KeyQueue {
 // enterKeyQueue puts a per-key queue into the table, and into its ring if it has one.
 func (s *Store) enterKeyQueue(l *KeyQueue) {
 	l.headless = false
-	s.lanes.Insert(&l.Entry, l.hash)
+	s.keyQueues.Insert(&l.Entry, l.hash)
 	if r := l.ring(); r != nil {
 		*r = ring{lane: l}
 		s.join(r)
@@ -168,7 +168,7 @@ func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 	if l.Prev != nil {
 		l.Prev.Next = l.Next
 	} else {
-		q.Lanes = l.Next
+		q.KeyQueues = l.Next
 	}
 	if l.Next != nil {
 		l.Next.Prev = l.Prev
@@ -186,7 +186,7 @@ func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 		}
 	}
 	if known {
-		s.lanes.Remove(&l.Entry, l.hash)
+		s.keyQueues.Remove(&l.Entry, l.hash)
 		if r := l.ring(); r != nil {
 			s.leaveRing(r)
 		}
@@ -251,7 +251,7 @@ func (l *KeyQueue) lacksFront() bool {
 // WakeKeyQueues tells the per-key queues of a lock's key that the lock may be free:
 // [Store.NextToPromote] returns those that have jobs and no front.
 func (s *Store) WakeKeyQueues(lock []byte) {
-	if s.lanes.Len == 0 || len(lock) < 3 || Space(lock[0]) != LockRun {
+	if s.keyQueues.Len == 0 || len(lock) < 3 || Space(lock[0]) != LockRun {
 		return
 	}
 	// The per-key queue's name is the lock's without its space and its queue.
@@ -370,7 +370,7 @@ func (s *Store) setLeft(first *ring, left uint64) {
 
 // WakeQueue is [Store.WakeKeyQueues] for all per-key queues of a queue.
 func (s *Store) WakeQueue(q *Queue) {
-	for l := q.Lanes; l != nil; l = l.Next {
+	for l := q.KeyQueues; l != nil; l = l.Next {
 		if !l.hasFront {
 			s.removeHead(l)
 		}

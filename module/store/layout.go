@@ -156,23 +156,23 @@ type Queue struct {
 	HeldHead        *Job   // the held jobs: those in no other list
 	List                   // the waiting jobs, oldest first
 
-	Working  List // jobs that are being worked on, ordered by when they are due
-	HeldTail *Job
-	Held     uint64         // how many jobs are held
-	Lanes    *KeyQueue      // per-key queues, of unique jobs that run one at a time
-	Bytes    uint64         // memory of jobs, skip lists and per-key queues
-	Box      unsafe.Pointer // the key's value, which owns the queue; nil: detached
-	Key      unsafe.Pointer // the server's string of the name
-	name     unsafe.Pointer
-	nameLen  uint32
-	counted  [reasons - 1]uint32 // see Count
+	Working   List // jobs that are being worked on, ordered by when they are due
+	HeldTail  *Job
+	Held      uint64         // how many jobs are held
+	KeyQueues *KeyQueue      // per-key queues, of unique jobs that run one at a time
+	Bytes     uint64         // memory of jobs, skip lists and per-key queues
+	Box       unsafe.Pointer // the key's value, which owns the queue; nil: detached
+	Key       unsafe.Pointer // the server's string of the name
+	name      unsafe.Pointer
+	nameLen   uint32
+	counted   [reasons - 1]uint32 // see Count
 }
 
 // States of a queue, not saved.
 const (
 	queueLoose    uint8 = iota // not in the table of queues; Lookup doesn't find its jobs
 	queueAttached              // in the table
-	queueBuried                // to be freed, in Store.graves
+	queueUnlinked              // to be freed, in Store.toFree
 )
 
 const (
@@ -320,7 +320,7 @@ func Layout() []Field {
 		{"jm_queue.held_head", unsafe.Offsetof(q.HeldHead), unsafe.Sizeof(q.HeldHead)},
 		{"jm_queue.held_tail", unsafe.Offsetof(q.HeldTail), unsafe.Sizeof(q.HeldTail)},
 		{"jm_queue.held", unsafe.Offsetof(q.Held), unsafe.Sizeof(q.Held)},
-		{"jm_queue.lanes", unsafe.Offsetof(q.Lanes), unsafe.Sizeof(q.Lanes)},
+		{"jm_queue.lanes", unsafe.Offsetof(q.KeyQueues), unsafe.Sizeof(q.KeyQueues)},
 		{"jm_queue.held_back", unsafe.Offsetof(q.HeldBack), unsafe.Sizeof(q.HeldBack)},
 		{"jm_queue.uniques", unsafe.Offsetof(q.Uniques), unsafe.Sizeof(q.Uniques)},
 		{"jm_queue.bytes", unsafe.Offsetof(q.Bytes), unsafe.Sizeof(q.Bytes)},

@@ -26,7 +26,7 @@ type Store struct {
 	lockList   *LockList
 	lockWalk   *Lock       // the next lock for [Store.WalkLock]
 	LockAge    uint16      // the Age that new locks get (package lock)
-	lanes      table.Index // of KeyQueue
+	keyQueues  table.Index // of KeyQueue
 	rings      table.Index // of the first of each ring; has no segments until there is a ring
 	headless   []*KeyQueue
 	waking     []*ring // the first of each ring that has some left to wake
@@ -40,12 +40,12 @@ type Store struct {
 	flushes    *uint32
 	parts      bool // see AnyParts
 	condemned  []*condemned
-	graves     []*Queue
+	toFree     []*Queue
 	hidden     *Queue
 
 	working, overdue uint64 // in attached queues
 
-	knots knots
+	edges edgeTable
 	done  *done
 }
 
@@ -197,7 +197,7 @@ func (s *Store) RegisterNew(q *Queue, j *Job) {
 // there; but one in a buried queue is freed to make room.
 func (s *Store) enter(j *Job) bool {
 	if old := s.find(&j.ID); old != nil {
-		if old.Queue.state != queueBuried {
+		if old.Queue.state != queueUnlinked {
 			return false
 		}
 		s.Remove(old)
@@ -293,7 +293,7 @@ func (s *Store) HoldAll(q *Queue, pause func() bool) (done bool) {
 			return false
 		}
 	}
-	for l := q.Lanes; l != nil; {
+	for l := q.KeyQueues; l != nil; {
 		next := l.Next
 		if l.list != nil {
 			for n := l.list.Len; n > 0; n-- { // with the last one the per-key queue is gone
@@ -430,14 +430,14 @@ func (s *Store) List(q *Queue) (dropped int) {
 
 // enterQueue makes all jobs and per-key queues of a queue known.
 func (s *Store) enterQueue(q *Queue) (dropped int) {
-	for l := q.Lanes; l != nil; l = l.Next {
+	for l := q.KeyQueues; l != nil; l = l.Next {
 		s.enterKeyQueue(l)
 	}
 	for _, first := range []*Job{q.Head, q.Working.Head, q.HeldHead} {
 		dropped += s.enterAll(first)
 	}
 	var next *KeyQueue
-	for l := q.Lanes; l != nil; l = next {
+	for l := q.KeyQueues; l != nil; l = next {
 		next = l.Next
 		dropped += s.enterAll(l.Head())
 	}
@@ -567,11 +567,11 @@ func (s *Store) ScheduleFree(q *Queue) {
 	switch q.state {
 	case queueAttached:
 		s.Detach(q)
-	case queueBuried:
+	case queueUnlinked:
 		panic("store: the queue is buried already")
 	}
-	q.state = queueBuried
-	s.graves = append(s.graves, q)
+	q.state = queueUnlinked
+	s.toFree = append(s.toFree, q)
 }
 
 // Reap frees up to n buried jobs and queues, and says whether any are left. Before it frees
@@ -581,8 +581,8 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 	if n = s.reapEdges(n); n == 0 {
 		return true
 	}
-	for len(s.graves) > 0 {
-		q := s.graves[len(s.graves)-1]
+	for len(s.toFree) > 0 {
+		q := s.toFree[len(s.toFree)-1]
 		known := s.Listed(q)
 		tell := farewell
 		if !known && q.listed != wasCondemned {
@@ -614,8 +614,8 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 			return true
 		}
 		s.freeQueue(q)
-		s.graves = s.graves[:len(s.graves)-1]
-		if n--; n <= 0 && len(s.graves) > 0 {
+		s.toFree = s.toFree[:len(s.toFree)-1]
+		if n--; n <= 0 && len(s.toFree) > 0 {
 			return true
 		}
 	}
@@ -624,7 +624,7 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 
 // reapKeyQueue frees one job that a per-key queue of a buried queue holds back.
 func (s *Store) reapKeyQueue(q *Queue, known bool, farewell func(*Job) int) (cost int) {
-	l := q.Lanes
+	l := q.KeyQueues
 	for l.Head() == nil {
 		l = l.Next
 	}
@@ -653,8 +653,8 @@ func (s *Store) RemoveQueue(q *Queue) {
 func (s *Store) DropQueue(q *Queue) { s.freeQueue(q) }
 
 func (s *Store) freeQueue(q *Queue) {
-	for q.Lanes != nil {
-		s.freeKeyQueue(q.Lanes, false) // Forget has dropped their table
+	for q.KeyQueues != nil {
+		s.freeKeyQueue(q.KeyQueues, false) // Forget has dropped their table
 	}
 	s.freeName(q)
 	if q.Key != nil {
@@ -684,11 +684,11 @@ func (s *Store) Forget() {
 // forget is Forget, but leaves the table of queues as it is.
 func (s *Store) forget() {
 	now := s.wheel.base
-	s.hidden.state, s.hidden.listed = queueBuried, s.generation
-	s.graves = append(s.graves, s.hidden)
+	s.hidden.state, s.hidden.listed = queueUnlinked, s.generation
+	s.toFree = append(s.toFree, s.hidden)
 	s.rows = nil
 	s.jobs.Drop()
-	s.lanes.Drop()
+	s.keyQueues.Drop()
 	s.rings.Drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)
