@@ -185,6 +185,7 @@ func (t *Table[P]) heardOf(g *wire.Peer, from *Peer, whole bool) {
 		return
 	}
 	q := member.Base()
+	t.present(q) // the sender counts it
 	if well {
 		delete(q.suspects, from.Node)
 		if !q.Connected && g.Addr != "" && g.Addr != q.Addr {

@@ -220,13 +220,19 @@ func (t *Table[P]) Up(id wire.NodeID, addr string, met bool) {
 	}
 	t.host.Returning(member)
 	t.Heard(member)
-	if p.Connected = true; p.stale {
-		p.stale, p.forgotten, t.sum, t.untold = false, false, 0, true
-	}
+	p.Connected = true
+	t.present(p)
 	t.ups++
 	p.Since, t.changed = t.ups, t.host.Now()
 	t.BeatWhole(member)
 	t.host.Up(member)
+}
+
+// present notes that a node is one of the mesh, as far as anybody knows: it is connected, or another node counts it.
+func (t *Table[P]) present(p *Peer) {
+	if p.stale {
+		p.stale, p.forgotten, t.sum, t.untold = false, false, 0, true
+	}
 }
 
 func (t *Table[P]) turnAway(id wire.NodeID) { t.host.TurnAway(&Peer{ID: id, Node: id.Node()}) }
@@ -257,8 +263,8 @@ func (t *Table[P]) Admit(id wire.NodeID, m *wire.Message, b []byte) error {
 func (t *Table[P]) EndQuarantine() { clear(t.quarantine) }
 
 // Leave follows the end of all connections, as when the node becomes a replica. Meanwhile the mesh may go on without
-// the node, and with others. So when the node is back it tells only of nodes that it meets again. It still counts the
-// others until somebody forgets them: an operator here, or one at a node that it meets.
+// the node, and with others. So when the node is back it tells only of nodes that it meets again, or that those count. It still
+// counts the others until somebody forgets them: an operator here, or one at a node that it meets.
 func (t *Table[P]) Leave() {
 	t.EndQuarantine()
 	clear(t.banned) // a node that was forgotten before may be one of the mesh again
