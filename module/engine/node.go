@@ -346,6 +346,8 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	n.endWaits(nil)
 	n.endAdds()
 	n.locks.EndClears()
+	n.locks.Follow()
+	n.nodesChanged() // the file must not say any more for how long the node votes
 	return 0
 }
 
@@ -382,10 +384,14 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	uncertain, n.untold, n.promotion = n.untold, 0, nil
 	// The table of locks is the master's, and its latest changes may be missing. The votes
 	// that this node gave before it followed aren't in it.
+	n.locks.Follow()
 	n.locks.RenewLeases()
 	n.locks.LacksVotes()
 	if n.followed {
 		n.promoted = n.now
+		for _, p := range n.mesh.All() {
+			p.copies = telling{}
+		}
 	}
 	return true, uncertain
 }

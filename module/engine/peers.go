@@ -101,6 +101,9 @@ func (h *host) Up(p *Peer) {
 
 // Down is called when a connection has ended.
 func (h *host) Down(p *Peer) {
+	if p.copies.open || h.now-p.copies.done < copiesLostMS {
+		p.copies = telling{} // what was told last may not have arrived
+	}
 	h.node().acksDown(p)
 	h.locks.Down()
 }

@@ -16,6 +16,9 @@ const silentMS = 1_000
 // copiesSlice bounds what one tick tells of the copies of a node that was promoted.
 const copiesSlice = 400
 
+// copiesLostMS is how long before the end of a connection what was told may not have arrived.
+const copiesLostMS = 10_000
+
 // candidate picks a node for one more copy, nil if there is none. It picks a connected node, or if
 // there is none and a client waits, one that may be back any moment.
 func (n *Node) candidate(j *store.Job, ad *pendingAdd) *Peer {
@@ -310,7 +313,7 @@ func (n *Node) resume(p *Peer) {
 	n.resumeReleases(p)
 	n.reviewHandovers()
 	n.acksUp(p)
-	if n.promoted > 0 && !p.copies.done {
+	if n.promoted > 0 && p.copies.done == 0 {
 		p.copies.open = true
 		n.hurryTick()
 	}
@@ -319,8 +322,9 @@ func (n *Node) resume(p *Peer) {
 
 // telling is a walk through all jobs for one node.
 type telling struct {
-	open, done bool
-	at         uint64
+	open bool
+	done int64 // unix ms, when all was told; 0: it wasn't
+	at   uint64
 }
 
 // tickCopies is for a node that was promoted in another's place. It goes on telling the holders of jobs that this node has a
@@ -344,7 +348,7 @@ func (n *Node) tickCopies() {
 				}
 			}
 			if p.copies.at == 0 {
-				p.copies = telling{done: true}
+				p.copies = telling{done: n.now}
 				break
 			}
 		}

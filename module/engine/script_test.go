@@ -117,6 +117,28 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			n, id := w.actor(0), w.id(1)
 			n.do(func() { n.e.Undeliver(engine.DeliveryOf(n.e.Job(&id))) })
 		},
+		"follow": func() { // NODE OTHER: it becomes a replica of another, whose data it loads
+			n, other := w.actor(0), w.actor(1)
+			n.do(func() { n.e.SetPassive(true) })
+			n.do(func() { n.e.Flushed(-1) })
+			n.disk, n.order = map[store.ID][2][]byte{}, nil
+			n.do(func() {
+				clear(n.k.boxes)
+				n.e.BeginLoading()
+				for _, id := range other.order {
+					if d, yes := other.disk[id]; yes {
+						n.disk[id], n.order = d, append(n.order, id)
+						require.NoError(w.t, n.e.ApplyJob(d[0], d[1]))
+					}
+				}
+				n.e.Locks().Drop()
+				n.locks, n.floor, n.table = maps.Clone(other.locks), other.floor, other.table
+				n.loadLocks()
+				n.e.EndLoading()
+				n.e.Follow()
+			})
+		},
+		"promote": func() { n := w.actor(0); n.do(func() { n.e.SetPassive(false) }); n.noteUncertain() },
 		"flush":   func() { n := w.actor(0); n.do(n.e.Flush) },
 		"passive": func() { n := w.actor(0); n.do(func() { n.e.SetPassive(true) }) }, // it becomes a replica
 		"inherit": func() { // NODE OTHER: what another has logged, as a replica that is to be promoted in its place
