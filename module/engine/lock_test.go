@@ -148,3 +148,30 @@ func TestTokenOfVotesThatAreLeftIsNotClaimedAgain(t *testing.T) {
 	o, _ := again.Locks().Acquire(store.AppendBareName(nil, []byte("n")), []byte("a"), 1000, 0, nil)
 	assert.Greater(t, o.Token, token)
 }
+
+// A node that was a replica for hours is promoted: its master may have voted a moment ago, for as long a lease as there is.
+func TestPromotedAfterHoursAbstains(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n := New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
+	peers := []wire.NodeID{{0: 7, 19: 1}, {0: 8, 19: 1}}
+	for _, id := range peers {
+		n.Mesh().Add(id, "10.0.0.1:1")
+	}
+	n.Locks().SetVotes(lock.Votes{})
+	n.SetPassive(true)
+	now += 3 * lock.DefaultMaxLease
+	n.SetNow(now)
+	n.Tick()
+	n.SetPassive(false)
+	for _, id := range peers {
+		n.Mesh().Up(id, "10.0.0.1:1", false)
+	}
+	for range 10 {
+		now += 1000
+		n.SetNow(now)
+		n.Tick()
+	}
+	a := n.Locks().Abstaining()
+	require.NotNil(t, a)
+	assert.Greater(t, a.Left, int64(lock.DefaultMaxLease/2))
+}
