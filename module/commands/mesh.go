@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -501,6 +502,9 @@ func peerLine(p *engine.Peer, withBus bool) string {
 	if p.Leaving {
 		flags = append(flags, "leaving")
 	}
+	if p.Stale() {
+		flags = append(flags, "stale")
+	}
 	if flags == nil {
 		flags = []string{"noflags"}
 	}
@@ -619,6 +623,10 @@ func (m *module) readPeer(f []string) error {
 	if !ok {
 		return errors.New("no bus address after @")
 	}
-	m.node.Mesh().Add(id, addr)
+	if slices.Contains(strings.Split(f[2], ","), "stale") {
+		m.node.Mesh().AddStale(id, addr)
+	} else {
+		m.node.Mesh().Add(id, addr)
+	}
 	return nil
 }

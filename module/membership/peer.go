@@ -39,6 +39,9 @@ type Peer struct {
 	sum       uint64              // over counts, see sumOf
 }
 
+// Stale says whether the node was known before this one was a replica, and nobody has told of it since.
+func (p *Peer) Stale() bool { return p.stale }
+
 // Base is the Peer itself, so a type that embeds a Peer is a [Member].
 func (p *Peer) Base() *Peer { return p }
 

@@ -22,6 +22,7 @@ import (
 //	cut A B, join A B   the connection of two ends, or is made again
 //	stop A, start A     the node stands still: it sends nothing, and hears nothing
 //	leave A, back A     A becomes a replica, whose connections end; or is promoted again
+//	restart A           another process of A, with what its nodes' file has
 //	move A…             the nodes come up at other addresses, all at once
 //	forget A B          A forgets B
 //	reset A             A forgets all
@@ -268,6 +269,20 @@ func TestScripts(t *testing.T) {
 				for i := range d.CmdArgs {
 					arg(i).moves++
 					w.apart(arg(i))
+				}
+				w.link()
+			case "restart":
+				a := arg(0)
+				w.apart(a)
+				old := a.table.All()
+				a.table = membership.New[*membership.Peer](a, 0)
+				a.table.SetSelf(a.id)
+				for _, p := range old {
+					if p.Stale() {
+						a.table.AddStale(p.ID, p.Addr)
+					} else {
+						a.table.Add(p.ID, p.Addr)
+					}
 				}
 				w.link()
 			case "leave":

@@ -232,6 +232,16 @@ func (t *Table[P]) Up(id wire.NodeID, addr string, met bool) {
 func (t *Table[P]) present(p *Peer) {
 	if p.stale {
 		p.stale, p.forgotten, t.sum, t.untold = false, false, 0, true
+		t.host.Changed()
+	}
+}
+
+// AddStale is Add for a node of the nodes' file that was stale there.
+func (t *Table[P]) AddStale(id wire.NodeID, addr string) {
+	if t.Add(id, addr) {
+		if p := t.by[id.Node()].Base(); !p.Connected {
+			p.stale, t.sum = true, 0
+		}
 	}
 }
 
