@@ -292,9 +292,14 @@ func (m *mesh) tell(s *server, args ...any) {
 }
 
 // setClock sets a server's wall clock when it isn't paused any more: the server ends a
-// pause by that clock, and while it is paused takes no CLIENT UNPAUSE either.
+// pause by that clock, and while it is paused takes no CLIENT UNPAUSE either. It looks at
+// that clock once in a while, so its answer says that the pause is over.
 func (m *mesh) setClock(s *server, ahead time.Duration) {
+	m.t.Helper()
 	time.Sleep(s.pause - m.now())
+	if s.state == "up" && s.pause > 0 {
+		m.await(10*time.Second, s, "to end its pause", func() bool { return s.Do("PING").Str == "PONG" })
+	}
 	s.SetClock(ahead)
 }
 
