@@ -487,8 +487,9 @@ func peerAddr(p *engine.Peer) (host string, port int) {
 	return host, 0
 }
 
-// peerLine is a line of CLUSTER NODES about another node.
-func peerLine(p *engine.Peer, withBus bool) string {
+// peerLine is a line of CLUSTER NODES about another node, or one of the nodes' file (forFile). In the file the port for
+// clients is 0 if the node hasn't said it.
+func peerLine(p *engine.Peer, forFile bool) string {
 	var flags []string
 	switch p.Health {
 	case membership.Suspected:
@@ -514,8 +515,8 @@ func peerLine(p *engine.Peer, withBus bool) string {
 	}
 	host, port := peerAddr(p)
 	addr := fmt.Sprintf("%s:%d", host, port)
-	if withBus {
-		addr += "@" + p.Addr
+	if forFile {
+		addr = fmt.Sprintf("%s:%d@%s", host, p.Port, p.Addr)
 	}
 	return fmt.Sprintf("%v %s %s 0 %d %s\n", p.ID, addr, strings.Join(flags, ","), p.Heard, link)
 }
@@ -619,14 +620,14 @@ func (m *module) readPeer(f []string) error {
 	if err != nil {
 		return err
 	}
-	_, addr, ok := strings.Cut(f[1], "@")
+	clients, addr, ok := strings.Cut(f[1], "@")
 	if !ok {
 		return errors.New("no bus address after @")
 	}
-	if slices.Contains(strings.Split(f[2], ","), "stale") {
-		m.node.Mesh().AddStale(id, addr)
-	} else {
-		m.node.Mesh().Add(id, addr)
+	port, err := strconv.ParseUint(clients[strings.LastIndexByte(clients, ':')+1:], 10, 16)
+	if err != nil {
+		return errors.New("no port for clients before @")
 	}
+	m.node.Mesh().Restore(id, addr, int(port), slices.Contains(strings.Split(f[2], ","), "stale"))
 	return nil
 }

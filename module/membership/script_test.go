@@ -278,11 +278,7 @@ func TestScripts(t *testing.T) {
 				a.table = membership.New[*membership.Peer](a, 0)
 				a.table.SetSelf(a.id)
 				for _, p := range old {
-					if p.Stale() {
-						a.table.AddStale(p.ID, p.Addr)
-					} else {
-						a.table.Add(p.ID, p.Addr)
-					}
+					a.table.Restore(p.ID, p.Addr, p.Port, p.Stale())
 				}
 				w.link()
 			case "leave":

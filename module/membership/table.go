@@ -171,7 +171,7 @@ func (t *Table[P]) MayReturn(p *Peer) bool {
 // one hasn't.
 func (t *Table[P]) IsAbsent(p *Peer) bool { return t.host.Now()-p.Heard > absentMS }
 
-// Add makes a node known, for example one of the nodes' file. False: the node is known already, is this node, or has
+// Add makes a node known. False: the node is known already, is this node, or has
 // the short name of another.
 func (t *Table[P]) Add(id wire.NodeID, addr string) bool {
 	node := id.Node()
@@ -236,12 +236,16 @@ func (t *Table[P]) present(p *Peer) {
 	}
 }
 
-// AddStale is Add for a node of the nodes' file that was stale there.
-func (t *Table[P]) AddStale(id wire.NodeID, addr string) {
-	if t.Add(id, addr) {
-		if p := t.by[id.Node()].Base(); !p.Connected {
-			p.stale, t.sum = true, 0
-		}
+// Restore is Add for a node of the nodes' file: port is for its clients, 0 if it isn't known. stale says that the node was
+// so ([Peer.Stale]) when the file was written.
+func (t *Table[P]) Restore(id wire.NodeID, addr string, port int, stale bool) {
+	if !t.Add(id, addr) {
+		return
+	}
+	p := t.by[id.Node()].Base()
+	p.Port = port
+	if stale && !p.Connected {
+		p.stale, t.sum = true, 0
 	}
 }
 
