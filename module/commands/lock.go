@@ -354,18 +354,22 @@ func (m *module) abstainingText(a *lock.Abstaining) string {
 		awaited = append(awaited, m.nodeName(uint64(node)))
 	}
 	others := strings.Join(awaited, " ")
+	missing := "; not heard of: " + others
+	if others == "" {
+		missing = "; all have told theirs, but too many are new to the mesh"
+	}
 	switch {
 	case a.New:
-		return "it is new to the mesh, until it has the tables of enough others; not heard of: " + others
+		return "it is new to the mesh, until it has the tables of enough others" + missing
 	case a.Jobs:
 		return "it may have lost votes for locks of jobs, until these nodes have told theirs, or are forgotten: " + others
 	case a.Left > 0 && slices.Min(a.Lefts[:]) < a.Left:
-		return fmt.Sprintf("it may have lost votes that it gave, for up to %d s (bare locks), %d s (of jobs that run), %d s (of jobs that wait, and windows), the longest lease of one, or until enough others have told theirs; not heard of: %s",
-			(a.Lefts[0]+999)/1000, (a.Lefts[1]+999)/1000, (a.Lefts[2]+999)/1000, others)
+		return fmt.Sprintf("it may have lost votes that it gave, for up to %d s (bare locks), %d s (of jobs that run), %d s (of jobs that wait, and windows), the longest lease of one, or until enough others have told theirs%s",
+			(a.Lefts[0]+999)/1000, (a.Lefts[1]+999)/1000, (a.Lefts[2]+999)/1000, missing)
 	case a.Left > 0:
-		return fmt.Sprintf("it may have lost votes that it gave, for up to %d s, the longest lease of one, or until enough others have told theirs; not heard of: %s", (a.Left+999)/1000, others)
+		return fmt.Sprintf("it may have lost votes that it gave, for up to %d s, the longest lease of one, or until enough others have told theirs%s", (a.Left+999)/1000, missing)
 	}
-	return "it may have lost votes that it gave, until enough others have told theirs; not heard of: " + others
+	return "it may have lost votes that it gave, until enough others have told theirs" + missing
 }
 
 // abstention is what was last logged about the node's abstaining.

@@ -297,6 +297,7 @@ func (n *actor) lockEffect(e *engine.Effect) {
 		n.votes = n.e.Locks().Votes()
 		n.keeps = true
 	case engine.LockDone:
+		w.why = e.Outcome.Why
 		w.say("  %s answers %v: %s", n.name, e.Client, w.outcome(e.Outcome))
 	case engine.Worked:
 		w.say("  %s answers WORKING %v: %v", n.name, e.Client, e.Err)

@@ -62,6 +62,7 @@ type world struct {
 	beats, tables bool
 	idle          bool // nodes ask about idle copies; else the other rules show
 	adders        bool
+	why           string   // the reason that the last refusal of a lock gave
 	quick         []letter // heartbeats, and pages of the tables of locks, on their way
 }
 
@@ -106,7 +107,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		"advance": w.advance, "show": w.show, "crash": w.crash, "restart": w.restart, "cut": w.cut, "join": w.join,
 		"memory": w.pressure, "leaving": w.leave, "pause": w.pause, "forget": w.forget, "meet": w.meet, "nodes": w.table,
 		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "reset": w.reset,
-		"acquire": w.acquire, "extend": func() { w.extend(false) }, "letgo": func() { w.extend(true) }, "unlock": w.unlock, "unheard": w.unheard, "locks": w.locks,
+		"acquire": w.acquire, "extend": func() { w.extend(false) }, "letgo": func() { w.extend(true) }, "unlock": w.unlock, "unheard": w.unheard, "locks": w.locks, "why": func() { w.say("%s", w.why) },
 		"know":      w.know,
 		"clearlock": w.clearLock, "distrust": w.distrust, "lostlock": w.lostLock,
 		"choke": func() { w.actor(0).choked = true }, "unchoke": func() { w.actor(0).choked = false },

@@ -455,6 +455,9 @@ func (n *Node) whyNoQuorum(c *Acquisition) string {
 		for _, node := range a.Awaited {
 			text += " " + shortName(node)
 		}
+		if a.Awaited == nil {
+			text = "this one until fewer nodes are new to the mesh"
+		}
 		abstain = append(abstain, text)
 	}
 	for _, p := range n.mesh.All() {
