@@ -327,7 +327,7 @@ func (m *module) loadJob(c *rm.Ctx) {
 		if err != nil {
 			return err
 		}
-		return m.node.ApplyJobAway(c.DB(), q, c.Arg(1), c.Arg(2))
+		return m.node.ApplyDormantJob(c.DB(), q, c.Arg(1), c.Arg(2))
 	})
 }
 
@@ -341,7 +341,7 @@ func (m *module) makeQueue(c *rm.Ctx) {
 		if err != nil {
 			return err
 		}
-		return m.node.ApplyQueueAway(c.DB(), q, c.Arg(1))
+		return m.node.ApplyDormantQueue(c.DB(), q, c.Arg(1))
 	})
 }
 

@@ -470,7 +470,7 @@ func (m *module) heldJobs() (b []byte) {
 			}
 		}
 	}
-	m.node.AwayInHands(func(j *store.Job) { b = appendHeld(b, j) })
+	m.node.DormantInHands(func(j *store.Job) { b = appendHeld(b, j) })
 	return b
 }
 

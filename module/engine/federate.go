@@ -578,7 +578,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		}
 		j, _ = n.learnLogged(j, m.Holders)
 		if ad := n.pendingAddOf(&id); ad != nil {
-			ad.away = false // it is queued here when it is promised
+			ad.elsewhere = false // it is queued here when it is promised
 		}
 		if n.inHands(j) && m.Job.Nacks <= j.Nacks {
 			// A client here works on it, and hasn't given it back elsewhere: our retry time counts. The queue got nothing.

@@ -353,7 +353,7 @@ func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
 	id, kin := store.ID(m.ID), store.FindExtra(m.Job.Extras, store.TagAskers)
 	switch j := n.lookEnded(&id); {
 	case len(kin) == 0:
-	case n.passive || n.loading || j == nil && n.away(&id):
+	case n.passive || n.loading || j == nil && n.maybeDormant(&id):
 		return false
 	case j == nil && (n.tombstones.has(&id) || n.store.Done(&id)):
 		n.sendAck(p, n.tombstones.ack(&id))

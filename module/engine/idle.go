@@ -196,7 +196,7 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 		n.sendAck(p, n.tombstones.ack(&id))
 		return
 	case j == nil:
-		if n.away(&id) || n.pendingAddOf(&id) != nil || n.wholeFor() <= m.Span+lock.WholeSpareMS || n.now < n.idling.deleted {
+		if n.maybeDormant(&id) || n.pendingAddOf(&id) != nil || n.wholeFor() <= m.Span+lock.WholeSpareMS || n.now < n.idling.deleted {
 			return
 		}
 	case j.State == store.StateAcked:

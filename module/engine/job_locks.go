@@ -74,7 +74,7 @@ func (n *Node) tickLost(now int64) {
 
 // livesAway says whether a job lies in a queue of another database, where its timers rest, and isn't done.
 func (n *Node) livesAway(id *store.ID) bool {
-	j := n.lookAway(id)
+	j := n.lookDormant(id)
 	return j != nil && j.State != store.StateAcked && j.ETime > n.now && (j.State != store.StateWaitRepl || n.pendingAddOf(id) != nil)
 }
 

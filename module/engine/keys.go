@@ -198,19 +198,19 @@ func (n *Node) setDormant(list []*store.Queue) {
 	n.recount = true
 }
 
-// away says whether a job that isn't known may be in a queue that lies in another database.
+// maybeDormant says whether a job that isn't known may be in a queue that lies in another database.
 // Such a job is not known to have ended. The answer may be true for a job that is in no queue,
 // see [Node.unlisted].
-func (n *Node) away(id *store.ID) bool { return n.store.Away(id) || n.unlisted() }
+func (n *Node) maybeDormant(id *store.ID) bool { return n.store.Detached(id) || n.unlisted() }
 
-// lookAway finds a job in a queue that lies in another database; nil if it is in none. If the
+// lookDormant finds a job in a queue that lies in another database; nil if it is in none. If the
 // table of jobs lacks such jobs, they are put into it, once.
-func (n *Node) lookAway(id *store.ID) *store.Job {
+func (n *Node) lookDormant(id *store.ID) *store.Job {
 	if len(n.dormant) == 0 {
 		return nil
 	}
 	n.listAll()
-	if j := n.store.LookupAway(id); j != nil && j.Queue.DB != 0 {
+	if j := n.store.LookupDetached(id); j != nil && j.Queue.DB != 0 {
 		return j
 	}
 	return nil // also if the job's queue has just lost its key
@@ -221,7 +221,7 @@ func (n *Node) lookAway(id *store.ID) *store.Job {
 func (n *Node) lookEnded(id *store.ID) *store.Job {
 	j := n.store.Lookup(id)
 	if j == nil {
-		if j = n.lookAway(id); j != nil && j.State != store.StateAcked {
+		if j = n.lookDormant(id); j != nil && j.State != store.StateAcked {
 			return nil
 		}
 	}
@@ -231,7 +231,7 @@ func (n *Node) lookEnded(id *store.ID) *store.Job {
 // lookEnding finds a job that is to end, in a queue that lies in another database. A job that
 // isn't promised yet is removed at once, and lookEnding returns nil.
 func (n *Node) lookEnding(id *store.ID) *store.Job {
-	j := n.lookAway(id)
+	j := n.lookDormant(id)
 	if j != nil && j.State == store.StateWaitRepl {
 		n.store.Oust(id)
 		return nil

@@ -111,7 +111,7 @@ func (n *Node) onDepartingUnknown(p *Peer, id *store.ID) {
 	switch {
 	case n.tombstones.has(id) || n.store.Done(id):
 		n.sendAck(p, n.tombstones.ack(id))
-	case !n.away(id):
+	case !n.maybeDormant(id):
 		n.send(p, &wire.Message{Kind: wire.Refused, ID: *id, Count: wire.Deleted})
 	}
 }

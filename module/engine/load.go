@@ -538,10 +538,10 @@ func (n *Node) ApplyJob(name, rec []byte) error {
 	return nil
 }
 
-// ApplyJobAway is ApplyJob for a queue that lies in another database than 0: q is the one
+// ApplyDormantJob is ApplyJob for a queue that lies in another database than 0: q is the one
 // in the key of that name there, nil if there is no such key. The job is known when the
 // queue comes to database 0.
-func (n *Node) ApplyJobAway(db int, q *store.Queue, name, rec []byte) error {
+func (n *Node) ApplyDormantJob(db int, q *store.Queue, name, rec []byte) error {
 	j, err := n.store.JobFromRecord(rec)
 	if err != nil {
 		return err
@@ -582,8 +582,8 @@ func (n *Node) ApplyQueue(name []byte) error {
 	return err
 }
 
-// ApplyQueueAway is ApplyQueue for another database than 0, see [Node.ApplyJobAway].
-func (n *Node) ApplyQueueAway(db int, q *store.Queue, name []byte) error {
+// ApplyDormantQueue is ApplyQueue for another database than 0, see [Node.ApplyDormantJob].
+func (n *Node) ApplyDormantQueue(db int, q *store.Queue, name []byte) error {
 	_, err := n.queueAway(db, q, name)
 	return err
 }
@@ -603,7 +603,7 @@ func (n *Node) ApplyDelete(id *store.ID) {
 		n.discard(j)
 		return
 	}
-	if j := n.lookAway(id); j != nil && j.State == store.StateAcked && !cancelled(j) {
+	if j := n.lookDormant(id); j != nil && j.State == store.StateAcked && !cancelled(j) {
 		n.store.SetDone(id)
 	}
 	n.oust(id)
@@ -622,9 +622,9 @@ func (n *Node) LoadState(rec, holders []byte) error {
 	return n.store.ApplyStateTo(n.loaded, rec, holders)
 }
 
-// AwayInHands calls do for the jobs in other databases than 0 that a client was given, and that
+// DormantInHands calls do for the jobs in other databases than 0 that a client was given, and that
 // come again unless they are acknowledged.
-func (n *Node) AwayInHands(do func(*store.Job)) {
+func (n *Node) DormantInHands(do func(*store.Job)) {
 	n.eachAway(func(j *store.Job) {
 		if j.Retry > 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 {
 			do(j)

@@ -20,16 +20,16 @@ const (
 
 // pendingAdd is an ADDJOB that waits for its copies.
 type pendingAdd struct {
-	id       store.ID
-	client   any
-	denied   bool  // the job must not be promised any more, see [Node.Deny]
-	need     int   // confirmations by other nodes
-	deadline int64 // unix ms; 0: none
-	external bool  // this node keeps no copy
-	deps     bool  // the copies have store.FamilyAdding
-	away     bool  // another node has it in a queue, or with a client
-	at       int   // index in Node.waiting
-	number   uint64
+	id        store.ID
+	client    any
+	denied    bool  // the job must not be promised any more, see [Node.Deny]
+	need      int   // confirmations by other nodes
+	deadline  int64 // unix ms; 0: none
+	external  bool  // this node keeps no copy
+	deps      bool  // the copies have store.FamilyAdding
+	elsewhere bool  // another node has it in a queue, or with a client
+	at        int   // index in Node.waiting
+	number    uint64
 
 	refused []wire.Node // asked in vain, and not asked again until forgive
 	forgive int64       // unix ms
@@ -167,7 +167,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 			n.tombstones.add(id, n.now, m.Flags&wire.Cancelled != 0)
 			n.heardOfStranger(p, id, m)
 			n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
-		case m.Kind == wire.WillQueue && n.inHandsAway(&id):
+		case m.Kind == wire.WillQueue && n.inHandsDormant(&id):
 			n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: m.ID})
 		case (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && (n.tombstones.has(&id) || n.store.Done(&id)):
 			// The job was acknowledged here, and is gone: all nodes knew, or its queue was deleted before.
@@ -226,7 +226,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 // on it, the job becomes a returning one: when the queue is back, this node asks the others before it
 // queues the job again, as after a restart. Otherwise both nodes would give it to clients.
 func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
-	j := n.lookAway(id)
+	j := n.lookDormant(id)
 	if j == nil {
 		return
 	}
@@ -241,7 +241,7 @@ func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 		}
 	case wire.WillQueue, wire.Queued, wire.Working:
 		if ad := n.pendingAddOf(id); ad != nil && m.Kind != wire.WillQueue {
-			ad.away = true
+			ad.elsewhere = true
 		}
 		if j.State != store.StateQueued || j.Retry == 0 {
 			return

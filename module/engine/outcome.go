@@ -233,7 +233,7 @@ func (n *Node) follow(e end) (dropped int) {
 			}
 			id := t.Job
 			c := n.store.Lookup(&id)
-			if c == nil && here && n.away(&id) {
+			if c == nil && here && n.maybeDormant(&id) {
 				past = id
 				continue
 			}
@@ -404,7 +404,7 @@ func (n *Node) heardRelease(j *store.Job) bool {
 // outliveAway lets a job that is out of sight go on without one that isn't here any more: when it is back
 // nobody may know how that one ended. A job that can't go on finds out when it is back.
 func (n *Node) outliveAway(id *store.ID, e *end) {
-	j := n.lookAway(id)
+	j := n.lookDormant(id)
 	if j == nil || j.State == store.StateAcked {
 		return
 	}
@@ -789,7 +789,7 @@ func (n *Node) look(j *store.Job) {
 			wait = true
 			continue
 		case n.store.Done(&pid):
-		case len(n.mesh.All()) == 0 && n.away(&pid):
+		case len(n.mesh.All()) == 0 && n.maybeDormant(&pid):
 			wait = true
 			continue
 		case len(n.mesh.All()) == 0 && j.Holders() == 0:
@@ -892,7 +892,7 @@ func (n *Node) onAskOutcome(p *Peer, m *wire.Message) {
 		reply.Count = wire.OutcomeEnded
 	case n.tombstones.cancelled(&id):
 		reply.Count, reply.Flags = wire.OutcomeEnded, wire.Cancelled|wire.HeldBack
-	case n.away(&id), n.delegated.Has(id):
+	case n.maybeDormant(&id), n.delegated.Has(id):
 		reply.Count = wire.OutcomeOpen // as far as is known here
 	}
 	if n.comesAfter(&id) {
@@ -920,7 +920,7 @@ func (n *Node) onOutcome(p *Peer, m *wire.Message) {
 	case wire.OutcomeEnded:
 		e.undone, e.unreleased = m.Flags&wire.Cancelled != 0, m.Flags&wire.HeldBack != 0
 	default:
-		if !n.allUnknown(a, p, m) || n.away(&id) {
+		if !n.allUnknown(a, p, m) || n.maybeDormant(&id) {
 			return
 		}
 	}
@@ -979,7 +979,7 @@ func (n *Node) comesAfter(id *store.ID) bool {
 		}
 		switch c := n.store.Lookup(child); {
 		case c == nil:
-			if n.away(child) {
+			if n.maybeDormant(child) {
 				return true
 			}
 		case c.State != store.StateAcked && blocked(c):

@@ -331,7 +331,7 @@ func (n *Node) onRelease(p *Peer, m *wire.Message) {
 			n.release(j, m.Flags&wire.Last != 0, m.Count, when)
 		}
 	}
-	if j == nil && n.lookAway(&id) != nil {
+	if j == nil && n.lookDormant(&id) != nil {
 		return // the sender tells again, until the job's queue is back
 	}
 	n.send(p, &reply)

@@ -466,14 +466,14 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 	promise := Effect{Kind: Promise, ID: j.ID, Client: ad.client}
 	switch {
 	case !ad.deps:
-	case held(j) || ad.away || n.putOff(j) || delayFrom(j, n.now) > 0:
+	case held(j) || ad.elsewhere || n.putOff(j) || delayFrom(j, n.now) > 0:
 		n.tell(j, &wire.Message{Kind: wire.GotJob})
 		j = n.isAdded(j)
 	case !ad.external:
 		n.tell(j, n.queued(j, 0)) // the holders may not have heard yet that it waits for nothing
 	}
 	if ad.external {
-		if j.Retry > 0 && !ad.away {
+		if j.Retry > 0 && !ad.elsewhere {
 			n.handOver(j, ad)
 		}
 		n.delegate(j)
@@ -483,7 +483,7 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 	}
 	j.ClearConfirmed()
 	becomePromised(j)
-	if ad.away {
+	if ad.elsewhere {
 		setTime(j, n.retryAt(j))
 		setQueuedOnce(j)
 		n.arm(j)

@@ -125,9 +125,9 @@ func (n *Node) learnNacks(j *store.Job, flags uint8) {
 	}
 }
 
-// inHandsAway says whether a client may work on a job whose queue lies in another database.
-func (n *Node) inHandsAway(id *store.ID) bool {
-	j := n.lookAway(id)
+// inHandsDormant says whether a client may work on a job whose queue lies in another database.
+func (n *Node) inHandsDormant(id *store.ID) bool {
+	j := n.lookDormant(id)
 	return j != nil && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && taker(j) == 0 && j.QTime > n.now
 }
 
@@ -305,7 +305,7 @@ func (n *Node) isAway(p *Peer, j *store.Job) bool {
 	if ad == nil || j.State != store.StateWaitRepl {
 		return false
 	}
-	ad.away = true
+	ad.elsewhere = true
 	n.onQueuedElsewhere(n.meet(p, j))
 	return true
 }

@@ -208,7 +208,7 @@ func (n *Node) letSomeIn() {
 	more := n.shut.Pass(tickBudget, func(id store.ID, _ *struct{}) bool {
 		j := n.store.Lookup(&id)
 		switch {
-		case j == nil && n.lookAway(&id) != nil:
+		case j == nil && n.lookDormant(&id) != nil:
 			return true // its queue lies in another database
 		case j == nil || j.State != store.StateActive || j.Place == store.InWorking || held(j):
 			return false

@@ -83,7 +83,7 @@ func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
 }
 
 // ApplyState gives a job the state that a record has. The job must be known, or
-// [Store.Away]; otherwise ApplyState returns nil and no error. The record may lack body and
+// [Store.Detached]; otherwise ApplyState returns nil and no error. The record may lack body and
 // parts; parts, if not nil, are the parts then. The job goes to the held list. It may move:
 // use the returned one from then on. Errors wrap [ErrRecord] or [ErrNewer].
 func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
@@ -93,7 +93,7 @@ func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 	}
 	j := s.Lookup(&head.ID)
 	if j == nil {
-		j = s.LookupAway(&head.ID)
+		j = s.LookupDetached(&head.ID)
 	}
 	if j == nil {
 		return nil, nil

@@ -144,21 +144,21 @@ func (s *Store) Lookup(id *ID) *Job {
 	return nil
 }
 
-// Away says whether a job is in the table, and its queue is detached.
-func (s *Store) Away(id *ID) bool { return s.LookupAway(id) != nil }
+// Detached says whether a job is in the table, and its queue is detached.
+func (s *Store) Detached(id *ID) bool { return s.LookupDetached(id) != nil }
 
-// LookupAway finds a job that is [Store.Away].
-func (s *Store) LookupAway(id *ID) *Job {
+// LookupDetached finds a job that is [Store.Detached].
+func (s *Store) LookupDetached(id *ID) *Job {
 	if j := s.find(id); j != nil && j.Queue.state == queueLoose {
 		return j
 	}
 	return nil
 }
 
-// Oust frees a job that is [Store.Away], to make room for another with the same ID. It says
+// Oust frees a job that is [Store.Detached], to make room for another with the same ID. It says
 // whether there was one.
 func (s *Store) Oust(id *ID) bool {
-	j := s.LookupAway(id)
+	j := s.LookupDetached(id)
 	if j == nil {
 		return false
 	}
@@ -705,7 +705,7 @@ func (s *Store) ScanJobs(cursor uint64, emit *[]*Job) uint64 {
 	return s.scanJobs(cursor, emit, false)
 }
 
-// ScanAllJobs is ScanJobs, and also meets the jobs that are [Store.Away].
+// ScanAllJobs is ScanJobs, and also meets the jobs that are [Store.Detached].
 func (s *Store) ScanAllJobs(cursor uint64, emit *[]*Job) uint64 {
 	return s.scanJobs(cursor, emit, true)
 }
