@@ -31,6 +31,9 @@ func (m *module) nodesText(forFile bool) string {
 	}
 	if forFile {
 		b.WriteString(deletionsText(m.node.Deletions()))
+		if at := m.node.Promoted(); at > 0 {
+			fmt.Fprintf(&b, "%s %d\n", promotedLine, at)
+		}
 	}
 	if v := m.node.Locks().Votes(); forFile && v.Longest.Known() {
 		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest.Max(), yesNo(v.Unleased), yesNo(v.New))
@@ -44,6 +47,9 @@ func (m *module) nodesText(forFile bool) string {
 	}
 	return b.String()
 }
+
+// promotedLine begins the line of the nodes' file for [engine.Node.Promoted].
+const promotedLine = "promoted"
 
 // deletedLine begins the line of the nodes' file for [engine.Deletions]. The line has All,
 // then each queue's hash and creation time, in their order; - stands for no queues.
@@ -141,6 +147,14 @@ func (m *module) loadNodes() error {
 		}
 		if len(f) > 0 && f[0] == deletedLine {
 			m.node.SetDeletions(parseDeletions(f))
+			continue
+		}
+		if len(f) == 2 && f[0] == promotedLine {
+			at, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil || at < 0 {
+				return fmt.Errorf("%s: %s %s: give a time in Unix milliseconds, or remove the line", m.nodesFile, promotedLine, printable(f[1]))
+			}
+			m.node.SetPromoted(at)
 			continue
 		}
 		if len(f) != 6 {

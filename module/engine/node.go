@@ -177,7 +177,7 @@ type Node struct {
 	promotion   *settling               // the promotion under way, see Promote
 	untold      int                     // jobs that the promotion has made uncertain so far
 	followed    bool                    // see Follow
-	promoted    int64                   // when this node was promoted, unix ms; 0: not since its start
+	promoted    int64                   // see Promoted
 	holding     int                     // the jobs of queues in rows below this one are still to be held, see tickFollowing
 	recount     bool                    // lacking isn't known
 	lacking     bool                    // see unlisted
@@ -389,12 +389,20 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	n.locks.LacksVotes()
 	if n.followed {
 		n.promoted = n.now
+		n.nodesChanged()
 		for _, p := range n.mesh.All() {
 			p.copies = telling{}
 		}
 	}
 	return true, uncertain
 }
+
+// Promoted returns when this node was promoted last in the place of its master, unix ms; 0: never. The nodes' file keeps
+// it, because the node may be started again before it has told the others which copies it has ([Node.SetPromoted]).
+func (n *Node) Promoted() int64 { return n.promoted }
+
+// SetPromoted sets what the nodes' file has kept.
+func (n *Node) SetPromoted(at int64) { n.promoted = at }
 
 // Follow tells a passive node that it has its master's data now. From here on, like any
 // replica, it can't know which jobs are still queued: the master gives jobs to clients, and

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -86,6 +87,29 @@ func TestHandedOverJobsWaitAtAPromotedReplica(t *testing.T) {
 	heir.Stop()
 	heir.Restart()
 	harness.Await(t, 20*time.Second, "the job to be queued again", queued)
+}
+
+// A replica is promoted, and started again before it meets anybody. It tells the others of its copies all the same.
+func TestPromotedReplicaIsRestartedBeforeItMeetsOthers(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, "appendonly yes")
+	heir := node(t, "appendonly yes")
+	require.Equal(t, "OK", heir.Do("REPLICAOF", "127.0.0.1", m[1].Port).Str) // its configuration doesn't say so, for the restart
+	heir.AwaitSync()
+	job := added(t, m[0].Dial(), "q", "b", 2000, "RETRY", 300, "REPLICATE", 2)
+	heir.AwaitStream(m[1])
+	m[1].Kill()
+	require.Equal(t, "OK", heir.Do("REPLICAOF", "NO", "ONE").Str)
+	harness.Await(t, 10*time.Second, "the replica to be promoted", func() bool { return heir.Do("ADDJOB", "other", "b", 0).Kind == '+' })
+	harness.Await(t, 10*time.Second, "its first append-only file", func() bool {
+		return heir.Info("persistence", "aof_rewrite_in_progress")+heir.Info("persistence", "aof_rewrite_scheduled") == "00"
+	})
+	heir.Stop()
+	heir.Restart()
+	meet(t, m[0], heir)
+	harness.Await(t, 10*time.Second, "the node to hear of the copy", func() bool {
+		return slices.ContainsFunc(m[0].Do("SHOW", job).Field("nodes-delivered").Elems, func(v harness.Value) bool { return v.Str == id(heir) })
+	})
 }
 
 // A job has copies at a node and at one that a replica was promoted in the place of. Nobody but that replica knows that it
