@@ -37,6 +37,7 @@ const (
 // votes again.
 type tableSync struct {
 	abstain  bool
+	voted    bool   // it has voted in this mesh, and lacks none of these votes, though it learns others again
 	partial  bool   // votes that this node gave may be missing
 	young    int64  // monotonic: until then, a node that comes may have given votes that this node doesn't know
 	began    int64  // monotonic: when it began to abstain
@@ -61,6 +62,7 @@ const (
 	partTable              // votes that the node gave may be missing
 	newPartTable           // likewise, but it gave them before it knew any node of the mesh
 	newTable               // the node is new to the mesh
+	voterTable             // likewise, but it has voted in it, and none of its votes is missing
 	fullTable
 )
 
@@ -88,7 +90,7 @@ func (n *Node) MarkIncomplete() {
 
 // LacksVotes makes the node abstain as [Node.MarkIncomplete] does, but keeps all locks.
 func (n *Node) LacksVotes() {
-	n.sync.abstain = false
+	n.sync.abstain, n.sync.voted = false, false
 	n.learnLocks()
 	n.sync.partial = true
 	n.sync.lost, n.sync.lostAt, n.sync.unleased = n.votes.kept.Longest, n.votes.lastVote, n.votes.kept.Unleased
@@ -111,7 +113,7 @@ func (n *Node) learnLocks() {
 func (n *Node) Joins() {
 	now := n.host.Monotonic()
 	if len(n.mesh.All()) == 1 {
-		n.sync.young = now + youngMS
+		n.sync.young, n.sync.voted = now+youngMS, false
 		n.promiseAll()
 	}
 	if now < n.sync.young {
@@ -148,6 +150,7 @@ func (n *Node) Trust() {
 	}
 	n.setTable(known)
 	n.votes.wanted.New = false
+	n.sync.voted = !n.mesh.Alone()
 }
 
 // Abstains says whether the node doesn't vote, see [Node.MarkIncomplete].
@@ -297,6 +300,9 @@ func (n *Node) onPull(p *membership.Peer, m *wire.Message) {
 	}
 	if n.abstains() && n.votes.wanted.New {
 		page.Flags |= wire.Newcomer
+		if n.sync.voted {
+			page.Flags |= wire.Voter
+		}
 	}
 	// If most locks are over, a page has few locks, or none. Its Round says that there is more.
 	for size, steps := 0, sweepSteps; steps > 0 && len(page.Locks) < pageLocks && size < pageBytes; steps-- {
@@ -358,13 +364,15 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 		return
 	}
 	n.store.Locks().Floor = max(n.store.Locks().Floor, m.Lock.Token)
-	switch m.Flags & (wire.Partial | wire.Newcomer) {
+	switch m.Flags & (wire.Partial | wire.Newcomer | wire.Voter) {
 	case wire.Partial:
 		w.kind = partTable
 	case wire.Partial | wire.Newcomer:
 		w.kind = min(w.kind, newPartTable)
 	case wire.Newcomer:
 		w.kind = min(w.kind, newTable)
+	case wire.Newcomer | wire.Voter:
+		w.kind = min(w.kind, voterTable)
 	}
 	if w.cursor, w.at = m.Round, n.host.Monotonic(); m.Round == 0 {
 		n.sync.tables[p.Node] = w.kind
@@ -405,11 +413,15 @@ func (n *Node) knowsEnough(now int64) bool {
 	if n.isRecovering() {
 		return false
 	}
-	full, news, voted, others := 0, 0, len(n.mesh.All()), len(n.mesh.All())
+	full, voters, news, voted, others := 0, 0, 0, len(n.mesh.All()), len(n.mesh.All())
 	for _, p := range n.mesh.All() {
 		switch n.sync.tables[p.Node] {
 		case fullTable:
 			full++
+		case voterTable:
+			voters++
+			news++
+			voted--
 		case newTable:
 			news++
 			voted--
@@ -431,6 +443,9 @@ func (n *Node) knowsEnough(now int64) bool {
 			return full+news >= enough || now >= n.sync.began+VoteMS(n.maxLease)
 		}
 	}
+	// This node may lack votes that it gave itself. Enough others have all votes that they gave: each majority that this
+	// node was one of has one of them.
+	full += voters
 	if full < enough && now >= n.allLeasesOver() && (!n.sync.unleased || n.allTold()) {
 		n.passLost()
 		return true

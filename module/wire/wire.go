@@ -208,8 +208,12 @@ const Disputed = Extend
 // Endless, in a Verify: the sender's vote for the job has no end.
 const Endless = Fresh
 
-// Newcomer, in a LockPage: the sender hasn't voted in this mesh yet.
+// Newcomer, in a LockPage: the sender is new to the mesh, and learns the votes of others.
 const Newcomer = Fresh
+
+// Voter, in a LockPage with Newcomer: the sender has voted in this mesh before a node came that it learns from, and none of
+// its votes is missing.
+const Voter = Prefix
 
 // Reasons of Deny.
 const (

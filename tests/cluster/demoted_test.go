@@ -34,8 +34,12 @@ func TestDemotedNodeFollowsItsJobs(t *testing.T) {
 	require.Equal(t, "OK", old.Do("CLIENT", "UNPAUSE").Str)
 	require.Equal(t, "1", replica.Info("stats", "sync_partial_ok"))
 	harness.Await(t, 5*time.Second, "the replica to have nothing in its queues", func() bool { return old.Do("QLEN", "q").Int() == 0 })
-	require.Equal(t, "OK", other.Do("JOBMESH", "CLUSTER", "FORGET", was).Str)
+	// In this order: a node that forgets the last one that it knows is alone, and new to the mesh when it meets another.
 	meet(t, other, replica)
+	harness.Await(t, 10*time.Second, "the new node to hear of the old one", func() bool { return flags(replica, was) != "unknown" })
+	for _, s := range (mesh{other, replica}) {
+		require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", was).Str)
+	}
 	mesh{other, replica}.await(t, 2)
 	for range 4 {
 		v := replica.Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
