@@ -35,12 +35,14 @@ func (m *module) nodesText(forFile bool) string {
 			fmt.Fprintf(&b, "%s %d\n", promotedLine, at)
 		}
 	}
-	if v := m.node.Locks().Votes(); forFile && v.Longest.Known() {
+	v := m.node.Locks().Votes()
+	tokens := max(m.mesh.tokens, v.Tokens)
+	if forFile && (v.Longest.Known() || tokens > 0) { // longest-lease -1: it isn't known
 		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest.Max(), yesNo(v.Unleased), yesNo(v.New))
 		if v.Longest != lock.LeasesUpTo(v.Longest.Max()) { // an older release reads only the longest of all
 			vars += fmt.Sprintf(" leases %d,%d,%d", v.Longest[0], v.Longest[1], v.Longest[2])
 		}
-		if tokens := max(m.mesh.tokens, v.Tokens); tokens > 0 {
+		if tokens > 0 {
 			vars += fmt.Sprintf(" tokens %d", tokens)
 		}
 		fmt.Fprintf(&b, "%s sum %08x\n", vars, crc32.ChecksumIEEE([]byte(vars)))
