@@ -430,10 +430,8 @@ func (m *module) imports(q *store.Queue) int64 {
 // nodeName returns a holder's ID if the node is known, else the part of the ID that the job
 // has.
 func (m *module) nodeName(holder uint64) string {
-	for _, p := range m.node.Mesh().All() {
-		if uint64(p.Node) == holder {
-			return p.ID.String()
-		}
+	if p := m.node.Mesh().ByName(wire.Node(holder)); p != nil {
+		return p.ID.String()
 	}
 	return fmt.Sprintf("%016x", holder)
 }

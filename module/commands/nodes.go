@@ -34,18 +34,8 @@ func (m *module) nodesText(forFile bool) string {
 		if at := m.node.Promoted(); at > 0 {
 			fmt.Fprintf(&b, "%s %d\n", promotedLine, at)
 		}
-	}
-	v := m.node.Locks().Votes()
-	tokens := max(m.mesh.tokens, v.Tokens)
-	if forFile && (v.Longest.Known() || tokens > 0) { // longest-lease -1: it isn't known
-		vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest.Max(), yesNo(v.Unleased), yesNo(v.New))
-		if v.Longest != lock.LeasesUpTo(v.Longest.Max()) { // an older release reads only the longest of all
-			vars += fmt.Sprintf(" leases %d,%d,%d", v.Longest[0], v.Longest[1], v.Longest[2])
-		}
-		if tokens > 0 {
-			vars += fmt.Sprintf(" tokens %d", tokens)
-		}
-		fmt.Fprintf(&b, "%s sum %08x\n", vars, crc32.ChecksumIEEE([]byte(vars)))
+		v := m.node.Locks().Votes()
+		b.WriteString(varsText(v, max(m.mesh.tokens, v.Tokens)))
 	}
 	return b.String()
 }
@@ -92,6 +82,22 @@ const varsLine = "vars"
 // errVarsDamaged reports a line whose checksum is wrong. A line of an older release has no
 // checksum.
 var errVarsDamaged = errors.New("what it says of votes for locks is damaged")
+
+// varsText is that line, with the longest lease -1 if it isn't known; nothing if there is nothing to remember. Tokens up to
+// tokens may have been given out; 0: that need not be remembered.
+func varsText(v lock.Votes, tokens uint64) string {
+	if !v.Longest.Known() && tokens == 0 {
+		return ""
+	}
+	vars := fmt.Sprintf("%s longest-lease %d unleased %s new %s", varsLine, v.Longest.Max(), yesNo(v.Unleased), yesNo(v.New))
+	if v.Longest != lock.LeasesUpTo(v.Longest.Max()) { // an older release reads only the longest of all
+		vars += fmt.Sprintf(" leases %d,%d,%d", v.Longest[0], v.Longest[1], v.Longest[2])
+	}
+	if tokens > 0 {
+		vars += fmt.Sprintf(" tokens %d", tokens)
+	}
+	return fmt.Sprintf("%s sum %08x\n", vars, crc32.ChecksumIEEE([]byte(vars)))
+}
 
 // parseVars reads that line. Tokens up to tokens may have been given out; 0: the line says
 // nothing of them.

@@ -83,7 +83,7 @@ func (n *Node) correct(p *Peer, j *store.Job, holders []wire.Node) {
 	n.setAck(p, j)
 	for i := known; i < j.Holders(); i++ {
 		if node, _ := j.Holder(i); node != uint64(p.Node) {
-			n.setAck(n.mesh.Of(wire.Node(node)), j)
+			n.setAck(n.mesh.ByName(wire.Node(node)), j)
 		}
 	}
 	if j.Holders() > known {
@@ -221,7 +221,7 @@ func (n *Node) collect(j *store.Job) {
 	// example one that was promoted, waits until it meets one.
 	for i := j.Holders() - 1; i >= 0; i-- {
 		node, _ := j.Holder(i)
-		if n.mesh.WasForgotten(wire.Node(node)) || n.mesh.Of(wire.Node(node)) == nil && j.Attempts() >= gcStrangers && !n.mesh.Alone() {
+		if n.mesh.WasForgotten(wire.Node(node)) || n.mesh.ByName(wire.Node(node)) == nil && j.Attempts() >= gcStrangers && !n.mesh.Alone() {
 			j.DropHolder(node)
 		}
 	}
@@ -231,7 +231,7 @@ func (n *Node) collect(j *store.Job) {
 	}
 	for i := range j.Holders() {
 		if node, yes := j.Holder(i); !yes {
-			n.setAck(n.mesh.Of(wire.Node(node)), j)
+			n.setAck(n.mesh.ByName(wire.Node(node)), j)
 		}
 	}
 	wait := int64(gcLastMS)

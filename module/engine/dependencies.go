@@ -219,7 +219,7 @@ func (n *Node) mayHold(p *Peer, j *store.Job) bool {
 		return true
 	}
 	for i := range j.Holders() {
-		if h, _ := j.Holder(i); h == uint64(p.Node) || n.mesh.Of(wire.Node(h)) == nil {
+		if h, _ := j.Holder(i); h == uint64(p.Node) || n.mesh.ByName(wire.Node(h)) == nil {
 			return true
 		}
 	}

@@ -87,7 +87,7 @@ func (n *Node) Imports(name []byte) (from []wire.NodeID, rate int64) {
 		return nil, 0
 	}
 	for _, r := range imp.from {
-		if p := n.mesh.Of(r.node); p != nil && n.now-r.at <= importWindow {
+		if p := n.mesh.ByName(r.node); p != nil && n.now-r.at <= importWindow {
 			from = append(from, p.ID)
 		}
 	}
@@ -151,7 +151,7 @@ func (n *Node) need(list *waitList) {
 	if n.now < imp.nextAll { // otherwise all nodes are asked below
 		m.Count = uint32(min(list.Len, askMost))
 		for _, node := range imp.spares {
-			if p := n.mesh.Of(node); p != nil {
+			if p := n.mesh.ByName(node); p != nil {
 				n.send(p, &m)
 			}
 		}
@@ -162,7 +162,7 @@ func (n *Node) need(list *waitList) {
 		if len(imp.from) > 0 {
 			m.Count = uint32(min(max(imp.rate(n.now)/int64(len(imp.from)), askLeast), askMost))
 			for _, r := range imp.from {
-				n.send(n.mesh.Of(r.node), &m)
+				n.send(n.mesh.ByName(r.node), &m)
 			}
 			imp.asked = n.now + min(int64(directFirst)<<min(imp.direct, 10), directLast)
 			imp.direct++
@@ -367,7 +367,7 @@ func (n *Node) serveDemand(q *store.Queue, budget *int) (more bool) {
 	for len(h.line) > 0 && *budget > 0 {
 		first := h.line[0]
 		h.line = slices.Delete(h.line, 0, 1)
-		p := n.mesh.Of(first.node)
+		p := n.mesh.ByName(first.node)
 		if p == nil || !p.Connected || p.Leaving || n.demandTime() >= first.until || first.credit == 0 {
 			continue
 		}

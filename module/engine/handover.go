@@ -138,7 +138,7 @@ func (n *Node) SetLife(id wire.NodeID, life uint64) {
 		delete(n.mesh.lives, id)
 		return
 	}
-	if p := n.mesh.Named(id); p != nil && n.mesh.lives[id] != life {
+	if p := n.mesh.ByID(id); p != nil && n.mesh.lives[id] != life {
 		n.givenAnew(p)
 		p.past = passing{} // at-most-once jobs that were passed over for it may be offered to it now
 	}
@@ -183,7 +183,7 @@ func inRound(j *store.Job, number uint64) bool {
 
 // otherLife says whether the node that a job is offered to was restarted since.
 func (n *Node) otherLife(o *offered) bool {
-	p := n.mesh.Of(o.to)
+	p := n.mesh.ByName(o.to)
 	if p == nil {
 		return false
 	}
@@ -211,7 +211,7 @@ func (n *Node) review(id *store.ID, o *offered) *store.Job {
 		}
 		n.offers.Remove(*id)
 	case o.doubted:
-	case n.mesh.Of(o.to) == nil:
+	case n.mesh.ByName(o.to) == nil:
 		o.doubted = true
 		n.doubtOffer(j)
 	default:
@@ -312,7 +312,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 			}
 		case o != nil && isOffered(j):
 			// So the node that this one offered it to has had it, and handed it on.
-			if q := n.mesh.Of(o.to); q != nil {
+			if q := n.mesh.ByName(o.to); q != nil {
 				n.send(q, &wire.Message{Kind: wire.Settled, ID: m.ID, Round: o.round})
 			}
 			n.given(j)
@@ -369,7 +369,7 @@ func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
 // noteDependents adds nodes to those that asked about a job. The job may move.
 func (n *Node) noteDependents(j *store.Job, kin []byte) *store.Job {
 	for ; len(kin) >= nodeLen; kin = kin[nodeLen:] {
-		if p := n.mesh.Of(wire.Node(binary.BigEndian.Uint64(kin))); p != nil && !noted(j, store.TagAskers, p) {
+		if p := n.mesh.ByName(wire.Node(binary.BigEndian.Uint64(kin))); p != nil && !noted(j, store.TagAskers, p) {
 			j, _ = n.noteNode(j, store.TagAskers, p)
 		}
 	}
@@ -425,7 +425,7 @@ func (n *Node) onSettled(m *wire.Message) { n.taken.Remove(handoverRound{m.ID, m
 // Unsent is called when the bus didn't accept a message: the node is certain never to
 // get it. The caller need not call it for messages without a job.
 func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
-	p := n.mesh.Named(to)
+	p := n.mesh.ByID(to)
 	if p == nil || n.passive {
 		return
 	}
@@ -533,7 +533,7 @@ func (n *Node) tickHandovers() {
 // offerAgain reviews an offer, and repeats it when its time has come or the connection is new. It
 // returns its cost in a tick's budget.
 func (n *Node) offerAgain(id store.ID, o *offered, now int64) (cost int) {
-	p := n.mesh.Of(o.to)
+	p := n.mesh.ByName(o.to)
 	back := p != nil && p.Connected && p.Since != o.up
 	from := len(n.effects)
 	if back {
@@ -551,7 +551,7 @@ func (n *Node) offerAgain(id store.ID, o *offered, now int64) (cost int) {
 
 // takenAgain repeats a Taken under the same conditions. False: the round is to be forgotten.
 func (n *Node) takenAgain(r handoverRound, t *taken, now int64) (keep bool) {
-	p := n.mesh.Of(t.from)
+	p := n.mesh.ByName(t.from)
 	back := p != nil && p.Connected && p.Since != t.up
 	switch {
 	case now >= t.until && n.taken.Len() > takenMost:

@@ -24,7 +24,7 @@ func (n *Node) tell(j *store.Job, m *wire.Message) {
 	s := sending{n: n, m: m}
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
-		s.to(n.mesh.Of(wire.Node(node)))
+		s.to(n.mesh.ByName(wire.Node(node)))
 	}
 }
 
@@ -48,7 +48,7 @@ func (n *Node) tellBut(but *Peer, j *store.Job, m *wire.Message) {
 	s := sending{n: n, m: m}
 	for i := range j.Holders() {
 		if node, _ := j.Holder(i); node != uint64(but.Node) {
-			s.to(n.mesh.Of(wire.Node(node)))
+			s.to(n.mesh.ByName(wire.Node(node)))
 		}
 	}
 }

@@ -152,7 +152,7 @@ func (n *Node) allThere() bool {
 // mayAsk says whether all nodes that may have a job are known: its holders, and the node that added it.
 func (n *Node) mayAsk(j *store.Job) bool {
 	for i := range j.Holders() {
-		if node, _ := j.Holder(i); n.mesh.Of(wire.Node(node)) == nil {
+		if node, _ := j.Holder(i); n.mesh.ByName(wire.Node(node)) == nil {
 			return false
 		}
 	}

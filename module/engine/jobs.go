@@ -703,7 +703,7 @@ func (n *Node) expireCopy(j *store.Job) bool {
 // heldElsewhere says whether another node of the mesh may hold a job, too.
 func (n *Node) heldElsewhere(j *store.Job) bool {
 	for i := range j.Holders() {
-		if node, _ := j.Holder(i); n.mesh.Of(wire.Node(node)) != nil {
+		if node, _ := j.Holder(i); n.mesh.ByName(wire.Node(node)) != nil {
 			return true
 		}
 	}

@@ -301,7 +301,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		becomeUnqueued(j)
 		n.pushBack(j)
 	case taker(j) != 0: // it was handed over: nobody works on it here
-		if p := n.mesh.Of(taker(j)); p != nil {
+		if p := n.mesh.ByName(taker(j)); p != nil {
 			p.gave(j, n.now) // when that node connects, holders are asked whether the job arrived
 		}
 	case j.State == store.StateActive && j.Flags&store.FlagDelivered != 0:

@@ -79,7 +79,7 @@ func (g *tombstones) ack(id *store.ID) *wire.Message {
 
 // Receive applies a message from another node.
 func (n *Node) Receive(from wire.NodeID, b []byte) error {
-	p := n.mesh.Named(from)
+	p := n.mesh.ByID(from)
 	if p == nil {
 		return n.mesh.Admit(from, &n.msg, b)
 	}

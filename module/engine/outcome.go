@@ -158,7 +158,7 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 		return j
 	}
 	for _, node := range slices.Collect(listed(j, store.TagAskers)) {
-		if n.mesh.Of(node) != nil {
+		if n.mesh.ByName(node) != nil {
 			j, _ = n.addHolder(j, node)
 		}
 	}
@@ -174,7 +174,7 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 		if c := n.store.Lookup(&t.Job); c != nil {
 			for i := range c.Holders() {
 				h, _ := c.Holder(i)
-				p, added := n.mesh.Of(wire.Node(h)), false
+				p, added := n.mesh.ByName(wire.Node(h)), false
 				if p == nil {
 					continue
 				}
@@ -196,7 +196,7 @@ func (n *Node) hasDependents(j *store.Job) bool {
 // owesDependents says whether a node with a job that waits for this one has yet to hear of this one's end.
 func (n *Node) owesDependents(j *store.Job) bool {
 	for node := range listed(j, store.TagAskers) {
-		if n.mesh.Of(node) != nil && !(j.State == store.StateAcked && j.ConfirmedBy(uint64(node))) {
+		if n.mesh.ByName(node) != nil && !(j.State == store.StateAcked && j.ConfirmedBy(uint64(node))) {
 			return true
 		}
 	}
@@ -553,7 +553,7 @@ func (n *Node) firstHolder(j *store.Job) bool {
 // connected, and its ID is smaller. A node that is leaving comes last, for it may be ended at any moment. If
 // two nodes don't know yet that one of them is leaving, neither may be the first, and both ask soon.
 func (n *Node) comesBefore(node wire.Node) bool {
-	p := n.mesh.Of(node)
+	p := n.mesh.ByName(node)
 	switch {
 	case p == nil || !p.Connected:
 		return false

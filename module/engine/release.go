@@ -90,7 +90,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	}
 	reached := false
 	for _, h := range r.open {
-		if p := n.mesh.Of(h); p != nil && p.Connected {
+		if p := n.mesh.ByName(h); p != nil && p.Connected {
 			reached = true
 			n.send(p, &r.msg)
 		}
@@ -404,7 +404,7 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 		}
 		// The nodes are told even if the job has ended here: a FASTACK is told once, and a node that has
 		// heard of neither would hold the job back until its expiry.
-		if r.client == nil && slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.Of(h) == nil }) {
+		if r.client == nil && slices.ContainsFunc(r.open, func(h wire.Node) bool { return n.mesh.ByName(h) == nil }) {
 			r.open = n.mesh.Nodes() // a replica may have been promoted in the place of one that was forgotten
 		}
 		j := n.store.Lookup(&r.id)
@@ -412,7 +412,7 @@ func (n *Node) tickRelease(r *releasing) (keep bool) {
 			return false
 		}
 		for _, h := range r.open {
-			n.send(n.mesh.Of(h), &r.msg)
+			n.send(n.mesh.ByName(h), &r.msg)
 		}
 		r.wait = min(2*r.wait, againMS)
 		r.next = n.now + r.wait

@@ -56,7 +56,7 @@ func (n *Node) place(j *store.Job, count int, flags uint8) *store.Job {
 	m.Flags = flags
 	for i := first; i < j.Holders(); i++ {
 		node, _ := j.Holder(i)
-		p := n.mesh.Of(wire.Node(node))
+		p := n.mesh.ByName(wire.Node(node))
 		if ad != nil && !p.Connected {
 			ad.unsent = append(ad.unsent, p.Node)
 		}
@@ -211,7 +211,7 @@ func (n *Node) cleanUp(ad *pendingAdd) {
 func (n *Node) owesEnd(j *store.Job, ad *pendingAdd) bool {
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
-		if p := n.mesh.Of(wire.Node(node)); p != nil && !p.Connected && !slices.Contains(ad.unsent, p.Node) {
+		if p := n.mesh.ByName(wire.Node(node)); p != nil && !p.Connected && !slices.Contains(ad.unsent, p.Node) {
 			return !n.passive && !n.loading
 		}
 	}
@@ -251,7 +251,7 @@ func (n *Node) moreCopies(j *store.Job) {
 		ad.refused = ad.refused[:0]
 	}
 	for _, node := range ad.unsent {
-		n.sendUnsent(j, ad, n.mesh.Of(node))
+		n.sendUnsent(j, ad, n.mesh.ByName(node))
 	}
 	// A second copy of an at-most-once job would be delivered as well.
 	if j.Retry > 0 || j.Holders() == 0 {
@@ -296,7 +296,7 @@ func (n *Node) oneMore(j *store.Job, ad *pendingAdd) *store.Job {
 		m := n.copyOf(j, wire.Holders)
 		for i := range before {
 			node, _ := j.Holder(i)
-			n.send(n.mesh.Of(wire.Node(node)), m)
+			n.send(n.mesh.ByName(wire.Node(node)), m)
 		}
 	}
 	return j
@@ -542,7 +542,7 @@ func (n *Node) handOver(j *store.Job, ad *pendingAdd) {
 	var sure []*Peer
 	for i := range j.Holders() {
 		if node, yes := j.Holder(i); yes {
-			if p := n.mesh.Of(wire.Node(node)); p != nil && p.Connected {
+			if p := n.mesh.ByName(wire.Node(node)); p != nil && p.Connected {
 				sure = append(sure, p)
 			}
 		}

@@ -200,7 +200,7 @@ func (n *Node) VotesKept(v Votes) {
 	late := n.votes.late
 	n.votes.late = nil
 	for i := range late {
-		if p := n.mesh.Of(late[i].node); p != nil && n.host.Monotonic()-late[i].at < lateMS {
+		if p := n.mesh.ByName(late[i].node); p != nil && n.host.Monotonic()-late[i].at < lateMS {
 			// It was parsed before.
 			_ = n.host.Receive(p.ID, late[i].message)
 		}

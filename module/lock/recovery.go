@@ -184,7 +184,7 @@ func (n *Node) tickSync(now int64) {
 	if n.sync.abstain {
 		n.tickPulls(now)
 	}
-	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return n.mesh.Of(t.node) == nil })
+	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return n.mesh.ByName(t.node) == nil })
 	for i := range n.sync.telling {
 		n.sendUnconfirmed(&n.sync.telling[i])
 	}
@@ -238,7 +238,7 @@ func (n *Node) sendUnconfirmed(t *telling) {
 		}
 	}
 	if len(m.Locks) > 0 {
-		n.mesh.Send(n.mesh.Of(t.node), &m)
+		n.mesh.Send(n.mesh.ByName(t.node), &m)
 	}
 }
 
@@ -420,8 +420,7 @@ func (n *Node) knowsEnough(now int64) bool {
 			full++
 		case voterTable:
 			voters++
-			news++
-			voted--
+			fallthrough
 		case newTable:
 			news++
 			voted--
@@ -599,7 +598,7 @@ func (n *Node) settleContest(name []byte) {
 		return
 	}
 	c.lock.Left -= n.host.Monotonic() - c.told
-	if p := n.mesh.Of(c.node); p != nil {
+	if p := n.mesh.ByName(c.node); p != nil {
 		n.settleLock(p, &c.lock)
 	}
 }

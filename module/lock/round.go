@@ -395,7 +395,7 @@ func (n *Node) commit(c *Acquisition) {
 		} else if a.node == n.self.Node() {
 			n.commitSelf(c)
 		} else {
-			n.commitTo(c, n.mesh.Of(a.node))
+			n.commitTo(c, n.mesh.ByName(a.node))
 		}
 	}
 }

@@ -139,7 +139,7 @@ func (d *pendingUnlock) hasOlder(why uint32, owner string) bool {
 // confirmed, and forgot this in a restart. So all nodes are told once more, until none that is told again has the vote.
 func (n *Node) unlockAcknowledged(d *pendingUnlock, node wire.Node, freed bool) {
 	d.nodes = slices.DeleteFunc(d.nodes, func(o wire.Node) bool { return o == node })
-	p := n.mesh.Of(node)
+	p := n.mesh.ByName(node)
 	d.late = d.late || freed && (d.wait > unlockFirstMS || p != nil && p.Since > d.made)
 	if len(d.nodes) == 0 {
 		n.unlockDone(d)
@@ -213,7 +213,7 @@ func (n *Node) reachable(d *pendingUnlock) bool {
 // belongs. Nodes that were forgotten need not confirm.
 func (n *Node) tickUnlock(list *unlockList, d *pendingUnlock, now int64, told *int) {
 	d.nodes = slices.DeleteFunc(d.nodes, func(node wire.Node) bool {
-		p := n.mesh.Of(node)
+		p := n.mesh.ByName(node)
 		return p == nil || p.Connected && d.until <= now
 	})
 	ups := d.ups
@@ -229,7 +229,7 @@ func (n *Node) tickUnlock(list *unlockList, d *pendingUnlock, now int64, told *i
 		return
 	case d.until > now && d.next > now:
 		for _, node := range d.nodes {
-			if p := n.mesh.Of(node); p.Since > ups {
+			if p := n.mesh.ByName(node); p.Since > ups {
 				*told++
 				n.resendUnlock(d, []wire.Node{node})
 			}

@@ -400,7 +400,7 @@ func (n *Node) dropGone(c *Acquisition) bool {
 		return false
 	}
 	c.forgets = n.forgets
-	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return a.node != n.self.Node() && n.mesh.Of(a.node) == nil })
+	c.answers = slices.DeleteFunc(c.answers, func(a answer) bool { return a.node != n.self.Node() && n.mesh.ByName(a.node) == nil })
 	return true
 }
 

@@ -5,7 +5,7 @@ import "jobmesh/module/wire"
 // Mesh is the other nodes for code that needs no more of each than its [Peer].
 type Mesh interface {
 	All() []*Peer // in the order of their IDs; don't change the slice
-	Of(node wire.Node) *Peer
+	ByName(node wire.Node) *Peer
 	Nodes() []wire.Node // their short names, in a new slice
 	Alone() bool        // this node knows no other
 	Majority() int      // more than half of all nodes, this one included
@@ -28,7 +28,7 @@ type mesh[P Member] struct{ *Table[P] }
 
 func (m mesh[P]) All() []*Peer { return m.bases }
 
-func (m mesh[P]) Of(node wire.Node) *Peer {
+func (m mesh[P]) ByName(node wire.Node) *Peer {
 	if p, yes := m.by[node]; yes {
 		return p.Base()
 	}

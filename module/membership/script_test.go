@@ -155,7 +155,7 @@ func (w *world) deliver() {
 				l := h.inbox[0]
 				h.inbox, some = h.inbox[1:], true
 				var m wire.Message
-				p := h.table.Named(l.from)
+				p := h.table.ByID(l.from)
 				if p == nil {
 					_ = h.table.Admit(l.from, &m, l.b)
 					continue

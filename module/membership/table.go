@@ -111,11 +111,11 @@ func (t *Table[P]) Majority() int { return Majority(len(t.order) + 1) }
 // Majority is more than half of so many.
 func Majority(all int) int { return all/2 + 1 }
 
-// Of is the node with a short name; the zero P if it isn't known.
-func (t *Table[P]) Of(node wire.Node) P { return t.by[node] }
+// ByName is the node with a short name; the zero P if it isn't known.
+func (t *Table[P]) ByName(node wire.Node) P { return t.by[node] }
 
-// Named is the node with an ID; the zero P if it isn't known.
-func (t *Table[P]) Named(id wire.NodeID) (p P) {
+// ByID is the node with an ID; the zero P if it isn't known.
+func (t *Table[P]) ByID(id wire.NodeID) (p P) {
 	if p, yes := t.by[id.Node()]; yes && p.Base().ID == id {
 		return p
 	}
@@ -171,8 +171,7 @@ func (t *Table[P]) MayReturn(p *Peer) bool {
 // one hasn't.
 func (t *Table[P]) IsAbsent(p *Peer) bool { return t.host.Now()-p.Heard > absentMS }
 
-// Add makes a node known. False: the node is known already, is this node, or has
-// the short name of another.
+// Add makes a node known. False: the node is known already, is this node, or has the short name of another.
 func (t *Table[P]) Add(id wire.NodeID, addr string) bool {
 	node := id.Node()
 	if _, known := t.by[node]; known || id == t.self || node == t.self.Node() || node == 0 {
@@ -199,14 +198,14 @@ func (t *Table[P]) Add(id wire.NodeID, addr string) bool {
 // or is known again since. Its first message tells whether somebody wants it here.
 func (t *Table[P]) Up(id wire.NodeID, addr string, met bool) {
 	var nobody P
-	if until, yes := t.banned[id]; !met && t.Named(id) == nobody && (t.alone || yes && t.host.Now() < until) {
+	if until, yes := t.banned[id]; !met && t.ByID(id) == nobody && (t.alone || yes && t.host.Now() < until) {
 		t.quarantine[id] = addr
 		return
 	}
 	delete(t.quarantine, id)
 	delete(t.banned, id)
 	t.Add(id, addr)
-	member := t.Named(id)
+	member := t.ByID(id)
 	if member == nobody {
 		t.turnAway(id)
 		return
@@ -296,7 +295,7 @@ func (t *Table[P]) Meet(id wire.NodeID, addr string) bool {
 		return false
 	}
 	var nobody P
-	if p := t.Named(id); p != nobody && p.Base().Connected {
+	if p := t.ByID(id); p != nobody && p.Base().Connected {
 		// The other node may be about to turn this one away.
 		p.Base().meet = true
 		t.beat(p)
@@ -310,7 +309,7 @@ func (t *Table[P]) Meet(id wire.NodeID, addr string) bool {
 func (t *Table[P]) Down(id wire.NodeID) {
 	delete(t.quarantine, id)
 	var nobody P
-	if p := t.Named(id); p != nobody {
+	if p := t.ByID(id); p != nobody {
 		p.Base().Connected, t.changed = false, t.host.Now()
 		t.host.Down(p)
 	}
@@ -341,7 +340,7 @@ func (t *Table[P]) Heard(member P) {
 // wasn't known.
 func (t *Table[P]) Forget(id wire.NodeID) bool {
 	var nobody P
-	member := t.Named(id)
+	member := t.ByID(id)
 	if id != t.self {
 		t.banned[id] = t.host.Now() + banTime // also if it isn't known: gossip under way may still tell of it
 	}

@@ -16,8 +16,8 @@ type Buckets struct {
 // BucketsOf makes n buckets; n is at least 1.
 func BucketsOf(n uint64) Buckets { return Buckets{Len: n, depth: uint(bits.Len64(n)) - 1} }
 
-// Of is the bucket of a hash.
-func (b Buckets) Of(hash uint64) uint64 {
+// At is the bucket of a hash.
+func (b Buckets) At(hash uint64) uint64 {
 	i := hash & (1<<(b.depth+1) - 1)
 	if i >= b.Len {
 		i &= 1<<b.depth - 1
@@ -53,7 +53,7 @@ func (b *Buckets) Shrink(step uint64) (from, into uint64) {
 // hashes. There each bucket is one interval, which growing divides and shrinking joins. So a scan misses nothing that
 // is there from its beginning to its end. Cursor 0 begins a scan, and ends it.
 func (b Buckets) Scan(cursor uint64) (bucket, next uint64) {
-	bucket = b.Of(bits.Reverse64(cursor))
+	bucket = b.At(bits.Reverse64(cursor))
 	width := b.depth
 	if bucket >= 1<<b.depth || bucket+1<<b.depth < b.Len {
 		width++

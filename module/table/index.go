@@ -110,12 +110,12 @@ func (t *Index) at(bucket uint64) *Bucket {
 }
 
 // Warm begins to load the bucket of a hash that is looked up soon.
-func (t *Index) Warm(hash uint64) { t.at(t.buckets.Of(hash)).warm() }
+func (t *Index) Warm(hash uint64) { t.at(t.buckets.At(hash)).warm() }
 
 // Find returns an element with this hash for which is() says yes; nil: there is none. It may also call is() for an
 // element of which only the lower half of the hash is the same.
 func (t *Index) Find(hash uint64, is func(*Entry) bool) *Entry {
-	b := t.at(t.buckets.Of(hash))
+	b := t.at(t.buckets.At(hash))
 	for i := range b.n {
 		e := b.first[i]
 		if b.hashes[i] == uint32(hash) && is(e) {
@@ -132,7 +132,7 @@ func (t *Index) Find(hash uint64, is func(*Entry) bool) *Entry {
 
 // Insert puts in e, which is in no table. hash is the hash of e.
 func (t *Index) Insert(e *Entry, hash uint64) {
-	t.at(t.buckets.Of(hash)).put(e, hash)
+	t.at(t.buckets.At(hash)).put(e, hash)
 	if t.Len++; t.Len >= fill*(t.buckets.Len+indexStep) {
 		t.grow()
 	}
@@ -140,7 +140,7 @@ func (t *Index) Insert(e *Entry, hash uint64) {
 
 // Remove takes out an element that is in the index.
 func (t *Index) Remove(e *Entry, hash uint64) {
-	b := t.at(t.buckets.Of(hash))
+	b := t.at(t.buckets.At(hash))
 	i := uint32(0)
 	for i < b.n && b.first[i] != e {
 		i++

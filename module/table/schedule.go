@@ -1,7 +1,7 @@
 package table
 
-// Schedule is a heap, for container/heap, of what is to be looked at, the soonest first. A member knows its position, -1 outside, so that it can
-// leave or move.
+// Schedule is a heap, for container/heap, of what is to be looked at, the soonest first. A member knows its position, -1
+// outside, so that it can leave or move.
 type Schedule[T Scheduled[T]] []T
 
 type Scheduled[T any] interface {

@@ -80,14 +80,14 @@ func (t *Table) head(bucket uint64) **Entry {
 }
 
 // Warm begins to load the bucket of a hash.
-func (t *Table) Warm(hash uint64) { Prefetch(unsafe.Pointer(t.head(t.buckets.Of(hash))), 1) }
+func (t *Table) Warm(hash uint64) { Prefetch(unsafe.Pointer(t.head(t.buckets.At(hash))), 1) }
 
 // First returns the first element of the bucket of a hash; the others follow by Entry.Next.
-func (t *Table) First(hash uint64) *Entry { return *t.head(t.buckets.Of(hash)) }
+func (t *Table) First(hash uint64) *Entry { return *t.head(t.buckets.At(hash)) }
 
 // Insert puts in e, which is in no table. hash is the hash of e.
 func (t *Table) Insert(e *Entry, hash uint64) {
-	h := t.head(t.buckets.Of(hash))
+	h := t.head(t.buckets.At(hash))
 	e.Next = *h
 	*h = e
 	if t.Len++; t.Len >= t.buckets.Len+step {
@@ -97,7 +97,7 @@ func (t *Table) Insert(e *Entry, hash uint64) {
 
 // Remove takes out an element that is in the table.
 func (t *Table) Remove(e *Entry, hash uint64) {
-	p := t.head(t.buckets.Of(hash))
+	p := t.head(t.buckets.At(hash))
 	for *p != e {
 		p = &(*p).Next
 	}
@@ -112,7 +112,7 @@ func (t *Table) Remove(e *Entry, hash uint64) {
 
 // Replace puts by in the place of old. by has the Next of old already. Replace does nothing if old isn't in the table.
 func (t *Table) Replace(old, by *Entry, hash uint64) {
-	p := t.head(t.buckets.Of(hash))
+	p := t.head(t.buckets.At(hash))
 	for *p != old {
 		if *p == nil {
 			return // old isn't in the table

@@ -38,7 +38,7 @@ func (q *Queue) bucket(b uint64) *bucket {
 func (q *Queue) size() table.Buckets { return table.BucketsOf(q.buckets) }
 
 // of is the bucket of a hash.
-func (q *Queue) of(hash uint64) *bucket { return q.bucket(q.size().Of(hash)) }
+func (q *Queue) of(hash uint64) *bucket { return q.bucket(q.size().At(hash)) }
 
 func (s *Queues) beginTable(q *Queue) {
 	q.segments = s.alloc.Alloc(minDirectory * 8)

@@ -71,7 +71,7 @@ func TestUniqueQueue(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
-// What was refused is counted, since the queue was last empty.
+// Refused items are counted, since the queue was last empty.
 func TestDuplicatesAreCounted(t *testing.T) {
 	s := harness.Start(t)
 	expect(t, s.Dial(), "UQ.STAT q -> *null", "UQ.PUSH q a -> :1", "UQ.STAT q -> *[$\"len\" :1 $\"duplicates\" :0]",
