@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,17 +32,29 @@ func (m *module) nodesText(forFile bool) string {
 	}
 	if forFile {
 		b.WriteString(deletionsText(m.node.Deletions()))
-		if at := m.node.Promoted(); at > 0 {
-			fmt.Fprintf(&b, "%s %d\n", promotedLine, at)
-		}
+		b.WriteString(pastText(m.node.Past()))
 		v := m.node.Locks().Votes()
 		b.WriteString(varsText(v, max(m.mesh.tokens, v.Tokens)))
 	}
 	return b.String()
 }
 
-// promotedLine begins the line of the nodes' file for [engine.Node.Promoted].
-const promotedLine = "promoted"
+// pastTimes are the times of [engine.Past] with the words that begin their lines in the nodes' file. A time in Unix
+// milliseconds follows.
+func pastTimes(p *engine.Past) map[string]*int64 {
+	return map[string]*int64{"promoted": &p.Promoted, "inexact": &p.Inexact}
+}
+
+func pastText(p engine.Past) string {
+	times := pastTimes(&p)
+	var b strings.Builder
+	for _, word := range slices.Sorted(maps.Keys(times)) {
+		if at := *times[word]; at > 0 {
+			fmt.Fprintf(&b, "%s %d\n", word, at)
+		}
+	}
+	return b.String()
+}
 
 // deletedLine begins the line of the nodes' file for [engine.Deletions]. The line has All,
 // then each queue's hash and creation time, in their order; - stands for no queues.
@@ -140,7 +153,8 @@ func (m *module) loadNodes() error {
 	var others [][]string
 	found := false
 	unknown := lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true} // if an older release wrote the file
-	votes := unknown
+	votes, past := unknown, engine.Past{}
+	times := pastTimes(&past)
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) > 0 && f[0] == varsLine {
@@ -157,12 +171,12 @@ func (m *module) loadNodes() error {
 			m.node.SetDeletions(parseDeletions(f))
 			continue
 		}
-		if len(f) == 2 && f[0] == promotedLine {
+		if len(f) == 2 && times[f[0]] != nil {
 			at, err := strconv.ParseInt(f[1], 10, 64)
 			if err != nil || at < 0 {
-				return fmt.Errorf("%s: %s %s: give a time in Unix milliseconds, or remove the line", m.nodesFile, promotedLine, printable(f[1]))
+				return fmt.Errorf("%s: %s %s: give a time in Unix milliseconds, or remove the line", m.nodesFile, f[0], printable(f[1]))
 			}
-			m.node.SetPromoted(at)
+			*times[f[0]] = at
 			continue
 		}
 		if len(f) != 6 {
@@ -185,6 +199,7 @@ func (m *module) loadNodes() error {
 		}
 	}
 	if found {
+		m.node.SetPast(past)
 		votes.Tokens = m.mesh.tokens
 		m.node.Locks().SetVotes(votes)
 		return nil

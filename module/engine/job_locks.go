@@ -24,7 +24,6 @@ type jobLocks struct {
 	lost      table.Roster[store.ID, struct{}] // jobs that have lost a lock to another job, of which no client was told yet
 	lookLost  int64                            // monotonic, ms: when lost and delegated are looked through next
 	lossAt    int64                            // unix ms: what this node knew before may be lost; 0: nothing is lost
-	inexactAt int64                            // unix ms: when this node was started, or promoted, with data whose end may be missing
 	ownBefore uint64                           // what this node loaded has all runs that it acquired by tokens up to this one; 0: that isn't known
 }
 

@@ -51,9 +51,10 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 		return 0
 	}
 	if !t.Same {
-		n.ownBefore, n.lossAt, n.inexactAt = 0, n.now, n.now
-		if t.Exact {
-			n.ownBefore, n.lossAt, n.inexactAt = n.store.Locks().Floor, 0, 0
+		n.ownBefore, n.lossAt = n.store.Locks().Floor, 0
+		if !t.Exact {
+			n.ownBefore, n.lossAt = 0, n.now
+			n.lostEnd()
 		}
 	}
 	s := settling{Trust: t}

@@ -170,14 +170,14 @@ type Node struct {
 	shutSweep   int64                            // when all of shut is looked at next, unix ms
 	visible     int64
 	unlinked    []unlinked
-	made        []*store.Queue          // queues that n.queue made since the effects were last taken
-	farewells   []farewell              // locks of jobs that were forgotten, still to be freed
-	unloaded    uint64                  // the number of jobs when loading began; 0: they have been flushed since
-	dormant     []*store.Queue          // queues in other databases than 0
-	promotion   *settling               // the promotion under way, see Promote
-	untold      int                     // jobs that the promotion has made uncertain so far
-	followed    bool                    // see Follow
-	promoted    int64                   // see Promoted
+	made        []*store.Queue // queues that n.queue made since the effects were last taken
+	farewells   []farewell     // locks of jobs that were forgotten, still to be freed
+	unloaded    uint64         // the number of jobs when loading began; 0: they have been flushed since
+	dormant     []*store.Queue // queues in other databases than 0
+	promotion   *settling      // the promotion under way, see Promote
+	untold      int            // jobs that the promotion has made uncertain so far
+	followed    bool           // see Follow
+	past        Past
 	holding     int                     // the jobs of queues in rows below this one are still to be held, see tickFollowing
 	recount     bool                    // lacking isn't known
 	lacking     bool                    // see unlisted
@@ -368,7 +368,8 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 			return false, 0
 		}
 		n.loaded, n.holding = nil, 0
-		n.ownBefore, n.lossAt, n.inexactAt = 0, n.now, n.now
+		n.ownBefore, n.lossAt = 0, n.now
+		n.lostEnd()
 		// A node that followed no master has jobs in all lists, not only held ones.
 		n.promotion = &settling{promoted: n.store.AnyParts(), holds: n.followed}
 	}
@@ -388,7 +389,7 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	n.locks.RenewLeases()
 	n.locks.LacksVotes()
 	if n.followed {
-		n.promoted = n.now
+		n.past.Promoted = n.now
 		n.nodesChanged()
 		for _, p := range n.mesh.All() {
 			p.copies = telling{}
@@ -397,12 +398,26 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	return true, uncertain
 }
 
-// Promoted returns when this node was promoted last in the place of its master, unix ms; 0: never. The nodes' file keeps
-// it, because the node may be started again before it has told the others which copies it has ([Node.SetPromoted]).
-func (n *Node) Promoted() int64 { return n.promoted }
+// Past is what a node remembers of its own past beside its data. The nodes' file keeps it, because the node may be
+// started again before the others have heard all that follows from it. Times are unix ms; 0: never.
+type Past struct {
+	Promoted int64 // when the node was promoted last in the place of its master
+	Inexact  int64 // when it was started, or promoted, last with data whose end may be missing
+}
 
-// SetPromoted sets what the nodes' file has kept.
-func (n *Node) SetPromoted(at int64) { n.promoted = at }
+// Past returns what this node remembers of its past.
+func (n *Node) Past() Past { return n.past }
+
+// SetPast sets what the nodes' file has kept.
+func (n *Node) SetPast(p Past) { n.past = p }
+
+// lostEnd notes that the end of the data may be missing. It can have told of nodes that got a job.
+func (n *Node) lostEnd() {
+	n.past.Inexact = n.now
+	if n.store.Jobs() > 0 {
+		n.nodesChanged()
+	}
+}
 
 // Follow tells a passive node that it has its master's data now. From here on, like any
 // replica, it can't know which jobs are still queued: the master gives jobs to clients, and

@@ -47,7 +47,7 @@ func (n *Node) Reset() {
 		n.allDeleted(n.newestHere()) // Flush won't: it is alone then
 	}
 	n.mesh.Reset()
-	n.promoted = 0
+	n.past = Past{}
 	n.SetLeaving(false)
 	n.Flush()
 }

@@ -313,7 +313,7 @@ func (n *Node) resume(p *Peer) {
 	n.resumeReleases(p)
 	n.reviewHandovers()
 	n.acksUp(p)
-	if n.promoted > 0 && p.copies.done == 0 {
+	if n.past.Promoted > 0 && p.copies.done == 0 {
 		p.copies.open = true
 		n.hurryTick()
 	}
@@ -331,7 +331,7 @@ type telling struct {
 // copy, too. They know only that the other node had one. When they forget that node, they must know that this one has to
 // hear of a job's end, even if it isn't connected just then.
 func (n *Node) tickCopies() {
-	if n.promoted == 0 {
+	if n.past.Promoted == 0 {
 		return
 	}
 	for _, p := range n.mesh.All() {
@@ -342,7 +342,7 @@ func (n *Node) tickCopies() {
 			n.scratch.jobs = n.scratch.jobs[:0]
 			p.copies.at = n.store.ScanAllJobs(p.copies.at, &n.scratch.jobs)
 			for _, j := range n.scratch.jobs {
-				if (j.State == store.StateActive || j.State == store.StateQueued) && int64(j.CTime/1_000_000) < n.promoted+unheardMS && j.HeldBy(uint64(p.Node)) {
+				if (j.State == store.StateActive || j.State == store.StateQueued) && int64(j.CTime/1_000_000) < n.past.Promoted+unheardMS && j.HeldBy(uint64(p.Node)) {
 					n.send(p, n.copyOf(j, wire.Holders))
 					budget -= ackCost
 				}

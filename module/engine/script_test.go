@@ -72,27 +72,27 @@ type letter struct {
 }
 
 type actor struct {
-	w        *world
-	name     string
-	id       wire.NodeID
-	e        *engine.Node
-	k        *keys
-	disk     map[store.ID][2][]byte
-	order    []store.ID
-	peers    []wire.NodeID
-	links    map[*actor]bool
-	next     int64
-	off      int64 // its wall clock is that far from the others'
-	down     bool
-	still    bool // stands still: it neither ticks nor receives
-	life     uint64
-	locks    map[string][]byte // what it logged of locks
-	floor    uint64
-	table    uint64 // what it logged of its locks as a whole
-	gone     engine.Deletions
-	promoted int64 // see engine.Node.Promoted
-	votes    lock.Votes
-	keeps    bool
+	w     *world
+	name  string
+	id    wire.NodeID
+	e     *engine.Node
+	k     *keys
+	disk  map[store.ID][2][]byte
+	order []store.ID
+	peers []wire.NodeID
+	links map[*actor]bool
+	next  int64
+	off   int64 // its wall clock is that far from the others'
+	down  bool
+	still bool // stands still: it neither ticks nor receives
+	life  uint64
+	locks map[string][]byte // what it logged of locks
+	floor uint64
+	table uint64 // what it logged of its locks as a whole
+	gone  engine.Deletions
+	past  engine.Past
+	votes lock.Votes
+	keeps bool
 
 	tail []logged // of what it logged of jobs, that which isn't on disk for sure, where that takes a second
 
@@ -384,7 +384,7 @@ func (n *actor) effect(e *engine.Effect) {
 			other.do(func() { other.e.Mesh().Down(n.id) })
 		}
 	case engine.NodesChanged:
-		n.gone, n.promoted = n.e.Deletions(), n.e.Promoted()
+		n.gone, n.past = n.e.Deletions(), n.e.Past()
 		n.peers = n.peers[:0]
 		for _, p := range n.e.Mesh().All() {
 			n.peers = append(n.peers, p.ID)
@@ -1057,7 +1057,7 @@ func (w *world) restart() {
 		}
 		a.e.Locks().SetVotes(a.votes)
 		a.e.SetDeletions(a.gone)
-		a.e.SetPromoted(a.promoted)
+		a.e.SetPast(a.past)
 		a.e.Settle(engine.Trust{Exact: !w.d.HasArg("inexact")})
 		a.noteUncertain()
 		switch {
