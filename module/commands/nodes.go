@@ -144,6 +144,7 @@ func (m *module) loadNodes() error {
 	text, err := os.ReadFile(m.nodesFile)
 	if errors.Is(err, os.ErrNotExist) {
 		m.node.Locks().SetVotes(lock.Votes{})
+		m.node.StartsNew()
 		m.keepNodes()
 		return nil
 	}

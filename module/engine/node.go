@@ -264,6 +264,10 @@ func New(c Config) *Node {
 	return n
 }
 
+// StartsNew tells the node that it has its first ID, and that no data are loaded: there was nothing yet that it can have
+// lost. So it can be sure of all that it doesn't know. It may be loaded data afterwards.
+func (n *Node) StartsNew() { n.lossAt = 0 }
+
 // SetNodeID renames the node (CLUSTER RESET HARD); id is 40 lower-case hex digits.
 func (n *Node) SetNodeID(id string) {
 	n.nodeID = id

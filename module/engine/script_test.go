@@ -238,6 +238,7 @@ func (w *world) newNode() {
 	n.start(membership.DefaultTimeout)
 	w.say("%s", n.name)
 	if len(w.d.CmdArgs) == 0 {
+		n.e.StartsNew()
 		return
 	}
 	other := w.actor(0)
