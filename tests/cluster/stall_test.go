@@ -66,7 +66,7 @@ func TestAcknowledgedWhileTheNodeStandsStill(t *testing.T) {
 	}
 }
 
-// So do the commands of this node's own clients.
+// The commands of this node's own clients go before timers, too.
 func TestAcknowledgedHereWhileTheNodeStandsStill(t *testing.T) {
 	t.Parallel()
 	s := node(t)
