@@ -160,7 +160,7 @@ local function due(job, now)
   end
 end
 
--- What SHOW says of a job; nothing where it is unknown.
+-- show returns the fields that SHOW has for a job; none if the job is unknown.
 local function show(id)
   local shown, job = redis.call('SHOW', id) or {}, {}
   for i = 1, #shown, 2 do

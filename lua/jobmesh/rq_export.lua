@@ -55,7 +55,7 @@ local function rq_export(keys, args)
     return prefix .. 'deferred:' .. (record.hash.origin or name)
   end
   -- write writes a job's hash. A job that waits for others, or for its release, also goes back
-  -- to where it waited. The queue is put's work.
+  -- to where it waited. put writes the entry in the queue.
   local function write(entry)
     local record, key = entry.record, entry.key
     for f, v in pairs(record.hash) do

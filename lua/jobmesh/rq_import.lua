@@ -321,8 +321,8 @@ local function rq_jobs(o, prefix, name, queue)
     end
   end
 
-  -- cleared removes from rq's keys what a plan has brought. The hashes go last: until then
-  -- every key that names them is read.
+  -- cleared removes from rq's keys what a plan has brought, the hashes last: until then
+  -- all that names them is there.
   local function cleared(plan)
     for _, e in ipairs(plan) do
       if e.registry then

@@ -41,7 +41,7 @@ local function lock_of(body)
   return KINDS[kind] and { resource = info.resource, value = info.value, key = key, kind = kind }
 end
 
--- What comes before the last word of a key: the namespace.
+-- The namespace of a key: the part before its last word.
 local function namespace(key)
   return parts(key, 'queue') or string.match(key, '^(.*:)[^:]*$') or ''
 end

@@ -809,7 +809,7 @@ func TestRubbishInParts(t *testing.T) {
 	}
 }
 
-// A message of which the rest doesn't come costs no more memory than what has come.
+// An unfinished message costs no more memory than the parts of it that have come.
 func TestUnfinishedMessageCostsWhatHasCome(t *testing.T) {
 	m := newMesh(t)
 	a := m.open(1, noSecret)

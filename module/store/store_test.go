@@ -178,7 +178,7 @@ func (w *world) check(t require.TestingT) {
 	}
 }
 
-// Everything at once, against the model: order, lists, table, graveyard.
+// Everything at once, against the model: order, lists, table, tombstones.
 func TestStoreAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.Uint64().Draw(t, "seed"))

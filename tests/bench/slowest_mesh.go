@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-const meshLocks = 20_000 // each takes a word of two nodes
+const meshLocks = 20_000 // each needs the answers of two nodes
 
 // atSlowestMesh does to a mesh what concerns all that its first node holds, and shows how
 // long each of these kept that node's main thread at a time.

@@ -10,8 +10,8 @@ import (
 
 const second = time.Second
 
-// unwritten is the time before a server's end of which everything can be lost if its log
-// isn't synced at once: with everysec a write waits two seconds for a sync that is under way.
+// unwritten is for how long before a server's end all that it did can be lost, if its log isn't
+// synced at once: with everysec a write waits two seconds for a sync that is under way.
 const unwritten = 2500 * time.Millisecond
 
 // rounding is by how much the time that a server has in mind can be behind the clock. The server

@@ -82,8 +82,8 @@ func (m *mesh) role(s *server, want string) {
 	m.await(30*time.Second, s, "to be a "+want, func() bool { return s.Info("replication", "role") == want })
 }
 
-// byHand promotes a replica while the master is alive, and makes the master a replica. What the
-// old master was given after its last word to the new one is lost.
+// byHand promotes a replica while the master is alive, and makes the master a replica. The old
+// master loses what it was given after its last word to the new one.
 func (m *mesh) byHand(n *node) {
 	m.t.Helper()
 	m.synced(n)

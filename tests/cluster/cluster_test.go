@@ -252,7 +252,7 @@ func TestOneCopyOfWhatComesAtMostOnce(t *testing.T) {
 }
 
 // An acknowledgement of a job that isn't known here is kept until all nodes have heard of it,
-// as a job without a queue and a body: SHOW tells it, JSCAN, which lists jobs, doesn't.
+// as a job without a queue and a body. SHOW shows it. JSCAN, which lists jobs, doesn't.
 func TestAcknowledgementOfAnUnknownJob(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)

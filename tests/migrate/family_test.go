@@ -340,7 +340,7 @@ func TestRqFamilies(t *testing.T) {
 	assert.Equal(t, int64(10_001), numbers(t, v)[0], "10000 are not more than 10000")
 }
 
-// A job waits for very many. What each of these costs doesn't grow with their number, and the job
+// A job waits for very many. The cost of each of these doesn't grow with their number, and the job
 // comes as soon as those that are left are few enough to wait for.
 func TestADependentOfVeryManyParents(t *testing.T) {
 	const parents = 1500

@@ -340,7 +340,7 @@ func TestWorkingBeyondTheTimeToLive(t *testing.T) {
 	harness.Took(t, began, 3*time.Second)
 }
 
-// No client works on a delayed job. So WORKING leaves its delay, and the begin of its lease, as they are.
+// No client works on a delayed job. So WORKING leaves its delay, and the start of its lease, as they are.
 func TestWorkingOnADelayedJob(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for _, unique := range [][]any{nil, {"UNIQUE", "until-processed", "LOCKTTL", 1}} {

@@ -630,7 +630,7 @@ func TestKeyspaceOfFamilies(t *testing.T) {
 	done(t, c, "q", b)
 }
 
-// In MULTI and in scripts.
+// Families are made, released and cancelled in MULTI and in scripts.
 func TestFamiliesInTransactions(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -707,7 +707,7 @@ func TestAcknowledgedAndItsQueueDeletedWhileAnotherIsAway(t *testing.T) {
 			case "replica":
 				r = harness.Start(t, harness.WithReplicaOf(s))
 				r.AwaitSync()
-			case "twice": // so nobody knows what is in the queue
+			case "twice": // so that the server doesn't know what is in the queue
 				comeBack(t, s, mode)
 				c = s.Dial()
 			}

@@ -570,7 +570,7 @@ func TestSettingsInPlaceOfOthers(t *testing.T) {
 	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
 	assert.Equal(t, settings, c.Do("QCONFIG", "LIST").String())
 	assert.Equal(t, id, addUnique(t, c, "w", "b", "ONCONFLICT return"))
-	time.Sleep(1100 * time.Millisecond) // the window's TTL: what isn't to happen after it
+	time.Sleep(1100 * time.Millisecond) // the window's TTL, after which nothing must happen
 	assert.Empty(t, addUnique(t, c, "w", "b", ""))
 }
 

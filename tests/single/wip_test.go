@@ -117,10 +117,10 @@ func TestWorkingMovesTheDueTime(t *testing.T) {
 	second := add(t, c, "q", "b", 0, "RETRY", 10)
 	took := time.Now()
 	get(t, c, "q")
-	time.Sleep(1200 * time.Millisecond) // what the first is listed with must not be this moment
+	time.Sleep(1200 * time.Millisecond) // so that the first job's time differs from this moment
 	get(t, c, "q")
 	require.Equal(t, []string{first, second}, ids(wip(t, c, "q")))
-	time.Sleep(300 * time.Millisecond) // nor that of its WORKING the second's
+	time.Sleep(300 * time.Millisecond) // so that the second job's time differs from that of WORKING
 	for range 2 {
 		require.Equal(t, int64(10), c.Do("WORKING", first).Int())
 		list := wip(t, c, "q")
@@ -182,7 +182,7 @@ func TestInProgressSurvives(t *testing.T) {
 			require.Len(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems, 1)
 			took := time.Now()
 			require.Len(t, c.Do("GETJOB", "NOHANG", "WORKER", "ada", "FROM", "q").Elems, 1)
-			time.Sleep(time.Second) // what is remembered must not be the moment of the restart
+			time.Sleep(time.Second) // so that the remembered time differs from that of the restart
 			comeBack(t, s, mode)
 			c = s.Dial()
 			list := wip(t, c, "q")
