@@ -35,7 +35,7 @@ TALLY = $(GO) run ./tests/tally
 # The packages that take longest begin first. They mostly wait, so one more than there are cores runs at once.
 PACKAGES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 TEST  = $(GO) test -tags check -json -count=1 -p $(PACKAGES) -timeout 9m ./tests/single ./tests/cluster ./... || bad=1; tests/fuzz.sh $(FUZZTIME) -json || bad=1
-# The same plans and histories each time, so that a failure is the change's: make chaos
+# The same plans and histories each time, so that a failure comes from the change. make chaos
 # and make sim draw new ones.
 CHAOS = $(GO) test -json -count=1 -timeout 0 ./tests/chaos -run TestChaos -args
 LONG  = $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 2000 -time $(LONGTIME) -nodes 5 || bad=1; \

@@ -10,6 +10,6 @@
 // what every way into jobmesh needs, export.lua every way out, and the others are a
 // client library each.
 //
-// unique_queue.lua is the unique queue on plain Redis types: what the native one
-// is tested step by step, and measured, against.
+// unique_queue.lua is the unique queue on plain Redis types. The native one is tested step by
+// step, and measured, against it.
 package lua

@@ -25,8 +25,7 @@ func Libraries() []Library {
 	}
 }
 
-// text is a library's one text, of its files in their order: each uses what those
-// before it have.
+// text joins a library's files in their order: each uses what those before it define.
 func text(names ...string) string {
 	parts := make([]string, len(names))
 	for i, name := range names {

@@ -8,8 +8,8 @@ import (
 	"jobmesh/cgo/api"
 )
 
-// A client that went away while its answer was awaited: another waits by then, and
-// the server's handle of that one lies where the first one's did.
+// A client goes away while its answer is awaited. Another client waits by then, and the server's
+// handle of it lies where the first one's did. The first one's answer isn't given to it.
 func TestAnswerIsForItsOwnClient(t *testing.T) {
 	s := &Server{blocked: map[api.Blocked]*Client{}}
 	var handle int

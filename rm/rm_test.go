@@ -11,7 +11,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// Once as modules are built, once under the C compiler's sanitizers.
+// The example runs once as modules are built, and once under the C compiler's sanitizers.
 func TestExample(t *testing.T) {
 	example(t, harness.WithModule(harness.Build(t, "./rm/example")))
 }
@@ -135,8 +135,8 @@ func example(t *testing.T, module harness.Option) {
 		assert.Equal(t, int64(2), c.Do("COUNTER.PANICS").Int())
 	})
 
-	// Rule 3: one thread owns the state. Functions that goroutines post run there,
-	// and one wake-up at a time serves any number of them.
+	// One thread owns the state. Functions that goroutines post run on it, and one wake-up at
+	// a time serves any number of them.
 	t.Run("posts", func(t *testing.T) {
 		c := harness.Start(t, module).Dial()
 		for range 20 {
@@ -147,7 +147,7 @@ func example(t *testing.T, module harness.Option) {
 		}
 	})
 
-	// Rule 5: a panic never takes the server down.
+	// A panic never takes the server down.
 	t.Run("panics", func(t *testing.T) {
 		s := harness.Start(t, module, harness.WithPanics())
 		c := s.Dial()
@@ -159,8 +159,8 @@ func example(t *testing.T, module harness.Option) {
 	})
 }
 
-// Rule 1: no Go in a forked child. Saves, rewrites and full syncs end while
-// goroutines and the collector are busy; with Go in the child they hang.
+// No Go runs in a forked child. Saves, rewrites and full syncs end while goroutines and the
+// collector are busy. With Go in the child they would hang.
 func TestForks(t *testing.T) {
 	harness.NotSanitized(t, harness.ForksHang)
 	module := harness.WithModule(harness.Build(t, "./rm/example"))

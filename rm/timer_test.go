@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A timer can be stopped by what is done just before it runs: then no other takes its
-// place before its time, and an empty heap is none to take from.
+// The code that runs just before a timer may stop it. Then no other timer runs in its place before
+// its own time, and nothing is taken from an empty heap.
 func TestATimerThatIsStoppedJustBeforeItRuns(t *testing.T) {
 	const now = 1_000_000
 	s := &Server{}

@@ -1,7 +1,6 @@
-/* A wall clock that a test can set: preloaded into a server, it adds to what the
- * kernel tells the nanoseconds at the head of the file JOBMESH_CLOCK, as they are at
- * that moment. The monotonic clock stays as it is. Go reads the kernel's clocks
- * itself, so this reaches C alone. */
+/* A wall clock that a test can set. Preloaded into a server, it reads the nanoseconds at the
+ * head of the file JOBMESH_CLOCK at each call, and adds them to the kernel's time. The monotonic
+ * clock stays as it is. Go reads the kernel's clocks itself, so this changes only what C sees. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

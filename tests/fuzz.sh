@@ -18,9 +18,9 @@ fuzz() { # number time
   # Without a limit most of the time goes to making interesting inputs smaller.
   go test -count=1 -parallel 1 "${flags[@]}" -run '^$' -fuzz "^$name\$" -fuzztime "$2" -fuzzminimizetime 1s "$package" >"$work/$1" 2>&1
 }
-# Before Go 1.27 the end of the time can itself count as a failure, with no input that
-# failed (go.dev/issue/75804). Then all that was found is played again, and more, by a
-# number that has no such end. The lines are bare, or those of -json.
+# Before Go 1.27 the end of the time can itself count as a failure, although no input has
+# failed (go.dev/issue/75804). Then the fuzzer runs again, with all inputs that were found and
+# more, for a number of runs, which has no such end. The lines are bare, or those of -json.
 run() { # number
   fuzz "$1" "$time" && return
   if grep -qE '(^|"Output":") +context deadline exceeded($|\\n")' "$work/$1" && ! grep -qE 'Failing input|panic' "$work/$1"; then

@@ -2,10 +2,10 @@
 # Builds modules under the C compiler's sanitizers: AddressSanitizer looks at
 # what C and Go do to the server's memory, UndefinedBehaviorSanitizer at the C.
 #   sanitize.sh build FILE [go build's flags] PACKAGE
-#   sanitize.sh preload FOLDER  what a server must preload to run such a module,
-#                               so that its malloc is the sanitizer's: puts a
-#                               library into the folder; status 3: there is none
-#   sanitize.sh test  runs what needs a server under them (make sanitize)
+#   sanitize.sh preload FOLDER  prints the libraries that a server must preload to run such
+#                               a module, so that its malloc is the sanitizer's. It puts a
+#                               library of its own into the folder. Status 3: there is none
+#   sanitize.sh test  runs the tests that need a server under the sanitizers (make sanitize)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

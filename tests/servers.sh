@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 # Name, suites, package without -server, version. Archives drop versions when
 # they get newer ones: change the line then. apt checks signatures and hashes.
-# Redict stands for Redis 7.2, of which it is a fork: Debian never had that.
+# Redict, a fork of Redis 7.2, stands for that release, which Debian never had.
 table='
 redict-7.3.6  bookworm,bookworm-backports  redict  7.3.6+*
 valkey-8.0.1  bookworm,bookworm-backports  valkey  8.0.1+*
@@ -37,7 +37,7 @@ mirror() {
   echo "$found"
 }
 
-# apt with sources and state of its own; proxies and such are the machine's.
+# apt with its own sources and state. Other settings, as proxies, are the machine's.
 apt() { # suites program arguments
   local dir="$work/$1" program=$2
   shift 2
@@ -62,7 +62,7 @@ update() { # suites; once for each
   touch "$dir/updated"
 }
 
-# The libraries that packages need, and those that these need.
+# The libraries that packages need, and in turn the libraries that those need.
 libraries() { # suites packages
   local suites=$1 queue=("${@:2}") all=' ' p
   while [ ${#queue[@]} -gt 0 ]; do

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Sees to what jobmesh needs beside Go: a C compiler (the module is Go through
-# cgo) and redis-server (to load it). As root it installs what is missing,
-# otherwise it prints the command that would.
+# Checks for what jobmesh needs beside Go: a C compiler (the module is Go through
+# cgo) and redis-server (to load it). As root it installs what is missing.
+# Otherwise it prints the command that installs it.
 set -euo pipefail
-check_version() { # modules can do what jobmesh needs since Redis 7.0
+check_version() { # Redis 7.0 is the first release whose modules can do what jobmesh needs
   local version
   version=$(redis-server --version | sed -nE 's/.* v=([0-9]+)\..*/\1/p')
   [ "${version:-0}" -ge 7 ] && return

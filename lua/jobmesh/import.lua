@@ -13,10 +13,10 @@ local function add(queue, body, with, more)
   return reply and reply.ok
 end
 
--- How many words ADDJOB's options have behind them, where it isn't one.
+-- The number of words that follow an option of ADDJOB, where it isn't one.
 local BEHIND = { ASYNC = 0, DEFERRED = 0 }
 
--- said is what options of ADDJOB say: option to the word behind it, in lower case.
+-- said maps each option in a list of ADDJOB's options to the word behind it, in lower case.
 local function said(with)
   local o, i = {}, 1
   while i <= #with do
@@ -28,7 +28,7 @@ local function said(with)
   return o
 end
 
--- alone says whether there are no other nodes, with which locks had to be agreed on.
+-- alone says whether there are no other nodes: with others, locks have to be agreed on.
 local function alone()
   return string.find(redis.call('INFO', 'jobmesh'), 'jobmesh_known_nodes:1\r', 1, true) ~= nil
 end
@@ -38,9 +38,9 @@ local function no_quorum(whose)
     .. " before the node meets others, or WITH UNIQUE none")
 end
 
--- options are those of ADDJOB for every job of an import, and whether they or the
--- queue's settings say how jobs are to be unique. ADDJOB's answer must tell a new
--- job from another that has its key.
+-- options returns the options of ADDJOB for every job of an import, and the strategy of
+-- UNIQUE if WITH names one. ADDJOB's answer must tell a new job from another that has
+-- its key.
 local function options(o, queue)
   local with, own = o.WITH, said(o.WITH)
   local set, flat = {}, redis.call('QCONFIG', 'GET', queue)
@@ -62,9 +62,9 @@ local function options(o, queue)
   return with, own.UNIQUE
 end
 
--- own_copy says whether the node keeps the jobs that it is given. A leaving one,
--- or one that is short of memory, has others hold them, and a script can't wait
--- until they do: for that while nobody would answer for them.
+-- own_copy refuses if the node doesn't keep the jobs that it is given. A node that is
+-- leaving or short of memory gives them to others, and a script can't wait until those
+-- hold them: until then nobody would answer for the jobs.
 local function own_copy()
   local info = redis.call('INFO', 'jobmesh')
   if string.find(info, 'jobmesh_leaving:yes', 1, true) then
@@ -74,9 +74,10 @@ local function own_copy()
   end
 end
 
--- checked has ADDJOB look at options, and add nothing: the job would wait for one that
--- nobody can have. AFTER stands before the options, since the last may lack its value;
--- of several BLOCKEDBY the last counts.
+-- checked refuses options that ADDJOB refuses. It adds no job: the job would have to wait
+-- for one that can't exist, so ADDJOB refuses it in the end. AFTER stands before the
+-- options, since the last option may lack its value. BLOCKEDBY stands behind them, since
+-- the last of several counts.
 local NONE = 'D-00000000-AAAAAAAAAAAAAAAAAAAAAAAA-05a1'
 local function checked(queue, with)
   local own, why = said(with), nil
@@ -90,7 +91,7 @@ local function checked(queue, with)
   end
 end
 
--- into is move into a queue of jobs. Options are checked where none was added, too.
+-- into is move into a queue of jobs. The options are checked even if no job was added.
 local function into(limit, source, queue, o, one)
   local t = move(limit, source, one, own_copy)
   if #o.WITH > 0 and t.moved + t.dropped == 0 then
@@ -99,8 +100,9 @@ local function into(limit, source, queue, o, one)
   return t
 end
 
--- along does what goes with a job that was added; it is taken back where that
--- can't be done. Imports that need it begin with ACKJOB, to know that they may.
+-- along does the work that goes with a job that was just added. If the work fails, the job
+-- is taken back by ACKJOB. So an import that uses along calls ACKJOB before its first
+-- change, to learn whether the user may.
 local function along(id, work, ...)
   local ok, why = attempt(work, ...)
   if not ok then
@@ -109,7 +111,7 @@ local function along(id, work, ...)
   end
 end
 
--- Seconds until a due time, whole ones, so that no job comes too early.
+-- The seconds until a due time, rounded up, so that no job comes too early.
 local function delay(score, now)
   return math.min(math.max(0, math.ceil(score - now / 1000)), FOREVER - 1)
 end
@@ -127,7 +129,7 @@ local function origins_of(queue)
     end,
     get = function(id) return redis.call('HGET', key, id) end,
     forget = function(id) redis.call('HDEL', key, id, id .. LOCKED) end,
-    -- Ends a call that has set some.
+    -- Called at the end of an import: if it has set origins, the key lapses after the last of them.
     keep = function()
       if last > 0 then
         local at = string.format('%.0f', last + KEPT)

@@ -1,14 +1,18 @@
 ---- Moving ---------------------------------------------------------------------
 
--- A source hands items out: peek(n, t) the next, at most n, drop(items) removes
--- those that were taken, left(t) counts what remains to be looked at. one(item)
--- gives an item to the target: 'moved', 'dropped' where it isn't needed there,
--- 'passed' where it is to stay, 'unknown' where it stays because it names no job,
--- 'gone' where it came along with one before it. An error ends the batch; the next call will meet it first, and answer it, so that an
--- error has changed nothing. fit, if given, is asked before each chunk whether the
--- target takes it, and raises an error if not. An item's kin is how many more came with
--- it, its lost how many of those that belong to it were dropped; many of them end the
--- batch, and cut says that it was within a chunk.
+-- A source hands items out: peek(n, t) returns the next ones, n at most; drop(items)
+-- removes those that were taken; left(t) counts those that are still to be looked at.
+-- one(item) gives an item to the target, and returns
+--   'moved'
+--   'dropped'  it isn't needed there
+--   'passed'   it is to stay
+--   'unknown'  it stays because it names no job
+--   'gone'     it came along with one before it
+-- An error ends the batch. The next call meets that item first, and answers the error: so
+-- a call that answers an error has changed nothing. fit, if given, is called before each
+-- chunk, and raises an error if the target doesn't take it. item.kin is how many more came
+-- with the item, item.lost how many of those that belong to it were dropped. Many of them
+-- end the batch; t.cut says that this was within a chunk.
 local function move(limit, source, one, fit)
   local t = { moved = 0, dropped = 0, passed = 0, gone = 0, kin = 0 }
   local looked, bytes, why = 0, 0, nil
@@ -74,8 +78,8 @@ local function field(items, name)
   return out
 end
 
--- Each source begins with a write that changes nothing: whoever may not take
--- items away, or names a key of another type, hears it before any was moved.
+-- Each source begins with a write that changes nothing. So a user who may not take items
+-- away, or names a key of another type, gets the error before any item was moved.
 
 -- The head of a list is the oldest.
 local function head_of(key)
@@ -140,7 +144,8 @@ local function jobs_of(queue)
       return items
     end,
     drop = function(items) redis.call('ACKJOB', unpack(field(items, 'id'))) end,
-    -- Those that are held back for their keys stay with the ones that run.
+    -- Jobs that are held back for their keys stay while others of their keys run: if there is
+    -- no other job, nothing is left to be moved.
     left = function() return #redis.call('QPEEK', queue, 1) > 0 and redis.call('QLEN', queue) or 0 end,
   }
 end
@@ -155,7 +160,7 @@ local function due(job, now)
   end
 end
 
--- What SHOW says of a job; nothing where it is unknown.
+-- show returns the fields that SHOW has for a job; none if the job is unknown.
 local function show(id)
   local shown, job = redis.call('SHOW', id) or {}, {}
   for i = 1, #shown, 2 do
@@ -164,8 +169,8 @@ local function show(id)
   return job
 end
 
--- The other jobs of a queue, by one step of a scan, with all that SHOW says. Only
--- once all that it found were seen does the scan go on at next.
+-- The other jobs of a queue that one step of a scan finds, with all that SHOW says. The
+-- scan goes on at next, but only once all jobs that it found were seen.
 local function held_by(queue, from, limit, also)
   local found = redis.call('JSCAN', from, 'COUNT', limit, 'QUEUE', queue, 'REPLY', 'id', 'STATE', 'active', 'STATE', also)
   local ids, now = found[2], milliseconds()

@@ -14,8 +14,9 @@ local function uneven(list, c, remedy)
     list, c.counts[1], c.counts[2], c.counts[3], remedy))
 end
 
--- A queue with its companions: items have their start times. Forced, the list
--- alone counts; the set goes with it, and whatever is left when it is empty.
+-- A queue with its companions: its items have their start times. If forced, only the list
+-- counts: start times aren't read, the set loses the items that the list loses, and
+-- resque_import removes what is left of the companions when the list is empty.
 local function unique_list(list, c, forced)
   local source = head_of(list)
   redis.call('LTRIM', c.times, 0, -1)

@@ -1,17 +1,24 @@
 ---- rq ----------------------------------------------------------------------------------
 
--- A body is rq's whole record of the job, packed by MessagePack: id, hash (the
--- fields of rq:job:ID, as they are), and, where it has them, expires (the unix
--- time in ms at which rq's hash would go), due (its score in a registry), wip (the
--- word of that registry, where it isn't the one of scheduled jobs) and entry (its
--- member there, where it isn't the ID); of what waits: member (of the fork's set of
--- deferred jobs) and score (where that is a sorted set), deferred (its score in the
--- registry of these), parents (whose sets of dependents had it), list (whose list
--- of deferred jobs had it) and listed (as what, where it isn't the ID), and
--- dependencies (the set of its own).
+-- A body is rq's whole record of the job, packed by MessagePack:
+--   id            rq's ID
+--   hash          the fields of rq:job:ID, as they are
+-- and, where the job has them,
+--   expires       the unix time in ms at which rq's hash would go
+--   due           its score in a registry
+--   wip           the word of that registry, where it isn't the one of scheduled jobs
+--   entry         its member there, where it isn't the ID
+-- and, where it waits for others or for its release,
+--   member        its member in the fork's set of deferred jobs
+--   score         its score there, where that is a sorted set
+--   deferred      its score in the registry of deferred jobs
+--   parents       the jobs whose sets of dependents had it
+--   list          the job whose list of deferred jobs had it
+--   listed        its entry in that list, where it isn't the ID
+--   dependencies  the set of the jobs that it depends on
 
--- Who is who, for what bodies don't tell: rq's IDs of jobs that others wait for, to
--- their own IDs and those of the others. It lapses as origins do.
+-- The families, which bodies don't tell: a hash of rq's ID of a job that others wait for,
+-- to its ID here and the IDs of the others. The hash lapses as origins do.
 local function families_of(prefix)
   local key, used = 'jobmesh:family:' .. prefix, false
   redis.call('HDEL', key, NOBODYS)
@@ -41,8 +48,9 @@ local function families_of(prefix)
   return f
 end
 
--- What a key of rq's is by its name, since an empty one has no type: namespace,
--- kind and the name behind it. The first of the words counts.
+-- rq_key tells from a key's name what the key is, since an empty key has no type: its
+-- namespace, its kind and the name behind that. If the name has several of the words, the
+-- first one is the kind.
 local function rq_key(key)
   local prefix, kind, name = string.match(':' .. key, '^:(.*:)deferred$'), 'deferred', nil
   if key == 'deferred' then
@@ -61,8 +69,8 @@ local function typed(key, kind)
   return redis.call('TYPE', key).ok == kind
 end
 
--- ask reads a key of rq's. One that holds something else is named: what a job needs
--- beside its hash isn't left behind unread.
+-- ask reads a key of rq's. If the key holds another type, an error names it, so that data
+-- that a job needs beside its hash isn't left behind unread.
 local function ask(command, key, ...)
   local ok, reply = attempt(redis.call, command, key, ...)
   if ok then

@@ -54,7 +54,8 @@ local function rq_export(keys, args)
   local function registry(record)
     return prefix .. 'deferred:' .. (record.hash.origin or name)
   end
-  -- What waits goes back to where it waited, all but the queue itself.
+  -- write writes a job's hash. A job that waits for others, or for its release, also goes back
+  -- to where it waited. put writes the entry in the queue.
   local function write(entry)
     local record, key = entry.record, entry.key
     for f, v in pairs(record.hash) do
@@ -84,7 +85,7 @@ local function rq_export(keys, args)
       redis.call('ZADD', registry(record), record.deferred, record.id)
     end
   end
-  -- unwrite takes back what write did beside the hash.
+  -- unwrite takes back what write did, except the hash.
   local function unwrite(entry)
     local record = entry.record
     if record.dependencies then
@@ -138,7 +139,8 @@ local function rq_export(keys, args)
       end
       refuse(why)
     end
-    -- Those that wait go first: the end of what they wait for would queue them.
+    -- The jobs that wait are acknowledged first: the end of the job that they wait for would
+    -- queue them.
     job.kin, job.lost = 0, 0
     for i = #all, 1, -1 do
       if i > 1 then

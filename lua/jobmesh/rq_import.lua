@@ -3,7 +3,7 @@ local PARENTS = 1000 -- that a job can wait for, at most
 -- OVER are the states of jobs that wait for nothing any more, whatever still names them.
 local OVER = { finished = true, failed = true, started = true, canceled = true, stopped = true }
 
--- The jobs of rq's that one namespace has, on their way here.
+-- rq_jobs has what imports need to take over the jobs of one namespace of rq's.
 local function rq_jobs(o, prefix, name, queue)
   local families, now, withs = families_of(prefix), milliseconds(), {}
   local pending = {} -- by IDs: those that wait for a job that isn't here yet
@@ -23,12 +23,12 @@ local function rq_jobs(o, prefix, name, queue)
     return #flat > 0 and hash or nil
   end
 
-  -- find is the job that an entry of a key names: ID and fields, and the queue where
-  -- the entry says it. The fork writes 'queue|ID', 'queue | ID' or 'queue/ID', newer
-  -- releases of rq 'ID:execution' among the running ones, all others the ID alone. A
-  -- queue's name may have slashes: that counts which the job's origin confirms, else the
-  -- first. Nothing where there is no such job; an entry that has a job's ID in yet
-  -- another form is refused, lest that job be left alone.
+  -- find returns the job that an entry of a key names: its ID and fields, and its queue if
+  -- the entry says it. The fork writes 'queue|ID', 'queue | ID' or 'queue/ID'. Newer releases
+  -- of rq write 'ID:execution' for running jobs, all others the ID alone. If a queue's name
+  -- has slashes, the reading counts that agrees with the job's origin, else the first one.
+  -- find returns nothing if there is no such job. It refuses an entry that has a job's ID in
+  -- yet another form, so that this job isn't left behind unnoticed.
   function self.find(entry, key)
     local hash = self.read(entry)
     if hash then
@@ -84,9 +84,9 @@ local function rq_jobs(o, prefix, name, queue)
     return redis.call('EXISTS', key) == 1 and (ask('HGET', key, 'status') or '')
   end
 
-  -- What a job waits for: IDs of those that are here, and whether one isn't yet, or
-  -- has gone without a word; and whether the only one is held back itself. plan: who is
-  -- coming in this step.
+  -- waits tells what a job waits for. It returns the IDs of those jobs that are here, and
+  -- rq's IDs of them; whether one isn't here yet; whether one has gone without a trace; and
+  -- whether the only one is held back itself. plan has the jobs that come in this step.
   function self.waits(parents, plan)
     local ids, whose, missing, gone, held = {}, {}, false, false, false
     for _, p in ipairs(parents) do
@@ -104,8 +104,9 @@ local function rq_jobs(o, prefix, name, queue)
     return ids, whose, missing, gone, held and #ids == 1
   end
 
-  -- Whether a pending job, p, waits for one that isn't here yet. Those that were found
-  -- to be here aren't looked for again: each of very many parents comes by here.
+  -- Whether a pending job, p, waits for one that isn't here yet. p.at passes the parents
+  -- that were found to be here, so that they aren't looked for again: with very many parents
+  -- this is called for each of them.
   local function waits_on(p, plan)
     while p.at <= #p.parents do
       local id = p.parents[p.at]
@@ -129,8 +130,8 @@ local function rq_jobs(o, prefix, name, queue)
     return p
   end
 
-  -- member is how the fork's key of all deferred jobs names a job, and its score where
-  -- that is a sorted set.
+  -- member returns how the fork's key of all deferred jobs names a job, and the job's score
+  -- if the key is a sorted set.
   local function member(id, ...)
     if all_kind ~= 'set' and all_kind ~= 'zset' then
       return
@@ -149,8 +150,8 @@ local function rq_jobs(o, prefix, name, queue)
     end
   end
 
-  -- put adds a job, as a part of a plan; without an ID of its own where ADDJOB drops it.
-  -- record: what its body has beside the usual; words: options of ADDJOB; of: its queue,
+  -- put adds a job as a part of a plan. If ADDJOB drops the job, its entry in the plan has no
+  -- job. record: what its body has beside the usual; words: options of ADDJOB; of: its queue,
   -- where that isn't its origin.
   local function put(plan, id, hash, record, words, whose, of)
     local key, to = prefix .. 'job:' .. id, of or hash.origin
@@ -188,7 +189,8 @@ local function rq_jobs(o, prefix, name, queue)
     return entry
   end
 
-  -- with_dependents says what of rq's keys tells who waits for a job, by set and list.
+  -- with_dependents returns the keys in which rq says who waits for a job: a set and its
+  -- size, and a list and its entries.
   local function with_dependents(entry)
     local set, list = entry.key .. ':dependents', prefix .. 'deferred:' .. entry.id
     -- The registry of a queue that is named like the job isn't the job's.
@@ -196,9 +198,9 @@ local function rq_jobs(o, prefix, name, queue)
     return set, ask('SCARD', set), list, listed
   end
 
-  -- known collects those that wait for a job, in the order in which they are to follow
-  -- it: those of the list, then those of the set by their age. An entry that stands twice,
-  -- or whose job is over, is lost.
+  -- known collects the jobs that wait for a job, in the order in which they are to follow it:
+  -- first those of the list, then those of the set by their age. An entry that is there
+  -- twice, or whose job is over, is counted as lost.
   local function known(entry, set, list, listed)
     local children, by = {}, {}
     local function note(text, key, n)
@@ -246,9 +248,9 @@ local function rq_jobs(o, prefix, name, queue)
 
   local kin
 
-  -- come adds one that waits for a job of the plan, and those that wait for it in turn,
-  -- unless it has to wait for others that aren't here yet. One of too many parents comes
-  -- with its registry, when enough of them are done.
+  -- come adds a job that waits for one of the plan, and those that wait for it in turn. It
+  -- adds none if the job has to wait for others that aren't here yet. A job with too many
+  -- parents comes with its registry, when enough of them are done.
   local function come(plan, entry, child)
     local id = child.id
     local p = pending[id] or pend(id, child.hash)
@@ -288,8 +290,8 @@ local function rq_jobs(o, prefix, name, queue)
     return true
   end
 
-  -- kin adds those that wait for a job of the plan, and those that wait for them. A list
-  -- comes as a whole, since nothing else might say who blocks its jobs.
+  -- kin adds the jobs that wait for a job of the plan, and those that wait for them. The jobs
+  -- of a list come all at once, since perhaps nothing else says which job blocks them.
   kin = function(plan, entry)
     local set, waiting, list, listed = with_dependents(entry)
     entry.lost, entry.stale, entry.waited = 0, {}, waiting + #listed > 0
@@ -349,9 +351,9 @@ local function rq_jobs(o, prefix, name, queue)
     end
   end
 
-  -- take moves a job and those that wait for it; how many these are is its item's
-  -- kin, how many entries of theirs were dropped its lost. Nothing is removed before all
-  -- are here, and if one can't be, none is.
+  -- take moves a job and those that wait for it. item.kin becomes the number of these, and
+  -- item.lost the number of their entries that were dropped. Nothing is removed before all
+  -- are here. If one can't be added, none is.
   function self.take(item, id, hash, record, words, whose, of)
     local plan = { has = {} }
     local ok, why = attempt(function()
@@ -386,7 +388,7 @@ local function rq_jobs(o, prefix, name, queue)
   return self
 end
 
--- A set, by one step of a scan, as held_by is one.
+-- The items of a set that one step of a scan finds, as a source like held_by.
 local function members_of(key, from, limit)
   redis.call('SREM', key, NOBODYS)
   local found, looked = redis.call('SSCAN', key, from, 'COUNT', limit), 0
@@ -408,10 +410,10 @@ local function members_of(key, from, limit)
   }
 end
 
--- Of what import_… take, s is the source: its key, with prefix, kind and name as rq_key
--- tells them, and jobmesh's queue.
+-- The functions import_… take s, the source: its key; prefix, kind and name, as rq_key
+-- tells them; and jobmesh's queue.
 
--- A queue, or a registry by due times: nobody there waits for another.
+-- A queue, or a registry by due times. No job there waits for another.
 local function import_jobs(s, o)
   local jobs = rq_jobs(o, s.prefix, s.name, s.queue)
   local source = s.kind == 'queue' and head_of(s.key) or set_of(s.key, 0)
@@ -427,9 +429,9 @@ local function import_jobs(s, o)
   return t, source.left(t)
 end
 
--- Deferred jobs of a set or a sorted set, the fork's of all queues or that of one. Those
--- that wait for others come with them, or when these are here. The fork's are to be
--- released, whatever they waited for.
+-- The deferred jobs of a set or a sorted set: the fork's of all queues, or that of one
+-- queue. A job that waits for others comes with them, or when they are here. A job of the
+-- fork's key that waits for none any more is deferred: somebody has to release it.
 local function import_deferred(s, o, source)
   local wanted = s.name or o.QUEUE or s.queue
   local jobs = rq_jobs(o, s.prefix, wanted, s.queue)

@@ -41,7 +41,7 @@ local function lock_of(body)
   return KINDS[kind] and { resource = info.resource, value = info.value, key = key, kind = kind }
 end
 
--- What comes before the last word of a key: the namespace.
+-- The namespace of a key: the part before its last word.
 local function namespace(key)
   return parts(key, 'queue') or string.match(key, '^(.*:)[^:]*$') or ''
 end
@@ -54,8 +54,9 @@ local function sidekiq_import(keys, args)
   local source = set and set_of(source_key, from) or tail_of(source_key)
   local origins, prefix = origins_of(queue), namespace(source_key)
   local with, chosen = options(o, queue)
-  -- The lock that a job has becomes the job's; it ends when it would have, though
-  -- not before the job is due. One that another has by now isn't the job's.
+  -- The lock that Sidekiq's job has becomes the job's lock here. It ends when it would have
+  -- ended there, but not before the job is due. If another job has the lock by now, this one
+  -- comes without it.
   local function locked(body, seconds)
     local lock = not chosen and lock_of(body)
     local key = lock and prefix .. lock.resource
@@ -119,8 +120,8 @@ local function sidekiq_export(keys, args)
       redis.call('SET', prefix .. lock.resource, lock.value, 'PXAT', string.format('%.0f', ends), 'NX')
     end
   end
-  -- A job that came from a set goes back there, though it be due by now. A set has no two equal
-  -- jobs: of these the second stays while it is delayed, then it goes to the list.
+  -- A job that came from a set goes back there, even if it is due by now. A set can't have two
+  -- equal jobs: the second one stays here while it is delayed, and goes to the list after that.
   local function put(job)
     local origin = origins.get(job.id)
     local score, set = string.match(origin or '', '^(%S+) (.*)$')

@@ -18,7 +18,7 @@ const (
 	secret   = "correct horse battery staple, and more"
 )
 
-// net of nodes with one owner, the test's goroutine.
+// mesh is a net of nodes. One goroutine, the test's, owns them all.
 type mesh struct {
 	t     *testing.T
 	woken chan struct{}
@@ -55,7 +55,7 @@ func testID(n int) (id NodeID) {
 	return id
 }
 
-// open adds a node. Defaults suit a test that is in a hurry.
+// open adds a node. It dials again soon, so that tests don't wait long.
 func (m *mesh) open(n int, change func(*Config)) *node {
 	m.t.Helper()
 	v := &node{mesh: m, up: map[NodeID]*Up{}, got: map[NodeID][]uint64{}}
@@ -153,7 +153,7 @@ func (v *node) handle(e Event) {
 func (m *mesh) await(what string, cond func() bool) {
 	m.t.Helper()
 	deadline := time.After(patience)
-	// Not all that is waited for causes an event: counters, log lines.
+	// Counters and log lines change without an event: a ticker looks at them.
 	look := time.NewTicker(2 * time.Millisecond)
 	defer look.Stop()
 	for {
@@ -369,7 +369,7 @@ func TestSmallerIDsDialWins(t *testing.T) {
 		b.Forget(a.cfg.ID)
 		m.await("both down", func() bool { return !a.connected(b) && !b.connected(a) })
 	}
-	// The other's wins only where it was up before ours had reached anybody.
+	// The connection that b dialled stays only if it was up before a's dialling reached b.
 	require.Greater(t, smaller, 20)
 }
 
@@ -386,7 +386,8 @@ func TestRestartOfAPeer(t *testing.T) {
 			ups := a.ups
 			m.await("both up again", func() bool { return a.ups > ups && a.connected(b) && b.connected(a) })
 			clear(a.got)
-			// Where both have dialled, one connection ends, and takes along what was said by it.
+			// If both have dialled, one connection ends, and messages that were sent on it are lost. So each
+			// side sends until a message arrives.
 			said := func(from, to *node) bool {
 				if len(to.got[from.cfg.ID]) > 0 {
 					return true
@@ -452,8 +453,8 @@ func noneLeft(t *testing.T, before int) {
 	}
 }
 
-// A port that another process has, when the bus opens or for longer, keeps it from
-// being dialled, and from nothing else; it listens as soon as the port is free.
+// While another process has its port, a bus can't be dialled. All else works, and it listens as
+// soon as the port is free.
 func TestTheAddressIsTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -497,8 +498,8 @@ func TestClosedBeforeItListens(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-// However much has arrived, one Drain handles a slice of it and asks for another
-// turn; the order of each peer is kept.
+// One Drain handles no more than a slice of what has arrived, and asks for another turn. The
+// messages of each peer stay in order.
 func TestDrainInSlices(t *testing.T) {
 	m := newMesh(t)
 	a, c := m.open(1, nil), m.open(3, nil)
@@ -541,7 +542,7 @@ func (v *node) sentTo(to *node) uint64 {
 	return s.MessagesOut
 }
 
-// When Reached says so, all messages were drained that had arrived at the time of Mark, also
+// Once Reached returns true, all messages that had arrived at the time of Mark are drained, also
 // those that still lay in the socket then.
 func TestMarkAndReached(t *testing.T) {
 	for name, change := range map[string]func(*Config){
@@ -555,7 +556,7 @@ func TestMarkAndReached(t *testing.T) {
 				if change != nil {
 					change(c)
 				}
-				c.MaxInbox = 1 // a frame, and its reader stops
+				c.MaxInbox = 1 // the reader stops after one frame
 			})
 			a.connect(b)
 			m.await("up", func() bool { return a.connected(b) && b.connected(a) })
@@ -580,8 +581,8 @@ func TestMarkAndReached(t *testing.T) {
 	}
 }
 
-// Messages cross whatever their size, up to the limit, unharmed and in order; only those
-// that may do overtake large ones.
+// Messages of every size up to the limit arrive whole and in order. Only messages about another
+// thing, or about nothing, overtake a large one.
 func TestLargeMessages(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"secret":       nil,
@@ -640,13 +641,13 @@ func TestLargeMessages(t *testing.T) {
 	}
 }
 
-// A message of many megabytes that a slow peer takes its time for keeps neither heartbeats
-// waiting, nor what is about other things.
+// A slow peer takes long to read a message of many megabytes. Heartbeats, and messages about other
+// things, don't wait for it.
 func TestLargeMessageKeepsNobodyWaiting(t *testing.T) {
 	const size = 48 << 20 // more than sockets hold
 	m := newMesh(t)
 	a := m.open(1, noSecret)
-	b := m.open(2, func(c *Config) { c.Secret, c.MaxInbox = nil, 1 }) // a message, and its reader stops
+	b := m.open(2, func(c *Config) { c.Secret, c.MaxInbox = nil, 1 }) // the reader stops after one message
 	a.connect(b)
 	m.await("up", func() bool { return a.connected(b) && b.connected(a) })
 	var sizes []int

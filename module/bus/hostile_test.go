@@ -19,7 +19,7 @@ import (
 
 func noSecret(c *Config) { c.Secret = nil }
 
-// meet has a node meet an address, and returns the outcome.
+// meet tells a node to meet an address, and returns the outcome.
 func (v *node) meet(addr string) *Met {
 	v.mesh.t.Helper()
 	ticket := v.Meet(addr)
@@ -186,7 +186,7 @@ func TestTwoNodesWithOneID(t *testing.T) {
 		first.connect(a)
 		m.await("the first", func() bool { return a.connected(first) && first.connected(a) })
 		second.connect(a)
-		// It looks like a restart, until the first comes back.
+		// To a this looks like a restart, until the first node comes back.
 		m.await("both noticed", func() bool { return len(a.twins) == 1 && second.connected(a) })
 		require.Equal(t, second.cfg.ID, a.twins[0].ID)
 		require.ErrorIs(t, a.downs[0].Err, ErrReplaced)
@@ -409,7 +409,7 @@ func rawHello(id NodeID) *hello {
 	return &hello{oldest: oldestVersion, newest: newestVersion, id: id, instance: instanceID{1, 2, 3}, maxFrame: 1 << 20, port: 7}
 }
 
-// rawPeer makes a plain connection to v, up to v's Up.
+// rawPeer makes a connection to v without TLS, and waits until v reports it up.
 func rawPeer(v *node, id int) *raw { return rawPeerOf(v, rawHello(testID(id))) }
 
 func rawPeerOf(v *node, hello *hello) *raw {
@@ -605,8 +605,8 @@ func TestRubbishInTheHandshake(t *testing.T) {
 	}
 }
 
-// Somebody in the middle of two nodes who passes everything on, with a
-// TLS session to each, gets nowhere: the proofs are bound to the session.
+// A man in the middle has a TLS session with each of two nodes, and passes everything on. No node
+// accepts him, since a proof is bound to its session.
 func TestManInTheMiddle(t *testing.T) {
 	m := newMesh(t)
 	a, b := m.open(1, nil), m.open(2, nil)
@@ -717,7 +717,7 @@ func TestSlowPeerCostsBoundedMemory(t *testing.T) {
 	}
 	require.Equal(t, 1, lines, "said too often:\n%s", a.log())
 
-	// It reads on: what was accepted comes, in order.
+	// The peer reads on: the messages that were accepted arrive, in order.
 	want := uint64(0)
 	for want < sent {
 		kind, payload, err := p.next()
@@ -752,7 +752,7 @@ func TestMessageThatIsTooLarge(t *testing.T) {
 	require.EqualValues(t, 3, a.Stats().Dropped)
 }
 
-// A peer that doesn't know of parts takes what fits into a frame.
+// A peer that doesn't know parts is sent only messages that fit into one frame.
 func TestMessageThatIsTooLargeForAnOlderPeer(t *testing.T) {
 	a := newMesh(t).open(1, func(c *Config) { c.Secret, c.MaxFrame = nil, 4096 })
 	p := rawPeer(a, 2)
@@ -809,7 +809,7 @@ func TestRubbishInParts(t *testing.T) {
 	}
 }
 
-// A message that never ends costs no more memory than has come of it.
+// An unfinished message costs no more memory than the parts of it that have come.
 func TestUnfinishedMessageCostsWhatHasCome(t *testing.T) {
 	m := newMesh(t)
 	a := m.open(1, noSecret)
@@ -968,7 +968,7 @@ func TestPanicsAreContained(t *testing.T) {
 	panics.Store(false)
 	m.await("up", func() bool { return a.connected(b) && b.connected(a) })
 
-	// The owner's own panic loses only the event that it came with.
+	// A panic of the owner loses only the event in which it happened.
 	b.onFrame = func(*Messages) { b.onFrame = nil; panic("not this one") }
 	for n := range uint64(3) {
 		a.say(b, n, 8)

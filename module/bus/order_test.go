@@ -25,15 +25,15 @@ func (w *turns) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A small message that follows large ones isn't written before what was sent before it
-// in the same turn, at whatever moment that turn ends.
+// A small message that follows large ones overtakes no message that was sent before it in the same
+// turn, at whatever moment that turn ends.
 func TestWhatFollowsLargeMessagesOvertakesNothing(t *testing.T) {
 	live, _ := liveWire(t, func() {})
 	id := testID(2)
 	b := &Bus{cfg: Config{MaxQueued: 1 << 20}, peers: map[NodeID]*peer{}}
 	c := &conn{bus: b, wire: live, nc: live, tally: &tally{}, limit: 1 << 10, most: 1 << 20, part: 100, kick: make(chan struct{}, 1)}
 	b.peers[id] = &peer{id: id, tally: c.tally, conn: c}
-	c.turn.Lock() // it is the writer's
+	c.turn.Lock() // the test is the writer
 	defer c.turn.Unlock()
 	send := func(about uint64, size int) { require.True(t, b.SendAbout(id, about, make([]byte, size))) }
 

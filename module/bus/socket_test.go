@@ -42,14 +42,14 @@ func TestAWriteWaitsForNobodyAndNothingOvertakes(t *testing.T) {
 	for i := range sent {
 		sent[i] = byte(rand.Uint32())
 	}
-	// With nobody reading, all is taken, and drain called for.
+	// Nobody reads. Write takes all the bytes all the same, and asks for drain.
 	began := time.Now()
 	_, err := w.Write(sent[:1<<20])
 	require.NoError(t, err)
 	require.Less(t, time.Since(began), 5*time.Second)
 	<-late
 	require.True(t, w.behind.Load())
-	// Bytes that are written while drain is at work come behind those that it has in hand.
+	// Bytes that are written while drain works come behind those that drain writes.
 	var drains sync.WaitGroup
 	drains.Go(func() {
 		for range late {
@@ -78,8 +78,8 @@ func TestAWriteWaitsForNobodyAndNothingOvertakes(t *testing.T) {
 	require.EqualValues(t, len(sent), w.tally.bytesOut.Load())
 }
 
-// A peer that asks for new keys and doesn't read has TLS write within a read:
-// that, too, must not keep the owner waiting.
+// A peer that asks for new keys and doesn't read makes TLS write within a read. The owner must not
+// wait for that write either.
 func TestTLSWritesWaitForNobody(t *testing.T) {
 	w, far := liveWire(t, func() {})
 	w.live = false // as in the handshake

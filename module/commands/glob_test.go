@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slowGlob is glob as its rules say: it goes through the pattern byte by byte, and back to the
-// last star.
+// slowGlob matches by the rules alone: byte by byte, and after a mismatch again from the last star.
 func slowGlob(pattern, text []byte, head func(p []byte) (n int, set places)) bool {
 	p, i, star, mark := 0, 0, -1, 0
 	for i < len(text) {
@@ -75,7 +74,7 @@ func oldScanByte(p []byte, c byte) (n int, ok bool) {
 	return 1, p[0] == c
 }
 
-// FuzzGlob: a pattern matches what it matches byte by byte.
+// FuzzGlob: a glob matches the texts that slowGlob matches, and a set the bytes that oldScanByte does.
 func FuzzGlob(f *testing.F) {
 	for _, c := range [][2]string{
 		{"a*b?c*d", "aabxcbycd"}, {"*a?a*a", "aabaxaa"}, {"[a-c]*[^x]*", "bxy"}, {`\**\`, "**\\"}, {"*[a", "xa"}, {"", ""}, {"***", "x"}, {"*?" + strings.Repeat("b", 70) + "*", "ab" + strings.Repeat("b", 80)},
@@ -101,7 +100,7 @@ func FuzzGlob(f *testing.F) {
 	})
 }
 
-// soon has what a command does take less than 5 ms.
+// soon requires that f, at the best of several attempts, takes less than 5 ms, as a command must.
 func soon(t *testing.T, f func()) {
 	t.Helper()
 	least := time.Hour
@@ -115,7 +114,8 @@ func soon(t *testing.T, f func()) {
 	require.Less(t, least, 5*time.Millisecond)
 }
 
-// An ADDJOB to a queue of a long name is matched with as many patterns as there can be soon.
+// A queue's name of the greatest length that is matched, and as many patterns as can be set: ADDJOB
+// finds soon that none matches.
 func TestVeryManyPatterns(t *testing.T) {
 	name := bytes.Repeat([]byte("b"), maxMatched)
 	for what, pattern := range map[string]string{

@@ -12,8 +12,8 @@ import (
 	"jobmesh/module/engine"
 )
 
-// FuzzSettings: a text that is loaded is the one that would be saved, and nothing
-// else is loaded.
+// FuzzSettings: settings that were loaded from any text are saved as a text that loads as the same
+// settings. A text that is refused sets nothing.
 func FuzzSettings(f *testing.F) {
 	for _, line := range []string{
 		"SET q UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any", "SET a:* RETRY 0 TTL 9 DELAY 1 MAXLEN 3 REPLICATE 1", "SET b?\\* EXCLUDE yes",
@@ -39,8 +39,8 @@ func FuzzSettings(f *testing.F) {
 	})
 }
 
-// TestSettingsOverSettings: whatever settings are made of one another, what is saved of them can be loaded, and a job
-// is taken by the ones that were loaded as by the ones that were set.
+// TestSettingsOverSettings: however settings follow one another, they are saved as a text that can be loaded. The loaded
+// settings do to each job what those do that were set.
 func TestSettingsOverSettings(t *testing.T) {
 	lines := []string{
 		"UNIQUE until-processed", "UNIQUE before-processing", "UNIQUE during-processing", "UNIQUE before-and-during-processing",
@@ -73,7 +73,7 @@ func TestSettingsOverSettings(t *testing.T) {
 	})
 }
 
-// Former releases saved the seconds of a rule behind the one that came in its place.
+// Former releases kept the seconds of a rule that was replaced, and saved them behind the new rule.
 func TestSettingsOfFormerReleases(t *testing.T) {
 	s := &settings{name: "q"}
 	require.NoError(t, parseSettings(words(bytes.Fields([]byte("SET q UNIQUE window TTL 5 KEY onconflict ONCONFLICT drop"))), 2, s))
@@ -99,7 +99,7 @@ func TestPatterns(t *testing.T) {
 			assert.False(t, newGlob(pattern, queueByte).match([]byte(name)), "%q %q", pattern, name)
 		}
 	}
-	// A pattern of many stars takes no time in proportion to all ways to match.
+	// The time to match many stars doesn't grow with the number of ways in which they could match.
 	assert.False(t, newGlob(strings.Repeat("*a", 500), queueByte).match(bytes.Repeat([]byte("a"), 499)))
 	assert.False(t, isPattern("a\\*b"))
 	assert.Equal(t, "a*b", plain("a\\*b"))
@@ -109,7 +109,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// Patterns count for names up to a length: the time to match grows with it.
+// Patterns match only names up to a length, since the time to match grows with the length.
 func TestPatternsForLongNames(t *testing.T) {
 	all := &settings{name: "*"}
 	var q queueSettings

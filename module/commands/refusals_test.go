@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// refusalForm is that of an error: a word in capitals by which a program tells it, and a
+// refusalForm is the form of an error: a word in capitals, by which a program recognizes it, and a
 // text that says what is wrong, in three words at least, without a full stop at its end.
 var refusalForm = regexp.MustCompile(`^[A-Z]{2,}( \S+){2,} \S*[^.\s]$`)
 
-// Texts of Disque's and of Redis's, which clients match: they stay as they are.
+// These texts are Disque's and Redis's. Clients compare them, so they stay as they are.
 var givenRefusals = []string{
 	"ACKED The job is acknowledged already, there is nothing left to work on.",
 	"BADID Invalid Job ID format.",
@@ -32,8 +32,8 @@ var givenRefusals = []string{
 	"TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery.",
 }
 
-// refusals are the texts of all errors in a folder's source: constants of type Refusal, and
-// what is given to Error and Refusal, up to where it goes on with a value.
+// refusals returns the texts of all errors in a folder's source: constants of type Refusal, and the
+// arguments of Error and Refusal. If a text goes on with a value, some words stand for the value.
 func refusals(t *testing.T, dir string) (texts map[string]token.Position) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	require.NoError(t, err)

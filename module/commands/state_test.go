@@ -55,8 +55,8 @@ func TestStateFile(t *testing.T) {
 	require.Error(t, later.note(name), "it makes none")
 }
 
-// The line about votes in the nodes' file counts only as a whole: with one digit changed a
-// node would vote while a lock can still be held by a vote that it has lost.
+// A damaged line about votes in the nodes' file is refused. With one digit changed, the node would
+// vote while somebody may still hold a lock by a vote that the node has lost.
 func TestVarsOfTheNodesFile(t *testing.T) {
 	const line = "vars longest-lease 65536 unleased yes new no"
 	want := lock.Votes{Longest: lock.LeasesUpTo(65536), Unleased: true}
@@ -82,7 +82,7 @@ func TestVarsOfTheNodesFile(t *testing.T) {
 	assert.Error(t, err)
 }
 
-// Deletions are remembered over a restart in their order; a line that can't be read counts for nothing.
+// Deletions are remembered over a restart, in their order. A line that can't be read is ignored.
 func TestDeletionsInTheNodesFile(t *testing.T) {
 	for _, d := range []engine.Deletions{
 		{All: 7},

@@ -14,15 +14,15 @@ import (
 	"jobmesh/module/wire"
 )
 
-// world is some nodes, and what is said between them.
+// world is several nodes, and the messages between them. The commands of a script:
 //
 //	nodes NAME…         begins anew with these, which know nobody
-//	meet A B            an operator has A meet B
+//	meet A B            an operator tells A to meet B
 //	pass SPAN           time goes on: heartbeats are sent and heard, and then connections made
 //	cut A B, join A B   the connection of two ends, or is made again
 //	stop A, start A     the node stands still: it sends nothing, and hears nothing
 //	leave A, back A     A becomes a replica, whose connections end; or is promoted again
-//	restart A           another process of A, with what its nodes' file has
+//	restart A           A is a new process, which knows what A's nodes' file says
 //	move A…             the nodes come up at other addresses, all at once
 //	forget A B          A forgets B
 //	reset A             A forgets all
@@ -207,7 +207,7 @@ func (w *world) show() {
 	}
 }
 
-// counted says which nodes count all nodes that this one knows: those may ask for its vote.
+// counted lists the nodes that count all the nodes that this one knows: they may ask for its vote.
 func counted(w *world, h *host) string {
 	var list []string
 	for _, p := range h.table.All() {

@@ -66,7 +66,7 @@ func TestFamilyValue(t *testing.T) {
 	j, ok = s.SetExtra(j, store.TagFamily, many.Value())
 	require.True(t, ok)
 
-	// To another queue, with its memory.
+	// The job moves to another queue, which counts its memory from then on.
 	p := s.NewQueue([]byte("p"), 1000)
 	s.MoveTo(j, p)
 	assert.Equal(t, []uint64{0, 1}, []uint64{q.Held, p.Held})
@@ -122,7 +122,7 @@ func TestKnots(t *testing.T) {
 	assert.Equal(t, before, alloc.Blocks())
 }
 
-// Jobs that are tied out of order are put in their places at once; a walk that has begun meets
+// Edges that are added out of order are put in their places at once. A walk that has begun meets
 // them all.
 func TestKnotsOutOfOrder(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
@@ -170,8 +170,9 @@ func TestKnotsOutOfOrder(t *testing.T) {
 	assert.EqualValues(t, 5, list[0])
 }
 
-// The jobs that one blocks come before all others that wait for it, whatever the order in which
-// they are tied and untied; a walk meets them alone, and those that are tied behind it too.
+// The jobs that a deferred one blocks come before all others that wait for it, in whatever order
+// edges are added and removed. A walk meets the blocked jobs alone, also those that are added
+// behind the walk's place.
 func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 	alloc := storetest.New()
 	s := store.New(alloc, 1, 1000)
@@ -273,8 +274,8 @@ func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 	assert.Equal(t, before+1, alloc.Blocks(), "the table of jobs has grown")
 }
 
-// Where very many wait for a job, a few that are older and come late cost no more than
-// themselves.
+// Very many jobs wait for one. A few older ones that are added late cost time for themselves alone,
+// and not for all the others.
 func TestLateOnesInALargeKnot(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	q := s.NewQueue([]byte("q"), 1000)

@@ -14,8 +14,8 @@ import (
 	"jobmesh/module/store/storetest"
 )
 
-// The per-key queues of a key of the mesh are woken some at a time. Each that was there when the key
-// became free is, however often that happens, and whatever comes and goes meanwhile.
+// The per-key queues of a key of the mesh are woken some at a time. Each one that was there when the
+// key became free is woken, however often keys become free, and whatever is added and removed meanwhile.
 func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -37,7 +37,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	for i := range queues {
 		attached = append(attached, s.NewQueue(fmt.Append(nil, i), 1000))
 	}
-	// Those that are to be woken, which a per-key queue that goes isn't any more.
+	// The per-key queues that are still to be woken. One that ends, or leaves with its queue, is taken out.
 	owed := map[string]map[*store.KeyQueue]bool{}
 	gone := func(q *store.Queue) {
 		for l := q.KeyQueues; l != nil; l = l.Next {
@@ -66,7 +66,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 		switch random.IntN(10) {
 		case 0, 1, 2:
 			push(attached[i], key)
-			heads(0) // it may be without a head itself
+			heads(0) // a per-key queue that lacks a front is returned at once: here only wake-ups count
 		case 3, 4:
 			if l := attached[i].KeyQueues; l != nil {
 				if l.Head().Next == nil && !l.Front() {
@@ -152,8 +152,8 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	assert.Equal(t, []*store.KeyQueue{q.KeyQueues}, heads(10))
 }
 
-// The per-key queue of a key in one queue is woken alone, whatever the length of the queue's name, and
-// also where the queue has got another one.
+// The lock of a key in one queue wakes the per-key queue of that queue alone, whatever the length of
+// the queue's name, and also after the queue was renamed.
 func TestALaneOfAQueueIsWokenByItsLock(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	long := strings.Repeat("q", 300)

@@ -9,8 +9,8 @@ import (
 	"jobmesh/module/store/storetest"
 )
 
-// A client that is given an ID can work out what its hash is keyed with. With
-// that it must not be able to make queue names that share a bucket.
+// From a job's ID a client can work out the key of the hash that is in it. It must not be able to
+// make queue names that share a bucket by that key.
 func TestAnIDTellsNothingAboutNames(t *testing.T) {
 	const seed = 0x1234567890abcdef
 	s := New(storetest.New(), seed, 0)

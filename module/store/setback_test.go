@@ -9,8 +9,8 @@ import (
 	"jobmesh/module/store/storetest"
 )
 
-// Setting the clock back while an earlier step is still being worked off must
-// not work that off in one go: the budget can't tell, the jobs' links can.
+// The clock is set back again while the wheel still works off an earlier step. The wheel must not
+// work off all the rest at once. The budget can't show that; the links of the jobs can.
 func TestSettingTheClockBackAgainMovesNoMoreThanTheBudget(t *testing.T) {
 	const n = 5000
 	s := New(storetest.New(), 1, 1<<41)

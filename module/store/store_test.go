@@ -178,7 +178,7 @@ func (w *world) check(t require.TestingT) {
 	}
 }
 
-// Everything at once, against the model: order, lists, table, graveyard.
+// Everything at once, against the model: order, lists, table, tombstones.
 func TestStoreAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.Uint64().Draw(t, "seed"))
@@ -472,8 +472,8 @@ func TestHolders(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// TestAnswers: for which holders a node answers is right after each of them left, and is loaded as
-// it was, marks included, over what was known before.
+// TestAnswers: after each change of a job's holders, those for which this node answers are right.
+// Loaded over another state of the job, they and the confirmations are as they were saved.
 func TestAnswers(t *testing.T) {
 	s := store.New(storetest.New(), 1, 0)
 	q := s.NewQueue([]byte("q"), 0)
@@ -593,8 +593,8 @@ func FuzzParseID(f *testing.F) {
 	})
 }
 
-// An acknowledged job keeps its ID, times and holders, and what its family or a lock still
-// needs.
+// An acknowledged job keeps its ID, times and holders, and what its dependents or a lock still
+// need.
 func TestShrink(t *testing.T) {
 	s := store.New(storetest.New(), 1, 0)
 	q := s.NewQueue([]byte("q"), 0)

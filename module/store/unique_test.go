@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A value has room for times only where it can have some, and both forms are read
-// alike, also the longer one with no time in it.
+// A value has room for times only if it can have some. Both forms are read alike, also the longer
+// one with no time in it.
 func TestUniqueValueWithAndWithoutTimes(t *testing.T) {
 	key := []byte("user:7")
 	for _, tc := range []struct {

@@ -10,7 +10,7 @@ import (
 	"jobmesh/module/store"
 )
 
-// drive calls Due until it has nothing more to give at that time.
+// drive calls Due until no more jobs are due at that time.
 func (w *world) drive(t *testing.T, now int64) (due []*store.Job, used int) {
 	for {
 		budget := 1000

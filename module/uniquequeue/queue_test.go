@@ -224,7 +224,8 @@ func TestLoad(t *testing.T) {
 	assert.ErrorIs(t, err, io.EOF, "too few")
 }
 
-// Whatever is loaded, the queue is whole, says the same again, and nothing is lost.
+// FuzzLoad: whatever is loaded, the queue is consistent, its items load as the same queue again, and
+// no memory is lost.
 func FuzzLoad(f *testing.F) {
 	f.Add(saved(1, entry{"x", 1}))
 	f.Add(saved(3, entry{"x", 1}, entry{"", 2}, entry{strings.Repeat("long", 100), uniquequeue.MaxStart}))

@@ -107,7 +107,7 @@ func TestHostileLengths(t *testing.T) {
 	}
 }
 
-// FuzzMessage: whatever parses says the same again when it is written.
+// FuzzMessage: a message that can be parsed is the same after it is written and parsed again.
 func FuzzMessage(f *testing.F) {
 	for k := Kind(1); k < kinds; k++ {
 		m := Message{Kind: k, Holders: []Node{2}, Queue: []byte("q"), Job: Job{CTime: 1, Repl: 1, Body: []byte("b")},
@@ -148,7 +148,7 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 	}
 }
 
-// The other flags of a message don't matter, and counts go on beyond 15.
+// The other flags of a message don't change its count, and counts above 15 compare as well.
 func TestCountsInFlags(t *testing.T) {
 	for _, other := range []uint8{0, CountNack, CountMore, WasQueued | DeliveriesFlags(3)} {
 		for mine := range uint16(40) {

@@ -7,10 +7,10 @@ import (
 	"text/tabwriter"
 )
 
-// atAgainst compares this build of the module with another, each in a server of its
-// own, by short turns: what else the machine does is then the same for both. The ratio
-// of each turn counts, and the median of those. Each round has new servers: the seed of
-// a server's hashes and where its memory lies change a command's cost by some percent.
+// atAgainst compares this build of the module with another, each in a server of its own.
+// The two take short turns, so that other load on the machine is the same for both. The
+// result is the median of the turns' ratios. Each round has new servers, since the seed of
+// a server's hashes, and where its memory lies, change a command's cost by some percent.
 func atAgainst(other string) {
 	builds := []string{"jobmesh.so", other}
 	servers, conns := make([]*server, len(builds)), make([][]*conn, len(builds))

@@ -157,8 +157,8 @@ func (c *conn) do(args ...string) []string {
 	return out
 }
 
-// each runs ops calls over the connections, pipeline at a time: make writes
-// call i, and take gets its reply.
+// each runs ops calls over the connections, pipeline at a time. make writes call i, and
+// take gets its reply.
 func each(conns []*conn, ops, pipeline int, make func(c *conn, who, i int) int, take func(who, i int, reply []string) error) {
 	var wg sync.WaitGroup
 	for who, c := range conns {

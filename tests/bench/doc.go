@@ -4,9 +4,9 @@
 // medians.
 //
 // The figure to look at is server CPU: user and system time of the server's
-// process, per operation. It bears other load on the machine far better than
-// jobs per second, which is printed beside it. Each figure comes also as a
-// ratio to streams'.
+// process, per operation. Other load on the machine changes it far less than
+// jobs per second, which is printed beside it. Each figure is also shown as a
+// ratio to that of streams.
 //
 //	add    ADDJOB q body 0            XADD s * b body                     LPUSH l body
 //	get    GETJOB NOHANG FROM q       XREADGROUP … COUNT 1 STREAMS s >    LMOVE l p RIGHT LEFT
@@ -23,17 +23,18 @@
 // figures there, the slowest command on the way, and what a BGSAVE does to
 // latency, beside a server without jobs.
 //
-// With -uq it compares the unique queue with the same written in Lua on a list, a
-// set and a list of times (lua/unique_queue.lua), as resque-uniqueue keeps them.
+// With -uq it compares the unique queue with the same in Lua, on a list, a set and
+// a list of times (lua/unique_queue.lua), as resque-uniqueue keeps them.
 //
 // With -unique it shows what uniqueness costs ADDJOB and GETJOB, with -locks what
 // LOCK.ACQUIRE and LOCK.RELEASE do on one node and on three.
 //
 // With -slowest it fills a server with a million jobs (-memory), 100,000 queues, waits
-// and locks, does what concerns all of them, and shows the longest that each kept the
-// main thread at a time (-only chooses sections; as root it sees each turn of the event loop
-// also where the machine has other things to do): no more than 5 ms, but for what is the server's own, or asked for by
-// a command's arguments (COMMANDS.md). A fork, or what the AOF has put off, is the server's.
+// and locks, does what concerns all of them, and shows for how long each of these kept
+// the main thread at a time: no more than 5 ms, except for the server's own work (a fork,
+// or writes that the AOF has put off), and for work that a command's arguments ask for
+// (COMMANDS.md). -only chooses sections. As root it sees each turn of the event loop, also
+// where the machine has other things to do.
 //
 // With -against it compares this build of the module with another, by turns.
 //

@@ -10,9 +10,8 @@ import (
 // heldBack is how many jobs wait for their key in the GETJOB that is measured.
 const heldBack = 100_000
 
-// turns is how many full pipelines of each client are added one way before it is the
-// next one's turn: what else goes on on the machine, and how full the tables are, is
-// then the same for all.
+// turns is how many full pipelines each client adds one way before the next way's turn. So
+// other load on the machine, and how full the tables are, is the same for all ways.
 const turns = 2
 
 // uniqueAdds are the ways to add a job that are compared; the first is the plain one.
@@ -29,7 +28,7 @@ var uniqueAdds = []struct {
 	{name: "by QCONFIG"},
 }
 
-// queueOf is the queue of its own that a way to add has.
+// queueOf names the queue of a way to add: each way has its own.
 func queueOf(way int) string { return string(rune('a' + way)) }
 
 // addUnique adds job i in one of those ways.

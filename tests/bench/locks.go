@@ -26,7 +26,7 @@ func (m *nodes) locks(n int) {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
-	// Each client has a lock of its own: what is measured is not their quarrel.
+	// Each client has a lock of its own, so that clients don't wait for each other.
 	pair := func(c *conn, i int) {
 		name, owner := "lock"+strconv.Itoa(i), "c"+strconv.Itoa(i)
 		token := c.do("LOCK.ACQUIRE", name, owner, "30000")

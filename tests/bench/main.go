@@ -33,7 +33,7 @@ var (
 	asJSON  = flag.Bool("json", false, "print JSON")
 )
 
-// system is one of the compared: how to add, get and acknowledge.
+// system is one of the systems that are compared: how to add, get and acknowledge.
 type system struct {
 	name  string
 	setup func(c *conn)
@@ -305,8 +305,8 @@ func main() {
 	}
 }
 
-// probe measures the latency of a cycle on an otherwise idle server while
-// something goes on.
+// probe measures the latency of a cycle while something goes on in a server that is
+// idle otherwise.
 func probe(c *conn, goesOn func() bool) *hdrhistogram.Histogram {
 	h := hdrhistogram.New(1, 60_000_000, 3)
 	for goesOn() {

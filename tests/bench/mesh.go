@@ -30,7 +30,7 @@ func startMesh(n int, more ...string) *nodes {
 		check(err)
 		m.servers, m.conns, m.ports = append(m.servers, s), append(m.conns, connect(s)), append(m.ports, port)
 	}
-	// A node's bus opens a moment after it takes clients, and a MEET isn't tried again.
+	// A node's bus opens a moment after the node takes clients, and a MEET isn't tried again.
 	for began := time.Now(); !m.met(); time.Sleep(50 * time.Millisecond) {
 		if time.Since(began) > 20*time.Second {
 			check(fmt.Errorf("the nodes don't find each other"))
@@ -146,8 +146,8 @@ func (m *nodes) measure(v variant, n, pipeline int) meshFigure {
 func atMesh() {
 	m := startMesh(3)
 	defer m.stop()
-	// Blocked in ADDJOB, a connection's pipeline waits: more connections than
-	// jobs in flight are of no use.
+	// While a connection is blocked in ADDJOB its pipeline waits: so it has one job in flight,
+	// however deep the pipeline is.
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Printf("three nodes, %d clients on one of them, %d-byte bodies; CPU in µs a job over all nodes\n\n", *clients, *bodyLen)
 	fmt.Fprintln(w, "pipeline\tREPLICATE\tmode\tack\tadded/s\tadd\tget\tack\tadd, bytes on the wire\tack, bytes\t")
@@ -181,8 +181,8 @@ func (m *nodes) halfLoad(rate float64) {
 		wg.Go(func() {
 			h := hdrhistogram.New(1, 60_000_000, 3)
 			began := time.Now()
-			// A wait for the answer before counts; that our timer is late, by up to
-			// milliseconds where all cores are in use, doesn't.
+			// The time that a call waits for the answer to the one before counts. The time by which
+			// this timer is late, up to milliseconds where all cores are in use, doesn't.
 			for next := began.Add(each * time.Duration(i) / time.Duration(*clients)); next.Sub(began) < seconds*time.Second; next = next.Add(each) {
 				from := next
 				if early := time.Until(next); early > 0 {

@@ -43,7 +43,8 @@ type stops struct {
 	list []stop
 }
 
-// measure sees what an event does, until over says that it is, unless that is nil.
+// measure measures what an event does to the main thread, until over returns true. If over
+// is nil, the event is over when act returns.
 func (l *stops) measure(event string, act func(), over func() bool) {
 	l.c.do("SLOWLOG", "RESET")
 	t, began := l.s.watchTurns(), time.Now()
@@ -90,10 +91,10 @@ func chosen(section string) bool {
 	return *only == "" || slices.Contains(strings.Split(*only, ","), section)
 }
 
-// watch sees the main thread's CPU time from one answer to PING to the next: a turn of
-// the event loop. CPU and not time, for the machine may have other things to do. Where the
-// kernel lets it, it runs before all others: were it late for an answer, the next would
-// come some turns later.
+// watch measures the main thread's CPU time from one answer to PING to the next, which is a
+// turn of the event loop. It measures CPU, not time, since the machine may have other things
+// to do. If the kernel allows it, watch runs before all other threads: if it were late for an
+// answer, the next answer would come some turns later.
 type watch struct {
 	path string
 	most atomic.Int64 // ns
@@ -104,7 +105,7 @@ type watch struct {
 func (s *server) watchTurns() *watch {
 	c, err := net.Dial("tcp", s.addr)
 	check(err)
-	f, err := c.(*net.TCPConn).File() // it blocks its thread, and Go's scheduler isn't asked
+	f, err := c.(*net.TCPConn).File() // reads block the thread, without Go's scheduler
 	check(err)
 	c.Close()
 	pid := strconv.Itoa(s.cmd.Process.Pid)
@@ -154,8 +155,8 @@ func cpuOf(stat *os.File, buf []byte) int64 {
 // slowlog is the slowest command since the last RESET.
 func slowlog(c *conn) (ms float64, name string) {
 	r := c.do("SLOWLOG", "GET", "1000")
-	// Each entry is id, time, µs, the arguments, the client's address and name: the µs
-	// are the third number of three in a row.
+	// Each entry is id, time, µs, the arguments, the client's address and name. So µs is the
+	// third of three numbers in a row.
 	for i := 0; i+3 < len(r); i++ {
 		_, err1 := strconv.ParseInt(r[i], 10, 64)
 		at, err2 := strconv.ParseInt(r[i+1], 10, 64)
@@ -167,8 +168,8 @@ func slowlog(c *conn) (ms float64, name string) {
 	return ms, name
 }
 
-// atSlowest does to a full server what concerns all of it, and shows how long each kept
-// the main thread at a time.
+// atSlowest does to a full server what concerns all of its data, and shows how long each of
+// these kept the main thread at a time.
 func atSlowest() {
 	s, err := start("--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0", "--maxclients", "10000")
 	check(err)

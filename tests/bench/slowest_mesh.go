@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-const meshLocks = 20_000 // each takes a word of two nodes
+const meshLocks = 20_000 // each needs the answers of two nodes
 
-// atSlowestMesh does to a mesh what concerns all that its first node holds, and shows
-// how long each kept that one's main thread at a time.
+// atSlowestMesh does to a mesh what concerns all that its first node holds, and shows how
+// long each of these kept that node's main thread at a time.
 func atSlowestMesh() {
 	m := startMesh(3, "--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0", "--maxclients", "10000")
 	defer func() { m.stop() }()
@@ -69,7 +69,7 @@ func atSlowestMesh() {
 		m.conns[1][0].do("JOBMESH", "CLUSTER", "FORGET", name)
 		c.do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", "1", m.ports[2])
 	}, reach(2))
-	// Others that stand still leave locks undecided.
+	// While the other nodes stand still, no lock is decided.
 	for _, x := range m.servers[1:] {
 		check(x.cmd.Process.Signal(syscall.SIGSTOP))
 	}

@@ -101,8 +101,8 @@ func atUnique() {
 // weighUnique is the growth of used_memory over n items, each.
 func weighUnique(conns []*conn, sys *uniqueSystem, n int) float64 {
 	c := conns[0]
-	// The scripts' own garbage is none of the queue's memory: what is left of it
-	// is collected as more is made.
+	// The scripts' garbage isn't the queue's memory: garbage that is left from before is
+	// collected while the scripts make more.
 	c.do("FLUSHALL")
 	time.Sleep(100 * time.Millisecond)
 	before := info(c, "memory", "used_memory")

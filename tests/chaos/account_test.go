@@ -26,7 +26,7 @@ type job struct {
 	answer  string
 
 	released   moment // RELEASEJOB was sent
-	uncertain  bool   // a node said so, of an at-most-once job
+	uncertain  bool   // a node said so; only at-most-once jobs
 	deliveries []delivery
 	ends       []end
 }
@@ -35,7 +35,7 @@ type job struct {
 type delivery struct {
 	node     string
 	sent, at moment
-	working  []moment // WORKING was sent, and answered that it is extended
+	working  []moment // when each WORKING was sent that extended it
 }
 
 // end is an ACKJOB, FASTACK or NACK of a client.
@@ -75,7 +75,7 @@ func (j *job) String() string {
 	return b.String()
 }
 
-// firstGet is when a client first asked and got it.
+// firstGet is when the first GETJOB was sent that gave a client the job.
 func (j *job) firstGet() moment {
 	first := never
 	for _, d := range j.deliveries {
@@ -101,7 +101,7 @@ type books struct {
 	jobs   []*job // by number
 	open   int    // promised, and not delivered yet
 	locks  []*holding
-	silent []silence // GETJOBs without an answer: it may have had jobs in it
+	silent []silence // GETJOBs whose answer didn't come: it may have had jobs in it
 	odd    []string  // answers that nobody expects
 	counts map[string]int
 	freed  map[string]moment // RELEASEJOB was sent for this ID
@@ -110,12 +110,12 @@ type books struct {
 // silence is a command that wasn't answered.
 type silence struct {
 	sent, until moment
-	once        bool // it asked for at-most-once jobs, one
+	once        bool // it asked for one job, at most once
 }
 
 func newBooks() *books { return &books{counts: map[string]int{}, freed: map[string]moment{}} }
 
-// add opens a job's account.
+// add gives a job its number, and begins its history.
 func (b *books) add(j *job) *job {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,7 +124,7 @@ func (b *books) add(j *job) *job {
 	return j
 }
 
-// byID are the promised jobs.
+// byID returns the promised jobs by their IDs.
 func (b *books) byID() map[string]*job {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,7 +137,7 @@ func (b *books) byID() map[string]*job {
 	return all
 }
 
-// change changes what is known.
+// change calls do, which may read and change the books, while no other client does.
 func (b *books) change(do func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -25,8 +25,8 @@ var (
 	roundd = flag.Duration("round", 12*time.Second, "how long there are faults, before all is healed and accounted for")
 )
 
-// rounds is how many rounds the servers of one plan live, where there is time for
-// many plans.
+// rounds is how many rounds the servers of one plan live, if there is time for many
+// plans.
 const rounds = 4
 
 func TestChaos(t *testing.T) {
@@ -51,7 +51,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// play plays a plan, until the time is over.
+// play carries out a plan until the time is over.
 func play(t *testing.T, p plan, end time.Time) {
 	folder, err := os.MkdirTemp("", "chaos-")
 	require.NoError(t, err)
@@ -87,7 +87,7 @@ func play(t *testing.T, p plan, end time.Time) {
 	}
 }
 
-// round plays faults under load, heals the mesh, drains it, and judges.
+// round causes a round's faults under load, heals the mesh, drains it, and judges.
 func (m *mesh) round(steps []step) {
 	t := m.t
 	t.Helper()
@@ -130,7 +130,7 @@ func (m *mesh) drain(c *crowd, b *books) {
 	m.t.Helper()
 	c.adds.Store(false)
 	for _, s := range m.masters() {
-		// A replica may bring one back, too, whose end it didn't hear of before it was promoted.
+		// The probes end. A promoted replica may bring one back, if it didn't hear of its end before.
 		s.Do("DEL", harness.LoggedQueue)
 		s.probe = ""
 	}
@@ -169,8 +169,8 @@ func (m *mesh) drain(c *crowd, b *books) {
 	}
 }
 
-// release releases the deferred jobs that nobody has said are done: their clients,
-// or the nodes that had heard it, may be gone, or their client was never answered.
+// release releases all deferred jobs that no client has acknowledged. Their client, or the
+// nodes that knew of a release, may be gone, or ADDJOB was never answered.
 func (m *mesh) release(b *books) {
 	waiting := map[string]bool{}
 	b.change(func() {
@@ -189,7 +189,7 @@ func (m *mesh) release(b *books) {
 		}
 	}
 	b.change(func() {
-		for id := range waiting { // of some the answer to ADDJOB is still to come
+		for id := range waiting { // the answer to ADDJOB may still come
 			if _, known := b.freed[id]; !known {
 				b.freed[id] = m.now()
 			}
@@ -202,9 +202,9 @@ func (m *mesh) release(b *books) {
 	}
 }
 
-// stir adds a job for each key of which a lock is left, though nobody has such a
-// job: a vote for one that is done can have come late. Nothing looks for it before
-// somebody wants the key, and then it may not stand in the way.
+// stir adds a job for each key whose lock is left although no node has its job: a vote for a
+// job that is done may have come late. No node looks for such a lock before somebody wants
+// the key, and then the lock must not stand in the way.
 func (m *mesh) stir(c *crowd) {
 	for _, s := range m.masters() {
 		for _, kind := range []string{"waiting", "running"} {
@@ -221,8 +221,8 @@ func (m *mesh) stir(c *crowd) {
 	}
 }
 
-// setAside deletes at-most-once jobs that a restart has left undelivered: the
-// server can't know whether somebody has had them, and keeps them until they expire.
+// setAside deletes at-most-once jobs that a restart has left undelivered. The server can't
+// know whether a client was given them, and keeps them until they expire.
 func (m *mesh) setAside(b *books) {
 	byID := b.byID()
 	for _, s := range m.masters() {
@@ -237,7 +237,7 @@ func (m *mesh) setAside(b *books) {
 			}
 			maybe := v.Field("delivered").Str == "maybe"
 			if v.Field("offered-to").Kind != 0 && !maybe {
-				continue // it is being handed over: both nodes are there, so that ends
+				continue // it is being handed over, which ends, since both nodes are up
 			}
 			if s.Do("DELJOB", e.Str).Is(1) {
 				b.change(func() {

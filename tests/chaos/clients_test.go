@@ -26,7 +26,7 @@ type kind struct {
 	// These are for unique jobs.
 	keys  int           // how many there are
 	queue bool          // SCOPE queue: the key is the queue's
-	alone time.Duration // two with a key aren't processed within this time of a delivery
+	alone time.Duration // for so long from its delivery no other job with its key is processed
 	waits string        // until when another with its key is refused: done, delivered, or window
 
 	family func(*session, *kind) bool // adds such jobs
@@ -76,8 +76,8 @@ func named(name string) *kind {
 	panic(name)
 }
 
-// patience is how long a client waits for an answer; addTimeout what ADDJOB is
-// given for its copies.
+// patience is how long a client waits for an answer. addTimeout is how long ADDJOB may wait
+// for its copies.
 const (
 	patience   = 5 * time.Second
 	addTimeout = 2 * time.Second
@@ -124,9 +124,8 @@ type session struct {
 	node string
 }
 
-// run starts a client, which works on connections to one random node after the
-// other, whatever becomes of them. work returns whether the connection is of more
-// use.
+// run starts a client. It calls work on a connection to a random node, again and again, until
+// work returns that the connection is of no more use. Then it goes to another random node.
 func (c *crowd) run(work func(*session) bool) {
 	c.wait.Go(func() {
 		for !c.over.Load() {
@@ -150,8 +149,8 @@ func (c *crowd) run(work func(*session) bool) {
 // expected are errors that faults explain.
 var expected = []string{"NOREPL", "LOADING", "NOQUORUM", "READONLY", "LEAVING", "PAUSED", "UNBLOCKED", "NOJOB", "NOTDEFERRED", "LOCKLOST", "ACKED", "TOOLATE", "NOTHELD", "STALETOKEN"}
 
-// fine says whether a command was answered, and not by an error. If it wasn't, this
-// connection is of no more use; errors that faults don't explain are noted.
+// fine says whether a command was answered, and not by an error. If not, this connection is
+// of no more use. Errors that faults don't explain are noted.
 func (s *session) fine(v harness.Value, command string) bool {
 	if v.Kind == 0 {
 		return false
@@ -204,7 +203,7 @@ func (s *session) produce() bool {
 	}
 	j := &job{kind: k}
 	if k.keys > 0 {
-		// Keys of kinds with one scope are their own.
+		// Two kinds never use the same key.
 		j.key = fmt.Sprint(k.name, "-", rand.IntN(k.keys))
 		return s.addJob(j, "KEY", j.key)
 	}
@@ -249,7 +248,7 @@ func (s *session) addAfter(k *kind) bool {
 	return s.addJob(child, args...)
 }
 
-// addJob adds a job, and keeps its account.
+// addJob adds a job, and writes its history.
 func (s *session) addJob(j *job, options ...any) bool {
 	j.node, j.sent, j.until = s.node, s.m.now(), never
 	s.b.add(j)
@@ -276,8 +275,8 @@ func (s *session) addJob(j *job, options ...any) bool {
 }
 
 func (s *session) consume() bool {
-	// At-most-once jobs are fetched one by one: an answer that doesn't come can have had
-	// one in it, which is lost with it.
+	// At-most-once jobs are fetched one by one: if an answer doesn't come, no more than one job is
+	// lost with it.
 	once, count := rand.IntN(3) == 0, 1
 	if !once {
 		count += rand.IntN(8)
@@ -298,9 +297,9 @@ func (s *session) consume() bool {
 		return false
 	}
 	if v.Null {
-		return once || rand.IntN(3) > 0 // somewhere else there may be some
+		return once || rand.IntN(3) > 0 // other nodes may have some
 	}
-	// All of them were delivered, whatever becomes of the client meanwhile.
+	// All of them count as delivered, even if the client ends before it has worked on all.
 	got := make([]*job, len(v.Elems))
 	for i, e := range v.Elems {
 		s.b.change(func() { got[i] = s.b.delivered(s.node, e, sent, at) })
@@ -313,7 +312,7 @@ func (s *session) consume() bool {
 	return true
 }
 
-// delivered notes that a client was given a job; nil where nobody added that.
+// delivered notes that a client was given a job, and returns it; nil if nobody added it.
 func (b *books) delivered(node string, e harness.Value, sent, at moment) *job {
 	text, _, _ := strings.Cut(e.Elems[2].Str, " ")
 	number, err := strconv.Atoi(text)
@@ -332,7 +331,7 @@ func (b *books) delivered(node string, e harness.Value, sent, at moment) *job {
 	return j
 }
 
-// work is what a client does with a job that it got: done it is, mostly.
+// work is what a client does with a job that it was given. Mostly it acknowledges the job.
 func (s *session) work(j *job, id string) bool {
 	n := rand.IntN(100)
 	if !s.adds.Load() {
@@ -350,7 +349,7 @@ func (s *session) work(j *job, id string) bool {
 	case n < 96: // a client that dies, or forgets it
 		return true
 	}
-	// Elsewhere, by a connection of its own.
+	// The job is acknowledged at another node, on a connection of its own.
 	other := s.m.anyNode()
 	if other == nil {
 		return true
@@ -377,7 +376,7 @@ func (s *session) linger(j *job, id string) bool {
 	return s.end(j, id, "ACKJOB")
 }
 
-// lock takes a lock, holds it for a while, and lets it go.
+// lock acquires a lock, holds it for a while, and releases it.
 func (s *session) lock() bool {
 	if !s.adds.Load() {
 		time.Sleep(50 * time.Millisecond)
@@ -409,7 +408,7 @@ func (s *session) lock() bool {
 		time.Sleep(time.Duration(rand.Int64N(int64(ttl))) / 2)
 		v, sent := tell("LOCK.EXTEND", ttl.Milliseconds())
 		if !s.fine(v, "LOCK.EXTEND") {
-			return v.Kind != 0 // its time runs on from when it began
+			return v.Kind != 0 // the lease that the lock has runs on
 		}
 		s.b.change(func() { h.end = max(h.end, sent+ttl) })
 	}

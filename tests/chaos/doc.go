@@ -20,10 +20,10 @@
 //
 // # Promises
 //
-// A loss is an event by which a node may miss the last that it did, up to 2.5
-// seconds: kill -9 with appendfsync everysec (not with always, nor is SHUTDOWN one),
-// or a replica that is promoted while the master takes commands, or after kill -9 of
-// it. FAILOVER is none.
+// A loss is an event by which a node may lose the last that it did, up to 2.5 seconds:
+// kill -9 with appendfsync everysec, or the promotion of a replica while its master takes
+// commands, or after kill -9 of the master. These aren't losses: kill -9 with appendfsync
+// always, SHUTDOWN, FAILOVER.
 //
 //	a job, once its ID was answered   is delivered, unless its
 //	REPLICATE n                       n nodes, each with a loss just then

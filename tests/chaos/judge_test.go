@@ -10,18 +10,18 @@ import (
 
 const second = time.Second
 
-// unwritten is how much of the last that a server did can be lost with it where
-// its log isn't synced at once: the write of everysec waits two seconds for a
-// sync that is under way.
+// unwritten is for how long before a server's end all that it did can be lost, if its log isn't
+// synced at once: with everysec a write waits two seconds for a sync that is under way.
 const unwritten = 2500 * time.Millisecond
 
-// rounding is by how much a server's clock can be behind, at which it looks once in a while:
-// where many servers share few processors, it may not run between that and a command.
+// rounding is by how much the time that a server has in mind can be behind the clock. The server
+// reads the clock once in a while. Where many servers share few processors, it may stand still
+// between that and a command.
 const rounding = 60 * time.Millisecond
 
-// transit is for how long a copy of a job can be on its way, held up by a partition and
-// by a node that is stopped. Nodes tell each other how much is left of its time to
-// live, which doesn't run meanwhile.
+// transit is for how long a copy of a job can be on its way, if a partition and a stopped node
+// hold it up. Nodes tell each other how much of the job's time to live is left, and that time
+// doesn't run while the message is on its way.
 const transit = 13 * time.Second
 
 // verdict is what the judge found, and counted.
@@ -36,7 +36,7 @@ func (v *verdict) find(format string, args ...any) {
 	v.findings = append(v.findings, fmt.Sprintf(format, args...))
 }
 
-// excused says whether so many nodes can have lost what was promised then.
+// excused says whether all nodes for whose copies a job was promised can have lost it then.
 func excused(losses []loss, j *job) bool {
 	nodes := map[int]bool{}
 	for _, l := range losses {
@@ -71,13 +71,13 @@ func judge(b *books, losses []loss, r round) *verdict {
 // round is what was done to the mesh in a round.
 type round struct {
 	faults bool // anything at all
-	unsure bool // a server can have been ended that didn't write at once, or had another role
+	unsure bool // a server that doesn't write at once may have ended, or one may have changed its role
 	steps  bool // wall clocks may have stepped
 }
 
-// atMostOnce accounts for at-most-once jobs that nobody got, and that no node says are
-// uncertain. Where all servers write at once, and stay what they are, they can only have
-// been in answers that didn't come.
+// atMostOnce accounts for at-most-once jobs that no client was given, and that no node says
+// are uncertain. If all servers write at once and keep their roles, such a job can only have
+// been in an answer that didn't come.
 func (v *verdict) atMostOnce(b *books) {
 	silent := 0
 	for _, g := range b.silent {
@@ -123,7 +123,7 @@ func (v *verdict) job(j *job, losses []loss) {
 		return
 	}
 	for _, p := range j.parents {
-		if excused(losses, p) { // what waits for it falls with it
+		if excused(losses, p) { // its dependents are lost with it
 			v.note["lost with its nodes"]++
 			return
 		}
@@ -141,7 +141,8 @@ func (v *verdict) job(j *job, losses []loss) {
 	}
 }
 
-// order looks for jobs that were delivered before what they waited for.
+// order looks for jobs that were delivered before their release, or before the end of a job
+// that they wait for.
 func (v *verdict) order(j *job, losses []loss) {
 	if len(j.deliveries) == 0 || j.id == "" {
 		return
@@ -166,7 +167,7 @@ type span struct {
 	job      *job
 }
 
-// apart looks for two spans of one key that overlap, by more than that.
+// apart looks for two spans of one key that overlap by more than by.
 func (v *verdict) apart(what string, all map[string][]span, by time.Duration) {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		spans := all[key]
@@ -182,9 +183,9 @@ func (v *verdict) apart(what string, all map[string][]span, by time.Duration) {
 	}
 }
 
-// runs looks for two jobs of one key that were processed at a time. A run lasts from
-// when the client had the job until it said that it is done, or the
-// time of the lock is over, counted from when the client asked.
+// runs looks for two jobs of one key that were processed at the same time. A run begins when
+// the client has the job. It ends when the client says that the job is done, or when the time
+// of the lock is over, counted from when the client asked.
 func (v *verdict) runs(b *books) {
 	all := map[string][]span{}
 	for _, j := range b.jobs {
@@ -203,7 +204,7 @@ func (v *verdict) runs(b *books) {
 			}
 			for _, s := range parts {
 				for _, e := range j.ends {
-					// One that wasn't answered yet can have been heard at any time since.
+					// A command that wasn't answered before this delivery may take effect at any time after it.
 					if e.until >= d.at || e.command != "NACK" {
 						s.to = min(s.to, max(e.sent, d.at))
 					}
@@ -217,11 +218,11 @@ func (v *verdict) runs(b *books) {
 	v.apart("two runs at a time", all, early)
 }
 
-// early is by how much a job that several nodes hold can come back before its
-// retry time is over.
+// early is by how much a job that several nodes hold may come back before its retry time is
+// over.
 const early = 300 * time.Millisecond
 
-// waits looks for two jobs of one key that waited at a time.
+// waits looks for two jobs of one key that waited at the same time.
 func (v *verdict) waits(b *books, losses []loss) {
 	all := map[string][]span{}
 	for _, j := range b.jobs {
@@ -234,13 +235,13 @@ func (v *verdict) waits(b *books, losses []loss) {
 			s.to = j.firstAck()
 		case "delivered":
 			s.to = j.firstGet()
-			for _, g := range b.silent { // it may have been among what wasn't answered
+			for _, g := range b.silent { // it may have been in an answer that didn't come
 				if g.until >= j.sent {
 					s.to = min(s.to, max(g.sent, j.until))
 				}
 			}
 		case "window":
-			if v.steps { // after a restart the wall clock tells what is left
+			if v.steps { // after a restart the wall clock says how much of the window is left
 				continue
 			}
 			s.to = j.sent + window
@@ -259,7 +260,7 @@ func (v *verdict) waits(b *books, losses []loss) {
 	}
 }
 
-// locks looks for locks that two clients had at a time, and tokens that don't grow.
+// locks looks for locks that two clients had at the same time, and for tokens that don't grow.
 func (v *verdict) locks(b *books) {
 	names := map[string][]*holding{}
 	for _, h := range b.locks {

@@ -44,10 +44,10 @@ type node struct {
 	index   int
 	servers []*server
 	master  *server
-	serves  atomic.Pointer[server] // the master, for clients; nil while that is in doubt
+	serves  atomic.Pointer[server] // the master, for clients; nil while it isn't clear which server that is
 }
 
-// mesh is the nodes, with a diary of what was done to them.
+// mesh is the nodes, and a diary of what was done to them.
 type mesh struct {
 	t       *testing.T
 	plan    plan
@@ -63,8 +63,8 @@ type mesh struct {
 	losses []loss
 }
 
-// loss is an event in which a node can have lost the last that it logged: at a
-// moment, or all the time between two.
+// loss is an event in which a node may have lost the last that it logged: at one moment, or
+// at any time between two.
 type loss struct {
 	node int
 	at   moment
@@ -81,7 +81,7 @@ func (m *mesh) note(format string, args ...any) {
 	m.diary = append(m.diary, fmt.Sprintf("%8.3f ", m.now().Seconds())+fmt.Sprintf(format, args...))
 }
 
-// startMesh starts the servers of a plan, and has them meet.
+// startMesh starts the servers of a plan, and makes them meet.
 func startMesh(t *testing.T, p plan, folder string) *mesh {
 	m := &mesh{t: t, plan: p, folder: folder, began: time.Now(), net: newNetwork(t)}
 	var clock []harness.Option
@@ -143,7 +143,7 @@ func (m *mesh) masters() (all []*server) {
 	return all
 }
 
-// join has all masters know each other and nobody else, and opens them to clients.
+// join makes all masters know each other and no other node, and opens them to clients.
 func (m *mesh) join() {
 	m.t.Helper()
 	wanted := map[string]bool{}
@@ -260,7 +260,7 @@ func (m *mesh) do(s step) {
 	case "reset":
 		m.net.reset(s.node)
 	case "demote":
-		m.tell(all[0], "REPLICAOF", "127.0.0.1", 1) // where nobody is
+		m.tell(all[0], "REPLICAOF", "127.0.0.1", 1) // no server is there
 	case "promote":
 		m.tell(all[0], "REPLICAOF", "NO", "ONE")
 	case "replica":
@@ -291,9 +291,9 @@ func (m *mesh) tell(s *server, args ...any) {
 	}
 }
 
-// setClock sets a server's wall clock when it isn't paused any more: the server ends a
-// pause by that clock, and while it is paused takes no CLIENT UNPAUSE either. It looks at
-// that clock once in a while, so its answer says that the pause is over.
+// setClock sets a server's wall clock, once the server isn't paused any more: it ends a pause
+// by that clock, and while it is paused it takes no CLIENT UNPAUSE either. The server reads the
+// clock only once in a while: so setClock waits for an answer, which shows that the pause is over.
 func (m *mesh) setClock(s *server, ahead time.Duration) {
 	m.t.Helper()
 	time.Sleep(s.pause - m.now())
@@ -316,7 +316,7 @@ func (m *mesh) kill(all []*server) {
 	}
 }
 
-// lose notes that what a server did since then, and just before, may be lost.
+// lose notes that all that a server did since a moment, and just before it, may be lost.
 func (m *mesh) lose(s *server, since moment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -339,8 +339,8 @@ func (m *mesh) launch(s *server) {
 	m.net.proxies[s.index].pid.Store(int64(s.PID()))
 }
 
-// start starts servers that are down. Each has to know what its log had before,
-// and to log what it is given from now on.
+// start starts servers that are down. Each must know what its log had before, and must log what
+// it is given from now on.
 func (m *mesh) start(all []*server) {
 	m.t.Helper()
 	var down []*server
@@ -373,8 +373,8 @@ func (m *mesh) taken(s *server) {
 	}
 }
 
-// readsBack checks a server that was started anew, and adds the job that it has to
-// know after its next start.
+// readsBack checks a server that was started again, and adds the job that it must know after
+// its next start.
 func (m *mesh) readsBack(s *server) {
 	m.t.Helper()
 	m.known(s)
@@ -408,7 +408,7 @@ func (m *mesh) nolog(s *server, d time.Duration) {
 	})
 }
 
-// heal ends all faults of a round that began then, and waits until the mesh is whole.
+// heal ends all faults of a round that began at since, and waits until the mesh is whole.
 func (m *mesh) heal(since moment) {
 	m.t.Helper()
 	m.note("heal")
@@ -426,7 +426,7 @@ func (m *mesh) heal(since moment) {
 	for _, s := range m.servers {
 		m.tell(s, "CLIENT", "UNPAUSE")
 	}
-	for _, s := range m.servers { // it may have been paused when it was told, or down
+	for _, s := range m.servers { // it may have been paused or down when it was told to stay
 		if s.state == "up" && s.Do("JOBMESH", "CLUSTER", "LEAVING").Str == "yes" {
 			m.tell(s, "JOBMESH", "CLUSTER", "LEAVING", "no")
 		}
@@ -438,7 +438,7 @@ func (m *mesh) heal(since moment) {
 	m.note("healed")
 }
 
-// state tells of each server whether it answers, and whom it reaches.
+// state says of each server whether it answers, and how many nodes it reaches.
 func (m *mesh) state() string {
 	var b strings.Builder
 	for _, s := range m.servers {
@@ -448,7 +448,7 @@ func (m *mesh) state() string {
 			fmt.Fprintln(&b, err)
 			continue
 		}
-		// The pairs of name and value that say most.
+		// These fields say most.
 		text := c.Do("INFO", "jobmesh")
 		for _, name := range []string{"reachable_nodes", "locks_abstaining", "registered_jobs", "locks", "lock_claims"} {
 			if _, value, ok := strings.Cut(text.Str, "jobmesh_"+name+":"); ok {

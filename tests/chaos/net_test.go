@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// network stands between the nodes: each announces the address of a proxy of its
-// own in the place of its bus port, so that all that one node says to another goes
-// through the latter's proxy. Data that a proxy holds up isn't lost, as with TCP:
-// it arrives when the way is free again, unless the connection was given up by then.
+// network stands between the nodes. Each node announces the address of its own proxy in the
+// place of its bus port, so that all that another node sends to it goes through that proxy.
+// As with TCP, data that a proxy holds up isn't lost: it arrives when the way is free again,
+// unless the connection was given up by then.
 type network struct {
 	mu    sync.Mutex
 	freed *sync.Cond
@@ -29,7 +29,7 @@ type network struct {
 	proxies []*proxy
 }
 
-// way is from a node to another; a connection has two.
+// way leads from one node to another. A connection has two.
 type way struct{ from, to int }
 
 // proxy takes the connections of a node's server.
@@ -76,7 +76,7 @@ func (p *proxy) serve() {
 	}
 }
 
-// take connects a node that dialled with the proxy's.
+// take connects a node that has dialled the proxy to the proxy's node.
 func (p *proxy) take(c net.Conn) {
 	defer c.Close()
 	k := &link{dialler: c, from: p.n.whose(c.RemoteAddr().(*net.TCPAddr).Port), to: p.node}
@@ -101,7 +101,7 @@ func (p *proxy) take(c net.Conn) {
 	p.n.mu.Unlock()
 }
 
-// carry passes on what one side says, until either side ends.
+// carry passes on what one side sends, until either side closes the connection.
 func (n *network) carry(k *link, to, from net.Conn, w way) {
 	defer k.dialler.Close()
 	defer k.dialled.Close()
@@ -122,7 +122,7 @@ func (n *network) carry(k *link, to, from net.Conn, w way) {
 	}
 }
 
-// pass waits until a way is free.
+// pass waits until a way is free. It returns false if the network was closed.
 func (n *network) pass(w way, k *link) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -137,8 +137,8 @@ func (n *network) pass(w way, k *link) bool {
 	return !n.over
 }
 
-// cut holds up all that is said between nodes of two sides; one way only, from the
-// others to these, where half is true.
+// cut holds up all that nodes of one side send to the other side, and the other way round. If
+// half is true, only what the others send to the nodes of side is held up.
 func (n *network) cut(side []int, half bool) {
 	n.each(side, func(w way) {
 		n.held[w] = true
@@ -148,12 +148,12 @@ func (n *network) cut(side []int, half bool) {
 	})
 }
 
-// drag makes all slow that is said to nodes by the others.
+// drag delays all that the other nodes send to the nodes of side.
 func (n *network) drag(side []int, by time.Duration) {
 	n.each(side, func(w way) { n.slow[w] = by })
 }
 
-// each calls for all ways from the others to some nodes.
+// each calls do for all ways that lead from the other nodes to the nodes of side.
 func (n *network) each(side []int, do func(way)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -205,9 +205,8 @@ func (n *network) close() {
 	}
 }
 
-// whose finds the node of which a process has a connection from that port: the
-// kernel tells the socket's inode, and each process' open files. Below zero
-// where there is none any more.
+// whose finds the node whose process has a connection from that port, by the socket's inode
+// and each process' open files, which the kernel tells. It returns -1 if the connection has ended.
 func (n *network) whose(port int) int {
 	table, _ := os.ReadFile("/proc/net/tcp")
 	local := fmt.Sprintf("0100007F:%04X", port)

@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// plan is all that a run decides by chance: how the mesh is made, and which
-// faults come when. It follows from the seed alone, so that a seed plays the same
-// faults again; how long the servers take for them, and what the clients
-// do meanwhile, is never twice the same.
+// plan is all that a run decides by chance: how the mesh is made, and which faults come when.
+// It follows from the seed alone, so that a seed causes the same faults again. How long the
+// servers take for them, and what the clients do meanwhile, is never twice the same.
 type plan struct {
 	seed     uint64
 	fsync    []string // of each node
@@ -57,7 +56,7 @@ func (s step) String() string {
 type fault struct {
 	name   string
 	weight int
-	alone  bool // a node that has it has no other of these meanwhile
+	alone  bool // meanwhile the node has no other fault that is alone
 	whole  bool // it concerns more nodes than one
 	needs  int  // what the plan has to have
 	about  string
@@ -95,7 +94,7 @@ var allFaults = []fault{
 	{"sentinel", 3, true, true, sentinel, "kill -9 of a master: Sentinel promotes a replica"},
 }
 
-// faultNames lists them, for the flag.
+// faultNames lists all faults' names, for the flag.
 func faultNames() string {
 	var names []string
 	for _, f := range allFaults {
@@ -148,7 +147,7 @@ func newPlan(seed uint64, nodes, rounds int, length time.Duration, faults []faul
 	}
 	var possible []fault
 	for _, f := range faults {
-		// Sentinel sees to it that there is one master: nobody else changes roles then.
+		// If Sentinel watches, it alone changes roles, since it ensures that there is one master.
 		roles := f.needs == replicas && f.name != "replica" || f.name == "demote"
 		if f.needs&^has == 0 && !(p.sentinel && roles) {
 			possible = append(possible, f)
@@ -164,7 +163,7 @@ func newPlan(seed uint64, nodes, rounds int, length time.Duration, faults []faul
 	return p
 }
 
-// about says what the judge has to know of a round.
+// about returns what the judge must know of a round.
 func (p plan) about(steps []step) round {
 	r := round{faults: len(steps) > 0, steps: p.clocks}
 	r.unsure = slices.Contains(p.fsync, "everysec") || slices.Max(p.replicas) > 0
@@ -174,7 +173,7 @@ func (p plan) about(steps []step) round {
 	return r
 }
 
-// shorten has faults of one node end before Sentinel takes it for dead.
+// shorten makes the faults of a single node end before Sentinel takes the node for dead.
 func shorten(steps []step) {
 	began := map[int]time.Duration{}
 	for i := range steps {

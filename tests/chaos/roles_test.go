@@ -11,9 +11,9 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// Redis replicas, promoted and demoted. A replica that is promoted is a node of its
-// own: it has to meet the mesh, which then forgets the one in whose place it is.
-// Clients keep away from it until then: alone it would give locks by itself.
+// Redis replicas, promoted and demoted. A replica that is promoted is a node of its own: it must
+// meet the mesh, which then forgets the node in whose place it is. Clients keep away from it
+// until then, since alone it would give locks by itself.
 
 // sentinelPatience is for how long a master may be silent before Sentinel promotes a
 // replica. Other faults are shorter in its plans.
@@ -82,8 +82,8 @@ func (m *mesh) role(s *server, want string) {
 	m.await(30*time.Second, s, "to be a "+want, func() bool { return s.Info("replication", "role") == want })
 }
 
-// byHand promotes a replica while the master is alive, and makes that a replica.
-// The old one loses what it was given after its last word to the other.
+// byHand promotes a replica while the master is alive, and makes the master a replica. The old
+// master loses what it was given after its last word to the new one.
 func (m *mesh) byHand(n *node) {
 	m.t.Helper()
 	m.synced(n)
@@ -101,7 +101,7 @@ func (m *mesh) byHand(n *node) {
 	m.adopt(n, next)
 }
 
-// failover hands over to a replica without a loss: FAILOVER waits until that has all.
+// failover hands over to a replica without a loss: FAILOVER waits until the replica has all.
 func (m *mesh) failover(n *node) {
 	m.t.Helper()
 	m.synced(n)
@@ -127,13 +127,13 @@ func (m *mesh) failover(n *node) {
 	m.adopt(n, next)
 }
 
-// bySentinel kills the master, waits until Sentinel has promoted a replica, and
-// starts it again, to be a replica as Sentinel tells it.
+// bySentinel kills the master, and waits until Sentinel has promoted a replica. Then it starts
+// the old master again, which Sentinel makes a replica.
 func (m *mesh) bySentinel(n *node) {
 	m.t.Helper()
 	m.synced(n)
 	name := fmt.Sprint("node", n.index)
-	// It has to know the replicas.
+	// Sentinel can promote only replicas that it knows.
 	harness.Await(m.t, 30*time.Second, "Sentinel to know the replicas", func() bool {
 		return len(m.watch.Do("SENTINEL", "REPLICAS", name).Elems) == len(n.servers)-1
 	})
@@ -162,9 +162,9 @@ func (m *mesh) bySentinel(n *node) {
 	m.adopt(n, next)
 }
 
-// follow finds the masters that Sentinel has chosen because of another fault, which
-// took longer than it should have. It begins to choose no more: on a busy machine it would
-// do so while the mesh heals.
+// follow finds the masters that Sentinel has chosen because another fault took longer than it
+// should have. From then on Sentinel chooses no more: on a busy machine it would choose while
+// the mesh heals.
 func (m *mesh) follow(since moment) {
 	m.t.Helper()
 	m.sentinelWaits(time.Hour)

@@ -16,7 +16,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// offline are npm's words where it got no answer from the registry.
+// offline matches npm's output if it got no answer from the registry.
 var offline = regexp.MustCompile(`ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT|ENOTCACHED`)
 
 // install puts the clients and the scripts that use them into a folder.

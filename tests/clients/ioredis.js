@@ -1,5 +1,5 @@
-// ioredis: a client for Redis, on the same server. It asks for INFO before it
-// sends anything, and has HELLO of its own.
+// ioredis: a client for Redis, on the same server. It asks for INFO before it sends anything, and
+// HELLO with a version is Redis's for it.
 'use strict'
 const assert = require('assert')
 const Redis = require('ioredis')

@@ -51,9 +51,9 @@ func TestEndsReachJobsThatAreAway(t *testing.T) {
 	}
 }
 
-// A job is acknowledged while the other node that has a copy is down. Its queue goes to another database,
-// before that or after, and its node is started anew. When the other one is back it hears of the end, wherever
-// the queue is, and the job isn't delivered again.
+// A job is acknowledged while the other node that has a copy is down. The job's queue goes to another database,
+// before or after that, and the job's node is restarted. When the other node is back it hears of the end,
+// wherever the queue is, and the job isn't delivered again.
 func TestTheOtherCopyOfOneThatIsAckedAndAway(t *testing.T) {
 	for _, how := range []string{"in sight", "away", "away when it is acknowledged"} {
 		t.Run(how, func(t *testing.T) {
@@ -128,8 +128,8 @@ func TestKeyOfARefusedAddThatIsAway(t *testing.T) {
 	})
 }
 
-// A job of before-processing has given its key back when a client gets it. A copy that was out of sight meanwhile, and
-// comes back with its queue, doesn't take the key again at all nodes.
+// A job of before-processing gives its key back when a client gets it. A copy that lay in another database then, and
+// comes back with its queue, doesn't take the key again.
 func TestAQueueThatIsBackTakesNoKeyThatWasGivenBack(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)

@@ -13,7 +13,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// mesh is so many servers that know each other.
+// mesh is servers that know each other.
 type mesh []*harness.Server
 
 func busPort(t *testing.T) string { return strconv.Itoa(harness.FreePort(t)) }
@@ -164,7 +164,7 @@ func TestMeetErrors(t *testing.T) {
 		v := s.Do(append([]any{"JOBMESH", "CLUSTER", "MEET"}, args...)...)
 		assert.True(t, v.Err(want), "%v: %v", args, v)
 	}
-	// Itself, a Redis port, and nobody: the log tells.
+	// The address is the node's own, a Redis port's, or nobody's: the log says so.
 	own := s.Do("CONFIG", "GET", "jobmesh.cluster-port").Elems[1].Str
 	for port, complaint := range map[string]string{own: "itself", strconv.Itoa(s.Port): "not a jobmesh", busPort(t): "refused"} {
 		require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", 1, port).Str)
@@ -225,7 +225,7 @@ func TestAddInMultiAndLua(t *testing.T) {
 	}
 }
 
-// A job that is to come at most once has one copy, whatever the defaults are.
+// An at-most-once job has one copy, whatever the defaults are.
 func TestOneCopyOfWhatComesAtMostOnce(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -252,7 +252,7 @@ func TestOneCopyOfWhatComesAtMostOnce(t *testing.T) {
 }
 
 // An acknowledgement of a job that isn't known here is kept until all nodes have heard of it,
-// as a job without a queue and a body: SHOW tells it, JSCAN, which lists jobs, doesn't.
+// as a job without a queue and a body. SHOW shows it. JSCAN, which lists jobs, doesn't.
 func TestAcknowledgementOfAnUnknownJob(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
@@ -306,7 +306,7 @@ func TestHoldersInShow(t *testing.T) {
 	m[2].Resume()
 	m.awaitNoJobs(t)
 
-	// A node that is leaving holds no copy of what it has others hold.
+	// A node that is leaving holds no copy of a job that it adds at others.
 	require.Equal(t, "OK", c.Do("JOBMESH", "CLUSTER", "LEAVING", "yes").Str)
 	m[2].Pause()
 	waiting.Send("ADDJOB", "q", "b", 0, "REPLICATE", 2)

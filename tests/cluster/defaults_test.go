@@ -13,8 +13,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// A default refuses nothing that nobody has said: in MULTI and scripts, on a node that is
-// leaving or short of memory, and for at-most-once jobs.
+// A default makes no ADDJOB fail that doesn't name the option: in MULTI and scripts, on a node
+// that is leaving or short of memory, and for at-most-once jobs.
 func TestDefaultsRefuseNothing(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -51,7 +51,7 @@ func TestDefaultsRefuseNothing(t *testing.T) {
 		case 2:
 			want = 1
 		case 1:
-			want = 3 // what is answered at once is promised by this node's copy
+			want = 3 // an ASYNC job is promised by this node's own copy
 		}
 		harness.Await(t, 5*time.Second, "the copies elsewhere", func() bool { return copies(v.Str) == want })
 		assert.Equal(t, want < 3, m[0].Do("SHOW", v.Str).Null)
@@ -119,8 +119,8 @@ func TestPollersGetJobsOfOtherNodes(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
-// A node that was lost a moment ago counts as reachable until the node timeout is over: an
-// ADDJOB that has the time waits for it. One without REPLICATE waits for nobody who is silent.
+// A node that was lost a moment ago counts as reachable until the node timeout is over. An ADDJOB
+// with REPLICATE waits for it, if its timeout allows. One without REPLICATE waits for no silent node.
 func TestLostNodesAreWaitedFor(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "appendonly yes", "jobmesh.cluster-node-timeout 4000")
@@ -157,14 +157,14 @@ func TestLostNodesAreWaitedFor(t *testing.T) {
 	require.Equal(t, byte('+'), v.Kind, "%v", v)
 	assert.Less(t, time.Since(began), 3*time.Second)
 	assert.False(t, m[1].Do("SHOW", v.Str).Null, "the other has a copy")
-	// A client that said three copies waits, and is told when there can be three no more.
+	// A client that asks for three copies waits, and is refused when three aren't possible any more.
 	v = m[0].Do("ADDJOB", "q", "b", 0, "REPLICATE", 3)
 	assert.True(t, v.Err("NOREPL Not enough reachable nodes"), "%v", v)
 	assert.Greater(t, time.Since(began), 3*time.Second, "the node timeout")
 	m[2].Resume()
 }
 
-// FLUSHALL is of one node, and the log says so.
+// FLUSHALL flushes one node alone, and the log says so.
 func TestFlushOfOneNodeIsLogged(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)

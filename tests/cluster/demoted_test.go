@@ -52,8 +52,8 @@ func TestDemotedNodeFollowsItsJobs(t *testing.T) {
 	assert.NotContains(t, old.Log(), "panic")
 }
 
-// promoted makes a replica of a node a node in its place, which the others meet: the old one ends, and they forget it, or
-// don't. It runs before while the replica follows, and between when the old node has ended.
+// promoted kills a node, and promotes a replica in its place, which the others meet. If forget is true, they forget the
+// old node. promoted calls before while the replica follows, and between when the old node has ended.
 func (m mesh) promoted(t *testing.T, old *harness.Server, forget bool, before, between func()) (heir *harness.Server) {
 	t.Helper()
 	heir = harness.Start(t, harness.WithReplicaOf(old), harness.WithConfig("appendonly yes", "jobmesh.cluster-port "+busPort(t), "jobmesh.cluster-node-timeout 2000"))
@@ -79,8 +79,8 @@ func (m mesh) promoted(t *testing.T, old *harness.Server, forget bool, before, b
 	return heir
 }
 
-// A job that was handed to a node, and waits there, waits in the queue of the replica that is promoted in its place,
-// also after a restart of that.
+// A job that was handed over to a node, and waits there, waits in the queue of the replica that is promoted in the node's
+// place, also after the replica is restarted.
 func TestHandedOverJobsWaitAtAPromotedReplica(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2, "appendonly yes")
@@ -98,7 +98,7 @@ func TestPromotedReplicaIsRestartedBeforeItMeetsOthers(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2, "appendonly yes")
 	heir := node(t, "appendonly yes")
-	require.Equal(t, "OK", heir.Do("REPLICAOF", "127.0.0.1", m[1].Port).Str) // its configuration doesn't say so, for the restart
+	require.Equal(t, "OK", heir.Do("REPLICAOF", "127.0.0.1", m[1].Port).Str) // not in its configuration, which the restart reads
 	heir.AwaitSync()
 	job := added(t, m[0].Dial(), "q", "b", 2000, "RETRY", 300, "REPLICATE", 2)
 	heir.AwaitStream(m[1])
@@ -116,8 +116,8 @@ func TestPromotedReplicaIsRestartedBeforeItMeetsOthers(t *testing.T) {
 	})
 }
 
-// A job has copies at a node and at one that a replica was promoted in the place of. Nobody but that replica knows that it
-// has a copy. It hears all the same that the job was released, is done, or was cancelled, also by one that it meets later.
+// A job has copies at two nodes. In the place of one of them a replica is promoted, and nobody but the replica knows that it
+// has a copy. It hears all the same that the job was released, is done, or was cancelled, also from a node that it meets later.
 func TestWordsReachAPromotedReplica(t *testing.T) {
 	ends := []string{"ACKJOB", "FASTACK", "CANCELJOB", "RELEASEJOB"}
 	for _, how := range []string{"forgotten", "known", "met later"} {
@@ -127,7 +127,7 @@ func TestWordsReachAPromotedReplica(t *testing.T) {
 			c, jobs := m[0].Dial(), map[string]string{}
 			end := func() {
 				for _, verb := range ends {
-					if verb != "FASTACK" || how != "met later" { // it is told once
+					if verb != "FASTACK" || how != "met later" { // a FASTACK is told only once
 						c.Do(verb, jobs[verb])
 					}
 				}
@@ -157,8 +157,8 @@ func TestWordsReachAPromotedReplica(t *testing.T) {
 	}
 }
 
-// A blocked job is on all nodes that hold the one that blocks it, so on a replica too that was promoted in
-// the place of one: else it could let the other go first, after LAST.
+// A blocked job is on all nodes that hold the one that blocks it: so also on a replica that was promoted in the
+// place of such a node. Without it the replica could queue the other job first, after RELEASEJOB LAST.
 func TestBlockedJobsGoToAPromotedReplica(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "appendonly yes")

@@ -9,8 +9,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// A node that ends in order, as in a rolling restart, takes back what others hold for ADDJOBs that it hasn't answered: their
-// clients ask again at another node, and aren't refused for the sake of their own first attempts.
+// A node that ends in order, as in a rolling restart, takes back the copies and votes that others hold for ADDJOBs that it
+// hasn't answered. Their clients ask again at another node, and aren't refused because of their own first attempts.
 func TestUnansweredAddsEndWithTheirNode(t *testing.T) {
 	for name, options := range map[string][]any{
 		"until-processed":   {"UNIQUE", "until-processed", "KEY", "k"},

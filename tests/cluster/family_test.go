@@ -28,7 +28,7 @@ func fetched(t *testing.T, c *harness.Conn, queue string) string {
 
 func stateAt(s *harness.Server, id string) string { return s.Do("SHOW", id).Field("state").Str }
 
-// others are the nodes of a mesh that hold a job, and those that don't, without one.
+// others returns the nodes that hold a job, and those that don't. It leaves out the node but.
 func (m mesh) others(id string, but *harness.Server) (with, without mesh) {
 	for _, s := range m {
 		switch {
@@ -42,7 +42,7 @@ func (m mesh) others(id string, but *harness.Server) (with, without mesh) {
 	return with, without
 }
 
-// Scenario 52: WIP … MESH asks all nodes, shows each job once, and names who didn't answer.
+// WIP … MESH asks all nodes, shows each job once, and names the nodes that didn't answer.
 func TestWIPOfTheMesh(t *testing.T) {
 	m := start(t, 3)
 	var want []string
@@ -70,7 +70,7 @@ func TestWIPOfTheMesh(t *testing.T) {
 	assert.Len(t, m[0].Do("WIP", "q", "MESH", "COUNT", 1).Field("jobs").Elems, 1)
 	assert.Empty(t, m[0].Do("WIP", "q", "MESH", "OVERDUE").Field("jobs").Elems)
 
-	// One that is stopped doesn't answer, one that is dead isn't asked.
+	// A node that is stopped doesn't answer. A node that is dead isn't asked.
 	stopped, dead := with, m[0].Do("JOBMESH", "CLUSTER", "MYID").Str
 	m[1].Pause()
 	began := time.Now()
@@ -84,7 +84,8 @@ func TestWIPOfTheMesh(t *testing.T) {
 	})
 }
 
-// Scenario 57, over nodes: released at one, acknowledged at another.
+// A deferred job is released at one node, and acknowledged at another. The jobs that it blocks are
+// queued then, each once.
 func TestFamilyOverNodes(t *testing.T) {
 	m := start(t, 3)
 	d := added(t, m[0].Dial(), "d", "d", 2000, "DEFERRED", "REPLICATE", 3)
@@ -122,7 +123,7 @@ func TestFamilyOverNodes(t *testing.T) {
 	require.Equal(t, int64(3), m[0].Do("RELEASEJOB", d, "LAST", "QUEUE", "d2").Int())
 	require.Equal(t, []string{a, b}, []string{fetched(t, c, "q"), fetched(t, c, "q")})
 	require.Equal(t, int64(1), m[1].Do("ACKJOB", a).Int())
-	time.Sleep(300 * time.Millisecond) // in which a node might let it go
+	time.Sleep(300 * time.Millisecond) // in which a node might unblock it
 	for _, s := range m {
 		assert.Equal(t, "blocked", stateAt(s, d))
 		assert.Equal(t, "d2", s.Do("SHOW", d).Field("queue").Str)
@@ -164,8 +165,8 @@ func TestDependentOfJobsThatEndAtTwoNodesAtOnce(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
-// CANCELJOB at a node that has no copy of the job. It reaches those that have one, and what
-// falls with the job falls there.
+// CANCELJOB at a node that has no copy of the job reaches the nodes that have one. There the jobs
+// that depend on it are cancelled too.
 func TestCancelledWhereNoCopyIs(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -205,15 +206,16 @@ func TestFamilyRefusals(t *testing.T) {
 	harness.Await(t, 10*time.Second, "it to be missed", func() bool {
 		return c.Do("ADDJOB", "q", "b", 200, "BLOCKEDBY", d).Err("NOREPL")
 	})
-	// Beside the two jobs a node may know what it has to tell the other one: that refused copies are gone.
+	// The node may also know refused jobs, since it has to tell the other one that their copies are gone.
+	// These are in no queue.
 	assert.Len(t, c.Do("JSCAN", 0, "COUNT", 1000, "BUSYLOOP", "QUEUE", "q").Elems[1].Elems, 1)
 	require.Equal(t, int64(1), c.Do("RELEASEJOB", d).Int(), "one node knows of it; the other is told when it is back")
 	with[0].Restart()
 	harness.Await(t, 10*time.Second, "the other to be told", func() bool { return stateAt(with[0], d) == "active" })
 }
 
-// Scenario 63: a family of a thousand on three nodes with REPLICATE 2 survives the
-// death of the node where it was made: just created, released, half acknowledged.
+// A family of a thousand on three nodes with REPLICATE 2 survives the death of the node where it
+// was made: just created, released, half acknowledged.
 func TestFamilyOfAThousand(t *testing.T) {
 	const size = 1000
 	for _, phase := range []string{"created", "released", "half"} {
@@ -285,8 +287,8 @@ func TestFamilyOfAThousand(t *testing.T) {
 	}
 }
 
-// Where a job blocks very many, the last are let go some slices after its release, at
-// each node that holds them. None is left out, and it comes last.
+// A job blocks very many. Its release unblocks them in slices, at each node that holds them, the last
+// ones some slices later. None is left out, and the job itself comes last.
 func TestReleaseLastOfVeryManyOverTheMesh(t *testing.T) {
 	t.Parallel()
 	const many = 1500
@@ -324,8 +326,8 @@ func TestReleaseLastOfVeryManyOverTheMesh(t *testing.T) {
 	require.Equal(t, int64(1), c.Do("ACKJOB", d).Int())
 }
 
-// The end of a job of one copy is told to the nodes where another waits for it: they know it
-// also when the only node that could tell was killed.
+// The end of a job that has one copy is told to the nodes where another job waits for it. So they know
+// it even if the only node that could tell is killed.
 func TestParentsNodeIsKilled(t *testing.T) {
 	for _, ack := range []string{"ACKJOB", "FASTACK"} {
 		t.Run(ack, func(t *testing.T) {

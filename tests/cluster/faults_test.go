@@ -11,7 +11,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// some is so many random nodes.
+// some returns n random nodes.
 func (m mesh) some(n int) mesh {
 	out := make(mesh, n)
 	for i, k := range rand.Perm(len(m))[:n] {
@@ -26,7 +26,7 @@ func (m mesh) kill() {
 	}
 }
 
-// rewrite has the nodes write their logs anew, to a good end.
+// rewrite makes the nodes write their logs anew, and waits until they have.
 func (m mesh) rewrite() {
 	for _, s := range m {
 		s.RewriteAOF()
@@ -96,8 +96,7 @@ func TestTotalQueueAllRestarted(t *testing.T) {
 	q.finish()
 }
 
-// A job that is done, and of which the log says so, is done after a restart and at a
-// replica too.
+// If the log says that a job is done, the job is done after a restart, and at a replica too.
 func TestDoneJobsStayGone(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2, durable...)

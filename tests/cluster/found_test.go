@@ -21,7 +21,7 @@ import (
 // Each of these tests does something that crashed Disque, or made it lose a job or break
 // a promise.
 
-// held are the IDs of all jobs that a node knows.
+// held returns the IDs of all jobs that a node knows.
 func held(s *harness.Server) []string {
 	cursor, all := "0", []string(nil)
 	for {
@@ -33,7 +33,7 @@ func held(s *harness.Server) []string {
 	}
 }
 
-// stop stops nodes for a while; they are still believed to be there.
+// stop stops nodes for a while. The others still believe that they are there.
 func (m mesh) stop() {
 	for _, s := range m {
 		s.Pause()
@@ -54,7 +54,7 @@ func (m mesh) noneToGet(t *testing.T) {
 	}
 }
 
-// The server kept a pointer to a client that had gone.
+// Disque kept a pointer to a client that had gone.
 func TestClientLeavesWhileItsJobIsReplicated(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "jobmesh.cluster-node-timeout 60000")
@@ -83,7 +83,7 @@ func TestClientLeavesWhileItsJobIsReplicated(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
-// Clients that leave at any moment of it, and nodes that answer.
+// Clients leave at any moment while their jobs are replicated, and the nodes answer.
 func TestClientsLeaveAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -94,7 +94,7 @@ func TestClientsLeaveAtAnyMoment(t *testing.T) {
 		c.Silent(time.Duration(i%20) * 50 * time.Microsecond)
 		c.Close()
 	}
-	// A job that got its copies in time stays; the others leave nothing behind.
+	// A job that got its copies in time stays. The others leave nothing behind.
 	got := 0
 	quiet := func() bool { return jobs(m[0]) == "0" && jobs(m[1]) == "0" && jobs(m[2]) == "0" }
 	harness.Await(t, 20*time.Second, "all jobs to be gone", func() bool {
@@ -109,7 +109,7 @@ func TestClientsLeaveAtAnyMoment(t *testing.T) {
 	t.Logf("%d of 300 were added", got)
 }
 
-// The client waited on, and was refused in the end.
+// In Disque the client waited on, and was refused in the end.
 func TestAcknowledgedElsewhereWhileItIsReplicated(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "jobmesh.cluster-node-timeout 60000")
@@ -128,8 +128,8 @@ func TestAcknowledgedElsewhereWhileItIsReplicated(t *testing.T) {
 	}
 }
 
-// givenElsewhere has the second node give the only job, which is being added at the first, to a client: the
-// first one stands still meanwhile, and doesn't object when the copy's retry time is over.
+// givenElsewhere makes the second node give the only job to a client, while the job is still being added at the
+// first node. The first one stands still, so it doesn't object when the copy's retry time is over.
 func (m mesh) givenElsewhere(t *testing.T) (id string) {
 	t.Helper()
 	harness.Await(t, 10*time.Second, "the copy", func() bool { return jobs(m[1]) == "1" })
@@ -140,7 +140,7 @@ func (m mesh) givenElsewhere(t *testing.T) (id string) {
 	return v.Elems[0].Elems[1].Str
 }
 
-// The same at a node that keeps no copy itself, being short of memory.
+// The same at a node that keeps no copy itself, since it is short of memory.
 func TestAcknowledgedWhileItIsReplicatedFromOutside(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "jobmesh.cluster-node-timeout 60000")
@@ -158,7 +158,7 @@ func TestAcknowledgedWhileItIsReplicatedFromOutside(t *testing.T) {
 	}
 }
 
-// short puts a node above 75 % of its memory, and has the others know.
+// short puts a node above 75 % of its memory, and waits until the others know.
 func (m mesh) short(t *testing.T, which int) {
 	t.Helper()
 	s := m[which]
@@ -172,7 +172,8 @@ func (m mesh) short(t *testing.T, which int) {
 	}
 }
 
-// memory sets maxmemory so that what is used now is that share of it.
+// memory sets maxmemory so that the memory in use is that share of it, and waits until the node's memory
+// level is the given one.
 func memory(t *testing.T, s *harness.Server, share float64, level string) {
 	t.Helper()
 	// Ballast, so that a client more or less makes no difference.
@@ -193,7 +194,7 @@ func TestNodeRunsOutOfMemoryWhileItReplicates(t *testing.T) {
 	}
 	harness.Await(t, 10*time.Second, "the jobs to wait for their copies", func() bool { return jobs(m[0]) == "50" })
 	memory(t, m[0], 1.5, "2")
-	// The node has nothing to evict: jobs that are promised to nobody yet aren't.
+	// The node has nothing to evict: jobs that aren't promised yet are never evicted.
 	assert.True(t, m[0].Do("ADDJOB", "q", "b", 1000, "REPLICATE", 1).Err("OOM"))
 	m[1:].resume()
 	for _, c := range waiting {
@@ -213,8 +214,8 @@ func TestNodeRunsOutOfMemoryWhileItReplicates(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
-// Nodes fill up while several clients add: every job that was promised is there,
-// and no copy of another.
+// Nodes fill up while several clients add jobs. Every job that was promised is there, and no copy of
+// a job that wasn't.
 func TestNodesRunOutOfMemoryWhileTheyReplicate(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -248,7 +249,7 @@ func TestNodesRunOutOfMemoryWhileTheyReplicate(t *testing.T) {
 	t.Logf("%d jobs were promised", added.Load())
 	require.Positive(t, added.Load())
 	left := int(added.Load())
-	// An acknowledgement is among what is evicted, so there may be duplicates.
+	// An acknowledgement may have been evicted, so a job may come twice.
 	for _, s := range m {
 		require.Equal(t, "OK", s.Do("CONFIG", "SET", "maxmemory", 0).Str)
 	}
@@ -266,9 +267,9 @@ func TestNodesRunOutOfMemoryWhileTheyReplicate(t *testing.T) {
 	})
 }
 
-// An acknowledgement is kept until all who may have a copy know of it, and no
-// longer, whatever happens to them meanwhile. (Partitions proper need network
-// namespaces: see TestAcknowledgedDuringAPartition.)
+// An acknowledgement is kept until all nodes that may have a copy know of it, and no longer, whatever
+// happens to these nodes meanwhile. (Partitions need network namespaces: see
+// TestAcknowledgedDuringAPartition.)
 func TestGarbageCollectionWhileANodeIsAway(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, durable...)
@@ -293,14 +294,14 @@ func TestGarbageCollectionWhileANodeIsAway(t *testing.T) {
 				m[0].Do("SHOW", ids[19]).Field("state").Str == "acked"
 		})
 		away.back()
-		// One that hasn't heard of it would deliver them now.
+		// A node that hasn't heard of the acknowledgements would deliver the jobs now.
 		for _, s := range m {
 			harness.Await(t, 20*time.Second, name+": the jobs to be gone", func() bool { return jobs(s) == "0" })
 		}
 		m.noneToGet(t)
 		m.await(t, 3)
 	}
-	// One that never comes back is forgotten.
+	// A node that never comes back is forgotten.
 	ids := add()
 	gone := m[2].Do("JOBMESH", "CLUSTER", "MYID").Str
 	m[2].Kill()
@@ -311,8 +312,8 @@ func TestGarbageCollectionWhileANodeIsAway(t *testing.T) {
 	m[:2].awaitNoJobs(t)
 }
 
-// A copy is confirmed, and a job promised, once the log has it: whoever is killed
-// then comes back with it. The log is a pipe here, and full.
+// A copy is confirmed, and a job is promised, only once the log has it: so a node that is killed then
+// comes back with it. The log is a full pipe here.
 func TestNothingIsConfirmedBeforeItIsLogged(t *testing.T) {
 	t.Parallel()
 	for which, name := range []string{"the promise", "the copy"} {
@@ -335,7 +336,7 @@ func TestNothingIsConfirmedBeforeItIsLogged(t *testing.T) {
 // aofPipe is a pipe in the place of the file that a server logs to.
 type aofPipe int
 
-// pipedLog has a server, which is to have an AOF, go on logging to a pipe.
+// pipedLog makes a server that has an AOF go on logging to a pipe.
 func pipedLog(t *testing.T, s *harness.Server) aofPipe {
 	path := filepath.Join(s.Dir, "appendonlydir", "appendonly.aof.2.incr.aof")
 	require.NoError(t, syscall.Mkfifo(path, 0o600))
@@ -346,7 +347,7 @@ func pipedLog(t *testing.T, s *harness.Server) aofPipe {
 	return aofPipe(fd)
 }
 
-// fill leaves no room in the pipe: the server's next write to it waits.
+// fill fills the pipe, so that the server's next write to it waits.
 func (p aofPipe) fill(t *testing.T) {
 	for _, size := range []int{4096, 1} {
 		err := error(nil)
@@ -357,7 +358,7 @@ func (p aofPipe) fill(t *testing.T) {
 	}
 }
 
-// await empties the pipe until that comes, and returns what came.
+// await empties the pipe until text comes, and returns all that came.
 func (p aofPipe) await(t *testing.T, text string) string {
 	var all []byte
 	buf := make([]byte, 64<<10)
@@ -370,8 +371,8 @@ func (p aofPipe) await(t *testing.T, text string) string {
 	return string(all)
 }
 
-// The nodes that hold an acknowledged job, of which one that is away must still hear, keep no
-// body, across saves and restarts; and they tell that node as soon as it is back.
+// If a node that is away must still hear of an acknowledged job, the other holders keep the job without
+// its body, across saves and restarts. They tell that node as soon as it is back.
 func TestAcknowledgedJobsKeepNoBodies(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, durable...)
@@ -394,7 +395,7 @@ func TestAcknowledgedJobsKeepNoBodies(t *testing.T) {
 		assert.Len(t, held(s), jobs)
 		assert.Equal(t, "acked", s.Do("SHOW", ids[0]).Field("state").Str)
 	}
-	// Their saved rest can be loaded, from a log, a log written anew, and a dump.
+	// The jobs without bodies can be loaded: from a log, from a log written anew, and from a dump.
 	m[0].RewriteAOF()
 	for _, s := range m[:2] {
 		s.Kill()

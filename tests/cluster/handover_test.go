@@ -12,8 +12,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// More at-most-once jobs are asked for at once than the bus takes for a node: none of
-// them is lost, and none comes twice.
+// Clients ask at once for more at-most-once jobs than the bus takes for one node. No job is lost,
+// and none comes twice.
 func TestAtMostOnceJobsBeyondWhatTheBusTakes(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
@@ -50,7 +50,7 @@ func TestAtMostOnceJobsBeyondWhatTheBusTakes(t *testing.T) {
 	}
 }
 
-// A node that can't take a job says so, and the one that offered it has it still.
+// A node that can't take a job says so, and the node that offered the job still has it.
 func TestAtMostOnceJobThatIsDeclined(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
@@ -67,8 +67,8 @@ func TestAtMostOnceJobThatIsDeclined(t *testing.T) {
 	assert.Equal(t, id, v.Elems[0].Elems[1].Str)
 }
 
-// Bodies cross whatever their size, up to a limit that is said; a larger job stays
-// where it is, for the clients there.
+// Bodies of every size cross, up to the limit that an error names. A larger job stays where it is,
+// for the clients there.
 func TestLargeBodiesCross(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
@@ -112,8 +112,9 @@ func TestLargeBodiesCross(t *testing.T) {
 	}
 }
 
-// stoppedTaker is a mesh of two nodes, of which the second is stopped, with a client there
-// for each queue of a list. The first was asked for a job of each, and has added one, and offered it.
+// stoppedTaker starts two nodes, and a client at the second one for each queue, so that this node asks
+// the first one for a job of each queue. Then the second node is stopped, and the first one adds a job
+// to each queue, and offers it.
 func stoppedTaker(t *testing.T, sizes []int) (m mesh, clients []*harness.Conn, ids []string) {
 	t.Helper()
 	m = start(t, 2, "appendonly yes", "appendfsync always")
@@ -131,7 +132,7 @@ func stoppedTaker(t *testing.T, sizes []int) (m mesh, clients []*harness.Conn, i
 		return m[1].Info("jobmesh", "jobmesh_blocked_clients") == fmt.Sprint(len(sizes)+1)
 	})
 	id := m[0].Do("ADDJOB", "last", "", 0, "RETRY", 0, "REPLICATE", 1).Str
-	got := last.Receive() // so the first node has all that it was asked before
+	got := last.Receive() // so the first node has read all earlier requests, too
 	require.Len(t, got.Elems, 1)
 	require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int())
 	taker := m[1].Do("JOBMESH", "CLUSTER", "MYID").Str
@@ -146,9 +147,9 @@ func stoppedTaker(t *testing.T, sizes []int) (m mesh, clients []*harness.Conn, i
 	return m, clients, ids
 }
 
-// A node ends, or has its data loaded anew, while it hands at-most-once jobs over to one
-// that doesn't answer just then. For some jobs the Offer has arrived there, for others it
-// was lost with the connection. Each job is delivered once, and none is uncertain.
+// A node ends, or loads its data anew, while it hands at-most-once jobs over to a node that
+// doesn't answer just then. For some jobs the Offer has arrived there, for others it was lost
+// with the connection. Each job is delivered once, and none is uncertain.
 func TestTheGiverOfAtMostOnceJobsEnds(t *testing.T) {
 	for name, end := range map[string]func(s *harness.Server){
 		"kill":              func(s *harness.Server) { s.Kill() },
@@ -191,8 +192,8 @@ func TestTheGiverOfAtMostOnceJobsEnds(t *testing.T) {
 	}
 }
 
-// The node that at-most-once jobs are handed over to is killed before it answers: they are
-// uncertain, which is said, and ENQUEUE brings them.
+// The node that at-most-once jobs are handed over to is killed before it answers. The jobs are
+// uncertain then: the log, INFO and SHOW say so, and ENQUEUE queues them.
 func TestTheTakerOfAtMostOnceJobsEnds(t *testing.T) {
 	t.Parallel()
 	m, _, ids := stoppedTaker(t, []int{100, 100_000})
@@ -231,8 +232,8 @@ func TestTheTakerOfAtMostOnceJobsEnds(t *testing.T) {
 	require.Equal(t, int64(1), m[0].Do("DELJOB", ids[1]).Int())
 }
 
-// A job that was handed over has its locks still, by the votes of its first node, too. That
-// node doesn't lose them by a restart: no other job gets the key.
+// A job that was handed over still has its locks, also by the votes of its first node. That node
+// doesn't lose its votes by a restart, so no other job gets the key.
 func TestVotesOutliveTheirJobsCopyInTheLog(t *testing.T) {
 	for name, end := range map[string]func(s *harness.Server){
 		"kill":              func(s *harness.Server) { s.Kill() },

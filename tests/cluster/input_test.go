@@ -82,7 +82,7 @@ func TestSecrets(t *testing.T) {
 		assert.NotContains(t, s.Log(), secret, "a secret is never logged")
 		checks[i]()
 	}
-	// And with the right one.
+	// A node with the right secret is let in.
 	other := with(secret)
 	meetPort(t, other, ownBus(right))
 	mesh{right, other}.await(t, 2)
@@ -127,7 +127,7 @@ func TestMeetWhoIsNoNode(t *testing.T) {
 	check()
 }
 
-// futureHello is what a node says first that speaks versions 7 to 9 alone.
+// futureHello is the first message of a node that speaks versions 7 to 9 alone.
 func futureHello() []byte {
 	b := make([]byte, 55)
 	b[1], b[3] = 7, 9

@@ -45,8 +45,8 @@ func TestKeyOfAQueueWhoseJobWaitsForItsCopies(t *testing.T) {
 	assert.NotContains(t, m[0].Log(), "CRITICAL")
 }
 
-// A copy, or a job that is handed over, that comes to a node behind the end of the queue's
-// time there is in a new queue, and stays.
+// A copy, or a job that is handed over, comes to a node where the time to live of the queue's key is
+// over. The job is in a new queue there, and stays.
 func TestCopyBehindTheEndOfAQueuesTime(t *testing.T) {
 	m := start(t, 2)
 	a, b := m[0].Dial(), m[1].Dial()

@@ -32,7 +32,7 @@ func (m mesh) votes(t *testing.T) {
 	}
 }
 
-// free waits until no node knows of a lock, or has one to give back.
+// free waits until no node knows of the lock, or still has to give back any lock.
 func (m mesh) free(t *testing.T, name string) {
 	t.Helper()
 	for _, s := range m {
@@ -42,8 +42,7 @@ func (m mesh) free(t *testing.T, name string) {
 	}
 }
 
-// known waits until all nodes have voted for a lock: a majority is enough for it
-// to be had.
+// known waits until all nodes have voted for a lock: a client has it as soon as a majority has.
 func (m mesh) known(t *testing.T, name string) {
 	t.Helper()
 	for _, s := range m {
@@ -51,7 +50,8 @@ func (m mesh) known(t *testing.T, name string) {
 	}
 }
 
-// 41 to 43 over three nodes, each command to another one.
+// A lock has one holder, only the holder extends and releases it, and when its lease is over the next
+// one gets it: on three nodes, at each of them.
 func TestLocksOverTheMesh(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -80,8 +80,8 @@ func TestLocksOverTheMesh(t *testing.T) {
 	assert.True(t, v.Err("NOQUORUM A lock in a mesh"), "%v", v)
 }
 
-// 44: a client that waits at one node gets what is released at another, and one
-// that is gone leaves nothing.
+// A client that waits at one node gets the lock that is released at another. A client that has gone
+// leaves nothing claimed.
 func TestLockWaitOverTheMesh(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -112,8 +112,7 @@ func TestLockWaitOverTheMesh(t *testing.T) {
 	assert.Less(t, time.Since(began), 2*time.Second)
 }
 
-// 46: tokens grow over a failover within the mesh, too.
-// shortIDs are the nodes' names in errors.
+// shortIDs returns the nodes' names as errors show them.
 func (m mesh) shortIDs(t *testing.T) (ids []string) {
 	t.Helper()
 	for _, s := range m {
@@ -130,8 +129,8 @@ func listed(items ...string) string {
 	return any + strings.Repeat(", "+any, len(items)-1)
 }
 
-// 47: with one node of three down all goes on; with two down nothing does, and
-// nothing is held afterwards.
+// With one node of three down all goes on. With two down no lock is given, and nothing is held
+// afterwards.
 func TestLocksWithNodesDown(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "appendonly yes", "appendfsync always")
@@ -164,7 +163,7 @@ func TestLocksWithNodesDown(t *testing.T) {
 	assert.Greater(t, acquire(t, m[1], "n", "b", 60_000), token)
 }
 
-// 47, where the nodes are there and don't answer: refused at the timeout.
+// The nodes are there, but don't answer: acquisitions are refused at their timeout.
 func TestLocksWithNodesStopped(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "jobmesh.cluster-node-timeout 10000")
@@ -185,12 +184,12 @@ func TestLocksWithNodesStopped(t *testing.T) {
 	assert.Greater(t, acquire(t, m[1], "n", "c", 60_000), token)
 }
 
-// 48: a node that comes back without its table doesn't vote until it has it from
-// the others, or the longest lease is over.
+// A node that comes back without its table doesn't vote until it has the others' tables, or the
+// longest lease is over.
 func TestLostTable(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "jobmesh.lock-max-lease 8000")
-	// Held by the votes of two, the third is down.
+	// The lock is held by the votes of two nodes. The third node is down.
 	m[2].Kill()
 	token := acquire(t, m[0], "n", "a", 8000)
 	m[1].Kill()
@@ -209,7 +208,7 @@ func TestLostTable(t *testing.T) {
 	assert.Greater(t, time.Since(began), 7*time.Second, "the longest lease")
 	assert.Greater(t, acquire(t, m[1], "n", "b", 1000, "WAIT", 3000), token)
 
-	// With the tables of both others it votes at once, and knows what it knew.
+	// With the tables of both others a node votes at once, and knows the locks that it knew.
 	token = acquire(t, m[0], "m", "a", 8000)
 	m.known(t, "m")
 	m[1].Kill()
@@ -225,7 +224,7 @@ func TestLostTable(t *testing.T) {
 	assert.Equal(t, "OK", m[1].Do("LOCK.EXTEND", "m", "a", token, 8000).Str)
 }
 
-// 49: the holder's node is stopped for longer than the lease.
+// The holder's node is stopped for longer than the lease.
 func TestStoppedHolder(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -240,7 +239,7 @@ func TestStoppedHolder(t *testing.T) {
 	assert.Equal(t, "OK", m[0].Do("LOCK.RELEASE", "n", "b", next).Str)
 }
 
-// 50: the side of two grants, the side of one refuses.
+// In a partition the side of two nodes gives locks, the side of one refuses.
 func TestLocksInAPartition(t *testing.T) {
 	t.Parallel()
 	w := namespaces(t, 3)
@@ -271,7 +270,8 @@ func TestLocksInAPartition(t *testing.T) {
 	assert.Equal(t, "OK", w.mesh[2].Do("LOCK.RELEASE", "n", "a", token).Str)
 }
 
-// A lock that was taken by a node alone holds for those that come.
+// A lock that a node has given while it was alone also holds in the mesh that it meets later. If
+// two nodes have given it, the older holder keeps it.
 func TestLockBeforeTheMesh(t *testing.T) {
 	t.Parallel()
 	m := mesh{node(t), node(t), node(t)}
@@ -320,9 +320,8 @@ func TestMeshesWithTheSameLocksMeet(t *testing.T) {
 					assert.True(t, v.NullString() || v.Err("NOQUORUM"), "%v", v)
 				}
 			}
-			// The lock that one half alone had goes on. A lock that both halves had goes on for
-			// neither holder until the other has let go; and when somebody has cleared it, it can be
-			// had at once.
+			// The lock that only one half has given goes on. A lock that both halves have given goes on for
+			// neither holder until the other has released it. Once it is cleared, it can be had at once.
 			assert.Equal(t, "OK", one[0].Do("LOCK.EXTEND", "only", "a", only, 600_000).Str)
 			assert.Equal(t, "OK", other[0].Do("LOCK.RELEASE", "only", "a", only).Str)
 			acquire(t, other[1], "only", "c", 1000, "WAIT", 5000)
@@ -361,8 +360,8 @@ func TestLockRaceOverTheMesh(t *testing.T) {
 	}
 }
 
-// Very many locks are freed in slices at each node; from the answer on all vote anew for
-// any of them.
+// Very many locks are freed in slices at each node. Once LOCK.CLEAR is answered, all nodes vote
+// anew for any of them.
 func TestClearVeryManyLocksOverTheMesh(t *testing.T) {
 	t.Parallel()
 	const many, clients = 3000, 30
@@ -403,8 +402,8 @@ func TestClearVeryManyLocksOverTheMesh(t *testing.T) {
 	}
 }
 
-// A node that was a replica for a moment has lost its votes: the others aren't told
-// that its table has all.
+// A node that was a replica for a moment has lost its votes, so it doesn't tell the others that
+// its table is complete.
 func TestLocksOfANodeThatWasAReplica(t *testing.T) {
 	t.Parallel()
 	other := node(t)
@@ -431,9 +430,9 @@ func TestLocksOfANodeThatWasAReplica(t *testing.T) {
 	assert.Equal(t, "yes", m[2].Info("jobmesh", "jobmesh_locks_abstaining"))
 }
 
-// A node that comes to the mesh through a part of it that is cut off counts the other
-// part too: together the two are no majority. A node that was forgotten at one node
-// alone keeps that one from locks, and is named.
+// A node comes to the mesh through a part of it that is cut off. It counts the other part too, so
+// together with the cut-off part it is no majority. If a node is forgotten at one node alone, that
+// one gets no locks, and its refusals name the nodes that have not forgotten.
 func TestJoinThroughAMinority(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -478,8 +477,8 @@ func TestJoinThroughAMinority(t *testing.T) {
 	}
 }
 
-// After a restart of all nodes locks are given at once where all that was voted for was
-// written: by a clean shutdown, or by an AOF that is always on disk. And what was held is.
+// After a restart of all nodes locks are given at once if every vote was written: by a clean
+// shutdown, or by an AOF with appendfsync always. Locks that were held are still held.
 func TestLocksAfterTheRestartOfAll(t *testing.T) {
 	t.Parallel()
 	clean := func(s *harness.Server) { s.Stop("SHUTDOWN") }
@@ -550,8 +549,8 @@ func TestLocksAfterTheLossOfAllVotes(t *testing.T) {
 	}
 }
 
-// A log isn't trusted that wasn't always written before a vote was given: where the AOF
-// was off for a moment, or appendfsync was another, or a rewrite could hold it up.
+// A log isn't trusted if a vote may have been given before it was written: if the AOF was off for
+// a moment, appendfsync had another value, or a rewrite could hold up its sync.
 func TestLogsThatLackVotes(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string][2]string{
@@ -584,7 +583,8 @@ func TestLogsThatLackVotes(t *testing.T) {
 	}
 }
 
-// A node writes to disk what it remembers of its votes before it gives the first longer one.
+// Before a node gives the first vote with a longer lease, or without a lease, it writes to the
+// nodes' file that it gives such votes.
 func TestPromisedLeasesAreKept(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
@@ -601,13 +601,13 @@ func TestPromisedLeasesAreKept(t *testing.T) {
 	assert.Contains(t, string(text), " unleased yes new no leases 114688,5120,5120 sum ")
 }
 
-// A vote without a lease is no weaker after any time: where two of three nodes have lost
-// theirs, they give locks of jobs again when the third, which has the job, can be asked.
-// Other locks they give when the longest lease is over.
+// A vote without a lease doesn't end by time. If two of three nodes have lost theirs, they give
+// locks of jobs again only when the third node, which has the job, can be asked. They give other
+// locks when the longest lease is over.
 func TestLostVotesWithoutALease(t *testing.T) {
 	for name, c := range map[string]struct {
 		hold  func(t *testing.T, m mesh) (id string)
-		other func(s *harness.Server) harness.Value // may not have the lock beside it
+		other func(s *harness.Server) harness.Value // asks for the same lock, and must not get it
 	}{
 		"of a job that waits": {
 			func(t *testing.T, m mesh) string {
@@ -671,8 +671,8 @@ func TestLostVotesWithoutALease(t *testing.T) {
 	}
 }
 
-// A node that may have lost votes forgets very many locks bit by bit. If it is killed in
-// between, what is left of them counts no more than before, and who has a lock keeps it.
+// A node that may have lost votes forgets very many locks bit by bit. If it is killed in between,
+// the locks that are left still don't count, and a holder keeps its lock.
 func TestKilledWhileItForgetsLocks(t *testing.T) {
 	const locks = 30_000
 	s := node(t, "appendonly yes")

@@ -15,7 +15,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// flags are what a node says of another one in CLUSTER NODES.
+// flags returns the flags that a node shows for another one in CLUSTER NODES.
 func flags(s *harness.Server, id string) string {
 	for line := range strings.Lines(s.Do("JOBMESH", "CLUSTER", "NODES").Str) {
 		if strings.HasPrefix(line, id) {
@@ -54,7 +54,7 @@ func TestReset(t *testing.T) {
 			awaitReachable(t, s, 1)
 			assert.NotEqual(t, "unknown", flags(s, was))
 		}
-		// The others still know it, and knock again after a tenth of a second.
+		// The others still know it, and dial it again after a tenth of a second.
 		require.Never(t, func() bool { return known(m[0]) != "1" }, time.Second, 50*time.Millisecond, "a node that was reset is alone until it is met")
 		for _, s := range m[1:] {
 			require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", was).Str)
@@ -73,8 +73,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// One that was forgotten is let in again at once where somebody wants it,
-// whichever of the two is told.
+// A node that was forgotten is let in again as soon as an operator makes the two meet, at
+// whichever of them.
 func TestForgottenAndMet(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
@@ -86,8 +86,8 @@ func TestForgottenAndMet(t *testing.T) {
 	}
 }
 
-// The bus is closed and opened anew, and the nodes' file written, again and
-// again: with nothing left behind, and the last name kept.
+// The bus is closed and opened, and the nodes' file written, again and again. Nothing is left
+// behind, and the last ID is kept.
 func TestResetsInARow(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
@@ -144,7 +144,7 @@ func TestLeaving(t *testing.T) {
 		assert.Equal(t, "2", reachable(m[0]))
 	}
 	visible()
-	// 94: the job is on the two others, and queued at one of them.
+	// The job is on the two others, and queued at one of them.
 	v := m[0].Do("ADDJOB", "q", "b", 5000, "REPLICATE", 2)
 	require.Equal(t, byte('+'), v.Kind, "%v", v)
 	assert.True(t, m[0].Do("SHOW", v.Str).Null)
@@ -177,8 +177,8 @@ func TestLeaving(t *testing.T) {
 	assert.Equal(t, "noflags", flags(m[1], id(m[0])))
 }
 
-// outside adds at-most-once jobs at the first node, which keeps none: each comes
-// out once, elsewhere.
+// outside adds at-most-once jobs at the first node, which keeps none. Each is delivered once, at
+// another node.
 func outside(t *testing.T, m mesh) {
 	t.Helper()
 	before := jobs(m[0])
@@ -244,7 +244,7 @@ func TestMemoryShort(t *testing.T) {
 	assert.Equal(t, "1", jobs(m[0]))
 }
 
-// logged is the end of a server's AOF, and what the server says of it.
+// logged returns the end of a server's AOF, and INFO's section about it.
 func logged(s *harness.Server) string {
 	text := s.Do("INFO", "persistence").Str
 	files, _ := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
@@ -271,7 +271,7 @@ func TestMeshIsFoundAgain(t *testing.T) {
 			assert.Equal(t, "1", jobs(s), "%s: node %d\n%s", name, i, logged(s))
 		}
 	}
-	// By an orderly end too. The first one knows the others' ports for clients before it has heard of them.
+	// The same after an orderly end. The first node knows at which ports the others serve clients before it hears from them.
 	for _, s := range m {
 		s.Stop()
 	}
@@ -286,7 +286,7 @@ func TestMeshIsFoundAgain(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
-// A node that has lost all, its name too, is a new one.
+// A node that has lost all its files, and so its ID, is a new node.
 func TestNodeComesBackWithNothing(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, durable...)
@@ -340,7 +340,7 @@ func TestNodeComesBackElsewhere(t *testing.T) {
 	}
 	assert.Equal(t, int64(1), m[2].Do("ACKJOB", job.Str).Int())
 	m.awaitNoJobs(t)
-	// Those who weren't there learn it too, and it is written down.
+	// A node that is restarted knows the new address too.
 	m[0].Kill()
 	m[0].Restart()
 	m.await(t, 3)

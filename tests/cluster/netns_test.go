@@ -40,7 +40,7 @@ func namespaces(t *testing.T, n int, lines ...string) *network {
 		t.Skip("network namespaces need iproute2")
 	}
 	serial := (os.Getpid()*8 + int(networks.Add(1))) % 10_000
-	// Addresses for measurements, which are nobody's (RFC 2544).
+	// These addresses are reserved for measurements, so no machine has them (RFC 2544).
 	net := fmt.Sprintf("198.18.%d.", serial%250)
 	w := &network{t: t, prefix: fmt.Sprintf("jm%d", serial), own: net + "254"}
 	t.Cleanup(func() {
@@ -63,7 +63,7 @@ func namespaces(t *testing.T, n int, lines ...string) *network {
 	}
 	mac := fmt.Sprintf("02:6a:6d:00:%02x:%02x", serial>>8, serial&255)
 	for side := range 2 {
-		// One address for both, so that connections survive a move.
+		// Both bridges have the same MAC address, so that connections survive a move.
 		if side > 0 {
 			w.ip("link add", w.bridge(side), "type bridge")
 		}
@@ -146,7 +146,7 @@ func TestTotalQueuePartitioned(t *testing.T) {
 		w.move(0, 4, 5, 6)
 		w.await(t, nodes)
 	}
-	// A short one, in which connections last, and one that outlasts them.
+	// A short partition, which the connections survive, and a long one, which they don't.
 	apart()
 	together()
 	apart()
@@ -157,7 +157,7 @@ func TestTotalQueuePartitioned(t *testing.T) {
 	q.finish()
 }
 
-// A partition may not bring back what was acknowledged on one side of it.
+// A job that is acknowledged on one side of a partition must not come back.
 func TestAcknowledgedDuringAPartition(t *testing.T) {
 	t.Parallel()
 	w := namespaces(t, 3)

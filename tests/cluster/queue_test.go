@@ -20,8 +20,8 @@ import (
 
 // totalQueue is Jepsen's check of the same name: producers add numbered jobs at
 // random nodes, consumers fetch and acknowledge them at other random nodes, and
-// in the end every job of which the ID was answered must have come out. One that
-// was refused, or whose answer was lost, may have.
+// in the end every job whose ID was answered must have come out. A job that was
+// refused, or whose answer was lost, may have come out.
 type totalQueue struct {
 	t       *testing.T
 	m       mesh
@@ -52,7 +52,7 @@ const (
 	linger    = 2 * time.Second
 )
 
-// newQueue starts the clients. Jobs are added until there are that many and
+// newQueue starts the clients. Jobs are added until there are atLeast of them, and
 // finish is called.
 func newQueue(t *testing.T, m mesh, atLeast int, options ...any) *totalQueue {
 	q := &totalQueue{t: t, m: m, options: options, atLeast: int64(atLeast), backlog: 1000, done: make(chan struct{})}
@@ -86,8 +86,8 @@ func (q *totalQueue) over() bool {
 	}
 }
 
-// client does its work on connections to one random node after the other,
-// whatever becomes of them.
+// client calls work on a connection to one random node after the other, also while
+// nodes fail.
 func (q *totalQueue) client(work func(*harness.Conn) bool) {
 	for !q.over() {
 		c, err := harness.Dial(q.m[rand.IntN(len(q.m))].Addr(), linger+time.Second)
@@ -101,7 +101,7 @@ func (q *totalQueue) client(work func(*harness.Conn) bool) {
 	}
 }
 
-// produce adds one job. False where the connection is of no more use.
+// produce adds one job. It returns false if the connection is of no more use.
 func (q *totalQueue) produce(c *harness.Conn) bool {
 	if q.enough.Load() && q.next.Load() >= q.atLeast {
 		<-q.done
@@ -125,7 +125,7 @@ func (q *totalQueue) produce(c *harness.Conn) bool {
 			q.t.Errorf("ADDJOB answers %v", v)
 		}
 		q.refused.Add(1)
-		return false // there may be others who can
+		return false // another node may accept a job
 	}
 	q.unknown.Add(1)
 	return false
@@ -149,7 +149,7 @@ func (q *totalQueue) consume(c *harness.Conn) bool {
 		return false
 	}
 	if v.Null {
-		return false // somewhere else there may be some
+		return false // another node may have jobs
 	}
 	acks := []any{"ACKJOB"}
 	var numbers []int64
@@ -178,14 +178,14 @@ func (q *totalQueue) consume(c *harness.Conn) bool {
 	return true
 }
 
-// more awaits so many more jobs to come out: what happens, happens under load.
+// more waits until n more jobs have come out, so that a fault has lasted for a while under load.
 func (q *totalQueue) more(n int64) {
 	q.t.Helper()
 	until := q.out.Load() + n
 	harness.Await(q.t, 40*time.Second, fmt.Sprint(n, " more jobs"), func() bool { return q.out.Load() >= until })
 }
 
-// lost are the promised jobs that haven't come out.
+// lost returns the numbers of the promised jobs that haven't come out.
 func (q *totalQueue) lost() (numbers []int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -197,8 +197,8 @@ func (q *totalQueue) lost() (numbers []int) {
 	return numbers
 }
 
-// finish drains the mesh, and accounts for every job. It returns how many
-// deliveries there were but for the first of each job.
+// finish drains the mesh, and accounts for every job. It returns the number of
+// deliveries, without the first of each job.
 func (q *totalQueue) finish() int64 {
 	t := q.t
 	t.Helper()
@@ -257,8 +257,8 @@ func TestTotalQueue(t *testing.T) {
 	t.Logf("%.0f jobs a second", float64(q.out.Load())/time.Since(began).Seconds())
 }
 
-// The node where a job waits deletes its queue. All others leave the job to that one, until they ask each other: it comes
-// within half a minute, and not after its retry time.
+// The node where a job waits deletes the job's queue. The other holders leave the job to that node until they ask each
+// other. So the job comes within half a minute, and not only after its retry time.
 func TestJobThatNobodyHasIsFound(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)

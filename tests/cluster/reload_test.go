@@ -15,7 +15,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// runner is a mesh of three: node 0 runs a job whose key one at node 1 waits for.
+// runner starts three nodes. Node 0 runs the job first. The job second, at node 1, waits for its key.
 func runner(t *testing.T, lines ...string) (m mesh, first, second string) {
 	t.Helper()
 	m = start(t, 3, append([]string{"appendonly yes", "enable-debug-command yes"}, lines...)...)
@@ -38,8 +38,8 @@ func (m mesh) run(t *testing.T, key string) (first, second string) {
 	return first, second
 }
 
-// Data that a node loads anew are still there: the other nodes hear of no end, neither
-// of a lock nor of a job.
+// A node that loads its data anew still has them: the other nodes hear of no end of a lock or
+// of a job.
 func TestLoadedAnew(t *testing.T) {
 	for _, how := range []string{"RELOAD", "LOADAOF", "RELOAD NOFLUSH MERGE"} {
 		t.Run(how, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestLoadedAnew(t *testing.T) {
 					args = append(args, word)
 				}
 				require.Equal(t, "OK", m[0].Do(args...).Str)
-				// Node 0 says this after all that it had to say before.
+				// Node 0 sends this after all messages that the load may have caused.
 				acquire(t, m[0], "behind", "o", 1000, "WAIT", 5000)
 				m.known(t, "behind")
 				for i, s := range m {
@@ -150,8 +150,8 @@ func TestPromisesAfterAnotherDir(t *testing.T) {
 	assert.True(t, m[0].Do("LOCK.ACQUIRE", "n", "second", 100_000).Err("NOQUORUM"))
 }
 
-// Another node's file in a folder that becomes the dir stays as it is, and a folder that
-// is gone stands in nobody's way.
+// If a folder with another node's file becomes the dir, that file stays as it is. A folder that
+// is gone does no harm.
 func TestOtherDirs(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2, "enable-protected-configs yes")

@@ -12,9 +12,9 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// While it loads, the server turns its AOF off. That nobody listened then must not be
-// remembered: what came later would be missing in the AOF, or be in it as an empty
-// command, at which the next start ends.
+// While a server loads, its AOF is off. The module must not remember later that nobody listened
+// then: later effects would be missing in the AOF, or be in it as an empty command, at which the
+// next start would end.
 func TestEffectsAreLoggedAfterLoading(t *testing.T) {
 	m := start(t, 2, "appendonly yes", "appendfsync always")
 	s := m[0]
@@ -28,7 +28,7 @@ func TestEffectsAreLoggedAfterLoading(t *testing.T) {
 	for range 3 {
 		s.Kill()
 		s.Restart()
-		// A timer queues a job again: that is logged without any command.
+		// A timer queues a job again, which is logged without any command.
 		got := s.Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
 		require.Len(t, got.Elems, 1)
 		id := got.Elems[0].Elems[1].Str
@@ -43,8 +43,8 @@ func TestEffectsAreLoggedAfterLoading(t *testing.T) {
 	}
 }
 
-// stuck has n clients of s add a unique job each, or take a lock, while a node that is
-// needed for it is stopped, and returns their connections.
+// stuck lets n clients of s add a unique job each, or acquire a lock each, and returns their
+// connections. The caller has stopped a node that is needed for that.
 func stuck(s *harness.Server, kind string, copies, n int) (waiting []*harness.Conn) {
 	for i := range n {
 		c := s.Dial()
@@ -59,8 +59,8 @@ func stuck(s *harness.Server, kind string, copies, n int) (waiting []*harness.Co
 	return waiting
 }
 
-// Clients leave in the middle of what is being agreed with others, while writes are
-// paused: what follows from that is changed, and logged, when the pause is over.
+// Clients leave while nodes are still agreeing on their jobs or locks, and while writes are
+// paused. The changes that follow from this are made, and logged, when the pause is over.
 func TestClientsLeaveDuringAPause(t *testing.T) {
 	for _, kind := range []string{"add", "lock"} {
 		t.Run(kind, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestClientsLeaveDuringAPause(t *testing.T) {
 				}
 				waiting := stuck(m[0], kind, 3, 20)
 				harness.Await(t, 10*time.Second, "the clients to wait", func() bool { return m[0].Info("clients", "blocked_clients") == "20" })
-				// Another client's connections are closed while it pauses.
+				// Another client pauses writes. The clients that wait close their connections during the pause.
 				require.Equal(t, "OK", m[0].Do("CLIENT", "PAUSE", 300, "WRITE").Str)
 				for _, c := range waiting {
 					c.Close()
@@ -92,8 +92,8 @@ func TestClientsLeaveDuringAPause(t *testing.T) {
 	}
 }
 
-// A client that CLIENT UNBLOCK refuses while writes are paused leaves no job behind, though
-// the copy that was missing comes before what the pause held up.
+// A client that CLIENT UNBLOCK refuses while writes are paused leaves no job behind, although the
+// copy that was missing is confirmed before the effects that the pause holds up.
 func TestRefusedAddDuringAPause(t *testing.T) {
 	m := start(t, 2, "appendonly yes")
 	c := m[0].Dial()
@@ -108,7 +108,7 @@ func TestRefusedAddDuringAPause(t *testing.T) {
 		v := w.Receive()
 		require.True(t, v.Err("NOREPL"), v.String())
 		m[1].Resume()
-		v = c.Do("ADDJOB", "other", "b", 10000, "REPLICATE", 2) // its copy is confirmed behind the other's
+		v = c.Do("ADDJOB", "other", "b", 10000, "REPLICATE", 2) // its copy is confirmed after the other's
 		require.Equal(t, byte('+'), v.Kind, "%v", v)
 		require.Equal(t, int64(0), c.Do("QLEN", "q").Int())
 		w.Close()
@@ -118,8 +118,8 @@ func TestRefusedAddDuringAPause(t *testing.T) {
 	require.Equal(t, int64(0), m[0].Do("QLEN", "q").Int())
 }
 
-// A server turns into a replica, and back, while clients wait for other nodes: the
-// REPLICAOF must not be in the log, which the next start would carry out.
+// A server turns into a replica, and back, while clients wait for other nodes. The REPLICAOF
+// must not be in the log, since the next start would carry it out.
 func TestUndoneReplicaofIsNotLogged(t *testing.T) {
 	m := start(t, 3, "appendonly yes", "appendfsync always")
 	var ids []string
@@ -179,9 +179,9 @@ func TestFailoverWhileClientsWait(t *testing.T) {
 	}
 }
 
-// A job is handed over to a node whose writes are paused, for it is to change places with its replica. It
-// refuses the job when it has become the replica: a client at another node gets it at once, before anybody
-// has forgotten the node.
+// A job is handed over to a node whose writes are paused, since it is about to change places with its
+// replica. Once it is the replica, it refuses the job. So a client at another node gets the job at
+// once, before anybody has forgotten the node.
 func TestFailoverRefusesJobsThatArrivedMeanwhile(t *testing.T) {
 	m := start(t, 3, "repl-diskless-sync-delay 0")
 	replica := harness.Start(t, harness.WithConfig("jobmesh.cluster-port "+busPort(t)), harness.WithReplicaOf(m[1]))
@@ -213,8 +213,8 @@ func TestFailoverRefusesJobsThatArrivedMeanwhile(t *testing.T) {
 	}
 }
 
-// The child that rewrites an AOF without an RDB at its head writes what lies in no key, so that
-// it's there also while writes are paused and nothing can be logged behind it.
+// The child that rewrites an AOF without an RDB at its head also writes the data that lie in no key.
+// So the new file has them also if writes are paused, and nothing can be logged behind it.
 func TestRewriteWithoutPreambleDuringAPause(t *testing.T) {
 	m := start(t, 1, "appendonly yes", "aof-use-rdb-preamble no")
 	require.Equal(t, byte(':'), m[0].Do("LOCK.ACQUIRE", "l", "owner", 600000).Kind)

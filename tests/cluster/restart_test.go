@@ -15,7 +15,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// addCopies adds a job that so many nodes hold, and that comes again in five minutes.
+// addCopies adds a job that copies nodes hold. Its retry time is the default, five minutes.
 func addCopies(t *testing.T, s *harness.Server, copies int) string {
 	t.Helper()
 	v := s.Do("ADDJOB", "q", "body", 5000, "REPLICATE", copies)
@@ -23,7 +23,7 @@ func addCopies(t *testing.T, s *harness.Server, copies int) string {
 	return v.Str
 }
 
-// taken takes a job, for as long as a restart may put it off.
+// taken fetches a job. It waits for as long as a restart may put the job off.
 func taken(t *testing.T, s *harness.Server) string {
 	t.Helper()
 	v := s.Do("GETJOB", "TIMEOUT", 10000, "FROM", "q")
@@ -64,7 +64,7 @@ func TestMeshIsRestarted(t *testing.T) {
 	}
 }
 
-// waits has a client wait for a job at a node.
+// waits makes a client wait for a job at a node, and returns its connection.
 func waits(t *testing.T, at *harness.Server) *harness.Conn {
 	t.Helper()
 	client := at.Dial()
@@ -73,15 +73,15 @@ func waits(t *testing.T, at *harness.Server) *harness.Conn {
 	return client
 }
 
-// handedOver adds a job at one node that is handed over to another, and waits there: the client for which
-// that one asked has gone.
+// handedOver adds a job at one node, which hands it over to another. The job waits there, since the client
+// for which that node asked has gone.
 func handedOver(t *testing.T, from, to *harness.Server) (id string) {
 	t.Helper()
 	waits(t, to).Close()
 	harness.Await(t, 5*time.Second, "the client to be gone", func() bool { return to.Info("jobmesh", "jobmesh_blocked_clients") == "0" })
 	var ids []string
 	harness.Await(t, 20*time.Second, "a job to be handed over", func() bool {
-		if len(ids) == 0 || stateAt(from, ids[len(ids)-1]) == "queued" { // it came before it was known that the other asks
+		if len(ids) == 0 || stateAt(from, ids[len(ids)-1]) == "queued" { // from didn't know yet that the other node asks
 			ids = append(ids, addCopies(t, from, 2))
 		}
 		for _, id = range ids {
@@ -94,8 +94,8 @@ func handedOver(t *testing.T, from, to *harness.Server) (id string) {
 	return id
 }
 
-// A job that was handed over, and waits where it was handed to, waits there again at once after a
-// restart, also where the node that handed it over was killed too.
+// A job that was handed over waits at the node that took it. After that node's restart it waits there
+// again at once, even if the node that handed it over was killed too.
 func TestHandedOverJobsWaitAfterARestart(t *testing.T) {
 	for _, both := range []bool{false, true} {
 		for _, kill := range []bool{false, true} {
@@ -125,8 +125,8 @@ func TestHandedOverJobsWaitAfterARestart(t *testing.T) {
 	}
 }
 
-// A node that was down counts what happened to a job elsewhere meanwhile: it is in a queue,
-// in somebody's hands, or done.
+// A node that was down learns what happened to a job elsewhere meanwhile: the job is in a queue,
+// in a client's hands, or done.
 func TestHoldersAreAskedAfterARestart(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(t *testing.T, id string, b *harness.Server)
@@ -160,7 +160,7 @@ func TestHoldersAreAskedAfterARestart(t *testing.T) {
 				m[0].Restart()
 				v := m[0].Do("GETJOB", "TIMEOUT", 3000, "FROM", "q")
 				if name == "queued" && len(v.Elems) > 0 {
-					// The other node has handed it over: then it has it no more.
+					// The other node has handed it over, and doesn't have it in its queue any more.
 					assert.Equal(t, "active", stateAt(m[1], id))
 				} else {
 					assert.Empty(t, v.Elems, "it must not be delivered here")
@@ -177,7 +177,7 @@ func TestHoldersAreAskedAfterARestart(t *testing.T) {
 	}
 }
 
-// Those that can't answer aren't waited for.
+// A node doesn't wait for the answers of holders that are down.
 func TestHoldersThatAreAwayAreNotWaitedFor(t *testing.T) {
 	m := start(t, 3, "appendonly yes")
 	id := addCopies(t, m[0], 3)
@@ -229,8 +229,8 @@ func TestRestoreOfWhatWasHandedOver(t *testing.T) {
 	assert.True(t, m[0].Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
 }
 
-// A node whose log was cut by hand may have lost votes that it gave, and gives none until
-// it has heard of the others'.
+// A node whose log was cut by hand may have lost votes that it gave. It gives none until it knows
+// the others' votes.
 func TestVotesOfALogThatWasCut(t *testing.T) {
 	m := start(t, 2, "appendonly yes", "appendfsync always")
 	before := len(m[1].Appended())
@@ -256,8 +256,8 @@ func TestVotesOfALogThatWasCut(t *testing.T) {
 	assert.True(t, m[1].Do("LOCK.ACQUIRE", "l", "bob", 600_000).NullString(), "ann has it")
 }
 
-// A job that was handed over to a node that was killed before it had read it is queued
-// when that node is back, and not only after its retry time.
+// A job was handed over to a node that was killed before it had read the job. The job is queued when
+// that node is back, and not only after its retry time.
 func TestHandedOverJobThatDidNotArrive(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2, "appendonly yes", "appendfsync always")
@@ -271,7 +271,7 @@ func TestHandedOverJobThatDidNotArrive(t *testing.T) {
 			if stateAt(a, id) == "active" {
 				return true
 			}
-			c.Resume() // a hadn't heard yet that it asks
+			c.Resume() // a hadn't heard yet that c asks
 			harness.Await(t, 20*time.Second, "that job to be handed over", func() bool { return stateAt(c, id) == "active" })
 			waits(t, c)
 			return false
@@ -289,8 +289,8 @@ func TestHandedOverJobThatDidNotArrive(t *testing.T) {
 	assert.Equal(t, int64(0), at.Do("SHOW", id).Field("additional-deliveries").Int())
 }
 
-// A job was handed over, and a client works on it. The node that handed it over is started again, and before it has asked the
-// others DEBUG RELOAD has it load its data once more: it asks all the same, and leaves the job to the client.
+// A job was handed over, and a client works on it. The node that handed it over is restarted. Before it has asked the others,
+// DEBUG RELOAD makes it load its data once more. It asks all the same, and leaves the job to the client.
 func TestReloadWhileHoldersAreAsked(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2, "appendonly yes", "enable-debug-command yes")

@@ -10,8 +10,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// 26 and 27 over nodes: all of them are killed, or for good the one that added the
-// job; locks are what the jobs say, and windows what is left of them.
+// All nodes are killed, and then, for good, the node that added the job. Locks are as the jobs
+// say, and windows last for the time that is left of them.
 func TestUniqueSurvivesItsNodes(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "appendonly yes", "appendfsync always")
@@ -55,8 +55,8 @@ func TestUniqueSurvivesItsNodes(t *testing.T) {
 	})
 }
 
-// MULTI, NOHANG and COUNT with jobs for which other nodes are asked; and a released job
-// takes its lock with it.
+// MULTI, NOHANG and COUNT with jobs for which other nodes are asked. A deferred job that is
+// released into another queue takes its lock along.
 func TestWhatAsksTheMesh(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -72,7 +72,7 @@ func TestWhatAsksTheMesh(t *testing.T) {
 	require.Len(t, v.Elems, 1)
 	assert.True(t, v.Elems[0].NullArray(), "%v", v)
 	for range 2 {
-		// It may give up, where the machine is so busy that nobody answers in a second.
+		// NOHANG gives up if the machine is so busy that no node answers in a second.
 		harness.Await(t, 20*time.Second, "the others to agree", func() bool {
 			v = c.Do("GETJOB", "NOHANG", "COUNT", 10, "FROM", "q")
 			return len(v.Elems) > 0
@@ -99,9 +99,9 @@ func TestWhatAsksTheMesh(t *testing.T) {
 	})
 }
 
-// 50 for unique jobs: the side of two adds and runs, the side of one refuses, but for
-// those who asked for QUORUM any; afterwards the older of two has the key, however
-// many nodes gave it.
+// Unique jobs in a partition: the side of two nodes adds and runs them, the side of one refuses,
+// except with QUORUM any. Afterwards the older of two jobs has the key, however many nodes gave
+// it the key.
 func TestUniqueInAPartition(t *testing.T) {
 	t.Parallel()
 	w := namespaces(t, 3)

@@ -58,7 +58,7 @@ func TestAcknowledgedWhileTheNodeStandsStill(t *testing.T) {
 		m[0].Pause()
 		time.Sleep(300 * time.Millisecond)
 		require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int())
-		time.Sleep(2700 * time.Millisecond) // the retry time passes: what is tested is a standstill of so long
+		time.Sleep(2700 * time.Millisecond) // the retry time passes while the node stands still
 		m[0].Resume()
 		v = c.Receive()
 		require.True(t, v.NullArray(), "an acknowledged job was delivered again: %v", v)
@@ -66,7 +66,7 @@ func TestAcknowledgedWhileTheNodeStandsStill(t *testing.T) {
 	}
 }
 
-// So do the commands of this node's own clients.
+// The commands of this node's own clients go before timers, too.
 func TestAcknowledgedHereWhileTheNodeStandsStill(t *testing.T) {
 	t.Parallel()
 	s := node(t)

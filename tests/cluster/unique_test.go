@@ -30,7 +30,7 @@ func fetch(t *testing.T, s *harness.Server, queue string) string {
 	return v.Elems[0].Elems[1].Str
 }
 
-// nobodyHolds waits until no node knows of a lock, nor is to tell of the end of one.
+// nobodyHolds waits until no node knows of a lock, or still has to tell others that one has ended.
 func (m mesh) nobodyHolds(t *testing.T) {
 	t.Helper()
 	for _, s := range m {
@@ -40,7 +40,7 @@ func (m mesh) nobodyHolds(t *testing.T) {
 	}
 }
 
-// 16, 21, 22, 30 over three nodes.
+// A key is taken at every node, for every ONCONFLICT, until its job is acknowledged at any node.
 func TestUniqueOverTheMesh(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -73,8 +73,8 @@ func TestUniqueOverTheMesh(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
-// 16: a key is free at once when no node has its job any more, also where each left
-// the lock to the others.
+// A key is free at once when no node has its job any more, even if each node left the lock to
+// the others.
 func TestForgottenEverywhere(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -106,7 +106,7 @@ func copies(m mesh, id string) (n int) {
 	return n
 }
 
-// 31: many clients at all nodes add one key at once, and one of them adds it.
+// Many clients at all nodes add jobs of one key at the same time: exactly one is added.
 func TestOneOfManyAdds(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -139,8 +139,8 @@ func TestOneOfManyAdds(t *testing.T) {
 	}
 }
 
-// 39, 40: jobs of one key, added at all nodes and fetched at all nodes, run one at a
-// time, and all of them do.
+// Jobs of one key, added at all nodes and fetched at all nodes, run one at a time, and all of
+// them run.
 func TestRunsAreHeldBackOverNodes(t *testing.T) {
 	t.Parallel()
 	const each, keys = 12, 3
@@ -181,8 +181,8 @@ func TestRunsAreHeldBackOverNodes(t *testing.T) {
 	m.nobodyHolds(t)
 }
 
-// 33 over nodes: a client that waits at one node is served the moment the holder
-// acknowledges at another; NOHANG waits for no longer than the nodes need to agree.
+// A client that waits at one node is served the moment the holder acknowledges at another. NOHANG
+// waits no longer than the nodes need to agree.
 func TestHeldBackIsServedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -205,8 +205,8 @@ func TestHeldBackIsServedAtOnce(t *testing.T) {
 	m.nobodyHolds(t)
 }
 
-// 47, 50 for jobs: without a majority nothing is added, nothing stays claimed, and
-// QUORUM any is there for who wants it.
+// Without a majority no unique job is added, and nothing stays claimed. With QUORUM any it is
+// added all the same.
 func TestUniqueWithoutMajority(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -282,8 +282,8 @@ func TestWorkingNeedsAMajority(t *testing.T) {
 	m.nobodyHolds(t)
 }
 
-// 35 over nodes: the node that gave a job to a client is killed: when the retry time
-// is over the job runs elsewhere, and those that were held back after it.
+// The node that gave a job to a client is killed. When the retry time is over, the job runs
+// elsewhere, and so do the jobs that were held back behind it.
 func TestHolderIsKilled(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
@@ -305,8 +305,8 @@ func TestHolderIsKilled(t *testing.T) {
 	assert.True(t, got[first] && got[second])
 }
 
-// 25 over nodes: a queue that is deleted, or flushed, leaves no lock behind at any node.
-// Nobody has to be refused first.
+// A queue that is deleted, or flushed, leaves no lock behind at any node. The locks end without
+// an ADDJOB that is refused first.
 func TestDeletedQueueFreesItsKeys(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)

@@ -31,7 +31,7 @@ func TestHello(t *testing.T) {
 			assert.Equal(t, fmt.Sprintf(`*[$"%s" $"" $"%d" $"1"]`, id.Str, s.Port), v.Elems[2].String())
 		}
 	}
-	// With a version it is Redis': it switches the protocol, and names the client.
+	// HELLO with a version is Redis's: it switches the protocol, and names the client.
 	c := s.Dial()
 	for _, version := range []string{"3", "2"} {
 		v := c.Do("HELLO", version, "SETNAME", "me"+version)
@@ -66,7 +66,7 @@ func TestCluster(t *testing.T) {
 	assert.Equal(t, `+"OK"`, c.Do("CLUSTER", "RESET", "HARD").String())
 	assert.NotEqual(t, id, c.Do("CLUSTER", "MYID").Str)
 	assert.Equal(t, `+"no"`, c.Do("CLUSTER", "LEAVING").String())
-	// A subcommand that only Redis' CLUSTER has stays Redis'.
+	// A subcommand that only Redis's CLUSTER has stays Redis's.
 	assert.True(t, c.Do("CLUSTER", "SLOTS").Err("ERR This instance has cluster support disabled"))
 }
 
@@ -95,7 +95,7 @@ func TestInfo(t *testing.T) {
 	assert.Contains(t, c.Do("INFO", "persistence").Str, "aof_enabled:1\r\naof_state:on\r\n")
 	harness.Await(t, 20*time.Second, "the first rewrite", func() bool { return s.Info("persistence", "aof_rewrite_in_progress") == "0" })
 	assert.Contains(t, c.Do("INFO", "server").Str, "disque_version:")
-	// Others are the server's, several at once too.
+	// Other sections are the server's, and so are several sections at once.
 	assert.NotContains(t, c.Do("INFO", "server", "persistence").Str, "disque_version")
 	assert.True(t, strings.HasPrefix(c.Do("INFO", "replication").Str, "# Replication\r\nrole:master\r\n"))
 	assert.Equal(t, "", c.Do("INFO", "nosuch").Str)
@@ -144,9 +144,9 @@ func TestDebugFlushall(t *testing.T) {
 	assert.True(t, c.Do("DEBUG", "SLEEP", "0").Err("ERR DEBUG command not allowed"))
 }
 
-// A command served by Disque's name needs the right to what it is rewritten to
-// and to the server's command of the same kind, so an ACL holds that was written
-// with either in mind.
+// To use a command by Disque's name, a user needs the right to the command to which it is
+// rewritten, and to the server's command of the same kind. So an ACL holds, whichever of the two
+// it was written for.
 func TestACL(t *testing.T) {
 	s := compatible(t)
 	admin := s.Dial()
@@ -156,7 +156,7 @@ func TestACL(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		rules, allowed string // of the twelve, numbered from 0
-		either         string // by what categories modules' commands have: none before 7.4
+		either         string // depends on the categories of modules' commands: none before 7.4
 	}{
 		{"-@all +ping", "", ""},
 		{"-@all +hello +info +cluster +debug +shutdown +config|get", "", ""},
@@ -195,7 +195,7 @@ func TestACL(t *testing.T) {
 	}
 }
 
-// Scripts and transactions see the same commands; so do those who look on.
+// Scripts and transactions see the same commands. So do clients that look on by MONITOR.
 func TestEverywhere(t *testing.T) {
 	s := compatible(t)
 	c, monitor := s.Dial(), s.Dial()
@@ -245,7 +245,7 @@ func TestInfoWhileLoading(t *testing.T) {
 	assert.True(t, s.Do("GETJOB", "FROM", "q").Err("LOADING"))
 }
 
-// On and off again while it runs; off, nothing is left of it.
+// The names are switched on and off while the server runs. When they are off, nothing is left of them.
 func TestSwitch(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -272,7 +272,7 @@ func TestSwitch(t *testing.T) {
 	assert.Equal(t, int64(1), c.Do("HELLO").Elems[0].Int())
 }
 
-// The lines of COMMANDS.md's "Coming from Disque" that one node shows.
+// The differences in COMMANDS.md's "Coming from Disque" that one node can show.
 func TestDifferencesFromDisque(t *testing.T) {
 	s := compatible(t)
 	c := s.Dial()
@@ -297,7 +297,7 @@ func TestDifferencesFromDisque(t *testing.T) {
 	ctime := c.Do("SHOW", add("aged")).Field("ctime").Int()
 	assert.InDelta(t, time.Now().UnixMilli(), ctime>>11, 60_000)
 
-	// An at-most-once job stays within reach.
+	// An at-most-once job that is dequeued can be queued again.
 	once := add("once", "RETRY", 0)
 	do(0, "WORKING", once)
 	do(1, "QLEN", "once")
@@ -305,7 +305,7 @@ func TestDifferencesFromDisque(t *testing.T) {
 	do(1, "ENQUEUE", once)
 	do(1, "QLEN", "once")
 
-	// A queue that is paused in input takes back what clients put back.
+	// A queue that is paused in input takes back the jobs that clients put back.
 	job := add("q")
 	require.Equal(t, job, c.Do("GETJOB", "FROM", "q").Elems[0].Elems[1].Str)
 	assert.Equal(t, "in", c.Do("PAUSE", "q", "in").Str)
@@ -324,7 +324,7 @@ func TestDifferencesFromDisque(t *testing.T) {
 	assert.True(t, c.Do("CONFIG", "SET", "maxmemory-policy", "acks").Err("ERR"))
 }
 
-// Locks that waiting and running jobs hold in a queue are cleared queue by queue.
+// LOCK.CLEAR ALL clears the locks of jobs of one queue, or those of SCOPE mesh, and no others.
 func TestClearAllLeavesOtherQueues(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for _, add := range [][]any{{"a", "SCOPE", "queue"}, {"b", "SCOPE", "mesh"}} {

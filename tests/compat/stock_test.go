@@ -17,7 +17,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// pair is two servers that differ in nothing but the module.
+// pair is two servers that differ only in the module.
 type pair struct {
 	with, plain *harness.Server
 	resp3       bool
@@ -61,7 +61,7 @@ var (
 	digits  = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
 )
 
-// comparable is what of a reply is compared; see testdata/stock.txt.
+// comparable returns the part of a reply that is compared, see testdata/stock.txt.
 func comparable(v harness.Value, how string) string {
 	switch how {
 	case "kind":
@@ -154,7 +154,7 @@ func readScript(t *testing.T, path string) (steps []step) {
 	return steps
 }
 
-// Rule 7: loading the module changes the meaning of no stock command.
+// Loading the module changes the meaning of no stock command.
 func TestStockStaysStock(t *testing.T) {
 	steps := readScript(t, "testdata/stock.txt")
 	require.Greater(t, len(steps), 900)
@@ -206,7 +206,7 @@ func TestWhatTheServerTells(t *testing.T) {
 		for _, name := range names {
 			for _, args := range [][]any{{"COMMAND", "INFO", name}, {"COMMAND", "DOCS", name}} {
 				both := p.on(conn)
-				// In the order of a hash table: subcommands, key specs' flags.
+				// Subcommands and key specs' flags are in the order of a hash table.
 				assert.Equal(t, comparable(both[1].Do(args...), "sorted"), comparable(both[0].Do(args...), "sorted"), "%v", args)
 			}
 		}
@@ -225,7 +225,7 @@ func TestWhatTheServerTells(t *testing.T) {
 	with, plain = p.do("MODULE", "LIST")
 	assert.Len(t, with.Elems, len(plain.Elems)+1)
 
-	// Parameters: but for the module's, and what any two servers have apart.
+	// Parameters: the same, except for the module's, and those that differ between any two servers.
 	with, plain = p.do("CONFIG", "GET", "*")
 	apart := []string{"port", "dir", "logfile"}
 	for i := 0; i+1 < len(with.Elems); i += 2 {
@@ -242,8 +242,8 @@ func TestWhatTheServerTells(t *testing.T) {
 	ownParameters := len(admin[0].Do("CONFIG", "GET", "jobmesh.*").Elems)
 	assert.Equal(t, len(plain.Elems)+ownParameters, len(with.Elems))
 
-	// HELLO: but for the client's ID, since modules have clients too, and the
-	// list of modules.
+	// HELLO: the same, except for the client's ID, since modules have clients too, and the list of
+	// modules.
 	for _, args := range [][]any{{"HELLO"}, {"HELLO", 3}, {"HELLO", 2, "SETNAME", "x"}, {"HELLO", 3, "AUTH", "default", ""}, {"HELLO"}} {
 		with, plain = p.do(args...)
 		require.Equal(t, len(plain.Elems), len(with.Elems))
@@ -256,8 +256,8 @@ func TestWhatTheServerTells(t *testing.T) {
 		}
 	}
 
-	// INFO has the same fields; beside them the module's section, where modules'
-	// are shown, its line in Modules, and its calls of commands in Commandstats.
+	// INFO has the same fields. Beside them it has the module's section, if sections of modules are
+	// shown, the module's line in Modules, and the module's calls of commands in Commandstats.
 	for _, section := range []any{nil, "default", "all", "everything", "server", "clients", "memory", "persistence", "stats", "replication", "cpu", "modules", "cluster"} {
 		args := []any{"INFO"}
 		if section != nil {
@@ -269,7 +269,7 @@ func TestWhatTheServerTells(t *testing.T) {
 	}
 }
 
-// infoFields are the names in a text of INFO, without those that come with a module.
+// infoFields returns the names in a text of INFO, without those that come with a module.
 func infoFields(text string) (names []string) {
 	section := ""
 	for line := range strings.SplitSeq(text, "\r\n") {
@@ -298,12 +298,12 @@ func without(names []string, leave func(string) bool) []string {
 	return slices.DeleteFunc(names, leave)
 }
 
-// Every stock command with each number of arguments up to two more than it needs,
-// words and then numbers: mostly errors, and the same ones.
+// Every stock command is called with each number of arguments up to two more than it needs, first
+// words, then numbers. The replies, mostly errors, are the same.
 func TestStockErrors(t *testing.T) {
 	p := newPair(t)
-	// These wouldn't answer, or turn the connection into another thing, or answer by
-	// time and chance. testdata/stock.txt has those that can be compared.
+	// These commands wouldn't answer, or would change the connection, or their answers depend on time
+	// and chance. testdata/stock.txt has those that can be compared.
 	skipped := []string{"monitor", "sync", "psync", "shutdown", "quit", "subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe",
 		"time", "lastsave", "lolwut", "randomkey", "info", "command", "command|count", "command|docs", "command|info", "command|list", "module|list", "hello",
 		"ttl", "pttl", "expiretime", "pexpiretime", "object|idletime", "slowlog|get", "acl|genpass", "acl|log", "client|id", "client|info", "client|list", "memory|stats", "memory|doctor", "memory|malloc-stats", "latency|histogram",
@@ -345,8 +345,8 @@ func TestStockErrors(t *testing.T) {
 	t.Logf("%d replies to %d commands compared", compared, len(names)-len(skipped))
 }
 
-// A client stays in its database, whatever it does to another. Not on every
-// release of Valkey: README.md's limits.
+// A client stays in its database, whatever it does to another one. Some releases of Valkey move
+// the client: see the limits in README.md.
 func TestClientsStayInTheirDatabase(t *testing.T) {
 	p := newPair(t)
 	if strings.Contains(p.with.Log(), "leaves a client in the target's database") {
@@ -361,7 +361,7 @@ func TestClientsStayInTheirDatabase(t *testing.T) {
 	}
 }
 
-// MONITOR shows stock commands as without the module, time and address apart.
+// MONITOR shows stock commands as it does without the module, except for time and address.
 func TestMonitor(t *testing.T) {
 	p := newPair(t)
 	monitors := p.on("m")

@@ -167,7 +167,7 @@ func show() error {
 		return errors.New("the third node doesn't know the job")
 	}
 	fmt.Printf("It is done, as the third node is told:\n%d> ACKJOB %s\n  %d\n\n", c.addr.Port, id, n)
-	// The first node can't hear of it yet: until it returns, the others remember.
+	// The first node can't hear of it yet. The others remember it until the first node returns.
 	gone := func() bool {
 		waiting, err := b.Do(ctx, "QLEN", "mail").Int()
 		state, err2 := b.Do(ctx, "SHOW", id).Slice()
@@ -180,7 +180,7 @@ func show() error {
 	return nil
 }
 
-// reachable says whether a HELLO shows all nodes as well and connected.
+// reachable says whether a reply to HELLO shows all nodes as connected.
 func reachable(hello []any) bool {
 	for _, e := range hello[2:] {
 		if n, ok := e.([]any); !ok || len(n) != 4 || n[3] != "1" {

@@ -19,10 +19,9 @@ import (
 )
 
 // AOF reads the commands in the server's append-only file, without those in a
-// base that is an RDB. The last command can be missing where it is cut off: the
-// server was killed, or writes just now. Anything else that a server couldn't
-// load is an error; redis-check-aof lets some of it pass, as a command without
-// arguments.
+// base that is an RDB. A last command that is cut off is left out: the server was
+// killed, or is writing it now. Anything else that a server couldn't load is an
+// error; redis-check-aof lets some of that pass, as a command without arguments.
 func (s *Server) AOF() ([][]string, error) {
 	folder := filepath.Join(s.Dir, "appendonlydir")
 	manifest, err := os.ReadFile(filepath.Join(folder, "appendonly.aof.manifest"))
@@ -68,7 +67,7 @@ func logged(text []byte) (all [][]string, err error) {
 	}
 }
 
-// loggedCommand reads a command; nil for a remark.
+// loggedCommand reads a command. It returns nil for an annotation.
 func loggedCommand(r *bufio.Reader) ([]string, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
@@ -121,8 +120,8 @@ func loggedNumber(line string, kind byte) (int, error) {
 const LoggedQueue = "logged"
 
 // AwaitLogged adds a job and waits until it is in the append-only file. It
-// returns the job's ID, which the server has to know after its next start,
-// however it ends: the kernel has the file.
+// returns the job's ID. The server has to know the job after its next start,
+// however it ends, since the kernel has the file's data.
 func (s *Server) AwaitLogged() string {
 	s.t.Helper()
 	mark := fmt.Sprintf("logged-%016x", rand.Uint64())

@@ -13,16 +13,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sanitizerOptions leave signals to Go's runtime and the server, which have
-// handlers of their own. The sanitizer needn't come first of what is preloaded
-// (tests/sanitize.c does). Leaks aren't looked for, since neither of the two frees
-// everything at its end.
+// sanitizerOptions leave signals to Go's runtime and the server, which have handlers
+// of their own. The sanitizer needn't be the first library that is preloaded, since
+// tests/sanitize.c is. It doesn't look for leaks, since neither Go's runtime nor the
+// server frees everything at its end.
 const sanitizerOptions = "detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1:use_sigaltstack=0:" +
 	"handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0"
 
-// Build makes a module of one of the repository's packages, which is the last
-// of go build's arguments, and returns its file. Where servers run under the
-// sanitizers (make sanitize), so does it.
+// Build makes a module of one of the repository's packages, which is the last of go
+// build's arguments, and returns its file. If servers run under the sanitizers (make
+// sanitize), the module is built for them.
 func Build(t testing.TB, args ...string) string {
 	t.Helper()
 	if os.Getenv("JOBMESH_PRELOAD") != "" {
@@ -49,8 +49,8 @@ func run(t testing.TB, name string, args ...string) {
 }
 
 // Sanitized makes a module as [Build] does, under the C compiler's sanitizers,
-// and returns the option that loads it. The test is skipped where the compiler
-// has none, or the server can't run under them.
+// and returns the option that loads it. It skips the test if the compiler has no
+// sanitizers, or the server can't run under them.
 func Sanitized(t testing.TB, args ...string) Option {
 	t.Helper()
 	cmd := exec.Command("tests/sanitize.sh", "preload", t.TempDir())
@@ -68,12 +68,12 @@ func Sanitized(t testing.TB, args ...string) Option {
 	return func(s *settings) { s.module, s.preload = so, libraries }
 }
 
-// ForksHang is why some tests are skipped: forks of a process whose other
-// threads allocate at that moment can hang under a sanitizer, whose allocator,
-// unlike the server's, keeps its locks as they are in the child.
+// ForksHang is why some tests are skipped under a sanitizer. If other threads of a process
+// allocate while it forks, the child can hang: the sanitizer's allocator, unlike the
+// server's, keeps its locks in the child as they are.
 const ForksHang = "in a forked child the sanitizer's allocator may wait for threads that aren't there"
 
-// NotSanitized skips a test where servers run under the sanitizers.
+// NotSanitized skips a test if servers run under the sanitizers.
 func NotSanitized(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("JOBMESH_PRELOAD") != "" {
@@ -81,11 +81,11 @@ func NotSanitized(t testing.TB, why string) {
 	}
 }
 
-// unfit says why a server can't show a sanitizer its memory; empty where it can.
+// unfit says why a sanitizer can't see a server's memory. It returns "" if it can.
 func unfit(t testing.TB, preload Option) string {
 	s := New(t, WithoutModule(), preload)
 	s.Launch()
-	// The test doesn't fail by what this server logs, nor by how it ends.
+	// The test must not fail because of this server's log, or of its end.
 	defer func() {
 		s.cmd.Process.Kill()
 		<-s.done
@@ -107,8 +107,8 @@ func unfit(t testing.TB, preload Option) string {
 		require.NoError(t, err)
 		return n
 	}
-	// allocator_allocated is what jemalloc has handed out: next to nothing where its malloc
-	// is replaced.
+	// allocator_allocated is what jemalloc has handed out. It is next to nothing if malloc is
+	// replaced.
 	if s.Info("memory", "mem_allocator") != "libc" && number("allocator_allocated") > number("used_memory")/2 {
 		return "the server has a malloc of its own inside, which no sanitizer sees"
 	}

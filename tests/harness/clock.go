@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// WithClock gives the server a wall clock of its own, which [Server.SetClock] sets:
-// whatever C code asks for the time is told that one, the server and the module's C
-// included. Monotonic clocks, and Go's, are the machine's.
+// WithClock gives the server a wall clock of its own, which [Server.SetClock] sets. All C
+// code that asks for the time gets the time of this clock, in the server and in the module.
+// Monotonic clocks, and Go's clocks, are the machine's.
 func WithClock(t testing.TB) Option {
 	t.Helper()
 	so := filepath.Join(t.TempDir(), "clock.so")
@@ -23,29 +23,28 @@ func WithClock(t testing.TB) Option {
 
 func (s *Server) clockPath() string { return filepath.Join(s.Dir, "clock") }
 
-// SetClock sets the wall clock of a server that was made with [WithClock], by how far
-// it is ahead of the machine's; behind it where that is negative. The change is a
-// step, seen by the next look at the clock, and outlasts restarts.
+// SetClock sets the wall clock of a server that was made with [WithClock]: ahead is how far
+// it is ahead of the machine's clock, or behind it if negative. The clock steps at once, and
+// stays so over restarts.
 func (s *Server) SetClock(ahead time.Duration) {
 	s.t.Helper()
 	require.NotEmpty(s.t, s.clock, "the server has the machine's clock: start it WithClock")
 	f, err := os.OpenFile(s.clockPath(), os.O_CREATE|os.O_WRONLY, 0o600)
 	require.NoError(s.t, err)
 	defer f.Close()
-	// In place: the server has the file mapped.
+	// The file is written in place, since the server has mapped it.
 	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(ahead)), 0)
 	require.NoError(s.t, err)
 }
 
-// environment is what the server's process gets beside the test's own, nil for
-// nothing.
+// environment is what the server's process gets beside the test's own environment; nil if nothing.
 func (s *Server) environment() (env []string) {
 	preload := s.preload
 	if s.clock != "" {
 		if _, err := os.Stat(s.clockPath()); err != nil {
 			s.SetClock(0)
 		}
-		// Before a sanitizer's own wrappers of the same functions.
+		// It comes before a sanitizer's own wrappers of the same functions.
 		preload = strings.TrimSpace(s.clock + " " + preload)
 		env = append(env, "JOBMESH_CLOCK="+s.clockPath())
 	}

@@ -18,7 +18,7 @@ import (
 // Value is a reply, with its type: Kind is the protocol's own character.
 type Value struct {
 	Kind  byte
-	Str   string // of + - $ = ! ( , and #
+	Str   string // the text of + - $ = ! ( , and #
 	Elems []Value
 	Null  bool // $-1, *-1 or _
 
@@ -26,9 +26,9 @@ type Value struct {
 	t testing.TB // nil where nothing fails a test
 }
 
-// Int is the number of an integer reply. Any other reply, an error or none at
-// all, fails the test: it is no 0. A condition that may see another reply asks
-// for [Value.Is] instead.
+// Int is the number of an integer reply. Any other reply, or none, fails the test,
+// so that it isn't taken for 0. A condition that may see another reply uses
+// [Value.Is] instead.
 func (v Value) Int() int64 {
 	if v.Kind == ':' {
 		return v.n
@@ -101,9 +101,9 @@ type Conn struct {
 
 func dial(addr string) (*Conn, error) { return Dial(addr, patience) }
 
-// Dial connects to a server that may die, stop or be cut off while it is spoken
-// to: nothing fails a test. If no answer comes in time, the result is a Value without a
-// kind, and after that the connection is of no more use. The caller closes it.
+// Dial connects to a server that may die, stop or be cut off meanwhile, so errors fail no
+// test. If no answer comes within patience, the result is a Value without a kind, and the
+// connection is of no more use. The caller closes it.
 func Dial(addr string, patience time.Duration) (*Conn, error) {
 	c, err := net.DialTimeout("tcp", addr, max(time.Second, patience/4)) // a machine can be busy
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *Server) Dial3() *Conn {
 	return c
 }
 
-// Do is a command on a connection of its own.
+// Do sends a command on a connection of its own, and reads its reply.
 func (s *Server) Do(args ...any) Value {
 	s.t.Helper()
 	c, err := dial(s.Addr())
@@ -154,7 +154,7 @@ func (c *Conn) Do(args ...any) Value {
 	return c.Receive()
 }
 
-// Send sends a command and reads nothing: several in a row are a pipeline.
+// Send sends a command and reads nothing. Several in a row are a pipeline.
 func (c *Conn) Send(args ...any) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "*%d\r\n", len(args))
@@ -175,8 +175,8 @@ func (c *Conn) Send(args ...any) {
 // patience is how long a connection waits for the server.
 const patience = 60 * time.Second
 
-// Receive reads a reply; it waits a minute at most, or as [Dial] was told. A closed connection gives
-// a Value without a kind.
+// Receive reads a reply. It waits a minute at most, or as long as [Dial] was told. If the
+// connection is closed, it returns a Value without a kind.
 func (c *Conn) Receive() Value {
 	c.c.SetReadDeadline(time.Now().Add(c.patience))
 	v, err := c.read()

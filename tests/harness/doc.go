@@ -4,7 +4,7 @@
 //
 // A server started [WithClock] has a wall clock that the test sets.
 //
-// Each server has a free port on 127.0.0.1 and a temporary folder, is killed
-// at the end of its test, and fails the test where it died, its log holds a
-// crash report or a recovered panic, or a sanitizer reported.
+// Each server has a free port on 127.0.0.1 and a temporary folder, and is killed
+// at the end of its test. It fails the test if it has died, if its log holds a
+// crash report or a recovered panic, or if a sanitizer has reported an error.
 package harness

@@ -43,7 +43,7 @@ func TestRepliesKeepTheirTypes(t *testing.T) {
 	assert.Equal(t, "1", three.Do("HGETALL", "h").Field("f").Str)
 }
 
-// An error, a null or no reply at all is no 0.
+// An error, a null or a missing reply isn't taken for 0.
 func TestOnlyIntegersAreNumbers(t *testing.T) {
 	s := harness.Start(t, harness.WithoutModule())
 	r := &recorder{TB: t}
@@ -132,7 +132,7 @@ func TestCPUAndRSS(t *testing.T) {
 }
 
 func TestPortTakenAndBinaryChosen(t *testing.T) {
-	// A server that finds its port taken the first time it is started.
+	// This server finds its port taken the first time that it is started.
 	dir := t.TempDir()
 	script := filepath.Join(dir, "server")
 	require.NoError(t, os.WriteFile(script, []byte(`#!/bin/sh
@@ -175,7 +175,7 @@ func (r *recorder) finish() {
 }
 
 func TestAServerThatDiesFailsItsTest(t *testing.T) {
-	// Words alone are enough: the process they are of may be a forked child.
+	// The words alone fail the test: they may come from a forked child.
 	say := func(s *harness.Server, words string) {
 		require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "stderr"), []byte(words), 0o600))
 		s.Kill()
@@ -221,7 +221,7 @@ func TestMisuseOfMemoryFailsItsTest(t *testing.T) {
 	}
 }
 
-// A server's clock is what the test sets it to, and so after a restart.
+// A server's clock is as the test has set it, also after a restart.
 func TestAServerHasAClockOfItsOwn(t *testing.T) {
 	s := harness.Start(t, harness.WithoutModule(), harness.WithClock(t))
 	c := s.Dial()

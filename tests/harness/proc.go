@@ -17,8 +17,8 @@ import (
 // that Go runs on.
 const clockTick = 10 * time.Millisecond
 
-// stat is a field of /proc/PID/stat, numbered from 1 as in proc(5). It must lie
-// behind the second, the name, which can hold blanks.
+// stat returns a field of /proc/PID/stat, numbered from 1 as in proc(5). The field must be
+// behind the second one, the name, which can hold blanks.
 func (s *Server) stat(field int) int64 {
 	s.t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.PID()))
@@ -29,8 +29,8 @@ func (s *Server) stat(field int) int64 {
 	return n
 }
 
-// killForks ends the children that save for the server, which outlive it, and
-// waits until they are gone: nothing writes to its folder any more.
+// killForks ends the children that save for the server, and waits until they are gone. They
+// would outlive the server. After that nothing writes to its folder.
 func (s *Server) killForks() {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.cmd.Process.Pid))
 	for _, list := range lists {
@@ -40,7 +40,7 @@ func (s *Server) killForks() {
 			if err != nil || syscall.Kill(pid, syscall.SIGKILL) != nil {
 				continue
 			}
-			// The server collects it; where that is stopped it stays, but does nothing.
+			// The server reaps it. If the server is stopped, the child stays a zombie, and does nothing.
 			for range 1000 {
 				b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 				if err != nil || strings.Contains(string(b), ") Z ") {
@@ -68,8 +68,8 @@ func (s *Server) Client() *redis.Client {
 	return c
 }
 
-// SaveOften has the server save and rewrite its AOF so many times, each to a
-// good end.
+// SaveOften makes the server save and rewrite its AOF so many times, and requires that
+// each succeeds.
 func (s *Server) SaveOften(times int) {
 	s.t.Helper()
 	for range times {
@@ -78,13 +78,13 @@ func (s *Server) SaveOften(times int) {
 	}
 }
 
-// Save has the server save by a BGSAVE, to a good end.
+// Save makes the server save by a BGSAVE, and requires that it succeeds.
 func (s *Server) Save() {
 	s.t.Helper()
 	s.background("BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
 }
 
-// RewriteAOF has the server write its log anew, to a good end.
+// RewriteAOF makes the server write its AOF anew, and requires that it succeeds.
 func (s *Server) RewriteAOF() {
 	s.t.Helper()
 	s.background("BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status")

@@ -72,14 +72,14 @@ func WithModule(path string) Option { return func(s *settings) { s.module = path
 // WithPanics says that the test makes the module panic.
 func WithPanics() Option { return func(s *settings) { s.quiet = true } }
 
-// WithDir has the server work in a folder of the caller's, which stays.
+// WithDir makes the server work in a folder of the caller's, which stays.
 func WithDir(dir string) Option { return func(s *settings) { s.dir = dir } }
 
 // WithBinary starts another server than [Binary].
 func WithBinary(path string) Option { return func(s *settings) { s.binary = path } }
 
-// WithNamespace has the server run in a network namespace, at an address that
-// the test can reach.
+// WithNamespace makes the server run in a network namespace, at an address that the
+// test can reach.
 func WithNamespace(name, addr string) Option {
 	return func(s *settings) {
 		s.host, s.prefix = addr, []string{"ip", "netns", "exec", name}
@@ -119,10 +119,10 @@ func Binary() string {
 	return "redis-server"
 }
 
-// FreePort is a port that nobody listens on. The one that Redis and the module
-// put 10,000 above it for their buses is free too. Both lie below the ports that
-// the kernel gives to connections: a server that is restarted finds them free
-// again. No other test gets the port meanwhile, also in another process.
+// FreePort returns a port that nobody listens on. The port 10,000 above it, which Redis
+// and the module use for their buses, is free too. Both lie below the ports that the
+// kernel gives to connections, so that a server that is restarted finds them free again.
+// No other test gets the port meanwhile, not even in another process.
 func FreePort(t testing.TB) int {
 	const lowest, buses, bus = 11_000, 21_000, 10_000
 	free := func(port int) bool {
@@ -139,7 +139,7 @@ func FreePort(t testing.TB) int {
 	return 0
 }
 
-// reserve locks a file of the port's name until the end of the test.
+// reserve locks a file that is named after the port until the end of the test.
 func reserve(t testing.TB, port int) bool {
 	folder := filepath.Join(os.TempDir(), "jobmesh-test-ports")
 	require.NoError(t, os.MkdirAll(folder, 0o777))
@@ -238,8 +238,8 @@ func (s *Server) Restart() {
 	s.start(0)
 }
 
-// start launches the server and awaits its service. Where another process took
-// the port meanwhile it tries that many others.
+// start launches the server and waits until it serves. If another process has taken the
+// port meanwhile, it tries up to others other ports.
 func (s *Server) start(others int) {
 	s.t.Helper()
 	logged := len(s.Log())
@@ -256,8 +256,8 @@ func (s *Server) AwaitService() {
 	s.serves(false, 0)
 }
 
-// serves waits until the server does. False where its port was taken, and
-// another may be.
+// serves waits until the server serves. It returns false if the server's port was taken
+// and others allows another port.
 func (s *Server) serves(others bool, logged int) bool {
 	s.t.Helper()
 	taken := false
@@ -266,7 +266,7 @@ func (s *Server) serves(others bool, logged int) bool {
 			if taken = others && strings.Contains(s.Log()[logged:], "Address already in use"); taken {
 				return true
 			}
-			s.expected = true // it is told here
+			s.expected = true // this failure reports it
 			s.t.Fatalf("the server ended: %v\n%s", s.waitErr, s.logTail())
 		}
 		c, err := dial(s.Addr())
@@ -288,7 +288,7 @@ func (s *Server) AwaitSync() {
 // Addr is host and port.
 func (s *Server) Addr() string { return net.JoinHostPort(s.host, strconv.Itoa(s.Port)) }
 
-// PID is the process's.
+// PID is the process's ID.
 func (s *Server) PID() int { return s.cmd.Process.Pid }
 
 // Log is all that the server has logged.
@@ -320,8 +320,8 @@ func (s *Server) Stderr() string {
 	return string(b)
 }
 
-// logTail is what matters of the log: the last words of Go's runtime or of a
-// sanitizer, a crash report's head, or the last lines.
+// logTail is the part of the log that matters: the last words of Go's runtime or of a
+// sanitizer, or a crash report's head, or the last lines.
 func (s *Server) logTail() string {
 	if text := s.Stderr(); lastWords(text) {
 		return text[:min(len(text), 8000)]
@@ -410,8 +410,8 @@ func (s *Server) cleanup() {
 	}
 }
 
-// lastWords says whether a process's stderr has the end of Go's runtime in it,
-// or a sanitizer's report, maybe on a forked child.
+// lastWords says whether a process's stderr has the last words of Go's runtime in it, or a
+// sanitizer's report. They may come from a forked child.
 func lastWords(stderr string) bool {
 	if strings.HasPrefix(stderr, "panic: ") {
 		return true
@@ -424,8 +424,8 @@ func lastWords(stderr string) bool {
 	return false
 }
 
-// UsedMemory is the memory in use that counts against maxmemory, bytes: without what the
-// server keeps for its log, which a slow disk makes large for a while.
+// UsedMemory is the memory in use that counts against maxmemory, in bytes. It doesn't count
+// the buffer of the log, which a slow disk makes large for a while.
 func (s *Server) UsedMemory() int64 {
 	s.t.Helper()
 	info := s.Do("INFO", "memory").Str
@@ -466,8 +466,8 @@ func Await(t testing.TB, limit time.Duration, what string, cond func() bool) {
 }
 
 // Took asserts that what began at a time took as long as it should: at most 50 ms less,
-// for a client and the server count from different moments, and at most 2 s more, for a
-// busy machine may run neither of them for that long.
+// since a client and the server count from different moments, and at most 2 s more, since
+// a busy machine may run neither of them for that long.
 func Took(t testing.TB, began time.Time, should time.Duration) {
 	t.Helper()
 	took := time.Since(began)

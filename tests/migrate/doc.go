@@ -1,6 +1,6 @@
-// Package migrate tests the functions of lua/jobmesh, which move queues
-// between other libraries' key layouts and jobmesh: there and back with all
-// bytes the same, under kill -9, refusing what they must; and with the real
-// Sidekiq and rq of Debian's packages, which write the data and run the jobs.
-// Where setup.sh can't install those, their tests are skipped.
+// Package migrate tests the functions of lua/jobmesh, which move queues between
+// other libraries' key layouts and jobmesh: they move queues there and back with
+// all bytes the same, also under kill -9, and refuse what they must. It also tests
+// them with the real Sidekiq and rq of Debian's packages, which write the data and
+// run the jobs. If setup.sh can't install these, their tests are skipped.
 package migrate

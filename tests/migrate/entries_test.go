@@ -14,13 +14,12 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// deferred writes a job of the fork's that is held back, without an origin where that
-// is empty.
+// deferred writes a deferred job as the fork does. If origin is empty, the job has none.
 func deferred(c *harness.Conn, id, origin string, fields ...any) {
 	rqJob(c, id, origin, append([]any{"status", "deferred"}, fields...)...)
 }
 
-// rqQueues are the queues of jobs here, by rq's IDs.
+// rqQueues returns the queues of the jobs in jobmesh, by rq's IDs.
 func rqQueues(c *harness.Conn) map[string]string {
 	m := map[string]string{}
 	for _, e := range c.Do("JSCAN", 0, "COUNT", 10000, "REPLY", "all").Elems[1].Elems {
@@ -29,9 +28,9 @@ func rqQueues(c *harness.Conn) map[string]string {
 	return m
 }
 
-// The layout that the fork's page describes: deferred jobs in a sorted set of
-// 'queue | ID', and those that one blocks in its list of 'queue/ID', in which no job has
-// any other trace of the others.
+// The layout that the fork's page describes: deferred jobs are in a sorted set of 'queue | ID',
+// and the jobs that one blocks are in its list of 'queue/ID'. Nothing else says which job waits
+// for which.
 func TestRqLayoutOfTheForksPage(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -76,7 +75,7 @@ func TestRqLayoutOfTheForksPage(t *testing.T) {
 	}
 }
 
-// Each form in which an entry can name a job, wherever it stands.
+// An entry of any key can name a job in each of these forms.
 func TestRqFormsOfEntries(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -114,7 +113,8 @@ func TestRqFormsOfEntries(t *testing.T) {
 			}
 		}
 	}
-	// The queue that a job's origin confirms counts, and a job's own ID before all.
+	// If an entry can be read in several ways, a job of exactly that ID counts first, then the reading
+	// whose queue is the job's origin.
 	c.Do("FLUSHALL")
 	deferred(c, "b/J", "z")
 	deferred(c, "J", "a/b")
@@ -123,8 +123,8 @@ func TestRqFormsOfEntries(t *testing.T) {
 	assert.Equal(t, map[string]string{"J": "m"}, rqQueues(c))
 }
 
-// An entry that can't be moved stays, and an error names it: entries of jobs that aren't there,
-// entries of another form, keys of another type, fields that nobody can read.
+// An entry that can't be moved stays, and an error names it: an entry of a job that isn't there, an
+// entry of another form, a key of another type, a field that can't be read.
 func TestRqNothingVanishes(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -169,7 +169,7 @@ func TestRqNothingVanishes(t *testing.T) {
 		assert.Equal(t, before, c.Do("DEBUG", "DIGEST").Str, name)
 	}
 
-	// Those that can be moved are moved first; entries that stand twice count as dropped.
+	// Entries that can be moved are moved first. An entry that is there twice counts as dropped.
 	c.Do("FLUSHALL")
 	for _, id := range []string{"F", "B", "G", "H"} {
 		deferred(c, id, "mail")
@@ -183,8 +183,8 @@ func TestRqNothingVanishes(t *testing.T) {
 	assert.Equal(t, []string{"mail | X", "mail | Y"}, c.Do("ZRANGE", "rq:deferred", 0, -1).Strings())
 }
 
-// One that waits for a job behind it in the registry comes with that job, and nothing
-// that stands between the two is left out of the walk.
+// A job waits for another that is behind it in the registry, and comes with it. The walk leaves out
+// nothing that is between the two.
 func TestRqRegistryOfFamilies(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -204,7 +204,7 @@ func TestRqRegistryOfFamilies(t *testing.T) {
 	assert.Empty(t, c.Do("KEYS", "rq:*").Elems)
 }
 
-// A job that others wait for isn't dropped for the sake of its key.
+// A job that others wait for isn't dropped because of its key.
 func TestRqDroppedFamilies(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -220,7 +220,7 @@ func TestRqDroppedFamilies(t *testing.T) {
 	assert.True(t, v.Err("DUPLICATE rq:job:p has the key of another job, and others wait for it"), "%v", v)
 	assert.Equal(t, before, c.Do("DEBUG", "DIGEST").Str)
 	assert.Equal(t, 2, all(t, c, "rq_import", "rq:queue:mail", "mail", "WITH", "UNIQUE", "none"))
-	// One that waits for another can be dropped itself, and is counted so.
+	// A job that waits for another can be dropped itself, and is counted as dropped.
 	c.Do("FLUSHALL")
 	rqJob(c, "p", "mail")
 	child(c, "k", "mail", "1", "p")
@@ -229,8 +229,8 @@ func TestRqDroppedFamilies(t *testing.T) {
 	assert.Empty(t, c.Do("KEYS", "rq:*").Elems)
 }
 
-// Whatever rq's keys hold, each job that they named is here, or there and still named,
-// or was counted as dropped for its key; calls come to an end.
+// Whatever rq's keys hold, each job that they named is in jobmesh, or is in rq and still named, or
+// was counted as dropped because of its key. Calls come to an end.
 func TestRqWhateverIsThere(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
@@ -285,7 +285,7 @@ func TestRqWhateverIsThere(t *testing.T) {
 				c.Do("ZADD", key, r.IntN(100), entry())
 			}
 		}
-		// named are the jobs in rq that a key with entries has in any form.
+		// named returns the jobs in rq that a key with entries names in any form.
 		named := func() map[string]bool {
 			var text strings.Builder
 			for _, key := range c.Do("KEYS", "rq:*").Strings() {
@@ -330,7 +330,7 @@ func TestRqWhateverIsThere(t *testing.T) {
 			there := c.Do("EXISTS", "rq:job:"+id).Is(1)
 			if before[id] {
 				require.True(t, moved != there, "seed %d round %d: %s is lost or doubled", seed, round, id)
-				// The entry of one that is over is dropped; its result is where it was.
+				// The entry of a job that is over is dropped. The job's result stays where it was.
 				require.True(t, moved || after[id] || over[id], "seed %d round %d: nothing names %s any more", seed, round, id)
 			}
 		}
@@ -338,8 +338,8 @@ func TestRqWhateverIsThere(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
-// A dependent that ran, or was cancelled, waits for nothing, though the set still has it;
-// nor does one come twice that the set has in two forms.
+// A dependent that ran, or was cancelled, waits for nothing, although the set still has it. A job
+// that the set has in two forms comes only once.
 func TestRqDependentsThatAreOver(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -357,7 +357,7 @@ func TestRqDependentsThatAreOver(t *testing.T) {
 	assert.Zero(t, c.Do("EXISTS", "rq:job:p:dependents").Int())
 }
 
-// An ID that rq gives again is another job's.
+// If rq gives an ID again, it is another job's.
 func TestRqIDsGivenAgain(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -373,7 +373,7 @@ func TestRqIDsGivenAgain(t *testing.T) {
 	assert.Equal(t, 2, all(t, c, "rq_export", "mail", "rq:queue:mail"), "both go, the one that waits with the other")
 	assert.Equal(t, []string{"k"}, c.Do("SMEMBERS", "rq:job:p:dependents").Strings())
 
-	// Two of one ID can't be in rq at a time: the second stays.
+	// Two jobs with one ID can't be in rq at the same time: the second one stays in jobmesh.
 	c.Do("FLUSHALL")
 	write()
 	rqJob(c, "k", "mail")
@@ -386,8 +386,8 @@ func TestRqIDsGivenAgain(t *testing.T) {
 	assert.Equal(t, int64(2), registered(c))
 }
 
-// A sorted set of Sidekiq's has a job once: equal ones that are delayed here stay until
-// they are due.
+// A sorted set of Sidekiq's can hold equal jobs only once. Other equal jobs that are delayed in
+// jobmesh stay until they are due.
 func TestEqualDelayedJobs(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -406,7 +406,7 @@ func TestEqualDelayedJobs(t *testing.T) {
 	assert.Equal(t, int64(1), registered(c))
 }
 
-// Options are checked where there is nothing to move, too.
+// Options are checked even if there is nothing to move.
 func TestOptionsOfEmptySources(t *testing.T) {
 	_, c := start(t)
 	c.Do("ZADD", "others", 1, `{"queue":"another"}`)

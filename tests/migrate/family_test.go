@@ -21,7 +21,7 @@ func rqJob(c *harness.Conn, id, origin string, fields ...any) {
 	c.Do(append(line, fields...)...)
 }
 
-// child writes one that waits for others, as rq does.
+// child writes a job that waits for others, as rq does.
 func child(c *harness.Conn, id, origin, created string, parents ...string) {
 	rqJob(c, id, origin, "status", "deferred", "created_at", created, "dependency_id", parents[0])
 	for _, p := range parents {
@@ -33,7 +33,7 @@ func child(c *harness.Conn, id, origin, created string, parents ...string) {
 	}
 }
 
-// states are what jobs of a queue are, by rq's IDs.
+// states returns the states of a queue's jobs, by rq's IDs.
 func states(c *harness.Conn, queue string) map[string]string {
 	m := map[string]string{}
 	for _, e := range c.Do("JSCAN", 0, "COUNT", 10000, "QUEUE", queue, "REPLY", "all").Elems[1].Elems {
@@ -46,7 +46,7 @@ func rqID(c *harness.Conn, body string) string {
 	return c.Do("EVAL", "return cmsgpack.unpack(ARGV[1]).id", 0, body).Str
 }
 
-// idOf is the ID of one of rq's jobs here.
+// idOf returns the ID in jobmesh of one of rq's jobs.
 func idOf(t *testing.T, c *harness.Conn, queue, id string) string {
 	t.Helper()
 	for _, e := range c.Do("JSCAN", 0, "COUNT", 10000, "QUEUE", queue, "REPLY", "all").Elems[1].Elems {
@@ -58,7 +58,7 @@ func idOf(t *testing.T, c *harness.Conn, queue, id string) string {
 	return ""
 }
 
-// take takes the next job, acknowledges it, and names it.
+// take fetches the next job, acknowledges it, and returns rq's ID of it.
 func take(c *harness.Conn, queue string) string {
 	v := c.Do("GETJOB", "NOHANG", "FROM", queue)
 	if v.Null {
@@ -68,7 +68,7 @@ func take(c *harness.Conn, queue string) string {
 	return rqID(c, v.Elems[0].Elems[2].Str)
 }
 
-// Running jobs are due here when they were there, in either registry.
+// Running jobs are due in jobmesh when they were due in rq, in either registry.
 func TestRqRunning(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -88,13 +88,13 @@ func TestRqRunning(t *testing.T) {
 		assert.Equal(t, "", take(c, "mail"))
 		harness.Await(t, 5*time.Second, "the job that is due soon", func() bool { return c.Do("QLEN", "mail").Is(1) })
 		assert.GreaterOrEqual(t, float64(time.Now().UnixMilli())/1000, now+1.29)
-		// A job whose result is due by then waits to be run again; the other job's isn't due yet.
+		// A job whose result is due by then waits to be run again. The other job isn't due yet.
 		assert.Equal(t, 2, all(t, c, "rq_export", "mail", "rq:queue:mail"))
 		assert.Equal(t, []string{"soon"}, c.Do("LRANGE", "rq:queue:mail", 0, -1).Strings())
 		assert.InDelta(t, now+500, floatOf(t, c.Do("ZSCORE", registry, "later").Str), 1e-3)
 		assert.Equal(t, int64(1), c.Do("ZCARD", registry).Int())
 
-		// Back before any was due: all the same.
+		// A job that goes back before it is due has the same data as before.
 		c.Do("FLUSHALL")
 		rqJob(c, "later", "mail", "status", "started")
 		c.Do("ZADD", registry, fmt.Sprintf("%.4f", now+600), "later")
@@ -106,15 +106,15 @@ func TestRqRunning(t *testing.T) {
 	}
 }
 
-// Deferred jobs, in every form in which they are kept, can be released into their
-// queues; those that they block follow, in theirs, in the order added.
+// Deferred jobs, in every form in which rq keeps them, can be released into their queues. The jobs
+// that they block follow, in their own queues, in the order added.
 func TestRqDeferred(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	for name, form := range map[string]struct {
 		source string
 		write  []any
-		old    bool // the fork's: what depends on others has no origin and no registry
+		old    bool // the fork's: jobs that depend on others have no origin and no registry
 	}{
 		"set of IDs":            {"rq:deferred", []any{"SADD", "rq:deferred", "D"}, true},
 		"set of queues and IDs": {"rq:deferred", []any{"SADD", "rq:deferred", "mail|D"}, true},
@@ -172,7 +172,7 @@ func TestRqDeferred(t *testing.T) {
 			case name == "list":
 				assert.Equal(t, []string{"b", "a", "c"}, order)
 			case form.old:
-				// c came after its parent, which was after D: its place is its age's.
+				// c came after its parent, which came after D: so c's place follows from its age.
 				assert.Contains(t, []string{"b,c,d,a", "b,d,a,c", "b,d,c,a"}, strings.Join(order, ","))
 			default:
 				assert.Equal(t, "d", take(c, "reports"), "in its own queue")
@@ -181,7 +181,7 @@ func TestRqDeferred(t *testing.T) {
 			}
 			assert.Zero(t, registered(c))
 
-			// Cancelled before its release it takes them along; released, it goes to the list.
+			// If D is cancelled before its release, the others go with it. If D is released, it goes back to the list.
 			write()
 			in()
 			assert.Equal(t, int64(n), c.Do("CANCELJOB", idOf(t, c, "mail", "D")).Int())
@@ -195,8 +195,8 @@ func TestRqDeferred(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
-// Dependents of ordinary jobs: of several, of some that are done, and of some that
-// are elsewhere.
+// Dependents of ordinary jobs: of several jobs, of jobs that are done, and of jobs that are in
+// other queues.
 func TestRqDependents(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -222,7 +222,7 @@ func TestRqDependents(t *testing.T) {
 	assert.Equal(t, 2, all(t, c, "rq_import", "rq:queue:two", "two"))
 	assert.Equal(t, "blocked", states(c, "mail")["both"])
 	assert.Len(t, c.Do("SHOW", idOf(t, c, "mail", "both")).Field("waits-for").Elems, 2)
-	// All go back, each once, and what waits for two with the first of them.
+	// All jobs go back, each once. A job that waits for two goes with the first of them.
 	assert.Equal(t, 2, all(t, c, "rq_export", "two", "rq:queue:two"))
 	assert.Equal(t, 3, all(t, c, "rq_export", "mail", "rq:queue:mail"))
 	assert.Zero(t, registered(c))
@@ -239,13 +239,13 @@ func TestRqDependents(t *testing.T) {
 	assert.Equal(t, []string{"one", "anyway", ""}, []string{take(c, "mail"), take(c, "mail"), take(c, "mail")})
 	assert.Equal(t, "p2", take(c, "two"))
 	assert.Equal(t, "both", take(c, "mail"))
-	// The one whose other parent failed comes once that is finished.
+	// The job whose other parent has failed comes when that parent is finished.
 	assert.Equal(t, [3]int64{0, 0, 0}, numbers(t, call(c, "rq_import", "rq:deferred:mail", "mail")))
 	c.Do("HSET", "rq:job:failed", "status", "finished")
 	assert.Equal(t, 1, all(t, c, "rq_import", "rq:deferred:mail", "mail"))
 	assert.Equal(t, "never", take(c, "mail"))
 
-	// A job that depends on nobody can be released; a job that is over is no deferred one.
+	// A job that depends on no other can be released. A job that is over isn't deferred.
 	c.Do("FLUSHALL")
 	rqJob(c, "alone", "mail", "status", "deferred")
 	child(c, "orphan", "mail", "1", "has gone")
@@ -287,7 +287,7 @@ func TestRqDeferredOfManyQueues(t *testing.T) {
 	assert.Equal(t, before, digest(t, c, "mail"))
 }
 
-// A family comes as a whole or not at all; a large one ends its batch.
+// A family is moved as a whole or not at all. A large family ends its batch.
 func TestRqFamilies(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -340,8 +340,8 @@ func TestRqFamilies(t *testing.T) {
 	assert.Equal(t, int64(10_001), numbers(t, v)[0], "10000 are not more than 10000")
 }
 
-// A job that waits for very many: what each of these costs doesn't grow with their
-// number, and the job comes as soon as it may wait for those that are left.
+// A job waits for very many. The cost of each of these doesn't grow with their number, and the job
+// comes as soon as those that are left are few enough to wait for.
 func TestADependentOfVeryManyParents(t *testing.T) {
 	const parents = 1500
 	s, c := start(t)

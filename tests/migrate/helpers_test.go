@@ -36,12 +36,12 @@ func startTwo(t *testing.T) (a, b *harness.Server, c *harness.Conn) {
 	return a, b, c
 }
 
-// call is one call of a function.
+// call calls a function once.
 func call(c *harness.Conn, function, from, to string, options ...any) harness.Value {
 	return c.Do(append([]any{"FCALL", "jobmesh_" + function, 2, from, to}, options...)...)
 }
 
-// numbers are a reply's: moved, left, dropped.
+// numbers returns the numbers in a reply: moved, left, dropped.
 func numbers(t *testing.T, v harness.Value) (n [3]int64) {
 	t.Helper()
 	require.Len(t, v.Elems, 4, "%v", v)
@@ -51,8 +51,8 @@ func numbers(t *testing.T, v harness.Value) (n [3]int64) {
 	return n
 }
 
-// step calls until nothing is left, or the connection ends, in batches of all
-// sizes; it returns what was moved and dropped.
+// step calls a function until nothing is left, or the connection ends, with batches of
+// random sizes. It returns how many items were moved and dropped.
 func step(c *harness.Conn, function, from, to string, options ...any) (moved, dropped int64, err error) {
 	place := "0"
 	for calls := 0; ; calls++ {
@@ -70,7 +70,7 @@ func step(c *harness.Conn, function, from, to string, options ...any) (moved, dr
 	}
 }
 
-// all is step for a server that stays: it returns how many were moved.
+// all is step for a server that isn't killed. It returns how many items were moved.
 func all(t *testing.T, c *harness.Conn, function, from, to string, options ...any) int {
 	t.Helper()
 	moved, dropped, err := step(c, function, from, to, options...)
@@ -79,8 +79,8 @@ func all(t *testing.T, c *harness.Conn, function, from, to string, options ...an
 	return int(moved)
 }
 
-// digest is that of all keys, of their order and expiry too. A queue that is
-// empty is forgotten by and by: it is now.
+// digest returns the digest of all keys, with their order and expiry. It deletes the queue,
+// which must be empty: otherwise the server would forget it at some later time.
 func digest(t *testing.T, c *harness.Conn, queue string) string {
 	t.Helper()
 	if c.Do("TYPE", queue).Str == "jobmesh-q" {
@@ -90,7 +90,7 @@ func digest(t *testing.T, c *harness.Conn, queue string) string {
 	return c.Do("DEBUG", "DIGEST").Str
 }
 
-// body is a payload as careful and careless producers write it.
+// body returns a payload as careful and careless producers write it.
 func body(i int, queue string) string {
 	switch i % 5 {
 	case 0:
@@ -121,14 +121,14 @@ func many(t *testing.T, c *harness.Conn, n int, command func(i int) []any) {
 	}
 }
 
-// A layout is data of a library's, and how it is moved.
+// layout is the data of a library, and how it is moved.
 type layout struct {
 	name  string
 	write func(t *testing.T, c *harness.Conn)
 	in    [][]any // function, keys, options; each moves a part
 	out   []any
 	total int
-	kept  int                         // of them stay where they are
+	kept  int                         // items beside total that stay where they are
 	here  func(c *harness.Conn) int64 // counts what has arrived
 	there func(c *harness.Conn) int64 // counts what hasn't
 }
@@ -203,7 +203,7 @@ func layouts() []layout {
 				many(t, c, retried, func(i int) []any { return []any{"ZADD", "app:retry", score(i), body(waiting+scheduled+i, "mail")} })
 				many(t, c, others, func(i int) []any { return []any{"ZADD", "app:schedule", score(i * 7), body(i, "other")} })
 				c.Do("ZADD", "app:schedule", score(3), "no JSON", score(4), `["queue","mail"]`, score(5), "7")
-				// Jobs that became due while they were moved go back to where they were, too.
+				// Jobs that are due while they are moved also go back to where they were.
 				c.Do("ZADD", "app:schedule", "XX", "1.5", body(waiting, "mail"), "1763712000.0000001", body(waiting+1, "mail"))
 			},
 			in: [][]any{

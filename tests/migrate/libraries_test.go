@@ -32,7 +32,7 @@ func need(t *testing.T, library string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// program prepares one that finds the server at $PORT.
+// program prepares a program that finds the server at $PORT.
 func program(t *testing.T, s *harness.Server, name string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), "PORT="+strconv.Itoa(s.Port), "PYTHONDONTWRITEBYTECODE=1")
@@ -52,7 +52,7 @@ func finish(t *testing.T, s *harness.Server, name string, args ...string) {
 	require.NoError(t, cmd.Wait(), "%s %v:\n%s", name, args, out)
 }
 
-// sidekiq has Sidekiq's own process work until a condition holds.
+// sidekiq runs Sidekiq's own process until a condition holds.
 func sidekiq(t *testing.T, s *harness.Server, cond func() bool) {
 	t.Helper()
 	cmd, out := program(t, s, "/usr/bin/sidekiq", "-r", "./sidekiq.rb", "-q", "mail", "-c", "4", "-t", "2")
@@ -69,14 +69,14 @@ func sidekiq(t *testing.T, s *harness.Server, cond func() bool) {
 	harness.Await(t, 40*time.Second, "Sidekiq to work", cond)
 }
 
-// done are the jobs that were run, sorted.
+// done returns the jobs that were run, sorted.
 func done(c *harness.Conn) []string {
 	list := c.Do("LRANGE", "done", 0, -1).Strings()
 	slices.Sort(list)
 	return list
 }
 
-// names are what the jobs write when they are run.
+// names returns what the jobs write when they are run.
 func names(counts map[string]int) (list []string) {
 	for name, n := range counts {
 		for i := range n {
@@ -87,8 +87,8 @@ func names(counts map[string]int) (list []string) {
 	return list
 }
 
-// Sidekiq writes waiting, scheduled and failed jobs; there and back they are the
-// same to the byte, and it runs them. Then jobs are run by a worker for jobmesh.
+// Sidekiq writes waiting, scheduled and failed jobs. They are moved to jobmesh and back, and
+// are the same to the byte, and Sidekiq runs them. Then a worker for jobmesh runs jobs.
 func TestSidekiq(t *testing.T) {
 	need(t, "sidekiq")
 	s, c := start(t)
@@ -156,7 +156,7 @@ func TestRq(t *testing.T) {
 	assert.Equal(t, want, done(c))
 }
 
-// Jobs that depend on others, of several, over two queues, and one that runs.
+// Jobs that depend on several others in two queues, and a job that runs.
 func TestRqFamily(t *testing.T) {
 	need(t, "rq")
 	s, c := start(t)

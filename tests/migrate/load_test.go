@@ -46,7 +46,7 @@ func TestLoad(t *testing.T) {
 		assert.Equal(t, "jobmesh", c.Do("JOBMESH", "LUA", "LOAD", "REPLACE").Str)
 		assert.True(t, has(c))
 
-		// A function of that name in another library.
+		// Another library has a function of that name.
 		c.Do("FUNCTION", "FLUSH")
 		c.Do("FUNCTION", "LOAD", "#!lua name=mine\nredis.register_function('jobmesh_rq_export', function() return 1 end)")
 		v := c.Do("JOBMESH", "LUA", "LOAD", "REPLACE")
@@ -68,7 +68,7 @@ func TestLoad(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
-// A user who may not load functions may not do it by this command either.
+// A user who may not load functions can't load them by this command either.
 func TestLoadNeedsTheRight(t *testing.T) {
 	s := harness.Start(t)
 	s.Do("ACL", "SETUSER", "w", "on", "nopass", "~*", "+@all", "-function|load")
@@ -116,7 +116,7 @@ func TestLoadLasts(t *testing.T) {
 		assert.True(t, rc.Do("JOBMESH", "LUA", "LOAD").Err("READONLY"))
 		c.Do("JOBMESH", "LUA", "LOAD", "unique_queue")
 		harness.Await(t, 10*time.Second, "the other library", func() bool { return loaded() != "*[]" })
-		// And what the functions do arrives too.
+		// The replica also gets what the functions do.
 		c.Do("RPUSH", "resque:queue:mail", "a", "b")
 		require.Equal(t, 1, all(t, c, "resque_import", "resque:queue:mail", "mail", "COUNT", 1)-1)
 		harness.Await(t, 10*time.Second, "the jobs", func() bool {

@@ -12,12 +12,12 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// run does a part of a move on a connection.
+// run does one part of a move on a connection.
 func run(c *harness.Conn, part []any, options ...any) (moved, dropped int64, err error) {
 	return step(c, part[0].(string), part[1].(string), part[2].(string), append(part[3:len(part):len(part)], options...)...)
 }
 
-// Every layout there and back: the same bytes, in the same order.
+// Every layout is moved to jobmesh and back: it has the same bytes, in the same order.
 func TestThereAndBack(t *testing.T) {
 	for _, l := range layouts() {
 		t.Run(l.name, func(t *testing.T) {
@@ -46,7 +46,8 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// restart starts a server that was killed. A log that was cut it writes anew.
+// restart starts a server that was killed. If the server writes its log anew since the log was
+// cut, restart waits for that.
 func restart(t *testing.T, s *harness.Server) *harness.Conn {
 	t.Helper()
 	logged := len(s.Log())
@@ -59,8 +60,8 @@ func restart(t *testing.T, s *harness.Server) *harness.Conn {
 	return s.Dial()
 }
 
-// The server is killed again and again while queues are moved; called again, the
-// functions go on, and in the end nothing is lost or doubled.
+// The server is killed again and again while queues are moved. The functions are called again,
+// and go on. In the end nothing is lost or doubled.
 func TestKilledInTheMiddle(t *testing.T) {
 	harness.NotSanitized(t, "it takes too long")
 	const kills = 3
@@ -71,7 +72,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 			l.write(t, c)
 			before := digest(t, c, "mail")
 			interrupted := 0
-			// move does the parts, and is killed while it does.
+			// move does the parts, while the server is killed again and again.
 			move := func(parts [][]any, options ...any) {
 				for round := range kills + 1 {
 					done := make(chan error, 1)

@@ -14,7 +14,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// Errors, each of which must change nothing.
+// None of these errors changes anything.
 func TestRefusals(t *testing.T) {
 	s, c := start(t)
 	c.Do("RPUSH", "resque:queue:mail", "a", "b")
@@ -99,7 +99,7 @@ func TestRefusals(t *testing.T) {
 
 const syntax = "ERR syntax error"
 
-// Without the right to one of the commands or keys nothing is done by halves.
+// If a user lacks the right to one of the commands, nothing is done by halves.
 func TestRights(t *testing.T) {
 	s, c := start(t)
 	s.Do("ACL", "SETUSER", "w", "on", "nopass", "~*", "+@all")
@@ -147,7 +147,7 @@ func writeFew(c *harness.Conn) {
 	}
 }
 
-// resque-uniqueue's three keys, of different lengths and what FORCE makes of them.
+// resque-uniqueue's three keys have different lengths: an error, unless FORCE is given.
 func TestUneven(t *testing.T) {
 	_, c := start(t)
 	const list = "resque:queue:mail"
@@ -194,7 +194,7 @@ func TestUneven(t *testing.T) {
 	}
 }
 
-// Scenario 48 of the libraries: order, times and uniqueness hold, there and back.
+// resque-uniqueue's queue becomes a unique queue and comes back: order, times and uniqueness stay.
 func TestUniqueueBecomesAUniqueQueue(t *testing.T) {
 	_, c := start(t)
 	const list = "resque:queue:mail"
@@ -207,11 +207,11 @@ func TestUniqueueBecomesAUniqueQueue(t *testing.T) {
 	assert.Equal(t, [3]int64{2, 0, 1}, numbers(t, call(c, "resque_import", list, "mail")), "b waits already")
 	assert.True(t, c.Do("UQ.PUSH", "mail", "c").NullString())
 	assert.Equal(t, `*[*[$"b" :50] *[$"a" :100] *[$"c" :102]]`, c.Do("UQ.PEEK", "mail", "COUNT", 9).String())
-	// A plain queue into a unique one, by word and because it is there.
+	// A plain queue is moved into a unique one, first by the option UQ, then because the target is one.
 	c.Do("RPUSH", "resque:queue:plain", "d", "a", "d")
 	assert.Equal(t, [3]int64{1, 2, 0}, numbers(t, call(c, "resque_import", "resque:queue:plain", "mail", "COUNT", 1, "UQ")))
 	assert.Equal(t, [3]int64{0, 0, 2}, numbers(t, call(c, "resque_import", "resque:queue:plain", "mail")))
-	// Into keys that hold something: what waits there already isn't written twice.
+	// The keys of the target hold items: an item that waits there already isn't written twice.
 	c.Do("RPUSH", list, "c")
 	c.Do("SADD", list+":uniqueue", "c")
 	c.Do("RPUSH", list+":start_at", 7)
@@ -220,7 +220,7 @@ func TestUniqueueBecomesAUniqueQueue(t *testing.T) {
 	assert.Equal(t, []string{"7", "50", "100"}, c.Do("LRANGE", list+":start_at", 0, 2).Strings())
 	assert.Equal(t, int64(4), c.Do("SCARD", list+":uniqueue").Int())
 	assert.Zero(t, c.Do("EXISTS", "mail").Int())
-	// A queue of jobs gives start times, too: those of the jobs.
+	// A queue of jobs gives start times, too: the creation times of its jobs.
 	c.Do("ADDJOB", "jobs", "e", 0)
 	c.Do("ADDJOB", "jobs", "a", 0)
 	assert.Equal(t, [3]int64{1, 0, 1}, numbers(t, call(c, "resque_export", "jobs", list)))
@@ -259,7 +259,7 @@ func TestBatches(t *testing.T) {
 	assert.Equal(t, int64(250), c.Do("ZCARD", "schedule").Int())
 }
 
-// An error ends a batch: what was moved counts, and the next call answers it.
+// An error ends a batch. The items that were moved count, and the next call answers the error.
 func TestErrorInTheMiddle(t *testing.T) {
 	_, c := start(t)
 	for i := range 10 {
@@ -279,7 +279,7 @@ func TestErrorInTheMiddle(t *testing.T) {
 	assert.True(t, call(c, "rq_import", "rq:queue:q", "q").Err("WRONGTYPE"))
 }
 
-// Only what the options say: RETRY, TTL, and that nothing expires without one.
+// Jobs have RETRY and TTL as the options say. Without TTL they don't expire.
 func TestOptionsOfJobs(t *testing.T) {
 	_, c := start(t)
 	c.Do("RPUSH", "resque:queue:a", "x")
@@ -294,8 +294,8 @@ func TestOptionsOfJobs(t *testing.T) {
 	assert.Equal(t, int64(7), b.Field("retry").Int())
 }
 
-// Sidekiq's sets hold jobs of all queues: a batch passes over those of others,
-// and goes on behind them.
+// Sidekiq's sets hold jobs of all queues. A batch passes over jobs of other queues, and goes on
+// behind them.
 func TestSetsOfManyQueues(t *testing.T) {
 	_, c := start(t)
 	for i := range 30 {
@@ -321,7 +321,7 @@ func TestSetsOfManyQueues(t *testing.T) {
 	assert.Zero(t, c.Do("EXISTS", "jobmesh:origin:mail").Int())
 }
 
-// Delayed jobs wait for their time here, and go back to their sets.
+// Delayed jobs wait for their time in jobmesh, and go back to their sets.
 func TestDelayed(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -335,7 +335,7 @@ func TestDelayed(t *testing.T) {
 	v := c.Do("GETJOB", "TIMEOUT", 15000, "FROM", "mail")
 	assert.Equal(t, `{"queue":"mail","n":1}`, v.Elems[0].Elems[2].Str)
 	assert.GreaterOrEqual(t, float64(time.Now().UnixMilli())/1000, now+2.6, "not before its time")
-	// These two are in a worker's hands: they aren't moved, unless that is told.
+	// These two are in a worker's hands. They aren't moved without ACTIVE.
 	native := c.Do("ADDJOB", "mail", `{"queue":"mail","n":6}`, 0, "DELAY", 50).Str
 	require.Len(t, native, 40)
 	assert.Equal(t, 4, all(t, c, "sidekiq_export", "mail", "queue:mail"))
@@ -361,8 +361,8 @@ func floatOf(t *testing.T, s string) (f float64) {
 	return f
 }
 
-// An rq list can hold IDs of jobs that are gone, or that end by themselves. A job that comes
-// back can find another in its place.
+// An rq list can hold IDs of jobs that are gone, or that expire. A job that comes back can find
+// another job in its place.
 func TestRqJobs(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -475,8 +475,8 @@ func TestMesh(t *testing.T) {
 	assert.Equal(t, before, digest(t, c, "mail"))
 }
 
-// Calls with whatever keys and options: errors have codes, none is of the Lua
-// itself, and the server lives.
+// Calls with random keys and options: errors have codes, no error comes from the Lua itself, and
+// the server lives.
 func TestRandomCalls(t *testing.T) {
 	s, c := start(t)
 	seed := uint64(time.Now().UnixNano())

@@ -20,7 +20,7 @@ class Mail
   end
 end
 
-# Fails until it is told not to.
+# Its jobs fail until the test makes them succeed.
 class Flaky
   include Sidekiq::Worker
   sidekiq_options queue: "mail", retry: 3

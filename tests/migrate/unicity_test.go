@@ -11,7 +11,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// locked is a job of Sidekiq's with the lock that sidekiq_unicity took for it.
+// locked returns a job of Sidekiq's with the lock that sidekiq_unicity took for it.
 func locked(class, kind, key, token string, more string) (resource, body string) {
 	resource = "unicity:" + class + ":" + kind + ":" + key
 	body = fmt.Sprintf(`{"class":%q,"args":[%q],"queue":"mail","jid":"%s", "lock_info":{"validity":296998,"resource":%q,"value":%q}%s}`,
@@ -19,7 +19,7 @@ func locked(class, kind, key, token string, more string) (resource, body string)
 	return resource, body
 }
 
-// only is the one job that a queue has, as SHOW describes it.
+// only returns the one job that a queue has, as SHOW describes it.
 func only(t *testing.T, c *harness.Conn, queue string) harness.Value {
 	t.Helper()
 	v := c.Do("JSCAN", 0, "COUNT", 10000, "QUEUE", queue, "REPLY", "id")
@@ -27,7 +27,7 @@ func only(t *testing.T, c *harness.Conn, queue string) harness.Value {
 	return c.Do("SHOW", v.Elems[1].Elems[0].Str)
 }
 
-// Each lock is its job's, for the time that remains, and an ACKJOB frees it.
+// Each job has its lock in jobmesh too, for the time that remains, and an ACKJOB frees it.
 func TestUnicityLocks(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -52,7 +52,7 @@ func TestUnicityLocks(t *testing.T) {
 				return c.Do("ADDJOB", "other", "x", 0, "UNIQUE", tc.unique, "KEY", tc.key, "SCOPE", "mesh")
 			}
 			assert.True(t, again().NullString())
-			// There and back: the same key for the same time, the same bytes.
+			// A lock that goes there and back has the same key, for the same time, and the job the same bytes.
 			assert.Equal(t, 1, all(t, c, "sidekiq_export", "mail", app+"queue:mail"))
 			c.Do("SREM", app+"queues", "mail")
 			assert.Equal(t, before, digest(t, c, "mail"))
@@ -63,7 +63,7 @@ func TestUnicityLocks(t *testing.T) {
 				assert.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
 				assert.Equal(t, tc.kind != "until", again().NullString(), "%s", tc.kind)
 			} else {
-				// No ACKJOB: it is over when it would have been.
+				// Without an ACKJOB the lock ends when it would have ended in Sidekiq.
 				assert.True(t, again().NullString())
 				harness.Await(t, 4*time.Second, "the lock's end", func() bool { return len(again().Str) == 40 })
 				assert.Equal(t, body, c.Do("GETJOB", "FROM", "mail").Elems[0].Elems[2].Str)
@@ -72,7 +72,7 @@ func TestUnicityLocks(t *testing.T) {
 	}
 }
 
-// Locks that aren't the jobs' own, or aren't there any more: the jobs come alone.
+// If a lock isn't the job's own, or isn't there any more, the job comes without it.
 func TestUnicityWithoutLocks(t *testing.T) {
 	_, c := start(t)
 	gone, a := locked("Mail", "until", "gone", "t1", "")
@@ -100,7 +100,7 @@ func TestUnicityWithoutLocks(t *testing.T) {
 	c.Do("DEL", "queues")
 	assert.Equal(t, before, digest(t, c, "mail"))
 
-	// WITH UNIQUE counts more than what a job says: the lock stays where it is.
+	// WITH UNIQUE takes precedence over what a job says: the lock stays where it is.
 	c.Do("FLUSHALL")
 	resource, body := locked("Mail", "until", "7", "t", "")
 	c.Do("SET", resource, "t", "PX", 100_000)
@@ -110,8 +110,8 @@ func TestUnicityWithoutLocks(t *testing.T) {
 	assert.Equal(t, "t", c.Do("GET", resource).Str)
 }
 
-// The lock of a delayed job lasts until the job is due, and then for the time that the lock
-// has left.
+// The lock of a delayed job lasts at least until the job is due. If it would have lasted longer in
+// Sidekiq, it does here.
 func TestUnicityDelayed(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -125,7 +125,7 @@ func TestUnicityDelayed(t *testing.T) {
 	add("short", now+1.5, 500)
 	add("long", now+1.5, 5000)
 	far, _ := add("far", now+1000, 300_000)
-	// Without a time to live the lock is the job's as long as it lives.
+	// If the lock has no time to live, the job has it as long as the job lives.
 	ever, body := locked("Mail", "until", "ever", "t-ever", "")
 	c.Do("SET", ever, "t-ever")
 	c.Do("ZADD", "retry", "1.5", body)
@@ -158,7 +158,7 @@ func TestUnicityDelayed(t *testing.T) {
 	assert.Zero(t, c.Do("EXISTS", "jobmesh:origin:mail").Int())
 }
 
-// A lock that another has here: the job stays, and nothing is changed.
+// If another job has the lock in jobmesh, the job stays, and nothing is changed.
 func TestUnicityConflict(t *testing.T) {
 	_, c := start(t)
 	resource, body := locked("Mail", "until", "7", "t", "")
@@ -171,11 +171,11 @@ func TestUnicityConflict(t *testing.T) {
 	assert.Equal(t, before, c.Do("DEBUG", "DIGEST").Str)
 	c.Do("ACKJOB", id)
 	assert.Equal(t, 1, all(t, c, "sidekiq_import", "queue:mail", "mail"))
-	// Back, where somebody has taken it there meanwhile: it stays theirs.
+	// The job goes back. If somebody has taken the lock there meanwhile, they keep it.
 	c.Do("SET", resource, "theirs")
 	assert.Equal(t, 1, all(t, c, "sidekiq_export", "mail", "queue:mail"))
 	assert.Equal(t, "theirs", c.Do("GET", resource).Str)
-	// And a job that was delivered takes its lock again where it goes back to wait.
+	// A job that was delivered takes its lock again if it goes back to wait.
 	resource, body = locked("Mail", "before", "8", "t", "")
 	c.Do("SET", resource, "t", "PX", 100_000)
 	c.Do("LPUSH", "queue:m", body)
@@ -185,7 +185,7 @@ func TestUnicityConflict(t *testing.T) {
 	assert.Equal(t, "t", c.Do("GET", resource).Str)
 }
 
-// A lock that is left when all jobs were imported has no job: it is listed, and lapses.
+// A lock that is left when all jobs are imported has no job. It is listed, and lapses.
 func TestUnicityOrphans(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -223,7 +223,7 @@ func TestUnicityOrphans(t *testing.T) {
 	assert.True(t, c.Do("FCALL_RO", "jobmesh_sidekiq_locks", 1, "unicity:", "x").Err(syntax))
 }
 
-// WITH UNIQUE, and what the queue's settings say.
+// Jobs are made unique by WITH UNIQUE, or by the queue's settings.
 func TestUniqueImports(t *testing.T) {
 	s, c := start(t)
 	fill := func() {
@@ -282,7 +282,7 @@ func TestUniqueImports(t *testing.T) {
 		assert.Equal(t, []string{"a", "b", "a", "c", "b"}, c.Do("LRANGE", "resque:queue:mail", 0, -1).Strings())
 		assert.Zero(t, c.Do("ACKJOB", id).Int())
 	}
-	// An import's own word counts more than the settings.
+	// WITH takes precedence over the settings.
 	c.Do("QCONFIG", "SET", "mail", "UNIQUE", "until-processed", "ONCONFLICT", "replace")
 	fill()
 	assert.Equal(t, [3]int64{5, 0, 0}, numbers(t, move("WITH", "unique", "None")))
@@ -291,7 +291,7 @@ func TestUniqueImports(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
-// In a mesh a lock has to be agreed on, for which functions can't wait: refused
+// In a mesh nodes have to agree on a lock, for which functions can't wait. So imports are refused
 // before anything is changed.
 func TestUniqueMesh(t *testing.T) {
 	t.Parallel()
@@ -317,7 +317,7 @@ func TestUniqueMesh(t *testing.T) {
 		refused(function, from, "mail", "WITH", "UNIQUE", "window", "TTL", 5, "QUORUM", "any")
 	}
 	refused("sidekiq_import", "queue:locked", "mail")
-	// Jobs that need no lock are moved, and so are jobs that are to come without their locks.
+	// Jobs that need no lock are moved. So are jobs that are imported WITH UNIQUE none.
 	assert.Equal(t, 2, all(t, c, "resque_import", "resque:queue:mail", "unique", "WITH", "UNIQUE", "none"))
 	assert.Equal(t, 2, all(t, c, "sidekiq_import", "queue:mail", "mail", "WITH", "UNIQUE", "during-processing"))
 	assert.Equal(t, 1, all(t, c, "sidekiq_import", "queue:locked", "mail", "WITH", "UNIQUE", "none"))

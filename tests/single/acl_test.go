@@ -10,8 +10,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// limitedUser is a connection of a user who may use the queues a… alone. It returns once
-// the module knows that there are limited users.
+// limitedUser returns a connection of a user who may use only the queues a…, once the module
+// knows that there are limited users.
 func limitedUser(t *testing.T, s *harness.Server) *harness.Conn {
 	t.Helper()
 	c := s.Dial()
@@ -26,7 +26,8 @@ func limitedUser(t *testing.T, s *harness.Server) *harness.Conn {
 	return u
 }
 
-// Key patterns bind a command to the queue of a job of which it is given the ID.
+// Key patterns also hold for a command that is given a job's ID: they are compared with the name
+// of the job's queue.
 func TestACLBindsIDs(t *testing.T) {
 	s := harness.Start(t)
 	c, u := s.Dial(), limitedUser(t, s)
@@ -96,7 +97,7 @@ func TestACLBindsScans(t *testing.T) {
 	assert.False(t, c.Do("LOCK.SHOW", "TOP", "TYPE", "waiting", "QUEUE", "secret").Null, "it is held still")
 }
 
-// A key of SCOPE mesh tells of another queue's job no more than that the key is taken.
+// A key of SCOPE mesh tells no more of another queue's job than that the key is taken.
 func TestACLBindsKeysOfTheMesh(t *testing.T) {
 	s := harness.Start(t)
 	c, u := s.Dial(), limitedUser(t, s)

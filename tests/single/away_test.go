@@ -21,9 +21,9 @@ func moveKey(t *testing.T, c *harness.Conn, key string, from, to int) {
 	c.Do("SELECT", 0)
 }
 
-// A queue lies in another database while the server restarts, or is a replica for a moment.
-// Its jobs aren't taken for ended: those that wait for them wait on. And those that are in
-// it learn how the jobs that they wait for ended meanwhile.
+// A queue lies in another database while the server restarts, or is a replica for a moment. Its
+// jobs don't count as ended: jobs that wait for them wait on. When the queue is back, its jobs
+// learn how the jobs that they wait for have ended.
 func TestFamiliesAreApartOverARestart(t *testing.T) {
 	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-rewritten", "reload", "loadaof", "demoted"} {
 		t.Run(mode, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestFamiliesAreApartOverARestart(t *testing.T) {
 			require.Equal(t, int64(1), c.Do("CANCELJOB", cancelled).Int())
 			require.Equal(t, int64(1), c.Do("RELEASEJOB", released).Int())
 			require.Equal(t, released, get(t, c, "released"))
-			require.Equal(t, int64(1), c.Do("DELJOB", released).Int()) // after its release: they are on their own
+			require.Equal(t, int64(1), c.Do("DELJOB", released).Int()) // after its release: the blocked job goes on
 			require.Equal(t, int64(1), c.Do("RELEASEJOB", letsGo, "LAST").Int())
 			assert.Equal(t, "blocked", state(c, letsGo), "the other one is to come before it")
 			back()
@@ -94,7 +94,7 @@ func TestFamiliesAreApartOverARestart(t *testing.T) {
 				return state(c, after) == "queued" && state(c, alone) == "queued" && state(c, early) == "queued" && c.Do("SHOW", falls).Null
 			})
 			assert.Equal(t, "blocked", state(c, letsGo))
-			for range 4 { // parent, and the three that were let go
+			for range 4 { // parent, and the three that were unblocked
 				id := get(t, c, "away")
 				require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
 			}
@@ -114,9 +114,9 @@ func TestFamiliesAreApartOverARestart(t *testing.T) {
 	}
 }
 
-// An AOF without an RDB at its head is written anew while queues lie in another database,
-// one of them with the name of another in database 0. They are where they were when it is
-// loaded, and have their jobs when they come home.
+// An AOF without an RDB at its head is written anew while queues lie in another database. One
+// of them has the name of a queue in database 0. When the AOF is loaded the queues are where they
+// were, and they have their jobs when they come home.
 func TestAnAOFIsRewrittenWhileQueuesAreAway(t *testing.T) {
 	for _, end := range []string{"kill", "shutdown", "loadaof"} {
 		for _, move := range []bool{true, false} {
@@ -199,8 +199,8 @@ func TestAnAOFIsRewrittenWhileQueuesAreAway(t *testing.T) {
 	}
 }
 
-// A server ends in order while a queue lies in another database. A job of it that a client
-// was given stays with the client, and doesn't come again before its time.
+// A server ends in order while a queue lies in another database. A job of this queue that a
+// client was given stays with the client, and doesn't come again before its time.
 func TestJobsOfAQueueThatIsAwayStayInHands(t *testing.T) {
 	for _, mode := range []string{"aof", "aof-without-preamble", "aof-rewritten", "rdb", "reload"} {
 		for _, move := range []bool{true, false} {

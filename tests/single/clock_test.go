@@ -10,8 +10,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// The wall clock is set while clients wait, jobs are delayed and in workers' hands:
-// all comes when it would have come.
+// The wall clock is set while clients wait, and while jobs are delayed or in workers' hands.
+// Everything happens when it would have happened.
 func TestTheClockIsSet(t *testing.T) {
 	for _, step := range []time.Duration{-time.Hour, time.Hour, -24 * 365 * time.Hour} {
 		t.Run(step.String(), func(t *testing.T) {
@@ -52,8 +52,8 @@ func TestTheClockIsSet(t *testing.T) {
 
 			s.Stop()
 			s.Restart()
-			// A log replayed by another clock than it was written by: no more than the
-			// delay is awaited anew.
+			// The log is replayed by another clock than it was written by. The job waits for its delay
+			// again, and no longer.
 			ask("a job from before the restart", "GETJOB", "TIMEOUT", 20_000, "FROM", "kept")
 			v := waiting["a job from before the restart"].Receive()
 			require.Len(t, v.Elems, 1)
@@ -63,8 +63,8 @@ func TestTheClockIsSet(t *testing.T) {
 	}
 }
 
-// The server calls all timers that are due by the time at which it began to. Its clock
-// is set back by an hour just then: it isn't caught in that loop.
+// The server calls all timers that are due at the time at which it began to call them. Just then
+// its clock is set back by an hour. The server must not stay in that loop.
 func TestTheClockIsSetBackWhileTimersRun(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.WithClock(t))
@@ -77,7 +77,7 @@ func TestTheClockIsSetBackWhileTimersRun(t *testing.T) {
 		for _, w := range waiting {
 			w.Send("GETJOB", "TIMEOUT", 1, "FROM", "q")
 		}
-		// Into the middle of the timers, which are due after a millisecond: nothing tells when they run.
+		// The clock is set about when the timers run, a millisecond later. Nothing tells the exact time.
 		time.Sleep(time.Duration(700+i%20*50) * time.Microsecond)
 		s.SetClock(0)
 		for _, w := range waiting {

@@ -169,8 +169,8 @@ func TestAnyBytes(t *testing.T) {
 	}
 }
 
-// The protocol's own limit is 512 MiB: a body of that goes in and out again,
-// and one byte more is refused before it is sent, and changes nothing.
+// The protocol's own limit is 512 MiB. A body of that size goes in and out again. A body of one
+// byte more is refused before it is sent, and changes nothing.
 func TestBiggestBody(t *testing.T) {
 	const limit = 512 << 20
 	s := harness.Start(t)
@@ -284,7 +284,7 @@ func TestRetry(t *testing.T) {
 	assert.Equal(t, "0", strings.TrimPrefix(v.String(), ":"))
 }
 
-// Disque strands such a job.
+// An at-most-once job that is dequeued, and was never delivered, can be queued again. In Disque it can't.
 func TestUndeliveredAtMostOnce(t *testing.T) {
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "b", 0, "RETRY", 0)
@@ -310,8 +310,9 @@ func TestWorking(t *testing.T) {
 	})
 }
 
-// A job outlives its time to live while somebody works on it, whether he says WORKING or his
-// first retry time isn't over; so does its lock. When he says no more it comes once again.
+// A job outlives its time to live while a client works on it: the client says WORKING, or its first
+// retry time isn't over. The job's lock lasts as long. When the client says WORKING no more, the job
+// comes once again.
 func TestWorkingBeyondTheTimeToLive(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
@@ -339,7 +340,7 @@ func TestWorkingBeyondTheTimeToLive(t *testing.T) {
 	harness.Took(t, began, 3*time.Second)
 }
 
-// Nobody has a delayed job: WORKING leaves its delay, and what it waits for, as they are.
+// No client works on a delayed job. So WORKING leaves its delay, and the start of its lease, as they are.
 func TestWorkingOnADelayedJob(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for _, unique := range [][]any{nil, {"UNIQUE", "until-processed", "LOCKTTL", 1}} {
@@ -559,7 +560,7 @@ func TestLeaving(t *testing.T) {
 	assert.Equal(t, "no", s.Do("JOBMESH", "CLUSTER", "LEAVING").Str)
 }
 
-// A time to live that nobody has said ends no job before it is due.
+// A default time to live ends no job before it is due.
 func TestDefaultTimeToLive(t *testing.T) {
 	const day = 86_400
 	c := harness.Start(t).Dial()
@@ -582,8 +583,8 @@ func TestDefaultTimeToLive(t *testing.T) {
 	assert.InDelta(t, 3*day, c.Do("SHOW", add(t, c, "late", "b", 0)).Field("ttl").Int(), 3)
 }
 
-// A job that somebody had past its time to live comes again after a restart: the run's time
-// begins anew then, and so does what is left of its life.
+// A client still works on a job when the job's time to live is over, and the server restarts. The job
+// comes again: the time of its run begins anew, and so does the time that is left of its life.
 func TestRestartBeyondTheTimeToLive(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))

@@ -10,8 +10,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// A queue that has delayed jobs alone is seen, and its jobs are counted and found, whatever
-// becomes of the queue and of them.
+// A queue that has only delayed jobs is seen, and its jobs are counted and found, whatever happens
+// to the queue and to the jobs.
 func TestDelayedJobsAreSeen(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
@@ -67,8 +67,8 @@ func TestDelayedJobsAreSeen(t *testing.T) {
 	assert.Equal(t, int64(0), c.Do("QSTAT", "soon").Field("delayed").Int())
 }
 
-// A queue that has deferred and blocked jobs alone is seen, and its jobs are counted and found,
-// whatever becomes of the queue and of them.
+// A queue that has only deferred and blocked jobs is seen, and its jobs are counted and found,
+// whatever happens to the queue and to the jobs.
 func TestDeferredAndBlockedJobsAreSeen(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()

@@ -9,8 +9,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// noActiveExpiry keeps the server from looking for keys whose time is over, which it does some
-// ten times a second: it removes such a key when somebody looks it up.
+// noActiveExpiry keeps the server from looking for keys whose time is over, as it does some ten
+// times a second. Then it removes such a key only when somebody looks it up.
 func noActiveExpiry(c *harness.Conn) { c.Do("DEBUG", "SET-ACTIVE-EXPIRE", "0") }
 
 // expire gives a queue's key a time to live, and waits until that is over.
@@ -19,8 +19,8 @@ func expire(t *testing.T, c *harness.Conn, queue string) {
 	c.Do("DEBUG", "SLEEP", "0.01")
 }
 
-// A queue whose key's time is over is gone for every command, though the server removes it a
-// little later: a job that is added then is the first one of a new queue.
+// When the time of a queue's key is over, the queue is gone for every command, although the server
+// removes the key a little later. A job that is added then is the first one of a new queue.
 func TestAddedBehindTheEndOfAQueuesTime(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
@@ -57,8 +57,8 @@ func TestAddedBehindTheEndOfAQueuesTime(t *testing.T) {
 	}
 }
 
-// Nobody sees a queue whose time is over, however its key came by that time. The server doesn't
-// remove the key where writes are paused, nor does a replica.
+// Nobody sees a queue whose time is over, however its key got that time. While writes are paused the
+// server doesn't remove the key, and neither does a replica.
 func TestNobodySeesAQueueBehindItsTime(t *testing.T) {
 	t.Parallel()
 	master := harness.Start(t)

@@ -10,8 +10,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// GETJOB COUNT fetches a job, and meets one whose time to live is over, by whose end the
-// first one moves in memory: naming its worker must not write to where it was.
+// GETJOB COUNT fetches a job, and then meets one whose time to live is over. By the end of that one
+// the first job moves in memory. Setting the first job's worker must not write to its old place.
 func TestFetchedJobMovesByTheEndOfAnother(t *testing.T) {
 	t.Parallel()
 	for _, worker := range []bool{false, true} {
@@ -24,7 +24,7 @@ func TestFetchedJobMovesByTheEndOfAnother(t *testing.T) {
 			require.NotEqual(t, byte('-'), c.Do("RELEASEJOB", l, "LAST").Kind)
 			require.Equal(t, "queued", state(c, e))
 
-			// The server stands still, then hears the client before it looks at its timers.
+			// The server stands still. Then it reads the client's command before it looks at its timers.
 			fetch := []any{"GETJOB", "COUNT", 2, "FROM", "q1", "q2"}
 			if worker {
 				fetch = []any{"GETJOB", "WORKER", "a-worker-with-a-name", "COUNT", 2, "FROM", "q1", "q2"}
@@ -36,7 +36,7 @@ func TestFetchedJobMovesByTheEndOfAnother(t *testing.T) {
 			require.Len(t, r.Elems, 1, "%v", r)
 			require.Equal(t, e, r.Elems[0].Elems[1].Str)
 
-			// Memory that was freed would be used for these.
+			// These jobs would be given the memory that was freed.
 			bodies := map[string]string{}
 			for n := range 300 {
 				for range 6 {
@@ -64,9 +64,9 @@ func TestFetchedJobMovesByTheEndOfAnother(t *testing.T) {
 	}
 }
 
-// A client waits for two queues. When the first is opened, an expired job is at its head,
-// by whose end a job of the second goes on: the client gets one of the two, and the other
-// stays queued, also where it is delivered at most once.
+// A client waits for two queues. When the pause of the first one ends, an expired job is at its head.
+// By the end of that job a job of the second queue is unblocked. The client gets one job, and the
+// other stays queued, even if it is an at-most-once job.
 func TestWaiterIsServedOnceWhereAJobExpires(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c, w := s.Dial(), s.Dial()

@@ -36,7 +36,7 @@ func dependents(c *harness.Conn, id string) []string {
 	return c.Do("SHOW", id).Field("dependents").Strings()
 }
 
-// SHOW lists who waits for a job's end, and counts very many.
+// SHOW lists the jobs that wait for a job's end. If they are very many, it counts them.
 func TestShowListsDependents(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -69,7 +69,7 @@ func fields(v harness.Value) (names []string) {
 	return names
 }
 
-// Scenarios 41, 55.
+// A deferred job is delivered to nobody, and expires at its time.
 func TestDeferredIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
@@ -108,7 +108,7 @@ func sorted(c *harness.Conn, first string, args ...any) (ids []string) {
 	return ids
 }
 
-// Scenarios 42, 59: to the tail of its queue, or of another; twice is an error.
+// RELEASEJOB queues a deferred job in its queue or in another one. A second RELEASEJOB is an error.
 func TestRelease(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -151,8 +151,8 @@ func TestRelease(t *testing.T) {
 	assert.Equal(t, "q", c.Do("SHOW", third).Field("queue").Str)
 }
 
-// Scenarios 43, 44, 57: the deferred one first, then the blocked ones, in the order
-// added, each in its own queue.
+// The deferred job comes first, then the jobs that it blocks, in the order added, each in its own
+// queue.
 func TestBlockedFollow(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -186,7 +186,7 @@ func TestBlockedFollow(t *testing.T) {
 	assert.Equal(t, append(one[1:], grand), waiting(c, "q1"))
 }
 
-// Served to clients that wait, in the order added.
+// Clients that wait are given the blocked jobs in the order added.
 func TestBlockedAreServedInOrder(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -207,7 +207,7 @@ func TestBlockedAreServedInOrder(t *testing.T) {
 	assert.Equal(t, ids, got)
 }
 
-// Scenario 58.
+// RELEASEJOB LAST queues the blocked jobs first. The job itself comes when they have ended.
 func TestReleaseLast(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
@@ -249,8 +249,8 @@ func blockMany(t *testing.T, c *harness.Conn, many int) (d string, ids []string)
 	return d, ids
 }
 
-// Where a job blocks very many, the last are let go some slices later. The client is answered when all are;
-// what ends meanwhile, or begins anew, goes on.
+// A job blocks very many. RELEASEJOB LAST unblocks them in slices, and is answered when all are unblocked. The
+// slices go on if the pause or the server ends meanwhile, or if the data is loaded anew.
 func TestReleaseLastOfVeryMany(t *testing.T) {
 	for _, mode := range []string{"", "paused", "aof-kill", "aof-rewritten-kill", "rdb", "reload"} {
 		t.Run(mode, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestReleaseLastOfVeryMany(t *testing.T) {
 				require.Equal(t, int64(1), c.Do("RELEASEJOB", d, "LAST").Int())
 				require.Equal(t, int64(many), c.Do("QLEN", "q").Int())
 			} else {
-				// A transaction can't wait, and a server that takes no writes lets no more go.
+				// A transaction can't wait, and a server whose writes are paused unblocks no more jobs.
 				ok(t, c.Do("MULTI"))
 				c.Do("RELEASEJOB", d, "LAST")
 				c.Do("CLIENT", "PAUSE", 60_000, "WRITE")
@@ -295,8 +295,8 @@ func TestReleaseLastOfVeryMany(t *testing.T) {
 	}
 }
 
-// Scenarios 47, 60: what is cancelled, deleted or expired before its release takes
-// the blocked ones with it; after it they stay.
+// A deferred job that is cancelled, deleted or expires before its release takes the blocked jobs with
+// it. After its release they stay.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
@@ -342,7 +342,7 @@ func TestCancel(t *testing.T) {
 	assert.Equal(t, "blocked", state(c, all[2]))
 	done(t, c, "q", all[1])
 	done(t, c, "p", all[2])
-	// Released, and cancelled, deleted or expired before it was done: on their own.
+	// Released, and cancelled, deleted or expired before it was done: the blocked jobs go on.
 	for _, end := range []string{"CANCELJOB", "DELJOB", "expiry", "DEL"} {
 		d, all = family("TTL", 2, "RETRY", 2)
 		c.Do("RELEASEJOB", d)
@@ -360,7 +360,7 @@ func TestCancel(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
-// Scenarios 45, 46, 56: the one that blocks must be held back itself.
+// The job that blocks others must be deferred or blocked itself.
 func TestBlockedByNeedsADeferredJob(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -396,7 +396,7 @@ func TestBlockedByNeedsADeferredJob(t *testing.T) {
 	assert.Equal(t, "queued", state(c, id), "it counts as done while it is remembered")
 }
 
-// Scenario 61.
+// A job with AFTER waits until all the jobs that it names have ended.
 func TestAfter(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
@@ -422,7 +422,7 @@ func TestAfter(t *testing.T) {
 	assert.Equal(t, []string{y}, waitsFor(c, id))
 	done(t, c, "p", y)
 	done(t, c, "q", id)
-	// With DEFERRED: both.
+	// With DEFERRED the job waits for both: for the others, and for its release.
 	x = add(t, c, "p", "x", 0)
 	id = add(t, c, "q", "b", 0, "DEFERRED", "AFTER", x)
 	assert.Equal(t, "deferred", state(c, id))
@@ -430,7 +430,7 @@ func TestAfter(t *testing.T) {
 	assert.Equal(t, "deferred", state(c, id))
 	c.Do("RELEASEJOB", id)
 	done(t, c, "q", id)
-	// And DELAY: not before it either.
+	// With DELAY it isn't queued before its delay is over either.
 	x = add(t, c, "p", "x", 0)
 	id = add(t, c, "q", "b", 0, "AFTER", x, "DELAY", 1)
 	done(t, c, "p", x)
@@ -438,7 +438,7 @@ func TestAfter(t *testing.T) {
 	assert.Len(t, c.Do("GETJOB", "TIMEOUT", 3000, "FROM", "q").Elems, 1)
 }
 
-// Scenario 62.
+// If a job ends without being done, ONDEAD says what happens to a job that waits for it.
 func TestAfterADeath(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -464,8 +464,8 @@ func TestAfterADeath(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
 }
 
-// Scenario 64: an ID must exist before it can be named, so there are no cycles. A job can
-// wait for the ends of a limited number of others.
+// An ID must exist before it can be named, so there are no cycles. A job can wait for the ends of a
+// limited number of others.
 func TestNoCycles(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -476,7 +476,7 @@ func TestNoCycles(t *testing.T) {
 	}
 	assert.Equal(t, "ERR a job can wait for 1000 others at most", c.Do(args...).Str)
 	require.Equal(t, byte('+'), c.Do(args[:len(args)-1]...).Kind)
-	// A chain of many goes down at once, and no stack with it.
+	// A long chain of jobs is cancelled without a deep recursion.
 	id := add(t, c, "q", "b", 0, "DEFERRED")
 	first := id
 	for range 5000 {
@@ -487,7 +487,7 @@ func TestNoCycles(t *testing.T) {
 	harness.Await(t, 10*time.Second, "the others to go", func() bool { return s.Info("jobmesh", "jobmesh_registered_jobs") == "2" })
 }
 
-// Families of thousands: those that one lets go come in order, and bit by bit.
+// A job unblocks thousands: they come in order, and bit by bit.
 func TestManyBlocked(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
@@ -575,7 +575,7 @@ func TestFamiliesAreSaved(t *testing.T) {
 	}
 }
 
-// Queues of members are renamed, moved, copied, deleted, restored, swapped, flushed.
+// Queues of jobs that depend on others are renamed, moved, copied, deleted, restored, swapped, flushed.
 func TestKeyspaceOfFamilies(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -584,7 +584,7 @@ func TestKeyspaceOfFamilies(t *testing.T) {
 	require.Equal(t, "OK", c.Do("RENAME", "q", "renamed").Str)
 	require.Equal(t, "OK", c.Do("RENAME", "d", "d2").Str)
 	c.Do("RELEASEJOB", d)
-	// Out of sight when its turn comes: it is looked after when it is back.
+	// The blocked job lies in another database when its turn comes. It is unblocked when it is back.
 	require.Equal(t, int64(1), c.Do("MOVE", "renamed", 1).Int())
 	done(t, c, "d2", d)
 	c.Do("SELECT", 1)
@@ -603,7 +603,7 @@ func TestKeyspaceOfFamilies(t *testing.T) {
 	c.Do("RELEASEJOB", d)
 	done(t, c, "d", d)
 	done(t, c, "q", b)
-	// Restored, when what it waited for is gone undone.
+	// Restored when the job that it waited for was cancelled.
 	d = add(t, c, "d", "d", 0, "DEFERRED")
 	b = add(t, c, "q", "b", 0, "BLOCKEDBY", d)
 	dump = c.Do("DUMP", "q").Str
@@ -630,7 +630,7 @@ func TestKeyspaceOfFamilies(t *testing.T) {
 	done(t, c, "q", b)
 }
 
-// In MULTI and in scripts.
+// Families are made, released and cancelled in MULTI and in scripts.
 func TestFamiliesInTransactions(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -647,7 +647,7 @@ func TestFamiliesInTransactions(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_registered_jobs"))
 }
 
-// A job let go into a queue that is paused in input waits for the pause to end.
+// A job that is unblocked into a queue that is paused in input waits until the pause ends.
 func TestLetGoIntoAPausedQueue(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
@@ -664,8 +664,8 @@ func TestLetGoIntoAPausedQueue(t *testing.T) {
 	harness.Await(t, 5*time.Second, "it to be queued", func() bool { return state(c, id) == "queued" })
 }
 
-// A transaction acknowledges a job and deletes its queue. More wait for the job than one command
-// follows; all of them go on.
+// A transaction acknowledges a job and deletes its queue. More jobs wait for it than one command
+// unblocks. All of them go on.
 func TestAcknowledgedAndItsQueueDeleted(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -681,8 +681,8 @@ func TestAcknowledgedAndItsQueueDeleted(t *testing.T) {
 	harness.Await(t, 10*time.Second, "all to go on", func() bool { return c.Do("QLEN", "q").Int() == 1000 })
 }
 
-// A job is acknowledged and its queue deleted while the one that waits for it lies in another
-// database. That one is queued when it is back, whatever has happened to the server meanwhile.
+// A job is acknowledged, and its queue deleted, while the job that waits for it lies in another
+// database. The latter is queued when it is back, whatever has happened to the server meanwhile.
 func TestAcknowledgedAndItsQueueDeletedWhileAnotherIsAway(t *testing.T) {
 	for _, mode := range []string{"", "rdb", "aof", "aof-without-preamble", "aof-rewritten", "aof-kill", "aof-at-once-kill", "reload", "replica", "twice"} {
 		t.Run(mode, func(t *testing.T) {
@@ -707,7 +707,7 @@ func TestAcknowledgedAndItsQueueDeletedWhileAnotherIsAway(t *testing.T) {
 			case "replica":
 				r = harness.Start(t, harness.WithReplicaOf(s))
 				r.AwaitSync()
-			case "twice": // so nobody knows what is in the queue
+			case "twice": // so that the server doesn't know what is in the queue
 				comeBack(t, s, mode)
 				c = s.Dial()
 			}

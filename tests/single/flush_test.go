@@ -61,8 +61,8 @@ func TestFlushOfVeryManyQueues(t *testing.T) {
 	}
 }
 
-// A flush doesn't reach queues in other databases. RESTORE leaves out jobs that such a queue has,
-// here, in the log and at replicas; the jobs are known when their queue is back.
+// A flush doesn't reach queues in other databases. RESTORE leaves out the jobs of such a queue,
+// here, in the log and at replicas. The jobs are known when their queue is back.
 func TestRestoreAfterFlush(t *testing.T) {
 	homes := map[string][][]any{"SWAPDB": {{"SWAPDB", 0, 1}}, "MOVE": {{"SELECT", 1}, {"MOVE", "q", 0}}}
 	for name, away := range map[string][]any{"SWAPDB": {"SWAPDB", 0, 1}, "MOVE": {"MOVE", "q", 1}} {
@@ -152,7 +152,7 @@ func TestAnEndInTheMiddleOfAFlush(t *testing.T) {
 			replica.AwaitSync()
 			d := s.Dial()
 			manyQueues(d)
-			// With writes paused the rest of the keys stay.
+			// While writes are paused the rest of the keys stay.
 			id := all(t, d, []any{"JOBMESH", "FLUSH"}, []any{"ADDJOB", "q7", "new", 0}, []any{"ADDJOB", "long", "new", 0}, []any{"CLIENT", "PAUSE", 600_000, "WRITE"})[1].Str
 			left := d.Do("DBSIZE").Int()
 			require.Greater(t, left, int64(1000), "keys are left")
@@ -184,8 +184,8 @@ func TestAnEndInTheMiddleOfAFlush(t *testing.T) {
 	}
 }
 
-// Commands of the server's that meet a key of a queue that was flushed find an empty
-// queue, and do the same at a replica and when the log is read.
+// The server's own commands find an empty queue in the key of a queue that was flushed. They do the
+// same at a replica, and when the log is read.
 func TestKeysOfFlushedQueues(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   string // with the names of keys that are left in k
@@ -218,15 +218,15 @@ func TestKeysOfFlushedQueues(t *testing.T) {
 			s.Kill()
 			s.Restart()
 			awaitKeys(t, s, c.keys...)
-			// Those that a deletion in the log took along are freed by a tick.
+			// A tick frees the jobs that a deletion in the log has removed.
 			harness.Await(t, 10*time.Second, "as many jobs as before", func() bool { return s.Info("jobmesh", "jobmesh_registered_jobs") == jobs })
 			assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 		})
 	}
 }
 
-// The keys of empty queues, which a promoted replica removes bit by bit, are free for jobs at
-// once: none is removed with the queue that was in its key before.
+// A promoted replica removes the keys of empty queues bit by bit. A job can be added under such a
+// key at once: it isn't removed with the queue that was there before.
 func TestAJobTakesTheKeyOfAnEmptyQueue(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("repl-diskless-sync-delay 0"))
 	replica := harness.Start(t, harness.WithReplicaOf(s), harness.WithConfig("appendonly yes", "appendfsync always", "replica-read-only no"))
@@ -242,7 +242,7 @@ func TestAJobTakesTheKeyOfAnEmptyQueue(t *testing.T) {
 	})
 	id := all(t, replica.Dial(), []any{"REPLICAOF", "NO", "ONE"}, []any{"ADDJOB", "q", "body", 0})[1].Str
 	awaitKeys(t, replica, "q")
-	s.Kill() // by its configuration the other one follows it again
+	s.Kill() // by its configuration the other one would follow it again
 	replica.Kill()
 	replica.Restart()
 	assert.Equal(t, "queued", state(replica.Dial(), id))

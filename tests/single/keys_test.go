@@ -16,7 +16,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// strict has every logged or replicated command that fails end the server that it fails at.
+// strict makes a logged or replicated command that fails end the server at which it fails.
 const strict = "propagation-error-behavior panic"
 
 // keysOf lists the keys of databases 0 and 1, as "0 name" and "1 name".
@@ -33,8 +33,8 @@ func keysOf(s *harness.Server) (keys []string) {
 	return keys
 }
 
-// readLog starts a server with a copy of another's append-only file. It is the replica of
-// nobody, so it changes nothing of what it reads.
+// readLog starts a server with a copy of another's append-only file. It isn't a replica, and
+// doesn't change what it reads.
 func readLog(t *testing.T, s *harness.Server) *harness.Server {
 	t.Helper()
 	dir := t.TempDir()
@@ -87,8 +87,8 @@ func pair(t *testing.T, conf ...string) (master, replica *harness.Server) {
 	return master, replica
 }
 
-// The key of a queue without jobs is in the log, however it came to be. So what is done
-// to keys has the same outcome at the replica, and when the log is read.
+// The key of a queue without jobs is in the log, however it came to be. So commands on keys have
+// the same outcome at the replica, and when the log is read.
 func TestKeysOfEmptyQueues(t *testing.T) {
 	do := func(t *testing.T, c *harness.Conn, want string, args ...any) {
 		t.Helper()
@@ -166,7 +166,7 @@ func TestKeysOfEmptyQueues(t *testing.T) {
 				assert.NotContains(t, master.Log(), "CRITICAL")
 				assert.NotContains(t, replica.Log(), "CRITICAL")
 				replica.AwaitSync()
-				// Here the empty queue of database 0 is dropped, for its pause has ended.
+				// The restart drops the empty queue of database 0, since its pause has ended.
 				awaitKeys(t, master)
 				requireSameKeys(t, "after the restart", master, replica)
 			})
@@ -182,8 +182,8 @@ func awaitRewrite(t *testing.T, c *harness.Conn) {
 	awaitWritten(t, c)
 }
 
-// awaitWritten waits until no append-only file is being written anew: a replica's is,
-// after it has its master's data.
+// awaitWritten waits until no append-only file is being written anew. A replica writes its file
+// anew when it has its master's data.
 func awaitWritten(t *testing.T, c *harness.Conn) {
 	t.Helper()
 	harness.Await(t, 20*time.Second, "the append-only file to be written anew", func() bool {
@@ -207,8 +207,8 @@ func TestIdleQueueGoesEverywhere(t *testing.T) {
 	require.Equal(t, []string{"0 q"}, requireSameKeys(t, "after", master, replica))
 }
 
-// A promoted node drops the empty queues that it has from its master: so do its replicas,
-// and its log.
+// A promoted node drops the empty queues that it has from its master. They are dropped at its
+// replicas and in its log, too.
 func TestEmptyQueuesOfAPromotedNode(t *testing.T) {
 	first, second := pair(t)
 	c := first.Dial()
@@ -220,7 +220,7 @@ func TestEmptyQueuesOfAPromotedNode(t *testing.T) {
 	first.AwaitSync()
 	awaitKeys(t, second, "q")
 	require.Equal(t, []string{"0 q"}, requireSameKeys(t, "after", second, first))
-	// A master that is a replica for a moment, and reaches nobody, has its own.
+	// A master that is a replica for a moment, and reaches no master, keeps its own empty queues.
 	c = second.Dial()
 	require.Equal(t, "+\"out\"", c.Do("PAUSE", "r", "out").String())
 	require.Equal(t, "OK", c.Do("REPLICAOF", "127.0.0.1", harness.FreePort(t)).Str)
@@ -261,7 +261,7 @@ func TestSameKeysEverywhere(t *testing.T) {
 	}
 }
 
-// keyPlay is a client that does to queues and their keys what comes to its mind.
+// keyPlay is a client that does random things to queues and their keys.
 type keyPlay struct {
 	t               *testing.T
 	r               *rand.Rand

@@ -14,11 +14,11 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// Jobs and queues that end in the same call in which a client is given them, or in which
-// they change. "make sanitize" looks at the memory as well.
+// These tests end jobs and queues in the same call in which a client is given them, or in which
+// they change. "make sanitize" checks the memory as well.
 
-// One command lets jobs go for which clients wait, and ends one of them: each client gets
-// a job of its own, with its own body.
+// One command unblocks jobs for which clients wait, and ends one of these jobs. Each client gets a
+// job of its own, with its own body.
 func TestServedAndEndedByOneCommand(t *testing.T) {
 	for _, verb := range []string{"ACKJOB", "FASTACK", "DELJOB", "CANCELJOB"} {
 		t.Run(verb, func(t *testing.T) {
@@ -68,9 +68,8 @@ func TestServedAndEvictedByOneTick(t *testing.T) {
 	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_jobs_evicted"))
 }
 
-// A command is refused after jobs were evicted for it. That they are gone is told with the
-// same command: here to WATCH. One pipeline also removes the queue, and the next tick
-// frees it.
+// A command is refused after jobs were evicted for it. The same command makes the eviction known,
+// here to WATCH. One pipeline also removes the queue, and the next tick frees it.
 func TestRefusedAfterEviction(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()

@@ -29,7 +29,7 @@ func ok(t *testing.T, v harness.Value) {
 	assert.Equal(t, "OK", v.Str, "%v", v)
 }
 
-// 41, and of the libraries 34.
+// A lock has one holder, who renews it by acquiring it again.
 func TestLockIsHeldByOne(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -42,7 +42,7 @@ func TestLockIsHeldByOne(t *testing.T) {
 	assert.True(t, s.Dial3().Do("LOCK.ACQUIRE", "n", "b", 1).Null)
 }
 
-// 42, and of the libraries 31 and 32.
+// Only the holder, by its token, extends and releases a lock.
 func TestOnlyTheHolderExtendsAndReleases(t *testing.T) {
 	c := harness.Start(t).Dial()
 	assert.True(t, c.Do("LOCK.EXTEND", "n", "a", 1, 1000).Err("NOTHELD"))
@@ -69,7 +69,7 @@ func TestOnlyTheHolderExtendsAndReleases(t *testing.T) {
 	assert.True(t, c.Do("LOCK.EXTEND", "n", "a", token, 10_000).Err("STALETOKEN"))
 }
 
-// 43, and of the libraries 33.
+// A lock whose lease is over goes to the next owner. The former holder's token is refused.
 func TestExpiredLockGoesToTheNext(t *testing.T) {
 	c := harness.Start(t).Dial()
 	token := acquire(t, c, "n", "a", 100)
@@ -82,7 +82,8 @@ func TestExpiredLockGoesToTheNext(t *testing.T) {
 	assert.Greater(t, c.Do("LOCK.SHOW", "n").Field("ttl").Int(), int64(50_000))
 }
 
-// 44: in the order of arrival, and looked at again when it is given.
+// Clients get a lock in the order of arrival. A client that has gone, or whose time is over, is
+// passed over.
 func TestLockWait(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -108,7 +109,7 @@ func TestLockWait(t *testing.T) {
 	}
 	assert.True(t, c.Do("LOCK.SHOW", "n").Null)
 
-	// One whose own time is over doesn't get it, and nothing stays claimed.
+	// A client whose own time is over doesn't get the lock, and nothing stays claimed.
 	token = acquire(t, c, "n", "a", 60_000)
 	began := time.Now()
 	assert.True(t, c.Do("LOCK.ACQUIRE", "n", "late", 60_000, "WAIT", 100).NullString())
@@ -116,13 +117,13 @@ func TestLockWait(t *testing.T) {
 	ok(t, c.Do("LOCK.RELEASE", "n", "a", token))
 	assert.True(t, c.Do("LOCK.SHOW", "n").Null)
 
-	// The end of a lease is noticed by itself.
+	// The end of a lease serves the next client without any command.
 	acquire(t, c, "n", "a", 200)
 	began = time.Now()
 	acquire(t, c, "n", "b", 60_000, "WAIT", 5000)
 	harness.Took(t, began, 200*time.Millisecond)
 
-	// CLIENT UNBLOCK ends the wait as its end would.
+	// CLIENT UNBLOCK ends the wait as its timeout would.
 	w := s.Dial()
 	id := w.Do("CLIENT", "ID").Int()
 	w.Send("LOCK.ACQUIRE", "n", "c", 60_000, "WAIT", 20_000)
@@ -131,8 +132,8 @@ func TestLockWait(t *testing.T) {
 	harness.Await(t, 5*time.Second, "nobody to wait", func() bool { return s.Info("jobmesh", "jobmesh_lock_claims") == "0" })
 }
 
-// A client is granted a lock that it doesn't hear of any more, and the same owner, on
-// another connection, is granted it as well: then nothing is freed.
+// A client is granted a lock, but doesn't hear of it any more. The same owner is granted the lock
+// on another connection as well. Then the lock isn't released.
 func TestUnheardGrantOfAnOwnerWhoHasTheLock(t *testing.T) {
 	s := harness.Start(t)
 	y, gone, again := s.Dial(), s.Dial(), s.Dial()
@@ -143,7 +144,7 @@ func TestUnheardGrantOfAnOwnerWhoHasTheLock(t *testing.T) {
 			c.Send("LOCK.ACQUIRE", name, "x", 60_000, "WAIT", 60_000)
 			harness.Await(t, 5*time.Second, "the client to wait", func() bool { return y.Do("LOCK.SHOW", name).Field("waiting").Is(int64(k + 1)) })
 		}
-		// The release comes in before the client's end, and both at once.
+		// The server sees the release and the client's end in one turn, the release first.
 		s.Pause()
 		y.Send("LOCK.RELEASE", name, "y", token)
 		gone.Close()
@@ -191,8 +192,7 @@ func scanLocks(t *testing.T, c *harness.Conn, args ...any) (names []string) {
 	}
 }
 
-// LOCK.SCAN MATCH finds all locks of long names, page by page, however large the pages that are
-// asked for.
+// LOCK.SCAN MATCH finds all locks of long names, page by page, however large a page COUNT asks for.
 func TestScanLocksOfLongNames(t *testing.T) {
 	c := harness.Start(t).Dial()
 	long := strings.Repeat("a", 4000)
@@ -206,8 +206,8 @@ func TestScanLocksOfLongNames(t *testing.T) {
 	assert.True(t, c.Do("LOCK.SCAN", 0, "MATCH", strings.Repeat("a", 4097)).Err("ERR"))
 }
 
-// LOCK.CLEAR counts the locks of jobs too, and without QUEUE means those of SCOPE mesh,
-// however it names them.
+// LOCK.CLEAR counts the locks of jobs too. Without QUEUE it means those of SCOPE mesh, whether by
+// name, PREFIX or ALL.
 func TestClearLocksOfJobs(t *testing.T) {
 	c := harness.Start(t).Dial()
 	for _, scope := range []string{"queue", "mesh"} {
@@ -228,7 +228,7 @@ func TestClearLocksOfJobs(t *testing.T) {
 	}
 }
 
-// 45, and of the libraries 35.
+// LOCK.SCAN finds locks by prefix and pattern. LOCK.CLEAR frees locks by name and prefix, or all.
 func TestClearLocks(t *testing.T) {
 	c := harness.Start(t).Dial()
 	all := []string{"job:1", "job:10", "job:1*", "job:[1]", "jo", "ALL", "PREFIX", "x"}
@@ -258,7 +258,7 @@ func TestClearLocks(t *testing.T) {
 	}
 }
 
-// Very many are free at once, and are counted and removed in slices.
+// Very many locks are free at once, and are counted and removed in slices.
 func TestClearVeryManyLocks(t *testing.T) {
 	s := harness.Start(t, saving("aof-kill"))
 	c, other := s.Dial(), s.Dial()
@@ -295,7 +295,7 @@ func TestClearVeryManyLocks(t *testing.T) {
 	other.Do("LOCK.ACQUIRE", "more", "old", 3_600_000)
 	other.Do("CLIENT", "PAUSE", 60_000, "WRITE")
 	id := c.Do("CLIENT", "ID").Int()
-	// The command goes first, and while writes are paused no slice follows.
+	// The command runs before the pause. While writes are paused no slice follows.
 	c.Send("LOCK.CLEAR", "ALL")
 	harness.Await(t, 10*time.Second, "the command", func() bool { return other.Do("PING").Str == "QUEUED" && s.Dial().Do("LOCK.SHOW", last).Null })
 	other.Do("EXEC")
@@ -309,7 +309,7 @@ func TestClearVeryManyLocks(t *testing.T) {
 	assert.Equal(t, []string{"more"}, scanLocks(t, c))
 }
 
-// 46: tokens grow, whatever happens to the server.
+// Tokens grow, whatever happens to the server.
 func TestTokensGrow(t *testing.T) {
 	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-without-preamble", "aof-without-preamble-kill"} {
 		t.Run(mode, func(t *testing.T) {
@@ -340,8 +340,8 @@ func TestTokensGrow(t *testing.T) {
 	}
 }
 
-// Tokens and creation times are whole numbers in floating point, too: a script in the server's
-// Lua gives back what it took.
+// Floating point can hold tokens and creation times as exact numbers. So a script in the server's
+// Lua gives back the token that it was given.
 func TestNumbersFitFloatingPoint(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -369,8 +369,8 @@ func TestNumbersFitFloatingPoint(t *testing.T) {
 	assert.True(t, c.Do("LOCK.RELEASE", "m", "a", most).Err("NOTHELD"))
 }
 
-// Also where the clock is set back meanwhile: what was given out is remembered,
-// not read from the clock alone.
+// Tokens grow also when the clock is set back: the server remembers the last token, and doesn't
+// rely on the clock alone.
 func TestTokensGrowWhenTheClockIsSetBack(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	// A floor an hour ahead is as good as a clock an hour back.
@@ -385,7 +385,7 @@ func TestTokensGrowWhenTheClockIsSetBack(t *testing.T) {
 	assert.Greater(t, acquire(t, c, "n", "b", 60_000), first)
 }
 
-// appendToAOF has a stopped server's log go on with a command.
+// appendToAOF appends a command to a stopped server's log.
 func appendToAOF(t *testing.T, s *harness.Server, args ...string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
@@ -424,14 +424,14 @@ func TestLocksOnReplicas(t *testing.T) {
 	ok(t, c.Do("LOCK.RELEASE", "last", "a", last))
 	assert.Greater(t, acquire(t, c, "last", "b", 60_000), last)
 	assert.Greater(t, acquire(t, c, "gone", "b", 60_000), last)
-	// A replica again: what it had is dropped for what the new master has.
+	// It becomes a replica again, and drops what it had for what the new master has.
 	fresh := harness.Start(t)
 	ok(t, r.Do("REPLICAOF", "127.0.0.1", fresh.Port))
 	r.AwaitSync()
 	assert.Empty(t, scanLocks(t, r.Dial()))
 }
 
-// 49, on one node: the token of a holder that slept too long is refused.
+// The token of a holder that slept too long is refused.
 func TestStoppedHolder(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -495,7 +495,7 @@ func TestLocksInMultiAndLua(t *testing.T) {
 	ok(t, c.Do("EVAL", "return redis.call('LOCK.RELEASE', 'n', 'a', ARGV[1])", 0, v.Elems[0].Int()))
 }
 
-// FLUSHALL and DEBUG RELOAD leave locks: they are leases, not data.
+// FLUSHALL and DEBUG RELOAD leave the locks as they are, since locks are leases, not data.
 func TestLocksStayWhenDataGoes(t *testing.T) {
 	for _, aof := range []string{"no", "yes"} {
 		s := harness.Start(t, harness.WithConfig("appendonly "+aof))
@@ -556,7 +556,7 @@ func TestTokensGrowOverALostEndOfTheLog(t *testing.T) {
 	}
 }
 
-// So do those of a replica that is promoted, which go on from its master's.
+// The tokens of a promoted replica grow over such a crash too. They go on from its master's.
 func TestTokensGrowOverALostEndOfTheLogOfOnePromoted(t *testing.T) {
 	t.Parallel()
 	config := harness.WithConfig("appendonly yes", "auto-aof-rewrite-percentage 0")

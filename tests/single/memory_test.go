@@ -12,7 +12,7 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// setRatio sets maxmemory so that what is used now is that share of it.
+// setRatio sets maxmemory so that the memory in use is that share of it.
 func setRatio(t *testing.T, s *harness.Server, c *harness.Conn, ratio float64, level string) {
 	t.Helper()
 	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", int64(float64(s.UsedMemory())/ratio)).Str)
@@ -71,13 +71,12 @@ func TestEvictingPolicyIsRefused(t *testing.T) {
 	harness.Await(t, 5*time.Second, "ADDJOB to be accepted", func() bool { return c.Do("ADDJOB", "q", "b", 0).Kind == '+' })
 }
 
-// All that was added comes back: adding and acknowledging a million jobs in
-// turn must not make the server grow.
+// All memory comes back: adding and acknowledging jobs in turn must not make the server grow.
 func TestMemoryComesBack(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	used := func() int64 {
-		c.Do("QLEN", "q") // what a command frees is given back by the next one
+		c.Do("QLEN", "q") // memory that a command frees is given back by the next command
 		v, err := strconv.ParseInt(s.Info("memory", "used_memory"), 10, 64)
 		require.NoError(t, err)
 		return v

@@ -38,9 +38,9 @@ func TestDebugReloadIsLossless(t *testing.T) {
 	}
 }
 
-// saving is how a server keeps what it has, in a test that goes on after it came back:
-// "rdb" at its end, "aof…" in a log, "aof-without-preamble…" in one without an RDB at its
-// head. The rest of a mode's name is for comeBack.
+// saving configures how a server keeps its data over comeBack: "rdb" saves at its end, "aof…"
+// keeps a log, "aof-without-preamble…" a log without an RDB at its head. The rest of a mode's
+// name is for comeBack.
 func saving(mode string) harness.Option {
 	conf := []string{"save 3600 1000000"}
 	if strings.HasPrefix(mode, "aof") {
@@ -52,9 +52,9 @@ func saving(mode string) harness.Option {
 	return harness.WithConfig(conf...)
 }
 
-// comeBack has a server end and start again: killed for a mode that ends with "kill",
-// else by a shutdown; for "reload" it only reads what it saves. A log "without-preamble"
-// or "rewritten" is written anew before.
+// comeBack ends a server and starts it again. If the mode ends with "kill", it kills the server,
+// else it shuts it down. If the mode is "reload", the server only saves and loads its data. If the
+// mode has "without-preamble" or "rewritten", the log is written anew before.
 func comeBack(t *testing.T, s *harness.Server, mode string) {
 	t.Helper()
 	if strings.Contains(mode, "without-preamble") || strings.Contains(mode, "rewritten") {
@@ -223,9 +223,9 @@ func TestDamagedRDB(t *testing.T) {
 	}
 }
 
-// A master that was made a replica, by a partial resynchronization, knows no queue
-// position any more: what the other one gave to a client it never delivers again,
-// whether or not it has heard of it.
+// A master becomes a replica by a partial resynchronization, and doesn't know the queues' order
+// any more. When it is promoted again it never delivers an at-most-once job that the other one may
+// have given to a client, whether or not it has heard of that.
 func TestDemotedAndPromotedAgain(t *testing.T) {
 	master := harness.Start(t)
 	c := master.Dial()
@@ -265,7 +265,7 @@ func TestDemotedAndPromotedAgain(t *testing.T) {
 	assert.NotEmpty(t, addUnique(t, c, "u", "x", "KEY k UNIQUE until-processed"))
 }
 
-// A server that was a replica for a moment, and reached no master, goes on where it was.
+// A server that was a replica for a moment, and reached no master, goes on as before.
 func TestDemotedForAMoment(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -275,8 +275,8 @@ func TestDemotedForAMoment(t *testing.T) {
 	require.Equal(t, once, get(t, c, "once"))
 }
 
-// A job that was released to come last goes on waiting for those that are queued, or
-// worked on, when it forgets for a moment who waits for whom.
+// A job that was released with LAST waits on for the jobs that are queued or worked on, even if the
+// server forgets for a moment which job waits for which.
 func TestLastIsLastAfterAMoment(t *testing.T) {
 	replica := []string{"REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "ADDJOB z z 0"}
 	move := func(queue string, from, to int) []string {
@@ -382,7 +382,8 @@ func TestReplicaAttachesUnderLoad(t *testing.T) {
 	assert.Equal(t, ids(c), ids(r))
 }
 
-// "save 1 1" rests on changes being counted, also where nobody listens.
+// Each command counts as a change, on which "save 1 1" relies, even if there is no log and no
+// replica.
 func TestChangesAreCounted(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -432,8 +433,8 @@ func TestClientPause(t *testing.T) {
 	assert.GreaterOrEqual(t, time.Since(paused), 2400*time.Millisecond, "not before the pause is over")
 }
 
-// Locks and settings, which are in no key, are in an AOF that was written anew from the moment
-// on that the server goes by it: nothing need be logged behind it. No key is left for that.
+// Locks and settings are in no key. An AOF that was written anew has them as soon as the server
+// uses it, so that nothing need be logged behind it. The server leaves no key for this purpose.
 func TestWhatIsInNoKeyIsInARewrittenAOF(t *testing.T) {
 	const plain, preamble = "aof-use-rdb-preamble no", "aof-use-rdb-preamble yes"
 	switched := func(args ...any) func(*harness.Server) {

@@ -13,8 +13,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// In a server event nothing may be logged: the server would log, and replicate, the
-// command that caused it too.
+// In a server event nothing may be logged: otherwise the server would also log, and replicate, the
+// command that caused the event.
 func TestPromotionIsNotReplicated(t *testing.T) {
 	soon := harness.WithConfig("repl-diskless-sync-delay 0", "appendonly yes")
 	master := harness.Start(t, soon)
@@ -32,7 +32,7 @@ func TestPromotionIsNotReplicated(t *testing.T) {
 		harness.Await(t, 10*time.Second, "the jobs to reach the replica", func() bool { return !s.Do("SHOW", waiting).Null })
 	}
 	assert.Equal(t, "OK", first.Do("REPLICAOF", "NO", "ONE").Str)
-	// The first command may come before any timer does.
+	// This command may come before the first timer.
 	id := add(t, first.Dial(), "q", "b3", 0)
 	assert.Equal(t, "OK", second.Do("REPLICAOF", "127.0.0.1", first.Port).Str)
 	assert.Equal(t, "OK", master.Do("REPLICAOF", "127.0.0.1", first.Port).Str)
@@ -46,7 +46,7 @@ func TestPromotionIsNotReplicated(t *testing.T) {
 		assert.NotContains(t, strings.ToUpper(s.Appended()), "REPLICAOF")
 		assert.NotContains(t, strings.ToUpper(s.Appended()), "PSYNC")
 	}
-	// A promotion that is in no configuration ends with the process.
+	// The promotion isn't in the configuration, so it ends with the process.
 	first.Kill()
 	first.Restart()
 	assert.Equal(t, "slave", first.Info("replication", "role"), "its redis.conf names a master")
@@ -91,8 +91,8 @@ func TestFailoverBothWays(t *testing.T) {
 	}
 }
 
-// A replica knows each job, its state and its worker as they were replicated last, but no
-// queue's order. Promoted, it has the queues.
+// A replica knows each job, its state and its worker as they were replicated last, but it doesn't
+// know the queues' order. When it is promoted it has the queues.
 func TestAReplicaShowsJobsAndNoQueues(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -121,7 +121,7 @@ func TestAReplicaShowsJobsAndNoQueues(t *testing.T) {
 	assert.Equal(t, "bob", wip(t, r.Dial(), "q")[0].worker)
 }
 
-// The module asks the server in ways that no rename-command hides, or assumes the worst.
+// The module asks the server in ways that rename-command can't hide, or assumes the worst.
 func TestRenamedCommands(t *testing.T) {
 	t.Run("CONFIG", func(t *testing.T) {
 		s := harness.Start(t, harness.WithConfig(`rename-command CONFIG ""`, "maxmemory 20mb", "maxmemory-policy allkeys-lru", "appendonly yes", "jobmesh.cluster-port "+strconv.Itoa(harness.FreePort(t))))
@@ -169,9 +169,9 @@ func TestKeptEffects(t *testing.T) {
 	assert.Empty(t, s.Do("KEYS", "*").Elems)
 }
 
-// A command that brings a queue delivers nothing before it is logged itself: in its log,
-// and at its replicas, a delivery that came before would meet no such job, and the job
-// would be delivered again.
+// A command that brings a queue delivers nothing before the command itself is logged. A delivery
+// that is logged before it would find no such job in the log and at replicas, and the job would be
+// delivered again.
 func TestQueueComesBackToAWaitingClient(t *testing.T) {
 	ways := map[string]struct {
 		db          int
@@ -233,7 +233,7 @@ func TestQueueComesBackToAWaitingClient(t *testing.T) {
 			}
 		}
 	}
-	// The unique job of a crash between the delivery and its end.
+	// The server crashes between the delivery of a unique job and the job's end.
 	id := add(t, c, append([]any{"q", "x", 0}, jobs["unique"]...)...)
 	c.Do("MOVE", "q", 1)
 	w := s.Dial()
@@ -252,10 +252,9 @@ func TestQueueComesBackToAWaitingClient(t *testing.T) {
 	assert.Empty(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems, "delivered a second time")
 }
 
-// A queue comes home and goes away again in one transaction, or before what its coming
-// home has changed is logged: that is logged behind, of jobs that are out of sight. The log
-// and the replicas have the same jobs all the same, and nobody is given one twice that he
-// may have once.
+// A queue comes home and goes away again in one transaction, or before the effects of its coming
+// home are logged. So these are logged later, when the jobs are in another database. All the same
+// the log and the replicas have the same jobs, and no at-most-once job is delivered twice.
 func TestQueueMovesInATransaction(t *testing.T) {
 	const home, away, some = "MOVE q 0", "MOVE q 1", "GETJOB NOHANG COUNT 2 FROM q" // moved from the other one
 	crashes := map[string]struct {
@@ -265,7 +264,7 @@ func TestQueueMovesInATransaction(t *testing.T) {
 		"always":   {[]string{"appendonly yes", "appendfsync always"}, true},
 		"everysec": {[]string{"appendonly yes"}, false},
 	}
-	// Each begins in database 1, where the queue is since before the start.
+	// Each trip begins in database 1, where the queue has been since before the start.
 	trips := map[string][]string{
 		"home":                            {"MULTI", home, "EXEC"},
 		"home and away":                   {"MULTI", home, "SELECT 0", away, "EXEC"},
@@ -333,7 +332,7 @@ func TestQueueMovesInATransaction(t *testing.T) {
 					}
 				}
 				require.Equal(t, strings.Contains(name, "delivery"), len(had) > 0, "%v", had)
-				c.Do("SHOW", once) // no command comes before what was kept
+				c.Do("SHOW", once) // a command logs the kept effects before it runs
 				logged()
 				if name == "home and away" {
 					log := s.Appended()[before:]
@@ -361,7 +360,7 @@ func TestQueueMovesInATransaction(t *testing.T) {
 					}
 					keeps := has
 					if name == "swapped" {
-						keeps = loses // the other was away meanwhile
+						keeps = loses // the other job was away meanwhile
 					}
 					assert.Equal(t, keeps, c.Do(append(append([]any{"ADDJOB", "q"}, key...), "ONCONFLICT", "return")...).Str, "%s: who has the key", what)
 					assert.NotContains(t, x.Log(), "SETJOB")
@@ -371,8 +370,9 @@ func TestQueueMovesInATransaction(t *testing.T) {
 	}
 }
 
-// An AOF that was written anew while its server was a replica has what is in no key. Where
-// nobody told that it begins without an RDB it lacks that, and a promoted server logs it.
+// An AOF that was written anew while its server was a replica has the data that is in no key. If
+// the module can't learn that the AOF begins without an RDB, the AOF lacks this data, and the server
+// logs it when it is promoted.
 func TestWhatIsInNoKeyIsInAReplicasAOF(t *testing.T) {
 	log := []string{"appendonly yes", "appendfsync always", "aof-use-rdb-preamble no", "repl-diskless-sync-delay 0"}
 	hold := func(t *testing.T, s *harness.Server) int64 {
@@ -426,8 +426,8 @@ func TestWhatIsInNoKeyIsInAReplicasAOF(t *testing.T) {
 	}
 }
 
-// A replica with very many jobs is promoted bit by bit. Commands that write are refused
-// meanwhile, all else goes on, and in the end every job is where it belongs.
+// A replica with very many jobs is promoted bit by bit. Meanwhile commands that write are refused,
+// and all else goes on. In the end every job is where it belongs.
 func TestPromotionOfVeryManyJobs(t *testing.T) {
 	const jobs = 100_000
 	s := harness.Start(t)
@@ -443,7 +443,7 @@ func TestPromotionOfVeryManyJobs(t *testing.T) {
 	r := harness.Start(t, harness.WithReplicaOf(s))
 	rc := r.Dial()
 	refused := ""
-	for range 10 { // it may be over before this process runs again
+	for range 10 { // a promotion may be over before this process runs again
 		r.AwaitSync()
 		rc.Send("REPLICAOF", "NO", "ONE")
 		rc.Send("ADDJOB", "new", "body", 0)

@@ -63,8 +63,8 @@ func TestAfterARestart(t *testing.T) {
 			end(s)
 		}
 	}
-	// Where the data is exact at-most-once jobs that wait are queued again; where what was
-	// in somebody's hands is known, that stays there.
+	// If the data is exact, at-most-once jobs that wait are queued again. If the data says which jobs
+	// were in clients' hands, these stay there.
 	for name, c := range map[string]struct {
 		conf         []string
 		end          func(*harness.Server)
@@ -165,7 +165,7 @@ func TestAfterARestart(t *testing.T) {
 			assert.Equal(t, int64(0), list[0].deliveries, "nobody is known to have had it")
 			assert.Equal(t, int64(0), d.Do("NACK", once).Int())
 			assert.True(t, d.Do("GETJOB", "NOHANG", "FROM", "once").NullArray())
-			// A clean restart makes it no more certain.
+			// A clean restart doesn't make the job certain.
 			s.Stop()
 			s.Restart()
 			d = s.Dial()
@@ -178,8 +178,8 @@ func TestAfterARestart(t *testing.T) {
 	}
 }
 
-// A replica that is promoted, by hand or by FAILOVER, follows the rule of a crash: what
-// its master did last may not have reached it.
+// A replica that is promoted, by hand or by FAILOVER, follows the rules of a crash: perhaps it
+// hasn't received what its master did last.
 func TestAfterAPromotion(t *testing.T) {
 	for _, how := range []string{"REPLICAOF", "FAILOVER"} {
 		t.Run(how, func(t *testing.T) {
@@ -213,13 +213,13 @@ func TestAfterAPromotion(t *testing.T) {
 			assert.Equal(t, int64(0), r.Do("ENQUEUE", gone).Int(), "never a second delivery")
 			assert.Equal(t, "maybe", r.Do("SHOW", once).Field("delivered").Str)
 			assert.Contains(t, replica.Log(), "1 jobs with RETRY 0 may have been delivered")
-			// Also for who reads its log.
+			// The job is uncertain for a server that reads the log, too.
 			harness.Await(t, 10*time.Second, "its AOF to be written, since it doesn't end before", func() bool {
 				return replica.Info("persistence", "aof_rewrite_in_progress") == "0"
 			})
 			replica.Stop()
 			if how == "FAILOVER" {
-				master.Kill() // lest it be its master again
+				master.Kill() // so that it doesn't become the replica's master again
 			}
 			replica.Move("replicaof 127.0.0.1 "+strconv.Itoa(master.Port), "replica-priority 100")
 			replica.Restart()
@@ -231,8 +231,8 @@ func TestAfterAPromotion(t *testing.T) {
 	}
 }
 
-// A promoted replica that ends in order has its queues back, too: its log names it, though
-// nothing in it was uncertain.
+// A promoted replica that ends in order has its queues back, too: its log names the server, although
+// no job in it was uncertain.
 func TestPromotedThenRestarted(t *testing.T) {
 	master := harness.Start(t)
 	replica := harness.Start(t, harness.WithReplicaOf(master), harness.WithConfig("appendonly yes"))
@@ -249,7 +249,7 @@ func TestPromotedThenRestarted(t *testing.T) {
 	assert.Equal(t, once, get(t, replica.Dial(), "once"))
 }
 
-// RESTORE, and who reads it in the log.
+// The state of jobs after RESTORE, and after the RESTORE is read from the log.
 func TestAfterARestore(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
@@ -274,7 +274,7 @@ func TestAfterARestore(t *testing.T) {
 	}
 }
 
-// readAOF is what the log has behind its base.
+// readAOF returns what the log has behind its base.
 func readAOF(t *testing.T, s *harness.Server) (all string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
@@ -287,7 +287,7 @@ func readAOF(t *testing.T, s *harness.Server) (all string) {
 	return all
 }
 
-// A state file counts once, for the data that it was written for, and undamaged.
+// A state file counts only once, only for the data for which it was written, and only undamaged.
 func TestStateFile(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, s *harness.Server, file string, clean []byte){
 		"damaged": func(t *testing.T, s *harness.Server, file string, clean []byte) {
@@ -355,8 +355,8 @@ func TestCopiedFolder(t *testing.T) {
 	assert.Contains(t, copied.Log(), "it is a copy")
 }
 
-// A crash brings back what a node saved once and never again: at-least-once jobs
-// come again though they are done, the others don't.
+// A node that has saved only once crashes. It comes back with what it saved: at-least-once jobs come
+// again although they are done, the others don't.
 func TestRDBOfALongPastShutdown(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -378,8 +378,8 @@ func TestRDBOfALongPastShutdown(t *testing.T) {
 	assert.Contains(t, s.Log(), "jobs acknowledged since come again")
 }
 
-// An AOF that was off is older than what happened meanwhile, until it was written anew:
-// a shutdown before that is none after which it could be trusted.
+// An AOF that was off lacks what happened meanwhile, until it is written anew. After a shutdown
+// before that, the AOF isn't trusted.
 func TestShutdownBeforeTheAOFIsWrittenAnew(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", `save ""`))
 	c := s.Dial()
@@ -397,7 +397,7 @@ func TestShutdownBeforeTheAOFIsWrittenAnew(t *testing.T) {
 	s.Restart()
 	assert.Empty(t, s.Do("GETJOB", "NOHANG", "FROM", "q").Elems, "it was delivered")
 
-	// Once it is written anew, it counts again.
+	// Once the AOF is written anew, it is trusted again.
 	c = s.Dial()
 	c.Do("DELJOB", once)
 	require.Equal(t, "OK", c.Do("CONFIG", "SET", "appendonly", "no").Str)
@@ -411,7 +411,7 @@ func TestShutdownBeforeTheAOFIsWrittenAnew(t *testing.T) {
 	assert.Equal(t, waits, get(t, s.Dial(), "q"), "it was not")
 }
 
-// A process's state file vouches for its own AOF, not for a backup in its place.
+// A state file is valid for the AOF of its own process, not for a backup in the AOF's place.
 func TestBackupInTheAOFsPlace(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	harness.Await(t, 5*time.Second, "the state file", func() bool { _, err := os.Stat(statePath(s)); return err == nil })
@@ -428,15 +428,15 @@ func TestBackupInTheAOFsPlace(t *testing.T) {
 	assert.False(t, s.Do("SHOW", once).Null, "it is kept")
 }
 
-// A process's state file vouches for its AOF as far as that was noted to go, and for no
-// shorter or other one.
+// A state file is valid for its process's AOF up to the length that it notes, and not for a
+// shorter or another one.
 func TestLogThatWasChangedByHand(t *testing.T) {
 	write := func(text func(before, after string) string) func(log, before, after string) error {
 		return func(log, before, after string) error { return os.WriteFile(log, []byte(text(before, after)), 0o600) }
 	}
 	for name, c := range map[string]struct {
 		change func(log, before, after string) error
-		why    string // it doesn't count
+		why    string // why the log doesn't count
 	}{
 		"not at all":    {write(func(_, after string) string { return after }), ""},
 		"cut":           {func(log, before, _ string) error { return os.Truncate(log, int64(len(before))) }, "bytes, and had"},
@@ -484,8 +484,8 @@ func TestLogThatWasChangedByHand(t *testing.T) {
 	}
 }
 
-// A queue that is in another database while the server loads is settled when it comes
-// home, by what was known of the data then.
+// A queue lies in another database while the server loads. Its jobs get their state when it comes
+// home, by what was known of the data when it was loaded.
 func TestQueuesInOtherDatabasesAreSettled(t *testing.T) {
 	home := map[string]func(c *harness.Conn){
 		"MOVE": func(c *harness.Conn) {
@@ -574,8 +574,8 @@ func TestDelayedJobsOfAnOlderLog(t *testing.T) {
 	assert.Equal(t, had, get(t, d, "q"))
 }
 
-// A dump is restored in another database, where its at-most-once jobs wait for nobody. By the
-// time that its queue comes home they may have been delivered from the first one.
+// A dump is restored in another database, where no client is given its at-most-once jobs. When its
+// queue comes home, they may already have been delivered from the first queue.
 func TestRestoreInAnotherDatabase(t *testing.T) {
 	for name, home := range map[string][]any{"SWAPDB": {"SWAPDB", 0, 1}, "MOVE": {"MOVE", "q", 0}} {
 		t.Run(name, func(t *testing.T) {
@@ -599,8 +599,8 @@ func TestRestoreInAnotherDatabase(t *testing.T) {
 	}
 }
 
-// A server with appendfsync always is killed as soon as it has answered, again and again: its
-// state file says from the first answer on that the log has all.
+// A server with appendfsync always is killed as soon as it has answered, again and again. From the
+// first answer on its state file says that the log has all.
 func TestKilledRightAfterTheStart(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
@@ -612,8 +612,8 @@ func TestKilledRightAfterTheStart(t *testing.T) {
 	}
 }
 
-// DEBUG LOADAOF while the AOF is written anew: a job that waits since then waits after a clean
-// restart, too. The AOF is written once more for that.
+// DEBUG LOADAOF runs while the AOF is written anew. A job that waits since the load also waits after
+// a clean restart. For that the AOF is written once more.
 func TestLoadAOFWhileItIsWrittenAnew(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", `save ""`))
 	c := s.Dial()
@@ -638,8 +638,8 @@ func TestLoadAOFWhileItIsWrittenAnew(t *testing.T) {
 	assert.Equal(t, "queued", state(s.Dial(), id))
 }
 
-// DEBUG LOADAOF reads what the server itself has just written: nothing is uncertain by that,
-// and the state file counts on.
+// DEBUG LOADAOF reads what the server itself has just written. So no job becomes uncertain, and the
+// state file stays valid.
 func TestAtMostOnceJobsAfterLOADAOF(t *testing.T) {
 	for _, fsync := range []string{"always", "everysec"} {
 		t.Run(fsync, func(t *testing.T) {
@@ -666,8 +666,8 @@ func TestAtMostOnceJobsAfterLOADAOF(t *testing.T) {
 	}
 }
 
-// LOCKTTL of an at-most-once job that is uncertain before it was due: it isn't due any more,
-// so the time begins with the restart, and with each that follows.
+// An at-most-once job has become uncertain before it was due. It will not be due any more: so its
+// LOCKTTL begins with the restart, and again with each later restart.
 func TestLockTTLOfUncertainJobs(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync everysec"))
@@ -691,8 +691,8 @@ func TestLockTTLOfUncertainJobs(t *testing.T) {
 	}
 }
 
-// RESTORE leaves out jobs that lie in another database, and each server leaves out the same:
-// one that saw them go, one that has loaded them there, one that reads the log, and the replica.
+// RESTORE leaves out jobs that lie in another database. Each server leaves out the same jobs: one that
+// saw them go, one that has loaded them there, one that reads the log, and the replica.
 func TestRestoreOfWhatLiesInAnotherDatabase(t *testing.T) {
 	// Each of these leads to a server that hasn't seen the jobs go; after returns one that must
 	// have the same data then.
@@ -748,8 +748,8 @@ func TestRestoreOfWhatLiesInAnotherDatabase(t *testing.T) {
 	}
 }
 
-// A job that is in a queue isn't restored into another, in whatever databases they are: there
-// would be two of it, and which of them stayed would depend on what a server had listed.
+// A job that is in a queue isn't restored into another queue, in whatever databases the queues are.
+// Otherwise the job would be there twice, and servers would differ in which of the two they keep.
 func TestRestoreIntoAnotherDatabase(t *testing.T) {
 	for how, end := range map[string]func(s *harness.Server, c *harness.Conn) *harness.Server{
 		"restarted": func(s *harness.Server, c *harness.Conn) *harness.Server { s.Stop("SHUTDOWN"); s.Restart(); return s },
@@ -846,7 +846,7 @@ func TestShutdownWhileTheServerWrites(t *testing.T) {
 	}
 }
 
-// A job is meant for a client that waits, and is gone before it gets the job. So the job waits; it does after a restart.
+// A client waits for a job, and is gone before it is given the job. So the job waits, also after a restart.
 func TestUndeliveredAndRestarted(t *testing.T) {
 	for _, how := range []string{"stop", "kill"} {
 		t.Run(how, func(t *testing.T) {

@@ -31,8 +31,8 @@ func pipeline(t *testing.T, c *harness.Conn, n int, body string) {
 	finish(t, c, n, "FROM", "q")
 }
 
-// finish fetches n jobs, each by a GETJOB of its own with these options, and
-// acknowledges them, as fast as can be.
+// finish fetches n jobs, each by a GETJOB of its own with these options, and acknowledges
+// them, in pipelines.
 func finish(t *testing.T, c *harness.Conn, n int, options ...any) {
 	t.Helper()
 	for range n {
@@ -52,8 +52,8 @@ func finish(t *testing.T, c *harness.Conn, n int, options ...any) {
 	}
 }
 
-// Rule 1, with jobmesh's own type: no Go runs in a forked child. Were it so,
-// one save in two would hang beside goroutines that are as busy as these.
+// No Go runs in a forked child, here for the type of queues. If it did, one save in two would
+// hang beside goroutines that are as busy as these.
 func TestSavesEndWhileGoIsBusy(t *testing.T) {
 	harness.NotSanitized(t, harness.ForksHang)
 	so := harness.Build(t, "-tags", "jobmesh_busy", "./module")
@@ -70,7 +70,7 @@ func TestSavesEndWhileGoIsBusy(t *testing.T) {
 	}
 }
 
-// Rule 2: what lasts lies in Redis' memory, not on the Go heap.
+// Data that lasts lies in Redis' memory, not on the Go heap.
 func TestJobsLieInRedisMemory(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -89,10 +89,10 @@ func TestJobsLieInRedisMemory(t *testing.T) {
 	assert.Greater(t, c.Do("MEMORY", "USAGE", "q0", "SAMPLES", 0).Int(), int64(n/1000*size))
 }
 
-// Rule 4: one crossing a command, and no garbage. The first jobs fill pools and
-// buffers; after that no command calls back into C, but for the look at the
-// server's memory in every 64th ADDJOB and the filling of a pool, nor allocates
-// in Go: what is left is INFO's and the timers'.
+// A command crosses from C to Go once, and leaves no garbage. The first jobs fill pools and
+// buffers. After that no command calls back into C, except every 64th ADDJOB, which looks at the
+// server's memory, and a command that fills a pool. No command allocates in Go: the calls and
+// allocations that are left are INFO's and the timers'.
 func TestOneCrossingNoAllocation(t *testing.T) {
 	harness.NotSanitized(t, "the pool, which saves crossings, is for names alone")
 	s := harness.Start(t)

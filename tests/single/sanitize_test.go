@@ -12,8 +12,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// All of the C, under the compiler's sanitizers: what is wrong there ends the
-// server, and so fails the test. "make sanitize" has every other test run so.
+// All of the C runs under the compiler's sanitizers. A fault there ends the server, and so
+// fails the test. "make sanitize" runs every other test in this way.
 func TestSanitized(t *testing.T) {
 	t.Parallel()
 	module := harness.Sanitized(t, "./module")
@@ -23,7 +23,7 @@ func TestSanitized(t *testing.T) {
 	sanitizedReplies(t, s, c, three)
 	sanitizedWaiting(t, s)
 	sanitizedTimers(t, s, c)
-	// As many that the queue has an index, of more levels than one.
+	// So many jobs that the queue has an index of several levels.
 	ids := many(t, c, "big", 4000)
 	sanitizedSaves(t, s, c)
 
@@ -67,8 +67,8 @@ func split(command string) []any {
 	return args
 }
 
-// many adds n jobs with bodies of all sizes, takes some and gives some back, so
-// that these find their places by the index.
+// many adds n jobs with bodies of many sizes, takes some and gives some back. The latter find
+// their places by the index.
 func many(t *testing.T, c *harness.Conn, queue string, n int) (ids []any) {
 	t.Helper()
 	for i := range n {
@@ -161,7 +161,7 @@ func sanitizedWaiting(t *testing.T, s *harness.Server) {
 	awaitNoJobs(t, s)
 }
 
-// Jobs that come late, again, and not at all any more; and a key that expires.
+// A job that is delayed, one that comes again, one that expires; and a key that expires.
 func sanitizedTimers(t *testing.T, s *harness.Server, c *harness.Conn) {
 	late, again := add(t, c, "t", "b", 0, "DELAY", 1), add(t, c, "u", "b", 0, "RETRY", 1)
 	expiring := add(t, c, "v", "b", 0, "TTL", 1)
@@ -209,8 +209,8 @@ func sanitizedKeys(t *testing.T, s *harness.Server, c *harness.Conn, ids []any) 
 	assert.Equal(t, "OK", c.Do("RESTORE", "kept", 0, big).Str)
 }
 
-// Damaged values. The server keeps no AOF, and has no replica: these would
-// refuse what it takes with its look at the checksum turned off.
+// Damaged values. The server takes them since it doesn't check checksums here. So it keeps no
+// AOF, and has no replica: these would refuse the values.
 func sanitizedDamage(t *testing.T, s *harness.Server) {
 	c := s.Dial()
 	c.Do("FLUSHALL")

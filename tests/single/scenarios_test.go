@@ -12,8 +12,8 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// A window goes on when its job is done and its server isn't the same any more: it lasts
-// neither longer than it was to, nor shorter.
+// A window goes on when its job is done, and when the server is restarted or replaced. It lasts as
+// long as it was meant to.
 func TestWindowOutlivesJobAndServer(t *testing.T) {
 	const window = "KEY k UNIQUE window TTL "
 	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-without-preamble", "reload", "replica"} {
@@ -53,7 +53,7 @@ func TestWindowOutlivesJobAndServer(t *testing.T) {
 			}
 			harness.Await(t, 10*time.Second, "the window's end", func() bool { return addUnique(t, c, "done", "b", window+"5") != "" })
 			harness.Took(t, began, 5*time.Second)
-			// It stays with its queue's name.
+			// The window stays with the name of its queue.
 			dump := c.Do("DUMP", "waits").Str
 			require.Equal(t, "OK", c.Do("RENAME", "waits", "renamed").Str)
 			assert.Equal(t, "none", c.Do("SHOW", waiting).Field("lock").Str)
@@ -76,7 +76,7 @@ func TestWindowOutlivesJobAndServer(t *testing.T) {
 	}
 }
 
-// A job that a node puts out of memory frees its keys.
+// A job that a node evicts frees its keys.
 func TestEvictedJobFreesItsKeys(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -110,7 +110,8 @@ func TestEvictedJobFreesItsKeys(t *testing.T) {
 	assert.Len(t, c.Do("GETJOB", "NOHANG", "COUNT", 2*n, "FROM", "during").Elems, free)
 }
 
-// The ends of unique jobs that are in a family: cancelled, dead, released elsewhere.
+// Unique jobs that depend on others, or are deferred: they are cancelled, become dead letters, or are
+// released into another queue.
 func TestUniqueJobsInFamilies(t *testing.T) {
 	c := harness.Start(t).Dial()
 	d := addUnique(t, c, "q", "d", until+"DEFERRED")
@@ -122,7 +123,7 @@ func TestUniqueJobsInFamilies(t *testing.T) {
 	assert.NotEmpty(t, again)
 	assert.NotEmpty(t, addUnique(t, c, "q", "x", "UNIQUE until-processed KEY b"))
 
-	// A dead letter stands in nobody's way, here or there.
+	// A dead letter keeps no key, neither in its first queue nor in the dead-letter queue.
 	for _, scope := range []string{"queue", "mesh"} {
 		p := add(t, c, "p", "p", 0)
 		options := "UNIQUE until-processed KEY dead SCOPE " + scope
@@ -136,7 +137,7 @@ func TestUniqueJobsInFamilies(t *testing.T) {
 		c.Do("DEL", "r", "r:dead")
 	}
 
-	// Released into another queue it has its key there, and no more where it was.
+	// A job that is released into another queue has its key there, and no longer in its first queue.
 	d = addUnique(t, c, "from", "d", until+"DEFERRED")
 	other := addUnique(t, c, "taken", "o", until)
 	v := c.Do("RELEASEJOB", d, "QUEUE", "taken")
@@ -153,8 +154,8 @@ func TestUniqueJobsInFamilies(t *testing.T) {
 	assert.NotEmpty(t, addUnique(t, c, "to", "x", until))
 }
 
-// When a job is due that names no time: RETRY's default, or the queue's. (The rq
-// fork has 180 s; ours is a tenth of the TTL, 300 s at most.)
+// A job without RETRY is due by the queue's setting, or else by the default: a tenth of the TTL,
+// 300 s at most. (The rq fork has 180 s.)
 func TestDefaultDueTime(t *testing.T) {
 	c := harness.Start(t).Dial()
 	c.Do("QCONFIG", "SET", "rq:*", "RETRY", 180)

@@ -40,8 +40,8 @@ func TestServerKnowsTheCommands(t *testing.T) {
 	assert.Equal(t, "0", s.Info("everything", "jobmesh_panics"))
 }
 
-// The documentation names the fields of INFO as the server does, so that they can be found.
-// Those of JOBMESH INFO have no prefix.
+// The documentation names the fields of INFO with their prefix, as the server does, so that they
+// can be found. The fields of JOBMESH INFO have no prefix.
 func TestDocumentationNamesInfoFieldsInFull(t *testing.T) {
 	s := harness.Start(t)
 	text, err := os.ReadFile(filepath.Join(harness.Root(t), "module", "COMMANDS.md"))
@@ -59,7 +59,7 @@ func TestDocumentationNamesInfoFieldsInFull(t *testing.T) {
 	assert.Greater(t, fields, 30)
 }
 
-// The totals of INFO are the sums of what QSTAT says of each queue, whatever becomes of the queues.
+// The totals of INFO are the sums of what QSTAT says of each queue, whatever happens to the queues.
 func TestTotalsOfWaitingJobs(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()

@@ -33,7 +33,7 @@ func tryUnique(c *harness.Conn, queue, body, options string) harness.Value {
 	return c.Do(args...)
 }
 
-// none says that nothing can be fetched.
+// none requires that no job can be fetched.
 func none(t *testing.T, c *harness.Conn, queue string) {
 	t.Helper()
 	assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", queue).NullArray())
@@ -164,7 +164,7 @@ func TestBeforeProcessing(t *testing.T) {
 	assert.Equal(t, first, get(t, c, "q"))
 	assert.Empty(t, addUnique(t, c, "q", "b", before), "the second waits still")
 	assert.Equal(t, second, get(t, c, "q"))
-	// Served to a client that waits, it is free just as well.
+	// The key is also free when the job is served to a client that waits.
 	w := s2(t, c)
 	w.Send("GETJOB", "FROM", "w")
 	waits(t, c, "w")
@@ -240,14 +240,14 @@ func TestWhatEndsARun(t *testing.T) {
 		end(first)
 		assert.Equal(t, second, get(t, c, name), name)
 	}
-	// Given back, it is its key's oldest again, and goes first.
+	// A job that is given back is its key's oldest job again, and goes first.
 	first, second := addUnique(t, c, "q", "1", during), addUnique(t, c, "q", "2", during)
 	require.Equal(t, first, get(t, c, "q"))
 	c.Do("NACK", first)
 	assert.Equal(t, first, get(t, c, "q"))
 	c.Do("ACKJOB", first)
 	assert.Equal(t, second, get(t, c, "q"))
-	// One that is delivered at most once stays out, and its key is free all the same.
+	// An at-most-once job stays out, and its key is free all the same.
 	once, next := addUnique(t, c, "once", "1", during+"RETRY 0"), addUnique(t, c, "once", "2", during)
 	require.Equal(t, once, get(t, c, "once"))
 	assert.Zero(t, c.Do("ENQUEUE", once).Int())
@@ -255,7 +255,7 @@ func TestWhatEndsARun(t *testing.T) {
 	assert.Zero(t, c.Do("NACK", once).Int())
 	assert.Equal(t, next, get(t, c, "once"))
 	assert.Equal(t, "none", c.Do("SHOW", once).Field("lock").Str)
-	// A front that goes without having run lets the next one go on.
+	// If the first job of a key leaves the queue without having run, the next one goes on.
 	third, fourth := addUnique(t, c, "r", "3", during), addUnique(t, c, "r", "4", during)
 	c.Do("DEQUEUE", third)
 	assert.Equal(t, fourth, get(t, c, "r"))
@@ -310,7 +310,7 @@ func TestConflicts(t *testing.T) {
 	delayed := addUnique(t, c, "q", "d", "UNIQUE until-processed KEY d DELAY 100")
 	assert.Equal(t, delayed, addUnique(t, c, "q", "e", "UNIQUE until-processed KEY d ONCONFLICT replace"))
 	assert.Equal(t, "e", c.Do("SHOW", delayed).Field("body").Str)
-	// The key of one that is unique by its body stays what it was.
+	// A job that is unique by its body keeps its key when its body is replaced.
 	byBody := addUnique(t, c, "q", "key", "UNIQUE until-processed")
 	assert.Equal(t, byBody, addUnique(t, c, "q", "new", "UNIQUE until-processed KEY key ONCONFLICT replace"))
 	assert.Empty(t, addUnique(t, c, "q", "key", "UNIQUE until-processed"))
@@ -356,7 +356,7 @@ func TestScopes(t *testing.T) {
 	assert.NotEmpty(t, addUnique(t, c, "q2", "b", "UNIQUE until-processed KEY m"), "of the queue")
 	assert.True(t, tryUnique(c, "q3", "b", mesh+" ONCONFLICT raise").Err("DUPLICATE "+id))
 	assert.Equal(t, int64(0), c.Do("EXISTS", "q3").Int(), "a refusal makes no queue")
-	// A run's scope: the other queue's job goes on when the first one is done.
+	// The scope of a run: the other queue's job goes on when the first one is done.
 	const run = "UNIQUE during-processing KEY m SCOPE mesh"
 	a, b := addUnique(t, c, "r1", "b", run), addUnique(t, c, "r2", "b", run)
 	require.Equal(t, a, get(t, c, "r1"))
@@ -405,7 +405,7 @@ func TestLockTTL(t *testing.T) {
 	assert.False(t, c.Do("SHOW", window).Null == false)
 }
 
-// A job that is held back isn't due either.
+// LOCKTTL doesn't run while a job is deferred or blocked, since the job isn't due.
 func TestLockTTLOfHeldBackJobs(t *testing.T) {
 	t.Parallel()
 	c := harness.Start(t).Dial()
@@ -473,7 +473,7 @@ func TestRefusalsLeaveNoLock(t *testing.T) {
 	assert.NotEmpty(t, addUnique(t, c, "q", "b", until))
 }
 
-// locks tells of each job's what SHOW does.
+// locks returns what SHOW says of the locks of jobs.
 func locks(c *harness.Conn, ids ...string) (out []string) {
 	for _, id := range ids {
 		out = append(out, c.Do("SHOW", id).Field("lock").Str)
@@ -549,8 +549,8 @@ func TestReplicaPromoted(t *testing.T) {
 	}
 }
 
-// A rule that takes another's place leaves nothing of it behind: not in what is saved, which couldn't be loaded,
-// and not for jobs.
+// A rule that replaces another leaves nothing of it behind: not in the saved settings, which couldn't be loaded
+// then, and not for jobs.
 func TestSettingsInPlaceOfOthers(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -570,7 +570,7 @@ func TestSettingsInPlaceOfOthers(t *testing.T) {
 	require.Equal(t, "OK", c.Do("DEBUG", "RELOAD").Str)
 	assert.Equal(t, settings, c.Do("QCONFIG", "LIST").String())
 	assert.Equal(t, id, addUnique(t, c, "w", "b", "ONCONFLICT return"))
-	time.Sleep(1100 * time.Millisecond) // the window's TTL: what isn't to happen after it
+	time.Sleep(1100 * time.Millisecond) // the window's TTL, after which nothing must happen
 	assert.Empty(t, addUnique(t, c, "w", "b", ""))
 }
 
@@ -614,7 +614,7 @@ func TestQueueSettings(t *testing.T) {
 	ok("emails:own:free", "UNIQUE", "until-processed")
 	addUnique(t, c, "emails:own:free", "b", "")
 	assert.Empty(t, addUnique(t, c, "emails:own:free", "b", ""), "a name over patterns")
-	// A producer's own strategy leaves out what doesn't fit it.
+	// A producer's own strategy leaves out settings of the queue that don't fit it.
 	ok("both", "UNIQUE", "before-and-during-processing", "ONBUSY", "drop", "LOCKTTL", 9, "RUNTTL", 9, "SCOPE", "mesh", "QUORUM", "any")
 	assert.NotEmpty(t, addUnique(t, c, "both", "b", "UNIQUE during-processing"))
 	assert.NotEmpty(t, addUnique(t, c, "both", "c", "UNIQUE until-processed"))
@@ -794,7 +794,7 @@ func TestOnBusy(t *testing.T) {
 	assert.Equal(t, int64(0), v.Elems[0].Elems[6].Int())
 }
 
-// A job that was dropped, or went to the dead-letter queue, is so in the log too.
+// A job that was dropped, or went to the dead-letter queue, is dropped, or there, after a restart too.
 func TestOnBusyAfterARestart(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
@@ -840,7 +840,7 @@ func TestTokens(t *testing.T) {
 	assert.Greater(t, w.Receive().Elems[0].Elems[4].Int(), last)
 }
 
-// Contradictions and nonsense: a specified error each, nothing changed.
+// Contradictions and nonsense: each has its documented error, and changes nothing.
 func TestUniqueErrors(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -933,7 +933,7 @@ func TestLocksFollowTheJobs(t *testing.T) {
 	assert.NotEmpty(t, addUnique(t, c, "d", "b", until))
 	c.Do("SWAPDB", 0, 3)
 	assert.Equal(t, "wait", c.Do("SHOW", id).Field("lock").Str)
-	// A value that says that its jobs have locks which others have is corrected.
+	// A restored value says that its jobs have locks. If others have these, that is corrected.
 	e := addUnique(t, c, "e", "b", until)
 	dump = c.Do("DUMP", "e").Str
 	c.Do("RENAME", "e", "f")
@@ -944,7 +944,7 @@ func TestLocksFollowTheJobs(t *testing.T) {
 	assert.Equal(t, "wait", c.Do("SHOW", e).Field("lock").Str)
 }
 
-// Scenario 38, from outside: a hundred thousand held-back jobs in front.
+// A hundred thousand held-back jobs stand in front, and don't slow GETJOB down.
 func TestManyHeldBack(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -977,7 +977,7 @@ func TestManyHeldBack(t *testing.T) {
 	c.Do("FLUSHALL", "ASYNC")
 }
 
-// Rule 4 for unique jobs: no garbage, no more crossings than for others.
+// Commands on unique jobs leave no garbage, and have no more crossings than those on others.
 func TestUniqueJobs(t *testing.T) {
 	harness.NotSanitized(t, "the pool, which saves crossings, is for names alone")
 	s := harness.Start(t)
@@ -1009,9 +1009,9 @@ func TestUniqueJobs(t *testing.T) {
 	assert.Less(t, number(t, s, "jobmesh", "jobmesh_go_allocations")-allocs, int64(ops/100))
 }
 
-// The run of a job with RETRY 0 ends by RUNTTL as others do. Its worker hears of it by WORKING
-// while another has the key, and takes it back by WORKING when it is free, unless he gave the
-// job back.
+// The run of a job with RETRY 0 ends by RUNTTL, as other runs do. While another job has the key, the
+// worker learns that from WORKING. When the key is free, WORKING takes it back, unless the worker has
+// given the job back.
 func TestRunTTLAtMostOnce(t *testing.T) {
 	t.Parallel()
 	c := harness.Start(t).Dial()
@@ -1032,8 +1032,8 @@ func TestRunTTLAtMostOnce(t *testing.T) {
 	assert.Equal(t, "none", lock(second), "it was given back")
 }
 
-// A job that comes back to be processed again is unique while it waits, as at first, unless
-// another was added meanwhile; so it is after a restart.
+// A job that comes back to be processed again is unique while it waits, as at first, unless another
+// was added meanwhile. This holds after a restart, too.
 func TestUniqueAgainWhenItComesBack(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []string{"before-processing", "before-and-during-processing"} {
@@ -1068,8 +1068,8 @@ func TestUniqueAgainWhenItComesBack(t *testing.T) {
 	}
 }
 
-// With loglevel verbose, and from the moment on at which that is set, the log has each job that
-// is dropped for its key, when it is added and when it is to be delivered.
+// From the moment on at which loglevel is verbose, the log names each job that is dropped for its
+// key, when it is added or when it is to be delivered.
 func TestDroppedJobsAreLogged(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()

@@ -71,7 +71,7 @@ func TestUniqueQueue(t *testing.T) {
 	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 }
 
-// Refused items are counted, since the queue was last empty.
+// UQ.STAT counts the refused items since the queue was last empty.
 func TestDuplicatesAreCounted(t *testing.T) {
 	s := harness.Start(t)
 	expect(t, s.Dial(), "UQ.STAT q -> *null", "UQ.PUSH q a -> :1", "UQ.STAT q -> *[$\"len\" :1 $\"duplicates\" :0]",
@@ -218,13 +218,13 @@ func TestUniqueQueueIsAKey(t *testing.T) {
 	}
 	harness.Await(t, 3*time.Second, "the end of all keys", func() bool { return c.Do("DBSIZE").Is(0) })
 
-	// An expired queue is none, also before it is reclaimed.
+	// An expired queue doesn't exist for any command, even before the server removes it.
 	c.Do("DEBUG", "SET-ACTIVE-EXPIRE", 0)
 	for _, cmd := range []string{"UQ.PUSH q x -> :1", "UQ.POP q -> *null", "UQ.HAS q old -> :0", "UQ.REM q old -> :0", "UQ.BPOP q 0.01 -> *null", "UQ.LEN q -> :0"} {
 		c.Do("DEL", "q")
 		c.Do("UQ.PUSH", "q", "old")
 		c.Do("PEXPIRE", "q", 1)
-		time.Sleep(3 * time.Millisecond) // to look would reclaim it
+		time.Sleep(3 * time.Millisecond) // looking at the key would remove it
 		expect(t, c, cmd, "PTTL q -> "+map[bool]string{true: ":-1", false: ":-2"}[strings.HasPrefix(cmd, "UQ.PUSH")])
 	}
 
@@ -252,8 +252,8 @@ func TestUniqueQueueDamaged(t *testing.T) {
 		bad[i] ^= 0x41
 		require.True(t, c.Do("RESTORE", "bad", 0, bad).Err("ERR"))
 	}
-	// With a checksum that fits, it is ours to refuse.
-	// (Servers that can't leave it out refuse all of them.)
+	// If the server doesn't check the checksum, the module must refuse the value.
+	// (Servers that can't leave out the check refuse all the values.)
 	skips := c.Do("DEBUG", "SET-SKIP-CHECKSUM-VALIDATION", 1)
 	for i := range len(dump) - 10 {
 		bad := append([]byte(nil), dump...)
@@ -361,7 +361,7 @@ func TestUniqueBlockingOrder(t *testing.T) {
 	first, second, third, elsewhere := wait(0, "a", "b", "a", "c", 0), wait(0, "b", 0), wait(0, "c", "b", 100), wait(1, "b", 0)
 	c.Do("UQ.PUSH", "b", "1", "AT", 5)
 	assert.Equal(t, `*[$"b" $"1" :5]`, got(first))
-	// A key that becomes something else than a unique queue serves nobody.
+	// A key that becomes another type serves no client that waits.
 	c.Do("SET", "b", "text")
 	c.Do("DEL", "b")
 	c.Do("RPUSH", "b", "x")
@@ -369,7 +369,7 @@ func TestUniqueBlockingOrder(t *testing.T) {
 	add(t, c, "b", "job", 0)
 	c.Do("DEL", "b")
 	assert.True(t, second.Silent(20*time.Millisecond))
-	// A transaction ends before anybody is served, and serves as many as it can.
+	// Clients are served after a transaction, as many as it has left items for.
 	expect(t, c, "MULTI -> +\"OK\"", "UQ.PUSH b x AT 1 -> +\"QUEUED\"", "UQ.POP b -> +\"QUEUED\"", "EXEC -> *[:1 *[$\"x\" :1]]")
 	assert.True(t, second.Silent(20*time.Millisecond))
 	expect(t, c, "MULTI -> +\"OK\"", "UQ.PUSH b 2 AT 1 -> +\"QUEUED\"", "UQ.PUSH b 3 AT 2 -> +\"QUEUED\"", "UQ.PUSH b 4 AT 3 -> +\"QUEUED\"", "EXEC -> *[:1 :2 :3]")
@@ -438,7 +438,7 @@ func TestUniqueBlockingEnds(t *testing.T) {
 				assert.True(t, v.Null)
 			}
 		}
-		// Neither in MULTI nor in Lua.
+		// In MULTI and in Lua nothing blocks.
 		w.Do("MULTI")
 		w.Do("UQ.BPOP", "q", 0)
 		w.Do("UQ.PUSH", "q", "x", "AT", 4)
@@ -448,7 +448,7 @@ func TestUniqueBlockingEnds(t *testing.T) {
 		assert.True(t, v.Elems[0].Null)
 		assert.Equal(t, `*[$"q" $"x" :4]`, v.Elems[2].String())
 		assert.True(t, w.Do("EVAL", "return redis.call('UQ.BPOP', KEYS[1], 0)", 1, "q").Null)
-		// If keys have items, one is given at once, from the first key that has some.
+		// If any of the keys has items, the client is given one at once, from the first such key.
 		c.Do("UQ.PUSH", "b", "x", "AT", 1)
 		c.Do("UQ.PUSH", "c", "y", "AT", 2)
 		assert.Equal(t, `*[$"b" $"x" :1]`, w.Do("UQ.BPOP", "a", "b", "c", 0).String())
@@ -566,7 +566,7 @@ func TestUniqueQueueAgreesWithLua(t *testing.T) {
 	}
 	for done := 0; done < steps; done += batch {
 		var sent [][]any
-		pushes := 3 + done/1000%2*5 // the queue swells and ebbs
+		pushes := 3 + done/1000%2*5 // the queue grows and shrinks
 		for range batch {
 			var native, oracle []any
 			switch op := r.IntN(10 + pushes); {
@@ -605,8 +605,8 @@ func TestUniqueQueueAgreesWithLua(t *testing.T) {
 	}
 }
 
-// Rules 2 and 4 for unique queues: what lasts is the server's, a command is one
-// crossing, and leaves no garbage.
+// The data of a unique queue lies in the server's memory. A command is one crossing, and leaves
+// no garbage.
 func TestUniqueQueueCostsOneCrossing(t *testing.T) {
 	harness.NotSanitized(t, "the pool, which saves crossings, is for names alone")
 	s := harness.Start(t)
@@ -650,7 +650,7 @@ func TestUniqueQueueCostsOneCrossing(t *testing.T) {
 	harness.Await(t, 3*time.Second, "the memory", func() bool { return number(t, s, "memory", "used_memory")-used < 1<<20 })
 }
 
-// Rule 1 for unique queues: saving, rewriting and freeing need no Go.
+// Saving, rewriting and freeing a unique queue needs no Go.
 func TestUniqueQueueSavesWhileGoIsBusy(t *testing.T) {
 	harness.NotSanitized(t, harness.ForksHang)
 	so := harness.Build(t, "-tags", "jobmesh_busy", "./module")
@@ -666,7 +666,7 @@ func TestUniqueQueueSavesWhileGoIsBusy(t *testing.T) {
 	require.Equal(t, "ok", s.Info("persistence", "aof_last_bgrewrite_status"))
 }
 
-// In MULTI and scripts, with other commands, all or nothing of it is seen.
+// In MULTI and scripts, together with other commands, others see all of it or nothing.
 func TestUniqueQueueInMultiAndLua(t *testing.T) {
 	s := harness.Start(t)
 	c, other := s.Dial(), s.Dial()
@@ -678,7 +678,7 @@ func TestUniqueQueueInMultiAndLua(t *testing.T) {
 	assert.True(t, v.Elems[3].Err("WRONGTYPE"))
 	assert.True(t, v.Elems[4].NullArray(), "it doesn't wait")
 	expect(t, c, "MULTI -> +\"OK\"", "UQ.POP q -> +\"QUEUED\"", "DISCARD -> +\"OK\"", "UQ.LEN q -> :1")
-	// A job made of an item: who looks sees either of them.
+	// A script makes a job of an item: others see either the item or the job.
 	const move = `local item = redis.call('UQ.POP', KEYS[1])
 		if not item then return false end
 		return {redis.call('ADDJOB', KEYS[2], item[1], 0).ok, item[2], redis.call('UQ.PUSH', KEYS[1], item[1], 'AT', 9)}`

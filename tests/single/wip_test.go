@@ -44,8 +44,7 @@ func near(t *testing.T, want time.Time, ms int64) {
 
 func inProgress(s *harness.Server) string { return s.Info("jobmesh", "jobmesh_jobs_in_progress") }
 
-// Scenarios 36, 51, 52: in by GETJOB with the time it is due, out by whatever way.
-// A worker's name is never taken for the beginning of the queues: there is none like that.
+// FROM can't be a worker's name, so a name is never taken for the beginning of the queues.
 func TestWorkerIsNotFrom(t *testing.T) {
 	c := harness.Start(t).Dial()
 	c.Do("ADDJOB", "mail", "b", 0)
@@ -56,6 +55,7 @@ func TestWorkerIsNotFrom(t *testing.T) {
 	assert.Len(t, c.Do("GETJOB", "NOHANG", "WORKER", "w", "FROM", "from", "mail").Elems, 1)
 }
 
+// A job is in progress from GETJOB on, with the time at which it is due, until it ends or is queued in any way.
 func TestWIP(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -82,7 +82,7 @@ func TestWIP(t *testing.T) {
 	assert.Equal(t, int64(0), c.Do("QSTAT", "q").Field("overdue").Int())
 	assert.True(t, c.Do("SHOW", once).Field("next-requeue-within").Null, "an at-most-once job never comes back")
 
-	// NACK takes it out; the next delivery counts.
+	// NACK takes a job out of the list. The next delivery is counted.
 	require.Equal(t, int64(1), c.Do("NACK", quick).Int())
 	assert.Equal(t, []string{once, slow}, ids(wip(t, c, "q")))
 	require.Equal(t, quick, get(t, c, "q"))
@@ -109,7 +109,7 @@ func TestWIP(t *testing.T) {
 	assert.Equal(t, "queued", state(c, retried))
 }
 
-// Scenario 51: WORKING moves the time it is due, and not since when it is worked on.
+// WORKING moves the time at which a job is due, but not the time since which it is worked on.
 func TestWorkingMovesTheDueTime(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
@@ -117,10 +117,10 @@ func TestWorkingMovesTheDueTime(t *testing.T) {
 	second := add(t, c, "q", "b", 0, "RETRY", 10)
 	took := time.Now()
 	get(t, c, "q")
-	time.Sleep(1200 * time.Millisecond) // what the first is listed with must not be this moment
+	time.Sleep(1200 * time.Millisecond) // so that the first job's time differs from this moment
 	get(t, c, "q")
 	require.Equal(t, []string{first, second}, ids(wip(t, c, "q")))
-	time.Sleep(300 * time.Millisecond) // nor that of its WORKING the second's
+	time.Sleep(300 * time.Millisecond) // so that the second job's time differs from that of WORKING
 	for range 2 {
 		require.Equal(t, int64(10), c.Do("WORKING", first).Int())
 		list := wip(t, c, "q")
@@ -130,7 +130,7 @@ func TestWorkingMovesTheDueTime(t *testing.T) {
 	}
 }
 
-// Scenario 53.
+// WORKER names the client that works on a job, in SHOW and WIP.
 func TestWorkerIsNamed(t *testing.T) {
 	s := harness.Start(t)
 	c, d := s.Dial(), s.Dial()
@@ -169,8 +169,8 @@ func TestWorkerIsNamed(t *testing.T) {
 	assert.Equal(t, syntax, c.Do("GETJOB", "WORKER").Str)
 }
 
-// Scenarios 54, 38: what is in somebody's hands stays there, with its time and its
-// worker. A crash leaves that of what was logged, and queues the rest at once.
+// Jobs in clients' hands stay there over a restart, with their times and workers. After a crash
+// that holds for the jobs whose delivery was logged. The others are queued at once.
 func TestInProgressSurvives(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"aof-kill", "aof", "rdb"} {
@@ -182,7 +182,7 @@ func TestInProgressSurvives(t *testing.T) {
 			require.Len(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems, 1)
 			took := time.Now()
 			require.Len(t, c.Do("GETJOB", "NOHANG", "WORKER", "ada", "FROM", "q").Elems, 1)
-			time.Sleep(time.Second) // what is remembered must not be the moment of the restart
+			time.Sleep(time.Second) // so that the remembered time differs from that of the restart
 			comeBack(t, s, mode)
 			c = s.Dial()
 			list := wip(t, c, "q")
@@ -209,8 +209,8 @@ func TestInProgressSurvives(t *testing.T) {
 	}
 }
 
-// Scenarios 39, 52: past its time a job is put back; a paused queue leaves it with
-// who has it, as overdue, and takes it back when the pause is over.
+// When its time is over, a job is put back. While its queue is paused in input, the job stays with
+// its worker, as overdue, and is put back when the pause ends.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
@@ -279,7 +279,7 @@ func TestWIPErrors(t *testing.T) {
 	assert.Len(t, v.Elems[1].Elems, 1)
 }
 
-// A hundred thousand in progress: WIP's cost is that of what it lists.
+// Very many jobs are in progress. WIP costs as much as the jobs that it lists.
 func TestWIPOfMany(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()

@@ -18,8 +18,8 @@ type event struct {
 	Elapsed                       float64
 }
 
-// count reads events and writes what a person wants to see of them. A test with
-// subtests isn't counted beside them, unless it fails where they all passed.
+// count reads events and writes what a person wants to see of them. A test with subtests
+// isn't counted beside them, unless it fails although they all passed.
 func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 	output := map[string][]string{}
 	// counted and broken have the keys of the tests and packages that hold a test which was
@@ -48,7 +48,7 @@ func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 			fmt.Fprint(out, e.Output)
 		case "pass", "fail", "skip":
 			if e.Test == "" {
-				// That a package has no tests is no news.
+				// A package without tests is not shown.
 				if e.Action != "skip" {
 					fmt.Fprintf(out, "%-5s %s (%.1f s)\n", e.Action, e.Package, e.Elapsed)
 				}
