@@ -479,7 +479,8 @@ func (x *plainFaultWalk) delete(j *walkJob) {
 	}
 }
 
-// deleteQueue deletes a queue at one node. Jobs that had a copy there are no longer promised, and the queue's other jobs aren't given to that node's clients.
+// deleteQueue deletes a queue at one node. Jobs that had a copy there are no longer promised, and the queue's other jobs aren't given to
+// that node's clients.
 func (x *plainFaultWalk) deleteQueue() {
 	n, queue := x.named(x.up()), x.queue()
 	if n.e.Queue([]byte(queue)) == nil {

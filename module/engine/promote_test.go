@@ -196,7 +196,7 @@ func TestUndeliverAtAReplica(t *testing.T) {
 	n.Follow()
 	n.Tick()
 	n.Effects()
-	n.Undeliver(engine.DeliveryOf(n.Job(&id))) // by module.later
+	n.Undeliver(engine.DeliveryOf(n.Job(&id))) // as later() in package commands does
 	for _, e := range n.Effects() {
 		require.NotEqual(t, engine.LogState, e.Kind, "a replica logs a change of its own")
 	}

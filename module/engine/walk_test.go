@@ -106,7 +106,7 @@ type walkJob struct {
 	parents            []*walkJob
 	onDead             bool // ONDEAD run
 	deferred, released bool
-	blocks             *walkJob // BLOCKEDBY
+	blocks             *walkJob // the job that blocks this one (BLOCKEDBY)
 	last               bool
 	notBefore          int64
 	given, reasons     int   // how often it was delivered, and how many reasons there were for deliveries after the first
