@@ -12,9 +12,9 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A node that hasn't answered a SetAck when its connection breaks is told again as soon as
-// it is back, though it has answered another: one about a job of which this node
-// remembers nothing but that it is gone.
+// A node whose connection breaks before it has answered a SetAck is told again as soon as it is
+// back. Its answer to another SetAck, about a job that this node remembers only as gone, doesn't
+// count for the first one.
 func TestOneAnswerIsNotTakenForAnother(t *testing.T) {
 	for _, answered := range []bool{false, true} {
 		now := int64(1_700_000_000_000)
@@ -51,7 +51,7 @@ func TestOneAnswerIsNotTakenForAnother(t *testing.T) {
 		receive(wire.SetAck, gone)
 		receive(wire.WillQueue, gone)
 		require.Equal(t, 1, acks(), "it is gone")
-		require.NoError(t, n.ApplyJob([]byte("q"), rec)) // a backup of it comes meanwhile
+		require.NoError(t, n.ApplyJob([]byte("q"), rec)) // meanwhile a backup of the job comes
 		receive(wire.GotAck, gone)
 		if answered {
 			receive(wire.GotAck, id)
@@ -76,8 +76,8 @@ func TestOneAnswerIsNotTakenForAnother(t *testing.T) {
 	}
 }
 
-// A job that was acknowledged, and is gone, is known as such after a restart, as far as the
-// log tells: another node may have one that waits for it, and would take it for undone.
+// After a restart a node knows of a job that was acknowledged, and is gone, as far as the log
+// tells. Another node may have a job that waits for it, and would take it for undone.
 func TestAfterALoadWhatIsDoneIsKnown(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	peer := wire.NodeID{1, 2, 3}

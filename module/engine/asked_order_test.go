@@ -13,8 +13,8 @@ import (
 	"jobmesh/module/wire"
 )
 
-// keyed is a node of a mesh of three whose queue q has jobs that may not run beside others, each
-// with a key of its own. The IDs are those of the jobs, the oldest first.
+// keyed makes a node of a mesh of three, with jobs in queue q that may not run beside others of
+// their key. Each has a key of its own. It returns the jobs' IDs, the oldest first.
 func keyed(t *testing.T, many int, steady func() int64) (n *engine.Node, peers []wire.NodeID, ids []store.ID) {
 	now := int64(1_700_000_000_000)
 	n, _, _ = steadyNode(now, steady)
@@ -35,7 +35,7 @@ func keyed(t *testing.T, many int, steady func() int64) (n *engine.Node, peers [
 	return n, peers, ids
 }
 
-// Jobs whose runs other nodes consent to are delivered in their order, however long the answers take.
+// Jobs whose runs the other nodes must agree to are delivered in their order, however long the answers take.
 func TestSlowAnswersKeepTheOrder(t *testing.T) {
 	const many = 50
 	for _, rtt := range []int64{20, 110, 250} {
@@ -93,8 +93,8 @@ func TestSlowAnswersKeepTheOrder(t *testing.T) {
 	}
 }
 
-// Without a majority jobs stay in their queue, in their order, and nothing is done to them: neither at
-// once, which would take long, nor now and then. Jobs that need no consent are found behind them.
+// Without a majority these jobs stay in their queue, in their order. The node doesn't work through them, neither at
+// once, which would take long, nor now and then. Jobs that need no votes are found behind them.
 func TestJobsStayInTheirOrderWithoutAMajority(t *testing.T) {
 	const many = 25_000
 	steady := int64(1000)
@@ -132,7 +132,7 @@ func TestJobsStayInTheirOrderWithoutAMajority(t *testing.T) {
 	assert.Equal(t, []store.ID{plain}, served)
 	assert.EqualValues(t, many, q.Len)
 
-	// One that comes back before others that were passed over is found, too.
+	// A job that comes back, and comes before others that were passed over, is found, too.
 	for i := range 10 {
 		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 600, TTL: 6000,
 			Unique: engine.Unique{Strategy: store.UniqueDuring, Keyed: true, Key: fmt.Append(nil, many+i)}})

@@ -13,9 +13,9 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A job that was released to come last waits for one that a client works on; the queue of that
-// one goes to another database, and it is acknowledged there. Then nothing is left that the last
-// one could wait for.
+// A job that was released to come last waits for a job that a client works on. The queue of the second
+// job goes to another database, and the job is acknowledged there. Then the first one has nothing left
+// to wait for.
 func TestTheEndOfOneThatIsAwayReachesTheLast(t *testing.T) {
 	for _, how := range []string{"ack", "fastack", "cancel", "setack"} {
 		now := int64(1_700_000_000_000)
@@ -49,7 +49,7 @@ func TestTheEndOfOneThatIsAwayReachesTheLast(t *testing.T) {
 		move(t, n, k, away, 0)
 		pass(n, &now, 3_600_000)
 		for _, j := range n.Fetch([]*store.Queue{away}, 5, true, nil) {
-			n.Ack(&j.ID) // it came again
+			n.Ack(&j.ID) // the job came again
 		}
 		n.Effects()
 		pass(n, &now, 3_600_000)
@@ -59,9 +59,9 @@ func TestTheEndOfOneThatIsAwayReachesTheLast(t *testing.T) {
 	}
 }
 
-// Another node has a job that waits for one here, and has asked for it. It is away when ACKJOB or FASTACK
-// ends the one here. This node is started again: the other must hear that what it waits for is done; from
-// "unknown" it would take it for undone, and drop what waits for it.
+// Another node has a job that waits for a job here, and has asked about it. It is away when ACKJOB or FASTACK
+// ends the job here. This node is started again. The other node must hear that the job is done: if it heard that no
+// node knows the job, it would take it for undone, and drop the job that waits.
 func TestTheEndOfOneThatIsAwayAndHasKin(t *testing.T) {
 	for _, how := range []string{"in sight", "away", "away, said at a third node", "acked in sight", "acked away"} {
 		away := strings.Contains(how, "away")
@@ -115,8 +115,8 @@ func TestTheEndOfOneThatIsAwayAndHasKin(t *testing.T) {
 	}
 }
 
-// A job is acknowledged while a node that has a copy is down. Its queue goes to another database,
-// and somebody says FASTACK, here or at another node: the word for the node that is down stays.
+// A job is acknowledged while a node that has a copy is down. Then its queue goes to another database,
+// and somebody says FASTACK, here or at another node: the node that is down is still told of the acknowledgement.
 func TestTheWordForOthersStaysWhereItIsAway(t *testing.T) {
 	for _, how := range []string{"nothing", "fastack", "a peer's fastack", "a peer's ack"} {
 		now := int64(1_700_000_000_000)
@@ -128,7 +128,7 @@ func TestTheWordForOthersStaysWhereItIsAway(t *testing.T) {
 		id := lasting(t, n, "q", engine.Members{})
 		n.Effects()
 		q := n.Queue([]byte("q"))
-		// The other node has a copy, and says so.
+		// The other node tells that it has a copy.
 		require.NoError(t, n.Receive(down, (&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(id)}).Append(nil)))
 		n.Effects()
 		require.Equal(t, 1, n.Job(&id).Holders())
@@ -158,7 +158,7 @@ func TestTheWordForOthersStaysWhereItIsAway(t *testing.T) {
 	}
 }
 
-// Both a job and one that waits for it are in another database, and are acknowledged by one command.
+// A job and another one that waits for it are in another database, and are acknowledged by one command.
 func TestTwoThatAreAwayEndByOneCommand(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, k, _ := node(now)
@@ -179,13 +179,13 @@ func TestTwoThatAreAwayEndByOneCommand(t *testing.T) {
 	pass(n, &now, 5000)
 	for _, id := range []store.ID{parent, child} {
 		if j := n.Job(&id); j != nil {
-			require.Equal(t, store.StateAcked, j.State) // until the other node has heard
+			require.Equal(t, store.StateAcked, j.State) // until the other node has heard of the end
 		}
 	}
 }
 
-// A job is acknowledged while a node that has a copy, and jobs that wait for it, is down. CANCELJOB
-// of it does nothing then; nor does it where the queue lies in another database.
+// A job is acknowledged while a node is down that has a copy, and jobs that wait for it. CANCELJOB of an acknowledged
+// job does nothing, also if its queue lies in another database.
 func TestCancelOfOneThatIsAckedAndAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
@@ -226,8 +226,8 @@ func TestCancelOfOneThatIsAckedAndAway(t *testing.T) {
 	}
 }
 
-// A job lies in another database when another node, which has a copy, sends it again, and is
-// acknowledged. It doesn't come back with its queue; whether that went there, or was loaded there.
+// A job lies in another database when another node, which has a copy, sends it again, and it is
+// acknowledged. It doesn't come back with its queue, whether the queue was moved there or was loaded there.
 func TestACopyOfOneThatIsAway(t *testing.T) {
 	for _, loaded := range []bool{false, true} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
@@ -262,9 +262,9 @@ func TestACopyOfOneThatIsAway(t *testing.T) {
 	}
 }
 
-// A thousand jobs wait for one whose queue lies in another database. It is acknowledged, and the server is
-// killed right after the answer, with all of its log: none of those that wait is lost. In a mesh no other
-// node can tell how it ended.
+// A thousand jobs wait for one whose queue lies in another database. That job is acknowledged, and the server is
+// killed right after the answer, with its whole log: no waiting job is lost. In a mesh no other
+// node can tell how the job ended.
 func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
 	for _, mesh := range []bool{false, true} {
 		for _, away := range []bool{false, true} {
@@ -297,8 +297,8 @@ func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
 			}
 			n.Effects()
 			n.Ack(&parent)
-			n.Effects() // logged, and answered
-			// These records are in a log, or an RDB, now.
+			n.Effects() // they are logged, and the client is answered
+			// These records are in the log, or in an RDB, now.
 			records := map[string][][]byte{}
 			for i := range children {
 				records["q"] = append(records["q"], bytes.Clone(n.Job(&children[i]).Record()))
@@ -337,8 +337,8 @@ func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
 	}
 }
 
-// Another node hands over a job (YOURJOB) that is here in another database, where it was loaded. A server that
-// loaded the queue too, and reads the log of that, has to end like this server.
+// Another node hands over a job (YOURJOB) that lies in another database here, where it was loaded. A server that
+// has loaded the queue, too, and reads this server's log, must come to the same state.
 func TestTheLogOfACopyOfOneThatIsAway(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	peer := wire.NodeID{1, 2, 3}
@@ -384,7 +384,7 @@ func TestTheLogOfACopyOfOneThatIsAway(t *testing.T) {
 	follow()
 	stranger := id
 	stranger[20]++
-	m.n.Ack(&stranger) // an ID of which nobody knows: the table has all jobs from then on
+	m.n.Ack(&stranger) // no node knows this ID: from then on the table has all jobs
 	follow()
 	m.n.Ack(&id)
 	follow()
@@ -396,8 +396,8 @@ func TestTheLogOfACopyOfOneThatIsAway(t *testing.T) {
 	assert.Equal(t, m.n.Job(&id) == nil, r.n.Job(&id) == nil, "the replica has a job that its master hasn't")
 }
 
-// TestOneInSightBehindManyThatAreAway: jobs that wait for one that is done, and whose queues lie in
-// another database, don't hold up those that are in sight, however many they are.
+// Jobs that wait for a job that is done, and whose queues lie in
+// another database, don't hold up those in this database, however many they are.
 func TestOneInSightBehindManyThatAreAway(t *testing.T) {
 	for _, many := range []int{100, 400} {
 		now := int64(1_700_000_000_000)
@@ -422,7 +422,7 @@ func TestOneInSightBehindManyThatAreAway(t *testing.T) {
 	}
 }
 
-// TestOtherFamiliesBehindManyThatAreAway: nor do they hold up those that wait for another job, which
+// Such jobs don't hold up the jobs that wait for another job either, which
 // was deleted with its queue.
 func TestOtherFamiliesBehindManyThatAreAway(t *testing.T) {
 	for _, many := range []int{100, 400} {
@@ -459,12 +459,12 @@ func TestOtherFamiliesBehindManyThatAreAway(t *testing.T) {
 	}
 }
 
-// TestReleaseOfOneThatIsAway: a node whose copy of a deferred job lies in another database doesn't
-// confirm its release, so that it is told again when it has the copy back.
+// A node whose copy of a deferred job lies in another database doesn't
+// confirm the release, so that it is told again when it has the copy back.
 func TestReleaseOfOneThatIsAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
-		other, ko := paired(now, peer) // has the copy that lies in another database
+		other, ko := paired(now, peer) // has the copy, which is to lie in another database
 		id, _, err := other.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 100, TTL: 86400, Members: engine.Members{Deferred: true}})
 		require.NoError(t, err)
 		other.Effects()
@@ -490,7 +490,7 @@ func TestReleaseOfOneThatIsAway(t *testing.T) {
 	}
 }
 
-// fated answers each question what became of a job, as a node does that knows nothing.
+// fated answers each question what became of a job as a node that doesn't know the job.
 func fated(t *testing.T, n *engine.Node, peer wire.NodeID) {
 	var sent [][]byte
 	for _, e := range n.Effects() {
@@ -505,7 +505,7 @@ func fated(t *testing.T, n *engine.Node, peer wire.NodeID) {
 	}
 }
 
-// paired is a node that is connected with another one.
+// paired makes a node that is connected with another one.
 func paired(now int64, peer wire.NodeID) (*engine.Node, *keys) {
 	n, k, _ := node(now)
 	n.Mesh().Up(peer, "10.0.0.1:1", true)
@@ -513,7 +513,7 @@ func paired(now int64, peer wire.NodeID) (*engine.Node, *keys) {
 	return n, k
 }
 
-// copied is a node with a job in queue q of which another one is to have a copy.
+// copied makes a node with a job in queue q that is to have a copy at another node.
 func copied(t *testing.T, now int64, peer wire.NodeID) (*engine.Node, *keys, store.ID) {
 	t.Helper()
 	n, k := paired(now, peer)
@@ -524,8 +524,8 @@ func copied(t *testing.T, now int64, peer wire.NodeID) (*engine.Node, *keys, sto
 }
 
 // A job is acknowledged while a node that has a copy can't be reached. Its queue goes to another
-// database. The node is back, has queued its copy meanwhile, and hands it over, or says that it has it
-// queued: it must hear that the job is done, and the job isn't delivered here again.
+// database. When that node is back, it has queued its copy, and hands it over, or says that it has it
+// queued. It must hear that the job is done, and the job isn't delivered here again.
 func TestACopyOfOneThatIsAckedAndAway(t *testing.T) {
 	for _, kind := range []wire.Kind{wire.YourJob, wire.ReplJob, wire.WillQueue, wire.Queued, wire.Holders} {
 		for _, away := range []string{"in sight", "away", "restarted there"} {
@@ -577,8 +577,8 @@ func TestACopyOfOneThatIsAckedAndAway(t *testing.T) {
 	}
 }
 
-// An at-most-once job for which another waits is given to a client. Its queue goes to another database,
-// and it is acknowledged. It is never delivered again, so nobody acknowledges it again: the other goes on at once.
+// An at-most-once job for which another job waits is given to a client. Its queue goes to another database, and the
+// job is acknowledged there. It is never delivered again, so no client will acknowledge it again: the other job goes on at once.
 func TestAckOfAnAtMostOnceJobThatIsAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		for _, how := range []string{"ack", "fastack"} {
@@ -614,8 +614,8 @@ func TestAckOfAnAtMostOnceJobThatIsAway(t *testing.T) {
 	}
 }
 
-// A job whose queue lies in another database is acknowledged while a node that has a copy is down. It is told
-// when it is back, by a server that was killed meanwhile when the queue is back; and the job goes when it
+// A job whose queue lies in another database is acknowledged while a node that has a copy is down. That node is told
+// when it is back. If this server was killed meanwhile, it tells it when the queue is back. The job goes when that node
 // knows, wherever the queue is.
 func TestAckOfOneThatIsAwayAndHasACopyElsewhere(t *testing.T) {
 	for _, how := range []string{"in sight", "away", "away, and killed"} {
@@ -660,8 +660,8 @@ func TestAckOfOneThatIsAwayAndHasACopyElsewhere(t *testing.T) {
 	}
 }
 
-// Another node acknowledges a job that lies in another database here. It stays until that node says that all
-// know (DELJOB).
+// Another node acknowledges a job that lies in another database here. The job stays until that node says by DELJOB
+// that all nodes know.
 func TestAckElsewhereOfOneThatIsAway(t *testing.T) {
 	now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
 	n, k := paired(now, peer)
@@ -685,8 +685,8 @@ func TestAckElsewhereOfOneThatIsAway(t *testing.T) {
 	assert.Zero(t, q.Jobs())
 }
 
-// A job that was acknowledged in another database, where its queue stays beyond its time to live, ends when it
-// is back.
+// A job that was acknowledged, and whose queue stays in another database beyond the job's time to live, ends when the
+// queue is back.
 func TestTheTimeOfOneThatIsAckedAndAway(t *testing.T) {
 	now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
 	n, k := paired(now, peer)
@@ -704,8 +704,8 @@ func TestTheTimeOfOneThatIsAckedAndAway(t *testing.T) {
 	assert.Zero(t, q.Jobs())
 }
 
-// A thousand jobs wait for one whose queue lies in another database. However it ends, they go on or fall as they
-// would if it were in sight; and it goes when the other node knows.
+// A thousand jobs wait for one whose queue lies in another database. However that job ends, they go on or fall as they
+// would if the queue were here. The job goes when the other node knows.
 func TestTheEndOfOneThatIsAwayIsFollowed(t *testing.T) {
 	for _, how := range []string{"cancel", "fastack", "setack", "setack cancelled", "deljob"} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
@@ -758,8 +758,8 @@ func TestTheEndOfOneThatIsAwayIsFollowed(t *testing.T) {
 	}
 }
 
-// An at-most-once job is acknowledged, and its queue goes to another database. A node that offers it is to
-// forget it, and it isn't delivered again.
+// An at-most-once job is acknowledged, and its queue goes to another database. Another node that offers the job hears that it
+// can forget it, and the job isn't delivered again.
 func TestAnOfferOfOneThatIsAckedAndAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		now := int64(1_700_000_000_000)
@@ -797,8 +797,8 @@ func TestAnOfferOfOneThatIsAckedAndAway(t *testing.T) {
 	}
 }
 
-// TestEndsAreNotHeldUpByOneThatIsBack: many wait for a job whose queue lies in another database, some of them in another database too. It is
-// acknowledged, and its queue comes back in the same MULTI. The others' ends are followed all the same, and
+// Many jobs wait for a job whose queue lies in another database, and some of them lie there, too. The job is acknowledged,
+// and its queue comes back in the same MULTI. The ends of other jobs are still followed, and
 // the node comes to rest.
 func TestEndsAreNotHeldUpByOneThatIsBack(t *testing.T) {
 	for _, back := range []bool{false, true} {
@@ -854,8 +854,8 @@ func TestEndsAreNotHeldUpByOneThatIsBack(t *testing.T) {
 	}
 }
 
-// TestTheWordForKinStaysOfOneThatWasAway: another node has a copy of a job that waits for one here, and is down when that one is acknowledged. Memory gets short here,
-// and this node is started again. The other must hear that what its copy waits for is done.
+// Another node has a copy of a job that waits for a job here, and is down when the second one is acknowledged. Memory gets short here,
+// and this node is started again. The other node must hear that the job that its copy waits for is done.
 func TestTheWordForKinStaysOfOneThatWasAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
@@ -864,7 +864,7 @@ func TestTheWordForKinStaysOfOneThatWasAway(t *testing.T) {
 		child := lasting(t, n, "c", engine.Members{After: []store.ID{id}})
 		n.Effects()
 		q := n.Queue([]byte("q"))
-		// The other node has a copy of the second one, and says so.
+		// The other node tells that it has a copy of the waiting job.
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Holders, ID: wire.JobID(child), Holders: []wire.Node{peer.Node()}}).Append(nil)))
 		n.Effects()
 		require.Equal(t, 1, n.Job(&child).Holders())
@@ -905,8 +905,8 @@ func TestTheWordForKinStaysOfOneThatWasAway(t *testing.T) {
 	}
 }
 
-// An ADDJOB waits for a copy. Its queue goes to another database, and a worker that has the copy
-// acknowledges the job, here or at another node: the client that added it hears that it is promised.
+// An ADDJOB waits for a copy, and its queue goes to another database. A worker that got the copy
+// acknowledges the job, here or at another node: the client that added the job hears that it is promised.
 func TestAnAddThatIsAwayAndAckedIsAnswered(t *testing.T) {
 	for _, how := range []string{"ack", "setack"} {
 		now := int64(1_700_000_000_000)
@@ -931,9 +931,9 @@ func TestAnAddThatIsAwayAndAckedIsAnswered(t *testing.T) {
 	}
 }
 
-// The queue of a unique job lies in another database. A node that has a vote for the job asks for it: it must hear that the
-// job lives; or once it is acknowledged, which another node doesn't know yet, that it is done: from "gone" the node would have
-// to wait for all others.
+// The queue of a unique job lies in another database. A node that has a vote for the job asks about it. It must hear that the
+// job lives, or, once the job is acknowledged, that it is done, which another node doesn't know yet. If it heard "gone",
+// it would have to wait for all other nodes.
 func TestVerifyOfAJobThatIsAway(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		for _, away := range []bool{false, true} {
@@ -946,7 +946,7 @@ func TestVerifyOfAJobThatIsAway(t *testing.T) {
 			n.Mesh().Up(peer, "10.0.0.1:1", true)
 			n.Mesh().Up(down, "10.0.0.2:1", true)
 			n.Effects()
-			require.NoError(t, n.Receive(down, (&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(id)}).Append(nil))) // it has a copy
+			require.NoError(t, n.Receive(down, (&wire.Message{Kind: wire.WillQueue, ID: wire.JobID(id)}).Append(nil))) // that node has a copy
 			n.Mesh().Down(down)
 			q := n.Queue([]byte("q"))
 			if away {
@@ -964,9 +964,9 @@ func TestVerifyOfAJobThatIsAway(t *testing.T) {
 	}
 }
 
-// A job whose queue lies in another database is acknowledged while a node is cut off that has it in its queue. This node is
-// restarted there. The other is to hear of the end when it is back, as it does without the restart, and as it does where the
-// queue isn't away: it gives the job to the next client without a question.
+// A job whose queue lies in another database is acknowledged while a node is cut off that has the job in its queue. This node is
+// restarted then. The other node must hear of the end as soon as it is back, as without the restart, and as when the queue
+// is here, because it gives the job to the next client without a question.
 func TestAckOfOneThatIsAwayAndRestarted(t *testing.T) {
 	for _, how := range []string{"in sight, restarted", "away", "away, restarted"} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
@@ -998,8 +998,8 @@ func TestAckOfOneThatIsAwayAndRestarted(t *testing.T) {
 	}
 }
 
-// A node that was promoted in a master's place has the acknowledgements that its master still had to tell others. It meets the mesh a
-// minute later: they must hear of them then, as they do when it meets the mesh at once.
+// A node that was promoted in a master's place has the acknowledgements that its master still had to tell others. It tells them
+// when it meets the mesh, also if that is a minute later.
 func TestAcksOfANodeThatMeetsTheMeshLate(t *testing.T) {
 	for _, late := range []int64{5_000, 60_000} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
@@ -1021,8 +1021,8 @@ func TestAcksOfANodeThatMeetsTheMeshLate(t *testing.T) {
 	}
 }
 
-// The queue of a unique job lies in another database. A node that hears of two holders of its lock, and votes for none meanwhile,
-// asks who counts on votes for the job: this one does, as where the queue is in sight.
+// The queue of a unique job lies in another database. A node in dispute about its lock votes for neither holder, and
+// asks which nodes count on votes for the job. This node says that it does, as when the queue is here.
 func TestRivalThatIsAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
@@ -1039,8 +1039,8 @@ func TestRivalThatIsAway(t *testing.T) {
 	}
 }
 
-// A client says WORKING for a job whose lock has a time. While the other node is asked the queue goes to another database. The
-// other node keeps the key for the job, as it does where the queue goes a moment later.
+// A client says WORKING for a job whose lock has a lease. While the other node is asked, the queue goes to another database. The
+// other node keeps the key for the job, as it does if the queue goes a moment later.
 func TestRenewalOfOneThatGoesAway(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
@@ -1100,7 +1100,7 @@ func TestRenewalOfOneThatGoesAway(t *testing.T) {
 	}
 }
 
-// A job is acknowledged while the node that has a copy is gone for good, and forgotten. A replica of that one is promoted in its
+// A job is acknowledged while the node that has a copy is gone for good, and forgotten. A replica of that node is promoted in its
 // place, has the copy in its queue, and joins. It is told that the job is done, wherever the job's queue lies here.
 func TestHeirOfOneThatIsAckedAndAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
@@ -1122,13 +1122,13 @@ func TestHeirOfOneThatIsAckedAndAway(t *testing.T) {
 	}
 }
 
-// A client works on a job here whose queue goes to another database. The other node that has a copy announces that it queues it:
-// it must hear that a client has the job, as where the queue is in sight.
+// A client works on a job here, and the queue goes to another database. The other node that has a copy announces that it queues it:
+// it must hear that a client has the job, as when the queue is here.
 func TestInHandsAndAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
 		n, k, id := copied(t, now, peer)
-		pass(n, &now, 90_000) // of 100 s
+		pass(n, &now, 90_000) // of the retry time of 100 s
 		q := n.Queue([]byte("q"))
 		require.Len(t, n.Fetch([]*store.Queue{q}, 1, true, nil), 1)
 		if away {
@@ -1144,7 +1144,7 @@ func TestInHandsAndAway(t *testing.T) {
 	}
 }
 
-// toldEnd has time pass, and says whether the node tells another one meanwhile that a job is done.
+// toldEnd lets time pass, and says whether the node tells another one meanwhile that a job is done.
 func toldEnd(n *engine.Node, now *int64, ms int64, to wire.NodeID) (told bool) {
 	for end := *now + ms; *now < end; {
 		for _, e := range n.Effects() {
@@ -1157,7 +1157,7 @@ func toldEnd(n *engine.Node, now *int64, ms int64, to wire.NodeID) (told bool) {
 	return told
 }
 
-// verified asks a node for a job that waits in queue q by key k, and returns its answer.
+// verified asks a node about a job that waits in queue q for key k, and returns its answer.
 func verified(t *testing.T, n *engine.Node, from wire.NodeID, id store.ID, flags uint8) (count uint32) {
 	t.Helper()
 	name := store.AppendLockName(nil, store.LockWait, []byte("q"), []byte("k"))

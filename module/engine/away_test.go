@@ -13,7 +13,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// move is MOVE of a queue between databases.
+// move moves a queue between databases, as MOVE does.
 func move(t *testing.T, n *engine.Node, k *keys, q *store.Queue, db int) {
 	t.Helper()
 	box, name := q.Box, bytes.Clone(q.NameBytes())
@@ -23,7 +23,7 @@ func move(t *testing.T, n *engine.Node, k *keys, q *store.Queue, db int) {
 	require.Zero(t, n.Attached(q, name, db))
 }
 
-// lasting adds a job that is given again after 100 s, and lives for a day.
+// lasting adds a job with a retry time of 100 s, which lives for a day.
 func lasting(t *testing.T, n *engine.Node, queue string, m engine.Members) store.ID {
 	t.Helper()
 	id, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 100, TTL: 86400, Members: m})
@@ -31,7 +31,7 @@ func lasting(t *testing.T, n *engine.Node, queue string, m engine.Members) store
 	return id
 }
 
-// restarted loads the queues into another node, each into its database.
+// restarted makes a node that loads the queues, each into its database.
 func restarted(t *testing.T, now int64, queues map[string]int, records map[string][][]byte) (*engine.Node, *keys, map[string]*store.Queue) {
 	t.Helper()
 	n, k, _ := node(now)
@@ -62,9 +62,9 @@ func pass(n *engine.Node, now *int64, ms int64) {
 	}
 }
 
-// A job whose queue lies in another database hasn't ended, as far as is known: other nodes
-// hear so, and where none of them knows it either, those that wait for it wait on. So it is
-// where the queue was loaded there, so that nobody knows what is in it.
+// A job whose queue lies in another database hasn't ended, as far as this node knows, and it says so to other
+// nodes. If no other node knows the job either, the jobs that wait for it wait on. The same holds
+// if the queue was loaded in that database, so that no node knows what is in it.
 func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 	for _, loaded := range []bool{false, true} {
 		now := int64(1_700_000_000_000)
@@ -117,7 +117,7 @@ func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 		assert.Equal(t, store.StateQueued, n.Job(&child).State)
 		assert.NotEqual(t, uint32(wire.OutcomeOpen), fate())
 
-		// Once the queue is gone, nothing is away.
+		// Once the queue is gone, no job is in another database.
 		unknown := store.ID(parent)
 		unknown[20]++
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.AskOutcome, ID: wire.JobID(unknown)}).Append(nil)))
@@ -131,8 +131,8 @@ func TestAJobThatIsAwayHasNotEnded(t *testing.T) {
 	}
 }
 
-// The end of a job that isn't here is noted in one that waits for it in another database: when that
-// one is back, maybe after a restart, no node may know any more how the other ended.
+// The end of a job that isn't here is noted in a job that waits for it in another database. When the
+// waiting job is back, maybe after a restart, perhaps no node knows any more how the other one ended.
 func TestTheEndOfAStrangerReachesOneThatIsAway(t *testing.T) {
 	for _, loaded := range []bool{false, true} {
 		now := int64(1_700_000_000_000)
@@ -168,8 +168,8 @@ func TestTheEndOfAStrangerReachesOneThatIsAway(t *testing.T) {
 	}
 }
 
-// A job that was released to come last waits for those that are away, whether they went
-// before its release or after it.
+// A job that was released to come last waits for jobs that are in another database, whether they went
+// there before its release or after it.
 func TestOneThatComesLastWaitsForThoseThatAreAway(t *testing.T) {
 	for _, before := range []bool{false, true} {
 		for _, restart := range []bool{false, true} {
@@ -215,8 +215,8 @@ func TestOneThatComesLastWaitsForThoseThatAreAway(t *testing.T) {
 	}
 }
 
-// A copy comes, or an acknowledgement, of a job that is in another database. It takes the
-// place of that one: no two of an ID are known.
+// When a copy or an acknowledgement comes of a job that is in another database, it takes the
+// place of that job: of no ID two jobs are known.
 func TestNoTwoOfAnIDWhereOneIsAway(t *testing.T) {
 	for _, how := range []string{"a copy", "an acknowledgement", "a copy in the log", "a deletion in the log"} {
 		now := int64(1_700_000_000_000)
@@ -237,7 +237,7 @@ func TestNoTwoOfAnIDWhereOneIsAway(t *testing.T) {
 		case "a copy":
 			require.NoError(t, n.Receive(peer, copied.Append(nil)))
 		case "an acknowledgement":
-			n.Ack(&id) // others are told
+			n.Ack(&id) // the other nodes are told
 		case "a copy in the log":
 			require.NoError(t, n.ApplyJob([]byte("q"), rec))
 		default:
@@ -262,7 +262,7 @@ func TestNoTwoOfAnIDWhereOneIsAway(t *testing.T) {
 // A queue is in another database while its server becomes a replica, and is promoted again.
 // Its at-most-once jobs may have been delivered meanwhile.
 func TestAJobThatIsAwayWhileAnotherIsMaster(t *testing.T) {
-	for _, home := range []bool{false, true} { // before the promotion
+	for _, home := range []bool{false, true} { // back before the promotion
 		n, k, _ := node(1_700_000_000_000)
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, TTL: 86400})
 		require.NoError(t, err)
@@ -290,10 +290,10 @@ func TestAJobThatIsAwayWhileAnotherIsMaster(t *testing.T) {
 	}
 }
 
-// Queues go with SWAPDB while their server is a replica, which has all jobs held, and are
-// settled when they are back at one that was promoted meanwhile.
+// Queues that SWAPDB takes away while their server is a replica are settled when they are back and the
+// server has been promoted meanwhile. A replica has all its jobs held.
 func TestQueuesThatASwapTakesFromAReplica(t *testing.T) {
-	for _, home := range []bool{false, true} { // before the promotion
+	for _, home := range []bool{false, true} { // back before the promotion
 		n, _, _ := node(1_700_000_000_000)
 		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 100, TTL: 86400})
 		require.NoError(t, err)
@@ -319,8 +319,8 @@ func TestQueuesThatASwapTakesFromAReplica(t *testing.T) {
 	}
 }
 
-// A queue whose key was deleted just before SWAPDB, in the same transaction, doesn't stand in
-// the way of a copy of it, with the same jobs, that the swap brings.
+// A queue whose key was deleted just before SWAPDB, in the same transaction, doesn't keep out
+// a copy of the queue, with the same jobs, that the swap brings.
 func TestASwapBringsACopyOfAQueueThatWasJustDeleted(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, k, _ := node(now)
@@ -342,7 +342,7 @@ func TestASwapBringsACopyOfAQueueThatWasJustDeleted(t *testing.T) {
 	}
 }
 
-// A job that is due while its queue is in another database comes within seconds after the
+// A job that becomes due while its queue is in another database is queued within seconds when the
 // queue is back.
 func TestDueWhileAway(t *testing.T) {
 	now := int64(1_700_000_000_000)
@@ -364,8 +364,8 @@ func TestDueWhileAway(t *testing.T) {
 	assert.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
 }
 
-// Other nodes answer for a copy while its queue is in another database. It counts when that is back: an
-// ADDJOB that waits for it is answered, or asks another node where that one refused.
+// Another node's answer about a copy counts, even if it comes while the queue is in another database. When the queue is back,
+// the ADDJOB that waits for the copy is answered, or asks another node if that one refused.
 func TestACopyIsAnsweredWhileItsJobIsAway(t *testing.T) {
 	for _, kind := range []wire.Kind{wire.GotJob, wire.Refused} {
 		for _, away := range []bool{false, true} {
@@ -400,9 +400,9 @@ func TestACopyIsAnsweredWhileItsJobIsAway(t *testing.T) {
 	}
 }
 
-// A queue with a job of each kind goes to another database. Another node queues its copies meanwhile, or its client works on one.
-// When the queue is back, the others are asked about the job that waited, before it is given to anybody. The job that
-// nobody has spoken of waits as before, and the one that a client has stays with it.
+// A queue with a job of each kind goes to another database. Meanwhile another node queues its copies, or its client works on one.
+// When the queue is back, the other nodes are asked about the job that waited before a client gets it. The job of which
+// no node has spoken waits as before, and the job that a client has stays with it.
 func TestOneThatAnotherNodeQueuedWhileItWasAway(t *testing.T) {
 	for _, said := range []wire.Message{{Kind: wire.WillQueue}, {Kind: wire.Queued, Flags: wire.CountMore}, {Kind: wire.Working, Flags: wire.InHands}} {
 		for _, answer := range []wire.Message{{Kind: wire.Queued, Flags: wire.InHands}, {}} {
@@ -460,8 +460,8 @@ func TestOneThatAnotherNodeQueuedWhileItWasAway(t *testing.T) {
 	}
 }
 
-// Queues are restored, one each second, while another node that is known isn't connected. What they bring is asked
-// about; a job whose retry time is over comes again in time.
+// Queues are restored, one each second, while another known node isn't connected. The restored jobs are asked
+// about. A job whose retry time is over still comes again in time.
 func TestRestoredQueuesDontPutOffOtherJobs(t *testing.T) {
 	now, peer := int64(dawn), wire.NodeID{1, 2, 3}
 	n, k := paired(now, peer)
@@ -501,8 +501,8 @@ func TestRestoredQueuesDontPutOffOtherJobs(t *testing.T) {
 	assert.Equal(t, store.StateQueued, n.Job(&id).State)
 }
 
-// While an ADDJOB waits for copies its queue is moved to another database, and a holder, which asked in vain, queues its copy
-// and says so. When the queue is back the job is left to that node.
+// While an ADDJOB waits for copies, its queue is moved to another database. A holder asks, gets no answer, queues its copy
+// and says so. When the queue is back, the job is left to that node.
 func TestOneThatIsAddedAndThatAnotherNodeQueuedWhileItWasAway(t *testing.T) {
 	now := int64(dawn)
 	n, k, _ := node(now)
@@ -535,8 +535,8 @@ func TestOneThatIsAddedAndThatAnotherNodeQueuedWhileItWasAway(t *testing.T) {
 	require.Empty(t, got, "a client of another node works on it")
 }
 
-// A job that a paused queue kept out, and whose queue goes to another database and comes back, is
-// queued then: a move ends a pause.
+// A move of a queue ends its pause: a job that the paused queue kept out is queued when the queue is
+// back from another database.
 func TestAJobThatWasKeptOutIsQueuedWhenItsQueueIsBack(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, k, _ := node(now)
@@ -549,15 +549,15 @@ func TestAJobThatWasKeptOutIsQueuedWhenItsQueueIsBack(t *testing.T) {
 
 	q := n.Queue([]byte("q"))
 	move(t, n, k, q, 1)
-	pass(n, &now, 120_000) // all that were kept out are looked at meanwhile
+	pass(n, &now, 120_000) // meanwhile the node looks at all jobs that were kept out
 	q.Pause = 0
 	move(t, n, k, q, 0)
 	pass(n, &now, 1000)
 	assert.Equal(t, store.StateQueued, n.Job(&id).State)
 }
 
-// A value that says that a job has its locks, but not by which tokens, and that lives for ever, makes no lock that
-// couldn't be loaded: what this node saves then would be lost.
+// A restored value may say that a job has its locks, but not by which tokens, and that the job lives for ever. Such a job gets
+// no lock, because a server couldn't load that lock: all that this node saves would be lost.
 func TestARestoredJobWithoutATokenHasNoLock(t *testing.T) {
 	now := int64(dawn)
 	n, _, _ := node(now)

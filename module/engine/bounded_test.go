@@ -18,11 +18,11 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Work on very many at once is cut into slices: no call leaves more than so many effects
-// of a kind, for each stands for about a microsecond of the server's time.
+// Work on very many things at once is cut into slices. So no call leaves more effects of a kind
+// than this: each stands for about a microsecond of the server's time.
 const mostAtOnce = 1000
 
-// counted counts a call's effects by kind.
+// counted returns a call's effects by kind, and checks that there are few enough of each.
 func counted(t *testing.T, n *engine.Node) map[engine.EffectKind]int {
 	t.Helper()
 	count := map[engine.EffectKind]int{}
@@ -35,7 +35,7 @@ func counted(t *testing.T, n *engine.Node) map[engine.EffectKind]int {
 	return count
 }
 
-// family makes a deferred job that lives for 600 s, and those that it blocks.
+// family makes a deferred job that lives for 600 s, and the jobs that it blocks.
 func family(t *testing.T, n *engine.Node, count int) (root store.ID) {
 	root, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 600, Members: engine.Members{Deferred: true}})
 	require.NoError(t, err)
@@ -47,7 +47,7 @@ func family(t *testing.T, n *engine.Node, count int) (root store.ID) {
 	return root
 }
 
-// saved is all jobs as they lie on disk.
+// saved returns the records of all jobs as they lie on disk.
 func saved(n *engine.Node) (records [][]byte) {
 	var jobs []*store.Job
 	for cursor := uint64(0); ; {
@@ -74,8 +74,8 @@ func loaded(t *testing.T, now int64, records [][]byte) *engine.Node {
 	return n
 }
 
-// The end of a job for which very many wait is followed bit by bit, whatever ends it. A
-// restart half way goes on: those that fall all fall, those that are let go all are.
+// The dependents of a job are followed bit by bit when it ends, whatever ends it. After a restart
+// half way the node goes on: all dependents fall, or all are unblocked.
 func TestTheEndOfAJobThatVeryManyWaitFor(t *testing.T) {
 	const children = 5000
 	for name, end := range map[string]func(n *engine.Node, root *store.ID, now *int64){
@@ -137,8 +137,8 @@ func TestTheEndOfAJobThatVeryManyWaitFor(t *testing.T) {
 	}
 }
 
-// One job that another blocks is found at once among very many that depend on it: where a node
-// asks what became of that one, and where it waits for the blocked one after LAST.
+// Among very many dependents of a job, the one job that it blocks is found at once: when a node
+// asks what became of the job, and when the job waits for the blocked one after LAST.
 func TestABlockedJobAmongVeryManyThatDepend(t *testing.T) {
 	const many = 200_000
 	now := int64(1_700_000_000_000)
@@ -189,9 +189,9 @@ func TestABlockedJobAmongVeryManyThatDepend(t *testing.T) {
 	assert.EqualValues(t, many, all)
 }
 
-// Jobs of one key in very many queues: a queue's are found without a look at the other queues,
-// and where the key is the mesh's, the end of a run lets the next ones go bit by bit, and all
-// of them unless one is fetched before.
+// In very many queues there are jobs of one key. A queue's job is found without a look at the other queues.
+// If the key is the mesh's, the end of a run lets the next jobs go on bit by bit, and all
+// of them unless a client gets one before.
 func TestOneKeyInVeryManyQueues(t *testing.T) {
 	for _, long := range []bool{false, true} {
 		many := 100_000
@@ -268,7 +268,7 @@ func TestOneKeyInVeryManyQueues(t *testing.T) {
 				for range 5 {
 					tick()
 				}
-				// One is fetched: the others needn't go on, until it is done.
+				// A client gets one of them. The others needn't go on until it is done.
 				before := fronts()
 				var got store.ID
 				for i := range many {
@@ -314,8 +314,8 @@ func TestOneKeyInVeryManyQueues(t *testing.T) {
 	}
 }
 
-// RELEASEJOB … LAST lets very many jobs go bit by bit, in order, and answers when all are.
-// Meanwhile all are as good as released: the end of one counts, and a restart goes on.
+// RELEASEJOB … LAST unblocks very many jobs bit by bit, in order, and answers when all are unblocked.
+// Meanwhile all count as released: the end of one counts, and after a restart the node goes on.
 func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
 	const children = 5000
 	for _, crash := range []bool{false, true} {
@@ -323,7 +323,7 @@ func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
 			now := int64(1_700_000_000_000)
 			n, _, _ := node(now)
 			root := family(t, n, children)
-			// One that isn't blocked, but depends on it.
+			// A job that isn't blocked by the root, but depends on it.
 			_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 10, TTL: 6000, Members: engine.Members{After: []store.ID{root}}})
 			require.NoError(t, err)
 			n.Effects()
@@ -351,14 +351,14 @@ func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
 			assert.ErrorIs(t, err, engine.ErrBlocked)
 			left := waitsFor(n, n.Job(&root))
 			require.Len(t, left, children)
-			// Some end before it is their turn to be let go.
+			// Some end before it is their turn to be unblocked.
 			for i := range 10 {
 				assert.Equal(t, 1, n.CancelJob(&left[children-1-i]))
 			}
 			counted(t, n)
 			if crash {
 				n = loaded(t, now, saved(n))
-				answers++ // nobody is there to be answered
+				answers++ // no client is there that could be answered
 			}
 			tick(100)
 			assert.Equal(t, 1, answers)
@@ -385,13 +385,13 @@ func TestTheReleaseOfAJobThatBlocksVeryMany(t *testing.T) {
 	}
 }
 
-// However many jobs one command ends, so many of those that wait for them are followed at
-// once, and the rest in slices.
+// However many jobs end at once, one call follows only as many dependents
+// as it may, and the rest are followed in slices.
 func TestTheEndOfManyJobsThatManyWaitFor(t *testing.T) {
 	const roots, children = 50, 100
 	for name, c := range map[string]struct {
 		end  func(n *engine.Node, id *store.ID, now *int64)
-		left int // jobs
+		left int // jobs that are left
 	}{
 		"deleted":   {func(n *engine.Node, id *store.ID, _ *int64) { n.Delete(id) }, 0},
 		"cancelled": {func(n *engine.Node, id *store.ID, _ *int64) { n.CancelJob(id) }, 0},
@@ -498,8 +498,8 @@ func TestVeryManyAddsAndClaimsEnd(t *testing.T) {
 	}
 }
 
-// Very many clients are served bit by bit, first come first served, where all can be at
-// once: when a pause ends.
+// When a pause ends, very many clients could be served at once. They are served bit by bit,
+// in the order in which they came.
 func TestVeryManyClientsAreServed(t *testing.T) {
 	const many = 2000
 	now := int64(1_700_000_000_000)
@@ -543,8 +543,8 @@ func TestVeryManyClientsAreServed(t *testing.T) {
 	assert.Zero(t, n.Blocked())
 }
 
-// Where only this node's copy of a job goes, as other nodes have copies, those that wait
-// for it are met bit by bit as well: those that fall with it, at whatever depth, and those
+// If only this node's copy of a job goes, and other nodes have copies, its dependents are also followed
+// bit by bit: those that fall with it, at whatever depth, and those
 // that have to ask what became of it.
 func TestTheEvictionOfAJobThatVeryManyWaitFor(t *testing.T) {
 	const children = 5000
@@ -574,7 +574,7 @@ func TestTheEvictionOfAJobThatVeryManyWaitFor(t *testing.T) {
 				ids = append(ids, last)
 			}
 			require.Positive(t, n.Job(&root).Holders())
-			// met counts those that have fallen, or are about to ask.
+			// met counts the jobs that have fallen, or are about to ask.
 			met := func() (count int) {
 				for i := range ids {
 					if j := n.Job(&ids[i]); j == nil || j.QTime != 0 {
@@ -610,8 +610,8 @@ func TestTheEvictionOfAJobThatVeryManyWaitFor(t *testing.T) {
 	}
 }
 
-// Very many jobs that wait for one of which this node hears only that it was cancelled ask bit
-// by bit what became of it: when another node tells, and when a client here cancelled it.
+// Very many jobs wait for a job of which this node hears only that it was cancelled. They ask bit
+// by bit what became of it, both when another node says so and when a client here has cancelled it.
 func TestVeryManyAskAboutACancelledJob(t *testing.T) {
 	const children = 5000
 	b := wire.NodeID{1, 2, 3}
@@ -679,8 +679,8 @@ func TestVeryManyAskAboutACancelledJob(t *testing.T) {
 	}
 }
 
-// Clients that wait are released bit by bit, where there are very many of them, and so
-// are those who wait for very many queues; whoever comes meanwhile isn't one of them.
+// Very many waiting clients are released bit by bit, and so is a client
+// that waits for very many queues. A client that comes meanwhile isn't released.
 func TestVeryManyWaitsEnd(t *testing.T) {
 	const queues = 5000
 	now := int64(1_700_000_000_000)
@@ -711,7 +711,7 @@ func TestVeryManyWaitsEnd(t *testing.T) {
 	clients, _, _ := n.Waiting([]byte("q1"))
 	assert.Zero(t, clients)
 
-	// A client that has left very many lines gets nothing from them, though it is in some still.
+	// A client that has left very many lines gets no job from them, though it is still in some.
 	n.Cancel(late)
 	all, err := n.Wait(names, "all")
 	require.NoError(t, err)
@@ -731,8 +731,8 @@ func TestVeryManyWaitsEnd(t *testing.T) {
 	assert.Zero(t, n.Blocked())
 }
 
-// Very many queues come home to those who wait for them, who are served bit by bit: each
-// once, and by who comes first. Those who wait are known from the start.
+// When very many queues come back from another database, the clients that wait for them are served bit by bit: each
+// once, and in the order in which they came. The clients that wait are known from the start.
 func TestVeryManyQueuesReturn(t *testing.T) {
 	const queues = 5000
 	now := int64(1_700_000_000_000)
@@ -794,7 +794,7 @@ func TestVeryManyQueuesReturn(t *testing.T) {
 	assert.EqualValues(t, 1, n.Queue(name(0)).Len)
 }
 
-// Lines of waiting clients ask other nodes bit by bit, and only those whose time it is.
+// The lines of waiting clients ask other nodes bit by bit, and only the lines whose time has come ask.
 func TestVeryManyLinesAsk(t *testing.T) {
 	const queues = 3000
 	now := int64(1_700_000_000_000)
@@ -815,11 +815,11 @@ func TestVeryManyLinesAsk(t *testing.T) {
 			n.SetNow(now)
 		}
 	}
-	play(120_000) // until the questions have their longest spans: 6 s, for so many lines
+	play(120_000) // until the intervals between questions are longest: 6 s, for so many lines
 	asked = 0
 	play(60_000)
 	assert.InDelta(t, 10*queues, asked, queues/2)
-	// A node that is back is asked by all, soon.
+	// All lines soon ask a node that is back.
 	asked = 0
 	n.Mesh().Down(peer)
 	n.Mesh().Up(peer, "10.0.0.1:1", false)
@@ -828,8 +828,8 @@ func TestVeryManyLinesAsk(t *testing.T) {
 	assert.GreaterOrEqual(t, asked, queues)
 }
 
-// The keys of very many queues that are flushed go bit by bit, while no job of theirs is
-// known any more. A new queue of the same name stays, its job too.
+// The keys of very many queues that are flushed go bit by bit, while their jobs are already
+// unknown. A new queue of the same name stays, and so does its job.
 func TestVeryManyQueuesAreFlushed(t *testing.T) {
 	const queues = 5000
 	now := int64(1_700_000_000_000)
@@ -905,7 +905,7 @@ func TestVeryManyQueuesAreFlushed(t *testing.T) {
 	}
 }
 
-// The locks of very many jobs that are gone at once are freed at other nodes bit by bit.
+// When very many jobs are gone at once, their locks are freed at other nodes bit by bit.
 func TestTheLocksOfVeryManyJobs(t *testing.T) {
 	const jobs = 5000
 	for name, end := range map[string]func(n *engine.Node, k *keys){
@@ -939,8 +939,8 @@ func TestTheLocksOfVeryManyJobs(t *testing.T) {
 	}
 }
 
-// A node that was away is told bit by bit of the votes that it is to take back, however late
-// it is back. Those for jobs, of which the oldest are forgotten, leave those for owners alone.
+// A node that was away is told bit by bit which votes it is to take back, however late
+// it is back. Of the votes for jobs the oldest are forgotten; this doesn't touch the votes for owners.
 func TestANodeIsToldOfVeryManyVotesToBeTakenBack(t *testing.T) {
 	const jobs, owners = 11_000, 3000
 	now := int64(1_700_000_000_000)
@@ -990,8 +990,8 @@ func TestANodeIsToldOfVeryManyVotesToBeTakenBack(t *testing.T) {
 	assert.Len(t, told, 10_000+owners)
 }
 
-// Questions what became of jobs, whose answers nobody waits for any more, are forgotten bit
-// by bit.
+// Questions what became of jobs are forgotten bit by bit when no job waits for their answers
+// any more.
 func TestVeryManyQuestionsAreForgotten(t *testing.T) {
 	const many = 5000
 	now := int64(1_700_000_000_000)
@@ -1028,9 +1028,9 @@ func TestVeryManyQuestionsAreForgotten(t *testing.T) {
 	assert.Zero(t, n.Asked())
 }
 
-// With very many locks whose jobs may be gone a node forgets bit by bit what it remembers of
-// them: questions, and jobs that lost a lock. For ten seconds after this node's copy of a unique
-// job has expired, the node knows that others have the job.
+// With very many locks whose jobs may be gone, a node forgets bit by bit what it remembers of
+// them: questions, and jobs that lost a lock. When this node's copy of a unique
+// job has expired, the node knows for ten seconds that others have the job.
 func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 	const many = 5000
 	now := int64(1_700_000_000_000)
@@ -1056,7 +1056,7 @@ func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 		}})
 		name := store.AppendLockName(nil, store.LockWait, []byte("other"), fmt.Append(nil, i))
 		receive(&wire.Message{Kind: wire.LockLost, ID: wire.JobID(id(1, i)), Lock: wire.Lock{Name: name}})
-		for kind := range byte(2) { // the second finds that the first has it
+		for kind := range byte(2) { // the second claim finds that the first one's job has the lock
 			receive(&wire.Message{Kind: wire.Claim, Round: uint64(2*i) + uint64(kind), Members: n.MembersSum(), Lock: wire.Lock{
 				Name: name, Job: wire.JobID(id(2+kind, i)), Token: uint64(now)<<20 + uint64(kind),
 			}})
@@ -1091,8 +1091,8 @@ func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 	assert.Zero(t, n.Entrusted())
 }
 
-// Very many ADDJOBs of one key, which wait for whether the job that has it lives, go on bit by
-// bit when that is known, and none is left out: they are refused, or ask again.
+// Very many ADDJOBs of one key wait to hear whether the job that has it lives. When that is known, they go on bit
+// by bit, and none is left out: they are refused, or ask again.
 func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
 	const many = 2000
 	for name, count := range map[string]uint32{"lives": wire.JobLives, "gone": wire.JobGone} {
@@ -1167,8 +1167,8 @@ func TestVeryManyAddsOfOneKeyInDoubt(t *testing.T) {
 	}
 }
 
-// inDispute is a node with locks of which two others told different holders: b said that x has
-// it for 5 s, c that y has it for 50 s.
+// inDispute makes a node with locks of which two other nodes told different holders: b said that x has
+// it for 5 s, and c that y has it for 50 s.
 func inDispute(t *testing.T, now int64, many int, steady func() int64) (n *engine.Node, b wire.NodeID) {
 	n, _, _ = steadyNode(now, steady)
 	b = wire.NodeID{1, 2, 3}
@@ -1196,8 +1196,8 @@ func inDispute(t *testing.T, now int64, many int, steady func() int64) (n *engin
 	return n, b
 }
 
-// Very many disputes are cleared bit by bit. From the beginning on they are as good as over,
-// and one that comes up anew is none of them.
+// Very many disputes are cleared bit by bit. From the beginning they count as over,
+// and a dispute that comes up anew isn't cleared.
 func TestVeryManyDisputesAreCleared(t *testing.T) {
 	const many = 20_000
 	now := int64(1_700_000_000_000)
@@ -1226,7 +1226,7 @@ func TestVeryManyDisputesAreCleared(t *testing.T) {
 	assert.Equal(t, 1, n.Disputed())
 }
 
-// FLUSHALL looks only at some of very many votes that a node has for other nodes' jobs.
+// FLUSHALL looks only at some of the votes that a node has for other nodes' jobs, if there are very many.
 func TestAFlushWhereOthersHaveVeryManyLocks(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -1251,7 +1251,7 @@ func TestAFlushWhereOthersHaveVeryManyLocks(t *testing.T) {
 	require.Less(t, threadTime(t)-began, 5*time.Millisecond)
 }
 
-// A dispute that very many clearings of other locks have passed is ended by one that is for it.
+// A dispute that very many clearings of other locks have passed is ended by a clearing of its own lock.
 func TestADisputeThatVeryManyClearingsPass(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _ := inDispute(t, now, 100, func() int64 { return now })
@@ -1268,7 +1268,7 @@ func TestADisputeThatVeryManyClearingsPass(t *testing.T) {
 	assert.Zero(t, n.Disputed())
 }
 
-// held is a node alone with so many bare locks, which ann has.
+// held makes a node alone with so many bare locks, whose owner is ann.
 func held(t *testing.T, locks int) *engine.Node {
 	n, _, _ := node(dawn)
 	for i := range locks {
@@ -1279,7 +1279,7 @@ func held(t *testing.T, locks int) *engine.Node {
 	return n
 }
 
-// Very many clients clear locks by prefixes, where very many are held: to look for a lock takes no longer.
+// Very many clients clear locks by prefixes, and very many locks are held: the lookup of a lock takes no longer.
 func TestVeryManyClearings(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -1302,12 +1302,12 @@ func TestVeryManyClearings(t *testing.T) {
 	require.Less(t, took, 5*time.Millisecond)
 }
 
-// A lock that is taken while very many others are being cleared isn't cleared by a command of before.
+// A lock that is taken while very many others are being cleared isn't cleared by an earlier command.
 func TestALockThatIsTakenWhileVeryManyAreCleared(t *testing.T) {
 	n := held(t, 100_000)
 	for i := range 36_000 {
 		prefix := "other"
-		if i == 2000 { // those before it are under way when the last one comes
+		if i == 2000 { // the commands before are under way when the last one comes
 			prefix = "lock"
 		}
 		_, pending, err := n.Locks().Clear(bareName(prefix), true, true)
@@ -1324,8 +1324,8 @@ func TestALockThatIsTakenWhileVeryManyAreCleared(t *testing.T) {
 	}
 }
 
-// Where many locks are being cleared a further LkClear waits for its turn: until then it
-// frees nothing and the other nodes aren't told, after it its client is answered. One that can't
+// While many locks are being cleared, a further LOCK.CLEAR waits for its turn. Until then it
+// frees nothing and the other nodes aren't told. After it the client is answered. A clearing that can't
 // wait doesn't.
 func TestAClearingWaitsForItsTurn(t *testing.T) {
 	const locks = 10_000
@@ -1409,8 +1409,8 @@ func TestAClearingWaitsForItsTurn(t *testing.T) {
 	}
 }
 
-// Very many locks of which others told different holders are told page by page, all of them,
-// also those that nobody has any more by the table, and forgotten bit by bit.
+// Very many locks in dispute are told page by page, all of them,
+// also those that have no holder in the table, and they are forgotten bit by bit.
 func TestVeryManyLocksInDispute(t *testing.T) {
 	const many = 10_000
 	now, looks := int64(1_700_000_000_000), 0
@@ -1457,8 +1457,8 @@ func TestVeryManyLocksInDispute(t *testing.T) {
 	assert.Empty(t, pull())
 }
 
-// Very many releases that other nodes haven't confirmed are answered, and told again, bit by
-// bit: when their time is over, and when the node is back that has to know of them.
+// Very many releases that other nodes haven't confirmed are answered bit by bit when their time is over,
+// and told again bit by bit when the node is back that has to know of them.
 func TestVeryManyReleases(t *testing.T) {
 	const many = 3000
 	now := int64(1_700_000_000_000)
@@ -1514,7 +1514,7 @@ func TestVeryManyReleases(t *testing.T) {
 	assert.Len(t, told, many)
 }
 
-// A page of the table of locks is cut off where very many in a row are over.
+// A page of the table of locks is cut off when very many locks in a row are over.
 func TestATableOfLocksThatAreOverIsTold(t *testing.T) {
 	const jobs = 10_000
 	now := int64(1_700_000_000_000)
@@ -1542,7 +1542,7 @@ func TestATableOfLocksThatAreOverIsTold(t *testing.T) {
 	assert.Greater(t, pages, 2)
 }
 
-// Ticks that follow each other, for other work, don't each look at a share of all locks.
+// Ticks that follow each other quickly, for other work, don't each look at a share of all locks.
 func TestHurriedTicksDontLookAtAllLocks(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
@@ -1565,7 +1565,7 @@ func TestHurriedTicksDontLookAtAllLocks(t *testing.T) {
 	assert.InDelta(t, 20, looks, 2)
 }
 
-// Clients that wait for locks ask less and less often where nodes don't answer.
+// Clients that wait for locks ask less and less often while nodes don't answer.
 func TestClaimsThatWaitAskLessAndLessOften(t *testing.T) {
 	const claims = 100
 	now := int64(1_700_000_000_000)
@@ -1594,7 +1594,7 @@ func TestClaimsThatWaitAskLessAndLessOften(t *testing.T) {
 	assert.Less(t, asked, 100*claims)
 }
 
-// A node that is back is sent bit by bit what very many ADDJOBs wait for.
+// When a node is back, very many ADDJOBs that wait for it send it their copies bit by bit.
 func TestVeryManyAddsGoOnWhereTheirNodeIsBack(t *testing.T) {
 	const many = 3000
 	now := int64(1_700_000_000_000)
@@ -1631,7 +1631,7 @@ func TestVeryManyAddsGoOnWhereTheirNodeIsBack(t *testing.T) {
 	}
 	look()
 	assert.Less(t, len(denied), many/2)
-	add(many, 0) // it isn't one of those
+	add(many, 0) // this one is added when the node is back, so it isn't refused
 	for range 100 {
 		now++
 		n.SetNow(now)
@@ -1643,8 +1643,8 @@ func TestVeryManyAddsGoOnWhereTheirNodeIsBack(t *testing.T) {
 	assert.Len(t, sent, many/2)
 }
 
-// A job that is released to come last behind another with very many jobs before it counts
-// the ends of its own also until its turn to let them go comes.
+// A job that comes last, behind another such job with very many before it, counts
+// the ends of its own jobs even before it is its turn to unblock them.
 func TestLastBehindAnotherThatVeryManyComeBefore(t *testing.T) {
 	n, _, _ := node(1_700_000_000_000)
 	add := func(m engine.Members) store.ID {
@@ -1669,12 +1669,12 @@ func TestLastBehindAnotherThatVeryManyComeBefore(t *testing.T) {
 }
 
 // Large jobs that another node asks for, or was offered before its connection broke, are
-// copied bit by bit, and it gets all of them.
+// copied bit by bit, and that node gets all of them.
 func TestLargeJobsAreHandedOverBitByBit(t *testing.T) {
 	const size, count = 100 << 10, 60
 	for name, c := range map[string]struct {
 		retry int64
-		first bool // the node asks before there are any
+		first bool // the node asks before there are any jobs
 	}{
 		"at least once":               {retry: 10},
 		"at most once":                {},
@@ -1692,7 +1692,7 @@ func TestLargeJobsAreHandedOverBitByBit(t *testing.T) {
 			ask := func() {
 				require.NoError(t, n.Receive(peer, need.Append(nil)))
 			}
-			given := map[byte]int{} // by what the body is made of
+			given := map[byte]int{} // by the byte that the body is made of
 			look := func() (sent int) {
 				for _, e := range n.Effects() {
 					if e.Kind != engine.Send {
@@ -1756,8 +1756,8 @@ func TestLargeJobsAreHandedOverBitByBit(t *testing.T) {
 	}
 }
 
-// Claims under way are counted anew bit by bit, where a node comes, goes or is forgotten, and
-// where this one may vote at last. No claim is lost, and none is asked for twice.
+// Claims under way are counted anew bit by bit when a node comes, goes or is forgotten, and
+// when this node may vote at last. No claim is lost, and none is asked for twice.
 func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 	const many = 3000
 	now := int64(1_700_000_000_000)
@@ -1861,9 +1861,9 @@ func TestVeryManyClaimsAreCountedAnew(t *testing.T) {
 	assert.Equal(t, many, won)
 }
 
-// At-most-once jobs that were handed over when a connection broke are offered again bit by
-// bit, each once, and so is said which were taken. Those that were offered to a node that is
-// forgotten become uncertain likewise, unless it is back before their turn.
+// At-most-once jobs that were being handed over when a connection broke are offered again bit by
+// bit, each once, and the other node says bit by bit which it took. Jobs that were offered to a node that is
+// forgotten become uncertain bit by bit. If the node is back before that is done, the rest are offered again.
 func TestVeryManyHandoversGoOn(t *testing.T) {
 	const many = 5000
 	now := int64(1_700_000_000_000)
@@ -1975,8 +1975,8 @@ func TestVeryManyHandoversGoOn(t *testing.T) {
 	assert.Equal(t, uint64(many-taken), giver.Jobs())
 }
 
-// A queue that is no longer paused takes back what is overdue bit by bit, and all of it: also
-// where it was paused again, has got another name, or some of its jobs were done meanwhile.
+// A queue whose pause ends takes back its overdue jobs bit by bit, and all of them: also
+// if it was paused again, has another name, or some of its jobs were done meanwhile.
 func TestVeryManyOverdueJobsComeBack(t *testing.T) {
 	const many = 5000
 	for name, meanwhile := range map[string]func(n *engine.Node, ids []store.ID){
@@ -2060,7 +2060,7 @@ func TestVeryManyOverdueJobsComeBack(t *testing.T) {
 			before = overdue()
 			step := int64(1)
 			if name == "swapped" {
-				step = 2000 // jobs that were due while they were out of sight are looked at again after a minute
+				step = 2000 // a job that was due while its queue was in another database is looked at again after a minute
 			}
 			for range 50 {
 				now += step
@@ -2088,8 +2088,8 @@ func TestVeryManyOverdueJobsComeBack(t *testing.T) {
 	}
 }
 
-// A node that meets its first other one doesn't look at all locks to know for how long they
-// can last as votes, and what it has remembered covers them all the same.
+// A node that meets its first other node doesn't look at all locks to learn how long they
+// can last as votes. Nevertheless the lengths that it has remembered cover them.
 func TestVeryManyLocksBecomeVotes(t *testing.T) {
 	const many = 3000
 	bare := func(n *engine.Node, i int) {
@@ -2164,7 +2164,7 @@ func TestVeryManyLocksBecomeVotes(t *testing.T) {
 	}
 }
 
-// A tick looks at some of very many locks, whatever share of all that is.
+// A tick looks at some of very many locks, whatever share of all locks that is.
 func TestATickLooksAtSomeOfVeryManyLocks(t *testing.T) {
 	now, looks := int64(1_700_000_000_000), 0
 	n, _, _ := steadyNode(now, func() int64 { looks++; return now })
@@ -2190,8 +2190,8 @@ func TestATickLooksAtSomeOfVeryManyLocks(t *testing.T) {
 	assert.Greater(t, most, 1000)
 }
 
-// Jobs that may not run beside others, of which very many couldn't be claimed while there was
-// no majority, are claimed bit by bit once there is one.
+// Very many runs that couldn't be claimed while there was
+// no majority are claimed bit by bit once there is one.
 func TestVeryManyRunsAreClaimedAfterAPartition(t *testing.T) {
 	const many = 2000
 	now := int64(1_700_000_000_000)
@@ -2239,8 +2239,8 @@ func TestVeryManyRunsAreClaimedAfterAPartition(t *testing.T) {
 	assert.Len(t, claimed, many)
 }
 
-// A vote without a lease among very many others is remembered as long as it lasts, though
-// nothing else has the node look at its locks: the pass over them comes to it again long
+// A vote without a lease among very many others is remembered as long as it lasts, even if
+// nothing else makes the node look at its locks: the pass over them comes to it again long
 // before the promise would be over.
 func TestAVoteWithoutALeaseAmongVeryMany(t *testing.T) {
 	const many = 300_000
@@ -2268,15 +2268,15 @@ func TestAVoteWithoutALeaseAmongVeryMany(t *testing.T) {
 	}
 	assert.Less(t, (now-began)/2, int64(180_000))
 
-	// Where it was alone it is a vote from the moment on that the node meets another.
+	// A lock that was given while the node was alone is a vote from the moment when the node meets another one.
 	now += 601_000
 	n.SetNow(now)
 	n.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
 	assert.True(t, n.Locks().Votes().Unleased)
 }
 
-// votingMesh is a node that votes, with the others of its mesh. claims takes its effects, counts
-// them, and returns the rounds of the claims that it asks the first of the others about.
+// votingMesh makes a node that votes, with the others of its mesh. claims takes its effects, counts
+// them, and returns the rounds of the claims that the node sends to the first of the others.
 func votingMesh(t *testing.T, now int64, others int) (n *engine.Node, peers []wire.NodeID, claims func() (rounds []uint64, count map[engine.EffectKind]int)) {
 	n, _, _ = node(now)
 	for i := range others {
@@ -2300,7 +2300,7 @@ func votingMesh(t *testing.T, now int64, others int) (n *engine.Node, peers []wi
 	}
 }
 
-// runs adds jobs to a queue that may not run beside others of their keys, each with its own.
+// runs adds jobs to a queue that may not run beside others of their keys. Each has its own key.
 func runs(t *testing.T, n *engine.Node, queue string, count int) {
 	for range count {
 		_, _, err := n.AddJob(&engine.Add{
@@ -2316,8 +2316,8 @@ func answered(t *testing.T, n *engine.Node, peers []wire.NodeID, m *wire.Message
 	}
 }
 
-// An answer to a claim for a run costs the same however many clients wait for the queue: only
-// those who wait for nothing but answers may have to go.
+// An answer to a claim for a run costs the same however many clients wait for the queue: it may
+// release only clients that wait for nothing but answers.
 func TestAnAnswerWhereVeryManyClientsWait(t *testing.T) {
 	grant := func(clients int) time.Duration {
 		n, peers, claims := votingMesh(t, dawn, 2)
@@ -2340,8 +2340,8 @@ func TestAnAnswerWhereVeryManyClientsWait(t *testing.T) {
 	assert.Less(t, grant(300_000), 5*grant(100))
 }
 
-// Clients who wait only for answers go bit by bit once these are in, and none before those of
-// all its queues are.
+// Clients that wait only for answers are released bit by bit once these have come, and none before the answers for
+// all its queues have.
 func TestVeryManyClientsWhoWaitForAnswers(t *testing.T) {
 	const many = 5000
 	now := int64(dawn)
@@ -2389,15 +2389,15 @@ func TestVeryManyClientsWhoWaitForAnswers(t *testing.T) {
 	_, err = n.Wait(names, "stays")
 	require.NoError(t, err)
 	n.Effects()
-	grant("q") // one of all gets the job
+	grant("q") // one of all clients gets the job
 	assert.Equal(t, 1, ticks([]*engine.Waiter{one}))
 	grant("r")
 	assert.Equal(t, many-2, ticks(nil))
 	assert.Equal(t, 1, n.Blocked())
 }
 
-// Very many runs that are asked for by one call, where the pause of a queue ends for which very
-// many clients wait, are asked for bit by bit.
+// When a pause ends for a queue that very many clients wait for, one call has very many runs to claim.
+// It claims them bit by bit.
 func TestVeryManyRunsAreClaimedWhereAPauseEnds(t *testing.T) {
 	const many = 2000
 	now := int64(dawn)
@@ -2424,14 +2424,14 @@ func TestVeryManyRunsAreClaimedWhereAPauseEnds(t *testing.T) {
 	assert.Equal(t, many, claimed)
 }
 
-// Very many jobs that fall due, or come back, at one moment, and whose locks other nodes are
-// asked for or told of, do so bit by bit.
+// When very many jobs fall due, or come back, at one moment, other nodes are asked for their
+// locks, or told of them, bit by bit.
 func TestVeryManyJobsWithLocksAreDue(t *testing.T) {
 	const many, others = 2000, 4
 	for name, c := range map[string]struct {
 		delay  int64
 		unique engine.Unique
-		serve  bool // to clients, one after the other
+		serve  bool // serve the jobs to clients, one after the other
 	}{
 		"LOCKTTL begins":         {5, engine.Unique{Strategy: store.UniqueUntil, LockTTL: 60}, false},
 		"before-processing":      {0, engine.Unique{Strategy: store.UniqueBefore}, true},
@@ -2482,7 +2482,7 @@ func TestVeryManyJobsWithLocksAreDue(t *testing.T) {
 				n.SetNow(now)
 				n.Tick()
 				rounds, count := claims()
-				assert.LessOrEqual(t, count[engine.Send], 3*mostAtOnce/2) // and what is owed
+				assert.LessOrEqual(t, count[engine.Send], 3*mostAtOnce/2) // and the votes that are to be taken back
 				for _, round := range rounds {
 					answered(t, n, peers, &wire.Message{Kind: wire.Grant, Round: round})
 				}
@@ -2491,8 +2491,8 @@ func TestVeryManyJobsWithLocksAreDue(t *testing.T) {
 	}
 }
 
-// Very many votes are to be taken back at nodes that are away. One that is forgotten is owed
-// nothing, which is noted bit by bit, and the other is still told of each.
+// Very many votes are to be taken back at two nodes that are away. One node is forgotten, so its votes needn't be
+// taken back; this is noted bit by bit. The other node is still told of each.
 func TestANodeThatIsForgottenIsOwedVeryManyVotes(t *testing.T) {
 	const many = 20_000
 	now := int64(dawn)
@@ -2539,8 +2539,8 @@ func TestANodeThatIsForgottenIsOwedVeryManyVotes(t *testing.T) {
 	assert.Zero(t, n.Locks().Acquisitions())
 }
 
-// The list of those that a job waits for is rewritten when one of those ends, so a job that waits for very many
-// counts as several of those that one call follows.
+// The list of jobs that a job waits for is rewritten when one of them ends. So a dependent that waits for very many
+// counts as several of the dependents that one call follows.
 func TestTheEndOfAJobForWhichJobsWaitThatWaitForMany(t *testing.T) {
 	const many = 300
 	n, _, _ := node(dawn)
@@ -2575,13 +2575,13 @@ func TestTheEndOfAJobForWhichJobsWaitThatWaitForMany(t *testing.T) {
 	}
 }
 
-// A job that comes back, and waits for very many of which many have ended, is rewritten once.
+// A job that comes back, and waits for very many jobs of which many have ended, is rewritten once.
 func TestManyHaveEndedWhenOneComesBack(t *testing.T) {
 	const many = 1000
 	for _, tc := range []struct {
 		name           string
 		onDead         uint8
-		acked, deleted int // of those that it waits for
+		acked, deleted int // of the jobs that it waits for
 		queue          string
 	}{
 		{"done", engine.OnDeadDrop, 300, 0, "c"},
@@ -2640,8 +2640,8 @@ func TestManyHaveEndedWhenOneComesBack(t *testing.T) {
 	}
 }
 
-// A node that comes is told of very many acknowledged jobs bit by bit, also while the timers of those jobs are due: the
-// two share a tick's budget. In the end it has heard of all of them.
+// A node that comes is told of very many acknowledged jobs bit by bit, also while the timers of those jobs are due: both kinds
+// of work share a tick's budget. In the end the node has heard of all of them.
 func TestANodeIsToldOfVeryManyAcks(t *testing.T) {
 	const many = 20_000
 	now, peer, other, fresh := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}, wire.NodeID{5, 5, 5}, wire.NodeID{4, 5, 6}
@@ -2684,7 +2684,7 @@ func TestANodeIsToldOfVeryManyAcks(t *testing.T) {
 	assert.Len(t, told, many)
 }
 
-// lastOf makes a job that is released to come last after so many, which are queued.
+// lastOf makes a job that is released to come last after count others, which are queued.
 func lastOf(t *testing.T, count int) (*engine.Node, *keys, store.ID, int64) {
 	now := int64(dawn)
 	n, k, _ := node(now)
@@ -2709,7 +2709,7 @@ func lastOf(t *testing.T, count int) (*engine.Node, *keys, store.ID, int64) {
 	return n, k, p, now
 }
 
-// The queue of very many that a job comes after is deleted: no tick takes long, and the job is queued in the end.
+// The queue of very many jobs that another comes after is deleted: no tick takes long, and the job is queued in the end.
 func TestQueueOfThoseThatOneComesAfterIsDeleted(t *testing.T) {
 	const count = 20_000
 	runtime.LockOSThread()
@@ -2726,12 +2726,12 @@ func TestQueueOfThoseThatOneComesAfterIsDeleted(t *testing.T) {
 		if n.Job(&p).State == store.StateQueued {
 			break
 		}
-		assert.Less(t, threadTime(t)-began, 20*time.Millisecond) // 5 on a machine at rest
+		assert.Less(t, threadTime(t)-began, 20*time.Millisecond) // 5 ms on a machine at rest
 	}
 	require.Equal(t, store.StateQueued, n.Job(&p).State)
 }
 
-// SHOW lists some of those that such a job waits for, and counts them all.
+// SHOW lists some of the jobs that such a job waits for, and counts them all.
 func TestThoseThatOneComesAfterAreListed(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

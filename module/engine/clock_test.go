@@ -15,7 +15,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A step of the clock, either way, is nobody's failure, and heartbeats go on.
+// A step of the clock, either way, makes no node fail, and heartbeats go on.
 func TestClockJumpsAreNoSilence(t *testing.T) {
 	for name, jump := range map[string]int64{"back": -3_600_000, "ahead": 3_600_000} {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestClockJumpsAreNoSilence(t *testing.T) {
 }
 
 // A wall clock that is set, either way, moves nothing that was to happen: retries,
-// delays and heartbeats come when the steady clock says so, and nothing expires.
+// delays and heartbeats come when the monotonic clock says so, and nothing expires.
 func TestASetClockMovesNothing(t *testing.T) {
 	const hour, day = int64(3_600_000), int64(86_400_000)
 	for _, step := range []int64{hour, day - hour, -hour, -day, -365 * day} {
@@ -104,7 +104,7 @@ func TestASetClockMovesNothing(t *testing.T) {
 					}
 				}
 			}
-			// A part of the time may be given to coming back to the wall clock's.
+			// A part of the time may be used to come back to the wall clock's time.
 			assert.InDelta(t, 8000, due["before"], 600)
 			assert.InDelta(t, 5000, due["taken"], 600, "a retry time, with its random error")
 			assert.InDelta(t, 8000, due["after"], 600)
@@ -116,7 +116,7 @@ func TestASetClockMovesNothing(t *testing.T) {
 	}
 }
 
-// Nor does a step of less than a second: a job that runs alone is somebody's for its retry
+// A step of less than a second moves nothing either: a client has a job that runs alone for its retry
 // time, but for the hundredth by which clocks may be wrong.
 func TestASmallStepOfTheClockMovesNothing(t *testing.T) {
 	for _, step := range []int64{25, 150, 626, 999, -25, -150, -626, -999} {
@@ -141,7 +141,7 @@ func TestASmallStepOfTheClockMovesNothing(t *testing.T) {
 	}
 }
 
-// The node's time comes back to the clock's at the same rate, however often the node is called.
+// The node's time comes back to the clock's time at the same rate, however often the node is called.
 func TestABusyNodesClockComesBack(t *testing.T) {
 	for _, step := range []int64{-60_000, 60_000} {
 		for _, every := range []int64{1, 10, 50, 99, 120, 1000} {
@@ -169,7 +169,7 @@ func TestAClockThatIsPutRightIsFollowed(t *testing.T) {
 }
 
 // A job that was saved before the clock was set back lives and waits no longer than
-// it was told to.
+// its options say.
 func TestAClockSetBackBeforeTheStartProlongsNothing(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
@@ -188,7 +188,7 @@ func TestAClockSetBackBeforeTheStartProlongsNothing(t *testing.T) {
 	j := n.Job(&id)
 	assert.LessOrEqual(t, j.QTime, now+20_000)
 	assert.LessOrEqual(t, j.ETime, now+180_000)
-	// A job that is added now comes after it, and its delay counts all the same.
+	// A job that is added now comes after it, and its delay counts.
 	a.Delay = 2
 	id, _, err = n.AddJob(&a)
 	require.NoError(t, err)
@@ -196,7 +196,7 @@ func TestAClockSetBackBeforeTheStartProlongsNothing(t *testing.T) {
 	assert.Equal(t, now+2000, n.Job(&id).QTime)
 }
 
-// The same of unique jobs: one with a delay, and one that was put off because its key was taken.
+// Unique jobs live and wait no longer either: one with a delay, and one that was put off because its key was taken.
 func TestAClockSetBackBeforeTheStartProlongsNoUniqueJob(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
@@ -222,8 +222,8 @@ func TestAClockSetBackBeforeTheStartProlongsNoUniqueJob(t *testing.T) {
 	assert.InDelta(t, now+40_000, n.Job(&putOff).QTime, 1001)
 }
 
-// A creation time that is far ahead, as a value that is restored may have it, isn't
-// followed: those of new jobs go on from the clock's, and never come round to 0.
+// A creation time that is far ahead, as a restored value may have it, isn't
+// followed: the times of new jobs go on from the clock's time, and never come round to 0.
 func TestACreationTimeFarAheadIsNotFollowed(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	for name, load := range map[string]func(n *engine.Node, k *keys, rec []byte){

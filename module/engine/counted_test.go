@@ -12,7 +12,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A delayed job that another node has this one queue counts here as delayed, until it is queued.
+// A delayed job that another node lets this node queue counts here as delayed, until it is queued.
 func TestDelayedJobOfAnotherNodeIsCounted(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
@@ -33,8 +33,8 @@ func TestDelayedJobOfAnotherNodeIsCounted(t *testing.T) {
 	assert.EqualValues(t, 1, n.Queued())
 }
 
-// A delayed job is counted by the node that queues it when its delay is over: no more by one
-// that hears that it is queued elsewhere.
+// A delayed job is counted by the node that queues it when its delay is over. A node that hears that the job is
+// queued elsewhere stops counting it.
 func TestDelayedJobIsQueuedElsewhere(t *testing.T) {
 	n, _, _ := node(dawn)
 	n.Mesh().Add(mate, "10.0.0.1:1")
@@ -52,9 +52,9 @@ func TestDelayedJobIsQueuedElsewhere(t *testing.T) {
 	assert.Zero(t, n.Counted(store.Delayed))
 }
 
-// A delayed job of which the last that it waited for has ended is counted by the node that is
-// to queue it, also after that node's restart: by the one where a client said so, or by the
-// first of those that hear of it.
+// A delayed job that waits for nothing any more is counted by the node that is
+// to queue it, also after that node's restart. This is the node where a client ended the last job that it waited for, or else the
+// first of the nodes that hear of the end.
 func TestLetGoDelayedJobIsCountedAfterARestart(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, n *engine.Node, p *store.ID){
 		"here": func(t *testing.T, n *engine.Node, p *store.ID) { require.True(t, n.Ack(p)) },
@@ -68,7 +68,7 @@ func TestLetGoDelayedJobIsCountedAfterARestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, _, _ := node(dawn)
-			high := wire.NodeID{0xff, 1} // another is the first of two
+			high := wire.NodeID{0xff, 1} // this node is the first of two
 			n.Mesh().Add(high, "10.0.0.1:1")
 			n.Mesh().Up(high, "10.0.0.1:1", false)
 			maker := &store.IDMaker{}

@@ -14,9 +14,9 @@ import (
 	"jobmesh/module/wire"
 )
 
-// FuzzFamilies does random things to families at one node. After each, what the
-// jobs say and the lists of dependents agree, nobody waits for a job that isn't there, and nobody
-// was delivered before those that it waits for; and in the end nobody is left.
+// FuzzFamilies does random things to dependencies at one node. After each, what the
+// jobs say and the lists of dependents agree, no job waits for a job that isn't there, and no job
+// was delivered before those that it waits for. In the end no job is left.
 func FuzzFamilies(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 1, 2, 4, 6, 8, 8})
 	f.Add([]byte{0, 1, 1, 17, 33, 5, 6, 6, 8, 8, 9, 2, 3, 19, 35, 7, 10, 11, 12})
@@ -31,7 +31,7 @@ func FuzzFamilies(f *testing.F) {
 		waits := map[store.ID][]store.ID{} // what a job still waits for
 		add := func(queue int, m engine.Members, retry, ttl int64) {
 			a := engine.Add{Queue: fmt.Append(nil, "q", queue), Replicate: 1, Retry: retry, TTL: ttl, Members: m}
-			if queue == 1 { // its jobs run one at a time
+			if queue == 1 { // this queue's jobs run one at a time
 				a.Unique = engine.Unique{Strategy: store.UniqueDuring, Busy: []uint8{store.BusyWait, store.BusyDead}[retry&1], Keyed: true, Key: []byte("k")}
 			}
 			id, _, err := n.AddJob(&a)
@@ -136,7 +136,7 @@ func FuzzFamilies(f *testing.F) {
 				n.Effects()
 			}
 		}
-		// Each job that still waits does so for one that was delivered and not acknowledged.
+		// Each job that still waits waits for one that was delivered and not acknowledged.
 		for _, id := range known {
 			if j := n.Job(&id); j != nil {
 				n.Ack(&id)
@@ -159,7 +159,7 @@ func FuzzFamilies(f *testing.F) {
 	})
 }
 
-// A node that never had a family pays nothing for them, and what was flushed is
+// A node that never had dependencies uses no memory for them. After a flush the edges are
 // freed bit by bit.
 func TestTiesAreFreed(t *testing.T) {
 	n, _, alloc := node(dawn)
@@ -180,8 +180,8 @@ func TestTiesAreFreed(t *testing.T) {
 	require.Less(t, alloc.Blocks(), 20)
 }
 
-// A job is held back for its key, and others wait for it: they hear of its end, also
-// when it ends with its queue.
+// A job is held back for its key, and others wait for it. They hear of its end, also
+// if it ends with its queue.
 func TestHeldBackJobsAreMourned(t *testing.T) {
 	n, k, _ := node(dawn)
 	alone := engine.Unique{Strategy: store.UniqueDuring, Keyed: true, Key: []byte("k")}
@@ -211,8 +211,8 @@ func TestHeldBackJobsAreMourned(t *testing.T) {
 	require.Zero(t, n.Edges())
 }
 
-// Nodes that don't know a job count as all nodes only where they answer one question: between
-// two of them the job may have moved, from a node that wasn't asked yet to one that has answered.
+// A job is unknown to all nodes only if all of them say so in answer to one question. Between
+// two questions the job may have moved from a node that wasn't asked yet to one that has answered.
 func TestAnswersToTwoQuestionsAreNotCountedTogether(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	peers := []wire.NodeID{{1, 2, 3}, {4, 5, 6}}
@@ -253,8 +253,8 @@ func TestAnswersToTwoQuestionsAreNotCountedTogether(t *testing.T) {
 	require.Nil(t, n.Job(&child))
 }
 
-// A job is acknowledged, more wait for it than one call follows, and its queue is deleted in the
-// same transaction. The others go on all the same: it was done.
+// A job is acknowledged, more jobs wait for it than one call follows, and its queue is deleted in the
+// same transaction. All of them still go on, because the job was done.
 func TestAnAcknowledgedJobsQueueIsDeleted(t *testing.T) {
 	n, k, _ := node(dawn)
 	p, _, err := n.AddJob(&engine.Add{Queue: []byte("p"), Replicate: 1, Retry: 10, TTL: 600})
@@ -276,8 +276,8 @@ func TestAnAcknowledgedJobsQueueIsDeleted(t *testing.T) {
 	require.EqualValues(t, 1000, n.Queue([]byte("c")).Waiting(), "dropped: %d", n.Stats.Dropped)
 }
 
-// A job that is deleted undone isn't taken for acknowledged: not one that ONBUSY drop deletes,
-// nor a copy of one whose ADDJOB was refused at another node.
+// A job that is deleted undone isn't taken for acknowledged: not a job that ONBUSY drop deletes,
+// and not a copy of a job whose ADDJOB was refused at another node.
 func TestDeletedUndoneIsNotDone(t *testing.T) {
 	busy := engine.Unique{Strategy: store.UniqueDuring, Keyed: true, Key: []byte("k"), Busy: store.BusyDrop}
 	for name, begin := range map[string]func(*testing.T, *engine.Node) (p store.ID, end func()){
@@ -317,7 +317,7 @@ func TestDeletedUndoneIsNotDone(t *testing.T) {
 	}
 }
 
-// waitsFor lists all of which a held-back job awaits the end.
+// waitsFor lists all jobs that a held-back job waits for.
 func waitsFor(n *engine.Node, j *store.Job) []store.ID {
 	ids, _ := n.WaitsFor(j, math.MaxInt)
 	return ids

@@ -73,7 +73,7 @@ func readDesign(t *testing.T) string {
 	return string(text)
 }
 
-// constants lists the constants of a file; with kinds only those of the type Kind.
+// constants lists the constants of a file: all of them, or only those of the type Kind.
 func constants(t *testing.T, path string, kinds bool) (names []string) {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func constants(t *testing.T, path string, kinds bool) (names []string) {
 		}
 		for _, spec := range g.Specs {
 			for _, name := range spec.(*ast.ValueSpec).Names {
-				if !kinds || ast.IsExported(name.Name) { // the last one only counts them
+				if !kinds || ast.IsExported(name.Name) { // the last kind only counts the others
 					names = append(names, name.Name)
 				}
 			}
@@ -97,7 +97,7 @@ func constants(t *testing.T, path string, kinds bool) (names []string) {
 	return names
 }
 
-// names collects from all code but tests the names of functions, and all words of identifiers and strings.
+// names returns the names of functions in all code but tests, and all words of identifiers and strings.
 func names(t *testing.T) (functions, words map[string]bool) {
 	functions, words = map[string]bool{}, map[string]bool{}
 	cFunction, word := regexp.MustCompile(`(?m)^[a-z].*?\b(\w+)\(`), regexp.MustCompile(`\w+`)

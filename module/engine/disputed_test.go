@@ -14,8 +14,8 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A node asks as its clients wait: at once, then after 2 s, doubling to 30 s, for a job behind many that it has
-// deleted. given says after how long it got it; 0: not in ten minutes.
+// askedBehind says after how many ms a node gets a job that lies behind jobs that it has deleted; 0 if it doesn't in ten minutes.
+// The node asks as for clients that wait: at once, then after 2 s, doubling to 30 s.
 func askedBehind(t *testing.T, shunned int, quiet int64) (given int64) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
@@ -82,13 +82,13 @@ func askedBehind(t *testing.T, shunned int, quiet int64) (given int64) {
 	return now - added
 }
 
-// beats has a node hear another's heartbeat.
+// beats makes a node hear another one's heartbeat.
 func beats(t *testing.T, n *engine.Node, from wire.NodeID) {
 	beat := wire.Message{Kind: wire.Heartbeat}
 	require.NoError(t, n.Receive(from, beat.Append(nil)))
 }
 
-// A node whose clients wait gets the job behind those that it has deleted.
+// A node whose clients wait gets the job behind the jobs that it has deleted.
 func TestBehindDeletedJobs(t *testing.T) {
 	for _, shunned := range []int{0, 1, 900, 3500, 100_000} {
 		for _, quiet := range []int64{1000, 75_000} {
@@ -101,7 +101,7 @@ func TestBehindDeletedJobs(t *testing.T) {
 	}
 }
 
-// A lock's name that isn't well formed, from a node of the mesh, does nothing where jobs are in per-key queues.
+// A malformed name of a lock, from a node of the mesh, does nothing while jobs are in per-key queues.
 func TestMalformedLockName(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
@@ -127,7 +127,7 @@ func TestMalformedLockName(t *testing.T) {
 	require.NoError(t, n.Receive(mate, m.Append(nil)))
 }
 
-// abstaining is a node that is connected to others, and may have lost votes that it gave.
+// abstaining makes a node that is connected to others, and may have lost votes that it gave.
 func abstaining(t *testing.T, now int64, votes lock.Votes, others []wire.NodeID) *engine.Node {
 	n, _, _ := node(now)
 	n.Locks().SetVotes(votes)
@@ -143,8 +143,8 @@ func abstaining(t *testing.T, now int64, votes lock.Votes, others []wire.NodeID)
 	return n
 }
 
-// A node in dispute hears of one rival by two tokens. When one is taken back, for an attempt failed, it
-// remembers the holder, and votes for no third.
+// A node in dispute hears of one rival by two tokens. When one token is taken back, because its round failed, the node
+// remembers the holder, and votes for no third one.
 func TestRivalOfTwoTokens(t *testing.T) {
 	for _, order := range []string{"greater first", "lower first", "greater first, and ends", "lower first, and greater ends"} {
 		t.Run(order, func(t *testing.T) {
@@ -161,8 +161,8 @@ func TestRivalOfTwoTokens(t *testing.T) {
 				require.NoError(t, n.Receive(nodes[from], m.Append(nil)))
 				n.Effects()
 			}
-			// h2 (c): votes of an attempt that fails. h1: T1 at a (an attempt that fails), T2 at b (and e, and here:
-			// he has the lock by that).
+			// h2 has c's vote from a round that fails. h1 has a's vote by T1, from a round that fails, and b's by T2. e and this node
+			// voted for T2, too, so h1 has the lock by it.
 			page(2, lock(2, 3, 100_000))
 			if strings.HasPrefix(order, "greater") {
 				page(1, lock(1, 2, 90_000))
@@ -177,7 +177,7 @@ func TestRivalOfTwoTokens(t *testing.T) {
 				require.NoError(t, n.Receive(nodes[from], m.Append(nil)))
 				n.Effects()
 			}
-			if strings.HasSuffix(order, "ends") { // the later attempt is the one that fails: h1 has the lock by T1
+			if strings.HasSuffix(order, "ends") { // the later round is the one that fails: h1 has the lock by T1
 				unlock(1, lock(1, 2, 0))
 			} else {
 				unlock(0, lock(1, 1, 0))
@@ -203,8 +203,8 @@ func TestRivalOfTwoTokens(t *testing.T) {
 	}
 }
 
-// Behind a thousand at-most-once jobs that others wait for, which aren't handed over, other nodes' clients
-// get jobs.
+// Other nodes' clients get jobs that lie behind a thousand at-most-once jobs which aren't handed over because others wait
+// for them.
 func TestBehindAtMostOnceParents(t *testing.T) {
 	for _, parents := range []int{900, 1001} {
 		t.Run(fmt.Sprint(parents), func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestBehindAtMostOnceParents(t *testing.T) {
 	}
 }
 
-// When one rival of a dispute between jobs' locks without a lease has let go, the other isn't forgotten,
+// In a dispute between jobs' locks without a lease, one rival has released its lock. The other rival isn't forgotten,
 // however long nobody asks.
 func TestDisputeOfEndlessLocks(t *testing.T) {
 	for _, gap := range []int64{1_000, 3_590_000, 3_800_000} {
@@ -260,8 +260,8 @@ func TestDisputeOfEndlessLocks(t *testing.T) {
 					require.NoError(t, n.Receive(nodes[from], m.Append(nil)))
 					n.Effects()
 				}
-				page(1, start[2]) // of an attempt that fails
-				page(0, start[1]) // he has the lock by this vote and this node's, which is lost
+				page(1, start[2]) // of a round that fails
+				page(0, start[1]) // its job has the lock by this vote and by this node's vote, which is lost
 				t.Log("abstains", n.Locks().Abstains(), "disputed", n.Disputed())
 				if !both {
 					m := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: 9, Lock: start[2]}
@@ -294,8 +294,8 @@ func TestDisputeOfEndlessLocks(t *testing.T) {
 	}
 }
 
-// A node that has lost its votes hears of two holders of a lock, and of one of them by two claims, which both fail. When both are
-// taken back that one is no rival any more: the node tells nobody of it.
+// A node that has lost its votes hears of two holders of a lock, and of one of them by two claims, which both fail. When both claims are
+// taken back, that holder is no rival any more: the node tells no other node of it.
 func TestRivalOfTwoClaims(t *testing.T) {
 	const now = int64(1_700_000_000_000)
 	name := store.AppendBareName(nil, []byte("n"))

@@ -50,13 +50,13 @@ func (k *keys) Drop(queues []*store.Queue) {
 
 func node(now int64) (*engine.Node, *keys, *storetest.Alloc) { return steadyNode(now, nil) }
 
-// giveBack has what was freed until now given back (reclaim.go).
+// giveBack makes the node give back the memory that was freed until now (reclaim.go).
 func giveBack(n *engine.Node) {
 	n.Effects()
 	n.Effects()
 }
 
-// steadyNode is a node with a steady clock beside that which SetNow tells.
+// steadyNode makes a node with a monotonic clock besides the wall clock that SetNow sets.
 func steadyNode(now int64, steady func() int64) (*engine.Node, *keys, *storetest.Alloc) {
 	alloc := storetest.New()
 	k := &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
@@ -65,7 +65,7 @@ func steadyNode(now int64, steady func() int64) (*engine.Node, *keys, *storetest
 	return k.n, k, alloc
 }
 
-// model is what a node should be, put as simply as can be.
+// model is what a node should be, as simply as can be.
 type model struct {
 	now  int64
 	jobs map[store.ID]*mjob
@@ -254,7 +254,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	a := engine.Add{Queue: []byte("q"), Body: make([]byte, 100), Replicate: 1, TTL: 1000, Retry: 10}
 	var out []*store.Job
 	var queues []*store.Queue
-	// The test's allocator does allocate in Go, three blocks a cycle at most.
+	// The test's allocator allocates in Go, too: at most three blocks a cycle.
 	mine := testing.AllocsPerRun(1000, func() {
 		if _, _, err := n.AddJob(&a); err != nil {
 			t.Fatal(err)
@@ -277,8 +277,8 @@ func TestWrongTypeIsRefused(t *testing.T) {
 	assert.Zero(t, n.Jobs())
 }
 
-// Thresholds of memory: above 75 % no job is taken, above 95 %
-// what can be spared goes first.
+// Above 75 % of its memory a node takes no job. Above 95 %
+// it removes first what it can do without.
 func TestMemoryLevels(t *testing.T) {
 	n, _, _ := node(1000)
 	add := func(retry int64) (store.ID, error) {
@@ -330,7 +330,7 @@ func TestIdleQueuesGo(t *testing.T) {
 func TestBodyTooLong(t *testing.T) {
 	n, _, alloc := node(1000)
 	blocks := alloc.Blocks()
-	// Addresses alone: nothing is there until it is touched.
+	// This reserves addresses alone: memory is used only where it is touched.
 	body, err := syscall.Mmap(-1, 0, store.MaxBody+1, syscall.PROT_READ, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
 	require.NoError(t, err)
 	defer syscall.Munmap(body)

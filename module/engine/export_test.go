@@ -17,28 +17,28 @@ func (n *Node) FreeLock(name []byte, id *store.ID) bool { return n.Locks().Free(
 
 func (n *Node) LockLost(id *store.ID) bool { return n.lockLost(id) }
 
-// FreedVotes counts what is remembered of votes that were taken back while the node learns.
+// FreedVotes counts the votes that were taken back while the node learns, and that it remembers.
 func (n *Node) FreedVotes() int { return n.locks.Sizes().Freed }
 
-// MembersSum is what a claim says of the nodes that it counts, for one that counts those
-// that this node does.
+// MembersSum is the sum that a claim carries for the nodes that it counts, here of the nodes that
+// this node counts.
 func (n *Node) MembersSum() uint64 { return n.mesh.Sum() }
 
 // Asked counts the jobs about which other nodes are asked what became of them.
 func (n *Node) Asked() int { return n.deps.asked.Len() }
 
-// LockCursor is where the pass over locks that are over is.
+// LockCursor is the position of the pass that looks for locks that are over.
 func (n *Node) LockCursor() uint64 { return n.locks.Sizes().Cursor }
 
-// Doubted counts what is remembered of locks whose jobs may be gone: questions, and jobs that
+// Doubted counts what the node remembers of locks whose jobs may be gone: questions, and jobs that
 // have lost locks.
 func (n *Node) Doubted() [2]int { return [2]int{n.locks.Sizes().Asked, n.lost.Len()} }
 
-// Entrusted counts the jobs that other nodes were given to keep.
+// Entrusted counts the jobs that this node has delegated to other nodes.
 func (n *Node) Entrusted() int { return n.delegated.Len() }
 
 // Disputed counts the locks of which others told different holders.
 func (n *Node) Disputed() int { return n.locks.Sizes().Disputed }
 
-// SetLazy has the node ask nothing to find what the rules have missed, so that a test sees what these do.
+// SetLazy turns off the questions that find what the rules have missed, so that a test sees what the rules do.
 func (n *Node) SetLazy(yes bool) { n.lazy = yes }

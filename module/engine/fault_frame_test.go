@@ -9,46 +9,46 @@ import (
 	"jobmesh/module/store"
 )
 
-// trouble is what a walk through faults knows beside the rest.
+// trouble is what a walk through faults knows besides the rest.
 type trouble struct {
-	isStill   bool  // the node that is down stands still
-	troubles  int   // how often something broke, or was mended
+	isStill   bool  // the node in down stands still, and didn't crash
+	troubles  int   // counts what broke, and what was mended
 	downTill  int64 // when the node that is down starts again
 	isCut     bool
-	losing    bool   // the node that is down is lost for good,
-	lost      string // and another one has its place
+	losing    bool   // the node in down is lost for good; another one will take its place
+	lost      string // the node that was lost, and whose place another one has taken
 	cutTill   int64
-	restarted int64 // when a node was started last
+	restarted int64 // when a node was last started
 	ending    bool  // nothing new happens
 	startsAs  string
-	lasts     []int // for how long something stays broken, at most
+	lasts     []int // how long something stays broken, at most
 	stepwise  bool  // each step has a draw of its own, so that one can be left out
 	seed      uint64
 	without   map[int]bool // steps that are left out
 }
 
-// throughFaults is what the judge knows of a job beside the rest, where nodes fail.
+// throughFaults is what the judge knows of a job in a walk through faults, besides the rest.
 type throughFaults struct {
 	asked      string // the node that will answer the ADDJOB
 	adder      string // the node that was asked
-	unheard    bool   // that one crashed before it had: the job may be there, or not
+	unheard    bool   // that node crashed before it answered: the job may exist or not
 	addedAt    int64
-	faultsAt   int // how many there had been then
+	faultsAt   int // the value of troubles when the job was added
 	refusedAt  int64
-	wasPutOff  bool // it is, or was, or it isn't known
+	wasPutOff  bool // the job is put off, or was, or nobody knows
 	firstAt    int64
 	dueAt      int64 // when its retry time is over, or it was given back
-	mayAt      int64 // it can come again from then on
-	backAt     int64 // when it was given back in a way that can end the run of the worker who got it then
-	copies     int   // that were promised
-	backDue    int64 // when it would have come else
+	mayAt      int64 // from then on the job can come again
+	backAt     int64 // when it was given back, if that can end the run of the worker that got it after that
+	copies     int   // how many copies were promised
+	backDue    int64 // when the job would have come if it hadn't been given back
 	ends       int   // how often it was acknowledged
 	isAsync    bool
-	hearsayAt  string // its end was said at this node, which didn't have it
-	anyTime    bool   // it isn't known when it is to come
+	hearsayAt  string // the node without the job at which a client ended it
+	anyTime    bool   // nobody knows when the job is to come
 	answeredAt int64
 	releasedAt int64
-	goneAt     int64 // since when no node knows it, and none is away; 0: one does, or may
+	goneAt     int64 // since when no node knows it, and no node is away; 0: a node knows it, or may
 }
 
 // faultPlayer is a walk through faults.
@@ -59,7 +59,7 @@ type faultPlayer interface {
 	judge()
 }
 
-// live plays the steps of a walk. In the last quarter nothing new happens, and all is mended.
+// live plays the steps of a walk. In the last quarter nothing new happens, and everything is mended.
 func (x *walk) live(steps int, p faultPlayer) {
 	quiet := false
 	for step := 0; step < steps && x.failure == ""; step++ {
@@ -95,7 +95,7 @@ func (x *walk) live(steps int, p faultPlayer) {
 	}
 }
 
-// settle brings the messages that are under way, most of the time.
+// settle delivers the messages that are under way, most of the time.
 func (x *walk) settle() {
 	switch x.IntN(8) {
 	case 0:
@@ -108,22 +108,22 @@ func (x *walk) settle() {
 
 func (x *walk) pick(list ...string) string { return list[x.IntN(len(list))] }
 
-// wellFor says for how long all nodes have been well; less than nothing while they aren't.
+// wellFor says for how long all nodes have been well. It is negative while they aren't.
 func (x *walk) wellFor() int64 { return x.at - x.calm }
 
-// settled says of something that happened whether all nodes know it by now.
+// settled says whether all nodes know by now of something that happened at since.
 func (x *walk) settled(since int64) bool { return x.wellFor() > 5000 && x.at-since > 5000 }
 
 // faultSince says whether something broke or was mended since a job was added.
 func (x *walk) faultSince(j *walkJob) bool { return x.troubles != j.faultsAt }
 
-// copyAt is a job at a node.
+// copyAt returns a node's copy of a job, or nil.
 func (x *walk) copyAt(n *actor, j *walkJob) *store.Job {
 	id := x.w.ids[j.name]
 	return n.e.Job(&id)
 }
 
-// known are the nodes that have a copy of a job.
+// known lists the nodes that have a copy of a job.
 func (x *walk) known(j *walkJob) (nodes string) {
 	for _, n := range x.w.nodes {
 		if n.name != x.lost && x.copyAt(n, j) != nil {
@@ -148,7 +148,7 @@ func (x *walk) empty() {
 	}
 }
 
-// addJob has a client of a node say ADDJOB.
+// addJob makes a client of a node say ADDJOB.
 func (x *walk) addJob(j *walkJob, node, options string) {
 	j.asked, j.adder, j.addedAt, j.faultsAt, j.waitOver = node, node, x.w.now, x.troubles, never
 	x.jobs[j.name], x.list = j, append(x.list, j)
@@ -185,12 +185,12 @@ func (x *walk) handed(w *worker, j *walkJob) {
 	}
 }
 
-// isLate says whether another may have a worker's job, or soon have it.
+// isLate says whether another worker may have this worker's job, or may get it soon.
 func (x *walk) isLate(w *worker, j *walkJob) bool {
 	return j.ended() || j.once || j.asked != "" || x.at > j.dueAt-2500 || w.turn != j.given
 }
 
-// mishap is one of three: a node crashes, it stands still, or connections are cut; each some time later ends.
+// mishap makes a node crash or stand still, or cuts connections. Each ends some time later.
 func (x *walk) mishap(k int) (out string) {
 	switch {
 	case k == 0 && x.crashes && x.down == "":
@@ -203,7 +203,7 @@ func (x *walk) mishap(k int) (out string) {
 	return out
 }
 
-// someTime is for how long something stays broken.
+// someTime says how long something stays broken, in ms.
 func (x *walk) someTime() int64 {
 	return int64(1 + x.IntN(x.lasts[x.IntN(len(x.lasts))]))
 }
@@ -213,7 +213,7 @@ func (x *walk) breaks() {
 	x.calm = never
 }
 
-// failNode has a node crash.
+// failNode makes a node crash.
 func (x *walk) failNode() (out string) {
 	x.breaks()
 	out = x.crash()
@@ -227,7 +227,7 @@ func (x *walk) failNode() (out string) {
 	return out
 }
 
-// stallNode has a node stand still.
+// stallNode makes a node stand still.
 func (x *walk) stallNode() {
 	x.breaks()
 	x.down, x.isStill = x.up(), true
@@ -235,14 +235,14 @@ func (x *walk) stallNode() {
 	x.downTill = x.w.now + x.someTime()
 }
 
-// setClock makes the clock wrong of a node that is down.
+// setClock makes the clock of a node that is down wrong.
 func (x *walk) setClock(node string) {
 	if x.clocks {
 		x.do("clock %s %dms", node, x.IntN(2000)-1000)
 	}
 }
 
-// cutNode cuts a node off from one other, or from all.
+// cutNode cuts a node off from one other node, or from all.
 func (x *walk) cutNode() {
 	x.breaks()
 	x.isCut = true
@@ -254,7 +254,7 @@ func (x *walk) cutNode() {
 	x.cutTill = x.w.now + x.someTime()
 }
 
-// mend ends what was broken for long enough, or at the end all of it.
+// mend ends what was broken for long enough, or all of it.
 func (x *walk) mend(all bool) {
 	if x.down != "" && (all || x.w.now >= x.downTill) {
 		x.breaks()
@@ -282,7 +282,7 @@ func (x *walk) mend(all bool) {
 	}
 }
 
-// dequeue has a client take a job out of its queue, and put it back.
+// dequeue makes a client take a job out of its queue, and put it back.
 func (x *walk) dequeue(j *walkJob) {
 	at := x.up()
 	if !j.answered || j.ended() || j.asked != "" || j.given > 0 || !strings.HasPrefix(x.do("dequeue %s %s", at, j.name), "true") {
@@ -290,7 +290,7 @@ func (x *walk) dequeue(j *walkJob) {
 	}
 	was := j.dueAt
 	if j.dueAt = x.at + j.retry*1000 + 1500; j.once {
-		j.dueAt = never // it stays outside
+		j.dueAt = never // it stays out of its queue
 	}
 	x.do("deliver")
 	if strings.HasPrefix(x.do("enqueue %s %s", at, j.name), "true") && !x.faultSince(j) {
@@ -299,7 +299,7 @@ func (x *walk) dequeue(j *walkJob) {
 	x.do("deliver")
 }
 
-// idle has all workers wait, in vain.
+// idle makes all workers wait in vain.
 func (x *walk) idle() {
 	clear(x.polls)
 	for _, w := range x.workers {

@@ -48,23 +48,23 @@ var plainFaultKinds = map[string]walkKind{
 	"everything, one sec": {families: true, cuts: true, crashes: true, everySec: true, stalls: true, once: true, long: true, reloads: true},
 }
 
-// TestFaultWalks has clients of a mesh do with jobs that aren't unique what they do in TestWalks, while nodes crash or stand
+// TestFaultWalks makes clients of a mesh do with jobs that aren't unique what they do in TestWalks, while nodes crash or stand
 // still, connections are cut, clocks are wrong, workers die, nodes leave or are lost, queues are paused or deleted, and messages
-// are late. "Well" is a mesh in which each node goes on and is connected with each other one. The rules are:
+// are late. A mesh is "well" while each node goes on and is connected with each other node. The rules are:
 //
-//   - a job with RETRY 0 is delivered once at most. Another one comes again only where its retry time is over, where it was
-//     given back, or after a fault. None comes before its delay is over;
-//   - a job comes neither before its release nor before the end of those that it waits for;
+//   - a job with RETRY 0 is delivered at most once. Another job comes again only if its retry time is over, if it was
+//     given back, or after a fault. No job comes before its delay is over;
+//   - a job comes neither before its release nor before the end of the jobs that it waits for;
 //   - a job that was refused or has ended isn't delivered when the mesh has been well for 5 s;
-//   - where the mesh is well, a job that nothing hinders is delivered within 17 s to a client that waits. A job whose
-//     retry time is long is hindered by that only if a client has it;
-//   - where the mesh is well, a job that was promised is known to a node until it has ended;
-//   - each ADDJOB is answered once, and within 20 s; not by NOREPL where the mesh has been well for 18 s;
-//   - in the end ACKJOB, said at one node that knows the job, leaves it at none, and nothing is left of families and of
-//     what nodes had to do for each other. Nodes don't speak of jobs any more.
+//   - in a mesh that is well, a job that nothing hinders is delivered within 17 s to a client that waits. A long
+//     retry time hinders a job only while a client has it;
+//   - in a mesh that is well, some node knows each job that was promised, until the job has ended;
+//   - each ADDJOB is answered once, and within 20 s. The answer isn't NOREPL if the mesh has been well for 18 s;
+//   - in the end ACKJOB at one node that knows the job removes the job from all nodes. No dependencies are left, and nothing
+//     that nodes had to do for each other. Nodes don't speak of jobs any more.
 //
-// After faults the judge allows what module/COMMANDS.md allows, as in TestUniqueFaultWalks. Jobs and words that one node alone knows are lost
-// with it, or with the end of its log.
+// After faults the judge allows what module/COMMANDS.md allows, as in TestUniqueFaultWalks. What one node alone knows, of jobs or of
+// their ends, is lost with that node, or with the end of its log.
 func TestFaultWalks(t *testing.T) {
 	for name, kind := range plainFaultKinds {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestFaultWalks(t *testing.T) {
 	}
 }
 
-// shrunk leaves steps out of a walk that fails, as many as it can without having it succeed, or fail in another way.
+// shrunk leaves out of a walk that fails as many steps as it can, while the walk still fails in the same way.
 func shrunk(x *walk, steps int, play func(without map[int]bool) *walk) *walk {
 	kind := func(x *walk) string { return walkNumber.ReplaceAllString(strings.SplitN(x.failure, ":", 2)[0], "") }
 	without := map[int]bool{}
@@ -147,14 +147,14 @@ func (x *plainFaultWalk) refused(j *walkJob, why string) {
 
 func (x *plainFaultWalk) worked(*walkJob, string) {}
 
-// waitsFor are the jobs that one waits for still.
+// waitsFor lists the jobs that a job still waits for.
 func (x *plainFaultWalk) waitsFor(j *walkJob) (list []*walkJob) {
 	for _, p := range x.awaited(j) {
 		if j.last && p.blocks == j && (p.isAsync || p.answeredAt > j.releasedAt-3000) {
-			continue // the node of the release may not have known it
+			continue // the node where it was released may not have known p
 		}
 		if j.last && p.blocks == j && p.once && (x.everySec || x.lost != "") {
-			continue // it can be uncertain
+			continue // p can be uncertain
 		}
 		list = append(list, p)
 	}
@@ -189,14 +189,14 @@ func (x *plainFaultWalk) got(w *worker, j *walkJob) {
 	x.handed(w, j)
 }
 
-// letGoTwice says whether what a job waits for was acknowledged by two clients: both let it go.
+// letGoTwice says whether two clients acknowledged what a job waits for: both ends unblock it.
 func (x *plainFaultWalk) letGoTwice(j *walkJob) bool {
 	twice := func(p *walkJob) bool { return p.ends > 1 }
 	return slices.ContainsFunc(j.parents, twice) || j.blocks != nil && twice(j.blocks) ||
 		j.last && slices.ContainsFunc(x.list, func(c *walkJob) bool { return c.blocks == j && twice(c) })
 }
 
-// frees notes that nothing is promised of a job any more, nor of when those come that wait for it.
+// frees notes that a job is no longer promised, and that nothing is known of when its dependents come.
 func (x *plainFaultWalk) frees(j *walkJob) {
 	if j.free {
 		return
@@ -209,7 +209,7 @@ func (x *plainFaultWalk) frees(j *walkJob) {
 	}
 }
 
-// broke notes what became of a mishap: what a node that has crashed doesn't know any more, and what its log lost.
+// broke notes the effects of a mishap: what a node that has crashed doesn't know any more, and what its log lost.
 func (x *plainFaultWalk) broke(out string) {
 	x.unsaid()
 	if out == "" {
@@ -223,7 +223,7 @@ func (x *plainFaultWalk) broke(out string) {
 	}
 }
 
-// forgets notes that a node knows nothing any more but its data: neither that it refused a job, nor of the ends of jobs
+// forgets notes that a node knows nothing any more but its data: it forgets that it refused a job, and the ends of jobs
 // that it didn't have.
 func (x *plainFaultWalk) forgets(node string) {
 	for _, j := range x.list {
@@ -235,7 +235,7 @@ func (x *plainFaultWalk) forgets(node string) {
 	x.unsaid()
 }
 
-// unsaid notes that the word of a job that was given back may be lost: then it comes when its retry time is over.
+// unsaid notes that the message about a job that was given back may be lost. Then the job comes when its retry time is over.
 func (x *plainFaultWalk) unsaid() {
 	for _, j := range x.list {
 		if j.backAt > 0 && x.at < j.backAt+2000 {
@@ -301,7 +301,7 @@ func (x *plainFaultWalk) add() {
 	if j.deferred {
 		line += " deferred"
 	}
-	j.free = j.isAsync && node == x.left // which keeps none itself, and promises nothing
+	j.free = j.isAsync && node == x.left // a leaving node keeps no copy itself, and promises nothing
 	x.addJob(j, node, line)
 	for _, p := range append(slices.Clone(j.parents), j.blocks) {
 		if p != nil && (p.free || p.anyTime) {
@@ -313,7 +313,7 @@ func (x *plainFaultWalk) add() {
 	}
 }
 
-// holderOf is a node that is up and has a copy of a job, or the other node.
+// holderOf returns a node that is up and has a copy of a job, or else the other node.
 func (x *plainFaultWalk) holderOf(j *walkJob, other string) string {
 	nodes := strings.Trim(strings.ReplaceAll(x.known(j), x.down, ""), " ")
 	if x.down == "" {
@@ -325,7 +325,7 @@ func (x *plainFaultWalk) holderOf(j *walkJob, other string) string {
 	return x.pick(strings.Split(nodes, "")...)
 }
 
-// end has a client acknowledge, delete or cancel a job.
+// end makes a client acknowledge, delete or cancel a job.
 func (x *plainFaultWalk) end(j *walkJob, verb, node string) {
 	uncertain := j.vague || !j.ended()
 	if uncertain {
@@ -345,11 +345,11 @@ func (x *plainFaultWalk) end(j *walkJob, verb, node string) {
 		j.vague, j.hearsayAt = uncertain && (x.wellFor() < 0 || x.faultSince(j)), node
 	}
 	if verb == "fastack" {
-		j.vague = true // nobody makes sure that all nodes hear of it
+		j.vague = true // no node makes sure that all nodes hear of it
 	}
 }
 
-// done has a worker acknowledge its job, give it back, or die.
+// done makes a worker acknowledge its job, give it back, or die.
 func (x *plainFaultWalk) done(w *worker) {
 	j, where := w.job, w.node
 	w.job = nil
@@ -366,14 +366,14 @@ func (x *plainFaultWalk) done(w *worker) {
 }
 
 func (x *plainFaultWalk) giveBack(j *walkJob, verb, where string) {
-	// It is back before the word of it is out: it can be given to another client at once.
+	// The job is back before its node has told the others: another client can get it at once.
 	was, certain := *j, !x.faultSince(j) && j.hands == 0
 	j.mayAt, j.dueAt = x.at, x.at
 	isBack := strings.HasPrefix(x.do("%s %s %s", verb, where, j.name), "true")
 	switch {
-	case j.given > was.given: // another client has got it
+	case j.given > was.given: // another client got it meanwhile
 	case isBack && !certain:
-		j.dueAt = was.dueAt // it comes now or then
+		j.dueAt = was.dueAt // it comes now, or when its retry time is over
 	case isBack:
 		j.backAt, j.backDue = x.at, was.dueAt
 	case !isBack:
@@ -381,7 +381,7 @@ func (x *plainFaultWalk) giveBack(j *walkJob, verb, where string) {
 	}
 }
 
-// settle brings the messages that are under way, most of the time. Now and then something breaks just before.
+// settle delivers the messages that are under way, most of the time. Sometimes something breaks just before.
 func (x *plainFaultWalk) settle() {
 	if !x.ending && x.down == "" && !x.isCut && len(x.w.sent) > 0 && x.IntN(10) == 0 {
 		x.broke(x.mishap(x.IntN(3)))
@@ -389,7 +389,7 @@ func (x *plainFaultWalk) settle() {
 	x.walk.settle()
 }
 
-// works has a worker say WORKING.
+// works makes a worker say WORKING.
 func (x *plainFaultWalk) works(w *worker) {
 	j := w.job
 	j.dueAt = max(j.dueAt, x.w.now+j.retry*1000+2500)
@@ -398,7 +398,7 @@ func (x *plainFaultWalk) works(w *worker) {
 	w.until = x.w.now + int64(x.IntN(int(min(j.retry*900, 8000))))
 }
 
-// work has each worker go on.
+// work lets each worker go on.
 func (x *plainFaultWalk) work(quiet bool) {
 	for _, w := range x.workers {
 		down := w.node == x.down || w.node == x.lost
@@ -419,7 +419,7 @@ func (x *plainFaultWalk) work(quiet bool) {
 	}
 }
 
-// happen is what a client, an operator or fate does next.
+// happen plays what a client, an operator or chance does next.
 func (x *plainFaultWalk) happen() {
 	switch k := x.IntN(52); {
 	case k < 12, k > 40 && x.isBusy:
@@ -472,14 +472,15 @@ func (x *plainFaultWalk) pause() {
 	x.do("pause %s %s", n, how)
 }
 
-// delete has a client say DELJOB where the only copy of a job is.
+// delete makes a client say DELJOB at the node that has the only copy of a job.
 func (x *plainFaultWalk) delete(j *walkJob) {
-	if known := x.known(j); x.wellFor() > 5000 && j.answered && !j.ended() && j.given == 0 && len(known) == 1 && x.copyAt(x.named(known), j).Holders() == 0 { // nor under way to another
+	if known := x.known(j); x.wellFor() > 5000 && j.answered && !j.ended() && j.given == 0 && len(known) == 1 && x.copyAt(x.named(known), j).Holders() == 0 { // and the job isn't under way to another node
 		x.end(j, "del", known)
 	}
 }
 
-// deleteQueue deletes a queue at one node: nothing is promised of jobs that had a copy there, and the others aren't given to its clients.
+// deleteQueue deletes a queue at one node. Jobs that had a copy there are no longer promised, and the queue's other jobs aren't given to
+// that node's clients.
 func (x *plainFaultWalk) deleteQueue() {
 	n, queue := x.named(x.up()), x.queue()
 	if n.e.Queue([]byte(queue)) == nil {
@@ -495,13 +496,13 @@ func (x *plainFaultWalk) deleteQueue() {
 	x.do("delqueue %s %s", n.name, queue)
 }
 
-// lose loses a node for good. Some time later a new one takes its place, or its replica.
+// lose loses a node for good. Some time later a new node, or its replica, takes its place.
 func (x *plainFaultWalk) lose() {
 	x.broke(x.failNode())
 	x.losing = true
 }
 
-// mend ends what was broken for long enough, or at the end all of it.
+// mend ends what was broken for long enough, or all of it.
 func (x *plainFaultWalk) mend(all bool) {
 	if x.left != "" && (all || x.IntN(30) == 0) {
 		x.do("leaving %s no", x.left)
@@ -522,7 +523,7 @@ func (x *plainFaultWalk) mend(all bool) {
 	x.walk.mend(all)
 }
 
-// replace has a node meet the others in the place of one that is lost, which these forget then.
+// replace makes a node meet the others in the place of a lost one, and makes these forget the lost one.
 func (x *plainFaultWalk) replace(replica bool) {
 	line := "newnode"
 	if replica {
@@ -560,7 +561,7 @@ func (x *plainFaultWalk) replace(replica bool) {
 		j.copies--
 		switch {
 		case j.ended():
-			j.vague = true // the others may not have heard of it
+			j.vague = true // the other nodes may not have heard of its end
 		case j.copies <= 0 || x.known(j) == "" && j.once || j.deferred:
 			x.frees(j)
 		default:
@@ -569,7 +570,7 @@ func (x *plainFaultWalk) replace(replica bool) {
 	}
 }
 
-// loose says whether nothing is known of when a job comes, for what it waits for may be done or not.
+// loose says whether nothing is known of when a job comes, because the jobs that it waits for may be done or not.
 func (x *plainFaultWalk) loose(j *walkJob) bool {
 	if j.free {
 		return true
@@ -589,13 +590,13 @@ func (x *plainFaultWalk) due(j *walkJob) bool {
 		!(j.once && (j.given > 0 || x.isAwaited(j))) && (!j.deferred || j.released) && len(x.awaited(j)) == 0 && !x.loose(j)
 }
 
-// isAwaited says whether others wait for a job: with RETRY 0 it stays at its node then.
+// isAwaited says whether others wait for a job. If so, a job with RETRY 0 stays at its node.
 func (x *plainFaultWalk) isAwaited(j *walkJob) bool {
 	return j.blocks != nil && j.blocks.last || slices.ContainsFunc(x.list, func(c *walkJob) bool { return c.blocks == j || slices.Contains(c.parents, j) })
 }
 
-// isQueued says whether a node has a job in a queue: to another one it can come some seconds later. So can one that was
-// released to come last, where what it waits for is deleted.
+// isQueued says whether a node has a job in a queue. Such a job can come to another node some seconds later. The same holds for a
+// job that was released to come last, if the jobs that it waits for are deleted.
 func (x *plainFaultWalk) isQueued(j *walkJob) bool {
 	return slices.ContainsFunc(x.w.nodes, func(n *actor) bool {
 		c := x.copyAt(n, j)
@@ -603,7 +604,7 @@ func (x *plainFaultWalk) isQueued(j *walkJob) bool {
 	})
 }
 
-// judge looks for ADDJOBs that aren't answered, jobs that lie though clients wait, and jobs that are lost.
+// judge looks for ADDJOBs that aren't answered, for jobs that aren't delivered though clients wait, and for jobs that are lost.
 func (x *plainFaultWalk) judge() {
 	for _, j := range x.list {
 		x.answersAdd(j)
@@ -648,7 +649,7 @@ func (x *plainFaultWalk) run(steps int) {
 	}
 }
 
-// finish acknowledges everything, and looks for what stays.
+// finish acknowledges all jobs, and looks for what is left.
 func (x *plainFaultWalk) finish() {
 	x.do("advance 6s deliver")
 	x.judge()
@@ -661,7 +662,7 @@ func (x *plainFaultWalk) finish() {
 			x.fail("in the end %s is at %s, though it was refused", j.name, known)
 		}
 		nodes := strings.Split(known, "")
-		if !j.once { // there can be an uncertain copy, of which others don't know
+		if !j.once { // a job with RETRY 0 can have an uncertain copy of which the other nodes don't know
 			nodes = []string{x.pick(nodes...)}
 		}
 		for _, node := range nodes {
@@ -672,7 +673,7 @@ func (x *plainFaultWalk) finish() {
 		}
 	}
 	if x.do("advance 40s deliver"); x.lost != "" {
-		x.do("advance 15m deliver") // the lost one is told for some time
+		x.do("advance 15m deliver") // for some time nodes still try to tell the lost node
 	}
 	x.empty()
 	x.idle()

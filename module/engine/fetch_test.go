@@ -11,7 +11,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// adder adds jobs of one copy to a node.
+// adder returns a function that adds jobs of one copy to a node.
 func adder(t *testing.T, n *engine.Node) func(queue string, a engine.Add) store.ID {
 	return func(queue string, a engine.Add) store.ID {
 		t.Helper()
@@ -24,13 +24,13 @@ func adder(t *testing.T, n *engine.Node) func(queue string, a engine.Add) store.
 }
 
 // Fetch returns valid pointers, although the end of a job moves others in memory. The first
-// job fetched blocks one that waits for the job that the call meets next, which ends.
+// job that is fetched blocks a job which also waits for the next job that the call meets. That next job ends.
 func TestFetchedJobsStayValid(t *testing.T) {
 	busy := engine.Unique{Strategy: store.UniqueDuring, Keyed: true, Key: []byte("k"), Busy: store.BusyDrop}
 	for _, tc := range []struct {
 		name   string
 		parent engine.Add
-		ends   bool // in the middle of Fetch
+		ends   bool // parent ends during Fetch
 	}{
 		{"expired", engine.Add{Retry: 1, TTL: 1}, false},
 		{"its key is busy", engine.Add{Retry: 100, TTL: 600, Unique: busy}, true},
@@ -69,8 +69,8 @@ func TestFetchedJobsStayValid(t *testing.T) {
 	}
 }
 
-// More expired jobs than one fetch passes over are in the way of one job: the next calls
-// get it, and the ticks end the others.
+// More expired jobs than one fetch passes over lie before one job: the next calls
+// get it, and the ticks end the expired jobs.
 func TestManyExpiredJobsAreInTheWay(t *testing.T) {
 	n, _, _ := node(dawn)
 	add := adder(t, n)
@@ -99,7 +99,7 @@ func TestManyExpiredJobsAreInTheWay(t *testing.T) {
 }
 
 // A job that was passed over because its time was up is delivered after all, uncounted,
-// where the clock comes back before the tick.
+// if the clock goes back before the tick.
 func TestClockComesBackToAnExpiredJob(t *testing.T) {
 	for _, retry := range []int64{0, 1} {
 		n, _, _ := node(dawn)
@@ -123,8 +123,8 @@ func TestClockComesBackToAnExpiredJob(t *testing.T) {
 	}
 }
 
-// An expired job is handed over to no other node, neither when that asks nor when the
-// queue is served for those that asked before.
+// An expired job is handed over to no other node, neither when that node asks nor when
+// nodes that asked before are served.
 func TestExpiredJobsAreNotHandedOver(t *testing.T) {
 	for _, retry := range []int64{0, 1} {
 		for _, before := range []bool{false, true} {

@@ -17,7 +17,7 @@ import (
 // mate is another node, which the test plays.
 var mate = wire.NodeID{1, 2, 3}
 
-// said lists what a node has sent since, of one kind.
+// said lists the messages of one kind that a node has sent since the last look.
 func said(t *testing.T, n *engine.Node, kind wire.Kind) (list []wire.Message) {
 	for _, e := range n.Effects() {
 		if e.Kind == engine.Send {
@@ -40,7 +40,7 @@ func TestDeletedJobsAreRefused(t *testing.T) {
 		what            string
 		end             func(n *engine.Node, k *keys)
 		queue           string
-		later, anew     bool // it was created after the deletion; b never had it
+		later, anew     bool // later: it was created after the deletion; anew: b never had it
 		once            bool
 		taken, restarts bool
 	}{
@@ -116,7 +116,7 @@ func drop(queue string) func(*engine.Node, *keys) {
 	return func(n *engine.Node, k *keys) { k.Drop([]*store.Queue{n.Queue([]byte(queue))}) }
 }
 
-// Where very many queues are deleted, the last are remembered.
+// When very many queues are deleted, the last ones are remembered.
 func TestManyQueuesAreDeleted(t *testing.T) {
 	const now = int64(1_700_000_000_000)
 	n, k, _ := node(now)
@@ -144,8 +144,8 @@ func TestManyQueuesAreDeleted(t *testing.T) {
 	assert.Zero(t, n.Jobs())
 }
 
-// Where very many queues are deleted at a time, with no job added meanwhile, the last are
-// remembered, and after a restart those of them that were deleted last stay the longest.
+// When very many queues are deleted at a time, and no job is added meanwhile, the last ones are
+// remembered. After a restart those of them that were deleted last stay the longest.
 func TestManyQueuesAreDeletedAtOnce(t *testing.T) {
 	const now, queues, last = int64(1_700_000_000_000), 728, 256
 	n, k, _ := node(now)
@@ -197,8 +197,8 @@ func TestManyQueuesAreDeletedAtOnce(t *testing.T) {
 	refused(queues)
 }
 
-// A node that doesn't take very many jobs is given the one behind them, and none of them twice.
-// Another node, and clients here, get them.
+// A node that refuses very many jobs is given the job behind them, and none of them twice.
+// Another node, and clients here, get those jobs.
 func TestBehindVeryManyThatANodeDoesNotTake(t *testing.T) {
 	const many = 2500 // more than one look passes over
 	now := int64(1_700_000_000_000)
@@ -262,8 +262,8 @@ func TestBehindVeryManyThatANodeDoesNotTake(t *testing.T) {
 	assert.Len(t, said(t, n, wire.YourJob), 1)
 }
 
-// A node that has asked for jobs of very many queues, of which the first ones weren't for it, is
-// still given one that lies behind a thousand of those.
+// A node that has asked for jobs of very many queues, and couldn't be given the first job of each, is
+// still given a job that lies behind a thousand such jobs.
 func TestVeryManyQueuesOfJobsForNobody(t *testing.T) {
 	n, _, _ := node(dawn)
 	other := wire.NodeID{1, 2, 3}
@@ -272,7 +272,7 @@ func TestVeryManyQueuesOfJobsForNobody(t *testing.T) {
 	n.Mesh().Up(other, "b:1", true)
 	n.Effects()
 	now := int64(dawn)
-	tied := func(queue string, jobs int) { // at-most-once jobs for which one waits each
+	tied := func(queue string, jobs int) { // at-most-once jobs, each with one job that waits for it
 		for range jobs {
 			p, _, err := n.AddJob(&engine.Add{Queue: []byte(queue), Replicate: 1, Retry: 0, TTL: 3000})
 			require.NoError(t, err)
@@ -290,14 +290,14 @@ func TestVeryManyQueuesOfJobsForNobody(t *testing.T) {
 		name := fmt.Sprint("user:", i)
 		tied(name, 1)
 		asks(name, 1)
-		// its job is done, and nobody ever uses the queue again
+		// the queue's job is done, and nobody ever uses the queue again
 		for _, j := range n.Fetch([]*store.Queue{n.Queue([]byte(name))}, 1, true, nil) {
 			id := j.ID
 			n.Ack(&id)
 			n.Effects()
 		}
 	}
-	for range 5 { // much later: all of that is stale
+	for range 5 { // much later: all of that is out of date
 		now += 100_000
 		n.SetNow(now)
 		for range 50 {
@@ -328,8 +328,8 @@ func TestVeryManyQueuesOfJobsForNobody(t *testing.T) {
 	t.Fatal("it wasn't given in 200 ticks")
 }
 
-// Two nodes ask for jobs of a queue. The first jobs are for nobody, and the one behind them isn't
-// for the node that asked first: the second one gets it.
+// Two nodes ask for jobs of a queue. The first jobs can be given to no node, and the job behind them can't be
+// given to the node that asked first: the second node gets it.
 func TestTheSecondInTheLineIsFed(t *testing.T) {
 	now := int64(dawn)
 	n, _, _ := node(now)
@@ -390,8 +390,8 @@ func TestTheSecondInTheLineIsFed(t *testing.T) {
 	t.Fatal("in 50 s the other node was given nothing")
 }
 
-// Another node asks for jobs of a queue whose first ones are to be dropped when somebody here wants
-// them, for their keys are being worked on: these aren't looked at anew for each job that it is given.
+// A queue's first jobs are to be dropped when a client here wants them, because their keys are busy. Another node asks
+// for jobs of the queue: these first jobs aren't looked at anew for each job that it is given.
 func TestBusyJobsBeforeThoseThatAreHandedOver(t *testing.T) {
 	for _, how := range []string{"asks", "waits"} {
 		t.Run(how, func(t *testing.T) {
@@ -442,7 +442,7 @@ func TestBusyJobsBeforeThoseThatAreHandedOver(t *testing.T) {
 			meet()
 			need()
 			n.Effects()
-			for range 300 { // they come back from a pause, say, or by a release: all are there in one event
+			for range 300 { // they come in one event, as after a pause or by a release
 				a := engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 1, Retry: 600, TTL: 60000}
 				_, _, err := n.AddJob(&a)
 				require.NoError(t, err)
@@ -455,7 +455,7 @@ func TestBusyJobsBeforeThoseThatAreHandedOver(t *testing.T) {
 	}
 }
 
-// A thousand jobs whose keys are being worked on, and that are to be dropped, don't keep those
+// A thousand jobs whose keys are busy, and which are to be dropped, don't keep the jobs
 // behind them from the clients of other nodes.
 func TestAFreeJobBehindBusyOnes(t *testing.T) {
 	for _, busy := range []int{900, 1000} {
@@ -501,7 +501,7 @@ func TestAFreeJobBehindBusyOnes(t *testing.T) {
 	}
 }
 
-// A queue's name with very many :dead at its end costs no more than another when a job comes that was here once.
+// A queue's name with very many :dead at its end costs no more than another name when a job comes back that was here once.
 func TestNamesOfDeadQueuesAreBounded(t *testing.T) {
 	n, k, _ := node(dawn)
 	b := wire.NodeID{1, 2, 3}

@@ -11,7 +11,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Each node is told of each other one before long, however many there are.
+// Each node is told of each other node before long, however many there are.
 func TestGossipTellsOfAll(t *testing.T) {
 	for peers := 2; peers <= 40; peers++ {
 		const begin = 1_000_000
@@ -32,7 +32,7 @@ func TestGossipTellsOfAll(t *testing.T) {
 				var m wire.Message
 				require.NoError(t, m.Parse(n.Message(&effects[i])))
 				if m.Flags&wire.Whole != 0 {
-					continue // those that tell of all at once
+					continue // those heartbeats tell of all nodes at once
 				}
 				to := effects[i].Peer.ID
 				if told[to] == nil {
@@ -50,7 +50,7 @@ func TestGossipTellsOfAll(t *testing.T) {
 	}
 }
 
-// A node that was forgotten is let in again if somebody wants that (MEET), and only then.
+// A forgotten node is let in again only if an operator makes the two meet (CLUSTER MEET).
 func TestKnocking(t *testing.T) {
 	n, _, _ := node(1_000_000)
 	id := wire.NodeID{0: 7}
@@ -82,7 +82,7 @@ func TestKnocking(t *testing.T) {
 		assert.Zero(t, away(), name)
 		require.Len(t, n.Mesh().All(), 1, name)
 		assert.Equal(t, 1, n.Mesh().Reachable(), name)
-		// And where it is this node that was told.
+		// CLUSTER MEET is said at this node.
 		forget()
 		n.Mesh().Down(id)
 		n.Mesh().Up(id, "10.0.0.7:1", false)
@@ -93,7 +93,7 @@ func TestKnocking(t *testing.T) {
 	}
 }
 
-// A node that was forgotten is at the door, and its first message is still to come, when another tells of it: it is in then.
+// A forgotten node is connected, but not let in, and its first message is still to come. When another node tells of it, it is in.
 func TestOneAtTheDoorComesInByGossip(t *testing.T) {
 	now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
 	n, _ := paired(now, peer)
@@ -107,7 +107,7 @@ func TestOneAtTheDoorComesInByGossip(t *testing.T) {
 	assert.False(t, n.Mesh().All()[0].Connected)
 
 	n.Mesh().Forget(peer)
-	require.True(t, n.Mesh().Meet(peer, "10.0.0.1:1")) // and it is the other one that connects
+	require.True(t, n.Mesh().Meet(peer, "10.0.0.1:1")) // and the other node connects
 	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	assert.True(t, n.Mesh().All()[0].Connected)
 }

@@ -12,7 +12,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// offer has a node add an at-most-once job, and offer it to another in a life of that one.
+// offer makes a node add an at-most-once job, and offer it to one process (life) of another node.
 func offer(t *testing.T, n *engine.Node, to wire.NodeID, life uint64) store.ID {
 	n.SetLife(to, life)
 	n.Mesh().Up(to, "10.0.0.1:1", false)
@@ -24,9 +24,9 @@ func offer(t *testing.T, n *engine.Node, to wire.NodeID, life uint64) store.ID {
 	return id
 }
 
-// An at-most-once job is out of sight for a moment (SWAPDB) while it is offered, and
-// its Offer may have been lost with the connection. It isn't left with nobody, and
-// isn't offered where it may have been taken before.
+// An at-most-once job is in another database for a moment (SWAPDB) while it is offered, and
+// its Offer may have been lost with the connection. Some node still has the job, and the job
+// isn't offered again to another process if the first one may have taken it.
 func TestOfferedOutOfSight(t *testing.T) {
 	const life = 7
 	peer := wire.NodeID{1, 2, 3}
@@ -101,8 +101,8 @@ func TestOfferedOutOfSight(t *testing.T) {
 	}
 }
 
-// A node that is forgotten, and comes back, may offer a job again that it was rid of:
-// that doesn't make it two.
+// A node that was forgotten, and comes back, may offer a job again that it had handed over:
+// the job isn't taken a second time.
 func TestOfferedAgainByAForgottenNode(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	giver, _, _ := node(now)
@@ -119,10 +119,10 @@ func TestOfferedAgainByAForgottenNode(t *testing.T) {
 	require.NotNil(t, offer)
 	require.NoError(t, taker.Receive(from, offer))
 	require.NotNil(t, taker.Job(&id))
-	require.True(t, taker.Delete(&id)) // and soon that is remembered no more
+	require.True(t, taker.Delete(&id)) // soon the deletion is no longer remembered
 	taker.Effects()
 	taker.Mesh().Forget(from)
-	for range 100 { // longer than the job lives: a giver's clock may have been set back
+	for range 100 { // longer than the job lives, because a giver's clock may have been set back
 		now += 3_600_000
 		taker.SetNow(now)
 		taker.Tick()
@@ -141,8 +141,8 @@ func TestOfferedAgainByAForgottenNode(t *testing.T) {
 }
 
 // A node is restarted while an at-most-once job that it offered lies in another database.
-// The taker, which had it, has to remember the round until the job is seen to be gone:
-// were the job offered again to one that had forgotten it, there would be two.
+// The taker has the job, and must remember the round until it hears that the giver's job is gone.
+// If the taker had forgotten the round and were offered the job again, there would be two.
 func TestOfferedOutOfSightAndRestarted(t *testing.T) {
 	const life = 7
 	now := int64(1_700_000_000_000)
@@ -198,8 +198,8 @@ func TestOfferedOutOfSightAndRestarted(t *testing.T) {
 	assert.Zero(t, n.Stats.UncertainHandingOver)
 }
 
-// A node is a replica for a while. If it reached no master, what it had offered is
-// offered still; else what became of that is its master's to know.
+// A node is a replica for a while. If it reached no master, the job that it had offered is
+// still offered. Otherwise only its master knows what became of the job.
 func TestOfferedAsAReplica(t *testing.T) {
 	for _, follows := range []bool{false, true} {
 		now := int64(1_700_000_000_000)

@@ -12,13 +12,13 @@ import (
 	"jobmesh/module/wire"
 )
 
-// twoNodes are nodes that hear each other.
+// twoNodes are two nodes that hear each other.
 type twoNodes struct {
 	t     *testing.T
 	now   int64
 	nodes [2]*engine.Node
 	asks  map[wire.JobID]int // questions about idle copies
-	most  int                // of them in one event
+	most  int                // the most such questions in one event
 }
 
 func newTwoNodes(t *testing.T) *twoNodes {
@@ -65,7 +65,7 @@ func (m *twoNodes) deliver() {
 	}
 }
 
-// pass lets ms pass, with a tick every so many.
+// pass lets ms pass, with a tick every so many ms.
 func (m *twoNodes) pass(ms, every int64) {
 	for end := m.now + ms; m.now < end; {
 		m.now += every
@@ -77,7 +77,7 @@ func (m *twoNodes) pass(ms, every int64) {
 	}
 }
 
-// Very many copies of jobs that wait elsewhere are asked about bit by bit, and the less often the longer they wait. The
+// Nodes ask bit by bit about very many copies of jobs that wait elsewhere, and the less often the longer these wait. The
 // jobs stay where they are.
 func TestVeryManyIdleCopies(t *testing.T) {
 	const many = 5000
@@ -111,7 +111,7 @@ func TestIdleJobComesOnce(t *testing.T) {
 	id, _, err := a.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 3600, TTL: 86400})
 	require.NoError(t, err)
 	m.deliver()
-	// Each node hears that the other has it.
+	// Each node hears that the other has the job.
 	for i, n := range m.nodes {
 		w := wire.Message{Kind: wire.Working, ID: wire.JobID(id)}
 		require.NoError(t, n.Receive(m.nodes[1-i].Self(), w.Append(nil)))

@@ -11,8 +11,8 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A node that has lost its votes learns one holder's from two others, by two tokens: the later
-// is of a claim that failed, whose end leaves the holder what he had before.
+// A node that has lost its votes learns votes for one holder from two other nodes, by two tokens. The later vote
+// is of a claim that failed. Its end leaves the holder what he had before.
 func TestLearntVoteOfTwoClaims(t *testing.T) {
 	const now = int64(1_700_000_000_000)
 	name := store.AppendBareName(nil, []byte("n"))
@@ -47,9 +47,9 @@ func TestLearntVoteOfTwoClaims(t *testing.T) {
 	}
 }
 
-// A node that has lost its votes learns those for one holder: an older claim's, which one node has with a lease that ends soon, and
-// another with that which its holder has extended it to; and a later claim's, which fails. What is left then lasts as long as the
-// holder counts on it: in whatever order they come.
+// A node that has lost its votes learns votes for one holder. One is of an older claim, with a lease that ends soon; another node
+// tells of that claim with the lease to which the holder has extended it. The third is of a later claim, which fails. The vote that is
+// left lasts as long as the holder counts on it, in whatever order the three come.
 func TestLearntVoteIsNotShortened(t *testing.T) {
 	const now = int64(1_700_000_000_000)
 	name := store.AppendBareName(nil, []byte("n"))
@@ -74,8 +74,8 @@ func TestLearntVoteIsNotShortened(t *testing.T) {
 	}
 }
 
-// A node that has lost its votes learns three for one holder: by the token that he counts on, for ten minutes, and of two later
-// claims, which fail. The word that the last one has failed comes first. The vote lasts as long as the holder counts on it.
+// A node that has lost its votes learns three votes for one holder: one by the token that he counts on, for ten minutes, and two of later
+// claims, which fail. It hears first that the last claim has failed. The vote lasts as long as the holder counts on it.
 func TestLearntVoteOfThreeClaims(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	name := store.AppendBareName(nil, []byte("n"))
@@ -100,7 +100,7 @@ func TestLearntVoteOfThreeClaims(t *testing.T) {
 	assert.NotNil(t, n.Locks().Live(name), "the holder has the lock, and this node's vote is gone")
 }
 
-// learner is a node that has lost its votes, and learns one of each of its peers, of which there are six.
+// learner makes a node that has lost its votes, and learns each of locks from another one of its six peers.
 func learner(t *testing.T, now int64, locks []wire.Lock) (*engine.Node, []wire.NodeID) {
 	t.Helper()
 	n, _, _ := node(now)

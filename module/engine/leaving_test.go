@@ -9,7 +9,7 @@ import (
 	"jobmesh/module/engine"
 )
 
-// A tick of a node that leaves looks at a part of the table, also where none of the jobs in it can be left to others.
+// A tick of a leaving node looks at a part of the table, even if no job in it can be left to another node.
 func TestANodeWithVeryManyJobsInAnotherDatabaseLeaves(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, k, _ := node(now)

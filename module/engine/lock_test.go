@@ -46,7 +46,7 @@ func TestLocksEndWithTheirLease(t *testing.T) {
 	assert.Zero(t, n.store.Locks().Len, "what is over is removed")
 }
 
-// However often a lock changes hands, its end is awaited once.
+// However often a lock changes hands, one timer awaits its end.
 func TestWatchedLocksTakeNoMoreMemory(t *testing.T) {
 	now := int64(1_000_000)
 	n := New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
@@ -69,7 +69,7 @@ func TestWatchedLocksTakeNoMoreMemory(t *testing.T) {
 	assert.LessOrEqual(t, n.Locks().Sizes().Watched, 1)
 }
 
-// A lock whose end is heard of before the claim for it is kept for its token, and saved
+// A node may hear of a lock's end before it hears the claim. It keeps the lock's token, and saves it
 // with the others: the server must be able to load it.
 func TestLockThatEndedBeforeItsClaimCanBeLoaded(t *testing.T) {
 	now := int64(1_000_000)
@@ -89,8 +89,8 @@ func TestLockThatEndedBeforeItsClaimCanBeLoaded(t *testing.T) {
 	assert.Equal(t, token, again.Locks().Table().Floor)
 }
 
-// A log that lost its last two seconds still has no token given twice; and no more than six
-// seconds are skipped by a restart, for tokens tell the older of two locks.
+// No token is given twice even if a log lost its last two seconds. A restart skips at most six
+// seconds of tokens, because tokens tell the older of two locks.
 func TestTokensAreWrittenOffShortlyAhead(t *testing.T) {
 	now := int64(1_000_000)
 	fresh := func() *Node {
@@ -127,8 +127,8 @@ func TestTokensAreWrittenOffShortlyAhead(t *testing.T) {
 	assert.LessOrEqual(t, lock.BegunAt(o.Token)-now, int64(6_000))
 }
 
-// A node that says that it doesn't count on votes up to a token claims by greater ones, also
-// after a restart: those votes are about to be taken back.
+// A node that has said that it doesn't count on votes up to a token claims by greater ones, also
+// after a restart, because those votes are about to be taken back.
 func TestTokenOfVotesThatAreLeftIsNotClaimedAgain(t *testing.T) {
 	now := int64(1_000_000)
 	fresh := func() *Node {
@@ -149,7 +149,7 @@ func TestTokenOfVotesThatAreLeftIsNotClaimedAgain(t *testing.T) {
 	assert.Greater(t, o.Token, token)
 }
 
-// A node that was a replica for hours is promoted: its master may have voted a moment ago, for as long a lease as there is.
+// A node that was a replica for hours is promoted. It abstains, because its master may have voted a moment ago, for the longest lease that there is.
 func TestPromotedAfterHoursAbstains(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n := New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})

@@ -17,7 +17,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// spent is how long f takes, of this thread's own time, at best: other processes don't
+// spent is how long f takes, of this thread's own time, in the best of five runs: other processes don't
 // count. ready prepares what f needs; its time doesn't count either.
 func spent(t *testing.T, ready func() (f func())) time.Duration {
 	t.Helper()
@@ -33,7 +33,7 @@ func spent(t *testing.T, ready func() (f func())) time.Duration {
 	return max(least, 100*time.Microsecond)
 }
 
-// threadTime is how much time this thread has had, to which the caller is locked.
+// threadTime is the processor time of this thread, to which the caller is locked.
 func threadTime(t *testing.T) time.Duration {
 	t.Helper()
 	var ts syscall.Timespec
@@ -45,7 +45,7 @@ func threadTime(t *testing.T) time.Duration {
 
 func bareName(text string) []byte { return store.AppendBareName(nil, []byte(text)) }
 
-// D3: however many wait for a lock and give up at one time, each costs the same.
+// However many clients wait for a lock and give up at one time, each costs the same.
 func TestManyWaitersGiveUp(t *testing.T) {
 	giveUp := func(waiters int) func() {
 		n, _, _ := node(dawn)
@@ -60,7 +60,7 @@ func TestManyWaitersGiveUp(t *testing.T) {
 		n.Effects()
 		n.SetNow(dawn + 5000)
 		return func() {
-			// They are answered bit by bit.
+			// The clients are answered bit by bit.
 			told := 0
 			for now := int64(dawn + 5000); n.Locks().Waiters(bareName("n")) > 0; now++ {
 				n.SetNow(now)
@@ -79,11 +79,11 @@ func TestManyWaitersGiveUp(t *testing.T) {
 		}
 	}
 	few, many := spent(t, func() func() { return giveUp(1000) }), spent(t, func() func() { return giveUp(16_000) })
-	few = max(few, time.Millisecond) // the clock's steps
+	few = max(few, time.Millisecond) // the resolution of the clock
 	assert.Less(t, many, 60*few, "1000: %v, 16000: %v; it was 685 ms", few, many)
 }
 
-// D4: whether a job lives is known without looking through all claims.
+// A node knows whether a job lives without looking through all claims.
 func TestVerifyWithManyClaims(t *testing.T) {
 	verify := func(claims int) func() {
 		n, _, _ := node(dawn)
@@ -109,7 +109,7 @@ func TestVerifyWithManyClaims(t *testing.T) {
 	assert.Less(t, many, 10*few, "10 claims: %v, 20000: %v", few, many)
 }
 
-// D7: a node that learns the others' votes for an hour doesn't grow by what is freed
+// A node that learns the others' votes for an hour doesn't grow by the votes that are freed
 // meanwhile.
 func TestMemoryWhileAbstaining(t *testing.T) {
 	n, _, alloc := node(dawn)
@@ -141,7 +141,7 @@ func TestMemoryWhileAbstaining(t *testing.T) {
 	assert.LessOrEqual(t, alloc.Bytes, before+100_000)
 }
 
-// D10: locks that are over don't stay in memory, whether or not anybody asks for them.
+// Locks that are over don't stay in memory, whether or not anybody asks for them.
 func TestManyShortLocks(t *testing.T) {
 	for _, alone := range []bool{true, false} {
 		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestManyShortLocks(t *testing.T) {
 	}
 }
 
-// A node that doesn't know how long its votes last goes by the longest that there may be,
+// A node that doesn't know how long its votes last uses the longest possible lease,
 // as it is set at that time.
 func TestMaxLeaseIsSetWhileAbstaining(t *testing.T) {
 	n, _, _ := node(dawn)
@@ -193,8 +193,8 @@ func TestMaxLeaseIsSetWhileAbstaining(t *testing.T) {
 	require.Nil(t, n.Locks().Abstaining())
 }
 
-// LOCK.CLEAR of very many locks frees them all at once, as anybody can see, and removes
-// them bit by bit; one that is taken anew meanwhile isn't cleared.
+// LOCK.CLEAR frees very many locks at once for everybody who looks, and removes
+// them bit by bit. A lock that is taken anew meanwhile isn't cleared.
 func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	const locks = 20_000
 	name := func(i int) []byte { return bareName(fmt.Sprint("n", i)) }
@@ -245,10 +245,10 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 		require.Nil(t, n.Locks().Live(name(i)), "it is free at once")
 	}
 	assert.NotNil(t, n.Locks().Live(bareName("other")))
-	// The last would be met last.
+	// The clearing comes to the last lock last.
 	require.Equal(t, lock.Granted, acquire(n, locks-1, "new"))
 	require.Equal(t, lock.Conflict, acquire(n, locks-1, "old"))
-	// A second one doesn't hurt it either, as it isn't about it.
+	// A second clearing, of another prefix, doesn't touch that lock either.
 	_, second, err := n.Locks().Clear(bareName("o"), true, true)
 	require.NoError(t, err)
 	require.NotNil(t, second)
@@ -263,7 +263,7 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	assert.Equal(t, uint64(1), n.Locks().Count())
 	assert.NotNil(t, n.Locks().Live(name(locks-1)))
 
-	// Where nobody can wait it is done at once.
+	// If no client can wait, all locks are cleared at once.
 	n = filled()
 	count, pending, err = n.Locks().Clear(bareName(""), true, false)
 	require.NoError(t, err)
@@ -271,7 +271,7 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	assert.Equal(t, int64(locks+1), count)
 	assert.Zero(t, n.Locks().Count())
 
-	// A replica's locks are its master's.
+	// The locks of a replica are those of its master.
 	n = filled()
 	_, pending, err = n.Locks().Clear(bareName(""), true, true)
 	require.NoError(t, err)
@@ -285,7 +285,7 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	}
 	assert.Equal(t, []error{engine.ErrReplica}, told)
 
-	// A node that is told of it by another votes anew at once.
+	// A node that hears of the clearing from another node votes anew at once.
 	n = filled()
 	other := wire.NodeID{1, 2, 3}
 	n.Mesh().Add(other, "b:1")
@@ -314,7 +314,7 @@ func TestTheClearingOfVeryManyLocks(t *testing.T) {
 	}
 }
 
-// Very many leases that end at one time, while somebody waits for each, end bit by bit.
+// Very many leases that end at one time, with a client that waits for each lock, end bit by bit.
 func TestVeryManyLeasesEnd(t *testing.T) {
 	const locks = 5000
 	n, _, _ := node(dawn)
@@ -341,7 +341,7 @@ func TestVeryManyLeasesEnd(t *testing.T) {
 	}
 }
 
-// A claim that is asked again, since the disk of a voter is slow, costs it no second write.
+// A claim that is sent again, because a voter's disk is slow, costs the voter no second write.
 func TestVoteIsLoggedOnce(t *testing.T) {
 	peer := wire.NodeID{1, 2, 3}
 	n, _, _ := node(1_700_000_000_000)
@@ -349,7 +349,7 @@ func TestVoteIsLoggedOnce(t *testing.T) {
 	n.SetLife(peer, 1)
 	n.Mesh().Up(peer, "10.0.0.1:1", false)
 	n.Locks().Trust()
-	n.Locks().VotesKept(n.Locks().Votes()) // it isn't new to the mesh any more
+	n.Locks().VotesKept(n.Locks().Votes()) // the node isn't new to the mesh any more
 	round := uint64(0)
 	ask := func(token uint64, lease int64, change func(*wire.Message)) (logged, granted int) {
 		n.Effects()
@@ -397,9 +397,9 @@ func TestVoteIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A node that claims a lock for a holder who has just got it through another node, and
-// fails, takes back what it asked for itself, and not what the other was given: its tokens
-// lie around the other's, and differ in who made them.
+// A node claims a lock for a holder who has just got it through another node, and the claim
+// fails. It takes back its own claim's votes, and not those of the other node: its tokens
+// lie around the other's, and differ in the bits of the node.
 func TestTwoNodesClaimForOneHolder(t *testing.T) {
 	first, second, third := wire.NodeID{7: 2, 19: 1}, wire.NodeID{7: 4, 19: 2}, wire.NodeID{7: 6, 19: 3}
 	n, _, _ := node(1_700_000_000_000)
@@ -409,7 +409,7 @@ func TestTwoNodesClaimForOneHolder(t *testing.T) {
 		n.Mesh().Up(id, fmt.Sprintf("10.0.0.%d:1", i), false)
 	}
 	n.Locks().Trust()
-	n.Locks().VotesKept(n.Locks().Votes()) // it isn't new to the mesh any more
+	n.Locks().VotesKept(n.Locks().Votes()) // the node isn't new to the mesh any more
 	n.Effects()
 	round := uint64(0)
 	send := func(from wire.NodeID, kind wire.Kind, flags uint8, owner string, token, above uint64) wire.Kind {
@@ -435,7 +435,7 @@ func TestTwoNodesClaimForOneHolder(t *testing.T) {
 	send(second, wire.Unlock, wire.Fresh, "x", own(second, 3), 0)
 	assert.Equal(t, wire.Deny, send(third, wire.Claim, 0, "y", own(third, 4), 0), "x has it, through the first")
 
-	// The vote of its own earlier attempt goes.
+	// The vote for its own earlier round goes.
 	n.Locks().Trust()
 	send(first, wire.Unlock, 0, "x", own(first, 2), 0)
 	require.Equal(t, wire.Grant, send(second, wire.Claim, 0, "x", own(second, 5), 0))
@@ -444,7 +444,7 @@ func TestTwoNodesClaimForOneHolder(t *testing.T) {
 	assert.Equal(t, wire.Grant, send(third, wire.Claim, 0, "y", own(third, 7), 0))
 }
 
-// A node that may have lost votes forgets very many locks at once, as anybody can see, and
+// A node that may have lost votes forgets very many locks at once for everybody who looks, and
 // removes them bit by bit. It votes when all are gone: then the log says that the table is whole.
 func TestDistrustOfVeryManyLocks(t *testing.T) {
 	const locks = 20_000
@@ -503,7 +503,7 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 	assert.True(t, n.Locks().IsComplete())
 	assert.GreaterOrEqual(t, ends, locks, "all ends are logged before that is")
 
-	// A change of role in between brings none back.
+	// A change of role in between brings no lock back.
 	n, _ = distrusting()
 	tick(n)
 	n.SetPassive(true)
@@ -518,9 +518,9 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 	assert.LessOrEqual(t, n.Locks().Count(), uint64(locks/100))
 }
 
-// A job waits until the run is over that another node gave its client. That node had the lock
-// without an end, for it was alone then, and tells of it so; nobody may hear of the run's end.
-// The job is asked for again all the same when its retry time is over.
+// A job waits until the run of its key that another node gave to its client is over. That node was alone then, so the
+// lock has no end, and it tells the lock without one. Perhaps no node hears of the run's end.
+// The job's run is still asked for again when its retry time is over.
 func TestAnEndlessRunElsewhereIsOverAfterTheRetryTime(t *testing.T) {
 	for name, voted := range map[string]bool{"told of": false, "voted for, then told of": true} {
 		t.Run(name, func(t *testing.T) {
@@ -557,7 +557,7 @@ func TestAnEndlessRunElsewhereIsOverAfterTheRetryTime(t *testing.T) {
 				n.Effects()
 			}
 			lock.Token++
-			lock.Flags = 1 << 1 // it was alone
+			lock.Flags = 1 << 1 // the other node was alone
 			receive(wire.Message{Kind: wire.LockPage, Flags: wire.Told, Locks: []wire.Lock{lock}})
 			if !voted {
 				wait()

@@ -15,8 +15,8 @@ import (
 	"jobmesh/module/wire"
 )
 
-// The commands of scripts that are about locks. A lock's token is shown as what
-// it is more than the script's first one.
+// These are the scripts' commands about locks. A lock's token is shown as its
+// difference from the script's first token.
 
 var lockKinds = map[wire.Kind]string{
 	wire.Claim: "CLAIM", wire.Grant: "GRANT", wire.Deny: "DENY", wire.Unlock: "UNLOCK", wire.Verify: "VERIFY", wire.Verified: "VERIFIED",
@@ -31,7 +31,7 @@ var outcomeNames = map[lock.ResultKind]string{
 
 func (w *world) token(t uint64) string {
 	if t == 1 {
-		return "#1" // nobody has a lock by that one
+		return "#1" // no lock has this token
 	}
 	return fmt.Sprint("#", int64(t-uint64(dawn)<<20))
 }
@@ -87,7 +87,7 @@ func (w *world) lockText(m *wire.Message) string {
 		text += " again"
 	}
 	if m.Kind == wire.Verify || m.Kind == wire.Verified {
-		k.Left = 0 // the question's number
+		k.Left = 0 // this is the question's number
 	}
 	if m.Kind == wire.Verified && k.Lease > 0 {
 		whole := "whole"
@@ -125,7 +125,7 @@ func (w *world) duration(key string, dest *int64) {
 	}
 }
 
-// unique reads what a job is unique by: unique=until, before, during, both or window,
+// unique reads by what a job is unique: unique=until, before, during, both or window,
 // lockttl=…, runttl=…, key=…, unkeyed, any, conflict=raise, return, reschedule or replace, busy=drop, dead or reschedule.
 func (w *world) unique(a *engine.Add) {
 	how, conflict := "", ""
@@ -150,7 +150,7 @@ func (w *world) unique(a *engine.Add) {
 	}
 }
 
-// acquire NODE NAME OWNER [lease=10s] [wait=…], or for a job: job=NAME [any].
+// acquire NODE NAME OWNER [lease=10s] [wait=…] claims a lock for an owner, or for a job: acquire NODE NAME JOB job [any].
 func (w *world) acquire() {
 	n, name, owner := w.actor(0), w.word(1), w.word(2)
 	lease, wait, job := int64(10_000), int64(0), w.d.HasArg("job")
@@ -196,7 +196,7 @@ func (w *world) extend(release bool) {
 	})
 }
 
-// unheard NODE NAME OWNER TOKEN: the client that was granted it had gone.
+// unheard NODE NAME OWNER TOKEN says that the client that was granted the lock had gone.
 func (w *world) unheard() {
 	n, name, owner := w.actor(0), store.AppendBareName(nil, []byte(w.word(1))), []byte(w.word(2))
 	token, err := strconv.ParseInt(strings.TrimPrefix(w.word(3), "#"), 10, 64)
@@ -206,7 +206,7 @@ func (w *world) unheard() {
 	})
 }
 
-// unlock NODE NAME JOB: the job lets go.
+// unlock NODE NAME JOB releases the job's lock.
 func (w *world) unlock() {
 	n, id := w.actor(0), w.id(2)
 	n.do(func() {
@@ -214,7 +214,7 @@ func (w *world) unlock() {
 	})
 }
 
-// clearlock NODE NAME [prefix] [waiting]: of a bare lock, or of jobs' waiting lock of the key NAME.
+// clearlock NODE NAME [prefix] [waiting] clears a bare lock, or with waiting the jobs' waiting lock of the key NAME.
 func (w *world) clearLock() {
 	n, name := w.actor(0), store.AppendBareName(nil, []byte(w.word(1)))
 	if w.d.HasArg("waiting") {
@@ -226,13 +226,13 @@ func (w *world) clearLock() {
 	})
 }
 
-// distrust NODE: its table may lack votes.
+// distrust NODE says that the node's table may lack votes.
 func (w *world) distrust() {
 	n := w.actor(0)
 	n.do(n.e.Locks().MarkIncomplete)
 }
 
-// lost JOB tells where it is known that a job has lost a lock.
+// lostlock JOB shows at which nodes it is known that a job has lost a lock.
 func (w *world) lostLock() {
 	id := w.id(0)
 	for _, n := range w.nodes {
@@ -304,7 +304,7 @@ func (n *actor) lockEffect(e *engine.Effect) {
 	}
 }
 
-// loadLocks has a node that restarts know what it logged of locks.
+// loadLocks makes a node that restarts load what it logged of locks.
 func (n *actor) loadLocks() {
 	n.e.Locks().ApplyFloor(n.floor)
 	n.e.Locks().ApplyMark(n.table)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// nackSearch has one client at a time take a job, and give it back at any node of a healthy mesh, while messages between
-// two nodes take any time, in order.
+// nackSearch lets one client at a time take a job, and give it back at any node of a healthy mesh, while messages between
+// two nodes take any time, but keep their order.
 type nackSearch struct {
 	*rand.Rand
 	t       *testing.T
@@ -33,7 +33,7 @@ func (x *nackSearch) do(line string) string {
 	return out
 }
 
-// heard follows what clients get.
+// heard notes what clients get.
 func (x *nackSearch) heard(line, out string) {
 	x.log.WriteString(line + "\n----\n" + out + "\n")
 	for _, m := range nackGives.FindAllStringSubmatch(out, -1) {
@@ -79,7 +79,7 @@ func (x *nackSearch) step(nacks *int) {
 	}
 }
 
-// A client gives a job back at any node, also before all have heard that it had come back. The words of that cross, and nodes
+// A client gives a job back at any node, also before all nodes have heard that it had come back. Messages about that cross, and nodes
 // can leave the job to each other: then it comes when they ask each other. It isn't given to a second client meanwhile.
 func TestNacksThatCross(t *testing.T) {
 	found := 0

@@ -14,13 +14,13 @@ import (
 )
 
 // outvoted is a node of three that has won the lock of a job's run by the votes of the other two,
-// while its own vote stands for a job of one of those.
+// while its own vote stands for a job of one of them.
 type outvoted struct {
 	t     *testing.T
 	n     *engine.Node
 	now   int64
 	peers [2]wire.NodeID
-	other wire.Lock // what it voted for
+	other wire.Lock // the lock that it voted for
 	job   store.ID
 	round uint64 // of the claim that was sent last
 }
@@ -90,7 +90,7 @@ func (o *outvoted) advance(ms int) {
 	}
 }
 
-// grant has the other nodes vote for the last claim.
+// grant makes the other nodes vote for the last claim.
 func (o *outvoted) grant() {
 	job := o.foreign()
 	for _, id := range o.peers {
@@ -101,7 +101,7 @@ func (o *outvoted) grant() {
 	o.other.Job = wire.JobID(job)
 }
 
-// takenBack has the other job's claim for the lock taken back.
+// takenBack makes the other job's node take its claim back.
 func (o *outvoted) takenBack() {
 	l := o.n.Locks().Live(o.other.Name)
 	unlock := wire.Message{Kind: wire.Unlock, Lock: wire.Lock{Name: o.other.Name, Job: wire.JobID(l.Job), Token: l.Token}}
@@ -118,7 +118,7 @@ func TestALockThatWasWonAgainstTheOwnVote(t *testing.T) {
 	}
 }
 
-// Also where it was renewed meanwhile: the renewal is a claim of its own.
+// The table also tells of the lock if it was renewed meanwhile: the renewal is a claim of its own.
 func TestALockThatWasWonAgainstTheOwnVoteIsRenewed(t *testing.T) {
 	o := newOutvoted(t)
 	_, pending, err := o.n.Working(&o.job, "c")
@@ -132,7 +132,7 @@ func TestALockThatWasWonAgainstTheOwnVoteIsRenewed(t *testing.T) {
 	}
 }
 
-// LOCK.CLEAR frees it, for all that the table tells of another holder.
+// LOCK.CLEAR frees the lock, although the table tells of another holder.
 func TestALockThatWasWonAgainstTheOwnVoteIsCleared(t *testing.T) {
 	for _, prefix := range []bool{false, true} {
 		o := newOutvoted(t)
@@ -149,7 +149,7 @@ func TestALockThatWasWonAgainstTheOwnVoteIsCleared(t *testing.T) {
 	}
 }
 
-// A node that has forgotten all others knows no job of theirs: the lock is its own job's.
+// A node that has forgotten all others knows no job of theirs, so its own job has the lock.
 func TestALockThatWasWonAgainstTheOwnVoteOfOneThatIsAlone(t *testing.T) {
 	o := newOutvoted(t)
 	for _, id := range o.peers {
@@ -162,7 +162,7 @@ func TestALockThatWasWonAgainstTheOwnVoteOfOneThatIsAlone(t *testing.T) {
 	assert.True(t, o.n.HasLock(o.n.Job(&o.job), store.LockRun))
 }
 
-// The name of a lock that is taken isn't overwritten by that of another one.
+// The name of a lock that is taken isn't overwritten by the name of another lock.
 func TestALockIsTakenInPlaceOfOneThatWasVotedFor(t *testing.T) {
 	o := newOutvoted(t)
 	q := o.n.Queue([]byte("q"))
@@ -186,7 +186,7 @@ func TestALockIsTakenInPlaceOfOneThatWasVotedFor(t *testing.T) {
 	}
 }
 
-// The job has it still when its queue is back from another database.
+// The job still has the lock when its queue is back from another database.
 func TestALockThatWasWonAgainstTheOwnVoteGoesBySwap(t *testing.T) {
 	o := newOutvoted(t)
 	o.n.Swapped(0, 1)

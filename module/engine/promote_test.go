@@ -12,7 +12,7 @@ import (
 	"jobmesh/module/store"
 )
 
-// promotable is a node with jobs of every kind in many queues, one of them large.
+// promotable makes a node with jobs of every kind in many queues, one of which is large.
 func promotable(t *testing.T) (*engine.Node, *keys, []store.ID) {
 	n, k, _ := node(1_700_000_000_000)
 	var ids []store.ID
@@ -59,7 +59,7 @@ func promotable(t *testing.T) (*engine.Node, *keys, []store.ID) {
 	return n, k, ids
 }
 
-// picture is what a node knows of jobs, and their queues and locks.
+// picture returns what a node knows of jobs, and of their queues and locks.
 func picture(n *engine.Node, ids []store.ID) (lines []string) {
 	queues := map[string]bool{}
 	for i := range ids {
@@ -85,7 +85,7 @@ func picture(n *engine.Node, ids []store.ID) (lines []string) {
 	return append(lines, fmt.Sprint(len(queues), n.Queues(), n.HeldBack()))
 }
 
-// A replica is promoted bit by bit. It comes to the same end as in one go, whatever is done to
+// A replica is promoted bit by bit. The result is the same as in one go, whatever is done to
 // its queues in between, and whether or not it has followed a master.
 func TestPromotionBitByBit(t *testing.T) {
 	rename := func(t *testing.T, n *engine.Node, k *keys, from, to string) {
@@ -137,7 +137,7 @@ func TestPromotionBitByBit(t *testing.T) {
 				uncertain := n.SetPassive(false)
 				n.Effects()
 				want := picture(n, ids)
-				at := 0 // before this call the event comes
+				at := 0 // the event comes before this call
 				for came := true; came; at++ {
 					n, k, again := passive()
 					require.Equal(t, ids, again)
@@ -163,7 +163,7 @@ func TestPromotionBitByBit(t *testing.T) {
 					if !came {
 						break
 					}
-					if name == "delete" { // some were doubted before they were
+					if name == "delete" { // some became uncertain before they were deleted
 						assert.GreaterOrEqual(t, doubts, uncertain)
 					} else {
 						assert.Equal(t, uncertain, doubts)
@@ -178,8 +178,8 @@ func TestPromotionBitByBit(t *testing.T) {
 	}
 }
 
-// A client that was served goes, and the server becomes a replica before that is looked at: the
-// replica leaves the job as its master will tell of it.
+// A client that was served goes, and the server becomes a replica before it notices: the
+// replica changes nothing of the job, because its master tells it of the job.
 func TestUndeliverAtAReplica(t *testing.T) {
 	n, _, _ := node(dawn)
 	_, err := n.Wait([][]byte{[]byte("q")}, "c1")
@@ -196,15 +196,15 @@ func TestUndeliverAtAReplica(t *testing.T) {
 	n.Follow()
 	n.Tick()
 	n.Effects()
-	n.Undeliver(engine.DeliveryOf(n.Job(&id))) // by module.later
+	n.Undeliver(engine.DeliveryOf(n.Job(&id))) // as later() in package commands does
 	for _, e := range n.Effects() {
 		require.NotEqual(t, engine.LogState, e.Kind, "a replica logs a change of its own")
 	}
 	require.Zero(t, n.Queue([]byte("q")).Len)
 }
 
-// A node that is told of the end of a job that it doesn't know, becomes a replica, and hears from its master that the
-// job waits there, has the job in its queue when it is promoted.
+// A node is told of the end of a job that it doesn't know, becomes a replica, and hears from its master that the
+// job waits there. It has the job in its queue when it is promoted.
 func TestAJobOfWhichAReplicaKnewOnlyTheEnd(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	other, _, _ := node(now)

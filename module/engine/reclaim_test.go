@@ -11,7 +11,7 @@ import (
 	"jobmesh/module/store"
 )
 
-// served takes the effects, and lists the clients that are given jobs, and with which bodies.
+// served takes the effects, and returns the clients that are given jobs, and the queues and bodies of these jobs.
 func served(n *engine.Node) (clients []any, bodies []string) {
 	for _, e := range n.Effects() {
 		if e.Kind == engine.Serve {
@@ -21,8 +21,8 @@ func served(n *engine.Node) (clients []any, bodies []string) {
 	return clients, bodies
 }
 
-// A job is let go, handed to a client, and ends, while one command has further IDs: its
-// client gets it, and the next client another, which takes no memory of it.
+// A job is unblocked, given to a client, and ends, while the same command has further IDs. Its
+// client gets it, and the next client gets another job. A new job doesn't take its memory meanwhile.
 func TestServedAndEndedInOneCall(t *testing.T) {
 	for name, end := range map[string]func(*engine.Node, *store.ID){
 		"ack":     func(n *engine.Node, id *store.ID) { n.Ack(id) },
@@ -59,7 +59,7 @@ func TestServedAndEndedInOneCall(t *testing.T) {
 	}
 }
 
-// A job falls due, is handed to a client, and is evicted by the same tick.
+// A job falls due, is given to a client, and is evicted, all in one tick.
 func TestServedAndEvictedInOneTick(t *testing.T) {
 	n, _, alloc := node(dawn)
 	empty := alloc.Bytes
@@ -79,7 +79,7 @@ func TestServedAndEvictedInOneTick(t *testing.T) {
 	assert.Less(t, alloc.Bytes, empty+len(body))
 }
 
-// A queue goes while effects that name it aren't taken yet: the memory of both is given
+// A queue goes before effects that name it are taken. The memory of the queue and its job is given
 // back later.
 func TestTouchedQueueThatHasGone(t *testing.T) {
 	n, k, alloc := node(dawn)

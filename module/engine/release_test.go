@@ -11,8 +11,8 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A job that was released to come last waits also for one of which a copy comes to its node
-// after that: its end is heard there, and is no other's.
+// A job that was released to come last waits also for a blocked job whose copy comes to its node
+// after the release: that job's own end must be heard there, and no other job's end counts for it.
 func TestACopyThatComesAfterTheReleaseIsCounted(t *testing.T) {
 	n, _, _ := node(1_700_000_000_000)
 	peer := wire.NodeID{1, 2, 3}

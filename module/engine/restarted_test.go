@@ -12,7 +12,7 @@ import (
 	"jobmesh/module/store"
 )
 
-// disk is what the log of a node has.
+// disk is what a node's log holds.
 type disk struct {
 	queue  map[store.ID][]byte
 	record map[store.ID][]byte
@@ -37,8 +37,8 @@ func (d *disk) take(n *engine.Node) {
 	}
 }
 
-// restarted is the node that an orderly end and a start make of one at the same time: the log has
-// then what somebody has.
+// restarted returns the node that results from an orderly end of n and a start at the same time. An orderly end
+// logs the jobs that clients have.
 func (d *disk) restarted(t *testing.T, n *engine.Node, now int64) *engine.Node {
 	for id := range d.record {
 		j := n.Job(&id)
@@ -63,11 +63,11 @@ func (d *disk) restarted(t *testing.T, n *engine.Node, now int64) *engine.Node {
 	return m
 }
 
-// standing is all that is to outlive a restart of a job.
+// standing describes what of a job must outlive a restart.
 func standing(n *engine.Node, id store.ID) string {
 	j := n.Job(&id)
 	switch {
-	case j == nil || j.State == store.StateAcked: // one that is acknowledged may go
+	case j == nil || j.State == store.StateAcked: // an acknowledged job may go
 		return "done"
 	case j.State == store.StateQueued:
 		return fmt.Sprintf("queued in %s, %s", j.Queue.NameBytes(), counters(n, j))
@@ -144,7 +144,7 @@ func TestRandomRestarts(t *testing.T) {
 			}
 			d.take(n)
 		}
-		for range 20 { // until all that is to follow has
+		for range 20 { // until all dependents have been followed
 			n.Tick()
 			d.take(n)
 		}

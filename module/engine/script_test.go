@@ -24,16 +24,17 @@ import (
 )
 
 // TestScripts plays testdata/*.txt: conversations between nodes, with all that
-// they send and do. "go test ./module/engine -run Scripts -rewrite" writes what
-// they do now into the files; then it is to be read and judged.
+// they send and do. testdata/defects has a script for each defect of Disque's mesh, which
+// doesn't occur here; B and a number name it. "go test ./module/engine -run Scripts -rewrite" writes what
+// the nodes do now into the files. Read and judge that before you keep it.
 //
-// Nodes are called a, b, c …, jobs and clients as the script names them. A node's
-// messages are held until "deliver"; heartbeats, and pages of the tables of locks,
-// arrive at once and aren't shown, unless the mesh was made with "beats", or "tables".
-// One that was made with "remembers" knows after restarts how long its votes can have
-// lasted. In one with "idle" they ask about idle copies, and for jobs more often; in the others each rule shows by itself what
-// becomes of a job.
-// In one with "adders", a late answer to an ADDJOB names the ADDJOB's job, too.
+// Nodes are called a, b, c …; the script names jobs and clients. A node's
+// messages are held until "deliver". Heartbeats, and pages of the tables of locks,
+// arrive at once and aren't shown, unless the mesh was made with "beats" or "tables".
+// A mesh that was made with "remembers" knows after restarts how long its votes can have
+// lasted. In a mesh with "idle" nodes ask about idle copies, and ask for jobs more often. Without it each rule shows
+// what becomes of a job by that rule alone.
+// In a mesh with "adders" a late answer to an ADDJOB also names the ADDJOB's job.
 func TestScripts(t *testing.T) {
 	for _, pattern := range []string{"testdata/*.txt", "testdata/defects/*.txt"} {
 		files, err := filepath.Glob(pattern)
@@ -60,7 +61,7 @@ type world struct {
 	ids           map[string]store.ID
 	sent          []letter
 	beats, tables bool
-	idle          bool // nodes ask about idle copies; else the other rules show
+	idle          bool // nodes ask about idle copies; else the other rules show by themselves
 	adders        bool
 	why           string   // the reason that the last refusal of a lock gave
 	quick         []letter // heartbeats, and pages of the tables of locks, on their way
@@ -82,19 +83,19 @@ type actor struct {
 	peers []wire.NodeID
 	links map[*actor]bool
 	next  int64
-	off   int64 // its wall clock is that far from the others'
+	off   int64 // how far its wall clock is ahead of the others'
 	down  bool
 	still bool // stands still: it neither ticks nor receives
 	life  uint64
-	locks map[string][]byte // what it logged of locks
+	locks map[string][]byte // its log of locks
 	floor uint64
-	table uint64 // what it logged of its locks as a whole
+	table uint64 // its log of the table of locks as a whole
 	gone  engine.Deletions
 	past  engine.Past
 	votes lock.Votes
 	keeps bool
 
-	tail []logged // of what it logged of jobs, that which isn't on disk for sure, where that takes a second
+	tail []logged // the entries about jobs that aren't on disk for sure, if that takes a second
 
 	choked  bool // its bus accepts nothing
 	refused []letter
@@ -119,7 +120,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			n, id := w.actor(0), w.id(1)
 			n.do(func() { n.e.Undeliver(engine.DeliveryOf(n.e.Job(&id))) })
 		},
-		"follow": func() { // NODE OTHER: it becomes a replica of another, whose data it loads
+		"follow": func() { // NODE OTHER: it becomes a replica of another node, whose data it loads
 			n, other := w.actor(0), w.actor(1)
 			n.do(func() { n.e.SetPassive(true) })
 			n.do(func() { n.e.Flushed(-1) })
@@ -142,8 +143,8 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		},
 		"promote": func() { n := w.actor(0); n.do(func() { n.e.SetPassive(false) }); n.noteUncertain() },
 		"flush":   func() { n := w.actor(0); n.do(n.e.Flush) },
-		"passive": func() { n := w.actor(0); n.do(func() { n.e.SetPassive(true) }) }, // it becomes a replica
-		"inherit": func() { // NODE OTHER: what another has logged, as a replica that is to be promoted in its place
+		"passive": func() { n := w.actor(0); n.do(func() { n.e.SetPassive(true) }) }, // NODE: it becomes a replica
+		"inherit": func() { // NODE OTHER: it gets what another node has logged, as a replica that is to be promoted in its place
 			n, other := w.actor(0), w.actor(1)
 			n.disk, n.order = maps.Clone(other.disk), slices.Clone(other.order)
 		},
@@ -157,7 +158,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			}
 			n.do(func() { n.k.Drop([]*store.Queue{q}) })
 		},
-		"token": func() { // NODE JOB: its token, and what clients are shown of it
+		"token": func() { // NODE JOB: the job's token, and what clients are shown of it
 			n, id := w.actor(0), w.id(1)
 			t := n.e.Token(n.e.Job(&id))
 			if t == 0 {
@@ -166,7 +167,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			}
 			w.say("%s shown %d", w.token(t), lock.ShownToken(t)-lock.ShownToken(uint64(dawn)<<20))
 		},
-		"clock": func() { // NODE SPAN: of a node that is down, its wall clock is set to that far from the others'
+		"clock": func() { // NODE SPAN: sets the wall clock of a node that is down that far ahead of the others'
 			n := w.actor(0)
 			text, back := strings.CutPrefix(w.word(1), "-")
 			if n.off = w.span(text); back {
@@ -199,7 +200,7 @@ func (w *world) mesh() {
 	*w = world{t: w.t, d: w.d, now: dawn, jobs: map[store.ID]string{}, ids: map[string]store.ID{}, beats: w.d.HasArg("beats"), tables: w.d.HasArg("tables"), adders: w.d.HasArg("adders"), idle: w.d.HasArg("idle")}
 	for i := range count {
 		n := w.newActor()
-		if w.d.HasArg("near") { // their tokens differ in what clients aren't shown alone
+		if w.d.HasArg("near") { // their tokens differ only in bits that clients aren't shown
 			n.id[6], n.id[7] = 0x11, byte(0x10*(i+1))
 		}
 		n.start(timeout)
@@ -221,7 +222,7 @@ func (w *world) mesh() {
 	w.out.Reset()
 }
 
-// newActor is one more node, which isn't started yet.
+// newActor makes one more node, and doesn't start it.
 func (w *world) newActor() *actor {
 	i := len(w.nodes)
 	n := &actor{w: w, name: string(rune('a' + i)), disk: map[store.ID][2][]byte{}, locks: map[string][]byte{}, links: map[*actor]bool{}, next: w.now + 1}
@@ -232,7 +233,7 @@ func (w *world) newActor() *actor {
 	return n
 }
 
-// newNode starts one more node, which knows nobody; with a node's name, it is that one's replica, which is promoted.
+// newNode starts one more node, which knows no other. If the command names a node, the new one is its replica, and is promoted.
 func (w *world) newNode() {
 	n := w.newActor()
 	n.start(membership.DefaultTimeout)
@@ -258,7 +259,7 @@ func (w *world) newNode() {
 	n.noteUncertain()
 }
 
-// noteUncertain has the log say which jobs are uncertain, as JOBMESH EPOCH has it.
+// noteUncertain writes into the log which jobs are uncertain, as JOBMESH EPOCH does.
 func (n *actor) noteUncertain() {
 	for id, d := range n.disk {
 		if j := n.e.Job(&id); j != nil && j.Uncertain() {
@@ -267,7 +268,7 @@ func (n *actor) noteUncertain() {
 	}
 }
 
-// reload has a node load what it has just saved, as DEBUG RELOAD does.
+// reload makes a node load what it has just saved, as DEBUG RELOAD does.
 func (w *world) reload() {
 	n := w.actor(0)
 	type saved struct{ queue, record []byte }
@@ -304,7 +305,7 @@ func (n *actor) start(timeout int64) {
 	n.e.SetLazy(!n.w.idle)
 }
 
-// do runs an event at a node and shows what comes of it.
+// do runs an event at a node and shows its effects.
 func (n *actor) do(f func()) {
 	n.e.SetNow(n.w.now + n.off)
 	f()
@@ -395,7 +396,7 @@ func (n *actor) effect(e *engine.Effect) {
 	}
 }
 
-// logged is what a node's log had of a job before it logged something of it.
+// logged is what a node's log had of a job before the node logged something about the job.
 type logged struct {
 	at     int64
 	id     store.ID
@@ -409,7 +410,7 @@ func (n *actor) logs(id store.ID) {
 	n.tail = append(n.tail, logged{n.w.now, id, before, known})
 }
 
-// tears loses what a node has logged in the last so many ms.
+// tears loses what a node has logged in the last lost ms.
 func (n *actor) tears(lost int64) {
 	for _, l := range slices.Backward(n.tail) {
 		if l.at < n.w.now-lost {
@@ -430,7 +431,7 @@ func (n *actor) tears(lost int64) {
 	n.tail = nil
 }
 
-// adder is the ADDJOB that is answered.
+// adder names the ADDJOB that is answered.
 func (w *world) adder(e *engine.Effect) string {
 	if !w.adders {
 		return ""
@@ -455,7 +456,7 @@ var kindNames = map[wire.Kind]string{
 
 func kindName(k wire.Kind) string { return kindNames[k] + lockKinds[k] }
 
-// flagNames are flags that mean something of their own in some kinds.
+// flagNames lists flags that have a meaning of their own in some kinds.
 var flagNames = []struct {
 	kind wire.Kind
 	flag uint8
@@ -563,7 +564,7 @@ func (w *world) job(id store.ID) string {
 	if name := w.jobs[id]; name != "" {
 		return name
 	}
-	return "it" // the one that is just being added
+	return "it" // the job that is just being added
 }
 
 func (w *world) state(j *store.Job) string {
@@ -622,7 +623,7 @@ func (w *world) arg(key string, dest any) {
 	}
 }
 
-// actor is the node that the i-th word names.
+// actor returns the node that the i-th word names.
 func (w *world) actor(i int) *actor {
 	for _, n := range w.nodes {
 		if i < len(w.d.CmdArgs) && n.name == w.d.CmdArgs[i].Key {
@@ -695,7 +696,7 @@ func (w *world) add() {
 	})
 }
 
-// body tells what each node has as a job's body.
+// body shows the body that each node has for a job.
 func (w *world) body() {
 	id := w.id(0)
 	for _, n := range w.nodes {
@@ -705,7 +706,7 @@ func (w *world) body() {
 	}
 }
 
-// members reads what a job waits for: "deferred", blockedby=job, after=(job,…), run or dead.
+// members reads which jobs a job waits for: "deferred", blockedby=job, after=(job,…), run or dead.
 func (w *world) members(a *engine.Add) {
 	a.Deferred = w.d.HasArg("deferred")
 	for _, arg := range w.d.CmdArgs {
@@ -812,7 +813,7 @@ func (w *world) verb(name string) {
 	})
 }
 
-// pause pauses the queue q at a node. "unsaid": the others don't hear that its clients don't want jobs any more.
+// pause pauses the queue q at a node. With "unsaid" the other nodes don't hear that its clients don't want jobs any more.
 func (w *world) pause() {
 	n, sent := w.actor(0), len(w.sent)
 	mask := map[string]uint8{"in": engine.PauseIn, "out": engine.PauseOut, "all": 3, "none": 0}[w.word(1)]
@@ -838,7 +839,7 @@ func (w *world) qlen() {
 	}
 }
 
-// show tells of a job at every node.
+// show shows a job at each node.
 func (w *world) show() {
 	id := w.id(0)
 	for _, n := range w.nodes {
@@ -861,7 +862,7 @@ func (w *world) load() {
 
 // --- network and time ------------------------------------------------------------
 
-// flush delivers the heartbeats that aren't shown.
+// flush delivers the messages that aren't shown.
 func (w *world) flush() {
 	for len(w.quick) > 0 {
 		l := w.quick[0]
@@ -872,7 +873,7 @@ func (w *world) flush() {
 	}
 }
 
-// chosen says whether a message is one that the command's from, to and kind name.
+// chosen says whether the command's from, to and kind name a message.
 func (w *world) chosen(l letter) bool {
 	from, to, kind := l.from.name, l.to.name, kindName(l.read().Kind)
 	w.arg("from", &from)
@@ -881,9 +882,9 @@ func (w *world) chosen(l letter) bool {
 	return !l.to.still && from == l.from.name && to == l.to.name && strings.EqualFold(kind, kindName(l.read().Kind))
 }
 
-// deliver brings messages to where they go, and what is said in answer, until
-// there are no more; with "once" only those that were under way; with "together", which
-// needs a "to", that node serves clients only after all of them.
+// deliver delivers messages, and the answers to them, until
+// there are none left; with "once" only the messages that were under way. With "together", which
+// needs a "to", that node serves clients only after it has got all of them.
 func (w *world) deliver() {
 	const many = 500
 	for count := range many {
@@ -903,7 +904,7 @@ func (w *world) deliver() {
 				w.bring(l)
 			}
 		}
-		if to := slices.IndexFunc(batch, w.chosen); to >= 0 && w.d.HasArg("together") { // one node finds all at one moment
+		if to := slices.IndexFunc(batch, w.chosen); to >= 0 && w.d.HasArg("together") { // that node gets all messages at one moment
 			n := batch[to].to
 			n.do(func() { n.e.Hear(bring) })
 		} else {
@@ -934,7 +935,7 @@ func (w *world) drop() {
 	})
 }
 
-// advance lets time pass; with "deliver", messages arrive at once meanwhile.
+// advance lets time pass. With "deliver" messages arrive at once meanwhile.
 func (w *world) advance() {
 	end := w.now + w.span(w.word(0))
 	for {
@@ -990,7 +991,7 @@ func (w *world) unlink(a, b *actor) {
 	})
 }
 
-// cut ends connections between the named nodes, or of one to all; join makes them anew.
+// cut ends the connections between the named nodes, or from one node to all. join makes them anew.
 func (w *world) cut() {
 	a := w.actor(0)
 	for _, b := range w.others(a) {
@@ -1037,8 +1038,8 @@ func (w *world) crash() {
 	}
 }
 
-// restart brings a node back with what it logged. It trusts that, or with "distrust"
-// doesn't; with "always", each vote was in the log before it was given, and the log says
+// restart brings a node back with what it logged. The node trusts its log, but not with
+// "distrust". With "always" each vote was logged before it was given, and the log also says
 // what is known of the votes as a whole.
 func (w *world) restart() {
 	a := w.actor(0)
@@ -1077,7 +1078,7 @@ func (w *world) restart() {
 	}
 }
 
-// inject has a node receive a message that nobody sent.
+// inject makes a node receive a message that no node sent.
 func (w *world) inject() {
 	from, to, id := w.actor(0), w.actor(1), w.id(2)
 	m := wire.Message{ID: id, Queue: []byte("q"), Job: wire.Job{CTime: 1_700_000_000_000_000_000, Left: 100_000, Retry: 10, Repl: 2, Body: []byte("body")}}
@@ -1099,7 +1100,7 @@ func (w *world) inject() {
 	to.do(func() { require.NoError(w.t, to.e.Receive(from.id, m.Append(nil))) })
 }
 
-// skew has a node's copies bear a creation time that far from its own clock.
+// skew shifts the creation time of a node's copy by that many seconds.
 func (w *world) skew() {
 	n, id := w.actor(0), w.id(1)
 	shift, err := strconv.ParseInt(w.word(2), 10, 64)
@@ -1132,7 +1133,7 @@ func (w *world) reset() {
 	n.do(n.e.Reset)
 }
 
-// meet is gossip about a node reaching another, or with "on-purpose" CLUSTER MEET.
+// meet tells a node of another one by gossip, or with "on-purpose" by CLUSTER MEET.
 func (w *world) meet() {
 	n, other := w.actor(0), w.actor(1)
 	n.links[other], other.links[n] = true, true
@@ -1142,7 +1143,7 @@ func (w *world) meet() {
 	}
 }
 
-// know has a node know another, as from the nodes' file: they aren't connected.
+// know makes a node know another one, as from the nodes' file: they aren't connected.
 func (w *world) know() {
 	n, other := w.actor(0), w.actor(1)
 	n.do(func() { n.e.Mesh().Add(other.id, other.name+":1") })
@@ -1168,7 +1169,7 @@ func (w *world) table() {
 	}
 }
 
-// B14: however many jobs are asked for, a hundred are given at most.
+// However many jobs are asked for, at most a hundred are given (defect B14 of Disque's mesh).
 func TestNeedJobsWithALargeCount(t *testing.T) {
 	n, _, _ := node(dawn)
 	other := wire.NodeID{1, 2, 3}
@@ -1188,7 +1189,7 @@ func TestNeedJobsWithALargeCount(t *testing.T) {
 	}
 }
 
-// B40: the counters stop at their greatest value.
+// The counters stop at their greatest value (defect B40 of Disque's mesh).
 func TestCountersSaturate(t *testing.T) {
 	n, _, _ := node(dawn)
 	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 10, TTL: 600})

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// checkedEngine is the package, with the types of its expressions.
+// checkedEngine returns the package, with the types of its expressions.
 func checkedEngine(t *testing.T) (*token.FileSet, []*ast.File, *types.Info, *types.Package) {
 	fset := token.NewFileSet()
 	paths, err := filepath.Glob("*.go")
@@ -35,8 +35,8 @@ func checkedEngine(t *testing.T) (*token.FileSet, []*ast.File, *types.Info, *typ
 	return fset, files, info, pkg
 }
 
-// A job moves when its holders or extras change, so its address is good within a call alone. These are the only places
-// that keep one: for the caller until its next call (reclaim.go), within a call, or where nothing moves.
+// A job moves when its holders or extras change, so its address is good only within a call. Only these places
+// keep an address: for the caller until its next call (reclaim.go), within a call, or while no job moves.
 func TestNoAddressOfAJobIsKept(t *testing.T) {
 	_, _, _, pkg := checkedEngine(t)
 	var kept []string
@@ -57,7 +57,7 @@ func TestNoAddressOfAJobIsKept(t *testing.T) {
 	}
 	for _, name := range pkg.Scope().Names() {
 		switch name {
-		case "host", "lockHost", "owners": // the Node under other names
+		case "host", "lockHost", "owners": // these are the Node under other names
 			continue
 		}
 		if at, yes := pkg.Scope().Lookup(name).(*types.TypeName); yes {
@@ -68,12 +68,12 @@ func TestNoAddressOfAJobIsKept(t *testing.T) {
 		"Effect.Job",
 		"end.job",           // within a call
 		"settling.asked",    // emptied before a pause
-		"Node.loaded",       // jobs of other databases while data are loaded: nobody speaks of them
+		"Node.loaded",       // jobs of other databases while data are loaded: no node speaks of them then
 		"Node.scratch.jobs", // within a call
 	}, kept)
 }
 
-// State, QTime, Flags and Place of a job are written by state.go, and by package store, alone.
+// Only state.go and package store write a job's State, QTime, Flags and Place.
 func TestOneFileWritesAJobsState(t *testing.T) {
 	fset, files, info, _ := checkedEngine(t)
 	writes := map[string]int{}

@@ -37,32 +37,32 @@ var faultKinds = map[string]uniqueKind{
 	"everything, long":       {crashes: true, cuts: true, clocks: true, putOff: true, busy: true, windows: true, once: true, works: true, long: true},
 }
 
-// TestUniqueFaultWalks has clients of a mesh of three do with unique jobs what they do in TestUniqueWalks, while nodes
+// TestUniqueFaultWalks makes clients of a mesh of three do with unique jobs what they do in TestUniqueWalks, while nodes
 // crash, stand still or leave, connections are cut, clocks are wrong, workers die, and messages are late. Nodes log each vote before they give
-// it (appendfsync always). The judge knows for each job whether it has its locks: yes, no, or maybe. "Well" is a mesh in
-// which each node goes on and is connected with each other one. The rules are:
+// it (appendfsync always). The judge knows for each job whether it has its locks: yes, no, or maybe. A mesh is "well" while
+// each node goes on and is connected with each other node. The rules are:
 //
-//   - a job never gets a key that another one has for sure, neither when it is added, nor when it is delivered after it was
+//   - a job never gets a key that another job certainly has, neither when it is added, nor when it is delivered after it was
 //     put off;
-//   - two jobs never run by one key at a time, nor one job twice, while the lease of a run lasts; WORKING doesn't say then
+//   - while the lease of a run lasts, two jobs never run by one key at a time, and one job doesn't run twice. WORKING doesn't say then
 //     that the run's lock is lost;
-//   - a job with RETRY 0 is delivered once at most. Another one comes again only where its retry time is over, where it was
-//     given back, or after a fault. None comes before its delay is over;
+//   - a job with RETRY 0 is delivered at most once. Another job comes again only if its retry time is over, if it was
+//     given back, or after a fault. No job comes before its delay is over;
 //   - a job that was refused or has ended isn't delivered when the mesh has been well for 5 s;
-//   - a key is free when its lease is over, when its job has ended, and when no node knows its job. Where the mesh has been
-//     well for 8 s, no job is refused or put off by such a key;
-//   - where the mesh has been well for 18 s, no job is refused because too few nodes agree or have a copy;
-//   - where the mesh is well, a job that nothing hinders is delivered within 17 s to a client that waits;
+//   - a key is free when its lease is over, when its job has ended, and when no node knows its job. When the mesh has been
+//     well for 8 s, no job is refused or put off because of such a key;
+//   - when the mesh has been well for 18 s, no job is refused because too few nodes agree or have a copy;
+//   - in a mesh that is well, a job that nothing hinders is delivered within 17 s to a client that waits;
 //   - each ADDJOB is answered once, and within 20 s;
-//   - in the end each job that was promised is known to a node. ACKJOB, said at one node that knows the job, leaves it at
-//     none, nor is there a copy of a job that was refused. Each key can be had then, and its job is delivered.
+//   - in the end some node knows each job that was promised. ACKJOB at one node that knows the job removes it from all
+//     nodes, and no copy of a refused job is left. Then each key is free for another job, and that job is delivered.
 //
-// After faults the judge allows what module/COMMANDS.md allows: a job that was in a worker's hands may come twice. A job
-// whose client lost its node before the answer may be there or not. FASTACK may be forgotten. A job that was given back at
-// another node may wait until its retry time is over. The word of that may be late, and end the run of the next worker;
-// so may the word of a worker whose job another one has, too. A job that ONBUSY drops or moves in one part of a mesh may
-// run in the other part, and its run ends early then. A lease begins anew when a node is started. What is left of a window
-// goes by the wall clock after that.
+// After faults the judge allows what module/COMMANDS.md allows. A job that a worker had may come twice. A job
+// whose client lost its node before the answer may exist or not. FASTACK may be forgotten. A job that was given back at
+// another node may wait until its retry time is over. The message about that may be late, and end the run of the next worker;
+// so may a late command of a worker whose job another worker has, too. A job that ONBUSY drops or moves in one part of a mesh may
+// run in the other part, and its run ends early then. A lease begins anew when a node is started. After that the rest of a
+// window goes by the wall clock.
 func TestUniqueFaultWalks(t *testing.T) {
 	for name, kind := range faultKinds {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestUniqueFaultWalks(t *testing.T) {
 
 type faultWalk struct {
 	*keyedWalk
-	leftTill int64 // when the node that is leaving stays after all
+	leftTill int64 // when the node that is leaving is told to stay
 }
 
 // isGone says whether no node knows a job any more, whatever became of it.
@@ -108,12 +108,12 @@ func (x *faultWalk) waits(j *walkJob) likely {
 	return j.waiting
 }
 
-// windowLasts says the same of a window, which begins with the adding, or some time after that of a job that was put off.
+// windowLasts says whether a window lasts. It begins when the job is added, or some time later if the job was put off.
 func (x *faultWalk) windowLasts(j *walkJob) likely {
 	span := j.lockTTL * 1000
 	sure := j.waitSure - 10
 	if x.kind.clocks {
-		sure = j.waitSure - 2100 // what is left of it after a restart goes by the wall clock
+		sure = j.waitSure - 2100 // after a restart the rest of the window goes by the wall clock
 	}
 	switch {
 	case j.wasPutOff && !j.refused && (j.given == 0 || x.at < j.firstAt+span+span/20+6000):
@@ -130,7 +130,7 @@ func (x *faultWalk) windowLasts(j *walkJob) likely {
 	return no
 }
 
-// works says whether a job has its run's lock.
+// working says whether a job has its run's lock.
 func (x *faultWalk) working(j *walkJob) likely {
 	lease := j.lease()
 	switch over := max(j.runOver, x.restarted+lease+lease*6/100+3000); {
@@ -142,7 +142,7 @@ func (x *faultWalk) working(j *walkJob) likely {
 	return max(j.running, maybe)
 }
 
-// lease is for how long a run lasts, ms.
+// lease says how long a run lasts, in ms.
 func (j *walkJob) lease() int64 {
 	seconds := j.retry
 	if j.runTTL > 0 && (j.runTTL < seconds || seconds == 0) {
@@ -162,13 +162,13 @@ func (x *faultWalk) runner(but *walkJob) (*walkJob, likely) {
 	return x.likeliest(but.lock(), but, x.working)
 }
 
-// nobodyHas says whether a job's key has been free for so long that all nodes know.
+// nobodyHas says whether a job's key has been free for so long that all nodes know it.
 func (x *faultWalk) nobodyHas(j *walkJob) bool {
 	_, l := x.holder(j)
 	return l == no && x.wellFor() > 8000 && x.at > x.freed[j.lock()]+3000
 }
 
-// takes judges that a job has got its waiting lock.
+// takes notes that a job has got its waiting lock, and judges whether it may.
 func (x *faultWalk) takes(j *walkJob) {
 	if h, l := x.holder(j); l == yes {
 		x.fail("%s gets the key that %s has", j.name, h.name)
@@ -189,7 +189,7 @@ func (x *faultWalk) promised(j *walkJob, name string) {
 		return
 	}
 	if j.answered = true; j.given > 0 {
-		return // its delivery was judged
+		return // its delivery was judged already
 	}
 	j.dueAt = x.at
 	if j.strategy == "during" {
@@ -219,7 +219,7 @@ func (x *faultWalk) promised(j *walkJob, name string) {
 	}
 }
 
-// deny judges that a job isn't added because of another one.
+// deny judges the refusal of a job because of another job's key.
 func (x *faultWalk) deny(j *walkJob, why string) {
 	j.refused, j.refusedAt = true, x.at
 	if x.nobodyHas(j) {
@@ -263,7 +263,7 @@ func (x *faultWalk) got(w *worker, j *walkJob) {
 		x.fail("%s is delivered twice without a fault, before its retry time is over", j.name)
 	}
 	if (j.asked != "" || j.unheard) && !j.answered {
-		// It is added; the answer is under way, or won't be heard.
+		// The job is added; the answer is under way, or won't be heard.
 		j.answered, j.unheard, j.waiting = true, false, maybe
 		switch {
 		case j.strategy == "window":
@@ -284,7 +284,7 @@ func (x *faultWalk) got(w *worker, j *walkJob) {
 	}
 	j.runOver = x.at + j.lease()*106/100 + 3000
 	if j.ended() {
-		return // its end was forgotten, or isn't known here yet: it runs until somebody tells
+		return // its end was forgotten, or isn't known here yet: it runs until a node hears of the end
 	}
 	if j.runs() {
 		if h, l := x.runner(j); l == yes {
@@ -317,7 +317,7 @@ func (x *faultWalk) add() *walkJob {
 	return j
 }
 
-// end has a client acknowledge or cancel a job.
+// end makes a client acknowledge or cancel a job.
 func (x *faultWalk) end(j *walkJob, verb, node string) {
 	uncertain := j.vague || !j.ended()
 	if !j.ended() {
@@ -330,7 +330,7 @@ func (x *faultWalk) end(j *walkJob, verb, node string) {
 	}
 }
 
-// done has a worker acknowledge its job, give it back, or die.
+// done makes a worker acknowledge its job, give it back, or die.
 func (x *faultWalk) done(w *worker) {
 	j, where := w.job, w.node
 	w.job = nil
@@ -343,14 +343,14 @@ func (x *faultWalk) done(w *worker) {
 		x.end(j, verb, where)
 	case verb == "fastack":
 		x.end(j, verb, where)
-		j.vague = true // nobody makes sure that all nodes hear of it
+		j.vague = true // no node makes sure that all nodes hear of it
 	case verb != "die" && !x.isLate(w, j):
 		x.giveBack(w, j, verb, where)
 	}
 }
 
 func (x *faultWalk) giveBack(w *worker, j *walkJob, verb, where string) {
-	// It is back before the word of it is out: it can be given to another client at once.
+	// The job is back before its node has told the others: another client can get it at once.
 	was, certain := *j, where == w.node && !x.faultSince(j) && j.hands == 0
 	if j.runs() {
 		j.running = maybe
@@ -364,9 +364,9 @@ func (x *faultWalk) giveBack(w *worker, j *walkJob, verb, where string) {
 	}
 	isBack := strings.HasPrefix(x.do("%s %s %s", verb, where, j.name), "true")
 	switch {
-	case j.given > was.given: // another client has got it
+	case j.given > was.given: // another client got it meanwhile
 	case isBack && !certain:
-		j.dueAt = was.dueAt // it comes now or then
+		j.dueAt = was.dueAt // it comes now, or when its retry time is over
 	case !isBack:
 		j.dueAt, j.mayAt = was.dueAt, was.mayAt
 		if j.running = was.running; x.faultSince(j) {
@@ -375,7 +375,7 @@ func (x *faultWalk) giveBack(w *worker, j *walkJob, verb, where string) {
 	}
 }
 
-// works has a worker say WORKING.
+// works makes a worker say WORKING.
 func (x *faultWalk) works(w *worker) {
 	j := w.job
 	j.runOver = max(j.runOver, x.w.now+j.lease()*106/100+4000)
@@ -398,7 +398,7 @@ func (x *faultWalk) worked(j *walkJob, err string) {
 	}
 }
 
-// work has each worker go on.
+// work lets each worker go on.
 func (x *faultWalk) work(quiet bool) {
 	for _, w := range x.workers {
 		switch {
@@ -418,7 +418,7 @@ func (x *faultWalk) work(quiet bool) {
 	}
 }
 
-// happen is what a client or fate does next.
+// happen plays what a client or chance does next.
 func (x *faultWalk) happen() {
 	switch k := x.IntN(48); {
 	case k < 12:
@@ -439,7 +439,7 @@ func (x *faultWalk) happen() {
 	}
 }
 
-// leave has a node be leaving.
+// leave makes a node leave.
 func (x *faultWalk) leave() {
 	x.breaks()
 	x.left = x.up()
@@ -452,7 +452,7 @@ func (x *faultWalk) leave() {
 	x.leftTill = x.w.now + x.someTime()
 }
 
-// mend ends what was broken for long enough, or at the end all of it.
+// mend ends what was broken for long enough, or all of it.
 func (x *faultWalk) mend(all bool) {
 	if x.left != "" && x.left != x.down && (all || x.w.now >= x.leftTill) {
 		x.breaks()
@@ -464,9 +464,9 @@ func (x *faultWalk) mend(all bool) {
 	}
 }
 
-// delete has a client say DELJOB where the only copy of a job is.
+// delete makes a client say DELJOB at the node that has the only copy of a job.
 func (x *faultWalk) delete(j *walkJob) {
-	if known := x.known(j); x.wellFor() > 5000 && j.answered && !j.ended() && j.given == 0 && len(known) == 1 && x.copyAt(x.named(known), j).Holders() == 0 { // nor under way to another
+	if known := x.known(j); x.wellFor() > 5000 && j.answered && !j.ended() && j.given == 0 && len(known) == 1 && x.copyAt(x.named(known), j).Holders() == 0 { // and the job isn't under way to another node
 		x.end(j, "del", known)
 	}
 }
@@ -480,7 +480,7 @@ func (x *faultWalk) due(j *walkJob) bool {
 	return !keyTaken(x, j)
 }
 
-// judge looks for ADDJOBs that aren't answered, and jobs that lie though clients wait.
+// judge looks for ADDJOBs that aren't answered, and for jobs that aren't delivered though clients wait.
 func (x *faultWalk) judge() {
 	for _, j := range x.list {
 		x.answersAdd(j)
@@ -524,7 +524,7 @@ func (x *faultWalk) run(steps int) {
 	}
 }
 
-// finish acknowledges everything, and looks for what is missing and what stays.
+// finish acknowledges all jobs, and looks for what is missing and what is left.
 func (x *faultWalk) finish() {
 	x.do("advance 3s deliver")
 	for _, j := range x.list {
@@ -559,7 +559,7 @@ func (x *faultWalk) finish() {
 	}
 }
 
-// has judges whether a key that nobody has can be had, and its job runs.
+// has judges that a job can get a free key and that it runs.
 func (x *faultWalk) has(queue, key string, own bool) {
 	if x.failure != "" {
 		return

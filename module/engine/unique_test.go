@@ -17,11 +17,11 @@ import (
 	"jobmesh/module/wire"
 )
 
-// place is a keyspace with queues in it.
+// placeOfKeys is a keyspace with queues in it.
 type placeOfKeys struct {
 	n     *Node
 	boxes map[string]*box
-	over  map[string]bool // keys whose time is over, and that nobody has looked at since
+	over  map[string]bool // keys whose time is over, and that nobody has looked at since then
 }
 
 type box struct{ q *store.Queue }
@@ -58,7 +58,7 @@ func (p *placeOfKeys) remove(name string) {
 	p.n.Unlinked(unsafe.Pointer(b), q)
 }
 
-// desk is a node under test.
+// desk is a node under test, with its log.
 type desk struct {
 	n     *Node
 	k     *placeOfKeys
@@ -121,7 +121,7 @@ func (d *desk) do(t require.TestingT, f func()) {
 	}
 }
 
-// neighbour is another node, which agrees to all that is claimed.
+// neighbour is another node, which agrees to all claims.
 var neighbour = wire.NodeID{1, 2, 3}
 
 func (d *desk) meet(t require.TestingT) {
@@ -185,8 +185,8 @@ func (d *desk) reload(t require.TestingT, trust Trust) {
 	})
 }
 
-// checkLocks: every lock of a job has its job, which says so, and the other way
-// round; no key has two jobs that are worked on; what is held back has a reason.
+// checkLocks checks that every lock of a job has its job, which says that it has the lock, and the other way
+// round; that no two jobs with one key are worked on; and that each job that is held back has a reason.
 func checkLocks(t require.TestingT, n *Node) {
 	now := n.monotonic()
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
@@ -224,7 +224,7 @@ func checkLocks(t require.TestingT, n *Node) {
 					lease = u.RunTTL()
 				}
 				if !n.mesh.Alone() {
-					continue // a copy, of a job whose lock other nodes voted for
+					continue // a copy: its job got the lock by other nodes' votes
 				}
 				require.NotZero(t, lease, "job %s has lost its lock %c", j.ID, space)
 				continue
@@ -269,7 +269,7 @@ func unique(strategy uint8, key string) Unique {
 	return Unique{Strategy: strategy, Keyed: true, Key: []byte(key)}
 }
 
-// TestLocksAgainstAnyOperations runs whatever can happen to unique jobs, and checks
+// TestLocksAgainstAnyOperations does anything that can happen to unique jobs, and checks
 // the locks after each step.
 func TestLocksAgainstAnyOperations(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -340,7 +340,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 						d.k.boxes[to] = b
 						d.n.Attached(q, []byte(to), 0)
 					})
-					// A log would have RENAME itself.
+					// A real log would have RENAME itself.
 					for id, l := range d.log {
 						if j := d.n.Job(&id); j == nil {
 							delete(d.log, id)
@@ -358,7 +358,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 					}
 				}
 				d.reload(t, Trust{Exact: rapid.Bool().Draw(t, "exact")})
-			case 18: // the end of EXPIRE, which nobody has seen yet
+			case 18: // EXPIRE is over, and nobody has looked at the key yet
 				if q := name(); d.k.boxes[q] != nil {
 					d.n.MayExpire(d.n.store.Queue([]byte(q)))
 					d.k.over[q] = true
@@ -386,7 +386,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 				}
 			}
 		}
-		// At the end all goes, and with it every lock.
+		// In the end all queues go, and every lock with them.
 		for i := range 3 {
 			if q := fmt.Sprint("q", i); d.k.boxes[q] != nil {
 				d.do(t, func() { d.k.remove(q) })
@@ -403,7 +403,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 	})
 }
 
-// Scenario 38: fetching past what is held back takes as long as past nothing, and
+// A fetch past jobs that are held back takes as long as one past no job, and
 // allocates nothing.
 func TestHeldBackCostsNothing(t *testing.T) {
 	d := newDesk()
@@ -443,11 +443,11 @@ func TestHeldBackCostsNothing(t *testing.T) {
 	past, pastTook := fetch("q")
 	_, nothingTook := fetch("none")
 	assert.Zero(t, testing.AllocsPerRun(1000, past))
-	// A walk past them would take a thousand times as long.
+	// A walk past the jobs would take a thousand times as long.
 	assert.Less(t, pastTook(), 50*nothingTook()+100*time.Microsecond)
 }
 
-// noCheck ignores what a helper checks on the way.
+// noCheck ignores what a helper requires.
 type noCheck struct{}
 
 func (noCheck) Errorf(string, ...any) {}
@@ -480,7 +480,7 @@ func TestUniqueAllocatesNothing(t *testing.T) {
 		for range 3000 {
 			cycle()
 		}
-		// The allocator of tests allocates; the engine doesn't on top of it.
+		// The test's allocator allocates; the engine allocates nothing besides.
 		plain := a
 		base := testing.AllocsPerRun(500, cycle)
 		a.Unique = Unique{}
@@ -488,7 +488,7 @@ func TestUniqueAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Scenario 25: an ADDJOB that times out waiting for its copies leaves no lock.
+// An ADDJOB that times out while it waits for its copies leaves no lock.
 func TestReplicationTimesOut(t *testing.T) {
 	d := newDesk()
 	d.meet(t)
@@ -519,7 +519,7 @@ func TestReplicationTimesOut(t *testing.T) {
 	require.Zero(t, liveLocks(d.n), "nor does one whose client has gone")
 }
 
-// Nor does a window begin for a job that was promised to nobody.
+// No window begins for a job that wasn't promised.
 func TestNoWindowOfARefusedJob(t *testing.T) {
 	d := newDesk()
 	d.meet(t)
@@ -535,8 +535,8 @@ func TestNoWindowOfARefusedJob(t *testing.T) {
 	require.Zero(t, liveLocks(d.n))
 }
 
-// A client that was refused is promised nothing any more: what arrives before Abandon, a
-// copy's confirmation or votes, deletes the job instead, and frees its lock.
+// A client that was refused gets no promise any more. If a copy's confirmation or votes arrive before Abandon, they
+// delete the job instead, and free its lock.
 func TestDeniedAddIsNotPromised(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -568,12 +568,12 @@ func TestDeniedAddIsNotPromised(t *testing.T) {
 			}
 			d.do(t, func() {
 				add()
-				d.n.Deny(PendingAdd(id)) // the votes come behind it
+				d.n.Deny(PendingAdd(id)) // the votes come after this
 			})
 			confirm()
 			require.Nil(t, d.n.Job(&id))
 			require.Zero(t, liveLocks(d.n))
-			d.do(t, add) // behind the votes
+			d.do(t, add) // here the votes come first
 			d.do(t, func() { d.n.Deny(PendingAdd(id)) })
 			if a.Replicate > 1 {
 				confirm()
@@ -584,7 +584,7 @@ func TestDeniedAddIsNotPromised(t *testing.T) {
 			require.Equal(t, d.n.Job(&id) != nil, a.Replicate == 1, "what was promised before stays")
 		})
 	}
-	t.Run("is given back", func(t *testing.T) { // an at-most-once job that only the other was to hold
+	t.Run("is given back", func(t *testing.T) { // an at-most-once job that only the other node was to hold
 		d := newDesk()
 		d.meet(t)
 		d.n.SetMemory(0.8)
@@ -603,7 +603,7 @@ func TestDeniedAddIsNotPromised(t *testing.T) {
 	})
 }
 
-// A job that is held back isn't given to other nodes either.
+// A job that is held back isn't given to other nodes.
 func TestHeldBackIsNotExported(t *testing.T) {
 	d := newDesk()
 	d.meet(t)
@@ -629,7 +629,7 @@ func TestHeldBackIsNotExported(t *testing.T) {
 	require.Positive(t, d.n.Stats.Exported, "the key is free: who asked gets some, and holds back what must not run")
 }
 
-// A job that another node hands over brings the lock along that it has while it waits.
+// A job that another node hands over brings its waiting lock along.
 func TestLocksOfAcceptedJobs(t *testing.T) {
 	d := newDesk()
 	d.meet(t)
@@ -649,8 +649,8 @@ func TestLocksOfAcceptedJobs(t *testing.T) {
 	require.True(t, d.n.Job(&id).Unique().Has(store.UniqueHasWait))
 }
 
-// A client that has gone before its job reached it; meanwhile somebody has given the job back, and
-// another client has it.
+// A client has gone before its job reached it. Meanwhile another client has given the job back, and
+// a third one has it.
 func TestUndeliveredAfterANack(t *testing.T) {
 	d := newDesk()
 	id, err := d.add(t, Add{Queue: []byte("q"), Retry: 10})
@@ -663,7 +663,7 @@ func TestUndeliveredAfterANack(t *testing.T) {
 	require.Empty(t, d.get(t, 1, "q"), "it is given to two at once")
 }
 
-// A client that has gone before its job reached it: the locks are as before.
+// A client has gone before its job reached it: the locks are as before.
 func TestUndeliveredJobsLocks(t *testing.T) {
 	d := newDesk()
 	a := Add{Queue: []byte("q"), Retry: 10, Unique: unique(store.UniqueBoth, "k")}
@@ -678,8 +678,8 @@ func TestUndeliveredJobsLocks(t *testing.T) {
 	require.ErrorIs(t, err, ErrDropped)
 }
 
-// A thousand jobs that are to be dropped are out of the way in one fetch; of more,
-// the next goes on.
+// One fetch gets a thousand jobs that are to be dropped out of the way. If there are more,
+// the next fetch goes on.
 func TestManyToDrop(t *testing.T) {
 	d := newDesk()
 	a := Add{Queue: []byte("q"), Retry: 10, Unique: unique(store.UniqueDuring, "k")}
@@ -708,7 +708,7 @@ func liveLocks(n *Node) (live int) {
 }
 
 // A window that was agreed upon in a mesh lasts when the node is alone again, also
-// after a flush before.
+// if the node was flushed before.
 func TestWindowOutlivesTheMesh(t *testing.T) {
 	d := newDesk()
 	d.do(t, func() { d.n.Flush() })
@@ -726,8 +726,8 @@ func TestWindowOutlivesTheMesh(t *testing.T) {
 	require.Equal(t, ErrDropped, err)
 }
 
-// If a lock became free while the node was loading, the first client that waits for it is
-// called when loading is over.
+// If a lock became free while the node was loading, the first client that waits for the lock
+// gets it when loading is over.
 func TestLineIsCalledAfterLoading(t *testing.T) {
 	d := newDesk()
 	name := store.AppendBareName(nil, []byte("n"))
@@ -752,7 +752,7 @@ func TestLineIsCalledAfterLoading(t *testing.T) {
 	t.Fatal("nobody was called")
 }
 
-// However many jobs have to make way, who waits gets the one behind them.
+// However many jobs have to be moved out of the way, a client that waits gets the job behind them.
 func TestManyMakeWay(t *testing.T) {
 	d := newDesk()
 	busy := unique(store.UniqueDuring, "k")
@@ -779,8 +779,8 @@ func TestManyMakeWay(t *testing.T) {
 	require.Equal(t, []store.ID{last}, d.given)
 }
 
-// A queue that is deleted takes the locks of its jobs with it, at all nodes, unless
-// others have the jobs still.
+// When a queue is deleted, the locks of its jobs are freed at all nodes, unless
+// other nodes still have the jobs.
 func TestDeletedQueueFreesItsLocksInAMesh(t *testing.T) {
 	d := newDesk()
 	d.meet(t)
@@ -819,8 +819,8 @@ func TestDeletedQueueFreesItsLocksInAMesh(t *testing.T) {
 	}
 }
 
-// A client that waits for two queues is served once, although the search for a job in the
-// one leads a job to the other.
+// A client that waits for two queues is served once, although the search for a job in one queue
+// moves a job to the other.
 func TestServedWhileAJobIsChosen(t *testing.T) {
 	d := newDesk()
 	q, dead := []byte("q"), []byte("q"+DeadSuffix)
@@ -859,7 +859,7 @@ func TestServedWhileAJobIsChosen(t *testing.T) {
 }
 
 // A worker on a job with RETRY 0 takes its key back by WORKING when RUNTTL is over, and
-// keeps it over a restart; but not after a NACK, for then nobody works on the job.
+// keeps it over a restart. After a NACK it can't, because then nobody works on the job.
 func TestAtMostOnceRunIsTakenBack(t *testing.T) {
 	for _, mesh := range []bool{false, true} {
 		d := newDesk()
@@ -892,7 +892,7 @@ func TestAtMostOnceRunIsTakenBack(t *testing.T) {
 		}
 		d.pass(t, 10_000)
 		d.do(t, func() {
-			work() // other nodes answer after the NACK
+			work() // the other nodes answer after the NACK
 			d.n.Enqueue(&id, true)
 		})
 		require.False(t, has())

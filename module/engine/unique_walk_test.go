@@ -9,7 +9,7 @@ import (
 	"jobmesh/module/store"
 )
 
-// uniqueKind is what can happen in a walk of unique jobs beside clients that add, get, acknowledge and give back jobs of
+// uniqueKind is what can happen in a walk of unique jobs, besides that clients add, get, acknowledge and give back jobs of
 // all strategies but windows.
 type uniqueKind struct {
 	windows  bool
@@ -19,7 +19,7 @@ type uniqueKind struct {
 	leases   bool // LOCKTTL, RUNTTL
 	retries  bool // RETRY is short, and workers die
 	families bool
-	hasty    bool // the next command is said before all messages of the last one have arrived
+	hasty    bool // a client says the next command before all messages of the last one have arrived
 
 	// for TestUniqueFaultWalks:
 	crashes bool
@@ -27,7 +27,7 @@ type uniqueKind struct {
 	cuts    bool
 	stalls  bool
 	clocks  bool // nodes' clocks are up to a second wrong
-	long    bool // with retries: most RETRY are long nevertheless
+	long    bool // with retries: most RETRY are still long
 	works   bool // workers say WORKING
 }
 
@@ -46,17 +46,17 @@ var uniqueKinds = map[string]uniqueKind{
 	"all, retries": {windows: true, putOff: true, busy: true, once: true, families: true, retries: true},
 }
 
-// TestUniqueWalks has clients of a healthy mesh add, get and end unique jobs at random, and say the commands of one job's
-// life at different nodes. The judge follows for each job whether it has its lock of waiting and that of running: yes, no,
-// or maybe, where the page leaves that open or a message may be under way. It knows these rules:
+// TestUniqueWalks makes clients of a healthy mesh add, get and end unique jobs at random, and say the commands of one job's
+// life at different nodes. The judge knows for each job whether it has its waiting lock and its run's lock: yes, no,
+// or maybe, if COMMANDS.md leaves that open or a message may be under way. The rules are:
 //
-//   - a job is refused, returned, replaced or put off only where another one may have its key, and gets its key only
-//     where no other one has it;
-//   - two jobs never run by one key at a time, as the strategy and the scope say, while the lease of a run lasts;
-//   - a job is delivered once, and again only where it was given back or its retry time is over; not after its end, nor
-//     before its delay, its release, or the end of those that it waits for;
-//   - a job that nothing hinders is delivered within 17 s to a client that waits: so a key is free after what frees it;
-//   - RELEASEJOB into another queue is refused only where another job may have the key there;
+//   - a job is refused, returned, replaced or put off only if another job may have its key. It gets its key only
+//     if no other job has it;
+//   - while the lease of a run lasts, two jobs never run by one key at a time, as the strategy and the scope say;
+//   - a job is delivered once, and again only if it was given back or its retry time is over. It isn't delivered after its end, nor
+//     before its delay, its release, or the end of the jobs that it waits for;
+//   - a job that nothing hinders is delivered within 17 s to a client that waits. So a key is free after what frees it;
+//   - RELEASEJOB into another queue is refused only if another job may have the key there;
 //   - ACKJOB at all nodes leaves no job and no lock.
 func TestUniqueWalks(t *testing.T) {
 	for name, kind := range uniqueKinds {
@@ -72,7 +72,7 @@ func TestUniqueWalks(t *testing.T) {
 	}
 }
 
-// likely is what the judge knows of whether something is so.
+// likely is what the judge knows about a question: yes, no or maybe.
 type likely int
 
 const (
@@ -83,27 +83,27 @@ const (
 
 const never = 1 << 62
 
-// byKey is what the judge knows of a unique job beside what it knows of any.
+// byKey is what the judge knows of a unique job, besides what it knows of any job.
 type byKey struct {
 	key, strategy, conflict, busy string
 	own                           bool  // SCOPE queue
 	retry, lockTTL, runTTL        int64 // s
-	since                         int64 // when it was answered
+	since                         int64 // when its ADDJOB was answered
 	stage                         stage
 	isPutOff, isDead              bool
 	outSince                      int64
 
 	waiting, running   likely // whether it has these locks
-	waitSure, waitOver int64  // a waiting lock with a lease: it lasts until the one for sure, and not beyond the other
+	waitSure, waitOver int64  // a waiting lock with a lease lasts at least until waitSure, and at most until waitOver
 	runSure, runOver   int64
-	windowOf           string // the key under which a window lasts, if that isn't the job's any more
+	windowOf           string // the lock name under which its window lasts, which may no longer be the job's
 }
 
 type stage int
 
 const (
 	inside   stage = iota // in a queue, or on its way there
-	outside               // a client has it, or had it
+	outside               // a client has it, or has had it
 	stranded              // at most once, and given back: it stays out
 )
 
@@ -123,24 +123,24 @@ func (j *walkJob) lock() string {
 	return "*|" + j.key
 }
 
-// keyedWalk is a walk of unique jobs, whoever judges it.
+// keyedWalk is a walk of unique jobs, with any judge.
 type keyedWalk struct {
 	*walk
 	kind  uniqueKind
-	freed map[string]int64 // when a waiting lock was freed
+	freed map[string]int64 // when each waiting lock was freed
 }
 
 func newKeyedWalk(t *testing.T, seed uint64, kind uniqueKind) *keyedWalk {
 	return &keyedWalk{newWalk(t, seed, walkKind{families: kind.families, queues: true, crashes: kind.crashes, cuts: kind.cuts, stalls: kind.stalls, clocks: kind.clocks}), kind, map[string]int64{}}
 }
 
-// putOffAt says whether a node has a job as one that was put off.
+// putOffAt says whether a node has a job as put off.
 func (x *keyedWalk) putOffAt(n *actor, j *walkJob) bool {
 	c := x.copyAt(n, j)
 	return c != nil && c.Unique() != nil && c.Unique().Has(store.UniquePending)
 }
 
-// likeliest is the other job that is the likeliest to have a lock, and how likely that is.
+// likeliest returns the other job that most likely has a lock, and how likely that is.
 func (x *keyedWalk) likeliest(lock string, but *walkJob, has func(*walkJob) likely) (best *walkJob, most likely) {
 	for _, j := range x.list {
 		if j == but || j.lock() != lock {
@@ -153,13 +153,13 @@ func (x *keyedWalk) likeliest(lock string, but *walkJob, has func(*walkJob) like
 	return best, most
 }
 
-// keyJudge knows of a job's key which other job waits with it, and which runs with it.
+// keyJudge knows which other job waits with a job's key, and which one runs with it.
 type keyJudge interface {
 	holder(but *walkJob) (*walkJob, likely)
 	runner(but *walkJob) (*walkJob, likely)
 }
 
-// keyTaken says whether another job may keep this one from its delivery.
+// keyTaken says whether another job may hold back this job's delivery.
 func keyTaken(x keyJudge, j *walkJob) bool {
 	if j.runs() {
 		if _, l := x.runner(j); l != no {
@@ -176,11 +176,11 @@ func keyTaken(x keyJudge, j *walkJob) bool {
 
 type uniqueWalk struct {
 	*keyedWalk
-	adding *walkJob // its ADDJOB waits
-	heard  bool     // a WORKING that waited is answered, and all is well
+	adding *walkJob // the job whose ADDJOB waits
+	heard  bool     // a WORKING that waited was answered without an error
 }
 
-// lasts says of something that began whether it lasts, by the time that it has.
+// lasts says whether something still lasts that lasts at least until sure, and at most until over.
 func (x *uniqueWalk) lasts(sure, over int64) likely {
 	switch {
 	case x.w.now < sure:
@@ -197,7 +197,7 @@ func (x *uniqueWalk) waits(j *walkJob) likely {
 	case j.strategy == "window" && j.isPutOff:
 		return maybe
 	case j.strategy == "window":
-		return x.lasts(j.waitSure, j.waitOver) // whether or not the job is done
+		return x.lasts(j.waitSure, j.waitOver) // a window lasts whether or not the job is done
 	case j.ended() || j.isDead:
 		return no
 	case j.waiting == yes:
@@ -219,7 +219,7 @@ func (x *uniqueWalk) working(j *walkJob) likely {
 	return min(j.running, x.lasts(j.runSure, j.runOver))
 }
 
-// holder is the other job that is the likeliest to have a job's waiting lock, and how likely that is.
+// holder returns the other job that most likely has a job's waiting lock, and how likely that is.
 func (x *uniqueWalk) holder(but *walkJob) (best *walkJob, most likely) {
 	return x.holderOf(but.lock(), but)
 }
@@ -240,12 +240,12 @@ func (x *uniqueWalk) holderOf(lock string, but *walkJob) (best *walkJob, most li
 	return best, most
 }
 
-// runner is the same of a run's lock.
+// runner returns the other job that most likely has the run's lock of a job's key, and how likely that is.
 func (x *uniqueWalk) runner(but *walkJob) (best *walkJob, most likely) {
 	return x.likeliest(but.lock(), but, x.working)
 }
 
-// setWait notes whether a job has its waiting lock, from now on.
+// setWait notes how likely it is that a job has its waiting lock from now on.
 func (x *uniqueWalk) setWait(j *walkJob, l likely) {
 	if j.isDead || j.strategy == "during" || j.strategy == "window" {
 		return
@@ -254,7 +254,7 @@ func (x *uniqueWalk) setWait(j *walkJob, l likely) {
 	switch {
 	case j.lockTTL == 0:
 	case j.isPutOff, j.deferred && !j.released, len(j.parents) > 0, j.blocks != nil:
-		j.waitSure = 0 // it isn't followed when it is due
+		j.waitSure = 0 // the judge doesn't know when the job is due
 	default:
 		j.waitSure, j.waitOver = lease(max(x.w.now, j.notBefore), j.lockTTL, 0)
 	}
@@ -272,8 +272,8 @@ func (x *uniqueWalk) setRun(j *walkJob, l likely) {
 	}
 }
 
-// lease is up to when a lock lasts for sure, and beyond when it doesn't: nodes' clocks may differ, and it may have begun
-// somewhat earlier.
+// lease returns until when a lock certainly lasts, and after which time it certainly doesn't. Nodes' clocks may differ, and the lease may
+// have begun somewhat earlier.
 func lease(from, seconds, early int64) (sure, over int64) {
 	return from + seconds*1000 - early, from + seconds*1060 + 2600
 }
@@ -306,7 +306,7 @@ func (x *uniqueWalk) opens(j *walkJob) {
 	}
 }
 
-// takeAlong ends what waits for a job that ended undone.
+// takeAlong ends the jobs that wait for a job that ended undone.
 func (x *uniqueWalk) takeAlong(j *walkJob) {
 	for _, c := range x.list {
 		waits := slices.Contains(c.parents, j) && !c.onDead || c.blocks == j && !j.released
@@ -354,7 +354,7 @@ func (x *uniqueWalk) promised(j *walkJob, name string) {
 	x.setWait(j, yes)
 }
 
-// deny judges that a job isn't added because of another one.
+// deny judges the refusal of a job because of another job's key.
 func (x *uniqueWalk) deny(j *walkJob) {
 	j.refused = true
 	if _, l := x.holder(j); l == no && !x.kind.hasty {
@@ -431,7 +431,7 @@ func (x *uniqueWalk) got(w *worker, j *walkJob) {
 	}
 }
 
-// busied notes what ONBUSY has done to a job: no client hears of that.
+// busied notes what ONBUSY has done to a job, because no client hears of it.
 func (x *uniqueWalk) busied(j *walkJob) {
 	if j.isDead || j.ended() || !j.answered || j.busy == "" {
 		return
@@ -452,7 +452,7 @@ func (x *uniqueWalk) busied(j *walkJob) {
 	}
 }
 
-// settle brings the messages that are under way, all of them as a rule.
+// settle delivers the messages that are under way, normally all of them.
 func (x *uniqueWalk) settle() {
 	if x.kind.hasty {
 		switch x.IntN(4) {
@@ -466,7 +466,7 @@ func (x *uniqueWalk) settle() {
 	x.do("deliver")
 }
 
-// add has a client add a job, and waits for the answer.
+// add makes a client add a job, and waits for the answer.
 func (x *uniqueWalk) add() {
 	j := &walkJob{name: fmt.Sprintf("j%d", len(x.list)+1), queue: x.queue()}
 	line := fmt.Sprintf("add %s %s%s", x.up(), j.name, x.options(j))
@@ -509,7 +509,7 @@ func (x *uniqueWalk) add() {
 	}
 }
 
-// options chooses those of an ADDJOB.
+// options chooses the options of an ADDJOB.
 func (x *keyedWalk) options(j *walkJob) string {
 	line := fmt.Sprintf(" ttl=100000 queue=%s", j.queue) + x.unique(j)
 	if j.once = x.kind.once && x.IntN(4) == 0; j.once {
@@ -528,7 +528,7 @@ func (x *keyedWalk) options(j *walkJob) string {
 	return line
 }
 
-// unique chooses by what a job is unique.
+// unique chooses the options by which a job is unique.
 func (x *keyedWalk) unique(j *walkJob) (line string) {
 	strategies := []string{"before", "during", "both", "both", "until"}
 	if x.kind.windows {
@@ -563,7 +563,7 @@ func (x *keyedWalk) unique(j *walkJob) (line string) {
 	return line
 }
 
-// done has a worker acknowledge its job, or give it back, where it got it or at any node.
+// done makes a worker acknowledge its job, or give it back, at the node where it got it or at any node.
 func (x *uniqueWalk) done(w *worker) {
 	j, where := w.job, x.pick(w.node, x.up())
 	verb := x.pick("ack", "ack", "ack", "fastack", "nack", "nack", "enqueue")
@@ -582,9 +582,9 @@ func (x *uniqueWalk) done(w *worker) {
 	x.settle()
 }
 
-// giveBack has a worker give its job back, and keep it where that is refused.
+// giveBack makes a worker give its job back, and keep it if that is refused.
 func (x *uniqueWalk) giveBack(w *worker, j *walkJob, verb, where string) {
-	// It is back before the word of it is out: it can be given to another client at once.
+	// The job is back before its node has told the others: another client can get it at once.
 	was, back := *j, j.stage == outside && !j.once
 	if back {
 		x.back(j)
@@ -595,10 +595,10 @@ func (x *uniqueWalk) giveBack(w *worker, j *walkJob, verb, where string) {
 			x.back(j)
 		}
 	case j.ended():
-	case back && j.stage == outside: // another client has got it
+	case back && j.stage == outside: // another client got it meanwhile
 		x.fail("%s of %s is refused, and done", verb, j.name)
 	default:
-		// A node whose copy doesn't know yet that the job, which was put off, has run, puts it off still.
+		// The job was put off, and has run. A node whose copy doesn't know that still puts it off.
 		if n := x.named(where); back && x.copyAt(n, j) != nil && !x.putOffAt(n, j) {
 			x.fail("%s of %s is refused by a node that has it", verb, j.name)
 		}
@@ -619,7 +619,7 @@ func (x *uniqueWalk) back(j *walkJob) {
 	if !j.frees() {
 		return
 	}
-	l := maybe // hasty, or it stays out
+	l := maybe // hasty, or the job stays out of its queue
 	if _, other := x.holder(j); !x.kind.hasty && !j.once {
 		l = yes - other
 	}
@@ -628,7 +628,7 @@ func (x *uniqueWalk) back(j *walkJob) {
 
 func (x *uniqueWalk) worked(_ *walkJob, err string) { x.heard = x.heard || err == "<nil>" }
 
-// works has a worker say WORKING.
+// works makes a worker say WORKING.
 func (x *uniqueWalk) works(w *worker) {
 	j := w.job
 	x.heard = false
@@ -643,7 +643,7 @@ func (x *uniqueWalk) works(w *worker) {
 	if !x.kind.leases && !x.kind.retries {
 		return
 	}
-	if j.stage == inside { // a worker that had it once takes it out of its queue
+	if j.stage == inside { // a worker that had the job before takes it out of its queue
 		j.stage = outside
 		if j.frees() {
 			j.waiting = maybe
@@ -657,7 +657,7 @@ func (x *uniqueWalk) works(w *worker) {
 	j.runOver += 10_000
 }
 
-// work has each worker go on.
+// work lets each worker go on.
 func (x *uniqueWalk) work() {
 	for _, w := range x.workers {
 		switch {
@@ -676,7 +676,7 @@ func (x *uniqueWalk) work() {
 	}
 }
 
-// happen is what a client or an operator does next.
+// happen plays what a client or an operator does next.
 func (x *uniqueWalk) happen() {
 	j := x.some()
 	alive := j.answered && !j.ended()
@@ -703,9 +703,9 @@ func (x *uniqueWalk) happen() {
 		x.do("deliver")
 		switch back := strings.HasPrefix(x.do("enqueue %s %s", x.up(), j.name), "true"); {
 		case back && x.waits(j) == no:
-			x.setWait(j, maybe) // one that had lost its key takes it again, if it is free
+			x.setWait(j, maybe) // a job that had lost its key takes it again, if the key is free
 		case !back && j.stage != outside:
-			j.free = true // it stays outside
+			j.free = true // it stays out of its queue
 		}
 		x.do("deliver")
 	case k == 11 && !x.kind.hasty && alive && j.stage != outside && !j.free:
@@ -713,7 +713,7 @@ func (x *uniqueWalk) happen() {
 	}
 }
 
-// delete has a client say DELJOB where the only copy of a job is.
+// delete makes a client say DELJOB at the node that has the only copy of a job.
 func (x *uniqueWalk) delete(j *walkJob) {
 	known := x.known(j)
 	if len(known) != 1 {
@@ -726,7 +726,7 @@ func (x *uniqueWalk) delete(j *walkJob) {
 	x.do("deliver")
 }
 
-// release has a deferred job released, at times into another queue, where its key may be another one's.
+// release releases a deferred job, sometimes into another queue, where another job may have its key.
 func (x *uniqueWalk) release(j *walkJob) {
 	was := j.byKey
 	if x.waits(j) == yes && j.lockTTL > 0 {
@@ -759,7 +759,7 @@ func (x *uniqueWalk) due(j *walkJob) bool {
 	return !keyTaken(x, j)
 }
 
-// judge looks for jobs that lie though clients wait.
+// judge looks for jobs that aren't delivered though clients wait.
 func (x *uniqueWalk) judge() {
 	for _, j := range x.list {
 		x.busied(j)
@@ -800,7 +800,7 @@ func (x *uniqueWalk) run(steps int) {
 	}
 }
 
-// finish acknowledges everything, and looks for what stays.
+// finish acknowledges all jobs, and looks for what is left.
 func (x *uniqueWalk) finish() {
 	for _, j := range x.list {
 		if j.answered && !j.ended() {

@@ -12,13 +12,13 @@ import (
 	"jobmesh/module/wire"
 )
 
-// keeper is a node of three, and what it says of a claim.
+// keeper is a node of three, and its answers to claims.
 type keeper struct {
 	t       *testing.T
 	n       *engine.Node
 	now     int64
-	granted bool // since it was asked last
-	keeps   bool // it has something to be written down
+	granted bool // whether it has granted a claim since it was last asked
+	keeps   bool // whether it wants its votes written down
 }
 
 var keeperPeers = []wire.NodeID{{1, 2, 3}, {2, 2, 3}}
@@ -39,7 +39,7 @@ func (k *keeper) receive(m *wire.Message) {
 	k.look()
 }
 
-// claim has the node asked for its vote.
+// claim asks the node for its vote.
 func (k *keeper) claim(l wire.Lock) bool {
 	k.granted = false
 	l.Token = uint64(k.now) << 20
@@ -47,14 +47,14 @@ func (k *keeper) claim(l wire.Lock) bool {
 	return k.granted
 }
 
-// kept tells that a text is on disk, and says whether the node votes then.
+// kept tells the node that v is on disk, and says whether the node votes then.
 func (k *keeper) kept(v lock.Votes) bool {
 	k.n.Locks().VotesKept(v)
 	k.look()
 	return k.granted
 }
 
-// tick lets time go by until what the node wants remembered is so, and returns what it
+// tick lets time go by until what the node wants written down satisfies until, and returns what it
 // wanted before.
 func (k *keeper) tick(until func(lock.Votes) bool) (before lock.Votes) {
 	for range 10_000 {
@@ -71,9 +71,9 @@ func (k *keeper) tick(until func(lock.Votes) bool) (before lock.Votes) {
 	return before
 }
 
-// A node writes what it remembers of its votes beside the main thread. From the moment on
-// at which it wants less to be remembered than before, the disk may say that, and no vote
-// relies on more, until a text is on disk that was made after more was wanted again.
+// A node writes down what it remembers of its votes outside the main thread. When it wants less to be
+// written than before, the disk may say less from that moment on. Then no vote relies on more, until something is on
+// disk that the node wanted after it wanted more again.
 func TestVotesRelyOnWhatIsOnDiskForSure(t *testing.T) {
 	job := store.ID{1, 2, 3}
 	for name, tc := range map[string]struct {
@@ -107,7 +107,7 @@ func TestVotesRelyOnWhatIsOnDiskForSure(t *testing.T) {
 				k.look()
 				before := k.tick(tc.less)
 				require.False(t, tc.less(before))
-				less := k.n.Locks().Votes() // this is being written
+				less := k.n.Locks().Votes() // this is now being written
 				if early {
 					k.kept(before) // this was written before
 				}
@@ -125,14 +125,14 @@ func TestVotesRelyOnWhatIsOnDiskForSure(t *testing.T) {
 }
 
 // A node that meets its first neighbour notes that it is new to the mesh. It has learnt the
-// neighbour's votes before that is on disk, and doesn't vote until the contrary is.
+// neighbour's votes before this note is on disk. It doesn't vote until the disk says that it isn't new.
 func TestANewNodeVotesWhenThatIsOverOnDisk(t *testing.T) {
 	k := &keeper{t: t, now: dawn}
 	k.n, _, _ = node(k.now)
 	k.n.Locks().SetVotes(lock.Votes{Longest: lock.LeasesUpTo(5120)})
 	k.n.Mesh().Up(keeperPeers[0], "x:1", false)
 	k.tick(func(v lock.Votes) bool { return v.New })
-	fresh := k.n.Locks().Votes() // this is being written
+	fresh := k.n.Locks().Votes() // this is now being written
 	k.receive(&wire.Message{Kind: wire.LockPage})
 	require.False(t, k.n.Locks().Abstains())
 	lock := wire.Lock{Name: bareName("l"), Owner: []byte("ann"), Lease: 1000}
@@ -141,7 +141,7 @@ func TestANewNodeVotesWhenThatIsOverOnDisk(t *testing.T) {
 	assert.True(t, k.kept(k.n.Locks().Votes()))
 }
 
-// A long lease of one kind of locks holds up no locks of another kind, after a crash of all nodes.
+// After a crash of all nodes a long lease of one kind of locks holds up no locks of another kind.
 func TestLongLeasesOfOneKindHoldUpThatKindAlone(t *testing.T) {
 	job := store.ID{1, 2, 3}
 	k := &keeper{t: t, now: dawn}

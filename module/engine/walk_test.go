@@ -19,23 +19,23 @@ var (
 	walkSeed  = flag.Uint64("walk.seed", 0, "walk by this seed alone, and print the conversation")
 )
 
-// walkKind is what can happen in a walk beside clients that add, get, acknowledge and give back jobs.
+// walkKind is what can happen in a walk, besides that clients add, get, acknowledge and give back jobs.
 type walkKind struct {
 	families bool // most jobs wait for others, or are deferred
-	pauses   bool // queues are paused at one node, or at all
+	pauses   bool // queues are paused at one node, or at all nodes
 	cuts     bool // a connection breaks, and what is under way is lost
 	crashes  bool
 	stalls   bool // a node stands still
 	cancels  bool
 	leaving  bool
-	queues   bool // two, and jobs are released from one into the other
+	queues   bool // two queues, and jobs are released from one into the other
 
 	// for TestFaultWalks:
 	clocks   bool // nodes' clocks are up to a second wrong
 	once     bool // many jobs have RETRY 0
 	long     bool // most RETRY are long
 	everySec bool // a crash loses what a node logged in the last second
-	losses   bool // a node is lost, and another one takes its place, or its replica
+	losses   bool // a node is lost, and a new node, or its replica, takes its place
 	reloads  bool // DEBUG RELOAD
 	deletes  bool // a queue is deleted at one node
 }
@@ -55,10 +55,10 @@ var walkKinds = map[string]walkKind{
 
 func (k walkKind) faults() bool { return k.cuts || k.crashes || k.stalls }
 
-// TestWalks has clients of a mesh do at random what clients do, through the commands of the scripts, with messages
-// that are brought late or half. It judges what each of them gets: no job twice without a reason, none after its
-// acknowledgement, none before those that it waits for, and none later than a
-// second (16 where more than clients are in its way) while a client waits for it. A walk that
+// TestWalks makes clients of a mesh do at random what clients do, through the commands of the scripts. Messages
+// are delivered late or in part. It judges what each client gets. No job comes twice without a reason, after its
+// acknowledgement, or before the jobs that it waits for. No job comes later than a
+// second while a client waits for it (16 s if more than clients are in its way). A walk that
 // fails prints its conversation, which is nearly a script.
 func TestWalks(t *testing.T) {
 	for name, kind := range walkKinds {
@@ -73,7 +73,7 @@ func TestWalks(t *testing.T) {
 	}
 }
 
-// walks plays the first seeds, and those that the flags ask for.
+// walks plays the first seeds, and the seeds that the flags ask for.
 func walks(t *testing.T, fixed int, play func(seed uint64) *walk) {
 	if *walkSeed != 0 {
 		x := play(*walkSeed)
@@ -97,23 +97,23 @@ func walks(t *testing.T, fixed int, play func(seed uint64) *walk) {
 // walkJob is what the judge knows of a job.
 type walkJob struct {
 	name, queue        string
-	once               bool // at most
+	once               bool // at most once (RETRY 0)
 	answered, refused  bool
-	acked, cancelled   bool  // cancelled: or it ended undone otherwise
-	endedAt            int64 // when it was acknowledged, or its end was caused otherwise
-	vague              bool  // the word of its end can be lost by a fault, or is under way
-	free               bool  // nothing is known of when it is to come, as where one that it waited for was cancelled
+	acked, cancelled   bool  // cancelled: or the job ended undone in another way
+	endedAt            int64 // when it was acknowledged, or when something else ended it
+	vague              bool  // the message about its end is under way, or can be lost by a fault
+	free               bool  // nobody knows when it is to come, for example after the cancel of a job that it waited for
 	parents            []*walkJob
 	onDead             bool // ONDEAD run
 	deferred, released bool
-	blocks             *walkJob // BLOCKEDBY
+	blocks             *walkJob // the job that blocks this one (BLOCKEDBY)
 	last               bool
 	notBefore          int64
-	given, reasons     int   // how often, and for how many reasons beside the first
-	hands              int   // of workers that have it
+	given, reasons     int   // how often it was delivered, and how many reasons there were for deliveries after the first
+	hands              int   // how many workers have it
 	ready              int64 // since when it could be delivered; 0: it can't
-	byKey                    // of a unique job
-	throughFaults            // where nodes fail
+	byKey                    // for a unique job
+	throughFaults            // if nodes fail
 }
 
 func (j *walkJob) ended() bool { return j.acked || j.cancelled }
@@ -121,9 +121,9 @@ func (j *walkJob) ended() bool { return j.acked || j.cancelled }
 type worker struct {
 	node, name, queue string
 	waits             bool
-	since, until      int64 // it waits, and has its job
+	since, until      int64 // since when it waits, and until when it works on its job
 	job               *walkJob
-	turn              int // the how-manieth delivery of its job it has
+	turn              int // the number of its delivery among the deliveries of its job
 }
 
 // walkJudge is told what clients hear.
@@ -131,7 +131,7 @@ type walkJudge interface {
 	got(w *worker, j *walkJob)
 	promised(j *walkJob, name string) // an ADDJOB that waited is answered with the ID of this job
 	refused(j *walkJob, why string)
-	worked(j *walkJob, err string) // the answer to a WORKING that waited; "<nil>" if all is well
+	worked(j *walkJob, err string) // a WORKING that waited is answered; err is "<nil>" without an error
 }
 
 type walk struct {
@@ -140,7 +140,7 @@ type walk struct {
 	*rand.Rand
 	t        *testing.T
 	w        *world
-	at       int64 // when that happens which is judged
+	at       int64 // the time of the event that is judged
 	log      strings.Builder
 	jobs     map[string]*walkJob
 	list     []*walkJob
@@ -149,7 +149,7 @@ type walk struct {
 	paused   map[string]bool
 	down     string
 	left     string
-	calm     int64 // since when nothing is in the way of a delivery
+	calm     int64 // since when nothing has been in the way of a delivery
 	failure  string
 	asksIdle bool // nodes ask about idle copies
 	trouble
@@ -174,7 +174,7 @@ var (
 	walkTime    = regexp.MustCompile(`^([0-9]\S*):$`)
 )
 
-// do plays a line of a script, and follows what clients hear.
+// do plays a line of a script, and tells the judge what clients hear.
 func (x *walk) do(format string, args ...any) string {
 	line := fmt.Sprintf(format, args...)
 	cmd, words, err := datadriven.ParseLine(line)
@@ -189,13 +189,13 @@ func (x *walk) do(format string, args ...any) string {
 	for l := range strings.SplitSeq(out, "\n") {
 		x.hear(l)
 	}
-	if x.w.now > before { // else the judge may just look at something
+	if x.w.now > before { // without this the judge's own commands would change it
 		x.at = x.w.now
 	}
 	return out
 }
 
-// hear tells the judge of a line of what happens.
+// hear tells the judge of one line of output.
 func (x *walk) hear(l string) {
 	if m := walkGives.FindStringSubmatch(l); m != nil {
 		w := x.worker(m[2])
@@ -227,7 +227,7 @@ func (x *walk) fail(format string, args ...any) {
 	}
 }
 
-// plainJudge knows jobs that aren't unique.
+// plainJudge judges jobs that aren't unique.
 type plainJudge struct{ *walk }
 
 func (x plainJudge) promised(j *walkJob, _ string) { j.answered = true }
@@ -256,13 +256,13 @@ func (x plainJudge) got(w *worker, j *walkJob) {
 	x.begins(w, j)
 }
 
-// begins has a worker work on a job, for some time.
+// begins makes a worker work on a job for some time.
 func (x *walk) begins(w *worker, j *walkJob) {
 	j.ready, w.job = 0, j
 	w.until = x.w.now + []int64{5, 5, 20, 50, 100, 400, 700, 1500, 9000}[x.IntN(9)]
 }
 
-// awaited are the jobs that one waits for still.
+// awaited lists the jobs that a job still waits for.
 func (x *walk) awaited(j *walkJob) (list []*walkJob) {
 	for _, p := range j.parents {
 		if !p.ended() {
@@ -286,10 +286,10 @@ func (x *walk) awaited(j *walkJob) (list []*walkJob) {
 func (x *walk) due(j *walkJob) bool {
 	return j.answered && !j.refused && !j.ended() && !j.free && j.hands == 0 && x.w.now >= j.notBefore &&
 		!(j.once && j.given > 0) && (!j.deferred || j.released) && len(x.awaited(j)) == 0 &&
-		!(j.once && slices.ContainsFunc(x.list, func(c *walkJob) bool { return slices.Contains(c.parents, j) })) // it stays where those wait
+		!(j.once && slices.ContainsFunc(x.list, func(c *walkJob) bool { return slices.Contains(c.parents, j) })) // an at-most-once job stays at its node while others wait for it
 }
 
-// up is a node that isn't down.
+// up returns a node that isn't down.
 func (x *walk) up() string {
 	for {
 		if n := x.w.nodes[x.IntN(len(x.w.nodes))]; n.name != x.down && n.name != x.lost {
@@ -298,7 +298,7 @@ func (x *walk) up() string {
 	}
 }
 
-// some is one of the jobs that were added last.
+// some returns one of the jobs that were added last.
 func (x *walk) some() *walkJob {
 	if len(x.list) == 0 {
 		return &walkJob{}
@@ -357,7 +357,7 @@ func (x *walk) add() {
 	}
 }
 
-// after has a job wait for some of the others.
+// after makes a job wait for some of the others.
 func (x *walk) after(j *walkJob) string {
 	var names []string
 	for range 1 + x.IntN(3) {
@@ -375,7 +375,7 @@ func (x *walk) after(j *walkJob) string {
 	return line
 }
 
-// done has a worker acknowledge its job, or give it back, mostly where it got it.
+// done makes a worker acknowledge its job, or give it back, mostly at the node where it got it.
 func (x *walk) done(w *worker) {
 	j := w.job
 	w.job = nil
@@ -406,7 +406,7 @@ func (x *walk) done(w *worker) {
 	}
 }
 
-// cancel takes along what waits for the job: how far isn't followed.
+// cancel ends the jobs that wait for the job, too. The judge doesn't follow how far that goes.
 func (x *walk) cancel(j *walkJob) {
 	j.cancelled = true
 	for _, c := range x.list {
@@ -419,7 +419,7 @@ func (x *walk) cancel(j *walkJob) {
 	}
 }
 
-// work has each worker go on.
+// work lets each worker go on.
 func (x *walk) work(quiet bool) {
 	for _, w := range x.workers {
 		switch {
@@ -437,7 +437,7 @@ func (x *walk) work(quiet bool) {
 	}
 }
 
-// ask has a worker ask for a job, and wait for it unless it polls.
+// ask makes a worker ask for a job, and wait for it unless it polls.
 func (x *walk) ask(w *worker) {
 	line := fmt.Sprintf("get %s queue=%s", w.node, w.queue)
 	if !x.polls[w.node] {
@@ -454,7 +454,7 @@ func (x *walk) ask(w *worker) {
 	}
 }
 
-// happen is what a client, an operator or fate does next.
+// happen plays what a client, an operator or chance does next.
 func (x *walk) happen() {
 	switch k := x.IntN(30); {
 	case k < 5:
@@ -531,7 +531,7 @@ func (x *walk) crash() (out string) {
 	return out
 }
 
-// release has a job released, and says whether it was, or why it wasn't, and into which queue.
+// release releases a job. It says whether the job was released, why it wasn't, and into which queue.
 func (x *walk) release(j *walkJob) (released bool, why, queue string) {
 	line, last := fmt.Sprintf("release %s %s", x.up(), j.name), x.IntN(2) == 0
 	if queue = j.queue; last {
@@ -541,7 +541,7 @@ func (x *walk) release(j *walkJob) (released bool, why, queue string) {
 		queue = x.queue()
 		line += " queue=" + queue
 	}
-	// It is released before the word of it is out: others may be let go by it at once.
+	// The job is released before its node has told the others: the release can unblock others at once.
 	was := *j
 	j.released, j.last, j.queue = true, last, queue
 	if why = x.do("%s", line); strings.HasPrefix(why, "waits for the others") || strings.HasPrefix(why, "1") {
@@ -551,7 +551,7 @@ func (x *walk) release(j *walkJob) (released bool, why, queue string) {
 	return false, why, queue
 }
 
-// heal ends what is in the way, now or then, or at the end all of it.
+// heal ends what is in the way: some of it at random, or all of it.
 func (x *walk) heal(all bool) {
 	if x.down != "" && (all || x.IntN(10) == 0) {
 		x.do("restart %s", x.down)
@@ -573,7 +573,7 @@ func (x *walk) heal(all bool) {
 	}
 }
 
-// judge looks for jobs that lie though clients wait.
+// judge looks for jobs that aren't delivered though clients wait.
 func (x *walk) judge() {
 	for _, j := range x.list {
 		if late := x.lies(j, x.due(j)); late > x.patience() {
@@ -586,19 +586,19 @@ func (x *walk) judge() {
 	}
 }
 
-// patience is how long a job may lie while a client waits for it: where nothing but clients that come and go is in its
-// way, until the node where it lies has told the others, and in the worst case comes to where the client has gone twice more.
+// patience is how long a job may lie while a client waits for it, in ms. If only clients that come and go are in its way, it lies
+// until its node has told the others. In the worst case it then moves twice more to a node whose client has gone.
 func (x *walk) patience() int64 {
 	if x.faults() || x.pauses || x.leaving || x.cancels {
 		return 16_000
 	}
 	if x.families {
-		return 4_000 // a holder finds out that the first one, which was to let it go, has no copy any more
+		return 4_000 // a holder must find out that the first one, which was to unblock the job, has no copy any more
 	}
 	return 1_000
 }
 
-// lies says for how long a job has been due, and a client has waited for it.
+// lies says how long a job has been due while a client waited for it.
 func (x *walk) lies(j *walkJob, due bool) (late int64) {
 	if !due {
 		j.ready = 0

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzReadWork: what another node says of its work in progress may be anything.
+// FuzzReadWork checks that another node's message about its work in progress may have any content.
 func FuzzReadWork(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(append(make([]byte, 24), 2, 4, 1, 3, 'a', 'd', 'a'))

@@ -12,7 +12,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Whatever two nodes have counted of a job, and wherever each has it, what they say to each other about that ends.
+// Two nodes may count a job differently, and each may have it anywhere: the messages that they send each other about that end.
 func TestWordsAboutAJobEnd(t *testing.T) {
 	type has struct {
 		place             string
@@ -52,7 +52,7 @@ func TestWordsAboutAJobEnd(t *testing.T) {
 					if h.place == "client" {
 						require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, false, nil), 1)
 					}
-					n.Effects() // the other hears only the word
+					n.Effects() // the other node hears only the message
 					j := n.Job(&id)
 					j.Nacks, j.Deliveries = h.nacks, h.deliveries
 				}
@@ -70,7 +70,7 @@ func TestWordsAboutAJobEnd(t *testing.T) {
 	}
 }
 
-// words brings messages until none is left, or there were so many, and counts them.
+// words delivers messages until none is left, or the limit is reached, and counts them.
 func (m *twoNodes) words(most int) (count int) {
 	for any := true; any && count < most; {
 		any = false

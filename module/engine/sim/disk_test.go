@@ -10,8 +10,8 @@ import (
 	"jobmesh/module/store"
 )
 
-// A queue that is empty when a node starts is given up. A job that takes the queue's key before
-// the queue is removed stays, in memory and in the log, as with the server's own keys.
+// A queue that is empty when a node starts is removed later. A job that takes the queue's key before that
+// stays, in memory and in the log, as with the server's own keys.
 func TestAJobTakesTheKeyOfAnEmptyQueue(t *testing.T) {
 	s := newSim(1, Config{Nodes: 1})
 	n := s.nodes[0]

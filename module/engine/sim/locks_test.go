@@ -14,10 +14,10 @@ import (
 	"jobmesh/module/lock"
 )
 
-// lockState is a lock as the model knows it.
+// lockState is one state that a lock may be in.
 type lockState struct {
 	owner  int    // 0: free
-	token  uint64 // 0: of an acquisition whose token nobody knows
+	token  uint64 // 0: the token of this acquisition isn't known
 	last   uint64 // the greatest token
 	early  int64  // true time from which it may be free, ms
 	latest int64  // true time from which it is certainly free, ms
@@ -26,7 +26,7 @@ type lockState struct {
 // lockStates is the set of states that a lock may be in.
 type lockStates []lockState
 
-// fewStates is up to how many members a set is searched one by one.
+// fewStates is the number of members up to which a set is searched one by one.
 const fewStates = 16
 
 // lockSet is a lockStates while it grows. It has thousands of members if many operations weren't
@@ -75,9 +75,9 @@ type ownedOp struct {
 	owner int
 }
 
-// stepLock adds to now the states that a lock may be in after an operation, whose outcome is
-// known or not. There can be two for an operation that wasn't answered; for NOQUORUM, because
-// a majority may have agreed and not been heard; and for a release that was refused.
+// stepLock adds to now the states that a lock may be in after an operation, whose outcome may be
+// known or not. Three operations can lead to two states: one that wasn't answered; one with NOQUORUM, because
+// a majority may have agreed without being heard; and a release that was refused.
 func stepLock(now *lockSet, was lockState, op *ownedOp) {
 	call, ret := At(op.Call), At(op.Return)
 	if op.Return == math.MaxInt64 {
@@ -134,7 +134,7 @@ func stepLock(now *lockSet, was lockState, op *ownedOp) {
 		if held {
 			now.add(freed(was))
 		}
-	default: // refused: so the client must not certainly hold the lock
+	default: // refused: the client can't certainly hold the lock
 		if !(mine && was.token == op.Token && ret < was.early) {
 			now.add(was)
 		}
@@ -145,8 +145,8 @@ func stepLock(now *lockSet, was lockState, op *ownedOp) {
 	}
 }
 
-// linearizable says whether a lock's history can be told in an order in which
-// each operation happens at one moment between its call and its answer.
+// linearizable says whether the operations of a lock's history can be put in an order in which
+// each happens at one moment between its call and its answer.
 func linearizable(name string, history []LockOp) error {
 	var ops []porcupine.Operation
 	owners := map[string]int{}
@@ -176,9 +176,9 @@ func linearizable(name string, history []LockOp) error {
 	}
 	result, info := porcupine.CheckOperationsVerbose(model, ops, 20*time.Second)
 	if result != porcupine.Illegal {
-		return nil // or too many possibilities: other seeds have fewer
+		return nil // or there are too many possibilities: other seeds have fewer
 	}
-	// The history goes wrong just behind the longest part that has a legal order.
+	// The history goes wrong right after its longest part that has a legal order.
 	var longest []int
 	for _, part := range info.PartialLinearizations() {
 		for _, order := range part {
@@ -209,7 +209,7 @@ func linearizable(name string, history []LockOp) error {
 }
 
 // lockHistories are kinds of trouble for locks. If clocks drift more than is allowed, a lock
-// may be given twice: there only tokens are judged.
+// may be given twice. In such histories only tokens are judged.
 var lockHistories = map[string]Config{
 	"calm": {Nodes: 3, Jobs: 5, Seconds: 60, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 4000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	"crashes": {Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 1, Locks: &Lockers{Clients: 6, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{

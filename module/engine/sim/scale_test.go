@@ -12,7 +12,7 @@ import (
 var full = flag.Bool("sim.full", false, "measure with 10,000 jobs a mesh")
 
 // A job's cost grows with the number of its copies, not with the number of
-// nodes; and a mesh is played faster than it would run.
+// nodes. A mesh is played faster than it would run.
 func TestScale(t *testing.T) {
 	jobs, seconds := 200, int64(10)
 	if *full {

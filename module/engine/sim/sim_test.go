@@ -131,10 +131,10 @@ var histories = map[string]Config{
 
 func TestHistories(t *testing.T) { playAll(t, histories, 8) }
 
-const mostFailures = 20 // of one kind of history; then its other seeds are left out
+const mostFailures = 20 // of one kind of history: after that its other seeds are left out
 
 // playAll plays histories of each kind: a fixed set, so that a failure comes from a change
-// and not from the draw; and as many that nobody has seen yet as -sim.seeds asks for.
+// and not from chance; and as many new ones as -sim.seeds asks for.
 func playAll(t *testing.T, kinds map[string]Config, fixed int) {
 	fixed += *more
 	for name, c := range kinds {
@@ -154,7 +154,7 @@ func playAll(t *testing.T, kinds map[string]Config, fixed int) {
 					seed = rand.Uint64()
 				}
 				r, err := play(seed, c)
-				if err != nil { // other failures are worth knowing too
+				if err != nil { // the other seeds' failures are worth knowing, too
 					t.Errorf("%v\nplay it again: go test ./module/engine/sim -run '%s' -sim.seed %d", err, t.Name(), seed)
 					if failed++; failed == mostFailures {
 						break

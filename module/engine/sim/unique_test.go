@@ -15,7 +15,7 @@ var uniqueHistories = map[string]Config{
 		MinDelay: 1, MaxDelay: 60, Crashes: 120, Stops: 30, Blackouts: 40, Pauses: 60, Resets: 60,
 	}},
 	"calm": {PerTenSeconds: 300, Nodes: 3, Jobs: 20, Seconds: 90, AckShare: 1, Replicate: 2, Uniques: &Uniques{Jobs: 200, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
-	// Many jobs want one key, and the nodes are far apart: the votes could be split for ever.
+	// Many jobs want one key, and the nodes are far apart: votes could be split for ever.
 	"one key": {PerTenSeconds: 60_000, Nodes: 7, Jobs: 5, Seconds: 180, AckShare: 1, Replicate: 1, Uniques: &Uniques{Jobs: 300, Keys: 1, PutOff: 1}, Faults: Faults{MinDelay: 1, MaxDelay: 250}},
 	"slow once": {PerTenSeconds: 6000, Nodes: 5, Jobs: 5, Seconds: 180, AckShare: 0.9, Once: 0.5, Replicate: 2, Uniques: &Uniques{Jobs: 300, Keys: 2, Leases: true}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 400, Crashes: 150, Resets: 60,
@@ -84,7 +84,7 @@ var uniqueHistories = map[string]Config{
 func TestUniqueHistories(t *testing.T) { playAll(t, uniqueHistories, 6) }
 
 // If clocks are set, a run may end early by a hundredth of its own time, however long
-// the next run by its key is to be.
+// the next run of its key is to be.
 func TestARunEndsEarlyByAShareOfItsOwnTime(t *testing.T) {
 	taken := func(c Config, first, next int64, after int64) bool {
 		s := newSim(1, c)
