@@ -523,6 +523,11 @@ func (n *node) saveNodes() {
 		for _, p := range n.e.Mesh().All() {
 			n.disk.nodes = append(n.disk.nodes, p.ID)
 		}
+		if v := n.e.Locks().Votes(); !v.Longest.Known() {
+			// A node that is a replica, or was promoted, doesn't know for how long it votes, and the file says so. No text that
+			// was made before is written over it.
+			n.disk.votes, n.kept = v, n.keeps
+		}
 	}
 	if !n.s.Faults.NodesLate {
 		save()
