@@ -155,3 +155,26 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 	n.push(j)
 	n.serve(j.Queue)
 }
+
+// DeadSuffix, appended to a queue's name, makes the name of its dead-letter queue.
+const DeadSuffix = ":dead"
+
+func deadName(q *store.Queue) []byte {
+	return append(append([]byte(nil), q.NameBytes()...), DeadSuffix...)
+}
+
+// toDeadLetter moves a job to its dead-letter queue. It returns nil if there can't be such a queue.
+func (n *Node) toDeadLetter(j *store.Job) *store.Job {
+	if f, ok := j.Family(); ok {
+		for i := range f.IDs() {
+			id := f.ID(i)
+			n.removeEdge(&id, &j.ID)
+		}
+	}
+	j, err := n.moveOn(j, deadName(j.Queue), true)
+	if err != nil {
+		return nil
+	}
+	n.Stats.Dead++
+	return j
+}
