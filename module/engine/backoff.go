@@ -70,46 +70,49 @@ func (n *Node) isBackedOff(name []byte) bool {
 	return r != nil && r.until > n.monotonic()
 }
 
-// resetBackoff ends a key's backoff, since the key may be free. After split votes it picks a new time at
+// ResetBackoff ends a key's backoff, since the key may be free. After split votes it picks a new time at
 // random instead.
-func (n *Node) resetBackoff(name []byte) {
-	r := n.uniqueMesh.backoffs[string(name)]
+func (o *owners) ResetBackoff(name []byte) {
+	r := o.uniqueMesh.backoffs[string(name)]
 	if r == nil {
 		return
 	}
 	r.tries = 0
 	if span := r.afterSplit(); span > 0 {
-		now := n.monotonic()
-		at := now + n.below(span)
+		now := o.node().monotonic()
+		at := now + o.node().below(span)
 		if r.until > now {
 			at = min(at, r.until)
 		}
 		r.until, r.over = at, false
-		n.locks.Await(name, at)
+		o.locks.Await(name, at)
 		return
 	}
 	r.until, r.over = 0, true
-	n.store.WakeKeyQueues(name)
+	o.store.WakeKeyQueues(name)
 }
 
-// backoffOver looks at a key's backoff when a deadline has passed. It returns true if the key may be asked
+// BackoffOver looks at a key's backoff when a deadline has passed. It returns true if the key may be asked
 // for again. A backoff is forgotten if the key isn't asked for within backoffKeptMS of its end.
-func (n *Node) backoffOver(name []byte) (woken bool) {
-	r := n.uniqueMesh.backoffs[string(name)]
-	now := n.monotonic()
+func (o *owners) BackoffOver(name []byte) (woken bool) {
+	r := o.uniqueMesh.backoffs[string(name)]
+	now := o.node().monotonic()
 	switch {
 	case r == nil:
 	case r.until > now:
-		n.locks.Await(name, r.until)
+		o.locks.Await(name, r.until)
 	case !r.over:
 		r.over = true
-		n.store.WakeKeyQueues(name)
-		n.locks.Await(name, now+backoffKeptMS)
+		o.store.WakeKeyQueues(name)
+		o.locks.Await(name, now+backoffKeptMS)
 		return true
 	case now-r.until >= backoffKeptMS:
-		delete(n.uniqueMesh.backoffs, string(name))
+		delete(o.uniqueMesh.backoffs, string(name))
 	default:
-		n.locks.Await(name, r.until+backoffKeptMS)
+		o.locks.Await(name, r.until+backoffKeptMS)
 	}
 	return false
 }
+
+// HasBackoff says whether this node remembers a backoff of a key.
+func (o *owners) HasBackoff(name string) bool { return o.uniqueMesh.backoffs[name] != nil }

@@ -167,12 +167,12 @@ func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
 	g.Put(id, past)
 }
 
-// endPastRun follows a denial that names a vote for a run of the very job that was asked for. If that run
+// EndPastRun follows a denial that names a vote for a run of the very job that was asked for. If that run
 // began before the job was given back here, all nodes take the vote back. If this node asked for it before it
 // was started anew, and has all that it logged, nobody has the job by that run ([Node.endOwnRuns]): all nodes
 // take back a vote that wasn't extended since.
-func (n *Node) endPastRun(name []byte, id store.ID, m *wire.Message) {
-	k := &m.Lock
+func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
+	n, k := o.node(), &m.Lock
 	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
 		return
 	}

@@ -195,7 +195,7 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 // for the lock may not have got it. Then all nodes are asked. This matters only for a job that doesn't wait
 // for its key but would be dropped or moved.
 func (n *Node) mereVote(u store.Unique, l *store.Lock) bool {
-	return u.Busy() != store.BusyWait && !n.holds(l)
+	return u.Busy() != store.BusyWait && !(*owners)(n).Holds(l)
 }
 
 // isBusy says whether the acquisition of a job's run lock has ended because another job has the key for

@@ -102,13 +102,13 @@ func lockToken(u store.Unique, space store.Space) uint64 {
 	return u.WaitToken()
 }
 
-// holds says whether the job that has a lock says so too. A lock that outlives its job counts until the next
+// Holds says whether the job that has a lock says so too. A lock that outlives its job counts until the next
 // flush.
-func (n *Node) holds(l *store.Lock) bool {
+func (o *owners) Holds(l *store.Lock) bool {
 	if l.Flags&lock.FlagOutlives != 0 {
-		return l.Era == n.flushEpoch
+		return l.Era == o.flushEpoch
 	}
-	j := n.store.Lookup(&l.Job)
+	j := o.store.Lookup(&l.Job)
 	if j == nil {
 		return false
 	}
@@ -116,13 +116,13 @@ func (n *Node) holds(l *store.Lock) bool {
 	if u == nil || !u.Has(hasFlag(l.Space())) {
 		return false
 	}
-	return n.named(j, l.Space(), l.Name())
+	return o.node().named(j, l.Space(), l.Name())
 }
 
 // knownHeld says whether a lock is held for certain: by a job that this node has.
 func (n *Node) knownHeld(name []byte) bool {
 	l := n.locks.Live(name)
-	return l != nil && n.holds(l)
+	return l != nil && (*owners)(n).Holds(l)
 }
 
 // hasByNow says whether a job has got a lock meanwhile by other means than the acquisition that ends with
@@ -237,16 +237,16 @@ func (n *Node) accepted(j *store.Job) {
 	}
 }
 
-// lapsed notes in a job that its lock is over.
-func (n *Node) lapsed(l *store.Lock) {
-	if lock.Ended(l) || l.Flags&lock.FlagOutlives != 0 || l.Space() == store.LockBare || !n.holds(l) {
+// Lapsed notes in a job that its lock is over.
+func (o *owners) Lapsed(l *store.Lock) {
+	if lock.Ended(l) || l.Flags&lock.FlagOutlives != 0 || l.Space() == store.LockBare || !o.Holds(l) {
 		return
 	}
-	j := n.store.Lookup(&l.Job)
-	if l.Space() == store.LockWait && l.Until > 0 && l.Until <= n.monotonic() {
+	j := o.store.Lookup(&l.Job)
+	if l.Space() == store.LockWait && l.Until > 0 && l.Until <= o.node().monotonic() {
 		j.Unique().Set(store.UniqueLapsed)
 	}
-	n.hasNoMore(j, l.Space())
+	o.node().hasNoMore(j, l.Space())
 }
 
 func (n *Node) hasNoMore(j *store.Job, space store.Space) {

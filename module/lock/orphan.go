@@ -281,7 +281,7 @@ func (n *Node) applyVerdicts() {
 	from := n.host.Mark()
 	for budget := Slice; n.verdicts.Len() > 0; budget, from = budget-n.acquisitionCost(from), n.host.Mark() {
 		if budget <= 0 {
-			n.host.Hurry()
+			n.host.WakeIn(1)
 			return
 		}
 		name, v := n.verdicts.At(n.verdicts.Len() - 1)
@@ -341,6 +341,6 @@ func (n *Node) tickOrphanChecks(now int64) {
 		return true
 	}) || more
 	if n.endDisputes(now) || more {
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }

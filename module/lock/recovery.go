@@ -105,7 +105,7 @@ func (n *Node) learnLocks() {
 		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.host.Monotonic(), n.cleared
 		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, freedVotes{}
 	}
-	n.host.Hurry()
+	n.host.WakeIn(1)
 }
 
 // Joins follows a node that this one didn't know. If this node is itself new to the mesh, others may have locks that it
@@ -176,7 +176,7 @@ func (n *Node) syncUp(p *membership.Peer) {
 	if n.nonQuorum > 0 {
 		n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return t.node == p.Node })
 		n.sync.telling = append(n.sync.telling, telling{node: p.Node})
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }
 
@@ -190,7 +190,7 @@ func (n *Node) tickSync(now int64) {
 	}
 	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return t.cursor == 0 })
 	if len(n.sync.telling) > 0 {
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }
 

@@ -479,7 +479,7 @@ func (n *Node) Tick() {
 	// If many of these are over, so are many that this tick hasn't come to.
 	n.stale = over >= lockSteps && over >= seen/staleShare
 	if n.sweep > 0 && n.lockCursor != 0 || n.stale {
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }
 
@@ -862,7 +862,7 @@ func (n *Node) clearLater(c *Clearing) bool {
 		return false
 	}
 	n.clearLine = append(n.clearLine, c)
-	n.host.Hurry()
+	n.host.WakeIn(1)
 	return true
 }
 
@@ -894,7 +894,7 @@ func (n *Node) TickClears() {
 		budget = n.clearSome(budget)
 	}
 	if len(n.clears)+len(n.clearLine) > 0 {
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }
 
@@ -933,7 +933,7 @@ func (n *Node) clearSome(budget int) int {
 			n.store.BeginLockWalk()
 		}
 		if budget -= n.clearDisputes(c, budget); budget <= 0 {
-			n.host.Hurry()
+			n.host.WakeIn(1)
 			return 0
 		}
 		for l := n.store.WalkLock(); l != nil; l = n.store.WalkLock() {
@@ -949,7 +949,7 @@ func (n *Node) clearSome(budget int) int {
 				l.Age = c.age
 			}
 			if budget--; budget <= 0 {
-				n.host.Hurry()
+				n.host.WakeIn(1)
 				return 0
 			}
 		}

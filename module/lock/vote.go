@@ -290,7 +290,7 @@ func (n *Node) reply(p *membership.Peer, asked *wire.Message, why uint32, l *sto
 		m.Lock.Left = a.LeftFor(asked.Lock.Name)
 	}
 	if again := why == wire.LockHeld || why == wire.TokenStale && asked.Kind == wire.Unlock; again && l != nil && l.Job == store.ID(asked.Lock.Job) && l.Space() == store.LockRun && l.Until > 0 {
-		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.host.Monotonic()) // another run of the job has it: see endPastRun in package engine
+		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.host.Monotonic()) // another run of the job has it: see EndPastRun
 	}
 	n.mesh.Send(p, m)
 }
@@ -369,7 +369,7 @@ func (n *Node) countSome() {
 			return
 		}
 		if budget <= 0 {
-			n.host.Hurry()
+			n.host.WakeIn(1)
 			return
 		}
 		n.uncounted--
