@@ -174,7 +174,7 @@ func (m *module) leave(c *rm.Ctx) {
 			if _, yes := e.(*bus.Messages); yes { // connections and meetings no longer matter
 				m.node.SetNow(c.Now())
 				m.busEvent(e)
-				m.settle(c)
+				m.carryOut(c)
 			}
 		})
 	}
@@ -218,10 +218,10 @@ func (m *module) drain(c *rm.Ctx) {
 		b.Drain(func(e bus.Event) {
 			m.node.SetNow(c.Now())
 			m.busEvent(e)
-			m.settle(c)
+			m.carryOut(c)
 		})
 	})
-	m.settle(c)
+	m.carryOut(c)
 }
 
 const (
@@ -287,7 +287,7 @@ func (m *module) busEvent(e bus.Event) {
 				e.Skip()
 				return
 			}
-			m.settle(m.ctx)
+			m.carryOut(m.ctx)
 		}
 	}
 }
@@ -576,7 +576,7 @@ func (m *module) forget(c *rm.Ctx) {
 		c.Error("ERR Unknown node " + printable(text))
 	default:
 		c.Simple("OK")
-		m.settle(c)
+		m.carryOut(c)
 	}
 }
 

@@ -93,7 +93,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 		u := j.Unique()
 		if holder == nil {
 			u.SetWait(token)
-			n.begun(u)
+			n.markWindow(u)
 		} else if answer, err, over := n.refused(a, u, &holder.Job); over {
 			if !n.mesh.Alone() {
 				n.locks.CheckOrphan(holder)
@@ -196,9 +196,9 @@ func (n *Node) enlist(a *Add, j *store.Job, w placement) (wait bool, err error) 
 	}
 	switch {
 	case w.elsewhere == 0:
-		n.begin(j)
+		n.queueNew(j)
 	case a.Async:
-		n.begin(n.place(j, w.elsewhere, wire.NoReply)) // the other copies aren't promised
+		n.queueNew(n.place(j, w.elsewhere, wire.NoReply)) // the other copies aren't promised
 	default:
 		n.startPendingAdd(j, a, w.external, w.elsewhere)
 		return true, nil

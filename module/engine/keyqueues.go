@@ -41,14 +41,14 @@ func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
 	return j.Flags&store.FlagQueuedOnce == 0 && j.Delay > 0
 }
 
-// settleKeyQueues lets the next job go on in each per-key queue that has lost its first job, or whose key has
+// advanceKeyQueues lets the next job go on in each per-key queue that has lost its first job, or whose key has
 // become free. Where very many queues have per-key queues of one mesh-wide key, some follow with the next
 // ticks, unless the key is taken before.
 //
 // The waiting clients are served after all per-key queues have gone on, so that the oldest job comes first.
 // They are served once for each queue: many per-key queues of one queue may go on at a time, and each search
 // for a job that can be had may take as long as busySteps allow.
-func (n *Node) settleKeyQueues() {
+func (n *Node) advanceKeyQueues() {
 	for budget := busySteps; n.store.AnyToPromote() && !n.passive && !n.loading; {
 		queues := n.promoteKeyQueues(n.scratch.queues[:0])
 		n.scratch.queues = nil // in use

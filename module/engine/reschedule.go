@@ -51,7 +51,7 @@ func (n *Node) again(j *store.Job, nack bool) bool {
 			return false
 		}
 		u.SetWait(token)
-		n.begun(u)
+		n.markWindow(u)
 	}
 	u.Clear(store.UniquePending)
 	if left > 0 {

@@ -192,9 +192,9 @@ func (n *Node) refused(a *Add, u store.Unique, holder *store.ID) (answer store.I
 	return answer, nil, false
 }
 
-// begun marks a window's lock that was just taken, by the name in scratch.lock, and logs it: the lock
+// markWindow marks a window's lock that was just taken, by the name in scratch.lock, and logs it: the lock
 // outlives its job, so no job tells of it then.
-func (n *Node) begun(u store.Unique) {
+func (n *Node) markWindow(u store.Unique) {
 	if u.Strategy() == store.UniqueWindow {
 		l := n.store.Lock(n.scratch.lock)
 		l.Flags |= lock.FlagOutlives

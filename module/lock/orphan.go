@@ -337,7 +337,7 @@ func (n *Node) tickOrphanChecks(now int64) {
 	more := n.orphanChecks.Pass(orphanChecksMost, func(_ string, s *orphanCheck) bool { return now-s.asked < orphanCheckMS })
 	more = n.leftovers.Pass(orphanChecksMost, func(_ store.ID, left *leftover) bool { return now-left.asked < orphanCheckMS }) || more
 	more = n.sync.contests.Pass(disputeMost, func(name string, _ *contest) bool {
-		n.settleContest([]byte(name))
+		n.closeContest([]byte(name))
 		return true
 	}) || more
 	if n.endDisputes(now) || more {

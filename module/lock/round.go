@@ -343,7 +343,7 @@ func (n *Node) adoptWon(c *Acquisition, left int64) {
 	})
 	if c.has(l) {
 		l.By = nodeBits(n.self.Node())
-		n.SetFlags(l, l.Flags|c.flags&FlagAny) // of two jobs that got a key by QUORUM any, the older one keeps it (settleLock)
+		n.SetFlags(l, l.Flags|c.flags&FlagAny) // of two jobs that got a key by QUORUM any, the older one keeps it (resolve)
 	}
 }
 

@@ -59,7 +59,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		n.passLost() // it abstains, but not from this lock any more
 	}
 	n.clearFirst(b.name)
-	n.settleContest(b.name) // before the vote replaces one that is over
+	n.closeContest(b.name) // before the vote replaces one that is over
 	l = n.store.Lock(b.name)
 	flags := b.flags & (FlagAny | FlagOutlives | FlagRenewed)
 	if b.Job != (store.ID{}) {
