@@ -275,7 +275,7 @@ func (n *Node) askRivals(name []byte) bool {
 	for i := range d.rivals {
 		r := &d.rivals[i]
 		r.gone, r.lives = nil, false
-		n.verify(wire.Disputed, &wire.Lock{Name: name, Left: d.question}, store.ID(r.lock.Job))
+		n.verify(wire.Disputed, &wire.Lock{Name: name}, store.ID(r.lock.Job), d.question)
 	}
 	return true
 }
@@ -284,7 +284,7 @@ func (n *Node) askRivals(name []byte) bool {
 func (n *Node) onRival(p *membership.Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
 	d := n.sync.disputed.Get(name)
-	if d == nil || d.endless(n.host.Monotonic()) || d.question != m.Lock.Left || n.host.Monotonic()-d.asked >= orphanCheckMS {
+	if d == nil || d.endless(n.host.Monotonic()) || d.question != m.Lock.Question() || n.host.Monotonic()-d.asked >= orphanCheckMS {
 		return
 	}
 	i := slices.IndexFunc(d.rivals, func(r rival) bool { return r.lock.Job == m.ID })

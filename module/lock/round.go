@@ -129,8 +129,9 @@ func (c *Acquisition) asked() uint8 {
 
 func (c *Acquisition) message() *wire.Message {
 	m := &wire.Message{Kind: wire.Claim, Round: c.round, Members: c.members, Lock: wire.Lock{
-		Name: c.name, Owner: c.Owner, Job: c.Job, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.asked(),
+		Name: c.name, Owner: c.Owner, Job: c.Job, Token: c.proposal, Lease: c.lease, Flags: c.asked(),
 	}}
+	m.Lock.SetAbove(c.above())
 	switch {
 	case c.anew:
 		m.Flags = wire.Fresh

@@ -231,7 +231,7 @@ func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 			return
 		}
 		why, l := n.vote(&ballot{
-			name: k.Name, Holder: Holder{Job: store.ID(k.Job), Owner: k.Owner}, token: k.Token, above: uint64(k.Left), lease: k.Lease, flags: k.Flags, by: nodeBits(p.Node),
+			name: k.Name, Holder: Holder{Job: store.ID(k.Job), Owner: k.Owner}, token: k.Token, above: k.Above(), lease: k.Lease, flags: k.Flags, by: nodeBits(p.Node),
 			extend: m.Flags&(wire.Extend|wire.Committed) != 0, committed: m.Flags&wire.Committed != 0, anew: m.Flags&wire.Fresh != 0,
 		})
 		if why == voteLater {
