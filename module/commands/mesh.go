@@ -44,9 +44,12 @@ type mesh struct {
 
 	catching, caught time.Time // when caughtUp began to wait (zero: it doesn't wait), and when it last had everything
 
+	// The operator's settings: jobmesh.cluster-secret, cluster-bind, cluster-announce, cluster-port (0: it follows from
+	// the clients' port, see busOffset) and cluster-node-timeout (ms).
 	secret, bind, announce string
-	local                  string // this node's address, as its connections show it; empty: there was no connection yet
 	port, timeout          int64
+
+	local string // this node's address, as its connections show it; empty: there was no connection yet
 }
 
 // unsent is a message with a job that the bus didn't accept.

@@ -2,7 +2,7 @@ package engine
 
 import "jobmesh/module/lock"
 
-// Backoff: for how long a node doesn't ask for the run lock of a key again that it couldn't have.
+// Backoff: a node that couldn't have a lock of a key doesn't ask for it again for a while.
 
 // Times, ms.
 const (

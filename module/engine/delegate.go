@@ -10,9 +10,9 @@ import (
 	"jobmesh/module/wire"
 )
 
-// The locks of a job that other nodes have, too. A node that stops to work on the job, or forgets it, frees only
-// what no client of another node may rest on. A vote for a run that this node knows to be over is taken back
-// when it stands against the job's next run.
+// The locks of a job that other nodes have, too. A client of another node may work on the job: so a node whose
+// own delivery is over, or that forgets the job, leaves such a client its lock. If this node knows that a run
+// is over, it has the votes for that run taken back when they stand against the job's next run.
 
 // delegate leaves a job's locks to the other nodes that hold the job: it is about to be forgotten here, and
 // lives on there.
@@ -123,9 +123,11 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
 		return
 	}
-	// This node was away when the run began. Other nodes may have voted for it, and one of them may be handed
-	// the job now. No run has so low a token, so each voter answers with the token of its vote, and with the
-	// time that is left.
+	// This node has no vote for the run: it was away when the run began. Other nodes may have votes, and one of
+	// them may be handed the job now: the votes would stand in its way. This node doesn't know the run's token,
+	// so it asks by an Unlock with token 1. Each run's token is greater, so no vote is taken back by it, and each
+	// voter answers with the token of its vote, and with the time that the vote has left. EndPastRun then takes
+	// back the votes that are older than this NACK, by their tokens.
 	if j.Retry > 0 {
 		n.uniqueMesh.back.add(j.ID, pastRuns{at: n.monotonic()}, n.now)
 		n.locks.EnqueueUnlock(n.lockName(j, j.Unique(), store.LockRun), lock.Holder{Job: j.ID}, 1, 0, n.mesh.Nodes())

@@ -7,6 +7,9 @@ import (
 	"jobmesh/module/wire"
 )
 
+// The commands on jobs that are known here: GETJOB, ACKJOB, DELJOB, ENQUEUE, DEQUEUE, WORKING and PAUSE; and what is done
+// when memory is short.
+
 // push puts a job into its queue, without counting or logging.
 func (n *Node) push(j *store.Job) {
 	q := j.Queue

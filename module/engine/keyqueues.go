@@ -23,14 +23,15 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 	n.endRun(j, u)
 }
 
-// fallsDue says whether a job that was delayed or held back is queued for the first time. From now on its
-// waiting lock ends by itself.
+// fallsDue says whether a job's LOCKTTL begins now that the job is queued. It does once: when a job that was
+// delayed, held back or put off is queued for the first time, at whatever node.
 func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
 	if !endsWhenDue(u) {
 		return false
 	}
-	// FlagQueuedOnce isn't enough. The lease has begun already if the job was delayed at the node that handed
-	// it over. And this node may have thought that another one queues a job that was put off. The lock tells.
+	// This node's vote tells: it has an end if the lease has begun. FlagQueuedOnce is wrong both ways. It isn't
+	// set for a job that was delayed and queued at another node, and was then handed over to this one. It is set
+	// for a copy, also while another node still delays the job or puts it off.
 	l := n.store.Lock(n.lockName(j, u, store.LockWait))
 	switch {
 	case l != nil && l.Job == j.ID && l.Until > 0:
@@ -38,7 +39,7 @@ func (n *Node) fallsDue(j *store.Job, u store.Unique) bool {
 	case n.locks.IsLive(l) && l.Job == j.ID:
 		return true
 	}
-	return j.Flags&store.FlagQueuedOnce == 0 && j.Delay > 0
+	return j.Flags&store.FlagQueuedOnce == 0 && j.Delay > 0 // the job has its lock by other nodes' votes alone
 }
 
 // advanceKeyQueues lets the next job go on in each per-key queue that has lost its first job, or whose key has

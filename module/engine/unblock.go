@@ -7,8 +7,8 @@ import (
 	"jobmesh/module/wire"
 )
 
-// A job that isn't held back any more is unblocked: one of the nodes that have it queues it. Several nodes learn
-// that the last job that it waited for has ended, and one queue it at once or soon; the others wait.
+// A job that isn't held back any more is unblocked. Several nodes learn that the last job that it waited for has
+// ended: one of them queues the job, at once or soon, and the others wait to hear of that.
 
 // timing says when a node queues a job that it unblocks.
 type timing uint8

@@ -263,8 +263,10 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 	return true
 }
 
-// tellChanged sends a job's new body or queue to its holders. A holder that doesn't know the job takes a
-// copy: if the job stayed forgotten there, it would be taken for done.
+// tellChanged sends the whole job, with its new body or queue, to its holders. So a holder that has lost its
+// copy gets one again: the others count on it. From now on this node forgets the job's end only when each
+// holder has confirmed it to this node itself (answerForAll): what a holder said before it got the copy
+// doesn't count.
 func (n *Node) tellChanged(j *store.Job, change uint8) {
 	m := n.copyOf(j, wire.ReplJob)
 	m.Flags = wire.NoReply | change

@@ -94,8 +94,8 @@ func (n *Node) propose(c *Acquisition) {
 	case had && (space != store.LockBare || c.least <= l.Token):
 		c.proposal, c.fresh = max(l.Token, c.least), false
 		if c.proposal > l.Token && space == store.LockRun {
-			// least may be the token of a run at another node. The end of that run takes back votes by its token, so
-			// propose another one.
+			// least may be the token by which the job runs at another node (TokenStale). When that run ends, the votes
+			// with its token are taken back. This run must keep its votes then, so its token is another one.
 			c.proposal = n.ownToken(space, c.proposal+1)
 		}
 	default:

@@ -315,7 +315,7 @@ type Lock struct {
 	Job         JobID
 	Token       uint64 // below 2^63
 	Lease       int64  // ms; 0: as long as the job waits, or runs
-	Left        int64  // ms of the lease that are left. In its place a Claim has Above, and Verify and Verified have Question
+	Left        int64  // ms of the lease that are left; in a Deny for Abstains, until the node votes. In its place a Claim has Above, and Verify and Verified have Question
 	Flags       uint8  // of the lock (package lock)
 }
 
