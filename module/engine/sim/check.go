@@ -49,7 +49,7 @@ func (s *Sim) count(b []byte) {
 	}
 	j := s.jobs[store.ID(b[2:26])]
 	if j == nil {
-		return // an ADDJOB that is still on its way to us
+		return // no client of the simulation has the job: the message names none, or the ADDJOB was refused
 	}
 	if kind == wire.YourJob || kind == wire.Offer {
 		j.moved = s.now
