@@ -45,7 +45,7 @@ func (m *module) flush(c *rm.Ctx) {
 	m.tellFlushed()
 	m.node.Flush()
 	m.whenDone(c)
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // whenDone answers OK when no key holds a flushed queue any more, and the nodes' file is
@@ -149,7 +149,7 @@ func (m *module) cluster(c *rm.Ctx) {
 		m.node.SetLeaving(yes)
 		m.keepNodesFor(c)
 		m.whenDone(c)
-		m.settle(c)
+		m.carryOut(c)
 	case is(sub, "MEET") && (n == 5 || n == 6):
 		m.meet(c)
 	case is(sub, "FORGET") && n == 4:
@@ -167,14 +167,14 @@ func (m *module) cluster(c *rm.Ctx) {
 		m.node.Reset()
 		if hard {
 			// The bus knows this node by its ID, so it is opened anew.
-			m.settle(c)
+			m.carryOut(c)
 			m.closeBus()
 			m.node.SetNodeID(newNodeID())
 			m.server.After(0, func(*rm.Ctx) { m.openBus() })
 		}
 		m.keepNodesFor(c)
 		m.whenDone(c)
-		m.settle(c)
+		m.carryOut(c)
 	default:
 		c.Error(errCluster)
 	}
@@ -182,7 +182,7 @@ func (m *module) cluster(c *rm.Ctx) {
 
 // flushed follows FLUSHALL and FLUSHDB.
 func (m *module) flushed(c *rm.Ctx, db int) {
-	m.settleRest(c)
+	m.carryOutRest(c)
 	if db <= 0 {
 		m.tellFlushed()
 	}

@@ -4,7 +4,7 @@
 // leaves.
 //
 // A command is parsed, given to the engine, and answered with what the engine
-// returns. Then [module.settle] carries out the engine's effects: logging to the
+// returns. Then [module.carryOut] carries out the engine's effects: logging to the
 // AOF and the replicas, answers to blocked clients, touched keys. [New] is the
 // only function that other packages call.
 //

@@ -129,7 +129,7 @@ func (m *module) releaseJob(c *rm.Ctx) {
 	m.watchMemory(0)
 	if err := m.node.HasRoom(); err != nil {
 		fail(c, err)
-		m.settle(c)
+		m.carryOut(c)
 		return
 	}
 	nodes, wait, err := m.node.Release(&id, queue, last, c.CanBlock())
@@ -139,13 +139,13 @@ func (m *module) releaseJob(c *rm.Ctx) {
 		return
 	case !wait:
 		c.Int(int64(nodes))
-		m.settle(c)
+		m.carryOut(c)
 		return
 	}
 	if m.await(c, engine.PendingRelease(id), func(c *rm.Ctx) { c.Int(1) }) != nil {
 		c.Int(int64(nodes))
 	}
-	m.settle(c)
+	m.carryOut(c)
 }
 
 func (m *module) answerRelease(e *engine.Effect) {
@@ -165,7 +165,7 @@ func (m *module) cancelJob(c *rm.Ctx) {
 		done += int64(m.node.CancelJob(&m.ids[i]))
 	}
 	c.Int(done)
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // States that only clients see: to the engine such jobs are active.

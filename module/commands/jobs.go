@@ -56,7 +56,7 @@ func (m *module) addJob(c *rm.Ctx) {
 	}
 	if err := m.node.HasRoom(); err != nil {
 		fail(c, err)
-		m.settle(c)
+		m.carryOut(c)
 		return
 	}
 	a.CanWait = (a.Replicate > 1 || m.node.External() || a.Unique.Strategy != 0 && !m.node.Mesh().Alone()) && c.CanBlock()
@@ -69,14 +69,14 @@ func (m *module) addJob(c *rm.Ctx) {
 		c.Null()
 	case err != nil:
 		fail(c, err)
-		m.settle(c) // the engine may have found locks that are over
+		m.carryOut(c) // the engine may have found locks that are over
 		return
 	case wait:
 		m.awaitCopies(c, id)
 	default:
 		id.Put((*[store.IDLen]byte)(c.SimpleBuffer(store.IDLen)))
 	}
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // awaitCopies blocks ADDJOB's client until the job has the copies that it was asked to
@@ -134,10 +134,10 @@ func (m *module) getJob(c *rm.Ctx) {
 		for _, j := range m.jobs {
 			m.putJob(c, j, g.counters, g.token, false)
 		}
-		m.settle(c)
+		m.carryOut(c)
 		return
 	}
-	m.settle(c) // the engine may have moved jobs whose key is busy
+	m.carryOut(c) // the engine may have moved jobs whose key is busy
 	if !m.node.Mesh().Alone() && (g.nohang || !c.CanBlock()) {
 		for i := g.first; i < c.NArgs(); i++ {
 			m.node.Poll(c.Arg(i), g.count)
@@ -148,7 +148,7 @@ func (m *module) getJob(c *rm.Ctx) {
 	} else {
 		m.wait(c, &g)
 	}
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // blocked is a client that waits in GETJOB.
@@ -286,7 +286,7 @@ func (m *module) each(c *rm.Ctx, do func(*store.ID) bool) {
 		}
 	}
 	c.Int(done)
-	m.settle(c)
+	m.carryOut(c)
 }
 
 func (m *module) ackJob(c *rm.Ctx)  { m.each(c, m.ops.ack) }
@@ -301,7 +301,7 @@ func (m *module) requeue(c *rm.Ctx, do func(*store.ID) bool) {
 	m.node.SetNow(c.Now())
 	if err := m.node.HasRoom(); err != nil {
 		fail(c, err)
-		m.settle(c)
+		m.carryOut(c)
 		return
 	}
 	m.each(c, do)
@@ -352,7 +352,7 @@ func (m *module) working(c *rm.Ctx) {
 	if pending {
 		w.retry = retry
 		if w.client, err = c.Block(0, w.left); err == nil {
-			m.settle(c)
+			m.carryOut(c)
 			return
 		}
 		w.gone = true
@@ -363,7 +363,7 @@ func (m *module) working(c *rm.Ctx) {
 	} else {
 		c.Int(retry)
 	}
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // worker is a client whose WORKING waits until other nodes have agreed that its
@@ -651,7 +651,7 @@ func (m *module) pause(c *rm.Ctx) {
 		m.node.TellPause(c.Arg(1), mask)
 	}
 	c.Simple(pauseNames[mask])
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // stepsPerElement bounds a scan's work without BUSYLOOP: it visits at most that many

@@ -203,7 +203,7 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 	o, claim := begin(&call, w)
 	if claim == nil {
 		answer(c, &o)
-		m.settle(c)
+		m.carryOut(c)
 		return
 	}
 	w.client, err = c.Block(0, func(c *rm.Ctx, gone bool) {
@@ -218,7 +218,7 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 		m.node.Locks().Abandon(claim)
 		c.Error("ERR " + err.Error())
 	}
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // lockDone answers a client that waited for its LOCK command.

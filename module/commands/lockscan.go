@@ -297,7 +297,7 @@ func (m *module) lockClear(c *rm.Ctx) {
 		cleared += n
 	}
 	c.Int(cleared)
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // awaitClearing blocks the client until its many locks are freed.
@@ -313,7 +313,7 @@ func (m *module) awaitClearing(c *rm.Ctx, pending *lock.Clearing) {
 	} else {
 		pending.Client = client
 	}
-	m.settle(c)
+	m.carryOut(c)
 }
 
 func (m *module) cleared(e *engine.Effect) {

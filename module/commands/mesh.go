@@ -44,9 +44,12 @@ type mesh struct {
 
 	catching, caught time.Time // when caughtUp began to wait (zero: it doesn't wait), and when it last had everything
 
+	// The operator's settings: jobmesh.cluster-secret, cluster-bind, cluster-announce, cluster-port (0: it follows from
+	// the clients' port, see busOffset) and cluster-node-timeout (ms).
 	secret, bind, announce string
-	local                  string // this node's address, as its connections show it; empty: there was no connection yet
 	port, timeout          int64
+
+	local string // this node's address, as its connections show it; empty: there was no connection yet
 }
 
 // unsent is a message with a job that the bus didn't accept.
@@ -174,7 +177,7 @@ func (m *module) leave(c *rm.Ctx) {
 			if _, yes := e.(*bus.Messages); yes { // connections and meetings no longer matter
 				m.node.SetNow(c.Now())
 				m.busEvent(e)
-				m.settle(c)
+				m.carryOut(c)
 			}
 		})
 	}
@@ -218,10 +221,10 @@ func (m *module) drain(c *rm.Ctx) {
 		b.Drain(func(e bus.Event) {
 			m.node.SetNow(c.Now())
 			m.busEvent(e)
-			m.settle(c)
+			m.carryOut(c)
 		})
 	})
-	m.settle(c)
+	m.carryOut(c)
 }
 
 const (
@@ -287,7 +290,7 @@ func (m *module) busEvent(e bus.Event) {
 				e.Skip()
 				return
 			}
-			m.settle(m.ctx)
+			m.carryOut(m.ctx)
 		}
 	}
 }
@@ -576,7 +579,7 @@ func (m *module) forget(c *rm.Ctx) {
 		c.Error("ERR Unknown node " + printable(text))
 	default:
 		c.Simple("OK")
-		m.settle(c)
+		m.carryOut(c)
 	}
 }
 

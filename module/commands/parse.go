@@ -186,7 +186,7 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 		return errDelayTTL
 	}
 	if a.Unique.Strategy != 0 || given != 0 {
-		if err := settleUnique(a, given); err != nil {
+		if err := checkUnique(a, given); err != nil {
 			return err
 		}
 		if defaults != nil && defaults.exclude {

@@ -140,7 +140,7 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 		t.Exact = true // an older release has ended by JOBMESH SHUTDOWN
 	}
 	m.settled(m.node.Settle(t))
-	m.settle(c)
+	m.carryOut(c)
 	if m.phase == rm.LoadAOF && m.inLog == m.epoch.Process && m.rewriting() { // DEBUG LOADAOF
 		m.later(pausedEvery, m.rewriteAgain)
 	}
@@ -194,7 +194,7 @@ func (m *module) role(c *rm.Ctx, replica bool) {
 	m.begin(c)
 	m.unsync() // from now on its data are its master's
 	m.node.SetPassive(true)
-	m.settle(c)
+	m.carryOut(c)
 	m.leave(c)
 	m.hurry()
 }
@@ -204,7 +204,7 @@ func (m *module) role(c *rm.Ctx, replica bool) {
 func (m *module) following(c *rm.Ctx) {
 	m.begin(c)
 	m.node.Follow()
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // begin begins each call that lets the engine work: it tells the time, and ends the
@@ -212,7 +212,7 @@ func (m *module) following(c *rm.Ctx) {
 func (m *module) begin(c *rm.Ctx) {
 	m.node.SetNow(c.Now())
 	m.ctx = c
-	m.settleRest(c)
+	m.carryOutRest(c)
 	if m.promoted {
 		m.promote(c)
 	}
@@ -229,7 +229,7 @@ func (m *module) promote(c *rm.Ctx) {
 	since := time.Now()
 	done, uncertain := m.node.Promote(func() bool { return time.Since(since) > promoteFor })
 	if !done {
-		m.settle(c)
+		m.carryOut(c)
 		return
 	}
 	m.promoted = false
@@ -237,7 +237,7 @@ func (m *module) promote(c *rm.Ctx) {
 	m.settled(uncertain)
 	m.later(0, m.relog) // its AOF may name its master's process, or nobody's
 	m.later(0, func(*rm.Ctx) { m.openBus() })
-	m.settle(c)
+	m.carryOut(c)
 	m.hurry()
 }
 
@@ -267,7 +267,7 @@ func (m *module) nowOrLater(c *rm.Ctx, run func(*rm.Ctx)) {
 	}
 	m.begin(c)
 	run(c)
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // takesWrites says whether the server takes writes. It doesn't while it loads data, nor

@@ -268,8 +268,9 @@ func (q *queueSettings) load(b []byte) error {
 	return nil
 }
 
-// withoutResidue removes seconds that older releases wrote after a rule which has none:
-// they belonged to an earlier rule, which was reschedule.
+// withoutResidue repairs settings that a former release has saved. There ONCONFLICT or ONBUSY
+// kept the seconds of reschedule when it was set to another word, which takes none: so
+// "ONCONFLICT drop 5" was saved, which can't be parsed. The seconds are removed.
 func withoutResidue(words list) list {
 	for i := 3; i+2 < len(words); i += 2 {
 		switch {

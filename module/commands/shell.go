@@ -88,7 +88,7 @@ const queueEncoding = 3
 func New() *rm.Module {
 	m := &module{unique: newUniqueQueues()}
 	own := slices.Concat(m.commands(), m.lockCommands())
-	m.settleAfter(own)
+	m.carryOutAfter(own)
 	m.queue = &rm.DataType{
 		Name:    "jobmesh-q",
 		Version: queueEncoding,
@@ -136,7 +136,7 @@ func New() *rm.Module {
 			Role:      m.role,
 			Following: m.following,
 			Turn:      m.turn,
-			Swap:      func(c *rm.Ctx, a, b int) { m.begin(c); m.epoch.Changes++; m.node.Swapped(a, b); m.settle(c) },
+			Swap:      func(c *rm.Ctx, a, b int) { m.begin(c); m.epoch.Changes++; m.node.Swapped(a, b); m.carryOut(c) },
 			Config:    func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.readLogLevel(); m.watchSync() },
 			Fork:      m.forked,
 			ForkEnded: func(*rm.Ctx) { m.watchSync() },
@@ -229,7 +229,7 @@ func (m *module) start(s *rm.Server) error {
 	s.After(0, func(c *rm.Ctx) {
 		m.readUsers() // the server reads its users after it loads the module
 		m.tellNoLimit()
-		m.nowOrLater(c, m.begun)
+		m.nowOrLater(c, m.firstTurn)
 		m.openBus()
 	})
 	return nil
@@ -363,13 +363,13 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, t *rm.DataType
 	} else if !m.node.Loading() {
 		m.epoch.Changes++ // RESTORE of a dump made before this would bring its jobs twice
 	}
-	m.settle(c)
+	m.carryOut(c)
 }
 
 // --- effects ---------------------------------------------------------------
 
-// settle carries out the engine's effects, and sets the timer.
-func (m *module) settle(c *rm.Ctx) {
+// carryOut carries out the engine's effects, and sets the timer.
+func (m *module) carryOut(c *rm.Ctx) {
 	effects := m.node.Effects()
 	listened := len(effects) > 0 && c.Listened()
 	changed := false
@@ -441,34 +441,34 @@ func (m *module) settle(c *rm.Ctx) {
 	}
 }
 
-// settleAfter makes each command settle its effects, whichever way the command ends. If the
+// carryOutAfter makes each command carry out its effects, whichever way the command ends. If the
 // engine evicts something for a command that is then refused, the eviction must be logged
 // as well.
-func (m *module) settleAfter(commands []rm.Command) {
+func (m *module) carryOutAfter(commands []rm.Command) {
 	for i := range commands {
 		if run := commands[i].Run; run != nil {
 			commands[i].Run = func(c *rm.Ctx) {
 				run(c)
-				m.settleRest(c)
+				m.carryOutRest(c)
 			}
 		}
-		m.settleAfter(commands[i].Sub)
+		m.carryOutAfter(commands[i].Sub)
 	}
 }
 
-// settleRest carries out effects that a call left behind, as after a panic. It does so
+// carryOutRest carries out effects that a call left behind, as after a panic. It does so
 // before anything else happens to the jobs and queues that the effects name.
-func (m *module) settleRest(c *rm.Ctx) {
-	if m.node.Unsettled() {
-		m.settleOld(c)
+func (m *module) carryOutRest(c *rm.Ctx) {
+	if m.node.HasEffects() {
+		m.carryOutOld(c)
 	}
 }
 
-// settleOld is settleRest for the case that effects are left.
-func (m *module) settleOld(c *rm.Ctx) {
+// carryOutOld is carryOutRest for the case that effects are left.
+func (m *module) carryOutOld(c *rm.Ctx) {
 	if c.DB() == 0 || !c.MayReplicate() {
 		c.CopyEffects() // more engine calls may follow
-		m.settle(c)
+		m.carryOut(c)
 	}
 }
 
@@ -527,9 +527,9 @@ func (m *module) tick(c *rm.Ctx) {
 	m.tellAbstaining()
 	m.tellDoubtedOffers()
 	m.tellDeleted()
-	m.settle(c)
+	m.carryOut(c)
 	m.answerDone()
-	m.schedule(min(next, m.timerAt)) // settle may have found something that is due before
+	m.schedule(min(next, m.timerAt)) // carryOut may have found something that is due before
 }
 
 // Memory is checked once in memoryEvery commands that need some, or after memoryBytes of

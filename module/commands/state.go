@@ -520,9 +520,9 @@ func (m *module) keepEnd() {
 	}
 }
 
-// begun is called at the start when all is loaded. It logs which process writes the AOF. If
+// firstTurn is called at the start when all is loaded. It logs which process writes the AOF. If
 // each change is on disk before its answer leaves, it also writes the state file.
-func (m *module) begun(c *rm.Ctx) {
+func (m *module) firstTurn(c *rm.Ctx) {
 	m.last = nil
 	m.useState() // if nothing was loaded, the file is still there
 	m.keepTokens()

@@ -169,10 +169,10 @@ func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err e
 	return took, nil
 }
 
-// settleUnique checks the options of uniqueness together. Options that were given must not
+// checkUnique checks the options of uniqueness together. Options that were given must not
 // contradict each other. An option that comes from the queue's settings is dropped instead,
 // if it doesn't fit.
-func settleUnique(a *engine.Add, given uint8) error {
+func checkUnique(a *engine.Add, given uint8) error {
 	u := &a.Unique
 	if u.Strategy == 0 {
 		if given&^gaveUnique != 0 {

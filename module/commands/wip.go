@@ -97,7 +97,7 @@ func (m *module) workInProgress(c *rm.Ctx) {
 		c.Error("ERR " + err.Error())
 		return
 	}
-	m.settle(c)
+	m.carryOut(c)
 }
 
 func (m *module) answerWIP(e *engine.Effect) {

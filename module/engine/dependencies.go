@@ -16,8 +16,8 @@ import (
 // the order of their IDs, queues it soon, unless it hears that it is queued; the rest leave it to the retry
 // time, as with any copy (timingOf). A node that hears that the job was queued elsewhere unblocks it as well.
 //
-// This file has how a job gets its dependencies; outcome.go has what follows from a job's end, and release.go
-// the release of deferred jobs.
+// This file has how a job gets its dependencies; outcome.go has what follows from a job's end, unblock.go
+// which node then queues those that waited, and release.go the release of deferred jobs.
 
 // The values of ONDEAD say how a job goes on when one that it waits for ends undone.
 const (
@@ -65,6 +65,19 @@ const familyPiece = 32
 func held(j *store.Job) bool {
 	f, ok := j.Family()
 	return ok && f.Held()
+}
+
+func cancelled(j *store.Job) bool {
+	f, ok := j.Family()
+	return ok && f.Flags&store.FamilyCancelled != 0
+}
+
+func outcomeOf(j *store.Job) (undone, unreleased bool) {
+	f, ok := j.Family()
+	if !ok || f.Flags&store.FamilyCancelled == 0 {
+		return false, false
+	}
+	return true, f.Unreleased()
 }
 
 // Waits says whether a job is deferred, or blocked by what it waits for.

@@ -46,14 +46,18 @@
 //     freed; errors.go: its refusals; tick.go: its timer; clock.go: its time;
 //   - state.go: the transitions of a job;
 //   - pending.go: answers that come later;
-//   - jobs.go: commands on jobs; wait.go: clients that wait; keys.go: queues as keys; load.go:
-//     saved data;
-//   - unique.go: what a unique job locks, and when; unique_mesh.go: the same where other
-//     nodes have a say; wip.go: which client works on which job;
+//   - add.go: ADDJOB; jobs.go: other commands on jobs; wait.go: clients that wait, and the job that one
+//     gets; keys.go: queues as keys; load.go: saved data;
+//   - unique.go: what a unique job says of its locks, and how they end; unique_add.go: its ADDJOB;
+//     reschedule.go: how it is put off, and tries again; run_lock.go: the lock while it is worked on;
+//     keyqueues.go: how it waits for that lock in its queue; backoff.go: for how long a key isn't asked
+//     for; lease.go: the leases of its locks; delegate.go: its locks where other nodes have it, too;
+//     farewell.go: its locks when it is deleted with its queue; relock.go: the same when it is loaded;
+//   - wip.go: which client works on which job;
 //   - dependencies.go: jobs that wait for others; outcome.go: what a job's end means for those that
-//     wait for it; release.go: the release of deferred jobs;
-//   - job_locks.go: what package lock asks about jobs, and what it makes the node do; begin.go:
-//     leases that begin when a job is due;
+//     wait for it; unblock.go: which node queues one of them then; eviction.go: the end of a copy alone;
+//     ask_outcome.go: the end of a job that isn't known here; release.go: the release of deferred jobs;
+//   - job_locks.go: what package lock asks about jobs, and what it makes the node do;
 //   - mesh.go: messages about one job; replicate.go: the copies of a job; requeue.go: how it
 //     comes back; ack.go: its end; moves.go: how it goes to another queue;
 //   - federate.go: how jobs move to where clients wait; agenda.go: queues that are looked at later;

@@ -115,7 +115,7 @@ func (n *Node) conclude() {
 	n.serveDemands()
 	n.locks.ServeLines()
 	if n.store.AnyToPromote() {
-		n.settleKeyQueues()
+		n.advanceKeyQueues()
 	}
 	n.sendAway()
 	if len(n.made) > 0 {
@@ -144,8 +144,8 @@ func (n *Node) logQueues() {
 	n.made = n.made[:0]
 }
 
-// Unsettled says whether there are effects that weren't taken yet.
-func (n *Node) Unsettled() bool { return len(n.effects)+len(n.made) > 0 }
+// HasEffects says whether there are effects that weren't taken yet.
+func (n *Node) HasEffects() bool { return len(n.effects)+len(n.made) > 0 }
 
 // effect adds an effect, for the caller to fill in at once. It isn't inlined: a command calls
 // it at several places, and the command's code nearly fills the instruction cache.

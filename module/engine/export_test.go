@@ -40,5 +40,6 @@ func (n *Node) Entrusted() int { return n.delegated.Len() }
 // Disputed counts the locks of which others told different holders.
 func (n *Node) Disputed() int { return n.locks.Sizes().Disputed }
 
-// SetLazy turns off the questions that find what the rules have missed, so that a test sees what the rules do.
+// SetLazy keeps the node from asking others what the rules have missed, so that a script shows what each rule does by
+// itself. No setting of the node does that: the questions come again and again, and put everything right.
 func (n *Node) SetLazy(yes bool) { n.lazy = yes }

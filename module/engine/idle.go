@@ -73,7 +73,7 @@ func (n *Node) idleFor(j *store.Job) int64 {
 	}
 	left := j.QTime - n.now
 	since := int64(j.Retry)*1000 - left
-	if left < idleMS || since <= 0 || n.wholeFor() <= since || n.now < n.idling.heldAll || n.runIsLocked(j) {
+	if left < idleMS || since <= 0 || (*lockHost)(n).WholeFor() <= since || n.now < n.idling.heldAll || n.runIsLocked(j) {
 		return 0
 	}
 	if until := n.idling.held.Get(j.ID); until != nil && n.now < *until {
@@ -196,7 +196,7 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 		n.sendAck(p, n.tombstones.ack(&id))
 		return
 	case j == nil:
-		if n.maybeDormant(&id) || n.pendingAddOf(&id) != nil || n.wholeFor() <= m.Span+lock.WholeSpareMS || n.now < n.idling.deleted {
+		if n.maybeDormant(&id) || n.pendingAddOf(&id) != nil || (*lockHost)(n).WholeFor() <= m.Span+lock.WholeSpareMS || n.now < n.idling.deleted {
 			return
 		}
 	case j.State == store.StateAcked:

@@ -32,14 +32,6 @@ const (
 	lostMost   = 1000 // losses that are looked at in one tick
 )
 
-// wholeFor returns for how long this node has lost nothing, ms.
-func (n *Node) wholeFor() int64 {
-	if n.lossAt == 0 {
-		return store.MaxLease
-	}
-	return min(max(n.now-n.lossAt, 0), store.MaxLease)
-}
-
 // lockLost says whether a job has lost a lock to another job, and the client that works on it wasn't told
 // yet.
 func (n *Node) lockLost(id *store.ID) bool { return n.lost.Get(*id) != nil }
@@ -77,16 +69,11 @@ func (n *Node) livesAway(id *store.ID) bool {
 	return j != nil && j.State != store.StateAcked && j.ETime > n.now && (j.State != store.StateWaitRepl || n.pendingAddOf(id) != nil)
 }
 
-// owners is how package lock sees the jobs of a node.
+// owners is how package lock sees the jobs of a node ([lock.Jobs]). unique.go, backoff.go and delegate.go have some
+// of its methods, where the rest of their story is.
 type owners Node
 
 func (o *owners) node() *Node { return (*Node)(o) }
-
-// Holds says whether the job that has a lock says so too.
-func (o *owners) Holds(l *store.Lock) bool { return o.node().holds(l) }
-
-// Lapsed notes in a job that its lock is over.
-func (o *owners) Lapsed(l *store.Lock) { o.node().lapsed(l) }
 
 // Has says whether a job has a lock of this name, by this token.
 func (o *owners) Has(id store.ID, name []byte, token uint64) bool {
@@ -210,11 +197,6 @@ func (o *owners) RunLease(id store.ID) int64 {
 	return o.node().runLease(j, j.Unique())
 }
 
-// EndPastRun handles a denial, m: a vote for a run of a job stands against another run.
-func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
-	o.node().endPastRun(name, id, m)
-}
-
 // Freed lets the jobs go on that wait for a lock, which is free now.
 func (o *owners) Freed(name []byte) {
 	if store.Space(name[0]) == store.LockRun {
@@ -223,15 +205,6 @@ func (o *owners) Freed(name []byte) {
 	}
 }
 
-// BackoffOver looks whether it is time to ask for a lock again.
-func (o *owners) BackoffOver(name []byte) bool { return o.node().backoffOver(name) }
-
-// ResetBackoff ends a lock's backoff, since the lock may be free.
-func (o *owners) ResetBackoff(name []byte) { o.node().resetBackoff(name) }
-
-// HasBackoff says whether this node remembers a backoff for a lock.
-func (o *owners) HasBackoff(name string) bool { return o.uniqueMesh.backoffs[name] != nil }
-
 // BeforeAsking frees locks of jobs that were forgotten all at once, and tells the other nodes.
 func (o *owners) BeforeAsking() {
 	if len(o.farewells) > 0 && !o.loading {
@@ -239,7 +212,8 @@ func (o *owners) BeforeAsking() {
 	}
 }
 
-// lockHost is the node as package lock sees it.
+// lockHost is the node as package lock sees it ([lock.Host]). Monotonic, Below and Receive are in everyday use in the
+// engine, under its own names.
 type lockHost Node
 
 func (h *lockHost) node() *Node { return (*Node)(h) }
@@ -252,9 +226,6 @@ func (h *lockHost) Monotonic() int64 { return h.node().monotonic() }
 
 // WakeIn asks for a call of Tick in ms.
 func (h *lockHost) WakeIn(ms int64) { h.wake = min(h.wake, h.now+ms) }
-
-// Hurry asks for a call of Tick soon.
-func (h *lockHost) Hurry() { h.node().hurryTick() }
 
 // Below returns a random number of ms that is less than span.
 func (h *lockHost) Below(span int64) int64 { return h.node().below(span) }
@@ -269,7 +240,12 @@ func (h *lockHost) Loading() bool { return h.loading }
 func (h *lockHost) Epoch() uint32 { return h.flushEpoch }
 
 // WholeFor returns for how long this node has lost nothing, ms.
-func (h *lockHost) WholeFor() int64 { return h.node().wholeFor() }
+func (h *lockHost) WholeFor() int64 {
+	if h.lossAt == 0 {
+		return store.MaxLease
+	}
+	return min(max(h.now-h.lossAt, 0), store.MaxLease)
+}
 
 // Mark returns how many effects there are.
 func (h *lockHost) Mark() int { return len(h.effects) }

@@ -138,3 +138,43 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32) *store.Job {
 	}
 	return j
 }
+
+// deadLetter moves a job to the dead-letter queue, where it isn't unique any more. If there can't be such a
+// queue, the job is put off instead.
+func (n *Node) deadLetter(j *store.Job, u store.Unique) {
+	const wait = 60_000
+	name := deadName(j.Queue)
+	if _, err := n.queue(name); err != nil {
+		n.reschedule(j, u, wait)
+		return
+	}
+	n.Stats.Dead++
+	n.store.Hold(j)
+	j, _ = n.moveOn(j, name, true) // no error: the queue can be made
+	n.tellChanged(j, wire.NewQueue)
+	n.push(j)
+	n.serve(j.Queue)
+}
+
+// DeadSuffix, appended to a queue's name, makes the name of its dead-letter queue.
+const DeadSuffix = ":dead"
+
+func deadName(q *store.Queue) []byte {
+	return append(append([]byte(nil), q.NameBytes()...), DeadSuffix...)
+}
+
+// toDeadLetter moves a job to its dead-letter queue. It returns nil if there can't be such a queue.
+func (n *Node) toDeadLetter(j *store.Job) *store.Job {
+	if f, ok := j.Family(); ok {
+		for i := range f.IDs() {
+			id := f.ID(i)
+			n.removeEdge(&id, &j.ID)
+		}
+	}
+	j, err := n.moveOn(j, deadName(j.Queue), true)
+	if err != nil {
+		return nil
+	}
+	n.Stats.Dead++
+	return j
+}

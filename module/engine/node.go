@@ -189,7 +189,7 @@ type Node struct {
 	leaving     bool
 	departure   departure
 	idling      idleness
-	lazy        bool // for tests: this node doesn't ask others to find what the rules have missed
+	lazy        bool // set by scripts alone (export_test.go): no question finds what the rules have missed, so a script shows a rule by itself
 	unsafe      bool
 	verbose     bool // see SetVerbose
 	passive     bool

@@ -5,6 +5,9 @@ import "jobmesh/module/store"
 // Pending is the handle of a call whose answer comes later, as an effect for a client: of ADDJOB (Promise, Deny), RELEASEJOB
 // (Released) and WIP … MESH (AnswerWIP). The caller ties a client to it before it calls the node again. It is good
 // until the effect, or [Node.Abandon]; afterwards it stands for nothing.
+//
+// Other calls need no Pending: a [Waiter] of GETJOB is itself in the lines of its queues, an Acquisition belongs to package
+// lock, and a WORKING takes its client along and goes on without it.
 type Pending struct {
 	kind   pendingKind
 	id     store.ID

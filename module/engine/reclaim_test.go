@@ -91,7 +91,7 @@ func TestTouchedQueueThatHasGone(t *testing.T) {
 	n.SetMemory(0.97)
 	require.NoError(t, n.HasRoom())
 	require.Nil(t, n.Job(&id), "it is evicted")
-	assert.True(t, n.Unsettled())
+	assert.True(t, n.HasEffects())
 	k.Drop([]*store.Queue{n.Queue([]byte("a queue"))})
 	n.Tick()
 	var touched []string
@@ -101,7 +101,7 @@ func TestTouchedQueueThatHasGone(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{"a queue"}, touched)
-	assert.False(t, n.Unsettled())
+	assert.False(t, n.HasEffects())
 	giveBack(n)
 	assert.LessOrEqual(t, alloc.Blocks(), empty+2)
 }

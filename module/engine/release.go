@@ -444,3 +444,77 @@ func (n *Node) tellReleases(p *Peer, budget *int) {
 		n.hurryTick()
 	}
 }
+
+// A job that was released to come last counts the jobs that it comes after. It hears of their ends by those
+// copies of them that this node holds. If a copy was deleted here, or never came, the count doesn't reach 0
+// by itself. So once none is left here, this node asks the others whether they have any.
+
+// lacks says whether a job (nil: none) waits for others of which this node has no copy.
+func (n *Node) lacks(j *store.Job) bool {
+	if j == nil || j.State != store.StateActive {
+		return false
+	}
+	f, ok := j.Family()
+	return ok && f.Flags&store.FamilyLast != 0 && f.Count > 0 && !n.comesAfter(&j.ID)
+}
+
+// lookLater sets a time to look into what a job lacks, if it lacks anything.
+func (n *Node) lookLater(j *store.Job) {
+	if n.lacks(j) {
+		n.wakeAt(j, n.now+outcomeMS+n.jitter())
+	}
+}
+
+// comesAfterMost is how many jobs comesAfter looks at.
+const comesAfterMost = 1000
+
+// comesAfter says whether jobs that one blocks, or was released to come after, are
+// here, or may be in a queue that is out of sight.
+func (n *Node) comesAfter(id *store.ID) bool {
+	k := n.store.Dependents(id)
+	if k == nil {
+		return false
+	}
+	most := comesAfterMost
+	for child := range k.EachBlocked() {
+		if most--; most < 0 {
+			return true // most likely; the edges of those that aren't here any more go in the next ticks
+		}
+		switch c := n.store.Lookup(child); {
+		case c == nil:
+			if n.maybeDormant(child) {
+				return true
+			}
+		case c.State != store.StateAcked && blocked(c):
+			return true
+		}
+	}
+	return false
+}
+
+// onLast takes an answer about a job that lacks others: if no node has any of them, all have ended.
+func (n *Node) onLast(p *Peer, j *store.Job, a *asked, m *wire.Message) {
+	switch {
+	case !n.lacks(j):
+		n.deps.asked.Remove(j.ID)
+		return
+	case m.Flags&wire.Before != 0:
+		a.unknown = a.unknown[:0]
+		return
+	case !n.allUnknown(a, p, m):
+		return
+	}
+	n.deps.asked.Remove(j.ID)
+	n.allEnded(j)
+}
+
+// allEnded ends the wait of a job that was released to come last: all that it lacks have ended.
+func (n *Node) allEnded(j *store.Job) {
+	f, _ := j.Family()
+	f.Count, f.Flags = 0, f.Flags&^store.FamilyLast
+	if j = n.setFamily(j, &f); held(j) {
+		n.log(LogState, j)
+		return
+	}
+	n.unblock(j, n.timingOf(j, &end{origin: origin{clock: true}}))
+}

@@ -489,7 +489,7 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 		n.arm(j)
 		n.log(LogJob, j)
 	} else {
-		n.begin(j)
+		n.queueNew(j)
 	}
 	n.effects = append(n.effects, promise)
 }
@@ -560,8 +560,8 @@ func (n *Node) handOver(j *store.Job, ad *pendingAdd) {
 	}
 }
 
-// begin queues a new job, or schedules it.
-func (n *Node) begin(j *store.Job) {
+// queueNew queues a new job, or schedules it.
+func (n *Node) queueNew(j *store.Job) {
 	var after int64 // ms
 	switch {
 	case held(j):

@@ -197,7 +197,7 @@ func checkLocks(t require.TestingT, n *Node) {
 			require.NotZero(t, n.Locks().Sizes().Sweep, "lock %q has no job", l.Name())
 			continue
 		}
-		require.True(t, n.holds(l) || n.Locks().Sizes().Sweep > 0, "job %s doesn't know of its lock %q", l.Job, l.Name())
+		require.True(t, (*owners)(n).Holds(l) || n.Locks().Sizes().Sweep > 0, "job %s doesn't know of its lock %q", l.Job, l.Name())
 	}
 	var jobs []*store.Job
 	for cursor := uint64(0); ; {

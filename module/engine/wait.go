@@ -7,6 +7,8 @@ import (
 	"jobmesh/module/table"
 )
 
+// Clients that wait in GETJOB, and the job that a client gets.
+
 // Waiter is a client blocked in GETJOB. The engine only keeps Client for the caller.
 type Waiter struct {
 	Client any
@@ -422,4 +424,82 @@ func (n *Node) Waiting(name []byte) (clients int, since, last int64) {
 		return list.Len, list.since, list.lastArrival
 	}
 	return 0, 0, 0
+}
+
+const busySteps = 1000 // jobs that one fetch moves out of the way, see next
+
+// next returns the job that a client gets from a queue, with the locks that the job needs, or nil. The caller
+// delivers the job. Each job that makes way for others uses up some of budget, and more where other nodes are
+// asked for its locks. When budget is used up, the next ticks go on.
+func (n *Node) next(q *store.Queue, budget *int) *store.Job {
+	passing, apart := false, false
+	for from := len(n.effects); *budget > 0; from = len(n.effects) {
+		j := q.Head
+		if passing {
+			j = n.beyond(q, apart)
+		}
+		if j != nil && j.ETime <= n.now {
+			n.setAside(j)
+			*budget--
+			continue
+		}
+		if j == nil || j.Parts == 0 {
+			return j
+		}
+		id, freed := j.ID, n.store.Freed()
+		switch c := n.choose(j); c {
+		case claimHad:
+			if n.store.Freed() == freed {
+				return j
+			}
+			// The end of another job may have moved this one, or deleted it.
+			if j = n.store.Lookup(&id); j != nil && j.State == store.StateQueued {
+				return j
+			}
+		case claimAsked:
+			return nil
+		case claimSlow, claimApart:
+			if passing {
+				n.passOver(j, apart)
+			} else {
+				passing, apart = true, c == claimApart
+			}
+		}
+		*budget -= 1 + n.cost(from)
+	}
+	n.serveLater(q)
+	return nil
+}
+
+// choose calls claimRun. No client is served meanwhile: it could be the client for which the job is chosen,
+// if that one waits for another queue as well.
+func (n *Node) choose(j *store.Job) claimed {
+	n.choosing = true
+	defer func() { n.choosing = false }()
+	return n.claimRun(j)
+}
+
+// serveLater asks the next tick to serve the clients that wait for a queue.
+func (n *Node) serveLater(q *store.Queue) {
+	name := string(q.NameBytes())
+	if last := len(n.unserved) - 1; last < 0 || n.unserved[last] != name {
+		n.unserved = append(n.unserved, name)
+	}
+	n.hurryTick()
+}
+
+// serveOn goes on with queues in which very many jobs had to make way, or were given to clients.
+func (n *Node) serveOn() {
+	names := n.unserved
+	n.unserved = nil
+	for budget := tickBudget; len(names) > 0 && budget > 0; names = names[1:] {
+		from, again := len(n.effects), len(n.unserved)
+		if q := n.store.Queue([]byte(names[0])); q != nil {
+			n.serve(q)
+		}
+		budget -= 1 + n.cost(from) + (len(n.unserved)-again)*busySteps
+	}
+	if n.unserved = append(names, n.unserved...); len(n.unserved) > 0 {
+		n.hurryTick()
+	}
 }

@@ -302,7 +302,7 @@ func (n *Node) AskWIP(name []byte, count int, overdue bool, timeout int64) (p Pe
 		n.send(other, &m)
 	}
 	if len(q.open) == 0 {
-		q.settle()
+		q.makeAnswer()
 		return p, &q.got
 	}
 	n.questions.open = append(n.questions.open, q)
@@ -323,9 +323,9 @@ func (n *Node) dropQuestion(number int64) {
 	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool { return q.number == number })
 }
 
-// settle makes the answer from what was gathered. It has each job once, from the node with
+// makeAnswer makes the answer from what was gathered. It has each job once, from the node with
 // the latest due time, because that node gave the job to a client last.
-func (q *question) settle() {
+func (q *question) makeAnswer() {
 	slices.SortFunc(q.got.Jobs, func(a, b InProgress) int {
 		return cmp.Or(slices.Compare(a.ID[:], b.ID[:]), cmp.Compare(b.Due, a.Due))
 	})
@@ -354,7 +354,7 @@ func (n *Node) tickWIP() {
 }
 
 func (n *Node) answerWIP(q *question) {
-	q.settle()
+	q.makeAnswer()
 	n.effects = append(n.effects, Effect{Kind: AnswerWIP, Client: q.client, WIP: &q.got})
 }
 

@@ -512,7 +512,7 @@ func (n *Node) ServeLines() {
 	from := n.host.Mark()
 	for budget := Slice; len(n.called) > 0 && !n.host.Loading(); budget, from = budget-n.acquisitionCost(from), n.host.Mark() {
 		if budget <= 0 {
-			n.host.Hurry()
+			n.host.WakeIn(1)
 			return
 		}
 		name := n.called[0]

@@ -96,7 +96,7 @@ func (n *Node) unrival(name []byte, h *Holder, token uint64, flags uint8) {
 	switch {
 	case len(d.rivals) == all:
 	case len(d.rivals) == 1:
-		n.settled(string(name), d) // if the last rival has lost the lock, too, an orphan check finds out when somebody wants it
+		n.closeDispute(string(name), d) // if the last rival has lost the lock, too, an orphan check finds out when somebody wants it
 	default:
 		n.decide(string(name), d)
 	}
@@ -275,7 +275,7 @@ func (n *Node) askRivals(name []byte) bool {
 	for i := range d.rivals {
 		r := &d.rivals[i]
 		r.gone, r.lives = nil, false
-		n.verify(wire.Disputed, &wire.Lock{Name: name, Left: d.question}, store.ID(r.lock.Job))
+		n.verify(wire.Disputed, &wire.Lock{Name: name}, store.ID(r.lock.Job), d.question)
 	}
 	return true
 }
@@ -284,7 +284,7 @@ func (n *Node) askRivals(name []byte) bool {
 func (n *Node) onRival(p *membership.Peer, m *wire.Message) {
 	name := string(m.Lock.Name)
 	d := n.sync.disputed.Get(name)
-	if d == nil || d.endless(n.host.Monotonic()) || d.question != m.Lock.Left || n.host.Monotonic()-d.asked >= orphanCheckMS {
+	if d == nil || d.endless(n.host.Monotonic()) || d.question != m.Lock.Question() || n.host.Monotonic()-d.asked >= orphanCheckMS {
 		return
 	}
 	i := slices.IndexFunc(d.rivals, func(r rival) bool { return r.lock.Job == m.ID })
@@ -318,11 +318,11 @@ func (n *Node) decide(name string, d *dispute) {
 			return
 		}
 	}
-	n.settled(name, d)
+	n.closeDispute(name, d)
 }
 
-// settled ends a dispute. The last rival, if there is one, is taken to have the lock.
-func (n *Node) settled(name string, d *dispute) {
+// closeDispute ends a dispute. The last rival, if there is one, is taken to have the lock.
+func (n *Node) closeDispute(name string, d *dispute) {
 	if l := n.Live([]byte(name)); l != nil && (len(d.rivals) == 0 || !(&Holder{store.ID(d.rivals[0].lock.Job), d.rivals[0].lock.Owner}).has(l)) {
 		mine := n.entryOf(l)
 		n.addRival(d, &mine, l.Until != 0) // that holder is a new rival: nobody was asked about it
@@ -375,7 +375,7 @@ func (n *Node) endRivals(name string, d *dispute, now int64) {
 	d.rivals = slices.DeleteFunc(d.rivals, func(r rival) bool { return r.over(now) })
 	switch {
 	case len(d.rivals) == 1:
-		n.settled(name, d) // as if the others had given up the lock
+		n.closeDispute(name, d) // as if the others had given up the lock
 	case now >= d.look:
 		d.look = now + VoteMS(n.maxLease)
 		n.askRivals([]byte(name))

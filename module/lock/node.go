@@ -11,8 +11,7 @@ import (
 type Host interface {
 	Now() int64       // unix ms
 	Monotonic() int64 // ms, by a clock that nobody sets; leases go by it
-	WakeIn(ms int64)  // calls Tick in ms, or before
-	Hurry()           // calls Tick as soon as possible: there is more to do
+	WakeIn(ms int64)  // calls Tick in ms, or before; in 1 ms if there is more to do
 	Below(span int64) int64
 	Passive() bool // the node follows a master, and changes nothing by itself
 	Loading() bool
@@ -137,7 +136,7 @@ func (n *Node) SetSelf(id wire.NodeID) {
 func (n *Node) Sweep() {
 	if n.store.Locks().Len > 0 {
 		n.sweep = 2
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }
 

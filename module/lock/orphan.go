@@ -63,13 +63,14 @@ func (n *Node) checkOrphanVote(name []byte, id store.ID, endless bool) {
 	if endless {
 		flags = wire.Endless
 	}
-	n.verify(flags, &wire.Lock{Name: name, Left: n.inquiries}, id)
+	n.verify(flags, &wire.Lock{Name: name}, id, n.inquiries)
 }
 
 // verify asks all nodes whether a lock's job lives; with a token, whether they count on votes for it up to that token;
-// with wire.Disputed, whether they count on any.
-func (n *Node) verify(flags uint8, l *wire.Lock, id store.ID) {
+// with wire.Disputed, whether they count on any. question is the question's number, which the answers repeat.
+func (n *Node) verify(flags uint8, l *wire.Lock, id store.ID, question int64) {
 	m := wire.Message{Kind: wire.Verify, Flags: flags, ID: wire.JobID(id), Lock: *l}
+	m.Lock.SetQuestion(question)
 	n.mesh.SendAll(&m)
 }
 
@@ -96,7 +97,8 @@ func (n *Node) mayBeOrphan(c *Acquisition, id store.ID) bool {
 
 func (n *Node) onVerify(p *membership.Peer, m *wire.Message) {
 	l := &m.Lock
-	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: l.Name, Token: l.Token, Left: l.Left}}
+	answer := wire.Message{Kind: wire.Verified, ID: m.ID, Count: wire.JobGone, Lock: wire.Lock{Name: l.Name, Token: l.Token}}
+	answer.Lock.SetQuestion(l.Question())
 	id := store.ID(m.ID)
 	over := l.Token == 0 && n.jobs.Over(l.Name, id)
 	lives := n.jobs.Lives(id)
@@ -137,7 +139,7 @@ func (n *Node) onVerified(p *membership.Peer, m *wire.Message) {
 		return
 	}
 	s := n.orphanCheckOf(m.Lock.Name)
-	if s == nil || s.lapse || s.id != store.ID(m.ID) || s.question != m.Lock.Left {
+	if s == nil || s.lapse || s.id != store.ID(m.ID) || s.question != m.Lock.Question() {
 		return
 	}
 	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.jobs.Lives(s.id) && !n.jobs.Over(m.Lock.Name, s.id)) {
@@ -204,7 +206,7 @@ func (n *Node) FindLeft(c *Acquisition) {
 		return // no node was asked
 	}
 	n.leftovers.Put(c.Job, leftover{name: c.name, token: c.proposal, asked: n.host.Monotonic()})
-	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.Job)
+	n.verify(0, &wire.Lock{Name: c.name, Token: c.proposal}, c.Job, 0)
 }
 
 // countsOn says whether this node may count on votes for a job, by tokens up to this one. It may if the job isn't put
@@ -281,7 +283,7 @@ func (n *Node) applyVerdicts() {
 	from := n.host.Mark()
 	for budget := Slice; n.verdicts.Len() > 0; budget, from = budget-n.acquisitionCost(from), n.host.Mark() {
 		if budget <= 0 {
-			n.host.Hurry()
+			n.host.WakeIn(1)
 			return
 		}
 		name, v := n.verdicts.At(n.verdicts.Len() - 1)
@@ -337,10 +339,10 @@ func (n *Node) tickOrphanChecks(now int64) {
 	more := n.orphanChecks.Pass(orphanChecksMost, func(_ string, s *orphanCheck) bool { return now-s.asked < orphanCheckMS })
 	more = n.leftovers.Pass(orphanChecksMost, func(_ store.ID, left *leftover) bool { return now-left.asked < orphanCheckMS }) || more
 	more = n.sync.contests.Pass(disputeMost, func(name string, _ *contest) bool {
-		n.settleContest([]byte(name))
+		n.closeContest([]byte(name))
 		return true
 	}) || more
 	if n.endDisputes(now) || more {
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }

@@ -25,16 +25,18 @@ import (
 //   - For votes with a lease, for each kind of lock ([Leases]): the longest lease that the node has promised for that
 //     kind is over, counted from the last vote that it can have given. The node remembers that length durably from
 //     before the first vote of that length ([Votes]). Then no proposer counts on any of these votes any more, since it
-//     counts from before it asked. No vote by a smaller token follows. Tokens that were ahead of the node's clock by
-//     more than the time of the shortest promise are remembered as durably ([Votes.Tokens]), and so are the tokens of a
-//     node that was started just before ([Node.TokensAhead]).
-//   - For votes without a lease, of jobs that wait and of at-most-once jobs that run, time proves nothing. Such a vote
-//     exists because of a job, and a node knows each job that has a lock: the node that acquired the lock. That node
-//     notes the lock also if it abstained itself (noteWon), and it puts the lock into its own table again, from the
-//     job, when it restarts (relock in package engine). So these votes are over, or known, once each known node has
-//     told its table, even a partial one; a node that is gone for good has to be forgotten. A job that no node knows
-//     any more has no lock. (An at-most-once job that got its lock in the last second before its own node crashed may
-//     lose it, together with its delivery, unless each write of the AOF was on disk at once.)
+//     counts from before it asked. Later votes must have greater tokens than the lost ones (Floor). The lost tokens
+//     were at most aheadMost ahead of the node's clock, so the node knows a token that none of them exceeds. Before a
+//     node votes by a token that is further ahead, that token is on disk ([Votes.Tokens]). So are the tokens that a
+//     node gives out itself just after a start, before its clock has reached those of the run before
+//     ([Node.TokensAhead]).
+//   - For votes without a lease, of jobs that wait and of at-most-once jobs that run, time proves nothing. But the node
+//     that acquired such a lock has its job, and has the lock in its own table: it notes the lock also if it abstained
+//     itself (noteWon), and makes it anew from the job when it restarts (relock in package engine). So once each known
+//     node has told its table, even a partial one, the node knows each of these locks that somebody still has. A node
+//     that is gone for good has to be forgotten (FORGET). A job that no node knows any more has no lock. (An
+//     at-most-once job that got its lock in the last second before its own node crashed may lose it, together with its
+//     delivery, unless each write of the AOF was on disk at once.)
 //
 // A node that is new to a mesh has lost nothing. But together with other new nodes it could make a majority, of which
 // the nodes that have voted know nothing. So it abstains until more than half of the nodes that aren't new themselves

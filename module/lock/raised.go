@@ -63,7 +63,7 @@ func (n *Node) raise(l *store.Lock, token uint64) {
 	if n.raisedOf(l) == nil {
 		n.raised.Put(string(l.Name()), raised{})
 	} else {
-		had.flags &^= FlagRenewed // if the holder had the lock before, it was by the tokens in the list
+		had.flags &^= FlagRenewed // the vote has this flag since it was raised before; fallBack sets it while the list has an earlier token
 	}
 	r := n.raised.Get(string(l.Name()))
 	r.add(had)

@@ -105,7 +105,7 @@ func (n *Node) learnLocks() {
 		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.host.Monotonic(), n.cleared
 		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, freedVotes{}
 	}
-	n.host.Hurry()
+	n.host.WakeIn(1)
 }
 
 // Joins follows a node that this one didn't know. If this node is itself new to the mesh, others may have locks that it
@@ -176,7 +176,7 @@ func (n *Node) syncUp(p *membership.Peer) {
 	if n.nonQuorum > 0 {
 		n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return t.node == p.Node })
 		n.sync.telling = append(n.sync.telling, telling{node: p.Node})
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }
 
@@ -190,7 +190,7 @@ func (n *Node) tickSync(now int64) {
 	}
 	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return t.cursor == 0 })
 	if len(n.sync.telling) > 0 {
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }
 
@@ -355,7 +355,7 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 			continue // the page is older
 		}
 		if told {
-			n.settleLock(p, e)
+			n.resolve(p, e)
 		} else if fresh, gone := n.sync.freed.Get(freedKey(e)); !gone || fresh && e.Flags&FlagRenewed != 0 {
 			n.learnLock(p, e, m.Flags&wire.Partial != 0)
 		}
@@ -390,7 +390,7 @@ func (n *Node) learnLock(p *membership.Peer, e *wire.Lock, partial bool) {
 	l := n.Live(e.Name)
 	if l != nil && !(&Holder{store.ID(e.Job), e.Owner}).has(l) {
 		if (l.Flags|e.Flags)&flagsNonQuorum != 0 {
-			n.settleLock(p, e)
+			n.resolve(p, e)
 		} else {
 			n.dispute(l, e)
 		}
@@ -511,12 +511,12 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	return l
 }
 
-// settleLock compares a lock that was given without a majority with what this node knows. All nodes that compare the
+// resolve compares a lock that was given without a majority with what this node knows. All nodes that compare the
 // same two locks reach the same result. A lock that needed a majority wins. Between two others the older one wins, by
 // their tokens; how many nodes voted for each doesn't count, because only its proposer knows that. If the tokens are
 // equal, the smaller holder wins. A lock that a mesh gave doesn't lose to a vote for an acquisition that can still fail.
 // So a node says that a lock is lost only if it knows that the winner was given.
-func (n *Node) settleLock(p *membership.Peer, e *wire.Lock) {
+func (n *Node) resolve(p *membership.Peer, e *wire.Lock) {
 	l := n.Live(e.Name)
 	h := Holder{store.ID(e.Job), e.Owner}
 	if e.Flags&FlagOutlives == 0 && n.jobs.Done(h.Job) {
@@ -581,8 +581,8 @@ func (n *Node) mayFail(l *store.Lock) bool {
 	return false
 }
 
-// settleContest settles the contest about a lock, if it can be settled by now.
-func (n *Node) settleContest(name []byte) {
+// closeContest ends the contest about a lock, if it can be decided by now.
+func (n *Node) closeContest(name []byte) {
 	if n.sync.contests.Len() == 0 {
 		return // the usual case; it doesn't copy the name
 	}
@@ -599,7 +599,7 @@ func (n *Node) settleContest(name []byte) {
 	}
 	c.lock.Left -= n.host.Monotonic() - c.told
 	if p := n.mesh.ByName(c.node); p != nil {
-		n.settleLock(p, &c.lock)
+		n.resolve(p, &c.lock)
 	}
 }
 

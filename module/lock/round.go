@@ -94,8 +94,8 @@ func (n *Node) propose(c *Acquisition) {
 	case had && (space != store.LockBare || c.least <= l.Token):
 		c.proposal, c.fresh = max(l.Token, c.least), false
 		if c.proposal > l.Token && space == store.LockRun {
-			// least may be the token of a run at another node. The end of that run takes back votes by its token, so
-			// propose another one.
+			// least may be the token by which the job runs at another node (TokenStale). When that run ends, the votes
+			// with its token are taken back. This run must keep its votes then, so its token is another one.
 			c.proposal = n.ownToken(space, c.proposal+1)
 		}
 	default:
@@ -129,8 +129,9 @@ func (c *Acquisition) asked() uint8 {
 
 func (c *Acquisition) message() *wire.Message {
 	m := &wire.Message{Kind: wire.Claim, Round: c.round, Members: c.members, Lock: wire.Lock{
-		Name: c.name, Owner: c.Owner, Job: c.Job, Token: c.proposal, Lease: c.lease, Left: int64(c.above()), Flags: c.asked(),
+		Name: c.name, Owner: c.Owner, Job: c.Job, Token: c.proposal, Lease: c.lease, Flags: c.asked(),
 	}}
+	m.Lock.SetAbove(c.above())
 	switch {
 	case c.anew:
 		m.Flags = wire.Fresh
@@ -343,7 +344,7 @@ func (n *Node) adoptWon(c *Acquisition, left int64) {
 	})
 	if c.has(l) {
 		l.By = nodeBits(n.self.Node())
-		n.SetFlags(l, l.Flags|c.flags&FlagAny) // of two jobs that got a key by QUORUM any, the older one keeps it (settleLock)
+		n.SetFlags(l, l.Flags|c.flags&FlagAny) // of two jobs that got a key by QUORUM any, the older one keeps it (resolve)
 	}
 }
 

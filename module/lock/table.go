@@ -126,7 +126,7 @@ func BareToken(shown int64) uint64 { return uint64(shown) << hiddenBits }
 // reserveMS is how far ahead of the last token the log writes tokens off: one record covers all tokens that are given
 // out until the next record. The next record is written when half is left. So a crash that loses the last two seconds
 // of the log loses no token that was given. The span isn't longer, because after a restart tokens begin at its end.
-// That is ahead of the time, and settleLock tells by the tokens which of two locks is older.
+// That is ahead of the time, and resolve tells by the tokens which of two locks is older.
 const reserveMS = 6_000
 
 // tokenIn is the least token that the clock gives in ms from now.
@@ -358,7 +358,7 @@ func Ended(l *store.Lock) bool { return l.Until < 0 }
 // IsFreed follows a lock that has become free: it lets those go on that wait for it.
 func (n *Node) IsFreed(name []byte) {
 	n.noteFreed(name)
-	n.settleContest(name)
+	n.closeContest(name)
 	n.jobs.Freed(name)
 	n.callLine(name)
 }
@@ -479,7 +479,7 @@ func (n *Node) Tick() {
 	// If many of these are over, so are many that this tick hasn't come to.
 	n.stale = over >= lockSteps && over >= seen/staleShare
 	if n.sweep > 0 && n.lockCursor != 0 || n.stale {
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }
 
@@ -862,7 +862,7 @@ func (n *Node) clearLater(c *Clearing) bool {
 		return false
 	}
 	n.clearLine = append(n.clearLine, c)
-	n.host.Hurry()
+	n.host.WakeIn(1)
 	return true
 }
 
@@ -894,7 +894,7 @@ func (n *Node) TickClears() {
 		budget = n.clearSome(budget)
 	}
 	if len(n.clears)+len(n.clearLine) > 0 {
-		n.host.Hurry()
+		n.host.WakeIn(1)
 	}
 }
 
@@ -933,7 +933,7 @@ func (n *Node) clearSome(budget int) int {
 			n.store.BeginLockWalk()
 		}
 		if budget -= n.clearDisputes(c, budget); budget <= 0 {
-			n.host.Hurry()
+			n.host.WakeIn(1)
 			return 0
 		}
 		for l := n.store.WalkLock(); l != nil; l = n.store.WalkLock() {
@@ -949,7 +949,7 @@ func (n *Node) clearSome(budget int) int {
 				l.Age = c.age
 			}
 			if budget--; budget <= 0 {
-				n.host.Hurry()
+				n.host.WakeIn(1)
 				return 0
 			}
 		}

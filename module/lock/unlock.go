@@ -173,7 +173,7 @@ func (n *Node) reviewUnlocks() {
 		n.unlocks[kind].parked.begin()
 		n.unlocks[kind].open.begin()
 	}
-	n.host.Hurry()
+	n.host.WakeIn(1)
 }
 
 // tickUnlocks looks at the pending unlocks that are due.
@@ -196,7 +196,7 @@ func (n *Node) tickUnlocks(now int64) {
 			n.tickUnlock(list, list.open.take(), now, &told)
 		}
 		if list.parked.left+list.open.left > 0 {
-			n.host.Hurry()
+			n.host.WakeIn(1)
 		}
 	}
 	if n.nextResend < math.MaxInt64 {

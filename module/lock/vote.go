@@ -59,7 +59,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		n.passLost() // it abstains, but not from this lock any more
 	}
 	n.clearFirst(b.name)
-	n.settleContest(b.name) // before the vote replaces one that is over
+	n.closeContest(b.name) // before the vote replaces one that is over
 	l = n.store.Lock(b.name)
 	flags := b.flags & (FlagAny | FlagOutlives | FlagRenewed)
 	if b.Job != (store.ID{}) {
@@ -231,7 +231,7 @@ func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 			return
 		}
 		why, l := n.vote(&ballot{
-			name: k.Name, Holder: Holder{Job: store.ID(k.Job), Owner: k.Owner}, token: k.Token, above: uint64(k.Left), lease: k.Lease, flags: k.Flags, by: nodeBits(p.Node),
+			name: k.Name, Holder: Holder{Job: store.ID(k.Job), Owner: k.Owner}, token: k.Token, above: k.Above(), lease: k.Lease, flags: k.Flags, by: nodeBits(p.Node),
 			extend: m.Flags&(wire.Extend|wire.Committed) != 0, committed: m.Flags&wire.Committed != 0, anew: m.Flags&wire.Fresh != 0,
 		})
 		if why == voteLater {
@@ -290,7 +290,7 @@ func (n *Node) reply(p *membership.Peer, asked *wire.Message, why uint32, l *sto
 		m.Lock.Left = a.LeftFor(asked.Lock.Name)
 	}
 	if again := why == wire.LockHeld || why == wire.TokenStale && asked.Kind == wire.Unlock; again && l != nil && l.Job == store.ID(asked.Lock.Job) && l.Space() == store.LockRun && l.Until > 0 {
-		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.host.Monotonic()) // another run of the job has it: see endPastRun in package engine
+		m.Lock.Lease, m.Lock.Left = l.Lease, max(1, l.Until-n.host.Monotonic()) // another run of the job has it: see EndPastRun
 	}
 	n.mesh.Send(p, m)
 }
@@ -369,7 +369,7 @@ func (n *Node) countSome() {
 			return
 		}
 		if budget <= 0 {
-			n.host.Hurry()
+			n.host.WakeIn(1)
 			return
 		}
 		n.uncounted--

@@ -315,9 +315,21 @@ type Lock struct {
 	Job         JobID
 	Token       uint64 // below 2^63
 	Lease       int64  // ms; 0: as long as the job waits, or runs
-	Left        int64  // ms of the lease that are left; in a Claim, how far Token is above the first one that the claim tried; in Verify and Verified, the question's number
+	Left        int64  // ms of the lease that are left; in a Deny for Abstains, until the node votes. In its place a Claim has Above, and Verify and Verified have Question
 	Flags       uint8  // of the lock (package lock)
 }
+
+// Above is how far the token of a Claim is above the first one that the claim tried.
+func (l *Lock) Above() uint64 { return uint64(l.Left) }
+
+// SetAbove sets [Lock.Above].
+func (l *Lock) SetAbove(above uint64) { l.Left = int64(above) }
+
+// Question is the number of the question that a Verify asks; Verified repeats it.
+func (l *Lock) Question() int64 { return l.Left }
+
+// SetQuestion sets [Lock.Question].
+func (l *Lock) SetQuestion(number int64) { l.Left = number }
 
 // Message is a message of any kind. Each kind uses some of the fields.
 type Message struct {

@@ -49,7 +49,7 @@ func (s *Sim) count(b []byte) {
 	}
 	j := s.jobs[store.ID(b[2:26])]
 	if j == nil {
-		return // an ADDJOB that is still on its way to us
+		return // no client of the simulation has the job: the message names none, or the ADDJOB was refused
 	}
 	if kind == wire.YourJob || kind == wire.Offer {
 		j.moved = s.now
@@ -321,9 +321,9 @@ func (s *Sim) uncertain(j *job) *node {
 // missing says whether no client got an at-most-once job, and no node says that it is uncertain.
 func (s *Sim) missing(j *job) bool { return s.undelivered(j) && s.uncertain(j) == nil }
 
-// settleUncertain is the operator, who settles the uncertain jobs: jobs that no client got are
+// decideUncertain is the operator, who decides about the uncertain jobs: jobs that no client got are
 // queued by ENQUEUE. Unique jobs that a client got are acknowledged, for they keep their keys.
-func (s *Sim) settleUncertain() {
+func (s *Sim) decideUncertain() {
 	s.byHand = true
 	for _, j := range s.order {
 		n := s.uncertain(j)

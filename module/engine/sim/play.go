@@ -759,7 +759,7 @@ func (s *Sim) heal() {
 		}
 	}
 	s.at(2500, s.note)
-	s.at(byHandSecs*1000, s.settleUncertain)
+	s.at(byHandSecs*1000, s.decideUncertain)
 	s.unpause()
 	// A Pause message may still be on its way.
 	s.at(30_000, s.unpause)

@@ -410,7 +410,7 @@ func (n *node) clock() int64 { return n.s.now + n.skew }
 func (n *node) call(f func()) {
 	n.begin()
 	f()
-	n.settle()
+	n.carryOut()
 	if at := n.e.EarliestArmed(); at != math.MaxInt64 {
 		n.tickSoon(at - n.e.Now())
 	}
@@ -444,11 +444,11 @@ func (n *node) happen() {
 	}
 	n.begin()
 	next := n.e.Tick()
-	n.settle()
+	n.carryOut()
 	n.tickSoon(next - n.e.Now())
 }
 
-func (n *node) settle() {
+func (n *node) carryOut() {
 	effects := n.e.Effects()
 	for i := range effects {
 		e := &effects[i]

@@ -1,0 +1,259 @@
+package engine
+
+import (
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// ADDJOB: how a job is made, and becomes known. If other nodes are to have copies first, replicate.go goes on.
+
+// Add is an ADDJOB whose options are parsed and in range.
+type Add struct {
+	Queue, Body []byte
+	Replicate   int   // copies, 1 to 65535; 0 only while options are parsed: none was given
+	Retry       int64 // seconds; 0 makes the job at-most-once
+	TTL         int64 // seconds, > 0
+	Delay       int64 // seconds, < TTL
+	MaxLen      int64 // 0: no limit
+	Timeout     int64 // ms to wait for the copies; 0: without limit
+	Async       bool  // don't wait for the copies
+	CanWait     bool  // the client can be made to wait
+	Unique      Unique
+	Default     bool // Replicate wasn't given, and is the default
+
+	// Sees says whether the client may know and change the jobs of a queue; with a nil queue,
+	// those of every queue. If Sees itself is nil, the client may know and change all jobs.
+	Sees func(queue []byte) bool
+	Members
+}
+
+// Copies returns the default of REPLICATE: three, or as many nodes as can be
+// reached if those are fewer, but at least one. This node counts if it keeps new jobs.
+func (n *Node) Copies() int {
+	if n.mesh.Alone() {
+		return 1
+	}
+	return n.copies(n.External())
+}
+
+// copies is Copies in a mesh.
+func (n *Node) copies(external bool) int {
+	c := 1
+	if external {
+		c = 0
+	}
+	for _, p := range n.mesh.All() {
+		if c == 3 {
+			break
+		}
+		if p.Usable() {
+			c++
+		}
+	}
+	return max(c, 1)
+}
+
+// External says whether only other nodes keep the jobs that are added at this one: it is
+// leaving, or it is above 75 % of maxmemory and can reach another node.
+func (n *Node) External() bool {
+	return n.leaving || n.MemoryLevel() > 0 && n.Mesh().Reachable() > 0
+}
+
+// placement is where the copies of a job that is being added are to be.
+type placement struct {
+	external  bool // this node keeps no copy
+	elsewhere int
+	family    []byte       // the extra that names dependencies
+	queue     *store.Queue // nil: still to be looked up, because it is new, or may go before the job is enlisted
+}
+
+// AddJob adds a job and returns its ID. If wait is true, the job isn't promised yet:
+// the answer follows as an effect, for the client that is tied to [PendingAdd].
+func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
+	unique := a.Unique.Strategy != 0 && !n.notUnique
+	waits := unique && a.Unique.Strategy != store.UniqueDuring
+	var hash uint64
+	if waits {
+		hash = n.nameClaim(a)
+	}
+	where, err := n.addable(a)
+	if err != nil {
+		return id, false, err
+	}
+	extras := where.family
+	if unique {
+		extras = n.allExtras(extras, n.attributes(a))
+	}
+	if waits && !n.mesh.Alone() && !n.knownHeld(n.scratch.lock) {
+		return n.claimAdd(a)
+	}
+	j := n.newJob(a, extras, where.elsewhere)
+	if waits {
+		token, holder := n.locks.TakeHashed(n.scratch.lock, hash, &j.ID, n.waitLease(a))
+		u := j.Unique()
+		if holder == nil {
+			u.SetWait(token)
+			n.markWindow(u)
+		} else if answer, err, over := n.refused(a, u, &holder.Job); over {
+			if !n.mesh.Alone() {
+				n.locks.CheckOrphan(holder)
+			}
+			n.store.FreeJob(j)
+			return answer, false, err
+		}
+	}
+	id = j.ID
+	wait, err = n.enlist(a, j, where)
+	if err != nil && waits {
+		n.locks.Free(n.scratch.lock, &id)
+	}
+	return id, wait, err
+}
+
+// newJob makes the job of an ADDJOB. It isn't registered yet.
+func (n *Node) newJob(a *Add, extras []byte, elsewhere int) *store.Job {
+	j := n.store.NewJob(len(a.Body), elsewhere, extras)
+	copy(j.Body(), a.Body)
+	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
+	becomeNew(j)
+	return j
+}
+
+// addable refuses a job that can't be added. Otherwise it tells where the job's copies go.
+func (n *Node) addable(a *Add) (w placement, err error) {
+	if n.passive {
+		return w, ErrReplica
+	}
+	if len(a.Body) > store.MaxBody {
+		return w, ErrBody
+	}
+	q := n.Queue(a.Queue) // first, because the call may remove the queue, with jobs that are looked at below
+	w.external = n.External()
+	if w.external && a.Async {
+		// The answer comes before others have confirmed their copies, so it promises this node's copy.
+		if w.external = false; a.Default && a.Retry > 0 {
+			a.Replicate = max(a.Replicate, n.copies(false))
+		}
+	}
+	if a.BlockedBy != nil {
+		err = n.beside(a, w.external)
+	}
+	w.elsewhere = a.Replicate - 1
+	if w.external {
+		w.elsewhere++
+	}
+	if err == nil && w.elsewhere > 0 && len(a.Body)+len(a.Queue) > n.mostBody {
+		err = ErrTooBig
+	}
+	if err == nil && w.elsewhere > 0 {
+		err = n.unreachable(a, w.elsewhere, w.external)
+		if err == nil && !a.Async && !a.CanWait {
+			err = ErrReplWait
+		}
+	}
+	if err == nil && a.Family() {
+		w.family, err = n.dependenciesOf(&a.Members)
+	}
+	if err == nil && q != nil {
+		switch {
+		case a.MaxLen > 0 && q.Waiting() >= uint64(a.MaxLen):
+			err = ErrMaxLen
+		case q.Pause&PauseIn != 0:
+			err = ErrPaused
+		}
+		if a.Unique.Strategy == 0 {
+			w.queue = q // adding a unique job may remove another job first
+		}
+	}
+	if err != nil {
+		n.Stats.Refused++
+	}
+	return w, err
+}
+
+// enlist makes a job known that addable has accepted. If it returns an error, the job is freed.
+func (n *Node) enlist(a *Add, j *store.Job, w placement) (wait bool, err error) {
+	q := w.queue
+	if q == nil {
+		q = n.store.Queue(a.Queue)
+	}
+	if q == nil {
+		if q, err = n.queue(a.Queue); err != nil {
+			n.store.FreeJob(j)
+			return false, err
+		}
+	}
+	j.CTime = n.nextCTime()
+	if a.BlockedBy != nil {
+		j.CTime = n.afterSiblings(a.BlockedBy, j.CTime)
+	}
+	j.ETime = n.now + a.TTL*1000
+	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
+	n.store.RegisterNew(q, j)
+	n.Stats.Added++
+	if w.family != nil {
+		n.join(j)
+	}
+	switch {
+	case w.elsewhere == 0:
+		n.queueNew(j)
+	case a.Async:
+		n.queueNew(n.place(j, w.elsewhere, wire.NoReply)) // the other copies aren't promised
+	default:
+		n.startPendingAdd(j, a, w.external, w.elsewhere)
+		return true, nil
+	}
+	return false, nil
+}
+
+// unreachable refuses a job if too few nodes can be reached for its copies. Above 75 % of
+// maxmemory, and when this node is leaving, all copies have to be placed elsewhere.
+// A client that waits for copies also waits for nodes that were connected a moment ago.
+func (n *Node) unreachable(a *Add, extra int, external bool) error {
+	reachable := n.Mesh().Reachable()
+	switch {
+	case extra <= reachable:
+		return nil
+	case !a.Async && a.CanWait && extra <= reachable+n.returning():
+		return nil
+	case external && extra-1 == reachable && n.leaving:
+		return ErrNoReplLeaving
+	case external && extra-1 == reachable:
+		return ErrNoReplMemory
+	}
+	return ErrNoRepl
+}
+
+// returning counts the nodes whose connection was lost, and that may be back any moment.
+func (n *Node) returning() (c int) {
+	for _, p := range n.mesh.All() {
+		if n.mesh.MayReturn(p.Base()) {
+			c++
+		}
+	}
+	return c
+}
+
+// nextCTime gives each job a creation time of its own, in ms*1e6, that only
+// grows, whatever the clock does.
+func (n *Node) nextCTime() uint64 {
+	c := uint64(max(n.now, 0)) * 1_000_000
+	if c <= n.ctime {
+		c = n.ctime + 1
+	}
+	n.ctime = c
+	return c
+}
+
+// sawCTime follows the creation time of another node's job: jobs that are added here from now
+// on have a later one, also in the same millisecond. A clock that is a second or more ahead
+// is not followed.
+func (n *Node) sawCTime(c uint64) { n.followCTime(c, 1000) }
+
+// followCTime gives jobs that are added from now on later creation times than c, unless c
+// is most ms or more ahead.
+func (n *Node) followCTime(c uint64, most int64) {
+	if c > n.ctime && c < uint64(max(n.now+most, 0))*1_000_000 {
+		n.ctime = c
+	}
+}

@@ -1,0 +1,231 @@
+package engine
+
+import (
+	"math"
+	"slices"
+
+	"jobmesh/module/lock"
+	"jobmesh/module/store"
+	"jobmesh/module/table"
+	"jobmesh/module/wire"
+)
+
+// The locks of a job that other nodes have, too. A client of another node may work on the job: so a node whose
+// own delivery is over, or that forgets the job, leaves such a client its lock. If this node knows that a run
+// is over, it has the votes for that run taken back when they stand against the job's next run.
+
+// delegate leaves a job's locks to the other nodes that hold the job: it is about to be forgotten here, and
+// lives on there.
+func (n *Node) delegate(j *store.Job) {
+	u := j.Unique()
+	if u == nil {
+		return
+	}
+	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
+		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && !lock.Ended(l) {
+			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
+			n.locks.Log(l)
+		}
+	}
+	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
+	n.delegated.Add(j.ID)
+}
+
+// endFresh frees a job's locks, except votes that were extended since for their holder: somebody may work on
+// the job at another node.
+func (n *Node) endFresh(j *store.Job) {
+	u := j.Unique()
+	if u == nil || n.mesh.Alone() || u.Strategy() == store.UniqueWindow {
+		return
+	}
+	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
+		if !u.Has(hasFlag(space)) {
+			continue
+		}
+		name := slices.Clone(n.lockName(j, u, space))
+		token := lockToken(u, space)
+		u.Clear(hasFlag(space))
+		if l := n.locks.Live(name); l != nil && l.Job == j.ID && l.Flags&lock.FlagRenewed != 0 {
+			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
+			n.locks.Log(l)
+			continue
+		}
+		n.locks.RollBack(name, lock.Holder{Job: j.ID}, token, n.mesh.Nodes())
+	}
+}
+
+// leaveVotes keeps the end of a job from freeing locks that were left to other nodes (lock.FlagForeign).
+func (n *Node) leaveVotes(j *store.Job) {
+	u := j.Unique()
+	if u == nil {
+		return
+	}
+	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
+		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && l.Flags&lock.FlagForeign != 0 {
+			u.Clear(hasFlag(space))
+		}
+	}
+}
+
+// boundRun gives a run lock without a lease the lease that nodes of a mesh give. The lock was given while its
+// node was alone. The job isn't worked on at this node, which may not hear of the run's end.
+func (n *Node) boundRun(l *store.Lock, j *store.Job, u store.Unique) {
+	if l.Until == 0 {
+		n.bound(l, n.runLease(j, u))
+	}
+}
+
+// bound gives a lock a lease that begins now, in ms. The caller logs it.
+func (n *Node) bound(l *store.Lock, lease int64) {
+	l.Lease, l.Until = lease, n.locks.Until(lease)
+	n.locks.Note(l)
+}
+
+// delegateRun leaves a job's run lock to another node, where the job's client works on.
+func (n *Node) delegateRun(j *store.Job) {
+	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) && !n.mesh.Alone() {
+		if l := n.store.Lock(n.lockName(j, u, store.LockRun)); l != nil && l.Job == j.ID && !lock.Ended(l) {
+			n.boundRun(l, j, u)
+			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
+			n.locks.Log(l)
+		}
+		u.Clear(store.UniqueHasRun)
+	}
+}
+
+// expireRun ends the run of a job whose retry time is over, as far as this node knows. The job's client may
+// have said WORKING to another node, whose message may be lost or late. So a lock that was extended is left
+// to its lease, here and at the other nodes.
+func (n *Node) expireRun(j *store.Job) {
+	if !runs(j) || n.mesh.Alone() || !j.Unique().Has(store.UniqueHasRun) {
+		return
+	}
+	u := j.Unique()
+	name := slices.Clone(n.lockName(j, u, store.LockRun))
+	l := n.locks.Live(name)
+	if l != nil && l.Job == j.ID && l.Flags&lock.FlagRenewed != 0 {
+		n.delegateRun(j)
+		return
+	}
+	u.Clear(store.UniqueHasRun)
+	n.locks.EnqueueUnlock(name, lock.Holder{Job: j.ID}, u.RunToken(), wire.Fresh, n.mesh.Nodes())
+	if l != nil && l.Job == j.ID && l.Token <= u.RunToken() {
+		n.locks.Remove(l)
+	}
+}
+
+// endRunElsewhere frees the run lock that a job got at another node: the job's client gives it back here.
+func (n *Node) endRunElsewhere(j *store.Job) {
+	if !runs(j) || n.mesh.Alone() {
+		return
+	}
+	if l := n.locks.Live(n.lockName(j, j.Unique(), store.LockRun)); l != nil && l.Job == j.ID {
+		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
+		return
+	}
+	// This node has no vote for the run: it was away when the run began. Other nodes may have votes, and one of
+	// them may be handed the job now: the votes would stand in its way. This node doesn't know the run's token,
+	// so it asks by an Unlock with token 1. Each run's token is greater, so no vote is taken back by it, and each
+	// voter answers with the token of its vote, and with the time that the vote has left. EndPastRun then takes
+	// back the votes that are older than this NACK, by their tokens.
+	if j.Retry > 0 {
+		n.uniqueMesh.back.add(j.ID, pastRuns{at: n.monotonic()}, n.now)
+		n.locks.EnqueueUnlock(n.lockName(j, j.Unique(), store.LockRun), lock.Holder{Job: j.ID}, 1, 0, n.mesh.Nodes())
+	}
+}
+
+// pastRuns are the runs of a job that began before the job was given back here, at a node that didn't know
+// them.
+type pastRuns struct {
+	at    int64  // when it was given back: monotonic, ms
+	ended uint64 // the token of the last run for which all nodes were told to take their votes back
+}
+
+// over says whether a vote for a run was given before the job was given back, and not extended since. It goes
+// by how much of the vote's time is over, and allows for a voter's clock that runs slower than ours. It
+// doesn't go by tokens: they come from the time of day, which may differ at the node where a later run
+// begins.
+func (p *pastRuns) over(vote *wire.Lock, now int64) bool {
+	since := now - p.at
+	return vote.Left > 0 && lock.VoteMS(vote.Lease)-vote.Left > since+since/lock.ClockSlack
+}
+
+// givenBack remembers pastRuns by job.
+type givenBack struct {
+	table.Generations[store.ID, pastRuns]
+	turned int64
+}
+
+const (
+	givenBackMS   = 600_000 // how long a job is remembered at least
+	givenBackMost = 10_000  // jobs that are remembered
+)
+
+func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
+	if now-g.turned >= givenBackMS || g.Young() >= givenBackMost {
+		g.Turn()
+		g.turned = now
+	}
+	g.Put(id, past)
+}
+
+// EndPastRun follows a denial that names a vote for a run of the very job that was asked for. If that run
+// began before the job was given back here, all nodes take the vote back. If this node asked for it before it
+// was started anew, and has all that it logged, nobody has the job by that run ([Node.endOwnRuns]): all nodes
+// take back a vote that wasn't extended since.
+func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
+	n, k := o.node(), &m.Lock
+	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
+		return
+	}
+	past, yes := n.uniqueMesh.back.Get(id)
+	flags := uint8(0)
+	switch {
+	case yes && past.ended == k.Token:
+		return // the nodes were told
+	case yes && past.over(k, n.monotonic()):
+	case k.Token <= n.ownBefore && n.locks.IsOwnToken(k.Token) && n.isQueued(&id):
+		if flags = wire.Fresh; !yes {
+			past.at = math.MinInt64 / 2 // the job wasn't given back
+		}
+	default:
+		return
+	}
+	past.ended = k.Token
+	n.uniqueMesh.back.add(id, past, n.now)
+	n.freeRun(name, &id, k.Token, flags) // the acquisition's Claim may have come here, too, after the NACK
+}
+
+// isQueued says whether a job is in its queue, and has no run lock.
+func (n *Node) isQueued(id *store.ID) bool {
+	j := n.store.Lookup(id)
+	return j != nil && j.State == store.StateQueued && !hasRun(j)
+}
+
+// endOwnRuns takes back the votes for runs of a job that was queued when this node ended. The node has all
+// that it logged, and it logs a delivery before the client gets the job. So nobody has the job by a run that
+// this node acquired. The node may have ended while it asked for such a run, or before the others heard that
+// the job was given back. The votes of another node's acquisition, and votes that were extended since, stay.
+func (n *Node) endOwnRuns(j *store.Job) {
+	if j.State != store.StateQueued || !runs(j) || n.mesh.Alone() {
+		return
+	}
+	u := j.Unique()
+	name := n.lockName(j, u, store.LockRun)
+	voted, last := uint64(0), u.RunToken()
+	if l := n.locks.Live(name); l != nil && l.Job == j.ID {
+		voted = l.Token
+	}
+	if last == voted || lock.BegunAt(last)+lock.VoteMS(n.runLease(j, u)+2*lock.TimeoutMS) <= n.now {
+		last = 0 // its votes are over, or it is the token in voted
+	}
+	if voted|last == 0 || u.Has(store.UniqueHasRun) || n.locks.AsksFor(&j.ID, string(name)) {
+		return
+	}
+	name = slices.Clone(name)
+	for _, token := range [...]uint64{voted, last} {
+		if token > 0 && n.locks.IsOwnToken(token) {
+			n.giveUpRun(name, &j.ID, token)
+		}
+	}
+}

@@ -1,0 +1,369 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+
+	"jobmesh/module/lock"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// The run lock of a job that is about to be delivered. A node that is alone takes the lock at once. In a mesh
+// more than half of the nodes have to vote for it: until the answers are in, the job waits in its per-key queue,
+// and the clients that could get it wait too; GETJOB … NOHANG waits for nothing else.
+//
+// In a mesh a run lock has a lease: RUNTTL, or the job's retry time if RUNTTL isn't given. So a client that is
+// gone loses job and lock together.
+
+// claimed says how to go on with a job that could be delivered.
+type claimed uint8
+
+const (
+	claimHad     claimed = iota // deliver it
+	claimRefused                // it isn't in the waiting list any more: look at the next
+	claimAsked                  // no job can be had before another node answers
+	claimSlow                   // the job isn't asked for before others, whose answers take long: look behind it
+	claimApart                  // the job isn't asked for before more nodes can be reached: look behind it
+)
+
+const (
+	apartLookMS = 100 // ms between looks whether enough nodes can be reached for a majority
+	apartSlice  = 75  // queues that are served at once when there is a majority again: each may ask all nodes
+)
+
+// askedRuns counts the jobs of a queue whose run locks are being acquired. since is the monotonic time, in
+// ms, since when none of these acquisitions has been decided.
+type askedRuns struct {
+	jobs  int
+	since int64
+}
+
+// claimRun takes the run lock of a job that is about to be delivered, and ends its waiting lock.
+func (n *Node) claimRun(j *store.Job) claimed {
+	u := j.Unique()
+	if u == nil {
+		return claimHad
+	}
+	switch {
+	case !u.Runs() || n.notUnique:
+	case !n.mesh.Alone():
+		if t := n.claimRunOf(j, u); t != claimHad {
+			return t
+		}
+	default:
+		token, holder := n.locks.Take(n.lockName(j, u, store.LockRun), &j.ID, u.RunTTL())
+		if holder != nil {
+			n.busy(j, u)
+			return claimRefused
+		}
+		n.hasRun(j, u, "", token)
+	}
+	n.endsWaiting(j, u)
+	return claimHad
+}
+
+// claimRunOf is [Node.claimRun] in a mesh.
+func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
+	name := n.lockName(j, u, store.LockRun)
+	l := n.locks.Live(name)
+	switch {
+	case l != nil && l.Job == j.ID && u.Has(store.UniqueHasRun):
+		return claimHad
+	case l != nil && l.Job != j.ID && !n.mereVote(u, l):
+		n.busy(j, u)
+		return claimRefused
+	case l != nil && l.Job == j.ID:
+		n.store.HoldBack(j, u) // another node has given the job to a client
+		return claimRefused
+	case !n.asks:
+		return claimAsked
+	}
+	key, queue, id := string(name), string(j.Queue.NameBytes()), j.ID
+	if _, asked := n.uniqueMesh.runs[key]; asked {
+		n.store.HoldBack(j, u)
+		return claimRefused
+	}
+	if !u.Has(store.UniqueAny) && !n.locks.Quorate(name) {
+		if _, yes := n.uniqueMesh.apart[queue]; !yes {
+			n.uniqueMesh.apart[queue] = struct{}{}
+			n.uniqueMesh.away = append(n.uniqueMesh.away, queue)
+		}
+		return claimApart
+	}
+	if n.uniqueMesh.asked[queue].jobs >= max(1, int(n.waitersOf(j.Queue))) {
+		if n.awaitsAnswer(queue) {
+			return claimAsked
+		}
+		return claimSlow
+	}
+	// An acquisition that is decided at once is followed below, not in its callback: the callback serves
+	// clients, and clients are being served already. A client counts its time from when it gets the job, so
+	// the lease is longer by the time that the asking may take.
+	freed, began := n.store.Freed(), n.monotonic()
+	now, _ := n.locks.AcquireFor(lock.ForJob{
+		Name: name, Job: id, Lease: n.runLease(j, u) + 2*lock.TimeoutMS, Usable: 2 * lock.TimeoutMS, Any: u.Has(store.UniqueAny),
+	}, func(o lock.Result) {
+		delete(n.uniqueMesh.runs, key)
+		n.askFor(queue, -1)
+		o.Began = cmp.Or(o.Began, began)
+		n.runDecided(key, &id, o)
+		n.store.WakeKeyQueues([]byte(key)) // other jobs may wait in per-key queues for the outcome
+		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != lock.Aborted {
+			n.serve(q)
+		}
+		n.answered(n.waits[queue])
+	})
+	if now == nil {
+		n.uniqueMesh.runs[key] = id
+		n.askFor(queue, 1)
+	}
+	if n.store.Freed() != freed {
+		// Another acquisition that was decided meanwhile may have moved j, or deleted it.
+		if j = n.store.Lookup(&id); j == nil || j.State != store.StateQueued {
+			if now != nil && now.Kind == lock.Granted {
+				n.giveUpRun([]byte(key), &id, now.Token)
+			}
+			return claimRefused
+		}
+		u = j.Unique()
+	}
+	switch {
+	case now == nil:
+		n.store.HoldBack(j, u)
+	case now.Kind == lock.Granted:
+		n.hasRun(j, u, key, now.Token)
+		return claimHad
+	case isBusy(now, &id, u):
+		n.busy(j, u)
+	default:
+		n.store.HoldBack(j, u)
+		n.backOff(key, now)
+	}
+	return claimRefused
+}
+
+// askFor counts the acquisitions of run locks for a queue's jobs: by is 1 when one begins, -1 when one is
+// decided.
+func (n *Node) askFor(queue string, by int) {
+	a := n.uniqueMesh.asked[queue]
+	if a.jobs == 0 || by < 0 {
+		a.since = n.monotonic()
+	}
+	if a.jobs += by; a.jobs == 0 {
+		delete(n.uniqueMesh.asked, queue)
+		return
+	}
+	n.uniqueMesh.asked[queue] = a
+}
+
+// isSlow says whether the answers about a queue's jobs take long.
+func (n *Node) isSlow(a askedRuns) bool { return n.monotonic()-a.since >= lock.ResendMS }
+
+// awaitsAnswer says whether the jobs of a queue wait in their order until it is known whether the client gets
+// the one that is asked for. They don't if the answers take long, as with nodes that stand still, or that
+// don't agree on which nodes belong to the mesh. If they did, jobs that need no votes would wait behind many
+// that can't get them, each of which is asked for as long as [lock.TimeoutMS]. In that case jobs are found
+// behind those that are asked for ([Node.beyond]).
+func (n *Node) awaitsAnswer(queue string) bool {
+	a := n.uniqueMesh.asked[queue]
+	if n.isSlow(a) {
+		return false
+	}
+	n.lookAfter(&n.uniqueMesh.looks, queue, lock.ResendMS)
+	return true
+}
+
+// busy does what ONBUSY says with a job whose key is being worked on.
+func (n *Node) busy(j *store.Job, u store.Unique) {
+	switch u.Busy() {
+	case store.BusyDrop:
+		n.Stats.BusyDropped++
+		n.leftOutBusy(j, u)
+		n.effects = append(n.effects, Effect{Kind: Dropped, ID: j.ID, Queue: j.Queue})
+		n.cancel(j)
+	case store.BusyReschedule:
+		n.reschedule(j, u, u.BusyDelay())
+	case store.BusyDead:
+		n.deadLetter(j, u)
+	default:
+		n.store.HoldBack(j, u)
+	}
+}
+
+// mereVote says whether a run lock that stands against a job may be no more than a vote: the node that asked
+// for the lock may not have got it. Then all nodes are asked. This matters only for a job that doesn't wait
+// for its key but would be dropped or moved.
+func (n *Node) mereVote(u store.Unique, l *store.Lock) bool {
+	return u.Busy() != store.BusyWait && !(*owners)(n).Holds(l)
+}
+
+// isBusy says whether the acquisition of a job's run lock has ended because another job has the key for
+// certain, and the job doesn't wait for the key.
+func isBusy(o *lock.Result, id *store.ID, u store.Unique) bool {
+	return o.Kind == lock.Conflict && o.Most && o.Job != *id && u.Busy() != store.BusyWait
+}
+
+// hasRun notes that a job has its run lock.
+func (n *Node) hasRun(j *store.Job, u store.Unique, name string, token uint64) {
+	delete(n.uniqueMesh.backoffs, name)
+	n.lost.Remove(j.ID)
+	u.SetRun(token)
+}
+
+// runLease returns the lease of a job's run lock, in ms: RUNTTL or the retry time, whichever is shorter, or
+// without either the time until the job's expiry. So the lock lasts at most as long as the job stays with the
+// client that gets it.
+func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
+	switch retry := int64(j.Retry) * 1000; {
+	case u.RunTTL() > 0 && retry > 0:
+		return min(u.RunTTL(), retry)
+	case u.RunTTL() > 0:
+		return u.RunTTL()
+	case retry > 0:
+		return retry
+	}
+	return max(1, min(j.ETime-n.now, store.MaxLease)) // a restored job may live for ever
+}
+
+// runDecided goes on when the acquisition of a job's run lock is decided: it delivers the job if the lock was
+// granted.
+func (n *Node) runDecided(name string, id *store.ID, o lock.Result) {
+	j := n.store.Lookup(id)
+	here := j != nil && j.State == store.StateQueued && j.ETime > n.now && n.named(j, store.LockRun, []byte(name))
+	switch {
+	case o.Kind == lock.Granted && !here:
+		// A WORKING that has come since owns these votes now, and extends them. Don't take them back.
+		if !n.hasByNow(j, store.LockRun, []byte(name), o.Token) && !n.locks.AsksFor(id, name) {
+			n.giveUpRun([]byte(name), id, o.Token)
+		}
+	case o.Kind == lock.Granted:
+		u := j.Unique()
+		n.hasRun(j, u, name, o.Token)
+		q := j.Queue
+		w := n.firstOf(q)
+		if w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading {
+			u.Clear(store.UniqueHasRun) // no client wants the job any more
+			n.giveUpRun([]byte(name), id, o.Token)
+			return
+		}
+		// When the key becomes free other jobs may go on: w must not be served with one of them, and j may
+		// move.
+		choosing := n.choosing
+		n.choosing = true
+		n.endsWaiting(j, u)
+		n.choosing = choosing
+		if j = n.store.Lookup(id); j == nil || j.State != store.StateQueued {
+			return
+		}
+		if !w.active {
+			n.serveLater(j.Queue)
+			return
+		}
+		n.hand(w, j)
+	case here && isBusy(&o, id, j.Unique()):
+		n.busy(j, j.Unique())
+	default:
+		n.backOff(name, &o)
+	}
+}
+
+// giveUpRun takes back the votes for a run that doesn't begin. A client may still work on the job by an
+// earlier run, and have said WORKING at another node. Then that node has taken these votes over, and extended
+// them. Those votes stay.
+func (n *Node) giveUpRun(name []byte, id *store.ID, token uint64) {
+	n.freeRun(name, id, token, wire.Fresh)
+}
+
+// freeRun makes all nodes take back their votes for a run. With wire.Fresh the votes that were extended since
+// stay.
+func (n *Node) freeRun(name []byte, id *store.ID, token uint64, flags uint8) {
+	h := lock.Holder{Job: *id}
+	n.locks.Unvote(name, &h, token, flags)
+	n.locks.EnqueueUnlock(name, h, token, flags, n.mesh.Nodes())
+	n.locks.IsFreed(slices.Clone(name))
+}
+
+// Asks says whether this node awaits answers about the run of any job.
+func (n *Node) Asks() bool { return len(n.uniqueMesh.runs) > 0 }
+
+// Asking says whether a job of one of the queues may be had when other nodes have answered. A client that
+// doesn't want to wait waits for that alone ([Node.WaitForAnswers]).
+func (n *Node) Asking(names [][]byte) bool {
+	return slices.ContainsFunc(names, func(name []byte) bool { return n.uniqueMesh.asked[string(name)].jobs > 0 })
+}
+
+// beyond finds the first job of a queue behind those that aren't asked for now. These stay where they are, so
+// the oldest is asked for first as soon as one may be. The search goes on where it was the last time, however
+// many they are. When this call has passed over enough, the next tick goes on.
+func (n *Node) beyond(q *store.Queue, apart bool) *store.Job {
+	name := string(q.NameBytes())
+	at, _ := n.uniqueMesh.past.Get(name)
+	j := q.Head
+	if last := n.store.Lookup(&at.job); last != nil && last.Queue == q && last.Place == store.InWaiting && at.apart == apart {
+		j = last.Next
+	}
+	was := n.passes
+	for at.apart = apart; j != nil && n.passes > 0 && n.passedOver(j, apart); j = j.Next {
+		at.job = j.ID
+		n.passes--
+	}
+	if n.passes < was {
+		n.uniqueMesh.past.add(name, at, n.now)
+	}
+	if j != nil && n.passes == 0 {
+		n.serveLater(q)
+		return nil
+	}
+	return j
+}
+
+// passedOver says whether a job isn't asked for now, if one before it isn't.
+func (n *Node) passedOver(j *store.Job, apart bool) bool {
+	if j.Parts == 0 || j.ETime <= n.now {
+		return false
+	}
+	u := j.Unique()
+	return u != nil && u.Runs() && !u.Has(store.UniqueHasRun) && !(apart && u.Has(store.UniqueAny))
+}
+
+// passOver adds a job to those behind which [Node.beyond] looks.
+func (n *Node) passOver(j *store.Job, apart bool) {
+	n.uniqueMesh.past.add(string(j.Queue.NameBytes()), past{job: j.ID, apart: apart}, n.now)
+}
+
+// notPast lets a job that comes into the waiting list be found if it is before others that are passed over.
+func (n *Node) notPast(j *store.Job) {
+	n.uniqueMesh.past.stopAt(n, j, func(at past) bool { return n.passedOver(j, at.apart) })
+	for _, p := range n.mesh.All() {
+		p.past.stopAt(n, j, func(past) bool { return !n.fits(p, j) })
+	}
+}
+
+// tickApart serves the clients that wait for jobs that weren't asked for, for want of a majority, once there
+// is one. If there are very many queues it serves some with each tick.
+func (n *Node) tickApart() {
+	switch c := &n.uniqueMesh; {
+	case len(c.apart) == 0:
+	case !n.mesh.Alone() && !n.locks.Quorate(nil):
+		n.wake = min(n.wake, n.now+apartLookMS)
+	default:
+		some := c.away[:min(apartSlice, len(c.away))]
+		c.away = c.away[len(some):]
+		for _, name := range some {
+			delete(c.apart, name)
+		}
+		n.unserved = append(n.unserved, some...)
+		n.hurryTick()
+	}
+}
+
+// tickLooks serves the clients of queues whose next jobs have waited for an answer long enough by now.
+func (n *Node) tickLooks() {
+	n.tickAgenda(&n.uniqueMesh.looks, func(name string) int {
+		if q := n.store.Queue([]byte(name)); q != nil && n.uniqueMesh.asked[name].jobs > 0 {
+			n.serveLater(q)
+		}
+		return 0
+	})
+}

@@ -1,0 +1,349 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"jobmesh/module/lock"
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Adding a unique job. A node that is alone takes the waiting lock, makes the job, and answers at once. In a
+// mesh the lock is acquired first: there is no job before a majority has voted for it. If another job has the
+// key, ONCONFLICT says what becomes of the ADDJOB.
+
+// claimedAdd is an ADDJOB whose lock is being acquired.
+type claimedAdd struct {
+	client any
+	denied bool // see [Node.Deny]
+	claim  *lock.Acquisition
+}
+
+// nameClaim leaves the name of a job's waiting lock in scratch.lock, and returns its hash. The lock's slot in
+// the table is a cache miss away, so it is fetched now, while the job is made.
+func (n *Node) nameClaim(a *Add) (hash uint64) {
+	s := &a.Unique
+	scope, key := a.Queue, a.Body
+	if s.Keyed {
+		key = s.Key
+	}
+	if s.Mesh {
+		scope = nil
+	} else if scope == nil {
+		scope = []byte{}
+	}
+	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, scope, key)
+	hash = n.store.LockHash(n.scratch.lock)
+	n.store.WarmLock(hash)
+	return hash
+}
+
+// attributes encodes the options of uniqueness of an ADDJOB, in scratch memory.
+func (n *Node) attributes(a *Add) store.Unique {
+	s := &a.Unique
+	flags := uint8(0)
+	if s.Mesh {
+		flags |= store.UniqueMesh
+	}
+	if s.Any {
+		flags |= store.UniqueAny
+	}
+	if s.Keyed {
+		flags |= store.UniqueKeyed
+	}
+	n.scratch.value = store.AppendUnique(n.scratch.value[:0], &store.UniqueBy{
+		Strategy: s.Strategy, Flags: flags, Conflict: s.Conflict, Busy: s.Busy,
+		LockTTL: uint32(s.LockTTL), RunTTL: uint32(s.RunTTL), ConflictDelay: uint32(s.ConflictDelay), BusyDelay: uint32(s.BusyDelay), Key: s.Key,
+	})
+	return n.scratch.value
+}
+
+// allExtras joins the extras of a job that is being added, in scratch memory.
+func (n *Node) allExtras(family []byte, u store.Unique) []byte {
+	n.scratch.extras = store.AppendExtra(append(n.scratch.extras[:0], family...), store.TagUnique, u)
+	return n.scratch.extras
+}
+
+// waitLease returns the lease of a job's waiting lock, in ms from the job's adding on; 0: no lease, or not
+// yet.
+func (n *Node) waitLease(a *Add) int64 {
+	if (a.Delay > 0 || a.Family()) && a.Unique.Strategy != store.UniqueWindow {
+		return 0 // the lease begins when the job is due
+	}
+	return a.Unique.LockTTL * 1000
+}
+
+// claimAdd acquires the lock of a job that is being added, whose name is in scratch.lock, and adds the job
+// when the lock is granted. It returns the same as [Node.AddJob].
+func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
+	if !a.CanWait {
+		n.Stats.Refused++
+		return answer, false, ErrClaimWait
+	}
+	a = a.clone()
+	id := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
+	c, began := &claimedAdd{}, n.monotonic()
+	n.uniqueMesh.adds[id] = c
+	decided := func(o lock.Result) (answer store.ID, wait bool, err error) {
+		delete(n.uniqueMesh.adds, id)
+		if c.denied {
+			n.unclaimAdd(a, &id, &o)
+			return answer, false, ErrReplTimeout
+		}
+		if a.Timeout > 0 {
+			a.Timeout = max(1, a.Timeout-(n.monotonic()-began))
+		}
+		return n.addDecided(a, id, o)
+	}
+	now, claim := n.locks.AcquireFor(lock.ForJob{
+		Name: n.scratch.lock, Job: id, Lease: n.waitLease(a), Outlives: a.Unique.Strategy == store.UniqueWindow,
+		Any: a.Unique.Any, Timeout: a.Timeout,
+	}, func(o lock.Result) {
+		answer, wait, err := decided(o)
+		switch {
+		case c.client == nil:
+		case err != nil:
+			n.effects = append(n.effects, Effect{Kind: Deny, ID: id, Client: c.client, Err: err})
+		case wait:
+			n.pendingAdds[id].client = c.client
+		default:
+			n.effects = append(n.effects, Effect{Kind: Promise, ID: answer, Client: c.client})
+		}
+	})
+	if now != nil {
+		return decided(*now)
+	}
+	c.claim = claim
+	return id, true, nil
+}
+
+// addDecided goes on with an ADDJOB when the acquisition of its lock is decided.
+func (n *Node) addDecided(a *Add, id store.ID, o lock.Result) (answer store.ID, wait bool, err error) {
+	if err := o.Err(); err != nil {
+		n.Stats.Refused++
+		return answer, false, err
+	}
+	// The acquisition took a moment: conditions that were checked before may not hold any more.
+	where, err := n.addable(a)
+	if err != nil {
+		n.unclaimAdd(a, &id, &o)
+		return answer, false, err
+	}
+	j := n.newJob(a, n.allExtras(where.family, n.attributes(a)), where.elsewhere)
+	j.ID = id
+	if o.Kind == lock.Granted {
+		j.Unique().SetWait(o.Token)
+	} else if other, err, over := n.refused(a, j.Unique(), &o.Job); over {
+		n.store.FreeJob(j)
+		return other, false, err
+	}
+	if wait, err = n.enlist(a, j, where); err != nil {
+		n.unclaimAdd(a, &id, &o)
+	}
+	return id, wait, err
+}
+
+// unclaimAdd frees the lock that was acquired for a job that isn't added after all.
+func (n *Node) unclaimAdd(a *Add, id *store.ID, o *lock.Result) {
+	if o.Kind == lock.Granted {
+		n.nameClaim(a)
+		n.freeName(n.scratch.lock, id, o.Token)
+	}
+}
+
+// abandonUniqueAdd ends an ADDJOB whose client has gone while its lock was being acquired.
+func (n *Node) abandonUniqueAdd(id *store.ID) bool {
+	c := n.uniqueMesh.adds[*id]
+	if c != nil {
+		delete(n.uniqueMesh.adds, *id)
+		n.locks.Abandon(c.claim)
+	}
+	return c != nil
+}
+
+// clone copies an ADDJOB, so that it can be kept beyond the call.
+func (a *Add) clone() *Add {
+	b := *a
+	b.Queue, b.Body, b.Unique.Key = slices.Clone(a.Queue), slices.Clone(a.Body), slices.Clone(a.Unique.Key)
+	if b.Queue == nil {
+		b.Queue = []byte{}
+	}
+	b.After = slices.Clone(a.After)
+	if a.BlockedBy != nil {
+		id := *a.BlockedBy
+		b.BlockedBy = &id
+	}
+	return &b
+}
+
+// refused settles the conflict of an ADDJOB with the job that has its key. If over is false, the job is added
+// all the same, and tries again later for its key.
+func (n *Node) refused(a *Add, u store.Unique, holder *store.ID) (answer store.ID, err error, over bool) {
+	n.Stats.Duplicates++
+	if a.Unique.Conflict != store.ConflictReschedule {
+		answer, err = n.conflict(a, *holder)
+		return answer, err, true
+	}
+	u.Set(store.UniquePending)
+	u.CountTry()
+	n.Stats.PutOff++
+	return answer, nil, false
+}
+
+// markWindow marks a window's lock that was just taken, by the name in scratch.lock, and logs it: the lock
+// outlives its job, so no job tells of it then.
+func (n *Node) markWindow(u store.Unique) {
+	if u.Strategy() == store.UniqueWindow {
+		l := n.store.Lock(n.scratch.lock)
+		l.Flags |= lock.FlagOutlives
+		l.Era = n.flushEpoch
+		n.locks.Log(l)
+	}
+}
+
+// conflict answers an ADDJOB whose key is taken.
+func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
+	key := a.Body
+	if a.Unique.Keyed {
+		key = a.Unique.Key
+	}
+	if a.Unique.Conflict == store.ConflictDrop {
+		n.leftOut(a.Queue, key, &holder)
+		return answer, ErrDropped
+	}
+	j := n.store.Lookup(&holder)
+	if a.Sees != nil && !n.sees(a, j) {
+		return answer, duplicate(nil, key)
+	}
+	switch a.Unique.Conflict {
+	case store.ConflictReturn:
+		// An ID is a promise: don't answer the ID of a job that isn't promised yet.
+		if n.uniqueMesh.adds[holder] == nil && (j == nil || j.State != store.StateWaitRepl) {
+			return holder, nil
+		}
+	case store.ConflictReplace:
+		if j != nil && n.replace(j, a) {
+			return holder, nil
+		}
+	}
+	return answer, duplicate(&holder, key)
+}
+
+// sees says whether the client may know of the job that has its key. If j is nil, neither the job nor its
+// queue is known here.
+func (n *Node) sees(a *Add, j *store.Job) bool {
+	if j == nil || n.dummy(j) {
+		return a.Sees(nil)
+	}
+	return a.Sees(j.Queue.NameBytes())
+}
+
+// replace gives a job that still waits a new body. It returns false, and changes nothing, if somebody works
+// on the job, or may: a copy doesn't tell what other nodes do with theirs.
+func (n *Node) replace(j *store.Job, a *Add) bool {
+	delayed := j.Flags&store.FlagQueuedOnce == 0 // a copy never counts as delayed
+	waits := j.State == store.StateQueued ||
+		j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0 && (delayed || j.Holders() == 0)
+	if !waits || n.dummy(j) {
+		return false
+	}
+	j, ok := n.keepKey(j, a.Body)
+	if !ok {
+		return false
+	}
+	moved := n.store.Rewrite(j, a.Body, j.Extras())
+	n.moved(j, moved)
+	j = moved
+	n.Stats.Replaced++
+	n.logAnew(j)
+	n.touch(j.Queue)
+	n.tellChanged(j, wire.NewBody)
+	return true
+}
+
+// tellChanged sends the whole job, with its new body or queue, to its holders. So a holder that has lost its
+// copy gets one again: the others count on it. From now on this node forgets the job's end only when each
+// holder has confirmed it to this node itself (answerForAll): what a holder said before it got the copy
+// doesn't count.
+func (n *Node) tellChanged(j *store.Job, change uint8) {
+	m := n.copyOf(j, wire.ReplJob)
+	m.Flags = wire.NoReply | change
+	n.tell(j, m)
+	answerForAll(j)
+}
+
+// keepKey keeps the key of a job that is about to get another body: if the body was the key, the key is
+// written down. ok is false if the key is too long for that.
+func (n *Node) keepKey(j *store.Job, body []byte) (_ *store.Job, ok bool) {
+	u := j.Unique()
+	if u == nil || u.Has(store.UniqueKeyed) || bytes.Equal(j.Body(), body) {
+		return j, true
+	}
+	if len(j.Body()) > store.MaxUniqueKey {
+		return j, false
+	}
+	return n.setExtra(j, store.TagUnique, u.AppendKeyed(nil, j.Body()))
+}
+
+// onNewBody replaces a job's body as another node did.
+func (n *Node) onNewBody(j *store.Job, body []byte) *store.Job {
+	if j.State != store.StateActive && j.State != store.StateQueued || n.dummy(j) || bytes.Equal(j.Body(), body) {
+		return j
+	}
+	j, ok := n.keepKey(j, body)
+	if !ok {
+		return j // nobody replaces such a body
+	}
+	moved := n.store.Rewrite(j, body, j.Extras())
+	n.moved(j, moved)
+	n.logAnew(moved)
+	return moved
+}
+
+// duplicate returns the refusal that names the job that has the key. A nil id means that the client may not
+// know that job.
+func duplicate(id *store.ID, key []byte) error {
+	who := "a job of a queue that the ACL excludes"
+	if id != nil {
+		who = id.String()
+	}
+	return Refusal(fmt.Sprintf("DUPLICATE %s has the key %s: wait until it is free, or add with another KEY", who, shown(key)))
+}
+
+const shownKey = 64 // bytes of a key, or a queue's name, that a text shows
+
+// shown quotes bytes that a client sent, for a text. It shortens them to shownKey.
+func shown(b []byte) string {
+	if len(b) > shownKey {
+		return fmt.Sprintf("%+q…", b[:shownKey])
+	}
+	return fmt.Sprintf("%+q", b)
+}
+
+// SetVerbose turns LeftOut effects on or off: it takes time to make their texts.
+func (n *Node) SetVerbose(yes bool) { n.verbose = yes }
+
+// leftOut reports, for the server's log, a job that isn't added because its key is taken.
+func (n *Node) leftOut(queue, key []byte, holder *store.ID) {
+	if n.verbose {
+		n.tellLeftOut(fmt.Errorf("a new job of the queue %s is dropped: %s has the key %s", shown(queue), holder.String(), shown(key)))
+	}
+}
+
+// leftOutBusy is leftOut for a job that is deleted when it should be delivered.
+func (n *Node) leftOutBusy(j *store.Job, u store.Unique) {
+	if !n.verbose {
+		return
+	}
+	holder := "another node's job" // this node may not know which
+	if l := n.locks.Live(n.lockName(j, u, store.LockRun)); l != nil {
+		holder = l.Job.String()
+	}
+	n.tellLeftOut(fmt.Errorf("%s of the queue %s is dropped: %s has the key %s", j.ID.String(), shown(j.Queue.NameBytes()), holder, shown(j.UniqueKey(u))))
+}
+
+func (n *Node) tellLeftOut(line error) {
+	n.effects = append(n.effects, Effect{Kind: LeftOut, Err: line})
+}
