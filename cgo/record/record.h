@@ -41,6 +41,12 @@ struct jm_tower {
 
 enum { JM_LEVELS = 10 };
 
+/* A list without order, and one in order, with a skip list over it. */
+struct jm_jobs {
+    struct jm_job *head, *tail;
+    uint64_t len;
+};
+
 struct jm_list {
     struct jm_job *head, *tail;
     uint64_t len;
@@ -72,14 +78,13 @@ struct jm_queue {
     uint32_t flushes, listed, working_len;
     uint32_t overdue, row;
     uint64_t held_back;
-    int64_t atime, created;
-    uint64_t jobs_in, jobs_out, uniques;
-    struct jm_job *held_head;
+    int64_t atime;
+    struct jm_jobs held;
+    uint64_t uniques;
     struct jm_list waiting, working;
-    struct jm_job *held_tail;
-    uint64_t held;
-    struct jm_lane *lanes;
-    uint64_t bytes;
+    int64_t created;
+    uint64_t jobs_in, jobs_out, bytes;
+    struct { struct jm_lane *head, *tail; uint64_t len; } lanes;
     struct jm_box *box;
     RedisModuleString *key;
     char *name;

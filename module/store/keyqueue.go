@@ -15,17 +15,16 @@ import (
 // doesn't contain the queue's name, so that renaming a queue leaves its per-key queues
 // alone. If the scope is the mesh, a [ring] follows the name.
 type KeyQueue struct {
-	table.Entry           // chain in the table of per-key queues
-	Next, Prev  *KeyQueue // neighbours in the list of its queue
-	Queue       *Queue
-	hash        uint64 // of the queue's address and the name
-	list        *List  // the jobs that are held back, by creation time; nil: never any
-	front       ID     // the job in the waiting list, if hasFront
-	frontTime   uint64 // the front's creation time
-	nameLen     uint32
-	hasFront    bool
-	headless    bool // it is in Store.headless
-	_           [2]uint8
+	table.Element[KeyQueue] // in the table of per-key queues, and in the list of its queue
+	Queue                   *Queue
+	hash                    uint64 // of the queue's address and the name
+	list                    *List  // the jobs that are held back, by creation time; nil: never any
+	front                   ID     // the job in the waiting list, if hasFront
+	frontTime               uint64 // the front's creation time
+	nameLen                 uint32
+	hasFront                bool
+	headless                bool // it is in Store.headless
+	_                       [2]uint8
 }
 
 // ring links the per-key queues that have the same key of the mesh, one for each queue, so
@@ -141,12 +140,9 @@ func (s *Store) keyQueueOf(j *Job) *KeyQueue {
 func (s *Store) newKeyQueue(q *Queue, name []byte) *KeyQueue {
 	size := keyQueueBytes(name)
 	l := (*KeyQueue)(s.alloc.Alloc(size))
-	*l = KeyQueue{Queue: q, hash: s.hashKeyQueue(q, name), nameLen: uint32(len(name)), Next: q.KeyQueues}
+	*l = KeyQueue{Queue: q, hash: s.hashKeyQueue(q, name), nameLen: uint32(len(name))}
 	copy(l.name(), name)
-	if q.KeyQueues != nil {
-		q.KeyQueues.Prev = l
-	}
-	q.KeyQueues = l
+	q.KeyQueues.Insert(l, nil)
 	q.Bytes += uint64(size)
 	s.enterKeyQueue(l)
 	return l
@@ -165,14 +161,7 @@ func (s *Store) enterKeyQueue(l *KeyQueue) {
 // freeKeyQueue frees a per-key queue without jobs. known says whether it is in the table.
 func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 	q := l.Queue
-	if l.Prev != nil {
-		l.Prev.Next = l.Next
-	} else {
-		q.KeyQueues = l.Next
-	}
-	if l.Next != nil {
-		l.Next.Prev = l.Prev
-	}
+	q.KeyQueues.Remove(l)
 	if l.list != nil {
 		s.alloc.Free(unsafe.Pointer(l.list), listSize)
 		q.Bytes -= uint64(listSize)
@@ -370,7 +359,7 @@ func (s *Store) setLeft(first *ring, left uint64) {
 
 // WakeQueue is [Store.WakeKeyQueues] for all per-key queues of a queue.
 func (s *Store) WakeQueue(q *Queue) {
-	for l := q.KeyQueues; l != nil; l = l.Next {
+	for l := q.KeyQueues.Head; l != nil; l = l.Next {
 		if !l.hasFront {
 			s.removeHead(l)
 		}

@@ -40,13 +40,13 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	// Those that are to be woken, which a per-key queue that goes isn't any more.
 	owed := map[string]map[*store.KeyQueue]bool{}
 	gone := func(q *store.Queue) {
-		for l := q.KeyQueues; l != nil; l = l.Next {
+		for l := q.KeyQueues.Head; l != nil; l = l.Next {
 			delete(owed[name(l)], l)
 		}
 	}
 	lanes := func(key string) (list []*store.KeyQueue) {
 		for _, q := range attached {
-			for l := q.KeyQueues; l != nil; l = l.Next {
+			for l := q.KeyQueues.Head; l != nil; l = l.Next {
 				if name(l) == string(lock(key)) && l.Head() != nil && !l.Front() {
 					list = append(list, l)
 				}
@@ -68,7 +68,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 			push(attached[i], key)
 			heads(0) // it may be without a head itself
 		case 3, 4:
-			if l := attached[i].KeyQueues; l != nil {
+			if l := attached[i].KeyQueues.Head; l != nil {
 				if l.Head().Next == nil && !l.Front() {
 					delete(owed[name(l)], l)
 				}
@@ -93,7 +93,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 				owed[string(lock(key))][l] = true
 			}
 		case 8:
-			if l := attached[i].KeyQueues; l != nil {
+			if l := attached[i].KeyQueues.Head; l != nil {
 				s.Taken(l)
 				delete(owed, name(l))
 			}
@@ -149,7 +149,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	push(q, "k")
 	heads(0)
 	s.WakeKeyQueues(lock("k"))
-	assert.Equal(t, []*store.KeyQueue{q.KeyQueues}, heads(10))
+	assert.Equal(t, []*store.KeyQueue{q.KeyQueues.Head}, heads(10))
 }
 
 // The per-key queue of a key in one queue is woken alone, whatever the length of the queue's name, and
@@ -167,7 +167,7 @@ func TestALaneOfAQueueIsWokenByItsLock(t *testing.T) {
 		s.Detach(q)
 		s.Attach(q, []byte(name))
 		require.Same(t, q, s.Queue([]byte(name)))
-		lanes[name] = q.KeyQueues
+		lanes[name] = q.KeyQueues.Head
 	}
 	heads := func() (list []*store.KeyQueue) {
 		most := 0

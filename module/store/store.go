@@ -216,7 +216,7 @@ func (s *Store) LoadInto(q *Queue, j *Job) {
 	if j.Parts > 0 {
 		q.parts, s.parts = true, true
 	}
-	insertHeld(q, j)
+	q.hold(j)
 }
 
 // AnyParts says whether any job ever had holders or extras. If not, no job is unique or
@@ -274,7 +274,7 @@ func (s *Store) Hold(j *Job) {
 		return
 	}
 	s.withdraw(j.Queue, j)
-	insertHeld(j.Queue, j)
+	j.Queue.hold(j)
 	if j.State == StateQueued {
 		j.State = StateActive
 	}
@@ -293,7 +293,7 @@ func (s *Store) HoldAll(q *Queue, pause func() bool) (done bool) {
 			return false
 		}
 	}
-	for l := q.KeyQueues; l != nil; {
+	for l := q.KeyQueues.Head; l != nil; {
 		next := l.Next
 		if l.list != nil {
 			for n := l.list.Len; n > 0; n-- { // with the last one the per-key queue is gone
@@ -430,14 +430,14 @@ func (s *Store) List(q *Queue) (dropped int) {
 
 // enterQueue makes all jobs and per-key queues of a queue known.
 func (s *Store) enterQueue(q *Queue) (dropped int) {
-	for l := q.KeyQueues; l != nil; l = l.Next {
+	for l := q.KeyQueues.Head; l != nil; l = l.Next {
 		s.enterKeyQueue(l)
 	}
-	for _, first := range []*Job{q.Head, q.Working.Head, q.HeldHead} {
+	for _, first := range []*Job{q.Head, q.Working.Head, q.Held.Head} {
 		dropped += s.enterAll(first)
 	}
 	var next *KeyQueue
-	for l := q.KeyQueues; l != nil; l = next {
+	for l := q.KeyQueues.Head; l != nil; l = next {
 		next = l.Next
 		dropped += s.enterAll(l.Head())
 	}
@@ -594,7 +594,7 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 				j = q.Working.Head
 			}
 			if j == nil {
-				j = q.HeldHead
+				j = q.Held.Head
 			}
 			if j == nil {
 				n -= s.reapKeyQueue(q, known, tell)
@@ -624,7 +624,7 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 
 // reapKeyQueue frees one job that a per-key queue of a buried queue holds back.
 func (s *Store) reapKeyQueue(q *Queue, known bool, farewell func(*Job) int) (cost int) {
-	l := q.KeyQueues
+	l := q.KeyQueues.Head
 	for l.Head() == nil {
 		l = l.Next
 	}
@@ -653,8 +653,8 @@ func (s *Store) RemoveQueue(q *Queue) {
 func (s *Store) DropQueue(q *Queue) { s.freeQueue(q) }
 
 func (s *Store) freeQueue(q *Queue) {
-	for q.KeyQueues != nil {
-		s.freeKeyQueue(q.KeyQueues, false) // Forget has dropped their table
+	for q.KeyQueues.Head != nil {
+		s.freeKeyQueue(q.KeyQueues.Head, false) // Forget has dropped their table
 	}
 	s.freeName(q)
 	if q.Key != nil {
