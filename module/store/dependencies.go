@@ -157,9 +157,9 @@ type Edge struct {
 const edgeBlocked = 1 << 63
 
 // blocked says whether Dependents.Blocked counts the edge; false for nil.
-func (t *Edge) blocked() bool { return t != nil && t.ctime&edgeBlocked != 0 }
+func (e *Edge) blocked() bool { return e != nil && e.ctime&edgeBlocked != 0 }
 
-func (t *Edge) created() uint64 { return t.ctime &^ edgeBlocked }
+func (e *Edge) created() uint64 { return e.ctime &^ edgeBlocked }
 
 // edgeTable has the lists of dependents and their edges. Nothing else is known of families
 // beside what the jobs' extras say.
@@ -186,9 +186,9 @@ func edgeOf(e *table.Entry) *Edge             { return (*Edge)(unsafe.Pointer(e)
 // initDependents makes the tables, before the first edge is added.
 func (s *Store) initDependents() {
 	s.edges.parents.Init(s.alloc, func(e *table.Entry) uint64 { return dependentsOf(e).ID.hash(s.keys.id) })
-	s.edges.edges.Init(s.alloc, func(e *table.Entry) uint64 {
-		t := edgeOf(e)
-		return s.hashEdge(&t.dependents.ID, &t.Job)
+	s.edges.edges.Init(s.alloc, func(x *table.Entry) uint64 {
+		e := edgeOf(x)
+		return s.hashEdge(&e.dependents.ID, &e.Job)
 	})
 }
 
@@ -201,18 +201,18 @@ func (s *Store) Dependents(id *ID) *Dependents {
 	if s.edges.parents.Len == 0 {
 		return nil
 	}
-	for e := s.edges.parents.First(id.hash(s.keys.id)); e != nil; e = e.Next {
-		if k := dependentsOf(e); k.ID == *id {
-			return k
+	for x := s.edges.parents.First(id.hash(s.keys.id)); x != nil; x = x.Next {
+		if d := dependentsOf(x); d.ID == *id {
+			return d
 		}
 	}
 	return nil
 }
 
 func (s *Store) findEdge(parent, child *ID) *Edge {
-	for e := s.edges.edges.First(s.hashEdge(parent, child)); e != nil; e = e.Next {
-		if t := edgeOf(e); t.Job == *child && t.dependents.ID == *parent {
-			return t
+	for x := s.edges.edges.First(s.hashEdge(parent, child)); x != nil; x = x.Next {
+		if e := edgeOf(x); e.Job == *child && e.dependents.ID == *parent {
+			return e
 		}
 	}
 	return nil
@@ -224,81 +224,81 @@ func (s *Store) AddEdge(parent *ID, child *Job) {
 	if s.edges.edges.Len > 0 && s.findEdge(parent, &child.ID) != nil {
 		return
 	}
-	k := s.Dependents(parent)
-	if k == nil {
+	d := s.Dependents(parent)
+	if d == nil {
 		if !s.edges.parents.Made() {
 			s.initDependents()
 		}
-		k = (*Dependents)(s.alloc.Alloc(dependentsSize))
-		*k = Dependents{ID: *parent}
-		s.edges.all.Insert(k, nil)
-		s.edges.parents.Insert(&k.Entry, k.ID.hash(s.keys.id))
+		d = (*Dependents)(s.alloc.Alloc(dependentsSize))
+		*d = Dependents{ID: *parent}
+		s.edges.all.Insert(d, nil)
+		s.edges.parents.Insert(&d.Entry, d.ID.hash(s.keys.id))
 	}
-	t := (*Edge)(s.alloc.Alloc(edgeSize))
-	*t = Edge{dependents: k, Job: child.ID, ctime: child.CTime &^ edgeBlocked}
+	e := (*Edge)(s.alloc.Alloc(edgeSize))
+	*e = Edge{dependents: d, Job: child.ID, ctime: child.CTime &^ edgeBlocked}
 	if f, _ := child.Family(); f.Flags&(FamilyBlocked|FamilyEarly) != 0 {
-		t.ctime |= edgeBlocked
-		k.Blocked++
+		e.ctime |= edgeBlocked
+		d.Blocked++
 	}
-	s.place(k, t)
-	s.edges.edges.Insert(&t.Entry, s.hashEdge(parent, &child.ID))
+	s.place(d, e)
+	s.edges.edges.Insert(&e.Entry, s.hashEdge(parent, &child.ID))
 }
 
 // edgeHeight is how many levels of the skip list an edge is on.
-func (s *Store) edgeHeight(t *Edge) int {
-	return table.SkipHeight(scramble(s.hashEdge(&t.dependents.ID, &t.Job)))
+func (s *Store) edgeHeight(e *Edge) int {
+	return table.SkipHeight(scramble(s.hashEdge(&e.dependents.ID, &e.Job)))
 }
 
 // place puts an edge into the list at the place that its order gives it.
-func (s *Store) place(k *Dependents, t *Edge) {
-	if k.index == nil && k.Len >= edgesWithoutIndex {
-		k.index = (*table.SkipIndex[Edge])(s.alloc.Alloc(edgeIndexSize))
-		*k.index = table.SkipIndex[Edge]{}
+func (s *Store) place(d *Dependents, e *Edge) {
+	if d.index == nil && d.Len >= edgesWithoutIndex {
+		d.index = (*table.SkipIndex[Edge])(s.alloc.Alloc(edgeIndexSize))
+		*d.index = table.SkipIndex[Edge]{}
 	}
 	height := 0
-	if k.index != nil {
-		height = s.edgeHeight(t)
+	if d.index != nil {
+		height = s.edgeHeight(e)
 	}
 	var at *Edge
 	found := false
 	if height == 0 {
-		at, found = k.beside(t)
+		at, found = d.beside(e)
 	}
 	if !found {
 		var path table.SkipPath[Edge]
-		if at = k.index.Place(&k.List, t, earlier, &path); height > 0 {
-			k.index.Add(s.alloc, t, height, &path)
+		if at = d.index.Place(&d.List, e, earlier, &path); height > 0 {
+			d.index.Add(s.alloc, e, height, &path)
 		}
 	}
-	k.Insert(t, at)
+	d.Insert(e, at)
 	switch {
-	case !t.blocked():
-	case at == k.last:
-		k.last = t
-	case k.walk.blocked():
-		k.walking = false // the walk begins anew
+	case !e.blocked():
+	case at == d.last:
+		d.last = e
+	case d.walk.blocked():
+		d.walking = false // the walk begins anew
 	}
-	k.near = t
+	d.near = e
 }
 
-// beside finds the edge behind which t belongs; nil means the first place. It looks only at
+// beside finds the edge behind which e belongs; nil means the first place. It looks only at
 // the end, and near the edge that was added last, because jobs come in the order of their
 // creation, or a little out of it. found is false if the place is elsewhere.
-func (k *Dependents) beside(t *Edge) (at *Edge, found bool) {
+func (d *Dependents) beside(e *Edge) (at *Edge, found bool) {
 	const near = 64
-	end := k.Tail
-	if t.blocked() {
-		end = k.last
+	end := d.Tail
+	if e.blocked() {
+		end = d.last
 	}
-	if end == nil || earlier(end, t) {
+	if end == nil || earlier(end, e) {
 		return end, true
 	}
-	at = k.near
+	at = d.near
 	for range near {
 		switch {
-		case at != nil && earlier(t, at):
+		case at != nil && earlier(e, at):
 			at = at.Prev
-		case at == nil || at.Next == nil || earlier(t, at.Next):
+		case at == nil || at.Next == nil || earlier(e, at.Next):
 			return at, true
 		default:
 			at = at.Next
@@ -323,96 +323,96 @@ func (s *Store) RemoveEdge(parent, child *ID) bool {
 	if s.edges.edges.Len == 0 {
 		return false
 	}
-	t := s.findEdge(parent, child)
-	if t == nil {
+	e := s.findEdge(parent, child)
+	if e == nil {
 		return false
 	}
-	s.edges.edges.Remove(&t.Entry, s.hashEdge(parent, child))
-	k := t.dependents
-	if k.walk == t {
-		k.walk = t.Next
+	s.edges.edges.Remove(&e.Entry, s.hashEdge(parent, child))
+	d := e.dependents
+	if d.walk == e {
+		d.walk = e.Next
 	}
-	if k.last == t {
-		k.last = t.Prev
+	if d.last == e {
+		d.last = e.Prev
 	}
-	if k.near == t {
-		k.near = t.Prev
+	if d.near == e {
+		d.near = e.Prev
 	}
-	if t.blocked() {
-		k.Blocked--
+	if e.blocked() {
+		d.Blocked--
 	}
-	if s.freeEdge(t); k.Len == 0 {
-		s.edges.all.Remove(k)
-		s.edges.parents.Remove(&k.Entry, k.ID.hash(s.keys.id))
-		s.freeDependents(k)
+	if s.freeEdge(e); d.Len == 0 {
+		s.edges.all.Remove(d)
+		s.edges.parents.Remove(&d.Entry, d.ID.hash(s.keys.id))
+		s.freeDependents(d)
 	}
 	return true
 }
 
 // freeEdge takes an edge out of its list and frees it.
-func (s *Store) freeEdge(t *Edge) {
-	k := t.dependents
-	if k.index != nil && s.edgeHeight(t) > 0 {
-		k.index.Remove(s.alloc, t, earlier)
+func (s *Store) freeEdge(e *Edge) {
+	d := e.dependents
+	if d.index != nil && s.edgeHeight(e) > 0 {
+		d.index.Remove(s.alloc, e, earlier)
 	}
-	k.Remove(t)
-	s.alloc.Free(unsafe.Pointer(t), edgeSize)
+	d.Remove(e)
+	s.alloc.Free(unsafe.Pointer(e), edgeSize)
 }
 
 // freeDependents frees a list of dependents that has no edges.
-func (s *Store) freeDependents(k *Dependents) {
-	if k.index != nil {
-		s.alloc.Free(unsafe.Pointer(k.index), edgeIndexSize)
+func (s *Store) freeDependents(d *Dependents) {
+	if d.index != nil {
+		s.alloc.Free(unsafe.Pointer(d.index), edgeIndexSize)
 	}
-	s.alloc.Free(unsafe.Pointer(k), dependentsSize)
+	s.alloc.Free(unsafe.Pointer(d), dependentsSize)
 }
 
 // EachBlocked yields the jobs that Blocked counts. The list must not change meanwhile.
-func (k *Dependents) EachBlocked() iter.Seq[*ID] {
+func (d *Dependents) EachBlocked() iter.Seq[*ID] {
 	return func(yield func(*ID) bool) {
-		for t := k.Head; t.blocked() && yield(&t.Job); {
-			t = t.Next
+		for e := d.Head; e.blocked() && yield(&e.Job); {
+			e = e.Next
 		}
 	}
 }
 
 // Others is the first edge that Blocked doesn't count; nil if there is none.
-func (k *Dependents) Others() *Edge {
-	if k.last != nil {
-		return k.last.Next
+func (d *Dependents) Others() *Edge {
+	if d.last != nil {
+		return d.last.Next
 	}
-	return k.Head
+	return d.Head
 }
 
 // Youngest is the latest creation time of the jobs in the list.
-func (k *Dependents) Youngest() uint64 {
-	if k.last != nil {
-		return max(k.last.created(), k.Tail.created())
+func (d *Dependents) Youngest() uint64 {
+	if d.last != nil {
+		return max(d.last.created(), d.Tail.created())
 	}
-	return k.Tail.created()
+	return d.Tail.created()
 }
 
 // Walk is the next edge that Blocked counts, oldest first; nil at the end. The list may
 // change during the walk. If such an edge is added before others, the walk begins anew.
-func (k *Dependents) Walk() *Edge {
-	if !k.walking {
-		k.walking, k.walk = true, k.Head
+func (d *Dependents) Walk() *Edge {
+	if !d.walking {
+		d.walking, d.walk = true, d.Head
 	}
-	t := k.walk
-	if !t.blocked() {
+	e := d.walk
+	if !e.blocked() {
 		return nil
 	}
-	k.walk = t.Next
-	return t
+	d.walk = e.Next
+	return e
 }
 
 // After is the edge behind that of the job id, nil at the end. If the list doesn't have
 // that job, After is the first edge.
-func (s *Store) After(k *Dependents, id *ID) *Edge {
-	if t := s.findEdge(&k.ID, id); t != nil {
-		return t.Next
+func (s *Store) After(d *Dependents, id *ID) *Edge {
+	if e := s.findEdge(&d.ID, id); e != nil {
+		return e.Next
 	}
-	return k.Head
+	return d.Head
 }
 
 // Edges counts all edges.
@@ -468,7 +468,7 @@ func (s *Store) TakeLost() []Lost {
 	return lost
 }
 
-// onFreed notes that a buried job is about to be freed, if another job waits for its end.
+// onFreed notes that a job is about to be freed with its queue, if another job waits for its end.
 func (s *Store) onFreed(j *Job) {
 	if s.edges.edges.Len == 0 {
 		return
@@ -501,17 +501,17 @@ func (s *Store) DropEdges() {
 func (s *Store) reapEdges(n int) int {
 	for len(s.edges.toFree) > 0 && n > 0 {
 		last := len(s.edges.toFree) - 1
-		k := s.edges.toFree[last]
-		for ; k.Head != nil && n > 0; n-- {
-			s.freeEdge(k.Head)
+		d := s.edges.toFree[last]
+		for ; d.Head != nil && n > 0; n-- {
+			s.freeEdge(d.Head)
 		}
 		if n <= 0 {
 			break
 		}
-		if s.edges.toFree[last] = k.Next; k.Next == nil {
+		if s.edges.toFree[last] = d.Next; d.Next == nil {
 			s.edges.toFree = s.edges.toFree[:last]
 		}
-		s.freeDependents(k)
+		s.freeDependents(d)
 		n--
 	}
 	return n

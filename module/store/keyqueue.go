@@ -8,7 +8,7 @@ import (
 )
 
 // KeyQueue has those queued jobs of a queue that share a key and may only be worked on one
-// at a time (C: struct jm_lane). At most one of them, the front, is in the waiting list. The
+// at a time (C: struct jm_key_queue). At most one of them, the front, is in the waiting list. The
 // others are held back, and fetching never meets them. A queue has a per-key queue for each
 // key that such a job has. The per-key queue's name follows it in the same allocation: the
 // scope ('m' for the mesh, 'q' for the queue) and the key as in [AppendLockName]. The name
@@ -23,7 +23,7 @@ type KeyQueue struct {
 	frontTime               uint64 // the front's creation time
 	nameLen                 uint32
 	hasFront                bool
-	headless                bool // it is in Store.headless
+	needsPromotion          bool // it is in Store.toPromote
 	_                       [2]uint8
 }
 
@@ -32,7 +32,7 @@ type KeyQueue struct {
 // of rings. A per-key queue that joins becomes the last.
 type ring struct {
 	table.Entry // chain in the table of rings
-	lane        *KeyQueue
+	keyQueue    *KeyQueue
 	next, prev  *ring
 	// Only the first one has these:
 	len  uint64
@@ -41,22 +41,22 @@ type ring struct {
 }
 
 const (
-	laneSize = int(unsafe.Sizeof(KeyQueue{}))
-	listSize = int(unsafe.Sizeof(List{}))
-	ringSize = int(unsafe.Sizeof(ring{}))
+	keyQueueSize = int(unsafe.Sizeof(KeyQueue{}))
+	listSize     = int(unsafe.Sizeof(List{}))
+	ringSize     = int(unsafe.Sizeof(ring{}))
 )
 
 func keyQueueOfEntry(e *table.Entry) *KeyQueue { return (*KeyQueue)(unsafe.Pointer(e)) }
 
 func (s *Store) initKeyQueues() {
 	s.keyQueues.Init(s.alloc, func(e *table.Entry) uint64 { return keyQueueOfEntry(e).hash })
-	s.headless, s.heldBack = s.headless[:0], 0
+	s.toPromote, s.heldBack = s.toPromote[:0], 0
 	s.rings, s.waking = table.Index{}, s.waking[:0]
 }
 
 // keyQueueBytes is the size of a per-key queue with this name, in bytes.
 func keyQueueBytes(name []byte) int {
-	size := laneSize + len(name)
+	size := keyQueueSize + len(name)
 	if name[0] == 'm' {
 		size = (size+7)&^7 + ringSize
 	}
@@ -74,7 +74,7 @@ func (l *KeyQueue) ring() *ring {
 }
 
 func (l *KeyQueue) name() []byte {
-	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), laneSize)), int(l.nameLen))
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), keyQueueSize)), int(l.nameLen))
 }
 
 // Head is the oldest job that is held back; nil if there is none.
@@ -100,10 +100,10 @@ func (l *KeyQueue) AppendLock(dst []byte) []byte {
 	return append(dst[:len(dst)-1], name[1:]...)
 }
 
-// keyQueueName is the name of a unique job's per-key queue. It lies in s.laneBuf, and is valid
+// keyQueueName is the name of a unique job's per-key queue. It lies in s.nameBuf, and is valid
 // until that is used again.
 func (s *Store) keyQueueName(j *Job, u Unique) []byte {
-	name := append(s.laneBuf[:0], 'q')
+	name := append(s.nameBuf[:0], 'q')
 	if u.Has(UniqueMesh) {
 		name[0] = 'm'
 	}
@@ -113,7 +113,7 @@ func (s *Store) keyQueueName(j *Job, u Unique) []byte {
 		sum := sha256.Sum256(key)
 		name = append(append(name, 'K'), sum[:]...)
 	}
-	s.laneBuf = name
+	s.nameBuf = name
 	return name
 }
 
@@ -150,10 +150,10 @@ func (s *Store) newKeyQueue(q *Queue, name []byte) *KeyQueue {
 
 // enterKeyQueue puts a per-key queue into the table, and into its ring if it has one.
 func (s *Store) enterKeyQueue(l *KeyQueue) {
-	l.headless = false
+	l.needsPromotion = false
 	s.keyQueues.Insert(&l.Entry, l.hash)
 	if r := l.ring(); r != nil {
-		*r = ring{lane: l}
+		*r = ring{keyQueue: l}
 		s.join(r)
 	}
 }
@@ -166,10 +166,10 @@ func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 		s.alloc.Free(unsafe.Pointer(l.list), listSize)
 		q.Bytes -= uint64(listSize)
 	}
-	if l.headless {
-		for i, x := range s.headless {
+	if l.needsPromotion {
+		for i, x := range s.toPromote {
 			if x == l {
-				s.headless = append(s.headless[:i], s.headless[i+1:]...)
+				s.toPromote = append(s.toPromote[:i], s.toPromote[i+1:]...)
 				break
 			}
 		}
@@ -184,17 +184,17 @@ func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 	s.alloc.Free(unsafe.Pointer(l), l.size())
 }
 
-// removeHead notes that a per-key queue has lost its front, or that its key may be free, so
+// setToPromote notes that a per-key queue has lost its front, or that its key may be free, so
 // that [Store.NextToPromote] looks at it.
-func (s *Store) removeHead(l *KeyQueue) {
-	if !l.headless {
-		l.headless = true
-		s.headless = append(s.headless, l)
+func (s *Store) setToPromote(l *KeyQueue) {
+	if !l.needsPromotion {
+		l.needsPromotion = true
+		s.toPromote = append(s.toPromote, l)
 	}
 }
 
 // AnyToPromote says whether [Store.NextToPromote] may find a per-key queue.
-func (s *Store) AnyToPromote() bool { return len(s.headless)+len(s.waking) > 0 }
+func (s *Store) AnyToPromote() bool { return len(s.toPromote)+len(s.waking) > 0 }
 
 // HeldBack counts the jobs that attached queues hold back.
 func (s *Store) HeldBack() uint64 { return s.heldBack }
@@ -212,11 +212,11 @@ func (s *Store) countHeld(q *Queue, more int64) {
 // if there is none, or if *most is used up. Each look at a per-key queue in a ring takes 1
 // from *most.
 func (s *Store) NextToPromote(most *int) *KeyQueue {
-	for len(s.headless) > 0 {
-		last := len(s.headless) - 1
-		l := s.headless[last]
-		s.headless = s.headless[:last]
-		l.headless = false
+	for len(s.toPromote) > 0 {
+		last := len(s.toPromote) - 1
+		l := s.toPromote[last]
+		s.toPromote = s.toPromote[:last]
+		l.needsPromotion = false
 		if l.lacksFront() {
 			return l
 		}
@@ -226,8 +226,8 @@ func (s *Store) NextToPromote(most *int) *KeyQueue {
 		first := s.waking[len(s.waking)-1]
 		s.setLeft(first, first.left-1)
 		s.advance(first)
-		if first.lane.lacksFront() {
-			return first.lane
+		if first.keyQueue.lacksFront() {
+			return first.keyQueue
 		}
 	}
 	return nil
@@ -257,12 +257,12 @@ func (s *Store) WakeKeyQueues(lock []byte) {
 	if len(lock) <= skip {
 		return
 	}
-	name := append(s.laneBuf[:0], 'q')
+	name := append(s.nameBuf[:0], 'q')
 	if lock[1] == 'm' {
 		name[0] = 'm'
 	}
 	name = append(name, lock[skip:]...)
-	s.laneBuf = name
+	s.nameBuf = name
 	if lock[1] == 'm' {
 		if first := s.firstOfRing(name); first != nil {
 			s.setLeft(first, first.len)
@@ -271,7 +271,7 @@ func (s *Store) WakeKeyQueues(lock []byte) {
 	}
 	if q := s.lockQueue(lock); q != nil {
 		if l := s.findKeyQueue(q, name); l != nil && !l.hasFront {
-			s.removeHead(l)
+			s.setToPromote(l)
 		}
 	}
 }
@@ -288,18 +288,18 @@ func (s *Store) Taken(l *KeyQueue) {
 
 func ringOfEntry(e *table.Entry) *ring { return (*ring)(unsafe.Pointer(e)) }
 
-func (r *ring) hash(s *Store) uint64 { return s.hashName(r.lane.name()) }
+func (r *ring) hash(s *Store) uint64 { return s.hashName(r.keyQueue.name()) }
 
 func (s *Store) firstOfRing(name []byte) *ring {
 	if s.rings.Len == 0 {
 		return nil
 	}
-	return ringOfEntry(s.rings.Find(s.hashName(name), func(e *table.Entry) bool { return string(ringOfEntry(e).lane.name()) == string(name) }))
+	return ringOfEntry(s.rings.Find(s.hashName(name), func(e *table.Entry) bool { return string(ringOfEntry(e).keyQueue.name()) == string(name) }))
 }
 
 // join puts a per-key queue into its ring, as the last one.
 func (s *Store) join(r *ring) {
-	first := s.firstOfRing(r.lane.name())
+	first := s.firstOfRing(r.keyQueue.name())
 	if first == nil {
 		if !s.rings.Made() {
 			s.rings.Init(s.alloc, func(e *table.Entry) uint64 { return ringOfEntry(e).hash(s) })
@@ -314,7 +314,7 @@ func (s *Store) join(r *ring) {
 }
 
 func (s *Store) leaveRing(r *ring) {
-	first := s.firstOfRing(r.lane.name())
+	first := s.firstOfRing(r.keyQueue.name())
 	if first.left == first.len {
 		s.setLeft(first, first.left-1)
 	}
@@ -361,7 +361,7 @@ func (s *Store) setLeft(first *ring, left uint64) {
 func (s *Store) WakeQueue(q *Queue) {
 	for l := q.KeyQueues.Head; l != nil; l = l.Next {
 		if !l.hasFront {
-			s.removeHead(l)
+			s.setToPromote(l)
 		}
 	}
 }
@@ -397,7 +397,7 @@ func (s *Store) PushKeyQueue(j *Job, u Unique, free bool) (first *Job) {
 		return s.Promote(l)
 	}
 	if !l.hasFront && l.list.Len == 1 {
-		s.removeHead(l) // the engine may have to watch for the lock's end
+		s.setToPromote(l) // the engine may have to watch for the lock's end
 	}
 	return nil
 }
@@ -445,7 +445,7 @@ func (s *Store) HoldBack(j *Job, u Unique) {
 	}
 	s.keep(l, j)
 	if !l.hasFront {
-		s.removeHead(l)
+		s.setToPromote(l)
 	}
 }
 
@@ -459,7 +459,7 @@ func (s *Store) left(j *Job) {
 	if l.Head() == nil {
 		s.freeKeyQueue(l, true)
 	} else {
-		s.removeHead(l)
+		s.setToPromote(l)
 	}
 }
 

@@ -112,7 +112,7 @@ type Job struct {
 }
 
 // List is an ordered list of jobs, with a skip list that finds a place in its middle
-// (C: struct jm_list; its nodes: struct jm_tower).
+// (C: struct jm_list; its nodes: struct jm_skip_node).
 type List struct {
 	table.List[Job]
 	index table.SkipIndex[Job]
@@ -279,22 +279,22 @@ func Layout() []Field {
 		{"jm_job.nacks", unsafe.Offsetof(j.Nacks), unsafe.Sizeof(j.Nacks)},
 		{"jm_job.deliveries", unsafe.Offsetof(j.Deliveries), unsafe.Sizeof(j.Deliveries)},
 		{"jm_job.parts", unsafe.Offsetof(j.Parts), unsafe.Sizeof(j.Parts)},
-		{"jm_tower", 0, unsafe.Sizeof(t)},
-		{"jm_tower.job", unsafe.Offsetof(t.Of), unsafe.Sizeof(t.Of)},
-		{"jm_tower.level", unsafe.Offsetof(t.Height), unsafe.Sizeof(t.Height)},
+		{"jm_skip_node", 0, unsafe.Sizeof(t)},
+		{"jm_skip_node.job", unsafe.Offsetof(t.Of), unsafe.Sizeof(t.Of)},
+		{"jm_skip_node.level", unsafe.Offsetof(t.Height), unsafe.Sizeof(t.Height)},
 		{"jm_list", 0, unsafe.Sizeof(l)},
 		{"jm_list.head", unsafe.Offsetof(l.Head), unsafe.Sizeof(l.Head)},
 		{"jm_list.tail", unsafe.Offsetof(l.Tail), unsafe.Sizeof(l.Tail)},
 		{"jm_list.len", unsafe.Offsetof(l.Len), unsafe.Sizeof(l.Len)},
 		{"jm_list.index", unsafe.Offsetof(l.index) + unsafe.Offsetof(l.index.Head), unsafe.Sizeof(l.index.Head)},
 		{"jm_list.index_tail", unsafe.Offsetof(l.index) + unsafe.Offsetof(l.index.Tail), unsafe.Sizeof(l.index.Tail)},
-		{"jm_lane", 0, unsafe.Sizeof(n)},
-		{"jm_lane.hash_next", unsafe.Offsetof(n.Entry), unsafe.Sizeof(n.Entry)},
-		{"jm_lane.next", unsafe.Offsetof(n.Next), unsafe.Sizeof(n.Next)},
-		{"jm_lane.prev", unsafe.Offsetof(n.Prev), unsafe.Sizeof(n.Prev)},
-		{"jm_lane.queue", unsafe.Offsetof(n.Queue), unsafe.Sizeof(n.Queue)},
-		{"jm_lane.hash", unsafe.Offsetof(n.hash), unsafe.Sizeof(n.hash)},
-		{"jm_lane.list", unsafe.Offsetof(n.list), unsafe.Sizeof(n.list)},
+		{"jm_key_queue", 0, unsafe.Sizeof(n)},
+		{"jm_key_queue.hash_next", unsafe.Offsetof(n.Entry), unsafe.Sizeof(n.Entry)},
+		{"jm_key_queue.next", unsafe.Offsetof(n.Next), unsafe.Sizeof(n.Next)},
+		{"jm_key_queue.prev", unsafe.Offsetof(n.Prev), unsafe.Sizeof(n.Prev)},
+		{"jm_key_queue.queue", unsafe.Offsetof(n.Queue), unsafe.Sizeof(n.Queue)},
+		{"jm_key_queue.hash", unsafe.Offsetof(n.hash), unsafe.Sizeof(n.hash)},
+		{"jm_key_queue.list", unsafe.Offsetof(n.list), unsafe.Sizeof(n.list)},
 		{"jm_queue", 0, unsafe.Sizeof(q)},
 		{"jm_queue.hash_next", unsafe.Offsetof(q.Entry), unsafe.Sizeof(q.Entry)},
 		{"jm_queue.hash", unsafe.Offsetof(q.hash), unsafe.Sizeof(q.hash)},
@@ -303,7 +303,7 @@ func Layout() []Field {
 		{"jm_queue.waiting", unsafe.Offsetof(q.List), unsafe.Sizeof(q.List)},
 		{"jm_queue.working", unsafe.Offsetof(q.Working), unsafe.Sizeof(q.Working)},
 		{"jm_queue.held", unsafe.Offsetof(q.Held), unsafe.Sizeof(q.Held)},
-		{"jm_queue.lanes", unsafe.Offsetof(q.KeyQueues), unsafe.Sizeof(q.KeyQueues)},
+		{"jm_queue.key_queues", unsafe.Offsetof(q.KeyQueues), unsafe.Sizeof(q.KeyQueues)},
 		{"jm_queue.held_back", unsafe.Offsetof(q.HeldBack), unsafe.Sizeof(q.HeldBack)},
 		{"jm_queue.uniques", unsafe.Offsetof(q.Uniques), unsafe.Sizeof(q.Uniques)},
 		{"jm_queue.bytes", unsafe.Offsetof(q.Bytes), unsafe.Sizeof(q.Bytes)},
