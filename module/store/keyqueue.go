@@ -29,7 +29,8 @@ type KeyQueue struct {
 
 // ring links the per-key queues that have the same key of the mesh, one for each queue, so
 // that they can be woken bit by bit. The first of them, which is woken next, is in the table
-// of rings. A per-key queue that joins becomes the last.
+// of rings. A per-key queue that joins becomes the last. A ring isn't a [table.List]: it has
+// no head, so a key with one per-key queue, as most have, takes no block for it.
 type ring struct {
 	table.Entry // chain in the table of rings
 	keyQueue    *KeyQueue
