@@ -75,7 +75,7 @@ func TestFamilyValue(t *testing.T) {
 	assert.Equal(t, p, j.Queue)
 }
 
-func TestKnots(t *testing.T) {
+func TestDependents(t *testing.T) {
 	alloc := storetest.New()
 	s := store.New(alloc, 1, 1000)
 	before := alloc.Blocks()
@@ -124,7 +124,7 @@ func TestKnots(t *testing.T) {
 
 // Jobs that are tied out of order are put in their places at once; a walk that has begun meets
 // them all.
-func TestKnotsOutOfOrder(t *testing.T) {
+func TestDependentsOutOfOrder(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	q := s.NewQueue([]byte("q"), 1000)
 	head := store.ID{99}
@@ -172,7 +172,7 @@ func TestKnotsOutOfOrder(t *testing.T) {
 
 // The jobs that one blocks come before all others that wait for it, whatever the order in which
 // they are tied and untied; a walk meets them alone, and those that are tied behind it too.
-func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
+func TestBlockedJobsComeFirst(t *testing.T) {
 	alloc := storetest.New()
 	s := store.New(alloc, 1, 1000)
 	before := alloc.Blocks()
@@ -275,7 +275,7 @@ func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 
 // Where very many wait for a job, a few that are older and come late cost no more than
 // themselves.
-func TestLateOnesInALargeKnot(t *testing.T) {
+func TestLateEdgesOfALongList(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	q := s.NewQueue([]byte("q"), 1000)
 	head := store.ID{255}

@@ -16,7 +16,7 @@ import (
 
 // The per-key queues of a key of the mesh are woken some at a time. Each that was there when the key
 // became free is, however often that happens, and whatever comes and goes meanwhile.
-func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
+func TestKeyQueuesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	random := rand.New(rand.NewPCG(1, 2))
 	const queues = 60
@@ -154,7 +154,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 
 // The per-key queue of a key in one queue is woken alone, whatever the length of the queue's name, and
 // also where the queue has got another one.
-func TestALaneOfAQueueIsWokenByItsLock(t *testing.T) {
+func TestAKeyQueueOfAQueueIsWokenByItsLock(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	long := strings.Repeat("q", 300)
 	lanes := map[string]*store.KeyQueue{}
