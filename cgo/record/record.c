@@ -50,8 +50,8 @@ void jm_save(RedisModuleIO *io, void *value) {
     if (q) {
         save_list(io, q->waiting.head);
         save_list(io, q->working.head);
-        save_list(io, q->held_head);
-        for (const struct jm_lane *l = q->lanes; l; l = l->next)
+        save_list(io, q->held.head);
+        for (const struct jm_key_queue *l = q->key_queues.head; l; l = l->next)
             if (l->list) save_list(io, l->list->head);
     }
     redis.SaveStringBuffer(io, "", 0);
@@ -76,8 +76,8 @@ void jm_rewrite(RedisModuleIO *io, RedisModuleString *key, void *value) {
     if (q) {
         any |= rewrite_list(io, key, q->waiting.head);
         any |= rewrite_list(io, key, q->working.head);
-        any |= rewrite_list(io, key, q->held_head);
-        for (const struct jm_lane *l = q->lanes; l; l = l->next)
+        any |= rewrite_list(io, key, q->held.head);
+        for (const struct jm_key_queue *l = q->key_queues.head; l; l = l->next)
             if (l->list) any |= rewrite_list(io, key, l->list->head);
     }
     if (!any) redis.EmitAOF(io, "MAKEQUEUE", "s", key);
@@ -100,8 +100,8 @@ void jm_digest(RedisModuleDigest *d, void *value) {
     if (!q) return;
     digest_list(d, q->waiting.head);
     digest_list(d, q->working.head);
-    digest_list(d, q->held_head);
-    for (const struct jm_lane *l = q->lanes; l; l = l->next)
+    digest_list(d, q->held.head);
+    for (const struct jm_key_queue *l = q->key_queues.head; l; l = l->next)
         if (l->list) digest_list(d, l->list->head);
 }
 
@@ -115,8 +115,8 @@ static void free_jobs(struct jm_job *j) {
 
 static void free_list(struct jm_list *l) {
     free_jobs(l->head);
-    for (struct jm_tower *t = l->index[0]; t;) {
-        struct jm_tower *next = t->next[0];
+    for (struct jm_skip_node *t = l->index[0]; t;) {
+        struct jm_skip_node *next = t->next[0];
         redis.Free(t);
         t = next;
     }
@@ -130,9 +130,9 @@ void jm_free(void *value) {
     if (!q) return;
     free_list(&q->waiting);
     free_list(&q->working);
-    free_jobs(q->held_head);
-    for (struct jm_lane *l = q->lanes; l;) {
-        struct jm_lane *next = l->next;
+    free_jobs(q->held.head);
+    for (struct jm_key_queue *l = q->key_queues.head; l;) {
+        struct jm_key_queue *next = l->next;
         if (l->list) free_list(l->list);
         redis.Free(l->list);
         redis.Free(l);
@@ -146,7 +146,7 @@ void jm_free(void *value) {
 size_t jm_effort(RedisModuleString *key, const void *value) {
     (void)key;
     const struct jm_queue *q = ((const struct jm_box *)value)->queue;
-    return q ? q->waiting.len + q->working.len + q->held + q->held_back + 1 : 1;
+    return q ? q->waiting.len + q->working.len + q->held.len + q->held_back + 1 : 1;
 }
 
 void jm_note(char *data, size_t n) {
@@ -211,12 +211,11 @@ static const struct jm_field layout[] = {
     FIELD(jm_job, place), FIELD(jm_job, body_len), FIELD(jm_job, id), FIELD(jm_job, ctime), FIELD(jm_job, qtime),
     FIELD(jm_job, etime), FIELD(jm_job, retry), FIELD(jm_job, delay), FIELD(jm_job, repl), FIELD(jm_job, nacks),
     FIELD(jm_job, deliveries), FIELD(jm_job, parts),
-    WHOLE(jm_tower), FIELD(jm_tower, job), FIELD(jm_tower, level),
+    WHOLE(jm_skip_node), FIELD(jm_skip_node, job), FIELD(jm_skip_node, level),
     WHOLE(jm_list), FIELD(jm_list, head), FIELD(jm_list, tail), FIELD(jm_list, len), FIELD(jm_list, index), FIELD(jm_list, index_tail),
-    WHOLE(jm_lane), FIELD(jm_lane, hash_next), FIELD(jm_lane, next), FIELD(jm_lane, prev), FIELD(jm_lane, queue), FIELD(jm_lane, hash), FIELD(jm_lane, list),
+    WHOLE(jm_key_queue), FIELD(jm_key_queue, hash_next), FIELD(jm_key_queue, next), FIELD(jm_key_queue, prev), FIELD(jm_key_queue, queue), FIELD(jm_key_queue, hash), FIELD(jm_key_queue, list),
     WHOLE(jm_queue), FIELD(jm_queue, hash_next), FIELD(jm_queue, hash), FIELD(jm_queue, box), FIELD(jm_queue, key),
-    FIELD(jm_queue, waiting), FIELD(jm_queue, working), FIELD(jm_queue, held_head), FIELD(jm_queue, held_tail),
-    FIELD(jm_queue, held), FIELD(jm_queue, lanes), FIELD(jm_queue, held_back), FIELD(jm_queue, uniques), FIELD(jm_queue, bytes), FIELD(jm_queue, overdue),
+    FIELD(jm_queue, waiting), FIELD(jm_queue, working), FIELD(jm_queue, held), FIELD(jm_queue, key_queues), FIELD(jm_queue, held_back), FIELD(jm_queue, uniques), FIELD(jm_queue, bytes), FIELD(jm_queue, overdue),
     FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
     FIELD(jm_queue, state), FIELD(jm_queue, flushes),

@@ -33,32 +33,38 @@ struct jm_job {
     uint8_t body[];
 };
 
-struct jm_tower {
+struct jm_skip_node {
     struct jm_job *job;
     uint32_t level, unused;
-    struct jm_tower *next[];
+    struct jm_skip_node *next[];
 };
 
 enum { JM_LEVELS = 10 };
 
+/* A list without order, and one in order, with a skip list over it. */
+struct jm_jobs {
+    struct jm_job *head, *tail;
+    uint64_t len;
+};
+
 struct jm_list {
     struct jm_job *head, *tail;
     uint64_t len;
-    struct jm_tower *index[JM_LEVELS], *index_tail[JM_LEVELS];
+    struct jm_skip_node *index[JM_LEVELS], *index_tail[JM_LEVELS];
 };
 
 /* A per-key queue: the waiting jobs of one key. All but one of them are held back, in
  * the list. More may follow the name. */
-struct jm_lane {
-    struct jm_lane *hash_next;
-    struct jm_lane *next, *prev;
+struct jm_key_queue {
+    struct jm_key_queue *hash_next;
+    struct jm_key_queue *next, *prev;
     struct jm_queue *queue;
     uint64_t hash;
     struct jm_list *list;
     uint8_t front[24];
     uint64_t front_time;
     uint32_t name_len;
-    uint8_t has_front, headless;
+    uint8_t has_front, needs_promotion;
     uint16_t unused;
     char name[];
 };
@@ -72,14 +78,13 @@ struct jm_queue {
     uint32_t flushes, listed, working_len;
     uint32_t overdue, row;
     uint64_t held_back;
-    int64_t atime, created;
-    uint64_t jobs_in, jobs_out, uniques;
-    struct jm_job *held_head;
+    int64_t atime;
+    struct jm_jobs held;
+    uint64_t uniques;
     struct jm_list waiting, working;
-    struct jm_job *held_tail;
-    uint64_t held;
-    struct jm_lane *lanes;
-    uint64_t bytes;
+    int64_t created;
+    uint64_t jobs_in, jobs_out, bytes;
+    struct { struct jm_key_queue *head, *tail; uint64_t len; } key_queues;
     struct jm_box *box;
     RedisModuleString *key;
     char *name;

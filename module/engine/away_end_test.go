@@ -303,7 +303,7 @@ func TestEndedAfterTheEndOfOneThatIsAway(t *testing.T) {
 			for i := range children {
 				records["q"] = append(records["q"], bytes.Clone(n.Job(&children[i]).Record()))
 			}
-			for j := p.HeldHead; j != nil; j = j.Next {
+			for j := p.Held.Head; j != nil; j = j.Next {
 				records["p"] = append(records["p"], bytes.Clone(j.Record()))
 			}
 			for j := p.Working.Head; j != nil; j = j.Next {
@@ -633,7 +633,7 @@ func TestAckOfOneThatIsAwayAndHasACopyElsewhere(t *testing.T) {
 		n.Effects()
 		if how == "away, and killed" {
 			var records [][]byte
-			for j := q.HeldHead; j != nil; j = j.Next {
+			for j := q.Held.Head; j != nil; j = j.Next {
 				records = append(records, bytes.Clone(j.Record()))
 			}
 			var queues map[string]*store.Queue
@@ -678,8 +678,8 @@ func TestAckElsewhereOfOneThatIsAway(t *testing.T) {
 	}
 	assert.Equal(t, wire.GotAck, reply.Kind)
 	assert.Equal(t, uint8(wire.Known), reply.Flags)
-	require.NotNil(t, q.HeldHead)
-	assert.Equal(t, store.StateAcked, q.HeldHead.State)
+	require.NotNil(t, q.Held.Head)
+	assert.Equal(t, store.StateAcked, q.Held.Head.State)
 	require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.DelJob, ID: wire.JobID(id)}).Append(nil)))
 	n.Effects()
 	assert.Zero(t, q.Jobs())
@@ -984,7 +984,7 @@ func TestAckOfOneThatIsAwayAndRestarted(t *testing.T) {
 		n.Effects()
 		if how != "away" {
 			var records [][]byte
-			for j := q.HeldHead; j != nil; j = j.Next {
+			for j := q.Held.Head; j != nil; j = j.Next {
 				records = append(records, bytes.Clone(j.Record()))
 			}
 			require.Len(t, records, 1)

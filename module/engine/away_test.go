@@ -152,8 +152,8 @@ func TestTheEndOfAStrangerReachesOneThatIsAway(t *testing.T) {
 		}
 		require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.SetAck, ID: wire.JobID(parent)}).Append(nil)))
 		pass(n, &now, 1000)
-		require.NotNil(t, q.HeldHead, "loaded there: %v", loaded)
-		n, k, queues = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": {bytes.Clone(q.HeldHead.Record())}})
+		require.NotNil(t, q.Held.Head, "loaded there: %v", loaded)
+		n, k, queues = restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": {bytes.Clone(q.Held.Head.Record())}})
 		n.Mesh().Up(peer, "10.0.0.1:1", true)
 		move(t, n, k, queues["q"], 0)
 		for range 3 {

@@ -118,12 +118,12 @@ func (n *Node) Dependents(j *store.Job, most int) (ids []store.ID, all uint64) {
 		return nil, 0
 	}
 	all = k.Len
-	first := k.First()
+	first := k.Head
 	if f, ok := j.Family(); ok && f.Flags&(store.FamilyLast|store.FamilyUnblocking) != 0 {
 		all -= k.Blocked // it waits for these, see [Node.WaitsFor]
 		first = k.Others()
 	}
-	for t := first; t != nil && len(ids) < most && uint64(len(ids)) < all; t = t.Next() {
+	for t := first; t != nil && len(ids) < most && uint64(len(ids)) < all; t = t.Next {
 		if c := n.store.Lookup(&t.Job); c != nil {
 			if f, ok := c.Family(); !ok || n.store.Early(&f) {
 				continue
@@ -360,7 +360,7 @@ func (n *Node) join(j *store.Job) {
 
 // rejoin adds the edges of the jobs of a queue that was out of sight.
 func (n *Node) rejoin(q *store.Queue) {
-	n.joinAll(q.HeldHead)
+	n.joinAll(q.Held.Head)
 	if n.deps.untied {
 		n.rejoinRest(q)
 	}
@@ -374,7 +374,7 @@ func (n *Node) rejoinRest(q *store.Queue) {
 	}
 	n.joinAll(q.Head)
 	n.joinAll(q.Working.Head)
-	for l := q.KeyQueues; l != nil; l = l.Next {
+	for l := q.KeyQueues.Head; l != nil; l = l.Next {
 		n.joinAll(l.Head())
 	}
 }

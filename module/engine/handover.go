@@ -599,7 +599,7 @@ func (n *Node) resumeOffer(j *store.Job, doubtful bool) {
 // that are due. The next tick decides about them: what is logged before the command that brought the
 // queue back is lost.
 func (n *Node) resettle(q *store.Queue) {
-	for j := q.HeldHead; j != nil; j = j.Next {
+	for j := q.Held.Head; j != nil; j = j.Next {
 		if !isOffered(j) {
 			if j.QTime > 0 && j.QTime <= n.now {
 				n.arm(j)

@@ -199,8 +199,8 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) (done bool) {
 	before := q.Waiting()
 	next := n.heldIn(q, &s.at)
 	if next == nil || n.heldIn(q, &s.last) == nil {
-		if next = q.HeldHead; next != nil {
-			s.last = q.HeldTail.ID
+		if next = q.Held.Head; next != nil {
+			s.last = q.Held.Tail.ID
 		}
 	}
 	for j := next; j != nil; j = next {
@@ -223,7 +223,7 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) (done bool) {
 		return false
 	}
 	q.Flags &^= queueUnsettled
-	if !s.restored && q.Waiting() == 0 && q.Jobs() == 0 && q.KeyQueues == nil && q.Pause == 0 && n.waitersOf(q) == 0 {
+	if !s.restored && q.Waiting() == 0 && q.Jobs() == 0 && q.KeyQueues.Len == 0 && q.Pause == 0 && n.waitersOf(q) == 0 {
 		// A queue that was flushed, and not removed yet, is saved as an empty one.
 		n.hide(q)
 		n.store.CondemnEmpty(q)
@@ -434,8 +434,8 @@ func notWorked(q *store.Queue) (list []*store.Job) {
 		}
 	}
 	pick(q.Head)
-	pick(q.HeldHead)
-	for l := q.KeyQueues; l != nil; l = l.Next {
+	pick(q.Held.Head)
+	for l := q.KeyQueues.Head; l != nil; l = l.Next {
 		pick(l.Head())
 	}
 	return list
@@ -648,8 +648,8 @@ func eachJob(q *store.Queue, do func(*store.Job)) {
 	}
 	walk(q.Head)
 	walk(q.Working.Head)
-	walk(q.HeldHead)
-	for l := q.KeyQueues; l != nil; l = l.Next {
+	walk(q.Held.Head)
+	for l := q.KeyQueues.Head; l != nil; l = l.Next {
 		walk(l.Head())
 	}
 }

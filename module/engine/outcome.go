@@ -125,7 +125,7 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 	if k == nil {
 		return j
 	}
-	t := k.First()
+	t := k.Head
 	for range n.deps.budget {
 		if t == nil {
 			break
@@ -142,7 +142,7 @@ func (n *Node) tellsDependents(j *store.Job) *store.Job {
 				}
 			}
 		}
-		t = t.Next()
+		t = t.Next
 	}
 	return j
 }

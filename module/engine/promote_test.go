@@ -78,7 +78,7 @@ func picture(n *engine.Node, ids []store.ID) (lines []string) {
 	for i := range 60 {
 		for _, name := range []string{fmt.Sprint("q", i), "large", "new"} {
 			if q := n.Queue([]byte(name)); q != nil {
-				lines = append(lines, fmt.Sprint(name, q.Len, q.Held, q.HeldBack, q.Working.Len, q.Flags))
+				lines = append(lines, fmt.Sprint(name, q.Len, q.Held.Len, q.HeldBack, q.Working.Len, q.Flags))
 			}
 		}
 	}

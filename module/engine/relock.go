@@ -21,7 +21,7 @@ func (n *Node) relockSome(q *store.Queue, s *settling) (done bool) {
 	if q.Uniques == 0 && !s.promoted {
 		return true
 	}
-	lists := [...]*store.Job{q.Working.Head, q.Head, q.HeldHead}
+	lists := [...]*store.Job{q.Working.Head, q.Head, q.Held.Head}
 	from := 0
 	if j := n.store.Lookup(&s.at); j != nil && j.Queue == q {
 		switch j.Place {
@@ -41,7 +41,7 @@ func (n *Node) relockSome(q *store.Queue, s *settling) (done bool) {
 			n.relockJob(j, s)
 		}
 	}
-	for l := q.KeyQueues; l != nil; l = l.Next {
+	for l := q.KeyQueues.Head; l != nil; l = l.Next {
 		for j := l.Head(); j != nil; j = j.Next {
 			n.relockJob(j, s)
 		}

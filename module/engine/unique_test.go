@@ -255,7 +255,7 @@ func checkLocks(t require.TestingT, n *Node) {
 		require.Equal(t, held[q], q.HeldBack)
 		require.Equal(t, uniques[q], q.Uniques)
 		all += q.HeldBack
-		for l := q.KeyQueues; l != nil; l = l.Next {
+		for l := q.KeyQueues.Head; l != nil; l = l.Next {
 			require.True(t, l.Front() || l.Head() != nil, "a lane without jobs")
 			if !l.Front() && !n.passive && !n.loading && n.Locks().Sizes().Sweep == 0 {
 				require.NotNil(t, n.Locks().Live(l.AppendLock(nil)), "jobs are held back and their key is free")

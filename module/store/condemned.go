@@ -21,7 +21,7 @@ type condemned struct {
 	cursor  uint64
 }
 
-// wasCondemned is Queue.listed of a buried queue that was condemned. It equals no
+// wasCondemned is Queue.listed of a queue that was condemned and is to be freed. It equals no
 // generation: the table of jobs doesn't have the queue's jobs.
 const wasCondemned = math.MaxUint32
 
@@ -94,7 +94,7 @@ func (s *Store) NextCondemned(list []*Queue, most int) []*Queue {
 	return list
 }
 
-// ScheduleFreeCondemned buries a condemned queue that has left its key.
+// ScheduleFreeCondemned is [Store.ScheduleFree] for a condemned queue that has left its key.
 func (s *Store) ScheduleFreeCondemned(q *Queue) {
 	for i, c := range s.condemned {
 		if c.flushes != q.flushes || !c.has(q) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"iter"
-	"math/bits"
 	"unsafe"
 
 	"jobmesh/module/table"
@@ -134,65 +133,51 @@ func (f *Family) Value() []byte {
 // ordered by creation time, oldest first. This node need not know the job ID. Dependents
 // and edges aren't saved: they follow from the jobs' extras.
 type Dependents struct {
-	table.Entry             // chain in the table of lists of dependents
-	next, prev  *Dependents // neighbours in edgeTable.all
-	ID          ID
-	head, tail  *Edge
-	last        *Edge // the last edge that Blocked counts
-	Len         uint64
-	Blocked     uint64 // how many jobs ID blocks, or blocked before it was released to come last
-	walk        *Edge  // next for [Dependents.Walk]; the walk is over if Blocked doesn't count it
-	walking     bool   // the walk has begun
-	near        *Edge  // the edge added last, or one near its place if it was removed
-	rungs       *[rungLevels]*rung
+	table.Element[Dependents] // in the table of lists of dependents, and in edgeTable.all
+	ID                        ID
+	table.List[Edge]
+	index   *table.SkipIndex[Edge] // nil until the list is long
+	last    *Edge                  // the last edge that Blocked counts
+	Blocked uint64                 // how many jobs ID blocks, or blocked before it was released to come last
+	walk    *Edge                  // next for [Dependents.Walk]; the walk is over if Blocked doesn't count it
+	walking bool                   // the walk has begun
+	near    *Edge                  // the edge added last, or one near its place if it was removed
 }
 
 // Edge is one entry of a list of dependents.
 type Edge struct {
-	table.Entry // chain in the table of edges
-	knot        *Dependents
-	next, prev  *Edge
-	Job         ID     // the dependent
-	ctime       uint64 // when Job was created, ns; and edgeBlocked
+	table.Element[Edge] // in the table of edges, and in the list of dependents
+	dependents          *Dependents
+	Job                 ID     // the dependent
+	ctime               uint64 // when Job was created, ns; and edgeBlocked
 }
-
-// rung is an edge's node on one level of a skip list over a list of dependents. By chance
-// the first level has one of sixteen edges, and each further level one of sixteen of the
-// level below. So the place of an edge among very many is found in few steps.
-type rung struct {
-	tie  *Edge
-	next *rung
-	down *rung // the same edge's rung on the level below; nil on the first level
-}
-
-const (
-	rungLevels = 5
-	rungBits   = 4 // zero bits of an edge's hash for each level that the edge is on
-)
 
 // edgeBlocked, in Edge.ctime, marks an edge that Dependents.Blocked counts. No creation time
 // before the year 2262 has that bit.
 const edgeBlocked = 1 << 63
 
 // blocked says whether Dependents.Blocked counts the edge; false for nil.
-func (t *Edge) blocked() bool { return t != nil && t.ctime&edgeBlocked != 0 }
+func (e *Edge) blocked() bool { return e != nil && e.ctime&edgeBlocked != 0 }
 
-func (t *Edge) created() uint64 { return t.ctime &^ edgeBlocked }
+func (e *Edge) created() uint64 { return e.ctime &^ edgeBlocked }
 
 // edgeTable has the lists of dependents and their edges. Nothing else is known of families
 // beside what the jobs' extras say.
 type edgeTable struct {
 	parents, edges table.Table
-	all            *Dependents
+	all            table.List[Dependents]
 	toFree         []*Dependents // chains of lists that are to be freed
 	lost           []Lost
 }
 
 const (
-	knotSize  = int(unsafe.Sizeof(Dependents{}))
-	tieSize   = int(unsafe.Sizeof(Edge{}))
-	rungSize  = int(unsafe.Sizeof(rung{}))
-	rungsSize = int(unsafe.Sizeof([rungLevels]*rung{}))
+	dependentsSize = int(unsafe.Sizeof(Dependents{}))
+	edgeSize       = int(unsafe.Sizeof(Edge{}))
+	edgeIndexSize  = int(unsafe.Sizeof(table.SkipIndex[Edge]{}))
+
+	// edgesWithoutIndex is how many edges a list has before it gets a skip list. Most lists
+	// stay shorter.
+	edgesWithoutIndex = 16
 )
 
 func dependentsOf(e *table.Entry) *Dependents { return (*Dependents)(unsafe.Pointer(e)) }
@@ -201,9 +186,9 @@ func edgeOf(e *table.Entry) *Edge             { return (*Edge)(unsafe.Pointer(e)
 // initDependents makes the tables, before the first edge is added.
 func (s *Store) initDependents() {
 	s.edges.parents.Init(s.alloc, func(e *table.Entry) uint64 { return dependentsOf(e).ID.hash(s.keys.id) })
-	s.edges.edges.Init(s.alloc, func(e *table.Entry) uint64 {
-		t := edgeOf(e)
-		return s.hashEdge(&t.knot.ID, &t.Job)
+	s.edges.edges.Init(s.alloc, func(x *table.Entry) uint64 {
+		e := edgeOf(x)
+		return s.hashEdge(&e.dependents.ID, &e.Job)
 	})
 }
 
@@ -216,18 +201,18 @@ func (s *Store) Dependents(id *ID) *Dependents {
 	if s.edges.parents.Len == 0 {
 		return nil
 	}
-	for e := s.edges.parents.First(id.hash(s.keys.id)); e != nil; e = e.Next {
-		if k := dependentsOf(e); k.ID == *id {
-			return k
+	for x := s.edges.parents.First(id.hash(s.keys.id)); x != nil; x = x.Next {
+		if d := dependentsOf(x); d.ID == *id {
+			return d
 		}
 	}
 	return nil
 }
 
 func (s *Store) findEdge(parent, child *ID) *Edge {
-	for e := s.edges.edges.First(s.hashEdge(parent, child)); e != nil; e = e.Next {
-		if t := edgeOf(e); t.Job == *child && t.knot.ID == *parent {
-			return t
+	for x := s.edges.edges.First(s.hashEdge(parent, child)); x != nil; x = x.Next {
+		if e := edgeOf(x); e.Job == *child && e.dependents.ID == *parent {
+			return e
 		}
 	}
 	return nil
@@ -239,179 +224,98 @@ func (s *Store) AddEdge(parent *ID, child *Job) {
 	if s.edges.edges.Len > 0 && s.findEdge(parent, &child.ID) != nil {
 		return
 	}
-	k := s.Dependents(parent)
-	if k == nil {
+	d := s.Dependents(parent)
+	if d == nil {
 		if !s.edges.parents.Made() {
 			s.initDependents()
 		}
-		k = (*Dependents)(s.alloc.Alloc(knotSize))
-		*k = Dependents{ID: *parent, next: s.edges.all}
-		if k.next != nil {
-			k.next.prev = k
-		}
-		s.edges.all = k
-		s.edges.parents.Insert(&k.Entry, k.ID.hash(s.keys.id))
+		d = (*Dependents)(s.alloc.Alloc(dependentsSize))
+		*d = Dependents{ID: *parent}
+		s.edges.all.Insert(d, nil)
+		s.edges.parents.Insert(&d.Entry, d.ID.hash(s.keys.id))
 	}
-	t := (*Edge)(s.alloc.Alloc(tieSize))
-	*t = Edge{knot: k, Job: child.ID, ctime: child.CTime &^ edgeBlocked}
+	e := (*Edge)(s.alloc.Alloc(edgeSize))
+	*e = Edge{dependents: d, Job: child.ID, ctime: child.CTime &^ edgeBlocked}
 	if f, _ := child.Family(); f.Flags&(FamilyBlocked|FamilyEarly) != 0 {
-		t.ctime |= edgeBlocked
-		k.Blocked++
+		e.ctime |= edgeBlocked
+		d.Blocked++
 	}
-	s.place(k, t)
-	s.edges.edges.Insert(&t.Entry, s.hashEdge(parent, &child.ID))
+	s.place(d, e)
+	s.edges.edges.Insert(&e.Entry, s.hashEdge(parent, &child.ID))
 }
 
-// rungsOf is how many levels an edge is on. It follows from a hash with a secret key, so
-// nobody outside can choose IDs that fill a level.
-func (s *Store) rungsOf(t *Edge) int {
-	h := scramble(s.hashEdge(&t.knot.ID, &t.Job))
-	return min(bits.TrailingZeros64(h)/rungBits, rungLevels)
+// edgeHeight is how many levels of the skip list an edge is on.
+func (s *Store) edgeHeight(e *Edge) int {
+	return table.SkipHeight(scramble(s.hashEdge(&e.dependents.ID, &e.Job)))
 }
 
 // place puts an edge into the list at the place that its order gives it.
-func (s *Store) place(k *Dependents, t *Edge) {
-	var path [rungLevels]*rung
+func (s *Store) place(d *Dependents, e *Edge) {
+	if d.index == nil && d.Len >= edgesWithoutIndex {
+		d.index = (*table.SkipIndex[Edge])(s.alloc.Alloc(edgeIndexSize))
+		*d.index = table.SkipIndex[Edge]{}
+	}
+	height := 0
+	if d.index != nil {
+		height = s.edgeHeight(e)
+	}
 	var at *Edge
-	levels := s.rungsOf(t)
-	if found := false; levels == 0 {
-		if at, found = k.beside(t); !found {
-			at = k.before(t, &path)
+	found := false
+	if height == 0 {
+		at, found = d.beside(e)
+	}
+	if !found {
+		var path table.SkipPath[Edge]
+		if at = d.index.Place(&d.List, e, earlier, &path); height > 0 {
+			d.index.Add(s.alloc, e, height, &path)
 		}
-	} else {
-		at = k.before(t, &path)
-		s.addRungs(k, t, levels, &path)
 	}
-	if t.prev = at; at == nil {
-		t.next, k.head = k.head, t
-	} else {
-		t.next, at.next = at.next, t
-	}
-	if t.next == nil {
-		k.tail = t
-	} else {
-		t.next.prev = t
-	}
+	d.Insert(e, at)
 	switch {
-	case !t.blocked():
-	case at == k.last:
-		k.last = t
-	case k.walk.blocked():
-		k.walking = false // the walk begins anew
+	case !e.blocked():
+	case at == d.last:
+		d.last = e
+	case d.walk.blocked():
+		d.walking = false // the walk begins anew
 	}
-	k.near = t
-	k.Len++
+	d.near = e
 }
 
-// beside finds the edge behind which t belongs; nil means the first place. It looks only at
+// beside finds the edge behind which e belongs; nil means the first place. It looks only at
 // the end, and near the edge that was added last, because jobs come in the order of their
 // creation, or a little out of it. found is false if the place is elsewhere.
-func (k *Dependents) beside(t *Edge) (at *Edge, found bool) {
+func (d *Dependents) beside(e *Edge) (at *Edge, found bool) {
 	const near = 64
-	end := k.tail
-	if t.blocked() {
-		end = k.last
+	end := d.Tail
+	if e.blocked() {
+		end = d.last
 	}
-	if end == nil || compareEdges(end, t) < 0 {
+	if end == nil || earlier(end, e) {
 		return end, true
 	}
-	at = k.near
+	at = d.near
 	for range near {
 		switch {
-		case at != nil && compareEdges(at, t) > 0:
-			at = at.prev
-		case at == nil || at.next == nil || compareEdges(at.next, t) > 0:
+		case at != nil && earlier(e, at):
+			at = at.Prev
+		case at == nil || at.Next == nil || earlier(e, at.Next):
 			return at, true
 		default:
-			at = at.next
+			at = at.Next
 		}
 	}
 	return nil, false
 }
 
-// before finds the last edge that comes before t; nil if t is the first. path gets the
-// last rung before t on each level.
-func (k *Dependents) before(t *Edge, path *[rungLevels]*rung) (at *Edge) {
-	if k.rungs != nil {
-		var l *rung
-		for i := rungLevels - 1; i >= 0; i-- {
-			next := k.rungs[i]
-			if l != nil {
-				next = l.next
-			}
-			for ; next != nil && compareEdges(next.tie, t) < 0; next = l.next {
-				l = next
-			}
-			path[i] = l
-			if l != nil && i > 0 {
-				l = l.down
-			}
-		}
-		if l != nil {
-			at = l.tie
-		}
-	}
-	next := k.head
-	if at != nil {
-		next = at.next
-	}
-	for ; next != nil && compareEdges(next, t) < 0; next = at.next {
-		at = next
-	}
-	return at
-}
-
-// behind is the link behind the path's rung on a level, or the level's first link.
-func (k *Dependents) behind(path *[rungLevels]*rung, level int) **rung {
-	if l := path[level]; l != nil {
-		return &l.next
-	}
-	return &k.rungs[level]
-}
-
-// addRungs puts an edge on its levels, on each behind the path's rung.
-func (s *Store) addRungs(k *Dependents, t *Edge, levels int, path *[rungLevels]*rung) {
-	if k.rungs == nil {
-		k.rungs = (*[rungLevels]*rung)(s.alloc.Alloc(rungsSize))
-		*k.rungs = [rungLevels]*rung{}
-	}
-	var down *rung
-	for i := range levels {
-		l, after := (*rung)(s.alloc.Alloc(rungSize)), k.behind(path, i)
-		*l = rung{tie: t, next: *after, down: down}
-		*after, down = l, l
-	}
-}
-
-// leaveRungs takes an edge off its levels.
-func (s *Store) leaveRungs(k *Dependents, t *Edge) {
-	levels := s.rungsOf(t)
-	if levels == 0 {
-		return
-	}
-	var path [rungLevels]*rung
-	k.before(t, &path)
-	for i := range levels {
-		after := k.behind(&path, i)
-		l := *after
-		*after = l.next
-		s.alloc.Free(unsafe.Pointer(l), rungSize)
-	}
-}
-
-func compareEdges(a, b *Edge) int {
+// earlier is the order of a list of dependents.
+func earlier(a, b *Edge) bool {
 	switch {
 	case a.blocked() != b.blocked():
-		if a.blocked() {
-			return -1
-		}
-		return 1
-	case a.created() < b.created():
-		return -1
-	case a.created() > b.created():
-		return 1
+		return a.blocked()
+	case a.created() != b.created():
+		return a.created() < b.created()
 	}
-	return bytes.Compare(a.Job[:], b.Job[:])
+	return bytes.Compare(a.Job[:], b.Job[:]) < 0
 }
 
 // RemoveEdge undoes AddEdge. It returns false if there is no such edge.
@@ -419,128 +323,97 @@ func (s *Store) RemoveEdge(parent, child *ID) bool {
 	if s.edges.edges.Len == 0 {
 		return false
 	}
-	t := s.findEdge(parent, child)
-	if t == nil {
+	e := s.findEdge(parent, child)
+	if e == nil {
 		return false
 	}
-	s.edges.edges.Remove(&t.Entry, s.hashEdge(parent, child))
-	k := t.knot
-	s.leaveRungs(k, t)
-	if t.prev != nil {
-		t.prev.next = t.next
-	} else {
-		k.head = t.next
+	s.edges.edges.Remove(&e.Entry, s.hashEdge(parent, child))
+	d := e.dependents
+	if d.walk == e {
+		d.walk = e.Next
 	}
-	if t.next != nil {
-		t.next.prev = t.prev
-	} else {
-		k.tail = t.prev
+	if d.last == e {
+		d.last = e.Prev
 	}
-	if k.walk == t {
-		k.walk = t.next
+	if d.near == e {
+		d.near = e.Prev
 	}
-	if k.last == t {
-		k.last = t.prev
+	if e.blocked() {
+		d.Blocked--
 	}
-	if k.near == t {
-		k.near = t.prev
+	if s.freeEdge(e); d.Len == 0 {
+		s.edges.all.Remove(d)
+		s.edges.parents.Remove(&d.Entry, d.ID.hash(s.keys.id))
+		s.freeDependents(d)
 	}
-	if t.blocked() {
-		k.Blocked--
-	}
-	s.alloc.Free(unsafe.Pointer(t), tieSize)
-	if k.Len--; k.Len > 0 {
-		return true
-	}
-	if k.prev != nil {
-		k.prev.next = k.next
-	} else {
-		s.edges.all = k.next
-	}
-	if k.next != nil {
-		k.next.prev = k.prev
-	}
-	s.edges.parents.Remove(&k.Entry, k.ID.hash(s.keys.id))
-	s.freeDependents(k)
 	return true
 }
 
-// freeRung frees one rung of a list of dependents whose edges are gone; false where there is none.
-func (s *Store) freeRung(k *Dependents) bool {
-	if k.rungs == nil {
-		return false
+// freeEdge takes an edge out of its list and frees it.
+func (s *Store) freeEdge(e *Edge) {
+	d := e.dependents
+	if d.index != nil && s.edgeHeight(e) > 0 {
+		d.index.Remove(s.alloc, e, earlier)
 	}
-	for i, l := range k.rungs {
-		if l != nil {
-			k.rungs[i] = l.next
-			s.alloc.Free(unsafe.Pointer(l), rungSize)
-			return true
-		}
-	}
-	return false
+	d.Remove(e)
+	s.alloc.Free(unsafe.Pointer(e), edgeSize)
 }
 
-// freeDependents frees a list of dependents that has no edges and no rungs.
-func (s *Store) freeDependents(k *Dependents) {
-	if k.rungs != nil {
-		s.alloc.Free(unsafe.Pointer(k.rungs), rungsSize)
+// freeDependents frees a list of dependents that has no edges.
+func (s *Store) freeDependents(d *Dependents) {
+	if d.index != nil {
+		s.alloc.Free(unsafe.Pointer(d.index), edgeIndexSize)
 	}
-	s.alloc.Free(unsafe.Pointer(k), knotSize)
+	s.alloc.Free(unsafe.Pointer(d), dependentsSize)
 }
-
-// First is the first edge of the list.
-func (k *Dependents) First() *Edge { return k.head }
 
 // EachBlocked yields the jobs that Blocked counts. The list must not change meanwhile.
-func (k *Dependents) EachBlocked() iter.Seq[*ID] {
+func (d *Dependents) EachBlocked() iter.Seq[*ID] {
 	return func(yield func(*ID) bool) {
-		for t := k.head; t.blocked() && yield(&t.Job); {
-			t = t.next
+		for e := d.Head; e.blocked() && yield(&e.Job); {
+			e = e.Next
 		}
 	}
 }
 
 // Others is the first edge that Blocked doesn't count; nil if there is none.
-func (k *Dependents) Others() *Edge {
-	if k.last != nil {
-		return k.last.next
+func (d *Dependents) Others() *Edge {
+	if d.last != nil {
+		return d.last.Next
 	}
-	return k.head
+	return d.Head
 }
 
 // Youngest is the latest creation time of the jobs in the list.
-func (k *Dependents) Youngest() uint64 {
-	if k.last != nil {
-		return max(k.last.created(), k.tail.created())
+func (d *Dependents) Youngest() uint64 {
+	if d.last != nil {
+		return max(d.last.created(), d.Tail.created())
 	}
-	return k.tail.created()
+	return d.Tail.created()
 }
 
 // Walk is the next edge that Blocked counts, oldest first; nil at the end. The list may
 // change during the walk. If such an edge is added before others, the walk begins anew.
-func (k *Dependents) Walk() *Edge {
-	if !k.walking {
-		k.walking, k.walk = true, k.head
+func (d *Dependents) Walk() *Edge {
+	if !d.walking {
+		d.walking, d.walk = true, d.Head
 	}
-	t := k.walk
-	if !t.blocked() {
+	e := d.walk
+	if !e.blocked() {
 		return nil
 	}
-	k.walk = t.next
-	return t
+	d.walk = e.Next
+	return e
 }
 
 // After is the edge behind that of the job id, nil at the end. If the list doesn't have
 // that job, After is the first edge.
-func (s *Store) After(k *Dependents, id *ID) *Edge {
-	if t := s.findEdge(&k.ID, id); t != nil {
-		return t.next
+func (s *Store) After(d *Dependents, id *ID) *Edge {
+	if e := s.findEdge(&d.ID, id); e != nil {
+		return e.Next
 	}
-	return k.head
+	return d.Head
 }
-
-// Next is the edge behind this one; nil at the end.
-func (t *Edge) Next() *Edge { return t.next }
 
 // Edges counts all edges.
 func (s *Store) Edges() uint64 { return s.edges.edges.Len }
@@ -595,7 +468,7 @@ func (s *Store) TakeLost() []Lost {
 	return lost
 }
 
-// onFreed notes that a buried job is about to be freed, if another job waits for its end.
+// onFreed notes that a job is about to be freed with its queue, if another job waits for its end.
 func (s *Store) onFreed(j *Job) {
 	if s.edges.edges.Len == 0 {
 		return
@@ -614,36 +487,31 @@ func (s *Store) onFreed(j *Job) {
 // DropEdges forgets all edges; [Store.Reap] frees them. Its time grows with the number of
 // the tables' segments alone.
 func (s *Store) DropEdges() {
-	if s.edges.all != nil {
-		s.edges.toFree = append(s.edges.toFree, s.edges.all)
-		s.edges.all = nil
+	if first := s.edges.all.Head; first != nil {
+		s.edges.toFree = append(s.edges.toFree, first)
 	}
+	s.edges.all = table.List[Dependents]{}
 	s.edges.lost = nil
 	s.edges.parents.Drop()
 	s.edges.edges.Drop()
 	s.edges.parents, s.edges.edges = table.Table{}, table.Table{}
 }
 
-// reapEdges frees up to n dropped edges, rungs and lists, and returns what is left of n.
+// reapEdges frees up to n dropped edges and lists, and returns what is left of n.
 func (s *Store) reapEdges(n int) int {
 	for len(s.edges.toFree) > 0 && n > 0 {
 		last := len(s.edges.toFree) - 1
-		k := s.edges.toFree[last]
-		for ; k.head != nil && n > 0; n-- {
-			t := k.head
-			k.head = t.next
-			s.alloc.Free(unsafe.Pointer(t), tieSize)
-		}
-		for n > 0 && s.freeRung(k) {
-			n--
+		d := s.edges.toFree[last]
+		for ; d.Head != nil && n > 0; n-- {
+			s.freeEdge(d.Head)
 		}
 		if n <= 0 {
 			break
 		}
-		if s.edges.toFree[last] = k.next; k.next == nil {
+		if s.edges.toFree[last] = d.Next; d.Next == nil {
 			s.edges.toFree = s.edges.toFree[:last]
 		}
-		s.freeDependents(k)
+		s.freeDependents(d)
 		n--
 	}
 	return n

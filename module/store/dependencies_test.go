@@ -69,13 +69,13 @@ func TestFamilyValue(t *testing.T) {
 	// The job moves to another queue, which counts its memory from then on.
 	p := s.NewQueue([]byte("p"), 1000)
 	s.MoveTo(j, p)
-	assert.Equal(t, []uint64{0, 1}, []uint64{q.Held, p.Held})
+	assert.Equal(t, []uint64{0, 1}, []uint64{q.Held.Len, p.Held.Len})
 	assert.Zero(t, q.Bytes)
 	assert.EqualValues(t, j.Size(), p.Bytes)
 	assert.Equal(t, p, j.Queue)
 }
 
-func TestKnots(t *testing.T) {
+func TestDependents(t *testing.T) {
 	alloc := storetest.New()
 	s := store.New(alloc, 1, 1000)
 	before := alloc.Blocks()
@@ -100,7 +100,7 @@ func TestKnots(t *testing.T) {
 		if k == nil {
 			return nil
 		}
-		for tie := k.First(); tie != nil; tie = tie.Next() {
+		for tie := k.Head; tie != nil; tie = tie.Next {
 			ids = append(ids, tie.Job[0])
 		}
 		require.EqualValues(t, len(ids), k.Len)
@@ -124,7 +124,7 @@ func TestKnots(t *testing.T) {
 
 // Edges that are added out of order are put in their places at once. A walk that has begun meets
 // them all.
-func TestKnotsOutOfOrder(t *testing.T) {
+func TestDependentsOutOfOrder(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	q := s.NewQueue([]byte("q"), 1000)
 	head := store.ID{99}
@@ -148,7 +148,7 @@ func TestKnotsOutOfOrder(t *testing.T) {
 		}
 	}
 	order := func() (list []uint64) {
-		for tie := s.Dependents(&head).First(); tie != nil; tie = tie.Next() {
+		for tie := s.Dependents(&head).Head; tie != nil; tie = tie.Next {
 			list = append(list, uint64(tie.Job[0])<<8|uint64(tie.Job[1]))
 		}
 		return list
@@ -173,7 +173,7 @@ func TestKnotsOutOfOrder(t *testing.T) {
 // The jobs that a deferred one blocks come before all others that wait for it, in whatever order
 // edges are added and removed. A walk meets the blocked jobs alone, also those that are added
 // behind the walk's place.
-func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
+func TestBlockedJobsComeFirst(t *testing.T) {
 	alloc := storetest.New()
 	s := store.New(alloc, 1, 1000)
 	before := alloc.Blocks()
@@ -216,11 +216,11 @@ func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 		}
 		require.Equal(t, blocked, met)
 		met = nil
-		for t := k.Others(); t != nil; t = t.Next() {
+		for t := k.Others(); t != nil; t = t.Next {
 			met = append(met, number(&t.Job))
 		}
 		require.Equal(t, others, met)
-		for t := k.First(); t != nil; t = t.Next() {
+		for t := k.Head; t != nil; t = t.Next {
 			all = append(all, number(&t.Job))
 		}
 		require.Equal(t, slices.Concat(blocked, others), all)
@@ -276,7 +276,7 @@ func TestBlockedJobsComeFirstInAKnot(t *testing.T) {
 
 // Very many jobs wait for one. A few older ones that are added late cost time for themselves alone,
 // and not for all the others.
-func TestLateOnesInALargeKnot(t *testing.T) {
+func TestLateEdgesOfALongList(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	q := s.NewQueue([]byte("q"), 1000)
 	head := store.ID{255}
@@ -302,12 +302,12 @@ func TestLateOnesInALargeKnot(t *testing.T) {
 		for i := range uint64(100) {
 			tie(1001 + i*7919*10%many)
 		}
-		require.EqualValues(t, 1000, s.Lookup(&s.Dependents(&head).First().Job).CTime)
+		require.EqualValues(t, 1000, s.Lookup(&s.Dependents(&head).Head.Job).CTime)
 		fastest = min(fastest, time.Since(began))
 	}
 	assert.Less(t, fastest, 10*time.Millisecond)
 	before := uint64(0)
-	for tie := s.Dependents(&head).First(); tie != nil; tie = tie.Next() {
+	for tie := s.Dependents(&head).Head; tie != nil; tie = tie.Next {
 		j := s.Lookup(&tie.Job)
 		require.GreaterOrEqual(t, j.CTime, before)
 		before = j.CTime

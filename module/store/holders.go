@@ -271,38 +271,22 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 		copy(p, j.RawParts()[:min(int(j.Parts), partsHead+j.Holders()*holderLen)])
 		k.putExtras(extras)
 	}
-	head, tail := &q.HeldHead, &q.HeldTail
-	l := s.listOf(j)
-	if l != nil {
-		head, tail = &l.Head, &l.Tail
+	if l := s.listOf(j); l == nil {
+		q.Held.Replace(j, k)
+	} else {
+		l.Replace(j, k)
+		if j.Flags&FlagIndexed != 0 {
+			l.index.Replace(j, k, j.order())
+		}
 	}
-	if j.Prev != nil {
-		head = &j.Prev.Next
-	}
-	if j.Next != nil {
-		tail = &j.Next.Prev
-	}
-	*head, *tail = k, k
 	if j.timerPrev != nil {
 		*j.timerPrev = k
 		if k.timerNext != nil {
 			k.timerNext.timerPrev = &k.timerNext
 		}
 	}
-	if j.Place != InHeld && j.Flags&FlagIndexed != 0 {
-		l.skipNodeOf(j).job = k
-	}
 	s.jobs.Replace(&j.Entry, &k.Entry, j.ID.hash(s.keys.id))
 	q.Bytes += uint64(k.Size() - j.Size())
 	s.FreeJob(j)
 	return k
-}
-
-// skipNodeOf finds the skip-list node of a job that has one.
-func (l *List) skipNodeOf(j *Job) *SkipNode {
-	if t := l.index[0]; t.job == j {
-		return t
-	}
-	preds := l.before(j)
-	return *l.after(preds[0], 0)
 }

@@ -8,32 +8,32 @@ import (
 )
 
 // KeyQueue has those queued jobs of a queue that share a key and may only be worked on one
-// at a time (C: struct jm_lane). At most one of them, the front, is in the waiting list. The
+// at a time (C: struct jm_key_queue). At most one of them, the front, is in the waiting list. The
 // others are held back, and fetching never meets them. A queue has a per-key queue for each
 // key that such a job has. The per-key queue's name follows it in the same allocation: the
 // scope ('m' for the mesh, 'q' for the queue) and the key as in [AppendLockName]. The name
 // doesn't contain the queue's name, so that renaming a queue leaves its per-key queues
 // alone. If the scope is the mesh, a [ring] follows the name.
 type KeyQueue struct {
-	table.Entry           // chain in the table of per-key queues
-	Next, Prev  *KeyQueue // neighbours in the list of its queue
-	Queue       *Queue
-	hash        uint64 // of the queue's address and the name
-	list        *List  // the jobs that are held back, by creation time; nil: never any
-	front       ID     // the job in the waiting list, if hasFront
-	frontTime   uint64 // the front's creation time
-	nameLen     uint32
-	hasFront    bool
-	headless    bool // it is in Store.headless
-	_           [2]uint8
+	table.Element[KeyQueue] // in the table of per-key queues, and in the list of its queue
+	Queue                   *Queue
+	hash                    uint64 // of the queue's address and the name
+	list                    *List  // the jobs that are held back, by creation time; nil: never any
+	front                   ID     // the job in the waiting list, if hasFront
+	frontTime               uint64 // the front's creation time
+	nameLen                 uint32
+	hasFront                bool
+	needsPromotion          bool // it is in Store.toPromote
+	_                       [2]uint8
 }
 
 // ring links the per-key queues that have the same key of the mesh, one for each queue, so
 // that they can be woken bit by bit. The first of them, which is woken next, is in the table
-// of rings. A per-key queue that joins becomes the last.
+// of rings. A per-key queue that joins becomes the last. A ring isn't a [table.List]: it has
+// no head, so a key with one per-key queue, as most have, takes no block for it.
 type ring struct {
 	table.Entry // chain in the table of rings
-	lane        *KeyQueue
+	keyQueue    *KeyQueue
 	next, prev  *ring
 	// Only the first one has these:
 	len  uint64
@@ -42,22 +42,22 @@ type ring struct {
 }
 
 const (
-	laneSize = int(unsafe.Sizeof(KeyQueue{}))
-	listSize = int(unsafe.Sizeof(List{}))
-	ringSize = int(unsafe.Sizeof(ring{}))
+	keyQueueSize = int(unsafe.Sizeof(KeyQueue{}))
+	listSize     = int(unsafe.Sizeof(List{}))
+	ringSize     = int(unsafe.Sizeof(ring{}))
 )
 
 func keyQueueOfEntry(e *table.Entry) *KeyQueue { return (*KeyQueue)(unsafe.Pointer(e)) }
 
 func (s *Store) initKeyQueues() {
 	s.keyQueues.Init(s.alloc, func(e *table.Entry) uint64 { return keyQueueOfEntry(e).hash })
-	s.headless, s.heldBack = s.headless[:0], 0
+	s.toPromote, s.heldBack = s.toPromote[:0], 0
 	s.rings, s.waking = table.Index{}, s.waking[:0]
 }
 
 // keyQueueBytes is the size of a per-key queue with this name, in bytes.
 func keyQueueBytes(name []byte) int {
-	size := laneSize + len(name)
+	size := keyQueueSize + len(name)
 	if name[0] == 'm' {
 		size = (size+7)&^7 + ringSize
 	}
@@ -75,7 +75,7 @@ func (l *KeyQueue) ring() *ring {
 }
 
 func (l *KeyQueue) name() []byte {
-	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), laneSize)), int(l.nameLen))
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), keyQueueSize)), int(l.nameLen))
 }
 
 // Head is the oldest job that is held back; nil if there is none.
@@ -101,10 +101,10 @@ func (l *KeyQueue) AppendLock(dst []byte) []byte {
 	return append(dst[:len(dst)-1], name[1:]...)
 }
 
-// keyQueueName is the name of a unique job's per-key queue. It lies in s.laneBuf, and is valid
+// keyQueueName is the name of a unique job's per-key queue. It lies in s.nameBuf, and is valid
 // until that is used again.
 func (s *Store) keyQueueName(j *Job, u Unique) []byte {
-	name := append(s.laneBuf[:0], 'q')
+	name := append(s.nameBuf[:0], 'q')
 	if u.Has(UniqueMesh) {
 		name[0] = 'm'
 	}
@@ -114,7 +114,7 @@ func (s *Store) keyQueueName(j *Job, u Unique) []byte {
 		sum := sha256.Sum256(key)
 		name = append(append(name, 'K'), sum[:]...)
 	}
-	s.laneBuf = name
+	s.nameBuf = name
 	return name
 }
 
@@ -141,12 +141,9 @@ func (s *Store) keyQueueOf(j *Job) *KeyQueue {
 func (s *Store) newKeyQueue(q *Queue, name []byte) *KeyQueue {
 	size := keyQueueBytes(name)
 	l := (*KeyQueue)(s.alloc.Alloc(size))
-	*l = KeyQueue{Queue: q, hash: s.hashKeyQueue(q, name), nameLen: uint32(len(name)), Next: q.KeyQueues}
+	*l = KeyQueue{Queue: q, hash: s.hashKeyQueue(q, name), nameLen: uint32(len(name))}
 	copy(l.name(), name)
-	if q.KeyQueues != nil {
-		q.KeyQueues.Prev = l
-	}
-	q.KeyQueues = l
+	q.KeyQueues.Insert(l, nil)
 	q.Bytes += uint64(size)
 	s.enterKeyQueue(l)
 	return l
@@ -154,10 +151,10 @@ func (s *Store) newKeyQueue(q *Queue, name []byte) *KeyQueue {
 
 // enterKeyQueue puts a per-key queue into the table, and into its ring if it has one.
 func (s *Store) enterKeyQueue(l *KeyQueue) {
-	l.headless = false
+	l.needsPromotion = false
 	s.keyQueues.Insert(&l.Entry, l.hash)
 	if r := l.ring(); r != nil {
-		*r = ring{lane: l}
+		*r = ring{keyQueue: l}
 		s.join(r)
 	}
 }
@@ -165,22 +162,15 @@ func (s *Store) enterKeyQueue(l *KeyQueue) {
 // freeKeyQueue frees a per-key queue without jobs. known says whether it is in the table.
 func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 	q := l.Queue
-	if l.Prev != nil {
-		l.Prev.Next = l.Next
-	} else {
-		q.KeyQueues = l.Next
-	}
-	if l.Next != nil {
-		l.Next.Prev = l.Prev
-	}
+	q.KeyQueues.Remove(l)
 	if l.list != nil {
 		s.alloc.Free(unsafe.Pointer(l.list), listSize)
 		q.Bytes -= uint64(listSize)
 	}
-	if l.headless {
-		for i, x := range s.headless {
+	if l.needsPromotion {
+		for i, x := range s.toPromote {
 			if x == l {
-				s.headless = append(s.headless[:i], s.headless[i+1:]...)
+				s.toPromote = append(s.toPromote[:i], s.toPromote[i+1:]...)
 				break
 			}
 		}
@@ -195,17 +185,17 @@ func (s *Store) freeKeyQueue(l *KeyQueue, known bool) {
 	s.alloc.Free(unsafe.Pointer(l), l.size())
 }
 
-// removeHead notes that a per-key queue has lost its front, or that its key may be free, so
+// setToPromote notes that a per-key queue has lost its front, or that its key may be free, so
 // that [Store.NextToPromote] looks at it.
-func (s *Store) removeHead(l *KeyQueue) {
-	if !l.headless {
-		l.headless = true
-		s.headless = append(s.headless, l)
+func (s *Store) setToPromote(l *KeyQueue) {
+	if !l.needsPromotion {
+		l.needsPromotion = true
+		s.toPromote = append(s.toPromote, l)
 	}
 }
 
 // AnyToPromote says whether [Store.NextToPromote] may find a per-key queue.
-func (s *Store) AnyToPromote() bool { return len(s.headless)+len(s.waking) > 0 }
+func (s *Store) AnyToPromote() bool { return len(s.toPromote)+len(s.waking) > 0 }
 
 // HeldBack counts the jobs that attached queues hold back.
 func (s *Store) HeldBack() uint64 { return s.heldBack }
@@ -223,11 +213,11 @@ func (s *Store) countHeld(q *Queue, more int64) {
 // if there is none, or if *most is used up. Each look at a per-key queue in a ring takes 1
 // from *most.
 func (s *Store) NextToPromote(most *int) *KeyQueue {
-	for len(s.headless) > 0 {
-		last := len(s.headless) - 1
-		l := s.headless[last]
-		s.headless = s.headless[:last]
-		l.headless = false
+	for len(s.toPromote) > 0 {
+		last := len(s.toPromote) - 1
+		l := s.toPromote[last]
+		s.toPromote = s.toPromote[:last]
+		l.needsPromotion = false
 		if l.lacksFront() {
 			return l
 		}
@@ -237,8 +227,8 @@ func (s *Store) NextToPromote(most *int) *KeyQueue {
 		first := s.waking[len(s.waking)-1]
 		s.setLeft(first, first.left-1)
 		s.advance(first)
-		if first.lane.lacksFront() {
-			return first.lane
+		if first.keyQueue.lacksFront() {
+			return first.keyQueue
 		}
 	}
 	return nil
@@ -268,12 +258,12 @@ func (s *Store) WakeKeyQueues(lock []byte) {
 	if len(lock) <= skip {
 		return
 	}
-	name := append(s.laneBuf[:0], 'q')
+	name := append(s.nameBuf[:0], 'q')
 	if lock[1] == 'm' {
 		name[0] = 'm'
 	}
 	name = append(name, lock[skip:]...)
-	s.laneBuf = name
+	s.nameBuf = name
 	if lock[1] == 'm' {
 		if first := s.firstOfRing(name); first != nil {
 			s.setLeft(first, first.len)
@@ -282,7 +272,7 @@ func (s *Store) WakeKeyQueues(lock []byte) {
 	}
 	if q := s.lockQueue(lock); q != nil {
 		if l := s.findKeyQueue(q, name); l != nil && !l.hasFront {
-			s.removeHead(l)
+			s.setToPromote(l)
 		}
 	}
 }
@@ -299,18 +289,18 @@ func (s *Store) Taken(l *KeyQueue) {
 
 func ringOfEntry(e *table.Entry) *ring { return (*ring)(unsafe.Pointer(e)) }
 
-func (r *ring) hash(s *Store) uint64 { return s.hashName(r.lane.name()) }
+func (r *ring) hash(s *Store) uint64 { return s.hashName(r.keyQueue.name()) }
 
 func (s *Store) firstOfRing(name []byte) *ring {
 	if s.rings.Len == 0 {
 		return nil
 	}
-	return ringOfEntry(s.rings.Find(s.hashName(name), func(e *table.Entry) bool { return string(ringOfEntry(e).lane.name()) == string(name) }))
+	return ringOfEntry(s.rings.Find(s.hashName(name), func(e *table.Entry) bool { return string(ringOfEntry(e).keyQueue.name()) == string(name) }))
 }
 
 // join puts a per-key queue into its ring, as the last one.
 func (s *Store) join(r *ring) {
-	first := s.firstOfRing(r.lane.name())
+	first := s.firstOfRing(r.keyQueue.name())
 	if first == nil {
 		if !s.rings.Made() {
 			s.rings.Init(s.alloc, func(e *table.Entry) uint64 { return ringOfEntry(e).hash(s) })
@@ -325,7 +315,7 @@ func (s *Store) join(r *ring) {
 }
 
 func (s *Store) leaveRing(r *ring) {
-	first := s.firstOfRing(r.lane.name())
+	first := s.firstOfRing(r.keyQueue.name())
 	if first.left == first.len {
 		s.setLeft(first, first.left-1)
 	}
@@ -370,9 +360,9 @@ func (s *Store) setLeft(first *ring, left uint64) {
 
 // WakeQueue is [Store.WakeKeyQueues] for all per-key queues of a queue.
 func (s *Store) WakeQueue(q *Queue) {
-	for l := q.KeyQueues; l != nil; l = l.Next {
+	for l := q.KeyQueues.Head; l != nil; l = l.Next {
 		if !l.hasFront {
-			s.removeHead(l)
+			s.setToPromote(l)
 		}
 	}
 }
@@ -408,7 +398,7 @@ func (s *Store) PushKeyQueue(j *Job, u Unique, free bool) (first *Job) {
 		return s.Promote(l)
 	}
 	if !l.hasFront && l.list.Len == 1 {
-		s.removeHead(l) // the engine may have to watch for the lock's end
+		s.setToPromote(l) // the engine may have to watch for the lock's end
 	}
 	return nil
 }
@@ -456,7 +446,7 @@ func (s *Store) HoldBack(j *Job, u Unique) {
 	}
 	s.keep(l, j)
 	if !l.hasFront {
-		s.removeHead(l)
+		s.setToPromote(l)
 	}
 }
 
@@ -470,7 +460,7 @@ func (s *Store) left(j *Job) {
 	if l.Head() == nil {
 		s.freeKeyQueue(l, true)
 	} else {
-		s.removeHead(l)
+		s.setToPromote(l)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 // The per-key queues of a key of the mesh are woken some at a time. Each one that was there when the
 // key became free is woken, however often keys become free, and whatever is added and removed meanwhile.
-func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
+func TestKeyQueuesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	random := rand.New(rand.NewPCG(1, 2))
 	const queues = 60
@@ -40,13 +40,13 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	// The per-key queues that are still to be woken. One that ends, or leaves with its queue, is taken out.
 	owed := map[string]map[*store.KeyQueue]bool{}
 	gone := func(q *store.Queue) {
-		for l := q.KeyQueues; l != nil; l = l.Next {
+		for l := q.KeyQueues.Head; l != nil; l = l.Next {
 			delete(owed[name(l)], l)
 		}
 	}
 	lanes := func(key string) (list []*store.KeyQueue) {
 		for _, q := range attached {
-			for l := q.KeyQueues; l != nil; l = l.Next {
+			for l := q.KeyQueues.Head; l != nil; l = l.Next {
 				if name(l) == string(lock(key)) && l.Head() != nil && !l.Front() {
 					list = append(list, l)
 				}
@@ -68,7 +68,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 			push(attached[i], key)
 			heads(0) // a per-key queue that lacks a front is returned at once: here only wake-ups count
 		case 3, 4:
-			if l := attached[i].KeyQueues; l != nil {
+			if l := attached[i].KeyQueues.Head; l != nil {
 				if l.Head().Next == nil && !l.Front() {
 					delete(owed[name(l)], l)
 				}
@@ -93,7 +93,7 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 				owed[string(lock(key))][l] = true
 			}
 		case 8:
-			if l := attached[i].KeyQueues; l != nil {
+			if l := attached[i].KeyQueues.Head; l != nil {
 				s.Taken(l)
 				delete(owed, name(l))
 			}
@@ -149,12 +149,12 @@ func TestLanesOfAKeyOfTheMeshAreWokenBitByBit(t *testing.T) {
 	push(q, "k")
 	heads(0)
 	s.WakeKeyQueues(lock("k"))
-	assert.Equal(t, []*store.KeyQueue{q.KeyQueues}, heads(10))
+	assert.Equal(t, []*store.KeyQueue{q.KeyQueues.Head}, heads(10))
 }
 
 // The lock of a key in one queue wakes the per-key queue of that queue alone, whatever the length of
 // the queue's name, and also after the queue was renamed.
-func TestALaneOfAQueueIsWokenByItsLock(t *testing.T) {
+func TestAKeyQueueOfAQueueIsWokenByItsLock(t *testing.T) {
 	s := store.New(storetest.New(), 1, 1000)
 	long := strings.Repeat("q", 300)
 	lanes := map[string]*store.KeyQueue{}
@@ -167,7 +167,7 @@ func TestALaneOfAQueueIsWokenByItsLock(t *testing.T) {
 		s.Detach(q)
 		s.Attach(q, []byte(name))
 		require.Same(t, q, s.Queue([]byte(name)))
-		lanes[name] = q.KeyQueues
+		lanes[name] = q.KeyQueues.Head
 	}
 	heads := func() (list []*store.KeyQueue) {
 		most := 0

@@ -88,11 +88,10 @@ const RecordFormat = 2
 // Job is a stored job. Its body, and then its parts, follow it in the same block
 // (C: struct jm_job).
 type Job struct {
-	table.Entry      // chain in the table of jobs
-	Next, Prev  *Job // neighbours in the list that it is in
-	timerNext   *Job
-	timerPrev   **Job // what points at us in a slot of the wheel; nil: not armed
-	Queue       *Queue
+	table.Element[Job] // in the table of jobs, and in the list of its place
+	timerNext          *Job
+	timerPrev          **Job // what points at us in a slot of the wheel; nil: not armed
+	Queue              *Queue
 
 	// The record begins here, and ends with the parts. It is saved as it lies.
 	Format     uint8
@@ -113,22 +112,11 @@ type Job struct {
 }
 
 // List is an ordered list of jobs, with a skip list that finds a place in its middle
-// (C: struct jm_list).
+// (C: struct jm_list; its nodes: struct jm_skip_node).
 type List struct {
-	Head, Tail       *Job
-	Len              uint64
-	index, indexTail [maxLevel]*SkipNode
+	table.List[Job]
+	index table.SkipIndex[Job]
 }
-
-// SkipNode is a node of a list's skip list. As many pointers as level says follow it in the
-// same block (C: struct jm_tower).
-type SkipNode struct {
-	job   *Job
-	level uint32
-	_     uint32
-}
-
-const maxLevel = 10
 
 // Queue is a stored queue (C: struct jm_queue). Operations that visit every queue miss the
 // cache once for each line that they read, in each queue. So the fields that such operations
@@ -150,22 +138,20 @@ type Queue struct {
 	HeldBack    uint64 // how many jobs are held back in per-key queues
 	ATime       int64  // unix ms
 
+	Held    table.List[Job] // the held jobs: those in no other list
+	Uniques uint64          // how many jobs are unique
+	List                    // the waiting jobs, oldest first
+
+	Working         List  // jobs that are being worked on, ordered by when they are due
 	Created         int64 // unix ms
 	JobsIn, JobsOut uint64
-	Uniques         uint64 // how many jobs are unique
-	HeldHead        *Job   // the held jobs: those in no other list
-	List                   // the waiting jobs, oldest first
-
-	Working   List // jobs that are being worked on, ordered by when they are due
-	HeldTail  *Job
-	Held      uint64         // how many jobs are held
-	KeyQueues *KeyQueue      // per-key queues, of unique jobs that run one at a time
-	Bytes     uint64         // memory of jobs, skip lists and per-key queues
-	Box       unsafe.Pointer // the key's value, which owns the queue; nil: detached
-	Key       unsafe.Pointer // the server's string of the name
-	name      unsafe.Pointer
-	nameLen   uint32
-	counted   [reasons - 1]uint32 // see Count
+	Bytes           uint64               // memory of jobs, skip lists and per-key queues
+	KeyQueues       table.List[KeyQueue] // per-key queues, of unique jobs that run one at a time
+	Box             unsafe.Pointer       // the key's value, which owns the queue; nil: detached
+	Key             unsafe.Pointer       // the server's string of the name
+	name            unsafe.Pointer
+	nameLen         uint32
+	counted         [reasons - 1]uint32 // see Count
 }
 
 // States of a queue, not saved.
@@ -180,7 +166,6 @@ const (
 	recordOffset = int(unsafe.Offsetof(Job{}.Format))
 	recordHead   = jobSize - recordOffset
 	queueSize    = int(unsafe.Sizeof(Queue{}))
-	towerSize    = int(unsafe.Sizeof(SkipNode{}))
 )
 
 // MaxBody is the greatest length of a body, in bytes. With it a record's length still
@@ -241,7 +226,7 @@ func (j *Job) Uncertain() bool { return j.Retry == 0 && j.Flags&FlagUncertain !=
 func (j *Job) Returning() bool { return j.Retry > 0 && j.Flags&FlagReturning != 0 }
 
 // Jobs counts the queue's jobs, in any state.
-func (q *Queue) Jobs() uint64 { return q.Len + q.Working.Len + q.Held + q.HeldBack }
+func (q *Queue) Jobs() uint64 { return q.Len + q.Working.Len + q.Held.Len + q.HeldBack }
 
 // Waiting counts the queued jobs: those that can be fetched, and those held back.
 func (q *Queue) Waiting() uint64 { return q.Len + q.HeldBack }
@@ -265,7 +250,7 @@ type Field struct {
 // Layout lists the fields of the structures that C shares, under their C names.
 func Layout() []Field {
 	var j Job
-	var t SkipNode
+	var t table.SkipNode[Job]
 	var l List
 	var q Queue
 	var k Lock
@@ -294,22 +279,22 @@ func Layout() []Field {
 		{"jm_job.nacks", unsafe.Offsetof(j.Nacks), unsafe.Sizeof(j.Nacks)},
 		{"jm_job.deliveries", unsafe.Offsetof(j.Deliveries), unsafe.Sizeof(j.Deliveries)},
 		{"jm_job.parts", unsafe.Offsetof(j.Parts), unsafe.Sizeof(j.Parts)},
-		{"jm_tower", 0, unsafe.Sizeof(t)},
-		{"jm_tower.job", unsafe.Offsetof(t.job), unsafe.Sizeof(t.job)},
-		{"jm_tower.level", unsafe.Offsetof(t.level), unsafe.Sizeof(t.level)},
+		{"jm_skip_node", 0, unsafe.Sizeof(t)},
+		{"jm_skip_node.job", unsafe.Offsetof(t.Of), unsafe.Sizeof(t.Of)},
+		{"jm_skip_node.level", unsafe.Offsetof(t.Height), unsafe.Sizeof(t.Height)},
 		{"jm_list", 0, unsafe.Sizeof(l)},
 		{"jm_list.head", unsafe.Offsetof(l.Head), unsafe.Sizeof(l.Head)},
 		{"jm_list.tail", unsafe.Offsetof(l.Tail), unsafe.Sizeof(l.Tail)},
 		{"jm_list.len", unsafe.Offsetof(l.Len), unsafe.Sizeof(l.Len)},
-		{"jm_list.index", unsafe.Offsetof(l.index), unsafe.Sizeof(l.index)},
-		{"jm_list.index_tail", unsafe.Offsetof(l.indexTail), unsafe.Sizeof(l.indexTail)},
-		{"jm_lane", 0, unsafe.Sizeof(n)},
-		{"jm_lane.hash_next", unsafe.Offsetof(n.Entry), unsafe.Sizeof(n.Entry)},
-		{"jm_lane.next", unsafe.Offsetof(n.Next), unsafe.Sizeof(n.Next)},
-		{"jm_lane.prev", unsafe.Offsetof(n.Prev), unsafe.Sizeof(n.Prev)},
-		{"jm_lane.queue", unsafe.Offsetof(n.Queue), unsafe.Sizeof(n.Queue)},
-		{"jm_lane.hash", unsafe.Offsetof(n.hash), unsafe.Sizeof(n.hash)},
-		{"jm_lane.list", unsafe.Offsetof(n.list), unsafe.Sizeof(n.list)},
+		{"jm_list.index", unsafe.Offsetof(l.index) + unsafe.Offsetof(l.index.Head), unsafe.Sizeof(l.index.Head)},
+		{"jm_list.index_tail", unsafe.Offsetof(l.index) + unsafe.Offsetof(l.index.Tail), unsafe.Sizeof(l.index.Tail)},
+		{"jm_key_queue", 0, unsafe.Sizeof(n)},
+		{"jm_key_queue.hash_next", unsafe.Offsetof(n.Entry), unsafe.Sizeof(n.Entry)},
+		{"jm_key_queue.next", unsafe.Offsetof(n.Next), unsafe.Sizeof(n.Next)},
+		{"jm_key_queue.prev", unsafe.Offsetof(n.Prev), unsafe.Sizeof(n.Prev)},
+		{"jm_key_queue.queue", unsafe.Offsetof(n.Queue), unsafe.Sizeof(n.Queue)},
+		{"jm_key_queue.hash", unsafe.Offsetof(n.hash), unsafe.Sizeof(n.hash)},
+		{"jm_key_queue.list", unsafe.Offsetof(n.list), unsafe.Sizeof(n.list)},
 		{"jm_queue", 0, unsafe.Sizeof(q)},
 		{"jm_queue.hash_next", unsafe.Offsetof(q.Entry), unsafe.Sizeof(q.Entry)},
 		{"jm_queue.hash", unsafe.Offsetof(q.hash), unsafe.Sizeof(q.hash)},
@@ -317,10 +302,8 @@ func Layout() []Field {
 		{"jm_queue.key", unsafe.Offsetof(q.Key), unsafe.Sizeof(q.Key)},
 		{"jm_queue.waiting", unsafe.Offsetof(q.List), unsafe.Sizeof(q.List)},
 		{"jm_queue.working", unsafe.Offsetof(q.Working), unsafe.Sizeof(q.Working)},
-		{"jm_queue.held_head", unsafe.Offsetof(q.HeldHead), unsafe.Sizeof(q.HeldHead)},
-		{"jm_queue.held_tail", unsafe.Offsetof(q.HeldTail), unsafe.Sizeof(q.HeldTail)},
 		{"jm_queue.held", unsafe.Offsetof(q.Held), unsafe.Sizeof(q.Held)},
-		{"jm_queue.lanes", unsafe.Offsetof(q.KeyQueues), unsafe.Sizeof(q.KeyQueues)},
+		{"jm_queue.key_queues", unsafe.Offsetof(q.KeyQueues), unsafe.Sizeof(q.KeyQueues)},
 		{"jm_queue.held_back", unsafe.Offsetof(q.HeldBack), unsafe.Sizeof(q.HeldBack)},
 		{"jm_queue.uniques", unsafe.Offsetof(q.Uniques), unsafe.Sizeof(q.Uniques)},
 		{"jm_queue.bytes", unsafe.Offsetof(q.Bytes), unsafe.Sizeof(q.Bytes)},

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
-	"math/bits"
 	"unsafe"
 
 	"jobmesh/module/table"
@@ -57,52 +56,15 @@ func (s *Store) listOf(j *Job) *List {
 	return nil
 }
 
-// height is the number of index levels that point at a job: none for 15 of 16,
-// then one more with a chance of 1 in 4. It comes from the ID and a seed, so a
-// run can be repeated and nobody can craft IDs that make the index useless.
+// height is how many levels of its list's skip list a job is on. It comes from the ID and a
+// seed, so a run can be repeated, and nobody can make IDs that are all on the same levels.
 func (s *Store) height(j *Job) int {
-	r := scramble(binary.LittleEndian.Uint64(j.ID[4:]) ^ s.keys.height)
-	if r&15 != 0 {
-		return 0
-	}
-	return min(1+bits.TrailingZeros64(r>>4|1<<40)/2, maxLevel)
-}
-
-func (t *SkipNode) next(level int) **SkipNode {
-	return (**SkipNode)(unsafe.Add(unsafe.Pointer(t), towerSize+8*level))
-}
-
-// after is the link from t to the next skip-list node on a level. If t is nil, it is the
-// head's link.
-func (l *List) after(t *SkipNode, level int) **SkipNode {
-	if t == nil {
-		return &l.index[level]
-	}
-	return t.next(level)
-}
-
-// before finds the last skip-list node before a job on each level; nil means the head.
-func (l *List) before(j *Job) (preds [maxLevel]*SkipNode) {
-	less := j.order()
-	var t *SkipNode
-	for level := maxLevel - 1; level >= 0; level-- {
-		for {
-			next := *l.after(t, level)
-			if next == nil || !less(next.job, j) {
-				break
-			}
-			t = next
-		}
-		preds[level] = t
-	}
-	return preds
+	return table.SkipHeight(scramble(binary.LittleEndian.Uint64(j.ID[4:]) ^ s.keys.height))
 }
 
 // insert puts a job into l, the list of its place. A job that belongs at the end goes there
 // at once. For the others the skip list finds the place.
 func (s *Store) insert(q *Queue, l *List, j *Job) {
-	less, height := j.order(), s.height(j)
-	l.Len++
 	switch attached := q.state == queueAttached; {
 	case l == &q.Working:
 		q.working++
@@ -112,35 +74,24 @@ func (s *Store) insert(q *Queue, l *List, j *Job) {
 	case l == &q.List && attached:
 		s.fetchable++
 	}
+	less, height := j.order(), s.height(j)
 	if l.Tail == nil || less(l.Tail, j) {
-		link(j, &l.Head, &l.Tail)
+		l.Insert(j, l.Tail)
 		if height > 0 {
-			s.addSkipNode(q, l, j, height, &l.indexTail)
+			s.addSkipNode(q, l, j, height, &l.index.Tail)
 		}
 		return
 	}
-	preds := l.before(j)
-	var at *Job // the last job before j
-	if preds[0] != nil {
-		at = preds[0].job
-	} else if less(l.Head, j) {
-		at = l.Head
-	}
-	if at != nil {
-		for at.Next != nil && less(at.Next, j) {
-			at = at.Next
-		}
-		j.Prev, j.Next = at, at.Next
-		at.Next = j
-	} else {
-		j.Prev, j.Next = nil, l.Head
-		l.Head = j
-	}
-	// j.Next isn't nil: j doesn't go to the end.
-	j.Next.Prev = j
+	var path table.SkipPath[Job]
+	l.Insert(j, l.index.Place(&l.List, j, less, &path))
 	if height > 0 {
-		s.addSkipNode(q, l, j, height, &preds)
+		s.addSkipNode(q, l, j, height, &path)
 	}
+}
+
+func (s *Store) addSkipNode(q *Queue, l *List, j *Job, height int, path *table.SkipPath[Job]) {
+	q.Bytes += uint64(l.index.Add(s.alloc, j, height, path))
+	j.Flags |= FlagIndexed
 }
 
 // Count sets the reason why a job is held, and counts it by that reason instead of the former
@@ -192,22 +143,6 @@ func (j *Job) Reason() Reason {
 // Counted counts the held jobs of a reason in all attached queues.
 func (s *Store) Counted(r Reason) uint64 { return s.counted[r-1] }
 
-func (s *Store) addSkipNode(q *Queue, l *List, j *Job, height int, preds *[maxLevel]*SkipNode) {
-	size := towerSize + 8*height
-	t := (*SkipNode)(s.alloc.Alloc(size))
-	*t = SkipNode{job: j, level: uint32(height)}
-	q.Bytes += uint64(size)
-	j.Flags |= FlagIndexed
-	for level := range height {
-		place := l.after(preds[level], level)
-		*t.next(level) = *place
-		*place = t
-		if *t.next(level) == nil {
-			l.indexTail[level] = t
-		}
-	}
-}
-
 // withdraw takes a job out of the list of its place.
 func (s *Store) withdraw(q *Queue, j *Job) {
 	switch j.Place {
@@ -224,36 +159,23 @@ func (s *Store) withdraw(q *Queue, j *Job) {
 		if j.Flags&flagsReason != 0 { // few jobs have a reason
 			s.recount(q, j, NoReason)
 		}
-		removeHeld(q, j)
+		q.Held.Remove(j)
 	}
 }
 
 // take takes a job out of an ordered list.
 func (s *Store) take(q *Queue, l *List, j *Job) {
 	if j.Flags&FlagIndexed != 0 {
-		var preds [maxLevel]*SkipNode
-		t := l.index[0]
-		if t.job != j {
-			preds = l.before(j)
-			t = *l.after(preds[0], 0)
-		}
-		for level := range int(t.level) {
-			*l.after(preds[level], level) = *t.next(level)
-			if l.indexTail[level] == t {
-				l.indexTail[level] = preds[level]
-			}
-		}
-		s.freeSkipNode(q, t)
+		q.Bytes -= uint64(l.index.Remove(s.alloc, j, j.order()))
 		j.Flags &^= FlagIndexed
 	}
-	l.Len--
 	switch {
 	case l == &q.Working:
 		s.countOut(q, j)
 	case l == &q.List && q.state == queueAttached:
 		s.fetchable--
 	}
-	unlink(j, &l.Head, &l.Tail)
+	l.Remove(j)
 	// Jobs are mostly fetched, and acknowledged, in the order of their lists. So load the
 	// next one into the cache now, for the next command.
 	if j.Next != nil {
@@ -263,31 +185,6 @@ func (s *Store) take(q *Queue, l *List, j *Job) {
 
 // jobLines is how many cache lines of a job are loaded ahead: its head and some of its body.
 const jobLines = 4
-
-// link puts a job at the end of the list with this head and tail.
-func link(j *Job, head, tail **Job) {
-	j.Prev, j.Next = *tail, nil
-	if *tail != nil {
-		(*tail).Next = j
-	} else {
-		*head = j
-	}
-	*tail = j
-}
-
-// unlink takes a job out of the list with this head and tail.
-func unlink(j *Job, head, tail **Job) {
-	if j.Prev != nil {
-		j.Prev.Next = j.Next
-	} else {
-		*head = j.Next
-	}
-	if j.Next != nil {
-		j.Next.Prev = j.Prev
-	} else {
-		*tail = j.Prev
-	}
-}
 
 // countOut updates the counts when a job leaves the list of those that are worked on.
 func (s *Store) countOut(q *Queue, j *Job) {
@@ -329,19 +226,7 @@ func (s *Store) Working() (jobs, overdue uint64) { return s.working, s.overdue }
 // Waiting counts the queued jobs of all attached queues.
 func (s *Store) Waiting() uint64 { return s.fetchable + s.heldBack }
 
-func (s *Store) freeSkipNode(q *Queue, t *SkipNode) {
-	size := towerSize + 8*int(t.level)
-	q.Bytes -= uint64(size)
-	s.alloc.Free(unsafe.Pointer(t), size)
-}
-
-func insertHeld(q *Queue, j *Job) {
-	q.Held++
+func (q *Queue) hold(j *Job) {
 	j.Place = InHeld
-	link(j, &q.HeldHead, &q.HeldTail)
-}
-
-func removeHeld(q *Queue, j *Job) {
-	q.Held--
-	unlink(j, &q.HeldHead, &q.HeldTail)
+	q.Held.Insert(j, q.Held.Tail)
 }

@@ -52,8 +52,7 @@ func AppendLockName(dst []byte, space Space, scope, key []byte) []byte {
 // Lock is a lock that is held, or a vote for one (C: struct jm_lock). Its name and
 // its owner follow it in the same allocation.
 type Lock struct {
-	table.Entry       // chain in the table of locks
-	Next, Prev  *Lock // neighbours in the list of all locks
+	table.Element[Lock] // in the table of locks, and in the list of all locks
 
 	// From here to the end of the owner: the record, saved as it lies.
 	Token    uint64 // the fencing token
@@ -71,10 +70,10 @@ type Lock struct {
 
 // LockList is the list of all locks, which C walks through (struct jm_lock_list).
 type LockList struct {
-	Head, Tail *Lock
-	Len, Bytes uint64
-	Floor      uint64 // no token that was given and then forgotten is greater
-	Complete   uint64 // what is known of the table as a whole, in a mesh (package lock)
+	table.List[Lock]
+	Bytes    uint64
+	Floor    uint64 // no token that was given and then forgotten is greater
+	Complete uint64 // what is known of the table as a whole, in a mesh (package lock)
 }
 
 const (
@@ -128,16 +127,8 @@ func (s *Store) newLock(name, owner []byte, h uint64) *Lock {
 	*l = Lock{format: lockFormat, Age: s.LockAge, nameLen: uint32(len(name)), ownerLen: uint16(len(owner))}
 	copy(l.Name(), name)
 	copy(l.Owner(), owner)
-	all := s.lockList
-	l.Prev = all.Tail
-	if all.Tail != nil {
-		all.Tail.Next = l
-	} else {
-		all.Head = l
-	}
-	all.Tail = l
-	all.Len++
-	all.Bytes += uint64(l.Size())
+	s.lockList.Insert(l, s.lockList.Tail)
+	s.lockList.Bytes += uint64(l.Size())
 	s.locks.Insert(&l.Entry, h)
 	return l
 }
@@ -151,22 +142,11 @@ func (s *Store) RemoveLock(l *Lock) {
 // ReplaceLock frees a lock that is replaced by another with the same name and a greater
 // token. So the floor need not be raised.
 func (s *Store) ReplaceLock(l *Lock) {
-	all := s.lockList
 	if s.lockWalk == l {
 		s.lockWalk = l.Next
 	}
-	if l.Prev != nil {
-		l.Prev.Next = l.Next
-	} else {
-		all.Head = l.Next
-	}
-	if l.Next != nil {
-		l.Next.Prev = l.Prev
-	} else {
-		all.Tail = l.Prev
-	}
-	all.Len--
-	all.Bytes -= uint64(l.Size())
+	s.lockList.Remove(l)
+	s.lockList.Bytes -= uint64(l.Size())
 	s.locks.Remove(&l.Entry, s.hashName(l.Name()))
 	s.alloc.Free(unsafe.Pointer(l), l.Size())
 }

@@ -55,7 +55,7 @@ func TestRegisterKnowsDetachedIDs(t *testing.T) {
 	w.s.Detach(w.s.Queue([]byte("a")))
 	assert.Nil(t, w.s.Lookup(&j.ID))
 	assert.False(t, w.s.Register(other, k), "detached jobs come back")
-	assert.Zero(t, other.Held)
+	assert.Zero(t, other.Held.Len)
 	w.s.ScheduleFree(j.Queue)
 	assert.True(t, w.s.Register(other, k), "buried ones don't")
 	assert.Same(t, k, w.s.Lookup(&k.ID))
@@ -295,7 +295,7 @@ func TestApplyState(t *testing.T) {
 		assert.Equal(t, body, j.Body())
 	}
 	w.s.Hold(j) // still in the waiting list, whatever its state says
-	assert.Equal(t, uint64(1), j.Queue.Held)
+	assert.Equal(t, uint64(1), j.Queue.Held.Len)
 
 	unknown := copyOf(t, w, j)
 	unknown.ID[4]++

@@ -28,12 +28,12 @@ type Store struct {
 	LockAge    uint16      // the Age that new locks get (package lock)
 	keyQueues  table.Index // of KeyQueue
 	rings      table.Index // of the first of each ring; has no segments until there is a ring
-	headless   []*KeyQueue
+	toPromote  []*KeyQueue
 	waking     []*ring // the first of each ring that has some left to wake
 	heldBack   uint64
 	fetchable  uint64              // jobs in the lists of attached queues
 	counted    [reasons - 1]uint64 // see Counted
-	laneBuf    []byte
+	nameBuf    []byte
 	wheel      wheel
 	generation uint32 // grows with each Forget
 	freed      uint64 // see Freed
@@ -194,7 +194,7 @@ func (s *Store) RegisterNew(q *Queue, j *Job) {
 }
 
 // enter puts a job into the table of jobs. It returns false if a job with the same ID is
-// there; but one in a buried queue is freed to make room.
+// there; but one in a queue that is to be freed makes room.
 func (s *Store) enter(j *Job) bool {
 	if old := s.find(&j.ID); old != nil {
 		if old.Queue.state != queueUnlinked {
@@ -216,7 +216,7 @@ func (s *Store) LoadInto(q *Queue, j *Job) {
 	if j.Parts > 0 {
 		q.parts, s.parts = true, true
 	}
-	insertHeld(q, j)
+	q.hold(j)
 }
 
 // AnyParts says whether any job ever had holders or extras. If not, no job is unique or
@@ -274,7 +274,7 @@ func (s *Store) Hold(j *Job) {
 		return
 	}
 	s.withdraw(j.Queue, j)
-	insertHeld(j.Queue, j)
+	j.Queue.hold(j)
 	if j.State == StateQueued {
 		j.State = StateActive
 	}
@@ -293,7 +293,7 @@ func (s *Store) HoldAll(q *Queue, pause func() bool) (done bool) {
 			return false
 		}
 	}
-	for l := q.KeyQueues; l != nil; {
+	for l := q.KeyQueues.Head; l != nil; {
 		next := l.Next
 		if l.list != nil {
 			for n := l.list.Len; n > 0; n-- { // with the last one the per-key queue is gone
@@ -430,14 +430,14 @@ func (s *Store) List(q *Queue) (dropped int) {
 
 // enterQueue makes all jobs and per-key queues of a queue known.
 func (s *Store) enterQueue(q *Queue) (dropped int) {
-	for l := q.KeyQueues; l != nil; l = l.Next {
+	for l := q.KeyQueues.Head; l != nil; l = l.Next {
 		s.enterKeyQueue(l)
 	}
-	for _, first := range []*Job{q.Head, q.Working.Head, q.HeldHead} {
+	for _, first := range []*Job{q.Head, q.Working.Head, q.Held.Head} {
 		dropped += s.enterAll(first)
 	}
 	var next *KeyQueue
-	for l := q.KeyQueues; l != nil; l = next {
+	for l := q.KeyQueues.Head; l != nil; l = next {
 		next = l.Next
 		dropped += s.enterAll(l.Head())
 	}
@@ -574,9 +574,9 @@ func (s *Store) ScheduleFree(q *Queue) {
 	s.toFree = append(s.toFree, q)
 }
 
-// Reap frees up to n buried jobs and queues, and says whether any are left. Before it frees
-// a job that was known, or condemned, it calls farewell, unless that is nil. farewell
-// returns how many further jobs the call counts as.
+// Reap frees up to n jobs and queues that were given up, and says whether any are left.
+// Before it frees a job that was known, or condemned, it calls farewell, unless that is nil.
+// farewell returns how many further jobs the call counts as.
 func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 	if n = s.reapEdges(n); n == 0 {
 		return true
@@ -594,7 +594,7 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 				j = q.Working.Head
 			}
 			if j == nil {
-				j = q.HeldHead
+				j = q.Held.Head
 			}
 			if j == nil {
 				n -= s.reapKeyQueue(q, known, tell)
@@ -622,9 +622,9 @@ func (s *Store) Reap(n int, farewell func(*Job) int) bool {
 	return false
 }
 
-// reapKeyQueue frees one job that a per-key queue of a buried queue holds back.
+// reapKeyQueue frees one job that a per-key queue holds back, of a queue that was given up.
 func (s *Store) reapKeyQueue(q *Queue, known bool, farewell func(*Job) int) (cost int) {
-	l := q.KeyQueues
+	l := q.KeyQueues.Head
 	for l.Head() == nil {
 		l = l.Next
 	}
@@ -653,8 +653,8 @@ func (s *Store) RemoveQueue(q *Queue) {
 func (s *Store) DropQueue(q *Queue) { s.freeQueue(q) }
 
 func (s *Store) freeQueue(q *Queue) {
-	for q.KeyQueues != nil {
-		s.freeKeyQueue(q.KeyQueues, false) // Forget has dropped their table
+	for q.KeyQueues.Head != nil {
+		s.freeKeyQueue(q.KeyQueues.Head, false) // Forget has dropped their table
 	}
 	s.freeName(q)
 	if q.Key != nil {
@@ -673,7 +673,7 @@ func (s *Store) keyFree(key unsafe.Pointer) {
 type KeyFreer interface{ FreeKey(key unsafe.Pointer) }
 
 // Forget drops all that is known, and touches no queue and no job. They belong to the
-// keyspace, whose owner frees them, maybe on another thread. Buried queues belong to the
+// keyspace, whose owner frees them, maybe on another thread. Queues in toFree belong to the
 // store, and are reaped as before. Its time grows with the number of the tables' segments
 // alone.
 func (s *Store) Forget() {

@@ -154,7 +154,7 @@ func (w *world) check(t require.TestingT) {
 			}
 			return bytes.Compare(a.ID[:], b.ID[:]) < 0
 		})
-		require.Equal(t, len(held), int(q.Held))
+		require.Equal(t, len(held), int(q.Held.Len))
 		for r := store.Delayed; r <= store.Blocked; r++ {
 			require.Equal(t, counted[r], q.Counted(r))
 			total[r] += counted[r]

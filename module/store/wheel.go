@@ -74,6 +74,8 @@ func (w *wheel) drop(alloc Allocator) {
 	}
 }
 
+// linkTimer puts a job into a slot's list. Its timerPrev points at what points at it: so
+// unlinkTimer needs no slot, and a slot is one pointer. A [table.List] would need both.
 func linkTimer(j *Job, head **Job) {
 	j.timerNext, j.timerPrev = *head, head
 	if *head != nil {
