@@ -419,7 +419,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	case word == keptInHands && ahead < 0 && withClient:
 		// Ignore: the job was given back here since, and the client has got it after that (given_back_where_it_waits).
 		return
-	case word == keptInHands && ahead >= 0:
+	case word == keptInHands && ahead >= 0: // learn the NACKs that were missed here (given_back_unheard)
 		n.learnNacks(j, flags)
 	}
 	n.learnReturns(j, flags) // the job may stay here as it is, and the counts say which node is behind
