@@ -67,44 +67,122 @@ func (n *Node) unheard(j *store.Job) bool {
 // unheardMS is how far the clock of the node that made a job may be ahead.
 const unheardMS = 60_000
 
+// Another holder of a job says that it will queue the job (onWillQueue), has queued it (onQueued), has put it off
+// (onPutOff), or has a client that works on it (onWorking). Each of these functions finds out how the job stands here,
+// and chooses a case by that and the word. The comment on a case says what this node does, and why, and names a script of testdata
+// that shows it. DESIGN.md, section 3.3, has all cases as a table.
+
+// standing is how a job stands at this node.
+type standing uint8
+
+const (
+	elsewhere standing = iota // none of the others: this node has a copy, and no more
+	pending                   // promised to nobody yet
+	queued                    // in its queue
+	inHands                   // with a client, whose retry time isn't over
+	returning                 // the same, but this node has announced that it queues the job again
+)
+
+// standing says how a job stands here.
+func (n *Node) standing(j *store.Job) standing {
+	switch {
+	case j.State == store.StateWaitRepl:
+		return pending
+	case j.State == store.StateQueued:
+		return queued
+	case !n.inHands(j):
+		return elsewhere
+	case j.Flags&store.FlagAnnounced != 0:
+		return returning
+	}
+	return inHands
+}
+
+// turn is how near this node is to queueing a job that is in no queue here. The first that fits counts.
+type turn uint8
+
+const (
+	distant        turn = iota // none of the others
+	delivered                  // a client has the job, at this node or at one that it was handed to: this node's retry time counts
+	announced                  // this node has announced the job, or needn't, and queues it within AnnounceMS, or in the next tick
+	announcedEarly             // the same, but it queues the job later, and not for the first time
+	queuesFirst                // this node is the one to queue the job for the first time, later, and no other node has got its key
+	othersFirst                // another node is the one to queue the job for the first time
+	announcesSoon              // this node announces the job within AnnounceMS
+)
+
+// turnOf says how near this node is to queueing a job. handed: this node has handed the job over, and it is the taker that
+// asks, so neither the delivery nor a first queueing counts.
+func (n *Node) turnOf(j *store.Job, handed bool) turn {
+	within := func(ms int64) bool { return j.QTime > n.now && j.QTime <= n.now+ms }
+	switch {
+	case !handed && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
+		return delivered
+	case n.mayLeave(j) && (within(store.AnnounceMS) || n.nextTick(j)):
+		return announced
+	case n.mayLeave(j) && j.QTime > n.now:
+		return announcedEarly
+	case !handed && n.isToQueue(j) && !n.wonElsewhere(j):
+		return queuesFirst
+	case leftToOthers(j) && j.Queue.Pause&PauseIn == 0:
+		return othersFirst
+	case j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagAnnounced == 0 && !held(j) && within(2*store.AnnounceMS):
+		return announcesSoon
+	}
+	return distant
+}
+
 // onWillQueue objects if the sender must not queue the job now.
 func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	j = n.onQueuedElsewhere(n.meet(p, j))
-	// This node handed the job to the sender, which asks for itself. Or the job was handed on to the sender, or the sender
-	// was promoted in the place of the node that was handed the job. If others were handed the job since, they object themselves.
-	away := taker(j) == p.Node || flags&wire.WasQueued != 0 && taker(j) != 0
-	switch {
-	case j.State == store.StateWaitRepl:
-		// It isn't promised yet. It is queued here when it is.
+	switch n.standing(j) {
+	case pending: // object: this node queues the job when it is promised (added_let_go)
 		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID})
-	case j.State == store.StateQueued:
+		return
+	case queued: // say so, to all (requeue)
 		n.tell(j, n.queued(j, 0))
-	case taker(j) == 0 && nackedElsewhere(j, flags):
-		// The client gave the job back at the sender, whose message about that was lost.
+		return
+	}
+	if taker(j) == 0 && nackedElsewhere(j, flags) {
+		// Give way: the client gave the job back at the sender, whose message about that was lost (nack_unheard).
 		n.learnNacks(j, flags)
 		n.leaveJob(j, store.AnnounceMS)
-	case !away && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
-		// A client has it: our retry time is the one that counts.
+		return
+	}
+	// This node handed the job to the sender, which asks for itself. Or the job was handed on to the sender, or the sender
+	// was promoted in the place of the node that was handed the job. If others were handed the job since, they object themselves.
+	handed := taker(j) == p.Node || flags&wire.WasQueued != 0 && taker(j) != 0
+	switch t := n.turnOf(j, handed); t {
+	case delivered: // object: the retry time of the delivery is the one that counts (in_hands_late)
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
-	case n.mayLeave(j) && (j.QTime > n.now || n.nextTick(j)) && n.leavesTo(p, j):
-		// Both nodes are about to queue the job, this one maybe in the next tick. One of them leaves it
-		// to the other, so that not both give it to clients.
-		n.leaveJob(j, store.AnnounceMS)
-	case n.mayLeave(j) && (j.QTime > n.now && j.QTime <= n.now+store.AnnounceMS || n.nextTick(j)) && j.Queue.Pause&PauseIn == 0:
-		// The other one objects: its WillQueue may have come before the first one was about to queue the job itself.
-		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection | n.keyFlag(j), ID: j.ID, Span: max(j.QTime-n.now, 0)})
-	case p.Leaving && !n.leaving && flags&wire.WasQueued == 0 && n.mayQueueInstead(j):
-		// The sender may be ended before it has queued the job, and leaves it to this node.
-		n.setQTime(j, n.now+store.AnnounceMS)
-		n.announce(j)
-	case leftToOthers(j) && j.Queue.Pause&PauseIn == 0:
-		n.leaveJob(j, store.AnnounceMS)
-	case j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagAnnounced == 0 && !held(j) && j.QTime > n.now && j.QTime <= n.now+2*store.AnnounceMS:
-		// Without this, the node would queue the job a moment later, before it has heard that the sender has.
-		n.setQTime(j, j.QTime+store.AnnounceMS)
-		n.arm(j)
-	case away:
-	case n.isToQueue(j) && !n.wonElsewhere(j) && j.Queue.Pause&PauseIn == 0:
+	case announced, announcedEarly:
+		switch {
+		case n.leavesTo(p, j): // give way: only one of two nodes may queue the job (willqueue_crossing)
+			n.leaveJob(j, store.AnnounceMS)
+		case t == announced: // object: the sender may have asked before it heard that this node is about to queue the job (objection_late)
+			n.object(p, j)
+		}
+	case queuesFirst: // object: the job waits for its time, or its key, here (delayed_wrong_clock)
+		n.object(p, j)
+	default:
+		switch {
+		case p.Leaving && !n.leaving && flags&wire.WasQueued == 0 && n.mayQueueInstead(j):
+			// Announce it instead: the sender may be ended before it has queued the job (leaving_retry).
+			n.setQTime(j, n.now+store.AnnounceMS)
+			n.announce(j)
+		case t == othersFirst: // give way: the sender is the one that this node has left the job to (release_and_end)
+			n.leaveJob(j, store.AnnounceMS)
+		case t == announcesSoon: // wait for the sender's Queued, which would else come after this node has announced the job, too (working)
+			n.setQTime(j, j.QTime+store.AnnounceMS)
+			n.arm(j)
+		}
+	}
+}
+
+// object tells the sender of a WillQueue that this node queues the job, or asks for its key. If its queue is paused in input,
+// this node doesn't queue the job, and says nothing.
+func (n *Node) object(p *Peer, j *store.Job) {
+	if j.Queue.Pause&PauseIn == 0 {
 		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection | n.keyFlag(j), ID: j.ID, Span: max(j.QTime-n.now, 0)})
 	}
 }
@@ -154,31 +232,31 @@ func (n *Node) mayQueueInstead(j *store.Job) bool {
 }
 
 // onPutOff leaves a job to the node that has put it off by span ms, until a retry time after that is
-// over. Two nodes may have put it off at once: then the one with the smaller ID keeps it, so that they
-// neither leave it to each other nor both go on trying.
+// over. The same message is also the objection to a WillQueue of this node.
 func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
-	if flags&wire.Objection != 0 && j.State == store.StateQueued {
-		n.send(p, n.queued(j, 0)) // a message of another node queued it meanwhile, so it isn't announced any more
+	s, objects := n.standing(j), flags&wire.Objection != 0
+	switch {
+	case objects && s == queued: // keep and say so: the client gave the job back meanwhile (given_back_meanwhile)
+		n.send(p, n.queued(j, 0))
 		return
-	}
-	if flags&wire.Objection != 0 && n.isNewInHands(j) { // the objection is late
+	case objects && s == inHands: // keep and say so: a client has got the job meanwhile (objection_late)
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 		return
-	}
-	if flags&wire.KeptOut != 0 {
+	case flags&wire.KeptOut != 0: // take back: the sender's queue is paused (family_kept_out)
 		n.onKeptOut(j)
 		return
-	}
-	if flags&wire.GotKey != 0 {
+	case flags&wire.GotKey != 0:
 		n.gotKey(j)
-	} else if n.hadKey(j) {
+	case n.hadKey(j): // keep and say so: the sender was away when the job got its key (unique_putoff_away)
 		n.tellGotKey(p, j)
 		return
 	}
-	if j.State == store.StateWaitRepl || n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node {
-		return
+	switch {
+	case s == pending: // ignore: this node queues the job when it is promised (added_put_off_elsewhere)
+	case n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node: // ignore: both have put it off, and one must go on (unique_putoff_cross)
+	default:
+		n.leaveJob(j, span) // give way (unique_putoff)
 	}
-	n.leaveJob(j, span)
 }
 
 // hadKey says whether this node knows that a job, which a conflict had put off, has got its key since. That is final:
@@ -192,10 +270,10 @@ func (n *Node) hadKey(j *store.Job) bool {
 func (n *Node) tellGotKey(p *Peer, j *store.Job) {
 	m := n.queued(j, 0)
 	switch {
-	case j.State == store.StateQueued:
-	case j.Flags&store.FlagDelivered != 0 && j.QTime > n.now:
+	case j.State == store.StateQueued: // (unique_putoff_away_back)
+	case j.Flags&store.FlagDelivered != 0 && j.QTime > n.now: // (unique_putoff_away)
 		m.Flags = wire.InHands
-	default:
+	default: // (unique_putoff_away, added_put_off_elsewhere)
 		m.Kind, m.Flags = wire.PutOff, wire.GotKey
 		if n.awaitsFirst(j) {
 			m.Span = j.QTime - n.now
@@ -264,19 +342,19 @@ func (n *Node) wonElsewhere(j *store.Job) bool {
 // onWorking leaves a job to another node, whose client says that it works on the job. If that
 // node hadn't given the job to a client, no client can have it before its delay is over.
 func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
-	if n.isAway(p, j) {
+	if n.isAway(p, j) { // (added_apart_told)
 		return
 	}
 	var span int64
 	if flags&wire.InHands == 0 {
-		if n.nobodyHas(j) {
+		if n.nobodyHas(j) { // ignore: the job awaits its first queueing here (working_delayed)
 			return
 		}
 		span = delayFrom(j, n.now)
 	}
 	n.prolong(j)
 	if u := j.Unique(); u != nil && j.State == store.StateQueued {
-		n.endsWaiting(j, u) // a client had it before it came back
+		n.endsWaiting(j, u) // a client had it before it came back (unique_late_working)
 	}
 	if flags&wire.InHands != 0 { // otherwise that node may still wait for the key
 		n.gotKey(j)
@@ -310,72 +388,98 @@ func (n *Node) isAway(p *Peer, j *store.Job) bool {
 	return true
 }
 
+// onQueued leaves a job to another node, which has it in its queue or with a client, unless this node is the one
+// to keep it.
+//
+// The word says where the sender has the job: in its queue (neither flag); with a client (InHands), which objects to a
+// WillQueue; in its queue, which answers a Queued (Kept); with a client, which answers that (both). It also counts
+// how often the job has come back, as far as the sender knows. ahead is by how much that is more than this node knows: a
+// word that is behind crossed one of this node, to which the sender gives way.
 func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
-	if n.isAway(p, j) {
+	if n.isAway(p, j) { // (added_apart_told)
 		return
 	}
 	j = n.onQueuedElsewhere(n.meet(p, j))
-	given, missed := flags&(wire.Kept|wire.InHands) == wire.Kept|wire.InHands, false
-	switch {
-	case flags&(wire.Kept|wire.InHands) == wire.InHands && n.isNewInHands(j):
-		return // a late objection to a WillQueue: a client has the job here, too, and the sender has heard, or will hear, that it came back here
-	case flags&wire.Kept != 0 && !given && n.inHands(j):
-		// A client here got the job before this node heard that the sender keeps it in its queue. No client must get it there, too.
-		n.send(p, keptInHands(j))
-		return
-	case given && wire.Ahead(flags, j.Nacks) < 0:
-		// The job was given back here since: a client that has it here got it after that.
-		if given, missed = false, true; n.inHands(j) {
-			return
-		}
+	s, word := n.standing(j), flags&keptInHands
+	ahead := wire.Ahead(flags, j.Nacks)
+	if word != keptInHands {
+		ahead = wire.Ahead(flags, j.Nacks+j.Deliveries)
 	}
-	if given {
+	withClient := s == inHands || s == returning
+	switch {
+	case word == wire.InHands && s == inHands:
+		// Ignore a late objection: the job came back here, and the sender has heard, or will hear, of that (in_hands_late).
+		return
+	case word == wire.Kept && withClient,
+		flags&^wire.CountFlags(15) == 0 && ahead <= 0 && s == inHands:
+		// Keep and say so: a client here got the job before this node heard of the sender's queue, and no client must
+		// get it there, too (given_back_where_it_waits, enqueue_beside_queued).
+		n.send(p, &wire.Message{Kind: wire.Queued, Flags: keptInHands | wire.CountFlags(j.Nacks), ID: j.ID})
+		return
+	case word == keptInHands && ahead < 0 && withClient:
+		// Ignore: the job was given back here since, and the client has got it after that (given_back_where_it_waits).
+		return
+	case word == keptInHands && ahead >= 0: // learn the NACKs that were missed here (given_back_unheard)
 		n.learnNacks(j, flags)
 	}
-	// crossed: the sender didn't know yet that the job has come back here. It gives way when it hears of that, whether it still has the job
-	// queued or has given it to a client. So this node doesn't give way to the older message.
-	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
-	crossed := flags&(wire.Kept|wire.InHands) == 0 && ahead < 0
-	switch {
-	case ahead <= 0 && flags&^wire.CountFlags(15) == 0 && n.isNewInHands(j):
-		// The sender has the job in its queue as well, and counts nothing that this node doesn't know.
-		n.send(p, keptInHands(j))
-		return
-	case ahead <= 0: // this node has counted the same already
-	case flags&(wire.CountNack|wire.CountMore) != 0:
-		// The sender is ahead by more than one if a message was lost.
-		if flags&wire.CountNack != 0 {
-			j.Nacks = saturated(j.Nacks, ahead)
-		} else {
-			j.Deliveries = saturated(j.Deliveries, ahead)
-		}
-		n.log(LogState, j) // the job may stay here as it is, and the counts say which node is behind
-	}
+	n.learnReturns(j, flags) // the job may stay here as it is, and the counts say which node is behind
 	n.gotKey(j)
-	if j.State == store.StateQueued {
-		// A job that was given back since its WillQueue stays queued, whichever node objects to that
-		// WillQueue: the objecting node isn't to queue it, and yields when it hears of the NACK.
-		stale := crossed || flags&wire.InHands != 0 && j.Flags&store.FlagAnnounced == 0
-		if !given && (stale || !theirs(&n.self, &p.ID, &j.ID)) {
-			// This node keeps the job queued, and the sender must know. A client there may have got it since
-			// the sender queued it: then the sender says so.
-			m := n.queued(j, 0)
-			switch {
-			case missed: // the sender believes that its client still has the job, and would say so again
-				m.Flags |= wire.CountNack
-			case flags&wire.InHands == 0:
-				m.Flags = wire.Kept
-			}
-			n.send(p, m)
+	if s == queued {
+		if n.keeps(p, j, word, ahead) {
+			n.send(p, n.keeping(j, word))
 			return
 		}
 		n.dequeue(j)
 	}
 	n.delegateRun(j) // a client that has the job here may not know
-	if n.inHands(j) && flags&wire.CountNack == 0 {
+	if withClient && flags&wire.CountNack == 0 {
 		n.notIdle(j, j.QTime) // and hasn't given the job back
 	}
 	n.demote(j, 0)
+}
+
+// keptInHands are the flags of a Queued by a node whose client keeps a job that the receiver has in its queue.
+const keptInHands = wire.Kept | wire.InHands
+
+// keeps says whether this node keeps a job in its queue of which another has said Queued, with word and ahead as in onQueued. The other
+// gives way when it hears of what it had missed, or loses the same comparison.
+func (n *Node) keeps(p *Peer, j *store.Job, word uint8, ahead int) bool {
+	switch {
+	case word == keptInHands && ahead >= 0: // give way: a client there has the job, and the sender has missed nothing (enqueue_beside_queued)
+		return false
+	case word == 0 && ahead < 0: // keep: the sender didn't know yet that the job has come back here (nack_crosses_handover)
+		return true
+	case word&wire.InHands != 0 && j.Flags&store.FlagAnnounced == 0: // keep: the job came back by a NACK after the WillQueue to which the sender objects (given_back_meanwhile)
+		return true
+	}
+	return !theirs(&n.self, &p.ID, &j.ID) // give way to the greater ID (requeue)
+}
+
+// keeping makes the answer to a Queued with word by a node that keeps the job in its queue.
+func (n *Node) keeping(j *store.Job, word uint8) *wire.Message {
+	switch word {
+	case keptInHands: // the sender believes that its client still has the job, and would say so again (given_back_where_it_waits)
+		return n.queued(j, wire.CountNack)
+	case wire.InHands: // a client there may have got the job since the sender queued it: then the sender says so (given_back_meanwhile)
+		return n.queued(j, 0)
+	}
+	return &wire.Message{Kind: wire.Queued, Flags: wire.Kept, ID: j.ID}
+}
+
+// learnReturns adds the returns that another node has counted, and this one hasn't: more than one if a message was lost.
+func (n *Node) learnReturns(j *store.Job, flags uint8) {
+	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
+	switch {
+	case ahead <= 0: // this node has counted the same already
+		return
+	case flags&wire.CountNack != 0:
+		j.Nacks = saturated(j.Nacks, ahead)
+	case flags&wire.CountMore != 0:
+		j.Deliveries = saturated(j.Deliveries, ahead)
+	default:
+		return
+	}
+	n.log(LogState, j)
 }
 
 // queued makes the message that this node has a job in its queue, or queues it now. flags is what a Queued may say besides.
@@ -386,16 +490,6 @@ func (n *Node) queued(j *store.Job, flags uint8) *wire.Message {
 // inHands says whether a client of this node has a job, and its retry time isn't over.
 func (n *Node) inHands(j *store.Job) bool {
 	return j.Place == store.InWorking && j.Retry > 0 && j.QTime > n.now
-}
-
-// isNewInHands is inHands, but false if this node is about to queue the job again.
-func (n *Node) isNewInHands(j *store.Job) bool {
-	return n.inHands(j) && j.Flags&store.FlagAnnounced == 0
-}
-
-// keptInHands makes the message that a client here keeps a job that the receiver has in its queue.
-func keptInHands(j *store.Job) *wire.Message {
-	return &wire.Message{Kind: wire.Queued, Flags: wire.Kept | wire.InHands | wire.CountFlags(j.Nacks), ID: j.ID}
 }
 
 // demote leaves a job to another node, which has it in a queue or with a client, or is to
