@@ -132,7 +132,7 @@ func (r *connManager) run() {
 func (r *connManager) guard(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			r.bus.panicked("referee", p)
+			r.bus.panicked("connection manager", p)
 		}
 	}()
 	f()

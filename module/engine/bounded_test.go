@@ -1084,11 +1084,11 @@ func TestVeryManyDoubtsAreForgotten(t *testing.T) {
 			assert.LessOrEqual(t, before[i]-left, mostAtOnce)
 		}
 		if now <= gone+9_900 {
-			require.Equal(t, many, n.Entrusted())
+			require.Equal(t, many, n.Delegated())
 		}
 	}
 	assert.Zero(t, n.Doubted())
-	assert.Zero(t, n.Entrusted())
+	assert.Zero(t, n.Delegated())
 }
 
 // Very many ADDJOBs of one key wait to hear whether the job that has it lives. When that is known, they go on bit

@@ -47,7 +47,7 @@ type dependencies struct {
 	ends     []end                 // of jobs that aren't here; their dependents are still to be followed
 	ending   map[store.ID]bool     // the jobs of ends
 	passed   map[store.ID]store.ID // by a job here whose end is being followed: the last dependent passed over, as it is out of sight
-	untied   bool                  // all edges were dropped once: queues out of sight lack theirs
+	dropped  bool                  // all edges were dropped once: queues out of sight lack theirs
 
 	evictions  []eviction // that aren't over; the newest goes on first
 	unblocking []*unblocking
@@ -361,7 +361,7 @@ func (n *Node) join(j *store.Job) {
 // rejoin adds the edges of the jobs of a queue that was out of sight.
 func (n *Node) rejoin(q *store.Queue) {
 	n.joinAll(q.Held.Head)
-	if n.deps.untied {
+	if n.deps.dropped {
 		n.rejoinRest(q)
 	}
 }
@@ -500,7 +500,7 @@ func (n *Node) near(j *store.Job, list []*Peer) []*Peer {
 		return list
 	}
 	best, most := list, 0
-	var kin []*Peer
+	var closest []*Peer
 	for _, p := range list {
 		shared := 0
 		for i := range f.IDs() {
@@ -511,13 +511,13 @@ func (n *Node) near(j *store.Job, list []*Peer) []*Peer {
 		}
 		switch {
 		case shared > most:
-			kin, most = append(kin[:0], p), shared
+			closest, most = append(closest[:0], p), shared
 		case shared == most && most > 0:
-			kin = append(kin, p)
+			closest = append(closest, p)
 		}
 	}
 	if most > 0 {
-		best = kin
+		best = closest
 	}
 	return best
 }

@@ -34,8 +34,8 @@ func (n *Node) LockCursor() uint64 { return n.locks.Sizes().Cursor }
 // have lost locks.
 func (n *Node) Doubted() [2]int { return [2]int{n.locks.Sizes().Asked, n.lost.Len()} }
 
-// Entrusted counts the jobs that this node has delegated to other nodes.
-func (n *Node) Entrusted() int { return n.delegated.Len() }
+// Delegated counts the jobs that this node has delegated to other nodes.
+func (n *Node) Delegated() int { return n.delegated.Len() }
 
 // Disputed counts the locks of which others told different holders.
 func (n *Node) Disputed() int { return n.locks.Sizes().Disputed }

@@ -678,7 +678,7 @@ func (x *plainFaultWalk) finish() {
 	x.empty()
 	x.idle()
 	for _, n := range x.w.nodes {
-		if left := fmt.Sprint(n.e.Edges(), n.e.Asked(), n.e.Entrusted(), n.e.Load().Adding, n.e.Load().Claims); n.name != x.lost && left != "0 0 0 0 0" {
+		if left := fmt.Sprint(n.e.Edges(), n.e.Asked(), n.e.Delegated(), n.e.Load().Adding, n.e.Load().Claims); n.name != x.lost && left != "0 0 0 0 0" {
 			x.fail("in the end node %s has something left: %s", n.name, left)
 		}
 	}

@@ -128,7 +128,7 @@ type taken struct {
 	until      int64  // monotonic: then the job has expired, at the giver too
 	next, wait int64  // monotonic: when Taken is repeated
 	up         uint64 // Peer.Since of the connection by which Taken was sent last
-	kin        uint8  // how many nodes that asked about the job the giver has named
+	askers     uint8  // how many nodes that asked about the job the giver has named
 }
 
 // SetLife tells, before [membership.Table.Up], which process of a node the connection leads to: a
@@ -283,9 +283,9 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	r := handoverRound{id, m.Round}
 	if t := n.taken.Get(r); t != nil {
 		if n.takeDependents(p, m) {
-			t.kin = uint8(promisedDependents(m.Job.Extras))
+			t.askers = uint8(promisedDependents(m.Job.Extras))
 		}
-		n.sendTaken(p, r, t.kin) // the answer was lost, or comes late
+		n.sendTaken(p, r, t.askers) // the answer was lost, or comes late
 		return
 	}
 	if n.passive || n.loading {
@@ -298,9 +298,9 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 		n.sendTaken(p, r, told) // it is done, or deleted: no node is to have it
 		return
 	}
-	var kin []byte
+	var askers []byte
 	if j := n.lookEnded(&id); j != nil {
-		kin = slices.Clone(j.Extra(store.TagAskers))
+		askers = slices.Clone(j.Extra(store.TagAskers))
 		ad := n.pendingAdds[id]
 		switch o := n.offers.Get(id); {
 		case ad != nil:
@@ -328,9 +328,9 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	if j == nil {
 		return
 	}
-	j = n.noteDependents(j, kin)
+	j = n.noteDependents(j, askers)
 	now := n.monotonic()
-	n.taken.Put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.Since, kin: told})
+	n.taken.Put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.Since, askers: told})
 	n.sendTaken(p, r, told)
 	n.Stats.Imported++
 	n.imported(p, m.Queue)
@@ -338,8 +338,8 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	n.requeue(j, false)
 }
 
-func (n *Node) sendTaken(p *Peer, r handoverRound, kin uint8) {
-	n.send(p, &wire.Message{Kind: wire.Taken, Flags: kin, ID: r.id, Round: r.number})
+func (n *Node) sendTaken(p *Peer, r handoverRound, askers uint8) {
+	n.send(p, &wire.Message{Kind: wire.Taken, Flags: askers, ID: r.id, Round: r.number})
 }
 
 // promisedDependents counts the nodes that asked about a job, by its extras: at most 255, as in Taken.
@@ -350,9 +350,9 @@ func promisedDependents(extras []byte) int {
 // takeDependents notes the nodes that asked the giver about a job while it offered the job to this node.
 // If the job is done, the giver hears that, and tells those nodes. False: the job is out of sight.
 func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
-	id, kin := store.ID(m.ID), store.FindExtra(m.Job.Extras, store.TagAskers)
+	id, askers := store.ID(m.ID), store.FindExtra(m.Job.Extras, store.TagAskers)
 	switch j := n.lookEnded(&id); {
-	case len(kin) == 0:
+	case len(askers) == 0:
 	case n.passive || n.loading || j == nil && n.maybeDormant(&id):
 		return false
 	case j == nil && (n.tombstones.has(&id) || n.store.Done(&id)):
@@ -361,15 +361,15 @@ func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
 	case j.State == store.StateAcked:
 		n.correct(p, j, nil)
 	default:
-		n.log(LogState, n.noteDependents(j, kin))
+		n.log(LogState, n.noteDependents(j, askers))
 	}
 	return true
 }
 
 // noteDependents adds nodes to those that asked about a job. The job may move.
-func (n *Node) noteDependents(j *store.Job, kin []byte) *store.Job {
-	for ; len(kin) >= nodeLen; kin = kin[nodeLen:] {
-		if p := n.mesh.ByName(wire.Node(binary.BigEndian.Uint64(kin))); p != nil && !noted(j, store.TagAskers, p) {
+func (n *Node) noteDependents(j *store.Job, askers []byte) *store.Job {
+	for ; len(askers) >= nodeLen; askers = askers[nodeLen:] {
+		if p := n.mesh.ByName(wire.Node(binary.BigEndian.Uint64(askers))); p != nil && !noted(j, store.TagAskers, p) {
 			j, _ = n.noteNode(j, store.TagAskers, p)
 		}
 	}
@@ -389,8 +389,8 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 		o.accepted = true
 		return
 	case j != nil && inRound(j, m.Round):
-		if kin := promisedDependents(j.Extras()); o != nil && isOffered(j) && kin > int(m.Flags) {
-			if kin > o.askers {
+		if askers := promisedDependents(j.Extras()); o != nil && isOffered(j) && askers > int(m.Flags) {
+			if askers > o.askers {
 				o.repeated = true
 				n.sendOffer(j, p, o)
 			}
@@ -563,7 +563,7 @@ func (n *Node) takenAgain(r handoverRound, t *taken, now int64) (keep bool) {
 			t.wait = min(2*t.wait, handoverLast)
 		}
 		t.next, t.up = now+t.wait, p.Since
-		n.sendTaken(p, r, t.kin)
+		n.sendTaken(p, r, t.askers)
 	}
 	return true
 }

@@ -314,7 +314,7 @@ func (n *Node) forgetAll(forget func()) {
 	forget()
 	n.recount = true
 	n.made = n.made[:0]
-	n.deps.untied = true
+	n.deps.dropped = true
 	n.flushEpoch++
 	n.sweepLocks()
 	n.visible, n.cursor, n.evict = 0, 0, 0

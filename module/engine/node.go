@@ -335,7 +335,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	n.passive, n.followed, n.promotion = true, n.passive && n.followed, nil
 	n.holding = 0
 	n.store.DropEdges()
-	n.deps.untied = true
+	n.deps.dropped = true
 	n.deps.asked = table.Roster[store.ID, asked]{}
 	clear(n.deps.ending)
 	clear(n.deps.passed)

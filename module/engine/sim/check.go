@@ -152,7 +152,7 @@ func (s *Sim) unqueued(j *job, how string, lost func() bool) {
 	var look func(after ...int64)
 	look = func(after ...int64) {
 		if len(after) == 0 {
-			s.fail("job %s was %s and isn't queued anywhere%s", j.id, how, s.whereabouts(j))
+			s.fail("job %s was %s and isn't queued anywhere%s", j.id, how, s.placement(j))
 			return
 		}
 		s.at(after[0], func() {
@@ -179,7 +179,7 @@ func (s *Sim) denied(id store.ID) {
 		case slices.ContainsFunc(s.nodes, func(n *node) bool { return n.paused }): // it may have stood still all the time, but for a moment
 			s.at(longest, look)
 		default:
-			s.fail("job %s was refused and is known%s", j.id, s.whereabouts(j))
+			s.fail("job %s was refused and is known%s", j.id, s.placement(j))
 		}
 	}
 	s.at(longest, look)
@@ -196,7 +196,7 @@ func (s *Sim) note() {
 		// (A job that waited for others is queued at once where their end is heard of late.
 		// A job that is being handed over is in no queue now, and in one soon.)
 		moving := s.now-j.moved <= s.Faults.MaxDelay
-		j.settled = j.acked && !j.once && !j.fast && j.kin == nil && s.queued(j) == 0 && !moving
+		j.settled = j.acked && !j.once && !j.fast && j.family == nil && s.queued(j) == 0 && !moving
 	}
 }
 
@@ -206,8 +206,8 @@ func (s *Sim) safe() {
 		if j.torn+s.wiped >= j.copies && s.disks(j) == 0 {
 			s.givenUp(j) // each node that had it lost its disk, or crashed before the job was on it
 		}
-		if j.promised && !j.once && !j.done && s.disks(j) == 0 && (j.kin == nil || s.wiped+s.torn == 0 || !s.over) {
-			s.fail("job %s was promised on %d nodes, nobody has acknowledged it, and it is on none%s", j.id, j.copies, s.whereabouts(j))
+		if j.promised && !j.once && !j.done && s.disks(j) == 0 && (j.family == nil || s.wiped+s.torn == 0 || !s.over) {
+			s.fail("job %s was promised on %d nodes, nobody has acknowledged it, and it is on none%s", j.id, j.copies, s.placement(j))
 			j.done = true // once is enough
 		}
 		// Trouble that lasts from one look to the next can't come from a message that is on its way.
@@ -219,7 +219,7 @@ func (s *Sim) safe() {
 			trouble = "it is queued twice"
 		}
 		if trouble != "" && j.doubtful {
-			s.fail("job %s: %s%s", j.id, trouble, s.whereabouts(j))
+			s.fail("job %s: %s%s", j.id, trouble, s.placement(j))
 		}
 		j.doubtful = trouble != ""
 	}
@@ -334,7 +334,7 @@ func (s *Sim) decideUncertain() {
 			s.ByHand++
 			n.call(func() {
 				if !n.e.Enqueue(&j.id, false) {
-					s.fail("uncertain job %s isn't queued by ENQUEUE%s", j.id, s.whereabouts(j))
+					s.fail("uncertain job %s isn't queued by ENQUEUE%s", j.id, s.placement(j))
 				}
 			})
 		case j.once && j.delivered > 0 && j.unique != nil:
@@ -366,10 +366,10 @@ func (s *Sim) judge() {
 		s.Extra += max(0, j.delivered-1-j.excuses)
 		if j.once {
 			if s.missing(j) {
-				s.fail("at-most-once job %s was never delivered, and no node says that it is uncertain%s", j.id, s.whereabouts(j))
+				s.fail("at-most-once job %s was never delivered, and no node says that it is uncertain%s", j.id, s.placement(j))
 			}
 			if s.deathless() && s.uncertain(j) != nil {
-				s.fail("at-most-once job %s is uncertain, and no node has ended%s", j.id, s.whereabouts(j))
+				s.fail("at-most-once job %s is uncertain, and no node has ended%s", j.id, s.placement(j))
 			}
 			continue
 		}
@@ -377,11 +377,11 @@ func (s *Sim) judge() {
 			j.stray = true
 			continue
 		}
-		if j.promised && j.delivered == 0 && !j.givenUp && (j.kin == nil || !j.kin.cancel) {
-			s.fail("job %s was promised on %d nodes, and never delivered%s", j.id, j.copies, s.whereabouts(j))
+		if j.promised && j.delivered == 0 && !j.givenUp && (j.family == nil || !j.family.cancel) {
+			s.fail("job %s was promised on %d nodes, and never delivered%s", j.id, j.copies, s.placement(j))
 		}
 		if s.known(j) {
-			s.fail("job %s, acknowledged %v %d s ago, is still known%s", j.id, j.done, (s.now-j.ackedAt)/1000, s.whereabouts(j))
+			s.fail("job %s, acknowledged %v %d s ago, is still known%s", j.id, j.done, (s.now-j.ackedAt)/1000, s.placement(j))
 		}
 	}
 	s.over = true
@@ -390,7 +390,7 @@ func (s *Sim) judge() {
 	}
 	for _, j := range s.order {
 		if !j.once && !j.stray && s.known(j) {
-			s.fail("job %s has come back%s", j.id, s.whereabouts(j))
+			s.fail("job %s has come back%s", j.id, s.placement(j))
 		}
 	}
 	// Past every job's expiry, and with no clients, nothing may be left; a queue stays for
@@ -404,8 +404,8 @@ func (s *Sim) judge() {
 	}
 }
 
-// whereabouts describes each copy of a job.
-func (s *Sim) whereabouts(j *job) (text string) {
+// placement describes each copy of a job.
+func (s *Sim) placement(j *job) (text string) {
 	for _, n := range s.nodes {
 		if sj := n.e.Job(&j.id); sj != nil {
 			text += fmt.Sprintf("; node %d: state %d flags %#x queued again in %d ms, %d of %d holders confirmed:", n.i, sj.State, sj.Flags, sj.QTime-n.e.Now(), sj.Confirmed(), sj.Holders())
@@ -443,7 +443,7 @@ func (s *Sim) converged() {
 		for _, a := range with {
 			for _, b := range with {
 				if a != b && !a.e.Job(&j.id).HeldBy(uint64(b.id.Node())) {
-					s.fail("job %s: node %d doesn't know that node %d holds it%s", j.id, a.i, b.i, s.whereabouts(j))
+					s.fail("job %s: node %d doesn't know that node %d holds it%s", j.id, a.i, b.i, s.placement(j))
 				}
 			}
 		}

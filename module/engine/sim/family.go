@@ -14,7 +14,7 @@ import (
 //     that it waits for were acknowledged, and not at all with a cancelled family;
 //   - no job is stranded: at the end of a history every promised job is awaited.
 
-const brood = 4 // jobs that the deferred one blocks
+const blockedMost = 4 // jobs that the deferred one blocks
 
 // family is a deferred job, the jobs that it blocks, and one that comes after those.
 type family struct {
@@ -42,7 +42,7 @@ func (s *Sim) addFamily() {
 	if n == nil {
 		return
 	}
-	f := &family{last: s.r.IntN(3) == 0, cancel: s.r.IntN(6) == 0, node: n, want: 1 + s.r.IntN(brood)}
+	f := &family{last: s.r.IntN(3) == 0, cancel: s.r.IntN(6) == 0, node: n, want: 1 + s.r.IntN(blockedMost)}
 	if s.FamilyMoved {
 		f.dead = s.r.IntN(2) == 0
 		if s.r.IntN(2) == 0 {
@@ -80,7 +80,7 @@ func (s *Sim) member(f *family, m engine.Members, added func(*job)) {
 			return
 		}
 		s.Added++
-		j := &job{id: id, copies: a.Replicate, delayed: true, kin: f}
+		j := &job{id: id, copies: a.Replicate, delayed: true, family: f}
 		s.jobs[id] = j
 		s.order = append(s.order, j)
 		added(j)
@@ -107,7 +107,7 @@ func (s *Sim) breakUp(e *engine.Node, j *job) {
 		return
 	}
 	s.trace("DELJOB %s, of a family", j.id)
-	f := j.kin
+	f := j.family
 	f.broken = true
 	for _, k := range append([]*job{j, f.head, f.after}, f.blocked...) {
 		if k != nil {
@@ -204,22 +204,22 @@ func (s *Sim) ready(f *family) {
 
 // inTurn checks that a job of a family isn't delivered before its turn, or from the wrong queue.
 func (s *Sim) inTurn(n *node, j *job, sj *store.Job) {
-	f := j.kin
+	f := j.family
 	if f == nil || s.Wiped > 0 || f.broken || f.torn {
 		return
 	}
 	queue := string(sj.Queue.NameBytes())
 	switch {
 	case j == f.head && f.moved != nil && queue != string(f.moved):
-		s.fail("node %d delivers %s, which was released into another queue, from %s%s", n.i, j.id, queue, s.whereabouts(j))
+		s.fail("node %d delivers %s, which was released into another queue, from %s%s", n.i, j.id, queue, s.placement(j))
 	case j == f.after && f.dead && f.cancel && !strings.HasSuffix(queue, engine.DeadSuffix):
-		s.fail("node %d delivers %s, a dead letter, from %s%s", n.i, j.id, queue, s.whereabouts(j))
+		s.fail("node %d delivers %s, a dead letter, from %s%s", n.i, j.id, queue, s.placement(j))
 	case j.delivered > 1:
 		return // its turn came with its first delivery, whichever jobs joined the family since
 	}
 	done := func(j *job) bool { return j.done }
 	early := func(why string) {
-		s.fail("node %d delivers %s, of a family, %s%s", n.i, j.id, why, s.whereabouts(j))
+		s.fail("node %d delivers %s, of a family, %s%s", n.i, j.id, why, s.placement(j))
 	}
 	switch {
 	case !f.released:
@@ -249,7 +249,7 @@ func (s *Sim) inTurn(n *node, j *job, sj *store.Job) {
 // of the jobs that it waits for, forgot that with their disks, or by a DELJOB, which deletes
 // what one node has.
 func (s *Sim) waits(j *job) bool {
-	if j.kin == nil || j.promised && s.wiped+s.torn == 0 && !j.kin.broken {
+	if j.family == nil || j.promised && s.wiped+s.torn == 0 && !j.family.broken {
 		return false
 	}
 	any := false

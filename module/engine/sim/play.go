@@ -384,7 +384,7 @@ func (s *Sim) ack(j *job, n *node) {
 				}
 				s.at(100, func() { // another acknowledgement may have just been made
 					if s.known(j) {
-						s.fail("job %s is still known%s", j.id, s.whereabouts(j))
+						s.fail("job %s is still known%s", j.id, s.placement(j))
 					}
 				})
 			})
@@ -532,8 +532,8 @@ func (s *Sim) tear(lost []entry, had, left map[store.ID]saved) {
 		// node knows of it.
 		if j := s.jobs[lost[i].id]; j != nil {
 			j.acked, j.dummies, j.blurred = false, nil, true
-			if j.kin != nil {
-				j.kin.torn = true
+			if j.family != nil {
+				j.family.torn = true
 			}
 		}
 	}

@@ -144,7 +144,7 @@ type job struct {
 	givenUp bool // deleted or dropped: nobody awaits its delivery
 	stray   bool // it waited for its turn at the end of the history, and may still get it, see Sim.waits
 
-	kin    *family    // nil: none
+	family *family    // nil: none
 	unique *uniqueJob // likewise
 	probe  *probing
 }

@@ -85,9 +85,9 @@ func (s *Sim) tokenGiven(n *node, j *job) {
 	got, last := shownToken{lock.ShownToken(n.e.Token(sj)), j, n, s.now}, s.uniques.tokens[u.run]
 	switch {
 	case got.token == 0:
-		s.fail("node %d delivers %s without a token%s", n.i, j.id, s.whereabouts(j))
+		s.fail("node %d delivers %s without a token%s", n.i, j.id, s.placement(j))
 	case got.token < last.token || got.token == last.token && last.j != j:
-		s.fail("node %d delivers %s (%s) by token %d, after node %d delivered %s by %d at %d%s", n.i, j.id, u.run, got.token, last.n.i, last.j.id, last.token, last.at, s.whereabouts(j))
+		s.fail("node %d delivers %s (%s) by token %d, after node %d delivered %s by %d at %d%s", n.i, j.id, u.run, got.token, last.n.i, last.j.id, last.token, last.at, s.placement(j))
 	}
 	s.uniques.tokens[u.run] = got
 }
@@ -256,7 +256,7 @@ func (s *Sim) hasWait(j *job) {
 	if s.waitLocked(j) && !u.Any {
 		for _, o := range list {
 			if o != j && !o.unique.Any && s.disks(o) > 0 {
-				s.fail("jobs %s and %s both have %s%s%s", o.id, j.id, u.wait, s.whereabouts(o), s.whereabouts(j))
+				s.fail("jobs %s and %s both have %s%s%s", o.id, j.id, u.wait, s.placement(o), s.placement(j))
 			}
 		}
 	}
@@ -331,7 +331,7 @@ func (s *Sim) begins(n *node, j *job, at int64) {
 	list := slices.DeleteFunc(s.uniques.running[u.run], func(w *working) bool { return s.now >= w.until || w.j.done })
 	for _, w := range list {
 		if w.j != j && !w.j.unique.Any && !u.Any && (s.Faults.Skew == 0 || !s.healed) {
-			s.fail("node %d has %s worked on, and %s, which has %s, is worked on for another %d ms%s%s", n.i, j.id, w.j.id, u.run, w.until-s.now, s.whereabouts(w.j), s.whereabouts(j))
+			s.fail("node %d has %s worked on, and %s, which has %s, is worked on for another %d ms%s%s", n.i, j.id, w.j.id, u.run, w.until-s.now, s.placement(w.j), s.placement(j))
 		}
 	}
 	if !u.refused {
@@ -460,7 +460,7 @@ func (s *Sim) probe(key, q int, mesh bool) {
 		n.call(func() { n.e.Cancel(w) })
 	}
 	if !p.got {
-		s.fail("node %d: a job by the key k%d of %s (mesh %v) isn't delivered any more%s", n.i, key, name, mesh, s.whereabouts(s.jobs[id]))
+		s.fail("node %d: a job by the key k%d of %s (mesh %v) isn't delivered any more%s", n.i, key, name, mesh, s.placement(s.jobs[id]))
 		return
 	}
 	n.call(func() { n.e.Ack(&id) })
