@@ -15,6 +15,7 @@ import (
 
 	"jobmesh/module/engine"
 	"jobmesh/module/lock"
+	"jobmesh/module/wire"
 	"jobmesh/rm"
 )
 
@@ -31,6 +32,9 @@ func (m *module) nodesText(forFile bool) string {
 		b.WriteString(peerLine(p, forFile))
 	}
 	if forFile {
+		for _, id := range m.node.Mesh().Forgotten() {
+			fmt.Fprintf(&b, "%s %v\n", forgottenLine, id)
+		}
 		b.WriteString(deletionsText(m.node.Deletions()))
 		b.WriteString(pastText(m.node.Past()))
 		v := m.node.Locks().Votes()
@@ -55,6 +59,9 @@ func pastText(p engine.Past) string {
 	}
 	return b.String()
 }
+
+// forgottenLine begins the line of the nodes' file for a node of [membership.Table.Forgotten]; its ID follows.
+const forgottenLine = "forgotten"
 
 // deletedLine begins the line of the nodes' file for [engine.Deletions]. The line has All,
 // then each queue's hash and creation time, in their order; - stands for no queues.
@@ -152,6 +159,7 @@ func (m *module) loadNodes() error {
 		return fmt.Errorf("the nodes' file can't be read: %w", err)
 	}
 	var others [][]string
+	var forgotten []wire.NodeID
 	found := false
 	unknown := lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true} // if an older release wrote the file
 	votes, past := unknown, engine.Past{}
@@ -170,6 +178,14 @@ func (m *module) loadNodes() error {
 		}
 		if len(f) > 0 && f[0] == deletedLine {
 			m.node.SetDeletions(parseDeletions(f))
+			continue
+		}
+		if len(f) == 2 && f[0] == forgottenLine {
+			id, err := wire.ParseNodeID(f[1])
+			if err != nil {
+				return fmt.Errorf("%s: %s %s: give a node's ID, or remove the line: %w", m.nodesFile, forgottenLine, printable(f[1]), err)
+			}
+			forgotten = append(forgotten, id)
 			continue
 		}
 		if len(f) == 2 && times[f[0]] != nil {
@@ -198,6 +214,9 @@ func (m *module) loadNodes() error {
 		if err := m.readPeer(f); err != nil {
 			return fmt.Errorf("%s: node %s: %w", m.nodesFile, f[0], err)
 		}
+	}
+	for _, id := range forgotten {
+		m.node.Mesh().RestoreForgotten(id)
 	}
 	if found {
 		m.node.SetPast(past)

@@ -424,10 +424,25 @@ func (n *Node) prolong(j *store.Job) {
 }
 
 // outlast makes a job that was just delivered live until it is due. If its life ends then, it
-// isn't given to another client. Its copies go at their own time, see [Node.expireCopy].
+// isn't given to another client. The other holders are told, since the client may say WORKING to any of them. If one isn't
+// told, its copy goes at its own time, see [Node.expireCopy].
 func (n *Node) outlast(j *store.Job) {
-	if j.Retry > 0 && j.ETime < j.QTime && !n.expiresInHands {
-		j.ETime = j.QTime
+	if j.Retry == 0 || j.ETime >= j.QTime || n.expiresInHands {
+		return
+	}
+	j.ETime = j.QTime
+	if j.Holders() > 0 {
+		n.tell(j, &wire.Message{Kind: wire.Working, Flags: wire.InHands | wire.Lasts, ID: j.ID})
+	}
+}
+
+// outlastsElsewhere makes a copy live until the job is due at the node that has just given it to a client, and not longer: if the
+// job's life ends then, this node must not queue the copy.
+func (n *Node) outlastsElsewhere(j *store.Job) {
+	if until := n.now + int64(j.Retry)*1000 - jitterMS/2; j.ETime < until && !n.expiresInHands {
+		j.ETime = until
+		n.arm(j)
+		n.log(LogState, j)
 	}
 }
 

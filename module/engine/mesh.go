@@ -120,7 +120,12 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		// If the queue can't be made there is nothing to pause.
 		_, _ = n.SetPause(m.Queue, uint8(m.Count)&(PauseIn|PauseOut))
 	case wire.Heartbeat:
+		was := p.Minority
 		n.mesh.OnHeartbeat(p, m)
+		if was && !p.Minority { // it can be given the jobs that were passed over
+			p.past = passing{}
+			n.serveDemandsSoon()
+		}
 	case wire.Failed:
 		n.mesh.OnFailed(m)
 	case wire.AskWork:

@@ -187,6 +187,7 @@ type Node struct {
 	wakes       int                     // how many more per-key queues of keys of the mesh are woken before the next tick
 	ratio       float64
 	leaving     bool
+	minority    bool // see tickMinority
 	departure   departure
 	idling      idleness
 	lazy        bool // set by scripts alone (export_test.go): no question finds what the rules have missed, so a script shows a rule by itself

@@ -65,7 +65,7 @@ func (h *host) New(p membership.Peer) *Peer { return &Peer{Peer: p, acks: acks{o
 
 // State is what the others are told of this node.
 func (h *host) State() membership.State {
-	return membership.State{Port: h.port, Leaving: h.leaving, Full: h.node().MemoryLevel() > 0 || h.unsafe}
+	return membership.State{Port: h.port, Leaving: h.leaving, Full: h.node().MemoryLevel() > 0 || h.unsafe, Minority: h.minority}
 }
 
 // Changed asks for the nodes' file to be written.

@@ -345,6 +345,10 @@ func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
 	if n.isAway(p, j) { // (added_apart_told)
 		return
 	}
+	if flags&wire.Lasts != 0 { // nothing else changes (copy_outlasts)
+		n.outlastsElsewhere(j)
+		return
+	}
 	var span int64
 	if flags&wire.InHands == 0 {
 		if n.nobodyHas(j) { // ignore: the job awaits its first queueing here (working_delayed)

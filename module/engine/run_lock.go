@@ -327,6 +327,23 @@ func (n *Node) passedOver(j *store.Job, apart bool) bool {
 	return u != nil && u.Runs() && !u.Has(store.UniqueHasRun) && !(apart && u.Has(store.UniqueAny))
 }
 
+// needsMajority says whether a job can't run before more than half of the nodes have voted for that.
+func needsMajority(j *store.Job, u store.Unique) bool {
+	return u.Runs() && !u.Has(store.UniqueHasRun) && !u.Has(store.UniqueAny)
+}
+
+// runName stands for the name of any run lock.
+var runName = []byte{byte(store.LockRun)}
+
+// tickMinority tells the others when this node begins or ceases to be in the minority: they don't give it jobs that
+// couldn't run here.
+func (n *Node) tickMinority() {
+	if is := !n.mesh.Alone() && !n.locks.Quorate(runName); is != n.minority {
+		n.minority = is
+		n.mesh.Beat()
+	}
+}
+
 // passOver adds a job to those behind which [Node.beyond] looks.
 func (n *Node) passOver(j *store.Job, apart bool) {
 	n.uniqueMesh.past.add(string(j.Queue.NameBytes()), past{job: j.ID, apart: apart}, n.now)
@@ -345,7 +362,7 @@ func (n *Node) notPast(j *store.Job) {
 func (n *Node) tickApart() {
 	switch c := &n.uniqueMesh; {
 	case len(c.apart) == 0:
-	case !n.mesh.Alone() && !n.locks.Quorate(nil):
+	case !n.mesh.Alone() && !n.locks.Quorate(runName):
 		n.wake = min(n.wake, n.now+apartLookMS)
 	default:
 		some := c.away[:min(apartSlice, len(c.away))]

@@ -465,6 +465,7 @@ var flagNames = []struct {
 	{wire.DelJob, wire.PassOn, "pass-on"},
 	{wire.WillQueue, wire.WasQueued, "was-queued"},
 	{wire.Queued, wire.InHands, "in-hands"},
+	{wire.Working, wire.Lasts, "lasts"},
 	{wire.Queued, wire.Kept, "kept"},
 	{wire.Enqueue, wire.Leaves, "leaves"},
 	{wire.Enqueue, wire.WasHeld, "was-held"},

@@ -54,6 +54,7 @@ func (n *Node) Tick() int64 {
 		n.due(j)
 		budget -= n.cost(from)
 	}
+	n.tickMinority()
 	n.mesh.Tick()
 	n.wake = math.MaxInt64
 	if len(n.waiters.ends)+len(n.waiters.leaving) > 0 {

@@ -21,6 +21,7 @@ import (
 const (
 	pullEveryMS      = 1_000
 	pullLastMS       = 8_000 // longest pause until a table that isn't full is asked for again
+	pullSmallMS      = 2_000 // likewise, for a table of one page
 	verifyEveryMS    = 1_000
 	mostRetries      = 5 // rounds that an acquisition adds because the holder's job may be gone
 	orphanCheckMS    = 10_000
@@ -374,9 +375,13 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	case wire.Newcomer | wire.Voter:
 		w.kind = min(w.kind, voterTable)
 	}
+	longest := int64(pullLastMS)
+	if w.cursor == 0 { // a single page costs little, and the sender may soon have all votes
+		longest = pullSmallMS
+	}
 	if w.cursor, w.at = m.Round, n.host.Monotonic(); m.Round == 0 {
 		n.sync.tables[p.Node] = w.kind
-		w.at, w.wait, w.kind = w.at+w.wait, min(2*w.wait, pullLastMS), fullTable
+		w.at, w.wait, w.kind = w.at+w.wait, min(2*w.wait, longest), fullTable
 	}
 	n.tickPulls(n.host.Monotonic())
 }

@@ -1,7 +1,6 @@
 package membership
 
 import (
-	"maps"
 	"slices"
 
 	"jobmesh/module/wire"
@@ -117,6 +116,9 @@ func (t *Table[P]) beatOf(to P, some int, flags uint8) {
 	if state.Full {
 		m.Flags |= wire.Full
 	}
+	if state.Minority {
+		m.Flags |= wire.Minority
+	}
 	for i := range t.order {
 		q := t.order[(t.gossip+i)%len(t.order)].Base()
 		if q != p && !q.stale && (q.Health != Well || i < some) {
@@ -124,8 +126,8 @@ func (t *Table[P]) beatOf(to P, some int, flags uint8) {
 		}
 	}
 	if flags&wire.Whole != 0 && p.forgets {
-		for _, node := range slices.Sorted(maps.Keys(t.gone)) {
-			m.Peers = append(m.Peers, wire.Peer{ID: t.gone[node], State: wire.Forgotten})
+		for _, id := range t.Forgotten() {
+			m.Peers = append(m.Peers, wire.Peer{ID: id, State: wire.Forgotten})
 		}
 	}
 	t.host.Send(&m, to)
@@ -142,7 +144,7 @@ func (t *Table[P]) OnHeartbeat(from P, m *wire.Message) {
 		p.Leaving = leaving
 		t.host.Changed()
 	}
-	p.Full, p.Idles, p.forgets = m.Flags&wire.Full != 0, m.Flags&wire.Idles != 0, m.Flags&wire.Forgets != 0
+	p.Full, p.Idles, p.forgets, p.Minority = m.Flags&wire.Full != 0, m.Flags&wire.Idles != 0, m.Flags&wire.Forgets != 0, m.Flags&wire.Minority != 0
 	if m.Flags&wire.Whole != 0 {
 		p.counts = append(p.counts[:0], p.Node)
 		for i := range m.Peers {

@@ -28,6 +28,7 @@ type Peer struct {
 	Leaving   bool
 	Full      bool   // takes no copies, because its memory is short
 	Idles     bool   // answers wire.AskIdle
+	Minority  bool   // can't get the votes of more than half of the nodes for runs
 	Since     uint64 // [Table.Ups] when it was connected
 
 	forgets   bool                // knows what wire.Forgotten is

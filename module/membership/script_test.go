@@ -274,11 +274,14 @@ func TestScripts(t *testing.T) {
 			case "restart":
 				a := arg(0)
 				w.apart(a)
-				old := a.table.All()
+				old, forgotten := a.table.All(), a.table.Forgotten()
 				a.table = membership.New[*membership.Peer](a, 0)
 				a.table.SetSelf(a.id)
 				for _, p := range old {
 					a.table.Restore(p.ID, p.Addr, p.Port, p.Stale())
+				}
+				for _, id := range forgotten {
+					a.table.RestoreForgotten(id)
 				}
 				w.link()
 			case "leave":

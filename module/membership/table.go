@@ -2,6 +2,7 @@ package membership
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"jobmesh/module/wire"
@@ -47,6 +48,9 @@ type State struct {
 	Port    int // for clients
 	Leaving bool
 	Full    bool // it takes no copies
+
+	// Minority: it can't get the votes of more than half of the nodes for runs.
+	Minority bool
 }
 
 // Table is the nodes that a node knows.
@@ -245,6 +249,22 @@ func (t *Table[P]) Restore(id wire.NodeID, addr string, port int, stale bool) {
 	p.Port = port
 	if stale && !p.Connected {
 		p.stale, t.sum = true, 0
+	}
+}
+
+// Forgotten are the nodes that were forgotten and haven't been met again, in the order of their short names. The nodes' file
+// keeps them, so that a node that comes back hears of them also from nodes that were started again since ([Table.RestoreForgotten]).
+func (t *Table[P]) Forgotten() (ids []wire.NodeID) {
+	for _, node := range slices.Sorted(maps.Keys(t.gone)) {
+		ids = append(ids, t.gone[node])
+	}
+	return ids
+}
+
+// RestoreForgotten is for a forgotten node of the nodes' file. Gossip may bring the node back.
+func (t *Table[P]) RestoreForgotten(id wire.NodeID) {
+	if _, known := t.by[id.Node()]; !known && len(t.gone) < goneMost {
+		t.gone[id.Node()] = id
 	}
 }
 

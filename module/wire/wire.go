@@ -138,6 +138,10 @@ const Idles = QueueIt
 // Forgets, in a Heartbeat: the sender understands a Peer in the state Forgotten.
 const Forgets = CountMore
 
+// Minority, in a Heartbeat: the sender can't get votes for runs from more than half of the nodes, so jobs that need a lock to
+// run would lie there.
+const Minority = Known
+
 // Forgotten is the state of a Peer that an operator told the sender to forget. It is used only in a Heartbeat with Whole, to a receiver that
 // has said Forgets.
 const Forgotten = 3
@@ -153,6 +157,7 @@ const (
 	Before    = Known     // Outcome: the job was released to come last, and the sender holds jobs that it waits for
 	NotQueued = QueueIt   // Refused: it answers a YourJob, so the job isn't queued at the sender
 	InHands   = QueueIt   // Queued, Working: a client of the sender has the job; it isn't in the sender's queue
+	Lasts     = NoReply   // Working: the sender has just given the job to a client, and the job's life would end before it is due
 	Kept      = NoReply   // Queued: the answer to a Queued, by the node that keeps the job; with InHands, the answer to Kept, see [CountFlags]
 	WasQueued = QueueIt   // WillQueue: the sender had the job in its queue before it was started again, or promoted; see [CountFlags] and [DeliveriesFlags]
 	WasHeld   = QueueIt   // Enqueue: the job was held back when its copies were sent, and a holder may be about to unblock it

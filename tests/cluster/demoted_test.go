@@ -175,3 +175,32 @@ func TestBlockedJobsGoToAPromotedReplica(t *testing.T) {
 		require.NotEmpty(t, stateAt(heir, blocked), "the heir lacks a job that the one blocks that it has")
 	}
 }
+
+// A node was a replica while another one was replaced. The others have forgotten that one, and were started again since. They
+// tell the node so all the same when it comes back, and it forgets the other one too.
+func TestForgottenNodesAreKnownAfterRestarts(t *testing.T) {
+	t.Parallel()
+	m := start(t, 4)
+	back, gone, rest := m[0], m[3], m[1:3]
+	goneID, backID := id(gone), id(back)
+	require.Equal(t, "OK", back.Do("REPLICAOF", "127.0.0.1", rest[0].Port).Str)
+	harness.Await(t, 10*time.Second, "the replica to follow", func() bool { return back.Info("replication", "master_link_status") == "up" })
+	gone.Kill()
+	for _, s := range rest {
+		require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", goneID).Str)
+		require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", backID).Str)
+	}
+	for _, s := range rest {
+		s.Stop()
+		s.Restart()
+	}
+	rest.await(t, 2)
+	require.Equal(t, "OK", back.Do("REPLICAOF", "NO", "ONE").Str)
+	port := back.Do("CONFIG", "GET", "jobmesh.cluster-port").Elems[1].Str
+	harness.Await(t, 10*time.Second, "the nodes to meet", func() bool {
+		return rest[0].Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", back.Port, port).Str == "OK"
+	})
+	harness.Await(t, 5*time.Second, "the node to be back", func() bool { return known(rest[1]) == "3" })
+	assert.Equal(t, "stale", flags(back, goneID))
+	harness.Await(t, 30*time.Second, "the node to forget the other one", func() bool { return flags(back, goneID) == "unknown" })
+}

@@ -71,6 +71,7 @@ type disk struct {
 
 	jobs  map[store.ID]saved // the jobs that the log comes to
 	nodes []wire.NodeID      // the nodes' file
+	gone  []wire.NodeID      // there: the nodes that were forgotten
 	votes lock.Votes         // likewise
 	clean bool               // the state file says that the last process ended cleanly,
 	held  [][2][]byte        // and which jobs were in somebody's hands: state and parts

@@ -345,6 +345,9 @@ func (n *node) recall() {
 	for _, id := range n.disk.nodes {
 		n.e.Mesh().Add(id, addr(n.s.byID[id].i))
 	}
+	for _, id := range n.disk.gone {
+		n.e.Mesh().RestoreForgotten(id)
+	}
 	n.e.Locks().SetVotes(n.disk.votes)
 }
 
@@ -523,6 +526,7 @@ func (n *node) saveNodes() {
 		for _, p := range n.e.Mesh().All() {
 			n.disk.nodes = append(n.disk.nodes, p.ID)
 		}
+		n.disk.gone = n.e.Mesh().Forgotten()
 		if v := n.e.Locks().Votes(); !v.Longest.Known() {
 			// A node that is a replica, or was promoted, doesn't know for how long it votes, and the file says so. No text that
 			// was made before is written over it.
