@@ -232,7 +232,7 @@ func jobCommand(w *locktest.World) {
 	key := ""
 	if w.Arg("has", &key); key != "" {
 		j.lock = string(store.AppendLockName(nil, store.LockWait, nil, []byte(key)))
-		j.token = n.locks.Live([]byte(j.lock)).Token
+		j.token = n.store.Lock([]byte(j.lock)).Token
 	}
 	n.jobs.known[id] = j
 }
