@@ -1,20 +1,8 @@
 package engine
 
-import (
-	"jobmesh/module/lock"
-	"jobmesh/module/store"
-)
+import "jobmesh/module/store"
 
-// The scripts call these functions on locks, as the engine's other parts do.
-
-func (n *Node) ClaimLock(name []byte, id *store.ID, lease int64, any bool, timeout int64, then func(lock.Result)) {
-	if now, _ := n.locks.AcquireFor(lock.ForJob{Name: name, Job: *id, Lease: lease, Any: any, Timeout: timeout}, then); now != nil {
-		then(*now)
-	}
-}
-
-func (n *Node) FreeLock(name []byte, id *store.ID) bool { return n.Locks().Free(name, id) }
-
+// LockLost says whether a job has lost a lock, and no client was told.
 func (n *Node) LockLost(id *store.ID) bool { return n.lockLost(id) }
 
 // FreedVotes counts the votes that were taken back while the node learns, and that it remembers.

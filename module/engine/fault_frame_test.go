@@ -119,15 +119,15 @@ func (x *walk) faultSince(j *walkJob) bool { return x.troubles != j.faultsAt }
 
 // copyAt returns a node's copy of a job, or nil.
 func (x *walk) copyAt(n *actor, j *walkJob) *store.Job {
-	id := x.w.ids[j.name]
+	id := x.w.IDs[j.name]
 	return n.e.Job(&id)
 }
 
 // known lists the nodes that have a copy of a job.
 func (x *walk) known(j *walkJob) (nodes string) {
 	for _, n := range x.w.nodes {
-		if n.name != x.lost && x.copyAt(n, j) != nil {
-			nodes += n.name
+		if n.Name != x.lost && x.copyAt(n, j) != nil {
+			nodes += n.Name
 		}
 	}
 	return nodes
@@ -136,21 +136,21 @@ func (x *walk) known(j *walkJob) (nodes string) {
 // empty judges that no node has a job any more.
 func (x *walk) empty() {
 	for _, n := range x.w.nodes {
-		if n.name != x.lost && n.e.Jobs() != 0 {
+		if n.Name != x.lost && n.e.Jobs() != 0 {
 			shown := ""
 			for _, j := range x.list {
 				if x.copyAt(n, j) != nil {
 					shown += fmt.Sprintf("\n%s\n%s", j.name, x.do("show %s", j.name))
 				}
 			}
-			x.fail("node %s keeps %d jobs: %s", n.name, n.e.Jobs(), shown)
+			x.fail("node %s keeps %d jobs: %s", n.Name, n.e.Jobs(), shown)
 		}
 	}
 }
 
 // addJob makes a client of a node say ADDJOB.
 func (x *walk) addJob(j *walkJob, node, options string) {
-	j.asked, j.adder, j.addedAt, j.faultsAt, j.waitOver = node, node, x.w.now, x.troubles, never
+	j.asked, j.adder, j.addedAt, j.faultsAt, j.waitOver = node, node, x.w.Now, x.troubles, never
 	x.jobs[j.name], x.list = j, append(x.list, j)
 	first, rest, _ := strings.Cut(x.do("add %s %s timeout=1500%s", j.asked, j.name, options), "\n")
 	other, is := strings.CutPrefix(rest, "it is ")
@@ -167,7 +167,7 @@ func (x *walk) addJob(j *walkJob, node, options string) {
 
 // answersAdd judges that an ADDJOB is answered in time.
 func (x *walk) answersAdd(j *walkJob) {
-	if j.asked != "" && x.wellFor() >= 0 && x.w.now > max(j.addedAt, x.calm)+20_000 {
+	if j.asked != "" && x.wellFor() >= 0 && x.w.Now > max(j.addedAt, x.calm)+20_000 {
 		x.fail("ADDJOB of %s isn't answered", j.name)
 	}
 }
@@ -223,7 +223,7 @@ func (x *walk) failNode() (out string) {
 			j.asked, j.unheard = "", true
 		}
 	}
-	x.downTill = x.w.now + x.someTime()
+	x.downTill = x.w.Now + x.someTime()
 	return out
 }
 
@@ -232,7 +232,7 @@ func (x *walk) stallNode() {
 	x.breaks()
 	x.down, x.isStill = x.up(), true
 	x.do("stall %s", x.down)
-	x.downTill = x.w.now + x.someTime()
+	x.downTill = x.w.Now + x.someTime()
 }
 
 // setClock makes the clock of a node that is down wrong.
@@ -251,31 +251,31 @@ func (x *walk) cutNode() {
 	} else {
 		x.do("cut %s", a)
 	}
-	x.cutTill = x.w.now + x.someTime()
+	x.cutTill = x.w.Now + x.someTime()
 }
 
 // mend ends what was broken for long enough, or all of it.
 func (x *walk) mend(all bool) {
-	if x.down != "" && (all || x.w.now >= x.downTill) {
+	if x.down != "" && (all || x.w.Now >= x.downTill) {
 		x.breaks()
 		if x.isStill {
 			x.do("wake %s", x.down)
 		} else {
 			x.do("restart %s %s", x.down, x.startsAs)
-			x.restarted = x.w.now
+			x.restarted = x.w.Now
 		}
 		x.down, x.isStill = "", false
 	}
-	if x.isCut && x.down == "" && (all || x.w.now >= x.cutTill) {
+	if x.isCut && x.down == "" && (all || x.w.Now >= x.cutTill) {
 		x.breaks()
 		x.isCut = false
 	}
 	if x.down == "" && !x.isCut && len(x.paused) == 0 && x.calm == never {
-		x.calm = x.w.now
+		x.calm = x.w.Now
 		for i, a := range x.w.nodes {
 			for _, b := range x.w.nodes[i+1:] {
-				if !a.links[b] && a.name != x.lost && b.name != x.lost {
-					x.do("join %s %s", a.name, b.name)
+				if !a.Links[b.Actor] && a.Name != x.lost && b.Name != x.lost {
+					x.do("join %s %s", a.Name, b.Name)
 				}
 			}
 		}
@@ -313,5 +313,5 @@ func (x *walk) idle() {
 }
 
 func (x *walk) named(name string) *actor {
-	return x.w.nodes[slices.IndexFunc(x.w.nodes, func(n *actor) bool { return n.name == name })]
+	return x.w.nodes[slices.IndexFunc(x.w.nodes, func(n *actor) bool { return n.Name == name })]
 }

@@ -279,7 +279,7 @@ func (x *plainFaultWalk) add() {
 	if x.IntN(4) == 0 {
 		delay := 1 + x.IntN(6)
 		line += fmt.Sprintf(" delay=%d", delay)
-		j.notBefore = x.w.now + int64(delay)*1000
+		j.notBefore = x.w.Now + int64(delay)*1000
 	}
 	kind := x.IntN(8)
 	if x.families {
@@ -329,7 +329,7 @@ func (x *plainFaultWalk) holderOf(j *walkJob, other string) string {
 func (x *plainFaultWalk) end(j *walkJob, verb, node string) {
 	uncertain := j.vague || !j.ended()
 	if uncertain {
-		j.endedAt = x.w.now
+		j.endedAt = x.w.Now
 	}
 	if !j.ended() {
 		if verb == "cancel" || verb == "del" {
@@ -383,7 +383,7 @@ func (x *plainFaultWalk) giveBack(j *walkJob, verb, where string) {
 
 // settle delivers the messages that are under way, most of the time. Sometimes something breaks just before.
 func (x *plainFaultWalk) settle() {
-	if !x.ending && x.down == "" && !x.isCut && len(x.w.sent) > 0 && x.IntN(10) == 0 {
+	if !x.ending && x.down == "" && !x.isCut && len(x.w.Sent) > 0 && x.IntN(10) == 0 {
 		x.broke(x.mishap(x.IntN(3)))
 	}
 	x.walk.settle()
@@ -392,10 +392,10 @@ func (x *plainFaultWalk) settle() {
 // works makes a worker say WORKING.
 func (x *plainFaultWalk) works(w *worker) {
 	j := w.job
-	j.dueAt = max(j.dueAt, x.w.now+j.retry*1000+2500)
+	j.dueAt = max(j.dueAt, x.w.Now+j.retry*1000+2500)
 	x.do("working %s %s", w.node, j.name)
 	x.settle()
-	w.until = x.w.now + int64(x.IntN(int(min(j.retry*900, 8000))))
+	w.until = x.w.Now + int64(x.IntN(int(min(j.retry*900, 8000))))
 }
 
 // work lets each worker go on.
@@ -403,9 +403,9 @@ func (x *plainFaultWalk) work(quiet bool) {
 	for _, w := range x.workers {
 		down := w.node == x.down || w.node == x.lost
 		switch {
-		case w.job != nil && x.w.now < w.until:
+		case w.job != nil && x.w.Now < w.until:
 		case w.job != nil && down && x.IntN(2) == 0:
-			w.until = x.w.now + 500
+			w.until = x.w.Now + 500
 		case w.job != nil && !down && x.IntN(6) == 0 && !x.isLate(w, w.job):
 			x.works(w)
 		case w.job != nil:
@@ -426,7 +426,7 @@ func (x *plainFaultWalk) happen() {
 		x.add()
 	case k < 18:
 		if j := x.some(); j.deferred && !j.released && j.answered && !j.ended() {
-			j.releasedAt = x.w.now
+			j.releasedAt = x.w.Now
 			x.release(j)
 			x.settle()
 		}
@@ -465,7 +465,7 @@ func (x *plainFaultWalk) pause() {
 	if x.IntN(2) == 0 {
 		how += " bcast"
 		for _, m := range x.w.nodes {
-			x.paused[m.name] = true
+			x.paused[m.Name] = true
 		}
 		delete(x.paused, x.lost)
 	}
@@ -493,7 +493,7 @@ func (x *plainFaultWalk) deleteQueue() {
 		}
 	}
 	x.breaks()
-	x.do("delqueue %s %s", n.name, queue)
+	x.do("delqueue %s %s", n.Name, queue)
 }
 
 // lose loses a node for good. Some time later a new node, or its replica, takes its place.
@@ -511,13 +511,13 @@ func (x *plainFaultWalk) mend(all bool) {
 	if len(x.paused) > 0 && (all || x.IntN(10) == 0) {
 		x.do("deliver")
 		for _, n := range x.w.nodes {
-			if x.paused[n.name] && n.name != x.lost && n.name != x.down {
-				x.do("pause %s none", n.name)
-				delete(x.paused, n.name)
+			if x.paused[n.Name] && n.Name != x.lost && n.Name != x.down {
+				x.do("pause %s none", n.Name)
+				delete(x.paused, n.Name)
 			}
 		}
 	}
-	if x.losing && (all || x.w.now >= x.downTill) {
+	if x.losing && (all || x.w.Now >= x.downTill) {
 		x.replace(x.IntN(2) == 0)
 	}
 	x.walk.mend(all)
@@ -537,15 +537,15 @@ func (x *plainFaultWalk) replace(replica bool) {
 	}
 	x.breaks()
 	for _, n := range x.w.nodes {
-		if n.name != x.lost && n.name != name {
-			x.do("meet %s %s on-purpose", name, n.name)
+		if n.Name != x.lost && n.Name != name {
+			x.do("meet %s %s on-purpose", name, n.Name)
 			x.walk.settle()
 		}
 	}
 	x.do("advance %dms deliver", 1+x.IntN(3000))
 	for _, n := range x.w.nodes {
-		if n.name != x.lost {
-			x.do("forget %s %s", n.name, x.lost)
+		if n.Name != x.lost {
+			x.do("forget %s %s", n.Name, x.lost)
 			x.walk.settle()
 		}
 	}
@@ -565,7 +565,7 @@ func (x *plainFaultWalk) replace(replica bool) {
 		case j.copies <= 0 || x.known(j) == "" && j.once || j.deferred:
 			x.frees(j)
 		default:
-			j.dueAt = max(j.dueAt, x.w.now+j.retry*1000+1500)
+			j.dueAt = max(j.dueAt, x.w.Now+j.retry*1000+1500)
 		}
 	}
 }
@@ -586,7 +586,7 @@ func (x *plainFaultWalk) loose(j *walkJob) bool {
 
 // due says whether nothing hinders a job's delivery.
 func (x *plainFaultWalk) due(j *walkJob) bool {
-	return j.answered && !j.ended() && j.asked == "" && x.w.now >= max(j.notBefore, j.dueAt) && x.wellFor() >= 0 &&
+	return j.answered && !j.ended() && j.asked == "" && x.w.Now >= max(j.notBefore, j.dueAt) && x.wellFor() >= 0 &&
 		!(j.once && (j.given > 0 || x.isAwaited(j))) && (!j.deferred || j.released) && len(x.awaited(j)) == 0 && !x.loose(j)
 }
 
@@ -600,7 +600,7 @@ func (x *plainFaultWalk) isAwaited(j *walkJob) bool {
 func (x *plainFaultWalk) isQueued(j *walkJob) bool {
 	return slices.ContainsFunc(x.w.nodes, func(n *actor) bool {
 		c := x.copyAt(n, j)
-		return n.name != x.lost && c != nil && c.State == store.StateQueued
+		return n.Name != x.lost && c != nil && c.State == store.StateQueued
 	})
 }
 
@@ -630,13 +630,13 @@ func (x *plainFaultWalk) run(steps int) {
 			x.workers = slices.Delete(x.workers, i, i+1)
 		}
 	}
-	x.calm, x.restarted = x.w.now-100_000, x.w.now-1_000_000
+	x.calm, x.restarted = x.w.Now-100_000, x.w.Now-1_000_000
 	x.live(steps, x)
 	x.ending = true
 	x.mend(true)
 	for range 60 {
 		for _, w := range x.workers {
-			w.until = min(w.until, x.w.now+100)
+			w.until = min(w.until, x.w.Now+100)
 		}
 		if x.work(false); x.failure == "" {
 			x.do("deliver")
@@ -678,8 +678,8 @@ func (x *plainFaultWalk) finish() {
 	x.empty()
 	x.idle()
 	for _, n := range x.w.nodes {
-		if left := fmt.Sprint(n.e.Edges(), n.e.Asked(), n.e.Delegated(), n.e.Load().Adding, n.e.Load().Claims); n.name != x.lost && left != "0 0 0 0 0" {
-			x.fail("in the end node %s has something left: %s", n.name, left)
+		if left := fmt.Sprint(n.e.Edges(), n.e.Asked(), n.e.Delegated(), n.e.Load().Adding, n.e.Load().Claims); n.Name != x.lost && left != "0 0 0 0 0" {
+			x.fail("in the end node %s has something left: %s", n.Name, left)
 		}
 	}
 	if x.failure != "" {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/lock/locktest"
 )
 
 // nackSearch lets one client at a time take a job, and give it back at any node of a healthy mesh, while messages between
@@ -28,7 +30,7 @@ var nackGives = regexp.MustCompile(`(?m)^ +(\w) gives j to \w+$`)
 func (x *nackSearch) do(line string) string {
 	cmd, words, err := datadriven.ParseLine(line)
 	require.NoError(x.t, err)
-	out := x.w.play(x.t, &datadriven.TestData{Cmd: cmd, CmdArgs: words})
+	out := x.w.Play(x.t, &datadriven.TestData{Cmd: cmd, CmdArgs: words})
 	x.heard(line, out)
 	return out
 }
@@ -48,13 +50,13 @@ func (x *nackSearch) heard(line, out string) {
 
 // bring delivers the first message that is under way from one node to another.
 func (x *nackSearch) bring(from, to string) {
-	for i, l := range x.w.sent {
-		if l.from.name == from && l.to.name == to {
-			x.w.sent = append(append([]letter{}, x.w.sent[:i]...), x.w.sent[i+1:]...)
-			x.w.out.Reset()
-			x.w.bring(l)
-			x.w.flush()
-			x.heard("message "+from+" to "+to, x.w.out.String())
+	for i, l := range x.w.Sent {
+		if l.From.Name == from && l.To.Name == to {
+			x.w.Sent = append(append([]locktest.Letter{}, x.w.Sent[:i]...), x.w.Sent[i+1:]...)
+			x.w.Out.Reset()
+			x.w.Bring(l)
+			x.w.Flush()
+			x.heard("message "+from+" to "+to, x.w.Out.String())
 			return
 		}
 	}
@@ -84,7 +86,7 @@ func (x *nackSearch) step(nacks *int) {
 func TestNacksThatCross(t *testing.T) {
 	found := 0
 	for seed := range uint64(600) {
-		x := &nackSearch{Rand: rand.New(rand.NewPCG(seed, 11)), t: t, w: &world{}, waits: map[string]bool{}}
+		x := &nackSearch{Rand: rand.New(rand.NewPCG(seed, 11)), t: t, w: newWorld(), waits: map[string]bool{}}
 		if x.names = []string{"a", "b"}; seed%2 == 1 {
 			x.names = append(x.names, "c")
 		}
@@ -96,9 +98,9 @@ func TestNacksThatCross(t *testing.T) {
 		for range 40 {
 			x.step(&nacks)
 		}
-		for len(x.w.sent) > 0 {
-			l := x.w.sent[x.IntN(len(x.w.sent))]
-			x.bring(l.from.name, l.to.name)
+		for len(x.w.Sent) > 0 {
+			l := x.w.Sent[x.IntN(len(x.w.Sent))]
+			x.bring(l.From.Name, l.To.Name)
 		}
 		require.LessOrEqual(t, x.most, 1, "seed %d: two clients have the job\n%s", seed, &x.log)
 		if x.holders > 0 || strings.Contains(x.do("show j"), "queued") {

@@ -198,7 +198,7 @@ func (x *faultWalk) promised(j *walkJob, name string) {
 	if j.conflict == "reschedule" {
 		j.wasPutOff = true
 		for _, n := range x.w.nodes {
-			j.isPutOff = j.isPutOff || !n.down && x.putOffAt(n, j)
+			j.isPutOff = j.isPutOff || !n.Down && x.putOffAt(n, j)
 		}
 	}
 	if j.isPutOff {
@@ -321,9 +321,9 @@ func (x *faultWalk) add() *walkJob {
 func (x *faultWalk) end(j *walkJob, verb, node string) {
 	uncertain := j.vague || !j.ended()
 	if !j.ended() {
-		j.acked, j.endedAt = true, x.w.now
+		j.acked, j.endedAt = true, x.w.Now
 	}
-	j.vague, x.freed[j.lock()] = false, x.w.now
+	j.vague, x.freed[j.lock()] = false, x.w.Now
 	out := x.do("%s %s %s", verb, node, j.name)
 	if known := out[0] == 't' || out[0] >= '1' && out[0] <= '9'; !known && (x.wellFor() < 0 || x.faultSince(j)) {
 		j.vague = uncertain
@@ -378,14 +378,14 @@ func (x *faultWalk) giveBack(w *worker, j *walkJob, verb, where string) {
 // works makes a worker say WORKING.
 func (x *faultWalk) works(w *worker) {
 	j := w.job
-	j.runOver = max(j.runOver, x.w.now+j.lease()*106/100+4000)
-	j.dueAt = max(j.dueAt, x.w.now+j.retry*1000+2500)
+	j.runOver = max(j.runOver, x.w.Now+j.lease()*106/100+4000)
+	j.dueAt = max(j.dueAt, x.w.Now+j.retry*1000+2500)
 	if j.strategy == "until" && j.lockTTL > 0 {
-		j.waiting, j.waitOver = maybe, max(j.waitOver, x.w.now+j.lockTTL*1060+8000)
+		j.waiting, j.waitOver = maybe, max(j.waitOver, x.w.Now+j.lockTTL*1060+8000)
 	}
 	x.do("working %s %s", w.node, j.name)
 	x.settle()
-	w.until = x.w.now + int64(x.IntN(int(min(j.retry*900, 8000))))
+	w.until = x.w.Now + int64(x.IntN(int(min(j.retry*900, 8000))))
 }
 
 // worked judges the answer to a WORKING.
@@ -402,9 +402,9 @@ func (x *faultWalk) worked(j *walkJob, err string) {
 func (x *faultWalk) work(quiet bool) {
 	for _, w := range x.workers {
 		switch {
-		case w.job != nil && x.w.now < w.until:
+		case w.job != nil && x.w.Now < w.until:
 		case w.job != nil && w.node == x.down && x.IntN(2) == 0:
-			w.until = x.w.now + 500
+			w.until = x.w.Now + 500
 		case w.job != nil && x.kind.works && w.node != x.down && x.IntN(4) == 0 && !x.isLate(w, w.job):
 			x.works(w)
 		case w.job != nil:
@@ -449,12 +449,12 @@ func (x *faultWalk) leave() {
 			w.waits = false
 		}
 	}
-	x.leftTill = x.w.now + x.someTime()
+	x.leftTill = x.w.Now + x.someTime()
 }
 
 // mend ends what was broken for long enough, or all of it.
 func (x *faultWalk) mend(all bool) {
-	if x.left != "" && x.left != x.down && (all || x.w.now >= x.leftTill) {
+	if x.left != "" && x.left != x.down && (all || x.w.Now >= x.leftTill) {
 		x.breaks()
 		x.do("leaving %s no", x.left)
 		x.left = ""
@@ -473,7 +473,7 @@ func (x *faultWalk) delete(j *walkJob) {
 
 // due says whether nothing hinders a job's delivery.
 func (x *faultWalk) due(j *walkJob) bool {
-	if !j.answered || j.ended() || j.asked != "" || x.w.now < max(j.notBefore, j.dueAt) || x.wellFor() < 0 ||
+	if !j.answered || j.ended() || j.asked != "" || x.w.Now < max(j.notBefore, j.dueAt) || x.wellFor() < 0 ||
 		j.once && (j.given > 0 || x.faultSince(j)) || j.mayVanish() || j.isDead {
 		return false
 	}
@@ -485,7 +485,7 @@ func (x *faultWalk) judge() {
 	for _, j := range x.list {
 		x.answersAdd(j)
 		if j.goneAt == 0 && x.wellFor() > 5000 && j.asked == "" && x.known(j) == "" {
-			j.goneAt = x.w.now
+			j.goneAt = x.w.Now
 		}
 		limit := int64(17_000)
 		if j.wasPutOff || j.busy == "reschedule" {
@@ -501,19 +501,19 @@ func (x *faultWalk) open() {
 	x.walk.open(3)
 	if x.kind.busy {
 		for _, n := range x.w.nodes {
-			x.workers = append(x.workers, &worker{node: n.name, name: fmt.Sprintf("w%sx", n.name), queue: x.pick("q:dead", "r:dead")})
+			x.workers = append(x.workers, &worker{node: n.Name, name: fmt.Sprintf("w%sx", n.Name), queue: x.pick("q:dead", "r:dead")})
 		}
 	}
 	if x.kind.clocks {
 		for _, n := range x.w.nodes {
-			x.do("crash %s", n.name)
-			x.setClock(n.name)
-			x.do("restart %s always", n.name)
+			x.do("crash %s", n.Name)
+			x.setClock(n.Name)
+			x.do("restart %s always", n.Name)
 			x.do("advance 3s deliver")
 		}
 		x.do("advance 30s deliver")
 	}
-	x.calm, x.restarted = x.w.now-100_000, x.w.now-1_000_000
+	x.calm, x.restarted = x.w.Now-100_000, x.w.Now-1_000_000
 }
 
 func (x *faultWalk) run(steps int) {

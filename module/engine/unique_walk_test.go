@@ -183,9 +183,9 @@ type uniqueWalk struct {
 // lasts says whether something still lasts that lasts at least until sure, and at most until over.
 func (x *uniqueWalk) lasts(sure, over int64) likely {
 	switch {
-	case x.w.now < sure:
+	case x.w.Now < sure:
 		return yes
-	case x.w.now < over:
+	case x.w.Now < over:
 		return maybe
 	}
 	return no
@@ -209,7 +209,7 @@ func (x *uniqueWalk) waits(j *walkJob) likely {
 }
 
 // retried says whether a job's retry time may be over.
-func (x *uniqueWalk) retried(j *walkJob) bool { return x.w.now > j.outSince+j.retry*1000-1900 }
+func (x *uniqueWalk) retried(j *walkJob) bool { return x.w.Now > j.outSince+j.retry*1000-1900 }
 
 // working says whether a job has its run's lock.
 func (x *uniqueWalk) working(j *walkJob) likely {
@@ -256,7 +256,7 @@ func (x *uniqueWalk) setWait(j *walkJob, l likely) {
 	case j.isPutOff, j.deferred && !j.released, len(j.parents) > 0, j.blocks != nil:
 		j.waitSure = 0 // the judge doesn't know when the job is due
 	default:
-		j.waitSure, j.waitOver = lease(max(x.w.now, j.notBefore), j.lockTTL, 0)
+		j.waitSure, j.waitOver = lease(max(x.w.Now, j.notBefore), j.lockTTL, 0)
 	}
 }
 
@@ -268,7 +268,7 @@ func (x *uniqueWalk) setRun(j *walkJob, l likely) {
 	}
 	j.running, j.runSure, j.runOver = l, never, never
 	if seconds > 0 {
-		j.runSure, j.runOver = lease(x.w.now, seconds, 1600)
+		j.runSure, j.runOver = lease(x.w.Now, seconds, 1600)
 	}
 }
 
@@ -281,7 +281,7 @@ func lease(from, seconds, early int64) (sure, over int64) {
 // free notes that a waiting lock is free.
 func (x *uniqueWalk) free(j *walkJob) {
 	if j.strategy != "window" {
-		x.freed[j.lock()] = x.w.now
+		x.freed[j.lock()] = x.w.Now
 	}
 }
 
@@ -291,7 +291,7 @@ func (x *uniqueWalk) ends(j *walkJob, acked bool) {
 	if !j.acked {
 		j.acked, j.cancelled = acked, !acked
 	}
-	j.endedAt = x.w.now
+	j.endedAt = x.w.Now
 	x.opens(j)
 	if !acked {
 		x.takeAlong(j)
@@ -302,7 +302,7 @@ func (x *uniqueWalk) ends(j *walkJob, acked bool) {
 func (x *uniqueWalk) opens(j *walkJob) {
 	if j.strategy == "window" && j.isPutOff {
 		j.isPutOff, j.windowOf, j.waitSure = false, j.lock(), 0
-		_, j.waitOver = lease(x.w.now, j.lockTTL, 0)
+		_, j.waitOver = lease(x.w.Now, j.lockTTL, 0)
 	}
 }
 
@@ -332,7 +332,7 @@ func (x *uniqueWalk) promised(j *walkJob, name string) {
 		}
 		return
 	}
-	j.answered, j.since = true, x.w.now
+	j.answered, j.since = true, x.w.Now
 	if j.strategy == "during" {
 		return
 	}
@@ -340,15 +340,15 @@ func (x *uniqueWalk) promised(j *walkJob, name string) {
 	switch h, l := x.holder(j); {
 	case j.isPutOff:
 		j.waiting = maybe
-		if l == no && !x.kind.hasty && x.w.now > x.freed[j.lock()]+50 {
+		if l == no && !x.kind.hasty && x.w.Now > x.freed[j.lock()]+50 {
 			x.fail("%s is put off though nobody has its key", j.name)
 		}
 		return
-	case l == yes && !(x.kind.hasty && x.w.now < h.since+50):
+	case l == yes && !(x.kind.hasty && x.w.Now < h.since+50):
 		x.fail("%s gets the key that %s has", j.name, h.name)
 	}
 	if j.strategy == "window" {
-		j.windowOf, j.waitSure = j.lock(), x.w.now+j.lockTTL*1000
+		j.windowOf, j.waitSure = j.lock(), x.w.Now+j.lockTTL*1000
 		j.waitOver = j.waitSure + j.lockTTL*50 + 100
 	}
 	x.setWait(j, yes)
@@ -389,13 +389,13 @@ func (x *uniqueWalk) got(w *worker, j *walkJob) {
 	switch {
 	case !j.answered:
 		x.fail("%s is delivered though it isn't added", j.name)
-	case j.ended() && !j.free && !(x.kind.hasty && x.w.now < j.endedAt+100):
+	case j.ended() && !j.free && !(x.kind.hasty && x.w.Now < j.endedAt+100):
 		x.fail("%s is delivered after its end", j.name)
 	case again && !x.kind.retries && !(x.kind.hasty && j.vague):
 		x.fail("%s is delivered twice", j.name)
 	case again && (j.once || x.kind.retries && !x.retried(j)):
 		x.fail("%s is delivered twice, before its retry time is over", j.name)
-	case x.w.now < j.notBefore-20:
+	case x.w.Now < j.notBefore-20:
 		x.fail("%s is delivered before its delay is over", j.name)
 	case j.free:
 	case j.stage == stranded:
@@ -407,7 +407,7 @@ func (x *uniqueWalk) got(w *worker, j *walkJob) {
 			x.fail("%s is delivered before %s", j.name, p.name)
 		}
 	}
-	j.stage, j.outSince = outside, x.w.now
+	j.stage, j.outSince = outside, x.w.Now
 	if j.ended() {
 		return
 	}
@@ -523,7 +523,7 @@ func (x *keyedWalk) options(j *walkJob) string {
 	if x.IntN(4) == 0 {
 		delay := 1 + x.IntN(6)
 		line += fmt.Sprintf(" delay=%d", delay)
-		j.notBefore = x.w.now + int64(delay)*1000
+		j.notBefore = x.w.Now + int64(delay)*1000
 	}
 	return line
 }
@@ -606,7 +606,7 @@ func (x *uniqueWalk) giveBack(w *worker, j *walkJob, verb, where string) {
 		if j.once && verb == "nack" {
 			j.running = maybe
 		}
-		w.job, w.until = j, x.w.now+50
+		w.job, w.until = j, x.w.Now+50
 	}
 	x.settle()
 }
@@ -639,7 +639,7 @@ func (x *uniqueWalk) works(w *worker) {
 		w.job, j.vague, j.running = nil, true, min(j.running, maybe)
 		return
 	}
-	w.until = x.w.now + int64(x.IntN(6000))
+	w.until = x.w.Now + int64(x.IntN(6000))
 	if !x.kind.leases && !x.kind.retries {
 		return
 	}
@@ -649,7 +649,7 @@ func (x *uniqueWalk) works(w *worker) {
 			j.waiting = maybe
 		}
 	}
-	j.vague, j.outSince = true, x.w.now
+	j.vague, j.outSince = true, x.w.Now
 	if j.lockTTL > 0 && j.strategy == "until" {
 		j.waiting = maybe
 	}
@@ -661,7 +661,7 @@ func (x *uniqueWalk) works(w *worker) {
 func (x *uniqueWalk) work() {
 	for _, w := range x.workers {
 		switch {
-		case w.job != nil && x.w.now < w.until:
+		case w.job != nil && x.w.Now < w.until:
 		case w.job != nil && w.job.ended():
 			w.job = nil
 		case w.job != nil && !w.job.once && x.IntN(8) == 0:
@@ -776,7 +776,7 @@ func (x *uniqueWalk) judge() {
 func (x *uniqueWalk) run(steps int) {
 	x.open(2 + x.IntN(3))
 	for _, n := range x.w.nodes {
-		x.workers = append(x.workers, &worker{node: n.name, name: fmt.Sprintf("w%sx", n.name), queue: x.pick("q:dead", "r:dead")})
+		x.workers = append(x.workers, &worker{node: n.Name, name: fmt.Sprintf("w%sx", n.Name), queue: x.pick("q:dead", "r:dead")})
 	}
 	for step := 0; step < steps && x.failure == ""; step++ {
 		x.work()
@@ -806,7 +806,7 @@ func (x *uniqueWalk) finish() {
 		if j.answered && !j.ended() {
 			x.ends(j, true)
 			for _, n := range x.w.nodes {
-				x.do("ack %s %s", n.name, j.name)
+				x.do("ack %s %s", n.Name, j.name)
 				x.do("deliver")
 			}
 		}

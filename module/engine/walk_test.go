@@ -157,7 +157,7 @@ type walk struct {
 
 func newWalk(t *testing.T, seed uint64, kind walkKind) *walk {
 	x := &walk{
-		walkKind: kind, Rand: rand.New(rand.NewPCG(seed, 7)), t: t, w: &world{},
+		walkKind: kind, Rand: rand.New(rand.NewPCG(seed, 7)), t: t, w: newWorld(),
 		jobs: map[string]*walkJob{}, polls: map[string]bool{}, paused: map[string]bool{},
 	}
 	x.walkJudge = plainJudge{x}
@@ -181,16 +181,16 @@ func (x *walk) do(format string, args ...any) string {
 	if err != nil {
 		x.t.Fatal(line, err)
 	}
-	before := x.w.now
-	out := x.w.play(x.t, &datadriven.TestData{Cmd: cmd, CmdArgs: words})
+	before := x.w.Now
+	out := x.w.Play(x.t, &datadriven.TestData{Cmd: cmd, CmdArgs: words})
 	if cmd != "deliver" || out != "ok\n" {
 		fmt.Fprintf(&x.log, "%s\n----\n%s\n", line, out)
 	}
 	for l := range strings.SplitSeq(out, "\n") {
 		x.hear(l)
 	}
-	if x.w.now > before { // without this the judge's own commands would change it
-		x.at = x.w.now
+	if x.w.Now > before { // without this the judge's own commands would change it
+		x.at = x.w.Now
 	}
 	return out
 }
@@ -238,11 +238,11 @@ func (x plainJudge) worked(*walkJob, string)       {}
 func (x plainJudge) got(w *worker, j *walkJob) {
 	j.given++
 	switch {
-	case j.acked && !j.vague && x.w.now > j.endedAt+1000:
-		x.fail("%s is delivered %d ms after its acknowledgement", j.name, x.w.now-j.endedAt)
+	case j.acked && !j.vague && x.w.Now > j.endedAt+1000:
+		x.fail("%s is delivered %d ms after its acknowledgement", j.name, x.w.Now-j.endedAt)
 	case j.given > 1+j.reasons && (!x.faults() || j.once):
 		x.fail("%s is delivered %d times, with %d reasons", j.name, j.given, j.reasons)
-	case x.w.now < j.notBefore-20:
+	case x.w.Now < j.notBefore-20:
 		x.fail("%s is delivered before its delay is over", j.name)
 	case j.free:
 	case j.deferred && !j.released:
@@ -259,7 +259,7 @@ func (x plainJudge) got(w *worker, j *walkJob) {
 // begins makes a worker work on a job for some time.
 func (x *walk) begins(w *worker, j *walkJob) {
 	j.ready, w.job = 0, j
-	w.until = x.w.now + []int64{5, 5, 20, 50, 100, 400, 700, 1500, 9000}[x.IntN(9)]
+	w.until = x.w.Now + []int64{5, 5, 20, 50, 100, 400, 700, 1500, 9000}[x.IntN(9)]
 }
 
 // awaited lists the jobs that a job still waits for.
@@ -284,7 +284,7 @@ func (x *walk) awaited(j *walkJob) (list []*walkJob) {
 
 // due says whether a job is to be delivered as soon as a client asks.
 func (x *walk) due(j *walkJob) bool {
-	return j.answered && !j.refused && !j.ended() && !j.free && j.hands == 0 && x.w.now >= j.notBefore &&
+	return j.answered && !j.refused && !j.ended() && !j.free && j.hands == 0 && x.w.Now >= j.notBefore &&
 		!(j.once && j.given > 0) && (!j.deferred || j.released) && len(x.awaited(j)) == 0 &&
 		!(j.once && slices.ContainsFunc(x.list, func(c *walkJob) bool { return slices.Contains(c.parents, j) })) // an at-most-once job stays at its node while others wait for it
 }
@@ -292,8 +292,8 @@ func (x *walk) due(j *walkJob) bool {
 // up returns a node that isn't down.
 func (x *walk) up() string {
 	for {
-		if n := x.w.nodes[x.IntN(len(x.w.nodes))]; n.name != x.down && n.name != x.lost {
-			return n.name
+		if n := x.w.nodes[x.IntN(len(x.w.nodes))]; n.Name != x.down && n.Name != x.lost {
+			return n.Name
 		}
 	}
 }
@@ -332,7 +332,7 @@ func (x *walk) add() {
 	if x.IntN(4) == 0 {
 		delay := 1 + x.IntN(6)
 		line += fmt.Sprintf(" delay=%d", delay)
-		j.notBefore = x.w.now + int64(delay)*1000
+		j.notBefore = x.w.Now + int64(delay)*1000
 	}
 	switch {
 	case kind <= 1:
@@ -399,7 +399,7 @@ func (x *walk) done(w *worker) {
 		verb = "ack"
 	}
 	if !j.acked {
-		j.acked, j.endedAt = true, x.w.now
+		j.acked, j.endedAt = true, x.w.Now
 	}
 	if out := x.do("%s %s %s", verb, where, j.name); x.faults() && !strings.HasPrefix(out, "true") {
 		j.vague = true
@@ -424,10 +424,10 @@ func (x *walk) work(quiet bool) {
 	for _, w := range x.workers {
 		switch {
 		case w.node == x.down:
-		case w.job != nil && x.w.now < w.until:
+		case w.job != nil && x.w.Now < w.until:
 		case w.job != nil && !w.job.once && x.IntN(8) == 0:
 			x.do("working %s %s", w.node, w.job.name)
-			w.until = x.w.now + int64(x.IntN(6000))
+			w.until = x.w.Now + int64(x.IntN(6000))
 		case w.job != nil:
 			x.done(w)
 		case w.waits || quiet || x.IntN(3) > 0:
@@ -450,7 +450,7 @@ func (x *walk) ask(w *worker) {
 	if m := walkGot.FindStringSubmatch(out); m != nil {
 		x.got(w, x.jobs[m[1]])
 	} else if strings.Contains(out, " waits") {
-		w.waits, w.since = true, x.w.now
+		w.waits, w.since = true, x.w.Now
 	}
 }
 
@@ -469,7 +469,7 @@ func (x *walk) happen() {
 		if x.IntN(2) == 0 {
 			how += " bcast"
 			for _, m := range x.w.nodes {
-				x.paused[m.name] = true
+				x.paused[m.Name] = true
 			}
 		}
 		x.do("pause %s %s", n, how)
@@ -484,7 +484,7 @@ func (x *walk) happen() {
 			x.do("advance %dms deliver", 1+x.IntN(3000))
 		}
 		x.do("join %s %s", a, b)
-		x.calm = x.w.now
+		x.calm = x.w.Now
 	case k == 11 && x.crashes && x.down == "" && x.IntN(3) == 0:
 		x.crash()
 	case k == 12 && x.stalls:
@@ -493,7 +493,7 @@ func (x *walk) happen() {
 		x.do("deliver")
 		x.do("advance %dms deliver", 1+x.IntN([]int{100, 2000, 14000}[x.IntN(3)]))
 		x.do("wake %s", n)
-		x.calm = x.w.now
+		x.calm = x.w.Now
 	case k == 13 && x.leaving && x.left == "":
 		x.left = x.up()
 		x.do("leaving %s yes", x.left)
@@ -555,21 +555,21 @@ func (x *walk) release(j *walkJob) (released bool, why, queue string) {
 func (x *walk) heal(all bool) {
 	if x.down != "" && (all || x.IntN(10) == 0) {
 		x.do("restart %s", x.down)
-		x.down, x.calm = "", x.w.now
+		x.down, x.calm = "", x.w.Now
 	}
 	if x.left != "" && (all || x.IntN(30) == 0) {
 		x.do("leaving %s no", x.left)
-		x.left, x.calm = "", x.w.now
+		x.left, x.calm = "", x.w.Now
 	}
 	if len(x.paused) > 0 && (all || x.IntN(10) == 0) {
 		x.do("deliver")
 		for _, n := range x.w.nodes {
-			if x.paused[n.name] {
-				x.do("pause %s none", n.name)
+			if x.paused[n.Name] {
+				x.do("pause %s none", n.Name)
 			}
 		}
 		clear(x.paused)
-		x.calm = x.w.now
+		x.calm = x.w.Now
 	}
 }
 
@@ -605,11 +605,11 @@ func (x *walk) lies(j *walkJob, due bool) (late int64) {
 		return 0
 	}
 	if j.ready == 0 {
-		j.ready = x.w.now
+		j.ready = x.w.Now
 	}
 	for _, w := range x.workers {
 		if w.waits && w.queue == j.queue {
-			late = max(late, x.w.now-max(j.ready, x.calm, w.since))
+			late = max(late, x.w.Now-max(j.ready, x.calm, w.since))
 		}
 	}
 	return late
@@ -623,9 +623,9 @@ func (x *walk) open(nodes int) {
 	}
 	x.do("mesh nodes=%d remembers adders%s", nodes, options)
 	for _, n := range x.w.nodes {
-		x.polls[n.name] = x.IntN(4) == 0
+		x.polls[n.Name] = x.IntN(4) == 0
 		for i := range 2 + x.IntN(2) {
-			w := &worker{node: n.name, name: fmt.Sprintf("w%s%d", n.name, i), queue: "q"}
+			w := &worker{node: n.Name, name: fmt.Sprintf("w%s%d", n.Name, i), queue: "q"}
 			if x.queues && i%2 == 1 {
 				w.queue = "r"
 			}
@@ -640,7 +640,7 @@ func (x *walk) run(steps int) {
 	for step := 0; step < steps && x.failure == ""; step++ {
 		end := step > steps*3/4
 		if quiet = !end && quiet != (x.IntN(40) == 0); quiet {
-			x.calm = x.w.now
+			x.calm = x.w.Now
 		}
 		x.work(quiet)
 		if !end {
@@ -659,7 +659,7 @@ func (x *walk) run(steps int) {
 			x.do("advance %dms deliver", 1+x.IntN(1500))
 		}
 		if x.left != "" || x.down != "" || len(x.paused) > 0 {
-			x.calm = x.w.now
+			x.calm = x.w.Now
 		}
 		x.judge()
 	}
