@@ -2,6 +2,7 @@ package engine
 
 import (
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -42,31 +43,27 @@ type pendingAdd struct {
 // that a copy that was under way can't bring them back. There are two generations, so a
 // job is remembered for one to two times tombstoneMS.
 type tombstones struct {
-	young, old map[store.ID]bool // whether it was cancelled
-	turned     int64
+	table.Generations[store.ID, bool] // whether it was cancelled
+	turned                            int64
 }
 
 func (g *tombstones) add(id store.ID, now int64, cancelled bool) {
-	if now-g.turned >= tombstoneMS || len(g.young) >= tombstoneMax {
-		g.young, g.old = g.old, g.young
-		clear(g.young)
+	if now-g.turned >= tombstoneMS || g.Young() >= tombstoneMax {
+		g.Turn()
 		g.turned = now
 	}
-	if g.young == nil {
-		g.young = map[store.ID]bool{}
-	}
-	g.young[id] = cancelled
+	g.Put(id, cancelled || g.cancelled(&id))
 }
 
 func (g *tombstones) has(id *store.ID) bool {
-	if _, yes := g.young[*id]; yes {
-		return true
-	}
-	_, yes := g.old[*id]
+	_, yes := g.Get(*id)
 	return yes
 }
 
-func (g *tombstones) cancelled(id *store.ID) bool { return g.young[*id] || g.old[*id] }
+func (g *tombstones) cancelled(id *store.ID) bool {
+	was, _ := g.Get(*id)
+	return was
+}
 
 // ack makes the message that a job is gone.
 func (g *tombstones) ack(id *store.ID) *wire.Message {

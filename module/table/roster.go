@@ -110,8 +110,11 @@ func (g *Generations[K, T]) Young() int { return len(g.young) }
 // Len counts the entries of both generations; a name in both counts twice.
 func (g *Generations[K, T]) Len() int { return len(g.young) + len(g.old) }
 
-// Turn forgets the old generation. The young one becomes the old one.
-func (g *Generations[K, T]) Turn() { g.young, g.old = nil, g.young }
+// Turn forgets the old generation. The young one becomes the old one. The memory of the old one is used again.
+func (g *Generations[K, T]) Turn() {
+	g.young, g.old = g.old, g.young
+	clear(g.young)
+}
 
 // Recent is Generations of names without values.
 type Recent[K comparable] struct{ Generations[K, struct{}] }
