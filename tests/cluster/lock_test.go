@@ -189,6 +189,9 @@ func TestLocksWithNodesStopped(t *testing.T) {
 func TestLostTable(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3, "jobmesh.lock-max-lease 8000")
+	// Each node has voted for a long lease, and waits as long when it may have lost votes.
+	acquire(t, m[0], "before", "a", 8000)
+	m.known(t, "before")
 	// The lock is held by the votes of two nodes. The third node is down.
 	m[2].Kill()
 	token := acquire(t, m[0], "n", "a", 8000)
