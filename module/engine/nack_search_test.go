@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/lock/locktest"
@@ -28,9 +27,7 @@ type nackSearch struct {
 var nackGives = regexp.MustCompile(`(?m)^ +(\w) gives j to \w+$`)
 
 func (x *nackSearch) do(line string) string {
-	cmd, words, err := datadriven.ParseLine(line)
-	require.NoError(x.t, err)
-	out := x.w.Play(x.t, &datadriven.TestData{Cmd: cmd, CmdArgs: words})
+	out := x.w.PlayLine(x.t, line)
 	x.heard(line, out)
 	return out
 }

@@ -17,6 +17,7 @@
 //   - recovery.go: a node that may lack votes abstains, and learns them from the others; meshes that meet;
 //   - dispute.go: locks for which others name different holders; orphan.go: votes that stand for nothing any more.
 //
-// Only package engine makes a Node, and the scripts of this package (testdata), which package locktest plays. Methods
-// that change something are events, like the engine's own: the caller takes the engine's effects afterwards.
+// Only package engine makes a Node, and the tests of this package: scripts (testdata), which package locktest plays, and
+// random walks. Methods that change something are events, like the engine's own: the caller takes the engine's effects
+// afterwards.
 package lock

@@ -21,11 +21,12 @@ import (
 //
 //	job NODE JOB [has=KEY] [done] [gone]
 func TestScripts(t *testing.T) {
-	locktest.Run(t, newWorld, "testdata/*.txt")
+	locktest.Run(t, func() *locktest.World { return newWorld(func(any, *lock.Result) {}) }, "testdata/*.txt")
 }
 
-func newWorld() *locktest.World {
-	w := locktest.New(start)
+// newWorld makes a world, and calls hear for each client that gets an answer.
+func newWorld(hear func(client any, r *lock.Result)) *locktest.World {
+	w := locktest.New(func(a *locktest.Actor, timeout int64) locktest.Node { return start(a, timeout, hear) })
 	w.Commands["job"] = func() { jobCommand(w) }
 	return w
 }
@@ -39,6 +40,7 @@ type node struct {
 	locks  *lock.Node
 	jobs   jobs
 	msg    wire.Message
+	hear   func(client any, r *lock.Result)
 
 	now     int64
 	wake    int64    // the earliest time that was set since the last call of EarliestArmed
@@ -49,9 +51,9 @@ type node struct {
 }
 
 // start begins a life of a node's process.
-func start(a *locktest.Actor, timeout int64) locktest.Node {
+func start(a *locktest.Actor, timeout int64, hear func(client any, r *lock.Result)) locktest.Node {
 	random := rand.New(rand.NewPCG(uint64(a.ID[0]), a.Life))
-	n := &node{a: a, random: random, now: a.W.Now + a.Off, wake: math.MaxInt64, lossAt: math.MaxInt64}
+	n := &node{a: a, hear: hear, random: random, now: a.W.Now + a.Off, wake: math.MaxInt64, lossAt: math.MaxInt64}
 	n.store = store.New(storetest.New(), random.Uint64(), n.now)
 	n.table = membership.New((*host)(n), timeout)
 	n.jobs = jobs{n: n, known: map[store.ID]*job{}}
@@ -173,9 +175,15 @@ func (h *host) LogUnlock(name []byte, token uint64) {
 	h.later(func() { h.a.LogUnlock(name, token) })
 }
 
-func (h *host) KeepVotes()                      { h.later(h.a.KeepVotes) }
-func (h *host) Done(client any, r *lock.Result) { h.later(func() { h.a.Answers(client, r) }) }
-func (h *host) Cleared(any, int, error)         {} // no script waits for it
+func (h *host) KeepVotes()              { h.later(h.a.KeepVotes) }
+func (h *host) Cleared(any, int, error) {} // no script waits for it
+
+func (h *host) Done(client any, r *lock.Result) {
+	h.later(func() {
+		h.a.Answers(client, r)
+		h.hear(client, r)
+	})
+}
 
 func (h *host) Receive(from wire.NodeID, message []byte) error {
 	return (*node)(h).Receive(from, message)

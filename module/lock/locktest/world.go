@@ -153,6 +153,13 @@ func (w *World) Play(t *testing.T, d *datadriven.TestData) string {
 	return w.Out.String()
 }
 
+// PlayLine carries out a command that is a line of a script.
+func (w *World) PlayLine(t *testing.T, line string) string {
+	cmd, words, err := datadriven.ParseLine(line)
+	require.NoError(t, err)
+	return w.Play(t, &datadriven.TestData{Cmd: cmd, CmdArgs: words})
+}
+
 // Say adds a line to what the command shows.
 func (w *World) Say(format string, args ...any) { fmt.Fprintf(&w.Out, format+"\n", args...) }
 
