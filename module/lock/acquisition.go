@@ -507,6 +507,28 @@ func (n *Node) call(line *lockLine) {
 	}
 }
 
+// calmLine is for a vote that ends because its acquisition has failed, not because its holder gave the lock up. The first in
+// the lock's line was refused before and asks again after its pause, not at once: otherwise two such acquisitions would end
+// each other's votes, and ask all nodes, as fast as messages travel. The caller ends the vote before it calls what calmLine returns.
+func (n *Node) calmLine(name []byte) (ended func()) {
+	line := n.lockLines[string(name)]
+	if line == nil || line.called {
+		return func() {}
+	}
+	c := line.claims.Head
+	if c.round != 0 || c.tries == 0 {
+		return func() {}
+	}
+	line.called = true
+	return func() {
+		line.called = false
+		if at := n.host.Monotonic() + 1 + n.pause(c); c.retry == 0 || at < c.retry {
+			c.retry = at
+			n.setAlarm(c)
+		}
+	}
+}
+
 // ServeLines lets those ask whose turn has come.
 func (n *Node) ServeLines() {
 	from := n.host.Mark()

@@ -505,6 +505,15 @@ func (n *Node) lostRound(c *Acquisition, need int) {
 	}
 }
 
+// pause is a random time, ms, until an acquisition that didn't get its majority asks again. It grows with each try.
+func (n *Node) pause(c *Acquisition) int64 {
+	most := 4
+	if c.wait {
+		most = 7 // it has the time; very many may wait where there is no majority
+	}
+	return n.host.Below(int64(8) << min(c.tries, most))
+}
+
 // missed ends a round. Unless the outcome is definite, another round follows after a random time, so that two
 // acquisitions don't stay in each other's way.
 func (n *Node) missed(c *Acquisition, o Result, definite bool) {
@@ -520,19 +529,15 @@ func (n *Node) missed(c *Acquisition, o Result, definite bool) {
 		return
 	}
 	c.tries++
-	most := 4
-	if c.wait {
-		most = 7 // it has the time; very many may wait where there is no majority
+	c.retry = now + 1
+	if o.Kind != Conflict {
+		c.retry += n.pause(c)
+	} else if l := n.Live(c.name); l != nil && c.wait {
+		n.Watch(l) // the lock's end makes it ask
+		c.retry += n.host.Below(claimLookMS)
+	} else {
+		c.retry += n.host.Below(min(int64(20)<<min(c.tries, 6), claimPollMS))
 	}
-	limit := int64(8) << min(c.tries, most)
-	if o.Kind == Conflict {
-		limit = min(int64(20)<<min(c.tries, 6), claimPollMS)
-		if l := n.Live(c.name); l != nil && c.wait {
-			n.Watch(l) // the lock's end makes it ask
-			limit = claimLookMS
-		}
-	}
-	c.retry = now + 1 + n.host.Below(limit)
 	if c.retries > 0 && c.gone != o.Job {
 		c.retry = now + ResendMS // at the latest: the orphan check may end before
 	}

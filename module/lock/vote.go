@@ -186,6 +186,9 @@ func (n *Node) unvoteOwn(name []byte, h *Holder, token uint64, flags uint8) (why
 		return wire.NotHeld, nil
 	}
 	soft := l.Flags&FlagUnconfirmed != 0
+	if flags&wire.Fresh != 0 {
+		defer n.calmLine(name)()
+	}
 	if n.Remove(l); soft {
 		return wire.Unconfirmed, nil
 	}
