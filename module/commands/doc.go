@@ -8,7 +8,8 @@
 // AOF and the replicas, answers to blocked clients, touched keys. [New] is the
 // only function that other packages call.
 //
-//   - jobs.go: the commands on jobs and queues, parse.go: their options;
+//   - jobs.go: the commands on jobs and queues, parse.go: their options, acl.go: which jobs a
+//     user may know and change;
 //   - unique.go: ADDJOB UNIQUE; qconfig.go: QCONFIG, settings.go: the settings themselves;
 //     lock.go: taking and releasing locks, lockscan.go: listing and clearing them;
 //     glob.go: patterns;

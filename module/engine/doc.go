@@ -44,7 +44,7 @@
 //
 //   - node.go: the node; effects.go: its effects; reclaim.go: when memory that effects name is
 //     freed; errors.go: its refusals; tick.go: its timer; clock.go: its time;
-//   - state.go: the transitions of a job;
+//   - state.go: the transitions of a job, checked in builds with the tag check (state_check.go);
 //   - pending.go: answers that come later;
 //   - add.go: ADDJOB; jobs.go: other commands on jobs; wait.go: clients that wait, and the job that one
 //     gets; keys.go: queues as keys; load.go: saved data;

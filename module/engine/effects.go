@@ -62,8 +62,8 @@ const (
 	Released
 	// Cleared: Client's LOCK.CLEAR is answered by Nodes, the number of locks, or by Err.
 	Cleared
-	// KeepVotes: the caller is to store durably what [Node.Votes] returns, and then call
-	// [Node.VotesKept].
+	// KeepVotes: the caller is to store durably what [lock.Node.Votes] returns, and then call
+	// [lock.Node.VotesKept].
 	KeepVotes
 	// LeftOut: a unique job was dropped. Err says which, see [Node.SetVerbose].
 	LeftOut

@@ -24,7 +24,7 @@ func (n *Node) push(j *store.Job) {
 }
 
 // requeue puts an active job into its queue, and says whether it did. Any queueing but a
-// job's first counts as a NACK or as an additional delivery.
+// job's first, and that of a returning job, counts as a NACK or as an additional delivery.
 func (n *Node) requeue(j *store.Job, nack bool) bool {
 	if j.State != store.StateActive || j.Retry == 0 && j.Flags&store.FlagDelivered != 0 || held(j) {
 		return false

@@ -13,8 +13,11 @@ const (
 	addReplicaMS = 50    // after so long without enough copies one more node is asked for one
 	gcFirstMS    = 1_000 // between attempts to spread an acknowledgement, doubling
 	gcLastMS     = 180_000
-	tombstoneMS  = 60_000 // how long a job that is gone is remembered, at least
-	tombstoneMax = 1 << 17
+	tombstoneMS  = 60_000 // how long a job that is gone is remembered, at least, unless more than tombstoneMax end in that time
+)
+
+const (
+	tombstoneMax = 1 << 17 // jobs of a generation of tombstones
 	gcDoublings  = 10
 	gcStrangers  = 5 // attempts, in about half a minute, before holders that aren't in the node table are given up
 )
@@ -41,7 +44,7 @@ type pendingAdd struct {
 
 // tombstones remembers jobs that are acknowledged or deleted in the whole mesh, so
 // that a copy that was under way can't bring them back. There are two generations, so a
-// job is remembered for one to two times tombstoneMS.
+// job is remembered for one to two times tombstoneMS, or until tombstoneMax others have ended.
 type tombstones struct {
 	table.Generations[store.ID, bool] // whether it was cancelled
 	turned                            int64

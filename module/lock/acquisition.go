@@ -17,8 +17,8 @@ import (
 //
 // An acquisition asks every node for its vote, this one first. It wins the lock with the votes of more than half of all
 // known nodes, failed ones counted. So two acquisitions can't both win while the votes last. A node votes for one
-// holder at a time, and never for a new holder by a token that isn't greater than those it has seen: so the tokens of
-// one lock only grow. A vote lasts for the lease that was asked for and a little more. The voter counts from when the
+// holder at a time, and never for a new holder by a token that isn't greater than those of its votes for this lock before: so the tokens
+// of one lock only grow. A vote lasts for the lease that was asked for and a little more. The voter counts from when the
 // Claim arrived, by its monotonic clock; the proposer counts from before it asked. A node that knows no other is a mesh
 // of one: its own vote decides at once.
 //

@@ -4,7 +4,7 @@
 // locks. The table of locks is in the store, which the engine shares.
 //
 // A holder gets a lock by the votes of more than half of all known nodes. A node votes for one holder at a time, and
-// never for a new holder by a token that isn't greater than those it has seen. Read module/DESIGN.md, section 4, first:
+// never for a new holder by a token that isn't greater than those of its votes for this lock before. Read module/DESIGN.md, section 4, first:
 // it has the messages, the invariants, and why two majorities meet.
 //
 //   - node.go: what the package needs of others, and what a node remembers;
@@ -15,7 +15,8 @@
 //     still to take back;
 //   - promise.go: what the disk remembers of votes, so that a node that lost some knows for how long it must abstain;
 //   - recovery.go: a node that may lack votes abstains, and learns them from the others; meshes that meet;
-//   - dispute.go: locks for which others name different holders; orphan.go: votes that stand for nothing any more.
+//   - dispute.go: locks for which others name different holders; orphan.go: votes that stand for nothing any more;
+//   - errors.go: what clients are refused with.
 //
 // Only package engine makes a Node, and the tests of this package: scripts (testdata), which package locktest plays, and
 // random walks. Methods that change something are events, like the engine's own: the caller takes the engine's effects
