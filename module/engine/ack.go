@@ -204,12 +204,12 @@ func (n *Node) collect(j *store.Job) {
 			j = n.tellsDependents(j)
 		}
 		n.ended(j, cancelled(j), origin{clock: true})
-		if n.unfinished(j) && (n.deps.budget <= 0 || leaving(j)) {
+		if n.unfinished(j) && (n.deps.budget <= 0 || staysForDependents(j)) {
 			n.followAgain(j)
 			return
 		}
 	}
-	if leaving(j) {
+	if staysForDependents(j) {
 		n.remove(j)
 		return
 	}

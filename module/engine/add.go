@@ -214,7 +214,7 @@ func (n *Node) unreachable(a *Add, extra int, external bool) error {
 	switch {
 	case extra <= reachable:
 		return nil
-	case !a.Async && a.CanWait && extra <= reachable+n.returning():
+	case !a.Async && a.CanWait && extra <= reachable+n.countReturning():
 		return nil
 	case external && extra-1 == reachable && n.leaving:
 		return ErrNoReplLeaving
@@ -224,8 +224,8 @@ func (n *Node) unreachable(a *Add, extra int, external bool) error {
 	return ErrNoRepl
 }
 
-// returning counts the nodes whose connection was lost, and that may be back any moment.
-func (n *Node) returning() (c int) {
+// countReturning counts the nodes whose connection was lost, and that may be back any moment.
+func (n *Node) countReturning() (c int) {
 	for _, p := range n.mesh.All() {
 		if n.mesh.MayReturn(p.Base()) {
 			c++

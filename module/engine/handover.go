@@ -204,7 +204,7 @@ func (n *Node) review(id *store.ID, o *offered) *store.Job {
 	case j == nil || !inRound(j, o.round):
 		n.offers.Remove(*id)
 	case o.accepted && promisedDependents(j.Extras()) == 0:
-		n.given(j)
+		n.offerTaken(j)
 	case o.life == 0:
 		if !o.doubted {
 			n.doubtOffer(j)
@@ -245,8 +245,8 @@ func (n *Node) reopen(id *store.ID, o *offered) {
 	n.log(LogState, j)
 }
 
-// given ends an offer: the job isn't here any more.
-func (n *Node) given(j *store.Job) {
+// offerTaken ends an offer: the job isn't here any more.
+func (n *Node) offerTaken(j *store.Job) {
 	n.offers.Remove(j.ID)
 	id := j.ID
 	n.delegate(j)
@@ -315,9 +315,9 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 			if q := n.mesh.ByName(o.to); q != nil {
 				n.send(q, &wire.Message{Kind: wire.Settled, ID: m.ID, Round: o.round})
 			}
-			n.given(j)
+			n.offerTaken(j)
 		case j.Uncertain() && j.State == store.StateActive:
-			n.given(j) // there is only one copy, and the sender has it for certain
+			n.offerTaken(j) // there is only one copy, and the sender has it for certain
 		default:
 			n.takeDependents(p, m)
 			n.sendTaken(p, r, told) // there is only one copy, and this node has it
@@ -397,7 +397,7 @@ func (n *Node) onTaken(p *Peer, m *wire.Message) {
 			return
 		}
 		if was, _ := offerOf(j); o != nil || was.to == p.Node {
-			n.given(j)
+			n.offerTaken(j)
 		}
 	}
 	// This goes out also for a round that isn't known any more: it won't be offered again.

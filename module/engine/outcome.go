@@ -167,8 +167,8 @@ func (n *Node) unfinished(j *store.Job) bool {
 	return j.State == store.StateAcked && n.store.Dependents(&j.ID) != nil
 }
 
-// leaving says whether a job only stays until its dependents are followed.
-func leaving(j *store.Job) bool {
+// staysForDependents says whether a job only stays until its dependents are followed.
+func staysForDependents(j *store.Job) bool {
 	f, ok := j.Family()
 	return ok && j.State == store.StateAcked && f.Flags&store.FamilyLeaves != 0
 }

@@ -55,7 +55,7 @@ func (n *Node) again(j *store.Job, nack bool) bool {
 	}
 	u.Clear(store.UniquePending)
 	if left > 0 {
-		n.later(j, left)
+		n.delay(j, left)
 		return false
 	}
 	return true
@@ -75,7 +75,7 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 	switch {
 	case n.locks.AnyAsks(name):
 		// Only one acquisition at a time: several would take the votes from each other.
-		n.later(j, u.ConflictDelay()+n.below(putOffMS))
+		n.delay(j, u.ConflictDelay()+n.below(putOffMS))
 		return false
 	case n.isBackedOff(name):
 		n.waitOut(j, string(name))
@@ -132,9 +132,9 @@ func (n *Node) claimedAgain(j *store.Job, o *lock.Result, nack bool) bool {
 		}
 		n.waitOut(j, name)
 	case left > 0:
-		n.later(j, left)
+		n.delay(j, left)
 	case !nack && j.Retry > 0 && j.Queue.Pause&PauseIn != 0:
-		n.later(j, retryTime(n, j)-n.now) // as any job that falls due while its queue is paused
+		n.delay(j, retryTime(n, j)-n.now) // as any job that falls due while its queue is paused
 		n.shut.Put(j.ID, struct{}{})
 	case nack || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0 || j.Retry == 0:
 		n.tell(j, n.queued(j, 0))
@@ -172,12 +172,12 @@ func (n *Node) giveBack(name []byte, id *store.ID, window bool, o *lock.Result) 
 func (n *Node) reschedule(j *store.Job, u store.Unique, span int64) {
 	u.CountTry()
 	n.Stats.PutOff++
-	n.later(j, span)
+	n.delay(j, span)
 }
 
-// later queues a job in span ms, as if it was new and delayed. It is this node that queues it: the other
+// delay queues a job in span ms, as if it was new and delayed. It is this node that queues it: the other
 // holders leave it alone until its retry time is over after that.
-func (n *Node) later(j *store.Job, span int64) {
+func (n *Node) delay(j *store.Job, span int64) {
 	clearQueuedOnce(j)
 	n.waitFor(j, span)
 	n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: n.keyFlag(j), Span: span})

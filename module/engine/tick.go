@@ -136,7 +136,7 @@ func (n *Node) cost(from int) (cost int) {
 func (n *Node) due(j *store.Job) {
 	switch {
 	case j.ETime <= n.now:
-		if !leaving(j) {
+		if !staysForDependents(j) {
 			n.Stats.Expired++
 		}
 		if ad := n.pendingAdds[j.ID]; ad != nil {
