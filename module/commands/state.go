@@ -491,6 +491,13 @@ func (m *module) allQueues() []*store.Queue {
 
 // ended is called when the server is to end and everything else is saved.
 func (m *module) ended(*rm.Ctx) {
+	if !m.node.Loading() {
+		m.node.Ends()
+		// What was answered a moment ago, such as FORGET or DEL, may still be on its way to the file.
+		if err := m.saveNodes(); err != nil {
+			m.server.Log(rm.Warning, "the nodes' file can't be written, so the next start may lack which nodes were forgotten, and which queues deleted, last: %v", err)
+		}
+	}
 	m.keepEnd()
 	m.farewell()
 }

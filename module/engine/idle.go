@@ -203,6 +203,8 @@ func (n *Node) onAskIdle(p *Peer, m *wire.Message) {
 		n.correct(p, j, nil)
 		return
 	case n.idleFor(j) < quietMS || !n.mayAsk(j):
+		// The asker may not have heard of all holders, and has to tell them when the job ends there.
+		n.send(p, n.copyOf(n.meet(p, j), wire.Holders))
 		return
 	}
 	if n.idling.open[id] != nil {

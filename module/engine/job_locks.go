@@ -51,12 +51,19 @@ func (n *Node) endLoss(j *store.Job) {
 }
 
 // tickLost forgets the losses of jobs that are gone. It also forgets in time which jobs live on at other
-// nodes.
+// nodes, and which ones outlasted their end.
 func (n *Node) tickLost(now int64) {
-	if n.lost.Len()+n.delegated.Len() > 0 && now >= n.lookLost {
+	if n.lost.Len()+n.delegated.Len()+n.outlasting.Len() > 0 && now >= n.lookLost {
 		n.lookLost = now + keepLostMS
 		n.delegated.Turn()
 		n.lost.Begin()
+		n.outlasting.Begin()
+	}
+	if n.outlasting.Pass(lostMost, func(id store.ID, l *life) bool {
+		j := n.store.Lookup(&id)
+		return j != nil && j.ETime == l.until
+	}) {
+		n.hurryTick()
 	}
 	if n.lost.Pass(lostMost, func(id store.ID, _ *struct{}) bool { return n.store.Lookup(&id) != nil }) {
 		n.hurryTick()

@@ -36,6 +36,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		return false
 	}
 	if nack {
+		n.endOutlast(j)
 		clearAnnounced(j) // the announcement isn't why the job is queued, see onQueued
 		j.Nacks = saturated(j.Nacks, 1)
 		n.Stats.Nacked++
@@ -71,7 +72,7 @@ func saturated(v uint16, more int) uint16 { return uint16(min(int(v)+more, math.
 func (n *Node) deliver(j *store.Job) {
 	q := j.Queue
 	n.toWork(j)
-	n.outlast(j)
+	outlasts := n.outlast(j)
 	if n.lost.Len() > 0 {
 		n.endLoss(j)
 	}
@@ -84,7 +85,8 @@ func (n *Node) deliver(j *store.Job) {
 	// An at-least-once job may come again after a crash, so its delivery isn't logged. An
 	// at-most-once job must never, so its delivery is logged before the client hears of it.
 	// A delivery that changes the locks of a unique job is logged, too: locks are state.
-	if j.Retry == 0 || logsDelivery(j) {
+	// So is one that makes the job live longer.
+	if j.Retry == 0 || outlasts || logsDelivery(j) {
 		n.log(LogState, j)
 	}
 }
@@ -180,6 +182,7 @@ func (n *Node) Undeliver(d Delivery) {
 	}
 	n.Stats.Abandoned++
 	n.Stats.Delivered--
+	n.endOutlast(j)
 	clearDelivered(j)
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
@@ -426,13 +429,36 @@ func (n *Node) prolong(j *store.Job) {
 // outlast makes a job that was just delivered live until it is due. If its life ends then, it
 // isn't given to another client. The other holders are told, since the client may say WORKING to any of them. If one isn't
 // told, its copy goes at its own time, see [Node.expireCopy].
-func (n *Node) outlast(j *store.Job) {
+func (n *Node) outlast(j *store.Job) (did bool) {
 	if j.Retry == 0 || j.ETime >= j.QTime || n.expiresInHands {
-		return
+		return false
+	}
+	if n.outlasting.Len() < outlastingMost {
+		n.outlasting.Put(j.ID, life{end: j.ETime, until: j.QTime})
 	}
 	j.ETime = j.QTime
 	if j.Holders() > 0 {
 		n.tell(j, &wire.Message{Kind: wire.Working, Flags: wire.InHands | wire.Lasts, ID: j.ID})
+	}
+	return true
+}
+
+const outlastingMost = 100_000 // jobs whose own end is remembered while a client works on them beyond it
+
+// life is the end of a job's own life, and the later one that a delivery has given it; unix ms.
+type life struct{ end, until int64 }
+
+// endOutlast takes that back when the client gives the job back, or was gone before it got the job: otherwise a job that always fails
+// would live as long as clients try.
+func (n *Node) endOutlast(j *store.Job) {
+	if n.outlasting.Len() == 0 {
+		return
+	}
+	if l := n.outlasting.Get(j.ID); l != nil {
+		if j.ETime == l.until { // no client has said WORKING since
+			j.ETime = l.end
+		}
+		n.outlasting.Remove(j.ID)
 	}
 }
 

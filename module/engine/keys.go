@@ -272,6 +272,12 @@ func (n *Node) listAll() {
 	n.recount = true
 }
 
+// Ends notes which queues were deleted, as the next tick would: the process ends before that.
+func (n *Node) Ends() {
+	n.scheduleFree()
+	n.flushedAll()
+}
+
 // scheduleFree gives up the unlinked queues.
 func (n *Node) scheduleFree() {
 	for _, l := range n.unlinked {

@@ -144,9 +144,10 @@ type Node struct {
 
 	mostBody    int // bytes of a body and its queue's name that can be sent to another node
 	pendingAdds map[store.ID]*pendingAdd
-	waiting     []*pendingAdd // the values of pendingAdds
-	turn        int           // the index in waiting that vanished has looked at last
-	added       uint64        // the number of the newest pendingAdd
+	waiting     []*pendingAdd                // the values of pendingAdds
+	outlasting  table.Roster[store.ID, life] // jobs that were delivered shortly before their end, see outlast
+	turn        int                          // the index in waiting that vanished has looked at last
+	added       uint64                       // the number of the newest pendingAdd
 	imports     table.Roster[string, imports]
 	demands     table.Roster[string, demand]
 	barred      map[string][]store.ID // keyed by the name of a lock, see bar

@@ -144,7 +144,11 @@ func (t *Table[P]) OnHeartbeat(from P, m *wire.Message) {
 		p.Leaving = leaving
 		t.host.Changed()
 	}
+	understood := p.forgets
 	p.Full, p.Idles, p.forgets, p.Minority = m.Flags&wire.Full != 0, m.Flags&wire.Idles != 0, m.Flags&wire.Forgets != 0, m.Flags&wire.Minority != 0
+	if p.forgets && !understood && len(t.gone) > 0 {
+		t.BeatWhole(from) // the first one, when it was connected, didn't name the forgotten nodes
+	}
 	if m.Flags&wire.Whole != 0 {
 		p.counts = append(p.counts[:0], p.Node)
 		for i := range m.Peers {

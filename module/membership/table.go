@@ -377,9 +377,13 @@ func (t *Table[P]) remove(member P) {
 	delete(t.by, p.Node)
 	at := slices.Index(t.order, member)
 	t.order, t.bases = slices.Delete(t.order, at, at+1), slices.Delete(t.bases, at, at+1)
-	if len(t.gone) < goneMost {
-		t.gone[p.Node] = p.ID
+	for node := range t.gone { // others have to do where so many were forgotten
+		if len(t.gone) < goneMost {
+			break
+		}
+		delete(t.gone, node)
 	}
+	t.gone[p.Node] = p.ID
 	t.sum, t.untold = 0, true
 	t.host.Disconnect(member)
 	t.host.Changed()

@@ -345,3 +345,29 @@ func TestNodeComesBackElsewhere(t *testing.T) {
 	m[0].Restart()
 	m.await(t, 3)
 }
+
+// What FORGET, DEL and FLUSHALL have answered counts after a SHUTDOWN that follows at once.
+func TestShutdownRightAfter(t *testing.T) {
+	t.Parallel()
+	for range 3 {
+		m := start(t, 4)
+		for i := range 4 {
+			v := m[0].Do("ADDJOB", []string{"deleted", "flushed"}[i%2], "b", 5000, "REPLICATE", 4, "RETRY", 1000)
+			require.Equal(t, byte('+'), v.Kind, "%v", v)
+		}
+		two, three := id(m[2]), id(m[3])
+		c := m[0].Dial()
+		c.Send("DEL", "deleted")
+		c.Send("JOBMESH", "CLUSTER", "FORGET", two)
+		c.Send("JOBMESH", "CLUSTER", "FORGET", three)
+		for range 3 {
+			require.NotEqual(t, byte('-'), c.Receive().Kind)
+		}
+		m[0].Stop()
+		text, err := os.ReadFile(filepath.Join(m[0].Dir, "jobmesh-nodes.conf"))
+		require.NoError(t, err)
+		assert.Contains(t, string(text), "\nforgotten "+two)
+		assert.Contains(t, string(text), "\nforgotten "+three)
+		assert.Contains(t, string(text), "\ndeleted ", "the node knows that the queue was deleted")
+	}
+}
