@@ -150,3 +150,76 @@ func TestJobsStayInTheirOrderWithoutAMajority(t *testing.T) {
 	run(2300, 2400)
 	assert.Equal(t, []store.ID{plain, last, plain}, served)
 }
+
+// A node's own acquisition of a run has failed, and its votes were taken back. Voters have learnt the vote from each other
+// just before it was taken back there, as nodes of a young mesh do when a new node comes. The node hears of that when it asks
+// again, and tells the voters once more: otherwise the job would wait for its own run until the lease is over.
+func TestOwnFailedRunIsTakenBack(t *testing.T) {
+	steady := int64(1000)
+	n, peers, ids := keyed(t, 1, func() int64 { return steady })
+	learnt, lease := map[wire.NodeID]uint64{}, int64(0)
+	var failed uint64
+	var answers []func()
+	served := false
+	effects := func() {
+		for again := true; again; {
+			again = false
+			for _, e := range n.Effects() {
+				switch e.Kind {
+				case engine.KeepVotes:
+					again = true
+				case engine.Serve:
+					served = true
+				case engine.Send:
+					var m wire.Message
+					require.NoError(t, m.Parse(n.Message(&e)))
+					from, round, token := e.Peer.ID, m.Round, m.Lock.Token
+					answer := wire.Message{Kind: wire.Grant, Round: round}
+					switch {
+					case m.Kind == wire.Claim && failed == 0:
+						lease = m.Lock.Lease
+						continue // nobody answers the first one
+					case m.Kind == wire.Unlock && failed == 0:
+						failed = token
+					}
+					switch {
+					case m.Kind == wire.Claim && learnt[from] != 0:
+						answer = wire.Message{Kind: wire.Deny, Round: round, Count: wire.LockHeld,
+							Lock: wire.Lock{Job: ids[0], Token: learnt[from], Lease: lease, Left: lock.VoteMS(lease) - 500}}
+					case m.Kind == wire.Unlock && learnt[from] == token:
+						delete(learnt, from)
+					case m.Kind != wire.Claim && m.Kind != wire.Unlock:
+						continue
+					}
+					text := answer.Append(nil)
+					answers = append(answers, func() { require.NoError(t, n.Receive(from, text)) })
+				}
+			}
+			if again {
+				n.Locks().VotesKept(n.Locks().Votes())
+			}
+		}
+	}
+	require.Empty(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil))
+	_, err := n.Wait([][]byte{[]byte("q")}, "c")
+	require.NoError(t, err)
+	effects()
+	taught := false
+	for ms := int64(0); ms < 20_000 && !served; ms++ {
+		steady = 1000 + ms
+		n.SetNow(1_700_000_001_000 + ms)
+		n.Tick()
+		effects()
+		for len(answers) > 0 {
+			answer := answers[0]
+			answers = answers[1:]
+			answer()
+			effects()
+		}
+		if failed != 0 && !taught {
+			taught, learnt[peers[0]], learnt[peers[1]] = true, failed, failed // each from the other one, a moment after its answer
+		}
+	}
+	require.True(t, taught, "both have learnt the vote")
+	assert.True(t, served, "the job's own failed run keeps it from running")
+}

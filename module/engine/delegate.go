@@ -170,9 +170,10 @@ func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
 }
 
 // EndPastRun follows a denial that names a vote for a run of the very job that was asked for. If that run
-// began before the job was given back here, all nodes take the vote back. If this node asked for it before it
-// was started anew, and has all that it logged, nobody has the job by that run ([Node.endOwnRuns]): all nodes
-// take back a vote that wasn't extended since.
+// began before the job was given back here, all nodes take the vote back. If this node asked for it, and the job is queued
+// here, nobody has the job by that run: all nodes take back a vote that wasn't extended since. (If this node was started
+// anew since, it must have all that it logged, see [Node.endOwnRuns].) Such a vote stays where a node learns the votes of
+// others while they take them back.
 func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
 	n, k := o.node(), &m.Lock
 	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
@@ -184,7 +185,7 @@ func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
 	case yes && past.ended == k.Token:
 		return // the nodes were told
 	case yes && past.over(k, n.monotonic()):
-	case k.Token <= n.ownBefore && n.locks.IsOwnToken(k.Token) && n.isQueued(&id):
+	case (k.Token <= n.ownBefore || n.locks.GaveInVain(name, id, k.Token)) && n.locks.IsOwnToken(k.Token) && n.isQueued(&id):
 		if flags = wire.Fresh; !yes {
 			past.at = math.MinInt64 / 2 // the job wasn't given back
 		}

@@ -99,6 +99,7 @@ type Node struct {
 	inquiries      int64                         // counts questions to other nodes; numbers the next one
 	leftovers      table.Roster[store.ID, leftover]
 	nextLook       int64        // monotonic
+	firstOwn       uint64       // the first token that this node gave out since its start, or since it was a replica
 	seen           uint64       // the greatest token that this node gave out, or another told of
 	reserved       uint64       // tokens up to this one are written off in the log
 	nonQuorum      int          // locks with one of flagsNonQuorum

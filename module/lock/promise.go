@@ -159,6 +159,7 @@ func (n *Node) SetVotes(v Votes) {
 // Follow makes the node forget for how long it votes, when it becomes a replica, and again when it is promoted: its table is
 // its master's. Nobody tells a replica which leases its master gives, and the last votes may not have reached it.
 func (n *Node) Follow() {
+	n.firstOwn = 0
 	n.SetVotes(Votes{Longest: LeasesUpTo(-1), Unleased: true, Tokens: n.votes.kept.Tokens})
 }
 

@@ -192,8 +192,28 @@ func (n *Node) ownToken(space store.Space, token uint64) uint64 {
 		token += ownMask + 1
 	}
 	token = token&^ownMask | own
+	if n.firstOwn == 0 {
+		n.firstOwn = token
+	}
 	n.reserve(token)
 	return token
+}
+
+// GaveInVain says, for a token that this node gave out, and by which a job doesn't have its lock, whether nobody can have the
+// lock by it: the node gave it out since its start, and since it was a replica last, and isn't asking for the lock by it now.
+// (Later tokens are greater than all from before.)
+func (n *Node) GaveInVain(name []byte, job store.ID, token uint64) bool {
+	if n.firstOwn == 0 || token < n.firstOwn {
+		return false
+	}
+	if list := n.asked[string(name)]; list != nil {
+		for c := list.Head; c != nil; c = c.asking.Next {
+			if c.Job == job && (c.first == 0 || token >= c.first) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // IsOwnToken says whether this node gave out the token of a run.
