@@ -104,7 +104,7 @@ func (n *Node) LacksVotes() {
 func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.host.Monotonic(), n.cleared
-		n.sync.tables, n.sync.pulls, n.sync.freed = map[wire.Node]tableKind{}, map[wire.Node]*pull{}, freedVotes{}
+		n.sync.tables, n.sync.pulls = map[wire.Node]tableKind{}, map[wire.Node]*pull{}
 	}
 	n.host.WakeIn(1)
 }
@@ -144,7 +144,8 @@ func (n *Node) TrustLoaded() {
 
 // Trust ends the abstaining: the table is known to be complete.
 func (n *Node) Trust() {
-	n.sync.abstain, n.sync.freed, n.sync.tables = false, freedVotes{}, nil
+	n.sync.abstain, n.sync.tables = false, nil
+	n.forgetFreed()
 	known := tableFull
 	if n.sync.disputed.Len() > 0 {
 		known = tableLacks
@@ -184,6 +185,8 @@ func (n *Node) syncUp(p *membership.Peer) {
 func (n *Node) tickSync(now int64) {
 	if n.sync.abstain {
 		n.tickPulls(now)
+	} else if n.sync.freed.Len() > 0 {
+		n.forgetFreed()
 	}
 	n.sync.telling = slices.DeleteFunc(n.sync.telling, func(t telling) bool { return n.mesh.ByName(t.node) == nil })
 	for i := range n.sync.telling {
@@ -263,8 +266,19 @@ func (n *Node) entryOf(l *store.Lock) wire.Lock {
 // unlearn prevents that a vote which is taken back is learnt from an older page. That covers votes that others take
 // back, and those that this node takes back: another node's table has this node's own votes, too.
 func (n *Node) unlearn(name []byte, h *Holder, token uint64, fresh bool) {
-	if n.abstains() {
+	if n.abstains() || n.mayLearn() {
 		n.sync.freed.add(freedKey(&wire.Lock{Name: name, Job: wire.JobID(h.Job), Owner: h.Owner, Token: token}), fresh)
+	}
+}
+
+// mayLearn says whether the node may begin any moment to learn votes, when a new node comes. A vote that was taken back here just
+// before can still be in another node's table then.
+func (n *Node) mayLearn() bool { return n.host.Monotonic() < n.sync.young }
+
+// forgetFreed forgets which votes were taken back, if the node doesn't learn, and needn't soon.
+func (n *Node) forgetFreed() {
+	if !n.sync.abstain && !n.mayLearn() {
+		n.sync.freed = freedVotes{}
 	}
 }
 
