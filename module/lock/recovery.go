@@ -497,7 +497,7 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	case live && h.has(l):
 		switch kept := (l.Flags|e.Flags)&FlagRenewed != 0; {
 		case n.learnBefore(l, e, until):
-		case e.Token != l.Token && !kept && l.Space() == store.LockBare:
+		case e.Token != l.Token && !kept:
 			// As if this node had voted for both tokens: the vote isn't kept once the older acquisition has failed,
 			// too.
 			n.learnRaised(l, e, until)
