@@ -48,14 +48,21 @@ type pendingAdd struct {
 type tombstones struct {
 	table.Generations[store.ID, bool] // whether it was cancelled
 	turned                            int64
+	cancels                           [2]int // cancelled jobs of the young generation, and of the old one
 }
 
 func (g *tombstones) add(id store.ID, now int64, cancelled bool) {
 	if now-g.turned >= tombstoneMS || g.Young() >= tombstoneMax {
 		g.Turn()
-		g.turned = now
+		g.turned, g.cancels = now, [2]int{0, g.cancels[0]}
 	}
-	g.Put(id, cancelled || g.cancelled(&id))
+	if g.cancels != [2]int{} { // mostly no job was cancelled, and a job that was stays so
+		cancelled = cancelled || g.cancelled(&id)
+	}
+	if cancelled {
+		g.cancels[0]++
+	}
+	g.Put(id, cancelled)
 }
 
 func (g *tombstones) has(id *store.ID) bool {
