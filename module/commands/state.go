@@ -493,7 +493,7 @@ func (m *module) allQueues() []*store.Queue {
 func (m *module) ended(*rm.Ctx) {
 	if !m.node.Loading() {
 		m.node.Ends()
-		// What was answered a moment ago, such as FORGET or DEL, may still be on its way to the file.
+		// A command that was answered a moment ago, such as FORGET or DEL, may not be in the file yet.
 		if err := m.saveNodes(); err != nil {
 			m.server.Log(rm.Warning, "the nodes' file can't be written, so the next start may lack which nodes were forgotten, and which queues deleted, last: %v", err)
 		}

@@ -50,26 +50,18 @@ func TestSlowAnswersKeepTheOrder(t *testing.T) {
 		var got []store.ID
 		waits := false
 		effects := func() {
-			for again := true; again; {
-				again = false
-				for _, e := range n.Effects() {
-					switch e.Kind {
-					case engine.KeepVotes:
-						again = true
-					case engine.Serve:
-						got, waits = append(got, e.Job.ID), false
-					case engine.Send:
-						var m wire.Message
-						require.NoError(t, m.Parse(n.Message(&e)))
-						if m.Kind == wire.Claim {
-							flying = append(flying, late{steady + rtt, e.Peer.ID, (&wire.Message{Kind: wire.Grant, Round: m.Round}).Append(nil)})
-						}
+			eachEffect(n, func(e engine.Effect) {
+				switch e.Kind {
+				case engine.Serve:
+					got, waits = append(got, e.Job.ID), false
+				case engine.Send:
+					var m wire.Message
+					require.NoError(t, m.Parse(n.Message(&e)))
+					if m.Kind == wire.Claim {
+						flying = append(flying, late{steady + rtt, e.Peer.ID, (&wire.Message{Kind: wire.Grant, Round: m.Round}).Append(nil)})
 					}
 				}
-				if again {
-					n.Locks().VotesKept(n.Locks().Votes())
-				}
-			}
+			})
 		}
 		for ms := int64(0); ms < 60_000 && len(got) < many; ms++ {
 			steady = 1000 + ms
@@ -162,43 +154,35 @@ func TestOwnFailedRunIsTakenBack(t *testing.T) {
 	var answers []func()
 	served := false
 	effects := func() {
-		for again := true; again; {
-			again = false
-			for _, e := range n.Effects() {
-				switch e.Kind {
-				case engine.KeepVotes:
-					again = true
-				case engine.Serve:
-					served = true
-				case engine.Send:
-					var m wire.Message
-					require.NoError(t, m.Parse(n.Message(&e)))
-					from, round, token := e.Peer.ID, m.Round, m.Lock.Token
-					answer := wire.Message{Kind: wire.Grant, Round: round}
-					switch {
-					case m.Kind == wire.Claim && failed == 0:
-						lease = m.Lock.Lease
-						continue // nobody answers the first one
-					case m.Kind == wire.Unlock && failed == 0:
-						failed = token
-					}
-					switch {
-					case m.Kind == wire.Claim && learnt[from] != 0:
-						answer = wire.Message{Kind: wire.Deny, Round: round, Count: wire.LockHeld,
-							Lock: wire.Lock{Job: ids[0], Token: learnt[from], Lease: lease, Left: lock.VoteMS(lease) - 500}}
-					case m.Kind == wire.Unlock && learnt[from] == token:
-						delete(learnt, from)
-					case m.Kind != wire.Claim && m.Kind != wire.Unlock:
-						continue
-					}
-					text := answer.Append(nil)
-					answers = append(answers, func() { require.NoError(t, n.Receive(from, text)) })
+		eachEffect(n, func(e engine.Effect) {
+			switch e.Kind {
+			case engine.Serve:
+				served = true
+			case engine.Send:
+				var m wire.Message
+				require.NoError(t, m.Parse(n.Message(&e)))
+				from, round, token := e.Peer.ID, m.Round, m.Lock.Token
+				answer := wire.Message{Kind: wire.Grant, Round: round}
+				switch {
+				case m.Kind == wire.Claim && failed == 0:
+					lease = m.Lock.Lease
+					return // nobody answers the first one
+				case m.Kind == wire.Unlock && failed == 0:
+					failed = token
 				}
+				switch {
+				case m.Kind == wire.Claim && learnt[from] != 0:
+					answer = wire.Message{Kind: wire.Deny, Round: round, Count: wire.LockHeld,
+						Lock: wire.Lock{Job: ids[0], Token: learnt[from], Lease: lease, Left: lock.VoteMS(lease) - 500}}
+				case m.Kind == wire.Unlock && learnt[from] == token:
+					delete(learnt, from)
+				case m.Kind != wire.Claim && m.Kind != wire.Unlock:
+					return
+				}
+				text := answer.Append(nil)
+				answers = append(answers, func() { require.NoError(t, n.Receive(from, text)) })
 			}
-			if again {
-				n.Locks().VotesKept(n.Locks().Votes())
-			}
-		}
+		})
 	}
 	require.Empty(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil))
 	_, err := n.Wait([][]byte{[]byte("q")}, "c")
@@ -251,5 +235,22 @@ func TestLearntRunsAreTakenBack(t *testing.T) {
 			}
 			assert.Nil(t, n.Locks().Live(run))
 		})
+	}
+}
+
+// eachEffect does something with each effect of a node, and keeps its votes as a server would, until none is left.
+func eachEffect(n *engine.Node, do func(engine.Effect)) {
+	for again := true; again; {
+		again = false
+		for _, e := range n.Effects() {
+			if e.Kind == engine.KeepVotes {
+				again = true
+			} else {
+				do(e)
+			}
+		}
+		if again {
+			n.Locks().VotesKept(n.Locks().Votes())
+		}
 	}
 }

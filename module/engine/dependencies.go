@@ -228,7 +228,7 @@ func (n *Node) beside(a *Add, external bool) error {
 // since the job was made: its master may have heard of holders that came after this node's copy, and this
 // node not.
 func (n *Node) mayHold(p *Peer, j *store.Job) bool {
-	if int64(j.CTime/1_000_000) < n.past.Promoted+unheardMS && n.past.Promoted > 0 && j.Holders() > 0 {
+	if n.past.Promoted > 0 && maybeMadeBefore(j, n.past.Promoted) && j.Holders() > 0 {
 		return true
 	}
 	for i := range j.Holders() {

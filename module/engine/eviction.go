@@ -2,8 +2,8 @@ package engine
 
 import "jobmesh/module/store"
 
-// What follows for those that waited for a job if only this node's copy of it goes, or if it goes with its queue.
-// Other nodes may have the job still.
+// This file follows the jobs that wait for another job, if only this node's copy of that job goes, or if it goes with its queue.
+// Other nodes may still have that job.
 
 // eviction is the walk through the dependents of a job of which only this node's copy went, or of which this
 // node knows no more than that it was cancelled.

@@ -229,9 +229,9 @@ func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 }
 
 // fits says whether a node can be given a waiting job. It can't while the job's key is being worked on, if
-// the job doesn't wait for its key, nor where the job's run couldn't get the votes that it needs. A job that wasn't given is looked at again when it fits: at once if its
-// key becomes free ([Node.unbar]), or if the last one that waits for it goes ([Node.removeEdge]), otherwise
-// within 5 to 10 s ([Node.serveDemandAgain]).
+// the job doesn't wait for its key, nor where the job's run couldn't get the votes that it needs. A job that
+// wasn't given is looked at again when it fits: at once if its key becomes free ([Node.unbar]), or if the last
+// one that waits for it goes ([Node.removeEdge]), otherwise within 5 to 10 s ([Node.serveDemandAgain]).
 func (n *Node) fits(p *Peer, j *store.Job) bool {
 	if !n.takes(p, j) {
 		return false
@@ -240,7 +240,7 @@ func (n *Node) fits(p *Peer, j *store.Job) bool {
 	if u == nil {
 		return true
 	}
-	if p.Minority && needsMajority(j, u) {
+	if p.Minority && needsMajority(u) {
 		return false
 	}
 	if u.Busy() == store.BusyWait {

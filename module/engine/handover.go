@@ -259,7 +259,7 @@ func (n *Node) offerTaken(j *store.Job) {
 // may have it by now, and may have handed it on. It does the same for a job that this node had before it crashed: with its last
 // second, the node may have lost the knowledge of a holder. The job may move.
 func (n *Node) tellsTakers(j *store.Job) *store.Job {
-	if isOffered(j) || j.Uncertain() && j.State == store.StateActive || n.past.Inexact > 0 && int64(j.CTime/1_000_000) < n.past.Inexact+unheardMS {
+	if isOffered(j) || j.Uncertain() && j.State == store.StateActive || n.past.Inexact > 0 && maybeMadeBefore(j, n.past.Inexact) {
 		j = n.heldByAll(j)
 	}
 	return j

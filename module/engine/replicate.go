@@ -342,7 +342,7 @@ func (n *Node) tickCopies() {
 			n.scratch.jobs = n.scratch.jobs[:0]
 			p.copies.at = n.store.ScanAllJobs(p.copies.at, &n.scratch.jobs)
 			for _, j := range n.scratch.jobs {
-				if (j.State == store.StateActive || j.State == store.StateQueued) && int64(j.CTime/1_000_000) < n.past.Promoted+unheardMS && j.HeldBy(uint64(p.Node)) {
+				if (j.State == store.StateActive || j.State == store.StateQueued) && maybeMadeBefore(j, n.past.Promoted) && j.HeldBy(uint64(p.Node)) {
 					n.send(p, n.copyOf(j, wire.Holders))
 					budget -= ackCost
 				}

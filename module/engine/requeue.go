@@ -61,11 +61,16 @@ func (n *Node) announce(j *store.Job) {
 
 // unheard says whether another node may have become a holder of a job, and this one hasn't heard of it.
 func (n *Node) unheard(j *store.Job) bool {
-	return int64(j.CTime/1_000_000) < n.mesh.ChangedAt()+unheardMS
+	return maybeMadeBefore(j, n.mesh.ChangedAt())
 }
 
 // unheardMS is how far the clock of the node that made a job may be ahead.
 const unheardMS = 60_000
+
+// maybeMadeBefore says whether a job may have been made before a time of this node's clock, in Unix ms.
+func maybeMadeBefore(j *store.Job, at int64) bool {
+	return int64(j.CTime/1_000_000) < at+unheardMS
+}
 
 // Another holder of a job says that it will queue the job (onWillQueue), has queued it (onQueued), has put it off
 // (onPutOff), or has a client that works on it (onWorking). Each of these functions finds out how the job stands here,

@@ -324,12 +324,17 @@ func (n *Node) passedOver(j *store.Job, apart bool) bool {
 		return false
 	}
 	u := j.Unique()
-	return u != nil && u.Runs() && !u.Has(store.UniqueHasRun) && !(apart && u.Has(store.UniqueAny))
+	return u != nil && awaitsRun(u) && !(apart && u.Has(store.UniqueAny))
 }
 
 // needsMajority says whether a job can't run before more than half of the nodes have voted for that.
-func needsMajority(j *store.Job, u store.Unique) bool {
-	return u.Runs() && !u.Has(store.UniqueHasRun) && !u.Has(store.UniqueAny)
+func needsMajority(u store.Unique) bool {
+	return awaitsRun(u) && !u.Has(store.UniqueAny)
+}
+
+// awaitsRun says whether a job has to take a run lock before it is delivered.
+func awaitsRun(u store.Unique) bool {
+	return u.Runs() && !u.Has(store.UniqueHasRun)
 }
 
 // runName stands for the name of any run lock.
