@@ -151,6 +151,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	if taker(j) == 0 && nackedElsewhere(j, flags) {
 		// Give way: the client gave the job back at the sender, whose message about that was lost (nack_unheard).
 		n.learnNacks(j, flags)
+		n.expireRun(j) // (unique_nack_first_heard)
 		n.leaveJob(j, store.AnnounceMS)
 		return
 	}
@@ -439,6 +440,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 			return
 		}
 		n.dequeue(j)
+	}
+	if withClient && word == 0 && flags&wire.CountNack != 0 && ahead > 0 {
+		n.expireRun(j) // the client gave the job back there, where the votes may not be known (unique_nack_first_heard)
 	}
 	n.delegateRun(j) // a client that has the job here may not know
 	if withClient && flags&wire.CountNack == 0 {
