@@ -215,6 +215,9 @@ func (n *Node) endOwnRuns(j *store.Job) {
 	name := n.lockName(j, u, store.LockRun)
 	voted, last := uint64(0), u.RunToken()
 	if l := n.locks.Live(name); l != nil && l.Job == j.ID {
+		if l.Token == last && l.Flags&lock.FlagForeign != 0 {
+			return // the job had this run, which was left to another node: its client may still work (unique_run_left_restarted)
+		}
 		voted = l.Token
 	}
 	if last == voted || lock.BegunAt(last)+lock.VoteMS(n.runLease(j, u)+2*lock.TimeoutMS) <= n.now {

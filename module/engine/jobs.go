@@ -433,14 +433,23 @@ func (n *Node) outlast(j *store.Job) (did bool) {
 	if j.Retry == 0 || j.ETime >= j.QTime || n.expiresInHands {
 		return false
 	}
-	if n.outlasting.Len() < outlastingMost {
-		n.outlasting.Put(j.ID, life{end: j.ETime, until: j.QTime})
-	}
-	j.ETime = j.QTime
+	n.liveUntil(j, j.QTime)
 	if j.Holders() > 0 {
 		n.tell(j, &wire.Message{Kind: wire.Working, Flags: wire.InHands | wire.Lasts, ID: j.ID})
 	}
 	return true
+}
+
+// liveUntil makes a job live until a later time than its own end, unix ms, and remembers that end.
+func (n *Node) liveUntil(j *store.Job, until int64) {
+	end := j.ETime
+	if l := n.outlasting.Get(j.ID); l != nil && l.until == end {
+		end = l.end
+	}
+	if n.outlasting.Len() < outlastingMost {
+		n.outlasting.Put(j.ID, life{end: end, until: until})
+	}
+	j.ETime = until
 }
 
 const outlastingMost = 100_000 // jobs whose own end is remembered while a client works on them beyond it
@@ -448,8 +457,8 @@ const outlastingMost = 100_000 // jobs whose own end is remembered while a clien
 // life is the end of a job's own life, and the later one that a delivery has given it; unix ms.
 type life struct{ end, until int64 }
 
-// endOutlast takes that back when the client gives the job back, or was gone before it got the job: otherwise a job that always fails
-// would live as long as clients try.
+// endOutlast takes that back when the client gives the job back, here or elsewhere, or was gone before it got the job: otherwise a job that
+// always fails would live as long as clients try.
 func (n *Node) endOutlast(j *store.Job) {
 	if n.outlasting.Len() == 0 {
 		return
@@ -466,7 +475,7 @@ func (n *Node) endOutlast(j *store.Job) {
 // job's life ends then, this node must not queue the copy.
 func (n *Node) outlastsElsewhere(j *store.Job) {
 	if until := n.now + int64(j.Retry)*1000 - jitterMS/2; j.ETime < until && !n.expiresInHands {
-		j.ETime = until
+		n.liveUntil(j, until)
 		n.arm(j)
 		n.log(LogState, j)
 	}

@@ -443,6 +443,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		}
 		n.dequeue(j)
 	}
+	if flags&wire.CountNack != 0 {
+		n.endOutlast(j) // (nack_elsewhere_beyond_ttl)
+	}
 	if withClient && word == 0 && flags&wire.CountNack != 0 && ahead == 1 {
 		// The client gave the job back there, where the votes may not be known (unique_nack_first_heard). A sender
 		// that has missed very many returns can seem to be ahead by more (unique_nack_counts_wrap).
