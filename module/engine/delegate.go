@@ -123,14 +123,27 @@ func (n *Node) endRunElsewhere(j *store.Job) {
 		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
 		return
 	}
-	// This node has no vote for the run: it was away when the run began. Other nodes may have votes, and one of
-	// them may be handed the job now: the votes would stand in its way. This node doesn't know the run's token,
-	// so it asks by an Unlock with token 1. Each run's token is greater, so no vote is taken back by it, and each
-	// voter answers with the token of its vote, and with the time that the vote has left. EndPastRun then takes
-	// back the votes that are older than this NACK, by their tokens.
+	// This node has no vote for the run: it was away when the run began, or the Claim isn't here yet. Other nodes may
+	// have votes, and one of them may be handed the job now: the votes would stand in its way. So this node asks all
+	// for their runs of the job, and says how often the job had come back. The node whose client has the job by such a
+	// run takes its votes back if it counts the same (GivenBack). Each voter answers with the token of its vote, and with the
+	// time that the vote has left: EndPastRun takes back the votes that are older than this NACK.
 	if j.Retry > 0 {
 		n.uniqueMesh.back.add(j.ID, pastRuns{at: n.monotonic()}, n.now)
-		n.locks.EnqueueUnlock(n.lockName(j, j.Unique(), store.LockRun), lock.Holder{Job: j.ID}, 1, 0, n.mesh.Nodes())
+		n.locks.AskRuns(n.lockName(j, j.Unique(), store.LockRun), j.ID, returns(j))
+	}
+}
+
+// returns is how often a job has come back as far as this node knows.
+func returns(j *store.Job) uint64 { return uint64(j.Nacks) + uint64(j.Deliveries) }
+
+// GivenBack follows another node's question about a job's runs: the job was given back there, after it had come back so often
+// as that node knew. If a client of this node has the job, and the job has come back as often here, it is that delivery which is
+// over. If this node counts more, the client got the job after that.
+func (o *owners) GivenBack(name []byte, id store.ID, times uint64) {
+	n := o.node()
+	if j := n.store.Lookup(&id); j != nil && n.inHands(j) && returns(j) == times && runs(j) && n.named(j, store.LockRun, name) {
+		n.expireRun(j)
 	}
 }
 

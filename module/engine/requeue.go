@@ -150,9 +150,6 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 	}
 	if taker(j) == 0 && nackedElsewhere(j, flags) {
 		// Give way: the client gave the job back at the sender, whose message about that was lost (nack_unheard).
-		if wire.Ahead(flags, j.Nacks) == 1 {
-			n.expireRun(j) // (unique_nack_first_heard)
-		}
 		n.learnNacks(j, flags)
 		n.leaveJob(j, store.AnnounceMS)
 		return
@@ -445,11 +442,6 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	}
 	if flags&wire.CountNack != 0 {
 		n.endOutlast(j) // (nack_elsewhere_beyond_ttl)
-	}
-	if withClient && word == 0 && flags&wire.CountNack != 0 && ahead == 1 {
-		// The client gave the job back there, where the votes may not be known (unique_nack_first_heard). A sender
-		// that has missed very many returns can seem to be ahead by more (unique_nack_counts_wrap).
-		n.expireRun(j)
 	}
 	n.delegateRun(j) // a client that has the job here may not know
 	if withClient && flags&wire.CountNack == 0 {

@@ -280,6 +280,8 @@ func (j *jobs) Over([]byte, store.ID) bool                 { return false }
 func (j *jobs) MayBeLapsed([]byte, store.ID) bool          { return false }
 func (j *jobs) EndLapsed([]byte, store.ID) bool            { return false }
 func (j *jobs) RunLease(store.ID) int64                    { return 0 }
+func (j *jobs) GivenBack([]byte, store.ID, uint64) {}
+
 func (j *jobs) EndPastRun([]byte, store.ID, *wire.Message) {}
 func (j *jobs) Freed([]byte)                               {}
 func (j *jobs) BackoffOver([]byte) bool                    { return false }

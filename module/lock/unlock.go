@@ -61,10 +61,11 @@ type pendingUnlock struct {
 	name  []byte
 	Holder
 	token uint64
-	flags uint8 // of the message
-	until int64 // monotonic: a node that is connected and hasn't confirmed by then never will
-	next  int64 // monotonic: when it is sent again
-	wait  int64 // the pause before that, ms
+	flags uint8  // of the message
+	times uint64 // AskRuns: how often the job had come back, plus 1
+	until int64  // monotonic: a node that is connected and hasn't confirmed by then never will
+	next  int64  // monotonic: when it is sent again
+	wait  int64  // the pause before that, ms
 	nodes []wire.Node
 	ups   uint64 // Mesh.Ups when it was looked at last
 	made  uint64 // Mesh.Ups when it was made
@@ -76,6 +77,16 @@ func (n *Node) EnqueueUnlock(name []byte, h Holder, token uint64, flags uint8, n
 	n.rounds++
 	n.unlearn(name, &h, token, flags&wire.Fresh != 0)
 	d := &pendingUnlock{round: n.rounds, name: slices.Clone(name), Holder: Holder{Job: h.Job, Owner: slices.Clone(h.Owner)}, token: token, flags: flags, nodes: nodes}
+	n.addPendingUnlock(d)
+	n.resendUnlock(d, nodes)
+}
+
+// AskRuns asks all nodes for their votes for runs of a job that was given back here, after it had come back so many times. It is
+// an Unlock with token 1: each run's token is greater, so it takes no vote back, and a node that has one says so ([Jobs.EndPastRun]).
+func (n *Node) AskRuns(name []byte, job store.ID, times uint64) {
+	n.rounds++
+	nodes := n.mesh.Nodes()
+	d := &pendingUnlock{round: n.rounds, name: slices.Clone(name), Holder: Holder{Job: job}, token: 1, times: times + 1, nodes: nodes}
 	n.addPendingUnlock(d)
 	n.resendUnlock(d, nodes)
 }
@@ -107,7 +118,9 @@ func (n *Node) addPendingUnlock(d *pendingUnlock) {
 }
 
 func (n *Node) resendUnlock(d *pendingUnlock, nodes []wire.Node) {
-	n.mesh.SendTo(nodes, &wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.Owner, Job: d.Job, Token: d.token}})
+	m := wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.Owner, Job: d.Job, Token: d.token}}
+	m.Lock.SetTimes(d.times)
+	n.mesh.SendTo(nodes, &m)
 }
 
 // onUnlockAnswer handles the answer of a node that was told. A node that has an older vote for the holder stays on the

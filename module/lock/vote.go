@@ -248,6 +248,9 @@ func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 		n.opposed(why, k.Name, &Holder{Job: store.ID(k.Job), Owner: k.Owner})
 	case wire.Unlock:
 		n.jobs.ResetBackoff(k.Name)
+		if times := k.Times(); times > 0 && m.Round != 0 { // the sender's own question, not one that is passed on
+			n.jobs.GivenBack(k.Name, store.ID(k.Job), times-1)
+		}
 		if m.Flags&wire.Fresh != 0 { // nobody would take back a vote that is given after this
 			n.votes.late = slices.DeleteFunc(n.votes.late, func(l lateClaim) bool { return l.node == p.Node && l.token == k.Token })
 		}

@@ -320,7 +320,7 @@ type Lock struct {
 	Job         JobID
 	Token       uint64 // below 2^63
 	Lease       int64  // ms; 0: as long as the job waits, or runs
-	Left        int64  // ms of the lease that are left; in a Deny for Abstains, until the node votes. In its place a Claim has Above, and Verify and Verified have Question
+	Left        int64  // ms of the lease that are left; in a Deny for Abstains, until the node votes. In its place a Claim has Above, Verify and Verified have Question, and Unlock has Times
 	Flags       uint8  // of the lock (package lock)
 }
 
@@ -329,6 +329,13 @@ func (l *Lock) Above() uint64 { return uint64(l.Left) }
 
 // SetAbove sets [Lock.Above].
 func (l *Lock) SetAbove(above uint64) { l.Left = int64(above) }
+
+// Times is how often a job had come back when it was given back at the sender of an Unlock that asks for its runs, plus 1. 0: the
+// Unlock doesn't ask.
+func (l *Lock) Times() uint64 { return uint64(l.Left) }
+
+// SetTimes sets [Lock.Times].
+func (l *Lock) SetTimes(times uint64) { l.Left = int64(times) }
 
 // Question is the number of the question that a Verify asks; Verified repeats it.
 func (l *Lock) Question() int64 { return l.Left }

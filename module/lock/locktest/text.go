@@ -112,7 +112,10 @@ func (w *World) lockOf(l *wire.Lock) string {
 	if l.Lease > 0 {
 		text += fmt.Sprintf(" lease %v", time.Duration(l.Lease)*time.Millisecond)
 	}
-	if l.Left > 0 {
+	switch {
+	case l.Left > 0 && l.Token == 1: // it asks for runs
+		text += fmt.Sprintf(" returns=%d", l.Times()-1)
+	case l.Left > 0:
 		text += fmt.Sprintf(" left %v", time.Duration(l.Left)*time.Millisecond)
 	}
 	for i, name := range [...]string{"any", "alone", "outlives", "kept", "", "", "", "soft"} {
