@@ -406,6 +406,7 @@ func (n *Node) workGoesOn(j *store.Job) {
 		}
 		n.prolong(j)
 		n.postponeBy(j, left)
+		m.Flags |= wire.CountNack | wire.CountFlags(j.Nacks)
 		if elsewhere {
 			n.notIdle(j, j.QTime) // the node that gave it to the client now leaves it to this one, but an older message of that node may still come
 		}

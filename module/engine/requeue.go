@@ -354,6 +354,17 @@ func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
 		n.outlastsElsewhere(j)
 		return
 	}
+	if flags&wire.CountNack != 0 && wire.Ahead(flags, j.Nacks) < 0 {
+		// The sender hasn't heard yet of a NACK, which counts more than the client's WORKING: else both nodes would leave the
+		// job to each other (working_crosses_nack).
+		switch n.standing(j) {
+		case queued: // keep and say so
+			n.send(p, n.queued(j, wire.CountNack))
+			return
+		case inHands, returning: // ignore: by the NACK another client has the job here
+			return
+		}
+	}
 	var span int64
 	if flags&wire.InHands == 0 {
 		if n.nobodyHas(j) { // ignore: the job awaits its first queueing here (working_delayed)
@@ -444,7 +455,10 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		n.endOutlast(j) // (nack_elsewhere_beyond_ttl)
 	}
 	n.delegateRun(j) // a client that has the job here may not know
-	if withClient && flags&wire.CountNack == 0 {
+	switch {
+	case flags&wire.CountNack != 0 && ahead > 0:
+		n.idling.held.Remove(j.ID) // a client that said WORKING here has given the job back (working_crosses_nack)
+	case withClient && flags&wire.CountNack == 0:
 		n.notIdle(j, j.QTime) // and hasn't given the job back
 	}
 	n.demote(j, 0)

@@ -441,7 +441,10 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 			text, m.Flags = text+" "+f.name, m.Flags&^f.flag
 		}
 	}
-	if m.Kind == wire.WillQueue || m.Kind == wire.Queued {
+	if m.Kind == wire.Working {
+		m.Flags &^= wire.CountNack
+	}
+	if m.Kind == wire.WillQueue || m.Kind == wire.Queued || m.Kind == wire.Working {
 		counts := "nacks"
 		if raw := l.Bytes[1]; m.Kind == wire.Queued && raw&(wire.Kept|wire.InHands) == 0 {
 			counts = "returns"

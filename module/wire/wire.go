@@ -118,7 +118,7 @@ const (
 const (
 	NoReply   uint8 = 1 << iota // ReplJob: no answer is wanted
 	QueueIt                     // ReplJob: queue the copy, Span from now
-	CountNack                   // Queued: count a NACK
+	CountNack                   // Queued: count a NACK; Working: the flags have how many the sender counts, see [CountFlags]
 	CountMore                   // Queued: count an additional delivery
 	Known                       // GotAck: the sender had a copy
 	Leaving                     // Heartbeat: the sender is leaving the mesh
@@ -180,7 +180,7 @@ const (
 )
 
 // CountFlags puts a count, modulo 16, into the upper four flags of a message. In a WillQueue with WasQueued, and in a Queued with Kept and
-// InHands, it is how many NACKs the sender counts for the job. In a Queued with neither flag it is how often the job has come back as far
+// InHands, and in a Working with CountNack, it is how many NACKs the sender counts for the job. In a Queued with neither flag it is how often the job has come back as far
 // as the sender knows: the NACKs and the additional deliveries together.
 func CountFlags(count uint16) uint8 { return uint8(count) << 4 }
 
