@@ -208,33 +208,41 @@ func TestOwnFailedRunIsTakenBack(t *testing.T) {
 	assert.True(t, served, "the job's own failed run keeps it from running")
 }
 
-// A node learns two votes for runs of one job, from nodes that voted for one acquisition after the other. Both acquisitions have
-// failed, and both votes are taken back, in either order: nothing is left.
+// A node learns votes for runs of one job, from nodes that voted for one acquisition after the other. All these acquisitions have
+// failed, and the votes are taken back, in whatever order: nothing is left.
 func TestLearntRunsAreTakenBack(t *testing.T) {
-	for name, order := range map[string][]uint64{"the older first": {70_001, 140_001}, "the later first": {140_001, 70_001}} {
-		t.Run(name, func(t *testing.T) {
-			steady := int64(1000)
-			n, _, _ := steadyNode(1_700_000_000_000, func() int64 { return steady })
-			peers := []wire.NodeID{{1, 2, 3, 0}, {1, 2, 3, 2}}
-			for i := range peers {
-				n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+	orders := [][]int{{0, 1}, {1, 0}, {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}
+	tokens := []uint64{70_001, 140_001, 210_001}
+	for _, learn := range orders {
+		for _, free := range orders {
+			if len(learn) != len(free) {
+				continue
 			}
-			require.True(t, n.Locks().Abstains(), "it is new to the mesh")
-			n.Tick()
-			n.Effects()
-			run, job := []byte("Rmkkey"), wire.JobID{7, 23: 1}
-			for i, token := range []uint64{70_001, 140_001} {
-				page := wire.Message{Kind: wire.LockPage, Lock: wire.Lock{Token: token}, Flags: wire.Newcomer,
-					Locks: []wire.Lock{{Name: run, Job: job, Token: token, Lease: 300_000, Left: 300_000}}}
-				require.NoError(t, n.Receive(peers[i], page.Append(nil)))
-			}
-			require.NotNil(t, n.Locks().Live(run))
-			for i, token := range order {
-				unlock := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: uint64(i + 1), Lock: wire.Lock{Name: run, Job: job, Token: token}}
-				require.NoError(t, n.Receive(peers[0], unlock.Append(nil)))
-			}
-			assert.Nil(t, n.Locks().Live(run))
-		})
+			t.Run(fmt.Sprint("learnt ", learn, ", taken back ", free), func(t *testing.T) {
+				steady := int64(1000)
+				n, _, _ := steadyNode(1_700_000_000_000, func() int64 { return steady })
+				peers := []wire.NodeID{{1, 2, 3, 0}, {1, 2, 3, 2}, {1, 2, 3, 4}}
+				for i := range peers {
+					n.Mesh().Up(peers[i], fmt.Sprintf("10.0.0.%d:1", i), false)
+				}
+				require.True(t, n.Locks().Abstains(), "it is new to the mesh")
+				n.Tick()
+				n.Effects()
+				run, job := []byte("Rmkkey"), wire.JobID{7, 23: 1}
+				for i, which := range learn {
+					page := wire.Message{Kind: wire.LockPage, Lock: wire.Lock{Token: tokens[which]}, Flags: wire.Newcomer,
+						Locks: []wire.Lock{{Name: run, Job: job, Token: tokens[which], Lease: 300_000, Left: 300_000}}}
+					require.NoError(t, n.Receive(peers[i], page.Append(nil)))
+				}
+				require.NotNil(t, n.Locks().Live(run))
+				for i, which := range free {
+					require.NotNil(t, n.Locks().Live(run), "the others stay")
+					unlock := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: uint64(i + 1), Lock: wire.Lock{Name: run, Job: job, Token: tokens[which]}}
+					require.NoError(t, n.Receive(peers[0], unlock.Append(nil)))
+				}
+				assert.Nil(t, n.Locks().Live(run))
+			})
+		}
 	}
 }
 

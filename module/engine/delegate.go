@@ -198,7 +198,7 @@ func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
 	case yes && past.ended == k.Token:
 		return // the nodes were told
 	case yes && past.over(k, n.monotonic()):
-	case (k.Token <= n.ownBefore || n.locks.GaveInVain(name, id, k.Token)) && n.locks.IsOwnToken(k.Token) && n.isQueued(&id):
+	case (k.Token <= n.ownBefore || n.locks.GaveInVain(name, id, k.Token)) && n.locks.IsOwnToken(k.Token) && n.isQueued(&id) && !n.hadRun(name, &id, k.Token):
 		if flags = wire.Fresh; !yes {
 			past.at = math.MinInt64 / 2 // the job wasn't given back
 		}
@@ -208,6 +208,16 @@ func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
 	past.ended = k.Token
 	n.uniqueMesh.back.add(id, past, n.now)
 	n.freeRun(name, &id, k.Token, flags) // the acquisition's Claim may have come here, too, after the NACK
+}
+
+// hadRun says whether a client may have got a job that is queued here by this run of its own, which was then left to another
+// node (delegateRun): the client may still work.
+func (n *Node) hadRun(name []byte, id *store.ID, token uint64) bool {
+	if l := n.locks.Live(name); l != nil && l.Job == *id && l.Token == token {
+		return true
+	}
+	u := n.store.Lookup(id).Unique()
+	return u != nil && u.RunToken() == token
 }
 
 // isQueued says whether a job is in its queue, and has no run lock.

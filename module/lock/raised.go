@@ -98,13 +98,11 @@ func (b *before) lengthen(lease, until int64) {
 // learnRaised learns a vote for the holder of l by another token, older or later. If the acquisition of the later token
 // fails, the vote falls back to the older token, and lasts as long as the older vote does.
 func (n *Node) learnRaised(l *store.Lock, e *wire.Lock, until int64) {
-	had, later := beforeOf(l), e.Token
+	n.raise(l, max(l.Token, e.Token))
 	if e.Token < l.Token {
-		had, later = before{e.Token, e.Lease, until, FlagUnconfirmed}, l.Token
+		r := n.raised.Get(string(l.Name()))
+		r.before = append(r.before[:0], before{e.Token, e.Lease, until, FlagUnconfirmed})
 	}
-	n.raise(l, later)
-	r := n.raised.Get(string(l.Name()))
-	r.before = append(r.before[:0], had)
 }
 
 // learnBefore learns a vote by a token to which this one may fall back. False: it can't.

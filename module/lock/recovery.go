@@ -495,7 +495,8 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	case live && !h.has(l):
 		return l
 	case live && h.has(l):
-		switch kept := (l.Flags|e.Flags)&FlagRenewed != 0; {
+		// A vote that was raised is marked as kept for as long as it can fall back.
+		switch kept := e.Flags&FlagRenewed != 0 || l.Flags&FlagRenewed != 0 && n.raisedOf(l) == nil; {
 		case n.learnBefore(l, e, until):
 		case e.Token != l.Token && !kept:
 			// As if this node had voted for both tokens: the vote isn't kept once the older acquisition has failed,
