@@ -12,6 +12,7 @@ import (
 
 	"jobmesh/module/bus"
 	"jobmesh/module/engine"
+	"jobmesh/module/lock"
 	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -352,17 +353,39 @@ func (m *module) send(to wire.NodeID, msg []byte) bool {
 // farewell runs when everything is saved and the process ends. It takes back what other
 // nodes hold for clients of this process that were promised nothing. Then a client that
 // asks again at another node, as in a rolling restart, doesn't meet its own first request.
-func (m *module) farewell() {
-	if m.mesh.bus == nil || m.node.Passive() || m.node.Loading() {
-		return
+// It returns the votes of this node that it has taken back, for the state file.
+//
+// All other effects are dropped. Their changes are in no log, so nothing must be said that
+// depends on one of them: an Offer of a job that is still in the queue when the process is back.
+func (m *module) farewell() (votes []byte) {
+	if m.mesh.bus == nil || m.node.Passive() {
+		return nil
 	}
 	m.node.Farewell()
-	for _, e := range m.node.Effects() {
-		if e.Kind == engine.Send {
-			m.send(e.Peer.ID, m.node.Message(&e))
+	effects := m.node.Effects()
+	kept := map[string]bool{} // the votes that fall back to what they were
+	for i := range effects {
+		if e := &effects[i]; e.Kind == engine.LogLock {
+			if l, err := store.ParseLock(m.node.Message(e)); err == nil {
+				kept[string(l.Name)] = true
+			}
 		}
 	}
-	m.mesh.bus.Flush()
+	for i := range effects {
+		switch e := &effects[i]; e.Kind {
+		case engine.Send:
+			switch msg := m.node.Message(e); wire.Kind(msg[0]) {
+			case wire.DelJob, wire.Unlock, wire.SetAck:
+				m.send(e.Peer.ID, msg)
+			}
+		case engine.LogUnlock:
+			b := m.node.Message(e)
+			if name, _ := lock.UnlockParts(b); !kept[string(name)] {
+				votes = appendBytes(appendBytes(votes, nil), b)
+			}
+		}
+	}
+	return votes
 }
 
 // refusedByBus tells the engine, soon, about a message with a job that the bus didn't

@@ -140,6 +140,7 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 		t.Exact = true // an older release has ended by JOBMESH SHUTDOWN
 	}
 	m.settled(m.node.Settle(t))
+	m.endVotes()
 	m.carryOut(c)
 	if m.phase == rm.LoadAOF && m.inLog == m.epoch.Process && m.rewriting() { // DEBUG LOADAOF
 		m.later(pausedEvery, m.rewriteAgain)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
@@ -26,7 +27,8 @@ import (
 //
 // After a clean shutdown, the process wrote everything before it ended. The file identifies
 // the data by the names, sizes and ends of the AOF's files, or by the epoch in the RDB. It
-// also contains the deliveries of at-least-once jobs, which are in no log.
+// also contains the deliveries of at-least-once jobs, which are in no log, and which votes the
+// process took back when everything was saved.
 //
 // While a process runs with appendfsync always, each change is on disk before its answer
 // leaves. The file then identifies the AOF's files by their inodes, so that a backup put in
@@ -73,6 +75,8 @@ type restart struct {
 	inLog    uint64   // the last process that the AOF names
 	synced   string   // path of the state file that says ranSynced of this process; empty: there is none
 	doubt    doubt    // still to be logged
+
+	endedVotes [][]byte // from whole to endVotes: as in [engine.LogUnlock]
 }
 
 // aofSum identifies a state of the AOF's files. All zero: there is no AOF, or its state is
@@ -429,15 +433,14 @@ func (m *module) whole() bool {
 	if !m.useState() || !fits {
 		return false
 	}
-	if m.phase == rm.LoadAOF {
-		if err := m.applyHeld(r.held); err != nil {
-			m.server.Log(rm.Warning, "%s: jobs that were in somebody's hands are queued: %v", m.stateName(), err)
-		}
+	if err := m.applyHeld(r.held); err != nil {
+		m.server.Log(rm.Warning, "%s: jobs that were in somebody's hands are queued: %v", m.stateName(), err)
 	}
 	return true
 }
 
-// applyHeld sets the state of the jobs that clients were working on.
+// applyHeld sets the state of the jobs that clients were working on; an RDB has it already. It notes the votes that were
+// taken back: endVotes goes on with them.
 func (m *module) applyHeld(b []byte) error {
 	next := func() (v []byte, ok bool) {
 		n, used := binary.Uvarint(b)
@@ -453,12 +456,32 @@ func (m *module) applyHeld(b []byte) error {
 		if !ok || !ok2 {
 			return errors.New("the list ends early")
 		}
+		if len(rec) == 0 {
+			m.endedVotes = append(m.endedVotes, parts)
+			continue
+		}
+		if m.phase != rm.LoadAOF {
+			continue
+		}
 		if err := m.node.LoadState(rec, parts); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// endVotes takes back the votes for acquisitions that ended with the process before, when everything was saved. Its data have
+// these votes, and its jobs are settled.
+func (m *module) endVotes() {
+	for _, b := range m.endedVotes {
+		if len(b) > voteEndBytes {
+			m.node.Locks().EndVote(lock.UnlockParts(b))
+		}
+	}
+	m.endedVotes = nil
+}
+
+const voteEndBytes = 8 // of the token, before the lock's name
 
 // heldJobs makes the list for applyHeld: the jobs that clients were given, while no log
 // says so.
@@ -498,15 +521,18 @@ func (m *module) ended(*rm.Ctx) {
 			m.server.Log(rm.Warning, "the nodes' file can't be written, so the next start may lack which nodes were forgotten, and which queues deleted, last: %v", err)
 		}
 	}
-	m.keepEnd()
-	m.farewell()
+	if m.node.Loading() {
+		return // the data and the state file are as they were
+	}
+	held := m.heldJobs()
+	m.keepEnd(held, m.farewell())
+	if m.mesh.bus != nil {
+		m.mesh.bus.Flush()
+	}
 }
 
 // keepEnd writes the state file of a clean shutdown.
-func (m *module) keepEnd() {
-	if m.node.Loading() {
-		return // the data and its file are as they were
-	}
+func (m *module) keepEnd(held, votes []byte) {
 	m.unsync()
 	if m.node.Passive() || m.server.EffectsKept() {
 		return // a replica's data lack what its master does; kept effects are not logged yet
@@ -520,8 +546,9 @@ func (m *module) keepEnd() {
 		if v, ok := m.server.InfoField("persistence", "aof_last_write_status"); !ok || v != "ok" || m.doubt.at != 0 {
 			return
 		}
-		r.held = m.heldJobs()
+		r.held = held
 	}
+	r.held = append(r.held, votes...)
 	if err := r.write(m.stateName()); err != nil {
 		m.server.Log(rm.Warning, "%s can't be written, so the next start takes what was saved for what a crash has left: %v", m.stateName(), err)
 	}

@@ -456,8 +456,8 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	}
 	n.delegateRun(j) // a client that has the job here may not know
 	switch {
-	case flags&wire.CountNack != 0 && ahead > 0:
-		n.idling.held.Remove(j.ID) // a client that said WORKING here has given the job back (working_crosses_nack)
+	case flags&wire.CountNack != 0 && ahead >= 0:
+		n.idling.held.Remove(j.ID) // a client that said WORKING here may have given the job back (working_crosses_nack)
 	case withClient && flags&wire.CountNack == 0:
 		n.notIdle(j, j.QTime) // and hasn't given the job back
 	}

@@ -558,6 +558,13 @@ func (n *Node) setTable(known uint64) {
 // IsComplete says whether the loaded data said that the table has all votes that this node gave.
 func (n *Node) IsComplete() bool { return n.table() != tableLacks }
 
+// EndVote takes this node's vote of this very token back. The process before had taken it back when its data were saved.
+func (n *Node) EndVote(name []byte, token uint64) {
+	if l := n.Live(name); l != nil && l.Token == token {
+		n.Remove(l)
+	}
+}
+
 // UnlockParts takes the bytes of a LogUnlock effect apart.
 func UnlockParts(b []byte) (name []byte, token uint64) {
 	return b[8:], binary.LittleEndian.Uint64(b)

@@ -36,3 +36,33 @@ func TestUnansweredAddsEndWithTheirNode(t *testing.T) {
 		})
 	}
 }
+
+// A node that ends in order while it asks for votes takes its own votes back, too, though its data are saved by then. When it
+// is back its own vote stands against nobody, with an AOF or without.
+func TestOwnVotesEndWithTheirNode(t *testing.T) {
+	for name, conf := range map[string]string{"AOF": "appendonly yes\nappendfsync always", "RDB": "appendonly no\nsave 3600 1"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, 2, conf)
+			locks := func() int { return len(m[0].Do("LOCK.SCAN", 0, "TYPE", "waiting").Elems[1].Elems) }
+			add := []any{"ADDJOB", "q", "b", 5000, "RETRY", 300, "UNIQUE", "window", "TTL", 3600, "KEY", "k"}
+			m[1].Pause()
+			c := m[0].Dial()
+			c.Send(add...)
+			harness.Await(t, 5*time.Second, "its own vote", func() bool { return m[0].Info("jobmesh", "jobmesh_locks") == "1" })
+			m[0].Stop()
+			m[1].Resume()
+			m[0].Restart()
+			awaitReachable(t, m[0], 1)
+			awaitReachable(t, m[1], 1)
+			require.Equal(t, 0, locks())
+			v := m[1].Do(add...)
+			require.Equal(t, byte('+'), v.Kind, "%v", v)
+			if name == "AOF" {
+				m[0].Kill()
+				m[0].Restart()
+				harness.Await(t, 15*time.Second, "the later vote, which the log has behind the end of that one", func() bool { return locks() == 1 })
+			}
+		})
+	}
+}
