@@ -114,36 +114,50 @@ func (n *Node) expireRun(j *store.Job) {
 	}
 }
 
-// endRunElsewhere frees the run lock that a job got at another node: the job's client gives it back here.
-func (n *Node) endRunElsewhere(j *store.Job) {
+// endRunElsewhere frees the run lock that a job got at another node: the job's client gives it back here. counted says whether that
+// counts as a return of the job.
+//
+// This node may not know the run's votes: it was away when the run began, the Claim isn't here yet, or another node has extended
+// the run by a token of its own (WORKING). So it says how often the job had come back. A node whose client has the job, and that counts
+// the same, takes the votes for its own run back (GivenBack). If this node has no vote at all, each voter answers with the token of its
+// vote, and with the time that the vote has left: EndPastRun takes back the votes that are older than this NACK.
+func (n *Node) endRunElsewhere(j *store.Job, counted bool) {
 	if !runs(j) || n.mesh.Alone() {
 		return
 	}
-	if l := n.locks.Live(n.lockName(j, j.Unique(), store.LockRun)); l != nil && l.Job == j.ID {
-		n.freeName(slices.Clone(l.Name()), &j.ID, l.Token)
+	times := uint64(0)
+	if counted {
+		times = returns(j) + 1
+	}
+	name := slices.Clone(n.lockName(j, j.Unique(), store.LockRun))
+	if l := n.locks.Live(name); l != nil && l.Job == j.ID {
+		n.locks.GiveBack(name, j.ID, l.Token, times)
+		n.locks.Remove(l)
 		return
 	}
-	// This node has no vote for the run: it was away when the run began, or the Claim isn't here yet. Other nodes may
-	// have votes, and one of them may be handed the job now: the votes would stand in its way. So this node asks all
-	// for their runs of the job, and says how often the job had come back. The node whose client has the job by such a
-	// run takes its votes back if it counts the same (GivenBack). Each voter answers with the token of its vote, and with the
-	// time that the vote has left: EndPastRun takes back the votes that are older than this NACK.
 	if j.Retry > 0 {
 		n.uniqueMesh.back.add(j.ID, pastRuns{at: n.monotonic()}, n.now)
-		n.locks.AskRuns(n.lockName(j, j.Unique(), store.LockRun), j.ID, returns(j))
+		n.locks.GiveBack(name, j.ID, lock.NoToken, times)
 	}
 }
 
 // returns is how often a job has come back as far as this node knows.
 func returns(j *store.Job) uint64 { return uint64(j.Nacks) + uint64(j.Deliveries) }
 
-// GivenBack follows another node's question about a job's runs: the job was given back there, after it had come back so often
-// as that node knew. If a client of this node has the job, and the job has come back as often here, it is that delivery which is
-// over. If this node counts more, the client got the job after that.
-func (o *owners) GivenBack(name []byte, id store.ID, times uint64) {
+// GivenBack follows the word of another node that a job was given back there, after it had come back so often as that node
+// knew. If a client of this node has the job, and the job has come back as often here, it is that delivery which is over. If this
+// node counts more, the client got the job after that.
+//
+// A sender that knew a run, by token, tells all nodes of that one itself. Then this node's own run is over if that one is later
+// (unique_nack_third), or if it began with a WORKING that was said here for a delivery of another node
+// (unique_working_nack). Otherwise the job was in two queues, and was delivered here by itself (unique_nack_late).
+func (o *owners) GivenBack(name []byte, id store.ID, token, times uint64) {
 	n := o.node()
-	if j := n.store.Lookup(&id); j != nil && n.inHands(j) && returns(j) == times && runs(j) && n.named(j, store.LockRun, name) {
-		n.expireRun(j)
+	j := n.store.Lookup(&id)
+	switch {
+	case j == nil || !n.inHands(j) || returns(j) != times || !runs(j) || !n.named(j, store.LockRun, name) || j.Unique().RunToken() == token:
+	case token == lock.NoToken || j.Unique().RunToken() < token || n.idling.held.Get(id) != nil:
+		n.endRun(j, j.Unique())
 	}
 }
 

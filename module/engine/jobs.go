@@ -30,7 +30,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		return false
 	}
 	if nack {
-		n.endRunElsewhere(j)
+		n.endRunElsewhere(j, true)
 	}
 	if n.putOff(j) && !n.again(j, nack) {
 		return false
@@ -309,7 +309,7 @@ func (n *Node) Enqueue(id *store.ID, nack bool) bool {
 		n.log(LogState, j)
 	}
 	if !nack && j.State == store.StateActive && j.Retry > 0 && !held(j) {
-		n.endRunElsewhere(j) // requeue does the same for a NACK
+		n.endRunElsewhere(j, j.Flags&store.FlagQueuedOnce != 0 && !j.Returning()) // requeue does the same for a NACK
 	}
 	return n.requeue(j, nack)
 }

@@ -361,7 +361,7 @@ func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
 		case queued: // keep and say so
 			n.send(p, n.queued(j, wire.CountNack))
 			return
-		case inHands, returning: // ignore: by the NACK another client has the job here
+		case inHands: // ignore: by the NACK another client has the job here
 			return
 		}
 	}

@@ -48,9 +48,9 @@ type Jobs interface {
 	EndLapsed(name []byte, id store.ID) bool   // its lock is over as far as this node knows: ends all votes for it
 	RunLease(id store.ID) int64                // how long its run has its lock, ms
 
-	// GivenBack takes a question about a job's runs ([Node.AskRuns]): the job was given back at another node, after it had come
-	// back so many times. If a client of this node has the job by a run, and the job has come back as often, that run is over.
-	GivenBack(name []byte, id store.ID, times uint64)
+	// GivenBack says that a job was given back at another node ([Node.GiveBack]), after it had come back so many times. If a client
+	// of this node has the job by a run of another token, and the job has come back as often, that run is over.
+	GivenBack(name []byte, id store.ID, token, times uint64)
 	// EndPastRun takes an answer that names a vote for a run of the job, which stands against another run or an Unlock.
 	EndPastRun(name []byte, id store.ID, m *wire.Message)
 

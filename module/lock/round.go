@@ -415,10 +415,12 @@ func (n *Node) commitTo(c *Acquisition, p *membership.Peer) {
 	n.mesh.Send(p, m)
 }
 
-// wonClaim is an acquisition that was won lately. A node that answers late may still have to be told (commitTo).
+// wonClaim is an acquisition that was won lately. A node that answers late may still have to be told: that others vote for it,
+// too (commitTo), or that another node has ended the run (endedElsewhere).
 type wonClaim struct {
 	round uint64
 	claim *Acquisition
+	ended bool
 }
 
 // Retract takes back the votes of the round under way. A round that only renewed the lock keeps its votes: the holder

@@ -270,17 +270,17 @@ func (j *jobs) Loses(id store.ID) {
 	}
 }
 
-func (j *jobs) Knows(id store.ID) bool             { return j.known[id] != nil }
-func (j *jobs) Lives(id store.ID) bool             { return j.CountsOn(id) || j.n.locks.Asks(&id) }
-func (j *jobs) Done(id store.ID) bool              { return j.Knows(id) && j.known[id].done }
-func (j *jobs) CountsOn(id store.ID) bool          { return j.Knows(id) && !j.known[id].done }
-func (j *jobs) LivesElsewhere(store.ID) bool       { return false }
-func (j *jobs) IsPutOff(store.ID) bool             { return false }
-func (j *jobs) Over([]byte, store.ID) bool         { return false }
-func (j *jobs) MayBeLapsed([]byte, store.ID) bool  { return false }
-func (j *jobs) EndLapsed([]byte, store.ID) bool    { return false }
-func (j *jobs) RunLease(store.ID) int64            { return 0 }
-func (j *jobs) GivenBack([]byte, store.ID, uint64) {}
+func (j *jobs) Knows(id store.ID) bool                     { return j.known[id] != nil }
+func (j *jobs) Lives(id store.ID) bool                     { return j.CountsOn(id) || j.n.locks.Asks(&id) }
+func (j *jobs) Done(id store.ID) bool                      { return j.Knows(id) && j.known[id].done }
+func (j *jobs) CountsOn(id store.ID) bool                  { return j.Knows(id) && !j.known[id].done }
+func (j *jobs) LivesElsewhere(store.ID) bool               { return false }
+func (j *jobs) IsPutOff(store.ID) bool                     { return false }
+func (j *jobs) Over([]byte, store.ID) bool                 { return false }
+func (j *jobs) MayBeLapsed([]byte, store.ID) bool          { return false }
+func (j *jobs) EndLapsed([]byte, store.ID) bool            { return false }
+func (j *jobs) RunLease(store.ID) int64                    { return 0 }
+func (j *jobs) GivenBack([]byte, store.ID, uint64, uint64) {}
 
 func (j *jobs) EndPastRun([]byte, store.ID, *wire.Message) {}
 func (j *jobs) Freed([]byte)                               {}

@@ -61,11 +61,10 @@ type pendingUnlock struct {
 	name  []byte
 	Holder
 	token uint64
-	flags uint8  // of the message
-	times uint64 // AskRuns: how often the job had come back, plus 1
-	until int64  // monotonic: a node that is connected and hasn't confirmed by then never will
-	next  int64  // monotonic: when it is sent again
-	wait  int64  // the pause before that, ms
+	flags uint8 // of the message
+	until int64 // monotonic: a node that is connected and hasn't confirmed by then never will
+	next  int64 // monotonic: when it is sent again
+	wait  int64 // the pause before that, ms
 	nodes []wire.Node
 	ups   uint64 // Mesh.Ups when it was looked at last
 	made  uint64 // Mesh.Ups when it was made
@@ -74,21 +73,29 @@ type pendingUnlock struct {
 
 // EnqueueUnlock tells nodes to take a vote back, until they confirm it.
 func (n *Node) EnqueueUnlock(name []byte, h Holder, token uint64, flags uint8, nodes []wire.Node) {
+	d, nodes := n.enqueueUnlock(name, h, token, flags, nodes)
+	n.resendUnlock(d, nodes)
+}
+
+// enqueueUnlock is EnqueueUnlock without the first message, for which it returns the nodes.
+func (n *Node) enqueueUnlock(name []byte, h Holder, token uint64, flags uint8, nodes []wire.Node) (*pendingUnlock, []wire.Node) {
 	n.rounds++
 	n.unlearn(name, &h, token, flags&wire.Fresh != 0)
 	d := &pendingUnlock{round: n.rounds, name: slices.Clone(name), Holder: Holder{Job: h.Job, Owner: slices.Clone(h.Owner)}, token: token, flags: flags, nodes: nodes}
 	n.addPendingUnlock(d)
-	n.resendUnlock(d, nodes)
+	return d, nodes
 }
 
-// AskRuns asks all nodes for their votes for runs of a job that was given back here, after it had come back so many times. It is
-// an Unlock with token 1: each run's token is greater, so it takes no vote back, and a node that has one says so ([Jobs.EndPastRun]).
-func (n *Node) AskRuns(name []byte, job store.ID, times uint64) {
-	n.rounds++
-	nodes := n.mesh.Nodes()
-	d := &pendingUnlock{round: n.rounds, name: slices.Clone(name), Holder: Holder{Job: job}, token: 1, times: times + 1, nodes: nodes}
-	n.addPendingUnlock(d)
-	n.resendUnlock(d, nodes)
+// NoToken is less than the token of each lock. An Unlock with it takes no vote back: a node that has a vote says so.
+const NoToken = 1
+
+// GiveBack tells all nodes to take back their votes for a run of a job that was given back here, until they confirm it; with
+// NoToken it asks for them ([Jobs.EndPastRun]). times is 1 more than how often the job had come back before ([Jobs.GivenBack]); 0: that
+// says nothing. It is said once. A node that hears the Unlock later, as when it was sent again, may have given the job to
+// a client since.
+func (n *Node) GiveBack(name []byte, job store.ID, token, times uint64) {
+	d, nodes := n.enqueueUnlock(name, Holder{Job: job}, token, 0, n.mesh.Nodes())
+	n.sendUnlock(d, nodes, times)
 }
 
 // addPendingUnlock adds d, unless no node is to confirm it.
@@ -117,9 +124,11 @@ func (n *Node) addPendingUnlock(d *pendingUnlock) {
 	n.host.WakeIn(unlockFirstMS)
 }
 
-func (n *Node) resendUnlock(d *pendingUnlock, nodes []wire.Node) {
+func (n *Node) resendUnlock(d *pendingUnlock, nodes []wire.Node) { n.sendUnlock(d, nodes, 0) }
+
+func (n *Node) sendUnlock(d *pendingUnlock, nodes []wire.Node, times uint64) {
 	m := wire.Message{Kind: wire.Unlock, Flags: d.flags, Round: d.round, Lock: wire.Lock{Name: d.name, Owner: d.Owner, Job: d.Job, Token: d.token}}
-	m.Lock.SetTimes(d.times)
+	m.Lock.SetTimes(times)
 	n.mesh.SendTo(nodes, &m)
 }
 

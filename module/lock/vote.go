@@ -248,11 +248,14 @@ func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 		n.opposed(why, k.Name, &Holder{Job: store.ID(k.Job), Owner: k.Owner})
 	case wire.Unlock:
 		n.jobs.ResetBackoff(k.Name)
-		if times := k.Times(); times > 0 && m.Round != 0 { // the sender's own question, not one that is passed on
-			n.jobs.GivenBack(k.Name, store.ID(k.Job), times-1)
+		if times := k.Times(); times > 0 && m.Round != 0 { // the sender's own word, not one that is passed on
+			n.jobs.GivenBack(k.Name, store.ID(k.Job), k.Token, times-1)
 		}
 		if m.Flags&wire.Fresh != 0 { // nobody would take back a vote that is given after this
 			n.votes.late = slices.DeleteFunc(n.votes.late, func(l lateClaim) bool { return l.node == p.Node && l.token == k.Token })
+		}
+		if store.Space(k.Name[0]) == store.LockRun && n.IsOwnToken(k.Token) {
+			n.endedElsewhere(k.Name, k.Token)
 		}
 		why, l := n.Unvote(k.Name, &Holder{Job: store.ID(k.Job), Owner: k.Owner}, k.Token, m.Flags)
 		if m.Round != 0 {
@@ -274,6 +277,16 @@ func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 	case wire.LockLost:
 		n.jobs.Loses(store.ID(m.ID))
 		n.uncontest(k.Name, &Holder{store.ID(m.ID), k.Owner}, store.MaxToken)
+	}
+}
+
+// endedElsewhere notes that another node ends a run that this node acquired. Its Unlock may have overtaken this node's Claim on
+// the way to a third node, whose vote would stay.
+func (n *Node) endedElsewhere(name []byte, token uint64) {
+	for i := range n.lately {
+		if won := &n.lately[i]; won.claim != nil && won.claim.proposal == token && string(won.claim.name) == string(name) {
+			won.ended = true
+		}
 	}
 }
 
@@ -309,8 +322,13 @@ func (n *Node) onAnswer(p *membership.Peer, m *wire.Message) {
 	c := n.byRound[m.Round]
 	if c == nil {
 		// It is decided. If it failed, the votes for it are pending unlocks already.
-		if won := n.lately[m.Round%uint64(len(n.lately))]; won.round == m.Round && won.claim != nil && won.claim.kind != release && m.Kind == wire.Deny && m.Count == wire.Unconfirmed {
-			n.commitTo(won.claim, p)
+		if won := &n.lately[m.Round%uint64(len(n.lately))]; won.round == m.Round && won.claim != nil && won.claim.kind != release {
+			switch c := won.claim; {
+			case m.Kind == wire.Grant && won.ended:
+				n.EnqueueUnlock(c.name, c.Holder, c.proposal, 0, []wire.Node{p.Node})
+			case m.Kind == wire.Deny && m.Count == wire.Unconfirmed:
+				n.commitTo(c, p)
+			}
 		}
 		return
 	}

@@ -330,8 +330,7 @@ func (l *Lock) Above() uint64 { return uint64(l.Left) }
 // SetAbove sets [Lock.Above].
 func (l *Lock) SetAbove(above uint64) { l.Left = int64(above) }
 
-// Times is how often a job had come back when it was given back at the sender of an Unlock that asks for its runs, plus 1. 0: the
-// Unlock doesn't ask.
+// Times is how often a job had come back before it was given back at the sender of an Unlock, plus 1. 0: the Unlock doesn't say so.
 func (l *Lock) Times() uint64 { return uint64(l.Left) }
 
 // SetTimes sets [Lock.Times].

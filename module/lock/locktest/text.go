@@ -112,10 +112,7 @@ func (w *World) lockOf(l *wire.Lock) string {
 	if l.Lease > 0 {
 		text += fmt.Sprintf(" lease %v", time.Duration(l.Lease)*time.Millisecond)
 	}
-	switch {
-	case l.Left > 0 && l.Token == 1: // it asks for runs
-		text += fmt.Sprintf(" returns=%d", l.Times()-1)
-	case l.Left > 0:
+	if l.Left > 0 {
 		text += fmt.Sprintf(" left %v", time.Duration(l.Left)*time.Millisecond)
 	}
 	for i, name := range [...]string{"any", "alone", "outlives", "kept", "", "", "", "soft"} {
@@ -148,8 +145,14 @@ func (w *World) lockText(m *wire.Message) string {
 		k.Left = 0
 		text += " again"
 	}
-	if m.Kind == wire.Verify || m.Kind == wire.Verified {
+	switch m.Kind {
+	case wire.Verify, wire.Verified:
 		k.Left = 0 // this is the question's number
+	case wire.Unlock:
+		if times := k.Times(); times > 0 {
+			text += fmt.Sprintf(" returns=%d", times-1)
+		}
+		k.Left = 0
 	}
 	if m.Kind == wire.Verified && k.Lease > 0 {
 		whole := "whole"
