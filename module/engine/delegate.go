@@ -119,8 +119,8 @@ func (n *Node) expireRun(j *store.Job) {
 //
 // This node may not know the run's votes: it was away when the run began, the Claim isn't here yet, or another node has extended
 // the run by a token of its own (WORKING). So it says how often the job had come back. A node whose client has the job, and that counts
-// the same, takes the votes for its own run back (GivenBack). If this node has no vote at all, each voter answers with the token of its
-// vote, and with the time that the vote has left: EndPastRun takes back the votes that are older than this NACK.
+// the same, takes the votes for its own run back (GivenBack). A voter that has a vote by another token answers with
+// that token, and with the time that the vote has left: EndPastRun takes back the votes that are older than this NACK.
 func (n *Node) endRunElsewhere(j *store.Job, counted bool) {
 	if !runs(j) || n.mesh.Alone() {
 		return
@@ -130,13 +130,13 @@ func (n *Node) endRunElsewhere(j *store.Job, counted bool) {
 		times = returns(j) + 1
 	}
 	name := slices.Clone(n.lockName(j, j.Unique(), store.LockRun))
+	if j.Retry > 0 {
+		n.uniqueMesh.back.add(j.ID, pastRuns{at: n.monotonic()}, n.now)
+	}
 	if l := n.locks.Live(name); l != nil && l.Job == j.ID {
 		n.locks.GiveBack(name, j.ID, l.Token, times)
 		n.locks.Remove(l)
-		return
-	}
-	if j.Retry > 0 {
-		n.uniqueMesh.back.add(j.ID, pastRuns{at: n.monotonic()}, n.now)
+	} else if j.Retry > 0 {
 		n.locks.GiveBack(name, j.ID, lock.NoToken, times)
 	}
 }

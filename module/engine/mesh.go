@@ -290,6 +290,9 @@ func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 		j.Confirm(uint64(p.Node))
 		n.collect(j)
 	default:
+		if ad := n.pendingAddOf(&j.ID); ad != nil && byClient {
+			n.worked(j, ad) // a client has had it, and done it (fastack_pending)
+		}
 		n.forgetJob(j, p)
 	}
 }
