@@ -197,7 +197,7 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 		fail(c, err)
 		return
 	}
-	w.Worker = bytes.Clone(g.worker)
+	w.Worker, w.Count = bytes.Clone(g.worker), g.count
 	b.client, err = c.Block(timeout, func(c *rm.Ctx, gone bool) {
 		m.node.Cancel(w)
 		if !gone {

@@ -416,7 +416,7 @@ func (m *module) carryOut(c *rm.Ctx) {
 		case engine.LeftOut:
 			m.server.Log(rm.Verbose, "%v", e.Err)
 		case engine.Serve:
-			m.serve(e.Waiter, e.Job)
+			m.serve(effects[i:])
 		case engine.Release:
 			b, err := e.Waiter.Client.(*blocked), e.Err
 			b.client.Answer(func(c *rm.Ctx) {
@@ -472,12 +472,31 @@ func (m *module) carryOutOld(c *rm.Ctx) {
 	}
 }
 
-func (m *module) serve(w *engine.Waiter, j *store.Job) {
-	b, delivery := w.Client.(*blocked), engine.DeliveryOf(j)
+// serve answers a client that has waited with the jobs of the first effects that are for it.
+func (m *module) serve(effects []engine.Effect) {
+	w, jobs := effects[0].Waiter, 0
+	for jobs < len(effects) && effects[jobs].Kind == engine.Serve && effects[jobs].Waiter == w {
+		effects[jobs].Kind = engine.None
+		jobs++
+	}
+	effects = effects[:jobs]
+	deliveries := make([]engine.Delivery, jobs)
+	for i := range effects {
+		deliveries[i] = engine.DeliveryOf(effects[i].Job)
+	}
+	b := w.Client.(*blocked)
 	b.client.Answer(func(c *rm.Ctx) {
-		c.Array(1)
-		m.putJob(c, j, b.counters, b.token, true)
-	}, func(*rm.Ctx) { m.later(0, func(*rm.Ctx) { m.node.Undeliver(delivery) }) })
+		c.Array(jobs)
+		for i := range effects {
+			m.putJob(c, effects[i].Job, b.counters, b.token, true)
+		}
+	}, func(*rm.Ctx) {
+		m.later(0, func(*rm.Ctx) {
+			for _, d := range deliveries {
+				m.node.Undeliver(d)
+			}
+		})
+	})
 }
 
 // --- time --------------------------------------------------------------------

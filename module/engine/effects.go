@@ -33,7 +33,7 @@ const (
 	LogFlush
 	// Touched: the queue has changed, for WATCH and client-side caching.
 	Touched
-	// Serve: Waiter gets Job.
+	// Serve: Waiter gets Job. If it gets several jobs (COUNT), their effects follow each other.
 	Serve
 	// Release: Waiter gets Err, or the null array if Err is nil.
 	Release

@@ -624,10 +624,12 @@ func (w *world) get() {
 			w.Say("nothing")
 			return
 		}
-		if _, err := n.e.Wait([][]byte{[]byte(queue)}, client); err != nil {
+		waiter, err := n.e.Wait([][]byte{[]byte(queue)}, client)
+		if err != nil {
 			w.Say("%v", err)
 			return
 		}
+		waiter.Count = count
 		w.Say("%s waits", client)
 	})
 }

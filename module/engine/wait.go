@@ -2,6 +2,7 @@ package engine
 
 import (
 	"container/heap"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/table"
@@ -13,6 +14,8 @@ import (
 type Waiter struct {
 	Client any
 	Worker []byte // the name that the client gave itself, or nil; the caller's
+	Count  int    // how many jobs the client takes at most; 0 is the same as 1
+	given  []store.ID
 	places []place
 	active bool
 	left   int    // places that it has left so far, if they are many
@@ -35,6 +38,7 @@ func amongNoHang(w *Waiter) *table.Link[Waiter] { return &w.noHang.link }
 
 const (
 	waitSlice   = 40   // clients released at once: the server writes to each one's socket
+	takeCost    = 10   // a client that is answered costs as much as so many jobs for a client that takes several
 	placeSlice  = 500  // places that are left at once
 	returnSlice = 1000 // buckets of the queue table looked at in one tick for queues that have returned
 	manyPlaces  = 64   // a waiter with more leaves them bit by bit
@@ -301,14 +305,68 @@ func (n *Node) firstOf(q *store.Queue) *Waiter {
 	return nil
 }
 
-// hand delivers a job to a client.
+// hand delivers a job to a client that waits, and takes no more.
 func (n *Node) hand(w *Waiter, j *store.Job) {
+	j = n.give(w, j)
+	n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
+}
+
+// give delivers a job to a client. The client doesn't wait any more.
+func (n *Node) give(w *Waiter, j *store.Job) *store.Job {
 	n.Cancel(w)
 	n.deliver(j)
 	if w.Worker != nil {
 		j = n.SetWorker(j, w.Worker)
 	}
-	n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
+	return j
+}
+
+// takers are the clients that are being served from one queue, and take several jobs each (COUNT). Each client in line
+// gets one job before any of them gets its second. So none hoards what the others could do. They are answered
+// together, when the queue is empty or each has as many as it takes.
+type takers struct {
+	list []*Waiter // those that take more
+	at   int       // whose turn it is
+	all  []*Waiter
+}
+
+// next returns the client that gets the next job; nil: none takes more.
+func (t *takers) next() *Waiter {
+	if len(t.list) == 0 {
+		return nil
+	}
+	t.at %= len(t.list)
+	return t.list[t.at]
+}
+
+// took notes that a client got a job.
+func (t *takers) took(w *Waiter, id *store.ID) {
+	if len(w.given) == 0 {
+		t.all = append(t.all, w)
+		t.list = append(t.list, w)
+		w.given = append(w.given, *id)
+		return
+	}
+	if w.given = append(w.given, *id); len(w.given) < w.Count {
+		t.at++
+		return
+	}
+	t.list = slices.Delete(t.list, t.at, t.at+1)
+}
+
+// answerTakers answers the clients. The end of a job whose key was busy may have moved one of their jobs since, or
+// deleted it.
+func (n *Node) answerTakers(t *takers) {
+	for _, w := range t.all {
+		jobs := n.refetched(n.scratch.jobs[:0], w.given)
+		n.scratch.jobs, w.given = jobs, nil
+		for _, j := range jobs {
+			n.effects = append(n.effects, Effect{Kind: Serve, Waiter: w, Job: j})
+		}
+		if len(jobs) == 0 {
+			n.effects = append(n.effects, Effect{Kind: Release, Waiter: w})
+		}
+	}
 }
 
 // Hear calls receive, which takes in all messages that have arrived from other nodes. Clients are
@@ -343,23 +401,41 @@ func (n *Node) serveWaiting(q *store.Queue, budget *int) {
 		n.serveLater(q)
 		return
 	}
-	for served := 0; n.waitersOf(q) > 0 && q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading; served++ {
-		if served == waitSlice {
-			n.serveLater(q)
-			return
+	var several takers
+	more := false
+	for served := 0; q.Head != nil && q.Pause&PauseOut == 0 && !n.passive && !n.loading; {
+		if served >= waitSlice*takeCost {
+			more = true
+			break
 		}
 		w := n.firstOf(q)
-		if w == nil {
-			break
+		waits := w != nil
+		if !waits {
+			if w = several.next(); w == nil {
+				break
+			}
 		}
 		j := n.next(q, budget)
 		if j == nil {
 			break
 		}
-		// An acquisition that was decided meanwhile may have served w. Then j is for the next waiter.
-		if w.active {
-			n.hand(w, j)
+		served += 1 + len(j.Record())/tickPiece
+		if waits {
+			served += takeCost - 1
 		}
+		switch {
+		case waits && !w.active:
+			// An acquisition that was decided meanwhile has served w. Then j is for the next waiter.
+		case w.Count <= 1:
+			n.hand(w, j)
+		default:
+			several.took(w, &n.give(w, j).ID)
+		}
+	}
+	n.answerTakers(&several)
+	if more {
+		n.serveLater(q)
+		return
 	}
 	if n.demands.Len() > 0 && q.Head != nil && !n.passive && !n.loading {
 		n.serveDemandLater(q)

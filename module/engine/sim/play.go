@@ -216,9 +216,11 @@ func (s *Sim) consume(n *node) {
 
 // delivered is called when a blocked worker is served.
 func (s *Sim) delivered(n *node, w *engine.Waiter, j *store.Job) {
-	*w.Client.(*bool) = true
+	done := w.Client.(*bool)
+	first := !*done
+	*done = true
 	s.take(n, j)
-	if s.jobs[j.ID] == nil || s.jobs[j.ID].probe == nil {
+	if first && (s.jobs[j.ID] == nil || s.jobs[j.ID].probe == nil) {
 		s.consume(n)
 	}
 }
