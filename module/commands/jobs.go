@@ -41,27 +41,8 @@ func (m *module) addJob(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
-	if m.evicts {
-		c.Error("EVICTION the maxmemory-policy in force may evict queues with the jobs in them: CONFIG SET maxmemory-policy noeviction, or a volatile one, first")
+	if !m.mayAdd(c, a) {
 		return
-	}
-	if a.Family() {
-		m.kinCopies(a)
-	}
-	if a.Family() && !m.mayWaitFor(c, a) {
-		return
-	}
-	if a.Unique.Mesh && a.Unique.Conflict != store.ConflictDrop {
-		hide(c, a)
-	}
-	if err := m.node.HasRoom(); err != nil {
-		fail(c, err)
-		m.carryOut(c)
-		return
-	}
-	a.CanWait = (a.Replicate > 1 || m.node.External() || a.Unique.Strategy != 0 && !m.node.Mesh().Alone()) && c.CanBlock()
-	if a.Default && !a.CanWait {
-		a.Async = true // the client didn't ask for copies, so it need not wait for them
 	}
 	id, wait, err := m.node.AddJob(a)
 	switch {
@@ -77,6 +58,34 @@ func (m *module) addJob(c *rm.Ctx) {
 		id.Put((*[store.IDLen]byte)(c.SimpleBuffer(store.IDLen)))
 	}
 	m.carryOut(c)
+}
+
+// mayAdd refuses an ADDJOB, or an ADDJOBS as a whole, if the server or the user's rights don't allow it. Otherwise it completes
+// the options.
+func (m *module) mayAdd(c *rm.Ctx, a *engine.Add) bool {
+	if m.evicts {
+		c.Error("EVICTION the maxmemory-policy in force may evict queues with the jobs in them: CONFIG SET maxmemory-policy noeviction, or a volatile one, first")
+		return false
+	}
+	if a.Family() {
+		m.kinCopies(a)
+	}
+	if a.Family() && !m.mayWaitFor(c, a) {
+		return false
+	}
+	if a.Unique.Mesh && a.Unique.Conflict != store.ConflictDrop {
+		hide(c, a)
+	}
+	if err := m.node.HasRoom(); err != nil {
+		fail(c, err)
+		m.carryOut(c)
+		return false
+	}
+	a.CanWait = (a.Replicate > 1 || m.node.External() || a.Unique.Strategy != 0 && !m.node.Mesh().Alone()) && c.CanBlock()
+	if a.Default && !a.CanWait {
+		a.Async = true // the client didn't ask for copies, so it need not wait for them
+	}
+	return true
 }
 
 // awaitCopies blocks ADDJOB's client until the job has the copies that it was asked to

@@ -22,6 +22,9 @@ import (
 // featureOffers is a feature of the bus: a node that has it answers Offer.
 const featureOffers = 1
 
+// featureBatches is a feature of the bus: a node that has it takes ReplJobs.
+const featureBatches = 2
+
 // busOffset is how far the port of a node's bus is above its port for clients.
 const busOffset = 10000
 
@@ -117,7 +120,7 @@ func (m *module) openBus() {
 		Listen:    net.JoinHostPort(host, strconv.FormatInt(port, 10)),
 		Advertise: m.mesh.announce,
 		ID:        m.node.Self(),
-		Features:  featureOffers,
+		Features:  featureOffers | featureBatches,
 		Secret:    []byte(m.mesh.secret),
 		Wake: func() {
 			m.server.Post(func(*rm.Server) { m.later(0, m.drain) })
@@ -267,6 +270,7 @@ func (m *module) busEvent(e bus.Event) {
 			life = 0
 		}
 		m.node.SetLife(id, life)
+		m.node.SetBatches(id, e.Features&featureBatches != 0)
 		m.learnHost(e.Local)
 		m.node.Mesh().Up(id, e.Advertised, m.mesh.met[id])
 		delete(m.mesh.met, id)
@@ -316,6 +320,8 @@ func (m *module) meshEffect(e *engine.Effect) {
 				}
 			}, nil)
 		}
+	case engine.AnswerBatch:
+		answerBatch(e.Client.(*engine.Batch))
 	case engine.AnswerWIP:
 		m.answerWIP(e)
 	case engine.Released:
@@ -392,7 +398,7 @@ func (m *module) farewell() (votes []byte) {
 // accept. Other messages are repeated in any case.
 func (m *module) refusedByBus(to wire.NodeID, msg []byte) {
 	switch wire.Kind(msg[0]) {
-	case wire.Offer, wire.YourJob, wire.ReplJob:
+	case wire.Offer, wire.YourJob, wire.ReplJob, wire.ReplJobs:
 	default:
 		return
 	}

@@ -108,16 +108,24 @@ var _ args = (*rm.Ctx)(nil)
 // parseAdd reads ADDJOB's arguments into a. It checks the options first, then the timeout,
 // then the options together: the first error in this order is the answer. copies is the
 // default of REPLICATE. defaults are the queue's settings, nil if it has none.
-func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error) {
+func parseAdd(c args, a *engine.Add, copies int, defaults *settings) error {
+	_, err := parseOptions(c, a, 4, copies, defaults)
+	a.Body = c.Arg(2)
+	return err
+}
+
+// parseOptions reads what ADDJOB and ADDJOBS have in common: the queue, the options from argument first on, and the timeout, which
+// is the argument before. ADDJOBS has no body before its timeout. For ADDJOBS it returns where the word BODIES or PAIRS is.
+func parseOptions(c args, a *engine.Add, first, copies int, defaults *settings) (jobs int, err error) {
 	*a = engine.Add{} // this clears it in place; another literal would be copied
-	a.Queue, a.Body, a.Retry = c.Arg(1), c.Arg(2), -1
+	a.Queue, a.Retry = c.Arg(1), -1
 	if defaults != nil {
 		defaults.apply(a)
 	}
 	n, given, copied := c.NArgs(), uint8(0), false
-	for i := 4; i < n; i++ {
+	for i := first; i < n; i++ {
 		if used, err := familyOption(c, i, a); err != nil {
-			return err
+			return 0, err
 		} else if used > 0 {
 			i += used - 1
 			continue
@@ -128,7 +136,10 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 			a.Async = true
 			continue
 		case !more:
-			return errSyntax
+			if first == bulkOptions && isBulk(opt) {
+				return 0, errNoBodies
+			}
+			return 0, errSyntax
 		case is(opt, "REPLICATE"):
 			var v int64
 			v, ok = between(c.Arg(i+1), 1, engine.MaxReplicate)
@@ -148,24 +159,34 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 		default:
 			took, err := parseUnique(c, i, &a.Unique, &given)
 			if err != nil {
-				return err
+				return 0, err
 			}
 			if took == 0 {
-				return errSyntax
+				if first != bulkOptions || !isBulk(opt) {
+					return 0, errSyntax
+				}
+				if jobs = i; is(opt, "PAIRS") {
+					if given&gaveKey != 0 {
+						return 0, errKeyPairs
+					}
+					given |= gaveKey
+				}
+				n = i
+				continue
 			}
 			i += took - 1
 			continue
 		}
 		if !ok {
-			return err
+			return 0, err
 		}
 		i++
 	}
-	if a.Timeout, err = timeout(c.Arg(3)); err != nil {
-		return err
+	if a.Timeout, err = timeout(c.Arg(first - 1)); err != nil {
+		return 0, err
 	}
 	if err := checkFamily(a); err != nil {
-		return err
+		return 0, err
 	}
 	if a.Default = a.Replicate == 0; a.Default {
 		a.Replicate = copies
@@ -178,22 +199,22 @@ func parseAdd(c args, a *engine.Add, copies int, defaults *settings) (err error)
 	}
 	if a.Replicate > 1 && a.Retry == 0 {
 		if copied {
-			return errAtMostOnce
+			return 0, errAtMostOnce
 		}
 		a.Replicate = 1 // the default of REPLICATE gives way to RETRY 0
 	}
 	if a.Delay >= a.TTL {
-		return errDelayTTL
+		return 0, errDelayTTL
 	}
 	if a.Unique.Strategy != 0 || given != 0 {
 		if err := checkUnique(a, given); err != nil {
-			return err
+			return 0, err
 		}
 		if defaults != nil && defaults.exclude {
 			a.Unique = engine.Unique{}
 		}
 	}
-	return nil
+	return jobs, nil
 }
 
 // defaultTTL is the time to live of a job that was added without TTL. It begins when the

@@ -65,12 +65,13 @@ type module struct {
 	undone []*rm.Client // see whenDone
 
 	// Reused by each command, so that none allocates.
-	add    engine.Add
-	jobs   []*store.Job
-	queues []*store.Queue
-	ids    []store.ID
-	locks  []*store.Lock
-	ops    struct {
+	add       engine.Add
+	jobsToAdd jobs
+	jobs      []*store.Job
+	queues    []*store.Queue
+	ids       []store.ID
+	locks     []*store.Lock
+	ops       struct {
 		ack, fastAck, delete, enqueue, nack, dequeue func(*store.ID) bool
 	}
 }

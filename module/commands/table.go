@@ -27,21 +27,34 @@ func settingArgs(values bool) []rm.Arg {
 }
 func firstKey(flags uint64) []rm.KeySpec { return []rm.KeySpec{{Flags: flags, Position: 1, Step: 1}} }
 
+// jobArgs returns the options of a new job.
+func jobArgs() []rm.Arg {
+	return []rm.Arg{
+		number("REPLICATE", "count"), number("DELAY", "seconds"), number("RETRY", "seconds"), number("TTL", "seconds"), number("MAXLEN", "count"), word("ASYNC"),
+		{Name: "unique", Kind: rm.ArgString, Token: "UNIQUE", Optional: true}, {Name: "key", Kind: rm.ArgString, Token: "KEY", Optional: true},
+		{Name: "scope", Kind: rm.ArgString, Token: "SCOPE", Optional: true}, number("LOCKTTL", "seconds"), number("RUNTTL", "seconds"),
+		{Name: "onconflict", Kind: rm.ArgString, Token: "ONCONFLICT", Optional: true}, {Name: "onbusy", Kind: rm.ArgString, Token: "ONBUSY", Optional: true},
+		{Name: "quorum", Kind: rm.ArgString, Token: "QUORUM", Optional: true},
+		word("DEFERRED"), {Name: "blocking-id", Kind: rm.ArgString, Token: "BLOCKEDBY", Optional: true},
+		{Name: "after-id", Kind: rm.ArgString, Token: "AFTER", Optional: true, Multiple: true},
+		{Name: "on-dead", Kind: rm.ArgOneOf, Token: "ONDEAD", Optional: true, Sub: []rm.Arg{
+			{Name: "run", Kind: rm.ArgToken, Token: "run"}, {Name: "drop", Kind: rm.ArgToken, Token: "drop"}, {Name: "dead", Kind: rm.ArgToken, Token: "dead"}}},
+	}
+}
+
 // commands returns the table of all commands. COMMANDS.md states the same facts.
 func (m *module) commands() []rm.Command {
 	return []rm.Command{
 		{Name: "addjob", Run: m.addJob, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Adds a job to a queue.", Complexity: "O(1)", Since: since, Arity: -4, Keys: firstKey(rm.KeyInsert),
-			Args: []rm.Arg{keyArg(), {Name: "body", Kind: rm.ArgString}, {Name: "ms-timeout", Kind: rm.ArgInteger},
-				number("REPLICATE", "count"), number("DELAY", "seconds"), number("RETRY", "seconds"), number("TTL", "seconds"), number("MAXLEN", "count"), word("ASYNC"),
-				{Name: "unique", Kind: rm.ArgString, Token: "UNIQUE", Optional: true}, {Name: "key", Kind: rm.ArgString, Token: "KEY", Optional: true},
-				{Name: "scope", Kind: rm.ArgString, Token: "SCOPE", Optional: true}, number("LOCKTTL", "seconds"), number("RUNTTL", "seconds"),
-				{Name: "onconflict", Kind: rm.ArgString, Token: "ONCONFLICT", Optional: true}, {Name: "onbusy", Kind: rm.ArgString, Token: "ONBUSY", Optional: true},
-				{Name: "quorum", Kind: rm.ArgString, Token: "QUORUM", Optional: true},
-				word("DEFERRED"), {Name: "blocking-id", Kind: rm.ArgString, Token: "BLOCKEDBY", Optional: true},
-				{Name: "after-id", Kind: rm.ArgString, Token: "AFTER", Optional: true, Multiple: true},
-				{Name: "on-dead", Kind: rm.ArgOneOf, Token: "ONDEAD", Optional: true, Sub: []rm.Arg{
-					{Name: "run", Kind: rm.ArgToken, Token: "run"}, {Name: "drop", Kind: rm.ArgToken, Token: "drop"}, {Name: "dead", Kind: rm.ArgToken, Token: "dead"}}}},
+			Args: append([]rm.Arg{keyArg(), {Name: "body", Kind: rm.ArgString}, {Name: "ms-timeout", Kind: rm.ArgInteger}}, jobArgs()...),
+		}},
+		{Name: "addjobs", Run: m.addJobs, Flags: "write deny-oom", Categories: "write slow", Info: rm.Info{
+			Summary: "Adds several jobs to a queue, with the same options.", Complexity: "O(N) with N jobs", Since: since, Arity: -5, Keys: firstKey(rm.KeyInsert),
+			Args: append(append([]rm.Arg{keyArg(), {Name: "ms-timeout", Kind: rm.ArgInteger}}, jobArgs()...), rm.Arg{
+				Name: "jobs", Kind: rm.ArgOneOf, Sub: []rm.Arg{
+					{Name: "body", Kind: rm.ArgString, Token: "BODIES", Multiple: true},
+					{Name: "pair", Kind: rm.ArgBlock, Token: "PAIRS", Multiple: true, Sub: []rm.Arg{{Name: "key", Kind: rm.ArgString}, {Name: "body", Kind: rm.ArgString}}}}}),
 		}},
 		{Name: "getjob", Run: m.getJob, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
 			Summary: "Takes jobs from queues, waiting for one where there is none.", Complexity: "O(N) with N jobs taken and queues named", Since: since, Arity: -2,

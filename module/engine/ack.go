@@ -323,7 +323,7 @@ func (n *Node) endAway(j *store.Job, cancelled bool) {
 func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	if j.State == store.StateWaitRepl {
 		// A client has worked on it already.
-		if ad := n.pendingAdds[j.ID]; ad != nil {
+		if ad := n.pendingAddOf(&j.ID); ad != nil {
 			n.worked(j, ad)
 		}
 	}

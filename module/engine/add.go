@@ -25,6 +25,9 @@ type Add struct {
 	// those of every queue. If Sees itself is nil, the client may know and change all jobs.
 	Sees func(queue []byte) bool
 	Members
+
+	batch *Batch // nil: the job isn't one of an ADDJOBS
+	place int32  // among the Answers of batch
 }
 
 // Copies returns the default of REPLICATE: three, or as many nodes as can be
@@ -183,14 +186,7 @@ func (n *Node) enlist(a *Add, j *store.Job, w placement) (wait bool, err error) 
 			return false, err
 		}
 	}
-	j.CTime = n.nextCTime()
-	if a.BlockedBy != nil {
-		j.CTime = n.afterSiblings(a.BlockedBy, j.CTime)
-	}
-	j.ETime = n.now + a.TTL*1000
-	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
-	n.store.RegisterNew(q, j)
-	n.Stats.Added++
+	n.register(a, j, q)
 	if w.family != nil {
 		n.join(j)
 	}
@@ -204,6 +200,18 @@ func (n *Node) enlist(a *Add, j *store.Job, w placement) (wait bool, err error) 
 		return true, nil
 	}
 	return false, nil
+}
+
+// register puts a new job into the table of jobs, and into its queue's held list.
+func (n *Node) register(a *Add, j *store.Job, q *store.Queue) {
+	j.CTime = n.nextCTime()
+	if a.BlockedBy != nil {
+		j.CTime = n.afterSiblings(a.BlockedBy, j.CTime)
+	}
+	j.ETime = n.now + a.TTL*1000
+	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
+	n.store.RegisterNew(q, j)
+	n.Stats.Added++
 }
 
 // unreachable refuses a job if too few nodes can be reached for its copies. Above 75 % of

@@ -41,6 +41,8 @@ const (
 	Promise
 	// Deny: Client's ADDJOB is answered by Err.
 	Deny
+	// AnswerBatch: the Client of the [*Batch] in Client has all answers to its ADDJOBS.
+	AnswerBatch
 	// Send: Peer gets [Node.Message].
 	Send
 	// Connect: a connection to Peer is to be kept.
@@ -79,7 +81,7 @@ type Effect struct {
 	Job    *store.Job   // LogJob, LogState; Serve: the job as it was handed out, though it may have ended since
 	Queue  *store.Queue // Touched, Dropped, LogQueue
 	Waiter *Waiter
-	Client any // Promise, Deny, Released, AnswerWIP: the client that [Node.Tie] named; LockDone, Worked: what the call was given
+	Client any // Promise, Deny, Released, AnswerWIP: the client that [Node.Tie] named; AnswerBatch: the *Batch; LockDone, Worked: what the call was given
 	WIP    *MeshWIP
 	Nodes  int // Released: how many nodes know of the release; Cleared: how many locks were held
 	Peer   *Peer

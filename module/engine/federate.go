@@ -552,7 +552,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	}
 	j := n.lookEnded(&id)
 	if j != nil && m.Job.Retry == 0 {
-		ad := n.pendingAdds[id]
+		ad := n.pendingAddOf(&id)
 		if ad == nil {
 			return // there is only one copy, and this node has it
 		}

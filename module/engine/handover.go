@@ -301,7 +301,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	var askers []byte
 	if j := n.lookEnded(&id); j != nil {
 		askers = slices.Clone(j.Extra(store.TagAskers))
-		ad := n.pendingAdds[id]
+		ad := n.pendingAddOf(&id)
 		switch o := n.offers.Get(id); {
 		case ad != nil:
 			// The node that was sent the copy gives it back, before it confirms.
@@ -431,6 +431,10 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 	}
 	p.choked = n.monotonic() + chokedMS
 	id := store.ID(*job)
+	if kind == wire.ReplJobs {
+		n.unsentAll(p, &id)
+		return
+	}
 	j := n.store.Lookup(&id)
 	if j == nil {
 		return
@@ -451,7 +455,7 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 		n.starvesStill(p, j.Queue)
 		n.unexport(j)
 	case wire.ReplJob:
-		if ad := n.pendingAdds[id]; ad != nil && j.HeldBy(uint64(p.Node)) {
+		if ad := n.pendingAddOf(&id); ad != nil && j.HeldBy(uint64(p.Node)) {
 			ad.unsent = append(ad.unsent, p.Node)
 		}
 	}

@@ -267,7 +267,7 @@ func (n *Node) Delete(id *store.ID) bool {
 	if n.inHands(j) {
 		n.idling.deleted = max(n.idling.deleted, j.QTime)
 	}
-	if ad := n.pendingAdds[*id]; ad != nil {
+	if ad := n.pendingAddOf(id); ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
 		return true

@@ -25,13 +25,14 @@ const (
 // pendingAdd is an ADDJOB that waits for its copies.
 type pendingAdd struct {
 	id        store.ID
-	client    any
+	client    any   // a *Batch, if the job is one of an ADDJOBS
+	place     int32 // among the Answers of the Batch
 	denied    bool  // the job must not be promised any more, see [Node.Deny]
-	need      int   // confirmations by other nodes
-	deadline  int64 // unix ms; 0: none
 	external  bool  // this node keeps no copy
 	deps      bool  // the copies have store.FamilyAdding
 	elsewhere bool  // another node has it in a queue, or with a client
+	need      int   // confirmations by other nodes
+	deadline  int64 // unix ms; 0: none
 	at        int   // index in Node.waiting
 	number    uint64
 
@@ -103,6 +104,8 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		switch m.Kind {
 		case wire.ReplJob, wire.YourJob:
 			n.refuse(p, m, wire.IsPassive)
+		case wire.ReplJobs:
+			n.refuseAll(p, m, wire.IsPassive)
 		case wire.Offer:
 			n.onOffer(p, m)
 		}
@@ -111,6 +114,10 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	switch m.Kind {
 	case wire.ReplJob:
 		n.onReplJob(p, m)
+	case wire.ReplJobs:
+		n.onReplJobs(p, m)
+	case wire.GotJobs:
+		n.onGotJobs(p, m)
 	case wire.YourJob:
 		n.onYourJob(p, m)
 	case wire.Offer:
@@ -281,7 +288,7 @@ func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 		// This node may have handed the job to one that the sender doesn't know as a holder.
 		n.tellBut(p, j, &wire.Message{Kind: wire.DelJob, Flags: wire.PassOn})
 		n.forgetJob(n.undone(j), p) // it was promised to nobody
-	case n.pendingAdds[j.ID] == nil && (byClient && n.hasDependents(j) || !byClient && j.Holders() > 1):
+	case n.pendingAddOf(&j.ID) == nil && (byClient && n.hasDependents(j) || !byClient && j.Holders() > 1):
 		// ByClient: as in FastAck, the end of a job with dependents mustn't be forgotten. Otherwise this node may have
 		// confirmed the acknowledgement before it was handed the job. So may the nodes that it handed the job to, and
 		// nobody else would tell them.

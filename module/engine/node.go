@@ -145,6 +145,8 @@ type Node struct {
 	mostBody    int // bytes of a body and its queue's name that can be sent to another node
 	pendingAdds map[store.ID]*pendingAdd
 	waiting     []*pendingAdd                // the values of pendingAdds
+	bundles     []*bundle                    // jobs of ADDJOBS that aren't all decided, in the order in which they were added
+	batch       *Batch                       // scratch memory for the next one
 	outlasting  table.Roster[store.ID, life] // jobs that were delivered shortly before their end, see outlast
 	turn        int                          // the index in waiting that vanished has looked at last
 	added       uint64                       // the number of the newest pendingAdd
@@ -230,6 +232,8 @@ type Node struct {
 		extras []byte
 		peers  []*Peer
 		gossip []wire.Peer
+		run    []*store.Job
+		more   []wire.Sibling
 	}
 }
 
@@ -253,7 +257,7 @@ func New(c Config) *Node {
 		deps:        dependencies{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
 	}
 	n.mostBody = MaxBodyElsewhere
-	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}}
+	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}, batches: map[wire.NodeID]bool{}}
 	if c.Monotonic != nil {
 		n.clock.even = c.Monotonic()
 	}
@@ -624,5 +628,5 @@ type Load struct{ Adding, Imports, Hungry, Claims int }
 
 // Load counts what the node holds beside its jobs.
 func (n *Node) Load() Load {
-	return Load{Adding: len(n.pendingAdds), Imports: n.imports.Len(), Hungry: n.demands.Len(), Claims: n.locks.Acquisitions() + n.uniqueMesh.count()}
+	return Load{Adding: n.adding(), Imports: n.imports.Len(), Hungry: n.demands.Len(), Claims: n.locks.Acquisitions() + n.uniqueMesh.count()}
 }

@@ -212,7 +212,7 @@ func (n *Node) follow(e end) (dropped int) {
 			if n.store.Dependents(&id) != nil {
 				fallen = append(fallen, id)
 			}
-			if n.store.Dependents(&id) == nil || n.pendingAdds[id] != nil {
+			if n.store.Dependents(&id) == nil || n.pendingAddOf(&id) != nil {
 				n.drop(c)
 			}
 		}
@@ -289,7 +289,7 @@ func (n *Node) tickEnds() {
 // drop deletes a job because one that it waited for has ended.
 func (n *Node) drop(j *store.Job) {
 	n.Stats.Dropped++
-	if ad := n.pendingAdds[j.ID]; ad != nil {
+	if ad := n.pendingAddOf(&j.ID); ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
 		return
@@ -393,7 +393,7 @@ func (n *Node) CancelJob(id *store.ID) int {
 		return 0
 	}
 	n.Stats.Cancelled++
-	if ad := n.pendingAdds[*id]; ad != nil {
+	if ad := n.pendingAddOf(id); ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
 		return 1

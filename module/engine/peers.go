@@ -25,10 +25,11 @@ type Peer struct {
 // members are the other nodes.
 type members struct {
 	membership.Table[*Peer]
-	lives  map[wire.NodeID]uint64 // the processes of those that jobs can be offered to
-	absent []*Peer                // silent or forgotten nodes, with jobs in doubt (Peer.doubted)
-	acks   acks                   // telling: acknowledged jobs that name a forgotten node are looked for
-	sweep  int64                  // unix ms: when stale questions are forgotten next
+	lives   map[wire.NodeID]uint64 // the processes of those that jobs can be offered to
+	batches map[wire.NodeID]bool   // those that understand ReplJobs
+	absent  []*Peer                // silent or forgotten nodes, with jobs in doubt (Peer.doubted)
+	acks    acks                   // telling: acknowledged jobs that name a forgotten node are looked for
+	sweep   int64                  // unix ms: when stale questions are forgotten next
 }
 
 // Mesh is the table of the other nodes. Its methods that change something are events: see [Node.Effects].

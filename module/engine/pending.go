@@ -2,7 +2,7 @@ package engine
 
 import "jobmesh/module/store"
 
-// Pending is the handle of a call whose answer comes later, as an effect for a client: of ADDJOB (Promise, Deny), RELEASEJOB
+// Pending is the handle of a call whose answer comes later, as an effect for a client: of ADDJOB (Promise, Deny), ADDJOBS (AnswerBatch), RELEASEJOB
 // (Released) and WIP … MESH (AnswerWIP). The caller ties a client to it before it calls the node again. It is good
 // until the effect, or [Node.Abandon]; afterwards it stands for nothing.
 //
@@ -12,6 +12,7 @@ type Pending struct {
 	kind   pendingKind
 	id     store.ID
 	number int64
+	batch  *Batch
 }
 
 type pendingKind uint8
@@ -20,10 +21,14 @@ const (
 	addPending pendingKind = iota + 1
 	releasePending
 	wipPending
+	batchPending
 )
 
 // PendingAdd is that of an ADDJOB for which [Node.AddJob] has said wait.
 func PendingAdd(id store.ID) Pending { return Pending{kind: addPending, id: id} }
+
+// PendingBatch is that of an ADDJOBS for which [Node.AddJobs] has said wait.
+func PendingBatch(b *Batch) Pending { return Pending{kind: batchPending, batch: b} }
 
 // PendingRelease is that of a RELEASEJOB for which [Node.Release] has said wait.
 func PendingRelease(id store.ID) Pending { return Pending{kind: releasePending, id: id} }
@@ -45,6 +50,8 @@ func (n *Node) Tie(p Pending, client any) {
 		if q := n.questionOf(p.number); q != nil {
 			q.client = client
 		}
+	case batchPending:
+		p.batch.Client = client
 	}
 }
 
@@ -52,6 +59,9 @@ func (n *Node) Tie(p Pending, client any) {
 // nor queued for its sake. Deny changes nothing that is saved, so it can be called while the server takes no writes.
 // [Node.Abandon] follows when it does.
 func (n *Node) Deny(p Pending) {
+	if p.kind == batchPending {
+		p.batch.denied = true
+	}
 	if p.kind != addPending {
 		return
 	}
@@ -62,11 +72,12 @@ func (n *Node) Deny(p Pending) {
 	}
 }
 
-// Abandon ends the wait for a client that has gone. An ADDJOB is undone, for nothing was promised; a release stands.
+// Abandon ends the wait for a client that has gone. An ADDJOB is undone, for nothing was promised, and
+// so are the jobs of an ADDJOBS that aren't decided; a release stands.
 func (n *Node) Abandon(p Pending) {
 	switch p.kind {
 	case addPending:
-		if ad := n.pendingAdds[p.id]; ad != nil {
+		if ad := n.pendingAddOf(&p.id); ad != nil {
 			n.cleanUp(ad)
 		} else {
 			n.abandonUniqueAdd(&p.id)
@@ -75,5 +86,7 @@ func (n *Node) Abandon(p Pending) {
 		n.Tie(p, nil)
 	case wipPending:
 		n.dropQuestion(p.number)
+	case batchPending:
+		n.abandonBatch(p.batch)
 	}
 }

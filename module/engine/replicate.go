@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 
 	"jobmesh/module/store"
@@ -39,7 +40,13 @@ func (n *Node) candidate(j *store.Job, ad *pendingAdd) *Peer {
 		return nil
 	}
 	list = n.near(j, list)
-	return list[n.random.Uint64()%uint64(len(list))]
+	p := list[n.random.Uint64()%uint64(len(list))]
+	if ad != nil {
+		if b, of := ad.client.(*Batch); of {
+			return b.prefer(list, p)
+		}
+	}
+	return p
 }
 
 // place sends copies to count more nodes, or to fewer where there aren't so many. The job may move.
@@ -101,10 +108,13 @@ func delayFrom(j *store.Job, now int64) int64 {
 }
 
 // pendingAddOf returns the pending add of a job, or nil. Mostly there are none, and the map
-// isn't asked then.
+// isn't asked then. A job of a whole bundle gets one by the call.
 func (n *Node) pendingAddOf(id *store.ID) *pendingAdd {
-	if len(n.pendingAdds) == 0 {
+	if len(n.waiting)+len(n.bundles) == 0 {
 		return nil
+	}
+	if u := n.bundleOf(id); u != nil && u.whole {
+		n.unbundle(u)
 	}
 	return n.pendingAdds[*id]
 }
@@ -114,6 +124,9 @@ func (n *Node) startPendingAdd(j *store.Job, a *Add, external bool, elsewhere in
 	becomePending(j)
 	n.countFamily(j)
 	ad := &pendingAdd{id: j.ID, need: elsewhere, external: external, began: n.now, least: elsewhere}
+	if a.batch != nil {
+		ad.client, ad.place = a.batch, a.place
+	}
 	if f, _ := j.Family(); f.Held() {
 		f.Flags |= store.FamilyAdding
 		j, ad.deps = n.setFamily(j, &f), true
@@ -220,12 +233,12 @@ func (n *Node) owesEnd(j *store.Job, ad *pendingAdd) bool {
 
 func (n *Node) deny(ad *pendingAdd, err error) {
 	n.Stats.Refused++
-	n.effects = append(n.effects, Effect{Kind: Deny, ID: ad.id, Client: ad.client, Err: err})
+	n.answer(ad.client, ad.place, ad.id, err)
 }
 
 // moreCopies looks at a job that waits for its copies, when its timer is due.
 func (n *Node) moreCopies(j *store.Job) {
-	ad := n.pendingAdds[j.ID]
+	ad := n.pendingAddOf(&j.ID)
 	switch {
 	case ad == nil:
 		n.revoke(j) // nobody waits for it any more
@@ -307,6 +320,7 @@ func (n *Node) oneMore(j *store.Job, ad *pendingAdd) *store.Job {
 // since, and would deliver it again. The client of that ADDJOB gets ErrReplUnknown.
 // If very many ADDJOBs wait, some follow in the next ticks.
 func (n *Node) resume(p *Peer) {
+	n.unbundleSome(true, math.MaxInt)
 	p.missed, p.added = len(n.waiting), n.added
 	budget := tickBudget
 	n.resumeAdds(p, &budget)
@@ -397,7 +411,7 @@ func (n *Node) onGotJob(p *Peer, j *store.Job) {
 		n.isAdded(j)
 		return
 	}
-	ad := n.pendingAdds[j.ID]
+	ad := n.pendingAddOf(&j.ID)
 	if j.State != store.StateWaitRepl || ad == nil || !j.Confirm(uint64(p.Node)) {
 		return
 	}
@@ -440,7 +454,7 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		n.unexport(j)
 		return
 	}
-	if ad := n.pendingAdds[j.ID]; ad != nil && j.State == store.StateWaitRepl {
+	if ad := n.pendingAddOf(&j.ID); ad != nil && j.State == store.StateWaitRepl {
 		// The node may have refused this queue alone, and can still be given jobs of others. But
 		// where all nodes refuse, they must not be asked in a circle.
 		if len(ad.refused) == 0 {
@@ -458,12 +472,12 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 // promised any more, it is deleted instead, here and elsewhere. Afterwards the job may be gone, or
 // have moved in memory.
 func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
-	if ad.denied {
+	if unwanted(ad.denied, ad.client) {
 		n.cleanUp(ad)
 		return
 	}
 	n.endPendingAdd(ad)
-	promise := Effect{Kind: Promise, ID: j.ID, Client: ad.client}
+	id := j.ID
 	switch {
 	case !ad.deps:
 	case held(j) || ad.elsewhere || n.putOff(j) || delayFrom(j, n.now) > 0:
@@ -478,7 +492,7 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 		}
 		n.delegate(j)
 		n.discard(j)
-		n.effects = append(n.effects, promise)
+		n.answer(ad.client, ad.place, id, nil)
 		return
 	}
 	j.ClearConfirmed()
@@ -491,7 +505,7 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 	} else {
 		n.queueNew(j)
 	}
-	n.effects = append(n.effects, promise)
+	n.answer(ad.client, ad.place, id, nil)
 }
 
 // isAdded notes that the ADDJOB of a job with dependencies waits no more. The job may move.
@@ -519,7 +533,7 @@ func (n *Node) worked(j *store.Job, ad *pendingAdd) {
 // workedUnseen is worked for a job that isn't known here: it went to another database with its queue, unlogged.
 func (n *Node) workedUnseen(ad *pendingAdd) {
 	n.endPendingAdd(ad)
-	n.effects = append(n.effects, Effect{Kind: Promise, ID: ad.id, Client: ad.client})
+	n.answer(ad.client, ad.place, ad.id, nil)
 }
 
 // tellCreator tells the node where a job was added that the job is acknowledged, if
@@ -653,24 +667,35 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 
 // accept makes a copy known here as an active job. It returns nil if it refuses the copy.
 func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
+	q, refusal := n.roomFor(m)
+	if refusal != 0 {
+		n.refuse(p, m, refusal)
+		return nil
+	}
+	return n.acceptInto(m, q)
+}
+
+// roomFor returns the queue for a copy, or the reason why this node doesn't take the copy.
+func (n *Node) roomFor(m *wire.Message) (q *store.Queue, refusal uint32) {
+	copies := m.Kind != wire.YourJob && m.Kind != wire.Offer // a job that is handed over has left its node already, so it isn't refused
 	switch {
-	// Only a ReplJob is refused: a job that is handed over has left its node already.
-	case (n.MemoryLevel() > 0 || n.unsafe) && m.Kind == wire.ReplJob:
-		n.refuse(p, m, wire.NoMemory)
-		return nil
-	case n.leaving && m.Kind == wire.ReplJob:
-		n.refuse(p, m, wire.IsLeaving)
-		return nil
+	case copies && (n.MemoryLevel() > 0 || n.unsafe):
+		return nil, wire.NoMemory
+	case copies && n.leaving:
+		return nil, wire.IsLeaving
 	}
 	q, err := n.queue(m.Queue)
-	if err != nil {
-		n.refuse(p, m, wire.WrongType)
-		return nil
+	switch {
+	case err != nil:
+		return nil, wire.WrongType
+	case q.Pause&PauseIn != 0 && copies && !heldBackBlocked(m):
+		return nil, wire.IsPaused
 	}
-	if q.Pause&PauseIn != 0 && m.Kind == wire.ReplJob && !heldBackBlocked(m) {
-		n.refuse(p, m, wire.IsPaused)
-		return nil
-	}
+	return q, 0
+}
+
+// acceptInto makes a copy known that roomFor has found a queue for. It returns nil if the job is known already.
+func (n *Node) acceptInto(m *wire.Message, q *store.Queue) *store.Job {
 	w := &m.Job
 	j := n.store.NewJob(len(w.Body), max(len(m.Holders), 1), w.Extras)
 	copy(j.Body(), w.Body)
@@ -681,7 +706,10 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 	j.Nacks, j.Deliveries = w.Nacks, w.Deliveries
 	becomeCopy(j)
 	n.oust(&j.ID)
-	n.store.RegisterNew(q, j)
+	if !n.store.Register(q, j) {
+		n.store.FreeJob(j)
+		return nil
+	}
 	n.accepted(j)
 	j, _ = n.learn(j, m.Holders)
 	if j.Retry > 0 {

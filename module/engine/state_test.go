@@ -70,6 +70,7 @@ func TestNoAddressOfAJobIsKept(t *testing.T) {
 		"settling.asked",    // emptied before a pause
 		"Node.loaded",       // jobs of other databases while data are loaded: no node speaks of them then
 		"Node.scratch.jobs", // within a call
+		"Node.scratch.run",  // likewise
 	}, kept)
 }
 

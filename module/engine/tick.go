@@ -77,6 +77,7 @@ func (n *Node) Tick() int64 {
 	n.tickApart()
 	n.tickDemands()
 	n.serveOn()
+	n.tickBundles()
 	n.tickAdds()
 	n.tickCopies()
 	n.tickGiven()
@@ -117,7 +118,7 @@ func (n *Node) cost(from int) (cost int) {
 		switch e := &n.effects[from+i]; e.Kind {
 		case Serve:
 			cost += tickBudget/waitSlice + len(e.Job.Record())/tickPiece
-		case Promise, Deny, LockDone, Worked, Released:
+		case Promise, Deny, AnswerBatch, LockDone, Worked, Released:
 			cost += tickBudget / waitSlice
 		case LogJob:
 			cost += len(e.Job.Record()) / tickPiece
@@ -139,7 +140,7 @@ func (n *Node) due(j *store.Job) {
 		if !staysForDependents(j) {
 			n.Stats.Expired++
 		}
-		if ad := n.pendingAdds[j.ID]; ad != nil {
+		if ad := n.pendingAddOf(&j.ID); ad != nil {
 			n.cleanUp(ad)
 			n.deny(ad, ErrReplRemoved)
 			return

@@ -16,8 +16,9 @@ import (
 
 // claimedAdd is an ADDJOB whose lock is being acquired.
 type claimedAdd struct {
-	client any
-	denied bool // see [Node.Deny]
+	client any   // a *Batch, if the job is one of an ADDJOBS
+	place  int32 // among the Answers of the Batch
+	denied bool  // see [Node.Deny]
 	claim  *lock.Acquisition
 }
 
@@ -85,10 +86,13 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	a = a.clone()
 	id := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 	c, began := &claimedAdd{}, n.monotonic()
+	if a.batch != nil {
+		c.client, c.place = a.batch, a.place
+	}
 	n.uniqueMesh.adds[id] = c
 	decided := func(o lock.Result) (answer store.ID, wait bool, err error) {
 		delete(n.uniqueMesh.adds, id)
-		if c.denied {
+		if unwanted(c.denied, c.client) {
 			n.unclaimAdd(a, &id, &o)
 			return answer, false, ErrReplTimeout
 		}
@@ -105,11 +109,11 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 		switch {
 		case c.client == nil:
 		case err != nil:
-			n.effects = append(n.effects, Effect{Kind: Deny, ID: id, Client: c.client, Err: err})
+			n.answer(c.client, c.place, id, err)
 		case wait:
 			n.pendingAdds[id].client = c.client
 		default:
-			n.effects = append(n.effects, Effect{Kind: Promise, ID: answer, Client: c.client})
+			n.answer(c.client, c.place, answer, nil)
 		}
 	})
 	if now != nil {

@@ -479,6 +479,7 @@ func (n *Node) Farewell() {
 func (n *Node) tickEnding(budget int) {
 	for ; n.ending && budget > 0; budget-- {
 		switch {
+		case !n.unbundleSome(true, 1): // one after the other
 		case len(n.waiting) > 0:
 			ad := n.waiting[len(n.waiting)-1]
 			n.cleanUp(ad)

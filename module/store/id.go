@@ -123,6 +123,10 @@ func (m *IDMaker) Make(r0, r1 uint64, ttlSeconds int64, retry bool) (id ID) {
 	return id
 }
 
+// Number is the number of an ID that this store's IDMaker has made: each ID has the number after that of the one before. For other
+// nodes' IDs it is any number.
+func (s *Store) Number(id *ID) uint64 { return id.hash(s.keys.id) }
+
 // hash is the hash of an ID in a table whose IDMaker has this key.
 func (id *ID) hash(key uint64) uint64 {
 	return unscramble(binary.LittleEndian.Uint64(id[14:])) ^ key

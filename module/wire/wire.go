@@ -111,6 +111,12 @@ const (
 	AskIdle
 	// Idle: the sender doesn't know the job, or has a copy that it leaves to others.
 	Idle
+	// ReplJobs is a ReplJob for several jobs (ADDJOBS), which differ only in their IDs, creation times and
+	// bodies. The first one is in ID and Job, the others are in More. If the receiver holds a copy of each, the
+	// answer is GotJobs, else it answers each job as a ReplJob.
+	ReplJobs
+	// GotJobs: the sender holds the copies of a ReplJobs, Count in all. ID is that of the first.
+	GotJobs
 	kinds
 )
 
@@ -294,6 +300,8 @@ const (
 	MaxLockName = 4097 // bytes
 	MaxOwner    = 1024
 	MaxLocks    = 1024 // in a page
+
+	MaxSiblings = 10_000 // in a ReplJobs
 )
 
 // Peer is what a Heartbeat says of a third node.
@@ -313,6 +321,16 @@ type Job struct {
 	Body              []byte
 	Extras            []byte // tagged attributes (store.CheckExtras)
 }
+
+// Sibling is a job of a ReplJobs beside the first. All but this is as in the first one.
+type Sibling struct {
+	ID    JobID // the node and the TTL in it are the first one's
+	CTime uint64
+	Body  []byte
+}
+
+// The bytes of a job's ID between the name of its node and its TTL.
+const siblingFrom, siblingTo = 4, 22
 
 // Lock is a vote for a lock, or a claim to one. If Job is zero, the holder is Owner.
 type Lock struct {
@@ -357,6 +375,7 @@ type Message struct {
 	Members uint64 // a sum over the nodes that the sender counts (package membership)
 	Lock    Lock
 	Locks   []Lock
+	More    []Sibling
 }
 
 // A message begins with its kind and its flags. Then come those of these fields that its kind
@@ -373,6 +392,7 @@ const (
 	hasMembers
 	hasLock
 	hasLocks
+	hasMore
 )
 
 var parts = [kinds]uint16{
@@ -418,6 +438,9 @@ var parts = [kinds]uint16{
 	MovedTo:  hasID | hasCount | hasQueue,
 	AskIdle:  hasID | hasSpan | hasRound,
 	Idle:     hasID | hasRound,
+
+	ReplJobs: hasID | hasSpan | hasHolders | hasQueue | hasJob | hasMore,
+	GotJobs:  hasID | hasCount,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must
@@ -479,6 +502,17 @@ func (m *Message) Append(b []byte) []byte {
 			b = m.Locks[i].append(b)
 		}
 	}
+	if has&hasMore != 0 {
+		b = binary.AppendUvarint(b, uint64(len(m.More)))
+		ctime := m.Job.CTime
+		for i := range m.More {
+			s := &m.More[i]
+			b = append(b, s.ID[siblingFrom:siblingTo]...)
+			b = binary.AppendUvarint(b, s.CTime-ctime)
+			b = appendBytes(b, s.Body)
+			ctime = s.CTime
+		}
+	}
 	return b
 }
 
@@ -514,6 +548,20 @@ func (r *reader) lock(l *Lock) {
 		}
 	default:
 		r.fail("the kind of holder")
+	}
+}
+
+func (r *reader) siblings(m *Message) {
+	ctime := m.Job.CTime
+	for n := r.uint(MaxSiblings, "the number of further jobs"); n > 0 && r.err == nil; n-- {
+		s := Sibling{ID: m.ID}
+		copy(s.ID[siblingFrom:siblingTo], r.take(siblingTo-siblingFrom, "a further job's ID"))
+		ctime += r.uint(math.MaxUint64, "a further job's creation time")
+		s.CTime, s.Body = ctime, r.take(r.uint(MaxQueue, "a further body's length"), "a further body")
+		if r.err == nil && ctime == 0 {
+			r.fail("a further job's creation time")
+		}
+		m.More = append(m.More, s)
 	}
 }
 
@@ -562,14 +610,14 @@ func (r *reader) uint(limit uint64, what string) uint64 {
 }
 
 // Parse reads a message from b, and overwrites m with it. m's slices of bytes point into b;
-// Holders, Peers and Locks reuse the memory that m had for them. Its errors wrap [ErrMessage].
+// Holders, Peers, Locks and More reuse the memory that m had for them. Its errors wrap [ErrMessage].
 func (m *Message) Parse(b []byte) error {
 	r := reader{b: b}
 	head := r.take(2, "the head")
 	if r.err != nil {
 		return r.err
 	}
-	*m = Message{Kind: Kind(head[0]), Flags: head[1], Holders: m.Holders[:0], Peers: m.Peers[:0], Locks: m.Locks[:0]}
+	*m = Message{Kind: Kind(head[0]), Flags: head[1], Holders: m.Holders[:0], Peers: m.Peers[:0], Locks: m.Locks[:0], More: m.More[:0]}
 	if m.Kind == 0 || m.Kind >= kinds {
 		r.at = 0
 		r.fail(fmt.Sprintf("kind %d", m.Kind))
@@ -650,6 +698,9 @@ func (m *Message) Parse(b []byte) error {
 			r.lock(&l)
 			m.Locks = append(m.Locks, l)
 		}
+	}
+	if has&hasMore != 0 {
+		r.siblings(m)
 	}
 	if r.err == nil && r.at != len(b) {
 		r.fail("bytes left over")

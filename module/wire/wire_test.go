@@ -78,6 +78,13 @@ func gen(t *rapid.T) Message {
 			m.Locks = append(m.Locks, lock())
 		}
 	}
+	if has&hasMore != 0 {
+		for range rapid.IntRange(0, 4).Draw(t, "more") {
+			s := Sibling{ID: m.ID, CTime: rapid.Uint64Min(1).Draw(t, "its ctime"), Body: bytesOf.Draw(t, "its body")}
+			copy(s.ID[siblingFrom:siblingTo], rapid.SliceOfN(rapid.Byte(), 18, 18).Draw(t, "its id"))
+			m.More = append(m.More, s)
+		}
+	}
 	return m
 }
 
@@ -98,7 +105,7 @@ func TestRoundTrip(t *testing.T) {
 func TestHostileLengths(t *testing.T) {
 	var m Message
 	huge := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}
-	for _, k := range []Kind{NeedJobs, Pause, SetAck, Claim, Deny, Unlock, LockPage} {
+	for _, k := range []Kind{NeedJobs, Pause, SetAck, Claim, Deny, Unlock, LockPage, ReplJobs} {
 		for at := 2; at < 40; at++ {
 			b := append(make([]byte, at), huge...)
 			b[0] = byte(k)
@@ -111,7 +118,8 @@ func TestHostileLengths(t *testing.T) {
 func FuzzMessage(f *testing.F) {
 	for k := Kind(1); k < kinds; k++ {
 		m := Message{Kind: k, Holders: []Node{2}, Queue: []byte("q"), Job: Job{CTime: 1, Repl: 1, Body: []byte("b")},
-			Lock: Lock{Name: []byte("Ln"), Token: 1, Owner: []byte("o")}, Locks: []Lock{{Name: []byte("Ln"), Token: 1, Job: JobID{1}}}}
+			Lock: Lock{Name: []byte("Ln"), Token: 1, Owner: []byte("o")}, Locks: []Lock{{Name: []byte("Ln"), Token: 1, Job: JobID{1}}},
+			More: []Sibling{{CTime: 2, Body: []byte("c")}, {CTime: 3}}}
 		if k == Heartbeat || k == Failed {
 			m.Peers = []Peer{{ID: NodeID{1}, Addr: "127.0.0.1:1"}}
 		}
@@ -132,9 +140,9 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 	names := []string{
 		"ReplJob", "GotJob", "Refused", "Holders", "Enqueue", "WillQueue", "Queued", "Working", "SetAck", "GotAck", "DelJob", "NeedJobs", "YourJob", "Pause",
 		"Heartbeat", "Failed", "AskWork", "Work", "Claim", "Grant", "Deny", "Unlock", "Verify", "Verified", "LockPull", "LockPage", "ClearLocks", "LockLost",
-		"Release", "Released", "AskOutcome", "Outcome", "Offer", "Taken", "Declined", "Settled", "PutOff", "MovedTo", "AskIdle", "Idle",
+		"Release", "Released", "AskOutcome", "Outcome", "Offer", "Taken", "Declined", "Settled", "PutOff", "MovedTo", "AskIdle", "Idle", "ReplJobs", "GotJobs",
 	}
-	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled, "PutOff": PutOff, "MovedTo": MovedTo, "Idle": Idle} {
+	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled, "PutOff": PutOff, "MovedTo": MovedTo, "Idle": Idle, "GotJobs": GotJobs} {
 		require.Equal(t, name, names[kind-1])
 	}
 	require.Len(t, names, int(kinds)-1)

@@ -26,6 +26,7 @@ var (
 	uq      = flag.Bool("uq", false, "compare the unique queue with the same in Lua on plain types instead")
 	unique  = flag.Bool("unique", false, "measure what uniqueness costs ADDJOB and GETJOB instead")
 	locks   = flag.Bool("locks", false, "measure locks on one node and on three instead")
+	bulks   = flag.Bool("bulk", false, "measure ADDJOBS on one node and on three instead")
 	slowest = flag.Bool("slowest", false, "show how long what concerns all of a full server stops it, instead")
 	only    = flag.String("only", "", "sections of -slowest, with commas between: commands, times, families, waits, locks, roles, mesh")
 	against = flag.String("against", "", "compare with another build of the module, this file, instead")
@@ -227,6 +228,10 @@ func main() {
 	flag.Parse()
 	if *mesh {
 		atMesh()
+		return
+	}
+	if *bulks {
+		atBulk()
 		return
 	}
 	if *locks {
