@@ -122,6 +122,14 @@ void *fresh_block(size_t size) {
     return p;
 }
 
+/* Fills up a class that Go has emptied, and takes a block out of it: a call that needs many blocks of
+ * a size crosses over once for several. */
+void *pool_refill(int k) {
+    struct pool_class *c = &pool.c[k];
+    while (c->n <= POOL_FILL) c->block[c->n++] = fresh_block((size_t)k * 16);
+    return c->block[--c->n];
+}
+
 /* Fills up the classes that ran low in Go, and drains those that are full, back to the
  * middle. */
 void pool_balance(void) {

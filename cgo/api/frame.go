@@ -200,8 +200,7 @@ func Alloc(size int) unsafe.Pointer {
 			}
 			return c.block[c.n]
 		}
-		C.pool.uneven[k>>6] |= 1 << (k & 63)
-		return C.fresh_block(C.size_t(k << 4))
+		return C.pool_refill(C.int(k))
 	}
 	return C.fresh_block(C.size_t(size))
 }

@@ -90,6 +90,7 @@ int frame_grow_ops(struct frame *f, uint32_t n);
 int frame_grow_text(struct frame *f, uint32_t n);
 void pool_balance(void);
 void *fresh_block(size_t size); /* size >= 8 */
+void *pool_refill(int k);
 
 /* Command slot i's entry point, or NULL past the last. */
 RedisCmdFunc command_entry(int slot);

@@ -41,6 +41,9 @@ type Batch struct {
 	holders []wire.Node // the nodes that were chosen for copies: further jobs get theirs at the same ones
 }
 
+// Decided says whether all answers are known.
+func (b *Batch) Decided() bool { return b.open == 0 }
+
 // Answer is what ADDJOB would answer for one job of a Batch: an ID if Err is nil. [ErrDropped] stands for null. While the
 // answer isn't known, Err is ErrReplTimeout. The ID is that of the job then, and zero where the job is refused.
 type Answer struct {
@@ -178,6 +181,7 @@ func (n *Node) addPlain(b *Batch, a *Add, bodies [][]byte, where placement) (err
 		b.Answers[i] = Answer{ID: j.ID}
 		if where.elsewhere == 0 {
 			n.queueNew(j)
+			n.touched = q
 			continue
 		}
 		if queuedWhenAdded(a) {
@@ -186,6 +190,7 @@ func (n *Node) addPlain(b *Batch, a *Add, bodies [][]byte, where placement) (err
 		n.ship(&run, i, j)
 	}
 	n.sendRun(&run)
+	n.touched = nil
 	return nil
 }
 
@@ -221,8 +226,10 @@ func (n *Node) sendRun(r *run) {
 		return
 	case r.a.Async:
 		n.placeRun(r, jobs, wire.NoReply)
+		q := jobs[0].Queue
 		for _, j := range jobs {
 			n.queueNew(j)
+			n.touched = q
 		}
 		return
 	case len(jobs) == 1:
@@ -498,9 +505,12 @@ func (n *Node) allAchieved(u *bundle) {
 			continue
 		}
 		becomePromised(j)
+		q := j.Queue
 		n.queueNew(j)
+		n.touched = q
 		n.decide(u.of, i, id, nil)
 	}
+	n.touched = nil
 }
 
 // answer tells the client of an ADDJOB what became of the job, or notes it in the Batch that the job belongs to.

@@ -176,8 +176,8 @@ func (n *Node) log(kind EffectKind, j *store.Job) {
 }
 
 func (n *Node) touch(q *store.Queue) {
-	if q == n.store.Hidden() || q.DB != 0 {
-		return // no key in database 0 has it
+	if q == n.store.Hidden() || q.DB != 0 || q == n.touched {
+		return // no key in database 0 has it, or an effect of this call tells it already
 	}
 	n.effect(Touched).Queue = q
 }

@@ -147,6 +147,7 @@ type Node struct {
 	waiting     []*pendingAdd                // the values of pendingAdds
 	bundles     []*bundle                    // jobs of ADDJOBS that aren't all decided, in the order in which they were added
 	batch       *Batch                       // scratch memory for the next one
+	touched     *store.Queue                 // an effect of this call has it; nil: that isn't known
 	outlasting  table.Roster[store.ID, life] // jobs that were delivered shortly before their end, see outlast
 	turn        int                          // the index in waiting that vanished has looked at last
 	added       uint64                       // the number of the newest pendingAdd

@@ -30,6 +30,7 @@ import (
 // The script names jobs and clients. Package locktest has the nodes, their messages and the commands about locks.
 // In a mesh with "idle" nodes ask about idle copies, and ask for jobs more often. Without it each rule shows
 // what becomes of a job by that rule alone.
+// In a mesh with former=(c) that node is of a former release, which takes no messages for several jobs.
 // In a mesh with "adders" a late answer to an ADDJOB also names the ADDJOB's job.
 func TestScripts(t *testing.T) {
 	locktest.Run(t, func() *locktest.World { return newWorld().World }, "testdata/*.txt", "testdata/defects/*.txt")
@@ -41,6 +42,8 @@ const dawn = locktest.Dawn
 type world struct {
 	*locktest.World
 	nodes  []*actor // the same as World.Nodes
+	batch  map[string]*engine.Batch
+	former []string // nodes of a former release
 	idle   bool     // nodes ask about idle copies; else the other rules show by themselves
 	adders bool
 }
@@ -64,7 +67,7 @@ func newWorld() *world {
 	w.World = locktest.New(w.start)
 	w.Kinds, w.Text = kindNames, w.text
 	maps.Copy(w.Commands, map[string]func(){
-		"mesh": w.mesh, "add": w.add, "get": w.get, "ack": w.ack, "deliver": w.deliver,
+		"mesh": w.mesh, "add": w.add, "addjobs": w.addJobs, "leaves": w.leaves, "get": w.get, "ack": w.ack, "deliver": w.deliver,
 		"show": w.show, "crash": w.crash, "memory": w.pressure, "leaving": w.leave, "pause": w.pause,
 		"inject": w.inject, "qlen": w.qlen, "load": w.load, "skew": w.skew, "lostlock": w.lostLock,
 		"choke": func() { w.actor(0).Choked = true }, "unchoke": func() { w.actor(0).Choked = false },
@@ -131,6 +134,12 @@ func newWorld() *world {
 
 func (w *world) mesh() {
 	w.nodes, w.idle, w.adders = nil, w.D.HasArg("idle"), w.D.HasArg("adders")
+	w.batch, w.former = map[string]*engine.Batch{}, nil
+	for _, arg := range w.D.CmdArgs {
+		if arg.Key == "former" {
+			w.former = arg.Vals
+		}
+	}
 	w.Mesh()
 }
 
@@ -170,7 +179,9 @@ type members struct {
 func (m *member) Table() locktest.Table { return members{m.Mesh(), m.n} }
 
 func (m members) Up(id wire.NodeID, addr string, met bool) {
-	m.n.e.SetLife(id, m.n.W.ByID(id).Life)
+	other := m.n.W.ByID(id)
+	m.n.e.SetLife(id, other.Life)
+	m.n.e.SetBatches(id, !slices.Contains(m.n.w.former, other.Name))
 	m.Table.Up(id, addr, met)
 }
 
@@ -295,6 +306,9 @@ func (n *actor) effect(e *engine.Effect) {
 		w.Say("  %s answers RELEASEJOB %v: %d", n.Name, e.Client, e.Nodes)
 	case engine.Promise:
 		w.Say("  %s answers ADDJOB%s: %s", n.Name, w.adder(e), w.JobName(e.ID))
+	case engine.AnswerBatch:
+		b := e.Client.(*engine.Batch)
+		w.Say("  %s answers ADDJOBS %v: %s", n.Name, b.Client, w.answers(b))
 	case engine.Deny:
 		if w.adders {
 			w.Say("  %s answers ADDJOB%s: %v", n.Name, w.adder(e), e.Err)
@@ -372,6 +386,7 @@ var kindNames = map[wire.Kind]string{
 	wire.DelJob: "DELJOB", wire.NeedJobs: "NEEDJOBS", wire.YourJob: "YOURJOB", wire.Pause: "PAUSE",
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskOutcome: "ASKFATE", wire.Outcome: "FATE",
 	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
+	wire.ReplJobs: "REPLJOBS", wire.GotJobs: "GOTJOBS",
 }
 
 // flagNames lists flags that have a meaning of their own in some kinds.
@@ -411,6 +426,12 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 		return text
 	}
 	text += " " + w.JobName(m.ID)
+	for _, s := range m.More {
+		text += " " + w.JobName(s.ID)
+	}
+	if m.Kind == wire.GotJobs {
+		text += fmt.Sprintf(" and %d more", m.Count-1)
+	}
 	if len(m.Holders) > 0 {
 		text += " held by "
 		for _, h := range m.Holders {
@@ -510,20 +531,7 @@ func (w *world) state(j *store.Job) string {
 
 func (w *world) add() {
 	n, name := w.actor(0), w.Word(1)
-	a := engine.Add{Queue: []byte("q"), Body: []byte("body"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Async: w.D.HasArg("async"), Default: w.D.HasArg("default")}
-	queue := "q"
-	w.Arg("queue", &queue)
-	a.Queue = []byte(queue)
-	w.Arg("replicate", &a.Replicate)
-	w.Arg("retry", &a.Retry)
-	w.Arg("ttl", &a.TTL)
-	w.Arg("delay", &a.Delay)
-	w.Arg("timeout", &a.Timeout)
-	body := "body"
-	w.Arg("body", &body)
-	a.Body = []byte(body)
-	w.members(&a)
-	w.unique(&a)
+	a := w.newAdd()
 	if a.Replicate == 0 {
 		a.Replicate = n.e.Copies()
 	}
@@ -545,6 +553,98 @@ func (w *world) add() {
 		}
 		w.Jobs[id], w.IDs[name] = name, id
 	})
+}
+
+// addJobs is ADDJOBS: a node, a name for the client, jobs=(name,…), sizes=(bytes,…) or keys=(key,…), and the options of add.
+func (w *world) addJobs() {
+	n, client := w.actor(0), w.Word(1)
+	a := w.newAdd()
+	if a.Replicate == 0 {
+		a.Replicate = n.e.Copies()
+	}
+	var names []string
+	var bodies, keys [][]byte
+	for _, arg := range w.D.CmdArgs {
+		for _, v := range arg.Vals {
+			switch arg.Key {
+			case "jobs":
+				names = append(names, v)
+			case "sizes":
+				size, err := strconv.Atoi(v)
+				require.NoError(w.T, err)
+				bodies = append(bodies, make([]byte, size))
+			case "keys":
+				keys = append(keys, []byte(v))
+			}
+		}
+	}
+	for len(bodies) < len(names) {
+		bodies = append(bodies, []byte("body"))
+	}
+	w.Arg("maxlen", &a.MaxLen)
+	n.Do(func() {
+		b, wait, err := n.e.AddJobs(&a, bodies, keys)
+		if err != nil {
+			w.Say("%v", err)
+			return
+		}
+		for i, answer := range b.Answers {
+			if id := answer.ID; id != (store.ID{}) && w.Jobs[id] == "" {
+				w.Jobs[id], w.IDs[names[i]] = names[i], id
+			}
+		}
+		if !wait {
+			w.Say("%s", w.answers(b))
+			return
+		}
+		n.e.Tie(engine.PendingBatch(b), client)
+		w.batch[client] = b
+		w.Say("%s waits", client)
+	})
+}
+
+func (w *world) answers(b *engine.Batch) string {
+	var all []string
+	for _, a := range b.Answers {
+		switch a.Err {
+		case nil:
+			all = append(all, w.JobName(a.ID))
+		case engine.ErrDropped:
+			all = append(all, "null")
+		default:
+			code, _, _ := strings.Cut(a.Err.Error(), " ")
+			all = append(all, "-"+code)
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// leaves is the end of a client of ADDJOBS.
+func (w *world) leaves() {
+	n, b := w.actor(0), w.batch[w.Word(1)]
+	n.Do(func() {
+		n.e.Deny(engine.PendingBatch(b))
+		n.e.Abandon(engine.PendingBatch(b))
+	})
+}
+
+// newAdd reads the options of a new job.
+func (w *world) newAdd() engine.Add {
+	a := engine.Add{Queue: []byte("q"), Body: []byte("body"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Async: w.D.HasArg("async"), Default: w.D.HasArg("default")}
+	queue := "q"
+	w.Arg("queue", &queue)
+	a.Queue = []byte(queue)
+	w.Arg("replicate", &a.Replicate)
+	w.Arg("retry", &a.Retry)
+	w.Arg("ttl", &a.TTL)
+	w.Arg("delay", &a.Delay)
+	w.Arg("timeout", &a.Timeout)
+	body := "body"
+	w.Arg("body", &body)
+	a.Body = []byte(body)
+	w.members(&a)
+	w.unique(&a)
+	return a
 }
 
 // body shows the body that each node has for a job.

@@ -84,7 +84,11 @@ func (s *Sim) work() {
 	s.startLockers()
 	s.startUniques()
 	for range s.Jobs {
-		s.at(2000+s.r.Int64N(s.Seconds*800), s.add)
+		add := s.add
+		if s.Bulk > 0 {
+			add = s.addBulk
+		}
+		s.at(2000+s.r.Int64N(s.Seconds*800), add)
 	}
 	for range s.Families {
 		s.at(2000+s.r.Int64N(s.Seconds*700), s.addFamily)
@@ -130,20 +134,7 @@ func (s *Sim) add() {
 	if n == nil {
 		return
 	}
-	a := engine.Add{
-		Queue: fmt.Append(nil, "q", s.r.IntN(queues)), Body: []byte("body"), TTL: ttlSecs,
-		Retry: retrySecs, Replicate: s.Replicate, Timeout: 2000, CanWait: true,
-	}
-	if s.Patient {
-		a.Timeout = 0
-	}
-	if s.r.IntN(10) == 0 {
-		a.Delay = 1 + s.r.Int64N(10)
-	}
-	if s.chance(s.Once) {
-		a.Retry, a.Replicate = 0, 1
-	}
-	a.Async = s.chance(s.Async)
+	a := s.newAdd()
 	n.call(func() {
 		if a.Replicate == 0 {
 			a.Replicate = n.e.Copies()
@@ -164,6 +155,25 @@ func (s *Sim) add() {
 			s.at(0, func() { s.promised(n, id) }) // its copy is on disk by then
 		}
 	})
+}
+
+// newAdd draws the options of a new job.
+func (s *Sim) newAdd() engine.Add {
+	a := engine.Add{
+		Queue: fmt.Append(nil, "q", s.r.IntN(queues)), Body: []byte("body"), TTL: ttlSecs,
+		Retry: retrySecs, Replicate: s.Replicate, Timeout: 2000, CanWait: true,
+	}
+	if s.Patient {
+		a.Timeout = 0
+	}
+	if s.r.IntN(10) == 0 {
+		a.Delay = 1 + s.r.Int64N(10)
+	}
+	if s.chance(s.Once) {
+		a.Retry, a.Replicate = 0, 1
+	}
+	a.Async = s.chance(s.Async)
+	return a
 }
 
 // consume is a worker at a node: it blocks, works, acknowledges, and again.

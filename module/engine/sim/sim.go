@@ -76,6 +76,10 @@ type Config struct {
 	Loyal bool
 	// Brief: the history's end isn't awaited, and nothing is judged there; for measuring.
 	Brief bool
+	// Bulk is how many jobs an ADDJOBS has, at most. Then each of Jobs is such a call. 0: jobs are added by ADDJOB.
+	Bulk int
+	// Former is how many nodes are of a former release, which doesn't know messages for several jobs.
+	Former int
 	// Patient clients wait for their copies without limit.
 	Patient bool
 	// Lazy workers ask at the first node alone, one job at a time.
@@ -486,6 +490,8 @@ func (n *node) carryOut() {
 			default:
 				n.s.promised(n, e.ID)
 			}
+		case engine.AnswerBatch:
+			n.s.answered(n, e.Client.(*engine.Batch))
 		case engine.Deny:
 			if j, yes := e.Client.(*job); yes {
 				j.unique.answered, j.unique.over, j.unique.refused = true, true, true
@@ -600,9 +606,15 @@ func (n *node) connect(to *node) {
 		n.links[to], to.links[n] = &link{up: true}, &link{up: true}
 		met := n.met[to]
 		delete(n.met, to)
-		n.call(func() { n.e.SetLife(to.id, uint64(to.life)); n.e.Mesh().Up(to.id, addr(to.i), met) })
-		to.call(func() { to.e.SetLife(n.id, uint64(n.life)); to.e.Mesh().Up(n.id, addr(n.i), false) })
+		n.call(func() { n.hello(to); n.e.Mesh().Up(to.id, addr(to.i), met) })
+		to.call(func() { to.hello(n); to.e.Mesh().Up(n.id, addr(n.i), false) })
 	})
+}
+
+// hello tells n what a connection to another node has shown.
+func (n *node) hello(other *node) {
+	n.e.SetLife(other.id, uint64(other.life))
+	n.e.SetBatches(other.id, other.i >= n.s.Former)
 }
 
 // drop ends a connection: both sides learn of it, and try again.
@@ -638,7 +650,7 @@ func (s *Sim) delay() int64 {
 // dispatch gives a message to the bus, which may refuse one with a job because too much waits.
 func (n *node) dispatch(id wire.NodeID, b []byte) {
 	s, kind := n.s, wire.Kind(b[0])
-	job := kind == wire.Offer || kind == wire.YourJob || kind == wire.ReplJob
+	job := kind == wire.Offer || kind == wire.YourJob || kind == wire.ReplJob || kind == wire.ReplJobs
 	if !job || s.Faults.Refuse == 0 || s.healed || !s.chance(s.Faults.Refuse) {
 		n.transmit(id, b)
 		return

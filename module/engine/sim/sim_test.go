@@ -80,7 +80,15 @@ var histories = map[string]Config{
 	"choked": {PerTenSeconds: 300, Nodes: 4, Jobs: 300, Seconds: 120, AckShare: 0.9, Once: 0.5, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Refuse: 0.2, Resets: 240, Pauses: 10,
 	}},
-	"families": {PerTenSeconds: 100, Nodes: 3, Jobs: 50, Families: 60, Seconds: 120, AckShare: 0.9, Replicate: 2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"bulk": {PerTenSeconds: 150, Nodes: 4, Jobs: 40, Bulk: 12, Seconds: 120, AckShare: 0.9, Once: 0.1, Replicate: 3, Async: 0.2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 5, Pressure: 60, Leaving: 60, PauseQueue: 60, Pauses: 20,
+	}},
+	"bulk lossy": {PerTenSeconds: 300, Nodes: 5, Jobs: 40, Bulk: 12, Former: 1, Seconds: 180, AckShare: 0.8, Once: 0.1, Async: 0.1, Wiped: 1, Replicate: 3, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.02, Duplicate: 0.02, Refuse: 0.05, Reorder: true, Crashes: 30, Wipes: 20, Resets: 200,
+		Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20, Promotions: 20, Skew: 500,
+	}},
+	"bulk calm": {PerTenSeconds: 75, Nodes: 3, Jobs: 30, Bulk: 12, Seconds: 60, AckShare: 1, Swift: true, MostExtra: 0.02, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"families":  {PerTenSeconds: 100, Nodes: 3, Jobs: 50, Families: 60, Seconds: 120, AckShare: 0.9, Replicate: 2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	"broken families": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Resets: 60, Pauses: 20, Partitions: 20,
 	}},
