@@ -3,6 +3,7 @@ package commands
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,6 +31,7 @@ func FuzzParse(f *testing.F) {
 		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3",
 		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "JOBMESH LUA LOAD REPLACE unique_queue",
 		"ADDJOB q b 0 UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any TTL 9", "ADDJOB q b 0 UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONCONFLICT replace ONBUSY reschedule 7",
+		"ADDJOBS q 0 REPLICATE 2 DELAY 5 MAXLEN 7 ASYNC BODIES BODIES a PAIRS", "ADDJOBS q 0 UNIQUE until-processed SCOPE mesh PAIRS k a l b", "ADDJOBS q 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 bodies x",
 		"PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q",
 		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked",
@@ -40,6 +42,20 @@ func FuzzParse(f *testing.F) {
 		w := words(bytes.Split(line, []byte{0xff}))
 		if len(w) >= 4 {
 			var a engine.Add
+			var all jobs
+			if err := parseJobs(w, &a, 1, nil, &all); err == nil {
+				require.NotEmpty(t, all.bodies)
+				require.LessOrEqual(t, len(all.bodies), engine.MaxBatch)
+				require.True(t, len(all.keys) == 0 || len(all.keys) == len(all.bodies) && a.Unique.Strategy != 0 && !a.Unique.Keyed)
+				// ADDJOB takes the same options.
+				first := len(w) - len(all.bodies) - len(all.keys) - 1
+				var one engine.Add
+				require.NoError(t, parseAdd(slices.Concat(w[:2], words{nil}, w[2:first]), &one, 1, nil))
+				a.Body, one.Body = nil, nil
+				if len(all.keys) == 0 {
+					require.Equal(t, one, a)
+				}
+			}
 			if err := parseAdd(w, &a, 1, nil); err == nil {
 				require.True(t, a.Replicate >= 1 && a.Replicate <= engine.MaxReplicate)
 				require.True(t, a.TTL >= 1 && a.TTL <= math.MaxInt32)

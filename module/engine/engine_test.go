@@ -125,6 +125,7 @@ func (m *model) tick() {
 func FuzzOperations(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})
 	f.Add([]byte{0, 16, 32, 1, 9, 255, 1, 4, 0, 9, 9, 1, 1, 1, 5, 6, 7})
+	f.Add([]byte{2, 0, 0x12, 3, 3, 0x22, 5, 2, 4, 9, 9, 0x32, 1, 6})
 	f.Add([]byte{0x80, 0x90, 9, 9, 9, 9, 1, 0x11, 9, 9, 9, 9, 9, 2})
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		if len(ops) > 400 {
@@ -153,7 +154,31 @@ func FuzzOperations(f *testing.F) {
 			}
 			n.SetNow(m.now)
 			switch op & 15 {
-			case 0, 1, 2:
+			case 2:
+				a := engine.Add{Queue: []byte(queue), Replicate: 1, TTL: 50, Retry: int64(arg & 3), Delay: int64(arg >> 2), MaxLen: int64(next() % 8)}
+				bodies := make([][]byte, 1+at%7)
+				b, wait, err := n.AddJobs(&a, bodies, nil)
+				require.NoError(t, err)
+				require.False(t, wait)
+				require.True(t, b.Decided())
+				require.Len(t, b.Answers, len(bodies))
+				for _, answer := range b.Answers {
+					if a.MaxLen > 0 && int64(len(m.waiting(queue))) >= a.MaxLen {
+						require.Equal(t, engine.Answer{Err: engine.ErrMaxLen}, answer)
+						continue
+					}
+					require.NoError(t, answer.Err)
+					m.seq++
+					j := &mjob{id: answer.ID, queue: queue, seq: m.seq, retry: a.Retry, expiry: m.now + 50_000}
+					m.jobs[j.id] = j
+					known = append(known, j.id)
+					if a.Delay > 0 {
+						j.qtime = m.now + a.Delay*1000
+					} else {
+						m.push(j)
+					}
+				}
+			case 0, 1:
 				a := engine.Add{Queue: []byte(queue), Body: ops[:at%7], Replicate: 1, TTL: 50, Retry: int64(arg & 3), Delay: int64(arg >> 2)}
 				got, wait, err := n.AddJob(&a)
 				require.NoError(t, err)
@@ -267,6 +292,21 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		n.Effects()
 	})
 	assert.LessOrEqual(t, mine, 2.0, "the job's block, and now and then a tower's")
+}
+
+// The jobs of an ADDJOBS cost no memory but their own.
+func TestAddJobsAllocatesNothing(t *testing.T) {
+	n, _, _ := node(1000)
+	a := engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 1000, Retry: 10}
+	bodies := make([][]byte, 32)
+	mine := testing.AllocsPerRun(200, func() {
+		if _, _, err := n.AddJobs(&a, bodies, nil); err != nil {
+			t.Fatal(err)
+		}
+		n.Effects()
+	})
+	// The test's allocator allocates in Go, too: the blocks of the jobs, now and then a tower's, and the growing table's.
+	assert.LessOrEqual(t, mine, 45.0)
 }
 
 func TestWrongTypeIsRefused(t *testing.T) {

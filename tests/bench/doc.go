@@ -29,6 +29,9 @@
 // With -unique it shows what uniqueness costs ADDJOB and GETJOB, with -locks what
 // LOCK.ACQUIRE and LOCK.RELEASE do on one node and on three.
 //
+// With -bulk it compares ADDJOBS with ADDJOB, on one node and with copies on three. Each turn begins with memory that
+// was in use before, so that new pages, which are dear on some machines, don't count.
+//
 // With -slowest it fills a server with a million jobs (-memory), 100,000 queues, waits
 // and locks, does what concerns all of them, and shows for how long each of these kept
 // the main thread at a time: no more than 5 ms, except for the server's own work (a fork,
