@@ -38,6 +38,7 @@ type Batch struct {
 	Answers []Answer
 	open    int         // answers that aren't known yet; one more while the jobs are being added
 	denied  bool        // no job must be promised any more, see [Node.Deny]
+	back    int         // how many of the Answers abandonBatch has looked at
 	holders []wire.Node // the nodes that were chosen for copies: further jobs get theirs at the same ones
 }
 
@@ -111,7 +112,7 @@ func (n *Node) addEach(b *Batch, a *Add, bodies, keys [][]byte) {
 		if keys != nil {
 			a.Unique.Keyed, a.Unique.Key = true, keys[i]
 		}
-		if pending > 0 && n.isFull(a, n.Queue(a.Queue), pending) {
+		if pending > 0 && a.MaxLen > 0 && n.isFull(a, n.Queue(a.Queue), pending) {
 			n.refuseIn(b, i, ErrMaxLen)
 			continue
 		}
@@ -135,9 +136,6 @@ func queuedWhenAdded(a *Add) bool { return a.Delay == 0 && !a.Family() }
 
 // isFull says whether a queue, nil if there is none, has as many jobs as MAXLEN allows, with the pending ones.
 func (n *Node) isFull(a *Add, q *store.Queue, pending int) bool {
-	if a.MaxLen == 0 {
-		return false
-	}
 	if q != nil {
 		pending += int(q.Waiting())
 	}
@@ -159,14 +157,13 @@ func (n *Node) addPlain(b *Batch, a *Add, bodies [][]byte, where placement) (err
 		}
 	}
 	run := run{b: b, a: a, elsewhere: where.elsewhere}
-	pending := 0
 	for i, body := range bodies {
 		switch {
 		case len(body) > store.MaxBody:
 			err = ErrBody
 		case where.elsewhere > 0 && len(body)+len(a.Queue) > n.mostBody:
 			err = ErrTooBig
-		case n.isFull(a, q, pending):
+		case a.MaxLen > 0 && n.isFull(a, q, run.pending):
 			err = ErrMaxLen
 		default:
 			err = nil
@@ -184,10 +181,9 @@ func (n *Node) addPlain(b *Batch, a *Add, bodies [][]byte, where placement) (err
 			n.touched = q
 			continue
 		}
-		if queuedWhenAdded(a) {
-			pending++
+		if n.ship(&run, i, j); queuedWhenAdded(a) {
+			run.pending++
 		}
-		n.ship(&run, i, j)
 	}
 	n.sendRun(&run)
 	n.touched = nil
@@ -201,6 +197,7 @@ type run struct {
 	elsewhere int
 	from, to  int // the jobs are those of the Answers from from to to, to excluded, that have an ID
 	bytes     int
+	pending   int // jobs of the Batch that aren't in the queue yet, and will be
 }
 
 // ship adds a job to a run, which is sent before if it is full.
@@ -231,6 +228,7 @@ func (n *Node) sendRun(r *run) {
 			n.queueNew(j)
 			n.touched = q
 		}
+		r.pending = 0
 		return
 	case len(jobs) == 1:
 		r.b.Answers[r.from].Err = ErrReplTimeout
@@ -545,21 +543,40 @@ func unwanted(denied bool, client any) bool {
 	return denied || of && b.denied
 }
 
-// abandonBatch takes back the jobs of a Batch that aren't decided.
+// abandonBatch takes back the jobs of a Batch that aren't decided. If they are very many, the next ticks do the rest.
 func (n *Node) abandonBatch(b *Batch) {
 	b.denied = true
-	for i := range b.Answers {
-		a := &b.Answers[i]
-		if a.Err != ErrReplTimeout || a.ID == (store.ID{}) {
-			continue
+	n.abandoned = append(n.abandoned, b)
+	n.tickAbandoned()
+}
+
+// tickAbandoned goes on with abandonBatch.
+func (n *Node) tickAbandoned() {
+	for budget := tickBudget; len(n.abandoned) > 0; {
+		b := n.abandoned[0]
+		for ; b.back < len(b.Answers); b.back++ {
+			if budget <= 0 {
+				n.hurryTick()
+				return
+			}
+			from := len(n.effects)
+			n.takeOneBack(&b.Answers[b.back])
+			budget -= 1 + n.cost(from)
 		}
-		if ad := n.pendingAddOf(&a.ID); ad != nil {
-			n.cleanUp(ad)
-		} else {
-			n.abandonUniqueAdd(&a.ID)
-		}
+		n.dropBundles(b)
+		n.abandoned = n.abandoned[1:]
 	}
-	n.dropBundles(b)
+}
+
+func (n *Node) takeOneBack(a *Answer) {
+	if a.Err != ErrReplTimeout || a.ID == (store.ID{}) {
+		return
+	}
+	if ad := n.pendingAddOf(&a.ID); ad != nil {
+		n.cleanUp(ad)
+	} else {
+		n.abandonUniqueAdd(&a.ID)
+	}
 }
 
 // prefer chooses one of the nodes in list for a copy of a job: one that holds other jobs of its Batch already, or else p.

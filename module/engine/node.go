@@ -146,6 +146,7 @@ type Node struct {
 	pendingAdds map[store.ID]*pendingAdd
 	waiting     []*pendingAdd                // the values of pendingAdds
 	bundles     []*bundle                    // jobs of ADDJOBS that aren't all decided, in the order in which they were added
+	abandoned   []*Batch                     // those whose client has gone, and whose jobs aren't all taken back
 	batch       *Batch                       // scratch memory for the next one
 	touched     *store.Queue                 // an effect of this call has it; nil: that isn't known
 	outlasting  table.Roster[store.ID, life] // jobs that were delivered shortly before their end, see outlast

@@ -78,6 +78,7 @@ func (n *Node) Tick() int64 {
 	n.tickDemands()
 	n.serveOn()
 	n.tickBundles()
+	n.tickAbandoned()
 	n.tickAdds()
 	n.tickCopies()
 	n.tickGiven()
