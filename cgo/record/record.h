@@ -88,7 +88,7 @@ struct jm_queue {
     struct jm_box *box;
     RedisModuleString *key;
     char *name;
-    uint32_t name_len, counted[3];
+    uint32_t name_len, counted[3], here[2];
 };
 
 /* A lock that is held, or a vote for one. Its name and owner follow the structure. */

@@ -108,6 +108,9 @@ func (s *sight) queue(q *store.Queue) bool {
 	return s.sees
 }
 
+// name is queue for a queue that may be another node's.
+func (s *sight) name(queue []byte) bool { return s.all || s.user.May(queue, rm.UseRead) }
+
 // seesLock says whether the user may see a lock: a bare lock, or a lock of a queue that the
 // user may see. A lock of SCOPE mesh belongs to its job's queue.
 func (m *module) seesLock(s *sight, l *store.Lock) bool {

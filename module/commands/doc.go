@@ -13,6 +13,7 @@
 //   - unique.go: ADDJOB UNIQUE; qconfig.go: QCONFIG, settings.go: the settings themselves;
 //     lock.go: taking and releasing locks, lockscan.go: listing and clearing them;
 //     glob.go: patterns;
+//   - meshwide.go: QLEN and QSTAT, and what all commands with MESH do;
 //   - family.go, wip.go: jobs that wait for others, and work in progress; uq.go: unique
 //     queues;
 //   - container.go, mesh.go, nodes.go: JOBMESH and the bus; functions.go: JOBMESH LUA;

@@ -2,7 +2,6 @@ package commands
 
 import (
 	"bytes"
-	"encoding/hex"
 	"strconv"
 
 	"jobmesh/module/engine"
@@ -99,6 +98,15 @@ func (m *module) awaitCopies(c *rm.Ctx, id store.ID) {
 // await blocks the client until the engine answers what is pending. unblocked answers CLIENT UNBLOCK. Where the client can't
 // be blocked, err says why, and the engine has forgotten what was pending.
 func (m *module) await(c *rm.Ctx, p engine.Pending, unblocked func(*rm.Ctx)) error {
+	client, err := m.block(c, p, unblocked)
+	if err == nil {
+		m.node.Tie(p, client)
+	}
+	return err
+}
+
+// block is await without the tie, which the caller makes.
+func (m *module) block(c *rm.Ctx, p engine.Pending, unblocked func(*rm.Ctx)) (*rm.Client, error) {
 	client, err := c.Block(0, func(c *rm.Ctx, gone bool) {
 		if !gone {
 			unblocked(c)
@@ -108,10 +116,8 @@ func (m *module) await(c *rm.Ctx, p engine.Pending, unblocked func(*rm.Ctx)) err
 	})
 	if err != nil {
 		m.node.Abandon(p)
-		return err
 	}
-	m.node.Tie(p, client)
-	return nil
+	return client, err
 }
 
 func (m *module) getJob(c *rm.Ctx) {
@@ -507,20 +513,6 @@ func (m *module) find(c *rm.Ctx, name []byte) (q *store.Queue, wrong bool) {
 	return q, false
 }
 
-func (m *module) queueLen(c *rm.Ctx) {
-	if !m.enter(c) {
-		return
-	}
-	q, wrong := m.find(c, c.Arg(1))
-	switch {
-	case wrong:
-	case q == nil:
-		c.Int(0)
-	default:
-		c.Int(int64(q.Waiting()))
-	}
-}
-
 func (m *module) queuePeek(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
@@ -560,78 +552,6 @@ func (m *module) queuePeek(c *rm.Ctx) {
 			j = j.Next
 		}
 	}
-}
-
-func (m *module) queueStat(c *rm.Ctx) {
-	if !m.enter(c) {
-		return
-	}
-	name := c.Arg(1)
-	q, wrong := m.find(c, name)
-	if wrong {
-		return
-	}
-	waiting, since, last := m.node.Waiting(name)
-	if q != nil && !m.node.Visible(q) {
-		q = nil
-	}
-	if q == nil && waiting == 0 {
-		c.NullArray()
-		return
-	}
-	now := m.node.Now()
-	var s store.Queue
-	if q != nil {
-		s = *q
-	} else {
-		s.Created, s.ATime = since, last
-	}
-	c.Map(16)
-	c.Text("name")
-	c.Bulk(name)
-	for _, f := range [...]struct {
-		name  string
-		value int64
-	}{
-		{"len", int64(s.Waiting())},
-		{"age", max(0, (now-s.Created)/1000)},
-		{"idle", max(0, (now-s.ATime)/1000)},
-		{"blocked", int64(waiting)},
-	} {
-		c.Text(f.name)
-		c.Int(f.value)
-	}
-	from, rate := m.node.Imports(name)
-	c.Text("import-from")
-	c.Array(len(from))
-	for _, id := range from {
-		c.Text(hex.EncodeToString(id[:]))
-	}
-	for _, f := range [...]struct {
-		name  string
-		value int64
-	}{
-		{"import-rate", rate},
-		{"jobs-in", int64(s.JobsIn)},
-		{"jobs-out", int64(s.JobsOut)},
-	} {
-		c.Text(f.name)
-		c.Int(f.value)
-	}
-	c.Text("pause")
-	c.Text(pauseNames[s.Pause&3])
-	c.Text("in-progress")
-	c.Int(int64(s.Working.Len))
-	c.Text("overdue")
-	c.Int(int64(s.Overdue))
-	c.Text("held-back")
-	c.Int(int64(s.HeldBack))
-	c.Text("delayed")
-	c.Int(int64(s.Counted(store.Delayed)))
-	c.Text("deferred")
-	c.Int(int64(s.Counted(store.Deferred)))
-	c.Text("jobs-blocked")
-	c.Int(int64(s.Counted(store.Blocked)))
 }
 
 func (m *module) pause(c *rm.Ctx) {
@@ -696,8 +616,10 @@ func search[T any](s *scan, found []T, step func(cursor uint64, emit *[]T) (next
 
 func putCursor(c *rm.Ctx, cursor uint64) {
 	c.Array(2)
-	c.Text(strconv.FormatUint(cursor, 10))
+	c.Text(formatCursor(cursor))
 }
+
+func formatCursor(cursor uint64) string { return strconv.FormatUint(cursor, 10) }
 
 func (m *module) jobScan(c *rm.Ctx) {
 	if !m.enter(c) {
@@ -733,10 +655,13 @@ func (m *module) queueScan(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
+	if s.mesh {
+		m.scanMesh(c, s)
+		return
+	}
 	sight := newSight(c)
 	found, next := search(&s, m.queues[:0], m.node.ScanQueues, func(q *store.Queue) bool {
-		waiting := int64(q.Waiting())
-		return sight.queue(q) && m.node.Visible(q) && m.node.Lives(q) && (s.minLen == -1 || waiting >= s.minLen) && (s.maxLen == -1 || waiting <= s.maxLen) && m.imports(q) >= s.importRate
+		return sight.queue(q) && m.node.Visible(q) && m.node.Lives(q) && s.within(int64(q.Waiting())) && m.imports(q) >= s.importRate
 	})
 	m.queues = found[:0]
 	putCursor(c, next)

@@ -25,6 +25,9 @@ const featureOffers = 1
 // featureBatches is a feature of the bus: a node that has it takes ReplJobs.
 const featureBatches = 2
 
+// featureCounts is another: a node that has it answers AskCounts and AskQueues.
+const featureCounts = 4
+
 // busOffset is how far the port of a node's bus is above its port for clients.
 const busOffset = 10000
 
@@ -120,7 +123,7 @@ func (m *module) openBus() {
 		Listen:    net.JoinHostPort(host, strconv.FormatInt(port, 10)),
 		Advertise: m.mesh.announce,
 		ID:        m.node.Self(),
-		Features:  featureOffers | featureBatches,
+		Features:  featureOffers | featureBatches | featureCounts,
 		Secret:    []byte(m.mesh.secret),
 		Wake: func() {
 			m.server.Post(func(*rm.Server) { m.later(0, m.drain) })
@@ -271,6 +274,7 @@ func (m *module) busEvent(e bus.Event) {
 		}
 		m.node.SetLife(id, life)
 		m.node.SetBatches(id, e.Features&featureBatches != 0)
+		m.node.SetFormer(id, e.Features&featureCounts == 0)
 		m.learnHost(e.Local)
 		m.node.Mesh().Up(id, e.Advertised, m.mesh.met[id])
 		delete(m.mesh.met, id)
@@ -322,8 +326,8 @@ func (m *module) meshEffect(e *engine.Effect) {
 		}
 	case engine.AnswerBatch:
 		answerBatch(e.Client.(*engine.Batch))
-	case engine.AnswerWIP:
-		m.answerWIP(e)
+	case engine.AnswerMesh:
+		m.answerMesh(e)
 	case engine.Released:
 		m.answerRelease(e)
 	case engine.NodesChanged, engine.KeepVotes:

@@ -283,6 +283,7 @@ func parseGet(c args) (g get, err error) {
 
 // scan is a parsed QSCAN or JSCAN.
 type scan struct {
+	meshOptions    // of QSCAN
 	cursor         uint64
 	count          int64
 	busy           bool
@@ -303,6 +304,16 @@ func parseScan(c args, jobs bool) (s scan, err error) {
 	for i := 1; i < n; i++ {
 		opt, more := c.Arg(i), i+1 < n
 		var number *int64
+		if !jobs {
+			took, err := s.option(c, i)
+			if err != nil {
+				return s, err
+			}
+			if took > 0 {
+				i += took - 1
+				continue
+			}
+		}
 		switch {
 		case is(opt, "BUSYLOOP"):
 			s.busy = true
@@ -355,7 +366,15 @@ func parseScan(c args, jobs bool) (s scan, err error) {
 		}
 		*number = v
 	}
-	return s, nil
+	if s.mesh && (s.busy || s.importRate != -1 || s.count < 1 || s.count > engine.MaxMeshQueues) {
+		return s, errMeshScan
+	}
+	return s, s.complete()
+}
+
+// within says whether a queue of this length is wanted.
+func (s *scan) within(length int64) bool {
+	return (s.minLen == -1 || length >= s.minLen) && (s.maxLen == -1 || length <= s.maxLen)
 }
 
 // cursor reads an unsigned 64-bit number.

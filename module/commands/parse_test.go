@@ -28,7 +28,7 @@ func (w words) Arg(i int) []byte { return w[i] }
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 ASYNC", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
-		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3",
+		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3", "QSCAN 5 MESH TIMEOUT 7 COUNT 1000 MINLEN 1", "QSTAT q MESH TIMEOUT 0",
 		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "JOBMESH LUA LOAD REPLACE unique_queue",
 		"ADDJOB q b 0 UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any TTL 9", "ADDJOB q b 0 UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONCONFLICT replace ONBUSY reschedule 7",
 		"ADDJOBS q 0 REPLICATE 2 DELAY 5 MAXLEN 7 ASYNC BODIES BODIES a PAIRS", "ADDJOBS q 0 UNIQUE until-processed SCOPE mesh PAIRS k a l b", "ADDJOBS q 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 bodies x",
@@ -93,9 +93,13 @@ func FuzzParse(f *testing.F) {
 		for _, jobs := range []bool{false, true} {
 			if s, err := parseScan(w, jobs); err == nil {
 				require.Zero(t, s.states>>6)
+				require.False(t, s.mesh && (jobs || s.busy || s.count < 1 || s.count > engine.MaxMeshQueues || s.timeout <= 0))
 			}
 		}
 		if len(w) >= 2 {
+			if o, err := parseMesh(w); err == nil {
+				require.True(t, o.timeout > 0 && (o.mesh || !o.given))
+			}
 			if p, err := parseWIP(w); err == nil {
 				require.True(t, p.count >= 1 && p.count <= engine.MaxWIP && p.timeout > 0 && (p.count <= engine.MaxMeshWIP || !p.mesh))
 			}

@@ -86,18 +86,20 @@ func (m *module) commands() []rm.Command {
 		{Name: "show", Run: m.showJob, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
 			Summary: "Describes a job.", Complexity: "O(1)", Since: since, Arity: 2, Args: []rm.Arg{{Name: "job-id", Kind: rm.ArgString}}}},
 		{Name: "qlen", Run: m.queueLen, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
-			Summary: "Counts a queue's waiting jobs.", Complexity: "O(1)", Since: since, Arity: 2, Keys: firstKey(rm.KeyRead), Args: []rm.Arg{keyArg()}}},
+			Summary: "Counts a queue's waiting jobs, here or over the mesh.", Complexity: "O(1), at each node that is asked", Since: since, Arity: -2, Keys: firstKey(rm.KeyRead),
+			Args: []rm.Arg{keyArg(), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "qpeek", Run: m.queuePeek, Flags: "readonly", Categories: "read slow", Info: rm.Info{
 			Summary: "Shows a queue's oldest jobs, or with a negative count its newest, and takes none.", Complexity: "O(N) with N jobs shown", Since: since, Arity: 3,
 			Keys: firstKey(rm.KeyRead), Args: []rm.Arg{keyArg(), {Name: "count", Kind: rm.ArgInteger}}}},
 		{Name: "qstat", Run: m.queueStat, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
-			Summary: "Describes a queue.", Complexity: "O(1)", Since: since, Arity: 2, Keys: firstKey(rm.KeyRead), Args: []rm.Arg{keyArg()}}},
+			Summary: "Describes a queue, here or over the mesh.", Complexity: "O(1), at each node that is asked", Since: since, Arity: -2, Keys: firstKey(rm.KeyRead),
+			Args: []rm.Arg{keyArg(), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "wip", Run: m.workInProgress, Flags: "readonly", Categories: "read slow", Info: rm.Info{
 			Summary: "Lists a queue's jobs that are being worked on, the first that is due first.", Complexity: "O(N) with N jobs listed, at each node that is asked", Since: since, Arity: -2, Keys: firstKey(rm.KeyRead),
 			Args: []rm.Arg{keyArg(), number("COUNT", "count"), word("OVERDUE"), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "qscan", Run: m.queueScan, Flags: "readonly", Categories: "read slow", Info: rm.Info{
-			Summary: "Walks through the queues.", Complexity: "O(1) for each call, O(N) for all N queues", Since: since, Arity: -1, Tips: "nondeterministic_output",
-			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger, Optional: true}, number("COUNT", "count"), word("BUSYLOOP"), number("MINLEN", "count"), number("MAXLEN", "count"), number("IMPORTRATE", "rate")}}},
+			Summary: "Walks through the queues, of this node or of the mesh.", Complexity: "O(1) for each call, O(N) for all N queues; with MESH each call costs the other nodes O(N) with N queues listed", Since: since, Arity: -1, Tips: "nondeterministic_output",
+			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger, Optional: true}, number("COUNT", "count"), word("BUSYLOOP"), number("MINLEN", "count"), number("MAXLEN", "count"), number("IMPORTRATE", "rate"), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "jscan", Run: m.jobScan, Flags: "readonly", Categories: "read slow", Info: rm.Info{
 			Summary: "Walks through the jobs.", Complexity: "O(1) for each call, O(N) for all N jobs", Since: since, Arity: -1, Tips: "nondeterministic_output",
 			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger, Optional: true}, number("COUNT", "count"), word("BUSYLOOP"),

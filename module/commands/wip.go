@@ -1,40 +1,34 @@
 package commands
 
 import (
-	"encoding/hex"
-
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
 
-const (
-	wipCount   = 100   // jobs that WIP lists without COUNT
-	wipTimeout = 1_000 // ms that WIP MESH waits for the other nodes, without TIMEOUT or with 0
-)
+const wipCount = 100 // jobs that WIP lists without COUNT
 
-const (
-	errWIPCount  engine.Refusal = "ERR COUNT must be between 1 and 1000000, with MESH 1000"
-	errWIPAlone  engine.Refusal = "ERR TIMEOUT is for MESH: nobody else is asked without"
-	errMeshWaits engine.Refusal = "ERR MESH has to wait for the other nodes, which MULTI and scripts can't: ask each node by itself"
-)
+const errWIPCount engine.Refusal = "ERR COUNT must be between 1 and 1000000, with MESH 1000"
 
 // wip is a parsed WIP.
 type wip struct {
-	count         int
-	overdue, mesh bool
-	timeout       int64 // ms
+	meshOptions
+	count   int
+	overdue bool
 }
 
 func parseWIP(c args) (w wip, err error) {
-	w.count, w.timeout = wipCount, -1
+	w.count = wipCount
 	for i := 2; i < c.NArgs(); i++ {
 		opt, more := c.Arg(i), i+1 < c.NArgs()
+		took, err := w.option(c, i)
 		switch {
+		case err != nil:
+			return w, err
+		case took > 0:
+			i += took - 1
 		case is(opt, "OVERDUE"):
 			w.overdue = true
-		case is(opt, "MESH"):
-			w.mesh = true
 		case is(opt, "COUNT") && more:
 			i++
 			v, ok := between(c.Arg(i), 1, engine.MaxWIP)
@@ -42,24 +36,14 @@ func parseWIP(c args) (w wip, err error) {
 				return w, errWIPCount
 			}
 			w.count = int(v)
-		case is(opt, "TIMEOUT") && more:
-			i++
-			if w.timeout, err = timeout(c.Arg(i)); err != nil {
-				return w, err
-			}
 		default:
 			return w, errSyntax
 		}
 	}
-	switch {
-	case w.mesh && w.count > engine.MaxMeshWIP:
+	if w.mesh && w.count > engine.MaxMeshWIP {
 		return w, errWIPCount
-	case w.timeout >= 0 && !w.mesh:
-		return w, errWIPAlone
-	case w.timeout <= 0:
-		w.timeout = wipTimeout
 	}
-	return w, nil
+	return w, w.complete()
 }
 
 // workInProgress is WIP.
@@ -84,41 +68,18 @@ func (m *module) workInProgress(c *rm.Ctx) {
 		}
 		return
 	}
-	if !c.CanBlock() {
-		fail(c, errMeshWaits)
-		return
-	}
-	p, now := m.node.AskWIP(c.Arg(1), w.count, w.overdue, w.timeout)
-	if now != nil {
-		m.putMeshWIP(c, now)
-		return
-	}
-	if err := m.await(c, p, func(c *rm.Ctx) { c.NullArray() }); err != nil {
-		c.Error("ERR " + err.Error())
-		return
-	}
-	m.carryOut(c)
+	name := c.Arg(1)
+	m.askMesh(c, func() (engine.Pending, *engine.MeshAnswer) { return m.node.AskWIP(name, w.count, w.overdue, w.timeout) }, putMeshWIP)
 }
 
-func (m *module) answerWIP(e *engine.Effect) {
-	if client, ok := e.Client.(*rm.Client); ok {
-		got := e.WIP
-		client.Answer(func(c *rm.Ctx) { m.putMeshWIP(c, got) }, nil)
-	}
-}
-
-func (m *module) putMeshWIP(c *rm.Ctx, got *engine.MeshWIP) {
+func putMeshWIP(c *rm.Ctx, got *engine.MeshAnswer) {
 	c.Map(2)
 	c.Text("jobs")
 	c.Array(len(got.Jobs))
 	for i := range got.Jobs {
 		putProgress(c, &got.Jobs[i], true)
 	}
-	c.Text("unanswered")
-	c.Array(len(got.Unanswered))
-	for _, id := range got.Unanswered {
-		c.Text(hex.EncodeToString(id[:]))
-	}
+	putUnanswered(c, got)
 }
 
 // putProgress answers one job of WIP.

@@ -322,8 +322,10 @@ func (n *Node) countFamily(j *store.Job) {
 	switch deferred, blocked := n.Waits(j); {
 	case deferred:
 		n.store.Count(j, store.Deferred)
+		n.countHere(j)
 	case blocked:
 		n.store.Count(j, store.Blocked)
+		n.countHere(j)
 	case j.Reason() != store.Delayed:
 		n.store.Count(j, store.NoReason)
 	}

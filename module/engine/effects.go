@@ -53,8 +53,8 @@ const (
 	Dropped
 	// NodesChanged: the nodes' file is to be written.
 	NodesChanged
-	// AnswerWIP: Client's WIP … MESH is answered by WIP.
-	AnswerWIP
+	// AnswerMesh: Client's command with MESH is answered by Answer.
+	AnswerMesh
 	// LockDone: Client's LOCK command is answered by Outcome.
 	LockDone
 	// Worked: the lock of the job that Client is working on is extended, or Err says
@@ -81,8 +81,8 @@ type Effect struct {
 	Job    *store.Job   // LogJob, LogState; Serve: the job as it was handed out, though it may have ended since
 	Queue  *store.Queue // Touched, Dropped, LogQueue
 	Waiter *Waiter
-	Client any // Promise, Deny, Released, AnswerWIP: the client that [Node.Tie] named; AnswerBatch: the *Batch; LockDone, Worked: what the call was given
-	WIP    *MeshWIP
+	Client any // Promise, Deny, Released, AnswerMesh: the client that [Node.Tie] named; AnswerBatch: the *Batch; LockDone, Worked: what the call was given
+	Answer *MeshAnswer
 	Nodes  int // Released: how many nodes know of the release; Cleared: how many locks were held
 	Peer   *Peer
 	Err    error

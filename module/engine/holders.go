@@ -100,6 +100,9 @@ func (n *Node) addHolder(j *store.Job, node wire.Node) (*store.Job, bool) {
 		return j, false
 	}
 	k, added := n.store.AddHolder(j, uint64(node))
+	if added {
+		n.countHere(k)
+	}
 	return n.moved(j, k), added
 }
 

@@ -144,8 +144,12 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.mesh.OnFailed(m)
 	case wire.AskWork:
 		n.onAskWork(p, m)
-	case wire.Work:
-		return n.onWork(p, m)
+	case wire.Work, wire.Counts, wire.Queues:
+		return n.onAnswer(p, m)
+	case wire.AskCounts:
+		return n.onAskCounts(p, m)
+	case wire.AskQueues:
+		n.onAskQueues(p, m)
 	case wire.Claim, wire.Grant, wire.Deny, wire.Unlock, wire.Verify, wire.Verified, wire.LockPull, wire.LockPage, wire.ClearLocks, wire.LockLost:
 		n.locks.Receive(p.Base(), m)
 	case wire.Release:

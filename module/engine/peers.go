@@ -90,7 +90,10 @@ func (h *host) Send(m *wire.Message, to ...*Peer) {
 }
 
 // Added is called when a node has become known.
-func (h *host) Added(*Peer) { h.locks.Joins() }
+func (h *host) Added(*Peer) {
+	h.locks.Joins()
+	h.node().countAgain()
+}
 
 // Returning is called when a connection is made, before its node is heard.
 func (h *host) Returning(p *Peer) { h.node().givenUp(p) }
@@ -126,6 +129,7 @@ func (h *host) Gone(p *Peer) {
 	n.reviewHandovers()
 	n.acksGone(p)
 	n.givenGone(p)
+	n.countAgain()
 }
 
 func (n *Node) nodesChanged() {

@@ -2,8 +2,8 @@ package engine
 
 import "jobmesh/module/store"
 
-// Pending is the handle of a call whose answer comes later, as an effect for a client: of ADDJOB (Promise, Deny), ADDJOBS (AnswerBatch), RELEASEJOB
-// (Released) and WIP … MESH (AnswerWIP). The caller ties a client to it before it calls the node again. It is good
+// Pending is the handle of a call whose answer comes later, as an effect for a client: of ADDJOB (Promise, Deny), ADDJOBS
+// (AnswerBatch), RELEASEJOB (Released) and the commands with MESH (AnswerMesh). The caller ties a client to it before it calls the node again. It is good
 // until the effect, or [Node.Abandon]; afterwards it stands for nothing.
 //
 // Other calls need no Pending: a [Waiter] of GETJOB is itself in the lines of its queues, an Acquisition belongs to package
@@ -20,7 +20,7 @@ type pendingKind uint8
 const (
 	addPending pendingKind = iota + 1
 	releasePending
-	wipPending
+	meshPending
 	batchPending
 )
 
@@ -46,7 +46,7 @@ func (n *Node) Tie(p Pending, client any) {
 		if r := n.releaseOf(&p.id); r != nil {
 			r.client = client
 		}
-	case wipPending:
+	case meshPending:
 		if q := n.questionOf(p.number); q != nil {
 			q.client = client
 		}
@@ -84,7 +84,7 @@ func (n *Node) Abandon(p Pending) {
 		}
 	case releasePending:
 		n.Tie(p, nil)
-	case wipPending:
+	case meshPending:
 		n.dropQuestion(p.number)
 	case batchPending:
 		n.abandonBatch(p.batch)

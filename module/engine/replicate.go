@@ -440,6 +440,7 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 	} else if !j.DropHolder(uint64(p.Node)) {
 		return
 	}
+	n.countHere(j)
 	if m.Flags&wire.NotQueued != 0 {
 		marked := false
 		if m.Count == wire.Deleted {

@@ -46,6 +46,7 @@ type world struct {
 	former []string // nodes of a former release
 	idle   bool     // nodes ask about idle copies; else the other rules show by themselves
 	adders bool
+	cursor uint64 // where the next scan begins
 }
 
 // actor is a node, and what it has on disk beside the locks.
@@ -124,6 +125,11 @@ func newWorld() *world {
 			}
 			w.Say("%s shown %d", locktest.Token(t), lock.ShownToken(t)-lock.ShownToken(locktest.FirstToken))
 		},
+		"former": func() { // NODE OTHER: the other is of a former release
+			n, other := w.actor(0), w.actor(1)
+			n.Do(func() { n.e.SetFormer(other.ID, true) })
+		},
+		"count": w.count, "scan": w.scan,
 		"release": w.release, "cancel": w.cancel, "body": w.body, "newnode": w.newNode, "reload": w.reload,
 	})
 	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
@@ -330,6 +336,9 @@ func (n *actor) effect(e *engine.Effect) {
 		n.LogUnlock(lock.UnlockParts(n.e.Message(e)))
 	case engine.KeepVotes:
 		n.KeepVotes()
+	case engine.AnswerMesh:
+		w.Say("  %s answers %v", n.Name, e.Client)
+		w.gathered(e.Answer)
 	case engine.LockDone:
 		n.Answers(e.Client, e.Outcome)
 	case engine.Worked:
@@ -387,6 +396,7 @@ var kindNames = map[wire.Kind]string{
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskOutcome: "ASKFATE", wire.Outcome: "FATE",
 	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
 	wire.ReplJobs: "REPLJOBS", wire.GotJobs: "GOTJOBS",
+	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 
 // flagNames lists flags that have a meaning of their own in some kinds.
@@ -413,7 +423,7 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	switch m.Kind {
 	case wire.MovedTo:
 		return text + fmt.Sprintf(" %s %s %d", w.JobName(m.ID), m.Queue, m.Count)
-	case wire.AskWork, wire.Work:
+	case wire.AskWork, wire.Work, wire.AskCounts, wire.Counts, wire.AskQueues, wire.Queues:
 		return text
 	case wire.NeedJobs, wire.Pause:
 		text += fmt.Sprintf(" %s %d", m.Queue, m.Count)
@@ -790,6 +800,64 @@ func (w *world) qlen() {
 		}
 		w.Say("%s: %d", n.Name, length)
 	}
+}
+
+// count is QSTAT … MESH: NODE QUEUE.
+func (w *world) count() {
+	n := w.actor(0)
+	w.asks(n, func() (engine.Pending, *engine.MeshAnswer) { return n.e.AskCounts([]byte(w.Word(1)), 1000) })
+}
+
+// scan is QSCAN … MESH: NODE count=N. It goes on where the former one ended.
+func (w *world) scan() {
+	n, count := w.actor(0), 10
+	w.Arg("count", &count)
+	w.asks(n, func() (engine.Pending, *engine.MeshAnswer) { return n.e.AskQueues(w.cursor, count, 1000) })
+}
+
+// asks asks all nodes a question.
+func (w *world) asks(n *actor, ask func() (engine.Pending, *engine.MeshAnswer)) {
+	n.Do(func() {
+		p, now := ask()
+		if now != nil {
+			w.gathered(now)
+			return
+		}
+		w.Say("waits for answers")
+		n.e.Tie(p, w.D.Cmd)
+	})
+}
+
+// gathered shows what the nodes have answered.
+func (w *world) gathered(a *engine.MeshAnswer) {
+	for i := range a.Queues {
+		q := &a.Queues[i]
+		w.Say("  %s: %s", q.Name, countsText(&q.Counts))
+		for k := range q.Nodes {
+			w.Say("    %s: %s", w.ByID(q.Nodes[k].Node).Name, countsText(&q.Nodes[k].Counts))
+		}
+	}
+	for _, id := range a.Unanswered {
+		w.Say("  unanswered: %s", w.ByID(id).Name)
+	}
+	if w.cursor = a.Next; a.Next != 0 {
+		w.Say("  more")
+	}
+}
+
+func countsText(c *engine.Counts) (text string) {
+	for _, f := range []struct {
+		name  string
+		value uint64
+	}{
+		{"waiting", c.Len}, {"in-progress", c.InProgress}, {"overdue", c.Overdue}, {"held-back", c.HeldBack}, {"delayed", c.Delayed},
+		{"deferred", c.Deferred}, {"blocked", c.Blocked}, {"clients", c.Waiters}, {"pause", c.Pause},
+	} {
+		if f.value > 0 {
+			text += fmt.Sprintf(" %s=%d", f.name, f.value)
+		}
+	}
+	return strings.TrimPrefix(text, " ")
 }
 
 // show shows a job at each node.

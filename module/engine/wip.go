@@ -260,102 +260,29 @@ func (n *Node) Counted(r store.Reason) uint64 { return n.store.Counted(r) }
 
 // --- the whole mesh --------------------------------------------------------------
 
-// MeshWIP has the jobs of one queue that the nodes of a mesh have in progress, each job once.
-type MeshWIP struct {
-	Jobs       []InProgress
-	Unanswered []wire.NodeID // nodes that aren't connected, or didn't answer in time
-}
-
-// question is a WIP … MESH that waits for answers.
-type question struct {
-	number   int64
-	client   any
-	count    int
-	deadline int64 // unix ms
-	open     []*Peer
-	got      MeshWIP
-}
-
-// questions are the open questions of this node; they are few.
-type questions struct {
-	last int64
-	open []*question
-}
-
-// AskWIP is WIP for the whole mesh. If no other node is connected, it returns the answer (now);
-// otherwise the answer comes as an AnswerWIP effect for the client that is tied to p, in timeout ms at most.
-// count is at most [MaxMeshWIP].
-func (n *Node) AskWIP(name []byte, count int, overdue bool, timeout int64) (p Pending, now *MeshWIP) {
-	n.questions.last++
-	q := &question{number: n.questions.last, count: count, deadline: n.now + min(timeout, math.MaxInt64-n.now)}
+// AskWIP is WIP for the whole mesh. count is at most [MaxMeshWIP]. See askMesh.
+func (n *Node) AskWIP(name []byte, count int, overdue bool, timeout int64) (p Pending, now *MeshAnswer) {
+	q := n.newQuestion(timeout)
+	q.count = count
 	q.got.Jobs = n.WIP(n.Queue(name), count, overdue)
-	m := wire.Message{Kind: wire.AskWork, Count: uint32(count), Span: q.number, Queue: name}
+	m := wire.Message{Kind: wire.AskWork, Count: uint32(count), Queue: name}
 	if overdue {
 		m.Flags = wire.Overdue
 	}
-	for _, other := range n.mesh.All() {
-		if !other.Connected {
-			q.got.Unanswered = append(q.got.Unanswered, other.ID)
-			continue
-		}
-		q.open = append(q.open, other)
-		n.send(other, &m)
-	}
-	if len(q.open) == 0 {
-		q.makeAnswer()
-		return p, &q.got
-	}
-	n.questions.open = append(n.questions.open, q)
-	n.wake = min(n.wake, q.deadline)
-	return Pending{kind: wipPending, number: q.number}, nil
+	return n.askMesh(q, &m, wire.Work, n.mesh.All())
 }
 
-// questionOf finds a question that isn't answered yet; nil: there is none.
-func (n *Node) questionOf(number int64) *question {
-	if i := slices.IndexFunc(n.questions.open, func(q *question) bool { return q.number == number }); i >= 0 {
-		return n.questions.open[i]
-	}
-	return nil
-}
-
-// dropQuestion forgets a question whose client has gone.
-func (n *Node) dropQuestion(number int64) {
-	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool { return q.number == number })
-}
-
-// makeAnswer makes the answer from what was gathered. It has each job once, from the node with
-// the latest due time, because that node gave the job to a client last.
-func (q *question) makeAnswer() {
-	slices.SortFunc(q.got.Jobs, func(a, b InProgress) int {
+// chooseJobs chooses up to count jobs of those that the nodes have in progress. It has each job once, from the node
+// with the latest due time, because that node gave the job to a client last.
+func chooseJobs(jobs []InProgress, count int) []InProgress {
+	slices.SortFunc(jobs, func(a, b InProgress) int {
 		return cmp.Or(slices.Compare(a.ID[:], b.ID[:]), cmp.Compare(b.Due, a.Due))
 	})
-	q.got.Jobs = slices.CompactFunc(q.got.Jobs, func(a, b InProgress) bool { return a.ID == b.ID })
-	slices.SortFunc(q.got.Jobs, func(a, b InProgress) int {
+	jobs = slices.CompactFunc(jobs, func(a, b InProgress) bool { return a.ID == b.ID })
+	slices.SortFunc(jobs, func(a, b InProgress) int {
 		return cmp.Or(cmp.Compare(a.Due, b.Due), slices.Compare(a.ID[:], b.ID[:]))
 	})
-	q.got.Jobs = q.got.Jobs[:min(len(q.got.Jobs), q.count)]
-	for _, p := range q.open {
-		q.got.Unanswered = append(q.got.Unanswered, p.ID)
-	}
-}
-
-// tickWIP answers the questions whose time is up.
-func (n *Node) tickWIP() {
-	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool {
-		// Nodes that have gone since don't answer.
-		some := slices.ContainsFunc(q.open, func(p *Peer) bool { return p.Connected })
-		if some && n.now < q.deadline {
-			n.wake = min(n.wake, q.deadline)
-			return false
-		}
-		n.answerWIP(q)
-		return true
-	})
-}
-
-func (n *Node) answerWIP(q *question) {
-	q.makeAnswer()
-	n.effects = append(n.effects, Effect{Kind: AnswerWIP, Client: q.client, WIP: &q.got})
+	return jobs[:min(len(jobs), count)]
 }
 
 // onAskWork answers with the jobs that are worked on here. Times are relative to now,
@@ -375,30 +302,16 @@ func (n *Node) onAskWork(p *Peer, m *wire.Message) {
 	n.send(p, &wire.Message{Kind: wire.Work, Span: m.Span, Queue: b})
 }
 
-// onWork takes a node's answer. An answer that no question waits for is ignored.
-func (n *Node) onWork(p *Peer, m *wire.Message) error {
-	i := slices.IndexFunc(n.questions.open, func(q *question) bool { return q.number == m.Span })
-	if i < 0 {
-		return nil
-	}
-	q := n.questions.open[i]
-	at := slices.Index(q.open, p)
-	if at < 0 {
-		return nil
-	}
+// takeWork adds the jobs that a node has in progress.
+func (n *Node) takeWork(q *question, p *Peer, m *wire.Message) error {
 	jobs, err := readWork(m.Queue, n.now)
-	if err != nil {
-		return err
-	}
 	for k := range jobs {
 		jobs[k].Node = p.ID
 	}
-	q.got.Jobs = append(q.got.Jobs, jobs...)
-	if q.open = slices.Delete(q.open, at, at+1); len(q.open) == 0 {
-		n.questions.open = slices.Delete(n.questions.open, i, i+1)
-		n.answerWIP(q)
+	if err == nil {
+		q.got.Jobs = append(q.got.Jobs, jobs...)
 	}
-	return nil
+	return err
 }
 
 // readWork reads the list in a Work message.

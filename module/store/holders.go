@@ -14,7 +14,8 @@ import (
 // First comes a head of partsHead bytes:
 //
 //	0 number of holders (16 bits)
-//	2 how often the holders were told of the acknowledgement (8 bits)
+//	2 how often the holders were told of the acknowledgement (8 bits); in a deferred or blocked job whether this node
+//	  counts it ([Store.CountHere]), which isn't loaded
 //	3 number of holders that this node answers for, see [Job.AnswerFor] (8 bits)
 //	4 length of the extras (16 bits)
 //	6 [Job.Shift], ms (16 bits)
@@ -223,6 +224,18 @@ func (j *Job) SetAttempts(n int) {
 	}
 }
 
+// CountedHere says whether this node counts the deferred or blocked job for the mesh ([Store.CountHere]).
+func (j *Job) CountedHere() bool {
+	return j.Parts > 0 && j.Reason() >= Deferred && j.RawParts()[2] != 0
+}
+
+func (j *Job) setCountedHere(here bool) {
+	j.RawParts()[2] = 0
+	if here {
+		j.RawParts()[2] = 1
+	}
+}
+
 // Shift is by how many ms a delivery moved the time that the job is due, compared with the
 // delivery plus the retry time. It is 0 in jobs without parts.
 func (j *Job) Shift() int64 {
@@ -261,6 +274,9 @@ func (s *Store) AddHolder(j *Job, node uint64) (moved *Job, added bool) {
 func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 	q := j.Queue
 	parts := partsLen(holders, len(extras))
+	if parts == 0 {
+		s.CountHere(j, false) // the mark goes with the parts
+	}
 	k := (*Job)(s.alloc.Alloc(jobSize + len(body) + parts))
 	*k = *j
 	k.BodyLen, k.Parts = uint32(len(body)), uint16(parts)

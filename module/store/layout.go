@@ -151,7 +151,8 @@ type Queue struct {
 	Key             unsafe.Pointer       // the server's string of the name
 	name            unsafe.Pointer
 	nameLen         uint32
-	counted         [reasons - 1]uint32 // see Count
+	counted         [reasons - 1]uint32        // see Count
+	here            [reasons - Deferred]uint32 // see CountHere
 }
 
 // States of a queue, not saved.
@@ -234,6 +235,10 @@ func (q *Queue) Waiting() uint64 { return q.Len + q.HeldBack }
 // Counted is how many of the queue's held jobs have this reason ([Store.Count]). It must
 // not be NoReason.
 func (q *Queue) Counted(r Reason) uint64 { return uint64(q.counted[r-1]) }
+
+// CountedHere is how many of the queue's jobs with this reason, Deferred or Blocked, this node counts for the mesh
+// ([Store.CountHere]).
+func (q *Queue) CountedHere(r Reason) uint64 { return uint64(q.here[r-Deferred]) }
 
 // AnyCounted says whether any held job of the queue has a reason.
 func (q *Queue) AnyCounted() bool { return q.counted != [reasons - 1]uint32{} }

@@ -108,6 +108,7 @@ func (s *Store) recount(q *Queue, j *Job, r Reason) {
 	if was == r {
 		return
 	}
+	s.CountHere(j, false)
 	j.Flags = j.Flags&^flagsReason | reasonFlags[r]
 	attached := q.state == queueAttached
 	if was != NoReason {
@@ -120,6 +121,18 @@ func (s *Store) recount(q *Queue, j *Job, r Reason) {
 		q.counted[r-1]++
 		if attached {
 			s.counted[r-1]++
+		}
+	}
+}
+
+// CountHere sets whether this node is the one that counts a deferred or blocked job for the mesh, in which others have the
+// same copy. The mark stays until the reason changes. CountHere does nothing to other jobs.
+func (s *Store) CountHere(j *Job, here bool) {
+	if r := j.Reason(); r >= Deferred && j.Parts > 0 && here != j.CountedHere() {
+		if j.setCountedHere(here); here {
+			j.Queue.here[r-Deferred]++
+		} else {
+			j.Queue.here[r-Deferred]--
 		}
 	}
 }

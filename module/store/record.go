@@ -79,6 +79,9 @@ func (s *Store) JobFromRecord(rec []byte) (*Job, error) {
 	j := s.alloced(int(head.BodyLen), int(head.Parts))
 	copy(j.Record(), rec)
 	j.State, j.Flags, j.Place = head.State, head.Flags, head.Place
+	if j.Parts > 0 && j.State != StateAcked {
+		j.setCountedHere(false)
+	}
 	return j, nil
 }
 

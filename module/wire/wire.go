@@ -117,6 +117,16 @@ const (
 	ReplJobs
 	// GotJobs: the sender holds the copies of a ReplJobs, Count in all. ID is that of the first.
 	GotJobs
+	// AskCounts asks how many jobs of some queues the receiver counts. The names are in Queue, in a
+	// form that package engine defines. Span is any number. The answer is Counts, with the same Span.
+	AskCounts
+	// Counts lists the counts of those queues, in the order of the question. The list is in Queue.
+	Counts
+	// AskQueues asks for a page of the names of the receiver's queues, about Count of them, from
+	// the cursor Round on. Span is any number. The answer is Queues, with the same Span.
+	AskQueues
+	// Queues has such names, in Queue. Round is the next cursor, 0 at the end.
+	Queues
 	kinds
 )
 
@@ -439,8 +449,12 @@ var parts = [kinds]uint16{
 	AskIdle:  hasID | hasSpan | hasRound,
 	Idle:     hasID | hasRound,
 
-	ReplJobs: hasID | hasSpan | hasHolders | hasQueue | hasJob | hasMore,
-	GotJobs:  hasID | hasCount,
+	ReplJobs:  hasID | hasSpan | hasHolders | hasQueue | hasJob | hasMore,
+	GotJobs:   hasID | hasCount,
+	AskCounts: hasSpan | hasQueue,
+	Counts:    hasSpan | hasQueue,
+	AskQueues: hasCount | hasSpan | hasRound,
+	Queues:    hasSpan | hasQueue | hasRound,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must

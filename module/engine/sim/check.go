@@ -86,7 +86,7 @@ func (s *Sim) counted(n *node) {
 	for cursor := n.e.ScanJobs(0, &jobs); cursor != 0; {
 		cursor = n.e.ScanJobs(cursor, &jobs)
 	}
-	queues := map[*store.Queue][store.Blocked + 1]uint64{}
+	queues, here := map[*store.Queue][store.Blocked + 1]uint64{}, map[*store.Queue][store.Blocked + 1]uint64{}
 	var all [store.Blocked + 1]uint64
 	for _, j := range jobs {
 		r := j.Reason()
@@ -97,12 +97,23 @@ func (s *Sim) counted(n *node) {
 		q := queues[j.Queue]
 		q[r]++
 		queues[j.Queue] = q
+		if j.CountedHere() {
+			q := here[j.Queue]
+			q[r]++
+			here[j.Queue] = q
+		}
+		if r >= store.Deferred && !n.e.Recounting() && j.CountedHere() != n.e.CountsHere(j) {
+			s.fail("whether node %d counts %s for the mesh is %v, and shouldn't be", n.i, j.ID, j.CountedHere())
+		}
 		all[r]++
 	}
 	for r := store.Delayed; r <= store.Blocked; r++ {
 		for q, want := range queues {
 			if q.Counted(r) != want[r] {
 				s.fail("node %d counts %d jobs of %s as %d, and there are %d", n.i, q.Counted(r), q.NameBytes(), r, want[r])
+			}
+			if r >= store.Deferred && q.CountedHere(r) != here[q][r] {
+				s.fail("node %d counts %d jobs of %s as %d for the mesh, and there are %d", n.i, q.CountedHere(r), q.NameBytes(), r, here[q][r])
 			}
 		}
 		if n.e.Counted(r) != all[r] {

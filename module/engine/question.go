@@ -1,0 +1,174 @@
+package engine
+
+import (
+	"math"
+	"slices"
+
+	"jobmesh/module/wire"
+)
+
+// A question is a command with MESH, which asks all nodes and answers its client when they have answered, or when its
+// time is up: WIP (wip.go), QLEN, QSTAT and QSCAN (counts.go).
+
+// MeshAnswer is what the nodes of a mesh have answered to a question.
+type MeshAnswer struct {
+	Jobs       []InProgress  // WIP: each job once
+	Queues     []MeshCounts  // QLEN, QSTAT, QSCAN: the queues that were asked for, in that order
+	Next       uint64        // QSCAN: the next cursor; 0: the scan is over
+	Unanswered []wire.NodeID // nodes that aren't connected, can't be asked, or didn't answer in time
+}
+
+// question is a question that waits for answers.
+type question struct {
+	number   int64
+	client   any
+	deadline int64     // unix ms
+	awaits   wire.Kind // of the answers
+	open     []*Peer   // nodes that haven't answered yet
+	count    int       // WIP: the most jobs
+	single   bool      // QLEN, QSTAT: each node's counts are wanted, too
+	page     wire.Node // QSCAN: whose queues are listed
+	got      MeshAnswer
+}
+
+// questions are the open questions of this node; they are few.
+type questions struct {
+	last   int64
+	open   []*question
+	former map[wire.NodeID]bool // nodes of a former release, which can't be asked for counts
+}
+
+// newQuestion makes a question that is answered in timeout ms at most.
+func (n *Node) newQuestion(timeout int64) *question {
+	n.questions.last++
+	return &question{number: n.questions.last, deadline: n.now + min(timeout, math.MaxInt64-n.now)}
+}
+
+// askMesh sends a question to nodes, and notes those that can't be asked. If no answer is to come, it returns the answer
+// (now); otherwise the answer comes as an AnswerMesh effect for the client that is tied to p.
+func (n *Node) askMesh(q *question, m *wire.Message, awaits wire.Kind, to []*Peer) (p Pending, now *MeshAnswer) {
+	n.sendQuestion(q, m, awaits, to)
+	if len(q.open) == 0 {
+		q.makeAnswer()
+		return p, &q.got
+	}
+	n.questions.open = append(n.questions.open, q)
+	n.wake = min(n.wake, q.deadline)
+	return Pending{kind: meshPending, number: q.number}, nil
+}
+
+func (n *Node) sendQuestion(q *question, m *wire.Message, awaits wire.Kind, to []*Peer) {
+	q.awaits, m.Span = awaits, q.number
+	s := sending{n: n, m: m}
+	for _, p := range to {
+		switch {
+		case !n.canAsk(p, m.Kind):
+			q.got.Unanswered = append(q.got.Unanswered, p.ID)
+		case m.Kind == wire.AskCounts && len(q.got.Queues) == 0: // a page without names has nothing to count
+		default:
+			q.open = append(q.open, p)
+			s.to(p)
+		}
+	}
+}
+
+// canAsk says whether a node can be asked a question of this kind.
+func (n *Node) canAsk(p *Peer, kind wire.Kind) bool {
+	return p.Connected && (kind == wire.AskWork || !n.questions.former[p.ID])
+}
+
+// SetFormer tells, before [membership.Table.Up], whether a node is of a former release, and can't be asked for counts.
+func (n *Node) SetFormer(id wire.NodeID, former bool) {
+	if !former {
+		delete(n.questions.former, id)
+		return
+	}
+	if n.questions.former == nil {
+		n.questions.former = map[wire.NodeID]bool{}
+	}
+	n.questions.former[id] = true
+}
+
+// questionOf finds a question that isn't answered yet; nil: there is none.
+func (n *Node) questionOf(number int64) *question {
+	if i := slices.IndexFunc(n.questions.open, func(q *question) bool { return q.number == number }); i >= 0 {
+		return n.questions.open[i]
+	}
+	return nil
+}
+
+// dropQuestion forgets a question whose client has gone.
+func (n *Node) dropQuestion(number int64) {
+	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool { return q.number == number })
+}
+
+// onAnswer takes a node's answer. An answer that no question waits for is ignored.
+func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
+	q := n.questionOf(m.Span)
+	if q == nil || q.awaits != m.Kind {
+		return nil
+	}
+	at := slices.Index(q.open, p)
+	if at < 0 {
+		return nil
+	}
+	if err := n.take(q, p, m); err != nil {
+		return err
+	}
+	q.open = slices.Delete(q.open, at, at+1)
+	if m.Kind == wire.Queues {
+		n.askPage(q)
+	}
+	if len(q.open) == 0 {
+		n.dropQuestion(q.number)
+		n.answerQuestion(q)
+	}
+	return nil
+}
+
+// take adds a node's answer to the others.
+func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
+	switch m.Kind {
+	case wire.Work:
+		return n.takeWork(q, p, m)
+	case wire.Queues:
+		return n.takePage(q, p, m)
+	}
+	return q.takeCounts(p.ID, m.Queue)
+}
+
+// tickQuestions answers the questions whose time is up.
+func (n *Node) tickQuestions() {
+	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool {
+		// Nodes that have gone since don't answer.
+		some := slices.ContainsFunc(q.open, func(p *Peer) bool { return p.Connected })
+		if some && n.now < q.deadline {
+			n.wake = min(n.wake, q.deadline)
+			return false
+		}
+		n.answerQuestion(q)
+		return true
+	})
+}
+
+func (n *Node) answerQuestion(q *question) {
+	q.makeAnswer()
+	if q.awaits == wire.Queues { // its node has no names for the others to count
+		for _, p := range n.mesh.All() {
+			if !n.canAsk(p, wire.AskCounts) && !slices.Contains(q.open, p) {
+				q.got.Unanswered = append(q.got.Unanswered, p.ID)
+			}
+		}
+	}
+	n.effects = append(n.effects, Effect{Kind: AnswerMesh, Client: q.client, Answer: &q.got})
+}
+
+// makeAnswer makes the answer from what was gathered.
+func (q *question) makeAnswer() {
+	if q.awaits == wire.Work {
+		q.got.Jobs = chooseJobs(q.got.Jobs, q.count)
+	}
+	for _, p := range q.open {
+		q.got.Unanswered = append(q.got.Unanswered, p.ID)
+	}
+}

@@ -1,0 +1,219 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+func (m mesh) id(i int) string { return m[i].Do("JOBMESH", "CLUSTER", "MYID").Str }
+
+// spread adds jobs with three copies, each at the next node.
+func (m mesh) spread(t *testing.T, jobs int, queue string, options ...any) (ids []string) {
+	t.Helper()
+	var conns []*harness.Conn
+	for _, s := range m {
+		conns = append(conns, s.Dial())
+	}
+	for i := range jobs {
+		ids = append(ids, added(t, conns[i%len(m)], append([]any{queue, "b", 20_000, "REPLICATE", 3}, options...)...))
+	}
+	return ids
+}
+
+// awaitCount waits until a node's QSTAT … MESH has a value, and returns that QSTAT.
+func awaitCount(t *testing.T, s *harness.Server, queue, field string, want int64) (v harness.Value) {
+	t.Helper()
+	harness.Await(t, 10*time.Second, fmt.Sprintf("%s of %s to be %d", field, queue, want), func() bool {
+		v = s.Do("QSTAT", queue, "MESH")
+		return v.Field(field).Int() == want
+	})
+	return v
+}
+
+// V1: jobs with three copies are counted once over the mesh, whichever node is asked.
+func TestLifeV1(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	m.spread(t, 1000, "waiting", "RETRY", 1000)
+	m.spread(t, 1000, "delayed", "RETRY", 1000, "DELAY", 1000)
+	deferred := m.spread(t, 30, "deferred", "RETRY", 1000, "DEFERRED")
+	m.spread(t, 60, "blocked", "RETRY", 1000, "BLOCKEDBY", deferred[0])
+	for i, s := range m {
+		v := s.Do("QLEN", "waiting", "MESH")
+		assert.Equal(t, int64(1000), v.Field("len").Int(), "node %d: %v", i, v)
+		assert.Empty(t, v.Field("unanswered").Elems)
+		for queue, field := range map[string]string{"delayed": "delayed", "deferred": "deferred", "blocked": "jobs-blocked"} {
+			v := s.Do("QSTAT", queue, "MESH")
+			assert.Zero(t, v.Field("len").Int())
+			assert.Equal(t, map[string]int64{"delayed": 1000, "deferred": 30, "blocked": 60}[queue], v.Field(field).Int(), "%s at node %d: %v", queue, i, v)
+			assert.Len(t, v.Field("nodes").Elems, 3)
+		}
+	}
+	assert.Equal(t, int64(30), m[0].Do("QSTAT", "deferred").Field("deferred").Int(), "without MESH: each copy")
+
+	// All copies follow a release, and are counted anew after a restart.
+	require.Equal(t, int64(3), m[1].Do("RELEASEJOB", deferred[0]).Int())
+	require.Equal(t, int64(1), m[1].Do("ACKJOB", deferred[0]).Int())
+	for _, s := range m {
+		awaitCount(t, s, "deferred", "deferred", 29)
+		awaitCount(t, s, "blocked", "jobs-blocked", 0)
+		awaitCount(t, s, "blocked", "len", 60)
+	}
+}
+
+// V2: a node that is down is named, and what only it counts is missing.
+func TestLifeV2(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "appendonly yes", "appendfsync always")
+	m.spread(t, 90, "q", "RETRY", 1000)
+	m.spread(t, 9, "held", "RETRY", 1000, "DEFERRED")
+	gone := m.id(0)
+	m[0].Kill()
+	var v harness.Value
+	harness.Await(t, 10*time.Second, "the node to be missed", func() bool {
+		v = m[1].Do("QLEN", "q", "MESH", "TIMEOUT", 5000)
+		return slices.Contains(v.Field("unanswered").Strings(), gone)
+	})
+	assert.Equal(t, int64(60), v.Field("len").Int())
+	v = m[2].Do("QSTAT", "held", "MESH")
+	assert.Equal(t, int64(6), v.Field("deferred").Int())
+	assert.Equal(t, []string{gone}, v.Field("unanswered").Strings())
+	assert.Len(t, v.Field("nodes").Elems, 2)
+
+	// It is back, with its jobs.
+	m[0].Restart()
+	m.await(t, 3)
+	for _, s := range m {
+		v = awaitCount(t, s, "q", "len", 90)
+		assert.Empty(t, v.Field("unanswered").Elems)
+		awaitCount(t, s, "held", "deferred", 9)
+	}
+
+	// When it is forgotten, the others count its deferred jobs.
+	m[0].Kill()
+	for _, s := range m[1:] {
+		require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", gone).Str)
+	}
+	v = awaitCount(t, m[1], "held", "deferred", 9)
+	assert.Empty(t, v.Field("unanswered").Elems)
+
+	// A node that is stopped doesn't answer in time.
+	stopped := m.id(2)
+	m[2].Pause()
+	began := time.Now()
+	v = m[1].Do("QSTAT", "q", "MESH", "TIMEOUT", 300)
+	harness.Took(t, began, 300*time.Millisecond)
+	assert.Equal(t, []string{stopped}, v.Field("unanswered").Strings())
+	v = m[1].Do("QLEN", "q", "MESH", "TIMEOUT", 300)
+	assert.Equal(t, []string{stopped}, v.Field("unanswered").Strings())
+	m[2].Resume()
+}
+
+// V3: ten jobs are in progress at three nodes.
+func TestLifeV3(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	m.spread(t, 15, "q", "RETRY", 1000)
+	for i := range 10 {
+		fetched(t, m[i%3].Dial(), "q")
+	}
+	require.Equal(t, "in", m[1].Do("PAUSE", "q", "in").Str)
+	for _, s := range m {
+		v := awaitCount(t, s, "q", "in-progress", 10)
+		assert.Equal(t, int64(5), v.Field("len").Int())
+		assert.Equal(t, int64(15), v.Field("jobs-in").Int())
+		assert.Equal(t, int64(10), v.Field("jobs-out").Int())
+		assert.Equal(t, "in", v.Field("pause").Str, "as at one of them")
+		nodes := v.Field("nodes").Elems
+		require.Len(t, nodes, 3)
+		var sum int64
+		for _, n := range nodes {
+			sum += n.Elems[2].Int()
+			want := "none"
+			if n.Elems[0].Str == m.id(1) {
+				want = "in"
+			}
+			assert.Equal(t, want, n.Elems[3].Str)
+		}
+		assert.Equal(t, int64(10), sum)
+		assert.True(t, slices.IsSortedFunc(nodes, func(a, b harness.Value) int { return slices.Compare([]byte(a.Elems[0].Str), []byte(b.Elems[0].Str)) }))
+	}
+
+	// Nobody knows this one.
+	v := m[0].Do("QSTAT", "none", "MESH")
+	assert.Equal(t, "none", v.Field("name").Str)
+	assert.Zero(t, v.Field("len").Int()+v.Field("age").Int()+v.Field("idle").Int())
+	assert.Empty(t, v.Field("nodes").Elems)
+	assert.Zero(t, m[0].Do("QLEN", "none", "MESH").Field("len").Int())
+}
+
+// scanMesh goes through all queues of the mesh, and returns their lengths.
+func scanMesh(t *testing.T, c *harness.Conn, options ...any) (lengths map[string]int64, unanswered []string, calls int) {
+	t.Helper()
+	lengths = map[string]int64{}
+	for cursor := "0"; calls == 0 || cursor != "0"; calls++ {
+		v := c.Do(append([]any{"QSCAN", cursor, "MESH"}, options...)...)
+		cursor = v.Field("cursor").Str
+		require.NotEmpty(t, cursor, "%v", v)
+		for _, q := range v.Field("queues").Elems {
+			name, length := q.Elems[0].Str, q.Elems[1].Int()
+			if was, again := lengths[name]; again {
+				require.Equal(t, was, length, name)
+			}
+			lengths[name] = length
+		}
+		unanswered = v.Field("unanswered").Strings()
+		require.Less(t, calls, 10_000)
+	}
+	return lengths, unanswered, calls
+}
+
+// V4: a scan over the mesh has all names, with the right totals.
+func TestLifeV4(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	want := map[string]int64{}
+	for i, s := range m {
+		c := s.Dial()
+		for k := range 100 {
+			for _, queue := range []string{fmt.Sprint("own", i, ".", k), fmt.Sprint("shared", k%10)} {
+				require.Equal(t, byte('+'), c.Do("ADDJOB", queue, "b", 0, "REPLICATE", 1).Kind)
+				want[queue]++
+			}
+		}
+	}
+	for i, s := range m {
+		got, unanswered, _ := scanMesh(t, s.Dial())
+		assert.Equal(t, want, got, "node %d", i)
+		assert.Empty(t, unanswered)
+	}
+	c := m[1].Dial()
+	got, _, calls := scanMesh(t, c, "COUNT", 7)
+	assert.Equal(t, want, got)
+	assert.Greater(t, calls, 30, "a page has about as many queues as COUNT says")
+	long, _, _ := scanMesh(t, c, "MINLEN", 2, "MAXLEN", 30)
+	assert.Len(t, long, 10, "the lengths of the mesh count")
+
+	// The rights of the user count for each name.
+	require.Equal(t, "OK", c.Do("ACL", "SETUSER", "limited", "on", ">secret", "~own0.*", "+@all").Str)
+	limited := m[1].Dial()
+	require.Equal(t, "OK", limited.Do("AUTH", "limited", "secret").Str)
+	seen, _, _ := scanMesh(t, limited)
+	assert.Len(t, seen, 100)
+	assert.Contains(t, limited.Do("QLEN", "shared1", "MESH").Str, "NOPERM")
+
+	// While a node is away its own queues are missing, and the scan names it.
+	gone := m.id(0)
+	m[0].Kill()
+	harness.Await(t, 10*time.Second, "the scan to leave it out", func() bool {
+		left, unanswered, _ := scanMesh(t, c, "TIMEOUT", 5000)
+		return slices.Equal(unanswered, []string{gone}) && len(left) == 210 && left["shared1"] == 20
+	})
+}
