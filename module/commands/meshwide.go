@@ -172,7 +172,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 	c.Text("pause")
 	c.Text(pauseNames[q.Pause])
 	putCounts(c, count{"in-progress", q.InProgress}, count{"overdue", q.Overdue}, count{"held-back", q.HeldBack},
-		count{"delayed", q.Delayed}, count{"deferred", q.Deferred}, count{"jobs-blocked", q.Blocked})
+		count{"delayed", q.Delayed}, count{"deferred", q.DeferredCopies}, count{"jobs-blocked", q.BlockedCopies})
 }
 
 // count is a field of an answer.

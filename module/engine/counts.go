@@ -15,7 +15,7 @@ import (
 //   - a job that waits, or that a client has, is counted by the node where it does;
 //   - a delayed job is counted by the node that will queue it;
 //   - a deferred or blocked job, of which each holder has the same copy, is counted by the node where it was added, or
-//     by an heir ([Node.CountsHere]).
+//     by another holder in its place ([Node.CountsHere]).
 //
 // All these are counters of package store, which are kept up, so a question costs the same however many jobs there are.
 
@@ -30,20 +30,21 @@ const (
 // Counts are what one node counts of a queue, or what several do.
 type Counts struct {
 	Len, InProgress, Overdue, HeldBack uint64
-	Delayed, Deferred, Blocked         uint64 // jobs that don't wait yet
+	Delayed, Deferred, Blocked         uint64 // jobs that don't wait yet, and that this node counts
 	Waiters                            uint64 // clients that wait
 	JobsIn, JobsOut                    uint64
 	Age, Idle                          uint64 // s, since the queue was made and used
 	Pause                              uint64 // PauseIn, PauseOut
+	DeferredCopies, BlockedCopies      uint64 // at this node, whoever counts them; of a mesh: the most at one node
 }
 
-const countFields = 13
+const countFields = 15
 
 // fields are the counts in the order that Counts, the message, has them.
 func (c *Counts) fields() [countFields]*uint64 {
 	return [...]*uint64{
 		&c.Len, &c.InProgress, &c.Overdue, &c.HeldBack, &c.Delayed, &c.Deferred, &c.Blocked,
-		&c.Waiters, &c.JobsIn, &c.JobsOut, &c.Age, &c.Idle, &c.Pause,
+		&c.Waiters, &c.JobsIn, &c.JobsOut, &c.Age, &c.Idle, &c.Pause, &c.DeferredCopies, &c.BlockedCopies,
 	}
 }
 
@@ -64,19 +65,25 @@ type MeshCounts struct {
 
 // add adds a node's counts.
 func (c *MeshCounts) add(more *Counts) {
-	age, idle, pause := max(c.Age, more.Age), min(c.Idle, more.Idle), c.Pause|more.Pause
-	if !c.Known {
-		idle = more.Idle
-	}
-	from := more.fields()
+	was, from := c.Counts, more.fields()
 	for i, to := range c.fields() {
 		*to += *from[i]
 	}
-	c.Known, c.Age, c.Idle, c.Pause = true, age, idle, pause
+	c.Age, c.Pause = max(was.Age, more.Age), was.Pause|more.Pause
+	if c.Idle = more.Idle; c.Known {
+		c.Idle = min(was.Idle, more.Idle)
+	}
+	c.DeferredCopies, c.BlockedCopies = max(was.DeferredCopies, more.DeferredCopies), max(was.BlockedCopies, more.BlockedCopies)
+	c.Known = true
 }
 
-// Counts returns what this node counts of a queue, all copies of deferred and blocked jobs included. known is false if
-// clients see no such queue here.
+// conclude is called when all nodes' counts are added. The node that counts a deferred or blocked job may be away, or may
+// have lost its copy. But there are as many such jobs, at least, as one node has copies of.
+func (c *MeshCounts) conclude() {
+	c.Deferred, c.Blocked = max(c.Deferred, c.DeferredCopies), max(c.Blocked, c.BlockedCopies)
+}
+
+// Counts returns what this node counts of a queue. known is false if clients see no such queue here.
 func (n *Node) Counts(name []byte) (c Counts, known bool) {
 	clients, since, last := n.Waiting(name)
 	q := n.Queue(name)
@@ -90,8 +97,9 @@ func (n *Node) Counts(name []byte) (c Counts, known bool) {
 		since, last = q.Created, q.ATime
 		c = Counts{
 			Len: q.Waiting(), InProgress: q.Working.Len, Overdue: uint64(q.Overdue), HeldBack: q.HeldBack,
-			Delayed: q.Counted(store.Delayed), Deferred: q.Counted(store.Deferred), Blocked: q.Counted(store.Blocked),
+			Delayed: q.Counted(store.Delayed), Deferred: q.CountedHere(store.Deferred), Blocked: q.CountedHere(store.Blocked),
 			JobsIn: q.JobsIn, JobsOut: q.JobsOut, Pause: uint64(q.Pause & (PauseIn | PauseOut)),
+			DeferredCopies: q.Counted(store.Deferred), BlockedCopies: q.Counted(store.Blocked),
 		}
 	}
 	c.Waiters = uint64(clients)
@@ -99,22 +107,13 @@ func (n *Node) Counts(name []byte) (c Counts, known bool) {
 	return c, true
 }
 
-// meshCounts is Counts without the copies that other nodes count.
-func (n *Node) meshCounts(name []byte) (c Counts, known bool) {
-	if c, known = n.Counts(name); known && c.Deferred+c.Blocked > 0 {
-		q := n.Queue(name)
-		c.Deferred, c.Blocked = q.CountedHere(store.Deferred), q.CountedHere(store.Blocked)
-	}
-	return c, known
-}
-
 // CountsHere says whether this node counts a deferred or blocked job, of which other nodes have the same copy. The node
 // where the job was added does, if it has a copy. Otherwise the first holder does, by short name. Holders that this node
 // doesn't know are left out: they were forgotten, and this node may be their heir.
 //
 // The rule leaves out whether the others are connected. So the two sides of a partition don't both count a job, and a
-// connection that comes or goes changes no count. The price is that such jobs are missing while the node that counts
-// them is away; the answer names that node.
+// connection that comes or goes changes no count. The price is that the sum lacks such jobs while the node that counts
+// them is away; see [MeshCounts.conclude].
 func (n *Node) CountsHere(j *store.Job) bool {
 	if n.isOwn(j) {
 		return true
@@ -189,7 +188,7 @@ func (n *Node) countQueues(q *question) *wire.Message {
 	var names []byte
 	for i := range q.got.Queues {
 		c := &q.got.Queues[i]
-		if own, known := n.meshCounts(c.Name); known {
+		if own, known := n.Counts(c.Name); known {
 			c.note(q, n.self, &own)
 		}
 		names = appendName(names, c.Name)
@@ -214,7 +213,7 @@ func (n *Node) onAskCounts(p *Peer, m *wire.Message) error {
 	}
 	var b []byte
 	for _, name := range names {
-		c, known := n.meshCounts(name)
+		c, known := n.Counts(name)
 		b = c.append(b, known)
 	}
 	n.send(p, &wire.Message{Kind: wire.Counts, Span: m.Span, Queue: b})

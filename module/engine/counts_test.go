@@ -49,19 +49,21 @@ func FuzzReadNames(f *testing.F) {
 
 // A node of a later release may send more numbers, and one of a former release fewer.
 func TestReadCounts(t *testing.T) {
-	list, err := readCounts([]byte{0, 2, 7, 8, 15, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 99, 98}, 3)
+	list, err := readCounts([]byte{0, 2, 7, 8, 17, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 14, 15, 99, 98}, 3)
 	require.NoError(t, err)
-	assert.Equal(t, []*Counts{nil, {Len: 7, InProgress: 8}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3}}, list)
+	assert.Equal(t, []*Counts{nil, {Len: 7, InProgress: 8}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 14, 15}}, list)
 	for _, b := range [][]byte{{}, {1}, {2, 1}, {0, 0}, {200}} {
 		_, err := readCounts(b, 1)
 		assert.Error(t, err, "%v", b)
 	}
 }
 
-// Counts of several nodes are added up, but for the times and the pauses.
+// Counts of several nodes are added up, but for the times and the pauses. There are as many blocked jobs, at least, as one node
+// has copies of.
 func TestSumOfCounts(t *testing.T) {
 	var sum MeshCounts
-	sum.add(&Counts{Len: 1, Blocked: 2, JobsOut: 3, Age: 10, Idle: 5, Pause: uint64(PauseIn)})
-	sum.add(&Counts{Len: 10, Blocked: 20, JobsOut: 30, Age: 4, Idle: 3, Pause: uint64(PauseOut)})
-	assert.Equal(t, Counts{Len: 11, Blocked: 22, JobsOut: 33, Age: 10, Idle: 3, Pause: 3}, sum.Counts)
+	sum.add(&Counts{Len: 1, Deferred: 2, Blocked: 2, JobsOut: 3, Age: 10, Idle: 5, Pause: uint64(PauseIn), DeferredCopies: 3, BlockedCopies: 30})
+	sum.add(&Counts{Len: 10, Deferred: 2, Blocked: 20, JobsOut: 30, Age: 4, Idle: 3, Pause: uint64(PauseOut), DeferredCopies: 3, BlockedCopies: 20})
+	sum.conclude()
+	assert.Equal(t, Counts{Len: 11, Deferred: 4, Blocked: 30, JobsOut: 33, Age: 10, Idle: 3, Pause: 3, DeferredCopies: 3, BlockedCopies: 30}, sum.Counts)
 }

@@ -168,6 +168,9 @@ func (q *question) makeAnswer() {
 	if q.awaits == wire.Work {
 		q.got.Jobs = chooseJobs(q.got.Jobs, q.count)
 	}
+	for i := range q.got.Queues {
+		q.got.Queues[i].conclude()
+	}
 	for _, p := range q.open {
 		q.got.Unanswered = append(q.got.Unanswered, p.ID)
 	}

@@ -852,6 +852,7 @@ func countsText(c *engine.Counts) (text string) {
 	}{
 		{"waiting", c.Len}, {"in-progress", c.InProgress}, {"overdue", c.Overdue}, {"held-back", c.HeldBack}, {"delayed", c.Delayed},
 		{"deferred", c.Deferred}, {"blocked", c.Blocked}, {"clients", c.Waiters}, {"pause", c.Pause},
+		{"deferred-copies", c.DeferredCopies}, {"blocked-copies", c.BlockedCopies},
 	} {
 		if f.value > 0 {
 			text += fmt.Sprintf(" %s=%d", f.name, f.value)
