@@ -80,9 +80,15 @@ func (n *Node) AddJobs(a *Add, bodies, keys [][]byte) (b *Batch, wait bool, err 
 		return nil, false, err
 	}
 	b = n.newBatch(len(bodies))
-	if unique := a.Unique.Strategy != 0 && !n.notUnique; unique || where.external || where.elsewhere > n.Mesh().Reachable() || a.Family() {
-		n.addEach(b, a, bodies, keys)
-	} else if err = n.addPlain(b, a, bodies, where); err != nil {
+	// Clients that wait with COUNT get their shares of all these jobs, so they are served when all are added.
+	n.Hear(func() {
+		if unique := a.Unique.Strategy != 0 && !n.notUnique; unique || where.external || where.elsewhere > n.Mesh().Reachable() || a.Family() {
+			n.addEach(b, a, bodies, keys)
+		} else {
+			err = n.addPlain(b, a, bodies, where)
+		}
+	})
+	if err != nil {
 		return nil, false, err
 	}
 	a.Body, a.batch = nil, nil

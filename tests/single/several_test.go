@@ -61,6 +61,15 @@ func TestLifeG1(t *testing.T) {
 	for _, e := range got[0].Elems {
 		c.Do("ACKJOB", e.Elems[1].Str)
 	}
+	var clients []*harness.Conn
+	for i := range 2 {
+		clients = append(clients, s.Dial())
+		clients[i].Send("GETJOB", "WITHCOUNTERS", "COUNT", 10, "FROM", "q")
+		awaitBlocked(t, s, i+1)
+	}
+	require.Len(t, c.Do("ADDJOBS", "q", 0, "BODIES", "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7").Elems, 8)
+	assert.Equal(t, []string{"b0", "b2", "b4", "b6"}, bodies(clients[0].Receive()))
+	assert.Equal(t, []string{"b1", "b3", "b5", "b7"}, bodies(clients[1].Receive()))
 	got = afterPause(t, s, 8, "", 10, 1)
 	assert.Equal(t, []string{"b0", "b2", "b3", "b4", "b5", "b6", "b7"}, bodies(got[0]))
 	assert.Equal(t, []string{"b1"}, bodies(got[1]))
