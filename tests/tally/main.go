@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -22,6 +23,7 @@ type event struct {
 // isn't counted beside them, unless it fails although they all passed.
 func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 	output := map[string][]string{}
+	running := map[string]bool{} // tests that have begun, and not ended
 	// counted and broken have the keys of the tests and packages that hold a test which was
 	// counted, or failed. A package's key is its path and a blank.
 	counted, broken := map[string]bool{}, map[string]bool{}
@@ -40,6 +42,7 @@ func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 			delete(broken, key)
 			delete(output, key)
 		case "run":
+			running[key] = true
 			delete(counted, key)
 			delete(broken, key)
 		case "output":
@@ -47,6 +50,7 @@ func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 		case "build-output":
 			fmt.Fprint(out, e.Output)
 		case "pass", "fail", "skip":
+			delete(running, key)
 			if e.Test == "" {
 				// A package without tests is not shown.
 				if e.Action != "skip" {
@@ -59,6 +63,7 @@ func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 					fmt.Fprint(out, strings.Join(output[key], ""))
 				}
 				delete(output, key)
+				showCutOff(out, key, running, output)
 				continue
 			}
 			if e.Action != "pass" {
@@ -92,6 +97,23 @@ func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 		failed++
 	}
 	return passed, failed, skipped
+}
+
+// showCutOff shows the tests of a package that were running when the package ended: one of them has the reason, as that the time
+// was up. It forgets them.
+func showCutOff(out io.Writer, pkg string, running map[string]bool, output map[string][]string) {
+	var names []string
+	for key := range running {
+		if strings.HasPrefix(key, pkg) {
+			names = append(names, key)
+		}
+	}
+	slices.Sort(names)
+	for _, key := range names {
+		fmt.Fprintf(out, "cut off: %s\n%s", key, strings.Join(output[key], ""))
+		delete(running, key)
+		delete(output, key)
+	}
 }
 
 func main() {

@@ -50,6 +50,11 @@ func TestCount(t *testing.T) {
 {"Action":"start","Package":"a"}
 {"Action":"run","Package":"a","Test":"F"}
 {"Action":"pass","Package":"a","Test":"F"}`, 2, 0, 0, nil},
+		"a package that runs out of time": {`{"Action":"start","Package":"a"}
+{"Action":"run","Package":"a","Test":"T"}
+{"Action":"run","Package":"a","Test":"T/x"}
+{"Action":"output","Package":"a","Test":"T/x","Output":"panic: test timed out after 9m0s\n"}
+{"Action":"fail","Package":"a"}`, 0, 1, 0, []string{"cut off: a T\n", "cut off: a T/x\npanic: test timed out"}},
 		"nothing": {"not json", 0, 0, 0, []string{"not json"}},
 	} {
 		t.Run(name, func(t *testing.T) {
