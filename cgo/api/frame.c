@@ -122,12 +122,16 @@ void *fresh_block(size_t size) {
     return p;
 }
 
-/* Fills up a class that Go has emptied, and takes a block out of it: a call that needs many blocks of
+static void fill_class(int k) {
+    struct pool_class *c = &pool.c[k];
+    while (c->n < POOL_FILL) c->block[c->n++] = fresh_block((size_t)k * 16);
+}
+
+/* Fills up a class that Go has emptied, and returns one block more: a call that needs many blocks of
  * a size crosses over once for several. */
 void *pool_refill(int k) {
-    struct pool_class *c = &pool.c[k];
-    while (c->n <= POOL_FILL) c->block[c->n++] = fresh_block((size_t)k * 16);
-    return c->block[--c->n];
+    fill_class(k);
+    return fresh_block((size_t)k * 16);
 }
 
 /* Fills up the classes that ran low in Go, and drains those that are full, back to the
@@ -139,7 +143,7 @@ void pool_balance(void) {
         for (; bits; bits &= bits - 1) {
             int k = w * 64 + __builtin_ctzll(bits);
             struct pool_class *c = &pool.c[k];
-            while (c->n < POOL_FILL) c->block[c->n++] = fresh_block((size_t)k * 16);
+            fill_class(k);
             while (c->n > POOL_FILL) redis.Free(c->block[--c->n]);
         }
     }

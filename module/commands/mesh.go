@@ -273,8 +273,7 @@ func (m *module) busEvent(e bus.Event) {
 			life = 0
 		}
 		m.node.SetLife(id, life)
-		m.node.SetBatches(id, e.Features&featureBatches != 0)
-		m.node.SetFormer(id, e.Features&featureCounts == 0)
+		m.node.SetFeatures(id, engine.Features{Batches: e.Features&featureBatches != 0, Counts: e.Features&featureCounts != 0})
 		m.learnHost(e.Local)
 		m.node.Mesh().Up(id, e.Advertised, m.mesh.met[id])
 		delete(m.mesh.met, id)

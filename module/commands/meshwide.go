@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/store"
 	"jobmesh/rm"
 )
 
@@ -107,21 +108,29 @@ func putUnanswered(c *rm.Ctx, a *engine.MeshAnswer) {
 	}
 }
 
-func (m *module) queueLen(c *rm.Ctx) {
+// askCounts begins QLEN or QSTAT. With MESH it asks all nodes, and put answers. here is true if this node alone is to
+// answer for its queue, which is nil if there is none. Otherwise the command is done.
+func (m *module) askCounts(c *rm.Ctx, put func(*rm.Ctx, *engine.MeshAnswer)) (q *store.Queue, here bool) {
 	if !m.enter(c) {
-		return
+		return nil, false
 	}
 	o, err := parseMesh(c)
 	if err != nil {
 		fail(c, err)
-		return
+		return nil, false
 	}
 	name := c.Arg(1)
 	q, wrong := m.find(c, name)
+	if !wrong && o.mesh {
+		m.askMesh(c, func() (engine.Pending, *engine.MeshAnswer) { return m.node.AskCounts(name, o.timeout) }, put)
+	}
+	return q, !wrong && !o.mesh
+}
+
+func (m *module) queueLen(c *rm.Ctx) {
+	q, here := m.askCounts(c, putMeshLen)
 	switch {
-	case wrong:
-	case o.mesh:
-		m.askMesh(c, func() (engine.Pending, *engine.MeshAnswer) { return m.node.AskCounts(name, o.timeout) }, putMeshLen)
+	case !here:
 	case q == nil:
 		c.Int(0)
 	default:
@@ -137,22 +146,10 @@ func putMeshLen(c *rm.Ctx, a *engine.MeshAnswer) {
 }
 
 func (m *module) queueStat(c *rm.Ctx) {
-	if !m.enter(c) {
-		return
-	}
-	o, err := parseMesh(c)
-	if err != nil {
-		fail(c, err)
+	if _, here := m.askCounts(c, putMeshStat); !here {
 		return
 	}
 	name := c.Arg(1)
-	if _, wrong := m.find(c, name); wrong {
-		return
-	}
-	if o.mesh {
-		m.askMesh(c, func() (engine.Pending, *engine.MeshAnswer) { return m.node.AskCounts(name, o.timeout) }, putMeshStat)
-		return
-	}
 	q, known := m.node.Counts(name)
 	if !known {
 		c.NullArray()

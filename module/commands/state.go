@@ -514,15 +514,13 @@ func (m *module) allQueues() []*store.Queue {
 
 // ended is called when the server is to end and everything else is saved.
 func (m *module) ended(*rm.Ctx) {
-	if !m.node.Loading() {
-		m.node.Ends()
-		// A command that was answered a moment ago, such as FORGET or DEL, may not be in the file yet.
-		if err := m.saveNodes(); err != nil {
-			m.server.Log(rm.Warning, "the nodes' file can't be written, so the next start may lack which nodes were forgotten, and which queues deleted, last: %v", err)
-		}
-	}
 	if m.node.Loading() {
-		return // the data and the state file are as they were
+		return // the data and the files are as they were
+	}
+	m.node.Ends()
+	// A command that was answered a moment ago, such as FORGET or DEL, may not be in the file yet.
+	if err := m.saveNodes(); err != nil {
+		m.server.Log(rm.Warning, "the nodes' file can't be written, so the next start may lack which nodes were forgotten, and which queues deleted, last: %v", err)
 	}
 	held := m.heldJobs()
 	m.keepEnd(held, m.farewell())

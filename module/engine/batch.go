@@ -298,16 +298,7 @@ func (n *Node) placeRun(r *run, jobs []*store.Job, flags uint8) {
 }
 
 // takesBatches says whether a node understands ReplJobs.
-func (n *Node) takesBatches(p *Peer) bool { return n.mesh.batches[p.ID] }
-
-// SetBatches tells, before [membership.Table.Up], whether a node understands messages for several jobs.
-func (n *Node) SetBatches(id wire.NodeID, yes bool) {
-	if yes {
-		n.mesh.batches[id] = true
-	} else {
-		delete(n.mesh.batches, id)
-	}
-}
+func (n *Node) takesBatches(p *Peer) bool { return n.mesh.features[p.ID].Batches }
 
 // bundle makes a bundle of jobs whose copies were sent.
 func (n *Node) bundle(r *run, jobs []*store.Job) {

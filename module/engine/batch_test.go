@@ -16,7 +16,7 @@ func bulkAdder(t *testing.T) (n *engine.Node, mate wire.NodeID) {
 	n, _, _ = node(1_700_000_000_000)
 	mate = wire.NodeID{0x11, 0x22}
 	n.Mesh().Add(mate, "10.0.0.1:1")
-	n.SetBatches(mate, true)
+	n.SetFeatures(mate, engine.Features{Batches: true, Counts: true})
 	n.Mesh().Up(mate, "10.0.0.1:1", false)
 	n.Effects()
 	require.Equal(t, 1, n.Mesh().Reachable())

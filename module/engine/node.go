@@ -260,7 +260,7 @@ func New(c Config) *Node {
 		deps:        dependencies{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
 	}
 	n.mostBody = MaxBodyElsewhere
-	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}, batches: map[wire.NodeID]bool{}}
+	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}, features: map[wire.NodeID]Features{}}
 	if c.Monotonic != nil {
 		n.clock.even = c.Monotonic()
 	}

@@ -25,12 +25,21 @@ type Peer struct {
 // members are the other nodes.
 type members struct {
 	membership.Table[*Peer]
-	lives   map[wire.NodeID]uint64 // the processes of those that jobs can be offered to
-	batches map[wire.NodeID]bool   // those that understand ReplJobs
-	absent  []*Peer                // silent or forgotten nodes, with jobs in doubt (Peer.doubted)
-	acks    acks                   // telling: acknowledged jobs that name a forgotten node are looked for
-	sweep   int64                  // unix ms: when stale questions are forgotten next
+	lives    map[wire.NodeID]uint64   // the processes of those that jobs can be offered to
+	features map[wire.NodeID]Features // none is set for a node that was never connected
+	absent   []*Peer                  // silent or forgotten nodes, with jobs in doubt (Peer.doubted)
+	acks     acks                     // telling: acknowledged jobs that name a forgotten node are looked for
+	sweep    int64                    // unix ms: when stale questions are forgotten next
 }
+
+// Features are what a node understands, beside what the nodes of all releases do.
+type Features struct {
+	Batches bool // messages for several jobs: ReplJobs
+	Counts  bool // questions for counts: AskCounts and AskQueues
+}
+
+// SetFeatures tells, before [membership.Table.Up], what a node understands.
+func (n *Node) SetFeatures(id wire.NodeID, f Features) { n.mesh.features[id] = f }
 
 // Mesh is the table of the other nodes. Its methods that change something are events: see [Node.Effects].
 func (n *Node) Mesh() *membership.Table[*Peer] { return &n.mesh.Table }

@@ -33,9 +33,8 @@ type question struct {
 
 // questions are the open questions of this node; they are few.
 type questions struct {
-	last   int64
-	open   []*question
-	former map[wire.NodeID]bool // nodes of a former release, which can't be asked for counts
+	last int64
+	open []*question
 }
 
 // newQuestion makes a question that is answered in timeout ms at most.
@@ -74,19 +73,7 @@ func (n *Node) sendQuestion(q *question, m *wire.Message, awaits wire.Kind, to [
 
 // canAsk says whether a node can be asked a question of this kind.
 func (n *Node) canAsk(p *Peer, kind wire.Kind) bool {
-	return p.Connected && (kind == wire.AskWork || !n.questions.former[p.ID])
-}
-
-// SetFormer tells, before [membership.Table.Up], whether a node is of a former release, and can't be asked for counts.
-func (n *Node) SetFormer(id wire.NodeID, former bool) {
-	if !former {
-		delete(n.questions.former, id)
-		return
-	}
-	if n.questions.former == nil {
-		n.questions.former = map[wire.NodeID]bool{}
-	}
-	n.questions.former[id] = true
+	return p.Connected && (kind == wire.AskWork || n.mesh.features[p.ID].Counts)
 }
 
 // questionOf finds a question that isn't answered yet; nil: there is none.

@@ -127,7 +127,7 @@ func newWorld() *world {
 		},
 		"former": func() { // NODE OTHER: the other is of a former release
 			n, other := w.actor(0), w.actor(1)
-			n.Do(func() { n.e.SetFormer(other.ID, true) })
+			n.Do(func() { n.e.SetFeatures(other.ID, engine.Features{Batches: true}) })
 		},
 		"count": w.count, "scan": w.scan,
 		"release": w.release, "cancel": w.cancel, "body": w.body, "newnode": w.newNode, "reload": w.reload,
@@ -187,7 +187,7 @@ func (m *member) Table() locktest.Table { return members{m.Mesh(), m.n} }
 func (m members) Up(id wire.NodeID, addr string, met bool) {
 	other := m.n.W.ByID(id)
 	m.n.e.SetLife(id, other.Life)
-	m.n.e.SetBatches(id, !slices.Contains(m.n.w.former, other.Name))
+	m.n.e.SetFeatures(id, engine.Features{Batches: !slices.Contains(m.n.w.former, other.Name), Counts: true})
 	m.Table.Up(id, addr, met)
 }
 

@@ -346,7 +346,7 @@ func TestNodeComesBackElsewhere(t *testing.T) {
 	m.await(t, 3)
 }
 
-// What FORGET, DEL and FLUSHALL have answered counts after a SHUTDOWN that follows at once.
+// The answers of FORGET, DEL and FLUSHALL hold after a SHUTDOWN that follows at once.
 func TestShutdownRightAfter(t *testing.T) {
 	t.Parallel()
 	for range 3 {

@@ -189,7 +189,7 @@ func TestLifeA10(t *testing.T) {
 	require.Len(t, idsOf(t, addJobs(c, "q 0", 10_000)), 10_000)
 }
 
-// What the server is told of the command: its key, and what the ACL goes by.
+// The server is told the command's key, and the categories that the ACL goes by.
 func TestAddJobsIsDescribed(t *testing.T) {
 	c := harness.Start(t).Dial()
 	assert.Equal(t, []string{"q"}, c.Do("COMMAND", "GETKEYS", "ADDJOBS", "q", 0, "UNIQUE", "until-processed", "PAIRS", "k", "b").Strings())

@@ -614,7 +614,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetBatches(other.id, other.i >= n.s.Former)
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true})
 }
 
 // drop ends a connection: both sides learn of it, and try again.
