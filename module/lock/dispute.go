@@ -67,8 +67,7 @@ func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 	d := n.sync.disputed.Make(string(e.Name), dispute{age: n.store.LockAge})
 	d.partial = d.partial || n.sync.partial
 	if l != nil {
-		mine := n.entryOf(l)
-		n.addRival(d, &mine, l.Until != 0)
+		n.addHolder(d, l)
 	}
 	n.addRival(d, e, e.Lease > 0)
 }
@@ -107,6 +106,13 @@ func (n *Node) clearDispute(name []byte, upTo uint64) {
 	if d := n.disputeOf(name); d != nil && d.upTo(upTo) {
 		n.sync.disputed.Remove(string(name))
 		n.disputeOver()
+	}
+}
+
+// addHolder makes the holder in the table a rival.
+func (n *Node) addHolder(d *dispute, l *store.Lock) {
+	for _, e := range n.tell(nil, l) {
+		n.addRival(d, &e, l.Until != 0)
 	}
 }
 
@@ -324,8 +330,7 @@ func (n *Node) decide(name string, d *dispute) {
 // closeDispute ends a dispute. The last rival, if there is one, is taken to have the lock.
 func (n *Node) closeDispute(name string, d *dispute) {
 	if l := n.Live([]byte(name)); l != nil && (len(d.rivals) == 0 || !(&Holder{store.ID(d.rivals[0].lock.Job), d.rivals[0].lock.Owner}).has(l)) {
-		mine := n.entryOf(l)
-		n.addRival(d, &mine, l.Until != 0) // that holder is a new rival: nobody was asked about it
+		n.addHolder(d, l) // that holder is a new rival: nobody was asked about it
 		return
 	}
 	n.sync.disputed.Remove(name)

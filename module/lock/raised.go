@@ -101,7 +101,7 @@ func (n *Node) learnRaised(l *store.Lock, e *wire.Lock, until int64) {
 	n.raise(l, max(l.Token, e.Token))
 	if e.Token < l.Token {
 		r := n.raised.Get(string(l.Name()))
-		r.before = append(r.before[:0], before{e.Token, e.Lease, until, FlagUnconfirmed})
+		r.before = append(r.before[:0], before{e.Token, e.Lease, until, FlagUnconfirmed | e.Flags&FlagRenewed})
 	}
 }
 

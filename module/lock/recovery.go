@@ -234,7 +234,7 @@ func (n *Node) sendUnconfirmed(t *telling) {
 		t.cursor = n.store.ScanLocks(t.cursor, &n.scratch.locks)
 		for _, l := range n.scratch.locks {
 			if l.Flags&flagsNonQuorum != 0 && n.IsLive(l) {
-				m.Locks = append(m.Locks, n.entryOf(l))
+				m.Locks = n.tell(m.Locks, l)
 			}
 		}
 		if t.cursor == 0 || len(m.Locks) >= pageLocks {
@@ -246,21 +246,38 @@ func (n *Node) sendUnconfirmed(t *telling) {
 	}
 }
 
-// entryOf is what others are told about a lock. The lock of a run that was given while this node was alone has no
-// lease: others are told a lease as long as the run, because they may miss its end.
-func (n *Node) entryOf(l *store.Lock) wire.Lock {
-	e := wire.Lock{
-		Name: l.Name(), Owner: l.Owner(), Job: l.Job, Token: l.Token, Lease: l.Lease,
-		Left: max(n.Left(l), 0), Flags: l.Flags & flagsSaved,
-	}
+// tell appends to entries what others are told about a lock: one entry, or for a vote that was raised one for each token
+// that its holder may have, ascending. An entry has FlagRenewed only if the holder is known to have that token. The
+// lock of a run that was given while this node was alone has no lease: others are told a lease as long as the run,
+// because they may miss its end.
+func (n *Node) tell(entries []wire.Lock, l *store.Lock) []wire.Lock {
+	e := wire.Lock{Name: l.Name(), Owner: l.Owner(), Job: l.Job}
+	claimed := uint8(0)
 	if n.mayFail(l) {
-		e.Flags |= flagClaimed
+		claimed = flagClaimed
 	}
+	vote := func(v before) {
+		e.Token, e.Lease, e.Flags, e.Left = v.token, v.lease, v.flags|claimed, 0
+		if v.until != 0 {
+			e.Left = max(v.until-n.host.Monotonic(), 0)
+		}
+		entries = append(entries, e)
+	}
+	last := before{l.Token, l.Lease, l.Until, l.Flags & flagsSaved}
+	if r := n.raisedOf(l); r != nil && len(r.before) > 0 {
+		last.flags &^= FlagRenewed
+		for _, b := range r.before {
+			b.flags |= last.flags &^ FlagUnconfirmed
+			vote(b)
+		}
+	}
+	vote(last)
 	if l.Until == 0 && l.Space() == store.LockRun && n.jobs.Holds(l) {
+		e := &entries[len(entries)-1]
 		e.Lease = n.jobs.RunLease(l.Job)
 		e.Left = e.Lease
 	}
-	return e
+	return entries
 }
 
 // unlearn prevents that a vote which is taken back is learnt from an older page. That covers votes that others take
@@ -338,9 +355,9 @@ func (n *Node) tellListed(page *wire.Message, size *int) (next uint64) {
 	n.scratch.locks = n.scratch.locks[:0]
 	next = n.store.ScanLocks(page.Round, &n.scratch.locks)
 	for _, l := range n.scratch.locks {
-		if n.IsLive(l) && len(page.Locks) < wire.MaxLocks {
-			page.Locks = append(page.Locks, n.entryOf(l))
-			*size += l.Size()
+		if before := len(page.Locks); n.IsLive(l) && before+beforeMost < wire.MaxLocks {
+			page.Locks = n.tell(page.Locks, l)
+			*size += l.Size() * (len(page.Locks) - before)
 			if d := n.disputeOf(l.Name()); d != nil {
 				n.tellRivals(page, size, d, l)
 			}
@@ -495,17 +512,21 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	case live && !h.has(l):
 		return l
 	case live && h.has(l):
-		// A vote that was raised is marked as kept for as long as it can fall back.
-		switch kept := e.Flags&FlagRenewed != 0 || l.Flags&FlagRenewed != 0 && n.raisedOf(l) == nil; {
+		switch kept := e.Flags&FlagRenewed != 0; {
 		case n.learnBefore(l, e, until):
-		case e.Token != l.Token && !kept:
-			// As if this node had voted for both tokens: the vote isn't kept once the older acquisition has failed,
-			// too.
+		case e.Token == l.Token:
+			if kept {
+				n.unraised(e.Name)
+				n.SetFlags(l, l.Flags|FlagRenewed)
+			}
+		case e.Token > l.Token && kept:
+			n.unraised(e.Name)
+			n.SetFlags(l, l.Flags|FlagRenewed)
+			l.Token = e.Token
+		case e.Token > l.Token || l.Flags&FlagRenewed == 0:
+			// As if this node had voted for both tokens: the vote falls back to the older one.
 			n.learnRaised(l, e, until)
 			n.SetFlags(l, l.Flags|FlagRenewed)
-		case e.Token != l.Token || e.Flags&FlagRenewed != 0:
-			n.SetFlags(l, l.Flags|FlagRenewed) // the end of the later acquisition leaves the holder what it had before
-			l.Token = max(l.Token, e.Token)
 		}
 		if l.Until != 0 && (until == 0 || until > l.Until) {
 			l.Until, l.Lease = until, e.Lease
@@ -569,7 +590,7 @@ func (n *Node) resolve(p *membership.Peer, e *wire.Lock) {
 	default:
 		n.tellLost(&h, e.Name)
 	}
-	n.mesh.Send(p, &wire.Message{Kind: wire.LockPage, Flags: wire.Told, Locks: []wire.Lock{n.entryOf(l)}})
+	n.mesh.Send(p, &wire.Message{Kind: wire.LockPage, Flags: wire.Told, Locks: n.tell(nil, l)})
 }
 
 // contest is a lock that a node told of, while this node's vote for another holder stands against it. The acquisition
