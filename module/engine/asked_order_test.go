@@ -235,6 +235,7 @@ func TestLearntRunsAreTakenBack(t *testing.T) {
 					require.NoError(t, n.Receive(peers[i], page.Append(nil)))
 				}
 				require.NotNil(t, n.Locks().Live(run))
+				assert.False(t, n.Locks().Renewed(n.Locks().Live(run)), "no page says that a client works on the job")
 				for i, which := range free {
 					require.NotNil(t, n.Locks().Live(run), "the others stay")
 					unlock := wire.Message{Kind: wire.Unlock, Flags: wire.Fresh, Round: uint64(i + 1), Lock: wire.Lock{Name: run, Job: job, Token: tokens[which]}}

@@ -45,7 +45,7 @@ func (n *Node) endFresh(j *store.Job) {
 		name := slices.Clone(n.lockName(j, u, space))
 		token := lockToken(u, space)
 		u.Clear(hasFlag(space))
-		if l := n.locks.Live(name); l != nil && l.Job == j.ID && l.Flags&lock.FlagRenewed != 0 {
+		if l := n.locks.Live(name); l != nil && l.Job == j.ID && n.locks.Renewed(l) {
 			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
 			n.locks.Log(l)
 			continue
@@ -103,7 +103,7 @@ func (n *Node) expireRun(j *store.Job) {
 	u := j.Unique()
 	name := slices.Clone(n.lockName(j, u, store.LockRun))
 	l := n.locks.Live(name)
-	if l != nil && l.Job == j.ID && l.Flags&lock.FlagRenewed != 0 {
+	if l != nil && l.Job == j.ID && n.locks.Renewed(l) {
 		n.delegateRun(j)
 		return
 	}

@@ -48,6 +48,10 @@ func (n *Node) raisedOf(l *store.Lock) *raised {
 	return nil
 }
 
+// Renewed says whether the holder of a vote is known to have had the lock before it was given the vote's token. For a
+// vote that can fall back, that isn't known.
+func (n *Node) Renewed(l *store.Lock) bool { return l.Flags&FlagRenewed != 0 && n.raisedOf(l) == nil }
+
 // raise gives a bare lock's vote the greater token of a new acquisition for its holder.
 func (n *Node) raise(l *store.Lock, token uint64) {
 	for range 2 { // two for each new one, so that the roster can shrink
