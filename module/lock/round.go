@@ -82,14 +82,16 @@ func (n *Node) newRound(c *Acquisition) {
 }
 
 // propose chooses the token. The present holder keeps its token. A job that was put off takes a new one, which is
-// greater than that of any vote that is about to be taken back (FindLeft).
+// greater than that of any vote that is about to be taken back (FindLeft). So does the owner of a bare lock if the vote
+// here may be for an acquisition that can still fail, another one of that owner: votes that were prolonged for this one
+// would stay when both fail.
 func (n *Node) propose(c *Acquisition) {
 	if c.kind != take {
 		c.proposal = c.token
 		return
 	}
 	l, space := n.store.Lock(c.name), store.Space(c.name[0])
-	had := !c.anew && !c.putOff && n.IsLive(l) && c.has(l)
+	had := !c.anew && !c.putOff && n.IsLive(l) && c.has(l) && (space != store.LockBare || n.Renewed(l) || !n.mayFail(l))
 	switch {
 	case had && (space != store.LockBare || c.least <= l.Token):
 		c.proposal, c.fresh = max(l.Token, c.least), false

@@ -78,6 +78,7 @@ type locker struct {
 	s    *Sim
 	i    int
 	rate float64
+	name int // its name, see owner
 	mine *hold
 	op   int
 }
@@ -87,6 +88,7 @@ type lockWorld struct {
 	last    map[string]*hold // of each lock, the last that was granted
 	history map[string][]LockOp
 	refused []refusal
+	had     map[hold]bool // a lock's name and an owner to which it was given, or may have been
 	moments int64
 	granted int
 	outages []outage // in the order of their ends
@@ -121,7 +123,7 @@ func (s *Sim) startLockers() {
 	if c == nil {
 		return
 	}
-	s.locks = &lockWorld{last: map[string]*hold{}, history: map[string][]LockOp{}}
+	s.locks = &lockWorld{last: map[string]*hold{}, had: map[hold]bool{}, history: map[string][]LockOp{}}
 	for i := range c.Clients {
 		l := &locker{s: s, i: i, rate: s.drift()}
 		s.locks.clients = append(s.locks.clients, l)
@@ -263,7 +265,7 @@ func (l *locker) idle() {
 		return
 	}
 	l.op++
-	name, owner := fmt.Sprint("n", s.r.IntN(s.Locks.Names)), fmt.Sprint("c", l.i, ".", l.op)
+	name, owner := fmt.Sprint("n", s.r.IntN(s.Locks.Names)), l.owner()
 	wait := int64(0)
 	if s.r.IntN(2) == 0 {
 		wait = 1 + s.r.Int64N(cmp.Or(s.Locks.Wait, 4000))
@@ -271,6 +273,10 @@ func (l *locker) idle() {
 	h := &hold{name: name, owner: owner, lease: l.lease()}
 	asked := l.ask(LockOp{Kind: "acquire", Owner: owner, Lease: h.lease}, name, wait, func(o *lock.Result, began int64) {
 		if o == nil || o.Kind != lock.Granted {
+			if o == nil {
+				l.name++
+				s.locks.had[hold{name: name, owner: owner}] = true
+			}
 			l.later(500, l.idle)
 			return
 		}
@@ -318,6 +324,7 @@ func (l *locker) extend(kind string) {
 				return
 			}
 			l.mine = nil
+			l.name++
 			l.later(500, l.idle)
 			return
 		}
@@ -338,8 +345,17 @@ func (l *locker) extend(kind string) {
 	})
 	if !asked {
 		l.mine = nil
+		l.name++
 		l.later(500, l.idle)
 	}
+}
+
+// owner is the name under which a client takes its next lock. Every second client keeps its name until it gets one.
+func (l *locker) owner() string {
+	if l.i%2 == 0 {
+		return fmt.Sprint("c", l.i, ".", l.op)
+	}
+	return fmt.Sprint("c", l.i, ".", l.name)
 }
 
 func (l *locker) release() {
@@ -347,6 +363,7 @@ func (l *locker) release() {
 	stale := s.superseded(h)
 	h.given = true
 	l.mine = nil
+	l.name++
 	l.ask(LockOp{Kind: "release", Owner: h.owner, Token: h.token}, h.name, 0, func(o *lock.Result, _ int64) {
 		if o != nil && o.Kind == lock.Granted && stale {
 			s.fail("client %d releases lock %s by token %d after another was given it", l.i, h.name, h.token)
@@ -363,6 +380,7 @@ func (s *Sim) superseded(h *hold) bool {
 
 // grant notes that a client is told that it has a lock, and checks that it may have it.
 func (s *Sim) grant(h *hold) {
+	s.locks.had[hold{name: h.name, owner: h.owner}] = true
 	s.locks.granted++
 	old := s.locks.last[h.name]
 	s.locks.last[h.name] = h
@@ -384,7 +402,7 @@ func (s *Sim) noLeftovers() {
 		return
 	}
 	for _, r := range s.locks.refused {
-		if r.n.life != r.life || r.n.down {
+		if r.n.life != r.life || r.n.down || s.locks.had[hold{name: r.name, owner: r.owner}] {
 			continue
 		}
 		full := store.AppendBareName(nil, []byte(r.name))
