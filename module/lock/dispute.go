@@ -2,6 +2,7 @@ package lock
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"slices"
 
@@ -28,30 +29,49 @@ type dispute struct {
 
 // rival is a holder in a dispute, as some node has named it.
 type rival struct {
-	lock   wire.Lock // as it was told
-	before []uint64  // of a bare lock: smaller tokens by which it has the lock, as nodes have told, ascending
+	lock   wire.Lock // as it was told, by its greatest token
+	before []held    // of a bare lock: smaller tokens by which it has the lock, as nodes have told, ascending
 	told   int64     // monotonic
 	until  int64     // monotonic: when votes for it are over; 0: they have no lease
 	lives  bool      // somebody counts on votes for it
 	gone   []wire.Node
 }
 
+// held is a token by which a rival has a lock, or only may have it.
+type held struct {
+	token uint64
+	kept  uint8 // FlagRenewed: it is known to have the lock by this token; 0: the acquisition may have failed
+}
+
+func heldOf(e *wire.Lock) held { return held{e.Token, e.Flags & FlagRenewed} }
+
 // tokens are the tokens by which the rival has the lock, as nodes have told, ascending.
-func (r *rival) tokens() []uint64 { return append(slices.Clone(r.before), r.lock.Token) }
+func (r *rival) tokens() []held { return append(slices.Clone(r.before), heldOf(&r.lock)) }
 
 // setTokens sets the tokens; they are sorted, and there is at least one.
-func (r *rival) setTokens(tokens []uint64) {
+func (r *rival) setTokens(tokens []held) {
 	last := len(tokens) - 1
-	r.before, r.lock.Token = tokens[:last], tokens[last]
+	r.before = tokens[:last]
+	r.lock.Token, r.lock.Flags = tokens[last].token, r.lock.Flags&^FlagRenewed|tokens[last].kept
+}
+
+// locks are what the rival has, by each of its tokens.
+func (r *rival) locks(yield func(*wire.Lock) bool) {
+	for _, t := range r.tokens() {
+		e := r.lock
+		if e.Token, e.Flags = t.token, e.Flags&^FlagRenewed|t.kept; !yield(&e) {
+			return
+		}
+	}
 }
 
 // giveUp notes that the rival has given up its tokens up to this one; with wire.Fresh, that it never had the lock by
 // this one. True: it has no token left.
 func (r *rival) giveUp(token uint64, flags uint8) bool {
-	if flags&wire.Fresh != 0 && r.lock.Flags&FlagRenewed != 0 {
-		return false
-	}
-	tokens := slices.DeleteFunc(r.tokens(), func(t uint64) bool { return t == token || t < token && flags&wire.Fresh == 0 })
+	fresh := flags&wire.Fresh != 0
+	tokens := slices.DeleteFunc(r.tokens(), func(t held) bool {
+		return t.token == token && !(fresh && t.kept != 0) || t.token < token && !fresh
+	})
 	if len(tokens) > 0 {
 		r.setTokens(tokens)
 	}
@@ -130,21 +150,27 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 	// The longest lease that a node tells of counts. If the rival acquired the lock twice, the end of one acquisition
 	// leaves it what it has by the other.
 	old := &d.rivals[i]
-	tokens, kept := old.tokens(), (old.lock.Flags|e.Flags)&FlagRenewed
-	if at, known := slices.BinarySearch(tokens, e.Token); !known {
-		tokens = slices.Insert(tokens, at, e.Token)
+	tokens := old.tokens()
+	at, known := slices.BinarySearchFunc(tokens, e.Token, func(t held, token uint64) int { return cmp.Compare(t.token, token) })
+	if known {
+		tokens[at].kept |= e.Flags & FlagRenewed
+	} else {
+		tokens = slices.Insert(tokens, at, heldOf(e))
 	}
-	if len(tokens) > 1 && (e.Job != (wire.JobID{}) || len(tokens) > beforeMost) {
-		kept = FlagRenewed
+	last := len(tokens) - 1
+	if last > 0 && (e.Job != (wire.JobID{}) || last >= beforeMost) {
+		tokens[last].kept = FlagRenewed
 	}
-	if kept != 0 {
-		tokens = tokens[len(tokens)-1:]
+	for i := last; i > 0; i-- {
+		if tokens[i].kept != 0 {
+			tokens = tokens[i:] // it had the lock by this token after the smaller ones
+			break
+		}
 	}
 	if old.lock.Lease == 0 || e.Lease > 0 && old.lock.Left-(r.told-old.told) > e.Left {
 		r.lock, r.told = old.lock, old.told
 	}
 	r.setTokens(tokens)
-	r.lock.Flags |= kept
 	if r.until = max(r.until, old.until); !leased || old.until == 0 {
 		r.until = 0
 	}
@@ -231,10 +257,9 @@ func (n *Node) tellRivals(page *wire.Message, size *int, d *dispute, l *store.Lo
 			page.Flags |= wire.Partial
 			return
 		}
-		e := r.lock
-		e.Left = max(e.Left-(now-r.told), 1)
-		for _, e.Token = range r.tokens() {
-			page.Locks = append(page.Locks, e)
+		for e := range r.locks {
+			e.Left = max(e.Left-(now-r.told), 1)
+			page.Locks = append(page.Locks, *e)
 			*size += len(e.Name) + len(e.Owner) + 64
 		}
 	}
@@ -339,8 +364,8 @@ func (n *Node) closeDispute(name string, d *dispute) {
 		if r.lock.Left -= n.host.Monotonic() - r.told; r.lock.Lease > 0 && r.lock.Left <= 0 {
 			continue
 		}
-		for _, r.lock.Token = range r.tokens() {
-			n.adopt(&r.lock)
+		for e := range r.locks {
+			n.adopt(e)
 		}
 	}
 	n.disputeOver()
