@@ -107,3 +107,26 @@ func TestReplJobsWithADuplicate(t *testing.T) {
 		assert.Equal(t, uint64(1), n.Jobs())
 	}
 }
+
+// The client of an ADDJOBS whose queue is deleted meanwhile is answered soon, however many jobs it has, and the nodes that
+// were sent copies are told at once.
+func TestBatchOfADeletedQueueIsRefusedSoon(t *testing.T) {
+	n, _ := bulkAdder(t)
+	const jobs = 10_000
+	b, wait := addMany(t, n, jobs, engine.Add{Replicate: 2, Timeout: 60_000})
+	require.True(t, wait)
+	n.Tie(engine.PendingBatch(b), b)
+	n.Effects()
+	n.Flush()
+	began, told := n.Now(), 0
+	for next := n.Now(); !b.Decided(); {
+		require.Less(t, n.Now(), began+2000)
+		n.SetNow(next)
+		next = n.Tick()
+		told += sent(n, wire.DelJob)
+	}
+	assert.Equal(t, jobs, told)
+	for _, a := range b.Answers {
+		require.Equal(t, engine.ErrReplRemoved, a.Err)
+	}
+}

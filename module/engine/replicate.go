@@ -17,6 +17,12 @@ const silentMS = 1_000
 // copiesSlice bounds what one tick tells of the copies of a node that was promoted.
 const copiesSlice = 400
 
+// An ADDJOB whose job is gone with its queue is found within a second: so many are looked at in so many ms.
+const (
+	vanishedLooks   = 1000
+	vanishedEveryMS = 100
+)
+
 // copiesLostMS is how long before the end of a connection what was told may not have arrived.
 const copiesLostMS = 10_000
 
@@ -168,24 +174,27 @@ func (n *Node) endPendingAdd(ad *pendingAdd) {
 	n.waiting = n.waiting[:last]
 }
 
-// vanished ends the ADDJOBs whose job is gone with its queue. Each call looks at a few
-// ADDJOBs.
+// vanished ends the ADDJOBs whose job is gone with its queue. Where it finds one it looks for more at once.
 func (n *Node) vanished() {
-	for range min(len(n.waiting), 100) {
+	if len(n.waiting) == 0 || n.monotonic() < n.vanishedAt {
+		return
+	}
+	found := false
+	for looks, budget := min(len(n.waiting), vanishedLooks), tickBudget; looks > 0 && budget > 0 && len(n.waiting) > 0; looks-- {
 		n.turn = (n.turn + 1) % len(n.waiting)
 		ad := n.waiting[n.turn]
 		if n.store.Lookup(&ad.id) == nil {
-			n.endPendingAdd(ad)
-			n.tombstones.add(ad.id, n.now, true)
-			n.tellAll(&wire.Message{Kind: wire.DelJob, Flags: wire.PassOn | wire.ByClient, ID: wire.JobID(ad.id)})
-			if slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected }) {
-				n.endUnknown(&ad.id, true) // one of those may have been sent a copy, see owesEnd
-			}
+			found = true
+			from := len(n.effects)
+			n.cleanUp(ad)
 			n.deny(ad, ErrReplRemoved)
-			if len(n.waiting) == 0 {
-				return
-			}
+			budget -= 1 + n.cost(from)
 		}
+	}
+	if found {
+		n.hurryTick()
+	} else {
+		n.vanishedAt = n.monotonic() + vanishedEveryMS
 	}
 }
 
@@ -202,17 +211,21 @@ func (n *Node) step(j *store.Job, ad *pendingAdd) {
 func (n *Node) cleanUp(ad *pendingAdd) {
 	j := n.store.Lookup(&ad.id)
 	n.endPendingAdd(ad)
-	if j == nil {
-		return
-	}
-	m := wire.Message{Kind: wire.DelJob, Flags: wire.PassOn}
-	if ad.external {
+	n.tombstones.add(ad.id, n.now, true)
+	m := wire.Message{Kind: wire.DelJob, Flags: wire.PassOn, ID: wire.JobID(ad.id)}
+	if ad.external || j == nil {
 		m.Flags |= wire.ByClient // this node isn't a holder; holders are believed without the flag
 	}
-	n.tell(j, &m)
-	n.tombstones.add(ad.id, n.now, true)
-	owed := n.owesEnd(j, ad)
-	n.revoke(j)
+	owed := false
+	if j != nil {
+		n.tell(j, &m)
+		owed = n.owesEnd(j, ad)
+		n.revoke(j)
+	} else {
+		// It is gone with its queue, and nobody knows any more which nodes were sent a copy.
+		n.tellAll(&m)
+		owed = !n.passive && !n.loading && slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected })
+	}
 	if owed {
 		n.endUnknown(&ad.id, true)
 	}
