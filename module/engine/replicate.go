@@ -176,7 +176,11 @@ func (n *Node) endPendingAdd(ad *pendingAdd) {
 
 // vanished ends the ADDJOBs whose job is gone with its queue. Where it finds one it looks for more at once.
 func (n *Node) vanished() {
-	if len(n.waiting) == 0 || n.monotonic() < n.vanishedAt {
+	if len(n.waiting) == 0 {
+		return
+	}
+	if left := n.vanishedAt - n.monotonic(); left > 0 {
+		n.wake = min(n.wake, n.now+left)
 		return
 	}
 	found := false
@@ -195,6 +199,7 @@ func (n *Node) vanished() {
 		n.hurryTick()
 	} else {
 		n.vanishedAt = n.monotonic() + vanishedEveryMS
+		n.wake = min(n.wake, n.now+vanishedEveryMS)
 	}
 }
 
