@@ -129,7 +129,7 @@ func (m *module) cluster(c *rm.Ctx) {
 		nodes := len(m.node.Mesh().All()) + 1
 		c.Text(fmt.Sprintf("cluster_state:ok\r\ncluster_known_nodes:%d\r\ncluster_reachable_nodes:%d\r\ncluster_size:%d\r\n"+
 			"cluster_stats_messages_sent:%d\r\ncluster_stats_messages_received:%d\r\ncluster_bus:%s\r\n%s",
-			nodes, m.node.Mesh().Reachable(), nodes, m.node.Stats.Sent, m.node.Stats.Received, m.busState(), m.lockState()))
+			nodes, m.node.Mesh().Reachable(), nodes, m.node.Stats.Sent, m.node.Stats.Received, m.busState(), m.lockState()+m.settingsState()))
 	case is(sub, "SAVECONFIG") && n == 3:
 		if err := m.saveNodes(); err != nil {
 			c.Error("ERR error saving the cluster node config: " + err.Error())

@@ -142,14 +142,18 @@ func TestVeryManyPatterns(t *testing.T) {
 
 // A former release's settings are loaded, though they have more patterns than can be set now.
 func TestMorePatternsAreLoaded(t *testing.T) {
-	var q, again queueSettings
+	text := []byte{1}
 	for i := range maxPatterns + 10 {
-		s := &settings{}
-		require.NoError(t, parseSettings(list{nil, nil, fmt.Appendf(nil, "*%d", i), []byte("RETRY"), []byte("5")}, 3, s))
-		s.name = fmt.Sprint("*", i)
-		q.put(s)
+		s := &settings{name: fmt.Sprint("*", i)}
+		require.NoError(t, parseSettings(list{[]byte("RETRY"), []byte("5")}, 0, s))
+		text = append(text, former(s)[1:]...)
 	}
-	require.NoError(t, again.load(q.text()))
+	all, err := formerSettings(text)
+	require.NoError(t, err)
+	var again queueSettings
+	for _, s := range all {
+		again.put(s)
+	}
 	require.Len(t, again.patterns, maxPatterns+10)
 	require.NotNil(t, again.of([]byte("q1009")))
 }

@@ -567,17 +567,18 @@ func (m *module) pause(c *rm.Ctx) {
 	if wrong {
 		return
 	}
-	switch {
-	case set:
-		if mask, err = m.node.SetPause(c.Arg(1), mask); err != nil {
-			fail(c, err)
-			return
-		}
-	case q != nil:
+	if q != nil && !set {
 		mask = q.Pause
 	}
-	if bcast {
-		m.node.TellPause(c.Arg(1), mask)
+	switch {
+	case bcast:
+		mask, err = m.node.PauseEverywhere(c.Arg(1), mask)
+	case set:
+		mask, err = m.node.SetPause(c.Arg(1), mask)
+	}
+	if err != nil {
+		fail(c, err)
+		return
 	}
 	c.Simple(pauseNames[mask])
 	m.carryOut(c)

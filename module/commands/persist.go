@@ -120,6 +120,7 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 		}
 		// The data set brings its own settings, which replace the earlier ones.
 		m.settings.reset()
+		m.node.DropEntries()
 		m.settings.loading = true
 		m.node.BeginLoading()
 		if phase == rm.LoadReplica {
@@ -129,7 +130,7 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	}
 	m.node.EndLoading()
 	m.settings.loading = false
-	m.settings.changed()
+	m.saveSettings()
 	m.logExact = phase == rm.LoadEnded && !m.node.Passive() && m.whole()
 	m.locksLoaded(phase)
 	if phase == rm.LoadFailed || m.phase == rm.LoadReplica {

@@ -3,10 +3,13 @@ package commands
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/entries"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
@@ -17,7 +20,6 @@ import (
 // Limits of settings.
 const (
 	maxSettings = 10_000
-	maxPattern  = 1024 // bytes
 )
 
 // Errors of QCONFIG.
@@ -27,6 +29,7 @@ const (
 	errExclude      engine.Refusal = "ERR EXCLUDE must be yes or no"
 	errManyConfigs  engine.Refusal = "ERR there are 10000 settings already: use patterns"
 	errManyPatterns engine.Refusal = "ERR there are 1000 patterns already, of which one with more than ten *, or with a ? somewhere between two of them, counts as ten: use wider ones, or delete some"
+	errLongSettings engine.Refusal = "ERR the settings of a name must have 32768 bytes at most"
 	errLongPattern  engine.Refusal = "ERR the name must have 1024 bytes at most"
 	errRestoreOnly  engine.Refusal = "ERR QCONFIG RESTORE is a special command only processed from AOF"
 	errDamaged      engine.Refusal = "ERR the settings are damaged"
@@ -197,8 +200,8 @@ func (m *module) configSet(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	name := string(c.Arg(2))
-	if len(name) > maxPattern {
+	name := canonical(string(c.Arg(2)))
+	if len(name) > entries.MaxName {
 		fail(c, errLongPattern)
 		return
 	}
@@ -209,13 +212,29 @@ func (m *module) configSet(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
-	if err := parseSettings(c, 3, s); err != nil {
+	err := parseSettings(c, 3, s)
+	value := s.value()
+	if err == nil && len(value) > entries.MaxValue {
+		err = errLongSettings
+	}
+	if err != nil {
 		fail(c, err)
 		return
 	}
-	m.settings.put(s)
-	m.settings.changed()
+	m.changeSettings(c, name, value)
 	c.Simple("OK")
+}
+
+// changeSettings makes settings count, or deletes them (nil). In the log of an earlier release they have no stamp.
+func (m *module) changeSettings(c *rm.Ctx, name string, value []byte) {
+	if !c.FromPeer() {
+		m.node.ChangeEntry(m.settingsKind(), name, value)
+		m.carryOut(c)
+		return
+	}
+	m.node.ForceEntry(m.settingsKind(), name, value)
+	m.settings.learn(&entries.Entry{Kind: m.settingsKind(), Name: name, Value: value, Deleted: value == nil}, m.settingsKind())
+	m.saveSettings()
 	c.Dirty()
 }
 
@@ -223,13 +242,13 @@ func (m *module) configDelete(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	if !m.settings.remove(string(c.Arg(2))) {
+	s := m.settings.find(string(c.Arg(2)))
+	if s == nil {
 		c.Int(0)
 		return
 	}
-	m.settings.changed()
+	m.changeSettings(c, s.name, nil)
 	c.Int(1)
-	c.Dirty()
 }
 
 // configUnset removes single settings.
@@ -260,18 +279,20 @@ func (m *module) configUnset(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
-	if s.set&gone == 0 {
+	left.unknown = slices.DeleteFunc(slices.Clone(s.unknown), func(u unknownSetting) bool {
+		o, known := optionNamed(u.words[0])
+		return known && o.bit&gone != 0
+	})
+	if s.set&gone == 0 && len(left.unknown) == len(s.unknown) {
 		c.Int(0)
 		return
 	}
-	if left.set == 0 {
-		m.settings.remove(s.name)
-	} else {
-		m.settings.put(left)
+	var value []byte
+	if left.set != 0 || len(left.unknown) > 0 {
+		value = left.value()
 	}
-	m.settings.changed()
+	m.changeSettings(c, s.name, value)
 	c.Int(1)
-	c.Dirty()
 }
 
 // list is arguments that no client sent.
@@ -335,13 +356,13 @@ func (m *module) configList(c *rm.Ctx) {
 	}
 }
 
-// configRestore is QCONFIG RESTORE, from a log: all settings at once.
+// configRestore is QCONFIG RESTORE, from a log: what all nodes are to know alike, or changes of it.
 func (m *module) configRestore(c *rm.Ctx) {
 	if !c.FromPeer() {
 		fail(c, errRestoreOnly)
 		return
 	}
-	if err := m.settings.load(c.Arg(2)); err != nil {
+	if err := m.loadSettings(c.Arg(2)); err != nil {
 		fail(c, err)
 		return
 	}
@@ -349,13 +370,59 @@ func (m *module) configRestore(c *rm.Ctx) {
 	c.Dirty()
 }
 
-// relogSettings logs all settings again.
+// relogSettings logs all entries again.
 func (m *module) relogSettings(c *rm.Ctx) {
-	if text := m.settings.text(); text != nil {
+	if text := m.settingsText(); text != nil {
 		args := c.Replicate(m.effect.qconfig, 2)
 		args.Text("RESTORE")
 		copy(args.Buffer(len(text)), text)
 	}
+}
+
+// entryChanged carries out and logs an entry that all nodes are to know alike.
+func (m *module) entryChanged(c *rm.Ctx, e *engine.Effect, listened bool) {
+	if lost := e.Lost; lost != nil {
+		m.server.Log(rm.Notice, "two nodes changed the same without knowing of each other, and the later change counts: the %s, as node %016x had it, doesn't", entryText(lost), uint64(lost.Stamp.Node))
+	}
+	if e.Entry == nil {
+		return
+	}
+	m.settings.learn(e.Entry, m.settingsKind())
+	if listened {
+		args := c.Replicate(m.effect.qconfig, 2)
+		args.Text("RESTORE")
+		args.Bulk(e.Entry.Append([]byte{settingsFormat}))
+	}
+}
+
+// settingsState returns the lines of CLUSTER INFO about what all nodes are to know alike.
+func (m *module) settingsState() string {
+	inStep := "yes"
+	if !m.node.EntriesInStep() {
+		inStep = "no"
+	}
+	all := m.node.Entries()
+	return fmt.Sprintf("settings_entries:%d\r\nsettings_digest:%016x\r\nsettings_in_step:%s\r\n", all.Len(), all.Sum(), inStep)
+}
+
+// entryText is an entry in words, for the server's log.
+func entryText(e *entries.Entry) string {
+	switch {
+	case e.Kind == engine.EntryPause:
+		return fmt.Sprintf("pause of %q", e.Name)
+	case e.Kind != engine.EntrySettings:
+		return fmt.Sprintf("entry %d %q", e.Kind, e.Name)
+	case e.Deleted:
+		return fmt.Sprintf("end of the settings of %q", e.Name)
+	}
+	return fmt.Sprintf("settings of %q: %s", e.Name, strings.Join(settingsOf(e.Name, e.Value).words(^uint16(0)), " "))
+}
+
+// setOwnSettings chooses whether this node's settings are its own, or those of the mesh. It may be called before m.node
+// exists.
+func (m *module) setOwnSettings(own bool) {
+	m.ownSettings = own
+	m.settingsAnew()
 }
 
 // uniqueConfig turns uniqueness on or off. It is no BoolConfig, which would refuse "off".

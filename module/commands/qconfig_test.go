@@ -2,6 +2,7 @@ package commands
 
 import (
 	"bytes"
+	"encoding/binary"
 	"strings"
 	"testing"
 
@@ -12,31 +13,76 @@ import (
 	"jobmesh/module/engine"
 )
 
-// FuzzSettings: settings that were loaded from any text are saved as a text that loads as the same
-// settings. A text that is refused sets nothing.
+// FuzzSettings: settings that were read from any value are told as a value that is read as the same settings. What
+// former releases saved is read, or refused.
 func FuzzSettings(f *testing.F) {
 	for _, line := range []string{
 		"SET q UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any", "SET a:* RETRY 0 TTL 9 DELAY 1 MAXLEN 3 REPLICATE 1", "SET b?\\* EXCLUDE yes",
 		"SET q UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONBUSY dead", "SET q UNIQUE none",
 	} {
-		var q queueSettings
 		w := words(append([][]byte{nil}, bytes.Split([]byte(line), []byte(" "))...))
 		s := &settings{name: string(w.Arg(2))}
 		require.NoError(f, parseSettings(w, 3, s))
-		q.put(s)
-		f.Add(q.text(), "a:b")
+		f.Add(s.value(), "a:b")
+		f.Add(former(s), "a:b")
+		f.Add(append(s.value(), "\x02\x07retries\x019"...), "a:b")
 	}
-	f.Fuzz(func(t *testing.T, text []byte, name string) {
-		var q, again queueSettings
-		if q.load(text) != nil {
-			require.False(t, q.any())
-			return
-		}
+	f.Fuzz(func(t *testing.T, value []byte, name string) {
+		s := settingsOf("a*", value)
+		var q queueSettings
+		q.put(s)
 		q.of([]byte(name))
-		saved := bytes.Clone(q.text())
-		require.NoError(t, again.load(saved))
-		require.Equal(t, saved, again.text())
+		told := s.value()
+		again := settingsOf("a*", told)
+		require.Equal(t, told, again.value())
+		require.Equal(t, s.add, again.add)
+		if all, err := formerSettings(append([]byte{1}, value...)); err == nil {
+			for _, s := range all {
+				q.put(s)
+			}
+		}
 	})
+}
+
+// former is what a former release saved.
+func former(s *settings) []byte {
+	words := append([]string{s.name}, s.words(^uint16(0))...)
+	b := binary.LittleEndian.AppendUint32([]byte{1}, uint32(len(words)))
+	for _, w := range words {
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(w)))
+		b = append(b, w...)
+	}
+	return b
+}
+
+// A node keeps settings that it doesn't know, or can't use, and tells them to others. What it knows besides counts.
+func TestSettingsOfLaterReleases(t *testing.T) {
+	known := &settings{name: "q"}
+	require.NoError(t, parseSettings(words(bytes.Fields([]byte("SET q UNIQUE until-processed KEY k RETRY 5"))), 2, known))
+	later := append([]byte("\x03\x07backoff\x011\x019"), known.value()...)
+	later = append(later, "\x03\x0aonconflict\x08debounce\x015"...)
+	s := settingsOf("q", later)
+	assert.Equal(t, known.add, s.add)
+	assert.Len(t, s.unknown, 2)
+	told := s.value()
+	assert.Contains(t, string(told), "\x07backoff\x011\x019")
+	assert.Contains(t, string(told), "\x0aonconflict\x08debounce\x015")
+	changed := *s
+	require.NoError(t, parseSettings(list{[]byte("ONCONFLICT"), []byte("drop")}, 0, &changed))
+	assert.NotContains(t, string(changed.value()), "debounce", "it was set here since")
+	assert.Contains(t, string(changed.value()), "backoff")
+	for _, damaged := range []string{"\x05", "\x01\xff", "\x00", "\x01\x05abc", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"} {
+		assert.Zero(t, settingsOf("q", []byte(damaged)).set)
+	}
+}
+
+func TestCanonicalNames(t *testing.T) {
+	for name, want := range map[string]string{"ab": "ab", `a\b`: "ab", `a\\b`: `a\\b`, `a\*b`: `a\*b`, `a\*\b`: `a\*b`, `a*\b`: `a*\b`, `a\`: `a\\`} {
+		assert.Equal(t, want, canonical(name))
+		assert.Equal(t, isPattern(name), isPattern(want))
+		assert.Equal(t, plain(name), plain(want))
+		assert.Equal(t, want, canonical(want))
+	}
 }
 
 // TestSettingsOverSettings: however settings follow one another, they are saved as a text that can be loaded. The loaded
@@ -61,8 +107,10 @@ func TestSettingsOverSettings(t *testing.T) {
 			}
 		}
 		var again queueSettings
-		require.NoError(t, again.load(q.text()))
-		require.Equal(t, q.text(), again.text())
+		if s := q.find("q"); s != nil {
+			again.put(settingsOf("q", s.value()))
+			require.Equal(t, s.value(), again.find("q").value())
+		}
 		for _, job := range jobs {
 			added := words(bytes.Fields([]byte("ADDJOB q b 0 " + job)))
 			var a, b engine.Add
@@ -77,13 +125,11 @@ func TestSettingsOverSettings(t *testing.T) {
 func TestSettingsOfFormerReleases(t *testing.T) {
 	s := &settings{name: "q"}
 	require.NoError(t, parseSettings(words(bytes.Fields([]byte("SET q UNIQUE window TTL 5 KEY onconflict ONCONFLICT drop"))), 2, s))
-	var q, again, want queueSettings
-	q.put(s)
-	want.put(s)
-	text := string(q.text())
-	text = strings.Replace(text, "\x01\x09\x00\x00\x00", "\x01\x0a\x00\x00\x00", 1) + "\x01\x00\x00\x005"
-	require.NoError(t, again.load([]byte(text)))
-	require.Equal(t, want.text(), again.text())
+	text := strings.Replace(string(former(s)), "\x01\x09\x00\x00\x00", "\x01\x0a\x00\x00\x00", 1) + "\x01\x00\x00\x005"
+	all, err := formerSettings([]byte(text))
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.Equal(t, s.value(), all[0].value())
 }
 
 func TestPatterns(t *testing.T) {
@@ -103,9 +149,9 @@ func TestPatterns(t *testing.T) {
 	assert.False(t, newGlob(strings.Repeat("*a", 500), queueByte).match(bytes.Repeat([]byte("a"), 499)))
 	assert.False(t, isPattern("a\\*b"))
 	assert.Equal(t, "a*b", plain("a\\*b"))
-	for _, text := range []string{"\x02", "\x00", "\x01\x01\x00\x00", "\x01\x01\x00\x00\x00\xff\x00\x00\x00", "\x01\x00\x00\x00\x00"} {
-		var q queueSettings
-		assert.Error(t, q.load([]byte(text)), "%q", text)
+	for _, text := range []string{"\x01\x01\x00\x00", "\x01\x01\x00\x00\x00\xff\x00\x00\x00", "\x01\x00\x00\x00\x00"} {
+		_, err := formerSettings([]byte(text))
+		assert.Error(t, err, "%q", text)
 	}
 }
 

@@ -10,12 +10,13 @@ import (
 
 	"jobmesh/cgo/record"
 	"jobmesh/module/engine"
+	"jobmesh/module/entries"
 	"jobmesh/rm"
 )
 
 // Settings of queues: which settings apply to a queue, and how they are saved. There are
-// few, and they are looked up in Go. Their text lies in the server's memory, from where C
-// saves it.
+// few, and they are looked up in Go. They are kept as entries that all nodes are to know alike
+// (package entries). The entries' text lies in the server's memory, from where C saves it.
 
 // settings are those of one name or pattern. An option that isn't in set has its zero
 // value, which has no meaning.
@@ -25,7 +26,7 @@ type settings struct {
 	set     uint16
 	exclude bool
 	add     engine.Add
-	saved   []byte // its part of the text of all settings, written by put
+	unknown []unknownSetting
 }
 
 // apply copies the settings into a, before ADDJOB's options overwrite them.
@@ -48,6 +49,7 @@ type queueSettings struct {
 	kind     *rm.DataType
 	save     func(text []byte) // puts the text where C saves it from
 	loading  bool              // a data set is being loaded; the text is saved when that has ended
+	dirty    bool              // the text has changed since it was saved
 }
 
 // any says whether there are settings.
@@ -174,7 +176,6 @@ func (q *queueSettings) place(name string) (at int, there bool) {
 
 func (q *queueSettings) put(s *settings) {
 	q.remove(s.name)
-	s.saved = s.encode()
 	at, _ := q.place(s.name)
 	q.sorted = slices.Insert(q.sorted, at, s)
 	if s.pattern = nil; !isPattern(s.name) {
@@ -194,47 +195,208 @@ func (q *queueSettings) put(s *settings) {
 	})
 }
 
-// Format 1: a byte 1. Then for each name the count of its words, and each word after its
-// length; the name is the first word. Counts and lengths have 32 bits, little endian.
-const settingsFormat = 1
+// Format 2, which is saved: a byte 2, then the entries that all nodes are to know alike, and the node's own (package
+// entries). Format 1: a byte 1, then for each name the count of its words, and each word after its length; the name is
+// the first word. Counts and lengths have 32 bits, little endian.
+const settingsFormat = 2
 
-// encode writes the settings of one name, as a part of the text of all settings.
-func (s *settings) encode() []byte {
-	words := append([]string{s.name}, s.words(^uint16(0))...)
-	b := binary.LittleEndian.AppendUint32(nil, uint32(len(words)))
-	for _, w := range words {
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(w)))
-		b = append(b, w...)
+// value is what an entry says of settings: for each one the count of its words, and each word after its length.
+func (s *settings) value() (b []byte) {
+	b = []byte{}
+	for _, o := range options {
+		if s.set&o.bit == 0 {
+			continue
+		}
+		words := append([]string{o.name}, o.words(s)...)
+		b = binary.AppendUvarint(b, uint64(len(words)))
+		for _, w := range words {
+			b = binary.AppendUvarint(b, uint64(len(w)))
+			b = append(b, w...)
+		}
+	}
+	for _, u := range s.unknown {
+		if o, known := optionNamed(u.words[0]); !known || s.set&o.bit == 0 {
+			b = append(b, u.bytes...)
+		}
 	}
 	return b
 }
 
-// text returns the text of all settings. put has already written each name's part, so that
-// a change costs no more than a copy of the whole, even with very many settings.
-func (q *queueSettings) text() []byte {
-	if len(q.sorted) == 0 {
+// unknownSetting is one that a newer release has made. It is kept, and told to others.
+type unknownSetting struct {
+	words list
+	bytes []byte // as they are in an entry's value
+}
+
+// settingsOf reads what value made. Settings that this release doesn't know, or can't have together with the others, are
+// set aside. What can't be read at all is nothing.
+func settingsOf(name string, value []byte) *settings {
+	var all []unknownSetting
+	for rest := value; len(rest) > 0; {
+		u := unknownSetting{bytes: rest}
+		number := func() int {
+			n, used := binary.Uvarint(rest)
+			if used <= 0 || n > uint64(len(rest)) {
+				rest = nil
+				return 0
+			}
+			rest = rest[used:]
+			return int(n)
+		}
+		for n := number(); n > 0 && rest != nil; n-- {
+			size := number()
+			if size > len(rest) {
+				rest = nil
+				break
+			}
+			u.words, rest = append(u.words, rest[:size]), rest[size:]
+		}
+		if len(u.words) == 0 {
+			break
+		}
+		u.bytes = u.bytes[:len(u.bytes)-len(rest)]
+		all = append(all, u)
+	}
+	s, ok := settingsFrom(name, all)
+	if !ok {
+		// One by one, as far as they agree.
+		var some []unknownSetting
+		s = &settings{name: name}
+		for again := true; again; {
+			again = false
+			for i, u := range all {
+				if more, ok := settingsFrom(name, append(some[:len(some):len(some)], u)); ok {
+					s, some, again = more, append(some, u), true
+					all = slices.Delete(all, i, i+1)
+					break
+				}
+			}
+		}
+		s.unknown = all
+	}
+	return s
+}
+
+// settingsFrom parses settings together; false: one of them isn't known, or contradicts another.
+func settingsFrom(name string, all []unknownSetting) (s *settings, ok bool) {
+	s = &settings{name: name}
+	var words list
+	for _, u := range all {
+		words = append(words, u.words...)
+	}
+	return s, parseSettings(words, 0, s) == nil
+}
+
+// canonical is the one spelling of a name that several spellings have: a backslash need only stand before *, ? and \.
+func canonical(name string) string {
+	if isPattern(name) || !strings.Contains(name, `\`) {
+		return name
+	}
+	var b []byte
+	for _, c := range []byte(plain(name)) {
+		if c == '*' || c == '?' || c == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, c)
+	}
+	return string(b)
+}
+
+// settingsKind is the kind of the entries that count here.
+func (m *module) settingsKind() entries.Kind {
+	if m.ownSettings {
+		return engine.EntryOwn
+	}
+	return engine.EntrySettings
+}
+
+// loadSettings reads settings that were saved. If they can't be read, it changes nothing.
+func (m *module) loadSettings(b []byte) error {
+	switch {
+	case len(b) == 0:
 		return nil
-	}
-	size := 1
-	for _, s := range q.sorted {
-		size += len(s.saved)
-	}
-	b := append(make([]byte, 0, size), settingsFormat)
-	for _, s := range q.sorted {
-		b = append(b, s.saved...)
-	}
-	return b
-}
-
-// load reads what text made. If it can't be read, load changes nothing.
-func (q *queueSettings) load(b []byte) error {
-	fresh := queueSettings{kind: q.kind}
-	if len(b) > 0 && b[0] > settingsFormat {
+	case b[0] > settingsFormat:
 		return fmt.Errorf("ERR settings of format %d, this version reads %d", b[0], settingsFormat)
-	}
-	if len(b) > 0 && b[0] != settingsFormat {
+	case b[0] == 1:
+		return m.loadFormer(b)
+	case b[0] != settingsFormat:
 		return errDamaged
 	}
+	var all []*entries.Entry
+	if err := entries.Parse(b[1:], func(e *entries.Entry) error {
+		all = append(all, e)
+		return nil
+	}); err != nil {
+		return errDamaged
+	}
+	for _, e := range all {
+		if m.node.LoadEntry(e) {
+			m.settings.learn(e, m.settingsKind())
+		}
+	}
+	m.settings.dirty = true
+	m.saveSettings()
+	return nil
+}
+
+// loadFormer reads format 1.
+func (m *module) loadFormer(b []byte) error {
+	all, err := formerSettings(b)
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		m.node.ForceEntry(engine.EntrySettings, s.name, s.value())
+		if !m.ownSettings {
+			m.settings.put(s)
+		}
+	}
+	m.settings.dirty = true
+	m.saveSettings()
+	return nil
+}
+
+// learn carries out an entry, if it is one of the settings that count here.
+func (q *queueSettings) learn(e *entries.Entry, kind entries.Kind) {
+	if q.dirty = true; e.Kind != kind {
+		return
+	}
+	if e.Deleted {
+		q.remove(e.Name)
+	} else {
+		q.put(settingsOf(e.Name, e.Value))
+	}
+}
+
+// settingsAnew follows a change of which settings count.
+func (m *module) settingsAnew() {
+	m.settings.reset()
+	if m.node == nil {
+		return
+	}
+	for e := range m.node.Entries().Of(m.settingsKind()) {
+		m.settings.put(settingsOf(e.Name, e.Value))
+	}
+}
+
+// saveSettings puts all entries where C saves them from, if one has changed.
+func (m *module) saveSettings() {
+	if q := &m.settings; q.dirty && q.save != nil && !q.loading && m.node != nil {
+		q.dirty = false
+		q.save(m.settingsText())
+	}
+}
+
+// settingsText is all entries, as they are saved; nil: there are none.
+func (m *module) settingsText() []byte {
+	if m.node.Entries().Empty() {
+		return nil
+	}
+	return m.node.Entries().Text(settingsFormat)
+}
+
+// formerSettings reads format 1.
+func formerSettings(b []byte) (all []*settings, err error) {
 	at, bad := 1, false
 	number := func() int {
 		if len(b)-at < 4 {
@@ -249,23 +411,21 @@ func (q *queueSettings) load(b []byte) error {
 		for n := number(); n > 0 && !bad; n-- {
 			length := number()
 			if bad || len(b)-at < length {
-				return errDamaged
+				return nil, errDamaged
 			}
 			words = append(words, b[at:at+length])
 			at += length
 		}
-		if bad || len(words) < 3 {
-			return errDamaged
+		if bad || len(words) < 3 || len(words[2]) > entries.MaxName {
+			return nil, errDamaged
 		}
-		s := &settings{name: string(words[2])}
+		s := &settings{name: canonical(string(words[2]))}
 		if err := parseSettings(withoutResidue(words), 3, s); err != nil {
-			return err
+			return nil, err
 		}
-		fresh.put(s)
+		all = append(all, s)
 	}
-	q.exact, q.patterns, q.sorted = fresh.exact, fresh.patterns, fresh.sorted
-	q.changed()
-	return nil
+	return all, nil
 }
 
 // withoutResidue repairs settings that a former release has saved. There ONCONFLICT or ONBUSY
@@ -291,14 +451,7 @@ func withoutResidue(words list) list {
 // reset forgets all settings, before others are loaded.
 func (q *queueSettings) reset() {
 	q.exact, q.patterns, q.sorted = nil, nil, nil
-	q.changed()
-}
-
-// changed puts the text where C saves it from.
-func (q *queueSettings) changed() {
-	if q.save != nil && !q.loading {
-		q.save(q.text())
-	}
+	q.dirty = true
 }
 
 // before makes the data type for what is saved beside the keys. No key has this type.
@@ -307,8 +460,8 @@ func (q *queueSettings) before() {
 	q.save = record.SetNote
 }
 
-func newSettingsType(q *queueSettings) *rm.DataType {
-	q.kind = &rm.DataType{
+func (m *module) newSettingsType() *rm.DataType {
+	m.settings.kind = &rm.DataType{
 		Name:    "jobmesh-s",
 		Version: settingsFormat,
 		Load: func(*rm.Reader, int) (unsafe.Pointer, error) {
@@ -319,8 +472,8 @@ func newSettingsType(q *queueSettings) *rm.DataType {
 			if version > settingsFormat {
 				return fmt.Errorf("settings of format %d, this version reads %d", version, settingsFormat)
 			}
-			return r.Bytes(q.load)
+			return r.Bytes(m.loadSettings)
 		},
 	}
-	return q.kind
+	return m.settings.kind
 }

@@ -47,11 +47,12 @@ type module struct {
 	saved         record.Epoch // of the queue that was loaded last, or of the locks
 	restart                    // what is known of the data before this process
 
-	settings  queueSettings
-	uniqueOff bool
-	mesh      mesh
-	promoted  bool // the server is no longer a replica, but the node doesn't act on it yet
-	keyless   bool // the AOF may have been rewritten without what is in no key, see tellAOF
+	settings    queueSettings
+	ownSettings bool // jobmesh.shared-settings no: the settings of queues are this node's own
+	uniqueOff   bool
+	mesh        mesh
+	promoted    bool // the server is no longer a replica, but the node doesn't act on it yet
+	keyless     bool // the AOF may have been rewritten without what is in no key, see tellAOF
 
 	policyRead int64 // by the node's clock
 	limits     limits
@@ -102,7 +103,7 @@ func New() *rm.Module {
 		Name:     "jobmesh",
 		Version:  1,
 		Commands: slices.Concat(own, m.unique.commands()),
-		Types:    []*rm.DataType{m.queue, m.unique.kind, newSettingsType(&m.settings)},
+		Types:    []*rm.DataType{m.queue, m.unique.kind, m.newSettingsType()},
 		Configs: []*rm.Config{
 			rm.BoolConfig("aof-enqueue-jobs-once", false,
 				func() bool { return m.enqueueOnce },
@@ -127,6 +128,9 @@ func New() *rm.Module {
 				func(v int64) error { m.setNodeTimeout(v); return nil }),
 			m.lockConfig(),
 			m.uniqueConfig(),
+			rm.BoolConfig("shared-settings", true,
+				func() bool { return !m.ownSettings },
+				func(v bool) error { m.setOwnSettings(!v); return nil }),
 			rm.BoolConfig("disque-compat", false,
 				func() bool { return m.compat },
 				m.setCompat),
@@ -404,6 +408,8 @@ func (m *module) carryOut(c *rm.Ctx) {
 			if listened {
 				m.replicateLock(c, e)
 			}
+		case engine.LogEntry:
+			m.entryChanged(c, e, listened)
 		case engine.LockDone:
 			m.lockDone(e)
 		case engine.Worked:
@@ -430,6 +436,9 @@ func (m *module) carryOut(c *rm.Ctx) {
 		default:
 			m.meshEffect(e)
 		}
+	}
+	if m.settings.dirty {
+		m.saveSettings()
 	}
 	if changed {
 		m.epoch.Changes++

@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 
+	"jobmesh/module/entries"
 	"jobmesh/module/lock"
 	"jobmesh/module/store"
 )
@@ -31,6 +32,10 @@ const (
 	// LogFlush: all queues are condemned ([Node.ApplyFlush]). The end of each key is logged
 	// when the key goes.
 	LogFlush
+	// LogEntry: an entry that all nodes are to know alike is to be logged, and carried out
+	// (QCONFIG RESTORE). If Lost isn't nil, that one doesn't count any more, though the maker of
+	// Entry didn't know it. If Entry is nil, Lost was told of, and doesn't count.
+	LogEntry
 	// Touched: the queue has changed, for WATCH and client-side caching.
 	Touched
 	// Serve: Waiter gets Job. If it gets several jobs (COUNT), their effects follow each other.
@@ -88,6 +93,8 @@ type Effect struct {
 	Err    error
 
 	Outcome *lock.Result // LockDone
+
+	Entry, Lost *entries.Entry // LogEntry
 
 	from, to int // Send, LogLock, LogUnlock: where the message is in the outbox
 }

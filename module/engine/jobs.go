@@ -568,12 +568,6 @@ func (n *Node) evictSome() (evicted int) {
 	return evicted
 }
 
-// TellPause sets a queue's pause bits on all other nodes (PAUSE … BCAST).
-func (n *Node) TellPause(name []byte, mask uint8) {
-	m := wire.Message{Kind: wire.Pause, Queue: name, Count: uint32(mask)}
-	n.tellAll(&m)
-}
-
 // SetPause sets a queue's pause bits and returns what they are now. The queue
 // is made where it is needed to remember them.
 func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {

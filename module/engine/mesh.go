@@ -146,6 +146,10 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onAskWork(p, m)
 	case wire.Work, wire.Counts, wire.Queues:
 		return n.onAnswer(p, m)
+	case wire.Entries:
+		return n.onEntries(p, m)
+	case wire.EntrySums:
+		return n.onEntrySums(p, m)
 	case wire.AskCounts:
 		return n.onAskCounts(p, m)
 	case wire.AskQueues:

@@ -209,6 +209,7 @@ type Node struct {
 	asksUntil  int64 // unix ms; see connecting
 	askedUntil int64 // until then this node may still ask about jobs that were loaded, unix ms
 	questions  questions
+	alike      alike
 	countWalk  countWalk
 	deps       dependencies
 	locks      *lock.Node
@@ -343,6 +344,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		return uncertain
 	}
 	n.passive, n.followed, n.promotion = true, n.passive && n.followed, nil
+	n.alike.pauses = nil
 	n.holding = 0
 	n.store.DropEdges()
 	n.deps.dropped = true
@@ -409,6 +411,7 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 			p.copies = telling{}
 		}
 	}
+	n.pauseAgain()
 	return true, uncertain
 }
 
@@ -557,6 +560,9 @@ func (n *Node) queue(name []byte) (*store.Queue, error) {
 	n.welcome(q)
 	if !n.loading && !n.passive {
 		n.made = append(n.made, q)
+		if n.alike.Len() > 0 {
+			q.Pause = pauseOf(n.alike.Get(EntryPause, string(name)))
+		}
 	}
 	return q, nil
 }

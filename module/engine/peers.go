@@ -20,6 +20,7 @@ type Peer struct {
 	doubted []store.ID // jobs that were in given or copied, and may be in no queue
 	choked  int64      // monotonic: until then it takes too little to be given jobs
 	past    passing    // see behind
+	entries inStep
 }
 
 // members are the other nodes.
@@ -36,6 +37,7 @@ type members struct {
 type Features struct {
 	Batches bool // messages for several jobs: ReplJobs
 	Counts  bool // questions for counts: AskCounts and AskQueues
+	Entries bool // what all nodes are to know alike: Entries and EntrySums
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.
@@ -111,6 +113,7 @@ func (h *host) Returning(p *Peer) { h.node().givenUp(p) }
 func (h *host) Up(p *Peer) {
 	h.node().resume(p)
 	h.locks.Up(p.Base())
+	h.node().compareEntries(p)
 }
 
 // Down is called when a connection has ended.

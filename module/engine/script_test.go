@@ -781,11 +781,12 @@ func (w *world) pause() {
 	n, sent := w.actor(0), len(w.Sent)
 	mask := map[string]uint8{"in": engine.PauseIn, "out": engine.PauseOut, "all": 3, "none": 0}[w.Word(1)]
 	n.Do(func() {
-		_, err := n.e.SetPause([]byte("q"), mask)
-		require.NoError(w.T, err)
+		pause := n.e.SetPause
 		if w.D.HasArg("bcast") {
-			n.e.TellPause([]byte("q"), mask)
+			pause = n.e.PauseEverywhere
 		}
+		_, err := pause([]byte("q"), mask)
+		require.NoError(w.T, err)
 	})
 	if w.D.HasArg("unsaid") {
 		w.Sent = w.Sent[:sent]

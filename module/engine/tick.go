@@ -85,6 +85,7 @@ func (n *Node) Tick() int64 {
 	n.tickIdle()
 	n.tickDeparture()
 	n.tickQuestions()
+	n.tickEntries()
 	n.tickCountWalk()
 	n.tickReleases()
 	n.tickUnblocking()

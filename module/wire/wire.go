@@ -127,12 +127,20 @@ const (
 	AskQueues
 	// Queues has such names, in Queue. Round is the next cursor, 0 at the end.
 	Queues
+	// Entries tells entries that all nodes are to know alike (package entries), in Queue. If Count
+	// isn't 0, the sender has told all of a part that Round and Count name, and is to be told what
+	// it lacks. Package engine defines the part's form. Members is the sum of all entries that the
+	// sender has. The answer is an Entries with NoReply, or one that tells what is later.
+	Entries
+	// EntrySums compares such entries: it has sums of parts of the sender's, in Queue. Round says of
+	// which. The answer is Entries, or an EntrySums for each part that differs.
+	EntrySums
 	kinds
 )
 
 // Flags of messages.
 const (
-	NoReply   uint8 = 1 << iota // ReplJob: no answer is wanted
+	NoReply   uint8 = 1 << iota // ReplJob, Entries: no answer is wanted
 	QueueIt                     // ReplJob: queue the copy, Span from now
 	CountNack                   // Queued: count a NACK; Working: the flags have how many the sender counts, see [CountFlags]
 	CountMore                   // Queued: count an additional delivery
@@ -382,7 +390,7 @@ type Message struct {
 	Job     Job
 	Peers   []Peer
 	Round   uint64
-	Members uint64 // a sum over the nodes that the sender counts (package membership)
+	Members uint64 // a sum over the nodes that the sender counts (package membership); Entries: over its entries
 	Lock    Lock
 	Locks   []Lock
 	More    []Sibling
@@ -455,6 +463,8 @@ var parts = [kinds]uint16{
 	Counts:    hasSpan | hasQueue,
 	AskQueues: hasCount | hasSpan | hasRound,
 	Queues:    hasSpan | hasQueue | hasRound,
+	Entries:   hasCount | hasQueue | hasRound | hasMembers,
+	EntrySums: hasQueue | hasRound,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must

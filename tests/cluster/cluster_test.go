@@ -32,7 +32,12 @@ func start(t *testing.T, n int, lines ...string) mesh {
 }
 
 func node(t *testing.T, lines ...string) *harness.Server {
-	return harness.Start(t, harness.WithConfig(append([]string{"jobmesh.cluster-port " + busPort(t), "jobmesh.cluster-node-timeout 2000"}, lines...)...))
+	return harness.Start(t, busConfig(t, lines...))
+}
+
+// busConfig is the configuration of a node.
+func busConfig(t *testing.T, lines ...string) harness.Option {
+	return harness.WithConfig(append([]string{"jobmesh.cluster-port " + busPort(t), "jobmesh.cluster-node-timeout 2000"}, lines...)...)
 }
 
 func meet(t *testing.T, a, b *harness.Server) {

@@ -44,7 +44,7 @@ func (s *Sim) count(b []byte) {
 	}
 	s.Messages++
 	s.Bytes += int64(len(b))
-	if kind == wire.NeedJobs || kind == wire.Pause {
+	if !kind.OfJob() {
 		return
 	}
 	j := s.jobs[store.ID(b[2:26])]
@@ -279,6 +279,9 @@ func (s *Sim) done() bool {
 		if n.e.Load().Adding > 0 {
 			return false // a client still waits for its copies
 		}
+	}
+	if s.Faults.Settings > 0 && s.now < s.healedAt+compareSecs*1000 {
+		return false
 	}
 	for _, j := range s.order {
 		if j.once {

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/entries"
 	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -42,6 +43,7 @@ const (
 	renameEntry                  // RENAME: from, to
 	dropEntry                    // UNLINK of an empty queue
 	doubtEntry                   // JOBMESH EPOCH: at-most-once jobs became uncertain at a start
+	sharedEntry                  // QCONFIG RESTORE: entries
 )
 
 // entry is one effect in a log.
@@ -67,6 +69,7 @@ type disk struct {
 	locks    [][]byte
 	floor    uint64
 	complete uint64
+	entries  []byte
 	log      []entry
 
 	jobs  map[store.ID]saved // the jobs that the log comes to
@@ -191,6 +194,10 @@ func (n *node) logEffect(e *engine.Effect) {
 			return
 		}
 		n.log(entry{kind: lockEntry, a: rec})
+	case engine.LogEntry:
+		if e.Entry != nil {
+			n.log(entry{kind: sharedEntry, a: e.Entry.Append(nil)})
+		}
 	case engine.LogUnlock:
 		n.log(entry{kind: unlockEntry, a: slices.Clone(n.e.Message(e))})
 	}
@@ -231,6 +238,7 @@ func (n *node) saveTo(d *disk) {
 	if known != len(n.disk.jobs) {
 		n.s.fail("node %d has %d jobs to save, and its log has %d", n.i, known, len(n.disk.jobs))
 	}
+	d.entries = n.e.Entries().Text()
 	t := n.e.Locks().Table()
 	d.floor, d.complete = t.Floor, t.Complete
 	for l := t.Head; l != nil; l = l.Next {
@@ -252,6 +260,7 @@ func (n *node) load() {
 			n.s.fail("node %d: %d jobs of queue %s are left out, because others have their IDs", n.i, dropped, q.name)
 		}
 	}
+	n.learnEntries(d.entries)
 	n.e.Locks().ApplyFloor(d.floor)
 	n.e.Locks().ApplyMark(d.complete)
 	for _, rec := range d.locks {
@@ -301,7 +310,16 @@ func (n *node) apply(e *entry) {
 		}
 	case doubtEntry:
 		n.e.Doubt(e.now, e.last)
+	case sharedEntry:
+		n.learnEntries(e.a)
 	}
+}
+
+func (n *node) learnEntries(b []byte) {
+	n.mustLoad(entries.Parse(b, func(e *entries.Entry) error {
+		n.e.LoadEntry(e)
+		return nil
+	}))
 }
 
 // endCleanly writes the state file of a clean shutdown.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/entries"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -54,6 +55,7 @@ func Run(seed uint64, c Config) (Report, error) {
 	s.judge()
 	s.judgeLocks()
 	s.judgeUniques()
+	s.judgeSettings()
 	if s.MostExtra > 0 && float64(s.Extra) > s.MostExtra*float64(s.Added) {
 		s.fail("%d deliveries of %d jobs were needless", s.Extra, s.Added)
 	}
@@ -65,7 +67,7 @@ func (s *Sim) conclude(began int64) (Report, error) {
 		s.Granted = s.locks.granted
 	}
 	s.Simulated = s.now - began
-	s.PerJob = float64(s.Messages-s.Kinds[wire.NeedJobs]-s.Kinds[wire.Pause]) / float64(max(s.Added, 1))
+	s.PerJob = float64(s.Messages-s.Kinds[wire.NeedJobs]-s.Kinds[wire.Pause]-s.Kinds[wire.Entries]-s.Kinds[wire.EntrySums]) / float64(max(s.Added, 1))
 	if len(s.failures) > 0 {
 		return s.Report, fmt.Errorf("seed %d: %s", s.seed, s.failures[0])
 	}
@@ -432,6 +434,8 @@ func (s *Sim) trouble() {
 	s.every(f.Partitions, s.partition)
 	s.every(f.Blackouts, s.blackout)
 	s.every(f.Joins, s.join)
+	s.settings.last = map[string]*entries.Entry{}
+	s.every(f.Settings, func() { s.changeSetting(s.nodes[s.r.IntN(len(s.nodes))]) })
 }
 
 // troubleFor begins the trouble of a node, or of the node that has its place by then.
@@ -680,15 +684,16 @@ func (s *Sim) pauseQueue(n *node) {
 	s.trace("node %d: PAUSE %s %d everywhere %v", n.i, q, mask, everywhere)
 	n.call(func() {
 		// A queue that can't be made can't be paused.
-		_, _ = n.e.SetPause(q, mask)
+		pause := n.e.SetPause
 		if everywhere {
-			n.e.TellPause(q, mask)
+			pause = n.e.PauseEverywhere
 		}
+		_, _ = pause(q, mask)
 	})
 	s.at(s.r.Int64N(30_000), func() {
 		for _, n := range s.nodes {
 			if !n.down {
-				n.call(func() { _, _ = n.e.SetPause(q, 0) })
+				n.call(func() { _, _ = n.e.PauseEverywhere(q, 0) })
 			}
 		}
 	})
@@ -781,7 +786,7 @@ func (s *Sim) unpause() {
 	for _, n := range s.nodes {
 		n.call(func() {
 			for i := range s.queues() {
-				_, _ = n.e.SetPause(fmt.Append(nil, "q", i), 0)
+				_, _ = n.e.PauseEverywhere(fmt.Append(nil, "q", i), 0)
 			}
 		})
 	}

@@ -38,6 +38,7 @@ type Faults struct {
 	Skew            int64   // ms that clocks differ at most
 	Stops           float64 // clean shutdowns, with a restart
 	Blackouts       float64 // of the whole mesh: all nodes stop, or crash, within a moment, and start again
+	Settings        float64 // of the whole mesh: settings of queues change at a node
 	Rewrites        float64 // the log is written anew
 	NodesLate       bool    // the nodes' file is written a while after it changed; a crash meanwhile leaves the old one
 	Steps           float64 // a clock is set, forwards or backwards
@@ -175,6 +176,7 @@ type Sim struct {
 	jobs       map[store.ID]*job
 	order      []*job
 	cut        func(from, to *node) bool
+	settings   settings
 	healed     bool
 	healedAt   int64
 	holding    bool // workers acknowledge nothing
@@ -460,7 +462,7 @@ func (n *node) carryOut() {
 	for i := range effects {
 		e := &effects[i]
 		switch e.Kind {
-		case engine.LogJob, engine.LogState, engine.LogDelete, engine.LogQueue, engine.LogLock, engine.LogUnlock:
+		case engine.LogJob, engine.LogState, engine.LogDelete, engine.LogQueue, engine.LogLock, engine.LogUnlock, engine.LogEntry:
 			n.logEffect(e)
 			if j := e.Job; j != nil && n.s.uniques != nil && bytes.HasSuffix(j.Queue.NameBytes(), []byte(engine.DeadSuffix)) {
 				if k := n.s.jobs[j.ID]; k != nil && k.unique != nil {
@@ -614,7 +616,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true})
 }
 
 // drop ends a connection: both sides learn of it, and try again.
@@ -672,7 +674,7 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 		if m.Parse(b) == nil {
 			s.trace("node %d to %d: message %d flags %d round %d of lock %q, why %d, for %s, token %d lease %d", n.i, to.i, b[0], b[1], m.Round, m.Lock.Name, m.Count, store.ID(m.Lock.Job), m.Lock.Token, m.Lock.Lease)
 		}
-	} else if s.Trace != nil && b[0] != byte(wire.Heartbeat) && b[0] != byte(wire.NeedJobs) && b[0] != byte(wire.Pause) && b[0] != byte(wire.Failed) {
+	} else if s.Trace != nil && wire.Kind(b[0]).OfJob() {
 		s.trace("node %d to %d: message %d flags %d of %s", n.i, to.i, b[0], b[1], store.ID(b[2:26]))
 	}
 	if l == nil || !l.up {

@@ -131,6 +131,14 @@ var histories = map[string]Config{
 	"families everysec": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Fsync: EverySec, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Blackouts: 20, Rewrites: 60, Resets: 60,
 	}},
+	"settings": {PerTenSeconds: 400, Nodes: 5, Jobs: 40, Seconds: 240, AckShare: 0.9, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Settings: 900, Partitions: 60, CutSecs: 60, Crashes: 20, Stops: 20, Rewrites: 60, Resets: 120, PauseQueue: 60,
+		Steps: 30, StepMS: 100_000, Skew: 5000,
+	}},
+	"settings lossy": {PerTenSeconds: 400, Nodes: 4, Jobs: 40, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Fsync: EverySec, Faults: Faults{
+		MinDelay: 1, MaxDelay: 300, Loss: 0.02, Duplicate: 0.02, Reorder: true, Settings: 900, Partitions: 40, Crashes: 30, Wipes: 10, Replaced: 10,
+		Promotions: 20, Joins: 60, MaxNodes: 6, Resets: 120, PauseQueue: 60, Skew: 5000,
+	}},
 	"everything": {PerTenSeconds: 400, Nodes: 7, Jobs: 150, Seconds: 300, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Fast: 0.05, Async: 0.1, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Replaced: 10, Resets: 60,
 		Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20, Skew: 2000,

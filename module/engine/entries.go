@@ -1,0 +1,316 @@
+package engine
+
+import (
+	"encoding/binary"
+	"math"
+
+	"jobmesh/module/entries"
+	"jobmesh/module/wire"
+)
+
+// What all nodes are to know alike: settings of queues, and pauses (PAUSE … BCAST). A change is told to all nodes that are
+// connected. Nodes that connect compare what they know, and so do all nodes now and then. Package entries says which of
+// two changes wins.
+
+// Kinds of entries. Package commands reads and writes those of settings.
+const (
+	EntrySettings entries.Kind = 1 // of a queue, or of the queues of a pattern
+	EntryPause    entries.Kind = 2 // of a queue: one byte, PauseIn and PauseOut
+	EntryOwn                   = entries.OwnKinds | EntrySettings
+)
+
+const (
+	compareEveryMS = 30_000
+	pausesAtOnce   = 200 // queues that a tick pauses after the data were loaded
+)
+
+// alike is what all nodes are to know alike, as this node knows it.
+type alike struct {
+	entries.Table
+	compare int64            // monotonic: when nodes compare what they know next
+	pauses  []*entries.Entry // still to be carried out, after the data were loaded
+}
+
+// inStep is what is known of another node's entries.
+type inStep struct {
+	sum    uint64 // of its entries, as it told last
+	agreed int64  // monotonic: when they were last the same as this node's; 0: never
+}
+
+// Entries are what all nodes are to know alike. Change them by [Node.ChangeEntry] only.
+func (n *Node) Entries() *entries.Table { return &n.alike.Table }
+
+// ChangeEntry changes an entry, or deletes it (nil), here and at all other nodes.
+func (n *Node) ChangeEntry(kind entries.Kind, name string, value []byte) {
+	e := n.alike.Change(kind, name, value, n.self.Node(), n.now, n.monotonic())
+	n.entryChanged(e, nil)
+	if !kind.Own() {
+		n.tellEntry(e)
+	}
+}
+
+// entryChanged asks for an entry to be logged, and to be carried out if package commands reads it.
+func (n *Node) entryChanged(e, lost *entries.Entry) {
+	n.effects = append(n.effects, Effect{Kind: LogEntry, Entry: e, Lost: lost})
+}
+
+func (n *Node) tellEntry(e *entries.Entry) {
+	s := sending{n: n, m: n.tellsEntries(e.Append(nil), 0)}
+	for _, p := range n.mesh.All() {
+		if n.mesh.features[p.ID].Entries {
+			s.to(p)
+		}
+	}
+}
+
+// tellsEntries makes a message that tells entries, and the sum of all that this node has.
+func (n *Node) tellsEntries(list []byte, flags uint8) *wire.Message {
+	return &wire.Message{Kind: wire.Entries, Flags: flags, Queue: list, Members: n.alike.Sum()}
+}
+
+// heardSum notes the sum of all entries that another node has.
+func (n *Node) heardSum(p *Peer, sum uint64) {
+	if p.entries.sum = sum; sum == n.alike.Sum() {
+		p.entries.agreed = n.monotonic()
+	}
+}
+
+// PauseEverywhere sets a queue's pause bits here and at all other nodes (PAUSE … BCAST), also at those that are away. It returns them. If the name
+// is longer than an entry's can be, only nodes that are connected hear of it, as those of earlier releases do.
+func (n *Node) PauseEverywhere(name []byte, mask uint8) (uint8, error) {
+	mask, err := n.SetPause(name, mask)
+	if err != nil || n.passive {
+		return mask, err
+	}
+	long := len(name) > entries.MaxName
+	if old := n.alike.Get(EntryPause, string(name)); !long && (mask != 0 || old != nil) {
+		value := []byte{mask}
+		if mask == 0 {
+			value = nil
+		}
+		n.ChangeEntry(EntryPause, string(name), value)
+	}
+	s := sending{n: n, m: &wire.Message{Kind: wire.Pause, Queue: name, Count: uint32(mask)}}
+	for _, p := range n.mesh.All() {
+		if long || mask == 0 || !n.mesh.features[p.ID].Entries {
+			s.to(p) // if there was no entry, a queue may have been paused at single nodes
+		}
+	}
+	return mask, nil
+}
+
+// pauseOf is what all nodes are to know of a queue's pause.
+func pauseOf(e *entries.Entry) uint8 {
+	if e == nil || len(e.Value) == 0 {
+		return 0
+	}
+	return e.Value[0] & (PauseIn | PauseOut)
+}
+
+// LoadEntry takes an entry from a log, or from a master. Nobody is told.
+func (n *Node) LoadEntry(e *entries.Entry) (took bool) {
+	took, _ = n.alike.Learn(e, n.now, n.monotonic())
+	return took
+}
+
+// ForceEntry takes a setting from the log of a release that had no stamps: it counts less than all that has one. Nil deletes it.
+func (n *Node) ForceEntry(kind entries.Kind, name string, value []byte) {
+	if value == nil {
+		n.alike.Forget(kind, name)
+		return
+	}
+	n.alike.Force(&entries.Entry{Kind: kind, Name: name, Value: value, Stamp: entries.Stamp{Node: n.self.Node()}}, n.monotonic())
+}
+
+// DropEntries forgets all entries, before others are loaded.
+func (n *Node) DropEntries() { n.alike = alike{} }
+
+// pauseAgain begins to pause the queues that all nodes have paused: the data that were loaded don't say so.
+func (n *Node) pauseAgain() {
+	n.alike.pauses = nil
+	for e := range n.alike.Of(EntryPause) {
+		n.alike.pauses = append(n.alike.pauses, e)
+	}
+	n.pauseSome()
+}
+
+func (n *Node) pauseSome() {
+	for range min(len(n.alike.pauses), pausesAtOnce) {
+		e := n.alike.pauses[0]
+		n.alike.pauses = n.alike.pauses[1:]
+		if now := n.alike.Get(EntryPause, e.Name); now == e {
+			_, _ = n.SetPause([]byte(e.Name), pauseOf(e)) // if the queue can't be made there is nothing to pause
+		}
+	}
+	if len(n.alike.pauses) > 0 {
+		n.hurryTick()
+	}
+}
+
+// tickEntries compares entries with the other nodes now and then.
+func (n *Node) tickEntries() {
+	n.pauseSome()
+	now := n.monotonic()
+	if n.mesh.Alone() || now < n.alike.compare {
+		n.wakeAtEntries(now)
+		return
+	}
+	n.alike.compare = now + compareEveryMS
+	agreed := int64(math.MaxInt64)
+	for _, p := range n.mesh.All() {
+		agreed = min(agreed, p.entries.agreed)
+		if p.Connected && !(n.alike.Empty() && p.entries.sum == 0) {
+			n.compareEntries(p)
+		}
+	}
+	n.alike.Sweep(n.now, agreed)
+	n.wakeAtEntries(now)
+}
+
+func (n *Node) wakeAtEntries(now int64) {
+	if !n.mesh.Alone() {
+		n.wake = min(n.wake, n.now+max(n.alike.compare-now, 1))
+	}
+}
+
+// compareEntries begins to compare entries with a node, if it is up to this one to begin. The node with the smaller ID
+// begins.
+func (n *Node) compareEntries(p *Peer) {
+	if n.mesh.features[p.ID].Entries && n.self.Node() < p.Node {
+		n.sendSums(p, entries.Part{})
+	}
+}
+
+// sendSums tells a node the sums of a part's parts. If some are others there, the node tells its own sums of those parts, until the
+// smallest parts are reached: then it tells the entries.
+func (n *Node) sendSums(p *Peer, part entries.Part) {
+	sums := n.alike.Sums(part)
+	b := make([]byte, 0, 8*len(sums))
+	for _, s := range sums {
+		b = binary.BigEndian.AppendUint64(b, s)
+	}
+	n.send(p, &wire.Message{Kind: wire.EntrySums, Round: roundOf(part), Queue: b})
+}
+
+func roundOf(part entries.Part) uint64 { return uint64(part.Level)<<16 | uint64(part.Prefix) }
+
+func partOf(round uint64) entries.Part {
+	if round>>24 != 0 {
+		return entries.Part{Level: math.MaxUint8}
+	}
+	return entries.Part{Level: uint8(round >> 16), Prefix: uint16(round)}
+}
+
+func (n *Node) onEntrySums(p *Peer, m *wire.Message) error {
+	part, mine := partOf(m.Round), [entries.Fan]uint64{}
+	if !part.Valid() || part.Level == entries.Levels || len(m.Queue) != 8*len(mine) {
+		return wire.ErrMessage
+	}
+	mine = n.alike.Sums(part)
+	var theirs uint64
+	var differ []int
+	for i := range mine {
+		sum := binary.BigEndian.Uint64(m.Queue[8*i:])
+		theirs += sum
+		if sum != mine[i] {
+			differ = append(differ, i)
+		}
+	}
+	if part.Level == 0 {
+		n.heardSum(p, theirs)
+	}
+	switch {
+	case len(differ) == 0:
+		n.send(p, n.tellsEntries(nil, wire.NoReply))
+	case part.Level < entries.Levels-1:
+		for _, i := range differ {
+			n.sendSums(p, part.Child(i))
+		}
+	default:
+		reply := n.tellsEntries(nil, 0)
+		reply.Round = roundOf(part)
+		for _, i := range differ {
+			reply.Count |= 1 << i
+			for _, e := range n.alike.In(part.Child(i)) {
+				reply.Queue = e.Append(reply.Queue)
+			}
+		}
+		n.send(p, reply)
+	}
+	return nil
+}
+
+// onEntries learns entries, and answers with the sum of its own, unless the message is itself an answer (NoReply). Count has a bit for each of the smallest parts of which the sender has told all that it
+// knows: it is told what it lacks. It is also told of entries that are later here.
+func (n *Node) onEntries(p *Peer, m *wire.Message) error {
+	part := partOf(m.Round)
+	if m.Count != 0 && (!part.Valid() || part.Level != entries.Levels-1 || m.Count >= 1<<entries.Fan) {
+		return wire.ErrMessage
+	}
+	type key struct {
+		kind entries.Kind
+		name string
+	}
+	told := map[key]bool{}
+	var later []byte
+	err := entries.Parse(m.Queue, func(e *entries.Entry) error {
+		if e.Kind.Own() {
+			return wire.ErrMessage
+		}
+		told[key{e.Kind, e.Name}] = true
+		took, lost := n.alike.Learn(e, n.now, n.monotonic())
+		valid := n.alike.Known(e.Kind, e.Name)
+		switch {
+		case took:
+			n.learntEntry(e, lost)
+		case lost != nil: // it is earlier
+			if !valid.Saw(e) {
+				n.entryChanged(nil, e)
+			}
+			later = valid.Append(later)
+		}
+		return nil
+	})
+	n.heardSum(p, m.Members)
+	if err != nil {
+		return err
+	}
+	for i := range entries.Fan {
+		if m.Count&(1<<i) == 0 {
+			continue
+		}
+		for _, e := range n.alike.In(part.Child(i)) {
+			if !told[key{e.Kind, e.Name}] {
+				later = e.Append(later)
+			}
+		}
+	}
+	switch {
+	case len(later) > 0:
+		n.send(p, n.tellsEntries(later, 0))
+	case m.Flags&wire.NoReply == 0:
+		n.send(p, n.tellsEntries(nil, wire.NoReply))
+	}
+	return nil
+}
+
+// learntEntry carries an entry out that another node has told of. lost is the one that it replaces.
+func (n *Node) learntEntry(e, lost *entries.Entry) {
+	if lost != nil && (e.Saw(lost) || lost.Deleted) {
+		lost = nil
+	}
+	n.entryChanged(e, lost)
+	if e.Kind == EntryPause {
+		_, _ = n.SetPause([]byte(e.Name), pauseOf(e)) // if the queue can't be made there is nothing to pause
+	}
+}
+
+// EntriesInStep says whether all connected nodes are known to have the same entries as this one.
+func (n *Node) EntriesInStep() bool {
+	for _, p := range n.mesh.All() {
+		if p.Connected && n.mesh.features[p.ID].Entries && p.entries.sum != n.alike.Sum() {
+			return false
+		}
+	}
+	return true
+}

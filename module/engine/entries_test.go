@@ -1,0 +1,155 @@
+package engine_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/entries"
+	"jobmesh/module/store"
+	"jobmesh/module/store/storetest"
+	"jobmesh/module/wire"
+)
+
+// pair is two nodes that can be connected, with their messages.
+type pair struct {
+	t     *testing.T
+	nodes [2]*engine.Node
+	bytes int // that were sent
+}
+
+func newPair(t *testing.T) *pair {
+	p := &pair{t: t}
+	for i := range p.nodes {
+		k := &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
+		p.nodes[i] = engine.New(engine.Config{
+			Alloc: storetest.New(), Keys: k, Random: rand.NewPCG(1, uint64(i)), NodeID: fmt.Sprintf("%02x%038x", i+1, 7), Now: 1_700_000_000_000,
+		})
+		k.n = p.nodes[i]
+		k.n.SetNow(1_700_000_000_000)
+	}
+	return p
+}
+
+// connect connects the nodes, and delivers messages until there are none.
+func (p *pair) connect() {
+	for i, n := range p.nodes {
+		other := p.nodes[1-i].Self()
+		n.SetFeatures(other, engine.Features{Batches: true, Counts: true, Entries: true})
+		n.Mesh().Add(other, fmt.Sprintf("10.0.0.%d:1", 1-i))
+		n.Mesh().Up(other, fmt.Sprintf("10.0.0.%d:1", 1-i), false)
+	}
+	p.settle()
+}
+
+func (p *pair) cut() {
+	for i, n := range p.nodes {
+		n.Mesh().Down(p.nodes[1-i].Self())
+		n.Effects()
+	}
+}
+
+func (p *pair) settle() {
+	for again := true; again; {
+		again = false
+		for i, n := range p.nodes {
+			for _, e := range n.Effects() {
+				if e.Kind != engine.Send {
+					continue
+				}
+				b := append([]byte(nil), n.Message(&e)...)
+				if k := wire.Kind(b[0]); k == wire.Entries || k == wire.EntrySums {
+					p.bytes += len(b)
+					again = true
+					require.NoError(p.t, p.nodes[1-i].Receive(n.Self(), b))
+				}
+			}
+		}
+	}
+}
+
+func (p *pair) inStep() {
+	p.t.Helper()
+	require.Equal(p.t, p.nodes[0].Entries().Text(), p.nodes[1].Entries().Text())
+	require.True(p.t, p.nodes[0].EntriesInStep())
+	require.True(p.t, p.nodes[1].EntriesInStep())
+}
+
+// S8: of 10,000 entries one has changed while the nodes were apart: few bytes find it. A change while they are connected
+// costs one message, and its confirmation.
+func TestLifeS8(t *testing.T) {
+	for changer := range 2 {
+		p := newPair(t)
+		p.connect()
+		for i := range 10_000 {
+			p.nodes[0].ChangeEntry(engine.EntrySettings, fmt.Sprint("queue:", i), []byte("some settings"))
+		}
+		p.settle()
+		p.inStep()
+
+		p.cut()
+		p.bytes = 0
+		p.nodes[changer].ChangeEntry(engine.EntrySettings, "queue:77", []byte("other settings"))
+		p.connect()
+		p.inStep()
+		assert.Equal(t, "other settings", string(p.nodes[1-changer].Entries().Get(engine.EntrySettings, "queue:77").Value))
+		assert.Less(t, p.bytes, 1500)
+
+		p.bytes = 0
+		p.nodes[changer].ChangeEntry(engine.EntrySettings, "queue:78", []byte("other settings"))
+		p.settle()
+		p.inStep()
+		assert.Less(t, p.bytes, 250)
+	}
+}
+
+// Nodes that meet with very many entries each have them all after that.
+func TestNodesMeetWithVeryManyEntries(t *testing.T) {
+	p := newPair(t)
+	for i := range 6000 {
+		p.nodes[i%2].ChangeEntry(engine.EntrySettings, fmt.Sprint("queue:", i), []byte("some settings"))
+		if i%100 == 0 {
+			p.nodes[1-i%2].ChangeEntry(engine.EntrySettings, fmt.Sprint("queue:", i), []byte("others"))
+		}
+	}
+	p.connect()
+	p.inStep()
+	assert.Equal(t, 6000, p.nodes[0].Entries().Len())
+	assert.Less(t, p.bytes, 2_000_000)
+}
+
+// A kind that a node doesn't know is kept, and passed on.
+func TestUnknownKindsOfEntries(t *testing.T) {
+	p := newPair(t)
+	p.nodes[0].ChangeEntry(99, "x", []byte("later"))
+	p.nodes[0].ChangeEntry(engine.EntryOwn, "x", []byte("own"))
+	p.connect()
+	assert.Equal(t, "later", string(p.nodes[1].Entries().Get(99, "x").Value))
+	assert.Nil(t, p.nodes[1].Entries().Get(engine.EntryOwn, "x"))
+}
+
+// Damaged messages, and a node's own entries of another node, are refused.
+func TestHostileEntries(t *testing.T) {
+	p := newPair(t)
+	p.connect()
+	own := entries.Entry{Kind: engine.EntryOwn, Name: "x", Stamp: entries.Stamp{MS: 1, Node: 2}}
+	for _, m := range []wire.Message{
+		{Kind: wire.Entries, Queue: []byte("x")},
+		{Kind: wire.Entries, Queue: own.Append(nil)},
+		{Kind: wire.Entries, Count: 1},
+		{Kind: wire.Entries, Count: 1 << 16, Round: 2 << 16},
+		{Kind: wire.Entries, Count: 1, Round: 2<<16 | 256},
+		{Kind: wire.Entries, Count: 1, Round: 1 << 40},
+		{Kind: wire.EntrySums, Queue: make([]byte, 127)},
+		{Kind: wire.EntrySums, Queue: make([]byte, 128), Round: 3 << 16},
+		{Kind: wire.EntrySums, Queue: make([]byte, 128), Round: 1<<16 | 16},
+	} {
+		assert.Error(t, p.nodes[0].Receive(p.nodes[1].Self(), m.Append(nil)), "%v", m)
+	}
+	assert.True(t, p.nodes[0].Entries().Empty())
+}

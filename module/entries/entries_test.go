@@ -1,0 +1,213 @@
+package entries_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"jobmesh/module/entries"
+	"jobmesh/module/wire"
+)
+
+const day = 24 * 3600 * 1000
+
+// copyOf is an entry as it arrives at another node.
+func copyOf(t require.TestingT, e *entries.Entry) (c *entries.Entry) {
+	require.NoError(t, entries.Parse(e.Append(nil), func(e *entries.Entry) error { c = e; return nil }))
+	return c
+}
+
+func texts(tables ...*entries.Table) (all []string) {
+	for _, t := range tables {
+		all = append(all, string(t.Text()))
+	}
+	return all
+}
+
+// Nodes that have heard of the same changes have the same entries, in whatever order they heard of them, and however
+// often.
+func TestTheOrderDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := make([]entries.Table, 4)
+		var all []*entries.Entry
+		for i := range rapid.IntRange(1, 40).Draw(t, "changes") {
+			n := rapid.IntRange(0, len(nodes)-1).Draw(t, "node")
+			name, now := fmt.Sprint(rapid.IntRange(0, 4).Draw(t, "name")), int64(1000+rapid.IntRange(-20, 20).Draw(t, "clock"))
+			value := fmt.Append(nil, i)
+			if rapid.Bool().Draw(t, "delete") && nodes[n].Get(1, name) != nil {
+				value = nil
+			}
+			all = append(all, nodes[n].Change(1, name, value, wire.Node(2*n+2), now, 0))
+			if len(all) > 1 && rapid.Bool().Draw(t, "hears") {
+				heard := all[rapid.IntRange(0, len(all)-1).Draw(t, "heard")]
+				nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "hearer")].Learn(copyOf(t, heard), now, 0)
+			}
+		}
+		for i := range nodes {
+			order := rapid.Permutation(slices.Concat(all, all)).Draw(t, "order")
+			for _, e := range order {
+				nodes[i].Learn(copyOf(t, e), 1000, 0)
+			}
+		}
+		got := texts(&nodes[0], &nodes[1], &nodes[2], &nodes[3])
+		for i := range nodes {
+			require.Equal(t, got[0], got[i])
+			require.Equal(t, nodes[0].Sum(), nodes[i].Sum())
+		}
+		// Each name has its last change.
+		for _, e := range nodes[0].All() {
+			for _, made := range all {
+				if made.Name == e.Name {
+					require.LessOrEqual(t, made.Stamp.Compare(e.Stamp), 0)
+				}
+			}
+		}
+	})
+}
+
+// A change counts more than all that its node knew, though that came from a clock that was a day ahead.
+func TestAChangeCountsMoreThanAWrongClock(t *testing.T) {
+	var wrong, right entries.Table
+	ahead := wrong.Change(1, "q", []byte("a"), 2, day, 0)
+	right.Learn(copyOf(t, ahead), 1000, 0)
+	last := right.Change(1, "q", []byte("b"), 4, 1000, 0)
+	assert.True(t, last.Saw(ahead))
+	assert.False(t, ahead.Saw(last))
+	took, lost := wrong.Learn(copyOf(t, last), day, 0)
+	assert.True(t, took)
+	assert.Equal(t, "a", string(lost.Value))
+	assert.Equal(t, "b", string(wrong.Get(1, "q").Value))
+	took, lost = wrong.Learn(copyOf(t, ahead), day, 0)
+	assert.False(t, took)
+	assert.Equal(t, "a", string(lost.Value), "its sender is behind")
+}
+
+// Two changes whose makers didn't know of each other are a conflict. A later change of the same maker is none.
+func TestConflicts(t *testing.T) {
+	var a, b entries.Table
+	first := a.Change(1, "q", []byte("1"), 2, 1000, 0)
+	other := b.Change(1, "q", []byte("2"), 4, 1001, 0)
+	second := a.Change(1, "q", []byte("3"), 2, 1002, 0)
+	assert.False(t, other.Saw(first))
+	assert.False(t, second.Saw(other))
+	assert.True(t, second.Saw(first))
+}
+
+// A tombstone lasts a day, and longer while a node is away. The sums don't count it after a day.
+func TestTombstones(t *testing.T) {
+	var table, never entries.Table
+	table.Change(1, "q", []byte("v"), 2, 1000, 10)
+	table.Change(1, "q", nil, 2, 1001, 20)
+	assert.Zero(t, table.Len())
+	assert.Equal(t, 1, table.Tombstones())
+	table.Sweep(1001+day-1, 1000)
+	assert.NotEqual(t, never.Sum(), table.Sum())
+	table.Sweep(1001+day, 20)
+	assert.Equal(t, 1, table.Tombstones(), "a node may still have the entry")
+	assert.Equal(t, never.Sum(), table.Sum())
+	assert.Empty(t, in(&table))
+	table.Sweep(1001+day, 21)
+	assert.True(t, table.Empty())
+
+	// A node that hasn't the entry doesn't take so old a tombstone, and one that has it does.
+	old := &entries.Entry{Kind: 1, Name: "q", Deleted: true, Stamp: entries.Stamp{MS: 1001, Node: 2}}
+	took, _ := table.Learn(copyOf(t, old), 1001+day, 0)
+	assert.False(t, took)
+	table.Change(1, "q", []byte("v"), 4, 900, 0)
+	var late entries.Table
+	late.Change(1, "q", []byte("v"), 4, 900, 0)
+	took, _ = late.Learn(copyOf(t, old), 1001+day, 0)
+	assert.True(t, took)
+	assert.Nil(t, late.Get(1, "q"))
+}
+
+// in are all entries that two nodes would exchange.
+func in(t *entries.Table) (all []*entries.Entry) {
+	var walk func(entries.Part)
+	walk = func(p entries.Part) {
+		if p.Level == entries.Levels {
+			all = append(all, t.In(p)...)
+			return
+		}
+		for i := range entries.Fan {
+			walk(p.Child(i))
+		}
+	}
+	walk(entries.Part{})
+	return all
+}
+
+// A node's own entries aren't told, and leave no tombstone.
+func TestOwnEntries(t *testing.T) {
+	var table entries.Table
+	own := entries.OwnKinds | 1
+	table.Change(own, "q", []byte("v"), 2, 1000, 0)
+	assert.Zero(t, table.Sum())
+	assert.Empty(t, in(&table))
+	assert.Len(t, slices.Collect(table.Of(own)), 1)
+	gone := table.Change(own, "q", nil, 2, 1001, 0)
+	assert.True(t, table.Empty())
+	table.Force(&entries.Entry{Kind: own, Name: "q", Value: []byte("w")}, 0)
+	took, _ := table.Learn(gone, 1002, 0)
+	assert.True(t, took, "from the log")
+	assert.True(t, table.Empty())
+}
+
+// The sums of parts add up to those of the whole, and change with each entry.
+func TestSums(t *testing.T) {
+	var table entries.Table
+	seen := map[uint64]bool{0: true}
+	for i := range 500 {
+		table.Change(1, fmt.Sprint("q", i%100), fmt.Append(nil, i), 2, int64(i), 0)
+		require.False(t, seen[table.Sum()])
+		seen[table.Sum()] = true
+	}
+	for _, p := range []entries.Part{{}, {Level: 1, Prefix: 7}, {Level: 1, Prefix: 15}} {
+		for i, sum := range table.Sums(p) {
+			var all uint64
+			for _, s := range table.Sums(p.Child(i)) {
+				all += s
+			}
+			require.Equal(t, sum, all)
+		}
+	}
+	assert.Len(t, in(&table), 100)
+	assert.False(t, entries.Part{Level: 1, Prefix: 16}.Valid())
+	assert.True(t, entries.Part{Level: 3, Prefix: 4095}.Valid())
+	assert.False(t, entries.Part{Level: 4}.Valid())
+}
+
+func TestLimits(t *testing.T) {
+	var table entries.Table
+	for i := range entries.Most {
+		took, _ := table.Learn(&entries.Entry{Kind: 1, Name: fmt.Sprint(i), Stamp: entries.Stamp{MS: 1, Node: 2}}, 0, 0)
+		require.True(t, took)
+	}
+	took, _ := table.Learn(&entries.Entry{Kind: 1, Name: "more", Stamp: entries.Stamp{MS: 1, Node: 2}}, 0, 0)
+	assert.False(t, took)
+	took, _ = table.Learn(&entries.Entry{Kind: 1, Name: "7", Stamp: entries.Stamp{MS: 2, Node: 2}}, 0, 0)
+	assert.True(t, took)
+	for _, long := range []entries.Entry{{Name: string(make([]byte, entries.MaxName+1))}, {Value: make([]byte, entries.MaxValue+1)}} {
+		assert.ErrorIs(t, entries.Parse(long.Append(nil), nil), entries.ErrDamaged)
+	}
+}
+
+// FuzzParse: other nodes' entries may have any content.
+func FuzzParse(f *testing.F) {
+	e := entries.Entry{Kind: 1, Name: "q", Value: []byte("v"), Stamp: entries.Stamp{MS: 1 << 40, Count: 3, Node: 2}, Replaced: entries.Stamp{MS: 5}}
+	f.Add(e.Append(e.Append(nil)))
+	f.Add([]byte{1, 1, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var table, again entries.Table
+		if entries.Parse(b, func(e *entries.Entry) error { table.Learn(e, 1<<41, 0); return nil }) != nil {
+			return
+		}
+		require.NoError(t, entries.Parse(table.Text(), func(e *entries.Entry) error { again.Learn(e, 1<<41, 0); return nil }))
+		require.Equal(t, table.Text(), again.Text())
+		require.Equal(t, table.Sum(), again.Sum())
+	})
+}

@@ -1,0 +1,286 @@
+package entries
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"iter"
+	"slices"
+	"strings"
+
+	"jobmesh/module/wire"
+)
+
+// Most is how many entries a table takes, tombstones included. Local changes are limited by those who make them; this
+// limits what other nodes tell.
+const Most = 100_000
+
+// keepMS is how long a tombstone counts, ms. After that it goes as soon as no known node can have the entry.
+const keepMS = 24 * 3600 * 1000
+
+// Table is all entries that a node knows.
+type Table struct {
+	entries map[key]*Entry
+	sorted  []*Entry            // all of them, in the order of kinds and names
+	leaves  map[uint16][]*Entry // in the order of keys
+	sums    [levels][]uint64    // of each part, see Sums; nil while the table is empty
+	last    Stamp               // the greatest one that was seen
+	dead    map[key]*Entry      // the tombstones
+}
+
+type key struct {
+	kind Kind
+	name string
+}
+
+func (e *Entry) key() key { return key{e.Kind, e.Name} }
+
+// Len is how many entries there are, without tombstones. Tombstones is how many of these there are.
+func (t *Table) Len() int { return len(t.entries) - len(t.dead) }
+
+// Tombstones is how many tombstones there are.
+func (t *Table) Tombstones() int { return len(t.dead) }
+
+// Empty says whether there are neither entries nor tombstones.
+func (t *Table) Empty() bool { return len(t.entries) == 0 }
+
+// Get finds an entry; nil: there is none, or it is deleted.
+func (t *Table) Get(kind Kind, name string) *Entry {
+	if e := t.entries[key{kind, name}]; e != nil && !e.Deleted {
+		return e
+	}
+	return nil
+}
+
+// Known finds an entry, or the tombstone of one; nil: the key isn't known.
+func (t *Table) Known(kind Kind, name string) *Entry { return t.entries[key{kind, name}] }
+
+// All are the entries, and the tombstones, in the order of kinds and names. The slice is the table's.
+func (t *Table) All() []*Entry { return t.sorted }
+
+// Of are the entries of a kind, without tombstones, in the order of names.
+func (t *Table) Of(kind Kind) iter.Seq[*Entry] {
+	at, _ := slices.BinarySearchFunc(t.sorted, &Entry{Kind: kind}, compareKeys)
+	return func(yield func(*Entry) bool) {
+		for ; at < len(t.sorted) && t.sorted[at].Kind == kind; at++ {
+			if e := t.sorted[at]; !e.Deleted && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// Text is all entries in bytes, with their tombstones: what [Parse] reads. before comes first.
+func (t *Table) Text(before ...byte) []byte {
+	size := len(before)
+	for _, e := range t.sorted {
+		size += len(e.bytes)
+	}
+	b := append(make([]byte, 0, size), before...)
+	for _, e := range t.sorted {
+		b = append(b, e.bytes...)
+	}
+	return b
+}
+
+func compareKeys(a, b *Entry) int {
+	if a.Kind != b.Kind {
+		return int(a.Kind) - int(b.Kind)
+	}
+	return strings.Compare(a.Name, b.Name)
+}
+
+// Change makes a change of this node, at a time in unix ms, and returns the new entry. Its stamp is greater than all
+// that the table has seen, whatever the clock says. A nil value deletes the entry. Change must not be called to delete
+// what isn't there.
+func (t *Table) Change(kind Kind, name string, value []byte, node wire.Node, now, monotonic int64) *Entry {
+	s := Stamp{MS: max(now, t.last.MS), Node: node}
+	if s.MS == t.last.MS {
+		if s.Count = t.last.Count + 1; s.Count == 0 {
+			s.MS++
+		}
+	}
+	e := &Entry{Kind: kind, Name: name, Value: value, Deleted: value == nil, Stamp: s, learnt: monotonic}
+	if old := t.entries[e.key()]; old != nil {
+		e.Replaced = old.Stamp
+	}
+	t.put(e)
+	return e
+}
+
+// Learn takes an entry that another node, or a log, tells of. It returns the entry that isn't valid any more, or isn't
+// valid at all: lost; nil: there was none. took says whether e is valid now. Nothing changes if the table knows e, or a
+// later one.
+func (t *Table) Learn(e *Entry, now, monotonic int64) (took bool, lost *Entry) {
+	old := t.entries[e.key()]
+	switch {
+	case old != nil && old.Stamp.Compare(e.Stamp) >= 0:
+		if t.saw(e.Stamp); old.Stamp != e.Stamp {
+			lost = e
+		}
+		return false, lost
+	case old == nil && (len(t.entries) >= Most || e.Deleted && now-e.Stamp.MS >= keepMS):
+		return false, nil
+	}
+	e.learnt = monotonic
+	t.put(e)
+	return true, old
+}
+
+// Forget removes an entry, and leaves no tombstone.
+func (t *Table) Forget(kind Kind, name string) {
+	if e := t.entries[key{kind, name}]; e != nil {
+		t.remove(e)
+	}
+}
+
+// Force takes an entry whatever the table has: it comes from a log of an earlier release, which had no stamps.
+func (t *Table) Force(e *Entry, monotonic int64) {
+	e.learnt = monotonic
+	t.put(e)
+}
+
+func (t *Table) saw(s Stamp) {
+	if s.Compare(t.last) > 0 {
+		t.last = s
+	}
+}
+
+func (t *Table) put(e *Entry) {
+	if t.entries == nil {
+		t.entries, t.leaves, t.dead = map[key]*Entry{}, map[uint16][]*Entry{}, map[key]*Entry{}
+	}
+	k := e.key()
+	if old := t.entries[k]; old != nil {
+		t.remove(old)
+	}
+	t.saw(e.Stamp)
+	if e.Deleted && e.Kind.Own() {
+		return // no other node has it
+	}
+	e.bytes = e.Append(nil)
+	t.entries[k] = e
+	at, _ := slices.BinarySearchFunc(t.sorted, e, compareKeys)
+	t.sorted = slices.Insert(t.sorted, at, e)
+	if e.Deleted {
+		t.dead[k] = e
+	}
+	if e.Kind.Own() {
+		return
+	}
+	e.leaf, e.sum = hash(e)
+	leaf := t.leaves[e.leaf]
+	at, _ = slices.BinarySearchFunc(leaf, e, compareKeys)
+	t.leaves[e.leaf] = slices.Insert(leaf, at, e)
+	t.count(e.leaf, e.sum)
+}
+
+func (t *Table) remove(e *Entry) {
+	k := e.key()
+	delete(t.entries, k)
+	delete(t.dead, k)
+	if at, found := slices.BinarySearchFunc(t.sorted, e, compareKeys); found {
+		t.sorted = slices.Delete(t.sorted, at, at+1)
+	}
+	if e.Kind.Own() {
+		return
+	}
+	t.retire(e)
+	leaf := slices.DeleteFunc(t.leaves[e.leaf], func(o *Entry) bool { return o == e })
+	if t.leaves[e.leaf] = leaf; len(leaf) == 0 {
+		delete(t.leaves, e.leaf)
+	}
+}
+
+// retire takes an entry out of the sums.
+func (t *Table) retire(e *Entry) {
+	if !e.retired {
+		t.count(e.leaf, -e.sum)
+		e.retired = true
+	}
+}
+
+// Sweep lets old tombstones go, some of them in one call. agreed is since when (monotonic ms) all known nodes have had
+// the same entries as this one: none of them has an entry whose tombstone came before that.
+func (t *Table) Sweep(now, agreed int64) {
+	const most = 1000
+	looked := 0
+	for _, e := range t.dead {
+		if looked++; looked > most {
+			return
+		}
+		if now-e.Stamp.MS < keepMS {
+			continue
+		}
+		t.retire(e)
+		if e.learnt < agreed {
+			t.remove(e)
+		}
+	}
+}
+
+// The table's parts: a key's hash has 12 bits, of which the first four say in which of 16 parts the key is, the next
+// four in which of 16 parts of that one, and so on.
+const (
+	levels   = 3
+	Fan      = 16 // parts of each part
+	fanBits  = 4
+	leafBits = levels * fanBits
+)
+
+// Part is a part of the table: the keys whose hash begins with Prefix, of which Level times four bits count. The zero
+// Part is all of the table.
+type Part struct {
+	Level  uint8 // 0 to Levels
+	Prefix uint16
+}
+
+// Levels is the level of the smallest parts.
+const Levels = levels
+
+// Valid says whether there is such a part.
+func (p Part) Valid() bool { return p.Level <= levels && p.Prefix < 1<<(fanBits*p.Level) }
+
+// Child is one of a part's parts.
+func (p Part) Child(i int) Part { return Part{p.Level + 1, p.Prefix<<fanBits | uint16(i)} }
+
+// hash is an entry's leaf, by its key, and its sum, by its key and stamp. All nodes compute the same.
+func hash(e *Entry) (leaf uint16, sum uint64) {
+	h := sha256.Sum256(append([]byte{byte(e.Kind)}, e.Name...))
+	leaf = binary.BigEndian.Uint16(h[:]) >> (16 - leafBits)
+	b := binary.BigEndian.AppendUint64(h[:], uint64(e.Stamp.MS))
+	b = binary.BigEndian.AppendUint32(b, e.Stamp.Count)
+	b = binary.BigEndian.AppendUint64(b, uint64(e.Stamp.Node))
+	h = sha256.Sum256(b)
+	return leaf, binary.BigEndian.Uint64(h[:])
+}
+
+// count adds to the sums of the parts in which a leaf is.
+func (t *Table) count(leaf uint16, sum uint64) {
+	for level := range t.sums {
+		if t.sums[level] == nil {
+			t.sums[level] = make([]uint64, 1<<(fanBits*(level+1)))
+		}
+		t.sums[level][leaf>>(fanBits*(levels-1-level))] += sum
+	}
+}
+
+// Sums are the sums of the parts of a part, which is no leaf.
+func (t *Table) Sums(p Part) (sums [Fan]uint64) {
+	if s := t.sums[p.Level]; s != nil {
+		copy(sums[:], s[int(p.Prefix)<<fanBits:])
+	}
+	return sums
+}
+
+// Sum is the sum of all entries. Two tables with the same sum have the same entries.
+func (t *Table) Sum() (sum uint64) {
+	for _, s := range t.Sums(Part{}) {
+		sum += s
+	}
+	return sum
+}
+
+// In are the entries of a leaf, with tombstones that count, in the order of keys.
+func (t *Table) In(leaf Part) []*Entry {
+	return slices.DeleteFunc(slices.Clone(t.leaves[leaf.Prefix]), func(e *Entry) bool { return e.retired })
+}
