@@ -126,3 +126,101 @@ func answerBatch(b *engine.Batch) {
 		client.Answer(func(c *rm.Ctx) { putAnswers(c, b) }, nil)
 	}
 }
+
+// Errors of WAITCOPIES.
+const (
+	errCopies  engine.Refusal = "ERR COPIES must be between 1 and 65535"
+	errManyIDs engine.Refusal = "ERR at most 10000 IDs at once"
+)
+
+const maxIDs = 10_000
+
+// parseWaitCopies reads WAITCOPIES: the IDs into ids, how long to wait (ms; 0: without limit), and for how many copies (0: as many as
+// each job's REPLICATE says). An ID that no job can have becomes the zero ID.
+func parseWaitCopies(c args, ids []store.ID) (_ []store.ID, wait int64, copies int, err error) {
+	i, n := 1, c.NArgs()
+	for ; i < n; i++ {
+		id, canonical, ok := store.ParseID(c.Arg(i))
+		if !ok {
+			break
+		}
+		if !canonical {
+			id = store.ID{}
+		}
+		ids = append(ids, id)
+	}
+	switch {
+	case len(ids) == 0:
+		return nil, 0, 0, errBadID
+	case i == n:
+		return nil, 0, 0, errSyntax
+	}
+	if _, number := integer(c.Arg(i)); !number {
+		return nil, 0, 0, errBadID
+	}
+	if wait, err = timeout(c.Arg(i)); err != nil {
+		return nil, 0, 0, err
+	}
+	if i++; i < n {
+		if i+2 != n || !is(c.Arg(i), "COPIES") {
+			return nil, 0, 0, errSyntax
+		}
+		v, ok := between(c.Arg(i+1), 1, engine.MaxReplicate)
+		if !ok {
+			return nil, 0, 0, errCopies
+		}
+		copies = int(v)
+	}
+	if len(ids) > maxIDs {
+		return nil, 0, 0, errManyIDs
+	}
+	return ids, wait, copies, nil
+}
+
+// waitCopies is WAITCOPIES: the barrier for jobs that were added with ASYNC.
+func (m *module) waitCopies(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	ids, wait, copies, err := parseWaitCopies(c, m.ids[:0])
+	switch {
+	case err != nil:
+		fail(c, err)
+		return
+	case m.node.Passive():
+		fail(c, engine.ErrReplica)
+		return
+	}
+	if m.ids = ids; !m.mayUseJobs(c, rm.UseRead, ids...) {
+		return
+	}
+	if !c.CanBlock() {
+		putCopies(c, m.node.KnownCopies(ids))
+		return
+	}
+	p, now := m.node.WaitCopies(ids, copies, wait)
+	if now != nil {
+		putCopies(c, now)
+		m.carryOut(c)
+		return
+	}
+	client, err := m.block(c, p, func(c *rm.Ctx) { putCopies(c, m.node.CopiesSoFar(p)) })
+	if err != nil {
+		c.Error("ERR " + err.Error())
+		return
+	}
+	m.node.Tie(p, &asker{client, func(c *rm.Ctx, a *engine.MeshAnswer) { putCopies(c, a.Copies) }})
+	m.carryOut(c)
+}
+
+// putCopies answers how many nodes hold each job.
+func putCopies(c *rm.Ctx, counts []int64) {
+	c.Array(len(counts))
+	for _, n := range counts {
+		if n < 0 {
+			c.Null()
+		} else {
+			c.Int(n)
+		}
+	}
+}

@@ -31,6 +31,9 @@ const featureCounts = 4
 // featureEntries is another: a node that has it takes Entries and EntrySums.
 const featureEntries = 8
 
+// featureCopies is another: a node that has it answers AskCopies.
+const featureCopies = 16
+
 // busOffset is how far the port of a node's bus is above its port for clients.
 const busOffset = 10000
 
@@ -126,7 +129,7 @@ func (m *module) openBus() {
 		Listen:    net.JoinHostPort(host, strconv.FormatInt(port, 10)),
 		Advertise: m.mesh.announce,
 		ID:        m.node.Self(),
-		Features:  featureOffers | featureBatches | featureCounts | featureEntries,
+		Features:  featureOffers | featureBatches | featureCounts | featureEntries | featureCopies,
 		Secret:    []byte(m.mesh.secret),
 		Wake: func() {
 			m.server.Post(func(*rm.Server) { m.later(0, m.drain) })
@@ -278,6 +281,7 @@ func (m *module) busEvent(e bus.Event) {
 		m.node.SetLife(id, life)
 		m.node.SetFeatures(id, engine.Features{
 			Batches: e.Features&featureBatches != 0, Counts: e.Features&featureCounts != 0, Entries: e.Features&featureEntries != 0,
+			Copies: e.Features&featureCopies != 0,
 		})
 		m.learnHost(e.Local)
 		m.node.Mesh().Up(id, e.Advertised, m.mesh.met[id])

@@ -73,6 +73,9 @@ func (m *module) commands() []rm.Command {
 			Summary: "Releases a deferred job: it is queued before those that it blocks, or after them.", Complexity: "O(N) with N blocked jobs, with LAST; else O(1)", Since: since, Arity: -2,
 			Keys: []rm.KeySpec{{Flags: rm.KeyInsert, Keyword: "QUEUE", Position: 2, Step: 1}},
 			Args: []rm.Arg{{Name: "job-id", Kind: rm.ArgString}, {Name: "queue", Kind: rm.ArgKey, Token: "QUEUE", Optional: true}, word("LAST")}}},
+		{Name: "waitcopies", Run: m.waitCopies, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
+			Summary: "Waits until jobs have their copies.", Complexity: "O(N) with N jobs", Since: since, Arity: -3, Args: append(idArgs(false),
+				rm.Arg{Name: "ms-timeout", Kind: rm.ArgInteger}, rm.Arg{Name: "copies", Kind: rm.ArgInteger, Token: "COPIES", Optional: true})}},
 		{Name: "canceljob", Run: m.cancelJob, Flags: "write", Categories: "write slow", Info: rm.Info{
 			Summary: "Deletes jobs from all nodes, and those that go with them.", Complexity: "O(N) with N jobs deleted", Since: since, Arity: -2, Args: idArgs(false)}},
 		{Name: "enqueue", Run: m.enqueue, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{

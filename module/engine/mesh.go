@@ -146,6 +146,10 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onAskWork(p, m)
 	case wire.Work, wire.Counts, wire.Queues:
 		return n.onAnswer(p, m)
+	case wire.AskCopies:
+		return n.onAskCopies(p, m)
+	case wire.Copies:
+		return n.onCopies(p, m)
 	case wire.Entries:
 		return n.onEntries(p, m)
 	case wire.EntrySums:

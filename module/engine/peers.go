@@ -37,6 +37,7 @@ type members struct {
 type Features struct {
 	Batches bool // messages for several jobs: ReplJobs
 	Counts  bool // questions for counts: AskCounts and AskQueues
+	Copies  bool // questions for copies: AskCopies
 	Entries bool // what all nodes are to know alike: Entries and EntrySums
 }
 

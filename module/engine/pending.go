@@ -3,7 +3,7 @@ package engine
 import "jobmesh/module/store"
 
 // Pending is the handle of a call whose answer comes later, as an effect for a client: of ADDJOB (Promise, Deny), ADDJOBS
-// (AnswerBatch), RELEASEJOB (Released) and the commands with MESH (AnswerMesh). The caller ties a client to it before it calls the node again. It is good
+// (AnswerBatch), RELEASEJOB (Released), WAITCOPIES and the commands with MESH (AnswerMesh). The caller ties a client to it before it calls the node again. It is good
 // until the effect, or [Node.Abandon]; afterwards it stands for nothing.
 //
 // Other calls need no Pending: a [Waiter] of GETJOB is itself in the lines of its queues, an Acquisition belongs to package
@@ -22,6 +22,7 @@ const (
 	releasePending
 	meshPending
 	batchPending
+	copiesPending
 )
 
 // PendingAdd is that of an ADDJOB for which [Node.AddJob] has said wait.
@@ -52,6 +53,10 @@ func (n *Node) Tie(p Pending, client any) {
 		}
 	case batchPending:
 		p.batch.Client = client
+	case copiesPending:
+		if w := n.copiesWaitOf(p.number); w != nil {
+			w.client = client
+		}
 	}
 }
 
@@ -88,5 +93,7 @@ func (n *Node) Abandon(p Pending) {
 		n.dropQuestion(p.number)
 	case batchPending:
 		n.abandonBatch(p.batch)
+	case copiesPending:
+		n.dropCopiesWait(p.number)
 	}
 }

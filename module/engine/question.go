@@ -13,6 +13,7 @@ import (
 // MeshAnswer is what the nodes of a mesh have answered to a question.
 type MeshAnswer struct {
 	Jobs       []InProgress  // WIP: each job once
+	Copies     []int64       // WAITCOPIES: how many nodes hold each job, in the order of the question; -1: it isn't known here
 	Queues     []MeshCounts  // QLEN, QSTAT, QSCAN: the queues that were asked for, in that order
 	Next       uint64        // QSCAN: the next cursor; 0: the scan is over
 	Unanswered []wire.NodeID // nodes that aren't connected, can't be asked, or didn't answer in time

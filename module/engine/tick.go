@@ -85,6 +85,7 @@ func (n *Node) Tick() int64 {
 	n.tickIdle()
 	n.tickDeparture()
 	n.tickQuestions()
+	n.tickCopyWaits()
 	n.tickEntries()
 	n.tickCountWalk()
 	n.tickReleases()

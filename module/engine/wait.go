@@ -463,6 +463,9 @@ func (n *Node) endAdds() {
 	n.ending = true
 	n.locks.ForgetPending()
 	n.begins = beginnings{}
+	for len(n.copyWaits) > 0 {
+		n.answerCopies(n.copyWaits[0])
+	}
 	n.tickEnding(waitSlice)
 }
 

@@ -135,6 +135,11 @@ const (
 	// EntrySums compares such entries: it has sums of parts of the sender's, in Queue. Round says of
 	// which. The answer is Entries, or an EntrySums for each part that differs.
 	EntrySums
+	// AskCopies asks which of some jobs the receiver has. The IDs are in Queue, one behind the other.
+	// Span is any number. The answer is Copies, with the same Span.
+	AskCopies
+	// Copies has the IDs of those jobs that the sender has, in Queue.
+	Copies
 	kinds
 )
 
@@ -465,6 +470,8 @@ var parts = [kinds]uint16{
 	Queues:    hasSpan | hasQueue | hasRound,
 	Entries:   hasCount | hasQueue | hasRound | hasMembers,
 	EntrySums: hasQueue | hasRound,
+	AskCopies: hasSpan | hasQueue,
+	Copies:    hasSpan | hasQueue,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,6 +116,51 @@ func TestPollersGetJobsOfOtherNodes(t *testing.T) {
 			}
 			return len(want) == 0
 		})
+	}
+	m.awaitNoJobs(t)
+}
+
+// V5: a client that polls every 100 ms at a node gets the jobs that are added at another one within two polls, once each.
+func TestLifeV5(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	c := m[1].Dial()
+	poll := func() harness.Value { return c.Do("GETJOB", "NOHANG", "FROM", "q") }
+	for i := range 20 {
+		require.True(t, poll().Null)
+		v := m[0].Do("ADDJOB", "q", "b", 1000, "RETRY", []int{0, 60}[i%2], "REPLICATE", 1)
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		polls := 0
+		harness.Await(t, 10*time.Second, "the job", func() bool {
+			got := poll()
+			polls++
+			if len(got.Elems) == 1 {
+				require.Equal(t, v.Str, got.Elems[0].Elems[1].Str)
+				return true
+			}
+			time.Sleep(100 * time.Millisecond) // the client's pause
+			return false
+		})
+		require.LessOrEqual(t, polls, 3, "the first one may come before the job is there")
+		require.Equal(t, int64(1), c.Do("ACKJOB", v.Str).Int())
+	}
+	m.awaitNoJobs(t)
+}
+
+// V6: a client that polled once doesn't come again. The job goes to one that waits at a third node.
+func TestLifeV6(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for _, retry := range []int{0, 600} {
+		q := fmt.Sprint("q", retry)
+		require.True(t, m[1].Do("GETJOB", "NOHANG", "FROM", q).Null)
+		v := m[0].Do("ADDJOB", q, "b", 1000, "RETRY", retry, "REPLICATE", 1)
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		harness.Await(t, 5*time.Second, "the job to come to the poller's node", func() bool { return m[1].Do("QLEN", q).Is(1) })
+		got := m[2].Do("GETJOB", "TIMEOUT", 10_000, "FROM", q)
+		require.Len(t, got.Elems, 1)
+		require.Equal(t, v.Str, got.Elems[0].Elems[1].Str)
+		require.Equal(t, int64(1), m[2].Do("ACKJOB", v.Str).Int())
 	}
 	m.awaitNoJobs(t)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"jobmesh/module/engine"
+	"jobmesh/module/store"
 )
 
 // addBulk is a client that adds jobs by ADDJOBS. Some clients go away before they are answered: what isn't decided then must
@@ -33,6 +34,13 @@ func (s *Sim) addBulk() {
 			return
 		}
 		s.trace("node %d: ADDJOBS of %d", n.i, len(bodies))
+		if a.Async {
+			var ids []store.ID
+			for _, answer := range b.Answers {
+				ids = append(ids, answer.ID)
+			}
+			s.barrier(n, ids)
+		}
 		for i, answer := range b.Answers {
 			id := answer.ID
 			s.Added++
@@ -69,6 +77,42 @@ func (s *Sim) addBulk() {
 			}
 		})
 	})
+}
+
+// waiting is a client that waits for the copies of jobs that were added with ASYNC.
+type waiting struct {
+	ids []store.ID
+}
+
+// barrier is WAITCOPIES, of a client that added jobs with ASYNC. A job that has its copies then is promised as others are.
+func (s *Sim) barrier(n *node, ids []store.ID) {
+	if s.r.IntN(2) == 0 {
+		return
+	}
+	w := &waiting{ids}
+	life := n.life
+	s.at(s.r.Int64N(20), func() {
+		if n.life != life || n.down || n.e.Passive() {
+			return
+		}
+		n.call(func() {
+			p, now := n.e.WaitCopies(w.ids, 0, 3000)
+			if now != nil {
+				s.at(0, func() { s.haveCopies(n, w, now) }) // they are on disk by then
+				return
+			}
+			n.e.Tie(p, w)
+		})
+	})
+}
+
+// haveCopies takes the answer to a barrier.
+func (s *Sim) haveCopies(n *node, w *waiting, counts []int64) {
+	for i, id := range w.ids {
+		if j := s.jobs[id]; j != nil && counts[i] >= int64(j.copies) {
+			s.promised(n, id)
+		}
+	}
 }
 
 // answered judges the answers to an ADDJOBS.

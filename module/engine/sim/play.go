@@ -155,6 +155,8 @@ func (s *Sim) add() {
 			n.e.Tie(engine.PendingAdd(id), nil)
 		case !a.Async:
 			s.at(0, func() { s.promised(n, id) }) // its copy is on disk by then
+		default:
+			s.barrier(n, []store.ID{id})
 		}
 	})
 }

@@ -65,7 +65,7 @@ type Config struct {
 	Wiped int
 	// Fast is the share of acknowledgements that are FASTACKs: they may be lost.
 	Fast float64
-	// Async is the share of jobs that are added ASYNC: nothing is promised.
+	// Async is the share of jobs that are added ASYNC: nothing is promised, unless WAITCOPIES says that they have their copies.
 	Async float64
 	// Converge: after all has healed nothing is acknowledged for a while, and
 	// then every holder of a job must know of every other.
@@ -492,6 +492,8 @@ func (n *node) carryOut() {
 			default:
 				n.s.promised(n, e.ID)
 			}
+		case engine.AnswerMesh:
+			n.s.haveCopies(n, e.Client.(*waiting), e.Answer.Copies)
 		case engine.AnswerBatch:
 			n.s.answered(n, e.Client.(*engine.Batch))
 		case engine.Deny:
@@ -616,7 +618,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true})
 }
 
 // drop ends a connection: both sides learn of it, and try again.

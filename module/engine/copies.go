@@ -1,0 +1,245 @@
+package engine
+
+import (
+	"math"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// WAITCOPIES: a client waits until its jobs have their copies. The nodes that hold them are asked whether they do, for
+// all jobs at once, and again until enough have said so. Missing copies are sent.
+
+const (
+	idBytes        = len(store.ID{})
+	idsMost        = 1000 // IDs in a message
+	copiesFirstMS  = 20   // until nodes are asked again; doubles each time
+	copiesLatestMS = 500  // the longest pause
+)
+
+// copiesWait is a WAITCOPIES that waits.
+type copiesWait struct {
+	number   int64
+	client   any
+	deadline int64 // unix ms
+	next     int64 // unix ms: when nodes are asked again
+	pause    int64 // ms, before the time after that
+	jobs     []waitedJob
+	place    map[store.ID]int // in jobs
+	open     int              // jobs that haven't enough copies
+}
+
+type waitedJob struct {
+	id   store.ID
+	want int         // nodes that are to have the job, this one included
+	has  []wire.Node // other nodes that have said that they have it
+	done bool
+}
+
+// KnownCopies answers how many nodes should hold each of some jobs, as far as this node knows: -1 for a job that isn't known here.
+func (n *Node) KnownCopies(ids []store.ID) []int64 {
+	counts := make([]int64, len(ids))
+	for i := range ids {
+		counts[i] = -1
+		if j := n.waitable(&ids[i]); j != nil {
+			counts[i] = 1 + int64(j.Holders())
+		}
+	}
+	return counts
+}
+
+// waitable finds a job that has copies to wait for; nil: it isn't known here, or it is done.
+func (n *Node) waitable(id *store.ID) *store.Job {
+	if j := n.store.Lookup(id); j != nil && j.State != store.StateAcked {
+		return j
+	}
+	return nil
+}
+
+// WaitCopies waits until each of some jobs is held by so many nodes (0: by as many as its REPLICATE says), or is gone, for timeout ms at
+// most (0: without limit). It returns the answer, or the answer comes as an AnswerMesh effect for the client that is tied to p.
+func (n *Node) WaitCopies(ids []store.ID, copies int, timeout int64) (p Pending, now []int64) {
+	n.questions.last++
+	w := &copiesWait{number: n.questions.last, deadline: math.MaxInt64, pause: copiesFirstMS, place: make(map[store.ID]int, len(ids))}
+	if timeout > 0 {
+		w.deadline = n.now + min(timeout, math.MaxInt64-n.now)
+	}
+	for i := range ids {
+		if _, twice := w.place[ids[i]]; twice {
+			w.jobs = append(w.jobs, waitedJob{id: ids[i], done: true})
+			continue
+		}
+		job := waitedJob{id: ids[i], want: copies}
+		if j := n.waitable(&ids[i]); j == nil {
+			job.done = true
+		} else if copies == 0 {
+			job.want = int(j.Repl)
+		}
+		if job.done = job.done || job.want <= 1; !job.done {
+			w.open++
+		}
+		w.place[ids[i]] = len(w.jobs)
+		w.jobs = append(w.jobs, job)
+	}
+	if w.open > 0 {
+		n.copyWaits = append(n.copyWaits, w)
+		n.askCopies(w)
+	}
+	if w.open == 0 {
+		n.dropCopiesWait(w.number)
+		return p, n.countsOf(w)
+	}
+	return Pending{kind: copiesPending, number: w.number}, nil
+}
+
+// countsOf is the answer of a WAITCOPIES.
+func (n *Node) countsOf(w *copiesWait) []int64 {
+	counts := make([]int64, len(w.jobs))
+	for i := range w.jobs {
+		if counts[i] = -1; n.waitable(&w.jobs[i].id) != nil {
+			counts[i] = 1 + int64(len(w.jobs[w.place[w.jobs[i].id]].has))
+		}
+	}
+	return counts
+}
+
+// askCopies asks the nodes that should have the jobs, and sends the copies that are missing.
+func (n *Node) askCopies(w *copiesWait) {
+	ask := map[wire.Node][]byte{}
+	for i := range w.jobs {
+		job := &w.jobs[i]
+		if job.done {
+			continue
+		}
+		j := n.waitable(&job.id)
+		if j == nil {
+			job.done = true
+			w.open--
+			continue
+		}
+		if reached := n.reachedHolders(j); reached+1 < job.want && j.Retry > 0 && n.pendingAddOf(&job.id) == nil {
+			j = n.moreHolders(j, job.want-1-reached)
+		}
+		for i := range j.Holders() {
+			if node, _ := j.Holder(i); !slices.Contains(job.has, wire.Node(node)) {
+				ask[wire.Node(node)] = append(ask[wire.Node(node)], job.id[:]...)
+			}
+		}
+	}
+	for _, p := range n.mesh.All() {
+		if !n.mesh.features[p.ID].Copies {
+			continue
+		}
+		for some := range slices.Chunk(ask[p.Node], idsMost*idBytes) {
+			n.send(p, &wire.Message{Kind: wire.AskCopies, Span: w.number, Queue: some})
+		}
+	}
+	w.next = n.now + w.pause
+	w.pause = min(2*w.pause, copiesLatestMS)
+	n.wake = min(n.wake, w.next, w.deadline)
+}
+
+// reachedHolders counts the other nodes that should have a job and are connected.
+func (n *Node) reachedHolders(j *store.Job) (count int) {
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); n.mesh.Reaches(wire.Node(node)) {
+			count++
+		}
+	}
+	return count
+}
+
+// moreHolders sends copies of a job that is promised to so many more nodes, or fewer if there aren't so many. The job may
+// move.
+func (n *Node) moreHolders(j *store.Job, count int) *store.Job {
+	before := j.Holders()
+	if j = n.place(j, count, wire.NoReply); j.Holders() > before {
+		n.spread(j)
+	}
+	return j
+}
+
+// onAskCopies answers which of some jobs this node holds.
+func (n *Node) onAskCopies(p *Peer, m *wire.Message) error {
+	if len(m.Queue)%idBytes != 0 || len(m.Queue) > idsMost*idBytes {
+		return wire.ErrMessage
+	}
+	var has []byte
+	for raw := range slices.Chunk(m.Queue, idBytes) {
+		if id := store.ID(raw); n.waitable(&id) != nil {
+			has = append(has, raw...)
+		}
+	}
+	n.send(p, &wire.Message{Kind: wire.Copies, Span: m.Span, Queue: has})
+	return nil
+}
+
+// onCopies notes which jobs another node holds.
+func (n *Node) onCopies(p *Peer, m *wire.Message) error {
+	if len(m.Queue)%idBytes != 0 {
+		return wire.ErrMessage
+	}
+	w := n.copiesWaitOf(m.Span)
+	if w == nil {
+		return nil
+	}
+	for raw := range slices.Chunk(m.Queue, idBytes) {
+		at, known := w.place[store.ID(raw)]
+		if !known {
+			continue
+		}
+		job := &w.jobs[at]
+		if slices.Contains(job.has, p.Node) {
+			continue
+		}
+		if job.has = append(job.has, p.Node); !job.done && len(job.has)+1 >= job.want {
+			job.done = true
+			w.open--
+		}
+	}
+	if w.open == 0 {
+		n.answerCopies(w)
+	}
+	return nil
+}
+
+// CopiesSoFar is what a WAITCOPIES that waits would answer now.
+func (n *Node) CopiesSoFar(p Pending) []int64 {
+	if w := n.copiesWaitOf(p.number); w != nil {
+		return n.countsOf(w)
+	}
+	return nil
+}
+
+// answerCopies ends a WAITCOPIES.
+func (n *Node) answerCopies(w *copiesWait) {
+	n.dropCopiesWait(w.number)
+	n.effects = append(n.effects, Effect{Kind: AnswerMesh, Client: w.client, Answer: &MeshAnswer{Copies: n.countsOf(w)}})
+}
+
+// copiesWaitOf finds a WAITCOPIES that waits; nil: there is none.
+func (n *Node) copiesWaitOf(number int64) *copiesWait {
+	if i := slices.IndexFunc(n.copyWaits, func(w *copiesWait) bool { return w.number == number }); i >= 0 {
+		return n.copyWaits[i]
+	}
+	return nil
+}
+
+func (n *Node) dropCopiesWait(number int64) {
+	n.copyWaits = slices.DeleteFunc(n.copyWaits, func(w *copiesWait) bool { return w.number == number })
+}
+
+// tickCopyWaits asks again, and answers the clients whose time is up.
+func (n *Node) tickCopyWaits() {
+	for _, w := range slices.Clone(n.copyWaits) {
+		if n.now < w.deadline && n.now >= w.next {
+			n.askCopies(w)
+		}
+		if w.open == 0 || n.now >= w.deadline {
+			n.answerCopies(w)
+			continue
+		}
+		n.wake = min(n.wake, w.next, w.deadline)
+	}
+}
