@@ -151,7 +151,7 @@ type Node struct {
 	touched     *store.Queue                 // an effect of this call has it; nil: that isn't known
 	outlasting  table.Roster[store.ID, life] // jobs that were delivered shortly before their end, see outlast
 	turn        int                          // the index in waiting that vanished has looked at last
-	vanishedAt  int64 // monotonic: when vanished looks next
+	vanishedAt  int64                        // monotonic: when vanished looks next
 	added       uint64                       // the number of the newest pendingAdd
 	imports     table.Roster[string, imports]
 	demands     table.Roster[string, demand]
