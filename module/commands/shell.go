@@ -127,6 +127,9 @@ func New() *rm.Module {
 				func() int64 { return m.mesh.timeout },
 				func(v int64) error { m.setNodeTimeout(v); return nil }),
 			m.lockConfig(),
+			rm.IntConfig("repair-after", engine.DefaultRepairAfter/1000, 0, 1<<31, false,
+				func() int64 { return m.node.RepairAfter() / 1000 },
+				func(v int64) error { m.node.SetRepairAfter(v * 1000); return nil }),
 			m.uniqueConfig(),
 			rm.BoolConfig("shared-settings", true,
 				func() bool { return !m.ownSettings },
@@ -652,6 +655,8 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_imported", st.Imported)
 	w.Int("jobs_uncertain_handing_over", st.UncertainHandingOver)
 	w.Int("jobs_found_idle", st.Idle)
+	w.Int("jobs_lacking_copies", int64(m.node.LackingCopies()))
+	w.Int("copies_repaired", st.Repaired)
 	out, in := m.traffic()
 	w.Int("bus_bytes_sent", out)
 	w.Int("bus_bytes_received", in)

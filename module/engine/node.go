@@ -95,6 +95,8 @@ type Stats struct {
 	// UncertainHandingOver counts at-most-once jobs that became uncertain because the node that
 	// they were being handed over to was restarted, or forgotten, before it answered.
 	UncertainHandingOver int64
+	// Repaired counts copies that this node made in the place of lost ones, see repair.go.
+	Repaired int64
 	// Idle counts jobs that all nodes left to each other, and that this one queued again, see idle.go.
 	Idle int64
 
@@ -210,6 +212,7 @@ type Node struct {
 	askedUntil int64 // until then this node may still ask about jobs that were loaded, unix ms
 	questions  questions
 	copyWaits  []*copiesWait
+	repairing  repairing
 	alike      alike
 	countWalk  countWalk
 	deps       dependencies

@@ -21,6 +21,8 @@ type Peer struct {
 	choked  int64      // monotonic: until then it takes too little to be given jobs
 	past    passing    // see behind
 	entries inStep
+	downAt  int64 // monotonic: when its connection ended, or when it became known
+	missing bool  // it is away for so long that its copies are made again
 }
 
 // members are the other nodes.
@@ -74,7 +76,9 @@ func (h *host) node() *Node { return (*Node)(h) }
 func (h *host) Now() int64 { return h.now }
 
 // New makes the Peer of a node. That node may have missed acknowledgements.
-func (h *host) New(p membership.Peer) *Peer { return &Peer{Peer: p, acks: acks{owed: true}} }
+func (h *host) New(p membership.Peer) *Peer {
+	return &Peer{Peer: p, acks: acks{owed: true}, downAt: h.node().monotonic()}
+}
 
 // State is what the others are told of this node.
 func (h *host) State() membership.State {
@@ -122,6 +126,7 @@ func (h *host) Down(p *Peer) {
 	if p.copies.open || h.now-p.copies.done < copiesLostMS {
 		p.copies = telling{} // what was told last may not have arrived
 	}
+	p.downAt = h.node().monotonic()
 	h.node().acksDown(p)
 	h.locks.Down()
 }
@@ -143,6 +148,7 @@ func (h *host) Gone(p *Peer) {
 	n.acksGone(p)
 	n.givenGone(p)
 	n.countAgain()
+	n.repairSoon(repairBeginMS)
 }
 
 func (n *Node) nodesChanged() {

@@ -86,6 +86,7 @@ func (n *Node) Tick() int64 {
 	n.tickDeparture()
 	n.tickQuestions()
 	n.tickCopyWaits()
+	n.tickRepair()
 	n.tickEntries()
 	n.tickCountWalk()
 	n.tickReleases()

@@ -22,6 +22,7 @@ const (
 	leftSecs  = 25  // after all has healed, until votes for refused acquisitions are taken back
 	holdSecs  = 120 // for the lists of holders to converge
 
+	repairSecs = 60  // until the copies of a node that was forgotten were made again
 	byHandSecs = 200 // after all has healed, until the operator settles what is uncertain
 )
 
@@ -170,7 +171,10 @@ func (s *Sim) newAdd() engine.Add {
 	if s.Patient {
 		a.Timeout = 0
 	}
-	if s.r.IntN(10) == 0 {
+	switch {
+	case s.DelaySecs > 0:
+		a.Delay = 1 + s.r.Int64N(s.DelaySecs)
+	case s.r.IntN(10) == 0:
 		a.Delay = 1 + s.r.Int64N(10)
 	}
 	if s.chance(s.Once) {
@@ -627,6 +631,9 @@ func (s *Sim) replace(n *node) {
 	}
 	s.crash(n, true)
 	s.trace("node %d: is replaced", n.i)
+	if s.RepairAfter > 0 {
+		s.at(repairSecs*1000, func() { s.wiped-- }) // by then its copies were made again
+	}
 	n.dead = true
 	s.dead = append(s.dead, n.id)
 	s.forget(n)

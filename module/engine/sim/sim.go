@@ -63,6 +63,11 @@ type Config struct {
 	Once float64
 	// Wiped is how many nodes may lose their disk: below the number of copies.
 	Wiped int
+	// DelaySecs is the delay of jobs, at most; 0: a tenth of them are delayed, for a moment.
+	DelaySecs int64
+	// RepairAfter is how long a node is away until its copies are made again, ms (0: they aren't). Then more nodes than Wiped may be
+	// replaced, one after the other.
+	RepairAfter int64
 	// Fast is the share of acknowledgements that are FASTACKs: they may be lost.
 	Fast float64
 	// Async is the share of jobs that are added ASYNC: nothing is promised, unless WAITCOPIES says that they have their copies.
@@ -369,6 +374,7 @@ func (n *node) boot() {
 		Alloc: n.alloc, Keys: n.keys, Random: rand.NewPCG(s.r.Uint64(), uint64(n.life)),
 		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Monotonic: n.steady,
 	})
+	n.e.SetRepairAfter(s.RepairAfter)
 	if most := s.maxLease(); most > 0 {
 		n.e.Locks().SetMaxLease(most)
 	}

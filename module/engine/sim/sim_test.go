@@ -131,6 +131,12 @@ var histories = map[string]Config{
 	"families everysec": {PerTenSeconds: 300, Nodes: 4, Jobs: 50, Families: 60, Seconds: 180, AckShare: 0.9, Replicate: 2, Fsync: EverySec, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 60, Blackouts: 20, Rewrites: 60, Resets: 60,
 	}},
+	"repaired": {PerTenSeconds: 200, Nodes: 5, Jobs: 150, Seconds: 900, AckShare: 0.9, DelaySecs: 900, Once: 0.1, Wiped: 1, Replicate: 2, RepairAfter: 15_000, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Replaced: 60, Resets: 20,
+	}},
+	"repaired in trouble": {PerTenSeconds: 300, Nodes: 6, Jobs: 150, Seconds: 900, AckShare: 0.8, DelaySecs: 900, Once: 0.1, Wiped: 1, Replicate: 3, RepairAfter: 5000, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Replaced: 30, Crashes: 30, Resets: 60, Partitions: 30, Pressure: 20, Skew: 1000,
+	}},
 	"settings": {PerTenSeconds: 400, Nodes: 5, Jobs: 40, Seconds: 240, AckShare: 0.9, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Settings: 900, Partitions: 60, CutSecs: 60, Crashes: 20, Stops: 20, Rewrites: 60, Resets: 120, PauseQueue: 60,
 		Steps: 30, StepMS: 100_000, Skew: 5000,
