@@ -28,6 +28,7 @@ type copiesWait struct {
 	jobs     []waitedJob
 	place    map[store.ID]int // in jobs
 	open     int              // jobs that haven't enough copies
+	repairs  bool             // no client waits: lost copies are made again (repair.go)
 }
 
 type waitedJob struct {
@@ -35,6 +36,14 @@ type waitedJob struct {
 	want int         // nodes that are to have the job, this one included
 	has  []wire.Node // other nodes that have said that they have it
 	done bool
+
+	lacks []lacking
+}
+
+// lacking is a node that has said that it doesn't have a job.
+type lacking struct {
+	node  wire.Node
+	times int // since it was sent the job last
 }
 
 // KnownCopies answers how many nodes should hold each of some jobs, as far as this node knows: -1 for a job that isn't known here.
@@ -60,6 +69,14 @@ func (n *Node) waitable(id *store.ID) *store.Job {
 // WaitCopies waits until each of some jobs is held by so many nodes (0: by as many as its REPLICATE says), or is gone, for timeout ms at
 // most (0: without limit). It returns the answer, or the answer comes as an AnswerMesh effect for the client that is tied to p.
 func (n *Node) WaitCopies(ids []store.ID, copies int, timeout int64) (p Pending, now []int64) {
+	w := n.newCopiesWait(ids, copies, timeout)
+	if n.beginCopiesWait(w); w.open == 0 {
+		return p, n.countsOf(w)
+	}
+	return Pending{kind: copiesPending, number: w.number}, nil
+}
+
+func (n *Node) newCopiesWait(ids []store.ID, copies int, timeout int64) *copiesWait {
 	n.questions.last++
 	w := &copiesWait{number: n.questions.last, deadline: math.MaxInt64, pause: copiesFirstMS, place: make(map[store.ID]int, len(ids))}
 	if timeout > 0 {
@@ -82,15 +99,18 @@ func (n *Node) WaitCopies(ids []store.ID, copies int, timeout int64) (p Pending,
 		w.place[ids[i]] = len(w.jobs)
 		w.jobs = append(w.jobs, job)
 	}
+	return w
+}
+
+// beginCopiesWait asks for the first time, unless nothing is open.
+func (n *Node) beginCopiesWait(w *copiesWait) {
 	if w.open > 0 {
 		n.copyWaits = append(n.copyWaits, w)
 		n.askCopies(w)
 	}
 	if w.open == 0 {
 		n.dropCopiesWait(w.number)
-		return p, n.countsOf(w)
 	}
-	return Pending{kind: copiesPending, number: w.number}, nil
 }
 
 // countsOf is the answer of a WAITCOPIES.
@@ -118,8 +138,8 @@ func (n *Node) askCopies(w *copiesWait) {
 			w.open--
 			continue
 		}
-		if reached := n.reachedHolders(j); reached+1 < job.want && j.Retry > 0 && n.pendingAddOf(&job.id) == nil {
-			j = n.moreHolders(j, job.want-1-reached)
+		if j.Retry > 0 && n.pendingAddOf(&job.id) == nil {
+			j = n.sendMissing(w, job, j)
 		}
 		for i := range j.Holders() {
 			if node, _ := j.Holder(i); !slices.Contains(job.has, wire.Node(node)) {
@@ -138,6 +158,32 @@ func (n *Node) askCopies(w *copiesWait) {
 	w.next = n.now + w.pause
 	w.pause = min(2*w.pause, copiesLatestMS)
 	n.wake = min(n.wake, w.next, w.deadline)
+}
+
+// sendMissing sends copies of a job to further nodes, if too few should have it. It sends the copy again to nodes that should have the job,
+// and have said twice that they don't: the first time it may have been under way.
+func (n *Node) sendMissing(w *copiesWait, job *waitedJob, j *store.Job) *store.Job {
+	should := n.reachedHolders(j)
+	if w.repairs {
+		should = n.remaining(j)
+	}
+	if should+1 < job.want {
+		before := j.Holders()
+		j = n.moreHolders(j, job.want-1-should)
+		if w.repairs {
+			n.Stats.Repaired += int64(j.Holders() - before)
+		}
+	}
+	for i := range job.lacks {
+		l := &job.lacks[i]
+		if p := n.mesh.ByName(l.node); l.times >= 2 && p != nil && j.HeldBy(uint64(l.node)) && !slices.Contains(job.has, l.node) {
+			l.times = 0
+			m := n.copyOf(j, wire.ReplJob)
+			m.Flags = wire.NoReply
+			n.send(p, m)
+		}
+	}
+	return j
 }
 
 // reachedHolders counts the other nodes that should have a job and are connected.
@@ -165,43 +211,59 @@ func (n *Node) onAskCopies(p *Peer, m *wire.Message) error {
 	if len(m.Queue)%idBytes != 0 || len(m.Queue) > idsMost*idBytes {
 		return wire.ErrMessage
 	}
-	var has []byte
+	var has, lacks []byte
 	for raw := range slices.Chunk(m.Queue, idBytes) {
 		if id := store.ID(raw); n.waitable(&id) != nil {
 			has = append(has, raw...)
+		} else {
+			lacks = append(lacks, raw...)
 		}
 	}
-	n.send(p, &wire.Message{Kind: wire.Copies, Span: m.Span, Queue: has})
+	n.send(p, &wire.Message{Kind: wire.Copies, Span: m.Span, Count: uint32(len(has) / idBytes), Queue: append(has, lacks...)})
 	return nil
 }
 
-// onCopies notes which jobs another node holds.
+// onCopies notes which jobs another node holds: the first ones of the message, as many as Count says. It hasn't the others.
 func (n *Node) onCopies(p *Peer, m *wire.Message) error {
-	if len(m.Queue)%idBytes != 0 {
+	if len(m.Queue)%idBytes != 0 || int64(m.Count) > int64(len(m.Queue)/idBytes) {
 		return wire.ErrMessage
 	}
 	w := n.copiesWaitOf(m.Span)
 	if w == nil {
 		return nil
 	}
+	has := int(m.Count)
 	for raw := range slices.Chunk(m.Queue, idBytes) {
+		has--
 		at, known := w.place[store.ID(raw)]
 		if !known {
 			continue
 		}
 		job := &w.jobs[at]
-		if slices.Contains(job.has, p.Node) {
-			continue
-		}
-		if job.has = append(job.has, p.Node); !job.done && len(job.has)+1 >= job.want {
-			job.done = true
-			w.open--
+		switch {
+		case slices.Contains(job.has, p.Node):
+		case has < 0:
+			job.lackedBy(p.Node)
+		default:
+			if job.has = append(job.has, p.Node); !job.done && len(job.has)+1 >= job.want {
+				job.done = true
+				w.open--
+			}
 		}
 	}
 	if w.open == 0 {
 		n.answerCopies(w)
 	}
 	return nil
+}
+
+func (job *waitedJob) lackedBy(node wire.Node) {
+	i := slices.IndexFunc(job.lacks, func(l lacking) bool { return l.node == node })
+	if i < 0 {
+		i = len(job.lacks)
+		job.lacks = append(job.lacks, lacking{node: node})
+	}
+	job.lacks[i].times++
 }
 
 // CopiesSoFar is what a WAITCOPIES that waits would answer now.
@@ -214,7 +276,10 @@ func (n *Node) CopiesSoFar(p Pending) []int64 {
 
 // answerCopies ends a WAITCOPIES.
 func (n *Node) answerCopies(w *copiesWait) {
-	n.dropCopiesWait(w.number)
+	if n.dropCopiesWait(w.number); w.repairs {
+		n.repaired(w)
+		return
+	}
 	n.effects = append(n.effects, Effect{Kind: AnswerMesh, Client: w.client, Answer: &MeshAnswer{Copies: n.countsOf(w)}})
 }
 

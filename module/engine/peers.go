@@ -119,6 +119,9 @@ func (h *host) Up(p *Peer) {
 	h.node().resume(p)
 	h.locks.Up(p.Base())
 	h.node().compareEntries(p)
+	if h.repairing.lack > 0 {
+		h.node().repairSoon(0) // it may take copies
+	}
 }
 
 // Down is called when a connection has ended.

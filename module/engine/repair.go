@@ -5,58 +5,56 @@ import (
 	"slices"
 
 	"jobmesh/module/store"
-	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
-// Lost copies are made again. A job has too few copies if fewer nodes have it than its REPLICATE says, without those
-// that were forgotten, or are away for long. One of the nodes that have it gives it to another: the one with the
-// smallest ID of those that can be reached. An at-most-once job never gets a second copy.
+// Lost copies are made again. When a node was forgotten, or is away for long, the nodes that have its jobs look for those
+// that have too few copies without it. Each asks the other nodes that should have such a job whether they do, as
+// WAITCOPIES does, and sends the copies that are missing. An at-most-once job never gets a second copy.
 //
-// A walk through all jobs finds the oldest of those that lack copies, and they are repaired at a bounded rate. Then
-// comes the next walk, until nothing is left that can be repaired. No walk begins before a node was forgotten, or is away
-// for long.
+// Nodes don't agree on which of them does that. The one with the smallest ID of those that should have the job begins. It
+// may not have the job: so half a minute later the next one asks, too, and then the third one.
+//
+// The jobs are found by a walk through all jobs, which finds the oldest ones, and are repaired at a bounded rate. Then
+// comes the next walk.
 
 // DefaultRepairAfter is how long a node has to be away until its copies are made again, ms.
 const DefaultRepairAfter = 600_000
 
 const (
-	repairSlice     = 500       // buckets of the table of jobs looked at in one tick
-	repairMost      = 5000      // jobs that a walk finds for repair
-	repairsASecond  = 500       // copies
-	repairBytes     = 8_000_000 // of bodies, a second
-	repairBeginMS   = 10_000    // after a node was forgotten: one that takes its place may tell of its copies until then
-	repairAgainMS   = 60_000    // after a walk that found jobs that can't be repaired
-	repairLookMS    = 1000      // how often it is looked at for how long nodes are away
-	repairConfirmMS = 3000      // until a copy that isn't confirmed is sent again
-	repairConfirmed = 50        // unconfirmed copies looked at in one tick
-	repairOpen      = 5000      // copies that may be unconfirmed at a time
-	repairBacklogMS = 200       // for so long copies that weren't sent in time may be sent at once
+	repairSlice   = 500    // buckets of the table of jobs looked at in one tick
+	repairMost    = 5000   // jobs that a walk finds
+	repairBatch   = 100    // jobs that are repaired at a time
+	repairBatchMS = 200    // from a batch to the next, at least: 500 jobs a second
+	repairBytes   = 8_000  // of their bodies for each ms of that
+	repairTryMS   = 10_000 // how long the nodes of a batch are asked
+	repairBeginMS = 10_000 // after a node was forgotten: one that takes its place may tell of its copies until then
+	repairRankMS  = 30_000 // until the next node begins
+	repairRanks   = 3      // how many nodes begin, one after the other
+	repairAgainMS = 60_000 // after walks that have left jobs without copies
+	repairLookMS  = 1000   // how often it is looked at for how long nodes are away
 )
 
 // repairing is what a node knows of copies that are to be made again.
 type repairing struct {
 	after   int64 // ms; 0: copies aren't made again
 	look    int64 // monotonic: when it looks at the nodes next
-	begin   int64 // monotonic: when a walk is to begin; 0: none is
+	since   int64 // monotonic: when the first node begins; 0: nobody does
+	again   bool  // when the last one has begun, the first one begins again
+	begin   int64 // monotonic: when the next walk is to begin; 0: none is
+	rank    int   // of the walk: how many nodes with smaller IDs may have looked for a job's copies before
 	walking bool
 	at      uint64 // cursor of the walk
-	oldest  []lacking
-	found   int // by the walk so far
-	lack    int // by the last walk that was complete
-	sent    int64
-	due     int64                         // monotonic µs: when the next copy may be sent
-	open    table.Roster[sentCopy, int64] // copies that aren't confirmed, and when they were sent, monotonic
+	more    bool   // the walk has left out jobs, since it has found so many
+	oldest  []aged
+	batch   int64 // the number of the batch that is being repaired; 0: none is
+	next    int64 // monotonic: when the next batch may begin
+	failed  int   // jobs of the walk that still lack copies
+	lack    int   // the same, of the last walk that is over
 }
 
-// sentCopy is a copy that a node was sent.
-type sentCopy struct {
-	id   store.ID
-	node wire.Node
-}
-
-// lacking is a job with too few copies.
-type lacking struct {
+// aged is a job that the walk has found.
+type aged struct {
 	id    store.ID
 	ctime uint64
 }
@@ -70,51 +68,49 @@ func (n *Node) SetRepairAfter(ms int64) {
 // RepairAfter is what SetRepairAfter has set.
 func (n *Node) RepairAfter() int64 { return n.repairing.after }
 
-// LackingCopies is how many jobs that this node is to repair had too few copies when it looked last.
+// LackingCopies is how many jobs had too few copies when this node tried to repair them last.
 func (n *Node) LackingCopies() int { return n.repairing.lack }
 
-// repairSoon begins a walk in some ms, unless one begins earlier.
+// repairSoon begins to look for jobs in some ms.
 func (n *Node) repairSoon(wait int64) {
-	r := &n.repairing
-	if at := n.monotonic() + wait; r.begin == 0 || at < r.begin {
+	r, at := &n.repairing, max(n.monotonic()+wait, 1)
+	if r.again = r.since != 0; !r.again {
+		r.since = at
+	}
+	if r.begin == 0 || at < r.begin {
 		r.begin = at
 	}
 }
 
-// awayFor is for how long a node hasn't been connected, ms.
-func (n *Node) awayFor(p *Peer) int64 {
-	if p.Connected {
-		return 0
-	}
-	return n.monotonic() - p.downAt
-}
-
-// tickRepair looks for jobs that lack copies, and makes some.
+// tickRepair looks for jobs that lack copies, and has them repaired.
 func (n *Node) tickRepair() {
 	r, now := &n.repairing, n.monotonic()
 	if n.mesh.Alone() || r.after == 0 || n.leaving {
-		r.walking, r.oldest, r.lack, r.begin = false, nil, 0, 0
+		*r = repairing{after: r.after}
 		return
 	}
 	if now >= r.look {
 		r.look = now + repairLookMS
 		for _, p := range n.mesh.All() {
-			if gone := n.awayFor(p) >= r.after; gone != p.missing {
+			if gone := !p.Connected && now-p.downAt >= r.after; gone != p.missing {
 				if p.missing = gone; gone || r.lack > 0 {
 					n.repairSoon(0)
 				}
 			}
 		}
 	}
-	n.confirmSome(now)
 	switch {
 	case r.walking:
 		n.findLacking()
-	case len(r.oldest) > 0 && r.open.Len() >= repairOpen: // wait until copies are confirmed
+	case r.batch != 0: // it ends by itself
 	case len(r.oldest) > 0:
-		n.repairSome(now)
+		if now >= r.next {
+			n.repairSome(now)
+		}
+		n.wake = min(n.wake, n.now+max(r.next-now, 1))
 	case r.begin > 0 && now >= r.begin:
-		r.walking, r.at, r.found, r.sent, r.begin = true, 0, 0, 0, 0
+		r.walking, r.at, r.more, r.begin, r.failed = true, 0, false, 0, 0
+		r.rank = int(max(min((now-r.since)/repairRankMS, repairRanks-1), 0))
 		n.hurryTick()
 	}
 }
@@ -126,104 +122,109 @@ func (n *Node) findLacking() {
 		n.scratch.jobs = n.scratch.jobs[:0]
 		r.at = n.store.ScanJobs(r.at, &n.scratch.jobs)
 		for _, j := range n.scratch.jobs {
-			if n.lackOf(j) > 0 {
-				r.found++
-				r.oldest = append(r.oldest, lacking{j.ID, j.CTime})
+			if n.mayLack(j) {
+				r.oldest = append(r.oldest, aged{j.ID, j.CTime})
 			}
 		}
 		if len(r.oldest) >= 2*repairMost || r.at == 0 {
-			slices.SortFunc(r.oldest, func(a, b lacking) int { return cmp.Compare(a.ctime, b.ctime) })
+			slices.SortFunc(r.oldest, func(a, b aged) int { return cmp.Compare(a.ctime, b.ctime) })
+			r.more = r.more || len(r.oldest) > repairMost
 			r.oldest = r.oldest[:min(len(r.oldest), repairMost)]
 		}
 		if r.at == 0 {
-			r.walking, r.lack = false, r.found
+			r.walking = false
+			n.walked()
 			break
 		}
 	}
 	n.hurryTick()
 }
 
-// lackOf is how many copies a job lacks, as far as this node is the one to make them.
-func (n *Node) lackOf(j *store.Job) int {
-	if j.Retry == 0 || j.Repl < 2 || j.State != store.StateActive && j.State != store.StateQueued {
-		return 0
+// walked decides what follows when all that a walk has found is repaired, as far as that was possible.
+func (n *Node) walked() {
+	r, now := &n.repairing, n.monotonic()
+	if len(r.oldest) > 0 || r.batch != 0 {
+		return
 	}
-	has := 1
+	r.lack = r.failed
+	next := r.since + int64(r.rank+1)*repairRankMS
+	if r.rank+1 == repairRanks {
+		if r.since = 0; r.again {
+			r.again, r.since = false, now
+		} else if r.lack > 0 {
+			r.since = now + repairAgainMS
+		}
+		next = r.since
+	}
+	if r.more {
+		next = now
+	}
+	if next > 0 && (r.begin == 0 || next < r.begin) {
+		r.begin = next
+	}
+}
+
+// mayLack says whether a job may lack copies, as one of the nodes that should have it is gone, and whether it is up to this node
+// to look.
+func (n *Node) mayLack(j *store.Job) bool {
+	if j.Retry == 0 || j.Repl < 2 || j.State != store.StateActive && j.State != store.StateQueued {
+		return false
+	}
+	gone, smaller := false, 0
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
-		p := n.mesh.ByName(wire.Node(node))
-		if p == nil || p.missing {
-			continue
-		}
-		if p.Connected && p.Node < n.self.Node() {
-			return 0 // it is up to that node
-		}
-		has++
-	}
-	return max(int(j.Repl)-has, 0)
-}
-
-// copyConfirmed notes that a node has a copy.
-func (n *Node) copyConfirmed(p *Peer, id *store.ID) {
-	if n.repairing.open.Len() > 0 {
-		n.repairing.open.Remove(sentCopy{*id, p.Node})
-	}
-}
-
-// confirmSome sends copies again that weren't confirmed. A node that is away gets its copies when it is back.
-func (n *Node) confirmSome(now int64) {
-	r := &n.repairing
-	for range min(r.open.Len(), repairConfirmed) {
-		c, at := r.open.Next()
-		p, j := n.mesh.ByName(c.node), n.store.Lookup(&c.id)
-		switch {
-		case p == nil || j == nil || j.State == store.StateAcked || !j.HeldBy(uint64(c.node)):
-			r.open.Remove(c)
-		case p.Connected && now-*at >= repairConfirmMS:
-			*at = now
-			n.send(p, n.copyOf(j, wire.ReplJob))
+		switch p := n.mesh.ByName(wire.Node(node)); {
+		case p == nil || p.missing:
+			gone = true
+		case p.Connected && p.Node < n.self.Node():
+			smaller++
 		}
 	}
-	if r.open.Len() > 0 {
-		n.wake = min(n.wake, n.now+repairConfirmMS)
-	}
+	return gone && smaller <= n.repairing.rank
 }
 
-// repairSome makes copies of the oldest jobs that lack some, as many as are due by now.
+// remaining counts the other nodes that should have a job, and aren't gone for long.
+func (n *Node) remaining(j *store.Job) (count int) {
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		if p := n.mesh.ByName(wire.Node(node)); p != nil && !p.missing {
+			count++
+		}
+	}
+	return count
+}
+
+// repairSome has the next jobs repaired.
 func (n *Node) repairSome(now int64) {
 	r := &n.repairing
-	for r.due = max(r.due, (now-repairBacklogMS)*1000); len(r.oldest) > 0 && r.due <= now*1000; {
-		j := n.store.Lookup(&r.oldest[0].id)
+	var ids []store.ID
+	bytes := 0
+	for len(r.oldest) > 0 && len(ids) < repairBatch && bytes < repairBatchMS*repairBytes {
+		id := r.oldest[0].id
 		r.oldest = r.oldest[1:]
-		if j == nil {
-			continue
-		}
-		want := n.lackOf(j)
-		if want == 0 {
-			continue
-		}
-		before := j.Holders()
-		if j = n.place(j, want, 0); j.Holders() > before {
-			n.spread(j)
-		}
-		for i := before; i < j.Holders(); i++ {
-			node, _ := j.Holder(i)
-			r.open.Put(sentCopy{j.ID, wire.Node(node)}, now)
-		}
-		made := int64(j.Holders() - before)
-		n.Stats.Repaired += made
-		r.sent += made
-		r.due += made * max(1_000_000/repairsASecond, int64(len(j.Body()))*1_000_000/repairBytes)
-		if made == 0 {
-			r.due += 1_000_000 / repairsASecond / 10 // there is no node for it; others may have one
+		if j := n.waitable(&id); j != nil && j.Retry > 0 {
+			ids = append(ids, id)
+			bytes += len(j.Body())
 		}
 	}
-	switch {
-	case len(r.oldest) > 0:
-		n.wake = min(n.wake, n.now+max(r.due/1000-now, 1))
-	case r.sent > 0:
-		n.repairSoon(0)
-	case r.lack > 0:
-		n.repairSoon(repairAgainMS)
+	r.next = now + max(repairBatchMS, int64(bytes/repairBytes))
+	w := n.newCopiesWait(ids, 0, repairTryMS)
+	w.repairs = true
+	r.batch = w.number
+	n.beginCopiesWait(w)
+	if w.open == 0 {
+		n.repaired(w)
 	}
+}
+
+// repaired follows the end of a batch.
+func (n *Node) repaired(w *copiesWait) {
+	r := &n.repairing
+	if r.batch != w.number {
+		return
+	}
+	r.batch = 0
+	r.failed += w.open
+	n.walked()
+	n.hurryTick()
 }

@@ -425,7 +425,6 @@ func (n *Node) tickAdds() {
 // onGotJob counts a copy that a node has confirmed. If the job is active here, the message says that
 // the job is promised at the node that adds it.
 func (n *Node) onGotJob(p *Peer, j *store.Job) {
-	n.copyConfirmed(p, &j.ID)
 	if j.State == store.StateActive {
 		n.isAdded(j)
 		return

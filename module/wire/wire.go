@@ -138,7 +138,7 @@ const (
 	// AskCopies asks which of some jobs the receiver has. The IDs are in Queue, one behind the other.
 	// Span is any number. The answer is Copies, with the same Span.
 	AskCopies
-	// Copies has the IDs of those jobs that the sender has, in Queue.
+	// Copies has the IDs of those jobs, in Queue: first Count that the sender has, then those that it hasn't.
 	Copies
 	kinds
 )
@@ -471,7 +471,7 @@ var parts = [kinds]uint16{
 	Entries:   hasCount | hasQueue | hasRound | hasMembers,
 	EntrySums: hasQueue | hasRound,
 	AskCopies: hasSpan | hasQueue,
-	Copies:    hasSpan | hasQueue,
+	Copies:    hasCount | hasSpan | hasQueue,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must
