@@ -34,6 +34,8 @@ const featureEntries = 8
 // featureCopies is another: a node that has it answers AskCopies.
 const featureCopies = 16
 
+const maxZone = 64 // bytes of a zone's name
+
 // busOffset is how far the port of a node's bus is above its port for clients.
 const busOffset = 10000
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -401,13 +402,19 @@ func (m *module) settingsState() string {
 	if !m.node.EntriesInStep() {
 		inStep = "no"
 	}
-	all := m.node.Entries()
-	return fmt.Sprintf("settings_entries:%d\r\nsettings_digest:%016x\r\nsettings_in_step:%s\r\n", all.Len(), all.Sum(), inStep)
+	all, zones := m.node.Entries(), ""
+	counts := m.node.Zones()
+	for _, zone := range slices.Sorted(maps.Keys(counts)) {
+		zones += fmt.Sprintf(",%s=%d", zone, counts[zone])
+	}
+	return fmt.Sprintf("cluster_zones:%s\r\nsettings_entries:%d\r\nsettings_digest:%016x\r\nsettings_in_step:%s\r\n", strings.TrimPrefix(zones, ","), all.Len(), all.Sum(), inStep)
 }
 
 // entryText is an entry in words, for the server's log.
 func entryText(e *entries.Entry) string {
 	switch {
+	case e.Kind == engine.EntryZone:
+		return fmt.Sprintf("zone of node %s: %s", e.Name, e.Value)
 	case e.Kind == engine.EntryPause:
 		return fmt.Sprintf("pause of %q", e.Name)
 	case e.Kind != engine.EntrySettings:

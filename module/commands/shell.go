@@ -127,6 +127,9 @@ func New() *rm.Module {
 				func() int64 { return m.mesh.timeout },
 				func(v int64) error { m.setNodeTimeout(v); return nil }),
 			m.lockConfig(),
+			rm.TextConfig("zone", "", false,
+				func() string { return m.node.Zone() },
+				m.setZone),
 			rm.IntConfig("repair-after", engine.DefaultRepairAfter/1000, 0, 1<<31, false,
 				func() int64 { return m.node.RepairAfter() / 1000 },
 				func(v int64) error { m.node.SetRepairAfter(v * 1000); return nil }),
@@ -162,6 +165,15 @@ func (m *module) setNodesFile(name string) error {
 		return errors.New("the file's name must not be empty nor hold a slash: it lies in the server's dir")
 	}
 	m.nodesFile = name
+	return nil
+}
+
+func (m *module) setZone(name string) error {
+	if len(name) > maxZone || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == ',' || r == '=' || r == 0x7f }) {
+		return fmt.Errorf("the name of a zone has at most %d bytes, and no space, comma or equals sign", maxZone)
+	}
+	m.node.SetZone(name)
+	m.hurry()
 	return nil
 }
 

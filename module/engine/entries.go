@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"jobmesh/module/entries"
+	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
 
@@ -16,6 +17,7 @@ import (
 const (
 	EntrySettings entries.Kind = 1 // of a queue, or of the queues of a pattern
 	EntryPause    entries.Kind = 2 // of a queue: one byte, PauseIn and PauseOut
+	EntryZone     entries.Kind = 3 // of a node, by its ID: the name of its zone
 	EntryOwn                   = entries.OwnKinds | EntrySettings
 )
 
@@ -29,6 +31,8 @@ type alike struct {
 	entries.Table
 	compare int64            // monotonic: when nodes compare what they know next
 	pauses  []*entries.Entry // still to be carried out, after the data were loaded
+	zone    string           // of this node, as SetZone has set it
+	zones   map[wire.Node]string
 }
 
 // inStep is what is known of another node's entries.
@@ -43,6 +47,7 @@ func (n *Node) Entries() *entries.Table { return &n.alike.Table }
 // ChangeEntry changes an entry, or deletes it (nil), here and at all other nodes.
 func (n *Node) ChangeEntry(kind entries.Kind, name string, value []byte) {
 	e := n.alike.Change(kind, name, value, n.self.Node(), n.now, n.monotonic())
+	n.noteZone(e)
 	n.entryChanged(e, nil)
 	if !kind.Own() {
 		n.tellEntry(e)
@@ -109,7 +114,9 @@ func pauseOf(e *entries.Entry) uint8 {
 
 // LoadEntry takes an entry from a log, or from a master. Nobody is told.
 func (n *Node) LoadEntry(e *entries.Entry) (took bool) {
-	took, _ = n.alike.Learn(e, n.now, n.monotonic())
+	if took, _ = n.alike.Learn(e, n.now, n.monotonic()); took {
+		n.noteZone(e)
+	}
 	return took
 }
 
@@ -123,7 +130,80 @@ func (n *Node) ForceEntry(kind entries.Kind, name string, value []byte) {
 }
 
 // DropEntries forgets all entries, before others are loaded.
-func (n *Node) DropEntries() { n.alike = alike{} }
+func (n *Node) DropEntries() { n.alike = alike{zone: n.alike.zone} }
+
+// SetZone sets the zone in which this node is, such as its rack or site; empty: none. The copies of a job go to nodes of different zones,
+// as far as there are such nodes.
+func (n *Node) SetZone(zone string) { n.alike.zone = zone }
+
+// Zone is what SetZone has set.
+func (n *Node) Zone() string { return n.alike.zone }
+
+// Zones counts the known nodes of each zone; those of none are left out.
+func (n *Node) Zones() map[string]int {
+	counts := map[string]int{}
+	for node, zone := range n.alike.zones {
+		if node == n.self.Node() || n.mesh.ByName(node) != nil {
+			counts[zone]++
+		}
+	}
+	return counts
+}
+
+// noteZone notes which node is in which zone.
+func (n *Node) noteZone(e *entries.Entry) {
+	id, err := wire.ParseNodeID(e.Name)
+	switch {
+	case e.Kind != EntryZone || err != nil:
+	case e.Deleted:
+		delete(n.alike.zones, id.Node())
+	default:
+		if n.alike.zones == nil {
+			n.alike.zones = map[wire.Node]string{}
+		}
+		n.alike.zones[id.Node()] = string(e.Value)
+	}
+}
+
+// tellZone tells all nodes this node's zone, if that has changed.
+func (n *Node) tellZone() {
+	zone := n.alike.zone
+	if n.alike.zones[n.self.Node()] == zone {
+		return
+	}
+	value := []byte(zone)
+	if zone == "" {
+		value = nil
+	}
+	n.ChangeEntry(EntryZone, n.nodeID, value)
+}
+
+// elsewhere returns the nodes of list that are in no zone in which a node has a copy of the job already; all of them if
+// there is none. here says whether this node keeps a copy. A node without a zone is in one of its own.
+func (n *Node) elsewhere(j *store.Job, list []*Peer, here bool) []*Peer {
+	zones := n.alike.zones
+	if len(zones) == 0 {
+		return list
+	}
+	taken := map[string]bool{}
+	if here {
+		taken[zones[n.self.Node()]] = true
+	}
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		taken[zones[wire.Node(node)]] = true
+	}
+	var other []*Peer
+	for _, p := range list {
+		if zone := zones[p.Node]; zone == "" || !taken[zone] {
+			other = append(other, p)
+		}
+	}
+	if len(other) == 0 {
+		return list
+	}
+	return other
+}
 
 // pauseAgain begins to pause the queues that all nodes have paused: the data that were loaded don't say so.
 func (n *Node) pauseAgain() {
@@ -150,6 +230,7 @@ func (n *Node) pauseSome() {
 // tickEntries compares entries with the other nodes now and then.
 func (n *Node) tickEntries() {
 	n.pauseSome()
+	n.tellZone()
 	now := n.monotonic()
 	if n.mesh.Alone() || now < n.alike.compare {
 		n.wakeAtEntries(now)
@@ -299,6 +380,7 @@ func (n *Node) learntEntry(e, lost *entries.Entry) {
 	if lost != nil && (e.Saw(lost) || lost.Deleted) {
 		lost = nil
 	}
+	n.noteZone(e)
 	n.entryChanged(e, lost)
 	if e.Kind == EntryPause {
 		_, _ = n.SetPause([]byte(e.Name), pauseOf(e)) // if the queue can't be made there is nothing to pause

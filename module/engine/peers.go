@@ -152,6 +152,9 @@ func (h *host) Gone(p *Peer) {
 	n.givenGone(p)
 	n.countAgain()
 	n.repairSoon(repairBeginMS)
+	if n.alike.zones[p.Node] != "" && !n.passive && !n.loading {
+		n.ChangeEntry(EntryZone, p.ID.String(), nil)
+	}
 }
 
 func (n *Node) nodesChanged() {

@@ -45,7 +45,7 @@ func (n *Node) candidate(j *store.Job, ad *pendingAdd) *Peer {
 	if len(list) == 0 {
 		return nil
 	}
-	list = n.near(j, list)
+	list = n.elsewhere(j, n.near(j, list), ad == nil || !ad.external)
 	p := list[n.random.Uint64()%uint64(len(list))]
 	if ad != nil {
 		if b, of := ad.client.(*Batch); of {
