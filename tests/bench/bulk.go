@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"text/tabwriter"
 	"time"
 )
@@ -22,9 +23,9 @@ func atBulk() {
 		name    string
 		servers []*server
 		conns   []*conn
-		ops     int // a quarter of which a turn makes
-		jobs    int // of each call
-		send    func(c *conn, i int)
+		ops     int                  // a quarter of which a turn makes
+		jobs    int                  // of each call
+		send    func(c *conn, i int) // nil: see barrier
 	}{
 		{"ADDJOB, one node, pipeline 32", []*server{alone}, conns, *ops, 1, add},
 		{"ADDJOBS of 32, one node", []*server{alone}, conns, *ops, 32, bulk(32)},
@@ -32,6 +33,7 @@ func atBulk() {
 		{"ADDJOBS of 32, REPLICATE 3", mesh.servers, mesh.conns[0], *ops, 32, bulk(32, "REPLICATE", "3")},
 		{"ADDJOBS of 32, REPLICATE 3, 1 client", mesh.servers, mesh.conns[0][:1], *ops / 2, 32, bulk(32, "REPLICATE", "3")},
 		{"ADDJOBS of 1000, REPLICATE 3, 1 client", mesh.servers, mesh.conns[0][:1], *ops / 2, 1000, bulk(1000, "REPLICATE", "3")},
+		{"32 ADDJOBs, REPLICATE 3 ASYNC, then WAITCOPIES", mesh.servers, mesh.conns[0], *ops, 32, nil},
 		{"ADDJOBS of 32, REPLICATE 3 ASYNC", mesh.servers, mesh.conns[0], *ops, 32, bulk(32, "REPLICATE", "3", "ASYNC")},
 	}
 	costs, ratios := make([][]float64, len(ways)), make([][]float64, len(ways))
@@ -50,12 +52,16 @@ func atBulk() {
 					pipeline = 32
 				}
 				before := cpuSum(w.servers)
-				each(w.conns, n, pipeline, func(c *conn, _, i int) int { w.send(c, i); return 1 }, func(_, _ int, reply []string) error {
-					if len(reply) != w.jobs || reply[len(reply)-1][0] != 'D' {
-						return fmt.Errorf("%s: answered %q", w.name, reply)
-					}
-					return nil
-				})
+				if w.send == nil {
+					barrier(w.conns, n, w.jobs)
+				} else {
+					each(w.conns, n, pipeline, func(c *conn, _, i int) int { w.send(c, i); return 1 }, func(_, _ int, reply []string) error {
+						if len(reply) != w.jobs || reply[len(reply)-1][0] != 'D' {
+							return fmt.Errorf("%s: answered %q", w.name, reply)
+						}
+						return nil
+					})
+				}
 				cost := float64((cpuSum(w.servers) - before).Nanoseconds()) / 1e3 / float64(n*w.jobs)
 				if k == 0 {
 					yardstick = cost
@@ -87,6 +93,32 @@ func bulk(jobs int, options ...string) func(c *conn, i int) {
 		}
 		c.send(args...)
 	}
+}
+
+// barrier makes n calls: each adds jobs with ASYNC in a pipeline, and waits for their copies.
+func barrier(conns []*conn, n, jobs int) {
+	var all sync.WaitGroup
+	for i, c := range conns {
+		all.Go(func() {
+			for call := i; call < n; call += len(conns) {
+				for k := range jobs {
+					c.send("ADDJOB", "q", body(call*jobs+k), "0", "REPLICATE", "3", "ASYNC")
+				}
+				check(c.w.Flush())
+				wait := []string{"WAITCOPIES"}
+				for range jobs {
+					reply, err := c.receive(nil)
+					check(err)
+					wait = append(wait, reply...)
+				}
+				counts := c.do(append(wait, "5000")...)
+				if len(counts) != jobs || slices.ContainsFunc(counts, func(n string) bool { return n != "3" }) {
+					check(fmt.Errorf("WAITCOPIES answered %q", counts))
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // reclaimed waits until a server has freed what was flushed: it does so bit by bit.
