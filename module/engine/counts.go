@@ -36,15 +36,16 @@ type Counts struct {
 	Age, Idle                          uint64 // s, since the queue was made and used
 	Pause                              uint64 // PauseIn, PauseOut
 	DeferredCopies, BlockedCopies      uint64 // at this node, whoever counts them; of a mesh: the most at one node
+	Oldest                             uint64 // s, since the first of the jobs that can be fetched was added
 }
 
-const countFields = 15
+const countFields = 16
 
 // fields are the counts in the order that Counts, the message, has them.
 func (c *Counts) fields() [countFields]*uint64 {
 	return [...]*uint64{
 		&c.Len, &c.InProgress, &c.Overdue, &c.HeldBack, &c.Delayed, &c.Deferred, &c.Blocked,
-		&c.Waiters, &c.JobsIn, &c.JobsOut, &c.Age, &c.Idle, &c.Pause, &c.DeferredCopies, &c.BlockedCopies,
+		&c.Waiters, &c.JobsIn, &c.JobsOut, &c.Age, &c.Idle, &c.Pause, &c.DeferredCopies, &c.BlockedCopies, &c.Oldest,
 	}
 }
 
@@ -54,7 +55,7 @@ type NodeCounts struct {
 	Counts
 }
 
-// MeshCounts are the counts of a queue over the mesh: sums, the greatest age, the least idle time, and what is paused at
+// MeshCounts are the counts of a queue over the mesh: sums, the greatest ages, the least idle time, and what is paused at
 // any node.
 type MeshCounts struct {
 	Name  []byte
@@ -69,7 +70,7 @@ func (c *MeshCounts) add(more *Counts) {
 	for i, to := range c.fields() {
 		*to += *from[i]
 	}
-	c.Age, c.Pause = max(was.Age, more.Age), was.Pause|more.Pause
+	c.Age, c.Oldest, c.Pause = max(was.Age, more.Age), max(was.Oldest, more.Oldest), was.Pause|more.Pause
 	if c.Idle = more.Idle; c.Known {
 		c.Idle = min(was.Idle, more.Idle)
 	}
@@ -100,6 +101,9 @@ func (n *Node) Counts(name []byte) (c Counts, known bool) {
 			Delayed: q.Counted(store.Delayed), Deferred: q.CountedHere(store.Deferred), Blocked: q.CountedHere(store.Blocked),
 			JobsIn: q.JobsIn, JobsOut: q.JobsOut, Pause: uint64(q.Pause & (PauseIn | PauseOut)),
 			DeferredCopies: q.Counted(store.Deferred), BlockedCopies: q.Counted(store.Blocked),
+		}
+		if j := q.Head; j != nil {
+			c.Oldest = uint64(max(0, n.now-int64(j.CTime/1_000_000)) / 1000)
 		}
 	}
 	c.Waiters = uint64(clients)

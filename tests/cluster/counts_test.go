@@ -117,6 +117,20 @@ func TestLifeV2(t *testing.T) {
 	m[2].Resume()
 }
 
+// QSTAT says since when the oldest job waits, here and over the mesh.
+func TestOldestJob(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2)
+	assert.Zero(t, m[0].Do("QSTAT", "q", "MESH").Field("oldest").Int())
+	first := added(t, m[0].Dial(), "q", "b", 1000, "REPLICATE", 1)
+	harness.Await(t, 10*time.Second, "the job to be a second old", func() bool { return m[0].Do("QSTAT", "q").Field("oldest").Int() >= 1 })
+	added(t, m[1].Dial(), "q", "b", 1000, "REPLICATE", 1)
+	assert.Zero(t, m[1].Do("QSTAT", "q").Field("oldest").Int())
+	assert.GreaterOrEqual(t, m[1].Do("QSTAT", "q", "MESH").Field("oldest").Int(), int64(1))
+	require.Equal(t, int64(1), m[0].Do("ACKJOB", first).Int())
+	assert.Zero(t, m[0].Do("QSTAT", "q").Field("oldest").Int())
+}
+
 // V3: ten jobs are in progress at three nodes.
 func TestLifeV3(t *testing.T) {
 	t.Parallel()
