@@ -103,7 +103,7 @@ func TestKeysOfEmptyQueues(t *testing.T) {
 		"a moved job": func(t *testing.T, c *harness.Conn) {
 			id := add(t, c, "e2", "b", 0, "DEFERRED")
 			do(t, c, `+"in"`, "PAUSE", "e", "in", "bcast")
-			do(t, c, `+"none"`, "PAUSE", "e", "none")
+			do(t, c, `+"none"`, "PAUSE", "e", "none", "bcast")
 			do(t, c, ":1", "DELJOB", id)
 		},
 		"RESTORE": func(t *testing.T, c *harness.Conn) {
