@@ -191,7 +191,7 @@ func (m *module) waitCopies(c *rm.Ctx) {
 		fail(c, engine.ErrReplica)
 		return
 	}
-	if m.ids = ids; !m.mayUseJobs(c, rm.UseRead, ids...) {
+	if m.ids = ids; !m.mayUseJobs(c, rm.UseWrite, ids...) {
 		return
 	}
 	if !c.CanBlock() {

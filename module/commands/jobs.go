@@ -567,8 +567,8 @@ func (m *module) pause(c *rm.Ctx) {
 	if wrong {
 		return
 	}
-	if q != nil && !set {
-		mask = q.Pause
+	if !set {
+		mask = m.node.PauseOf(c.Arg(1), q)
 	}
 	switch {
 	case bcast:

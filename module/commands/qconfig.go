@@ -218,6 +218,9 @@ func (m *module) configSet(c *rm.Ctx) {
 	if err == nil && len(value) > entries.MaxValue {
 		err = errLongSettings
 	}
+	if err == nil && !c.FromPeer() {
+		err = m.node.EntryFits(len(value))
+	}
 	if err != nil {
 		fail(c, err)
 		return

@@ -13,9 +13,11 @@ import (
 
 const (
 	idBytes        = len(store.ID{})
-	idsMost        = 1000 // IDs in a message
-	copiesFirstMS  = 20   // until nodes are asked again; doubles each time
-	copiesLatestMS = 500  // the longest pause
+	idsMost        = 1000      // IDs in a message
+	copiesFirstMS  = 20        // until nodes are asked again; doubles each time
+	copiesLatestMS = 500       // the longest pause
+	askCopiesSlice = 1500      // jobs that one tick asks about, for all clients
+	askCopiesBytes = 1_000_000 // of bodies that one tick sends
 )
 
 // copiesWait is a WAITCOPIES that waits.
@@ -25,6 +27,7 @@ type copiesWait struct {
 	deadline int64 // unix ms
 	next     int64 // unix ms: when nodes are asked again
 	pause    int64 // ms, before the time after that
+	at       int   // in jobs: from there on it is still to be asked
 	jobs     []waitedJob
 	place    map[store.ID]int // in jobs
 	open     int              // jobs that haven't enough copies
@@ -33,11 +36,18 @@ type copiesWait struct {
 
 type waitedJob struct {
 	id   store.ID
-	want int         // nodes that are to have the job, this one included
-	has  []wire.Node // other nodes that have said that they have it
+	want int // nodes that are to have the job, this one included
+	has  []hasCopy
 	done bool
 
 	lacks []lacking
+}
+
+// hasCopy is a node that has said that it has a job. It counts as long as that connection lasts: a node that is started again may have lost
+// the job.
+type hasCopy struct {
+	node  wire.Node
+	since uint64 // [membership.Peer].Since
 }
 
 // lacking is a node that has said that it doesn't have a job.
@@ -106,10 +116,29 @@ func (n *Node) newCopiesWait(ids []store.ID, copies int, timeout int64) *copiesW
 func (n *Node) beginCopiesWait(w *copiesWait) {
 	if w.open > 0 {
 		n.copyWaits = append(n.copyWaits, w)
-		n.askCopies(w)
+		n.askCopies(w, askCopiesSlice)
 	}
 	if w.open == 0 {
 		n.dropCopiesWait(w.number)
+	}
+}
+
+// having counts the other nodes that have a job, as they have said.
+func (n *Node) having(job *waitedJob) int {
+	job.has = slices.DeleteFunc(job.has, func(h hasCopy) bool {
+		p := n.mesh.ByName(h.node)
+		return p == nil || !p.Connected || p.Since != h.since
+	})
+	return len(job.has)
+}
+
+// countCopies looks whether all jobs that were done still are. A node that has said that it has a job may have gone since.
+func (n *Node) countCopies(w *copiesWait) {
+	for i := range w.jobs {
+		if job := &w.jobs[i]; job.done && job.want > 1 && n.waitable(&job.id) != nil && n.having(job)+1 < job.want {
+			job.done = false
+			w.open++
+		}
 	}
 }
 
@@ -118,31 +147,36 @@ func (n *Node) countsOf(w *copiesWait) []int64 {
 	counts := make([]int64, len(w.jobs))
 	for i := range w.jobs {
 		if counts[i] = -1; n.waitable(&w.jobs[i].id) != nil {
-			counts[i] = 1 + int64(len(w.jobs[w.place[w.jobs[i].id]].has))
+			counts[i] = 1 + int64(n.having(&w.jobs[w.place[w.jobs[i].id]]))
 		}
 	}
 	return counts
 }
 
-// askCopies asks the nodes that should have the jobs, and sends the copies that are missing.
-func (n *Node) askCopies(w *copiesWait) {
+// askCopies asks the nodes that should have the jobs, and sends the copies that are missing, for up to budget jobs. It
+// returns what is left of the budget.
+func (n *Node) askCopies(w *copiesWait, budget int) int {
 	ask := map[wire.Node][]byte{}
-	for i := range w.jobs {
-		job := &w.jobs[i]
+	for bytes := 0; w.at < len(w.jobs) && budget > 0 && bytes < askCopiesBytes; w.at++ {
+		job := &w.jobs[w.at]
 		if job.done {
 			continue
 		}
+		budget--
 		j := n.waitable(&job.id)
 		if j == nil {
 			job.done = true
 			w.open--
 			continue
 		}
-		if j.Retry > 0 && n.pendingAddOf(&job.id) == nil {
-			j = n.sendMissing(w, job, j)
+		n.having(job)
+		if n.mayCopy(j) {
+			sent := 0
+			j, sent = n.sendMissing(w, job, j)
+			bytes += sent * len(j.Body())
 		}
 		for i := range j.Holders() {
-			if node, _ := j.Holder(i); !slices.Contains(job.has, wire.Node(node)) {
+			if node, _ := j.Holder(i); !job.hasAt(wire.Node(node)) {
 				ask[wire.Node(node)] = append(ask[wire.Node(node)], job.id[:]...)
 			}
 		}
@@ -155,14 +189,30 @@ func (n *Node) askCopies(w *copiesWait) {
 			n.send(p, &wire.Message{Kind: wire.AskCopies, Span: w.number, Queue: some})
 		}
 	}
-	w.next = n.now + w.pause
-	w.pause = min(2*w.pause, copiesLatestMS)
+	if w.at < len(w.jobs) {
+		w.next = n.now + 1
+	} else {
+		w.at, w.next = 0, n.now+w.pause
+		w.pause = min(2*w.pause, copiesLatestMS)
+	}
 	n.wake = min(n.wake, w.next, w.deadline)
+	return budget
 }
 
-// sendMissing sends copies of a job to further nodes, if too few should have it. It sends the copy again to nodes that should have the job,
-// and have said twice that they don't: the first time it may have been under way.
-func (n *Node) sendMissing(w *copiesWait, job *waitedJob, j *store.Job) *store.Job {
+func (job *waitedJob) hasAt(node wire.Node) bool {
+	return slices.ContainsFunc(job.has, func(h hasCopy) bool { return h.node == node })
+}
+
+// mayCopy says whether a job can be given to further nodes. An at-most-once job has one copy. A job that others wait for, or may come to wait
+// for, has to be where these are: see [Node.beside].
+func (n *Node) mayCopy(j *store.Job) bool {
+	deferred, _ := n.Waits(j)
+	return j.Retry > 0 && !deferred && n.store.Dependents(&j.ID) == nil && n.pendingAddOf(&j.ID) == nil
+}
+
+// sendMissing sends copies of a job to further nodes, if too few should have it, and says how many. It sends the copy again to nodes that
+// should have the job, and have said twice that they don't: the first time it may have been under way. The job may move.
+func (n *Node) sendMissing(w *copiesWait, job *waitedJob, j *store.Job) (_ *store.Job, sent int) {
 	should := n.reachedHolders(j)
 	if w.repairs {
 		should = n.remaining(j)
@@ -170,20 +220,21 @@ func (n *Node) sendMissing(w *copiesWait, job *waitedJob, j *store.Job) *store.J
 	if should+1 < job.want {
 		before := j.Holders()
 		j = n.moreHolders(j, job.want-1-should)
-		if w.repairs {
-			n.Stats.Repaired += int64(j.Holders() - before)
+		if sent = j.Holders() - before; w.repairs {
+			n.Stats.Repaired += int64(sent)
 		}
 	}
 	for i := range job.lacks {
 		l := &job.lacks[i]
-		if p := n.mesh.ByName(l.node); l.times >= 2 && p != nil && j.HeldBy(uint64(l.node)) && !slices.Contains(job.has, l.node) {
+		if p := n.mesh.ByName(l.node); l.times >= 2 && p != nil && j.HeldBy(uint64(l.node)) && !job.hasAt(l.node) {
 			l.times = 0
 			m := n.copyOf(j, wire.ReplJob)
-			m.Flags = wire.NoReply
+			m.Flags = wire.Again
 			n.send(p, m)
+			sent++
 		}
 	}
-	return j
+	return j, sent
 }
 
 // reachedHolders counts the other nodes that should have a job and are connected.
@@ -241,15 +292,18 @@ func (n *Node) onCopies(p *Peer, m *wire.Message) error {
 		}
 		job := &w.jobs[at]
 		switch {
-		case slices.Contains(job.has, p.Node):
+		case job.hasAt(p.Node):
 		case has < 0:
 			job.lackedBy(p.Node)
 		default:
-			if job.has = append(job.has, p.Node); !job.done && len(job.has)+1 >= job.want {
+			if job.has = append(job.has, hasCopy{p.Node, p.Since}); !job.done && n.having(job)+1 >= job.want {
 				job.done = true
 				w.open--
 			}
 		}
+	}
+	if w.open == 0 {
+		n.countCopies(w)
 	}
 	if w.open == 0 {
 		n.answerCopies(w)
@@ -297,14 +351,20 @@ func (n *Node) dropCopiesWait(number int64) {
 
 // tickCopyWaits asks again, and answers the clients whose time is up.
 func (n *Node) tickCopyWaits() {
+	budget := askCopiesSlice
 	for _, w := range slices.Clone(n.copyWaits) {
-		if n.now < w.deadline && n.now >= w.next {
-			n.askCopies(w)
+		if n.now < w.deadline && n.now >= w.next && budget > 0 {
+			if budget = n.askCopies(w, budget); w.open == 0 {
+				n.countCopies(w)
+			}
 		}
 		if w.open == 0 || n.now >= w.deadline {
 			n.answerCopies(w)
 			continue
 		}
-		n.wake = min(n.wake, w.next, w.deadline)
+		n.wake = min(n.wake, max(w.next, n.now+1), w.deadline)
+	}
+	if len(n.copyWaits) > 0 && budget <= 0 {
+		n.copyWaits = append(n.copyWaits[1:], n.copyWaits[0]) // the others come first in the next tick
 	}
 }

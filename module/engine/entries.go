@@ -23,15 +23,14 @@ const (
 
 const (
 	compareEveryMS = 30_000
-	pausesAtOnce   = 200 // queues that a tick pauses after the data were loaded
+	pausesMost     = 10_000
 )
 
 // alike is what all nodes are to know alike, as this node knows it.
 type alike struct {
 	entries.Table
-	compare int64            // monotonic: when nodes compare what they know next
-	pauses  []*entries.Entry // still to be carried out, after the data were loaded
-	zone    string           // of this node, as SetZone has set it
+	compare int64  // monotonic: when nodes compare what they know next
+	zone    string // of this node, as SetZone has set it
 	zones   map[wire.Node]string
 }
 
@@ -52,6 +51,17 @@ func (n *Node) ChangeEntry(kind entries.Kind, name string, value []byte) {
 	if !kind.Own() {
 		n.tellEntry(e)
 	}
+	if e.Deleted && n.mesh.Alone() {
+		n.alike.Forget(kind, name) // no other node has it
+	}
+}
+
+// EntryFits says whether an entry of so many bytes, name and value, can be added.
+func (n *Node) EntryFits(size int) error {
+	if n.alike.Bytes()+size > entries.MostBytes/2 {
+		return ErrManyEntries
+	}
+	return nil
 }
 
 // entryChanged asks for an entry to be logged, and to be carried out if package commands reads it.
@@ -83,22 +93,30 @@ func (n *Node) heardSum(p *Peer, sum uint64) {
 // PauseEverywhere sets a queue's pause bits here and at all other nodes (PAUSE … BCAST), also at those that are away. It returns them. If the name
 // is longer than an entry's can be, only nodes that are connected hear of it, as those of earlier releases do.
 func (n *Node) PauseEverywhere(name []byte, mask uint8) (uint8, error) {
+	if mask != 0 && !n.passive && n.pauseEntry(name) == nil {
+		if n.alike.Count(EntryPause) >= pausesMost {
+			return 0, ErrManyPauses
+		}
+		if err := n.EntryFits(len(name) + 1); err != nil {
+			return 0, err
+		}
+	}
 	mask, err := n.SetPause(name, mask)
 	if err != nil || n.passive {
 		return mask, err
 	}
 	long := len(name) > entries.MaxName
-	if old := n.alike.Get(EntryPause, string(name)); !long && (mask != 0 || old != nil) {
+	if !long {
 		value := []byte{mask}
 		if mask == 0 {
-			value = nil
+			value = nil // the end is told even if this node knows of no pause: another one may
 		}
 		n.ChangeEntry(EntryPause, string(name), value)
 	}
 	s := sending{n: n, m: &wire.Message{Kind: wire.Pause, Queue: name, Count: uint32(mask)}}
 	for _, p := range n.mesh.All() {
-		if long || mask == 0 || !n.mesh.features[p.ID].Entries {
-			s.to(p) // if there was no entry, a queue may have been paused at single nodes
+		if long || !n.mesh.features[p.ID].Entries {
+			s.to(p)
 		}
 	}
 	return mask, nil
@@ -114,7 +132,7 @@ func pauseOf(e *entries.Entry) uint8 {
 
 // LoadEntry takes an entry from a log, or from a master. Nobody is told.
 func (n *Node) LoadEntry(e *entries.Entry) (took bool) {
-	if took, _ = n.alike.Learn(e, n.now, n.monotonic()); took {
+	if took = n.alike.Load(e, n.monotonic()); took {
 		n.noteZone(e)
 	}
 	return took
@@ -205,33 +223,51 @@ func (n *Node) elsewhere(j *store.Job, list []*Peer, here bool) []*Peer {
 	return other
 }
 
-// pauseAgain begins to pause the queues that all nodes have paused: the data that were loaded don't say so.
+// pauseAgain pauses the queues that all nodes are to have paused: the data that were loaded don't say so. A queue that isn't there is paused
+// when it is made (welcome).
 func (n *Node) pauseAgain() {
-	n.alike.pauses = nil
 	for e := range n.alike.Of(EntryPause) {
-		n.alike.pauses = append(n.alike.pauses, e)
-	}
-	n.pauseSome()
-}
-
-func (n *Node) pauseSome() {
-	for range min(len(n.alike.pauses), pausesAtOnce) {
-		e := n.alike.pauses[0]
-		n.alike.pauses = n.alike.pauses[1:]
-		if now := n.alike.Get(EntryPause, e.Name); now == e {
-			_, _ = n.SetPause([]byte(e.Name), pauseOf(e)) // if the queue can't be made there is nothing to pause
+		if q := n.store.Queue([]byte(e.Name)); q != nil {
+			q.Pause = pauseOf(e)
 		}
 	}
-	if len(n.alike.pauses) > 0 {
-		n.hurryTick()
+}
+
+// pauseEntry is what all nodes are to know of a queue's pause; nil: it isn't paused everywhere.
+func (n *Node) pauseEntry(name []byte) *entries.Entry {
+	if n.alike.Count(EntryPause) == 0 || len(name) > entries.MaxName {
+		return nil
 	}
+	return n.alike.Get(EntryPause, string(name))
+}
+
+// pauseNamed pauses a queue that just got its name, if all nodes are to have it paused.
+func (n *Node) pauseNamed(q *store.Queue) {
+	if e := n.pauseEntry(q.NameBytes()); e != nil {
+		q.Pause = pauseOf(e)
+	}
+}
+
+// PauseOf is what is paused of a queue here. q is the queue, or nil if there is none of that name.
+func (n *Node) PauseOf(name []byte, q *store.Queue) uint8 {
+	if q != nil {
+		return q.Pause
+	}
+	return pauseOf(n.pauseEntry(name))
+}
+
+// paused says whether a queue, which need not be there, is paused in input or output.
+func (n *Node) paused(name []byte, q *store.Queue, way uint8) bool {
+	return n.PauseOf(name, q)&way != 0
 }
 
 // tickEntries compares entries with the other nodes now and then.
 func (n *Node) tickEntries() {
-	n.pauseSome()
 	n.tellZone()
 	now := n.monotonic()
+	if n.mesh.Alone() {
+		n.alike.DropTombstones()
+	}
 	if n.mesh.Alone() || now < n.alike.compare {
 		n.wakeAtEntries(now)
 		return
@@ -240,7 +276,7 @@ func (n *Node) tickEntries() {
 	agreed := int64(math.MaxInt64)
 	for _, p := range n.mesh.All() {
 		agreed = min(agreed, p.entries.agreed)
-		if p.Connected && !(n.alike.Empty() && p.entries.sum == 0) {
+		if p.Connected {
 			n.compareEntries(p)
 		}
 	}
@@ -254,23 +290,27 @@ func (n *Node) wakeAtEntries(now int64) {
 	}
 }
 
-// compareEntries begins to compare entries with a node, if it is up to this one to begin. The node with the smaller ID
-// begins.
+// compareEntries begins to compare entries with a node. If both have some, it is the node with the smaller ID that begins.
 func (n *Node) compareEntries(p *Peer) {
-	if n.mesh.features[p.ID].Entries && n.self.Node() < p.Node {
-		n.sendSums(p, entries.Part{})
+	if !n.mesh.features[p.ID].Entries || n.alike.Empty() {
+		return
 	}
+	flags := uint8(0)
+	if n.self.Node() > p.Node {
+		flags = wire.NoReply
+	}
+	n.sendSums(p, entries.Part{}, flags)
 }
 
 // sendSums tells a node the sums of a part's parts. If some are others there, the node tells its own sums of those parts, until the
-// smallest parts are reached: then it tells the entries.
-func (n *Node) sendSums(p *Peer, part entries.Part) {
+// smallest parts are reached: then it tells the entries. With NoReply it does so only if it has no entries at all.
+func (n *Node) sendSums(p *Peer, part entries.Part, flags uint8) {
 	sums := n.alike.Sums(part)
 	b := make([]byte, 0, 8*len(sums))
 	for _, s := range sums {
 		b = binary.BigEndian.AppendUint64(b, s)
 	}
-	n.send(p, &wire.Message{Kind: wire.EntrySums, Round: roundOf(part), Queue: b})
+	n.send(p, &wire.Message{Kind: wire.EntrySums, Flags: flags, Round: roundOf(part), Queue: b})
 }
 
 func roundOf(part entries.Part) uint64 { return uint64(part.Level)<<16 | uint64(part.Prefix) }
@@ -301,11 +341,12 @@ func (n *Node) onEntrySums(p *Peer, m *wire.Message) error {
 		n.heardSum(p, theirs)
 	}
 	switch {
+	case m.Flags&wire.NoReply != 0 && !n.alike.Empty():
 	case len(differ) == 0:
 		n.send(p, n.tellsEntries(nil, wire.NoReply))
 	case part.Level < entries.Levels-1:
 		for _, i := range differ {
-			n.sendSums(p, part.Child(i))
+			n.sendSums(p, part.Child(i), 0)
 		}
 	default:
 		reply := n.tellsEntries(nil, 0)

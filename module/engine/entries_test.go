@@ -156,3 +156,72 @@ func TestHostileEntries(t *testing.T) {
 	}
 	assert.True(t, p.nodes[0].Entries().Empty())
 }
+
+// A node that knows no other keeps no tombstones, also if it has loaded some.
+func TestTombstonesOfALoneNode(t *testing.T) {
+	n, _, _ := node(1_700_000_000_000)
+	for i := range 100 {
+		name := fmt.Append(nil, "tenant", i)
+		_, err := n.PauseEverywhere(name, engine.PauseOut)
+		require.NoError(t, err)
+		_, err = n.PauseEverywhere(name, 0)
+		require.NoError(t, err)
+	}
+	assert.True(t, n.Entries().Empty())
+	n.LoadEntry(&entries.Entry{Kind: engine.EntryPause, Name: "q", Deleted: true, Stamp: entries.Stamp{MS: 1, Node: 2}})
+	n.Tick()
+	assert.True(t, n.Entries().Empty())
+}
+
+func TestPausesAreLimited(t *testing.T) {
+	n, _, _ := node(1_700_000_000_000)
+	for i := range 10_000 {
+		_, err := n.PauseEverywhere(fmt.Append(nil, i), engine.PauseIn)
+		require.NoError(t, err)
+	}
+	_, err := n.PauseEverywhere([]byte("more"), engine.PauseIn)
+	assert.Equal(t, engine.ErrManyPauses, err)
+	_, err = n.PauseEverywhere([]byte("7"), engine.PauseOut)
+	require.NoError(t, err, "it is paused already")
+	_, err = n.PauseEverywhere([]byte("more"), 0)
+	require.NoError(t, err)
+	require.NoError(t, n.EntryFits(1000))
+	assert.Equal(t, engine.ErrManyEntries, n.EntryFits(entries.MostBytes/2))
+}
+
+// However many clients wait by WAITCOPIES, a tick asks about some jobs only, and all in turn.
+func TestWaitCopiesAsksBitByBit(t *testing.T) {
+	n, mate := bulkAdder(t)
+	n.SetFeatures(mate, engine.Features{Batches: true, Counts: true, Copies: true})
+	const jobs = 10_000
+	b, _ := addMany(t, n, jobs, engine.Add{Replicate: 2, Async: true})
+	ids := make([]store.ID, jobs)
+	for i := range ids {
+		ids[i] = b.Answers[i].ID
+	}
+	n.Effects()
+	for range 20 {
+		p, now := n.WaitCopies(ids, 0, 0)
+		require.Nil(t, now)
+		n.Tie(p, 1)
+	}
+	n.Effects()
+	asked := map[int64]int{}
+	for range 300 {
+		n.SetNow(n.Now() + 2)
+		n.Tick()
+		tick := 0
+		for _, e := range n.Effects() {
+			var m wire.Message
+			if e.Kind == engine.Send && m.Parse(n.Message(&e)) == nil && m.Kind == wire.AskCopies {
+				asked[m.Span] += len(m.Queue) / 24
+				tick += len(m.Queue) / 24
+			}
+		}
+		require.LessOrEqual(t, tick, 1500)
+	}
+	assert.Len(t, asked, 20)
+	for span, count := range asked {
+		assert.GreaterOrEqual(t, count, jobs, "%d", span)
+	}
+}

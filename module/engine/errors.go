@@ -23,6 +23,8 @@ const (
 	ErrReplWait      Refusal = "NOREPL a job for several nodes has to wait for them, which MULTI and scripts can't: use ASYNC, or REPLICATE 1"
 	ErrMaxLen        Refusal = "MAXLEN Queue is already longer than the specified MAXLEN count"
 	ErrQueueOver     Refusal = "ERR the time to live of the queue's key is over, and the server can't remove it at the moment: try again"
+	ErrManyPauses    Refusal = "ERR 10000 queues are paused with BCAST already: end some of these pauses first"
+	ErrManyEntries   Refusal = "ERR the settings and pauses have 4 MB together already: delete some, or use patterns"
 	ErrPaused        Refusal = "PAUSED Queue paused in input, try later"
 	ErrLeaving       Refusal = "LEAVING This node is leaving the cluster, please connect to a different one"
 	ErrOOM           Refusal = "OOM command not allowed when used memory > 'maxmemory'."

@@ -193,8 +193,7 @@ func (n *Node) broadcastLeast() int64 {
 
 // givesNothing says whether a queue is paused in output here.
 func (n *Node) givesNothing(name []byte) bool {
-	q := n.store.Queue(name)
-	return q != nil && q.Pause&PauseOut != 0
+	return n.paused(name, n.store.Queue(name), PauseOut)
 }
 
 // wantNone tells all nodes, once in a pause, that nobody here can be given jobs of a queue.

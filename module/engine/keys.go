@@ -142,6 +142,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	if !dormant {
 		n.listAll()
 	}
+	n.pauseNamed(q)
 	n.welcome(q)
 	dropped = n.attach(q, dormant)
 	if !n.loading && !n.passive {

@@ -348,7 +348,6 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		return uncertain
 	}
 	n.passive, n.followed, n.promotion = true, n.passive && n.followed, nil
-	n.alike.pauses = nil
 	n.holding = 0
 	n.store.DropEdges()
 	n.deps.dropped = true
@@ -561,12 +560,10 @@ func (n *Node) queue(name []byte) (*store.Queue, error) {
 		return nil, err
 	}
 	n.unsettle(q)
+	n.pauseNamed(q)
 	n.welcome(q)
 	if !n.loading && !n.passive {
 		n.made = append(n.made, q)
-		if n.alike.Len() > 0 {
-			q.Pause = pauseOf(n.alike.Get(EntryPause, string(name)))
-		}
 	}
 	return q, nil
 }

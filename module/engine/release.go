@@ -61,7 +61,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 			return 0, false, err
 		}
 	}
-	if q != nil && q.Pause&PauseIn != 0 {
+	if queue == nil && q.Pause&PauseIn != 0 || queue != nil && n.paused(queue, q, PauseIn) {
 		return 0, false, ErrPaused
 	}
 	if queue != nil {

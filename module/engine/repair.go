@@ -167,7 +167,7 @@ func (n *Node) walked() {
 // mayLack says whether a job may lack copies, as one of the nodes that should have it is gone, and whether it is up to this node
 // to look.
 func (n *Node) mayLack(j *store.Job) bool {
-	if j.Retry == 0 || j.Repl < 2 || j.State != store.StateActive && j.State != store.StateQueued {
+	if !n.mayCopy(j) || j.Repl < 2 || j.State != store.StateActive && j.State != store.StateQueued {
 		return false
 	}
 	gone, smaller := false, 0
@@ -202,7 +202,7 @@ func (n *Node) repairSome(now int64) {
 	for len(r.oldest) > 0 && len(ids) < repairBatch && bytes < repairBatchMS*repairBytes {
 		id := r.oldest[0].id
 		r.oldest = r.oldest[1:]
-		if j := n.waitable(&id); j != nil && j.Retry > 0 {
+		if j := n.waitable(&id); j != nil {
 			ids = append(ids, id)
 			bytes += len(j.Body())
 		}

@@ -33,7 +33,7 @@ func (n *Node) candidate(j *store.Job, ad *pendingAdd) *Peer {
 	for lost := range 2 {
 		for _, p := range n.mesh.All() {
 			ready := lost == 0 && p.Usable() || lost == 1 && n.mesh.MayReturn(p.Base())
-			if ready && !j.HeldBy(uint64(p.Node)) && (ad == nil || !slices.Contains(ad.refused, p.Node)) {
+			if ready && !shunned(j, p) && !j.HeldBy(uint64(p.Node)) && (ad == nil || !slices.Contains(ad.refused, p.Node)) {
 				list = append(list, p)
 			}
 		}
@@ -459,6 +459,10 @@ func (n *Node) onRefused(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	n.countHere(j)
+	if m.Count == wire.Deleted && m.Flags&wire.NotQueued == 0 {
+		j, _ = n.shun(j, p)
+		n.log(LogState, j)
+	}
 	if m.Flags&wire.NotQueued != 0 {
 		marked := false
 		if m.Count == wire.Deleted {
@@ -646,6 +650,10 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 		// While a holder is away, a changed copy goes to all nodes, for a replica may have been promoted in
 		// that holder's place. Only holders take it: a copy that the others don't know isn't acknowledged.
 		if m.Flags&(wire.NewBody|wire.NewQueue) != 0 && (!slices.Contains(m.Holders, n.self.Node()) || n.wasDeleted(m)) {
+			return
+		}
+		if m.Flags&wire.Again != 0 && n.wasDeleted(m) {
+			n.refuse(p, m, wire.Deleted)
 			return
 		}
 		j = n.accept(p, m)

@@ -46,7 +46,8 @@ type world struct {
 	former []string // nodes of a former release
 	idle   bool     // nodes ask about idle copies; else the other rules show by themselves
 	adders bool
-	cursor uint64 // where the next scan begins
+	cursor uint64         // where the next scan begins
+	copies engine.Pending // the last WAITCOPIES
 }
 
 // actor is a node, and what it has on disk beside the locks.
@@ -129,7 +130,8 @@ func newWorld() *world {
 			n, other := w.actor(0), w.actor(1)
 			n.Do(func() { n.e.SetFeatures(other.ID, engine.Features{Batches: true}) })
 		},
-		"count": w.count, "scan": w.scan,
+		"count": w.count, "scan": w.scan, "waitcopies": w.waitCopies, "paused": w.paused,
+		"sofar":   func() { w.Say("%v", w.actor(0).e.CopiesSoFar(w.copies)) }, // NODE: what the last WAITCOPIES would answer now
 		"release": w.release, "cancel": w.cancel, "body": w.body, "newnode": w.newNode, "reload": w.reload,
 	})
 	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
@@ -187,7 +189,7 @@ func (m *member) Table() locktest.Table { return members{m.Mesh(), m.n} }
 func (m members) Up(id wire.NodeID, addr string, met bool) {
 	other := m.n.W.ByID(id)
 	m.n.e.SetLife(id, other.Life)
-	m.n.e.SetFeatures(id, engine.Features{Batches: !slices.Contains(m.n.w.former, other.Name), Counts: true})
+	m.n.e.SetFeatures(id, engine.Features{Batches: !slices.Contains(m.n.w.former, other.Name), Counts: true, Entries: true, Copies: true})
 	m.Table.Up(id, addr, met)
 }
 
@@ -396,6 +398,7 @@ var kindNames = map[wire.Kind]string{
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskOutcome: "ASKFATE", wire.Outcome: "FATE",
 	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
 	wire.ReplJobs: "REPLJOBS", wire.GotJobs: "GOTJOBS",
+	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES",
 	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 
@@ -776,6 +779,32 @@ func (w *world) verb(name string) {
 	})
 }
 
+// waitCopies is WAITCOPIES of a job: NODE JOB [copies=N].
+func (w *world) waitCopies() {
+	n, id, copies := w.actor(0), w.Job(1), 0
+	w.Arg("copies", &copies)
+	n.Do(func() {
+		p, now := n.e.WaitCopies([]store.ID{id}, copies, 0)
+		if now != nil {
+			w.Say("answer %v", now)
+			return
+		}
+		n.e.Tie(p, "waiter")
+		w.copies = p
+	})
+}
+
+// paused says what is paused of the queue q at each node, and what all nodes are to have paused, as each knows it.
+func (w *world) paused() {
+	for _, n := range w.nodes {
+		everywhere := "nothing"
+		if e := n.e.Entries().Get(engine.EntryPause, "q"); e != nil {
+			everywhere = fmt.Sprint(e.Value)
+		}
+		w.Say("%s: pause %d, everywhere %s, in step %v", n.Name, n.e.PauseOf([]byte("q"), n.e.Queue([]byte("q"))), everywhere, n.e.EntriesInStep())
+	}
+}
+
 // pause pauses the queue q at a node. With "unsaid" the other nodes don't hear that its clients don't want jobs any more.
 func (w *world) pause() {
 	n, sent := w.actor(0), len(w.Sent)
@@ -831,6 +860,9 @@ func (w *world) asks(n *actor, ask func() (engine.Pending, *engine.MeshAnswer)) 
 
 // gathered shows what the nodes have answered.
 func (w *world) gathered(a *engine.MeshAnswer) {
+	if a.Copies != nil {
+		w.Say("  %v", a.Copies)
+	}
 	for i := range a.Queues {
 		q := &a.Queues[i]
 		w.Say("  %s: %s", q.Name, countsText(&q.Counts))

@@ -560,7 +560,7 @@ func (x *walk) heal(all bool) {
 		x.do("deliver")
 		for _, n := range x.w.nodes {
 			if x.paused[n.Name] {
-				x.do("pause %s none", n.Name)
+				x.do("pause %s none bcast", n.Name)
 			}
 		}
 		clear(x.paused)

@@ -181,6 +181,35 @@ func TestSums(t *testing.T) {
 	assert.False(t, entries.Part{Level: 4}.Valid())
 }
 
+// A node's own log may have a tombstone that is older than a day: a node that is away may still have the entry.
+func TestOldTombstonesAreLoaded(t *testing.T) {
+	var table entries.Table
+	old := &entries.Entry{Kind: 1, Name: "q", Deleted: true, Stamp: entries.Stamp{MS: 1001, Node: 2}}
+	assert.True(t, table.Load(old, 0))
+	took, lost := table.Learn(&entries.Entry{Kind: 1, Name: "q", Stamp: entries.Stamp{MS: 1000, Node: 4}}, 1001+2*day, 0)
+	assert.False(t, took)
+	assert.NotNil(t, lost)
+	assert.False(t, table.Load(copyOf(t, old), 0))
+}
+
+// Where tombstones fill the table, the oldest go, so that changes and others' entries are taken all the same.
+func TestTombstonesMakeRoom(t *testing.T) {
+	var table entries.Table
+	for i := range entries.Most {
+		table.Change(1, fmt.Sprint(i), []byte("v"), 2, int64(i), 0)
+		table.Change(1, fmt.Sprint(i), nil, 2, int64(i), 0)
+	}
+	assert.Equal(t, entries.Most, table.Tombstones())
+	table.Change(1, "mine", []byte("v"), 2, 1<<30, 0)
+	took, _ := table.Learn(&entries.Entry{Kind: 1, Name: "theirs", Stamp: entries.Stamp{MS: 1 << 30, Node: 4}}, 0, 0)
+	assert.True(t, took)
+	assert.Equal(t, 2, table.Count(1))
+	assert.Equal(t, entries.Most*19/20, table.Tombstones())
+	assert.Nil(t, table.Known(1, "0"), "the oldest")
+	assert.NotNil(t, table.Known(1, fmt.Sprint(entries.Most-1)))
+	assert.Equal(t, len(table.Text()), table.Bytes())
+}
+
 func TestLimits(t *testing.T) {
 	var table entries.Table
 	for i := range entries.Most {

@@ -4,15 +4,19 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 
 	"jobmesh/module/wire"
 )
 
-// Most is how many entries a table takes, tombstones included. Local changes are limited by those who make them; this
-// limits what other nodes tell.
-const Most = 100_000
+// Most is how many entries a table has, tombstones included, and MostBytes how many bytes. If there are more, the oldest
+// tombstones go first; then entries of other nodes aren't taken. Those who make changes limit them to less.
+const (
+	Most      = 40_000
+	MostBytes = 8 << 20
+)
 
 // keepMS is how long a tombstone counts, ms. After that it goes as soon as no known node can have the entry.
 const keepMS = 24 * 3600 * 1000
@@ -24,6 +28,8 @@ type Table struct {
 	leaves  map[uint16][]*Entry // in the order of keys
 	sums    [levels][]uint64    // of each part, see Sums; nil while the table is empty
 	last    Stamp               // the greatest one that was seen
+	bytes   int                 // of all entries
+	counts  map[Kind]int        // of entries that aren't tombstones
 	dead    map[key]*Entry      // the tombstones
 }
 
@@ -39,6 +45,12 @@ func (t *Table) Len() int { return len(t.entries) - len(t.dead) }
 
 // Tombstones is how many tombstones there are.
 func (t *Table) Tombstones() int { return len(t.dead) }
+
+// Count is how many entries of a kind there are, without tombstones.
+func (t *Table) Count(kind Kind) int { return t.counts[kind] }
+
+// Bytes is the length of [Table.Text].
+func (t *Table) Bytes() int { return t.bytes }
 
 // Empty says whether there are neither entries nor tombstones.
 func (t *Table) Empty() bool { return len(t.entries) == 0 }
@@ -90,8 +102,7 @@ func compareKeys(a, b *Entry) int {
 }
 
 // Change makes a change of this node, at a time in unix ms, and returns the new entry. Its stamp is greater than all
-// that the table has seen, whatever the clock says. A nil value deletes the entry. Change must not be called to delete
-// what isn't there.
+// that the table has seen, whatever the clock says. A nil value deletes the entry, whether or not it is there.
 func (t *Table) Change(kind Kind, name string, value []byte, node wire.Node, now, monotonic int64) *Entry {
 	s := Stamp{MS: max(now, t.last.MS), Node: node}
 	if s.MS == t.last.MS {
@@ -102,6 +113,8 @@ func (t *Table) Change(kind Kind, name string, value []byte, node wire.Node, now
 	e := &Entry{Kind: kind, Name: name, Value: value, Deleted: value == nil, Stamp: s, learnt: monotonic}
 	if old := t.entries[e.key()]; old != nil {
 		e.Replaced = old.Stamp
+	} else {
+		t.room(e)
 	}
 	t.put(e)
 	return e
@@ -118,12 +131,48 @@ func (t *Table) Learn(e *Entry, now, monotonic int64) (took bool, lost *Entry) {
 			lost = e
 		}
 		return false, lost
-	case old == nil && (len(t.entries) >= Most || e.Deleted && now-e.Stamp.MS >= keepMS):
+	case old == nil && e.Deleted && now-e.Stamp.MS >= keepMS:
+		return false, nil
+	case old == nil && !t.room(e):
 		return false, nil
 	}
 	e.learnt = monotonic
 	t.put(e)
 	return true, old
+}
+
+// Load takes an entry from this node's own log, unless the table has a later one.
+func (t *Table) Load(e *Entry, monotonic int64) (took bool) {
+	if old := t.entries[e.key()]; old != nil && old.Stamp.Compare(e.Stamp) >= 0 {
+		return false
+	}
+	e.learnt = monotonic
+	t.put(e)
+	return true
+}
+
+// room makes room for a new entry, at the cost of the oldest tombstones. False: there is none.
+func (t *Table) room(e *Entry) bool {
+	full := func() bool { return len(t.entries) >= Most || t.bytes+len(e.Name)+len(e.Value) >= MostBytes }
+	if !full() {
+		return true
+	}
+	oldest := slices.SortedFunc(maps.Values(t.dead), func(a, b *Entry) int { return a.Stamp.Compare(b.Stamp) })
+	for _, dead := range oldest[:min(len(oldest), Most/20)] {
+		t.remove(dead)
+	}
+	return !full()
+}
+
+// DropTombstones forgets tombstones, some of them in one call: no other node is known, so none can have the entries.
+func (t *Table) DropTombstones() {
+	left := 1000
+	for _, e := range t.dead {
+		if left--; left < 0 {
+			return
+		}
+		t.remove(e)
+	}
 }
 
 // Forget removes an entry, and leaves no tombstone.
@@ -147,7 +196,7 @@ func (t *Table) saw(s Stamp) {
 
 func (t *Table) put(e *Entry) {
 	if t.entries == nil {
-		t.entries, t.leaves, t.dead = map[key]*Entry{}, map[uint16][]*Entry{}, map[key]*Entry{}
+		t.entries, t.leaves, t.dead, t.counts = map[key]*Entry{}, map[uint16][]*Entry{}, map[key]*Entry{}, map[Kind]int{}
 	}
 	k := e.key()
 	if old := t.entries[k]; old != nil {
@@ -158,6 +207,10 @@ func (t *Table) put(e *Entry) {
 		return // no other node has it
 	}
 	e.bytes = e.Append(nil)
+	t.bytes += len(e.bytes)
+	if !e.Deleted {
+		t.counts[e.Kind]++
+	}
 	t.entries[k] = e
 	at, _ := slices.BinarySearchFunc(t.sorted, e, compareKeys)
 	t.sorted = slices.Insert(t.sorted, at, e)
@@ -178,6 +231,10 @@ func (t *Table) remove(e *Entry) {
 	k := e.key()
 	delete(t.entries, k)
 	delete(t.dead, k)
+	t.bytes -= len(e.bytes)
+	if !e.Deleted {
+		t.counts[e.Kind]--
+	}
 	if at, found := slices.BinarySearchFunc(t.sorted, e, compareKeys); found {
 		t.sorted = slices.Delete(t.sorted, at, at+1)
 	}

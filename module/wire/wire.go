@@ -270,6 +270,9 @@ const (
 // NewBody, in a ReplJob: the job's body replaces the former one (ONCONFLICT replace).
 const NewBody = Known
 
+// Again, in a ReplJob: the receiver should have the job already, and has said that it doesn't. It refuses a job that it has deleted.
+const Again = CountNack
+
 // NewQueue, in a ReplJob: the job is now in the queue named, with these extras (ONBUSY dead).
 const NewQueue = CountMore
 

@@ -293,6 +293,48 @@ func TestLifeS9(t *testing.T) {
 	m.inStep(t)
 }
 
+// A queue that all nodes have paused is so whatever becomes of its key: it takes no job when it is made anew, or gets the name by RENAME
+// or RESTORE. Its end counts also at a node that knew nothing of it.
+func TestPausesOfQueuesMadeAnew(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, "appendonly yes")
+	s, c := m[0], m[0].Dial()
+	added(t, c, "x", "b", 1000)
+	added(t, c, "d", "b", 1000)
+	dump := []byte(c.Do("DUMP", "d").Str)
+	require.Equal(t, "all", c.Do("PAUSE", "q", "ALL", "BCAST").Str)
+	for _, end := range [][]any{{"DEL", "q"}, {"JOBMESH", "FLUSH"}} {
+		require.NotEqual(t, byte('-'), c.Do(end...).Kind)
+		assert.Equal(t, "all", c.Do("PAUSE", "q", "STATE").Str)
+		assert.True(t, c.Do("ADDJOB", "q", "b", 1000).Err("PAUSED"), "%v", end)
+		assert.True(t, c.Do("ADDJOBS", "q", 1000, "BODIES", "a", "b").Err("PAUSED"), "%v", end)
+		id := added(t, c, "deferred", "b", 1000, "DEFERRED")
+		assert.True(t, c.Do("RELEASEJOB", id, "QUEUE", "q").Err("PAUSED"), "%v", end)
+	}
+	added(t, c, "x", "b", 1000)
+	c.Do("DEL", "q")
+	require.Equal(t, "OK", c.Do("RENAME", "x", "q").Str)
+	assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Null)
+	c.Do("DEL", "q")
+	require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
+	assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Null)
+	s.Stop()
+	s.Restart()
+	assert.True(t, s.Do("GETJOB", "NOHANG", "FROM", "q").Null)
+
+	// A is away when B ends a pause of which B never heard.
+	m.await(t, 2)
+	m[1].Stop()
+	require.Equal(t, "in", s.Do("PAUSE", "unheard", "IN", "BCAST").Str)
+	s.Stop()
+	m[1].Restart()
+	require.Equal(t, "none", m[1].Do("PAUSE", "unheard", "NONE", "BCAST").Str)
+	s.Restart()
+	m.await(t, 2)
+	awaitPause(t, "unheard", "none", m...)
+	m.inStep(t)
+}
+
 // A node that has settings of its own neither takes those of the mesh nor tells its own. It passes on what it hears, and
 // goes back to those of the mesh.
 func TestOwnSettings(t *testing.T) {
