@@ -84,6 +84,7 @@ func TestLifeS1(t *testing.T) {
 
 	m[2].Kill()
 	set(t, m[0], "mail:*", "RETRY", 9)
+	awaitSetting(t, "mail:*", "retry", "9", m[1])
 	require.True(t, m[1].Do("QCONFIG", "UNSET", "mail:*", "KEY").Is(1))
 	set(t, m[1], "other", "TTL", 5)
 	m[2].Restart()
@@ -96,7 +97,8 @@ func TestLifeS1(t *testing.T) {
 // S2: two sides of a mesh set the same name: the later change counts everywhere, and the earlier one is in a log. Different names: both.
 func TestLifeS2(t *testing.T) {
 	t.Parallel()
-	m := mesh{node(t, "appendonly yes"), node(t, "appendonly yes")}
+	m := mesh{node(t, "appendonly yes"), harness.Start(t, busConfig(t, "appendonly yes"), harness.WithClock(t))}
+	m[1].SetClock(10 * time.Second) // by the nodes' clocks its change is the later one
 	set(t, m[0], "q", "RETRY", 1)
 	set(t, m[0], "a", "RETRY", 11)
 	set(t, m[1], "b", "RETRY", 12)
@@ -162,8 +164,12 @@ func TestLifeS5(t *testing.T) {
 	m := mesh{node(t, "appendonly yes"), node(t, "appendonly yes", "aof-use-rdb-preamble no"), node(t, "save 3600 1")}
 	m.meet(t)
 	for i := range 30 {
+		if i == 20 {
+			m.inStep(t) // the others are later changes of what all know
+		}
 		set(t, m[i%3], fmt.Sprint("q", i%20), "RETRY", i+1)
 	}
+	m.inStep(t)
 	require.True(t, m[1].Do("QCONFIG", "DEL", "q3").Is(1))
 	require.Equal(t, "in", m[2].Do("PAUSE", "paused", "IN", "BCAST").Str)
 	digest := m.inStep(t)
