@@ -23,6 +23,8 @@ const (
 
 const (
 	compareEveryMS = 30_000
+	compareSoonMS  = 1000 // after a change, and so much later for each node
+	compareEachMS  = 100
 	pausesMost     = 10_000
 )
 
@@ -67,6 +69,10 @@ func (n *Node) EntryFits(size int) error {
 // entryChanged asks for an entry to be logged, and to be carried out if package commands reads it.
 func (n *Node) entryChanged(e, lost *entries.Entry) {
 	n.effects = append(n.effects, Effect{Kind: LogEntry, Entry: e, Lost: lost})
+	// Only the node that told of it is known to have it. The larger the mesh, the later the others are asked.
+	soon := n.monotonic() + compareSoonMS + compareEachMS*int64(len(n.mesh.All()))
+	n.alike.compare = min(n.alike.compare, soon)
+	n.wakeAtEntries(n.monotonic())
 }
 
 func (n *Node) tellEntry(e *entries.Entry) {
