@@ -204,13 +204,7 @@ func (m *module) waitCopies(c *rm.Ctx) {
 		m.carryOut(c)
 		return
 	}
-	client, err := m.block(c, p, func(c *rm.Ctx) { putCopies(c, m.node.CopiesSoFar(p)) })
-	if err != nil {
-		c.Error("ERR " + err.Error())
-		return
-	}
-	m.node.Tie(p, &asker{client, func(c *rm.Ctx, a *engine.MeshAnswer) { putCopies(c, a.Copies) }})
-	m.carryOut(c)
+	m.awaitMesh(c, p, func(c *rm.Ctx) { putCopies(c, m.node.CopiesSoFar(p)) }, func(c *rm.Ctx, a *engine.MeshAnswer) { putCopies(c, a.Copies) })
 }
 
 // putCopies answers how many nodes hold each job.

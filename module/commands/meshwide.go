@@ -83,7 +83,12 @@ func (m *module) askMesh(c *rm.Ctx, ask func() (engine.Pending, *engine.MeshAnsw
 		m.carryOut(c)
 		return
 	}
-	client, err := m.block(c, p, func(c *rm.Ctx) { c.NullArray() })
+	m.awaitMesh(c, p, func(c *rm.Ctx) { c.NullArray() }, put)
+}
+
+// awaitMesh blocks a client until the other nodes have answered, and answers it by put; by unblocked at CLIENT UNBLOCK.
+func (m *module) awaitMesh(c *rm.Ctx, p engine.Pending, unblocked func(*rm.Ctx), put func(*rm.Ctx, *engine.MeshAnswer)) {
+	client, err := m.block(c, p, unblocked)
 	if err != nil {
 		c.Error("ERR " + err.Error())
 		return

@@ -236,8 +236,7 @@ func (m *module) changeSettings(c *rm.Ctx, name string, value []byte) {
 		m.carryOut(c)
 		return
 	}
-	m.node.ForceEntry(m.settingsKind(), name, value)
-	m.settings.learn(&entries.Entry{Kind: m.settingsKind(), Name: name, Value: value, Deleted: value == nil}, m.settingsKind())
+	m.forceSettings(m.settingsKind(), name, value)
 	m.saveSettings()
 	c.Dirty()
 }
@@ -283,7 +282,7 @@ func (m *module) configUnset(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
-	left.unknown = slices.DeleteFunc(slices.Clone(s.unknown), func(u unknownSetting) bool {
+	left.unknown = slices.DeleteFunc(slices.Clone(s.unknown), func(u oneSetting) bool {
 		o, known := optionNamed(u.words[0])
 		return known && o.bit&gone != 0
 	})

@@ -26,7 +26,7 @@ type settings struct {
 	set     uint16
 	exclude bool
 	add     engine.Add
-	unknown []unknownSetting
+	unknown []oneSetting // that a newer release has made: they are kept, and told to others
 }
 
 // apply copies the settings into a, before ADDJOB's options overwrite them.
@@ -222,18 +222,18 @@ func (s *settings) value() (b []byte) {
 	return b
 }
 
-// unknownSetting is one that a newer release has made. It is kept, and told to others.
-type unknownSetting struct {
+// oneSetting is a setting as an entry's value has it.
+type oneSetting struct {
 	words list
-	bytes []byte // as they are in an entry's value
+	bytes []byte // with their count and lengths
 }
 
 // settingsOf reads what value made. Settings that this release doesn't know, or can't have together with the others, are
 // set aside. What can't be read at all is nothing.
 func settingsOf(name string, value []byte) *settings {
-	var all []unknownSetting
+	var all []oneSetting
 	for rest := value; len(rest) > 0; {
-		u := unknownSetting{bytes: rest}
+		u := oneSetting{bytes: rest}
 		number := func() int {
 			n, used := binary.Uvarint(rest)
 			if used <= 0 || n > uint64(len(rest)) {
@@ -260,7 +260,7 @@ func settingsOf(name string, value []byte) *settings {
 	s, ok := settingsFrom(name, all)
 	if !ok {
 		// One by one, as far as they agree.
-		var some []unknownSetting
+		var some []oneSetting
 		s = &settings{name: name}
 		for again := true; again; {
 			again = false
@@ -278,7 +278,7 @@ func settingsOf(name string, value []byte) *settings {
 }
 
 // settingsFrom parses settings together; false: one of them isn't known, or contradicts another.
-func settingsFrom(name string, all []unknownSetting) (s *settings, ok bool) {
+func settingsFrom(name string, all []oneSetting) (s *settings, ok bool) {
 	s = &settings{name: name}
 	var words list
 	for _, u := range all {
@@ -334,7 +334,6 @@ func (m *module) loadSettings(b []byte) error {
 			m.settings.learn(e, m.settingsKind())
 		}
 	}
-	m.settings.dirty = true
 	m.saveSettings()
 	return nil
 }
@@ -346,14 +345,16 @@ func (m *module) loadFormer(b []byte) error {
 		return err
 	}
 	for _, s := range all {
-		m.node.ForceEntry(engine.EntrySettings, s.name, s.value())
-		if !m.ownSettings {
-			m.settings.put(s)
-		}
+		m.forceSettings(engine.EntrySettings, s.name, s.value())
 	}
-	m.settings.dirty = true
 	m.saveSettings()
 	return nil
+}
+
+// forceSettings takes settings, or their end (nil), from what a former release has logged or saved.
+func (m *module) forceSettings(kind entries.Kind, name string, value []byte) {
+	m.node.ForceEntry(kind, name, value)
+	m.settings.learn(&entries.Entry{Kind: kind, Name: name, Value: value, Deleted: value == nil}, m.settingsKind())
 }
 
 // learn carries out an entry, if it is one of the settings that count here.
@@ -374,8 +375,8 @@ func (m *module) settingsAnew() {
 	if m.node == nil {
 		return
 	}
-	for e := range m.node.Entries().Of(m.settingsKind()) {
-		m.settings.put(settingsOf(e.Name, e.Value))
+	for e := range m.node.Entries().AllOf(m.settingsKind()) {
+		m.settings.learn(e, e.Kind)
 	}
 }
 

@@ -157,12 +157,12 @@ func (n *Node) addable(a *Add) (w placement, err error) {
 	if err == nil && a.Family() {
 		w.family, err = n.dependenciesOf(&a.Members)
 	}
-	if err == nil && n.paused(a.Queue, q, PauseIn) && !(q != nil && a.MaxLen > 0 && q.Waiting() >= uint64(a.MaxLen)) {
-		err = ErrPaused
-	}
-	if err == nil && q != nil {
-		if a.MaxLen > 0 && q.Waiting() >= uint64(a.MaxLen) {
+	if err == nil {
+		switch {
+		case q != nil && a.MaxLen > 0 && q.Waiting() >= uint64(a.MaxLen):
 			err = ErrMaxLen
+		case n.paused(a.Queue, q, PauseIn):
+			err = ErrPaused
 		}
 		if a.Unique.Strategy == 0 {
 			w.queue = q // adding a unique job may remove another job first

@@ -90,7 +90,7 @@ func (n *Node) newCopiesWait(ids []store.ID, copies int, timeout int64) *copiesW
 	n.questions.last++
 	w := &copiesWait{number: n.questions.last, deadline: math.MaxInt64, pause: copiesFirstMS, place: make(map[store.ID]int, len(ids))}
 	if timeout > 0 {
-		w.deadline = n.now + min(timeout, math.MaxInt64-n.now)
+		w.deadline = n.deadlineIn(timeout)
 	}
 	for i := range ids {
 		if _, twice := w.place[ids[i]]; twice {
@@ -213,10 +213,12 @@ func (n *Node) mayCopy(j *store.Job) bool {
 // sendMissing sends copies of a job to further nodes, if too few should have it, and says how many. It sends the copy again to nodes that
 // should have the job, and have said twice that they don't: the first time it may have been under way. The job may move.
 func (n *Node) sendMissing(w *copiesWait, job *waitedJob, j *store.Job) (_ *store.Job, sent int) {
-	should := n.reachedHolders(j)
-	if w.repairs {
-		should = n.remaining(j)
-	}
+	should := n.countHolders(j, func(p *Peer) bool {
+		if w.repairs {
+			return !p.missing
+		}
+		return p.Connected
+	})
 	if should+1 < job.want {
 		before := j.Holders()
 		j = n.moreHolders(j, job.want-1-should)
@@ -237,10 +239,11 @@ func (n *Node) sendMissing(w *copiesWait, job *waitedJob, j *store.Job) (_ *stor
 	return j, sent
 }
 
-// reachedHolders counts the other nodes that should have a job and are connected.
-func (n *Node) reachedHolders(j *store.Job) (count int) {
+// countHolders counts the other nodes that should have a job, are known, and are wanted.
+func (n *Node) countHolders(j *store.Job, wanted func(*Peer) bool) (count int) {
 	for i := range j.Holders() {
-		if node, _ := j.Holder(i); n.mesh.Reaches(wire.Node(node)) {
+		node, _ := j.Holder(i)
+		if p := n.mesh.ByName(wire.Node(node)); p != nil && wanted(p) {
 			count++
 		}
 	}

@@ -58,9 +58,14 @@ func giveBack(n *engine.Node) {
 
 // steadyNode makes a node with a monotonic clock besides the wall clock that SetNow sets.
 func steadyNode(now int64, steady func() int64) (*engine.Node, *keys, *storetest.Alloc) {
+	return namedNode("0123456789abcdef0123456789abcdef01234567", now, steady)
+}
+
+// namedNode is steadyNode for a node with this ID.
+func namedNode(id string, now int64, steady func() int64) (*engine.Node, *keys, *storetest.Alloc) {
 	alloc := storetest.New()
 	k := &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
-	k.n = engine.New(engine.Config{Alloc: alloc, Keys: k, Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: steady})
+	k.n = engine.New(engine.Config{Alloc: alloc, Keys: k, Random: rand.NewPCG(1, 2), NodeID: id, Now: now, Monotonic: steady})
 	k.n.SetNow(now)
 	return k.n, k, alloc
 }

@@ -9,8 +9,8 @@ import (
 	"jobmesh/module/wire"
 )
 
-// What all nodes are to know alike: settings of queues, and pauses (PAUSE … BCAST). A change is told to all nodes that are
-// connected. Nodes that connect compare what they know, and so do all nodes now and then. Package entries says which of
+// Entries are what all nodes are to know alike: settings of queues, pauses (PAUSE … BCAST), and zones. A change is told to all nodes
+// that are connected. Nodes that connect compare what they know, and so do all nodes now and then. Package entries says which of
 // two changes wins.
 
 // Kinds of entries. Package commands reads and writes those of settings.
@@ -51,7 +51,7 @@ func (n *Node) ChangeEntry(kind entries.Kind, name string, value []byte) {
 	n.noteZone(e)
 	n.entryChanged(e, nil)
 	if !kind.Own() {
-		n.tellEntry(e)
+		n.tellWhere(n.tellsEntries(e.Append(nil), 0), n.knowsEntries)
 	}
 	if e.Deleted && n.mesh.Alone() {
 		n.alike.Forget(kind, name) // no other node has it
@@ -75,14 +75,8 @@ func (n *Node) entryChanged(e, lost *entries.Entry) {
 	n.wakeAtEntries(n.monotonic())
 }
 
-func (n *Node) tellEntry(e *entries.Entry) {
-	s := sending{n: n, m: n.tellsEntries(e.Append(nil), 0)}
-	for _, p := range n.mesh.All() {
-		if n.mesh.features[p.ID].Entries {
-			s.to(p)
-		}
-	}
-}
+// knowsEntries says whether a node's release has entries.
+func (n *Node) knowsEntries(p *Peer) bool { return n.mesh.features[p.ID].Entries }
 
 // tellsEntries makes a message that tells entries, and the sum of all that this node has.
 func (n *Node) tellsEntries(list []byte, flags uint8) *wire.Message {
@@ -119,12 +113,8 @@ func (n *Node) PauseEverywhere(name []byte, mask uint8) (uint8, error) {
 		}
 		n.ChangeEntry(EntryPause, string(name), value)
 	}
-	s := sending{n: n, m: &wire.Message{Kind: wire.Pause, Queue: name, Count: uint32(mask)}}
-	for _, p := range n.mesh.All() {
-		if long || !n.mesh.features[p.ID].Entries {
-			s.to(p)
-		}
-	}
+	m := wire.Message{Kind: wire.Pause, Queue: name, Count: uint32(mask)}
+	n.tellWhere(&m, func(p *Peer) bool { return long || !n.knowsEntries(p) })
 	return mask, nil
 }
 
@@ -230,9 +220,9 @@ func (n *Node) elsewhere(j *store.Job, list []*Peer, here bool) []*Peer {
 }
 
 // pauseAgain pauses the queues that all nodes are to have paused: the data that were loaded don't say so. A queue that isn't there is paused
-// when it is made (welcome).
+// when it is made (pauseNamed).
 func (n *Node) pauseAgain() {
-	for e := range n.alike.Of(EntryPause) {
+	for e := range n.alike.AllOf(EntryPause) {
 		if q := n.store.Queue([]byte(e.Name)); q != nil {
 			q.Pause = pauseOf(e)
 		}
@@ -270,23 +260,22 @@ func (n *Node) paused(name []byte, q *store.Queue, way uint8) bool {
 // tickEntries compares entries with the other nodes now and then.
 func (n *Node) tickEntries() {
 	n.tellZone()
-	now := n.monotonic()
 	if n.mesh.Alone() {
 		n.alike.DropTombstones()
-	}
-	if n.mesh.Alone() || now < n.alike.compare {
-		n.wakeAtEntries(now)
 		return
 	}
-	n.alike.compare = now + compareEveryMS
-	agreed := int64(math.MaxInt64)
-	for _, p := range n.mesh.All() {
-		agreed = min(agreed, p.entries.agreed)
-		if p.Connected {
-			n.compareEntries(p)
+	now := n.monotonic()
+	if now >= n.alike.compare {
+		n.alike.compare = now + compareEveryMS
+		agreed := int64(math.MaxInt64)
+		for _, p := range n.mesh.All() {
+			agreed = min(agreed, p.entries.agreed)
+			if p.Connected {
+				n.compareEntries(p)
+			}
 		}
+		n.alike.Sweep(n.now, agreed)
 	}
-	n.alike.Sweep(n.now, agreed)
 	n.wakeAtEntries(now)
 }
 
@@ -298,7 +287,7 @@ func (n *Node) wakeAtEntries(now int64) {
 
 // compareEntries begins to compare entries with a node. If both have some, it is the node with the smaller ID that begins.
 func (n *Node) compareEntries(p *Peer) {
-	if !n.mesh.features[p.ID].Entries || n.alike.Empty() {
+	if !n.knowsEntries(p) || n.alike.Empty() {
 		return
 	}
 	flags := uint8(0)
@@ -368,26 +357,23 @@ func (n *Node) onEntrySums(p *Peer, m *wire.Message) error {
 	return nil
 }
 
-// onEntries learns entries, and answers with the sum of its own, unless the message is itself an answer (NoReply). Count has a bit for each of the smallest parts of which the sender has told all that it
-// knows: it is told what it lacks. It is also told of entries that are later here.
+// onEntries learns entries, and answers with the sum of its own, unless the message is itself an answer (NoReply). Count has a bit for
+// each of the smallest parts of which the sender has told all that it knows: it is told what it lacks. It is also told of entries that are
+// later here.
 func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 	part := partOf(m.Round)
 	if m.Count != 0 && (!part.Valid() || part.Level != entries.Levels-1 || m.Count >= 1<<entries.Fan) {
 		return wire.ErrMessage
 	}
-	type key struct {
-		kind entries.Kind
-		name string
-	}
-	told := map[key]bool{}
+	told := map[*entries.Entry]bool{} // the entries of this node's table of which the message has one
 	var later []byte
 	err := entries.Parse(m.Queue, func(e *entries.Entry) error {
 		if e.Kind.Own() {
 			return wire.ErrMessage
 		}
-		told[key{e.Kind, e.Name}] = true
 		took, lost := n.alike.Learn(e, n.now, n.monotonic())
 		valid := n.alike.Known(e.Kind, e.Name)
+		told[valid] = true
 		switch {
 		case took:
 			n.learntEntry(e, lost)
@@ -408,7 +394,7 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 			continue
 		}
 		for _, e := range n.alike.In(part.Child(i)) {
-			if !told[key{e.Kind, e.Name}] {
+			if !told[e] {
 				later = e.Append(later)
 			}
 		}
@@ -437,7 +423,7 @@ func (n *Node) learntEntry(e, lost *entries.Entry) {
 // EntriesInStep says whether all connected nodes are known to have the same entries as this one.
 func (n *Node) EntriesInStep() bool {
 	for _, p := range n.mesh.All() {
-		if p.Connected && n.mesh.features[p.ID].Entries && p.entries.sum != n.alike.Sum() {
+		if p.Connected && n.knowsEntries(p) && p.entries.sum != n.alike.Sum() {
 			return false
 		}
 	}

@@ -2,9 +2,7 @@ package engine_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -12,7 +10,6 @@ import (
 	"jobmesh/module/engine"
 	"jobmesh/module/entries"
 	"jobmesh/module/store"
-	"jobmesh/module/store/storetest"
 	"jobmesh/module/wire"
 )
 
@@ -26,12 +23,7 @@ type pair struct {
 func newPair(t *testing.T) *pair {
 	p := &pair{t: t}
 	for i := range p.nodes {
-		k := &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
-		p.nodes[i] = engine.New(engine.Config{
-			Alloc: storetest.New(), Keys: k, Random: rand.NewPCG(1, uint64(i)), NodeID: fmt.Sprintf("%02x%038x", i+1, 7), Now: 1_700_000_000_000,
-		})
-		k.n = p.nodes[i]
-		k.n.SetNow(1_700_000_000_000)
+		p.nodes[i], _, _ = namedNode(fmt.Sprintf("%02x%038x", i+1, 7), 1_700_000_000_000, nil)
 	}
 	return p
 }

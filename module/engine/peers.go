@@ -192,6 +192,16 @@ func (s *sending) to(p *Peer) {
 // Message returns the bytes of a Send, LogLock or LogUnlock effect; valid until the next call.
 func (n *Node) Message(e *Effect) []byte { return n.outbox[e.from:e.to] }
 
+// tellWhere sends a message to those nodes that are wanted.
+func (n *Node) tellWhere(m *wire.Message, wanted func(*Peer) bool) {
+	s := sending{n: n, m: m}
+	for _, p := range n.mesh.All() {
+		if wanted(p) {
+			s.to(p)
+		}
+	}
+}
+
 // tellAll sends a message to all nodes.
 func (n *Node) tellAll(m *wire.Message) {
 	s := sending{n: n, m: m}

@@ -41,8 +41,11 @@ type questions struct {
 // newQuestion makes a question that is answered in timeout ms at most.
 func (n *Node) newQuestion(timeout int64) *question {
 	n.questions.last++
-	return &question{number: n.questions.last, deadline: n.now + min(timeout, math.MaxInt64-n.now)}
+	return &question{number: n.questions.last, deadline: n.deadlineIn(timeout)}
 }
+
+// deadlineIn is the time, unix ms, at which so many ms are over.
+func (n *Node) deadlineIn(timeout int64) int64 { return n.now + min(timeout, math.MaxInt64-n.now) }
 
 // askMesh sends a question to nodes, and notes those that can't be asked. If no answer is to come, it returns the answer
 // (now); otherwise the answer comes as an AnswerMesh effect for the client that is tied to p.

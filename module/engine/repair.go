@@ -183,17 +183,6 @@ func (n *Node) mayLack(j *store.Job) bool {
 	return gone && smaller <= n.repairing.rank
 }
 
-// remaining counts the other nodes that should have a job, and aren't gone for long.
-func (n *Node) remaining(j *store.Job) (count int) {
-	for i := range j.Holders() {
-		node, _ := j.Holder(i)
-		if p := n.mesh.ByName(wire.Node(node)); p != nil && !p.missing {
-			count++
-		}
-	}
-	return count
-}
-
 // repairSome has the next jobs repaired.
 func (n *Node) repairSome(now int64) {
 	r := &n.repairing

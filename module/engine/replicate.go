@@ -212,7 +212,8 @@ func (n *Node) step(j *store.Job, ad *pendingAdd) {
 	n.arm(j)
 }
 
-// cleanUp takes back all copies of a job that was promised to nobody.
+// cleanUp takes back all copies of a job that was promised to nobody. If the job is gone with its queue, nobody knows any more which
+// nodes were sent a copy.
 func (n *Node) cleanUp(ad *pendingAdd) {
 	j := n.store.Lookup(&ad.id)
 	n.endPendingAdd(ad)
@@ -221,32 +222,25 @@ func (n *Node) cleanUp(ad *pendingAdd) {
 	if ad.external || j == nil {
 		m.Flags |= wire.ByClient // this node isn't a holder; holders are believed without the flag
 	}
-	owed := false
+	owed := n.owesEnd(j, ad)
 	if j != nil {
 		n.tell(j, &m)
-		owed = n.owesEnd(j, ad)
 		n.revoke(j)
 	} else {
-		// It is gone with its queue, and nobody knows any more which nodes were sent a copy.
 		n.tellAll(&m)
-		owed = !n.passive && !n.loading && slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected })
 	}
 	if owed {
 		n.endUnknown(&ad.id, true)
 	}
 }
 
-// owesEnd is for a job whose copies are taken back. It says whether a node was sent a copy, and can't be told now. When that
-// node is back it is told that the job was cancelled: otherwise its copy would be queued there, though the job's locks are
+// owesEnd is for a job whose copies are taken back; nil: it is gone. It says whether a node may have been sent a copy, and can't be told now.
+// When that node is back it is told that the job was cancelled: otherwise its copy would be queued there, though the job's locks are
 // free. There are at most as many such jobs as ADDJOBs that waited when a connection ended.
 func (n *Node) owesEnd(j *store.Job, ad *pendingAdd) bool {
-	for i := range j.Holders() {
-		node, _ := j.Holder(i)
-		if p := n.mesh.ByName(wire.Node(node)); p != nil && !p.Connected && !slices.Contains(ad.unsent, p.Node) {
-			return !n.passive && !n.loading
-		}
-	}
-	return false
+	return !n.passive && !n.loading && slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool {
+		return !p.Connected && (j == nil || j.HeldBy(uint64(p.Node)) && !slices.Contains(ad.unsent, p.Node))
+	})
 }
 
 func (n *Node) deny(ad *pendingAdd, err error) {

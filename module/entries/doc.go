@@ -1,8 +1,8 @@
 // Package entries is what all nodes of a mesh are to know alike, however small: settings of queues, and pauses. It does
 // no I/O, and doesn't know what the entries mean.
 //
-// An entry has a key and a value. Each change of it has a [Stamp], greater than all stamps that its node has seen. Of two
-// values the one with the greater stamp wins, everywhere: so nodes that have heard of the same changes have the same
+// An entry has a key and a value. Each change of it has a [Stamp], greater than all stamps that its node has seen. The
+// value with the greatest stamp wins, everywhere: so nodes that have heard of the same changes have the same
 // entries, in whatever order they heard of them. An entry counts as a whole: its parts were checked together, and a
 // mixture of two could contradict itself. A deleted entry leaves a tombstone, which wins likewise, so that a node that
 // was away doesn't bring the entry back.

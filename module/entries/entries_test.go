@@ -148,7 +148,7 @@ func TestOwnEntries(t *testing.T) {
 	table.Change(own, "q", []byte("v"), 2, 1000, 0)
 	assert.Zero(t, table.Sum())
 	assert.Empty(t, in(&table))
-	assert.Len(t, slices.Collect(table.Of(own)), 1)
+	assert.Len(t, slices.Collect(table.AllOf(own)), 1)
 	gone := table.Change(own, "q", nil, 2, 1001, 0)
 	assert.True(t, table.Empty())
 	table.Force(&entries.Entry{Kind: own, Name: "q", Value: []byte("w")}, 0)

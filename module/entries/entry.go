@@ -46,7 +46,7 @@ type Entry struct {
 	Stamp    Stamp
 	Replaced Stamp // of the entry that the maker of this one knew before; zero: none
 
-	bytes   []byte // what Append appends
+	bytes   []byte // what Append appends; nil: it is in no table
 	leaf    uint16 // see Table.Sums
 	sum     uint64
 	learnt  int64 // monotonic ms, when it came to this table
@@ -62,6 +62,9 @@ const deleted = 1 // flag
 
 // Append appends the entry's bytes.
 func (e *Entry) Append(b []byte) []byte {
+	if e.bytes != nil {
+		return append(b, e.bytes...)
+	}
 	flags := byte(0)
 	if e.Deleted {
 		flags = deleted

@@ -26,7 +26,7 @@ type Table struct {
 	entries map[key]*Entry
 	sorted  []*Entry            // all of them, in the order of kinds and names
 	leaves  map[uint16][]*Entry // in the order of keys
-	sums    [levels][]uint64    // of each part, see Sums; nil while the table is empty
+	sums    [Levels][]uint64    // of each part, see Sums; nil while the table is empty
 	last    Stamp               // the greatest one that was seen
 	bytes   int                 // of all entries
 	counts  map[Kind]int        // of entries that aren't tombstones
@@ -69,8 +69,8 @@ func (t *Table) Known(kind Kind, name string) *Entry { return t.entries[key{kind
 // All are the entries, and the tombstones, in the order of kinds and names. The slice is the table's.
 func (t *Table) All() []*Entry { return t.sorted }
 
-// Of are the entries of a kind, without tombstones, in the order of names.
-func (t *Table) Of(kind Kind) iter.Seq[*Entry] {
+// AllOf are the entries of a kind, without tombstones, in the order of names.
+func (t *Table) AllOf(kind Kind) iter.Seq[*Entry] {
 	at, _ := slices.BinarySearchFunc(t.sorted, &Entry{Kind: kind}, compareKeys)
 	return func(yield func(*Entry) bool) {
 		for ; at < len(t.sorted) && t.sorted[at].Kind == kind; at++ {
@@ -278,10 +278,10 @@ func (t *Table) Sweep(now, agreed int64) {
 // The table's parts: a key's hash has 12 bits, of which the first four say in which of 16 parts the key is, the next
 // four in which of 16 parts of that one, and so on.
 const (
-	levels   = 3
+	Levels   = 3  // the level of the smallest parts
 	Fan      = 16 // parts of each part
 	fanBits  = 4
-	leafBits = levels * fanBits
+	leafBits = Levels * fanBits
 )
 
 // Part is a part of the table: the keys whose hash begins with Prefix, of which Level times four bits count. The zero
@@ -291,11 +291,8 @@ type Part struct {
 	Prefix uint16
 }
 
-// Levels is the level of the smallest parts.
-const Levels = levels
-
 // Valid says whether there is such a part.
-func (p Part) Valid() bool { return p.Level <= levels && p.Prefix < 1<<(fanBits*p.Level) }
+func (p Part) Valid() bool { return p.Level <= Levels && p.Prefix < 1<<(fanBits*p.Level) }
 
 // Child is one of a part's parts.
 func (p Part) Child(i int) Part { return Part{p.Level + 1, p.Prefix<<fanBits | uint16(i)} }
@@ -317,7 +314,7 @@ func (t *Table) count(leaf uint16, sum uint64) {
 		if t.sums[level] == nil {
 			t.sums[level] = make([]uint64, 1<<(fanBits*(level+1)))
 		}
-		t.sums[level][leaf>>(fanBits*(levels-1-level))] += sum
+		t.sums[level][leaf>>(fanBits*(Levels-1-level))] += sum
 	}
 }
 

@@ -514,15 +514,11 @@ func (n *Node) adopt(e *wire.Lock) *store.Lock {
 	case live && h.has(l):
 		switch kept := e.Flags&FlagRenewed != 0; {
 		case n.learnBefore(l, e, until):
-		case e.Token == l.Token:
-			if kept {
-				n.unraised(e.Name)
-				n.SetFlags(l, l.Flags|FlagRenewed)
-			}
-		case e.Token > l.Token && kept:
+		case kept && e.Token >= l.Token:
 			n.unraised(e.Name)
 			n.SetFlags(l, l.Flags|FlagRenewed)
 			l.Token = e.Token
+		case e.Token == l.Token: // it is known
 		case e.Token > l.Token || l.Flags&FlagRenewed == 0:
 			// As if this node had voted for both tokens: the vote falls back to the older one.
 			n.learnRaised(l, e, until)

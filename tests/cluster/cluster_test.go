@@ -23,10 +23,7 @@ func start(t *testing.T, n int, lines ...string) mesh {
 	for i := range m {
 		m[i] = node(t, lines...)
 	}
-	for _, s := range m[1:] {
-		meet(t, s, m[0])
-	}
-	m.await(t, n)
+	m.meet(t)
 	m.votes(t)
 	return m
 }
@@ -38,6 +35,15 @@ func node(t *testing.T, lines ...string) *harness.Server {
 // busConfig is the configuration of a node.
 func busConfig(t *testing.T, lines ...string) harness.Option {
 	return harness.WithConfig(append([]string{"jobmesh.cluster-port " + busPort(t), "jobmesh.cluster-node-timeout 2000"}, lines...)...)
+}
+
+// meet makes one mesh of nodes.
+func (m mesh) meet(t *testing.T) {
+	t.Helper()
+	for _, s := range m[1:] {
+		meet(t, s, m[0])
+	}
+	m.await(t, len(m))
 }
 
 func meet(t *testing.T, a, b *harness.Server) {

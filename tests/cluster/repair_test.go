@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -25,6 +26,14 @@ func (m mesh) repaired(t *testing.T, ids []string, copies int) {
 		}
 		return have >= copies*len(ids)
 	})
+}
+
+// infoNumber is a number of INFO jobmesh.
+func infoNumber(t *testing.T, s *harness.Server, field string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(s.Info("jobmesh", field), 10, 64)
+	require.NoError(t, err)
+	return n
 }
 
 // Delayed jobs outlive three nodes, one after the other, though each has two copies: lost copies are made again, when a node is
@@ -54,13 +63,7 @@ func TestLostCopiesAreMadeAgain(t *testing.T) {
 	m.repaired(t, ids, 1)
 	repaired := int64(0)
 	for _, s := range m {
-		for _, id := range ids[:5] {
-			s.Do("SHOW", id)
-		}
-		var n int64
-		_, err := fmt.Sscan(s.Info("jobmesh", "jobmesh_copies_repaired"), &n)
-		require.NoError(t, err)
-		repaired += n
+		repaired += infoNumber(t, s, "jobmesh_copies_repaired")
 		if s != m[len(m)-1] {
 			assert.True(t, s.Do("SHOW", once).Null, "an at-most-once job gets no second copy")
 		}
@@ -86,10 +89,7 @@ func TestCopiesThatCannotBeMadeAgain(t *testing.T) {
 	}
 	lacking := func() (sum int64) {
 		for _, s := range m[:2] {
-			var n int64
-			_, err := fmt.Sscan(s.Info("jobmesh", "jobmesh_jobs_lacking_copies"), &n)
-			require.NoError(t, err)
-			sum += n
+			sum += infoNumber(t, s, "jobmesh_jobs_lacking_copies")
 		}
 		return sum
 	}

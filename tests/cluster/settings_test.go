@@ -40,15 +40,6 @@ func awaitPause(t *testing.T, queue, want string, nodes ...*harness.Server) {
 	}
 }
 
-// meet makes one mesh of nodes.
-func (m mesh) meet(t *testing.T) {
-	t.Helper()
-	for _, s := range m[1:] {
-		meet(t, s, m[0])
-	}
-	m.await(t, len(m))
-}
-
 // inStep waits until all nodes know that they have the same settings, and returns their digest.
 func (m mesh) inStep(t *testing.T) (digest string) {
 	t.Helper()
