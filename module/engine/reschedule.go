@@ -208,6 +208,11 @@ func (n *Node) spanOf(j *store.Job) int64 {
 		return max(delayFrom(j, n.now), j.Unique().ConflictDelay())
 	case n.putOff(j), n.isToQueue(j):
 		return max(delayFrom(j, n.now), j.QTime-n.now)
+	case j.State == store.StateActive && j.Place == store.InHeld && j.Retry > 0 && !held(j):
+		// Another node is to queue the job, and this one only if that node doesn't: a retry time later. The receiver, too.
+		if left := j.QTime - n.now - int64(j.Retry)*1000; left > jitterMS {
+			return max(delayLeft(j, n.now), left)
+		}
 	}
 	return delayLeft(j, n.now)
 }

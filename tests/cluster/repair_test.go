@@ -107,3 +107,35 @@ func TestCopiesThatCannotBeMadeAgain(t *testing.T) {
 	m.await(t, 3)
 	m.repaired(t, ids, 3)
 }
+
+// A copy that is made again is of a delayed job: the node that gets it leaves the job to others for as long as the delay lasts, also if it
+// got the copy from a node that only held one itself, and was started again since.
+func TestARepairedJobKeepsItsDelay(t *testing.T) {
+	t.Parallel()
+	m := start(t, 4, "jobmesh.repair-after 2", "appendonly yes", "appendfsync always")
+	ids := make([]string, 30)
+	for i := range ids {
+		ids[i] = added(t, m[0].Dial(), "q", "b", 20_000, "REPLICATE", 2, "DELAY", 1000, "RETRY", 5)
+	}
+	for range 2 {
+		gone := m.id(0)
+		m[0].Kill()
+		m = m[1:]
+		for _, s := range m {
+			require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", gone).Str)
+		}
+		m.repaired(t, ids, 2)
+		for _, s := range m {
+			s.Kill()
+			s.Restart()
+		}
+		m.await(t, len(m))
+		for i, s := range m {
+			for _, id := range ids {
+				if v := s.Do("SHOW", id); !v.Null {
+					assert.Greater(t, v.Field("next-requeue-within").Int(), int64(800_000), "node %d: %v", i, v)
+				}
+			}
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 //   - a job is promised when as many nodes have it on disk as it asks for, and not before;
 //   - a promised job is on some disk until a client has acknowledged it, as
 //     long as fewer nodes lose their disks than have a copy;
+//   - a delayed job isn't delivered before its delay is over;
 //   - an at-most-once job is delivered at most once. If it isn't delivered, though no disk was
 //     lost, a node says that it is uncertain, and delivers it after ENQUEUE. While no node
 //     ends, no job is uncertain;

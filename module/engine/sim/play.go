@@ -22,6 +22,7 @@ const (
 	leftSecs  = 25  // after all has healed, until votes for refused acquisitions are taken back
 	holdSecs  = 120 // for the lists of holders to converge
 
+	earlyMS    = 100 // by which a delayed job may come too early: nodes count what is left of the delay by their own clocks
 	repairSecs = 60  // until the copies of a node that was forgotten were made again
 	byHandSecs = 200 // after all has healed, until the operator settles what is uncertain
 )
@@ -148,7 +149,7 @@ func (s *Sim) add() {
 			return
 		}
 		s.Added++
-		s.jobs[id] = &job{id: id, once: a.Retry == 0, copies: a.Replicate, delayed: a.Delay > 0}
+		s.jobs[id] = &job{id: id, once: a.Retry == 0, copies: a.Replicate, delayed: a.Delay > 0, notBefore: s.now + a.Delay*1000}
 		s.order = append(s.order, s.jobs[id])
 		s.trace("node %d: ADDJOB %s", n.i, id)
 		switch {
@@ -258,6 +259,9 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	j.given = s.now
 	s.trace("node %d: delivers %s (%d)", n.i, j.id, j.delivered)
 	s.inTurn(n, j, sj)
+	if s.now < j.notBefore-earlyMS && s.Faults.Skew == 0 && s.Faults.Steps == 0 {
+		s.fail("node %d delivers %s %d ms before its delay is over%s", n.i, j.id, j.notBefore-s.now, s.placement(j))
+	}
 	if j.unique != nil && sj.Unique() == nil {
 		s.deadLetter(j) // it became one by the very call that fetches it
 	}

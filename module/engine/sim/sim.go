@@ -137,6 +137,7 @@ type job struct {
 	fast      bool // by FASTACK
 	worked    int  // WORKINGs
 	delayed   bool
+	notBefore int64 // its delay is over then
 	moved     int64 // when it was last handed over
 	given     int64 // and when to a client
 	settled   bool  // acknowledged before all healed, and in no queue since

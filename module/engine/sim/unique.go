@@ -186,7 +186,7 @@ func (s *Sim) addUnique() {
 			return // it is the ID of the job that has the key
 		}
 		s.Added++
-		j := &job{id: id, once: a.Retry == 0, copies: a.Replicate, delayed: true, unique: u}
+		j := &job{id: id, once: a.Retry == 0, copies: a.Replicate, delayed: true, notBefore: s.now + a.Delay*1000, unique: u}
 		s.jobs[id] = j
 		s.order = append(s.order, j)
 		s.uniques.adds = append(s.uniques.adds, j)
