@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -79,14 +80,15 @@ func (n *Node) waitable(id *store.ID) *store.Job {
 // WaitCopies waits until each of some jobs is held by so many nodes (0: by as many as its REPLICATE says), or is gone, for timeout ms at
 // most (0: without limit). It returns the answer, or the answer comes as an AnswerMesh effect for the client that is tied to p.
 func (n *Node) WaitCopies(ids []store.ID, copies int, timeout int64) (p Pending, now []int64) {
-	w := n.newCopiesWait(ids, copies, timeout)
+	w := n.newCopiesWait(ids, timeout, func(j *store.Job) int { return cmp.Or(copies, int(j.Repl)) })
 	if n.beginCopiesWait(w); w.open == 0 {
 		return p, n.countsOf(w)
 	}
 	return Pending{kind: copiesPending, number: w.number}, nil
 }
 
-func (n *Node) newCopiesWait(ids []store.ID, copies int, timeout int64) *copiesWait {
+// newCopiesWait makes the wait for jobs to be held by as many nodes as want says.
+func (n *Node) newCopiesWait(ids []store.ID, timeout int64, want func(*store.Job) int) *copiesWait {
 	n.questions.last++
 	w := &copiesWait{number: n.questions.last, deadline: math.MaxInt64, pause: copiesFirstMS, place: make(map[store.ID]int, len(ids))}
 	if timeout > 0 {
@@ -97,13 +99,11 @@ func (n *Node) newCopiesWait(ids []store.ID, copies int, timeout int64) *copiesW
 			w.jobs = append(w.jobs, waitedJob{id: ids[i], done: true})
 			continue
 		}
-		job := waitedJob{id: ids[i], want: copies}
-		if j := n.waitable(&ids[i]); j == nil {
-			job.done = true
-		} else if copies == 0 {
-			job.want = int(j.Repl)
+		job := waitedJob{id: ids[i]}
+		if j := n.waitable(&ids[i]); j != nil {
+			job.want = want(j)
 		}
-		if job.done = job.done || job.want <= 1; !job.done {
+		if job.done = job.want <= 1; !job.done {
 			w.open++
 		}
 		w.place[ids[i]] = len(w.jobs)

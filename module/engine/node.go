@@ -203,6 +203,7 @@ type Node struct {
 	verbose     bool // see SetVerbose
 	passive     bool
 	ending      bool // see endAdds
+	resetting   bool // this node forgets the others; they go on
 	loading     bool
 	cursor      uint64 // of the pass over idle queues
 	returns     bool   // there may be queues marked queueReturned

@@ -61,7 +61,9 @@ func (n *Node) Reset() {
 	if n.shared() {
 		n.allDeleted(n.newestHere()) // Flush won't: it is alone then
 	}
+	n.resetting = true
 	n.mesh.Reset()
+	n.resetting = false
 	n.past = Past{}
 	n.SetLeaving(false)
 	n.Flush()
@@ -119,9 +121,7 @@ func (h *host) Up(p *Peer) {
 	h.node().resume(p)
 	h.locks.Up(p.Base())
 	h.node().compareEntries(p)
-	if h.repairing.lack > 0 {
-		h.node().repairSoon(0) // it may take copies
-	}
+	h.node().mayRepair()
 }
 
 // Down is called when a connection has ended.
@@ -152,7 +152,7 @@ func (h *host) Gone(p *Peer) {
 	n.givenGone(p)
 	n.countAgain()
 	n.repairSoon(repairBeginMS)
-	if n.alike.zones[p.Node] != "" && !n.passive && !n.loading {
+	if n.alike.zones[p.Node] != "" && !n.passive && !n.loading && !n.resetting {
 		n.ChangeEntry(EntryZone, p.ID.String(), nil)
 	}
 }

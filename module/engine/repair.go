@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 
@@ -13,10 +14,12 @@ import (
 // WAITCOPIES does, and sends the copies that are missing. An at-most-once job never gets a second copy.
 //
 // Nodes don't agree on which of them does that. The one with the smallest ID of those that should have the job begins. It
-// may not have the job: so half a minute later the next one asks, too, and then the third one.
+// may not have the job: so half a minute later, or when it is done with its own jobs, the next one asks, too, and then the
+// third one. So a node has three rounds, for jobs of which it is the first, the second and the third node.
 //
-// The jobs are found by a walk through all jobs, which finds the oldest ones, and are repaired at a bounded rate. Then
-// comes the next walk.
+// A round is made of walks through all jobs. Each finds the oldest jobs that no walk of the round has found before. These
+// are repaired at a bounded rate; then comes the next walk. If jobs are left without their copies, the rounds are repeated
+// after a while, for the jobs that have too few holders even as far as this node knows.
 
 // DefaultRepairAfter is how long a node has to be away until its copies are made again, ms.
 const DefaultRepairAfter = 600_000
@@ -29,34 +32,45 @@ const (
 	repairBytes   = 8_000  // of their bodies for each ms of that
 	repairTryMS   = 10_000 // how long the nodes of a batch are asked
 	repairBeginMS = 10_000 // after a node was forgotten: one that takes its place may tell of its copies until then
-	repairRankMS  = 30_000 // until the next node begins
-	repairRanks   = 3      // how many nodes begin, one after the other
-	repairAgainMS = 60_000 // after walks that have left jobs without copies
+	repairStartMS = 60_000 // after a node was started: by then it is connected with the others
+	repairRankMS  = 30_000 // from the beginning of a round to that of the next, at least
+	repairRanks   = 3      // rounds
+	repairAgainMS = 60_000 // from the last round to the first, at least, if jobs still lack copies
 	repairLookMS  = 1000   // how often it is looked at for how long nodes are away
 )
 
 // repairing is what a node knows of copies that are to be made again.
 type repairing struct {
 	after   int64 // ms; 0: copies aren't made again
+	started bool  // the rounds began since this node was started, or isn't alone
 	look    int64 // monotonic: when it looks at the nodes next
-	since   int64 // monotonic: when the first node begins; 0: nobody does
-	again   bool  // when the last one has begun, the first one begins again
+	since   int64 // monotonic: when the first round begins; 0: none does
+	again   bool  // when the last round is over, the first one begins again
+	repeats bool  // the rounds are only for jobs that lacked copies before
+	rank    int   // of the round: how many nodes with smaller IDs should have a job
 	begin   int64 // monotonic: when the next walk is to begin; 0: none is
-	rank    int   // of the walk: how many nodes with smaller IDs may have looked for a job's copies before
 	walking bool
 	at      uint64 // cursor of the walk
+	past    aged   // the last job that the walks of this round have found
 	more    bool   // the walk has left out jobs, since it has found so many
 	oldest  []aged
 	batch   int64 // the number of the batch that is being repaired; 0: none is
 	next    int64 // monotonic: when the next batch may begin
-	failed  int   // jobs of the walk that still lack copies
-	lack    int   // the same, of the last walk that is over
+	failed  int   // jobs of all rounds so far that still lack copies
+	before  int   // the same, of the rounds before this one
+	short   int   // jobs that the walk has found to have too few holders
+	lack    int   // jobs that lack copies, as this node knew last
 }
 
 // aged is a job that the walk has found.
 type aged struct {
 	id    store.ID
 	ctime uint64
+}
+
+// compare orders jobs by their age, the oldest first.
+func (a aged) compare(b aged) int {
+	return cmp.Or(cmp.Compare(a.ctime, b.ctime), bytes.Compare(a.id[:], b.id[:]))
 }
 
 // SetRepairAfter sets how long a node has to be away until its copies are made again, ms. 0: they aren't.
@@ -71,14 +85,29 @@ func (n *Node) RepairAfter() int64 { return n.repairing.after }
 // LackingCopies is how many jobs had too few copies when this node tried to repair them last.
 func (n *Node) LackingCopies() int { return n.repairing.lack }
 
-// repairSoon begins to look for jobs in some ms.
+// repairSoon begins the rounds in some ms. If one is under way they begin again after the last one.
 func (n *Node) repairSoon(wait int64) {
-	r, at := &n.repairing, max(n.monotonic()+wait, 1)
-	if r.again = r.since != 0; !r.again {
-		r.since = at
+	r := &n.repairing
+	if r.walking || r.more || r.batch != 0 || len(r.oldest) > 0 {
+		r.again = true
+		return
 	}
-	if r.begin == 0 || at < r.begin {
-		r.begin = at
+	at := max(n.monotonic()+wait, 1)
+	if r.since != 0 && !r.repeats && r.rank == 0 {
+		at = min(at, r.since) // they are to begin anyway
+	}
+	r.since, r.begin, r.rank, r.failed, r.repeats = at, at, 0, 0, false
+}
+
+// mayRepair is called when a node has come that may take copies. Unlike repairSoon it lets the rounds go on that are under way: such a
+// node may come and go.
+func (n *Node) mayRepair() {
+	switch r := &n.repairing; {
+	case r.lack == 0:
+	case r.rank == 0:
+		n.repairSoon(0)
+	default:
+		r.again = true
 	}
 }
 
@@ -89,12 +118,18 @@ func (n *Node) tickRepair() {
 		*r = repairing{after: r.after}
 		return
 	}
+	if !r.started { // it may have been stopped before all were repaired
+		r.started = true
+		n.repairSoon(repairStartMS)
+	}
 	if now >= r.look {
 		r.look = now + repairLookMS
 		for _, p := range n.mesh.All() {
 			if gone := !p.Connected && now-p.downAt >= r.after; gone != p.missing {
-				if p.missing = gone; gone || r.lack > 0 {
+				if p.missing = gone; gone {
 					n.repairSoon(0)
+				} else {
+					n.mayRepair()
 				}
 			}
 		}
@@ -109,8 +144,10 @@ func (n *Node) tickRepair() {
 		}
 		n.wake = min(n.wake, n.now+max(r.next-now, 1))
 	case r.begin > 0 && now >= r.begin:
-		r.walking, r.at, r.more, r.begin, r.failed = true, 0, false, 0, 0
-		r.rank = int(max(min((now-r.since)/repairRankMS, repairRanks-1), 0))
+		if !r.more {
+			r.past, r.before = aged{}, r.failed
+		}
+		r.walking, r.at, r.more, r.begin, r.short = true, 0, false, 0, 0
 		n.hurryTick()
 	}
 }
@@ -122,17 +159,24 @@ func (n *Node) findLacking() {
 		n.scratch.jobs = n.scratch.jobs[:0]
 		r.at = n.store.ScanJobs(r.at, &n.scratch.jobs)
 		for _, j := range n.scratch.jobs {
-			if n.mayLack(j) {
-				r.oldest = append(r.oldest, aged{j.ID, j.CTime})
+			may, short := n.mayLack(j)
+			if short {
+				r.short++
+			}
+			if a := (aged{j.ID, j.CTime}); may && a.compare(r.past) > 0 {
+				r.oldest = append(r.oldest, a)
 			}
 		}
 		if len(r.oldest) >= 2*repairMost || r.at == 0 {
-			slices.SortFunc(r.oldest, func(a, b aged) int { return cmp.Compare(a.ctime, b.ctime) })
+			slices.SortFunc(r.oldest, aged.compare)
 			r.more = r.more || len(r.oldest) > repairMost
 			r.oldest = r.oldest[:min(len(r.oldest), repairMost)]
 		}
 		if r.at == 0 {
-			r.walking = false
+			r.walking, r.lack = false, r.before+r.short
+			if last := len(r.oldest) - 1; last >= 0 {
+				r.past = r.oldest[last]
+			}
 			n.walked()
 			break
 		}
@@ -146,41 +190,49 @@ func (n *Node) walked() {
 	if len(r.oldest) > 0 || r.batch != 0 {
 		return
 	}
-	r.lack = r.failed
-	next := r.since + int64(r.rank+1)*repairRankMS
-	if r.rank+1 == repairRanks {
-		if r.since = 0; r.again {
-			r.again, r.since = false, now
-		} else if r.lack > 0 {
-			r.since = now + repairAgainMS
-		}
-		next = r.since
-	}
 	if r.more {
-		next = now
+		r.begin = now
+		return
 	}
-	if next > 0 && (r.begin == 0 || next < r.begin) {
-		r.begin = next
+	if r.rank++; r.rank < repairRanks {
+		r.begin = max(now, r.since+int64(r.rank)*repairRankMS)
+		return
 	}
+	took := now - r.since
+	r.lack = r.failed
+	switch r.rank, r.since, r.failed = 0, 0, 0; {
+	case r.again:
+		r.again, r.repeats, r.since = false, false, now
+	case r.lack > 0:
+		r.repeats, r.since = true, now+max(repairAgainMS, took)
+	}
+	r.begin = r.since
 }
 
 // mayLack says whether a job may lack copies, as one of the nodes that should have it is gone, and whether it is up to this node
-// to look.
-func (n *Node) mayLack(j *store.Job) bool {
+// to look in this round. short says whether it has too few holders as far as this node knows.
+func (n *Node) mayLack(j *store.Job) (may, short bool) {
+	r := &n.repairing
 	if !n.mayCopy(j) || j.Repl < 2 || j.State != store.StateActive && j.State != store.StateQueued {
-		return false
+		return false, false
 	}
-	gone, smaller := false, 0
+	gone, smaller, have := false, 0, 1
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
-		switch p := n.mesh.ByName(wire.Node(node)); {
-		case p == nil || p.missing:
+		p := n.mesh.ByName(wire.Node(node))
+		if p == nil || p.missing {
 			gone = true
-		case p.Connected && p.Node < n.self.Node():
+			continue
+		}
+		if have++; p.Connected && p.Node < n.self.Node() {
 			smaller++
 		}
 	}
-	return gone && smaller <= n.repairing.rank
+	if !gone || smaller != r.rank {
+		return false, false
+	}
+	short = have < int(j.Repl)
+	return short || !r.repeats, short
 }
 
 // repairSome has the next jobs repaired.
@@ -197,13 +249,24 @@ func (n *Node) repairSome(now int64) {
 		}
 	}
 	r.next = now + max(repairBatchMS, int64(bytes/repairBytes))
-	w := n.newCopiesWait(ids, 0, repairTryMS)
+	w := n.newCopiesWait(ids, repairTryMS, func(j *store.Job) int { return min(n.copiesPossible(j), int(j.Repl)) })
 	w.repairs = true
 	r.batch = w.number
 	n.beginCopiesWait(w)
 	if w.open == 0 {
 		n.repaired(w)
 	}
+}
+
+// copiesPossible is how many nodes can hold a job just now: this node, its holders that are connected, and others that take copies.
+func (n *Node) copiesPossible(j *store.Job) int {
+	can := 1
+	for _, p := range n.mesh.All() {
+		if j.HeldBy(uint64(p.Node)) && p.Connected || p.Usable() && !shunned(j, p) {
+			can++
+		}
+	}
+	return can
 }
 
 // repaired follows the end of a batch.
@@ -213,7 +276,12 @@ func (n *Node) repaired(w *copiesWait) {
 		return
 	}
 	r.batch = 0
-	r.failed += w.open
+	for i := range w.jobs {
+		job := &w.jobs[i]
+		if j := n.waitable(&job.id); j != nil && (!job.done || job.want < int(j.Repl)) {
+			r.failed++
+		}
+	}
 	n.walked()
 	n.hurryTick()
 }
