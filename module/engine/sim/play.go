@@ -394,7 +394,7 @@ func (s *Sim) ack(j *job, n *node) {
 		}
 		j.done = true
 		s.uniqueGiven(j)
-		if !known && n.e.Job(&j.id) != nil {
+		if !known && n.e.Job(&j.id) != nil && len(n.e.Mesh().All()) >= len(s.nodes)-1 { // a node that doesn't know all others yet can't tell them
 			j.dummies = append(j.dummies, dummy{n, n.life})
 		}
 		if s.Swift && !j.once { // an at-most-once job isn't looked for at other nodes
