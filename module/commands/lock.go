@@ -278,6 +278,7 @@ func (m *module) loadLocks(r *rm.Reader, version int) error {
 	}
 	if version >= 3 {
 		m.saved = record.Epoch{Process: r.Uint(), Changes: r.Uint(), Final: r.Uint()}
+		m.base = m.saved
 	}
 	m.node.Locks().ApplyFloor(r.Uint())
 	m.node.Locks().ApplyMark(r.Uint())

@@ -110,12 +110,12 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	m.mendLog(phase)
 	switch phase {
 	case rm.LoadRDB, rm.LoadAOF, rm.LoadReplica:
-		m.phase, m.final, m.saved, m.logExact = phase, false, record.Epoch{}, false
+		m.phase, m.final, m.saved, m.base, m.logExact = phase, false, record.Epoch{}, record.Epoch{}, false
 		if phase == rm.LoadAOF {
 			// The files are recorded before the server cuts or writes anything.
 			m.inLog, m.files, m.inodes, m.unfit = 0, m.logFiles(), m.logInodes(), nil
 			if m.last != nil && m.last.kind == ranSynced {
-				m.unfit = m.isUnfit(m.last.mark)
+				m.rebased, m.unfit = m.isUnfit(m.last)
 			}
 		}
 		// The data set brings its own settings, which replace the earlier ones.
@@ -372,7 +372,7 @@ func (m *module) setJob(c *rm.Ctx) {
 // which process writes it, so that is logged again after it.
 func (m *module) forked(*rm.Ctx) {
 	m.keyless = !m.tellAOF() || m.keyless
-	m.watchSync() // a rewrite begins another file
+	m.watchLog(m.begun()) // a rewrite begins another file
 	m.later(0, m.relog)
 }
 

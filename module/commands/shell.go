@@ -150,7 +150,7 @@ func New() *rm.Module {
 			Swap:      func(c *rm.Ctx, a, b int) { m.begin(c); m.epoch.Changes++; m.node.Swapped(a, b); m.carryOut(c) },
 			Config:    func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.readLogLevel(); m.watchSync() },
 			Fork:      m.forked,
-			ForkEnded: func(*rm.Ctx) { m.watchSync() },
+			ForkEnded: func(*rm.Ctx) { m.watchLog(rewrite{}) },
 			Shutdown:  m.ended,
 			Key:       m.keyEvent,
 		},
@@ -361,6 +361,9 @@ func (m *module) keyEvent(c *rm.Ctx, event string, key rm.String, t *rm.DataType
 		return
 	}
 	m.begin(c)
+	if event == "loaded" {
+		m.base = m.saved
+	}
 	if b.queue == nil {
 		b.queue = m.node.Reclaim(value)
 	}

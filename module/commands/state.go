@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"jobmesh/cgo/record"
 	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/rm"
@@ -33,7 +34,9 @@ import (
 // While a process runs with appendfsync always, each change is on disk before its answer
 // leaves. The file then identifies the AOF's files by their inodes, so that a backup put in
 // their place isn't taken for them. When an AOF rewrite begins, and when it ends, the state
-// file is written again with the new inodes. After its checksum the file notes how far the
+// file is written again with the new inodes. Each time the server has changed the AOF's
+// manifest before, so a crash in between finds other files than the state file names. Two
+// such sets count too, see [module.isUnfit]. After its checksum the file notes how far the
 // log goes, once a second if the log has grown, so that a log that was cut by hand isn't
 // taken for whole. A cut is not noticed if it takes away no more than what was logged after
 // the last note.
@@ -52,6 +55,15 @@ type lastRun struct {
 	files   aofSum  // sum of the AOF's files: by content after a clean shutdown, else by inode; zero: there was no AOF
 	held    []byte  // pairs of strings, each after its length: a job's state record and parts, as in SETJOB
 	mark    logMark // only while a process runs
+	rewrite rewrite // only while a process runs; in the file it has the places of changes and inLog
+}
+
+// rewrite says what the AOF will consist of when the rewrite that runs has succeeded: a base
+// with the data of the moment when the rewrite began, and the file that the server began to
+// write then. All zero: no rewrite runs.
+type rewrite struct {
+	changes uint64 // in the epoch that the base has
+	next    uint64 // inode of the file
 }
 
 // logMark says how far the AOF's last file goes at a moment.
@@ -65,16 +77,19 @@ type restart struct {
 	// logExact: the data that was loaded last is known to be all that there was. It is
 	// valid from the end of loading on, before the locks are settled.
 	logExact bool
-	last     *lastRun // nil once it was used
-	files    aofSum   // sum of the AOF's files by content, before they were loaded
-	inodes   aofSum   // the same by inode; while the process runs, the inodes that the file synced names
-	unfit    error    // why the AOF's files don't reach the state file's mark; nil: they do
-	marked   int64    // while the process runs: bytes of the mark in the file synced
-	off, gap bool     // off: the AOF is off. gap: it is or was off, so its files lack what happened then,
-	gapFiles aofSum   // as long as they are these (inodes)
-	inLog    uint64   // the last process that the AOF names
-	synced   string   // path of the state file that says ranSynced of this process; empty: there is none
-	doubt    doubt    // still to be logged
+	last     *lastRun     // nil once it was used
+	files    aofSum       // sum of the AOF's files by content, before they were loaded
+	inodes   aofSum       // the same by inode; while the process runs, the inodes that the file synced names
+	rewrite  rewrite      // while the process runs: what the file synced says
+	unfit    error        // why the AOF's files aren't those of the state file, or don't reach its mark; nil: they are, and do
+	rebased  bool         // the AOF's files are those of a rewrite that has ended, if their base is its base
+	base     record.Epoch // of the RDB, or of the AOF's base, that was loaded last; zero: it has none
+	marked   int64        // while the process runs: bytes of the mark in the file synced
+	off, gap bool         // off: the AOF is off. gap: it is or was off, so its files lack what happened then,
+	gapFiles aofSum       // as long as they are these (inodes)
+	inLog    uint64       // the last process that the AOF names
+	synced   string       // path of the state file that says ranSynced of this process; empty: there is none
+	doubt    doubt        // still to be logged
 
 	endedVotes [][]byte // from whole to endVotes: as in [engine.LogUnlock]
 }
@@ -147,6 +162,8 @@ func parseState(b []byte) (*lastRun, error) {
 		inode: binary.LittleEndian.Uint64(b[17:]), inLog: binary.LittleEndian.Uint64(b[25:])}
 	r.held = b[33+copy(r.files[:], b[33:]):]
 	if r.kind == ranSynced {
+		r.rewrite = rewrite{changes: r.changes, next: r.inLog}
+		r.changes, r.inLog = 0, 0
 		if mark == nil {
 			return nil, errors.New("it doesn't say how far the AOF went")
 		}
@@ -172,7 +189,11 @@ func (r *lastRun) write(name string) error {
 	return replaceFile(name, func(f *os.File) []byte {
 		r.inode = inodeOf(f.Stat())
 		b := append([]byte(stateMagic), r.kind)
-		for _, v := range [...]uint64{r.process, r.changes, r.inode, r.inLog} {
+		changes, inLog := r.changes, r.inLog
+		if r.kind == ranSynced {
+			changes, inLog = r.rewrite.changes, r.rewrite.next
+		}
+		for _, v := range [...]uint64{r.process, changes, r.inode, inLog} {
 			b = binary.LittleEndian.AppendUint64(b, v)
 		}
 		b = append(append(b, r.files[:]...), r.held...)
@@ -276,7 +297,17 @@ func (m *module) logFiles() aofSum {
 // logInodes sums up the AOF's files by their names and inodes, and by the sizes of those
 // that are no longer written to.
 func (m *module) logInodes() aofSum {
-	return m.sumLog(func(h io.Writer, file string, last bool) error {
+	files, err := m.usedFiles()
+	if err != nil {
+		return aofSum{}
+	}
+	return sumInodes(files)
+}
+
+// sumInodes is logInodes of the given files. The manifest is no part of the sum: the server
+// also writes it when it removes the files that it doesn't use any more.
+func sumInodes(files []string) aofSum {
+	return sumFiles(nil, files, func(h io.Writer, file string, last bool) error {
 		info, err := os.Stat(file)
 		if err != nil {
 			return err
@@ -290,16 +321,27 @@ func (m *module) logInodes() aofSum {
 	})
 }
 
-// markLog makes the mark of the AOF's last file at the given byte; -1: at its end.
-func (m *module) markLog(bytes int64) (mark logMark, err error) {
-	_, files, err := m.logManifest()
-	if err == nil && len(files) == 0 {
+// usedFiles returns the paths of the AOF's files, at least one. The last is the one that is
+// written.
+func (m *module) usedFiles() (files []string, err error) {
+	if _, files, err = m.logManifest(); err == nil && len(files) == 0 {
 		err = errors.New("its manifest names no file")
 	}
+	return files, err
+}
+
+// markLog makes the mark of the AOF's last file.
+func (m *module) markLog() (mark logMark, err error) {
+	files, err := m.usedFiles()
 	if err != nil {
 		return mark, err
 	}
-	f, err := os.Open(files[len(files)-1])
+	return markFile(files[len(files)-1], -1)
+}
+
+// markFile makes the mark of a file at the given byte; -1: at its end.
+func markFile(file string, bytes int64) (mark logMark, err error) {
+	f, err := os.Open(file)
 	if err != nil {
 		return mark, err
 	}
@@ -323,14 +365,40 @@ func (m *module) markLog(bytes int64) (mark logMark, err error) {
 	return mark, nil
 }
 
-// isUnfit says why the AOF isn't the one in which a mark was made. Nil: it is that one, and
-// may go on after the mark.
-func (m *module) isUnfit(mark logMark) error {
-	now, err := m.markLog(mark.bytes)
-	if err == nil && now.sum != mark.sum {
-		err = fmt.Errorf("the AOF isn't as it was when the server ran: up to byte %d of its last file it is another", mark.bytes)
+// isUnfit says why the AOF's files aren't those of which a running process's file vouches.
+// Nil: they are, and the log may go on after the file's mark. They may be
+//
+//   - the files that r names;
+//   - these, and an empty one. The server ended when it had begun a rewrite, before it logged
+//     anything else;
+//   - what the rewrite makes that r names: a base, and the file that the server began with
+//     the rewrite. The base has all that was before it, that file has all since, so they lack
+//     nothing. The server ended when the rewrite had succeeded, before r was replaced.
+//     Nothing knows the base's inode before, so the base must have the rewrite's epoch when it
+//     is loaded: rebased asks for that. A base without an epoch doesn't count; that is an AOF
+//     of commands (aof-use-rdb-preamble no), or on some servers an RDB without queues and locks.
+func (m *module) isUnfit(r *lastRun) (rebased bool, err error) {
+	files, err := m.usedFiles()
+	if err != nil {
+		return false, err
 	}
-	return err
+	last := len(files) - 1
+	switch info, err := os.Stat(files[last]); {
+	case err != nil:
+		return false, err
+	case r.files == sumInodes(files):
+	case last > 0 && info.Size() == 0 && r.files == sumInodes(files[:last]):
+		last--
+	case last == 1 && r.rewrite.next != 0 && r.rewrite.next == inodeOf(info, nil):
+		rebased = true
+	default:
+		return false, errors.New("the AOF's files aren't those that it names")
+	}
+	now, err := markFile(files[last], r.mark.bytes)
+	if err == nil && now.sum != r.mark.sum {
+		err = fmt.Errorf("the AOF isn't as it was when the server ran: up to byte %d of its last file it is another", r.mark.bytes)
+	}
+	return rebased, err
 }
 
 // sumLog sums up the AOF's manifest, and what add writes for each of its files. It returns
@@ -340,6 +408,11 @@ func (m *module) sumLog(add func(h io.Writer, file string, last bool) error) (su
 	if err != nil {
 		return sum
 	}
+	return sumFiles(manifest, files, add)
+}
+
+// sumFiles is sumLog of the given files.
+func sumFiles(manifest []byte, files []string, add func(h io.Writer, file string, last bool) error) (sum aofSum) {
 	h := sha256.New()
 	h.Write(manifest)
 	for i, file := range files {
@@ -362,13 +435,14 @@ func (m *module) logManifest() (manifest []byte, files []string, err error) {
 		return nil, nil, err
 	}
 	for line := range strings.Lines(string(manifest)) {
-		// file <name> seq <number> type <b, i, or h for one that isn't used any more>
+		// file <name> seq <number> type <b, i, or h for one that isn't used any more>; newer
+		// servers add offsets.
 		line = strings.TrimSpace(line)
 		name, rest, _ := strings.Cut(strings.TrimPrefix(line, "file "), " seq ")
 		if unquoted, err := strconv.Unquote(name); err == nil {
 			name = unquoted
 		}
-		if !strings.HasSuffix(rest, " type h") && strings.HasPrefix(line, "file ") {
+		if _, kind, _ := strings.Cut(rest, " type "); !strings.HasPrefix(kind, "h") && strings.HasPrefix(line, "file ") {
 			files = append(files, filepath.Join(dir, name))
 		}
 	}
@@ -423,8 +497,8 @@ func (m *module) whole() bool {
 		switch {
 		case r.process != m.inLog:
 			err = errors.New("the AOF's last entries aren't those of the process that wrote it")
-		case r.files != m.inodes:
-			err = errors.New("the AOF's files aren't those that it names")
+		case err == nil && m.rebased && m.base != (record.Epoch{Process: r.process, Changes: r.rewrite.changes}):
+			err = errors.New("the AOF's base isn't what the rewrite wrote that ran at the end")
 		}
 		if fits = err == nil; !fits {
 			m.passOver(err)
@@ -570,7 +644,7 @@ func (m *module) firstTurn(c *rm.Ctx) {
 		}
 		name, err := filepath.Abs(m.stateName())
 		if err == nil {
-			err = m.writeSynced(name, m.logInodes())
+			err = m.writeSynced(name, m.logInodes(), rewrite{})
 		}
 		if err != nil {
 			m.server.Log(rm.Warning, "%s can't be written, so at-most-once jobs that wait are not queued again after a crash: %v", m.stateName(), err)
@@ -593,7 +667,10 @@ func (m *module) syncsAlways() bool {
 // watchSync follows changes of the server's parameters. Once a parameter differs from the
 // start's, the log isn't known to be whole any more, even if the parameter is changed back:
 // what wasn't on disk in between may be missing.
-func (m *module) watchSync() {
+func (m *module) watchSync() { m.watchLog(m.rewrite) }
+
+// watchLog is watchSync, with the rewrite that runs.
+func (m *module) watchLog(r rewrite) {
 	m.tellAOF()
 	m.watchGap()
 	if m.watchDir() {
@@ -607,8 +684,8 @@ func (m *module) watchSync() {
 		m.unsync()
 		return
 	}
-	if now := m.logInodes(); now != m.inodes {
-		err = m.writeSynced(m.synced, now)
+	if now := m.logInodes(); now != m.inodes || r != m.rewrite {
+		err = m.writeSynced(m.synced, now, r)
 	} else {
 		err = m.noteMark()
 	}
@@ -618,21 +695,34 @@ func (m *module) watchSync() {
 	}
 }
 
+// begun returns the rewrite whose child the server has just made; zero if the child does
+// something else.
+func (m *module) begun() (r rewrite) {
+	if m.synced == "" || !m.rewriting() {
+		return r
+	}
+	files, err := m.usedFiles()
+	if err != nil {
+		return r
+	}
+	return rewrite{changes: m.epoch.Changes, next: inodeOf(os.Stat(files[len(files)-1]))}
+}
+
 // writeSynced writes the state file of a running process. files are the inodes of its log.
-func (m *module) writeSynced(name string, files aofSum) error {
-	mark, err := m.markLog(-1)
+func (m *module) writeSynced(name string, files aofSum, r rewrite) error {
+	mark, err := m.markLog()
 	if err == nil {
-		err = (&lastRun{kind: ranSynced, process: m.epoch.Process, files: files, mark: mark}).write(name)
+		err = (&lastRun{kind: ranSynced, process: m.epoch.Process, files: files, mark: mark, rewrite: r}).write(name)
 	}
 	if err == nil {
-		m.inodes, m.marked = files, mark.bytes
+		m.inodes, m.marked, m.rewrite = files, mark.bytes, r
 	}
 	return err
 }
 
 // noteMark writes down how far the log goes, if it has grown.
 func (m *module) noteMark() error {
-	mark, err := m.markLog(-1)
+	mark, err := m.markLog()
 	if err != nil || mark.bytes == m.marked {
 		return err
 	}

@@ -19,7 +19,7 @@ func TestStateFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "x.state")
 	for _, want := range []lastRun{
 		{kind: ranClean, process: 1, changes: 2, inLog: 3, files: aofSum{4}, held: appendBytes(appendBytes(nil, []byte("record")), nil)},
-		{kind: ranSynced, process: 1, files: aofSum{4}, held: []byte{}, mark: logMark{5, aofSum{6}}},
+		{kind: ranSynced, process: 1, files: aofSum{4}, held: []byte{}, mark: logMark{5, aofSum{6}}, rewrite: rewrite{7, 8}},
 	} {
 		require.NoError(t, want.write(name))
 		b, err := os.ReadFile(name)
@@ -46,7 +46,7 @@ func TestStateFile(t *testing.T) {
 	require.NoError(t, err)
 	got, err := parseState(b)
 	require.NoError(t, err)
-	assert.Equal(t, &lastRun{kind: ranSynced, process: 1, inode: got.inode, files: aofSum{4}, held: []byte{}, mark: later}, got)
+	assert.Equal(t, &lastRun{kind: ranSynced, process: 1, inode: got.inode, files: aofSum{4}, held: []byte{}, mark: later, rewrite: rewrite{7, 8}}, got)
 	entries, err := os.ReadDir(filepath.Dir(name))
 	require.NoError(t, err)
 	assert.Len(t, entries, 1, "nothing else is left in the folder")

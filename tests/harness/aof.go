@@ -141,9 +141,16 @@ func (s *Server) AwaitLogged() string {
 // how far the append-only file goes.
 func (s *Server) AwaitMark() {
 	s.t.Helper()
-	Await(s.t, 10*time.Second, "the log's length to be noted", func() bool {
-		state, err := os.ReadFile(filepath.Join(s.Dir, "jobmesh-nodes.state"))
-		const mark = 8 + 32 // at its end: the length, and a sum
-		return err == nil && len(state) > mark && binary.LittleEndian.Uint64(state[len(state)-mark:]) == uint64(len(s.Appended()))
-	})
+	Await(s.t, 10*time.Second, "the log's length to be noted", func() bool { return s.Mark() == int64(len(s.Appended())) })
+}
+
+// Mark is how far the append-only file's last file goes, as the state file has noted it; -1: there
+// is no such note.
+func (s *Server) Mark() int64 {
+	state, err := os.ReadFile(filepath.Join(s.Dir, "jobmesh-nodes.state"))
+	const mark = 8 + 32 // at its end: the length, and a sum
+	if err != nil || len(state) <= mark {
+		return -1
+	}
+	return int64(binary.LittleEndian.Uint64(state[len(state)-mark:]))
 }

@@ -36,6 +36,13 @@ func TestSwapDBWithItself(t *testing.T) {
 	assert.True(t, c.Do("SHOW", id).Null)
 }
 
+// inode is a file's.
+func inode(t *testing.T, name string) uint64 {
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	return info.Sys().(*syscall.Stat_t).Ino
+}
+
 // statePath is the state file's.
 func statePath(s *harness.Server) string { return filepath.Join(s.Dir, "jobmesh-nodes.state") }
 
@@ -486,6 +493,158 @@ func TestLogThatWasChangedByHand(t *testing.T) {
 				assert.Empty(t, d.Do("GETJOB", "NOHANG", "FROM", "had", "waits").Elems, "they were delivered")
 			})
 		}
+	}
+}
+
+// A server is killed when an AOF rewrite has just begun, or has just succeeded, and the state file
+// still names the files before. The log counts, unless it may lack anything. For that moment the
+// test puts a state file back that was replaced meanwhile: by a link, so that its inode stays.
+func TestKilledBeforeTheStateFileFollowsARewrite(t *testing.T) {
+	const anotherSet, anotherBase = "the AOF's files aren't those that it names", "the AOF's base isn't what the rewrite wrote"
+	type files struct {
+		dir       string // the AOF's folder
+		before    int64  // bytes of the file that was written, before the last delivery
+		olderBase string // content of a base that this process wrote before
+	}
+	find := func(t *testing.T, dir, pattern string, n int) []string {
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
+		require.NoError(t, err)
+		require.Len(t, found, n)
+		return found
+	}
+	incrs := func(t *testing.T, dir string, n int) []string { return find(t, dir, "*.incr.aof", n) }
+	read := func(t *testing.T, name string) string {
+		b, err := os.ReadFile(name)
+		require.NoError(t, err)
+		return string(b)
+	}
+	replace := func(t *testing.T, name, text string) { // by a file of another inode
+		require.NoError(t, os.WriteFile(name+".new", []byte(text), 0o600))
+		require.NoError(t, os.Rename(name+".new", name))
+	}
+	rewritten := func(s *harness.Server) bool {
+		return s.Info("persistence", "aof_rewrite_in_progress")+s.Info("persistence", "aof_rewrite_scheduled") == "00"
+	}
+	for name, c := range map[string]struct {
+		ended bool                        // the rewrite has succeeded
+		live  func(c *harness.Conn)       // before the server is killed
+		then  func(t *testing.T, f files) // after that
+		why   string                      // why the log doesn't count
+	}{
+		"begun":          {false, nil, func(t *testing.T, f files) { require.NoError(t, os.Truncate(incrs(t, f.dir, 2)[1], 0)) }, ""},
+		"begun, went on": {false, nil, nil, anotherSet},
+		"begun, and the log is cut": {false, nil, func(t *testing.T, f files) {
+			require.NoError(t, os.Truncate(incrs(t, f.dir, 2)[1], 0))
+			require.NoError(t, os.Truncate(incrs(t, f.dir, 2)[0], f.before))
+		}, "bytes, and had"},
+		"ended": {true, nil, nil, ""},
+		"ended, and the manifest has the former files": {true, nil, func(t *testing.T, f files) {
+			manifest := filepath.Join(f.dir, "appendonly.aof.manifest")
+			base, rest, _ := strings.Cut(read(t, manifest), "\n")
+			replace(t, manifest, base+"\nfile appendonly.aof.2.incr.aof seq 2 type h startoffset 0\n"+rest)
+		}, ""},
+		"ended, and the log is cut": {true, nil, func(t *testing.T, f files) { require.NoError(t, os.Truncate(incrs(t, f.dir, 1)[0], f.before)) }, "bytes, and had"},
+		"ended, and the log is a copy": {true, nil, func(t *testing.T, f files) {
+			log := incrs(t, f.dir, 1)[0]
+			replace(t, log, read(t, log))
+		}, anotherSet},
+		"ended, and the log is another": {true, nil, func(t *testing.T, f files) {
+			log := incrs(t, f.dir, 1)[0]
+			text := read(t, log)[:f.before] + "*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$999\r\n" + strings.Repeat("x", 999) + "\r\n"
+			require.NoError(t, os.WriteFile(log, []byte(text), 0o600))
+		}, "of its last file it is another"},
+		"ended, and the base is older": {true, nil, func(t *testing.T, f files) { replace(t, find(t, f.dir, "*.base.rdb", 1)[0], f.olderBase) }, anotherBase},
+		"ended, and so has the next":   {true, func(c *harness.Conn) { require.Equal(t, byte('+'), c.Do("BGREWRITEAOF").Kind) }, nil, anotherSet},
+		"ended, and the AOF was off": {true, func(c *harness.Conn) {
+			ok(t, c.Do("CONFIG", "SET", "appendonly", "no"))
+			c.Do("GETJOB", "NOHANG", "FROM", "waits")
+			ok(t, c.Do("CONFIG", "SET", "appendonly", "yes"))
+		}, nil, anotherSet},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", `save ""`))
+			d, f := s.Dial(), files{dir: filepath.Join(s.Dir, "appendonlydir")}
+			for i := range 30 { // a rewrite that lasts for three seconds
+				d.Do("SET", i, "v")
+			}
+			had, waits := add(t, d, "had", "x", 0, "RETRY", 0), add(t, d, "waits", "x", 0, "RETRY", 0)
+			s.RewriteAOF()
+			f.olderBase = read(t, find(t, f.dir, "*.base.rdb", 1)[0])
+			delayed := add(t, d, "waits", "x", 0, "RETRY", 0, "DELAY", 1000)
+			begin := func() {
+				before := inode(t, statePath(s))
+				ok(t, d.Do("CONFIG", "SET", "rdb-key-save-delay", 100_000))
+				require.Equal(t, byte('+'), d.Do("BGREWRITEAOF").Kind)
+				harness.Await(t, 5*time.Second, "the log to go on in another file", func() bool {
+					return inode(t, statePath(s)) != before && strings.Contains(read(t, incrs(t, f.dir, 2)[1]), "EPOCH")
+				})
+			}
+			link := func(written string) {
+				info, err := os.Stat(written)
+				require.NoError(t, err)
+				f.before = info.Size()
+				require.Equal(t, had, get(t, d, "had"))
+				harness.Await(t, 5*time.Second, "the log's length to be noted", func() bool {
+					info, err := os.Stat(written)
+					require.NoError(t, err)
+					return s.Mark() == info.Size()
+				})
+				require.NoError(t, os.Link(statePath(s), statePath(s)+".before"))
+			}
+			during := delayed
+			if c.ended {
+				begin()
+				during = add(t, d, "waits", "x", 0, "RETRY", 0)
+				link(incrs(t, f.dir, 2)[1])
+				require.False(t, rewritten(s))
+				harness.Await(t, 20*time.Second, "the rewrite", func() bool { return rewritten(s) })
+				ok(t, d.Do("CONFIG", "SET", "rdb-key-save-delay", 0))
+				if c.live != nil {
+					c.live(d)
+					harness.Await(t, 20*time.Second, "another rewrite", func() bool { return rewritten(s) })
+				}
+			} else {
+				link(incrs(t, f.dir, 1)[0])
+				begin()
+			}
+			s.Kill()
+			require.NoError(t, os.Rename(statePath(s)+".before", statePath(s)))
+			if c.then != nil {
+				c.then(t, f)
+			}
+			s.Restart()
+			d = s.Dial()
+			if c.why == "" {
+				assert.NotContains(t, s.Log(), "is passed over")
+				assert.Equal(t, waits, get(t, d, "waits"))
+				for _, id := range []string{delayed, during} {
+					assert.NotEqual(t, "maybe", d.Do("SHOW", id).Field("delivered").Str)
+				}
+			} else {
+				assert.Contains(t, s.Log(), c.why)
+			}
+			assert.Empty(t, d.Do("GETJOB", "NOHANG", "FROM", "had").Elems, "it was delivered")
+			if c.why != "" {
+				assert.Empty(t, d.Do("GETJOB", "NOHANG", "FROM", "waits").Elems, "it may have been")
+			}
+		})
+	}
+}
+
+// The same, with the real moment: the server is killed as soon as it says that the rewrite is done.
+func TestKilledAtTheEndOfARewrite(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+	for range 12 {
+		id, before := s.Do("ADDJOB", "q", "b", 0, "RETRY", 0).Str, len(s.Log())
+		require.Equal(t, byte('+'), s.Do("BGREWRITEAOF").Kind)
+		for until := time.Now().Add(10 * time.Second); !strings.Contains(s.Log()[before:], "rewrite finished successfully"); {
+			require.True(t, time.Now().Before(until), "the rewrite")
+		}
+		s.Kill()
+		s.Restart()
+		require.Equal(t, "queued", s.Do("SHOW", id).Field("state").Str)
 	}
 }
 
