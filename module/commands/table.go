@@ -143,7 +143,7 @@ func (m *module) commands() []rm.Command {
 				Summary: "Counts jobs and queues, or shows a section of INFO, with Disque's fields.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "section", Kind: rm.ArgString, Optional: true}}}},
 			{Name: "config", Run: m.configCommand, Flags: "readonly admin deny-script allow-loading allow-stale", Categories: "admin slow dangerous", Info: rm.Info{
 				Summary: "Shows a parameter by Disque's name for it.", Complexity: "O(1)", Since: since, Arity: 4, Args: []rm.Arg{word("GET"), {Name: "parameter", Kind: rm.ArgString}}}},
-			{Name: "cluster", Run: m.cluster, Flags: "admin", Categories: "admin dangerous", Info: rm.Info{
+			{Name: "cluster", Run: m.cluster, Flags: "admin deny-script", Categories: "admin dangerous", Info: rm.Info{
 				Summary: "Shows and changes what the node is to the mesh.", Complexity: "O(N) with N nodes", Since: since, Arity: -3, Args: []rm.Arg{{Name: "subcommand", Kind: rm.ArgString}, {Name: "argument", Kind: rm.ArgString, Optional: true, Multiple: true}}}},
 			{Name: "flush", Run: m.flush, Flags: "write admin", Categories: "write admin dangerous", Info: rm.Info{
 				Summary: "Deletes all queues and jobs of this node.", Complexity: "O(N) with N queues", Since: since, Arity: 2}},
@@ -152,7 +152,7 @@ func (m *module) commands() []rm.Command {
 					{Name: "subcommand", Kind: rm.ArgOneOf, Sub: []rm.Arg{
 						{Name: "load", Kind: rm.ArgBlock, Sub: []rm.Arg{{Name: "load", Kind: rm.ArgToken, Token: "LOAD"}, word("REPLACE"), {Name: "library", Kind: rm.ArgString, Optional: true}}},
 						{Name: "list", Kind: rm.ArgToken, Token: "LIST"}}}}}},
-			{Name: "shutdown", Run: m.shutdown, Flags: "admin", Categories: "admin dangerous", Info: rm.Info{
+			{Name: "shutdown", Run: m.shutdown, Flags: "admin deny-script", Categories: "admin dangerous", Info: rm.Info{
 				Summary: "Saves queues with their positions, and exits: for a controlled restart.", Complexity: "O(N) with N jobs", Since: since, Arity: 2}},
 			{Name: "epoch", Run: m.epochEffect, Flags: "write", Categories: "admin", Info: rm.Info{
 				Summary: "Internal: the process that writes the log from here on.", Complexity: "O(1)", Since: since, Arity: -3, Args: []rm.Arg{{Name: "process", Kind: rm.ArgString}, {Name: "doubt", Kind: rm.ArgString, Optional: true, Multiple: true}}}},

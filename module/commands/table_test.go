@@ -2,11 +2,14 @@ package commands
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"jobmesh/rm"
 )
 
 // The reference names every command that is registered.
@@ -24,5 +27,22 @@ func TestReferenceIsComplete(t *testing.T) {
 	}
 	for _, c := range New().Configs {
 		assert.True(t, strings.Contains(string(text), "| "+c.Name+" |"), c.Name)
+	}
+}
+
+// A command that doesn't only read is marked so that scripts which may only read (EVAL_RO) can't run it.
+func TestScriptsThatOnlyReadChangeNothing(t *testing.T) {
+	var check func(name string, c rm.Command)
+	check = func(name string, c rm.Command) {
+		flags := strings.Fields(c.Flags)
+		if c.Run != nil && !slices.Contains(flags, "readonly") {
+			assert.True(t, slices.Contains(flags, "write") || slices.Contains(flags, "deny-script"), name)
+		}
+		for _, s := range c.Sub {
+			check(name+" "+s.Name, s)
+		}
+	}
+	for _, c := range New().Commands {
+		check(c.Name, c)
 	}
 }

@@ -116,6 +116,25 @@ func TestNeverBlocksInMultiOrLua(t *testing.T) {
 	assert.Len(t, c.Do("EVAL", "return redis.call('ADDJOB',KEYS[1],'b',0)", 1, "q").Str, 40)
 }
 
+// A script can't reset the node or end the server, one that may only read least of all.
+func TestScriptsDoNotResetTheNode(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	id := add(t, c, "q", "b", 0)
+	for _, command := range []string{"'CLUSTER','RESET'", "'CLUSTER','RESET','HARD'", "'CLUSTER','LEAVING','yes'", "'SHUTDOWN'"} {
+		for _, eval := range []string{"EVAL", "EVAL_RO"} {
+			v := c.Do(eval, "return redis.call('JOBMESH',"+command+")", 0)
+			assert.Contains(t, v.Str, "not allowed from script", "%s %s: %v", eval, command, v)
+		}
+	}
+	assert.Equal(t, byte('-'), c.Do("EVAL_RO", "return redis.call('JOBMESH','FLUSH')", 0).Kind)
+	assert.Equal(t, "queued", state(c, id))
+	c.Do("MULTI")
+	c.Do("JOBMESH", "CLUSTER", "RESET")
+	require.Len(t, c.Do("EXEC").Elems, 1)
+	assert.True(t, c.Do("SHOW", id).Null, "a transaction can")
+}
+
 func TestWatch(t *testing.T) {
 	s := harness.Start(t)
 	c, other := s.Dial(), s.Dial()
